@@ -1,0 +1,266 @@
+package signal
+
+import (
+	"errors"
+	"math"
+	"strings"
+	"testing"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+)
+
+const (
+	mi = 1 << 20
+	gi = 1 << 30
+)
+
+func TestParseThreshold(t *testing.T) {
+	for _, tt := range []struct {
+		text   string
+		prints string // empty: an error
+		amount int64  // of a capacity of 10 GiB
+	}{
+		{"1Gi", "1Gi", gi},
+		{"0.5Gi", "512Mi", 512 * mi},
+		{"1024Mi", "1Gi", gi},
+		{"1.5Gi", "1536Mi", 1536 * mi},
+		{"100M", "100M", 100_000_000},
+		{"1e3", "1e3", 1000},
+		{"100m", "100m", 1}, // a fraction of a byte rounds up
+		{"9223372036854775807", "9223372036854775807", math.MaxInt64},
+		{"10%", "10%", 1073741840}, // not 1073741824: 10 % is a 32-bit float
+		{"10.5%", "10.5%", 1127428880},
+		{"5%", "5%", 536870920},
+		{"0.0%", "0.0%", 0},
+		{"99.99%", "99.99%", 10736344320},
+		{"100.0%", "100.0%", 10 * gi},
+		{"", "", 0},
+		{"0", "", 0},
+		{"-1Gi", "", 0},
+		{"1 Gi", "", 0},
+		{"1gi", "", 0},
+		{"1Gi\r\n", "", 0},
+		{"9223372036854775808", "", 0},
+		{"100.1%", "", 0},
+		{"-1%", "", 0},
+		{"%", "", 0},
+		{"5%%", "", 0},
+		{"NaN%", "", 0},
+		{"Inf%", "", 0},
+		{"1e99%", "", 0},
+		{"5 %", "", 0},
+		{"٥%", "", 0},
+		{"1e1000000000", "", 0},
+		{"1E-1000000000", "", 0},
+		{strings.Repeat("1", 65), "", 0},
+	} {
+		got, err := ParseThreshold(tt.text)
+		if (err != nil) != (tt.prints == "") {
+			t.Errorf("ParseThreshold(%q) error = %v; want error %t", tt.text, err, tt.prints == "")
+			continue
+		}
+		if err != nil {
+			continue
+		}
+		if got.String() != tt.prints {
+			t.Errorf("ParseThreshold(%q).String() = %q; want %q", tt.text, got, tt.prints)
+		}
+		if amount := got.Amount(10 * gi); amount != tt.amount {
+			t.Errorf("ParseThreshold(%q).Amount(10Gi) = %d; want %d", tt.text, amount, tt.amount)
+		}
+	}
+}
+
+func TestParseThresholdOff(t *testing.T) {
+	for _, text := range []string{"0%", "100%"} {
+		if _, err := ParseThreshold(text); !errors.Is(err, ErrOff) {
+			t.Errorf("ParseThreshold(%q) error = %v; want ErrOff", text, err)
+		}
+	}
+}
+
+func TestParseMinReclaim(t *testing.T) {
+	for _, tt := range []struct {
+		text   string
+		prints string
+		amount int64 // of a capacity of 10 GiB
+	}{
+		{"0", "0", 0},
+		{"0Mi", "0", 0},
+		{"500Mi", "500Mi", 500 * mi},
+		{"10%", "10%", 1073741840},
+		{"250%", "250%", 25 * gi},
+		{"1e30%", "1e30%", math.MaxInt64},
+		{"0%", "", 0},
+		{"-1", "", 0},
+		{"-5%", "", 0},
+		{"", "", 0},
+		{"NaN%", "", 0},
+	} {
+		got, err := ParseMinReclaim(tt.text)
+		if (err != nil) != (tt.prints == "") {
+			t.Errorf("ParseMinReclaim(%q) error = %v; want error %t", tt.text, err, tt.prints == "")
+			continue
+		}
+		if err != nil {
+			continue
+		}
+		if got.String() != tt.prints {
+			t.Errorf("ParseMinReclaim(%q).String() = %q; want %q", tt.text, got, tt.prints)
+		}
+		if amount := got.Amount(10 * gi); amount != tt.amount {
+			t.Errorf("ParseMinReclaim(%q).Amount(10Gi) = %d; want %d", tt.text, amount, tt.amount)
+		}
+	}
+}
+
+func TestValueOf(t *testing.T) {
+	for _, tt := range []struct {
+		text     string
+		capacity int64
+		want     string
+	}{
+		{"1Gi", 10 * gi, "1Gi"},
+		{"10%", 100 * gi, "10737418400"},
+		{"50%", 10 * gi, "5Gi"},
+		{"5%", 1_000_000, "50000"},
+		{"50%", 2048, "1Ki"}, // inodes too: the kubelet's share is binary
+	} {
+		v, err := ParseThreshold(tt.text)
+		if err != nil {
+			t.Fatalf("ParseThreshold(%q): %v", tt.text, err)
+		}
+		of := v.Of(tt.capacity)
+		if got := of.String(); got != tt.want {
+			t.Errorf("%q.Of(%d) = %s; want %s", tt.text, tt.capacity, got, tt.want)
+		}
+	}
+}
+
+func TestTarget(t *testing.T) {
+	for _, tt := range []struct {
+		value, reclaim string
+		want           int64
+	}{
+		{"500Mi", "0Mi", 500 * mi},
+		{"1Gi", "500Mi", gi + 500*mi},
+		{"1Gi", "50%", 6 * gi},
+		{"9223372036854775807", "1", math.MaxInt64},
+		{"1", "1e30%", math.MaxInt64},
+	} {
+		value, err := ParseThreshold(tt.value)
+		if err != nil {
+			t.Fatalf("ParseThreshold(%q): %v", tt.value, err)
+		}
+		reclaim, err := ParseMinReclaim(tt.reclaim)
+		if err != nil {
+			t.Fatalf("ParseMinReclaim(%q): %v", tt.reclaim, err)
+		}
+		threshold := Threshold{Value: value, MinReclaim: reclaim}
+		if got := threshold.Target(10 * gi); got != tt.want {
+			t.Errorf("Target of %s and %s = %d; want %d", tt.value, tt.reclaim, got, tt.want)
+		}
+	}
+}
+
+func TestHard(t *testing.T) {
+	if !(Threshold{}).Hard() || (Threshold{Grace: time.Second}).Hard() {
+		t.Error("Hard must hold exactly without a grace period")
+	}
+}
+
+func TestBelow(t *testing.T) {
+	for _, tt := range []struct {
+		o    Observation
+		want bool
+	}{
+		{Observation{Status: Observed, Available: 9}, true},
+		{Observation{Status: Observed, Available: 10}, false},
+		{Observation{Status: Observed, Available: -1}, true},
+		{Observation{Status: Unreadable}, false},
+		{Observation{}, false},
+	} {
+		if got := tt.o.Below(10); got != tt.want {
+			t.Errorf("%+v.Below(10) = %t; want %t", tt.o, got, tt.want)
+		}
+	}
+}
+
+func FuzzParseThreshold(f *testing.F) {
+	for _, seed := range []string{"1Gi", "10%", "0%", "100%", "5%%", "NaN%", "-0%", "0x1p3%", "1e1000000000", "1e-9", "", "0.5Gi", "+5%", "12e6", "100m"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		v, err := ParseThreshold(text)
+		if err != nil {
+			return
+		}
+		for _, capacity := range []int64{0, 1, 10 * gi, math.MaxInt64} {
+			if amount := v.Amount(capacity); amount < 0 || v.IsPercentage() && amount > capacity {
+				t.Errorf("ParseThreshold(%q).Amount(%d) = %d", text, capacity, amount)
+			}
+		}
+		checkReparses(t, text, v, ParseThreshold)
+	})
+}
+
+func FuzzParseMinReclaim(f *testing.F) {
+	for _, seed := range []string{"0", "0Mi", "500Mi", "10%", "0%", "1e30%", "-1", "-0%", "NaN%", "1e1000000000"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		v, err := ParseMinReclaim(text)
+		if err != nil {
+			return
+		}
+		for _, capacity := range []int64{0, 1, 10 * gi, math.MaxInt64} {
+			if amount := v.Amount(capacity); amount < 0 {
+				t.Errorf("ParseMinReclaim(%q).Amount(%d) = %d", text, capacity, amount)
+			}
+		}
+		checkReparses(t, text, v, ParseMinReclaim)
+	})
+}
+
+func FuzzParsePercentage(f *testing.F) {
+	for _, seed := range []string{"0%", "7.5%", "100%", "-1%", "%", "1e38%", "NaN%", "infinity%", "0x1_0p3%"} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		share, err := parsePercentage(text)
+		if err != nil {
+			return
+		}
+		if !(share >= 0) || math.IsInf(float64(share), 0) {
+			t.Errorf("parsePercentage(%q) = %v", text, share)
+		}
+	})
+}
+
+// checkReparses fails when what a value prints means something else.
+func checkReparses(t *testing.T, text string, v Value, parse func(string) (Value, error)) {
+	t.Helper()
+	again, err := parse(v.String())
+	if err != nil {
+		t.Errorf("%q prints %q, which is refused: %v", text, v, err)
+		return
+	}
+	if a, b := v.Amount(10*gi), again.Amount(10*gi); a != b {
+		t.Errorf("%q is %d, but what it prints, %q, is %d", text, a, v, b)
+	}
+}
+
+func TestParseQuantity(t *testing.T) {
+	for _, text := range []string{"1e99", "1e100", "1E+1000000000", "1e-999999999", strings.Repeat("9", 1<<20), "9223372036854775808", "Gi", "\x00"} {
+		if q, err := ParseQuantity(text); err == nil {
+			t.Errorf("ParseQuantity(%.20q) = %s; want an error", text, q.String())
+		} else if len(err.Error()) > 200 {
+			t.Errorf("ParseQuantity(%.20q): the error has %d characters", text, len(err.Error()))
+		}
+	}
+	q, err := ParseQuantity("-1Gi")
+	if err != nil || q.Cmp(resource.MustParse("-1Gi")) != 0 {
+		t.Errorf("ParseQuantity(-1Gi) = %s, %v; want -1Gi", q.String(), err)
+	}
+}
