@@ -1,0 +1,66 @@
+package evict
+
+import (
+	"fmt"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+)
+
+// The causes of evictions over a pod's own limits on local storage, in the
+// place of a signal's name.
+const (
+	CauseEmptyDirLimit  = "emptydirfs.limit"
+	CausePodLimit       = "ephemeralpodfs.limit"
+	CauseContainerLimit = "ephemeralcontainerfs.limit"
+)
+
+// overLimit returns whether the pod uses more local storage than it may: an
+// emptyDir's size, then the pod's limit, then a container's, the first that is
+// exceeded (pkg/kubelet/eviction/eviction_manager.go). As the kubelet does, it
+// counts a container's writable layer against the container's limit only where
+// that layer shares the node's filesystem with everything else; unlike older
+// kubelets it looks at sidecars too.
+func (p *Pod) overLimit(l Layout) (cause, message string) {
+	if !p.HasStats {
+		return "", ""
+	}
+	for i := range p.Volumes {
+		v := &p.Volumes[i]
+		if v.Type == EmptyDir && v.SizeLimit != nil && v.SizeLimit.Sign() > 0 && exceeds(v.Used, v.SizeLimit) {
+			return CauseEmptyDirLimit, fmt.Sprintf("Usage of EmptyDir volume %q exceeds the limit %q. ", v.Name, v.SizeLimit)
+		}
+	}
+	if limit := p.storageLimit(); limit != nil && exceeds(p.disk(partsAll, false), limit) {
+		return CausePodLimit, fmt.Sprintf("Pod ephemeral local storage usage exceeds the total limit of containers %s. ", limit)
+	}
+	for i := range p.Containers {
+		if cause, message := p.Containers[i].overLimit(l); cause != "" {
+			return cause, message
+		}
+	}
+	for i := range p.InitContainers {
+		if c := &p.InitContainers[i]; c.Sidecar {
+			if cause, message := c.overLimit(l); cause != "" {
+				return cause, message
+			}
+		}
+	}
+	return "", ""
+}
+
+func (c *Container) overLimit(l Layout) (cause, message string) {
+	limit := c.Resources.Limits.EphemeralStorage
+	if limit == nil || limit.IsZero() {
+		return "", ""
+	}
+	used := c.Usage.Logs
+	if l == SingleFs {
+		used = saturatingAdd(used, c.Usage.Rootfs)
+	}
+	if !exceeds(used, limit) {
+		return "", ""
+	}
+	return CauseContainerLimit, fmt.Sprintf("Container %s exceeded its local ephemeral storage limit %q. ", c.Name, limit)
+}
+
+func exceeds(used int64, limit *resource.Quantity) bool { return limit.CmpInt64(used) < 0 }

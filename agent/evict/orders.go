@@ -1,0 +1,112 @@
+package evict
+
+import (
+	"time"
+
+	"github.com/evictd/evictd/agent/signal"
+)
+
+// Inputs is what one step decides on.
+type Inputs struct {
+	Policy       *Policy
+	Observations signal.Observations
+	// Pods are those that run, in any order. Step does not keep them.
+	Pods []Pod
+	// Outcomes are those of orders since the step before.
+	Outcomes []Outcome
+	// Measured tells that the pods' usage is read from what runs, so that a
+	// victim's progress can be told from it. Without, a victim is waited for
+	// and then believed to have returned everything.
+	Measured bool
+	// DryRun makes a victim count as gone at once, and be named once in an
+	// episode.
+	DryRun bool
+	// ReclaimStalled tells that the kernel's reclaim makes no headway, so that
+	// a crossing by file cache alone is acted upon at once.
+	ReclaimStalled bool
+}
+
+// Orders is what a step wants done, and what it found.
+type Orders struct {
+	// Evict lists the pods to evict, in this order.
+	Evict []Order
+	// Harden lists, by UID, pods whose grace period ends now.
+	Harden []string
+	// Reclaim asks for a node-level reclaim; nil asks for none. Its Outcome
+	// must come with a later step.
+	Reclaim *Reclaim
+
+	// Met lists the signals with a threshold met, in order; Conditions the
+	// published ones, sorted.
+	Met        []signal.Signal
+	Conditions []signal.Condition
+	// Held lists thresholds that are crossed by active file cache alone and
+	// wait for that.
+	Held []Key
+	// Acted is the threshold acted upon, nil where none was.
+	Acted *Threshold
+	// Ranking and Exempt are filled where a pod had to be chosen.
+	Ranking []Ranked
+	Exempt  []Exempt
+	// Futile lists the signals for which evicting does not help enough.
+	Futile []Futility
+	// Unreadable lists the signals that could not be read.
+	Unreadable []signal.Signal
+	// Revived lists, by UID, evicted pods that came back.
+	Revived []string
+	// Stuck lists, by UID, victims that became stuck in this step.
+	Stuck []string
+}
+
+// Order is the eviction of one pod.
+type Order struct {
+	UID string `json:"uid"`
+	Pod string `json:"pod"`
+	// Cause is the signal's name, or the limit that the pod exceeded.
+	Cause string        `json:"cause"`
+	Hard  bool          `json:"hard"`
+	Grace time.Duration `json:"grace"`
+	// Threshold, Available and Deficit are what was decided on, in the
+	// signal's unit; 0 for a pod's own limits.
+	Threshold int64 `json:"threshold"`
+	Available int64 `json:"available"`
+	Deficit   int64 `json:"deficit"`
+	// Expected is what the eviction is expected to bring back, in that unit.
+	Expected    int64             `json:"expected"`
+	Futile      bool              `json:"futile,omitempty"`
+	Reason      string            `json:"reason"`
+	Message     string            `json:"message"`
+	Annotations map[string]string `json:"annotations,omitempty"`
+}
+
+// ReclaimKind is what a node-level reclaim removes.
+type ReclaimKind string
+
+// The kinds.
+const (
+	ReclaimContainers ReclaimKind = "containers" // dead containers and sandboxes
+	ReclaimImages     ReclaimKind = "images"     // unused images
+)
+
+// Reclaim is an order to free a resource of the node without evicting a pod.
+type Reclaim struct {
+	Kind    ReclaimKind   `json:"kind"`
+	Signal  signal.Signal `json:"signal"`
+	Deficit int64         `json:"deficit"`
+}
+
+// Outcome tells what became of an order: of the eviction of a pod, or of the
+// reclaim where UID is empty.
+type Outcome struct {
+	UID string
+	// Err is set where the order could not be carried out.
+	Err error
+}
+
+// Futility tells that a signal stays low whatever is evicted.
+type Futility struct {
+	Signal   signal.Signal `json:"signal"`
+	Deficit  int64         `json:"deficit"`
+	Coverage int64         `json:"coverage"` // what all eligible pods would bring
+	Until    time.Time     `json:"until"`    // no further victim before
+}

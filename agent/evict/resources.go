@@ -1,0 +1,171 @@
+package evict
+
+import (
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/evictd/evictd/agent/signal"
+)
+
+// Amount returns the quantity of a resource, nil where it is absent or the
+// resource is one that pods cannot ask for.
+func (a Amounts) Amount(r signal.Resource) *resource.Quantity {
+	switch r {
+	case signal.Memory:
+		return a.Memory
+	case signal.EphemeralStorage:
+		return a.EphemeralStorage
+	}
+	return nil
+}
+
+func (a Amounts) empty() bool { return a.CPU == nil && a.Memory == nil && a.EphemeralStorage == nil }
+
+// podLevel reports whether the resources are of the kind that can be set for a
+// pod as a whole: CPU and memory.
+func (a Amounts) podLevel() bool { return a.CPU != nil || a.Memory != nil }
+
+// each calls f for the same resource of several Amounts.
+func (a *Amounts) each() [3]**resource.Quantity {
+	return [3]**resource.Quantity{&a.CPU, &a.Memory, &a.EphemeralStorage}
+}
+
+// SetDefaults completes requests as the API server does: a request that is
+// absent where a limit is given equals the limit; for the pod as a whole it is
+// the containers' sum first (pkg/apis/core/v1/defaults.go).
+func (p *Pod) SetDefaults() {
+	for _, cs := range [][]Container{p.Containers, p.InitContainers} {
+		for i := range cs {
+			fill(&cs[i].Resources.Requests, cs[i].Resources.Limits)
+		}
+	}
+	if !p.Resources.Limits.podLevel() {
+		return
+	}
+	storage := p.Resources.Requests.EphemeralStorage
+	fill(&p.Resources.Requests, p.aggregate(func(c *Container) Amounts { return c.Resources.Requests }))
+	fill(&p.Resources.Requests, p.Resources.Limits)
+	p.Resources.Requests.EphemeralStorage = storage // no resource of a pod as a whole
+}
+
+func fill(into *Amounts, from Amounts) {
+	dst, src := into.each(), from.each()
+	for i := range dst {
+		if *dst[i] == nil {
+			*dst[i] = *src[i]
+		}
+	}
+}
+
+// aggregate sums a kind of resource over the containers of a pod as the
+// scheduler does: the regular ones and the sidecars together, or an init
+// container with the sidecars before it where that is more
+// (k8s.io/component-helpers/resource).
+func (p *Pod) aggregate(of func(*Container) Amounts) Amounts {
+	var total, sidecars, peak Amounts
+	for i := range p.Containers {
+		total = plus(total, of(&p.Containers[i]))
+	}
+	for i := range p.InitContainers {
+		c := &p.InitContainers[i]
+		if c.Sidecar {
+			total = plus(total, of(c))
+			sidecars = plus(sidecars, of(c))
+			peak = most(peak, sidecars)
+			continue
+		}
+		peak = most(peak, plus(of(c), sidecars))
+	}
+	return most(total, peak)
+}
+
+func plus(a, b Amounts) Amounts {
+	dst, src := a.each(), b.each()
+	for i := range dst {
+		switch {
+		case *src[i] == nil:
+		case *dst[i] == nil:
+			*dst[i] = *src[i]
+		default:
+			sum := (*dst[i]).DeepCopy()
+			sum.Add(**src[i])
+			*dst[i] = &sum
+		}
+	}
+	return a
+}
+
+func most(a, b Amounts) Amounts {
+	dst, src := a.each(), b.each()
+	for i := range dst {
+		if *src[i] != nil && (*dst[i] == nil || (*src[i]).Cmp(**dst[i]) > 0) {
+			*dst[i] = *src[i]
+		}
+	}
+	return a
+}
+
+// Request returns what the pod asked for of a resource, as eviction ranks it:
+// the request of the pod as a whole where there is one, else the larger of the
+// containers' sum and the largest init container; the overhead is added to a
+// request that is not 0 (pkg/api/v1/resource/helpers.go). Fractions of a unit
+// are dropped: usage is whole, and above a request exactly when it is above
+// the request without its fraction.
+func (p *Pod) Request(r signal.Resource) int64 {
+	var total int64
+	if whole := p.Resources.Requests.Amount(r); whole != nil && r == signal.Memory {
+		total = floor(whole)
+	} else {
+		var sum resource.Quantity
+		exact := int64(0) // the sum, while every request is whole
+		fractions := false
+		for i := range p.Containers {
+			q := p.Containers[i].Resources.Requests.Amount(r)
+			if q == nil {
+				continue
+			}
+			if n, ok := q.AsInt64(); ok && !fractions {
+				exact = saturatingAdd(exact, n)
+				continue
+			}
+			if !fractions {
+				fractions = true
+				sum = *resource.NewQuantity(exact, resource.DecimalSI)
+			}
+			sum.Add(*q)
+		}
+		total = exact
+		if fractions {
+			total = floor(&sum)
+		}
+		for i := range p.InitContainers {
+			if q := p.InitContainers[i].Resources.Requests.Amount(r); q != nil {
+				total = max(total, floor(q))
+			}
+		}
+	}
+	if o := p.Overhead.Amount(r); o != nil && total != 0 {
+		total = saturatingAdd(total, floor(o))
+	}
+	return total
+}
+
+// floor returns the largest whole number that is not above q.
+func floor(q *resource.Quantity) int64 {
+	n := q.Value() // the smallest that is not below
+	if q.CmpInt64(n) < 0 {
+		n--
+	}
+	return n
+}
+
+// storageLimit returns the pod's limit on ephemeral storage, nil where no
+// container has one.
+func (p *Pod) storageLimit() *resource.Quantity {
+	limit := p.aggregate(func(c *Container) Amounts { return c.Resources.Limits }).EphemeralStorage
+	if limit != nil && p.Overhead.EphemeralStorage != nil {
+		sum := limit.DeepCopy()
+		sum.Add(*p.Overhead.EphemeralStorage)
+		limit = &sum
+	}
+	return limit
+}

@@ -1,0 +1,313 @@
+package evict
+
+import (
+	"slices"
+	"time"
+
+	"github.com/evictd/evictd/agent/signal"
+)
+
+// cacheHold is how long a crossing that active file cache alone explains must
+// hold before a pod is killed for it: the kubelet's period.
+const cacheHold = 10 * time.Second
+
+// Step decides: from what was and what is observed to what is and what is to
+// be done. It is a pure function of its arguments and keeps none of them.
+//
+// One signal is acted upon in a step, the two memory signals counting as one:
+// hard thresholds before soft ones, then in the order of signals, the first
+// that is past its grace and has something to do. Pods over their own limits
+// on local storage go first and postpone disk and PID signals, never memory.
+func Step(before State, in Inputs, now time.Time) (State, Orders) {
+	d := decision{State: before.Clone(), in: &in, now: now, policy: in.Policy, observed: in.Observations}
+	d.pretend()
+	d.follow()
+	d.evaluate()
+	d.harden()
+	d.enforceLimits()
+	d.relieve()
+	d.finish()
+	return d.State, d.out
+}
+
+// decision is a step under way.
+type decision struct {
+	State
+	in       *Inputs
+	policy   *Policy
+	now      time.Time
+	observed signal.Observations // with what dry run adds
+	met      []bool              // by index into the policy's thresholds
+	past     []bool              // met, and its grace is over
+	resumed  bool                // a node-level reclaim has just been done
+	limited  bool                // a pod went over its own limits
+	out      Orders
+}
+
+// evaluate finds which thresholds are met and for how long, and the
+// conditions.
+func (d *decision) evaluate() {
+	d.met = make([]bool, len(d.policy.Thresholds))
+	d.past = make([]bool, len(d.policy.Thresholds))
+	var timers []Timer
+	var signals [signal.Count]bool
+	for i, t := range d.policy.Thresholds {
+		o := d.observed[t.Signal]
+		mark := t.Value.Amount(o.Capacity)
+		previous := d.timer(t.Key())
+		if previous != nil && previous.Past {
+			mark = t.Target(o.Capacity)
+		}
+		if !o.Below(mark) {
+			continue
+		}
+		timer := Timer{Threshold: t.Key(), Since: d.now}
+		if previous != nil {
+			timer.Since = previous.Since
+		}
+		grace := t.Grace
+		cached := t.Hard() && o.Cache > 0 && o.Available+o.Cache >= mark && !d.in.ReclaimStalled
+		if cached {
+			grace = cacheHold
+		}
+		timer.Past = d.now.Sub(timer.Since) >= grace
+		if cached && !timer.Past {
+			d.out.Held = append(d.out.Held, t.Key())
+		}
+		d.met[i], d.past[i] = true, timer.Past
+		signals[t.Signal] = true
+		timers = append(timers, timer)
+		d.see(t.Signal.Condition())
+	}
+	d.Timers = timers
+	for s, o := range d.observed {
+		if signals[s] {
+			d.out.Met = append(d.out.Met, signal.Signal(s))
+		}
+		if o.Status == signal.Unreadable {
+			d.out.Unreadable = append(d.out.Unreadable, signal.Signal(s))
+		}
+	}
+	for _, c := range d.Conditions {
+		if d.now.Sub(c.LastSeen) < d.policy.TransitionPeriod {
+			d.out.Conditions = append(d.out.Conditions, c.Condition)
+		}
+	}
+	slices.Sort(d.out.Conditions)
+}
+
+func (d *decision) see(c signal.Condition) {
+	for i := range d.Conditions {
+		if d.Conditions[i].Condition == c {
+			d.Conditions[i].LastSeen = d.now
+			return
+		}
+	}
+	d.Conditions = append(d.Conditions, ConditionTimer{Condition: c, LastSeen: d.now})
+}
+
+// harden ends the grace of victims for whose signal a hard threshold is met
+// meanwhile: what is urgent does not wait for what is polite.
+func (d *decision) harden() {
+	for i, t := range d.policy.Thresholds {
+		if !d.past[i] || !t.Hard() {
+			continue
+		}
+		for j := range d.Victims {
+			v := &d.Victims[j]
+			if v.Soft && v.Status == Unsettled && group(v.Signal.Signal) == group(t.Signal) {
+				v.Soft, v.Due, v.Fell = false, d.now, d.now
+				d.out.Harden = append(d.out.Harden, v.UID)
+			}
+		}
+	}
+}
+
+// enforceLimits evicts the pods that use more local storage than they may.
+func (d *decision) enforceLimits() {
+	for i := range d.in.Pods {
+		pod := &d.in.Pods[i]
+		cause, message := pod.overLimit(d.policy.Layout)
+		if cause == "" {
+			continue
+		}
+		if reason, _ := d.busy(pod.UID, d.now); reason != "" {
+			continue
+		}
+		if reason, _ := d.policy.exempt(pod); reason != "" {
+			continue
+		}
+		d.limited = true
+		d.evict(pod, Key{Signal: signal.NodeFsAvailable}, Order{
+			UID: pod.UID, Pod: pod.Key(), Cause: cause, Hard: true, Grace: time.Second,
+			Expected: pod.disk(partsAll, false), Reason: ReasonEvicted, Message: message,
+		})
+	}
+}
+
+// relieve acts upon one signal.
+func (d *decision) relieve() {
+	for _, soft := range []bool{false, true} {
+		for s := signal.Signal(0); s < signal.Count; s++ {
+			if group(s) != s {
+				continue // acted upon with the first of its group
+			}
+			if !s.IsMemory() && d.postponed(s, soft) {
+				continue
+			}
+			if t, deficit := d.worst(s, soft); t != nil && d.relieveSignal(t, deficit) {
+				d.out.Acted = t
+				return
+			}
+		}
+	}
+}
+
+// postponed reports whether a signal, not of memory, waits for a later step:
+// because pods over their own limits went, because a reclaim is under way that
+// may change what the disks hold, or because the step only continues after
+// the reclaim for another threshold.
+func (d *decision) postponed(s signal.Signal, soft bool) bool {
+	r := d.Reclaim
+	switch {
+	case d.limited:
+		return true
+	case r == nil:
+		return false
+	case r.Waiting:
+		return s.IsDisk()
+	}
+	return d.resumed && (r.Threshold.Signal != s || r.Threshold.Soft != soft)
+}
+
+// worst returns, of the group's thresholds that are past their grace, the
+// first that victims on their way do not cover, and the largest deficit of
+// them; nil where nothing is left to do.
+func (d *decision) worst(g signal.Signal, soft bool) (first *Threshold, deficit int64) {
+	for i := range d.policy.Thresholds {
+		t := &d.policy.Thresholds[i]
+		if !d.past[i] || t.Hard() == soft || group(t.Signal) != g {
+			continue
+		}
+		o := d.observed[t.Signal]
+		need := t.Target(o.Capacity) - o.Available - d.underway(t.Signal)
+		if need <= 0 {
+			continue
+		}
+		if first == nil || t.Signal < first.Signal {
+			first = t
+		}
+		deficit = max(deficit, need)
+	}
+	return first, deficit
+}
+
+// underway sums what the unsettled victims are still expected to bring.
+func (d *decision) underway(s signal.Signal) (sum int64) {
+	for i := range d.Victims {
+		v := &d.Victims[i]
+		if v.Status != Unsettled {
+			continue
+		}
+		if pod := d.pod(v.UID); pod != nil {
+			sum = saturatingAdd(sum, pod.expected(s, d.policy.Layout))
+		}
+	}
+	return sum
+}
+
+// relieveSignal reclaims from the node or chooses victims, and reports whether
+// there was something to do.
+func (d *decision) relieveSignal(t *Threshold, deficit int64) bool {
+	if stages := d.policy.Layout.stages(t.Signal); len(stages) > 0 {
+		stage := 0
+		if d.resumed && d.Reclaim != nil && d.Reclaim.Threshold == t.Key() {
+			stage = d.Reclaim.Stage + 1
+		}
+		if stage < len(stages) {
+			d.Reclaim = &Reclaiming{Threshold: t.Key(), Stage: stage, Waiting: true}
+			d.out.Reclaim = &Reclaim{Kind: stages[stage], Signal: t.Signal, Deficit: deficit}
+			return true
+		}
+		d.Reclaim = nil
+	}
+	return d.choose(t, deficit)
+}
+
+// choose evicts the first of the ranking, as many as the deficit needs.
+func (d *decision) choose(t *Threshold, deficit int64) bool {
+	if d.backingOff(group(t.Signal)) {
+		return false
+	}
+	ranked, exempt := d.policy.Rank(d.in.Pods, t.Signal, &d.State, d.now)
+	d.out.Ranking, d.out.Exempt = ranked, exempt
+	n, enough := Size(ranked, deficit, d.policy.MaxVictims)
+	futile := !enough || d.disappointed(group(t.Signal))
+	if futile {
+		n = min(1, len(ranked))
+		d.giveUp(t.Signal, deficit, ranked)
+	}
+	o := d.observed[t.Signal]
+	for _, r := range ranked[:n] {
+		pod := &d.in.Pods[r.index]
+		text, annotations := message(pod, t.Threshold, o)
+		d.evict(pod, t.Key(), Order{
+			UID: pod.UID, Pod: pod.Key(), Cause: t.Signal.String(), Hard: t.Hard(), Grace: d.grace(t, pod),
+			Threshold: t.Value.Amount(o.Capacity), Available: o.Available, Deficit: deficit, Expected: r.Expected,
+			Futile: futile, Reason: ReasonEvicted, Message: text, Annotations: annotations,
+		})
+	}
+	return n > 0
+}
+
+// grace is the kubelet's: a second for a hard threshold, else the shorter of
+// the operator's and the pod's own, at least a second.
+func (d *decision) grace(t *Threshold, pod *Pod) time.Duration {
+	if t.Hard() {
+		return time.Second
+	}
+	seconds := d.policy.MaxPodGraceSeconds
+	if own := pod.TerminationGraceSeconds; own != nil && (seconds < 0 || *own < seconds) {
+		seconds = *own
+	}
+	return time.Duration(max(1, seconds)) * time.Second
+}
+
+// evict orders a pod's eviction and takes it into the books.
+func (d *decision) evict(pod *Pod, k Key, o Order) {
+	d.out.Evict = append(d.out.Evict, o)
+	_, isSignal := signal.Parse(o.Cause)
+	if d.in.DryRun {
+		d.Pretended = append(d.Pretended, Pretended{UID: pod.UID, Signal: k.Signal, Limit: !isSignal})
+		return
+	}
+	due := d.now
+	if !o.Hard {
+		due = d.now.Add(o.Grace)
+	}
+	freeable := pod.expected(signal.MemoryAvailable, d.policy.Layout)
+	d.Victims = append(d.Victims, Victim{
+		UID: pod.UID, Pod: pod.Key(), Cause: o.Cause, Signal: k, Soft: !o.Hard, Decided: d.now, Due: due,
+		Expected: freeable, Lowest: freeable, Fell: due, Status: Unsettled,
+		Kubelet: pod.Kubelet, LastStart: pod.LastStart, Limit: !isSignal,
+	})
+}
+
+// finish drops what no longer matters.
+func (d *decision) finish() {
+	if d.resumed && d.out.Reclaim == nil {
+		d.Reclaim = nil
+	}
+	d.Futile = slices.DeleteFunc(d.Futile, func(b Backoff) bool {
+		return !slices.ContainsFunc(d.out.Met, func(s signal.Signal) bool { return group(s) == b.Signal })
+	})
+}
+
+func (d *decision) pod(uid string) *Pod {
+	for i := range d.in.Pods {
+		if d.in.Pods[i].UID == uid {
+			return &d.in.Pods[i]
+		}
+	}
+	return nil
+}
