@@ -1,0 +1,201 @@
+// Package state keeps what must survive a restart of the agent: the decision's
+// memory (grace timers, the transition window, victims on their way) and the
+// last records.
+//
+// The file is replaced as a whole, so that a crash leaves the old one or the
+// new one. It carries the boot id and the time since boot: after a reboot
+// nothing of the decision holds any more, and across a pause of ten seconds or
+// more nobody can say that a threshold stayed crossed. Records are kept in any
+// case.
+//
+// Nothing here runs on the way from a crossing to a kill.
+package state
+
+import (
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"syscall"
+	"time"
+
+	"github.com/evictd/evictd/agent/evict"
+)
+
+const (
+	fileName = "state.json"
+	lockName = "lock"
+	format   = 1
+	// longestAbsence is how long the agent may have been away for a threshold
+	// to count as crossed all the while.
+	longestAbsence = 10 * time.Second
+	// largest bounds what is read back: far more than fifty records need.
+	largest = 16 << 20
+)
+
+// ErrLocked is what Open returns where another process holds the directory.
+var ErrLocked = errors.New("state directory is in use by another evictd")
+
+// Clock is the time by which a state is kept: of one boot, and as the wall
+// shows it.
+type Clock struct {
+	BootID string
+	Uptime time.Duration // CLOCK_BOOTTIME
+	Now    time.Time
+}
+
+// Saved is what a Store keeps.
+type Saved struct {
+	Decision evict.State    `json:"decision"`
+	Records  []evict.Record `json:"records"`
+}
+
+type file struct {
+	Format int           `json:"format"`
+	BootID string        `json:"bootID"`
+	Uptime time.Duration `json:"uptimeNanoseconds"`
+	Now    time.Time     `json:"now"`
+	Saved
+}
+
+// Store is a directory that holds one state, and the lock on it.
+type Store struct {
+	dir  string
+	lock *os.File
+}
+
+// Open makes the directory where it is missing (mode 0700) and locks it. Close
+// the Store to give the lock back.
+func Open(dir string) (*Store, error) {
+	if err := os.MkdirAll(dir, 0o700); err != nil {
+		return nil, fmt.Errorf("make state directory: %w", err)
+	}
+	lock, err := os.OpenFile(filepath.Join(dir, lockName), os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
+	if err != nil {
+		return nil, fmt.Errorf("open state lock: %w", err)
+	}
+	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
+		lock.Close()
+		if errors.Is(err, syscall.EWOULDBLOCK) {
+			return nil, fmt.Errorf("%s: %w", dir, ErrLocked)
+		}
+		return nil, fmt.Errorf("lock state directory: %w", err)
+	}
+	return &Store{dir: dir, lock: lock}, nil
+}
+
+// Close gives the lock back.
+func (s *Store) Close() error { return s.lock.Close() }
+
+// Save replaces the kept state. The clock's Now must be of the time at which
+// the state's times were taken from.
+func (s *Store) Save(saved Saved, clock Clock) error {
+	saved.Decision = saved.Decision.Clone()
+	// Times as the wall shows them now, whatever happened to it since they
+	// were taken: their distance from now is by the monotonic clock.
+	wall := clock.Now.Round(0)
+	saved.Decision.EachTime(func(t *time.Time) { *t = wall.Add(t.Sub(clock.Now)) })
+	content, err := json.Marshal(file{format, clock.BootID, clock.Uptime, wall, saved})
+	if err != nil {
+		return fmt.Errorf("encode state: %w", err)
+	}
+	return s.replace(content)
+}
+
+func (s *Store) replace(content []byte) (err error) {
+	temporary, err := os.CreateTemp(s.dir, fileName+".*")
+	if err != nil {
+		return fmt.Errorf("write state: %w", err)
+	}
+	defer func() {
+		if err != nil {
+			os.Remove(temporary.Name())
+		}
+	}()
+	_, err = temporary.Write(content)
+	if err == nil {
+		err = temporary.Sync()
+	}
+	if closeErr := temporary.Close(); err == nil {
+		err = closeErr
+	}
+	if err == nil {
+		err = os.Rename(temporary.Name(), filepath.Join(s.dir, fileName))
+	}
+	if err != nil {
+		return fmt.Errorf("write state: %w", err)
+	}
+	return nil
+}
+
+// CorruptError tells of a state that could not be understood. It was moved to
+// Kept, so that nothing is lost.
+type CorruptError struct {
+	Path, Kept string
+	Err        error
+}
+
+func (e *CorruptError) Error() string {
+	return fmt.Sprintf("state %s is not usable and was kept as %s: %v", e.Path, e.Kept, e.Err)
+}
+
+func (e *CorruptError) Unwrap() error { return e.Err }
+
+// Load returns what was kept, with its times moved to the clock's, as far as
+// it still holds; note says what was dropped and why, and is empty where
+// nothing was. Where nothing is kept Saved is empty and err is nil. With a
+// *CorruptError the agent can go on from nothing.
+func (s *Store) Load(clock Clock) (saved Saved, note string, err error) {
+	path := filepath.Join(s.dir, fileName)
+	info, err := os.Lstat(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return Saved{}, "", nil
+	}
+	if err != nil {
+		return Saved{}, "", fmt.Errorf("read state: %w", err)
+	}
+	if !info.Mode().IsRegular() || info.Size() > largest {
+		return Saved{}, "", s.setAside(path, fmt.Errorf("not a regular file of at most %d bytes", largest))
+	}
+	content, err := os.ReadFile(path)
+	if err != nil {
+		return Saved{}, "", fmt.Errorf("read state: %w", err)
+	}
+	var f file
+	if err := json.Unmarshal(content, &f); err != nil {
+		return Saved{}, "", s.setAside(path, err)
+	}
+	if f.Format != format {
+		return Saved{}, "", s.setAside(path, fmt.Errorf("format %d, not %d", f.Format, format))
+	}
+	return f.restore(clock)
+}
+
+func (f *file) restore(clock Clock) (Saved, string, error) {
+	absence := clock.Uptime - f.Uptime
+	switch {
+	case f.BootID != clock.BootID:
+		return Saved{Records: f.Records}, "timers and victims dropped: they are of another boot", nil
+	case absence < 0:
+		return Saved{Records: f.Records}, "timers and victims dropped: they are of a later time of this boot", nil
+	}
+	f.Decision.EachTime(func(t *time.Time) { *t = clock.Now.Add(t.Sub(f.Now) - absence) })
+	note := ""
+	if absence >= longestAbsence && len(f.Decision.Timers) > 0 {
+		f.Decision.Timers = nil
+		note = fmt.Sprintf("grace timers dropped: evictd was away for %s", absence.Round(time.Millisecond))
+	}
+	// A reclaim that was asked for has nobody left who would report it.
+	f.Decision.Reclaim = nil
+	return f.Saved, note, nil
+}
+
+func (s *Store) setAside(path string, cause error) error {
+	kept := path + ".corrupt"
+	if err := os.Rename(path, kept); err != nil {
+		return fmt.Errorf("state %s is not usable (%w) and could not be set aside: %w", path, cause, err)
+	}
+	return &CorruptError{Path: path, Kept: kept, Err: cause}
+}

@@ -1,0 +1,166 @@
+package state
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/evictd/evictd/agent/evict"
+	"github.com/evictd/evictd/agent/signal"
+)
+
+var saveTime = time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
+
+func example(now time.Time) Saved {
+	return Saved{
+		Decision: evict.State{
+			Timers:     []evict.Timer{{Threshold: evict.Key{Signal: signal.MemoryAvailable, Soft: true}, Since: now.Add(-30 * time.Second)}},
+			Conditions: []evict.ConditionTimer{{Condition: signal.MemoryPressure, LastSeen: now.Add(-time.Second)}},
+			Victims:    []evict.Victim{{UID: "u", Pod: "default/web", Cause: "memory.available", Decided: now.Add(-2 * time.Second), Due: now.Add(28 * time.Second), Fell: now, Status: evict.Unsettled}},
+			Futile:     []evict.Backoff{{Signal: signal.PIDAvailable, Until: now.Add(time.Minute), Delay: time.Minute}},
+			Pretended:  []evict.Pretended{{UID: "p", Signal: signal.MemoryAvailable}},
+			Revivals:   []evict.Revival{{UID: "r", Until: now.Add(time.Hour), Delay: time.Minute}},
+		},
+		Records: []evict.Record{{Pod: "default/old", UID: "o", Cause: "memory.available", Decided: now.Add(-time.Hour), Result: evict.ResultKilled}},
+	}
+}
+
+func TestRestart(t *testing.T) {
+	// The clock at the save, and again after so long a pause, on a wall clock
+	// that was set forward by a day meanwhile.
+	before := Clock{BootID: "b1", Uptime: time.Hour, Now: saveTime}
+	restarted := func(boot string, pause time.Duration) Clock {
+		return Clock{BootID: boot, Uptime: time.Hour + pause, Now: saveTime.Add(24*time.Hour + pause)}
+	}
+	for _, tc := range []struct {
+		name  string
+		after Clock
+		want  func(now time.Time) Saved
+		note  string
+	}{
+		{"3s later", restarted("b1", 3*time.Second), func(now time.Time) Saved {
+			s := example(now.Add(-3 * time.Second))
+			s.Records = example(saveTime).Records
+			return s
+		}, ""},
+		{"10s later", restarted("b1", 10*time.Second), func(now time.Time) Saved {
+			s := example(now.Add(-10 * time.Second))
+			s.Decision.Timers, s.Records = nil, example(saveTime).Records
+			return s
+		}, "grace timers dropped: evictd was away for 10s"},
+		{"another boot", restarted("b2", time.Second), func(time.Time) Saved {
+			return Saved{Records: example(saveTime).Records}
+		}, "another boot"},
+		{"clock of this boot went back", restarted("b1", -time.Second), func(time.Time) Saved {
+			return Saved{Records: example(saveTime).Records}
+		}, "later time of this boot"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			store, err := Open(t.TempDir())
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer store.Close()
+			if err := store.Save(example(saveTime), before); err != nil {
+				t.Fatal(err)
+			}
+			got, note, err := store.Load(tc.after)
+			if err != nil {
+				t.Fatalf("Load() = %v", err)
+			}
+			if diff := cmp.Diff(tc.want(tc.after.Now), got); diff != "" {
+				t.Errorf("Load() differs (-want +got):\n%s", diff)
+			}
+			if !strings.Contains(note, tc.note) || (note == "") != (tc.note == "") {
+				t.Errorf("note = %q; want %q", note, tc.note)
+			}
+		})
+	}
+}
+
+func TestLoadNothing(t *testing.T) {
+	store, err := Open(filepath.Join(t.TempDir(), "new", "dir"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	got, note, err := store.Load(Clock{BootID: "b", Now: saveTime})
+	if err != nil || note != "" || !cmp.Equal(got, Saved{}) {
+		t.Errorf("Load() of an empty directory = %+v, %q, %v; want nothing", got, note, err)
+	}
+}
+
+func TestLoadCorrupt(t *testing.T) {
+	for name, content := range map[string]string{
+		"empty":        "",
+		"cut short":    `{"format":1,"bootID":"b","decision":{"timers":[`,
+		"other format": `{"format":2}`,
+		"wrong types":  `{"format":1,"decision":{"timers":{"a":1}}}`,
+		"bad signal":   `{"format":1,"decision":{"timers":[{"threshold":{"signal":"x"}}]}}`,
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			if err := os.WriteFile(filepath.Join(dir, fileName), []byte(content), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			store, err := Open(dir)
+			if err != nil {
+				t.Fatal(err)
+			}
+			defer store.Close()
+			_, _, err = store.Load(Clock{BootID: "b", Now: saveTime})
+			var corrupt *CorruptError
+			if !errors.As(err, &corrupt) {
+				t.Fatalf("Load() = %v; want a CorruptError", err)
+			}
+			if kept, err := os.ReadFile(corrupt.Kept); err != nil || string(kept) != content {
+				t.Errorf("%s = %q, %v; want what was there", corrupt.Kept, kept, err)
+			}
+			if _, _, err := store.Load(Clock{}); err != nil {
+				t.Errorf("second Load() = %v; want nothing kept", err)
+			}
+		})
+	}
+}
+
+func TestOpenLocked(t *testing.T) {
+	dir := t.TempDir()
+	first, err := Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if _, err := Open(dir); !errors.Is(err, ErrLocked) {
+		t.Errorf("second Open() = %v; want ErrLocked", err)
+	}
+	first.Close()
+	again, err := Open(dir)
+	if err != nil {
+		t.Fatalf("Open() after Close() = %v", err)
+	}
+	again.Close()
+}
+
+func TestSaveLeavesNoTemporaryFile(t *testing.T) {
+	dir := t.TempDir()
+	store, err := Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	// A directory in the file's place makes the rename fail.
+	if err := os.MkdirAll(filepath.Join(dir, fileName, "x"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	if err := store.Save(example(saveTime), Clock{BootID: "b", Now: saveTime}); err == nil {
+		t.Error("Save() over a directory = nil; want an error")
+	}
+	entries, err := filepath.Glob(filepath.Join(dir, fileName+".*"))
+	if err != nil || len(entries) != 0 {
+		t.Errorf("left behind: %v, %v", entries, err)
+	}
+}
