@@ -1,0 +1,151 @@
+package cri
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/credentials/insecure"
+	"google.golang.org/grpc/status"
+	runtimev1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+const (
+	// CallTimeout ends a call that only reads, unless its context ends it earlier.
+	CallTimeout = 2 * time.Second
+	// StopMargin is what a call that stops or removes gets beyond the grace period:
+	// the runtime kills, waits for the exit, unmounts and takes the network down.
+	StopMargin = 10 * time.Second
+
+	// maxMessage is the largest answer taken, in bytes: the kubelet's limit, and
+	// what the runtimes are willing to send.
+	maxMessage = 16 << 20
+)
+
+// Client is a connection to one container runtime. It is safe for concurrent use.
+type Client struct {
+	socket  string
+	conn    *grpc.ClientConn
+	runtime runtimev1.RuntimeServiceClient
+	images  runtimev1.ImageServiceClient
+
+	callTimeout time.Duration
+	closeOnce   sync.Once
+	closeErr    error
+	closed      atomic.Bool
+}
+
+// Connect returns a client of the runtime at endpoint (see [SocketPath]). It does
+// not connect: that happens at the first call, and again whenever the connection
+// was lost.
+func Connect(endpoint string) (*Client, error) {
+	socket, err := SocketPath(endpoint)
+	if err != nil {
+		return nil, err
+	}
+	// The target is a fixed name, not the path: the path would become the
+	// :authority header, in which some HTTP/2 servers refuse an escaped slash.
+	conn, err := grpc.NewClient("passthrough:///localhost",
+		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return dial(ctx, socket) }),
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		grpc.WithNoProxy(),
+		grpc.WithIdleTimeout(0),
+		grpc.WithUserAgent("evictd"),
+		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)),
+		grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second},
+			MinConnectTimeout: CallTimeout,
+		}),
+	)
+	if err != nil {
+		return nil, fmt.Errorf("connect to container runtime: %w", err)
+	}
+	return &Client{
+		socket:      socket,
+		conn:        conn,
+		runtime:     runtimev1.NewRuntimeServiceClient(conn),
+		images:      runtimev1.NewImageServiceClient(conn),
+		callTimeout: CallTimeout,
+	}, nil
+}
+
+func dial(ctx context.Context, socket string) (net.Conn, error) {
+	var d net.Dialer
+	return d.DialContext(ctx, "unix", socket)
+}
+
+// Close ends the connection and every call on it. Closing again does nothing and
+// returns what the first Close returned.
+func (c *Client) Close() error {
+	c.closeOnce.Do(func() {
+		c.closed.Store(true)
+		if err := c.conn.Close(); err != nil {
+			c.closeErr = fmt.Errorf("close container runtime connection: %w", err)
+		}
+	})
+	return c.closeErr
+}
+
+// call runs one request under ctx and timeout. Every CRI call in use is
+// idempotent, so one that met a connection that was dying, or gRPC's reconnect
+// back-off, is made once more if the socket answers now: the first call after a
+// runtime's restart works. If the socket does not answer, the error is at once the
+// kernel's (ENOENT, ECONNREFUSED) instead of gRPC's last.
+func (c *Client) call(ctx context.Context, timeout time.Duration, op string, f func(context.Context, ...grpc.CallOption) error) error {
+	ctx, cancel := context.WithTimeout(ctx, timeout)
+	defer cancel()
+	err := f(ctx)
+	if status.Code(err) == codes.Unavailable {
+		probe, dialErr := dial(ctx, c.socket)
+		if dialErr != nil {
+			return c.dialFailed(ctx, op, dialErr)
+		}
+		probe.Close()
+		c.conn.ResetConnectBackoff()
+		err = f(ctx, grpc.WaitForReady(true))
+	}
+	if err != nil {
+		return callFailed(ctx, c.closed.Load(), op, err)
+	}
+	return nil
+}
+
+// dialFailed classifies a connect(2) that failed: by the socket, unless the
+// context ended first.
+func (c *Client) dialFailed(ctx context.Context, op string, err error) error {
+	if ctx.Err() != nil {
+		return callFailed(ctx, c.closed.Load(), op, status.FromContextError(ctx.Err()).Err())
+	}
+	return &callError{op: op, kind: ErrUnreachable, cause: err}
+}
+
+// Version is what a runtime says of itself.
+type Version struct {
+	Runtime string // containerd, cri-o, docker
+	Version string // the runtime's own, as in 1.6.20~ds1
+	API     string // the CRI version, v1
+}
+
+// Version asks the runtime who it is. A runtime without CRI v1, or with its CRI
+// plugin disabled, is ErrUnimplemented.
+func (c *Client) Version(ctx context.Context) (Version, error) {
+	const op = "runtime version"
+	var resp *runtimev1.VersionResponse
+	err := c.call(ctx, c.callTimeout, op, func(ctx context.Context, opts ...grpc.CallOption) (err error) {
+		resp, err = c.runtime.Version(ctx, &runtimev1.VersionRequest{Version: "v1"}, opts...)
+		return err
+	})
+	if err != nil {
+		return Version{}, err
+	}
+	if resp.GetRuntimeName() == "" {
+		return Version{}, fmt.Errorf("%s: %w: no runtime name", op, ErrMalformed)
+	}
+	return Version{Runtime: resp.GetRuntimeName(), Version: resp.GetRuntimeVersion(), API: resp.GetRuntimeApiVersion()}, nil
+}

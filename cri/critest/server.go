@@ -1,0 +1,377 @@
+package critest
+
+import (
+	"context"
+	"fmt"
+	"net"
+	"os"
+	"path"
+	"path/filepath"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/evictd/evictd/cri"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	runtimev1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// Flavor is a runtime to answer like.
+type Flavor uint8
+
+// The runtimes that are known. CRIO and CRIDockerd are made after their sources,
+// containerd after a running one.
+const (
+	Containerd16 Flavor = iota // no events
+	Containerd17               // with events
+	CRIO                       // with events; its own verbose information and cgroup names
+	CRIDockerd                 // no events; of a container only its sandbox and pid, no limits
+)
+
+// Server is a CRI server on a unix socket. Its methods are safe for concurrent use.
+type Server struct {
+	t      testing.TB
+	socket string
+
+	mu      sync.Mutex
+	flavor  Flavor
+	missing map[string]bool
+	pods    []*sandbox
+	byID    map[string]*container
+	made    int
+	faults  map[string]*Fault
+	calls   []Call
+	changed chan struct{} // closed and replaced at each call and subscription
+	subs    map[chan *runtimev1.ContainerEventResponse]bool
+	onStop  func(id string, grace time.Duration)
+	imageFs cri.ImageFs
+
+	server  *grpc.Server // nil while down
+	stopped chan struct{}
+	served  chan struct{}
+}
+
+// Call is one request, noted when it arrives.
+type Call struct {
+	Method string        // as in ListContainers
+	ID     string        // of the sandbox or container it names, if any
+	Grace  time.Duration // of StopContainer
+}
+
+// Start runs a server until the test ends. It has no pods and answers as
+// [Containerd16].
+func Start(t testing.TB) *Server {
+	t.Helper()
+	dir := t.TempDir()
+	if len(dir) > 90 {
+		// A socket path has 107 bytes; a long test name leaves none.
+		var err error
+		if dir, err = os.MkdirTemp("", "critest"); err != nil {
+			t.Fatalf("critest: %v", err)
+		}
+		t.Cleanup(func() { os.RemoveAll(dir) })
+	}
+	s := &Server{
+		t:       t,
+		socket:  filepath.Join(dir, "cri.sock"),
+		byID:    make(map[string]*container),
+		faults:  make(map[string]*Fault),
+		changed: make(chan struct{}),
+		subs:    make(map[chan *runtimev1.ContainerEventResponse]bool),
+		imageFs: cri.ImageFs{Image: []cri.Filesystem{{
+			Mountpoint: "/var/lib/containerd/io.containerd.snapshotter.v1.overlayfs",
+			UsedBytes:  new(uint64(1437696)),
+			InodesUsed: new(uint64(2)),
+			Measured:   time.Now(),
+		}}},
+	}
+	s.Imitate(Containerd16)
+	t.Cleanup(s.Stop)
+	s.Restart()
+	return s
+}
+
+// Endpoint is the server's address, unix:///….
+func (s *Server) Endpoint() string { return "unix://" + s.socket }
+
+// Imitate makes the server answer like another runtime from now on, and resets
+// [Server.Implement].
+func (s *Server) Imitate(f Flavor) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.flavor = f
+	s.missing = map[string]bool{"StreamContainers": true, "StreamPodSandboxes": true}
+	if f == Containerd16 || f == CRIDockerd {
+		s.missing["GetContainerEvents"] = true
+	}
+}
+
+// Implement gives the runtime a method or takes it away: the answer is then
+// Unimplemented.
+func (s *Server) Implement(method string, has bool) {
+	s.checkMethod(method)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.missing[method] = !has
+}
+
+// Break makes the next calls of a method fail, in place of an earlier fault.
+func (s *Server) Break(method string, f Fault) {
+	s.checkMethod(method)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.faults[method] = &f
+}
+
+// Heal takes the fault of a method back. Calls that hang go on hanging.
+func (s *Server) Heal(method string) {
+	s.checkMethod(method)
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	delete(s.faults, method)
+}
+
+func (s *Server) checkMethod(method string) {
+	if _, ok := methods[method]; !ok {
+		panic("critest: no method " + method)
+	}
+}
+
+// methods are the names of CRI's methods.
+var methods = func() map[string]struct{} {
+	names := make(map[string]struct{})
+	for _, desc := range []grpc.ServiceDesc{runtimev1.RuntimeService_ServiceDesc, runtimev1.ImageService_ServiceDesc} {
+		for _, m := range desc.Methods {
+			names[m.MethodName] = struct{}{}
+		}
+		for _, m := range desc.Streams {
+			names[m.StreamName] = struct{}{}
+		}
+	}
+	return names
+}()
+
+// Stop ends the server as SIGTERM does: open calls are cut off, the socket is
+// removed. It does nothing to a server that is down.
+func (s *Server) Stop() { s.stop(true) }
+
+// Crash ends the server as SIGKILL does: the socket stays and refuses connections.
+func (s *Server) Crash() { s.stop(false) }
+
+func (s *Server) stop(unlink bool) {
+	s.mu.Lock()
+	server, stopped, served := s.server, s.stopped, s.served
+	s.server = nil
+	s.mu.Unlock()
+	if server == nil {
+		return
+	}
+	close(stopped)
+	server.Stop()
+	<-served
+	if unlink {
+		os.Remove(s.socket)
+	}
+}
+
+// Restart brings the server up on the path it had, down or not. Pods, faults and
+// recorded calls are as they were.
+func (s *Server) Restart() {
+	s.t.Helper()
+	s.Stop()
+	os.Remove(s.socket)
+	listener, err := net.ListenUnix("unix", &net.UnixAddr{Name: s.socket, Net: "unix"})
+	if err != nil {
+		s.t.Fatalf("critest: %v", err)
+	}
+	listener.SetUnlinkOnClose(false)
+	stopped, served := make(chan struct{}), make(chan struct{})
+	server := grpc.NewServer(
+		grpc.MaxSendMsgSize(maxMessage),
+		grpc.WaitForHandlers(true),
+		grpc.UnaryInterceptor(func(ctx context.Context, req any, info *grpc.UnaryServerInfo, handle grpc.UnaryHandler) (any, error) {
+			return s.unary(ctx, stopped, path.Base(info.FullMethod), req, handle)
+		}),
+		grpc.StreamInterceptor(func(srv any, stream grpc.ServerStream, info *grpc.StreamServerInfo, handle grpc.StreamHandler) error {
+			return s.stream(srv, stream, stopped, path.Base(info.FullMethod), handle)
+		}),
+	)
+	runtimev1.RegisterRuntimeServiceServer(server, &runtimeService{Server: s})
+	runtimev1.RegisterImageServiceServer(server, &imageService{Server: s})
+	s.mu.Lock()
+	s.server, s.stopped, s.served = server, stopped, served
+	s.mu.Unlock()
+	go func() {
+		defer close(served)
+		server.Serve(listener)
+	}()
+}
+
+// maxMessage is what containerd sends at most, in bytes.
+const maxMessage = 16 << 20
+
+// arrive notes a call and takes the fault that it meets, if any.
+func (s *Server) arrive(method string, req any) (*Fault, error) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.calls = append(s.calls, callOf(method, req))
+	s.wake()
+	if s.missing[method] {
+		return nil, status.Errorf(codes.Unimplemented, "method %s not implemented", method)
+	}
+	f := s.faults[method]
+	if f == nil {
+		return &Fault{}, nil
+	}
+	now := *f
+	if f.Times > 0 {
+		if f.Times--; f.Times == 0 {
+			delete(s.faults, method)
+		}
+	}
+	return &now, nil
+}
+
+func (s *Server) unary(ctx context.Context, stopped <-chan struct{}, method string, req any, handle grpc.UnaryHandler) (any, error) {
+	fault, err := s.arrive(method, req)
+	if err != nil {
+		return nil, err
+	}
+	if !fault.Late {
+		if err := fault.happen(ctx, stopped); err != nil {
+			return nil, err
+		}
+	}
+	resp, err := handle(ctx, req)
+	if err != nil {
+		return nil, err
+	}
+	if fault.Late {
+		if err := fault.happen(ctx, stopped); err != nil {
+			return nil, err
+		}
+	}
+	if fault.Garble != nil {
+		fault.Garble(resp)
+	}
+	return resp, nil
+}
+
+func (s *Server) stream(srv any, stream grpc.ServerStream, stopped <-chan struct{}, method string, handle grpc.StreamHandler) error {
+	fault, err := s.arrive(method, nil)
+	if err != nil {
+		return err
+	}
+	if !fault.Late {
+		if err := fault.happen(stream.Context(), stopped); err != nil {
+			return err
+		}
+	}
+	if err := handle(srv, &garbledStream{ServerStream: stream, garble: fault.Garble}); err != nil {
+		return err
+	}
+	if fault.Late {
+		return fault.happen(stream.Context(), stopped)
+	}
+	return nil
+}
+
+type garbledStream struct {
+	grpc.ServerStream
+	garble func(any)
+}
+
+func (g *garbledStream) SendMsg(m any) error {
+	if g.garble != nil {
+		g.garble(m)
+	}
+	return g.ServerStream.SendMsg(m)
+}
+
+func callOf(method string, req any) Call {
+	c := Call{Method: method}
+	switch r := req.(type) {
+	case interface{ GetContainerId() string }:
+		c.ID = r.GetContainerId()
+	case interface{ GetPodSandboxId() string }:
+		c.ID = r.GetPodSandboxId()
+	}
+	if r, ok := req.(*runtimev1.StopContainerRequest); ok {
+		c.Grace = time.Duration(r.GetTimeout()) * time.Second
+	}
+	return c
+}
+
+// Calls returns what was called so far, in the order of arrival.
+func (s *Server) Calls() []Call {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	return slices.Clone(s.calls)
+}
+
+// ForgetCalls empties the record.
+func (s *Server) ForgetCalls() {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.calls = nil
+}
+
+// AwaitCalls waits until a method has been called n times, hanging calls included.
+func (s *Server) AwaitCalls(ctx context.Context, method string, n int) error {
+	s.checkMethod(method)
+	return s.await(ctx, method+" calls", n, func() (seen int) {
+		for _, c := range s.calls {
+			if c.Method == method {
+				seen++
+			}
+		}
+		return seen
+	})
+}
+
+// AwaitSubscribers waits until n clients are subscribed to the events. Before that
+// an event may be lost, as the subscription is not acknowledged.
+func (s *Server) AwaitSubscribers(ctx context.Context, n int) error {
+	return s.await(ctx, "subscribers", n, func() int { return len(s.subs) })
+}
+
+// await waits until count, called under the lock, is at least n.
+func (s *Server) await(ctx context.Context, what string, n int, count func() int) error {
+	for {
+		s.mu.Lock()
+		seen, changed := count(), s.changed
+		s.mu.Unlock()
+		if seen >= n {
+			return nil
+		}
+		select {
+		case <-changed:
+		case <-ctx.Done():
+			return fmt.Errorf("critest: await %d %s, saw %d: %w", n, what, seen, ctx.Err())
+		}
+	}
+}
+
+func (s *Server) wake() {
+	close(s.changed)
+	s.changed = make(chan struct{})
+}
+
+// OnStop has f called for each running container that StopContainer stops, before
+// it is answered, so that a test can end a real process. StopPodSandbox and the
+// removals call it with grace 0. f must not call the server.
+func (s *Server) OnStop(f func(containerID string, grace time.Duration)) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.onStop = f
+}
+
+// SetImageFs replaces what ImageFsInfo answers.
+func (s *Server) SetImageFs(fs cri.ImageFs) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.imageFs = fs
+}

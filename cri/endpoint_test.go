@@ -1,0 +1,94 @@
+package cri
+
+import (
+	"errors"
+	"io/fs"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+func TestSocketPath(t *testing.T) {
+	for _, tt := range []struct{ in, want, err string }{
+		{in: "unix:///run/containerd/containerd.sock", want: "/run/containerd/containerd.sock"},
+		{in: "/run/containerd/containerd.sock", want: "/run/containerd/containerd.sock"},
+		{in: "/run/with%20percent?and#hash", want: "/run/with%20percent?and#hash"},
+		{in: "", err: "no socket named"},
+		{in: "unix://", err: "no socket named"},
+		{in: "unix:///", err: "directory"},
+		{in: "unix://run/containerd.sock", err: "not an absolute path"},
+		{in: "run/containerd.sock", err: "not an absolute path"},
+		{in: "unix:/run/containerd.sock", err: "not an absolute path"},
+		{in: "tcp://127.0.0.1:2375", err: "only unix sockets"},
+		{in: "http://localhost", err: "only unix sockets"},
+		{in: "127.0.0.1:2375", err: "not an absolute path"},
+		{in: "npipe:////./pipe/containerd", err: "only unix sockets"},
+		{in: "@abstract", err: "not an absolute path"},
+		{in: "unix:///run/x\x00y", err: "NUL"},
+		{in: "/" + strings.Repeat("x", 107), err: "at most 107"},
+		{in: "/" + strings.Repeat("x", 106), want: "/" + strings.Repeat("x", 106)},
+	} {
+		got, err := SocketPath(tt.in)
+		if tt.err != "" {
+			if err == nil || !strings.Contains(err.Error(), tt.err) {
+				t.Errorf("SocketPath(%q) = %q, %v; want an error with %q", tt.in, got, err, tt.err)
+			}
+			continue
+		}
+		if err != nil || got != tt.want {
+			t.Errorf("SocketPath(%q) = %q, %v; want %q", tt.in, got, err, tt.want)
+		}
+	}
+}
+
+func TestDefaultEndpointsAreValid(t *testing.T) {
+	for _, endpoint := range DefaultEndpoints() {
+		if _, err := SocketPath(endpoint); err != nil {
+			t.Errorf("SocketPath(%q) = %v; want no error", endpoint, err)
+		}
+	}
+}
+
+func TestDetect(t *testing.T) {
+	dir := t.TempDir()
+	missing, file, first, second := filepath.Join(dir, "missing"), filepath.Join(dir, "file"), filepath.Join(dir, "1"), filepath.Join(dir, "2")
+	if err := os.WriteFile(file, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	for _, path := range []string{first, second} {
+		l, err := net.Listen("unix", path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { l.Close() })
+	}
+	got, err := detect([]string{"unix://" + missing, "unix://" + file, "unix://" + first, "unix://" + second})
+	if err != nil || got != "unix://"+first {
+		t.Errorf("detect = %q, %v; want %q", got, err, "unix://"+first)
+	}
+
+	_, err = detect([]string{"unix://" + missing, "unix://" + file})
+	if !errors.Is(err, ErrUnreachable) || !strings.Contains(err.Error(), missing+": no such file or directory; "+file+": not a socket") {
+		t.Errorf("detect = %v; want ErrUnreachable with both paths and reasons", err)
+	}
+}
+
+func TestPeerPID(t *testing.T) {
+	socket := filepath.Join(t.TempDir(), "s")
+	if pid, err := PeerPID("unix://" + socket); !errors.Is(err, ErrUnreachable) || !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("PeerPID of a missing socket = %d, %v; want ErrUnreachable and fs.ErrNotExist", pid, err)
+	}
+	l, err := net.Listen("unix", socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer l.Close()
+	if pid, err := PeerPID(socket); err != nil || pid != os.Getpid() {
+		t.Errorf("PeerPID = %d, %v; want %d", pid, err, os.Getpid())
+	}
+	if pid, err := PeerPID("tcp://127.0.0.1:1"); err == nil {
+		t.Errorf("PeerPID(tcp) = %d; want an error", pid)
+	}
+}
