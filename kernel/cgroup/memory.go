@@ -1,0 +1,179 @@
+package cgroup
+
+import (
+	"bytes"
+	"fmt"
+	"math/bits"
+
+	"github.com/evictd/evictd/kernel/internal/sys"
+	"github.com/evictd/evictd/kernel/internal/text"
+)
+
+// Memory is what a cgroup and all below it use, in bytes. The files are read one
+// after the other, the usage last: on a busy cgroup they disagree a little.
+type Memory struct {
+	Usage uint64
+	// WorkingSet is Usage without InactiveFile, and 0 if that is larger. The
+	// kubelet ranks by it.
+	WorkingSet   uint64
+	InactiveFile uint64
+	ActiveFile   uint64
+	File         uint64 // page cache, with Shmem
+	Anon         uint64
+	Shmem        uint64
+	MappedFile   uint64
+	Limit        uint64 // the cgroup's own; 0 unless Limited
+	Limited      bool
+}
+
+// The keys of memory.stat that are read, in the order of v1.
+const (
+	statFile = iota
+	statAnon
+	statShmem
+	statMapped
+	statInactive
+	statActive
+	statKeys
+)
+
+type stat [statKeys]uint64
+
+// Without "total_", v1 leaves out the cgroups below (mm/memcontrol-v1.c:
+// memcg1_stat_format). There, rss is the anonymous memory.
+var (
+	keysV1 = [statKeys]string{"total_cache", "total_rss", "total_shmem", "total_mapped_file", "total_inactive_file", "total_active_file"}
+	keysV2 = [statKeys]string{"file", "anon", "shmem", "file_mapped", "inactive_file", "active_file"}
+)
+
+// unlimited is what the kubelet takes for no limit: v1 prints the largest number
+// of pages, in bytes.
+const unlimited = 1 << 62
+
+// Memory reads the memory of the subtree. The root of a v2 tree has no usage of
+// its own: there it is anonymous memory and page cache, as on v1.
+func (c *Cgroup) Memory() (Memory, error) {
+	var m Memory
+	err := c.ReadMemory(&m)
+	return m, err
+}
+
+// ReadMemory is [Cgroup.Memory] into a value that is there already. It allocates
+// nothing, and on an error leaves m as it was. Reading memory.stat can block
+// while the kernel sums its counters up.
+func (c *Cgroup) ReadMemory(m *Memory) error {
+	if err := c.readMemory(m); err != nil {
+		return c.failed("read memory", err)
+	}
+	return nil
+}
+
+func (c *Cgroup) readMemory(m *Memory) error {
+	// memory.stat is limited to one page, and usually has half of 4 KiB. The
+	// buffer lives on the stack so that readers share nothing.
+	var buf [8 << 10]byte
+	b, err := c.stat.Read(buf[:])
+	if err != nil {
+		return err
+	}
+	keys := &keysV2
+	if c.h.v1() {
+		keys = &keysV1
+	}
+	s, err := parseStat(b, keys)
+	if err != nil {
+		return err
+	}
+	got := Memory{
+		InactiveFile: s[statInactive], ActiveFile: s[statActive], File: s[statFile],
+		Anon: s[statAnon], Shmem: s[statShmem], MappedFile: s[statMapped],
+	}
+	if c.usage == nil {
+		sum, carry := bits.Add64(got.Anon, got.File, 0)
+		if carry != 0 {
+			return fmt.Errorf("memory.stat: %w: anon and file", text.ErrRange)
+		}
+		got.Usage = sum
+	} else {
+		if got.Limit, got.Limited, err = readLimit(c.limit, buf[:]); err != nil {
+			return err
+		}
+		if got.Usage, err = readUint(c.usage, buf[:]); err != nil {
+			return fmt.Errorf("memory usage: %w", err)
+		}
+	}
+	got.WorkingSet = got.Usage - min(got.Usage, got.InactiveFile)
+	*m = got
+	return nil
+}
+
+// parseStat parses memory.stat:
+//
+//	anon 12185600
+//	file 28033024
+//	…
+func parseStat(b []byte, keys *[statKeys]string) (stat, error) {
+	var s stat
+	var seen uint
+	for len(b) > 0 {
+		line, rest, err := text.Line(b)
+		if err != nil {
+			return stat{}, fmt.Errorf("memory.stat: %w", err)
+		}
+		b = rest
+		key, value, _ := bytes.Cut(line, []byte{' '})
+		for i := range keys {
+			if string(key) != keys[i] {
+				continue
+			}
+			if seen&(1<<i) != 0 {
+				return stat{}, fmt.Errorf("memory.stat: %s is there twice", keys[i])
+			}
+			if s[i], err = text.Uint(value); err != nil {
+				return stat{}, fmt.Errorf("memory.stat: %s: %w: %q", keys[i], err, bytes.Clone(value))
+			}
+			seen |= 1 << i
+			break
+		}
+	}
+	for i := range keys {
+		if seen&(1<<i) == 0 {
+			return stat{}, fmt.Errorf("memory.stat: no line for %q", keys[i])
+		}
+	}
+	return s, nil
+}
+
+// readLimit reads memory.limit_in_bytes, or memory.max, which says "max".
+func readLimit(fd *sys.FD, buf []byte) (limit uint64, limited bool, err error) {
+	b, err := fd.Read(buf)
+	if err != nil {
+		return 0, false, err
+	}
+	b = bytes.TrimSuffix(b, []byte{'\n'})
+	if string(b) == "max" {
+		return 0, false, nil
+	}
+	n, err := text.Uint(b)
+	if err != nil {
+		return 0, false, fmt.Errorf("memory limit: %w: %q", err, bytes.Clone(b))
+	}
+	if n > unlimited {
+		return 0, false, nil
+	}
+	return n, true, nil
+}
+
+// readUint reads a file with one number.
+func readUint(fd *sys.FD, buf []byte) (uint64, error) {
+	b, err := fd.Read(buf)
+	if err != nil {
+		return 0, err
+	}
+	b = bytes.TrimSuffix(b, []byte{'\n'})
+	n, err := text.Uint(b)
+	if err != nil {
+		return 0, fmt.Errorf("%w: %q", err, bytes.Clone(b))
+	}
+	return n, nil
+}

@@ -1,0 +1,219 @@
+package cgroup
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/evictd/evictd/kernel/internal/sys"
+	"github.com/evictd/evictd/kernel/internal/text"
+)
+
+// Procs returns the pids of the processes in the subtree, sorted and each once,
+// in the storage of dst. For a cgroup without others below it, and a dst that is
+// long enough, it allocates little on v1 and nothing on v2. A process that can't
+// be named from here is [ErrForeign].
+//
+// Processes may fork and move while the list is read: what is done to them has to
+// be repeated until the list is empty.
+func (c *Cgroup) Procs(dst []int) ([]int, error) {
+	dst = dst[:0]
+	err := walk(c.dir, func(rel string) (err error) {
+		dst, err = c.readProcs(rel, dst)
+		return err
+	})
+	if err != nil {
+		return dst[:0], c.failed("list processes", err)
+	}
+	slices.Sort(dst)
+	return slices.Compact(dst), nil
+}
+
+// readProcs appends the pids of one cgroup.
+func (c *Cgroup) readProcs(rel string, dst []int) ([]int, error) {
+	fd := c.procs
+	if rel != "." || fd == nil {
+		// v1 keeps the list of an open file for a second after each reading
+		// (kernel/cgroup/cgroup-v1.c: cgroup_pidlist_start), so that a
+		// descriptor that is held misses what was forked since. Opening anew
+		// makes it look.
+		var err error
+		if fd, err = c.dir.OpenAt(path.Join(rel, "cgroup.procs"), unix.O_RDONLY); err != nil {
+			return dst, err
+		}
+		defer fd.Close()
+	}
+	got, err := readPIDs(fd, dst)
+	if errors.Is(err, unix.EOPNOTSUPP) && rel != "." {
+		// The threads of a threaded cgroup are those of processes that the domain
+		// above it lists. That one is in this subtree too.
+		return dst, nil
+	}
+	return got, err
+}
+
+// readPIDs appends the numbers of a file with one on each line.
+func readPIDs(fd *sys.FD, dst []int) ([]int, error) {
+	var buf [4 << 10]byte
+	kept, off := 0, int64(0)
+	for {
+		n, err := fd.ReadAt(buf[kept:], off)
+		if err != nil {
+			return dst, err
+		}
+		if n == 0 && kept > 0 {
+			return dst, fmt.Errorf("list of pids: %w", text.ErrCut)
+		}
+		if n == 0 {
+			return dst, nil
+		}
+		off += int64(n)
+		var rest []byte
+		if dst, rest, err = parsePIDs(buf[:kept+n], dst); err != nil {
+			return dst, err
+		}
+		if kept = copy(buf[:], rest); kept == len(buf) {
+			return dst, fmt.Errorf("list of pids: %w", sys.ErrTooLong)
+		}
+	}
+}
+
+// parsePIDs appends the numbers of the whole lines in b, and returns what
+// follows them.
+func parsePIDs(b []byte, dst []int) (pids []int, rest []byte, err error) {
+	for {
+		line, rest, err := text.Line(b)
+		if err != nil {
+			return dst, b, nil
+		}
+		pid, err := text.Uint(line)
+		if err == nil && pid > maxPID {
+			err = text.ErrRange
+		}
+		if err != nil {
+			return dst, nil, fmt.Errorf("list of pids: %w: %q", err, bytes.Clone(line))
+		}
+		// A 0 would be signalled as our own process group.
+		if pid == 0 {
+			return dst, nil, ErrForeign
+		}
+		dst, b = append(dst, int(pid)), rest
+	}
+}
+
+// maxPID is PID_MAX_LIMIT of 64-bit kernels.
+const maxPID = 4 << 20
+
+// Populated reports whether a process is in the subtree. The root always is.
+func (c *Cgroup) Populated() (bool, error) {
+	if c.events != nil {
+		populated, err := c.event("populated")
+		if err != nil {
+			return false, c.failed("read events", err)
+		}
+		return populated, nil
+	}
+	if c.path == "/" {
+		return true, nil
+	}
+	populated := false
+	var pids []int
+	err := walk(c.dir, func(rel string) (err error) {
+		pids, err = c.readProcs(rel, pids[:0])
+		if err == nil && len(pids) > 0 || errors.Is(err, ErrForeign) {
+			populated = true
+			return errStop
+		}
+		return err
+	})
+	if err != nil {
+		return false, c.failed("list processes", err)
+	}
+	return populated, nil
+}
+
+// event reads one flag of cgroup.events:
+//
+//	populated 1
+//	frozen 0
+func (c *Cgroup) event(key string) (bool, error) {
+	var buf [256]byte
+	b, err := c.events.Read(buf[:])
+	if err != nil {
+		return false, err
+	}
+	return parseEvent(b, key)
+}
+
+func parseEvent(b []byte, key string) (bool, error) {
+	for len(b) > 0 {
+		line, rest, err := text.Line(b)
+		if err != nil {
+			return false, fmt.Errorf("cgroup.events: %w", err)
+		}
+		b = rest
+		k, value, _ := bytes.Cut(line, []byte{' '})
+		if string(k) != key {
+			continue
+		}
+		switch string(value) {
+		case "0":
+			return false, nil
+		case "1":
+			return true, nil
+		}
+		return false, fmt.Errorf("cgroup.events: %s is %q, not 0 or 1", key, bytes.Clone(value))
+	}
+	return false, fmt.Errorf("cgroup.events: no line for %q", key)
+}
+
+// Children returns the names of the cgroups right below, sorted.
+func (c *Cgroup) Children() ([]string, error) {
+	names, err := subdirectories(c.dir, ".")
+	if err != nil {
+		return nil, c.failed("list children", err)
+	}
+	slices.Reverse(names)
+	return names, nil
+}
+
+// Tasks returns how many threads are in the subtree: what the pids controller
+// counts where it is on, which on v1 is for its own cgroup of the same path,
+// else a count of the lists of threads.
+func (c *Cgroup) Tasks() (uint64, error) {
+	n, err := c.tasks()
+	if err != nil {
+		return 0, c.failed("count tasks", err)
+	}
+	return n, nil
+}
+
+func (c *Cgroup) tasks() (uint64, error) {
+	if c.pids != nil {
+		var buf [64]byte
+		return readUint(c.pids, buf[:])
+	}
+	file := "tasks"
+	if !c.h.v1() {
+		file = "cgroup.threads"
+	}
+	n := uint64(0)
+	var tids []int
+	err := walk(c.dir, func(rel string) error {
+		fd, err := c.dir.OpenAt(path.Join(rel, file), unix.O_RDONLY)
+		if err != nil {
+			return err
+		}
+		defer fd.Close()
+		if tids, err = readPIDs(fd, tids[:0]); err != nil {
+			return err
+		}
+		n += uint64(len(tids))
+		return nil
+	})
+	return n, err
+}

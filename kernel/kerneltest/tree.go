@@ -1,0 +1,44 @@
+// Package kerneltest builds small copies of kernel filesystems for tests.
+package kerneltest
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+)
+
+// Tree writes files into a new temporary directory and returns its path. A key
+// is a path below it and its value the file's content; as in the output of
+// ls -F, a key that ends in "/" is a directory (its value is not used) and one
+// that ends in "@" a symbolic link to its value.
+func Tree(t testing.TB, files map[string]string) string {
+	t.Helper()
+	root := t.TempDir()
+	Write(t, root, files)
+	return root
+}
+
+// Write adds files to a tree, or replaces their content in place: a descriptor
+// that is already open reads the new content, as it does on a kernel filesystem.
+func Write(t testing.TB, root string, files map[string]string) {
+	t.Helper()
+	for name, content := range files {
+		if err := write(filepath.Join(root, name), name, content); err != nil {
+			t.Fatalf("build tree: %v", err)
+		}
+	}
+}
+
+func write(path, name, content string) error {
+	if strings.HasSuffix(name, "/") {
+		return os.MkdirAll(path, 0o755)
+	}
+	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+		return err
+	}
+	if link, ok := strings.CutSuffix(path, "@"); ok {
+		return os.Symlink(content, link)
+	}
+	return os.WriteFile(path, []byte(content), 0o644)
+}

@@ -1,0 +1,108 @@
+package probe
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/evictd/evictd/kernel"
+)
+
+// capabilities are those that this process has on the node.
+type capabilities struct {
+	effective uint64
+	// below says that they hold in a user namespace only, so that the kernel
+	// refuses what concerns the node.
+	below bool
+}
+
+func (c capabilities) has(bit int) bool { return !c.below && c.effective>>bit&1 != 0 }
+
+// wanted are the capabilities that evictd makes use of, and what for.
+var wanted = []struct {
+	bit     int
+	name    string
+	missing string
+}{
+	{unix.CAP_KILL, "CAP_KILL", "it: processes of other users can't be killed"},
+	{unix.CAP_IPC_LOCK, "CAP_IPC_LOCK", "it, or no limit on locked memory: evictd itself may be paged out"},
+	{unix.CAP_SYS_RESOURCE, "CAP_SYS_RESOURCE", "it: oom_score_adj can't be lowered, and psi triggers react after 2 s"},
+	{unix.CAP_SYS_NICE, "CAP_SYS_NICE", "it: evictd may have to wait for a processor"},
+	{unix.CAP_SYS_PTRACE, "CAP_SYS_PTRACE", "it: the executables of other users' processes can't be read"},
+	{unix.CAP_BPF, "CAP_BPF", "it: no BPF program can be loaded"},
+	{unix.CAP_PERFMON, "CAP_PERFMON", "it: no BPF program can be attached to a tracepoint"},
+	{unix.CAP_DAC_OVERRIDE, "CAP_DAC_OVERRIDE", "it, or root: cgroups of others can't be killed or frozen"},
+	{unix.CAP_DAC_READ_SEARCH, "CAP_DAC_READ_SEARCH", "it, or CAP_DAC_OVERRIDE: directories of others can't be read"},
+}
+
+// features returns one answer for each capability that is wanted.
+func (c capabilities) features(err error) []Feature {
+	features := make([]Feature, len(wanted))
+	for i, w := range wanted {
+		switch {
+		case err != nil:
+			features[i] = unknown(w.name, err)
+		case c.has(w.bit):
+			features[i] = yes(w.name, "")
+		case c.below && c.effective>>w.bit&1 != 0:
+			features[i] = no(w.name, "held in a user namespace only", w.missing)
+		default:
+			features[i] = no(w.name, "", w.missing)
+		}
+	}
+	return features
+}
+
+// readCapabilities reads those of this process.
+func readCapabilities(proc kernel.FS) (capabilities, error) {
+	c, err := capabilitiesOf(proc)
+	if err != nil {
+		return capabilities{}, fmt.Errorf("read own capabilities: %w", err)
+	}
+	return c, nil
+}
+
+func capabilitiesOf(proc kernel.FS) (capabilities, error) {
+	status, err := os.ReadFile(proc.Path("self", "status"))
+	if err != nil {
+		return capabilities{}, err
+	}
+	effective, err := parseEffective(string(status))
+	if err != nil {
+		return capabilities{}, err
+	}
+	ns, err := os.Readlink(proc.Path("self", "ns", "user"))
+	if errors.Is(err, os.ErrNotExist) {
+		// A kernel without user namespaces has one only.
+		if _, gone := os.Stat(proc.Path("self", "ns")); gone == nil {
+			return capabilities{effective: effective}, nil
+		}
+	}
+	if err != nil {
+		return capabilities{}, err
+	}
+	return capabilities{effective: effective, below: ns != firstUserNamespace}, nil
+}
+
+// parseEffective returns the set of capabilities in a line of /proc/PID/status
+// (fs/proc/array.c: task_cap):
+//
+//	CapEff:	000001fffeffffff
+func parseEffective(status string) (uint64, error) {
+	for line := range strings.Lines(status) {
+		value, ok := strings.CutPrefix(line, "CapEff:\t")
+		if !ok {
+			continue
+		}
+		digits, ok := strings.CutSuffix(value, "\n")
+		if !ok || len(digits) != 16 {
+			return 0, fmt.Errorf("CapEff is %q, not 16 digits", value)
+		}
+		return strconv.ParseUint(digits, 16, 64)
+	}
+	return 0, errors.New(`no line for "CapEff"`)
+}

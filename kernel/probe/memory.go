@@ -1,0 +1,193 @@
+package probe
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/evictd/evictd/kernel"
+	"github.com/evictd/evictd/kernel/meminfo"
+	"github.com/evictd/evictd/kernel/psi"
+)
+
+const bootWithPSI = "a kernel with CONFIG_PSI, booted with psi=1"
+
+// pressure reads the node's memory pressure.
+func pressure(proc kernel.FS) Feature {
+	const name = "psi"
+	_, err := psi.Memory(proc)
+	switch {
+	case errors.Is(err, kernel.ErrUnavailable):
+		return no(name, err.Error(), bootWithPSI)
+	case err != nil:
+		return unknown(name, err)
+	}
+	return yes(name, "some and full, for memory")
+}
+
+// The kernel takes windows from 500 ms to 10 s, and from those without
+// CAP_SYS_RESOURCE multiples of 2 s (kernel/sched/psi.c: psi_trigger_create).
+const (
+	anyWindow  = "some 250000 500000\x00"
+	longWindow = "some 1000000 2000000\x00"
+)
+
+// pressureTriggers arms triggers and drops them.
+func pressureTriggers(proc kernel.FS) Feature {
+	const (
+		name       = "psi triggers"
+		privileged = "CAP_SYS_RESOURCE, for windows from 500 ms"
+	)
+	path := proc.Path("pressure", "memory")
+	if err := arm(path, anyWindow); err == nil {
+		return yes(name, "windows from 500 ms")
+	}
+	err := arm(path, longWindow)
+	switch {
+	case err == nil:
+		f := yes(name, "only windows that are multiples of 2 s")
+		f.Missing = privileged
+		return f
+	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.EOPNOTSUPP):
+		return no(name, "no memory pressure here", bootWithPSI)
+	case errors.Is(err, fs.ErrPermission):
+		return no(name, err.Error(), "CAP_SYS_RESOURCE")
+	case errors.Is(err, unix.EROFS):
+		return no(name, err.Error(), "procfs mounted read-write")
+	}
+	return unknown(name, err)
+}
+
+// arm uses a raw descriptor: the kernel keeps one trigger for each open file,
+// and drops it when that is closed.
+func arm(path, trigger string) error {
+	fd, err := unix.Open(path, unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
+	if err != nil {
+		return &os.PathError{Op: "open", Path: path, Err: err}
+	}
+	defer unix.Close(fd)
+	if _, err := unix.Write(fd, []byte(trigger)); err != nil {
+		return fmt.Errorf("arm psi trigger %q: %w", strings.TrimSuffix(trigger, "\x00"), err)
+	}
+	return nil
+}
+
+// btf looks for the kernel's types, by which BPF programs fit themselves to it.
+func btf(sys kernel.FS) Feature {
+	const name = "btf"
+	path := sys.Path("kernel", "btf", "vmlinux")
+	f, err := os.Open(path)
+	if errors.Is(err, fs.ErrNotExist) {
+		return no(name, path+" is not there", "a kernel with CONFIG_DEBUG_INFO_BTF")
+	}
+	if err != nil {
+		return unknown(name, err)
+	}
+	defer f.Close()
+	// include/uapi/linux/btf.h: BTF_MAGIC, in the byte order of the machine.
+	var magic [2]byte
+	if _, err := f.ReadAt(magic[:], 0); err != nil {
+		return unknown(name, fmt.Errorf("read btf: %w", err))
+	}
+	if magic != [2]byte{0x9f, 0xeb} && magic != [2]byte{0xeb, 0x9f} {
+		return unknown(name, fmt.Errorf("read btf: %s begins with % x", path, magic))
+	}
+	return yes(name, path)
+}
+
+// hugetlb tells what huge page pools hold, which no process can get otherwise.
+func hugetlb(proc, sys kernel.FS) Feature {
+	const name = "hugetlb"
+	entries, err := os.ReadDir(sys.Path("kernel", "mm", "hugepages"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return no(name, "the kernel has no huge page pools", "")
+	}
+	if err != nil {
+		return unknown(name, err)
+	}
+	info, err := meminfo.Read(proc)
+	if err != nil {
+		return unknown(name, err)
+	}
+	var sizes []string
+	for _, e := range entries {
+		if size, ok := strings.CutPrefix(e.Name(), "hugepages-"); ok {
+			sizes = append(sizes, size)
+		}
+	}
+	return yes(name, fmt.Sprintf("the pools (%s) hold %d bytes, which are not available", strings.Join(sizes, ", "), info.Hugetlb))
+}
+
+// swap reads /proc/swaps.
+func swap(proc kernel.FS) Feature {
+	const name = "swap"
+	b, err := os.ReadFile(proc.Path("swaps"))
+	if errors.Is(err, fs.ErrNotExist) {
+		return no(name, "the kernel was built without it", "")
+	}
+	if err != nil {
+		return unknown(name, err)
+	}
+	areas, kib, err := parseSwaps(string(b))
+	switch {
+	case err != nil:
+		return unknown(name, fmt.Errorf("read swaps: %w", err))
+	case areas == 0:
+		return no(name, "none is in use", "")
+	}
+	return yes(name, fmt.Sprintf("%d areas of together %d KiB, which do not count as available memory", areas, kib))
+}
+
+// parseSwaps returns the number of areas and their size in KiB of
+//
+//	Filename				Type		Size		Used		Priority
+//	/dev/dm-1                               partition	999420		0		-2
+//
+// where spaces in names are written \040 (mm/swapfile.c: swap_show).
+func parseSwaps(s string) (areas int, kib uint64, err error) {
+	header, rest, _ := strings.Cut(s, "\n")
+	if !strings.HasPrefix(header, "Filename") {
+		return 0, 0, fmt.Errorf("first line is %q", header)
+	}
+	for line := range strings.Lines(rest) {
+		fields := strings.Fields(line)
+		if len(fields) != 5 || !strings.HasSuffix(line, "\n") {
+			return 0, 0, fmt.Errorf("line %q has not five fields", line)
+		}
+		// 2^53 KiB is far more than there is, and sums of it do not overflow.
+		n, err := strconv.ParseUint(fields[2], 10, 53)
+		if err != nil {
+			return 0, 0, fmt.Errorf("size of %s: %w", fields[0], err)
+		}
+		areas, kib = areas+1, kib+n
+	}
+	return areas, kib, nil
+}
+
+// memlock tells whether all memory of a process can be locked, also what it gets
+// later.
+func memlock(held capabilities, heldErr error) Feature {
+	const name = "memlock"
+	var limit unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &limit); err != nil {
+		return unknown(name, os.NewSyscallError("getrlimit", err))
+	}
+	return mayLock(name, limit.Cur, held, heldErr)
+}
+
+func mayLock(name string, limit uint64, held capabilities, heldErr error) Feature {
+	switch {
+	case limit == unix.RLIM_INFINITY:
+		return yes(name, "no limit")
+	case heldErr != nil:
+		return unknown(name, heldErr)
+	case held.has(unix.CAP_IPC_LOCK):
+		return yes(name, fmt.Sprintf("CAP_IPC_LOCK goes beyond the limit of %d bytes", limit))
+	}
+	return no(name, fmt.Sprintf("a limit of %d bytes", limit), "CAP_IPC_LOCK, or LimitMEMLOCK=infinity")
+}

@@ -1,0 +1,107 @@
+// Package process names processes by descriptor, signals them, and reads what
+// the kernel says of them.
+//
+// A pid can be reused; a pidfd can not. Whoever kills opens the process first,
+// makes sure that it is still the one that was meant, and signals through the
+// descriptor (pidfd_open(2), Linux 5.3).
+package process
+
+import (
+	"errors"
+	"fmt"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/evictd/evictd/kernel"
+)
+
+// ErrGone says that the process has ended, or never was.
+var ErrGone = errors.New("process is gone")
+
+// Process is a process held by its pidfd. Close it once, when nothing uses it
+// any more.
+type Process struct {
+	pid    int
+	fd     int
+	closed atomic.Bool
+}
+
+// Open holds the process that has the pid now. It is ErrGone where there is
+// none, and kernel.ErrUnavailable before Linux 5.3.
+func Open(pid int) (*Process, error) {
+	fd, err := unix.PidfdOpen(pid, 0)
+	if err != nil {
+		return nil, failed("open", pid, err)
+	}
+	return &Process{pid: pid, fd: fd}, nil
+}
+
+// PID returns the pid by which the process was opened.
+func (p *Process) PID() int { return p.pid }
+
+// Close lets go of the process. A second call does nothing.
+func (p *Process) Close() error {
+	if p.closed.Swap(true) {
+		return nil
+	}
+	return unix.Close(p.fd)
+}
+
+// Signal sends a signal; ErrGone where the process has been reaped.
+func (p *Process) Signal(s unix.Signal) error {
+	if err := unix.PidfdSendSignal(p.fd, s, nil, 0); err != nil {
+		return failed("signal", p.pid, err)
+	}
+	return nil
+}
+
+// Release frees the memory of a process that is being killed, from this thread
+// and on its CPU time (process_mrelease(2), Linux 5.15; mm/oom_kill.c): its
+// private anonymous pages. It is ErrGone where the process has let go of its
+// memory by itself, which is the usual race; EAGAIN where its map is contended
+// and another try may do; EINVAL where no SIGKILL is pending; and
+// kernel.ErrUnavailable on older kernels.
+func (p *Process) Release() error {
+	_, _, errno := unix.Syscall(unix.SYS_PROCESS_MRELEASE, uintptr(p.fd), 0, 0)
+	if errno != 0 {
+		return failed("release the memory of", p.pid, errno)
+	}
+	return nil
+}
+
+// Exited reports whether the process has ended: its memory is gone, even if its
+// parent has not reaped it.
+func (p *Process) Exited() (bool, error) { return p.poll(0) }
+
+// Wait waits for the process to end, at most so long, and reports whether it
+// did.
+func (p *Process) Wait(timeout time.Duration) (bool, error) {
+	return p.poll(int(min(timeout, time.Hour).Milliseconds()))
+}
+
+func (p *Process) poll(milliseconds int) (bool, error) {
+	fds := []unix.PollFd{{Fd: int32(p.fd), Events: unix.POLLIN}}
+	for {
+		n, err := unix.Poll(fds, milliseconds)
+		switch {
+		case errors.Is(err, unix.EINTR):
+			continue
+		case err != nil:
+			return false, failed("wait for", p.pid, err)
+		}
+		return n > 0, nil
+	}
+}
+
+// failed tells what a system call's error means.
+func failed(op string, pid int, err error) error {
+	switch {
+	case errors.Is(err, unix.ESRCH):
+		err = fmt.Errorf("%w (%w)", ErrGone, err)
+	case errors.Is(err, unix.ENOSYS):
+		err = fmt.Errorf("%w (%w)", kernel.ErrUnavailable, err)
+	}
+	return fmt.Errorf("%s process %d: %w", op, pid, err)
+}

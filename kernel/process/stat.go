@@ -1,0 +1,176 @@
+package process
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strconv"
+	"strings"
+	"syscall"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/evictd/evictd/kernel"
+)
+
+// Stat is what /proc/PID/stat says of a process (fs/proc/array.c).
+type Stat struct {
+	PID     int
+	Comm    string // at most 15 bytes, whatever they are
+	State   byte   // R, S, D, Z, T, …
+	PPID    int
+	Threads int
+	// StartTime is when the process started, in clock ticks since boot. With the
+	// pid it names the process for good.
+	StartTime uint64
+}
+
+// ReadStat reads /proc/PID/stat. It is ErrGone where there is no such process.
+func ReadStat(proc kernel.FS, pid int) (Stat, error) {
+	content, err := read(proc, pid, "stat")
+	if err != nil {
+		return Stat{}, err
+	}
+	s, err := parseStat(content)
+	if err != nil {
+		return Stat{}, fmt.Errorf("read stat of process %d: %w", pid, err)
+	}
+	return s, nil
+}
+
+// The fields of stat that are used, counted from 0 after the comm.
+const (
+	statState   = 0
+	statPPID    = 1
+	statThreads = 17
+	statStart   = 19
+)
+
+// parseStat reads, for example,
+//
+//	1 (systemd) S 0 1 1 0 -1 4194560 … 20 0 1 0 8 172183552 …
+//
+// The comm is whatever the process calls itself and may hold brackets, spaces
+// and line feeds: it ends at the last closing bracket.
+func parseStat(content []byte) (Stat, error) {
+	before, rest, found := bytes.Cut(content, []byte(" ("))
+	end := bytes.LastIndexByte(rest, ')')
+	if !found || end < 0 {
+		return Stat{}, errors.New("no name in brackets")
+	}
+	s := Stat{Comm: string(rest[:end])}
+	fields := strings.Fields(string(rest[end+1:]))
+	if len(fields) <= statStart {
+		return Stat{}, fmt.Errorf("%d fields after the name, fewer than %d", len(fields), statStart+1)
+	}
+	if len(fields[statState]) != 1 {
+		return Stat{}, fmt.Errorf("state %q", fields[statState])
+	}
+	s.State = fields[statState][0]
+	var errs [4]error
+	s.PID, errs[0] = number(string(before))
+	s.PPID, errs[1] = number(fields[statPPID])
+	s.Threads, errs[2] = number(fields[statThreads])
+	s.StartTime, errs[3] = strconv.ParseUint(fields[statStart], 10, 64)
+	if err := errors.Join(errs[:]...); err != nil {
+		return Stat{}, err
+	}
+	return s, nil
+}
+
+func number(text string) (int, error) {
+	n, err := strconv.ParseUint(text, 10, 31)
+	return int(n), err
+}
+
+// Resident returns how much memory a process has resident, in bytes, from
+// /proc/PID/statm, which waits for no lock of the process. It is ErrGone where
+// there is no such process.
+func Resident(proc kernel.FS, pid int) (uint64, error) {
+	content, err := read(proc, pid, "statm")
+	if err != nil {
+		return 0, err
+	}
+	pages, err := parseStatm(content)
+	if err != nil {
+		return 0, fmt.Errorf("read statm of process %d: %w", pid, err)
+	}
+	return pages * uint64(os.Getpagesize()), nil
+}
+
+// parseStatm returns the second number, the resident pages, of, for example,
+//
+//	42037 2966 1874 12 0 4963 0
+func parseStatm(content []byte) (uint64, error) {
+	fields := bytes.Fields(content)
+	if len(fields) < 2 {
+		return 0, fmt.Errorf("%q is no list of sizes", content)
+	}
+	return strconv.ParseUint(string(fields[1]), 10, 40)
+}
+
+// Exe returns the path of the process's executable, as the kernel names it;
+// empty for a kernel thread.
+func Exe(proc kernel.FS, pid int) (string, error) {
+	exe, err := os.Readlink(proc.Path(strconv.Itoa(pid), "exe"))
+	if errors.Is(err, fs.ErrNotExist) {
+		// A kernel thread has none; a process that is gone has no directory.
+		if _, err := os.Stat(proc.Path(strconv.Itoa(pid))); err == nil {
+			return "", nil
+		}
+		return "", fmt.Errorf("read exe of process %d: %w", pid, ErrGone)
+	}
+	if err != nil {
+		return "", fmt.Errorf("read exe of process %d: %w", pid, err)
+	}
+	return exe, nil
+}
+
+// OOMScoreAdj returns the process's oom_score_adj, from -1000 to 1000.
+func OOMScoreAdj(proc kernel.FS, pid int) (int, error) {
+	content, err := read(proc, pid, "oom_score_adj")
+	if err != nil {
+		return 0, err
+	}
+	n, err := strconv.Atoi(strings.TrimSpace(string(content)))
+	if err != nil || n < -1000 || n > 1000 {
+		return 0, fmt.Errorf("read oom_score_adj of process %d: %q is not from -1000 to 1000", pid, content)
+	}
+	return n, nil
+}
+
+func read(proc kernel.FS, pid int, name string) ([]byte, error) {
+	content, err := os.ReadFile(proc.Path(strconv.Itoa(pid), name))
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) {
+		return nil, fmt.Errorf("read %s of process %d: %w", name, pid, ErrGone)
+	}
+	if err != nil {
+		return nil, fmt.Errorf("read %s of process %d: %w", name, pid, err)
+	}
+	return content, nil
+}
+
+// BootID returns the random name of the boot that the kernel is in.
+func BootID(proc kernel.FS) (string, error) {
+	content, err := os.ReadFile(proc.Path("sys", "kernel", "random", "boot_id"))
+	if err != nil {
+		return "", fmt.Errorf("read boot id: %w", err)
+	}
+	id := strings.TrimSpace(string(content))
+	if id == "" {
+		return "", errors.New("read boot id: it is empty")
+	}
+	return id, nil
+}
+
+// Uptime returns how long ago the kernel was booted, sleep included.
+func Uptime() (time.Duration, error) {
+	var ts unix.Timespec
+	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
+		return 0, fmt.Errorf("read the time since boot: %w", err)
+	}
+	return time.Duration(ts.Nano()), nil
+}
