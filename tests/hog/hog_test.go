@@ -1,0 +1,227 @@
+package main
+
+import (
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/evictd/evictd/tests/hog/stamp"
+)
+
+// asHog in the environment makes this test binary a hog: what is tested is a process.
+const asHog = "HOG_TEST_RUN"
+
+func TestMain(m *testing.M) {
+	if os.Getenv(asHog) != "" {
+		os.Exit(run(os.Args[1:], os.Stderr))
+	}
+	os.Exit(m.Run())
+}
+
+type process struct {
+	*exec.Cmd
+	exited chan error
+}
+
+func start(t *testing.T, args ...string) process {
+	t.Helper()
+	cmd := exec.Command("/proc/self/exe", args...)
+	cmd.Env = append(os.Environ(), asHog+"=1")
+	cmd.SysProcAttr = &unix.SysProcAttr{Setpgid: true}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	p := process{cmd, make(chan error, 1)}
+	go func() { p.exited <- cmd.Wait() }()
+	t.Cleanup(func() { _ = unix.Kill(-cmd.Process.Pid, unix.SIGKILL) })
+	return p
+}
+
+// eventually waits for a process that is not ours to command.
+func eventually(t *testing.T, what string, ok func() bool) {
+	t.Helper()
+	for end := time.Now().Add(20 * time.Second); !ok(); {
+		if time.Now().After(end) {
+			t.Fatalf("after 20s: no %s", what)
+		}
+		time.Sleep(2 * time.Millisecond)
+	}
+}
+
+// rssAnon is the anonymous resident memory of a process in bytes, -1 when it is gone.
+func rssAnon(pid int) int64 {
+	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
+	if err != nil {
+		return -1
+	}
+	for line := range strings.Lines(string(b)) {
+		if f := strings.Fields(line); len(f) == 3 && f[0] == "RssAnon:" {
+			kib, err := strconv.ParseInt(f[1], 10, 64)
+			if err != nil {
+				return -1
+			}
+			return kib << 10
+		}
+	}
+	return -1
+}
+
+// children lists the pids of a process's children: the kernel keeps them per thread that forked.
+func children(pid int) []string {
+	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
+	if err != nil {
+		return nil
+	}
+	var pids []string
+	for _, file := range files {
+		if b, err := os.ReadFile(file); err == nil {
+			pids = append(pids, strings.Fields(string(b))...)
+		}
+	}
+	return pids
+}
+
+func exitCode(err error) int {
+	if exit := (*exec.ExitError)(nil); errors.As(err, &exit) {
+		return exit.ExitCode()
+	}
+	return 0
+}
+
+func TestGrowTouchesAndStamps(t *testing.T) {
+	file := filepath.Join(t.TempDir(), "stamp")
+	before := stamp.Now()
+	p := start(t, "grow", "-bytes", "16777217", "-thp=false", "-delay", "1h", "-stamp", file)
+	eventually(t, "stamp file", func() bool { m, err := stamp.Read(file); return err == nil && m == nil })
+	if rss := rssAnon(p.Process.Pid); rss > 12<<20 {
+		t.Errorf("before the signal: %d bytes resident; want none of the 16 MiB", rss)
+	}
+	eventually(t, "17 MiB after SIGUSR1", func() bool {
+		// The signal is repeated: the first may come before the hog listens, and is then without effect.
+		_ = p.Process.Signal(unix.SIGUSR1)
+		m, err := stamp.Read(file)
+		return err == nil && m.Mebibytes() == 17 && m[0] > before
+	})
+	if rss := rssAnon(p.Process.Pid); rss < 16<<20 {
+		t.Errorf("after the growth: %d bytes resident; want at least 16 MiB", rss)
+	}
+	_ = p.Process.Signal(unix.SIGTERM)
+	if code := exitCode(<-p.exited); code != exitTerm {
+		t.Errorf("after SIGTERM: exit %d; want %d", code, exitTerm)
+	}
+}
+
+func TestIgnoreTerm(t *testing.T) {
+	p := start(t, "hold", "-bytes", "20971520", "-ignore-term")
+	eventually(t, "20 MiB", func() bool { return rssAnon(p.Process.Pid) >= 20<<20 })
+	_ = p.Process.Signal(unix.SIGTERM)
+	_ = p.Process.Signal(unix.SIGKILL)
+	err := <-p.exited
+	if exit := (*exec.ExitError)(nil); !errors.As(err, &exit) || exit.Sys().(interface{ Signal() unix.Signal }).Signal() != unix.SIGKILL {
+		t.Errorf("after SIGTERM and SIGKILL: %v; want a death by SIGKILL", err)
+	}
+}
+
+func TestForksReplacesTheDead(t *testing.T) {
+	p := start(t, "forks", "-n", "3", "-bytes", "1")
+	eventually(t, "three children", func() bool { return len(children(p.Process.Pid)) == 3 })
+	first := children(p.Process.Pid)[0]
+	pid, err := strconv.Atoi(first)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Kill(pid, unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "successor", func() bool {
+		now := children(p.Process.Pid)
+		return len(now) == 3 && !slices.Contains(now, first)
+	})
+}
+
+func TestForksRelay(t *testing.T) {
+	p := start(t, "forks", "-n", "1", "-bytes", "1", "-relay", "1ms")
+	seen := map[string]bool{}
+	eventually(t, "fifth runner", func() bool {
+		for _, pid := range children(p.Process.Pid) {
+			seen[pid] = true
+		}
+		return len(seen) >= 5
+	})
+}
+
+func TestFiles(t *testing.T) {
+	dir := t.TempDir()
+	for _, args := range [][]string{
+		{"tmpfs", "-dir", dir, "-bytes", "1048577"},
+		{"file", "-path", filepath.Join(dir, "hog"), "-bytes", "1048577", "-passes", "1"},
+	} {
+		p := start(t, args...)
+		eventually(t, "file of 1 MiB and one byte", func() bool {
+			st, err := os.Stat(filepath.Join(dir, "hog"))
+			return err == nil && st.Size() == 1048577
+		})
+		_ = p.Process.Signal(unix.SIGTERM)
+		<-p.exited
+		if err := os.Remove(filepath.Join(dir, "hog")); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
+func TestUsage(t *testing.T) {
+	for _, tt := range []struct {
+		args string
+		code int
+		says string
+	}{
+		{"", 2, "usage: hog"},
+		{"eat", 2, "usage: hog"},
+		{"hold", 2, "-bytes must be positive"},
+		{"grow -bytes 1 -rate -1", 2, "-rate"},
+		{"grow -bytes x", 2, "invalid value"},
+		{"grow -bytes 1 -stamp /nowhere/stamp", 1, "create stamp file"},
+		{"forks -n 0", 2, "-n and -bytes"},
+		{"tmpfs -bytes 0", 2, "-bytes must be positive"},
+		{"tmpfs -bytes 1 -dir /nowhere", 1, "create"},
+		{"file -bytes 1", 2, "-path is needed"},
+		{"pause now", 2, `unexpected argument "now"`},
+		{"grow -h", 0, "-stamp"},
+	} {
+		var stderr bytes.Buffer
+		if code := run(strings.Fields(tt.args), &stderr); code != tt.code || !strings.Contains(stderr.String(), tt.says) {
+			t.Errorf("hog %s = %d, %q; want %d and %q", tt.args, code, stderr.String(), tt.code, tt.says)
+		}
+	}
+}
+
+func TestPaceSleepsToTheSchedule(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		begin := time.Now()
+		p := newPace(4 * mebibyte)
+		p.after(mebibyte)
+		if took := time.Since(begin); took != 250*time.Millisecond {
+			t.Errorf("1 MiB at 4 MiB/s took %v; want 250ms", took)
+		}
+		time.Sleep(time.Second) // as a busy machine may make us
+		p.after(4 * mebibyte)
+		if took := time.Since(begin); took != 1250*time.Millisecond {
+			t.Errorf("5 MiB at 4 MiB/s with an oversleep took %v; want 1.25s", took)
+		}
+		newPace(0).after(1 << 40)
+		if took := time.Since(begin); took != 1250*time.Millisecond {
+			t.Errorf("without a rate: %v; want no sleep", took)
+		}
+	})
+}

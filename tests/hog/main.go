@@ -1,0 +1,109 @@
+// Command hog is what the pods of the tests run: it takes memory in the ways that matter to an eviction, and
+// it is also the pods' pause process. It is linked statically, so that an image needs nothing else.
+//
+//	hog pause                                       wait for a signal
+//	hog hold  -bytes N                              touch N bytes of anonymous memory, then sleep
+//	hog grow  -bytes N [-rate B] [-delay D] [-stamp FILE]
+//	                                                the same, at B bytes per second, after D or SIGUSR1
+//	hog forks -n N [-bytes B] [-relay D]            keep N children that hold B bytes each
+//	hog tmpfs -dir DIR -bytes N [-rate B]           write N bytes into a file of a tmpfs
+//	hog file  -path FILE -bytes N -passes K         write a file and re-read it until its cache is active
+//
+// Every command sleeps when it is done, until SIGTERM (exit 143), which -ignore-term ignores. Memory comes from
+// mmap: the Go heap stays out of the numbers. Progress goes to standard output, and is dropped rather than
+// waited for when nobody reads it: a hog must not stop because its runtime did.
+package main
+
+import (
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"syscall"
+
+	"golang.org/x/sys/unix"
+)
+
+func main() { os.Exit(run(os.Args[1:], os.Stderr)) }
+
+// commands are what the first argument may be. Each parses its own flags and returns when it is done taking.
+var commands = map[string]func(args []string, stderr io.Writer) error{
+	"pause": pause,
+	"hold":  grow,
+	"grow":  grow,
+	"forks": forks,
+	"tmpfs": tmpfs,
+	"file":  file,
+}
+
+// exitTerm is what a shell makes of a death by SIGTERM.
+const exitTerm = 128 + int(unix.SIGTERM)
+
+func run(args []string, stderr io.Writer) int {
+	if len(args) == 0 || commands[args[0]] == nil {
+		fmt.Fprintln(stderr, "usage: hog pause|hold|grow|forks|tmpfs|file [flags]")
+		return 2
+	}
+	// Go would exit on SIGTERM by itself, except as process 1 of a pid namespace, where the kernel drops it.
+	terminated := make(chan os.Signal, 1)
+	signal.Notify(terminated, unix.SIGTERM, unix.SIGINT)
+	done := make(chan error, 1)
+	go func() { done <- commands[args[0]](args[1:], stderr) }()
+	for {
+		select {
+		case <-terminated:
+			return exitTerm
+		case err := <-done:
+			switch {
+			case errors.Is(err, flag.ErrHelp), errors.Is(err, errHandedOver):
+				return 0
+			case errors.As(err, new(usageError)):
+				fmt.Fprintf(stderr, "hog %s: %v\n", args[0], err)
+				return 2
+			case err != nil:
+				fmt.Fprintf(stderr, "hog %s: %v\n", args[0], err)
+				return 1
+			}
+			done = nil // what was taken is held until the signal
+		}
+	}
+}
+
+// usageError is a mistake in the arguments, as against one that the kernel answered with.
+type usageError struct{ error }
+
+// flags returns a flag set with what every command has.
+func flags(name string, stderr io.Writer) (fs *flag.FlagSet, parse func(args []string) error) {
+	fs = flag.NewFlagSet(name, flag.ContinueOnError)
+	fs.SetOutput(stderr)
+	ignoreTerm := fs.Bool("ignore-term", false, "ignore SIGTERM")
+	return fs, func(args []string) error {
+		if err := fs.Parse(args); err != nil {
+			if errors.Is(err, flag.ErrHelp) {
+				return err
+			}
+			return usageError{err}
+		}
+		if fs.NArg() > 0 {
+			return usageError{fmt.Errorf("unexpected argument %q", fs.Arg(0))}
+		}
+		if *ignoreTerm {
+			signal.Ignore(unix.SIGTERM)
+		}
+		return nil
+	}
+}
+
+func pause(args []string, stderr io.Writer) error {
+	_, parse := flags("pause", stderr)
+	return parse(args)
+}
+
+// say prints one line of progress. Standard output is a FIFO that the container runtime empties: when it is
+// full because that one is gone, the line is lost.
+func say(format string, args ...any) {
+	_ = unix.SetNonblock(syscall.Stdout, true)
+	_, _ = unix.Write(syscall.Stdout, fmt.Appendf(nil, format+"\n", args...))
+}

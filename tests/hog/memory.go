@@ -1,0 +1,123 @@
+package main
+
+import (
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/signal"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/evictd/evictd/tests/hog/stamp"
+)
+
+const mebibyte = 1 << 20
+
+// sayEvery is how many MiB lie between two lines of progress.
+const sayEvery = 256
+
+// grow is both `hog grow` and `hog hold`, which is a growth without rate and delay.
+func grow(args []string, stderr io.Writer) error {
+	fs, parse := flags("grow", stderr)
+	size := fs.Int64("bytes", 0, "bytes to touch")
+	rate := fs.Int64("rate", 0, "bytes per second; 0 is as fast as possible")
+	delay := fs.Duration("delay", 0, "wait before the first touch; SIGUSR1 ends the wait")
+	thp := fs.Bool("thp", true, "let the kernel use huge pages")
+	stampFile := fs.String("stamp", "", "file that receives the time of each MiB")
+	if err := parse(args); err != nil {
+		return err
+	}
+	if *size <= 0 || *rate < 0 || *delay < 0 {
+		return usageError{errors.New("-bytes must be positive, -rate and -delay not negative")}
+	}
+
+	mem, err := anonymous(*size, *thp)
+	if err != nil {
+		return err
+	}
+	var marks *stamp.Writer
+	if *stampFile != "" {
+		if marks, err = stamp.Create(*stampFile, chunks(*size)); err != nil {
+			return err
+		}
+	}
+	wait(*delay)
+	say("growing to %d bytes", *size)
+	touch(mem, *rate, marks)
+	say("holding %d bytes", *size)
+	return nil
+}
+
+// anonymous maps size bytes of private memory without touching them. The mapping is never given back.
+func anonymous(size int64, thp bool) ([]byte, error) {
+	mem, err := unix.Mmap(-1, 0, int(size), unix.PROT_READ|unix.PROT_WRITE,
+		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
+	if err != nil {
+		return nil, fmt.Errorf("map %d bytes: %w", size, err)
+	}
+	if !thp {
+		// EINVAL is a kernel without huge pages, which is what was asked for.
+		if err := unix.Madvise(mem, unix.MADV_NOHUGEPAGE); err != nil && !errors.Is(err, unix.EINVAL) {
+			return nil, fmt.Errorf("madvise nohugepage: %w", err)
+		}
+	}
+	return mem, nil
+}
+
+// wait returns after d, or at SIGUSR1. Who starts the growth by the signal gives a long delay.
+func wait(d time.Duration) {
+	if d == 0 {
+		return
+	}
+	start := make(chan os.Signal, 1)
+	signal.Notify(start, unix.SIGUSR1)
+	defer signal.Stop(start)
+	say("waiting %v", d)
+	select {
+	case <-start:
+	case <-time.After(d):
+	}
+}
+
+// touch writes one byte of every page, MiB by MiB, and marks each.
+func touch(mem []byte, rate int64, marks *stamp.Writer) {
+	page := os.Getpagesize()
+	pace := newPace(rate)
+	marks.Mark()
+	for done := 0; done < len(mem); {
+		end := min(done+mebibyte, len(mem))
+		for i := done; i < end; i += page {
+			mem[i] = 1
+		}
+		pace.after(end - done)
+		done = end
+		marks.Mark()
+		if done/mebibyte%sayEvery == 0 {
+			say("touched %d bytes", done)
+		}
+	}
+}
+
+// chunks is how many MiB size is, a broken one included.
+func chunks(size int64) int { return int((size + mebibyte - 1) / mebibyte) }
+
+// A pace keeps a stream of bytes at a rate. It sleeps to the schedule, not between the steps, so that an
+// oversleep is made up for.
+type pace struct {
+	rate  int64
+	start time.Time
+	bytes int64
+}
+
+func newPace(rate int64) *pace { return &pace{rate: rate, start: time.Now()} }
+
+func (p *pace) after(n int) {
+	if p.rate == 0 {
+		return
+	}
+	p.bytes += int64(n)
+	due := float64(p.bytes) / float64(p.rate) * float64(time.Second)
+	time.Sleep(time.Until(p.start.Add(time.Duration(due))))
+}

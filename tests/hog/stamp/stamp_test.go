@@ -1,0 +1,130 @@
+package stamp
+
+import (
+	"encoding/binary"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func words(ns ...int64) []byte {
+	var b []byte
+	for _, n := range ns {
+		b = binary.LittleEndian.AppendUint64(b, uint64(n))
+	}
+	return b
+}
+
+func TestWriterThenRead(t *testing.T) {
+	path := filepath.Join(t.TempDir(), "stamp")
+	w, err := Create(path, 3)
+	if err != nil {
+		t.Fatal(err)
+	}
+	before := Now()
+	for range 3 {
+		w.Mark()
+	}
+	m, err := Read(path) // while still mapped, as a witness does
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got := m.Mebibytes(); got != 2 {
+		t.Errorf("after the start and 2 MiB: Mebibytes() = %d; want 2", got)
+	}
+	if m[0] < before || m[2] > Now() {
+		t.Errorf("marks %v; want them between %v and now", m, before)
+	}
+	for range 5 {
+		w.Mark() // one fits, the others are beyond the room
+	}
+	if err := w.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if err := w.Close(); err != nil {
+		t.Errorf("second Close() = %v; want nil", err)
+	}
+	w.Mark()
+	if m, err = Read(path); err != nil || m.Mebibytes() != 3 {
+		t.Errorf("Read after Close = %d MiB, %v; want 3, nil", m.Mebibytes(), err)
+	}
+}
+
+func TestNilWriter(t *testing.T) {
+	var w *Writer
+	w.Mark()
+	if err := w.Close(); err != nil {
+		t.Errorf("Close of no writer = %v; want nil", err)
+	}
+}
+
+var parseTests = []struct {
+	name string
+	in   []byte
+	want Marks
+	err  string
+}{
+	{name: "started", in: words(7, 0, 0), want: Marks{7}},
+	{name: "not started", in: words(0, 0)},
+	{name: "two", in: words(7, 8, 8), want: Marks{7, 8, 8}},
+	{name: "a hole ends it", in: words(7, 0, 9), want: Marks{7}},
+	{name: "empty", err: "0 bytes"},
+	{name: "short", in: words(7)[:5], err: "5 bytes"},
+	{name: "backwards", in: words(7, 6), err: "word 1 (6) goes back"},
+	{name: "negative", in: words(-1), err: "word 0 (-1) goes back"},
+}
+
+func TestParse(t *testing.T) {
+	for _, tt := range parseTests {
+		t.Run(tt.name, func(t *testing.T) {
+			got, err := parse(tt.in)
+			if tt.err != "" {
+				if err == nil || !strings.Contains(err.Error(), tt.err) {
+					t.Fatalf("parse(%v) = %v, %v; want an error with %q", tt.in, got, err, tt.err)
+				}
+				return
+			}
+			if err != nil {
+				t.Fatalf("parse(%v) = %v; want none", tt.in, err)
+			}
+			if diff := cmp.Diff(tt.want, got); diff != "" {
+				t.Errorf("parse(%v) (-want +got):\n%s", tt.in, diff)
+			}
+		})
+	}
+}
+
+func FuzzParse(f *testing.F) {
+	for _, tt := range parseTests {
+		f.Add(tt.in)
+	}
+	f.Fuzz(func(t *testing.T, b []byte) {
+		m, err := parse(b)
+		if err != nil {
+			return
+		}
+		if len(m) > len(b)/word {
+			t.Fatalf("parse of %d bytes = %d marks", len(b), len(m))
+		}
+		for i := 1; i < len(m); i++ {
+			if m[i] < m[i-1] {
+				t.Fatalf("parse accepted a mark before its predecessor: %v", m)
+			}
+		}
+	})
+}
+
+func TestAt(t *testing.T) {
+	m := Marks{10, 20, 30}
+	for at, want := range map[time.Duration]int{0: 0, 10: 0, 19: 0, 20: 1, 30: 2, 99: 2} {
+		if got := m.At(at); got != want {
+			t.Errorf("%v.At(%d) = %d; want %d", m, at, got, want)
+		}
+	}
+	if got := (Marks)(nil).At(5); got != 0 {
+		t.Errorf("At of no marks = %d; want 0", got)
+	}
+}

@@ -1,0 +1,92 @@
+package node
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+)
+
+// chrootInto in the environment makes this test binary build a root directory there, and run tests in it.
+const chrootInto = "NODE_TEST_CHROOT_INTO"
+
+// TestInPlainChroot repeats tests in what debootstrap and chroot make of a machine: a root directory that is no
+// mount point, without /etc/hosts.
+func TestInPlainChroot(t *testing.T) {
+	if err := Check(""); err != nil {
+		t.Skipf("needs %v", err)
+	}
+	self, err := os.Executable()
+	if err != nil {
+		t.Fatal(err)
+	}
+	root := t.TempDir()
+	cmd := exec.Command(self, "-test.v", "-test.run=^(TestPodsOfEachClass|TestHogInAPodIsWitnessed|TestSharedMemorySize|TestSweepWithoutClose)$")
+	cmd.Env = append(os.Environ(), chrootInto+"="+root)
+	cmd.Stdout, cmd.Stderr = t.Output(), t.Output()
+	// The mounts are in a namespace of their own: however this ends, nobody follows them when root is removed.
+	cmd.SysProcAttr = &unix.SysProcAttr{Cloneflags: unix.CLONE_NEWNS}
+	if err := cmd.Run(); err != nil {
+		t.Errorf("in a chroot: %v", err)
+	}
+	if left, err := filepath.Glob(filepath.Join(root, "etc/*")); err != nil || len(left) > 0 {
+		t.Errorf("/etc of the chroot holds %q, %v; want it empty as it was", left, err)
+	}
+}
+
+// enterChroot returns only on error.
+func enterChroot(root string) error {
+	all, err := mounts()
+	if err != nil {
+		return err
+	}
+	for _, m := range all {
+		if err := unix.Mount("", m.point, "", unix.MS_PRIVATE, ""); err != nil {
+			return fmt.Errorf("make %s private: %w", m.point, err)
+		}
+	}
+	entries, err := os.ReadDir("/")
+	if err != nil {
+		return err
+	}
+	for _, e := range entries {
+		from, to := filepath.Join("/", e.Name()), filepath.Join(root, e.Name())
+		switch {
+		case e.Type()&os.ModeSymlink != 0:
+			target, err := os.Readlink(from)
+			if err != nil {
+				return err
+			}
+			if err := os.Symlink(target, to); err != nil {
+				return err
+			}
+		case e.IsDir():
+			if err := os.Mkdir(to, 0o755); err != nil {
+				return err
+			}
+			if e.Name() == "etc" {
+				continue
+			}
+			if err := unix.Mount(from, to, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
+				return fmt.Errorf("bind %s: %w", from, err)
+			}
+		}
+	}
+	dir, err := os.Getwd()
+	if err != nil {
+		return err
+	}
+	if err := unix.Chroot(root); err != nil {
+		return fmt.Errorf("chroot: %w", err)
+	}
+	if err := os.Chdir(dir); err != nil {
+		return err
+	}
+	if err := os.Unsetenv(chrootInto); err != nil {
+		return err
+	}
+	return unix.Exec(os.Args[0], os.Args, os.Environ())
+}

@@ -1,0 +1,78 @@
+package node
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"slices"
+)
+
+// claim records dir as a node's, and makes it if it is not there.
+func claim(dir string, t tree) (record, error) {
+	if dir == "" {
+		return record{}, errors.New("no directory given")
+	}
+	dir, err := realDir(dir)
+	if err != nil {
+		return record{}, err
+	}
+	if n := len(filepath.Join(dir, socketName)); n > socketMax {
+		return record{}, fmt.Errorf("%s is too long: its socket's path would have %d bytes of at most %d", dir, n, socketMax)
+	}
+	entries, err := os.ReadDir(dir)
+	if err != nil && !errors.Is(err, fs.ErrNotExist) {
+		return record{}, err
+	}
+	for _, e := range entries {
+		if e.Name() != lostAndFound {
+			return record{}, fmt.Errorf("%s is not empty: it has %s", dir, e.Name())
+		}
+	}
+	// The shims' sockets are in /run/containerd, whatever is configured, and containers without a cgroup parent
+	// below the cgroup that is named by containerd's namespace.
+	outside := []string{dir, "/run/containerd", "/run/containerd/s"}
+	for _, h := range t {
+		outside = append(outside, h.path(namespace))
+	}
+	made := slices.DeleteFunc(outside, func(dir string) bool {
+		_, err := os.Lstat(dir)
+		return err == nil
+	})
+	_, noHosts := os.Lstat(hostsFile)
+	r, err := newRecord(record{Dir: dir, Made: made, MadeHosts: errors.Is(noHosts, fs.ErrNotExist)})
+	if err != nil {
+		return record{}, err
+	}
+	err = os.MkdirAll(dir, 0o755)
+	if err == nil && r.MadeHosts {
+		err = os.WriteFile(hostsFile, []byte(hostsText), 0o644)
+	}
+	if err != nil {
+		return record{}, errors.Join(err, r.sweep())
+	}
+	return r, nil
+}
+
+// containerd copies /etc/hosts into every sandbox, and runs none without. A minimal Debian does not have it: then
+// it gets this one while the node is there.
+const (
+	hostsFile = "/etc/hosts"
+	hostsText = "127.0.0.1 localhost # evictd-test\n"
+)
+
+// removeHosts removes /etc/hosts if it still is what a node wrote.
+func removeHosts() error {
+	b, err := os.ReadFile(hostsFile)
+	if errors.Is(err, fs.ErrNotExist) || err == nil && string(b) != hostsText {
+		return nil
+	}
+	if err == nil {
+		err = os.Remove(hostsFile)
+	}
+	if err != nil {
+		return fmt.Errorf("remove what the node wrote: %w", err)
+	}
+	return nil
+}

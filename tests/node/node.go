@@ -1,0 +1,316 @@
+// Package node runs a private containerd, and pods on it, for whoever needs a node to press on: tests, the
+// demonstration, benchmarks.
+//
+// A node is real: containerd, runc, CRI, the cgroups that a kubelet would make. It is also apart from whatever
+// else the machine runs: root, state and sockets are below one directory, and every process, containerd's own
+// included, is below one cgroup that belongs to it alone, in each hierarchy (v1, v2 and hybrid):
+//
+//	/evictd-test-1f2e3d4c/system                            containerd, its shims, runc
+//	/evictd-test-1f2e3d4c/kubepods                          limited, so that the machine keeps room
+//	/evictd-test-1f2e3d4c/kubepods/burstable/pod<uid>/<id>  a container
+//
+// That cgroup is also how the processes are found again. Close kills all of them and removes mounts, cgroups
+// and files; Leftovers proves it. When the process that started a node dies, the node stays; the next Start,
+// or Sweep, removes it.
+//
+// Root is needed, the images are built on the spot, and no network is: pods use the host's.
+package node
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"log"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc"
+	"google.golang.org/grpc/backoff"
+	"google.golang.org/grpc/credentials/insecure"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// Options say how to start a node. Only Dir is needed.
+type Options struct {
+	// Dir is where the node lives: a directory that is empty or does not exist. Its path must be short, as it
+	// becomes part of a socket's.
+	Dir string
+	// Log receives a line per event. nil is nobody.
+	Log io.Writer
+	// Cache is where binaries are looked for that the system does not have; "" is CacheDir.
+	Cache string
+	// Hog is the executable of the images; "" compiles tests/hog, which takes Go and a second.
+	Hog string
+	// MemoryLimit of all pods together, in bytes. 0 leaves the machine 5 GiB of what it has free now, or
+	// half of that on a small one.
+	MemoryLimit int64
+}
+
+// Node is a containerd that belongs to the caller. It is safe for concurrent use.
+type Node struct {
+	lock     *machineLock
+	record   record
+	binaries Binaries
+	tree     tree
+	capacity int64 // MemTotal
+	// slash is where the node has its root directory, "" for the usual place.
+	slash string
+	log   *log.Logger
+
+	conn    *grpc.ClientConn
+	runtime cri.RuntimeServiceClient
+	images  cri.ImageServiceClient
+
+	mu     sync.Mutex // guards daemon, and so the order of kills and starts
+	daemon *daemon
+
+	close func() error
+}
+
+const (
+	socketName = "containerd.sock"
+	logName    = "containerd.log"
+	// socketMax is sun_path, with the zero. containerd makes a second socket, with .ttrpc appended.
+	socketMax = 108 - 1 - len(".ttrpc")
+)
+
+// Check tells whether a node can be started here: nil, or an error that names what is missing, so that it can
+// follow "needs". cache is that of Options. The error is ErrNoContainerd if Fetch may help.
+func Check(cache string) error {
+	if os.Geteuid() != 0 {
+		return errors.New("root")
+	}
+	if _, err := Find(cache); err != nil {
+		return fmt.Errorf("containerd and runc: %w", err)
+	}
+	t, err := mountedTree()
+	if err != nil {
+		return err
+	}
+	if _, err := t.having("memory"); err != nil {
+		return err
+	}
+	for _, h := range t {
+		if err := unix.Access(h.mount, unix.W_OK); err != nil {
+			return fmt.Errorf("a writable %s: %w", h.mount, err)
+		}
+	}
+	return nil
+}
+
+// Start starts containerd, imports the images and makes the cgroups that pods will live in. A machine has one
+// node at a time: Start waits until the one before is closed, also if that is this process's own. It removes
+// abandoned nodes. ctx bounds the start alone. On error nothing is left.
+func Start(ctx context.Context, o Options) (*Node, error) {
+	lock, err := lockMachine(ctx, func() {
+		if o.Log != nil {
+			fmt.Fprintln(o.Log, "waiting for another node on this machine to end")
+		}
+	})
+	if err != nil {
+		return nil, fmt.Errorf("start node: %w", err)
+	}
+	if err := sweepAbandoned(); err != nil {
+		return nil, errors.Join(fmt.Errorf("start node: sweep an abandoned one: %w", err), lock.Close())
+	}
+	n, err := start(ctx, o)
+	if err != nil {
+		return nil, errors.Join(err, lock.Close())
+	}
+	n.lock = lock
+	return n, nil
+}
+
+// start is Start for who has the machine's lock.
+func start(ctx context.Context, o Options) (_ *Node, err error) {
+	began := time.Now()
+	n := &Node{log: log.New(io.Discard, "", 0)}
+	if o.Log != nil {
+		n.log.SetOutput(o.Log)
+	}
+	if n.binaries, err = Find(o.Cache); err != nil {
+		return nil, fmt.Errorf("start node: %w", err)
+	}
+	if n.tree, err = mountedTree(); err != nil {
+		return nil, fmt.Errorf("start node: %w", err)
+	}
+	if n.record, err = claim(o.Dir, n.tree); err != nil {
+		return nil, fmt.Errorf("start node: %w", err)
+	}
+	n.close = sync.OnceValue(n.shut)
+	defer func() {
+		if err != nil {
+			err = errors.Join(fmt.Errorf("start node: %w", err), n.Close())
+		}
+	}()
+	if err := n.makeCgroups(o.MemoryLimit); err != nil {
+		return nil, err
+	}
+	if n.slash, err = makeSlash(filepath.Join(n.record.aside(), slashName)); err != nil {
+		return nil, err
+	}
+	if err := n.configure(); err != nil {
+		return nil, err
+	}
+	if err := n.connect(); err != nil {
+		return nil, err
+	}
+	hog, built := o.Hog, make(chan error, 1)
+	if hog == "" {
+		hog = n.path("hog")
+		go func() { built <- BuildHog(ctx, hog) }() // the compiler and containerd's start take turns in waiting
+	} else {
+		built <- nil
+	}
+	if err := errors.Join(n.Restart(ctx), <-built); err != nil {
+		return nil, err
+	}
+	if err := n.importImages(ctx, hog); err != nil {
+		return nil, err
+	}
+	n.log.Printf("node %s is up after %v", n.record.ID, since(began))
+	return n, nil
+}
+
+const gibibyte = 1 << 30
+
+// makeCgroups makes those of the daemon and of the kubelet, and bounds the pods.
+func (n *Node) makeCgroups(limit int64) error {
+	info, err := readMeminfo()
+	if err != nil {
+		return err
+	}
+	n.capacity = info.total
+	if limit == 0 {
+		if limit = info.available - 5*gibibyte; limit < 3*gibibyte {
+			limit = info.available / 2
+		}
+	}
+	for _, cgroup := range []string{n.system(), n.qosCgroup(Burstable), n.qosCgroup(BestEffort)} {
+		if err := n.tree.make(cgroup); err != nil {
+			return err
+		}
+	}
+	n.log.Printf("cgroup %s, pods limited to %d MiB", n.CgroupRoot(), limit>>20)
+	return n.tree.set("memory", n.Kubepods(), "memory.limit_in_bytes", "memory.max", limit)
+}
+
+func (n *Node) configure() error {
+	var st unix.Statfs_t
+	if err := unix.Statfs(n.Dir(), &st); err != nil {
+		return fmt.Errorf("statfs %s: %w", n.Dir(), err)
+	}
+	snapshotter := "overlayfs"
+	if st.Type == unix.OVERLAYFS_SUPER_MAGIC {
+		snapshotter = "native" // an overlay does not lie on an overlay
+	}
+	restrict, err := lacksSysResource()
+	if err != nil {
+		return err
+	}
+	config := containerdConfig(n.Dir(), n.binaries, snapshotter, restrict)
+	if err := os.WriteFile(n.path("containerd.toml"), []byte(config), 0o600); err != nil {
+		return fmt.Errorf("write containerd's configuration: %w", err)
+	}
+	return nil
+}
+
+func (n *Node) connect() error {
+	conn, err := grpc.NewClient(n.Endpoint(),
+		grpc.WithTransportCredentials(insecure.NewCredentials()),
+		// The peer is killed and started again, on this machine: look for it often.
+		grpc.WithConnectParams(grpc.ConnectParams{
+			Backoff:           backoff.Config{BaseDelay: 5 * time.Millisecond, Multiplier: 1.5, MaxDelay: 50 * time.Millisecond},
+			MinConnectTimeout: time.Second,
+		}),
+		grpc.WithDefaultCallOptions(grpc.WaitForReady(true), grpc.MaxCallRecvMsgSize(16<<20)))
+	if err != nil {
+		return fmt.Errorf("connect to containerd: %w", err)
+	}
+	n.conn, n.runtime, n.images = conn, cri.NewRuntimeServiceClient(conn), cri.NewImageServiceClient(conn)
+	return nil
+}
+
+func (n *Node) importImages(ctx context.Context, hog string) error {
+	executable, err := os.ReadFile(hog)
+	if err != nil {
+		return fmt.Errorf("read the hog: %w", err)
+	}
+	images, err := imageArchive(executable)
+	if err != nil {
+		return err
+	}
+	cmd := n.inside(ctx, n.binaries.Ctr, "--address", n.Socket(), "--namespace", namespace, "images", "import", "-")
+	cmd.Stdin = bytes.NewReader(images)
+	if out, err := cmd.CombinedOutput(); err != nil {
+		return fmt.Errorf("import images: %w: %s", err, strings.TrimSpace(string(out)))
+	}
+	// CRI learns of an image by an event, a moment later.
+	for _, image := range []string{PauseImage, HogImage} {
+		for {
+			answer, err := n.images.ImageStatus(ctx, &cri.ImageStatusRequest{Image: &cri.ImageSpec{Image: image}})
+			if err != nil {
+				return fmt.Errorf("find image %s: %w", image, err)
+			}
+			if answer.GetImage() != nil {
+				break
+			}
+			select {
+			case <-ctx.Done():
+				return fmt.Errorf("find image %s: %w", image, context.Cause(ctx))
+			case <-time.After(2 * time.Millisecond):
+			}
+		}
+	}
+	return nil
+}
+
+// Close removes the node: every process, mount, cgroup and file. It is idempotent.
+func (n *Node) Close() error { return n.close() }
+
+func (n *Node) shut() error {
+	began := time.Now()
+	n.Kill()
+	var closed error
+	if n.conn != nil {
+		closed = n.conn.Close()
+	}
+	if err := errors.Join(closed, n.record.sweep(), n.lock.Close()); err != nil {
+		return fmt.Errorf("close node: %w", err)
+	}
+	n.log.Printf("node %s is gone after %v", n.record.ID, since(began))
+	return nil
+}
+
+// Leftovers lists what there is of the node, each in words: processes and cgroups below its root, mounts and
+// files below its directory, its record. After Close it is empty.
+func (n *Node) Leftovers() []string { return n.record.leftovers() }
+
+// Dir is the node's directory, with symbolic links resolved.
+func (n *Node) Dir() string { return n.record.Dir }
+
+func (n *Node) path(elem ...string) string {
+	return filepath.Join(append([]string{n.Dir()}, elem...)...)
+}
+
+// Socket is the path of the CRI socket.
+func (n *Node) Socket() string { return n.path(socketName) }
+
+// Endpoint is the CRI socket as a kubelet would be told it.
+func (n *Node) Endpoint() string { return "unix://" + n.Socket() }
+
+// CgroupRoot is the private root, the "cgroupRoot" of this node's kubelet if it had one.
+func (n *Node) CgroupRoot() string { return n.record.cgroup() }
+
+// Kubepods is the cgroup of all pods.
+func (n *Node) Kubepods() string { return n.CgroupRoot() + "/kubepods" }
+
+func (n *Node) system() string { return n.CgroupRoot() + "/system" }
+
+func since(t time.Time) time.Duration { return time.Since(t).Round(time.Millisecond) }

@@ -1,0 +1,219 @@
+package node
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"maps"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"time"
+
+	"golang.org/x/sys/unix"
+	"google.golang.org/grpc/codes"
+	"google.golang.org/grpc/status"
+	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// RunPod runs a pod and returns when all containers are started. On error nothing of it is left.
+func (n *Node) RunPod(ctx context.Context, spec PodSpec) (_ Pod, err error) {
+	began := time.Now()
+	if err := spec.complete(); err != nil {
+		return Pod{}, fmt.Errorf("run pod %s: %w", spec.Name, err)
+	}
+	parent, err := n.podCgroup(spec)
+	if err != nil {
+		return Pod{}, fmt.Errorf("run pod %s: %w", spec.Name, err)
+	}
+	config := n.sandboxConfig(spec, parent)
+	var id string
+	defer func() {
+		if err != nil {
+			// The caller's time may be what ran out.
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+			defer cancel()
+			err = errors.Join(fmt.Errorf("run pod %s: %w", spec.Name, err), n.removePod(ctx, id, parent))
+		}
+	}()
+	if parent != "" {
+		if err := n.makePodCgroup(spec, parent); err != nil {
+			return Pod{}, err
+		}
+	}
+	sandbox, err := n.runtime.RunPodSandbox(ctx, &cri.RunPodSandboxRequest{Config: config})
+	if err != nil {
+		return Pod{}, fmt.Errorf("run sandbox: %w", err)
+	}
+	id = sandbox.GetPodSandboxId()
+	if spec.ShmBytes > 0 {
+		shm := filepath.Join(n.slash, n.path("state/io.containerd.grpc.v1.cri/sandboxes", id, "shm"))
+		if err := unix.Mount("shm", shm, "tmpfs", unix.MS_REMOUNT|unix.MS_NOEXEC|unix.MS_NOSUID|unix.MS_NODEV,
+			"mode=1777,size="+strconv.FormatInt(spec.ShmBytes, 10)); err != nil {
+			return Pod{}, fmt.Errorf("resize /dev/shm: %w", err)
+		}
+	}
+	for _, c := range spec.Containers {
+		if err := n.runContainer(ctx, spec, c, id, config); err != nil {
+			return Pod{}, err
+		}
+	}
+	pod, err := n.Pod(ctx, id)
+	if err != nil {
+		return Pod{}, err
+	}
+	n.log.Printf("pod %s/%s (%s) runs after %v", pod.Namespace, pod.Name, spec.QoS, since(began))
+	return pod, nil
+}
+
+// podCgroup is the cgroup parent that CRI is told, "" for none.
+func (n *Node) podCgroup(spec PodSpec) (string, error) {
+	var path string
+	switch spec.CgroupParent {
+	case "":
+		return n.qosCgroup(spec.QoS) + "/pod" + spec.UID, nil
+	case NoCgroupParent:
+	default:
+		if path = filepath.Clean(spec.CgroupParent); !below(path, n.CgroupRoot()) {
+			return "", fmt.Errorf("cgroup parent %s is not below %s", spec.CgroupParent, n.CgroupRoot())
+		}
+	}
+	if _, limited := spec.memoryLimit(); !limited && path != n.Kubepods() && !below(path, n.Kubepods()) {
+		return "", fmt.Errorf("outside of %s every container needs a memory limit", n.Kubepods())
+	}
+	return path, nil
+}
+
+// makePodCgroup does what a kubelet does before it asks for a sandbox.
+func (n *Node) makePodCgroup(spec PodSpec, cgroup string) error {
+	if err := n.tree.make(cgroup); err != nil {
+		return err
+	}
+	if err := n.tree.set("pids", cgroup, "pids.max", "pids.max", spec.PIDLimit); err != nil {
+		return err
+	}
+	if limit, ok := spec.memoryLimit(); ok && spec.CgroupParent == "" {
+		return n.tree.set("memory", cgroup, "memory.limit_in_bytes", "memory.max", limit)
+	}
+	return nil
+}
+
+func (n *Node) sandboxConfig(spec PodSpec, parent string) *cri.PodSandboxConfig {
+	labels := map[string]string{
+		"io.kubernetes.pod.name":      spec.Name,
+		"io.kubernetes.pod.namespace": spec.Namespace,
+		"io.kubernetes.pod.uid":       spec.UID,
+	}
+	maps.Copy(labels, spec.Labels)
+	return &cri.PodSandboxConfig{
+		Metadata:     &cri.PodSandboxMetadata{Name: spec.Name, Namespace: spec.Namespace, Uid: spec.UID},
+		LogDirectory: n.path("logs", spec.Namespace+"_"+spec.Name+"_"+spec.UID),
+		// Without, /etc/resolv.conf is copied, which need not be there.
+		DnsConfig:   &cri.DNSConfig{Servers: []string{"127.0.0.1"}},
+		Labels:      labels,
+		Annotations: spec.Annotations,
+		Linux: &cri.LinuxPodSandboxConfig{
+			CgroupParent:    parent,
+			SecurityContext: &cri.LinuxSandboxSecurityContext{NamespaceOptions: spec.namespaces()},
+		},
+	}
+}
+
+func (n *Node) runContainer(ctx context.Context, spec PodSpec, c ContainerSpec, sandbox string, config *cri.PodSandboxConfig) error {
+	annotations := map[string]string{
+		"io.kubernetes.container.hash":                     "0",
+		"io.kubernetes.container.restartCount":             "0",
+		"io.kubernetes.container.terminationMessagePath":   "/dev/termination-log",
+		"io.kubernetes.container.terminationMessagePolicy": "File",
+		"io.kubernetes.pod.terminationGracePeriod":         strconv.FormatInt(int64(spec.TerminationGracePeriod/time.Second), 10),
+	}
+	maps.Copy(annotations, c.Annotations)
+	score := spec.QoS.oomScoreAdj(c.MemoryRequest, n.capacity)
+	if c.OOMScoreAdj != nil {
+		score = *c.OOMScoreAdj
+	}
+	var mounts []*cri.Mount
+	for _, m := range c.Mounts {
+		mounts = append(mounts, &cri.Mount{HostPath: strings.TrimPrefix(m.Host, n.slash), ContainerPath: m.Container, Readonly: m.ReadOnly})
+	}
+	created, err := n.runtime.CreateContainer(ctx, &cri.CreateContainerRequest{
+		PodSandboxId:  sandbox,
+		SandboxConfig: config,
+		Config: &cri.ContainerConfig{
+			Metadata: &cri.ContainerMetadata{Name: c.Name},
+			Image:    &cri.ImageSpec{Image: HogImage},
+			Args:     c.Args,
+			Labels: map[string]string{
+				"io.kubernetes.container.name": c.Name,
+				"io.kubernetes.pod.name":       spec.Name,
+				"io.kubernetes.pod.namespace":  spec.Namespace,
+				"io.kubernetes.pod.uid":        spec.UID,
+			},
+			Annotations: annotations,
+			Mounts:      mounts,
+			LogPath:     c.Name + ".log",
+			Linux: &cri.LinuxContainerConfig{
+				Resources:       &cri.LinuxContainerResources{MemoryLimitInBytes: c.MemoryLimit, OomScoreAdj: score},
+				SecurityContext: &cri.LinuxContainerSecurityContext{NamespaceOptions: spec.namespaces()},
+			},
+		},
+	})
+	if err != nil {
+		return fmt.Errorf("create container %s: %w", c.Name, err)
+	}
+	if _, err := n.runtime.StartContainer(ctx, &cri.StartContainerRequest{ContainerId: created.GetContainerId()}); err != nil {
+		return fmt.Errorf("start container %s: %w", c.Name, err)
+	}
+	return nil
+}
+
+// StopPod stops a pod's processes at once and leaves what CRI remembers of it.
+func (n *Node) StopPod(ctx context.Context, pod Pod) error {
+	if _, err := n.runtime.StopPodSandbox(ctx, &cri.StopPodSandboxRequest{PodSandboxId: pod.ID}); err != nil {
+		return fmt.Errorf("stop pod %s: %w", pod.Name, err)
+	}
+	return nil
+}
+
+// RemovePod stops and forgets a pod, and removes its cgroup as a kubelet would. A pod that is gone already is
+// no error.
+func (n *Node) RemovePod(ctx context.Context, pod Pod) error {
+	if err := n.removePod(ctx, pod.ID, pod.Cgroup); err != nil {
+		return fmt.Errorf("remove pod %s: %w", pod.Name, err)
+	}
+	return nil
+}
+
+func (n *Node) removePod(ctx context.Context, id, cgroup string) error {
+	if id != "" {
+		// containerd 1.6 does not know how to stop what is gone, against CRI's word; removing it is fine.
+		_, err := n.runtime.StopPodSandbox(ctx, &cri.StopPodSandboxRequest{PodSandboxId: id})
+		if err != nil && status.Code(err) != codes.NotFound {
+			return fmt.Errorf("stop sandbox: %w", err)
+		}
+		if _, err := n.runtime.RemovePodSandbox(ctx, &cri.RemovePodSandboxRequest{PodSandboxId: id}); err != nil {
+			return fmt.Errorf("remove sandbox: %w", err)
+		}
+	}
+	// A cgroup that other pods are in is not this one's.
+	if !below(cgroup, n.Kubepods()) || len(n.tree.processes(cgroup)) > 0 {
+		return nil
+	}
+	return n.tree.remove(cgroup, removePatience)
+}
+
+// Volume makes a directory on the node, for a Mount. With bytes > 0 it is a tmpfs of that size: what a kubelet
+// makes of an emptyDir with medium Memory.
+func (n *Node) Volume(name string, bytes int64) (string, error) {
+	dir := filepath.Join(n.slash, n.path("volumes", name)) // where containerd will see what is mounted
+	if err := os.MkdirAll(dir, 0o777); err != nil {
+		return "", fmt.Errorf("make volume: %w", err)
+	}
+	if bytes > 0 {
+		if err := unix.Mount("tmpfs", dir, "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "size="+strconv.FormatInt(bytes, 10)); err != nil {
+			return "", fmt.Errorf("mount volume: %w", err)
+		}
+	}
+	return dir, nil
+}

@@ -1,0 +1,196 @@
+package node
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+// abandonIn in the environment makes this test binary start a node in that directory, with pods that are hard
+// to get rid of, and wait to be killed.
+const abandonIn = "NODE_TEST_ABANDON_IN"
+
+func TestMain(m *testing.M) {
+	if root := os.Getenv(chrootInto); root != "" {
+		fmt.Println(enterChroot(root))
+		os.Exit(1)
+	}
+	if dir := os.Getenv(abandonIn); dir != "" {
+		fmt.Println(abandon(context.Background(), dir))
+		select {}
+	}
+	os.Exit(m.Run())
+}
+
+// abandon returns what its process says when all is running: "ready" or an error.
+func abandon(ctx context.Context, dir string) string {
+	n, err := start(ctx, Options{Dir: dir}) // the test has the lock
+	if err != nil {
+		return err.Error()
+	}
+	volume, err := n.Volume("memory", 8<<20)
+	if err != nil {
+		return err.Error()
+	}
+	for _, spec := range []PodSpec{
+		{Name: "forks", HostPID: true, Containers: []ContainerSpec{{
+			Args: []string{"forks", "-n", "4", "-relay", "1ms", "-ignore-term"},
+		}}},
+		{Name: "tmpfs", Containers: []ContainerSpec{{
+			Args:   []string{"tmpfs", "-dir", "/volume", "-bytes", "1048576"},
+			Mounts: []Mount{{Host: volume, Container: "/volume"}},
+		}}},
+		{Name: "outside", CgroupParent: NoCgroupParent, Containers: []ContainerSpec{{MemoryLimit: 64 << 20}}},
+		{Name: "frozen"},
+	} {
+		if spec.Containers == nil {
+			spec.Containers = []ContainerSpec{{}}
+		}
+		pod, err := n.RunPod(ctx, spec)
+		if err != nil {
+			return err.Error()
+		}
+		if spec.Name != "frozen" {
+			continue
+		}
+		if err := freeze(n.tree, pod.Containers[0].Cgroup); err != nil {
+			return err.Error()
+		}
+	}
+	n.Kill()
+	return "ready"
+}
+
+func freeze(t tree, cgroup string) error {
+	h, err := t.having("freezer")
+	if err != nil {
+		return os.WriteFile(t[0].path(cgroup, "cgroup.freeze"), []byte("1"), 0)
+	}
+	return os.WriteFile(h.path(cgroup, "freezer.state"), []byte("FROZEN"), 0)
+}
+
+// lock takes the machine for this test, so that no other sweeps what it has abandoned.
+func lock(t *testing.T) {
+	t.Helper()
+	if err := Check(""); err != nil {
+		t.Skipf("needs %v", err)
+	}
+	lock, err := lockMachine(t.Context(), func() { t.Log("waiting for another node to end") })
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = lock.Close() })
+}
+
+// abandoned starts a node in a process of its own, kills both and returns the node's record.
+func abandoned(t *testing.T, dir string) record {
+	t.Helper()
+	lock(t)
+	cmd := exec.Command("/proc/self/exe")
+	cmd.Env = append(os.Environ(), abandonIn+"="+dir)
+	cmd.Stderr = os.Stderr
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := Sweep(dir); err != nil {
+			t.Error(err)
+		}
+	})
+	said, _ := bufio.NewReader(stdout).ReadString('\n')
+	_ = cmd.Process.Kill()
+	_ = cmd.Wait()
+	if strings.TrimSpace(said) != "ready" {
+		t.Fatalf("the process that abandons a node says %q; want ready", said)
+	}
+	all, err := records()
+	if err != nil {
+		t.Fatal(err)
+	}
+	i := slices.IndexFunc(all, func(r record) bool { return r.Dir == dir })
+	if i < 0 {
+		t.Fatalf("no record of the node in %s", dir)
+	}
+	return all[i]
+}
+
+func TestSweep(t *testing.T) {
+	for name, sweep := range map[string]func(dir string) error{
+		"by directory": Sweep,
+		"abandoned":    func(string) error { return sweepAbandoned() },
+	} {
+		t.Run(name, func(t *testing.T) {
+			dir := t.TempDir()
+			r := abandoned(t, dir)
+			outside, sockets := r.cgroups(), r.sockets()
+			if len(outside) != 3 { // the root, and those of the sandbox and the container without parent
+				t.Errorf("cgroups of the node = %q; want 3", outside)
+			}
+			if len(sockets) != 4*2 { // a pod has one shim, and two bundles that name it
+				t.Errorf("shim sockets = %q; want one for each of 8 bundles", sockets)
+			}
+			found := strings.Join(r.leftovers(), "\n")
+			for _, want := range []string{"process ", "forks -child", "containerd-shim", "cgroup ", dir + "/volumes/memory", "record "} {
+				if !strings.Contains(found, want) {
+					t.Errorf("leftovers of the abandoned node do not have %q:\n%s", want, found)
+				}
+			}
+
+			if err := sweep(dir); err != nil {
+				t.Fatal(err)
+			}
+			if left := r.leftovers(); len(left) > 0 {
+				t.Errorf("after the sweep there are:\n%s", strings.Join(left, "\n"))
+			}
+			tree, err := mountedTree()
+			if err != nil {
+				t.Fatal(err)
+			}
+			for _, cgroup := range outside {
+				if dirs := tree.dirs(cgroup); len(dirs) > 0 {
+					t.Errorf("after the sweep there is %q", dirs)
+				}
+			}
+			for _, socket := range sockets {
+				if _, err := os.Lstat(socket); err == nil {
+					t.Errorf("after the sweep there is %s", socket)
+				}
+			}
+			if err := sweep(dir); err != nil {
+				t.Errorf("second sweep = %v; want nil", err)
+			}
+		})
+	}
+}
+
+func TestLiveNodeIsNotAbandoned(t *testing.T) {
+	lock(t)
+	r, err := newRecord(record{Dir: t.TempDir()})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if r.abandoned() {
+		t.Error("a record held by this process counts as abandoned")
+	}
+	if err := r.file.Close(); err != nil {
+		t.Fatal(err)
+	}
+	if !r.abandoned() {
+		t.Error("a record that nobody holds does not count as abandoned")
+	}
+	if err := r.forget(); err != nil {
+		t.Fatal(err)
+	}
+	if r.abandoned() {
+		t.Error("a record that is gone counts as abandoned")
+	}
+}
