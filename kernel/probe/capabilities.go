@@ -22,36 +22,37 @@ type capabilities struct {
 
 func (c capabilities) has(bit int) bool { return !c.below && c.effective>>bit&1 != 0 }
 
-// wanted are the capabilities that evictd makes use of, and what for.
+// wanted are the capabilities that evictd makes use of, and what does not work
+// without each.
 var wanted = []struct {
-	bit     int
-	name    string
-	missing string
+	bit           int
+	name, without string
 }{
-	{unix.CAP_KILL, "CAP_KILL", "it: processes of other users can't be killed"},
-	{unix.CAP_IPC_LOCK, "CAP_IPC_LOCK", "it, or no limit on locked memory: evictd itself may be paged out"},
-	{unix.CAP_SYS_RESOURCE, "CAP_SYS_RESOURCE", "it: oom_score_adj can't be lowered, and psi triggers react after 2 s"},
-	{unix.CAP_SYS_NICE, "CAP_SYS_NICE", "it: evictd may have to wait for a processor"},
-	{unix.CAP_SYS_PTRACE, "CAP_SYS_PTRACE", "it: the executables of other users' processes can't be read"},
-	{unix.CAP_BPF, "CAP_BPF", "it: no BPF program can be loaded"},
-	{unix.CAP_PERFMON, "CAP_PERFMON", "it: no BPF program can be attached to a tracepoint"},
-	{unix.CAP_DAC_OVERRIDE, "CAP_DAC_OVERRIDE", "it, or root: cgroups of others can't be killed or frozen"},
-	{unix.CAP_DAC_READ_SEARCH, "CAP_DAC_READ_SEARCH", "it, or CAP_DAC_OVERRIDE: directories of others can't be read"},
+	{unix.CAP_KILL, "CAP_KILL", "processes of other users can't be killed"},
+	{unix.CAP_IPC_LOCK, "CAP_IPC_LOCK", "memory is locked only up to a limit"},
+	{unix.CAP_SYS_RESOURCE, "CAP_SYS_RESOURCE", "oom_score_adj can't be lowered, and psi triggers take only windows that are multiples of 2 s"},
+	{unix.CAP_SYS_NICE, "CAP_SYS_NICE", "evictd waits for a processor like any other process"},
+	{unix.CAP_SYS_PTRACE, "CAP_SYS_PTRACE", "the executables and namespaces of other users' processes can't be read"},
+	{unix.CAP_BPF, "CAP_BPF", "no BPF program can be loaded"},
+	{unix.CAP_PERFMON, "CAP_PERFMON", "no BPF program can be attached to a tracepoint"},
+	{unix.CAP_DAC_OVERRIDE, "CAP_DAC_OVERRIDE", "only root can kill and freeze cgroups"},
+	{unix.CAP_DAC_READ_SEARCH, "CAP_DAC_READ_SEARCH", "directories of other users can be read only with CAP_DAC_OVERRIDE"},
 }
 
 // features returns one answer for each capability that is wanted.
 func (c capabilities) features(err error) []Feature {
 	features := make([]Feature, len(wanted))
 	for i, w := range wanted {
+		missing := fmt.Sprintf("%s: without it, %s", w.name, w.without)
 		switch {
 		case err != nil:
 			features[i] = unknown(w.name, err)
 		case c.has(w.bit):
 			features[i] = yes(w.name, "")
 		case c.below && c.effective>>w.bit&1 != 0:
-			features[i] = no(w.name, "held in a user namespace only", w.missing)
+			features[i] = no(w.name, "held in a user namespace only", missing)
 		default:
-			features[i] = no(w.name, "", w.missing)
+			features[i] = no(w.name, "", missing)
 		}
 	}
 	return features

@@ -16,9 +16,9 @@ import (
 )
 
 const (
-	killPatience   = 10 * time.Second
-	umountPatience = 5 * time.Second
-	removePatience = 5 * time.Second
+	killPatience   = 30 * time.Second
+	umountPatience = 10 * time.Second
+	removePatience = 30 * time.Second
 )
 
 // Sweep removes whatever the node that was started in dir has left: processes, mounts, cgroups, sockets, the

@@ -139,7 +139,7 @@ func TestSweep(t *testing.T) {
 				t.Errorf("shim sockets = %q; want one for each of 8 bundles", sockets)
 			}
 			found := strings.Join(r.leftovers(), "\n")
-			for _, want := range []string{"process ", "forks -child", "containerd-shim", "cgroup ", dir + "/volumes/memory", "record "} {
+			for _, want := range []string{"process ", "/hog forks", "containerd-shim", "cgroup ", dir + "/volumes/memory", "record "} {
 				if !strings.Contains(found, want) {
 					t.Errorf("leftovers of the abandoned node do not have %q:\n%s", want, found)
 				}

@@ -1,0 +1,85 @@
+package config
+
+import "time"
+
+// defaultHard returns the kubelet's hard thresholds on Linux
+// (pkg/kubelet/eviction/defaults_linux.go). There is none on PIDs.
+func defaultHard() Amounts {
+	return Amounts{
+		"memory.available":   "100Mi",
+		"nodefs.available":   "10%",
+		"nodefs.inodesFree":  "5%",
+		"imagefs.available":  "15%",
+		"imagefs.inodesFree": "5%",
+	}
+}
+
+const (
+	defaultTransitionPeriod  = 5 * time.Minute
+	defaultImageMinimumGCAge = 2 * time.Minute
+)
+
+// base returns what a configuration is before a file is read. What the kubelet
+// fills in only afterwards, because 0 and absent are the same to it, is left to
+// complete.
+func base() *Config {
+	return &Config{
+		KubeletFields: KubeletFields{
+			EnforceNodeAllocatable:      []string{enforcePods},
+			ImageGCHighThresholdPercent: 85,
+			ImageGCLowThresholdPercent:  80,
+		},
+		CgroupRoot:       "/",
+		Kubelet:          KubeletAuto,
+		UnknownPriority:  SparePriority,
+		MemoryAccounting: AccountingKubelet,
+		MaxVictims:       3,
+		SettleTimeout:    time.Second,
+		origin:           map[string]Origin{},
+	}
+}
+
+// complete fills in what no file gave.
+func (c *Config) complete() {
+	hard := defaultHard()
+	switch {
+	case c.EvictionHard == nil:
+		c.EvictionHard = hard
+	case c.MergeDefaultEvictionSettings:
+		for name, text := range hard {
+			if _, given := c.EvictionHard[name]; !given {
+				c.EvictionHard[name] = text
+			}
+		}
+	}
+	if c.EvictionPressureTransitionPeriod == 0 {
+		c.EvictionPressureTransitionPeriod = defaultTransitionPeriod
+		c.origin["evictionPressureTransitionPeriod"] = OriginDefault
+	}
+	if c.ImageMinimumGCAge == 0 {
+		c.ImageMinimumGCAge = defaultImageMinimumGCAge
+		c.origin["imageMinimumGCAge"] = OriginDefault
+	}
+	if c.CgroupRoot == "" {
+		c.CgroupRoot = "/"
+		c.origin["cgroupRoot"] = OriginDefault
+	}
+	for _, m := range []*Amounts{&c.EvictionSoft, &c.EvictionMinimumReclaim, &c.SystemReserved, &c.KubeReserved} {
+		if *m == nil {
+			*m = Amounts{}
+		}
+	}
+	if c.EvictionSoftGracePeriod == nil {
+		c.EvictionSoftGracePeriod = map[string]time.Duration{}
+	}
+	if c.ShutdownGracePeriodByPodPriority == nil {
+		c.ShutdownGracePeriodByPodPriority = []ShutdownGroup{}
+	}
+	for _, l := range []*[]string{
+		&c.TrustAnnotations, &c.Protect.Namespaces, &c.Protect.LabelSelectors, &c.Protect.Names,
+	} {
+		if *l == nil {
+			*l = []string{}
+		}
+	}
+}

@@ -1,0 +1,56 @@
+package config
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"github.com/evictd/evictd/agent/config/strict"
+)
+
+// FuzzParse parses anything as either kind of file: the result is problems, or
+// a configuration whose dump parses to the same one.
+func FuzzParse(f *testing.F) {
+	full, err := os.ReadFile(filepath.Join("testdata", "full.yaml"))
+	if err != nil {
+		f.Fatal(err)
+	}
+	f.Add(string(full))
+	for _, seed := range []string{
+		"", head, kubeletHead,
+		head + "evictionHard: {memory.available: 5%, nodefs.available: 100%}\nevictionSoft: {memory.available: 1Gi}\nevictionSoftGracePeriod: {memory.available: 1m}",
+		head + "evictionHard: {memory.available: 1e1000000000}", head + "trustAnnotations: ['~', \"\\u2028\", \"a\\tb\"]",
+		head + "protect: {labelSelectors: ['a in (b), !c'], names: [a/b]}", head + "runtimeEndpoint: /a\nnodefsPath: /\ncgroupRoot: ''",
+		kubeletHead + "evictionHard: {memory.available: 5%%, nodefs.available: NaN%}\nevictionSoft: {memory.available: 1Gi}\nevictionSoftGracePeriod: {memory.available: 0s}",
+		kubeletHead + "shutdownGracePeriodByPodPriority: [{priority: 0, shutdownGracePeriodSeconds: -1}, {priority: 0}]\nevictionPressureTransitionPeriod: -1m",
+		kubeletHead + "systemReserved: {memory: 1e999}\nenforceNodeAllocatable: [pods, pods]\nimageMinimumGCAge: 0s",
+	} {
+		f.Add(seed)
+	}
+	f.Fuzz(func(t *testing.T, text string) {
+		c, err := Parse("f", []byte(text))
+		kubelets := base()
+		kubeletErr := kubelets.readKubelet("k", []byte(text))
+		if kubeletErr == nil {
+			kubelets, kubeletErr = kubelets.finish()
+		}
+		for _, result := range []struct {
+			c   *Config
+			err error
+		}{{c, err}, {kubelets, kubeletErr}} {
+			if result.err != nil {
+				var problems strict.Problems
+				if !errors.As(result.err, &problems) || len(problems) == 0 {
+					t.Errorf("error %T %v; want Problems", result.err, result.err)
+				}
+				continue
+			}
+			again, err := Parse("dump", []byte(dump(t, result.c)))
+			if err != nil {
+				t.Fatalf("the dump does not parse: %v\n%s", err, dump(t, result.c))
+			}
+			same(t, "dump", result.c, again)
+		}
+	})
+}

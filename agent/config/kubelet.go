@@ -1,0 +1,151 @@
+package config
+
+import (
+	"math"
+	"regexp"
+	"strconv"
+	"strings"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/evictd/evictd/agent/config/strict"
+	"github.com/evictd/evictd/agent/signal"
+)
+
+const (
+	kubeletAPIVersion = "kubelet.config.k8s.io/v1beta1"
+	kubeletKind       = "KubeletConfiguration"
+)
+
+// readKubelet decodes the part of a KubeletConfiguration that concerns evictd
+// over what c holds.
+func (c *Config) readKubelet(name string, data []byte) error {
+	d, root, err := strict.ParseLenient(name, data)
+	if err != nil {
+		return err
+	}
+	if err := foreign(d, root, kubeletKind, map[string]string{Kind: "evictd reads its own with --config"}); err != nil {
+		return err
+	}
+	d.Ignore(kubeletsOwn...)
+	c.sources.kubelet = d
+	c.Files = append(c.Files, name)
+	file := struct {
+		Header header         `yaml:",inline"`
+		Fields *KubeletFields `yaml:",inline"`
+	}{Fields: &c.KubeletFields}
+	d.Decode(root, &file)
+	file.Header.check(d, kubeletAPIVersion, kubeletKind)
+	return nil
+}
+
+// bend returns what the kubelet makes of a threshold or minimum reclaim that
+// evictd refuses, and a word about it; text is empty where nothing is left. Ok
+// is false where the kubelet refuses it too.
+func bend(text string, reclaim bool) (bent, about string, ok bool) {
+	if strings.HasSuffix(text, "%") {
+		number := strings.TrimRight(text, "%")
+		share, err := strconv.ParseFloat(number, 32)
+		switch {
+		case err != nil:
+			return "", "", false
+		case math.IsNaN(share), math.IsInf(share, 1) && reclaim:
+			return "", "the kubelet takes it for a mark that is never reached; it is left out", true
+		}
+		return number + "%", "is taken for " + number + "%, as by the kubelet", true
+	}
+	if !tooLarge(text) {
+		return "", "", false
+	}
+	most := strconv.FormatInt(math.MaxInt64, 10)
+	return most, "is taken for " + most + ", which is as good as any larger one", true
+}
+
+var (
+	// plainNumber is a quantity without a suffix.
+	plainNumber = regexp.MustCompile(`^\+?[0-9.]+([eE][-+]?[0-9]+)?$`)
+	exponent    = regexp.MustCompile(`[eE][-+]?[0-9]`)
+)
+
+// tooLarge reports whether text is a quantity beyond what evictd counts with.
+// resource.ParseQuantity must not see an exponent, because it computes the power
+// of ten however long that takes.
+func tooLarge(text string) bool {
+	if plainNumber.MatchString(text) {
+		f, _ := strconv.ParseFloat(text, 64) // infinite where it is out of range
+		return f >= math.MaxInt64
+	}
+	if exponent.MatchString(text) {
+		return false
+	}
+	q, err := resource.ParseQuantity(text)
+	return err == nil && q.Cmp(*resource.NewQuantity(math.MaxInt64, resource.DecimalSI)) > 0
+}
+
+// harden turns the soft thresholds whose grace period is 0 into hard ones,
+// which they are to the kubelet.
+func (c *Config) harden(hard, soft map[signal.Signal]signal.Value) {
+	for _, s := range signal.All() {
+		name := s.String()
+		grace, given := c.EvictionSoftGracePeriod[name]
+		mark, isSoft := soft[s]
+		path := strict.Key(fieldSoftGrace, name)
+		if !given || grace != 0 || !isSoft || !c.sources.lenient(fieldSoftGrace) {
+			continue
+		}
+		about := "is 0, which makes the threshold a hard one, as for the kubelet"
+		other, both := hard[s]
+		switch {
+		case both && exceeds(other, mark):
+			about += "; that of evictionHard, " + other.String() + ", is reached before it and holds"
+		case both:
+			about += "; that of evictionHard, " + other.String() + ", is left out"
+			fallthrough
+		default:
+			hard[s] = mark
+			c.EvictionHard[name] = c.EvictionSoft[name]
+			c.origin[strict.Key(fieldHard, name)] = c.Origin(strict.Key(fieldSoft, name))
+		}
+		c.noticef(path, "%s", about)
+		delete(soft, s)
+		delete(c.EvictionSoft, name)
+		delete(c.EvictionSoftGracePeriod, name)
+	}
+}
+
+// exceeds reports whether a hard threshold is reached before a soft one of the
+// same signal. Where one is a percentage and the other a quantity, only a
+// capacity could tell; the soft one is then taken for the higher, as its author
+// will have meant it.
+func exceeds(hard, soft signal.Value) bool {
+	const capacity = 1 << 50
+	return hard.IsPercentage() == soft.IsPercentage() && hard.Amount(capacity) > soft.Amount(capacity)
+}
+
+// kubeletsOwn are the fields of a KubeletConfiguration that evictd does not
+// read, up to Kubernetes 1.37 and back to the first v1beta1.
+var kubeletsOwn = []string{
+	"address", "allowedUnsafeSysctls", "authentication", "authorization", "cgroupDriver", "cgroupRoot", "cgroupsPerQOS",
+	"clusterDNS", "clusterDomain", "configMapAndSecretChangeDetectionStrategy", "configTrialDuration",
+	"containerLogMaxFiles", "containerLogMaxSize", "containerLogMaxWorkers", "containerLogMonitorInterval",
+	"containerRuntimeEndpoint", "contentType", "cpuCFSQuota", "cpuCFSQuotaPeriod", "cpuManagerPolicy",
+	"cpuManagerPolicyOptions", "cpuManagerReconcilePeriod", "crashLoopBackOff", "enableCAdvisorJSONEndpoints",
+	"enableContentionProfiling", "enableControllerAttachDetach", "enableDebugFlagsHandler", "enableDebuggingHandlers",
+	"enableProfilingHandler", "enableServer", "enableSystemLogHandler", "enableSystemLogQuery", "eventBurst",
+	"eventRecordQPS", "failCgroupV1", "failSwapOn", "featureGates", "fileCheckFrequency",
+	"hairpinMode", "healthzBindAddress", "healthzPort", "httpCheckFrequency", "imagePullCredentialsVerificationPolicy",
+	"imageServiceEndpoint", "iptablesDropBit", "iptablesMasqueradeBit", "kernelMemcgNotification", "kubeAPIBurst",
+	"kubeAPIQPS", "kubeReservedCgroup", "kubeletCgroups", "localStorageCapacityIsolation", "logging",
+	"makeIPTablesUtilChains", "maxOpenFiles", "maxParallelImagePulls", "maxPods", "memoryManagerPolicy",
+	"memoryReservationPolicy", "memorySwap", "memoryThrottlingFactor", "nodeLeaseDurationSeconds",
+	"nodeStatusMaxImages", "nodeStatusReportFrequency", "nodeStatusUpdateFrequency", "oomScoreAdj", "podCIDR",
+	"podHousekeepingPeriod", "podLogsDir", "podPidsLimit", "podsPerCore", "port", "preloadedImagesVerificationAllowlist",
+	"protectKernelDefaults", "providerID", "qosReserved", "readOnlyPort", "registerNode", "registerWithTaints",
+	"registryBurst", "registryPullQPS", "reservedMemory", "reservedSystemCPUs", "resolvConf", "rotateCertificates",
+	"runOnce", "runtimeRequestTimeout", "seccompDefault", "serializeImagePulls", "serverTLSBootstrap",
+	"showHiddenMetricsForVersion", "singleProcessOOMKill", "staticPodPath", "staticPodURL", "staticPodURLHeader",
+	"streamingConnectionIdleTimeout", "syncFrequency", "systemCgroups", "systemReservedCgroup", "tlsCertFile",
+	"tlsCipherSuites", "tlsCurvePreferences", "tlsMinVersion", "tlsPrivateKeyFile", "topologyManagerPolicy",
+	"topologyManagerPolicyOptions", "topologyManagerScope", "tracing", "userNamespaces", "volumePluginDir",
+	"volumeStatsAggPeriod", "draManagerReconcilePeriod",
+}

@@ -1,0 +1,194 @@
+package config
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+
+	"go.yaml.in/yaml/v3"
+
+	"github.com/evictd/evictd/agent/config/strict"
+)
+
+// DefaultPath is where an AgentConfiguration is looked for.
+const DefaultPath = "/etc/evictd/config.yaml"
+
+// Options say what Load reads.
+type Options struct {
+	// Path is the AgentConfiguration's. It may be missing unless PathGiven.
+	Path      string
+	PathGiven bool
+	// KubeletPath is a KubeletConfiguration's; empty is none.
+	KubeletPath string
+	// DryRun switches dry run on, whatever the files say.
+	DryRun bool
+}
+
+// Load reads the configuration in force: the kubelet's defaults, on top of them
+// a KubeletConfiguration, and on top of that an AgentConfiguration, field by
+// field and maps and lists as a whole. Without an AgentConfiguration it is in
+// dry run. What is wrong with the files' contents is a [strict.Problems].
+func Load(o Options) (*Config, error) {
+	c := base()
+	var kubeletErr, agentErr error
+	if o.KubeletPath != "" {
+		data, err := strict.ReadFile(o.KubeletPath)
+		if err != nil {
+			return nil, fmt.Errorf("read kubelet configuration: %w", err)
+		}
+		kubeletErr = c.readKubelet(o.KubeletPath, data)
+	}
+	data, err := strict.ReadFile(o.Path)
+	switch {
+	case err == nil:
+		agentErr = c.readAgent(o.Path, data)
+	case o.PathGiven || !errors.Is(err, fs.ErrNotExist):
+		return nil, fmt.Errorf("read configuration: %w", err)
+	default:
+		c.DryRun = true
+	}
+	if err := strict.Join(kubeletErr, agentErr); err != nil {
+		return nil, err
+	}
+	if o.DryRun {
+		c.DryRun = true
+		c.origin["dryRun"] = OriginFlag
+	}
+	return c.finish()
+}
+
+// Parse reads an AgentConfiguration; file is its name, for messages. The error
+// is a [strict.Problems].
+func Parse(file string, data []byte) (*Config, error) {
+	c := base()
+	if err := c.readAgent(file, data); err != nil {
+		return nil, err
+	}
+	return c.finish()
+}
+
+// FromNode reads a configuration that is a part of another file, without
+// apiVersion and kind. D is the decoder of that part, to which what is wrong is
+// reported; then, the configuration is nil. A nil node is an empty
+// configuration.
+func FromNode(d *strict.Decoder, n *yaml.Node) *Config {
+	c := base()
+	c.sources.agent = d
+	if n != nil {
+		c.decodeAgent(d, n, nil)
+	}
+	c.settle()
+	if d.Failed("") {
+		return nil
+	}
+	c.Notices = d.Notices()
+	return c
+}
+
+// header is what every file begins with.
+type header struct {
+	APIVersion string `yaml:"apiVersion"`
+	Kind       string `yaml:"kind"`
+}
+
+// check reports what is wrong with the header. Another kind of file is the one
+// problem of that file: everything in it would be wrong.
+func (h header) check(d *strict.Decoder, apiVersion, kind string) {
+	for _, f := range []struct{ name, found, want string }{
+		{"apiVersion", h.APIVersion, apiVersion}, {"kind", h.Kind, kind},
+	} {
+		switch {
+		case d.Broken("") || d.Failed(f.name) || f.found == f.want:
+		case !d.Has(f.name):
+			d.Errorf(f.name, "is missing; want %s", f.want)
+		default:
+			d.Errorf(f.name, "is %s; want %s", strict.Quote(f.found), f.want)
+		}
+	}
+}
+
+// foreign returns an error when a file says that it is of another kind: each of
+// its fields would be wrong, and only one thing is.
+func foreign(d *strict.Decoder, n *yaml.Node, kind string, hints map[string]string) error {
+	for i := 0; n.Kind == yaml.MappingNode && i+1 < len(n.Content); i += 2 {
+		key, value := n.Content[i], n.Content[i+1]
+		if hint, known := hints[value.Value]; known && key.Value == "kind" {
+			return strict.Problems{{
+				File: d.File(), Line: key.Line, Field: "kind",
+				Message: fmt.Sprintf("is %s; want %s (%s)", value.Value, kind, hint),
+			}}
+		}
+	}
+	return nil
+}
+
+func (c *Config) readAgent(name string, data []byte) error {
+	d, root, err := strict.Parse(name, data)
+	if err != nil {
+		return err
+	}
+	if err := foreign(d, root, Kind, map[string]string{
+		kubeletKind: "evictd reads a kubelet's file with --kubelet-config",
+		"Scenario":  "evictctl simulate replays scenarios",
+	}); err != nil {
+		return err
+	}
+	c.sources.agent = d
+	c.Files = append(c.Files, name)
+	h := header{}
+	c.decodeAgent(d, root, &h)
+	h.check(d, APIVersion, Kind)
+	return nil
+}
+
+// decodeAgent decodes an AgentConfiguration over what c holds, with its header
+// unless h is nil.
+func (c *Config) decodeAgent(d *strict.Decoder, n *yaml.Node, h *header) {
+	file := struct {
+		Header   *header  `yaml:",inline"`
+		Accepted accepted `yaml:",inline"`
+		Config   *Config  `yaml:",inline"`
+	}{Header: h, Config: c}
+	d.Decode(n, &file)
+	file.Accepted.explain(d)
+}
+
+// settle fills in the defaults and checks what fields mean, each for itself and
+// together.
+func (c *Config) settle() {
+	c.complete()
+	c.check()
+}
+
+// finish settles what whole files gave.
+func (c *Config) finish() (*Config, error) {
+	c.settle()
+	var errs []error
+	for _, d := range []*strict.Decoder{c.sources.kubelet, c.sources.agent} {
+		if d != nil {
+			errs = append(errs, d.Err())
+			c.Notices = append(c.Notices, d.Notices()...)
+		}
+	}
+	if err := strict.Join(errs...); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// errorf reports what is wrong with the field at path to the file that gave it.
+func (c *Config) errorf(path, format string, args ...any) {
+	c.sources.reporter(path).Errorf(path, format, args...)
+}
+
+// noticef reports what an operator should know about the field at path.
+func (c *Config) noticef(path, format string, args ...any) {
+	c.sources.reporter(path).Noticef(path, format, args...)
+}
+
+// failed reports whether the field at path could not be read, so that others
+// can't be held against it.
+func (c *Config) failed(path string) bool {
+	d := c.sources.of(path)
+	return d != nil && d.Failed(path)
+}

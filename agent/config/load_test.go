@@ -1,0 +1,244 @@
+package config
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+const kubeletHead = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"
+
+// write puts text into a file of that name and returns its path.
+func write(t *testing.T, name, text string) string {
+	t.Helper()
+	path := filepath.Join(t.TempDir(), name)
+	if err := os.WriteFile(path, []byte(text), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+func TestLoadLayers(t *testing.T) {
+	missing := filepath.Join(t.TempDir(), "missing")
+	type wants struct {
+		dryRun     bool
+		dryOrigin  Origin
+		thresholds string
+		origins    map[string]Origin
+	}
+	for _, tt := range []struct {
+		name           string
+		agent, kubelet string // without their heads; "-" is no file
+		flag           bool
+		want           wants
+	}{
+		{"no file", "-", "-", false, wants{true, OriginDefault, "memory.available 100Mi 0s 0", map[string]Origin{
+			"evictionHard.memory.available": OriginDefault,
+		}}},
+		{"no file, flag", "-", "-", true, wants{true, OriginFlag, "memory.available 100Mi 0s 0", nil}},
+		{"ours", "evictionHard: {memory.available: 1Gi}", "-", false, wants{false, OriginDefault, "memory.available 1Gi 0s 0", map[string]Origin{
+			"evictionHard.memory.available":    OriginFile,
+			"evictionHard":                     OriginFile,
+			"maxVictims":                       OriginDefault,
+			"evictionPressureTransitionPeriod": OriginDefault,
+		}}},
+		{"ours, flag", "dryRun: false", "-", true, wants{true, OriginFlag, "memory.available 100Mi 0s 0", nil}},
+		{"ours says dry run", "dryRun: true", "-", false, wants{true, OriginFile, "memory.available 100Mi 0s 0", nil}},
+		{"kubelet's alone", "-", "evictionHard: {memory.available: 1Gi}", false, wants{true, OriginDefault, "memory.available 1Gi 0s 0", map[string]Origin{
+			"evictionHard.memory.available": OriginKubelet,
+		}}},
+		{"both", "evictionHard: {memory.available: 1Gi}\nevictionPressureTransitionPeriod: 0s\nprotect: {names: [a/b]}",
+			"evictionHard: {memory.available: 2Gi, nodefs.available: 5%}\nevictionPressureTransitionPeriod: 1m\nevictionMaxPodGracePeriod: 60", false,
+			wants{false, OriginDefault, "memory.available 1Gi 0s 0", map[string]Origin{
+				"evictionHard.memory.available":    OriginFile,
+				"evictionMaxPodGracePeriod":        OriginKubelet,
+				"evictionPressureTransitionPeriod": OriginDefault, // 0 is the default, whoever says it
+				"protect.names[0]":                 OriginFile,
+				"protect.daemonSets":               OriginDefault,
+			}}},
+		{"null overrides nothing", "evictionHard: null", "evictionHard: {memory.available: 2Gi}", false, wants{false, OriginDefault, "memory.available 2Gi 0s 0", nil}},
+		{"empty overrides", "evictionHard: {}", "evictionHard: {memory.available: 2Gi}", false, wants{false, OriginDefault, "", nil}},
+		{"merged defaults", "mergeDefaultEvictionSettings: true", "evictionHard: {memory.available: 2Gi, imagefs.available: 0%, imagefs.inodesFree: 0%, nodefs.inodesFree: 0%}", false,
+			wants{false, OriginDefault, "memory.available 2Gi 0s 0\nnodefs.available 10% 0s 0", map[string]Origin{
+				"evictionHard.memory.available": OriginKubelet,
+				"evictionHard.nodefs.available": OriginDefault,
+				"mergeDefaultEvictionSettings":  OriginFile,
+			}}},
+		{"grace from one, threshold from the other", "evictionHard: {}\nevictionSoft: {memory.available: 1Gi}", "evictionSoftGracePeriod: {memory.available: 1m}", false,
+			wants{false, OriginDefault, "memory.available 1Gi 1m0s 0", map[string]Origin{
+				"evictionSoft.memory.available": OriginFile, "evictionSoftGracePeriod.memory.available": OriginKubelet,
+			}}},
+		{"grace of 0 from the kubelet's file", "evictionHard: {}\nevictionSoft: {memory.available: 1Gi}", "evictionSoftGracePeriod: {memory.available: 0s}", false,
+			wants{false, OriginDefault, "memory.available 1Gi 0s 0", map[string]Origin{"evictionHard.memory.available": OriginFile}}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			o := Options{Path: missing, DryRun: tt.flag}
+			if tt.agent != "-" {
+				o.Path = write(t, "agent.yaml", head+tt.agent)
+			}
+			if tt.kubelet != "-" {
+				o.KubeletPath = write(t, "kubelet.yaml", kubeletHead+tt.kubelet)
+			}
+			c, err := Load(o)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if c.DryRun != tt.want.dryRun || c.Origin("dryRun") != tt.want.dryOrigin {
+				t.Errorf("dryRun = %t from %s; want %t from %s", c.DryRun, c.Origin("dryRun"), tt.want.dryRun, tt.want.dryOrigin)
+			}
+			if got := policyText(c); !strings.HasPrefix(got, tt.want.thresholds) || tt.want.thresholds == "" && got != "" {
+				t.Errorf("thresholds = %s; want %s", got, tt.want.thresholds)
+			}
+			for path, want := range tt.want.origins {
+				if got := c.Origin(path); got != want {
+					t.Errorf("Origin(%s) = %s; want %s", path, got, want)
+				}
+			}
+			again, err := Parse("dump.yaml", []byte(dump(t, c)))
+			if err != nil {
+				t.Fatalf("the dump does not parse: %v", err)
+			}
+			same(t, "dump", c, again)
+		})
+	}
+}
+
+func TestLoadErrors(t *testing.T) {
+	dir := t.TempDir()
+	missing := filepath.Join(dir, "missing")
+	for _, tt := range []struct {
+		name string
+		o    Options
+		want string
+	}{
+		{"missing", Options{Path: missing, PathGiven: true}, "read configuration: open " + missing + ": no such file or directory"},
+		{"directory", Options{Path: dir}, "read configuration: read " + dir + ": is a directory"},
+		{"missing kubelet's", Options{Path: missing, KubeletPath: missing}, "read kubelet configuration: open " + missing + ": no such file or directory"},
+	} {
+		if _, err := Load(tt.o); err == nil || err.Error() != tt.want {
+			t.Errorf("%s: Load = %v; want %s", tt.name, err, tt.want)
+		}
+	}
+	kubelet, agent := write(t, "k.yaml", kubeletHead+"evictionHard: 5\nevictionSoft: {memory.available: 1Gi}"), write(t, "a.yaml", head+"maxVictims: 0")
+	_, err := Load(Options{Path: agent, KubeletPath: kubelet})
+	want := kubelet + ":3: evictionHard: is the number 5; want a map\n" +
+		kubelet + ":4: evictionSoft.memory.available: has no grace period; give it one above 0 in evictionSoftGracePeriod.memory.available, or make it a threshold of evictionHard\n" +
+		agent + ":3: maxVictims: is 0; want at least 1"
+	if err == nil || err.Error() != want {
+		t.Errorf("Load = %v; want %s", err, want)
+	}
+	_, err = Load(Options{Path: write(t, "a.yaml", "{"), KubeletPath: write(t, "k.yaml", "{")})
+	if err == nil || strings.Count(err.Error(), "\n") != 1 {
+		t.Errorf("Load of two broken files = %v; want a problem of each", err)
+	}
+}
+
+func TestKubeletFile(t *testing.T) {
+	for _, tt := range []struct{ name, text, thresholds, notices string }{
+		{"fields of the kubelet's own", "address: 0.0.0.0\nauthentication: {anonymous: {enabled: false}}\nkernelMemcgNotification: yes\nevictionHard: {}\nport: 5", "", ""},
+		{"no field at all", "", "memory.available 100Mi 0s 0\n", ""},
+		{"unknown field", "evictionHard: {}\nevictionHrad: {}", "", "k:4: evictionHrad: is not a field here and is ignored; did you mean evictionHard?"},
+		{"duplicate", "evictionHard: {memory.available: 1Gi}\nevictionHard: {pid.available: 1k}", "pid.available 1k 0s 0\n", "k:4: evictionHard: is given twice; the one in line 3 is ignored"},
+		{"odd percentages", "evictionHard: {memory.available: 5%%, nodefs.available: NaN%, imagefs.available: 0.0%, pid.available: 0%%}", "memory.available 5% 0s 0\nimagefs.available 0.0% 0s 0\n", `k:3: evictionHard.memory.available: "5%%" is taken for 5%, as by the kubelet
+k:3: evictionHard.nodefs.available: "NaN%": the kubelet takes it for a mark that is never reached; it is left out
+k:3: evictionHard.pid.available: "0%%" is taken for 0%, as by the kubelet`},
+		{"odd reclaims", "evictionHard: {memory.available: 1Gi, pid.available: 5, nodefs.available: 1}\nevictionMinimumReclaim: {memory.available: Inf%, nodefs.available: 10%%, pid.available: 1e20}", "memory.available 1Gi 0s 0\nnodefs.available 1 0s 10%\npid.available 5 0s 9223372036854775807\n", `k:4: evictionMinimumReclaim.memory.available: "Inf%": the kubelet takes it for a mark that is never reached; it is left out
+k:4: evictionMinimumReclaim.nodefs.available: "10%%" is taken for 10%, as by the kubelet
+k:4: evictionMinimumReclaim.pid.available: "1e20" is taken for 9223372036854775807, which is as good as any larger one`},
+		{"soft with grace 0 is hard", "evictionHard: {}\nevictionSoft: {memory.available: 1Gi, nodefs.available: 5%}\nevictionSoftGracePeriod: {memory.available: 0s, nodefs.available: 1s}\nevictionMinimumReclaim: {memory.available: 5}", "memory.available 1Gi 0s 5\nnodefs.available 5% 1s 0\n", `k:5: evictionSoftGracePeriod.memory.available: is 0, which makes the threshold a hard one, as for the kubelet`},
+		{"soft with grace 0 above hard", "evictionHard: {memory.available: 1Gi}\nevictionSoft: {memory.available: 2Gi}\nevictionSoftGracePeriod: {memory.available: 0s}", "memory.available 2Gi 0s 0\n", `k:5: evictionSoftGracePeriod.memory.available: is 0, which makes the threshold a hard one, as for the kubelet; that of evictionHard, 1Gi, is left out`},
+		{"soft with grace 0 below hard", "evictionHard: {memory.available: 20%}\nevictionSoft: {memory.available: 10%}\nevictionSoftGracePeriod: {memory.available: 0s}", "memory.available 20% 0s 0\n", `k:5: evictionSoftGracePeriod.memory.available: is 0, which makes the threshold a hard one, as for the kubelet; that of evictionHard, 20%, is reached before it and holds`},
+		{"soft with grace 0 beside a percentage", "evictionHard: {memory.available: 20%}\nevictionSoft: {memory.available: 1Mi}\nevictionSoftGracePeriod: {memory.available: 0s}", "memory.available 1Mi 0s 0\n", `k:5: evictionSoftGracePeriod.memory.available: is 0, which makes the threshold a hard one, as for the kubelet; that of evictionHard, 20%, is left out`},
+		{"containerfs", "evictionHard: {containerfs.available: 5%}", "", `k:3: evictionHard.containerfs.available: is ignored, as by the kubelet: the thresholds of the filesystem that holds the writable layers count for containerfs.available`},
+		{"negative periods", "evictionHard: {}\nevictionPressureTransitionPeriod: -1m\nevictionMaxPodGracePeriod: -1", "", `k:4: evictionPressureTransitionPeriod: -1m0s is negative; conditions end as soon as their cause
+k:5: evictionMaxPodGracePeriod: -1 is negative; pods get their own grace period, as the kubelet documents, where the kubelet gives them a second`},
+		{"numbers as JSON would have them", "evictionHard: {}\nevictionMaxPodGracePeriod: 60.0\nimageGCHighThresholdPercent: 0x5a\nenforceNodeAllocatable: [pods, pods]\nsystemReserved: {memory: 1e999}", "", `k:7: systemReserved.memory: "1e999" is not a quantity of at most 64 characters and two digits of exponent; it is ignored`},
+		{"shutdown groups", "evictionHard: {}\nshutdownGracePeriodByPodPriority: [{priority: 0, shutdownGracePeriodSeconds: -1}, {priority: 0, shutdownGracePeriodSeconds: 5, x: y}]", "", `k:4: shutdownGracePeriodByPodPriority[1].x: is not a field here and is ignored
+k:4: shutdownGracePeriodByPodPriority[0].shutdownGracePeriodSeconds: -1 is negative and is taken for 0
+k:4: shutdownGracePeriodByPodPriority[1].priority: 0 is listed twice; the first holds`},
+		{"anchors", "evictionHard: &e {memory.available: 1Gi}\nevictionMinimumReclaim:\n  <<: *e", "memory.available 1Gi 0s 1Gi\n", ""},
+		{"several documents", "evictionHard: {}\n---\nmore: stuff", "", "k: what follows the first document is ignored"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			c := base()
+			if err := c.readKubelet("k", []byte(kubeletHead+tt.text)); err != nil {
+				t.Fatal(err)
+			}
+			c, err := c.finish()
+			if err != nil {
+				t.Fatal(err)
+			}
+			var own strings.Builder // without copies
+			for line := range strings.Lines(policyText(c)) {
+				if !strings.HasSuffix(line, " copy\n") {
+					own.WriteString(line)
+				}
+			}
+			if got := own.String(); got != tt.thresholds && !(tt.name == "no field at all" && strings.HasPrefix(got, tt.thresholds)) {
+				t.Errorf("thresholds = %q; want %q", got, tt.thresholds)
+			}
+			got := notices(c)
+			if diff := cmp.Diff(tt.notices, got); diff != "" {
+				t.Errorf("notices (-want +got):\n%s", diff)
+			}
+			again, err := Parse("dump.yaml", []byte(dump(t, c)))
+			if err != nil {
+				t.Fatalf("the dump does not parse: %v", err)
+			}
+			same(t, "dump", c, again)
+		})
+	}
+}
+
+// TestKubeletRefuses has what stops a kubelet, too.
+func TestKubeletRefuses(t *testing.T) {
+	for _, tt := range []struct{ text, want string }{
+		{kubeletHead + "evictionHard: {memory.available: lots}", `k:3: evictionHard.memory.available: "lots" is not a quantity; ` + wantThreshold},
+		{kubeletHead + "evictionHard: {memory.available: 1e-1000}", `k:3: evictionHard.memory.available: "1e-1000" is not a quantity of at most 64 characters and two digits of exponent; ` + wantThreshold},
+		{kubeletHead + "evictionHard: {memory.available: e1000000009}", `k:3: evictionHard.memory.available: "e1000000009" is not a quantity of at most 64 characters and two digits of exponent; ` + wantThreshold},
+		{kubeletHead + "evictionHard: {memory.available: 200%%}", `k:3: evictionHard.memory.available: "200%" is more than 100%; ` + wantThreshold},
+		{kubeletHead + "evictionHard: {memory.available: null}", "k:3: evictionHard.memory.available: is null; give it a value, or leave it out"},
+		{kubeletHead + "evictionSoft: {memory.available: 1Gi}", "k:3: evictionSoft.memory.available: has no grace period; give it one above 0 in evictionSoftGracePeriod.memory.available, or make it a threshold of evictionHard"},
+		{kubeletHead + "imageGCHighThresholdPercent: 80", "k:3: imageGCHighThresholdPercent: imageGCLowThresholdPercent is 80 and imageGCHighThresholdPercent is 80; want the first below the second"},
+		{kubeletHead + "\tx", "k:3: a tab indents this line; YAML is indented with spaces"},
+		{head, "k:2: kind: is AgentConfiguration; want KubeletConfiguration (evictd reads its own with --config)"},
+		{"evictionHard: {}", "k:1: apiVersion: is missing; want kubelet.config.k8s.io/v1beta1\nk:1: kind: is missing; want KubeletConfiguration"},
+	} {
+		c := base()
+		err := c.readKubelet("k", []byte(tt.text))
+		if err == nil {
+			_, err = c.finish()
+		}
+		if err == nil || err.Error() != tt.want {
+			t.Errorf("%q: %v; want %s", tt.text, err, tt.want)
+		}
+	}
+}
+
+// TestShutdownOverride has the two ways to plan a shutdown in different files.
+func TestShutdownOverride(t *testing.T) {
+	kubelet := write(t, "k.yaml", kubeletHead+"shutdownGracePeriod: 30s\nshutdownGracePeriodCriticalPods: 10s")
+	agent := write(t, "a.yaml", head+"shutdownGracePeriodByPodPriority: [{priority: 0, shutdownGracePeriodSeconds: 5}]")
+	c, err := Load(Options{Path: agent, KubeletPath: kubelet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.ShutdownGracePeriod != 0 || c.ShutdownGracePeriodCriticalPods != 0 || len(c.ShutdownGracePeriodByPodPriority) != 1 {
+		t.Errorf("shutdown = %v, %v, %v; want the groups of the AgentConfiguration alone", c.ShutdownGracePeriod, c.ShutdownGracePeriodCriticalPods, c.ShutdownGracePeriodByPodPriority)
+	}
+	kubelet = write(t, "k.yaml", kubeletHead+"shutdownGracePeriodByPodPriority: [{priority: 0, shutdownGracePeriodSeconds: 5}]")
+	agent = write(t, "a.yaml", head+"shutdownGracePeriod: 30s")
+	c, err = Load(Options{Path: agent, KubeletPath: kubelet})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if c.ShutdownGracePeriod == 0 || len(c.ShutdownGracePeriodByPodPriority) != 0 {
+		t.Errorf("shutdown = %v, %v; want the period of the AgentConfiguration alone", c.ShutdownGracePeriod, c.ShutdownGracePeriodByPodPriority)
+	}
+	if got := notices(c); !strings.Contains(got, "shutdownGracePeriodByPodPriority: is overridden by shutdownGracePeriod") {
+		t.Errorf("notices = %s", got)
+	}
+}

@@ -1,0 +1,23 @@
+package config
+
+import (
+	"slices"
+
+	"github.com/evictd/evictd/agent/evict"
+)
+
+// Policy returns what agent/evict decides by on a node whose filesystems are
+// cut as layout says: the configured thresholds and those that derive from them,
+// and the configuration's other rules.
+func (c *Config) Policy(layout evict.Layout) *evict.Policy {
+	return &evict.Policy{
+		Thresholds:           evict.WithCopies(c.thresholds, layout, slices.Contains(c.EnforceNodeAllocatable, enforcePods)),
+		TransitionPeriod:     c.EvictionPressureTransitionPeriod,
+		MaxPodGraceSeconds:   int64(c.EvictionMaxPodGracePeriod),
+		MaxVictims:           c.MaxVictims,
+		SettleTimeout:        c.SettleTimeout,
+		Layout:               layout,
+		SpareUnknownPriority: c.UnknownPriority == SparePriority,
+		Protected:            c.Protect.protected(),
+	}
+}

@@ -1,0 +1,86 @@
+package config
+
+import (
+	"slices"
+	"time"
+
+	"github.com/evictd/evictd/agent/config/strict"
+)
+
+// The names of the fields about shutdown.
+const (
+	fieldShutdown         = "shutdownGracePeriod"
+	fieldShutdownCritical = "shutdownGracePeriodCriticalPods"
+	fieldShutdownGroups   = "shutdownGracePeriodByPodPriority"
+)
+
+func (c *Config) checkShutdown() {
+	c.chooseShutdown()
+	if c.ShutdownGracePeriodCriticalPods > c.ShutdownGracePeriod && !c.failed(fieldShutdown) {
+		c.errorf(fieldShutdownCritical, "%v is more than shutdownGracePeriod, of which it is a part and which is %v",
+			c.ShutdownGracePeriodCriticalPods, c.ShutdownGracePeriod)
+	}
+	for _, f := range []struct {
+		name  string
+		value time.Duration
+	}{{fieldShutdown, c.ShutdownGracePeriod}, {fieldShutdownCritical, c.ShutdownGracePeriodCriticalPods}} {
+		if f.value != 0 && f.value < time.Second {
+			c.errorf(f.name, "is %v; want 0s, or at least 1s", f.value)
+		}
+	}
+	c.checkShutdownGroups()
+}
+
+// chooseShutdown settles that the two ways to plan a shutdown exclude each
+// other. Where each comes from another file, the one of the AgentConfiguration
+// overrides.
+func (c *Config) chooseShutdown() {
+	periods := fieldShutdown
+	if c.ShutdownGracePeriod == 0 {
+		periods = fieldShutdownCritical
+	}
+	if len(c.ShutdownGracePeriodByPodPriority) == 0 || c.ShutdownGracePeriod == 0 && c.ShutdownGracePeriodCriticalPods == 0 {
+		return
+	}
+	switch fromKubelet := c.sources.lenient(periods); {
+	case fromKubelet == c.sources.lenient(fieldShutdownGroups):
+		c.errorf(fieldShutdownGroups, "excludes %s; give one of them", periods)
+	case fromKubelet:
+		c.noticef(periods, "is overridden by %s", fieldShutdownGroups)
+		c.ShutdownGracePeriod, c.ShutdownGracePeriodCriticalPods = 0, 0
+	default:
+		c.noticef(fieldShutdownGroups, "is overridden by %s", periods)
+		c.ShutdownGracePeriodByPodPriority = []ShutdownGroup{}
+	}
+}
+
+func (c *Config) checkShutdownGroups() {
+	lenient := c.sources.lenient(fieldShutdownGroups)
+	first := map[int32]int{} // by priority, the index in the file
+	kept := make([]ShutdownGroup, 0, len(c.ShutdownGracePeriodByPodPriority))
+	for i, group := range c.ShutdownGracePeriodByPodPriority {
+		at := strict.Index(fieldShutdownGroups, i)
+		seconds, priority := strict.Key(at, "shutdownGracePeriodSeconds"), strict.Key(at, "priority")
+		if c.failed(at) {
+			continue
+		}
+		if group.ShutdownGracePeriodSeconds < 0 {
+			if lenient {
+				c.noticef(seconds, "%d is negative and is taken for 0", group.ShutdownGracePeriodSeconds)
+				group.ShutdownGracePeriodSeconds = 0
+			} else {
+				c.errorf(seconds, "is %d; want a number of seconds of at least 0", group.ShutdownGracePeriodSeconds)
+			}
+		}
+		if other, twice := first[group.Priority]; twice {
+			if lenient {
+				c.noticef(priority, "%d is listed twice; the first holds", group.Priority)
+				continue
+			}
+			c.errorf(priority, "%d is listed twice, first in %s", group.Priority, strict.Index(fieldShutdownGroups, other))
+		}
+		first[group.Priority] = i
+		kept = append(kept, group)
+	}
+	c.ShutdownGracePeriodByPodPriority = slices.Clip(kept)
+}

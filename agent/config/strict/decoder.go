@@ -1,0 +1,181 @@
+package strict
+
+import (
+	"fmt"
+	"reflect"
+	"slices"
+	"strconv"
+	"strings"
+	"unicode"
+
+	"go.yaml.in/yaml/v3"
+)
+
+const (
+	// maxProblems is how many problems are kept: a hostile file must not fill
+	// the memory with complaints about itself.
+	maxProblems = 1000
+	// maxExpanded is how many more values than the file has bytes are decoded.
+	// Only aliases and merge keys, which can make a small file stand for an
+	// enormous one, bring a file there.
+	maxExpanded = 100_000
+	// maxKey is the longest key, in bytes. The longest honest one is
+	// namespace/name of a pod.
+	maxKey = 512
+)
+
+// Unmarshaler is a type that decodes itself. The node is never an alias nor
+// null; what is wrong is reported to the decoder, whose path is that of the
+// value.
+type Unmarshaler interface {
+	DecodeYAML(d *Decoder, n *yaml.Node)
+}
+
+// Decoder decodes a part of a file and collects what is wrong with it. Its
+// methods take paths relative to that part; "" is the part itself.
+type Decoder struct {
+	*file
+	path string
+}
+
+// file is what all decoders of a file share.
+type file struct {
+	name      string
+	lenient   bool
+	problems  Problems
+	notices   Problems
+	lines     map[string]int
+	ignored   map[string]bool
+	failed    map[string]bool     // paths of problems, and of all that is around them
+	following map[*yaml.Node]bool // aliases that lead to the value being decoded
+	budget    int                 // how many values may still be decoded
+}
+
+// Key appends a map's key or a struct's field to a path. A key that can't be
+// printed as it is is quoted.
+func Key(path, key string) string {
+	if strings.ContainsFunc(key, func(r rune) bool { return !unicode.IsPrint(r) }) {
+		key = strconv.Quote(key)
+	}
+	if path == "" {
+		return key
+	}
+	return path + "." + key
+}
+
+// Index appends a list's index to a path.
+func Index(path string, i int) string { return path + "[" + strconv.Itoa(i) + "]" }
+
+func (d *Decoder) join(path string) string {
+	switch {
+	case path == "":
+		return d.path
+	case d.path == "" || strings.HasPrefix(path, "["):
+		return d.path + path
+	}
+	return d.path + "." + path
+}
+
+// At returns a decoder for the part of the file at path. It shares everything
+// else with d.
+func (d *Decoder) At(path string) *Decoder { return &Decoder{file: d.file, path: d.join(path)} }
+
+// Path returns the path of the decoder's part.
+func (d *Decoder) Path() string { return d.path }
+
+// File returns the name of the file.
+func (d *Decoder) File() string { return d.name }
+
+// Decode decodes a node into what into points to: a struct with `yaml` tags, a
+// map with strings or text as keys, a list, a pointer, a string, boolean or
+// whole number, a time.Duration, a resource.Quantity, an Unmarshaler or an
+// encoding.TextUnmarshaler. It panics for any other type.
+func (d *Decoder) Decode(n *yaml.Node, into any) {
+	if !d.Has("") {
+		d.note(d.path, n.Line)
+	}
+	d.value(n, reflect.ValueOf(into).Elem(), d.path)
+}
+
+// Errorf reports what is wrong with the value at path.
+func (d *Decoder) Errorf(path, format string, args ...any) {
+	d.problem(d.Position(path), d.join(path), fmt.Sprintf(format, args...))
+}
+
+// Noticef reports what is worth knowing about the value at path.
+func (d *Decoder) Noticef(path, format string, args ...any) {
+	d.notice(d.Position(path), d.join(path), fmt.Sprintf(format, args...))
+}
+
+// Position returns the line of the value at path, or of the nearest part of the
+// file around it; 0 where there is none.
+func (d *Decoder) Position(path string) int {
+	for at := d.join(path); at != ""; at = parent(at) {
+		if line, ok := d.lines[at]; ok {
+			return line
+		}
+	}
+	return d.lines[""]
+}
+
+// parent returns the path of what is around the value at path, or, where a key
+// holds a dot, one of which that is a parent.
+func parent(path string) string { return path[:max(0, strings.LastIndexAny(path, ".["))] }
+
+// Has reports whether the file gives a value at path.
+func (d *Decoder) Has(path string) bool {
+	_, ok := d.lines[d.join(path)]
+	return ok
+}
+
+// Failed reports whether anything is wrong at path or below it, so that the
+// value there says nothing.
+func (d *Decoder) Failed(path string) bool { return d.failed[d.join(path)] }
+
+// Broken reports whether anything is wrong with the value at path as a whole, as
+// opposed to a part of it.
+func (d *Decoder) Broken(path string) bool {
+	at := d.join(path)
+	return d.failed[at] && slices.ContainsFunc(d.problems, func(p Problem) bool { return p.Field == at })
+}
+
+// Ignore makes fields that no struct names pass in silence.
+func (d *Decoder) Ignore(paths ...string) {
+	if d.ignored == nil {
+		d.ignored = map[string]bool{}
+	}
+	for _, path := range paths {
+		d.ignored[d.join(path)] = true
+	}
+}
+
+// Err returns all problems of the file so far as a Problems, nil where there
+// are none.
+func (d *Decoder) Err() error { return d.problems.sorted().Err() }
+
+// Notices returns all notices so far, in the order of lines.
+func (d *Decoder) Notices() []Problem { return d.notices.sorted() }
+
+func (f *file) note(path string, line int) { f.lines[path] = line }
+
+func (f *file) problem(line int, field, message string) {
+	f.problems = f.add(f.problems, line, field, message)
+	for at := field; !f.failed[at]; at = parent(at) {
+		f.failed[at] = true
+	}
+}
+
+func (f *file) notice(line int, field, message string) {
+	f.notices = f.add(f.notices, line, field, message)
+}
+
+func (f *file) add(to Problems, line int, field, message string) Problems {
+	switch {
+	case len(to) < maxProblems:
+		return append(to, Problem{File: f.name, Line: line, Field: field, Message: message})
+	case len(to) == maxProblems:
+		// On the last line of those shown, or it would be sorted before them.
+		return append(to, Problem{File: f.name, Line: max(line, to[maxProblems-1].Line), Message: "and more, which are not shown"})
+	}
+	return to
+}

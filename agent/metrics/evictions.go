@@ -1,0 +1,107 @@
+package metrics
+
+import (
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/evictd/evictd/agent/evict"
+	"github.com/evictd/evictd/agent/signal"
+)
+
+// The values of the label mode.
+const (
+	enforce = "enforce"
+	dryRun  = "dry-run"
+)
+
+// evictions counts evictions from their records.
+type evictions struct {
+	total     *prometheus.CounterVec
+	failed    prometheus.Counter
+	age       *prometheus.HistogramVec
+	latency   prometheus.Histogram
+	release   prometheus.Histogram
+	freed     prometheus.Histogram
+	overshoot prometheus.Histogram
+}
+
+func newEvictions(r prometheus.Registerer) *evictions {
+	histogram := func(name, help string, buckets []float64) prometheus.Histogram {
+		h := prometheus.NewHistogram(prometheus.HistogramOpts{Namespace: namespace, Name: name, Help: help, Buckets: buckets})
+		r.MustRegister(h)
+		return h
+	}
+	sizes := prometheus.ExponentialBuckets(1<<20, 4, 10) // 1 MiB to 256 GiB
+	e := &evictions{
+		total: prometheus.NewCounterVec(prometheus.CounterOpts{
+			Namespace: namespace, Name: "evictions_total",
+			Help: "Evictions that are over, by their cause (a signal, or the pod's own limit that it exceeded), by whether they were carried out, and by what came of them.",
+		}, []string{"signal", "mode", "result"}),
+		failed: prometheus.NewCounter(prometheus.CounterOpts{
+			Namespace: namespace, Name: "failed_kills_total",
+			Help: "Evictions that left processes behind or could not be carried out.",
+		}),
+		age: prometheus.NewHistogramVec(prometheus.HistogramOpts{
+			Namespace: namespace, Name: "eviction_stats_age_seconds",
+			Help:    "How old the usage was on which a victim was chosen.",
+			Buckets: prometheus.ExponentialBuckets(1e-3, 4, 8), // 1 ms to 16 s
+		}, []string{"signal"}),
+		latency: histogram("kill_latency_seconds", "Time from the first reading below a hard threshold to the first SIGKILL.",
+			[]float64{100e-6, 250e-6, 500e-6, 1e-3, 1.5e-3, 2.5e-3, 5e-3, 10e-3, 25e-3, 50e-3, 100e-3, 250e-3, 1, 10}),
+		release: histogram("kill_release_seconds", "Time from a victim's first SIGKILL to the end of its last process.",
+			prometheus.ExponentialBuckets(1e-3, 2.5, 12)), // 1 ms to 24 s
+		freed:     histogram("eviction_freed_bytes", "Memory that a victim gave back.", sizes),
+		overshoot: histogram("eviction_overshoot_bytes", "How far below its threshold memory fell before it was back above.", sizes),
+	}
+	r.MustRegister(e.total, e.failed, e.age)
+	causes := []string{evict.CauseEmptyDirLimit, evict.CausePodLimit, evict.CauseContainerLimit}
+	for _, s := range signal.All() {
+		causes = append(causes, s.String())
+		e.age.WithLabelValues(s.String())
+	}
+	for _, cause := range causes {
+		for _, result := range []string{evict.ResultKilled, evict.ResultStopped, evict.ResultStuck, evict.ResultFailed} {
+			e.total.WithLabelValues(cause, enforce, result)
+		}
+		e.total.WithLabelValues(cause, dryRun, evict.ResultDryRun)
+	}
+	return e
+}
+
+// count takes what the record knows; a time that it does not know makes no
+// sample.
+func (e *evictions) count(r *evict.Record) {
+	if r.Result == evict.ResultPending {
+		return
+	}
+	mode := enforce
+	if r.DryRun {
+		mode = dryRun
+	}
+	e.total.WithLabelValues(r.Cause, mode, r.Result).Inc()
+	s, isSignal := signal.Parse(r.Cause)
+	if isSignal {
+		e.age.WithLabelValues(r.Cause).Observe(r.RankingAge.Seconds())
+	}
+	if r.DryRun {
+		return
+	}
+	if r.Result == evict.ResultStuck || r.Result == evict.ResultFailed {
+		e.failed.Inc()
+	}
+	if r.Hard {
+		observeBetween(e.latency, r.CrossingSeen, r.SignalSent)
+		observeBetween(e.release, r.SignalSent, r.LastGone)
+	}
+	if isSignal && s.IsMemory() && r.Result != evict.ResultFailed {
+		e.freed.Observe(float64(r.Freed))
+		e.overshoot.Observe(float64(r.Overshoot))
+	}
+}
+
+func observeBetween(h prometheus.Histogram, from, to time.Time) {
+	if !from.IsZero() && !to.IsZero() {
+		h.Observe(max(0, to.Sub(from).Seconds()))
+	}
+}

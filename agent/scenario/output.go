@@ -1,0 +1,193 @@
+package scenario
+
+import (
+	"encoding/json"
+	"io"
+	"iter"
+	"time"
+
+	"github.com/evictd/evictd/agent/evict"
+	"github.com/evictd/evictd/agent/signal"
+)
+
+// Header describes what a scenario begins with.
+type Header struct {
+	Pods       []Pod       `json:"pods"`
+	Thresholds []Threshold `json:"thresholds"`
+}
+
+// Pod is what follows for a pod from what it asked for.
+type Pod struct {
+	Pod        string      `json:"pod"` // namespace/name
+	QoSClass   evict.QoS   `json:"qosClass"`
+	Critical   bool        `json:"critical"`
+	Containers []Container `json:"containers"` // regular ones, then init ones
+}
+
+// Container is a container and the score that the kubelet gives it.
+type Container struct {
+	Name        string `json:"name"`
+	OOMScoreAdj int    `json:"oomScoreAdj"`
+}
+
+// Threshold is a threshold that can be met, derived ones included.
+type Threshold struct {
+	Signal      signal.Signal `json:"signal"`
+	Operator    string        `json:"operator"` // always LessThan
+	Value       string        `json:"value"`    // a quantity, or a percentage as written
+	GracePeriod string        `json:"gracePeriod"`
+	MinReclaim  string        `json:"minReclaim"`
+}
+
+// Step is what came of one step.
+type Step struct {
+	At         string              `json:"at"`
+	Conditions []signal.Condition  `json:"conditions"` // published after the step
+	Met        []signal.Signal     `json:"met"`
+	Admission  Admission           `json:"admission"`
+	Reclaim    []evict.ReclaimKind `json:"reclaim"`
+	Ranking    []string            `json:"ranking"` // keys of pods
+	Exempt     []Exempt            `json:"exempt"`
+	Added      []Pod               `json:"added"`
+	Admitted   map[string]bool     `json:"admitted"` // by the pod's key
+	Evictions  []Eviction          `json:"evictions"`
+	Errors     []string            `json:"errors"`
+}
+
+// Admission tells which kinds of new pods, without tolerations, the node takes.
+type Admission struct {
+	Critical   bool `json:"critical"`
+	Guaranteed bool `json:"Guaranteed"`
+	Burstable  bool `json:"Burstable"`
+	BestEffort bool `json:"BestEffort"`
+}
+
+// Exempt is a pod that was not to be evicted, and why.
+type Exempt struct {
+	Pod    string `json:"pod"`
+	Reason string `json:"reason"`
+}
+
+// Eviction is an eviction as the pod's status and event would tell it.
+type Eviction struct {
+	Pod                string            `json:"pod"`
+	Signal             string            `json:"signal"` // or the limit exceeded
+	GracePeriodSeconds int64             `json:"gracePeriodSeconds"`
+	Reason             string            `json:"reason"`
+	Message            string            `json:"message"`
+	Annotations        map[string]string `json:"annotations"`
+}
+
+// Header returns what the scenario begins with.
+func (s *Scenario) Header() Header {
+	h := Header{Pods: s.describe(s.pods), Thresholds: []Threshold{}}
+	for _, t := range s.policy.Thresholds {
+		h.Thresholds = append(h.Thresholds, Threshold{
+			Signal: t.Signal, Operator: "LessThan", Value: t.Value.String(),
+			GracePeriod: t.Grace.String(), MinReclaim: t.MinReclaim.String(),
+		})
+	}
+	return h
+}
+
+// Replay yields what comes of each step, in order. Every call replays from the
+// start.
+func (s *Scenario) Replay() iter.Seq[Step] {
+	return func(yield func(Step) bool) {
+		r := s.begin()
+		for i := range s.steps {
+			if !yield(r.step(&s.steps[i])) {
+				return
+			}
+		}
+	}
+}
+
+// WriteJSON replays the scenario into JSON, one object a line: the header, then
+// the steps.
+func (s *Scenario) WriteJSON(w io.Writer) error {
+	e := json.NewEncoder(w)
+	e.SetEscapeHTML(false)
+	if err := e.Encode(s.Header()); err != nil {
+		return err
+	}
+	for step := range s.Replay() {
+		if err := e.Encode(step); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+func (s *Scenario) describe(pods []pod) []Pod {
+	described := make([]Pod, 0, len(pods))
+	for i := range pods {
+		p := &pods[i]
+		one := Pod{Pod: p.Key(), QoSClass: p.QoSClass(), Critical: p.Critical(), Containers: []Container{}}
+		for _, cs := range [][]evict.Container{p.Containers, p.InitContainers} {
+			for j := range cs {
+				one.Containers = append(one.Containers, Container{Name: cs[j].Name, OOMScoreAdj: p.OOMScoreAdj(&cs[j], s.oomCapacity)})
+			}
+		}
+		described = append(described, one)
+	}
+	return described
+}
+
+func newStep(at time.Duration) Step {
+	return Step{
+		At: at.String(), Conditions: []signal.Condition{}, Met: []signal.Signal{}, Reclaim: []evict.ReclaimKind{},
+		Ranking: []string{}, Exempt: []Exempt{}, Added: []Pod{}, Admitted: map[string]bool{}, Evictions: []Eviction{}, Errors: []string{},
+	}
+}
+
+// add takes in what one call of evict.Step ordered. What was observed is that
+// of the first call of the step: the others only follow its reclaims.
+func (s *Step) add(o *evict.Orders, first bool) {
+	if first {
+		s.Conditions = append(s.Conditions, o.Conditions...)
+		s.Met = append(s.Met, o.Met...)
+		for _, unreadable := range o.Unreadable {
+			s.Errors = append(s.Errors, unreadable.String()+": unreadable")
+		}
+	}
+	if o.Reclaim != nil {
+		s.Reclaim = append(s.Reclaim, o.Reclaim.Kind)
+	}
+	if len(o.Ranking)+len(o.Exempt) > 0 {
+		s.Ranking, s.Exempt = s.Ranking[:0], s.Exempt[:0]
+	}
+	for i := range o.Ranking {
+		s.Ranking = append(s.Ranking, o.Ranking[i].Pod)
+	}
+	for i := range o.Exempt {
+		s.Exempt = append(s.Exempt, Exempt{Pod: o.Exempt[i].Pod, Reason: o.Exempt[i].Reason})
+	}
+	for i := range o.Evict {
+		e := &o.Evict[i]
+		annotations := e.Annotations
+		if annotations == nil {
+			annotations = map[string]string{}
+		}
+		s.Evictions = append(s.Evictions, Eviction{
+			Pod: e.Pod, Signal: e.Cause, GracePeriodSeconds: int64(e.Grace / time.Second),
+			Reason: e.Reason, Message: e.Message, Annotations: annotations,
+		})
+	}
+}
+
+// join describes the pods that the step adds, and tells which new ones the node
+// takes under the conditions after the step.
+func (s *Step) join(of *Scenario, st *step) {
+	s.Added = append(s.Added, of.describe(st.add)...)
+	admit := func(p *evict.Pod) bool { return evict.Admit(s.Conditions, p) }
+	s.Admission = Admission{
+		Critical:   admit(&evict.Pod{Static: true}),
+		Guaranteed: admit(&evict.Pod{QoS: evict.Guaranteed}),
+		Burstable:  admit(&evict.Pod{QoS: evict.Burstable}),
+		BestEffort: admit(&evict.Pod{QoS: evict.BestEffort}),
+	}
+	for i := range st.admit {
+		s.Admitted[st.admit[i].Key()] = admit(&st.admit[i].Pod)
+	}
+}

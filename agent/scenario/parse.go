@@ -1,0 +1,282 @@
+package scenario
+
+import (
+	"maps"
+	"slices"
+	"time"
+
+	"github.com/evictd/evictd/agent/config"
+	"github.com/evictd/evictd/agent/config/strict"
+	"github.com/evictd/evictd/agent/evict"
+	"github.com/evictd/evictd/agent/signal"
+)
+
+// APIVersion and Kind are what a scenario begins with.
+const (
+	APIVersion = "evictd.io/v1alpha1"
+	Kind       = "Scenario"
+)
+
+// Parse reads a scenario; name is the file's, for messages. The error is a
+// [strict.Problems] with everything that is wrong with it.
+func Parse(name string, data []byte) (*Scenario, error) {
+	d, root, err := strict.Parse(name, data)
+	if err != nil {
+		return nil, err
+	}
+	var f file
+	d.Decode(root, &f)
+	s := f.build(d)
+	if err := d.Err(); err != nil {
+		return nil, err
+	}
+	s.Notices = d.Notices()
+	return s, nil
+}
+
+// build makes a scenario of what the file says, and reports what is wrong.
+func (f *file) build(d *strict.Decoder) *Scenario {
+	checkHeader(d, "apiVersion", f.APIVersion, APIVersion)
+	checkHeader(d, "kind", f.Kind, Kind)
+	configuration := f.configuration(d)
+	capacity := f.Node.Capacity.bySignal(f.Node.Filesystems.Layout)
+	s := &Scenario{capacity: capacity, oomCapacity: f.Node.CapacityForOOMScore.or(f.Node.Capacity.Memory.or(0))}
+	if configuration != nil {
+		s.policy = configuration.Policy(f.Node.Filesystems.Layout)
+		checkPercentages(d.At("node.capacity"), s.policy.Thresholds, &capacity)
+	}
+	f.Node.check(d.At("node"))
+	f.buildLoop(d, s)
+	s.pods = buildPods(d, "pods", f.Pods)
+	f.buildSteps(d, s)
+	f.checkMembers(d, s)
+	return s
+}
+
+func checkHeader(d *strict.Decoder, field, found, want string) {
+	switch {
+	case d.Failed(field) || found == want:
+	case !d.Has(field):
+		d.Errorf(field, "is missing; want %s", want)
+	default:
+		d.Errorf(field, "is %s; want %s", strict.Quote(found), want)
+	}
+}
+
+// configuration returns what the file configures, the defaults where it says
+// nothing, and nil where something is wrong with it.
+func (f *file) configuration(d *strict.Decoder) *config.Config {
+	if f.Config == nil {
+		return config.FromNode(d.At("config"), nil)
+	}
+	return f.Config.Config
+}
+
+// check reports capacities that no node has.
+func (n *fileNode) check(d *strict.Decoder) {
+	c := &n.Capacity
+	for _, one := range []struct {
+		field string
+		value *amount
+	}{
+		{"capacity.memory", c.Memory}, {"capacity.allocatableMemory", c.AllocatableMemory},
+		{"capacity.nodefs", c.NodeFs}, {"capacity.nodefsInodes", c.NodeFsInodes},
+		{"capacity.imagefs", c.ImageFs}, {"capacity.imagefsInodes", c.ImageFsInodes},
+		{"capacity.containerfs", c.ContainerFs}, {"capacity.containerfsInodes", c.ContainerFsInodes},
+		{"capacity.pids", c.PIDs}, {"capacityForOOMScore", n.CapacityForOOMScore},
+	} {
+		if one.value != nil && *one.value == 0 && !d.Failed(one.field) {
+			d.Errorf(one.field, "is 0; want a quantity above 0")
+		}
+	}
+}
+
+// bySignal returns the capacity that each signal's percentages are taken of,
+// nil where it is not known. What lies on another filesystem has that one's.
+func (c *fileCapacity) bySignal(l evict.Layout) [signal.Count]*int64 {
+	either := func(a, b *amount) *amount {
+		if a != nil {
+			return a
+		}
+		return b
+	}
+	image, imageInodes := c.ImageFs, c.ImageFsInodes
+	if l == evict.SingleFs {
+		image, imageInodes = either(image, c.NodeFs), either(imageInodes, c.NodeFsInodes)
+	}
+	below, belowInodes := c.NodeFs, c.NodeFsInodes
+	if l == evict.ImageFs {
+		below, belowInodes = image, imageInodes
+	}
+	var capacity [signal.Count]*int64
+	for s, a := range map[signal.Signal]*amount{
+		signal.MemoryAvailable:            c.Memory,
+		signal.AllocatableMemoryAvailable: either(c.AllocatableMemory, c.Memory),
+		signal.NodeFsAvailable:            c.NodeFs,
+		signal.NodeFsInodesFree:           c.NodeFsInodes,
+		signal.ImageFsAvailable:           image,
+		signal.ImageFsInodesFree:          imageInodes,
+		signal.ContainerFsAvailable:       either(c.ContainerFs, below),
+		signal.ContainerFsInodesFree:      either(c.ContainerFsInodes, belowInodes),
+		signal.PIDAvailable:               c.PIDs,
+	} {
+		capacity[s] = (*int64)(a)
+	}
+	return capacity
+}
+
+// capacityFields names the field that holds each signal's capacity.
+var capacityFields = [signal.Count]string{
+	signal.MemoryAvailable:            "memory",
+	signal.AllocatableMemoryAvailable: "allocatableMemory",
+	signal.NodeFsAvailable:            "nodefs",
+	signal.NodeFsInodesFree:           "nodefsInodes",
+	signal.ImageFsAvailable:           "imagefs",
+	signal.ImageFsInodesFree:          "imagefsInodes",
+	signal.ContainerFsAvailable:       "containerfs",
+	signal.ContainerFsInodesFree:      "containerfsInodes",
+	signal.PIDAvailable:               "pids",
+}
+
+// checkPercentages reports capacities of which a threshold is a share and that
+// are not given, each once.
+func checkPercentages(d *strict.Decoder, thresholds []evict.Threshold, capacity *[signal.Count]*int64) {
+	var reported [signal.Count]bool
+	for _, t := range thresholds {
+		if capacity[t.Signal] != nil || reported[t.Signal] || d.Failed(capacityFields[t.Signal]) {
+			continue
+		}
+		switch {
+		case t.Value.IsPercentage():
+			d.Errorf(capacityFields[t.Signal], "is missing; the threshold of %s is %s of it", t.Signal, t.Value)
+		case t.MinReclaim.IsPercentage():
+			d.Errorf(capacityFields[t.Signal], "is missing; the minimum reclaim of %s is %s of it", t.Signal, t.MinReclaim)
+		default:
+			continue
+		}
+		reported[t.Signal] = true
+	}
+}
+
+// buildLoop sets up the closed loop where the file asks for one.
+func (f *file) buildLoop(d *strict.Decoder, s *Scenario) {
+	if !f.ClosedLoop {
+		return
+	}
+	if f.Node.Capacity.Memory == nil {
+		if !d.Failed("node.capacity.memory") {
+			d.Errorf("node.capacity.memory", "is missing; a closed loop computes memory.available from it")
+		}
+		return
+	}
+	s.closedLoop = &closedLoop{
+		memory:      *s.capacity[signal.MemoryAvailable],
+		allocatable: *s.capacity[signal.AllocatableMemoryAvailable],
+		system:      f.Node.System.Memory.or(0),
+	}
+	notice := func(path string, given signals) {
+		for _, sig := range slices.Sorted(maps.Keys(given)) {
+			if sig.IsMemory() {
+				d.Noticef(strict.Key(path, sig.String()), "is not used: a closed loop computes it")
+			}
+		}
+	}
+	for i := range f.Steps {
+		at := strict.Index("steps", i)
+		notice(at+".signals", f.Steps[i].Signals)
+		notice(at+".afterReclaim.containers", f.Steps[i].AfterReclaim.Containers)
+		notice(at+".afterReclaim.images", f.Steps[i].AfterReclaim.Images)
+	}
+}
+
+func buildPods(d *strict.Decoder, path string, files []filePod) []pod {
+	pods := make([]pod, 0, len(files))
+	for i := range files {
+		pods = append(pods, files[i].build(d.At(strict.Index(path, i))))
+	}
+	return pods
+}
+
+func (f *file) buildSteps(d *strict.Decoder, s *Scenario) {
+	var last time.Duration
+	for i := range f.Steps {
+		from := &f.Steps[i]
+		path := strict.Index("steps", i)
+		var at time.Duration
+		switch {
+		case from.At != nil:
+			at = time.Duration(*from.At)
+		case !d.Failed(path + ".at"):
+			d.Errorf(path+".at", "is missing; want a duration from the start such as 90s")
+		}
+		if at < last && !d.Failed(path+".at") {
+			d.Errorf(path+".at", "%v comes before the step above, at %v; want steps in the order of time", at, last)
+		}
+		last = max(last, at)
+		s.steps = append(s.steps, step{
+			at: at, gone: from.Gone, usage: from.Usage, signals: from.Signals,
+			add:   buildPods(d, path+".add", from.Add),
+			admit: buildPods(d, path+".admit", from.Admit),
+			after: map[evict.ReclaimKind]signals{
+				evict.ReclaimContainers: from.AfterReclaim.Containers,
+				evict.ReclaimImages:     from.AfterReclaim.Images,
+			},
+		})
+	}
+}
+
+// checkMembers follows the pods that run through the steps, and reports those
+// that join twice, and steps that speak of others.
+func (f *file) checkMembers(d *strict.Decoder, s *Scenario) {
+	running := map[string]*pod{}
+	uids := map[string]string{} // of those that run, the key by UID
+	join := func(path string, pods []pod) {
+		for i := range pods {
+			p := &pods[i]
+			at := d.At(strict.Index(path, i))
+			switch other, taken := uids[p.UID]; {
+			case p.Name == "" || p.Namespace == "":
+				continue
+			case running[p.Key()] != nil:
+				at.Errorf("name", "pod %s runs already", p.Key())
+				continue
+			case taken:
+				at.Errorf("uid", "%s is the UID of pod %s, which runs", strict.Quote(p.UID), other)
+				continue
+			}
+			running[p.Key()], uids[p.UID] = p, p.Key()
+		}
+	}
+	join("pods", s.pods)
+	for i := range s.steps {
+		st := &s.steps[i]
+		path := strict.Index("steps", i)
+		for j, key := range st.gone {
+			p := running[key]
+			if p == nil {
+				d.Errorf(strict.Index(path+".gone", j), "no pod %s runs; want the namespace/name of one that does", strict.Quote(key))
+				continue
+			}
+			delete(running, key)
+			delete(uids, p.UID)
+		}
+		join(path+".add", st.add)
+		for _, key := range slices.Sorted(maps.Keys(st.usage)) {
+			usage := st.usage[key]
+			at := strict.Key(path+".usage", key)
+			if p := running[key]; p != nil {
+				usage.check(d.At(at), p)
+			} else {
+				d.Errorf(at, "no pod of this name runs; want the namespace/name of one that does")
+			}
+		}
+		asked := map[string]bool{}
+		for j := range st.admit {
+			if p := &st.admit[j]; asked[p.Key()] {
+				d.Errorf(strict.Index(path+".admit", j)+".name", "pod %s asks for admission twice", p.Key())
+			} else {
+				asked[p.Key()] = true
+			}
+		}
+	}
+}

@@ -1,0 +1,119 @@
+package main
+
+import (
+	"strconv"
+
+	"github.com/spf13/cobra"
+
+	"github.com/evictd/evictd/agent/control"
+	"github.com/evictd/evictd/agent/evict"
+	"github.com/evictd/evictd/agent/signal"
+)
+
+func newExplainCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "explain",
+		Short: "Show which pods would be evicted now, and why",
+		Long: `Show which pods the running evictd would evict if a signal were low now, in
+which order and why; which pods are exempt; and which containers on this host
+are not the runtime's: those are not ours and never killed.
+
+JSON also has each pod's containers and their cgroups.`,
+		Args: cobra.NoArgs,
+		Example: `  evictctl explain
+
+  # Who goes first when the disk is full?
+  evictctl explain --signal nodefs.available
+
+  evictctl explain -o json | jq -r '.ranking[0].pod'`,
+	}
+	format := addOutputFlag(cmd)
+	socket := addSocketFlag(cmd)
+	name := cmd.Flags().String("signal", signal.MemoryAvailable.String(), "the `signal` to rank for")
+	names := make([]cobra.Completion, 0, signal.Count)
+	for _, s := range signal.All() {
+		names = append(names, s.String())
+	}
+	if err := cmd.RegisterFlagCompletionFunc("signal", cobra.FixedCompletions(names, cobra.ShellCompDirectiveNoFileComp)); err != nil {
+		panic(err) // the flag was declared above
+	}
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		s, ok := signal.Parse(*name)
+		if !ok {
+			return usagef("%s", control.UnknownSignal(*name))
+		}
+		e, err := control.NewClient(*socket).Explain(cmd.Context(), s)
+		if err != nil {
+			return withRemedy(err)
+		}
+		if *format == outputJSON {
+			return printJSON(cmd.OutOrStdout(), e)
+		}
+		return explanationPage(&e).print(cmd.OutOrStdout())
+	}
+	return cmd
+}
+
+func explanationPage(e *control.Explanation) *page {
+	p := &page{}
+	p.line("%s: %s", e.Signal, underPressure(&e.Observation))
+	for _, t := range e.Observation.Thresholds {
+		p.line("threshold:  %s, %s: %s", thresholdText(e.Signal, &t), kind(&t), standing(&e.Observation, &t, e.At))
+	}
+	if len(e.Observation.Thresholds) == 0 {
+		p.line("threshold:  none")
+	}
+	if m := e.Memory; m != nil {
+		if m.UnaccountedBytes != nil {
+			p.line("note:       %s of memory are neither free, anonymous, file cache nor hugetlb: the kernel's own, which no eviction brings back", control.Bytes(*m.UnaccountedBytes))
+		}
+		if m.SwapTotalBytes != nil && m.SwapFreeBytes != nil {
+			p.line("note:       swap is not counted: %s of %s are free", control.Bytes(*m.SwapFreeBytes), control.Bytes(*m.SwapTotalBytes))
+		}
+	}
+	for _, n := range e.Notes {
+		p.line("note:       %s", n)
+	}
+	for _, c := range e.Ranking {
+		for _, a := range c.IgnoredAnnotations {
+			p.line("note:       %s: the annotation %s is not believed", c.Pod, a)
+		}
+	}
+	if len(e.Ranking) == 0 {
+		p.line("ranking:    no pod may be evicted")
+	}
+	p.table([]string{"#", "POD", "QOS", "EXPECTED", "REQUEST FROM", "WHY"}, rankingRows(e))
+	p.table([]string{"EXEMPT", "REASON", "DETAIL"}, exemptRows(e.Exempt))
+	p.table([]string{"NOT OURS, NEVER KILLED", "PROCESSES", "MEMORY", "COMMAND"}, outsiderRows(e.NotOurs))
+	return p
+}
+
+func rankingRows(e *control.Explanation) [][]string {
+	var rows [][]string
+	for i, c := range e.Ranking {
+		rows = append(rows, []string{
+			strconv.Itoa(i + 1), c.Pod, string(c.QoS), control.Amount(e.Signal, c.Expected), orDash(c.RequestOrigin), c.Why,
+		})
+	}
+	return rows
+}
+
+func exemptRows(exempt []evict.Exempt) [][]string {
+	var rows [][]string
+	for _, x := range exempt {
+		rows = append(rows, []string{x.Pod, x.Reason, orDash(x.Detail)})
+	}
+	return rows
+}
+
+func outsiderRows(outsiders []control.Outsider) [][]string {
+	var rows [][]string
+	for _, o := range outsiders {
+		memory := "-"
+		if o.MemoryBytes != nil {
+			memory = control.Bytes(*o.MemoryBytes)
+		}
+		rows = append(rows, []string{o.Cgroup, strconv.Itoa(o.Processes), memory, orDash(o.Command)})
+	}
+	return rows
+}

@@ -1,0 +1,249 @@
+package main
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/spf13/cobra"
+
+	"github.com/evictd/evictd/agent/control"
+	"github.com/evictd/evictd/agent/evict"
+	"github.com/evictd/evictd/agent/signal"
+)
+
+func newStatusCommand() *cobra.Command {
+	cmd := &cobra.Command{
+		Use:   "status",
+		Short: "Show what the running evictd sees and has done",
+		Long: `Show what the running evictd sees and has done: its mode and why, each signal
+with its thresholds, conditions, the runtime, victims under way and the last
+evictions, the newest at the bottom. Times are in UTC.
+
+JSON has every number in bytes, inodes, PIDs or seconds, and null where it is
+not known.`,
+		Args: cobra.NoArgs,
+		Example: `  evictctl status
+
+  # How much memory is left, in bytes?
+  evictctl status -o json | jq '.signals[] | select(.signal == "memory.available").available'`,
+	}
+	format := addOutputFlag(cmd)
+	socket := addSocketFlag(cmd)
+	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
+		s, err := control.NewClient(*socket).Status(cmd.Context())
+		if err != nil {
+			return withRemedy(err)
+		}
+		if *format == outputJSON {
+			return printJSON(cmd.OutOrStdout(), s)
+		}
+		return statusPage(&s).print(cmd.OutOrStdout())
+	}
+	return cmd
+}
+
+func statusPage(s *control.Status) *page {
+	p := &page{}
+	p.line("evictd %s on %s, process %d, up %s", s.Version, s.Node.Name, s.PID, between(s.Started, s.At))
+	p.line("mode:        %s", mode(s.Mode))
+	p.line("runtime:     %s", runtimeLine(s.Runtime, s.At))
+	p.line("config:      %s", configLine(s.Config))
+	p.line("cgroups:     %s at %s, processes at %s", s.Node.CgroupVersion, s.Node.CgroupFS, s.Node.ProcFS)
+	p.line("pods:        %d, of which %d may be evicted", s.Pods.Count, s.Pods.Eligible)
+	p.line("conditions:  %s", conditions(s.Conditions))
+	for _, f := range s.Futile {
+		p.line("futile:      %s lacks %s, all eligible pods would bring %s; next victim after %s",
+			f.Signal, control.Amount(f.Signal, f.Deficit), control.Amount(f.Signal, f.Coverage), at(f.Until))
+	}
+	if s.Config.LastReloadError != "" {
+		p.line("warning:     the last reload changed nothing: %s", s.Config.LastReloadError)
+	}
+	for _, w := range s.Warnings {
+		p.line("warning:     %s", w)
+	}
+	p.table([]string{"SIGNAL", "AVAILABLE", "OF", "AGE", "THRESHOLD", "KIND", "STATE"}, signalRows(s.Signals, s.At))
+	p.table([]string{"LANE", "STATE", "PERIOD", "WHY"}, laneRows(s.Lanes))
+	p.table([]string{"VICTIM", "CAUSE", "STATUS", "FOR", "EXPECTED", "LEFT"}, victimRows(s.Victims, s.At))
+	p.table([]string{"EVICTED", "POD", "CAUSE", "KIND", "RESULT", "KILLED AFTER", "GONE AFTER", "FREED", "ERROR"}, recordRows(s.Records))
+	return p
+}
+
+func mode(m control.Mode) string {
+	if !m.DryRun {
+		return "enforce"
+	}
+	return strings.Join(append([]string{"dry run, nothing is evicted"}, m.Why...), "; ")
+}
+
+func runtimeLine(r control.Runtime, now time.Time) string {
+	if r.DeclaredAbsent {
+		return "declared absent"
+	}
+	text := strings.TrimSpace(r.Name + " " + r.Version)
+	if text == "" {
+		text = "not known"
+	}
+	if r.Endpoint != "" {
+		text += " at " + r.Endpoint
+	}
+	if r.Connected {
+		text += ", connected"
+	} else {
+		text += ", not connected"
+	}
+	if !r.LastSync.IsZero() {
+		text += ", pods listed " + between(r.LastSync, now) + " ago"
+	}
+	if r.Error != "" {
+		text += ": " + r.Error
+	}
+	return text
+}
+
+func configLine(c control.Config) string {
+	text := "the defaults"
+	if len(c.Files) > 0 {
+		text = strings.Join(c.Files, ", ")
+	}
+	if c.LoadedAt.IsZero() {
+		return text
+	}
+	return text + ", loaded " + at(c.LoadedAt)
+}
+
+func conditions(cs []signal.Condition) string {
+	if len(cs) == 0 {
+		return "none"
+	}
+	names := make([]string, len(cs))
+	for i, c := range cs {
+		names[i] = string(c)
+	}
+	return strings.Join(names, ", ")
+}
+
+// signalRows lists the signals that are read or watched, one line for each
+// threshold.
+func signalRows(signals []control.SignalStatus, now time.Time) [][]string {
+	var rows [][]string
+	for _, s := range signals {
+		if s.Status == control.NotObserved && len(s.Thresholds) == 0 {
+			continue
+		}
+		cells := []string{s.Signal.String(), amount(s.Signal, s.Available), amount(s.Signal, s.Capacity), "-"}
+		if s.AgeSeconds != nil {
+			cells[3] = seconds(*s.AgeSeconds)
+		}
+		if len(s.Thresholds) == 0 {
+			rows = append(rows, append(cells, "-", "-", unmet(&s)))
+		}
+		for _, t := range s.Thresholds {
+			rows = append(rows, append(cells, thresholdText(s.Signal, &t), kind(&t), standing(&s, &t, now)))
+			cells = []string{"", "", "", ""}
+		}
+	}
+	return rows
+}
+
+// amount is "-" for a number that is not known.
+func amount(s signal.Signal, n *int64) string {
+	if n == nil {
+		return "-"
+	}
+	return control.Amount(s, *n)
+}
+
+func thresholdText(s signal.Signal, t *control.ThresholdStatus) string {
+	if t.Quantity == nil || !strings.HasSuffix(t.Value, "%") {
+		return t.Value
+	}
+	return t.Value + " = " + control.Amount(s, *t.Quantity)
+}
+
+func kind(t *control.ThresholdStatus) string {
+	text := "hard"
+	if t.Soft {
+		text = "soft, " + seconds(t.GraceSeconds)
+	}
+	if t.Derived {
+		text += ", derived"
+	}
+	return text
+}
+
+// standing says how a threshold stands.
+func standing(s *control.SignalStatus, t *control.ThresholdStatus, now time.Time) string {
+	switch {
+	case !t.Met:
+		return unmet(s)
+	case t.HeldByCache:
+		return "met for " + between(t.Since, now) + ", waits: file cache alone explains it"
+	case !t.Past:
+		return "met for " + between(t.Since, now) + ", within its grace"
+	}
+	return "met for " + between(t.Since, now) + ", acted upon"
+}
+
+func unmet(s *control.SignalStatus) string {
+	switch s.Status {
+	case control.Observed:
+		return "ok"
+	case control.Unreadable:
+		return "unreadable: " + s.Error
+	}
+	return string(s.Status)
+}
+
+func laneRows(lanes []control.Lane) [][]string {
+	var rows [][]string
+	for _, l := range lanes {
+		state, period := "down", "-"
+		if l.Up {
+			state = "up"
+		}
+		if l.PeriodSeconds != nil {
+			period = seconds(*l.PeriodSeconds)
+		}
+		rows = append(rows, []string{l.Name, state, period, orDash(l.Why)})
+	}
+	return rows
+}
+
+func victimRows(victims []evict.Victim, now time.Time) [][]string {
+	var rows [][]string
+	for _, v := range victims {
+		rows = append(rows, []string{v.Pod, v.Cause, string(v.Status), between(v.Decided, now), control.Bytes(v.Expected), control.Bytes(v.Lowest)})
+	}
+	return rows
+}
+
+func recordRows(records []evict.Record) [][]string {
+	var rows [][]string
+	for _, r := range records {
+		kind := "soft"
+		if r.Hard {
+			kind = "hard"
+		}
+		result, freed := r.Result, "-"
+		if r.Futile {
+			result += ", futile"
+		}
+		if s, ok := signal.Parse(r.Cause); ok && !r.LastGone.IsZero() {
+			freed = control.Amount(s, r.Freed)
+		}
+		rows = append(rows, []string{
+			at(r.Decided), r.Pod, r.Cause, kind, result,
+			between(r.CrossingSeen, r.SignalSent), between(r.SignalSent, r.LastGone), freed, orDash(r.Error),
+		})
+	}
+	return rows
+}
+
+// underPressure says in a few words where a signal stands.
+func underPressure(s *control.SignalStatus) string {
+	if s.Status != control.Observed {
+		return unmet(s)
+	}
+	return fmt.Sprintf("%s of %s available", amount(s.Signal, s.Available), amount(s.Signal, s.Capacity))
+}

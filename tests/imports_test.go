@@ -1,0 +1,133 @@
+// Package tests holds what needs more than one package's go test: a real
+// containerd, benchmarks, scripts of the commands, example scenarios, and the
+// rules that the whole tree keeps.
+package tests
+
+import (
+	"encoding/json"
+	"os/exec"
+	"slices"
+	"strings"
+	"testing"
+)
+
+const module = "github.com/evictd/evictd/"
+
+// rooms states who may import whom: for each room, the rooms that it may
+// import itself. A room stands for its subpackages.
+var rooms = map[string][]string{
+	"kernel":         {"kernel"},
+	"cri":            {"cri"},
+	"agent/signal":   {},
+	"agent/version":  {},
+	"agent/config":   {"agent/signal", "agent/evict", "agent/config"},
+	"agent/evict":    {"agent/signal"},
+	"agent/scenario": {"agent/signal", "agent/config", "agent/evict"},
+	"agent/pods":     {"agent/signal", "agent/evict", "cri", "kernel"},
+	"agent/lanes":    {"agent/signal", "kernel"},
+	"agent/act":      {"agent/evict", "kernel", "cri"},
+	"agent/state":    {"agent/evict", "agent/signal"},
+	"agent/control":  {"agent/signal", "agent/evict"},
+	"agent/metrics":  {"agent/signal", "agent/evict"},
+	"agent/systemd":  {},
+	"agent":          {"agent", "kernel", "cri"},
+	"cmd/evictd":     {"agent", "agent/version"},
+	"cmd/evictctl":   {"agent/config", "agent/scenario", "agent/control", "agent/signal", "agent/evict", "agent/version", "kernel"},
+	"tests":          {"tests", "agent", "kernel", "cri", "cmd"},
+}
+
+// forbidden lists what the daemon must not link, and why.
+var forbidden = map[string]string{
+	"k8s.io/client-go/kubernetes":    "the typed clientset costs 17 MB for nothing that is used",
+	"k8s.io/client-go/informers":     "a list of every pod of the cluster has no place on a node",
+	"sigs.k8s.io/controller-runtime": "it is for controllers",
+	"k8s.io/cri-client":              "it brings OpenTelemetry and component-base along",
+	"k8s.io/kubernetes":              "the kubelet's own packages are no library",
+	"github.com/spf13/cobra":         "the daemon's flags are the standard library's",
+	"os/exec":                        "nothing is forked under pressure",
+}
+
+type listed struct {
+	ImportPath string
+	Imports    []string
+	Deps       []string
+}
+
+func list(t *testing.T, pattern ...string) []listed {
+	t.Helper()
+	cmd := exec.Command("go", append([]string{"list", "-json=ImportPath,Imports,Deps"}, pattern...)...)
+	cmd.Dir = ".."
+	out, err := cmd.Output()
+	if err != nil {
+		t.Fatalf("go list: %v", err)
+	}
+	var all []listed
+	for dec := json.NewDecoder(strings.NewReader(string(out))); dec.More(); {
+		var p listed
+		if err := dec.Decode(&p); err != nil {
+			t.Fatal(err)
+		}
+		all = append(all, p)
+	}
+	return all
+}
+
+// room returns the longest room that holds a package, or "".
+func room(path string) string {
+	best := ""
+	for r := range rooms {
+		if (path == r || strings.HasPrefix(path, r+"/")) && len(r) > len(best) {
+			best = r
+		}
+	}
+	return best
+}
+
+func TestImportRules(t *testing.T) {
+	for _, p := range list(t, "./...") {
+		path := strings.TrimPrefix(p.ImportPath, module)
+		from := room(path)
+		if from == "" {
+			t.Errorf("package %s is in no room", path)
+			continue
+		}
+		for _, imported := range p.Imports {
+			to, ours := strings.CutPrefix(imported, module)
+			if !ours {
+				continue
+			}
+			allowed := slices.ContainsFunc(rooms[from], func(r string) bool {
+				return to == r || strings.HasPrefix(to, r+"/")
+			})
+			if !allowed {
+				t.Errorf("%s imports %s; the room %s may import %v", path, to, from, rooms[from])
+			}
+		}
+	}
+}
+
+func TestDaemonLinksNothingForbidden(t *testing.T) {
+	for _, p := range list(t, "./cmd/evictd") {
+		for _, dep := range p.Deps {
+			for prefix, why := range forbidden {
+				if dep == prefix || strings.HasPrefix(dep, prefix+"/") {
+					t.Errorf("the daemon links %s: %s", dep, why)
+				}
+			}
+		}
+	}
+}
+
+// The operator's tool must never be able to kill.
+func TestToolLinksNoDaemon(t *testing.T) {
+	for _, p := range list(t, "./cmd/evictctl") {
+		for _, dep := range p.Deps {
+			switch room(strings.TrimPrefix(dep, module)) {
+			case "agent", "agent/act", "agent/lanes", "agent/pods":
+				if strings.HasPrefix(dep, module) {
+					t.Errorf("evictctl links %s", dep)
+				}
+			}
+		}
+	}
+}
