@@ -91,6 +91,7 @@ func New(build Build, logDropped func() uint64) *Metrics {
 	)
 
 	m.dryRun = gauge("dry_run", "Whether evictions are only told and not carried out: 1 for a dry run.")
+	m.dryRun.Set(1) // until the mode is known nothing is evicted
 	m.records = gauge("records", "Records of evictions that are kept for evictctl.")
 	m.connected = gauge("runtime_connected", "Whether the container runtime answers: 1 where it does.")
 	m.configOK = gauge("config_last_reload_successful", "Whether the last attempt to load the configuration succeeded: 1 where it did.")

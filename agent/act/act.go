@@ -1,0 +1,115 @@
+package act
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"github.com/evictd/evictd/agent/evict"
+)
+
+// Job is an order with what names the parts of the pod that it is about.
+type Job struct {
+	Order evict.Order
+	// SandboxID is the pod's sandbox. Owned tells that no kubelet made it, so
+	// that it is evictd's to stop.
+	SandboxID  string
+	Owned      bool
+	Containers []Container
+	Guard      *Guard
+}
+
+// Container is one running container of a pod.
+type Container struct {
+	ID   string
+	Name string
+	// Cgroup is the container's own cgroup, a path in the tree that carries
+	// memory, and CgroupID its inode. Both are empty where they could not be
+	// proven to be the container's alone; Unproven says why.
+	Cgroup   string
+	CgroupID uint64
+	Unproven string
+}
+
+// Guard knows the processes that no kill may reach, by what they are and not
+// by how they are called. A Guard is not changed after it was made.
+type Guard struct {
+	// Never holds, by pid, processes that are never killed, and what they are.
+	Never map[int]string
+	// Inits holds, by pid, the first process of each container and sandbox,
+	// and the container's or sandbox's id.
+	Inits map[int]string
+}
+
+// WrongVictimError tells of a cgroup that must not be killed.
+type WrongVictimError struct {
+	Cgroup string
+	PID    int
+	Holds  string
+}
+
+func (e *WrongVictimError) Error() string {
+	return fmt.Sprintf("cgroup %s is not killed: it holds %s (pid %d)", e.Cgroup, e.Holds, e.PID)
+}
+
+// check returns a *WrongVictimError where the processes of a container's
+// cgroup include one that must live.
+func (g *Guard) check(c *Container, pids []int) error {
+	for _, pid := range pids {
+		if what, ok := g.Never[pid]; ok {
+			return &WrongVictimError{Cgroup: c.Cgroup, PID: pid, Holds: what}
+		}
+		if other, ok := g.Inits[pid]; ok && other != c.ID {
+			return &WrongVictimError{Cgroup: c.Cgroup, PID: pid, Holds: "container " + other}
+		}
+	}
+	return nil
+}
+
+// Stage is how far an order has come.
+type Stage uint8
+
+// The stages, in the order in which they are reached. A stage may be skipped.
+const (
+	// Signalled: SIGKILL was sent, or the runtime was asked to stop.
+	Signalled Stage = iota
+	// Hardened: the grace period was cut short.
+	Hardened
+	// FirstGone and LastGone: the first process of the pod has gone; none of
+	// its containers' processes is left.
+	FirstGone
+	LastGone
+	// Refused: the order could not be carried out at all.
+	Refused
+	// Finished: the runtime knows, nothing more is to be done. Err is what
+	// went wrong with that.
+	Finished
+)
+
+// Progress tells that an order reached a stage.
+type Progress struct {
+	UID   string
+	Stage Stage
+	Time  time.Time
+	// Processes is how many were signalled.
+	Processes int
+	Err       error
+}
+
+// Runtime is what an Actuator wants of a container runtime.
+type Runtime interface {
+	// StopContainer ends a container, at once where the grace is 0. One that
+	// is gone already is no error.
+	StopContainer(ctx context.Context, id string, grace time.Duration) error
+	// StopSandbox ends a sandbox with what is left in it.
+	StopSandbox(ctx context.Context, id string) error
+}
+
+// Actuator carries out orders.
+type Actuator interface {
+	// Evict begins with an order and returns when what is urgent is done: for
+	// a hard one, when every process has been signalled.
+	Evict(ctx context.Context, job Job)
+	// Harden ends the grace of a pod that is being evicted softly.
+	Harden(ctx context.Context, uid string)
+}

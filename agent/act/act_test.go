@@ -1,0 +1,417 @@
+package act
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"sync"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/evictd/evictd/agent/evict"
+	"github.com/evictd/evictd/kernel"
+	"github.com/evictd/evictd/kernel/cgroup"
+)
+
+// place is a cgroup of the test's own, with the processes that it started in
+// it.
+type place struct {
+	t         *testing.T
+	hierarchy *cgroup.Hierarchy
+	path      string // in the hierarchy
+	dirs      []string
+}
+
+// newPlace makes a cgroup in the tree that carries memory, and on v1 in the
+// freezer's and the pids controller's. Whatever is in it dies with the test.
+func newPlace(t *testing.T) *place {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: to make a cgroup")
+	}
+	h, err := cgroup.Find("/sys/fs/cgroup")
+	if err != nil {
+		t.Skip("needs cgroups: ", err)
+	}
+	p := &place{t: t, hierarchy: h, path: fmt.Sprintf("/evictd-test-act-%d-%d", os.Getpid(), time.Now().UnixNano())}
+	roots := []string{"/sys/fs/cgroup"}
+	if h.Version != cgroup.V2 {
+		roots = []string{"/sys/fs/cgroup/memory", "/sys/fs/cgroup/freezer", "/sys/fs/cgroup/pids"}
+	}
+	t.Cleanup(p.remove)
+	for _, root := range roots {
+		dir := root + p.path
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			t.Skip("needs to make a cgroup: ", err)
+		}
+		p.dirs = append(p.dirs, dir)
+	}
+	// What forks here must not take the machine's pids if the kill fails.
+	limit := filepath.Join(p.dirs[len(p.dirs)-1], "pids.max")
+	if err := os.WriteFile(limit, []byte("500"), 0); err != nil {
+		t.Skip("needs the pids controller: ", err)
+	}
+	return p
+}
+
+func (p *place) remove() {
+	for _, dir := range p.dirs {
+		os.WriteFile(filepath.Join(dir, "freezer.state"), []byte("THAWED"), 0)
+		os.WriteFile(filepath.Join(dir, "cgroup.freeze"), []byte("0"), 0)
+	}
+	for _, dir := range p.dirs {
+		for range 500 {
+			for _, pid := range p.pidsIn(dir) {
+				syscall.Kill(pid, syscall.SIGKILL)
+			}
+			if err := os.Remove(dir); err == nil || errors.Is(err, os.ErrNotExist) {
+				break
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+		if _, err := os.Stat(dir); err == nil {
+			p.t.Errorf("left behind: %s", dir)
+		}
+	}
+}
+
+func (p *place) pidsIn(dir string) []int {
+	content, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
+	if err != nil {
+		return nil
+	}
+	var pids []int
+	for _, field := range splitLines(string(content)) {
+		if pid, err := strconv.Atoi(field); err == nil {
+			pids = append(pids, pid)
+		}
+	}
+	return pids
+}
+
+func splitLines(s string) (lines []string) {
+	start := 0
+	for i := range s {
+		if s[i] == '\n' {
+			lines = append(lines, s[start:i])
+			start = i + 1
+		}
+	}
+	return lines
+}
+
+func (p *place) pids() []int { return p.pidsIn(p.dirs[0]) }
+
+// run starts a command in the cgroup: a shell enters it first.
+func (p *place) run(script string) *exec.Cmd {
+	p.t.Helper()
+	enter := ""
+	for _, dir := range p.dirs {
+		enter += fmt.Sprintf("echo $$ > %s/cgroup.procs; ", dir)
+	}
+	cmd := exec.Command("sh", "-c", enter+script)
+	if err := cmd.Start(); err != nil {
+		p.t.Fatal(err)
+	}
+	p.t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
+	p.await("the command is in the cgroup", func() bool { return slices.Contains(p.pids(), cmd.Process.Pid) })
+	return cmd
+}
+
+func (p *place) await(what string, ok func() bool) {
+	p.t.Helper()
+	deadline := time.Now().Add(20 * time.Second)
+	for !ok() {
+		if time.Now().After(deadline) {
+			p.t.Fatalf("waited in vain until %s", what)
+		}
+		time.Sleep(time.Millisecond)
+	}
+}
+
+func (p *place) container(id string) Container {
+	p.t.Helper()
+	g, err := p.hierarchy.Open(p.path)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	defer g.Close()
+	return Container{ID: id, Name: "c", Cgroup: p.path, CgroupID: g.ID()}
+}
+
+// stops is a Runtime that notes what it was asked.
+type stops struct {
+	mu    sync.Mutex
+	calls []string
+	hang  bool
+	err   error
+}
+
+func (s *stops) note(call string, ctx context.Context) error {
+	s.mu.Lock()
+	s.calls = append(s.calls, call)
+	s.mu.Unlock()
+	if s.hang {
+		<-ctx.Done()
+		return ctx.Err()
+	}
+	return s.err
+}
+
+func (s *stops) StopContainer(ctx context.Context, id string, grace time.Duration) error {
+	return s.note(fmt.Sprintf("container %s %s", id, grace), ctx)
+}
+
+func (s *stops) StopSandbox(ctx context.Context, id string) error { return s.note("sandbox "+id, ctx) }
+
+// heard collects an actuator's reports.
+type heard struct {
+	mu   sync.Mutex
+	list []Progress
+}
+
+func (h *heard) take(p Progress) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	h.list = append(h.list, p)
+}
+
+func (h *heard) stages() (stages []Stage) {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	for _, p := range h.list {
+		stages = append(stages, p.Stage)
+	}
+	return stages
+}
+
+func (h *heard) last() Progress {
+	h.mu.Lock()
+	defer h.mu.Unlock()
+	if len(h.list) == 0 {
+		return Progress{}
+	}
+	return h.list[len(h.list)-1]
+}
+
+func hard(c ...Container) Job {
+	return Job{Order: evict.Order{UID: "u", Pod: "default/p", Hard: true}, SandboxID: "s", Owned: true, Containers: c, Guard: &Guard{}}
+}
+
+func TestKill(t *testing.T) {
+	for _, tc := range []struct{ name, script string }{
+		{"one process", "exec sleep 1000"},
+		{"a tree", "sleep 1000 & sleep 1000 & (sleep 1000 & wait) & wait"},
+		{"ignores what it can", "trap '' TERM INT HUP; sleep 1000 & while :; do wait; done"},
+		{"forks while it is killed", "while :; do sleep 1000 & sleep 0.001; done"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			p := newPlace(t)
+			// A fork bomb of our own making stops by itself.
+			cmd := p.run("ulimit -t 20; " + tc.script)
+			var reports heard
+			runtime := &stops{}
+			k := NewKiller(p.hierarchy, "/proc", runtime, reports.take)
+			k.Evict(t.Context(), hard(p.container("c1")))
+			k.Wait()
+			if pids := p.pids(); len(pids) > 0 {
+				t.Errorf("left in the cgroup: %v", pids)
+			}
+			if err := cmd.Wait(); err == nil {
+				t.Error("the command ended by itself; want it killed")
+			}
+			if got := reports.stages(); !slices.Equal(got, []Stage{Signalled, FirstGone, LastGone, Finished}) {
+				t.Errorf("stages = %v; want all four in order", got)
+			}
+			if last := reports.last(); last.Err != nil || last.Processes < 1 {
+				t.Errorf("last report = %+v; want processes and no error", last)
+			}
+			slices.Sort(runtime.calls)
+			if want := []string{"container c1 0s", "sandbox s"}; !slices.Equal(runtime.calls, want) {
+				t.Errorf("runtime was asked %q; want %q", runtime.calls, want)
+			}
+		})
+	}
+}
+
+// A frozen process of cgroup v1 does not die before it runs again.
+func TestKillFrozen(t *testing.T) {
+	p := newPlace(t)
+	p.run("exec sleep 1000")
+	g, err := p.hierarchy.Open(p.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.Close()
+	if err := g.Freeze(); errors.Is(err, kernel.ErrUnavailable) {
+		t.Skip("needs a freezer: ", err)
+	} else if err != nil {
+		t.Fatal(err)
+	}
+	p.await("it is frozen", func() bool { frozen, err := g.Frozen(); return frozen && err == nil })
+	var reports heard
+	k := NewKiller(p.hierarchy, "/proc", nil, reports.take)
+	k.Evict(t.Context(), hard(p.container("c1")))
+	k.Wait()
+	if pids := p.pids(); len(pids) > 0 {
+		t.Errorf("left in the cgroup: %v", pids)
+	}
+	if last := reports.last(); last.Stage != Finished || last.Err != nil {
+		t.Errorf("last report = %+v; want it finished", last)
+	}
+}
+
+// What must live is not killed, and neither is anything beside it.
+func TestKillRefused(t *testing.T) {
+	p := newPlace(t)
+	cmd := p.run("sleep 1000 & wait")
+	first := cmd.Process.Pid
+	p.await("two processes run", func() bool { return len(p.pids()) == 2 })
+	right := p.container("c1")
+	wrong := right
+	wrong.CgroupID++
+	for name, tc := range map[string]struct {
+		container Container
+		guard     Guard
+		gone      bool
+	}{
+		"holds evictd's like":        {right, Guard{Never: map[int]string{first: "the shim of container c9"}}, false},
+		"holds a second container":   {right, Guard{Inits: map[int]string{first: "c2"}}, false},
+		"another cgroup of the name": {wrong, Guard{}, true},
+	} {
+		t.Run(name, func(t *testing.T) {
+			job := hard(tc.container)
+			job.Guard = &tc.guard
+			for kind, actuate := range map[string]func(report func(Progress)){
+				"killer": func(report func(Progress)) {
+					k := NewKiller(p.hierarchy, "/proc", nil, report)
+					k.Evict(t.Context(), job)
+					k.Wait()
+				},
+				"dry run": func(report func(Progress)) { NewDryRun(p.hierarchy, report).Evict(t.Context(), job) },
+			} {
+				var reports heard
+				actuate(reports.take)
+				last := reports.last()
+				var refusal *WrongVictimError
+				switch {
+				case tc.gone && last.Err != nil:
+					t.Errorf("%s: %+v; want nothing to be done for a cgroup that is gone", kind, last)
+				case !tc.gone && (last.Stage != Refused || !errors.As(last.Err, &refusal)):
+					t.Errorf("%s: %+v; want it refused as the wrong victim", kind, last)
+				}
+			}
+			if got := len(p.pids()); got != 2 {
+				t.Errorf("%d processes are left; want both", got)
+			}
+		})
+	}
+}
+
+// A container whose cgroup is not proven is left to the runtime.
+func TestUnproven(t *testing.T) {
+	h := &cgroup.Hierarchy{}
+	unproven := Container{ID: "c1", Name: "c", Unproven: "its cgroup holds another container"}
+	t.Run("runtime", func(t *testing.T) {
+		var reports heard
+		runtime := &stops{}
+		k := NewKiller(h, "/proc", runtime, reports.take)
+		k.Evict(t.Context(), hard(unproven))
+		k.Wait()
+		if want := []string{"container c1 0s", "sandbox s"}; !slices.Equal(runtime.calls, want) {
+			t.Errorf("runtime was asked %q; want %q", runtime.calls, want)
+		}
+		if last := reports.last(); last.Stage != Finished || last.Err != nil {
+			t.Errorf("last report = %+v; want it finished", last)
+		}
+	})
+	t.Run("no runtime", func(t *testing.T) {
+		var reports heard
+		k := NewKiller(h, "/proc", nil, reports.take)
+		k.Evict(t.Context(), hard(unproven))
+		k.Wait()
+		if last := reports.last(); last.Stage != Refused || last.Err == nil {
+			t.Errorf("last report = %+v; want it refused", last)
+		}
+	})
+}
+
+// A kubelet's sandbox is not evictd's to stop.
+func TestKubeletSandboxIsSpared(t *testing.T) {
+	runtime := &stops{}
+	k := NewKiller(&cgroup.Hierarchy{}, "/proc", runtime, func(Progress) {})
+	job := hard(Container{ID: "c1", Name: "c"})
+	job.Owned = false
+	k.Evict(t.Context(), job)
+	k.Wait()
+	if want := []string{"container c1 0s"}; !slices.Equal(runtime.calls, want) {
+		t.Errorf("runtime was asked %q; want %q", runtime.calls, want)
+	}
+}
+
+func TestSoftThenHardened(t *testing.T) {
+	p := newPlace(t)
+	p.run("trap '' TERM; sleep 1000 & while :; do wait; done")
+	var reports heard
+	runtime := &stops{hang: true}
+	k := NewKiller(p.hierarchy, "/proc", runtime, reports.take)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	job := hard(p.container("c1"))
+	job.Order.Hard, job.Order.Grace = false, 30*time.Second
+	k.Evict(ctx, job)
+	p.await("the runtime is asked", func() bool {
+		runtime.mu.Lock()
+		defer runtime.mu.Unlock()
+		return slices.Contains(runtime.calls, "container c1 30s")
+	})
+	if len(p.pids()) == 0 {
+		t.Fatal("a soft eviction killed by itself")
+	}
+	k.Harden(ctx, "u")
+	p.await("the pod is gone although the runtime hangs", func() bool { return slices.Contains(reports.stages(), LastGone) })
+	if pids := p.pids(); len(pids) > 0 {
+		t.Errorf("left in the cgroup: %v", pids)
+	}
+	cancel()
+	k.Wait()
+	if got := reports.stages(); !slices.Contains(got, Hardened) {
+		t.Errorf("stages = %v; want Hardened among them", got)
+	}
+	k.Harden(ctx, "nobody") // a pod that is not being evicted
+}
+
+func TestSoftFails(t *testing.T) {
+	var reports heard
+	k := NewKiller(&cgroup.Hierarchy{}, "/proc", &stops{err: errors.New("no")}, reports.take)
+	job := hard(Container{ID: "c1", Name: "c"})
+	job.Order.Hard = false
+	k.Evict(t.Context(), job)
+	k.Wait()
+	if last := reports.last(); last.Stage != Refused || last.Err == nil {
+		t.Errorf("last report = %+v; want it refused", last)
+	}
+}
+
+func TestDryRunTouchesNothing(t *testing.T) {
+	p := newPlace(t)
+	p.run("sleep 1000 & wait")
+	p.await("two processes run", func() bool { return len(p.pids()) == 2 })
+	before := p.pids()
+	var reports heard
+	d := NewDryRun(p.hierarchy, reports.take)
+	d.Evict(t.Context(), hard(p.container("c1")))
+	d.Harden(t.Context(), "u")
+	if last := reports.last(); last.Stage != Finished || last.Processes != 2 || last.Err != nil {
+		t.Errorf("report = %+v; want two processes counted", last)
+	}
+	if after := p.pids(); !slices.Equal(before, after) {
+		t.Errorf("processes went from %v to %v", before, after)
+	}
+}

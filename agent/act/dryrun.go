@@ -1,0 +1,61 @@
+package act
+
+import (
+	"context"
+	"errors"
+	"time"
+
+	"github.com/evictd/evictd/kernel/cgroup"
+)
+
+// DryRun is the Actuator that touches nothing: it checks what a Killer would
+// check, counts what it would signal, and reports that.
+type DryRun struct {
+	hierarchy *cgroup.Hierarchy
+	report    func(Progress)
+}
+
+// NewDryRun returns a DryRun that finds cgroups in h.
+func NewDryRun(h *cgroup.Hierarchy, report func(Progress)) *DryRun {
+	return &DryRun{hierarchy: h, report: report}
+}
+
+// Evict implements Actuator.
+func (d *DryRun) Evict(_ context.Context, job Job) {
+	var errs []error
+	processes := 0
+	for _, c := range job.Containers {
+		if c.Cgroup == "" {
+			continue // the runtime would be asked
+		}
+		n, err := d.look(c, job.Guard)
+		if err != nil && !errors.Is(err, cgroup.ErrGone) {
+			errs = append(errs, err)
+		}
+		processes += n
+	}
+	stage := Finished
+	if len(errs) > 0 && processes == 0 {
+		stage = Refused
+	}
+	d.report(Progress{UID: job.Order.UID, Stage: stage, Time: time.Now(), Processes: processes, Err: errors.Join(errs...)})
+}
+
+func (d *DryRun) look(c Container, g *Guard) (processes int, err error) {
+	v, err := open(d.hierarchy, c, g)
+	if err != nil {
+		return 0, err
+	}
+	defer v.close()
+	pids, err := v.group.Procs(nil)
+	if err != nil {
+		return 0, err
+	}
+	if err := g.check(&c, pids); err != nil {
+		return 0, err
+	}
+	return len(pids), nil
+}
+
+// Harden implements Actuator. Nothing was begun, so nothing ends.
+func (d *DryRun) Harden(context.Context, string) {}

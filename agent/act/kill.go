@@ -1,0 +1,209 @@
+package act
+
+import (
+	"cmp"
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/evictd/evictd/kernel"
+	"github.com/evictd/evictd/kernel/cgroup"
+	"github.com/evictd/evictd/kernel/process"
+)
+
+const (
+	// Between looks at a cgroup that is being killed: at first, and at most.
+	firstLook, slowestLook = time.Millisecond, 100 * time.Millisecond
+	// reaped is how many of the largest processes are torn down by us besides
+	// the kernel.
+	reaped = 4
+	// signalRounds bounds how often a cgroup is read again at once for
+	// processes that were forked meanwhile.
+	signalRounds = 8
+	// mostHeld bounds the descriptors that are open at a time, mostSized the
+	// processes that are looked at before they are signalled.
+	mostHeld, mostSized = 512, 64
+)
+
+// victim is a container's cgroup on its way to being empty.
+type victim struct {
+	container Container
+	guard     *Guard
+	group     *cgroup.Cgroup
+	procs     []int // as read last
+	signalled map[int]bool
+	largest   []*process.Process
+}
+
+// open names the container's cgroup by descriptor and makes sure that it is
+// the one that was meant.
+func open(h *cgroup.Hierarchy, c Container, g *Guard) (*victim, error) {
+	group, err := h.Open(c.Cgroup)
+	if err != nil {
+		return nil, err
+	}
+	if id := group.ID(); id != c.CgroupID {
+		group.Close()
+		return nil, fmt.Errorf("cgroup %s is another one by now: %w", c.Cgroup, cgroup.ErrGone)
+	}
+	return &victim{container: c, guard: g, group: group, signalled: map[int]bool{}}, nil
+}
+
+func (v *victim) close() {
+	for _, p := range v.largest {
+		p.Close()
+	}
+	v.largest = nil
+	v.group.Close()
+}
+
+// kill signals every process of the cgroup, the largest first, and again while
+// new ones appear: what forks faster than it is read is caught by the kernel
+// where it can kill a whole cgroup (Linux 5.14, cgroup v2), else by the
+// rounds of drain.
+func (v *victim) kill(proc kernel.FS) error {
+	for round := range signalRounds {
+		var err error
+		if v.procs, err = v.group.Procs(v.procs[:0]); err != nil {
+			return err
+		}
+		if err := v.guard.check(&v.container, v.procs); err != nil {
+			return err
+		}
+		fresh := slices.DeleteFunc(slices.Clone(v.procs), func(pid int) bool { return v.signalled[pid] })
+		if len(fresh) == 0 {
+			return nil
+		}
+		for chunk := range slices.Chunk(fresh, mostHeld) {
+			if err := v.signal(proc, chunk); err != nil {
+				return err
+			}
+		}
+		if round == 0 {
+			if err := v.group.Kill(); err == nil || !errors.Is(err, kernel.ErrUnavailable) {
+				return err
+			}
+		}
+	}
+	return nil
+}
+
+// signal sends SIGKILL to those of the processes that the cgroup still lists
+// once they are held by a descriptor: a pid that was reused since it was read
+// is not listed.
+func (v *victim) signal(proc kernel.FS, pids []int) error {
+	held := make([]sized, 0, len(pids))
+	defer func() {
+		for _, h := range held {
+			if !slices.Contains(v.largest, h.Process) {
+				h.Close()
+			}
+		}
+	}()
+	for _, pid := range pids {
+		p, err := process.Open(pid)
+		if errors.Is(err, process.ErrGone) {
+			continue
+		}
+		if err != nil {
+			return err
+		}
+		h := sized{Process: p}
+		if len(pids) <= mostSized {
+			h.size, _ = process.Resident(proc, pid) // gone meanwhile: 0
+		}
+		held = append(held, h)
+	}
+	still, err := v.group.Procs(nil)
+	if err != nil {
+		return err
+	}
+	slices.SortStableFunc(held, func(a, b sized) int { return cmp.Compare(b.size, a.size) })
+	for _, h := range held {
+		if _, listed := slices.BinarySearch(still, h.PID()); !listed {
+			continue
+		}
+		if err := h.Signal(unix.SIGKILL); err != nil {
+			if errors.Is(err, process.ErrGone) {
+				continue
+			}
+			return fmt.Errorf("kill process %d of %s: %w", h.PID(), v.container.Cgroup, err)
+		}
+		v.signalled[h.PID()] = true
+		if len(v.largest) < reaped {
+			v.largest = append(v.largest, h.Process)
+		}
+	}
+	return nil
+}
+
+// sized is a held process and its resident memory, in bytes.
+type sized struct {
+	*process.Process
+	size uint64
+}
+
+// drain waits until nothing of the cgroup runs any more, killing what was
+// forked and thawing what is frozen on the way, and calls first when the first
+// process has gone.
+func (v *victim) drain(ctx context.Context, proc kernel.FS, first func()) error {
+	wait := firstLook
+	timer := time.NewTimer(wait)
+	defer timer.Stop()
+	for {
+		if frozen, err := v.group.Frozen(); err == nil && frozen {
+			// A frozen task does not die before it runs again.
+			if err := v.group.Thaw(); err != nil && !errors.Is(err, cgroup.ErrGone) {
+				return fmt.Errorf("thaw %s: %w", v.container.Cgroup, err)
+			}
+		}
+		if err := v.kill(proc); err != nil && !errors.Is(err, cgroup.ErrGone) {
+			return err
+		}
+		if len(v.procs) < len(v.signalled) {
+			first()
+		}
+		if len(v.procs) == 0 && v.exited() {
+			return nil
+		}
+		select {
+		case <-ctx.Done():
+			return fmt.Errorf("%s still holds %d processes: %w", v.container.Cgroup, len(v.procs), ctx.Err())
+		case <-timer.C:
+		}
+		wait = min(2*wait, slowestLook)
+		timer.Reset(wait)
+	}
+}
+
+// exited reports whether the largest processes have let go of their memory: a
+// cgroup stops listing a process when its last thread begins to exit, its
+// pidfd becomes readable when it has.
+func (v *victim) exited() bool {
+	for _, p := range v.largest {
+		if gone, err := p.Exited(); err == nil && !gone {
+			return false
+		}
+	}
+	return true
+}
+
+// reap tears down the memory of the largest processes besides the kernel,
+// which matters where they get little CPU.
+func (v *victim) reap() {
+	for _, p := range v.largest {
+		for range reapTries {
+			err := p.Release()
+			if !errors.Is(err, unix.EAGAIN) {
+				break
+			}
+		}
+	}
+}
+
+// reapTries bounds the attempts on a process whose memory map is contended.
+const reapTries = 5

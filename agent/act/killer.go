@@ -1,0 +1,197 @@
+package act
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/evictd/evictd/kernel"
+	"github.com/evictd/evictd/kernel/cgroup"
+)
+
+// Killer is the Actuator that acts. It is safe for concurrent use.
+type Killer struct {
+	hierarchy *cgroup.Hierarchy
+	proc      kernel.FS
+	runtime   Runtime
+	report    func(Progress)
+
+	work sync.WaitGroup
+	mu   sync.Mutex
+	soft map[string]*softly // by UID
+}
+
+// softly is a pod whose grace period runs.
+type softly struct {
+	job    Job
+	cancel context.CancelFunc // of the request to stop
+}
+
+// NewKiller returns a Killer that finds cgroups in h and processes in proc. Its
+// report is called from several goroutines and must not block. runtime may be
+// nil where none is declared: only proven cgroups can be killed then.
+func NewKiller(h *cgroup.Hierarchy, proc kernel.FS, runtime Runtime, report func(Progress)) *Killer {
+	return &Killer{hierarchy: h, proc: proc, runtime: runtime, report: report, soft: map[string]*softly{}}
+}
+
+// Wait returns when all that was begun has ended. It must not run beside Evict.
+func (k *Killer) Wait() { k.work.Wait() }
+
+// Evict implements Actuator.
+func (k *Killer) Evict(ctx context.Context, job Job) {
+	if !job.Order.Hard {
+		k.stop(ctx, job)
+		return
+	}
+	k.kill(ctx, job)
+}
+
+// Harden implements Actuator.
+func (k *Killer) Harden(ctx context.Context, uid string) {
+	k.mu.Lock()
+	s := k.soft[uid]
+	delete(k.soft, uid)
+	k.mu.Unlock()
+	if s == nil {
+		return // it has stopped meanwhile
+	}
+	k.tell(uid, Hardened, 0, nil)
+	k.kill(ctx, s.job)
+	s.cancel()
+}
+
+func (k *Killer) tell(uid string, stage Stage, processes int, err error) {
+	k.report(Progress{UID: uid, Stage: stage, Time: time.Now(), Processes: processes, Err: err})
+}
+
+// kill signals all that can be killed directly, and leaves the rest to a
+// goroutine.
+func (k *Killer) kill(ctx context.Context, job Job) {
+	uid := job.Order.UID
+	var victims []*victim
+	var errs []error
+	signalled := 0
+	for _, c := range job.Containers {
+		if c.Cgroup == "" {
+			continue
+		}
+		v, err := open(k.hierarchy, c, job.Guard)
+		if err == nil {
+			if err = v.kill(k.proc); err != nil {
+				v.close()
+			}
+		}
+		switch {
+		case errors.Is(err, cgroup.ErrGone):
+		case err != nil:
+			errs = append(errs, err)
+		default:
+			signalled += len(v.signalled)
+			victims = append(victims, v)
+		}
+	}
+	k.tell(uid, Signalled, signalled, nil)
+	k.work.Go(func() {
+		for _, v := range victims {
+			v.reap()
+		}
+		errs = append(errs, k.finish(ctx, job, victims)...)
+		for _, v := range victims {
+			v.close()
+		}
+		err := errors.Join(errs...)
+		stage := Finished
+		if signalled == 0 && err != nil {
+			stage = Refused
+		}
+		k.tell(uid, stage, signalled, err)
+	})
+}
+
+// finish waits for the killed cgroups to empty while the runtime is told. What
+// could not be killed directly the runtime kills.
+func (k *Killer) finish(ctx context.Context, job Job, victims []*victim) []error {
+	uid := job.Order.UID
+	var once sync.Once
+	first := func() { once.Do(func() { k.tell(uid, FirstGone, 0, nil) }) }
+	var drains, stops sync.WaitGroup
+	drained := make([]error, len(victims))
+	for i, v := range victims {
+		drains.Go(func() { drained[i] = v.drain(ctx, k.proc, first) })
+	}
+	stopped := make([]error, len(job.Containers))
+	for i, c := range job.Containers {
+		stops.Go(func() { stopped[i] = k.stopContainer(ctx, c, 0) })
+	}
+	drains.Wait()
+	if len(victims) > 0 && errors.Join(drained...) == nil {
+		first()
+		k.tell(uid, LastGone, 0, nil)
+	}
+	stops.Wait()
+	return append(append(drained, stopped...), k.stopSandbox(ctx, job))
+}
+
+// stopSandbox ends the sandbox of a pod that is evictd's to end, and with it
+// the shared memory that it holds.
+func (k *Killer) stopSandbox(ctx context.Context, job Job) error {
+	if !job.Owned || k.runtime == nil || job.SandboxID == "" {
+		return nil
+	}
+	if err := k.runtime.StopSandbox(ctx, job.SandboxID); err != nil {
+		return fmt.Errorf("stop sandbox: %w", err)
+	}
+	return nil
+}
+
+func (k *Killer) stopContainer(ctx context.Context, c Container, grace time.Duration) error {
+	if k.runtime == nil {
+		if c.Cgroup == "" {
+			return fmt.Errorf("container %s: %s, and there is no runtime that could stop it", c.Name, c.Unproven)
+		}
+		return nil
+	}
+	if err := k.runtime.StopContainer(ctx, c.ID, grace); err != nil {
+		return fmt.Errorf("stop container %s: %w", c.Name, err)
+	}
+	return nil
+}
+
+// stop asks the runtime to stop the pod within its grace.
+func (k *Killer) stop(ctx context.Context, job Job) {
+	uid := job.Order.UID
+	stopping, cancel := context.WithCancel(ctx)
+	k.mu.Lock()
+	k.soft[uid] = &softly{job: job, cancel: cancel}
+	k.mu.Unlock()
+	k.tell(uid, Signalled, 0, nil)
+	k.work.Go(func() {
+		defer cancel()
+		errs := make([]error, len(job.Containers))
+		var stops sync.WaitGroup
+		for i, c := range job.Containers {
+			stops.Go(func() { errs[i] = k.stopContainer(stopping, c, job.Order.Grace) })
+		}
+		stops.Wait()
+		k.mu.Lock()
+		_, mine := k.soft[uid]
+		delete(k.soft, uid)
+		k.mu.Unlock()
+		if !mine {
+			return // hardened: whoever did that reports the end
+		}
+		err := errors.Join(errs...)
+		if err == nil {
+			k.tell(uid, LastGone, 0, nil)
+			err = k.stopSandbox(ctx, job)
+		}
+		stage := Finished
+		if !slices.Contains(errs, nil) {
+			stage = Refused
+		}
+		k.tell(uid, stage, 0, err)
+	})
+}

@@ -1,0 +1,380 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"log/slog"
+	"net"
+	"os"
+	"runtime"
+	"sync"
+	"time"
+
+	"github.com/evictd/evictd/agent/act"
+	"github.com/evictd/evictd/agent/config"
+	"github.com/evictd/evictd/agent/control"
+	"github.com/evictd/evictd/agent/lanes"
+	"github.com/evictd/evictd/agent/metrics"
+	"github.com/evictd/evictd/agent/pods"
+	"github.com/evictd/evictd/agent/signal"
+	"github.com/evictd/evictd/agent/state"
+	"github.com/evictd/evictd/agent/systemd"
+	"github.com/evictd/evictd/agent/version"
+	"github.com/evictd/evictd/cri"
+	"github.com/evictd/evictd/kernel"
+	"github.com/evictd/evictd/kernel/cgroup"
+)
+
+// Run is the daemon: it returns nil when ctx ends, and an error when it can't
+// start or one of its parts has failed.
+func Run(ctx context.Context, o Options) error {
+	ctx, cancel := context.WithCancelCause(ctx)
+	defer cancel(nil)
+	log, flush := startLog(o)
+	defer flush()
+	d, err := build(o, log)
+	if err != nil {
+		return err
+	}
+	defer d.close()
+	g := group{cancel: cancel}
+	d.start(ctx, &g)
+	<-ctx.Done()
+	d.notifier.Stopping()
+	g.wait.Wait()
+	if err := d.save(); err != nil {
+		log.Error("state not saved", "error", err)
+	}
+	if err := context.Cause(ctx); !errors.Is(err, context.Canceled) {
+		return err
+	}
+	log.Info("stopped")
+	return nil
+}
+
+// startLog begins to log; flush writes out what is left.
+func startLog(o Options) (log *droppingLog, flush func()) {
+	sink := systemd.NewLog(o.Stderr, systemd.Format{
+		JSON: o.LogFormat == "json", Level: o.LogLevel, Journal: systemd.ToJournal(),
+	})
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		sink.Run(ctx) // the sink is where an error of it would be told
+	}()
+	return &droppingLog{Logger: slog.New(sink.Handler()), dropped: sink.Dropped}, func() {
+		cancel()
+		<-done
+	}
+}
+
+// droppingLog is a logger that never waits, and tells how many lines that cost.
+type droppingLog struct {
+	*slog.Logger
+	dropped func() uint64
+}
+
+// slowestTurn is how long the loop may be silent and still count as healthy.
+const slowestTurn = 10 * time.Second
+
+// group runs the daemon's parts; the first that fails ends all.
+type group struct {
+	wait   sync.WaitGroup
+	cancel context.CancelCauseFunc
+}
+
+func (g *group) run(name string, f func() error) {
+	g.wait.Go(func() {
+		if err := f(); err != nil {
+			g.cancel(fmt.Errorf("%s: %w", name, err))
+		}
+	})
+}
+
+// daemon is all that runs.
+type daemon struct {
+	options   Options
+	config    *config.Config // at the start
+	log       *droppingLog
+	store     *state.Store
+	bootID    string
+	runtime   *cri.Client // nil where it is declared absent
+	inventory *pods.Inventory
+	killer    *act.Killer
+	poll      *lanes.Poll
+	pollRead  *lanes.Memory
+	loop      *loop
+	board     *board
+	metrics   *metrics.Metrics
+	notifier  *systemd.Notifier
+	keeper    *keeper
+	reports   *reports
+	control   net.Listener
+	web       net.Listener
+	closers   []func() error
+}
+
+func (d *daemon) close() {
+	for i := len(d.closers) - 1; i >= 0; i-- {
+		if err := d.closers[i](); err != nil {
+			d.log.Debug("close", "error", err)
+		}
+	}
+}
+
+// build opens and connects everything, and starts nothing.
+func build(o Options, log *droppingLog) (_ *daemon, err error) {
+	d := &daemon{options: o, log: log}
+	defer func() {
+		if err != nil {
+			d.close()
+		}
+	}()
+	cfg, err := config.Load(config.Options{Path: o.ConfigPath, PathGiven: o.ConfigGiven, KubeletPath: o.KubeletConfigPath, DryRun: o.DryRun})
+	if err != nil {
+		return nil, err
+	}
+	for _, n := range cfg.Notices {
+		log.Warn("configuration", "notice", n.String())
+	}
+	d.config = cfg
+	if d.store, err = state.Open(o.StateDir); err != nil {
+		return nil, fmt.Errorf("%w (--state-dir names another place)", err)
+	}
+	d.closers = append(d.closers, d.store.Close)
+	hierarchy, err := cgroup.Find(kernel.FS(o.Cgroupfs))
+	if err != nil {
+		return nil, err
+	}
+	if d.notifier, err = systemd.NewNotifier(); err != nil {
+		return nil, err
+	}
+	if err := d.listen(); err != nil {
+		return nil, err
+	}
+	d.metrics = metrics.New(metricsBuild(), log.dropped)
+	if err := d.buildObservers(cfg, hierarchy); err != nil {
+		return nil, err
+	}
+	d.buildLoop(cfg, hierarchy)
+	return d, d.restore()
+}
+
+func metricsBuild() metrics.Build {
+	b := version.Of()
+	return metrics.Build{Version: b.Version, Revision: b.Revision, GoVersion: b.Go}
+}
+
+func (d *daemon) listen() (err error) {
+	if err := metrics.CheckWebConfig(d.options.WebConfigFile); err != nil {
+		return err
+	}
+	if d.control, err = control.Listen(d.options.ControlSocket); err != nil {
+		return fmt.Errorf("%w (--control-socket names another place)", err)
+	}
+	d.closers = append(d.closers, ignoreClosed(d.control.Close))
+	if d.options.WebAddress == "" {
+		return nil
+	}
+	if d.web, err = net.Listen("tcp", d.options.WebAddress); err != nil {
+		return fmt.Errorf("serve metrics: %w (--web.listen-address names another place)", err)
+	}
+	d.closers = append(d.closers, ignoreClosed(d.web.Close))
+	return nil
+}
+
+// ignoreClosed makes a second Close no error: whoever serves on a listener
+// closes it.
+func ignoreClosed(f func() error) func() error {
+	return func() error {
+		if err := f(); err != nil && !errors.Is(err, net.ErrClosed) {
+			return err
+		}
+		return nil
+	}
+}
+
+// buildObservers connects what is observed: the runtime's pods and the node's
+// memory.
+func (d *daemon) buildObservers(cfg *config.Config, h *cgroup.Hierarchy) error {
+	o := d.options
+	procfs := kernel.FS(o.Procfs)
+	inventory := pods.Options{
+		Hierarchy: h, Procfs: procfs, CgroupRoot: cfg.CgroupRoot,
+		TrustAnnotations: cfg.TrustAnnotations, KubeletAbsent: cfg.Kubelet == config.KubeletAbsent, Log: d.log.Logger,
+	}
+	var sources []pods.Source
+	if cfg.RuntimeEndpoint != config.RuntimeNone {
+		endpoint, err := endpointOf(cfg.RuntimeEndpoint, o.Rootfs)
+		if err != nil {
+			return err
+		}
+		if d.runtime, err = cri.Connect(endpoint); err != nil {
+			return err
+		}
+		d.closers = append(d.closers, d.runtime.Close)
+		sources = append(sources, pods.NewCRI(d.runtime, endpoint))
+	}
+	inventory.Sources = sources
+	d.inventory = pods.New(inventory)
+	d.closers = append(d.closers, d.inventory.Close)
+
+	memory := lanes.MemoryOptions{
+		Procfs: procfs, Hierarchy: h, CgroupRoot: cfg.CgroupRoot,
+		CountCache: cfg.MemoryAccounting == config.AccountingAvailable,
+	}
+	var err error
+	if d.pollRead, err = lanes.OpenMemory(memory); err != nil {
+		return err
+	}
+	d.closers = append(d.closers, d.pollRead.Close)
+	d.poll = lanes.NewPoll(func(now time.Time, into *signal.Observations) { d.pollRead.Read(now, into) }, runtime.NumCPU())
+	loopRead, err := lanes.OpenMemory(memory)
+	if err != nil {
+		return err
+	}
+	d.closers = append(d.closers, loopRead.Close)
+	d.loop = &loop{memory: loopRead}
+	return nil
+}
+
+// buildLoop completes the loop, the actuators and what shows them.
+func (d *daemon) buildLoop(cfg *config.Config, h *cgroup.Hierarchy) {
+	procfs := kernel.FS(d.options.Procfs)
+	d.board = &board{
+		options: d.options, started: time.Now(), hierarchy: h, inventory: d.inventory,
+		records: &records{}, poll: d.poll,
+	}
+	d.board.loaded.Store(&loading{at: time.Now()})
+	d.keeper = &keeper{wake: make(chan struct{}, 1)}
+	d.reports = newReports(d)
+
+	var stopper act.Runtime
+	if d.runtime != nil {
+		stopper = d.runtime
+	}
+	d.killer = act.NewKiller(h, procfs, stopper, d.reports.take)
+	l := d.loop
+	l.log, l.inventory, l.records, l.observer = d.log.Logger, d.inventory, d.board.records, d.reports
+	l.killer, l.dryRun = d.killer, act.NewDryRun(h, d.reports.take)
+	l.stalls = stalls{proc: procfs}
+	l.config, l.policy = cfg, cfg.Policy(layout)
+	l.facts = d.facts(h)
+}
+
+// start sets everything going.
+func (d *daemon) start(ctx context.Context, g *group) {
+	alarms := make(chan lanes.Raise, 1)
+	reloads := make(chan *config.Config)
+	d.arm(d.loop.config)
+	d.metrics.ConfigLoaded(time.Now())
+	d.log.Info("starting", "version", version.Of().String(), "cgroups", d.board.hierarchy.Version.String(),
+		"thresholds", describeThresholds(d.loop.policy))
+
+	g.run("service manager", func() error { return d.notifier.Run(ctx) })
+	g.run("inventory", func() error { return d.inventory.Run(ctx) })
+	g.run("poll lane", func() error { return d.poll.Run(ctx, alarms) })
+	g.run("control socket", func() error { return control.New(d.board, d.log.Logger).Serve(ctx, d.control) })
+	if d.web != nil {
+		g.run("web server", func() error {
+			return metrics.Serve(ctx, d.web, metrics.Mux(d.metrics.Handler(d.log.Logger), &d.reports.beat, slowestTurn, d.checks()...), d.options.WebConfigFile, d.log.Logger)
+		})
+	}
+	g.run("state", func() error { d.keeper.run(ctx, d.save, d.log.Logger); return nil })
+	g.run("reload", func() error { d.reload(ctx, reloads); return nil })
+	g.run("loop", func() error {
+		d.loop.run(ctx, alarms, d.reports.progress, reloads)
+		d.killer.Wait()
+		return nil
+	})
+}
+
+// arm tells everyone which thresholds are in force.
+func (d *daemon) arm(cfg *config.Config) {
+	policy := cfg.Policy(layout)
+	var marks []signal.Threshold
+	for _, t := range policy.Thresholds {
+		marks = append(marks, t.Threshold)
+	}
+	d.poll.Arm(marks)
+	d.metrics.Policy(policy)
+}
+
+// reload reads the configuration again when asked to. What is wrong with it
+// changes nothing.
+func (d *daemon) reload(ctx context.Context, reloads chan<- *config.Config) {
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-d.options.Reload:
+		}
+		d.notifier.Reloading()
+		o := d.options
+		cfg, err := config.Load(config.Options{Path: o.ConfigPath, PathGiven: o.ConfigGiven, KubeletPath: o.KubeletConfigPath, DryRun: o.DryRun})
+		before := d.board.loaded.Load()
+		if err != nil {
+			d.metrics.ConfigRejected()
+			d.board.loaded.Store(&loading{at: before.at, error: err.Error()})
+			d.log.Error("configuration not reloaded, the old one stays in force", "error", err)
+			d.notifier.Ready("configuration not reloaded")
+			continue
+		}
+		select {
+		case reloads <- cfg:
+		case <-ctx.Done():
+			return
+		}
+		for _, field := range needRestart(d.config, cfg) {
+			d.log.Warn("changed configuration counts from the next start on", "field", field)
+		}
+		d.inventory.Configure(cfg.TrustAnnotations, cfg.Kubelet == config.KubeletAbsent)
+		d.arm(cfg)
+		d.metrics.ConfigLoaded(time.Now())
+		d.board.loaded.Store(&loading{at: time.Now()})
+		d.log.Info("configuration reloaded", "files", cfg.Files)
+		for _, n := range cfg.Notices {
+			d.log.Warn("configuration", "notice", n.String())
+		}
+		d.notifier.Ready("")
+	}
+}
+
+// needRestart names the fields that differ and are only looked at when evictd
+// starts.
+func needRestart(started, now *config.Config) (fields []string) {
+	if now.RuntimeEndpoint != started.RuntimeEndpoint {
+		fields = append(fields, "runtimeEndpoint")
+	}
+	if now.CgroupRoot != started.CgroupRoot {
+		fields = append(fields, "cgroupRoot")
+	}
+	if now.MemoryAccounting != started.MemoryAccounting {
+		fields = append(fields, "memoryAccounting")
+	}
+	return fields
+}
+
+// endpointOf returns the runtime's socket: the configured one, else the first
+// of the usual ones that is there, else the most usual, which may appear.
+func endpointOf(configured, rootfs string) (string, error) {
+	if configured != "" {
+		return configured, nil
+	}
+	candidates := cri.DefaultEndpoints()
+	for _, endpoint := range candidates {
+		path, err := cri.SocketPath(endpoint)
+		if err != nil {
+			return "", err
+		}
+		if rootfs != "/" {
+			path = rootfs + path
+		}
+		if _, err := os.Stat(path); err == nil {
+			return "unix://" + path, nil
+		}
+	}
+	return candidates[0], nil
+}

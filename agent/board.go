@@ -1,0 +1,223 @@
+package agent
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"sync/atomic"
+	"time"
+
+	"github.com/evictd/evictd/agent/config"
+	"github.com/evictd/evictd/agent/control"
+	"github.com/evictd/evictd/agent/evict"
+	"github.com/evictd/evictd/agent/lanes"
+	"github.com/evictd/evictd/agent/pods"
+	"github.com/evictd/evictd/agent/signal"
+	"github.com/evictd/evictd/agent/version"
+	"github.com/evictd/evictd/kernel"
+	"github.com/evictd/evictd/kernel/cgroup"
+	"github.com/evictd/evictd/kernel/meminfo"
+)
+
+// board is where the loop's last view hangs, for evictctl to see. It answers
+// from what the loop knew and never asks it.
+type board struct {
+	options   Options
+	started   time.Time
+	hierarchy *cgroup.Hierarchy
+	inventory *pods.Inventory
+	records   *records
+	poll      *lanes.Poll
+	view      atomic.Pointer[View]
+	loaded    atomic.Pointer[loading]
+	warnings  []string // found at the start
+}
+
+// loading is how the configuration came into force.
+type loading struct {
+	at    time.Time
+	error string // of the last attempt to reload
+}
+
+// Status implements control.Source.
+func (b *board) Status() control.Status {
+	now := time.Now()
+	s := control.Status{
+		Version: version.Of().String(), PID: os.Getpid(), Started: b.started, At: now,
+		Node: control.Node{
+			Name: hostname(), ProcFS: b.options.Procfs, CgroupFS: b.options.Cgroupfs,
+			CgroupVersion: b.hierarchy.Version.String(),
+		},
+		Records: b.records.snapshot(),
+		Lanes:   control.List[control.Lane]{b.lane(now)},
+	}
+	s.Warnings = append(s.Warnings, b.warnings...)
+	s.Runtime = runtimeStatus(b.inventory.Status())
+	if l := b.loaded.Load(); l != nil {
+		s.Config.LoadedAt, s.Config.LastReloadError = l.at, l.error
+	}
+	v := b.view.Load()
+	if v == nil {
+		s.Warnings = append(s.Warnings, "the first observation is not complete yet")
+		return s
+	}
+	s.Mode = control.Mode{DryRun: v.Mode.dryRun, Why: v.Mode.why}
+	s.Signals = control.Signals(v.Policy, v.Observations, &v.State, v.Orders.Held, now)
+	s.Conditions = v.Orders.Conditions
+	s.Victims = v.State.Victims
+	s.Futile = v.Orders.Futile
+	s.Config.Files = v.Config.Files
+	s.Pods = control.Pods{Count: len(v.Snapshot.Pods), Eligible: v.eligible()}
+	s.Warnings = append(s.Warnings, v.warnings()...)
+	return s
+}
+
+// eligible counts the pods that memory pressure could evict.
+func (v *View) eligible() int {
+	ranked, _ := v.Policy.Rank(v.Snapshot.Pods, signal.MemoryAvailable, &v.State, v.Time)
+	return len(ranked)
+}
+
+func (v *View) warnings() []string {
+	var w []string
+	for _, n := range v.Config.Notices {
+		w = append(w, n.String())
+	}
+	if len(v.Snapshot.Pods) > 0 && v.eligible() == 0 {
+		w = append(w, "no pod may be evicted: pressure can't be relieved")
+	}
+	if unwatched := v.unwatched(); unwatched != "" {
+		w = append(w, unwatched)
+	}
+	return w
+}
+
+// unwatched names the thresholds that nothing here observes.
+func (v *View) unwatched() string {
+	names := ""
+	var seen [signal.Count]bool
+	for _, t := range v.Policy.Thresholds {
+		if v.Observations[t.Signal].Status == signal.NotObserved && !t.Copy && !seen[t.Signal] {
+			seen[t.Signal] = true
+			if names != "" {
+				names += ", "
+			}
+			names += t.Signal.String()
+		}
+	}
+	if names == "" {
+		return ""
+	}
+	return "configured but not observed by this version: " + names
+}
+
+func (b *board) lane(now time.Time) control.Lane {
+	up, why := laneState(b.poll, now)
+	period := b.poll.Period().Seconds()
+	return control.Lane{Name: b.poll.Name(), Up: up, Why: why, PeriodSeconds: &period}
+}
+
+// lateness is how long beyond its period a lane may be silent.
+const lateness = 2 * time.Second
+
+func laneState(p *lanes.Poll, now time.Time) (up bool, why string) {
+	beat := p.Beat()
+	switch silent := now.Sub(beat); {
+	case beat.IsZero():
+		return false, "has not read yet"
+	case silent > p.Period()+lateness:
+		return false, fmt.Sprintf("has been silent for %s", silent.Round(time.Millisecond))
+	}
+	return true, ""
+}
+
+func runtimeStatus(s pods.Status) control.Runtime {
+	return control.Runtime{
+		Endpoint: s.Endpoint, DeclaredAbsent: s.DeclaredAbsent, Connected: s.Connected,
+		Name: s.RuntimeName, Version: s.RuntimeVersion, Error: s.Error, LastSync: s.LastSync,
+	}
+}
+
+func hostname() string {
+	name, err := os.Hostname()
+	if err != nil {
+		return ""
+	}
+	return name
+}
+
+var errNoView = errors.New("the first observation is not complete yet; try again in a second")
+
+// Explain implements control.Source: today's ranking for a signal.
+func (b *board) Explain(s signal.Signal) (control.Explanation, error) {
+	v := b.view.Load()
+	if v == nil {
+		return control.Explanation{}, errNoView
+	}
+	now := time.Now()
+	ranked, exempt := v.Policy.Rank(v.Snapshot.Pods, s, &v.State, now)
+	e := control.Explanation{
+		At: v.Time, Signal: s, Exempt: exempt,
+		Observation: control.Signals(v.Policy, v.Observations, &v.State, v.Orders.Held, now)[s],
+	}
+	for i, r := range ranked {
+		e.Ranking = append(e.Ranking, b.candidate(s, v, ranked, i, r))
+	}
+	for _, o := range b.inventory.NotOurs() {
+		e.NotOurs = append(e.NotOurs, control.Outsider{Cgroup: o.Cgroup, Processes: o.Processes, MemoryBytes: o.Memory, Command: o.Command})
+	}
+	if s.IsMemory() {
+		e.Memory = b.leftOut()
+		e.Notes = append(e.Notes, "swap is ignored, as the kubelet ignores it")
+		if v.Config.MemoryAccounting == config.AccountingKubelet {
+			e.Notes = append(e.Notes, "active file cache counts as used, as the kubelet counts it; memoryAccounting: available counts it as reclaimable")
+		}
+	}
+	if v.Mode.dryRun {
+		e.Notes = append(e.Notes, "dry run: nothing is evicted")
+	}
+	if o := v.Observations[s]; o.Status == signal.NotObserved {
+		e.Notes = append(e.Notes, "the signal is not observed here; the ranking is what it would be")
+	}
+	return e, nil
+}
+
+func (b *board) candidate(s signal.Signal, v *View, ranked []evict.Ranked, i int, r evict.Ranked) control.Candidate {
+	pod := &v.Snapshot.Pods[r.Index()]
+	about := b.inventory.Describe(r.UID)
+	c := control.Candidate{
+		Ranked: r, QoS: pod.QoSClass(), RequestOrigin: about.RequestOrigin,
+		IgnoredAnnotations: about.Ignored, Why: control.Why(s, ranked, i),
+	}
+	for j := range pod.Containers {
+		container := &pod.Containers[j]
+		shown := control.Container{Name: container.Name}
+		for _, h := range v.Snapshot.Handles[r.UID].Containers {
+			if h.Name == container.Name {
+				shown.Cgroup = h.Cgroup
+			}
+		}
+		if s.IsMemory() {
+			if pod.HasStats {
+				usage := container.Usage.Memory
+				shown.Usage = &usage
+			}
+			if q := container.Resources.Requests.Memory; q != nil {
+				request := q.Value()
+				shown.Request = &request
+			}
+		}
+		c.Containers = append(c.Containers, shown)
+	}
+	return c
+}
+
+// leftOut reads what no signal sees.
+func (b *board) leftOut() *control.LeftOut {
+	info, err := meminfo.Read(kernel.FS(b.options.Procfs))
+	if err != nil {
+		return &control.LeftOut{}
+	}
+	unaccounted, total, free := int64(info.Unaccounted()), int64(info.SwapTotal), int64(info.SwapFree)
+	return &control.LeftOut{UnaccountedBytes: &unaccounted, SwapTotalBytes: &total, SwapFreeBytes: &free}
+}

@@ -1,0 +1,41 @@
+// Package agent is the daemon: it wires readings, the decision, the actuator
+// and what people see of them into one [Run].
+//
+// Data go one way: kernel and runtime are observed, agent/evict decides, the
+// actuator acts, and a record is made. What is on the left knows nothing of
+// what is on its right. These hold everywhere:
+//
+//  1. Absent is not zero. A number that a kill depends on is a value or an
+//     error. A signal that can't be read is skipped, reported and counted; the
+//     others go on.
+//  2. Hard never waits for soft; hard memory never waits for disk. A slow stop,
+//     a hung runtime or a stuck filesystem delays nothing but itself.
+//  3. One decision. The daemon, its dry run, the replay of scenarios and the
+//     explanation call the same functions.
+//  4. Confirm, act, settle. An alarm is confirmed by a fresh reading. What a
+//     victim is expected to free (its resident anonymous memory) is subtracted
+//     from the deficit until it is back, the victim is gone, or nothing has
+//     moved for the settle timeout. Where evicting can't help, one pod goes per
+//     back-off, and the record names who else holds the memory.
+//  5. Never a wrong victim. What is killed is the cgroup that the runtime names
+//     for one container, never one that holds evictd, pid 1, a runtime, a shim,
+//     a kubelet or a second container, by what they are and not by name. The
+//     sandbox's process goes through the runtime. What can't be proven is
+//     stopped through the runtime. Ties are broken by a total order.
+//  6. Every lane may fail; the next best takes over and says so.
+//  7. Dry run is the same run with another actuator. A would-be victim counts
+//     as gone until the episode ends, and is reported once.
+//  8. A restart loses nothing that matters, and believes nothing that no longer
+//     holds.
+//  9. Bad input gets a clear error and changes nothing.
+//  10. Under the pressure that it handles, evictd itself keeps running: the
+//     kill does no I/O that can block, takes no lock that slow work holds, and
+//     writes no log by itself.
+//  11. A node has one owner. While a kubelet's sandboxes are there and nothing
+//     can mark their pods Failed, evictd only watches, unless told otherwise;
+//     and even then it never stops a kubelet's sandbox.
+//  12. Cache alone is no emergency: a crossing that active file pages explain
+//     waits for ten seconds, or until reclaim stalls.
+//  13. evictd knows where it is: if it does not find itself in exactly one
+//     cgroup of the tree that it reads, it does not act.
+package agent

@@ -1,0 +1,97 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"log/slog"
+	"time"
+
+	"github.com/evictd/evictd/agent/evict"
+	"github.com/evictd/evictd/agent/state"
+	"github.com/evictd/evictd/kernel"
+	"github.com/evictd/evictd/kernel/process"
+)
+
+// keeper writes the state when poked, on a goroutine of its own.
+type keeper struct{ wake chan struct{} }
+
+// poke asks for the state to be written soon. It never waits.
+func (k *keeper) poke() {
+	select {
+	case k.wake <- struct{}{}:
+	default:
+	}
+}
+
+// run writes until ctx ends. A disk that is full is told once, until it is not.
+func (k *keeper) run(ctx context.Context, save func() error, log *slog.Logger) {
+	failing := false
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-k.wake:
+		}
+		err := save()
+		if err != nil && !failing {
+			log.Error("state not saved, a restart would forget it", "error", err)
+		}
+		failing = err != nil
+	}
+}
+
+func (d *daemon) clock(now time.Time) (state.Clock, error) {
+	uptime, err := process.Uptime()
+	return state.Clock{BootID: d.bootID, Uptime: uptime, Now: now}, err
+}
+
+// save writes what the loop knew last.
+func (d *daemon) save() error {
+	saved := state.Saved{Records: d.board.records.snapshot()}
+	if v := d.board.view.Load(); v != nil {
+		saved.Decision = v.State
+	} else {
+		return nil // nothing has been decided yet, and what was kept stays
+	}
+	clock, err := d.clock(time.Now())
+	if err != nil {
+		return err
+	}
+	return d.store.Save(saved, clock)
+}
+
+// restore takes over what an earlier run left.
+func (d *daemon) restore() (err error) {
+	if d.bootID, err = process.BootID(kernel.FS(d.options.Procfs)); err != nil {
+		return err
+	}
+	clock, err := d.clock(time.Now())
+	if err != nil {
+		return err
+	}
+	saved, note, err := d.store.Load(clock)
+	var corrupt *state.CorruptError
+	if errors.As(err, &corrupt) {
+		d.log.Error("state of an earlier run can't be used", "error", err)
+		d.board.warnings = append(d.board.warnings, err.Error())
+	} else if err != nil {
+		return err
+	}
+	if note != "" {
+		d.log.Info("state of an earlier run", "note", note)
+	}
+	d.loop.state = saved.Decision
+	d.board.records.restore(saved.Records)
+	if n := len(saved.Decision.Victims); n > 0 {
+		d.log.Info("victims of an earlier run", "victims", describeVictims(saved.Decision.Victims))
+	}
+	return nil
+}
+
+func describeVictims(victims []evict.Victim) []string {
+	var list []string
+	for _, v := range victims {
+		list = append(list, v.Pod)
+	}
+	return list
+}

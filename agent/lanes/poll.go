@@ -1,0 +1,177 @@
+package lanes
+
+import (
+	"context"
+	"sync/atomic"
+	"time"
+
+	"github.com/evictd/evictd/agent/signal"
+)
+
+// The bounds of the polling period.
+const (
+	shortest = 10 * time.Millisecond
+	longest  = time.Second
+)
+
+// The rate, in bytes a second, at which memory may fill: the first guess for
+// each core, and the least that is ever assumed.
+const (
+	fillPerCore = 3 << 30
+	slowestFill = 1 << 30
+)
+
+// Raise is an alarm: a signal fell below a mark.
+type Raise struct {
+	Lane string
+	// LastAbove and Seen are when no mark, and when a mark, was seen crossed.
+	LastAbove, Seen time.Time
+}
+
+// Poll is the lane that reads memory again and again, with a period that
+// follows the headroom: what is left above the nearest mark over twice the
+// fastest fill seen, from 10 ms to 1 s.
+type Poll struct {
+	read  func(now time.Time, into *signal.Observations)
+	marks atomic.Pointer[[]signal.Threshold]
+	cores int
+
+	period atomic.Int64 // the one in force, ns
+	beat   atomic.Int64 // the last reading, ns since the epoch
+}
+
+// NewPoll returns a lane that takes its readings with read, on a machine with
+// that many cores. read is called from Run's goroutine only.
+func NewPoll(read func(time.Time, *signal.Observations), cores int) *Poll {
+	p := &Poll{read: read, cores: cores}
+	p.period.Store(int64(shortest))
+	return p
+}
+
+// Name returns the lane's name, as records and metrics show it.
+func (p *Poll) Name() string { return "poll" }
+
+// Arm sets the thresholds to watch. It may be called at any time.
+func (p *Poll) Arm(thresholds []signal.Threshold) { p.marks.Store(&thresholds) }
+
+// Period returns the polling period in force.
+func (p *Poll) Period() time.Duration { return time.Duration(p.period.Load()) }
+
+// Beat returns when the lane took its last reading; zero before the first.
+func (p *Poll) Beat() time.Time {
+	if ns := p.beat.Load(); ns != 0 {
+		return time.Unix(0, ns)
+	}
+	return time.Time{}
+}
+
+// Run reads until ctx ends, and sends a Raise whenever a mark is crossed that
+// was not crossed in the reading before. It never waits for the receiver: an
+// alarm that is still waiting to be heard stands for those after it.
+func (p *Poll) Run(ctx context.Context, alarm chan<- Raise) error {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	w := watch{rate: float64(max(1, p.cores)) * fillPerCore}
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-timer.C:
+		}
+		now := time.Now()
+		var marks []signal.Threshold
+		if m := p.marks.Load(); m != nil {
+			marks = *m
+		}
+		var o signal.Observations
+		p.read(now, &o)
+		p.beat.Store(now.UnixNano())
+		raised := w.see(now, &o, marks)
+		if raised {
+			select {
+			case alarm <- Raise{Lane: p.Name(), LastAbove: w.lastAbove, Seen: now}:
+			default:
+			}
+		}
+		period := w.period(&o, marks)
+		p.period.Store(int64(period))
+		timer.Reset(period)
+	}
+}
+
+// watch is what a polling lane remembers between readings.
+type watch struct {
+	below     [2]uint64 // which marks were crossed, as bits, by hard and soft
+	lastAbove time.Time
+	rate      float64 // the fastest fill seen, bytes a second
+	last      signal.Observations
+}
+
+// see takes a reading in and reports whether it crosses a mark that the one
+// before did not.
+func (w *watch) see(now time.Time, o *signal.Observations, marks []signal.Threshold) bool {
+	var below [2]uint64
+	above := true // as far as can be told, and that is all
+	for _, t := range marks {
+		kind := 0
+		if !t.Hard() {
+			kind = 1
+		}
+		r := &o[t.Signal]
+		if r.Status == signal.Unreadable {
+			above = false
+		}
+		if r.Below(t.Value.Amount(r.Capacity)) {
+			above = false
+			below[kind] |= 1 << t.Signal
+		}
+	}
+	crossed := below[0]&^w.below[0] | below[1]&^w.below[1]
+	if above {
+		w.lastAbove = now
+	}
+	w.below = below
+	w.learn(o)
+	return crossed != 0
+}
+
+// learn keeps the fastest fill seen. It fades by half over 700 readings, so
+// that one burst does not make the lane busy for ever.
+func (w *watch) learn(o *signal.Observations) {
+	const fade = 0.999
+	w.rate = max(w.rate*fade, slowestFill)
+	for s := range o {
+		now, before := &o[s], &w.last[s]
+		if now.Status != signal.Observed || before.Status != signal.Observed || !signal.Signal(s).IsMemory() {
+			continue
+		}
+		if dt := now.Time.Sub(before.Time).Seconds(); dt > 0 {
+			w.rate = max(w.rate, float64(before.Available-now.Available)/dt)
+		}
+	}
+	w.last = *o
+}
+
+// period returns how long nothing can cross the nearest mark, at twice the
+// fastest fill seen.
+func (w *watch) period(o *signal.Observations, marks []signal.Threshold) time.Duration {
+	wait := longest
+	for _, t := range marks {
+		r := &o[t.Signal]
+		if r.Status == signal.NotObserved || !t.Signal.IsMemory() {
+			continue
+		}
+		if r.Status == signal.Unreadable {
+			continue // the others go on; this one is read again with them
+		}
+		headroom := r.Available - t.Value.Amount(r.Capacity)
+		if headroom < 0 {
+			// Below already: whoever acts on it looks again by itself. What
+			// matters is the next mark.
+			continue
+		}
+		seconds := float64(headroom) / (2 * w.rate)
+		wait = min(wait, time.Duration(seconds*float64(time.Second)))
+	}
+	return max(wait, shortest)
+}

@@ -1,0 +1,145 @@
+package lanes
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/evictd/evictd/agent/signal"
+)
+
+func thresholds(t testing.TB, values map[string]time.Duration) []signal.Threshold {
+	t.Helper()
+	var list []signal.Threshold
+	for text, grace := range values {
+		v, err := signal.ParseThreshold(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		list = append(list, signal.Threshold{Signal: signal.MemoryAvailable, Value: v, Grace: grace})
+	}
+	return list
+}
+
+func observed(available int64) signal.Observations {
+	var o signal.Observations
+	o[signal.MemoryAvailable] = signal.Observation{Status: signal.Observed, Available: available, Capacity: 24 << 30}
+	return o
+}
+
+const gib = 1 << 30
+
+func TestPeriod(t *testing.T) {
+	marks := thresholds(t, map[string]time.Duration{"1Gi": 0, "2Gi": time.Minute})
+	unreadable := observed(0)
+	unreadable[signal.MemoryAvailable].Status = signal.Unreadable
+	for _, tc := range []struct {
+		name string
+		o    signal.Observations
+		rate float64
+		want time.Duration
+	}{
+		{"at ease", observed(20 * gib), 6 * gib, time.Second},
+		{"6 GiB above the soft mark", observed(8 * gib), 6 * gib, 500 * time.Millisecond},
+		{"a slow node may sleep longer", observed(4 * gib), gib, time.Second},
+		{"close", observed(2*gib + 1<<20), 6 * gib, shortest},
+		{"below the soft, above the hard mark", observed(gib + gib/2), 6 * gib, time.Second / 24},
+		{"below both: whoever acts looks by itself", observed(gib / 2), 6 * gib, time.Second},
+		{"not observed", signal.Observations{}, 6 * gib, time.Second},
+		{"unreadable", unreadable, 6 * gib, time.Second},
+	} {
+		w := watch{rate: tc.rate}
+		if got := w.period(&tc.o, marks); got.Round(time.Microsecond) != tc.want.Round(time.Microsecond) {
+			t.Errorf("%s: period = %v; want %v", tc.name, got, tc.want)
+		}
+	}
+}
+
+func TestCrossing(t *testing.T) {
+	marks := thresholds(t, map[string]time.Duration{"1Gi": 0, "2Gi": time.Minute})
+	start := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
+	unreadable := signal.Observations{signal.MemoryAvailable: {Status: signal.Unreadable, Err: errors.New("x")}}
+	var w watch
+	for i, tc := range []struct {
+		o    signal.Observations
+		want bool
+	}{
+		{observed(3 * gib), false},
+		{observed(2 * gib), false},  // at the mark is not below
+		{observed(2*gib - 1), true}, // the soft one
+		{observed(2*gib - 2), false},
+		{observed(gib - 1), true}, // the hard one
+		{observed(gib - 2), false},
+		{unreadable, false},
+		{observed(gib - 2), true}, // out of sight may have been above
+		{observed(3 * gib), false},
+		{observed(0), true}, // both at once
+	} {
+		if got := w.see(start.Add(time.Duration(i)*time.Second), &tc.o, marks); got != tc.want {
+			t.Errorf("reading %d: see() = %v; want %v", i, got, tc.want)
+		}
+	}
+	if want := start.Add(8 * time.Second); !w.lastAbove.Equal(want) {
+		t.Errorf("lastAbove = %v; want %v", w.lastAbove, want)
+	}
+}
+
+func TestLearn(t *testing.T) {
+	w := watch{rate: 6 * gib}
+	at := func(seconds, available float64) {
+		o := observed(int64(available))
+		o[signal.MemoryAvailable].Time = time.Unix(0, int64(seconds*1e9)).Add(time.Hour)
+		w.learn(&o)
+	}
+	at(0, 20*gib)
+	at(0.1, 18*gib)
+	if got := w.rate; got < 19*gib || got > 21*gib {
+		t.Errorf("rate after 2 GiB in 0.1 s = %v; want 20 GiB/s", got/gib)
+	}
+	for i := range 20000 {
+		at(1+float64(i), 18*gib)
+	}
+	if w.rate != slowestFill {
+		t.Errorf("rate after a long calm = %v; want %v", w.rate, float64(slowestFill))
+	}
+}
+
+// A lane that falls from far above reads often enough to raise soon after the
+// crossing, and says when it last saw the signal above.
+func TestPollRaises(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		available := func(now time.Time) int64 {
+			return 8*gib - int64(now.Sub(start).Seconds()*2*gib) // crosses 1 GiB after 3.5 s
+		}
+		p := NewPoll(func(now time.Time, o *signal.Observations) {
+			*o = observed(max(0, available(now)))
+			o[signal.MemoryAvailable].Time = now
+		}, 2)
+		p.Arm(thresholds(t, map[string]time.Duration{"1Gi": 0}))
+		alarms := make(chan Raise, 1)
+		ctx, cancel := context.WithCancel(t.Context())
+		go p.Run(ctx, alarms)
+		raise := <-alarms
+		crossing := start.Add(3500 * time.Millisecond)
+		if late := raise.Seen.Sub(crossing); late <= 0 || late > 15*time.Millisecond {
+			t.Errorf("raised %v after the crossing; want within 15ms", late)
+		}
+		if !raise.LastAbove.Before(raise.Seen) || raise.LastAbove.After(crossing) {
+			t.Errorf("lastAbove = %v, seen = %v; the crossing was at %v", raise.LastAbove, raise.Seen, crossing)
+		}
+		time.Sleep(10 * time.Second)
+		if got := time.Since(p.Beat()); got > longest {
+			t.Errorf("last beat %v ago; want at most %v", got, longest)
+		}
+		select {
+		case again := <-alarms:
+			t.Errorf("raised again at %v although nothing new was crossed", again.Seen)
+		default:
+		}
+		cancel()
+		synctest.Wait()
+	})
+}

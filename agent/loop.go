@@ -1,0 +1,257 @@
+package agent
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"time"
+
+	"github.com/evictd/evictd/agent/act"
+	"github.com/evictd/evictd/agent/config"
+	"github.com/evictd/evictd/agent/evict"
+	"github.com/evictd/evictd/agent/lanes"
+	"github.com/evictd/evictd/agent/pods"
+	"github.com/evictd/evictd/agent/signal"
+)
+
+// The pace of the loop besides alarms.
+const (
+	// calm is how often the ranking and the conditions are brought up to date
+	// while nothing is low.
+	calm = time.Second
+	// low is how often a signal that is low is looked at while there is
+	// nothing to do about it, and settling while victims are on their way.
+	low, settling = 250 * time.Millisecond, 10 * time.Millisecond
+	// mostBusy bounds the share of its time that the loop may work: it rests
+	// at least that many times as long as it has worked.
+	mostBusy = 4
+)
+
+// loop observes, decides and acts, again and again. All of it happens on one
+// goroutine; what others want to see of it they get as a View.
+type loop struct {
+	log       *slog.Logger
+	memory    *lanes.Memory
+	inventory *pods.Inventory
+	stalls    stalls
+	killer    act.Actuator
+	dryRun    act.Actuator
+	records   *records
+	observer  observer
+	facts     func() facts // but for what the inventory knows
+
+	config   *config.Config
+	policy   *evict.Policy
+	state    evict.State
+	mode     mode
+	outcomes []evict.Outcome
+
+	raise    lanes.Raise                // the alarm that began this episode
+	crossing [signal.Count]crossingTime // of hard thresholds
+	episode  [signal.Count]time.Time    // when it began; zero while not low
+}
+
+// crossingTime is when a signal was last seen above, and first below, its hard
+// threshold.
+type crossingTime struct{ lastAbove, seen time.Time }
+
+// View is what the loop knew and decided last. It is not changed any more.
+type View struct {
+	Time         time.Time
+	Took         time.Duration
+	Config       *config.Config
+	Policy       *evict.Policy
+	Mode         mode
+	Observations signal.Observations
+	Node         lanes.NodeMemory
+	Snapshot     pods.Snapshot
+	State        evict.State
+	Orders       evict.Orders
+}
+
+// observer is told what the loop did.
+type observer interface {
+	// stepped follows every step.
+	stepped(v *View)
+	// ordered follows every eviction that was ordered, once the actuator has
+	// begun with it.
+	ordered(rec evict.Record)
+	// hardened follows a soft eviction whose grace was cut short.
+	hardened(uid string)
+}
+
+// run steps until ctx ends: at every alarm, whenever something it waits for
+// happens, and by its own pace.
+func (l *loop) run(ctx context.Context, alarms <-chan lanes.Raise, progress <-chan act.Progress, reload <-chan *config.Config) {
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case l.raise = <-alarms:
+		case p := <-progress:
+			if p.Stage == act.Refused {
+				l.outcomes = append(l.outcomes, evict.Outcome{UID: p.UID, Err: p.Err})
+			}
+			if p.Stage != act.LastGone && p.Stage != act.Refused {
+				continue // nothing that the decision waits for
+			}
+			l.inventory.Refresh()
+		case cfg := <-reload:
+			l.config, l.policy = cfg, cfg.Policy(layout)
+		case <-timer.C:
+		}
+		start := time.Now()
+		view := l.step(ctx, start)
+		view.Took = time.Since(start)
+		l.observer.stepped(view)
+		timer.Reset(max(pace(view), mostBusy*view.Took))
+	}
+}
+
+// step is one turn: observe, decide, act, note.
+func (l *loop) step(ctx context.Context, now time.Time) *View {
+	v := &View{Time: now, Config: l.config, Policy: l.policy}
+	v.Node = l.memory.Read(now, &v.Observations)
+	v.Snapshot = l.inventory.Measure(now)
+	v.Mode = l.decideMode(&v.Snapshot)
+
+	in := evict.Inputs{
+		Policy: l.policy, Observations: v.Observations, Pods: v.Snapshot.Pods, Outcomes: l.outcomes,
+		Measured: true, DryRun: v.Mode.dryRun, ReclaimStalled: l.stalls.check(now),
+	}
+	l.state, v.Orders = evict.Step(l.state, in, now)
+	l.outcomes = nil
+	v.State = l.state
+	l.trackCrossings(v)
+	l.act(ctx, v)
+	return v
+}
+
+func (l *loop) decideMode(s *pods.Snapshot) mode {
+	f := l.facts()
+	f.kubelet = string(l.config.Kubelet)
+	f.kubeletPods = s.KubeletPods
+	m := decideMode(f)
+	if !m.equal(l.mode) {
+		if m.dryRun {
+			l.log.Warn("dry run: nothing is evicted", "why", m.why)
+		} else {
+			l.log.Info("enforcing: pods are evicted when a threshold is met")
+		}
+	}
+	l.mode = m
+	return m
+}
+
+// act hands the orders to the actuator, what is urgent first.
+func (l *loop) act(ctx context.Context, v *View) {
+	actuator := l.killer
+	if v.Mode.dryRun {
+		actuator = l.dryRun
+	}
+	for _, uid := range v.Orders.Harden {
+		actuator.Harden(ctx, uid)
+		l.observer.hardened(uid)
+	}
+	hardFirst := slices.Clone(v.Orders.Evict)
+	slices.SortStableFunc(hardFirst, func(a, b evict.Order) int {
+		switch {
+		case a.Hard == b.Hard:
+			return 0
+		case a.Hard:
+			return -1
+		}
+		return 1
+	})
+	guard := guardOf(l.inventory.Guard())
+	for _, order := range hardFirst {
+		rec := l.record(v, &order)
+		// The record is there before the actuator's reports can come.
+		l.records.add(rec)
+		actuator.Evict(ctx, job(order, &v.Snapshot, guard))
+		l.observer.ordered(rec)
+	}
+	if v.Orders.Reclaim != nil {
+		// Nothing here observes a disk, so this is not reached until it does.
+		l.outcomes = append(l.outcomes, evict.Outcome{})
+	}
+}
+
+// trackCrossings keeps when each signal was seen above its hard threshold last
+// and below it first, and how far below it fell.
+func (l *loop) trackCrossings(v *View) {
+	for _, t := range v.Policy.Thresholds {
+		if !t.Hard() {
+			continue
+		}
+		o := &v.Observations[t.Signal]
+		c := &l.crossing[t.Signal]
+		switch {
+		case o.Status != signal.Observed:
+		case !o.Below(t.Value.Amount(o.Capacity)):
+			*c = crossingTime{lastAbove: v.Time}
+			l.episode[t.Signal] = time.Time{}
+		default:
+			if c.seen.IsZero() {
+				c.seen = v.Time
+				if l.raise.LastAbove.After(c.lastAbove) {
+					c.lastAbove = l.raise.LastAbove
+				}
+				if r := l.raise; r.Seen.After(c.lastAbove) && r.Seen.Before(v.Time) {
+					c.seen = r.Seen
+				}
+				l.episode[t.Signal] = v.Time
+			}
+			l.records.overshoot(t.Signal.String(), l.episode[t.Signal], o.Available)
+		}
+	}
+}
+
+// record begins the record of an order.
+func (l *loop) record(v *View, o *evict.Order) evict.Record {
+	rec := evict.Record{
+		Pod: o.Pod, UID: o.UID, Cause: o.Cause, Hard: o.Hard, DryRun: v.Mode.dryRun,
+		Reason: o.Reason, Message: o.Message, Annotations: o.Annotations, DisruptionTarget: true,
+		Lane: "step", Confirm: "fresh reading", Decided: v.Time, RankingAge: v.Time.Sub(v.Snapshot.Taken),
+		Available: o.Available, Threshold: o.Threshold, Deficit: o.Deficit, Expected: o.Expected,
+		Overshoot: max(0, o.Threshold-o.Available), Futile: o.Futile, Result: evict.ResultPending,
+		Candidates: slices.Clone(v.Orders.Ranking[:min(10, len(v.Orders.Ranking))]),
+	}
+	if s, ok := signal.Parse(o.Cause); ok {
+		rec.LastAbove, rec.CrossingSeen = l.crossing[s].lastAbove, l.crossing[s].seen
+		if l.raise.Lane != "" && !l.raise.Seen.Before(rec.LastAbove) {
+			rec.Lane = l.raise.Lane
+		}
+	}
+	if o.Futile {
+		rec.Outside = l.inventory.Outside(5)
+	}
+	return rec
+}
+
+// pace returns when to look again: soon while victims are on their way, now
+// and then while a signal is low, and else at ease.
+func pace(v *View) time.Duration {
+	for _, victim := range v.State.Victims {
+		if victim.Status == evict.Unsettled && !victim.Soft {
+			return settling
+		}
+	}
+	if len(v.Orders.Met) > 0 {
+		return low
+	}
+	return calm
+}
+
+func job(o evict.Order, s *pods.Snapshot, guard *act.Guard) act.Job {
+	h := s.Handles[o.UID]
+	j := act.Job{Order: o, SandboxID: h.SandboxID, Owned: h.Owned, Guard: guard}
+	for _, c := range h.Containers {
+		j.Containers = append(j.Containers, act.Container{ID: c.ID, Name: c.Name, Cgroup: c.Cgroup, CgroupID: c.CgroupID, Unproven: c.Unproven})
+	}
+	return j
+}
+
+func guardOf(g pods.Guard) *act.Guard { return &act.Guard{Never: g.Never, Inits: g.Inits} }

@@ -1,0 +1,207 @@
+package metrics
+
+import (
+	"bytes"
+	"errors"
+	"flag"
+	"log/slog"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/prometheus/client_golang/prometheus/testutil"
+	"github.com/prometheus/common/expfmt"
+
+	"github.com/evictd/evictd/agent/evict"
+	"github.com/evictd/evictd/agent/signal"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+var quiet = slog.New(slog.DiscardHandler)
+
+func newMetrics() *Metrics {
+	return New(Build{Version: "v1.2.3", Revision: "abcdef", GoVersion: "go1.26"}, func() uint64 { return 3 })
+}
+
+// text returns evictd's own metrics, as they are scraped.
+func text(t *testing.T, m *Metrics) string {
+	t.Helper()
+	families, err := m.registry.Gather()
+	if err != nil {
+		t.Fatalf("gather: %v", err)
+	}
+	var b bytes.Buffer
+	for _, f := range families {
+		if strings.HasPrefix(f.GetName(), namespace+"_") {
+			if _, err := expfmt.MetricFamilyToText(&b, f); err != nil {
+				t.Fatal(err)
+			}
+		}
+	}
+	return b.String()
+}
+
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	path := filepath.Join("testdata", name)
+	if *update {
+		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("%s differs (-want +got):\n%s", name, diff)
+	}
+}
+
+// TestAtStart: every series with a known label is there, and nothing that was
+// not read.
+func TestAtStart(t *testing.T) { golden(t, "start.prom", text(t, newMetrics())) }
+
+func TestInUse(t *testing.T) {
+	m := newMetrics()
+	use(t, m)
+	golden(t, "use.prom", text(t, m))
+}
+
+func threshold(t *testing.T, s signal.Signal, value string, grace time.Duration, derived bool) evict.Threshold {
+	t.Helper()
+	v, err := signal.ParseThreshold(value)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return evict.Threshold{Threshold: signal.Threshold{Signal: s, Value: v, Grace: grace}, Copy: derived}
+}
+
+// use puts something into every metric.
+func use(t *testing.T, m *Metrics) {
+	t.Helper()
+	now := time.Unix(1767323045, 500e6)
+	m.Policy(&evict.Policy{Thresholds: []evict.Threshold{
+		threshold(t, signal.MemoryAvailable, "100Mi", 0, false),
+		threshold(t, signal.MemoryAvailable, "1Gi", time.Minute, false),
+		threshold(t, signal.AllocatableMemoryAvailable, "50Mi", 0, false), // two hard ones of one signal
+		threshold(t, signal.AllocatableMemoryAvailable, "100Mi", 0, true),
+		threshold(t, signal.NodeFsAvailable, "10%", 0, false), // unreadable: a share of nothing
+		threshold(t, signal.NodeFsInodesFree, "25%", 0, false),
+		threshold(t, signal.PIDAvailable, "10", 0, false), // not observed: still a number
+	}})
+	m.Observed(signal.Observations{
+		signal.MemoryAvailable:  {Status: signal.Observed, Available: -1 << 20, Capacity: 8 << 30, Time: now},
+		signal.NodeFsAvailable:  {Status: signal.Unreadable, Available: 1, Capacity: 2, Err: errors.New("i/o error")},
+		signal.NodeFsInodesFree: {Status: signal.Observed, Available: 1000, Capacity: 4000, Time: now},
+		signal.ImageFsAvailable: {Status: signal.Observed, Available: 0, Capacity: 0},
+	})
+	m.Unaccounted(-4096)
+	m.Stepped(
+		&evict.State{Futile: []evict.Backoff{{Signal: signal.MemoryAvailable, Delay: time.Second}, {Signal: signal.PIDAvailable, Poor: 1}}},
+		&evict.Orders{Conditions: []signal.Condition{signal.MemoryPressure}}, 300*time.Microsecond)
+	killed := &evict.Record{
+		Cause: "memory.available", Hard: true, CrossingSeen: now, SignalSent: now.Add(900 * time.Microsecond), LastGone: now.Add(50 * time.Millisecond),
+		RankingAge: 20 * time.Millisecond, Freed: 3 << 30, Overshoot: 5 << 20, Result: evict.ResultKilled,
+	}
+	m.Evicted(killed)
+	pretended := *killed
+	pretended.DryRun, pretended.Result = true, evict.ResultDryRun
+	m.Evicted(&pretended)
+	m.Evicted(&evict.Record{Cause: "memory.available", Hard: true, Result: evict.ResultPending})
+	m.Evicted(&evict.Record{Cause: "memory.available", Hard: true, CrossingSeen: now, Result: evict.ResultFailed})
+	m.Evicted(&evict.Record{Cause: "nodefs.available", SignalSent: now, LastGone: now.Add(time.Second), Freed: 9, Result: evict.ResultStopped})
+	m.Evicted(&evict.Record{Cause: evict.CausePodLimit, Hard: true, SignalSent: now, Result: evict.ResultStuck})
+	m.Records(5)
+	m.Pods(12, 9)
+	m.DryRun(true)
+	m.RuntimeConnected(true)
+	m.RuntimeCallFailed()
+	m.ConfigLoaded(now)
+	m.ConfigRejected()
+	m.Lane("poll", true)
+	m.Probed("cgroup.kill", true)
+	m.Probed("psi triggers", false)
+}
+
+// TestSteppedForgets: what is over goes back to 0.
+func TestSteppedForgets(t *testing.T) {
+	m := newMetrics()
+	before := text(t, m)
+	m.Stepped(&evict.State{Futile: []evict.Backoff{{Signal: signal.PIDAvailable, Delay: 1}}}, &evict.Orders{Conditions: []signal.Condition{signal.PIDPressure}}, 0)
+	if got := text(t, m); !strings.Contains(got, `evictd_futile{signal="pid.available"} 1`) || !strings.Contains(got, `evictd_node_condition{condition="PIDPressure"} 1`) {
+		t.Fatalf("under PID pressure the metrics are:\n%s", got)
+	}
+	m.Stepped(&evict.State{}, &evict.Orders{}, 0)
+	keep := func(s string) string {
+		var kept []string
+		for line := range strings.Lines(s) {
+			if strings.Contains(line, "_futile{") || strings.Contains(line, "_node_condition{") {
+				kept = append(kept, line)
+			}
+		}
+		return strings.Join(kept, "")
+	}
+	if diff := cmp.Diff(keep(before), keep(text(t, m))); diff != "" {
+		t.Errorf("after the pressure the metrics differ from the start (-want +got):\n%s", diff)
+	}
+}
+
+func TestLint(t *testing.T) {
+	m := newMetrics()
+	use(t, m)
+	problems, err := testutil.GatherAndLint(m.registry)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, p := range problems {
+		t.Errorf("%s: %s", p.Metric, p.Text)
+	}
+}
+
+// TestScrape: the handler also tells of the process and the Go runtime.
+func TestScrape(t *testing.T) {
+	m := newMetrics()
+	w := httptest.NewRecorder()
+	m.Handler(quiet).ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+	for _, want := range []string{"evictd_build_info{", "process_resident_memory_bytes ", "process_open_fds ", "go_goroutines "} {
+		if !strings.Contains(w.Body.String(), want) {
+			t.Errorf("a scrape has no %q", want)
+		}
+	}
+}
+
+// TestScrapeBesideUse is for the race detector.
+func TestScrapeBesideUse(t *testing.T) {
+	m := newMetrics()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for range 50 {
+			use(t, m)
+		}
+	}()
+	for range 50 {
+		text(t, m)
+	}
+	<-done
+}
+
+// TestSteppedAllocatesNothing: what the loop does in each turn must not feed the
+// collector. A reading is one object that scrapes may keep.
+func TestSteppedAllocatesNothing(t *testing.T) {
+	m := newMetrics()
+	state, orders := &evict.State{Futile: []evict.Backoff{{Delay: 1}}}, &evict.Orders{Conditions: []signal.Condition{signal.DiskPressure}}
+	if n := testing.AllocsPerRun(100, func() { m.Stepped(state, orders, time.Millisecond) }); n != 0 {
+		t.Errorf("Stepped() allocates %v objects; want 0", n)
+	}
+	var o signal.Observations
+	if n := testing.AllocsPerRun(100, func() { m.Observed(o) }); n > 1 {
+		t.Errorf("Observed() allocates %v objects; want 1", n)
+	}
+}

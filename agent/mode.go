@@ -1,0 +1,47 @@
+package agent
+
+import "slices"
+
+// mode says whether evictd acts, and every reason why it does not.
+type mode struct {
+	dryRun bool
+	why    []string
+}
+
+// facts are what the mode follows from.
+type facts struct {
+	configured  string // why the configuration or a flag wants dry run; empty for not
+	kubelet     string // the configuration's kubelet: auto, absent or override
+	kubeletPods bool   // a sandbox that a kubelet made is there
+	kubeletSeen string // a kubelet's process, described; empty where none is
+	misplaced   string // why evictd does not know where it is; empty where it does
+	noRuntime   string // why pods can't be known; empty where they can
+}
+
+// decideMode returns the mode: dry run where anything asks for it.
+func decideMode(f facts) mode {
+	var why []string
+	add := func(reason string) {
+		if reason != "" {
+			why = append(why, reason)
+		}
+	}
+	add(f.configured)
+	add(f.misplaced)
+	add(f.noRuntime)
+	switch f.kubelet {
+	case "auto":
+		if f.kubeletPods {
+			add("a kubelet owns pods of this node, and nothing here can tell it that a pod has failed (kubelet: auto)")
+		}
+	case "absent":
+		if f.kubeletSeen != "" {
+			add("the configuration says that no kubelet runs here (kubelet: absent), but one does: " + f.kubeletSeen)
+		}
+	}
+	return mode{dryRun: len(why) > 0, why: why}
+}
+
+func (m mode) equal(other mode) bool {
+	return m.dryRun == other.dryRun && slices.Equal(m.why, other.why)
+}

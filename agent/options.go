@@ -1,0 +1,51 @@
+package agent
+
+import (
+	"io"
+	"log/slog"
+	"os"
+)
+
+// Options are what the command line decides.
+type Options struct {
+	// ConfigPath is the AgentConfiguration; ConfigGiven tells that it was
+	// asked for by name, so that it must be there.
+	ConfigPath        string
+	ConfigGiven       bool
+	KubeletConfigPath string
+	DryRun            bool
+
+	StateDir      string
+	ControlSocket string
+	WebAddress    string
+	WebConfigFile string
+
+	// The places where the host's filesystems are mounted.
+	Cgroupfs string
+	Procfs   string
+	Rootfs   string
+	Sysfs    string
+
+	LogLevel  slog.Level
+	LogFormat string // text or json
+	Stderr    io.Writer
+
+	// Reload asks for the configuration to be read again.
+	Reload <-chan os.Signal
+}
+
+// Defaults returns the options of a daemon that is started without flags.
+func Defaults() Options {
+	return Options{
+		ConfigPath:    "/etc/evictd/config.yaml",
+		StateDir:      "/var/lib/evictd",
+		ControlSocket: "/run/evictd/evictd.sock",
+		WebAddress:    "127.0.0.1:9908",
+		Cgroupfs:      "/sys/fs/cgroup",
+		Procfs:        "/proc",
+		Rootfs:        "/",
+		Sysfs:         "/sys",
+		LogFormat:     "text",
+		Stderr:        os.Stderr,
+	}
+}

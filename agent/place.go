@@ -1,0 +1,111 @@
+package agent
+
+import (
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+	"time"
+
+	"github.com/evictd/evictd/agent/config"
+	"github.com/evictd/evictd/agent/evict"
+	"github.com/evictd/evictd/agent/metrics"
+	"github.com/evictd/evictd/agent/pods"
+	"github.com/evictd/evictd/kernel"
+	"github.com/evictd/evictd/kernel/cgroup"
+)
+
+// layout is how the filesystems are cut, as far as nothing here observes them.
+const layout = evict.SingleFs
+
+// misplaced says why evictd can't be sure that the processes and the cgroups
+// that it sees are this host's; empty where it can.
+func misplaced(procfs kernel.FS, h *cgroup.Hierarchy) string {
+	pid := os.Getpid()
+	self, err := os.Readlink(procfs.Path("self"))
+	if err != nil {
+		return fmt.Sprintf("evictd does not find itself in %s: %v", procfs, err)
+	}
+	if self != strconv.Itoa(pid) {
+		return fmt.Sprintf("evictd is process %d to itself and %s to %s: it runs in a pid namespace of its own (hostPID is needed)", pid, self, procfs)
+	}
+	paths, err := h.FindPID(pid)
+	switch {
+	case err != nil:
+		return fmt.Sprintf("evictd does not find itself among the cgroups: %v", err)
+	case len(paths) != 1:
+		return fmt.Sprintf("evictd finds itself in %d cgroups of the tree that it reads instead of one (%s): is the host's tree mounted, and the pid namespace the host's?",
+			len(paths), strings.Join(paths, ", "))
+	}
+	return ""
+}
+
+// kubeletLookAgain is how long an answer about the kubelet's process holds.
+const kubeletLookAgain = 10 * time.Second
+
+// facts returns what the mode follows from, but for what the loop knows.
+func (d *daemon) facts(h *cgroup.Hierarchy) func() facts {
+	place := misplaced(kernel.FS(d.options.Procfs), h)
+	var seen string
+	var looked time.Time
+	return func() facts {
+		cfg := d.loop.config
+		if cfg.Kubelet == config.KubeletAbsent && (looked.IsZero() || time.Since(looked) > kubeletLookAgain) {
+			seen, looked = kubeletSeen(d.inventory), time.Now()
+		}
+		return facts{configured: describeConfigured(cfg), misplaced: place, kubeletSeen: seen}
+	}
+}
+
+// kubeletSeen describes a kubelet's process that runs here, "" where none does.
+func kubeletSeen(i *pods.Inventory) string {
+	processes, err := i.KubeletProcesses()
+	switch {
+	case err != nil:
+		return fmt.Sprintf("whether one does can't be told: %v", err)
+	case len(processes) > 0:
+		return processes[0].String()
+	}
+	return ""
+}
+
+// checks are what readiness means.
+func (d *daemon) checks() []metrics.Check {
+	return []metrics.Check{
+		{Name: "observation", Run: func() (metrics.Verdict, string) {
+			if v := d.board.view.Load(); v == nil {
+				return metrics.Fail, "the first is not complete yet"
+			} else if len(v.Orders.Unreadable) > 0 {
+				return metrics.Fail, fmt.Sprintf("can't be read: %v", v.Orders.Unreadable)
+			}
+			return metrics.Pass, "complete"
+		}},
+		{Name: "runtime", Run: func() (metrics.Verdict, string) {
+			switch s := d.inventory.Status(); {
+			case s.DeclaredAbsent:
+				return metrics.Pass, "declared absent"
+			case !s.Connected:
+				return metrics.Fail, s.Error
+			}
+			return metrics.Pass, "connected"
+		}},
+		{Name: "lane " + d.poll.Name(), Run: func() (metrics.Verdict, string) {
+			if up, why := laneState(d.poll, time.Now()); !up {
+				return metrics.Fail, why
+			}
+			return metrics.Pass, "period " + d.poll.Period().String()
+		}},
+		{Name: "eligible pods", Run: func() (metrics.Verdict, string) {
+			if v := d.board.view.Load(); v == nil || v.eligible() == 0 {
+				return metrics.Warn, "no pod may be evicted"
+			}
+			return metrics.Pass, "some"
+		}},
+		{Name: "mode", Run: func() (metrics.Verdict, string) {
+			if v := d.board.view.Load(); v != nil && v.Mode.dryRun {
+				return metrics.Warn, "dry run: " + strings.Join(v.Mode.why, "; ")
+			}
+			return metrics.Pass, "enforcing"
+		}},
+	}
+}

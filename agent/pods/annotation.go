@@ -1,0 +1,101 @@
+package pods
+
+import (
+	"errors"
+	"fmt"
+	"maps"
+	"slices"
+	"strconv"
+	"strings"
+
+	"github.com/evictd/evictd/agent/evict"
+	"github.com/evictd/evictd/agent/signal"
+)
+
+// The annotations by which a pod's author tells evictd what no runtime knows.
+const (
+	annotationPrefix   = "evictd.io/"
+	annotationPriority = annotationPrefix + "priority"
+	annotationRequest  = annotationPrefix + "memory-request"
+	annotationCritical = annotationPrefix + "critical"
+	// configMirror marks, in the API, the image of a static pod. No kubelet runs
+	// such a pod, so that a sandbox with it was given it by the pod's author
+	// (pkg/kubelet/types/pod_update.go).
+	configMirror = "kubernetes.io/config.mirror"
+)
+
+// criticalPriority is the lowest that makes a pod critical.
+const criticalPriority = 2_000_000_000
+
+// annotations takes what the pod's annotations say of it, where its author may
+// say it, and reports the others.
+func (d *deduction) annotations(p *pod) {
+	all := d.listing.Sandbox.Annotations
+	ignore := func(key, why string) {
+		p.about.Ignored = append(p.about.Ignored, fmt.Sprintf("%s=%s: %s", strings.Trim(quoted(key), `"`), quoted(all[key]), why))
+	}
+	if _, ok := all[configMirror]; ok {
+		ignore(configMirror, "no kubelet runs a mirror pod, so the pod's author wrote it")
+	}
+	_, made := all[configSource]
+	for _, key := range slices.Sorted(maps.Keys(all)) {
+		if !strings.HasPrefix(key, annotationPrefix) {
+			continue
+		}
+		if d.spec != nil {
+			ignore(key, "the pod's specification is known")
+			continue
+		}
+		if made && !slices.Contains(d.rules.trusted, d.listing.Namespace) {
+			ignore(key, "a kubelet's pod, and trustAnnotations does not list its namespace")
+			continue
+		}
+		if err := p.annotate(key, all[key]); err != nil {
+			ignore(key, err.Error())
+		}
+	}
+}
+
+// annotate takes one annotation that is believed.
+func (p *pod) annotate(key, value string) error {
+	switch key {
+	case annotationPriority:
+		n, err := strconv.ParseInt(value, 10, 32)
+		if err != nil {
+			return fmt.Errorf("not a whole number from %d to %d", -1<<31, 1<<31-1)
+		}
+		if !p.about.critical { // which is the stronger word, and comes first
+			p.spec.Priority = new(int32(n))
+		}
+	case annotationCritical:
+		switch value {
+		case "true":
+			p.spec.Priority, p.about.critical = new(int32(criticalPriority)), true
+		case "false":
+		default:
+			return errors.New("neither true nor false")
+		}
+	case annotationRequest:
+		q, err := signal.ParseQuantity(value)
+		if err != nil || q.Sign() < 0 {
+			return errors.New("not a quantity such as 512Mi")
+		}
+		p.spec.Resources.Requests.Memory = &q
+		if p.spec.QoS == evict.BestEffort && q.Sign() > 0 {
+			p.spec.QoS, p.about.QoSOrigin = evict.Burstable, "annotation"
+		}
+		p.about.RequestOrigin = "annotation"
+	default:
+		return errors.New("not known to evictd")
+	}
+	return nil
+}
+
+// quoted prints what somebody else wrote, without control characters and not
+// all of it.
+func quoted(s string) string {
+	if len(s) > 100 {
+		return strconv.QuoteToASCII(s[:100]) + "…"
+	}
+	return strconv.QuoteToASCII(s)
+}

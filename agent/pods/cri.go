@@ -1,0 +1,165 @@
+package pods
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"time"
+
+	"github.com/evictd/evictd/cri"
+)
+
+// The labels by which a kubelet names its pods to the runtime
+// (pkg/kubelet/types/labels.go).
+const (
+	labelName      = "io.kubernetes.pod.name"
+	labelNamespace = "io.kubernetes.pod.namespace"
+	labelUID       = "io.kubernetes.pod.uid"
+)
+
+const (
+	// identifyEvery is how often the runtime is asked who it is while nothing
+	// hints at another one.
+	identifyEvery = 10 * time.Second
+	// detailsTime bounds what one list spends on what only single calls tell.
+	detailsTime = time.Second
+	// parallelDetails is how many such calls are made at a time.
+	parallelDetails = 8
+)
+
+// CRI is the container runtime as a source.
+type CRI struct {
+	client   *cri.Client
+	endpoint string
+
+	version    cri.Version
+	pid        int
+	identified time.Time // zero: not, or not since a call failed
+	containers details[cri.ContainerDetail]
+	sandboxes  details[cri.SandboxDetail]
+}
+
+// NewCRI returns the source of a runtime that client talks to on endpoint.
+func NewCRI(client *cri.Client, endpoint string) *CRI {
+	return &CRI{client: client, endpoint: endpoint}
+}
+
+// Name returns the endpoint.
+func (c *CRI) Name() string { return c.endpoint }
+
+// Watch implements [Source] by the runtime's events, where it has them.
+func (c *CRI) Watch(ctx context.Context, changed func()) error {
+	err := c.client.Events(ctx, func(cri.Event) { changed() })
+	if errors.Is(err, cri.ErrUnimplemented) {
+		return fmt.Errorf("%w: %w", ErrUnwatchable, err)
+	}
+	return err
+}
+
+// List implements [Source]. What a list does not tell is asked for once for each
+// container and sandbox, and again, ever more rarely, where that failed.
+func (c *CRI) List(ctx context.Context) (List, error) {
+	// Containers first: the sandbox of each is then in the later list.
+	containers, err := c.client.Containers(ctx)
+	if err != nil && !errors.Is(err, cri.ErrMalformed) {
+		c.identified = time.Time{}
+		return List{}, err
+	}
+	partial := err
+	sandboxes, err := c.client.Sandboxes(ctx)
+	if err != nil && !errors.Is(err, cri.ErrMalformed) {
+		c.identified = time.Time{}
+		return List{}, err
+	}
+	if partial == nil {
+		partial = err
+	}
+	c.identify(ctx)
+	list := List{Pods: c.pods(ctx, sandboxes, containers), Software: c.version.Runtime, Version: c.version.Version, PID: c.pid}
+	if partial != nil {
+		return list, fmt.Errorf("%w: %w", ErrPartial, partial)
+	}
+	return list, nil
+}
+
+// identify asks who the runtime is. Where that fails the old answer stays: it
+// only names the runtime to people, and a process to be spared.
+func (c *CRI) identify(ctx context.Context) {
+	if !c.identified.IsZero() && time.Since(c.identified) < identifyEvery {
+		return
+	}
+	version, err := c.client.Version(ctx)
+	if err != nil {
+		return
+	}
+	pid, err := cri.PeerPID(c.endpoint)
+	if err != nil {
+		return
+	}
+	c.version, c.pid, c.identified = version, pid, time.Now()
+}
+
+func (c *CRI) pods(ctx context.Context, sandboxes []cri.Sandbox, containers []cri.Container) []Pod {
+	now := time.Now()
+	in := make(map[string][]cri.Container, len(sandboxes))
+	live := make(map[string]bool, len(sandboxes))
+	c.containers.begin()
+	c.sandboxes.begin()
+	for _, ctr := range containers {
+		in[ctr.SandboxID] = append(in[ctr.SandboxID], ctr)
+		if ctr.State != cri.StateExited {
+			live[ctr.SandboxID] = true
+			c.containers.want(ctr.ID, uint8(ctr.State), now)
+		}
+	}
+	for _, s := range sandboxes {
+		if s.Ready || live[s.ID] {
+			ready := uint8(0)
+			if s.Ready {
+				ready = 1
+			}
+			c.sandboxes.want(s.ID, ready, now)
+		}
+	}
+	ctx, cancel := context.WithTimeout(ctx, detailsTime)
+	defer cancel()
+	parallel(append(c.containers.due(ctx, c.container), c.sandboxes.due(ctx, c.client.SandboxDetail)...))
+
+	pods := make([]Pod, 0, len(sandboxes))
+	for _, s := range sandboxes {
+		p := Pod{UID: s.Labels[labelUID], Namespace: s.Labels[labelNamespace], Name: s.Labels[labelName]}
+		if p.UID == "" || p.Name == "" {
+			p.UID, p.Namespace, p.Name = s.UID, s.Namespace, s.Name
+		}
+		p.Sandbox.SandboxDetail, p.Sandbox.Err = c.sandboxes.of(s.ID)
+		p.Sandbox.Sandbox = merged(s, p.Sandbox.RuntimeHandler)
+		for _, listed := range in[s.ID] {
+			var ctr Container
+			ctr.ContainerDetail, ctr.Err = c.containers.of(listed.ID)
+			ctr.Container = listed
+			p.Containers = append(p.Containers, ctr)
+		}
+		pods = append(pods, p)
+	}
+	return pods
+}
+
+// merged is a sandbox as the latest list has it, with the handler of its
+// details where the list names none.
+func merged(listed cri.Sandbox, handler string) cri.Sandbox {
+	if listed.RuntimeHandler == "" {
+		listed.RuntimeHandler = handler
+	}
+	return listed
+}
+
+// errNoProcess says that a container runs and its first process is not told.
+var errNoProcess = errors.New("the runtime tells no process of it")
+
+func (c *CRI) container(ctx context.Context, id string) (cri.ContainerDetail, error) {
+	d, err := c.client.ContainerDetail(ctx, id)
+	if err == nil && d.State == cri.StateRunning && d.PID == 0 {
+		err = errNoProcess
+	}
+	return d, err
+}

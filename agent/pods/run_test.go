@@ -1,0 +1,219 @@
+package pods
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/evictd/evictd/agent/evict"
+	"github.com/evictd/evictd/cri"
+	"github.com/evictd/evictd/cri/critest"
+)
+
+// source is a Source that lists nothing and notes when it was asked.
+type source struct {
+	list     List
+	err      error
+	watch    func(ctx context.Context, changed func()) error
+	asked    []time.Duration
+	began    time.Time
+	inFlight bool
+}
+
+func (s *source) Name() string { return "source" }
+
+func (s *source) List(context.Context) (List, error) {
+	if s.inFlight {
+		panic("List called concurrently")
+	}
+	s.inFlight = true
+	defer func() { s.inFlight = false }()
+	s.asked = append(s.asked, time.Since(s.began))
+	return s.list, s.err
+}
+
+func (s *source) Watch(ctx context.Context, changed func()) error { return s.watch(ctx, changed) }
+
+func unwatchable(context.Context, func()) error { return ErrUnwatchable }
+
+func silent(ctx context.Context, _ func()) error {
+	<-ctx.Done()
+	return ctx.Err()
+}
+
+// during runs an inventory of the source for a time of the bubble's, with do
+// beside it.
+func during(t *testing.T, s *source, d time.Duration, do func(i *Inventory)) {
+	t.Helper()
+	n := &node{t: t, v2: true, proc: t.TempDir(), cgroups: t.TempDir()}
+	n.build()
+	i := n.inventory(func(o *Options) { o.Sources = []Source{s} })
+	s.began = time.Now()
+	ctx, cancel := context.WithTimeout(t.Context(), d)
+	defer cancel()
+	done := make(chan error)
+	go func() { done <- i.Run(ctx) }()
+	if do != nil {
+		do(i)
+	}
+	if err := <-done; err != nil {
+		t.Errorf("Run() = %v; want nil when its context ends", err)
+	}
+}
+
+// Without word of changes, pods are listed every second; with it, rarely.
+func TestRunLists(t *testing.T) {
+	const ms = time.Millisecond
+	broken := errors.New("broken")
+	for _, tt := range []struct {
+		name  string
+		err   error
+		watch func(ctx context.Context, changed func()) error
+		do    func(i *Inventory)
+		d     time.Duration
+		want  []time.Duration
+	}{
+		{"unwatchable", nil, unwatchable, nil, 3500 * ms, []time.Duration{0, 1000 * ms, 2000 * ms, 3000 * ms}},
+		{"watched", nil, silent, nil, 25 * time.Second, []time.Duration{0, 1000 * ms, 11000 * ms, 21000 * ms}},
+		{"watched, but the list fails", broken, silent, nil, 3500 * ms, []time.Duration{0, 1000 * ms, 2000 * ms, 3000 * ms}},
+		{"changes", nil, func(ctx context.Context, changed func()) error {
+			time.Sleep(1500 * ms)
+			for range 50 { // a burst, 250 ms long
+				changed()
+				time.Sleep(5 * ms)
+			}
+			return silent(ctx, changed)
+		}, nil, 5 * time.Second, []time.Duration{0, 1000 * ms, 1500 * ms, 1600 * ms, 1700 * ms, 1800 * ms}},
+		{"refresh", nil, silent, func(i *Inventory) {
+			time.Sleep(1010 * ms)
+			i.Refresh()
+			time.Sleep(5 * ms)
+			i.Refresh()
+		}, 5 * time.Second, []time.Duration{0, 1000 * ms, 1010 * ms, 1015 * ms}},
+		{"a watch that breaks", nil, func(context.Context, func()) error {
+			time.Sleep(1500 * ms)
+			return broken
+		}, nil, 4 * time.Second, []time.Duration{0, 1000 * ms, 1500 * ms, 2500 * ms, 3500 * ms}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				s := &source{err: tt.err, watch: tt.watch}
+				during(t, s, tt.d, tt.do)
+				if diff := cmp.Diff(tt.want, s.asked); diff != "" {
+					t.Errorf("listed at (-want +got):\n%s", diff)
+				}
+			})
+		})
+	}
+}
+
+// Without a source there is nothing to list, and that is known.
+func TestDeclaredAbsent(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := &node{t: t, v2: true, proc: t.TempDir(), cgroups: t.TempDir()}
+		n.build()
+		i := n.inventory(func(o *Options) { o.Sources = nil })
+		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+		defer cancel()
+		if err := i.Run(ctx); err != nil {
+			t.Errorf("Run() = %v", err)
+		}
+		if st := i.Status(); !st.DeclaredAbsent || st.Connected || st.Error != "" {
+			t.Errorf("status = %+v; want it declared absent", st)
+		}
+		if s := i.Measure(time.Now()); len(s.Pods) != 0 || s.KubeletPods {
+			t.Errorf("Measure() = %+v; want nothing", s)
+		}
+	})
+}
+
+// A runtime with events is listed at once when something happens, over its
+// restart too.
+func TestRunFollowsEvents(t *testing.T) {
+	n := newNode(t, true)
+	n.runtime.Imitate(critest.Containerd17)
+	i := n.inventory()
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error)
+	go func() { done <- i.Run(ctx) }()
+	defer func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Run() = %v", err)
+		}
+	}()
+	await := func(want string) {
+		t.Helper()
+		timeout := time.After(20 * time.Second)
+		for {
+			changed := i.Changed()
+			if names(i.Measure(time.Now())) == want {
+				return
+			}
+			select {
+			case <-changed:
+			case <-timeout:
+				t.Fatalf("pods = %q; want %q", names(i.Measure(time.Now())), want)
+			}
+		}
+	}
+	if err := n.runtime.AwaitSubscribers(ctx, 1); err != nil {
+		t.Fatal(err)
+	}
+	a := n.addPod(critest.Pod{Name: "a", Containers: []critest.Container{{PID: 100}}})
+	await("a")
+	n.runtime.Crash()
+	n.runtime.Restart()
+	n.addPod(critest.Pod{Name: "b", Containers: []critest.Container{{PID: 101}}})
+	await("a b")
+	n.runtime.SetState(a.Containers[0].ID, cri.StateExited)
+	await("b")
+}
+
+// What a source knows of a pod's specification is believed before what is
+// concluded from what runs.
+func TestSpec(t *testing.T) {
+	n := newNode(t, true)
+	p := n.addPod(critest.Pod{
+		Name: "web", UID: "u1", Annotations: map[string]string{configSource: "api", annotationPriority: "1"},
+		Containers: []critest.Container{{Name: "main", PID: 100, OOMScoreAdj: 900}, {Name: "sidecar", PID: 101}, {Name: "debug", PID: 102}},
+	})
+	spec := &evict.Pod{
+		UID: "u1", Namespace: "default", Name: "web", Priority: new(int32(7)), QoS: evict.Burstable, TerminationGraceSeconds: new(int64(9)),
+		Containers:     []evict.Container{{Name: "main", Resources: evict.Resources{Requests: evict.Amounts{Memory: bytes(5 << 20)}}}, {Name: "not yet"}},
+		InitContainers: []evict.Container{{Name: "sidecar", Sidecar: true}},
+		HasStats:       true, Usage: evict.PodUsage{Memory: 1 << 60},
+	}
+	api := &source{list: List{Pods: []Pod{{UID: "u1", Spec: spec}, {UID: "elsewhere", Spec: spec}}}}
+	i := n.synced(func(o *Options) { o.Sources = append(o.Sources, api) })
+	s := i.Measure(time.Now())
+	if len(s.Pods) != 1 || len(s.Handles[p.UID].Containers) != 3 {
+		t.Fatalf("pods %q, handle %+v; want web with three containers", names(s), s.Handles[p.UID])
+	}
+	got := s.Pods[0]
+	want := evict.Pod{
+		UID: "u1", Namespace: "default", Name: "web", Priority: new(int32(7)), QoS: evict.Burstable, TerminationGraceSeconds: new(int64(9)), Kubelet: true,
+		LastStart: got.LastStart,
+		Containers: []evict.Container{
+			{Name: "main", Resources: spec.Containers[0].Resources, Usage: evict.ContainerUsage{Memory: 80 << 20}},
+			{Name: "not yet"},
+			{Name: "debug", Usage: evict.ContainerUsage{Memory: 80 << 20}},
+		},
+		InitContainers: []evict.Container{{Name: "sidecar", Sidecar: true, Usage: evict.ContainerUsage{Memory: 80 << 20}}},
+		HasStats:       true,
+		Usage:          evict.PodUsage{Memory: 240 << 20, Freeable: 180 << 20, PIDs: 6},
+	}
+	if diff := cmp.Diff(want, got, quantities); diff != "" {
+		t.Errorf("pod (-want +got):\n%s", diff)
+	}
+	if about := i.Describe("u1"); len(about.Ignored) != 1 || about.RequestOrigin != "the pod's specification" {
+		t.Errorf("Describe() = %+v; want the annotation ignored, and the request from the specification", about)
+	}
+	if spec.Containers[0].Usage.Memory != 0 {
+		t.Error("the source's own pod was changed")
+	}
+}

@@ -1,0 +1,233 @@
+package pods
+
+import (
+	"cmp"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/evictd/evictd/agent/evict"
+	"github.com/evictd/evictd/cri"
+	"github.com/evictd/evictd/kernel/cgroup"
+	"github.com/evictd/evictd/kernel/meminfo"
+)
+
+// configSource is the annotation by which a kubelet marks every pod that it
+// makes, over whatever the pod's author wrote there: api, file or http
+// (pkg/kubelet/types/pod_update.go).
+const configSource = "kubernetes.io/config.source"
+
+// world is what was known after one list. It is not changed once it is
+// published, and its cgroups stay usable, if only to say that they are gone.
+type world struct {
+	listed      time.Time // when the oldest of the sources' lists was complete
+	pods        []*pod    // those that run, by key and UID
+	handles     map[string]Handle
+	guard       Guard
+	kubeletPods bool
+	// crowd is who lives where, and places the paths of all.
+	crowd crowd
+}
+
+// pod is one that runs, ready to be measured.
+type pod struct {
+	spec    evict.Pod // all but the usage
+	members []*member
+	// group is a cgroup that is the whole pod's and nobody else's; nil where
+	// there is none. sandbox is the sandbox's own in that case, or nil.
+	group   *cgroup.Cgroup
+	sandbox *cgroup.Cgroup
+	about   About
+}
+
+// member is a running container of a pod.
+type member struct {
+	id, name string
+	place    *place
+	// unproven says why the cgroup is not proven to be the container's alone,
+	// unmeasured why its usage can't be read there; each "" where it is.
+	unproven, unmeasured string
+	// failed is why the last reading did not succeed; nil where it did.
+	failed atomic.Pointer[string]
+	// init tells that the container is among the spec's init containers, and
+	// slot its index there or among the others.
+	init bool
+	slot int
+}
+
+// listing is a pod on its way into the world.
+type listing struct {
+	*Pod
+	kept   time.Time // since when it is only kept; zero where it is listed
+	places map[string]*place
+	home   *place // the sandbox's
+}
+
+// build makes the world of what the sources listed last.
+func (i *Inventory) build(now time.Time) *world {
+	w := &world{handles: map[string]Handle{}, crowd: crowd{}}
+	listings, specs := i.merge(w)
+	i.scanKubelets(now)
+	never := i.guard(nil, nil).Never
+	places := make(map[string]*place, len(i.places))
+	claims := map[int]int{}
+	for _, l := range listings {
+		l.home = i.placeSandbox(&l.Sandbox)
+		w.crowd.add(l.home)
+		claims[l.home.pid]++
+		for n := range l.Containers {
+			if c := &l.Containers[n]; c.live() {
+				p := i.placeContainer(c, i.places[c.ID], never)
+				places[c.ID], l.places[c.ID] = p, p
+				w.crowd.add(p)
+				claims[p.pid]++
+			}
+		}
+	}
+	i.places = places
+
+	capacity, capacityErr := i.capacity()
+	uids := map[string]bool{}
+	slices.SortFunc(listings, func(a, b *listing) int {
+		return cmp.Or(a.Sandbox.Created.Compare(b.Sandbox.Created), cmp.Compare(a.Sandbox.ID, b.Sandbox.ID))
+	})
+	for _, l := range listings {
+		p := &pod{}
+		for n := range l.Containers {
+			c := &l.Containers[n]
+			at := l.places[c.ID]
+			if !c.running() || at == nil || at.gone || c.State == cri.StateUnknown && at.group == nil {
+				continue
+			}
+			p.members = append(p.members, newMember(c, at, w.crowd, claims))
+		}
+		if len(p.members) == 0 {
+			continue
+		}
+		d := deduction{rules: i.rules.Load(), capacity: capacity, capacityErr: capacityErr, listing: l, spec: specs[l.UID]}
+		d.fill(p)
+		// Two pods that run must not be taken for one: with the operator's
+		// tools, a UID is whatever was typed.
+		for p.spec.UID == "" || uids[p.spec.UID] {
+			p.spec.UID += l.Sandbox.ID
+		}
+		uids[p.spec.UID] = true
+		i.measureBy(p, l, w.crowd)
+		w.handles[p.spec.UID] = p.handle(l)
+		w.pods = append(w.pods, p)
+	}
+	slices.SortFunc(w.pods, func(a, b *pod) int {
+		return cmp.Or(cmp.Compare(a.spec.Namespace, b.spec.Namespace), cmp.Compare(a.spec.Name, b.spec.Name), cmp.Compare(a.spec.UID, b.spec.UID))
+	})
+	w.guard = i.guard(listings, places)
+	return w
+}
+
+// merge puts together what the sources listed last: the pods with a live
+// sandbox or container, and what is known of them by UID.
+func (i *Inventory) merge(w *world) ([]*listing, map[string]*evict.Pod) {
+	var listings []*listing
+	specs := map[string]*evict.Pod{}
+	seen := map[string]bool{}
+	for n, s := range i.sources {
+		if n == 0 || s.listed.Before(w.listed) {
+			w.listed = s.listed
+		}
+		for m := range s.list.Pods {
+			p := &s.list.Pods[m]
+			if p.Spec != nil {
+				specs[p.UID] = p.Spec
+			}
+			if p.Sandbox.ID == "" || seen[p.Sandbox.ID] {
+				continue
+			}
+			seen[p.Sandbox.ID] = true
+			if _, ok := p.Sandbox.Annotations[configSource]; ok {
+				w.kubeletPods = true
+			}
+			if p.Sandbox.Ready || slices.ContainsFunc(p.Containers, func(c Container) bool { return c.live() }) {
+				listings = append(listings, &listing{Pod: p, kept: s.partial[p.Sandbox.ID], places: map[string]*place{}})
+			}
+		}
+	}
+	return listings, specs
+}
+
+// capacity is what the kubelet computes scores from: the node's memory.
+func (i *Inventory) capacity() (int64, error) {
+	info, err := meminfo.Read(i.procfs)
+	if err != nil {
+		return 0, err
+	}
+	return signed(info.MemTotal), nil
+}
+
+func newMember(c *Container, at *place, all crowd, claims map[int]int) *member {
+	m := &member{id: c.ID, name: c.Name, place: at, unproven: at.unproven}
+	switch other := all.beside(at); {
+	case at.group == nil:
+		m.unmeasured = at.unproven
+	case other != nil:
+		m.unproven = fmt.Sprintf("cgroup %s also holds %s", at.path, other.id)
+		m.unmeasured = m.unproven
+	case !at.mine:
+		m.unmeasured = at.unproven
+	}
+	if at.pid != 0 && claims[at.pid] > 1 && m.unproven == "" {
+		m.unproven = fmt.Sprintf("the runtime names process %d for another container too", at.pid)
+	}
+	return m
+}
+
+// measureBy chooses the cgroups that tell what the pod uses as a whole: one that
+// is named after it and holds nobody else, else the sum of what it consists of.
+func (i *Inventory) measureBy(p *pod, l *listing, all crowd) {
+	if parent := p.parent(); parent != "" && namedAfterPod(parent, l.UID) {
+		own := len(l.places)
+		if l.home.path != "" {
+			own++
+		}
+		if below := all[parent]; len(below) <= own && !slices.ContainsFunc(below, func(o *place) bool { return o != l.home && l.places[o.id] != o }) {
+			if group, err := i.groups.get(parent); err == nil {
+				p.group = group
+				return
+			}
+		}
+	}
+	if l.home.path != "" && all.beside(l.home) == nil {
+		if group, err := i.groups.get(l.home.path); err == nil {
+			p.sandbox = group
+		}
+	}
+}
+
+// parent returns the cgroup right above all of the pod's containers, "" where
+// there is none.
+func (p *pod) parent() string {
+	parent := ""
+	for _, m := range p.members {
+		switch above := path.Dir(m.place.path); {
+		case m.place.path == "" || parent != "" && above != parent:
+			return ""
+		default:
+			parent = above
+		}
+	}
+	return parent
+}
+
+// namedAfterPod reports whether a cgroup has the name that the kubelet gives to
+// a pod's (pkg/kubelet/cm/pod_container_manager_linux.go).
+func namedAfterPod(cgroupPath, uid string) bool {
+	if uid == "" {
+		return false
+	}
+	name, slice := strings.CutSuffix(path.Base(cgroupPath), ".slice")
+	if slice {
+		return strings.HasSuffix(name, "-pod"+strings.ReplaceAll(uid, "-", "_"))
+	}
+	return name == "pod"+uid
+}

@@ -1,0 +1,118 @@
+package agent
+
+import (
+	"slices"
+	"sync"
+	"time"
+
+	"github.com/evictd/evictd/agent/act"
+	"github.com/evictd/evictd/agent/evict"
+)
+
+// keptRecords is how many records are kept.
+const keptRecords = 50
+
+// records are the last evictions. They are safe for concurrent use.
+type records struct {
+	mu   sync.Mutex
+	list []evict.Record // oldest first
+}
+
+// restore takes over the records of an earlier run. What was under way then
+// can't be followed any more.
+func (r *records) restore(list []evict.Record) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.list = slices.Clone(list)
+	for i := range r.list {
+		if r.list[i].Result == evict.ResultPending {
+			r.list[i].Result = evict.ResultUnknown
+			r.list[i].Error = "evictd was restarted before the end was seen"
+		}
+	}
+	r.trim()
+}
+
+func (r *records) trim() {
+	if n := len(r.list) - keptRecords; n > 0 {
+		r.list = slices.Delete(r.list, 0, n)
+	}
+}
+
+func (r *records) add(record evict.Record) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.list = append(r.list, record)
+	r.trim()
+}
+
+// snapshot returns the records, the oldest first.
+func (r *records) snapshot() []evict.Record {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	return slices.Clone(r.list)
+}
+
+// update changes the newest record of a pod that is under way, and returns it
+// as it is then; ok is false where there is none.
+func (r *records) update(uid string, change func(*evict.Record)) (record evict.Record, ok bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for i := len(r.list) - 1; i >= 0; i-- {
+		if r.list[i].UID == uid && r.list[i].Result == evict.ResultPending {
+			change(&r.list[i])
+			return r.list[i], true
+		}
+	}
+	return evict.Record{}, false
+}
+
+// overshoot deepens how far the cause fell below its threshold, in the records
+// from a time on.
+func (r *records) overshoot(cause string, since time.Time, available int64) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for i := range r.list {
+		if rec := &r.list[i]; rec.Cause == cause && !rec.Decided.Before(since) {
+			rec.Overshoot = max(rec.Overshoot, rec.Threshold-available)
+		}
+	}
+}
+
+// apply notes an order's progress in a record.
+func apply(p act.Progress, rec *evict.Record) {
+	switch p.Stage {
+	case act.Signalled:
+		if rec.SignalSent.IsZero() {
+			rec.SignalSent = p.Time
+		}
+		rec.Processes = max(rec.Processes, p.Processes)
+	case act.Hardened:
+		rec.Hardened = p.Time
+	case act.FirstGone:
+		rec.FirstGone = p.Time
+	case act.LastGone:
+		// What an empty cgroup held has been given back.
+		rec.LastGone, rec.Freed = p.Time, rec.Expected
+	case act.Refused:
+		rec.Result = evict.ResultFailed
+	case act.Finished:
+		rec.Processes = max(rec.Processes, p.Processes)
+		rec.Result = result(rec)
+	}
+	if p.Err != nil {
+		rec.Error = p.Err.Error()
+	}
+}
+
+func result(rec *evict.Record) string {
+	switch {
+	case rec.DryRun:
+		return evict.ResultDryRun
+	case rec.LastGone.IsZero():
+		return evict.ResultStuck
+	case rec.Hard || !rec.Hardened.IsZero():
+		return evict.ResultKilled
+	}
+	return evict.ResultStopped
+}

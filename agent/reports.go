@@ -1,0 +1,206 @@
+package agent
+
+import (
+	"fmt"
+	"strings"
+	"time"
+
+	"github.com/evictd/evictd/agent/act"
+	"github.com/evictd/evictd/agent/config"
+	"github.com/evictd/evictd/agent/evict"
+	"github.com/evictd/evictd/agent/metrics"
+	"github.com/evictd/evictd/agent/signal"
+)
+
+// reports tells people and machines what the loop and the actuator did: it
+// keeps the records, the metrics and the log, and passes on to the loop what
+// became of its orders.
+type reports struct {
+	*daemon
+	progress chan act.Progress
+	beat     metrics.Heartbeat
+
+	// What was told last, so that only changes are. The loop's goroutine alone
+	// uses these.
+	ready      bool
+	conditions string
+	unreadable string
+	futile     string
+	held       string
+	saved      time.Time
+	victims    int
+}
+
+func newReports(d *daemon) *reports {
+	return &reports{daemon: d, progress: make(chan act.Progress, 1024)}
+}
+
+// take notes an order's progress. The actuator calls it from any goroutine, and
+// it never waits.
+func (r *reports) take(p act.Progress) {
+	rec, ok := r.board.records.update(p.UID, func(rec *evict.Record) { apply(p, rec) })
+	if ok && rec.Result != evict.ResultPending {
+		r.metrics.Evicted(&rec)
+		r.logEnd(&rec)
+		r.keeper.poke()
+	}
+	select {
+	case r.progress <- p:
+	default: // the loop finds out by itself, when the pod is gone
+	}
+}
+
+func (r *reports) logEnd(rec *evict.Record) {
+	attributes := []any{"pod", rec.Pod, "signal", rec.Cause, "result", rec.Result, "dry_run", rec.DryRun, "processes", rec.Processes}
+	if !rec.SignalSent.IsZero() && !rec.LastGone.IsZero() {
+		attributes = append(attributes, "gone_after", rec.LastGone.Sub(rec.SignalSent).String(), "freed_bytes", rec.Freed)
+	}
+	if rec.Error != "" {
+		attributes = append(attributes, "error", rec.Error)
+	}
+	switch rec.Result {
+	case evict.ResultFailed, evict.ResultStuck:
+		r.log.Error("eviction did not succeed", attributes...)
+	default:
+		r.log.Info("eviction ended", attributes...)
+	}
+}
+
+// ordered implements observer.
+func (r *reports) ordered(rec evict.Record) {
+	r.log.Warn("evicting pod", "pod", rec.Pod, "uid", rec.UID, "signal", rec.Cause, "hard", rec.Hard,
+		"available", rec.Available, "threshold", rec.Threshold, "deficit", rec.Deficit, "expected", rec.Expected,
+		"lane", rec.Lane, "futile", rec.Futile, "dry_run", rec.DryRun, "message", strings.TrimSpace(rec.Message))
+	r.keeper.poke()
+}
+
+// hardened implements observer.
+func (r *reports) hardened(uid string) {
+	r.log.Warn("grace period cut short, a hard threshold is met", "uid", uid)
+}
+
+// keepWhileWaiting is how often the state is written while its timers run, so
+// that a restart knows how long evictd was away.
+const keepWhileWaiting = 2 * time.Second
+
+// stepped implements observer.
+func (r *reports) stepped(v *View) {
+	r.board.view.Store(v)
+	r.beat.Beat()
+	r.notifier.Beat()
+	r.measure(v)
+	r.announce(v)
+	running := len(v.State.Timers) > 0 || len(v.State.Victims) > 0 || len(v.State.Conditions) > 0
+	if len(v.State.Victims) != r.victims || running && v.Time.Sub(r.saved) >= keepWhileWaiting {
+		r.saved, r.victims = v.Time, len(v.State.Victims)
+		r.keeper.poke()
+	}
+	if !r.ready && r.complete(v) {
+		r.ready = true
+		r.log.Info("ready", "pods", len(v.Snapshot.Pods), "eligible", v.eligible())
+		r.notifier.Ready(statusLine(v))
+	}
+}
+
+// complete reports whether the observation lacks nothing that it should have.
+func (r *reports) complete(v *View) bool {
+	s := r.inventory.Status()
+	return v.Observations[signal.MemoryAvailable].Status == signal.Observed && (s.Connected || s.DeclaredAbsent)
+}
+
+func (r *reports) measure(v *View) {
+	m := r.metrics
+	m.Observed(v.Observations)
+	m.Unaccounted(v.Node.Unaccounted)
+	m.Stepped(&v.State, &v.Orders, v.Took)
+	m.Pods(len(v.Snapshot.Pods), v.eligible())
+	m.DryRun(v.Mode.dryRun)
+	m.RuntimeConnected(r.inventory.Status().Connected)
+	m.Records(len(r.board.records.snapshot()))
+	up, _ := laneState(r.poll, v.Time)
+	m.Lane(r.poll.Name(), up)
+}
+
+// announce logs what has changed.
+func (r *reports) announce(v *View) {
+	if changed(&r.conditions, fmt.Sprint(v.Orders.Conditions)) {
+		r.log.Warn("node conditions", "conditions", v.Orders.Conditions)
+		r.notifier.Status(statusLine(v))
+	}
+	if changed(&r.unreadable, fmt.Sprint(v.Orders.Unreadable)) {
+		for _, s := range v.Orders.Unreadable {
+			r.log.Error("signal can't be read and is skipped", "signal", s.String(), "error", v.Observations[s].Err)
+		}
+	}
+	var futile []signal.Signal
+	for _, f := range v.Orders.Futile {
+		futile = append(futile, f.Signal)
+	}
+	if len(futile) > 0 && changed(&r.futile, fmt.Sprint(futile)) {
+		for _, f := range v.Orders.Futile {
+			r.log.Error("evicting pods can't relieve the signal", "signal", f.Signal.String(), "deficit", f.Deficit,
+				"coverage", f.Coverage, "largest_outside", r.inventory.Outside(5))
+		}
+	}
+	if len(v.Orders.Met) == 0 {
+		r.futile = ""
+	}
+	if changed(&r.held, fmt.Sprint(v.Orders.Held)) && len(v.Orders.Held) > 0 {
+		r.log.Warn("threshold crossed by file cache alone, waiting", "thresholds", fmt.Sprint(v.Orders.Held))
+	}
+	for _, uid := range v.Orders.Revived {
+		r.log.Warn("evicted pod came back", "uid", uid)
+	}
+	for _, uid := range v.Orders.Stuck {
+		r.log.Error("victim is stuck, its processes do not go", "uid", uid)
+	}
+}
+
+// changed remembers what is told, and reports whether it is news. The first
+// empty list is none.
+func changed(told *string, now string) bool {
+	if *told == now || *told == "" && now == "[]" {
+		return false
+	}
+	*told = now
+	return true
+}
+
+func statusLine(v *View) string {
+	o := v.Observations[signal.MemoryAvailable]
+	line := "memory.available " + signal.MemoryAvailable.Quantity(o.Available)
+	if v.Mode.dryRun {
+		line = "dry run; " + line
+	}
+	for _, c := range v.Orders.Conditions {
+		line += ", " + string(c)
+	}
+	return line
+}
+
+// describeThresholds lists thresholds as the kubelet's flags have them.
+func describeThresholds(p *evict.Policy) []string {
+	var list []string
+	for _, t := range p.Thresholds {
+		text := t.Signal.String() + "<" + t.Value.String()
+		if !t.Hard() {
+			text += " for " + t.Grace.String()
+		}
+		list = append(list, text)
+	}
+	return list
+}
+
+// describeConfigured says why the configuration wants dry run, or "".
+func describeConfigured(cfg *config.Config) string {
+	if !cfg.DryRun {
+		return ""
+	}
+	switch origin := cfg.Origin("dryRun"); origin {
+	case config.OriginFlag:
+		return "--dry-run was given"
+	case config.OriginFile:
+		return "the configuration says dryRun: true"
+	}
+	return "no AgentConfiguration was given"
+}

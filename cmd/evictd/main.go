@@ -1,0 +1,102 @@
+// Command evictd keeps a node standing when its memory runs out: it watches
+// the kubelet's eviction signals and evicts the pod that has to go.
+package main
+
+import (
+	"context"
+	"errors"
+	"flag"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/signal"
+	"runtime"
+	"slices"
+	"syscall"
+
+	"github.com/evictd/evictd/agent"
+	"github.com/evictd/evictd/agent/version"
+)
+
+const (
+	exitOK      = 0
+	exitFailure = 1
+	exitUsage   = 2
+)
+
+func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
+
+func run(args []string, stdout, stderr io.Writer) int {
+	o := agent.Defaults()
+	flags := flag.NewFlagSet("evictd", flag.ContinueOnError)
+	flags.SetOutput(stderr)
+	flags.Usage = func() { usage(flags) }
+	flags.StringVar(&o.ConfigPath, "config", o.ConfigPath, "read the AgentConfiguration from `FILE`; the default may be missing: then the kubelet's defaults hold, in dry run")
+	flags.StringVar(&o.ControlSocket, "control-socket", o.ControlSocket, "serve evictctl on the unix socket `PATH`, mode 0600")
+	flags.BoolVar(&o.DryRun, "dry-run", false, "decide and report, but evict nothing, whatever the configuration says")
+	flags.StringVar(&o.KubeletConfigPath, "kubelet-config", "", "take thresholds from the KubeletConfiguration `FILE`; --config overrides it field by field")
+	flags.TextVar(&o.LogLevel, "log.level", slog.LevelInfo, "log messages of at least this `LEVEL`: debug, info, warn or error")
+	flags.StringVar(&o.LogFormat, "log.format", o.LogFormat, "log as `FORMAT`: text or json")
+	flags.StringVar(&o.Cgroupfs, "path.cgroupfs", o.Cgroupfs, "`DIR` where the host's cgroups are mounted")
+	flags.StringVar(&o.Procfs, "path.procfs", o.Procfs, "`DIR` where the host's proc filesystem is mounted")
+	flags.StringVar(&o.Rootfs, "path.rootfs", o.Rootfs, "`DIR` where the host's root is mounted; the runtime's socket is looked for below it")
+	flags.StringVar(&o.Sysfs, "path.sysfs", o.Sysfs, "`DIR` where the host's sys filesystem is mounted")
+	flags.StringVar(&o.StateDir, "state-dir", o.StateDir, "keep what must survive a restart in `DIR`")
+	showVersion := flags.Bool("version", false, "print the version and exit")
+	flags.StringVar(&o.WebConfigFile, "web.config.file", "", "`FILE` that configures TLS and authentication of the web server, as Prometheus exporters take it")
+	flags.StringVar(&o.WebAddress, "web.listen-address", o.WebAddress, "serve metrics and health on `ADDRESS`; empty for not")
+
+	if err := flags.Parse(args); err != nil {
+		if errors.Is(err, flag.ErrHelp) {
+			return exitOK
+		}
+		return exitUsage
+	}
+	if flags.NArg() > 0 {
+		fmt.Fprintf(stderr, "evictd: unexpected argument %q; see evictd --help\n", flags.Arg(0))
+		return exitUsage
+	}
+	if *showVersion {
+		fmt.Fprintln(stdout, "evictd", version.Of())
+		return exitOK
+	}
+	if !slices.Contains([]string{"text", "json"}, o.LogFormat) {
+		fmt.Fprintf(stderr, "evictd: --log.format is text or json, not %q\n", o.LogFormat)
+		return exitUsage
+	}
+	flags.Visit(func(f *flag.Flag) {
+		if f.Name == "config" {
+			o.ConfigGiven = true
+		}
+	})
+	o.Stderr = stderr
+
+	// A thread that comes back from a wait must find a processor free, whatever
+	// else is running here.
+	runtime.GOMAXPROCS(max(8, runtime.GOMAXPROCS(0)))
+	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
+	defer stop()
+	hangup := make(chan os.Signal, 1)
+	signal.Notify(hangup, syscall.SIGHUP)
+	o.Reload = hangup
+	if err := agent.Run(ctx, o); err != nil {
+		fmt.Fprintln(stderr, "evictd:", err)
+		return exitFailure
+	}
+	return exitOK
+}
+
+func usage(flags *flag.FlagSet) {
+	out := flags.Output()
+	fmt.Fprint(out, `evictd keeps a node standing when its memory runs out.
+
+  evictd --dry-run                       say what would be evicted on this host
+  evictd --config /etc/evictd/config.yaml
+  evictd --kubelet-config /var/lib/kubelet/config.yaml
+
+SIGHUP reads the configuration again; SIGTERM ends it cleanly.
+
+`)
+	flags.PrintDefaults()
+}
