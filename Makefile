@@ -22,8 +22,15 @@ demo: build ## a hog is killed under a private containerd (DRY_RUN=1 only says s
 	$(GO) run ./tests/demo $(if $(DRY_RUN),-dry-run)
 
 .PHONY: test
-test: build ## everything that needs no virtual machine
+test: build fetch ## everything that needs no virtual machine
 	$(GO) test $(TESTFLAGS) ./...
+
+# A private containerd runs the tests' pods. Where the machine has none, Debian's
+# packages are unpacked into a cache directory; without that, tests are skipped.
+.PHONY: fetch
+fetch:
+	@if ! command -v containerd >/dev/null || ! command -v runc >/dev/null; then \
+		sh tests/node/fetch.sh || echo "no containerd: tests that need one are skipped"; fi
 
 .PHONY: bench
 bench: build ## the figures, beside what a user would run instead

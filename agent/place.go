@@ -3,7 +3,6 @@ package agent
 import (
 	"fmt"
 	"os"
-	"strconv"
 	"strings"
 	"time"
 
@@ -13,6 +12,7 @@ import (
 	"github.com/evictd/evictd/agent/pods"
 	"github.com/evictd/evictd/kernel"
 	"github.com/evictd/evictd/kernel/cgroup"
+	"github.com/evictd/evictd/kernel/probe"
 )
 
 // layout is how the filesystems are cut, as far as nothing here observes them.
@@ -21,15 +21,10 @@ const layout = evict.SingleFs
 // misplaced says why evictd can't be sure that the processes and the cgroups
 // that it sees are this host's; empty where it can.
 func misplaced(procfs kernel.FS, h *cgroup.Hierarchy) string {
-	pid := os.Getpid()
-	self, err := os.Readlink(procfs.Path("self"))
-	if err != nil {
-		return fmt.Sprintf("evictd does not find itself in %s: %v", procfs, err)
+	if pids := probe.HostPIDs(procfs); pids.Supported != probe.Yes {
+		return fmt.Sprintf("evictd does not see the host's processes: %s; needed is %s", pids.Detail, pids.Missing)
 	}
-	if self != strconv.Itoa(pid) {
-		return fmt.Sprintf("evictd is process %d to itself and %s to %s: it runs in a pid namespace of its own (hostPID is needed)", pid, self, procfs)
-	}
-	paths, err := h.FindPID(pid)
+	paths, err := h.FindPID(os.Getpid())
 	switch {
 	case err != nil:
 		return fmt.Sprintf("evictd does not find itself among the cgroups: %v", err)

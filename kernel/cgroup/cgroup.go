@@ -49,7 +49,6 @@ type Cgroup struct {
 	limit *sys.FD // nil likewise
 
 	// v2 only.
-	procs  *sys.FD
 	events *sys.FD // nil for the root
 	kill   control
 	freeze control
@@ -138,9 +137,11 @@ func (c *Cgroup) openV2() (err error) {
 			return err
 		}
 	}
-	if c.procs, err = c.dir.OpenAt("cgroup.procs", unix.O_RDONLY); err != nil {
-		return err
-	}
+	return c.openCore()
+}
+
+// openCore opens the files that a v2 cgroup has without the memory controller.
+func (c *Cgroup) openCore() (err error) {
 	if c.events, err = absentIsNil(c.dir.OpenAt("cgroup.events", unix.O_RDONLY)); err != nil {
 		return err
 	}
@@ -197,7 +198,7 @@ func (c *Cgroup) Check() error {
 
 // Close gives the descriptors up. Further calls do nothing.
 func (c *Cgroup) Close() error {
-	return errors.Join(c.dir.Close(), c.stat.Close(), c.usage.Close(), c.limit.Close(), c.procs.Close(), c.events.Close(),
+	return errors.Join(c.dir.Close(), c.stat.Close(), c.usage.Close(), c.limit.Close(), c.events.Close(),
 		c.kill.fd.Close(), c.freeze.fd.Close(), c.freezer.Close(), c.pids.Close())
 }
 

@@ -75,15 +75,15 @@ func (c *Cgroup) setFrozen(frozen bool) error {
 		return c.noFreezer()
 	}
 	if frozen {
-		return writeAt(c.freezer, "freezer.state", "FROZEN")
+		return c.ofFreezer(writeAt(c.freezer, "freezer.state", "FROZEN"))
 	}
-	return walk(c.freezer, func(rel string) error {
+	return c.ofFreezer(walk(c.freezer, func(rel string) error {
 		return writeAt(c.freezer, path.Join(rel, "freezer.state"), "THAWED")
-	})
+	}))
 }
 
-// Frozen reports whether the cgroup is frozen or about to be, by its own order or
-// by one above it; on v1 also, whether one below it is.
+// Frozen reports whether the cgroup is frozen, by its own order or by one above
+// it, or about to be by its own; on v1 also, whether one below it is.
 func (c *Cgroup) Frozen() (bool, error) {
 	frozen, err := c.frozen()
 	if err != nil {
@@ -125,7 +125,16 @@ func (c *Cgroup) frozen() (bool, error) {
 		}
 		return fmt.Errorf("freezer.state is %q", b)
 	})
-	return frozen, err
+	return frozen, c.ofFreezer(err)
+}
+
+// ofFreezer keeps an error that says that the freezer's cgroup is gone from being
+// taken for one about memory's, which may live.
+func (c *Cgroup) ofFreezer(err error) error {
+	if removed(err) {
+		return c.noFreezer()
+	}
+	return err
 }
 
 func (c *Cgroup) noFreezer() error {

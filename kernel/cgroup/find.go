@@ -180,4 +180,3 @@ func isDir(name string) (bool, error) {
 	}
 	return err == nil && st.IsDir(), err
 }
-

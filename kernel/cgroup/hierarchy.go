@@ -163,11 +163,11 @@ func (h *Hierarchy) Nested() bool { return h.nested }
 func (h *Hierarchy) v1() bool { return h.Version != V2 }
 
 // RootMemory reads the memory of the whole node, as the kubelet counts it. A
-// nested tree does not show that, which is an error. Whoever reads it often
+// nested tree does not show that: [kernel.ErrUnavailable]. Whoever reads it often
 // opens "/" and keeps it.
 func (h *Hierarchy) RootMemory() (Memory, error) {
 	if h.nested {
-		return Memory{}, fmt.Errorf("read root memory: %s is not the root of the node's cgroups", h.Memory)
+		return Memory{}, fmt.Errorf("read root memory: %s is not the root of the node's cgroups: %w", h.Memory, kernel.ErrUnavailable)
 	}
 	c, err := h.Open("/")
 	if err != nil {

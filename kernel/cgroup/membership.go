@@ -35,6 +35,8 @@ type Entry struct {
 }
 
 // Of reads /proc/PID/cgroup. A process that does not exist is [fs.ErrNotExist].
+// For one that is exiting, a zombie too, the kernel prints "/" in every v1 tree,
+// wherever it was: the root is the cgroup only of a process that lives.
 func Of(proc kernel.FS, pid int) (Membership, error) {
 	b, err := os.ReadFile(proc.Path(strconv.Itoa(pid), "cgroup"))
 	if errors.Is(err, unix.ESRCH) { // it went between open and read

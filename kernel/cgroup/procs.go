@@ -15,8 +15,8 @@ import (
 
 // Procs returns the pids of the processes in the subtree, sorted and each once,
 // in the storage of dst. For a cgroup without others below it, and a dst that is
-// long enough, it allocates little on v1 and nothing on v2. A process that can't
-// be named from here is [ErrForeign].
+// long enough, it allocates little. A process that can't be named from here is
+// [ErrForeign] on v2; on v1 the kernel leaves it out.
 //
 // Processes may fork and move while the list is read: what is done to them has to
 // be repeated until the list is empty.
@@ -33,20 +33,17 @@ func (c *Cgroup) Procs(dst []int) ([]int, error) {
 	return slices.Compact(dst), nil
 }
 
-// readProcs appends the pids of one cgroup.
+// readProcs appends the pids of one cgroup. It opens the list anew: v1 keeps that
+// of an open file for a second after each reading (kernel/cgroup/cgroup-v1.c:
+// cgroup_pidlist_start), so that a descriptor that is held misses what was forked
+// since; and where two read one open file, each starts the list again below the
+// other, who then goes on in the middle of a number.
 func (c *Cgroup) readProcs(rel string, dst []int) ([]int, error) {
-	fd := c.procs
-	if rel != "." || fd == nil {
-		// v1 keeps the list of an open file for a second after each reading
-		// (kernel/cgroup/cgroup-v1.c: cgroup_pidlist_start), so that a
-		// descriptor that is held misses what was forked since. Opening anew
-		// makes it look.
-		var err error
-		if fd, err = c.dir.OpenAt(path.Join(rel, "cgroup.procs"), unix.O_RDONLY); err != nil {
-			return dst, err
-		}
-		defer fd.Close()
+	fd, err := c.dir.OpenAt(path.Join(rel, "cgroup.procs"), unix.O_RDONLY)
+	if err != nil {
+		return dst, err
 	}
+	defer fd.Close()
 	got, err := readPIDs(fd, dst)
 	if errors.Is(err, unix.EOPNOTSUPP) && rel != "." {
 		// The threads of a threaded cgroup are those of processes that the domain
@@ -56,9 +53,11 @@ func (c *Cgroup) readProcs(rel string, dst []int) ([]int, error) {
 	return got, err
 }
 
-// readPIDs appends the numbers of a file with one on each line.
+// readPIDs appends the numbers of a file with one on each line. It reads on
+// after a process that has no number here, and then returns [ErrForeign].
 func readPIDs(fd *sys.FD, dst []int) ([]int, error) {
 	var buf [4 << 10]byte
+	foreign := false
 	kept, off := 0, int64(0)
 	for {
 		n, err := fd.ReadAt(buf[kept:], off)
@@ -68,12 +67,17 @@ func readPIDs(fd *sys.FD, dst []int) ([]int, error) {
 		if n == 0 && kept > 0 {
 			return dst, fmt.Errorf("list of pids: %w", text.ErrCut)
 		}
+		if n == 0 && foreign {
+			return dst, ErrForeign
+		}
 		if n == 0 {
 			return dst, nil
 		}
 		off += int64(n)
 		var rest []byte
-		if dst, rest, err = parsePIDs(buf[:kept+n], dst); err != nil {
+		if dst, rest, err = parsePIDs(buf[:kept+n], dst); errors.Is(err, ErrForeign) {
+			foreign = true
+		} else if err != nil {
 			return dst, err
 		}
 		if kept = copy(buf[:], rest); kept == len(buf) {
@@ -83,12 +87,14 @@ func readPIDs(fd *sys.FD, dst []int) ([]int, error) {
 }
 
 // parsePIDs appends the numbers of the whole lines in b, and returns what
-// follows them.
+// follows them. With [ErrForeign], which stands for zeros among them, it still
+// returns all.
 func parsePIDs(b []byte, dst []int) (pids []int, rest []byte, err error) {
+	var foreign error
 	for {
 		line, rest, err := text.Line(b)
 		if err != nil {
-			return dst, b, nil
+			return dst, b, foreign
 		}
 		pid, err := text.Uint(line)
 		if err == nil && pid > maxPID {
@@ -97,18 +103,21 @@ func parsePIDs(b []byte, dst []int) (pids []int, rest []byte, err error) {
 		if err != nil {
 			return dst, nil, fmt.Errorf("list of pids: %w: %q", err, bytes.Clone(line))
 		}
+		b = rest
 		// A 0 would be signalled as our own process group.
 		if pid == 0 {
-			return dst, nil, ErrForeign
+			foreign = ErrForeign
+			continue
 		}
-		dst, b = append(dst, int(pid)), rest
+		dst = append(dst, int(pid))
 	}
 }
 
 // maxPID is PID_MAX_LIMIT of 64-bit kernels.
 const maxPID = 4 << 20
 
-// Populated reports whether a process is in the subtree. The root always is.
+// Populated reports whether a process is in the subtree; on v1, whether one is
+// that can be named from here. The root always is.
 func (c *Cgroup) Populated() (bool, error) {
 	if c.events != nil {
 		populated, err := c.event("populated")

@@ -67,7 +67,7 @@ func Run(procfs, sysfs, cgroupfs kernel.FS) []Feature {
 		ownCgroup(tree, treeErr),
 		cgroupKill(tree, treeErr),
 		freezer(tree, treeErr),
-		hostPIDs(procfs),
+		HostPIDs(procfs),
 		pidfdOpen(),
 		processMrelease(),
 		pressure(procfs),

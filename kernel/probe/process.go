@@ -18,8 +18,8 @@ const (
 	firstUserNamespace = "user:[4026531837]"
 )
 
-// hostPIDs tells whether the pids that this process sees are the node's.
-func hostPIDs(proc kernel.FS) Feature {
+// HostPIDs tells whether the pids that this process sees are the node's.
+func HostPIDs(proc kernel.FS) Feature {
 	const (
 		name    = "host pids"
 		missing = "the host's pid namespace (hostPID), and its /proc"

@@ -9,23 +9,23 @@ package process
 import (
 	"errors"
 	"fmt"
-	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/evictd/evictd/kernel"
+	"github.com/evictd/evictd/kernel/internal/sys"
 )
 
 // ErrGone says that the process has ended, or never was.
 var ErrGone = errors.New("process is gone")
 
-// Process is a process held by its pidfd. Close it once, when nothing uses it
-// any more.
+// Process is a process held by its pidfd. Its methods may be called
+// concurrently, Close too: the descriptor's number is not given back while it is
+// in use, so that it can't come to name another process.
 type Process struct {
-	pid    int
-	fd     int
-	closed atomic.Bool
+	pid int
+	fd  *sys.FD
 }
 
 // Open holds the process that has the pid now. It is ErrGone where there is
@@ -35,26 +35,20 @@ func Open(pid int) (*Process, error) {
 	if err != nil {
 		return nil, failed("open", pid, err)
 	}
-	return &Process{pid: pid, fd: fd}, nil
+	return &Process{pid: pid, fd: sys.New(fd)}, nil
 }
 
 // PID returns the pid by which the process was opened.
 func (p *Process) PID() int { return p.pid }
 
-// Close lets go of the process. A second call does nothing.
-func (p *Process) Close() error {
-	if p.closed.Swap(true) {
-		return nil
-	}
-	return unix.Close(p.fd)
-}
+// Close lets go of the process. A second call does nothing; the other methods
+// are os.ErrClosed afterwards.
+func (p *Process) Close() error { return p.fd.Close() }
 
 // Signal sends a signal; ErrGone where the process has been reaped.
 func (p *Process) Signal(s unix.Signal) error {
-	if err := unix.PidfdSendSignal(p.fd, s, nil, 0); err != nil {
-		return failed("signal", p.pid, err)
-	}
-	return nil
+	err := p.fd.Use(func(fd int) error { return unix.PidfdSendSignal(fd, s, nil, 0) })
+	return failed("signal", p.pid, err)
 }
 
 // Release frees the memory of a process that is being killed, from this thread
@@ -64,11 +58,13 @@ func (p *Process) Signal(s unix.Signal) error {
 // and another try may do; EINVAL where no SIGKILL is pending; and
 // kernel.ErrUnavailable on older kernels.
 func (p *Process) Release() error {
-	_, _, errno := unix.Syscall(unix.SYS_PROCESS_MRELEASE, uintptr(p.fd), 0, 0)
-	if errno != 0 {
-		return failed("release the memory of", p.pid, errno)
-	}
-	return nil
+	err := p.fd.Use(func(fd int) error {
+		if _, _, errno := unix.Syscall(unix.SYS_PROCESS_MRELEASE, uintptr(fd), 0, 0); errno != 0 {
+			return errno
+		}
+		return nil
+	})
+	return failed("release the memory of", p.pid, err)
 }
 
 // Exited reports whether the process has ended: its memory is gone, even if its
@@ -81,23 +77,24 @@ func (p *Process) Wait(timeout time.Duration) (bool, error) {
 	return p.poll(int(min(timeout, time.Hour).Milliseconds()))
 }
 
-func (p *Process) poll(milliseconds int) (bool, error) {
-	fds := []unix.PollFd{{Fd: int32(p.fd), Events: unix.POLLIN}}
-	for {
+func (p *Process) poll(milliseconds int) (ended bool, err error) {
+	err = p.fd.Use(func(fd int) error {
+		fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
 		n, err := unix.Poll(fds, milliseconds)
-		switch {
-		case errors.Is(err, unix.EINTR):
-			continue
-		case err != nil:
-			return false, failed("wait for", p.pid, err)
+		for errors.Is(err, unix.EINTR) {
+			n, err = unix.Poll(fds, milliseconds)
 		}
-		return n > 0, nil
-	}
+		ended = n > 0
+		return err
+	})
+	return ended, failed("wait for", p.pid, err)
 }
 
-// failed tells what a system call's error means.
+// failed tells what a system call's error means, nil for none.
 func failed(op string, pid int, err error) error {
 	switch {
+	case err == nil:
+		return nil
 	case errors.Is(err, unix.ESRCH):
 		err = fmt.Errorf("%w (%w)", ErrGone, err)
 	case errors.Is(err, unix.ENOSYS):

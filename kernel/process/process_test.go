@@ -133,6 +133,9 @@ func TestKill(t *testing.T) {
 	if err := p.Close(); err != nil {
 		t.Errorf("second Close() = %v", err)
 	}
+	if err := p.Signal(unix.SIGKILL); !errors.Is(err, os.ErrClosed) {
+		t.Errorf("Signal() after Close() = %v; want os.ErrClosed", err)
+	}
 }
 
 func TestOpenGone(t *testing.T) {

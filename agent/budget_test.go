@@ -1,0 +1,68 @@
+package agent
+
+import (
+	"os"
+	"path/filepath"
+	"runtime"
+	"testing"
+	"time"
+
+	"github.com/evictd/evictd/agent/systemd"
+)
+
+// buildHere builds a daemon of this host without a runtime, in dry run.
+func buildHere(t *testing.T) *daemon {
+	t.Helper()
+	dir := t.TempDir()
+	o := Defaults()
+	o.ConfigPath, o.ConfigGiven = filepath.Join(dir, "config.yaml"), true
+	o.StateDir, o.ControlSocket, o.WebAddress = filepath.Join(dir, "state"), filepath.Join(dir, "s"), ""
+	content := "apiVersion: evictd.io/v1alpha1\nkind: AgentConfiguration\nruntimeEndpoint: none\ndryRun: true\n"
+	if err := os.WriteFile(o.ConfigPath, []byte(content), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	sink := systemd.NewLog(os.Stderr, systemd.Format{})
+	d, err := build(o, &droppingLog{Logger: testLogger(t), dropped: sink.Dropped})
+	if err != nil {
+		t.Skip("needs this host's cgroups to be readable: ", err)
+	}
+	t.Cleanup(d.close)
+	return d
+}
+
+func descriptors(t *testing.T) int {
+	t.Helper()
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(entries)
+}
+
+// A hundred turns of the loop open nothing that stays open, and the heap stays
+// within what a host agent may take.
+func TestBudget(t *testing.T) {
+	const turns, largestHeap = 100, 6 << 20
+	d := buildHere(t)
+	turn := func() {
+		v := d.loop.step(t.Context(), time.Now())
+		d.reports.stepped(v)
+	}
+	turn()
+	before := descriptors(t)
+	for range turns {
+		turn()
+	}
+	if after := descriptors(t); after != before {
+		t.Errorf("descriptors went from %d to %d in %d turns; want them to stay", before, after, turns)
+	}
+	runtime.GC()
+	var m runtime.MemStats
+	runtime.ReadMemStats(&m)
+	if m.HeapAlloc > largestHeap {
+		t.Errorf("live heap = %d bytes; want at most %d", m.HeapAlloc, largestHeap)
+	}
+	if v := d.board.view.Load(); v == nil || !v.Mode.dryRun {
+		t.Errorf("view = %+v; want one, in dry run", v)
+	}
+}

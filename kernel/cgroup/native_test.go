@@ -1,0 +1,441 @@
+package cgroup
+
+import (
+	"bufio"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"sync"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/evictd/evictd/kernel"
+	"github.com/evictd/evictd/kernel/internal/sys"
+	"github.com/evictd/evictd/kernel/meminfo"
+)
+
+// These tests run on the cgroups of this machine, in cgroups of their own.
+
+var madeCgroups atomic.Int64
+
+// nativeV1 returns the v1 tree of this machine.
+func nativeV1(t *testing.T) *Hierarchy {
+	t.Helper()
+	h, err := Find("/sys/fs/cgroup")
+	if err != nil {
+		t.Skip("needs a mounted cgroup filesystem: ", err)
+	}
+	if !h.v1() {
+		t.Skip("needs the memory controller in a v1 tree")
+	}
+	return h
+}
+
+// makeCgroups makes a cgroup of one new name in each tree, and returns its path.
+func makeCgroups(t *testing.T, trees ...kernel.FS) string {
+	t.Helper()
+	if os.Getuid() != 0 {
+		t.Skip("needs root: makes cgroups")
+	}
+	name := fmt.Sprintf("/evictd-test-%d-%d", os.Getpid(), madeCgroups.Add(1))
+	for _, tree := range trees {
+		makeCgroup(t, tree.Path(name))
+	}
+	return name
+}
+
+func makeCgroup(t *testing.T, dir string) {
+	t.Helper()
+	if err := os.Mkdir(dir, 0o755); errors.Is(err, unix.EROFS) || errors.Is(err, unix.EACCES) {
+		t.Skip("needs a writable cgroup tree: ", err)
+	} else if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		eventually(t, "remove "+dir, func() bool {
+			err := os.Remove(dir) // EBUSY until the last process has left
+			return err == nil || errors.Is(err, os.ErrNotExist)
+		})
+	})
+}
+
+func eventually(t *testing.T, what string, done func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); !done(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Errorf("%s: not within 10 s", what)
+			return
+		}
+	}
+}
+
+// start runs a process that lives until the test ends, and moves it into cgroups.
+func start(t *testing.T, dirs ...string) *exec.Cmd {
+	t.Helper()
+	cmd, _, _ := startCommand(t, exec.Command("cat"), dirs...)
+	return cmd
+}
+
+func startCommand(t *testing.T, cmd *exec.Cmd, dirs ...string) (*exec.Cmd, io.Writer, io.Reader) {
+	t.Helper()
+	in, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	for _, dir := range dirs {
+		order := []byte(strconv.Itoa(cmd.Process.Pid))
+		if err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), order, 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return cmd, in, out
+}
+
+// exits waits until the process of cmd is gone or its parent's to reap.
+func exits(t *testing.T, cmd *exec.Cmd) {
+	t.Helper()
+	done := make(chan struct{})
+	go func() {
+		_ = cmd.Wait()
+		close(done)
+	}()
+	select {
+	case <-done:
+	case <-time.After(10 * time.Second):
+		t.Errorf("process %d lives after 10 s; want it dead", cmd.Process.Pid)
+	}
+}
+
+const held = 32 << 20
+
+// TestHold is no test: it is what a test runs to have a process that holds memory.
+func TestHold(t *testing.T) {
+	if os.Getenv("EVICTD_TEST_HOLD") == "" {
+		t.Skip("needs to be run by another test")
+	}
+	in := bufio.NewReader(os.Stdin)
+	if _, err := in.ReadString('\n'); err != nil { // it is in its cgroup
+		return
+	}
+	b, err := unix.Mmap(-1, 0, held, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for i := 0; i < len(b); i += 4096 {
+		b[i] = 1
+	}
+	fmt.Println("held")
+	_, _ = in.ReadString('\n')
+}
+
+func TestNativeMemory(t *testing.T) {
+	h := nativeV1(t)
+	name := makeCgroups(t, h.Memory)
+	dir := h.Memory.Path(name)
+	if err := os.WriteFile(filepath.Join(dir, "memory.limit_in_bytes"), []byte("134217728"), 0); err != nil {
+		t.Fatal(err)
+	}
+	hold := exec.Command(os.Args[0], "-test.run=^TestHold$")
+	hold.Env = append(os.Environ(), "EVICTD_TEST_HOLD=1")
+	cmd, in, out := startCommand(t, hold, dir)
+	c := open(t, h, name)
+	if _, err := io.WriteString(in, "\n"); err != nil {
+		t.Fatal(err)
+	}
+	if line, err := bufio.NewReader(out).ReadString('\n'); err != nil || line != "held\n" {
+		t.Fatalf("process says %q, %v; want held", line, err)
+	}
+
+	// The kernel sums memory.stat up every 2 s, or when it is read with much due.
+	var m Memory
+	eventually(t, "anonymous memory in memory.stat", func() bool {
+		if err := c.ReadMemory(&m); err != nil {
+			t.Fatal(err)
+		}
+		return m.Anon >= held
+	})
+	if m.Usage < held || m.WorkingSet > m.Usage || m.Usage > 128<<20 || m.Limit != 128<<20 || !m.Limited {
+		t.Errorf("Memory() = %+v; want %d or more in use and a limit of 128 MiB", m, held)
+	}
+	pid := cmd.Process.Pid
+	if got, err := c.Procs(nil); err != nil || !slices.Equal(got, []int{pid}) {
+		t.Errorf("Procs() = %v, %v; want [%d]", got, err, pid)
+	}
+	if got, err := c.Tasks(); err != nil || got < 1 {
+		t.Errorf("Tasks() = %d, %v; want the threads of a Go program", got, err)
+	}
+	in1, err := Of("/proc", pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, err := in1.Memory(h); err != nil || got != name {
+		t.Errorf("Of(%d).Memory() = %q, %v; want %q", pid, got, err, name)
+	}
+	if got, err := h.FindPID(pid); err != nil || !slices.Equal(got, []string{name}) {
+		t.Errorf("FindPID(%d) = %q, %v; want %q", pid, got, err, name)
+	}
+}
+
+func TestNativeGone(t *testing.T) {
+	h := nativeV1(t)
+	name := makeCgroups(t, h.Memory)
+	c := open(t, h, name)
+	if got, err := c.Populated(); err != nil || got {
+		t.Errorf("Populated() of an empty cgroup = %v, %v; want false", got, err)
+	}
+	if err := c.Check(); err != nil {
+		t.Errorf("Check() = %v; want nil", err)
+	}
+	if err := os.Remove(h.Memory.Path(name)); err != nil {
+		t.Fatal(err)
+	}
+	gone := func(when string) {
+		_, memory := c.Memory()
+		_, procs := c.Procs(nil)
+		_, populated := c.Populated()
+		_, children := c.Children()
+		for op, err := range map[string]error{"Check": c.Check(), "Memory": memory, "Procs": procs, "Populated": populated, "Children": children} {
+			if !errors.Is(err, ErrGone) {
+				t.Errorf("%s: %s() = %v; want %v", when, op, err, ErrGone)
+			}
+		}
+	}
+	gone("removed")
+	if err := os.Mkdir(h.Memory.Path(name), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	gone("made anew")
+}
+
+// A process that came since the last reading is listed, and two who read at once
+// don't disturb each other.
+func TestNativeProcsFresh(t *testing.T) {
+	h := nativeV1(t)
+	name := makeCgroups(t, h.Memory)
+	c := open(t, h, name)
+	var want []int
+	for range 5 {
+		want = append(want, start(t, h.Memory.Path(name)).Process.Pid)
+		slices.Sort(want)
+		var wg sync.WaitGroup
+		for range 4 {
+			wg.Go(func() {
+				if got, err := c.Procs(nil); err != nil || !slices.Equal(got, want) {
+					t.Errorf("Procs() = %v, %v; want %v", got, err, want)
+				}
+			})
+		}
+		wg.Wait()
+	}
+}
+
+func TestNativeSubtree(t *testing.T) {
+	h := nativeV1(t)
+	name := makeCgroups(t, h.Memory)
+	deep := name
+	var want []int
+	for range 30 {
+		deep = filepath.Join(deep, `sub\x2dgroup`)
+		makeCgroup(t, h.Memory.Path(deep))
+	}
+	for _, dir := range []string{name, deep} {
+		want = append(want, start(t, h.Memory.Path(dir)).Process.Pid)
+	}
+	slices.Sort(want)
+	c := open(t, h, name)
+	if got, err := c.Procs(nil); err != nil || !slices.Equal(got, want) {
+		t.Errorf("Procs() = %v, %v; want %v", got, err, want)
+	}
+	if got, err := c.Children(); err != nil || !slices.Equal(got, []string{`sub\x2dgroup`}) {
+		t.Errorf("Children() = %q, %v; want one", got, err)
+	}
+}
+
+func TestNativeFreezerV1(t *testing.T) {
+	h := nativeV1(t)
+	if h.Freezer == "" {
+		t.Skip("needs the v1 freezer")
+	}
+	name := makeCgroups(t, h.Memory, h.Freezer)
+	makeCgroup(t, h.Freezer.Path(name, "inner"))
+	cmd := start(t, h.Memory.Path(name), h.Freezer.Path(name, "inner"))
+	c := open(t, h, name)
+	if err := c.Freeze(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { _ = c.Thaw() }) // or the cgroup can't be emptied
+	eventually(t, "freeze", func() bool {
+		b, err := os.ReadFile(h.Freezer.Path(name, "freezer.state"))
+		return err == nil && string(b) == "FROZEN\n"
+	})
+	if got, err := c.Frozen(); err != nil || !got {
+		t.Errorf("Frozen() = %v, %v; want true", got, err)
+	}
+	// Whoever is in the container may freeze a cgroup of its own below.
+	if err := os.WriteFile(h.Freezer.Path(name, "inner", "freezer.state"), []byte("FROZEN"), 0); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := c.Populated(); err != nil || !got {
+		t.Errorf("Populated() of a frozen cgroup after SIGKILL = %v, %v; want true", got, err)
+	}
+	if err := c.Thaw(); err != nil {
+		t.Errorf("Thaw() = %v; want nil", err)
+	}
+	exits(t, cmd)
+	if got, err := c.Frozen(); err != nil || got {
+		t.Errorf("Frozen() after Thaw = %v, %v; want false", got, err)
+	}
+}
+
+// The unified tree of a hybrid node has no memory controller, but the rest of v2.
+func TestNativeControlV2(t *testing.T) {
+	unified := kernel.FS("/sys/fs/cgroup/unified")
+	if _, err := os.Stat(unified.Path("cgroup.controllers")); err != nil {
+		unified = "/sys/fs/cgroup"
+	}
+	if _, err := os.Stat(unified.Path("cgroup.controllers")); err != nil {
+		t.Skip("needs a v2 tree: ", err)
+	}
+	name := makeCgroups(t, unified)
+	dir, err := sys.Open(unified.Path(name), unix.O_PATH|unix.O_DIRECTORY)
+	if err != nil {
+		t.Fatal(err)
+	}
+	c := &Cgroup{h: &Hierarchy{Version: V2, Memory: unified, Unified: unified}, path: name, dir: dir}
+	t.Cleanup(func() { c.Close() })
+	if err := c.openCore(); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := c.Populated(); err != nil || got {
+		t.Errorf("Populated() of an empty cgroup = %v, %v; want false", got, err)
+	}
+	cmd := start(t, unified.Path(name))
+	pid := cmd.Process.Pid
+	if got, err := c.Procs(nil); err != nil || !slices.Equal(got, []int{pid}) {
+		t.Errorf("Procs() = %v, %v; want [%d]", got, err, pid)
+	}
+	if got, err := c.Tasks(); err != nil || got != 1 {
+		t.Errorf("Tasks() = %d, %v; want 1", got, err)
+	}
+	for _, frozen := range []bool{true, false, true} {
+		set := map[bool]func() error{true: c.Freeze, false: c.Thaw}[frozen]
+		if err := set(); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, fmt.Sprintf("frozen %v", frozen), func() bool {
+			got, err := c.Frozen()
+			return err == nil && got == frozen
+		})
+	}
+	if err := c.Kill(); errors.Is(err, kernel.ErrUnavailable) {
+		t.Skip("needs cgroup.kill: ", err)
+	} else if err != nil {
+		t.Fatal(err)
+	}
+	exits(t, cmd) // although it is frozen
+	eventually(t, "empty", func() bool {
+		populated, err := c.Populated()
+		return err == nil && !populated
+	})
+
+	// In a threaded cgroup, processes are listed by their domain above it.
+	makeCgroup(t, unified.Path(name, "threaded"))
+	if err := os.WriteFile(unified.Path(name, "threaded", "cgroup.type"), []byte("threaded"), 0); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := c.Procs(nil); err != nil || len(got) != 0 {
+		t.Errorf("Procs() with a threaded cgroup below = %v, %v; want none", got, err)
+	}
+}
+
+// The three ways to the node's working set agree. Other processes allocate
+// meanwhile, so the readings are repeated until they were left alone.
+func TestNativeRoot(t *testing.T) {
+	h := nativeV1(t)
+	if h.Nested() {
+		t.Skip("needs the root of the node's cgroups")
+	}
+	const near = 32 << 20
+	eventually(t, "working sets that agree", func() bool {
+		m, err := h.RootMemory()
+		if err != nil {
+			t.Fatal(err)
+		}
+		raw, err := os.ReadFile(h.Memory.Path("memory.usage_in_bytes"))
+		if err != nil {
+			t.Fatal(err)
+		}
+		usage, err := strconv.ParseUint(strings.TrimSpace(string(raw)), 10, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		info, err := meminfo.Read("/proc")
+		if err != nil {
+			t.Fatal(err)
+		}
+		if m.Limited || m.WorkingSet != m.Usage-m.InactiveFile {
+			t.Fatalf("RootMemory() = %+v; want usage without inactive files, and no limit", m)
+		}
+		byFiles, byInfo := int64(usage-m.InactiveFile), int64(info.WorkingSet())
+		t.Logf("working set: %d by RootMemory, %d by usage_in_bytes, %d by meminfo", m.WorkingSet, byFiles, byInfo)
+		return max(byFiles-int64(m.WorkingSet), int64(m.WorkingSet)-byFiles) < near &&
+			max(byInfo-int64(m.WorkingSet), int64(m.WorkingSet)-byInfo) < near
+	})
+}
+
+func TestNativeSelf(t *testing.T) {
+	h := nativeV1(t)
+	paths, err := h.FindPID(os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	self, err := Of("/proc", os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	want, err := self.Memory(h)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !slices.Equal(paths, []string{want}) {
+		t.Errorf("FindPID(self) = %q; want [%q], as in /proc/self/cgroup", paths, want)
+	}
+}
+
+func BenchmarkReadMemory(b *testing.B) {
+	h, err := Find("/sys/fs/cgroup")
+	if err != nil {
+		b.Skip("needs a mounted cgroup filesystem: ", err)
+	}
+	c := open(b, h, "/")
+	var m Memory
+	b.ReportAllocs()
+	for b.Loop() {
+		if err := c.ReadMemory(&m); err != nil {
+			b.Fatal(err)
+		}
+	}
+}
