@@ -24,6 +24,7 @@ import (
 	"github.com/evictd/evictd/cri"
 	"github.com/evictd/evictd/kernel"
 	"github.com/evictd/evictd/kernel/cgroup"
+	"github.com/evictd/evictd/kernel/probe"
 )
 
 // Run is the daemon: it returns nil when ctx ends, and an error when it can't
@@ -215,7 +216,7 @@ func (d *daemon) buildObservers(cfg *config.Config, h *cgroup.Hierarchy) error {
 			return err
 		}
 		d.closers = append(d.closers, d.runtime.Close)
-		sources = append(sources, pods.NewCRI(d.runtime, endpoint))
+		sources = append(sources, countedSource{pods.NewCRI(d.runtime, endpoint), d.metrics.RuntimeCallFailed})
 	}
 	inventory.Sources = sources
 	d.inventory = pods.New(inventory)
@@ -253,7 +254,7 @@ func (d *daemon) buildLoop(cfg *config.Config, h *cgroup.Hierarchy) {
 
 	var stopper act.Runtime
 	if d.runtime != nil {
-		stopper = d.runtime
+		stopper = countedRuntime{d.runtime, d.metrics.RuntimeCallFailed}
 	}
 	d.killer = act.NewKiller(h, procfs, stopper, d.reports.take)
 	l := d.loop
@@ -270,6 +271,12 @@ func (d *daemon) start(ctx context.Context, g *group) {
 	reloads := make(chan *config.Config)
 	d.arm(d.loop.config)
 	d.metrics.ConfigLoaded(time.Now())
+	o := d.options
+	for _, f := range probe.Run(kernel.FS(o.Procfs), kernel.FS(o.Sysfs), kernel.FS(o.Cgroupfs)) {
+		if f.Supported != probe.Unknown {
+			d.metrics.Probed(f.Name, f.Supported == probe.Yes)
+		}
+	}
 	d.log.Info("starting", "version", version.Of().String(), "cgroups", d.board.hierarchy.Version.String(),
 		"thresholds", describeThresholds(d.loop.policy))
 

@@ -58,14 +58,14 @@ func (b *board) Status() control.Status {
 	}
 	v := b.view.Load()
 	if v == nil {
-		s.Warnings = append(s.Warnings, "the first observation is not complete yet")
+		s.Mode = control.Mode{DryRun: true, Why: control.List[string]{"the first observation is not complete yet"}}
 		return s
 	}
 	s.Mode = control.Mode{DryRun: v.Mode.dryRun, Why: v.Mode.why}
 	s.Signals = control.Signals(v.Policy, v.Observations, &v.State, v.Orders.Held, now)
 	s.Conditions = v.Orders.Conditions
 	s.Victims = v.State.Victims
-	s.Futile = v.Orders.Futile
+	s.Futile = v.Futile
 	s.Config.Files = v.Config.Files
 	s.Pods = control.Pods{Count: len(v.Snapshot.Pods), Eligible: v.eligible()}
 	s.Warnings = append(s.Warnings, v.warnings()...)

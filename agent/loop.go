@@ -47,6 +47,7 @@ type loop struct {
 	outcomes []evict.Outcome
 
 	raise    lanes.Raise                // the alarm that began this episode
+	futile   []evict.Futility           // as long as it holds
 	crossing [signal.Count]crossingTime // of hard thresholds
 	episode  [signal.Count]time.Time    // when it began; zero while not low
 }
@@ -67,6 +68,9 @@ type View struct {
 	Snapshot     pods.Snapshot
 	State        evict.State
 	Orders       evict.Orders
+	// Futile lists the signals that evicting does not help, also while a
+	// back-off runs.
+	Futile []evict.Futility
 }
 
 // observer is told what the loop did.
@@ -124,6 +128,7 @@ func (l *loop) step(ctx context.Context, now time.Time) *View {
 	l.state, v.Orders = evict.Step(l.state, in, now)
 	l.outcomes = nil
 	v.State = l.state
+	v.Futile = l.trackFutile(v)
 	l.trackCrossings(v)
 	l.act(ctx, v)
 	return v
@@ -177,6 +182,16 @@ func (l *loop) act(ctx context.Context, v *View) {
 		// Nothing here observes a disk, so this is not reached until it does.
 		l.outcomes = append(l.outcomes, evict.Outcome{})
 	}
+}
+
+// trackFutile keeps what was found futile until the state forgets it.
+func (l *loop) trackFutile(v *View) []evict.Futility {
+	known := slices.DeleteFunc(slices.Clone(l.futile), func(f evict.Futility) bool {
+		replaced := slices.ContainsFunc(v.Orders.Futile, func(n evict.Futility) bool { return n.Signal == f.Signal })
+		return replaced || !slices.Contains(v.Orders.Met, f.Signal)
+	})
+	l.futile = append(known, v.Orders.Futile...)
+	return l.futile
 }
 
 // trackCrossings keeps when each signal was seen above its hard threshold last

@@ -126,12 +126,21 @@ func (k *Killer) finish(ctx context.Context, job Job, victims []*victim) []error
 	for i, c := range job.Containers {
 		stops.Go(func() { stopped[i] = k.stopContainer(ctx, c, 0) })
 	}
-	drains.Wait()
-	if len(victims) > 0 && errors.Join(drained...) == nil {
+	last := func() {
 		first()
 		k.tell(uid, LastGone, 0, nil)
 	}
+	drains.Wait()
+	emptied := errors.Join(drained...) == nil
+	direct := len(victims) == len(job.Containers)
+	if direct && emptied {
+		last()
+	}
 	stops.Wait()
+	// What was not killed directly is gone when the runtime says so.
+	if !direct && emptied && k.runtime != nil && errors.Join(stopped...) == nil {
+		last()
+	}
 	return append(append(drained, stopped...), k.stopSandbox(ctx, job))
 }
 

@@ -76,45 +76,42 @@ func (c *Client) Records(ctx context.Context) (Records, error) {
 }
 
 func get[T any](ctx context.Context, c *Client, path string) (T, error) {
-	var answer T
-	body, err := c.get(ctx, path)
-	if err != nil {
-		return answer, err
-	}
-	if err := json.Unmarshal(body, &answer); err != nil {
-		var none T
-		return none, fmt.Errorf("%s: %w: %w", c.socket, ErrNotEvictd, err)
-	}
-	return answer, nil
-}
-
-func (c *Client) get(ctx context.Context, path string) ([]byte, error) {
+	var none T
 	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://evictd"+path, nil)
 	if err != nil {
-		return nil, err
+		return none, err
 	}
 	response, err := c.http.Do(request)
 	if err != nil {
-		return nil, c.explain(ctx, err)
+		return none, c.explain(ctx, err)
 	}
 	defer response.Body.Close()
+	return read[T](ctx, c, response)
+}
+
+// read takes an answer that may be anybody's.
+func read[T any](ctx context.Context, c *Client, response *http.Response) (T, error) {
+	var none, answer T
 	if kind, _, _ := mime.ParseMediaType(response.Header.Get("Content-Type")); kind != "application/json" {
-		return nil, fmt.Errorf("%s: %w: answered %s with content type %q", c.socket, ErrNotEvictd, response.Status, kind)
+		return none, fmt.Errorf("%s: %w: answered %s with content type %q", c.socket, ErrNotEvictd, response.Status, kind)
 	}
 	body, err := io.ReadAll(io.LimitReader(response.Body, maxAnswer+1))
 	switch {
 	case err != nil:
-		return nil, c.explain(ctx, err)
+		return none, c.explain(ctx, err)
 	case len(body) > maxAnswer:
-		return nil, fmt.Errorf("%s: %w: the answer is longer than %s", c.socket, ErrNotEvictd, Bytes(maxAnswer))
-	case response.StatusCode == http.StatusOK:
-		return body, nil
+		return none, fmt.Errorf("%s: %w: the answer is longer than %s", c.socket, ErrNotEvictd, Bytes(maxAnswer))
+	case response.StatusCode != http.StatusOK:
+		var f failure
+		if err := json.Unmarshal(body, &f); err != nil || f.Error == "" {
+			return none, fmt.Errorf("%s: %w: answered %s", c.socket, ErrNotEvictd, response.Status)
+		}
+		return none, fmt.Errorf("evictd answered: %s", f.Error)
 	}
-	var f failure
-	if err := json.Unmarshal(body, &f); err != nil || f.Error == "" {
-		return nil, fmt.Errorf("%s: %w: answered %s", c.socket, ErrNotEvictd, response.Status)
+	if err := json.Unmarshal(body, &answer); err != nil {
+		return none, fmt.Errorf("%s: %w: %w", c.socket, ErrNotEvictd, err)
 	}
-	return nil, fmt.Errorf("evictd answered: %s", f.Error)
+	return answer, nil
 }
 
 // dial opens the socket by its path alone: a name that begins with @ would

@@ -25,7 +25,6 @@ const (
 	idleTimeout   = 10 * time.Second
 	stopTimeout   = time.Second
 	maxHeader     = 8 << 10
-	maxBody       = 4 << 10
 	maxConcurrent = 8
 )
 
@@ -100,7 +99,11 @@ func (s *Server) Handler() http.Handler {
 			s.fail(w, http.StatusServiceUnavailable, "too many requests at once")
 			return
 		}
-		r.Body = http.MaxBytesReader(w, r.Body, maxBody)
+		if r.ContentLength != 0 {
+			w.Header().Set("Connection", "close") // instead of reading it
+			s.fail(w, http.StatusRequestEntityTooLarge, "a question has no body")
+			return
+		}
 		mux.ServeHTTP(w, r)
 	})
 }

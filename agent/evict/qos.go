@@ -105,13 +105,13 @@ func (p *Pod) OOMScoreAdj(c *Container, capacity int64) int {
 		return bestEffortOOMScoreAdj
 	}
 	rest := p.unclaimedPerContainer()
-	score := oomScore(memoryRequest(c)+rest, capacity)
+	score := oomScore(saturatingAdd(memoryRequest(c), rest), capacity)
 	if c.Sidecar && len(p.Containers) > 0 {
 		smallest := memoryRequest(&p.Containers[0])
 		for i := range p.Containers {
 			smallest = min(smallest, memoryRequest(&p.Containers[i]))
 		}
-		score = min(score, oomScore(smallest+rest, capacity))
+		score = min(score, oomScore(saturatingAdd(smallest, rest), capacity))
 	}
 	switch {
 	case score < bestEffortOOMScoreAdj+guaranteedOOMScoreAdj:
@@ -150,7 +150,7 @@ func (p *Pod) unclaimedPerContainer() int64 {
 	}
 	rest := whole.Value()
 	if sum := p.aggregate(func(c *Container) Amounts { return c.Resources.Requests }).Memory; sum != nil {
-		rest -= sum.Value()
+		rest -= floor(sum)
 	}
 	return rest / n
 }

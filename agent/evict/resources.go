@@ -1,6 +1,8 @@
 package evict
 
 import (
+	"math"
+
 	"k8s.io/apimachinery/pkg/api/resource"
 
 	"github.com/evictd/evictd/agent/signal"
@@ -149,8 +151,12 @@ func (p *Pod) Request(r signal.Resource) int64 {
 	return total
 }
 
-// floor returns the largest whole number that is not above q.
+// floor returns the largest whole number that is not above q, and the largest
+// int64 for a sum beyond it, of which Value would keep the lowest bits.
 func floor(q *resource.Quantity) int64 {
+	if q.CmpInt64(math.MaxInt64) > 0 {
+		return math.MaxInt64
+	}
 	n := q.Value() // the smallest that is not below
 	if q.CmpInt64(n) < 0 {
 		n--

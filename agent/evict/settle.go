@@ -127,9 +127,8 @@ func (d *decision) progress(v *Victim) {
 	if v.Status != Unsettled {
 		return
 	}
-	if d.in.Measured {
-		held := d.pod(v.UID).expected(signal.MemoryAvailable, d.policy.Layout)
-		if held < v.Lowest {
+	if pod := d.pod(v.UID); d.in.Measured && pod.HasStats {
+		if held := pod.expected(signal.MemoryAvailable, d.policy.Layout); held < v.Lowest {
 			v.Lowest, v.Fell = held, d.now
 		}
 		if v.Expected > 0 && v.Lowest*10 <= v.Expected*(10-enoughReturned) {

@@ -1,6 +1,8 @@
 package evict
 
 import (
+	"cmp"
+	"math"
 	"slices"
 	"time"
 
@@ -123,8 +125,14 @@ func (d *decision) harden() {
 	}
 }
 
-// enforceLimits evicts the pods that use more local storage than they may.
+// enforceLimits evicts the pods that use more local storage than they may, in
+// the order of their UIDs.
 func (d *decision) enforceLimits() {
+	type offence struct {
+		pod            *Pod
+		cause, message string
+	}
+	var offences []offence
 	for i := range d.in.Pods {
 		pod := &d.in.Pods[i]
 		cause, message := pod.overLimit(d.policy.Layout)
@@ -137,10 +145,14 @@ func (d *decision) enforceLimits() {
 		if reason, _ := d.policy.exempt(pod); reason != "" {
 			continue
 		}
+		offences = append(offences, offence{pod, cause, message})
+	}
+	slices.SortFunc(offences, func(a, b offence) int { return cmp.Compare(a.pod.UID, b.pod.UID) })
+	for _, o := range offences {
 		d.limited = true
-		d.evict(pod, Key{Signal: signal.NodeFsAvailable}, Order{
-			UID: pod.UID, Pod: pod.Key(), Cause: cause, Hard: true, Grace: time.Second,
-			Expected: pod.disk(partsAll, false), Reason: ReasonEvicted, Message: message,
+		d.evict(o.pod, Key{Signal: signal.NodeFsAvailable}, Order{
+			UID: o.pod.UID, Pod: o.pod.Key(), Cause: o.cause, Hard: true, Grace: time.Second,
+			Expected: o.pod.disk(partsAll, false), Reason: ReasonEvicted, Message: o.message,
 		})
 	}
 }
@@ -152,7 +164,7 @@ func (d *decision) relieve() {
 			if group(s) != s {
 				continue // acted upon with the first of its group
 			}
-			if !s.IsMemory() && d.postponed(s, soft) {
+			if d.postponed(s, soft) {
 				continue
 			}
 			if t, deficit := d.worst(s, soft); t != nil && d.relieveSignal(t, deficit) {
@@ -163,15 +175,17 @@ func (d *decision) relieve() {
 	}
 }
 
-// postponed reports whether a signal, not of memory, waits for a later step:
-// because pods over their own limits went, because a reclaim is under way that
-// may change what the disks hold, or because the step only continues after
-// the reclaim for another threshold.
+// postponed reports whether a signal waits for a later step: because pods over
+// their own limits went, because a reclaim is under way that may change what
+// the disks hold, or because the step only continues after the reclaim for
+// another threshold. Hard memory thresholds never wait.
 func (d *decision) postponed(s signal.Signal, soft bool) bool {
 	r := d.Reclaim
 	switch {
+	case s.IsMemory() && !soft:
+		return false
 	case d.limited:
-		return true
+		return !s.IsMemory()
 	case r == nil:
 		return false
 	case r.Waiting:
@@ -190,7 +204,7 @@ func (d *decision) worst(g signal.Signal, soft bool) (first *Threshold, deficit 
 			continue
 		}
 		o := d.observed[t.Signal]
-		need := t.Target(o.Capacity) - o.Available - d.underway(t.Signal)
+		need := shortfall(t.Target(o.Capacity), o.Available) - d.underway(t.Signal)
 		if need <= 0 {
 			continue
 		}
@@ -200,6 +214,15 @@ func (d *decision) worst(g signal.Signal, soft bool) (first *Threshold, deficit 
 		deficit = max(deficit, need)
 	}
 	return first, deficit
+}
+
+// shortfall returns how far what is available, which may be negative, is below
+// the target.
+func shortfall(target, available int64) int64 {
+	if available < 0 {
+		return saturatingAdd(target, -max(available, -math.MaxInt64))
+	}
+	return target - available
 }
 
 // underway sums what the unsettled victims are still expected to bring.
@@ -229,7 +252,6 @@ func (d *decision) relieveSignal(t *Threshold, deficit int64) bool {
 			d.out.Reclaim = &Reclaim{Kind: stages[stage], Signal: t.Signal, Deficit: deficit}
 			return true
 		}
-		d.Reclaim = nil
 	}
 	return d.choose(t, deficit)
 }

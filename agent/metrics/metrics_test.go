@@ -182,11 +182,11 @@ func TestScrapeBesideUse(t *testing.T) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		for range 50 {
+		for range 10 {
 			use(t, m)
 		}
 	}()
-	for range 50 {
+	for range 10 {
 		text(t, m)
 	}
 	<-done

@@ -9,6 +9,7 @@ import (
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/pem"
+	"fmt"
 	"io"
 	"math/big"
 	"net"
@@ -20,6 +21,8 @@ import (
 	"testing"
 	"testing/synctest"
 	"time"
+
+	"golang.org/x/crypto/bcrypt"
 )
 
 func ask(h http.Handler, method, target string) (int, string) {
@@ -165,13 +168,16 @@ func TestServeTLSAndUsers(t *testing.T) {
 	dir := t.TempDir()
 	certificate(t, dir)
 	config := filepath.Join(dir, "web.yml")
-	// The password is "test".
-	err := os.WriteFile(config, []byte(`tls_server_config:
+	hash, err := bcrypt.GenerateFromPassword([]byte("test"), bcrypt.MinCost)
+	if err != nil {
+		t.Fatal(err)
+	}
+	err = os.WriteFile(config, fmt.Appendf(nil, `tls_server_config:
   cert_file: cert.pem
   key_file: key.pem
 basic_auth_users:
-  prometheus: $2b$12$hNf2lSsxfm0.i4a.1kVpSOVyBCfIB51VRjgBUyv6kdnyTlgWj81Ay
-`), 0o600)
+  prometheus: %s
+`, hash), 0o600)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -64,13 +64,13 @@ func (p *pod) annotate(key, value string) error {
 		if err != nil {
 			return fmt.Errorf("not a whole number from %d to %d", -1<<31, 1<<31-1)
 		}
-		if !p.about.critical { // which is the stronger word, and comes first
+		if !p.critical { // which is the stronger word, and comes first
 			p.spec.Priority = new(int32(n))
 		}
 	case annotationCritical:
 		switch value {
 		case "true":
-			p.spec.Priority, p.about.critical = new(int32(criticalPriority)), true
+			p.spec.Priority, p.critical = new(int32(criticalPriority)), true
 		case "false":
 		default:
 			return errors.New("neither true nor false")

@@ -21,8 +21,6 @@ type About struct {
 	// lacks some of it; zero while it is listed.
 	KeptSince  time.Time
 	Containers []ContainerAbout
-
-	critical bool // an annotation says so
 }
 
 // ContainerAbout says what stands behind what is said of a container.

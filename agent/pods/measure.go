@@ -66,16 +66,17 @@ func (i *Inventory) Measure(now time.Time) Snapshot {
 	return s
 }
 
-// measure returns the pod with what it uses; ok is false if it has gone.
+// measure returns the pod with what it uses; ok is false if it has gone. The
+// pod's usage is that of its own cgroup, as the kubelet counts it, or the sum of
+// what it consists of; a kill gives back what its containers hold.
 func (p *pod) measure() (_ evict.Pod, ok bool) {
 	pod := p.spec
 	pod.Containers, pod.InitContainers = slices.Clone(pod.Containers), slices.Clone(pod.InitContainers)
-	pod.HasStats = true
-	left := 0
+	var sum evict.PodUsage
+	left, unmeasured, failed := 0, 0, 0
 	for _, m := range p.members {
 		if m.unmeasured != "" {
-			pod.HasStats = false
-			left++
+			unmeasured++
 			continue
 		}
 		memory, tasks, err := read(m.place.group)
@@ -84,7 +85,8 @@ func (p *pod) measure() (_ evict.Pod, ok bool) {
 		case isGone(err):
 			continue
 		case err != nil:
-			pod.HasStats = false
+			failed++
+			continue
 		}
 		left++
 		slots := pod.Containers
@@ -92,29 +94,38 @@ func (p *pod) measure() (_ evict.Pod, ok bool) {
 			slots = pod.InitContainers
 		}
 		slots[m.slot].Usage.Memory = signed(memory.WorkingSet)
-		pod.Usage.Memory = saturating(pod.Usage.Memory, memory.WorkingSet)
-		pod.Usage.Freeable = saturating(pod.Usage.Freeable, memory.Anon)
-		pod.Usage.PIDs = saturating(pod.Usage.PIDs, tasks)
+		add(&sum, memory, tasks)
 	}
-	p.measureWhole(&pod)
-	if !pod.HasStats {
-		pod.Usage = evict.PodUsage{}
+	if left+unmeasured+failed == 0 {
+		return evict.Pod{}, false
 	}
-	return pod, left > 0
+	whole, tasks, err := read(p.group)
+	switch {
+	case failed > 0:
+	case err == nil:
+		pod.HasStats = true
+		pod.Usage = evict.PodUsage{Memory: signed(whole.WorkingSet), Freeable: sum.Freeable, PIDs: signed(tasks)}
+		if unmeasured > 0 { // what holds the memory ends with the pod
+			pod.Usage.Freeable = signed(whole.Anon)
+		}
+	case unmeasured == 0:
+		// What the sandbox's own process uses is next to nothing: where it can't
+		// be read, the containers' usage is not wrong.
+		if memory, tasks, err := read(p.sandbox); err == nil {
+			freeable := sum.Freeable
+			add(&sum, memory, tasks)
+			sum.Freeable = freeable
+		}
+		pod.HasStats, pod.Usage = true, sum
+	}
+	return pod, true
 }
 
-// measureWhole takes what the pod uses besides its containers into account:
-// by the cgroup of the whole pod where there is one, as the kubelet does. What
-// of that can't be read does not make the containers' usage wrong.
-func (p *pod) measureWhole(pod *evict.Pod) {
-	if memory, tasks, err := read(p.group); err == nil {
-		pod.Usage.Memory, pod.Usage.PIDs = signed(memory.WorkingSet), signed(tasks)
-		return
-	}
-	if memory, tasks, err := read(p.sandbox); err == nil {
-		pod.Usage.Memory = saturating(pod.Usage.Memory, memory.WorkingSet)
-		pod.Usage.PIDs = saturating(pod.Usage.PIDs, tasks)
-	}
+// add adds a cgroup's usage to a sum.
+func add(sum *evict.PodUsage, memory cgroup.Memory, tasks uint64) {
+	sum.Memory = saturating(sum.Memory, memory.WorkingSet)
+	sum.Freeable = saturating(sum.Freeable, memory.Anon)
+	sum.PIDs = saturating(sum.PIDs, tasks)
 }
 
 // read reads a cgroup; none is one that has gone.

@@ -21,9 +21,9 @@ type place struct {
 	// group is the cgroup of the path; nil where it can't be opened, and for a
 	// sandbox.
 	group *cgroup.Cgroup
-	// mine tells that the cgroup is named after the container or holds its first
-	// process, so that what is read there is the container's if nobody else is
-	// in it.
+	// mine tells that the cgroup holds the container's first process or, where
+	// that is not known, is named after the container, so that what is read there
+	// is the container's if nobody else is in it.
 	mine bool
 	// unproven says why the cgroup can't be taken for the container's; "" where
 	// all that can be said without looking at the others speaks for it.
@@ -137,6 +137,9 @@ func (i *Inventory) proveInit(p *place, pids []int) string {
 		return "the runtime tells no process of it"
 	}
 	if _, in := slices.BinarySearch(pids, p.pid); !in {
+		// A virtual machine's process, or a sandbox's that runs the container
+		// too, lives elsewhere, and so does the memory.
+		p.mine = false
 		return fmt.Sprintf("its first process, %d, is not in cgroup %s", p.pid, p.path)
 	}
 	p.mine = true

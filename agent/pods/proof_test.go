@@ -7,6 +7,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/evictd/evictd/agent/evict"
 	"github.com/evictd/evictd/cri"
 	"github.com/evictd/evictd/cri/critest"
 )
@@ -35,10 +36,10 @@ func TestProof(t *testing.T) {
 			unproven: "cgroup is gone"},
 		{name: "a virtual machine", pod: critest.Pod{RuntimeHandler: "kata", Containers: []critest.Container{{ID: id, PID: critest.NoProcess}}},
 			besides:  func(n *node) { n.cgroup("/kubepods/besteffort/podu1/"+id, 1<<20, 0) },
-			unproven: "is not in cgroup", measured: true},
+			unproven: "is not in cgroup"},
 		{name: "the process is elsewhere",
 			besides:  func(n *node) { n.cgroup("/kubepods/besteffort/podu1/"+id, 100<<20, 60<<20, 101) },
-			unproven: "its first process, 100, is not in cgroup", measured: true},
+			unproven: "its first process, 100, is not in cgroup"},
 		{name: "the process has gone", besides: func(n *node) {
 			if err := os.Remove(n.proc + "/100/stat"); err != nil {
 				n.t.Fatal(err)
@@ -182,6 +183,21 @@ func TestProofComesLater(t *testing.T) {
 	s := i.Measure(time.Now())
 	if c := s.Handles["u1"].Containers[0]; !s.Pods[0].HasStats || c.Unproven != "" {
 		t.Errorf("stats %t, unproven %q; want both good", s.Pods[0].HasStats, c.Unproven)
+	}
+}
+
+// A virtual machine's memory is the pod's, if not a container's.
+func TestVirtualMachine(t *testing.T) {
+	n := newNode(t, true)
+	p := n.runtime.AddPod(critest.Pod{UID: "u1", RuntimeHandler: "kata", PID: 60, Containers: []critest.Container{{PID: 60}}})
+	n.cgroup(p.CgroupParent, 3<<30, 2<<30, 60)
+	s := n.synced().Measure(time.Now())
+	pod := s.Pods[0]
+	if want := (evict.PodUsage{Memory: 2<<30 + 512<<20, Freeable: 2 << 30, PIDs: 2}); !pod.HasStats || pod.Usage != want {
+		t.Errorf("stats %t, usage %+v; want %+v", pod.HasStats, pod.Usage, want)
+	}
+	if c := s.Handles["u1"].Containers[0]; c.Unproven == "" || c.Cgroup != "" {
+		t.Errorf("container = %+v; want it unproven", c)
 	}
 }
 

@@ -15,8 +15,7 @@ import (
 const (
 	lowestScore, highestScore = 3, 999
 	guaranteedScore           = -997
-	// guaranteedScoreOnce is what kubelets before 1.23 gave, and what seed
-	// documents of that time still name.
+	// guaranteedScoreOnce is what older kubelets gave.
 	guaranteedScoreOnce = -998
 	bestEffortScore     = 1000
 )

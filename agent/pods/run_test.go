@@ -97,7 +97,7 @@ func TestRunLists(t *testing.T) {
 		{"a watch that breaks", nil, func(context.Context, func()) error {
 			time.Sleep(1500 * ms)
 			return broken
-		}, nil, 4 * time.Second, []time.Duration{0, 1000 * ms, 1500 * ms, 2500 * ms, 3500 * ms}},
+		}, nil, 3900 * ms, []time.Duration{0, 1000 * ms, 1500 * ms, 2500 * ms, 3500 * ms}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {

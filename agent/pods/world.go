@@ -28,8 +28,7 @@ type world struct {
 	handles     map[string]Handle
 	guard       Guard
 	kubeletPods bool
-	// crowd is who lives where, and places the paths of all.
-	crowd crowd
+	crowd       crowd
 }
 
 // pod is one that runs, ready to be measured.
@@ -41,6 +40,8 @@ type pod struct {
 	group   *cgroup.Cgroup
 	sandbox *cgroup.Cgroup
 	about   About
+	// critical tells that an annotation makes it so.
+	critical bool
 }
 
 // member is a running container of a pod.

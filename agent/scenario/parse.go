@@ -139,11 +139,11 @@ var capacityFields = [signal.Count]string{
 }
 
 // checkPercentages reports capacities of which a threshold is a share and that
-// are not given, each once.
+// are not given, each once. A copy's falls back to that of its source.
 func checkPercentages(d *strict.Decoder, thresholds []evict.Threshold, capacity *[signal.Count]*int64) {
 	var reported [signal.Count]bool
 	for _, t := range thresholds {
-		if capacity[t.Signal] != nil || reported[t.Signal] || d.Failed(capacityFields[t.Signal]) {
+		if t.Copy || capacity[t.Signal] != nil || reported[t.Signal] || d.Failed(capacityFields[t.Signal]) {
 			continue
 		}
 		switch {
@@ -251,12 +251,14 @@ func (f *file) checkMembers(d *strict.Decoder, s *Scenario) {
 	for i := range s.steps {
 		st := &s.steps[i]
 		path := strict.Index("steps", i)
+		left := map[string]*pod{}
 		for j, key := range st.gone {
 			p := running[key]
 			if p == nil {
 				d.Errorf(strict.Index(path+".gone", j), "no pod %s runs; want the namespace/name of one that does", strict.Quote(key))
 				continue
 			}
+			left[key] = p
 			delete(running, key)
 			delete(uids, p.UID)
 		}
@@ -264,9 +266,13 @@ func (f *file) checkMembers(d *strict.Decoder, s *Scenario) {
 		for _, key := range slices.Sorted(maps.Keys(st.usage)) {
 			usage := st.usage[key]
 			at := strict.Key(path+".usage", key)
-			if p := running[key]; p != nil {
-				usage.check(d.At(at), p)
-			} else {
+			switch {
+			case running[key] != nil:
+				usage.check(d.At(at), running[key])
+			case left[key] != nil:
+				usage.check(d.At(at), left[key])
+				d.Noticef(at, "has no effect: the pod is gone in this step")
+			default:
 				d.Errorf(at, "no pod of this name runs; want the namespace/name of one that does")
 			}
 		}

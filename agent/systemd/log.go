@@ -102,12 +102,12 @@ func (l *Log) write(ctx context.Context) error {
 		case <-ctx.Done():
 			end = true
 		}
-		for lines := l.take(end); len(lines) > 0; lines = l.take(end) {
+		for lines, dropped := l.take(end); len(lines) > 0; lines, dropped = l.take(end) {
 			if _, err := l.sink.Write(lines); err != nil && first == nil {
 				first = fmt.Errorf("write log: %w", err)
 			}
 			l.giveBack(lines)
-			if dropped := l.dropped.Load(); dropped > told {
+			if dropped > told {
 				note.Warn("log lines dropped", "lines", dropped-told)
 				told = dropped
 			}
@@ -118,18 +118,19 @@ func (l *Log) write(ctx context.Context) error {
 	}
 }
 
-// take returns the lines that wait. At the end, when none do, those to come
-// are written directly.
-func (l *Log) take(end bool) []byte {
+// take returns the lines that wait, and how many lines had been dropped, after
+// them, by then. At the end, when none wait, those to come are written
+// directly.
+func (l *Log) take(end bool) (lines []byte, dropped uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	lines := l.queue
+	lines = l.queue
 	if len(lines) == 0 {
 		l.direct = end
-		return nil
+		return nil, 0
 	}
 	l.queue, l.spare = l.spare[:0], nil
-	return lines
+	return lines, l.dropped.Load()
 }
 
 func (l *Log) giveBack(buffer []byte) {
@@ -150,8 +151,8 @@ func (w queueWriter) Write(line []byte) (int, error) {
 		defer w.mu.Unlock()
 		return w.sink.Write(line)
 	case w.closed, len(w.queue)+len(line) > logBuffer:
-		w.mu.Unlock()
 		w.dropped.Add(1)
+		w.mu.Unlock()
 		return len(line), nil
 	}
 	w.queue = append(w.queue, line...)

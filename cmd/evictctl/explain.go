@@ -67,8 +67,8 @@ func explanationPage(e *control.Explanation) *page {
 		if m.UnaccountedBytes != nil {
 			p.line("note:       %s of memory are neither free, anonymous, file cache nor hugetlb: the kernel's own, which no eviction brings back", control.Bytes(*m.UnaccountedBytes))
 		}
-		if m.SwapTotalBytes != nil && m.SwapFreeBytes != nil {
-			p.line("note:       swap is not counted: %s of %s are free", control.Bytes(*m.SwapFreeBytes), control.Bytes(*m.SwapTotalBytes))
+		if m.SwapTotalBytes != nil && m.SwapFreeBytes != nil && *m.SwapTotalBytes > 0 {
+			p.line("note:       %s of %s of swap are free, which do not count", control.Bytes(*m.SwapFreeBytes), control.Bytes(*m.SwapTotalBytes))
 		}
 	}
 	for _, n := range e.Notes {

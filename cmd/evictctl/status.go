@@ -181,8 +181,10 @@ func standing(s *control.SignalStatus, t *control.ThresholdStatus, now time.Time
 		return "met for " + between(t.Since, now) + ", waits: file cache alone explains it"
 	case !t.Past:
 		return "met for " + between(t.Since, now) + ", within its grace"
+	case t.Soft:
+		return "met for " + between(t.Since, now) + ", past its grace"
 	}
-	return "met for " + between(t.Since, now) + ", acted upon"
+	return "met for " + between(t.Since, now)
 }
 
 func unmet(s *control.SignalStatus) string {

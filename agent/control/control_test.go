@@ -1,0 +1,421 @@
+package control
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"io/fs"
+	"log/slog"
+	"net"
+	"net/http"
+	"os"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/evictd/evictd/agent/evict"
+	"github.com/evictd/evictd/agent/signal"
+)
+
+var quiet = slog.New(slog.DiscardHandler)
+
+// daemon answers with what it holds.
+type daemon struct {
+	status  Status
+	explain func(signal.Signal) (Explanation, error)
+}
+
+func (d *daemon) Status() Status { return d.status }
+
+func (d *daemon) Explain(s signal.Signal) (Explanation, error) { return d.explain(s) }
+
+// serve runs a server on a socket of its own until the test ends, and fails the
+// test unless it ends well.
+func serve(t *testing.T, source Source) string {
+	t.Helper()
+	path := filepath.Join(socketDir(t), "evictd.sock")
+	l, err := Listen(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- New(source, quiet).Serve(ctx, l) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Serve() = %v; want nil when its context ends", err)
+		}
+		if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
+			t.Errorf("after Serve the socket is there (%v); want it removed", err)
+		}
+	})
+	return path
+}
+
+// socketDir is short, which t.TempDir is not for long test names, since a
+// socket's path has 107 bytes.
+func socketDir(t testing.TB) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "evictd-control-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return dir
+}
+
+func TestStatusAndRecords(t *testing.T) {
+	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+	period := 0.01
+	want := Status{
+		Version: "v1", PID: 7, Started: now.Add(-time.Hour), At: now,
+		Mode: Mode{DryRun: true, Why: List[string]{"--dry-run was given"}},
+		Signals: []SignalStatus{
+			{Signal: signal.MemoryAvailable, Status: Observed, Thresholds: List[ThresholdStatus]{{Value: "100Mi"}}},
+		},
+		Conditions: List[signal.Condition]{signal.MemoryPressure},
+		Lanes:      List[Lane]{{Name: "poll", Up: true, PeriodSeconds: &period}},
+		Pods:       Pods{Count: 3, Eligible: 2},
+		Victims:    List[evict.Victim]{{UID: "u", Pod: "default/hog", Signal: evict.Key{Signal: signal.MemoryAvailable}, Status: evict.Stuck}},
+		Futile:     List[evict.Futility]{{Signal: signal.MemoryAvailable, Deficit: 5, Until: now}},
+		Records:    List[evict.Record]{{Pod: "default/hog", Cause: "memory.available", Hard: true, Decided: now}},
+		Config:     Config{Files: List[string]{"/etc/evictd/config.yaml"}, LoadedAt: now},
+		Warnings:   List[string]{"<odd> & \x1b[2J"},
+		Runtime:    Runtime{Endpoint: "unix:///run/x", Connected: true, LastSync: now},
+	}
+	client := NewClient(serve(t, &daemon{status: want}))
+	got, err := client.Status(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(want, got, cmp.Transformer("items", emptyAsNil)); diff != "" {
+		t.Errorf("Status() differs (-want +got):\n%s", diff)
+	}
+	records, err := client.Records(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(Records{Records: want.Records}, records, cmp.AllowUnexported(evict.Ranked{})); diff != "" {
+		t.Errorf("Records() differs (-want +got):\n%s", diff)
+	}
+}
+
+// emptyAsNil lets a list that came back as [] equal one that was nil.
+func emptyAsNil(l List[ThresholdStatus]) []ThresholdStatus {
+	if len(l) == 0 {
+		return nil
+	}
+	return l
+}
+
+func TestExplain(t *testing.T) {
+	client := NewClient(serve(t, &daemon{explain: func(s signal.Signal) (Explanation, error) {
+		if s == signal.PIDAvailable {
+			return Explanation{}, errors.New("the first observation is not complete yet")
+		}
+		return Explanation{Signal: s, Ranking: List[Candidate]{{
+			Ranked: evict.Ranked{Pod: "default/hog", Over: true, Usage: 5}, QoS: evict.BestEffort, Why: "because",
+		}}}, nil
+	}}))
+	e, err := client.Explain(t.Context(), signal.NodeFsAvailable)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if e.Signal != signal.NodeFsAvailable || len(e.Ranking) != 1 || e.Ranking[0].Pod != "default/hog" || e.Ranking[0].Why != "because" {
+		t.Errorf("Explain(nodefs.available) = %+v; want its ranking", e)
+	}
+	_, err = client.Explain(t.Context(), signal.PIDAvailable)
+	if want := "evictd answered: the first observation is not complete yet"; err == nil || err.Error() != want {
+		t.Errorf("Explain(pid.available) = %v; want %q", err, want)
+	}
+}
+
+// TestWire fixes what scripts see.
+func TestWire(t *testing.T) {
+	socket := serve(t, &daemon{explain: func(s signal.Signal) (Explanation, error) { return Explanation{Signal: s}, nil }})
+	const emptyExplanation = `{"at":"0001-01-01T00:00:00Z","signal":"memory.available",` +
+		`"observation":{"signal":"memory.available","status":"","available":null,"capacity":null,"ageSeconds":null,"thresholds":[]},` +
+		`"ranking":[],"exempt":[],"notOurs":[],"notes":[]}`
+	const emptyStatus = `{"version":"","pid":0,"started":"0001-01-01T00:00:00Z","at":"0001-01-01T00:00:00Z","mode":{"dryRun":false,"why":[]},` +
+		`"node":{"name":"","procfs":"","cgroupfs":"","cgroupVersion":""},"signals":[],"conditions":[],` +
+		`"runtime":{"declaredAbsent":false,"connected":false},"lanes":[],"pods":{"count":0,"eligible":0},` +
+		`"victims":[],"futile":[],"records":[],"config":{"files":[],"loadedAt":"0001-01-01T00:00:00Z"},"warnings":[]}`
+	tests := []struct {
+		method, path, body string
+		code               int
+		want               string
+	}{
+		{"GET", "/v1/status", "", 200, emptyStatus},
+		{"GET", "/v1/records", "", 200, `{"records":[]}`},
+		{"GET", "/v1/explain", "", 200, emptyExplanation},
+		{"GET", "/v1/explain?signal=memory.available", "", 200, emptyExplanation},
+		{"GET", "/v1/explain?signal=", "", 400, `{"error":"unknown signal \"\": it is one of memory.available,`},
+		{"GET", "/v1/explain?signal=<disk>", "", 400, `{"error":"unknown signal \"<disk>\": it is one of memory.available, allocatableMemory.available,`},
+		{"POST", "/v1/status", "", 405, "Method Not Allowed"},
+		{"DELETE", "/v1/records", "", 405, "Method Not Allowed"},
+		{"GET", "/v2/status", "", 404, "404 page not found"},
+		{"GET", "/", "", 404, "404 page not found"},
+		{"GET", "/v1/status", "a body", 413, `{"error":"a question has no body"}`},
+		{"GET", "/v1/explain?signal=" + strings.Repeat("x", 1<<20), "", 431, ""},
+	}
+	for _, tt := range tests {
+		name := tt.method + " " + tt.path[:min(len(tt.path), 40)]
+		c := http.Client{Transport: &http.Transport{DisableKeepAlives: true, DialContext: func(ctx context.Context, _, _ string) (net.Conn, error) {
+			return (&net.Dialer{}).DialContext(ctx, "unix", socket)
+		}}}
+		r, err := http.NewRequest(tt.method, "http://evictd"+tt.path, strings.NewReader(tt.body))
+		if err != nil {
+			t.Fatal(err)
+		}
+		response, err := c.Do(r)
+		if err != nil {
+			t.Errorf("%s = %v; want an answer", name, err)
+			continue
+		}
+		body, err := io.ReadAll(response.Body)
+		response.Body.Close()
+		if err != nil {
+			t.Errorf("%s: %v", name, err)
+		}
+		got := strings.TrimSpace(string(body))
+		if response.StatusCode != tt.code || !strings.HasPrefix(got, tt.want) {
+			t.Errorf("%s = %d %s; want %d %s", name, response.StatusCode, got, tt.code, tt.want)
+		}
+	}
+}
+
+// TestServeReadsNoBody: a connection that promises one is answered and closed.
+func TestServeReadsNoBody(t *testing.T) {
+	conn, err := net.Dial("unix", serve(t, &daemon{}))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer conn.Close()
+	fmt.Fprint(conn, "GET /v1/records HTTP/1.1\r\nHost: evictd\r\nContent-Length: 1073741824\r\n\r\nx")
+	answer, err := io.ReadAll(conn)
+	if err != nil && !errors.Is(err, syscall.ECONNRESET) {
+		t.Fatal(err)
+	}
+	if got := string(answer); !strings.HasPrefix(got, "HTTP/1.1 413 ") || !strings.Contains(got, "Connection: close\r\n") {
+		t.Errorf("GET with a large body is answered %q; want 413 and the connection closed", got)
+	}
+}
+
+// TestServeEndsWhileASourceHangs: the daemon's end must not wait for a client.
+func TestServeEndsWhileASourceHangs(t *testing.T) {
+	asked, release := make(chan struct{}), make(chan struct{})
+	defer close(release)
+	path := filepath.Join(socketDir(t), "evictd.sock")
+	l, err := Listen(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	source := &daemon{explain: func(signal.Signal) (Explanation, error) {
+		close(asked)
+		<-release
+		return Explanation{}, nil
+	}}
+	go func() { done <- New(source, quiet).Serve(ctx, l) }()
+	answered := make(chan error, 1)
+	go func() {
+		_, err := NewClient(path).Explain(context.Background(), signal.MemoryAvailable)
+		answered <- err
+	}()
+	<-asked
+	cancel()
+	if err := <-done; err != nil {
+		t.Errorf("Serve() = %v; want nil", err)
+	}
+	if err := <-answered; !errors.Is(err, ErrNoAnswer) {
+		t.Errorf("Explain() of a daemon that ends = %v; want %v", err, ErrNoAnswer)
+	}
+}
+
+func TestServeTooManyAtOnce(t *testing.T) {
+	asked, release := make(chan struct{}), make(chan struct{})
+	client := NewClient(serve(t, &daemon{explain: func(signal.Signal) (Explanation, error) {
+		asked <- struct{}{}
+		<-release
+		return Explanation{}, nil
+	}}))
+	answers := make(chan error, maxConcurrent)
+	for range maxConcurrent {
+		go func() {
+			_, err := client.Explain(context.Background(), signal.MemoryAvailable)
+			answers <- err
+		}()
+	}
+	for range maxConcurrent {
+		<-asked
+	}
+	_, err := client.Status(t.Context())
+	if want := "evictd answered: too many requests at once"; err == nil || err.Error() != want {
+		t.Errorf("Status() beside %d others = %v; want %q", maxConcurrent, err, want)
+	}
+	close(release)
+	for range maxConcurrent {
+		if err := <-answers; err != nil {
+			t.Errorf("Explain() = %v; want an answer", err)
+		}
+	}
+	if _, err := client.Status(t.Context()); err != nil {
+		t.Errorf("Status() afterwards = %v; want an answer", err)
+	}
+}
+
+// TestServeReportsABrokenListener: an end that was not asked for is no success.
+func TestServeReportsABrokenListener(t *testing.T) {
+	l, err := Listen(filepath.Join(socketDir(t), "evictd.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.Close()
+	if err := New(&daemon{}, quiet).Serve(t.Context(), l); !errors.Is(err, net.ErrClosed) {
+		t.Errorf("Serve(a closed listener) = %v; want %v", err, net.ErrClosed)
+	}
+}
+
+func TestListen(t *testing.T) {
+	dir := socketDir(t)
+	path := filepath.Join(dir, "sub", "evictd.sock")
+	old := syscall.Umask(0) // the mode must not depend on it
+	l, err := Listen(path)
+	syscall.Umask(old)
+	if err != nil {
+		t.Fatal(err)
+	}
+	info, err := os.Lstat(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := info.Mode(), fs.ModeSocket|0o600; got != want {
+		t.Errorf("Listen made a file of mode %v; want %v", got, want)
+	}
+	_, err = Listen(path)
+	if !errors.Is(err, ErrInUse) || !strings.Contains(err.Error(), "process ") {
+		t.Errorf("Listen(in use) = %v; want %v and the process", err, ErrInUse)
+	}
+	if conn, err := net.Dial("unix", path); err != nil {
+		t.Errorf("after a second Listen the first one's socket: %v; want it untouched", err)
+	} else {
+		conn.Close()
+	}
+	l.Close()
+	if _, err := os.Lstat(path); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("after Close the socket is there (%v); want it removed", err)
+	}
+}
+
+func TestListenReplacesALeftover(t *testing.T) {
+	path := filepath.Join(socketDir(t), "evictd.sock")
+	leave(t, path)
+	l, err := Listen(path)
+	if err != nil {
+		t.Fatalf("Listen(left-over socket) = %v; want it replaced", err)
+	}
+	defer l.Close()
+	conn, err := net.Dial("unix", path)
+	if err != nil {
+		t.Fatalf("dial: %v", err)
+	}
+	conn.Close()
+}
+
+// leave makes a socket as a killed daemon leaves it.
+func leave(t *testing.T, path string) {
+	t.Helper()
+	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: path, Net: "unix"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	l.SetUnlinkOnClose(false)
+	l.Close()
+}
+
+// TestListenAtOnce: of several that start together exactly one gets the socket.
+func TestListenAtOnce(t *testing.T) {
+	path := filepath.Join(socketDir(t), "evictd.sock")
+	leave(t, path)
+	const many = 16
+	results := make(chan error, many)
+	for range many {
+		go func() {
+			l, err := Listen(path)
+			if err == nil {
+				t.Cleanup(func() { l.Close() })
+			}
+			results <- err
+		}()
+	}
+	won := 0
+	for range many {
+		err := <-results
+		if err == nil {
+			won++
+		} else if !errors.Is(err, ErrInUse) {
+			t.Errorf("Listen() = %v; want a listener or %v", err, ErrInUse)
+		}
+	}
+	if won != 1 {
+		t.Errorf("%d of %d got the socket; want 1", won, many)
+	}
+}
+
+func TestListenRefuses(t *testing.T) {
+	dir := socketDir(t)
+	target := filepath.Join(dir, "target")
+	leave(t, target)
+	write := func(name string) string {
+		path := filepath.Join(dir, name)
+		if err := os.WriteFile(path, []byte("precious"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
+	link := filepath.Join(dir, "link")
+	if err := os.Symlink(target, link); err != nil {
+		t.Fatal(err)
+	}
+	dangling := filepath.Join(dir, "dangling")
+	if err := os.Symlink(filepath.Join(dir, "nowhere"), dangling); err != nil {
+		t.Fatal(err)
+	}
+	tests := []struct{ name, path, want string }{
+		{"symlink to a socket", link, "is a symbolic link"},
+		{"dangling symlink", dangling, "is a symbolic link"},
+		{"file", write("file"), "is in the way and is no socket"},
+		{"directory", dir, "is in the way and is no socket"},
+		{"below a file", filepath.Join(write("parent"), "evictd.sock"), "not a directory"},
+		{"too long", filepath.Join(dir, strings.Repeat("x", 120)), "longer than the 107 bytes"},
+	}
+	if os.Geteuid() == 0 { // who alone can give a file away
+		foreign := filepath.Join(dir, "foreign")
+		leave(t, foreign)
+		if err := os.Lchown(foreign, 65534, -1); err != nil {
+			t.Fatal(err)
+		}
+		tests = append(tests, struct{ name, path, want string }{"another user's socket", foreign, "belongs to user 65534"})
+	}
+	for _, tt := range tests {
+		l, err := Listen(tt.path)
+		if err == nil {
+			l.Close()
+		}
+		if err == nil || !strings.Contains(err.Error(), tt.want) {
+			t.Errorf("Listen(%s) = %v; want %q", tt.name, err, tt.want)
+		}
+	}
+	for _, path := range []string{target, link, dangling, filepath.Join(dir, "file")} {
+		if _, err := os.Lstat(path); err != nil {
+			t.Errorf("after Listen: %v; want it untouched", err)
+		}
+	}
+}

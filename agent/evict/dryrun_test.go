@@ -1,0 +1,74 @@
+package evict
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/evictd/evictd/agent/signal"
+)
+
+func TestDryRunNamesAPodOncePerEpisode(t *testing.T) {
+	l := shortOf(t, 500*mi, 300*mi, 300*mi, 300*mi)
+	l.in.DryRun = true
+	wantVictims(t, "0s", l.step(0), "a", "b")
+	if len(l.state.Victims) != 0 {
+		t.Errorf("victims = %v; want none: they do not die", l.state.Victims)
+	}
+	o := l.step(time.Hour)
+	wantVictims(t, "they count as gone", o)
+	wantMet(t, "they count as gone", o)
+	l.observe(signal.MemoryAvailable, 10*gi-700*mi)
+	o = l.step(2 * time.Hour)
+	wantVictims(t, "grown beyond them", o, "c")
+	want := []Exempt{
+		{Pod: "default/a", UID: "a", Reason: ReasonTerminating, Detail: "would have been evicted"},
+		{Pod: "default/b", UID: "b", Reason: ReasonTerminating, Detail: "would have been evicted"},
+	}
+	if diff := cmp.Diff(want, o.Exempt); diff != "" {
+		t.Errorf("exempt (-want +got):\n%s", diff)
+	}
+	l.observe(signal.MemoryAvailable, 10*gi)
+	l.step(3 * time.Hour)
+	if len(l.state.Pretended) != 0 {
+		t.Errorf("pretended = %v; want none after the episode", l.state.Pretended)
+	}
+	l.observe(signal.MemoryAvailable, 10*gi-100*mi)
+	wantVictims(t, "the next episode", l.step(4*time.Hour), "a")
+}
+
+func TestDryRunEpisodes(t *testing.T) {
+	l := newTimeline(t, hard(signal.MemoryAvailable, "1Gi").reclaiming("1Gi"))
+	l.in.DryRun = true
+	l.in.Pods = []Pod{aPod("a", using(4*gi))}
+	l.observe(signal.MemoryAvailable, 900*mi)
+	wantVictims(t, "0s", l.step(0), "a")
+	l.observe(signal.MemoryAvailable, 1900*mi)
+	wantVictims(t, "above the threshold", l.step(time.Second))
+	l.observe(signal.MemoryAvailable, 900*mi)
+	wantVictims(t, "the minimum reclaim holds an episode", l.step(2*time.Second))
+	l.in.Observations[signal.MemoryAvailable].Status = signal.Unreadable
+	l.step(3 * time.Second)
+	l.observe(signal.MemoryAvailable, 900*mi)
+	wantVictims(t, "so does what can't be seen", l.step(4*time.Second))
+	l.in.Pods = []Pod{aPod("b", using(4*gi))}
+	wantVictims(t, "a went by itself", l.step(5*time.Second), "b")
+	l.in.DryRun = false
+	wantVictims(t, "dry run is over", l.step(6*time.Second), "b")
+	if len(l.state.Pretended) != 0 || len(l.state.Victims) != 1 {
+		t.Errorf("pretended %v, victims %v; want only one real victim", l.state.Pretended, l.state.Victims)
+	}
+}
+
+func TestDryRunLimits(t *testing.T) {
+	l := newTimeline(t)
+	l.in.DryRun = true
+	l.in.Pods = []Pod{aPod("a", withRootfs(2), func(p *Pod) { p.Containers[0].Resources.Limits.EphemeralStorage = qty("1") })}
+	wantVictims(t, "0s", l.step(0), "a")
+	wantVictims(t, "1s", l.step(time.Second))
+	l.pod("a").Containers[0].Usage.Rootfs = 1
+	l.step(2 * time.Second)
+	l.pod("a").Containers[0].Usage.Rootfs = 2
+	wantVictims(t, "over it again", l.step(3*time.Second), "a")
+}

@@ -1,0 +1,213 @@
+package evict
+
+import (
+	"encoding/json"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/evictd/evictd/agent/signal"
+)
+
+const (
+	mi = 1 << 20
+	gi = 1 << 30
+)
+
+// begin is when every timeline begins. Only differences matter.
+var begin = time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
+
+func qty(text string) *resource.Quantity {
+	q := resource.MustParse(text)
+	return &q
+}
+
+// option changes a pod that a test makes.
+type option func(*Pod)
+
+// aPod makes the pod default/<name> with UID <name>, statistics, and one
+// container c that asks for nothing and uses nothing.
+func aPod(name string, options ...option) Pod {
+	p := Pod{UID: name, Namespace: "default", Name: name, HasStats: true, Containers: []Container{{Name: "c"}}}
+	for _, o := range options {
+		o(&p)
+	}
+	return p
+}
+
+// using sets the memory of the pod and of its first container, all of which a
+// kill gives back.
+func using(bytes int64) option {
+	return func(p *Pod) {
+		p.Usage.Memory, p.Usage.Freeable = bytes, bytes
+		p.Containers[0].Usage.Memory = bytes
+	}
+}
+
+func withRootfs(bytes int64) option {
+	return func(p *Pod) { p.Containers[0].Usage.Rootfs = bytes }
+}
+
+func withInodes(n int64) option {
+	return func(p *Pod) { p.Containers[0].Usage.Inodes = n }
+}
+
+func withPIDs(n int64) option { return func(p *Pod) { p.Usage.PIDs = n } }
+
+// requesting sets the first container's requests; an empty text leaves one
+// absent.
+func requesting(memory, storage string) option {
+	return func(p *Pod) {
+		r := &p.Containers[0].Resources.Requests
+		if memory != "" {
+			r.Memory = qty(memory)
+		}
+		if storage != "" {
+			r.EphemeralStorage = qty(storage)
+		}
+	}
+}
+
+func withPriority(n int32) option { return func(p *Pod) { p.Priority = &n } }
+
+func withGrace(seconds int64) option {
+	return func(p *Pod) { p.TerminationGraceSeconds = &seconds }
+}
+
+func withoutStats(p *Pod) { p.HasStats = false }
+
+func uid(text string) option { return func(p *Pod) { p.UID = text } }
+
+func ofKubelet(p *Pod) { p.Kubelet = true }
+
+func hard(s signal.Signal, value string) Threshold { return soft(s, value, 0) }
+
+func soft(s signal.Signal, value string, grace time.Duration) Threshold {
+	v, err := signal.ParseThreshold(value)
+	if err != nil {
+		panic(err)
+	}
+	return Threshold{Threshold: signal.Threshold{Signal: s, Value: v, Grace: grace}}
+}
+
+func (t Threshold) reclaiming(value string) Threshold {
+	v, err := signal.ParseMinReclaim(value)
+	if err != nil {
+		panic(err)
+	}
+	t.MinReclaim = v
+	return t
+}
+
+// timeline is a node whose steps follow each other. Every step checks what
+// must hold of all of them: Step changes nothing that it was given, answers the
+// same when it is asked again, and its state survives being kept as JSON.
+type timeline struct {
+	t     *testing.T
+	in    Inputs
+	state State
+}
+
+// newTimeline makes a node with the defaults of the configuration.
+func newTimeline(t *testing.T, thresholds ...Threshold) *timeline {
+	return &timeline{t: t, in: Inputs{Policy: &Policy{
+		Thresholds: thresholds, TransitionPeriod: 5 * time.Minute, MaxVictims: 3, SettleTimeout: time.Second,
+	}}}
+}
+
+// observe sets what is available of a signal from now on.
+func (l *timeline) observe(s signal.Signal, available int64) {
+	o := &l.in.Observations[s]
+	o.Status, o.Available = signal.Observed, available
+}
+
+// pod returns one of the node's pods, to be changed.
+func (l *timeline) pod(uid string) *Pod {
+	l.t.Helper()
+	for i := range l.in.Pods {
+		if l.in.Pods[i].UID == uid {
+			return &l.in.Pods[i]
+		}
+	}
+	l.t.Fatalf("no pod %s", uid)
+	return nil
+}
+
+func (l *timeline) remove(uid string) {
+	var left []Pod
+	for _, p := range l.in.Pods {
+		if p.UID != uid {
+			left = append(left, p)
+		}
+	}
+	l.in.Pods = left
+}
+
+// step decides at a time after begin; outcomes are given to this step alone.
+func (l *timeline) step(at time.Duration, outcomes ...Outcome) Orders {
+	l.t.Helper()
+	now := begin.Add(at)
+	l.in.Outcomes = outcomes
+	before, pods := l.state.Clone(), copyOf(l.t, l.in.Pods)
+	state, orders := Step(l.state, l.in, now)
+	if diff := cmp.Diff(before, l.state); diff != "" {
+		l.t.Fatalf("at %v: Step changed the state that it was given (-before +after):\n%s", at, diff)
+	}
+	if diff := cmp.Diff(pods, l.in.Pods, quantities); diff != "" {
+		l.t.Fatalf("at %v: Step changed the pods that it was given (-before +after):\n%s", at, diff)
+	}
+	again, ordersAgain := Step(l.state, l.in, now)
+	if diff := cmp.Diff(state, again); diff != "" {
+		l.t.Fatalf("at %v: Step found another state when it was asked again (-first +second):\n%s", at, diff)
+	}
+	if diff := cmp.Diff(orders, ordersAgain, quantities, unexported); diff != "" {
+		l.t.Fatalf("at %v: Step ordered something else when it was asked again (-first +second):\n%s", at, diff)
+	}
+	kept := copyOf(l.t, state)
+	if diff := cmp.Diff(state, kept, emptyIsNil); diff != "" {
+		l.t.Fatalf("at %v: the state does not survive JSON (-before +after):\n%s", at, diff)
+	}
+	l.state = kept
+	return orders
+}
+
+var (
+	quantities = cmp.Comparer(func(a, b resource.Quantity) bool { return a.String() == b.String() })
+	emptyIsNil = cmpopts.EquateEmpty()
+	unexported = cmp.AllowUnexported(Ranked{}, signal.Value{})
+)
+
+// copyOf returns a copy of v that shares nothing with it and went through JSON.
+func copyOf[T any](t *testing.T, v T) T {
+	t.Helper()
+	data, err := json.Marshal(v)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var c T
+	if err := json.Unmarshal(data, &c); err != nil {
+		t.Fatal(err)
+	}
+	return c
+}
+
+// victims returns the keys of the pods to evict, without their namespace.
+func victims(o Orders) []string {
+	var names []string
+	for i := range o.Evict {
+		names = append(names, o.Evict[i].UID)
+	}
+	return names
+}
+
+// ranking returns the UIDs of a ranking, in its order.
+func ranking(ranked []Ranked) []string {
+	var uids []string
+	for i := range ranked {
+		uids = append(uids, ranked[i].UID)
+	}
+	return uids
+}

@@ -1,0 +1,186 @@
+package evict
+
+import (
+	"testing"
+
+	"github.com/evictd/evictd/agent/signal"
+)
+
+func asking(requestCPU, requestMemory, limitCPU, limitMemory string) Resources {
+	amounts := func(cpu, memory string) (a Amounts) {
+		if cpu != "" {
+			a.CPU = qty(cpu)
+		}
+		if memory != "" {
+			a.Memory = qty(memory)
+		}
+		return a
+	}
+	return Resources{Requests: amounts(requestCPU, requestMemory), Limits: amounts(limitCPU, limitMemory)}
+}
+
+func TestQoSClass(t *testing.T) {
+	of := func(rs ...Resources) (cs []Container) {
+		for _, r := range rs {
+			cs = append(cs, Container{Resources: r})
+		}
+		return cs
+	}
+	none := Resources{}
+	full := asking("1", "1Gi", "1", "1Gi")
+	for _, tt := range []struct {
+		name string
+		pod  Pod
+		want QoS
+	}{
+		{"stated", Pod{QoS: Burstable, Containers: of(full)}, Burstable},
+		{"nothing", Pod{Containers: of(none, none)}, BestEffort},
+		{"no containers", Pod{}, BestEffort},
+		{"zeros", Pod{Containers: of(asking("0", "0", "0", "0"))}, BestEffort},
+		{"ephemeral storage alone", Pod{Containers: []Container{{Resources: Resources{Requests: Amounts{EphemeralStorage: qty("1Gi")}}}}}, BestEffort},
+		{"limits equal requests", Pod{Containers: of(full)}, Guaranteed},
+		{"written otherwise", Pod{Containers: of(asking("1000m", "1024Mi", "1", "1Gi"))}, Guaranteed},
+		{"limits alone, completed", Pod{Containers: of(asking("", "", "1", "1Gi"))}, Guaranteed},
+		{"memory alone", Pod{Containers: of(asking("", "1Gi", "", "1Gi"))}, Burstable},
+		{"CPU alone", Pod{Containers: of(asking("1", "", "1", ""))}, Burstable},
+		{"requests alone", Pod{Containers: of(asking("1", "1Gi", "", ""))}, Burstable},
+		{"limits above requests", Pod{Containers: of(asking("1", "1Gi", "1", "2Gi"))}, Burstable},
+		{"one container without", Pod{Containers: of(full, none)}, Burstable},
+		{"an init container without", Pod{Containers: of(full), InitContainers: of(none)}, Burstable},
+		{"an init container with", Pod{Containers: of(full), InitContainers: of(full)}, Guaranteed},
+		{"one limit of 0", Pod{Containers: of(asking("1", "1Gi", "1", "1Gi"), asking("0", "1Gi", "0", "1Gi"))}, Burstable},
+		{"pod-level, whatever the containers ask", Pod{Resources: full, Containers: of(none, asking("", "1Mi", "", ""))}, Guaranteed},
+		{"pod-level memory alone", Pod{Resources: asking("", "1Gi", "", "1Gi"), Containers: of(full)}, Burstable},
+		{"pod-level requests alone", Pod{Resources: asking("1", "1Gi", "", ""), Containers: of(full)}, Burstable},
+	} {
+		tt.pod.SetDefaults()
+		if got := tt.pod.QoSClass(); got != tt.want {
+			t.Errorf("%s: QoSClass() = %s; want %s", tt.name, got, tt.want)
+		}
+	}
+}
+
+func TestOOMScoreAdj(t *testing.T) {
+	const capacity = 10 * gi
+	burstable := func(requests ...string) Pod {
+		p := Pod{}
+		for _, r := range requests {
+			p.Containers = append(p.Containers, Container{Resources: asking("", r, "", "")})
+		}
+		return p
+	}
+	sidecar := func(p Pod, request string) Pod {
+		p.InitContainers = []Container{{Sidecar: true, Resources: asking("", request, "", "")}}
+		return p
+	}
+	pod := func(p Pod, f func(*Pod)) Pod { f(&p); return p }
+	whole := func(memory string) func(*Pod) {
+		return func(p *Pod) { p.Resources.Requests.Memory = qty(memory) }
+	}
+	for _, tt := range []struct {
+		name string
+		pod  Pod
+		init bool // score the first init container instead of the first regular one
+		want int
+	}{
+		{"best effort", Pod{Containers: []Container{{}}}, false, 1000},
+		{"guaranteed", Pod{Containers: []Container{{Resources: asking("1", "1Gi", "1", "1Gi")}}}, false, -997},
+		{"a tenth", burstable("1Gi"), false, 900},
+		{"100Mi of 10Gi", burstable("100Mi"), false, 991},         // 1000 − 9.77
+		{"less than a thousandth", burstable("10Mi"), false, 999}, // not best effort's 1000
+		{"CPU alone", Pod{Containers: []Container{{Resources: asking("1", "", "", "")}}}, false, 999},
+		{"everything", burstable("10Gi"), false, 3},
+		{"more than there is", burstable("1Ti"), false, 3},
+		{"more than can be multiplied", burstable("8Ei"), false, 3},
+		{"node-critical", pod(burstable("1Gi"), func(p *Pod) { withPriority(2_000_001_000)(p); p.PriorityClassName = "system-node-critical" }), false, -997},
+		{"node-critical by static", pod(Pod{Containers: []Container{{}}}, func(p *Pod) { p.Static, p.PriorityClassName = true, "system-node-critical" }), false, -997},
+		{"the name without the priority", pod(burstable("1Gi"), func(p *Pod) { p.PriorityClassName = "system-node-critical" }), false, 900},
+		{"cluster-critical", pod(Pod{Containers: []Container{{}}}, func(p *Pod) { withPriority(2_000_000_000)(p); p.PriorityClassName = "system-cluster-critical" }), false, 1000},
+		{"sidecar as its smallest neighbour", sidecar(burstable("3Gi", "2Gi"), "1Gi"), true, 800},
+		{"sidecar that asks for more", sidecar(burstable("1Gi"), "4Gi"), true, 600},
+		{"sidecar beside one that asks for nothing", sidecar(burstable("1Gi", "0"), "1Gi"), true, 900},
+		{"an init container has its own", pod(burstable("3Gi"), func(p *Pod) {
+			p.InitContainers = []Container{{Resources: asking("", "1Gi", "", "")}}
+		}), true, 900},
+		{"pod-level, spread", pod(burstable("1Gi", "1Gi"), whole("4Gi")), false, 800},
+		{"pod-level, init containers take part", pod(sidecar(burstable("1Gi"), "1Gi"), whole("4Gi")), false, 800},
+		{"pod-level, as much as the containers", pod(burstable("1Gi", "1Gi"), whole("2Gi")), false, 900},
+		{"pod-level, nothing of the containers", pod(burstable("0", "0"), whole("2Gi")), false, 900},
+		{"pod-level sidecar as its smallest neighbour", pod(sidecar(burstable("2Gi"), "0"), whole("4Gi")), true, 700},
+		{"pod-level, more than can be added", pod(burstable("1Ei", "7Ei"), whole("8Ei")), false, 3},
+	} {
+		c := &[]Container{{}}[0]
+		if tt.init {
+			c = &tt.pod.InitContainers[0]
+		} else if len(tt.pod.Containers) > 0 {
+			c = &tt.pod.Containers[0]
+		}
+		if got := tt.pod.OOMScoreAdj(c, capacity); got != tt.want {
+			t.Errorf("%s: OOMScoreAdj() = %d; want %d", tt.name, got, tt.want)
+		}
+	}
+	p := burstable("1Gi")
+	if got := p.OOMScoreAdj(&p.Containers[0], 0); got != 999 {
+		t.Errorf("OOMScoreAdj() of no capacity = %d; want 999", got)
+	}
+}
+
+func TestCritical(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		pod  Pod
+		want bool
+	}{
+		{"ordinary", aPod("p"), false},
+		{"static", aPod("p", func(p *Pod) { p.Static = true }), true},
+		{"mirror", aPod("p", func(p *Pod) { p.Mirror = true }), true},
+		{"priority", aPod("p", withPriority(2_000_000_000)), true},
+		{"below it", aPod("p", withPriority(1_999_999_999)), false},
+	} {
+		if got := tt.pod.Critical(); got != tt.want {
+			t.Errorf("%s: Critical() = %t; want %t", tt.name, got, tt.want)
+		}
+	}
+}
+
+func TestAdmit(t *testing.T) {
+	bestEffort := Pod{QoS: BestEffort}
+	burstable := Pod{QoS: Burstable}
+	tolerating := func(key, operator, value, effect string) Pod {
+		return Pod{QoS: BestEffort, Tolerations: []Toleration{{Key: "other", Operator: "Exists"}, {key, operator, value, effect}}}
+	}
+	const taint = "node.kubernetes.io/memory-pressure"
+	memory, disk, pid := signal.MemoryPressure, signal.DiskPressure, signal.PIDPressure
+	for _, tt := range []struct {
+		name       string
+		conditions []signal.Condition
+		pod        Pod
+		want       bool
+	}{
+		{"calm", nil, bestEffort, true},
+		{"memory, best effort", []signal.Condition{memory}, bestEffort, false},
+		{"memory, burstable", []signal.Condition{memory}, burstable, true},
+		{"memory, guaranteed", []signal.Condition{memory}, Pod{QoS: Guaranteed}, true},
+		{"memory, static", []signal.Condition{memory}, Pod{QoS: BestEffort, Static: true}, true},
+		{"disk, burstable", []signal.Condition{disk}, burstable, false},
+		{"PIDs, guaranteed", []signal.Condition{pid}, Pod{QoS: Guaranteed}, false},
+		{"memory and disk, burstable", []signal.Condition{disk, memory}, burstable, false},
+		{"memory and PIDs, guaranteed", []signal.Condition{memory, pid}, Pod{QoS: Guaranteed}, false},
+		{"all, critical", []signal.Condition{disk, memory, pid}, aPod("p", withPriority(2_000_000_000)), true},
+		{"tolerating disk pressure does not help", []signal.Condition{disk}, Pod{QoS: BestEffort, Tolerations: []Toleration{{Operator: "Exists"}}}, false},
+		{"tolerating", []signal.Condition{memory}, tolerating(taint, "Exists", "", "NoSchedule"), true},
+		{"any effect", []signal.Condition{memory}, tolerating(taint, "Exists", "", ""), true},
+		{"another effect", []signal.Condition{memory}, tolerating(taint, "Exists", "", "NoExecute"), false},
+		{"any key", []signal.Condition{memory}, tolerating("", "Exists", "", ""), true},
+		{"another key", []signal.Condition{memory}, tolerating("node.kubernetes.io/disk-pressure", "Exists", "", ""), false},
+		{"equal to the empty value", []signal.Condition{memory}, tolerating(taint, "Equal", "", "NoSchedule"), true},
+		{"equal by default", []signal.Condition{memory}, tolerating(taint, "", "", "NoSchedule"), true},
+		{"equal to another value", []signal.Condition{memory}, tolerating(taint, "Equal", "true", "NoSchedule"), false},
+		{"equal without a key", []signal.Condition{memory}, tolerating("", "Equal", "", "NoSchedule"), false},
+		{"unknown operator", []signal.Condition{memory}, tolerating(taint, "Lt", "", "NoSchedule"), false},
+	} {
+		if got := Admit(tt.conditions, &tt.pod); got != tt.want {
+			t.Errorf("%s: Admit() = %t; want %t", tt.name, got, tt.want)
+		}
+	}
+}

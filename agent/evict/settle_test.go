@@ -1,0 +1,403 @@
+package evict
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/evictd/evictd/agent/signal"
+)
+
+// shortOf makes a timeline that is short of memory by an amount, with pods
+// that use so much each, named a, b, c and so on.
+func shortOf(t *testing.T, deficit int64, usage ...int64) *timeline {
+	t.Helper()
+	l := newTimeline(t, hard(signal.MemoryAvailable, "10Gi"))
+	for i, n := range usage {
+		l.in.Pods = append(l.in.Pods, aPod(string(rune('a'+i)), using(n)))
+	}
+	l.observe(signal.MemoryAvailable, 10*gi-deficit)
+	return l
+}
+
+func TestUnsettledVictimsCount(t *testing.T) {
+	l := shortOf(t, 500*mi, 300*mi, 300*mi, 300*mi, 300*mi)
+	wantVictims(t, "0s", l.step(0), "a", "b")
+	o := l.step(999 * time.Millisecond)
+	wantVictims(t, "999ms", o)
+	if len(o.Ranking)+len(o.Exempt) != 0 || o.Acted != nil {
+		t.Errorf("999ms: ranking %v, exempt %v, acted %v; want none, as the victims cover the deficit", o.Ranking, o.Exempt, o.Acted)
+	}
+	wantMet(t, "999ms", o, signal.MemoryAvailable)
+	l.observe(signal.MemoryAvailable, 10*gi-700*mi)
+	wantVictims(t, "grown beyond them", l.step(999*time.Millisecond), "c")
+	l.observe(signal.MemoryAvailable, 10*gi-500*mi)
+	wantVictims(t, "c is still on its way", l.step(1500*time.Millisecond), "d") // a and b have settled
+}
+
+func TestGoneVictimsDoNotCount(t *testing.T) {
+	l := shortOf(t, 300*mi, 300*mi, 200*mi, 200*mi)
+	wantVictims(t, "0s", l.step(0), "a")
+	l.remove("a")
+	wantVictims(t, "1ms", l.step(time.Millisecond), "b", "c")
+	if len(l.state.Victims) != 2 {
+		t.Errorf("victims = %v; want b and c", l.state.Victims)
+	}
+}
+
+// Another pod of the same UID, which a runtime may give one that it starts
+// again, is not on its way out.
+func TestStartedAgain(t *testing.T) {
+	l := shortOf(t, 300*mi, 300*mi)
+	l.pod("a").LastStart = 7
+	wantVictims(t, "0s", l.step(0), "a")
+	wantVictims(t, "the same", l.step(10*time.Second))
+	l.pod("a").LastStart = 8
+	wantVictims(t, "started again", l.step(11*time.Second), "a")
+}
+
+func TestMaxVictims(t *testing.T) {
+	for _, tt := range []struct {
+		limit int
+		want  []string
+	}{{1, []string{"a"}}, {3, []string{"a", "b", "c"}}, {9, []string{"a", "b", "c", "d"}}} {
+		l := shortOf(t, 350*mi, 100*mi, 100*mi, 100*mi, 100*mi, 100*mi)
+		l.in.Policy.MaxVictims = tt.limit
+		wantVictims(t, fmt.Sprint("at most ", tt.limit), l.step(0), tt.want...)
+	}
+}
+
+// An unsettled victim counts for every signal, with what it uses of it.
+func TestVictimsCountForEverySignal(t *testing.T) {
+	l := newTimeline(t, hard(signal.MemoryAvailable, "1Gi"), hard(signal.PIDAvailable, "1000"))
+	l.in.Pods = []Pod{aPod("a", using(gi), withPIDs(400)), aPod("b", withPIDs(500)), aPod("c", withPIDs(300))}
+	l.observe(signal.MemoryAvailable, 900*mi)
+	l.observe(signal.PIDAvailable, 1000)
+	wantVictims(t, "memory", l.step(0), "a")
+	l.observe(signal.PIDAvailable, 600)
+	wantVictims(t, "a's PIDs cover it", l.step(time.Millisecond))
+	l.observe(signal.PIDAvailable, 599)
+	o := l.step(2 * time.Millisecond)
+	wantVictims(t, "one too few", o, "b")
+	if got := o.Evict[0].Deficit; got != 1 {
+		t.Errorf("deficit = %d; want 1", got)
+	}
+}
+
+func TestSoftVictimsSettleAfterTheirGrace(t *testing.T) {
+	l := newTimeline(t, soft(signal.MemoryAvailable, "1Gi", time.Second))
+	l.in.Policy.MaxPodGraceSeconds = 30
+	l.in.Pods = []Pod{aPod("a", using(gi)), aPod("b", using(gi))}
+	l.observe(signal.MemoryAvailable, 900*mi)
+	l.step(0)
+	wantVictims(t, "1s", l.step(time.Second), "a")
+	wantVictims(t, "31.999s", l.step(31999*time.Millisecond))
+	wantVictims(t, "32s", l.step(32*time.Second), "b")
+}
+
+func TestHardEndsGrace(t *testing.T) {
+	l := newTimeline(t, hard(signal.MemoryAvailable, "1Gi"), hard(signal.PIDAvailable, "10"), soft(signal.MemoryAvailable, "2Gi", time.Second))
+	l.in.Policy.MaxPodGraceSeconds = 30
+	l.in.Pods = []Pod{aPod("a", using(3*gi)), aPod("b", using(3*gi))}
+	l.observe(signal.MemoryAvailable, 1500*mi)
+	l.observe(signal.PIDAvailable, 100)
+	l.step(0)
+	wantVictims(t, "1s", l.step(time.Second), "a")
+	l.observe(signal.PIDAvailable, 1)
+	if o := l.step(1500 * time.Millisecond); len(o.Harden) != 0 {
+		t.Errorf("another signal's hard threshold hardens %v", o.Harden)
+	}
+	l.state.Victims = l.state.Victims[:1] // whom PIDs took
+	l.state.Futile = nil
+	l.observe(signal.PIDAvailable, 100)
+	l.observe(signal.MemoryAvailable, 1000*mi)
+	o := l.step(2 * time.Second)
+	if diff := cmp.Diff([]string{"a"}, o.Harden); diff != "" {
+		t.Errorf("2s: harden (-want +got):\n%s", diff)
+	}
+	wantVictims(t, "2s", o) // what a brings is enough, and comes at once now
+	if v := l.state.Victims[0]; v.Soft || !v.Due.Equal(begin.Add(2*time.Second)) {
+		t.Errorf("2s: victim = %+v; want it hard and due now", v)
+	}
+	if o := l.step(2100 * time.Millisecond); len(o.Harden) != 0 {
+		t.Errorf("2.1s: hardens %v again", o.Harden)
+	}
+	wantVictims(t, "3s", l.step(3*time.Second), "b")
+}
+
+func TestFutile(t *testing.T) {
+	l := shortOf(t, gi, 10*mi, 9*mi, 8*mi, 7*mi, 6*mi)
+	o := l.step(0)
+	wantVictims(t, "0s", o, "a")
+	if !o.Evict[0].Futile {
+		t.Error("0s: the order does not say that it is futile")
+	}
+	want := []Futility{{Signal: signal.MemoryAvailable, Deficit: gi, Coverage: 40 * mi, Until: begin.Add(time.Second)}}
+	if diff := cmp.Diff(want, o.Futile); diff != "" {
+		t.Errorf("0s: futile (-want +got):\n%s", diff)
+	}
+	// The back-off doubles from one victim to the next.
+	for _, tt := range []struct {
+		at     time.Duration
+		victim string
+	}{{time.Second, "b"}, {3 * time.Second, "c"}, {7 * time.Second, "d"}} {
+		early := l.step(tt.at - time.Millisecond)
+		wantVictims(t, "just before "+tt.at.String(), early)
+		if len(early.Ranking) != 0 {
+			t.Errorf("just before %v: ranking %v; want none", tt.at, ranking(early.Ranking))
+		}
+		wantVictims(t, tt.at.String(), l.step(tt.at), tt.victim)
+	}
+	// It ends with the first step in which the signal is not met, whatever
+	// others are.
+	l.in.Policy.Thresholds = append(l.in.Policy.Thresholds, soft(signal.PIDAvailable, "100", time.Hour))
+	l.observe(signal.PIDAvailable, 0)
+	l.observe(signal.MemoryAvailable, 10*gi)
+	wantVictims(t, "8s", l.step(8*time.Second))
+	l.observe(signal.MemoryAvailable, 0)
+	o = l.step(9 * time.Second)
+	wantVictims(t, "9s", o, "e")
+	if got := o.Futile[0].Until; !got.Equal(begin.Add(10 * time.Second)) {
+		t.Errorf("9s: back-off until %v; want the first one, 1s", got.Sub(begin))
+	}
+}
+
+func TestLongestBackoff(t *testing.T) {
+	l := shortOf(t, gi)
+	var last time.Duration
+	for i := range 12 {
+		l.in.Pods = append(l.in.Pods, aPod(fmt.Sprint("p", i), using(mi)))
+		o := l.step(last)
+		if len(o.Evict) != 1 {
+			t.Fatalf("victim %d at %v: %v", i, last, victims(o))
+		}
+		wait := o.Futile[0].Until.Sub(begin) - last
+		if want := min(time.Second<<i, time.Minute); wait != want {
+			t.Errorf("back-off %d = %v; want %v", i, wait, want)
+		}
+		last += wait
+	}
+}
+
+// A futile signal does not keep the others waiting.
+func TestFutileSignalDoesNotBlock(t *testing.T) {
+	l := shortOf(t, gi, mi, mi)
+	l.in.Policy.Thresholds = append(l.in.Policy.Thresholds, hard(signal.PIDAvailable, "100"))
+	l.pod("b").Usage.PIDs = 200
+	wantVictims(t, "0s", l.step(0), "a")
+	l.observe(signal.PIDAvailable, 0)
+	o := l.step(time.Millisecond)
+	wantVictims(t, "1ms", o, "b")
+	if got := o.Evict[0].Cause; got != "pid.available" {
+		t.Errorf("1ms: cause = %s; want pid.available", got)
+	}
+}
+
+// measured sets what a kill of the pod would still give back.
+func (l *timeline) measured(uid string, freeable int64) {
+	p := l.pod(uid)
+	p.Usage.Freeable, p.Usage.Memory = freeable, freeable
+}
+
+func (l *timeline) status(uid string) VictimStatus {
+	if v := l.state.victim(uid); v != nil {
+		return v.Status
+	}
+	return ""
+}
+
+func TestSettledByWhatCameBack(t *testing.T) {
+	l := shortOf(t, 500*mi, 1000*mi, 1000*mi)
+	l.in.Measured = true
+	wantVictims(t, "0s", l.step(0), "a")
+	l.measured("a", 201*mi)
+	l.observe(signal.MemoryAvailable, 10*gi+299*mi)
+	l.step(100 * time.Millisecond)
+	if got := l.status("a"); got != Unsettled {
+		t.Errorf("79.9%% back: %s; want %s", got, Unsettled)
+	}
+	l.measured("a", 200*mi)
+	l.observe(signal.MemoryAvailable, 10*gi-500*mi)
+	o := l.step(200 * time.Millisecond)
+	if got := l.status("a"); got != Settled {
+		t.Errorf("80%% back: %s; want %s", got, Settled)
+	}
+	wantVictims(t, "others took it", o, "b")
+	if got := o.Evict[0].Deficit; got != 500*mi {
+		t.Errorf("deficit = %d; want %d: what is left of a no longer counts", got, 500*mi)
+	}
+}
+
+// Falling is progress, however long it takes.
+func TestFallingIsProgress(t *testing.T) {
+	l := shortOf(t, 500*mi, 1000*mi)
+	l.in.Measured = true
+	l.step(0)
+	for i := range 10 {
+		l.measured("a", int64(999-i)*mi)
+		l.step(time.Duration(i+1) * 900 * time.Millisecond)
+		if got := l.status("a"); got != Unsettled {
+			t.Fatalf("%d MiB back: %s; want %s", i+1, got, Unsettled)
+		}
+	}
+	l.measured("a", 999*mi) // more again is no progress
+	l.step(9500 * time.Millisecond)
+	o := l.step(10 * time.Second) // 1 s after it last fell
+	if got := l.status("a"); got != Stuck {
+		t.Errorf("no progress: %s; want %s", got, Stuck)
+	}
+	if diff := cmp.Diff([]string{"a"}, o.Stuck); diff != "" {
+		t.Errorf("stuck (-want +got):\n%s", diff)
+	}
+	if o := l.step(11 * time.Second); len(o.Stuck) != 0 {
+		t.Errorf("stuck = %v a second time", o.Stuck)
+	}
+}
+
+func TestTwoStuckAreFutile(t *testing.T) {
+	l := shortOf(t, 100*mi, 200*mi, 200*mi, 200*mi, 200*mi)
+	l.in.Measured = true
+	wantVictims(t, "0s", l.step(0), "a")
+	o := l.step(time.Second)
+	wantVictims(t, "a is stuck and no longer counts", o, "b")
+	if o.Evict[0].Futile {
+		t.Error("one stuck victim makes the signal futile")
+	}
+	o = l.step(2 * time.Second)
+	wantVictims(t, "b is stuck too", o, "c")
+	if !o.Evict[0].Futile || len(o.Futile) != 1 {
+		t.Errorf("order %+v, futile %+v; want both to say so", o.Evict[0], o.Futile)
+	}
+	l.remove("a")
+	l.remove("b")
+	o = l.step(3 * time.Second)
+	wantVictims(t, "c is stuck, the others went", o, "d")
+	if !o.Evict[0].Futile {
+		t.Error("not futile, though three in a row returned nothing")
+	}
+}
+
+func TestPoorRunIsFutile(t *testing.T) {
+	for _, tt := range []struct {
+		returned int64 // of 200 MiB, by each
+		want     bool
+	}{{99 * mi, true}, {100 * mi, false}} {
+		l := shortOf(t, 50*mi, 200*mi, 200*mi, 200*mi, 200*mi)
+		l.in.Measured = true
+		o := l.step(0)
+		for i, name := range []string{"a", "b", "c"} {
+			at := time.Duration(i) * 1500 * time.Millisecond
+			wantVictims(t, at.String(), o, name)
+			if o.Evict[0].Futile {
+				t.Errorf("%s is the third at most, and futile", name)
+			}
+			l.measured(name, 200*mi-tt.returned)
+			wantVictims(t, "what is left of "+name+" covers it", l.step(at+500*time.Millisecond))
+			o = l.step(at + 1500*time.Millisecond)
+			if got := l.status(name); got != Stuck {
+				t.Errorf("%s is %s; want %s", name, got, Stuck)
+			}
+			l.remove(name)
+		}
+		wantVictims(t, "the fourth", o, "d")
+		if got := o.Evict[0].Futile; got != tt.want {
+			t.Errorf("three victims that return %d MiB of 200: futile = %t; want %t", tt.returned/mi, got, tt.want)
+		}
+	}
+}
+
+func TestFailedOrder(t *testing.T) {
+	l := shortOf(t, 100*mi, 200*mi, 150*mi)
+	l.in.Measured = true
+	wantVictims(t, "0s", l.step(0), "a")
+	o := l.step(100*time.Millisecond, Outcome{UID: "a", Err: errors.New("no such cgroup")})
+	wantVictims(t, "the next one goes instead", o, "b")
+	if diff := cmp.Diff([]Exempt{{Pod: "default/a", UID: "a", Reason: ReasonTerminating}}, o.Exempt); diff != "" {
+		t.Errorf("exempt (-want +got):\n%s", diff)
+	}
+	l.remove("b")
+	wantVictims(t, "10.099s", l.step(10099*time.Millisecond))
+	wantVictims(t, "10.1s", l.step(10100*time.Millisecond), "a")
+	// An order that was carried out is no failure, and a late one changes nothing.
+	l.step(10200*time.Millisecond, Outcome{UID: "a"}, Outcome{UID: "stranger", Err: errors.New("x")})
+	if got := l.status("a"); got != Unsettled {
+		t.Errorf("status = %s; want %s", got, Unsettled)
+	}
+}
+
+func TestRevived(t *testing.T) {
+	l := shortOf(t, 100*mi, 200*mi)
+	l.pod("a").Kubelet = true
+	at, start := time.Duration(0), int64(1)
+	for _, holdOff := range []time.Duration{10 * time.Second, 20 * time.Second, 40 * time.Second} {
+		l.pod("a").LastStart = start
+		wantVictims(t, at.String(), l.step(at), "a")
+		pods := l.in.Pods
+		l.remove("a")
+		l.step(at + time.Millisecond)
+		l.in.Pods = pods
+		start++
+		l.pod("a").LastStart = start
+		at += 2 * time.Millisecond
+		o := l.step(at)
+		wantVictims(t, "back", o)
+		if diff := cmp.Diff([]string{"a"}, o.Revived); diff != "" {
+			t.Errorf("revived (-want +got):\n%s", diff)
+		}
+		if len(o.Exempt) != 1 || o.Exempt[0].Reason != ReasonProtected {
+			t.Errorf("exempt = %+v; want a protected", o.Exempt)
+		}
+		o = l.step(at + holdOff - time.Nanosecond)
+		wantVictims(t, "just before the hold-off ends", o)
+		if len(o.Revived) != 0 {
+			t.Errorf("revived = %v again", o.Revived)
+		}
+		at += holdOff
+	}
+	wantVictims(t, "after it", l.step(at), "a")
+	l.remove("a")
+	l.step(at + time.Hour)
+	if l.step(at + 2*time.Hour); len(l.state.Revivals) != 0 {
+		t.Errorf("revivals = %+v; want them forgotten", l.state.Revivals)
+	}
+}
+
+// Faster than a step sees it leave.
+func TestRevivedBetweenSteps(t *testing.T) {
+	l := shortOf(t, 100*mi, 200*mi)
+	l.pod("a").Kubelet, l.pod("a").LastStart = true, 1
+	l.step(0)
+	l.pod("a").LastStart = 2
+	if diff := cmp.Diff([]string{"a"}, l.step(time.Second).Revived); diff != "" {
+		t.Errorf("revived (-want +got):\n%s", diff)
+	}
+}
+
+func TestEachTime(t *testing.T) {
+	at := func(n int) time.Time { return begin.Add(time.Duration(n)) }
+	s := State{
+		Timers: []Timer{{Since: at(1)}}, Conditions: []ConditionTimer{{LastSeen: at(2)}},
+		Victims: []Victim{{Decided: at(3), Due: at(4), Fell: at(5)}},
+		Futile:  []Backoff{{Until: at(6)}}, Revivals: []Revival{{Until: at(7)}},
+	}
+	kept := s.Clone()
+	seen := map[int]int{}
+	s.EachTime(func(t *time.Time) {
+		seen[int(t.Sub(begin))]++
+		*t = begin
+	})
+	if diff := cmp.Diff(map[int]int{1: 1, 2: 1, 3: 1, 4: 1, 5: 1, 6: 1, 7: 1}, seen); diff != "" {
+		t.Errorf("EachTime (-want +got):\n%s", diff)
+	}
+	kept.EachTime(func(t *time.Time) {
+		if t.Equal(begin) {
+			seen[0]++
+		}
+	})
+	if seen[0] != 0 {
+		t.Errorf("%d times of a clone were changed", seen[0])
+	}
+}

@@ -1,0 +1,450 @@
+package evict
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/evictd/evictd/agent/signal"
+)
+
+func wantVictims(t *testing.T, at string, o Orders, want ...string) {
+	t.Helper()
+	if diff := cmp.Diff(want, victims(o)); diff != "" {
+		t.Errorf("%s: victims (-want +got):\n%s", at, diff)
+	}
+}
+
+func wantMet(t *testing.T, at string, o Orders, want ...signal.Signal) {
+	t.Helper()
+	if diff := cmp.Diff(want, o.Met); diff != "" {
+		t.Errorf("%s: met (-want +got):\n%s", at, diff)
+	}
+}
+
+func wantConditions(t *testing.T, at string, o Orders, want ...signal.Condition) {
+	t.Helper()
+	if diff := cmp.Diff(want, o.Conditions); diff != "" {
+		t.Errorf("%s: conditions (-want +got):\n%s", at, diff)
+	}
+}
+
+func wantReclaim(t *testing.T, at string, o Orders, want ReclaimKind) {
+	t.Helper()
+	var got ReclaimKind
+	if o.Reclaim != nil {
+		got = o.Reclaim.Kind
+	}
+	if got != want {
+		t.Errorf("%s: reclaim = %q; want %q", at, got, want)
+	}
+}
+
+func TestStepIsCalm(t *testing.T) {
+	l := newTimeline(t, hard(signal.MemoryAvailable, "1Gi"), hard(signal.PIDAvailable, "100"))
+	l.in.Pods = []Pod{aPod("a", using(5*gi))}
+	for _, tt := range []struct {
+		name string
+		set  func()
+	}{
+		{"nothing observed", func() {}},
+		{"at the threshold", func() { l.observe(signal.MemoryAvailable, gi) }},
+		{"a signal without a threshold", func() { l.observe(signal.NodeFsAvailable, 0) }},
+	} {
+		tt.set()
+		o := l.step(0)
+		if diff := cmp.Diff(Orders{}, o, quantities, unexported); diff != "" {
+			t.Errorf("%s: orders (-want +got):\n%s", tt.name, diff)
+		}
+		if diff := cmp.Diff(State{}, l.state); diff != "" {
+			t.Errorf("%s: state (-want +got):\n%s", tt.name, diff)
+		}
+	}
+}
+
+func TestHardOrder(t *testing.T) {
+	l := newTimeline(t, hard(signal.MemoryAvailable, "1Gi"))
+	l.in.Pods = []Pod{aPod("a", using(10*mi)), aPod("b", using(700*mi)), aPod("m", using(5*gi), func(p *Pod) { p.Mirror = true })}
+	l.observe(signal.MemoryAvailable, 700*mi)
+	o := l.step(0)
+	want := []Order{{
+		UID: "b", Pod: "default/b", Cause: "memory.available", Hard: true, Grace: time.Second,
+		Threshold: gi, Available: 700 * mi, Deficit: 324 * mi, Expected: 700 * mi, Reason: "Evicted",
+		Message: "The node was low on resource: memory. Threshold quantity: 1Gi, available: 700Mi. " +
+			"Container c was using 700Mi, request is 0, has larger consumption of memory. ",
+		Annotations: map[string]string{"offending_containers": "c", "offending_containers_usage": "700Mi", "starved_resource": "memory"},
+	}}
+	if diff := cmp.Diff(want, o.Evict); diff != "" {
+		t.Errorf("orders (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff([]string{"b", "a"}, ranking(o.Ranking)); diff != "" {
+		t.Errorf("ranking (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff([]Exempt{{Pod: "default/m", UID: "m", Reason: ReasonMirror}}, o.Exempt); diff != "" {
+		t.Errorf("exempt (-want +got):\n%s", diff)
+	}
+	wantMet(t, "0s", o, signal.MemoryAvailable)
+	wantConditions(t, "0s", o, signal.MemoryPressure)
+	if o.Acted == nil || o.Acted.Key() != (Key{Signal: signal.MemoryAvailable}) {
+		t.Errorf("acted = %v; want the hard memory.available", o.Acted)
+	}
+}
+
+// Of two hard thresholds of memory, one decision covers the larger deficit.
+func TestMemorySignalsAreOne(t *testing.T) {
+	l := newTimeline(t, hard(signal.MemoryAvailable, "1Gi"), hard(signal.AllocatableMemoryAvailable, "1Gi"))
+	l.in.Pods = []Pod{aPod("a", using(300*mi)), aPod("b", using(200*mi)), aPod("c", using(100*mi))}
+	l.observe(signal.MemoryAvailable, 924*mi)            // 100 MiB short
+	l.observe(signal.AllocatableMemoryAvailable, 624*mi) // 400 MiB short
+	o := l.step(0)
+	wantVictims(t, "0s", o, "a", "b")
+	for _, e := range o.Evict {
+		if e.Cause != "memory.available" || e.Deficit != 400*mi {
+			t.Errorf("%s: cause %s, deficit %d; want memory.available and %d", e.Pod, e.Cause, e.Deficit, 400*mi)
+		}
+	}
+	wantMet(t, "0s", o, signal.MemoryAvailable, signal.AllocatableMemoryAvailable)
+	o = l.step(500 * time.Millisecond)
+	wantVictims(t, "500ms", o)
+
+	l.observe(signal.MemoryAvailable, 2*gi)
+	o = l.step(5 * time.Second) // both have settled and still nothing came back to kubepods
+	wantVictims(t, "5s", o, "c")
+	if got := o.Evict[0].Cause; got != "allocatableMemory.available" {
+		t.Errorf("5s: cause = %s; want allocatableMemory.available", got)
+	}
+	if !o.Evict[0].Futile {
+		t.Error("5s: not futile, though 100Mi do not cover 400Mi")
+	}
+}
+
+func TestMinimumReclaimHolds(t *testing.T) {
+	l := newTimeline(t, hard(signal.MemoryAvailable, "500Mi").reclaiming("100Mi"))
+	l.observe(signal.MemoryAvailable, 550*mi)
+	wantMet(t, "above the threshold, never met", l.step(0))
+	l.observe(signal.MemoryAvailable, 499*mi)
+	wantMet(t, "below it", l.step(time.Second), signal.MemoryAvailable)
+	l.observe(signal.MemoryAvailable, 599*mi)
+	l.in.Pods = []Pod{aPod("a", using(10*mi)), aPod("b", using(5*mi))}
+	o := l.step(2 * time.Second)
+	wantMet(t, "below the target", o, signal.MemoryAvailable)
+	wantVictims(t, "below the target", o, "a")
+	if got := o.Evict[0].Deficit; got != mi {
+		t.Errorf("deficit = %d; want %d", got, mi)
+	}
+	l.observe(signal.MemoryAvailable, 600*mi)
+	wantMet(t, "at the target", l.step(3*time.Second))
+	l.observe(signal.MemoryAvailable, 599*mi)
+	wantMet(t, "below the target, but no longer met", l.step(4*time.Second))
+}
+
+func TestSoftGrace(t *testing.T) {
+	l := newTimeline(t, soft(signal.MemoryAvailable, "1Gi", 90*time.Second).reclaiming("1Gi"))
+	l.in.Policy.MaxPodGraceSeconds = 20
+	l.in.Pods = []Pod{aPod("a", using(10*gi), withGrace(30)), aPod("b", using(gi))}
+	l.observe(signal.MemoryAvailable, 900*mi)
+	o := l.step(0)
+	wantVictims(t, "0s", o)
+	wantMet(t, "0s", o, signal.MemoryAvailable)
+	wantConditions(t, "0s", o, signal.MemoryPressure)
+
+	l.observe(signal.MemoryAvailable, gi) // before its grace is over, the minimum reclaim does not hold it
+	wantMet(t, "10s", l.step(10*time.Second))
+	l.observe(signal.MemoryAvailable, 900*mi)
+	l.step(11 * time.Second)
+	wantVictims(t, "100.999s", l.step(100999*time.Millisecond))
+	o = l.step(101 * time.Second)
+	wantVictims(t, "101s", o, "a")
+	if e := o.Evict[0]; e.Hard || e.Grace != 20*time.Second {
+		t.Errorf("101s: hard %t, grace %v; want soft and 20s", e.Hard, e.Grace)
+	}
+	l.observe(signal.MemoryAvailable, 1900*mi)
+	wantMet(t, "held by the minimum reclaim", l.step(102*time.Second), signal.MemoryAvailable)
+}
+
+func TestGraceOfSoftVictims(t *testing.T) {
+	for _, tt := range []struct {
+		limit int64
+		own   *int64
+		want  time.Duration
+	}{
+		{0, new(int64(30)), time.Second},
+		{60, new(int64(30)), 30 * time.Second},
+		{10, new(int64(30)), 10 * time.Second},
+		{10, new(int64(0)), time.Second},
+		{10, nil, 10 * time.Second},
+		{-1, new(int64(3600)), time.Hour},
+		{-5, new(int64(0)), time.Second},
+	} {
+		l := newTimeline(t, soft(signal.MemoryAvailable, "1Gi", time.Second))
+		l.in.Policy.MaxPodGraceSeconds = tt.limit
+		l.in.Pods = []Pod{aPod("a", using(gi), func(p *Pod) { p.TerminationGraceSeconds = tt.own })}
+		l.observe(signal.MemoryAvailable, 0)
+		l.step(0)
+		o := l.step(time.Second)
+		if len(o.Evict) != 1 || o.Evict[0].Grace != tt.want {
+			t.Errorf("at most %d, own %v: orders = %v; want one with grace %v", tt.limit, tt.own, o.Evict, tt.want)
+		}
+	}
+}
+
+func TestTransitionPeriod(t *testing.T) {
+	l := newTimeline(t, hard(signal.MemoryAvailable, "1Gi"), hard(signal.PIDAvailable, "100"))
+	l.observe(signal.MemoryAvailable, 0)
+	l.observe(signal.PIDAvailable, 1000)
+	wantConditions(t, "0s", l.step(0), signal.MemoryPressure)
+	l.observe(signal.MemoryAvailable, 2*gi)
+	wantConditions(t, "4m59s", l.step(4*time.Minute+59*time.Second), signal.MemoryPressure)
+	l.observe(signal.PIDAvailable, 99)
+	o := l.step(5*time.Minute - time.Nanosecond)
+	wantConditions(t, "just before 5m", o, signal.MemoryPressure, signal.PIDPressure)
+	wantMet(t, "just before 5m", o, signal.PIDAvailable)
+	wantConditions(t, "5m", l.step(5*time.Minute), signal.PIDPressure)
+}
+
+func TestOrderOfSignals(t *testing.T) {
+	l := newTimeline(t,
+		hard(signal.NodeFsInodesFree, "1000"), hard(signal.PIDAvailable, "1000"),
+		soft(signal.MemoryAvailable, "1Gi", time.Second))
+	l.in.Pods = []Pod{aPod("a", withPIDs(900), withInodes(1), using(gi)), aPod("b", withPIDs(1), withInodes(900), using(2*gi)), aPod("c", using(3*gi))}
+	for _, s := range []signal.Signal{signal.NodeFsInodesFree, signal.PIDAvailable, signal.MemoryAvailable} {
+		l.observe(s, 500)
+	}
+	l.step(-time.Minute) // the soft threshold is past its grace from here on
+	l.state.Victims, l.state.Futile, l.state.Reclaim = nil, nil, nil
+
+	o := l.step(0)
+	wantReclaim(t, "hard disk first", o, ReclaimContainers)
+	wantVictims(t, "hard disk first", o)
+	// PIDs do not wait for the reclaim; what was expected of disk does.
+	o = l.step(0)
+	wantReclaim(t, "while the reclaim is under way", o, "")
+	wantVictims(t, "while the reclaim is under way", o, "a")
+	l.state.Victims = nil
+	l.observe(signal.PIDAvailable, 5000)
+	wantVictims(t, "soft memory, when nothing hard is left", l.step(0), "c")
+}
+
+func TestReclaimStages(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		layout Layout
+		signal signal.Signal
+		stages []ReclaimKind
+	}{
+		{"single", SingleFs, signal.NodeFsAvailable, []ReclaimKind{ReclaimContainers, ReclaimImages}},
+		{"imagefs, nodefs", ImageFs, signal.NodeFsAvailable, []ReclaimKind{ReclaimContainers}},
+		{"imagefs, imagefs", ImageFs, signal.ImageFsAvailable, []ReclaimKind{ReclaimContainers, ReclaimImages}},
+		{"split, imagefs", SplitFs, signal.ImageFsAvailable, []ReclaimKind{ReclaimImages}},
+		{"split, containerfs", SplitFs, signal.ContainerFsAvailable, []ReclaimKind{ReclaimContainers}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			everything := func(p *Pod) {
+				p.Containers[0].Usage = ContainerUsage{Rootfs: 20 * gi, Logs: 20 * gi, ImagesBytes: 20 * gi}
+			}
+			l := newTimeline(t, hard(tt.signal, "10Gi").reclaiming("2Gi"), hard(signal.PIDAvailable, "100"))
+			l.in.Policy.Layout = tt.layout
+			l.in.Pods = []Pod{aPod("a", everything, withPIDs(1000))}
+			l.observe(tt.signal, 5*gi)
+			l.observe(signal.PIDAvailable, 1)
+			o := l.step(0)
+			for i, kind := range tt.stages {
+				wantReclaim(t, "stage", o, kind)
+				wantVictims(t, "stage", o)
+				if o.Reclaim.Signal != tt.signal || o.Reclaim.Deficit != 7*gi {
+					t.Errorf("stage %d: reclaim = %+v; want %s and a deficit of 7Gi", i, *o.Reclaim, tt.signal)
+				}
+				if !l.state.Reclaim.Waiting {
+					t.Errorf("stage %d: does not wait", i)
+				}
+				o = l.step(time.Duration(i)*time.Second, Outcome{Err: errors.New("an error does not stop it")})
+			}
+			wantReclaim(t, "after the stages", o, "")
+			wantVictims(t, "after the stages", o, "a")
+			if l.state.Reclaim != nil {
+				t.Errorf("after the stages: %+v is left", *l.state.Reclaim)
+			}
+		})
+	}
+}
+
+// Where a reclaim was enough, no pod goes, and no other signal is acted upon in
+// the step that finds so.
+func TestReclaimIsEnough(t *testing.T) {
+	l := newTimeline(t, hard(signal.NodeFsAvailable, "10Gi"), hard(signal.ImageFsAvailable, "10Gi"), hard(signal.PIDAvailable, "100"))
+	l.in.Pods = []Pod{aPod("a", withRootfs(50*gi), withPIDs(500))}
+	l.observe(signal.NodeFsAvailable, gi)
+	l.observe(signal.ImageFsAvailable, gi)
+	l.observe(signal.PIDAvailable, 200)
+	wantReclaim(t, "0s", l.step(0), ReclaimContainers)
+	l.observe(signal.NodeFsAvailable, 10*gi)
+	l.observe(signal.PIDAvailable, 1)
+	o := l.step(time.Second, Outcome{})
+	wantReclaim(t, "1s", o, "")
+	wantVictims(t, "1s", o)
+	wantMet(t, "1s", o, signal.ImageFsAvailable, signal.PIDAvailable)
+	o = l.step(2 * time.Second)
+	wantReclaim(t, "2s", o, ReclaimContainers)
+	wantVictims(t, "2s", o)
+}
+
+// A reclaim that takes long keeps disk waiting, never memory.
+func TestMemoryDoesNotWaitForReclaim(t *testing.T) {
+	l := newTimeline(t, hard(signal.MemoryAvailable, "1Gi"), hard(signal.NodeFsAvailable, "10Gi"))
+	l.in.Pods = []Pod{aPod("a", using(gi)), aPod("b", withRootfs(gi))}
+	l.observe(signal.MemoryAvailable, 2*gi)
+	l.observe(signal.NodeFsAvailable, 0)
+	wantReclaim(t, "0s", l.step(0), ReclaimContainers)
+	l.observe(signal.MemoryAvailable, 900*mi)
+	o := l.step(time.Second)
+	wantReclaim(t, "1s", o, "")
+	wantVictims(t, "1s", o, "a")
+	o = l.step(1500*time.Millisecond, Outcome{})
+	wantReclaim(t, "1.5s", o, ReclaimImages)
+}
+
+func TestLimitsComeFirst(t *testing.T) {
+	over := func(p *Pod) {
+		p.Volumes = []Volume{{Name: "v", Type: EmptyDir, SizeLimit: qty("1"), Used: 2}}
+	}
+	l := newTimeline(t, hard(signal.MemoryAvailable, "1Gi"), hard(signal.NodeFsAvailable, "10Gi"), hard(signal.PIDAvailable, "100"))
+	l.in.Pods = []Pod{
+		aPod("a", over), aPod("static", over, func(p *Pod) { p.Static = true }), aPod("b", over, using(100*mi)), aPod("c", using(900*mi)), aPod("d", using(mi)),
+	}
+	l.observe(signal.MemoryAvailable, 800*mi)
+	l.observe(signal.NodeFsAvailable, 0)
+	l.observe(signal.PIDAvailable, 0)
+	o := l.step(0)
+	// Of memory, 124 MiB are missing once b is gone.
+	wantVictims(t, "0s", o, "a", "b", "c")
+	wantReclaim(t, "0s", o, "")
+	e := o.Evict[0]
+	want := Order{
+		UID: "a", Pod: "default/a", Cause: CauseEmptyDirLimit, Hard: true, Grace: time.Second, Expected: 2, Reason: "Evicted",
+		Message: `Usage of EmptyDir volume "v" exceeds the limit "1". `,
+	}
+	if diff := cmp.Diff(want, e); diff != "" {
+		t.Errorf("0s: order (-want +got):\n%s", diff)
+	}
+	if got := o.Evict[2].Deficit; got != 124*mi {
+		t.Errorf("0s: deficit = %d; want %d", got, 124*mi)
+	}
+	terminating := []Exempt{
+		{Pod: "default/a", UID: "a", Reason: ReasonTerminating}, {Pod: "default/b", UID: "b", Reason: ReasonTerminating},
+		{Pod: "default/static", UID: "static", Reason: ReasonStatic},
+	}
+	if diff := cmp.Diff(terminating, o.Exempt); diff != "" {
+		t.Errorf("0s: exempt (-want +got):\n%s", diff)
+	}
+	o = l.step(500 * time.Millisecond)
+	wantVictims(t, "500ms", o)
+	wantReclaim(t, "500ms", o, ReclaimContainers)
+}
+
+func TestLimitsPostponeDiskAndPIDs(t *testing.T) {
+	l := newTimeline(t, hard(signal.NodeFsAvailable, "10Gi"), hard(signal.PIDAvailable, "100"))
+	over := func(p *Pod) { p.Containers[0].Resources.Limits.EphemeralStorage = qty("1") }
+	l.in.Pods = []Pod{aPod("a", over, withRootfs(2)), aPod("b", withPIDs(500), withRootfs(gi))}
+	l.observe(signal.PIDAvailable, 1)
+	o := l.step(0)
+	wantVictims(t, "PIDs", o, "a")
+	wantMet(t, "PIDs", o, signal.PIDAvailable)
+	wantVictims(t, "PIDs, the next step", l.step(0), "b")
+
+	l.observe(signal.PIDAvailable, 1000)
+	l.observe(signal.NodeFsAvailable, 0)
+	l.in.Pods = append(l.in.Pods, aPod("c", over, withRootfs(2)))
+	o = l.step(time.Second)
+	wantVictims(t, "disk", o, "c")
+	wantReclaim(t, "disk", o, "")
+	wantReclaim(t, "disk, the next step", l.step(time.Second), ReclaimContainers)
+}
+
+func TestLimitsAlone(t *testing.T) {
+	l := newTimeline(t)
+	l.in.Pods = []Pod{aPod("a", withRootfs(2), func(p *Pod) { p.Containers[0].Resources.Limits.EphemeralStorage = qty("1") })}
+	o := l.step(0)
+	wantVictims(t, "no thresholds at all", o, "a")
+	wantVictims(t, "again", l.step(time.Hour))
+	if len(o.Ranking)+len(o.Exempt)+len(o.Met)+len(o.Conditions) != 0 {
+		t.Errorf("orders = %+v; want nothing but the eviction", o)
+	}
+}
+
+func TestUnreadable(t *testing.T) {
+	l := newTimeline(t, soft(signal.MemoryAvailable, "1Gi", time.Minute), hard(signal.PIDAvailable, "100"))
+	l.in.Pods = []Pod{aPod("a", using(gi), withPIDs(200))}
+	l.observe(signal.MemoryAvailable, 0)
+	l.step(0)
+	l.in.Observations[signal.MemoryAvailable] = signal.Observation{Status: signal.Unreadable, Err: errors.New("no such file")}
+	l.observe(signal.PIDAvailable, 0)
+	o := l.step(time.Minute)
+	wantVictims(t, "the others go on", o, "a")
+	wantMet(t, "the others go on", o, signal.PIDAvailable)
+	if diff := cmp.Diff([]signal.Signal{signal.MemoryAvailable}, o.Unreadable); diff != "" {
+		t.Errorf("unreadable (-want +got):\n%s", diff)
+	}
+	wantConditions(t, "memory's last sight counts", o, signal.MemoryPressure, signal.PIDPressure)
+	l.observe(signal.MemoryAvailable, 0)
+	l.observe(signal.PIDAvailable, 1000)
+	l.in.Pods = append(l.in.Pods, aPod("b", using(gi)))
+	wantVictims(t, "the grace begins anew", l.step(2*time.Minute))
+	wantVictims(t, "and ends", l.step(3*time.Minute), "b")
+}
+
+// A crossing that active file cache alone explains waits ten seconds, or until
+// reclaim stalls.
+func TestCacheHold(t *testing.T) {
+	l := newTimeline(t, hard(signal.MemoryAvailable, "1Gi"))
+	l.in.Pods = []Pod{aPod("a", using(gi)), aPod("b", using(gi))}
+	l.observe(signal.MemoryAvailable, 800*mi)
+	l.in.Observations[signal.MemoryAvailable].Cache = 224 * mi
+	held := []Key{{Signal: signal.MemoryAvailable}}
+	for _, at := range []time.Duration{0, 9999 * time.Millisecond} {
+		o := l.step(at)
+		wantVictims(t, at.String(), o)
+		wantMet(t, at.String(), o, signal.MemoryAvailable)
+		wantConditions(t, at.String(), o, signal.MemoryPressure)
+		if diff := cmp.Diff(held, o.Held); diff != "" {
+			t.Errorf("%v: held (-want +got):\n%s", at, diff)
+		}
+	}
+	kept := l.state
+	wantVictims(t, "10s", l.step(10*time.Second), "a")
+	l.state = kept
+	l.in.ReclaimStalled = true
+	wantVictims(t, "reclaim stalls", l.step(9999*time.Millisecond), "a")
+	l.state, l.in.ReclaimStalled = kept, false
+	l.in.Observations[signal.MemoryAvailable].Cache = 223 * mi
+	wantVictims(t, "cache does not explain it", l.step(9999*time.Millisecond), "a")
+	l.state = kept
+	l.in.Observations[signal.MemoryAvailable].Cache = 224 * mi
+	l.observe(signal.MemoryAvailable, gi)
+	l.step(9999 * time.Millisecond)
+	l.observe(signal.MemoryAvailable, 800*mi)
+	o := l.step(10 * time.Second)
+	wantVictims(t, "another crossing", o)
+	if len(o.Held) != 1 {
+		t.Errorf("another crossing: held = %v; want it held", o.Held)
+	}
+}
+
+// Where nobody can go for the first signal, the next one is acted upon.
+func TestNobodyEligible(t *testing.T) {
+	l := newTimeline(t, hard(signal.MemoryAvailable, "1Gi"), hard(signal.PIDAvailable, "100"))
+	l.in.Pods = []Pod{aPod("m", using(5*gi), func(p *Pod) { p.Mirror = true })}
+	l.observe(signal.MemoryAvailable, 0)
+	o := l.step(0)
+	wantVictims(t, "0s", o)
+	if len(o.Ranking) != 0 || len(o.Exempt) != 1 || o.Acted != nil {
+		t.Errorf("0s: ranking %v, exempt %v, acted %v; want the one exempt pod", o.Ranking, o.Exempt, o.Acted)
+	}
+	if len(o.Futile) != 1 || o.Futile[0].Deficit != gi || o.Futile[0].Coverage != 0 {
+		t.Errorf("0s: futile = %+v; want 1Gi short and nothing to cover it", o.Futile)
+	}
+	// No back-off: who comes can go at once.
+	l.in.Pods = append(l.in.Pods, aPod("a", using(2*gi)))
+	wantVictims(t, "1ms", l.step(time.Millisecond), "a")
+}

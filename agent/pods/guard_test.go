@@ -1,0 +1,212 @@
+package pods
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"strings"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/evictd/evictd/agent/evict"
+	"github.com/evictd/evictd/cri/critest"
+	"github.com/evictd/evictd/kernel/kerneltest"
+)
+
+func TestGuard(t *testing.T) {
+	n := newNode(t, true)
+	n.process(70, 1, "kubelet")
+	a := n.addPod(critest.Pod{PID: 60, Containers: []critest.Container{{Name: "a", PID: 100}, {Name: "b", PID: 101}}})
+	// A hog that goes by the name of a shim, in its container.
+	n.process(102, 100, "containerd-shim")
+	n.cgroup(n.path(a, a.Containers[0]), 100<<20, 60<<20, 100, 102)
+
+	i := n.inventory()
+	if diff := cmp.Diff(Guard{Never: map[int]string{1: "pid 1", os.Getpid(): "evictd"}, Inits: map[int]string{}}, i.Guard()); diff != "" {
+		t.Errorf("Guard() before the first list (-want +got):\n%s", diff)
+	}
+	if err := i.Sync(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	got := i.Guard()
+	// The runtime is this very process.
+	want := map[int]string{1: "pid 1", os.Getpid(): "evictd", 70: "kubelet /usr/bin/kubelet (pid 70)"}
+	if !strings.HasPrefix(got.Never[shim], "the shim of container ") {
+		t.Errorf("Never[%d] = %q; want the shim", shim, got.Never[shim])
+	}
+	delete(got.Never, shim)
+	if diff := cmp.Diff(want, got.Never); diff != "" {
+		t.Errorf("Never (-want +got):\n%s", diff)
+	}
+	inits := map[int]string{60: a.ID, 100: a.Containers[0].ID, 101: a.Containers[1].ID}
+	if diff := cmp.Diff(inits, got.Inits); diff != "" {
+		t.Errorf("Inits (-want +got):\n%s", diff)
+	}
+
+	n.runtime.RemovePod(a.ID)
+	if err := i.Sync(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	if got := i.Guard(); len(got.Inits) != 0 || got.Never[shim] != "" {
+		t.Errorf("Guard() after the pod has gone = %v; want nothing of it", got)
+	}
+}
+
+func TestGuardKnowsTheRuntime(t *testing.T) {
+	i := New(Options{Sources: []Source{&source{}}})
+	i.sources[0].list.PID = 4711
+	if got := i.guard(nil, nil).Never[4711]; got != "the container runtime (source)" {
+		t.Errorf("Never[4711] = %q; want the container runtime", got)
+	}
+	// A socket that an activator made names pid 1.
+	i.sources[0].list.PID = 1
+	if got := i.guard(nil, nil).Never[1]; got != "pid 1" {
+		t.Errorf("Never[1] = %q; want pid 1", got)
+	}
+}
+
+func TestKubeletProcesses(t *testing.T) {
+	for _, tt := range []struct {
+		name string
+		make func(n *node)
+		want string // executables
+	}{
+		{"none", func(n *node) { n.process(70, 1, "containerd") }, ""},
+		{"a kubelet", func(n *node) { n.process(70, 1, "kubelet") }, "/usr/bin/kubelet"},
+		{"upgraded under it", func(n *node) {
+			n.process(70, 1, "kubelet")
+			n.link(70, "exe", "/usr/bin/kubelet (deleted)")
+		}, "/usr/bin/kubelet"},
+		{"k3s", func(n *node) {
+			n.process(70, 1, "k3s-server")
+			n.link(70, "exe", "/usr/local/bin/k3s")
+		}, "/usr/local/bin/k3s"},
+		{"another executable, by name and command line", func(n *node) {
+			n.process(70, 1, "kubelet")
+			n.link(70, "exe", "/hyperkube")
+			kerneltest.Write(n.t, n.proc, map[string]string{"70/cmdline": "/hyperkube\x00kubelet\x00--v=2\x00"})
+		}, "kubelet"},
+		{"by name alone", func(n *node) {
+			n.process(70, 1, "kubelet")
+			n.link(70, "exe", "/usr/bin/hog")
+			kerneltest.Write(n.t, n.proc, map[string]string{"70/cmdline": "/usr/bin/hog\x00"})
+		}, ""},
+		{"by argument alone", func(n *node) {
+			n.process(70, 1, "tail")
+			kerneltest.Write(n.t, n.proc, map[string]string{"70/cmdline": "tail\x00kubelet\x00"})
+		}, ""},
+		{"in another pid namespace", func(n *node) {
+			n.process(70, 1, "kubelet")
+			n.link(70, "ns/pid", "pid:[4026532999]")
+		}, ""},
+		{"namespaces are not shown", func(n *node) {
+			n.process(70, 1, "kubelet")
+			if err := os.Remove(n.proc + "/70/ns/pid"); err != nil {
+				n.t.Fatal(err)
+			}
+		}, "/usr/bin/kubelet"},
+		{"in a pod", func(n *node) {
+			p := n.addPod(critest.Pod{Containers: []critest.Container{{PID: 100}}})
+			n.process(70, 100, "kubelet")
+			n.member(70, n.path(p, p.Containers[0])+"/deeper")
+		}, ""},
+		{"beside a pod", func(n *node) {
+			p := n.addPod(critest.Pod{Containers: []critest.Container{{PID: 100}}})
+			n.process(70, 1, "kubelet")
+			n.member(70, n.path(p, p.Containers[0])+"0")
+		}, "/usr/bin/kubelet"},
+		{"a kernel thread", func(n *node) {
+			n.process(70, 2, "kubelet")
+			if err := os.Remove(n.proc + "/70/exe"); err != nil {
+				n.t.Fatal(err)
+			}
+		}, ""},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			n := newNode(t, false)
+			tt.make(n)
+			i := n.synced()
+			got, err := i.KubeletProcesses()
+			if err != nil {
+				t.Fatal(err)
+			}
+			var names []string
+			for _, p := range got {
+				names = append(names, p.Executable)
+			}
+			if strings.Join(names, " ") != tt.want {
+				t.Errorf("KubeletProcesses() = %q; want %q", names, tt.want)
+			}
+		})
+	}
+	i := New(Options{Procfs: "/nowhere"})
+	if got, err := i.KubeletProcesses(); err == nil {
+		t.Errorf("KubeletProcesses() without a /proc = %v; want an error", got)
+	}
+}
+
+func TestOutside(t *testing.T) {
+	for _, v2 := range []bool{false, true} {
+		t.Run(fmt.Sprintf("v2 %t", v2), func(t *testing.T) {
+			n := newNode(t, v2)
+			p := n.addPod(critest.Pod{UID: "u1", CgroupParent: critest.NoCgroupParent, Containers: []critest.Container{{PID: 100}}})
+			n.cgroup("/k8s.io", 100<<20, 60<<20)
+			n.cgroup("/kubepods", 2<<30, 2<<30)
+			n.cgroup("/kubepods/burstable", 2<<30, 2<<30)
+			n.cgroup("/system.slice", 3<<30, 3<<30)
+			n.cgroup("/system.slice/db.service", 1<<30, 1<<30, 80)
+			n.cgroup("/system.slice/big.service", 1500<<20, 1500<<20, 81)
+			n.cgroup("/user.slice", 10<<20, 0)
+			got := n.synced().Outside(3)
+			want := []evict.CgroupUsage{
+				// The root's own is what no cgroup below it explains.
+				{Cgroup: "/", Memory: 7<<30 - 2<<30 - 3<<30 - 80<<20 - 5<<20},
+				{Cgroup: "/system.slice/big.service", Memory: 1500 << 20},
+				{Cgroup: "/system.slice/db.service", Memory: 1 << 30},
+			}
+			if diff := cmp.Diff(want, got); diff != "" {
+				t.Errorf("Outside(3) (-want +got):\n%s", diff)
+			}
+			for _, o := range n.synced().Outside(100) {
+				if o.Cgroup == n.path(p, p.Containers[0]) || strings.HasPrefix(o.Cgroup, "/kubepods") {
+					t.Errorf("Outside(100) lists %s, which is the pods'", o.Cgroup)
+				}
+			}
+		})
+	}
+}
+
+func TestNotOurs(t *testing.T) {
+	const id = "4f1f7f0a5e0b6a1f0c6ba3a0f0a0a6e34f1f7f0a5e0b6a1f0c6ba3a0f0a0a6e3"
+	n := newNode(t, true)
+	n.addPod(critest.Pod{CgroupParent: critest.NoCgroupParent, Containers: []critest.Container{{PID: 100}}})
+	n.link(100, "ns/pid", "pid:[4026532000]")
+	n.cgroup("/k8s.io", 100<<20, 60<<20, 100)
+	n.process(80, 1, "dockerd")
+	n.process(81, 1, "postgres\x1b[2J")
+	n.process(82, 81, "worker")
+	n.process(83, 1, "jail")
+	n.process(84, 1, "sshd")
+	n.link(83, "ns/pid", "pid:[4026532001]")
+	n.cgroup("/docker", 1<<30, 1<<30, 81, 82)
+	n.cgroup("/docker/"+id, 1<<30, 1<<30, 81, 82)
+	n.cgroup("/docker/"+id+"/below", 1<<20, 1<<20, 82)
+	n.cgroup("/docker/"+strings.Repeat("a", 64), 1<<20, 1<<20) // empty
+	n.cgroup("/system.slice", 1<<20, 1<<20, 80, 83, 84)
+	n.cgroup("/system.slice/docker.service", 1<<20, 1<<20, 80)
+	n.cgroup("/system.slice/jail.service", 3<<20, 2<<20, 83)
+	n.cgroup("/system.slice/ssh.service", 1<<20, 1<<20, 84)
+	n.cgroup("/", 8<<30, 6<<30, 80, 81, 82, 83, 84, 100)
+
+	if got := n.inventory().NotOurs(); got != nil {
+		t.Errorf("NotOurs() before the first list = %+v; want nothing said", got)
+	}
+	want := []Outsider{
+		{Cgroup: "/docker/" + id, Processes: 2, Memory: new(int64(1 << 30)), Command: "postgres?[2J"},
+		{Cgroup: "/system.slice/jail.service", Processes: 1, Memory: new(int64(5 << 19)), Command: "jail"},
+	}
+	if diff := cmp.Diff(want, n.synced().NotOurs()); diff != "" {
+		t.Errorf("NotOurs() (-want +got):\n%s", diff)
+	}
+}

@@ -1,0 +1,165 @@
+package pods
+
+import (
+	"bufio"
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/evictd/evictd/cri"
+	"github.com/evictd/evictd/cri/critest"
+	"github.com/evictd/evictd/kernel"
+	"github.com/evictd/evictd/kernel/cgroup"
+)
+
+// TestMain lets the test binary be a container's process: it takes 32 MiB, says
+// so and waits for its standard input to end.
+func TestMain(m *testing.M) {
+	if os.Getenv("EVICTD_TEST_CONTAINER") != "" {
+		hold := make([]byte, 32<<20)
+		for i := range hold {
+			hold[i] = 1
+		}
+		fmt.Println("ready", hold[len(hold)-1])
+		bufio.NewReader(os.Stdin).ReadByte()
+		os.Exit(0)
+	}
+	os.Exit(m.Run())
+}
+
+// throwaway makes a cgroup of the host's, with another below it, that go with the
+// test.
+func throwaway(t *testing.T, h *cgroup.Hierarchy, below ...string) string {
+	t.Helper()
+	if os.Getuid() != 0 {
+		t.Skip("needs root: makes a cgroup")
+	}
+	top := fmt.Sprintf("/evictd-test-%d-pods", os.Getpid())
+	at := top
+	dirs := []string{h.Memory.Path(at)}
+	for _, name := range below {
+		at = filepath.Join(at, name)
+		dirs = append(dirs, h.Memory.Path(at))
+	}
+	for _, dir := range dirs {
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			t.Skipf("needs a cgroup tree that can be written: %v", err)
+		}
+		t.Cleanup(func() { os.Remove(dir) })
+	}
+	return at
+}
+
+// A process in a cgroup of the kernel's own is proven, measured and, once it and
+// its cgroup have gone, not listed any more, whatever the runtime says.
+func TestNative(t *testing.T) {
+	h, err := cgroup.Find("/sys/fs/cgroup")
+	if err != nil {
+		t.Skipf("needs a cgroup tree: %v", err)
+	}
+	at := throwaway(t, h, "podu1", "c0ffee")
+
+	cmd := exec.Command("/bin/sh", "-c", "read go; exec /proc/"+strconv.Itoa(os.Getpid())+"/exe")
+	cmd.Env = append(os.Environ(), "EVICTD_TEST_CONTAINER=1")
+	stdin, err := cmd.StdinPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stdout, err := cmd.StdoutPipe()
+	if err != nil {
+		t.Fatal(err)
+	}
+	// Memory is charged to where a process is when it takes it: a shell waits
+	// until it was moved, and only then becomes the process.
+	if err := cmd.Start(); err != nil {
+		t.Skipf("needs a shell: %v", err)
+	}
+	end := func() {
+		stdin.Close()
+		cmd.Process.Kill()
+		cmd.Wait()
+	}
+	t.Cleanup(end)
+	if err := os.WriteFile(h.Memory.Path(at, "cgroup.procs"), []byte(strconv.Itoa(cmd.Process.Pid)), 0); err != nil {
+		t.Skipf("needs a cgroup that a process can be moved to: %v", err)
+	}
+	fmt.Fprintln(stdin, "go")
+	if _, err := bufio.NewReader(stdout).ReadString('\n'); err != nil {
+		t.Fatal(err)
+	}
+
+	runtime := critest.Start(t)
+	runtime.AddPod(critest.Pod{
+		UID: "u1", CgroupParent: filepath.Dir(at),
+		Containers: []critest.Container{{ID: "c0ffee", PID: cmd.Process.Pid}},
+	})
+	client, err := cri.Connect(runtime.Endpoint())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	i := New(Options{Hierarchy: h, Procfs: kernel.FS("/proc"), Sources: []Source{NewCRI(client, runtime.Endpoint())}})
+	defer i.Close()
+	if err := i.Sync(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	s := i.Measure(time.Now())
+	c := s.Handles["u1"].Containers[0]
+	if c.Cgroup != at || c.Unproven != "" || c.InitStart == 0 {
+		t.Errorf("container = %+v; want %s proven", c, at)
+	}
+	if u := s.Pods[0].Usage; u.Freeable < 32<<20 || u.Memory < u.Freeable || u.PIDs < 1 {
+		t.Errorf("usage = %+v; want at least 32 MiB and a task", u)
+	}
+	// Its parent is not a shim but this very test, which is spared anyway.
+	if got := i.Guard().Inits[cmd.Process.Pid]; got != "c0ffee" {
+		t.Errorf("Inits[%d] = %q; want c0ffee", cmd.Process.Pid, got)
+	}
+
+	end()
+	if err := os.Remove(h.Memory.Path(at)); err != nil {
+		t.Fatal(err)
+	}
+	if s := i.Measure(time.Now()); len(s.Pods) != 0 {
+		t.Errorf("pods after the cgroup has gone = %q; want none", names(s))
+	}
+	for range 2 { // the runtime has not noticed
+		if err := i.Sync(context.Background()); err != nil {
+			t.Fatal(err)
+		}
+		if s := i.Measure(time.Now()); len(s.Pods) != 0 {
+			t.Errorf("pods after the cgroup has gone, by a new list = %q; want none", names(s))
+		}
+	}
+}
+
+// The host's own cgroups can be looked at.
+func TestNativeOutside(t *testing.T) {
+	h, err := cgroup.Find("/sys/fs/cgroup")
+	if err != nil {
+		t.Skipf("needs a cgroup tree: %v", err)
+	}
+	i := New(Options{Hierarchy: h, Procfs: kernel.FS("/proc")})
+	defer i.Close()
+	if err := i.Sync(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	got := i.Outside(5)
+	if len(got) == 0 {
+		t.Error("Outside(5) lists nothing on a running host")
+	}
+	for n := 1; n < len(got); n++ {
+		if got[n].Memory > got[n-1].Memory {
+			t.Errorf("Outside(5) = %v; want the largest first", got)
+		}
+	}
+	i.NotOurs()
+	if _, err := i.KubeletProcesses(); err != nil {
+		t.Error(err)
+	}
+}

@@ -1,0 +1,270 @@
+package systemd
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"os"
+	"os/exec"
+	"strings"
+	"sync"
+	"syscall"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// logged runs a log to its end and returns what it wrote.
+func logged(t *testing.T, f Format, say func(*slog.Logger)) string {
+	t.Helper()
+	var b bytes.Buffer
+	l := NewLog(&b, f)
+	say(slog.New(l.Handler()))
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := l.Run(ctx); err != nil {
+		t.Errorf("Run() = %v; want nil", err)
+	}
+	return b.String()
+}
+
+func TestFormats(t *testing.T) {
+	say := func(l *slog.Logger) {
+		l.Debug("trace")
+		l.Info("ready", "pods", 3)
+		l.With("a", 1).WithGroup("g").Warn("held", "time", "now", "line", "x\n<0>y")
+		l.Error("stuck")
+		l.Log(context.Background(), slog.LevelError+4, "worse")
+		l.Log(context.Background(), slog.LevelDebug-4, "finer")
+	}
+	all := slog.Level(-100)
+	tests := []struct {
+		format Format
+		want   string
+	}{
+		{Format{Journal: true, Level: all}, `<7>level=DEBUG msg=trace
+<6>level=INFO msg=ready pods=3
+<4>level=WARN msg=held a=1 g.time=now g.line="x\n<0>y"
+<3>level=ERROR msg=stuck
+<3>level=ERROR+4 msg=worse
+<7>level=DEBUG-4 msg=finer
+`},
+		{Format{Journal: true}, `<6>level=INFO msg=ready pods=3
+<4>level=WARN msg=held a=1 g.time=now g.line="x\n<0>y"
+<3>level=ERROR msg=stuck
+<3>level=ERROR+4 msg=worse
+`},
+		{Format{Journal: true, JSON: true, Level: slog.LevelError}, `<3>{"level":"ERROR","msg":"stuck"}
+<3>{"level":"ERROR+4","msg":"worse"}
+`},
+	}
+	for _, tt := range tests {
+		if got := logged(t, tt.format, say); got != tt.want {
+			t.Errorf("%+v logs\n%s; want\n%s", tt.format, got, tt.want)
+		}
+	}
+
+	text := logged(t, Format{Level: slog.LevelError}, say)
+	if !strings.HasPrefix(text, "time=20") || !strings.Contains(text, " level=ERROR msg=stuck\n") {
+		t.Errorf("text logs %q; want lines with a time", text)
+	}
+	var line struct{ Time, Level, Msg string }
+	first, _, _ := strings.Cut(logged(t, Format{JSON: true}, say), "\n")
+	if err := json.Unmarshal([]byte(first), &line); err != nil || line.Time == "" || line.Level != "INFO" || line.Msg != "ready" {
+		t.Errorf("JSON logs %s (%v); want time, level and msg", first, err)
+	}
+}
+
+// gate is a reader of the log that blocks until it is opened.
+type gate struct {
+	open chan struct{}
+	mu   sync.Mutex
+	b    bytes.Buffer
+}
+
+func (g *gate) Write(p []byte) (int, error) {
+	<-g.open
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.b.Write(p)
+}
+
+func (g *gate) String() string {
+	g.mu.Lock()
+	defer g.mu.Unlock()
+	return g.b.String()
+}
+
+// TestBlockedReader: while nobody reads, logging goes on, what does not fit is
+// dropped and counted, and afterwards the log says so.
+func TestBlockedReader(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := &gate{open: make(chan struct{})}
+		l := NewLog(g, Format{Journal: true})
+		log := slog.New(l.Handler())
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- l.Run(ctx) }()
+		const lines = 20000
+		for i := range lines {
+			log.Info("line", "n", i)
+		}
+		synctest.Wait()
+		dropped := l.Dropped()
+		if dropped == 0 || dropped >= lines {
+			t.Fatalf("Dropped() = %d of %d; want some", dropped, lines)
+		}
+		close(g.open)
+		synctest.Wait()
+		out := g.String()
+		var want strings.Builder
+		for i := range lines - int(dropped) {
+			fmt.Fprintf(&want, "<6>level=INFO msg=line n=%d\n", i)
+		}
+		fmt.Fprintf(&want, "<4>level=WARN msg=\"log lines dropped\" lines=%d\n", dropped)
+		if out != want.String() {
+			t.Errorf("the log ends in %q; want the oldest lines, whole and in order, and %d dropped", out[max(0, len(out)-200):], dropped)
+		}
+		log.Info("after")
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Run() = %v; want nil", err)
+		}
+		log.Info("at the very end")
+		if out := g.String(); !strings.HasSuffix(out, "<6>level=INFO msg=after\n<6>level=INFO msg=\"at the very end\"\n") {
+			t.Errorf("the log ends in %q; want what was logged last", out[max(0, len(out)-100):])
+		}
+	})
+}
+
+// TestReaderThatBlocksForever: evictd ends all the same.
+func TestReaderThatBlocksForever(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := &gate{open: make(chan struct{})}
+		l := NewLog(g, Format{})
+		log := slog.New(l.Handler())
+		log.Info("lost")
+		ctx, cancel := context.WithCancel(t.Context())
+		cancel()
+		began := time.Now()
+		if err := l.Run(ctx); err == nil || time.Since(began) != flushTimeout {
+			t.Errorf("Run() = %v after %v; want an error after %v", err, time.Since(began), flushTimeout)
+		}
+		log.Info("dropped")
+		if got := l.Dropped(); got != 1 {
+			t.Errorf("Dropped() = %d; want 1", got)
+		}
+		close(g.open) // for the goroutine that was left alone
+	})
+}
+
+type brokenPipe struct{}
+
+func (brokenPipe) Write([]byte) (int, error) { return 0, syscall.EPIPE }
+
+func TestBrokenReader(t *testing.T) {
+	l := NewLog(brokenPipe{}, Format{})
+	log := slog.New(l.Handler())
+	log.Info("one")
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := l.Run(ctx); !errors.Is(err, syscall.EPIPE) {
+		t.Errorf("Run() = %v; want %v", err, syscall.EPIPE)
+	}
+	log.Info("two")
+}
+
+func TestHugeLine(t *testing.T) {
+	var b bytes.Buffer
+	l := NewLog(&b, Format{Journal: true})
+	log := slog.New(l.Handler())
+	log.Info(strings.Repeat("x", logBuffer))
+	log.Info("small")
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if err := l.Run(ctx); err != nil {
+		t.Fatal(err)
+	}
+	if got, want := b.String(), "<6>level=INFO msg=small\n<4>level=WARN msg=\"log lines dropped\" lines=1\n"; got != want {
+		t.Errorf("a line larger than the buffer logs %q; want %q", got, want)
+	}
+}
+
+// TestManyWriters is for the race detector: no line is torn or lost.
+func TestManyWriters(t *testing.T) {
+	var b bytes.Buffer
+	l := NewLog(&b, Format{Journal: true})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- l.Run(ctx) }()
+	var wg sync.WaitGroup
+	for i := range 8 {
+		wg.Go(func() {
+			log := slog.New(l.Handler()).With("writer", i)
+			for j := range 50 {
+				log.Info("line", "n", j)
+			}
+		})
+	}
+	wg.Wait()
+	cancel()
+	if err := <-done; err != nil {
+		t.Fatal(err)
+	}
+	lines := strings.Split(strings.TrimSuffix(b.String(), "\n"), "\n")
+	if len(lines) != 8*50 {
+		t.Errorf("%d lines were written; want %d", len(lines), 8*50)
+	}
+	for _, line := range lines {
+		var writer, n int
+		if _, err := fmt.Sscanf(line, "<6>level=INFO msg=line writer=%d n=%d", &writer, &n); err != nil {
+			t.Fatalf("line %q is torn: %v", line, err)
+		}
+	}
+}
+
+// TestToJournal runs this test binary with its standard error on a pipe, and
+// with what the service manager would say about it.
+func TestToJournal(t *testing.T) {
+	if os.Getenv("EVICTD_TEST_TO_JOURNAL") != "" {
+		fmt.Println("to journal:", ToJournal())
+		return
+	}
+	tests := []struct {
+		name   string
+		stream func(own string) string
+		want   bool
+	}{
+		{"not told", func(string) string { return "" }, false},
+		{"standard error", func(own string) string { return own }, true},
+		{"another file", func(string) string { return "8:1" }, false},
+		{"garbage", func(string) string { return "journal" }, false},
+	}
+	for _, tt := range tests {
+		r, w, err := os.Pipe()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var st syscall.Stat_t
+		if err := syscall.Fstat(int(w.Fd()), &st); err != nil {
+			t.Fatal(err)
+		}
+		cmd := exec.Command(os.Args[0], "-test.run=^TestToJournal$")
+		cmd.Env = append(os.Environ(), "EVICTD_TEST_TO_JOURNAL=1", "JOURNAL_STREAM="+tt.stream(fmt.Sprintf("%d:%d", st.Dev, st.Ino)))
+		cmd.Stderr = w
+		out, err := cmd.Output()
+		w.Close()
+		said, _ := io.ReadAll(r)
+		r.Close()
+		if err != nil {
+			t.Fatalf("%v: %s", err, said)
+		}
+		if want := fmt.Sprintf("to journal: %v\n", tt.want); !strings.Contains(string(out), want) {
+			t.Errorf("with JOURNAL_STREAM for %s: %q; want %q", tt.name, out, want)
+		}
+	}
+}

@@ -1,0 +1,321 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"encoding/json"
+	"errors"
+	"flag"
+	"log/slog"
+	"net"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/evictd/evictd/agent/control"
+	"github.com/evictd/evictd/agent/evict"
+	"github.com/evictd/evictd/agent/signal"
+)
+
+var update = flag.Bool("update", false, "write the golden files anew")
+
+// daemon is evictd as far as its control socket goes.
+type daemon struct {
+	status      control.Status
+	explanation control.Explanation
+	err         error
+}
+
+func (d *daemon) Status() control.Status { return d.status }
+
+func (d *daemon) Explain(signal.Signal) (control.Explanation, error) { return d.explanation, d.err }
+
+// serve answers on a control socket until the test ends.
+func serve(t *testing.T, d *daemon) (socket string) {
+	t.Helper()
+	socket = filepath.Join(socketDir(t), "evictd.sock")
+	l, err := control.Listen(socket)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- control.New(d, slog.New(slog.DiscardHandler)).Serve(ctx, l) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+	return socket
+}
+
+// socketDir is short, since a socket's path has 107 bytes.
+func socketDir(t *testing.T) string {
+	t.Helper()
+	dir, err := os.MkdirTemp("", "evictctl-")
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { os.RemoveAll(dir) })
+	return dir
+}
+
+// call runs evictctl.
+func call(args ...string) (code int, stdout, stderr string) {
+	var out, errs bytes.Buffer
+	code = run(args, &out, &errs)
+	return code, out.String(), errs.String()
+}
+
+func golden(t *testing.T, name, got string) {
+	t.Helper()
+	path := filepath.Join("testdata", name)
+	if *update {
+		if err := os.MkdirAll("testdata", 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, []byte(got), 0o644); err != nil {
+			t.Fatal(err)
+		}
+	}
+	want, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if diff := cmp.Diff(string(want), got); diff != "" {
+		t.Errorf("%s differs (-want +got):\n%s", name, diff)
+	}
+}
+
+func number[T any](n T) *T { return &n }
+
+var now = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
+
+const gib = int64(1) << 30
+
+// busy is a daemon with something in every part of its status.
+func busy() *daemon {
+	memory := control.SignalStatus{
+		Signal: signal.MemoryAvailable, Status: control.Observed,
+		Available: number(gib / 2), Capacity: number(24 * gib), AgeSeconds: number(0.0123),
+		Thresholds: control.List[control.ThresholdStatus]{
+			{Value: "1Gi", Quantity: number(gib), MinReclaim: number[int64](0), Met: true, Since: now.Add(-1500 * time.Millisecond), Past: true},
+			{Value: "10%", Quantity: number(24 * gib / 10), Soft: true, GraceSeconds: 90, MinReclaim: number[int64](0), Met: true, Since: now.Add(-12 * time.Second)},
+		},
+	}
+	return &daemon{
+		status: control.Status{
+			Version: "v0.1.0", PID: 812, Started: now.Add(-26 * time.Hour), At: now,
+			Mode: control.Mode{DryRun: true, Why: control.List[string]{"no AgentConfiguration was given", "a kubelet owns this node"}},
+			Node: control.Node{Name: "node-1", ProcFS: "/proc", CgroupFS: "/sys/fs/cgroup", CgroupVersion: "hybrid"},
+			Signals: control.List[control.SignalStatus]{
+				memory,
+				{Signal: signal.AllocatableMemoryAvailable, Status: control.NotObserved, Thresholds: control.List[control.ThresholdStatus]{{Value: "1Gi", Quantity: number(gib), Derived: true}}},
+				{Signal: signal.NodeFsAvailable, Status: control.Unreadable, AgeSeconds: number(90.0), Error: "statfs /var/lib: i/o error", Thresholds: control.List[control.ThresholdStatus]{{Value: "10%"}}},
+				{Signal: signal.NodeFsInodesFree, Status: control.NotObserved},
+				{Signal: signal.PIDAvailable, Status: control.Observed, Available: number[int64](32000), Capacity: number[int64](32768), AgeSeconds: number(1.0)},
+			},
+			Conditions: control.List[signal.Condition]{signal.DiskPressure, signal.MemoryPressure},
+			Runtime:    control.Runtime{Endpoint: "unix:///run/containerd/containerd.sock", Name: "containerd", Version: "1.6.20", Error: "connection refused", LastSync: now.Add(-75 * time.Second)},
+			Lanes:      control.List[control.Lane]{{Name: "bpf", Why: "no BTF"}, {Name: "poll", Up: true, PeriodSeconds: number(0.05)}},
+			Pods:       control.Pods{Count: 12, Eligible: 9},
+			Victims:    control.List[evict.Victim]{{Pod: "default/hog", Cause: "memory.available", Status: evict.Stuck, Decided: now.Add(-3 * time.Second), Expected: 3 * gib, Lowest: 2 * gib}},
+			Futile:     control.List[evict.Futility]{{Signal: signal.MemoryAvailable, Deficit: 2 * gib, Coverage: gib / 4, Until: now.Add(8 * time.Second)}},
+			Records: control.List[evict.Record]{
+				{
+					Pod: "default/old", Cause: "memory.available", Hard: true, Decided: now.Add(-time.Hour), Result: evict.ResultKilled, Freed: 3 * gib,
+					CrossingSeen: now.Add(-time.Hour), SignalSent: now.Add(-time.Hour + 912*time.Microsecond), LastGone: now.Add(-time.Hour + 48*time.Millisecond),
+				},
+				{Pod: "default/disk", Cause: evict.CausePodLimit, Decided: now.Add(-time.Minute), Result: evict.ResultFailed, Error: "stop pod sandbox: deadline exceeded"},
+				{Pod: "default/\x1b[2Jtrick\tname", Cause: "pid.available", Hard: true, Decided: now, Result: evict.ResultDryRun, Futile: true},
+			},
+			Config:   control.Config{Files: control.List[string]{"/etc/evictd/config.yaml"}, LoadedAt: now.Add(-time.Hour), LastReloadError: "config.yaml:3: dryRun: not a boolean"},
+			Warnings: control.List[string]{"no pod may be evicted"},
+		},
+		explanation: control.Explanation{
+			At: now, Signal: signal.MemoryAvailable, Observation: memory,
+			Ranking: control.List[control.Candidate]{
+				{Ranked: evict.Ranked{Pod: "default/hog", UID: "1", Over: true, Usage: 3 * gib, Expected: 2 * gib}, QoS: evict.BestEffort, Why: "uses 3Gi and requests none, priority 0"},
+				{
+					Ranked: evict.Ranked{Pod: "default/web", UID: "2", Usage: gib, Request: 2 * gib, Expected: gib}, QoS: evict.Burstable, RequestOrigin: "estimated from oom_score_adj",
+					IgnoredAnnotations: control.List[string]{"evictd.io/priority"}, Why: "uses 1Gi, within its request of 2Gi, priority 0; after default/hog, which exceeds its request",
+				},
+			},
+			Exempt: control.List[evict.Exempt]{{Pod: "kube-system/proxy", Reason: evict.ReasonCritical}, {Pod: "db/main", Reason: evict.ReasonProtected, Detail: "the namespace is protected"}},
+			NotOurs: control.List[control.Outsider]{
+				{Cgroup: "/docker/0ca0", Processes: 4, MemoryBytes: number(gib), Command: "postgres\u202e\nroot"},
+				{Cgroup: "/lxc/a", Processes: 1},
+			},
+			Memory: &control.LeftOut{UnaccountedBytes: number(gib / 3), SwapTotalBytes: number(2 * gib), SwapFreeBytes: number(gib)},
+			Notes:  control.List[string]{"dry run: nothing is evicted"},
+		},
+	}
+}
+
+func TestDaemonText(t *testing.T) {
+	socket := serve(t, busy())
+	for _, tt := range []struct {
+		args   []string
+		golden string
+	}{
+		{[]string{"status"}, "status.txt"},
+		{[]string{"explain"}, "explain.txt"},
+	} {
+		code, out, errs := call(append(tt.args, "--control-socket", socket)...)
+		if code != exitOK || errs != "" {
+			t.Errorf("%v exits %d with %q; want %d", tt.args, code, errs, exitOK)
+		}
+		golden(t, tt.golden, out)
+	}
+}
+
+// TestIdleDaemonText: nothing that is empty makes a heading.
+func TestIdleDaemonText(t *testing.T) {
+	socket := serve(t, &daemon{
+		status: control.Status{
+			Version: "v0.1.0", PID: 1, Started: now.Add(-time.Second), At: now,
+			Runtime: control.Runtime{DeclaredAbsent: true}, Node: control.Node{Name: "n", ProcFS: "/proc", CgroupFS: "/sys/fs/cgroup", CgroupVersion: "v2"},
+		},
+		explanation: control.Explanation{Signal: signal.PIDAvailable, Observation: control.SignalStatus{Status: control.NotObserved}},
+	})
+	_, status, _ := call("status", "--control-socket", socket)
+	golden(t, "status-idle.txt", status)
+	_, explanation, _ := call("explain", "--signal", "pid.available", "--control-socket", socket)
+	golden(t, "explain-idle.txt", explanation)
+}
+
+func TestDaemonJSON(t *testing.T) {
+	d := busy()
+	socket := serve(t, d)
+	var status control.Status
+	code, out, errs := call("status", "-o", "json", "--control-socket", socket)
+	if err := json.Unmarshal([]byte(out), &status); code != exitOK || errs != "" || err != nil {
+		t.Fatalf("status -o json exits %d with %q, %v", code, errs, err)
+	}
+	if diff := cmp.Diff(d.status.Records, status.Records, cmp.AllowUnexported(evict.Ranked{})); diff != "" {
+		t.Errorf("status -o json: records differ (-want +got):\n%s", diff)
+	}
+	var explanation control.Explanation
+	code, out, errs = call("explain", "-o", "json", "--control-socket", socket)
+	if err := json.Unmarshal([]byte(out), &explanation); code != exitOK || errs != "" || err != nil {
+		t.Fatalf("explain -o json exits %d with %q, %v", code, errs, err)
+	}
+	if diff := cmp.Diff(d.explanation.NotOurs, explanation.NotOurs); diff != "" {
+		t.Errorf("explain -o json: notOurs differs (-want +got):\n%s", diff)
+	}
+}
+
+func TestProbe(t *testing.T) {
+	ask := func(socket string) (answer struct {
+		Features    []struct{ Name, Supported string }
+		Daemon      *probedDaemon
+		DaemonError string
+	}) {
+		t.Helper()
+		code, out, errs := call("probe", "-o", "json", "--control-socket", socket)
+		if err := json.Unmarshal([]byte(out), &answer); code != exitOK || errs != "" || err != nil {
+			t.Fatalf("probe exits %d with %q, %v", code, errs, err)
+		}
+		if len(answer.Features) == 0 || answer.Features[0].Name == "" || answer.Features[0].Supported == "" {
+			t.Errorf("probe prints %s; want features", out)
+		}
+		return answer
+	}
+	none := filepath.Join(socketDir(t), "none")
+	if answer := ask(none); answer.Daemon != nil || !strings.Contains(answer.DaemonError, "evictd is not running") {
+		t.Errorf("probe without evictd = %+v, %q; want that it is not running", answer.Daemon, answer.DaemonError)
+	}
+	socket := serve(t, busy())
+	if answer := ask(socket); answer.Daemon == nil || answer.Daemon.Runtime.Version != "1.6.20" || answer.DaemonError != "" {
+		t.Errorf("probe with evictd = %+v, %q; want its runtime", answer.Daemon, answer.DaemonError)
+	}
+	for _, tt := range []struct{ socket, want string }{
+		{none, "mode, runtime and lanes are not known: evictd is not running: "},
+		{socket, "runtime:     containerd 1.6.20 at unix:///run/containerd/containerd.sock, not connected"},
+	} {
+		code, out, errs := call("probe", "--control-socket", tt.socket)
+		if code != exitOK || errs != "" || !strings.Contains(out, tt.want) || !strings.Contains(out, "\nFEATURE ") {
+			t.Errorf("probe exits %d with %q and prints\n%s; want %q and the features", code, errs, out, tt.want)
+		}
+	}
+}
+
+// TestProbeOfAnEmptyTree: roots that hold nothing are told of, not fatal.
+func TestProbeOfAnEmptyTree(t *testing.T) {
+	empty := t.TempDir()
+	code, out, errs := call("probe", "--path.procfs", empty, "--path.sysfs", empty, "--path.cgroupfs", empty, "--control-socket", filepath.Join(empty, "none"))
+	if code != exitOK || errs != "" || !strings.Contains(out, "FEATURE") {
+		t.Errorf("probe of nothing exits %d with %q and prints\n%s; want the features", code, errs, out)
+	}
+}
+
+func TestDaemonFailures(t *testing.T) {
+	hung := filepath.Join(socketDir(t), "hung")
+	l, err := net.Listen("unix", hung)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { l.Close() })
+	go func() {
+		for {
+			conn, err := l.Accept()
+			if err != nil {
+				return
+			}
+			conn.Close()
+		}
+	}()
+	early := serve(t, &daemon{err: errors.New("the first observation is not complete yet")})
+	for _, tt := range []struct {
+		args []string
+		code int
+		want string
+	}{
+		{[]string{"status", "--control-socket", hung}, exitFailure, "evictctl: evictd does not answer on " + hung + ": the connection broke off; it hangs or stops, "},
+		{[]string{"explain", "--control-socket", early}, exitFailure, "evictctl: evictd answered: the first observation is not complete yet\n"},
+		{[]string{"explain", "--signal", "cpu"}, exitUsage, `evictctl: unknown signal "cpu": it is one of memory.available, `},
+		{[]string{"explain", "default/hog"}, exitUsage, "unknown command"},
+	} {
+		code, out, errs := call(tt.args...)
+		if code != tt.code || out != "" || !strings.HasPrefix(errs, tt.want) && !strings.Contains(errs, tt.want) {
+			t.Errorf("%v exits %d with %q and %q; want %d and %q", tt.args, code, out, errs, tt.code, tt.want)
+		}
+	}
+}
+
+func TestPrintable(t *testing.T) {
+	for _, tt := range []struct{ in, want string }{
+		{"", ""},
+		{`limit "1Gi" exceeded \o/`, `limit "1Gi" exceeded \o/`},
+		{"größe 数", "größe 数"},
+		{"a\x1b[2Jb\tc\nd\re", `a\x1b[2Jb\tc\nd\re`},
+		{"\u009b\u202e\u200b", `\u009b\u202e\u200b`},
+		{"\xff\xc3(", `\xff\xc3(`},
+		{"\ufffd", "\ufffd"},
+		{"\x00\x7f", `\x00\x7f`},
+	} {
+		if got := printable(tt.in); got != tt.want {
+			t.Errorf("printable(%q) = %q; want %q", tt.in, got, tt.want)
+		}
+	}
+}
+
+func TestSpan(t *testing.T) {
+	for _, tt := range []struct {
+		in   time.Duration
+		want string
+	}{
+		{0, "0s"}, {912345, "912µs"}, {1234567, "1.2ms"}, {999 * time.Millisecond, "999ms"}, {1234 * time.Millisecond, "1.2s"},
+		{90 * time.Second, "1m30s"}, {10 * time.Minute, "10m"}, {26 * time.Hour, "26h"}, {26*time.Hour + 61*time.Second, "26h1m1s"},
+		{time.Hour + 10*time.Minute, "1h10m"}, {-2 * time.Second, "-2s"},
+	} {
+		if got := span(tt.in); got != tt.want {
+			t.Errorf("span(%d) = %q; want %q", tt.in, got, tt.want)
+		}
+	}
+}
