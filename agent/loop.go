@@ -176,6 +176,12 @@ func (l *loop) act(ctx context.Context, v *View) {
 		// The record is there before the actuator's reports can come.
 		l.records.add(rec)
 		actuator.Evict(ctx, job(order, &v.Snapshot, guard))
+		if order.Futile {
+			// Who else holds the memory takes a walk of the tree to find: after
+			// the kill.
+			rec.Outside = l.inventory.Outside(5)
+			l.records.outside(order.UID, rec.Outside)
+		}
 		l.observer.ordered(rec)
 	}
 	if v.Orders.Reclaim != nil {
@@ -239,9 +245,6 @@ func (l *loop) record(v *View, o *evict.Order) evict.Record {
 		if l.raise.Lane != "" && !l.raise.Seen.Before(rec.LastAbove) {
 			rec.Lane = l.raise.Lane
 		}
-	}
-	if o.Futile {
-		rec.Outside = l.inventory.Outside(5)
 	}
 	return rec
 }

@@ -67,6 +67,18 @@ func (r *records) update(uid string, change func(*evict.Record)) (record evict.R
 	return evict.Record{}, false
 }
 
+// outside adds the largest cgroups outside the pods to a pod's newest record.
+func (r *records) outside(uid string, largest []evict.CgroupUsage) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for i := len(r.list) - 1; i >= 0; i-- {
+		if r.list[i].UID == uid {
+			r.list[i].Outside = largest
+			return
+		}
+	}
+}
+
 // overshoot deepens how far the cause fell below its threshold, in the records
 // from a time on.
 func (r *records) overshoot(cause string, since time.Time, available int64) {

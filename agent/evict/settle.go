@@ -150,7 +150,9 @@ func (d *decision) progress(v *Victim) {
 	}
 	v.Status = Stuck
 	d.out.Stuck = append(d.out.Stuck, v.UID)
-	d.returned(group(v.Signal.Signal), v.Lowest > v.Expected/2)
+	if !v.Limit {
+		d.returned(group(v.Signal.Signal), v.Lowest > v.Expected/2)
+	}
 }
 
 // backingOff reports whether a futile signal's next victim has to wait.

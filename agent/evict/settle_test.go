@@ -231,6 +231,18 @@ func TestSettledByWhatCameBack(t *testing.T) {
 	}
 }
 
+// Statistics that are missing do not mean that everything came back.
+func TestNotSettledByMissingStatistics(t *testing.T) {
+	l := shortOf(t, 500*mi, 1000*mi)
+	l.in.Measured = true
+	wantVictims(t, "0s", l.step(0), "a")
+	l.pod("a").HasStats = false
+	l.step(100 * time.Millisecond)
+	if got := l.status("a"); got != Unsettled {
+		t.Errorf("no statistics: %s; want %s", got, Unsettled)
+	}
+}
+
 // Falling is progress, however long it takes.
 func TestFallingIsProgress(t *testing.T) {
 	l := shortOf(t, 500*mi, 1000*mi)

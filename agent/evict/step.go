@@ -39,8 +39,7 @@ type decision struct {
 	policy   *Policy
 	now      time.Time
 	observed signal.Observations // with what dry run adds
-	met      []bool              // by index into the policy's thresholds
-	past     []bool              // met, and its grace is over
+	past     []bool              // met and its grace over, by index into the policy's thresholds
 	resumed  bool                // a node-level reclaim has just been done
 	limited  bool                // a pod went over its own limits
 	out      Orders
@@ -49,7 +48,6 @@ type decision struct {
 // evaluate finds which thresholds are met and for how long, and the
 // conditions.
 func (d *decision) evaluate() {
-	d.met = make([]bool, len(d.policy.Thresholds))
 	d.past = make([]bool, len(d.policy.Thresholds))
 	var timers []Timer
 	var signals [signal.Count]bool
@@ -76,7 +74,7 @@ func (d *decision) evaluate() {
 		if cached && !timer.Past {
 			d.out.Held = append(d.out.Held, t.Key())
 		}
-		d.met[i], d.past[i] = true, timer.Past
+		d.past[i] = timer.Past
 		signals[t.Signal] = true
 		timers = append(timers, timer)
 		d.see(t.Signal.Condition())
@@ -167,7 +165,11 @@ func (d *decision) relieve() {
 			if d.postponed(s, soft) {
 				continue
 			}
-			if t, deficit := d.worst(s, soft); t != nil && d.relieveSignal(t, deficit) {
+			t, deficit := d.worst(s, soft)
+			if t == nil {
+				t = d.reclaimedInVain(s, soft)
+			}
+			if t != nil && d.relieveSignal(t, deficit) {
 				d.out.Acted = t
 				return
 			}
@@ -192,6 +194,21 @@ func (d *decision) postponed(s signal.Signal, soft bool) bool {
 		return s.IsDisk()
 	}
 	return d.resumed && (r.Threshold.Signal != s || r.Threshold.Soft != soft)
+}
+
+// reclaimedInVain returns the threshold for which a reclaim has just been done
+// if it is still met, also where victims on their way cover what is missing: the
+// next kind of reclaim may be had without another.
+func (d *decision) reclaimedInVain(s signal.Signal, soft bool) *Threshold {
+	if !d.resumed || d.Reclaim == nil || d.Reclaim.Threshold.Signal != s || d.Reclaim.Threshold.Soft != soft {
+		return nil
+	}
+	for i := range d.policy.Thresholds {
+		if t := &d.policy.Thresholds[i]; d.past[i] && t.Key() == d.Reclaim.Threshold {
+			return t
+		}
+	}
+	return nil
 }
 
 // worst returns, of the group's thresholds that are past their grace, the
@@ -253,7 +270,7 @@ func (d *decision) relieveSignal(t *Threshold, deficit int64) bool {
 			return true
 		}
 	}
-	return d.choose(t, deficit)
+	return deficit > 0 && d.choose(t, deficit)
 }
 
 // choose evicts the first of the ranking, as many as the deficit needs.

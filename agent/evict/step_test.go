@@ -2,6 +2,7 @@ package evict
 
 import (
 	"errors"
+	"math"
 	"testing"
 	"time"
 
@@ -311,7 +312,7 @@ func TestLimitsComeFirst(t *testing.T) {
 	}
 	l := newTimeline(t, hard(signal.MemoryAvailable, "1Gi"), hard(signal.NodeFsAvailable, "10Gi"), hard(signal.PIDAvailable, "100"))
 	l.in.Pods = []Pod{
-		aPod("a", over), aPod("static", over, func(p *Pod) { p.Static = true }), aPod("b", over, using(100*mi)), aPod("c", using(900*mi)), aPod("d", using(mi)),
+		aPod("b", over, using(100*mi)), aPod("static", over, func(p *Pod) { p.Static = true }), aPod("a", over), aPod("c", using(900*mi)), aPod("d", using(mi)),
 	}
 	l.observe(signal.MemoryAvailable, 800*mi)
 	l.observe(signal.NodeFsAvailable, 0)
@@ -341,6 +342,46 @@ func TestLimitsComeFirst(t *testing.T) {
 	o = l.step(500 * time.Millisecond)
 	wantVictims(t, "500ms", o)
 	wantReclaim(t, "500ms", o, ReclaimContainers)
+}
+
+// After a reclaim the step is about the signal that asked for it: others,
+// but for hard memory, wait for the next one.
+func TestOthersWaitAfterReclaim(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		memory Threshold
+		want   []string
+	}{
+		{"hard memory does not", hard(signal.MemoryAvailable, "1Gi"), []string{"a"}},
+		{"soft memory does", soft(signal.MemoryAvailable, "1Gi", time.Nanosecond), nil},
+	} {
+		l := newTimeline(t, hard(signal.NodeFsAvailable, "10Gi"), tt.memory)
+		l.in.Pods = []Pod{aPod("a", using(2*gi))}
+		l.observe(signal.MemoryAvailable, 2*gi)
+		l.observe(signal.NodeFsAvailable, gi)
+		wantReclaim(t, tt.name, l.step(0), ReclaimContainers)
+		l.observe(signal.NodeFsAvailable, 20*gi)
+		l.observe(signal.MemoryAvailable, 0)
+		l.step(time.Second) // the reclaim is not done yet
+		l.state.Victims = nil
+		wantVictims(t, tt.name, l.step(time.Second+2, Outcome{}), tt.want...)
+		l.state.Victims = nil
+		wantVictims(t, tt.name+": the next step", l.step(time.Second+3), "a")
+	}
+}
+
+// Nobody can go for disk, and the reclaims have been done: even then no other
+// signal is acted upon in that step.
+func TestOthersWaitWhereNobodyCanGo(t *testing.T) {
+	l := newTimeline(t, hard(signal.NodeFsAvailable, "10Gi"), hard(signal.PIDAvailable, "100"))
+	l.in.Policy.Layout = ImageFs
+	l.in.Pods = []Pod{aPod("m", func(p *Pod) { p.Mirror = true })}
+	l.observe(signal.NodeFsAvailable, gi)
+	l.observe(signal.PIDAvailable, 0)
+	wantReclaim(t, "0s", l.step(0), ReclaimContainers)
+	l.in.Pods = append(l.in.Pods, aPod("a", withPIDs(200)))
+	l.state.Futile = []Backoff{{Signal: signal.NodeFsAvailable, Until: begin.Add(time.Minute)}}
+	wantVictims(t, "1s", l.step(time.Second, Outcome{}))
 }
 
 func TestLimitsPostponeDiskAndPIDs(t *testing.T) {
@@ -428,6 +469,17 @@ func TestCacheHold(t *testing.T) {
 	wantVictims(t, "another crossing", o)
 	if len(o.Held) != 1 {
 		t.Errorf("another crossing: held = %v; want it held", o.Held)
+	}
+}
+
+func TestDeficitDoesNotRunOver(t *testing.T) {
+	l := newTimeline(t, hard(signal.MemoryAvailable, "8Ei"))
+	l.in.Pods = []Pod{aPod("a", using(gi))}
+	l.observe(signal.MemoryAvailable, math.MinInt64)
+	o := l.step(0)
+	wantVictims(t, "0s", o, "a")
+	if e := o.Evict[0]; e.Deficit != math.MaxInt64 {
+		t.Errorf("deficit = %d; want %d", e.Deficit, int64(math.MaxInt64))
 	}
 }
 
