@@ -154,8 +154,11 @@ func (n *Node) runContainer(ctx context.Context, spec PodSpec, c ContainerSpec, 
 			Mounts:      mounts,
 			LogPath:     c.Name + ".log",
 			Linux: &cri.LinuxContainerConfig{
-				Resources:       &cri.LinuxContainerResources{MemoryLimitInBytes: c.MemoryLimit, OomScoreAdj: score},
-				SecurityContext: &cri.LinuxContainerSecurityContext{NamespaceOptions: spec.namespaces()},
+				Resources: &cri.LinuxContainerResources{MemoryLimitInBytes: c.MemoryLimit, OomScoreAdj: score},
+				SecurityContext: &cri.LinuxContainerSecurityContext{
+					NamespaceOptions: spec.namespaces(),
+					RunAsUser:        &cri.Int64Value{Value: c.RunAsUser},
+				},
 			},
 		},
 	})

@@ -51,6 +51,8 @@ type ContainerSpec struct {
 	MemoryRequest, MemoryLimit int64
 	// OOMScoreAdj overrides the kubelet's formula.
 	OOMScoreAdj *int64
+	// RunAsUser is the numeric user; 0 is root.
+	RunAsUser   int64
 	Annotations map[string]string
 	Mounts      []Mount
 }
