@@ -82,6 +82,10 @@ func (d *daemon) restore() (err error) {
 	}
 	d.loop.state = saved.Decision
 	d.board.records.restore(saved.Records)
+	d.loop.unfinished = map[string]bool{}
+	for _, v := range saved.Decision.Victims {
+		d.loop.unfinished[v.UID] = v.Status != evict.Failed
+	}
 	if n := len(saved.Decision.Victims); n > 0 {
 		d.log.Info("victims of an earlier run", "victims", describeVictims(saved.Decision.Victims))
 	}

@@ -46,10 +46,11 @@ type loop struct {
 	mode     mode
 	outcomes []evict.Outcome
 
-	raise    lanes.Raise                // the alarm that began this episode
-	futile   []evict.Futility           // as long as it holds
-	crossing [signal.Count]crossingTime // of hard thresholds
-	episode  [signal.Count]time.Time    // when it began; zero while not low
+	raise      lanes.Raise                // the alarm that began this episode
+	unfinished map[string]bool            // victims of an earlier run, by UID
+	futile     []evict.Futility           // as long as it holds
+	crossing   [signal.Count]crossingTime // of hard thresholds
+	episode    [signal.Count]time.Time    // when it began; zero while not low
 }
 
 // crossingTime is when a signal was last seen above, and first below, its hard
@@ -122,7 +123,7 @@ func (l *loop) step(ctx context.Context, now time.Time) *View {
 	v.Mode = l.decideMode(&v.Snapshot)
 
 	in := evict.Inputs{
-		Policy: l.policy, Observations: v.Observations, Pods: v.Snapshot.Pods, Outcomes: l.outcomes,
+		Policy: l.policy, Observations: v.Observations, Pods: v.Snapshot.Pods, Unlisted: v.Snapshot.Listed.IsZero(), Outcomes: l.outcomes,
 		Measured: true, DryRun: v.Mode.dryRun, ReclaimStalled: l.stalls.check(now),
 	}
 	l.state, v.Orders = evict.Step(l.state, in, now)
@@ -160,6 +161,7 @@ func (l *loop) act(ctx context.Context, v *View) {
 		actuator.Harden(ctx, uid)
 		l.observer.hardened(uid)
 	}
+	l.takeUp(ctx, v)
 	hardFirst := slices.Clone(v.Orders.Evict)
 	slices.SortStableFunc(hardFirst, func(a, b evict.Order) int {
 		switch {
@@ -188,6 +190,26 @@ func (l *loop) act(ctx context.Context, v *View) {
 		// Nothing here observes a disk, so this is not reached until it does.
 		l.outcomes = append(l.outcomes, evict.Outcome{})
 	}
+}
+
+// takeUp goes on with evictions that an earlier run began and did not see end,
+// as soon as their pods are listed: what is left of a grace, or another kill.
+func (l *loop) takeUp(ctx context.Context, v *View) {
+	if v.Mode.dryRun || v.Snapshot.Listed.IsZero() || len(l.unfinished) == 0 {
+		return
+	}
+	guard := guardOf(l.inventory.Guard())
+	for _, victim := range v.State.Victims {
+		if _, listed := v.Snapshot.Handles[victim.UID]; !listed || !l.unfinished[victim.UID] {
+			continue
+		}
+		order := evict.Order{UID: victim.UID, Pod: victim.Pod, Cause: victim.Cause, Hard: !victim.Soft, Grace: max(0, victim.Due.Sub(v.Time))}
+		l.log.Warn("going on with an eviction of an earlier run", "pod", victim.Pod, "hard", order.Hard, "grace", order.Grace.String())
+		l.records.takeUp(victim.UID)
+		l.killer.Evict(ctx, job(order, &v.Snapshot, guard))
+	}
+	// What is not listed by the first complete list has gone.
+	l.unfinished = nil
 }
 
 // trackFutile keeps what was found futile until the state forgets it.
@@ -242,11 +264,24 @@ func (l *loop) record(v *View, o *evict.Order) evict.Record {
 	}
 	if s, ok := signal.Parse(o.Cause); ok {
 		rec.LastAbove, rec.CrossingSeen = l.crossing[s].lastAbove, l.crossing[s].seen
+		if !o.Hard {
+			rec.LastAbove, rec.CrossingSeen = time.Time{}, l.softSince(s)
+		}
 		if l.raise.Lane != "" && !l.raise.Seen.Before(rec.LastAbove) {
 			rec.Lane = l.raise.Lane
 		}
 	}
 	return rec
+}
+
+// softSince returns when a signal's soft threshold was first seen to be met.
+func (l *loop) softSince(s signal.Signal) (since time.Time) {
+	for _, t := range l.state.Timers {
+		if t.Threshold.Signal == s && t.Threshold.Soft {
+			since = t.Since
+		}
+	}
+	return since
 }
 
 // pace returns when to look again: soon while victims are on their way, now

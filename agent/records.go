@@ -67,6 +67,18 @@ func (r *records) update(uid string, change func(*evict.Record)) (record evict.R
 	return evict.Record{}, false
 }
 
+// takeUp makes a pod's newest record one under way again.
+func (r *records) takeUp(uid string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for i := len(r.list) - 1; i >= 0; i-- {
+		if r.list[i].UID == uid && r.list[i].Result == evict.ResultUnknown {
+			r.list[i].Result, r.list[i].Error = evict.ResultPending, ""
+			return
+		}
+	}
+}
+
 // outside adds the largest cgroups outside the pods to a pod's newest record.
 func (r *records) outside(uid string, largest []evict.CgroupUsage) {
 	r.mu.Lock()
@@ -74,6 +86,21 @@ func (r *records) outside(uid string, largest []evict.CgroupUsage) {
 	for i := len(r.list) - 1; i >= 0; i-- {
 		if r.list[i].UID == uid {
 			r.list[i].Outside = largest
+			return
+		}
+	}
+}
+
+// resume takes the newest record of a pod as under way again, where an earlier
+// run did not see its end.
+func (r *records) resume(uid string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for i := len(r.list) - 1; i >= 0; i-- {
+		if rec := &r.list[i]; rec.UID == uid {
+			if rec.Result == evict.ResultUnknown {
+				rec.Result, rec.Error = evict.ResultPending, ""
+			}
 			return
 		}
 	}

@@ -12,6 +12,9 @@ type Inputs struct {
 	Observations signal.Observations
 	// Pods are those that run, in any order. Step does not keep them.
 	Pods []Pod
+	// Unlisted tells that it is not known yet what runs, so that Pods is empty
+	// and nobody has left.
+	Unlisted bool
 	// Outcomes are those of orders since the step before.
 	Outcomes []Outcome
 	// Measured tells that the pods' usage is read from what runs, so that a

@@ -22,6 +22,9 @@ const (
 	// failedFor is how long a pod is left alone whose eviction could not be
 	// carried out.
 	failedFor = 10 * time.Second
+	// stuckFor is how long a pod is left alone that did not go, before it may
+	// be ordered to go again.
+	stuckFor = time.Minute
 )
 
 // pretend makes dry run's would-be victims count as gone: their part is added
@@ -30,6 +33,8 @@ const (
 func (d *decision) pretend() {
 	if !d.in.DryRun {
 		d.Pretended = nil
+	}
+	if d.in.Unlisted {
 		return
 	}
 	d.Pretended = slices.DeleteFunc(d.Pretended, func(p Pretended) bool {
@@ -80,13 +85,17 @@ func (d *decision) follow() {
 			v.Status, v.Fell = Failed, d.now
 		}
 	}
+	if d.in.Unlisted {
+		return
+	}
 	d.Victims = slices.DeleteFunc(d.Victims, func(v Victim) bool {
 		pod := d.pod(v.UID)
 		if pod == nil || pod.LastStart > v.LastStart {
 			d.left(&v)
 			return true
 		}
-		return v.Status == Failed && d.now.Sub(v.Fell) >= failedFor
+		return v.Status == Failed && d.now.Sub(v.Fell) >= failedFor ||
+			v.Status == Stuck && d.now.Sub(v.Fell) >= stuckFor
 	})
 	for i := range d.Victims {
 		d.progress(&d.Victims[i])
