@@ -269,6 +269,7 @@ func (d *daemon) buildLoop(cfg *config.Config, h *cgroup.Hierarchy) {
 func (d *daemon) start(ctx context.Context, g *group) {
 	alarms := make(chan lanes.Raise, 1)
 	reloads := make(chan *config.Config)
+	d.protectSelf()
 	d.arm(d.loop.config)
 	d.metrics.ConfigLoaded(time.Now())
 	o := d.options

@@ -13,6 +13,7 @@ import (
 	"github.com/evictd/evictd/kernel"
 	"github.com/evictd/evictd/kernel/cgroup"
 	"github.com/evictd/evictd/kernel/probe"
+	"github.com/evictd/evictd/kernel/process"
 )
 
 // layout is how the filesystems are cut, as far as nothing here observes them.
@@ -33,6 +34,17 @@ func misplaced(procfs kernel.FS, h *cgroup.Hierarchy) string {
 			len(paths), strings.Join(paths, ", "))
 	}
 	return ""
+}
+
+// ownOOMScoreAdj keeps the kernel's OOM killer from evictd, if it gets to act.
+const ownOOMScoreAdj = -999
+
+// protectSelf makes evictd a bad victim where it may. Where it may not, whoever
+// starts it has to (OOMScoreAdjust= of a unit).
+func (d *daemon) protectSelf() {
+	if err := process.SetOOMScoreAdj(kernel.FS(d.options.Procfs), os.Getpid(), ownOOMScoreAdj); err != nil {
+		d.log.Info("the kernel's OOM killer may take evictd", "error", err)
+	}
 }
 
 // kubeletLookAgain is how long an answer about the kubelet's process holds.

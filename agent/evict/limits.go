@@ -30,8 +30,10 @@ func (p *Pod) overLimit(l Layout) (cause, message string) {
 			return CauseEmptyDirLimit, fmt.Sprintf("Usage of EmptyDir volume %q exceeds the limit %q. ", v.Name, v.SizeLimit)
 		}
 	}
-	if limit := p.storageLimit(); limit != nil && exceeds(p.disk(partsAll, false), limit) {
-		return CausePodLimit, fmt.Sprintf("Pod ephemeral local storage usage exceeds the total limit of containers %s. ", limit)
+	if used := p.disk(partsAll, false); !p.withinOneLimit(used) {
+		if limit := p.storageLimit(); limit != nil && exceeds(used, limit) {
+			return CausePodLimit, fmt.Sprintf("Pod ephemeral local storage usage exceeds the total limit of containers %s. ", limit)
+		}
 	}
 	for i := range p.Containers {
 		if cause, message := p.Containers[i].overLimit(l); cause != "" {
@@ -46,6 +48,20 @@ func (p *Pod) overLimit(l Layout) (cause, message string) {
 		}
 	}
 	return "", ""
+}
+
+// withinOneLimit reports whether the limit of one container alone covers what
+// the pod uses. The pod's is never less, so that this clears most pods without
+// summing quantities, which allocates.
+func (p *Pod) withinOneLimit(used int64) bool {
+	for _, cs := range [][]Container{p.Containers, p.InitContainers} {
+		for i := range cs {
+			if limit := cs[i].Resources.Limits.EphemeralStorage; limit != nil && !exceeds(used, limit) {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 func (c *Container) overLimit(l Layout) (cause, message string) {

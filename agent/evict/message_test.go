@@ -1,6 +1,7 @@
 package evict
 
 import (
+	"math/rand/v2"
 	"testing"
 
 	"github.com/google/go-cmp/cmp"
@@ -139,6 +140,41 @@ func TestOverLimit(t *testing.T) {
 		if cause != tt.cause || message != tt.message {
 			t.Errorf("%s: overLimit() = %q, %q; want %q, %q", tt.name, cause, message, tt.cause, tt.message)
 		}
+	}
+}
+
+// A pod is over its limit exactly when the sum says so, though the sum is
+// mostly not computed.
+func TestPodLimitIsTheSum(t *testing.T) {
+	c := chance{rand.New(rand.NewPCG(1, 2))}
+	over := 0
+	for range 20_000 {
+		p := aPod("p")
+		p.Containers = nil
+		for _, cs := range []*[]Container{&p.Containers, &p.InitContainers} {
+			for range c.IntN(3) {
+				one := Container{Sidecar: c.one(2), Usage: ContainerUsage{Rootfs: c.Int64N(5), Logs: c.Int64N(2)}}
+				if c.one(2) {
+					one.Resources.Limits.EphemeralStorage = c.quantity(8)
+				}
+				*cs = append(*cs, one)
+			}
+		}
+		if c.one(4) {
+			p.Overhead.EphemeralStorage = c.quantity(3)
+		}
+		limit := p.storageLimit()
+		want := limit != nil && exceeds(p.disk(partsAll, false), limit)
+		cause, _ := p.overLimit(SingleFs)
+		if got := cause == CausePodLimit; got != want {
+			t.Fatalf("%+v: over the pod's limit = %t; want %t", p, got, want)
+		}
+		if want {
+			over++
+		}
+	}
+	if over < 1000 {
+		t.Errorf("only %d pods were over their limit", over)
 	}
 }
 

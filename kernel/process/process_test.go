@@ -80,6 +80,25 @@ func TestOOMScoreAdj(t *testing.T) {
 	}
 }
 
+// Raising needs no privilege, and what is written can be read.
+func TestSetOOMScoreAdj(t *testing.T) {
+	cmd := exec.Command("sleep", "1000")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	defer cmd.Wait()
+	defer cmd.Process.Kill()
+	if err := SetOOMScoreAdj("/proc", cmd.Process.Pid, 777); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := OOMScoreAdj("/proc", cmd.Process.Pid); got != 777 || err != nil {
+		t.Errorf("OOMScoreAdj() = %d, %v; want 777", got, err)
+	}
+	if err := SetOOMScoreAdj("/proc", cmd.Process.Pid, 1001); err == nil {
+		t.Error("SetOOMScoreAdj(1001) = nil; want an error")
+	}
+}
+
 func TestAbsent(t *testing.T) {
 	proc := kernel.FS(t.TempDir())
 	if _, err := ReadStat(proc, 7); !errors.Is(err, ErrGone) {
