@@ -30,7 +30,7 @@ func (p *Pod) overLimit(l Layout) (cause, message string) {
 			return CauseEmptyDirLimit, fmt.Sprintf("Usage of EmptyDir volume %q exceeds the limit %q. ", v.Name, v.SizeLimit)
 		}
 	}
-	if used := p.disk(partsAll, false); !p.withinOneLimit(used) {
+	if used := p.ephemeral(); !p.withinOneLimit(used) {
 		if limit := p.storageLimit(); limit != nil && exceeds(used, limit) {
 			return CausePodLimit, fmt.Sprintf("Pod ephemeral local storage usage exceeds the total limit of containers %s. ", limit)
 		}
@@ -48,6 +48,19 @@ func (p *Pod) overLimit(l Layout) (cause, message string) {
 		}
 	}
 	return "", ""
+}
+
+// ephemeral sums what ends with the pod: what it has on local disks without the
+// node's own directories, which eviction does not empty
+// (pkg/volume/util: IsLocalEphemeralVolume).
+func (p *Pod) ephemeral() int64 {
+	used := p.disk(partRootfs|partLogs, false)
+	for i := range p.Volumes {
+		if v := &p.Volumes[i]; v.Local() && v.Type != HostPath {
+			used = saturatingAdd(used, v.Used)
+		}
+	}
+	return used
 }
 
 // withinOneLimit reports whether the limit of one container alone covers what

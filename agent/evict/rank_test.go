@@ -163,43 +163,6 @@ func TestRankOrder(t *testing.T) {
 	}
 }
 
-func TestRequest(t *testing.T) {
-	container := func(memory string) Container {
-		return Container{Resources: Resources{Requests: Amounts{Memory: qty(memory)}}}
-	}
-	for _, tt := range []struct {
-		name string
-		pod  Pod
-		want int64
-	}{
-		{"none", Pod{Containers: []Container{{}}}, 0},
-		{"sum", Pod{Containers: []Container{container("1Gi"), {}, container("1Mi")}}, gi + mi},
-		{"the larger init container", Pod{Containers: []Container{container("10"), container("20")}, InitContainers: []Container{container("31"), container("5")}}, 31},
-		{"init containers are not summed", Pod{Containers: []Container{container("40")}, InitContainers: []Container{container("31"), container("35")}}, 40},
-		{"overhead on a request", Pod{Containers: []Container{container("10")}, Overhead: Amounts{Memory: qty("5")}}, 15},
-		{"no overhead on none", Pod{Containers: []Container{{}}, Overhead: Amounts{Memory: qty("5")}}, 0},
-		{"pod-level", Pod{Containers: []Container{container("10")}, Resources: Resources{Requests: Amounts{Memory: qty("7")}}}, 7},
-		{"pod-level 0", Pod{Containers: []Container{container("10")}, Resources: Resources{Requests: Amounts{Memory: qty("0")}}, Overhead: Amounts{Memory: qty("5")}}, 0},
-		{"pod-level of another resource", Pod{Containers: []Container{container("10")}, Resources: Resources{Requests: Amounts{CPU: qty("1")}}}, 10},
-		{"fractions are summed, then dropped", Pod{Containers: []Container{container("1"), container("600m"), container("600m")}}, 2},
-		{"fractions first", Pod{Containers: []Container{container("600m"), container("7")}}, 7},
-		{"more than can be", Pod{Containers: []Container{container("9223372036854775807"), container("9223372036854775807")}}, math.MaxInt64},
-	} {
-		if got := tt.pod.Request(signal.Memory); got != tt.want {
-			t.Errorf("%s: Request(memory) = %d; want %d", tt.name, got, tt.want)
-		}
-	}
-	storage := Pod{
-		Containers: []Container{{Resources: Resources{Requests: Amounts{EphemeralStorage: qty("2Gi"), Memory: qty("1Mi")}}}},
-		Resources:  Resources{Requests: Amounts{Memory: qty("9Gi")}},
-	}
-	for r, want := range map[signal.Resource]int64{signal.EphemeralStorage: 2 * gi, signal.Memory: 9 * gi, signal.Inodes: 0, signal.PIDs: 0} {
-		if got := storage.Request(r); got != want {
-			t.Errorf("Request(%s) = %d; want %d", r, got, want)
-		}
-	}
-}
-
 func TestExempt(t *testing.T) {
 	for _, tt := range []struct {
 		name   string

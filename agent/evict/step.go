@@ -275,7 +275,7 @@ func (d *decision) relieveSignal(t *Threshold, deficit int64) bool {
 
 // choose evicts the first of the ranking, as many as the deficit needs.
 func (d *decision) choose(t *Threshold, deficit int64) bool {
-	if d.backingOff(group(t.Signal)) {
+	if d.in.Unlisted || d.backingOff(group(t.Signal)) {
 		return false
 	}
 	ranked, exempt := d.policy.Rank(d.in.Pods, t.Signal, &d.State, d.now)
@@ -299,6 +299,10 @@ func (d *decision) choose(t *Threshold, deficit int64) bool {
 	return n > 0
 }
 
+// defaultGraceSeconds is a pod's own grace where it states none, as the API
+// server sets it.
+const defaultGraceSeconds = 30
+
 // grace is the kubelet's: a second for a hard threshold, else the shorter of
 // the operator's and the pod's own, at least a second.
 func (d *decision) grace(t *Threshold, pod *Pod) time.Duration {
@@ -306,7 +310,13 @@ func (d *decision) grace(t *Threshold, pod *Pod) time.Duration {
 		return time.Second
 	}
 	seconds := d.policy.MaxPodGraceSeconds
-	if own := pod.TerminationGraceSeconds; own != nil && (seconds < 0 || *own < seconds) {
+	if seconds < 0 {
+		seconds = defaultGraceSeconds
+		if own := pod.TerminationGraceSeconds; own != nil {
+			seconds = *own
+		}
+	}
+	if own := pod.TerminationGraceSeconds; own != nil && *own < seconds {
 		seconds = *own
 	}
 	return time.Duration(max(1, seconds)) * time.Second

@@ -1,0 +1,101 @@
+package evict
+
+import (
+	"math"
+	"testing"
+
+	"github.com/evictd/evictd/agent/signal"
+)
+
+// Quantities of which the API server makes others print as those.
+func TestSetDefaults(t *testing.T) {
+	p := Pod{
+		Containers: []Container{
+			{Resources: Resources{Limits: Amounts{CPU: qty("1"), Memory: qty("1Gi"), EphemeralStorage: qty("5Gi")}, Requests: Amounts{Memory: qty("500M")}}},
+			{Resources: Resources{Requests: Amounts{Memory: qty("1M")}}},
+		},
+		InitContainers: []Container{{Resources: Resources{Limits: Amounts{Memory: qty("2Gi")}}}},
+		Resources:      Resources{Limits: Amounts{CPU: qty("3"), Memory: qty("4Gi")}},
+	}
+	p.SetDefaults()
+	texts := func(a Amounts) [3]string {
+		var t [3]string
+		for i, q := range a.each() {
+			if *q != nil {
+				t[i] = (*q).String()
+			}
+		}
+		return t
+	}
+	for _, tt := range []struct {
+		name string
+		got  Amounts
+		want [3]string
+	}{
+		{"limits where there is no request", p.Containers[0].Resources.Requests, [3]string{"1", "500M", "5Gi"}},
+		{"nothing where there is no limit", p.Containers[1].Resources.Requests, [3]string{"", "1M", ""}},
+		{"init containers too", p.InitContainers[0].Resources.Requests, [3]string{"", "2Gi", ""}},
+		{"the pod: its containers' sum before its limits, no storage", p.Resources.Requests, [3]string{"1", "2Gi", ""}},
+	} {
+		if got := texts(tt.got); got != tt.want {
+			t.Errorf("%s: requests = %v; want %v", tt.name, got, tt.want)
+		}
+	}
+
+	alone := Pod{Containers: []Container{{}}, Resources: Resources{Limits: Amounts{Memory: qty("4Gi")}}}
+	alone.SetDefaults()
+	if got, want := texts(alone.Resources.Requests), [3]string{"", "4Gi", ""}; got != want {
+		t.Errorf("a pod with limits alone requests %v; want %v", got, want)
+	}
+	requests := Pod{
+		Containers: []Container{{Resources: Resources{Requests: Amounts{Memory: qty("1Gi")}}}},
+		Resources:  Resources{Requests: Amounts{CPU: qty("1")}},
+	}
+	requests.SetDefaults()
+	if got, want := texts(requests.Resources.Requests), [3]string{"1", "", ""}; got != want {
+		t.Errorf("a pod without limits requests %v; want %v", got, want)
+	}
+	sum := Pod{Containers: []Container{{Resources: Resources{Requests: Amounts{Memory: qty("1")}}}}}
+	before := *sum.Containers[0].Resources.Requests.Memory
+	sum.aggregate(func(c *Container) Amounts { return c.Resources.Requests })
+	if got := *sum.Containers[0].Resources.Requests.Memory; got != before {
+		t.Errorf("a sum changed what was added to %v", got)
+	}
+}
+
+func TestRequest(t *testing.T) {
+	container := func(memory string) Container {
+		return Container{Resources: Resources{Requests: Amounts{Memory: qty(memory)}}}
+	}
+	for _, tt := range []struct {
+		name string
+		pod  Pod
+		want int64
+	}{
+		{"none", Pod{Containers: []Container{{}}}, 0},
+		{"sum", Pod{Containers: []Container{container("1Gi"), {}, container("1Mi")}}, gi + mi},
+		{"the larger init container", Pod{Containers: []Container{container("10"), container("20")}, InitContainers: []Container{container("31"), container("5")}}, 31},
+		{"init containers are not summed", Pod{Containers: []Container{container("40")}, InitContainers: []Container{container("31"), container("35")}}, 40},
+		{"overhead on a request", Pod{Containers: []Container{container("10")}, Overhead: Amounts{Memory: qty("5")}}, 15},
+		{"no overhead on none", Pod{Containers: []Container{{}}, Overhead: Amounts{Memory: qty("5")}}, 0},
+		{"pod-level", Pod{Containers: []Container{container("10")}, Resources: Resources{Requests: Amounts{Memory: qty("7")}}}, 7},
+		{"pod-level 0", Pod{Containers: []Container{container("10")}, Resources: Resources{Requests: Amounts{Memory: qty("0")}}, Overhead: Amounts{Memory: qty("5")}}, 0},
+		{"pod-level of another resource", Pod{Containers: []Container{container("10")}, Resources: Resources{Requests: Amounts{CPU: qty("1")}}}, 10},
+		{"fractions are summed, then dropped", Pod{Containers: []Container{container("1"), container("600m"), container("600m")}}, 2},
+		{"fractions first", Pod{Containers: []Container{container("600m"), container("7")}}, 7},
+		{"more than can be", Pod{Containers: []Container{container("9223372036854775807"), container("9223372036854775807")}}, math.MaxInt64},
+	} {
+		if got := tt.pod.Request(signal.Memory); got != tt.want {
+			t.Errorf("%s: Request(memory) = %d; want %d", tt.name, got, tt.want)
+		}
+	}
+	storage := Pod{
+		Containers: []Container{{Resources: Resources{Requests: Amounts{EphemeralStorage: qty("2Gi"), Memory: qty("1Mi")}}}},
+		Resources:  Resources{Requests: Amounts{Memory: qty("9Gi")}},
+	}
+	for r, want := range map[signal.Resource]int64{signal.EphemeralStorage: 2 * gi, signal.Memory: 9 * gi, signal.Inodes: 0, signal.PIDs: 0} {
+		if got := storage.Request(r); got != want {
+			t.Errorf("Request(%s) = %d; want %d", r, got, want)
+		}
+	}
+}

@@ -1,0 +1,34 @@
+package evict
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestEachTime(t *testing.T) {
+	at := func(n int) time.Time { return begin.Add(time.Duration(n)) }
+	s := State{
+		Timers: []Timer{{Since: at(1)}}, Conditions: []ConditionTimer{{LastSeen: at(2)}},
+		Victims: []Victim{{Decided: at(3), Due: at(4), Fell: at(5)}},
+		Futile:  []Backoff{{Until: at(6)}}, Revivals: []Revival{{Until: at(7)}},
+	}
+	kept := s.Clone()
+	seen := map[int]int{}
+	s.EachTime(func(t *time.Time) {
+		seen[int(t.Sub(begin))]++
+		*t = begin
+	})
+	if diff := cmp.Diff(map[int]int{1: 1, 2: 1, 3: 1, 4: 1, 5: 1, 6: 1, 7: 1}, seen); diff != "" {
+		t.Errorf("EachTime (-want +got):\n%s", diff)
+	}
+	kept.EachTime(func(t *time.Time) {
+		if t.Equal(begin) {
+			seen[0]++
+		}
+	})
+	if seen[0] != 0 {
+		t.Errorf("%d times of a clone were changed", seen[0])
+	}
+}
