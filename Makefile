@@ -67,10 +67,12 @@ race:
 FUZZTIME ?= 5s
 .PHONY: fuzz
 fuzz: ## every fuzz target for a few seconds
+	@mkdir -p $(BUILD)
 	@set -e; for package in $$($(GO) list ./...); do \
 		dir=$$($(GO) list -f '{{.Dir}}' $$package); \
 		for target in $$(sed -n 's/^func \(Fuzz[A-Za-z0-9_]*\)(.*/\1/p' $$dir/*_test.go 2>/dev/null); do \
 			echo "fuzz $$package $$target"; \
-			$(GO) test $$package -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) | tail -n 1; \
+			$(GO) test $$package -run '^$$' -fuzz "^$$target$$" -fuzztime $(FUZZTIME) >$(BUILD)/fuzz.log 2>&1 || \
+				{ cat $(BUILD)/fuzz.log; exit 1; }; \
 		done; \
 	done
