@@ -40,9 +40,15 @@ func Run(ctx context.Context, o Options) error {
 	}
 	defer d.close()
 	g := group{cancel: cancel}
+	// The service manager hears of the end, so it is told longer than the rest
+	// runs.
+	telling, told := context.WithCancel(context.WithoutCancel(ctx))
+	defer told()
+	g.run("service manager", func() error { return d.notifier.Run(telling) })
 	d.start(ctx, &g)
 	<-ctx.Done()
 	d.notifier.Stopping()
+	told()
 	g.wait.Wait()
 	if err := d.save(); err != nil {
 		log.Error("state not saved", "error", err)
@@ -281,7 +287,6 @@ func (d *daemon) start(ctx context.Context, g *group) {
 	d.log.Info("starting", "version", version.Of().String(), "cgroups", d.board.hierarchy.Version.String(),
 		"thresholds", describeThresholds(d.loop.policy))
 
-	g.run("service manager", func() error { return d.notifier.Run(ctx) })
 	g.run("inventory", func() error { return d.inventory.Run(ctx) })
 	g.run("poll lane", func() error { return d.poll.Run(ctx, alarms) })
 	g.run("control socket", func() error { return control.New(d.board, d.log.Logger).Serve(ctx, d.control) })

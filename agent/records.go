@@ -91,21 +91,6 @@ func (r *records) outside(uid string, largest []evict.CgroupUsage) {
 	}
 }
 
-// resume takes the newest record of a pod as under way again, where an earlier
-// run did not see its end.
-func (r *records) resume(uid string) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for i := len(r.list) - 1; i >= 0; i-- {
-		if rec := &r.list[i]; rec.UID == uid {
-			if rec.Result == evict.ResultUnknown {
-				rec.Result, rec.Error = evict.ResultPending, ""
-			}
-			return
-		}
-	}
-}
-
 // overshoot deepens how far the cause fell below its threshold, in the records
 // from a time on.
 func (r *records) overshoot(cause string, since time.Time, available int64) {

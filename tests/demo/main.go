@@ -49,9 +49,6 @@ func run(args []string, stdout, stderr io.Writer) int {
 	// A second ^C must not leave a half removed node behind: all of them only end the demonstration.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
-	// What is to be seen takes ten seconds on an idle machine.
-	ctx, cancel := context.WithTimeoutCause(ctx, longest, fmt.Errorf("not done after %v", longest))
-	defer cancel()
 	err := show(ctx, *executable, *dryRun, stdout)
 	switch {
 	case errors.Is(ctx.Err(), context.Canceled) && !errors.As(err, new(untidyError)):
@@ -64,7 +61,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	return exitOK
 }
 
-// longest is how long a demonstration may take, but for fetching containerd.
+// longest is how long a demonstration may take from the private containerd's start on: ten seconds on an idle machine.
 const longest = 3 * time.Minute
 
 // show makes a stage, plays on it and removes it.
@@ -89,6 +86,8 @@ func show(ctx context.Context, executable string, dryRun bool, stdout io.Writer)
 		return err
 	}
 	starting.silent.Store(true)
+	ctx, cancel := context.WithTimeoutCause(ctx, longest, fmt.Errorf("not done after %v", longest))
+	defer cancel()
 	p := &play{timeline: t, node: n, dir: dir, executable: executable, dryRun: dryRun}
 	err = errors.Join(p.perform(ctx), p.tidy())
 	if err == nil {
