@@ -13,6 +13,7 @@ import (
 	"github.com/evictd/evictd/agent/act"
 	"github.com/evictd/evictd/agent/config"
 	"github.com/evictd/evictd/agent/evict"
+	"github.com/evictd/evictd/agent/lanes"
 	"github.com/evictd/evictd/agent/pods"
 	"github.com/evictd/evictd/agent/signal"
 	"github.com/evictd/evictd/kernel"
@@ -170,6 +171,45 @@ func TestPace(t *testing.T) {
 		if got := pace(&tc.v); got != tc.want {
 			t.Errorf("%s: pace() = %v; want %v", tc.name, got, tc.want)
 		}
+	}
+}
+
+func TestRest(t *testing.T) {
+	now := time.Unix(1000, 0)
+	met := evict.Orders{Met: []signal.Signal{signal.MemoryAvailable}}
+	for _, tc := range []struct {
+		name string
+		v    View
+		seen time.Duration // how long ago an alarm was
+		want time.Duration
+	}{
+		{"calm", View{Took: time.Millisecond}, time.Hour, calm},
+		{"calm, and slow", View{Took: time.Second}, time.Hour, mostBusy * time.Second},
+		{"an alarm that was not confirmed", View{Took: time.Millisecond}, time.Millisecond, settling},
+		{"low, and slow", View{Took: time.Second, Orders: met}, time.Hour, low},
+	} {
+		tc.v.Time = now
+		if got := rest(&tc.v, lanes.Raise{Seen: now.Add(-tc.seen)}); got != tc.want {
+			t.Errorf("%s: rest() = %v; want %v", tc.name, got, tc.want)
+		}
+	}
+}
+
+// The time in which nobody killed it does not count against a victim of an
+// earlier run.
+func TestUntouched(t *testing.T) {
+	long, now := time.Unix(1000, 0), time.Unix(1009, 0)
+	before := evict.State{Victims: []evict.Victim{
+		{UID: "a", Fell: long, Status: evict.Unsettled}, {UID: "b", Fell: long, Status: evict.Stuck}, {UID: "c", Fell: long, Status: evict.Unsettled},
+	}}
+	got := untouched(before, map[string]bool{"a": true, "b": true}, &View{Time: now})
+	want := before.Clone()
+	want.Victims[0].Fell = now
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("untouched() differs (-want +got):\n%s", diff)
+	}
+	if diff := cmp.Diff(before, untouched(before, nil, &View{Time: now})); diff != "" {
+		t.Errorf("untouched() with nobody left differs (-want +got):\n%s", diff)
 	}
 }
 

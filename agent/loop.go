@@ -111,16 +111,19 @@ func (l *loop) run(ctx context.Context, alarms <-chan lanes.Raise, progress <-ch
 		view := l.step(ctx, start)
 		view.Took = time.Since(start)
 		l.observer.stepped(view)
-		timer.Reset(max(pace(view), mostBusy*view.Took))
+		timer.Reset(rest(view, l.raise))
 	}
 }
 
 // step is one turn: observe, decide, act, note.
 func (l *loop) step(ctx context.Context, now time.Time) *View {
 	v := &View{Time: now, Config: l.config, Policy: l.policy}
-	v.Node = l.memory.Read(now, &v.Observations)
+	// The pods first: what a victim gives back between the two readings is then
+	// counted twice, and not left out, which would take a second victim for it.
 	v.Snapshot = l.inventory.Measure(now)
+	v.Node = l.memory.Read(now, &v.Observations)
 	v.Mode = l.decideMode(&v.Snapshot)
+	l.state = untouched(l.state, l.unfinished, v)
 
 	in := evict.Inputs{
 		Policy: l.policy, Observations: v.Observations, Pods: v.Snapshot.Pods, Unlisted: v.Snapshot.Listed.IsZero(), Outcomes: l.outcomes,
@@ -157,10 +160,7 @@ func (l *loop) act(ctx context.Context, v *View) {
 	if v.Mode.dryRun {
 		actuator = l.dryRun
 	}
-	for _, uid := range v.Orders.Harden {
-		actuator.Harden(ctx, uid)
-		l.observer.hardened(uid)
-	}
+	l.harden(ctx, v, actuator)
 	l.takeUp(ctx, v)
 	hardFirst := slices.Clone(v.Orders.Evict)
 	slices.SortStableFunc(hardFirst, func(a, b evict.Order) int {
@@ -192,6 +192,22 @@ func (l *loop) act(ctx context.Context, v *View) {
 	}
 }
 
+// harden ends graces. A pod of an earlier run that is not listed yet is killed
+// when it is taken up.
+func (l *loop) harden(ctx context.Context, v *View, actuator act.Actuator) {
+	if len(v.Orders.Harden) == 0 {
+		return
+	}
+	guard := guardOf(l.inventory.Guard())
+	for _, uid := range v.Orders.Harden {
+		if _, listed := v.Snapshot.Handles[uid]; listed {
+			actuator.Harden(ctx, job(evict.Order{UID: uid, Hard: true}, &v.Snapshot, guard))
+			delete(l.unfinished, uid)
+		}
+		l.observer.hardened(uid)
+	}
+}
+
 // takeUp goes on with evictions that an earlier run began and did not see end,
 // as soon as their pods are listed: what is left of a grace, or another kill.
 func (l *loop) takeUp(ctx context.Context, v *View) {
@@ -210,6 +226,22 @@ func (l *loop) takeUp(ctx context.Context, v *View) {
 	}
 	// What is not listed by the first complete list has gone.
 	l.unfinished = nil
+}
+
+// untouched returns the state with the victims of an earlier run as if they had
+// been ordered to go now, as long as they have not been taken up: until then
+// nobody is killing them, so they are not late.
+func untouched(s evict.State, unfinished map[string]bool, v *View) evict.State {
+	if v.Mode.dryRun || len(unfinished) == 0 {
+		return s
+	}
+	s = s.Clone()
+	for i := range s.Victims {
+		if victim := &s.Victims[i]; unfinished[victim.UID] && victim.Status == evict.Unsettled {
+			victim.Fell = v.Time
+		}
+	}
+	return s
 }
 
 // trackFutile keeps what was found futile until the state forgets it.
@@ -282,6 +314,22 @@ func (l *loop) softSince(s signal.Signal) (since time.Time) {
 		}
 	}
 	return since
+}
+
+// rest returns how long the loop may rest: as its pace is, but not so shortly
+// that it would do nothing else, nor so long that what is low is lost sight of. An
+// alarm that the reading did not confirm keeps it awake for a while: memory that
+// goes up and down about a threshold is below it again before another alarm says so.
+func rest(v *View, last lanes.Raise) time.Duration {
+	wait := pace(v)
+	if wait == calm && v.Time.Sub(last.Seen) < calm {
+		wait = settling
+	}
+	busy := mostBusy * v.Took
+	if wait < calm {
+		busy = min(busy, low)
+	}
+	return max(wait, busy)
 }
 
 // pace returns when to look again: soon while victims are on their way, now

@@ -91,7 +91,8 @@ func (r *reports) stepped(v *View) {
 	r.measure(v)
 	r.announce(v)
 	running := len(v.State.Timers) > 0 || len(v.State.Victims) > 0 || len(v.State.Conditions) > 0
-	if len(v.State.Victims) != r.victims || running && v.Time.Sub(r.saved) >= keepWhileWaiting {
+	ordered := len(v.Orders.Evict)+len(v.Orders.Harden) > 0
+	if ordered || len(v.State.Victims) != r.victims || running && v.Time.Sub(r.saved) >= keepWhileWaiting {
 		r.saved, r.victims = v.Time, len(v.State.Victims)
 		r.keeper.poke()
 	}

@@ -46,6 +46,9 @@ type WrongVictimError struct {
 	Cgroup string
 	PID    int
 	Holds  string
+	// Never tells that it holds a process that must outlive every kill, the
+	// runtime's own included. Else it is another container's.
+	Never bool
 }
 
 func (e *WrongVictimError) Error() string {
@@ -57,7 +60,7 @@ func (e *WrongVictimError) Error() string {
 func (g *Guard) check(c *Container, pids []int) error {
 	for _, pid := range pids {
 		if what, ok := g.Never[pid]; ok {
-			return &WrongVictimError{Cgroup: c.Cgroup, PID: pid, Holds: what}
+			return &WrongVictimError{Cgroup: c.Cgroup, PID: pid, Holds: what, Never: true}
 		}
 		if other, ok := g.Inits[pid]; ok && other != c.ID {
 			return &WrongVictimError{Cgroup: c.Cgroup, PID: pid, Holds: "container " + other}
@@ -110,6 +113,7 @@ type Actuator interface {
 	// Evict begins with an order and returns when what is urgent is done: for
 	// a hard one, when every process has been signalled.
 	Evict(ctx context.Context, job Job)
-	// Harden ends the grace of a pod that is being evicted softly.
-	Harden(ctx context.Context, uid string)
+	// Harden ends the grace of a pod that is being evicted softly: it kills what
+	// the job says is left of it, also where the soft eviction has ended.
+	Harden(ctx context.Context, job Job)
 }

@@ -280,19 +280,24 @@ func TestKillRefused(t *testing.T) {
 		container Container
 		guard     Guard
 		gone      bool
+		asked     []string // of the runtime
 	}{
-		"holds evictd's like":        {right, Guard{Never: map[int]string{first: "the shim of container c9"}}, false},
-		"holds a second container":   {right, Guard{Inits: map[int]string{first: "c2"}}, false},
-		"another cgroup of the name": {wrong, Guard{}, true},
+		"holds evictd's like":        {right, Guard{Never: map[int]string{first: "the shim of container c9"}}, false, nil},
+		"holds a second container":   {right, Guard{Inits: map[int]string{first: "c2"}}, false, []string{"container c1 0s", "sandbox s"}},
+		"another cgroup of the name": {wrong, Guard{}, true, []string{"container c1 0s", "sandbox s"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			job := hard(tc.container)
 			job.Guard = &tc.guard
 			for kind, actuate := range map[string]func(report func(Progress)){
 				"killer": func(report func(Progress)) {
-					k := NewKiller(p.hierarchy, "/proc", nil, report)
+					runtime := &stops{}
+					k := NewKiller(p.hierarchy, "/proc", runtime, report)
 					k.Evict(t.Context(), job)
 					k.Wait()
+					if !slices.Equal(runtime.calls, tc.asked) {
+						t.Errorf("runtime was asked %q; want %q", runtime.calls, tc.asked)
+					}
 				},
 				"dry run": func(report func(Progress)) { NewDryRun(p.hierarchy, report).Evict(t.Context(), job) },
 			} {
@@ -374,7 +379,8 @@ func TestSoftThenHardened(t *testing.T) {
 	if len(p.pids()) == 0 {
 		t.Fatal("a soft eviction killed by itself")
 	}
-	k.Harden(ctx, "u")
+	job.Order.Hard = true
+	k.Harden(ctx, job)
 	p.await("the pod is gone although the runtime hangs", func() bool { return slices.Contains(reports.stages(), LastGone) })
 	if pids := p.pids(); len(pids) > 0 {
 		t.Errorf("left in the cgroup: %v", pids)
@@ -384,7 +390,48 @@ func TestSoftThenHardened(t *testing.T) {
 	if got := reports.stages(); !slices.Contains(got, Hardened) {
 		t.Errorf("stages = %v; want Hardened among them", got)
 	}
-	k.Harden(ctx, "nobody") // a pod that is not being evicted
+}
+
+// A runtime that does not stop a pod softly does not save it from being killed.
+func TestHardenedAfterSoftFailed(t *testing.T) {
+	p := newPlace(t)
+	p.run("sleep 1000 & wait")
+	var reports heard
+	k := NewKiller(p.hierarchy, "/proc", &stops{err: errors.New("no")}, reports.take)
+	job := hard(p.container("c1"))
+	job.Order.Hard = false
+	k.Evict(t.Context(), job)
+	k.Wait()
+	if last := reports.last(); last.Stage != Refused {
+		t.Fatalf("last report = %+v; want it refused", last)
+	}
+	job.Order.Hard = true
+	k.Harden(t.Context(), job)
+	k.Wait()
+	if pids := p.pids(); len(pids) > 0 {
+		t.Errorf("left in the cgroup: %v", pids)
+	}
+}
+
+// A pid that was signalled once may come to name another process of the cgroup,
+// which has to die as well.
+func TestDrainSignalsReusedPIDs(t *testing.T) {
+	p := newPlace(t)
+	p.run("sleep 1000 & wait")
+	p.await("two processes run", func() bool { return len(p.pids()) == 2 })
+	v, err := open(p.hierarchy, p.container("c1"), &Guard{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer v.close()
+	for _, pid := range p.pids() {
+		v.signalled[pid] = true // those before them
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
+	defer cancel()
+	if err := v.drain(ctx, "/proc", func() {}); err != nil {
+		t.Errorf("drain() = %v; want the cgroup empty", err)
+	}
 }
 
 func TestSoftFails(t *testing.T) {
@@ -407,7 +454,7 @@ func TestDryRunTouchesNothing(t *testing.T) {
 	var reports heard
 	d := NewDryRun(p.hierarchy, reports.take)
 	d.Evict(t.Context(), hard(p.container("c1")))
-	d.Harden(t.Context(), "u")
+	d.Harden(t.Context(), hard(p.container("c1")))
 	if last := reports.last(); last.Stage != Finished || last.Processes != 2 || last.Err != nil {
 		t.Errorf("report = %+v; want two processes counted", last)
 	}

@@ -58,4 +58,4 @@ func (d *DryRun) look(c Container, g *Guard) (processes int, err error) {
 }
 
 // Harden implements Actuator. Nothing was begun, so nothing ends.
-func (d *DryRun) Harden(context.Context, string) {}
+func (d *DryRun) Harden(context.Context, Job) {}

@@ -27,7 +27,13 @@ const (
 	// mostHeld bounds the descriptors that are open at a time, mostSized the
 	// processes that are looked at before they are signalled.
 	mostHeld, mostSized = 512, 64
+	// longestDrain is how long an emptying cgroup is looked after. A pod that
+	// does not go is ordered to go again after a minute, and must not be looked
+	// after twice then.
+	longestDrain = 50 * time.Second
 )
+
+var errUndrained = errors.New("they do not die of SIGKILL")
 
 // victim is a container's cgroup on its way to being empty.
 type victim struct {
@@ -79,14 +85,19 @@ func (v *victim) kill(proc kernel.FS) error {
 			return nil
 		}
 		for chunk := range slices.Chunk(fresh, mostHeld) {
-			if err := v.signal(proc, chunk); err != nil {
-				return err
+			if err = v.signal(proc, chunk); err != nil {
+				break
 			}
 		}
 		if round == 0 {
-			if err := v.group.Kill(); err == nil || !errors.Is(err, kernel.ErrUnavailable) {
-				return err
+			// It needs no descriptor that is not open yet, so that it also helps
+			// where there is none left for the processes.
+			if killed := v.group.Kill(); killed == nil || !errors.Is(killed, kernel.ErrUnavailable) {
+				return killed
 			}
+		}
+		if err != nil {
+			return err
 		}
 	}
 	return nil
@@ -151,6 +162,8 @@ type sized struct {
 // forked and thawing what is frozen on the way, and calls first when the first
 // process has gone.
 func (v *victim) drain(ctx context.Context, proc kernel.FS, first func()) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, longestDrain, errUndrained)
+	defer cancel()
 	wait := firstLook
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
@@ -160,6 +173,11 @@ func (v *victim) drain(ctx context.Context, proc kernel.FS, first func()) error 
 			if err := v.group.Thaw(); err != nil && !errors.Is(err, cgroup.ErrGone) {
 				return fmt.Errorf("thaw %s: %w", v.container.Cgroup, err)
 			}
+		}
+		if wait == slowestLook {
+			// What is still here has had time to go: one of the pids may have been
+			// given to another that was forked meanwhile.
+			clear(v.signalled)
 		}
 		if err := v.kill(proc); err != nil && !errors.Is(err, cgroup.ErrGone) {
 			return err
@@ -172,7 +190,7 @@ func (v *victim) drain(ctx context.Context, proc kernel.FS, first func()) error 
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("%s still holds %d processes: %w", v.container.Cgroup, len(v.procs), ctx.Err())
+			return fmt.Errorf("%s still holds %d processes: %w", v.container.Cgroup, len(v.procs), context.Cause(ctx))
 		case <-timer.C:
 		}
 		wait = min(2*wait, slowestLook)
@@ -194,8 +212,8 @@ func (v *victim) exited() bool {
 
 // reap tears down the memory of the largest processes besides the kernel,
 // which matters where they get little CPU.
-func (v *victim) reap() {
-	for _, p := range v.largest {
+func reap(largest []*process.Process) {
+	for _, p := range largest {
 		for range reapTries {
 			err := p.Release()
 			if !errors.Is(err, unix.EAGAIN) {

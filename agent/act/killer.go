@@ -21,20 +21,16 @@ type Killer struct {
 
 	work sync.WaitGroup
 	mu   sync.Mutex
-	soft map[string]*softly // by UID
-}
-
-// softly is a pod whose grace period runs.
-type softly struct {
-	job    Job
-	cancel context.CancelFunc // of the request to stop
+	// soft holds, by UID, how the request to stop a pod is given up whose grace
+	// period runs.
+	soft map[string]context.CancelFunc
 }
 
 // NewKiller returns a Killer that finds cgroups in h and processes in proc. Its
 // report is called from several goroutines and must not block. runtime may be
 // nil where none is declared: only proven cgroups can be killed then.
 func NewKiller(h *cgroup.Hierarchy, proc kernel.FS, runtime Runtime, report func(Progress)) *Killer {
-	return &Killer{hierarchy: h, proc: proc, runtime: runtime, report: report, soft: map[string]*softly{}}
+	return &Killer{hierarchy: h, proc: proc, runtime: runtime, report: report, soft: map[string]context.CancelFunc{}}
 }
 
 // Wait returns when all that was begun has ended. It must not run beside Evict.
@@ -50,17 +46,19 @@ func (k *Killer) Evict(ctx context.Context, job Job) {
 }
 
 // Harden implements Actuator.
-func (k *Killer) Harden(ctx context.Context, uid string) {
+func (k *Killer) Harden(ctx context.Context, job Job) {
+	uid := job.Order.UID
 	k.mu.Lock()
-	s := k.soft[uid]
+	cancel := k.soft[uid]
 	delete(k.soft, uid)
 	k.mu.Unlock()
-	if s == nil {
-		return // it has stopped meanwhile
-	}
 	k.tell(uid, Hardened, 0, nil)
-	k.kill(ctx, s.job)
-	s.cancel()
+	// A runtime that refused to stop the pod has ended the soft eviction, and
+	// the pod runs: so it is killed in any case.
+	k.kill(ctx, job)
+	if cancel != nil {
+		cancel()
+	}
 }
 
 func (k *Killer) tell(uid string, stage Stage, processes int, err error) {
@@ -73,7 +71,8 @@ func (k *Killer) kill(ctx context.Context, job Job) {
 	uid := job.Order.UID
 	var victims []*victim
 	var errs []error
-	signalled := 0
+	signalled, gone := 0, 0
+	untouchable := map[string]bool{} // containers, by ID
 	for _, c := range job.Containers {
 		if c.Cgroup == "" {
 			continue
@@ -86,8 +85,12 @@ func (k *Killer) kill(ctx context.Context, job Job) {
 		}
 		switch {
 		case errors.Is(err, cgroup.ErrGone):
+			gone++
 		case err != nil:
 			errs = append(errs, err)
+			if wrong := (*WrongVictimError)(nil); errors.As(err, &wrong) && wrong.Never {
+				untouchable[c.ID] = true
+			}
 		default:
 			signalled += len(v.signalled)
 			victims = append(victims, v)
@@ -96,9 +99,11 @@ func (k *Killer) kill(ctx context.Context, job Job) {
 	k.tell(uid, Signalled, signalled, nil)
 	k.work.Go(func() {
 		for _, v := range victims {
-			v.reap()
+			// Nobody waits for it: it waits for the victim's memory map, which a
+			// thread that hangs in the kernel may hold for ever.
+			go reap(slices.Clone(v.largest))
 		}
-		errs = append(errs, k.finish(ctx, job, victims)...)
+		errs = append(errs, k.finish(ctx, job, victims, gone, untouchable)...)
 		for _, v := range victims {
 			v.close()
 		}
@@ -112,8 +117,10 @@ func (k *Killer) kill(ctx context.Context, job Job) {
 }
 
 // finish waits for the killed cgroups to empty while the runtime is told. What
-// could not be killed directly the runtime kills.
-func (k *Killer) finish(ctx context.Context, job Job, victims []*victim) []error {
+// could not be killed directly the runtime kills; gone counts what needed
+// neither. The untouchable hold what must live: the runtime must not kill them
+// either, nor the sandbox with them.
+func (k *Killer) finish(ctx context.Context, job Job, victims []*victim, gone int, untouchable map[string]bool) []error {
 	uid := job.Order.UID
 	var once sync.Once
 	first := func() { once.Do(func() { k.tell(uid, FirstGone, 0, nil) }) }
@@ -124,7 +131,9 @@ func (k *Killer) finish(ctx context.Context, job Job, victims []*victim) []error
 	}
 	stopped := make([]error, len(job.Containers))
 	for i, c := range job.Containers {
-		stops.Go(func() { stopped[i] = k.stopContainer(ctx, c, 0) })
+		if !untouchable[c.ID] {
+			stops.Go(func() { stopped[i] = k.stopContainer(ctx, c, 0) })
+		}
 	}
 	last := func() {
 		first()
@@ -132,11 +141,14 @@ func (k *Killer) finish(ctx context.Context, job Job, victims []*victim) []error
 	}
 	drains.Wait()
 	emptied := errors.Join(drained...) == nil
-	direct := len(victims) == len(job.Containers)
+	direct := len(victims)+gone == len(job.Containers)
 	if direct && emptied {
 		last()
 	}
 	stops.Wait()
+	if len(untouchable) > 0 {
+		return append(drained, stopped...)
+	}
 	// What was not killed directly is gone when the runtime says so.
 	if !direct && emptied && k.runtime != nil && errors.Join(stopped...) == nil {
 		last()
@@ -174,7 +186,7 @@ func (k *Killer) stop(ctx context.Context, job Job) {
 	uid := job.Order.UID
 	stopping, cancel := context.WithCancel(ctx)
 	k.mu.Lock()
-	k.soft[uid] = &softly{job: job, cancel: cancel}
+	k.soft[uid] = cancel
 	k.mu.Unlock()
 	k.tell(uid, Signalled, 0, nil)
 	k.work.Go(func() {

@@ -12,6 +12,8 @@ import (
 const (
 	shortest = 10 * time.Millisecond
 	longest  = time.Second
+	// unseen is the longest while a signal can't be read.
+	unseen = 100 * time.Millisecond
 )
 
 // The rate, in bytes a second, at which memory may fill: the first guess for
@@ -162,13 +164,20 @@ func (w *watch) period(o *signal.Observations, marks []signal.Threshold) time.Du
 			continue
 		}
 		if r.Status == signal.Unreadable {
-			continue // the others go on; this one is read again with them
+			// Nobody knows how near the mark is.
+			wait = min(wait, unseen)
+			continue
 		}
 		headroom := r.Available - t.Value.Amount(r.Capacity)
-		if headroom < 0 {
+		if headroom < 0 && !t.Hard() {
 			// Below already: whoever acts on it looks again by itself. What
-			// matters is the next mark.
+			// matters is the hard mark.
 			continue
+		}
+		if headroom < 0 {
+			// It must be seen above before it can be seen to fall again, which the
+			// next hog may bring about right after the kill.
+			return shortest
 		}
 		seconds := float64(headroom) / (2 * w.rate)
 		wait = min(wait, time.Duration(seconds*float64(time.Second)))

@@ -46,9 +46,9 @@ func TestPeriod(t *testing.T) {
 		{"a slow node may sleep longer", observed(4 * gib), gib, time.Second},
 		{"close", observed(2*gib + 1<<20), 6 * gib, shortest},
 		{"below the soft, above the hard mark", observed(gib + gib/2), 6 * gib, time.Second / 24},
-		{"below both: whoever acts looks by itself", observed(gib / 2), 6 * gib, time.Second},
+		{"below both: to see when it is above again", observed(gib / 2), 6 * gib, shortest},
 		{"not observed", signal.Observations{}, 6 * gib, time.Second},
-		{"unreadable", unreadable, 6 * gib, time.Second},
+		{"unreadable", unreadable, 6 * gib, unseen},
 	} {
 		w := watch{rate: tc.rate}
 		if got := w.period(&tc.o, marks); got.Round(time.Microsecond) != tc.want.Round(time.Microsecond) {
@@ -104,6 +104,39 @@ func TestLearn(t *testing.T) {
 	if w.rate != slowestFill {
 		t.Errorf("rate after a long calm = %v; want %v", w.rate, float64(slowestFill))
 	}
+}
+
+// A second hog may follow the first at once: the lane has to see that memory was
+// back above the mark in between.
+func TestPollRaisesAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		start := time.Now()
+		p := NewPoll(func(now time.Time, o *signal.Observations) {
+			available := int64(gib + 1<<20)
+			// Below from 2.0 s to 2.2 s, and from 2.3 s on.
+			if at := now.Sub(start); at > 2*time.Second && at < 2200*time.Millisecond || at > 2300*time.Millisecond {
+				available = gib / 2
+			}
+			*o = observed(available)
+			o[signal.MemoryAvailable].Time = now
+		}, 2)
+		p.Arm(thresholds(t, map[string]time.Duration{"1Gi": 0}))
+		alarms := make(chan Raise, 1)
+		ctx, cancel := context.WithCancel(t.Context())
+		go p.Run(ctx, alarms)
+		<-alarms
+		var again Raise
+		select {
+		case again = <-alarms:
+		case <-time.After(10 * time.Second):
+			t.Error("no second alarm")
+		}
+		if above := again.LastAbove.Sub(start); above < 2200*time.Millisecond || above > 2300*time.Millisecond {
+			t.Errorf("second alarm: last above at %v; want between the two hogs", above)
+		}
+		cancel()
+		synctest.Wait()
+	})
 }
 
 // A lane that falls from far above reads often enough to raise soon after the
