@@ -125,17 +125,67 @@ func (l *loop) step(ctx context.Context, now time.Time) *View {
 	v.Mode = l.decideMode(&v.Snapshot)
 	l.state = untouched(l.state, l.unfinished, v)
 
+	before := l.state
 	in := evict.Inputs{
-		Policy: l.policy, Observations: v.Observations, Pods: v.Snapshot.Pods, Unlisted: v.Snapshot.Listed.IsZero(), Outcomes: l.outcomes,
+		Policy: l.policy, Observations: v.Observations, Pods: v.Snapshot.Pods, Unlisted: v.Snapshot.Listed.IsZero() && len(v.Snapshot.Pods) == 0, Outcomes: l.outcomes,
 		Measured: true, DryRun: v.Mode.dryRun, ReclaimStalled: l.stalls.check(now),
 	}
-	l.state, v.Orders = evict.Step(l.state, in, now)
+	l.state, v.Orders = evict.Step(before, in, now)
+	if l.newcomer(ctx, v) {
+		// The ranking lacked somebody: decide again, as if nothing had been
+		// decided yet.
+		now = time.Now()
+		v.Time = now
+		v.Snapshot = l.inventory.Measure(now)
+		v.Node = l.memory.Read(now, &v.Observations)
+		in.Pods, in.Observations = v.Snapshot.Pods, v.Observations
+		l.state, v.Orders = evict.Step(before, in, now)
+	}
 	l.outcomes = nil
 	v.State = l.state
 	v.Futile = l.trackFutile(v)
 	l.trackCrossings(v)
 	l.act(ctx, v)
 	return v
+}
+
+const (
+	// stranger is how much memory the pods' cgroup may hold beyond the known pods
+	// before somebody is missing from the list, and lookForStranger how long the
+	// list is waited for then.
+	stranger, lookForStranger = 64 << 20, 100 * time.Millisecond
+)
+
+// newcomer reports whether a pod is about to be evicted for the memory of one
+// that is not listed yet, and the list has been brought up to date since. Where
+// the known pods explain what all pods use it costs nothing.
+func (l *loop) newcomer(ctx context.Context, v *View) bool {
+	forMemory := func(o evict.Order) bool {
+		s, ok := signal.Parse(o.Cause)
+		return ok && s.IsMemory()
+	}
+	if !slices.ContainsFunc(v.Orders.Evict, forMemory) {
+		return false
+	}
+	unknown := v.Node.Kubepods
+	for i := range v.Snapshot.Pods {
+		unknown -= v.Snapshot.Pods[i].Usage.Memory
+	}
+	if unknown < stranger {
+		return false
+	}
+	listed := l.inventory.Changed()
+	l.inventory.Refresh()
+	timeout := time.NewTimer(lookForStranger)
+	defer timeout.Stop()
+	select {
+	case <-ctx.Done():
+		return false
+	case <-timeout.C:
+		return false
+	case <-listed:
+		return true
+	}
 }
 
 func (l *loop) decideMode(s *pods.Snapshot) mode {
@@ -178,13 +228,14 @@ func (l *loop) act(ctx context.Context, v *View) {
 		// The record is there before the actuator's reports can come.
 		l.records.add(rec)
 		actuator.Evict(ctx, job(order, &v.Snapshot, guard))
+		l.observer.ordered(rec)
+	}
+	for _, order := range hardFirst {
 		if order.Futile {
 			// Who else holds the memory takes a walk of the tree to find: after
-			// the kill.
-			rec.Outside = l.inventory.Outside(5)
-			l.records.outside(order.UID, rec.Outside)
+			// every kill.
+			l.records.outside(order.UID, l.inventory.Outside(5))
 		}
-		l.observer.ordered(rec)
 	}
 	if v.Orders.Reclaim != nil {
 		// Nothing here observes a disk, so this is not reached until it does.
@@ -192,17 +243,15 @@ func (l *loop) act(ctx context.Context, v *View) {
 	}
 }
 
-// harden ends graces. A pod of an earlier run that is not listed yet is killed
-// when it is taken up.
+// harden ends graces. A pod of an earlier run is killed when it is taken up.
 func (l *loop) harden(ctx context.Context, v *View, actuator act.Actuator) {
 	if len(v.Orders.Harden) == 0 {
 		return
 	}
 	guard := guardOf(l.inventory.Guard())
 	for _, uid := range v.Orders.Harden {
-		if _, listed := v.Snapshot.Handles[uid]; listed {
+		if _, listed := v.Snapshot.Handles[uid]; listed && !l.unfinished[uid] {
 			actuator.Harden(ctx, job(evict.Order{UID: uid, Hard: true}, &v.Snapshot, guard))
-			delete(l.unfinished, uid)
 		}
 		l.observer.hardened(uid)
 	}

@@ -140,7 +140,7 @@ func (r *reports) announce(v *View) {
 	if len(futile) > 0 && changed(&r.futile, fmt.Sprint(futile)) {
 		for _, f := range v.Orders.Futile {
 			r.log.Error("evicting pods can't relieve the signal", "signal", f.Signal.String(), "deficit", f.Deficit,
-				"coverage", f.Coverage, "largest_outside", r.inventory.Outside(5))
+				"coverage", f.Coverage)
 		}
 	}
 	if len(v.Orders.Met) == 0 {

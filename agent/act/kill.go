@@ -42,6 +42,7 @@ type victim struct {
 	group     *cgroup.Cgroup
 	procs     []int // as read last
 	signalled map[int]bool
+	began     time.Time // when the first was signalled
 	largest   []*process.Process
 }
 
@@ -143,6 +144,9 @@ func (v *victim) signal(proc kernel.FS, pids []int) error {
 				continue
 			}
 			return fmt.Errorf("kill process %d of %s: %w", h.PID(), v.container.Cgroup, err)
+		}
+		if v.began.IsZero() {
+			v.began = time.Now()
 		}
 		v.signalled[h.PID()] = true
 		if len(v.largest) < reaped {

@@ -62,7 +62,11 @@ func (k *Killer) Harden(ctx context.Context, job Job) {
 }
 
 func (k *Killer) tell(uid string, stage Stage, processes int, err error) {
-	k.report(Progress{UID: uid, Stage: stage, Time: time.Now(), Processes: processes, Err: err})
+	k.tellAt(time.Now(), uid, stage, processes, err)
+}
+
+func (k *Killer) tellAt(when time.Time, uid string, stage Stage, processes int, err error) {
+	k.report(Progress{UID: uid, Stage: stage, Time: when, Processes: processes, Err: err})
 }
 
 // kill signals all that can be killed directly, and leaves the rest to a
@@ -96,7 +100,7 @@ func (k *Killer) kill(ctx context.Context, job Job) {
 			victims = append(victims, v)
 		}
 	}
-	k.tell(uid, Signalled, signalled, nil)
+	k.tellAt(firstSignal(victims), uid, Signalled, signalled, nil)
 	k.work.Go(func() {
 		for _, v := range victims {
 			// Nobody waits for it: it waits for the victim's memory map, which a
@@ -114,6 +118,21 @@ func (k *Killer) kill(ctx context.Context, job Job) {
 		}
 		k.tell(uid, stage, signalled, err)
 	})
+}
+
+// firstSignal returns when the first process was signalled, which is some time
+// before the last one was; now, where none was.
+func firstSignal(victims []*victim) time.Time {
+	var first time.Time
+	for _, v := range victims {
+		if !v.began.IsZero() && (first.IsZero() || v.began.Before(first)) {
+			first = v.began
+		}
+	}
+	if first.IsZero() {
+		return time.Now()
+	}
+	return first
 }
 
 // finish waits for the killed cgroups to empty while the runtime is told. What

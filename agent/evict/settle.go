@@ -15,6 +15,10 @@ const (
 	// enoughReturned is the share, in tenths, of what was expected of a victim
 	// with which it is settled.
 	enoughReturned = 8
+	// A victim makes progress when it has let go of a twentieth of what is
+	// expected, or of that many bytes where that is less: a trickle must not keep
+	// the next one waiting.
+	progressShare, progressBytes = 20, 16 << 20
 	// poorRun is how many victims in a row may return less than half.
 	poorRun = 3
 	// mostStuck is how many stuck victims make a signal futile.
@@ -22,8 +26,8 @@ const (
 	// failedFor is how long a pod is left alone whose eviction could not be
 	// carried out.
 	failedFor = 10 * time.Second
-	// stuckFor is how long a pod is left alone that did not go, before it may
-	// be ordered to go again.
+	// stuckFor is how long a pod is left alone that did not go, or not quite,
+	// before it may be ordered to go again.
 	stuckFor = time.Minute
 )
 
@@ -95,7 +99,8 @@ func (d *decision) follow() {
 			return true
 		}
 		return v.Status == Failed && d.now.Sub(v.Fell) >= failedFor ||
-			v.Status == Stuck && d.now.Sub(v.Fell) >= stuckFor
+			v.Status == Stuck && d.now.Sub(v.Fell) >= stuckFor ||
+			v.Status == Settled && d.in.Measured && d.now.Sub(v.Fell) >= stuckFor && d.now.Sub(v.Due) >= stuckFor
 	})
 	for i := range d.Victims {
 		d.progress(&d.Victims[i])
@@ -133,18 +138,21 @@ func (d *decision) left(v *Victim) {
 // progress settles a victim that has brought enough or was waited for long
 // enough.
 func (d *decision) progress(v *Victim) {
-	if v.Status != Unsettled {
+	if v.Status != Unsettled && v.Status != Settled {
 		return
 	}
 	if pod := d.pod(v.UID); d.in.Measured && pod.HasStats {
-		if held := pod.expected(signal.MemoryAvailable, d.policy.Layout); held < v.Lowest {
+		held := pod.expected(signal.MemoryAvailable, d.policy.Layout)
+		if v.Lowest-held >= min(progressBytes, max(1, v.Expected/progressShare)) {
 			v.Lowest, v.Fell = held, d.now
 		}
-		if v.Expected > 0 && v.Lowest*10 <= v.Expected*(10-enoughReturned) {
+		if v.Status == Unsettled && v.Expected > 0 && held*10 <= v.Expected*(10-enoughReturned) {
 			v.Status = Settled
 			d.returned(group(v.Signal.Signal), false)
-			return
 		}
+	}
+	if v.Status == Settled {
+		return
 	}
 	from := v.Due
 	if v.Fell.After(from) {

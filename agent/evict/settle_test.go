@@ -226,8 +226,50 @@ func TestSettledByWhatCameBack(t *testing.T) {
 		t.Errorf("80%% back: %s; want %s", got, Settled)
 	}
 	wantVictims(t, "others took it", o, "b")
-	if got := o.Evict[0].Deficit; got != 500*mi {
-		t.Errorf("deficit = %d; want %d: what is left of a no longer counts", got, 500*mi)
+	if got := o.Evict[0].Deficit; got != 300*mi {
+		t.Errorf("deficit = %d; want %d: what is left of a still comes", got, 300*mi)
+	}
+}
+
+// A victim of which 80 % is back goes on falling: what is left of it is not
+// taken from somebody else.
+func TestSettledStillFalls(t *testing.T) {
+	l := shortOf(t, 950*mi, 1000*mi, 1000*mi)
+	l.in.Measured = true
+	wantVictims(t, "0s", l.step(0), "a")
+	l.measured("a", 200*mi)
+	l.observe(signal.MemoryAvailable, 10*gi-150*mi)
+	wantVictims(t, "80% back", l.step(100*time.Millisecond))
+	wantVictims(t, "it stands still", l.step(1099*time.Millisecond))
+	wantVictims(t, "for the settle timeout", l.step(1100*time.Millisecond), "b")
+}
+
+// A trickle is no progress: the next one must not wait for it.
+func TestTrickleIsNoProgress(t *testing.T) {
+	l := shortOf(t, 500*mi, 1000*mi, 1000*mi)
+	l.in.Measured = true
+	wantVictims(t, "0s", l.step(0), "a")
+	l.measured("a", 999*mi)
+	wantVictims(t, "1 MiB back", l.step(900*time.Millisecond))
+	l.measured("a", 998*mi)
+	o := l.step(time.Second)
+	if got := l.status("a"); got != Stuck {
+		t.Errorf("2 MiB back in a second: %s; want %s", got, Stuck)
+	}
+	wantVictims(t, "1s", o, "b")
+}
+
+// What could not be stopped softly is killed when a hard threshold is met, and
+// nobody else is killed for it.
+func TestHardenAfterFailedStop(t *testing.T) {
+	for _, status := range []VictimStatus{Failed, Stuck} {
+		state, in := restarted(t, status)
+		state.Victims[0].Soft = true
+		in.Pods = []Pod{aPod("hog", using(2*gi)), aPod("next", using(gi))}
+		_, orders := Step(state, in, begin.Add(time.Second))
+		if len(orders.Harden) != 1 || orders.Harden[0] != "hog" || len(orders.Evict) != 0 {
+			t.Errorf("%s: hardened %v, evictions %v; want the hog killed and nobody else", status, orders.Harden, orders.Evict)
+		}
 	}
 }
 
@@ -249,10 +291,10 @@ func TestFallingIsProgress(t *testing.T) {
 	l.in.Measured = true
 	l.step(0)
 	for i := range 10 {
-		l.measured("a", int64(999-i)*mi)
+		l.measured("a", int64(980-20*i)*mi)
 		l.step(time.Duration(i+1) * 900 * time.Millisecond)
 		if got := l.status("a"); got != Unsettled {
-			t.Fatalf("%d MiB back: %s; want %s", i+1, got, Unsettled)
+			t.Fatalf("%d MiB back: %s; want %s", 20*(i+1), got, Unsettled)
 		}
 	}
 	l.measured("a", 999*mi) // more again is no progress

@@ -66,7 +66,7 @@ func (d *decision) evaluate() {
 			timer.Since = previous.Since
 		}
 		grace := t.Grace
-		cached := t.Hard() && o.Cache > 0 && o.Available+o.Cache >= mark && !d.in.ReclaimStalled
+		cached := t.Hard() && (previous == nil || !previous.Past) && o.Cache > 0 && o.Available+o.Cache >= mark && !d.in.ReclaimStalled
 		if cached {
 			grace = cacheHold
 		}
@@ -115,10 +115,19 @@ func (d *decision) harden() {
 		}
 		for j := range d.Victims {
 			v := &d.Victims[j]
-			if v.Soft && v.Status == Unsettled && group(v.Signal.Signal) == group(t.Signal) {
-				v.Soft, v.Due, v.Fell = false, d.now, d.now
-				d.out.Harden = append(d.out.Harden, v.UID)
+			if !v.Soft || group(v.Signal.Signal) != group(t.Signal) {
+				continue
 			}
+			switch v.Status {
+			case Failed, Stuck: // what could not be stopped can be killed
+				v.Status = Unsettled
+			case Settled:
+				if !d.in.Measured {
+					continue // it is believed to have gone
+				}
+			}
+			v.Soft, v.Due, v.Fell = false, d.now, d.now
+			d.out.Harden = append(d.out.Harden, v.UID)
 		}
 	}
 }
@@ -242,11 +251,13 @@ func shortfall(target, available int64) int64 {
 	return target - available
 }
 
-// underway sums what the unsettled victims are still expected to bring.
+// underway sums what victims on their way are still expected to bring: those
+// that are unsettled, and of the settled those that go on falling.
 func (d *decision) underway(s signal.Signal) (sum int64) {
 	for i := range d.Victims {
 		v := &d.Victims[i]
-		if v.Status != Unsettled {
+		falling := v.Status == Settled && d.in.Measured && d.now.Sub(v.Fell) < d.policy.SettleTimeout
+		if v.Status != Unsettled && !falling {
 			continue
 		}
 		if pod := d.pod(v.UID); pod != nil {

@@ -39,6 +39,9 @@ type Memory struct {
 // NodeMemory is a reading of the node's memory, in bytes.
 type NodeMemory struct {
 	Total, Hugetlb uint64
+	// Kubepods is the working set of all pods together; 0 where no cgroup holds
+	// them.
+	Kubepods int64
 	// Unaccounted is what is neither free nor anonymous, file cache or huge
 	// pages: the kernel's own, page tables, network buffers. No signal sees it.
 	Unaccounted int64
@@ -80,14 +83,16 @@ func (m *Memory) Read(now time.Time, into *signal.Observations) NodeMemory {
 	var info meminfo.Info
 	if err := m.meminfo.Read(&info); err != nil {
 		into[signal.MemoryAvailable] = unreadable(now, err)
-		into[signal.AllocatableMemoryAvailable] = m.readKubepods(now)
-		return NodeMemory{}
+		pods, used := m.readKubepods(now)
+		into[signal.AllocatableMemoryAvailable] = pods
+		return NodeMemory{Kubepods: used}
 	}
 	into[signal.MemoryAvailable] = m.readNode(now, &info)
-	into[signal.AllocatableMemoryAvailable] = m.readKubepods(now)
+	pods, used := m.readKubepods(now)
+	into[signal.AllocatableMemoryAvailable] = pods
 	fileAndAnon := info.FileAndAnon()
 	return NodeMemory{
-		Total: info.MemTotal, Hugetlb: info.Hugetlb,
+		Total: info.MemTotal, Hugetlb: info.Hugetlb, Kubepods: used,
 		Unaccounted: int64(info.MemTotal) - int64(info.MemFree) - int64(fileAndAnon) - int64(info.Hugetlb),
 	}
 }
@@ -116,12 +121,12 @@ func (m *Memory) observation(now time.Time, capacity int64, used *cgroup.Memory)
 	return o
 }
 
-// readKubepods is the limit of the kubepods cgroup less its working set. A
-// node without the cgroup, or without a limit on it, has no such signal.
-func (m *Memory) readKubepods(now time.Time) signal.Observation {
+// readKubepods is the limit of the kubepods cgroup less its working set, and
+// that. A node without the cgroup, or without a limit on it, has no such signal.
+func (m *Memory) readKubepods(now time.Time) (o signal.Observation, workingSet int64) {
 	if m.kubepods == nil {
 		if now.Sub(m.looked) < lookAgain && !m.looked.IsZero() {
-			return signal.Observation{}
+			return signal.Observation{}, 0
 		}
 		m.looked = now
 		found, ok, err := m.o.Hierarchy.Kubepods(m.o.CgroupRoot)
@@ -129,10 +134,10 @@ func (m *Memory) readKubepods(now time.Time) signal.Observation {
 			m.kubepods, err = m.o.Hierarchy.Open(found.Path)
 		}
 		if err != nil && !errors.Is(err, cgroup.ErrGone) {
-			return unreadable(now, fmt.Errorf("open kubepods: %w", err))
+			return unreadable(now, fmt.Errorf("open kubepods: %w", err)), 0
 		}
 		if m.kubepods == nil {
-			return signal.Observation{}
+			return signal.Observation{}, 0
 		}
 	}
 	var used cgroup.Memory
@@ -140,14 +145,14 @@ func (m *Memory) readKubepods(now time.Time) signal.Observation {
 		m.kubepods.Close()
 		m.kubepods = nil
 		if errors.Is(err, cgroup.ErrGone) {
-			return signal.Observation{}
+			return signal.Observation{}, 0
 		}
-		return unreadable(now, fmt.Errorf("read kubepods' memory: %w", err))
+		return unreadable(now, fmt.Errorf("read kubepods' memory: %w", err)), 0
 	}
 	if !used.Limited {
-		return signal.Observation{}
+		return signal.Observation{}, int64(used.WorkingSet)
 	}
-	return m.observation(now, int64(used.Limit), &used)
+	return m.observation(now, int64(used.Limit), &used), int64(used.WorkingSet)
 }
 
 func unreadable(now time.Time, err error) signal.Observation {

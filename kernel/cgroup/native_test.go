@@ -131,7 +131,7 @@ const held = 32 << 20
 // TestHold is no test: it is what a test runs to have a process that holds memory.
 func TestHold(t *testing.T) {
 	if os.Getenv("EVICTD_TEST_HOLD") == "" {
-		t.Skip("needs to be run by another test")
+		return // it is the body of a process that other tests run
 	}
 	in := bufio.NewReader(os.Stdin)
 	if _, err := in.ReadString('\n'); err != nil { // it is in its cgroup

@@ -1,0 +1,85 @@
+package native_test
+
+import (
+	"fmt"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/evictd/evictd/agent/evict"
+)
+
+// plausible checks what every record of a pod that was killed for memory must show, whatever the case.
+func plausible(t *testing.T, rec *evict.Record, p *pod) {
+	t.Helper()
+	check := func(ok bool, what string, args ...any) {
+		t.Helper()
+		if !ok {
+			t.Errorf("record of %s: %s", p.Name, fmt.Sprintf(what, args...))
+		}
+	}
+	check(rec.Pod == p.key() && rec.UID == p.UID, "pod %s, uid %s; want %s, %s", rec.Pod, rec.UID, p.key(), p.UID)
+	check(rec.Reason == evict.ReasonEvicted && rec.DisruptionTarget, "reason %q, disruption target %t; want Evicted, true", rec.Reason, rec.DisruptionTarget)
+	check(strings.HasPrefix(rec.Message, "The node was low on resource: memory. Threshold quantity: "), "message %q", rec.Message)
+	check(slices.Contains([]string{"poll", "step"}, rec.Lane), "lane %q", rec.Lane)
+	check(rec.Confirm != "", "it does not say what confirmed the crossing")
+	check(rec.RankingAge >= 0 && rec.RankingAge < time.Second, "ranking age %v", rec.RankingAge)
+	check(rec.Available < rec.Threshold, "available %d, threshold %d; want less", rec.Available, rec.Threshold)
+	check(rec.Deficit > 0, "deficit %d", rec.Deficit)
+	if rec.Hard {
+		check(rec.Overshoot >= rec.Threshold-rec.Available, "overshoot %d; want at least %d", rec.Overshoot, rec.Threshold-rec.Available)
+		check(!rec.LastAbove.IsZero() && !rec.CrossingSeen.IsZero(), "last above %v, crossing seen %v", rec.LastAbove, rec.CrossingSeen)
+	}
+	if first := rec.Candidates; len(first) == 0 || len(first) > 10 {
+		t.Errorf("record of %s: %d candidates; want 1 to 10", p.Name, len(first))
+	} else {
+		check(slices.ContainsFunc(first, func(r evict.Ranked) bool { return r.UID == p.UID }), "it is not among the candidates %+v", first)
+	}
+	plausibleTimes(t, rec, p)
+}
+
+// plausibleTimes checks that what is known of a record's times is in order.
+func plausibleTimes(t *testing.T, rec *evict.Record, p *pod) {
+	t.Helper()
+	now := time.Now()
+	before, name := time.Time{}, ""
+	for _, at := range []struct {
+		name string
+		time time.Time
+	}{
+		{"last above", rec.LastAbove}, {"crossing seen", rec.CrossingSeen}, {"decided", rec.Decided},
+		{"signal sent", rec.SignalSent}, {"first gone", rec.FirstGone}, {"last gone", rec.LastGone}, {"now", now},
+	} {
+		if at.time.IsZero() {
+			continue
+		}
+		if at.time.Before(before) {
+			t.Errorf("record of %s: %s is %v before %s", p.Name, at.name, before.Sub(at.time), name)
+		}
+		before, name = at.time, at.name
+	}
+}
+
+// killed checks the record of a pod that was killed at once.
+func killed(t *testing.T, rec *evict.Record, p *pod) {
+	t.Helper()
+	plausible(t, rec, p)
+	if rec.Result != evict.ResultKilled || rec.Error != "" || !rec.Hard || rec.DryRun {
+		t.Errorf("record of %s: result %s, error %q, hard %t, dry run %t; want killed, none, true, false", p.Name, rec.Result, rec.Error, rec.Hard, rec.DryRun)
+	}
+	if rec.SignalSent.IsZero() || rec.FirstGone.IsZero() || rec.LastGone.IsZero() {
+		t.Errorf("record of %s: signal sent %v, first gone %v, last gone %v; want all known", p.Name, rec.SignalSent, rec.FirstGone, rec.LastGone)
+	}
+	if rec.Processes < 1 {
+		t.Errorf("record of %s: %d processes; want at least 1", p.Name, rec.Processes)
+	}
+}
+
+// ranksFirst checks that the record names the pod as the first of the ranking, and evicting it as of use.
+func ranksFirst(t *testing.T, rec *evict.Record, p *pod) {
+	t.Helper()
+	if len(rec.Candidates) == 0 || rec.Candidates[0].UID != p.UID || rec.Futile {
+		t.Errorf("record of %s: candidates %+v, futile %t; want it first, false", p.Name, rec.Candidates, rec.Futile)
+	}
+}

@@ -1,0 +1,237 @@
+package native_test
+
+import (
+	"encoding/json"
+	"errors"
+	"io/fs"
+	"net"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+
+	"github.com/evictd/evictd/agent/control"
+	"github.com/evictd/evictd/agent/evict"
+	"github.com/evictd/evictd/agent/signal"
+	"github.com/evictd/evictd/tests/node"
+)
+
+// TestDryRun: nothing is touched, and a pod is named once as long as the pressure lasts.
+func TestDryRun(t *testing.T) {
+	n := startNode(t, gibibyte)
+	other := runPod(t, n, node.PodSpec{Name: "other", Containers: one(holding(64 * mebibyte))}).uses(64 * mebibyte)
+	hog := runPod(t, n, node.PodSpec{Name: "hog", Containers: one(growing(560 * mebibyte))})
+	before := processes(t, n.Kubepods())
+	d := startDaemon(t, n, below("512Mi")+"\ndryRun: true", other, hog)
+	hog.press()
+	rec := d.ended(hog)
+	plausible(t, &rec, hog)
+	ranksFirst(t, &rec, hog)
+	if !rec.DryRun || rec.Result != evict.ResultDryRun || rec.Processes != 1 || rec.Freed != 0 || rec.Error != "" {
+		t.Errorf("record of the hog: dry run %t, result %s, %d processes, freed %d, error %q; want true, dry-run, 1, 0, none",
+			rec.DryRun, rec.Result, rec.Processes, rec.Freed, rec.Error)
+	}
+	hog.uses(560 * mebibyte)
+	s := d.looks(4)
+	if why := strings.Join(s.Mode.Why, "; "); !s.Mode.DryRun || !strings.Contains(why, "dryRun: true") {
+		t.Errorf("mode = dry run %t, because %q; want it because of the configuration", s.Mode.DryRun, why)
+	}
+	d.victims(hog)
+	mustLive(t, other, hog)
+	if diff := cmp.Diff(before, processes(t, n.Kubepods())); diff != "" {
+		t.Errorf("processes of the pods (-before +after):\n%s", diff)
+	}
+}
+
+// TestReload: SIGHUP takes a configuration that is valid; one that is not changes nothing and is told of.
+func TestReload(t *testing.T) {
+	n := startNode(t, gibibyte)
+	hog := runPod(t, n, node.PodSpec{Name: "hog", Containers: one(holding(300 * mebibyte))}).uses(300 * mebibyte)
+	d := startDaemon(t, n, below("100Mi"), hog)
+	threshold := func(s *control.Status) string {
+		return s.Signals[signal.AllocatableMemoryAvailable].Thresholds[0].Value
+	}
+
+	d.configure("evictionHard: {memory.avialable: 100Mi}")
+	s := d.reload()
+	for _, want := range []string{d.file() + ":5:", "memory.avialable"} {
+		if !strings.Contains(s.Config.LastReloadError, want) {
+			t.Errorf("reload error = %q; want it to name %s", s.Config.LastReloadError, want)
+		}
+	}
+	d.logged("avialable", "ERROR")
+	if got := threshold(&s); got != "100Mi" {
+		t.Errorf("threshold after a refused reload = %s; want 100Mi", got)
+	}
+	mustLive(t, hog)
+
+	d.configure(below("900Mi"))
+	s = d.reload()
+	if s.Config.LastReloadError != "" {
+		t.Errorf("reload error = %q; want none", s.Config.LastReloadError)
+	}
+	d.until("new threshold", func(s *control.Status) bool { return threshold(s) == "900Mi" })
+	hog.mustDie()
+	d.victims(hog)
+}
+
+// TestTerm: SIGTERM ends evictd with code 0; the state stays and the socket goes.
+func TestTerm(t *testing.T) {
+	n := startNode(t, gibibyte)
+	pod := runPod(t, n, node.PodSpec{Name: "pod", Containers: one(holding(32 * mebibyte))})
+	d := startDaemon(t, n, below("100Mi"), pod)
+	began := time.Now()
+	d.kill(syscall.SIGTERM)
+	if d.code != 0 {
+		t.Errorf("exit code after SIGTERM = %d; want 0", d.code)
+	}
+	if took := time.Since(began); took > soon {
+		t.Errorf("evictd ended %v after SIGTERM; want less than %v", took, soon)
+	}
+	if _, err := os.Stat(filepath.Join(d.stateDir(), "state.json")); err != nil {
+		t.Errorf("state after SIGTERM: %v; want it there", err)
+	}
+	if _, err := os.Stat(d.socket()); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("control socket after SIGTERM: %v; want none", err)
+	}
+	mustLive(t, pod)
+}
+
+// TestTermWhileEvicting: evictd does not wait for the grace period of a victim in order to end.
+func TestTermWhileEvicting(t *testing.T) {
+	n := startNode(t, gibibyte)
+	hog := runPod(t, n, node.PodSpec{Name: "hog", Containers: one(growing(560*mebibyte, "-ignore-term"))})
+	d := startDaemon(t, n, soft("1s", "evictionMaxPodGracePeriod: 60"), hog)
+	hog.press()
+	d.until("soft victim", func(s *control.Status) bool { return len(s.Victims) == 1 })
+	began := time.Now()
+	d.kill(syscall.SIGTERM)
+	if took := time.Since(began); d.code != 0 || took > soon {
+		t.Errorf("evictd ended %v after SIGTERM with code %d; want 0, within %v", took, d.code, soon)
+	}
+	mustLive(t, hog)
+}
+
+// TestSecondOnOneState: of two on one state directory the second refuses, and the first does not mind.
+func TestSecondOnOneState(t *testing.T) {
+	n := startNode(t, gibibyte)
+	pod := runPod(t, n, node.PodSpec{Name: "pod", Containers: one(holding(32 * mebibyte))})
+	d := startDaemon(t, n, below("100Mi"), pod)
+	out, err := d.command(filepath.Join(d.dir, "second.sock")).CombinedOutput()
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) || exit.ExitCode() != 1 || !strings.Contains(string(out), "in use by another evictd") {
+		t.Errorf("a second evictd = %v: %s; want exit code 1 and the reason", err, out)
+	}
+	d.looks(2)
+	d.knows(1)
+}
+
+// TestReadiness: the service manager hears READY once the runtime has answered, and not before.
+func TestReadiness(t *testing.T) {
+	n := startNode(t, gibibyte)
+	pod := runPod(t, n, node.PodSpec{Name: "pod", Containers: one(holding(32 * mebibyte))})
+	n.Kill()
+	d := newDaemon(t, n, below("100Mi"))
+	m := listen(t)
+	d.env = append(d.env, "NOTIFY_SOCKET="+m.path)
+	d.start()
+	d.looks(3)
+	if s, _ := d.status(); s.Runtime.Connected {
+		t.Error("the runtime counts as connected; it does not run")
+	}
+	if got := m.told(); strings.Contains(got, "READY=1") {
+		t.Errorf("without a runtime the service manager was told %q; want no READY", got)
+	}
+	if err := n.Restart(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "READY", func() bool { return strings.Contains(m.told(), "READY=1") })
+	if s, ok := d.status(); !ok || !s.Runtime.Connected || s.Pods.Count != 1 {
+		t.Errorf("status when ready: runtime %+v, %d pods; want it connected, 1", s.Runtime, s.Pods.Count)
+	}
+	d.kill(syscall.SIGTERM)
+	eventually(t, "STOPPING", func() bool { return strings.Contains(m.told(), "STOPPING=1") })
+	mustLive(t, pod)
+}
+
+// manager is the service manager's end of sd_notify.
+type manager struct {
+	t    *testing.T
+	path string
+	conn *net.UnixConn
+	text strings.Builder
+}
+
+func listen(t *testing.T) *manager {
+	t.Helper()
+	m := &manager{t: t, path: filepath.Join(t.TempDir(), "notify")}
+	conn, err := net.ListenUnixgram("unixgram", &net.UnixAddr{Name: m.path, Net: "unixgram"})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { conn.Close() })
+	m.conn = conn
+	return m
+}
+
+// told returns all that was told until now.
+func (m *manager) told() string {
+	m.t.Helper()
+	buf := make([]byte, 4096)
+	for {
+		if err := m.conn.SetReadDeadline(time.Now().Add(time.Millisecond)); err != nil {
+			m.t.Fatal(err)
+		}
+		size, err := m.conn.Read(buf)
+		if errors.Is(err, os.ErrDeadlineExceeded) {
+			return m.text.String()
+		}
+		if err != nil {
+			m.t.Fatal(err)
+		}
+		m.text.Write(buf[:size])
+		m.text.WriteByte('\n')
+	}
+}
+
+// TestStatusCommand: evictctl shows what the daemon knows, to people and to programs.
+func TestStatusCommand(t *testing.T) {
+	n := startNode(t, gibibyte)
+	hog := runPod(t, n, node.PodSpec{Name: "hog", Containers: one(growing(560 * mebibyte))})
+	d := startDaemon(t, n, below("512Mi"), hog)
+	hog.press()
+	want := d.ended(hog)
+	e, err := programs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	out, err := exec.Command(e.evictctl, "status", "--control-socket", d.socket(), "-o", "json").Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	var s control.Status
+	if err := json.Unmarshal(out, &s); err != nil {
+		t.Fatal(err)
+	}
+	if len(s.Records) != 1 {
+		t.Fatalf("evictctl status -o json: %d records; want 1", len(s.Records))
+	}
+	if diff := cmp.Diff(want, s.Records[0], cmpopts.IgnoreUnexported(evict.Ranked{})); diff != "" {
+		t.Errorf("the record by evictctl (-want +got):\n%s", diff)
+	}
+	text, err := exec.Command(e.evictctl, "status", "--control-socket", d.socket()).Output()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{"default/hog", "allocatableMemory.available", "killed"} {
+		if !strings.Contains(string(text), want) {
+			t.Errorf("evictctl status does not show %q:\n%s", want, text)
+		}
+	}
+}
