@@ -35,6 +35,7 @@ func TestDecideMode(t *testing.T) {
 		{"override does not undo --dry-run", facts{kubelet: "override", kubeletPods: true, configured: "--dry-run was given"}, true, "--dry-run"},
 		{"absent", facts{kubelet: "absent", kubeletPods: true}, false, ""},
 		{"absent, but seen", facts{kubelet: "absent", kubeletSeen: "/usr/bin/kubelet (pid 7)"}, true, "pid 7"},
+		{"changed since the last list", facts{kubelet: "override", outdated: true}, true, "not been listed since"},
 		{"misplaced", facts{kubelet: "override", misplaced: "hostPID is needed"}, true, "hostPID"},
 	} {
 		got := decideMode(tc.facts)

@@ -168,6 +168,13 @@ func (b *board) Explain(s signal.Signal) (control.Explanation, error) {
 	}
 	if s.IsMemory() {
 		e.Memory = b.leftOut()
+		if outside := b.inventory.Outside(outsiders); len(outside) > 0 {
+			note := "the largest outside the pods:"
+			for _, o := range outside {
+				note += " " + o.Cgroup + " " + control.Bytes(o.Memory)
+			}
+			e.Notes = append(e.Notes, note)
+		}
 		e.Notes = append(e.Notes, "swap is ignored, as the kubelet ignores it")
 		if v.Config.MemoryAccounting == config.AccountingKubelet {
 			e.Notes = append(e.Notes, "active file cache counts as used, as the kubelet counts it; memoryAccounting: available counts it as reclaimable")

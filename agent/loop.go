@@ -53,6 +53,10 @@ type loop struct {
 	episode    [signal.Count]time.Time    // when it began; zero while not low
 }
 
+// outsiders is how many cgroups outside the pods are named where evicting pods
+// is futile.
+const outsiders = 5
+
 // crossingTime is when a signal was last seen above, and first below, its hard
 // threshold.
 type crossingTime struct{ lastAbove, seen time.Time }
@@ -91,9 +95,11 @@ func (l *loop) run(ctx context.Context, alarms <-chan lanes.Raise, progress <-ch
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
+		listed := l.inventory.Changed()
 		select {
 		case <-ctx.Done():
 			return
+		case <-listed:
 		case l.raise = <-alarms:
 		case p := <-progress:
 			if p.Stage == act.Refused {
@@ -192,6 +198,7 @@ func (l *loop) decideMode(s *pods.Snapshot) mode {
 	f := l.facts()
 	f.kubelet = string(l.config.Kubelet)
 	f.kubeletPods = s.KubeletPods
+	f.outdated = !s.Listed.IsZero() && s.KubeletAbsent != (l.config.Kubelet == config.KubeletAbsent)
 	m := decideMode(f)
 	if !m.equal(l.mode) {
 		if m.dryRun {
@@ -234,7 +241,10 @@ func (l *loop) act(ctx context.Context, v *View) {
 		if order.Futile {
 			// Who else holds the memory takes a walk of the tree to find: after
 			// every kill.
-			l.records.outside(order.UID, l.inventory.Outside(5))
+			outside := l.inventory.Outside(outsiders)
+			l.records.outside(order.UID, outside)
+			l.log.Error("evicting pods can't relieve the signal", "signal", order.Cause,
+				"deficit", order.Deficit, "largest_outside", outside)
 		}
 	}
 	if v.Orders.Reclaim != nil {

@@ -13,9 +13,9 @@ type facts struct {
 	configured  string // why the configuration or a flag wants dry run; empty for not
 	kubelet     string // the configuration's kubelet: auto, absent or override
 	kubeletPods bool   // a sandbox that a kubelet made is there
+	outdated    bool   // whose the pods are was told by another configuration
 	kubeletSeen string // a kubelet's process, described; empty where none is
 	misplaced   string // why evictd does not know where it is; empty where it does
-	noRuntime   string // why pods can't be known; empty where they can
 }
 
 // decideMode returns the mode: dry run where anything asks for it.
@@ -28,7 +28,9 @@ func decideMode(f facts) mode {
 	}
 	add(f.configured)
 	add(f.misplaced)
-	add(f.noRuntime)
+	if f.outdated {
+		add("the configuration of the kubelet has changed, and the pods have not been listed since")
+	}
 	switch f.kubelet {
 	case "auto":
 		if f.kubeletPods {

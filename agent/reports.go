@@ -100,6 +100,9 @@ func (r *reports) stepped(v *View) {
 		r.ready = true
 		r.log.Info("ready", "pods", len(v.Snapshot.Pods), "eligible", v.eligible())
 		r.notifier.Ready(statusLine(v))
+		if v.eligible() == 0 {
+			r.log.Warn("no pod may be evicted, pressure can't be relieved", "pods", len(v.Snapshot.Pods))
+		}
 	}
 }
 
@@ -137,10 +140,11 @@ func (r *reports) announce(v *View) {
 	for _, f := range v.Orders.Futile {
 		futile = append(futile, f.Signal)
 	}
-	if len(futile) > 0 && changed(&r.futile, fmt.Sprint(futile)) {
+	// Where a pod was evicted all the same, the loop has told it with that.
+	if len(futile) > 0 && changed(&r.futile, fmt.Sprint(futile)) && len(v.Orders.Evict) == 0 {
 		for _, f := range v.Orders.Futile {
-			r.log.Error("evicting pods can't relieve the signal", "signal", f.Signal.String(), "deficit", f.Deficit,
-				"coverage", f.Coverage)
+			r.log.Error("no pod may be evicted to relieve the signal", "signal", f.Signal.String(), "deficit", f.Deficit,
+				"largest_outside", r.inventory.Outside(outsiders))
 		}
 	}
 	if len(v.Orders.Met) == 0 {

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/evictd/evictd/cri"
 	"github.com/evictd/evictd/kernel"
 	"github.com/evictd/evictd/kernel/cgroup"
 )
@@ -107,7 +108,8 @@ func (k *Killer) kill(ctx context.Context, job Job) {
 			// thread that hangs in the kernel may hold for ever.
 			go reap(slices.Clone(v.largest))
 		}
-		errs = append(errs, k.finish(ctx, job, victims, gone, untouchable)...)
+		ended, sandbox, empty := k.finish(ctx, job, victims, gone, untouchable)
+		errs = append(append(errs, ended...), sandbox)
 		for _, v := range victims {
 			v.close()
 		}
@@ -117,6 +119,9 @@ func (k *Killer) kill(ctx context.Context, job Job) {
 			stage = Refused
 		}
 		k.tell(uid, stage, signalled, err)
+		if empty {
+			k.stopSandboxLater(ctx, job, sandbox)
+		}
 	})
 }
 
@@ -138,8 +143,9 @@ func firstSignal(victims []*victim) time.Time {
 // finish waits for the killed cgroups to empty while the runtime is told. What
 // could not be killed directly the runtime kills; gone counts what needed
 // neither. The untouchable hold what must live: the runtime must not kill them
-// either, nor the sandbox with them.
-func (k *Killer) finish(ctx context.Context, job Job, victims []*victim, gone int, untouchable map[string]bool) []error {
+// either, nor the sandbox with them. It returns what went wrong with the
+// containers and with the sandbox, and whether no container is left.
+func (k *Killer) finish(ctx context.Context, job Job, victims []*victim, gone int, untouchable map[string]bool) (ended []error, sandbox error, empty bool) {
 	uid := job.Order.UID
 	var once sync.Once
 	first := func() { once.Do(func() { k.tell(uid, FirstGone, 0, nil) }) }
@@ -155,6 +161,7 @@ func (k *Killer) finish(ctx context.Context, job Job, victims []*victim, gone in
 		}
 	}
 	last := func() {
+		empty = true
 		first()
 		k.tell(uid, LastGone, 0, nil)
 	}
@@ -166,13 +173,13 @@ func (k *Killer) finish(ctx context.Context, job Job, victims []*victim, gone in
 	}
 	stops.Wait()
 	if len(untouchable) > 0 {
-		return append(drained, stopped...)
+		return append(drained, stopped...), nil, empty
 	}
 	// What was not killed directly is gone when the runtime says so.
 	if !direct && emptied && k.runtime != nil && errors.Join(stopped...) == nil {
 		last()
 	}
-	return append(append(drained, stopped...), k.stopSandbox(ctx, job))
+	return append(drained, stopped...), k.stopSandbox(ctx, job), empty
 }
 
 // stopSandbox ends the sandbox of a pod that is evictd's to end, and with it
@@ -185,6 +192,25 @@ func (k *Killer) stopSandbox(ctx context.Context, job Job) error {
 		return fmt.Errorf("stop sandbox: %w", err)
 	}
 	return nil
+}
+
+// The waits between attempts to stop a sandbox while the runtime is away.
+const firstAgain, longestAgain = 500 * time.Millisecond, 10 * time.Second
+
+// stopSandboxLater stops a sandbox whose containers are gone when the runtime,
+// which was away at the first attempt, is back: a pod without containers is not
+// listed, so that nobody else would.
+func (k *Killer) stopSandboxLater(ctx context.Context, job Job, err error) {
+	wait := firstAgain
+	for errors.Is(err, cri.ErrUnreachable) || errors.Is(err, cri.ErrTimeout) {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(wait):
+		}
+		wait = min(2*wait, longestAgain)
+		err = k.stopSandbox(ctx, job)
+	}
 }
 
 func (k *Killer) stopContainer(ctx context.Context, c Container, grace time.Duration) error {
@@ -224,7 +250,8 @@ func (k *Killer) stop(ctx context.Context, job Job) {
 			return // hardened: whoever did that reports the end
 		}
 		err := errors.Join(errs...)
-		if err == nil {
+		empty := err == nil
+		if empty {
 			k.tell(uid, LastGone, 0, nil)
 			err = k.stopSandbox(ctx, job)
 		}
@@ -233,5 +260,8 @@ func (k *Killer) stop(ctx context.Context, job Job) {
 			stage = Refused
 		}
 		k.tell(uid, stage, 0, err)
+		if empty {
+			k.stopSandboxLater(ctx, job, err)
+		}
 	})
 }

@@ -23,6 +23,9 @@ type Snapshot struct {
 	// KubeletPods tells that there is a sandbox, dead or alive, that a kubelet
 	// made.
 	KubeletPods bool
+	// KubeletAbsent is what was declared, by [Inventory.Configure], when it was
+	// told whose the pods are.
+	KubeletAbsent bool
 }
 
 // Handle names the parts of a pod to whoever acts on it.
@@ -56,7 +59,7 @@ type ContainerHandle struct {
 // all gone.
 func (i *Inventory) Measure(now time.Time) Snapshot {
 	w := i.world.Load()
-	s := Snapshot{Taken: now, Listed: w.listed, Handles: w.handles, KubeletPods: w.kubeletPods}
+	s := Snapshot{Taken: now, Listed: w.listed, Handles: w.handles, KubeletPods: w.kubeletPods, KubeletAbsent: w.kubeletAbsent}
 	s.Pods = make([]evict.Pod, 0, len(w.pods))
 	for _, p := range w.pods {
 		if pod, ok := p.measure(); ok {

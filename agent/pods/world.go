@@ -28,7 +28,9 @@ type world struct {
 	handles     map[string]Handle
 	guard       Guard
 	kubeletPods bool
-	crowd       crowd
+	// kubeletAbsent is the declaration by which it was told whose the pods are.
+	kubeletAbsent bool
+	crowd         crowd
 }
 
 // pod is one that runs, ready to be measured.
@@ -95,6 +97,8 @@ func (i *Inventory) build(now time.Time) *world {
 	slices.SortFunc(listings, func(a, b *listing) int {
 		return cmp.Or(a.Sandbox.Created.Compare(b.Sandbox.Created), cmp.Compare(a.Sandbox.ID, b.Sandbox.ID))
 	})
+	rules := i.rules.Load()
+	w.kubeletAbsent = rules.kubeletAbsent
 	for _, l := range listings {
 		p := &pod{}
 		for n := range l.Containers {
@@ -108,7 +112,7 @@ func (i *Inventory) build(now time.Time) *world {
 		if len(p.members) == 0 {
 			continue
 		}
-		d := deduction{rules: i.rules.Load(), capacity: capacity, capacityErr: capacityErr, listing: l, spec: specs[l.UID]}
+		d := deduction{rules: rules, capacity: capacity, capacityErr: capacityErr, listing: l, spec: specs[l.UID]}
 		d.fill(p)
 		// Two pods that run must not be taken for one: with the operator's
 		// tools, a UID is whatever was typed.

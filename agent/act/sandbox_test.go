@@ -1,0 +1,88 @@
+package act
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/evictd/evictd/agent/evict"
+	"github.com/evictd/evictd/cri"
+	"github.com/evictd/evictd/kernel/cgroup"
+)
+
+// away is a runtime that stops containers, and answers for sandboxes with one
+// error after the other.
+type away struct {
+	mu        sync.Mutex
+	container error
+	errs      []error
+	asked     int
+}
+
+func (a *away) StopContainer(context.Context, string, time.Duration) error { return a.container }
+
+func (a *away) StopSandbox(context.Context, string) error {
+	a.mu.Lock()
+	defer a.mu.Unlock()
+	a.asked++
+	if a.asked > len(a.errs) {
+		return nil
+	}
+	return a.errs[a.asked-1]
+}
+
+// A sandbox is stopped when the runtime is back, and that holds up no report.
+func TestSandboxOfAnAbsentRuntime(t *testing.T) {
+	gone := []error{cri.ErrUnreachable, cri.ErrUnreachable, cri.ErrTimeout}
+	for _, tt := range []struct {
+		name    string
+		runtime *away
+		hard    bool
+		asked   int
+	}{
+		{"hard", &away{errs: gone}, true, 4},
+		{"soft", &away{errs: gone}, false, 4},
+		{"refused for good", &away{errs: []error{cri.ErrMalformed}}, true, 1},
+		{"containers live", &away{container: cri.ErrUnreachable, errs: gone}, true, 1},
+		{"containers live, softly", &away{container: cri.ErrUnreachable, errs: gone}, false, 0},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				reports := &heard{}
+				k := NewKiller(&cgroup.Hierarchy{}, "/proc", tt.runtime, reports.take)
+				k.Evict(t.Context(), Job{
+					Order: evict.Order{UID: "u", Hard: tt.hard}, SandboxID: "s", Owned: true,
+					Containers: []Container{{ID: "c", Unproven: "for the test"}},
+				})
+				synctest.Wait()
+				if stages := reports.stages(); !slices.ContainsFunc(stages, func(s Stage) bool { return s == Finished || s == Refused }) {
+					t.Errorf("stages before the runtime is back = %v; want an end", stages)
+				}
+				k.Wait()
+				if tt.runtime.asked != tt.asked {
+					t.Errorf("sandbox was asked for %d times; want %d", tt.runtime.asked, tt.asked)
+				}
+			})
+		})
+	}
+}
+
+// Who ends does not wait for a runtime that stays away.
+func TestAbsentRuntimeHoldsUpNoEnd(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		ctx, cancel := context.WithCancel(t.Context())
+		k := NewKiller(&cgroup.Hierarchy{}, "/proc", &away{errs: slices.Repeat([]error{cri.ErrUnreachable}, 1000)}, func(Progress) {})
+		k.Evict(ctx, Job{Order: evict.Order{UID: "u", Hard: true}, SandboxID: "s", Owned: true, Containers: []Container{{ID: "c"}}})
+		time.Sleep(time.Hour)
+		began := time.Now()
+		cancel()
+		k.Wait()
+		if took := time.Since(began); took != 0 || !errors.Is(ctx.Err(), context.Canceled) {
+			t.Errorf("Wait after the end took %v; want no time", took)
+		}
+	})
+}
