@@ -5,6 +5,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"syscall"
@@ -14,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/evictd/evictd/agent/control"
+	"github.com/evictd/evictd/agent/evict"
 	"github.com/evictd/evictd/agent/signal"
 	"github.com/evictd/evictd/kernel"
 	"github.com/evictd/evictd/kernel/meminfo"
@@ -63,8 +65,10 @@ func TestMemoryOutsideThePods(t *testing.T) {
 	pods[0].mustDie()
 	first := d.ended(pods[0])
 	killed(t, &first, pods[0])
-	if !first.Futile || len(first.Outside) == 0 || len(first.Outside) > 5 || first.Outside[0].Cgroup != outside {
-		t.Errorf("record of the first pod: futile %t, outside %+v; want true and %s first of at most five", first.Futile, first.Outside, outside)
+	// What else runs on the machine may hold more.
+	named := slices.ContainsFunc(first.Outside, func(c evict.CgroupUsage) bool { return c.Cgroup == outside })
+	if !first.Futile || len(first.Outside) > 5 || !named {
+		t.Errorf("record of the first pod: futile %t, outside %+v; want true and %s among at most five", first.Futile, first.Outside, outside)
 	}
 	d.logged("evicting pods can't relieve the signal", outside)
 	second := d.ended(pods[1])
