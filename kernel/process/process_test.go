@@ -4,7 +4,6 @@ import (
 	"errors"
 	"os"
 	"os/exec"
-	"strings"
 	"testing"
 	"time"
 
@@ -107,9 +106,6 @@ func TestAbsent(t *testing.T) {
 	if _, err := Resident(proc, 7); !errors.Is(err, ErrGone) {
 		t.Errorf("Resident = %v; want ErrGone", err)
 	}
-	if _, err := Exe(proc, 7); !errors.Is(err, ErrGone) {
-		t.Errorf("Exe = %v; want ErrGone", err)
-	}
 	if _, err := BootID(proc); err == nil {
 		t.Error("BootID without the file = nil; want an error")
 	}
@@ -158,16 +154,22 @@ func TestKill(t *testing.T) {
 }
 
 func TestOpenGone(t *testing.T) {
-	cmd := exec.Command("true")
-	if err := cmd.Run(); err != nil {
-		t.Fatal(err)
-	}
-	if p, err := Open(cmd.Process.Pid); err == nil {
+	// A pid may be reused at once, but not again and again.
+	for range 3 {
+		cmd := exec.Command("true")
+		if err := cmd.Run(); err != nil {
+			t.Fatal(err)
+		}
+		p, err := Open(cmd.Process.Pid)
+		if errors.Is(err, ErrGone) {
+			return
+		}
+		if err != nil {
+			t.Fatalf("Open() of a process that was reaped = %v; want ErrGone", err)
+		}
 		p.Close()
-		t.Skip("the pid was reused at once")
-	} else if !errors.Is(err, ErrGone) {
-		t.Errorf("Open() of a process that was reaped = %v; want ErrGone", err)
 	}
+	t.Error("Open() of three processes that were reaped = nil; want ErrGone")
 }
 
 func TestSelf(t *testing.T) {
@@ -177,9 +179,6 @@ func TestSelf(t *testing.T) {
 	}
 	if n, err := Resident("/proc", os.Getpid()); err != nil || n < 1<<20 || n > 1<<32 {
 		t.Errorf("Resident of ourselves = %d, %v", n, err)
-	}
-	if exe, err := Exe("/proc", os.Getpid()); err != nil || !strings.Contains(exe, "process.test") {
-		t.Errorf("Exe of ourselves = %q, %v", exe, err)
 	}
 	if id, err := BootID("/proc"); err != nil || len(id) != 36 {
 		t.Errorf("BootID = %q, %v", id, err)

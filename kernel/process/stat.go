@@ -112,23 +112,6 @@ func parseStatm(content []byte) (uint64, error) {
 	return strconv.ParseUint(string(fields[1]), 10, 40)
 }
 
-// Exe returns the path of the process's executable, as the kernel names it;
-// empty for a kernel thread.
-func Exe(proc kernel.FS, pid int) (string, error) {
-	exe, err := os.Readlink(proc.Path(strconv.Itoa(pid), "exe"))
-	if errors.Is(err, fs.ErrNotExist) {
-		// A kernel thread has none; a process that is gone has no directory.
-		if _, err := os.Stat(proc.Path(strconv.Itoa(pid))); err == nil {
-			return "", nil
-		}
-		return "", fmt.Errorf("read exe of process %d: %w", pid, ErrGone)
-	}
-	if err != nil {
-		return "", fmt.Errorf("read exe of process %d: %w", pid, err)
-	}
-	return exe, nil
-}
-
 // OOMScoreAdj returns the process's oom_score_adj, from -1000 to 1000.
 func OOMScoreAdj(proc kernel.FS, pid int) (int, error) {
 	content, err := read(proc, pid, "oom_score_adj")
