@@ -9,27 +9,36 @@ import (
 	"os"
 	"runtime"
 	"sync"
+	"sync/atomic"
 	"time"
 
 	"github.com/evictd/evictd/agent/act"
+	"github.com/evictd/evictd/agent/cold"
 	"github.com/evictd/evictd/agent/config"
 	"github.com/evictd/evictd/agent/control"
+	"github.com/evictd/evictd/agent/disks"
+	"github.com/evictd/evictd/agent/hot"
 	"github.com/evictd/evictd/agent/lanes"
 	"github.com/evictd/evictd/agent/metrics"
+	"github.com/evictd/evictd/agent/oomscore"
 	"github.com/evictd/evictd/agent/pods"
+	"github.com/evictd/evictd/agent/reclaim"
 	"github.com/evictd/evictd/agent/signal"
 	"github.com/evictd/evictd/agent/state"
 	"github.com/evictd/evictd/agent/systemd"
+	"github.com/evictd/evictd/agent/tasks"
 	"github.com/evictd/evictd/agent/version"
 	"github.com/evictd/evictd/cri"
 	"github.com/evictd/evictd/kernel"
 	"github.com/evictd/evictd/kernel/cgroup"
+	"github.com/evictd/evictd/kernel/cpu"
 	"github.com/evictd/evictd/kernel/probe"
 )
 
 // Run is the daemon: it returns nil when ctx ends, and an error when it can't
 // start or one of its parts has failed.
 func Run(ctx context.Context, o Options) error {
+	tuneRuntime()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	log, flush := startLog(o)
@@ -49,6 +58,8 @@ func Run(ctx context.Context, o Options) error {
 	<-ctx.Done()
 	d.notifier.Stopping()
 	told()
+	d.stopped.Store(true)
+	d.down.Store(d.goingDown())
 	g.wait.Wait()
 	if err := d.save(); err != nil {
 		log.Error("state not saved", "error", err)
@@ -109,18 +120,37 @@ type daemon struct {
 	bootID    string
 	runtime   *cri.Client // nil where it is declared absent
 	inventory *pods.Inventory
+	disks     *disks.Watch
+	usages    *disks.Usages
+	reclaimer *reclaim.Reclaimer
+	tasks     *tasks.Watch
+	scores    *oomscore.Enforcer
+	cold      *cold.Reclaimer
 	killer    *act.Killer
 	poll      *lanes.Poll
 	pollRead  *lanes.Memory
+	armed     lanes.Armed
+	lanes     *lanes.Set
+	quick     *lanes.Quick
+	apart     []*lanes.Apart // of the hot path and of the watchdog
+	lock      func(context.Context)
+	hot       *hot.Thread
+	watchdog  *hot.Watchdog
+	reaper    *act.Reaper
 	loop      *loop
 	board     *board
 	metrics   *metrics.Metrics
 	notifier  *systemd.Notifier
 	keeper    *keeper
+	shutting  *shutting
 	reports   *reports
 	control   net.Listener
 	web       net.Listener
 	closers   []func() error
+	// For the next run: that this one was asked to end, and that the node was on
+	// its way down then.
+	stopped, down atomic.Bool
+	saving        sync.Mutex
 }
 
 func (d *daemon) close() {
@@ -139,14 +169,6 @@ func build(o Options, log *droppingLog) (_ *daemon, err error) {
 			d.close()
 		}
 	}()
-	cfg, err := config.Load(config.Options{Path: o.ConfigPath, PathGiven: o.ConfigGiven, KubeletPath: o.KubeletConfigPath, DryRun: o.DryRun})
-	if err != nil {
-		return nil, err
-	}
-	for _, n := range cfg.Notices {
-		log.Warn("configuration", "notice", n.String())
-	}
-	d.config = cfg
 	if d.store, err = state.Open(o.StateDir); err != nil {
 		return nil, fmt.Errorf("%w (--state-dir names another place)", err)
 	}
@@ -155,6 +177,22 @@ func build(o Options, log *droppingLog) (_ *daemon, err error) {
 	if err != nil {
 		return nil, err
 	}
+	// Whatever else is wrong here, a limit that a crash has left slows down no pod.
+	keep, err := keepBrake(o, d.store)
+	if err != nil {
+		return nil, err
+	}
+	if err := releaseBrake(hierarchy, keep, log); err != nil {
+		log.Error("pods may be slowed down", "error", err)
+	}
+	cfg, err := config.Load(config.Options{Path: o.ConfigPath, PathGiven: o.ConfigGiven, KubeletPath: o.KubeletConfigPath, DryRun: o.DryRun})
+	if err != nil {
+		return nil, err
+	}
+	for _, n := range cfg.Notices {
+		log.Warn("configuration", "notice", n.String())
+	}
+	d.config = cfg
 	if d.notifier, err = systemd.NewNotifier(); err != nil {
 		return nil, err
 	}
@@ -165,7 +203,16 @@ func build(o Options, log *droppingLog) (_ *daemon, err error) {
 	if err := d.buildObservers(cfg, hierarchy); err != nil {
 		return nil, err
 	}
+	d.scores, d.cold = d.buildScores(hierarchy), d.buildCold(hierarchy)
+	d.buildDisks(cfg)
+	d.buildReclaimer(cfg)
+	if err := d.buildTasks(cfg, hierarchy); err != nil {
+		return nil, err
+	}
 	d.buildLoop(cfg, hierarchy)
+	if err := d.buildLanes(cfg, hierarchy, keep); err != nil {
+		return nil, err
+	}
 	return d, d.restore()
 }
 
@@ -225,34 +272,42 @@ func (d *daemon) buildObservers(cfg *config.Config, h *cgroup.Hierarchy) error {
 		sources = append(sources, countedSource{pods.NewCRI(d.runtime, endpoint), d.metrics.RuntimeCallFailed})
 	}
 	inventory.Sources = sources
+	d.quick = lanes.NewQuick(nil)
+	inventory.Tree = d.quick.Tree()
 	d.inventory = pods.New(inventory)
 	d.closers = append(d.closers, d.inventory.Close)
 
 	memory := lanes.MemoryOptions{
 		Procfs: procfs, Hierarchy: h, CgroupRoot: cfg.CgroupRoot,
-		CountCache: cfg.MemoryAccounting == config.AccountingAvailable,
+		CountCache: cfg.MemoryAccounting == config.AccountingAvailable, Armed: &d.armed,
 	}
-	var err error
+	cpus, err := cpu.Online(kernel.FS(o.Sysfs))
+	if err != nil {
+		cpus = runtime.NumCPU() // a first guess of how fast memory may fill
+	}
 	if d.pollRead, err = lanes.OpenMemory(memory); err != nil {
 		return err
 	}
 	d.closers = append(d.closers, d.pollRead.Close)
-	d.poll = lanes.NewPoll(func(now time.Time, into *signal.Observations) { d.pollRead.Read(now, into) }, runtime.NumCPU())
+	d.poll = lanes.NewPoll(func(now time.Time, into *signal.Observations) {
+		d.pollRead.Read(now, into)
+		d.lanes.Seen(now, into)
+	}, cpus)
 	loopRead, err := lanes.OpenMemory(memory)
 	if err != nil {
 		return err
 	}
 	d.closers = append(d.closers, loopRead.Close)
 	d.loop = &loop{memory: loopRead}
-	return nil
+	return d.buildHot(memory)
 }
 
 // buildLoop completes the loop, the actuators and what shows them.
 func (d *daemon) buildLoop(cfg *config.Config, h *cgroup.Hierarchy) {
 	procfs := kernel.FS(d.options.Procfs)
 	d.board = &board{
-		options: d.options, started: time.Now(), hierarchy: h, inventory: d.inventory,
-		records: &records{}, poll: d.poll,
+		options: d.options, started: time.Now(), hierarchy: h, inventory: d.inventory, disks: d.disks, reclaimer: d.reclaimer,
+		records: &records{},
 	}
 	d.board.loaded.Store(&loading{at: time.Now()})
 	d.keeper = &keeper{wake: make(chan struct{}, 1)}
@@ -263,18 +318,24 @@ func (d *daemon) buildLoop(cfg *config.Config, h *cgroup.Hierarchy) {
 		stopper = countedRuntime{d.runtime, d.metrics.RuntimeCallFailed}
 	}
 	d.killer = act.NewKiller(h, procfs, stopper, d.reports.take)
+	if urgent, err := act.NewUrgent(); err != nil {
+		d.log.Warn("victims of many processes are signalled at evictd's own priority", "error", err)
+	} else {
+		urgent.Started, d.killer.Urgent = d.giveRealTime, urgent
+	}
 	l := d.loop
 	l.log, l.inventory, l.records, l.observer = d.log.Logger, d.inventory, d.board.records, d.reports
 	l.killer, l.dryRun = d.killer, act.NewDryRun(h, d.reports.take)
 	l.stalls = stalls{proc: procfs}
-	l.config, l.policy = cfg, cfg.Policy(layout)
+	l.config, l.policy = cfg, cfg.Policy(d.disks.Layout())
 	l.facts = d.facts(h)
+	d.shutting = newShutting(d)
+	d.board.shutting = d.shutting
 }
 
 // start sets everything going.
 func (d *daemon) start(ctx context.Context, g *group) {
-	alarms := make(chan lanes.Raise, 1)
-	reloads := make(chan *config.Config)
+	reloads := make(chan reloading)
 	d.protectSelf()
 	d.arm(d.loop.config)
 	d.metrics.ConfigLoaded(time.Now())
@@ -288,7 +349,15 @@ func (d *daemon) start(ctx context.Context, g *group) {
 		"thresholds", describeThresholds(d.loop.policy))
 
 	g.run("inventory", func() error { return d.inventory.Run(ctx) })
-	g.run("poll lane", func() error { return d.poll.Run(ctx, alarms) })
+	g.run("filesystems", func() error { return d.disks.Run(ctx) })
+	g.run("disk usage", func() error { return d.usages.Run(ctx) })
+	g.run("reclaim", func() error { return d.reclaimer.Run(ctx) })
+	g.run("cold memory", func() error { return d.cold.Run(ctx) })
+	g.run("OOM scores", func() error { return d.scores.Run(ctx) })
+	g.run("tasks", func() error { return d.tasks.Run(ctx) })
+	d.startHot(ctx, g)
+	d.startLanes(ctx, g)
+	g.run("memory", func() error { d.lock(ctx); return nil })
 	g.run("control socket", func() error { return control.New(d.board, d.log.Logger).Serve(ctx, d.control) })
 	if d.web != nil {
 		g.run("web server", func() error {
@@ -297,8 +366,11 @@ func (d *daemon) start(ctx context.Context, g *group) {
 	}
 	g.run("state", func() error { d.keeper.run(ctx, d.save, d.log.Logger); return nil })
 	g.run("reload", func() error { d.reload(ctx, reloads); return nil })
+	g.run("logind", func() error { return d.shutting.guard.Run(ctx) })
+	g.run("shutdown", func() error { d.shutting.run(ctx); return nil })
 	g.run("loop", func() error {
-		d.loop.run(ctx, alarms, d.reports.progress, reloads)
+		d.loop.run(ctx, d.reports.progress, reloads)
+		<-d.shutting.ended // who orders, too
 		d.killer.Wait()
 		return nil
 	})
@@ -306,18 +378,17 @@ func (d *daemon) start(ctx context.Context, g *group) {
 
 // arm tells everyone which thresholds are in force.
 func (d *daemon) arm(cfg *config.Config) {
-	policy := cfg.Policy(layout)
-	var marks []signal.Threshold
-	for _, t := range policy.Thresholds {
-		marks = append(marks, t.Threshold)
-	}
-	d.poll.Arm(marks)
-	d.metrics.Policy(policy)
+	policy := cfg.Policy(d.disks.Layout())
+	armed := marks(policy)
+	d.armed.Set(armed)
+	d.poll.Arm(armed)
+	d.lanes.Arm(armed)
+	d.armDisks(policy)
 }
 
 // reload reads the configuration again when asked to. What is wrong with it
 // changes nothing.
-func (d *daemon) reload(ctx context.Context, reloads chan<- *config.Config) {
+func (d *daemon) reload(ctx context.Context, reloads chan<- reloading) {
 	for {
 		select {
 		case <-ctx.Done():
@@ -335,8 +406,14 @@ func (d *daemon) reload(ctx context.Context, reloads chan<- *config.Config) {
 			d.notifier.Ready("configuration not reloaded")
 			continue
 		}
+		r := reloading{config: cfg, in: make(chan struct{})}
 		select {
-		case reloads <- cfg:
+		case reloads <- r:
+		case <-ctx.Done():
+			return
+		}
+		select {
+		case <-r.in:
 		case <-ctx.Done():
 			return
 		}
@@ -344,6 +421,7 @@ func (d *daemon) reload(ctx context.Context, reloads chan<- *config.Config) {
 			d.log.Warn("changed configuration counts from the next start on", "field", field)
 		}
 		d.inventory.Configure(cfg.TrustAnnotations, cfg.Kubelet == config.KubeletAbsent)
+		d.reclaimer.Configure(reclaimPolicy(cfg))
 		d.arm(cfg)
 		d.metrics.ConfigLoaded(time.Now())
 		d.board.loaded.Store(&loading{at: time.Now()})
@@ -361,11 +439,23 @@ func needRestart(started, now *config.Config) (fields []string) {
 	if now.RuntimeEndpoint != started.RuntimeEndpoint {
 		fields = append(fields, "runtimeEndpoint")
 	}
+	if now.NodefsPath != started.NodefsPath {
+		fields = append(fields, "nodefsPath")
+	}
 	if now.CgroupRoot != started.CgroupRoot {
 		fields = append(fields, "cgroupRoot")
 	}
 	if now.MemoryAccounting != started.MemoryAccounting {
 		fields = append(fields, "memoryAccounting")
+	}
+	if now.Notification != started.Notification {
+		fields = append(fields, "notification")
+	}
+	if now.Pressure.Memory.Full != started.Pressure.Memory.Full {
+		fields = append(fields, "pressure.memory.full")
+	}
+	if now.Pressure.Memory.Brake != started.Pressure.Memory.Brake {
+		fields = append(fields, "pressure.memory.brake")
 	}
 	return fields
 }

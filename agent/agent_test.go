@@ -59,6 +59,10 @@ func TestStalls(t *testing.T) {
 		{700 * time.Millisecond, 5*time.Second + 130*time.Millisecond, true}, // of the last second
 		{1300 * time.Millisecond, 5*time.Second + 130*time.Millisecond, false},
 		{2400 * time.Millisecond, 5*time.Second + 200*time.Millisecond, false},
+		{12400 * time.Millisecond, 5*time.Second + 320*time.Millisecond, false}, // in ten seconds
+		{22400 * time.Millisecond, 6*time.Second + 400*time.Millisecond, true},
+		{22500 * time.Millisecond, 6*time.Second + 400*time.Millisecond, true},
+		{23400 * time.Millisecond, 6*time.Second + 400*time.Millisecond, false},
 	} {
 		if got := s.see(start.Add(tc.at), tc.full); got != tc.want {
 			t.Errorf("reading %d: stalls = %v; want %v", i, got, tc.want)
@@ -169,8 +173,8 @@ func TestPace(t *testing.T) {
 		{"a victim has settled", View{State: victim(false, evict.Settled)}, calm},
 		{"low, and nothing to do", View{Orders: met}, low},
 	} {
-		if got := pace(&tc.v); got != tc.want {
-			t.Errorf("%s: pace() = %v; want %v", tc.name, got, tc.want)
+		if got := tempo(&tc.v); got != tc.want {
+			t.Errorf("%s: tempo() = %v; want %v", tc.name, got, tc.want)
 		}
 	}
 }

@@ -2,16 +2,19 @@ package agent
 
 import (
 	"errors"
-	"fmt"
 	"os"
+	"slices"
 	"sync/atomic"
 	"time"
 
 	"github.com/evictd/evictd/agent/config"
 	"github.com/evictd/evictd/agent/control"
+	"github.com/evictd/evictd/agent/disks"
 	"github.com/evictd/evictd/agent/evict"
 	"github.com/evictd/evictd/agent/lanes"
 	"github.com/evictd/evictd/agent/pods"
+	"github.com/evictd/evictd/agent/reclaim"
+	"github.com/evictd/evictd/agent/shutdown"
 	"github.com/evictd/evictd/agent/signal"
 	"github.com/evictd/evictd/agent/version"
 	"github.com/evictd/evictd/kernel"
@@ -26,8 +29,13 @@ type board struct {
 	started   time.Time
 	hierarchy *cgroup.Hierarchy
 	inventory *pods.Inventory
+	disks     *disks.Watch
+	reclaimer *reclaim.Reclaimer
+	cold      coldReports
 	records   *records
-	poll      *lanes.Poll
+	lanes     *lanes.Set
+	shutting  *shutting
+	last      shutdown.Last // what became of the boot before
 	view      atomic.Pointer[View]
 	loaded    atomic.Pointer[loading]
 	warnings  []string // found at the start
@@ -49,10 +57,22 @@ func (b *board) Status() control.Status {
 			CgroupVersion: b.hierarchy.Version.String(),
 		},
 		Records: b.records.snapshot(),
-		Lanes:   control.List[control.Lane]{b.lane(now)},
+	}
+	for _, l := range b.lanes.Statuses(now) {
+		s.Lanes = append(s.Lanes, laneStatus(&l))
 	}
 	s.Warnings = append(s.Warnings, b.warnings...)
 	s.Runtime = runtimeStatus(b.inventory.Status())
+	s.Shutdown = b.shutdown()
+	for _, r := range b.reclaimer.Reports() {
+		s.Reclaims = append(s.Reclaims, reclaimStatus(&r))
+	}
+	s.Reclaims = append(s.Reclaims, b.cold.snapshot()...)
+	slices.SortStableFunc(s.Reclaims, func(a, b control.Reclaim) int { return a.At.Compare(b.At) })
+	s.Layout = b.disks.Layout().String()
+	for _, f := range b.disks.Statuses(now) {
+		s.Filesystems = append(s.Filesystems, filesystemStatus(&f, now))
+	}
 	if l := b.loaded.Load(); l != nil {
 		s.Config.LoadedAt, s.Config.LastReloadError = l.at, l.error
 	}
@@ -64,6 +84,10 @@ func (b *board) Status() control.Status {
 	s.Mode = control.Mode{DryRun: v.Mode.dryRun, Why: v.Mode.why}
 	s.Signals = control.Signals(v.Policy, v.Observations, &v.State, v.Orders.Held, now)
 	s.Conditions = v.Orders.Conditions
+	if s.Shutdown.Phase != phaseIdle {
+		s.Conditions = append(slices.Clone(s.Conditions), signal.NodeShutdown)
+		slices.Sort(s.Conditions)
+	}
 	s.Victims = v.State.Victims
 	s.Futile = v.Futile
 	s.Config.Files = v.Config.Files
@@ -92,7 +116,8 @@ func (v *View) warnings() []string {
 	return w
 }
 
-// unwatched names the thresholds that nothing here observes.
+// unwatched names the thresholds on what the node does not have, or nothing here
+// observes.
 func (v *View) unwatched() string {
 	names := ""
 	var seen [signal.Count]bool
@@ -108,27 +133,20 @@ func (v *View) unwatched() string {
 	if names == "" {
 		return ""
 	}
-	return "configured but not observed by this version: " + names
+	return "configured but not observed here: " + names
 }
 
-func (b *board) lane(now time.Time) control.Lane {
-	up, why := laneState(b.poll, now)
-	period := b.poll.Period().Seconds()
-	return control.Lane{Name: b.poll.Name(), Up: up, Why: why, PeriodSeconds: &period}
-}
-
-// lateness is how long beyond its period a lane may be silent.
-const lateness = 2 * time.Second
-
-func laneState(p *lanes.Poll, now time.Time) (up bool, why string) {
-	beat := p.Beat()
-	switch silent := now.Sub(beat); {
-	case beat.IsZero():
-		return false, "has not read yet"
-	case silent > p.Period()+lateness:
-		return false, fmt.Sprintf("has been silent for %s", silent.Round(time.Millisecond))
+// laneStatus is a lane's status as evictctl shows it.
+func laneStatus(l *lanes.Status) control.Lane {
+	shown := control.Lane{
+		Name: l.Name, Up: l.State == lanes.Up, State: string(l.State), Why: l.Why, Since: l.Since,
+		Raised: l.Raised, Missed: l.Missed, Reopened: l.Reopened,
 	}
-	return true, ""
+	if l.Period > 0 {
+		period := l.Period.Seconds()
+		shown.PeriodSeconds = &period
+	}
+	return shown
 }
 
 func runtimeStatus(s pods.Status) control.Runtime {
@@ -163,10 +181,16 @@ func (b *board) Explain(s signal.Signal) (control.Explanation, error) {
 	for i, r := range ranked {
 		e.Ranking = append(e.Ranking, b.candidate(s, v, ranked, i, r))
 	}
+	if s.IsMemory() {
+		if err := b.addReclaim(v, e.Ranking); err != nil {
+			e.Notes = append(e.Notes, "how pods have stalled in reclaim can't be told: "+err.Error())
+		}
+	}
 	for _, o := range b.inventory.NotOurs() {
 		e.NotOurs = append(e.NotOurs, control.Outsider{Cgroup: o.Cgroup, Processes: o.Processes, MemoryBytes: o.Memory, Command: o.Command})
 	}
 	if s.IsMemory() {
+		e.OOMScores = b.oomScores(v)
 		e.Memory = b.leftOut()
 		if outside := b.inventory.Outside(outsiders); len(outside) > 0 {
 			note := "the largest outside the pods:"
@@ -196,12 +220,24 @@ func (b *board) candidate(s signal.Signal, v *View, ranked []evict.Ranked, i int
 		Ranked: r, QoS: pod.QoSClass(), RequestOrigin: about.RequestOrigin,
 		IgnoredAnnotations: about.Ignored, Why: control.Why(s, ranked, i),
 	}
+	if holding := v.Holdings[r.UID]; s.IsDisk() {
+		c.Disk = &control.DiskUsage{By: holding.By, Short: holding.Short}
+		if !holding.Oldest.IsZero() {
+			c.Disk.AgeSeconds = new(time.Since(holding.Oldest).Seconds())
+		}
+	}
 	for j := range pod.Containers {
 		container := &pod.Containers[j]
 		shown := control.Container{Name: container.Name}
 		for _, h := range v.Snapshot.Handles[r.UID].Containers {
 			if h.Name == container.Name {
 				shown.Cgroup = h.Cgroup
+			}
+		}
+		if u := &container.Usage; s.IsDisk() && !pod.DiskUnknown {
+			shown.Usage = new(u.Rootfs + u.Logs)
+			if s.IsInodes() {
+				shown.Usage = new(u.Inodes + u.LogsInodes)
 			}
 		}
 		if s.IsMemory() {
@@ -217,6 +253,25 @@ func (b *board) candidate(s signal.Signal, v *View, ranked []evict.Ranked, i int
 		c.Containers = append(c.Containers, shown)
 	}
 	return c
+}
+
+// addReclaim adds for how long the tasks of each pod have stalled in reclaim.
+func (b *board) addReclaim(v *View, ranking []control.Candidate) error {
+	stalls, err := b.lanes.ReclaimStalls()
+	if err != nil || stalls == nil {
+		return err
+	}
+	for i := range ranking {
+		r := &control.ReclaimStalls{}
+		for _, c := range v.Snapshot.Handles[ranking[i].UID].Containers {
+			s := stalls[c.CgroupID]
+			r.Count += s.Count
+			r.Seconds += s.Time.Seconds()
+			r.LongestSeconds = max(r.LongestSeconds, s.Longest.Seconds())
+		}
+		ranking[i].Reclaim = r
+	}
+	return nil
 }
 
 // leftOut reads what no signal sees.

@@ -28,9 +28,9 @@
 //  8. A restart loses nothing that matters, and believes nothing that no longer
 //     holds.
 //  9. Bad input gets a clear error and changes nothing.
-//  10. Under the pressure that it handles, evictd itself keeps running: the
-//     kill does no I/O that can block, takes no lock that slow work holds, and
-//     writes no log by itself.
+//  10. Under the pressure that it handles, evictd itself keeps running: from
+//     the alarm to the kill nothing is allocated, forked or logged, no lock is
+//     taken that slow work holds, and memory is locked as it is touched.
 //  11. A node has one owner. While a kubelet's sandboxes are there and nothing
 //     can mark their pods Failed, evictd only watches, unless told otherwise;
 //     and even then it never stops a kubelet's sandbox.

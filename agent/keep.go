@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/evictd/evictd/agent/evict"
+	"github.com/evictd/evictd/agent/reclaim"
 	"github.com/evictd/evictd/agent/state"
 	"github.com/evictd/evictd/kernel"
 	"github.com/evictd/evictd/kernel/process"
@@ -45,9 +46,17 @@ func (d *daemon) clock(now time.Time) (state.Clock, error) {
 	return state.Clock{BootID: d.bootID, Uptime: uptime, Now: now}, err
 }
 
-// save writes what the loop knew last.
+// save writes what the loop knew last. Of two at a time the later one writes last.
 func (d *daemon) save() error {
-	saved := state.Saved{Records: d.board.records.snapshot()}
+	d.saving.Lock()
+	defer d.saving.Unlock()
+	saved := state.Saved{
+		Records: d.board.records.snapshot(), Shutdown: *d.shutting.shown.Load(), Last: &d.board.last,
+		Stopped: d.stopped.Load(), GoingDown: d.down.Load() || d.shutting.shown.Load().Active(),
+	}
+	for _, u := range d.reclaimer.Uses() {
+		saved.Images = append(saved.Images, state.ImageUse(u))
+	}
 	if v := d.board.view.Load(); v != nil {
 		saved.Decision = v.State
 	} else {
@@ -81,7 +90,14 @@ func (d *daemon) restore() (err error) {
 		d.log.Info("state of an earlier run", "note", note)
 	}
 	d.loop.state = saved.Decision
+	d.shutting.restore(saved.Shutdown)
+	d.judgeLast(saved.Last, saved.Before)
 	d.board.records.restore(saved.Records)
+	var uses []reclaim.Use
+	for _, u := range saved.Images {
+		uses = append(uses, reclaim.Use(u))
+	}
+	d.reclaimer.Restore(uses)
 	d.loop.unfinished = map[string]bool{}
 	for _, v := range saved.Decision.Victims {
 		d.loop.unfinished[v.UID] = v.Status != evict.Failed

@@ -4,14 +4,20 @@ import (
 	"context"
 	"log/slog"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/evictd/evictd/agent/act"
 	"github.com/evictd/evictd/agent/config"
+	"github.com/evictd/evictd/agent/disks"
 	"github.com/evictd/evictd/agent/evict"
+	"github.com/evictd/evictd/agent/hot"
 	"github.com/evictd/evictd/agent/lanes"
+	"github.com/evictd/evictd/agent/pace"
 	"github.com/evictd/evictd/agent/pods"
+	"github.com/evictd/evictd/agent/reclaim"
 	"github.com/evictd/evictd/agent/signal"
+	"github.com/evictd/evictd/agent/tasks"
 )
 
 // The pace of the loop besides alarms.
@@ -19,12 +25,17 @@ const (
 	// calm is how often the ranking and the conditions are brought up to date
 	// while nothing is low.
 	calm = time.Second
+	// attentive is how often that is where little is left above a threshold and a
+	// walk of the cgroups makes it cheap.
+	attentive = 50 * time.Millisecond
 	// low is how often a signal that is low is looked at while there is
 	// nothing to do about it, and settling while victims are on their way.
 	low, settling = 250 * time.Millisecond, 10 * time.Millisecond
 	// mostBusy bounds the share of its time that the loop may work: it rests
 	// at least that many times as long as it has worked.
 	mostBusy = 4
+	// seldomBusy is mostBusy while nothing is low.
+	seldomBusy = 10
 )
 
 // loop observes, decides and acts, again and again. All of it happens on one
@@ -33,33 +44,57 @@ type loop struct {
 	log       *slog.Logger
 	memory    *lanes.Memory
 	inventory *pods.Inventory
+	disks     *disks.Watch
+	rearm     func(*evict.Policy) // with a policy of another layout
+	tasks     *tasks.Watch
+	usage     diskUsage
+	reclaimer *reclaim.Reclaimer
 	stalls    stalls
 	killer    act.Actuator
 	dryRun    act.Actuator
+	hot       *hot.Thread
+	desk      *hot.Desk
+	publish   func(*hot.Table)
+	rewind    func() // the watchdog
+	holds     *holds
+	own       hot.Striker // where the hot path does not answer
+	ownLook   hot.Striker
 	records   *records
 	observer  observer
 	facts     func() facts // but for what the inventory knows
+	// seen tells the watch over the lanes of a reading.
+	seen func(now time.Time, o *signal.Observations)
+	// contention tells where stalls on memory go on.
+	contention func() []evict.Contention
 
 	config   *config.Config
 	policy   *evict.Policy
 	state    evict.State
 	mode     mode
 	outcomes []evict.Outcome
+	met      []signal.Signal // in the last step
+	// handles are those of the last step, reclaiming tells that an order is under way.
+	handles    map[string]pods.Handle
+	reclaiming bool
+	kills      []hot.Kill // of the hot path, that no step has adopted yet
 
+	unexplained evict.Unexplained
+	node        lanes.NodeMemory // the last that told what all pods use
+	stalled     bool             // what the last step took reclaim to do
+
+	// For the watchdog: the last turn, and what of the policy it goes by.
+	turn          atomic.Pointer[time.Time]
+	settleTimeout atomic.Int64
+
+	view       *View                      // of the last turn
+	stepped    time.Time                  // when the last step was
+	generation uint64                     // of the table that was published last
 	raise      lanes.Raise                // the alarm that began this episode
 	unfinished map[string]bool            // victims of an earlier run, by UID
 	futile     []evict.Futility           // as long as it holds
 	crossing   [signal.Count]crossingTime // of hard thresholds
 	episode    [signal.Count]time.Time    // when it began; zero while not low
 }
-
-// outsiders is how many cgroups outside the pods are named where evicting pods
-// is futile.
-const outsiders = 5
-
-// crossingTime is when a signal was last seen above, and first below, its hard
-// threshold.
-type crossingTime struct{ lastAbove, seen time.Time }
 
 // View is what the loop knew and decided last. It is not changed any more.
 type View struct {
@@ -73,6 +108,8 @@ type View struct {
 	Snapshot     pods.Snapshot
 	State        evict.State
 	Orders       evict.Orders
+	// Holdings are what is known of the pods' disk usage, by UID.
+	Holdings map[string]disks.Holding
 	// Futile lists the signals that evicting does not help, also while a
 	// back-off runs.
 	Futile []evict.Futility
@@ -80,8 +117,9 @@ type View struct {
 
 // observer is told what the loop did.
 type observer interface {
-	// stepped follows every step.
+	// stepped follows every step, looked every turn that took none.
 	stepped(v *View)
+	looked(v *View)
 	// ordered follows every eviction that was ordered, once the actuator has
 	// begun with it.
 	ordered(rec evict.Record)
@@ -89,18 +127,27 @@ type observer interface {
 	hardened(uid string)
 }
 
+// reloading is a configuration that is to be in force from now on. in is closed
+// when it is: also the hot path then decides by it.
+type reloading struct {
+	config *config.Config
+	in     chan struct{}
+}
+
 // run steps until ctx ends: at every alarm, whenever something it waits for
 // happens, and by its own pace.
-func (l *loop) run(ctx context.Context, alarms <-chan lanes.Raise, progress <-chan act.Progress, reload <-chan *config.Config) {
+func (l *loop) run(ctx context.Context, progress <-chan act.Progress, reload <-chan reloading) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
 		listed := l.inventory.Changed()
+		var reloaded chan struct{}
+		called := true
 		select {
 		case <-ctx.Done():
 			return
 		case <-listed:
-		case l.raise = <-alarms:
+		case l.raise = <-l.desk.News():
 		case p := <-progress:
 			if p.Stage == act.Refused {
 				l.outcomes = append(l.outcomes, evict.Outcome{UID: p.UID, Err: p.Err})
@@ -108,90 +155,200 @@ func (l *loop) run(ctx context.Context, alarms <-chan lanes.Raise, progress <-ch
 			if p.Stage != act.LastGone && p.Stage != act.Refused {
 				continue // nothing that the decision waits for
 			}
+			l.gone(p.UID, p.Stage)
 			l.inventory.Refresh()
-		case cfg := <-reload:
-			l.config, l.policy = cfg, cfg.Policy(layout)
+		case <-l.reclaimer.Done():
+			l.reclaimed()
+		case r := <-reload:
+			l.config, l.policy = r.config, r.config.Policy(l.disks.Layout())
+			reloaded = r.in
+		case <-l.disks.Crossed():
+		case <-l.tasks.Crossed():
 		case <-timer.C:
+			called = false
 		}
 		start := time.Now()
-		view := l.step(ctx, start)
+		var view *View
+		if !called && start.Sub(l.raise.Seen) >= calm {
+			view = l.quiet(start)
+		}
+		tell := l.observer.looked
+		if view == nil {
+			view, tell = l.step(ctx, start), l.observer.stepped
+		}
+		if reloaded != nil {
+			close(reloaded)
+		}
 		view.Took = time.Since(start)
-		l.observer.stepped(view)
-		timer.Reset(rest(view, l.raise))
+		l.view = view
+		l.turned(time.Now())
+		tell(view)
+		wait := rest(view, l.raise)
+		if wait == calm {
+			wait = pace.Together(time.Now(), calm)
+		}
+		timer.Reset(wait)
 	}
 }
+
+// turned notes the end of a turn.
+func (l *loop) turned(now time.Time) {
+	l.settleTimeout.Store(int64(l.policy.SettleTimeout))
+	l.turn.Store(&now)
+	l.rewind()
+}
+
+// lastTurn and settle are for the watchdog; they may be called by anybody.
+func (l *loop) lastTurn() time.Time {
+	if at := l.turn.Load(); at != nil {
+		return *at
+	}
+	return time.Time{}
+}
+
+func (l *loop) settle() time.Duration { return time.Duration(l.settleTimeout.Load()) }
 
 // step is one turn: observe, decide, act, note.
 func (l *loop) step(ctx context.Context, now time.Time) *View {
-	v := &View{Time: now, Config: l.config, Policy: l.policy}
-	// The pods first: what a victim gives back between the two readings is then
-	// counted twice, and not left out, which would take a second victim for it.
-	v.Snapshot = l.inventory.Measure(now)
-	v.Node = l.memory.Read(now, &v.Observations)
-	v.Mode = l.decideMode(&v.Snapshot)
-	l.state = untouched(l.state, l.unfinished, v)
-
-	before := l.state
-	in := evict.Inputs{
-		Policy: l.policy, Observations: v.Observations, Pods: v.Snapshot.Pods, Unlisted: v.Snapshot.Listed.IsZero() && len(v.Snapshot.Pods) == 0, Outcomes: l.outcomes,
-		Measured: true, DryRun: v.Mode.dryRun, ReclaimStalled: l.stalls.check(now),
-	}
-	l.state, v.Orders = evict.Step(before, in, now)
-	if l.newcomer(ctx, v) {
-		// The ranking lacked somebody: decide again, as if nothing had been
-		// decided yet.
-		now = time.Now()
-		v.Time = now
-		v.Snapshot = l.inventory.Measure(now)
-		v.Node = l.memory.Read(now, &v.Observations)
-		in.Pods, in.Observations = v.Snapshot.Pods, v.Observations
-		l.state, v.Orders = evict.Step(before, in, now)
-	}
-	l.outcomes = nil
-	v.State = l.state
+	l.rearrange()
+	v, in, generation := l.decide(ctx, now)
+	l.state, l.outcomes, l.met = v.State, nil, v.Orders.Met
+	l.handles = v.Snapshot.Handles
 	v.Futile = l.trackFutile(v)
+	l.adopt(ctx, v, l.kills)
+	l.kills = nil
 	l.trackCrossings(v)
 	l.act(ctx, v)
+	// The ranking of all, also where nobody had to be chosen: the hot path is
+	// prepared for whoever comes first.
+	guard := guardOf(l.inventory.Guard())
+	ranked, _ := l.policy.Rank(v.Snapshot.Pods, signal.MemoryAvailable, &l.state, v.Time)
+	l.holds.follow(&v.Snapshot, ranked, guard, v.Time)
+	table := l.holds.table(in, v, ranked, guard, generation)
+	table.Node = l.node
+	l.publish(table)
+	l.stepped, l.generation, l.stalled = v.Time, generation, in.ReclaimStalled
 	return v
 }
 
-const (
-	// stranger is how much memory the pods' cgroup may hold beyond the known pods
-	// before somebody is missing from the list, and lookForStranger how long the
-	// list is waited for then.
-	stranger, lookForStranger = 64 << 20, 100 * time.Millisecond
-)
+// rearrange goes by the layout of the filesystems that is known now.
+func (l *loop) rearrange() {
+	if layout := l.disks.Layout(); layout != l.policy.Layout {
+		l.policy = l.config.Policy(layout)
+		l.rearm(l.policy)
+	}
+}
 
-// newcomer reports whether a pod is about to be evicted for the memory of one
-// that is not listed yet, and the list has been brought up to date since. Where
-// the known pods explain what all pods use it costs nothing.
-func (l *loop) newcomer(ctx context.Context, v *View) bool {
-	forMemory := func(o evict.Order) bool {
-		s, ok := signal.Parse(o.Cause)
-		return ok && s.IsMemory()
+// decide observes and decides, again while somebody kills or has killed
+// meanwhile, but not for ever. What it orders for hard memory thresholds is
+// claimed: it rests on an observation that nobody has overtaken.
+func (l *loop) decide(ctx context.Context, now time.Time) (v *View, in *evict.Inputs, generation uint64) {
+	var until time.Time // others are waited for
+	for {
+		l.kills, generation = l.desk.Kills(l.kills)
+		v = &View{Time: now, Config: l.config, Policy: l.policy}
+		l.observe(v)
+		v.Mode = l.decideMode(&v.Snapshot)
+		l.state = untouched(l.state, l.unfinished, v)
+		in = &evict.Inputs{
+			Policy: l.policy, Observations: v.Observations, Pods: v.Snapshot.Pods, Unlisted: v.Snapshot.Listed.IsZero() && len(v.Snapshot.Pods) == 0,
+			Outcomes: append(slices.Clone(l.outcomes), refusals(l.kills)...), Fired: fired(l.kills),
+			Measured: true, Unexplained: l.unexplained.Known(), DryRun: v.Mode.dryRun, ReclaimStalled: l.stalls.check(now), Contention: l.contention(),
+		}
+		v.State, v.Orders = evict.Step(l.state, *in, now)
+		if l.newcomer(ctx, v) {
+			l.decideAgain(v, in)
+		}
+		for l.readAgain(v, now) {
+			l.decideAgain(v, in)
+		}
+		if !slices.ContainsFunc(v.Orders.Evict, func(o evict.Order) bool { return urgent(&o) }) {
+			return v, in, generation
+		}
+		if l.desk.Claim(generation) {
+			return v, in, generation + 1
+		}
+		if until.IsZero() {
+			until = time.Now().Add(longestKilling)
+		} else if time.Now().After(until) && l.desk.Seize(generation) {
+			l.log.Error("the hot path hangs while it kills, deciding without it")
+			return v, in, generation + 2
+		}
+		select {
+		case <-ctx.Done():
+			v.State, v.Orders.Evict = l.state, nil
+			return v, in, generation
+		case <-time.After(killing):
+		}
+		now = time.Now()
 	}
-	if !slices.ContainsFunc(v.Orders.Evict, forMemory) {
-		return false
-	}
-	unknown := v.Node.Kubepods
+}
+
+// decideAgain observes and decides as if nothing had been decided yet.
+func (l *loop) decideAgain(v *View, in *evict.Inputs) {
+	v.Time = time.Now()
+	l.observe(v)
+	v.Mode = l.decideMode(&v.Snapshot) // a newcomer may be a kubelet's
+	in.Pods, in.Observations, in.DryRun, in.Unexplained = v.Snapshot.Pods, v.Observations, v.Mode.dryRun, l.unexplained.Known()
+	v.State, v.Orders = evict.Step(l.state, *in, v.Time)
+}
+
+// readAgain reports whether a pod is about to be evicted whose files were last read
+// before the turn began, and has the next observation read them: no walk tells what
+// of its memory has become tmpfs, which a kill does not give back.
+func (l *loop) readAgain(v *View, began time.Time) bool {
+	var uids []string
 	for i := range v.Snapshot.Pods {
-		unknown -= v.Snapshot.Pods[i].Usage.Memory
+		uid := v.Snapshot.Pods[i].UID
+		if v.Snapshot.Read[i].Before(began) && slices.ContainsFunc(v.Orders.Evict, func(o evict.Order) bool { return o.UID == uid }) {
+			uids = append(uids, uid)
+		}
 	}
-	if unknown < stranger {
+	if len(uids) == 0 {
 		return false
 	}
-	listed := l.inventory.Changed()
-	l.inventory.Refresh()
-	timeout := time.NewTimer(lookForStranger)
-	defer timeout.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timeout.C:
-		return false
-	case <-listed:
-		return true
+	l.inventory.Forget(uids...)
+	return true
+}
+
+// killing is about how long somebody else's kill takes, and longestKilling how long
+// it may: a thread that takes longer hangs in the kernel.
+const killing, longestKilling = time.Millisecond, 500 * time.Millisecond
+
+// observe reads the pods and the node. The pods first: what a victim gives back
+// between the two readings is then counted twice, and not left out, which would
+// take a second victim for it.
+func (l *loop) observe(v *View) {
+	v.Snapshot = l.inventory.Measure(v.Time)
+	l.readNode(v)
+	l.readDisks(v)
+	l.fillDisks(v)
+}
+
+// readNode reads the node's memory, after the pods of the view. Where it is not
+// known what all pods use together, the most that it can be stands for it: who is
+// not listed is rather asked for in vain.
+func (l *loop) readNode(v *View) {
+	v.Node = l.memory.Read(v.Time, &v.Observations)
+	l.seen(v.Time, &v.Observations)
+	if !v.Node.KubepodsKnown {
+		v.Node.Kubepods = v.Node.Most(&l.node)
+		return
 	}
+	l.node = v.Node
+	l.sum(v)
+}
+
+// readDisks takes what is known of the filesystems and of the tasks.
+func (l *loop) readDisks(v *View) {
+	l.disks.Read(v.Time, &v.Observations)
+	l.tasks.Read(v.Time, &v.Observations)
+}
+
+// fillDisks puts into pods that were just measured what they hold on the disks.
+func (l *loop) fillDisks(v *View) {
+	l.usage.fill(&v.Snapshot, l.met, v.Time)
+	v.Holdings = l.usage.holdings
 }
 
 func (l *loop) decideMode(s *pods.Snapshot) mode {
@@ -209,82 +366,6 @@ func (l *loop) decideMode(s *pods.Snapshot) mode {
 	}
 	l.mode = m
 	return m
-}
-
-// act hands the orders to the actuator, what is urgent first.
-func (l *loop) act(ctx context.Context, v *View) {
-	actuator := l.killer
-	if v.Mode.dryRun {
-		actuator = l.dryRun
-	}
-	l.harden(ctx, v, actuator)
-	l.takeUp(ctx, v)
-	hardFirst := slices.Clone(v.Orders.Evict)
-	slices.SortStableFunc(hardFirst, func(a, b evict.Order) int {
-		switch {
-		case a.Hard == b.Hard:
-			return 0
-		case a.Hard:
-			return -1
-		}
-		return 1
-	})
-	guard := guardOf(l.inventory.Guard())
-	for _, order := range hardFirst {
-		rec := l.record(v, &order)
-		// The record is there before the actuator's reports can come.
-		l.records.add(rec)
-		actuator.Evict(ctx, job(order, &v.Snapshot, guard))
-		l.observer.ordered(rec)
-	}
-	for _, order := range hardFirst {
-		if order.Futile {
-			// Who else holds the memory takes a walk of the tree to find: after
-			// every kill.
-			outside := l.inventory.Outside(outsiders)
-			l.records.outside(order.UID, outside)
-			l.log.Error("evicting pods can't relieve the signal", "signal", order.Cause,
-				"deficit", order.Deficit, "largest_outside", outside)
-		}
-	}
-	if v.Orders.Reclaim != nil {
-		// Nothing here observes a disk, so this is not reached until it does.
-		l.outcomes = append(l.outcomes, evict.Outcome{})
-	}
-}
-
-// harden ends graces. A pod of an earlier run is killed when it is taken up.
-func (l *loop) harden(ctx context.Context, v *View, actuator act.Actuator) {
-	if len(v.Orders.Harden) == 0 {
-		return
-	}
-	guard := guardOf(l.inventory.Guard())
-	for _, uid := range v.Orders.Harden {
-		if _, listed := v.Snapshot.Handles[uid]; listed && !l.unfinished[uid] {
-			actuator.Harden(ctx, job(evict.Order{UID: uid, Hard: true}, &v.Snapshot, guard))
-		}
-		l.observer.hardened(uid)
-	}
-}
-
-// takeUp goes on with evictions that an earlier run began and did not see end,
-// as soon as their pods are listed: what is left of a grace, or another kill.
-func (l *loop) takeUp(ctx context.Context, v *View) {
-	if v.Mode.dryRun || v.Snapshot.Listed.IsZero() || len(l.unfinished) == 0 {
-		return
-	}
-	guard := guardOf(l.inventory.Guard())
-	for _, victim := range v.State.Victims {
-		if _, listed := v.Snapshot.Handles[victim.UID]; !listed || !l.unfinished[victim.UID] {
-			continue
-		}
-		order := evict.Order{UID: victim.UID, Pod: victim.Pod, Cause: victim.Cause, Hard: !victim.Soft, Grace: max(0, victim.Due.Sub(v.Time))}
-		l.log.Warn("going on with an eviction of an earlier run", "pod", victim.Pod, "hard", order.Hard, "grace", order.Grace.String())
-		l.records.takeUp(victim.UID)
-		l.killer.Evict(ctx, job(order, &v.Snapshot, guard))
-	}
-	// What is not listed by the first complete list has gone.
-	l.unfinished = nil
 }
 
 // untouched returns the state with the victims of an earlier run as if they had
@@ -313,105 +394,32 @@ func (l *loop) trackFutile(v *View) []evict.Futility {
 	return l.futile
 }
 
-// trackCrossings keeps when each signal was seen above its hard threshold last
-// and below it first, and how far below it fell.
-func (l *loop) trackCrossings(v *View) {
-	for _, t := range v.Policy.Thresholds {
-		if !t.Hard() {
-			continue
-		}
-		o := &v.Observations[t.Signal]
-		c := &l.crossing[t.Signal]
-		switch {
-		case o.Status != signal.Observed:
-		case !o.Below(t.Value.Amount(o.Capacity)):
-			*c = crossingTime{lastAbove: v.Time}
-			l.episode[t.Signal] = time.Time{}
-		default:
-			if c.seen.IsZero() {
-				c.seen = v.Time
-				if l.raise.LastAbove.After(c.lastAbove) {
-					c.lastAbove = l.raise.LastAbove
-				}
-				if r := l.raise; r.Seen.After(c.lastAbove) && r.Seen.Before(v.Time) {
-					c.seen = r.Seen
-				}
-				l.episode[t.Signal] = v.Time
-			}
-			l.records.overshoot(t.Signal.String(), l.episode[t.Signal], o.Available)
-		}
-	}
-}
-
-// record begins the record of an order.
-func (l *loop) record(v *View, o *evict.Order) evict.Record {
-	rec := evict.Record{
-		Pod: o.Pod, UID: o.UID, Cause: o.Cause, Hard: o.Hard, DryRun: v.Mode.dryRun,
-		Reason: o.Reason, Message: o.Message, Annotations: o.Annotations, DisruptionTarget: true,
-		Lane: "step", Confirm: "fresh reading", Decided: v.Time, RankingAge: v.Time.Sub(v.Snapshot.Taken),
-		Available: o.Available, Threshold: o.Threshold, Deficit: o.Deficit, Expected: o.Expected,
-		Overshoot: max(0, o.Threshold-o.Available), Futile: o.Futile, Result: evict.ResultPending,
-		Candidates: slices.Clone(v.Orders.Ranking[:min(10, len(v.Orders.Ranking))]),
-	}
-	if s, ok := signal.Parse(o.Cause); ok {
-		rec.LastAbove, rec.CrossingSeen = l.crossing[s].lastAbove, l.crossing[s].seen
-		if !o.Hard {
-			rec.LastAbove, rec.CrossingSeen = time.Time{}, l.softSince(s)
-		}
-		if l.raise.Lane != "" && !l.raise.Seen.Before(rec.LastAbove) {
-			rec.Lane = l.raise.Lane
-		}
-	}
-	return rec
-}
-
-// softSince returns when a signal's soft threshold was first seen to be met.
-func (l *loop) softSince(s signal.Signal) (since time.Time) {
-	for _, t := range l.state.Timers {
-		if t.Threshold.Signal == s && t.Threshold.Soft {
-			since = t.Since
-		}
-	}
-	return since
-}
-
 // rest returns how long the loop may rest: as its pace is, but not so shortly
 // that it would do nothing else, nor so long that what is low is lost sight of. An
 // alarm that the reading did not confirm keeps it awake for a while: memory that
 // goes up and down about a threshold is below it again before another alarm says so.
 func rest(v *View, last lanes.Raise) time.Duration {
-	wait := pace(v)
-	if wait == calm && v.Time.Sub(last.Seen) < calm {
+	wait, busy := tempo(v), mostBusy*v.Took
+	switch {
+	case wait == calm && v.Time.Sub(last.Seen) < calm:
 		wait = settling
+	case wait == calm && v.Snapshot.Walked && v.near():
+		return max(attentive, min(seldomBusy*v.Took, calm))
 	}
-	busy := mostBusy * v.Took
 	if wait < calm {
 		busy = min(busy, low)
 	}
 	return max(wait, busy)
 }
 
-// pace returns when to look again: soon while victims are on their way, now
+// tempo returns when to look again: soon while victims are on their way, now
 // and then while a signal is low, and else at ease.
-func pace(v *View) time.Duration {
-	for _, victim := range v.State.Victims {
-		if victim.Status == evict.Unsettled && !victim.Soft {
-			return settling
-		}
+func tempo(v *View) time.Duration {
+	if slices.ContainsFunc(v.State.Victims, onTheWay) {
+		return settling
 	}
 	if len(v.Orders.Met) > 0 {
 		return low
 	}
 	return calm
 }
-
-func job(o evict.Order, s *pods.Snapshot, guard *act.Guard) act.Job {
-	h := s.Handles[o.UID]
-	j := act.Job{Order: o, SandboxID: h.SandboxID, Owned: h.Owned, Guard: guard}
-	for _, c := range h.Containers {
-		j.Containers = append(j.Containers, act.Container{ID: c.ID, Name: c.Name, Cgroup: c.Cgroup, CgroupID: c.CgroupID, Unproven: c.Unproven})
-	}
-	return j
-}
-
-func guardOf(g pods.Guard) *act.Guard { return &act.Guard{Never: g.Never, Inits: g.Inits} }

@@ -6,6 +6,9 @@ import "slices"
 type mode struct {
 	dryRun bool
 	why    []string
+	// apart are the reasons apart from that a kubelet owns the pods, which a
+	// shutdown has a rule of its own for.
+	apart []string
 }
 
 // facts are what the mode follows from.
@@ -31,17 +34,14 @@ func decideMode(f facts) mode {
 	if f.outdated {
 		add("the configuration of the kubelet has changed, and the pods have not been listed since")
 	}
-	switch f.kubelet {
-	case "auto":
-		if f.kubeletPods {
-			add("a kubelet owns pods of this node, and nothing here can tell it that a pod has failed (kubelet: auto)")
-		}
-	case "absent":
-		if f.kubeletSeen != "" {
-			add("the configuration says that no kubelet runs here (kubelet: absent), but one does: " + f.kubeletSeen)
-		}
+	if f.kubelet == "absent" && f.kubeletSeen != "" {
+		add("the configuration says that no kubelet runs here (kubelet: absent), but one does: " + f.kubeletSeen)
 	}
-	return mode{dryRun: len(why) > 0, why: why}
+	apart := slices.Clip(why)
+	if f.kubelet == "auto" && f.kubeletPods {
+		add("a kubelet owns pods of this node, and nothing here can tell it that a pod has failed (kubelet: auto)")
+	}
+	return mode{dryRun: len(why) > 0, why: why, apart: apart}
 }
 
 func (m mode) equal(other mode) bool {

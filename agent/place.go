@@ -1,13 +1,13 @@
 package agent
 
 import (
+	"errors"
 	"fmt"
 	"os"
 	"strings"
 	"time"
 
 	"github.com/evictd/evictd/agent/config"
-	"github.com/evictd/evictd/agent/evict"
 	"github.com/evictd/evictd/agent/metrics"
 	"github.com/evictd/evictd/agent/pods"
 	"github.com/evictd/evictd/kernel"
@@ -15,9 +15,6 @@ import (
 	"github.com/evictd/evictd/kernel/probe"
 	"github.com/evictd/evictd/kernel/process"
 )
-
-// layout is how the filesystems are cut, as far as nothing here observes them.
-const layout = evict.SingleFs
 
 // misplaced says why evictd can't be sure that the processes and the cgroups
 // that it sees are this host's; empty where it can.
@@ -36,15 +33,36 @@ func misplaced(procfs kernel.FS, h *cgroup.Hierarchy) string {
 	return ""
 }
 
-// ownOOMScoreAdj keeps the kernel's OOM killer from evictd, if it gets to act.
-const ownOOMScoreAdj = -999
+const (
+	// ownOOMScoreAdj keeps the kernel's OOM killer from evictd, if it gets to act.
+	ownOOMScoreAdj = -999
+	// ownNice puts evictd's ordinary threads before those of others: while Go stops
+	// the world the hot path waits for them, too.
+	ownNice = -20
+)
 
-// protectSelf makes evictd a bad victim where it may. Where it may not, whoever
-// starts it has to (OOMScoreAdjust= of a unit).
+// protectSelf makes evictd a bad victim, and urgent, where it may. Where it may not,
+// whoever starts it has to (OOMScoreAdjust=, Nice= of a unit).
 func (d *daemon) protectSelf() {
-	if err := process.SetOOMScoreAdj(kernel.FS(d.options.Procfs), os.Getpid(), ownOOMScoreAdj); err != nil {
+	if err := setOwnScore(kernel.FS(d.options.Procfs)); err != nil {
 		d.log.Info("the kernel's OOM killer may take evictd", "error", err)
 	}
+	if err := process.SetNice(ownNice); err != nil {
+		d.log.Info("evictd waits for a processor like any other process", "error", err)
+	}
+	err := process.SetSessionNice(kernel.FS(d.options.Procfs), ownNice)
+	if err != nil && !errors.Is(err, kernel.ErrUnavailable) {
+		d.log.Info("evictd waits for a processor like any other session", "error", err)
+	}
+}
+
+func setOwnScore(proc kernel.FS) error {
+	score, err := process.OpenScore(proc, os.Getpid())
+	if err != nil {
+		return err
+	}
+	defer score.Close()
+	return score.Set(ownOOMScoreAdj)
 }
 
 // kubeletLookAgain is how long an answer about the kubelet's process holds.
@@ -96,11 +114,12 @@ func (d *daemon) checks() []metrics.Check {
 			}
 			return metrics.Pass, "connected"
 		}},
-		{Name: "lane " + d.poll.Name(), Run: func() (metrics.Verdict, string) {
-			if up, why := laneState(d.poll, time.Now()); !up {
-				return metrics.Fail, why
+		{Name: "lanes", Run: d.checkLanes},
+		{Name: "node", Run: func() (metrics.Verdict, string) {
+			if d.shutting.shown.Load().Active() {
+				return metrics.Fail, "node is shutting down"
 			}
-			return metrics.Pass, "period " + d.poll.Period().String()
+			return metrics.Pass, "stays up"
 		}},
 		{Name: "eligible pods", Run: func() (metrics.Verdict, string) {
 			if v := d.board.view.Load(); v == nil || v.eligible() == 0 {

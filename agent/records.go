@@ -7,6 +7,7 @@ import (
 
 	"github.com/evictd/evictd/agent/act"
 	"github.com/evictd/evictd/agent/evict"
+	"github.com/evictd/evictd/agent/signal"
 )
 
 // keptRecords is how many records are kept.
@@ -39,9 +40,16 @@ func (r *records) trim() {
 	}
 }
 
+// add begins a record. Reports tell the pod, not the order: from now on they
+// are this one's.
 func (r *records) add(record evict.Record) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
+	for i := range r.list {
+		if rec := &r.list[i]; rec.UID == record.UID && rec.Result == evict.ResultPending {
+			rec.Result, rec.Error = evict.ResultUnknown, "the pod was ordered to go again before the end was seen"
+		}
+	}
 	r.list = append(r.list, record)
 	r.trim()
 }
@@ -117,7 +125,10 @@ func apply(p act.Progress, rec *evict.Record) {
 		rec.FirstGone = p.Time
 	case act.LastGone:
 		// What an empty cgroup held has been given back.
-		rec.LastGone, rec.Freed = p.Time, rec.Expected
+		rec.LastGone = p.Time
+		if s, ok := signal.Parse(rec.Cause); !ok || !s.IsDisk() {
+			rec.Freed = rec.Expected
+		} // what lies on a disk comes back with what is left of the pod: see the reclaims
 	case act.Refused:
 		rec.Result = evict.ResultFailed
 	case act.Finished:

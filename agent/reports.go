@@ -28,6 +28,7 @@ type reports struct {
 	futile     string
 	held       string
 	saved      time.Time
+	listed     time.Time
 	victims    int
 }
 
@@ -86,12 +87,20 @@ const keepWhileWaiting = 2 * time.Second
 // stepped implements observer.
 func (r *reports) stepped(v *View) {
 	r.board.view.Store(v)
+	r.shutting.poke()
 	r.beat.Beat()
 	r.notifier.Beat()
+	if listed := v.Snapshot.Listed; !listed.Equal(r.listed) {
+		r.listed = listed
+		r.watchContainers(&v.Snapshot)
+	}
 	r.measure(v)
 	r.announce(v)
+	if len(v.State.Timers) > 0 {
+		r.cold.Poke()
+	}
 	running := len(v.State.Timers) > 0 || len(v.State.Victims) > 0 || len(v.State.Conditions) > 0
-	ordered := len(v.Orders.Evict)+len(v.Orders.Harden) > 0
+	ordered := len(v.Orders.Evict)+len(v.Orders.Adopted)+len(v.Orders.Harden) > 0
 	if ordered || len(v.State.Victims) != r.victims || running && v.Time.Sub(r.saved) >= keepWhileWaiting {
 		r.saved, r.victims = v.Time, len(v.State.Victims)
 		r.keeper.poke()
@@ -104,6 +113,15 @@ func (r *reports) stepped(v *View) {
 			r.log.Warn("no pod may be evicted, pressure can't be relieved", "pods", len(v.Snapshot.Pods))
 		}
 	}
+}
+
+// looked implements observer.
+func (r *reports) looked(v *View) {
+	r.board.view.Store(v)
+	r.beat.Beat()
+	r.notifier.Beat()
+	r.metrics.Observed(v.Observations)
+	r.metrics.Unaccounted(v.Node.Unaccounted)
 }
 
 // complete reports whether the observation lacks nothing that it should have.
@@ -121,8 +139,6 @@ func (r *reports) measure(v *View) {
 	m.DryRun(v.Mode.dryRun)
 	m.RuntimeConnected(r.inventory.Status().Connected)
 	m.Records(len(r.board.records.snapshot()))
-	up, _ := laneState(r.poll, v.Time)
-	m.Lane(r.poll.Name(), up)
 }
 
 // announce logs what has changed.

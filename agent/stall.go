@@ -7,11 +7,12 @@ import (
 	"github.com/evictd/evictd/kernel/psi"
 )
 
+// Reclaim stalls when every task that could run has waited for memory for a tenth,
+// 1/stallShare, of the last second, or of the time since the last look where that
+// is longer ago.
 const (
-	// Reclaim stalls when every task that could run has waited for memory for
-	// a tenth of the last second.
 	stallWindow = time.Second
-	stallShare  = stallWindow / 10
+	stallShare  = 10
 )
 
 // stalls tells when the kernel's reclaim makes no headway, from the growth of
@@ -35,12 +36,13 @@ func (s *stalls) check(now time.Time) bool {
 }
 
 func (s *stalls) see(now time.Time, full time.Duration) bool {
+	passed := now.Sub(s.from)
 	switch {
 	case s.from.IsZero():
 		s.from, s.full = now, full
-	case full-s.full >= stallShare:
+	case full-s.full >= max(stallWindow, passed)/stallShare:
 		s.from, s.full, s.stalls = now, full, true
-	case now.Sub(s.from) >= stallWindow:
+	case passed >= stallWindow:
 		s.from, s.full, s.stalls = now, full, false
 	}
 	return s.stalls

@@ -3,6 +3,8 @@ package cri
 import (
 	"context"
 	"fmt"
+	"path"
+	"strings"
 	"time"
 
 	"google.golang.org/grpc"
@@ -18,6 +20,7 @@ type ContainerDetail struct {
 	ExitCode int32     // meaningful once Finished is set
 	Reason   string    // OOMKilled, Error, Completed, or the runtime's own
 	Message  string
+	LogPath  string // absolute; "" if the runtime keeps no log, or does not tell
 
 	// PID is the host pid of the container's first process as the runtime sees it,
 	// 0 if there is none or it is not told. 0 is never to be signalled.
@@ -108,6 +111,7 @@ func containerDetailOf(id string, resp *runtimev1.ContainerStatusResponse) (Cont
 		ExitCode:    status.GetExitCode(),
 		Reason:      status.GetReason(),
 		Message:     status.GetMessage(),
+		LogPath:     logPathOf(status.GetLogPath()),
 		PID:         in.PID,
 		CgroupsPath: in.RuntimeSpec.Linux.CgroupsPath,
 		OOMScoreAdj: in.RuntimeSpec.Process.OOMScoreAdj,
@@ -118,6 +122,14 @@ func containerDetailOf(id string, resp *runtimev1.ContainerStatusResponse) (Cont
 		d.setStatusResources(r)
 	}
 	return d, nil
+}
+
+// logPathOf takes a path that names one place on the host, whoever looks.
+func logPathOf(p string) string {
+	if !path.IsAbs(p) || path.Clean(p) != p || strings.ContainsRune(p, 0) {
+		return ""
+	}
+	return p
 }
 
 func (d *ContainerDetail) setSpecResources(r *resources) {

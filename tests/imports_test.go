@@ -16,24 +16,33 @@ const module = "github.com/evictd/evictd/"
 // rooms states who may import whom: for each room, the rooms that it may
 // import itself. A room stands for its subpackages.
 var rooms = map[string][]string{
+	"bpf":            {"bpf"},
 	"kernel":         {"kernel"},
 	"cri":            {"cri"},
 	"agent/signal":   {},
 	"agent/version":  {},
-	"agent/config":   {"agent/signal", "agent/evict", "agent/config"},
+	"agent/config":   {"agent/signal", "agent/evict", "agent/config", "agent/shutdown"},
 	"agent/evict":    {"agent/signal"},
-	"agent/scenario": {"agent/signal", "agent/config", "agent/evict"},
-	"agent/pods":     {"agent/signal", "agent/evict", "cri", "kernel"},
-	"agent/lanes":    {"agent/signal", "kernel"},
+	"agent/scenario": {"agent/signal", "agent/config", "agent/evict", "agent/shutdown"},
+	"agent/pods":     {"agent/signal", "agent/evict", "cri", "kernel", "bpf"},
+	"agent/lanes":    {"agent/pace", "agent/signal", "kernel", "bpf"},
+	"agent/pace":     {},
+	"agent/tasks":    {"agent/pace", "agent/signal", "agent/evict", "kernel"},
+	"agent/disks":    {"agent/pace", "agent/signal", "agent/evict", "cri", "kernel"},
 	"agent/act":      {"agent/evict", "kernel", "cri"},
-	"agent/state":    {"agent/evict", "agent/signal"},
-	"agent/control":  {"agent/signal", "agent/evict"},
-	"agent/metrics":  {"agent/signal", "agent/evict"},
+	"agent/reclaim":  {"agent/pace", "agent/signal", "agent/evict", "kernel", "cri"},
+	"agent/hot":      {"agent/signal", "agent/evict", "agent/act", "agent/lanes", "kernel"},
+	"agent/oomscore": {"agent/pace", "kernel"},
+	"agent/cold":     {"kernel"},
+	"agent/shutdown": {"agent/evict", "agent/shutdown", "kernel"},
+	"agent/state":    {"agent/evict", "agent/signal", "agent/shutdown"},
+	"agent/control":  {"agent/signal", "agent/evict", "agent/shutdown"},
+	"agent/metrics":  {"agent/signal", "agent/evict", "agent/shutdown"},
 	"agent/systemd":  {},
 	"agent":          {"agent", "kernel", "cri"},
 	"cmd/evictd":     {"agent", "agent/version"},
-	"cmd/evictctl":   {"agent/config", "agent/scenario", "agent/control", "agent/signal", "agent/evict", "agent/version", "kernel"},
-	"tests":          {"tests", "agent", "kernel", "cri", "cmd"},
+	"cmd/evictctl":   {"agent/config", "agent/scenario", "agent/control", "agent/signal", "agent/evict", "agent/shutdown", "agent/version", "kernel"},
+	"tests":          {"tests", "agent", "kernel", "cri", "cmd", "bpf"},
 }
 
 // forbidden lists what the daemon must not link, and why.
@@ -44,7 +53,6 @@ var forbidden = map[string]string{
 	"k8s.io/cri-client":              "it brings OpenTelemetry and component-base along",
 	"k8s.io/kubernetes":              "the kubelet's own packages are no library",
 	"github.com/spf13/cobra":         "the daemon's flags are the standard library's",
-	"os/exec":                        "nothing is forked under pressure",
 }
 
 type listed struct {
@@ -114,6 +122,16 @@ func TestDaemonLinksNothingForbidden(t *testing.T) {
 					t.Errorf("the daemon links %s: %s", dep, why)
 				}
 			}
+		}
+	}
+}
+
+// Nothing is forked under pressure, and so nothing at all: what other modules
+// link for tests of their own is not called.
+func TestDaemonForksNothing(t *testing.T) {
+	for _, p := range list(t, "-deps", "./cmd/evictd") {
+		if strings.HasPrefix(p.ImportPath, module) && slices.Contains(p.Imports, "os/exec") {
+			t.Errorf("%s imports os/exec", p.ImportPath)
 		}
 	}
 }

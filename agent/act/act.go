@@ -16,7 +16,20 @@ type Job struct {
 	SandboxID  string
 	Owned      bool
 	Containers []Container
-	Guard      *Guard
+	// Turns is the order in which the containers are asked to stop, where there
+	// is one; without, all are at once. It concerns no kill.
+	Turns []Turn
+	Guard *Guard
+}
+
+// Turn is containers of a pod that are asked to stop together, when those of
+// the turns before have ended.
+type Turn struct {
+	// IDs are the containers'. One that no turn names is of the first.
+	IDs []string
+	// Latest is when they are asked although others have not ended, counted from
+	// the beginning.
+	Latest time.Duration
 }
 
 // Container is one running container of a pod.
@@ -59,12 +72,21 @@ func (e *WrongVictimError) Error() string {
 // cgroup include one that must live.
 func (g *Guard) check(c *Container, pids []int) error {
 	for _, pid := range pids {
-		if what, ok := g.Never[pid]; ok {
-			return &WrongVictimError{Cgroup: c.Cgroup, PID: pid, Holds: what, Never: true}
+		if err := g.checkOne(c, pid); err != nil {
+			return err
 		}
-		if other, ok := g.Inits[pid]; ok && other != c.ID {
-			return &WrongVictimError{Cgroup: c.Cgroup, PID: pid, Holds: "container " + other}
-		}
+	}
+	return nil
+}
+
+// checkOne is check for one process. Where that may be killed it allocates
+// nothing.
+func (g *Guard) checkOne(c *Container, pid int) error {
+	if what, ok := g.Never[pid]; ok {
+		return &WrongVictimError{Cgroup: c.Cgroup, PID: pid, Holds: what, Never: true}
+	}
+	if other, ok := g.Inits[pid]; ok && other != c.ID {
+		return &WrongVictimError{Cgroup: c.Cgroup, PID: pid, Holds: "container " + other}
 	}
 	return nil
 }
@@ -113,6 +135,9 @@ type Actuator interface {
 	// Evict begins with an order and returns when what is urgent is done: for
 	// a hard one, when every process has been signalled.
 	Evict(ctx context.Context, job Job)
+	// Follow goes on where a Striker has struck the pod of an order: it waits for
+	// its end, tells the runtime, and closes the Hold.
+	Follow(ctx context.Context, order evict.Order, hold *Hold, strike Strike)
 	// Harden ends the grace of a pod that is being evicted softly: it kills what
 	// the job says is left of it, also where the soft eviction has ended.
 	Harden(ctx context.Context, job Job)

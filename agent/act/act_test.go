@@ -204,17 +204,29 @@ func hard(c ...Container) Job {
 	return Job{Order: evict.Order{UID: "u", Pod: "default/p", Hard: true}, SandboxID: "s", Owned: true, Containers: c, Guard: &Guard{}}
 }
 
+// bombScript forks as fast as it can, up to the limit of the place, and manyProcesses
+// is not far below that.
+const (
+	bombScript    = "perl -e 'while (1) { defined(fork) or select(undef, undef, undef, 0.001) }'"
+	manyProcesses = 400
+)
+
 func TestKill(t *testing.T) {
-	for _, tc := range []struct{ name, script string }{
-		{"one process", "exec sleep 1000"},
-		{"a tree", "sleep 1000 & sleep 1000 & (sleep 1000 & wait) & wait"},
-		{"ignores what it can", "trap '' TERM INT HUP; sleep 1000 & while :; do wait; done"},
-		{"forks while it is killed", "while :; do sleep 1000 & sleep 0.001; done"},
+	for _, tc := range []struct {
+		name, script string
+		processes    int // that there are before it is killed
+	}{
+		{"one process", "exec sleep 1000", 1},
+		{"a tree", "sleep 1000 & sleep 1000 & (sleep 1000 & wait) & wait", 1},
+		{"ignores what it can", "trap '' TERM INT HUP; sleep 1000 & while :; do wait; done", 1},
+		{"forks while it is killed", "while :; do sleep 1000 & sleep 0.001; done", 1},
+		{"fork bomb", "exec " + bombScript, manyProcesses},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			p := newPlace(t)
 			// A fork bomb of our own making stops by itself.
 			cmd := p.run("ulimit -t 20; " + tc.script)
+			p.await("there are enough processes", func() bool { return len(p.pids()) >= tc.processes })
 			var reports heard
 			runtime := &stops{}
 			k := NewKiller(p.hierarchy, "/proc", runtime, reports.take)
@@ -264,6 +276,68 @@ func TestKillFrozen(t *testing.T) {
 	}
 	if last := reports.last(); last.Stage != Finished || last.Err != nil {
 		t.Errorf("last report = %+v; want it finished", last)
+	}
+}
+
+// Of a fork bomb that is frozen while it is signalled nobody is left, although
+// nobody signals anybody afterwards.
+func TestFrozenWhileSignalled(t *testing.T) {
+	p := newPlace(t)
+	p.run("ulimit -t 20; exec " + bombScript)
+	p.await("there are many processes", func() bool { return len(p.pids()) >= manyProcesses })
+	v, err := open(p.hierarchy, p.container("c1"), &Guard{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer v.close()
+	if err := v.group.Freeze(); errors.Is(err, kernel.ErrUnavailable) {
+		t.Skip("needs a freezer: ", err)
+	}
+	p.await("all are signalled", func() bool { // each has to run to be frozen
+		all, err := v.killFrozen("/proc")
+		if err != nil {
+			t.Fatal(err)
+		}
+		return all
+	})
+	p.await("all have gone", func() bool { return len(p.pids()) == 0 })
+	if frozen, err := v.group.Frozen(); err != nil || frozen {
+		t.Errorf("Frozen() = %v, %v; want it thawed", frozen, err)
+	}
+}
+
+// The freezer's cgroup of the same path may hold others, who are not to be stopped.
+func TestFreezesItsOwn(t *testing.T) {
+	p := newPlace(t)
+	if p.hierarchy.Version == cgroup.V2 {
+		t.Skip("needs a v1 freezer")
+	}
+	p.run("exec sleep 1000")
+	v, err := open(p.hierarchy, p.container("c1"), &Guard{})
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer v.close()
+	if own, err := v.freezesItsOwn(); err != nil || !own {
+		t.Errorf("freezesItsOwn() = %v, %v; want true", own, err)
+	}
+	other := exec.Command("sleep", "1000")
+	if err := other.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { other.Process.Kill(); other.Wait() })
+	freezer := string(p.hierarchy.Freezer.Path(p.path, "cgroup.procs"))
+	if err := os.WriteFile(freezer, []byte(strconv.Itoa(other.Process.Pid)), 0); err != nil {
+		t.Fatal(err)
+	}
+	if own, err := v.freezesItsOwn(); err != nil || own {
+		t.Errorf("freezesItsOwn() beside another = %v, %v; want false", own, err)
+	}
+	if all, err := v.killFrozen("/proc"); err != nil || all {
+		t.Errorf("killFrozen() beside another = %v, %v; want nothing done", all, err)
+	}
+	if !slices.Contains(p.pids(), v.procs[0]) {
+		t.Error("the container was killed; want it left to the rounds of drain")
 	}
 }
 
@@ -390,6 +464,35 @@ func TestSoftThenHardened(t *testing.T) {
 	if got := reports.stages(); !slices.Contains(got, Hardened) {
 		t.Errorf("stages = %v; want Hardened among them", got)
 	}
+}
+
+// A pod that came back is asked to stop anew: the end that is reported is the
+// newer request's, and a kill gives that one up.
+func TestSoftAnew(t *testing.T) {
+	var reports heard
+	runtime := &stops{hang: true}
+	k := NewKiller(&cgroup.Hierarchy{}, "/proc", runtime, reports.take)
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	job := hard(Container{ID: "c1", Unproven: "for the test"})
+	job.Order.Hard, job.Order.Grace = false, 30*time.Second
+	k.Evict(ctx, job)
+	k.Evict(ctx, job)
+	k.mu.Lock()
+	newer := k.soft[job.Order.UID]
+	k.mu.Unlock()
+	time.Sleep(50 * time.Millisecond) // the first has been given up
+	k.mu.Lock()
+	still := k.soft[job.Order.UID]
+	k.mu.Unlock()
+	if newer == nil || still != newer {
+		t.Errorf("request = %p after the first was given up; want the second, %p", still, newer)
+	}
+	if got := reports.stages(); slices.Contains(got, Finished) || slices.Contains(got, Refused) {
+		t.Errorf("stages = %v; want no end", got)
+	}
+	cancel()
+	k.Wait()
 }
 
 // A runtime that does not stop a pod softly does not save it from being killed.

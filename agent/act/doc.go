@@ -9,6 +9,11 @@
 // A container whose cgroup could not be proven is stopped through the runtime
 // only.
 //
+// What is urgent is prepared: a [Hold] has a pod's cgroups and largest processes
+// open before anybody decides that it has to go, and a [Striker] kills it without
+// asking for memory or waiting for anybody: what may hang, a [Reaper] does on
+// threads of its own. The [Killer] then follows.
+//
 // [Killer] acts and [DryRun] only looks; both make the same checks. What
 // becomes of an order comes back as [Progress].
 package act

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"time"
 
+	"github.com/evictd/evictd/agent/evict"
 	"github.com/evictd/evictd/kernel/cgroup"
 )
 
@@ -55,6 +56,16 @@ func (d *DryRun) look(c Container, g *Guard) (processes int, err error) {
 		return 0, err
 	}
 	return len(pids), nil
+}
+
+// Follow implements Actuator.
+func (d *DryRun) Follow(_ context.Context, order evict.Order, hold *Hold, strike Strike) {
+	defer hold.Close()
+	stage := Finished
+	if strike.Err != nil && strike.Processes == 0 {
+		stage = Refused
+	}
+	d.report(Progress{UID: order.UID, Stage: stage, Time: time.Now(), Processes: strike.Processes, Err: strike.Err})
 }
 
 // Harden implements Actuator. Nothing was begun, so nothing ends.

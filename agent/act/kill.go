@@ -44,6 +44,15 @@ type victim struct {
 	signalled map[int]bool
 	began     time.Time // when the first was signalled
 	largest   []*process.Process
+	// Of a victim that a Striker has struck: how many it signalled, and whom of
+	// them to wait for. The descriptors are the Hold's.
+	struck   int
+	dying    []pidfd
+	borrowed bool // the group is the Hold's, too
+	// outrun tells that it forks faster than it is signalled, and unfreezable that it
+	// could not be frozen for that.
+	outrun, unfreezable bool
+	urgent              *Urgent
 }
 
 // open names the container's cgroup by descriptor and makes sure that it is
@@ -65,13 +74,14 @@ func (v *victim) close() {
 		p.Close()
 	}
 	v.largest = nil
-	v.group.Close()
+	if !v.borrowed {
+		v.group.Close()
+	}
 }
 
 // kill signals every process of the cgroup, the largest first, and again while
 // new ones appear: what forks faster than it is read is caught by the kernel
-// where it can kill a whole cgroup (Linux 5.14, cgroup v2), else by the
-// rounds of drain.
+// where it can kill a whole cgroup (Linux 5.14, cgroup v2), else by drain.
 func (v *victim) kill(proc kernel.FS) error {
 	for round := range signalRounds {
 		var err error
@@ -85,15 +95,27 @@ func (v *victim) kill(proc kernel.FS) error {
 		if len(fresh) == 0 {
 			return nil
 		}
+		if round == 0 && len(fresh) > mostSized {
+			// So many take a while to be held, and fork meanwhile. The oldest is mostly
+			// the first of the container's pid namespace: with it the kernel kills all
+			// that are in it (kernel/pid_namespace.c: zap_pid_ns_processes).
+			err = v.signal(proc, fresh[:1])
+			fresh = fresh[1:]
+		}
 		for chunk := range slices.Chunk(fresh, mostHeld) {
-			if err = v.signal(proc, chunk); err != nil {
+			if err != nil {
 				break
 			}
+			err = v.signal(proc, chunk)
 		}
 		if round == 0 {
 			// It needs no descriptor that is not open yet, so that it also helps
 			// where there is none left for the processes.
-			if killed := v.group.Kill(); killed == nil || !errors.Is(killed, kernel.ErrUnavailable) {
+			killed := v.group.Kill()
+			if killed == nil {
+				v.note()
+			}
+			if killed == nil || !errors.Is(killed, kernel.ErrUnavailable) {
 				return killed
 			}
 		}
@@ -101,7 +123,28 @@ func (v *victim) kill(proc kernel.FS) error {
 			return err
 		}
 	}
+	v.outrun = true
 	return nil
+}
+
+// killUrgently is kill where there are so many processes that it takes a while.
+func (v *victim) killUrgently(proc kernel.FS) (err error) {
+	if len(v.procs) <= mostSized {
+		return v.kill(proc)
+	}
+	v.urgent.do(func() { err = v.kill(proc) })
+	return err
+}
+
+// note counts those that were listed as signalled, after the kernel has killed the
+// whole cgroup.
+func (v *victim) note() {
+	if v.began.IsZero() {
+		v.began = time.Now()
+	}
+	for _, pid := range v.procs {
+		v.signalled[pid] = true
+	}
 }
 
 // signal sends SIGKILL to those of the processes that the cgroup still lists
@@ -135,6 +178,8 @@ func (v *victim) signal(proc kernel.FS, pids []int) error {
 		return err
 	}
 	slices.SortStableFunc(held, func(a, b sized) int { return cmp.Compare(b.size, a.size) })
+	// A thread at real-time priority must rest now and then (RLIMIT_RTTIME).
+	defer unix.Nanosleep(&unix.Timespec{Nsec: 1000}, nil)
 	for _, h := range held {
 		if _, listed := slices.BinarySearch(still, h.PID()); !listed {
 			continue
@@ -163,7 +208,8 @@ type sized struct {
 }
 
 // drain waits until nothing of the cgroup runs any more, killing what was
-// forked and thawing what is frozen on the way, and calls first when the first
+// forked, in a frozen cgroup where that is too much, and thawing what is frozen on
+// the way, and calls first when the first
 // process has gone.
 func (v *victim) drain(ctx context.Context, proc kernel.FS, first func()) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, longestDrain, errUndrained)
@@ -183,10 +229,19 @@ func (v *victim) drain(ctx context.Context, proc kernel.FS, first func()) error 
 			// given to another that was forked meanwhile.
 			clear(v.signalled)
 		}
-		if err := v.kill(proc); err != nil && !errors.Is(err, cgroup.ErrGone) {
+		if err := v.killUrgently(proc); err != nil && !errors.Is(err, cgroup.ErrGone) {
 			return err
 		}
-		if len(v.procs) < len(v.signalled) {
+		if v.outrun && !v.unfreezable {
+			var all bool
+			var err error
+			v.urgent.do(func() { all, err = v.killFrozen(proc) })
+			if err != nil && !errors.Is(err, cgroup.ErrGone) {
+				return err
+			}
+			v.outrun, v.unfreezable = false, !all
+		}
+		if len(v.procs) < max(len(v.signalled), v.struck) {
 			first()
 		}
 		if len(v.procs) == 0 && v.exited() {
@@ -211,7 +266,19 @@ func (v *victim) exited() bool {
 			return false
 		}
 	}
+	for _, p := range v.dying {
+		if !ended(p.fd) {
+			return false
+		}
+	}
 	return true
+}
+
+// ended reports whether a process has, or can't be asked.
+func ended(fd int) bool {
+	fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
+	n, err := unix.Poll(fds, 0)
+	return n > 0 || err != nil && err != unix.EINTR
 }
 
 // reap tears down the memory of the largest processes besides the kernel,

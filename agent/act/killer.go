@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/evictd/evictd/agent/evict"
 	"github.com/evictd/evictd/cri"
 	"github.com/evictd/evictd/kernel"
 	"github.com/evictd/evictd/kernel/cgroup"
@@ -19,19 +20,25 @@ type Killer struct {
 	proc      kernel.FS
 	runtime   Runtime
 	report    func(Progress)
+	// Urgent is the thread for victims of many processes; nil is none. It is set
+	// before the first order.
+	Urgent *Urgent
 
 	work sync.WaitGroup
 	mu   sync.Mutex
-	// soft holds, by UID, how the request to stop a pod is given up whose grace
-	// period runs.
-	soft map[string]context.CancelFunc
+	// soft holds, by UID, the newest request to stop a pod whose grace period
+	// runs.
+	soft map[string]*request
 }
+
+// request is a request to stop a pod, and how it is given up.
+type request struct{ cancel context.CancelFunc }
 
 // NewKiller returns a Killer that finds cgroups in h and processes in proc. Its
 // report is called from several goroutines and must not block. runtime may be
 // nil where none is declared: only proven cgroups can be killed then.
 func NewKiller(h *cgroup.Hierarchy, proc kernel.FS, runtime Runtime, report func(Progress)) *Killer {
-	return &Killer{hierarchy: h, proc: proc, runtime: runtime, report: report, soft: map[string]context.CancelFunc{}}
+	return &Killer{hierarchy: h, proc: proc, runtime: runtime, report: report, soft: map[string]*request{}}
 }
 
 // Wait returns when all that was begun has ended. It must not run beside Evict.
@@ -50,15 +57,15 @@ func (k *Killer) Evict(ctx context.Context, job Job) {
 func (k *Killer) Harden(ctx context.Context, job Job) {
 	uid := job.Order.UID
 	k.mu.Lock()
-	cancel := k.soft[uid]
+	softly := k.soft[uid]
 	delete(k.soft, uid)
 	k.mu.Unlock()
 	k.tell(uid, Hardened, 0, nil)
 	// A runtime that refused to stop the pod has ended the soft eviction, and
 	// the pod runs: so it is killed in any case.
 	k.kill(ctx, job)
-	if cancel != nil {
-		cancel()
+	if softly != nil {
+		softly.cancel()
 	}
 }
 
@@ -84,7 +91,9 @@ func (k *Killer) kill(ctx context.Context, job Job) {
 		}
 		v, err := open(k.hierarchy, c, job.Guard)
 		if err == nil {
-			if err = v.kill(k.proc); err != nil {
+			v.urgent = k.Urgent
+			k.Urgent.do(func() { err = v.kill(k.proc) }) // how many they are is not known yet
+			if err != nil {
 				v.close()
 			}
 		}
@@ -108,20 +117,74 @@ func (k *Killer) kill(ctx context.Context, job Job) {
 			// thread that hangs in the kernel may hold for ever.
 			go reap(slices.Clone(v.largest))
 		}
-		ended, sandbox, empty := k.finish(ctx, job, victims, gone, untouchable)
-		errs = append(append(errs, ended...), sandbox)
-		for _, v := range victims {
-			v.close()
+		k.conclude(ctx, job, victims, gone, untouchable, signalled, errs)
+	})
+}
+
+// conclude waits for the end of what was signalled and tells of it.
+func (k *Killer) conclude(ctx context.Context, job Job, victims []*victim, gone int, untouchable map[string]bool, signalled int, errs []error) {
+	ended, sandbox, empty := k.finish(ctx, job, victims, gone, untouchable)
+	errs = append(append(errs, ended...), sandbox)
+	for _, v := range victims {
+		v.close()
+	}
+	err := errors.Join(errs...)
+	stage := Finished
+	direct := len(victims)+gone == len(job.Containers)
+	if signalled == 0 && err != nil && !(direct && empty) {
+		stage = Refused
+	}
+	k.tell(job.Order.UID, stage, signalled, err)
+	if empty {
+		k.stopSandboxLater(ctx, job, sandbox)
+	}
+}
+
+// Follow implements Actuator.
+func (k *Killer) Follow(ctx context.Context, order evict.Order, hold *Hold, strike Strike) {
+	job := hold.job
+	job.Order = order
+	if !hold.keep() {
+		// Its descriptors are others' by now.
+		k.kill(ctx, job)
+		return
+	}
+	first := strike.First
+	if first.IsZero() {
+		first = time.Now()
+	}
+	k.tellAt(first, order.UID, Signalled, strike.Processes, nil)
+	k.work.Go(func() {
+		defer hold.Close()
+		defer hold.release()
+		var victims []*victim
+		var errs []error
+		untouchable := map[string]bool{}
+		proven := 0
+		for _, c := range job.Containers {
+			if c.Cgroup != "" {
+				proven++
+			}
 		}
-		err := errors.Join(errs...)
-		stage := Finished
-		if signalled == 0 && err != nil {
-			stage = Refused
+		guard := hold.guard
+		if guard == nil {
+			guard = job.Guard // nothing was struck
 		}
-		k.tell(uid, stage, signalled, err)
-		if empty {
-			k.stopSandboxLater(ctx, job, sandbox)
+		for _, m := range hold.members {
+			var wrong *WrongVictimError
+			if !errors.As(m.err, &wrong) {
+				// What the strike could not finish, the rounds of the drain do.
+				v := m.victim(guard)
+				v.urgent = k.Urgent
+				victims = append(victims, v)
+				continue
+			}
+			errs = append(errs, m.err)
+			if wrong.Never {
+				untouchable[m.ID] = true
+			}
 		}
+		k.conclude(ctx, job, victims, proven-len(hold.members), untouchable, strike.Processes, errs)
 	})
 }
 
@@ -157,7 +220,7 @@ func (k *Killer) finish(ctx context.Context, job Job, victims []*victim, gone in
 	stopped := make([]error, len(job.Containers))
 	for i, c := range job.Containers {
 		if !untouchable[c.ID] {
-			stops.Go(func() { stopped[i] = k.stopContainer(ctx, c, 0) })
+			stops.Go(func() { stopped[i] = k.stopKilled(ctx, c) })
 		}
 	}
 	last := func() {
@@ -213,6 +276,25 @@ func (k *Killer) stopSandboxLater(ctx context.Context, job Job, err error) {
 	}
 }
 
+// afterDeath is how long a runtime gets to learn that a container has died.
+const afterDeath = 100 * time.Millisecond
+
+// stopKilled has the runtime stop what is being killed. A runtime that is asked
+// just while the container dies may fail over that (containerd's "ttrpc: closed",
+// the shim being on its way out): it is asked once more when it knows.
+func (k *Killer) stopKilled(ctx context.Context, c Container) error {
+	err := k.stopContainer(ctx, c, 0)
+	if err == nil || k.runtime == nil || errors.Is(err, cri.ErrUnreachable) || errors.Is(err, cri.ErrTimeout) {
+		return err
+	}
+	select {
+	case <-ctx.Done():
+		return err
+	case <-time.After(afterDeath):
+	}
+	return k.stopContainer(ctx, c, 0)
+}
+
 func (k *Killer) stopContainer(ctx context.Context, c Container, grace time.Duration) error {
 	if k.runtime == nil {
 		if c.Cgroup == "" {
@@ -230,38 +312,42 @@ func (k *Killer) stopContainer(ctx context.Context, c Container, grace time.Dura
 func (k *Killer) stop(ctx context.Context, job Job) {
 	uid := job.Order.UID
 	stopping, cancel := context.WithCancel(ctx)
+	own := &request{cancel}
 	k.mu.Lock()
-	k.soft[uid] = cancel
+	before := k.soft[uid]
+	k.soft[uid] = own
 	k.mu.Unlock()
+	if before != nil {
+		before.cancel() // the pod came back: this request is for all of it
+	}
 	k.tell(uid, Signalled, 0, nil)
 	k.work.Go(func() {
 		defer cancel()
-		errs := make([]error, len(job.Containers))
-		var stops sync.WaitGroup
-		for i, c := range job.Containers {
-			stops.Go(func() { errs[i] = k.stopContainer(stopping, c, job.Order.Grace) })
-		}
-		stops.Wait()
+		errs := k.stopInTurn(stopping, &job)
 		k.mu.Lock()
-		_, mine := k.soft[uid]
-		delete(k.soft, uid)
+		mine := k.soft[uid] == own
+		if mine {
+			delete(k.soft, uid)
+		}
 		k.mu.Unlock()
 		if !mine {
-			return // hardened: whoever did that reports the end
+			return // hardened, or asked anew: whoever did that reports the end
 		}
-		err := errors.Join(errs...)
-		empty := err == nil
-		if empty {
+		if k.ended(job.Containers, errs) {
 			k.tell(uid, LastGone, 0, nil)
-			err = k.stopSandbox(ctx, job)
+			sandbox := k.stopSandbox(ctx, job)
+			k.tell(uid, Finished, 0, errors.Join(append(errs, sandbox)...))
+			k.stopSandboxLater(ctx, job, sandbox)
+			return
 		}
 		stage := Finished
 		if !slices.Contains(errs, nil) {
 			stage = Refused
 		}
+		err := errors.Join(errs...)
 		k.tell(uid, stage, 0, err)
-		if empty {
-			k.stopSandboxLater(ctx, job, err)
+		if (errors.Is(err, cri.ErrTimeout) || errors.Is(err, cri.ErrUnreachable)) && k.endsLater(ctx, job.Containers, errs) {
+			k.stopSandboxLater(ctx, job, k.stopSandbox(ctx, job))
 		}
 	})
 }

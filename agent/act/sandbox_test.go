@@ -86,3 +86,41 @@ func TestAbsentRuntimeHoldsUpNoEnd(t *testing.T) {
 		}
 	})
 }
+
+// trips fails over containers that die while it is asked to stop them.
+type trips struct{ times, asked int }
+
+func (r *trips) StopContainer(context.Context, string, time.Duration) error {
+	if r.asked++; r.asked <= r.times {
+		return errors.New("failed to kill container: ttrpc: closed")
+	}
+	return nil
+}
+
+func (r *trips) StopSandbox(context.Context, string) error { return nil }
+
+// A runtime that fails over a container that has just died is asked once more.
+func TestRuntimeTripsOverADeath(t *testing.T) {
+	for _, tt := range []struct {
+		name         string
+		times, asked int
+		fails        bool
+	}{
+		{"once", 1, 2, false},
+		{"for good", 1000, 2, true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				reports := &heard{}
+				r := &trips{times: tt.times}
+				k := NewKiller(&cgroup.Hierarchy{}, "/proc", r, reports.take)
+				k.Evict(t.Context(), Job{Order: evict.Order{UID: "u", Hard: true}, Containers: []Container{{ID: "c"}}})
+				k.Wait()
+				last := reports.last()
+				if r.asked != tt.asked || (last.Err != nil) != tt.fails {
+					t.Errorf("asked %d times, last report %+v; want %d, failure %t", r.asked, last, tt.asked, tt.fails)
+				}
+			})
+		})
+	}
+}

@@ -22,7 +22,7 @@ func (a *accepted) explain(d *strict.Decoder) {
 		given bool
 		means string
 	}{
-		{"kernelMemcgNotification", a.KernelMemcgNotification != nil, "evictd itself chooses how it learns of pressure"},
+		{"kernelMemcgNotification", a.KernelMemcgNotification != nil, "notification tells how evictd learns of pressure"},
 		{"podPidsLimit", a.PodPidsLimit != nil, "evictd sets no limits on pods; a threshold on pid.available guards the node"},
 		{"singleProcessOOMKill", a.SingleProcessOOMKill != nil, "evictd leaves the kernel's OOM killer as it is, and itself kills all processes of a container"},
 		{"localStorageCapacityIsolation", a.LocalStorageCapacityIsolation != nil, "limits on local storage that evictd knows of always count"},
@@ -39,14 +39,10 @@ func (a *accepted) explain(d *strict.Decoder) {
 // the kubelet's business.
 func (c *Config) explainIdle() {
 	const (
-		unbuilt  = "is checked, but evictd does not act on it yet"
 		reserved = "is checked, but has no effect here: the limit of the kubepods cgroup counts, as whoever made it set it"
 	)
 	for _, f := range []struct{ name, means string }{
 		{"systemReserved", reserved}, {"kubeReserved", reserved},
-		{"imageGCHighThresholdPercent", unbuilt}, {"imageGCLowThresholdPercent", unbuilt},
-		{"imageMinimumGCAge", unbuilt}, {"imageMaximumGCAge", unbuilt},
-		{fieldShutdown, unbuilt}, {fieldShutdownCritical, unbuilt}, {fieldShutdownGroups, unbuilt},
 	} {
 		if d := c.sources.agent; d != nil && d.Has(f.name) {
 			c.noticef(f.name, "%s", f.means)

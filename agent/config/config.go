@@ -47,6 +47,19 @@ type Config struct {
 	MaxVictims int `yaml:"maxVictims"`
 	// SettleTimeout is how long the memory of a victim is waited for, above 0.
 	SettleTimeout time.Duration `yaml:"settleTimeout"`
+	// ImageGC tells whether unused images are removed.
+	ImageGC ImageGC `yaml:"imageGC"`
+	// Reclaim tells what is taken back before a pod has to go.
+	Reclaim Reclaim `yaml:"reclaim"`
+	// OOMScoreAdj tells what becomes of what the kernel's OOM killer is told of
+	// containers.
+	OOMScoreAdj OOMScoreAdj `yaml:"oomScoreAdj"`
+	// Notification tells how evictd learns of memory pressure.
+	Notification Notification `yaml:"notification"`
+	// Pressure tells what becomes of stalls.
+	Pressure Pressure `yaml:"pressure"`
+	// Shutdown tells what becomes of a shutdown beside a kubelet.
+	Shutdown Shutdown `yaml:"shutdown"`
 
 	// Files lists the files that this configuration was read from.
 	Files []string `yaml:"-"`
@@ -177,6 +190,63 @@ const (
 // UnmarshalText accepts kubelet and available.
 func (a *MemoryAccounting) UnmarshalText(text []byte) error {
 	return choose(a, text, AccountingKubelet, AccountingAvailable)
+}
+
+// ImageGC tells whether unused images are removed.
+type ImageGC string
+
+// Whether images are collected.
+const (
+	// ImageGCAuto: unless a kubelet runs here, which collects them itself.
+	ImageGCAuto ImageGC = "auto"
+	// ImageGCOn and ImageGCOff: always, and never.
+	ImageGCOn  ImageGC = "on"
+	ImageGCOff ImageGC = "off"
+)
+
+// UnmarshalText accepts auto, on and off.
+func (g *ImageGC) UnmarshalText(text []byte) error {
+	return choose(g, text, ImageGCAuto, ImageGCOn, ImageGCOff)
+}
+
+// Reclaim tells what is taken back before a pod has to go.
+type Reclaim struct {
+	// Memory tells whether the kernel is asked for cold memory of pods under soft
+	// thresholds.
+	Memory ReclaimMemory `yaml:"memory"`
+}
+
+// ReclaimMemory tells whether the kernel is asked for cold memory.
+type ReclaimMemory string
+
+// Whether it is.
+const (
+	// ReclaimMemoryAuto: where it can be, on cgroup v2 from Linux 5.19.
+	ReclaimMemoryAuto ReclaimMemory = "auto"
+	ReclaimMemoryOff  ReclaimMemory = "off"
+)
+
+// UnmarshalText accepts auto and off.
+func (r *ReclaimMemory) UnmarshalText(text []byte) error {
+	return choose(r, text, ReclaimMemoryAuto, ReclaimMemoryOff)
+}
+
+// OOMScoreAdj tells what becomes of the oom_score_adj of containers' processes.
+type OOMScoreAdj string
+
+// What becomes of them.
+const (
+	// OOMScoreAdjObserve: evictctl explain shows them.
+	OOMScoreAdjObserve OOMScoreAdj = "observe"
+	// OOMScoreAdjEnforce: wrong ones are corrected, too, but a kubelet's pods'.
+	OOMScoreAdjEnforce OOMScoreAdj = "enforce"
+	// OOMScoreAdjOff: they are not looked at.
+	OOMScoreAdjOff OOMScoreAdj = "off"
+)
+
+// UnmarshalText accepts observe, enforce and off.
+func (o *OOMScoreAdj) UnmarshalText(text []byte) error {
+	return choose(o, text, OOMScoreAdjObserve, OOMScoreAdjEnforce, OOMScoreAdjOff)
 }
 
 func choose[T ~string](into *T, text []byte, allowed ...T) error {

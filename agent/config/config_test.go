@@ -107,6 +107,7 @@ func TestDumpParsesAgain(t *testing.T) {
 		"", "evictionHard: {}", "evictionHard: {memory.available: 0%}\nmergeDefaultEvictionSettings: true",
 		"enforceNodeAllocatable: []", "nodefsPath: null\nprotect: {names: [a/b]}", "trustAnnotations: ['5', 'yes', 'null', '~']",
 		"shutdownGracePeriod: 30s\nshutdownGracePeriodCriticalPods: 10s",
+		"notification: {bpf: off, bpfFloor: 1ms, reclaim: require}\npressure: {memory: {full: 999999us/1.5s, sustained: 2s}}",
 	} {
 		c := mustParse(t, text)
 		again, err := Parse("dump.yaml", []byte(dump(t, c)))

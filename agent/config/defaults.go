@@ -35,6 +35,12 @@ func base() *Config {
 		MemoryAccounting: AccountingKubelet,
 		MaxVictims:       3,
 		SettleTimeout:    time.Second,
+		ImageGC:          ImageGCAuto,
+		Reclaim:          Reclaim{Memory: ReclaimMemoryAuto},
+		OOMScoreAdj:      OOMScoreAdjObserve,
+		Notification:     defaultNotification(),
+		Pressure:         defaultPressure(),
+		Shutdown:         Shutdown{BesideKubelet: ShutdownKubelet},
 		origin:           map[string]Origin{},
 	}
 }

@@ -5,8 +5,11 @@ import (
 	"path/filepath"
 	"strings"
 	"testing"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
+
+	"github.com/evictd/evictd/agent/shutdown"
 )
 
 const kubeletHead = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"
@@ -240,5 +243,27 @@ func TestShutdownOverride(t *testing.T) {
 	}
 	if got := notices(c); !strings.Contains(got, "shutdownGracePeriodByPodPriority: is overridden by shutdownGracePeriod") {
 		t.Errorf("notices = %s", got)
+	}
+}
+
+func TestSchedule(t *testing.T) {
+	for _, tt := range []struct {
+		text string
+		want shutdown.Schedule
+	}{
+		{"", nil},
+		{"shutdownGracePeriod: 30s\nshutdownGracePeriodCriticalPods: 10s\n", shutdown.Schedule{{Priority: 0, Time: 20 * time.Second}, {Priority: 2_000_000_000, Time: 10 * time.Second}}},
+		{"shutdownGracePeriod: 30s\n", shutdown.Schedule{{Priority: 0, Time: 30 * time.Second}, {Priority: 2_000_000_000, Time: 0}}},
+		{`shutdownGracePeriodByPodPriority:
+- {priority: 100000, shutdownGracePeriodSeconds: 10}
+- {priority: 10000, shutdownGracePeriodSeconds: 180}
+- {priority: 1000, shutdownGracePeriodSeconds: 120}
+- {priority: 0, shutdownGracePeriodSeconds: 60}
+`, shutdown.Schedule{{Priority: 0, Time: time.Minute}, {Priority: 1000, Time: 2 * time.Minute}, {Priority: 10000, Time: 3 * time.Minute}, {Priority: 100000, Time: 10 * time.Second}}},
+		{"shutdownGracePeriodByPodPriority: [{priority: 1, shutdownGracePeriodSeconds: 9223372036854775807}]\n", shutdown.Schedule{{Priority: 1, Time: 9223372036 * time.Second}}},
+	} {
+		if diff := cmp.Diff(tt.want, mustParse(t, tt.text).Schedule()); diff != "" {
+			t.Errorf("Schedule() of %q differs (-want +got):\n%s", tt.text, diff)
+		}
 	}
 }

@@ -16,6 +16,7 @@ func (c *Config) Policy(layout evict.Layout) *evict.Policy {
 		MaxPodGraceSeconds:   int64(c.EvictionMaxPodGracePeriod),
 		MaxVictims:           c.MaxVictims,
 		SettleTimeout:        c.SettleTimeout,
+		Contention:           evict.ContentionPolicy{Sustained: c.Pressure.Memory.Sustained, Evict: c.Pressure.Memory.Action == PressureEvict},
 		Layout:               layout,
 		SpareUnknownPriority: c.UnknownPriority == SparePriority,
 		Protected:            c.Protect.protected(),

@@ -10,10 +10,6 @@ import (
 	"github.com/evictd/evictd/agent/evict"
 )
 
-// templateGeneration is the label that the DaemonSet controller puts on its
-// pods; no other does.
-const templateGeneration = "pod-template-generation"
-
 // Protect names the pods that are left alone. One that any of its lists names
 // is.
 type Protect struct {
@@ -83,7 +79,7 @@ func (p *Protect) protected() func(*evict.Pod) string {
 				return "label selector " + p.LabelSelectors[i]
 			}
 		}
-		if _, labelled := pod.Labels[templateGeneration]; p.DaemonSets && (pod.DaemonSet || labelled) {
+		if p.DaemonSets && pod.OfDaemonSet() {
 			return "a DaemonSet's pod"
 		}
 		return ""

@@ -1,10 +1,12 @@
 package config
 
 import (
+	"math"
 	"slices"
 	"time"
 
 	"github.com/evictd/evictd/agent/config/strict"
+	"github.com/evictd/evictd/agent/shutdown"
 )
 
 // The names of the fields about shutdown.
@@ -13,6 +15,42 @@ const (
 	fieldShutdownCritical = "shutdownGracePeriodCriticalPods"
 	fieldShutdownGroups   = "shutdownGracePeriodByPodPriority"
 )
+
+// Shutdown is what of a shutdown is evictd's own.
+type Shutdown struct {
+	// BesideKubelet tells whose the shutdown is where a kubelet runs.
+	BesideKubelet ShutdownOwner `yaml:"besideKubelet"`
+}
+
+// ShutdownOwner tells who stops the pods when a node with a kubelet goes down.
+type ShutdownOwner string
+
+// The owners.
+const (
+	// ShutdownKubelet leaves it to the kubelet.
+	ShutdownKubelet ShutdownOwner = "kubelet"
+	// ShutdownOwn is evictd's; the kubelet's shutdownGracePeriod must be 0s.
+	ShutdownOwn ShutdownOwner = "own"
+)
+
+// UnmarshalText accepts kubelet and own.
+func (o *ShutdownOwner) UnmarshalText(text []byte) error {
+	return choose(o, text, ShutdownKubelet, ShutdownOwn)
+}
+
+// Schedule returns the groups in which the pods are stopped when the node goes
+// down; without any, nobody is.
+func (c *Config) Schedule() shutdown.Schedule {
+	if len(c.ShutdownGracePeriodByPodPriority) == 0 {
+		return shutdown.ByPeriods(c.ShutdownGracePeriod, c.ShutdownGracePeriodCriticalPods)
+	}
+	const most = math.MaxInt64 / int64(time.Second)
+	groups := make([]shutdown.Group, 0, len(c.ShutdownGracePeriodByPodPriority))
+	for _, g := range c.ShutdownGracePeriodByPodPriority {
+		groups = append(groups, shutdown.Group{Priority: g.Priority, Time: time.Duration(min(g.ShutdownGracePeriodSeconds, most)) * time.Second})
+	}
+	return shutdown.ByPriority(groups)
+}
 
 func (c *Config) checkShutdown() {
 	c.chooseShutdown()

@@ -34,6 +34,8 @@ func (c *Config) check() {
 	c.checkNode()
 	c.checkNamespaces("trustAnnotations", c.TrustAnnotations)
 	c.checkProtect()
+	c.checkNotification()
+	c.checkPressure()
 	c.explainIdle()
 }
 

@@ -101,6 +101,9 @@ f:3: imageGCHighThresholdPercent: imageGCLowThresholdPercent is 80 and imageGCHi
 		{"shutdown", "shutdownGracePeriod: 500ms\nshutdownGracePeriodCriticalPods: 10s", `
 f:3: shutdownGracePeriod: is 500ms; want 0s, or at least 1s
 f:4: shutdownGracePeriodCriticalPods: 10s is more than shutdownGracePeriod, of which it is a part and which is 500ms`},
+		{"shutdown beside a kubelet", "shutdown: {besideKubelet: mine, grace: 1s}", `
+f:3: shutdown.besideKubelet: is "mine"; want kubelet or own
+f:3: shutdown.grace: is not a field here`},
 		{"shutdown, negative", "shutdownGracePeriod: -1s\nshutdownGracePeriodCriticalPods: -2s", `
 f:3: shutdownGracePeriod: is -1s; want 0s, or at least 1s
 f:4: shutdownGracePeriodCriticalPods: is -2s; want 0s, or at least 1s`},
@@ -142,6 +145,34 @@ f:6: dryRun: is the number 1; want true or false`},
 		{"limits", "maxVictims: -1\nsettleTimeout: -1s", `
 f:3: maxVictims: is -1; want at least 1
 f:4: settleTimeout: is -1s; want a duration above 0 such as 1s`},
+		{"notification", "notification: {bpf: yes, memcg: false, poll: off, bpfFloor: 99us, bpfCeiling: 2s}", `
+f:3: notification.bpf: is "yes"; want auto, off or require
+f:3: notification.memcg: is false; want a string: put it in quotes
+f:3: notification.poll: is not a field here
+f:3: notification.bpfFloor: is 99µs; want a duration from 100µs to 1s
+f:3: notification.bpfCeiling: is 2s; want a duration from 100µs to 1s`},
+		{"floor above the ceiling", "notification: {bpfFloor: 10ms, bpfCeiling: 1ms}", `
+f:3: notification.bpfCeiling: notification.bpfFloor is 10ms and notification.bpfCeiling is 1ms; want the first no longer than the second`},
+		{"floor above the default ceiling", "notification:\n  bpfFloor: 60ms", `
+f:4: notification.bpfFloor: notification.bpfFloor is 60ms and notification.bpfCeiling is 50ms; want the first no longer than the second`},
+		{"pressure", "notification: {psi: off}\npressure:\n  memory:\n    full: 150ms\n    sustained: -1s\n    action: evict", `
+f:6: pressure.memory.full: is "150ms"; want a stall within a window such as 150ms/1s
+f:8: pressure.memory.action: is evict, but notification.psi is off, so that nothing would tell of pressure`},
+		{"brake", "pressure: {memory: {brake: on}}", `
+f:3: pressure.memory.brake: is "on"; want auto, off or require`},
+		{"brake below nothing", "evictionHard: {nodefs.available: 1Gi}\npressure: {memory: {brake: auto}}", `
+f:4: pressure.memory.brake: is auto, but evictionHard has no threshold on memory below which it would stand`},
+		{"brake below a mistake", "evictionHard: {memory.available: 1Gib}\npressure: {memory: {brake: require}}", `
+f:3: evictionHard.memory.available: "1Gib" is not a quantity; want a quantity above 0 such as 100Mi, or a percentage up to 100% such as 10%`},
+		{"pressure, shorter than its window", "pressure: {memory: {full: 1s/2s, sustained: 1s, action: kill}}", `
+f:3: pressure.memory.action: is "kill"; want report or evict
+f:3: pressure.memory.sustained: is 1s; want at least the window of pressure.memory.full, which is 2s`},
+		{"pressure, window", "pressure: {memory: {full: 1ms/499ms}}", `
+f:3: pressure.memory.full: has a window of 499ms; want one from 500ms to 10s`},
+		{"pressure, stall", "pressure: {memory: {full: 2s/1s}}", `
+f:3: pressure.memory.full: has a stall of 2s in a window of 1s; want one from 1µs to the whole window`},
+		{"pressure, no stall", "pressure: {memory: {full: 0s/1s}}", `
+f:3: pressure.memory.full: has a stall of 0s in a window of 1s; want one from 1µs to the whole window`},
 		{"lists of pods", `
 trustAnnotations: ["", a/b, 5]
 protect:
@@ -220,14 +251,12 @@ f.yaml:4: evictionSoft.containerfs.inodesFree: is ignored, as by the kubelet: th
 f.yaml:5: evictionSoftGracePeriod.pid.available: has no effect: evictionSoft has no threshold on pid.available
 f.yaml:6: evictionMinimumReclaim.containerfs.available: is ignored, as by the kubelet: that of the filesystem that holds the writable layers counts for containerfs.available
 f.yaml:6: evictionMinimumReclaim.nodefs.available: has no effect: there is no threshold on nodefs.available
-f.yaml:7: kernelMemcgNotification: has no effect here: evictd itself chooses how it learns of pressure
+f.yaml:7: kernelMemcgNotification: has no effect here: notification tells how evictd learns of pressure
 f.yaml:8: podPidsLimit: has no effect here: evictd sets no limits on pods; a threshold on pid.available guards the node
 f.yaml:9: singleProcessOOMKill: has no effect here: evictd leaves the kernel's OOM killer as it is, and itself kills all processes of a container
 f.yaml:10: localStorageCapacityIsolation: has no effect here: limits on local storage that evictd knows of always count
 f.yaml:11: volumeStatsAggPeriod: has no effect here: evictd itself chooses when it measures volumes, and never stops
-f.yaml:12: kubeReserved: is checked, but has no effect here: the limit of the kubepods cgroup counts, as whoever made it set it
-f.yaml:13: imageGCHighThresholdPercent: is checked, but evictd does not act on it yet
-f.yaml:14: shutdownGracePeriod: is checked, but evictd does not act on it yet`
+f.yaml:12: kubeReserved: is checked, but has no effect here: the limit of the kubepods cgroup counts, as whoever made it set it`
 	if diff := cmp.Diff(want, notices(c)); diff != "" {
 		t.Errorf("notices (-want +got):\n%s", diff)
 	}

@@ -37,7 +37,7 @@ var (
 	ErrNotEvictd = errors.New("not evictd's control socket")
 )
 
-// Client asks a daemon over its control socket.
+// Client asks a daemon over its control socket, or tells it what to do.
 type Client struct {
 	socket string
 	http   http.Client
@@ -76,8 +76,12 @@ func (c *Client) Records(ctx context.Context) (Records, error) {
 }
 
 func get[T any](ctx context.Context, c *Client, path string) (T, error) {
+	return ask[T](ctx, c, http.MethodGet, path)
+}
+
+func ask[T any](ctx context.Context, c *Client, method, path string) (T, error) {
 	var none T
-	request, err := http.NewRequestWithContext(ctx, http.MethodGet, "http://evictd"+path, nil)
+	request, err := http.NewRequestWithContext(ctx, method, "http://evictd"+path, nil)
 	if err != nil {
 		return none, err
 	}
@@ -149,7 +153,7 @@ func (c *Client) explain(ctx context.Context, err error) error {
 		return fmt.Errorf("open control socket %s: %w", c.socket, fs.ErrPermission)
 	case errors.As(err, &timeout) && timeout.Timeout():
 		return fmt.Errorf("%w on %s within %v", ErrNoAnswer, c.socket, answerTimeout)
-	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET):
+	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
 		return fmt.Errorf("%w on %s: the connection broke off", ErrNoAnswer, c.socket)
 	case errors.Is(err, ErrNotEvictd):
 		return fmt.Errorf("%s: %w", c.socket, err)

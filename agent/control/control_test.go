@@ -11,6 +11,7 @@ import (
 	"net/http"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"syscall"
 	"testing"
@@ -26,11 +27,19 @@ var quiet = slog.New(slog.DiscardHandler)
 
 // daemon answers with what it holds.
 type daemon struct {
-	status  Status
-	explain func(signal.Signal) (Explanation, error)
+	status   Status
+	explain  func(signal.Signal) (Explanation, error)
+	shutdown Shutdown
+	command  func(ctx context.Context, name string) error
 }
 
 func (d *daemon) Status() Status { return d.status }
+
+func (d *daemon) Shutdown() Shutdown { return d.shutdown }
+
+func (d *daemon) BeginShutdown(ctx context.Context) error { return d.command(ctx, "begin") }
+
+func (d *daemon) CancelShutdown(ctx context.Context) error { return d.command(ctx, "cancel") }
 
 func (d *daemon) Explain(s signal.Signal) (Explanation, error) { return d.explain(s) }
 
@@ -79,15 +88,19 @@ func TestStatusAndRecords(t *testing.T) {
 		Signals: []SignalStatus{
 			{Signal: signal.MemoryAvailable, Status: Observed, Thresholds: List[ThresholdStatus]{{Value: "100Mi"}}},
 		},
-		Conditions: List[signal.Condition]{signal.MemoryPressure},
-		Lanes:      List[Lane]{{Name: "poll", Up: true, PeriodSeconds: &period}},
-		Pods:       Pods{Count: 3, Eligible: 2},
-		Victims:    List[evict.Victim]{{UID: "u", Pod: "default/hog", Signal: evict.Key{Signal: signal.MemoryAvailable}, Status: evict.Stuck}},
-		Futile:     List[evict.Futility]{{Signal: signal.MemoryAvailable, Deficit: 5, Until: now}},
-		Records:    List[evict.Record]{{Pod: "default/hog", Cause: "memory.available", Hard: true, Decided: now}},
-		Config:     Config{Files: List[string]{"/etc/evictd/config.yaml"}, LoadedAt: now},
-		Warnings:   List[string]{"<odd> & \x1b[2J"},
-		Runtime:    Runtime{Endpoint: "unix:///run/x", Connected: true, LastSync: now},
+		Conditions:  List[signal.Condition]{signal.MemoryPressure},
+		Lanes:       List[Lane]{{Name: "poll", Up: true, PeriodSeconds: &period}},
+		Layout:      "single",
+		Filesystems: List[Filesystem]{{Name: "nodefs", Path: "/var/lib/kubelet", AvailableBytes: new(int64(7)), ReadOnly: true, Error: "hung"}},
+		Pods:        Pods{Count: 3, Eligible: 2},
+		Reclaims:    List[Reclaim]{{Kind: evict.ReclaimImages, Reason: "pressure", Signal: signal.NodeFsAvailable, Removed: List[string]{"a"}, Freed: 7, TookSeconds: 1.5}},
+		Victims:     List[evict.Victim]{{UID: "u", Pod: "default/hog", Signal: evict.Key{Signal: signal.MemoryAvailable}, Status: evict.Stuck}},
+		Futile:      List[evict.Futility]{{Signal: signal.MemoryAvailable, Deficit: 5, Until: now}},
+		Records:     List[evict.Record]{{Pod: "default/hog", Cause: "memory.available", Hard: true, Decided: now}},
+		Shutdown:    Shutdown{Phase: "idle", Why: List[string]{"a kubelet"}, Groups: List[ShutdownGroup]{}},
+		Config:      Config{Files: List[string]{"/etc/evictd/config.yaml"}, LoadedAt: now},
+		Warnings:    List[string]{"<odd> & \x1b[2J"},
+		Runtime:     Runtime{Endpoint: "unix:///run/x", Connected: true, LastSync: now},
 	}
 	client := NewClient(serve(t, &daemon{status: want}))
 	got, err := client.Status(t.Context())
@@ -138,14 +151,16 @@ func TestExplain(t *testing.T) {
 
 // TestWire fixes what scripts see.
 func TestWire(t *testing.T) {
-	socket := serve(t, &daemon{explain: func(s signal.Signal) (Explanation, error) { return Explanation{Signal: s}, nil }})
+	socket := serve(t, &daemon{explain: func(s signal.Signal) (Explanation, error) { return Explanation{Signal: s}, nil }, command: onlyBegin})
 	const emptyExplanation = `{"at":"0001-01-01T00:00:00Z","signal":"memory.available",` +
 		`"observation":{"signal":"memory.available","status":"","available":null,"capacity":null,"ageSeconds":null,"thresholds":[]},` +
-		`"ranking":[],"exempt":[],"notOurs":[],"notes":[]}`
+		`"ranking":[],"exempt":[],"notOurs":[],"oomScores":[],"notes":[]}`
+	const emptyShutdown = `{"at":"0001-01-01T00:00:00Z","phase":"","manual":false,"calledOff":false,"why":[],"dryRun":false,` +
+		`"needsSeconds":0,"limitSeconds":null,"held":false,"groups":[],"current":null,"last":{"clean":null,"reason":""}}`
 	const emptyStatus = `{"version":"","pid":0,"started":"0001-01-01T00:00:00Z","at":"0001-01-01T00:00:00Z","mode":{"dryRun":false,"why":[]},` +
 		`"node":{"name":"","procfs":"","cgroupfs":"","cgroupVersion":""},"signals":[],"conditions":[],` +
-		`"runtime":{"declaredAbsent":false,"connected":false},"lanes":[],"pods":{"count":0,"eligible":0},` +
-		`"victims":[],"futile":[],"records":[],"config":{"files":[],"loadedAt":"0001-01-01T00:00:00Z"},"warnings":[]}`
+		`"runtime":{"declaredAbsent":false,"connected":false},"lanes":[],"layout":"","filesystems":[],"pods":{"count":0,"eligible":0},` +
+		`"victims":[],"futile":[],"records":[],"reclaims":[],"shutdown":` + emptyShutdown + `,"config":{"files":[],"loadedAt":"0001-01-01T00:00:00Z"},"warnings":[]}`
 	tests := []struct {
 		method, path, body string
 		code               int
@@ -153,6 +168,12 @@ func TestWire(t *testing.T) {
 	}{
 		{"GET", "/v1/status", "", 200, emptyStatus},
 		{"GET", "/v1/records", "", 200, `{"records":[]}`},
+		{"GET", "/v1/shutdown", "", 200, emptyShutdown},
+		{"POST", "/v1/shutdown/begin", "", 200, emptyShutdown},
+		{"POST", "/v1/shutdown/cancel", "", 409, `{"error":"no shutdown goes on"}`},
+		{"GET", "/v1/shutdown/begin", "", 405, "Method Not Allowed"},
+		{"POST", "/v1/shutdown", "", 405, "Method Not Allowed"},
+		{"POST", "/v1/shutdown/begin", "now", 413, `{"error":"a question has no body"}`},
 		{"GET", "/v1/explain", "", 200, emptyExplanation},
 		{"GET", "/v1/explain?signal=memory.available", "", 200, emptyExplanation},
 		{"GET", "/v1/explain?signal=", "", 400, `{"error":"unknown signal \"\": it is one of memory.available,`},
@@ -187,6 +208,43 @@ func TestWire(t *testing.T) {
 		if response.StatusCode != tt.code || !strings.HasPrefix(got, tt.want) {
 			t.Errorf("%s = %d %s; want %d %s", name, response.StatusCode, got, tt.code, tt.want)
 		}
+	}
+}
+
+// onlyBegin takes no other command.
+func onlyBegin(_ context.Context, name string) error {
+	if name == "cancel" {
+		return errors.New("no shutdown goes on")
+	}
+	return nil
+}
+
+func TestShutdownCommands(t *testing.T) {
+	limit := 5.0
+	want := Shutdown{Phase: "stopping", Manual: true, LimitSeconds: &limit, Why: List[string]{"because"}, Groups: List[ShutdownGroup]{
+		{Priority: -1, TimeSeconds: 60, Pods: List[ShutdownPod]{{Pod: "default/web", Last: true, Status: "asked", GraceSeconds: 30}}},
+	}}
+	var heard []string
+	d := &daemon{shutdown: want, command: func(ctx context.Context, name string) error {
+		heard = append(heard, name)
+		if _, limited := ctx.Deadline(); !limited {
+			t.Errorf("%s has no deadline", name)
+		}
+		return onlyBegin(ctx, name)
+	}}
+	client := NewClient(serve(t, d))
+	got, err := client.BeginShutdown(t.Context())
+	if diff := cmp.Diff(want, got); err != nil || diff != "" {
+		t.Errorf("BeginShutdown() = %v, differs (-want +got):\n%s", err, diff)
+	}
+	if got, err := client.Shutdown(t.Context()); err != nil || got.Phase != want.Phase {
+		t.Errorf("Shutdown() = %+v, %v; want the same", got, err)
+	}
+	if _, err := client.CancelShutdown(t.Context()); err == nil || err.Error() != "evictd answered: no shutdown goes on" {
+		t.Errorf("CancelShutdown() = %v; want the reason why not", err)
+	}
+	if want := []string{"begin", "cancel"}; !slices.Equal(heard, want) {
+		t.Errorf("commands = %v; want %v", heard, want)
 	}
 }
 
@@ -417,5 +475,33 @@ func TestListenRefuses(t *testing.T) {
 		if _, err := os.Lstat(path); err != nil {
 			t.Errorf("after Listen: %v; want it untouched", err)
 		}
+	}
+}
+
+// A connection on which nothing is asked does not hold up the end.
+func TestServeEndsBesideSilence(t *testing.T) {
+	path := filepath.Join(socketDir(t), "evictd.sock")
+	l, err := Listen(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- New(&daemon{}, quiet).Serve(ctx, l) }()
+	silent, err := net.Dial("unix", path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer silent.Close()
+	// The answer to the second comes after the first was taken in.
+	if _, err := NewClient(path).Status(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	// net/http by itself waits for 5 s for a connection that has not said anything.
+	const atOnce = 4 * time.Second
+	began := time.Now()
+	cancel()
+	if err := <-done; err != nil || time.Since(began) > atOnce {
+		t.Errorf("Serve() ends with %v after %v; want no error, within %v", err, time.Since(began), atOnce)
 	}
 }

@@ -1,12 +1,18 @@
 // Package control is how an operator asks a running evictd what it sees and
-// why it decides as it does: the answers as JSON types, the server that gives
-// them over a unix socket, and the client that evictctl asks with.
+// why it decides as it does, and tells it of a shutdown that nobody else tells
+// it of: the answers as JSON types, the server that gives them over a unix
+// socket, and the client that evictctl asks with.
 //
-// The protocol is plain HTTP with JSON bodies, read only:
+// The protocol is plain HTTP with JSON bodies. A GET changes nothing:
 //
-//	GET /v1/status             Status
-//	GET /v1/explain?signal=S   Explanation, of memory.available where S is not given
-//	GET /v1/records            Records
+//	GET  /v1/status             Status
+//	GET  /v1/explain?signal=S   Explanation, of memory.available where S is not given
+//	GET  /v1/records            Records
+//	GET  /v1/shutdown           Shutdown
+//	POST /v1/shutdown/begin     stops the pods as if the node went down; Shutdown
+//	POST /v1/shutdown/cancel    stops no further pod; Shutdown
+//
+// A command that is not taken is answered with 409 and the reason.
 //
 // An answer other than 200 has the body {"error": "…"}. Numbers are in bytes,
 // inodes, PIDs or seconds, and null where they are not known, which is never

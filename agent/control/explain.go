@@ -25,6 +25,9 @@ type Explanation struct {
 	NotOurs List[Outsider] `json:"notOurs"`
 	// Memory is what the two memory signals leave out; absent elsewhere.
 	Memory *LeftOut `json:"memory,omitempty"`
+	// OOMScores lists what the kernel's OOM killer is told of each container, of
+	// exempt pods too; for the memory signals only, and not where oomScoreAdj is off.
+	OOMScores List[OOMScore] `json:"oomScores"`
 	// Notes are facts in words that bear on the answer.
 	Notes List[string] `json:"notes"`
 }
@@ -40,8 +43,30 @@ type Candidate struct {
 	// believed.
 	IgnoredAnnotations List[string]    `json:"ignoredAnnotations"`
 	Containers         List[Container] `json:"containers"`
+	// Reclaim is how its tasks have stalled where they had to reclaim memory
+	// themselves; absent where that is not followed.
+	Reclaim *ReclaimStalls `json:"reclaim,omitempty"`
+	// Disk is how what it holds on the disks is known; absent for other signals.
+	Disk *DiskUsage `json:"disk,omitempty"`
 	// Why says in words why the pod stands where it stands.
 	Why string `json:"why"`
+}
+
+// ReclaimStalls are stalls in direct reclaim, since they are followed.
+type ReclaimStalls struct {
+	Count          uint64  `json:"count"`
+	Seconds        float64 `json:"seconds"`
+	LongestSeconds float64 `json:"longestSeconds"`
+}
+
+// DiskUsage is how the disk usage of a pod is known.
+type DiskUsage struct {
+	// By lists the ways in which it was measured: walk, project quota, runtime.
+	By List[string] `json:"by"`
+	// AgeSeconds is how old the oldest measurement is; null where there is none.
+	AgeSeconds *float64 `json:"ageSeconds"`
+	// Short says why there may be more; empty where nothing says so.
+	Short string `json:"short,omitempty"`
 }
 
 // Container is one container of a candidate.
@@ -51,6 +76,27 @@ type Container struct {
 	// Usage and Request are null where they are not known.
 	Usage   *int64 `json:"usage"`
 	Request *int64 `json:"request"`
+}
+
+// OOMScore is what the kernel's OOM killer is told of a container.
+type OOMScore struct {
+	Pod       string `json:"pod"`
+	Container string `json:"container"`
+	// Wanted is what the oom_score_adj of its processes should be, null where
+	// nobody tells, and From who does.
+	Wanted *int   `json:"wanted"`
+	From   string `json:"from,omitempty"`
+	// Least and Most are the lowest and the highest that a process has, of so many,
+	// and Wrong is how many of them have another one than is wanted; null where
+	// that could not be read, for the reason in Error.
+	Least     *int   `json:"least"`
+	Most      *int   `json:"most"`
+	Processes int    `json:"processes"`
+	Wrong     *int   `json:"wrong"`
+	Error     string `json:"error,omitempty"`
+	// Group tells whether the OOM killer takes all processes of the container
+	// where it takes one (memory.oom.group); null on cgroup v1.
+	Group *bool `json:"group"`
 }
 
 // Outsider is a container that is not the runtime's.

@@ -18,12 +18,14 @@ import (
 
 // Limits on what a client may do. The socket is root's, so they are against
 // mistakes rather than attacks: a stuck client must not hold the daemon's
-// memory while that is short.
+// memory while that is short, nor its end: stopTimeout is how long an answer under
+// way is waited for, and a connection on which nothing was asked yet, which net/http
+// takes for one for its first five seconds.
 const (
 	readTimeout   = 5 * time.Second
 	writeTimeout  = 10 * time.Second
 	idleTimeout   = 10 * time.Second
-	stopTimeout   = time.Second
+	stopTimeout   = 300 * time.Millisecond
 	maxHeader     = 8 << 10
 	maxConcurrent = 8
 )
@@ -34,6 +36,11 @@ const (
 type Source interface {
 	Status() Status
 	Explain(signal.Signal) (Explanation, error)
+	Shutdown() Shutdown
+	// BeginShutdown and CancelShutdown are commands. They return when the command
+	// has been taken, or why it was not.
+	BeginShutdown(context.Context) error
+	CancelShutdown(context.Context) error
 }
 
 // Server answers what is asked over the control socket.
@@ -91,6 +98,7 @@ func (s *Server) Handler() http.Handler {
 		s.answer(w, http.StatusOK, Records{Records: s.source.Status().Records})
 	})
 	mux.HandleFunc("GET /v1/explain", s.explain)
+	s.addShutdown(mux)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		select {
 		case s.busy <- struct{}{}:

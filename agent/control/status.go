@@ -21,15 +21,22 @@ type Status struct {
 	Conditions List[signal.Condition] `json:"conditions"`
 	Runtime    Runtime                `json:"runtime"`
 	Lanes      List[Lane]             `json:"lanes"`
-	Pods       Pods                   `json:"pods"`
+	// Layout tells how the filesystems are cut: single, imagefs or split.
+	Layout      string           `json:"layout"`
+	Filesystems List[Filesystem] `json:"filesystems"`
+	Pods        Pods             `json:"pods"`
 	// Victims are the pods on their way out.
 	Victims List[evict.Victim] `json:"victims"`
 	// Futile lists the signals that stay low whatever is evicted.
 	Futile List[evict.Futility] `json:"futile"`
 	// Records are the last evictions, the oldest first.
-	Records  List[evict.Record] `json:"records"`
-	Config   Config             `json:"config"`
-	Warnings List[string]       `json:"warnings"`
+	Records List[evict.Record] `json:"records"`
+	// Reclaims are the last node-level reclaims, the oldest first.
+	Reclaims List[Reclaim] `json:"reclaims"`
+	// Shutdown is how evictd stands to a shutdown of the node, without its pods.
+	Shutdown Shutdown     `json:"shutdown"`
+	Config   Config       `json:"config"`
+	Warnings List[string] `json:"warnings"`
 }
 
 // Mode tells whether the daemon acts on what it decides.
@@ -66,11 +73,65 @@ type Runtime struct {
 type Lane struct {
 	Name string `json:"name"`
 	Up   bool   `json:"up"`
-	// Why says what is missing where the lane is down, or degraded.
+	// State is starting, up, degraded, off or unavailable.
+	State string `json:"state"`
+	// Why says what is missing where the lane is not up.
 	Why string `json:"why,omitempty"`
+	// Since is when it came into its state; absent where that is not known.
+	Since time.Time `json:"since,omitzero"`
 	// PeriodSeconds is how often a lane that samples does so now; null for one
 	// that is notified.
 	PeriodSeconds *float64 `json:"periodSeconds"`
+	// Raised counts its alarms, Missed those that should have come and did not,
+	// Reopened how often it was closed for a fault and tried again.
+	Raised   uint64 `json:"raised"`
+	Missed   uint64 `json:"missed"`
+	Reopened uint64 `json:"reopened"`
+}
+
+// Filesystem is one of those that signals are about. What is not known is null
+// or absent.
+type Filesystem struct {
+	Name string `json:"name"` // nodefs, imagefs or containerfs
+	// Path is the directory on it that is asked. Mountpoint is where it is
+	// mounted, Type what it is, and Device tells one from another.
+	Path       string `json:"path,omitempty"`
+	Mountpoint string `json:"mountpoint,omitempty"`
+	Type       string `json:"type,omitempty"`
+	Device     string `json:"device,omitempty"`
+	ReadOnly   bool   `json:"readOnly"`
+	// AvailableBytes and SizeBytes are of the last reading that succeeded, as are
+	// InodesFree and Inodes, which are null where a filesystem counts none.
+	AvailableBytes *int64 `json:"availableBytes"`
+	SizeBytes      *int64 `json:"sizeBytes"`
+	InodesFree     *int64 `json:"inodesFree"`
+	Inodes         *int64 `json:"inodes"`
+	// AgeSeconds is how old that reading is, PeriodSeconds how long after it the
+	// next was to follow.
+	AgeSeconds    *float64 `json:"ageSeconds"`
+	PeriodSeconds float64  `json:"periodSeconds"`
+	// Error is why its signals can't be read now, or why it may have moved.
+	Error string `json:"error,omitempty"`
+}
+
+// Reclaim is what was removed from the node before a pod had to go, or to keep a
+// filesystem from running full.
+type Reclaim struct {
+	At time.Time `json:"at"`
+	// Kind is containers, images or memory, Reason pressure, threshold or age.
+	Kind   evict.ReclaimKind `json:"kind"`
+	Reason string            `json:"reason"`
+	Signal signal.Signal     `json:"signal"`
+	DryRun bool              `json:"dryRun"`
+	// Removed names what was removed, or would have been; the pod, of memory.
+	Removed List[string] `json:"removed"`
+	// Freed is by how much more the filesystem had left afterwards, in the
+	// signal's unit; how much less the pod used, of memory.
+	Freed       int64   `json:"freed"`
+	TookSeconds float64 `json:"tookSeconds"`
+	// Note says why nothing was tried, Error what went wrong.
+	Note  string `json:"note,omitempty"`
+	Error string `json:"error,omitempty"`
 }
 
 // Pods counts the pods on the node.

@@ -7,6 +7,11 @@
 // clock, starts a goroutine or depends on the order of a map: the same input
 // always gives the same output.
 //
+// Hard memory thresholds can't wait for a Step. A [Table] follows from each and
+// decides on them alone, by the same functions and without allocating, between
+// one Step and the next; what it had killed is [Fired], which the next Step
+// adopts as its own.
+//
 // Behaviour is the kubelet's eviction manager's (pkg/kubelet/eviction) except
 // where this package says otherwise:
 //

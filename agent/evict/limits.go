@@ -21,7 +21,7 @@ const (
 // that layer shares the node's filesystem with everything else; unlike older
 // kubelets it looks at sidecars too.
 func (p *Pod) overLimit(l Layout) (cause, message string) {
-	if !p.HasStats {
+	if !p.HasStats || p.DiskUnknown {
 		return "", ""
 	}
 	for i := range p.Volumes {
@@ -48,6 +48,23 @@ func (p *Pod) overLimit(l Layout) (cause, message string) {
 		}
 	}
 	return "", ""
+}
+
+// Limited reports whether the pod, or a part of it, has a limit on local storage.
+func (p *Pod) Limited() bool {
+	for i := range p.Volumes {
+		if p.Volumes[i].SizeLimit != nil {
+			return true
+		}
+	}
+	for _, cs := range [][]Container{p.Containers, p.InitContainers} {
+		for i := range cs {
+			if cs[i].Resources.Limits.EphemeralStorage != nil {
+				return true
+			}
+		}
+	}
+	return false
 }
 
 // ephemeral sums what ends with the pod: what it has on local disks without the

@@ -17,10 +17,18 @@ type Inputs struct {
 	Unlisted bool
 	// Outcomes are those of orders since the step before.
 	Outcomes []Outcome
+	// Fired are the evictions that were carried out since the step before on the
+	// verdict of a Table, in their order.
+	Fired []Fired
+	// Contention lists where stalls on memory go on.
+	Contention []Contention
 	// Measured tells that the pods' usage is read from what runs, so that a
 	// victim's progress can be told from it. Without, a victim is waited for
 	// and then believed to have returned everything.
 	Measured bool
+	// Unexplained is how much memory, in bytes, all pods hold that none accounts
+	// for and that is nothing new.
+	Unexplained int64
 	// DryRun makes a victim count as gone at once, and be named once in an
 	// episode.
 	DryRun bool
@@ -33,6 +41,9 @@ type Inputs struct {
 type Orders struct {
 	// Evict lists the pods to evict, in this order.
 	Evict []Order
+	// Adopted are the orders of the Fired, in their order: they have been carried
+	// out and are only to be followed and told.
+	Adopted []Order
 	// Harden lists, by UID, pods whose grace period ends now.
 	Harden []string
 	// Reclaim asks for a node-level reclaim; nil asks for none. Its Outcome
@@ -89,6 +100,7 @@ type ReclaimKind string
 const (
 	ReclaimContainers ReclaimKind = "containers" // dead containers and sandboxes
 	ReclaimImages     ReclaimKind = "images"     // unused images
+	ReclaimMemory     ReclaimKind = "memory"     // cold memory of pods; nobody orders it, see Cold
 )
 
 // Reclaim is an order to free a resource of the node without evicting a pod.

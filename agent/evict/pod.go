@@ -52,6 +52,9 @@ type Pod struct {
 	// HasStats tells that Usage was measured.
 	HasStats bool
 	Usage    PodUsage
+	// DiskUnknown tells that it is not known what the pod holds on the disks. It
+	// is then neither evicted for a disk nor held to its limits.
+	DiskUnknown bool
 }
 
 // Key returns namespace/name.

@@ -18,6 +18,19 @@ const (
 	SplitFs
 )
 
+// String returns the layout's name in scenarios: single, imagefs or split.
+func (l Layout) String() string {
+	switch l {
+	case SingleFs:
+		return "single"
+	case ImageFs:
+		return "imagefs"
+	case SplitFs:
+		return "split"
+	}
+	return "unknown"
+}
+
 // Policy is what an operator configured, ready for Step.
 type Policy struct {
 	// Thresholds lists every threshold that can be met, the derived ones
@@ -32,7 +45,9 @@ type Policy struct {
 	MaxVictims int
 	// SettleTimeout is how long a victim's expected memory is waited for.
 	SettleTimeout time.Duration
-	Layout        Layout
+	// Contention is what is done about stalls on memory.
+	Contention ContentionPolicy
+	Layout     Layout
 	// SpareUnknownPriority leaves a kubelet's pods alone while their priority
 	// is not known.
 	SpareUnknownPriority bool

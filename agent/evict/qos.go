@@ -12,9 +12,9 @@ const (
 	BestEffort QoS = "BestEffort"
 )
 
-// systemCriticalPriority is the lowest priority of critical pods
+// SystemCriticalPriority is the lowest priority of critical pods
 // (pkg/apis/scheduling/types.go).
-const systemCriticalPriority = 2_000_000_000
+const SystemCriticalPriority = 2_000_000_000
 
 // QoSClass returns the class that the pod's source states, else the one that
 // its CPU and memory resources give (pkg/apis/core/v1/helper/qos/qos.go).
@@ -76,7 +76,7 @@ func (p *Pod) Critical() bool {
 }
 
 func (p *Pod) criticalPriority() bool {
-	return p.Priority != nil && *p.Priority >= systemCriticalPriority
+	return p.Priority != nil && *p.Priority >= SystemCriticalPriority
 }
 
 func (p *Pod) priority() int32 {

@@ -89,6 +89,9 @@ func (p *Policy) Rank(pods []Pod, s signal.Signal, state *State, now time.Time) 
 		if reason == "" {
 			reason, detail = p.exempt(pod)
 		}
+		if reason == "" && pod.DiskUnknown && s.IsDisk() {
+			reason, detail = ReasonProtected, "what it holds on the disks is not known"
+		}
 		if reason != "" {
 			exempt = append(exempt, Exempt{Pod: pod.Key(), UID: pod.UID, Reason: reason, Detail: detail})
 			continue

@@ -35,7 +35,9 @@ type Record struct {
 	Threshold int64 `json:"threshold"`
 	Deficit   int64 `json:"deficit"`
 	Expected  int64 `json:"expected"`
-	Freed     int64 `json:"freed"`
+	// Freed is what came back with the last process, in the signal's unit; 0 for a
+	// disk, where that comes with the removal of what is left of the pod.
+	Freed int64 `json:"freed"`
 	// Overshoot is how far below the threshold the signal was seen at its
 	// lowest until it was back above.
 	Overshoot int64 `json:"overshoot"`
@@ -62,7 +64,14 @@ const (
 	ResultDryRun  = "dry-run" // nothing was done
 	ResultPending = "pending" // under way
 	ResultUnknown = "unknown" // evictd was restarted meanwhile
+	ResultKernel  = "kernel"  // no eviction: the kernel's OOM killer took a process
 )
+
+// CauseKernelOOM is the cause where the kernel's OOM killer was there first.
+const CauseKernelOOM = "kernel.oom"
+
+// CauseShutdown is the cause where the node goes down.
+const CauseShutdown = "node.shutdown"
 
 // CgroupUsage is a cgroup and the memory it uses, in bytes.
 type CgroupUsage struct {

@@ -46,17 +46,24 @@ func (d *decision) pretend() {
 		if pod == nil || !p.Limit {
 			return pod == nil || !d.low(group(p.Signal))
 		}
+		if p.Contention != "" {
+			return !d.stalls(p.Contention)
+		}
 		cause, _ := pod.overLimit(d.policy.Layout)
 		return cause == ""
 	})
 	for _, p := range d.Pretended {
 		pod := d.pod(p.UID)
 		for s := range d.observed {
-			o := &d.observed[s]
-			if o.Status == signal.Observed {
-				o.Available = saturatingAdd(max(o.Available, 0), pod.expected(signal.Signal(s), d.policy.Layout)) + min(o.Available, 0)
-			}
+			addBack(&d.observed[s], pod.expected(signal.Signal(s), d.policy.Layout))
 		}
+	}
+}
+
+// addBack counts as available what a would-be victim holds.
+func addBack(o *signal.Observation, held int64) {
+	if o.Status == signal.Observed {
+		o.Available = saturatingAdd(max(o.Available, 0), held) + min(o.Available, 0)
 	}
 }
 
@@ -98,9 +105,7 @@ func (d *decision) follow() {
 			d.left(&v)
 			return true
 		}
-		return v.Status == Failed && d.now.Sub(v.Fell) >= failedFor ||
-			v.Status == Stuck && d.now.Sub(v.Fell) >= stuckFor ||
-			v.Status == Settled && d.in.Measured && d.now.Sub(v.Fell) >= stuckFor && d.now.Sub(v.Due) >= stuckFor
+		return v.expired(d.in.Measured, d.now)
 	})
 	for i := range d.Victims {
 		d.progress(&d.Victims[i])
@@ -138,65 +143,27 @@ func (d *decision) left(v *Victim) {
 // progress settles a victim that has brought enough or was waited for long
 // enough.
 func (d *decision) progress(v *Victim) {
-	if v.Status != Unsettled && v.Status != Settled {
-		return
+	pod := d.pod(v.UID)
+	known := d.in.Measured && pod.HasStats
+	end := v.progress(d.held(v, pod, signal.MemoryAvailable), known, d.in.Measured, d.policy.SettleTimeout, d.now)
+	if end == gotStuck {
+		d.out.Stuck = append(d.out.Stuck, v.UID)
 	}
-	if pod := d.pod(v.UID); d.in.Measured && pod.HasStats {
-		held := pod.expected(signal.MemoryAvailable, d.policy.Layout)
-		if v.Lowest-held >= min(progressBytes, max(1, v.Expected/progressShare)) {
-			v.Lowest, v.Fell = held, d.now
-		}
-		if v.Status == Unsettled && v.Expected > 0 && held*10 <= v.Expected*(10-enoughReturned) {
-			v.Status = Settled
-			d.returned(group(v.Signal.Signal), false)
-		}
-	}
-	if v.Status == Settled {
-		return
-	}
-	from := v.Due
-	if v.Fell.After(from) {
-		from = v.Fell
-	}
-	if d.now.Sub(from) < d.policy.SettleTimeout {
-		return
-	}
-	v.Status = Settled
-	if !d.in.Measured {
-		return
-	}
-	v.Status = Stuck
-	d.out.Stuck = append(d.out.Stuck, v.UID)
-	if !v.Limit {
-		d.returned(group(v.Signal.Signal), v.Lowest > v.Expected/2)
-	}
-}
-
-// backingOff reports whether a futile signal's next victim has to wait.
-func (d *decision) backingOff(g signal.Signal) bool {
-	return slices.ContainsFunc(d.Futile, func(b Backoff) bool { return b.Signal == g && d.now.Before(b.Until) })
-}
-
-// disappointed reports whether victims of the group do not return what is
-// expected of them.
-func (d *decision) disappointed(g signal.Signal) bool {
-	stuck := 0
-	for i := range d.Victims {
-		if v := &d.Victims[i]; v.Status == Stuck && !v.Limit && group(v.Signal.Signal) == g {
-			stuck++
-		}
-	}
-	return stuck >= mostStuck || slices.ContainsFunc(d.Futile, func(b Backoff) bool { return b.Signal == g && b.Poor >= poorRun })
+	d.conclude(v, end)
 }
 
 // giveUp starts or lengthens the back-off of a futile signal.
-func (d *decision) giveUp(s signal.Signal, deficit int64, ranked []Ranked) {
-	b := d.backoff(group(s))
+func (d *decision) giveUp(t *Threshold, deficit int64, ranked []Ranked) {
+	b := d.backoff(group(t.Signal))
 	if len(ranked) > 0 {
+		if b.Soft && t.Hard() {
+			b.Delay = 0 // its own begins
+		}
+		b.Soft = !t.Hard()
 		b.Delay = min(max(2*b.Delay, firstBackoff), longestBackoff)
 		b.Until = d.now.Add(b.Delay)
 	}
-	f := Futility{Signal: s, Deficit: deficit, Until: b.Until}
+	f := Futility{Signal: t.Signal, Deficit: deficit, Until: b.Until}
 	for i := range ranked {
 		f.Coverage = saturatingAdd(f.Coverage, ranked[i].Expected)
 	}

@@ -196,6 +196,26 @@ func TestFutileSignalDoesNotBlock(t *testing.T) {
 	}
 }
 
+// That soft evictions were in vain does not hold up a hard one, which begins a
+// back-off of its own.
+func TestFutileSoftDoesNotBlockHard(t *testing.T) {
+	l := newTimeline(t, soft(signal.MemoryAvailable, "4Gi", time.Second), hard(signal.MemoryAvailable, "1Gi"))
+	for _, uid := range []string{"a", "b", "c", "d"} {
+		l.in.Pods = append(l.in.Pods, aPod(uid, using(100*mi), withGrace(600)))
+	}
+	l.in.Policy.MaxPodGraceSeconds = 600
+	l.observe(signal.MemoryAvailable, 2*gi)
+	l.step(0)
+	wantVictims(t, "1s", l.step(time.Second), "a")
+	l.observe(signal.MemoryAvailable, 0)
+	o := l.step(1100 * time.Millisecond)
+	wantVictims(t, "1.1s", o, "b")
+	if want := begin.Add(2100 * time.Millisecond); len(o.Futile) != 1 || !o.Futile[0].Until.Equal(want) {
+		t.Errorf("1.1s: futile %+v; want until %v", o.Futile, want)
+	}
+	wantVictims(t, "1.2s", l.step(1200*time.Millisecond))
+}
+
 // measured sets what a kill of the pod would still give back.
 func (l *timeline) measured(uid string, freeable int64) {
 	p := l.pod(uid)
@@ -242,6 +262,31 @@ func TestSettledStillFalls(t *testing.T) {
 	wantVictims(t, "80% back", l.step(100*time.Millisecond))
 	wantVictims(t, "it stands still", l.step(1099*time.Millisecond))
 	wantVictims(t, "for the settle timeout", l.step(1100*time.Millisecond), "b")
+}
+
+// What is not anonymous any more, but has not been freed yet, is still to come.
+func TestUnmappedIsNotFreed(t *testing.T) {
+	l := shortOf(t, 500*mi, 1000*mi, 1000*mi)
+	l.in.Measured = true
+	a := l.pod("a")
+	a.Usage.Memory += 100 * mi // of its own, that no kill brings
+	wantVictims(t, "0s", l.step(0), "a")
+	a.Usage.Freeable = 0
+	o := l.step(100 * time.Millisecond)
+	wantVictims(t, "unmapped", o)
+	if got := l.status("a"); got != Unsettled {
+		t.Errorf("unmapped: %s; want %s", got, Unsettled)
+	}
+	a.Usage.Memory = 200 * mi
+	l.observe(signal.MemoryAvailable, 10*gi-150*mi)
+	o = l.step(200 * time.Millisecond)
+	if got := l.status("a"); got != Settled {
+		t.Errorf("freed: %s; want %s", got, Settled)
+	}
+	wantVictims(t, "freed, and others took it", o, "b")
+	if got := o.Evict[0].Deficit; got != 50*mi {
+		t.Errorf("deficit = %d; want %d: what is left of a still comes", got, 50*mi)
+	}
 }
 
 // A trickle is no progress: the next one must not wait for it.

@@ -19,6 +19,7 @@ type State struct {
 	Reclaim    *Reclaiming      `json:"reclaim,omitempty"`
 	Pretended  []Pretended      `json:"pretended,omitempty"`
 	Revivals   []Revival        `json:"revivals,omitempty"`
+	Contended  []Contended      `json:"contended,omitempty"`
 }
 
 // Timer is a threshold that is met.
@@ -63,9 +64,11 @@ type Victim struct {
 	Decided time.Time `json:"decided"`
 	Due     time.Time `json:"due"`
 	// Expected is what the pod was expected to bring when it was chosen, in
-	// bytes of memory; Lowest is the least that it has held since, and Fell
-	// when it came to that.
+	// bytes of memory, and Beside what it used beside that, which a kill may
+	// not bring; Lowest is the least of the expected that it has held since,
+	// and Fell when it came to that.
 	Expected int64        `json:"expected"`
+	Beside   int64        `json:"beside,omitempty"`
 	Lowest   int64        `json:"lowest"`
 	Fell     time.Time    `json:"fell"`
 	Status   VictimStatus `json:"status"`
@@ -82,6 +85,8 @@ type Backoff struct {
 	Signal signal.Signal `json:"signal"` // the first of its group
 	Until  time.Time     `json:"until"`
 	Delay  time.Duration `json:"delay"` // the one that ends at Until
+	// Soft says that a soft threshold began it: it holds up no hard one.
+	Soft bool `json:"soft,omitempty"`
 	// Poor counts the last victims in a row that returned less than half of
 	// what was expected.
 	Poor int `json:"poor,omitempty"`
@@ -98,8 +103,10 @@ type Reclaiming struct {
 type Pretended struct {
 	UID    string        `json:"uid"`
 	Signal signal.Signal `json:"signal"` // whose episode it belongs to
-	// Limit tells that the episode is the pod's own, over its limit.
-	Limit bool `json:"limit,omitempty"`
+	// Limit tells that the episode is the pod's own, over its limit, or that of
+	// Contention where that is set.
+	Limit      bool             `json:"limit,omitempty"`
+	Contention signal.Condition `json:"contention,omitempty"`
 }
 
 // Revival is a pod that a kubelet brought back after its eviction.
@@ -131,6 +138,9 @@ func (s *State) EachTime(f func(*time.Time)) {
 	for i := range s.Revivals {
 		f(&s.Revivals[i].Until)
 	}
+	for i := range s.Contended {
+		f(&s.Contended[i].Acted)
+	}
 }
 
 // Clone returns a copy that shares nothing with s.
@@ -141,6 +151,7 @@ func (s State) Clone() State {
 	s.Futile = slices.Clone(s.Futile)
 	s.Pretended = slices.Clone(s.Pretended)
 	s.Revivals = slices.Clone(s.Revivals)
+	s.Contended = slices.Clone(s.Contended)
 	if s.Reclaim != nil {
 		r := *s.Reclaim
 		s.Reclaim = &r
@@ -180,15 +191,69 @@ func (s *State) busy(uid string, now time.Time) (reason, detail string) {
 	if s.victim(uid) != nil {
 		return ReasonTerminating, ""
 	}
-	for i := range s.Revivals {
-		if r := &s.Revivals[i]; r.UID == uid && !r.Gone && now.Before(r.Until) {
-			return ReasonProtected, "came back after its eviction and is left alone for " + r.Until.Sub(now).Round(time.Second).String()
-		}
+	if r := s.heldOff(uid, now); r != nil {
+		return ReasonProtected, "came back after its eviction and is left alone for " + r.Until.Sub(now).Round(time.Second).String()
 	}
-	if slices.ContainsFunc(s.Pretended, func(p Pretended) bool { return p.UID == uid }) {
+	if s.pretends(uid) {
 		return ReasonTerminating, "would have been evicted"
 	}
 	return "", ""
+}
+
+// isBusy reports whether busy has a reason. It allocates nothing.
+func (s *State) isBusy(uid string, now time.Time) bool {
+	return s.victim(uid) != nil || s.heldOff(uid, now) != nil || s.pretends(uid)
+}
+
+// heldOff returns the revival for which a pod is left alone, nil for none.
+func (s *State) heldOff(uid string, now time.Time) *Revival {
+	for i := range s.Revivals {
+		if r := &s.Revivals[i]; r.UID == uid && !r.Gone && now.Before(r.Until) {
+			return r
+		}
+	}
+	return nil
+}
+
+func (s *State) pretends(uid string) bool {
+	return slices.ContainsFunc(s.Pretended, func(p Pretended) bool { return p.UID == uid })
+}
+
+// backingOff reports whether a futile signal's next victim has to wait. One for
+// a hard threshold does not wait because a soft one was in vain.
+func (s *State) backingOff(g signal.Signal, hard bool, now time.Time) bool {
+	for i := range s.Futile {
+		if b := &s.Futile[i]; b.Signal == g && now.Before(b.Until) && !(hard && b.Soft) {
+			return true
+		}
+	}
+	return false
+}
+
+// disappointed reports whether victims of the group do not return what is
+// expected of them.
+func (s *State) disappointed(g signal.Signal) bool {
+	stuck := 0
+	for i := range s.Victims {
+		if v := &s.Victims[i]; v.Status == Stuck && !v.Limit && group(v.Signal.Signal) == g {
+			stuck++
+		}
+	}
+	poor := false
+	for i := range s.Futile {
+		poor = poor || s.Futile[i].Signal == g && s.Futile[i].Poor >= poorRun
+	}
+	return stuck >= mostStuck || poor
+}
+
+// conclude notes what a victim's end tells of the next ones.
+func (s *State) conclude(v *Victim, end ending) {
+	switch {
+	case end == gotEnough:
+		s.returned(group(v.Signal.Signal), false)
+	case end == gotStuck && !v.Limit:
+		s.returned(group(v.Signal.Signal), v.Lowest > v.Expected/2)
+	}
 }
 
 // returned notes whether a victim of the group gave back less than half of what

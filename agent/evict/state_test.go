@@ -13,6 +13,7 @@ func TestEachTime(t *testing.T) {
 		Timers: []Timer{{Since: at(1)}}, Conditions: []ConditionTimer{{LastSeen: at(2)}},
 		Victims: []Victim{{Decided: at(3), Due: at(4), Fell: at(5)}},
 		Futile:  []Backoff{{Until: at(6)}}, Revivals: []Revival{{Until: at(7)}},
+		Contended: []Contended{{Acted: at(8)}},
 	}
 	kept := s.Clone()
 	seen := map[int]int{}
@@ -20,7 +21,7 @@ func TestEachTime(t *testing.T) {
 		seen[int(t.Sub(begin))]++
 		*t = begin
 	})
-	if diff := cmp.Diff(map[int]int{1: 1, 2: 1, 3: 1, 4: 1, 5: 1, 6: 1, 7: 1}, seen); diff != "" {
+	if diff := cmp.Diff(map[int]int{1: 1, 2: 1, 3: 1, 4: 1, 5: 1, 6: 1, 7: 1, 8: 1}, seen); diff != "" {
 		t.Errorf("EachTime (-want +got):\n%s", diff)
 	}
 	kept.EachTime(func(t *time.Time) {

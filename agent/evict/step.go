@@ -2,7 +2,6 @@ package evict
 
 import (
 	"cmp"
-	"math"
 	"slices"
 	"time"
 
@@ -22,12 +21,15 @@ const cacheHold = 10 * time.Second
 // on local storage go first and postpone disk and PID signals, never memory.
 func Step(before State, in Inputs, now time.Time) (State, Orders) {
 	d := decision{State: before.Clone(), in: &in, now: now, policy: in.Policy, observed: in.Observations}
+	d.adopt()
 	d.pretend()
 	d.follow()
 	d.evaluate()
 	d.harden()
 	d.enforceLimits()
 	d.relieve()
+	d.contend()
+	d.publish()
 	d.finish()
 	return d.State, d.out
 }
@@ -45,34 +47,20 @@ type decision struct {
 	out      Orders
 }
 
-// evaluate finds which thresholds are met and for how long, and the
-// conditions.
+// evaluate finds which thresholds are met and for how long.
 func (d *decision) evaluate() {
 	d.past = make([]bool, len(d.policy.Thresholds))
 	var timers []Timer
 	var signals [signal.Count]bool
-	for i, t := range d.policy.Thresholds {
-		o := d.observed[t.Signal]
-		mark := t.Value.Amount(o.Capacity)
-		previous := d.timer(t.Key())
-		if previous != nil && previous.Past {
-			mark = t.Target(o.Capacity)
-		}
-		if !o.Below(mark) {
+	for i := range d.policy.Thresholds {
+		t := &d.policy.Thresholds[i]
+		m := markOf(t)
+		timer, met, held := m.meets(d.timer(m.key), &d.observed[t.Signal], d.in.ReclaimStalled, d.now)
+		if !met {
 			continue
 		}
-		timer := Timer{Threshold: t.Key(), Since: d.now}
-		if previous != nil {
-			timer.Since = previous.Since
-		}
-		grace := t.Grace
-		cached := t.Hard() && (previous == nil || !previous.Past) && o.Cache > 0 && o.Available+o.Cache >= mark && !d.in.ReclaimStalled
-		if cached {
-			grace = cacheHold
-		}
-		timer.Past = d.now.Sub(timer.Since) >= grace
-		if cached && !timer.Past {
-			d.out.Held = append(d.out.Held, t.Key())
+		if held {
+			d.out.Held = append(d.out.Held, m.key)
 		}
 		d.past[i] = timer.Past
 		signals[t.Signal] = true
@@ -88,6 +76,10 @@ func (d *decision) evaluate() {
 			d.out.Unreadable = append(d.out.Unreadable, signal.Signal(s))
 		}
 	}
+}
+
+// publish lists the conditions, which outlive their last sight by a while.
+func (d *decision) publish() {
 	for _, c := range d.Conditions {
 		if d.now.Sub(c.LastSeen) < d.policy.TransitionPeriod {
 			d.out.Conditions = append(d.out.Conditions, c.Condition)
@@ -115,19 +107,9 @@ func (d *decision) harden() {
 		}
 		for j := range d.Victims {
 			v := &d.Victims[j]
-			if !v.Soft || group(v.Signal.Signal) != group(t.Signal) {
-				continue
+			if group(v.Signal.Signal) == group(t.Signal) && v.harden(d.in.Measured, d.now) {
+				d.out.Harden = append(d.out.Harden, v.UID)
 			}
-			switch v.Status {
-			case Failed, Stuck: // what could not be stopped can be killed
-				v.Status = Unsettled
-			case Settled:
-				if !d.in.Measured {
-					continue // it is believed to have gone
-				}
-			}
-			v.Soft, v.Due, v.Fell = false, d.now, d.now
-			d.out.Harden = append(d.out.Harden, v.UID)
 		}
 	}
 }
@@ -224,47 +206,38 @@ func (d *decision) reclaimedInVain(s signal.Signal, soft bool) *Threshold {
 // first that victims on their way do not cover, and the largest deficit of
 // them; nil where nothing is left to do.
 func (d *decision) worst(g signal.Signal, soft bool) (first *Threshold, deficit int64) {
+	var short shortage
 	for i := range d.policy.Thresholds {
 		t := &d.policy.Thresholds[i]
-		if !d.past[i] || t.Hard() == soft || group(t.Signal) != g {
-			continue
+		if d.past[i] && t.Hard() != soft && group(t.Signal) == g {
+			m := markOf(t)
+			short.add(&m, m.need(&d.observed[t.Signal], d.underway(t.Signal)))
 		}
-		o := d.observed[t.Signal]
-		need := shortfall(t.Target(o.Capacity), o.Available) - d.underway(t.Signal)
-		if need <= 0 {
-			continue
-		}
-		if first == nil || t.Signal < first.Signal {
-			first = t
-		}
-		deficit = max(deficit, need)
 	}
-	return first, deficit
+	return short.first, short.deficit
 }
 
-// shortfall returns how far what is available, which may be negative, is below
-// the target.
-func shortfall(target, available int64) int64 {
-	if available < 0 {
-		return saturatingAdd(target, -max(available, -math.MaxInt64))
-	}
-	return target - available
-}
-
-// underway sums what victims on their way are still expected to bring: those
-// that are unsettled, and of the settled those that go on falling.
+// underway sums what victims on their way are still expected to bring.
 func (d *decision) underway(s signal.Signal) (sum int64) {
 	for i := range d.Victims {
 		v := &d.Victims[i]
-		falling := v.Status == Settled && d.in.Measured && d.now.Sub(v.Fell) < d.policy.SettleTimeout
-		if v.Status != Unsettled && !falling {
+		if !v.counts(d.in.Measured, d.policy.SettleTimeout, d.now) {
 			continue
 		}
 		if pod := d.pod(v.UID); pod != nil {
-			sum = saturatingAdd(sum, pod.expected(s, d.policy.Layout))
+			sum = saturatingAdd(sum, d.held(v, pod, s))
 		}
 	}
 	return sum
+}
+
+// held returns what a victim still holds of what it is expected to bring.
+func (d *decision) held(v *Victim, pod *Pod, s signal.Signal) int64 {
+	expected := pod.expected(s, d.policy.Layout)
+	if !s.IsMemory() || !d.in.Measured || !pod.HasStats {
+		return expected
+	}
+	return v.holds(pod.Usage.Memory, expected)
 }
 
 // relieveSignal reclaims from the node or chooses victims, and reports whether
@@ -286,7 +259,7 @@ func (d *decision) relieveSignal(t *Threshold, deficit int64) bool {
 
 // choose evicts the first of the ranking, as many as the deficit needs.
 func (d *decision) choose(t *Threshold, deficit int64) bool {
-	if d.in.Unlisted || d.backingOff(group(t.Signal)) {
+	if d.in.Unlisted || d.backingOff(group(t.Signal), t.Hard(), d.now) {
 		return false
 	}
 	ranked, exempt := d.policy.Rank(d.in.Pods, t.Signal, &d.State, d.now)
@@ -295,19 +268,25 @@ func (d *decision) choose(t *Threshold, deficit int64) bool {
 	futile := !enough || d.disappointed(group(t.Signal))
 	if futile {
 		n = min(1, len(ranked))
-		d.giveUp(t.Signal, deficit, ranked)
+		d.giveUp(t, deficit, ranked)
 	}
-	o := d.observed[t.Signal]
 	for _, r := range ranked[:n] {
 		pod := &d.in.Pods[r.index]
-		text, annotations := message(pod, t.Threshold, o)
-		d.evict(pod, t.Key(), Order{
-			UID: pod.UID, Pod: pod.Key(), Cause: t.Signal.String(), Hard: t.Hard(), Grace: d.grace(t, pod),
-			Threshold: t.Value.Amount(o.Capacity), Available: o.Available, Deficit: deficit, Expected: r.Expected,
-			Futile: futile, Reason: ReasonEvicted, Message: text, Annotations: annotations,
-		})
+		o := d.order(pod, t, d.observed[t.Signal])
+		o.Deficit, o.Expected, o.Futile = deficit, r.Expected, futile
+		d.evict(pod, t.Key(), o)
 	}
 	return n > 0
+}
+
+// order is the eviction of a pod for a signal, but for what is expected of it.
+func (d *decision) order(pod *Pod, t *Threshold, o signal.Observation) Order {
+	text, annotations := message(pod, t.Threshold, o)
+	return Order{
+		UID: pod.UID, Pod: pod.Key(), Cause: t.Signal.String(), Hard: t.Hard(), Grace: d.grace(t, pod),
+		Threshold: t.Value.Amount(o.Capacity), Available: o.Available,
+		Reason: ReasonEvicted, Message: text, Annotations: annotations,
+	}
 }
 
 // defaultGraceSeconds is a pod's own grace where it states none, as the API
@@ -341,16 +320,9 @@ func (d *decision) evict(pod *Pod, k Key, o Order) {
 		d.Pretended = append(d.Pretended, Pretended{UID: pod.UID, Signal: k.Signal, Limit: !isSignal})
 		return
 	}
-	due := d.now
-	if !o.Hard {
-		due = d.now.Add(o.Grace)
-	}
-	freeable := pod.expected(signal.MemoryAvailable, d.policy.Layout)
-	d.Victims = append(d.Victims, Victim{
-		UID: pod.UID, Pod: pod.Key(), Cause: o.Cause, Signal: k, Soft: !o.Hard, Decided: d.now, Due: due,
-		Expected: freeable, Lowest: freeable, Fell: due, Status: Unsettled,
-		Kubelet: pod.Kubelet, LastStart: pod.LastStart, Limit: !isSignal,
-	})
+	v := newVictim(pod, k, &o, pod.expected(signal.MemoryAvailable, d.policy.Layout), d.now)
+	v.Limit = !isSignal
+	d.Victims = append(d.Victims, v)
 }
 
 // finish drops what no longer matters.

@@ -2,6 +2,7 @@ package lanes
 
 import (
 	"fmt"
+	"math"
 	"os"
 	"path/filepath"
 	"strings"
@@ -79,11 +80,11 @@ func TestReadIsTheKubeletsFormula(t *testing.T) {
 	for _, tc := range []struct {
 		name  string
 		files map[string]string
-		// used and active are the root's working set and active file cache.
+		// used and active are the node's working set and active file cache.
 		used, active, podsLimit, podsUsed, podsActive int64
 	}{
 		{
-			name: "v1", used: 2600 * mib, active: 600 * mib, podsLimit: 4096 * mib, podsUsed: 900 * mib, podsActive: 50 * mib,
+			name: "v1", used: 2100 * mib, active: 600 * mib, podsLimit: 4096 * mib, podsUsed: 900 * mib, podsActive: 50 * mib,
 			files: map[string]string{
 				"memory/memory.usage_in_bytes":          fmt.Sprintln(3000 * mib),
 				"memory/memory.limit_in_bytes":          "9223372036854771712\n",
@@ -96,7 +97,7 @@ func TestReadIsTheKubeletsFormula(t *testing.T) {
 			},
 		},
 		{
-			name: "v2, systemd driver", used: 2600 * mib, active: 600 * mib, podsLimit: 4096 * mib, podsUsed: 900 * mib, podsActive: 50 * mib,
+			name: "v2, systemd driver", used: 2100 * mib, active: 600 * mib, podsLimit: 4096 * mib, podsUsed: 900 * mib, podsActive: 50 * mib,
 			files: map[string]string{
 				"cgroup.controllers":            "cpuset cpu io memory hugetlb pids\n",
 				"cgroup.subtree_control":        "cpuset cpu io memory pids\n",
@@ -183,10 +184,9 @@ func TestReadWithoutKubepods(t *testing.T) {
 
 // One signal that can't be read does not blind the other.
 func TestReadBroken(t *testing.T) {
-	proc := kernel.FS(kerneltest.Tree(t, map[string]string{"meminfo": meminfoText}))
+	proc := kernel.FS(kerneltest.Tree(t, map[string]string{"meminfo": strings.Replace(meminfoText, "MemFree:", "MemFree: x", 1)}))
 	root := kerneltest.Tree(t, map[string]string{
-		"memory/memory.usage_in_bytes": "x\n", "memory/memory.limit_in_bytes": "9223372036854771712\n",
-		"memory/memory.stat": v1Stat(0, 0), "memory/cgroup.procs": "",
+		"memory/memory.usage_in_bytes": "1000\n", "memory/memory.stat": v1Stat(0, 0), "memory/cgroup.procs": "",
 		"memory/kubepods/memory.usage_in_bytes": "1048576\n", "memory/kubepods/memory.limit_in_bytes": "4194304\n",
 		"memory/kubepods/memory.stat": v1Stat(0, 0), "memory/kubepods/cgroup.procs": "",
 	})
@@ -198,10 +198,10 @@ func TestReadBroken(t *testing.T) {
 	var o signal.Observations
 	m.Read(time.Unix(1000, 0), &o)
 	if got := o[signal.MemoryAvailable]; got.Status != signal.Unreadable || got.Err == nil || got.Available != 0 {
-		t.Errorf("a broken root: %+v; want it unreadable", got)
+		t.Errorf("a broken meminfo: %+v; want it unreadable", got)
 	}
 	if got := o[signal.AllocatableMemoryAvailable]; got.Status != signal.Observed {
-		t.Errorf("kubepods beside a broken root: %+v; want it observed", got)
+		t.Errorf("kubepods beside a broken meminfo: %+v; want it observed", got)
 	}
 }
 
@@ -229,6 +229,46 @@ func here(tb testing.TB) *Memory {
 	}
 	tb.Cleanup(func() { m.Close() })
 	return m
+}
+
+// Where what the pods use can't be read, it is not nothing, however often it is read.
+func TestReadPodsBroken(t *testing.T) {
+	o, kubepods := copiedNode(t)
+	m := openMemory(t, o)
+	kerneltest.Write(t, kubepods, map[string]string{"memory.stat": "total_rss none\n"})
+	now := time.Unix(1000, 0)
+	for i, want := range []NodeMemory{{KubepodsUsage: 1 << 20}, {KubepodsUsage: 1 << 20}, {KubepodsUsage: math.MaxInt64}, {KubepodsUsage: math.MaxInt64}} {
+		var got signal.Observations
+		if i == 2 {
+			kerneltest.Write(t, kubepods, map[string]string{"memory.usage_in_bytes": "many\n"})
+		}
+		node := m.Read(now, &got)
+		node.Total, node.Hugetlb, node.Unaccounted = 0, 0, 0
+		if node != want || got[signal.AllocatableMemoryAvailable].Status != signal.Unreadable {
+			t.Errorf("reading %d: Read() = %+v, %+v; want %+v, and the pods' signal unreadable", i, node, got[signal.AllocatableMemoryAvailable], want)
+		}
+	}
+}
+
+// What the pods use at most goes by the page cache that they had before.
+func TestMost(t *testing.T) {
+	before := NodeMemory{Kubepods: 600 * mib, KubepodsUsage: 1000 * mib, KubepodsKnown: true}
+	for _, tc := range []struct {
+		name        string
+		now, before NodeMemory
+		want        int64
+	}{
+		{"known", NodeMemory{Kubepods: 700 * mib, KubepodsUsage: 2000 * mib, KubepodsKnown: true}, before, 700 * mib},
+		{"no pods", NodeMemory{KubepodsKnown: true}, before, 0},
+		{"without the cache of before", NodeMemory{KubepodsUsage: 1100 * mib}, before, 700 * mib},
+		{"less than that", NodeMemory{KubepodsUsage: 300 * mib}, before, 0},
+		{"nothing before", NodeMemory{KubepodsUsage: 1100 * mib}, NodeMemory{}, 1100 * mib},
+		{"before not known either", NodeMemory{KubepodsUsage: 1100 * mib}, NodeMemory{KubepodsUsage: 900 * mib}, 1100 * mib},
+	} {
+		if got := tc.now.Most(&tc.before); got != tc.want {
+			t.Errorf("%s: Most() = %d; want %d", tc.name, got, tc.want)
+		}
+	}
 }
 
 func TestReadHere(t *testing.T) {

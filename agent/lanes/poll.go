@@ -2,9 +2,11 @@ package lanes
 
 import (
 	"context"
+	"fmt"
 	"sync/atomic"
 	"time"
 
+	"github.com/evictd/evictd/agent/pace"
 	"github.com/evictd/evictd/agent/signal"
 )
 
@@ -14,6 +16,9 @@ const (
 	longest  = time.Second
 	// unseen is the longest while a signal can't be read.
 	unseen = 100 * time.Millisecond
+	// attended is the shortest while other lanes see to the marks, and polling
+	// only watches over them.
+	attended = 100 * time.Millisecond
 )
 
 // The rate, in bytes a second, at which memory may fill: the first guess for
@@ -23,23 +28,19 @@ const (
 	slowestFill = 1 << 30
 )
 
-// Raise is an alarm: a signal fell below a mark.
-type Raise struct {
-	Lane string
-	// LastAbove and Seen are when no mark, and when a mark, was seen crossed.
-	LastAbove, Seen time.Time
-}
-
 // Poll is the lane that reads memory again and again, with a period that
 // follows the headroom: what is left above the nearest mark over twice the
-// fastest fill seen, from 10 ms to 1 s.
+// fastest fill seen, from 10 ms to 1 s, or from 100 ms where other lanes see to
+// the marks.
 type Poll struct {
 	read  func(now time.Time, into *signal.Observations)
 	marks atomic.Pointer[[]signal.Threshold]
 	cores int
 
-	period atomic.Int64 // the one in force, ns
-	beat   atomic.Int64 // the last reading, ns since the epoch
+	relaxed atomic.Bool
+	raised  atomic.Uint64
+	period  atomic.Int64 // the one in force, ns
+	beat    atomic.Int64 // the last reading, ns since the epoch
 }
 
 // NewPoll returns a lane that takes its readings with read, on a machine with
@@ -51,7 +52,11 @@ func NewPoll(read func(time.Time, *signal.Observations), cores int) *Poll {
 }
 
 // Name returns the lane's name, as records and metrics show it.
-func (p *Poll) Name() string { return "poll" }
+func (p *Poll) Name() string { return Polling }
+
+// Relax tells whether other lanes see to all marks, so that polling may be
+// slower. It may be called at any time.
+func (p *Poll) Relax(yes bool) { p.relaxed.Store(yes) }
 
 // Arm sets the thresholds to watch. It may be called at any time.
 func (p *Poll) Arm(thresholds []signal.Threshold) { p.marks.Store(&thresholds) }
@@ -65,6 +70,22 @@ func (p *Poll) Beat() time.Time {
 		return time.Unix(0, ns)
 	}
 	return time.Time{}
+}
+
+// lateness is how long beyond its period a reading may be due.
+const lateness = 2 * time.Second
+
+// Status tells how polling stands.
+func (p *Poll) Status(now time.Time) Status {
+	s := Status{Name: Polling, State: Up, Period: p.Period(), Raised: p.raised.Load()}
+	beat := p.Beat()
+	switch silent := now.Sub(beat); {
+	case beat.IsZero():
+		s.State, s.Why = Degraded, "has not read yet"
+	case silent > s.Period+lateness:
+		s.State, s.Why = Degraded, fmt.Sprintf("has been silent for %v", silent.Round(time.Millisecond))
+	}
+	return s
 }
 
 // Run reads until ctx ends, and sends a Raise whenever a mark is crossed that
@@ -88,53 +109,60 @@ func (p *Poll) Run(ctx context.Context, alarm chan<- Raise) error {
 		var o signal.Observations
 		p.read(now, &o)
 		p.beat.Store(now.UnixNano())
-		raised := w.see(now, &o, marks)
-		if raised {
+		if raised := w.see(now, &o, marks); raised != 0 {
+			p.raised.Add(1)
 			select {
-			case alarm <- Raise{Lane: p.Name(), LastAbove: w.lastAbove, Seen: now}:
+			case alarm <- Raise{Lane: p.Name(), Mark: raised, LastAbove: w.lastAbove, Seen: now}:
 			default:
 			}
 		}
 		period := w.period(&o, marks)
+		if p.relaxed.Load() {
+			period = max(period, attended)
+		}
 		p.period.Store(int64(period))
+		if period == longest {
+			period = pace.Together(now, longest)
+		}
 		timer.Reset(period)
 	}
 }
 
 // watch is what a polling lane remembers between readings.
 type watch struct {
-	below     [2]uint64 // which marks were crossed, as bits, by hard and soft
+	below     uint64 // which marks were crossed, as bits by Mark
 	lastAbove time.Time
 	rate      float64 // the fastest fill seen, bytes a second
 	last      signal.Observations
 }
 
-// see takes a reading in and reports whether it crosses a mark that the one
-// before did not.
-func (w *watch) see(now time.Time, o *signal.Observations, marks []signal.Threshold) bool {
-	var below [2]uint64
-	above := true // as far as can be told, and that is all
-	for _, t := range marks {
-		kind := 0
-		if !t.Hard() {
-			kind = 1
-		}
+// see takes a reading in and returns the first mark that it crosses and the one
+// before did not; zero for none.
+func (w *watch) see(now time.Time, o *signal.Observations, marks []signal.Threshold) (crossed Mark) {
+	var below uint64 // by Mark
+	above := true    // as far as can be told, and that is all
+	for i := range marks {
+		t := &marks[i]
 		r := &o[t.Signal]
 		if r.Status == signal.Unreadable {
 			above = false
 		}
-		if r.Below(t.Value.Amount(r.Capacity)) {
-			above = false
-			below[kind] |= 1 << t.Signal
+		if !r.Below(t.Value.Amount(r.Capacity)) {
+			continue
+		}
+		above = false
+		m := MarkOf(t)
+		below |= 1 << m
+		if crossed == 0 && w.below&(1<<m) == 0 {
+			crossed = m
 		}
 	}
-	crossed := below[0]&^w.below[0] | below[1]&^w.below[1]
 	if above {
 		w.lastAbove = now
 	}
 	w.below = below
 	w.learn(o)
-	return crossed != 0
+	return crossed
 }
 
 // learn keeps the fastest fill seen. It fades by half over 700 readings, so

@@ -61,21 +61,22 @@ func TestCrossing(t *testing.T) {
 	marks := thresholds(t, map[string]time.Duration{"1Gi": 0, "2Gi": time.Minute})
 	start := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
 	unreadable := signal.Observations{signal.MemoryAvailable: {Status: signal.Unreadable, Err: errors.New("x")}}
+	const hard, soft = Mark(1), Mark(2)
 	var w watch
 	for i, tc := range []struct {
 		o    signal.Observations
-		want bool
+		want Mark
 	}{
-		{observed(3 * gib), false},
-		{observed(2 * gib), false},  // at the mark is not below
-		{observed(2*gib - 1), true}, // the soft one
-		{observed(2*gib - 2), false},
-		{observed(gib - 1), true}, // the hard one
-		{observed(gib - 2), false},
-		{unreadable, false},
-		{observed(gib - 2), true}, // out of sight may have been above
-		{observed(3 * gib), false},
-		{observed(0), true}, // both at once
+		{observed(3 * gib), 0},
+		{observed(2 * gib), 0}, // at the mark is not below
+		{observed(2*gib - 1), soft},
+		{observed(2*gib - 2), 0},
+		{observed(gib - 1), hard},
+		{observed(gib - 2), 0},
+		{unreadable, 0},
+		{observed(gib - 2), MarkOf(&marks[0])}, // out of sight may have been above
+		{observed(3 * gib), 0},
+		{observed(0), MarkOf(&marks[0])}, // both at once: the first is told
 	} {
 		if got := w.see(start.Add(time.Duration(i)*time.Second), &tc.o, marks); got != tc.want {
 			t.Errorf("reading %d: see() = %v; want %v", i, got, tc.want)

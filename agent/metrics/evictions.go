@@ -36,7 +36,7 @@ func newEvictions(r prometheus.Registerer) *evictions {
 	e := &evictions{
 		total: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Namespace: namespace, Name: "evictions_total",
-			Help: "Evictions that are over, by their cause (a signal, or the pod's own limit that it exceeded), by whether they were carried out, and by what came of them.",
+			Help: "Evictions that are over, by their cause (a signal, the pod's own limit that it exceeded, a condition of stalls, or a shutdown of the node), by whether they were carried out, and by what came of them.",
 		}, []string{"signal", "mode", "result"}),
 		failed: prometheus.NewCounter(prometheus.CounterOpts{
 			Namespace: namespace, Name: "failed_kills_total",
@@ -55,7 +55,10 @@ func newEvictions(r prometheus.Registerer) *evictions {
 		overshoot: histogram("eviction_overshoot_bytes", "How far below its threshold memory fell before it was back above.", sizes),
 	}
 	r.MustRegister(e.total, e.failed, e.age)
-	causes := []string{evict.CauseEmptyDirLimit, evict.CausePodLimit, evict.CauseContainerLimit}
+	causes := []string{
+		evict.CauseEmptyDirLimit, evict.CausePodLimit, evict.CauseContainerLimit, evict.CauseShutdown,
+		string(signal.SystemMemoryContentionPressure), string(signal.KubepodsMemoryContentionPressure),
+	}
 	for _, s := range signal.All() {
 		causes = append(causes, s.String())
 		e.age.WithLabelValues(s.String())

@@ -28,30 +28,36 @@ type Build struct {
 
 // Metrics is evictd's registry and what writes to it.
 type Metrics struct {
-	registry *prometheus.Registry
-	readings *readings
-	evicted  *evictions
+	registry     *prometheus.Registry
+	readings     *readings
+	evicted      *evictions
+	notification *notification
+	going        *going
+	filesystems  *filesystems
+	reclaimed    *reclaims
 
-	loop          prometheus.Histogram
-	unreadable    [signal.Count]prometheus.Counter
-	futile        [signal.Count]prometheus.Gauge
-	condition     map[signal.Condition]prometheus.Gauge
-	dryRun        prometheus.Gauge
-	eligible      prometheus.Gauge
-	exempt        prometheus.Gauge
-	records       prometheus.Gauge
-	connected     prometheus.Gauge
-	callsFailed   prometheus.Counter
-	configOK      prometheus.Gauge
-	configTime    prometheus.Gauge
-	lanes, probes *prometheus.GaugeVec
+	loop        prometheus.Histogram
+	unreadable  [signal.Count]prometheus.Counter
+	futile      [signal.Count]prometheus.Gauge
+	condition   map[signal.Condition]prometheus.Gauge
+	dryRun      prometheus.Gauge
+	eligible    prometheus.Gauge
+	exempt      prometheus.Gauge
+	records     prometheus.Gauge
+	connected   prometheus.Gauge
+	callsFailed prometheus.Counter
+	scores      prometheus.Counter // processes whose oom_score_adj was corrected
+	configOK    prometheus.Gauge
+	configTime  prometheus.Gauge
+	kernelKills [2]prometheus.Counter // of a pod, and of none
+	probes      *prometheus.GaugeVec
 }
 
 // New returns the metrics of one agent, in a registry of their own.
 // LogDropped returns how many log lines were dropped so far.
 func New(build Build, logDropped func() uint64) *Metrics {
 	r := prometheus.NewRegistry()
-	m := &Metrics{registry: r, readings: &readings{}, evicted: newEvictions(r)}
+	m := &Metrics{registry: r, readings: &readings{}, evicted: newEvictions(r), notification: &notification{}, going: newGoing(r), filesystems: &filesystems{}, reclaimed: newReclaims(r)}
 	gauge := func(name, help string) prometheus.Gauge {
 		g := prometheus.NewGauge(prometheus.GaugeOpts{Namespace: namespace, Name: name, Help: help})
 		r.MustRegister(g)
@@ -81,7 +87,16 @@ func New(build Build, logDropped func() uint64) *Metrics {
 		Help: "Always 1; its labels tell which evictd this is.",
 	}, []string{"version", "revision", "goversion"})
 	info.WithLabelValues(build.Version, build.Revision, build.GoVersion).Set(1)
-	r.MustRegister(m.loop, m.callsFailed, unreadable, info, m.readings,
+	kernelKills := prometheus.NewCounterVec(prometheus.CounterOpts{
+		Namespace: namespace, Name: "kernel_oom_kills_total",
+		Help: "Processes that the kernel's OOM killer took, by whether they were a pod's, while its tracepoint was followed.",
+	}, []string{"pod"})
+	m.kernelKills = [2]prometheus.Counter{kernelKills.WithLabelValues("true"), kernelKills.WithLabelValues("false")}
+	m.scores = prometheus.NewCounter(prometheus.CounterOpts{
+		Namespace: namespace, Name: "oom_score_adj_corrected_total",
+		Help: "Processes of containers that were given the oom_score_adj that they should have (oomScoreAdj: enforce).",
+	})
+	r.MustRegister(m.scores, m.loop, m.callsFailed, unreadable, info, kernelKills, m.readings, m.notification, m.filesystems,
 		prometheus.NewCounterFunc(prometheus.CounterOpts{
 			Namespace: namespace, Name: "log_dropped_total",
 			Help: "Log lines dropped because they could not be written fast enough.",
@@ -96,7 +111,6 @@ func New(build Build, logDropped func() uint64) *Metrics {
 	m.connected = gauge("runtime_connected", "Whether the container runtime answers: 1 where it does.")
 	m.configOK = gauge("config_last_reload_successful", "Whether the last attempt to load the configuration succeeded: 1 where it did.")
 	m.configTime = gauge("config_last_reload_success_timestamp_seconds", "When the configuration was last loaded, in seconds since the epoch.")
-	m.lanes = gauges("lane_up", "Whether a way of learning of pressure works: 1 where it does.", "lane")
 	m.probes = gauges("probe_supported", "Whether the kernel and evictd's privileges allow a feature: 1 where they do; absent where that could not be told.", "feature")
 	pods := gauges("pods", "Pods on the node, by whether they may be evicted.", "eligible")
 	m.eligible, m.exempt = pods.WithLabelValues("true"), pods.WithLabelValues("false")
@@ -109,6 +123,10 @@ func New(build Build, logDropped func() uint64) *Metrics {
 		m.futile[s] = futile.WithLabelValues(s.String())
 		m.condition[s.Condition()] = conditions.WithLabelValues(string(s.Condition()))
 	}
+	for _, c := range []signal.Condition{signal.SystemMemoryContentionPressure, signal.KubepodsMemoryContentionPressure} {
+		m.condition[c] = conditions.WithLabelValues(string(c))
+	}
+	m.going.condition = conditions.WithLabelValues(string(signal.NodeShutdown))
 	return m
 }
 
@@ -197,9 +215,6 @@ func (m *Metrics) ConfigLoaded(at time.Time) {
 // ConfigRejected tells that a configuration was not taken and the old one stays
 // in force.
 func (m *Metrics) ConfigRejected() { m.configOK.Set(0) }
-
-// Lane tells whether a lane works. Its name is one of few constants.
-func (m *Metrics) Lane(name string, up bool) { m.lanes.WithLabelValues(name).Set(truth(up)) }
 
 // Probed tells whether a feature is there. One for which that could not be told
 // is not passed here. Its name is one of few constants.

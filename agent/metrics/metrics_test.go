@@ -17,6 +17,7 @@ import (
 	"github.com/prometheus/common/expfmt"
 
 	"github.com/evictd/evictd/agent/evict"
+	"github.com/evictd/evictd/agent/shutdown"
 	"github.com/evictd/evictd/agent/signal"
 )
 
@@ -124,7 +125,27 @@ func use(t *testing.T, m *Metrics) {
 	m.RuntimeCallFailed()
 	m.ConfigLoaded(now)
 	m.ConfigRejected()
-	m.Lane("poll", true)
+	m.Notification(func() Notification {
+		return Notification{
+			Lanes:   []Lane{{Name: "bpf", Degraded: true, Raised: 3, Missed: 1, Reopened: 2}, {Name: "poll", Up: true}},
+			Sampler: &Sampler{Ticks: 1000, Lost: 1, Period: 200 * time.Microsecond, RunTime: time.Millisecond},
+			Reclaim: &Reclaim{KswapdWakes: 4, Direct: 5, DirectTime: 6 * time.Second, ThrottleTime: 7 * time.Second},
+			Limits:  &Limits{Max: 8, OOM: 9, OOMKills: 10},
+			Alarms:  map[string]uint64{"struck": 11, "not_confirmed": 12}, Readings: map[string]uint64{"sampler": 13, "files": 14},
+			Stalls: []Stall{{"memory", "some", 2 * time.Second}, {"memory", "full", time.Second}, {"cpu", "some", time.Minute}},
+		}
+	})
+	m.Filesystems(func() []Filesystem {
+		return []Filesystem{{Name: "nodefs", Readable: true, Read: now}, {Name: "imagefs", ReadOnly: true, Read: now.Add(-time.Minute)}, {Name: "containerfs"}}
+	})
+	m.Reclaimed("images", 3, 7<<20, 1500*time.Millisecond, false)
+	m.Reclaimed("containers", 2, 0, time.Second, true)
+	m.KernelKilled(true)
+	m.KernelKilled(false)
+	m.KernelKilled(false)
+	m.Shutdown(&shutdown.State{Began: now, Over: now.Add(5 * time.Second)}, true)
+	clean := false
+	m.LastShutdown(shutdown.Last{Clean: &clean, Reason: shutdown.LastPanic})
 	m.Probed("cgroup.kill", true)
 	m.Probed("psi triggers", false)
 }

@@ -17,7 +17,7 @@ const (
 	readTimeout  = 5 * time.Second
 	writeTimeout = 30 * time.Second // more than a scrape may take
 	idleTimeout  = 2 * time.Minute  // more than a usual scrape interval
-	stopTimeout  = 3 * time.Second
+	stopTimeout  = 500 * time.Millisecond
 	maxHeader    = 16 << 10
 )
 

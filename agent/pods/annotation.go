@@ -84,7 +84,9 @@ func (p *pod) annotate(key, value string) error {
 		if p.spec.QoS == evict.BestEffort && q.Sign() > 0 {
 			p.spec.QoS, p.about.QoSOrigin = evict.Burstable, "annotation"
 		}
-		p.about.RequestOrigin = "annotation"
+		p.about.RequestOrigin, p.declared = "annotation", true
+	case annotationStorageRequests, annotationStorageLimits, annotationEmptyDirLimits:
+		return p.annotateStorage(key, value)
 	default:
 		return errors.New("not known to evictd")
 	}

@@ -56,7 +56,7 @@ func (d *deduction) fill(p *pod) {
 			p.spec.LastStart = max(p.spec.LastStart, c.Created.UnixNano())
 		}
 		if m.place.holds != "" {
-			p.spec.Spared = "holds " + m.place.holds
+			p.spec.Spared = holds + m.place.holds
 		}
 	}
 	if p.spec.TerminationGraceSeconds == nil {
@@ -66,6 +66,7 @@ func (d *deduction) fill(p *pod) {
 		d.resources(p, running)
 	} else {
 		p.about.QoSOrigin, p.about.RequestOrigin = "the pod's specification", "the pod's specification"
+		p.declared = true
 	}
 	d.annotations(p)
 }
@@ -224,16 +225,35 @@ func grace(running []*Container) *int64 {
 }
 
 // handle names the parts of a pod to whoever acts on it.
-func (p *pod) handle(l *listing) Handle {
+func (d *deduction) handle(p *pod) Handle {
+	l := d.listing
 	h := Handle{SandboxID: l.Sandbox.ID, Owned: !p.spec.Kubelet}
 	for _, m := range p.members {
-		c := ContainerHandle{ID: m.id, Name: m.name, Unproven: m.unproven, InitPID: m.place.pid, InitStart: m.place.start}
+		c := ContainerHandle{ID: m.id, Name: m.name, Unproven: m.unproven, InitPID: m.place.pid, InitStart: m.place.start, LogPath: l.container(m.id).LogPath, Init: m.init, Slot: m.slot}
 		if m.unproven == "" {
 			c.Cgroup, c.CgroupID = m.place.path, m.place.group.ID()
 		}
+		c.OOMScoreAdj, c.OOMScoreFrom = d.score(p, m)
 		h.Containers = append(h.Containers, c)
 	}
 	return h
+}
+
+// score returns what the oom_score_adj of a container should be: what follows from
+// the pod's requests, by the kubelet's formula, where somebody names those; else
+// what the runtime was told when it was made.
+func (d *deduction) score(p *pod, m *member) (*int, string) {
+	if p.declared && d.capacityErr == nil {
+		of := p.spec.Containers
+		if m.init {
+			of = p.spec.InitContainers
+		}
+		return new(p.spec.OOMScoreAdj(&of[m.slot], d.capacity)), p.about.RequestOrigin
+	}
+	if told := d.listing.container(m.id).OOMScoreAdj; told != nil {
+		return new(*told), "the runtime"
+	}
+	return nil, ""
 }
 
 // container returns a container that is listed.

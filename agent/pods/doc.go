@@ -5,7 +5,9 @@
 // runtime ([CRI]) is the first. What was known stays known while a source does
 // not answer, hangs or talks nonsense. [Inventory.Measure] reads what every
 // listed pod uses through descriptors that are held open, waits for nobody and
-// asks no source, so that it can be called under pressure.
+// asks no source, so that it can be called under pressure. Where a [Tree] walks
+// the cgroups, it reads only what that finds to have moved, and the sources are
+// asked when a cgroup comes or goes.
 //
 // What a pod is said to be is believed by rank:
 //

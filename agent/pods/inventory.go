@@ -28,7 +28,10 @@ type Options struct {
 	// TrustAnnotations and KubeletAbsent are as for [Inventory.Configure].
 	TrustAnnotations []string
 	KubeletAbsent    bool
-	Log              *slog.Logger // nil writes none
+	// Tree makes it cheap to measure what does not move, and tells when to list. It
+	// may be nil.
+	Tree Tree
+	Log  *slog.Logger // nil writes none
 }
 
 // Inventory knows what runs on the node. Its methods are safe for concurrent
@@ -50,7 +53,15 @@ type Inventory struct {
 	places   map[string]*place
 	groups   *groups
 	kubelets []Process
-	scanned  time.Time // when kubelets was found
+	// kubeletsUnknown tells that nobody could look for them.
+	kubeletsUnknown bool
+	scanned         time.Time // when kubelets was found
+
+	// Of whoever measures.
+	readings readings
+	measured *world // last
+	last     Snapshot
+	walk     atomic.Pointer[walk] // nil while there is none
 
 	nextMu sync.Mutex
 	next   chan struct{} // closed when the world is next replaced
@@ -62,7 +73,8 @@ type tracked struct {
 	Source
 	list    List
 	partial map[string]time.Time      // by sandbox, since when it is kept although lists lack some of it
-	listed  time.Time                 // when a list was last complete
+	listed  time.Time                 // when a list was last complete, and
+	asked   time.Time                 // when that was asked for
 	answers bool                      // the last list came, complete or not
 	err     error                     // of the last list
 	watched atomic.Pointer[time.Time] // since when changes are told; nil while they are not
@@ -85,6 +97,7 @@ func New(o Options) *Inventory {
 		hierarchy: o.Hierarchy, procfs: o.Procfs, cgroupRoot: o.CgroupRoot, log: log,
 		refresh: make(chan struct{}, 1), changed: make(chan struct{}, 1), next: make(chan struct{}),
 		places: map[string]*place{}, groups: newGroups(o.Hierarchy),
+		readings: readings{tree: o.Tree, known: map[uint64]*reading{}},
 	}
 	for _, s := range o.Sources {
 		i.sources = append(i.sources, &tracked{Source: s})
@@ -152,6 +165,7 @@ func (i *Inventory) Sync(ctx context.Context) error {
 
 // list asks a source, and logs when that begins or ends to fail.
 func (i *Inventory) list(ctx context.Context, s *tracked) error {
+	asked := time.Now()
 	list, err := s.List(ctx)
 	if ctx.Err() != nil {
 		return ctx.Err()
@@ -160,7 +174,7 @@ func (i *Inventory) list(ctx context.Context, s *tracked) error {
 	s.answers = err == nil || errors.Is(err, ErrPartial)
 	switch {
 	case err == nil:
-		s.list, s.partial, s.listed = list, nil, now
+		s.list, s.partial, s.listed, s.asked = list, nil, now, asked
 	case errors.Is(err, ErrPartial):
 		s.complete(list, now)
 	}

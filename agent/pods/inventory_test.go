@@ -87,6 +87,9 @@ func TestMeasure(t *testing.T) {
 				t.Fatalf("handle = %+v; want sandbox %s, not owned, two containers", h, p.ID)
 			}
 			for _, c := range h.Containers {
+				if want := map[string]int{"main": 990, "side": 999}[c.Name]; c.OOMScoreAdj == nil || *c.OOMScoreAdj != want || c.OOMScoreFrom != "the runtime" {
+					t.Errorf("%s: oom_score_adj by %q = %v; want %d by the runtime", c.Name, c.OOMScoreFrom, c.OOMScoreAdj, want)
+				}
 				if c.Cgroup == "" || c.CgroupID == 0 || c.Unproven != "" || c.InitPID < 100 || c.InitStart != uint64(1000+c.InitPID) {
 					t.Errorf("container handle = %+v; want it proven", c)
 				}

@@ -28,8 +28,9 @@ func (p Process) String() string { return fmt.Sprintf("kubelet %s (pid %d)", p.E
 // one in them.
 var kubeletExecutables = []string{"kubelet", "kubelite", "k3s"}
 
-// kubeletsEvery is how often the kubelets that must live are looked for.
-const kubeletsEvery = 10 * time.Second
+// kubeletsEvery is how often the kubelets that must live are looked for. No
+// container's cgroup holds one, unless somebody put it there by hand.
+const kubeletsEvery = time.Minute
 
 // scanKubelets brings the kubelets that must live up to date, where that is due.
 func (i *Inventory) scanKubelets(now time.Time) {
@@ -40,9 +41,10 @@ func (i *Inventory) scanKubelets(now time.Time) {
 	found, err := i.KubeletProcesses()
 	if err != nil {
 		i.log.Warn("can't look for a kubelet's process", "error", err)
+		i.kubeletsUnknown = true
 		return
 	}
-	i.kubelets = found
+	i.kubelets, i.kubeletsUnknown = found, false
 }
 
 // KubeletProcesses returns the kubelets that run on this node, outside of its

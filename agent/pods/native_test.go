@@ -52,6 +52,14 @@ func throwaway(t *testing.T, h *cgroup.Hierarchy, below ...string) string {
 		}
 		t.Cleanup(func() { os.Remove(dir) })
 	}
+	if h.Version == cgroup.V2 {
+		// There, a cgroup has the controllers that its parent gives it.
+		for _, dir := range dirs[:len(dirs)-1] {
+			if err := os.WriteFile(filepath.Join(dir, "cgroup.subtree_control"), []byte("+memory +pids"), 0); err != nil {
+				t.Skipf("needs memory and pids in the cgroup tree: %v", err)
+			}
+		}
+	}
 	return at
 }
 

@@ -12,6 +12,9 @@ const (
 	// where they are, tellings may be lost, so that watchedEvery finds what was
 	// missed.
 	listEvery, watchedEvery = time.Second, 10 * time.Second
+	// steadyEvery is how often they are listed at least where changes are told and,
+	// once a second, walks of the cgroups find all of them and nobody else.
+	steadyEvery = 30 * time.Second
 	// shortestGap is left between lists that changes ask for: they come in
 	// bursts.
 	shortestGap = 100 * time.Millisecond
@@ -51,12 +54,27 @@ func (i *Inventory) Run(ctx context.Context) error {
 		// What went wrong is logged and in the status; it is tried again.
 		err := i.Sync(ctx)
 		last = time.Now()
-		if err == nil && i.watched() {
-			timer.Reset(watchedEvery)
-		} else {
+		if err != nil {
 			timer.Reset(listEvery)
+		} else {
+			timer.Reset(rest(i.steady(last), i.watched(), i.world.Load().within))
 		}
 	}
+}
+
+// rest is how long a list is good enough unless something is told: steady is for
+// how long walks have found nobody who came or went. A runtime can be told to put a
+// pod where no walk comes by, so that this alone bounds by watchedEvery how long
+// one is missed; beyond that it takes a source that tells, and no pod that is
+// elsewhere.
+func rest(steady time.Duration, watched, within bool) time.Duration {
+	switch {
+	case watched && within:
+		return min(max(steady, watchedEvery), steadyEvery)
+	case watched:
+		return watchedEvery
+	}
+	return min(max(steady, listEvery), watchedEvery)
 }
 
 // watched reports whether every source tells of changes.
@@ -67,6 +85,29 @@ func (i *Inventory) watched() bool {
 		}
 	}
 	return true
+}
+
+// walk is what a walk of the cgroups told of the list.
+type walk struct {
+	at      time.Time
+	shape   uint64
+	changed time.Time // when the shape was first seen to be this
+	covers  bool      // it found all containers that are listed
+}
+
+// walkHolds is how old a walk may be that is relied on.
+const walkHolds = 3 * time.Second
+
+// steady returns for how long walks of the cgroups have told that nobody came or
+// went, as well as the sources would: nothing runs, and nothing ends, without its
+// cgroup. As long may pass until the next list: a container whose cgroup has come
+// is soon listed, and the later the rarer. It is 0 where walks don't tell.
+func (i *Inventory) steady(now time.Time) time.Duration {
+	w := i.walk.Load()
+	if w == nil || !w.covers || i.world.Load().unstarted || now.Sub(w.at) >= walkHolds {
+		return 0
+	}
+	return now.Sub(w.changed)
 }
 
 // watch follows a source's changes until ctx ends.

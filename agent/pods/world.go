@@ -24,13 +24,18 @@ const configSource = "kubernetes.io/config.source"
 // published, and its cgroups stay usable, if only to say that they are gone.
 type world struct {
 	listed      time.Time // when the oldest of the sources' lists was complete
+	asked       time.Time // when that was asked for
 	pods        []*pod    // those that run, by key and UID
 	handles     map[string]Handle
 	guard       Guard
 	kubeletPods bool
+	kubeletRuns bool
 	// kubeletAbsent is the declaration by which it was told whose the pods are.
 	kubeletAbsent bool
 	crowd         crowd
+	groups        []*cgroup.Cgroup // that are measured
+	unstarted     bool             // a container was made and does not run yet
+	within        bool             // there are pods, and all that is theirs is below the pods' cgroup
 }
 
 // pod is one that runs, ready to be measured.
@@ -44,6 +49,9 @@ type pod struct {
 	about   About
 	// critical tells that an annotation makes it so.
 	critical bool
+	// declared tells that somebody names its requests, so that they need not be
+	// concluded from what the runtime says.
+	declared bool
 }
 
 // member is a running container of a pod.
@@ -74,6 +82,7 @@ func (i *Inventory) build(now time.Time) *world {
 	w := &world{handles: map[string]Handle{}, crowd: crowd{}}
 	listings, specs := i.merge(w)
 	i.scanKubelets(now)
+	w.kubeletRuns = len(i.kubelets) > 0 || i.kubeletsUnknown
 	never := i.guard(nil, nil).Never
 	places := make(map[string]*place, len(i.places))
 	claims := map[int]int{}
@@ -87,10 +96,12 @@ func (i *Inventory) build(now time.Time) *world {
 				places[c.ID], l.places[c.ID] = p, p
 				w.crowd.add(p)
 				claims[p.pid]++
+				w.unstarted = w.unstarted || c.State == cri.StateCreated
 			}
 		}
 	}
 	i.places = places
+	w.within = i.within(listings)
 
 	capacity, capacityErr := i.capacity()
 	uids := map[string]bool{}
@@ -121,7 +132,8 @@ func (i *Inventory) build(now time.Time) *world {
 		}
 		uids[p.spec.UID] = true
 		i.measureBy(p, l, w.crowd)
-		w.handles[p.spec.UID] = p.handle(l)
+		w.groups = append(w.groups, p.measuredBy()...)
+		w.handles[p.spec.UID] = d.handle(p)
 		w.pods = append(w.pods, p)
 	}
 	slices.SortFunc(w.pods, func(a, b *pod) int {
@@ -129,6 +141,24 @@ func (i *Inventory) build(now time.Time) *world {
 	})
 	w.guard = i.guard(listings, places)
 	return w
+}
+
+// within reports whether there are pods, and all that is theirs is known to be
+// below the cgroup of all pods.
+func (i *Inventory) within(listings []*listing) bool {
+	kubepods, ok, err := i.hierarchy.Kubepods(i.cgroupRoot)
+	if err != nil || !ok {
+		return false
+	}
+	below := func(p *place) bool { return p.gone || strings.HasPrefix(p.path, kubepods.Path+"/") }
+	return len(listings) > 0 && !slices.ContainsFunc(listings, func(l *listing) bool {
+		for _, p := range l.places {
+			if !below(p) {
+				return true
+			}
+		}
+		return !below(l.home)
+	})
 }
 
 // merge puts together what the sources listed last: the pods with a live
@@ -139,7 +169,7 @@ func (i *Inventory) merge(w *world) ([]*listing, map[string]*evict.Pod) {
 	seen := map[string]bool{}
 	for n, s := range i.sources {
 		if n == 0 || s.listed.Before(w.listed) {
-			w.listed = s.listed
+			w.listed, w.asked = s.listed, s.asked
 		}
 		for m := range s.list.Pods {
 			p := &s.list.Pods[m]
@@ -207,6 +237,21 @@ func (i *Inventory) measureBy(p *pod, l *listing, all crowd) {
 			p.sandbox = group
 		}
 	}
+}
+
+// measuredBy lists the cgroups that are read to measure the pod.
+func (p *pod) measuredBy() (groups []*cgroup.Cgroup) {
+	for _, m := range p.members {
+		if m.unmeasured == "" {
+			groups = append(groups, m.place.group)
+		}
+	}
+	for _, g := range []*cgroup.Cgroup{p.group, p.sandbox} {
+		if g != nil {
+			groups = append(groups, g)
+		}
+	}
+	return groups
 }
 
 // parent returns the cgroup right above all of the pod's containers, "" where

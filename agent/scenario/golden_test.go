@@ -3,6 +3,7 @@ package scenario_test
 import (
 	"bytes"
 	"flag"
+	"io"
 	"os"
 	"path/filepath"
 	"strings"
@@ -17,7 +18,17 @@ var update = flag.Bool("update", false, "write what is printed now into tests/sc
 
 // TestScenarios replays the example scenarios, of which each shows one rule.
 func TestScenarios(t *testing.T) {
-	files, err := filepath.Glob("../../tests/scenarios/*.yaml")
+	compareGolden(t, "../../tests/scenarios/*.yaml", scenario.Parse)
+}
+
+// TestShutdownScenarios does the same with those of shutdowns.
+func TestShutdownScenarios(t *testing.T) {
+	compareGolden(t, "../../tests/scenarios/shutdown/*.yaml", scenario.ParseShutdown)
+}
+
+// compareGolden replays every file and compares with what lies beside it.
+func compareGolden[S interface{ WriteJSON(io.Writer) error }](t *testing.T, pattern string, parse func(string, []byte) (S, error)) {
+	files, err := filepath.Glob(pattern)
 	if err != nil || len(files) == 0 {
 		t.Fatalf("no example scenarios: %v", err)
 	}
@@ -27,7 +38,7 @@ func TestScenarios(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			s, err := scenario.Parse(file, data)
+			s, err := parse(file, data)
 			if err != nil {
 				t.Fatal(err)
 			}

@@ -198,21 +198,11 @@ func buildPods(d *strict.Decoder, path string, files []filePod) []pod {
 }
 
 func (f *file) buildSteps(d *strict.Decoder, s *Scenario) {
-	var last time.Duration
+	var order inOrder
 	for i := range f.Steps {
 		from := &f.Steps[i]
 		path := strict.Index("steps", i)
-		var at time.Duration
-		switch {
-		case from.At != nil:
-			at = time.Duration(*from.At)
-		case !d.Failed(path + ".at"):
-			d.Errorf(path+".at", "is missing; want a duration from the start such as 90s")
-		}
-		if at < last && !d.Failed(path+".at") {
-			d.Errorf(path+".at", "%v comes before the step above, at %v; want steps in the order of time", at, last)
-		}
-		last = max(last, at)
+		at := order.next(d, path, from.At)
 		s.steps = append(s.steps, step{
 			at: at, gone: from.Gone, usage: from.Usage, signals: from.Signals,
 			add:   buildPods(d, path+".add", from.Add),
@@ -223,6 +213,25 @@ func (f *file) buildSteps(d *strict.Decoder, s *Scenario) {
 			},
 		})
 	}
+}
+
+// inOrder sees that steps follow each other.
+type inOrder struct{ last time.Duration }
+
+// next returns when the step at path is.
+func (o *inOrder) next(d *strict.Decoder, path string, given *instant) time.Duration {
+	var at time.Duration
+	switch {
+	case given != nil:
+		at = time.Duration(*given)
+	case !d.Failed(path + ".at"):
+		d.Errorf(path+".at", "is missing; want a duration from the start such as 90s")
+	}
+	if at < o.last && !d.Failed(path+".at") {
+		d.Errorf(path+".at", "%v comes before the step above, at %v; want steps in the order of time", at, o.last)
+	}
+	o.last = max(o.last, at)
+	return at
 }
 
 // checkMembers follows the pods that run through the steps, and reports those

@@ -50,6 +50,17 @@ const (
 	PIDPressure    Condition = "PIDPressure"
 )
 
+// The conditions of stalls on memory, by the names that Kubernetes has planned
+// (KEP-5394). No signal raises them.
+const (
+	SystemMemoryContentionPressure   Condition = "SystemMemoryContentionPressure"
+	KubepodsMemoryContentionPressure Condition = "KubepodsMemoryContentionPressure"
+)
+
+// NodeShutdown is the condition of a node that is about to go down. No signal
+// raises it either.
+const NodeShutdown Condition = "NodeShutdown"
+
 var traits = [Count]struct {
 	name      string
 	resource  Resource

@@ -1,6 +1,6 @@
 // Package state keeps what must survive a restart of the agent: the decision's
-// memory (grace timers, the transition window, victims on their way) and the
-// last records.
+// memory (grace timers, the transition window, victims on their way), a shutdown
+// of the node that goes on, and the last records.
 //
 // The file is replaced as a whole, so that a crash leaves the old one or the
 // new one. It carries the boot id and the time since boot: after a reboot
@@ -22,6 +22,7 @@ import (
 	"time"
 
 	"github.com/evictd/evictd/agent/evict"
+	"github.com/evictd/evictd/agent/shutdown"
 )
 
 const (
@@ -50,6 +51,27 @@ type Clock struct {
 type Saved struct {
 	Decision evict.State    `json:"decision"`
 	Records  []evict.Record `json:"records"`
+	// Shutdown is the shutdown that goes on, or the last one of this boot.
+	Shutdown shutdown.State `json:"shutdown,omitzero"`
+	// GoingDown tells that the node was on its way down when this was written,
+	// Stopped that whoever wrote it was asked to end.
+	GoingDown bool `json:"goingDown,omitempty"`
+	Stopped   bool `json:"stopped,omitempty"`
+	// Last is what became of the boot before this one; nil is not judged yet.
+	Last *shutdown.Last `json:"last,omitempty"`
+	// Before is what the last run of another boot left, where this is of another
+	// boot; it is not kept.
+	Before *shutdown.Before `json:"-"`
+	// Images are what is known of the use of images.
+	Images []ImageUse `json:"images,omitempty"`
+}
+
+// ImageUse is when an image was seen first, and in use last, as the wall showed
+// it.
+type ImageUse struct {
+	ID    string    `json:"id"`
+	First time.Time `json:"first"`
+	Last  time.Time `json:"last,omitzero"` // zero: never
 }
 
 type file struct {
@@ -96,7 +118,10 @@ func (s *Store) Save(saved Saved, clock Clock) error {
 	// Times as the wall shows them now, whatever happened to it since they
 	// were taken: their distance from now is by the monotonic clock.
 	wall := clock.Now.Round(0)
-	saved.Decision.EachTime(func(t *time.Time) { *t = wall.Add(t.Sub(clock.Now)) })
+	move := func(t *time.Time) { *t = wall.Add(t.Sub(clock.Now)) }
+	saved.Decision.EachTime(move)
+	saved.Shutdown = saved.Shutdown.Clone()
+	saved.Shutdown.EachTime(move)
 	content, err := json.Marshal(file{format, clock.BootID, clock.Uptime, wall, saved})
 	if err != nil {
 		return fmt.Errorf("encode state: %w", err)
@@ -177,11 +202,14 @@ func (f *file) restore(clock Clock) (Saved, string, error) {
 	absence := clock.Uptime - f.Uptime
 	switch {
 	case f.BootID != clock.BootID:
-		return Saved{Records: f.Records}, "timers and victims dropped: they are of another boot", nil
+		before := &shutdown.Before{At: f.Now, GoingDown: f.GoingDown, Stopped: f.Stopped}
+		return Saved{Records: f.Records, Before: before}, "timers and victims dropped: they are of another boot", nil
 	case absence < 0:
-		return Saved{Records: f.Records}, "timers and victims dropped: they are of a later time of this boot", nil
+		return Saved{Records: f.Records, Last: f.Last}, "timers and victims dropped: they are of a later time of this boot", nil
 	}
-	f.Decision.EachTime(func(t *time.Time) { *t = clock.Now.Add(t.Sub(f.Now) - absence) })
+	move := func(t *time.Time) { *t = clock.Now.Add(t.Sub(f.Now) - absence) }
+	f.Decision.EachTime(move)
+	f.Shutdown.EachTime(move)
 	note := ""
 	if absence >= longestAbsence && len(f.Decision.Timers) > 0 {
 		f.Decision.Timers = nil

@@ -11,6 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 
 	"github.com/evictd/evictd/agent/evict"
+	"github.com/evictd/evictd/agent/shutdown"
 	"github.com/evictd/evictd/agent/signal"
 )
 
@@ -27,6 +28,13 @@ func example(now time.Time) Saved {
 			Revivals:   []evict.Revival{{UID: "r", Until: now.Add(time.Hour), Delay: time.Minute}},
 		},
 		Records: []evict.Record{{Pod: "default/old", UID: "o", Cause: "memory.available", Decided: now.Add(-time.Hour), Result: evict.ResultKilled}},
+		Shutdown: shutdown.State{
+			Phase: shutdown.Stopping, Began: now.Add(-5 * time.Second), Turn: now.Add(-time.Second), Listed: true, Current: 1,
+			Schedule: shutdown.Schedule{{Priority: 0, Time: time.Minute}, {Priority: 9, Time: time.Minute}},
+			Pods:     []shutdown.Member{{UID: "u", Pod: "default/web", Status: shutdown.Asked, Grace: time.Second, Due: now, Limit: now.Add(time.Second)}},
+		},
+		GoingDown: true,
+		Last:      &shutdown.Last{Reason: shutdown.LastUnknown},
 	}
 }
 
@@ -54,10 +62,10 @@ func TestRestart(t *testing.T) {
 			return s
 		}, "grace timers dropped: evictd was away for 10s"},
 		{"another boot", restarted("b2", time.Second), func(time.Time) Saved {
-			return Saved{Records: example(saveTime).Records}
+			return Saved{Records: example(saveTime).Records, Before: &shutdown.Before{At: saveTime, GoingDown: true}}
 		}, "another boot"},
 		{"clock of this boot went back", restarted("b1", -time.Second), func(time.Time) Saved {
-			return Saved{Records: example(saveTime).Records}
+			return Saved{Records: example(saveTime).Records, Last: &shutdown.Last{Reason: shutdown.LastUnknown}}
 		}, "later time of this boot"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

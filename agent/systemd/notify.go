@@ -17,21 +17,30 @@ import (
 type Notifier struct {
 	enabled  bool
 	interval time.Duration // between pings; 0 where there is no watchdog
+	made     time.Time
 	wake     chan struct{}
 
 	mu      sync.Mutex
 	pending []string // states, in order
 	status  string   // the last, if it is not sent yet
+	ready   bool     // has been told
 	beat    bool     // the loop has turned since the last ping
 	pinged  time.Time
 }
+
+// startPatience is how long a start may last although the loop turns: far less
+// than the 90 s after which a service manager gives a start up.
+const startPatience = 20 * time.Second
+
+// incomplete is the status of a service that runs and lacks something.
+const incomplete = "running, but not ready: evictctl status tells what is missing"
 
 // NewNotifier reads from the environment where the service manager listens
 // (NOTIFY_SOCKET), and how often it wants to hear of the service (WATCHDOG_USEC,
 // WATCHDOG_PID). A malformed watchdog is an error, since the service would be
 // killed for not knowing it.
 func NewNotifier() (*Notifier, error) {
-	n := &Notifier{enabled: os.Getenv("NOTIFY_SOCKET") != "", wake: make(chan struct{}, 1)}
+	n := &Notifier{enabled: os.Getenv("NOTIFY_SOCKET") != "", made: time.Now(), wake: make(chan struct{}, 1)}
 	timeout, err := daemon.SdWatchdogEnabled(false)
 	if err != nil {
 		return nil, fmt.Errorf("read watchdog settings: %w", err)
@@ -48,7 +57,12 @@ func (n *Notifier) Watchdog() time.Duration { return n.interval }
 
 // Ready tells that the service does its work: at the end of its start, and of
 // each reload.
-func (n *Notifier) Ready(status string) { n.tell(daemon.SdNotifyReady, status) }
+func (n *Notifier) Ready(status string) {
+	n.mu.Lock()
+	n.ready = true
+	n.mu.Unlock()
+	n.tell(daemon.SdNotifyReady, status)
+}
 
 // Reloading tells that a reload begins, and when.
 func (n *Notifier) Reloading() {
@@ -65,15 +79,23 @@ func (n *Notifier) Status(text string) { n.tell("", text) }
 // Beat tells that the decision loop has turned. It is called from there and
 // nowhere else, so that the watchdog fires when the loop hangs, whatever else
 // still runs.
+//
+// A loop that has turned for 20 s without [Notifier.Ready] is told to be ready
+// all the same: a boot, or the installation of a package, waits for the start of
+// a service, and must not wait for a container runtime that never comes.
 func (n *Notifier) Beat() {
-	if !n.enabled || n.interval == 0 {
+	if !n.enabled {
 		return
 	}
 	n.mu.Lock()
-	n.beat = time.Since(n.pinged) >= n.interval
+	late := !n.ready && time.Since(n.made) >= startPatience
+	n.beat = n.interval > 0 && time.Since(n.pinged) >= n.interval
 	due := n.beat
 	n.mu.Unlock()
-	if due {
+	switch {
+	case late:
+		n.Ready(incomplete)
+	case due:
 		n.signal()
 	}
 }

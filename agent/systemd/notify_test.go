@@ -148,6 +148,59 @@ func TestWatchdog(t *testing.T) {
 	}
 }
 
+// TestReadyAtLast: a loop that turns ends the start, whatever it lacks, and does
+// so once.
+func TestReadyAtLast(t *testing.T) {
+	conn := manager(t)
+	n, err := NewNotifier()
+	if err != nil {
+		t.Fatal(err)
+	}
+	end := run(t, n)
+	n.Beat()
+	if got := receive(t, conn, 50*time.Millisecond); got != "" {
+		t.Errorf("a beat at the start sends %q; want nothing", got)
+	}
+	n.made = n.made.Add(-startPatience)
+	n.Beat()
+	if got, want := receive(t, conn, 10*time.Second), "READY=1\nSTATUS="+incomplete; got != want {
+		t.Errorf("a beat after %v sends %q; want %q", startPatience, got, want)
+	}
+	n.Beat()
+	if got := receive(t, conn, 50*time.Millisecond); got != "" {
+		t.Errorf("the beat after that sends %q; want nothing", got)
+	}
+	n.Ready("with the runtime")
+	if got, want := receive(t, conn, 10*time.Second), "READY=1\nSTATUS=with the runtime"; got != want {
+		t.Errorf("Ready() then sends %q; want %q", got, want)
+	}
+	if err := end(); err != nil {
+		t.Errorf("Run() = %v; want nil", err)
+	}
+}
+
+// TestNotReadyWithoutBeat: a start in which the loop does not turn is the service
+// manager's to end.
+func TestNotReadyWithoutBeat(t *testing.T) {
+	conn := manager(t)
+	n, err := NewNotifier()
+	if err != nil {
+		t.Fatal(err)
+	}
+	n.made = n.made.Add(-time.Hour)
+	n.Status("starting")
+	end := run(t, n)
+	if got := receive(t, conn, 10*time.Second); got != "STATUS=starting" {
+		t.Errorf("received %q; want STATUS=starting", got)
+	}
+	if got := receive(t, conn, 100*time.Millisecond); got != "" {
+		t.Errorf("without a beat received %q; want nothing", got)
+	}
+	if err := end(); err != nil {
+		t.Errorf("Run() = %v; want nil", err)
+	}
+}
+
 // TestBeatNeverWaits: a service manager that reads nothing must not hold up the
 // loop.
 func TestBeatNeverWaits(t *testing.T) {

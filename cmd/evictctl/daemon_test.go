@@ -28,7 +28,20 @@ type daemon struct {
 	status      control.Status
 	explanation control.Explanation
 	err         error
+	shutdowns   []control.Shutdown // one after the other, the last again and again
 }
+
+func (d *daemon) Shutdown() control.Shutdown {
+	s := d.shutdowns[0]
+	if len(d.shutdowns) > 1 {
+		d.shutdowns = d.shutdowns[1:]
+	}
+	return s
+}
+
+func (d *daemon) BeginShutdown(context.Context) error { return d.err }
+
+func (d *daemon) CancelShutdown(context.Context) error { return d.err }
 
 func (d *daemon) Status() control.Status { return d.status }
 
@@ -110,7 +123,8 @@ func busy() *daemon {
 	}
 	return &daemon{
 		status: control.Status{
-			Version: "v0.1.0", PID: 812, Started: now.Add(-26 * time.Hour), At: now,
+			Shutdown: control.Shutdown{Phase: "idle", Held: true},
+			Version:  "v0.1.0", PID: 812, Started: now.Add(-26 * time.Hour), At: now,
 			Mode: control.Mode{DryRun: true, Why: control.List[string]{"no AgentConfiguration was given", "a kubelet owns this node"}},
 			Node: control.Node{Name: "node-1", ProcFS: "/proc", CgroupFS: "/sys/fs/cgroup", CgroupVersion: "hybrid"},
 			Signals: control.List[control.SignalStatus]{
@@ -122,10 +136,20 @@ func busy() *daemon {
 			},
 			Conditions: control.List[signal.Condition]{signal.DiskPressure, signal.MemoryPressure},
 			Runtime:    control.Runtime{Endpoint: "unix:///run/containerd/containerd.sock", Name: "containerd", Version: "1.6.20", Error: "connection refused", LastSync: now.Add(-75 * time.Second)},
-			Lanes:      control.List[control.Lane]{{Name: "bpf", Why: "no BTF"}, {Name: "poll", Up: true, PeriodSeconds: number(0.05)}},
-			Pods:       control.Pods{Count: 12, Eligible: 9},
-			Victims:    control.List[evict.Victim]{{Pod: "default/hog", Cause: "memory.available", Status: evict.Stuck, Decided: now.Add(-3 * time.Second), Expected: 3 * gib, Lowest: 2 * gib}},
-			Futile:     control.List[evict.Futility]{{Signal: signal.MemoryAvailable, Deficit: 2 * gib, Coverage: gib / 4, Until: now.Add(8 * time.Second)}},
+			Lanes:      control.List[control.Lane]{{Name: "bpf", State: "unavailable", Why: "no BTF"}, {Name: "memcg", State: "degraded", Missed: 1, Reopened: 3, Raised: 7, Why: "polling saw it"}, {Name: "poll", Up: true, State: "up", Raised: 12, PeriodSeconds: number(0.05)}},
+			Layout:     "imagefs",
+			Filesystems: control.List[control.Filesystem]{
+				{Name: "nodefs", Path: "/var/lib/kubelet", Mountpoint: "/", Type: "ext4", Device: "254:0", ReadOnly: true, AvailableBytes: number(10 * gib), SizeBytes: number(100 * gib), InodesFree: number[int64](123456), Inodes: number[int64](6553600), AgeSeconds: number(0.4), PeriodSeconds: 1.5},
+				{Name: "imagefs", Path: "/var/lib/containerd", Mountpoint: "/var/lib/containerd", Type: "btrfs", Device: "0:45", AvailableBytes: number(gib), SizeBytes: number(50 * gib), AgeSeconds: number(75.0), PeriodSeconds: 1, Error: "statfs of /var/lib/containerd has not returned for 1m15s"},
+				{Name: "containerfs", Error: "the container runtime has not told yet where it is"},
+			},
+			Reclaims: control.List[control.Reclaim]{
+				{At: now.Add(-3 * time.Minute), Kind: evict.ReclaimImages, Reason: "pressure", Signal: signal.NodeFsAvailable, Removed: control.List[string]{"docker.io/library/a:1", "b:2"}, Freed: gib, TookSeconds: 2.5},
+				{At: now.Add(-2 * time.Minute), Kind: evict.ReclaimContainers, Reason: "pressure", Signal: signal.NodeFsInodesFree, DryRun: true, Note: "a kubelet runs here"},
+			},
+			Pods:    control.Pods{Count: 12, Eligible: 9},
+			Victims: control.List[evict.Victim]{{Pod: "default/hog", Cause: "memory.available", Status: evict.Stuck, Decided: now.Add(-3 * time.Second), Expected: 3 * gib, Lowest: 2 * gib}},
+			Futile:  control.List[evict.Futility]{{Signal: signal.MemoryAvailable, Deficit: 2 * gib, Coverage: gib / 4, Until: now.Add(8 * time.Second)}},
 			Records: control.List[evict.Record]{
 				{
 					Pod: "default/old", Cause: "memory.available", Hard: true, Decided: now.Add(-time.Hour), Result: evict.ResultKilled, Freed: 3 * gib,
@@ -143,6 +167,7 @@ func busy() *daemon {
 				{Ranked: evict.Ranked{Pod: "default/hog", UID: "1", Over: true, Usage: 3 * gib, Expected: 2 * gib}, QoS: evict.BestEffort, Why: "uses 3Gi and requests none, priority 0"},
 				{
 					Ranked: evict.Ranked{Pod: "default/web", UID: "2", Usage: gib, Request: 2 * gib, Expected: gib}, QoS: evict.Burstable, RequestOrigin: "estimated from oom_score_adj",
+					Reclaim:            &control.ReclaimStalls{Count: 34, Seconds: 1.25, LongestSeconds: 0.3},
 					IgnoredAnnotations: control.List[string]{"evictd.io/priority"}, Why: "uses 1Gi, within its request of 2Gi, priority 0; after default/hog, which exceeds its request",
 				},
 			},
@@ -180,6 +205,7 @@ func TestIdleDaemonText(t *testing.T) {
 		status: control.Status{
 			Version: "v0.1.0", PID: 1, Started: now.Add(-time.Second), At: now,
 			Runtime: control.Runtime{DeclaredAbsent: true}, Node: control.Node{Name: "n", ProcFS: "/proc", CgroupFS: "/sys/fs/cgroup", CgroupVersion: "v2"},
+			Shutdown: control.Shutdown{Phase: "idle", Why: control.List[string]{"neither is configured"}},
 		},
 		explanation: control.Explanation{Signal: signal.PIDAvailable, Observation: control.SignalStatus{Status: control.NotObserved}},
 	})
@@ -267,6 +293,8 @@ func TestDaemonFailures(t *testing.T) {
 			if err != nil {
 				return
 			}
+			// What was not read would break the connection off in another way.
+			_, _ = conn.Read(make([]byte, 4096))
 			conn.Close()
 		}
 	}()

@@ -1,7 +1,9 @@
 package main
 
 import (
+	"fmt"
 	"strconv"
+	"strings"
 
 	"github.com/spf13/cobra"
 
@@ -79,11 +81,30 @@ func explanationPage(e *control.Explanation) *page {
 			p.line("note:       %s: the annotation %s is not believed", c.Pod, a)
 		}
 	}
+	for _, c := range e.Ranking {
+		if r := c.Reclaim; r != nil && r.Count > 0 {
+			p.line("note:       %s: its tasks have stalled in reclaim for %s in all, %d times, the longest for %s",
+				c.Pod, seconds(r.Seconds), r.Count, seconds(r.LongestSeconds))
+		}
+	}
+	for _, c := range e.Ranking {
+		if d := c.Disk; d != nil {
+			age, short := "never", ""
+			if d.AgeSeconds != nil {
+				age = seconds(*d.AgeSeconds) + " ago"
+			}
+			if d.Short != "" {
+				short = "; it may hold more: " + d.Short
+			}
+			p.line("note:       %s: measured %s by %s%s", c.Pod, age, orDash(strings.Join(d.By, ", ")), short)
+		}
+	}
 	if len(e.Ranking) == 0 {
 		p.line("ranking:    no pod may be evicted")
 	}
 	p.table([]string{"#", "POD", "QOS", "EXPECTED", "REQUEST FROM", "WHY"}, rankingRows(e))
 	p.table([]string{"EXEMPT", "REASON", "DETAIL"}, exemptRows(e.Exempt))
+	p.table([]string{"OOM_SCORE_ADJ", "CONTAINER", "IS", "SHOULD BE", "BY", "OOM GROUP"}, scoreRows(e.OOMScores))
 	p.table([]string{"NOT OURS, NEVER KILLED", "PROCESSES", "MEMORY", "COMMAND"}, outsiderRows(e.NotOurs))
 	return p
 }
@@ -102,6 +123,31 @@ func exemptRows(exempt []evict.Exempt) [][]string {
 	var rows [][]string
 	for _, x := range exempt {
 		rows = append(rows, []string{x.Pod, x.Reason, orDash(x.Detail)})
+	}
+	return rows
+}
+
+// scoreRows shows the scores of processes: one, or the lowest and the highest.
+func scoreRows(scores []control.OOMScore) [][]string {
+	var rows [][]string
+	for i := range scores {
+		s := &scores[i]
+		is, wanted, group := "not known: "+s.Error, "-", "-"
+		if s.Least != nil && s.Most != nil {
+			if is = strconv.Itoa(*s.Least); *s.Most != *s.Least {
+				is += " to " + strconv.Itoa(*s.Most)
+			}
+			if s.Wrong != nil && *s.Wrong > 0 {
+				is += fmt.Sprintf(" (%d of %d processes differ)", *s.Wrong, s.Processes)
+			}
+		}
+		if s.Wanted != nil {
+			wanted = strconv.Itoa(*s.Wanted)
+		}
+		if s.Group != nil {
+			group = strconv.FormatBool(*s.Group)
+		}
+		rows = append(rows, []string{s.Pod, s.Container, is, wanted, orDash(s.From), group})
 	}
 	return rows
 }

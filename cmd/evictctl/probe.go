@@ -66,7 +66,7 @@ func probePage(answer *probed, s *control.Status) *page {
 	if d := answer.Daemon; d != nil {
 		p.line("mode:        %s", mode(d.Mode))
 		p.line("runtime:     %s", runtimeLine(d.Runtime, s.At))
-		p.table([]string{"LANE", "STATE", "PERIOD", "WHY"}, laneRows(d.Lanes))
+		p.table(laneHeads, laneRows(d.Lanes))
 	} else {
 		p.line("mode, runtime and lanes are not known: %s", answer.DaemonError)
 	}

@@ -67,6 +67,7 @@ func newRootCommand() *cobra.Command {
 	root.AddCommand(newConfigCommand())
 	root.AddCommand(newExplainCommand())
 	root.AddCommand(newSimulateCommand())
+	root.AddCommand(newShutdownCommand())
 	root.AddCommand(newProbeCommand())
 	root.AddCommand(newStatusCommand())
 	root.AddCommand(newVersionCommand())

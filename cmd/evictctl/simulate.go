@@ -1,10 +1,6 @@
 package main
 
 import (
-	"bufio"
-	"fmt"
-	"io"
-
 	"github.com/spf13/cobra"
 
 	"github.com/evictd/evictd/agent/config/strict"
@@ -49,60 +45,7 @@ none.`,
 	}
 	format := addOutputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, files []string) error {
-		scenarios, err := readScenarios(cmd.InOrStdin(), files)
-		if err != nil {
-			fmt.Fprintln(cmd.ErrOrStderr(), err)
-			return errReported
-		}
-		out := bufio.NewWriter(cmd.OutOrStdout())
-		for i, s := range scenarios {
-			printNotices(cmd.ErrOrStderr(), s.Notices)
-			if *format == outputJSON {
-				err = s.WriteJSON(out)
-			} else {
-				err = writeScenario(out, s, i, files)
-			}
-			if err != nil {
-				return err
-			}
-		}
-		return out.Flush()
+		return replay(cmd, files, *format, scenario.Parse, func(s *scenario.Scenario) []strict.Problem { return s.Notices })
 	}
 	return cmd
-}
-
-// readScenarios reads all files. The error holds what is wrong with any.
-func readScenarios(stdin io.Reader, files []string) ([]*scenario.Scenario, error) {
-	var scenarios []*scenario.Scenario
-	var errs []error
-	for _, file := range files {
-		s, err := readScenario(stdin, file)
-		scenarios, errs = append(scenarios, s), append(errs, err)
-	}
-	return scenarios, strict.Join(errs...)
-}
-
-func readScenario(stdin io.Reader, file string) (*scenario.Scenario, error) {
-	read := func() ([]byte, error) { return strict.ReadFile(file) }
-	name := file
-	if file == "-" {
-		read, name = func() ([]byte, error) { return strict.Read(stdin) }, "<stdin>"
-	}
-	data, err := read()
-	if err != nil {
-		return nil, fmt.Errorf("read scenario: %w", err)
-	}
-	return scenario.Parse(name, data)
-}
-
-// writeScenario prints a scenario for people, under its name where there are
-// several.
-func writeScenario(w io.Writer, s *scenario.Scenario, i int, files []string) error {
-	if len(files) > 1 {
-		if i > 0 {
-			fmt.Fprintln(w)
-		}
-		fmt.Fprintf(w, "%s\n\n", files[i])
-	}
-	return s.WriteText(w)
 }

@@ -2,6 +2,7 @@ package main
 
 import (
 	"fmt"
+	"strconv"
 	"strings"
 	"time"
 
@@ -52,6 +53,10 @@ func statusPage(s *control.Status) *page {
 	p.line("cgroups:     %s at %s, processes at %s", s.Node.CgroupVersion, s.Node.CgroupFS, s.Node.ProcFS)
 	p.line("pods:        %d, of which %d may be evicted", s.Pods.Count, s.Pods.Eligible)
 	p.line("conditions:  %s", conditions(s.Conditions))
+	p.line("shutdown:    %s", shutdownLine(&s.Shutdown))
+	if s.Layout != "" {
+		p.line("layout:      %s", layouts[s.Layout])
+	}
 	for _, f := range s.Futile {
 		p.line("futile:      %s lacks %s, all eligible pods would bring %s; next victim after %s",
 			f.Signal, control.Amount(f.Signal, f.Deficit), control.Amount(f.Signal, f.Coverage), at(f.Until))
@@ -63,9 +68,11 @@ func statusPage(s *control.Status) *page {
 		p.line("warning:     %s", w)
 	}
 	p.table([]string{"SIGNAL", "AVAILABLE", "OF", "AGE", "THRESHOLD", "KIND", "STATE"}, signalRows(s.Signals, s.At))
-	p.table([]string{"LANE", "STATE", "PERIOD", "WHY"}, laneRows(s.Lanes))
+	p.table(filesystemHeads, filesystemRows(s.Filesystems))
+	p.table(laneHeads, laneRows(s.Lanes))
 	p.table([]string{"VICTIM", "CAUSE", "STATUS", "FOR", "EXPECTED", "LEFT"}, victimRows(s.Victims, s.At))
 	p.table([]string{"EVICTED", "POD", "CAUSE", "KIND", "RESULT", "KILLED AFTER", "GONE AFTER", "FREED", "ERROR"}, recordRows(s.Records))
+	p.table([]string{"RECLAIMED", "KIND", "FOR", "REASON", "REMOVED", "FREED", "TOOK", "NOTE"}, reclaimRows(s.Reclaims))
 	return p
 }
 
@@ -197,25 +204,86 @@ func unmet(s *control.SignalStatus) string {
 	return string(s.Status)
 }
 
-func laneRows(lanes []control.Lane) [][]string {
+// layouts says in words what the layouts are.
+var layouts = map[string]string{
+	"single":  "one filesystem for the node, images and containers",
+	"imagefs": "images and containers on a filesystem of their own",
+	"split":   "images on a filesystem of their own",
+}
+
+var filesystemHeads = []string{"FILESYSTEM", "PATH", "ON", "TYPE", "DEVICE", "FREE", "OF", "INODES FREE", "OF", "AGE", "PERIOD", "STATE"}
+
+func filesystemRows(all []control.Filesystem) [][]string {
+	amount := func(s signal.Signal, n *int64) string {
+		if n == nil {
+			return "-"
+		}
+		return control.Amount(s, *n)
+	}
 	var rows [][]string
-	for _, l := range lanes {
-		state, period := "down", "-"
-		if l.Up {
-			state = "up"
+	for _, f := range all {
+		age, period, state := "-", "-", "ok"
+		if f.AgeSeconds != nil {
+			age, period = seconds(*f.AgeSeconds), seconds(f.PeriodSeconds)
 		}
-		if l.PeriodSeconds != nil {
-			period = seconds(*l.PeriodSeconds)
+		if f.ReadOnly {
+			state = "read-only"
 		}
-		rows = append(rows, []string{l.Name, state, period, orDash(l.Why)})
+		if f.Error != "" {
+			state = f.Error
+		}
+		rows = append(rows, []string{
+			f.Name, orDash(f.Path), orDash(f.Mountpoint), orDash(f.Type), orDash(f.Device),
+			amount(signal.NodeFsAvailable, f.AvailableBytes), amount(signal.NodeFsAvailable, f.SizeBytes),
+			amount(signal.NodeFsInodesFree, f.InodesFree), amount(signal.NodeFsInodesFree, f.Inodes), age, period, state,
+		})
 	}
 	return rows
 }
+
+var laneHeads = []string{"LANE", "STATE", "PERIOD", "RAISED", "MISSED", "REOPENED", "WHY"}
+
+func laneRows(lanes []control.Lane) [][]string {
+	var rows [][]string
+	for _, l := range lanes {
+		period := "-"
+		if l.PeriodSeconds != nil {
+			period = seconds(*l.PeriodSeconds)
+		}
+		rows = append(rows, []string{
+			l.Name, l.State, period, count(l.Raised), count(l.Missed), count(l.Reopened), orDash(l.Why),
+		})
+	}
+	return rows
+}
+
+func count(n uint64) string { return strconv.FormatUint(n, 10) }
 
 func victimRows(victims []evict.Victim, now time.Time) [][]string {
 	var rows [][]string
 	for _, v := range victims {
 		rows = append(rows, []string{v.Pod, v.Cause, string(v.Status), between(v.Decided, now), control.Bytes(v.Expected), control.Bytes(v.Lowest)})
+	}
+	return rows
+}
+
+func reclaimRows(reclaims []control.Reclaim) [][]string {
+	var rows [][]string
+	for _, r := range reclaims {
+		note := r.Note
+		if r.Error != "" {
+			note = r.Error
+		}
+		removed := strconv.Itoa(len(r.Removed))
+		if len(r.Removed) > 0 {
+			removed += ": " + strings.Join(r.Removed, ", ")
+		}
+		if r.DryRun {
+			removed += " (dry run)"
+		}
+		rows = append(rows, []string{
+			at(r.At), string(r.Kind), r.Signal.String(), r.Reason, removed, control.Amount(r.Signal, r.Freed), seconds(r.TookSeconds), orDash(note),
+		})
 	}
 	return rows
 }

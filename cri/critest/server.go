@@ -36,18 +36,20 @@ type Server struct {
 	t      testing.TB
 	socket string
 
-	mu      sync.Mutex
-	flavor  Flavor
-	missing map[string]bool
-	pods    []*sandbox
-	byID    map[string]*container
-	made    int
-	faults  map[string]*Fault
-	calls   []Call
-	changed chan struct{} // closed and replaced at each call and subscription
-	subs    map[chan *runtimev1.ContainerEventResponse]bool
-	onStop  func(id string, grace time.Duration)
-	imageFs cri.ImageFs
+	mu           sync.Mutex
+	flavor       Flavor
+	missing      map[string]bool
+	pods         []*sandbox
+	byID         map[string]*container
+	made         int
+	faults       map[string]*Fault
+	calls        []Call
+	changed      chan struct{} // closed and replaced at each call and subscription
+	subs         map[chan *runtimev1.ContainerEventResponse]bool
+	onStop       func(id string, grace time.Duration)
+	imageFs      cri.ImageFs
+	images       []cri.Image
+	sandboxImage string
 
 	server  *grpc.Server // nil while down
 	stopped chan struct{}

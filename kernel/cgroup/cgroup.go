@@ -75,18 +75,27 @@ func (h *Hierarchy) Open(name string) (*Cgroup, error) {
 	}
 	c := &Cgroup{h: h, path: name}
 	if err := c.open(); err != nil {
-		// Files that vanish while the cgroup is removed are no missing feature.
-		if errors.Is(err, fs.ErrNotExist) {
-			if gone := c.Check(); gone != nil {
-				err = gone
-			} else {
-				err = fmt.Errorf("%w: %w", kernel.ErrUnavailable, err)
-			}
-		}
+		err = c.refused(err)
 		c.Close()
 		return nil, fmt.Errorf("open cgroup %s: %w", name, err)
 	}
 	return c, nil
+}
+
+// refused tells what it means that a file could not be opened. Those that vanish
+// while the cgroup is removed are no missing feature; who has found one just before
+// that is told ENODEV when it is opened (fs/kernfs/file.c: kernfs_fop_open).
+func (c *Cgroup) refused(err error) error {
+	switch {
+	case errors.Is(err, unix.ENODEV):
+		return ErrGone
+	case !errors.Is(err, fs.ErrNotExist):
+		return err
+	}
+	if gone := c.Check(); gone != nil {
+		return gone
+	}
+	return fmt.Errorf("%w: %w", kernel.ErrUnavailable, err)
 }
 
 func (c *Cgroup) open() (err error) {

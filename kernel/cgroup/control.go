@@ -128,6 +128,31 @@ func (c *Cgroup) frozen() (bool, error) {
 	return frozen, c.ofFreezer(err)
 }
 
+// AllFrozen reports whether nothing in the subtree runs any more since it was frozen,
+// and so nothing forks. It is false also for a cgroup that nobody has frozen.
+func (c *Cgroup) AllFrozen() (bool, error) {
+	var frozen bool
+	var err error
+	var buf [64]byte
+	switch {
+	case !c.h.v1() && c.events == nil:
+		err = fmt.Errorf("cgroup.events: %w", kernel.ErrUnavailable)
+	case !c.h.v1():
+		frozen, err = c.event("frozen")
+	case c.freezer == nil:
+		err = c.noFreezer()
+	default:
+		// FREEZING as long as one task runs (kernel/cgroup/legacy_freezer.c).
+		var state []byte
+		state, err = readAt(c.freezer, "freezer.state", buf[:])
+		frozen, err = string(state) == "FROZEN", c.ofFreezer(err)
+	}
+	if err != nil {
+		return false, c.failed("read freezer", err)
+	}
+	return frozen, nil
+}
+
 // ofFreezer keeps an error that says that the freezer's cgroup is gone from being
 // taken for one about memory's, which may live.
 func (c *Cgroup) ofFreezer(err error) error {

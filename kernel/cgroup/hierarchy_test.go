@@ -12,6 +12,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 	"github.com/google/go-cmp/cmp/cmpopts"
+	"golang.org/x/sys/unix"
 
 	"github.com/evictd/evictd/kernel"
 	"github.com/evictd/evictd/kernel/kerneltest"
@@ -174,6 +175,29 @@ func TestCheck(t *testing.T) {
 	}
 	if err := c.Check(); !errors.Is(err, ErrGone) || !strings.Contains(err.Error(), "another") {
 		t.Errorf("Check() with another under its path = %v; want %v that says so", err, ErrGone)
+	}
+}
+
+func TestRefused(t *testing.T) {
+	h, root := findTree(t, treeV2(t))
+	missing := &os.PathError{Op: "open", Path: "memory.stat", Err: unix.ENOENT}
+	removed := &os.PathError{Op: "open", Path: "memory.stat", Err: unix.ENODEV}
+	denied := &os.PathError{Op: "open", Path: "memory.stat", Err: unix.EACCES}
+	c := open(t, h, "/kubepods.slice")
+	for _, tt := range []struct{ err, want error }{
+		{missing, kernel.ErrUnavailable},
+		{removed, ErrGone},
+		{denied, unix.EACCES},
+	} {
+		if got := c.refused(tt.err); !errors.Is(got, tt.want) {
+			t.Errorf("refused(%v) = %v; want %v", tt.err, got, tt.want)
+		}
+	}
+	if err := os.RemoveAll(filepath.Join(root, "kubepods.slice")); err != nil {
+		t.Fatal(err)
+	}
+	if got := c.refused(missing); !errors.Is(got, ErrGone) {
+		t.Errorf("refused(%v) without the cgroup = %v; want %v", missing, got, ErrGone)
 	}
 }
 

@@ -5,6 +5,9 @@ import (
 	"fmt"
 	"math/bits"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/evictd/evictd/kernel"
 	"github.com/evictd/evictd/kernel/internal/sys"
 	"github.com/evictd/evictd/kernel/internal/text"
 )
@@ -76,11 +79,7 @@ func (c *Cgroup) readMemory(m *Memory) error {
 	if err != nil {
 		return err
 	}
-	keys := &keysV2
-	if c.h.v1() {
-		keys = &keysV1
-	}
-	s, err := parseStat(b, keys)
+	s, err := parseStat(b, c.keys())
 	if err != nil {
 		return err
 	}
@@ -105,6 +104,13 @@ func (c *Cgroup) readMemory(m *Memory) error {
 	got.WorkingSet = got.Usage - min(got.Usage, got.InactiveFile)
 	*m = got
 	return nil
+}
+
+func (c *Cgroup) keys() *[statKeys]string {
+	if c.h.v1() {
+		return &keysV1
+	}
+	return &keysV2
 }
 
 // parseStat parses memory.stat:
@@ -176,4 +182,25 @@ func readUint(fd *sys.FD, buf []byte) (uint64, error) {
 		return 0, fmt.Errorf("%w: %q", err, bytes.Clone(b))
 	}
 	return n, nil
+}
+
+// OOMGroup reports whether the kernel's OOM killer, where it takes a process of
+// the cgroup, takes all of them (memory.oom.group, mm/memcontrol.c:
+// mem_cgroup_get_oom_group). A v1 tree has no such setting: it is
+// [kernel.ErrUnavailable] there.
+func (c *Cgroup) OOMGroup() (bool, error) {
+	if c.h.v1() {
+		return false, fmt.Errorf("memory.oom.group on v1: %w", kernel.ErrUnavailable)
+	}
+	fd, err := c.dir.OpenAt("memory.oom.group", unix.O_RDONLY)
+	if err != nil {
+		return false, c.failed("read memory.oom.group", err)
+	}
+	defer fd.Close()
+	var buf [32]byte
+	n, err := readUint(fd, buf[:])
+	if err != nil {
+		return false, c.failed("read memory.oom.group", err)
+	}
+	return n != 0, nil
 }

@@ -27,15 +27,19 @@ import (
 
 var madeCgroups atomic.Int64
 
-// nativeV1 returns the v1 tree of this machine.
-func nativeV1(t *testing.T) *Hierarchy {
+// native returns the tree of this machine that carries memory.
+func native(t *testing.T) *Hierarchy {
 	t.Helper()
 	h, err := Find("/sys/fs/cgroup")
 	if err != nil {
 		t.Skip("needs a mounted cgroup filesystem: ", err)
 	}
-	if !h.v1() {
-		t.Skip("needs the memory controller in a v1 tree")
+	if h.v1() {
+		return h
+	}
+	b, err := os.ReadFile(h.Memory.Path("cgroup.subtree_control"))
+	if err != nil || !slices.Contains(strings.Fields(string(b)), "memory") {
+		t.Skipf("needs memory enabled below the root of the v2 tree: %q, %v", b, err)
 	}
 	return h
 }
@@ -149,10 +153,14 @@ func TestHold(t *testing.T) {
 }
 
 func TestNativeMemory(t *testing.T) {
-	h := nativeV1(t)
+	h := native(t)
 	name := makeCgroups(t, h.Memory)
 	dir := h.Memory.Path(name)
-	if err := os.WriteFile(filepath.Join(dir, "memory.limit_in_bytes"), []byte("134217728"), 0); err != nil {
+	limit := "memory.max"
+	if h.v1() {
+		limit = "memory.limit_in_bytes"
+	}
+	if err := os.WriteFile(filepath.Join(dir, limit), []byte("134217728"), 0); err != nil {
 		t.Fatal(err)
 	}
 	hold := exec.Command(os.Args[0], "-test.run=^TestHold$")
@@ -197,7 +205,7 @@ func TestNativeMemory(t *testing.T) {
 }
 
 func TestNativeGone(t *testing.T) {
-	h := nativeV1(t)
+	h := native(t)
 	name := makeCgroups(t, h.Memory)
 	c := open(t, h, name)
 	if got, err := c.Populated(); err != nil || got {
@@ -227,10 +235,53 @@ func TestNativeGone(t *testing.T) {
 	gone("made anew")
 }
 
+// A cgroup that is removed while it is opened is either opened or gone, whichever of its files the kernel refuses.
+func TestNativeOpenedWhileRemoved(t *testing.T) {
+	h := native(t)
+	name := makeCgroups(t, h.Memory)
+	dir := h.Memory.Path(name)
+	end := make(chan struct{})
+	var removing sync.WaitGroup
+	removing.Go(func() {
+		for {
+			select {
+			case <-end:
+				return
+			default:
+			}
+			if err := errors.Join(os.Remove(dir), os.Mkdir(dir, 0o755)); err != nil {
+				t.Errorf("make and remove a cgroup: %v", err)
+				return
+			}
+		}
+	})
+	// Who is interrupted between the look at the directory and the opening of a file finds it gone.
+	var opened atomic.Int64
+	var opening sync.WaitGroup
+	for range 8 {
+		opening.Go(func() {
+			for range 2000 {
+				c, err := h.Open(name)
+				if err == nil {
+					opened.Add(1)
+					c.Close()
+				} else if !errors.Is(err, ErrGone) {
+					t.Errorf("Open() = %v; want nil or %v", err, ErrGone)
+					return
+				}
+			}
+		})
+	}
+	opening.Wait()
+	close(end)
+	removing.Wait()
+	t.Logf("opened %d times of 16000", opened.Load())
+}
+
 // A process that came since the last reading is listed, and two who read at once
 // don't disturb each other.
 func TestNativeProcsFresh(t *testing.T) {
-	h := nativeV1(t)
+	h := native(t)
 	name := makeCgroups(t, h.Memory)
 	c := open(t, h, name)
 	var want []int
@@ -250,7 +301,7 @@ func TestNativeProcsFresh(t *testing.T) {
 }
 
 func TestNativeSubtree(t *testing.T) {
-	h := nativeV1(t)
+	h := native(t)
 	name := makeCgroups(t, h.Memory)
 	deep := name
 	var want []int
@@ -272,7 +323,7 @@ func TestNativeSubtree(t *testing.T) {
 }
 
 func TestNativeFreezerV1(t *testing.T) {
-	h := nativeV1(t)
+	h := native(t)
 	if h.Freezer == "" {
 		t.Skip("needs the v1 freezer")
 	}
@@ -280,6 +331,9 @@ func TestNativeFreezerV1(t *testing.T) {
 	makeCgroup(t, h.Freezer.Path(name, "inner"))
 	cmd := start(t, h.Memory.Path(name), h.Freezer.Path(name, "inner"))
 	c := open(t, h, name)
+	if all, err := c.AllFrozen(); err != nil || all {
+		t.Errorf("AllFrozen() of a cgroup that runs = %v, %v; want false", all, err)
+	}
 	if err := c.Freeze(); err != nil {
 		t.Fatal(err)
 	}
@@ -288,6 +342,9 @@ func TestNativeFreezerV1(t *testing.T) {
 		b, err := os.ReadFile(h.Freezer.Path(name, "freezer.state"))
 		return err == nil && string(b) == "FROZEN\n"
 	})
+	if all, err := c.AllFrozen(); err != nil || !all {
+		t.Errorf("AllFrozen() = %v, %v; want true", all, err)
+	}
 	if got, err := c.Frozen(); err != nil || !got {
 		t.Errorf("Frozen() = %v, %v; want true", got, err)
 	}
@@ -371,10 +428,11 @@ func TestNativeControlV2(t *testing.T) {
 	}
 }
 
-// The three ways to the node's working set agree. Other processes allocate
-// meanwhile, so the readings are repeated until they were left alone.
+// The ways to the node's working set agree: three on v1, two on v2. Other
+// processes allocate meanwhile, so the readings are repeated until they were left
+// alone.
 func TestNativeRoot(t *testing.T) {
-	h := nativeV1(t)
+	h := native(t)
 	if h.Nested() {
 		t.Skip("needs the root of the node's cgroups")
 	}
@@ -384,13 +442,15 @@ func TestNativeRoot(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		raw, err := os.ReadFile(h.Memory.Path("memory.usage_in_bytes"))
-		if err != nil {
-			t.Fatal(err)
-		}
-		usage, err := strconv.ParseUint(strings.TrimSpace(string(raw)), 10, 64)
-		if err != nil {
-			t.Fatal(err)
+		usage := m.Usage // a v2 root has no such file
+		if h.v1() {
+			raw, err := os.ReadFile(h.Memory.Path("memory.usage_in_bytes"))
+			if err != nil {
+				t.Fatal(err)
+			}
+			if usage, err = strconv.ParseUint(strings.TrimSpace(string(raw)), 10, 64); err != nil {
+				t.Fatal(err)
+			}
 		}
 		info, err := meminfo.Read("/proc")
 		if err != nil {
@@ -400,14 +460,14 @@ func TestNativeRoot(t *testing.T) {
 			t.Fatalf("RootMemory() = %+v; want usage without inactive files, and no limit", m)
 		}
 		byFiles, byInfo := int64(usage-m.InactiveFile), int64(info.WorkingSet())
-		t.Logf("working set: %d by RootMemory, %d by usage_in_bytes, %d by meminfo", m.WorkingSet, byFiles, byInfo)
+		t.Logf("working set: %d by RootMemory, %d by its usage, %d by meminfo", m.WorkingSet, byFiles, byInfo)
 		return max(byFiles-int64(m.WorkingSet), int64(m.WorkingSet)-byFiles) < near &&
 			max(byInfo-int64(m.WorkingSet), int64(m.WorkingSet)-byInfo) < near
 	})
 }
 
 func TestNativeSelf(t *testing.T) {
-	h := nativeV1(t)
+	h := native(t)
 	paths, err := h.FindPID(os.Getpid())
 	if err != nil {
 		t.Fatal(err)

@@ -21,16 +21,38 @@ import (
 // Processes may fork and move while the list is read: what is done to them has to
 // be repeated until the list is empty.
 func (c *Cgroup) Procs(dst []int) ([]int, error) {
-	dst = dst[:0]
-	err := walk(c.dir, func(rel string) (err error) {
-		dst, err = c.readProcs(rel, dst)
-		return err
-	})
+	dst, err := listProcs(c.dir, dst[:0])
 	if err != nil {
 		return dst[:0], c.failed("list processes", err)
 	}
+	return dst, nil
+}
+
+// FreezerProcs lists, as [Cgroup.Procs] does, whom [Cgroup.Freeze] would stop: on
+// v1 those of the freezer's cgroup of the same path, which may be others.
+func (c *Cgroup) FreezerProcs(dst []int) ([]int, error) {
+	if !c.h.v1() {
+		return c.Procs(dst)
+	}
+	dst = dst[:0]
+	if c.freezer == nil {
+		return dst, c.failed("list processes", c.noFreezer())
+	}
+	dst, err := listProcs(c.freezer, dst)
+	if err != nil {
+		return dst[:0], c.failed("list processes", c.ofFreezer(err))
+	}
+	return dst, nil
+}
+
+// listProcs appends the pids of a cgroup and of all below it, and sorts them.
+func listProcs(dir *sys.FD, dst []int) ([]int, error) {
+	err := walk(dir, func(rel string) (err error) {
+		dst, err = readProcs(dir, rel, dst)
+		return err
+	})
 	slices.Sort(dst)
-	return slices.Compact(dst), nil
+	return slices.Compact(dst), err
 }
 
 // readProcs appends the pids of one cgroup. It opens the list anew: v1 keeps that
@@ -38,8 +60,8 @@ func (c *Cgroup) Procs(dst []int) ([]int, error) {
 // cgroup_pidlist_start), so that a descriptor that is held misses what was forked
 // since; and where two read one open file, each starts the list again below the
 // other, who then goes on in the middle of a number.
-func (c *Cgroup) readProcs(rel string, dst []int) ([]int, error) {
-	fd, err := c.dir.OpenAt(path.Join(rel, "cgroup.procs"), unix.O_RDONLY)
+func readProcs(dir *sys.FD, rel string, dst []int) ([]int, error) {
+	fd, err := dir.OpenAt(path.Join(rel, "cgroup.procs"), unix.O_RDONLY)
 	if err != nil {
 		return dst, err
 	}
@@ -132,7 +154,7 @@ func (c *Cgroup) Populated() (bool, error) {
 	populated := false
 	var pids []int
 	err := walk(c.dir, func(rel string) (err error) {
-		pids, err = c.readProcs(rel, pids[:0])
+		pids, err = readProcs(c.dir, rel, pids[:0])
 		if err == nil && len(pids) > 0 || errors.Is(err, ErrForeign) {
 			populated = true
 			return errStop

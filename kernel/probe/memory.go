@@ -30,51 +30,31 @@ func pressure(proc kernel.FS) Feature {
 	return yes(name, "some and full, for memory")
 }
 
-// The kernel takes windows from 500 ms to 10 s, and from those without
-// CAP_SYS_RESOURCE multiples of 2 s (kernel/sched/psi.c: psi_trigger_create).
-const (
-	anyWindow  = "some 250000 500000\x00"
-	longWindow = "some 1000000 2000000\x00"
-)
-
-// pressureTriggers arms triggers and drops them.
+// pressureTriggers arms a trigger and drops it.
 func pressureTriggers(proc kernel.FS) Feature {
 	const (
 		name       = "psi triggers"
 		privileged = "CAP_SYS_RESOURCE, for windows from 500 ms"
 	)
-	path := proc.Path("pressure", "memory")
-	if err := arm(path, anyWindow); err == nil {
-		return yes(name, "windows from 500 ms")
-	}
-	err := arm(path, longWindow)
+	asked := psi.Condition{Kind: psi.Some, Stall: psi.MinWindow, Window: psi.MinWindow}
+	trigger, err := psi.Arm(proc, psi.ForMemory, asked)
 	switch {
-	case err == nil:
-		f := yes(name, "only windows that are multiples of 2 s")
-		f.Missing = privileged
-		return f
-	case errors.Is(err, fs.ErrNotExist), errors.Is(err, unix.EOPNOTSUPP):
+	case errors.Is(err, kernel.ErrUnavailable):
 		return no(name, "no memory pressure here", bootWithPSI)
 	case errors.Is(err, fs.ErrPermission):
 		return no(name, err.Error(), "CAP_SYS_RESOURCE")
 	case errors.Is(err, unix.EROFS):
 		return no(name, err.Error(), "procfs mounted read-write")
+	case err != nil:
+		return unknown(name, err)
 	}
-	return unknown(name, err)
-}
-
-// arm uses a raw descriptor: the kernel keeps one trigger for each open file,
-// and drops it when that is closed.
-func arm(path, trigger string) error {
-	fd, err := unix.Open(path, unix.O_RDWR|unix.O_NONBLOCK|unix.O_CLOEXEC, 0)
-	if err != nil {
-		return &os.PathError{Op: "open", Path: path, Err: err}
+	defer trigger.Close()
+	if trigger.Armed() == asked {
+		return yes(name, "windows from 500 ms")
 	}
-	defer unix.Close(fd)
-	if _, err := unix.Write(fd, []byte(trigger)); err != nil {
-		return fmt.Errorf("arm psi trigger %q: %w", strings.TrimSuffix(trigger, "\x00"), err)
-	}
-	return nil
+	f := yes(name, "only windows that are multiples of 2 s")
+	f.Missing = privileged
+	return f
 }
 
 // btf looks for the kernel's types, by which BPF programs fit themselves to it.

@@ -22,8 +22,9 @@ var self = strconv.Itoa(os.Getpid())
 
 // names are the features, in their order.
 var names = []string{
-	"cgroup", "kubepods", "own cgroup", "cgroup.kill", "freezer", "host pids", "pidfd_open", "process_mrelease", "psi", "psi triggers",
-	"btf", "hugetlb", "swap", "memlock", "CAP_KILL", "CAP_IPC_LOCK", "CAP_SYS_RESOURCE", "CAP_SYS_NICE", "CAP_SYS_PTRACE", "CAP_BPF", "CAP_PERFMON",
+	"cgroup", "kubepods", "own cgroup", "cgroup.kill", "freezer", "host pids", "pidfd_open", "process_mrelease",
+	"real time", "memcg thresholds", "memory.events", "memory.high", "psi", "psi triggers",
+	"btf", "bpf ring buffer", "bpf tracing", "hugetlb", "swap", "memlock", "CAP_KILL", "CAP_IPC_LOCK", "CAP_SYS_RESOURCE", "CAP_SYS_NICE", "CAP_SYS_PTRACE", "CAP_BPF", "CAP_PERFMON",
 	"CAP_DAC_OVERRIDE", "CAP_DAC_READ_SEARCH",
 }
 
@@ -40,12 +41,17 @@ func node() map[string]string {
 		"sys/kernel/btf/vmlinux":     "\x9f\xeb\x01\x00",
 		"sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages": "0\n",
 
-		"cgroup/cgroup.controllers":           "cpuset cpu io memory pids\n",
-		"cgroup/cgroup.procs":                 "1\n2\n",
-		"cgroup/kubepods.slice/cgroup.procs":  "",
-		"cgroup/kubepods.slice/cgroup.kill":   "",
-		"cgroup/kubepods.slice/cgroup.freeze": "0\n",
-		"cgroup/system.slice/cgroup.procs":    self + "\n",
+		"cgroup/cgroup.controllers":            "cpuset cpu io memory pids\n",
+		"cgroup/cgroup.procs":                  "1\n2\n",
+		"cgroup/kubepods.slice/cgroup.procs":   "",
+		"cgroup/kubepods.slice/memory.stat":    "anon 0\nfile 0\nshmem 0\nfile_mapped 0\ninactive_file 0\nactive_file 0\n",
+		"cgroup/kubepods.slice/memory.current": "0\n",
+		"cgroup/kubepods.slice/memory.max":     "max\n",
+		"cgroup/kubepods.slice/memory.high":    "max\n",
+		"cgroup/kubepods.slice/memory.events":  "low 0\nhigh 0\nmax 0\noom 0\noom_kill 0\n",
+		"cgroup/kubepods.slice/cgroup.kill":    "",
+		"cgroup/kubepods.slice/cgroup.freeze":  "0\n",
+		"cgroup/system.slice/cgroup.procs":     self + "\n",
 	}
 }
 
@@ -79,8 +85,9 @@ Hugetlb:            2048 kB
 `
 
 // without returns a node that lacks the files whose names begin with a prefix.
-func without(prefixes ...string) map[string]string {
-	files := node()
+func without(prefixes ...string) map[string]string { return drop(node(), prefixes...) }
+
+func drop(files map[string]string, prefixes ...string) map[string]string {
 	maps.DeleteFunc(files, func(name, _ string) bool {
 		for _, p := range prefixes {
 			if strings.HasPrefix(name, p) {
@@ -127,6 +134,9 @@ func TestRun(t *testing.T) {
 		{"v2", node(), "own cgroup", Yes, "/system.slice", ""},
 		{"v2", node(), "cgroup.kill", Yes, "kubepods.slice/cgroup.kill", ""},
 		{"v2", node(), "freezer", Yes, "kubepods.slice/cgroup.freeze", ""},
+		{"v2", node(), "memcg thresholds", No, "v2", ""},
+		{"v2", node(), "memory.events", Yes, "kubepods.slice/memory.events", ""},
+		{"v2", node(), "memory.high", Yes, "kubepods.slice/memory.high", ""},
 		{"v2", node(), "host pids", Yes, "", ""},
 		{"v2", node(), "psi", Yes, "some and full", ""},
 		{"v2", node(), "psi triggers", Yes, "500 ms", ""},
@@ -145,6 +155,13 @@ func TestRun(t *testing.T) {
 		{"empty v2 tree", without("cgroup/kubepods", "cgroup/system"), "cgroup.kill", Unknown, "there is no cgroup below", ""},
 		{"before cgroup.kill", without("cgroup/kubepods.slice/cgroup.kill"), "cgroup.kill", No, "no cgroup has it", "Linux 5.14"},
 		{"before cgroup.freeze", without("cgroup/kubepods.slice/cgroup.freeze"), "freezer", No, "no cgroup has it", "Linux 5.2"},
+		{"no cgroups", without("cgroup/"), "memcg thresholds", Unknown, "no cgroup tree", ""},
+		{"no cgroups", without("cgroup/"), "memory.events", Unknown, "no cgroup tree", ""},
+		{"no cgroups", without("cgroup/"), "memory.high", Unknown, "no cgroup tree", ""},
+		{"empty v2 tree", without("cgroup/kubepods", "cgroup/system"), "memory.events", Unknown, "there is no cgroup below", ""},
+		{"no memory below the root", without("cgroup/kubepods.slice/memory"), "memory.events", No, "memory.stat", "subtree_control"},
+		{"no memory below the root", without("cgroup/kubepods.slice/memory"), "memory.high", No, "no cgroup has it", "subtree_control"},
+		{"broken events", with(map[string]string{"cgroup/kubepods.slice/memory.events": "low x\n"}, without("cgroup/system")), "memory.events", Unknown, "low", ""},
 		{"no kubelet", without("cgroup/kubepods"), "kubepods", No, "does not apply", ""},
 		{"another's tree", without("cgroup/system"), "own cgroup", No, "lists pid " + self, "hostPID"},
 		{"listed twice", with(map[string]string{"cgroup/x/cgroup.procs": self + "\n"}, node()), "own cgroup", No, "/system.slice, /x", "hostPID"},
@@ -152,6 +169,10 @@ func TestRun(t *testing.T) {
 		{"v1", nodeV1(), "cgroup", Yes, "v1: memory is in ", ""},
 		{"v1", nodeV1(), "kubepods", Yes, "/kubepods, named by the cgroupfs driver", ""},
 		{"v1", nodeV1(), "cgroup.kill", No, "one by one", "cgroup v2"},
+		{"v1", nodeV1(), "memcg thresholds", Yes, "", ""},
+		{"v1 without thresholds", drop(nodeV1(), "cgroup/memory/cgroup.event_control"), "memcg thresholds", No, "cgroup.event_control", "PREEMPT_RT"},
+		{"v1", nodeV1(), "memory.events", No, "v1", "cgroup v2"},
+		{"v1", nodeV1(), "memory.high", No, "v1", "cgroup v2"},
 		{"v1", nodeV1(), "freezer", Yes, "freezer/cgroup.procs", ""},
 		{"v1 without freezer", with(map[string]string{"cgroup/memory/memory.usage_in_bytes": "1\n"}, without("cgroup/")), "freezer", No, "not mounted", "a mount"},
 		{"hybrid", with(map[string]string{"cgroup/unified/cgroup.controllers": "\n"}, nodeV1()), "cgroup", Yes, "beside a v2 tree in ", ""},
@@ -167,6 +188,12 @@ func TestRun(t *testing.T) {
 		{"no btf", without("sys/kernel/btf"), "btf", No, "is not there", "CONFIG_DEBUG_INFO_BTF"},
 		{"empty btf", with(map[string]string{"sys/kernel/btf/vmlinux": ""}, node()), "btf", Unknown, "EOF", ""},
 		{"other than btf", with(map[string]string{"sys/kernel/btf/vmlinux": "\x7fELF"}, node()), "btf", Unknown, "7f 45", ""},
+		{"locked down a little", with(map[string]string{"sys/kernel/security/lockdown": "none [integrity] confidentiality\n"}, node()), "bpf tracing", Yes, "[integrity]", ""},
+		{"locked down", with(map[string]string{"sys/kernel/security/lockdown": "none integrity [confidentiality]\n", "proc/kallsyms": "0000000000000000 T bpf_rdonly_caster\n"}, node()), "bpf tracing", No, "[confidentiality]", "Linux 6.2"},
+		{"locked down, with typed loads", with(map[string]string{"sys/kernel/security/lockdown": "none integrity [confidentiality]\n", "proc/kallsyms": "0000000000000000 T _text\n0000000000000000 T bpf_rdonly_cast\n"}, node()), "bpf tracing", Yes, "bpf_rdonly_cast", ""},
+		{"locked down, with the symbols hidden", with(map[string]string{"sys/kernel/security/lockdown": "none integrity [confidentiality]\n", "proc/kallsyms": ""}, node()), "bpf tracing", Unknown, "empty", ""},
+		{"locked down, without symbols", with(map[string]string{"sys/kernel/security/lockdown": "none integrity [confidentiality]\n"}, node()), "bpf tracing", Unknown, "kallsyms", ""},
+		{"no securityfs", node(), "bpf tracing", Unknown, "read lockdown", ""},
 		{"no huge pages", without("sys/kernel/mm"), "hugetlb", No, "no huge page pools", ""},
 		{"no meminfo", without("proc/meminfo"), "hugetlb", Unknown, "meminfo", ""},
 		{"kernel without swap", without("proc/swaps"), "swap", No, "built without", ""},
@@ -191,6 +218,9 @@ func TestRun(t *testing.T) {
 func nodeV1() map[string]string {
 	return with(map[string]string{
 		"cgroup/memory/memory.usage_in_bytes": "4096\n",
+		"cgroup/memory/memory.limit_in_bytes": "9223372036854771712\n",
+		"cgroup/memory/memory.stat":           "",
+		"cgroup/memory/cgroup.event_control":  "",
 		"cgroup/memory/cgroup.procs":          self + "\n",
 		"cgroup/memory/kubepods/cgroup.procs": "",
 		"cgroup/freezer/cgroup.procs":         "1\n",

@@ -9,6 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/evictd/evictd/kernel"
+	"github.com/evictd/evictd/kernel/process"
 )
 
 // The kernel gives its first namespaces these inode numbers
@@ -73,4 +74,19 @@ func called(name string, err, want error, missing string) Feature {
 		return Feature{Name: name, Detail: err.Error(), Missing: "a seccomp filter that lets it through"}
 	}
 	return unknown(name, fmt.Errorf("%s: %w", name, err))
+}
+
+// realTime tells whether a thread may run before all normal tasks.
+func realTime() Feature {
+	const name = "real time"
+	err := process.TryFIFO(1)
+	switch {
+	case err == nil:
+		return yes(name, "")
+	case errors.Is(err, process.ErrNoRealTime):
+		return no(name, err.Error(), "a cpu cgroup with real-time runtime, such as the root")
+	case errors.Is(err, unix.EPERM):
+		return no(name, err.Error(), "CAP_SYS_NICE")
+	}
+	return unknown(name, err)
 }

@@ -10,7 +10,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/evictd/evictd/kernel"
-	"github.com/evictd/evictd/kernel/kerneltest"
 )
 
 const tail = " 1 1 0 -1 4194560 7821 3 2 0 17 23 0 0 20 0 3 0 812 172183552 3021 18446744073709551615 1 1 0 0 0 0"
@@ -61,40 +60,6 @@ func TestParseStatm(t *testing.T) {
 		if got, err := parseStatm([]byte(text)); err == nil {
 			t.Errorf("parseStatm(%q) = %d; want an error", text, got)
 		}
-	}
-}
-
-func TestOOMScoreAdj(t *testing.T) {
-	for text, want := range map[string]int{"-997\n": -997, "1000\n": 1000, "0\n": 0} {
-		proc := kernel.FS(kerneltest.Tree(t, map[string]string{"7/oom_score_adj": text}))
-		if got, err := OOMScoreAdj(proc, 7); got != want || err != nil {
-			t.Errorf("OOMScoreAdj of %q = %d, %v; want %d", text, got, err, want)
-		}
-	}
-	for _, text := range []string{"", "1001\n", "x\n"} {
-		proc := kernel.FS(kerneltest.Tree(t, map[string]string{"7/oom_score_adj": text}))
-		if got, err := OOMScoreAdj(proc, 7); err == nil {
-			t.Errorf("OOMScoreAdj of %q = %d; want an error", text, got)
-		}
-	}
-}
-
-// Raising needs no privilege, and what is written can be read.
-func TestSetOOMScoreAdj(t *testing.T) {
-	cmd := exec.Command("sleep", "1000")
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	defer cmd.Wait()
-	defer cmd.Process.Kill()
-	if err := SetOOMScoreAdj("/proc", cmd.Process.Pid, 777); err != nil {
-		t.Fatal(err)
-	}
-	if got, err := OOMScoreAdj("/proc", cmd.Process.Pid); got != 777 || err != nil {
-		t.Errorf("OOMScoreAdj() = %d, %v; want 777", got, err)
-	}
-	if err := SetOOMScoreAdj("/proc", cmd.Process.Pid, 1001); err == nil {
-		t.Error("SetOOMScoreAdj(1001) = nil; want an error")
 	}
 }
 

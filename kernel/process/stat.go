@@ -112,30 +112,6 @@ func parseStatm(content []byte) (uint64, error) {
 	return strconv.ParseUint(string(fields[1]), 10, 40)
 }
 
-// OOMScoreAdj returns the process's oom_score_adj, from -1000 to 1000.
-func OOMScoreAdj(proc kernel.FS, pid int) (int, error) {
-	content, err := read(proc, pid, "oom_score_adj")
-	if err != nil {
-		return 0, err
-	}
-	n, err := strconv.Atoi(strings.TrimSpace(string(content)))
-	if err != nil || n < -1000 || n > 1000 {
-		return 0, fmt.Errorf("read oom_score_adj of process %d: %q is not from -1000 to 1000", pid, content)
-	}
-	return n, nil
-}
-
-// SetOOMScoreAdj sets the process's oom_score_adj. Lowering it below what it was
-// at the last time that a privileged process set it needs CAP_SYS_RESOURCE
-// (fs/proc/base.c): fs.ErrPermission without.
-func SetOOMScoreAdj(proc kernel.FS, pid, score int) error {
-	file := proc.Path(strconv.Itoa(pid), "oom_score_adj")
-	if err := os.WriteFile(file, []byte(strconv.Itoa(score)), 0); err != nil {
-		return fmt.Errorf("set oom_score_adj of process %d to %d: %w", pid, score, err)
-	}
-	return nil
-}
-
 func read(proc kernel.FS, pid int, name string) ([]byte, error) {
 	content, err := os.ReadFile(proc.Path(strconv.Itoa(pid), name))
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.ESRCH) {

@@ -1,8 +1,12 @@
-// Package psi reads pressure stall information: for how long tasks have waited
-// for a resource (Documentation/accounting/psi.rst, kernel/sched/psi.c).
+// Package psi reads pressure stall information, for how long tasks have waited
+// for a resource, and arms triggers that tell when they begin to
+// (Documentation/accounting/psi.rst, kernel/sched/psi.c).
 //
 // Kernels may be built without it, or need psi=1 on their command line: that
 // is kernel.ErrUnavailable, never a pressure of 0.
+//
+// Pressure is no measure of free memory: where there is clean cache to drop, a
+// node may run low without any stall.
 package psi
 
 import (
@@ -10,13 +14,57 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math"
 	"os"
-	"strconv"
-	"syscall"
 	"time"
 
+	"golang.org/x/sys/unix"
+
 	"github.com/evictd/evictd/kernel"
+	"github.com/evictd/evictd/kernel/internal/sys"
+	"github.com/evictd/evictd/kernel/internal/text"
 )
+
+// Resource is what tasks wait for. The zero value is none of them.
+type Resource int
+
+// The resources.
+const (
+	ForMemory Resource = iota + 1
+	ForIO
+	ForCPU
+)
+
+func (r Resource) String() string {
+	switch r {
+	case ForMemory:
+		return "memory"
+	case ForIO:
+		return "io"
+	case ForCPU:
+		return "cpu"
+	}
+	return fmt.Sprintf("Resource(%d)", int(r))
+}
+
+// Kind is how many tasks wait. The zero value is neither.
+type Kind int
+
+// The kinds.
+const (
+	Some Kind = iota + 1 // at least one, while others may run
+	Full                 // all that are not idle
+)
+
+func (k Kind) String() string {
+	switch k {
+	case Some:
+		return "some"
+	case Full:
+		return "full"
+	}
+	return fmt.Sprintf("Kind(%d)", int(k))
+}
 
 // Stall is the total time for which some, or all, of the tasks have stalled
 // since boot. It grows with the event, where the averages beside it lag.
@@ -25,65 +73,109 @@ type Stall struct {
 }
 
 // Memory reads /proc/pressure/memory.
-func Memory(proc kernel.FS) (Stall, error) {
-	content, err := os.ReadFile(proc.Path("pressure", "memory"))
-	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, syscall.EOPNOTSUPP) {
-		return Stall{}, fmt.Errorf("read memory pressure: %w", kernel.ErrUnavailable)
-	}
+func Memory(proc kernel.FS) (Stall, error) { return read(proc, ForMemory) }
+
+// IO reads /proc/pressure/io.
+func IO(proc kernel.FS) (Stall, error) { return read(proc, ForIO) }
+
+// CPU reads /proc/pressure/cpu, for how long some task has waited for a
+// processor. That all have does not happen to a whole node: kernels before 5.13
+// have no such line there, later ones say 0.
+func CPU(proc kernel.FS) (time.Duration, error) {
+	content, err := readFile(proc, ForCPU)
 	if err != nil {
-		return Stall{}, fmt.Errorf("read memory pressure: %w", err)
+		return 0, err
 	}
-	stall, err := parse(content)
+	some, err := parse(content, Some)
 	if err != nil {
-		return Stall{}, fmt.Errorf("read memory pressure: %w", err)
+		return 0, fmt.Errorf("read cpu pressure: %w", err)
 	}
-	return stall, nil
+	return some, nil
 }
 
-// parse reads
+func read(proc kernel.FS, r Resource) (Stall, error) {
+	content, err := readFile(proc, r)
+	if err != nil {
+		return Stall{}, err
+	}
+	some, err1 := parse(content, Some)
+	full, err2 := parse(content, Full)
+	if err := errors.Join(err1, err2); err != nil {
+		return Stall{}, fmt.Errorf("read %s pressure: %w", r, err)
+	}
+	return Stall{Some: some, Full: full}, nil
+}
+
+func readFile(proc kernel.FS, r Resource) ([]byte, error) {
+	content, err := os.ReadFile(proc.Path("pressure", r.String()))
+	if err != nil {
+		return nil, fmt.Errorf("read %s pressure: %w", r, unavailable(err))
+	}
+	return content, nil
+}
+
+// unavailable recognizes a kernel without pressure: one that was built without
+// it has no files, and one that was booted without it may refuse them.
+func unavailable(err error) error {
+	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.EOPNOTSUPP) {
+		return fmt.Errorf("%w: %w", kernel.ErrUnavailable, err)
+	}
+	return err
+}
+
+// Errors of parse. It runs on the way to a kill, where nothing is allocated.
+var (
+	errNoLine  = errors.New("a line is missing")
+	errNoTotal = errors.New("a line without a total in microseconds")
+)
+
+// parse returns the total of one line, some or full, of
 //
 //	some avg10=0.00 avg60=0.00 avg300=0.00 total=0
 //	full avg10=0.00 avg60=0.00 avg300=0.00 total=0
 //
-// with the totals in microseconds.
-func parse(content []byte) (Stall, error) {
-	var s Stall
-	var some, full bool
-	for line := range bytes.Lines(content) {
-		fields := bytes.Fields(line)
-		if len(fields) == 0 {
-			continue
-		}
-		var into *time.Duration
-		switch string(fields[0]) {
-		case "some":
-			into, some = &s.Some, true
-		case "full":
-			into, full = &s.Full, true
-		default:
-			continue
-		}
-		total, err := total(fields[1:])
+// with the totals in microseconds. It allocates nothing.
+func parse(content []byte, kind Kind) (time.Duration, error) {
+	for len(content) > 0 {
+		line, rest, err := text.Line(content)
 		if err != nil {
-			return Stall{}, fmt.Errorf("%q: %w", fields[0], err)
+			return 0, err
 		}
-		*into = total
+		content = rest
+		name, values, _ := bytes.Cut(bytes.TrimSuffix(line, []byte{'\r'}), []byte{' '})
+		if string(name) == kind.String() {
+			return total(values)
+		}
 	}
-	if !some || !full {
-		return Stall{}, errors.New("a line is missing")
-	}
-	return s, nil
+	return 0, errNoLine
 }
 
-func total(fields [][]byte) (time.Duration, error) {
-	for _, field := range fields {
-		if text, ok := bytes.CutPrefix(field, []byte("total=")); ok {
-			us, err := strconv.ParseUint(string(text), 10, 63)
-			if err != nil || us > uint64(1<<63-1)/1000 {
-				return 0, fmt.Errorf("total %q is not a number of microseconds", text)
-			}
-			return time.Duration(us) * time.Microsecond, nil
+func total(values []byte) (time.Duration, error) {
+	for more := true; more; {
+		var field []byte
+		field, values, more = bytes.Cut(values, []byte{' '})
+		digits, ok := bytes.CutPrefix(field, []byte("total="))
+		if !ok {
+			continue
 		}
+		us, err := text.Uint(digits)
+		if err != nil || us > math.MaxInt64/1000 {
+			return 0, errNoTotal
+		}
+		return time.Duration(us) * time.Microsecond, nil
 	}
-	return 0, errors.New("no total")
+	return 0, errNoTotal
+}
+
+// maxFile is many times what two lines take.
+const maxFile = 512
+
+// readTotal reads a pressure file that is open.
+func readTotal(fd *sys.FD, kind Kind) (time.Duration, error) {
+	var buf [maxFile]byte
+	content, err := fd.Read(buf[:])
+	if err != nil {
+		return 0, err
+	}
+	return parse(content, kind)
 }

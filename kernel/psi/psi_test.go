@@ -7,30 +7,36 @@ import (
 	"time"
 
 	"github.com/evictd/evictd/kernel"
+	"github.com/evictd/evictd/kernel/kerneltest"
 )
 
 var cases = []struct {
 	name, text string
-	want       Stall
-	ok         bool
+	some, full time.Duration // -1 for an error
 }{
-	{"idle", "some avg10=0.00 avg60=0.00 avg300=0.00 total=0\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n", Stall{}, true},
+	{"idle", "some avg10=0.00 avg60=0.00 avg300=0.00 total=0\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n", 0, 0},
 	{"stalled", "some avg10=1.53 avg60=0.87 avg300=0.27 total=4221654\nfull avg10=0.65 avg60=0.42 avg300=0.11 total=2084513\n",
-		Stall{4221654 * time.Microsecond, 2084513 * time.Microsecond}, true},
-	{"CRLF and a line of the future", "some avg10=0.00 total=7\r\nmost total=x\r\nfull total=5\r\n", Stall{7 * time.Microsecond, 5 * time.Microsecond}, true},
-	{"empty", "", Stall{}, false},
-	{"no full line", "some avg10=0.00 total=1\n", Stall{}, false},
-	{"no total", "some avg10=0.00\nfull total=1\n", Stall{}, false},
-	{"negative", "some total=-1\nfull total=1\n", Stall{}, false},
-	{"too large", "some total=9223372036854775807\nfull total=1\n", Stall{}, false},
-	{"cut short", "some avg10=0.00 avg60=0.00 avg300=0.00 total=", Stall{}, false},
+		4221654 * time.Microsecond, 2084513 * time.Microsecond},
+	{"the processor before 5.13", "some avg10=1.53 avg60=0.87 avg300=0.27 total=4221654\n", 4221654 * time.Microsecond, -1},
+	{"CRLF and a line of the future", "some avg10=0.00 total=7\r\nmost total=x\r\nfull total=5\r\n", 7 * time.Microsecond, 5 * time.Microsecond},
+	{"a field of the future", "some total=7 avg900=0.00\nfull avg10=0.00 total=5 total2=x\n", 7 * time.Microsecond, 5 * time.Microsecond},
+	{"empty", "", -1, -1},
+	{"no total", "some avg10=0.00\nfull total=1\n", -1, time.Microsecond},
+	{"negative", "some total=-1\nfull total=1\n", -1, time.Microsecond},
+	{"too large", "some total=9223372036854775807\nfull total=1\n", -1, time.Microsecond},
+	{"cut short", "some avg10=0.00 total=12\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=12", 12 * time.Microsecond, -1},
 }
 
 func TestParse(t *testing.T) {
 	for _, tc := range cases {
-		got, err := parse([]byte(tc.text))
-		if got != tc.want || (err == nil) != tc.ok {
-			t.Errorf("%s: parse(%q) = %v, %v; want %v, ok %v", tc.name, tc.text, got, err, tc.want, tc.ok)
+		for kind, want := range map[Kind]time.Duration{Some: tc.some, Full: tc.full} {
+			got, err := parse([]byte(tc.text), kind)
+			if err != nil {
+				got = -1
+			}
+			if got != want {
+				t.Errorf("%s: parse(%q, %s) = %v, %v; want %v", tc.name, tc.text, kind, got, err, want)
+			}
 		}
 	}
 }
@@ -40,31 +46,74 @@ func FuzzParse(f *testing.F) {
 		f.Add([]byte(tc.text))
 	}
 	f.Fuzz(func(t *testing.T, text []byte) {
-		if s, err := parse(text); s.Some < 0 || s.Full < 0 || err != nil && s != (Stall{}) {
-			t.Errorf("parse(%q) = %v, %v", text, s, err)
+		for _, kind := range []Kind{Some, Full} {
+			if total, err := parse(text, kind); total < 0 || err != nil && total != 0 {
+				t.Errorf("parse(%q, %s) = %v, %v", text, kind, total, err)
+			}
 		}
 	})
 }
 
-func TestMemoryUnavailable(t *testing.T) {
-	if _, err := Memory(kernel.FS(t.TempDir())); !errors.Is(err, kernel.ErrUnavailable) {
-		t.Errorf("Memory() without the file = %v; want ErrUnavailable", err)
+func TestRead(t *testing.T) {
+	const two, one = "some avg10=0.00 total=7\nfull avg10=0.00 total=5\n", "some avg10=0.00 total=7\n"
+	for _, tc := range []struct {
+		files       map[string]string
+		memory, io  Stall
+		cpu         time.Duration
+		unavailable bool
+	}{
+		{files: map[string]string{"pressure/memory": two, "pressure/io": two, "pressure/cpu": one},
+			memory: Stall{7 * time.Microsecond, 5 * time.Microsecond}, io: Stall{7 * time.Microsecond, 5 * time.Microsecond}, cpu: 7 * time.Microsecond},
+		{files: map[string]string{"meminfo": ""}, unavailable: true},
+	} {
+		proc := kernel.FS(kerneltest.Tree(t, tc.files))
+		memory, err1 := Memory(proc)
+		io, err2 := IO(proc)
+		cpu, err3 := CPU(proc)
+		if memory != tc.memory || io != tc.io || cpu != tc.cpu {
+			t.Errorf("of %q: memory %v, io %v, cpu %v; want %v, %v, %v", tc.files, memory, io, cpu, tc.memory, tc.io, tc.cpu)
+		}
+		for _, err := range []error{err1, err2, err3} {
+			if (err != nil) != tc.unavailable || errors.Is(err, kernel.ErrUnavailable) != tc.unavailable {
+				t.Errorf("of %q: %v; want ErrUnavailable %v", tc.files, err, tc.unavailable)
+			}
+		}
 	}
 }
 
-func TestMemoryHere(t *testing.T) {
+// A file that is there and makes no sense is no missing feature.
+func TestReadBroken(t *testing.T) {
+	proc := kernel.FS(kerneltest.Tree(t, map[string]string{"pressure/memory": "some avg10=0.00 total=7\n", "pressure/cpu": "full total=7\n"}))
+	_, err1 := Memory(proc)
+	_, err2 := CPU(proc)
+	for _, err := range []error{err1, err2} {
+		if err == nil || errors.Is(err, kernel.ErrUnavailable) {
+			t.Errorf("a file without the line = %v; want an error other than ErrUnavailable", err)
+		}
+	}
+}
+
+func TestReadHere(t *testing.T) {
 	if _, err := os.Stat("/proc/pressure/memory"); err != nil {
 		t.Skip("needs a kernel with PSI: ", err)
 	}
-	before, err := Memory("/proc")
-	if err != nil {
-		t.Fatal(err)
+	type all struct {
+		memory, io Stall
+		cpu        time.Duration
 	}
-	after, err := Memory("/proc")
-	if err != nil {
-		t.Fatal(err)
+	read := func() all {
+		memory, err1 := Memory("/proc")
+		io, err2 := IO("/proc")
+		cpu, err3 := CPU("/proc")
+		if err := errors.Join(err1, err2, err3); err != nil {
+			t.Fatal(err)
+		}
+		return all{memory, io, cpu}
 	}
-	if after.Some < before.Some || after.Full < before.Full {
-		t.Errorf("Memory() went back from %v to %v", before, after)
+	before := read()
+	after := read()
+	if after.memory.Some < before.memory.Some || after.memory.Full < before.memory.Full ||
+		after.io.Some < before.io.Some || after.io.Full < before.io.Full || after.cpu < before.cpu {
+		t.Errorf("totals went back from %+v to %+v", before, after)
 	}
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"math"
 	"strings"
 	"testing"
 	"time"
@@ -9,80 +8,164 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-func TestMedian(t *testing.T) {
+func TestUsage(t *testing.T) {
+	for _, tt := range []struct {
+		args []string
+		want int
+		says string
+	}{
+		{[]string{"-help"}, exitOK, "-bursts"},
+		{[]string{"-no-such-flag"}, exitUsage, "no-such-flag"},
+		{[]string{"-only", "burst"}, exitUsage, `no step "burst"`},
+		{[]string{"-bursts", "0"}, exitUsage, "below 1"},
+		{[]string{"now"}, exitUsage, "unexpected arguments"},
+		{[]string{"-name", ""}, exitUsage, "-name is empty"},
+		{[]string{"-render"}, exitUsage, "need -results"},
+		{[]string{"-merge", "log"}, exitUsage, "need -results"},
+		{[]string{"-only", "idle", "-evictd", "/nowhere/evictd"}, exitFailure, "make build"},
+	} {
+		var stdout, stderr strings.Builder
+		if got := run(tt.args, &stdout, &stderr); got != tt.want || !strings.Contains(stderr.String(), tt.says) {
+			t.Errorf("run(%q) = %d, saying %q; want %d and %q", tt.args, got, stderr.String(), tt.want, tt.says)
+		}
+	}
+}
+
+func TestChoose(t *testing.T) {
+	for _, tt := range []struct {
+		list string
+		vm   bool
+		want string
+	}{
+		{"", false, "decision idle cgroups bursts percentiles conditions bombs"},
+		{"", true, "vm"},
+		{"bursts,idle", false, "idle bursts"},
+		{"vm", false, "vm"},
+	} {
+		chosen, err := choose(tt.list, tt.vm)
+		var names []string
+		for _, s := range chosen {
+			names = append(names, s.name)
+		}
+		if got := strings.Join(names, " "); got != tt.want || err != nil {
+			t.Errorf("choose(%q, %t) = %s, %v; want %s", tt.list, tt.vm, got, err, tt.want)
+		}
+	}
+}
+
+func TestQuantile(t *testing.T) {
+	hundred := make([]int64, 100)
+	for i := range hundred {
+		hundred[i] = int64(100 - i)
+	}
 	for _, tt := range []struct {
 		values []int64
+		q      float64
 		want   int64
 	}{
-		{[]int64{7}, 7},
-		{[]int64{3, 1, 2}, 2},
-		{[]int64{4, 1, 3, 2}, 2},
-		{[]int64{math.MaxInt64, math.MaxInt64 - 1}, math.MaxInt64 - 1},
+		{[]int64{7}, 0.5, 7},
+		{[]int64{3, 1, 2}, 0.5, 2},
+		{[]int64{4, 1, 3, 2}, 0.5, 2},
+		{[]int64{4, 1, 3, 2}, 0.99, 4},
+		{[]int64{4, 1, 3, 2}, 1, 4},
+		{[]int64{4, 1, 3, 2}, 0, 1},
+		{hundred, 0.99, 99},
+		{hundred, 0.9, 90},
 	} {
-		if got := median(tt.values); got != tt.want {
-			t.Errorf("median(%v) = %d; want %d", tt.values, got, tt.want)
+		if got := quantile(tt.values, tt.q); got != tt.want {
+			t.Errorf("quantile(%v, %v) = %d; want %d", tt.values, tt.q, got, tt.want)
 		}
 	}
 }
 
 func TestTestimony(t *testing.T) {
 	const threshold = 100
-	type sample struct {
-		at        time.Duration
-		available int64
-	}
 	for _, tt := range []struct {
 		name    string
 		samples []sample
 		want    testimony
 	}{
-		{"never below", []sample{{1, 200}, {2, 100}}, testimony{lastAbove: 2, gap: 1}},
-		{"equal is not below", []sample{{1, 100}, {3, 99}}, testimony{lastAbove: 1, below: 3, lowest: 99, gap: 2}},
-		{"recovers", []sample{{1, 200}, {2, 90}, {3, 80}, {9, 100}, {10, 300}}, testimony{lastAbove: 1, below: 2, lowest: 80, recovered: 9, gap: 6}},
-		{"falls again", []sample{{1, 200}, {2, 90}, {3, 150}, {4, 70}, {5, 120}}, testimony{lastAbove: 1, below: 2, lowest: 70, recovered: 5, gap: 1}},
-		{"a gap before the crossing does not count", []sample{{50, 200}, {51, 200}, {52, 90}, {53, 110}}, testimony{lastAbove: 51, below: 52, lowest: 90, recovered: 53, gap: 1}},
-		{"a gap after the recovery does not count", []sample{{1, 200}, {2, 90}, {3, 110}, {99, 300}}, testimony{lastAbove: 1, below: 2, lowest: 90, recovered: 3, gap: 1}},
+		{"never below", []sample{{1, 200}, {2, 100}}, testimony{above: sample{2, 100}, gap: 1}},
+		{"equal is not below", []sample{{1, 100}, {3, 99}}, testimony{above: sample{1, 100}, below: sample{3, 99}, lowest: 99, gap: 2}},
+		{"recovers", []sample{{1, 200}, {2, 90}, {3, 80}, {9, 100}, {10, 300}}, testimony{above: sample{1, 200}, below: sample{2, 90}, lowest: 80, recovered: 9, gap: 6}},
+		{"falls again", []sample{{1, 200}, {2, 90}, {3, 150}, {4, 70}, {5, 120}}, testimony{above: sample{1, 200}, below: sample{2, 90}, lowest: 70, recovered: 5, gap: 1}},
+		{"a gap before the crossing does not count", []sample{{50, 200}, {51, 200}, {52, 90}, {53, 110}}, testimony{above: sample{51, 200}, below: sample{52, 90}, lowest: 90, recovered: 53, gap: 1}},
+		{"a gap after the recovery does not count", []sample{{1, 200}, {2, 90}, {3, 110}, {99, 300}}, testimony{above: sample{1, 200}, below: sample{2, 90}, lowest: 90, recovered: 3, gap: 1}},
 	} {
 		var got testimony
 		var last time.Duration
 		for _, s := range tt.samples {
-			got.see(s.at, s.at-last, s.available, threshold)
+			got.see(s, s.at-last, threshold)
 			last = s.at
 		}
-		if diff := cmp.Diff(tt.want, got, cmp.AllowUnexported(testimony{})); diff != "" {
+		if diff := cmp.Diff(tt.want, got, cmp.AllowUnexported(testimony{}, sample{})); diff != "" {
 			t.Errorf("%s: see(%v) (-want +got):\n%s", tt.name, tt.samples, diff)
 		}
 	}
 }
 
-func TestParseCPU(t *testing.T) {
-	const after = " S 1 5085 5085 0 -1 4194560 3420 0 12 0 131 47 0 0 20 0 14 0 120834 1273692160 9811 18446744073709551615\n"
+func TestCrossed(t *testing.T) {
 	for _, tt := range []struct {
-		stat string
-		want time.Duration
-		ok   bool
+		above, below sample
+		want         time.Duration
 	}{
-		{"5085 (evictd)" + after, 1780 * time.Millisecond, true},
-		{"5085 (a) Z 9 9 (b)" + after, 1780 * time.Millisecond, true},
-		{"5085 (evictd) S 1 5085", 0, false},
-		{"5085 (evictd) S 1 5085 5085 0 -1 4194560 3420 0 12 0 many 47 0 0", 0, false},
-		{"", 0, false},
+		{sample{100, 120}, sample{200, 80}, 150},
+		{sample{100, 100}, sample{200, 80}, 100}, // it fell from the very threshold
+		{sample{100, 190}, sample{200, 90}, 190},
+		{sample{}, sample{200, 90}, 200}, // below from the first sample on
 	} {
-		got, err := parseCPU([]byte(tt.stat))
-		if got != tt.want || (err == nil) != tt.ok {
-			t.Errorf("parseCPU(%q) = %v, %v; want %v, ok %t", tt.stat, got, err, tt.want, tt.ok)
+		seen := testimony{above: tt.above, below: tt.below}
+		if got := seen.crossed(100); got != tt.want {
+			t.Errorf("crossed(100) between %v and %v = %d; want %d", tt.above, tt.below, got, tt.want)
 		}
 	}
 }
 
-func FuzzParseCPU(f *testing.F) {
-	f.Add([]byte("5085 (evictd) S 1 5085 5085 0 -1 4194560 3420 0 12 0 131 47 0 0 20\n"))
-	f.Add([]byte(")"))
-	f.Fuzz(func(t *testing.T, stat []byte) {
-		if d, err := parseCPU(stat); err != nil && d != 0 {
-			t.Errorf("parseCPU(%q) = %v, %v; want no duration beside an error", stat, d, err)
+func TestJudge(t *testing.T) {
+	v := &victim{shape: shape{drop: 100 * mebibyte}, pids: []int{10, 11}, cued: time.Second}
+	other := &victim{pids: []int{20}}
+	const threshold = 1000 * mebibyte
+	seen := testimony{
+		above: sample{2 * time.Second, threshold + mebibyte}, below: sample{2*time.Second + 200, threshold - mebibyte},
+		recovered: 2*time.Second + 900, lowest: threshold - 4*mebibyte,
+	}
+	rescued, never := seen, testimony{above: seen.above}
+	rescued.rescued = true
+	endless := seen
+	endless.recovered = 0
+	at := 2*time.Second + 400
+	for _, tt := range []struct {
+		name  string
+		seen  testimony
+		kills []kill
+		gone  bool
+		want  crossing
+		ok    bool
+	}{
+		{
+			"by the contender", seen, []kill{{at - 350, 9, false}, {at, 11, false}, {at + 5, 10, false}}, true,
+			crossing{by: byContender, killed: 300, back: 800, doubt: 200, overshoot: 4 * mebibyte, rate: 109051860}, true,
+		},
+		{
+			"before the crossing", seen, []kill{{at - 350, 10, false}}, true,
+			crossing{by: byContender, killed: -50, back: 800, doubt: 200, overshoot: 4 * mebibyte, rate: 109051898}, true,
+		},
+		{"before any sample was below", never, []kill{{at, 10, false}}, true, crossing{by: byEarly, doubt: -2 * time.Second}, true},
+		{
+			"with a bystander", seen, []kill{{at, 20, false}, {at, 10, false}}, true,
+			crossing{by: byContender, killed: 300, back: 800, doubt: 200, overshoot: 4 * mebibyte, rate: 109051860, bystanders: 1}, true,
+		},
+		{"by the kernel", seen, []kill{{at, 10, true}, {at + 9, 10, false}}, true, crossing{by: byKernel, doubt: 200}, true},
+		{"by the witness", rescued, []kill{{at, 10, false}}, true, crossing{by: byWitness, doubt: 200}, true},
+		{"by nobody", seen, nil, false, crossing{by: byNobody, doubt: 200}, true},
+		{"it ended by itself", seen, []kill{{at, 12, false}}, true, crossing{doubt: 200}, false},
+		{"the memory stays away", endless, []kill{{at, 10, false}}, true, crossing{by: byContender, killed: 300, doubt: 200}, false},
+	} {
+		got, err := judge(v, &tt.seen, threshold, tt.kills, tt.gone, []*victim{other})
+		if diff := cmp.Diff(tt.want, got, cmp.AllowUnexported(crossing{})); diff != "" || (err == nil) != tt.ok {
+			t.Errorf("%s: judge() = %v; want ok %t (-want +got):\n%s", tt.name, err, tt.ok, diff)
 		}
-	})
+	}
 }
 
 func TestStatusField(t *testing.T) {
@@ -126,48 +209,34 @@ func TestCalibrate(t *testing.T) {
 
 func TestPlanLeavesTheReserve(t *testing.T) {
 	for _, available := range []int64{0, 4 * gibibyte, 6 * gibibyte, 8 * gibibyte, 24 * gibibyte, 512 * gibibyte} {
-		p, err := planFor(available)
+		drop, takes, err := planFor(available)
 		if ok := available >= 8*gibibyte; (err == nil) != ok {
-			t.Errorf("planFor(%d) = %+v, %v; want ok %t", available, p, err, ok)
+			t.Errorf("planFor(%d) = %d, %d, %v; want ok %t", available, drop, takes, err, ok)
 		}
-		if err == nil && (available-p.takes < reserve+gibibyte || p.drop <= 0 || p.takes <= p.drop) {
-			t.Errorf("planFor(%d) = %+v; want a hog beyond the threshold that leaves %d", available, p, int64(reserve+gibibyte))
+		if err == nil && (available-takes < reserve+gibibyte || drop <= slowPart || takes <= drop) {
+			t.Errorf("planFor(%d) = %d, %d; want a hog beyond the threshold that leaves %d", available, drop, takes, int64(reserve+gibibyte))
+		}
+		if want := int64(3 * gibibyte); available >= 16*gibibyte && drop != want {
+			t.Errorf("planFor(%d) = %d; want %d", available, drop, want)
 		}
 	}
 }
 
-func TestPrintTable(t *testing.T) {
-	var got strings.Builder
-	err := printTable(&got, []string{"one", "two"}, []row{
-		{"time", [][]int64{{1500000, 250000000}, nil}, milliseconds},
-		{"size", [][]int64{{3 << 19}, {2 << 20, 1 << 20, 5 << 20}}, mebibyteText},
-	})
-	const want = `              one               two           
-           median       max  median       max
-   time    1.5 ms    250 ms       -         -
-   size   1.5 MiB   1.5 MiB 2.0 MiB   5.0 MiB
-`
-	if fields := strings.Fields(got.String()); err != nil || !cmp.Equal(fields, strings.Fields(want)) {
-		t.Errorf("printTable() = %v:\n%s\nwant\n%s", err, got.String(), want)
-	}
-}
-
-func TestUsage(t *testing.T) {
-	for _, tt := range []struct {
-		args []string
-		want int
-		says string
-	}{
-		{[]string{"-help"}, exitOK, "-bursts"},
-		{[]string{"-no-such-flag"}, exitUsage, "no-such-flag"},
-		{[]string{"-only", "burst"}, exitUsage, `no step "burst"`},
-		{[]string{"-bursts", "0"}, exitUsage, "below 1"},
-		{[]string{"now"}, exitUsage, "unexpected arguments"},
-		{[]string{"-only", "idle", "-evictd", "/nowhere/evictd"}, exitFailure, "make build"},
+func TestCgroupMount(t *testing.T) {
+	const hybrid = "31 25 0:27 / /sys/fs/cgroup rw - tmpfs tmpfs rw,mode=755\n" +
+		"36 31 0:29 / /sys/fs/cgroup/memory rw,relatime shared:9 - cgroup cgroup rw,memory\n" +
+		"37 31 0:30 / /sys/fs/cgroup/cpu,cpuacct rw - cgroup cgroup rw,cpu,cpuacct\n" +
+		"38 31 0:31 / /sys/fs/cgroup/systemd rw - cgroup cgroup rw,xattr,name=systemd\n" +
+		"39 31 0:32 / /sys/fs/cgroup/unified rw - cgroup2 cgroup2 rw\n"
+	for _, tt := range []struct{ controllers, want string }{
+		{"memory", "/sys/fs/cgroup/memory"},
+		{"cpu,cpuacct", "/sys/fs/cgroup/cpu,cpuacct"},
+		{"name=systemd", "/sys/fs/cgroup/systemd"},
+		{"", "/sys/fs/cgroup/unified"},
+		{"rdma", ""},
 	} {
-		var stdout, stderr strings.Builder
-		if got := run(tt.args, &stdout, &stderr); got != tt.want || !strings.Contains(stderr.String(), tt.says) {
-			t.Errorf("run(%q) = %d, saying %q; want %d and %q", tt.args, got, stderr.String(), tt.want, tt.says)
+		if got := cgroupMount(hybrid, tt.controllers); got != tt.want {
+			t.Errorf("cgroupMount(hybrid, %q) = %q; want %q", tt.controllers, got, tt.want)
 		}
 	}
 }

@@ -1,49 +1,81 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
 	"os"
-	"os/exec"
-	"path/filepath"
-	"regexp"
+	"slices"
 	"strconv"
 	"strings"
-	"syscall"
 	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/evictd/evictd/agent/control"
-	"github.com/evictd/evictd/agent/evict"
+	"github.com/evictd/evictd/agent/lanes"
 	"github.com/evictd/evictd/tests/daemon"
-	"github.com/evictd/evictd/tests/hog/stamp"
 )
 
-// contender is a program that stops hogs.
+// contender is a program that stops hogs. A contender that was begun is ended, and may then be begun anew.
 type contender interface {
+	// name is the same in every run.
 	name() string
 	// meter reads the amount that the contender compares with its threshold.
 	meter() meter
-	// start returns when the contender watches. threshold is in bytes of its meter.
-	start(ctx context.Context, threshold int64) error
-	// signalled returns when the contender says that it has signalled the hog, 0 where it does not say.
-	signalled(ctx context.Context) (time.Duration, error)
-	// stop ends the contender if it was started.
-	stop() error
+	// begin returns when the contender watches. threshold is in bytes of its meter; pods are those that it finds.
+	begin(ctx context.Context, threshold int64, pods int) error
+	// aim is called before a victim gets its cue.
+	aim(ctx context.Context, v *victim) error
+	// done returns when the contender has finished with the n-th victim since it was begun, and tells what raised the
+	// alarm, where it does say.
+	done(ctx context.Context, n int) (lane string, err error)
+	// end ends the contender if it was begun.
+	end() error
 }
+
+// The contenders' names. Those of evictd tell its lanes.
+const (
+	allLanes   = "evictd, all lanes"
+	bpfAlone   = "evictd, BPF alone"
+	memcgAlone = "evictd, memcg alone"
+	pollAlone  = "evictd, polling alone"
+	busyPoll   = "busy polling"
+	earlyoom   = "earlyoom"
+	oomdCalm   = "systemd-oomd"
+	oomdEager  = "systemd-oomd, eager"
+)
 
 // withEvictd is evictd, which owns the node's pods.
 type withEvictd struct {
 	stage  *stage
+	title  string
+	lanes  map[string]string // modes by lane; those that are not there are the default's
 	daemon *daemon.Daemon
 }
 
-// burstConfig counts active file cache as available, because earlyoom does, and because otherwise evictd holds the
+// evictds are evictd with one lane each. Polling is always there, and at its ease where another lane is up.
+func evictds(s *stage) map[string]*withEvictd {
+	alone := func(title, lane string) *withEvictd {
+		modes := make(map[string]string)
+		for _, l := range lanes.Names() {
+			modes[l] = "off"
+		}
+		modes[lane] = "require"
+		delete(modes, lanes.Polling) // which can't be switched
+		return &withEvictd{stage: s, title: title, lanes: modes}
+	}
+	return map[string]*withEvictd{
+		allLanes:   {stage: s, title: allLanes},
+		bpfAlone:   alone(bpfAlone, lanes.BPF),
+		memcgAlone: alone(memcgAlone, lanes.Memcg),
+		pollAlone:  alone(pollAlone, lanes.Polling),
+	}
+}
+
+// pressConfig counts active file cache as available, because earlyoom does, and because otherwise evictd holds the
 // kill back while cache alone explains the crossing. The pods' own limit has no part in this.
-const burstConfig = `apiVersion: evictd.io/v1alpha1
+const pressConfig = `apiVersion: evictd.io/v1alpha1
 kind: AgentConfiguration
 runtimeEndpoint: %s
 cgroupRoot: %s
@@ -51,189 +83,147 @@ evictionHard:
   memory.available: "%d"
 enforceNodeAllocatable: [none]
 memoryAccounting: available
-`
+%s`
 
-func (*withEvictd) name() string { return "evictd" }
+// notification is the configuration of the lanes.
+func (e *withEvictd) notification() string {
+	if len(e.lanes) == 0 {
+		return ""
+	}
+	var b strings.Builder
+	b.WriteString("notification:\n")
+	for _, l := range lanes.Names() {
+		if mode := e.lanes[l]; mode != "" {
+			fmt.Fprintf(&b, "  %s: \"%s\"\n", l, mode)
+		}
+	}
+	return b.String()
+}
+
+func (e *withEvictd) name() string { return e.title }
 
 func (*withEvictd) meter() meter { return signalAvailable }
 
-func (e *withEvictd) start(ctx context.Context, threshold int64) error {
+func (e *withEvictd) begin(ctx context.Context, threshold int64, pods int) error {
 	dir, err := os.MkdirTemp(e.stage.dir, "e")
 	if err != nil {
 		return err
 	}
-	e.daemon, err = daemon.Start(daemon.Options{
-		Executable: e.stage.executable, Dir: dir,
-		Config: fmt.Sprintf(burstConfig, e.stage.node.Endpoint(), e.stage.node.CgroupRoot(), threshold),
-	})
-	if err != nil {
+	config := fmt.Sprintf(pressConfig, e.stage.node.Endpoint(), e.stage.node.CgroupRoot(), threshold, e.stage.settings+e.notification())
+	if e.daemon, err = daemon.Start(daemon.Options{Executable: e.stage.executable, Dir: dir, Config: config}); err != nil {
 		return err
 	}
-	_, err = e.daemon.Await(ctx, func(s *control.Status) bool { return s.Pods.Eligible == 1 && !s.Mode.DryRun })
-	return err
+	var last control.Status
+	_, err = e.daemon.Await(ctx, func(s *control.Status) bool {
+		last = *s
+		return len(s.Records) > 0 || s.Pods.Eligible == pods && !s.Mode.DryRun && e.listens(s)
+	})
+	if len(last.Records) > 0 {
+		return fmt.Errorf("%w: a victim was killed before its cue", errMoved)
+	}
+	if err != nil {
+		return fmt.Errorf("%w: %d of %d pods, dry run %t, lanes %+v", err, last.Pods.Eligible, pods, last.Mode.DryRun, last.Lanes)
+	}
+	e.stage.version = last.Version
+	return nil
 }
 
-func (e *withEvictd) signalled(ctx context.Context) (time.Duration, error) {
-	var record evict.Record
-	_, err := e.daemon.Await(ctx, func(s *control.Status) bool {
-		if len(s.Records) == 1 {
-			record = s.Records[0]
-		}
-		return len(s.Records) > 1 || !record.SignalSent.IsZero()
+// listens says whether all lanes are up, besides those that are switched off or can't be had here.
+func (e *withEvictd) listens(s *control.Status) bool {
+	waits := func(l control.Lane) bool {
+		return l.State == string(lanes.Starting) || l.State == string(lanes.Degraded)
+	}
+	return len(s.Lanes) > 0 && !slices.ContainsFunc(s.Lanes, waits)
+}
+
+func (*withEvictd) aim(context.Context, *victim) error { return nil }
+
+func (e *withEvictd) done(ctx context.Context, n int) (lane string, err error) {
+	s, err := e.daemon.Await(ctx, func(s *control.Status) bool {
+		return len(s.Records) > n || len(s.Records) == n && !s.Records[n-1].LastGone.IsZero()
 	})
 	switch {
 	case err != nil:
-		return 0, err
-	case record.SignalSent.IsZero():
-		return 0, errors.New("evictd evicted more than the hog")
+		return "", err
+	case len(s.Records) > n:
+		return "", fmt.Errorf("evictd evicted %d pods; want %d", len(s.Records), n)
 	}
-	return stamp.Now() - time.Since(record.SignalSent), nil
+	if e.stage.crossed != nil {
+		if err := e.stage.crossed(ctx, e.daemon); err != nil {
+			return "", err
+		}
+	}
+	return s.Records[n-1].Lane, nil
 }
 
-func (e *withEvictd) stop() error {
+func (e *withEvictd) end() error {
 	if e.daemon == nil {
 		return nil
 	}
-	err := e.daemon.Stop()
+	d := e.daemon
 	e.daemon = nil
-	return err
-}
-
-// withEarlyoom is earlyoom, as Debian's unit runs it (unprivileged, nice -20), but for the capability to kill: it and the
-// hog run as one user that nobody else is, so that the kernel lets it kill nothing but the hog.
-type withEarlyoom struct {
-	stage      *stage
-	executable string
-	version    string
-	scale      float64 // what its percentages are of, over MemTotal
-	process    *daemon.Process
-}
-
-// hogUser is the user of the hog and of earlyoom, which must be nobody's.
-const hogUser = 61234
-
-// newEarlyoom finds earlyoom and how it counts: before 1.8 its percentages, to which it turns a size, are of MemTotal,
-// then of what user space may get.
-func newEarlyoom(ctx context.Context, s *stage) (*withEarlyoom, error) {
-	e := &withEarlyoom{stage: s, scale: 1}
-	var err error
-	if e.executable, err = exec.LookPath(s.earlyoom); err != nil {
-		return nil, err
+	select {
+	case <-d.Done():
+		return fmt.Errorf("evictd had ended by itself (%v): %s", d.Err(), d.LogTail())
+	default:
 	}
-	if err := unusedUser(hogUser); err != nil {
-		return nil, err
+	// How long it takes to end is not what is measured here, on a machine that may be busy to the last.
+	if err := d.Terminate(backTime); err != nil {
+		return fmt.Errorf("stop evictd: %w: %s", err, d.LogTail())
 	}
-	said, err := e.run(ctx, "--dryrun", "-M", "1024")
-	if err != nil {
-		return nil, err
-	}
-	if err := e.stop(); err != nil {
-		return nil, err
-	}
-	return e, e.calibrate(said)
-}
-
-var (
-	earlyoomVersion = regexp.MustCompile(`(?m)^earlyoom v(\S+)`)
-	earlyoomTotal   = regexp.MustCompile(`(?m)^mem total: +(\d+) MiB`)
-	earlyoomReport  = regexp.MustCompile(`(?m)^mem avail: +\d+ of +(\d+) MiB`)
-)
-
-// calibrate parses what earlyoom says at its start:
-//
-//	earlyoom v1.7
-//	mem total: 24105 MiB, swap total:    0 MiB
-//	mem avail: 23483 of 24105 MiB (97.42%), swap free:    0 of    0 MiB ( 0.00%)
-func (e *withEarlyoom) calibrate(said []byte) error {
-	version, total, report := earlyoomVersion.FindSubmatch(said), earlyoomTotal.FindSubmatch(said), earlyoomReport.FindSubmatch(said)
-	if version == nil || total == nil || report == nil {
-		return fmt.Errorf("earlyoom said something unexpected: %q", said)
-	}
-	e.version = string(version[1])
-	of, _ := strconv.ParseFloat(string(report[1]), 64) // digits, by the expression
-	all, _ := strconv.ParseFloat(string(total[1]), 64)
-	if of <= 0 || all <= 0 {
-		return fmt.Errorf("earlyoom knows of no memory: %q", said)
-	}
-	e.scale = of / all
 	return nil
 }
 
-func (e *withEarlyoom) name() string { return "earlyoom " + e.version }
+// withKiller is the limit of what polling can do: a process that does nothing else on one of the processors, and knows
+// whom to kill.
+type withKiller struct {
+	threshold int64
+	actor     *actor
+}
 
-func (*withEarlyoom) meter() meter { return memAvailable }
+func (*withKiller) name() string { return busyPoll }
 
-// start gives it one limit for SIGTERM and SIGKILL, which makes it SIGKILL. The hog is preferred and all others are
-// avoided by name, besides being out of reach.
-func (e *withEarlyoom) start(ctx context.Context, threshold int64) error {
-	kib := strconv.FormatInt(int64(float64(threshold)/e.scale)>>10, 10)
-	_, err := e.run(ctx, "-M", kib+","+kib, "--prefer", "^hog$", "--avoid", "^([^h]|h[^o]|ho[^g]|hog.)")
+func (*withKiller) meter() meter { return signalAvailable }
+
+func (k *withKiller) begin(_ context.Context, threshold int64, _ int) error {
+	k.threshold = threshold
+	return nil
+}
+
+func (k *withKiller) aim(_ context.Context, v *victim) (err error) {
+	k.actor, err = startActor("killer", "-threshold", strconv.FormatInt(k.threshold, 10), "-pid", strconv.Itoa(v.pids[0]))
 	return err
 }
 
-// run starts earlyoom and returns what it has said when it watches.
-func (e *withEarlyoom) run(ctx context.Context, args ...string) ([]byte, error) {
-	name := filepath.Join(e.stage.dir, "earlyoom.log")
-	log, err := os.Create(name)
-	if err != nil {
-		return nil, err
-	}
-	defer log.Close()
-	cmd := exec.Command(e.executable, append([]string{"-r", "3600"}, args...)...)
-	cmd.Stdout, cmd.Stderr = log, log
-	cmd.SysProcAttr = &unix.SysProcAttr{Credential: &syscall.Credential{Uid: hogUser, Gid: hogUser}}
-	if e.process, err = daemon.StartProcess(cmd); err != nil {
-		return nil, fmt.Errorf("start earlyoom: %w", err)
-	}
-	if err := unix.Setpriority(unix.PRIO_PROCESS, e.process.PID(), -20); err != nil {
-		return nil, fmt.Errorf("give earlyoom the priority that its unit gives it: %w", err)
-	}
-	for {
-		said, err := os.ReadFile(name)
-		if err != nil || earlyoomReport.Match(said) {
-			return said, err
-		}
-		select {
-		case <-e.process.Done():
-			return nil, fmt.Errorf("earlyoom ended (%v): %s", e.process.Err(), bytes.TrimSpace(said))
-		case <-ctx.Done():
-			return nil, context.Cause(ctx)
-		case <-time.After(5 * time.Millisecond):
-		}
+func (k *withKiller) done(ctx context.Context, _ int) (string, error) {
+	select {
+	case <-k.actor.Done():
+		k.actor.cue.Close()
+		return "", k.actor.Err()
+	case <-ctx.Done():
+		return "", fmt.Errorf("wait for the killer: %w", context.Cause(ctx))
 	}
 }
 
-func (*withEarlyoom) signalled(context.Context) (time.Duration, error) { return 0, nil }
-
-func (e *withEarlyoom) stop() error {
-	if e.process == nil {
+func (k *withKiller) end() error {
+	if k.actor == nil {
 		return nil
 	}
-	err := e.process.Terminate(5 * time.Second)
-	e.process = nil
-	if exit := new(exec.ExitError); errors.As(err, &exit) && !exit.Exited() && exit.Sys().(syscall.WaitStatus).Signal() == unix.SIGTERM {
-		return nil // it does not catch the signal
+	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
+	defer cancel()
+	k.actor.stop(ctx)
+	k.actor = nil
+	return nil
+}
+
+// terminate ends a process that need not catch SIGTERM.
+func terminate(p *daemon.Process) error {
+	err := p.Terminate(5 * time.Second)
+	if killedBy(err, unix.SIGTERM) {
+		return nil
 	}
 	return err
 }
 
-// unusedUser returns an error if a process has the user id.
-func unusedUser(uid uint32) error {
-	dirs, err := filepath.Glob("/proc/[0-9]*")
-	if err != nil {
-		return err
-	}
-	for _, dir := range dirs {
-		status, err := os.ReadFile(filepath.Join(dir, "status"))
-		if err != nil {
-			continue // gone meanwhile
-		}
-		for line := range strings.Lines(string(status)) {
-			ids, ok := strings.CutPrefix(line, "Uid:")
-			if ok && strings.Contains(ids, "\t"+strconv.FormatUint(uint64(uid), 10)) {
-				return fmt.Errorf("process %s runs as user %d, whom earlyoom could kill", filepath.Base(dir), uid)
-			}
-		}
-	}
-	return nil
-}
+// errAbsent says that a contender can't be had here.
+var errAbsent = errors.New("not here")

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -9,8 +8,9 @@ import (
 	"path/filepath"
 	"strconv"
 	"strings"
-	"sync"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/evictd/evictd/agent/control"
 	"github.com/evictd/evictd/agent/signal"
@@ -25,91 +25,132 @@ runtimeEndpoint: %s
 cgroupRoot: %s
 evictionHard:
   memory.available: 100Mi
-`
+%s`
 
-// idle measures evictd beside pods that do nothing.
+// idle measures evictd beside pods that do nothing: with all lanes, and with polling alone.
 func idle(ctx context.Context, s *stage) error {
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute+s.idle)
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute+2*s.idle)
 	defer cancel()
 	fmt.Fprintf(s.out, "\nIdle, beside %d pods of one container:\n", s.pods)
-	if err := s.crowd(ctx); err != nil {
+	err := each(s.pods, func(i int) error {
+		_, err := s.node.RunPod(ctx, node.PodSpec{Name: fmt.Sprintf("idle-%03d", i), Containers: []node.ContainerSpec{{}}})
 		return err
-	}
-	d, err := daemon.Start(daemon.Options{
-		Executable: s.executable, Dir: s.dir, Config: fmt.Sprintf(idleConfig, s.node.Endpoint(), s.node.CgroupRoot()),
 	})
 	if err != nil {
 		return err
 	}
-	defer func() { err = errors.Join(err, d.Stop()) }()
-	ready, stop := context.WithTimeout(ctx, time.Minute)
-	defer stop()
-	began := time.Now()
-	if _, err := d.Await(ready, func(st *control.Status) bool {
-		return st.Pods.Count == s.pods && st.Signals[signal.MemoryAvailable].Status == control.Observed
-	}); err != nil {
-		return err
+	mine := evictds(s)
+	var all []*idleness
+	for _, name := range []string{allLanes, pollAlone} {
+		i, err := s.watchIdle(ctx, mine[name], s.pods, 0, s.idle)
+		if err != nil {
+			return fmt.Errorf("%s: %w", name, err)
+		}
+		all = append(all, i)
 	}
-	fmt.Fprintf(s.out, "  %-36s %v\n", "from its start to knowing all pods", time.Since(began).Round(time.Millisecond))
+	_, err = fmt.Fprint(s.out, idleTable(all).text())
+	return err
+}
 
-	before, err := consumed(d.PID())
+// crowds measures evictd beside cgroups that nobody is in.
+func crowds(ctx context.Context, s *stage) error {
+	fmt.Fprintf(s.out, "\nIdle, by the number of cgroups below that of all pods:\n")
+	var all []*idleness
+	for _, n := range s.cgroups {
+		i, err := s.crowd(ctx, n)
+		if err != nil {
+			return fmt.Errorf("%d cgroups: %w", n, err)
+		}
+		all = append(all, i)
+	}
+	_, err := fmt.Fprint(s.out, idleTable(all).text())
+	return err
+}
+
+func (s *stage) crowd(ctx context.Context, n int) (_ *idleness, err error) {
+	undo, err := s.moreCgroups(n)
 	if err != nil {
-		return err
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, undo()) }()
+	return s.watchIdle(ctx, evictds(s)[allLanes], 0, n, s.idle/2)
+}
+
+// settleTime is left to evictd before it is watched: it looks around when it starts.
+const settleTime = 3 * time.Second
+
+// watchIdle runs evictd for a while and adds what it cost to the results.
+func (s *stage) watchIdle(ctx context.Context, e *withEvictd, pods, cgroups int, long time.Duration) (_ *idleness, err error) {
+	dir, err := os.MkdirTemp(s.dir, "i")
+	if err != nil {
+		return nil, err
+	}
+	i := &idleness{origin: s.origin(), Lanes: e.title, Pods: pods, Cgroups: cgroups}
+	cost, err := openCost()
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, cost.Close()) }()
+	began := time.Now()
+	d, err := daemon.Start(daemon.Options{
+		Executable: s.executable, Dir: dir, Config: fmt.Sprintf(idleConfig, s.node.Endpoint(), s.node.CgroupRoot(), e.notification()),
+	})
+	if err != nil {
+		return nil, err
+	}
+	defer func() { err = errors.Join(err, d.Stop()) }()
+	up, stop := context.WithTimeout(ctx, node.Slow(time.Minute))
+	defer stop()
+	status, err := d.Await(up, func(st *control.Status) bool {
+		return st.Pods.Count == pods && st.Signals[signal.MemoryAvailable].Status == control.Observed && e.listens(st)
+	})
+	if err != nil {
+		return nil, err
+	}
+	i.Ready, i.Version = time.Since(began), status.Version
+	if err := sleep(ctx, settleTime); err != nil {
+		return nil, err
+	}
+	before, err := s.consumed(d.PID(), cost)
+	if err != nil {
+		return nil, err
 	}
 	began = time.Now()
 	select {
 	case <-ctx.Done():
-		return context.Cause(ctx)
+		return nil, context.Cause(ctx)
 	case <-d.Done():
-		return fmt.Errorf("evictd ended (%v): %s", d.Err(), d.LogTail())
-	case <-time.After(s.idle):
+		return nil, fmt.Errorf("evictd ended (%v): %s", d.Err(), d.LogTail())
+	case <-time.After(long):
 	}
-	after, err := consumed(d.PID())
+	after, err := s.consumed(d.PID(), cost)
 	if err != nil {
-		return err
+		return nil, err
 	}
-	took := time.Since(began)
-	fmt.Fprintf(s.out, "  %-36s %.2f %% of one core, over %v\n", "CPU", 100*(after.cpu-before.cpu).Seconds()/took.Seconds(), took.Round(time.Second))
-	fmt.Fprintf(s.out, "  %-36s %.1f MiB, of which %.1f anonymous\n", "resident memory", mebibytes(after.resident), mebibytes(after.anonymous))
-	fmt.Fprintf(s.out, "  %-36s %d\n", "threads", after.threads)
-	fmt.Fprintf(s.out, "  %-36s %d\n", "file descriptors", after.files)
-	return nil
+	i.Over = time.Since(began)
+	i.CPU = after.cpu - before.cpu
+	i.Programs, i.Runs = after.programs.time-before.programs.time, after.programs.runs-before.programs.runs
+	i.Timer, i.Ticks = after.timer.time-before.timer.time, after.timer.runs-before.timer.runs
+	i.Resident, i.Anon, i.Threads, i.Files = after.resident, after.anonymous, after.threads, after.files
+	return i, s.book.add(result{Idle: i})
 }
 
-// crowd runs the pods, a few at a time.
-func (s *stage) crowd(ctx context.Context) error {
-	const atATime = 4
-	next := make(chan int)
-	errs := make(chan error, atATime)
-	var wait sync.WaitGroup
-	ctx, cancel := context.WithCancel(ctx)
-	defer cancel()
-	for range atATime {
-		wait.Go(func() {
-			for i := range next {
-				_, err := s.node.RunPod(ctx, node.PodSpec{Name: fmt.Sprintf("idle-%03d", i), Containers: []node.ContainerSpec{{}}})
-				if err != nil {
-					errs <- err
-					cancel()
-					return
-				}
-			}
-		})
-	}
-	for i := range s.pods {
-		select {
-		case next <- i:
-		case <-ctx.Done():
+// idleTable has a row per evictd.
+func idleTable(all []*idleness) *table {
+	t := &table{head: []string{
+		"", "pods", "more cgroups", "CPU of one core", "of it in BPF", "BPF timer", "other BPF runs", "resident", "anonymous", "threads", "files", "knows all pods after",
+	}}
+	for _, i := range all {
+		rate := "–"
+		if i.Ticks > 0 {
+			rate = fmt.Sprintf("%.0f a second, %.1f µs each", float64(i.Ticks)/i.Over.Seconds(), float64(i.Timer.Microseconds())/float64(i.Ticks))
 		}
+		t.add(i.Lanes, fmt.Sprint(i.Pods), fmt.Sprint(i.Cgroups),
+			fmt.Sprintf("%.2f %%", i.share()), fmt.Sprintf("%.3f %%", 100*(i.Timer+i.Programs).Seconds()/i.Over.Seconds()), rate, fmt.Sprint(i.Runs),
+			fmt.Sprintf("%.1f MiB", mebibytes(i.Resident)), fmt.Sprintf("%.1f MiB", mebibytes(i.Anon)),
+			fmt.Sprint(i.Threads), fmt.Sprint(i.Files), fmt.Sprintf("%d ms", i.Ready.Milliseconds()))
 	}
-	close(next)
-	wait.Wait()
-	select {
-	case err := <-errs:
-		return err
-	default:
-		return ctx.Err()
-	}
+	return t
 }
 
 // consumption is what a process has used so far.
@@ -117,14 +158,24 @@ type consumption struct {
 	cpu                 time.Duration
 	resident, anonymous int64 // bytes
 	threads, files      int
+	timer, programs     spent
 }
 
-func consumed(pid int) (consumption, error) {
-	dir := filepath.Join("/proc", strconv.Itoa(pid))
-	stat, err := os.ReadFile(filepath.Join(dir, "stat"))
+// consumed reads it.
+func (s *stage) consumed(pid int, cost *cost) (consumption, error) {
+	c, err := ofProcess(pid)
 	if err != nil {
 		return consumption{}, err
 	}
+	if c.programs, err = ofPrograms(pid); err != nil {
+		return consumption{}, err
+	}
+	c.timer, err = cost.timer()
+	return c, err
+}
+
+func ofProcess(pid int) (consumption, error) {
+	dir := filepath.Join("/proc", strconv.Itoa(pid))
 	status, err := os.ReadFile(filepath.Join(dir, "status"))
 	if err != nil {
 		return consumption{}, err
@@ -134,8 +185,8 @@ func consumed(pid int) (consumption, error) {
 		return consumption{}, err
 	}
 	c := consumption{files: len(files)}
-	if c.cpu, err = parseCPU(stat); err != nil {
-		return consumption{}, fmt.Errorf("parse %s/stat: %w", dir, err)
+	if c.cpu, err = processorTime(pid); err != nil {
+		return consumption{}, err
 	}
 	for key, into := range map[string]*int64{"VmRSS:": &c.resident, "RssAnon:": &c.anonymous} {
 		kilobytes, err := statusField(status, key)
@@ -149,25 +200,15 @@ func consumed(pid int) (consumption, error) {
 	return c, err
 }
 
-// clockTick is the unit of times in /proc/PID/stat: USER_HZ, which is 100 on every architecture that Go runs on.
-const clockTick = time.Second / 100
-
-// parseCPU returns utime + stime of /proc/PID/stat, its fields 14 and 15. The name before them is in parentheses and
-// may contain anything.
-func parseCPU(stat []byte) (time.Duration, error) {
-	fields := bytes.Fields(stat[bytes.LastIndexByte(stat, ')')+1:])
-	if len(fields) < 13 {
-		return 0, fmt.Errorf("%d fields after the name; want 13 and more", len(fields))
+// processorTime is what all threads of a process, those that have ended too, have used of processors so far, to the
+// nanosecond: the process's own clock, as clock_getcpuclockid(3) makes its number of the pid.
+func processorTime(pid int) (time.Duration, error) {
+	const scheduler = 2 // CPUCLOCK_SCHED (include/linux/posix-timers_types.h)
+	var ts unix.Timespec
+	if err := unix.ClockGettime(int32(^pid<<3|scheduler), &ts); err != nil {
+		return 0, fmt.Errorf("read the processor time of process %d: %w", pid, err)
 	}
-	var ticks int64
-	for _, f := range fields[11:13] {
-		n, err := strconv.ParseInt(string(f), 10, 64)
-		if err != nil {
-			return 0, err
-		}
-		ticks += n
-	}
-	return time.Duration(ticks) * clockTick, nil
+	return time.Duration(ts.Nano()), nil
 }
 
 // statusField returns the number after a key of /proc/PID/status.
@@ -179,5 +220,3 @@ func statusField(status []byte, key string) (int64, error) {
 	}
 	return 0, errors.New("no line " + key)
 }
-
-func mebibytes(n int64) float64 { return float64(n) / mebibyte }

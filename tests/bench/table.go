@@ -2,59 +2,87 @@ package main
 
 import (
 	"fmt"
-	"io"
-	"slices"
+	"strings"
 	"text/tabwriter"
-	"time"
 )
 
-// median of values that need not be sorted; with an even number, the lower of the middle two, which was measured.
-func median[T int64 | time.Duration](values []T) T {
-	sorted := slices.Sorted(slices.Values(values))
-	return sorted[(len(sorted)-1)/2]
+// table is text in rows of one length, for people.
+type table struct {
+	head []string
+	rows [][]string
 }
 
-// row is one measure of all contenders: for each the values of its bursts.
-type row struct {
-	name   string
-	values [][]int64
-	format func(int64) string
+func (t *table) add(cells ...string) { t.rows = append(t.rows, cells) }
+
+// text is the table for a terminal.
+func (t *table) text() string {
+	var b strings.Builder
+	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
+	for _, row := range append([][]string{t.head}, t.rows...) {
+		fmt.Fprintf(w, "  %s\n", strings.Join(row, "\t")) // into memory
+	}
+	w.Flush()
+	return b.String()
 }
 
-// print prints medians and maxima side by side.
-func printTable(out io.Writer, contenders []string, rows []row) error {
-	w := tabwriter.NewWriter(out, 0, 0, 3, ' ', tabwriter.AlignRight)
-	fmt.Fprint(w, "\t")
-	for _, c := range contenders {
-		fmt.Fprintf(w, "%s\t\t", c)
+// markdown is the table for a document.
+func (t *table) markdown() string {
+	var b strings.Builder
+	line := func(cells []string) { fmt.Fprintf(&b, "| %s |\n", strings.Join(cells, " | ")) }
+	line(t.head)
+	b.WriteString("|" + strings.Repeat("---|", len(t.head)) + "\n")
+	for _, row := range t.rows {
+		line(row)
 	}
-	fmt.Fprint(w, "\n\t")
-	for range contenders {
-		fmt.Fprint(w, "median\tmax\t")
-	}
-	fmt.Fprintln(w)
-	for _, r := range rows {
-		fmt.Fprintf(w, "%s\t", r.name)
-		for _, values := range r.values {
-			if len(values) == 0 {
-				fmt.Fprint(w, "-\t-\t")
-				continue
-			}
-			fmt.Fprintf(w, "%s\t%s\t", r.format(median(values)), r.format(slices.Max(values)))
+	return b.String()
+}
+
+// crossingsTable has a row per series.
+func crossingsTable(all []*crossings) *table {
+	t := &table{head: []string{
+		"", "n", "crossing → SIGKILL: median", "p99", "max", "≤ 0", "back above: median", "max", "overshoot: median", "max", "raised by", "beside",
+	}}
+	for _, c := range all {
+		cells := []string{c.Contender, fmt.Sprint(c.n())}
+		if len(c.Killed) == 0 {
+			t.add(append(cells, "–", "–", "–", "–", "–", "–", "–", "–", "–", c.beside())...)
+			continue
 		}
-		fmt.Fprintln(w)
+		t.add(append(cells,
+			milliseconds(median(c.Killed)), milliseconds(quantile(c.Killed, 0.99)), milliseconds(quantile(c.Killed, 1)),
+			fmt.Sprint(early(c.Killed)+c.By[byEarly]),
+			milliseconds(median(c.Back)), milliseconds(quantile(c.Back, 1)),
+			size(median(c.Overshoot)), size(quantile(c.Overshoot, 1)),
+			c.raisedBy(), c.beside())...)
 	}
-	return w.Flush()
+	return t
 }
 
-// milliseconds prints nanoseconds.
-func milliseconds(ns int64) string {
-	ms := float64(ns) / float64(time.Millisecond)
-	if ms < 100 {
-		return fmt.Sprintf("%.1f ms", ms)
+// raisedBy tells what raised the alarms, the most frequent first.
+func (c *crossings) raisedBy() string {
+	if len(c.Lanes) == 0 {
+		return "–"
 	}
-	return fmt.Sprintf("%.0f ms", ms)
+	return counts(c.Lanes)
 }
 
-// mebibyteText prints bytes.
-func mebibyteText(n int64) string { return fmt.Sprintf("%.1f MiB", mebibytes(n)) }
+// beside tells what else happened.
+func (c *crossings) beside() string {
+	var parts []string
+	add := func(n int, text string) {
+		if n > 0 {
+			parts = append(parts, fmt.Sprintf("%s: %d", text, n))
+		}
+	}
+	add(c.By[byNobody], "never fired")
+	add(c.By[byKernel], "the kernel was first")
+	add(c.By[byWitness], "stopped at the reserve")
+	add(c.OOMKills, "kernel OOM kills")
+	add(c.Bystanders, "bystanders killed")
+	add(c.Lost, "killed before its cue")
+	add(c.Failed, "gone wrong")
+	if len(parts) == 0 {
+		return "–"
+	}
+	return strings.Join(parts, "; ")
+}

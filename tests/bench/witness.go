@@ -9,11 +9,16 @@ import (
 
 	"github.com/evictd/evictd/kernel"
 	"github.com/evictd/evictd/kernel/meminfo"
+	"github.com/evictd/evictd/kernel/process"
 	"github.com/evictd/evictd/tests/hog/stamp"
+	"github.com/evictd/evictd/tests/node"
 )
 
 // samplePause lies between two samples, so that the witness takes a tenth of a core and not one from the contenders.
-const samplePause = 200 * time.Microsecond
+var samplePause = node.Slow(100 * time.Microsecond)
+
+// witnessPriority is above evictd's: the witness is to see also what happens while evictd runs.
+const witnessPriority = 80
 
 // meter reads one kind of available memory, in bytes, from /proc/meminfo.
 type meter func(*meminfo.Info) int64
@@ -26,15 +31,31 @@ func signalAvailable(i *meminfo.Info) int64 {
 	return int64(i.MemTotal) - int64(i.Hugetlb) - int64(i.WorkingSet()) + int64(i.ActiveFile)
 }
 
-// testimony is what a witness saw of one burst. Times are CLOCK_MONOTONIC, zero for what was not seen.
+// sample is one reading at one time, of CLOCK_MONOTONIC.
+type sample struct {
+	at        time.Duration
+	available int64
+}
+
+// testimony is what a witness saw of one crossing; times are zero for what was not seen.
 type testimony struct {
-	lastAbove time.Duration // the last sample before the first below the threshold
-	below     time.Duration // the first below
+	above     sample        // the last before the first below the threshold
+	below     sample        // the first below
 	recovered time.Duration // the first above after the last below
 	lowest    int64         // bytes
-	gap       time.Duration // the longest between two samples from shortly before the crossing to the recovery
+	gap       time.Duration // the longest between two samples from the crossing to the recovery
 	rescued   bool          // the witness killed the hog itself
 	err       error
+}
+
+// crossed is when the threshold was crossed: between the two samples on both sides of it, where a steady fall from the
+// one to the other meets it.
+func (t *testimony) crossed(threshold int64) time.Duration {
+	if t.above.at == 0 || t.above.available <= t.below.available {
+		return t.below.at
+	}
+	share := float64(t.above.available-threshold) / float64(t.above.available-t.below.available)
+	return t.above.at + time.Duration(share*float64(t.below.at-t.above.at))
 }
 
 // witness samples available memory on a thread of its own, apart from the contenders.
@@ -45,6 +66,7 @@ type witness struct {
 	rescue    func()
 
 	done atomic.Bool
+	back atomic.Bool // the threshold was crossed, and is so no longer
 	end  chan testimony
 }
 
@@ -59,7 +81,9 @@ func (w *witness) watch() error {
 		defer file.Close()
 		// Not unlocked again: the thread's priority dies with it.
 		runtime.LockOSThread()
-		_ = unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), -20) // without, it sees less, and says so by its gap
+		if _, err := process.SetFIFO(witnessPriority); err != nil {
+			_ = unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), -20) // without either it sees less, and says so by its gap
+		}
 		w.end <- w.sample(file)
 	}()
 	return nil
@@ -82,7 +106,8 @@ func (w *witness) sample(file *meminfo.File) testimony {
 			return t
 		}
 		now := stamp.Now()
-		t.see(now, now-last, w.meter(&i), w.threshold)
+		t.see(sample{now, w.meter(&i)}, now-last, w.threshold)
+		w.back.Store(t.recovered != 0)
 		if int64(i.MemAvailable) < w.floor && !t.rescued {
 			t.rescued = true
 			w.rescue()
@@ -92,18 +117,18 @@ func (w *witness) sample(file *meminfo.File) testimony {
 	return t
 }
 
-func (t *testimony) see(now, since time.Duration, available, threshold int64) {
+func (t *testimony) see(s sample, since time.Duration, threshold int64) {
 	switch {
-	case available < threshold:
-		if t.below == 0 {
-			t.below, t.lowest = now, available
+	case s.available < threshold:
+		if t.below.at == 0 {
+			t.below, t.lowest = s, s.available
 		}
-		t.lowest, t.recovered = min(t.lowest, available), 0
-	case t.below == 0:
-		t.lastAbove = now
+		t.lowest, t.recovered = min(t.lowest, s.available), 0
+	case t.below.at == 0:
+		t.above = s
 		t.gap = 0
 	case t.recovered == 0:
-		t.recovered = now
+		t.recovered = s.at
 	default:
 		return
 	}

@@ -39,6 +39,21 @@ func TestWitness(t *testing.T) {
 	}
 }
 
+// A crossing that was over between two looks is taken from whoever saw it, and one that was seen is not.
+func TestWitnessBelieves(t *testing.T) {
+	at := func(ms int64) time.Time { return time.UnixMilli(ms) }
+	w := witness{threshold: 100}
+	w.see(at(1), 200, nil)
+	if !w.believe(at(2), 90) || w.believe(at(3), 80) {
+		t.Error("believe() = false, or twice true; want true once")
+	}
+	w.see(at(4), 150, nil)
+	want := testimony{available: 150, crossed: at(2), lowest: 90, recovered: at(4)}
+	if got, err := w.testify(); got != want || err != nil {
+		t.Errorf("testify() = %+v, %v; want %+v", got, err, want)
+	}
+}
+
 // What could not be read is neither 0 nor forgotten.
 func TestWitnessKeepsAnError(t *testing.T) {
 	w := witness{threshold: 100}

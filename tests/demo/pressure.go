@@ -105,11 +105,15 @@ func (p *play) tell(ctx context.Context, told *telling) (record evict.Record, do
 		return record, false, fmt.Errorf("evictd evicted more than one pod: %+v", answer.Records)
 	}
 	if !told.crossing {
-		if p.witness.threshold-record.Available > 0 {
-			// evictd was first to see it.
-			return record, false, nil
+		if p.witness.threshold-record.Available <= 0 {
+			return record, false, errors.New("evictd decided to evict before the threshold was crossed")
 		}
-		return record, false, errors.New("evictd decided to evict before the threshold was crossed")
+		if record.Result == evict.ResultPending || !p.witness.believe(record.CrossingSeen, record.Available) {
+			return record, false, nil // evictd was first to see it
+		}
+		told.crossing = true
+		p.timeline.at(record.CrossingSeen, "CROSSING  memory.available falls below the threshold of %s, for less than %v: evictd's word, as the witness missed it",
+			control.Bytes(p.witness.threshold), sampleEvery)
 	}
 	p.tellDecision(&record, told)
 	if p.dryRun {

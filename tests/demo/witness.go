@@ -76,6 +76,18 @@ func (w *witness) see(now time.Time, n int64, err error) {
 	}
 }
 
+// believe takes another's word for a crossing that was over before the witness looked again, and reports whether it
+// had to.
+func (w *witness) believe(crossed time.Time, lowest int64) bool {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	if !w.seen.crossed.IsZero() {
+		return false
+	}
+	w.seen.crossed, w.seen.lowest = crossed, lowest
+	return true
+}
+
 // testify returns what was seen so far.
 func (w *witness) testify() (testimony, error) {
 	w.mu.Lock()

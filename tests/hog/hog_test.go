@@ -180,6 +180,15 @@ func TestFiles(t *testing.T) {
 	}
 }
 
+func TestManyFiles(t *testing.T) {
+	dir := t.TempDir()
+	start(t, "files", "-dir", dir, "-n", "100")
+	eventually(t, "100 files", func() bool {
+		entries, err := os.ReadDir(dir)
+		return err == nil && len(entries) == 100
+	})
+}
+
 func TestUsage(t *testing.T) {
 	for _, tt := range []struct {
 		args string
@@ -193,9 +202,14 @@ func TestUsage(t *testing.T) {
 		{"grow -bytes x", 2, "invalid value"},
 		{"grow -bytes 1 -stamp /nowhere/stamp", 1, "create stamp file"},
 		{"forks -n 0", 2, "-n and -bytes"},
+		{"bomb -bytes 0", 2, "-bytes must be positive"},
+		{"bomb", 1, "process 1 is no hog"},
 		{"tmpfs -bytes 0", 2, "-bytes must be positive"},
 		{"tmpfs -bytes 1 -dir /nowhere", 1, "create"},
 		{"file -bytes 1", 2, "-path is needed"},
+		{"logs -bytes 0", 2, "-bytes must be positive"},
+		{"files -n 1", 2, "-dir is needed"},
+		{"files -dir /nowhere -n 1", 1, "make file 0"},
 		{"pause now", 2, `unexpected argument "now"`},
 		{"grow -h", 0, "-stamp"},
 	} {

@@ -6,8 +6,11 @@
 //	hog grow  -bytes N [-rate B] [-delay D] [-stamp FILE]
 //	                                                the same, at B bytes per second, after D or SIGUSR1
 //	hog forks -n N [-bytes B] [-relay D]            keep N children that hold B bytes each
+//	hog bomb  [-bytes B] [-delay D] [-forks]        fork such processes without end; in a container alone
 //	hog tmpfs -dir DIR -bytes N [-rate B]           write N bytes into a file of a tmpfs
 //	hog file  -path FILE -bytes N -passes K         write a file and re-read it until its cache is active
+//	hog logs  -bytes N [-rate B]                    write N bytes of lines to standard output
+//	hog files -dir DIR -n N                         make N empty files
 //
 // Every command sleeps when it is done, until SIGTERM (exit 143), which -ignore-term ignores. Memory comes from
 // mmap: the Go heap stays out of the numbers. Progress goes to standard output, and is dropped rather than
@@ -34,8 +37,11 @@ var commands = map[string]func(args []string, stderr io.Writer) error{
 	"hold":  grow,
 	"grow":  grow,
 	"forks": forks,
+	"bomb":  bomb,
 	"tmpfs": tmpfs,
 	"file":  file,
+	"logs":  logs,
+	"files": files,
 }
 
 // exitTerm is what a shell makes of a death by SIGTERM.
@@ -43,7 +49,7 @@ const exitTerm = 128 + int(unix.SIGTERM)
 
 func run(args []string, stderr io.Writer) int {
 	if len(args) == 0 || commands[args[0]] == nil {
-		fmt.Fprintln(stderr, "usage: hog pause|hold|grow|forks|tmpfs|file [flags]")
+		fmt.Fprintln(stderr, "usage: hog pause|hold|grow|forks|bomb|tmpfs|file|logs|files [flags]")
 		return 2
 	}
 	// Go would exit on SIGTERM by itself, except as process 1 of a pid namespace, where the kernel drops it.

@@ -44,10 +44,17 @@ func run(m *testing.M) int {
 // executables are what the tests run.
 type executables struct{ evictd, evictctl, hog string }
 
-// programs builds them, once for all tests and not before one needs them.
+// programs finds or builds them, once for all tests and not before one needs them.
 var programs func() (executables, error)
 
 func build(dir string) (executables, error) {
+	prebuilt, err := node.Prebuilt("evictd", "evictctl", "hog")
+	if err != nil {
+		return executables{}, err
+	}
+	if prebuilt != nil {
+		return executables{evictd: prebuilt[0], evictctl: prebuilt[1], hog: prebuilt[2]}, nil
+	}
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Minute)
 	defer cancel()
 	e := executables{
@@ -64,7 +71,7 @@ func build(dir string) (executables, error) {
 }
 
 // patience is how long what is waited for may take: far longer than it should, as the machine may be busy.
-const patience = 20 * time.Second
+var patience = node.Slow(20 * time.Second)
 
 // eventually waits for a condition.
 func eventually(t *testing.T, what string, ok func() bool) {

@@ -16,9 +16,23 @@ import (
 	"github.com/evictd/evictd/tests/node"
 )
 
-// startNode starts a node whose pods may take limit bytes together, and removes it with the test, which fails if
-// anything of it stays.
+// startNode starts a node as limitedNode does. The test also fails if the kernel's OOM killer takes anybody of the pods.
 func startNode(t *testing.T, limit int64) *node.Node {
+	t.Helper()
+	n := limitedNode(t, limit)
+	kernelKillsNobody(t, n)
+	return n
+}
+
+// limitedNode starts a node whose pods may take limit bytes together, and removes it with the test, which fails if
+// anything of it stays.
+func limitedNode(t *testing.T, limit int64) *node.Node {
+	t.Helper()
+	return startNodeWith(t, node.Options{MemoryLimit: limit})
+}
+
+// startNodeWith is a node with options of which the common ones are left out.
+func startNodeWith(t *testing.T, o node.Options) *node.Node {
 	t.Helper()
 	if err := node.Check(""); err != nil {
 		t.Skipf("needs %v", err)
@@ -27,7 +41,13 @@ func startNode(t *testing.T, limit int64) *node.Node {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n, err := node.Start(t.Context(), node.Options{Dir: t.TempDir(), Log: t.Output(), Hog: e.hog, MemoryLimit: limit})
+	o.Dir, o.Log, o.Hog = t.TempDir(), t.Output(), e.hog
+	return startNodeIn(t, o)
+}
+
+func startNodeIn(t *testing.T, o node.Options) *node.Node {
+	t.Helper()
+	n, err := node.Start(t.Context(), o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -230,4 +250,4 @@ func (p *pod) remove() {
 }
 
 // soon is a short while by which a test tells what is prompt.
-const soon = 5 * time.Second
+var soon = node.Slow(5 * time.Second)

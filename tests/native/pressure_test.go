@@ -6,7 +6,6 @@ import (
 	"os/exec"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"syscall"
 	"testing"
@@ -22,19 +21,29 @@ import (
 	"github.com/evictd/evictd/tests/node"
 )
 
-// leaves is what a hog on the whole node must leave the machine.
-const leaves = 4 * gibibyte
+// leaves is what a hog on the whole node must leave the machine: a quarter of a small one, of a large one 4 GiB.
+func leaves(total int64) int64 { return min(total/4, 4*gibibyte) }
+
+// nodeHog is the size of a hog that presses on the whole node: an eighth of a small one, of a large one 2 GiB.
+func nodeHog(t *testing.T) int64 {
+	t.Helper()
+	info, err := meminfo.Read(kernel.FS("/proc"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return min(int64(info.MemTotal)/8, 2*gibibyte)
+}
 
 // nodeThreshold makes a hard threshold on memory.available that a hog of that size crosses in its middle, so that
-// what else the machine does matters little.
+// what else the machine does matters little. The pods and the node run already.
 func nodeThreshold(t *testing.T, hog int64) string {
 	t.Helper()
 	info, err := meminfo.Read(kernel.FS("/proc"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if available := int64(info.MemAvailable); available < hog+leaves {
-		t.Skipf("needs %d MiB of available memory: there are %d", (hog+leaves)/mebibyte, available/mebibyte)
+	if available, needed := int64(info.MemAvailable), hog+leaves(int64(info.MemTotal)); available < needed {
+		t.Skipf("needs %d MiB of available memory: there are %d", needed/mebibyte, available/mebibyte)
 	}
 	root := openCgroup(t, "/")
 	defer root.Close()
@@ -52,16 +61,17 @@ func nodeThreshold(t *testing.T, hog int64) string {
 // per back-off, the record says who else holds the memory, and when that one leaves, so does the pressure.
 func TestMemoryOutsideThePods(t *testing.T) {
 	n := startNode(t, gibibyte)
-	threshold := nodeThreshold(t, 2*gibibyte)
 	var pods []*pod
 	for i := range 4 {
 		pods = append(pods, runPod(t, n, node.PodSpec{
 			Name: fmt.Sprint("pod", i), Containers: one(holding(int64(64-8*i) * mebibyte)),
 		}).uses(int64(64-8*i)*mebibyte))
 	}
-	// To come back by half a GiB is more than all pods can bring, from the first one on.
-	d := startDaemon(t, n, threshold+"\nevictionMinimumReclaim: {memory.available: 512Mi}", pods...)
-	outside, end := hogOutside(t, n, 2*gibibyte)
+	size := nodeHog(t)
+	threshold := nodeThreshold(t, size)
+	// To come back by so much is more than all pods can bring, from the first one on, and less than they and the hog.
+	d := startDaemon(t, n, threshold+"\nevictionMinimumReclaim: {memory.available: 320Mi}", pods...)
+	outside, end := hogOutside(t, n, size)
 	pods[0].mustDie()
 	first := d.ended(pods[0])
 	killed(t, &first, pods[0])
@@ -103,19 +113,11 @@ func hogOutside(t *testing.T, n *node.Node, bytes int64) (path string, end func(
 	if err != nil {
 		t.Fatal(err)
 	}
-	path = n.CgroupRoot() + "/outside"
-	dir := filepath.Join(memoryMount(t), path)
-	if err := os.Mkdir(dir, 0o755); err != nil {
+	if path, err = n.MakeCgroup("outside", bytes+128*mebibyte); err != nil {
 		t.Fatal(err)
 	}
-	limit := "memory.limit_in_bytes"
-	if _, err := os.Stat(filepath.Join(dir, limit)); err != nil {
-		limit = "memory.max"
-	}
-	if err := os.WriteFile(filepath.Join(dir, limit), strconv.AppendInt(nil, bytes+128*mebibyte, 10), 0); err != nil {
-		t.Fatal(err)
-	}
-	cmd := exec.Command("/bin/sh", append([]string{"-c", `echo $$ >"$1" && shift && exec "$@"`, "sh", filepath.Join(dir, "cgroup.procs"), e.hog}, holding(bytes)...)...)
+	procs := filepath.Join(memoryMount(t), path, "cgroup.procs")
+	cmd := exec.Command("/bin/sh", append([]string{"-c", `echo $$ >"$1" && shift && exec "$@"`, "sh", procs, e.hog}, holding(bytes)...)...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)

@@ -1,6 +1,7 @@
 package native_test
 
 import (
+	"fmt"
 	"syscall"
 	"testing"
 	"time"
@@ -71,7 +72,8 @@ func TestKilledInTheMiddle(t *testing.T) {
 	n := startNode(t, gibibyte)
 	other := runPod(t, n, node.PodSpec{Name: "other", Containers: one(holding(64 * mebibyte))}).uses(64 * mebibyte)
 	hog := runPod(t, n, node.PodSpec{Name: "hog", Containers: one(growing(560*mebibyte, "-ignore-term"))})
-	d := startDaemon(t, n, soft("1s", "evictionMaxPodGracePeriod: 6"), other, hog)
+	grace := outlasting(6 * time.Second)
+	d := startDaemon(t, n, soft("1s", fmt.Sprintf("evictionMaxPodGracePeriod: %d", grace/time.Second)), other, hog)
 	hog.press()
 	s := d.until("soft victim", func(s *control.Status) bool { return len(s.Victims) == 1 && s.Victims[0].Soft })
 	due := s.Victims[0].Due
@@ -127,7 +129,8 @@ func TestKilledAfterTheKill(t *testing.T) {
 func TestGraceOverRestart(t *testing.T) {
 	n := startNode(t, gibibyte)
 	hog := runPod(t, n, node.PodSpec{Name: "hog", Containers: one(growing(560 * mebibyte))})
-	d := startDaemon(t, n, soft("6s", "evictionMaxPodGracePeriod: 20"), hog)
+	grace := outlasting(6 * time.Second)
+	d := startDaemon(t, n, soft(grace.String(), "evictionMaxPodGracePeriod: 20"), hog)
 	hog.press()
 	s := d.until("met soft threshold", func(s *control.Status) bool { return softThreshold(t, s).Met })
 	since := softThreshold(t, &s).Since
@@ -141,7 +144,7 @@ func TestGraceOverRestart(t *testing.T) {
 	hog.mustDie()
 	d.victims(hog)
 	rec := d.ended(hog)
-	if waited := rec.Decided.Sub(since); waited < 6*time.Second || waited > 6*time.Second+soon {
-		t.Errorf("the hog was evicted %v after the crossing; want 6s", waited)
+	if waited := rec.Decided.Sub(since); waited < grace || waited > grace+soon {
+		t.Errorf("the hog was evicted %v after the crossing; want %v", waited, grace)
 	}
 }

@@ -17,6 +17,9 @@ func soft(grace, more string) string {
 		"evictionSoftGracePeriod: {allocatableMemory.available: " + grace + "}\n" + more
 }
 
+// outlasting makes a grace period long enough for what a test does meanwhile, on a slow machine too.
+func outlasting(grace time.Duration) time.Duration { return max(grace, node.Slow(2*time.Second)) }
+
 // softThreshold is how the soft threshold stands.
 func softThreshold(t *testing.T, s *control.Status) control.ThresholdStatus {
 	t.Helper()
@@ -46,7 +49,7 @@ func TestSoftEviction(t *testing.T) {
 	if waited := rec.Decided.Sub(since); waited < 2*time.Second || waited > 2*time.Second+soon {
 		t.Errorf("the hog was evicted %v after the crossing; want 2s", waited)
 	}
-	if rec.Hard || rec.Result != evict.ResultStopped || !rec.Hardened.IsZero() || rec.Error != "" {
+	if rec.Hard || rec.Result != evict.ResultStopped || !rec.Hardened.IsZero() || !flawless(&rec) {
 		t.Errorf("record of the hog: hard %t, result %s, hardened %v, error %q; want false, stopped, never, none", rec.Hard, rec.Result, rec.Hardened, rec.Error)
 	}
 	ranksFirst(t, &rec, hog)
@@ -62,7 +65,8 @@ func TestSoftRecovery(t *testing.T) {
 	other := runPod(t, n, node.PodSpec{Name: "other", Containers: one(holding(32 * mebibyte))}).uses(32 * mebibyte)
 	first := runPod(t, n, node.PodSpec{Name: "first", Containers: one(growing(600 * mebibyte))})
 	second := runPod(t, n, node.PodSpec{Name: "second", Containers: one(growing(600 * mebibyte))})
-	d := startDaemon(t, n, soft("3s", ""), other, first, second)
+	grace := outlasting(3 * time.Second)
+	d := startDaemon(t, n, soft(grace.String(), ""), other, first, second)
 	first.press()
 	s := d.until("met soft threshold", func(s *control.Status) bool { return softThreshold(t, s).Met })
 	since := softThreshold(t, &s).Since
@@ -78,8 +82,8 @@ func TestSoftRecovery(t *testing.T) {
 	d.victims(second)
 	mustLive(t, other)
 	rec := d.ended(second)
-	if waited := rec.Decided.Sub(again); waited < 3*time.Second {
-		t.Errorf("the second hog was evicted %v after its crossing; want 3s", waited)
+	if waited := rec.Decided.Sub(again); waited < grace {
+		t.Errorf("the second hog was evicted %v after its crossing; want %v", waited, grace)
 	}
 }
 
@@ -102,7 +106,7 @@ func TestSoftTurnsHard(t *testing.T) {
 		t.Errorf("record of the hog: hard %t, result %s, signal sent %v, hardened %v, last gone %v; want false, killed, and times in this order",
 			rec.Hard, rec.Result, rec.SignalSent, rec.Hardened, rec.LastGone)
 	}
-	if rec.Error != "" {
+	if !flawless(&rec) {
 		t.Errorf("record of the hog: error %q; want none", rec.Error)
 	}
 }

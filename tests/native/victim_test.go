@@ -2,6 +2,7 @@ package native_test
 
 import (
 	"fmt"
+	"slices"
 	"testing"
 
 	"github.com/evictd/evictd/agent/evict"
@@ -15,29 +16,31 @@ func below(amount string) string {
 
 // TestHogOfEachClass: the pod that outgrows the others is killed, whatever its class, and they live. Where a
 // BestEffort or Burstable pod runs over its request a Guaranteed hog is never the first, so that beside it all are
-// within theirs.
+// within theirs: by far, so that what the hog takes between two readings does not put another before it.
 func TestHogOfEachClass(t *testing.T) {
 	n := startNode(t, gibibyte)
-	within := []node.ContainerSpec{{Args: holding(16 * mebibyte), MemoryRequest: 256 * mebibyte}}
-	limited := []node.ContainerSpec{{Args: holding(16 * mebibyte), MemoryLimit: 256 * mebibyte}}
-	free := one(holding(16 * mebibyte))
+	within := []node.ContainerSpec{{Args: holding(16 * mebibyte), MemoryRequest: 512 * mebibyte}}
+	limited := []node.ContainerSpec{{Args: holding(16 * mebibyte), MemoryLimit: 512 * mebibyte}}
+	others := []*pod{
+		runPod(t, n, node.PodSpec{Name: "burstable", Containers: within}).uses(16 * mebibyte),
+		runPod(t, n, node.PodSpec{Name: "guaranteed", Containers: limited}).uses(16 * mebibyte),
+	}
 	for _, tt := range []struct {
-		class   node.QoS
-		hog     node.ContainerSpec
-		besides map[string][]node.ContainerSpec
+		class node.QoS
+		hog   node.ContainerSpec
+		joins []node.ContainerSpec // a pod that is there from now on
 	}{
-		{node.Guaranteed, node.ContainerSpec{MemoryLimit: 700 * mebibyte}, map[string][]node.ContainerSpec{"burstable": within, "guaranteed": limited}},
-		{node.Burstable, node.ContainerSpec{MemoryRequest: 128 * mebibyte}, map[string][]node.ContainerSpec{"burstable": within, "guaranteed": limited, "besteffort": free}},
-		{node.BestEffort, node.ContainerSpec{}, map[string][]node.ContainerSpec{"burstable": within, "guaranteed": limited, "besteffort": free}},
+		{node.Guaranteed, node.ContainerSpec{MemoryLimit: 700 * mebibyte}, nil},
+		{node.Burstable, node.ContainerSpec{MemoryRequest: 128 * mebibyte}, one(holding(16 * mebibyte))},
+		{node.BestEffort, node.ContainerSpec{}, nil},
 	} {
+		if tt.joins != nil {
+			others = append(others, runPod(t, n, node.PodSpec{Name: "besteffort", Containers: tt.joins}).uses(16*mebibyte))
+		}
 		t.Run(string(tt.class), func(t *testing.T) {
-			var others []*pod
-			for name, containers := range tt.besides {
-				others = append(others, runPod(t, n, node.PodSpec{Name: name, Containers: containers}).uses(16*mebibyte))
-			}
 			tt.hog.Args = growing(640 * mebibyte)
 			hog := runPod(t, n, node.PodSpec{Name: "hog", Containers: []node.ContainerSpec{tt.hog}})
-			d := startDaemon(t, n, below("512Mi"), append(others, hog)...)
+			d := startDaemon(t, n, below("512Mi"), append(slices.Clone(others), hog)...)
 			hog.press()
 			hog.mustDie()
 			d.victims(hog)
@@ -45,9 +48,7 @@ func TestHogOfEachClass(t *testing.T) {
 			rec := d.ended(hog)
 			killed(t, &rec, hog)
 			ranksFirst(t, &rec, hog)
-			for _, p := range append(others, hog) {
-				p.remove()
-			}
+			hog.remove()
 		})
 	}
 }

@@ -10,7 +10,7 @@ import (
 )
 
 // claim records dir as a node's, and makes it if it is not there.
-func claim(dir string, t tree) (record, error) {
+func claim(dir string, driver Driver, t tree) (record, error) {
 	if dir == "" {
 		return record{}, errors.New("no directory given")
 	}
@@ -41,7 +41,7 @@ func claim(dir string, t tree) (record, error) {
 		return err == nil
 	})
 	_, noHosts := os.Lstat(hostsFile)
-	r, err := newRecord(record{Dir: dir, Made: made, MadeHosts: errors.Is(noHosts, fs.ErrNotExist)})
+	r, err := newRecord(record{Dir: dir, Driver: driver, Made: made, MadeHosts: errors.Is(noHosts, fs.ErrNotExist)})
 	if err != nil {
 		return record{}, err
 	}

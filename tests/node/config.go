@@ -18,7 +18,7 @@ const namespace = "k8s.io"
 // containerdConfig is the configuration file. Everything that containerd would put elsewhere is moved below
 // dir, except the shims' sockets, whose place is compiled in. Paths are quoted as Go does, which is TOML for
 // what a path may hold.
-func containerdConfig(dir string, b Binaries, snapshotter string, restrictOOMScore bool) string {
+func containerdConfig(dir string, b Binaries, snapshotter string, restrictOOMScore bool, driver Driver) string {
 	q := func(elem ...string) string { return strconv.Quote(filepath.Join(append([]string{dir}, elem...)...)) }
 	return fmt.Sprintf(`version = 2
 root = %s
@@ -55,7 +55,7 @@ disabled_plugins = [
       [plugins."io.containerd.grpc.v1.cri".containerd.runtimes.runc.options]
         BinaryName = %q
         Root = %s
-        SystemdCgroup = false
+        SystemdCgroup = %t
 `, q("root"), q("state"), q(socketName), q("debug.sock"), PauseImage, restrictOOMScore,
-		q("cni/bin"), q("cni/net.d"), snapshotter, b.Runc, q("runc"))
+		q("cni/bin"), q("cni/net.d"), snapshotter, b.Runc, q("runc"), driver == Systemd)
 }

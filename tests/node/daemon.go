@@ -68,7 +68,7 @@ func (n *Node) Restart(ctx context.Context) error {
 
 // answers waits until CRI is served. It listens before it is ready, and then answers with errors.
 func (n *Node) answers(ctx context.Context, d *daemon) error {
-	ctx, cancel := context.WithTimeout(ctx, time.Minute)
+	ctx, cancel := context.WithTimeout(ctx, Slow(time.Minute))
 	defer cancel()
 	go func() {
 		select {

@@ -3,6 +3,7 @@ package node
 import (
 	"archive/tar"
 	"bytes"
+	"crypto/rand"
 	"crypto/sha256"
 	"encoding/hex"
 	"encoding/json"
@@ -20,6 +21,26 @@ func imageArchive(hog []byte) ([]byte, error) {
 	if err != nil {
 		return nil, err
 	}
+	return imagesOf(layer, image{PauseImage, []string{"/hog", "pause"}}, image{HogImage, []string{"/hog"}})
+}
+
+// dataArchive is an image with one file, whose content no filesystem makes smaller and no other image has.
+func dataArchive(tag string, size int64) ([]byte, error) {
+	data := make([]byte, size)
+	_, _ = rand.Read(data) // never fails
+	layer, err := archive(entry{name: "data", mode: 0o644, data: data})
+	if err != nil {
+		return nil, err
+	}
+	return imagesOf(layer, image{tag: tag})
+}
+
+type image struct {
+	tag        string
+	entrypoint []string
+}
+
+func imagesOf(layer []byte, images ...image) ([]byte, error) {
 	type manifest struct {
 		Config   string
 		RepoTags []string
@@ -28,10 +49,7 @@ func imageArchive(hog []byte) ([]byte, error) {
 	const layerName = "layer.tar"
 	entries := []entry{{name: layerName, mode: 0o644, data: layer}}
 	var manifests []manifest
-	for _, image := range []struct {
-		tag        string
-		entrypoint []string
-	}{{PauseImage, []string{"/hog", "pause"}}, {HogImage, []string{"/hog"}}} {
+	for _, image := range images {
 		config, err := json.Marshal(map[string]any{
 			"architecture": runtime.GOARCH,
 			"os":           "linux",

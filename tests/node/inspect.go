@@ -75,7 +75,7 @@ func (n *Node) Pod(ctx context.Context, id string) (Pod, error) {
 		return Pod{}, fmt.Errorf("list containers of %s: %w", pod.Name, err)
 	}
 	for _, c := range list.GetContainers() {
-		container, err := n.container(ctx, c.GetId())
+		container, err := n.container(ctx, c.GetId(), pod.Cgroup)
 		if err != nil {
 			return Pod{}, fmt.Errorf("ask for container of %s: %w", pod.Name, err)
 		}
@@ -84,7 +84,7 @@ func (n *Node) Pod(ctx context.Context, id string) (Pod, error) {
 	return pod, nil
 }
 
-func (n *Node) container(ctx context.Context, id string) (Container, error) {
+func (n *Node) container(ctx context.Context, id, pod string) (Container, error) {
 	answer, err := n.runtime.ContainerStatus(ctx, &cri.ContainerStatusRequest{ContainerId: id, Verbose: true})
 	if err != nil {
 		return Container{}, err
@@ -93,12 +93,16 @@ func (n *Node) container(ctx context.Context, id string) (Container, error) {
 	if err != nil {
 		return Container{}, err
 	}
+	cgroup, err := containerCgroup(info.RuntimeSpec.Linux.CgroupsPath, pod)
+	if err != nil {
+		return Container{}, err
+	}
 	known := answer.GetStatus()
 	c := Container{
 		ID:       id,
 		Name:     known.GetMetadata().GetName(),
 		Running:  known.GetState() == cri.ContainerState_CONTAINER_RUNNING,
-		Cgroup:   info.RuntimeSpec.Linux.CgroupsPath,
+		Cgroup:   cgroup,
 		ExitCode: int(known.GetExitCode()),
 	}
 	if c.Running {

@@ -9,6 +9,8 @@
 //	/evictd-test-1f2e3d4c/kubepods                          limited, so that the machine keeps room
 //	/evictd-test-1f2e3d4c/kubepods/burstable/pod<uid>/<id>  a container
 //
+// With the systemd driver, the pods are in a slice that belongs to it alone: see [Driver].
+//
 // That cgroup is also how the processes are found again. Close kills all of them and removes mounts, cgroups
 // and files; Leftovers proves it. When the process that started a node dies, the node stays; the next Start,
 // or Sweep, removes it.
@@ -25,6 +27,7 @@ import (
 	"log"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"time"
@@ -45,11 +48,16 @@ type Options struct {
 	Log io.Writer
 	// Cache is where binaries are looked for that the system does not have; "" is CacheDir.
 	Cache string
-	// Hog is the executable of the images; "" compiles tests/hog, which takes Go and a second.
+	// Hog is the executable of the images; "" takes that of EVICTD_TEST_PROGRAMS, or compiles tests/hog, which
+	// needs Go and a second.
 	Hog string
+	// CgroupDriver makes the cgroups of the pods; "" is what EVICTD_TEST_CGROUP_DRIVER says, else Cgroupfs.
+	CgroupDriver Driver
 	// MemoryLimit of all pods together, in bytes. 0 leaves the machine 5 GiB of what it has free now, or
 	// half of that on a small one.
 	MemoryLimit int64
+	// PIDLimit of all pods together; 0 is none.
+	PIDLimit int64
 }
 
 // Node is a containerd that belongs to the caller. It is safe for concurrent use.
@@ -81,7 +89,8 @@ const (
 )
 
 // Check tells whether a node can be started here: nil, or an error that names what is missing, so that it can
-// follow "needs". cache is that of Options. The error is ErrNoContainerd if Fetch may help.
+// follow "needs". cache is that of Options; the driver is that of the environment. The error is ErrNoContainerd if
+// Fetch may help.
 func Check(cache string) error {
 	if os.Geteuid() != 0 {
 		return errors.New("root")
@@ -95,6 +104,12 @@ func Check(cache string) error {
 	}
 	if _, err := t.having("memory"); err != nil {
 		return err
+	}
+	// A driver that is none is not missing here: Start refuses it.
+	if driver, err := Driver("").chosen(); err == nil {
+		if err := driver.check(t); err != nil {
+			return err
+		}
 	}
 	for _, h := range t {
 		if err := unix.Access(h.mount, unix.W_OK); err != nil {
@@ -140,7 +155,14 @@ func start(ctx context.Context, o Options) (_ *Node, err error) {
 	if n.tree, err = mountedTree(); err != nil {
 		return nil, fmt.Errorf("start node: %w", err)
 	}
-	if n.record, err = claim(o.Dir, n.tree); err != nil {
+	driver, err := o.CgroupDriver.chosen()
+	if err != nil {
+		return nil, fmt.Errorf("start node: %w", err)
+	}
+	if err := driver.check(n.tree); err != nil {
+		return nil, fmt.Errorf("start node: needs %w", err)
+	}
+	if n.record, err = claim(o.Dir, driver, n.tree); err != nil {
 		return nil, fmt.Errorf("start node: %w", err)
 	}
 	n.close = sync.OnceValue(n.shut)
@@ -149,7 +171,7 @@ func start(ctx context.Context, o Options) (_ *Node, err error) {
 			err = errors.Join(fmt.Errorf("start node: %w", err), n.Close())
 		}
 	}()
-	if err := n.makeCgroups(o.MemoryLimit); err != nil {
+	if err := n.makeCgroups(o.MemoryLimit, o.PIDLimit); err != nil {
 		return nil, err
 	}
 	if n.slash, err = makeSlash(filepath.Join(n.record.aside(), slashName)); err != nil {
@@ -162,6 +184,15 @@ func start(ctx context.Context, o Options) (_ *Node, err error) {
 		return nil, err
 	}
 	hog, built := o.Hog, make(chan error, 1)
+	if hog == "" {
+		prebuilt, err := Prebuilt("hog")
+		if err != nil {
+			return nil, err
+		}
+		if prebuilt != nil {
+			hog = prebuilt[0]
+		}
+	}
 	if hog == "" {
 		hog = n.path("hog")
 		go func() { built <- BuildHog(ctx, hog) }() // the compiler and containerd's start take turns in waiting
@@ -181,7 +212,7 @@ func start(ctx context.Context, o Options) (_ *Node, err error) {
 const gibibyte = 1 << 30
 
 // makeCgroups makes those of the daemon and of the kubelet, and bounds the pods.
-func (n *Node) makeCgroups(limit int64) error {
+func (n *Node) makeCgroups(limit, pids int64) error {
 	info, err := readMeminfo()
 	if err != nil {
 		return err
@@ -192,13 +223,19 @@ func (n *Node) makeCgroups(limit int64) error {
 			limit = info.available / 2
 		}
 	}
-	for _, cgroup := range []string{n.system(), n.qosCgroup(Burstable), n.qosCgroup(BestEffort)} {
-		if err := n.tree.make(cgroup); err != nil {
+	if err := n.tree.make(n.system()); err != nil {
+		return err
+	}
+	if err := n.makePods(n.Kubepods(), limit, pids); err != nil {
+		return err
+	}
+	for _, class := range []QoS{Burstable, BestEffort} {
+		if err := n.makePods(n.qosCgroup(class), 0, 0); err != nil {
 			return err
 		}
 	}
-	n.log.Printf("cgroup %s, pods limited to %d MiB", n.CgroupRoot(), limit>>20)
-	return n.tree.set("memory", n.Kubepods(), "memory.limit_in_bytes", "memory.max", limit)
+	n.log.Printf("cgroup %s by %s, pods limited to %d MiB", n.record.podRoot(), n.record.Driver, limit>>20)
+	return nil
 }
 
 func (n *Node) configure() error {
@@ -214,7 +251,7 @@ func (n *Node) configure() error {
 	if err != nil {
 		return err
 	}
-	config := containerdConfig(n.Dir(), n.binaries, snapshotter, restrict)
+	config := containerdConfig(n.Dir(), n.binaries, snapshotter, restrict, n.record.Driver)
 	if err := os.WriteFile(n.path("containerd.toml"), []byte(config), 0o600); err != nil {
 		return fmt.Errorf("write containerd's configuration: %w", err)
 	}
@@ -237,6 +274,29 @@ func (n *Node) connect() error {
 	return nil
 }
 
+// AddImage gives the node an image of that name with one file of so many bytes in it, which nothing can run.
+func (n *Node) AddImage(ctx context.Context, name string, bytes int64) error {
+	archive, err := dataArchive(name, bytes)
+	if err != nil {
+		return err
+	}
+	return n.importArchive(ctx, archive, name)
+}
+
+// Images lists the names of the node's images.
+func (n *Node) Images(ctx context.Context) ([]string, error) {
+	answer, err := n.images.ListImages(ctx, &cri.ListImagesRequest{})
+	if err != nil {
+		return nil, fmt.Errorf("list images: %w", err)
+	}
+	var names []string
+	for _, i := range answer.GetImages() {
+		names = append(names, i.GetRepoTags()...)
+	}
+	slices.Sort(names)
+	return names, nil
+}
+
 func (n *Node) importImages(ctx context.Context, hog string) error {
 	executable, err := os.ReadFile(hog)
 	if err != nil {
@@ -246,13 +306,17 @@ func (n *Node) importImages(ctx context.Context, hog string) error {
 	if err != nil {
 		return err
 	}
+	return n.importArchive(ctx, images, PauseImage, HogImage)
+}
+
+func (n *Node) importArchive(ctx context.Context, images []byte, names ...string) error {
 	cmd := n.inside(ctx, n.binaries.Ctr, "--address", n.Socket(), "--namespace", namespace, "images", "import", "-")
 	cmd.Stdin = bytes.NewReader(images)
 	if out, err := cmd.CombinedOutput(); err != nil {
 		return fmt.Errorf("import images: %w: %s", err, strings.TrimSpace(string(out)))
 	}
 	// CRI learns of an image by an event, a moment later.
-	for _, image := range []string{PauseImage, HogImage} {
+	for _, image := range names {
 		for {
 			answer, err := n.images.ImageStatus(ctx, &cri.ImageStatusRequest{Image: &cri.ImageSpec{Image: image}})
 			if err != nil {
@@ -305,11 +369,18 @@ func (n *Node) Socket() string { return n.path(socketName) }
 // Endpoint is the CRI socket as a kubelet would be told it.
 func (n *Node) Endpoint() string { return "unix://" + n.Socket() }
 
-// CgroupRoot is the private root, the "cgroupRoot" of this node's kubelet if it had one.
+// CgroupRoot is the private root, the "cgroupRoot" of this node's kubelet if it had one. The systemd driver writes it
+// in its own way, and makes it a slice.
 func (n *Node) CgroupRoot() string { return n.record.cgroup() }
 
 // Kubepods is the cgroup of all pods.
-func (n *Node) Kubepods() string { return n.CgroupRoot() + "/kubepods" }
+func (n *Node) Kubepods() string { return n.Child(n.record.podRoot(), "kubepods") }
+
+// Child is the path of a cgroup for pods below another, as this node's driver names it. It need not be there.
+func (n *Node) Child(parent, name string) string { return n.record.Driver.child(parent, name) }
+
+// Driver makes the cgroups of the pods.
+func (n *Node) Driver() Driver { return n.record.Driver }
 
 func (n *Node) system() string { return n.CgroupRoot() + "/system" }
 

@@ -5,6 +5,7 @@ import (
 	"errors"
 	"io/fs"
 	"os"
+	"path"
 	"path/filepath"
 	"slices"
 	"strings"
@@ -64,9 +65,10 @@ func run(t *testing.T, n *node.Node, spec node.PodSpec) node.Pod {
 // eventually waits for what a process does in its own time.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(20 * time.Second); !ok(); time.Sleep(5 * time.Millisecond) {
+	patience := node.Slow(20 * time.Second)
+	for end := time.Now().Add(patience); !ok(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("after 20s: no %s", what)
+			t.Fatalf("after %v: no %s", patience, what)
 		}
 	}
 }
@@ -88,19 +90,32 @@ func TestPodsOfEachClass(t *testing.T) {
 	burstable[0].MemoryRequest = 16 * mebibyte
 	for _, tt := range []struct {
 		spec   node.PodSpec
-		cgroup string
+		cgroup map[node.Driver]string // % is the private root
 		holds  int64
 	}{
-		{node.PodSpec{Name: "guaranteed", UID: "u1", Containers: guaranteed}, "/podu1", 20 * mebibyte},
-		{node.PodSpec{Name: "burstable", UID: "u2", Containers: burstable}, "/burstable/podu2", 30 * mebibyte},
-		{node.PodSpec{Name: "besteffort", UID: "u3", Containers: hold("41943040")}, "/besteffort/podu3", 40 * mebibyte},
+		{node.PodSpec{Name: "guaranteed", UID: "u-1", Containers: guaranteed}, map[node.Driver]string{
+			node.Cgroupfs: "/%/kubepods/podu-1",
+			node.Systemd:  "/%.slice/%-kubepods.slice/%-kubepods-podu_1.slice",
+		}, 20 * mebibyte},
+		{node.PodSpec{Name: "burstable", UID: "u-2", Containers: burstable}, map[node.Driver]string{
+			node.Cgroupfs: "/%/kubepods/burstable/podu-2",
+			node.Systemd:  "/%.slice/%-kubepods.slice/%-kubepods-burstable.slice/%-kubepods-burstable-podu_2.slice",
+		}, 30 * mebibyte},
+		{node.PodSpec{Name: "besteffort", UID: "u-3", Containers: hold("41943040")}, map[node.Driver]string{
+			node.Cgroupfs: "/%/kubepods/besteffort/podu-3",
+			node.Systemd:  "/%.slice/%-kubepods.slice/%-kubepods-besteffort.slice/%-kubepods-besteffort-podu_3.slice",
+		}, 40 * mebibyte},
 	} {
 		pod := run(t, n, tt.spec)
-		if want := n.Kubepods() + tt.cgroup; pod.Cgroup != want {
+		root, container := strings.TrimPrefix(n.CgroupRoot(), "/"), "%"
+		if n.Driver() == node.Systemd {
+			root, container = strings.ReplaceAll(root, "-", "_"), "cri-containerd-%.scope"
+		}
+		if want := strings.ReplaceAll(tt.cgroup[n.Driver()], "%", root); pod.Cgroup != want {
 			t.Errorf("pod %s: cgroup = %s; want %s", pod.Name, pod.Cgroup, want)
 		}
 		c := pod.Containers[0]
-		if want := pod.Cgroup + "/" + c.ID; c.Cgroup != want {
+		if want := pod.Cgroup + "/" + strings.ReplaceAll(container, "%", c.ID); c.Cgroup != want {
 			t.Errorf("container of %s: cgroup = %s; want %s", pod.Name, c.Cgroup, want)
 		}
 		if !pod.Ready || !c.Running || c.PID == 0 || pod.PID == 0 {
@@ -181,7 +196,7 @@ func TestHogInAPodIsWitnessed(t *testing.T) {
 func TestCgroupParents(t *testing.T) {
 	n := start(t)
 	limited := []node.ContainerSpec{{MemoryLimit: 64 * mebibyte}}
-	shared := n.Kubepods() + "/shared"
+	shared := n.Child(n.Kubepods(), "shared")
 	a := run(t, n, node.PodSpec{Name: "a", CgroupParent: shared, Containers: limited})
 	b := run(t, n, node.PodSpec{Name: "b", CgroupParent: shared, Containers: limited})
 	if a.Cgroup != shared || b.Cgroup != shared {
@@ -197,22 +212,27 @@ func TestCgroupParents(t *testing.T) {
 		t.Errorf("the other pod's cgroup: %v", err)
 	}
 
-	none := run(t, n, node.PodSpec{Name: "none", CgroupParent: node.NoCgroupParent, Containers: limited})
-	if c := none.Containers[0]; none.Cgroup != "" || c.Cgroup != "/k8s.io/"+c.ID {
-		t.Errorf("cgroups without parent = %q and %q; want none and the runtime's own", none.Cgroup, c.Cgroup)
-	}
-	if err := n.StopPod(t.Context(), none); err != nil {
+	if err := n.StopPod(t.Context(), b); err != nil {
 		t.Fatal(err)
 	}
-	if pod, err := n.Pod(t.Context(), none.ID); err != nil || pod.Ready || pod.Containers[0].Running || pod.Containers[0].PID != 0 {
+	if pod, err := n.Pod(t.Context(), b.ID); err != nil || pod.Ready || pod.Containers[0].Running || pod.Containers[0].PID != 0 {
 		t.Errorf("pod after StopPod = %+v, %v; want it not ready", pod, err)
 	}
 
+	unlimited := "needs a memory limit"
+	if n.Driver() == node.Systemd {
+		unlimited = "without a slice"
+	} else {
+		none := run(t, n, node.PodSpec{Name: "none", CgroupParent: node.NoCgroupParent, Containers: limited})
+		if c := none.Containers[0]; none.Cgroup != "" || c.Cgroup != "/k8s.io/"+c.ID {
+			t.Errorf("cgroups without parent = %q and %q; want none and the runtime's own", none.Cgroup, c.Cgroup)
+		}
+	}
 	for parent, want := range map[string]string{
-		"/kubepods/pod1":           "is not below",
-		n.Kubepods() + "/../../x":  "is not below",
-		n.CgroupRoot() + "/beside": "needs a memory limit",
-		node.NoCgroupParent:        "needs a memory limit",
+		"/kubepods/pod1":                          "is not below",
+		n.Kubepods() + "/../../x":                 "is not below",
+		n.Child(path.Dir(n.Kubepods()), "beside"): "needs a memory limit",
+		node.NoCgroupParent:                       unlimited,
 	} {
 		_, err := n.RunPod(t.Context(), node.PodSpec{Name: "refused", CgroupParent: parent, Containers: hold("1")})
 		if err == nil || !strings.Contains(err.Error(), want) {

@@ -137,6 +137,9 @@ var recordTests = []struct {
 }{
 	{`{"id":"1f2e3d4c","dir":"/tmp/x","made":["/run/containerd"]}`, true},
 	{`{"id":"1f2e3d4c","dir":"/tmp/x"}`, true},
+	{`{"id":"1f2e3d4c","dir":"/tmp/x","driver":"cgroupfs"}`, true},
+	{`{"id":"1f2e3d4c","dir":"/tmp/x","driver":"systemd"}`, true},
+	{`{"id":"1f2e3d4c","dir":"/tmp/x","driver":"Systemd"}`, false},
 	{`{"id":"","dir":"/tmp/x"}`, false},
 	{`{"id":"..","dir":"/tmp/x"}`, false},
 	{`{"id":"1f2e3d4c/","dir":"/tmp/x"}`, false},
@@ -166,7 +169,7 @@ func FuzzParseRecord(f *testing.F) {
 		if err != nil {
 			return
 		}
-		for _, path := range []string{r.Dir, r.path(), r.cgroup()} {
+		for _, path := range append(r.roots(), r.Dir, r.path()) {
 			if !below(path, "/") || path != filepath.Clean(path) {
 				t.Fatalf("parseRecord(%q) names %q", b, path)
 			}
@@ -298,7 +301,7 @@ func TestClaimRefuses(t *testing.T) {
 		used: "has thesis.tex",
 		filepath.Join(t.TempDir(), strings.Repeat("x", 100)): "too long",
 	} {
-		if r, err := claim(dir, nil); err == nil || !strings.Contains(err.Error(), want) {
+		if r, err := claim(dir, Cgroupfs, nil); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("claim(%q) = %+v, %v; want an error with %q", dir, r, err, want)
 		}
 	}

@@ -32,7 +32,7 @@ func (n *Node) RunPod(ctx context.Context, spec PodSpec) (_ Pod, err error) {
 	defer func() {
 		if err != nil {
 			// The caller's time may be what ran out.
-			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), 10*time.Second)
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), Slow(10*time.Second))
 			defer cancel()
 			err = errors.Join(fmt.Errorf("run pod %s: %w", spec.Name, err), n.removePod(ctx, id, parent))
 		}
@@ -72,11 +72,14 @@ func (n *Node) podCgroup(spec PodSpec) (string, error) {
 	var path string
 	switch spec.CgroupParent {
 	case "":
-		return n.qosCgroup(spec.QoS) + "/pod" + spec.UID, nil
+		return n.Child(n.qosCgroup(spec.QoS), "pod"+spec.UID), nil
 	case NoCgroupParent:
+		if n.record.Driver == Systemd {
+			return "", errors.New("the systemd driver runs no container without a slice")
+		}
 	default:
-		if path = filepath.Clean(spec.CgroupParent); !below(path, n.CgroupRoot()) {
-			return "", fmt.Errorf("cgroup parent %s is not below %s", spec.CgroupParent, n.CgroupRoot())
+		if path = filepath.Clean(spec.CgroupParent); !below(path, n.record.podRoot()) {
+			return "", fmt.Errorf("cgroup parent %s is not below %s", spec.CgroupParent, n.record.podRoot())
 		}
 	}
 	if _, limited := spec.memoryLimit(); !limited && path != n.Kubepods() && !below(path, n.Kubepods()) {
@@ -87,16 +90,11 @@ func (n *Node) podCgroup(spec PodSpec) (string, error) {
 
 // makePodCgroup does what a kubelet does before it asks for a sandbox.
 func (n *Node) makePodCgroup(spec PodSpec, cgroup string) error {
-	if err := n.tree.make(cgroup); err != nil {
-		return err
+	limit, ok := spec.memoryLimit()
+	if !ok || spec.CgroupParent != "" {
+		limit = 0
 	}
-	if err := n.tree.set("pids", cgroup, "pids.max", "pids.max", spec.PIDLimit); err != nil {
-		return err
-	}
-	if limit, ok := spec.memoryLimit(); ok && spec.CgroupParent == "" {
-		return n.tree.set("memory", cgroup, "memory.limit_in_bytes", "memory.max", limit)
-	}
-	return nil
+	return n.makePods(cgroup, limit, spec.PIDLimit)
 }
 
 func (n *Node) sandboxConfig(spec PodSpec, parent string) *cri.PodSandboxConfig {
@@ -203,7 +201,7 @@ func (n *Node) removePod(ctx context.Context, id, cgroup string) error {
 	if !below(cgroup, n.Kubepods()) || len(n.tree.processes(cgroup)) > 0 {
 		return nil
 	}
-	return n.tree.remove(cgroup, removePatience)
+	return n.removePods(cgroup)
 }
 
 // Volume makes a directory on the node, for a Mount. With bytes > 0 it is a tmpfs of that size: what a kubelet

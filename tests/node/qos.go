@@ -10,13 +10,13 @@ const (
 	BestEffort QoS = "BestEffort"
 )
 
-// qosCgroup is the parent of the pods of a class, as with the kubelet's cgroupfs driver.
+// qosCgroup is the parent of the pods of a class, as a kubelet names it.
 func (n *Node) qosCgroup(q QoS) string {
 	switch q {
 	case Burstable:
-		return n.Kubepods() + "/burstable"
+		return n.Child(n.Kubepods(), "burstable")
 	case BestEffort:
-		return n.Kubepods() + "/besteffort"
+		return n.Child(n.Kubepods(), "besteffort")
 	}
 	return n.Kubepods()
 }

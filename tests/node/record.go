@@ -11,6 +11,7 @@ import (
 	"os"
 	"path/filepath"
 	"regexp"
+	"slices"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -88,6 +89,8 @@ func (l *machineLock) Close() error {
 type record struct {
 	ID  string `json:"id"`
 	Dir string `json:"dir"`
+	// Driver makes the pods' cgroups; none is Cgroupfs.
+	Driver Driver `json:"driver,omitempty"`
 	// What was not there before, and is removed if it is empty in the end.
 	Made []string `json:"made"`
 	// MadeHosts says that the machine has no /etc/hosts but ours.
@@ -100,6 +103,22 @@ var recordID = regexp.MustCompile(`^[0-9a-f]{8}$`)
 
 // cgroup is the node's private root.
 func (r record) cgroup() string { return "/evictd-test-" + r.ID }
+
+// slice is the unit that is the private root of what systemd makes for the node.
+func (r record) slice() string { return sliceName("evictd-test-"+r.ID) + sliceSuffix }
+
+// podRoot is the cgroup below which the pods are: the private root, or the private slice.
+func (r record) podRoot() string {
+	if r.Driver == Systemd {
+		return "/" + r.slice()
+	}
+	return r.cgroup()
+}
+
+// roots are the cgroups that are the node's with all that is in them.
+func (r record) roots() []string {
+	return slices.Compact([]string{r.cgroup(), r.podRoot()})
+}
 
 func (r record) path() string { return filepath.Join(recordDir, r.ID) }
 
@@ -186,6 +205,11 @@ func parseRecord(b []byte) (record, error) {
 	}
 	if !recordID.MatchString(r.ID) {
 		return record{}, fmt.Errorf("%q is no node's id", r.ID)
+	}
+	switch r.Driver {
+	case "", Cgroupfs, Systemd:
+	default:
+		return record{}, fmt.Errorf("%q is no cgroup driver", string(r.Driver))
 	}
 	for _, path := range append([]string{r.Dir}, r.Made...) {
 		if !filepath.IsAbs(path) || filepath.Clean(path) != path || path == "/" {

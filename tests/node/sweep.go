@@ -15,10 +15,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-const (
-	killPatience   = 30 * time.Second
-	umountPatience = 10 * time.Second
-	removePatience = 30 * time.Second
+var (
+	killPatience   = Slow(30 * time.Second)
+	umountPatience = Slow(10 * time.Second)
+	removePatience = Slow(30 * time.Second)
+	slicePatience  = Slow(10 * time.Second)
 )
 
 // Sweep removes whatever the node that was started in dir has left: processes, mounts, cgroups, sockets, the
@@ -91,6 +92,9 @@ func (r record) sweep() error {
 		errs = append(errs, t.kill(cgroup, killPatience))
 	}
 	errs = append(errs, unmountBelow(r.Dir, umountPatience), unmountBelow(r.aside(), umountPatience))
+	if r.Driver == Systemd {
+		errs = append(errs, stopSlice(t, r.podRoot()))
+	}
 	for _, cgroup := range cgroups {
 		errs = append(errs, t.remove(cgroup, removePatience))
 	}
@@ -149,10 +153,10 @@ func (r record) bundles() []string {
 	return dirs
 }
 
-// cgroups are the private root and, of containers that were run with no cgroup parent, what containerd then
+// cgroups are the private roots and, of containers that were run with no cgroup parent, what containerd then
 // makes up: a cgroup named by the container's id, which is nobody else's.
 func (r record) cgroups() []string {
-	all := []string{r.cgroup()}
+	all := r.roots()
 	for _, bundle := range r.bundles() {
 		b, err := os.ReadFile(filepath.Join(bundle, "config.json"))
 		if err != nil {
@@ -165,7 +169,7 @@ func (r record) cgroups() []string {
 			continue
 		}
 		path := spec.Linux.CgroupsPath
-		if filepath.Base(path) == filepath.Base(bundle) && filepath.IsAbs(path) && !below(path, r.cgroup()) {
+		if filepath.Base(path) == filepath.Base(bundle) && filepath.IsAbs(path) && !below(path, r.cgroup()) && !below(path, r.podRoot()) {
 			all = append(all, path)
 		}
 	}
@@ -197,15 +201,18 @@ func (r record) leftovers() []string {
 		return []string{err.Error()}
 	}
 	var all []string
-	for _, pid := range t.processes(r.cgroup()) {
-		name, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
-		if err == nil {
-			all = append(all, fmt.Sprintf("process %d: %s", pid, strings.TrimSpace(strings.ReplaceAll(string(name), "\x00", " "))))
+	for _, root := range r.roots() {
+		for _, pid := range t.processes(root) {
+			name, err := os.ReadFile(fmt.Sprintf("/proc/%d/cmdline", pid))
+			if err == nil {
+				all = append(all, fmt.Sprintf("process %d: %s", pid, strings.TrimSpace(strings.ReplaceAll(string(name), "\x00", " "))))
+			}
+		}
+		for _, dir := range t.dirs(root) {
+			all = append(all, "cgroup "+dir)
 		}
 	}
-	for _, dir := range t.dirs(r.cgroup()) {
-		all = append(all, "cgroup "+dir)
-	}
+	all = append(all, r.units()...)
 	for _, dir := range []string{r.Dir, r.aside()} {
 		mounts, err := mountsBelow(dir)
 		if err != nil {

@@ -1,0 +1,46 @@
+//go:build !race
+
+package act
+
+import "testing"
+
+// Under the race detector every buffer that the kernel fills moves to the heap.
+// The reaper's threads begin afterwards: Go allocates for threads that wake up,
+// and the count is the whole process's.
+func TestStrikeAllocatesNothing(t *testing.T) {
+	for _, tc := range []struct{ name, script string }{
+		{"held", "exec sleep 1000"},
+		{"not all of them held", "for i in 1 2 3 4 5 6 7 8 9 10 11 12; do sleep 1000 & done; wait"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			const runs = 3 // and one to warm up
+			var holds []*Hold
+			for range runs + 1 {
+				p := newPlace(t)
+				p.run(tc.script)
+				p.await("all run", func() bool { return len(p.pids()) == 1 || len(p.pids()) == 13 })
+				holds = append(holds, p.prepare(p.container("c1")))
+			}
+			guard := &Guard{Never: map[int]string{1: "pid 1"}, Inits: map[int]string{1 << 21: "c9"}}
+			r, err := NewReaper()
+			if err != nil {
+				t.Fatal(err)
+			}
+			striker, at := NewStriker(r), 0
+			if n := testing.AllocsPerRun(runs, func() {
+				_, _ = holds[at].Usage()
+				_, _, _ = holds[at].Memory()
+				if strike := striker.Strike(holds[at], guard); strike.Err != nil || strike.Processes < 1 {
+					t.Errorf("Strike() = %+v; want processes", strike)
+				}
+				at++
+			}); n != 0 {
+				t.Errorf("Strike() allocates %v times; want 0", n)
+			}
+			if len(r.processes.waiting) == 0 {
+				t.Error("nobody was left to the reaper")
+			}
+			run(t, r)
+		})
+	}
+}

@@ -1,0 +1,129 @@
+package act
+
+import (
+	"slices"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/evictd/evictd/agent/evict"
+	"github.com/evictd/evictd/cri"
+	"github.com/evictd/evictd/kernel"
+	"github.com/evictd/evictd/kernel/cgroup"
+	"github.com/evictd/evictd/kernel/kerneltest"
+)
+
+// A runtime that is too slow to say that a container has stopped does not cost the pod its end: the sandbox, which
+// holds its shared memory, is stopped as soon as nobody is in the container's cgroup.
+func TestSoftStopOfASlowRuntime(t *testing.T) {
+	const populated, empty = "populated 1\nfrozen 0\n", "populated 0\nfrozen 0\n"
+	for _, tt := range []struct {
+		name   string
+		answer error
+		events string        // of the container's cgroup; "" for none
+		ends   time.Duration // when it is empty, after the answer; 0 is never, or at once
+		want   []Stage
+		asked  int // for the sandbox
+		after  time.Duration
+	}{
+		{"ended", cri.ErrTimeout, empty, 0, []Stage{Signalled, LastGone, Finished}, 1, 0},
+		{"gone", cri.ErrTimeout, "", 0, []Stage{Signalled, LastGone, Finished}, 1, 0},
+		{"ended, and the runtime went", cri.ErrUnreachable, empty, 0, []Stage{Signalled, LastGone, Finished}, 1, 0},
+		{"ends late", cri.ErrTimeout, populated, 2 * time.Second, []Stage{Signalled, Refused}, 1, 4 * time.Second},
+		{"lives", cri.ErrTimeout, populated, 0, []Stage{Signalled, Refused}, 0, longestDrain},
+		{"refused", cri.ErrMalformed, populated, 2 * time.Second, []Stage{Signalled, Refused}, 0, 0},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			files := map[string]string{"elsewhere/": ""}
+			if tt.events != "" {
+				files = map[string]string{
+					"pod/c/memory.stat": "", "pod/c/memory.current": "0\n", "pod/c/memory.max": "max\n",
+					"pod/c/cgroup.events": tt.events,
+				}
+			}
+			root := kerneltest.Tree(t, files)
+			h := &cgroup.Hierarchy{Version: cgroup.V2, Memory: kernel.FS(root), Unified: kernel.FS(root)}
+			c := Container{ID: "c", Cgroup: "/pod/c", CgroupID: 1}
+			if tt.events != "" {
+				group, err := h.Open(c.Cgroup)
+				if err != nil {
+					t.Fatal(err)
+				}
+				c.CgroupID = group.ID()
+				group.Close()
+			}
+			synctest.Test(t, func(t *testing.T) {
+				runtime, reports := &away{container: tt.answer}, &heard{}
+				k := NewKiller(h, "/proc", runtime, reports.take)
+				began := time.Now()
+				k.Evict(t.Context(), Job{
+					Order: evict.Order{UID: "u", Grace: time.Second}, SandboxID: "s", Owned: true, Containers: []Container{c},
+				})
+				if tt.ends > 0 {
+					time.Sleep(tt.ends)
+					kerneltest.Write(t, root, map[string]string{"pod/c/cgroup.events": empty})
+				}
+				k.Wait()
+				if got := reports.stages(); !slices.Equal(got, tt.want) {
+					t.Errorf("stages = %v; want %v", got, tt.want)
+				}
+				if runtime.asked != tt.asked {
+					t.Errorf("sandbox was asked for %d times; want %d", runtime.asked, tt.asked)
+				}
+				if took := time.Since(began); took > max(tt.after, tt.ends) {
+					t.Errorf("looked after for %v; want %v at most", took, max(tt.after, tt.ends))
+				}
+			})
+		})
+	}
+}
+
+// What is gone was not refused, whatever the runtime answers: a refusal would let another pod go in its place.
+func TestHardKillOfASlowRuntime(t *testing.T) {
+	h := &cgroup.Hierarchy{Version: cgroup.V2, Memory: kernel.FS(t.TempDir())}
+	synctest.Test(t, func(t *testing.T) {
+		runtime, reports := &away{container: cri.ErrTimeout}, &heard{}
+		k := NewKiller(h, "/proc", runtime, reports.take)
+		k.Evict(t.Context(), Job{
+			Order: evict.Order{UID: "u", Hard: true}, SandboxID: "s", Owned: true,
+			Containers: []Container{{ID: "c", Cgroup: "/gone", CgroupID: 1}},
+		})
+		k.Wait()
+		want := []Stage{Signalled, FirstGone, LastGone, Finished}
+		if got := reports.stages(); !slices.Equal(got, want) || runtime.asked != 1 {
+			t.Errorf("stages = %v, sandbox asked for %d times; want %v, once", got, runtime.asked, want)
+		}
+	})
+}
+
+// A container whose cgroup is not proven, or is another one by now, is told apart from one that lives.
+func TestEmpty(t *testing.T) {
+	root := kerneltest.Tree(t, map[string]string{
+		"c/memory.stat": "", "c/memory.current": "0\n", "c/memory.max": "max\n", "c/cgroup.events": "populated 1\nfrozen 0\n",
+		"bad/memory.stat": "", "bad/memory.current": "0\n", "bad/memory.max": "max\n", "bad/cgroup.events": "populated 2\n",
+	})
+	k := NewKiller(&cgroup.Hierarchy{Version: cgroup.V2, Memory: kernel.FS(root)}, "/proc", nil, func(Progress) {})
+	id := func(path string) uint64 {
+		group, err := k.hierarchy.Open(path)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer group.Close()
+		return group.ID()
+	}
+	for _, tt := range []struct {
+		name string
+		c    Container
+		want bool
+	}{
+		{"lives", Container{Cgroup: "/c", CgroupID: id("/c")}, false},
+		{"not proven", Container{Unproven: "for the test"}, false},
+		{"gone", Container{Cgroup: "/gone", CgroupID: 1}, true},
+		{"another one", Container{Cgroup: "/c", CgroupID: id("/c") + 1}, true},
+		{"unreadable", Container{Cgroup: "/bad", CgroupID: id("/bad")}, false},
+	} {
+		if got := k.empty(tt.c); got != tt.want {
+			t.Errorf("empty(%s) = %t; want %t", tt.name, got, tt.want)
+		}
+	}
+}

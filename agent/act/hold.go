@@ -1,0 +1,373 @@
+package act
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/evictd/evictd/kernel"
+	"github.com/evictd/evictd/kernel/cgroup"
+	"github.com/evictd/evictd/kernel/process"
+)
+
+// Hold is a pod held ready to be killed: what a kill needs is open already, so
+// that a [Striker] asks the kernel for nothing that takes memory of ours. It is
+// struck once at most; whoever wants the pod struck again prepares another.
+//
+// Whoever prepared it closes it, whenever that may be: the descriptors stay open
+// until the last that uses them is done, so that none can come to name another
+// cgroup or process.
+type Hold struct {
+	job     Job
+	members []*member
+	direct  bool // every container has a member
+	users   atomic.Int64
+	struck  atomic.Bool
+	guard   *Guard // of the strike
+}
+
+// member is a container's cgroup, held open.
+type member struct {
+	Container
+	group *cgroup.Cgroup
+	dir   int // its directory
+	kill  int // cgroup.kill, -1 where there is none
+	usage int // the file with its usage
+	ready []pidfd
+	// What a strike left behind: who was signalled and is waited for.
+	kept []pidfd
+	sent int
+	err  error
+}
+
+// victim is the struck container, to be waited for. The descriptors stay the
+// Hold's.
+func (m *member) victim(g *Guard) *victim {
+	v := &victim{
+		container: m.Container, guard: g, group: m.group, borrowed: true, signalled: map[int]bool{},
+		struck: m.sent, dying: slices.Clone(m.kept),
+	}
+	for _, p := range m.ready {
+		if p.hit {
+			v.dying = append(v.dying, p)
+		}
+	}
+	return v
+}
+
+// pidfd is a process by its descriptor; hit tells that it was signalled.
+type pidfd struct {
+	pid, fd int
+	hit     bool
+}
+
+const holdClosed = 1 << 62
+
+// Prepare holds the pod of a job, of which the order is not looked at, with the
+// descriptors of the largest processes of each container. A container whose
+// cgroup is not proven, or gone, is left to the runtime; that none is left is
+// cgroup.ErrGone.
+func Prepare(h *cgroup.Hierarchy, proc kernel.FS, job Job) (*Hold, error) {
+	hold := &Hold{job: job, direct: true}
+	hold.users.Store(1)
+	for _, c := range job.Containers {
+		if c.Cgroup == "" {
+			hold.direct = false
+			continue
+		}
+		m, err := openMember(h, proc, c)
+		if errors.Is(err, cgroup.ErrGone) {
+			continue
+		}
+		if err != nil {
+			hold.Close()
+			return nil, fmt.Errorf("hold container %s: %w", c.Name, err)
+		}
+		hold.members = append(hold.members, m)
+	}
+	if len(hold.members) == 0 {
+		return nil, fmt.Errorf("hold pod: %w", cgroup.ErrGone)
+	}
+	return hold, nil
+}
+
+func openMember(h *cgroup.Hierarchy, proc kernel.FS, c Container) (_ *member, err error) {
+	v, err := open(h, c, nil)
+	if err != nil {
+		return nil, err
+	}
+	m := &member{Container: c, group: v.group, dir: -1, kill: -1, usage: -1, kept: make([]pidfd, 0, 2*reaped)}
+	defer func() {
+		if err != nil {
+			m.close()
+		}
+	}()
+	if m.dir, err = unix.Open(h.Memory.Path(c.Cgroup), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err != nil {
+		if err == unix.ENOENT {
+			err = cgroup.ErrGone
+		}
+		return nil, fmt.Errorf("open cgroup %s: %w", c.Cgroup, err)
+	}
+	var st unix.Stat_t
+	if err := unix.Fstat(m.dir, &st); err != nil {
+		return nil, fmt.Errorf("look at cgroup %s: %w", c.Cgroup, err)
+	}
+	if st.Ino != c.CgroupID {
+		return nil, fmt.Errorf("cgroup %s is another one by now: %w", c.Cgroup, cgroup.ErrGone)
+	}
+	for _, name := range []string{"memory.current", "memory.usage_in_bytes"} {
+		if m.usage, err = unix.Openat(m.dir, name, unix.O_RDONLY|unix.O_CLOEXEC, 0); err == nil {
+			break
+		}
+	}
+	if err != nil {
+		return nil, fmt.Errorf("open usage of cgroup %s: %w", c.Cgroup, err)
+	}
+	// Where it is missing, processes are killed one by one.
+	if fd, err := unix.Openat(m.dir, "cgroup.kill", unix.O_WRONLY|unix.O_CLOEXEC, 0); err == nil {
+		m.kill = fd
+	}
+	m.ready, err = openLargest(proc, m.group)
+	return m, err
+}
+
+// openLargest opens the largest processes of a cgroup, the largest first.
+func openLargest(proc kernel.FS, group *cgroup.Cgroup) ([]pidfd, error) {
+	pids, err := largest(proc, group)
+	if err != nil {
+		return nil, err
+	}
+	var opened []pidfd
+	for _, pid := range pids {
+		fd, err := unix.PidfdOpen(pid, 0)
+		if err == unix.ESRCH {
+			continue
+		}
+		if err != nil {
+			closeAll(opened)
+			return nil, fmt.Errorf("hold process %d: %w", pid, err)
+		}
+		opened = append(opened, pidfd{pid: pid, fd: fd})
+	}
+	return opened, nil
+}
+
+// largest returns the pids of the largest processes of a cgroup. Of many only
+// the first are looked at: whoever has that many has none that stands out.
+func largest(proc kernel.FS, group *cgroup.Cgroup) ([]int, error) {
+	pids, err := group.Procs(nil)
+	if err != nil {
+		return nil, err
+	}
+	pids = pids[:min(len(pids), mostSized)]
+	size := make(map[int]uint64, len(pids))
+	for _, pid := range pids {
+		size[pid], _ = process.Resident(proc, pid) // gone meanwhile: 0
+	}
+	slices.SortStableFunc(pids, func(a, b int) int {
+		if size[a] == size[b] {
+			return a - b
+		}
+		if size[a] > size[b] {
+			return -1
+		}
+		return 1
+	})
+	return pids[:min(len(pids), reaped)], nil
+}
+
+// Outdated reports whether the largest processes of the pod are others than
+// those that are held.
+func (h *Hold) Outdated(proc kernel.FS) bool {
+	if h.struck.Load() {
+		return false // what dies changes, and whoever struck it follows
+	}
+	if !h.acquire() {
+		return true
+	}
+	defer h.release()
+	for _, m := range h.members {
+		pids, err := largest(proc, m.group)
+		if err != nil {
+			continue // gone, which the inventory tells
+		}
+		if !m.holds(pids) {
+			return true
+		}
+	}
+	return false
+}
+
+// holds reports whether these are the processes that are held. A strike may be
+// marking them meanwhile, so that none is copied.
+func (m *member) holds(pids []int) bool {
+	if len(pids) != len(m.ready) {
+		return false
+	}
+	for i := range pids {
+		if m.ready[i].pid != pids[i] {
+			return false
+		}
+	}
+	return true
+}
+
+// Job returns what the Hold was prepared for.
+func (h *Hold) Job() Job { return h.job }
+
+// Direct reports whether every container can be killed directly.
+func (h *Hold) Direct() bool { return h.direct }
+
+// Usage returns what the containers use together, in bytes, page cache included,
+// with one short read for each and without allocating. A container that has gone
+// uses nothing; ok is false if one can't be read.
+func (h *Hold) Usage() (sum int64, ok bool) {
+	if !h.acquire() {
+		return 0, false
+	}
+	defer h.release()
+	for _, m := range h.members {
+		var buf [32]byte
+		n, err := unix.Pread(m.usage, buf[:], 0)
+		if err == unix.ENODEV {
+			continue
+		}
+		if err != nil {
+			return 0, false
+		}
+		used, ok := number(buf[:n])
+		if !ok {
+			return 0, false
+		}
+		sum += used
+	}
+	return sum, true
+}
+
+// number parses a file with one number and its line feed.
+func number(b []byte) (n int64, ok bool) {
+	for i, c := range b {
+		switch {
+		case c == '\n' && i > 0 && i == len(b)-1:
+			return n, true
+		case c < '0' || c > '9' || n > 1<<58:
+			return 0, false
+		}
+		n = 10*n + int64(c-'0')
+	}
+	return 0, false
+}
+
+// Memory returns the working set of the containers together and how much of it
+// is anonymous, in bytes. It reads memory.stat, which may have to wait for the
+// kernel to sum up, and allocates nothing. A container that has gone holds
+// nothing; ok is false if one can't be read.
+func (h *Hold) Memory() (workingSet, anonymous int64, ok bool) {
+	if !h.acquire() {
+		return 0, 0, false
+	}
+	defer h.release()
+	for _, m := range h.members {
+		var memory cgroup.Memory
+		switch err := m.group.ReadMemory(&memory); {
+		case errors.Is(err, cgroup.ErrGone):
+		case err != nil:
+			return 0, 0, false
+		default:
+			workingSet += int64(memory.WorkingSet)
+			anonymous += int64(memory.Anon)
+		}
+	}
+	return workingSet, anonymous, true
+}
+
+// Each calls f with the name and the cgroup id of each container that is held.
+func (h *Hold) Each(f func(name string, cgroupID uint64)) {
+	for _, m := range h.members {
+		f(m.Name, m.CgroupID)
+	}
+}
+
+// Grab keeps the Hold from being given up until Drop, whoever closes it
+// meanwhile; false says that it has been.
+func (h *Hold) Grab() bool { return h.acquire() }
+
+// Drop undoes a Grab.
+func (h *Hold) Drop() { h.release() }
+
+// acquire keeps the descriptors open until release; false says that they are
+// closed.
+func (h *Hold) acquire() bool {
+	for {
+		n := h.users.Load()
+		if n&holdClosed != 0 {
+			return false
+		}
+		if h.users.CompareAndSwap(n, n+1) {
+			return true
+		}
+	}
+}
+
+// keep is acquire for a Hold that was closed, too, as long as somebody else has
+// it open: whoever struck it hands it on although it has been replaced meanwhile.
+func (h *Hold) keep() bool {
+	for {
+		n := h.users.Load()
+		if n&^holdClosed == 0 {
+			return false
+		}
+		if h.users.CompareAndSwap(n, n+1) {
+			return true
+		}
+	}
+}
+
+func (h *Hold) release() {
+	if h.users.Add(-1) == holdClosed {
+		h.free()
+	}
+}
+
+// Close gives the Hold up. Further calls do nothing.
+func (h *Hold) Close() {
+	for {
+		n := h.users.Load()
+		if n&holdClosed != 0 {
+			return
+		}
+		if !h.users.CompareAndSwap(n, (n-1)|holdClosed) {
+			continue
+		}
+		if n == 1 {
+			h.free()
+		}
+		return
+	}
+}
+
+func (h *Hold) free() {
+	for _, m := range h.members {
+		m.close()
+	}
+}
+
+func (m *member) close() {
+	m.group.Close()
+	for _, fd := range []int{m.dir, m.kill, m.usage} {
+		if fd >= 0 {
+			unix.Close(fd)
+		}
+	}
+	closeAll(m.ready)
+	closeAll(m.kept)
+}
+
+func closeAll(list []pidfd) {
+	for _, p := range list {
+		unix.Close(p.fd)
+	}
+}

@@ -1,0 +1,461 @@
+package act
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/evictd/evictd/kernel/cgroup"
+)
+
+// prepare holds the place's container.
+func (p *place) prepare(c ...Container) *Hold {
+	p.t.Helper()
+	h, err := Prepare(p.hierarchy, "/proc", hard(c...))
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	p.t.Cleanup(h.Close)
+	return h
+}
+
+// reaper makes a Reaper that runs until the test ends.
+func reaper(t *testing.T) *Reaper {
+	t.Helper()
+	r, err := NewReaper()
+	if err != nil {
+		t.Fatal(err)
+	}
+	run(t, r)
+	return r
+}
+
+// run runs a reaper until the test ends.
+func run(t *testing.T, r *Reaper) {
+	t.Cleanup(func() { r.Close() })
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		r.Run(ctx)
+	}()
+	t.Cleanup(func() { cancel(); <-done })
+}
+
+func TestStrike(t *testing.T) {
+	for _, tc := range []struct {
+		name, script string
+		before       int // processes that there must be
+		later        string
+	}{
+		{"one process", "exec sleep 1000", 1, ""},
+		{"a tree", "sleep 1000 & sleep 1000 & (sleep 1000 & wait) & wait", 5, ""},
+		{"ignores what it can", "trap '' TERM INT HUP; sleep 1000 & while :; do wait; done", 2, ""},
+		{"more than are held", "for i in 1 2 3 4 5 6 7 8 9 10 11 12; do sleep 1000 & done; wait", 13, ""},
+		{"forks while it is killed", "while :; do sleep 1000 & sleep 0.001; done", 3, ""},
+		{"none that was held", "exec sleep 1000", 1, "exec sleep 1000"},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			p := newPlace(t)
+			cmd := p.run("ulimit -t 20; " + tc.script)
+			p.await("all run", func() bool { return len(p.pids()) >= tc.before })
+			hold := p.prepare(p.container("c1"))
+			if tc.later != "" {
+				other := p.run(tc.later)
+				cmd.Process.Kill()
+				cmd.Wait()
+				cmd = other
+			}
+			var reports heard
+			runtime := &stops{}
+			k := NewKiller(p.hierarchy, "/proc", runtime, reports.take)
+			before := time.Now()
+			strike := NewStriker(reaper(t)).Strike(hold, &Guard{})
+			if strike.Err != nil || strike.Processes < 1 || strike.First.Before(before) {
+				t.Errorf("Strike() = %+v; want processes signalled", strike)
+			}
+			k.Follow(t.Context(), hard().Order, hold, strike)
+			k.Wait()
+			if pids := p.pids(); len(pids) > 0 {
+				t.Errorf("left in the cgroup: %v", pids)
+			}
+			if err := cmd.Wait(); err == nil {
+				t.Error("the command ended by itself; want it killed")
+			}
+			if got := reports.stages(); !slices.Equal(got, []Stage{Signalled, FirstGone, LastGone, Finished}) {
+				t.Errorf("stages = %v; want all four in order", got)
+			}
+			if last := reports.last(); last.Err != nil || last.Processes != strike.Processes {
+				t.Errorf("last report = %+v; want %d processes and no error", last, strike.Processes)
+			}
+			slices.Sort(runtime.calls)
+			if want := []string{"container c1 0s", "sandbox s"}; !slices.Equal(runtime.calls, want) {
+				t.Errorf("runtime was asked %q; want %q", runtime.calls, want)
+			}
+			if hold.acquire() {
+				t.Error("the hold is open after Follow; want it closed")
+			}
+		})
+	}
+}
+
+// A Hold that was replaced between the strike and its adoption serves whoever follows, to the end.
+func TestFollowReplacedHold(t *testing.T) {
+	p := newPlace(t)
+	cmd := p.run("sleep 1000 & wait")
+	p.await("both run", func() bool { return len(p.pids()) == 2 })
+	hold := p.prepare(p.container("c1"))
+	var reports heard
+	k := NewKiller(p.hierarchy, "/proc", &stops{}, reports.take)
+	if !hold.Grab() {
+		t.Fatal("Grab() = false; want true")
+	}
+	strike := NewStriker(reaper(t)).Strike(hold, &Guard{})
+	hold.Close()
+	k.Follow(t.Context(), hard().Order, hold, strike)
+	hold.Drop()
+	k.Wait()
+	if got := reports.stages(); !slices.Equal(got, []Stage{Signalled, FirstGone, LastGone, Finished}) || reports.last().Err != nil {
+		t.Errorf("stages = %v, error %v; want all four in order, and none", got, reports.last().Err)
+	}
+	cmd.Wait()
+	p.await("the threads that tear down are done with the hold", func() bool { return hold.users.Load() == holdClosed })
+}
+
+// One that nobody kept is open no more: the pod is killed anew.
+func TestFollowFreedHold(t *testing.T) {
+	p := newPlace(t)
+	cmd := p.run("exec sleep 1000")
+	p.await("it runs", func() bool { return len(p.pids()) == 1 })
+	hold := p.prepare(p.container("c1"))
+	var reports heard
+	k := NewKiller(p.hierarchy, "/proc", &stops{}, reports.take)
+	hold.Close()
+	k.Follow(t.Context(), hard().Order, hold, Strike{})
+	k.Wait()
+	if pids := p.pids(); len(pids) > 0 {
+		t.Fatalf("left in the cgroup: %v", pids)
+	}
+	cmd.Wait()
+	if got := reports.stages(); !slices.Equal(got, []Stage{Signalled, FirstGone, LastGone, Finished}) || reports.last().Err != nil {
+		t.Errorf("stages = %v, error %v; want all four in order, and none", got, reports.last().Err)
+	}
+}
+
+// What must live is not struck, also where it came after the pod was held.
+func TestStrikeRefused(t *testing.T) {
+	p := newPlace(t)
+	cmd := p.run("sleep 1000 & wait")
+	first := cmd.Process.Pid
+	p.await("two processes run", func() bool { return len(p.pids()) == 2 })
+	for name, tc := range map[string]struct {
+		guard Guard
+		asked []string // of the runtime
+	}{
+		"holds what must live":     {Guard{Never: map[int]string{first: "evictd"}}, nil},
+		"holds a second container": {Guard{Inits: map[int]string{first: "c2"}}, []string{"container c1 0s", "sandbox s"}},
+	} {
+		t.Run(name, func(t *testing.T) {
+			for kind, striker := range map[string]*Striker{"killer": NewStriker(nil), "dry run": NewBlank()} {
+				hold := p.prepare(p.container("c1"))
+				strike := striker.Strike(hold, &tc.guard)
+				var refusal *WrongVictimError
+				if strike.Processes != 0 || !errors.As(strike.Err, &refusal) || refusal.PID != first {
+					t.Fatalf("%s: Strike() = %+v; want it refused because of process %d", kind, strike, first)
+				}
+				var reports heard
+				runtime := &stops{}
+				k := NewKiller(p.hierarchy, "/proc", runtime, reports.take)
+				var actuator Actuator = k
+				if kind == "dry run" {
+					actuator = NewDryRun(p.hierarchy, reports.take)
+				} else {
+					defer func() {
+						if !slices.Equal(runtime.calls, tc.asked) {
+							t.Errorf("runtime was asked %q; want %q", runtime.calls, tc.asked)
+						}
+					}()
+				}
+				actuator.Follow(t.Context(), hard().Order, hold, strike)
+				k.Wait()
+				if last := reports.last(); last.Stage != Refused || !errors.As(last.Err, &refusal) {
+					t.Errorf("%s: last report = %+v; want it refused", kind, last)
+				}
+			}
+			if got := len(p.pids()); got != 2 {
+				t.Errorf("%d processes are left; want both", got)
+			}
+		})
+	}
+}
+
+func TestStrikeTwice(t *testing.T) {
+	p := newPlace(t)
+	p.run("exec sleep 1000")
+	hold := p.prepare(p.container("c1"))
+	blank := NewBlank()
+	if strike := blank.Strike(hold, &Guard{}); strike.Err != nil || strike.Processes != 1 {
+		t.Fatalf("Strike() in dry run = %+v; want one process, which lives", strike)
+	}
+	if strike := blank.Strike(hold, &Guard{}); !errors.Is(strike.Err, errStruck) {
+		t.Errorf("second Strike() = %+v; want it refused", strike)
+	}
+	hold = p.prepare(p.container("c1"))
+	hold.Close()
+	hold.Close()
+	if strike := NewStriker(nil).Strike(hold, &Guard{}); !errors.Is(strike.Err, cgroup.ErrGone) {
+		t.Errorf("Strike() of what was given up = %+v; want it gone", strike)
+	}
+	if _, ok := hold.Usage(); ok {
+		t.Error("Usage() of what was given up = ok; want not")
+	}
+	if got := len(p.pids()); got != 1 {
+		t.Errorf("%d processes are left; want the one", got)
+	}
+}
+
+// The cgroup of a pod that has gone is no error, and one that took its path is
+// not touched.
+func TestStrikeGone(t *testing.T) {
+	p := newPlace(t)
+	c := p.container("c1")
+	hold := p.prepare(c)
+	for _, dir := range p.dirs {
+		if err := os.Remove(dir); err != nil {
+			t.Fatal(err)
+		}
+	}
+	for _, dir := range p.dirs {
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	p.run("exec sleep 1000")
+	if strike := NewStriker(nil).Strike(hold, &Guard{}); strike.Err != nil || strike.Processes != 0 {
+		t.Errorf("Strike() = %+v; want nothing done", strike)
+	}
+	if _, err := Prepare(p.hierarchy, "/proc", hard(c)); !errors.Is(err, cgroup.ErrGone) {
+		t.Errorf("Prepare() of the old cgroup = %v; want it gone", err)
+	}
+	if got := len(p.pids()); got != 1 {
+		t.Errorf("%d processes are left; want the one of the new cgroup", got)
+	}
+}
+
+// A container that runs processes in cgroups of its own is struck as a whole.
+func TestStrikeNested(t *testing.T) {
+	p := newPlace(t)
+	inner := filepath.Join(p.dirs[0], "inner")
+	if err := os.Mkdir(inner, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { p.await("the inner cgroup is removed", func() bool { return os.Remove(inner) == nil }) })
+	cmd := p.run("exec sleep 1000")
+	if err := os.WriteFile(filepath.Join(inner, "cgroup.procs"), []byte(strconv.Itoa(cmd.Process.Pid)), 0); err != nil {
+		t.Skip("needs processes to be moved: ", err)
+	}
+	hold := p.prepare(p.container("c1"))
+	if strike := NewStriker(nil).Strike(hold, &Guard{}); strike.Err != nil || strike.Processes != 1 {
+		t.Errorf("Strike() = %+v; want the process below", strike)
+	}
+	cmd.Wait()
+	if status := cmd.ProcessState.Sys().(syscall.WaitStatus); status.Signal() != syscall.SIGKILL {
+		t.Errorf("the process below ended with %v; want SIGKILL", status)
+	}
+}
+
+func TestHoldOutdated(t *testing.T) {
+	p := newPlace(t)
+	p.run("exec sleep 1000")
+	hold := p.prepare(p.container("c1"))
+	if hold.Outdated("/proc") || !hold.Direct() {
+		t.Error("Outdated() right after Prepare, or not Direct(); want it up to date and direct")
+	}
+	p.run("exec sleep 1000")
+	if !hold.Outdated("/proc") {
+		t.Error("Outdated() with another process = false; want true")
+	}
+	unproven := p.prepare(p.container("c1"), Container{ID: "c2", Unproven: "it is not"})
+	if unproven.Direct() {
+		t.Error("Direct() with a container that is not proven = true; want false")
+	}
+}
+
+func TestHoldUsage(t *testing.T) {
+	p := newPlace(t)
+	p.run("x=$(head -c 20000000 /dev/zero | tr '\\0' x); sleep 1000 & wait")
+	hold := p.prepare(p.container("c1"))
+	g, err := p.hierarchy.Open(p.path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer g.Close()
+	p.await("it has memory", func() bool { used, ok := hold.Usage(); return ok && used > 15<<20 })
+	want, err := g.Memory()
+	if err != nil {
+		t.Fatal(err)
+	}
+	used, ok := hold.Usage()
+	workingSet, anonymous, read := hold.Memory()
+	const slack = 4 << 20
+	near := func(got int64, want uint64) bool { return max(got-int64(want), int64(want)-got) < slack }
+	if !ok || !read || !near(used, want.Usage) || !near(workingSet, want.WorkingSet) || !near(anonymous, want.Anon) {
+		t.Errorf("Usage() = %d, Memory() = %d, %d; want near %+v", used, workingSet, anonymous, want)
+	}
+}
+
+func TestNumber(t *testing.T) {
+	for text, want := range map[string]int64{"0\n": 0, "4096\n": 4096, "9223372036854771712\n": -1, "": -1, "\n": -1, "12": -1, "max\n": -1, "-1\n": -1, "1\n2\n": -1} {
+		got, ok := number([]byte(text))
+		if !ok {
+			got = -1
+		}
+		if got != want {
+			t.Errorf("number(%q) = %d; want %d", text, got, want)
+		}
+	}
+}
+
+// A Hold that was replaced between the choice and the strike is struck all the same.
+func TestStrikeReplacedHold(t *testing.T) {
+	p := newPlace(t)
+	cmd := p.run("sleep 1000 & wait")
+	p.await("both run", func() bool { return len(p.pids()) == 2 })
+	hold := p.prepare(p.container("c1"))
+	var reports heard
+	k := NewKiller(p.hierarchy, "/proc", &stops{}, reports.take)
+	if !hold.Grab() {
+		t.Fatal("Grab() = false; want true")
+	}
+	hold.Close()
+	strike := NewStriker(reaper(t)).Strike(hold, &Guard{})
+	if strike.Err != nil || strike.Processes != 2 {
+		t.Errorf("Strike() = %+v; want 2 processes", strike)
+	}
+	k.Follow(t.Context(), hard().Order, hold, strike)
+	hold.Drop()
+	k.Wait()
+	if got := reports.stages(); !slices.Equal(got, []Stage{Signalled, FirstGone, LastGone, Finished}) || reports.last().Err != nil {
+		t.Errorf("stages = %v, error %v; want all four in order, and none", got, reports.last().Err)
+	}
+	cmd.Wait()
+}
+
+// pipe puts one in the place of the cgroup.kill of a container that is held.
+func (p *place) pipe(h *Hold) (read int) {
+	p.t.Helper()
+	var ends [2]int
+	if err := unix.Pipe2(ends[:], unix.O_CLOEXEC); err != nil {
+		p.t.Fatal(err)
+	}
+	p.t.Cleanup(func() { unix.Close(ends[0]) })
+	m := h.members[0]
+	if m.kill >= 0 {
+		unix.Close(m.kill)
+	}
+	m.kill = ends[1]
+	return ends[0]
+}
+
+// The kernel is asked to kill the whole cgroup, by another thread. Where that
+// hangs, the processes that are there have been signalled all the same, and nobody
+// waits.
+func TestStrikeKillsCgroup(t *testing.T) {
+	for _, hangs := range []bool{false, true} {
+		p := newPlace(t)
+		cmd := p.run("for i in 1 2 3 4 5 6 7 8 9 10 11 12; do sleep 1000 & done; wait")
+		p.await("all run", func() bool { return len(p.pids()) == 13 })
+		hold := p.prepare(p.container("c1"))
+		asked := p.pipe(hold)
+		r := reaper(t)
+		if hangs {
+			fd := hold.members[0].kill
+			size, err := unix.FcntlInt(uintptr(fd), unix.F_GETPIPE_SZ, 0)
+			if err != nil {
+				t.Fatal(err)
+			}
+			if _, err := unix.Write(fd, make([]byte, size)); err != nil {
+				t.Fatal(err)
+			}
+			defer func() { // so that the thread comes to its end
+				if _, err := unix.Read(asked, make([]byte, size)); err != nil {
+					t.Errorf("empty the pipe: %v", err)
+				}
+			}()
+		}
+		var reports heard
+		k := NewKiller(p.hierarchy, "/proc", &stops{}, reports.take)
+		strike := NewStriker(r).Strike(hold, &Guard{})
+		if strike.Err != nil || strike.Processes != 13 {
+			t.Errorf("hangs: %t: Strike() = %+v; want 13 processes", hangs, strike)
+		}
+		if !hangs {
+			got := make([]byte, 2)
+			if n, err := unix.Read(asked, got); err != nil || string(got[:n]) != "1" {
+				t.Errorf("cgroup.kill was written %q (%v); want 1", got[:max(0, n)], err)
+			}
+		}
+		k.Follow(t.Context(), hard().Order, hold, strike)
+		k.Wait()
+		if got := len(p.pids()); got > 0 {
+			t.Errorf("hangs: %t: %d processes are left; want none", hangs, got)
+		}
+		cmd.Wait()
+	}
+}
+
+// Of a container with more processes than there is room for all are checked, some
+// are struck, and whoever follows ends the others.
+func TestStrikeMany(t *testing.T) {
+	p := newPlace(t)
+	cmd := p.run("for i in 1 2 3 4 5 6 7 8 9 10 11 12; do sleep 1000 & done; wait")
+	p.await("all run", func() bool { return len(p.pids()) == 13 })
+	few := func() *Striker {
+		s := NewStriker(reaper(t))
+		s.list, s.again, s.fresh, s.done = make([]int, 0, 3), make([]int, 0, 3), make([]int, 0, 3), make([]int, 0, 13)
+		return s
+	}
+	last := slices.Max(p.pids())
+	if strike := few().Strike(p.prepare(p.container("c1")), &Guard{Never: map[int]string{last: "evictd"}}); !strike.Refused() {
+		t.Errorf("Strike() of what holds what must live, beyond what there is room for = %+v; want it refused", strike)
+	}
+	hold := p.prepare(p.container("c1"))
+	var reports heard
+	k := NewKiller(p.hierarchy, "/proc", &stops{}, reports.take)
+	strike := few().Strike(hold, &Guard{})
+	least := reaped
+	if p.hierarchy.Version == cgroup.V2 {
+		least = 3 // cgroup.kill gets those, too, for which there was no room
+	}
+	if strike.Err != nil || strike.Processes < least {
+		t.Errorf("Strike() = %+v; want %d processes at least", strike, least)
+	}
+	k.Follow(t.Context(), hard().Order, hold, strike)
+	k.Wait()
+	if got := len(p.pids()); got > 0 {
+		t.Errorf("%d processes are left; want none", got)
+	}
+	cmd.Wait()
+}
+
+// What a container has used that has gone is nothing.
+func TestHoldUsageGone(t *testing.T) {
+	p := newPlace(t)
+	hold := p.prepare(p.container("c1"))
+	for _, dir := range p.dirs {
+		if err := os.Remove(dir); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if used, ok := hold.Usage(); !ok || used != 0 {
+		t.Errorf("Usage() of a cgroup that has gone = %d, %t; want 0, true", used, ok)
+	}
+}

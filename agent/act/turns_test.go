@@ -1,0 +1,117 @@
+package act
+
+import (
+	"cmp"
+	"context"
+	"fmt"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	gocmp "github.com/google/go-cmp/cmp"
+
+	"github.com/evictd/evictd/kernel/cgroup"
+)
+
+// slow is a runtime whose containers take some time to stop, at most their
+// grace.
+type slow struct {
+	mu    sync.Mutex
+	began time.Time
+	takes map[string]time.Duration
+	calls []call
+}
+
+type call struct {
+	at    time.Duration
+	id    string
+	grace time.Duration
+}
+
+func (s *slow) StopContainer(ctx context.Context, id string, grace time.Duration) error {
+	s.mu.Lock()
+	s.calls = append(s.calls, call{time.Since(s.began), id, grace})
+	s.mu.Unlock()
+	select {
+	case <-time.After(min(s.takes[id], grace)):
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+func (s *slow) StopSandbox(context.Context, string) error { return nil }
+
+func TestTurns(t *testing.T) {
+	const long = time.Hour
+	for _, tt := range []struct {
+		name  string
+		turns []Turn
+		takes map[string]time.Duration
+		want  []string
+	}{
+		{"all at once", nil, map[string]time.Duration{"a": long, "b": 1, "c": 1}, []string{"0s: a 30s", "0s: b 30s", "0s: c 30s"}},
+		{"a sidecar when the others have ended", []Turn{{IDs: []string{"a", "b"}}, {IDs: []string{"c"}, Latest: 30 * time.Second}},
+			map[string]time.Duration{"a": 5 * time.Second, "b": 8500 * time.Millisecond, "c": long},
+			[]string{"0s: a 30s", "0s: b 30s", "8.5s: c 21s"}},
+		{"and when they have been killed", []Turn{{IDs: []string{"a", "b"}}, {IDs: []string{"c"}, Latest: 30 * time.Second}},
+			map[string]time.Duration{"a": long, "b": 1, "c": long},
+			[]string{"0s: a 30s", "0s: b 30s", "30s: c 1s"}},
+		{"one after the other, each with its share", []Turn{{IDs: []string{"c"}}, {IDs: []string{"b"}, Latest: 10 * time.Second}, {IDs: []string{"a"}, Latest: 20 * time.Second}},
+			map[string]time.Duration{"a": long, "b": 2 * time.Second, "c": long},
+			[]string{"0s: c 30s", "10s: b 20s", "20s: a 10s"}},
+		{"sooner where the one before has ended", []Turn{{IDs: []string{"c"}}, {IDs: []string{"b"}, Latest: 10 * time.Second}, {IDs: []string{"a"}, Latest: 20 * time.Second}},
+			map[string]time.Duration{"a": long, "b": 2 * time.Second, "c": 3 * time.Second},
+			[]string{"0s: c 30s", "3s: b 27s", "5s: a 25s"}},
+		{"one that no turn names is of the first", []Turn{{IDs: []string{"c"}}, {IDs: []string{"b"}, Latest: long}},
+			map[string]time.Duration{"a": 4 * time.Second, "b": 1, "c": 1},
+			[]string{"0s: a 30s", "0s: c 30s", "4s: b 26s"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				runtime := &slow{began: time.Now(), takes: tt.takes}
+				var reports heard
+				k := NewKiller(&cgroup.Hierarchy{}, "/proc", runtime, reports.take)
+				job := Job{Containers: []Container{{ID: "a"}, {ID: "b"}, {ID: "c"}}, Turns: tt.turns}
+				job.Order.UID, job.Order.Grace = "u", 30*time.Second
+				k.Evict(t.Context(), job)
+				k.Wait()
+				// Of one instant, in any order.
+				slices.SortStableFunc(runtime.calls, func(a, b call) int { return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.id, b.id)) })
+				var got []string
+				for _, c := range runtime.calls {
+					got = append(got, fmt.Sprintf("%v: %s %v", c.at, c.id, c.grace))
+				}
+				if diff := gocmp.Diff(tt.want, got); diff != "" {
+					t.Errorf("calls differ (-want +got):\n%s", diff)
+				}
+				if stages := reports.stages(); !slices.Contains(stages, LastGone) {
+					t.Errorf("stages = %v; want LastGone among them", stages)
+				}
+			})
+		})
+	}
+}
+
+// A pod that is hardened in the middle of its turns is killed as a whole.
+func TestTurnsGivenUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		runtime := &slow{began: time.Now(), takes: map[string]time.Duration{"a": time.Hour, "b": time.Hour}}
+		var reports heard
+		k := NewKiller(&cgroup.Hierarchy{}, "/proc", runtime, reports.take)
+		job := Job{Containers: []Container{{ID: "a"}, {ID: "b"}}, Turns: []Turn{{IDs: []string{"a"}}, {IDs: []string{"b"}, Latest: 20 * time.Second}}}
+		job.Order.UID, job.Order.Grace = "u", 30*time.Second
+		k.Evict(t.Context(), job)
+		time.Sleep(5 * time.Second)
+		k.Harden(t.Context(), job)
+		k.Wait()
+		if took := time.Since(runtime.began); took != 5*time.Second {
+			t.Errorf("the end came after %v; want it at once, after 5s", took)
+		}
+		if stages := reports.stages(); !slices.Contains(stages, LastGone) {
+			t.Errorf("stages = %v; want LastGone among them", stages)
+		}
+	})
+}

@@ -1,0 +1,77 @@
+package agent
+
+import (
+	"slices"
+	"sync"
+
+	"github.com/evictd/evictd/agent/cold"
+	"github.com/evictd/evictd/agent/config"
+	"github.com/evictd/evictd/agent/control"
+	"github.com/evictd/evictd/agent/evict"
+	"github.com/evictd/evictd/agent/reclaim"
+	"github.com/evictd/evictd/agent/signal"
+	"github.com/evictd/evictd/kernel/cgroup"
+)
+
+// keptCold is how many reports of cold memory are kept.
+const keptCold = 20
+
+// coldReports are the last reports of cold memory. They are safe for concurrent
+// use.
+type coldReports struct {
+	mu   sync.Mutex
+	list []control.Reclaim // oldest first
+}
+
+func (c *coldReports) add(r control.Reclaim) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.list = append(c.list, r)
+	c.list = c.list[max(0, len(c.list)-keptCold):]
+}
+
+func (c *coldReports) snapshot() []control.Reclaim {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return slices.Clone(c.list)
+}
+
+// buildCold makes what has the kernel take back cold memory of pods.
+func (d *daemon) buildCold(h *cgroup.Hierarchy) *cold.Reclaimer {
+	return cold.New(cold.Options{Hierarchy: h, Plan: d.coldPlan, Done: d.coldDone, Log: d.log.Logger})
+}
+
+// coldPlan returns what memory is short under a soft threshold; nothing, in a dry
+// run.
+func (d *daemon) coldPlan() cold.Plan {
+	v := d.board.view.Load()
+	if v == nil || v.Mode.dryRun || v.Config.Reclaim.Memory == config.ReclaimMemoryOff {
+		return cold.Plan{}
+	}
+	c := v.Policy.Cold(v.Snapshot.Pods, &v.Observations, &v.State, v.Time)
+	plan := cold.Plan{Short: c.Short}
+	for _, r := range c.Pods {
+		pod := cold.Pod{UID: r.UID, Pod: r.Pod}
+		for _, h := range v.Snapshot.Handles[r.UID].Containers {
+			if h.Cgroup != "" {
+				pod.Groups = append(pod.Groups, cold.Group{Path: h.Cgroup, ID: h.CgroupID})
+			}
+		}
+		plan.Pods = append(plan.Pods, pod)
+	}
+	return plan
+}
+
+// coldDone tells what became of a pod's cold memory.
+func (d *daemon) coldDone(r cold.Report) {
+	shown := control.Reclaim{
+		At: r.At, Kind: evict.ReclaimMemory, Reason: string(reclaim.Pressure), Signal: signal.MemoryAvailable,
+		Removed: control.List[string]{r.Pod}, Freed: r.Gained, TookSeconds: r.Took.Seconds(),
+	}
+	if r.Err != nil {
+		shown.Error = r.Err.Error()
+	}
+	d.board.cold.add(shown)
+	d.metrics.Reclaimed(string(evict.ReclaimMemory), 1, r.Gained, r.Took, false)
+	d.log.Info("cold memory reclaimed", "pod", r.Pod, "asked", r.Asked, "gained", r.Gained, "took", r.Took.String(), "error", shown.Error)
+}

@@ -1,0 +1,379 @@
+package disks
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/evictd/evictd/agent/evict"
+	"github.com/evictd/evictd/kernel"
+	"github.com/evictd/evictd/kernel/disk"
+	"github.com/evictd/evictd/kernel/kerneltest"
+)
+
+// stat is of a process that started at tick 4711.
+const stat = "77 (hog) S 1 77 77 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 4711 1 1 18446744073709551615 1 1 1 0 0 0 0 0 0 0 0 0 17 0 0 0 0 0 0 0 0 0 0 0 0 0 0\n"
+
+// overlay is what a container sees of its root.
+func overlay(upper string) string {
+	return "98 22 0:61 / / rw,relatime - overlay overlay rw,lowerdir=/l/1:/l/2,upperdir=" + upper + ",workdir=/w\n99 98 0:62 / /proc rw - proc proc rw\n"
+}
+
+// pod makes the files of a pod with one container and returns its subject: 1 MiB
+// in its layer, 2 in its logs, 3 in an emptyDir.
+func pod(t *testing.T, root string) Subject {
+	t.Helper()
+	uid := "8f2a"
+	write := func(mib int, elem ...string) {
+		path := filepath.Join(append([]string{root}, elem...)...)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, make([]byte, mib*mebibyte), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(1, "layers/3/fs/data")
+	write(1, "logs/main/0.log")
+	write(1, "logs/main/0.log.20260102-030405")
+	write(3, "pods", uid, "volumes/kubernetes.io~empty-dir/cache/f")
+	write(0, "pods", uid, "volumes/kubernetes.io~configmap/conf/k")
+	write(9, "pods", uid, "volumes/kubernetes.io~secret/s/k")
+	kerneltest.Write(t, root, map[string]string{"proc/77/stat": stat, "proc/77/mountinfo": overlay(filepath.Join(root, "layers/3/fs"))})
+	return Subject{UID: uid, Containers: []SubjectContainer{{ID: "c1", Name: "main", InitPID: 77, InitStart: 4711, LogPath: filepath.Join(root, "logs/main/0.log")}}}
+}
+
+func options(root string) UsageOptions {
+	return UsageOptions{
+		Procfs: kernel.FS(filepath.Join(root, "proc")), PodsDir: filepath.Join(root, "pods"), LayersDir: func() string { return filepath.Join(root, "layers") },
+	}
+}
+
+func measuring(t *testing.T, o UsageOptions, change func(*Usages)) *Usages {
+	t.Helper()
+	u := NewUsages(o)
+	if change != nil {
+		change(u)
+	}
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- u.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	})
+	return u
+}
+
+func roughly(bytes uint64, mib int) bool {
+	return bytes >= uint64(mib)*mebibyte && bytes < uint64(mib)*mebibyte+64<<10
+}
+
+func TestUsages(t *testing.T) {
+	root := t.TempDir()
+	s := pod(t, root)
+	o := options(root)
+	u := measuring(t, o, nil)
+	if h := u.Of(&s); h.Known || h.Short != "not looked at yet" {
+		t.Errorf("Of before anything was measured = %+v", h)
+	}
+	before := time.Now()
+	u.Want([]Subject{s}, false)
+	eventually(t, "measurement of all", func() bool { return u.Unmeasured(before) == "" })
+	h := u.Of(&s)
+	if !h.Known || h.Short != "" || h.Oldest.Before(before) || cmp.Diff([]string{"walk"}, h.By) != "" {
+		t.Errorf("Of = %+v; want all known, by a walk after it was asked for", h)
+	}
+	if got := h.Layers["c1"]; !roughly(got.Bytes, 1) || got.Inodes != 2 {
+		t.Errorf("writable layer = %+v; want 1 MiB in 2 inodes", got.Usage)
+	}
+	if got := h.Logs["c1"]; !roughly(got.Bytes, 2) || got.Inodes != 3 {
+		t.Errorf("logs = %+v; want 2 MiB in 3 inodes", got.Usage)
+	}
+	var names []string
+	for _, v := range h.Volumes {
+		names = append(names, string(v.Type)+" "+v.Name)
+		if v.Name == "cache" && (!roughly(uint64(v.Used), 3) || v.Inodes != 2 || v.Medium != "") {
+			t.Errorf("emptyDir = %+v; want 3 MiB in 2 inodes", v)
+		}
+	}
+	if len(names) != 2 || !strings.Contains(strings.Join(names, ","), "emptyDir cache") || !strings.Contains(strings.Join(names, ","), "configMap conf") {
+		t.Errorf("volumes %q; want the emptyDir and the configMap", names)
+	}
+
+	// What is low is measured again at once, and soon again.
+	if err := os.WriteFile(filepath.Join(root, "layers/3/fs/more"), make([]byte, 4*mebibyte), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	u.Want([]Subject{s}, true)
+	eventually(t, "what was written since", func() bool { return roughly(u.Of(&s).Layers["c1"].Bytes, 5) })
+
+	// A pod that is gone is forgotten.
+	u.Want(nil, false)
+	eventually(t, "end of the places", func() bool { u.mu.Lock(); defer u.mu.Unlock(); return len(u.places) == 0 })
+}
+
+// The root of a container is believed only where the runtime keeps layers, and
+// while the process is the one that was meant.
+func TestLayerOf(t *testing.T) {
+	for _, tt := range []struct {
+		name, mountinfo string
+		start           uint64
+		want            string
+	}{
+		{"an overlay", overlay("/layers/3/fs"), 4711, "/layers/3/fs"},
+		{"elsewhere", overlay("/etc"), 4711, ""},
+		{"beside", overlay("/layersx/3/fs"), 4711, ""},
+		{"above", overlay("/layers/../etc"), 4711, ""},
+		{"the directory itself", overlay("/layers"), 4711, ""},
+		{"relative", overlay("layers/3/fs"), 4711, ""},
+		{"another process", overlay("/layers/3/fs"), 4712, ""},
+		{"start not known", overlay("/layers/3/fs"), 0, ""},
+		{"read-only overlay", "98 22 0:61 / / rw - overlay overlay rw,lowerdir=/layers/1\n", 4711, ""},
+		{"no overlay", "98 22 0:61 / / rw - btrfs /dev/sdb rw,subvol=/layers/3\n", 4711, ""},
+		{"malformed", "98\n", 4711, ""},
+		{"an overlay elsewhere in it", "98 22 0:61 / /mnt rw - overlay overlay rw,upperdir=/layers/3/fs\n", 4711, ""},
+		{"one over the other", overlay("/layers/3/fs") + overlay("/layers/4/fs"), 4711, "/layers/4/fs"},
+	} {
+		root := kerneltest.Tree(t, map[string]string{"77/stat": stat, "77/mountinfo": tt.mountinfo})
+		u := NewUsages(UsageOptions{Procfs: kernel.FS(root), LayersDir: func() string { return "/layers" }})
+		if got := u.layerOf(&SubjectContainer{InitPID: 77, InitStart: tt.start}); got != tt.want {
+			t.Errorf("%s: layerOf = %q; want %q", tt.name, got, tt.want)
+		}
+	}
+	u := NewUsages(UsageOptions{Rootfs: "/host", LayersDir: func() string { return "/host/layers" }, Procfs: kernel.FS(kerneltest.Tree(t, map[string]string{"77/stat": stat, "77/mountinfo": overlay("/layers/3/fs")}))})
+	if got, want := u.layerOf(&SubjectContainer{InitPID: 77, InitStart: 4711}), "/host/layers/3/fs"; got != want {
+		t.Errorf("in a container: layerOf = %q; want %q", got, want)
+	}
+}
+
+func TestLogsOf(t *testing.T) {
+	for _, tt := range []struct {
+		path, container string
+		want            logs
+	}{
+		{"/var/log/pods/ns_p_u/main/0.log", "main", logs{dir: "/var/log/pods/ns_p_u/main"}},
+		{"/logs/ns_p_u/main.log", "main", logs{dir: "/logs/ns_p_u", only: "main.log"}},
+		{"/main/x", "main", logs{dir: "/main"}},
+	} {
+		if got := logsOf(tt.path, tt.container); got != tt.want {
+			t.Errorf("logsOf(%q, %q) = %+v; want %+v", tt.path, tt.container, got, tt.want)
+		}
+	}
+}
+
+// Containers that share a directory of logs have each its own.
+func TestSharedLogs(t *testing.T) {
+	root := t.TempDir()
+	s := pod(t, root)
+	for name, mib := range map[string]int{"a.log": 1, "a.log.1": 1, "a.logs": 8, "b.log": 3} {
+		if err := os.WriteFile(filepath.Join(root, name), make([]byte, mib*mebibyte), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	s.Containers[0].LogPath = filepath.Join(root, "a.log")
+	s.Containers = append(s.Containers, SubjectContainer{ID: "c2", Name: "b", LogPath: filepath.Join(root, "b.log")})
+	o := options(root)
+	u := measuring(t, o, nil)
+	u.Want([]Subject{s}, false)
+	eventually(t, "measurement of all", func() bool { return u.Unmeasured(time.Time{}.Add(1)) == "" })
+	h := u.Of(&s)
+	if a, b := h.Logs["c1"], h.Logs["c2"]; !roughly(a.Bytes, 2) || !roughly(b.Bytes, 3) {
+		t.Errorf("logs of %d and %d bytes; want 2 and 3 MiB", a.Bytes, b.Bytes)
+	}
+	if h.Known || !strings.Contains(h.Short, "writable layer of b") {
+		t.Errorf("known %t, short %q; want the layer of b to be missed", h.Known, h.Short)
+	}
+}
+
+// A layer that can't be found is asked for.
+func TestRuntimeTellsLayers(t *testing.T) {
+	at := time.Now()
+	u := measuring(t, UsageOptions{Procfs: "/nowhere", Layers: func(context.Context) (map[string]Measured, error) {
+		return map[string]Measured{"c1": {Usage: disk.Usage{Bytes: 7, Inodes: 2}, At: at, By: "runtime"}}, nil
+	}}, nil)
+	s := Subject{UID: "u", Containers: []SubjectContainer{{ID: "c1", Name: "main", InitPID: 77}}}
+	u.Want([]Subject{s}, false)
+	eventually(t, "the runtime's word", func() bool { return u.Of(&s).Known })
+	if h := u.Of(&s); h.Layers["c1"].Bytes != 7 || h.Oldest != at || h.By[0] != "runtime" || !strings.Contains(h.Short, "logs") {
+		t.Errorf("Of = %+v", h)
+	}
+}
+
+// A directory that hangs costs one thread, and keeps no other from being
+// measured.
+func TestHungDirectory(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		var mu sync.Mutex
+		walks := map[string]int{}
+		root := t.TempDir()
+		u := NewUsages(UsageOptions{Procfs: "/nowhere"})
+		u.measure = func(_ context.Context, _ *disk.Walker, path string, _ bool) (Measured, error) {
+			mu.Lock()
+			walks[filepath.Base(path)]++
+			mu.Unlock()
+			if strings.HasPrefix(filepath.Base(path), "hung") {
+				<-release
+			}
+			return Measured{Usage: disk.Usage{Bytes: 5, Inodes: 1}, By: "walk"}, nil
+		}
+		var s Subject
+		s.UID = "u"
+		for i := range 2 * mostHung {
+			name := "hung" + strconv.Itoa(i)
+			if i == 0 {
+				name = "a"
+			}
+			s.Containers = append(s.Containers, SubjectContainer{ID: name, Name: name, LogPath: filepath.Join(root, name, "0.log")})
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- u.Run(ctx) }()
+		u.Want([]Subject{s}, true)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		mu.Lock()
+		total := 0
+		for name, n := range walks {
+			if strings.HasPrefix(name, "hung") {
+				total += n
+				if n != 1 {
+					t.Errorf("%s was walked %d times; want once", name, n)
+				}
+			}
+		}
+		mu.Unlock()
+		if total != mostHung {
+			t.Errorf("%d walks hang; want %d and no more", total, mostHung)
+		}
+		h := u.Of(&s)
+		if h.Logs["a"].Bytes != 5 || !strings.Contains(h.Short, "not known") {
+			t.Errorf("Of = %+v", h)
+		}
+		close(release)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if u.hung != 0 || u.Of(&s).Logs["hung9"].Bytes != 5 {
+			t.Errorf("%d walks hang after all came back, %+v", u.hung, u.Of(&s).Logs["hung9"])
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A walk that began calmly does not hold up those that are urgent: it is given up,
+// and done again.
+func TestHurry(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		u := NewUsages(UsageOptions{Procfs: "/nowhere"})
+		walks := make(chan int, 100)
+		count := 0
+		u.measure = func(ctx context.Context, w *disk.Walker, _ string, _ bool) (Measured, error) {
+			count++
+			walks <- count
+			if count == 1 {
+				<-ctx.Done()
+				time.Sleep(time.Second) // it does not run at once
+				return Measured{Usage: disk.Usage{Bytes: 1}, By: "walk"}, fmt.Errorf("walk: %w: %w", disk.ErrAtLeast, ctx.Err())
+			}
+			return Measured{Usage: disk.Usage{Bytes: 7}, By: "walk"}, nil
+		}
+		s := Subject{UID: "u", Containers: []SubjectContainer{{ID: "c", Name: "c", LogPath: "/logs/c/0.log"}}}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- u.Run(ctx) }()
+		u.Want([]Subject{s}, false)
+		<-walks
+		begin := time.Now()
+		u.Want([]Subject{s}, true)
+		<-walks
+		if took := time.Since(begin); took > 0 {
+			t.Errorf("the second walk began after %v; want at once", took)
+		}
+		time.Sleep(2 * time.Second)
+		synctest.Wait()
+		if got := u.Of(&s).Logs["c"]; got.Bytes != 7 || got.Short != "" {
+			t.Errorf("logs = %+v; want those of the second walk", got)
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// One number for two directories tells neither.
+func TestSharedProject(t *testing.T) {
+	u := NewUsages(UsageOptions{})
+	u.places = map[string]*target{"a": {path: "a", want: true}, "b": {path: "b", want: true}, "c": {path: "c", want: true}}
+	for name, project := range map[string]uint32{"a": 7, "b": 7, "c": 8} {
+		u.take(u.places[name], 0, Measured{Usage: disk.Usage{Bytes: 100}, By: "project quota", project: project}, nil, time.Now())
+	}
+	for name, want := range map[string]bool{"a": true, "b": true, "c": false} {
+		if p := u.places[name]; p.walk != want || p.got.At.IsZero() != want {
+			t.Errorf("%s: to be walked %t, measured %v; want %t", name, p.walk, p.got, want)
+		}
+	}
+}
+
+// What could be counted is at least there; what could not is no zero.
+func TestUncertain(t *testing.T) {
+	u := NewUsages(UsageOptions{})
+	h := Holding{}
+	p := &target{path: "x"}
+	u.take(p, 0, Measured{}, &fs.PathError{Op: "open", Path: "x", Err: errors.New("boom")}, time.Now())
+	if got := h.take(p, "logs"); !got.At.IsZero() || !strings.Contains(h.Short, "logs: open x: boom") {
+		t.Errorf("take after an error = %+v, %q", got, h.Short)
+	}
+	h = Holding{}
+	u.take(p, 0, Measured{Usage: disk.Usage{Bytes: 3}, By: "walk"}, disk.ErrAtLeast, time.Now())
+	if got := h.take(p, "logs"); got.Bytes != 3 || !strings.Contains(h.Short, "not everything was counted") {
+		t.Errorf("take of a part = %+v, %q", got, h.Short)
+	}
+	h = Holding{}
+	u.take(p, 0, Measured{}, errors.New("boom"), time.Now())
+	if got := h.take(p, "logs"); got.Bytes != 3 || h.Short == "" {
+		t.Errorf("take after a later error = %+v, %q; want what was known", got, h.Short)
+	}
+}
+
+func TestVolumesOf(t *testing.T) {
+	root := kerneltest.Tree(t, map[string]string{
+		"pods/u/volumes/kubernetes.io~empty-dir/shm/":   "",
+		"pods/u/volumes/kubernetes.io~empty-dir/file":   "",
+		"pods/u/volumes/kubernetes.io~empty-dir/link@":  "/etc",
+		"pods/u/volumes/kubernetes.io~nfs/share/":       "",
+		"pods/volumes/kubernetes.io~empty-dir/nobodys/": "",
+	})
+	u := NewUsages(UsageOptions{PodsDir: filepath.Join(root, "pods")})
+	kerneltest.Mounted(t, "tmpfs", filepath.Join(root, "pods/u/volumes/kubernetes.io~empty-dir/shm"), "tmpfs", 0, "")
+	got, err := u.volumesOf("u")
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := volume{name: "shm", kind: evict.EmptyDir, medium: "Memory", dir: filepath.Join(root, "pods/u/volumes/kubernetes.io~empty-dir/shm")}
+	if len(got) != 1 || got[0] != want {
+		t.Errorf("volumesOf = %+v; want %+v", got, want)
+	}
+	for _, uid := range []string{"", ".", "..", "../u", "none", "a\x00"} {
+		if got, err := u.volumesOf(uid); len(got) != 0 || err != nil {
+			t.Errorf("volumesOf(%q) = %v, %v; want nothing", uid, got, err)
+		}
+	}
+}

@@ -1,0 +1,124 @@
+package evict
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/evictd/evictd/agent/signal"
+)
+
+const systemStalls = signal.SystemMemoryContentionPressure
+
+// contended is a node with two pods and nothing low, whose stalls began with it.
+func contended(t *testing.T, action bool) *timeline {
+	l := newTimeline(t, hard(signal.MemoryAvailable, "1Gi"))
+	l.in.Policy.Contention = ContentionPolicy{Sustained: 5 * time.Second, Evict: action}
+	l.in.Measured = true
+	l.in.Pods = []Pod{aPod("a", using(2*gi)), aPod("b", using(gi)), aPod("c", using(gi/2))}
+	l.observe(signal.MemoryAvailable, 4*gi)
+	l.in.Contention = []Contention{{Condition: systemStalls, Since: begin}}
+	return l
+}
+
+func TestContentionIsReported(t *testing.T) {
+	l := contended(t, false)
+	if o := l.step(4999 * time.Millisecond); len(o.Conditions) != 0 {
+		t.Errorf("conditions before it was sustained = %v; want none", o.Conditions)
+	}
+	for _, at := range []time.Duration{5 * time.Second, time.Minute} {
+		o := l.step(at)
+		wantVictims(t, at.String(), o)
+		if !slices.Equal(o.Conditions, []signal.Condition{systemStalls}) {
+			t.Errorf("conditions after %v = %v; want %s", at, o.Conditions, systemStalls)
+		}
+	}
+	l.in.Contention = nil
+	if o := l.step(6*time.Minute - time.Second); len(o.Conditions) != 1 {
+		t.Errorf("conditions within the transition period = %v; want one", o.Conditions)
+	}
+	if o := l.step(6 * time.Minute); len(o.Conditions) != 0 {
+		t.Errorf("conditions after the transition period = %v; want none", o.Conditions)
+	}
+}
+
+// One pod goes each time that stalls have been sustained, in the order of memory.
+func TestContentionEvicts(t *testing.T) {
+	l := contended(t, true)
+	wantVictims(t, "4s", l.step(4*time.Second))
+	o := l.step(5 * time.Second)
+	wantVictims(t, "5s", o, "a")
+	want := Order{
+		UID: "a", Pod: "default/a", Cause: string(systemStalls), Hard: true, Grace: time.Second, Expected: 2 * gi, Reason: ReasonEvicted,
+		Message: "The node was low on resource: memory. Tasks have stalled on it for 5s (SystemMemoryContentionPressure). ",
+	}
+	if got := o.Evict[0]; got.Annotations[starvedResource] != "memory" || got.Message != want.Message || got.Cause != want.Cause ||
+		got.Hard != want.Hard || got.Grace != want.Grace || got.Expected != want.Expected || got.Reason != want.Reason {
+		t.Errorf("order = %+v; want %+v", got, want)
+	}
+	l.remove("a")
+	wantVictims(t, "6s", l.step(6*time.Second))
+	wantVictims(t, "9.9s", l.step(9900*time.Millisecond))
+	wantVictims(t, "10s: they go on", l.step(10*time.Second), "b")
+	l.remove("b")
+	// They end and begin again: all of the time counts anew.
+	l.in.Contention = nil
+	l.step(11 * time.Second)
+	l.in.Contention = []Contention{{Condition: systemStalls, Since: begin.Add(12 * time.Second)}}
+	wantVictims(t, "16s", l.step(16*time.Second))
+	wantVictims(t, "17s", l.step(17*time.Second), "c")
+}
+
+// A pod that is on its way is waited for, whatever it goes for, and so is the list
+// of pods.
+func TestContentionWaits(t *testing.T) {
+	l := contended(t, true)
+	l.observe(signal.MemoryAvailable, gi/2)
+	o := l.step(5 * time.Second)
+	wantVictims(t, "for the signal", o, "a")
+	if o.Evict[0].Cause != "memory.available" {
+		t.Errorf("cause = %s; want the signal first", o.Evict[0].Cause)
+	}
+	wantVictims(t, "a is on its way", l.step(5500*time.Millisecond))
+	l.remove("a")
+	l.observe(signal.MemoryAvailable, 4*gi)
+	wantVictims(t, "a is gone", l.step(5600*time.Millisecond), "b")
+
+	l = contended(t, true)
+	l.in.Pods, l.in.Unlisted = nil, true
+	wantVictims(t, "nothing is listed", l.step(5*time.Second))
+	if len(l.state.Contended) != 0 {
+		t.Errorf("contended = %v; want none before a pod could be chosen", l.state.Contended)
+	}
+}
+
+func TestContentionInDryRun(t *testing.T) {
+	l := contended(t, true)
+	l.in.DryRun = true
+	wantVictims(t, "5s", l.step(5*time.Second), "a")
+	wantVictims(t, "8s", l.step(8*time.Second))
+	wantVictims(t, "10s: a counts as gone, each is named once", l.step(10*time.Second), "b")
+	l.in.Contention = nil
+	l.step(11 * time.Second)
+	if len(l.state.Pretended) != 0 {
+		t.Errorf("pretended = %v; want none after the episode", l.state.Pretended)
+	}
+}
+
+func TestContentionOfTwoPlaces(t *testing.T) {
+	l := contended(t, true)
+	l.in.Contention = append(l.in.Contention, Contention{Condition: signal.KubepodsMemoryContentionPressure, Since: begin})
+	o := l.step(5 * time.Second)
+	wantVictims(t, "one pod is enough for both", o, "a")
+	if len(o.Conditions) != 2 {
+		t.Errorf("conditions = %v; want both", o.Conditions)
+	}
+}
+
+func TestContentionWithoutPolicy(t *testing.T) {
+	l := contended(t, true)
+	l.in.Policy.Contention = ContentionPolicy{}
+	if o := l.step(time.Hour); len(o.Evict) != 0 || len(o.Conditions) != 0 {
+		t.Errorf("evictions %v, conditions %v; want none", victims(o), o.Conditions)
+	}
+}

@@ -1,0 +1,371 @@
+package evict
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/evictd/evictd/agent/signal"
+)
+
+// memoryNode makes a node whose pods and thresholds are about memory alone.
+func (c chance) memoryNode(l *timeline) {
+	var configured []signal.Threshold
+	for _, grace := range []time.Duration{0, time.Second} {
+		for s := range signal.Signal(2) {
+			if c.one(4) {
+				continue
+			}
+			th := soft(s, []string{"3", "5", "8", "40%"}[c.IntN(4)], grace)
+			if c.one(2) {
+				th = th.reclaiming([]string{"2", "3", "10%"}[c.IntN(3)])
+			}
+			configured = append(configured, th.Threshold)
+		}
+	}
+	l.in.Policy = &Policy{
+		Thresholds: WithCopies(configured, SingleFs, c.one(2)), TransitionPeriod: time.Minute,
+		MaxVictims: 1 + c.IntN(3), SettleTimeout: time.Second, SpareUnknownPriority: c.one(2),
+	}
+	l.in.Measured, l.in.DryRun, l.in.Unlisted = !c.one(4), c.one(3), c.one(30)
+	for i := range 1 + c.IntN(12) {
+		p := c.pod(i)
+		p.Volumes = nil
+		for j := range p.Containers {
+			p.Containers[j].Resources.Limits.EphemeralStorage = nil
+		}
+		l.in.Pods = append(l.in.Pods, p)
+	}
+}
+
+// memory observes memory anew.
+func (c chance) memory(in *Inputs) {
+	for s := range signal.Signal(2) {
+		in.Observations[s] = signal.Observation{Status: signal.Observed, Available: c.Int64N(16) - 1, Capacity: 16, Cache: c.Int64N(4) * int64(c.IntN(2))}
+		if c.one(20) {
+			in.Observations[s] = signal.Observation{Status: signal.Unreadable}
+		}
+	}
+}
+
+// moveOn lets pods change, and tells the table.
+func (c chance) moveOn(in *Inputs, table *Table) {
+	at := map[string]int{}
+	for i := range table.Len() {
+		at[table.entries[i].UID] = i
+	}
+	in.Pods = slices.DeleteFunc(slices.Clone(in.Pods), func(p Pod) bool {
+		i, listed := at[p.UID]
+		if !listed || !c.one(12) {
+			return false
+		}
+		table.Gone(i)
+		return true
+	})
+	for i := range in.Pods {
+		p := &in.Pods[i]
+		if !p.HasStats || !c.one(2) {
+			continue
+		}
+		if c.one(2) {
+			p.Usage.Freeable = 0 // a victim that gives it all back
+			if c.one(2) {
+				p.Usage.Memory = 0 // and has
+			}
+		} else {
+			c.use(p)
+		}
+		if i, listed := at[p.UID]; listed {
+			table.Set(i, p.Usage.Memory, p.Usage.Freeable)
+		} else {
+			table.outside += p.Usage.Memory
+		}
+	}
+}
+
+// What a Table decides is what Step would, for as long as nothing but memory
+// and usage changes, and also after it has taken victims.
+func TestTableAgreesWithStep(t *testing.T) {
+	const seeds, steps = 200, 5
+	var agreed [Whys]int
+	for seed := range uint64(seeds) {
+		c := chance{rand.New(rand.NewPCG(seed, 2))}
+		l := newTimeline(t)
+		c.memoryNode(l)
+		at := time.Duration(0)
+		for step := range steps {
+			c.memory(&l.in)
+			l.in.ReclaimStalled = c.one(4)
+			at += time.Duration(c.IntN(700)) * time.Millisecond
+			l.step(at)
+			table := NewTable(&l.in, &l.state, begin.Add(at))
+			in, state := l.in, l.state
+			for again := range 3 {
+				where := fmt.Sprintf("seed %d, step %d, look %d", seed, step, again)
+				c.moveOn(&in, table)
+				c.memory(&in)
+				now := begin.Add(at + time.Duration(c.IntN(600)*(again+1))*time.Millisecond)
+				at = now.Sub(begin)
+				verdict := table.Decide(&in.Observations, now)
+				after, orders := Step(state, in, now)
+				agreed[verdict.Why]++
+				checkVerdict(t, where, &verdict, &orders)
+				if t.Failed() {
+					return
+				}
+				if len(orders.Futile) > 0 || len(orders.Evict) > verdict.N {
+					break // Step has begun a back-off, or a soft eviction, of which the table does not know
+				}
+				table.Take(&verdict, now)
+				state = after
+			}
+			in.Observations = signal.Observations{}
+			l.in, l.state = in, state
+		}
+	}
+	for why, n := range agreed {
+		if n < 5 {
+			t.Errorf("%d verdicts are %q; want enough of them to mean something", n, Why(why))
+		}
+	}
+}
+
+func checkVerdict(t *testing.T, where string, v *Verdict, o *Orders) {
+	t.Helper()
+	var want []Order
+	for _, order := range o.Evict {
+		if order.Hard {
+			want = append(want, order)
+		}
+	}
+	futile := len(want) > 0 && want[0].Futile
+	if futile != (v.Why == Futile) {
+		t.Fatalf("%s: the table says %q; Step orders %+v", where, v.Why, want)
+	}
+	if futile {
+		return
+	}
+	var got []Order
+	for _, r := range v.Ranking[:v.N] {
+		got = append(got, Order{
+			UID: r.UID, Cause: v.Threshold.Signal.String(), Threshold: v.Threshold.Value.Amount(v.Observation.Capacity),
+			Available: v.Observation.Available, Deficit: v.Deficit, Expected: r.Expected,
+		})
+	}
+	if (v.N > 0) != (v.Why == Chosen) {
+		t.Errorf("%s: %d victims because of %q", where, v.N, v.Why)
+	}
+	for i := range want {
+		w := &want[i]
+		*w = Order{UID: w.UID, Cause: w.Cause, Threshold: w.Threshold, Available: w.Available, Deficit: w.Deficit, Expected: w.Expected}
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Fatalf("%s: the table, which says %q, does not agree with Step (-Step +table):\n%s", where, v.Why, diff)
+	}
+	if v.N > 0 {
+		if diff := cmp.Diff(ranking(o.Ranking), ranking(v.Ranking)); diff != "" {
+			t.Errorf("%s: rankings differ (-Step +table):\n%s", where, diff)
+		}
+	}
+}
+
+// hogs is a node with pods of that many MiB each under a hard threshold of 1 GiB.
+func hogs(t *testing.T, sizes ...int64) *timeline {
+	l := newTimeline(t, hard(signal.MemoryAvailable, "1Gi"))
+	l.in.Measured = true
+	for i, size := range sizes {
+		l.in.Pods = append(l.in.Pods, aPod(fmt.Sprint("p", i), using(size*mi)))
+	}
+	l.observe(signal.MemoryAvailable, 2*gi)
+	return l
+}
+
+func TestTableSeesWhoGrew(t *testing.T) {
+	l := hogs(t, 500, 0)
+	l.step(0)
+	table := NewTable(&l.in, &l.state, begin)
+	l.observe(signal.MemoryAvailable, 900*mi)
+	table.Set(1, 1600*mi, 1600*mi)
+	v := table.Decide(&l.in.Observations, begin)
+	if v.N != 1 || v.Ranking[0].UID != "p1" || v.Ranking[0].Index() != 1 {
+		t.Fatalf("Decide() = %+v; want p1, which has grown, alone", v)
+	}
+	if table.Unsettled() {
+		t.Error("Unsettled() before Take = true; want false")
+	}
+	table.Take(&v, begin)
+	if again := table.Decide(&l.in.Observations, begin); again.Why != Covered || !table.Unsettled() {
+		t.Errorf("Decide() after Take = %q, unsettled %t; want it covered and unsettled", again.Why, table.Unsettled())
+	}
+	clone := table.Clone()
+	table.Refuse("p1", begin)
+	v = table.Decide(&l.in.Observations, begin)
+	if v.N != 1 || v.Ranking[0].UID != "p0" {
+		t.Errorf("Decide() after Refuse = %+v; want the next", v)
+	}
+	if v := clone.Decide(&l.in.Observations, begin); v.Why != Covered {
+		t.Errorf("Decide() of a clone = %q; want it untouched by what became of the table", v.Why)
+	}
+}
+
+func TestTableHeadroom(t *testing.T) {
+	l := newTimeline(t, hard(signal.MemoryAvailable, "1Gi").reclaiming("512Mi"), hard(signal.AllocatableMemoryAvailable, "100Mi"), soft(signal.MemoryAvailable, "4Gi", time.Minute))
+	at := func(node, pods int64) signal.Observations {
+		o := signal.Observations{{Status: signal.Observed, Available: node}, {Status: signal.Observed, Available: pods}}
+		if pods < 0 {
+			o[1] = signal.Observation{Status: signal.Unreadable}
+		}
+		return o
+	}
+	calm := NewTable(&l.in, &State{}, begin)
+	met := NewTable(&l.in, &State{Timers: []Timer{{Threshold: Key{Signal: signal.MemoryAvailable}, Since: begin, Past: true}}}, begin)
+	for _, tc := range []struct {
+		table      *Table
+		node, pods int64
+		want       int64
+	}{
+		{calm, 2 * gi, gi, 924 * mi}, {calm, 2 * gi, -1, gi}, {calm, gi, gi, 0}, {calm, gi - 1, gi, -1}, {calm, 8 * gi, 0, -100 * mi},
+		{met, gi, gi, -512 * mi},
+	} {
+		o := at(tc.node, tc.pods)
+		if got := tc.table.Headroom(&o); got != tc.want {
+			t.Errorf("Headroom(%d, %d) = %d; want %d", tc.node, tc.pods, got, tc.want)
+		}
+	}
+}
+
+// A reading that came too late does not let the wait for the page cache begin anew.
+func TestTableKeepsWaiting(t *testing.T) {
+	l := hogs(t, 500)
+	table := NewTable(&l.in, &l.state, begin)
+	decide := func(after time.Duration, status signal.Status) Why {
+		o := signal.Observations{{Status: status, Available: 900 * mi, Cache: 500 * mi}}
+		v := table.Decide(&o, begin.Add(after))
+		return v.Why
+	}
+	for _, tc := range []struct {
+		after  time.Duration
+		status signal.Status
+		want   Why
+	}{
+		{0, signal.Observed, Cached}, {9 * time.Second, signal.Unreadable, Recovered}, {cacheHold, signal.Observed, Chosen},
+	} {
+		if got := decide(tc.after, tc.status); got != tc.want {
+			t.Errorf("after %v: Decide() = %q; want %q", tc.after, got, tc.want)
+		}
+	}
+}
+
+func TestTableStrange(t *testing.T) {
+	l := hogs(t, 100, 50, 50)
+	l.in.Pods[2].Static = true
+	table := NewTable(&l.in, &l.state, begin)
+	for _, tc := range []struct {
+		kubepods int64
+		want     bool
+	}{{0, false}, {200 * mi, false}, {200*mi + Stranger - 1, false}, {200*mi + Stranger, true}} {
+		if got := table.Strange(tc.kubepods); got != tc.want {
+			t.Errorf("Strange(%d) = %t; want %t", tc.kubepods, got, tc.want)
+		}
+	}
+}
+
+// Step takes what was fired into the books with the order that it would have
+// given, so that deciding with and without a Table is told alike.
+func TestAdopt(t *testing.T) {
+	ordered := hogs(t, 2000, 100)
+	ordered.observe(signal.MemoryAvailable, 900*mi)
+	want := ordered.step(0)
+
+	for _, tc := range []struct {
+		name   string
+		change func(l *timeline)
+		books  int
+	}{
+		{"still there", func(*timeline) {}, 1},
+		{"gone already", func(l *timeline) { l.remove("p0") }, 0},
+		{"refused", func(l *timeline) { l.in.Outcomes = []Outcome{{UID: "p0", Err: fmt.Errorf("no")}} }, 1},
+	} {
+		fired := hogs(t, 2000, 100)
+		fired.observe(signal.MemoryAvailable, 900*mi)
+		table := NewTable(&fired.in, &State{}, begin)
+		v := table.Decide(&fired.in.Observations, begin)
+		if v.N != 1 {
+			t.Fatalf("Decide() = %+v; want one victim", v)
+		}
+		pod := fired.in.Pods[v.Ranking[0].Index()]
+		fired.in.Fired = []Fired{{Pod: &pod, Threshold: *v.Threshold, Observation: v.Observation, Deficit: v.Deficit, Expected: v.Ranking[0].Expected, Time: begin}}
+		// Its memory has begun to come back.
+		fired.pod("p0").Usage.Freeable = 1000 * mi
+		fired.observe(signal.MemoryAvailable, 1900*mi)
+		tc.change(fired)
+		state, got := Step(fired.state, fired.in, begin.Add(time.Millisecond))
+		if diff := cmp.Diff(want.Evict, got.Adopted, quantities); diff != "" {
+			t.Errorf("%s: adopted orders differ from ordered ones (-ordered +adopted):\n%s", tc.name, diff)
+		}
+		if len(got.Evict) > 0 || len(state.Victims) != tc.books {
+			t.Errorf("%s: Step() orders %v with %d victims in the books; want none, with %d", tc.name, victims(got), len(state.Victims), tc.books)
+		}
+		if !slices.Equal(got.Conditions, []signal.Condition{signal.MemoryPressure}) {
+			t.Errorf("%s: conditions = %v; want memory pressure, although it is over", tc.name, got.Conditions)
+		}
+	}
+}
+
+func TestAdoptInDryRun(t *testing.T) {
+	l := hogs(t, 2000, 100)
+	l.in.DryRun = true
+	l.observe(signal.MemoryAvailable, 900*mi)
+	pod := l.in.Pods[0]
+	l.in.Fired = []Fired{{Pod: &pod, Threshold: l.in.Policy.Thresholds[0], Observation: l.in.Observations[0], Deficit: 124 * mi, Expected: 2000 * mi, Time: begin, DryRun: true}}
+	state, orders := Step(l.state, l.in, begin)
+	if len(orders.Evict) > 0 || len(orders.Adopted) != 1 || len(state.Pretended) != 1 || len(state.Victims) > 0 {
+		t.Errorf("Step() in dry run = %+v, %+v; want the pod counted as gone, and nobody else named", orders, state)
+	}
+}
+
+func TestTableAllocatesNothing(t *testing.T) {
+	in := busyNode(500)
+	in.Measured = true
+	in.Observations[signal.MemoryAvailable].Available = 700 * mi
+	state := State{Victims: make([]Victim, 3), Futile: []Backoff{{}}}
+	for i := range state.Victims {
+		pod := &in.Pods[i]
+		state.Victims[i] = newVictim(pod, in.Policy.Thresholds[0].Key(), &Order{Hard: true}, pod.Usage.Freeable, begin)
+	}
+	table := NewTable(&in, &state, begin)
+	kept := table.state.Clone()
+	if n := testing.AllocsPerRun(20, func() {
+		table.state.Victims = append(table.state.Victims[:0], kept.Victims...)
+		for i := range table.Len() {
+			memory, freeable, _ := table.Usage(i)
+			table.Set(i, memory+1, freeable+1)
+		}
+		v := table.Decide(&in.Observations, begin)
+		if v.N != 1 || table.Strange(0) {
+			t.Fatalf("Decide() = %q with %d victims; want one", v.Why, v.N)
+		}
+		table.Take(&v, begin)
+	}); n != 0 {
+		t.Errorf("allocations from refresh to verdict = %v; want 0", n)
+	}
+}
+
+func BenchmarkTable(b *testing.B) {
+	for _, n := range []int{110, 500} {
+		b.Run(fmt.Sprint(n), func(b *testing.B) {
+			in := busyNode(n)
+			in.Observations[signal.MemoryAvailable].Available = 700 * mi
+			table := NewTable(&in, &State{}, begin)
+			for b.Loop() {
+				if v := table.Decide(&in.Observations, begin); v.N == 0 {
+					b.Fatalf("Decide() = %q; want victims", v.Why)
+				}
+			}
+		})
+	}
+}

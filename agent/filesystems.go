@@ -1,0 +1,75 @@
+package agent
+
+import (
+	"math"
+	"path/filepath"
+	"time"
+
+	"github.com/evictd/evictd/agent/config"
+	"github.com/evictd/evictd/agent/control"
+	"github.com/evictd/evictd/agent/disks"
+	"github.com/evictd/evictd/agent/evict"
+	"github.com/evictd/evictd/agent/metrics"
+	"github.com/evictd/evictd/kernel"
+)
+
+// buildDisks makes the watch over the filesystems.
+func (d *daemon) buildDisks(cfg *config.Config) {
+	o := disks.Options{
+		Procfs: kernel.FS(d.options.Procfs), Rootfs: d.options.Rootfs, NodePath: cfg.NodefsPath, Log: d.log.Logger,
+	}
+	if d.runtime != nil {
+		o.Runtime = d.runtime
+	}
+	d.disks = disks.New(o)
+	d.metrics.Filesystems(d.filesystems)
+	usages := disks.UsageOptions{
+		Procfs: o.Procfs, Rootfs: o.Rootfs, LayersDir: d.disks.LayersDir, Log: d.log.Logger,
+	}
+	if cfg.NodefsPath != "" {
+		usages.PodsDir = filepath.Join(cfg.NodefsPath, "pods")
+	}
+	if d.runtime != nil {
+		usages.Layers = layers(d.runtime)
+	}
+	d.usages = disks.NewUsages(usages)
+	d.loop.disks, d.loop.rearm, d.loop.usage.usages = d.disks, d.armDisks, d.usages
+}
+
+// armDisks tells which thresholds are in force, as they are with this layout of
+// the filesystems.
+func (d *daemon) armDisks(p *evict.Policy) {
+	d.disks.Arm(p)
+	d.tasks.Arm(p)
+	d.metrics.Policy(p)
+}
+
+// filesystems are what is told of them in metrics.
+func (d *daemon) filesystems() []metrics.Filesystem {
+	now := time.Now()
+	var all []metrics.Filesystem
+	for _, s := range d.disks.Statuses(now) {
+		all = append(all, metrics.Filesystem{Name: s.Role.String(), Readable: s.Readable, ReadOnly: s.Mount.ReadOnly(), Read: s.At})
+	}
+	return all
+}
+
+// filesystemStatus is a filesystem's status as evictctl shows it.
+func filesystemStatus(s *disks.Status, now time.Time) control.Filesystem {
+	f := control.Filesystem{
+		Name: s.Role.String(), Path: s.Path, Mountpoint: s.Mount.Point, Type: s.Mount.Type,
+		ReadOnly: s.Mount.ReadOnly(), PeriodSeconds: s.Period.Seconds(), Error: s.Error,
+	}
+	if s.Mount.ID != 0 {
+		f.Device = s.Mount.Filesystem.String()
+	}
+	if s.At.IsZero() {
+		return f
+	}
+	signed := func(n uint64) *int64 { return new(int64(min(n, math.MaxInt64))) }
+	f.AvailableBytes, f.SizeBytes, f.AgeSeconds = signed(s.Space.Available), signed(s.Space.Bytes), new(now.Sub(s.At).Seconds())
+	if s.Space.CountsInodes {
+		f.InodesFree, f.Inodes = signed(s.Space.InodesFree), signed(s.Space.Inodes)
+	}
+	return f
+}

@@ -1,0 +1,101 @@
+package agent
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/evictd/evictd/agent/act"
+	"github.com/evictd/evictd/agent/evict"
+	"github.com/evictd/evictd/agent/hot"
+	"github.com/evictd/evictd/agent/lanes"
+	"github.com/evictd/evictd/agent/signal"
+)
+
+func TestChosen(t *testing.T) {
+	pod := evict.Pod{UID: "u", Usage: evict.PodUsage{Memory: 100, Freeable: 90, PIDs: 3}, Containers: []evict.Container{{Name: "a", Usage: evict.ContainerUsage{Memory: 95}}}}
+	two := pod
+	two.Containers = append(two.Containers[:1:1], evict.Container{Name: "b", Usage: evict.ContainerUsage{Memory: 5}})
+	for _, tc := range []struct {
+		name string
+		pod  evict.Pod
+		want []int64 // of the containers
+	}{
+		{"one container", pod, []int64{395}},
+		{"two: nobody knows which has grown", two, []int64{95, 5}},
+	} {
+		before := tc.pod.Containers[0].Usage
+		got := chosen(&hot.Kill{Pod: &tc.pod, Memory: 400, Freeable: 390})
+		var containers []int64
+		for _, c := range got.Containers {
+			containers = append(containers, c.Usage.Memory)
+		}
+		if diff := cmp.Diff(tc.want, containers); diff != "" {
+			t.Errorf("%s: containers differ (-want +got):\n%s", tc.name, diff)
+		}
+		if want := (evict.PodUsage{Memory: 400, Freeable: 390, PIDs: 3}); got.Usage != want {
+			t.Errorf("%s: usage = %+v; want %+v", tc.name, got.Usage, want)
+		}
+		if tc.pod.Containers[0].Usage != before {
+			t.Errorf("%s: the table's pod was changed", tc.name)
+		}
+	}
+}
+
+func TestRefusals(t *testing.T) {
+	never := &act.WrongVictimError{Never: true}
+	var kills []hot.Kill
+	for uid, strike := range map[string]act.Strike{
+		"struck": {Processes: 1}, "other": {Err: &act.WrongVictimError{}}, "broken": {Err: errors.New("no")},
+		"partly": {Processes: 1, Err: never}, "must live": {Err: never},
+	} {
+		kills = append(kills, hot.Kill{Pod: &evict.Pod{UID: uid}, Strike: strike})
+	}
+	got := refusals(kills)
+	if len(got) != 1 || got[0].UID != "must live" || !errors.Is(got[0].Err, never) {
+		t.Errorf("refusals() = %+v; want only the pod that must live", got)
+	}
+}
+
+func TestUrgent(t *testing.T) {
+	for _, tc := range []struct {
+		order evict.Order
+		want  bool
+	}{
+		{evict.Order{Cause: "memory.available", Hard: true}, true},
+		{evict.Order{Cause: "allocatableMemory.available", Hard: true}, true},
+		{evict.Order{Cause: "memory.available"}, false},
+		{evict.Order{Cause: "pid.available", Hard: true}, false},
+		{evict.Order{Cause: evict.CausePodLimit, Hard: true}, false},
+	} {
+		if got := urgent(&tc.order); got != tc.want {
+			t.Errorf("urgent(%+v) = %t; want %t", tc.order, got, tc.want)
+		}
+	}
+}
+
+// The record of a kill that the hot path made has the times of its alarm, unless
+// the crossing was known before.
+func TestCrossed(t *testing.T) {
+	at := func(ms int) time.Time { return time.Unix(1000, 0).Add(time.Duration(ms) * time.Millisecond) }
+	for _, tc := range []struct {
+		name   string
+		before crossingTime
+		raise  lanes.Raise
+		want   crossingTime
+	}{
+		{"news", crossingTime{lastAbove: at(0)}, lanes.Raise{LastAbove: at(8), Seen: at(9)}, crossingTime{at(8), at(9)}},
+		{"a lane that does not know when it was above", crossingTime{lastAbove: at(0)}, lanes.Raise{Seen: at(9)}, crossingTime{at(0), at(9)}},
+		{"above again after the alarm", crossingTime{lastAbove: at(9)}, lanes.Raise{LastAbove: at(5), Seen: at(8)}, crossingTime{at(9), at(10)}},
+		{"known", crossingTime{at(1), at(2)}, lanes.Raise{LastAbove: at(8), Seen: at(9)}, crossingTime{at(1), at(2)}},
+	} {
+		l := &loop{}
+		l.crossing[signal.MemoryAvailable] = tc.before
+		l.crossed(signal.MemoryAvailable, &hot.Kill{Raise: tc.raise, Decided: at(10)})
+		if got := l.crossing[signal.MemoryAvailable]; got != tc.want {
+			t.Errorf("%s: crossed() = %v; want %v", tc.name, got, tc.want)
+		}
+	}
+}

@@ -1,0 +1,156 @@
+package agent
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/evictd/evictd/agent/disks"
+	"github.com/evictd/evictd/agent/evict"
+	"github.com/evictd/evictd/agent/pods"
+	"github.com/evictd/evictd/agent/signal"
+	"github.com/evictd/evictd/cri"
+)
+
+// How often what is known of the pods' disk usage is looked up, while a disk is
+// low and else: the loop may turn much more often, for memory. How old it is is
+// looked up seldom.
+const (
+	lookUp, lookUpLow = time.Second, 100 * time.Millisecond
+	lookUpAge         = 10 * time.Second
+)
+
+// diskUsage is the loop's view of what pods hold on the disks.
+type diskUsage struct {
+	usages *disks.Usages
+	// images returns, by container, the bytes of images that nobody else uses.
+	images func() map[string]int64
+
+	listed   time.Time // of the list that the subjects are from
+	looked   time.Time
+	known    uint64 // by the usages, when it was looked up
+	aged     time.Time
+	low      bool
+	subjects []disks.Subject
+	holdings map[string]disks.Holding // by UID
+
+	// filled are the pods of a snapshot with what they hold; others may see them,
+	// so they are not changed any more.
+	filled  []evict.Pod
+	version uint64 // of that snapshot
+}
+
+// fill gives the snapshot pods with what is known of their disk usage. met are the
+// signals with a threshold met in the step before.
+func (d *diskUsage) fill(s *pods.Snapshot, met []signal.Signal, now time.Time) {
+	low := slices.ContainsFunc(met, signal.Signal.IsDisk)
+	if s.Listed != d.listed || low != d.low || d.subjects == nil {
+		d.listed, d.low, d.subjects = s.Listed, low, subjectsOf(s)
+		d.usages.Want(d.subjects, low)
+		d.looked, d.aged = time.Time{}, time.Time{}
+	}
+	every := lookUp
+	if low {
+		every = lookUpLow
+	}
+	if now.Sub(d.looked) >= every {
+		d.looked = now
+		d.lookUp(now)
+	}
+	if d.filled != nil && d.version == s.Version {
+		s.Pods = d.filled
+		return
+	}
+	d.filled, d.version = slices.Clone(s.Pods), s.Version
+	images := d.images()
+	for i := range d.filled {
+		pod := &d.filled[i]
+		pod.Containers, pod.InitContainers, pod.Volumes = slices.Clone(pod.Containers), slices.Clone(pod.InitContainers), slices.Clone(pod.Volumes)
+		holding := d.holdings[pod.UID]
+		hold(pod, s.Handles[pod.UID], &holding, images)
+	}
+	s.Pods = d.filled
+}
+
+// lookUp takes what the usages know, where that is something else than before or
+// has become old.
+func (d *diskUsage) lookUp(now time.Time) {
+	known := d.usages.Version()
+	if known == d.known && now.Sub(d.aged) < lookUpAge {
+		return
+	}
+	d.known, d.aged, d.filled = known, now, nil
+	d.holdings = make(map[string]disks.Holding, len(d.subjects))
+	for i := range d.subjects {
+		d.holdings[d.subjects[i].UID] = d.usages.Of(&d.subjects[i])
+	}
+}
+
+func subjectsOf(s *pods.Snapshot) []disks.Subject {
+	subjects := make([]disks.Subject, 0, len(s.Pods))
+	for i := range s.Pods {
+		subject := disks.Subject{UID: s.Pods[i].UID, Limited: s.Pods[i].Limited()}
+		for _, c := range s.Handles[subject.UID].Containers {
+			subject.Containers = append(subject.Containers, disks.SubjectContainer{
+				ID: c.ID, Name: c.Name, InitPID: c.InitPID, InitStart: c.InitStart, LogPath: c.LogPath,
+			})
+		}
+		subjects = append(subjects, subject)
+	}
+	return subjects
+}
+
+// hold puts what is known of one pod into it.
+func hold(pod *evict.Pod, handle pods.Handle, h *disks.Holding, images map[string]int64) {
+	pod.DiskUnknown = !h.Known
+	for _, c := range handle.Containers {
+		slots := pod.Containers
+		if c.Init {
+			slots = pod.InitContainers
+		}
+		if c.Slot >= len(slots) {
+			continue
+		}
+		layer, logs, usage := h.Layers[c.ID], h.Logs[c.ID], &slots[c.Slot].Usage
+		usage.Rootfs, usage.Inodes = int64(layer.Bytes), int64(layer.Inodes)
+		usage.Logs, usage.LogsInodes = int64(logs.Bytes), int64(logs.Inodes)
+		usage.ImagesBytes = images[c.ID]
+	}
+	for _, v := range h.Volumes {
+		i := slices.IndexFunc(pod.Volumes, func(o evict.Volume) bool { return o.Name == v.Name && o.Type == v.Type })
+		if i < 0 {
+			pod.Volumes = append(pod.Volumes, v)
+			continue
+		}
+		known := &pod.Volumes[i]
+		known.Used, known.Inodes = v.Used, v.Inodes
+		if v.Medium != "" {
+			known.Medium = v.Medium
+		}
+	}
+}
+
+// layers asks the runtime for what writable layers take up.
+func layers(runtime *cri.Client) func(context.Context) (map[string]disks.Measured, error) {
+	return func(ctx context.Context) (map[string]disks.Measured, error) {
+		told, err := runtime.Layers(ctx)
+		if len(told) == 0 && err != nil {
+			return nil, err
+		}
+		all := make(map[string]disks.Measured, len(told))
+		for id, l := range told {
+			if l.UsedBytes == nil || l.Measured.IsZero() {
+				continue
+			}
+			m := disks.Measured{At: l.Measured, By: "runtime"}
+			m.Bytes = *l.UsedBytes
+			if l.InodesUsed != nil {
+				m.Inodes = *l.InodesUsed
+			} else {
+				m.Short = "the runtime tells no inodes"
+			}
+			all[id] = m
+		}
+		return all, nil
+	}
+}

@@ -1,0 +1,94 @@
+package agent
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/evictd/evictd/agent/disks"
+	"github.com/evictd/evictd/agent/evict"
+	"github.com/evictd/evictd/agent/pods"
+	"github.com/evictd/evictd/agent/signal"
+	"github.com/evictd/evictd/kernel/disk"
+)
+
+func TestHold(t *testing.T) {
+	limit := resource.MustParse("1Gi")
+	pod := evict.Pod{
+		Containers: []evict.Container{{Name: "a"}, {Name: "b"}}, InitContainers: []evict.Container{{Name: "side"}},
+		Volumes: []evict.Volume{{Name: "cache", Type: evict.EmptyDir, SizeLimit: &limit}, {Name: "none", Type: evict.EmptyDir, SizeLimit: &limit}},
+	}
+	handle := pods.Handle{Containers: []pods.ContainerHandle{{ID: "1", Slot: 1}, {ID: "2", Slot: 0}, {ID: "3", Init: true}, {ID: "4", Slot: 7}}}
+	measured := func(bytes, inodes uint64) disks.Measured {
+		return disks.Measured{Usage: disk.Usage{Bytes: bytes, Inodes: inodes}}
+	}
+	hold(&pod, handle, &disks.Holding{
+		Known:  true,
+		Layers: map[string]disks.Measured{"1": measured(10, 1), "2": measured(20, 2), "3": measured(30, 3), "4": measured(40, 4)},
+		Logs:   map[string]disks.Measured{"1": measured(100, 5)},
+		Volumes: []evict.Volume{
+			{Name: "cache", Type: evict.EmptyDir, Medium: "Memory", Used: 7, Inodes: 8},
+			{Name: "cache", Type: evict.ConfigMap, Used: 9, Inodes: 1},
+		},
+	}, map[string]int64{"2": 50})
+	want := evict.Pod{
+		Containers: []evict.Container{
+			{Name: "a", Usage: evict.ContainerUsage{Rootfs: 20, Inodes: 2, ImagesBytes: 50}},
+			{Name: "b", Usage: evict.ContainerUsage{Rootfs: 10, Inodes: 1, Logs: 100, LogsInodes: 5}},
+		},
+		InitContainers: []evict.Container{{Name: "side", Usage: evict.ContainerUsage{Rootfs: 30, Inodes: 3}}},
+		Volumes: []evict.Volume{
+			{Name: "cache", Type: evict.EmptyDir, Medium: "Memory", SizeLimit: &limit, Used: 7, Inodes: 8},
+			{Name: "none", Type: evict.EmptyDir, SizeLimit: &limit},
+			{Name: "cache", Type: evict.ConfigMap, Used: 9, Inodes: 1},
+		},
+	}
+	if diff := cmp.Diff(want, pod); diff != "" {
+		t.Errorf("hold (-want +got):\n%s", diff)
+	}
+	hold(&pod, handle, &disks.Holding{}, nil)
+	if !pod.DiskUnknown {
+		t.Error("a pod of which nothing is known: DiskUnknown = false")
+	}
+}
+
+// What others may have seen is not changed any more, and pods that have not moved
+// are not filled again.
+func TestFill(t *testing.T) {
+	d := diskUsage{usages: disks.NewUsages(disks.UsageOptions{}), images: func() map[string]int64 { return nil }}
+	shared := []evict.Pod{{UID: "u", Containers: []evict.Container{{Name: "a"}}}}
+	now := time.Now()
+	s := pods.Snapshot{Pods: shared, Version: 1, Listed: now}
+	d.fill(&s, nil, now)
+	first := s.Pods
+	if !first[0].DiskUnknown || shared[0].DiskUnknown {
+		t.Errorf("filled %+v of %+v; want what is not known to be said of the copy alone", first[0], shared[0])
+	}
+	s.Pods = shared
+	d.fill(&s, nil, now.Add(lookUp))
+	if &s.Pods[0] != &first[0] {
+		t.Error("the same pods were filled again, with the same")
+	}
+	for what, change := range map[string]func() time.Time{
+		"another version": func() time.Time { s.Version++; return now },
+		"something else is known": func() time.Time {
+			d.usages.Want(d.subjects[:0], false)
+			now = now.Add(2 * lookUp)
+			return now
+		},
+		"what is known has aged": func() time.Time { now = now.Add(lookUpAge); return now },
+	} {
+		s.Pods = shared
+		d.fill(&s, nil, change())
+		if &s.Pods[0] == &first[0] {
+			t.Errorf("%s: the pods were not filled anew", what)
+		}
+		first = s.Pods
+	}
+	d.fill(&s, []signal.Signal{signal.MemoryAvailable, signal.NodeFsAvailable}, now)
+	if !d.low {
+		t.Error("nodefs is low, and that was not noticed")
+	}
+}

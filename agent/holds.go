@@ -1,0 +1,245 @@
+package agent
+
+import (
+	"slices"
+	"time"
+
+	"github.com/evictd/evictd/agent/act"
+	"github.com/evictd/evictd/agent/evict"
+	"github.com/evictd/evictd/agent/hot"
+	"github.com/evictd/evictd/agent/pods"
+	"github.com/evictd/evictd/kernel"
+	"github.com/evictd/evictd/kernel/cgroup"
+)
+
+const (
+	// mostHolds bounds how many pods are held, and so how many descriptors: some
+	// fifteen for each container. preparedPerTurn is how many are taken hold of in
+	// one turn of the loop, the first of the ranking first.
+	mostHolds, preparedPerTurn = 256, 64
+	// lookedAfter is how many of the ranking have their largest processes looked
+	// for again, every lookAgain.
+	lookedAfter, lookAgain = 16, time.Second
+	// prepareAgain is when a pod that could not be held is tried again.
+	prepareAgain = 10 * time.Second
+)
+
+// holds are the pods that are held ready to be killed. They belong to the loop.
+type holds struct {
+	hierarchy *cgroup.Hierarchy
+	proc      kernel.FS
+	most      int // pods
+	byUID     map[string]*held
+	failed    map[string]*failure // by UID
+	looked    time.Time
+	first     []string // of the ranking, by UID
+}
+
+func newHolds(h *cgroup.Hierarchy, proc kernel.FS) *holds {
+	return &holds{hierarchy: h, proc: proc, most: mostHolds, byUID: map[string]*held{}, failed: map[string]*failure{}}
+}
+
+// failure is a pod that could not be held, and what it was then.
+type failure struct {
+	at time.Time
+	of []pods.ContainerHandle
+}
+
+// held is a pod's Hold and what it was prepared for.
+type held struct {
+	hold *act.Hold
+	of   []pods.ContainerHandle
+}
+
+// outdated reports whether the pod has other containers by now.
+func (h *held) outdated(now []pods.ContainerHandle) bool {
+	return !sameContainers(h.of, now)
+}
+
+func sameContainers(a, b []pods.ContainerHandle) bool {
+	return slices.EqualFunc(a, b, func(a, b pods.ContainerHandle) bool { return a.ID == b.ID && a.CgroupID == b.CgroupID })
+}
+
+// follow takes hold of the pods that are new, and lets go of those that have
+// left or changed. The ranking tells who comes first: for whoever does, room is
+// made.
+func (h *holds) follow(s *pods.Snapshot, ranked []evict.Ranked, guard *act.Guard, now time.Time) {
+	for uid, held := range h.byUID {
+		if handle, listed := s.Handles[uid]; !listed || held.outdated(handle.Containers) {
+			h.drop(uid)
+		}
+	}
+	for uid, f := range h.failed {
+		if handle, listed := s.Handles[uid]; !listed || !sameContainers(f.of, handle.Containers) || now.Sub(f.at) >= prepareAgain {
+			delete(h.failed, uid)
+		}
+	}
+	again := now.Sub(h.looked) >= lookAgain
+	if again {
+		h.looked = now
+	}
+	h.first = h.first[:0]
+	for i := range min(lookedAfter, len(ranked)) {
+		h.first = append(h.first, ranked[i].UID)
+	}
+	left := preparedPerTurn
+	for i, r := range ranked {
+		held, failed := h.byUID[r.UID], h.failed[r.UID]
+		switch {
+		case held != nil && !(again && i < lookedAfter && held.hold.Outdated(h.proc)) || held == nil && failed != nil:
+			continue
+		case left == 0 || held == nil && len(h.byUID) >= h.most && !h.makeRoom(ranked, i):
+			return
+		}
+		left--
+		// What can't be held is tried again later, and else prepared when it must go.
+		if _, err := h.prepare(r.UID, s, guard); err != nil {
+			h.failed[r.UID] = &failure{at: now, of: s.Handles[r.UID].Containers}
+		}
+	}
+}
+
+// outdated looks, every lookQuietly, whether one of the pods that come first has
+// other processes than those that are held. For it to be held anew, a table has to
+// follow.
+func (h *holds) outdated(now time.Time) bool {
+	if now.Sub(h.looked) < lookQuietly {
+		return false
+	}
+	h.looked = now
+	if !slices.ContainsFunc(h.first, func(uid string) bool {
+		held := h.byUID[uid]
+		return held != nil && held.hold.Outdated(h.proc)
+	}) {
+		return false
+	}
+	h.looked = time.Time{} // the step that follows looks at all of them
+	return true
+}
+
+// makeRoom lets go of a pod that is not ranked, or else of the last in the
+// ranking, for the i-th of it; false says that all others come first. In the
+// second half nobody has to make room, so that little goes back and forth.
+func (h *holds) makeRoom(ranked []evict.Ranked, i int) bool {
+	if i >= h.most/2 {
+		return false
+	}
+	unranked := make(map[string]bool, len(h.byUID))
+	for uid := range h.byUID {
+		unranked[uid] = true
+	}
+	last := -1
+	for j, r := range ranked {
+		delete(unranked, r.UID)
+		if h.byUID[r.UID] != nil {
+			last = j
+		}
+	}
+	for uid := range unranked {
+		h.drop(uid)
+		return true
+	}
+	if last <= i {
+		return false
+	}
+	h.drop(ranked[last].UID)
+	return true
+}
+
+// prepare takes hold of a pod, in the place of the Hold that it had.
+func (h *holds) prepare(uid string, s *pods.Snapshot, guard *act.Guard) (*act.Hold, error) {
+	hold, err := act.Prepare(h.hierarchy, h.proc, job(evict.Order{UID: uid}, s, guard))
+	if err != nil {
+		return nil, err
+	}
+	h.drop(uid)
+	h.byUID[uid] = &held{hold: hold, of: s.Handles[uid].Containers}
+	return hold, nil
+}
+
+// take returns a pod's Hold, nil where it has none, and leaves it to whoever
+// asked.
+func (h *holds) take(uid string) *act.Hold {
+	held := h.byUID[uid]
+	if held == nil {
+		return nil
+	}
+	delete(h.byUID, uid)
+	return held.hold
+}
+
+// forget leaves a Hold to whoever has struck it.
+func (h *holds) forget(uid string, hold hot.Pod) {
+	if held := h.byUID[uid]; held != nil && hot.Pod(held.hold) == hold {
+		delete(h.byUID, uid)
+	}
+}
+
+func (h *holds) drop(uid string) {
+	if held := h.byUID[uid]; held != nil {
+		held.hold.Close()
+		delete(h.byUID, uid)
+	}
+}
+
+func (h *holds) close() error {
+	for uid := range h.byUID {
+		h.drop(uid)
+	}
+	return nil
+}
+
+// table makes what the hot path decides with until the next turn. It is as old as
+// the oldest files that it may choose by, so that it is brought up to date first.
+func (h *holds) table(in *evict.Inputs, v *View, ranked []evict.Ranked, guard *act.Guard, generation uint64) *hot.Table {
+	snapshot := &v.Snapshot
+	taken := snapshot.Taken
+	for i := range min(max(1, in.Policy.MaxVictims), len(ranked)) {
+		if read := snapshot.Read[ranked[i].Index()]; read.Before(taken) {
+			taken = read
+		}
+	}
+	t := &hot.Table{
+		Decision: evict.NewTable(in, &v.State, taken), Pods: snapshot.Pods, Rows: make([]hot.Row, len(snapshot.Pods)),
+		Guard: guard, DryRun: v.Mode.dryRun, Generation: generation,
+		Prepare: func(index int) (hot.Pod, error) {
+			hold, err := act.Prepare(h.hierarchy, h.proc, job(evict.Order{UID: snapshot.Pods[index].UID}, snapshot, guard))
+			if err != nil {
+				return nil, err
+			}
+			return hold, nil
+		},
+	}
+	for i := range snapshot.Pods {
+		pod := &snapshot.Pods[i]
+		if held := h.byUID[pod.UID]; held != nil {
+			cgroups, sum := workingSet(held.hold, pod)
+			t.Rows[i] = hot.NewRow(held.hold, pod, cgroups, sum)
+		}
+	}
+	return t
+}
+
+// workingSet sums what was read of the containers that are held, and names their
+// cgroups.
+func workingSet(hold *act.Hold, pod *evict.Pod) (cgroups []uint64, sum int64) {
+	hold.Each(func(name string, cgroup uint64) {
+		cgroups = append(cgroups, cgroup)
+		for _, list := range [][]evict.Container{pod.Containers, pod.InitContainers} {
+			for i := range list {
+				if list[i].Name == name {
+					sum += list[i].Usage.Memory
+				}
+			}
+		}
+	})
+	return cgroups, sum
+}
+
+// striker strikes what holds made.
+type striker struct{ *act.Striker }
+
+// Strike implements hot.Striker.
+func (s striker) Strike(p hot.Pod, g *act.Guard) act.Strike {
+	return s.Striker.Strike(p.(*act.Hold), g)
+}

@@ -1,0 +1,71 @@
+//go:build !race
+
+package hot
+
+import (
+	"context"
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/evictd/evictd/agent/lanes"
+	"github.com/evictd/evictd/kernel/cgroup"
+)
+
+// From the alarm to the strike nothing is allocated, with usage to be read anew
+// and a ranking of 500 pods.
+func TestAllocatesNothing(t *testing.T) {
+	sizes := make([]int64, 500)
+	for i := range sizes {
+		sizes[i] = int64(i)
+	}
+	s := newStage(t, sizes...)
+	s.reader.available = 900 * mi
+	const runs = 20
+	table := s.table(0, long())
+	s.publish(table)
+	raise := lanes.Raise{Lane: "bpf", Seen: time.Now()}
+	if n := testing.AllocsPerRun(runs, func() {
+		table.Decision.Taken = time.Time{}
+		if got := s.handle(raise); got != Struck {
+			t.Fatalf("handle() = %v; want struck", got)
+		}
+		s.reader.available -= 600 * mi
+	}); n != 0 {
+		t.Errorf("from the alarm to the strike there are %v allocations; want 0", n)
+	}
+	if s.strike.n <= runs || s.pods[499].looks == 0 {
+		t.Errorf("struck %d, looked %d times at the first; want more than %d, and a look", s.strike.n, s.pods[499].looks, runs)
+	}
+}
+
+// The same with the readings of this machine.
+func TestReadingAllocatesNothing(t *testing.T) {
+	h, err := cgroup.Find("/sys/fs/cgroup")
+	if err != nil {
+		t.Skip("needs cgroups: ", err)
+	}
+	read, err := lanes.OpenApart(lanes.MemoryOptions{Procfs: "/proc", Hierarchy: h, CgroupRoot: "/"})
+	if err != nil {
+		t.Skip("needs this machine's memory to be readable: ", err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- read.Run(ctx) }()
+	defer func() {
+		cancel()
+		if err := errors.Join(<-done, read.Close()); err != nil {
+			t.Errorf("the reading of memory ends with %v; want no error", err)
+		}
+	}()
+	s := newStage(t, 500)
+	s.read = read
+	s.publish(s.table(0, long()))
+	s.raise("bpf") // where there is no kubepods, it is looked for once a second
+	if n := testing.AllocsPerRun(20, func() { s.raise("bpf") }); n != 0 {
+		t.Errorf("an alarm that is not confirmed takes %v allocations; want 0", n)
+	}
+	if s.Count(NotConfirmed) == 0 {
+		t.Skip("needs 1 GiB of memory to be available")
+	}
+}

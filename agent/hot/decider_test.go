@@ -1,0 +1,545 @@
+package hot
+
+import (
+	"math"
+	"slices"
+	"sync"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/evictd/evictd/agent/evict"
+	"github.com/evictd/evictd/agent/lanes"
+)
+
+// long is an age at which usage has to be read anew.
+func long() time.Time { return time.Now().Add(-time.Second) }
+
+func TestStruck(t *testing.T) {
+	s := newStage(t, 500, 300)
+	s.publish(s.table(0, time.Now()))
+	s.reader.available = 900 * mi
+	seen := time.Now()
+	if got := s.handle(lanes.Raise{Lane: "bpf", LastAbove: seen.Add(-time.Millisecond), Seen: seen}); got != Struck {
+		t.Fatalf("handle() = %v; want struck", got)
+	}
+	kills, generation := s.desk.Kills(nil)
+	if len(kills) != 1 || generation != 1 || !slices.Equal(s.strike.names(), []string{"p0"}) {
+		t.Fatalf("%d kills of generation %d, struck %q; want p0 alone, of generation 1", len(kills), generation, s.strike.names())
+	}
+	k := kills[0]
+	if k.Pod.UID != "p0" || k.Deficit != 124*mi || k.Expected != 500*mi || k.Observation.Available != 900*mi || k.Strike.Processes != 1 {
+		t.Errorf("kill = %+v; want p0 for what was read", k)
+	}
+	if k.Raise.Lane != "bpf" || k.Raise.Seen != seen || k.Decided.Before(seen) || k.Cold || k.DryRun || k.RankingAge < 0 || k.RankingAge > oldest {
+		t.Errorf("kill = %+v; want the alarm's lane and times, of a pod that was held", k)
+	}
+	if got := k.Candidates(); len(got) != 2 || got[0].UID != "p0" || got[1].UID != "p1" {
+		t.Errorf("candidates = %+v; want both pods in their order", got)
+	}
+	select {
+	case r := <-s.desk.News():
+		if r.Lane != "bpf" {
+			t.Errorf("news of %q; want bpf", r.Lane)
+		}
+	default:
+		t.Error("the loop was not told")
+	}
+	if again, _ := s.desk.Kills(nil); len(again) > 0 {
+		t.Errorf("the desk has %d kills left; want none", len(again))
+	}
+}
+
+// A crossing that has recovered before it is confirmed ends nobody.
+func TestNotConfirmed(t *testing.T) {
+	s := newStage(t, 500)
+	if got := s.raise("bpf"); got != Unready {
+		t.Errorf("handle() without a table = %v; want not ready", got)
+	}
+	s.publish(s.table(0, time.Now()))
+	s.reader.available = 1024 * mi
+	if got := s.raise("bpf"); got != NotConfirmed || s.strike.n > 0 {
+		t.Errorf("handle() = %v, struck %q; want not confirmed, and nobody", got, s.strike.names())
+	}
+	if s.Count(NotConfirmed) != 1 || s.dealt() != 2 {
+		t.Errorf("counts: %d not confirmed of %d; want 1 of 2", s.Count(NotConfirmed), s.dealt())
+	}
+}
+
+// Several lanes that raise for the same crossing end one pod.
+func TestLanesDisagree(t *testing.T) {
+	s := newStage(t, 500, 300)
+	s.publish(s.table(0, time.Now()))
+	s.reader.available = 900 * mi
+	for _, lane := range []string{"bpf", "memcg", "psi", "poll"} {
+		s.raise(lane)
+	}
+	if uids, _ := s.kills(); !slices.Equal(uids, []string{"p0"}) || s.Count(Declined) != 3 {
+		t.Errorf("struck %q, %d alarms declined; want p0, 3", uids, s.Count(Declined))
+	}
+	// What comes on top of what is on its way ends another.
+	s.reader.available = 300 * mi
+	s.raise("bpf")
+	if uids, generation := s.kills(); !slices.Equal(uids, []string{"p1"}) || generation != 2 {
+		t.Errorf("struck %q of generation %d; want p1 of 2", uids, generation)
+	}
+}
+
+// The loop and the thread that decide at once end one pod: who claims second
+// has to decide again.
+func TestOutrun(t *testing.T) {
+	s := newStage(t, 500, 300)
+	s.publish(s.table(0, time.Now()))
+	s.reader.available = 900 * mi
+	if !s.desk.Claim(0) {
+		t.Fatal("Claim(0) = false; want true")
+	}
+	if got := s.raise("bpf"); got != Outrun || s.strike.n > 0 {
+		t.Errorf("handle() after the loop's claim = %v, struck %q; want outrun, and nobody", got, s.strike.names())
+	}
+	if s.desk.Claim(0) {
+		t.Error("second Claim(0) = true; want false")
+	}
+	// A table of before the claim is not taken up, one of after is.
+	s.publish(s.table(0, time.Now()))
+	if got := s.raise("bpf"); got != Outrun {
+		t.Errorf("handle() with a stale table = %v; want outrun", got)
+	}
+	s.publish(s.table(1, time.Now()))
+	if got := s.raise("bpf"); got != Struck {
+		t.Errorf("handle() with a table of the loop's next step = %v; want struck", got)
+	}
+	if s.desk.Claim(1) {
+		t.Error("Claim() of what was observed before the kill = true; want false")
+	}
+	if _, generation := s.kills(); !s.desk.Claim(generation) {
+		t.Error("Claim() after the kill was taken in = false; want true")
+	}
+}
+
+// While somebody is killing, what was decided without that is not claimed.
+func TestClaimDuringStrike(t *testing.T) {
+	s := newStage(t, 500)
+	s.publish(s.table(0, time.Now()))
+	s.reader.available = 900 * mi
+	s.strike.during = func() {
+		_, generation := s.desk.Kills(nil)
+		if s.desk.Claim(generation) || s.desk.Claim(generation+1) {
+			t.Error("Claim() during a strike = true; want false")
+		}
+	}
+	s.raise("bpf")
+	if s.strike.n != 1 {
+		t.Errorf("struck %q; want p0", s.strike.names())
+	}
+}
+
+// From a strike that hangs, the loop takes the right to kill. When the strike
+// comes to its end after all, it is not told, and what follows goes on.
+func TestSeized(t *testing.T) {
+	s := newStage(t, 500, 300)
+	s.publish(s.table(0, time.Now()))
+	s.reader.available = 900 * mi
+	if s.desk.Seize(0) {
+		t.Error("Seize() while nobody kills = true; want false")
+	}
+	s.strike.during = func() {
+		if _, generation := s.desk.Kills(nil); !s.desk.Seize(generation) || s.desk.Seize(generation) {
+			t.Error("Seize() during a strike = false, or true twice; want it once")
+		}
+		if !s.desk.Claim(2) {
+			t.Error("Claim() of the next observation = false; want true")
+		}
+	}
+	if got := s.raise("bpf"); got != Outrun || s.strike.n != 1 {
+		t.Errorf("handle() of what was seized = %v, struck %q; want outrun, and p0", got, s.strike.names())
+	}
+	if uids, generation := s.kills(); len(uids) > 0 || generation != 3 {
+		t.Errorf("told of %q, generation %d; want nobody, 3", uids, generation)
+	}
+	s.strike.during = nil
+	if got := s.raise("bpf"); got != Outrun {
+		t.Errorf("handle() with the old table = %v; want outrun", got)
+	}
+	s.publish(s.table(3, time.Now()))
+	if got := s.raise("bpf"); got != Struck {
+		t.Errorf("handle() with the loop's next table = %v; want struck", got)
+	}
+}
+
+// Of two victims the first lies on the desk when it is seized: its Hold is for the
+// loop to let go of, the other's is not.
+func TestSeizedBetween(t *testing.T) {
+	s := newStage(t, 500, 300)
+	s.publish(s.table(0, time.Now()))
+	s.reader.available = 400 * mi
+	s.strike.during = func() {
+		if s.strike.n == 2 && !s.desk.Seize(0) {
+			t.Error("Seize() during the second strike = false; want true")
+		}
+	}
+	if got := s.raise("bpf"); got != Outrun || s.strike.n != 2 {
+		t.Fatalf("handle() = %v, struck %q; want outrun, both", got, s.strike.names())
+	}
+	kills, generation := s.desk.Kills(nil)
+	if len(kills) != 1 || kills[0].Pod.UID != "p0" || generation != 2 {
+		t.Fatalf("told of %+v, generation %d; want p0, 2", kills, generation)
+	}
+	kills[0].Hold.Drop()
+	for _, p := range s.pods {
+		if p.grabbed != 0 {
+			t.Errorf("%s was grabbed %d times more than dropped; want 0", p.name, p.grabbed)
+		}
+	}
+}
+
+// Whoever comes first of a seizure and the end of a strike, somebody can claim
+// afterwards.
+func TestSeizedAtTheEnd(t *testing.T) {
+	for range 20_000 {
+		d := NewDesk()
+		d.claim(0)
+		var both sync.WaitGroup
+		both.Go(func() { d.done(0) })
+		seized := d.Seize(0)
+		both.Wait()
+		_, generation := d.Kills(nil)
+		if want := map[bool]uint64{true: 2, false: 1}[seized]; generation != want || !d.Claim(generation) {
+			t.Fatalf("seized %t: generation %d, which can't be claimed; want %d", seized, generation, want)
+		}
+	}
+}
+
+// A thread that was believed to hang and one that took its place do not write in the
+// same place.
+func TestPiles(t *testing.T) {
+	s := newStage(t, 500, 300)
+	var other decider
+	other.setUp(&Options{Desk: s.desk, Read: s.reader, Strike: s.look, Look: s.look})
+	s.desk.claim(0)
+	k := s.pile.next()
+	s.desk.Seize(0) // before k is laid
+	other.publish(s.table(2, time.Now()))
+	s.reader.available = 900 * mi
+	if got := other.handle(lanes.Raise{Lane: WatchdogLane}); got != Struck {
+		t.Fatalf("handle() beside a thread that hangs = %v; want struck", got)
+	}
+	*k = Kill{Pod: &s.in.Pods[1]}
+	s.pile.added()
+	if uids, _ := s.kills(); !slices.Equal(uids, []string{"p1", "p0"}) {
+		t.Errorf("told of %q; want p1, p0", uids)
+	}
+}
+
+// One pod is calm, the other was empty when it was last looked at and has grown
+// since: the calm one lives.
+func TestWhoGrewGoes(t *testing.T) {
+	s := newStage(t, 500, 0)
+	s.publish(s.table(0, long()))
+	s.reader.available = 900 * mi
+	s.pods[1].uses(1600 * mi)
+	if got := s.raise("bpf"); got != Struck || !slices.Equal(s.strike.names(), []string{"p1"}) {
+		t.Errorf("handle() = %v, struck %q; want p1", got, s.strike.names())
+	}
+	kills, _ := s.desk.Kills(nil)
+	if len(kills) != 1 || kills[0].RankingAge != 0 || kills[0].Memory != 1600*mi || kills[0].Expected != 1600*mi {
+		t.Errorf("kills = %+v; want p1 by what it uses now", kills)
+	}
+}
+
+// File cache in a pod's usage does not make it look larger than it is.
+func TestCacheIsLookedThrough(t *testing.T) {
+	for _, tc := range []struct {
+		name  string
+		cache int64 // before, inactive, of p0
+		later int64 // now
+		want  string
+	}{
+		{"much cache before, more now", 900, 1800, "p1"},
+		{"none before, much now", 0, 1600, "p1"},
+		{"little", 10, 20, "p1"},
+	} {
+		s := newStage(t, 200, 400)
+		s.pods[0].usage = (200 + tc.cache) * mi
+		s.publish(s.table(0, long()))
+		s.reader.available = 900 * mi
+		s.pods[0].usage = (200 + tc.later) * mi
+		if got := s.raise("bpf"); got != Struck || !slices.Equal(s.strike.names(), []string{tc.want}) {
+			t.Errorf("%s: handle() = %v, struck %q; want %s", tc.name, got, s.strike.names(), tc.want)
+		}
+	}
+}
+
+// walkingReader also reads what cgroups use, by the number of the pod.
+type walkingReader struct {
+	*fakeReader
+	walked map[uint64][2]int64 // working set and anonymous lists
+}
+
+func (r *walkingReader) Usage(cgroup uint64) (workingSet, anonymous int64, ok bool) {
+	row, ok := r.walked[cgroup]
+	return row[0], row[1], ok
+}
+
+// Where a walk tells what the pods use, their files are not read, but for those
+// of whom the walk does not tell.
+func TestWalk(t *testing.T) {
+	s := newStage(t, 500, 0, 100)
+	s.pods[1].uses(1600 * mi)
+	walked := map[uint64][2]int64{0: {500 * mi, 500 * mi}, 1: {1600 * mi, 1590 * mi}}
+	s.take(&walkingReader{s.reader, walked})
+	table := s.table(0, long())
+	table.Rows[1].WorkingSet, table.Rows[1].Usage = 0, 0
+	s.publish(table)
+	s.reader.available = 900 * mi
+	before := s.pods[2].reads
+	if got := s.raise("bpf"); got != Struck || !slices.Equal(s.strike.names(), []string{"p1"}) {
+		t.Errorf("handle() = %v, struck %q; want p1", got, s.strike.names())
+	}
+	if s.reader.asked != 0 || s.pods[2].reads == before {
+		t.Errorf("looks at %d pods, reads of p2 %d; want 0, some", s.reader.asked, s.pods[2].reads-before)
+	}
+	if kills, _ := s.desk.Kills(nil); len(kills) != 1 || kills[0].Memory != 1600*mi || kills[0].Expected != 1590*mi {
+		t.Errorf("kills = %+v; want p1 for what the walk found, of which 1590 MiB are anonymous", kills)
+	}
+}
+
+// What a walk counts as anonymous and what the pod has not grown by is tmpfs, or was
+// page cache: whoever is chosen is looked at, if that does not take too long.
+func TestWalkAndTmpfs(t *testing.T) {
+	for _, late := range []bool{false, true} {
+		s := newStage(t, 500, 400)
+		p := s.pods[0]
+		p.own, s.in.Pods[0].Usage.Freeable = 100*mi, 100*mi // of 500
+		walked := map[uint64][2]int64{0: {900 * mi, 900 * mi}, 1: {400 * mi, 400 * mi}}
+		s.take(&walkingReader{s.reader, walked})
+		s.publish(s.table(0, long()))
+		p.usage, p.workingSet, p.own = 900*mi, 900*mi, 500*mi
+		s.reader.available, s.reader.late = 900*mi, late
+		if got := s.raise("bpf"); got != Struck || s.reader.asked != 1 || s.pods[1].looks > 0 {
+			t.Fatalf("late %t: handle() = %v, %d looks; want struck, one", late, got, s.reader.asked)
+		}
+		if kills, _ := s.desk.Kills(nil); len(kills) != 1 || kills[0].Pod.UID != "p0" || kills[0].Expected != 500*mi {
+			t.Errorf("late %t: kills = %+v; want p0 for 500 MiB", late, kills)
+		}
+	}
+}
+
+// Where a pod can't be looked at in time its page cache is taken for what it was.
+func TestLookedAtTooLate(t *testing.T) {
+	s := newStage(t, 500, 400)
+	s.pods[0].usage = 1400 * mi // with cache
+	s.publish(s.table(0, long()))
+	s.pods[1].uses(600 * mi)
+	s.pods[0].usage = 1410 * mi
+	s.reader.available, s.reader.late = 900*mi, true
+	if got := s.raise("poll"); got != Struck || !slices.Equal(s.strike.names(), []string{"p1"}) {
+		t.Errorf("handle() = %v, struck %q; want p1", got, s.strike.names())
+	}
+	if s.pods[0].looks+s.pods[1].looks > 0 {
+		t.Error("a pod was looked at by the thread itself; want it left to the reader")
+	}
+}
+
+// What all pods hold together may be known but for their page cache: somebody who
+// is not listed is noticed all the same.
+func TestStrangerWhoIsNotRead(t *testing.T) {
+	known := lanes.NodeMemory{Kubepods: 800 * mi, KubepodsUsage: 1800 * mi, KubepodsKnown: true}
+	for _, tc := range []struct {
+		name   string
+		usage  int64
+		before lanes.NodeMemory
+		want   Result
+	}{
+		{"nobody else", 1800 * mi, known, Struck},
+		{"a stranger", 1800*mi + evict.Stranger, known, Strange},
+		{"page cache or a stranger", 1800 * mi, lanes.NodeMemory{}, Strange},
+		{"nothing is known", math.MaxInt64, known, Strange},
+	} {
+		s := newStage(t, 500, 300)
+		s.reader.available, s.reader.unread, s.reader.usage = 900*mi, true, tc.usage
+		table := s.table(0, time.Now())
+		table.Node = tc.before
+		s.publish(table)
+		if got := s.raise("poll"); got != tc.want {
+			t.Errorf("%s: handle() = %v; want %v", tc.name, got, tc.want)
+		}
+	}
+}
+
+// Usage that is fresh enough is used as it is.
+func TestFreshEnough(t *testing.T) {
+	s := newStage(t, 500, 300)
+	s.publish(s.table(0, time.Now()))
+	s.reader.available = 900 * mi
+	s.raise("bpf")
+	for _, p := range s.pods {
+		if p.looks > 0 {
+			t.Errorf("%s was read %d times; want 0", p.name, p.looks)
+		}
+	}
+}
+
+func TestLeftToTheLoop(t *testing.T) {
+	for _, tc := range []struct {
+		name   string
+		change func(s *stage)
+		want   Result
+	}{
+		{"cache alone", func(s *stage) { s.reader.cache = 500 * mi }, Declined},
+		{"futile", func(s *stage) { s.reader.available = 0 }, Declined},
+		{"nobody eligible", func(s *stage) {
+			for i := range s.in.Pods {
+				s.in.Pods[i].Static = true
+			}
+		}, Declined},
+		{"not listed", func(s *stage) { s.in.Unlisted = true }, Declined},
+		{"a stranger", func(s *stage) { s.reader.kubepods = 800*mi + evict.Stranger }, Strange},
+		{"a stranger besides what is nothing new", func(s *stage) {
+			s.in.Unexplained, s.reader.kubepods = 2000*mi, 2800*mi+evict.Stranger
+		}, Strange},
+	} {
+		s := newStage(t, 500, 300)
+		s.reader.available = 900 * mi
+		tc.change(s)
+		s.publish(s.table(0, time.Now()))
+		if got := s.raise("bpf"); got != tc.want || s.strike.n > 0 {
+			t.Errorf("%s: handle() = %v, struck %q; want %v, and nobody", tc.name, got, s.strike.names(), tc.want)
+		}
+		if !s.desk.Claim(0) {
+			t.Errorf("%s: the loop can't claim; want it to decide", tc.name)
+		}
+	}
+}
+
+// What a pod has grown by since the table was made is no stranger's, however young
+// the table.
+func TestGrownInATurn(t *testing.T) {
+	s := newStage(t, 500, 300)
+	s.publish(s.table(0, time.Now()))
+	s.reader.available, s.reader.kubepods = 900*mi, 800*mi+2*evict.Stranger
+	s.pods[1].uses(300*mi + 2*evict.Stranger)
+	if got := s.raise("bpf"); got != Struck {
+		t.Errorf("handle() = %v; want struck", got)
+	}
+}
+
+// Memory that no pod accounts for, and that has been there before, is no reason to
+// leave a kill to the loop.
+func TestUnexplained(t *testing.T) {
+	s := newStage(t, 500, 300)
+	s.in.Unexplained = 2000 * mi
+	s.reader.available, s.reader.kubepods = 900*mi, 2800*mi+evict.Stranger-1
+	s.publish(s.table(0, time.Now()))
+	if got := s.raise("bpf"); got != Struck {
+		t.Errorf("handle() = %v; want struck", got)
+	}
+}
+
+func TestCold(t *testing.T) {
+	s := newStage(t, 500, 300)
+	s.reader.available = 900 * mi
+	table := s.table(0, time.Now())
+	table.Rows[0] = Row{}
+	s.publish(table)
+	if got := s.raise("bpf"); got != Unheld || s.strike.n > 0 {
+		t.Fatalf("handle() of what can't be held = %v, struck %q; want it left to the loop", got, s.strike.names())
+	}
+	table.Prepare = func(at int) (Pod, error) { return s.pods[at], nil }
+	if got := s.raise("bpf"); got != Struck {
+		t.Fatalf("handle() = %v; want struck", got)
+	}
+	kills, _ := s.desk.Kills(nil)
+	if len(kills) != 1 || !kills[0].Cold || s.pods[0].closed {
+		t.Errorf("kills = %+v, closed %t; want a cold one, whose Hold is the loop's to close", kills, s.pods[0].closed)
+	}
+
+	s = newStage(t, 500)
+	s.reader.available = 900 * mi
+	table = s.table(0, time.Now())
+	table.Rows[0] = Row{}
+	table.Prepare = func(at int) (Pod, error) {
+		s.desk.Claim(0) // meanwhile the loop has been faster
+		return s.pods[at], nil
+	}
+	s.publish(table)
+	if got := s.raise("bpf"); got != Outrun || !s.pods[0].closed || s.pods[0].grabbed != 0 {
+		t.Errorf("handle() = %v, closed %t, grabbed %d; want outrun, and the Hold given up", got, s.pods[0].closed, s.pods[0].grabbed)
+	}
+}
+
+// A Hold that is given up while the thread decides is not struck: another is
+// prepared.
+func TestGivenUp(t *testing.T) {
+	s := newStage(t, 500, 300)
+	s.reader.available = 900 * mi
+	s.pods[0].closed = true
+	other := &fakePod{name: "again"}
+	table := s.table(0, time.Now())
+	table.Prepare = func(int) (Pod, error) { return other, nil }
+	s.publish(table)
+	if got := s.raise("bpf"); got != Struck || !slices.Equal(s.strike.names(), []string{"again"}) || other.grabbed != 1 {
+		t.Errorf("handle() = %v, struck %q, grabbed %d; want the new Hold, which stays grabbed", got, s.strike.names(), other.grabbed)
+	}
+}
+
+// A pod that must not be struck is not waited for: the next one goes.
+func TestRefused(t *testing.T) {
+	s := newStage(t, 500, 300)
+	s.strike.refuse = "p0"
+	s.publish(s.table(0, time.Now()))
+	s.reader.available = 900 * mi
+	s.raise("bpf")
+	s.raise("bpf")
+	s.raise("bpf")
+	if want := []string{"p0", "p1"}; !slices.Equal(s.strike.names(), want) {
+		t.Errorf("struck %q; want %q", s.strike.names(), want)
+	}
+}
+
+func TestDryRun(t *testing.T) {
+	s := newStage(t, 500, 300)
+	s.in.DryRun = true
+	s.publish(s.table(0, time.Now()))
+	s.reader.available = 900 * mi
+	s.raise("bpf")
+	s.raise("poll")
+	kills, _ := s.desk.Kills(nil)
+	if s.strike.n > 0 || !slices.Equal(s.look.names(), []string{"p0"}) || len(kills) != 1 || !kills[0].DryRun {
+		t.Errorf("struck %q, looked at %q, kills %+v; want nobody, p0 once", s.strike.names(), s.look.names(), kills)
+	}
+}
+
+// When nobody keeps the books, killing ends.
+func TestDeskFull(t *testing.T) {
+	sizes := make([]int64, mostKills+10)
+	for i := range sizes {
+		sizes[i] = 100
+	}
+	s := newStage(t, sizes...)
+	s.publish(s.table(0, time.Now()))
+	for i := range sizes {
+		s.reader.available = 1023*mi - int64(i)*100*mi
+		s.raise("bpf")
+	}
+	uids, _ := s.kills()
+	if len(uids) != mostKills || s.strike.n != mostKills {
+		t.Errorf("struck %d, told of %d; want %d", s.strike.n, len(uids), mostKills)
+	}
+	s.raise("bpf")
+	if uids, _ := s.kills(); len(uids) == 0 {
+		t.Error("nobody is struck after the books were brought up to date; want it to go on")
+	}
+}
+
+func TestWords(t *testing.T) {
+	var got []string
+	for r := range Results + 2 {
+		got = append(got, r.String())
+	}
+	want := []string{"struck", "not confirmed", "declined", "pod not listed", "victim not held", "outrun", "not ready", "unknown", "unknown"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("results differ (-want +got):\n%s", diff)
+	}
+}

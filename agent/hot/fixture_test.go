@@ -1,0 +1,158 @@
+package hot
+
+import (
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/evictd/evictd/agent/act"
+	"github.com/evictd/evictd/agent/evict"
+	"github.com/evictd/evictd/agent/lanes"
+	"github.com/evictd/evictd/agent/signal"
+)
+
+const mi = 1 << 20
+
+// fakePod is a pod that uses what the test says, in bytes.
+type fakePod struct {
+	name                   string
+	usage, workingSet, own int64
+	unproven, closed       bool
+	looks, reads, grabbed  int
+}
+
+func (p *fakePod) Usage() (int64, bool)         { p.reads++; return p.usage, true }
+func (p *fakePod) Memory() (int64, int64, bool) { p.looks++; return p.workingSet, p.own, true }
+func (p *fakePod) Direct() bool                 { return !p.unproven }
+func (p *fakePod) Drop()                        { p.grabbed-- }
+func (p *fakePod) Close()                       { p.closed = true }
+
+func (p *fakePod) Grab() bool {
+	if p.closed {
+		return false
+	}
+	p.grabbed++
+	return true
+}
+
+// uses lets the pod use so much, all of it anonymous.
+func (p *fakePod) uses(bytes int64) { p.usage, p.workingSet, p.own = bytes, bytes, bytes }
+
+// fakeStriker notes whom it strikes.
+type fakeStriker struct {
+	struck [64]string
+	n      int
+	during func()
+	refuse string // a pod that holds what must live
+}
+
+func (s *fakeStriker) Strike(p Pod, _ *act.Guard) act.Strike {
+	s.struck[s.n%len(s.struck)] = p.(*fakePod).name
+	s.n++
+	if s.during != nil {
+		s.during()
+	}
+	if p.(*fakePod).name == s.refuse {
+		return act.Strike{Err: &act.WrongVictimError{Never: true}}
+	}
+	return act.Strike{Processes: 1, First: time.Now()}
+}
+
+func (s *fakeStriker) names() []string { return s.struck[:s.n] }
+
+// fakeReader reads what is available of 64 GiB. With page cache the pods use what
+// usage says; unread tells that nothing else is known of them, and late that none
+// can be looked at.
+type fakeReader struct {
+	available, cache, kubepods, usage int64
+	unread, late                      bool
+	asked                             int // for a look
+}
+
+func (r *fakeReader) Read(now, _ time.Time, into *signal.Observations) lanes.NodeMemory {
+	into[signal.MemoryAvailable] = signal.Observation{Status: signal.Observed, Available: r.available, Cache: r.cache, Capacity: 64 << 30, Time: now}
+	if r.unread {
+		return lanes.NodeMemory{KubepodsUsage: r.usage}
+	}
+	return lanes.NodeMemory{Kubepods: r.kubepods, KubepodsUsage: r.usage, KubepodsKnown: true}
+}
+
+func (r *fakeReader) Look(p lanes.Pod, limit time.Duration) (workingSet, anonymous int64, ok bool) {
+	r.asked++
+	if r.late || limit <= 0 {
+		return 0, 0, false
+	}
+	return p.Memory()
+}
+
+// stage is a decider with all that is around it. A GiB must be available.
+type stage struct {
+	t      *testing.T
+	desk   *Desk
+	reader *fakeReader
+	strike *fakeStriker
+	look   *fakeStriker
+	pods   []*fakePod
+	state  evict.State
+	in     evict.Inputs
+	decider
+}
+
+// newStage has pods that use so many MiB each.
+func newStage(t *testing.T, sizes ...int64) *stage {
+	t.Helper()
+	value, err := signal.ParseThreshold("1Gi")
+	if err != nil {
+		t.Fatal(err)
+	}
+	s := &stage{t: t, desk: NewDesk(), reader: &fakeReader{available: 2048 * mi}, strike: &fakeStriker{}, look: &fakeStriker{}}
+	s.in = evict.Inputs{
+		Policy: &evict.Policy{
+			Thresholds: []evict.Threshold{{Threshold: signal.Threshold{Signal: signal.MemoryAvailable, Value: value}}},
+			MaxVictims: 3, SettleTimeout: time.Second,
+		},
+		Measured: true,
+	}
+	for i, size := range sizes {
+		p := &fakePod{name: fmt.Sprint("p", i)}
+		p.uses(size * mi)
+		s.pods = append(s.pods, p)
+		s.in.Pods = append(s.in.Pods, evict.Pod{UID: p.name, Name: p.name, HasStats: true, Usage: evict.PodUsage{Memory: size * mi, Freeable: size * mi}})
+	}
+	s.take(s.reader)
+	return s
+}
+
+// take lets the decider read from r, with time enough on a busy machine.
+func (s *stage) take(r Reader) {
+	s.setUp(&Options{Desk: s.desk, Read: r, Strike: s.strike, Look: s.look})
+	s.lookLimit, s.lookAfterWalk = time.Minute, time.Minute
+}
+
+// table makes one of what the pods used when they were last listed.
+func (s *stage) table(generation uint64, taken time.Time) *Table {
+	t := &Table{
+		Decision: evict.NewTable(&s.in, &s.state, taken), Pods: s.in.Pods, Guard: &act.Guard{}, DryRun: s.in.DryRun, Generation: generation,
+		Prepare: func(int) (Pod, error) { return nil, errors.New("it can't be held") },
+	}
+	for i, p := range s.pods {
+		t.Rows = append(t.Rows, NewRow(p, &s.in.Pods[i], []uint64{uint64(i)}, p.workingSet))
+	}
+	return t
+}
+
+// raise deals with an alarm.
+func (s *stage) raise(lane string) Result {
+	s.t.Helper()
+	return s.handle(lanes.Raise{Lane: lane, Seen: time.Now()})
+}
+
+// kills returns what lies on the desk, by UID.
+func (s *stage) kills() (uids []string, generation uint64) {
+	kills, generation := s.desk.Kills(nil)
+	for _, k := range kills {
+		uids = append(uids, k.Pod.UID)
+	}
+	return uids, generation
+}

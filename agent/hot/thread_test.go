@@ -1,0 +1,226 @@
+package hot
+
+import (
+	"context"
+	"errors"
+	"slices"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/evictd/evictd/agent/act"
+	"github.com/evictd/evictd/agent/lanes"
+)
+
+// newThread makes a thread that reads and strikes as the stage says.
+func (s *stage) newThread() *Thread {
+	s.t.Helper()
+	th, err := New(Options{Desk: s.desk, Read: s.reader, Strike: s.strike, Look: s.look})
+	if err != nil {
+		s.t.Fatal(err)
+	}
+	s.t.Cleanup(func() { th.Close() })
+	return th
+}
+
+// run runs the thread until the test ends.
+func run(t *testing.T, th *Thread) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- th.Run(ctx) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Run() = %v; want no error", err)
+		}
+	})
+}
+
+// await waits for the next news.
+func (s *stage) await() lanes.Raise {
+	s.t.Helper()
+	select {
+	case r := <-s.desk.News():
+		return r
+	case <-time.After(20 * time.Second):
+		s.t.Fatal("no news after 20s")
+		return lanes.Raise{}
+	}
+}
+
+// eventSource raises when its eventfd is written to.
+type eventSource struct {
+	fd    int
+	calls int
+}
+
+func newEventSource(t *testing.T) *eventSource {
+	t.Helper()
+	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Close(fd) })
+	return &eventSource{fd: fd}
+}
+
+func (e *eventSource) FD() int        { return e.fd }
+func (e *eventSource) Events() uint32 { return unix.EPOLLIN }
+func (e *eventSource) Ready(now time.Time) (lanes.Raise, bool) {
+	var count [8]byte
+	_, err := unix.Read(e.fd, count[:])
+	e.calls++
+	return lanes.Raise{Lane: "event", Seen: now}, err == nil
+}
+
+func (e *eventSource) ring(t *testing.T) {
+	t.Helper()
+	if _, err := unix.Write(e.fd, []byte{1, 0, 0, 0, 0, 0, 0, 0}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestThread(t *testing.T) {
+	s := newStage(t, 500, 300)
+	s.reader.available = 900 * mi
+	th := s.newThread()
+	th.Publish(s.table(0, time.Now()))
+	source := newEventSource(t)
+	if err := th.Add(source); err != nil {
+		t.Fatal(err)
+	}
+	run(t, th)
+	source.ring(t)
+	if r := s.await(); r.Lane != "event" {
+		t.Errorf("news of %q; want event", r.Lane)
+	}
+	if uids, _ := s.kills(); !slices.Equal(uids, []string{"p0"}) {
+		t.Errorf("struck %q; want p0", uids)
+	}
+	if err := th.Raise(lanes.Raise{Lane: "poll"}); err != nil {
+		t.Fatal(err)
+	}
+	if r := s.await(); r.Lane != "poll" || th.Count(Declined) != 1 {
+		t.Errorf("news of %q, %d declined; want poll, 1: a victim is on its way", r.Lane, th.Count(Declined))
+	}
+	if err := th.Remove(source); err != nil {
+		t.Fatal(err)
+	}
+	calls := source.calls
+	source.ring(t)
+	if err := th.Raise(lanes.Raise{Lane: "poll"}); err != nil {
+		t.Fatal(err)
+	}
+	s.await()
+	if err := th.Remove(source); !errors.Is(err, errUnknownSource) || source.calls != calls {
+		t.Errorf("second Remove() = %v, %d further calls; want it unknown and 0", err, source.calls-calls)
+	}
+}
+
+// Alarms that come while one waits to be heard are not waited for.
+func TestRaiseDoesNotWait(t *testing.T) {
+	s := newStage(t, 500)
+	th := s.newThread()
+	for range 100 {
+		if err := th.Raise(lanes.Raise{Lane: "poll"}); err != nil {
+			t.Fatal(err)
+		}
+	}
+	run(t, th)
+	s.await()
+	if got := th.dealt(); got != 1 {
+		t.Errorf("%d alarms were dealt with; want 1 for all", got)
+	}
+}
+
+func TestExecute(t *testing.T) {
+	s := newStage(t, 500, 300)
+	th := s.newThread()
+	order := &Order{Pods: []Pod{s.pods[1], s.pods[0]}, Guard: &act.Guard{}}
+	if err := th.Execute(t.Context(), order, time.Millisecond); !errors.Is(err, ErrBusy) {
+		t.Fatalf("Execute() of a thread that does not run = %v; want it busy", err)
+	}
+	run(t, th)
+	dry := &Order{Pods: []Pod{s.pods[0]}, Guard: &act.Guard{}, DryRun: true}
+	if err := th.Execute(t.Context(), dry, time.Minute); err != nil || !slices.Equal(s.look.names(), []string{"p0"}) {
+		t.Errorf("Execute() in dry run = %v, looked at %q; want p0", err, s.look.names())
+	}
+	if s.strike.n > 0 {
+		t.Fatalf("struck %q; want nobody: the first order was withdrawn", s.strike.names())
+	}
+	order = &Order{Pods: order.Pods, Guard: order.Guard}
+	if err := th.Execute(t.Context(), order, time.Minute); err != nil || !slices.Equal(s.strike.names(), []string{"p1", "p0"}) {
+		t.Errorf("Execute() = %v, struck %q; want p1, p0", err, s.strike.names())
+	}
+	if len(order.Strikes) != 2 || order.Strikes[1].Processes != 1 {
+		t.Errorf("strikes = %+v; want what came of both", order.Strikes)
+	}
+}
+
+func TestRehearse(t *testing.T) {
+	s := newStage(t, 500)
+	o := Options{Desk: s.desk, Read: s.reader, Strike: s.strike, Look: s.look}
+	if got := Rehearse(o, s.pods[0]); got != Struck {
+		t.Errorf("Rehearse() = %v; want struck", got)
+	}
+	if uids, generation := s.kills(); s.strike.n > 0 || s.look.n != 1 || len(uids) > 0 || generation != 0 {
+		t.Errorf("struck %q, looked at %d, told of %q; want one looked at, and nobody told", s.strike.names(), s.look.n, uids)
+	}
+}
+
+// An alarm that came a little early is not forgotten: the thread looks again.
+func TestEarly(t *testing.T) {
+	s := newStage(t, 500, 300)
+	th := s.newThread()
+	th.Publish(s.table(0, time.Now()))
+	alarm := func() { th.alarm(lanes.Raise{Lane: "bpf", Seen: time.Now()}) }
+	s.reader.available = 1500 * mi
+	alarm()
+	if th.early.left != 0 {
+		t.Errorf("%d further looks after an alarm far from the threshold; want 0", th.early.left)
+	}
+	s.reader.available = 1030 * mi
+	alarm()
+	above := time.Now()
+	th.turn(0)
+	th.turn(0)
+	if th.early.left != mostLooks-2 || s.strike.n > 0 || th.Count(NotConfirmed) != 2 {
+		t.Errorf("%d further looks, struck %q, %d alarms not confirmed; want %d, nobody, 2", th.early.left, s.strike.names(), th.Count(NotConfirmed), mostLooks-2)
+	}
+	s.reader.available = 900 * mi
+	below := time.Now()
+	th.turn(0)
+	kills, _ := s.desk.Kills(nil)
+	if len(kills) != 1 || th.early.left != 0 || th.Count(Struck) != 1 {
+		t.Fatalf("%d kills, %d further looks; want 1, 0", len(kills), th.early.left)
+	}
+	if r := kills[0].Raise; r.Lane != "bpf" || r.LastAbove.Before(above) || r.LastAbove.After(below) || r.Seen.Before(below) {
+		t.Errorf("alarm of the kill = %+v; want the lane's, with the times of the thread's own looks", r)
+	}
+	s.reader.available = 1030 * mi
+	alarm()
+	s.reader.available = 2048 * mi
+	th.turn(0)
+	if th.early.left != 0 {
+		t.Errorf("%d further looks after memory has come back; want 0", th.early.left)
+	}
+}
+
+// What is to be done on the thread is, and is waited for only as long as that is
+// wanted.
+func TestDo(t *testing.T) {
+	s := newStage(t, 500)
+	th := s.newThread()
+	ended, cancel := context.WithCancel(t.Context())
+	cancel()
+	if th.Do(ended, func() {}) {
+		t.Error("Do() on a thread that does not run = true; want false")
+	}
+	run(t, th)
+	on := 0
+	if !th.Do(t.Context(), func() { on = unix.Gettid() }) || on == 0 || on == unix.Gettid() {
+		t.Errorf("Do() = false, or was done on thread %d; want it done, on another than %d", on, unix.Gettid())
+	}
+}

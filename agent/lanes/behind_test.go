@@ -1,0 +1,74 @@
+package lanes
+
+import (
+	"fmt"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/evictd/evictd/agent/signal"
+	"github.com/evictd/evictd/kernel"
+	"github.com/evictd/evictd/kernel/cgroup"
+	"github.com/evictd/evictd/kernel/kerneltest"
+)
+
+// Page cache that kubepods' own memory.stat does not tell of yet is no working set,
+// where it would cross a threshold as such.
+func TestReadBehind(t *testing.T) {
+	at := func(quantity string) *Armed {
+		list := thresholds(t, map[string]time.Duration{quantity: 0})
+		list[0].Signal = signal.AllocatableMemoryAvailable
+		a := new(Armed)
+		a.Set(list)
+		return a
+	}
+	podStat := func(inactive int64) string { return v2Stat(100*mib, inactive, inactive, 0) }
+	for _, tt := range []struct {
+		name         string
+		armed        *Armed
+		told, cached int64 // file cache as kubepods and as its pod tell, in MiB; 100 are anonymous
+		used         int64
+		available    int64
+		explained    int64
+		again        bool // the pod is asked by the next reading, too
+	}{
+		{name: "as it should be", armed: at("500Mi"), told: 800, cached: 800, used: 900, available: 1100},
+		{name: "behind", armed: at("500Mi"), told: 100, cached: 800, used: 900, available: 1100, again: true},
+		{name: "behind, and no threshold known", told: 100, cached: 800, used: 900, available: 1100, again: true},
+		{name: "behind, and crosses nothing", armed: at("100Mi"), told: 100, cached: 800, used: 900, available: 400},
+		{name: "used by the kernel itself", armed: at("500Mi"), told: 100, cached: 100, used: 900, available: 400, explained: 700},
+		{name: "partly", armed: at("500Mi"), told: 100, cached: 300, used: 1000, available: 500, explained: 600, again: true},
+		{name: "removed pods had it", armed: at("500Mi"), told: 800, cached: 0, used: 1700, available: 300, explained: 800},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			root := kerneltest.Tree(t, map[string]string{
+				"cgroup.controllers": "memory\n", "cgroup.subtree_control": "memory\n", "cgroup.procs": "", "memory.stat": v2Stat(0, 0, 0, 0),
+				"kubepods.slice/memory.current": fmt.Sprintln(tt.used * mib), "kubepods.slice/memory.max": fmt.Sprintln(1200 * mib),
+				"kubepods.slice/memory.stat": podStat(tt.told * mib), "kubepods.slice/cgroup.procs": "",
+				"kubepods.slice/cgroup.events": "populated 1\nfrozen 0\n", "kubepods.slice/pod/memory.stat": podStat(tt.cached * mib),
+			})
+			h, err := cgroup.Find(kernel.FS(root))
+			if err != nil {
+				t.Fatal(err)
+			}
+			m := openMemory(t, MemoryOptions{Procfs: kernel.FS(kerneltest.Tree(t, map[string]string{"meminfo": meminfoText})), Hierarchy: h, Armed: tt.armed})
+			var got signal.Observations
+			node := m.Read(time.Unix(1000, 0), &got)
+			o := got[signal.AllocatableMemoryAvailable]
+			if o.Status != signal.Observed || o.Available != tt.available*mib || node.Kubepods != 1200*mib-o.Available {
+				t.Errorf("Read() = %d of %d MiB available (%v), pods use %d MiB; want %d MiB available", o.Available/mib, o.Capacity/mib, o.Status, node.Kubepods/mib, tt.available)
+			}
+			if m.explained != uint64(tt.explained)*mib {
+				t.Errorf("explained = %d MiB; want %d", m.explained/mib, tt.explained)
+			}
+			// What was explained is not asked for again, as long as it does not grow.
+			kerneltest.Write(t, filepath.Join(root, "kubepods.slice/pod"), map[string]string{"memory.stat": podStat(1100 * mib)})
+			before := o.Available
+			m.Read(time.Unix(1001, 0), &got)
+			asked := got[signal.AllocatableMemoryAvailable].Available != before
+			if asked != tt.again {
+				t.Errorf("the pod was asked again = %t; want %t", asked, tt.again)
+			}
+		})
+	}
+}

@@ -1,0 +1,56 @@
+package lanes
+
+import (
+	"sync/atomic"
+	"time"
+)
+
+// entry is a lane in a Set.
+type entry struct {
+	lane
+	name   string
+	option string // of the configuration
+	mode   Mode
+	fault  *Fault
+
+	// Written by the thread that waits, in nanoseconds since the Set's start.
+	raised  atomic.Uint64
+	heard   [Marks]atomic.Int64
+	heardAt atomic.Int64
+
+	state    State
+	why      string
+	since    time.Time
+	delay    time.Duration // of the next back-off
+	retry    time.Time
+	missed   uint64
+	reopened uint64
+	beatNow  uint64
+	beaten   time.Time
+	noted    string // the note that was told last, and when
+	notedAt  time.Time
+
+	// Of the Set's mutex.
+	covered  [Marks]bool
+	slack    [Marks]int64
+	expected [Marks]expectation // by what polling saw
+	own      [Marks]expectation // by the lane's own figures
+	low      [Marks]bool        // polling saw it crossed, by however little
+}
+
+// forget forgets what was expected of a lane, under the Set's mutex.
+func (e *entry) forget() {
+	e.covered, e.low = [Marks]bool{}, [Marks]bool{}
+	e.expected, e.own = [Marks]expectation{}, [Marks]expectation{}
+}
+
+func (e *entry) status() Status {
+	st := Status{
+		Name: e.name, State: e.state, Why: e.why, Since: e.since,
+		Raised: e.raised.Load(), Missed: e.missed, Reopened: e.reopened,
+	}
+	if e.state == Up {
+		st.Period, st.Why = e.period(), e.note()
+	}
+	return st
+}

@@ -1,0 +1,132 @@
+package lanes
+
+import (
+	"errors"
+	"time"
+
+	"github.com/evictd/evictd/agent/signal"
+	"github.com/evictd/evictd/bpf"
+	"github.com/evictd/evictd/kernel"
+)
+
+// State tells whether a lane works.
+type State string
+
+// The states.
+const (
+	Off         State = "off"         // by the configuration
+	Starting    State = "starting"    // it has not been opened yet
+	Up          State = "up"          // it raises when it should
+	Degraded    State = "degraded"    // it does not, and is tried again
+	Unavailable State = "unavailable" // it can't be had here
+)
+
+// Mode tells whether a lane is wanted.
+type Mode string
+
+// The modes.
+const (
+	Auto     Mode = "auto"
+	Disabled Mode = "off"
+	Required Mode = "require"
+)
+
+// lane is a way to learn of pressure besides polling. All its methods are called
+// by one goroutine; only its sources are touched by the thread that waits.
+type lane interface {
+	// open gets it going, down to the sources. What it leaves behind on an error
+	// is close's to tidy up.
+	open(now time.Time, w *watched) error
+	// tend brings it up to date. An error is what is wrong with it: it is then
+	// closed and opened anew.
+	tend(now time.Time, w *watched) error
+	// covers reports whether it raises when a mark is crossed, and by how many
+	// bytes it may be wrong about where the mark is.
+	covers(m Mark) (slack int64, ok bool)
+	// beat is a number that grows as long as it is alive; ok is false for a lane
+	// that is silent until something happens.
+	beat() (n uint64, ok bool)
+	// period is how often it samples; 0 where it is notified.
+	period() time.Duration
+	// note is what is worth knowing of a lane that is up; normally nothing.
+	note() string
+	close() error
+}
+
+// witness is a lane that knows by figures of its own when it has to raise.
+type witness interface {
+	// figure returns how much of a mark's signal was available when the lane last
+	// looked, in bytes: it raises when that falls from above or more to less than
+	// below. ok is false where it does not cover the mark.
+	figure(m Mark) (available, below, above int64, ok bool)
+}
+
+// watched is what lanes watch: the thresholds in force and the last reading,
+// which tells what they mean in bytes.
+type watched struct {
+	thresholds []signal.Threshold
+	observed   signal.Observations
+	// calm says that no signal is near a mark, no lane has told of anything of late,
+	// and what moves slowly was looked at not long ago. It is false where a lane is
+	// opened.
+	calm bool
+}
+
+// level is a threshold on memory, in bytes.
+type level struct {
+	mark                Mark
+	capacity, available int64
+}
+
+// levels returns the thresholds of the two memory signals, as far as they are
+// observed.
+func (w *watched) levels() []level {
+	var list []level
+	for i := range w.thresholds {
+		t := &w.thresholds[i]
+		o := &w.observed[t.Signal]
+		if !t.Signal.IsMemory() || o.Status != signal.Observed {
+			continue
+		}
+		list = append(list, level{MarkOf(t), o.Capacity, t.Value.Amount(o.Capacity)})
+	}
+	return list
+}
+
+// never reports whether an error says that asking again does not help.
+func never(err error) bool {
+	return errors.Is(err, kernel.ErrUnavailable) || errors.Is(err, bpf.ErrUnavailable)
+}
+
+// Status is how a lane stands.
+type Status struct {
+	Name  string
+	State State
+	// Why says what is missing where it is not up, or worth knowing where it is;
+	// Since is when it came into its state.
+	Why   string
+	Since time.Time
+	// Raised counts alarms, Missed those that should have come and did not, and
+	// Reopened how often the lane was opened again.
+	Raised, Missed, Reopened uint64
+	// Period is how often it samples; 0 where it is notified.
+	Period time.Duration
+}
+
+// Fault makes a lane fail, so that what follows can be seen. Each of its
+// functions may be nil, and is called from any goroutine.
+type Fault struct {
+	Open  func() error // an error keeps it from being opened
+	Still func() bool  // true makes its heart stand still
+	Deaf  func() bool  // true makes its alarms go unheard
+}
+
+func (f *Fault) open() error {
+	if f == nil || f.Open == nil {
+		return nil
+	}
+	return f.Open()
+}
+
+func (f *Fault) still() bool { return f != nil && f.Still != nil && f.Still() }
+func (f *Fault) deaf() bool  { return f != nil && f.Deaf != nil && f.Deaf() }

@@ -1,0 +1,90 @@
+package lanes
+
+import (
+	"time"
+
+	"github.com/evictd/evictd/agent/signal"
+)
+
+// The names of the lanes, as records, metrics and the configuration have them.
+const (
+	BPF     = "bpf"     // the sampler in the kernel
+	Memcg   = "memcg"   // cgroup v1's notices
+	Events  = "events"  // cgroup v2's counts
+	PSI     = "psi"     // triggers on stalls
+	Reclaim = "reclaim" // tracepoints of reclaim and of the OOM killer
+	Forks   = "forks"   // the kernel's count of tasks, for pid.available alone
+	Polling = "poll"    // reading again and again
+)
+
+// Brake is the name of what slows pressure down, and raises nothing. It is told of
+// as a lane where it is switched on.
+const Brake = "brake"
+
+// Names lists the lanes, the fastest first.
+func Names() []string { return []string{BPF, Memcg, Events, PSI, Reclaim, Forks, Polling} }
+
+// Raise is an alarm: a signal fell below a mark, or may have.
+type Raise struct {
+	Lane string
+	// Mark is the mark that was crossed; zero where the lane can't tell.
+	Mark Mark
+	// LastAbove and Seen are when no mark, and when a mark, was seen crossed. A
+	// zero LastAbove is not known.
+	LastAbove, Seen time.Time
+}
+
+// Mark names a threshold by its signal and its kind: there is at most one of
+// each. The zero Mark names none.
+type Mark uint8
+
+// Marks is the number of marks, for arrays indexed by Mark.
+const Marks = 1 + 2*int(signal.Count)
+
+// MarkOf returns the mark of a threshold.
+func MarkOf(t *signal.Threshold) Mark {
+	m := 1 + 2*Mark(t.Signal)
+	if !t.Hard() {
+		m++
+	}
+	return m
+}
+
+// Signal returns the signal of a mark that is not zero.
+func (m Mark) Signal() signal.Signal { return signal.Signal((m - 1) / 2) }
+
+// Hard reports whether the threshold of a mark that is not zero is a hard one.
+func (m Mark) Hard() bool { return m%2 == 1 }
+
+// String names the mark for people.
+func (m Mark) String() string {
+	switch {
+	case m == 0 || int(m) >= Marks:
+		return "no mark"
+	case m.Hard():
+		return "hard threshold on " + m.Signal().String()
+	}
+	return "soft threshold on " + m.Signal().String()
+}
+
+// Source is a descriptor through which a lane raises alarms. Its methods are
+// called on the thread that waits for it, allocate nothing and wait for nobody.
+type Source interface {
+	// FD is what becomes ready, for Events of epoll(7).
+	FD() int
+	Events() uint32
+	// Ready takes in what the descriptor has to tell, and reports whether that
+	// is an alarm. Where there is more, the descriptor stays ready.
+	Ready(now time.Time) (r Raise, raised bool)
+}
+
+// Waiter is the thread that waits for sources. Its methods may be called at any
+// time.
+type Waiter interface {
+	Add(Source) error
+	// Remove ends the wait: once it has returned, the source is not touched any
+	// more.
+	Remove(Source) error
+	// Raise hands on an alarm that came without a source.
+	Raise(Raise) error
+}

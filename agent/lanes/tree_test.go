@@ -1,0 +1,179 @@
+package lanes
+
+import (
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/evictd/evictd/agent/signal"
+	"github.com/evictd/evictd/bpf"
+)
+
+func TestUsages(t *testing.T) {
+	for _, n := range []int{0, 1, 2, 3, 300, mostRows} {
+		var u usages
+		u.makeRoom(mostRows)
+		for i := range n {
+			// Inode numbers of a hierarchy come one after the other, and with gaps.
+			u.rows = append(u.rows, bpf.Row{Cgroup: uint64(1000 + 7*i), Usage: uint64(i)})
+		}
+		u.index()
+		for i := range n {
+			if row := u.find(uint64(1000 + 7*i)); row == nil || row.Usage != uint64(i) {
+				t.Fatalf("%d rows: find(row %d) = %+v; want it", n, i, row)
+			}
+		}
+		for _, other := range []uint64{0, 1, 999, 1001, 1 << 40} {
+			if row := u.find(other); row != nil {
+				t.Errorf("%d rows: find(%d) = %+v; want nil", n, other, row)
+			}
+		}
+		u.forget()
+		if row := u.find(1000); row != nil {
+			t.Errorf("%d rows, forgotten: find() = %+v; want nil", n, row)
+		}
+	}
+}
+
+// A walk finds the cgroups of the pods with what they use, and its shape tells of
+// another. Where nobody samples there is none.
+func TestTree(t *testing.T) {
+	s, _, pods := openHere(t, BPF, nil)
+	covered(t, s)
+	q := s.o.Quick
+	q.Files = openApart(t, s.o.MemoryOptions)
+	tree := q.Tree()
+	eventually(t, "a walk", tree.Walk)
+	var st unix.Stat_t
+	if err := unix.Stat(pods, &st); err != nil {
+		t.Fatal(err)
+	}
+	row := tree.Find(st.Ino)
+	if row == nil || tree.Find(1) != nil {
+		t.Fatalf("Find(the pods' cgroup) = %v, Find(the root) = %v; want a row, nil", row, tree.Find(1))
+	}
+	before := tree.Shape()
+	if eventually(t, "another walk", tree.Walk); tree.Shape() != before {
+		t.Error("Shape() is another where no cgroup came or went")
+	}
+	child := makeChild(t, s.o.Hierarchy, pods, "child")
+	if err := unix.Stat(child, &st); err != nil {
+		t.Fatal(err)
+	}
+	eventually(t, "a walk with the child", tree.Walk)
+	if tree.Shape() == before || tree.Find(st.Ino) == nil {
+		t.Errorf("a cgroup came: Shape() changed %t, Find() = %v; want true, a row", tree.Shape() != before, tree.Find(st.Ino))
+	}
+	// The reading for an alarm tells of them, too.
+	var o signal.Observations
+	eventually(t, "a reading with the child", func() bool {
+		q.Read(time.Now(), time.Now(), &o)
+		_, _, ok := q.Usage(st.Ino)
+		return ok
+	})
+	q.give(nil)
+	if tree.Walk() || tree.Find(st.Ino) != nil {
+		t.Error("Walk() without a sampler = true, or Find() = a row; want neither")
+	}
+	q.Read(time.Now(), time.Now(), &o)
+	if _, _, ok := q.Usage(st.Ino); ok {
+		t.Error("WorkingSet() without a sampler tells something; want nothing")
+	}
+}
+
+// The walk that a crossing took is good enough to confirm it: the next would have
+// to wait for some times as long as that took.
+func TestQuickTakesTheCrossingsWalk(t *testing.T) {
+	s, _, _ := openHere(t, BPF, nil)
+	covered(t, s)
+	source := s.o.Quick.sampler.Load()
+	var walked, sample bpf.Sample
+	for range 100 {
+		raised, _ := uptime()
+		if source.Walk(treeLimit) != nil || source.Sample(&walked) != nil || walked.Pods.Walked < raised {
+			continue // somebody else's walk came in between
+		}
+		asked, _ := uptime()
+		if source.tick(asked, raised, &sample) && sample.Time >= asked && sample.Pods.Walked == walked.Pods.Walked {
+			return
+		}
+	}
+	t.Errorf("in 100 tries each tick was late, or came with a new walk; the last was of %v with the walk of %v", sample.Time, sample.Pods.Walked)
+}
+
+// Without a walk in time, the pods' usage alone tells whether they can have
+// crossed a threshold.
+func TestAbove(t *testing.T) {
+	const mib = 1 << 20
+	pods := func(available uint64, soft time.Duration) bpf.Threshold {
+		mark := MarkOf(&signal.Threshold{Signal: signal.AllocatableMemoryAvailable, Grace: soft})
+		return bpf.Threshold{Key: uint64(mark), Source: bpf.SourcePods, Capacity: 1000 * mib, Available: available * mib, CountCache: true}
+	}
+	node := bpf.Threshold{Key: uint64(MarkOf(&signal.Threshold{Signal: signal.MemoryAvailable})), Capacity: 1000 * mib, Available: 900 * mib}
+	sample := bpf.Sample{
+		Node: bpf.Node{Valid: true, Anon: 800 * mib},
+		Pods: bpf.Pods{Valid: true, Usage: 600 * mib, InactiveFile: 300 * mib, ActiveFile: 200 * mib},
+	}
+	for _, tc := range []struct {
+		name  string
+		armed []bpf.Threshold
+		want  bool
+	}{
+		{"nothing armed", nil, true},
+		{"the node's alone", []bpf.Threshold{node}, true},
+		{"far", []bpf.Threshold{node, pods(400, 0)}, true},
+		{"crossed if none of it is cache", []bpf.Threshold{pods(401, 0)}, false},
+		{"a soft one", []bpf.Threshold{pods(401, time.Minute)}, true},
+	} {
+		s := &source{armed: tc.armed}
+		if got := s.above(&sample); got != tc.want {
+			t.Errorf("%s: above() = %t; want %t", tc.name, got, tc.want)
+		}
+	}
+}
+
+// Pods that were not walked in time have a signal that can't be read only where they
+// have a limit; how much they use at most is known.
+func TestPodsNotWalked(t *testing.T) {
+	const mib = 1 << 20
+	now := time.Now()
+	sample := &bpf.Sample{Pods: bpf.Pods{Valid: true, Walked: time.Second, Usage: 600 * mib, InactiveFile: 100 * mib}}
+	for _, tc := range []struct {
+		name   string
+		source source
+		since  time.Duration
+		want   signal.Status
+		used   podsMemory
+	}{
+		{"no pods", source{}, 0, signal.NotObserved, noPods},
+		{"walked", source{pods: true, kubepods: 1000 * mib}, time.Second, signal.Observed, podsMemory{500 * mib, 600 * mib, true}},
+		{"walked, no limit", source{pods: true}, time.Second, signal.NotObserved, podsMemory{500 * mib, 600 * mib, true}},
+		{"late", source{pods: true, kubepods: 1000 * mib}, 2 * time.Second, signal.Unreadable, podsMemory{usage: 600 * mib}},
+		{"late, no limit", source{pods: true}, 2 * time.Second, signal.NotObserved, podsMemory{usage: 600 * mib}},
+	} {
+		if o, used := tc.source.allocatable(now, sample, tc.since); o.Status != tc.want || used != tc.used {
+			t.Errorf("%s: allocatable() = %+v, %+v; want status %v, %+v", tc.name, o, used, tc.want, tc.used)
+		}
+	}
+}
+
+// New cgroups stand at the end of a walk until the next survey has put them in their place.
+func TestShapeHasNoOrder(t *testing.T) {
+	shape := func(cgroups ...uint64) uint64 {
+		var tree Tree
+		for _, c := range cgroups {
+			tree.walked.rows = append(tree.walked.rows, bpf.Row{Cgroup: c})
+		}
+		return tree.Shape()
+	}
+	same := shape(1, 2, 3)
+	if got := shape(3, 1, 2); got != same {
+		t.Errorf("Shape() in another order = %#x; want %#x", got, same)
+	}
+	for _, other := range [][]uint64{{}, {1, 2}, {1, 2, 4}, {1, 2, 3, 0}, {2, 2, 2}, {1, 1, 4}, {0, 3, 3}} {
+		if shape(other...) == same {
+			t.Errorf("Shape() of %v is that of 1, 2, 3", other)
+		}
+	}
+}

@@ -1,0 +1,98 @@
+package agent
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/evictd/evictd/agent/evict"
+	"github.com/evictd/evictd/agent/signal"
+)
+
+// sum takes in how much of what all pods hold none of the known accounts for. What a
+// pod gives back after it was read, and before the node is, is missing from that:
+// nothing counts while victims are on their way, and a low figure only if the pods,
+// read once more, still make it one.
+func (l *loop) sum(v *View) {
+	if v.Snapshot.Asked.IsZero() || len(l.kills) > 0 || slices.ContainsFunc(l.state.Victims, onTheWay) {
+		return
+	}
+	bytes := v.unexplained()
+	if l.unexplained.Lowers(bytes) {
+		now := time.Now()
+		again, ok := l.inventory.Still(now)
+		if !ok {
+			again = l.inventory.Measure(now)
+		}
+		bytes = max(bytes, (&View{Node: v.Node, Snapshot: again}).unexplained())
+	}
+	l.unexplained.See(v.Snapshot.Asked, bytes)
+}
+
+// onTheWay reports whether a victim was killed and has not brought what is expected
+// of it.
+func onTheWay(v evict.Victim) bool { return v.Status == evict.Unsettled && !v.Soft }
+
+// The list is waited for when somebody is missing from it: for shortLook in any
+// case, and until longLook as long as more than half of what a threshold keeps back
+// is left. A runtime can be slow, above all when a pod is out of hand.
+const shortLook, longLook = 100 * time.Millisecond, time.Second
+
+// newcomer reports whether a pod is about to be evicted for the memory of one
+// that is not listed yet, or has grown since it was read, and that is known by now.
+// Where the known pods explain what all pods use it costs nothing.
+func (l *loop) newcomer(ctx context.Context, v *View) bool {
+	about := slices.DeleteFunc(slices.Clone(v.Orders.Evict), func(o evict.Order) bool {
+		s, ok := signal.Parse(o.Cause)
+		return !ok || !s.IsMemory()
+	})
+	if len(about) == 0 || l.unexplained.Known()+evict.Stranger > v.unexplained() {
+		return false
+	}
+	// The pods were read before the node: a pod may have grown meanwhile. If a walk
+	// says that none has, their files have the last word.
+	again := View{Node: v.Node, Snapshot: l.inventory.Measure(time.Now())}
+	if again.Snapshot.Walked && l.unexplained.Known()+evict.Stranger <= again.unexplained() {
+		l.inventory.Forget()
+		again.Snapshot = l.inventory.Measure(time.Now())
+	}
+	if l.unexplained.Known()+evict.Stranger > again.unexplained() {
+		return true
+	}
+	listed := l.inventory.Changed()
+	l.inventory.Refresh()
+	until := time.Now().Add(longLook)
+	for wait := shortLook; ; wait = settling {
+		select {
+		case <-ctx.Done():
+			return false
+		case <-listed:
+			return true
+		case <-time.After(wait):
+		}
+		if time.Now().After(until) || !l.halfLeft(about) {
+			return false
+		}
+	}
+}
+
+// halfLeft reports whether, for each of some orders, more than half of what the
+// threshold keeps back is left.
+func (l *loop) halfLeft(orders []evict.Order) bool {
+	var now signal.Observations
+	l.memory.Read(time.Now(), &now)
+	return !slices.ContainsFunc(orders, func(o evict.Order) bool {
+		s, _ := signal.Parse(o.Cause)
+		return now[s].Status != signal.Observed || now[s].Available <= o.Threshold/2
+	})
+}
+
+// unexplained is how much of what all pods hold none of the known accounts for, in
+// bytes.
+func (v *View) unexplained() int64 {
+	unknown := v.Node.Kubepods - v.Snapshot.Moved
+	for i := range v.Snapshot.Pods {
+		unknown -= v.Snapshot.Pods[i].Usage.Memory
+	}
+	return unknown
+}

@@ -1,0 +1,177 @@
+package agent
+
+import (
+	"context"
+	"strings"
+	"time"
+
+	"github.com/evictd/evictd/agent/config"
+	"github.com/evictd/evictd/agent/evict"
+	"github.com/evictd/evictd/agent/lanes"
+	"github.com/evictd/evictd/agent/metrics"
+	"github.com/evictd/evictd/agent/pods"
+	"github.com/evictd/evictd/agent/signal"
+	"github.com/evictd/evictd/agent/tasks"
+	"github.com/evictd/evictd/kernel"
+	"github.com/evictd/evictd/kernel/cgroup"
+	"github.com/evictd/evictd/kernel/psi"
+)
+
+// buildLanes opens the ways in which evictd learns of pressure. One that is
+// required and can't be had is an error.
+func (d *daemon) buildLanes(cfg *config.Config, h *cgroup.Hierarchy, keep lanes.Keeper) error {
+	memory := lanes.MemoryOptions{
+		Procfs: kernel.FS(d.options.Procfs), Hierarchy: h, CgroupRoot: cfg.CgroupRoot,
+		CountCache: cfg.MemoryAccounting == config.AccountingAvailable, Armed: &d.armed,
+	}
+	read, err := lanes.OpenMemory(memory)
+	if err != nil {
+		return err
+	}
+	d.closers = append(d.closers, read.Close)
+	n := cfg.Notification
+	d.lanes = lanes.NewSet(lanes.SetOptions{
+		MemoryOptions: memory, Sysfs: kernel.FS(d.options.Sysfs), Wait: d.hot, Poll: d.poll,
+		Read: func(now time.Time, into *signal.Observations) { read.Read(now, into) },
+		Modes: map[string]lanes.Mode{
+			lanes.BPF: lanes.Mode(n.BPF), lanes.Memcg: lanes.Mode(n.Memcg), lanes.Events: lanes.Mode(n.Events),
+			lanes.PSI: lanes.Mode(n.PSI), lanes.Reclaim: lanes.Mode(n.Reclaim), lanes.Forks: lanes.Mode(n.Forks),
+		},
+		Tasks:    countedTasks{d.tasks},
+		BPFFloor: n.BPFFloor, BPFCeiling: n.BPFCeiling,
+		Stall: cfg.Pressure.Memory.Full.Stall, StallWindow: cfg.Pressure.Memory.Full.Window,
+		Brake:   lanes.BrakeOptions{Mode: lanes.Mode(cfg.Pressure.Memory.Brake), Allowed: d.enforces, Keep: keep},
+		Quick:   d.quick,
+		Changed: d.tellLane,
+	})
+	d.closers = append(d.closers, d.lanes.Close)
+	d.board.lanes = d.lanes
+	d.loop.seen = d.lanes.Seen
+	d.loop.contention = func() (list []evict.Contention) {
+		for _, s := range d.lanes.Stalls() {
+			list = append(list, evict.Contention{Condition: s.Condition, Since: s.Since})
+		}
+		return list
+	}
+	d.metrics.Notification(d.notification)
+	armed := marks(cfg.Policy(d.disks.Layout()))
+	d.armed.Set(armed)
+	d.lanes.Arm(armed)
+	return d.lanes.Open()
+}
+
+// countedTasks is the watch over tasks, which has its own name for a counter.
+type countedTasks struct{ *tasks.Watch }
+
+// Use implements lanes.Tasks.
+func (t countedTasks) Use(c lanes.TaskCounter) error { return t.Watch.Use(c) }
+
+// enforces reports whether evictd acts, and not in dry run. Until it has looked it
+// does not.
+func (d *daemon) enforces() bool {
+	v := d.board.view.Load()
+	return v != nil && !v.Mode.dryRun
+}
+
+// marks are the thresholds of a policy, as lanes watch them.
+func marks(p *evict.Policy) []signal.Threshold {
+	var list []signal.Threshold
+	for _, t := range p.Thresholds {
+		list = append(list, t.Threshold)
+	}
+	return list
+}
+
+// tellLane logs that a lane came into another state.
+func (d *daemon) tellLane(s lanes.Status) {
+	switch s.State {
+	case lanes.Degraded:
+		d.log.Warn("lane degraded, the others go on", "lane", s.Name, "why", s.Why)
+	case lanes.Unavailable:
+		d.log.Info("lane not available here", "lane", s.Name, "why", s.Why)
+	case lanes.Up:
+		attributes := []any{"lane", s.Name}
+		if s.Why != "" {
+			attributes = append(attributes, "note", s.Why)
+		}
+		d.log.Info("lane up", attributes...)
+	}
+}
+
+// startLanes sets the watch over the lanes going.
+func (d *daemon) startLanes(ctx context.Context, g *group) {
+	g.run("lanes", func() error { return d.lanes.Run(ctx) })
+	g.run("kernel's kills", func() error { d.followKernelKills(ctx); return nil })
+}
+
+// watchContainers has the lanes watch over the containers that run.
+func (d *daemon) watchContainers(s *pods.Snapshot) {
+	cgroups := map[string]bool{}
+	for _, h := range s.Handles {
+		for _, c := range h.Containers {
+			if c.Cgroup != "" {
+				cgroups[c.Cgroup] = true
+			}
+		}
+	}
+	d.lanes.Follow(cgroups)
+}
+
+// notification is what a scrape is told of the lanes.
+func (d *daemon) notification() (n metrics.Notification) {
+	for _, l := range d.lanes.Statuses(time.Now()) {
+		n.Lanes = append(n.Lanes, metrics.Lane{
+			Name: l.Name, Up: l.State == lanes.Up, Degraded: l.State == lanes.Degraded,
+			Raised: l.Raised, Missed: l.Missed, Reopened: l.Reopened,
+		})
+	}
+	counts := d.lanes.Counts()
+	if s := counts.Sampler; s != nil {
+		n.Sampler = &metrics.Sampler{Ticks: s.Ticks, Lost: s.Lost, Period: s.Period, RunTime: s.RunTime}
+	}
+	if r := counts.Reclaim; r != nil {
+		n.Reclaim = &metrics.Reclaim{KswapdWakes: r.KswapdWakes, Direct: r.DirectBegins, DirectTime: r.DirectTime, ThrottleTime: r.ThrottleTime}
+	}
+	if l := counts.Limits; l != nil {
+		n.Limits = &metrics.Limits{Max: l.Max, OOM: l.OOM, OOMKills: l.OOMKills}
+	}
+	n.Alarms, n.Readings = d.hotCounts()
+	n.Stalls = stallTotals(kernel.FS(d.options.Procfs))
+	return n
+}
+
+// stallTotals reads for how long tasks have waited for each resource. What the
+// kernel does not tell is left out.
+func stallTotals(proc kernel.FS) (list []metrics.Stall) {
+	both := func(resource psi.Resource, s psi.Stall, err error) {
+		if err == nil {
+			list = append(list, metrics.Stall{Resource: resource.String(), Kind: psi.Some.String(), Total: s.Some},
+				metrics.Stall{Resource: resource.String(), Kind: psi.Full.String(), Total: s.Full})
+		}
+	}
+	memory, err := psi.Memory(proc)
+	both(psi.ForMemory, memory, err)
+	io, err := psi.IO(proc)
+	both(psi.ForIO, io, err)
+	if cpu, err := psi.CPU(proc); err == nil {
+		list = append(list, metrics.Stall{Resource: psi.ForCPU.String(), Kind: psi.Some.String(), Total: cpu})
+	}
+	return list
+}
+
+// checkLanes fails where polling does, which is always there, and warns of any
+// other that should work and does not.
+func (d *daemon) checkLanes() (metrics.Verdict, string) {
+	verdict, detail := metrics.Pass, ""
+	for _, l := range d.lanes.Statuses(time.Now()) {
+		if l.State != lanes.Degraded {
+			continue
+		}
+		verdict = max(verdict, metrics.Warn)
+		if l.Name == lanes.Polling {
+			verdict = metrics.Fail
+		}
+		detail += l.Name + ": " + l.Why + "; "
+	}
+	return verdict, strings.TrimSuffix(detail, "; ")
+}

@@ -1,0 +1,155 @@
+package oomscore
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/evictd/evictd/kernel/cgroup"
+	"github.com/evictd/evictd/kernel/process"
+)
+
+// container makes a cgroup with so many processes.
+func container(t *testing.T, processes int) (*cgroup.Hierarchy, Container, []int) {
+	t.Helper()
+	if os.Geteuid() != 0 {
+		t.Skip("needs root: to make a cgroup")
+	}
+	h, err := cgroup.Find("/sys/fs/cgroup")
+	if err != nil {
+		t.Skip("needs cgroups: ", err)
+	}
+	c := Container{Pod: "default/p", Name: "c", Cgroup: fmt.Sprintf("/evictd-test-oomscore-%d-%d", os.Getpid(), time.Now().UnixNano())}
+	dir := h.Memory.Path(c.Cgroup)
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Skip("needs to make a cgroup: ", err)
+	}
+	t.Cleanup(func() {
+		for range 500 {
+			if err = os.Remove(dir); err == nil {
+				return
+			}
+			time.Sleep(10 * time.Millisecond)
+		}
+		t.Errorf("remove cgroup: %v", err)
+	})
+	var st unix.Stat_t
+	if err := unix.Stat(dir, &st); err != nil {
+		t.Fatal(err)
+	}
+	c.ID = st.Ino
+	var pids []int
+	for range processes {
+		cmd := exec.Command("sleep", "1000")
+		cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL}
+		if err := cmd.Start(); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() {
+			_ = cmd.Process.Kill()
+			_ = cmd.Wait()
+		})
+		pids = append(pids, cmd.Process.Pid)
+		if err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(strconv.Itoa(cmd.Process.Pid)), 0); err != nil {
+			t.Fatal(err)
+		}
+	}
+	return h, c, pids
+}
+
+func set(t *testing.T, pid, score int) {
+	t.Helper()
+	s, err := process.OpenScore("/proc", pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer s.Close()
+	if err := s.Set(score); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func TestLookAndEnforce(t *testing.T) {
+	h, c, pids := container(t, atOnce+3)
+	c.Wanted = 991
+	for _, pid := range pids {
+		set(t, pid, 991)
+	}
+	set(t, pids[0], 992)
+	set(t, pids[1], 999)
+	seen, err := Look(h, "/proc", c)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if seen.Processes != len(pids) || seen.Least != 991 || seen.Most != 999 || seen.Wrong != 2 {
+		t.Errorf("Look() = %+v; want %d processes from 991 to 999, 2 of them wrong", seen, len(pids))
+	}
+	if v2 := h.Version == cgroup.V2; (seen.Group != nil) != v2 {
+		t.Errorf("Look().Group = %v on cgroup %v; want it there on v2 alone", seen.Group, h.Version)
+	}
+	c.Wanted = 1000
+	if changed, err := Enforce(h, "/proc", c); changed != len(pids) || err != nil {
+		t.Errorf("Enforce() = %d, %v; want %d", changed, err, len(pids))
+	}
+	if seen, err = Look(h, "/proc", c); err != nil || seen.Least != 1000 || seen.Wrong != 0 {
+		t.Errorf("Look() after Enforce() = %+v, %v; want all of them to have 1000", seen, err)
+	}
+	if changed, err := Enforce(h, "/proc", c); changed != 0 || err != nil {
+		t.Errorf("Enforce() once more = %d, %v; want 0", changed, err)
+	}
+}
+
+// A container that has gone, or whose path is another's by now, is left alone.
+func TestGone(t *testing.T) {
+	h, c, pids := container(t, 1)
+	set(t, pids[0], 7)
+	c.Wanted = 8
+	c.ID++
+	if _, err := Look(h, "/proc", c); !errors.Is(err, cgroup.ErrGone) {
+		t.Errorf("Look() of another cgroup = %v; want ErrGone", err)
+	}
+	if changed, err := Enforce(h, "/proc", c); changed != 0 || !errors.Is(err, cgroup.ErrGone) {
+		t.Errorf("Enforce() of another cgroup = %d, %v; want ErrGone", changed, err)
+	}
+	c.Cgroup += "-gone"
+	if _, err := Look(h, "/proc", c); !errors.Is(err, cgroup.ErrGone) {
+		t.Errorf("Look() of a cgroup that is not there = %v; want ErrGone", err)
+	}
+}
+
+// What can't be lowered is told, once, and raised all the same is what can be.
+func TestEnforcer(t *testing.T) {
+	h, c, pids := container(t, 2)
+	// What a process may go down to is what it was given by somebody with the
+	// privilege, which this machine may lack: then it is where it started.
+	c.Wanted = -1000
+	set(t, pids[0], 500)
+	var logged strings.Builder
+	changed := 0
+	e := New(Options{
+		Hierarchy: h, Procfs: "/proc", Containers: func() []Container { return []Container{c} }, Changed: func(n int) { changed += n },
+		Log: slog.New(slog.NewTextHandler(&logged, nil)),
+	})
+	e.round()
+	e.round()
+	_, err := Enforce(h, "/proc", c)
+	refusals := strings.Count(logged.String(), "can't be corrected")
+	if may := err == nil; may && (changed != 2 || refusals != 0) || !may && (changed != 0 || refusals != 1) {
+		t.Errorf("changed %d, refused %d times with %v: want 2 and 0 with the privilege, 0 and 1 without:\n%s", changed, refusals, err, logged.String())
+	}
+	changed, c.Wanted = 0, 1000
+	e.round()
+	if changed != 2 {
+		t.Errorf("%d raised; want 2:\n%s", changed, logged.String())
+	}
+}

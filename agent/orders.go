@@ -1,0 +1,104 @@
+package agent
+
+import (
+	"context"
+	"slices"
+
+	"github.com/evictd/evictd/agent/act"
+	"github.com/evictd/evictd/agent/evict"
+	"github.com/evictd/evictd/agent/pods"
+	"github.com/evictd/evictd/agent/signal"
+)
+
+// outsiders is how many cgroups outside the pods are named where evicting pods
+// is futile.
+const outsiders = 5
+
+// act hands the orders to the actuator, what is urgent first.
+func (l *loop) act(ctx context.Context, v *View) {
+	actuator := l.killer
+	if v.Mode.dryRun {
+		actuator = l.dryRun
+	}
+	guard := guardOf(l.inventory.Guard())
+	rest := l.strike(ctx, v, guard)
+	l.harden(ctx, v, actuator)
+	l.takeUp(ctx, v)
+	slices.SortStableFunc(rest, func(a, b evict.Order) int {
+		switch {
+		case a.Hard == b.Hard:
+			return 0
+		case a.Hard:
+			return -1
+		}
+		return 1
+	})
+	for _, order := range rest {
+		l.discard(v, &order)
+		rec := l.record(v, &order)
+		// The record is there before the actuator's reports can come.
+		l.records.add(rec)
+		actuator.Evict(ctx, job(order, &v.Snapshot, guard))
+		l.observer.ordered(rec)
+	}
+	for _, order := range v.Orders.Evict {
+		switch s, known := signal.Parse(order.Cause); {
+		case !order.Futile:
+		case known && !s.IsMemory():
+			l.log.Error("evicting pods can't relieve the signal", "signal", order.Cause, "deficit", order.Deficit)
+		default:
+			// Who else holds the memory takes a walk of the tree to find: after
+			// every kill.
+			outside := l.inventory.Outside(outsiders)
+			l.records.outside(order.UID, outside)
+			l.log.Error("evicting pods can't relieve the signal", "signal", order.Cause,
+				"deficit", order.Deficit, "largest_outside", outside)
+		}
+	}
+	l.reclaim(v)
+}
+
+// harden ends graces. A pod of an earlier run is killed when it is taken up.
+func (l *loop) harden(ctx context.Context, v *View, actuator act.Actuator) {
+	if len(v.Orders.Harden) == 0 {
+		return
+	}
+	guard := guardOf(l.inventory.Guard())
+	for _, uid := range v.Orders.Harden {
+		if _, listed := v.Snapshot.Handles[uid]; listed && !l.unfinished[uid] {
+			actuator.Harden(ctx, job(evict.Order{UID: uid, Hard: true}, &v.Snapshot, guard))
+		}
+		l.observer.hardened(uid)
+	}
+}
+
+// takeUp goes on with evictions that an earlier run began and did not see end,
+// as soon as their pods are listed: what is left of a grace, or another kill.
+func (l *loop) takeUp(ctx context.Context, v *View) {
+	if v.Mode.dryRun || v.Snapshot.Listed.IsZero() || len(l.unfinished) == 0 {
+		return
+	}
+	guard := guardOf(l.inventory.Guard())
+	for _, victim := range v.State.Victims {
+		if _, listed := v.Snapshot.Handles[victim.UID]; !listed || !l.unfinished[victim.UID] {
+			continue
+		}
+		order := evict.Order{UID: victim.UID, Pod: victim.Pod, Cause: victim.Cause, Hard: !victim.Soft, Grace: max(0, victim.Due.Sub(v.Time))}
+		l.log.Warn("going on with an eviction of an earlier run", "pod", victim.Pod, "hard", order.Hard, "grace", order.Grace.String())
+		l.records.takeUp(victim.UID)
+		l.killer.Evict(ctx, job(order, &v.Snapshot, guard))
+	}
+	// What is not listed by the first complete list has gone.
+	l.unfinished = nil
+}
+
+func job(o evict.Order, s *pods.Snapshot, guard *act.Guard) act.Job {
+	h := s.Handles[o.UID]
+	j := act.Job{Order: o, SandboxID: h.SandboxID, Owned: h.Owned, Guard: guard}
+	for _, c := range h.Containers {
+		j.Containers = append(j.Containers, act.Container{ID: c.ID, Name: c.Name, Cgroup: c.Cgroup, CgroupID: c.CgroupID, Unproven: c.Unproven})
+	}
+	return j
+}
+
+func guardOf(g pods.Guard) *act.Guard { return &act.Guard{Never: g.Never, Inits: g.Inits} }

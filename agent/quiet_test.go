@@ -1,0 +1,271 @@
+package agent
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"testing"
+	"time"
+
+	"github.com/evictd/evictd/agent/evict"
+	"github.com/evictd/evictd/agent/hot"
+	"github.com/evictd/evictd/agent/lanes"
+	"github.com/evictd/evictd/agent/pods"
+	"github.com/evictd/evictd/agent/signal"
+	"github.com/evictd/evictd/bpf"
+	"github.com/evictd/evictd/kernel"
+	"github.com/evictd/evictd/kernel/cgroup"
+	"github.com/evictd/evictd/kernel/kerneltest"
+)
+
+// stillTree is a pods.Tree that finds nobody, and so nothing that has moved.
+type stillTree struct{ broken bool }
+
+func (s *stillTree) Walk() bool           { return !s.broken }
+func (s *stillTree) Find(uint64) *bpf.Row { return nil }
+func (s *stillTree) Shape() uint64        { return 1 }
+
+// nobody is a source that lists no pods.
+type nobody struct{}
+
+func (nobody) Name() string                            { return "nobody" }
+func (nobody) List(context.Context) (pods.List, error) { return pods.List{}, nil }
+func (nobody) Watch(context.Context, func()) error     { return pods.ErrUnwatchable }
+
+// A turn in which nothing has happened takes no step; whatever a step could act
+// upon leads to one.
+func TestQuiet(t *testing.T) {
+	d := buildHere(t)
+	l := d.loop
+	tree := &stillTree{}
+	l.inventory = pods.New(pods.Options{Hierarchy: d.board.hierarchy, Procfs: "/proc", Tree: tree})
+	t.Cleanup(func() { l.inventory.Close() })
+	proc := t.TempDir()
+	l.stalls.proc = kernel.FS(proc)
+	waited := func(microseconds int) {
+		kerneltest.Write(t, proc, map[string]string{"pressure/memory": fmt.Sprintf(
+			"some avg10=0.00 avg60=0.00 avg300=0.00 total=%d\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=%[1]d\n", microseconds)})
+	}
+	waited(0)
+	all, err := signal.ParseThreshold("99.9%")
+	if err != nil {
+		t.Fatal(err)
+	}
+	start := time.Now()
+	step := func() {
+		l.view = l.step(t.Context(), start)
+		if !l.view.atRest() || l.view.low() {
+			t.Skip("needs memory to be available: ", l.view.Orders)
+		}
+	}
+	if l.quiet(start) != nil {
+		t.Error("quiet() before the first step = a view; want nil")
+	}
+	step()
+	later := start.Add(time.Second)
+	v := l.quiet(later)
+	if v == nil || !v.Time.Equal(later) || !v.Observations[signal.MemoryAvailable].Time.Equal(later) {
+		t.Fatalf("quiet() = %+v; want a view of now", v)
+	}
+	memory := l.memory
+	for name, change := range map[string]func(){
+		"an outcome":          func() { l.outcomes = []evict.Outcome{{UID: "u", Err: errors.New("it can't")}} },
+		"an earlier run's":    func() { l.unfinished = map[string]bool{"u": true} },
+		"a stall":             func() { l.contention = func() []evict.Contention { return make([]evict.Contention, 1) } },
+		"somebody has killed": func() { l.desk.Claim(l.generation) },
+		"a victim":            func() { l.view.State.Victims = make([]evict.Victim, 1) },
+		"a condition":         func() { l.view.State.Conditions = make([]evict.ConditionTimer, 1) },
+		"unreadable":          func() { l.view.Orders.Unreadable = make([]signal.Signal, 1) },
+		"another mode":        func() { l.view.Mode.why = []string{"because"} },
+		"long ago":            func() { l.stepped = later.Add(-thorough) },
+		"reclaim stalls":      func() { waited(100_000) },
+		"no walk":             func() { tree.broken = true },
+		"a list": func() {
+			if err := l.inventory.Sync(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+		},
+		"measured meanwhile": func() { l.inventory.Measure(start) },
+		"less is unexplained": func() {
+			l.unexplained = evict.Unexplained{}
+			for i := range 3 {
+				l.unexplained.See(start.Add(time.Duration(i)), 1<<40)
+			}
+			l.inventory = pods.New(pods.Options{Hierarchy: d.board.hierarchy, Procfs: "/proc", Tree: tree, Sources: []pods.Source{nobody{}}})
+			t.Cleanup(func() { l.inventory.Close() })
+			if err := l.inventory.Sync(t.Context()); err != nil {
+				t.Fatal(err)
+			}
+			l.view.Snapshot = l.inventory.Measure(start)
+			l.memory = withPods(t)
+		},
+		"a threshold": func() {
+			p := *l.policy
+			p.Thresholds = []evict.Threshold{{Threshold: signal.Threshold{Signal: signal.MemoryAvailable, Value: all}}}
+			l.view.Policy = &p
+		},
+	} {
+		contention := l.contention
+		step()
+		change()
+		if l.quiet(later) != nil {
+			t.Errorf("%s: quiet() = a view; want nil, and so a step", name)
+		}
+		l.outcomes, l.unfinished, l.contention = nil, nil, contention
+		tree.broken = false
+		waited(0)
+		l.stalls = stalls{proc: l.stalls.proc}
+		l.memory, l.unexplained = memory, evict.Unexplained{}
+		if _, generation := l.desk.Kills(nil); generation != l.generation {
+			l.generation = generation
+		}
+	}
+}
+
+// What a pod has given back between the two readings is missing from what none
+// accounts for: it has nobody taken for a newcomer that is there anyway.
+func TestUnexplainedWhilePodsShrink(t *testing.T) {
+	const mi = 1 << 20
+	hog := pods.Snapshot{Pods: []evict.Pod{{UID: "u", HasStats: true, Usage: evict.PodUsage{Memory: 8192 * mi}}}}
+	for _, tc := range []struct {
+		name     string
+		snapshot pods.Snapshot // before the node was read; after that there is nobody
+		kubepods int64
+		change   func(l *loop)
+		want     int64
+	}{
+		{"nothing happens", pods.Snapshot{}, 150, nil, 150},
+		{"less is left", pods.Snapshot{}, 20, nil, 20},
+		{"a pod ends", hog, 8192 + 70, nil, 150},
+		{"a pod has ended", hog, 90, nil, 90},
+		{"a victim dies", pods.Snapshot{}, 20, func(l *loop) { l.state.Victims = []evict.Victim{{UID: "u", Status: evict.Unsettled}} }, 150},
+		{"a victim is stuck", pods.Snapshot{}, 20, func(l *loop) { l.state.Victims = []evict.Victim{{UID: "u", Status: evict.Stuck}} }, 20},
+		{"somebody was just struck", pods.Snapshot{}, 20, func(l *loop) { l.kills = make([]hot.Kill, 1) }, 150},
+	} {
+		l := &loop{inventory: pods.New(pods.Options{Hierarchy: &cgroup.Hierarchy{Memory: kernel.FS(t.TempDir())}, Procfs: kernel.FS(t.TempDir())})}
+		at := time.Unix(1000, 0)
+		for i := range 3 {
+			l.unexplained.See(at.Add(time.Duration(i)), 150*mi)
+		}
+		if tc.change != nil {
+			tc.change(l)
+		}
+		tc.snapshot.Asked = at.Add(2)
+		l.sum(&View{Snapshot: tc.snapshot, Node: lanes.NodeMemory{Kubepods: tc.kubepods * mi, KubepodsKnown: true}})
+		if got := l.unexplained.Known(); got != tc.want*mi {
+			t.Errorf("%s: %d MiB are known; want %d", tc.name, got/mi, tc.want)
+		}
+	}
+}
+
+// Where it can't be read what all pods use together, it is not taken for nothing.
+func TestNewcomerBesideUnreadablePods(t *testing.T) {
+	const usage, inactive = 1 << 30, 100 << 20
+	stat := fmt.Sprintf("total_cache 0\ntotal_rss 1\ntotal_shmem 0\ntotal_mapped_file 0\ntotal_inactive_file %d\ntotal_active_file 0\n", inactive)
+	tree := podsTree(t, fmt.Sprintf("%d\n", usage), stat)
+	l := &loop{memory: readTree(t, tree), seen: func(time.Time, *signal.Observations) {}, inventory: pods.New(pods.Options{Hierarchy: &cgroup.Hierarchy{Memory: kernel.FS(t.TempDir())}, Procfs: "/proc"})}
+	v := &View{Time: time.Now()}
+	v.Snapshot = l.inventory.Measure(v.Time)
+	l.readNode(v)
+	if !v.Node.KubepodsKnown || v.Node.Kubepods != usage-inactive {
+		t.Fatalf("the node = %+v; want %d used by its pods", v.Node, usage-inactive)
+	}
+	kerneltest.Write(t, tree, map[string]string{"memory/kubepods/memory.stat": "nonsense\n"})
+	before := l.unexplained
+	v.Snapshot = l.inventory.Measure(v.Time)
+	l.readNode(v)
+	if v.Node.KubepodsKnown || v.unexplained() != usage-inactive || l.unexplained != before {
+		t.Fatalf("the pods can't be read: the node = %+v, %d unexplained; want at most %d, and nothing learnt from it", v.Node, v.unexplained(), usage-inactive)
+	}
+	v.Orders.Evict = []evict.Order{{UID: "innocent", Cause: signal.MemoryAvailable.String(), Hard: true}}
+	ctx, cancel := context.WithCancel(t.Context())
+	defer cancel()
+	go func() {
+		for ctx.Err() == nil {
+			_ = l.inventory.Sync(ctx) // until somebody has waited for it
+			time.Sleep(time.Millisecond)
+		}
+	}()
+	if !l.newcomer(ctx, v) {
+		t.Error("newcomer() = false; want a list waited for")
+	}
+}
+
+// Whoever is about to be evicted by files that were read long ago is read again.
+func TestReadAgain(t *testing.T) {
+	now := time.Unix(1000, 0)
+	l := &loop{inventory: pods.New(pods.Options{Hierarchy: &cgroup.Hierarchy{Memory: kernel.FS(t.TempDir())}, Procfs: "/proc"})}
+	v := &View{Snapshot: pods.Snapshot{
+		Pods: []evict.Pod{{UID: "a"}, {UID: "b"}, {UID: "c"}},
+		Read: []time.Time{now.Add(-time.Minute), now, now.Add(-time.Second)},
+	}}
+	for uid, want := range map[string]bool{"a": true, "b": false, "c": true, "d": false} {
+		v.Orders.Evict = []evict.Order{{UID: uid}}
+		if got := l.readAgain(v, now); got != want {
+			t.Errorf("%s is to be evicted: readAgain() = %t; want %t", uid, got, want)
+		}
+	}
+	if v.Orders.Evict = nil; l.readAgain(v, now) {
+		t.Error("nobody is to be evicted: readAgain() = true; want false")
+	}
+}
+
+func TestNear(t *testing.T) {
+	value, err := signal.ParseThreshold("1Gi")
+	if err != nil {
+		t.Fatal(err)
+	}
+	v := &View{Policy: &evict.Policy{Thresholds: []evict.Threshold{{Threshold: signal.Threshold{Signal: signal.MemoryAvailable, Value: value}}}}}
+	for _, tc := range []struct {
+		available int64 // MiB of 16 GiB
+		walked    bool
+		want      time.Duration
+	}{
+		{8192, true, calm},
+		{2049, true, calm},
+		{2047, true, attentive},
+		{2047, false, calm},
+	} {
+		v.Observations[signal.MemoryAvailable] = signal.Observation{Status: signal.Observed, Available: tc.available << 20, Capacity: 16 << 30}
+		v.Snapshot.Walked = tc.walked
+		v.Time = time.Now()
+		if got := rest(v, lanes.Raise{}); got != tc.want {
+			t.Errorf("with %d MiB available, walked %t: rest() = %v; want %v", tc.available, tc.walked, got, tc.want)
+		}
+	}
+	v.Snapshot.Walked = true
+	v.Took = 20 * time.Millisecond
+	if got, want := rest(v, lanes.Raise{}), seldomBusy*v.Took; got != want {
+		t.Errorf("after a turn of %v: rest() = %v; want %v", v.Took, got, want)
+	}
+}
+
+// withPods reads the memory of a node whose pods use one byte.
+func withPods(t *testing.T) *lanes.Memory {
+	t.Helper()
+	return readTree(t, podsTree(t, "1\n", "total_cache 0\ntotal_rss 1\ntotal_shmem 0\ntotal_mapped_file 0\ntotal_inactive_file 0\ntotal_active_file 0\n"))
+}
+
+// podsTree is a tree of cgroups in which all pods have a usage and a memory.stat.
+func podsTree(t *testing.T, usage, stat string) string {
+	t.Helper()
+	return kerneltest.Tree(t, map[string]string{
+		"memory/memory.usage_in_bytes": "1\n", "memory/memory.stat": "total_rss 1\n", "memory/cgroup.procs": "",
+		"memory/kubepods/memory.usage_in_bytes": usage, "memory/kubepods/memory.limit_in_bytes": "9223372036854771712\n", "memory/kubepods/cgroup.procs": "",
+		"memory/kubepods/memory.stat": stat,
+	})
+}
+
+func readTree(t *testing.T, tree string) *lanes.Memory {
+	t.Helper()
+	h, err := cgroup.Find(kernel.FS(tree))
+	if err != nil {
+		t.Fatal(err)
+	}
+	m, err := lanes.OpenMemory(lanes.MemoryOptions{Procfs: "/proc", Hierarchy: h})
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { m.Close() })
+	return m
+}

@@ -1,0 +1,125 @@
+package reclaim
+
+import (
+	"cmp"
+	"path/filepath"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/evictd/evictd/cri"
+)
+
+// configSource is the annotation by which a kubelet marks every pod that it
+// makes (pkg/kubelet/types/pod_update.go).
+const configSource = "kubernetes.io/config.source"
+
+// remains is what is left of a pod, or a part of it: a sandbox with all that is
+// in it, or where that still runs something, a container.
+type remains struct {
+	sandbox   cri.Sandbox
+	container string // ID; "" is the sandbox as a whole
+	name      string
+	since     time.Time // when the last of it ended, or else began; zero is not known
+	logs      []string  // of its containers
+	evicted   bool
+}
+
+// exit is when and where a container ended.
+type exit struct {
+	finished time.Time
+	log      string
+}
+
+// dead returns what may be removed, the oldest first: of sandboxes that are not
+// ready and that no kubelet made, unless a newer one of the same pod exists. What
+// evictd itself evicted goes first, and need not have any age.
+func dead(sandboxes []cri.Sandbox, containers []cri.Container, exits map[string]exit, evicted map[string]Held, kubeletAbsent bool, minAge time.Duration, now time.Time) []remains {
+	in := map[string][]cri.Container{}
+	for _, c := range containers {
+		in[c.SandboxID] = append(in[c.SandboxID], c)
+	}
+	newest := map[string]cri.Sandbox{}
+	for _, s := range sandboxes {
+		if n, ok := newest[podOf(&s)]; !ok || newer(&s, &n) {
+			newest[podOf(&s)] = s
+		}
+	}
+	var list []remains
+	for _, s := range sandboxes {
+		_, kubelets := s.Annotations[configSource]
+		_, ours := evicted[s.ID]
+		if kubelets && !kubeletAbsent || s.Ready && !ours || newest[podOf(&s)].ID != s.ID {
+			continue
+		}
+		whole := remains{sandbox: s, name: s.Namespace + "/" + s.Name, since: s.Created, evicted: ours}
+		var parts []remains
+		runs := false
+		for _, c := range in[s.ID] {
+			if c.State != cri.StateExited {
+				runs = true
+				continue
+			}
+			part := remains{sandbox: s, container: c.ID, name: whole.name + "/" + c.Name, since: c.Created}
+			if e, ok := exits[c.ID]; ok {
+				if !e.finished.IsZero() {
+					part.since = e.finished
+				}
+				if e.log != "" {
+					part.logs = []string{e.log}
+				}
+			}
+			if part.since.After(whole.since) {
+				whole.since = part.since
+			}
+			whole.logs = append(whole.logs, part.logs...)
+			parts = append(parts, part)
+		}
+		if !runs {
+			parts = []remains{whole}
+		} else if s.Ready {
+			continue // evicted, and not gone yet
+		}
+		for _, p := range parts {
+			if p.evicted || !p.since.IsZero() && now.Sub(p.since) >= minAge {
+				list = append(list, p)
+			}
+		}
+	}
+	slices.SortFunc(list, func(a, b remains) int {
+		if a.evicted != b.evicted {
+			if a.evicted {
+				return -1
+			}
+			return 1
+		}
+		return cmp.Or(a.since.Compare(b.since), cmp.Compare(a.sandbox.ID, b.sandbox.ID), cmp.Compare(a.container, b.container))
+	})
+	return list
+}
+
+// podOf tells whether two sandboxes are of one pod.
+func podOf(s *cri.Sandbox) string { return s.Namespace + "\x00" + s.Name + "\x00" + s.UID }
+
+func newer(a, b *cri.Sandbox) bool {
+	return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.Attempt, b.Attempt), cmp.Compare(a.ID, b.ID)) > 0
+}
+
+// logDir returns the directory that holds the pod's logs and nothing else, by its
+// name, "" where they are elsewhere:
+//
+//	/var/log/pods/<namespace>_<name>_<uid>/<container>/0.log
+func (r *remains) logDir() string {
+	if r.sandbox.UID == "" {
+		return ""
+	}
+	name := r.sandbox.Namespace + "_" + r.sandbox.Name + "_" + r.sandbox.UID
+	for _, log := range r.logs {
+		for dir := filepath.Dir(log); strings.Count(dir, "/") > 1; dir = filepath.Dir(dir) {
+			if filepath.Base(dir) == name {
+				return dir
+			}
+		}
+	}
+	return ""
+}

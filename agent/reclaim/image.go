@@ -1,0 +1,151 @@
+package reclaim
+
+import (
+	"cmp"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/evictd/evictd/cri"
+)
+
+// Use is when an image was seen first, and in use last. It survives restarts.
+type Use struct {
+	ID    string    `json:"id"`
+	First time.Time `json:"first"`
+	Last  time.Time `json:"last,omitzero"` // zero: never
+}
+
+// history knows when images were used. It is not safe for concurrent use.
+type history map[string]Use
+
+// see takes what is there and which of it is in use now.
+func (h history) see(images []cri.Image, used *inUse, now time.Time) {
+	there := make(map[string]bool, len(images))
+	for i := range images {
+		id := images[i].ID
+		there[id] = true
+		u, known := h[id]
+		if !known {
+			u = Use{ID: id, First: now}
+		}
+		if used.has(&images[i]) {
+			u.Last = now
+		}
+		h[id] = u
+	}
+	for id := range h {
+		if !there[id] {
+			delete(h, id)
+		}
+	}
+}
+
+// list returns the uses, ordered by ID.
+func (h history) list() []Use {
+	all := make([]Use, 0, len(h))
+	for _, u := range h {
+		all = append(all, u)
+	}
+	slices.SortFunc(all, func(a, b Use) int { return cmp.Compare(a.ID, b.ID) })
+	return all
+}
+
+// inUse are the names of the images that containers were made from, dead ones
+// included, and of the sandboxes'.
+type inUse struct{ names map[string]bool }
+
+func usedBy(containers []cri.Container, sandboxImage string) *inUse {
+	u := &inUse{names: map[string]bool{}}
+	for i := range containers {
+		u.names[containers[i].Image] = true
+		u.names[containers[i].ImageRef] = true
+	}
+	u.names[sandboxImage] = true
+	delete(u.names, "")
+	return u
+}
+
+// has reports whether the image is in use under any of its names. A name without
+// a tag means the latest, and docker.io need not be said.
+func (u *inUse) has(i *cri.Image) bool {
+	if u.names[i.ID] || u.names[strings.TrimPrefix(i.ID, "sha256:")] {
+		return true
+	}
+	for _, names := range [][]string{i.Tags, i.Digests} {
+		for _, name := range names {
+			short := strings.TrimPrefix(strings.TrimPrefix(name, "docker.io/"), "library/")
+			if u.names[name] || u.names[short] || u.names[strings.TrimSuffix(name, ":latest")] || u.names[strings.TrimSuffix(short, ":latest")] {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// exclusive returns, by container, the bytes of images that containers of one
+// sandbox alone were made from, each image with one of them: what would be nobody's
+// if that pod went.
+func exclusive(images []cri.Image, containers []cri.Container) map[string]int64 {
+	own := map[string]int64{}
+	uses := make([]*inUse, len(containers))
+	for j := range containers {
+		uses[j] = usedBy(containers[j:j+1], "")
+	}
+	for i := range images {
+		var first *cri.Container
+		shared := false
+		for j := range containers {
+			c := &containers[j]
+			switch {
+			case !uses[j].has(&images[i]):
+			case first == nil:
+				first = c
+			default:
+				shared = shared || c.SandboxID != first.SandboxID
+			}
+		}
+		if first != nil && !shared {
+			own[first.ID] += images[i].Bytes
+		}
+	}
+	return own
+}
+
+// removable returns the images that may be removed, the least recently used
+// first: not pinned, not in use, and seen first at least minAge ago.
+func (h history) removable(images []cri.Image, used *inUse, minAge time.Duration, now time.Time) []cri.Image {
+	var list []cri.Image
+	for i := range images {
+		image := &images[i]
+		if image.Pinned || used.has(image) || now.Sub(h[image.ID].First) < minAge {
+			continue
+		}
+		list = append(list, *image)
+	}
+	slices.SortFunc(list, func(a, b cri.Image) int {
+		x, y := h[a.ID], h[b.ID]
+		return cmp.Or(x.Last.Compare(y.Last), x.First.Compare(y.First), cmp.Compare(a.ID, b.ID))
+	})
+	return list
+}
+
+// idle returns for how long an image has not been used.
+func (h history) idle(id string, now time.Time) time.Duration {
+	u := h[id]
+	if u.Last.After(u.First) {
+		return now.Sub(u.Last)
+	}
+	return now.Sub(u.First)
+}
+
+// imageName names an image to people.
+func imageName(i *cri.Image) string {
+	switch {
+	case len(i.Tags) > 0:
+		return i.Tags[0]
+	case len(i.Digests) > 0:
+		return i.Digests[0]
+	}
+	return i.ID
+}

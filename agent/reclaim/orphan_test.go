@@ -1,0 +1,88 @@
+package reclaim
+
+import (
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/evictd/evictd/agent/evict"
+	"github.com/evictd/evictd/agent/signal"
+	"github.com/evictd/evictd/cri"
+	"github.com/evictd/evictd/kernel/kerneltest"
+)
+
+func TestOrphans(t *testing.T) {
+	root := kerneltest.Tree(t, map[string]string{
+		"ns_gone_u1/main/0.log": "x", "ns_older_u2/main/0.log": "x", "ns_known_u3/main/0.log": "x", "ns_young_u4/main/0.log": "x",
+		"ns_nouid_/": "", "other/": "", "a_b_c_d/": "", "ns_file_u5": "x", "ns_link_u6@": "/etc",
+	})
+	now := time.Now()
+	for name, age := range map[string]time.Duration{"ns_gone_u1": time.Hour, "ns_older_u2": 2 * time.Hour, "ns_known_u3": time.Hour, "ns_nouid_": time.Hour, "other": time.Hour, "a_b_c_d": time.Hour} {
+		if err := os.Chtimes(filepath.Join(root, name), now.Add(-age), now.Add(-age)); err != nil {
+			t.Fatal(err)
+		}
+	}
+	list, err := orphans(root, []cri.Sandbox{{UID: "u3"}}, time.Minute, now)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, o := range list {
+		names = append(names, filepath.Base(o.dir))
+	}
+	if got, want := strings.Join(names, " "), "ns_older_u2 ns_gone_u1"; got != want {
+		t.Errorf("orphans = %q; want %q", got, want)
+	}
+	if list, err := orphans(filepath.Join(root, "none"), nil, 0, now); len(list) != 0 || err != nil {
+		t.Errorf("orphans of nothing = %v, %v", list, err)
+	}
+	if _, err := orphans(filepath.Join(root, "ns_file_u5"), nil, 0, now); err == nil {
+		t.Error("orphans of a file: no error")
+	}
+}
+
+// Logs of pods that are gone go where there is no kubelet, and stay beside one.
+func TestOrphansUnderPressure(t *testing.T) {
+	for _, absent := range []bool{false, true} {
+		root := kerneltest.Tree(t, map[string]string{"var/log/pods/ns_gone_u1/main/0.log": "x"})
+		// The clock of a bubble begins in 2000.
+		if err := os.Chtimes(filepath.Join(root, "var/log/pods/ns_gone_u1"), start, start); err != nil {
+			t.Fatal(err)
+		}
+		n := &node{available: 50}
+		run(t, n, Policy{KubeletAbsent: absent}, func(o *Options) { o.Rootfs = root }, func(r *Reclaimer) {
+			r.Order(evict.Reclaim{Kind: evict.ReclaimContainers, Signal: signal.NodeFsAvailable, Deficit: 10})
+			report := <-r.Done()
+			if got := strings.Join(report.Removed, " "); (got == "logs ns_gone_u1") != absent {
+				t.Errorf("no kubelet: %t; removed %q", absent, got)
+			}
+			synctest.Wait()
+		})
+		if _, err := os.Stat(filepath.Join(root, "var/log/pods/ns_gone_u1")); (err == nil) == absent {
+			t.Errorf("no kubelet: %t; stat of the logs: %v", absent, err)
+		}
+	}
+}
+
+func TestRemoveDeadLinks(t *testing.T) {
+	root := kerneltest.Tree(t, map[string]string{"target": "x", "links/dead@": "/nowhere/at/all", "links/file": "x"})
+	if err := os.Symlink(filepath.Join(root, "target"), filepath.Join(root, "links/alive")); err != nil {
+		t.Fatal(err)
+	}
+	if err := removeDeadLinks(filepath.Join(root, "links")); err != nil {
+		t.Fatal(err)
+	}
+	entries, err := os.ReadDir(filepath.Join(root, "links"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(entries) != 2 || entries[0].Name() != "alive" || entries[1].Name() != "file" {
+		t.Errorf("left are %v; want alive and file", entries)
+	}
+	if err := removeDeadLinks(filepath.Join(root, "none")); err != nil {
+		t.Errorf("removeDeadLinks of nothing: %v", err)
+	}
+}

@@ -1,0 +1,442 @@
+package reclaim
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"testing/synctest"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/evictd/evictd/agent/evict"
+	"github.com/evictd/evictd/agent/signal"
+	"github.com/evictd/evictd/cri"
+)
+
+// node is a runtime and its filesystem: an image or a sandbox that is removed
+// gives back its bytes, if late.
+type node struct {
+	mu         sync.Mutex
+	images     []cri.Image
+	sandboxes  []cri.Sandbox
+	containers []cri.Container
+	logs       string
+	late       time.Duration
+	fails      error
+	writes     int64 // what somebody takes between two readings
+
+	available int64
+	holds     map[string]int64 // by ID
+	removed   []string
+}
+
+const capacity = 1000
+
+func (n *node) Images(context.Context) ([]cri.Image, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return append([]cri.Image(nil), n.images...), n.fails
+}
+func (n *node) Sandboxes(context.Context) ([]cri.Sandbox, error) { return n.sandboxes, nil }
+func (n *node) Containers(context.Context) ([]cri.Container, error) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return append([]cri.Container(nil), n.containers...), nil
+}
+func (n *node) ContainerDetail(_ context.Context, id string) (cri.ContainerDetail, error) {
+	return cri.ContainerDetail{Finished: start, LogPath: n.logs}, nil
+}
+func (n *node) SandboxImage(context.Context) (string, error)     { return "pause", nil }
+func (n *node) StopSandbox(_ context.Context, id string) error   { return n.remove("stop "+id, "") }
+func (n *node) RemoveSandbox(_ context.Context, id string) error { return n.remove("sandbox "+id, id) }
+func (n *node) RemoveContainer(_ context.Context, id string) error {
+	return n.remove("container "+id, id)
+}
+func (n *node) RemoveImage(_ context.Context, id string) error { return n.remove("image "+id, id) }
+func (n *node) Freeing(signal.Signal)                          {}
+func (n *node) Read(now time.Time, into *signal.Observations) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.available -= n.writes
+	o := signal.Observation{Status: signal.Observed, Available: n.available, Capacity: capacity, Time: now}
+	into[signal.NodeFsAvailable], into[signal.ImageFsAvailable] = o, o
+	into[signal.ImageFsInodesFree] = signal.Observation{Status: signal.Observed, Available: capacity, Capacity: capacity}
+}
+
+func (n *node) remove(what, id string) error {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.removed = append(n.removed, what)
+	kept := n.images[:0:0]
+	for _, i := range n.images {
+		if i.ID != id {
+			kept = append(kept, i)
+		}
+	}
+	n.images = kept
+	bytes := n.holds[id]
+	time.AfterFunc(n.late, func() {
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		n.available += bytes
+	})
+	return nil
+}
+
+func (n *node) did() string {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return strings.Join(n.removed, ", ")
+}
+
+// run runs a reclaimer in a bubble, with images that have been there for an hour.
+func run(t *testing.T, n *node, p Policy, change func(*Options), f func(r *Reclaimer)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		o := Options{Runtime: n, Space: n, DryRun: func() bool { return false }, KubeletSeen: func() bool { return false }}
+		if change != nil {
+			change(&o)
+		}
+		if p.Settle == 0 {
+			p.Settle = time.Second
+		}
+		if p.High == 0 {
+			p.High = 100
+		}
+		r := New(o, p)
+		var uses []Use
+		for i, image := range n.images {
+			uses = append(uses, Use{ID: image.ID, First: time.Now().Add(-time.Hour), Last: time.Now().Add(time.Duration(i-30) * time.Minute)})
+		}
+		r.Restore(uses)
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- r.Run(ctx) }()
+		f(r)
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Run: %v", err)
+		}
+	})
+}
+
+func images(n *node, ids ...string) {
+	n.holds = map[string]int64{}
+	for _, id := range ids {
+		n.images = append(n.images, cri.Image{ID: id, Bytes: 100})
+		n.holds[id] = 100
+	}
+}
+
+var low = evict.Reclaim{Kind: evict.ReclaimImages, Signal: signal.NodeFsAvailable, Deficit: 150}
+
+// As many images go as the deficit needs, also where space comes back late.
+func TestImagesUnderPressure(t *testing.T) {
+	for _, late := range []time.Duration{0, 700 * time.Millisecond} {
+		n := &node{available: 50, late: late}
+		images(n, "a", "b", "c", "d")
+		run(t, n, Policy{Images: Auto}, nil, func(r *Reclaimer) {
+			r.Order(low)
+			report := <-r.Done()
+			if got := n.did(); got != "image a, image b" {
+				t.Errorf("late by %v: removed %q; want a and b", late, got)
+			}
+			if report.Freed != 200 || report.Error != "" || cmp.Diff([]string{"a", "b"}, report.Removed) != "" || report.Took < late {
+				t.Errorf("late by %v: report %+v", late, report)
+			}
+		})
+	}
+}
+
+// Images that give back less than they say are followed by others, and where all
+// do not suffice all go.
+func TestImagesShareLayers(t *testing.T) {
+	n := &node{available: 50}
+	images(n, "a", "b", "c", "d")
+	for id := range n.holds {
+		n.holds[id] = 60
+	}
+	run(t, n, Policy{Images: Auto}, nil, func(r *Reclaimer) {
+		r.Order(low)
+		<-r.Done()
+		if got := n.did(); got != "image a, image b, image c" {
+			t.Errorf("removed %q; want a, b and c", got)
+		}
+		r.Order(evict.Reclaim{Kind: evict.ReclaimImages, Signal: signal.NodeFsAvailable, Deficit: 900})
+		if report := <-r.Done(); len(report.Removed) != 1 {
+			t.Errorf("report %+v; want the last image removed", report)
+		}
+	})
+}
+
+// Images that give back more than they say spare others.
+func TestImagesAreLarger(t *testing.T) {
+	n := &node{available: 50}
+	images(n, "a", "b", "c", "d")
+	for id := range n.holds {
+		n.holds[id] = 250
+	}
+	run(t, n, Policy{Images: Auto}, nil, func(r *Reclaimer) {
+		r.Order(evict.Reclaim{Kind: evict.ReclaimImages, Signal: signal.NodeFsAvailable, Deficit: 300})
+		<-r.Done()
+		if got := n.did(); got != "image a, image b" {
+			t.Errorf("removed %q; want a and b", got)
+		}
+	})
+}
+
+func TestImagesAreKept(t *testing.T) {
+	kubelets := []cri.Sandbox{{ID: "k", Annotations: map[string]string{configSource: "api"}}}
+	for _, tt := range []struct {
+		name   string
+		n      *node
+		p      Policy
+		change func(*Options)
+		want   string
+		note   string
+	}{
+		{"off", &node{}, Policy{Images: Off}, nil, "", "imageGC is off"},
+		{"a kubelet's pods", &node{sandboxes: kubelets}, Policy{Images: Auto}, nil, "", "a kubelet collects"},
+		{"a kubelet", &node{}, Policy{Images: Auto}, func(o *Options) { o.KubeletSeen = func() bool { return true } }, "", "a kubelet runs"},
+		{"on beside a kubelet", &node{sandboxes: kubelets}, Policy{Images: On}, nil, "image a, image b", ""},
+		{"left-overs", &node{sandboxes: kubelets}, Policy{Images: Auto, KubeletAbsent: true}, nil, "image a, image b", ""},
+		{"young", &node{}, Policy{Images: On, MinAge: 2 * time.Hour}, nil, "", ""},
+		{"in use by a dead container", &node{containers: []cri.Container{{ID: "c", ImageRef: "a", State: cri.StateExited}}}, Policy{Images: On}, nil, "image b, image c", ""},
+		{"dry run", &node{}, Policy{Images: On}, func(o *Options) { o.DryRun = func() bool { return true } }, "", ""},
+	} {
+		tt.n.available = 50
+		images(tt.n, "a", "b", "c", "d")
+		run(t, tt.n, tt.p, tt.change, func(r *Reclaimer) {
+			r.Order(low)
+			report := <-r.Done()
+			if got := tt.n.did(); got != tt.want || !strings.Contains(report.Note, tt.note) || report.Note != "" && tt.note == "" {
+				t.Errorf("%s: removed %q, note %q; want %q, %q", tt.name, got, report.Note, tt.want, tt.note)
+			}
+			if report.DryRun && cmp.Diff([]string{"a", "b"}, report.Removed) != "" {
+				t.Errorf("%s: report %+v; want what would have gone", tt.name, report)
+			}
+		})
+	}
+}
+
+// Between the marks nothing is removed; from the high one on, down to the low one
+// and not further.
+func TestCollect(t *testing.T) {
+	n := &node{available: 160}
+	images(n, "a", "b", "c", "d", "e")
+	run(t, n, Policy{Images: Auto, High: 85, Low: 70}, nil, func(r *Reclaimer) {
+		time.Sleep(5 * time.Minute)
+		synctest.Wait()
+		if got := n.did(); got != "" {
+			t.Errorf("removed %q at 84 %%; want nothing", got)
+		}
+		n.mu.Lock()
+		n.available = 150
+		n.mu.Unlock()
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if got := n.did(); got != "image a, image b" {
+			t.Errorf("removed %q from 85 %% on; want a and b, which makes 65 %%", got)
+		}
+		reports := r.Reports()
+		if len(reports) != 1 || reports[0].Reason != Threshold || reports[0].Freed != 200 {
+			t.Errorf("reports %+v", reports)
+		}
+	})
+}
+
+func TestCollectOld(t *testing.T) {
+	n := &node{available: 900}
+	images(n, "a", "b", "c") // used 30, 29 and 28 minutes ago
+	run(t, n, Policy{Images: Auto, High: 85, Low: 80, MaxAge: 35 * time.Minute}, nil, func(r *Reclaimer) {
+		time.Sleep(6*time.Minute + 30*time.Second)
+		synctest.Wait()
+		if got := n.did(); got != "image a, image b" && got != "image a" {
+			t.Errorf("removed %q; want those unused for 35 minutes", got)
+		}
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if got := n.did(); got != "image a, image b, image c" {
+			t.Errorf("removed %q; want all", got)
+		}
+		if reports := r.Reports(); len(reports) == 0 || reports[0].Reason != Age {
+			t.Errorf("reports %+v", reports)
+		}
+	})
+}
+
+// Dead pods go oldest first, with their logs, until enough is back.
+func TestDeadUnderPressure(t *testing.T) {
+	root := t.TempDir()
+	log := filepath.Join(root, "logs", "ns_p0_u0", "main", "0.log")
+	if err := os.MkdirAll(filepath.Dir(log), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.WriteFile(log, nil, 0o600); err != nil {
+		t.Fatal(err)
+	}
+	n := &node{available: 50, logs: log, holds: map[string]int64{"s0": 100, "s1": 100, "s2": 100}}
+	for i, id := range []string{"s0", "s1", "s2"} {
+		n.sandboxes = append(n.sandboxes, cri.Sandbox{ID: id, Namespace: "ns", Name: "p" + id[1:], UID: "u" + id[1:], Created: start.Add(time.Duration(i) * time.Second)})
+		n.containers = append(n.containers, cri.Container{ID: "c" + id, SandboxID: id, Name: "main", State: cri.StateExited, Created: start})
+	}
+	waited := time.Duration(0)
+	run(t, n, Policy{}, func(o *Options) {
+		o.Unmeasured = func(since time.Time) string {
+			if waited = time.Since(since); waited > 5*time.Second {
+				return ""
+			}
+			return "pod a"
+		}
+	}, func(r *Reclaimer) {
+		r.Order(evict.Reclaim{Kind: evict.ReclaimContainers, Signal: signal.NodeFsAvailable, Deficit: 150})
+		report := <-r.Done()
+		if got := n.did(); got != "sandbox s0, sandbox s1" {
+			t.Errorf("removed %q; want s0 and s1", got)
+		}
+		if cmp.Diff([]string{"sandbox ns/p0", "sandbox ns/p1"}, report.Removed) != "" || report.Freed != 200 {
+			t.Errorf("report %+v", report)
+		}
+		if waited < 5*time.Second {
+			t.Errorf("reported after %v; want the pods' usage to be measured first", waited)
+		}
+	})
+	if _, err := os.Stat(filepath.Join(root, "logs", "ns_p0_u0")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("the logs of the first are still there (%v)", err)
+	}
+}
+
+// What evictd evicted goes at once, all of it, stopped first.
+func TestEvictedGoes(t *testing.T) {
+	root := t.TempDir()
+	log := filepath.Join(root, "logs", "_s0_s0", "main", "0.log")
+	if err := os.MkdirAll(filepath.Dir(log), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	n := &node{available: 50, logs: log, holds: map[string]int64{"s0": 500, "s1": 100}}
+	n.containers = []cri.Container{{ID: "c0", SandboxID: "s0", Name: "main", State: cri.StateExited}}
+	for _, id := range []string{"s0", "s1"} {
+		n.sandboxes = append(n.sandboxes, cri.Sandbox{ID: id, Name: id, UID: id, Ready: true, Created: start})
+	}
+	run(t, n, Policy{}, nil, func(r *Reclaimer) {
+		r.Evicted("s0", Held{})
+		r.Order(evict.Reclaim{Kind: evict.ReclaimContainers, Signal: signal.NodeFsAvailable, Deficit: 10})
+		<-r.Done()
+		if got := n.did(); got != "stop s0, sandbox s0" {
+			t.Errorf("did %q; want s0 stopped and removed", got)
+		}
+	})
+	if _, err := os.Stat(filepath.Join(root, "logs", "_s0_s0")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("its logs are still there (%v)", err)
+	}
+}
+
+// The runtime may not have seen yet that what was evicted has ended: nobody else
+// goes for what it holds.
+func TestEvictedEndsLate(t *testing.T) {
+	n := &node{available: 50, holds: map[string]int64{"s0": 500}}
+	n.sandboxes = []cri.Sandbox{{ID: "s0", Name: "s0", UID: "s0", Ready: true, Created: start}}
+	n.containers = []cri.Container{{ID: "c0", SandboxID: "s0", Name: "main", State: cri.StateRunning}}
+	run(t, n, Policy{}, nil, func(r *Reclaimer) {
+		r.Evicted("s0", Held{})
+		time.AfterFunc(3*time.Second, func() {
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			n.containers[0].State = cri.StateExited
+		})
+		order := evict.Reclaim{Kind: evict.ReclaimContainers, Signal: signal.NodeFsAvailable, Deficit: 10}
+		r.Order(order)
+		if report := <-r.Done(); n.did() != "stop s0, sandbox s0" || report.Freed != 500 || report.Took < 3*time.Second {
+			t.Errorf("did %q, report %+v; want s0 waited for and removed", n.did(), report)
+		}
+		// What does not end is not waited for without end, and what was spared
+		// not at all.
+		n.mu.Lock()
+		n.available = 50
+		n.sandboxes[0].ID, n.containers[0].SandboxID, n.containers[0].State = "s1", "s1", cri.StateRunning
+		n.mu.Unlock()
+		r.Evicted("s1", Held{})
+		r.Order(order)
+		if report := <-r.Done(); report.Took < endFor || report.Took > endFor+2*time.Second || len(report.Removed) > 0 {
+			t.Errorf("report %+v; want nothing, after %v", report, endFor)
+		}
+		r.Spared("s1")
+		r.Order(order)
+		if report := <-r.Done(); report.Took > 2*time.Second {
+			t.Errorf("report %+v; want it at once", report)
+		}
+	})
+}
+
+// What an evicted pod is known to have held is waited for longer than what is not
+// known, if not without end.
+func TestEvictedComesBackLate(t *testing.T) {
+	for _, tt := range []struct {
+		late time.Duration
+		held Held
+		took time.Duration // at least, and less than two seconds more
+	}{
+		{6 * time.Second, Held{Amount: 500}, 6 * time.Second},
+		{6 * time.Second, Held{}, time.Second},
+		{6 * time.Second, Held{Amount: 500, Inodes: true}, time.Second},
+		{time.Hour, Held{Amount: 500}, lateFor},
+		{0, Held{Amount: 500}, 0},
+	} {
+		n := &node{available: 50, late: tt.late, holds: map[string]int64{"s0": 500}}
+		n.sandboxes = []cri.Sandbox{{ID: "s0", Name: "s0", UID: "s0", Created: start}}
+		run(t, n, Policy{}, nil, func(r *Reclaimer) {
+			r.Evicted("s0", tt.held)
+			r.Order(evict.Reclaim{Kind: evict.ReclaimContainers, Signal: signal.NodeFsAvailable, Deficit: 400})
+			if report := <-r.Done(); report.Took < tt.took || report.Took > tt.took+2*time.Second {
+				t.Errorf("late by %v, held %+v: it took %v; want %v", tt.late, tt.held, report.Took, tt.took)
+			}
+		})
+	}
+}
+
+// Where nothing is to come back nothing is waited for, although a pod goes on to
+// write.
+func TestNothingToWaitFor(t *testing.T) {
+	n := &node{available: 500, writes: 10}
+	run(t, n, Policy{}, nil, func(r *Reclaimer) {
+		r.Order(evict.Reclaim{Kind: evict.ReclaimContainers, Signal: signal.NodeFsAvailable, Deficit: 100})
+		if report := <-r.Done(); report.Took > 2*time.Second {
+			t.Errorf("it took %v; want as long as the numbers take to settle", report.Took)
+		}
+	})
+}
+
+// Nothing is concluded from a list that failed, and no order is left unanswered.
+func TestFailures(t *testing.T) {
+	n := &node{available: 50, fails: errors.New("boom")}
+	images(n, "a")
+	run(t, n, Policy{Images: On}, nil, func(r *Reclaimer) {
+		for range 3 {
+			r.Order(low)
+			if report := <-r.Done(); report.Error != "boom" || n.did() != "" {
+				t.Errorf("report %+v, removed %q; want boom", report, n.did())
+			}
+		}
+		if got := len(r.Reports()); got != 1 {
+			t.Errorf("%d reports of the same; want one", got)
+		}
+		unknown := low
+		unknown.Signal = signal.PIDAvailable
+		r.Order(unknown)
+		if report := <-r.Done(); !strings.Contains(report.Note, "can't be read") {
+			t.Errorf("report %+v", report)
+		}
+	})
+	run(t, n, Policy{}, func(o *Options) { o.Runtime = nil }, func(r *Reclaimer) {
+		r.Order(low)
+		if report := <-r.Done(); !strings.Contains(report.Note, "no container runtime") {
+			t.Errorf("report without a runtime %+v", report)
+		}
+	})
+}

@@ -1,0 +1,100 @@
+package agent
+
+import (
+	"time"
+
+	"github.com/evictd/evictd/agent/act"
+	"github.com/evictd/evictd/agent/config"
+	"github.com/evictd/evictd/agent/control"
+	"github.com/evictd/evictd/agent/evict"
+	"github.com/evictd/evictd/agent/reclaim"
+	"github.com/evictd/evictd/agent/signal"
+)
+
+// buildReclaimer makes what frees space before a pod has to go.
+func (d *daemon) buildReclaimer(cfg *config.Config) {
+	var seen string
+	var looked time.Time
+	o := reclaim.Options{
+		Space: d.disks, Unmeasured: d.usages.Unmeasured, Rootfs: d.options.Rootfs, Log: d.log.Logger,
+		// Until a mode is known nothing is touched.
+		DryRun: func() bool {
+			v := d.board.view.Load()
+			return v == nil || v.Mode.dryRun
+		},
+		KubeletSeen: func() bool {
+			if looked.IsZero() || time.Since(looked) > kubeletLookAgain {
+				seen, looked = kubeletSeen(d.inventory), time.Now()
+			}
+			return seen != ""
+		},
+		Changed: func(r reclaim.Report) {
+			freed := r.Freed
+			if r.Signal.IsInodes() {
+				freed = 0
+			}
+			d.metrics.Reclaimed(string(r.Kind), len(r.Removed), freed, r.Took, r.DryRun)
+			d.keeper.poke()
+		},
+	}
+	o.Seen = func() { d.keeper.poke() }
+	if d.runtime != nil {
+		o.Runtime = d.runtime
+	}
+	d.reclaimer = reclaim.New(o, reclaimPolicy(cfg))
+	d.loop.reclaimer, d.loop.usage.images = d.reclaimer, d.reclaimer.ImageBytes
+}
+
+func reclaimPolicy(cfg *config.Config) reclaim.Policy {
+	return reclaim.Policy{
+		Images: reclaim.Mode(cfg.ImageGC), MinAge: cfg.ImageMinimumGCAge, MaxAge: cfg.ImageMaximumGCAge,
+		High: cfg.ImageGCHighThresholdPercent, Low: cfg.ImageGCLowThresholdPercent,
+		Settle: cfg.SettleTimeout, KubeletAbsent: cfg.Kubelet == config.KubeletAbsent,
+	}
+}
+
+// reclaimed takes the report of an order, which the next step waits for.
+func (l *loop) reclaimed() {
+	l.reclaiming = false
+	l.outcomes = append(l.outcomes, evict.Outcome{})
+}
+
+// reclaim has an order carried out. One of an earlier run is done with.
+func (l *loop) reclaim(v *View) {
+	switch {
+	case v.Orders.Reclaim != nil && !l.reclaiming:
+		l.reclaiming = true
+		l.reclaimer.Order(*v.Orders.Reclaim)
+	case v.State.Reclaim != nil && v.State.Reclaim.Waiting && !l.reclaiming:
+		l.outcomes = append(l.outcomes, evict.Outcome{})
+	}
+}
+
+// discard tells the reclaimer of a pod that is killed for what it holds on a disk:
+// that comes back when the runtime removes it, and is waited for until then.
+func (l *loop) discard(v *View, o *evict.Order) {
+	s, known := signal.Parse(o.Cause)
+	if h := v.Snapshot.Handles[o.UID]; o.Hard && !(known && !s.IsDisk()) && h.Owned && !v.Mode.dryRun {
+		l.reclaimer.Evicted(h.SandboxID, reclaim.Held{Amount: o.Expected, Inodes: known && s.IsInodes()})
+	}
+}
+
+// gone tells the reclaimer what became of an eviction.
+func (l *loop) gone(uid string, stage act.Stage) {
+	h, ok := l.handles[uid]
+	switch {
+	case !ok || !h.Owned || l.mode.dryRun:
+	case stage == act.LastGone:
+		l.reclaimer.Evicted(h.SandboxID, reclaim.Held{})
+	case stage == act.Refused:
+		l.reclaimer.Spared(h.SandboxID)
+	}
+}
+
+// reclaimStatus is a reclaim as evictctl shows it.
+func reclaimStatus(r *reclaim.Report) control.Reclaim {
+	return control.Reclaim{
+		At: r.At, Kind: r.Kind, Reason: string(r.Reason), Signal: r.Signal, DryRun: r.DryRun, Removed: r.Removed,
+		Freed: r.Freed, TookSeconds: r.Took.Seconds(), Note: r.Note, Error: r.Error,
+	}
+}

@@ -1,0 +1,61 @@
+package agent
+
+import (
+	"os"
+	"testing"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func TestUnchangedMappings(t *testing.T) {
+	// Of Linux 6.18, shortened; the third is what relocation leaves of a
+	// position-independent executable.
+	const smaps = `00400000-00c83000 r-xp 00000000 fe:00 10210878                           /usr/sbin/evictd
+Size:               8716 kB
+Rss:                4352 kB
+Anonymous:             0 kB
+VmFlags: rd ex mr mw me sd
+00c83000-0163c000 r--p 00883000 fe:00 10210878                           /usr/sbin/evictd
+Anonymous:             0 kB
+0163c000-01640000 r--p 0123c000 fe:00 10210878                           /usr/sbin/evictd
+Anonymous:            16 kB
+01640000-016fe000 rw-p 01240000 fe:00 10210878                           /usr/sbin/evictd
+Anonymous:             0 kB
+016fe000-01740000 rw-p 00000000 00:00 0 
+Anonymous:             0 kB
+7f61765c6000-7f617671c000 r-xp 00026000 fe:00 326269                     /usr/lib/x86_64-linux-gnu/libc.so.6
+Anonymous:             0 kB
+7ffc3a1f2000-7ffc3a1f4000 r-xp 00000000 00:00 0                          [vdso]
+Anonymous:             0 kB
+ffffffffff600000-ffffffffff601000 --xp 00000000 00:00 0                  [vsyscall]
+Anonymous:             0 kB
+`
+	want := []mapping{{0x400000, 0xc83000}, {0xc83000, 0x163c000}}
+	if diff := cmp.Diff(want, unchangedMappings([]byte(smaps), "/usr/sbin/evictd"), cmp.AllowUnexported(mapping{})); diff != "" {
+		t.Errorf("unchangedMappings() differs (-want +got):\n%s", diff)
+	}
+	for _, text := range []string{"", "\n", "x\n", "00400000-zz r-xp 0 fe:00 1 /usr/sbin/evictd\nAnonymous: 0 kB\n", "Anonymous: 0 kB\n"} {
+		if got := unchangedMappings([]byte(text), "/usr/sbin/evictd"); len(got) > 0 {
+			t.Errorf("unchangedMappings(%q) = %x; want none", text, got)
+		}
+	}
+}
+
+// What has been forgotten comes back: the rest of this test is read from the file
+// again.
+func TestForgetCode(t *testing.T) {
+	exe, err := os.Readlink("/proc/self/exe")
+	if err != nil {
+		t.Fatal(err)
+	}
+	maps, err := os.ReadFile("/proc/self/smaps")
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(unchangedMappings(maps, exe)) == 0 {
+		t.Errorf("no mapping of %s is forgotten; want its code", exe)
+	}
+	if err := forgetCode(); err != nil {
+		t.Errorf("forgetCode() = %v; want no error", err)
+	}
+}

@@ -1,0 +1,117 @@
+package logind
+
+import (
+	"errors"
+	"log/slog"
+	"os"
+	"sync/atomic"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// A kubelet has looked at the limit once, and counts on it.
+func TestLimitThatAKubeletCountsOn(t *testing.T) {
+	b := start(t, 30*time.Second)
+	b.until("the limit is raised", func() bool { return b.locked() && b.guard.Status().Limit == 30*time.Second })
+	b.bus.Take(KubeletWho)
+	b.guard.Want(0)
+	b.until("the kubelet's lock is seen", func() bool { return b.guard.Status().Kubelet && b.locks() == 0 })
+	b.guard.wake()
+	b.event(false)
+	b.event(false)
+	b.stop()
+	if got := b.dropIn(); got != "30" {
+		t.Errorf("drop-in = %q with a kubelet's lock; want the 30 that there were", got)
+	}
+}
+
+// What another process with the pid of an earlier run wrote is nobody's.
+func TestLimitOfAPidThatIsAnothers(t *testing.T) {
+	b := start(t, 30*time.Second, func(b *bed) { b.write(DropInDir+"/"+DropInName, string(content(1, startOf(1)+1, "20"))) })
+	b.until("the limit is raised", func() bool { return b.locked() && b.guard.Status().Limit == 30*time.Second })
+}
+
+// Where another evictd has the say, status says so.
+func TestTooLittleOfAnother(t *testing.T) {
+	b := start(t, 30*time.Second, func(b *bed) { b.write(DropInDir+"/"+DropInName, string(content(1, startOf(1), "20"))) })
+	b.until("a lock is held", b.locked)
+	if s := b.guard.Status(); s.Error == "" {
+		t.Errorf("status = %+v; want the process that wrote the drop-in", s)
+	}
+}
+
+// The drop-in that has the last word lowers nothing that others have raised.
+func TestOthersNeedMore(t *testing.T) {
+	b := start(t, 30*time.Second)
+	b.until("the limit is raised", func() bool { return b.locked() && b.guard.Status().Limit == 30*time.Second })
+	b.write("/etc/systemd/logind.conf.d/50-database.conf", "[Login]\nInhibitDelayMaxSec=600\n")
+	b.guard.wake()
+	b.until("the larger limit holds", func() bool { return b.dropIn() == "" && b.guard.Status().Limit == 10*time.Minute })
+	b.write("/etc/systemd/logind.conf.d/50-database.conf", "[Login]\nInhibitDelayMaxSec=8\n")
+	b.bus.Reload()
+	b.guard.wake()
+	b.until("ours holds again", func() bool { return b.dropIn() == "30" && b.guard.Status().Limit == 30*time.Second })
+}
+
+func TestTimeSpan(t *testing.T) {
+	for text, want := range map[string]time.Duration{
+		"5": 5 * time.Second, "1.5": 1500 * time.Millisecond, "5min 20s": 320 * time.Second, "1h": time.Hour, "2 minutes": 2 * time.Minute, "300 sec": 5 * time.Minute,
+		"500ms": 500 * time.Millisecond, "infinity": 1<<63 - 1, "": 0, "soon": 0, "1 fortnight": 0,
+	} {
+		if got := timeSpan(text); got != want {
+			t.Errorf("timeSpan(%q) = %v; want %v", text, got, want)
+		}
+	}
+}
+
+// deaf is a keeper that can't be told anything for a while.
+type deaf struct{ refuses, kept atomic.Int32 }
+
+func (d *deaf) Keep(int) error { d.kept.Add(1); return nil }
+
+func (d *deaf) Forget() error {
+	if d.refuses.Add(-1) >= 0 {
+		return errors.New("resource temporarily unavailable")
+	}
+	d.kept.Store(0)
+	return nil
+}
+
+// A service manager that is busy is told again to close the lock.
+func TestForgetLater(t *testing.T) {
+	b := start(t, 0)
+	keeper := &deaf{}
+	g := NewGuard(Options{Address: b.bus.Address(), Root: b.root, Log: slog.New(slog.DiscardHandler), Keeper: keeper})
+	g.Want(5 * time.Second)
+	null, err := os.Open(os.DevNull)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer null.Close()
+	g.take(newLock(dup(t, null)))
+	keeper.refuses.Store(3)
+	g.Done()
+	b.until("the service manager has closed the lock", func() bool { return keeper.kept.Load() == 0 })
+	// One that is kept since must stay.
+	g.done = false
+	g.take(newLock(dup(t, null)))
+	keeper.refuses.Store(1)
+	g.Done()
+	g.done = false
+	g.take(newLock(dup(t, null)))
+	time.Sleep(3 * forgetAgain)
+	if keeper.kept.Load() == 0 {
+		t.Error("the service manager has closed the lock that it was given last")
+	}
+}
+
+func dup(t *testing.T, f *os.File) int {
+	t.Helper()
+	fd, err := unix.FcntlInt(f.Fd(), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return fd
+}

@@ -1,0 +1,414 @@
+package shutdown
+
+import (
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/evictd/evictd/agent/evict"
+)
+
+const second = time.Second
+
+// The two tables of the documentation on node shutdowns.
+var (
+	fourGroups = ByPriority([]Group{
+		{Priority: 100000, Time: 10 * second}, {Priority: 10000, Time: 180 * second},
+		{Priority: 1000, Time: 120 * second}, {Priority: 0, Time: 60 * second},
+	})
+	threeGroups = ByPriority([]Group{
+		{Priority: 100000, Time: 300 * second}, {Priority: 1000, Time: 120 * second}, {Priority: 0, Time: 60 * second},
+	})
+)
+
+func TestStep(t *testing.T) {
+	long := int64(1000) // seconds, more than any group has
+	for _, tt := range []struct {
+		name string
+		play play
+		want []string
+	}{
+		{"four classes, nobody stops by itself", play{schedule: fourGroups, actors: []*actor{
+			pod("regular", 0, long, never), pod("c", 1000, long, never), pod("b", 10000, long, never), pod("a", 100000, long, never),
+		}}, []string{
+			"0s: stop regular 1m0s, begun",
+			"1m0s: regular gone, stop c 2m0s",
+			"3m0s: c gone, stop b 3m0s",
+			"6m0s: b gone, stop a 10s",
+			"6m10s: a gone, ended",
+		}},
+		{"three groups: b goes with c", play{schedule: threeGroups, actors: []*actor{
+			pod("regular", 0, long, never), pod("c", 1000, long, never), pod("b", 10000, long, never), pod("a", 100000, long, never),
+		}}, []string{
+			"0s: stop regular 1m0s, begun",
+			"1m0s: regular gone, stop b 2m0s, stop c 2m0s",
+			"3m0s: b gone, c gone, stop a 5m0s",
+			"8m0s: a gone, ended",
+		}},
+		{"two periods: 20s for the others, 10s for the critical", play{schedule: ByPeriods(30*second, 10*second), actors: []*actor{
+			pod("web", 0, 60, never), pod("dns", 2_000_000_000, 60, never),
+		}}, []string{
+			"0s: stop web 20s, begun",
+			"20s: web gone, stop dns 10s",
+			"30s: dns gone, ended",
+		}},
+		{"an empty group costs no time", play{schedule: fourGroups, actors: []*actor{
+			pod("regular", 0, 30, 2*second), pod("a", 100000, 5, 1*second),
+		}}, []string{
+			"0s: stop regular 30s, begun",
+			"2s: regular gone, stop a 5s",
+			"3s: a gone, ended",
+		}},
+		{"time left over goes to the later groups", play{schedule: ByPriority([]Group{{0, 60 * second}, {10, 20 * second}}), actors: []*actor{
+			pod("quick", 0, 30, 5*second), pod("slow", 10, 70, 65*second),
+		}}, []string{
+			"0s: stop quick 30s, begun",
+			"5s: quick gone, stop slow 1m10s", // 80s - 5s is more than it asks for
+			"1m10s: slow gone, ended",
+		}},
+		{"nothing to stop", play{schedule: fourGroups}, []string{"0s: ended"}},
+		{"a pod's own grace is shorter", play{schedule: fourGroups, actors: []*actor{
+			pod("x", 0, 7, never),
+		}}, []string{"0s: stop x 7s, begun", "7s: x gone, ended"}},
+		{"no grace is a second, as for the kubelet", play{schedule: fourGroups, actors: []*actor{
+			pod("x", 0, 0, never),
+		}}, []string{"0s: stop x 1s, begun", "1s: x gone, ended"}},
+		{"DaemonSets and critical pods when the others are gone", play{schedule: ByPriority([]Group{{0, 60 * second}}), actors: []*actor{
+			pod("web", 0, 30, 4*second), pod("proxy", 0, 30, 2*second).daemonSet(), pod("dns", 2_000_000_000, 30, 3*second),
+		}}, []string{
+			"0s: stop web 30s, begun",
+			"4s: web gone, stop dns 30s, stop proxy 30s",
+			"6s: proxy gone",
+			"7s: dns gone, ended",
+		}},
+		{"and at half of the group's time at the latest", play{schedule: ByPriority([]Group{{0, 60 * second}}), actors: []*actor{
+			pod("web", 0, 60, never), pod("proxy", 0, 60, never).daemonSet(),
+		}}, []string{
+			"0s: stop web 1m0s, begun",
+			"30s: stop proxy 30s",
+			"1m0s: proxy gone, web gone, ended",
+		}},
+		{"half of what the group has, with what was left over", play{schedule: ByPriority([]Group{{0, 60 * second}, {10, 20 * second}}), actors: []*actor{
+			pod("quick", 0, 30, 20*second), pod("web", 10, 300, never), pod("proxy", 10, 300, never).daemonSet(),
+		}}, []string{
+			"0s: stop quick 30s, begun",
+			"20s: quick gone, stop web 1m0s",
+			"50s: stop proxy 30s",
+			"1m20s: proxy gone, web gone, ended",
+		}},
+		{"a group of no time holds nobody up", play{schedule: ByPriority([]Group{{0, 0}, {10, 20 * second}}), actors: []*actor{
+			pod("x", 0, 30, never), pod("d", 0, 30, never).daemonSet(), pod("y", 10, 30, 3*second),
+		}}, []string{
+			"0s: stop d 1s, stop x 1s, stop y 20s, begun",
+			"1s: d gone, x gone",
+			"3s: y gone, ended",
+		}},
+		{"no time at all", play{schedule: ByPriority([]Group{{0, 0}}), actors: []*actor{
+			pod("x", 0, 30, never),
+		}}, []string{
+			"0s: stop x 1s, ended",
+			"1s: x gone",
+		}},
+		{"a runtime that hangs: killed directly at the end of the group", play{schedule: ByPriority([]Group{{0, 10 * second}, {10, 10 * second}}), actors: []*actor{
+			undying(pod("x", 0, 30, never)), undying(pod("y", 10, 4, never)),
+		}}, []string{
+			"0s: stop x 10s, begun",
+			"10s: stop y 4s, kill x",
+			"10.1s: x gone",
+			"15s: kill y", // a second after its own grace
+			"15.1s: y gone, ended",
+		}},
+		{"a pod that comes meanwhile is refused, and keeps no group waiting", play{schedule: ByPriority([]Group{{0, 20 * second}, {10, 20 * second}}), actors: []*actor{
+			pod("x", 0, 30, 5*second), pod("new", 0, 30, 8*second).at(2 * second), pod("y", 10, 10, 1*second),
+		}}, []string{
+			"0s: stop x 20s, begun",
+			"2s: refuse new 18s",
+			"5s: x gone, stop y 10s",
+			"6s: y gone",
+			"10s: new gone, ended",
+		}},
+		{"also when all is over", play{schedule: ByPriority([]Group{{0, 20 * second}}), actors: []*actor{
+			pod("x", 0, 30, 5*second), pod("new", 0, 30, never).at(9 * second),
+		}}, []string{
+			"0s: stop x 20s, begun",
+			"5s: x gone, ended",
+			"9s: refuse new 1s",
+			"10s: new gone",
+		}},
+		{"called off: nobody else is stopped", play{schedule: fourGroups, events: map[time.Duration]Event{30 * second: Cancel}, actors: []*actor{
+			pod("regular", 0, long, never), pod("c", 1000, long, never),
+		}}, []string{
+			"0s: stop regular 1m0s, begun",
+			"30s: idle",
+		}},
+		{"called off and begun again", play{schedule: ByPriority([]Group{{0, 20 * second}, {10, 20 * second}}),
+			events: map[time.Duration]Event{5 * second: Cancel, 100 * second: Begin}, actors: []*actor{
+				pod("x", 0, 10, 2*second), pod("y", 10, 10, 9*second), pod("z", 10, 10, 3*second).at(50 * second),
+			}}, []string{
+			"0s: stop x 10s, begun",
+			"2s: x gone, stop y 10s",
+			"5s: idle",
+			"1m40s: stop z 10s, begun", // a pod that came in between is no newcomer
+			"1m43s: z gone, ended",
+		}},
+		{"to begin twice changes nothing", play{schedule: ByPriority([]Group{{0, 20 * second}}), events: map[time.Duration]Event{5 * second: Begin, 15 * second: Begin}, actors: []*actor{
+			pod("x", 0, 12, never),
+		}}, []string{"0s: stop x 12s, begun", "12s: x gone, ended"}},
+		{"nobody knows yet what runs", play{schedule: ByPriority([]Group{{0, 20 * second}, {10, 10 * second}}), unlisted: 24 * second, actors: []*actor{
+			pod("x", 0, 30, 2*second), pod("y", 10, 30, 1*second),
+		}}, []string{
+			"0s: begun",
+			"24s: stop x 6s, stop y 6s",
+			"25s: y gone",
+			"26s: x gone, ended",
+		}},
+		{"nobody knows it in time", play{schedule: ByPriority([]Group{{0, 20 * second}}), unlisted: 24 * second, actors: []*actor{
+			pod("x", 0, 30, never),
+		}}, []string{
+			"0s: begun",
+			"20s: ended",
+			"24s: stop x 1s",
+			"25s: x gone",
+		}},
+		{"a dry run waits for nobody", play{schedule: fourGroups, dryRun: true, actors: []*actor{
+			pod("regular", 0, long, never), pod("proxy", 0, 20, never).daemonSet(), pod("c", 1000, 30, never), pod("a", 100000, 30, never),
+		}}, []string{"0s: stop a 30s, stop c 30s, stop proxy 20s, stop regular 1m0s, ended"}},
+		{"a restart goes on where it was", play{schedule: ByPriority([]Group{{0, 20 * second}, {10, 10 * second}}), restartAt: 5 * second, actors: []*actor{
+			pod("x", 0, 15, never), pod("y", 10, 30, never),
+		}}, []string{
+			"0s: stop x 15s, begun",
+			"5s: stop again x 10s",
+			"15s: x gone, stop y 15s",
+			"30s: y gone, ended",
+		}},
+		{"a restart so late that nothing is left", play{schedule: ByPriority([]Group{{0, 20 * second}, {10, 10 * second}}), restartAt: 28 * second, actors: []*actor{
+			undying(pod("x", 0, 15, never)), pod("y", 10, 30, never),
+		}}, []string{
+			"0s: stop x 15s, begun",
+			"16s: kill x",
+			"16.1s: x gone, stop y 14s",
+			"28s: stop again y 2s",
+			"30s: y gone, ended",
+		}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			tt.play.t = t
+			if diff := cmp.Diff(tt.want, tt.play.run()); diff != "" {
+				t.Errorf("(-want +got):\n%s", diff)
+			}
+		})
+	}
+}
+
+func undying(a *actor) *actor { a.undying = true; return a }
+
+// A step that comes too late, because the agent got no processor, catches up.
+func TestStepLate(t *testing.T) {
+	schedule := ByPriority([]Group{{0, 10 * second}, {10, 10 * second}, {20, 10 * second}})
+	p := play{t: t, schedule: schedule, actors: []*actor{
+		undying(pod("x", 0, 30, never)), pod("d", 0, 30, never).daemonSet(), pod("y", 10, 30, never), pod("z", 20, 30, never),
+	}}
+	p.step(Begin, begin)
+	p.step(Nothing, begin.Add(25*second))
+	want := []string{"0s: stop x 10s, begun", "25s: stop d 1s, stop y 1s, stop z 5s, kill x"}
+	if diff := cmp.Diff(want, p.lines); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// A pod whose container is started again, so quickly that it never seems to have
+// gone, is stopped again. The second time nobody waits for it.
+func TestStepCameBack(t *testing.T) {
+	schedule := ByPriority([]Group{{0, 20 * second}})
+	a := undying(pod("x", 0, 5, never))
+	a.LastStart = 7
+	p := play{t: t, schedule: schedule, actors: []*actor{a}}
+	p.step(Begin, begin)
+	p.step(Nothing, begin.Add(second))
+	a.LastStart = 8
+	p.step(Nothing, begin.Add(2*second))
+	p.step(Nothing, begin.Add(3*second))
+	p.step(Nothing, begin.Add(8*second))
+	a.LastStart = 9
+	p.step(Nothing, begin.Add(8*second+killing/2)) // not gone yet
+	want := []string{"0s: stop x 5s, begun", "2s: refuse x 5s", "8s: kill x", "8.05s: refuse x 5s, ended"}
+	if diff := cmp.Diff(want, p.lines); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// A pod that has gone and is there again is stopped again, too.
+func TestStepGoneAndBack(t *testing.T) {
+	schedule := ByPriority([]Group{{0, 20 * second}})
+	x := pod("x", 0, 5, 2*second)
+	p := play{t: t, schedule: schedule, actors: []*actor{x, pod("y", 0, 30, never)}}
+	p.step(Begin, begin)
+	p.step(Nothing, begin.Add(2*second))
+	x.gone, x.asked = false, time.Time{}
+	p.step(Nothing, begin.Add(3*second))
+	want := []string{"0s: stop x 5s, stop y 20s, begun", "2s: x gone", "3s: refuse x 5s"}
+	if diff := cmp.Diff(want, p.lines); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// A pod that nothing ends holds the node up until the deadline, and no longer.
+func TestStepStuck(t *testing.T) {
+	schedule := ByPriority([]Group{{0, 10 * second}, {10, 20 * second}})
+	seconds := int64(5)
+	in := Inputs{Event: Begin, Schedule: schedule, Pods: []evict.Pod{{UID: "x", Namespace: "a", Name: "x", TerminationGraceSeconds: &seconds}}}
+	state, orders := Step(State{}, in, begin)
+	in.Event = Nothing
+	var wakes []time.Duration
+	for state.Phase == Stopping {
+		now := orders.Wake
+		if now.IsZero() {
+			t.Fatalf("never woken: %+v", state)
+		}
+		wakes = append(wakes, now.Sub(begin))
+		state, orders = Step(state, in, now)
+	}
+	// Half of the group's time, a second after the grace, the group's end, and the
+	// deadline.
+	want := []time.Duration{5 * second, 6 * second, 10 * second, 30 * second}
+	if diff := cmp.Diff(want, wakes); diff != "" || state.Phase != Ended {
+		t.Errorf("woken at (-want +got), then %s:\n%s", state.Phase, diff)
+	}
+}
+
+// Whoever was killed before a restart, or whose grace has passed since, is killed
+// again and not asked.
+func TestStepResumeLate(t *testing.T) {
+	schedule := ByPriority([]Group{{0, 60 * second}})
+	member := func(uid string, status Status, due, limit time.Duration) Member {
+		return Member{UID: uid, Pod: "a/" + uid, Status: status, Grace: 5 * second, Due: begin.Add(due), Limit: begin.Add(limit)}
+	}
+	state := State{Phase: Stopping, Began: begin, Turn: begin, Schedule: schedule, Listed: true, Second: true, Pods: []Member{
+		member("asked", Asked, 30*second, 31*second), member("killed", Killed, 5*second, 6*second), member("late", Asked, 9*second, 10*second),
+		member("past", Asked, 19500*time.Millisecond, 20500*time.Millisecond),
+	}}
+	in := Inputs{Event: Resume}
+	for _, m := range state.Pods {
+		in.Pods = append(in.Pods, evict.Pod{UID: m.UID, Namespace: "a", Name: m.UID})
+	}
+	_, orders := Step(state, in, begin.Add(20*second))
+	var got []string
+	for _, o := range orders.Stop {
+		got = append(got, "stop "+o.UID+" "+o.Grace.String())
+	}
+	for _, m := range orders.Kill {
+		got = append(got, "kill "+m.UID)
+	}
+	want := []string{"stop asked 10s", "kill killed", "kill late"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("(-want +got):\n%s", diff)
+	}
+}
+
+// An operator's shutdown becomes the service manager's when that one begins one.
+func TestStepManual(t *testing.T) {
+	in := Inputs{Event: Begin, Manual: true, Schedule: fourGroups, Unlisted: true}
+	state, _ := Step(State{}, in, begin)
+	again, _ := Step(state, in, begin.Add(second))
+	in.Manual = false
+	taken, _ := Step(again, in, begin.Add(2*second))
+	back, _ := Step(taken, Inputs{Event: Begin, Manual: true, Unlisted: true}, begin.Add(3*second))
+	if !state.Manual || !again.Manual || taken.Manual || back.Manual {
+		t.Errorf("manual = %t, %t, %t, %t; want true, true, false, false", state.Manual, again.Manual, taken.Manual, back.Manual)
+	}
+}
+
+// What the service manager leaves of an operator's shutdown, when it takes that
+// over, is shared out among the groups that are still to come.
+func TestStepTakenOver(t *testing.T) {
+	p := play{t: t, schedule: fourGroups, actors: []*actor{pod("low", 10, 600, never), pod("high", 100_000, 600, never)}}
+	in := Inputs{Event: Begin, Manual: true, Schedule: fourGroups, Pods: []evict.Pod{p.actors[0].Pod, p.actors[1].Pod}}
+	state, _ := Step(State{}, in, begin)
+	now := begin.Add(4 * second)
+	in.Event, in.Manual, in.Until = Begin, false, now.Add(22*second)
+	state, _ = Step(state, in, now)
+	if end := state.Deadline(); end.After(now.Add(20*second)) || end.Before(now.Add(19*second)) {
+		t.Errorf("deadline = %v after it was taken over; want 20s", end.Sub(now))
+	}
+	for i := state.Current; i < len(state.Schedule); i++ {
+		if state.Schedule[i].Time <= 0 {
+			t.Errorf("group %d has %v; want a share of the 20s: %+v", i, state.Schedule[i].Time, state.Schedule)
+		}
+	}
+	for _, m := range state.Pods {
+		if m.Status == Asked && m.Limit.After(state.End(state.Current)) {
+			t.Errorf("%s has until %v; want the end of its group, %v", m.UID, m.Limit.Sub(now), state.End(state.Current).Sub(now))
+		}
+	}
+	again, _ := Step(state, in, now.Add(second))
+	if !again.Deadline().Equal(state.Deadline()) {
+		t.Errorf("deadline = %v when it was told again; want %v", again.Deadline(), state.Deadline())
+	}
+}
+
+// What an earlier run left goes on when it is known what runs, and not before:
+// the turn of pods that nobody sees would pass them by.
+func TestStepTurnUnseen(t *testing.T) {
+	low, high := pod("low", 10, 5, second), pod("high", 100_000, 5, second)
+	in := Inputs{Event: Begin, Schedule: fourGroups, Pods: []evict.Pod{low.Pod, high.Pod}}
+	state, _ := Step(State{}, in, begin)
+	late := state.End(len(fourGroups) - 2).Add(second)
+	resumed, orders := Step(state, Inputs{Event: Resume, Unlisted: true}, late)
+	if len(orders.Stop) > 0 || orders.Wake.IsZero() {
+		t.Errorf("orders with nobody in sight = %+v; want none, and to be woken", orders)
+	}
+	in.Event = Nothing
+	_, orders = Step(resumed, in, late.Add(second))
+	if !slices.ContainsFunc(orders.Stop, func(s Stop) bool { return s.UID == "high" }) {
+		t.Errorf("orders when the pods are seen = %+v; want high to be stopped", orders)
+	}
+}
+
+// Pods that somebody brings back each time hold the node up no longer than the
+// others: their return is waited for once.
+func TestStepReturning(t *testing.T) {
+	x := pod("x", 10, 5, never)
+	state, _ := Step(State{}, Inputs{Event: Begin, Schedule: fourGroups, Pods: []evict.Pod{x.Pod}}, begin)
+	for i, want := range []Phase{Stopping, Ended} {
+		now := begin.Add(time.Duration(i+1) * second)
+		x.LastStart = now.UnixNano()
+		var orders Orders
+		state, orders = Step(state, Inputs{Pods: []evict.Pod{x.Pod}}, now)
+		if state.Phase != want || len(orders.Stop) != 1 || !orders.Stop[0].Refused {
+			t.Errorf("return %d: phase %q, orders %+v; want %q, and x refused", i+1, state.Phase, orders, want)
+		}
+	}
+}
+
+func TestStepWithoutGroups(t *testing.T) {
+	state, orders := Step(State{}, Inputs{Event: Begin}, begin)
+	if state.Active() || len(orders.Stop) > 0 {
+		t.Errorf("Step(Begin) without a schedule = %+v, %+v; want nothing", state, orders)
+	}
+}
+
+func TestCancelKeepsTimes(t *testing.T) {
+	state, _ := Step(State{}, Inputs{Event: Begin, Schedule: fourGroups, Pods: nil}, begin)
+	if state.Phase != Ended || !state.Over.Equal(begin) {
+		t.Fatalf("a shutdown of nobody: %+v; want it ended at %v", state, begin)
+	}
+	state, _ = Step(state, Inputs{Event: Cancel}, begin.Add(second))
+	want := State{Began: begin, Over: begin, CalledOff: true}
+	if diff := cmp.Diff(want, state); diff != "" {
+		t.Errorf("after Cancel (-want +got):\n%s", diff)
+	}
+}
+
+func TestEachTime(t *testing.T) {
+	p := play{t: t, schedule: fourGroups, actors: []*actor{pod("x", 0, 30, never), pod("y", 10, 30, never)}}
+	p.step(Begin, begin)
+	moved := p.state.Clone()
+	moved.EachTime(func(t *time.Time) { *t = t.Add(time.Hour) })
+	_, before := Step(p.state, Inputs{Pods: nil, Unlisted: true}, begin.Add(second))
+	_, after := Step(moved, Inputs{Pods: nil, Unlisted: true}, begin.Add(time.Hour+second))
+	if want := before.Wake.Add(time.Hour); !after.Wake.Equal(want) || before.Wake.IsZero() {
+		t.Errorf("an hour later the state wakes at %v; want %v", after.Wake, want)
+	}
+}

@@ -1,0 +1,238 @@
+package agent
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/evictd/evictd/agent/act"
+	"github.com/evictd/evictd/agent/config"
+	"github.com/evictd/evictd/agent/evict"
+	"github.com/evictd/evictd/agent/pods"
+	"github.com/evictd/evictd/agent/shutdown"
+	"github.com/evictd/evictd/agent/shutdown/logind"
+)
+
+func TestTurns(t *testing.T) {
+	container := func(name string, start uint64) pods.ContainerHandle {
+		return pods.ContainerHandle{ID: "id-" + name, Name: name, InitStart: start}
+	}
+	sidecar := func(names ...string) *evict.Pod {
+		p := &evict.Pod{}
+		for _, name := range names {
+			p.InitContainers = append(p.InitContainers, evict.Container{Name: name, Sidecar: true})
+		}
+		return p
+	}
+	const grace = 30 * time.Second
+	for _, tt := range []struct {
+		name       string
+		pod        *evict.Pod
+		containers []pods.ContainerHandle
+		want       []act.Turn
+	}{
+		{"one", &evict.Pod{}, []pods.ContainerHandle{container("a", 1)}, nil},
+		{"started at once", &evict.Pod{}, []pods.ContainerHandle{container("a", 7), container("b", 7)}, nil},
+		{"in reverse", &evict.Pod{}, []pods.ContainerHandle{container("a", 100), container("c", 300), container("b", 200)}, []act.Turn{
+			{IDs: []string{"id-c"}}, {IDs: []string{"id-b"}, Latest: 10 * time.Second}, {IDs: []string{"id-a"}, Latest: 20 * time.Second},
+		}},
+		{"two together", &evict.Pod{}, []pods.ContainerHandle{container("a", 100), container("c", 300), container("b", 300)}, []act.Turn{
+			{IDs: []string{"id-c", "id-b"}}, {IDs: []string{"id-a"}, Latest: 15 * time.Second},
+		}},
+		{"not known", &evict.Pod{}, []pods.ContainerHandle{container("a", 0), container("b", 0)}, nil},
+		{"sidecars last, the last of them first", sidecar("s1", "s2", "ended"),
+			[]pods.ContainerHandle{container("s1", 1), container("s2", 2), container("a", 3), container("b", 4)}, []act.Turn{
+				{IDs: []string{"id-a", "id-b"}}, {IDs: []string{"id-s2"}, Latest: grace}, {IDs: []string{"id-s1"}, Latest: grace},
+			}},
+	} {
+		if diff := cmp.Diff(tt.want, turns(tt.pod, tt.containers, grace)); diff != "" {
+			t.Errorf("%s: turns() differs (-want +got):\n%s", tt.name, diff)
+		}
+	}
+}
+
+func TestDecideModeApart(t *testing.T) {
+	for _, tt := range []struct {
+		facts facts
+		want  int
+	}{
+		{facts{kubelet: "auto", kubeletPods: true}, 0},
+		{facts{kubelet: "auto", kubeletPods: true, configured: "--dry-run was given"}, 1},
+		{facts{kubelet: "absent", kubeletSeen: "pid 7", misplaced: "where?"}, 2},
+	} {
+		if got := decideMode(tt.facts); len(got.apart) != tt.want {
+			t.Errorf("decideMode(%+v).apart = %q; want %d reasons", tt.facts, got.apart, tt.want)
+		}
+	}
+}
+
+const configured = "shutdownGracePeriod: 30s\nshutdownGracePeriodCriticalPods: 10s\n"
+
+// seen is a view under a configuration.
+func seen(t *testing.T, settings string, kubeletPods bool, running ...evict.Pod) *View {
+	t.Helper()
+	cfg, err := config.Parse("f.yaml", []byte("apiVersion: evictd.io/v1alpha1\nkind: AgentConfiguration\n"+settings))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return &View{Time: time.Unix(1000, 0), Config: cfg, Snapshot: pods.Snapshot{Pods: running, KubeletPods: kubeletPods, Listed: time.Unix(999, 0)}}
+}
+
+func TestRefrain(t *testing.T) {
+	s := &shutting{guard: logind.NewGuard(logind.Options{})}
+	for _, tt := range []struct {
+		name     string
+		settings string
+		kubelet  bool
+		want     string // of the reasons; empty for none
+	}{
+		{"nothing planned", "", false, "neither shutdownGracePeriod"},
+		{"planned", configured, false, ""},
+		{"a kubelet's pods", configured, true, "a kubelet owns pods"},
+		{"a kubelet's pods, which are ours", configured + "shutdown: {besideKubelet: own}", true, ""},
+	} {
+		got := strings.Join(s.refrain(seen(t, tt.settings, tt.kubelet)), "; ")
+		if !strings.Contains(got, tt.want) || (got == "") != (tt.want == "") {
+			t.Errorf("%s: refrain() = %q; want %q", tt.name, got, tt.want)
+		}
+	}
+}
+
+// TestPlanned: every pod that may be stopped has its place, with what it has if nobody is quick.
+func TestPlanned(t *testing.T) {
+	priority, own := int32(2_000_000_000), int64(7)
+	v := seen(t, configured, false,
+		evict.Pod{UID: "w", Namespace: "default", Name: "web"},
+		evict.Pod{UID: "q", Namespace: "default", Name: "quick", TerminationGraceSeconds: &own},
+		evict.Pod{UID: "l", Namespace: "default", Name: "log", DaemonSet: true},
+		evict.Pod{UID: "d", Namespace: "kube-system", Name: "dns", Priority: &priority},
+		evict.Pod{UID: "e", Namespace: "default", Name: "evictd", Spared: "holds evictd (pid 7)"},
+	)
+	var got []string
+	for _, g := range groupsPlanned(v, v.Config.Schedule()) {
+		for _, p := range g.Pods {
+			got = append(got, strings.Join([]string{p.Pod, p.Status, time.Duration(p.GraceSeconds * float64(time.Second)).String()}, " "))
+		}
+	}
+	want := []string{"default/quick planned 7s", "default/web planned 20s", "default/log planned 10s", "kube-system/dns planned 10s"}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("groupsPlanned() differs (-want +got):\n%s", diff)
+	}
+}
+
+func TestPanicTrace(t *testing.T) {
+	since := time.Now().Add(-time.Hour)
+	old, young := since.Add(-time.Minute), since.Add(time.Minute)
+	for _, tt := range []struct {
+		name, file, text string
+		at               time.Time
+		found            bool
+	}{
+		{"in the firmware", "sys/fs/pstore/dmesg-efi-170000000001", "Panic#1 Part1\n<0>[ 1.0] Kernel panic", young, true},
+		{"an oops that it survived", "sys/fs/pstore/dmesg-efi-170000000001", "Oops#1 Part1\n", young, false},
+		{"of a boot before", "sys/fs/pstore/dmesg-efi-170000000001", "Panic#1 Part1\n", old, false},
+		{"the console, which is there after any end", "sys/fs/pstore/console-ramoops-0", "Panic", young, false},
+		{"moved by systemd-pstore", "root/var/lib/systemd/pstore/1700000000/001/dmesg-efi-1", "Panic#2 Part3\n", young, true},
+		{"kdump", "root/var/crash/202601020304/dump.202601020304", "", young, true},
+		{"kdump, by kexec-tools", "root/var/crash/127.0.0.1-2026/vmcore", "KDUMP", young, true},
+		{"something else of /var/crash", "root/var/crash/_usr_bin_x.0.crash", "Panic", young, false},
+		{"short", "sys/fs/pstore/dmesg-efi-1", "Pan", young, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			dir := t.TempDir()
+			path := filepath.Join(dir, tt.file)
+			if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.WriteFile(path, []byte(tt.text), 0o600); err != nil {
+				t.Fatal(err)
+			}
+			if err := os.Chtimes(path, tt.at, tt.at); err != nil {
+				t.Fatal(err)
+			}
+			want := ""
+			if tt.found {
+				want = path
+			}
+			if got := panicTrace(filepath.Join(dir, "sys"), filepath.Join(dir, "root"), since); got != want {
+				t.Errorf("panicTrace() = %q; want %q", got, want)
+			}
+		})
+	}
+}
+
+// TestHeard: what logind says, as often as it says it, turned into what has happened.
+func TestHeard(t *testing.T) {
+	stopping := shutdown.State{Phase: shutdown.Stopping, Began: time.Unix(1000, 0)}
+	manual := stopping
+	manual.Manual = true
+	until := time.Unix(1017, 0)
+	begins, ends := logind.Event{Preparing: true, Locked: true, Until: until}, logind.Event{}
+	for _, tt := range []struct {
+		name     string
+		state    shutdown.State
+		settings string
+		event    logind.Event
+		want     shutdown.Event
+		until    time.Time
+	}{
+		{"all is well", shutdown.State{}, configured, ends, shutdown.Nothing, time.Time{}},
+		{"it begins, and so much is allowed", shutdown.State{}, configured, begins, shutdown.Begin, until},
+		{"it begins, and there is no lock", shutdown.State{}, configured, logind.Event{Preparing: true}, shutdown.Begin, time.Time{}},
+		{"it begins, and none is planned", shutdown.State{}, "", begins, shutdown.Nothing, time.Time{}},
+		{"it is told again", stopping, configured, begins, shutdown.Begin, until},
+		{"it is called off", stopping, configured, ends, shutdown.Cancel, time.Time{}},
+		{"an operator's is no business of logind's", manual, configured, ends, shutdown.Nothing, time.Time{}},
+		{"an operator's becomes logind's", manual, configured, begins, shutdown.Begin, until},
+	} {
+		s := &shutting{daemon: &daemon{log: &droppingLog{Logger: testLogger(t)}}, guard: logind.NewGuard(logind.Options{}), state: tt.state}
+		got := s.heard(seen(t, tt.settings, false), tt.event)
+		if got.Event != tt.want || !got.Until.Equal(tt.until) || got.Manual || (tt.want == shutdown.Begin) != (len(got.Schedule) > 0) {
+			t.Errorf("%s: heard() = %+v; want event %d, until %v", tt.name, got, tt.want, tt.until)
+		}
+	}
+}
+
+// What was left to others stays theirs, also when they have gone.
+func TestHeardLeft(t *testing.T) {
+	s := &shutting{daemon: &daemon{log: &droppingLog{Logger: testLogger(t)}}, guard: logind.NewGuard(logind.Options{})}
+	begins := logind.Event{Preparing: true}
+	if got := s.heard(seen(t, configured, true), begins); got.Event != shutdown.Nothing {
+		t.Errorf("heard() = %+v beside a kubelet's pods; want nothing", got)
+	}
+	if got := s.heard(seen(t, configured, false), begins); got.Event != shutdown.Nothing {
+		t.Errorf("heard() = %+v when those have gone; want nothing", got)
+	}
+	s.heard(seen(t, configured, false), logind.Event{})
+	if got := s.heard(seen(t, configured, false), begins); got.Event != shutdown.Begin {
+		t.Errorf("heard() = %+v of the next shutdown; want its beginning", got)
+	}
+}
+
+// No command is taken before anybody knows whose the pods are.
+func TestCheckBeforeTheList(t *testing.T) {
+	s := &shutting{daemon: &daemon{board: &board{}}, guard: logind.NewGuard(logind.Options{})}
+	v := seen(t, configured, false)
+	v.Snapshot.Listed = time.Time{}
+	s.board.view.Store(v)
+	if err := s.check(shutdown.Begin); !errors.Is(err, errNotYet) {
+		t.Errorf("check() = %v before the pods are listed; want %v", err, errNotYet)
+	}
+	s.board.view.Store(seen(t, configured, false))
+	if err := s.check(shutdown.Begin); err != nil {
+		t.Errorf("check() = %v; want nil", err)
+	}
+}
+
+func TestVital(t *testing.T) {
+	for spared, want := range map[string]bool{"": false, "a kubelet's pod in kube-system": false, "holds containerd (pid 7)": true} {
+		if got := pods.Vital(&evict.Pod{Spared: spared}); got != want {
+			t.Errorf("Vital(%q) = %t; want %t", spared, got, want)
+		}
+	}
+}

@@ -1,0 +1,137 @@
+package agent
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/evictd/evictd/agent/control"
+	"github.com/evictd/evictd/agent/pods"
+	"github.com/evictd/evictd/agent/shutdown"
+)
+
+// Shutdown implements control.Source: what a shutdown would do to the pods that
+// run now, or does.
+func (b *board) Shutdown() control.Shutdown {
+	c := b.shutdown()
+	v, state, guard := b.view.Load(), b.shutting.shown.Load(), b.shutting.guard.Status()
+	switch {
+	case v == nil:
+	case c.Phase != phaseIdle:
+		c.Groups = groupsUnderWay(state)
+	case guard.Locked:
+		c.Groups = groupsPlanned(v, v.Config.Schedule().Within(guard.Limit))
+	default:
+		c.Groups = groupsPlanned(v, v.Config.Schedule())
+	}
+	return c
+}
+
+// phaseIdle is what shutdown.Idle is called outside.
+const phaseIdle = "idle"
+
+// shutdown is Shutdown without the pods.
+func (b *board) shutdown() control.Shutdown {
+	s := b.shutting
+	state, guard := s.shown.Load(), s.guard.Status()
+	c := control.Shutdown{
+		At: time.Now(), Phase: phaseIdle, Manual: state.Manual, Began: state.Began, Over: state.Over, CalledOff: state.CalledOff,
+		NeedsSeconds: guard.Needs.Seconds(), Held: guard.Locked, LogindError: guard.Error, Last: b.last,
+	}
+	if guard.Connected {
+		c.LimitSeconds = new(guard.Limit.Seconds())
+	}
+	v := b.view.Load()
+	if v == nil {
+		c.Why, c.DryRun = control.List[string]{errNotYet.Error()}, true
+		return c
+	}
+	c.Why, c.DryRun = s.refrain(v), len(v.Mode.apart) > 0
+	c.NeedsSeconds = v.Config.Schedule().Needs().Seconds()
+	if state.Active() {
+		c.Phase = string(state.Phase)
+		if state.Phase == shutdown.Stopping && state.Current < len(state.Schedule) {
+			c.Current = new(state.Current)
+		}
+	}
+	return c
+}
+
+// groupsUnderWay lists the groups of a shutdown that goes on.
+func groupsUnderWay(state *shutdown.State) (list control.List[control.ShutdownGroup]) {
+	for _, g := range state.Schedule {
+		list = append(list, control.ShutdownGroup{Priority: g.Priority, TimeSeconds: g.Time.Seconds()})
+	}
+	for i := range state.Pods {
+		m := &state.Pods[i]
+		list[m.Group].Pods = append(list[m.Group].Pods, control.ShutdownPod{
+			Pod: m.Pod, Last: m.Last, Status: string(m.Status), GraceSeconds: m.Grace.Seconds(), Refused: m.Refused,
+		})
+	}
+	inOrder(list)
+	return list
+}
+
+// groupsPlanned lists the groups of a shutdown that would begin now, each pod
+// with what it would be given if nobody stopped before its group's time is up.
+func groupsPlanned(v *View, schedule shutdown.Schedule) (list control.List[control.ShutdownGroup]) {
+	state, orders := planned(v, schedule)
+	for _, g := range schedule {
+		list = append(list, control.ShutdownGroup{Priority: g.Priority, TimeSeconds: g.Time.Seconds()})
+	}
+	for i := range state.Pods {
+		m := &state.Pods[i]
+		list[m.Group].Pods = append(list[m.Group].Pods, control.ShutdownPod{
+			Pod: m.Pod, Last: m.Last, Status: "planned", GraceSeconds: orders[m.UID].Seconds(),
+		})
+	}
+	inOrder(list)
+	return list
+}
+
+// planned plays a shutdown in which every pod takes all of the time that it is
+// given, by the step itself, and returns what each was given.
+func planned(v *View, schedule shutdown.Schedule) (shutdown.State, map[string]time.Duration) {
+	in := shutdown.Inputs{Event: shutdown.Begin, Schedule: schedule}
+	for i := range v.Snapshot.Pods {
+		if p := &v.Snapshot.Pods[i]; !pods.Vital(p) {
+			in.Pods = append(in.Pods, *p)
+		}
+	}
+	graces := map[string]time.Duration{}
+	state, orders := shutdown.Step(shutdown.State{}, in, v.Time)
+	for {
+		for _, stop := range orders.Stop {
+			graces[stop.UID] = stop.Grace
+		}
+		if state.Phase != shutdown.Stopping || orders.Wake.IsZero() {
+			return state, graces
+		}
+		state, orders = shutdown.Step(state, shutdown.Inputs{Pods: in.Pods}, orders.Wake)
+	}
+}
+
+// inOrder sorts the pods of each group by their wave.
+func inOrder(list []control.ShutdownGroup) {
+	for i := range list {
+		slices.SortStableFunc(list[i].Pods, func(a, b control.ShutdownPod) int {
+			switch {
+			case a.Last == b.Last:
+				return 0
+			case a.Last:
+				return 1
+			}
+			return -1
+		})
+	}
+}
+
+// BeginShutdown implements control.Source.
+func (b *board) BeginShutdown(ctx context.Context) error {
+	return b.shutting.command(ctx, shutdown.Begin)
+}
+
+// CancelShutdown implements control.Source.
+func (b *board) CancelShutdown(ctx context.Context) error {
+	return b.shutting.command(ctx, shutdown.Cancel)
+}

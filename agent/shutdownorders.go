@@ -1,0 +1,138 @@
+package agent
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/evictd/evictd/agent/act"
+	"github.com/evictd/evictd/agent/evict"
+	"github.com/evictd/evictd/agent/shutdown"
+)
+
+// carryOut hands the orders to the actuator.
+func (s *shutting) carryOut(ctx context.Context, v *View, orders *shutdown.Orders, dryRun bool) {
+	if len(orders.Stop)+len(orders.Kill) == 0 {
+		return
+	}
+	guard := guardOf(s.inventory.Guard())
+	actuator := act.Actuator(s.killer)
+	if dryRun {
+		actuator = s.loop.dryRun
+	}
+	for i := range orders.Stop {
+		stop := &orders.Stop[i]
+		rec := s.record(v, stop, dryRun)
+		// The record is there before the actuator's reports can come.
+		if !stop.Again {
+			s.board.records.add(rec)
+		} else {
+			s.board.records.takeUp(stop.UID)
+		}
+		s.log.Warn("stopping pod", "pod", stop.Pod, "uid", stop.UID, "grace", stop.Grace.String(), "reason", rec.Reason, "again", stop.Again, "dry_run", dryRun)
+		order := evict.Order{UID: stop.UID, Pod: stop.Pod, Cause: rec.Cause, Grace: stop.Grace, Expected: rec.Expected, Reason: rec.Reason, Message: rec.Message}
+		one := job(order, &v.Snapshot, guard)
+		one.Turns = turns(podOf(v, stop.UID), v.Snapshot.Handles[stop.UID].Containers, stop.Grace)
+		actuator.Evict(ctx, one)
+	}
+	for i := range orders.Kill {
+		m := &orders.Kill[i]
+		s.log.Warn("killing pod, its time is up", "pod", m.Pod, "uid", m.UID, "grace", m.Grace.String())
+		actuator.Harden(ctx, job(evict.Order{UID: m.UID, Pod: m.Pod, Cause: evict.CauseShutdown, Hard: true}, &v.Snapshot, guard))
+	}
+}
+
+func podOf(v *View, uid string) *evict.Pod {
+	at := slices.IndexFunc(v.Snapshot.Pods, func(p evict.Pod) bool { return p.UID == uid })
+	if at < 0 {
+		return &evict.Pod{}
+	}
+	return &v.Snapshot.Pods[at]
+}
+
+// record begins the record of a pod that is stopped.
+func (s *shutting) record(v *View, stop *shutdown.Stop, dryRun bool) evict.Record {
+	reason, message := stop.Reason()
+	lane := "logind"
+	if s.state.Manual {
+		lane = "operator"
+	}
+	return evict.Record{
+		Pod: stop.Pod, UID: stop.UID, Cause: evict.CauseShutdown, DryRun: dryRun, Reason: reason, Message: message,
+		DisruptionTarget: !stop.Refused, Lane: lane, Decided: v.Time, Expected: podOf(v, stop.UID).Usage.Freeable, Result: evict.ResultPending,
+	}
+}
+
+// announce tells what has changed, keeps it, and lets the node go down when all
+// is done.
+func (s *shutting) announce(ctx context.Context, before *shutdown.State) {
+	if s.state.Phase == before.Phase {
+		return
+	}
+	switch s.state.Phase {
+	case shutdown.Stopping:
+		s.log.Warn("the node goes down, stopping its pods", "deadline", s.state.Deadline(), "groups", len(s.state.Schedule), "manual", s.state.Manual)
+		s.keeper.poke()
+	case shutdown.Ended:
+		left := 0
+		for i := range s.state.Pods {
+			if st := s.state.Pods[i].Status; st != shutdown.Gone && st != shutdown.Pretended {
+				left++
+			}
+		}
+		s.log.Warn("the pods are stopped, the node may go down", "took", s.state.Over.Sub(s.state.Began).String(), "pods", len(s.state.Pods), "left", left)
+		s.awaitRecords(ctx)
+		s.saveSoon()
+		s.guard.Done()
+	default:
+		s.log.Warn("the shutdown was called off, no further pod is stopped", "took", s.state.Over.Sub(s.state.Began).String())
+		s.keeper.poke()
+	}
+	s.notifier.Status("shutdown: " + string(s.state.Phase))
+}
+
+// What is reserved for the report: concluding is how long the records of pods that
+// have gone are waited for to be complete, saving for how long the state to be on
+// the disk, before the node may go down. glance is how often that is looked for.
+const (
+	concluding, saving = shutdown.Reserve * 2 / 5, shutdown.Reserve * 2 / 5
+	glance             = 10 * time.Millisecond
+)
+
+// awaitRecords waits until the actuator has told the end of every pod that has
+// gone, but not for a runtime that hangs: the list of pods says sooner than the
+// call that asked a pod to stop that it has.
+func (s *shutting) awaitRecords(ctx context.Context) {
+	ctx, cancel := context.WithTimeout(ctx, concluding)
+	defer cancel()
+	gone := map[string]bool{}
+	for i := range s.state.Pods {
+		if m := &s.state.Pods[i]; m.Status == shutdown.Gone {
+			gone[m.UID] = true
+		}
+	}
+	pending := func(r evict.Record) bool {
+		return r.Cause == evict.CauseShutdown && r.Result == evict.ResultPending && gone[r.UID]
+	}
+	for slices.ContainsFunc(s.board.records.snapshot(), pending) {
+		select {
+		case <-ctx.Done():
+			return
+		case <-time.After(glance):
+		}
+	}
+}
+
+// saveSoon keeps the state and waits for that, but not for a disk that hangs.
+func (s *shutting) saveSoon() {
+	done := make(chan error, 1)
+	go func() { done <- s.save() }()
+	select {
+	case err := <-done:
+		if err != nil {
+			s.log.Error("state not saved", "error", err)
+		}
+	case <-time.After(saving):
+		s.log.Error("state not saved in time")
+	}
+}

@@ -1,0 +1,45 @@
+package agent
+
+import (
+	"sync"
+	"time"
+
+	"github.com/evictd/evictd/agent/config"
+	"github.com/evictd/evictd/agent/tasks"
+	"github.com/evictd/evictd/kernel"
+	"github.com/evictd/evictd/kernel/cgroup"
+)
+
+// kubepodsFor is how long the place of the pods' cgroup holds.
+const kubepodsFor = 10 * time.Second
+
+// buildTasks makes the watch over tasks.
+func (d *daemon) buildTasks(cfg *config.Config, h *cgroup.Hierarchy) error {
+	tree := h.Memory // v2 has one tree for all
+	if h.Version != cgroup.V2 {
+		tree = h.Pids
+	}
+	var mu sync.Mutex
+	var path string
+	var looked time.Time
+	watch, err := tasks.New(tasks.Options{
+		Procfs: kernel.FS(d.options.Procfs), Log: d.log.Logger,
+		Pods: func() (kernel.FS, string, bool) {
+			mu.Lock()
+			defer mu.Unlock()
+			if looked.IsZero() || time.Since(looked) > kubepodsFor {
+				looked, path = time.Now(), ""
+				if found, ok, err := h.Kubepods(cfg.CgroupRoot); err == nil && ok {
+					path = found.Path
+				}
+			}
+			return tree, path, tree != "" && path != ""
+		},
+	})
+	if err != nil {
+		return err
+	}
+	d.closers = append(d.closers, watch.Close)
+	d.tasks, d.loop.tasks = watch, watch
+	return nil
+}

@@ -1,0 +1,277 @@
+package tasks
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/evictd/evictd/agent/config"
+	"github.com/evictd/evictd/agent/evict"
+	"github.com/evictd/evictd/agent/signal"
+	"github.com/evictd/evictd/kernel"
+	"github.com/evictd/evictd/kernel/kerneltest"
+)
+
+// node is a copy of what is read.
+type node struct {
+	t    *testing.T
+	root string
+}
+
+func newNode(t *testing.T, tasks int) *node {
+	n := &node{t, kerneltest.Tree(t, map[string]string{"sys/kernel/pid_max": "32768\n", "sys/kernel/threads-max": "192730\n"})}
+	n.run(tasks)
+	return n
+}
+
+// run replaces the file as a whole: the kernel's is never half written.
+func (n *node) run(tasks int) {
+	n.t.Helper()
+	kerneltest.Write(n.t, n.root, map[string]string{"next": fmt.Sprintf("0.00 0.00 0.00 1/%d 4711\n", tasks)})
+	if err := os.Rename(filepath.Join(n.root, "next"), filepath.Join(n.root, "loadavg")); err != nil {
+		n.t.Fatal(err)
+	}
+}
+
+func (n *node) pods(current int, limit string) {
+	n.t.Helper()
+	kerneltest.Write(n.t, n.root, map[string]string{"pids/kubepods/pids.current": fmt.Sprintln(current), "pids/kubepods/pids.max": limit + "\n"})
+}
+
+func (n *node) watch() *Watch {
+	n.t.Helper()
+	w, err := New(Options{Procfs: kernel.FS(n.root), Pods: func() (kernel.FS, string, bool) {
+		return kernel.FS(filepath.Join(n.root, "pids")), "/kubepods", true
+	}})
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	n.t.Cleanup(func() { w.Close() })
+	return w
+}
+
+func policy(t *testing.T, threshold string) *evict.Policy {
+	t.Helper()
+	c, err := config.Parse("config", []byte("apiVersion: evictd.io/v1alpha1\nkind: AgentConfiguration\nevictionHard: {pid.available: "+threshold+"}\n"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	return c.Policy(evict.SingleFs)
+}
+
+func TestObserve(t *testing.T) {
+	n := newNode(t, 768)
+	w := n.watch()
+	check := func(what string, available, capacity int64) {
+		t.Helper()
+		if o, _ := w.observe(time.Now()); o.Status != signal.Observed || o.Available != available || o.Capacity != capacity {
+			t.Errorf("%s: %+v; want %d of %d", what, o, available, capacity)
+		}
+	}
+	check("no cgroup of the pods", 32000, 32768)
+	n.pods(100, "max")
+	check("no limit on the pods", 32000, 32768)
+	n.pods(100, "10000")
+	check("the pods have less", 9900, 10000)
+	n.pods(100, "40000")
+	check("the node has less", 32000, 32768)
+	n.pods(120, "100")
+	check("above the limit", -20, 100)
+	n.pods(0, "many")
+	if o, _ := w.observe(time.Now()); o.Status != signal.Unreadable {
+		t.Errorf("a malformed limit: %+v; want it unreadable", o)
+	}
+	kerneltest.Write(t, n.root, map[string]string{"loadavg": "x"})
+	if o, _ := w.observe(time.Now()); o.Status != signal.Unreadable || !strings.Contains(o.Err.Error(), "loadavg") {
+		t.Errorf("a malformed loadavg: %+v; want it unreadable", o)
+	}
+}
+
+// fakeCounter is a counter of which a test says what it counts. Its descriptor is
+// ready when there was an alarm.
+type fakeCounter struct {
+	fd int
+
+	mu     sync.Mutex
+	count  int64
+	limit  int64
+	armed  bool
+	deaf   bool
+	raised uint64
+}
+
+func newCounter(t *testing.T) *fakeCounter {
+	t.Helper()
+	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { unix.Close(fd) })
+	return &fakeCounter{fd: fd}
+}
+
+func (c *fakeCounter) FD() int { return c.fd }
+
+func (c *fakeCounter) Count() int64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.count
+}
+
+func (c *fakeCounter) Raised() uint64 {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.raised
+}
+
+func (c *fakeCounter) Arm(limit int64) {
+	c.Disarm()
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.limit, c.armed = limit, true
+}
+
+func (c *fakeCounter) Disarm() {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.armed = false
+	_, _ = unix.Read(c.fd, make([]byte, 8))
+}
+
+// forks adds tasks.
+func (c *fakeCounter) forks(n int64) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	c.count += n
+	if c.armed && c.count >= c.limit && !c.deaf {
+		c.armed = false
+		c.raised++
+		_, _ = unix.Write(c.fd, binary.NativeEndian.AppendUint64(nil, 1))
+	}
+}
+
+func (c *fakeCounter) isArmed() (limit int64, armed bool) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.limit, c.armed
+}
+
+// With a counter the watch sleeps until the very fork that is one too many, of the
+// node or of the pods, whichever comes first.
+func TestCounter(t *testing.T) {
+	n := newNode(t, 1000) // 31768 are left of 32768
+	n.pods(100, "20000")  // 19900
+	w := n.watch()
+	c := newCounter(t)
+	w.Arm(policy(t, "50%"))
+	if err := w.Use(c); err != nil {
+		t.Fatal(err)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- w.Run(ctx) }()
+	armed := func(want int64) {
+		t.Helper()
+		for deadline := time.Now().Add(20 * time.Second); ; time.Sleep(time.Millisecond) {
+			limit, ok := c.isArmed()
+			if ok && limit == want {
+				return
+			}
+			if time.Now().After(deadline) {
+				t.Fatalf("armed %v at %d; want it at %d", ok, limit, want)
+			}
+		}
+	}
+	<-w.Crossed() // the first reading
+	armed(9901)   // of the pods' 19900 - 10000: the node has 31768 - 16384
+	n.run(1000 + 9901)
+	c.forks(9901) // raises, and it was not the pods: the node has 21867 left, 5483 above its half
+	armed(9901 + 5484)
+	select {
+	case <-w.Crossed():
+		t.Fatal("a crossing was told; want none yet")
+	default:
+	}
+	n.run(1000 + 9901 + 5484)
+	c.forks(5484)
+	select {
+	case <-w.Crossed():
+	case <-time.After(20 * time.Second):
+		t.Fatal("after 20s: the crossing was not told")
+	}
+	if w.Missed() {
+		t.Error("missed; want the alarms heard")
+	}
+	// What has gone is counted for a while: that must not put the alarm off.
+	n.run(1000)
+	<-w.Crossed()
+	armed(9901)
+	c.forks(-9901 - 5484)
+	armed(9901)
+	// One that counts and does not raise is found out by the look that comes anyway.
+	c.deaf = true
+	c.forks(9901 + underWay + 1)
+	for deadline := time.Now().Add(20 * time.Second); !w.Missed(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Fatal("after 20s: the alarm that did not come was not missed")
+		}
+	}
+	if err := w.Use(nil); err != nil || w.Missed() {
+		t.Errorf("Use(nil) = %v, missed %v; want neither", err, w.Missed())
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Errorf("Run: %v", err)
+	}
+	if err := w.Use(nil); err != nil {
+		t.Errorf("Use(nil) when nobody waits any more = %v; want nil", err)
+	}
+}
+
+// The crossing is told at once when tasks come as a fork bomb makes them, and so is
+// the end.
+func TestCrossing(t *testing.T) {
+	n := newNode(t, 100)
+	w := n.watch()
+	w.Arm(policy(t, "5000"))
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- w.Run(ctx) }()
+	told := func(what string) {
+		t.Helper()
+		select {
+		case <-w.Crossed():
+		case <-time.After(20 * time.Second):
+			t.Fatalf("after 20s: %s was not told", what)
+		}
+	}
+	told("the first reading")
+	for tasks := 100; tasks < 32000 && len(w.Crossed()) == 0; tasks += 100 {
+		n.run(tasks)
+		time.Sleep(2 * time.Millisecond) // 50,000 a second, at most
+	}
+	told("the crossing")
+	var o signal.Observations
+	w.Read(time.Now(), &o)
+	if got := o[signal.PIDAvailable]; !got.Below(5000) {
+		t.Errorf("told at %+v; want less than 5000", got)
+	}
+	n.run(100)
+	told("the end")
+	cancel()
+	if err := <-done; err != nil {
+		t.Errorf("Run: %v", err)
+	}
+	if w.Read(time.Now().Add(2*stale), &o); o[signal.PIDAvailable].Status != signal.Unreadable {
+		t.Errorf("ten seconds without a reading: %+v; want it unreadable", o[signal.PIDAvailable])
+	}
+	w.Arm(policy(t, "5000")) // nobody waits any more
+}

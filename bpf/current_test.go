@@ -1,0 +1,134 @@
+package bpf
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"github.com/cilium/ebpf/btf"
+	"github.com/google/go-cmp/cmp"
+)
+
+// The objects that are checked in are those that the sources give with the pinned
+// compiler. What the kernel is handed is compared, instructions, maps, variables
+// and types, and not bytes: those differ with the compiler's build.
+func TestObjectsAreCurrent(t *testing.T) {
+	for _, tool := range []string{"clang-16", "llvm-strip-16", "go"} {
+		if _, err := exec.LookPath(tool); err != nil {
+			t.Skip("needs clang-16, llvm-16, libbpf-dev and go: ", err)
+		}
+	}
+	here, err := filepath.Abs(".")
+	if err != nil {
+		t.Fatal(err)
+	}
+	objects, err := filepath.Glob("*_bpfe[lb].o")
+	if err != nil || len(objects) != 18 {
+		t.Fatalf("objects = %q, %v; want nine for each byte order", objects, err)
+	}
+	// The generator runs where the sources are, as its relative paths are part of
+	// what it makes, and writes elsewhere.
+	fresh := t.TempDir()
+	for _, line := range directives(t) {
+		args := append([]string{"tool", "bpf2go", "-output-dir", fresh, "-go-package", "bpf"}, line...)
+		cmd := exec.Command("go", args...)
+		cmd.Dir = here
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("go %s: %v\n%s", strings.Join(args, " "), err, out)
+		}
+	}
+	for _, object := range objects {
+		want, got := describe(t, filepath.Join(fresh, object)), describe(t, object)
+		if diff := cmp.Diff(want, got); diff != "" {
+			t.Errorf("%s is not what its source gives; run go generate ./bpf (-source +checked in):\n%s", object, diff)
+		}
+		source := strings.TrimSuffix(object, ".o") + ".go"
+		if diff := cmp.Diff(read(t, filepath.Join(fresh, source)), read(t, source)); diff != "" {
+			t.Errorf("%s is not what its source gives; run go generate ./bpf (-source +checked in):\n%s", source, diff)
+		}
+	}
+}
+
+func read(t *testing.T, file string) string {
+	t.Helper()
+	b, err := os.ReadFile(file)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return string(b)
+}
+
+// directives returns the arguments of bpf2go in doc.go.
+func directives(t *testing.T) (lines [][]string) {
+	t.Helper()
+	for line := range strings.Lines(read(t, "doc.go")) {
+		if args, ok := strings.CutPrefix(line, "//go:generate go tool bpf2go "); ok {
+			lines = append(lines, strings.Fields(args))
+		}
+	}
+	if len(lines) == 0 {
+		t.Fatal("doc.go has no directive")
+	}
+	return lines
+}
+
+// description is what the kernel is handed of an object.
+type description struct {
+	Programs, Maps, Variables map[string][]string
+	Types                     []string
+}
+
+func describe(t *testing.T, object string) description {
+	t.Helper()
+	spec, err := ebpf.LoadCollectionSpec(object)
+	if err != nil {
+		t.Fatal(err)
+	}
+	d := description{map[string][]string{}, map[string][]string{}, map[string][]string{}, nil}
+	for name, p := range spec.Programs {
+		lines := []string{p.Type.String(), p.AttachTo, p.SectionName, p.License}
+		for _, ins := range p.Instructions {
+			lines = append(lines, instruction(ins))
+		}
+		d.Programs[name] = lines
+	}
+	for name, m := range spec.Maps {
+		d.Maps[name] = []string{m.String()}
+	}
+	for name, v := range spec.Variables {
+		d.Variables[name] = []string{v.String(), string(v.Value)}
+	}
+	for typ, err := range spec.Types.All() {
+		if err != nil {
+			t.Fatal(err)
+		}
+		d.Types = append(d.Types, format(typ))
+	}
+	slices.Sort(d.Types)
+	return d
+}
+
+// instruction tells an instruction with what the loader is to put into it.
+func instruction(ins asm.Instruction) string {
+	text := ins.Symbol() + " " + ins.Reference() + " " + strings.TrimSpace(asm.Instructions{ins}.String())
+	if relo := btf.CORERelocationMetadata(&ins); relo != nil {
+		text += " " + relo.String()
+	}
+	return text
+}
+
+func format(typ btf.Type) string {
+	text := fmt.Sprint(typ)
+	if s, ok := typ.(*btf.Struct); ok {
+		for _, m := range s.Members {
+			text += fmt.Sprintf(" %s:%s@%d", m.Name, m.Type, m.Offset)
+		}
+	}
+	return text
+}

@@ -1,0 +1,69 @@
+package bpf
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"os"
+	"strconv"
+	"strings"
+)
+
+// The lists of NUMA nodes (drivers/base/node.c: node_state_attr).
+const (
+	nodesOnline     = "online"
+	nodesWithMemory = "has_memory"
+)
+
+// readNodes returns the NUMA nodes of a list, a bit for each. A kernel built
+// without NUMA has node 0.
+func readNodes(list string) (uint64, error) {
+	content, err := os.ReadFile("/sys/devices/system/node/" + list)
+	if errors.Is(err, fs.ErrNotExist) {
+		return 1, nil
+	}
+	if err != nil {
+		return 0, fmt.Errorf("read NUMA nodes: %w", err)
+	}
+	nodes, err := parseNodes(string(content))
+	if err != nil {
+		return 0, fmt.Errorf("read NUMA nodes: %w", err)
+	}
+	return nodes, nil
+}
+
+// Outdated reports whether other NUMA nodes have memory than when the sampler was
+// opened, which is when it looked for them: its figures of the node are wrong
+// then, and it has to be opened anew. It reads a file.
+func (s *Sampler) Outdated() (bool, error) {
+	nodes, err := readNodes(nodesWithMemory)
+	return err == nil && nodes != s.nodes, err
+}
+
+// parseNodes reads a list such as
+//
+//	0-1,4
+//
+// (lib/bitmap.c: bitmap_print_to_pagebuf). Nodes beyond the 64th are left out: one
+// node suffices to find the rest.
+func parseNodes(list string) (uint64, error) {
+	var nodes uint64
+	for part := range strings.SplitSeq(strings.TrimSpace(list), ",") {
+		first, last, isRange := strings.Cut(part, "-")
+		if !isRange {
+			last = first
+		}
+		from, err := strconv.ParseUint(first, 10, 16)
+		if err != nil {
+			return 0, fmt.Errorf("%q is not a list of nodes", list)
+		}
+		to, err := strconv.ParseUint(last, 10, 16)
+		if err != nil || to < from {
+			return 0, fmt.Errorf("%q is not a list of nodes", list)
+		}
+		for n := from; n <= min(to, 63); n++ {
+			nodes |= 1 << n
+		}
+	}
+	return nodes, nil
+}

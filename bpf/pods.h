@@ -1,0 +1,386 @@
+// SPDX-License-Identifier: (MIT OR GPL-2.0-only)
+//
+// The figures of the pods' cgroup, and the table of all that is below it.
+// Part of sampler.bpf.c.
+
+#ifndef EVICTD_PODS_H
+#define EVICTD_PODS_H
+
+// Walks of no urgency take at most one part of this many of the time, urgent ones
+// one of that many. Where there is room to spare, the file figures are at most
+// this old.
+#define WALK_SHARE 16
+#define WALK_URGENT_SHARE 4
+#define WALK_IDLE SECOND
+// Where a walk has given up, or a survey has no room, the next is tried after so
+// long, then twice that, and so on.
+#define GIVEN_UP_FIRST (SECOND / 8)
+#define GIVEN_UP_LONGEST (64 * SECOND)
+// When removed cgroups have shrunk by so many bytes, it is time for a survey.
+#define SHRUNK_MUCH (16ULL << 20)
+// How far up the one that a removed cgroup was below is looked for.
+#define MAX_HEIRS 8
+// No table of cgroups is larger.
+#define MAX_KNOWN (1 << 18)
+
+// One walk over the cgroups that are known.
+struct walk {
+	__u64 half; // of the table
+	__u64 rows;
+	__u64 began;
+	__u64 visited;
+	__u64 late;
+	__u64 fault;
+	__u64 truncated; // there are more cgroups than rows
+	__u64 any_removed;
+	struct lru sum;
+	// Page cache of removed cgroups that is taken to be lost, and what was active
+	// of it and may be so no more: as far as a survey would tell.
+	__u64 lost;
+	__u64 aging;
+	// While new children of one cgroup are looked for, from the latest back.
+	struct cgroup_subsys_state *child;
+	struct list_head *end;
+	__u64 parent;
+	__u64 newest;
+	__u64 met_all;
+};
+
+static struct walk walk;
+static __u64 walk_ended;
+static __u64 walk_order;
+static __u64 gone_id;
+// The file figures are too old for what the usage looks like.
+static __u64 pods_doubtful;
+// A table is due, but not so soon after the last walk.
+static __u64 walk_owed;
+// How long nothing is tried, as the last time it was given up; 0 if it was not.
+static __u64 given_up;
+
+static __always_inline void give_up(void)
+{
+	if (!given_up)
+		given_up = GIVEN_UP_FIRST;
+	else if (given_up < GIVEN_UP_LONGEST)
+		given_up *= 2;
+}
+
+static __always_inline struct row *table_row(__u64 i)
+{
+	__u32 index = walk.half * max_rows + i;
+	return i < max_rows ? bpf_map_lookup_elem(&rows, &index) : NULL;
+}
+
+static __always_inline void add_to_row(__u64 i, struct lru *more)
+{
+	struct row *row = table_row(i);
+	if (!row)
+		return;
+	row->inactive_file += more->inactive_file * page_size;
+	row->active_file += more->active_file * page_size;
+	row->anon += more->anon * page_size;
+	row->unevictable += more->unevictable * page_size;
+}
+
+static __always_inline void write_row(struct known *known, __u64 above)
+{
+	struct row *row = table_row(walk.rows);
+	if (!row) {
+		known->row = max_rows;
+		walk.truncated = 1;
+		return;
+	}
+	__builtin_memset(row, 0, sizeof(*row));
+	row->id = known->id;
+	row->parent = above;
+	row->usage = known->usage * page_size;
+	known->row = walk.rows++;
+	add_to_row(known->row, &lru);
+}
+
+// bury gives what a cgroup that has been removed holds to the nearest above that is
+// alive. What is above stands before, and has its row already.
+APART int bury(__u32 of)
+{
+	struct known *known = known_at(known_half, of);
+	if (!known)
+		return 0;
+	__u64 above = known->parent, left = known->usage;
+
+	known->gone = known_outdated = 1;
+	// What was found removed below it may have been lost since.
+	if (lru.active_file > left)
+		lru.active_file = left;
+	left -= lru.active_file;
+	if (lru.inactive_file > left)
+		lru.inactive_file = left;
+	for (int i = 0; i < MAX_HEIRS; i++) {
+		struct known *heir = known_at(known_half, above);
+		if (!heir)
+			return 0;
+		if (heir->gone) {
+			above = heir->parent;
+			continue;
+		}
+		add_sizes(&heir->removed, &lru);
+		if (!i) // else it is part of the usage of the one between
+			heir->rest += known->usage;
+		add_to_row(heir->row, &lru);
+		add_sizes(&walk.sum, &lru);
+		walk.any_removed = 1;
+		return 0;
+	}
+	return 0;
+}
+
+// meet takes up a new child: the kernel appends those (kernel/cgroup/cgroup.c:
+// init_and_link_css). One that was removed at once is found out when it is read.
+static long meet(__u32 i, void *unused)
+{
+	struct cgroup_subsys_state *child = walk.child;
+	struct list_head *previous = NULL;
+	__u64 serial = 0;
+
+	if (read_serial(&serial, child) || !serial)
+		return 1;
+	if (serial <= walk.newest) {
+		walk.met_all = 1;
+		return 1;
+	}
+	if (add_known(known_half, &known_count, child, serial, walk.parent))
+		return 1;
+	// One that was just taken out of the list leads to none (list_del_rcu).
+	if (read_kernel(&previous, sizeof(previous), &child->sibling.prev) || !previous)
+		return 1;
+	walk.met_all = previous == walk.end;
+	walk.child = sibling_css(previous);
+	return walk.met_all;
+}
+
+// meet_children looks for children that are newer than those seen before.
+APART int meet_children(__u32 of)
+{
+	struct known *known = known_at(known_half, of);
+	struct list_head *last = NULL;
+	__u64 serial = 0;
+
+	if (!known)
+		return 0;
+	struct cgroup_subsys_state *css = (void *)known->css;
+
+	walk.end = &css->children;
+	if (read_kernel(&last, sizeof(last), &css->children.prev) || last == walk.end)
+		return 0;
+	walk.child = sibling_css(last);
+	if (read_serial(&serial, walk.child) || serial <= known->newest)
+		return 0;
+	walk.newest = known->newest;
+	walk.parent = of;
+	walk.met_all = 0;
+	known_outdated = 1;
+	__u64 before = known_count;
+	bpf_loop(MAX_KNOWN, meet, NULL, 0);
+	if (walk.met_all) {
+		known->newest = serial;
+	} else { // the next walk tries again
+		known_count = before;
+		walk.fault = 1;
+	}
+	return 0;
+}
+
+static __always_inline __u64 usage_of(struct cgroup_subsys_state *css)
+{
+	long usage = 0;
+	if (read_kernel(&usage, sizeof(usage), &memcg_of(css)->memory.usage)) {
+		walk.fault = 1;
+		return 0;
+	}
+	return usage > 0 ? usage : 0;
+}
+
+// read_known reads one cgroup into its row.
+static long read_known(__u32 i, void *unused)
+{
+	if (i >= known_count)
+		return 1;
+	struct known *known = known_at(known_half, i);
+	if (!known) {
+		walk.fault = 1;
+		return 1;
+	}
+	if (known->gone)
+		return 0;
+	if (++walk.visited % LOOKS_EACH == 0 && bpf_ktime_get_ns() - walk.began > walk_limit) {
+		walk.late = 1;
+		return 1;
+	}
+	struct cgroup_subsys_state *css = (void *)known->css;
+	unsigned int flags = 0;
+	__u64 serial = 0;
+	// Freed memory keeps its content for a while: who is not released yet (kernel/
+	// cgroup/cgroup.c: css_release_work_fn) stays until this tick is over.
+	if (read_kernel(&flags, sizeof(flags), &css->flags) || flags & CSS_RELEASED ||
+	    read_serial(&serial, css) || serial != known->serial) {
+		known->gone = known_outdated = 1; // nothing is charged to it any more
+		if (!i) {
+			known_of = 0;
+			walk.fault = 1;
+		}
+		return 0;
+	}
+	if (read_lru((__u64)memcg_of(css))) {
+		walk.fault = 1;
+		return 1;
+	}
+	known->usage = usage_of(css);
+	known->below = lru.inactive_file + lru.active_file + lru.anon + lru.unevictable;
+	add_sizes(&lru, &known->removed);
+	if (flags & CSS_DYING) {
+		bury(i);
+		meet_children(i);
+		return 0;
+	}
+	add_sizes(&walk.sum, &lru);
+	walk.any_removed |= known->removed.inactive_file | known->removed.active_file;
+	struct known *above = known_at(known_half, known->parent);
+	if (above && i)
+		above->below += known->usage;
+	write_row(known, above && i ? above->row : 0);
+	meet_children(i);
+	return 0;
+}
+
+// shrink takes what removed cgroups have lost since the survey from their page
+// cache: what a cgroup uses beyond its children has become less by it.
+static long shrink(__u32 i, void *unused)
+{
+	if (i >= known_count)
+		return 1;
+	struct known *known = known_at(known_half, i);
+	if (!known)
+		return 1;
+	__u64 inactive = known->removed.inactive_file, active = known->removed.active_file;
+	if (known->gone || !(inactive | active))
+		return 0;
+	if (distance(survey_ended, current.time) >= SURVEY_AGAIN)
+		walk.aging += active;
+	// Read anew, as its children were read between: what they have got or given back
+	// meanwhile is neither kept by those removed nor lost.
+	__u64 then = known->usage, now = usage_of((void *)known->css);
+	if (!known->rest_known) {
+		known->rest = distance(known->below, now < then ? now : then);
+		if (known->rest < inactive + active)
+			known->rest = inactive + active;
+		known->rest_known = 1;
+	}
+	__u64 lost = distance(distance(known->below, now > then ? now : then), known->rest);
+	if (!lost)
+		return 0;
+	if (lost * page_size > SHRUNK_MUCH)
+		known_outdated = 1;
+	__u64 lost_inactive = lost < inactive ? lost : inactive;
+	__u64 lost_active = distance(lost_inactive, lost);
+	if (lost_active > active)
+		lost_active = active;
+	walk.lost += lost_inactive + lost_active;
+	walk.sum.inactive_file = distance(lost_inactive, walk.sum.inactive_file);
+	walk.sum.active_file = distance(lost_active, walk.sum.active_file);
+	struct row *row = table_row(known->row);
+	if (row) {
+		row->inactive_file = distance(lost_inactive * page_size, row->inactive_file);
+		row->active_file = distance(lost_active * page_size, row->active_file);
+	}
+	return 0;
+}
+
+// pods_css returns the memory state of the pods' cgroup, or NULL when there is
+// none any more: the pointer to the cgroup is held by user space, what hangs on
+// it is not and has to be looked up in each tick.
+static __always_inline struct cgroup_subsys_state *pods_css(void)
+{
+	struct cgroup *cgroup = (void *)config.pods;
+	struct cgroup_subsys_state *css = NULL;
+	struct kernfs_node *kn = NULL;
+	unsigned int flags = 0;
+	__u64 id = 0;
+	__u64 subsystem = bpf_core_enum_value(enum cgroup_subsys_id, memory_cgrp_id);
+
+	if (!cgroup)
+		return NULL;
+	if (read_kernel(&kn, sizeof(kn), &cgroup->kn) ||
+	    read_kernel(&id, sizeof(id), &kn->id) || id != config.pods_id)
+		return NULL;
+	void *at = (void *)&cgroup->subsys + subsystem * sizeof(css);
+	if (read_kernel(&css, sizeof(css), at) || !css)
+		return NULL;
+	if (read_kernel(&flags, sizeof(flags), &css->flags) || flags & CSS_DYING)
+		return NULL;
+	return css;
+}
+
+// do_walk reads all cgroups that are known, and those that have come since.
+APART int do_walk(void)
+{
+	__u32 zero = 0;
+	struct table *table = bpf_map_lookup_elem(&tables, &zero);
+	if (!table)
+		return 0;
+	__u64 began = bpf_ktime_get_ns();
+	__u64 generation = table->begun + 1, half = generation % 2;
+
+	__builtin_memset(&walk, 0, sizeof(walk));
+	walk.began = began;
+	walk.half = half;
+	walk_due = 0;
+	store_ordered(&table->begun, generation);
+	bpf_loop(MAX_KNOWN, read_known, NULL, 0);
+	if (walk.any_removed && !walk.late && !walk.fault)
+		bpf_loop(MAX_KNOWN, shrink, NULL, 0);
+	walk_ended = bpf_ktime_get_ns();
+	totals.walks++;
+	totals.walk_time = walk_ended - began;
+	if (walk.fault) {
+		totals.faults++;
+		known_outdated = 1;
+	}
+	if (walk.late || walk.truncated)
+		totals.truncated++;
+	if (walk.late)
+		give_up();
+	else
+		given_up = 0;
+	if (walk.late || walk.fault) {
+		current.pods_time = 0; // a part of a sum is no sum
+	} else {
+		current.pods_time = began;
+		current.pods_inactive_file = walk.sum.inactive_file * page_size;
+		current.pods_active_file = walk.sum.active_file * page_size;
+	}
+	if (walk.fault)
+		return 0;
+	table->count[half] = walk.rows;
+	table->time[half] = began;
+	table->truncated[half] = walk.late || walk.truncated;
+	store_ordered(&table->done, generation);
+	return 0;
+}
+
+static __always_inline void report_gone(void)
+{
+	if (!config.pods || gone_id == config.pods_id)
+		return;
+	struct gone *record = bpf_ringbuf_reserve(&events, sizeof(*record), 0);
+	if (!record) {
+		totals.lost++;
+		return;
+	}
+	record->kind = KIND_GONE;
+	record->pad = 0;
+	record->time = current.time;
+	record->cgroup = config.pods_id;
+	bpf_ringbuf_submit(record, BPF_RB_FORCE_WAKEUP);
+	gone_id = config.pods_id;
+}
+
+#endif

@@ -1,0 +1,363 @@
+package bpf
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+)
+
+func follow(t testing.TB, s *Sampler, c cgroup) {
+	t.Helper()
+	dir := c.open(t)
+	if err := s.SetPods(int(dir.Fd())); err != nil {
+		t.Fatal(err)
+	}
+	dir.Close()
+}
+
+// pods walks and returns what the pods' cgroup then has.
+func pods(t *testing.T, s *Sampler) Pods {
+	t.Helper()
+	if err := s.Walk(time.Second); err != nil {
+		t.Fatal(err)
+	}
+	raw := now(t, s)
+	var sample Sample
+	sample.set(&raw.Sample)
+	sample.Pods.Slope, sample.Pods.Walked = 0, 0
+	return sample.Pods
+}
+
+// cacheFile returns a file on a filesystem whose cache is on the file LRU.
+func cacheFile(t *testing.T) string {
+	t.Helper()
+	return filepath.Join(t.TempDir(), "cache")
+}
+
+func TestPodsFigures(t *testing.T) {
+	_, s := openSampler(t, Options{})
+	top := makeCgroup(t)
+	inner := top.child(t, "pod").child(t, "container")
+	hog := startHog(t, inner)
+	hog.do("grow %d", 96*mib)
+	hog.do("cache %s", cacheFile(t))
+	follow(t, s, top)
+
+	eventually(t, "figures as in the cgroup's files", func() bool {
+		want := Pods{Valid: true, Usage: top.usage(t), InactiveFile: top.stat(t, "inactive_file"), ActiveFile: top.stat(t, "active_file")}
+		got := pods(t, s)
+		if want.InactiveFile+want.ActiveFile < 64*mib || cmp.Diff(want, got) != "" {
+			t.Logf("got %+v; want %+v", got, want)
+			return false
+		}
+		return true
+	})
+}
+
+func TestRows(t *testing.T) {
+	_, s := openSampler(t, Options{})
+	top := makeCgroup(t)
+	pod := top.child(t, "pod")
+	container, other := pod.child(t, "container"), top.child(t, "other")
+	hog := startHog(t, container)
+	hog.do("grow %d", 96*mib)
+	hog.do("cache %s", cacheFile(t))
+
+	if _, _, err := s.Rows(nil); !errors.Is(err, ErrNoTable) {
+		t.Errorf("Rows() before a walk = %v; want %v", err, ErrNoTable)
+	}
+	if err := s.Walk(10 * time.Millisecond); !errors.Is(err, os.ErrDeadlineExceeded) {
+		t.Errorf("Walk() without a cgroup = %v; want %v", err, os.ErrDeadlineExceeded)
+	}
+	follow(t, s, top)
+	// Children are listed in the order of their making.
+	cgroups := []cgroup{top, pod, container, other}
+	parents := []int{0, 0, 1, 0}
+	eventually(t, "rows as in the cgroups' files", func() bool {
+		before := now(t, s).Sample.Time
+		if err := s.Walk(time.Second); err != nil {
+			t.Fatal(err)
+		}
+		rows, table, err := s.Rows(nil)
+		if err != nil || table.Truncated || uint64(table.Time) < before {
+			t.Fatalf("Rows() = %+v, %v; want a whole table, newer than %d", table, err, before)
+		}
+		var want []Row
+		for i, c := range cgroups {
+			want = append(want, Row{
+				Cgroup: c.id(t), Parent: parents[i], Usage: c.usage(t),
+				InactiveFile: c.stat(t, "inactive_file"), ActiveFile: c.stat(t, "active_file"),
+				Anon: c.stat(t, "inactive_anon") + c.stat(t, "active_anon"), Unevictable: c.stat(t, "unevictable"),
+			})
+		}
+		if diff := cmp.Diff(want, rows); diff != "" || want[2].Anon < 96*mib {
+			t.Log(diff)
+			return false
+		}
+		return true
+	})
+
+	if err := s.SetWalk(time.Millisecond); err != nil {
+		t.Fatal(err)
+	}
+	_, last, _ := s.Rows(nil)
+	eventually(t, "a walk unasked", func() bool {
+		_, table, err := s.Rows(nil)
+		return err == nil && table.Time > last.Time
+	})
+}
+
+// A removed cgroup has no row. The file cache that it leaves behind counts for the
+// one above, as in that one's memory.stat.
+func TestRowsOfRemoved(t *testing.T) {
+	_, s := openSampler(t, Options{})
+	top := makeCgroup(t)
+	pod := top.child(t, "pod")
+	container := pod.child(t, "container")
+	hog := startHog(t, container)
+	hog.do("cache %s", cacheFile(t))
+	follow(t, s, top)
+	hog.stop()
+	eventually(t, "remove", func() bool { return os.Remove(container.dir) == nil })
+
+	eventually(t, "cache without a cgroup", func() bool {
+		if err := s.Walk(time.Second); err != nil {
+			t.Fatal(err)
+		}
+		rows, _, err := s.Rows(nil)
+		if err != nil {
+			t.Fatal(err)
+		}
+		want := []Row{{Cgroup: top.id(t)}, {Cgroup: pod.id(t)}}
+		for i, c := range []cgroup{top, pod} {
+			want[i].Usage, want[i].InactiveFile, want[i].ActiveFile = c.usage(t), c.stat(t, "inactive_file"), c.stat(t, "active_file")
+			want[i].Anon, want[i].Unevictable = c.stat(t, "inactive_anon")+c.stat(t, "active_anon"), c.stat(t, "unevictable")
+		}
+		if diff := cmp.Diff(want, rows); diff != "" || rows[1].InactiveFile < 32*mib {
+			t.Log(diff)
+			return false
+		}
+		return true
+	})
+}
+
+// A table that is too small says so and holds what it can; the figures of the
+// whole, which need no table, are right.
+func TestRowsTruncated(t *testing.T) {
+	_, s := openSampler(t, Options{Rows: 2})
+	top := makeCgroup(t)
+	for _, name := range []string{"a", "b", "c"} {
+		top.child(t, name)
+	}
+	follow(t, s, top)
+	got := pods(t, s)
+	rows, table, err := s.Rows(nil)
+	if err != nil || len(rows) != 2 || !table.Truncated {
+		t.Errorf("Rows() = %d rows, %+v, %v; want 2 and truncated", len(rows), table, err)
+	}
+	if !got.Valid {
+		t.Errorf("Pods = %+v; want it valid", got)
+	}
+	if stats, err := s.Stats(); err != nil || stats.Truncated == 0 {
+		t.Errorf("Stats() = %+v, %v; want truncated counted", stats, err)
+	}
+}
+
+// A walk that takes too long gives up, says so, and is tried ever more seldom.
+// The node's figures go on, and the pods' are back when the tree is small again.
+func TestWalkGivesUp(t *testing.T) {
+	ring, s := openSampler(t, Options{WalkLimit: time.Nanosecond})
+	top := makeCgroup(t)
+	var children []cgroup
+	for i := range 40 {
+		children = append(children, top.child(t, strconv.Itoa(i)))
+	}
+	startHog(t, top.child(t, "hog")).do("grow %d", 64*mib)
+	follow(t, s, top)
+	arm(t, s, Threshold{Key: 7, Source: SourcePods, Capacity: gib, Available: gib - 16*mib})
+	eventually(t, "three walks that gave up", func() bool {
+		stats, err := s.Stats()
+		return err == nil && stats.Truncated >= 3
+	})
+	var sample Sample
+	if err := s.Sample(&sample); err != nil || sample.Pods.Valid || !sample.Pods.Truncated || !sample.Node.Valid {
+		t.Errorf("Sample() = %+v, %v; want no pods as they are truncated, and the node", sample, err)
+	}
+	if records := drain(t, ring); len(records) != 0 {
+		t.Errorf("records = %+v; want none of figures that are not there", records)
+	}
+	// The pause after three is half a second, and what follows is longer.
+	before, begin := now(t, s).Stats, time.Now()
+	for range 100 {
+		if err := s.Kick(); err != nil {
+			t.Fatal(err)
+		}
+	}
+	after, took := now(t, s).Stats, time.Since(begin)
+	if most := 1 + uint64(took/(500*time.Millisecond)); after.Walks > before.Walks+most {
+		t.Errorf("%d walks in 100 ticks and %v after three that gave up; want at most %d", after.Walks-before.Walks, took, most)
+	}
+	for _, c := range children {
+		if err := os.Remove(c.dir); err != nil {
+			t.Fatal(err)
+		}
+	}
+	eventually(t, "figures of the pods", func() bool {
+		err := s.Sample(&sample)
+		return err == nil && sample.Pods.Valid && !sample.Pods.Truncated
+	})
+	if got := next(t, ring).Crossing; got.Key != 7 {
+		t.Errorf("crossing = %+v; want the one of the pods", got)
+	}
+}
+
+// Anonymous memory crosses the pods' threshold, file cache that can be dropped
+// does not.
+func TestPodsCrossing(t *testing.T) {
+	ring, s := openSampler(t, Options{})
+	top := makeCgroup(t)
+	hog := startHog(t, top.child(t, "pod"))
+	follow(t, s, top)
+	used := pods(t, s)
+	th := Threshold{Key: 3, Source: SourcePods, Capacity: used.WorkingSet() + gib, Available: gib - 32*mib}
+	arm(t, s, th)
+
+	hog.do("cache %s", cacheFile(t))
+	const least = cached - mib // as some pages wait in batches for their list
+	if got := pods(t, s); got.Usage < used.Usage+least || got.InactiveFile < least {
+		t.Fatalf("Pods = %+v; want 64 MiB of inactive file cache", got)
+	}
+	none(t, ring, s, 20)
+
+	hog.do("grow %d", 64*mib)
+	c := next(t, ring).Crossing
+	p := c.Sample.Pods
+	if c.Key != 3 || c.Source != SourcePods || c.Available >= th.Available || c.Available != th.Capacity-p.WorkingSet() {
+		t.Errorf("crossing = %+v; want one of %+v", c, th)
+	}
+	if !p.Valid || p.Walked < c.Seen || p.InactiveFile < least {
+		t.Errorf("crossing seen %s on %+v; want file figures that are no older", c.Seen, p)
+	}
+	// Whoever confirms the crossing finds who uses what in the same walk, or one after.
+	rows, table, err := s.Rows(nil)
+	if err != nil || table.Time < p.Walked || len(rows) != 2 || rows[1].Usage < 64*mib+least {
+		t.Errorf("Rows() = %+v of %s, %v; want what the pod uses, of the crossing's walk at %s or later", rows, table.Time, err, p.Walked)
+	}
+	t.Logf("seen %s after it was above, %d KiB below", c.Seen-c.LastAbove, (th.Available-c.Available)>>10)
+	none(t, ring, s, 20)
+}
+
+// What hovers at a threshold raises once: it has to be above by more than the
+// margin before it is crossed anew.
+func TestMargin(t *testing.T) {
+	ring, s := openSampler(t, Options{})
+	top := makeCgroup(t)
+	first, second := startHog(t, top), startHog(t, top)
+	follow(t, s, top)
+	used := pods(t, s)
+	arm(t, s, Threshold{Source: SourcePods, Capacity: used.WorkingSet() + gib, Available: gib - 48*mib, Margin: 32 * mib})
+	first.do("grow %d", 36*mib)
+	none(t, ring, s, 20)
+	second.do("grow %d", 36*mib)
+	if got := next(t, ring); got.Kind != KindCrossing {
+		t.Fatalf("Next() = %+v; want a crossing", got)
+	}
+	second.do("shrink") // 12 MiB above
+	none(t, ring, s, 20)
+	second.do("grow %d", 36*mib)
+	none(t, ring, s, 20)
+	second.do("shrink")
+	first.do("shrink") // 48 MiB above
+	none(t, ring, s, 20)
+	first.do("grow %d", 96*mib)
+	if got := next(t, ring); got.Kind != KindCrossing || got.Crossing.LastAbove == 0 {
+		t.Errorf("Next() = %+v; want another crossing", got)
+	}
+	none(t, ring, s, 20)
+}
+
+// A cgroup that is removed is reported once, is no figure any more, and leaves no
+// trace when another is followed.
+func TestGone(t *testing.T) {
+	ring, s := openSampler(t, Options{})
+	first, second := makeCgroup(t), makeCgroup(t)
+	follow(t, s, first)
+	arm(t, s, Threshold{Source: SourcePods, Capacity: gib, Available: 1})
+	id := first.id(t)
+	if got := pods(t, s); !got.Valid {
+		t.Fatalf("Pods = %+v; want it valid", got)
+	}
+	if err := os.Remove(first.dir); err != nil {
+		t.Fatal(err)
+	}
+	if got := next(t, ring); got.Kind != KindGone || got.Gone.Cgroup != id || got.Gone.Time <= 0 {
+		t.Errorf("Next() = %+v; want cgroup %d gone", got, id)
+	}
+	none(t, ring, s, 20)
+	var sample Sample
+	if err := s.Sample(&sample); err != nil || sample.Pods != (Pods{}) || !sample.Node.Valid {
+		t.Errorf("Sample() = %+v, %v; want no pods, and the node", sample, err)
+	}
+
+	// The pointer stays the first one's until another is set, whatever comes to be
+	// where it was.
+	for range 30 {
+		makeCgroup(t)
+	}
+	none(t, ring, s, 20)
+	follow(t, s, second)
+	if got := pods(t, s); !got.Valid {
+		t.Errorf("Pods of another cgroup = %+v; want it valid", got)
+	}
+	if err := s.SetPods(-1); err != nil {
+		t.Fatal(err)
+	}
+	none(t, ring, s, 3)
+}
+
+func TestSetPodsRefuses(t *testing.T) {
+	ring, s := openSampler(t, Options{})
+	memoryTree(t)
+	plain, err := os.Open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer plain.Close()
+	if err := s.SetPods(int(plain.Fd())); err == nil {
+		t.Error("SetPods() of a directory that is no cgroup = nil; want an error")
+	}
+	other, err := os.Open("/sys/fs/cgroup/unified")
+	if errors.Is(err, os.ErrNotExist) {
+		return // one tree for all controllers
+	} else if err != nil {
+		t.Fatal(err)
+	}
+	defer other.Close()
+	if err := s.SetPods(int(other.Fd())); err == nil {
+		t.Error("SetPods() in the tree of another controller = nil; want an error")
+	}
+	none(t, ring, s, 3)
+}
+
+func TestSumUp(t *testing.T) {
+	rows := []Row{
+		{Cgroup: 1, Parent: 0, Usage: 100, InactiveFile: 1, ActiveFile: 2, Anon: 3, Unevictable: 4},
+		{Cgroup: 2, Parent: 0, Usage: 60, InactiveFile: 10},
+		{Cgroup: 3, Parent: 1, Usage: 50, InactiveFile: 20, Anon: 30},
+		{Cgroup: 4, Parent: 0, Usage: 5, ActiveFile: 7, Unevictable: 1},
+	}
+	want := []Row{
+		{Cgroup: 1, Parent: 0, Usage: 100, InactiveFile: 31, ActiveFile: 9, Anon: 33, Unevictable: 5},
+		{Cgroup: 2, Parent: 0, Usage: 60, InactiveFile: 30, Anon: 30},
+		{Cgroup: 3, Parent: 1, Usage: 50, InactiveFile: 20, Anon: 30},
+		{Cgroup: 4, Parent: 0, Usage: 5, ActiveFile: 7, Unevictable: 1},
+	}
+	if diff := cmp.Diff(want, sumUp(rows)); diff != "" {
+		t.Errorf("sumUp() differs (-want +got):\n%s", diff)
+	}
+}

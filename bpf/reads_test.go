@@ -1,0 +1,122 @@
+package bpf
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"regexp"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/cilium/ebpf/asm"
+	"golang.org/x/sys/unix"
+)
+
+// readsVariable makes a test process read in one way alone.
+const readsVariable = "EVICTD_TEST_READS"
+
+func init() {
+	if only := os.Getenv(readsVariable); only != "" {
+		ways = []Reads{Reads(only)}
+	}
+}
+
+// What the verifier refuses is tried in the next way; what privileges, or anything
+// else, stand against is not.
+func TestWaysToRead(t *testing.T) {
+	spec := func() (*ebpf.CollectionSpec, error) { return &ebpf.CollectionSpec{}, nil }
+	both := object{ReadsByHelper: spec, ReadsTyped: spec}
+	refused := fmt.Errorf("load program: %w", &ebpf.VerifierError{Cause: unix.EINVAL, Log: []string{"unknown func bpf_probe_read_kernel#113"}})
+	forbidden := fmt.Errorf("load program: %w", &ebpf.VerifierError{Cause: unix.EPERM})
+	for _, test := range []struct {
+		name    string
+		answers []error
+		want    Reads
+		err     error
+	}{
+		{"taken", []error{nil}, ways[0], nil},
+		{"refused at first", []error{refused, nil}, ReadsTyped, nil},
+		{"refused", []error{refused, refused}, "", refused},
+		{"no privileges", []error{forbidden}, "", forbidden},
+		{"no memory", []error{unix.ENOMEM}, "", unix.ENOMEM},
+	} {
+		if len(test.answers) > len(ways) {
+			continue // a process that reads in one way
+		}
+		tries := 0
+		got, err := both.load(func(*ebpf.CollectionSpec) error {
+			tries++
+			return test.answers[tries-1]
+		})
+		if got != test.want || !errors.Is(err, test.err) || tries != len(test.answers) {
+			t.Errorf("%s: load() = %q, %v after %d tries; want %q, %v after %d", test.name, got, err, tries, test.want, test.err, len(test.answers))
+		}
+	}
+}
+
+// The objects for a kernel that is locked down call none of the helpers that it
+// refuses, nor their kin: one call, and the verifier refuses the whole program.
+func TestTypedObjectsCallNoProbeRead(t *testing.T) {
+	probeReads := map[asm.BuiltinFunc]bool{
+		asm.FnProbeRead: true, asm.FnProbeReadStr: true, asm.FnProbeReadUser: true,
+		asm.FnProbeReadKernel: true, asm.FnProbeReadUserStr: true, asm.FnProbeReadKernelStr: true,
+	}
+	calls := func(o object, reads Reads) (list []string) {
+		spec, err := o[reads]()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for name, program := range spec.Programs {
+			for _, ins := range program.Instructions {
+				if f := asm.BuiltinFunc(ins.Constant); ins.IsBuiltinCall() && probeReads[f] {
+					list = append(list, name+": "+f.String())
+				}
+			}
+		}
+		return list
+	}
+	for name, o := range map[string]object{
+		"sampler": samplerObject, "anchor": anchorObject, "reclaim": reclaimObject, "oom": oomObject,
+	} {
+		if got := calls(o, ReadsTyped); len(got) != 0 {
+			t.Errorf("typed %s calls %v; want none", name, got)
+		}
+		if got := calls(o, ReadsByHelper); len(got) == 0 {
+			t.Errorf("%s calls none of %v; want the helper called", name, probeReads)
+		}
+	}
+}
+
+// TestTypedReads: the objects that read by typed loads, which a kernel that is
+// locked down takes alone, do all that the others do.
+func TestTypedReads(t *testing.T) {
+	openSampler(t, Options{})
+	if len(ways) == 1 {
+		t.Skip("needs both ways to read: this process has one")
+	}
+	saved := ways
+	defer func() { ways = saved }()
+	ways = []Reads{ReadsTyped}
+	ring := openRing(t)
+	s, err := OpenSampler(ring, Options{})
+	if err != nil {
+		t.Skip("needs Linux 6.2 for bpf_rdonly_cast: ", err)
+	}
+	if got := s.Reads(); got != ReadsTyped {
+		t.Errorf("Reads() = %q; want %q", got, ReadsTyped)
+	}
+	if err := s.Close(); err != nil {
+		t.Errorf("Close() = %v; want nil", err)
+	}
+	const tests = "TestNodeFigures|TestPodsFigures|TestRows|TestPodsCrossing|TestGone|TestWalkGivesUp|TestKnown|TestSurvey|TestReclaim|TestOOM|TestCrossing|TestSetPods"
+	cmd := exec.Command(os.Args[0], "-test.run=^("+tests+")", "-test.v", "-test.timeout="+(4*time.Minute).String())
+	cmd.Env = append(os.Environ(), readsVariable+"="+string(ReadsTyped))
+	out, err := cmd.CombinedOutput()
+	passed := len(regexp.MustCompile(`(?m)^--- PASS`).FindAll(out, -1))
+	if err != nil || passed < strings.Count(tests, "|") {
+		t.Errorf("the tests with typed reads: %v, %d passed; want most of %s:\n%s", err, passed, tests, out)
+	}
+}

@@ -1,0 +1,183 @@
+// SPDX-License-Identifier: (MIT OR GPL-2.0-only)
+//
+// What passes between the programs and user space. Times are nanoseconds of
+// CLOCK_MONOTONIC, sizes bytes. No struct has a hole, so that Go and C agree.
+
+#ifndef EVICTD_RECORDS_H
+#define EVICTD_RECORDS_H
+
+#define MAX_THRESHOLDS 16
+
+enum kind {
+	KIND_CROSSING = 1,
+	KIND_GONE = 2,
+	KIND_VICTIM = 3,
+};
+
+enum source {
+	SOURCE_NODE = 0,
+	SOURCE_PODS = 1,
+};
+
+enum valid {
+	VALID_NODE = 1 << 0,
+	VALID_PODS = 1 << 1,
+	PODS_TRUNCATED = 1 << 2, // the last walk gave up: there is no sum
+	PODS_UNCERTAIN = 1 << 3, // a survey is to tell whether a threshold is crossed
+};
+
+// What one tick read.
+struct sample {
+	__u64 time;
+	__u64 tick;
+	__u64 anon;
+	__u64 file;
+	__u64 inactive_file;
+	__u64 active_file;
+	__s64 slope; // of the working set, bytes per second
+	__u64 pods_time; // of the walk that the pods' file figures are from
+	__u64 pods_usage;
+	__u64 pods_inactive_file;
+	__u64 pods_active_file;
+	__s64 pods_slope; // of the usage
+	__u64 valid; // enum valid
+};
+
+struct crossing {
+	__u32 kind;
+	__u32 source;
+	__u64 key;
+	__u64 seen;
+	__u64 sent;
+	__u64 last_above; // 0: never since it was armed
+	__u64 available;
+	__u64 threshold;
+	__u64 period; // that led to the tick which saw it
+	struct sample sample;
+};
+
+struct gone {
+	__u32 kind;
+	__u32 pad;
+	__u64 time;
+	__u64 cgroup;
+};
+
+struct victim {
+	__u32 kind;
+	__s32 pid;
+	__s32 tgid; // 0: the kernel's tracepoint names no more than the pid
+	__s32 oom_score_adj;
+	__u64 time;
+	__u64 cgroup; // 0: not known
+	__u8 comm[16];
+};
+
+struct threshold {
+	__u64 key;
+	__u64 capacity;
+	__u64 available;
+	__u64 margin;
+	__u64 source;
+	__u64 cache_mask; // all ones: active file pages count as free
+};
+
+// What user space asks for. A reader that finds seq odd, or changed after it
+// read, read something torn.
+struct control {
+	__u64 seq;
+	__u64 generation; // of the thresholds
+	__u64 count;
+	__u64 floor;
+	__u64 ceiling;
+	__u64 rate_start;
+	__u64 rate_floor;
+	__u64 rate_ceiling;
+	__u64 walk_period; // 0: no rows unless asked for
+	__u64 pods; // struct cgroup *
+	__u64 pods_id;
+	struct threshold thresholds[MAX_THRESHOLDS];
+};
+
+// What user space asks for one word at a time.
+struct order {
+	__u64 walk; // a walk is due whenever this has changed
+	__u64 rearm[MAX_THRESHOLDS]; // likewise for one threshold
+};
+
+struct stats {
+	__u64 period;
+	__u64 rate;
+	__u64 raised;
+	__u64 lost;
+	__u64 run_time;
+	__u64 longest;
+	__u64 walks;
+	__u64 walk_time; // the last walk's
+	__u64 surveys;
+	__u64 survey_time; // the last survey's, all slices
+	__u64 survey_slices;
+	__u64 truncated;
+	__u64 faults;
+	__u64 nodes;
+};
+
+// The latest tick, under a sequence as in struct control.
+struct latest {
+	__u64 seq;
+	struct sample sample;
+	struct stats stats;
+};
+
+// The table of the latest walk. Rows of generation g are in half g % 2. A walk
+// says that it has begun before it writes its first row.
+struct table {
+	__u64 begun;
+	__u64 done;
+	__u64 count[2];
+	__u64 time[2];
+	__u64 truncated[2];
+};
+
+struct row {
+	__u64 id; // inode number of the cgroup's directory
+	__u64 parent; // index of the parent's row; its own for the first
+	__u64 usage; // with everything below
+	// On the LRU lists of this cgroup alone.
+	__u64 inactive_file;
+	__u64 active_file;
+	__u64 anon;
+	__u64 unevictable;
+};
+
+// What the reclaim programs count, and how they hurry the sampler up.
+struct pressure {
+	__u64 urgent_until;
+	__u64 urgent_from;
+	__u64 kswapd_wakes;
+	__u64 kswapd_sleeps;
+	__u64 direct_begins;
+	__u64 direct_ends;
+	__u64 direct_time;
+	__u64 throttles;
+	__u64 throttle_time;
+	__u64 victims;
+	__u64 victims_lost;
+};
+
+// Tasks as they come and go.
+struct tasks {
+	__u64 count; // signed: of tasks since the programs were attached
+	__u64 limit; // the count that wakes user space up, while armed is 1
+	__u64 armed;
+	__u64 raised;
+};
+
+struct stall {
+	__u64 count;
+	__u64 time;
+	__u64 longest;
+	__u64 last; // end of the latest
+};
+
+#endif

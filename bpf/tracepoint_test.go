@@ -1,0 +1,271 @@
+package bpf
+
+import (
+	"bytes"
+	"os"
+	"path/filepath"
+	"runtime"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/cilium/ebpf"
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+)
+
+func openReclaim(t *testing.T, ring *Ring) *Reclaim {
+	t.Helper()
+	r, err := OpenReclaim(ring)
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() {
+		if err := r.Close(); err != nil {
+			t.Errorf("Close() = %v; want nil", err)
+		}
+	})
+	return r
+}
+
+// tracefs mounts what classic tracepoints need for as long as the test runs.
+func tracefs(t *testing.T) {
+	t.Helper()
+	const dir = "/sys/kernel/tracing"
+	if _, err := os.Stat(dir + "/events/oom/mark_victim/id"); err == nil {
+		return
+	}
+	if err := unix.Mount("tracefs", dir, "tracefs", 0, ""); err != nil {
+		t.Skip("needs tracefs: mount: ", err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Unmount(dir, 0); err != nil {
+			t.Errorf("unmount tracefs: %v", err)
+		}
+	})
+}
+
+// fire runs a program as its tracepoint would, on this thread.
+func fire(t *testing.T, h *hooked, name string, args ...uint64) {
+	t.Helper()
+	context := make([]uint64, 4)
+	copy(context, args)
+	if _, err := h.collection.Programs[name].Run(&ebpf.RunOptions{Context: context}); err != nil {
+		t.Fatalf("run %s: %v", name, err)
+	}
+}
+
+// ownCgroup returns the inode number of this process's memory cgroup.
+func ownCgroup(t *testing.T) uint64 {
+	t.Helper()
+	tree, v1 := memoryTree(t)
+	b, err := os.ReadFile("/proc/self/cgroup")
+	if err != nil {
+		t.Fatal(err)
+	}
+	for line := range strings.Lines(string(b)) {
+		parts := strings.SplitN(strings.TrimSpace(line), ":", 3)
+		if v1 == slices.Contains(strings.Split(parts[1], ","), "memory") {
+			return cgroup{filepath.Join(tree, parts[2]), v1}.id(t)
+		}
+	}
+	t.Fatalf("/proc/self/cgroup has no memory cgroup: %s", b)
+	return 0
+}
+
+func TestReclaim(t *testing.T) {
+	ring, s := openSampler(t, Options{})
+	r := openReclaim(t, ring)
+	if r.Via() != ViaRaw {
+		t.Errorf("Via() = %s; want %s", r.Via(), ViaRaw)
+	}
+	start, err := r.Counts()
+	if err != nil {
+		t.Fatal(err)
+	}
+	runtime.LockOSThread() // a stall begins and ends in one thread
+	defer runtime.UnlockOSThread()
+	for range 2 {
+		fire(t, r.hooked, reclaimProgDirectBegin, 0, 0)
+		now(t, s)
+		fire(t, r.hooked, reclaimProgDirectEnd, 32)
+	}
+	fire(t, r.hooked, reclaimProgDirectEnd, 32) // that began before anyone looked
+	fire(t, r.hooked, reclaimProgKswapdWake, 0, 0, 0)
+	fire(t, r.hooked, reclaimProgKswapdSleep, 0)
+	fire(t, r.hooked, reclaimProgThrottled, 0, 1000, 300, 2)
+	fire(t, r.hooked, reclaimProgThrottled, 0, 1000, ^uint64(0), 2) // the clock went backwards
+
+	got, err := r.Counts()
+	if err != nil {
+		t.Fatal(err)
+	}
+	stalled := got.DirectTime - start.DirectTime
+	want := ReclaimCounts{
+		KswapdWakes: start.KswapdWakes + 1, KswapdSleeps: start.KswapdSleeps + 1,
+		DirectBegins: start.DirectBegins + 2, DirectEnds: start.DirectEnds + 2, DirectTime: start.DirectTime + stalled,
+		Throttles: start.Throttles + 2, ThrottleTime: start.ThrottleTime + 300*time.Microsecond,
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("Counts() differs (-want +got):\n%s", diff)
+	}
+	stalls, err := r.Stalls(nil)
+	if err != nil {
+		t.Fatal(err)
+	}
+	own := ownCgroup(t)
+	i := slices.IndexFunc(stalls, func(stall Stall) bool { return stall.Cgroup == own })
+	if i < 0 {
+		t.Fatalf("Stalls() = %+v; want one of cgroup %d", stalls, own)
+	}
+	stall := stalls[i]
+	if stall.Count != 2 || stall.Time != stalled || stall.Longest <= 0 || stall.Longest >= stall.Time || stall.Last <= 0 {
+		t.Errorf("Stalls() = %+v; want 2 in %s", stall, stalled)
+	}
+}
+
+// Reclaim brings the sampler to its floor for a while, but not for ever.
+func TestReclaimHurries(t *testing.T) {
+	ring, s := openSampler(t, Options{})
+	r := openReclaim(t, ring)
+	period := func() time.Duration { return time.Duration(now(t, s).Stats.Period) }
+	if got := period(); got != 50*time.Millisecond {
+		t.Fatalf("period = %s; want the ceiling", got)
+	}
+	fire(t, r.hooked, reclaimProgKswapdWake, 0, 0, 0)
+	if got := period(); got != 200*time.Microsecond {
+		t.Errorf("period after kswapd woke = %s; want the floor", got)
+	}
+	eventually(t, "calm", func() bool {
+		fire(t, r.hooked, reclaimProgDirectBegin, 0, 0) // one after the other
+		return period() == 50*time.Millisecond
+	})
+}
+
+func TestReclaimClassic(t *testing.T) {
+	tracefs(t)
+	ring, _ := openSampler(t, Options{})
+	spec, err := loadReclaim()
+	if err != nil {
+		t.Fatal(err)
+	}
+	h, err := attach(spec, ring, reclaimHooks, ViaClassic)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := h.Close(); err != nil {
+		t.Errorf("Close() = %v; want nil", err)
+	}
+}
+
+// kill has the kernel's OOM killer take a process, and returns its record.
+func kill(t *testing.T, ring *Ring) (victim Victim, pid int, in cgroup) {
+	t.Helper()
+	in = makeCgroup(t)
+	hog := startHog(t, in)
+	in.limit(t, 64*mib)
+	hog.tell("grow %d", 256*mib)
+	pid = hog.cmd.Process.Pid
+	for {
+		record := next(t, ring)
+		if record.Kind != KindVictim {
+			t.Fatalf("Next() = %+v; want a victim", record)
+		}
+		if record.Victim.PID == pid || record.Victim.TGID == pid {
+			return record.Victim, pid, in
+		}
+	}
+}
+
+func TestOOM(t *testing.T) {
+	ring := openRing(t)
+	o, err := OpenOOM(ring)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer o.Close()
+	got, pid, in := kill(t, ring)
+	comm, err := os.ReadFile("/proc/self/comm")
+	if err != nil {
+		t.Fatal(err)
+	}
+	// The hog is started through /proc/self/exe, whose name it then bears.
+	want := Victim{Time: got.Time, PID: pid, TGID: pid, Comm: "exe", Cgroup: in.id(t), OOMScoreAdj: got.OOMScoreAdj}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("victim of %s differs (-want +got):\n%s", bytes.TrimSpace(comm), diff)
+	}
+	if got.Time <= 0 {
+		t.Errorf("time = %s; want one", got.Time)
+	}
+	if counts, err := o.Counts(); err != nil || counts.Victims == 0 || counts.Lost != 0 {
+		t.Errorf("Counts() = %+v, %v; want victims, none lost", counts, err)
+	}
+	for range 2 {
+		if err := o.Close(); err != nil {
+			t.Errorf("Close() = %v; want nil", err)
+		}
+	}
+}
+
+func TestOOMClassic(t *testing.T) {
+	tracefs(t)
+	ring := openRing(t)
+	spec, err := loadOom()
+	if err != nil {
+		t.Fatal(err)
+	}
+	h, err := attach(spec, ring, oomHooks, ViaClassic)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer h.Close()
+	got, pid, _ := kill(t, ring)
+	if diff := cmp.Diff(Victim{Time: got.Time, PID: pid}, got); diff != "" {
+		t.Errorf("victim differs (-want +got):\n%s", diff)
+	}
+}
+
+// Where the tracepoint hands over a PID, as older kernels do, that is all there is.
+func TestOOMByPID(t *testing.T) {
+	ring := openRing(t)
+	spec, err := loadOom()
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := spec.Variables[oomVarVictimIsTask].Set(uint64(0)); err != nil {
+		t.Fatal(err)
+	}
+	h, err := attach(spec, ring, oomHooks, ViaRaw)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer h.Close()
+	fire(t, h, oomProgMarkVictim, 4711)
+	for {
+		got := next(t, ring).Victim
+		if got.PID != 4711 {
+			continue // somebody else's
+		}
+		if diff := cmp.Diff(Victim{Time: got.Time, PID: 4711}, got); diff != "" {
+			t.Errorf("victim differs (-want +got):\n%s", diff)
+		}
+		return
+	}
+}
+
+func TestOOMLost(t *testing.T) {
+	ring, s := openSampler(t, Options{})
+	o, err := OpenOOM(ring)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer o.Close()
+	for s.Inject(Crossing{}) == nil {
+	}
+	fire(t, o.hooked, oomProgMarkVictim, 0)
+	fire(t, o.hooked, oomProgMarkVictim, 0)
+	if counts, err := o.Counts(); err != nil || counts.Lost == 0 {
+		t.Errorf("Counts() = %+v, %v; want some lost", counts, err)
+	}
+}

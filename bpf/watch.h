@@ -1,0 +1,346 @@
+// SPDX-License-Identifier: (MIT OR GPL-2.0-only)
+//
+// Thresholds: what is left above each, when it is crossed, and how long the timer
+// may sleep until one can be. Part of sampler.bpf.c.
+
+#ifndef EVICTD_WATCH_H
+#define EVICTD_WATCH_H
+
+// No period is shorter, whatever the control says.
+#define LEAST_PERIOD (50 * USEC)
+// Counters move by batches (mm/memcontrol.c: MEMCG_CHARGE_BATCH, mm/vmstat.c:
+// stat_threshold): over less time than this a slope is noise.
+#define SLOPE_WINDOW MSEC
+// One threshold is raised no more often than this.
+#define RAISE_INTERVAL (10 * MSEC)
+// For so long after a crossing the timer looks for the recovery, at this period:
+// memory that is back for a moment only must not hide the next crossing.
+#define AFTER_CROSSING SECOND
+#define AFTER_CROSSING_PERIOD MSEC
+
+// A crossing waits no longer for a survey.
+#define UNCERTAIN_LONGEST (100 * MSEC)
+
+// A threshold that is crossed stays so until there is a margin again.
+struct watched {
+	__u64 crossed;
+	__u64 pending; // no record of it written yet; 2: there was no room for one
+	__u64 seen;
+	__u64 sent;
+	__u64 last_above;
+	__u64 rearm;
+};
+
+static struct watched watched[MAX_THRESHOLDS];
+
+// Where slopes are measured from: the older of two points, at least a window ago.
+// What was not known then is 0.
+struct point {
+	__u64 time;
+	__u64 working_set;
+	__u64 usage;
+};
+
+static __u64 uncertain_since;
+static struct point older, newer;
+static __u64 decay_time;
+
+static __always_inline void forget_thresholds(void)
+{
+	__u32 zero = 0;
+	struct order *order = bpf_map_lookup_elem(&orders, &zero);
+	if (!order)
+		return;
+	__builtin_memset(watched, 0, sizeof(watched));
+	for (int i = 0; i < MAX_THRESHOLDS; i++)
+		watched[i].rearm = order->rearm[i];
+}
+
+static __always_inline void forget_pods(void)
+{
+	current.pods_time = 0;
+	walk_ended = given_up = survey_ended = slice_time = uncertain_since = 0;
+	survey.active = survey_urgent = walk_due = known_of = known_outdated = walk.lost = walk.aging = 0;
+	totals.walk_time = 0;
+	older.usage = newer.usage = 0;
+}
+
+static __always_inline __u64 free_of(struct threshold *threshold)
+{
+	__u64 used, reclaimable, cache;
+	if (threshold->source == SOURCE_NODE) {
+		used = current.anon + current.file;
+		reclaimable = current.inactive_file;
+		cache = current.active_file;
+	} else {
+		used = current.pods_usage;
+		reclaimable = current.pods_inactive_file;
+		cache = current.pods_active_file;
+	}
+	// A mask and no branch, which the verifier would follow for each threshold.
+	reclaimable += cache & threshold->cache_mask;
+	return distance(distance(reclaimable, used), threshold->capacity);
+}
+
+static __always_inline int known(struct threshold *threshold)
+{
+	return current.valid & (threshold->source == SOURCE_NODE ? VALID_NODE : VALID_PODS);
+}
+
+static __always_inline int just_crossed(struct watched *state)
+{
+	return state->crossed && (state->pending || current.time - state->seen < AFTER_CROSSING);
+}
+
+enum {
+	WALK_UNLESS_NEW, // nothing depends on it
+	WALK_SOON, // all that is in use would cross a threshold, so it takes the file figures to tell
+	WALK_NOW, // usage and the file figures of the last walk cross a threshold
+};
+
+static __always_inline int need_of_walk(void)
+{
+	int need = WALK_UNLESS_NEW;
+	for (int i = 0; i < MAX_THRESHOLDS; i++) {
+		if (i >= config.count)
+			break;
+		struct threshold *threshold = &config.thresholds[i];
+		struct watched *state = &watched[i];
+		if (threshold->source != SOURCE_PODS || (state->crossed && !just_crossed(state)))
+			continue;
+		if (!state->crossed && free_of(threshold) < threshold->available)
+			return WALK_NOW;
+		if (distance(current.pods_usage, threshold->capacity) < threshold->available + threshold->margin)
+			need = WALK_SOON;
+	}
+	return need;
+}
+
+// rows_due says whether it is time for a new table.
+static __always_inline int rows_due(struct table *table, struct order *order)
+{
+	__u64 last = table->time[table->done % 2];
+	return load_ordered(&order->walk) != walk_order ||
+	       (config.walk_period && current.time - last >= config.walk_period);
+}
+
+// uncertain says whether a threshold is crossed by so little that a survey may tell
+// otherwise: what removed cgroups have lost is taken for inactive page cache, and what
+// was active of theirs may be inactive by now.
+static __always_inline int uncertain(void)
+{
+	__u64 slack = (walk.lost + walk.aging) * page_size;
+	int found = 0;
+	for (int i = 0; i < MAX_THRESHOLDS; i++) {
+		if (!slack || i >= config.count)
+			break;
+		struct threshold *threshold = &config.thresholds[i];
+		if (!watched[i].crossed && threshold->source == SOURCE_PODS && free_of(threshold) < threshold->available &&
+		    free_of(threshold) + slack >= threshold->available)
+			found = 1;
+	}
+	if (!found)
+		uncertain_since = 0;
+	else if (!uncertain_since)
+		uncertain_since = current.time;
+	return found && current.time - uncertain_since < UNCERTAIN_LONGEST;
+}
+
+// read_pods_usage reads what the pods use, and says whether it could.
+static __always_inline int read_pods_usage(struct cgroup_subsys_state *css)
+{
+	long usage = 0;
+	if (read_kernel(&usage, sizeof(usage), &memcg_of(css)->memory.usage)) {
+		totals.faults++;
+		return 0;
+	}
+	current.pods_usage = usage > 0 ? usage * page_size : 0;
+	return 1;
+}
+
+// sample_pods reads the usage, which is exact, in every tick, and walks for the
+// file figures when they matter or are old. A walk writes a table, too: whoever
+// confirms a crossing that came of it asks next who uses what. The cost of walks and
+// surveys is bounded, since they are done in a softirq.
+static __always_inline void sample_pods(struct order *order)
+{
+	__u32 zero = 0;
+	struct table *table = bpf_map_lookup_elem(&tables, &zero);
+	if (!table)
+		return;
+	pods_doubtful = walk_owed = 0;
+	struct cgroup_subsys_state *css = pods_css();
+	if (!css) {
+		report_gone();
+		current.pods_time = current.pods_usage = current.pods_inactive_file = current.pods_active_file = 0;
+		return;
+	}
+	if (!read_pods_usage(css))
+		return;
+
+	__u64 asked = load_ordered(&order->walk), idle = current.time - walk_ended;
+	int ordered = rows_due(table, order), need = need_of_walk();
+	int due = need == WALK_SOON || idle >= WALK_IDLE || !current.pods_time;
+	if (given_up && idle < given_up) {
+		current.valid |= PODS_TRUNCATED;
+		return;
+	}
+	int known = is_known(css), hurry = survey_urgent || !known;
+	if (survey_due(css, need != WALK_UNLESS_NEW) && (hurry || !(ordered || need == WALK_NOW)) &&
+	    current.time - slice_ended >= (hurry ? SURVEY_URGENT_SHARE : SURVEY_SHARE) * slice_time) {
+		do_slice((__u64)css);
+		known = is_known(css);
+		if (!known && !survey.active) {
+			walk_ended = slice_ended;
+			give_up();
+		}
+		if (!read_pods_usage(css))
+			return;
+	}
+	if (known && idle >= WALK_URGENT_SHARE * totals.walk_time &&
+	    (ordered || walk_due || need == WALK_NOW || (due && idle >= WALK_SHARE * totals.walk_time))) {
+		do_walk();
+		if (ordered && walk.fault)
+			walk_owed = 1;
+		else if (ordered)
+			walk_order = asked;
+	} else {
+		walk_owed = ordered || (known && walk_due);
+		pods_doubtful = need == WALK_NOW || walk_due;
+	}
+	if (current.pods_time && !walk_due && uncertain()) {
+		survey_urgent = walk_owed = 1;
+		current.valid |= PODS_UNCERTAIN;
+	} else if (current.pods_time) {
+		current.valid |= VALID_PODS;
+	}
+	if (!current.pods_time && given_up)
+		current.valid |= PODS_TRUNCATED;
+}
+
+static __always_inline __s64 slope(__u64 from, __u64 to, __u64 usec)
+{
+	if (!from || !to)
+		return 0;
+	if (to >= from)
+		return (to - from) * 1000 / usec * 1000;
+	return -(__s64)((from - to) * 1000 / usec * 1000);
+}
+
+// learn follows the fastest rate at which memory fills. Past speed says what the
+// machine can do, and calm does not say that it can't: so the rate rises at once
+// and falls by half in twelve minutes.
+static __always_inline void learn(__u64 now)
+{
+	struct point point = { .time = now };
+	if (current.valid & VALID_NODE)
+		point.working_set = distance(current.inactive_file, current.anon + current.file);
+	if (current.valid & VALID_PODS)
+		point.usage = current.pods_usage;
+	if (now - newer.time >= SLOPE_WINDOW) {
+		older = newer;
+		newer = point;
+	}
+	if (older.time) {
+		__u64 usec = (now - older.time) / USEC;
+		current.slope = slope(older.working_set, point.working_set, usec);
+		current.pods_slope = slope(older.usage, point.usage, usec);
+		__s64 fastest = current.slope > current.pods_slope ? current.slope : current.pods_slope;
+		if (fastest > (__s64)config.rate_ceiling)
+			fastest = config.rate_ceiling;
+		if (fastest > (__s64)totals.rate)
+			totals.rate = fastest;
+	}
+	if (now - decay_time >= SECOND) {
+		decay_time = now;
+		totals.rate -= distance(config.rate_floor, totals.rate) >> 10;
+	}
+}
+
+static __always_inline void raise(struct threshold *threshold, struct watched *state, __u64 available)
+{
+	if (state->sent && current.time - state->sent < RAISE_INTERVAL)
+		return;
+	struct crossing *record = bpf_ringbuf_reserve(&events, sizeof(*record), 0);
+	if (!record) { // it is tried again in the next tick
+		if (state->pending == 1)
+			totals.lost++;
+		state->pending = 2;
+		return;
+	}
+	record->kind = KIND_CROSSING;
+	record->source = threshold->source;
+	record->key = threshold->key;
+	record->seen = state->seen;
+	record->sent = bpf_ktime_get_ns();
+	record->last_above = state->last_above;
+	record->available = available;
+	record->threshold = threshold->available;
+	record->period = totals.period;
+	__builtin_memcpy(&record->sample, &current, sizeof(current));
+	bpf_ringbuf_submit(record, BPF_RB_FORCE_WAKEUP);
+	state->pending = 0;
+	state->sent = current.time;
+	totals.raised++;
+}
+
+// watch compares, raises and returns the period until the next tick.
+static __always_inline __u64 watch(struct order *order)
+{
+	__u64 rate = totals.rate / 1000000; // bytes per microsecond
+	__u64 period = config.ceiling;
+
+	for (int i = 0; i < MAX_THRESHOLDS; i++) {
+		if (i >= config.count)
+			break;
+		struct threshold *threshold = &config.thresholds[i];
+		struct watched *state = &watched[i];
+		__u64 asked = load_ordered(&order->rearm[i]);
+		if (asked != state->rearm) {
+			state->rearm = asked;
+			state->crossed = state->pending = 0;
+		}
+		if (!known(threshold))
+			continue;
+		if (threshold->source == SOURCE_PODS && pods_doubtful && !state->crossed) {
+			period = 0; // as soon as a walk may be
+			continue;
+		}
+		__u64 available = free_of(threshold);
+		if (state->crossed) {
+			if (available >= threshold->available + threshold->margin)
+				state->crossed = state->pending = 0;
+		} else if (available < threshold->available) {
+			state->crossed = state->pending = 1;
+			state->seen = current.time;
+		}
+		if (state->pending)
+			raise(threshold, state, available);
+		if (available >= threshold->available)
+			state->last_above = current.time;
+
+		__u64 next = config.ceiling;
+		if (!state->crossed)
+			next = distance(threshold->available, available) * 1000 / (2 * rate + 1);
+		else if (just_crossed(state))
+			next = AFTER_CROSSING_PERIOD;
+		if (next < period)
+			period = next;
+	}
+	return period;
+}
+
+static __always_inline __u64 clamp_period(__u64 period, __u64 now)
+{
+	__u32 zero = 0;
+	struct pressure *pressure = bpf_map_lookup_elem(&pressures, &zero);
+	if (walk_owed || (pressure && now < pressure->urgent_until))
+		period = config.floor;
+	if (period > config.ceiling)
+		period = config.ceiling;
+	if (period < config.floor)
+		period = config.floor;
+	return period < LEAST_PERIOD ? LEAST_PERIOD : period;
+}
+
+#endif

@@ -1,0 +1,56 @@
+package cri
+
+import (
+	"context"
+	"fmt"
+	"time"
+
+	"google.golang.org/grpc"
+	runtimev1 "k8s.io/cri-api/pkg/apis/runtime/v1"
+)
+
+// Layer is what a container's writable layer takes up, as the runtime counts now
+// and then.
+type Layer struct {
+	UsedBytes  *uint64   // nil if not told
+	InodesUsed *uint64   // nil if not told
+	Measured   time.Time // zero if the runtime does not say
+}
+
+// Layers asks for the writable layers of all containers, by container ID. One of
+// which nothing is told is left out. Statistics that cannot be used are
+// [ErrMalformed], together with the others.
+func (c *Client) Layers(ctx context.Context) (map[string]Layer, error) {
+	const op = "list container statistics"
+	var resp *runtimev1.ListContainerStatsResponse
+	err := c.call(ctx, c.callTimeout, op, func(ctx context.Context, opts ...grpc.CallOption) (err error) {
+		resp, err = c.runtime.ListContainerStats(ctx, &runtimev1.ListContainerStatsRequest{}, opts...)
+		return err
+	})
+	if err != nil {
+		return nil, err
+	}
+	layers, err := layersOf(resp.GetStats())
+	if err != nil {
+		return layers, fmt.Errorf("%s: %w", op, err)
+	}
+	return layers, nil
+}
+
+func layersOf(stats []*runtimev1.ContainerStats) (map[string]Layer, error) {
+	layers := make(map[string]Layer, len(stats))
+	var bad error
+	for _, s := range stats {
+		id := s.GetAttributes().GetId()
+		if err := checkID(id); err != nil {
+			bad = fmt.Errorf("%w: %w", ErrMalformed, err)
+			continue
+		}
+		u := s.GetWritableLayer()
+		if u == nil {
+			continue
+		}
+		layers[id] = Layer{UsedBytes: number(u.GetUsedBytes()), InodesUsed: number(u.GetInodesUsed()), Measured: nanoseconds(u.GetTimestamp())}
+	}
+	return layers, bad
+}

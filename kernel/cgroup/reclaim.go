@@ -1,0 +1,47 @@
+package cgroup
+
+import (
+	"errors"
+	"fmt"
+	"io/fs"
+	"strconv"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/evictd/evictd/kernel"
+)
+
+// ErrNotReclaimed tells that the kernel found less to reclaim than was asked for.
+var ErrNotReclaimed = errors.New("less was reclaimed than was asked for")
+
+// Reclaim has the kernel reclaim so many bytes of the subtree's memory now, the
+// coldest first: file cache, and anonymous memory where there is swap
+// (memory.reclaim, mm/vmscan.c: user_proactive_reclaim). It returns when that is
+// done, which takes as long as it takes, or with [ErrNotReclaimed]. It needs
+// cgroup v2 and Linux 5.19: [kernel.ErrUnavailable] without.
+func (c *Cgroup) Reclaim(bytes uint64) error {
+	if err := c.reclaim(bytes); err != nil {
+		return fmt.Errorf("reclaim %d bytes of cgroup %s: %w", bytes, c.path, err)
+	}
+	return nil
+}
+
+func (c *Cgroup) reclaim(bytes uint64) error {
+	if c.h.v1() {
+		return fmt.Errorf("memory.reclaim on v1: %w", kernel.ErrUnavailable)
+	}
+	fd, err := c.dir.OpenAt("memory.reclaim", unix.O_WRONLY)
+	if err == nil {
+		err = fd.Write([]byte(strconv.FormatUint(bytes, 10)))
+		fd.Close()
+	}
+	switch {
+	case errors.Is(err, unix.EAGAIN):
+		return ErrNotReclaimed
+	case errors.Is(err, fs.ErrNotExist) && c.Check() == nil:
+		return fmt.Errorf("%w: %w", kernel.ErrUnavailable, err)
+	case err != nil && removed(err):
+		return ErrGone
+	}
+	return err
+}

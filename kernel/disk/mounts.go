@@ -1,0 +1,194 @@
+package disk
+
+import (
+	"bufio"
+	"bytes"
+	"errors"
+	"fmt"
+	"os"
+	"strconv"
+	"strings"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/evictd/evictd/kernel"
+)
+
+// ID identifies a filesystem that is mounted: the device number of its super
+// block. It is the same for every mount of it, bind mounts and the subvolumes of
+// a btrfs included, where stat(2) tells another device for each subvolume.
+type ID struct{ Major, Minor uint32 }
+
+func (id ID) String() string { return fmt.Sprintf("%d:%d", id.Major, id.Minor) }
+
+// Mount is one line of mountinfo.
+type Mount struct {
+	ID         int // of the mount
+	Parent     int
+	Filesystem ID
+	Root       string // of the mount within its filesystem
+	Point      string // where it is mounted, in the mount namespace of the reader
+	Options    string // of the mount
+	Type       string // ext4, xfs, btrfs, overlay, …
+	Source     string
+	// SuperOptions are the filesystem's. An overlay's name its directories.
+	SuperOptions string
+}
+
+// ReadOnly reports whether nobody can write to the filesystem, through whichever
+// mount. A mount that is read-only for this process alone, as a sandbox makes them,
+// does not count.
+func (m Mount) ReadOnly() bool {
+	option, _, _ := strings.Cut(m.SuperOptions, ",")
+	return option == "ro"
+}
+
+// Mounts reads the mounts that process pid sees, in the order in which they are
+// listed; "self" is this process (proc_pid_mountinfo(5), fs/proc_namespace.c). It
+// asks none of the filesystems.
+func Mounts(proc kernel.FS, pid string) ([]Mount, error) {
+	content, err := os.ReadFile(proc.Path(pid, "mountinfo"))
+	if err != nil {
+		return nil, fmt.Errorf("read mounts: %w", err)
+	}
+	return parseMounts(content)
+}
+
+var errMountLine = errors.New("malformed line")
+
+// parseMounts parses
+//
+//	36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue
+//	(1)(2)(3)   (4)   (5)      (6)      (7)   (8) (9)   (10)         (11)
+//
+// where (7) is any number of fields and spaces are written as \040.
+func parseMounts(content []byte) ([]Mount, error) {
+	var mounts []Mount
+	for n := 1; len(content) > 0; n++ {
+		line, rest, _ := bytes.Cut(content, []byte{'\n'})
+		content = rest
+		if len(line) == 0 {
+			continue
+		}
+		m, err := parseMount(line)
+		if err != nil {
+			return nil, fmt.Errorf("read mounts: line %d: %w", n, err)
+		}
+		mounts = append(mounts, m)
+	}
+	return mounts, nil
+}
+
+func parseMount(line []byte) (Mount, error) {
+	fields := bytes.Split(line, []byte{' '})
+	if len(fields) < 7 {
+		return Mount{}, errMountLine
+	}
+	dash := 6
+	for dash < len(fields) && string(fields[dash]) != "-" {
+		dash++
+	}
+	if len(fields)-dash < 4 {
+		return Mount{}, errMountLine
+	}
+	id, err1 := strconv.Atoi(string(fields[0]))
+	parent, err2 := strconv.Atoi(string(fields[1]))
+	device, err3 := parseDevice(fields[2])
+	if errors.Join(err1, err2, err3) != nil {
+		return Mount{}, errMountLine
+	}
+	return Mount{
+		ID: id, Parent: parent, Filesystem: device,
+		Root: unescape(fields[3]), Point: unescape(fields[4]), Options: string(fields[5]),
+		Type: unescape(fields[dash+1]), Source: unescape(fields[dash+2]), SuperOptions: unescape(fields[dash+3]),
+	}, nil
+}
+
+func parseDevice(field []byte) (ID, error) {
+	major, minor, ok := bytes.Cut(field, []byte{':'})
+	a, err1 := strconv.ParseUint(string(major), 10, 32)
+	b, err2 := strconv.ParseUint(string(minor), 10, 32)
+	if !ok || errors.Join(err1, err2) != nil {
+		return ID{}, errMountLine
+	}
+	return ID{uint32(a), uint32(b)}, nil
+}
+
+// unescape takes back how the kernel writes space, tab, newline, backslash and
+// number sign: as a backslash and three octal digits (fs/seq_file.c:
+// mangle_path).
+func unescape(field []byte) string {
+	if bytes.IndexByte(field, '\\') < 0 {
+		return string(field)
+	}
+	plain := make([]byte, 0, len(field))
+	for i := 0; i < len(field); i++ {
+		if field[i] == '\\' && i+3 < len(field) {
+			if c, err := strconv.ParseUint(string(field[i+1:i+4]), 8, 8); err == nil {
+				plain = append(plain, byte(c))
+				i += 3
+				continue
+			}
+		}
+		plain = append(plain, field[i])
+	}
+	return string(plain)
+}
+
+// ErrMoved says that mounts or directories changed under the reader; asking
+// again may help.
+var ErrMoved = errors.New("changed meanwhile")
+
+// Locate returns the mount that path lies on, by the kernel's own lookup and not
+// by comparing names. It needs Linux 5.8.
+func Locate(proc kernel.FS, path string) (Mount, error) {
+	var st unix.Statx_t
+	for {
+		err := unix.Statx(unix.AT_FDCWD, path, unix.AT_NO_AUTOMOUNT|unix.AT_STATX_DONT_SYNC, unix.STATX_MNT_ID, &st)
+		if err == nil {
+			break
+		}
+		if err != unix.EINTR {
+			return Mount{}, &os.PathError{Op: "statx", Path: path, Err: err}
+		}
+	}
+	if st.Mask&unix.STATX_MNT_ID == 0 {
+		return Mount{}, fmt.Errorf("locate %s: %w: the mount of a path (Linux 5.8)", path, kernel.ErrUnavailable)
+	}
+	m, err := mountOf(proc, st.Mnt_id)
+	if err != nil {
+		return Mount{}, fmt.Errorf("locate %s: %w", path, err)
+	}
+	return m, nil
+}
+
+// longestLine is more than a line of mountinfo has: an overlay of 500 layers with
+// paths of 4 KiB, each byte of which is written as four.
+const longestLine = 16 << 20
+
+// mountOf finds the mount of an id, and reads no further: the host's come before
+// those of the containers.
+func mountOf(proc kernel.FS, id uint64) (Mount, error) {
+	file, err := os.Open(proc.Path("self", "mountinfo"))
+	if err != nil {
+		return Mount{}, fmt.Errorf("read mounts: %w", err)
+	}
+	defer file.Close()
+	lines := bufio.NewScanner(file)
+	lines.Buffer(make([]byte, 4<<10), longestLine)
+	wanted := strconv.AppendUint(nil, id, 10)
+	for lines.Scan() {
+		if own, _, _ := bytes.Cut(lines.Bytes(), []byte{' '}); !bytes.Equal(own, wanted) {
+			continue
+		}
+		m, err := parseMount(lines.Bytes())
+		if err != nil {
+			return Mount{}, fmt.Errorf("read mounts: mount %d: %w", id, err)
+		}
+		return m, nil
+	}
+	if err := lines.Err(); err != nil {
+		return Mount{}, fmt.Errorf("read mounts: %w", err)
+	}
+	return Mount{}, fmt.Errorf("mount %d is not listed: %w", id, ErrMoved)
+}

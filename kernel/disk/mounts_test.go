@@ -1,0 +1,173 @@
+package disk
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"github.com/evictd/evictd/kernel/epoll"
+	"github.com/evictd/evictd/kernel/kerneltest"
+)
+
+// mountinfo is of a node: a disk, an overlay, a bind mount, a btrfs subvolume,
+// names with a space and a newline.
+const mountinfo = `22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
+31 22 0:27 / /sys/fs/cgroup/memory rw,nosuid shared:9 master:2 - cgroup cgroup rw,memory
+98 22 0:61 / /run/c/rootfs rw - overlay overlay rw,lowerdir=/l/1:/l/2,upperdir=/up/3/fs,workdir=/up/3/work
+99 22 254:0 /srv/x /mnt/with\040space rw,relatime - ext4 /dev/vda rw
+100 22 0:44 /@home /home\012x rw,noatime propagate_from:3 unbindable - btrfs /dev/sdb1 rw,subvol=/@home
+`
+
+func TestParseMounts(t *testing.T) {
+	got, err := parseMounts([]byte(mountinfo))
+	if err != nil {
+		t.Fatal(err)
+	}
+	want := []Mount{
+		{ID: 22, Parent: 1, Filesystem: ID{254, 0}, Root: "/", Point: "/", Options: "rw,relatime", Type: "ext4", Source: "/dev/vda", SuperOptions: "rw"},
+		{ID: 31, Parent: 22, Filesystem: ID{0, 27}, Root: "/", Point: "/sys/fs/cgroup/memory", Options: "rw,nosuid", Type: "cgroup", Source: "cgroup", SuperOptions: "rw,memory"},
+		{ID: 98, Parent: 22, Filesystem: ID{0, 61}, Root: "/", Point: "/run/c/rootfs", Options: "rw", Type: "overlay", Source: "overlay", SuperOptions: "rw,lowerdir=/l/1:/l/2,upperdir=/up/3/fs,workdir=/up/3/work"},
+		{ID: 99, Parent: 22, Filesystem: ID{254, 0}, Root: "/srv/x", Point: "/mnt/with space", Options: "rw,relatime", Type: "ext4", Source: "/dev/vda", SuperOptions: "rw"},
+		{ID: 100, Parent: 22, Filesystem: ID{0, 44}, Root: "/@home", Point: "/home\nx", Options: "rw,noatime", Type: "btrfs", Source: "/dev/sdb1", SuperOptions: "rw,subvol=/@home"},
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Errorf("parseMounts (-want +got):\n%s", diff)
+	}
+	for _, bad := range []string{
+		"22 1 254:0 / / rw\n", "22 1 254:0 / / rw - ext4\n", "x 1 254:0 / / rw - ext4 a b\n", "22 x 254:0 / / rw - ext4 a b\n",
+		"22 1 254 / / rw - ext4 a b\n", "22 1 -1:0 / / rw - ext4 a b\n", "22 1 254:99999999999 / / rw - ext4 a b\n", " \n",
+	} {
+		if got, err := parseMounts([]byte(bad)); err == nil || !strings.Contains(err.Error(), "line 1") {
+			t.Errorf("parseMounts(%q) = %v, %v; want an error that names line 1", bad, got, err)
+		}
+	}
+}
+
+func FuzzParseMounts(f *testing.F) {
+	f.Add([]byte(mountinfo))
+	f.Add([]byte("1 1 0:0 \\04 \\999 rw - \\ \\1 \\40\n"))
+	f.Fuzz(func(t *testing.T, content []byte) {
+		mounts, err := parseMounts(content)
+		if err != nil && mounts != nil {
+			t.Errorf("parseMounts(%q) = %v and %v", content, mounts, err)
+		}
+	})
+}
+
+// A bind mount is the same filesystem, another disk is not.
+func TestLocate(t *testing.T) {
+	point := kerneltest.Loop(t, "ext4", 16*mebibyte, "")
+	dir := t.TempDir()
+	bound := filepath.Join(dir, "bound")
+	for _, d := range []string{bound, filepath.Join(point, "deep", "er")} {
+		if err := os.MkdirAll(d, 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	kerneltest.Mounted(t, filepath.Join(point, "deep"), bound, "", unix.MS_BIND, "")
+	whole, err1 := Locate("/proc", filepath.Join(point, "deep"))
+	bind, err2 := Locate("/proc", filepath.Join(bound, "er"))
+	other, err3 := Locate("/proc", dir)
+	if err := errors.Join(err1, err2, err3); err != nil {
+		t.Fatal(err)
+	}
+	if whole.Point != point || whole.Type != "ext4" || bind.Point != bound || bind.Root != "/deep" {
+		t.Errorf("Locate = %+v and %+v; want mounts on %s and %s", whole, bind, point, bound)
+	}
+	if whole.Filesystem != bind.Filesystem || whole.Filesystem == other.Filesystem {
+		t.Errorf("filesystems %v, %v and %v; want the first two to be one", whole.Filesystem, bind.Filesystem, other.Filesystem)
+	}
+	if _, err := Locate("/proc", filepath.Join(dir, "missing")); !errors.Is(err, os.ErrNotExist) {
+		t.Errorf("Locate of nothing: %v", err)
+	}
+	if _, err := Locate("/nowhere", dir); err == nil {
+		t.Error("Locate without a mountinfo: no error")
+	}
+}
+
+// A filesystem is read-only where nobody can write to it, not where one mount is.
+func TestMountReadOnly(t *testing.T) {
+	point := kerneltest.Loop(t, "ext4", 16*mebibyte, "")
+	readOnly := func() bool {
+		m, err := Locate("/proc", point)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return m.ReadOnly()
+	}
+	if err := unix.Mount("", point, "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY, ""); err != nil {
+		t.Fatal(err)
+	}
+	if readOnly() {
+		t.Error("ReadOnly() of a read-only mount = true; want what the filesystem is")
+	}
+	if err := unix.Mount("", point, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""); err != nil {
+		t.Fatal(err)
+	}
+	if !readOnly() {
+		t.Error("ReadOnly() of a read-only filesystem = false")
+	}
+}
+
+// Subvolumes of a btrfs share their space, and are one filesystem.
+func TestLocateSubvolumes(t *testing.T) {
+	point := kerneltest.Loop(t, "btrfs", 256*mebibyte, "")
+	sub := filepath.Join(point, "sub")
+	command(t, "btrfs", "subvolume", "create", sub)
+	a, err1 := Locate("/proc", point)
+	b, err2 := Locate("/proc", sub)
+	if err := errors.Join(err1, err2); err != nil {
+		t.Fatal(err)
+	}
+	if a.Filesystem != b.Filesystem {
+		t.Errorf("the subvolume is on %v and what it is of on %v", b.Filesystem, a.Filesystem)
+	}
+	info := func(path string) uint64 {
+		var st unix.Stat_t
+		if err := unix.Stat(path, &st); err != nil {
+			t.Fatal(err)
+		}
+		return st.Dev
+	}
+	if info(point) == info(sub) {
+		t.Error("stat(2) tells one device for both, so that this test tells nothing")
+	}
+}
+
+func TestNotice(t *testing.T) {
+	n, err := OpenNotice("/proc")
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer n.Close()
+	if changed, err := n.Wait(0); changed || err != nil {
+		t.Fatalf("Wait at once = %t, %v; want nothing new", changed, err)
+	}
+	dir := t.TempDir()
+	told := make(chan error, 1)
+	go func() {
+		changed, err := n.Wait(20 * time.Second)
+		if err == nil && !changed {
+			err = errors.New("nothing")
+		}
+		told <- err
+	}()
+	kerneltest.Mounted(t, "tmpfs", dir, "tmpfs", 0, "size=4096")
+	if err := <-told; err != nil {
+		t.Errorf("Wait over a mount: %v", err)
+	}
+	go func() {
+		_, err := n.Wait(epoll.Forever)
+		told <- err
+	}()
+	n.Close()
+	if err := <-told; !errors.Is(err, os.ErrClosed) {
+		t.Errorf("Wait over a Close: %v; want os.ErrClosed", err)
+	}
+}

@@ -1,0 +1,60 @@
+package disk
+
+import (
+	"fmt"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/evictd/evictd/kernel"
+	"github.com/evictd/evictd/kernel/epoll"
+	"github.com/evictd/evictd/kernel/internal/sys"
+)
+
+// Notice tells when a mount of this process's mount namespace is made, moved,
+// changed or taken away. One thread at a time may wait; Close may be called from
+// any other meanwhile.
+type Notice struct {
+	poller *epoll.Poller
+	fd     *sys.FD
+}
+
+// OpenNotice begins to watch: what changes from now on is told.
+func OpenNotice(proc kernel.FS) (*Notice, error) {
+	fd, err := sys.Open(proc.Path("self", "mountinfo"), unix.O_RDONLY)
+	if err != nil {
+		return nil, fmt.Errorf("watch mounts: %w", err)
+	}
+	poller, err := epoll.New()
+	if err == nil {
+		err = fd.Use(func(fd int) error { return poller.Add(fd, unix.EPOLLPRI, 0) })
+		if err != nil {
+			poller.Close()
+		}
+	}
+	if err != nil {
+		fd.Close()
+		return nil, fmt.Errorf("watch mounts: %w", err)
+	}
+	return &Notice{poller, fd}, nil
+}
+
+// Wait waits until mounts have changed since the last call, at most for timeout,
+// which may be [epoll.Forever], and reports whether they have. After Close it is
+// [os.ErrClosed]. The kernel counts one change or many as one
+// (fs/proc_namespace.c: mounts_poll).
+func (n *Notice) Wait(timeout time.Duration) (changed bool, err error) {
+	var events [1]epoll.Event
+	count, err := n.poller.Wait(events[:], timeout)
+	if err != nil {
+		return false, fmt.Errorf("watch mounts: %w", err)
+	}
+	return count > 0, nil
+}
+
+// Close ends the watch, and whatever waits. Further calls do nothing.
+func (n *Notice) Close() error {
+	err := n.poller.Close()
+	n.fd.Close()
+	return err
+}

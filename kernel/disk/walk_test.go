@@ -1,0 +1,323 @@
+package disk
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/evictd/evictd/kernel/kerneltest"
+	"github.com/evictd/evictd/kernel/process"
+)
+
+func command(t *testing.T, name string, args ...string) string {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	out, err := exec.CommandContext(ctx, name, args...).CombinedOutput()
+	if err != nil {
+		t.Fatalf("%s %q: %v: %s", name, args, err, out)
+	}
+	return string(out)
+}
+
+// du is what the walk is compared with.
+func du(t *testing.T, path string) Usage {
+	t.Helper()
+	number := func(flag string) uint64 {
+		field, _, _ := strings.Cut(command(t, "du", "-sx", flag, path), "\t")
+		n, err := strconv.ParseUint(field, 10, 64)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return n
+	}
+	return Usage{Bytes: number("--block-size=1"), Inodes: number("--inodes")}
+}
+
+func mkdir(t *testing.T, elem ...string) string {
+	t.Helper()
+	path := filepath.Join(elem...)
+	if err := os.MkdirAll(path, 0o755); err != nil {
+		t.Fatal(err)
+	}
+	return path
+}
+
+// A tree with all that trees have takes up what du says.
+func TestWalk(t *testing.T) {
+	for _, fstype := range []string{"ext4", "xfs", "btrfs"} {
+		t.Run(fstype, func(t *testing.T) {
+			root := mkdir(t, kerneltest.Loop(t, fstype, 512*mebibyte, ""), "root")
+			fill(t, filepath.Join(root, "a"), 3*mebibyte)
+			fill(t, filepath.Join(mkdir(t, root, "x", "y"), "b"), 12345)
+			must := func(err error) {
+				t.Helper()
+				if err != nil {
+					t.Fatal(err)
+				}
+			}
+			must(os.Link(filepath.Join(root, "a"), filepath.Join(root, "x", "again")))
+			must(os.Symlink("/", filepath.Join(root, "x", "out")))
+			must(os.Symlink(root, filepath.Join(root, "x", "round")))
+			must(unix.Mkfifo(filepath.Join(root, "fifo"), 0o600))
+			sparse, err := os.Create(filepath.Join(root, "sparse"))
+			must(err)
+			must(sparse.Truncate(1 << 40))
+			must(sparse.Close())
+			for i := range 1000 { // more directories than are noted at a time, in more than one reading
+				mkdir(t, root, "wide", strings.Repeat("n", 200)+strconv.Itoa(i), "x")
+			}
+			deep := root
+			for i := range 3 * keptOpen {
+				deep = mkdir(t, deep, "d"+strconv.Itoa(i))
+				mkdir(t, deep, "beside")
+			}
+			fill(t, filepath.Join(deep, "bottom"), mebibyte)
+
+			want := du(t, root)
+			before := descriptors(t)
+			got, err := (&Walker{}).Usage(t.Context(), root)
+			if err != nil || got != want {
+				t.Errorf("Usage = %+v, %v; want %+v as du says", got, err, want)
+			}
+			if after := descriptors(t); after != before {
+				t.Errorf("%d descriptors after the walk; %d before", after, before)
+			}
+		})
+	}
+}
+
+func descriptors(t *testing.T) int {
+	t.Helper()
+	entries, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	return len(entries)
+}
+
+// What is mounted below is somebody else's, also where it is the same filesystem.
+func TestWalkStaysOnItsMount(t *testing.T) {
+	root := kerneltest.Loop(t, "ext4", 64*mebibyte, "")
+	alone, err := (&Walker{}).Usage(t.Context(), mkdir(t, root, "here"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	fill(t, filepath.Join(mkdir(t, root, "elsewhere"), "big"), 8*mebibyte)
+	for _, name := range []string{"bind", "tmpfs"} {
+		mkdir(t, root, "here", name)
+	}
+	file := filepath.Join(root, "here", "file")
+	fill(t, file, 0)
+	kerneltest.Mounted(t, filepath.Join(root, "elsewhere"), filepath.Join(root, "here", "bind"), "", unix.MS_BIND, "")
+	kerneltest.Mounted(t, filepath.Join(root, "elsewhere", "big"), file, "", unix.MS_BIND, "")
+	kerneltest.Mounted(t, "tmpfs", filepath.Join(root, "here", "tmpfs"), "tmpfs", 0, "")
+	got, err := (&Walker{}).Usage(t.Context(), filepath.Join(root, "here"))
+	if err != nil || got != alone {
+		t.Errorf("Usage = %+v, %v; want %+v", got, err, alone)
+	}
+}
+
+func TestWalkIsBounded(t *testing.T) {
+	root := t.TempDir()
+	for i := range 100 {
+		mkdir(t, root, strconv.Itoa(i), "x")
+	}
+	w := &Walker{Most: 50}
+	if got, err := w.Usage(t.Context(), root); !errors.Is(err, ErrAtLeast) || got.Inodes == 0 || got.Inodes > 51 || !strings.Contains(err.Error(), "more than 50 entries") {
+		t.Errorf("Usage of at most 50 entries = %+v, %v", got, err)
+	}
+	if got := w.Seen(); got != 51 {
+		t.Errorf("Seen() = %d; want 51", got)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	cancel()
+	if got, err := (&Walker{}).Usage(ctx, root); !errors.Is(err, ErrAtLeast) || !errors.Is(err, context.Canceled) || got.Inodes != 1 {
+		t.Errorf("Usage after cancel = %+v, %v; want the directory itself", got, err)
+	}
+	got, err := (&Walker{Only: func(name string) bool { return strings.HasPrefix(name, "1") }}).Usage(t.Context(), root)
+	if err != nil || got.Inodes != 1+2*11 {
+		t.Errorf("Usage of 1, 10 to 19 = %+v, %v; want 23 inodes", got, err)
+	}
+	file := filepath.Join(root, "file")
+	fill(t, file, 10000)
+	if got, err := (&Walker{}).Usage(t.Context(), file); err != nil || got.Inodes != 1 || got.Bytes < 10000 {
+		t.Errorf("Usage of a file = %+v, %v", got, err)
+	}
+	if _, err := (&Walker{}).Usage(t.Context(), filepath.Join(root, "none")); !errors.Is(err, os.ErrNotExist) || errors.Is(err, ErrAtLeast) {
+		t.Errorf("Usage of nothing: %v", err)
+	}
+	link := filepath.Join(root, "link")
+	if err := os.Symlink("/", link); err != nil {
+		t.Fatal(err)
+	}
+	if got, err := (&Walker{}).Usage(t.Context(), link); err != nil || got.Inodes != 1 {
+		t.Errorf("Usage of a symbolic link to / = %+v, %v; want the link alone", got, err)
+	}
+}
+
+// A tree deeper than any path may be, and than directories are kept open, is
+// walked to its bottom and back.
+func TestWalkDeep(t *testing.T) {
+	root := t.TempDir()
+	const levels = 5000
+	fd, err := openDir(unix.AT_FDCWD, root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	for range levels {
+		if err := unix.Mkdirat(fd, "d", 0o755); err != nil {
+			t.Fatal(err)
+		}
+		next, err := openDir(fd, "d")
+		unix.Close(fd)
+		if err != nil {
+			t.Fatal(err)
+		}
+		fd = next
+	}
+	unix.Close(fd)
+	if got, err := (&Walker{}).Usage(t.Context(), root); err != nil || got.Inodes != levels+1 {
+		t.Errorf("Usage of %d directories in each other = %+v, %v", levels, got, err)
+	}
+}
+
+// Somebody who moves directories about does not lead the walk out of its tree.
+func TestWalkMovingTree(t *testing.T) {
+	root := t.TempDir()
+	a := root
+	for range keptOpen + 10 {
+		a = mkdir(t, a, "d")
+	}
+	other := mkdir(t, root, "other")
+	w := &Walker{}
+	// The moment is made by hand: down to the bottom, then the move.
+	w.links, w.fd = map[inode]struct{}{}, -1
+	defer w.close()
+	fd, err := openDir(unix.AT_FDCWD, root)
+	if err != nil {
+		t.Fatal(err)
+	}
+	w.fd = fd
+	if err := w.stat(fd, "", unix.AT_EMPTY_PATH); err != nil {
+		t.Fatal(err)
+	}
+	w.mount, w.stack = w.mountID(), []level{{self: w.inode(), fd: -1}}
+	for range keptOpen + 10 {
+		w.enter("d")
+	}
+	if len(w.stack) != keptOpen+11 {
+		t.Fatalf("%d levels down; want %d", len(w.stack), keptOpen+11)
+	}
+	if err := os.Rename(a, filepath.Join(other, "moved")); err != nil {
+		t.Fatal(err)
+	}
+	if w.leave(); !errors.Is(w.over, ErrMoved) {
+		t.Errorf("going up from a directory that was moved: %v; want ErrMoved", w.over)
+	}
+}
+
+// While files come and go the walk ends, without an error.
+func TestWalkWhileFilesGo(t *testing.T) {
+	root := t.TempDir()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		for i := 0; ctx.Err() == nil; i++ {
+			dir := filepath.Join(root, strconv.Itoa(i%50), "x")
+			os.MkdirAll(dir, 0o755)
+			os.WriteFile(filepath.Join(dir, "f"), nil, 0o600)
+			os.RemoveAll(filepath.Join(root, strconv.Itoa((i+25)%50)))
+		}
+	}()
+	for range 200 {
+		if _, err := (&Walker{}).Usage(t.Context(), root); err != nil {
+			t.Error(err)
+			break
+		}
+	}
+	cancel()
+	<-done
+}
+
+func TestDirent(t *testing.T) {
+	entry := func(offset byte, length byte, name string) string {
+		return strings.Repeat("\x01", 8) + string([]byte{offset, 0, 0, 0, 0, 0, 0, 0, length, 0, 8}) + name
+	}
+	for _, tt := range []struct {
+		buf, name, rest string
+		next            int64
+		ok              bool
+	}{
+		{entry(5, 24, "a\x00xyz") + "rest", "a", "rest", 5, true},
+		{entry(5, 21, "a\x00"), "a", "", 5, true},
+		{entry(5, 200, "a\x00"), "", "", 0, false},
+		{entry(5, 0, "a\x00"), "", "", 0, false},
+		{entry(5, 21, "ab"), "", "", 0, false},
+		{"short", "", "", 0, false},
+	} {
+		name, next, rest, ok := dirent([]byte(tt.buf))
+		if string(name) != tt.name || next != tt.next && tt.ok || string(rest) != tt.rest || ok != tt.ok {
+			t.Errorf("dirent(%q) = %q, %d, %q, %t; want %q, %d, %q, %t", tt.buf, name, next, rest, ok, tt.name, tt.next, tt.rest, tt.ok)
+		}
+	}
+}
+
+func TestLowPriority(t *testing.T) {
+	type result struct {
+		s   process.Scheduling
+		io  uintptr
+		err error
+	}
+	got := make(chan result)
+	go func() {
+		err := LowPriority()
+		s, err2 := process.ThreadScheduling()
+		io, _, errno := unix.Syscall(unix.SYS_IOPRIO_GET, ioprioWhoProcess, 0, 0)
+		if errno != 0 {
+			err2 = errno
+		}
+		got <- result{s, io, errors.Join(err, err2)}
+	}()
+	r := <-got
+	if r.err != nil || r.s.Nice != 19 || r.io != ioprioClassBest<<ioprioClassShift|ioprioLeast {
+		t.Errorf("LowPriority: nice %d, I/O priority %#x, %v; want 19, the least of the best-effort class and no error", r.s.Nice, r.io, r.err)
+	}
+	// The others keep theirs.
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	if s, err := process.ThreadScheduling(); err != nil || s.Nice == 19 {
+		t.Errorf("another thread's scheduling is %+v, %v", s, err)
+	}
+}
+
+func BenchmarkWalk(b *testing.B) {
+	root := b.TempDir()
+	for i := range 100 {
+		dir := filepath.Join(root, strconv.Itoa(i))
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			b.Fatal(err)
+		}
+		for j := range 100 {
+			if err := os.WriteFile(filepath.Join(dir, fmt.Sprint("file-", j)), nil, 0o600); err != nil {
+				b.Fatal(err)
+			}
+		}
+	}
+	for b.Loop() {
+		if got, err := (&Walker{}).Usage(b.Context(), root); err != nil || got.Inodes != 10101 {
+			b.Fatal(got, err)
+		}
+	}
+}

@@ -1,0 +1,43 @@
+package memcg
+
+import (
+	"encoding/binary"
+	"errors"
+	"os"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/evictd/evictd/kernel/internal/sys"
+)
+
+// counter is a notice that the test signals itself.
+func counter(t *testing.T) *notice {
+	t.Helper()
+	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
+	if err != nil {
+		t.Fatal(err)
+	}
+	h, c := fixture(t, nil)
+	n := &notice{place: place{h, c}, fd: sys.New(fd)}
+	t.Cleanup(func() { n.Close() })
+	return n
+}
+
+func TestTake(t *testing.T) {
+	n := counter(t)
+	for _, signals := range []uint64{0, 1, 3, 0} {
+		for range signals {
+			if _, err := unix.Write(n.FD(), binary.NativeEndian.AppendUint64(nil, 1)); err != nil {
+				t.Fatal(err)
+			}
+		}
+		if got, err := n.Take(); got != signals || err != nil {
+			t.Errorf("Take() after %d signals = %d, %v", signals, got, err)
+		}
+	}
+	n.Close()
+	if _, err := n.Take(); !errors.Is(err, os.ErrClosed) {
+		t.Errorf("Take() after Close = %v; want %v", err, os.ErrClosed)
+	}
+}

@@ -1,0 +1,104 @@
+//go:build !race
+
+package process
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"strconv"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/evictd/evictd/kernel"
+)
+
+// Under the race detector every buffer that the kernel fills moves to the heap.
+// What is measured is the way to a kill: errors, which come after it, allocate.
+func TestSignalAllocates(t *testing.T) {
+	p, err := Open(os.Getpid())
+	if err != nil {
+		t.Skip("needs pidfd_open: ", err)
+	}
+	defer p.Close()
+	if n := testing.AllocsPerRun(100, func() {
+		if err := p.Signal(unix.Signal(0)); err != nil {
+			t.Fatal(err)
+		}
+	}); n != 0 {
+		t.Errorf("Signal allocates %v times; want 0", n)
+	}
+	if n := testing.AllocsPerRun(100, func() {
+		if ended, err := p.Exited(); ended || err != nil {
+			t.Fatal(ended, err)
+		}
+	}); n != 0 {
+		t.Errorf("Exited allocates %v times; want 0", n)
+	}
+}
+
+// A process that is frozen in the v1 freezer has a SIGKILL pending for as long as
+// one likes, so that its memory can be released again and again.
+func TestReleaseAllocates(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("needs root: makes a cgroup")
+	}
+	dir := fmt.Sprintf("/sys/fs/cgroup/freezer/evictd-release-%d", os.Getpid())
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Skip("needs the v1 freezer: ", err)
+	}
+	t.Cleanup(func() { eventually(t, "remove "+dir, func() bool { return os.Remove(dir) == nil }) })
+	cmd := exec.Command("sleep", "1000")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	write := func(file, content string) {
+		t.Helper()
+		if err := os.WriteFile(filepath.Join(dir, file), []byte(content), 0); err != nil {
+			t.Error(err)
+		}
+	}
+	t.Cleanup(func() {
+		write("freezer.state", "THAWED")
+		_ = cmd.Process.Kill()
+		_ = cmd.Wait()
+	})
+	write("cgroup.procs", strconv.Itoa(cmd.Process.Pid))
+	write("freezer.state", "FROZEN")
+	eventually(t, "freeze", func() bool {
+		state, err := os.ReadFile(filepath.Join(dir, "freezer.state"))
+		return err == nil && string(state) == "FROZEN\n"
+	})
+	p, err := Open(cmd.Process.Pid)
+	if err != nil {
+		t.Skip("needs pidfd_open: ", err)
+	}
+	defer p.Close()
+	if err := p.Signal(unix.SIGKILL); err != nil {
+		t.Fatal(err)
+	}
+	if err := p.Release(); errors.Is(err, kernel.ErrUnavailable) {
+		t.Skip("needs process_mrelease: ", err)
+	}
+	if n := testing.AllocsPerRun(100, func() {
+		if err := p.Release(); err != nil {
+			t.Fatal(err)
+		}
+	}); n != 0 {
+		t.Errorf("Release allocates %v times; want 0", n)
+	}
+}
+
+func eventually(t *testing.T, what string, done func() bool) {
+	t.Helper()
+	for deadline := time.Now().Add(10 * time.Second); !done(); time.Sleep(time.Millisecond) {
+		if time.Now().After(deadline) {
+			t.Errorf("%s: not within 10 s", what)
+			return
+		}
+	}
+}

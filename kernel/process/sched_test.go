@@ -1,0 +1,318 @@
+package process
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"os/exec"
+	"os/signal"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/evictd/evictd/kernel"
+)
+
+// TestChild is no test: it is what others run for what a process can't undo, and
+// may not survive.
+func TestChild(t *testing.T) {
+	body, ok := children[os.Getenv("EVICTD_TEST_CHILD")]
+	if !ok {
+		return // it is the body of a process that other tests run
+	}
+	body()
+	fmt.Println("done")
+	os.Exit(0)
+}
+
+var children = map[string]func(){
+	"fifo":              childFIFO,
+	"fifo unprivileged": childUnprivileged,
+	"fifo cgroup":       childCgroup,
+	"nice":              childNice,
+	"session nice":      childSessionNice,
+	"runaway":           childRunaway,
+	"lock then grow":    childLockThenGrow,
+	"drop, lock, grow":  childDropLockGrow,
+	"lock, drop, grow":  childLockDropGrow,
+	"present only":      childPresent,
+	"limit of nothing":  childNoLimit,
+	"infinite limit":    childInfinite,
+}
+
+// child runs one of children and returns what it says and how it ended.
+func child(t *testing.T, name string, env ...string) (string, error) {
+	t.Helper()
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, os.Args[0], "-test.run=^TestChild$")
+	cmd.Env = append(append(os.Environ(), "EVICTD_TEST_CHILD="+name), env...)
+	out, err := cmd.CombinedOutput()
+	if ctx.Err() != nil {
+		t.Fatalf("%s: not within a minute: %s", name, first(string(out), 20))
+	}
+	return string(out), err
+}
+
+// succeeds runs a child whose output ends with "done".
+func succeeds(t *testing.T, name string, env ...string) {
+	t.Helper()
+	out, err := child(t, name, env...)
+	skipped(t, out)
+	if err != nil || !strings.HasSuffix(out, "done\n") {
+		t.Errorf("%s: %v\n%s", name, err, first(out, 20))
+		return
+	}
+	if said := strings.TrimSuffix(out, "done\n"); said != "" {
+		t.Log(strings.TrimSpace(said))
+	}
+}
+
+// skipped skips a test whose child says that something is missing.
+func skipped(t *testing.T, out string) {
+	t.Helper()
+	for line := range strings.Lines(out) {
+		if missing, ok := strings.CutPrefix(line, "skip: "); ok {
+			t.Skip(strings.TrimSpace(missing))
+		}
+	}
+}
+
+func first(out string, lines int) string {
+	split := strings.SplitAfterN(out, "\n", lines+1)
+	return strings.Join(split[:min(lines, len(split))], "")
+}
+
+// must ends a child with a reason.
+func must(err error) {
+	if err != nil {
+		fmt.Println("failed:", err)
+		os.Exit(1)
+	}
+}
+
+func check(ok bool, format string, args ...any) {
+	if !ok {
+		must(fmt.Errorf(format, args...))
+	}
+}
+
+func skip(format string, args ...any) {
+	fmt.Printf("skip: "+format+"\n", args...)
+	os.Exit(0)
+}
+
+// dropCapabilities takes all capabilities from all threads.
+func dropCapabilities() {
+	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
+	var none [2]unix.CapUserData
+	_, _, errno := allThreads(unix.SYS_CAPSET, &header, &none)
+	if errno == syscall.ENOTSUP {
+		skip("needs CGO_ENABLED=0: capabilities are dropped on all threads")
+	}
+	if errno != 0 {
+		must(errno)
+	}
+}
+
+func childFIFO() {
+	runtime.LockOSThread()
+	before, err := ThreadScheduling()
+	must(err)
+	try := TryFIFO(7)
+	after, err := ThreadScheduling()
+	must(err)
+	check(before == after, "TryFIFO(7) left %+v; want %+v", after, before)
+	got, err := SetFIFO(7)
+	check((err == nil) == (try == nil), "TryFIFO(7) = %v, and SetFIFO(7) = %v", try, err)
+	if errors.Is(err, ErrNoRealTime) || errors.Is(err, unix.EPERM) {
+		skip("needs CAP_SYS_NICE, and a cpu cgroup with real-time runtime: %v", err)
+	}
+	must(err)
+	want := Scheduling{Policy: FIFO, Priority: 7, ResetOnFork: true}
+	check(got == want, "SetFIFO(7) = %+v; want %+v", got, want)
+	// What is started from here is a normal task.
+	out, err := exec.Command("/proc/self/exe", "-test.run=^$").CombinedOutput()
+	check(err == nil, "process of a real-time thread: %v: %s", err, out)
+	other := make(chan Scheduling)
+	go func() {
+		runtime.LockOSThread()
+		s, err := ThreadScheduling()
+		must(err)
+		other <- s
+	}()
+	s := <-other
+	check(s.Policy == Normal, "another thread is %+v; want it normal", s)
+}
+
+func TestSetFIFO(t *testing.T) {
+	succeeds(t, "fifo")
+	for _, priority := range []int{-1, 0, 100} {
+		if got, err := SetFIFO(priority); err == nil {
+			t.Errorf("SetFIFO(%d) = %+v; want an error", priority, got)
+		}
+	}
+}
+
+func childUnprivileged() {
+	dropCapabilities()
+	must(unix.Setrlimit(unix.RLIMIT_RTPRIO, &unix.Rlimit{}))
+	runtime.LockOSThread()
+	got, err := SetFIFO(7)
+	check(errors.Is(err, unix.EPERM) && !errors.Is(err, ErrNoRealTime), "SetFIFO() = %+v, %v; want EPERM for want of privilege", got, err)
+	try := TryFIFO(7)
+	check(errors.Is(try, unix.EPERM), "TryFIFO() = %v; want EPERM", try)
+	fmt.Println(err)
+}
+
+func TestSetFIFOUnprivileged(t *testing.T) { succeeds(t, "fifo unprivileged") }
+
+func childCgroup() {
+	runtime.LockOSThread()
+	dir := os.Getenv("EVICTD_TEST_CGROUP")
+	must(os.WriteFile(filepath.Join(dir, "cgroup.procs"), []byte(strconv.Itoa(os.Getpid())), 0))
+	got, err := SetFIFO(7)
+	check(errors.Is(err, ErrNoRealTime) && errors.Is(err, unix.EPERM), "SetFIFO() in %s = %+v, %v; want ErrNoRealTime", dir, got, err)
+	fmt.Println(err)
+}
+
+// A cpu cgroup that was made anew has no real-time runtime.
+func TestSetFIFOInCgroup(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("needs root: makes a cgroup")
+	}
+	dir := fmt.Sprintf("/sys/fs/cgroup/cpu/evictd-sched-%d", os.Getpid())
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		t.Skip("needs a v1 cpu tree: ", err)
+	}
+	t.Cleanup(func() {
+		for deadline := time.Now().Add(10 * time.Second); os.Remove(dir) != nil; time.Sleep(time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Errorf("remove %s: not within 10 s", dir)
+				return
+			}
+		}
+	})
+	if _, err := os.Stat(dir + "/cpu.rt_runtime_us"); err != nil {
+		t.Skip("needs a kernel with CONFIG_RT_GROUP_SCHED: ", err)
+	}
+	succeeds(t, "fifo cgroup", "EVICTD_TEST_CGROUP="+dir)
+}
+
+func childNice() {
+	err := SetNice(5)
+	if errors.Is(err, kernel.ErrUnavailable) {
+		skip("needs CGO_ENABLED=0: %v", err)
+	}
+	must(err)
+	tasks, err := os.ReadDir("/proc/self/task")
+	must(err)
+	check(len(tasks) > 1, "%d threads; want some", len(tasks))
+	for _, task := range tasks {
+		tid, err := strconv.Atoi(task.Name())
+		must(err)
+		attr, err := unix.SchedGetAttr(tid, 0)
+		must(err)
+		check(attr.Nice == 5, "thread %d has nice value %d; want 5", tid, attr.Nice)
+	}
+	// A thread that is started now.
+	seen, done := make(chan int), make(chan struct{})
+	for range 20 { // more than are there, since each keeps its own
+		go func() {
+			runtime.LockOSThread()
+			s, err := ThreadScheduling()
+			must(err)
+			seen <- s.Nice
+			<-done
+		}()
+	}
+	for range 20 {
+		nice := <-seen
+		check(nice == 5, "a later thread has nice value %d; want 5", nice)
+	}
+	close(done)
+	dropCapabilities()
+	must(unix.Setrlimit(unix.RLIMIT_NICE, &unix.Rlimit{}))
+	err = SetNice(-5)
+	check(errors.Is(err, unix.EACCES), "SetNice(-5) without CAP_SYS_NICE = %v; want EACCES", err)
+}
+
+func TestSetNice(t *testing.T) {
+	succeeds(t, "nice")
+	for _, nice := range []int{-21, 20} {
+		if err := SetNice(nice); err == nil {
+			t.Errorf("SetNice(%d) = nil; want an error", nice)
+		}
+	}
+}
+
+// childRunaway never waits: the kernel says so, and then kills it.
+func childRunaway() {
+	limit := RTTimeLimit{Soft: 100 * time.Millisecond, Hard: 300 * time.Millisecond}
+	got, err := SetRTTimeLimit(limit)
+	must(err)
+	check(got == limit, "SetRTTimeLimit(%v) = %v", limit, got)
+	told := make(chan os.Signal, 16)
+	signal.Notify(told, unix.SIGXCPU)
+	go func() { // if another processor has time for it meanwhile
+		<-told
+		fmt.Println("told")
+	}()
+	runtime.LockOSThread()
+	if _, err := SetFIFO(1); err != nil {
+		skip("needs real-time priority: %v", err)
+	}
+	for spins = 0; spins < 1<<36; spins++ { // nothing in here lets go of the thread
+	}
+}
+
+var spins int
+
+func TestRTTimeLimit(t *testing.T) {
+	if runtime.NumCPU() < 2 {
+		t.Skip("needs a second processor: a real-time thread runs wild on one for 300 ms")
+	}
+	start := time.Now()
+	out, err := child(t, "runaway", "GODEBUG=asyncpreemptoff=1") // or the runtime interrupts it
+	skipped(t, out)
+	var exit *exec.ExitError
+	if !errors.As(err, &exit) || exit.Sys().(syscall.WaitStatus).Signal() != unix.SIGKILL {
+		t.Errorf("a real-time thread that never waits: %v, %q; want it killed", err, out)
+	}
+	t.Logf("killed after %v, output %q", time.Since(start), out)
+}
+
+func TestSetRTTimeLimitRefused(t *testing.T) {
+	before, err := ReadRTTimeLimit()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, limit := range []RTTimeLimit{{}, {Soft: -1, Hard: time.Second}, {Soft: 2 * time.Second, Hard: time.Second}, {Soft: Unlimited, Hard: time.Second}} {
+		if got, err := SetRTTimeLimit(limit); err == nil {
+			t.Errorf("SetRTTimeLimit(%v) = %v; want an error", limit, got)
+		}
+	}
+	if after, err := ReadRTTimeLimit(); after != before || err != nil {
+		t.Errorf("limit after refusals = %v, %v; want %v", after, err, before)
+	}
+}
+
+func TestMicroseconds(t *testing.T) {
+	for us, want := range map[uint64]time.Duration{0: 0, 1: time.Microsecond, 200000: 200 * time.Millisecond, unix.RLIM_INFINITY: Unlimited, 1 << 62: Unlimited} {
+		if got := fromMicroseconds(us); got != want {
+			t.Errorf("fromMicroseconds(%d) = %v; want %v", us, got, want)
+		}
+	}
+	for d, want := range map[time.Duration]uint64{1: 1, time.Millisecond: 1000, Unlimited: unix.RLIM_INFINITY} {
+		if got := toMicroseconds(d); got != want {
+			t.Errorf("toMicroseconds(%v) = %d; want %d", d, got, want)
+		}
+	}
+}

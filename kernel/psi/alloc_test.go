@@ -1,0 +1,23 @@
+//go:build !race
+
+package psi
+
+import (
+	"testing"
+	"time"
+)
+
+// Under the race detector every buffer that the kernel fills moves to the heap.
+func TestTotalAllocates(t *testing.T) {
+	trigger := armHere(t, ForMemory, Condition{Some, time.Second, 2 * time.Second})
+	g := NewGrowth(trigger.Armed(), 0, time.Now())
+	if n := testing.AllocsPerRun(100, func() {
+		total, err := trigger.Total()
+		if err != nil {
+			t.Fatal(err)
+		}
+		g.Read(total, time.Now())
+	}); n != 0 {
+		t.Errorf("Total and Read allocate %v times; want 0", n)
+	}
+}

@@ -1,0 +1,191 @@
+package main
+
+import (
+	"encoding/xml"
+	"errors"
+	"io"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"github.com/google/go-cmp/cmp/cmpopts"
+)
+
+// series makes crossings that all took as long.
+func seriesOf(section, name, contender string, n int, us int64) *crossings {
+	c := &crossings{origin: origin{On: native, Version: "v1", Load: 0.5}, Section: section, Case: name, Contender: contender}
+	for range n {
+		d := time.Duration(us) * time.Microsecond
+		c.add(crossing{by: byContender, killed: d, back: 3 * d, overshoot: us * kibibyte, doubt: time.Microsecond, rate: gibibyte, lane: "bpf"})
+	}
+	return c
+}
+
+func TestCrossingsAdd(t *testing.T) {
+	c := seriesOf("bursts", fullSpeed, allLanes, 2, 500)
+	c.add(crossing{by: byNobody})
+	c.add(crossing{by: byKernel, killed: time.Hour, bystanders: 2})
+	c.add(crossing{by: byEarly, lane: "bpf"})
+	want := &crossings{
+		origin: c.origin, Section: "bursts", Case: fullSpeed, Contender: allLanes,
+		Killed: []int64{500, 500}, Back: []int64{1500, 1500}, Doubt: []int64{1, 1}, Overshoot: []int64{500, 500}, Rate: 1024,
+		By: map[killer]int{byContender: 2, byNobody: 1, byKernel: 1, byEarly: 1}, Lanes: map[string]int{"bpf": 2}, Bystanders: 2,
+	}
+	if diff := cmp.Diff(want, c, cmp.AllowUnexported(crossings{}), cmpopts.IgnoreFields(crossings{}, "rates")); diff != "" {
+		t.Errorf("crossings (-want +got):\n%s", diff)
+	}
+	if c.n() != 5 {
+		t.Errorf("n() = %d; want 5", c.n())
+	}
+}
+
+func TestBook(t *testing.T) {
+	var printed strings.Builder
+	b := book{out: &printed}
+	here := machine{Name: native, Kernel: "6.1", CPUs: 2}
+	for _, r := range []result{
+		{Machine: &here},
+		{Crossings: seriesOf("bursts", fullSpeed, allLanes, 1, 700)},
+		{Idle: &idleness{origin: origin{On: native}, Lanes: allLanes, Pods: 100}},
+		{Crossings: seriesOf("bursts", fullSpeed, earlyoom, 1, 90000)},
+		{Bombs: &bombs{origin: origin{On: native}, Contender: allLanes, Killed: []int64{900}, Gone: []int64{9000}, Left: []int64{4990}, Room: bombRoom}},
+		{Crossings: seriesOf("bursts", fullSpeed, allLanes, 1, 400)}, // instead of the first
+		{Machine: &here},
+	} {
+		if err := b.add(r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	if c := b.series(native, "bursts", fullSpeed, allLanes); len(b.results) != 5 || c == nil || c.Killed[0] != 400 {
+		t.Errorf("after seven results: %d, evictd's %+v; want 5, and 400 µs", len(b.results), c)
+	}
+
+	dir := t.TempDir()
+	if err := b.save(filepath.Join(dir, bookFile)); err != nil {
+		t.Fatal(err)
+	}
+	log := filepath.Join(dir, "log")
+	if err := os.WriteFile(log, []byte("first line\n"+printed.String()+"last line\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	var loaded, merged book
+	if err := errors.Join(loaded.load(filepath.Join(dir, bookFile)), merged.merge(log)); err != nil {
+		t.Fatal(err)
+	}
+	unexported := cmp.AllowUnexported(crossings{}, idleness{}, bombs{})
+	for name, got := range map[string]book{"load": loaded, "merge": merged} {
+		if diff := cmp.Diff(b.results, got.results, unexported, cmpopts.IgnoreFields(crossings{}, "rates")); diff != "" {
+			t.Errorf("%s (-saved +got):\n%s", name, diff)
+		}
+	}
+
+	if err := loaded.add(result{Machine: &machine{Name: native, Kernel: "6.12", CPUs: 2}}); err != nil || len(loaded.results) != 1 {
+		t.Errorf("another machine of that name: %v, %d results; want it alone", err, len(loaded.results))
+	}
+	if err := new(book).load(filepath.Join(dir, "none")); err != nil {
+		t.Errorf("load of no file = %v; want no error", err)
+	}
+	if err := new(book).merge(filepath.Join(dir, bookFile)); err == nil {
+		t.Error("merge of a file without printed results: no error")
+	}
+	for _, bad := range []string{"{", "{}", `{"crossings":1}`} {
+		if err := new(book).parse([]byte(bad), ""); err == nil {
+			t.Errorf("parse(%q): no error", bad)
+		}
+	}
+}
+
+func TestPublish(t *testing.T) {
+	var b book
+	vm := seriesOf("vm", rivalCase, allLanes, 2, 2000)
+	calm := &crossings{origin: origin{On: "VM"}, Section: "vm", Case: rivalCase, Contender: oomdCalm}
+	calm.add(crossing{by: byKernel})
+	calm.OOMKills = 1
+	slow := seriesOf("vm", rivalCase, earlyoom, 2, 50000)
+	vm.On, slow.On = "VM", "VM"
+	for _, r := range []result{
+		{Machine: &machine{Name: native, Kernel: "6.18", CPU: "a  <b>", CPUs: 2, Memory: 24 * gibibyte, Cgroup: "v1"}},
+		{Crossings: seriesOf("bursts", fullSpeed, allLanes, 3, 400)},
+		{Crossings: seriesOf("bursts", fullSpeed, earlyoom, 3, 90000)},
+		{Crossings: seriesOf("percentiles", smallCase, allLanes, 3, 900)},
+		{Crossings: seriesOf("conditions", "huge pages", allLanes, 3, 400)},
+		{Idle: &idleness{origin: origin{On: native}, Lanes: allLanes, Pods: 100, Over: time.Second, CPU: 400 * time.Microsecond, Timer: 100 * time.Microsecond, Ticks: 20, Resident: 30 * mebibyte}},
+		{Crossings: vm}, {Crossings: slow}, {Crossings: calm},
+		{Bombs: &bombs{origin: origin{On: native}, Contender: allLanes, Killed: []int64{900, 1500}, Gone: []int64{9000, 9500}, Left: []int64{4990, 4980}, Room: bombRoom, Rate: 8000}},
+		{Bombs: &bombs{origin: origin{On: native}, Contender: "a look every 10s", Room: bombRoom, Nobody: 2}},
+	} {
+		if err := b.add(r); err != nil {
+			t.Fatal(err)
+		}
+	}
+	dir := t.TempDir()
+	if err := os.WriteFile(filepath.Join(dir, causesFile), []byte("Because.\n"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := b.publish(dir); err != nil {
+		t.Fatal(err)
+	}
+	text, err := os.ReadFile(filepath.Join(dir, tableFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, want := range []string{
+		"| crossing → SIGKILL, small victim, all lanes: median | 0.6 ms | 0.90 ms | 3 | **missed** |",
+		"| crossing → SIGKILL, small victim, BPF alone: median | 0.6 ms | – | 0 | not measured |",
+		"| crossing → back above, burst at full speed, all lanes: median | 5 ms | 1.20 ms | 3 | reached |",
+		"| idle beside 100 pods: CPU, BPF included | 0.1 % of a core | 0.05 % of a core | 1 | reached |",
+		"| idle beside 100 pods: resident memory | 28 MiB | 30.00 MiB | 1 | **missed** |",
+		"Because.", "(results.svg)",
+		"| huge pages | 3 | 0.40 ms |",
+		"| earlyoom | 25.0 | 25.0 | 25.0 |",
+		"| systemd-oomd | never fired | – | – |",
+		"the kernel was first: 1; kernel OOM kills: 1",
+		"| native | 6.18 | 2 × a <b> | 24.0 GiB | v1 |",
+		"| evictd, all lanes | 2 | 4980 | 4980 | 0.90 ms | 1.50 ms | 9.00 ms | 9.50 ms | 0 | 8000 |",
+		"| a look every 10s | 2 | – | – | – | – | – | – | 2 | – |",
+	} {
+		if !strings.Contains(string(text), want) {
+			t.Errorf("the table lacks %q:\n%s", want, text)
+		}
+	}
+	picture, err := os.ReadFile(filepath.Join(dir, pictureFile))
+	if err != nil {
+		t.Fatal(err)
+	}
+	bars := 0
+	for d := xml.NewDecoder(strings.NewReader(string(picture))); ; {
+		token, err := d.Token()
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			t.Fatalf("the picture is no XML: %v", err)
+		}
+		if e, ok := token.(xml.StartElement); ok && e.Name.Local == "rect" {
+			bars++
+		}
+	}
+	if bars != 4 {
+		t.Errorf("the picture has %d bars; want 4", bars)
+	}
+}
+
+func TestScale(t *testing.T) {
+	s := scaleFor([]bar{{killed: 0.4, killedMost: 2, back: 3, backMost: 120}})
+	for _, tt := range []struct {
+		ms   float64
+		want int
+	}{
+		{-1, pictureLeft}, {0, pictureLeft}, {0.01, pictureLeft}, {0.1, pictureLeft}, {10, (pictureLeft + pictureRight) / 2}, {1000, pictureRight}, {5000, pictureRight},
+	} {
+		if got := s.x(tt.ms); got != tt.want {
+			t.Errorf("x(%v) = %d; want %d", tt.ms, got, tt.want)
+		}
+	}
+	if ticks := s.ticks(); len(ticks) != 5 || ticks[4].Name != "1 s" || ticks[0].Name != "0.1 ms" {
+		t.Errorf("ticks() = %v; want from 0.1 ms to 1 s", ticks)
+	}
+}

@@ -1,0 +1,162 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+	"runtime"
+	"strconv"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/evictd/evictd/kernel"
+	"github.com/evictd/evictd/kernel/meminfo"
+	"github.com/evictd/evictd/tests/daemon"
+	"github.com/evictd/evictd/tests/node"
+)
+
+// stage is a node to measure on.
+type stage struct {
+	options
+	node    *node.Node
+	dir     string
+	out     io.Writer
+	book    *book
+	machine machine
+	reserve int64 // of the machine's memory, in bytes, that is not touched
+	rest    time.Duration
+	stamps  string // a directory on a tmpfs, for the hogs' marks
+	kills   *tracing
+	version string // of the evictd that ran last
+	made    atomic.Int64
+
+	// calm is how many pods there are besides the victims, and bystanders are those of them that are watched.
+	calm       int
+	bystanders []*victim
+	oomKills   int
+	// settings are added to evictd's configuration, and crossed is called after each crossing under evictd, if it is set.
+	settings string
+	crossed  func(context.Context, *daemon.Daemon) error
+}
+
+// onNode makes a step of one that needs a node.
+func onNode(measure func(context.Context, *stage) error) func(context.Context, options, *book, io.Writer) error {
+	return func(ctx context.Context, o options, b *book, out io.Writer) (err error) {
+		programs, err := node.Prebuilt("evictd")
+		if err != nil {
+			return err
+		}
+		if programs != nil {
+			o.executable = programs[0]
+		}
+		if _, err := os.Stat(o.executable); err != nil {
+			return fmt.Errorf("find evictd: %w (make build makes it)", err)
+		}
+		if err := node.Check(""); err != nil {
+			return fmt.Errorf("needs %w", err)
+		}
+		s := &stage{options: o, book: b, out: out, reserve: reserve, rest: time.Second}
+		if s.machine, err = thisMachine(&o); err != nil {
+			return err
+		}
+		if o.vm {
+			s.reserve = s.machine.Memory / 8
+		}
+		if err := b.add(result{Machine: &s.machine}); err != nil {
+			return err
+		}
+		if s.dir, err = os.MkdirTemp("", "evictd-bench-"); err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, os.RemoveAll(s.dir)) }()
+		if s.node, err = node.Start(ctx, node.Options{Dir: filepath.Join(s.dir, "node")}); err != nil {
+			return err
+		}
+		defer func() {
+			err = errors.Join(err, s.node.Close())
+			if left := s.node.Leftovers(); len(left) > 0 {
+				err = errors.Join(err, fmt.Errorf("left behind: %s", strings.Join(left, "; ")))
+			}
+		}()
+		if s.stamps, err = s.node.Volume("stamps", 16*mebibyte); err != nil {
+			return err
+		}
+		if s.kills, err = openTracing("evictd-bench-kills"); err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, s.kills.Close()) }()
+		if err := s.kills.recordKills(); err != nil {
+			return err
+		}
+		return measure(ctx, s)
+	}
+}
+
+// origin says that something is measured here and now.
+func (s *stage) origin() origin {
+	return origin{On: s.machine.Name, Taken: time.Now().UTC().Truncate(time.Second), Version: s.version, Load: loadAverage()}
+}
+
+// thisMachine tells what this is.
+func thisMachine(o *options) (machine, error) {
+	var uts unix.Utsname
+	if err := unix.Uname(&uts); err != nil {
+		return machine{}, fmt.Errorf("uname: %w", err)
+	}
+	info, err := meminfo.Read(kernel.FS("/proc"))
+	if err != nil {
+		return machine{}, err
+	}
+	cpus, err := os.ReadFile("/proc/cpuinfo")
+	if err != nil {
+		return machine{}, err
+	}
+	dirs, err := cgroupDirs(os.Getpid())
+	if err != nil {
+		return machine{}, err
+	}
+	m := machine{
+		Name: o.name, Kernel: unix.ByteSliceToString(uts.Release[:]), CPU: modelName(string(cpus)), CPUs: runtime.NumCPU(),
+		Memory: int64(info.MemTotal), Cgroup: "v2",
+	}
+	if _, ok := dirs["memory"]; ok {
+		m.Cgroup = "v1"
+	}
+	if o.vm {
+		parts := strings.SplitN(m.Kernel, ".", 3)
+		m.Name = "VM, Linux " + strings.Join(parts[:min(2, len(parts))], ".")
+	}
+	return m, nil
+}
+
+// native is the name of the machine whose figures are held against what was asked for, and drawn.
+const native = "native"
+
+// modelName finds the processor's name in /proc/cpuinfo:
+//
+//	model name	: Intel(R) Xeon(R) Processor
+func modelName(cpuinfo string) string {
+	for line := range strings.Lines(cpuinfo) {
+		if key, value, _ := strings.Cut(line, ":"); strings.TrimSpace(key) == "model name" {
+			return strings.TrimSpace(value)
+		}
+	}
+	return "unknown processor"
+}
+
+// loadAverage is the first number of /proc/loadavg, 0 where it can't be had: it decides nothing.
+func loadAverage() float64 {
+	text, err := os.ReadFile("/proc/loadavg")
+	if err != nil {
+		return 0
+	}
+	first, _, _ := strings.Cut(string(text), " ")
+	load, _ := strconv.ParseFloat(first, 64)
+	return load
+}

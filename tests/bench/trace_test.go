@@ -1,0 +1,149 @@
+package main
+
+import (
+	"fmt"
+	"os"
+	"os/exec"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/evictd/evictd/tests/hog/stamp"
+)
+
+const killsText = `# tracer: nop
+#
+# entries-in-buffer/entries-written: 2/2   #P:2
+#
+#           TASK-PID     CPU#  |||||  TIMESTAMP  FUNCTION
+#              | |         |   |||||     |         |
+            bash-1426    [001] d..1.  4201.202408: signal_generate: sig=9 errno=0 code=0 comm=bash pid=1447 grp=1 res=0
+CPU:0 [LOST 3 EVENTS]
+ a [1] b: c: d-77    [000] d.h2.  4201.302408: signal_generate: sig=9 errno=0 code=128 comm=x pid=1 code=0 pid=1448 grp=1 res=0
+`
+
+func TestKills(t *testing.T) {
+	events, err := parseEvents([]byte(killsText))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var got []kill
+	for _, e := range events {
+		k, err := parseKill(e)
+		if err != nil {
+			t.Fatal(err)
+		}
+		got = append(got, k)
+	}
+	const at = 4201 * time.Second
+	want := []kill{{at + 202408*time.Microsecond, 1447, false}, {at + 302408*time.Microsecond, 1448, true}}
+	if diff := cmp.Diff(want, got, cmp.AllowUnexported(kill{})); diff != "" {
+		t.Errorf("kills of the trace (-want +got):\n%s", diff)
+	}
+}
+
+func TestParseKillErrors(t *testing.T) {
+	for _, details := range []string{
+		"",
+		"sig=9 errno=0 code=0 comm=hog",
+		"sig=9 errno=0 comm=hog pid=7 grp=1 res=0",
+		"sig=9 errno=0 code=x comm=hog pid=7 grp=1 res=0",
+		"sig=9 errno=0 code=0 comm=hog pid=-7 grp=1 res=0",
+	} {
+		if got, err := parseKill(event{details: details}); err == nil {
+			t.Errorf("parseKill(%q) = %+v; want an error", details, got)
+		}
+	}
+	if k, err := parseKill(event{details: "sig=9 errno=0 code=-6 comm=hog pid=7 grp=0 res=0"}); err != nil || k.pid != 7 || k.kernel {
+		t.Errorf("parseKill of tgkill's code = %+v, %v; want pid 7, not the kernel's", k, err)
+	}
+}
+
+func FuzzParseEvents(f *testing.F) {
+	f.Add([]byte(killsText))
+	f.Add([]byte("[ ] 1.0: a:"))
+	f.Fuzz(func(t *testing.T, text []byte) {
+		events, err := parseEvents(text)
+		if err != nil {
+			return
+		}
+		for _, e := range events {
+			if e.at < 0 {
+				t.Errorf("parseEvents(%q) has time %v; want none before 0", text, e.at)
+			}
+			if k, err := parseKill(e); err == nil && k.pid <= 0 {
+				t.Errorf("parseKill(%+v) = %+v; want a pid", e, k)
+			}
+		}
+	})
+}
+
+func TestTimerTime(t *testing.T) {
+	const text = `          <idle>-0       [000] d.h1.  4201.000010: hrtimer_expire_entry: hrtimer=000000001 function=tick_nohz_handler now=4201000000000
+          <idle>-0       [000] d.h1.  4201.000012: hrtimer_expire_exit: hrtimer=000000001
+          <idle>-0       [001] d.s1.  4201.000020: hrtimer_expire_entry: hrtimer=000000002 function=bpf_timer_cb now=4201000000000
+          <idle>-0       [000] d.h1.  4201.000022: hrtimer_expire_entry: hrtimer=000000001 function=tick_nohz_handler now=4201000000000
+          <idle>-0       [001] d.s1.  4201.000027: hrtimer_expire_exit: hrtimer=000000002
+          <idle>-0       [001] d.s1.  4201.000120: hrtimer_expire_entry: hrtimer=000000002 function=bpf_timer_cb now=4201000000000
+          <idle>-0       [001] d.s1.  4201.000123: hrtimer_expire_exit: hrtimer=000000002
+          <idle>-0       [001] d.s1.  4201.000220: hrtimer_expire_entry: hrtimer=000000002 function=bpf_timer_cb now=4201000000000
+`
+	events, err := parseEvents([]byte(text))
+	if err != nil {
+		t.Fatal(err)
+	}
+	if got, want := timerTime(events), (spent{10 * time.Microsecond, 2}); got != want {
+		t.Errorf("timerTime(trace) = %+v; want %+v", got, want)
+	}
+}
+
+// TestKillsAreSeenOnce: a SIGKILL is in the kernel's trace, and no longer once that was cleared.
+func TestKillsAreSeenOnce(t *testing.T) {
+	if os.Geteuid() != 0 {
+		t.Skip("needs root")
+	}
+	trace, err := openTracing(fmt.Sprint("evictd-bench-test-", os.Getpid()))
+	if err != nil {
+		t.Skip("needs the kernel's tracing: ", err)
+	}
+	t.Cleanup(func() {
+		if err := trace.Close(); err != nil {
+			t.Error(err)
+		}
+	})
+	if err := trace.recordKills(); err != nil {
+		t.Fatal(err)
+	}
+	before := stamp.Now()
+	cmd := exec.Command("/bin/sleep", "1h")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	if err := cmd.Process.Kill(); err != nil {
+		t.Fatal(err)
+	}
+	_ = cmd.Wait() // it was killed
+	seen := func() (found []kill) {
+		kills, err := trace.kills()
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, k := range kills {
+			if k.pid == cmd.Process.Pid {
+				found = append(found, k)
+			}
+		}
+		return found
+	}
+	// The trace's times are of whole microseconds.
+	if found := seen(); len(found) != 1 || found[0].kernel || found[0].at < before.Truncate(time.Microsecond) || found[0].at > stamp.Now() {
+		t.Errorf("kills of process %d = %+v; want one since %v", cmd.Process.Pid, found, before)
+	}
+	if err := trace.clear(); err != nil {
+		t.Fatal(err)
+	}
+	if found := seen(); len(found) > 0 {
+		t.Errorf("kills of process %d = %+v; want none after the trace was cleared", cmd.Process.Pid, found)
+	}
+}

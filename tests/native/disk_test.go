@@ -1,0 +1,231 @@
+package native_test
+
+import (
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/evictd/evictd/agent/control"
+	"github.com/evictd/evictd/agent/evict"
+	"github.com/evictd/evictd/agent/signal"
+	"github.com/evictd/evictd/kernel/disk"
+	"github.com/evictd/evictd/kernel/kerneltest"
+	"github.com/evictd/evictd/tests/node"
+)
+
+// startDiskNode starts a node on a filesystem of its own.
+func startDiskNode(t *testing.T, fstype string, size int64, mkfs ...string) (n *node.Node, dir string) {
+	t.Helper()
+	if err := node.Check(""); err != nil {
+		t.Skipf("needs %v", err)
+	}
+	e, err := programs()
+	if err != nil {
+		t.Fatal(err)
+	}
+	dir = kerneltest.Loop(t, fstype, size, "", mkfs...)
+	return startNodeIn(t, node.Options{Dir: dir, Log: t.Output(), Hog: e.hog, MemoryLimit: 2 * gibibyte}), dir
+}
+
+// writes is a pod that writes into the layer of its container.
+func writes(name string, bytes int64) node.PodSpec {
+	return node.PodSpec{Name: name, Containers: []node.ContainerSpec{{
+		Args: []string{"file", "-path", "/tmp/data", "-passes", "0", "-bytes", fmt.Sprint(bytes)},
+	}}}
+}
+
+func TestDiskUsageOfPods(t *testing.T) {
+	n, dir := startDiskNode(t, "ext4", gibibyte)
+	a := runPod(t, n, writes("a", 20*mebibyte))
+	b := runPod(t, n, writes("b", 50*mebibyte))
+	d := startDaemon(t, n, "nodefsPath: "+filepath.Join(dir)+"\nevictionHard: {nodefs.available: 1Mi}", a, b)
+	eventually(t, "ranking by disk usage", func() bool {
+		x, err := d.client.Explain(t.Context(), signal.NodeFsAvailable)
+		return err == nil && len(x.Ranking) == 2 && x.Ranking[0].Pod == b.key() && x.Ranking[0].Usage > 50*mebibyte && x.Ranking[1].Usage > 20*mebibyte
+	})
+}
+
+// available is what the node's filesystem has left.
+func available(t *testing.T, dir string) disk.Space {
+	t.Helper()
+	s, err := disk.ReadSpace(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return s
+}
+
+// rate is how fast the hogs of disks write: slowly enough for others to be looked at
+// meanwhile, and much faster than the period of a poller.
+const rate = "83886080" // 80 MiB/s
+
+// A pod that fills the disk is evicted, the others live, and the space is back: of
+// one that writes into its layer, one that logs, and one that takes the inodes.
+func TestDiskHogs(t *testing.T) {
+	for _, tt := range []struct {
+		name, fstype string
+		mkfs         []string
+		threshold    string
+		signal       signal.Signal
+		hog          []string
+		apart        bool // nodefs is another filesystem
+	}{
+		{name: "layer on ext4", fstype: "ext4", threshold: "nodefs.available: 600Mi", signal: signal.NodeFsAvailable,
+			hog: []string{"file", "-path", "/tmp/data", "-passes", "0", "-rate", rate, "-bytes", "800000000"}},
+		{name: "layer on xfs", fstype: "xfs", threshold: "imagefs.available: 600Mi", signal: signal.ImageFsAvailable,
+			hog: []string{"file", "-path", "/tmp/data", "-passes", "0", "-rate", rate, "-bytes", "800000000"}},
+		{name: "layer on btrfs", fstype: "btrfs", threshold: "nodefs.available: 600Mi", signal: signal.NodeFsAvailable,
+			hog: []string{"file", "-path", "/tmp/data", "-passes", "0", "-rate", rate, "-bytes", "800000000"}},
+		{name: "logs", fstype: "ext4", threshold: "nodefs.available: 600Mi", signal: signal.NodeFsAvailable, hog: []string{"logs", "-rate", rate, "-bytes", "800000000"}},
+		{name: "inodes", fstype: "ext4", mkfs: []string{"-q", "-N", "16384"}, threshold: "nodefs.inodesFree: 8k", signal: signal.NodeFsInodesFree,
+			hog: []string{"files", "-dir", "/tmp", "-n", "15000"}},
+		{name: "layer on a filesystem apart", fstype: "ext4", threshold: "imagefs.available: 600Mi", signal: signal.ImageFsAvailable, apart: true,
+			hog: []string{"file", "-path", "/tmp/data", "-passes", "0", "-rate", rate, "-bytes", "800000000"}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			n, dir := startDiskNode(t, tt.fstype, gibibyte, tt.mkfs...)
+			calm := runPod(t, n, writes("calm", 20*mebibyte))
+			idle := runPod(t, n, node.PodSpec{Name: "idle", Containers: []node.ContainerSpec{{}}})
+			nodefs, layout := dir, "single"
+			if tt.apart {
+				nodefs, layout = kerneltest.Loop(t, "ext4", 16*mebibyte, ""), "imagefs"
+			}
+			d := startDaemon(t, n, "nodefsPath: "+nodefs+"\nevictionHard: {"+tt.threshold+"}", calm, idle)
+			d.until("layout "+layout, func(s *control.Status) bool { return s.Layout == layout })
+			before := available(t, dir)
+			hog := runPod(t, n, node.PodSpec{Name: "hog", Containers: []node.ContainerSpec{{Args: tt.hog}}})
+			hog.mustDie()
+			s := d.until("end of the pressure", func(s *control.Status) bool {
+				o := s.Signals[tt.signal]
+				met := false
+				for _, th := range o.Thresholds {
+					met = met || th.Met
+				}
+				return o.Available != nil && !met && len(s.Victims) == 0
+			})
+			// On one filesystem, either signal of it may be the first to be seen.
+			cause, _ := signal.Parse(s.Records[0].Cause)
+			if records := of(&s, hog); len(records) != 1 || cause.Resource() != tt.signal.Resource() || len(s.Records) != 1 {
+				t.Errorf("records %+v; want one, of the hog, for %s", s.Records, tt.signal)
+			}
+			// A btrfs keeps the chunks that it has made for metadata.
+			kept := uint64(20 * mebibyte)
+			if tt.fstype == "btrfs" {
+				kept = 128 * mebibyte
+			}
+			var last uint64
+			eventually(t, "return of what the hog took", func() bool {
+				after := available(t, dir)
+				last = after.Available
+				return after.Available+kept > before.Available && (!before.CountsInodes || after.InodesFree+200 > before.InodesFree)
+			})
+			t.Logf("%d MiB were available before, %d after", before.Available/mebibyte, last/mebibyte)
+			s = d.looks(3)
+			if len(s.Records) != 1 {
+				t.Errorf("records %+v; want the hog's alone", s.Records)
+			}
+			mustLive(t, calm, idle)
+			if len(s.Reclaims) == 0 {
+				t.Error("no reclaim is told of")
+			}
+			for _, r := range s.Reclaims {
+				t.Logf("reclaim of %s: %v, %d freed in %.2f s %s%s", r.Kind, r.Removed, r.Freed, r.TookSeconds, r.Note, r.Error)
+			}
+		})
+	}
+}
+
+// A pod over its own limits goes, whatever the node has left: over that of a
+// container, and over that of an emptyDir.
+func TestStorageLimits(t *testing.T) {
+	n, dir := startDiskNode(t, "ext4", gibibyte)
+	calm := runPod(t, n, withAnnotations(writes("calm", 20*mebibyte), map[string]string{"evictd.io/ephemeral-storage-limits": "main=50Mi"}))
+	d := startDaemon(t, n, "nodefsPath: "+dir+"\nevictionHard: {nodefs.available: 1Mi}", calm)
+	hog := runPod(t, n, withAnnotations(writes("hog", 80*mebibyte), map[string]string{"evictd.io/ephemeral-storage-limits": "main=50Mi"}))
+	hog.mustDie()
+	if r := d.ended(hog); r.Cause != evict.CausePodLimit || !r.DisruptionTarget {
+		t.Errorf("record %+v; want it over the limits of its containers, with DisruptionTarget", r)
+	}
+
+	const uid = "0a1b2c3d-0000-4000-8000-000000000001"
+	volume := filepath.Join(dir, "pods", uid, "volumes", "kubernetes.io~empty-dir", "cache")
+	if err := os.MkdirAll(volume, 0o777); err != nil {
+		t.Fatal(err)
+	}
+	spec := writes("filler", 80*mebibyte)
+	spec.UID, spec.Containers[0].Mounts = uid, []node.Mount{{Host: volume, Container: "/cache"}}
+	spec.Containers[0].Args[2] = "/cache/data"
+	filler := runPod(t, n, withAnnotations(spec, map[string]string{"evictd.io/emptydir-limits": "cache=50Mi"}))
+	filler.mustDie()
+	if r := d.ended(filler); r.Cause != evict.CauseEmptyDirLimit {
+		t.Errorf("record %+v; want it over the limit of its emptyDir", r)
+	}
+	mustLive(t, calm)
+}
+
+func withAnnotations(spec node.PodSpec, annotations map[string]string) node.PodSpec {
+	spec.Annotations = annotations
+	return spec
+}
+
+// Images go before a pod does, as many as the deficit needs, and not those that are
+// in use.
+func TestImagesGoFirst(t *testing.T) {
+	n, dir := startDiskNode(t, "ext4", gibibyte)
+	for i := range 4 {
+		if err := n.AddImage(t.Context(), fmt.Sprintf("localhost/data:%d", i), 40*mebibyte); err != nil {
+			t.Fatal(err)
+		}
+	}
+	calm := runPod(t, n, writes("calm", 20*mebibyte))
+	d := startDaemon(t, n, "nodefsPath: "+dir+"\nimageMinimumGCAge: 1s\nevictionHard: {nodefs.available: 400Mi}", calm)
+	// It has to have seen the images for a second.
+	d.until("look at the images", func(*control.Status) bool {
+		images := 0
+		state, err := os.ReadFile(filepath.Join(d.stateDir(), "state.json"))
+		if err == nil {
+			images = strings.Count(string(state), `"first"`)
+		}
+		return images >= 5
+	})
+	fill := available(t, dir).Available - 400*mebibyte + 100*mebibyte
+	f, err := os.Create(filepath.Join(dir, "others"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if err := unix.Fallocate(int(f.Fd()), 0, 0, int64(fill)); err != nil {
+		t.Fatal(err)
+	}
+	s := d.until("reclaim of images", func(s *control.Status) bool {
+		for _, r := range s.Reclaims {
+			if r.Kind == evict.ReclaimImages && len(r.Removed) > 0 {
+				return true
+			}
+		}
+		return false
+	})
+	d.until("end of the pressure", func(s *control.Status) bool {
+		a := s.Signals[signal.NodeFsAvailable].Available
+		return a != nil && *a >= 400*mebibyte
+	})
+	names, err := n.Images(t.Context())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if len(names) < 4 || len(names) > 5 || !slices.Contains(names, node.HogImage) || !slices.Contains(names, node.PauseImage) {
+		t.Errorf("images left: %q; want those in use, and two or three of the four others", names)
+	}
+	for _, r := range s.Reclaims {
+		t.Logf("reclaim of %s: %v, %d freed in %.2f s %s%s", r.Kind, r.Removed, r.Freed, r.TookSeconds, r.Note, r.Error)
+	}
+	if s = d.looks(3); len(s.Records) != 0 {
+		t.Errorf("records %+v; want none", s.Records)
+	}
+	mustLive(t, calm)
+}

@@ -1,0 +1,125 @@
+package node
+
+import (
+	"context"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// startSlice has systemd make a slice and those above it, as libcontainer does for a kubelet: as a transient unit,
+// that is gone when it is stopped. It returns when the cgroup has its limits. One that is there stays as it is.
+func startSlice(h hierarchy, cgroup string, memory, pids int64) error {
+	if _, err := os.Lstat(h.path(cgroup)); err == nil {
+		return nil
+	}
+	properties := [][]string{
+		{"Description", "s", "a slice of evictd's tests"},
+		{"DefaultDependencies", "b", "false"},
+		{"MemoryAccounting", "b", "true"},
+		{"TasksAccounting", "b", "true"},
+	}
+	memory -= memory % int64(os.Getpagesize()) // as the kernel does (mm/page_counter.c: page_counter_memparse)
+	limits := map[string]int64{"memory.max": memory, "pids.max": pids}
+	for file, property := range map[string]string{"memory.max": "MemoryMax", "pids.max": "TasksMax"} {
+		if limits[file] > 0 {
+			properties = append(properties, []string{property, "t", strconv.FormatInt(limits[file], 10)})
+		}
+	}
+	// The unit is called in the bus's own terms: no other tool that comes with systemd starts a slice that has
+	// properties without leaving files behind.
+	args := []string{
+		"--quiet", "call", "org.freedesktop.systemd1", "/org/freedesktop/systemd1", "org.freedesktop.systemd1.Manager",
+		"StartTransientUnit", "ssa(sv)a(sa(sv))", filepath.Base(cgroup), "fail", strconv.Itoa(len(properties)),
+	}
+	for _, p := range properties {
+		args = append(args, p...)
+	}
+	if _, err := systemd("busctl", append(args, "0")...); err != nil {
+		return fmt.Errorf("start slice %s: %w", filepath.Base(cgroup), err)
+	}
+	for end := time.Now().Add(slicePatience); ; time.Sleep(2 * time.Millisecond) {
+		missing := ""
+		for file, limit := range limits {
+			b, err := os.ReadFile(h.path(cgroup, file))
+			if err != nil {
+				missing = err.Error()
+			} else if limit > 0 && strings.TrimSpace(string(b)) != strconv.FormatInt(limit, 10) {
+				missing = fmt.Sprintf("%s is %s; want %d", file, strings.TrimSpace(string(b)), limit)
+			}
+		}
+		if missing == "" {
+			return nil
+		}
+		if time.Now().After(end) {
+			return fmt.Errorf("start slice %s: after %v: %s", filepath.Base(cgroup), slicePatience, missing)
+		}
+	}
+}
+
+// stopSlice has systemd forget a slice and what is in it, whatever became of that. Nobody may run there any more.
+func stopSlice(t tree, cgroup string) error {
+	units := []string{filepath.Base(cgroup)}
+	for _, dir := range t.dirs(cgroup) {
+		switch filepath.Ext(dir) {
+		case ".slice", ".scope":
+			units = append(units, filepath.Base(dir))
+		}
+	}
+	slices.Sort(units)
+	units = slices.Compact(units)
+	if _, err := systemd("systemctl", append([]string{"stop", "--"}, units...)...); err != nil && !notLoaded(err) {
+		return fmt.Errorf("stop slice %s: %w", filepath.Base(cgroup), err)
+	}
+	// A scope that the kernel's OOM killer visited stays, as failed. The others are not known any more by now.
+	if _, err := systemd("systemctl", append([]string{"reset-failed", "--"}, units...)...); err != nil && !notLoaded(err) {
+		return fmt.Errorf("forget slice %s: %w", filepath.Base(cgroup), err)
+	}
+	return nil
+}
+
+// notLoaded recognizes the answer for units of which systemd knows nothing.
+func notLoaded(err error) bool { return strings.Contains(err.Error(), "not loaded") }
+
+// systemd runs one of systemd's tools, which wait for it, and returns what it prints.
+func systemd(tool string, args ...string) (string, error) {
+	ctx, cancel := context.WithTimeout(context.Background(), slicePatience)
+	defer cancel()
+	cmd := exec.CommandContext(ctx, tool, args...)
+	// Else it does nothing in a chroot, and calls that a success.
+	cmd.Env = append(os.Environ(), "SYSTEMD_IGNORE_CHROOT=1", "LC_ALL=C")
+	out, err := cmd.CombinedOutput()
+	if err != nil {
+		return "", fmt.Errorf("%s: %w: %s", tool, err, strings.TrimSpace(string(out)))
+	}
+	return string(out), nil
+}
+
+// transientDir is where systemd keeps what it was told of transient units.
+const transientDir = "/run/systemd/transient"
+
+// units lists, in words, what systemd knows of a node's slices.
+func (r record) units() []string {
+	if r.Driver != Systemd {
+		return nil
+	}
+	pattern := strings.TrimSuffix(r.slice(), sliceSuffix) + "*"
+	out, err := systemd("systemctl", "list-units", "--all", "--full", "--plain", "--no-legend", pattern)
+	if err != nil {
+		return []string{fmt.Sprintf("list units %s: %v", pattern, err)}
+	}
+	var all []string
+	for line := range strings.Lines(out) {
+		all = append(all, "unit "+strings.TrimSpace(line))
+	}
+	files, _ := filepath.Glob(filepath.Join(transientDir, pattern)) // the pattern is a good one
+	for _, file := range files {
+		all = append(all, "file "+file)
+	}
+	return all
+}

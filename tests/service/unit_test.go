@@ -1,0 +1,284 @@
+package service_test
+
+import (
+	"bufio"
+	"context"
+	"encoding/json"
+	"fmt"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"github.com/evictd/evictd/agent"
+	"github.com/evictd/evictd/agent/config"
+	"github.com/evictd/evictd/agent/shutdown/logind"
+)
+
+// directive is a line of a unit (systemd.syntax(7)).
+type directive struct {
+	section, name, value string
+	line                 int
+	// explained says that a comment stands above it, or above those that it
+	// follows without a blank line.
+	explained bool
+}
+
+// unit is what a unit file says, in its order.
+type unit []directive
+
+// parseUnit reads a unit file of which no line is continued.
+func parseUnit(text string) (unit, error) {
+	var u unit
+	section, explained, n := "", false, 0
+	for lines := bufio.NewScanner(strings.NewReader(text)); lines.Scan(); {
+		n++
+		line := lines.Text()
+		switch {
+		case line == "":
+			explained = false
+		case line[0] == '#':
+			explained = true
+		case line[0] == '[' && strings.HasSuffix(line, "]"):
+			section, explained = line[1:len(line)-1], false
+		default:
+			name, value, ok := strings.Cut(line, "=")
+			if !ok || section == "" || strings.HasSuffix(value, `\`) || name != strings.TrimSpace(name) {
+				return nil, fmt.Errorf("line %d: %q is no directive", n, line)
+			}
+			u = append(u, directive{section, name, value, n, explained})
+		}
+	}
+	return u, nil
+}
+
+// all returns the values of a directive, in their order.
+func (u unit) all(name string) (values []string) {
+	for _, d := range u {
+		if d.name == name {
+			values = append(values, d.value)
+		}
+	}
+	return values
+}
+
+// capabilities returns what the service may keep of root's, sorted.
+func (u unit) capabilities() []string {
+	return slices.Sorted(slices.Values(strings.Fields(strings.Join(u.all("CapabilityBoundingSet"), " "))))
+}
+
+func TestParseUnit(t *testing.T) {
+	got, err := parseUnit("# a\n[Unit]\nDescription=x = y\n\n[Service]\n# why\nType=notify\nUser=root\n\nGroup=\n")
+	want := unit{
+		{"Unit", "Description", "x = y", 3, false},
+		{"Service", "Type", "notify", 7, true},
+		{"Service", "User", "root", 8, true},
+		{"Service", "Group", "", 10, false},
+	}
+	if diff := cmp.Diff(want, got, cmp.AllowUnexported(directive{})); diff != "" || err != nil {
+		t.Errorf("parseUnit() = %v, (-want +got):\n%s", err, diff)
+	}
+	for _, bad := range []string{"Type=notify\n", "[Service]\nType\n", "[Service]\nType =notify\n", "[Service]\nExecStart=a \\\nb\n"} {
+		if got, err := parseUnit(bad); err == nil {
+			t.Errorf("parseUnit(%q) = %v; want an error", bad, got)
+		}
+	}
+}
+
+// deployDir is where the files to be installed are.
+func deployDir() string {
+	if dir := os.Getenv("EVICTD_TEST_DEPLOY"); dir != "" {
+		return dir
+	}
+	return filepath.Join("..", "..", "deploy")
+}
+
+func readUnit(t *testing.T, name string) unit {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(deployDir(), "systemd", name))
+	if err != nil {
+		t.Fatal(err)
+	}
+	u, err := parseUnit(string(text))
+	if err != nil {
+		t.Fatalf("%s: %v", name, err)
+	}
+	return u
+}
+
+// TestReasons: whoever reads the unit learns of each directive why it is there.
+func TestReasons(t *testing.T) {
+	for _, name := range []string{"evictd.service", "evictd.slice"} {
+		for _, d := range readUnit(t, name) {
+			if (d.section == "Service" || d.section == "Slice") && !d.explained {
+				t.Errorf("%s:%d: %s= has no comment that gives its reason", name, d.line, d.name)
+			}
+		}
+	}
+	section := readmeSection(t, "## Capabilities")
+	for _, c := range readUnit(t, "evictd.service").capabilities() {
+		if !strings.Contains(section, "| "+c+" |") {
+			t.Errorf("deploy/README.md does not tell what evictd loses without %s", c)
+		}
+	}
+	for _, row := range regexp.MustCompile(`(?m)^\| (CAP_\w+) \|`).FindAllStringSubmatch(section, -1) {
+		if !slices.Contains(readUnit(t, "evictd.service").capabilities(), row[1]) {
+			t.Errorf("deploy/README.md tells of %s, which the unit does not give", row[1])
+		}
+	}
+}
+
+// readmeSection returns the text under a heading.
+func readmeSection(t *testing.T, heading string) string {
+	t.Helper()
+	text, err := os.ReadFile(filepath.Join(deployDir(), "README.md"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	_, after, ok := strings.Cut(string(text), "\n"+heading+"\n")
+	if !ok {
+		t.Fatalf("deploy/README.md has no heading %q", heading)
+	}
+	section, _, _ := strings.Cut(after, "\n## ")
+	return section
+}
+
+// TestProtectionReachesTheService: memory.min holds as far as the slice has it.
+func TestProtectionReachesTheService(t *testing.T) {
+	service, slice := readUnit(t, "evictd.service"), readUnit(t, "evictd.slice")
+	if got := service.all("Slice"); !slices.Equal(got, []string{"evictd.slice"}) {
+		t.Errorf("the service is in %q; want evictd.slice", got)
+	}
+	own, above := service.all("MemoryMin"), slice.all("MemoryMin")
+	if len(own) != 1 || !slices.Equal(own, above) {
+		t.Errorf("MemoryMin= of the service is %q, of its slice %q; want one value in both", own, above)
+	}
+}
+
+// TestPathsAgree: what the unit makes and checks is what evictd uses without flags.
+func TestPathsAgree(t *testing.T) {
+	u, o := readUnit(t, "evictd.service"), agent.Defaults()
+	for _, tt := range []struct {
+		directive, under string
+		want             []string
+	}{
+		{"StateDirectory", "/var/lib", []string{o.StateDir}},
+		{"RuntimeDirectory", "/run", []string{filepath.Dir(o.ControlSocket), logind.DropInDir}},
+	} {
+		got := u.all(tt.directive)
+		for i := range got {
+			got[i] = filepath.Join(tt.under, got[i])
+		}
+		if !slices.Equal(got, tt.want) {
+			t.Errorf("%s= below %s: %q; want %q", tt.directive, tt.under, got, tt.want)
+		}
+	}
+	reload := u.all("ExecReload")
+	if len(reload) != 2 || reload[0] != "/usr/bin/evictctl config check "+o.ConfigPath || !strings.Contains(reload[1], "-HUP") {
+		t.Errorf("ExecReload=%q; want a check of %s, then SIGHUP", reload, o.ConfigPath)
+	}
+	if got := u.all("ExecStart"); !slices.Equal(got, []string{"/usr/bin/evictd"}) {
+		t.Errorf("ExecStart=%q; want /usr/bin/evictd without flags", got)
+	}
+	// Whatever ends evictd, and whether it starts again or not.
+	if got := u.all("ExecStopPost"); !slices.Equal(got, []string{"-/usr/bin/evictd --release-brake"}) {
+		t.Errorf("ExecStopPost=%q; want the brake released", got)
+	}
+}
+
+// TestConfiguration: what is installed is valid, and evicts nothing.
+func TestConfiguration(t *testing.T) {
+	path := filepath.Join(deployDir(), "evictd.yaml")
+	c, err := config.Load(config.Options{Path: path, PathGiven: true})
+	if err != nil {
+		t.Fatal(err)
+	}
+	if !c.DryRun || c.Origin("dryRun") != config.OriginFile {
+		t.Errorf("dryRun is %t, by %s; want true, by the file", c.DryRun, c.Origin("dryRun"))
+	}
+	// What is shown as an example is valid as well.
+	text, err := os.ReadFile(path)
+	if err != nil {
+		t.Fatal(err)
+	}
+	full := regexp.MustCompile(`(?m)^#( *\w+(\.\w+)?: ?|\w+:$)`).ReplaceAllString(string(text), "$1")
+	if full == string(text) {
+		t.Fatal("the configuration has no example in a comment")
+	}
+	c, err = config.Parse(path, []byte(full))
+	if err != nil {
+		t.Fatalf("with the examples: %v\n%s", err, full)
+	}
+	if len(c.EvictionSoft) == 0 || c.RuntimeEndpoint == "" {
+		t.Errorf("with the examples: evictionSoft %v, runtimeEndpoint %q; want both", c.EvictionSoft, c.RuntimeEndpoint)
+	}
+}
+
+// mostExposed is ten times the exposure that the service may have.
+const mostExposed = 35
+
+// TestExposure: systemd's own verdict, and a reason for each point of it.
+func TestExposure(t *testing.T) {
+	if _, err := exec.LookPath("systemd-analyze"); err != nil {
+		t.Skip("needs systemd-analyze: ", err)
+	}
+	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
+	defer cancel()
+	path := filepath.Join(deployDir(), "systemd", "evictd.service")
+	cmd := exec.CommandContext(ctx, "systemd-analyze", "security", "--offline=yes", "--no-pager", "--json=short", fmt.Sprintf("--threshold=%d", mostExposed), path)
+	out, err := cmd.Output()
+	if err != nil {
+		t.Errorf("systemd-analyze security --threshold=%d: %v", mostExposed, err)
+	}
+	var verdicts []struct {
+		Set         bool
+		Name        string
+		Description string
+		Exposure    *string
+	}
+	if err := json.Unmarshal(out, &verdicts); err != nil {
+		t.Fatalf("systemd-analyze security: %v: %s", err, out)
+	}
+	var stays []string
+	for _, v := range verdicts {
+		if !v.Set && v.Exposure != nil {
+			stays = append(stays, v.Name)
+		}
+	}
+	var explained []string
+	for _, row := range regexp.MustCompile("(?m)^\\| `(.+?)` \\| .*\\w").FindAllStringSubmatch(readmeSection(t, "## What stays exposed"), -1) {
+		explained = append(explained, strings.ReplaceAll(row[1], `\|`, "|"))
+	}
+	slices.Sort(stays)
+	slices.Sort(explained)
+	if diff := cmp.Diff(stays, explained); diff != "" {
+		t.Errorf("what stays exposed, and what deploy/README.md explains (-stays +explained):\n%s", diff)
+	}
+}
+
+// capabilityNames are those that the tests tell apart, by their numbers.
+var capabilityNames = map[string]int{
+	"CAP_KILL": unix.CAP_KILL, "CAP_SYS_PTRACE": unix.CAP_SYS_PTRACE, "CAP_SYS_RESOURCE": unix.CAP_SYS_RESOURCE,
+	"CAP_BPF": unix.CAP_BPF, "CAP_PERFMON": unix.CAP_PERFMON, "CAP_DAC_READ_SEARCH": unix.CAP_DAC_READ_SEARCH,
+}
+
+// capabilityMask is a set as the kernel writes it in /proc/PID/status.
+func capabilityMask(t *testing.T, names []string) string {
+	t.Helper()
+	var mask uint64
+	for _, name := range names {
+		bit, ok := capabilityNames[name]
+		if !ok {
+			t.Fatalf("the tests do not know the number of %s", name)
+		}
+		mask |= 1 << bit
+	}
+	return fmt.Sprintf("%016x", mask)
+}

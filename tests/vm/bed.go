@@ -1,0 +1,265 @@
+package main
+
+import (
+	"context"
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strings"
+	"sync"
+	"time"
+
+	"github.com/evictd/evictd/tests/vm/image"
+	"github.com/evictd/evictd/tests/vm/machine"
+	"github.com/evictd/evictd/tests/vm/protocol"
+)
+
+// errFailed says that the table tells what failed.
+var errFailed = errors.New("not everything went well")
+
+// bed boots machines and runs suites in them.
+type bed struct {
+	options
+	out   *printer
+	cache *image.Cache
+	// scratch is a directory that goes with the run; guest is the program that is in every machine.
+	scratch, guest, root string
+	payload              *payload
+}
+
+// prepare makes, or finds, what all machines need.
+func (b *bed) prepare(ctx context.Context) (done func() error, err error) {
+	if err := image.CheckTools(); err != nil {
+		return nil, err
+	}
+	if _, err := os.Stat("tests/vm/guest"); err != nil {
+		return nil, fmt.Errorf("find the module's root, which is to be the working directory: %w", err)
+	}
+	dir, err := image.CacheDir()
+	if err != nil {
+		return nil, err
+	}
+	if b.cache, err = image.OpenCache(dir, b.out); err != nil {
+		return nil, err
+	}
+	if b.root, err = b.cache.Root(ctx); err != nil {
+		return nil, err
+	}
+	for _, series := range b.kernels {
+		if _, err := b.cache.Kernel(ctx, series); err != nil {
+			return nil, err
+		}
+	}
+	b.scratch, done, err = b.cache.Scratch()
+	if err != nil {
+		return nil, err
+	}
+	b.guest = filepath.Join(b.scratch, "guest")
+	if _, err := goOutput(ctx, "build", "-trimpath", "-ldflags=-s -w", "-o", b.guest, "./tests/vm/guest"); err != nil {
+		return nil, errors.Join(fmt.Errorf("build the guest's runner: %w", err), done())
+	}
+	return done, nil
+}
+
+// test runs what the options say. The error is errFailed if a table was printed that tells.
+func (b *bed) test(ctx context.Context) (err error) {
+	start := time.Now()
+	done, err := b.prepare(ctx)
+	if err != nil {
+		return err
+	}
+	defer func() { err = errors.Join(err, done()) }()
+	chosen, tested := b.chosen(), commit(ctx)
+	if b.payload, err = buildPayload(ctx, filepath.Join(b.scratch, "payload"), chosen); err != nil {
+		return err
+	}
+	variants := b.variants()
+	if len(variants) == 0 {
+		return fmt.Errorf("profile %s has no machine of %s", b.profile, strings.Join(b.machines, ", "))
+	}
+	b.out.say("", "%d machines, at most %d at once; ready to boot after %v", len(variants), b.parallel, time.Since(start).Round(time.Second))
+	records := make([]record, len(variants))
+	kept := make([]error, len(variants))
+	var keeping sync.Mutex
+	var machines sync.WaitGroup
+	slots := make(chan struct{}, b.parallel)
+	for i, v := range variants {
+		slots <- struct{}{}
+		if ctx.Err() != nil {
+			break
+		}
+		machines.Go(func() {
+			defer func() { <-slots }()
+			records[i] = b.boot(ctx, v, chosen)
+			// At once, as who waits for the whole matrix may not wait to its end. Single tests say nothing of their suite.
+			if b.profile == profileFull && b.run == "" && ctx.Err() == nil {
+				keeping.Lock()
+				defer keeping.Unlock()
+				kept[i] = records[i].keep(resultsDir, time.Now(), tested, b.classes == nil)
+			}
+		})
+	}
+	machines.Wait()
+	if ctx.Err() != nil {
+		return context.Cause(ctx)
+	}
+	t := newTable(records)
+	t.print(b.out)
+	b.out.say("", "all of it took %v; logs are in %s", time.Since(start).Round(time.Second), b.options.out)
+	if err := errors.Join(kept...); err != nil {
+		return err
+	}
+	if !t.passed() {
+		return errFailed
+	}
+	return nil
+}
+
+// chosen are the suites to run.
+func (b *bed) chosen() []suite {
+	var chosen []suite
+	for _, s := range suites {
+		if slices.Contains(b.suites, s.name) || b.suites == nil && slices.Contains(s.profiles, b.profile) {
+			chosen = append(chosen, s)
+		}
+	}
+	return chosen
+}
+
+// variants are the machines to boot, those of the options if they name any. A smoke is one machine, on the last kernel.
+func (b *bed) variants() []variant {
+	var all []variant
+	switch b.profile {
+	case profileFull:
+		all = matrix(b.kernels)
+	case profileSmoke:
+		all = plain(b.kernels[len(b.kernels)-1:], b.driver)
+	default:
+		all = plain(b.kernels, b.driver)
+	}
+	return slices.DeleteFunc(all, func(v variant) bool { return b.machines != nil && !slices.Contains(b.machines, v.name) })
+}
+
+// record is what became of one machine.
+type record struct {
+	variant variant
+	report  machine.Report
+	// planned are the commands in order, with the suite of each; omitted is what the budget had no room for.
+	planned []planned
+	omitted []string
+	// err is why the machine was not even booted, or what its report says.
+	err error
+}
+
+// planned is a command with its suite.
+type planned struct {
+	suite   string
+	goTest  bool
+	command protocol.Command
+}
+
+// boot runs one machine.
+func (b *bed) boot(ctx context.Context, v variant, suites []suite) record {
+	r := record{variant: v}
+	r.planned, r.omitted = b.plan(v, suites)
+	r.report, r.err = b.runMachine(ctx, v, r.planned)
+	if r.err != nil {
+		b.sayError(v, r.err)
+	}
+	return r
+}
+
+// sayError tells of how a machine ended, with its last words.
+func (b *bed) sayError(v variant, err error) {
+	b.out.say(v.name, "%v", err)
+	var lost *machine.Error
+	if errors.As(err, &lost) {
+		for line := range strings.Lines(lost.Detail()) {
+			b.out.say(v.name, "%s", strings.TrimRight(line, "\n"))
+		}
+	}
+}
+
+// logs makes the directory of a machine's logs, empty.
+func (b *bed) logs(v variant) (string, error) {
+	dir := filepath.Join(b.options.out, v.name)
+	if err := os.RemoveAll(dir); err != nil {
+		return "", err
+	}
+	return dir, os.MkdirAll(dir, 0o755)
+}
+
+func (b *bed) runMachine(ctx context.Context, v variant, commands []planned) (machine.Report, error) {
+	logs, err := b.logs(v)
+	if err != nil {
+		return machine.Report{}, err
+	}
+	plan := protocol.Plan{Writes: v.writes, Hide: v.hide}
+	for _, p := range commands {
+		plan.Commands = append(plan.Commands, p.command)
+	}
+	c, err := b.config(ctx, v, &plan)
+	if err != nil {
+		return machine.Report{}, err
+	}
+	c.Dir, c.Budget = logs, plan.Budget()
+	report, err := b.twice(v, func() (machine.Report, error) {
+		return machine.Run(ctx, c, func(e protocol.Event) { b.tell(v, e) })
+	})
+	for _, result := range report.Results {
+		file := filepath.Join(logs, strings.ReplaceAll(result.Command, "/", "-")+".log")
+		err = errors.Join(err, os.WriteFile(file, []byte(strings.Join(result.Output, "\n")+"\n"), 0o644))
+	}
+	return report, err
+}
+
+// twice runs a machine once more whose kernel panicked before it had booted, and so ran nothing of ours: under
+// emulation, one boot of many stumbles over an instruction that the kernel was just patching.
+func (b *bed) twice(v variant, run func() (machine.Report, error)) (machine.Report, error) {
+	report, err := run()
+	if report.Release != "" || !errors.Is(err, machine.ErrPanicked) {
+		return report, err
+	}
+	b.sayError(v, err)
+	b.out.say(v.name, "it had not booted yet, and is booted once more")
+	return run()
+}
+
+// config makes the disks of a machine; without a plan its runner is not started.
+func (b *bed) config(ctx context.Context, v variant, plan *protocol.Plan) (machine.Config, error) {
+	kernel, err := b.cache.Kernel(ctx, v.kernel)
+	if err != nil {
+		return machine.Config{}, err
+	}
+	dir := filepath.Join(b.scratch, v.name)
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return machine.Config{}, err
+	}
+	c := machine.Config{
+		Kernel: kernel.Image(), Modules: kernel.Modules(), Root: b.root,
+		Initrd: filepath.Join(dir, "initrd"), Payload: filepath.Join(dir, "payload.img"),
+		Append: v.append,
+	}
+	if err := kernel.Initrd(b.guest, c.Initrd); err != nil {
+		return c, err
+	}
+	return c, b.payload.disk(ctx, plan, dir, c.Payload)
+}
+
+// tell prints what a machine tells, but for its heartbeat.
+func (b *bed) tell(v variant, e protocol.Event) {
+	switch e.Kind {
+	case protocol.Hello:
+		b.out.say(v.name, "booted Linux %s in %.0f s", e.Text, e.Uptime.Seconds())
+	case protocol.Begin:
+		b.out.say(v.name, "begin %s", e.Command)
+	case protocol.Line:
+		b.out.say(v.name, "%s", e.Text)
+	case protocol.Kernel:
+		b.out.say(v.name, "%s: %s", e.Trouble, e.Text)
+	case protocol.End:
+		b.out.say(v.name, "end %s after %.1f s, exit code %d %s", e.Command, e.Duration.Seconds(), e.ExitCode, e.Text)
+	}
+}

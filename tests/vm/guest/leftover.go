@@ -1,0 +1,38 @@
+package main
+
+import (
+	"io/fs"
+	"os"
+	"path/filepath"
+	"strings"
+)
+
+// processes returns the names of what runs in a cgroup and below it, as systemd knows it: in the unified hierarchy or
+// in systemd's own of cgroup v1.
+func processes(group string) string {
+	if group == "" {
+		return ""
+	}
+	root := "/sys/fs/cgroup"
+	if _, err := os.Stat(root + "/cgroup.controllers"); err != nil {
+		root = "/sys/fs/cgroup/systemd"
+	}
+	var names []string
+	// A cgroup that goes away meanwhile has none.
+	_ = filepath.WalkDir(root+group, func(path string, d fs.DirEntry, err error) error {
+		if err != nil || d.Name() != "cgroup.procs" {
+			return nil
+		}
+		pids, err := os.ReadFile(path)
+		if err != nil {
+			return nil
+		}
+		for pid := range strings.FieldsSeq(string(pids)) {
+			if comm, err := os.ReadFile("/proc/" + pid + "/comm"); err == nil {
+				names = append(names, strings.TrimSpace(string(comm))+" ("+pid+")")
+			}
+		}
+		return nil
+	})
+	return strings.Join(names, ", ")
+}

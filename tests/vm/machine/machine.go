@@ -1,0 +1,188 @@
+// Package machine runs a virtual machine under QEMU and tells what became of it.
+//
+// The machine is emulated (TCG): it needs no /dev/kvm, and is slow. It has two processors, a console, a port for
+// events, and three disks, of which none is written to: what the guest writes to its root goes to a file without a
+// name. QEMU dies with this process, however that one ends.
+//
+// A machine ends in one of three ways: by telling that it is done, in trouble (an Error, whose kinds are ErrHung,
+// ErrPanicked and ErrDied), or because the context does. It is never waited for in vain: a machine that is silent
+// for too long hangs.
+package machine
+
+import (
+	"bufio"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os"
+	"os/exec"
+	"path/filepath"
+	"time"
+
+	"github.com/evictd/evictd/tests/daemon"
+	"github.com/evictd/evictd/tests/vm/protocol"
+)
+
+// Config is what to run. All files but those in Dir are only read.
+type Config struct {
+	// Kernel, Initrd, Root, Modules and Payload are what package image makes.
+	Kernel, Initrd, Root, Modules, Payload string
+	// Append are arguments of the kernel, besides those that every machine gets.
+	Append []string
+	// Dir gets console.log and events.log. It must exist.
+	Dir string
+	// Memory is in MiB; 0 is 4096.
+	Memory int
+	// Budget is what the plan may take after the boot. Limits that are zero are the default's.
+	Budget time.Duration
+	Limits Limits
+}
+
+// DefaultMemory of a machine, in MiB.
+const DefaultMemory = 4096
+
+// Run boots the machine and returns the result of each command that was begun, in order. Events go to tell, one after
+// the other, nil for nobody. The error is an *Error, ctx's, or that QEMU could not be started; the results until
+// then are valid, and the last tells the same if its command was running.
+func Run(ctx context.Context, c Config, tell func(protocol.Event)) (Report, error) {
+	if tell == nil {
+		tell = func(protocol.Event) {}
+	}
+	console, consoleEnd, err := os.Pipe()
+	if err != nil {
+		return Report{}, fmt.Errorf("start machine: %w", err)
+	}
+	defer console.Close()
+	events, eventsEnd, err := os.Pipe()
+	if err != nil {
+		consoleEnd.Close()
+		return Report{}, fmt.Errorf("start machine: %w", err)
+	}
+	defer events.Close()
+	monitor, monitorEnd, err := newMonitor()
+	if err != nil {
+		return Report{}, errors.Join(fmt.Errorf("start machine: %w", err), consoleEnd.Close(), eventsEnd.Close())
+	}
+	defer monitor.close()
+	said, err := os.Create(filepath.Join(c.Dir, "qemu.log"))
+	if err != nil {
+		return Report{}, errors.Join(fmt.Errorf("start machine: %w", err), consoleEnd.Close(), eventsEnd.Close(), monitorEnd.Close())
+	}
+	defer said.Close()
+
+	cmd := exec.Command("qemu-system-x86_64", c.arguments()...)
+	cmd.ExtraFiles = []*os.File{consoleEnd, eventsEnd, monitorEnd}
+	cmd.Env = append(os.Environ(), "TMPDIR="+c.Dir) // for what the guest writes
+	cmd.Stdout, cmd.Stderr = said, said
+	qemu, err := daemon.StartProcess(cmd)
+	consoleEnd.Close()
+	eventsEnd.Close()
+	monitorEnd.Close()
+	if err != nil {
+		return Report{}, fmt.Errorf("start machine: %w", err)
+	}
+	defer qemu.Terminate(0)
+
+	w := newWatch(time.Now(), c.Limits.orDefault(), c.Budget)
+	err = follow(ctx, c.Dir, w, qemu, console, events, func(e protocol.Event) error {
+		tell(e)
+		if e.Kind == protocol.Line && e.Text == protocol.PressPowerKey {
+			return monitor.pressPowerKey()
+		}
+		return nil
+	})
+	var lost *Error
+	if errors.As(err, &lost) {
+		lost.Console = w.tail.lines()
+		if b, err := os.ReadFile(said.Name()); err == nil && len(b) > 0 {
+			lost.QEMU = string(b)
+		}
+	}
+	w.finish(err)
+	return w.report, err
+}
+
+// follow feeds the watch with all that the machine says until it has a verdict, nil for a machine that is done.
+func follow(ctx context.Context, dir string, w *watch, qemu *daemon.Process, console, events io.Reader, tell func(protocol.Event) error) error {
+	consoleLines, consoleDone, err := lines(console, filepath.Join(dir, "console.log"))
+	if err != nil {
+		return err
+	}
+	eventLines, eventsDone, err := lines(events, filepath.Join(dir, "events.log"))
+	if err != nil {
+		return err
+	}
+	// Whoever reads must not be left waiting for us; with QEMU gone, they come to an end.
+	defer func(console, events <-chan string) {
+		_ = qemu.Terminate(0)
+		for range console {
+		}
+		for range events {
+		}
+		<-consoleDone
+		<-eventsDone
+	}(consoleLines, eventLines)
+	tick := time.NewTicker(time.Second)
+	defer tick.Stop()
+	for {
+		var err error
+		select {
+		case <-ctx.Done():
+			return context.Cause(ctx)
+		case line, ok := <-consoleLines:
+			if !ok {
+				consoleLines = nil
+				break
+			}
+			w.console(time.Now(), line)
+		case line, ok := <-eventLines:
+			if !ok {
+				eventLines = nil
+				break
+			}
+			var e protocol.Event
+			if e, err = protocol.Decode([]byte(line)); err == nil {
+				err = errors.Join(w.event(time.Now(), e), tell(e))
+			} else {
+				err = &Error{Kind: ErrDied, Text: err.Error()}
+			}
+		case <-tick.C:
+			err = w.check(time.Now())
+		}
+		switch {
+		case err != nil:
+			return err
+		case w.done:
+			return nil
+		case consoleLines == nil && eventLines == nil: // all has been read, as QEMU has closed both
+			<-qemu.Done()
+			return w.ended(qemu.Err())
+		}
+	}
+}
+
+// lines copies what comes into a file and returns it by lines. done is closed when the file is complete.
+func lines(r io.Reader, file string) (text <-chan string, done <-chan struct{}, err error) {
+	f, err := os.Create(file)
+	if err != nil {
+		return nil, nil, fmt.Errorf("keep what the machine says: %w", err)
+	}
+	out, finished := make(chan string), make(chan struct{})
+	go func() {
+		defer close(finished)
+		defer f.Close()
+		defer close(out)
+		in := bufio.NewReaderSize(io.TeeReader(r, f), protocol.MaxLine)
+		for {
+			line, err := in.ReadSlice('\n')
+			if len(line) > 0 {
+				out <- trimEnd(string(line))
+			}
+			if err != nil && !errors.Is(err, bufio.ErrBufferFull) {
+				return
+			}
+		}
+	}()
+	return out, finished, nil
+}

@@ -1,0 +1,182 @@
+package main
+
+import (
+	_ "embed"
+	"path"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/evictd/evictd/tests/vm/protocol"
+)
+
+// The profiles.
+const (
+	profileSmoke = "smoke"
+	profileTest  = "test"
+	profileFull  = "full"
+)
+
+// suite is a number of tests that are run and told of together.
+type suite struct {
+	name string
+	// profiles lists those that run it.
+	profiles []string
+	// packages are patterns of the Go packages whose tests are run.
+	packages []string
+	// without lists those of them that ask no kernel for anything, and are not run.
+	without []string
+	// classes divide the tests of one package by regular expressions; nil runs all of them at once.
+	classes []class
+	// takes is how long it takes in the machine, roughly, with two machines on two processors; of each package if
+	// there are no classes, but for the long ones. The budget of a profile is spent by it, and time-outs are a multiple.
+	takes time.Duration
+	long  map[string]time.Duration
+	// commands are run that are no Go tests.
+	commands func(variant) []protocol.Command
+}
+
+// class are tests of one subject. Without an expression they are those that no other class has: a test that is new
+// is run before somebody finds it a class.
+type class struct {
+	name, run string
+	takes     time.Duration
+	// smoke has it in the smoke as well. A partial one is a part of another class, and stands in for it where that may
+	// find no room: everywhere but in full.
+	smoke, partial bool
+	// more has it planned after everything that is not: another class has the first test of the subject, and of each
+	// subject there is one before there are two of any.
+	more bool
+	// powersOff has the machine go down by itself: nothing is planned after it.
+	powersOff bool
+}
+
+// in says that a profile runs the class.
+func (c class) in(profile string) bool {
+	if profile == profileSmoke {
+		return c.smoke
+	}
+	return !c.partial || profile != profileFull
+}
+
+//go:embed boot.sh
+var bootScript string
+
+var suites = []suite{
+	{name: "boot", profiles: []string{profileSmoke, profileTest, profileFull}, takes: 5 * time.Second, commands: boot},
+	{name: "native", profiles: []string{profileSmoke, profileTest, profileFull}, packages: []string{"./tests/native"}, classes: []class{
+		{name: "each-class", run: "^TestHogOfEachClass$", takes: 95 * time.Second, smoke: true},
+		{name: "soft-eviction", run: "^TestSoftEviction$", takes: 40 * time.Second, smoke: true},
+		{name: "victims", run: "^TestTwoHogs$", takes: 45 * time.Second},
+		{name: "memory", run: "^TestFrozenVictim$", takes: 40 * time.Second},
+		{name: "lanes", run: "^(TestEachLaneKills|TestRequiredLane)$", takes: 70 * time.Second},
+		{name: "soft", run: "^TestSoftTurnsHard$", takes: 50 * time.Second},
+		{name: "restart", run: "^TestKilledAfterTheKill$", takes: 35 * time.Second},
+		{name: "spare", run: "^TestSharedParent$", takes: 45 * time.Second},
+		{name: "runtime", run: "^TestRuntimeAbsentAtStart$", takes: 45 * time.Second},
+		{name: "daemon", run: "^TestReload$", takes: 50 * time.Second},
+		{name: "more-victims", run: "^(TestRanking|TestForkingHog)$", takes: 200 * time.Second, more: true},
+		{name: "more-memory", run: "^(TestMemoryOutsideThePods|TestSharedMemoryHog|TestStoppedVictim)$", takes: 160 * time.Second, more: true},
+		{name: "more-soft", run: "^TestSoftRecovery$", takes: 90 * time.Second, more: true},
+		{name: "more-restart", run: "^(TestKilledInTheMiddle|TestGraceOverRestart)$", takes: 120 * time.Second, more: true},
+		{name: "more-spare", run: "^(TestExemptPodsLive|TestKubeletsPods|TestOverride|TestUnprovenCgroup|TestOwnCgroup|TestNoCgroupParent)$", takes: 250 * time.Second, more: true},
+		{name: "more-runtime", run: "^(TestRuntimeRestart|TestNewcomer)$", takes: 110 * time.Second, more: true},
+		{name: "more-daemon", run: "^(TestDryRun|TestTerm|TestTermWhileEvicting|TestSecondOnOneState|TestReadiness|TestStatusCommand)$", takes: 290 * time.Second, more: true},
+		{name: "rest", takes: 6 * time.Minute, more: true},
+	}},
+	{name: "service", profiles: []string{profileSmoke, profileTest, profileFull}, packages: []string{"./tests/service"}, classes: []class{
+		{name: "ready", run: "^TestService$/^(unit|without_a_runtime|with_a_runtime)$", takes: 60 * time.Second, smoke: true, partial: true},
+		{name: "life", run: "^TestService$", takes: 250 * time.Second, more: true},
+		{name: "shutdown", run: "^TestNodeShutdown$", takes: 8 * time.Minute, more: true},
+		{name: "sandbox", run: "^TestSandbox$", takes: 90 * time.Second, more: true},
+		{name: "poweroff", run: "^TestPowerOff$", takes: 2 * time.Minute, more: true, powersOff: true},
+		{name: "rest", takes: 5 * time.Second},
+	}},
+	{name: "kernel", profiles: []string{profileTest, profileFull}, packages: []string{"./kernel/...", "./bpf/..."}, takes: 4 * time.Second,
+		long: map[string]time.Duration{"kernel/cgroup": 40 * time.Second, "kernel/process": 8 * time.Second, "kernel/probe": 8 * time.Second, "bpf": 80 * time.Second}},
+	{name: "agent", profiles: []string{profileFull}, packages: []string{"./cri/...", "./agent/..."}, takes: 15 * time.Second,
+		without: []string{"agent/config", "agent/config/strict", "agent/evict", "agent/scenario", "agent/signal"}},
+	{name: "node", profiles: []string{profileFull}, packages: []string{"./tests/node"}, takes: 3 * time.Minute},
+	{name: "bench", profiles: []string{profileFull}, takes: 8 * time.Minute, commands: bench},
+}
+
+func suiteNames() []string {
+	var names []string
+	for _, s := range suites {
+		names = append(names, s.name)
+	}
+	return names
+}
+
+// classesOf are those of a suite, by its name.
+func classesOf(name string) []class {
+	for _, s := range suites {
+		if s.name == name {
+			return s.classes
+		}
+	}
+	return nil
+}
+
+func classNames() []string {
+	var names []string
+	for _, s := range suites {
+		for _, c := range s.classes {
+			if !slices.Contains(names, c.name) {
+				names = append(names, c.name)
+			}
+		}
+	}
+	return names
+}
+
+// boot asks the machine whether it is what it was to be.
+func boot(v variant) []protocol.Command {
+	return []protocol.Command{{
+		Name:    "boot",
+		Argv:    []string{"/bin/sh", "-c", bootScript},
+		Env:     v.env(),
+		Timeout: 2 * time.Minute,
+	}}
+}
+
+// bench holds evictd against others. systemd-oomd, one of them, watches units, which only one of the drivers makes.
+func bench(v variant) []protocol.Command {
+	if v.driver != "systemd" {
+		return nil
+	}
+	return []protocol.Command{{
+		Name: "bench", Argv: []string{programsDir + "/bench", "-vm", "-v", "-bursts", "6"},
+		Env: v.env(), Timeout: 20 * time.Minute,
+	}}
+}
+
+// Where things are on the payload disk.
+const (
+	sourceDir   = protocol.PayloadDir + "/src"
+	programsDir = protocol.PayloadDir + "/bin"
+	deployDir   = sourceDir + "/deploy"
+)
+
+// testCommand runs tests of a package. Flags say which, as go test's without their prefix; none are all.
+func testCommand(v variant, pkg, name string, timeout time.Duration, flags ...string) protocol.Command {
+	argv := []string{"./" + path.Base(pkg) + ".test", "-test.v", "-test.timeout=" + (timeout - 10*time.Second).String()}
+	for _, f := range flags {
+		argv = append(argv, "-test."+f)
+	}
+	return protocol.Command{Name: name, Argv: argv, Env: v.env(), Dir: path.Join(sourceDir, pkg), Timeout: timeout}
+}
+
+// flag chooses the tests of a class.
+func (s suite) flag(c class) string {
+	if c.run != "" {
+		return "run=" + c.run
+	}
+	var others []string
+	for _, other := range s.classes {
+		if other.run != "" && !other.partial {
+			others = append(others, other.run)
+		}
+	}
+	return "skip=" + strings.Join(others, "|")
+}

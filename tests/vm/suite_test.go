@@ -1,0 +1,107 @@
+package main
+
+import (
+	"os"
+	"path/filepath"
+	"regexp"
+	"strings"
+	"testing"
+)
+
+var testFunction = regexp.MustCompile(`(?m)^func (Test\w+)\(t \*testing\.T\)`)
+
+// No test is in two classes, none is in none, and every class has tests.
+func TestClasses(t *testing.T) {
+	for _, s := range suites {
+		if s.classes == nil {
+			continue
+		}
+		names := testsIn(t, filepath.Join("..", "..", s.packages[0]))
+		if len(names) == 0 {
+			t.Errorf("found no tests in %s", s.packages[0])
+		}
+		used := make(map[string]bool)
+		for _, name := range names {
+			var in []string
+			for _, c := range s.classes {
+				how, expression, _ := strings.Cut(s.flag(c), "=")
+				top, _, _ := strings.Cut(expression, "/")
+				if regexp.MustCompile(top).MatchString(name) != (how == "run") {
+					continue
+				}
+				used[c.name] = true
+				if !c.partial {
+					in = append(in, c.name)
+				}
+			}
+			if len(in) != 1 {
+				t.Errorf("%s of %s is in the classes %q; want one", name, s.packages[0], in)
+			}
+		}
+		for _, c := range s.classes {
+			if !used[c.name] && c.run != "" {
+				t.Errorf("the class %s of %s has no tests: %s", c.name, s.packages[0], c.run)
+			}
+		}
+	}
+}
+
+// What is left out is there: a package that was moved would be run unnoticed.
+func TestWithout(t *testing.T) {
+	for _, s := range suites {
+		for _, pkg := range s.without {
+			if len(testsIn(t, filepath.Join("..", "..", pkg))) == 0 {
+				t.Errorf("%s leaves out %s, which has no tests", s.name, pkg)
+			}
+		}
+		for pkg := range s.long {
+			if len(testsIn(t, filepath.Join("..", "..", pkg))) == 0 {
+				t.Errorf("%s takes long for %s, which has no tests", s.name, pkg)
+			}
+		}
+	}
+}
+
+func suiteOf(t *testing.T, name string) suite {
+	t.Helper()
+	for _, s := range suites {
+		if s.name == name {
+			return s
+		}
+	}
+	t.Fatalf("there is no suite %s", name)
+	return suite{}
+}
+
+func testsIn(t *testing.T, dir string) []string {
+	t.Helper()
+	files, err := filepath.Glob(filepath.Join(dir, "*_test.go"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	var names []string
+	for _, file := range files {
+		text, err := os.ReadFile(file)
+		if err != nil {
+			t.Fatal(err)
+		}
+		for _, m := range testFunction.FindAllStringSubmatch(string(text), -1) {
+			names = append(names, m[1])
+		}
+	}
+	return names
+}
+
+func TestSmokeHasWhatItShould(t *testing.T) {
+	var smoke []string
+	for _, s := range suites {
+		for _, c := range s.classes {
+			if c.smoke {
+				smoke = append(smoke, s.name+"/"+c.name)
+			}
+		}
+	}
+	if got, want := strings.Join(smoke, " "), "native/each-class native/soft-eviction service/ready"; got != want {
+		t.Errorf("smoke is %q; want %q", got, want)
+	}
+}

@@ -1,0 +1,79 @@
+package main
+
+import (
+	"errors"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/evictd/evictd/tests/vm/machine"
+	"github.com/evictd/evictd/tests/vm/protocol"
+)
+
+func plannedOf(suite, name string, goTest bool) planned {
+	return planned{suite: suite, goTest: goTest, command: protocol.Command{Name: name}}
+}
+
+func TestTable(t *testing.T) {
+	pass := []string{"=== RUN   TestA", "--- PASS: TestA (0.00s)"}
+	skip := []string{"=== RUN   TestB", "    b_test.go:1: needs a disk", "--- SKIP: TestB (0.00s)"}
+	good := record{
+		variant: variant{name: "6.1-systemd"},
+		planned: []planned{plannedOf("boot", "boot", false), plannedOf("kernel", "kernel/psi", true), plannedOf("kernel", "kernel/fs", true)},
+		report: machine.Report{Release: "6.1.0-50", Results: []machine.Result{
+			{Command: "boot", Duration: 2 * time.Second},
+			{Command: "kernel/psi", Duration: 3 * time.Second, Output: pass},
+			{Command: "kernel/fs", Duration: 4 * time.Second, Output: append(pass, skip...)},
+		}},
+		omitted: []string{"node (3m0s)"},
+	}
+	failed := good
+	failed.report.Results = append([]machine.Result{{Command: "boot", Err: &machine.Error{Kind: machine.ErrKernelOOM, Text: "Out of memory: Killed process 7"}}}, good.report.Results[1:]...)
+	lost := good
+	lost.err = &machine.Error{Kind: machine.ErrHung, Text: "silent for 30s"}
+	lost.report.Results = []machine.Result{{Command: "boot"}, {Command: "kernel/psi", Err: lost.err}}
+	warned := good
+	warned.report.Troubles = []protocol.Event{
+		{Kind: protocol.Kernel, Trouble: protocol.CgroupOOM, Text: "Memory cgroup out of memory"},
+		{Kind: protocol.Kernel, Trouble: protocol.Warning, Text: "WARNING: CPU: 0 PID: 1 at mm/x.c:7"},
+	}
+	empty := good
+	empty.report.Results = append([]machine.Result{}, good.report.Results...)
+	empty.report.Results[1].Output = []string{"testing: warning: no tests to run", "PASS"}
+	unbooted := record{variant: variant{name: "6.12-systemd"}, planned: good.planned, err: errors.New("no such kernel")}
+
+	for _, tt := range []struct {
+		name   string
+		record record
+		passed bool
+		want   []string
+	}{
+		{"all well", good, true, []string{
+			"6.1-systemd  boot    ok      2 s   \n", "6.1-systemd  kernel  ok      7 s   2 passed, 1 skipped\n",
+			"6.1-systemd: skipped: TestB: needs a disk\n", "moved to test-vm-full, as it does not fit the time: 6.1-systemd node (3m0s)\n",
+		}},
+		{"a command that failed", failed, false, []string{"boot    FAIL", "kernel  ok", "6.1-systemd: FAIL boot: the kernel had no memory left and killed: Out of memory: Killed process 7\n"}},
+		{"a machine that hung", lost, false, []string{
+			"boot    ok", "kernel  FAIL", "6.1-systemd: LOST the machine hangs: silent for 30s\n", "6.1-systemd: FAIL kernel/psi: the machine hangs",
+			"6.1-systemd: not run, as the machine ended: kernel/fs\n",
+		}},
+		{"a warning during the boot", warned, false, []string{"boot    ok", "6.1-systemd: LOST kernel warning between the commands: WARNING: CPU: 0 PID: 1 at mm/x.c:7\n"}},
+		{"an expression that fits nothing", empty, false, []string{"6.1-systemd: FAIL kernel/psi: no test fits the expression\n"}},
+		{"a machine that never was", unbooted, false, []string{"6.12-systemd: LOST no such kernel\n", "boot    not run", "kernel  not run"}},
+	} {
+		table := newTable([]record{tt.record})
+		var out strings.Builder
+		table.print(&out)
+		if table.passed() != tt.passed {
+			t.Errorf("%s: passed = %v; want %v", tt.name, table.passed(), tt.passed)
+		}
+		for _, want := range tt.want {
+			if !strings.Contains(out.String(), want) {
+				t.Errorf("%s: table is\n%s\nwant %q in it", tt.name, out.String(), want)
+			}
+		}
+	}
+	if newTable(nil).passed() {
+		t.Error("no machine at all passes; want it to fail")
+	}
+}

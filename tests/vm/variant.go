@@ -1,0 +1,121 @@
+package main
+
+import (
+	"slices"
+
+	"github.com/evictd/evictd/tests/vm/protocol"
+)
+
+// variant is a machine that tests run on: a kernel, and what is said to it.
+type variant struct {
+	name   string
+	kernel string
+	driver string
+	// append are kernel arguments, writes and hide of the plan.
+	append []string
+	writes []protocol.Write
+	hide   []string
+	// cgroupV1, noPSI and noBTF say what the machine then is.
+	cgroupV1, noPSI, noBTF bool
+	// suites are those of the profile that it is there for, and classes those of the suites that are divided into such;
+	// nil is all.
+	suites, classes []string
+}
+
+// has says that the machine is there for a suite.
+func (v variant) has(s suite) bool { return v.suites == nil || slices.Contains(v.suites, s.name) }
+
+// env tells the tests what they run on.
+func (v variant) env() []string {
+	word := func(no bool, yes, otherwise string) string {
+		if no {
+			return otherwise
+		}
+		return yes
+	}
+	return []string{
+		"EVICTD_TEST_VM=1",
+		"EVICTD_TEST_PROGRAMS=" + programsDir,
+		"EVICTD_TEST_DEPLOY=" + deployDir,
+		"EVICTD_TEST_CGROUP_DRIVER=" + v.driver,
+		"VM_CGROUP=" + word(v.cgroupV1, "v2", "v1"),
+		"VM_PSI=" + word(v.noPSI, "1", "0"),
+		"VM_BTF=" + word(v.noBTF, "yes", "no"),
+	}
+}
+
+// hasClass says that it is there for a class of such a suite.
+func (v variant) hasClass(c class) bool {
+	return v.classes == nil || slices.Contains(v.classes, c.name)
+}
+
+// plain are the machines as they come, one for each kernel.
+func plain(kernels []string, driver string) []variant {
+	var all []variant
+	for _, k := range kernels {
+		all = append(all, variant{name: k + "-" + driver, kernel: k, driver: driver})
+	}
+	return all
+}
+
+// special is what is different about a machine of the matrix.
+type special struct {
+	variant
+	// kernels are those that have it; nil is all.
+	kernels []string
+	why     string
+}
+
+// specials make the matrix, together with kernels and drivers.
+var specials = []special{
+	{
+		variant: variant{name: "v1", append: []string{"systemd.unified_cgroup_hierarchy=0"}, cgroupV1: true},
+		kernels: []string{"6.1"}, why: "Debian's 6.12 is built without CONFIG_MEMCG_V1",
+	},
+	{variant: variant{name: "nopsi", append: []string{"psi=0"}, noPSI: true}},
+	{variant: variant{name: "nobtf", hide: []string{"/sys/kernel/btf"}, noBTF: true}},
+	{variant: variant{name: "lockdown", append: []string{"lockdown=confidentiality"}}},
+	{variant: variant{name: "hugetlb", append: []string{"hugepages=128"}}},
+	{variant: variant{name: "mglru", writes: []protocol.Write{{File: "/sys/kernel/mm/lru_gen/enabled", Text: "y"}}}, kernels: []string{"6.1"}, why: "6.12 has it on"},
+	{variant: variant{name: "nomglru", writes: []protocol.Write{{File: "/sys/kernel/mm/lru_gen/enabled", Text: "n"}}}, kernels: []string{"6.12"}, why: "6.1 has it off"},
+}
+
+// specialSuites and specialClasses are what a speciality of the kernel may have to do with: how memory is read and
+// learnt of. What evictd makes of that is tested on the plain machines.
+var (
+	specialSuites  = []string{"boot", "native", "kernel"}
+	specialClasses = []string{"each-class", "soft-eviction", "lanes"}
+)
+
+// driverSuites and driverClasses are what the cgroup driver of the pods may have to do with: other suites have no pods,
+// or make cgroups of their own. Of each subject there is a test, and all of those where the cgroup is the subject.
+var (
+	driverSuites  = []string{"boot", "native", "service"}
+	driverClasses = []string{
+		"each-class", "soft-eviction", "victims", "memory", "lanes", "soft", "restart", "spare", "runtime", "daemon", "more-spare", "life",
+	}
+)
+
+// matrix are the machines of the full profile: both drivers, and each speciality once on each kernel that has it.
+func matrix(kernels []string) []variant {
+	all := plain(kernels, "systemd")
+	for _, v := range plain(kernels, "cgroupfs") {
+		v.suites, v.classes = driverSuites, driverClasses
+		all = append(all, v)
+	}
+	for _, k := range kernels {
+		for _, s := range specials {
+			if s.kernels != nil && !slices.Contains(s.kernels, k) {
+				continue
+			}
+			v := s.variant
+			v.suites, v.classes = specialSuites, specialClasses
+			v.kernel, v.driver, v.name = k, "systemd", k+"-systemd-"+s.name
+			if v.cgroupV1 {
+				v.driver, v.name = "cgroupfs", k+"-cgroupfs-"+s.name
+			}
+			all = append(all, v)
+		}
+	}
+	return all
+}
