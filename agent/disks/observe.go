@@ -156,10 +156,12 @@ func (w *Watch) Read(now time.Time, into *signal.Observations) {
 		}
 		into[bytes] = signal.Observation{
 			Status: signal.Observed, Time: p.at, Available: signed(p.space.Available), Capacity: signed(p.space.Bytes),
+			ReadOnly: p.mount.ReadOnly(),
 		}
 		if p.space.CountsInodes {
 			into[inodes] = signal.Observation{
 				Status: signal.Observed, Time: p.at, Available: signed(p.space.InodesFree), Capacity: signed(p.space.Inodes),
+				ReadOnly: p.mount.ReadOnly(),
 			}
 		}
 	}

@@ -263,6 +263,27 @@ func TestHungFilesystem(t *testing.T) {
 	eventually(t, "reading of what lay below", func() bool { return observed(w)[signal.ImageFsAvailable].Status == signal.Observed })
 }
 
+// That nobody can write to a filesystem is told with its readings.
+func TestReadOnlyFilesystem(t *testing.T) {
+	node := kerneltest.Loop(t, "ext4", 16*mebibyte, "")
+	w := New(Options{Procfs: "/proc", NodePath: node})
+	start(t, w)
+	for _, readOnly := range []bool{false, true, false} {
+		flags := uintptr(unix.MS_REMOUNT)
+		if readOnly {
+			flags |= unix.MS_RDONLY
+		}
+		if err := unix.Mount("", node, "", flags, ""); err != nil {
+			t.Fatal(err)
+		}
+		eventually(t, "reading with the filesystem as it is", func() bool {
+			o := observed(w)
+			bytes, inodes := o[signal.NodeFsAvailable], o[signal.NodeFsInodesFree]
+			return bytes.Status == signal.Observed && inodes.Status == signal.Observed && bytes.ReadOnly == readOnly && inodes.ReadOnly == readOnly
+		})
+	}
+}
+
 func TestFilesystemVanishes(t *testing.T) {
 	node := kerneltest.Loop(t, "ext4", 16*mebibyte, "")
 	dir := filepath.Join(node, "dir")

@@ -241,8 +241,12 @@ func (d *decision) held(v *Victim, pod *Pod, s signal.Signal) int64 {
 }
 
 // relieveSignal reclaims from the node or chooses victims, and reports whether
-// there was something to do.
+// there was something to do: not where nothing can be freed, be it what runs or
+// what does not.
 func (d *decision) relieveSignal(t *Threshold, deficit int64) bool {
+	if d.observed[t.Signal].ReadOnly {
+		return false
+	}
 	if stages := d.policy.Layout.stages(t.Signal); len(stages) > 0 {
 		stage := 0
 		if d.resumed && d.Reclaim != nil && d.Reclaim.Threshold == t.Key() {

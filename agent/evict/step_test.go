@@ -228,84 +228,6 @@ func TestOrderOfSignals(t *testing.T) {
 	wantVictims(t, "soft memory, when nothing hard is left", l.step(0), "c")
 }
 
-func TestReclaimStages(t *testing.T) {
-	for _, tt := range []struct {
-		name   string
-		layout Layout
-		signal signal.Signal
-		stages []ReclaimKind
-	}{
-		{"single", SingleFs, signal.NodeFsAvailable, []ReclaimKind{ReclaimContainers, ReclaimImages}},
-		{"imagefs, nodefs", ImageFs, signal.NodeFsAvailable, []ReclaimKind{ReclaimContainers}},
-		{"imagefs, imagefs", ImageFs, signal.ImageFsAvailable, []ReclaimKind{ReclaimContainers, ReclaimImages}},
-		{"split, imagefs", SplitFs, signal.ImageFsAvailable, []ReclaimKind{ReclaimImages}},
-		{"split, containerfs", SplitFs, signal.ContainerFsAvailable, []ReclaimKind{ReclaimContainers}},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			everything := func(p *Pod) {
-				p.Containers[0].Usage = ContainerUsage{Rootfs: 20 * gi, Logs: 20 * gi, ImagesBytes: 20 * gi}
-			}
-			l := newTimeline(t, hard(tt.signal, "10Gi").reclaiming("2Gi"), hard(signal.PIDAvailable, "100"))
-			l.in.Policy.Layout = tt.layout
-			l.in.Pods = []Pod{aPod("a", everything, withPIDs(1000))}
-			l.observe(tt.signal, 5*gi)
-			l.observe(signal.PIDAvailable, 1)
-			o := l.step(0)
-			for i, kind := range tt.stages {
-				wantReclaim(t, "stage", o, kind)
-				wantVictims(t, "stage", o)
-				if o.Reclaim.Signal != tt.signal || o.Reclaim.Deficit != 7*gi {
-					t.Errorf("stage %d: reclaim = %+v; want %s and a deficit of 7Gi", i, *o.Reclaim, tt.signal)
-				}
-				if !l.state.Reclaim.Waiting {
-					t.Errorf("stage %d: does not wait", i)
-				}
-				o = l.step(time.Duration(i)*time.Second, Outcome{Err: errors.New("an error does not stop it")})
-			}
-			wantReclaim(t, "after the stages", o, "")
-			wantVictims(t, "after the stages", o, "a")
-			if l.state.Reclaim != nil {
-				t.Errorf("after the stages: %+v is left", *l.state.Reclaim)
-			}
-		})
-	}
-}
-
-// Where a reclaim was enough, no pod goes, and no other signal is acted upon in
-// the step that finds so.
-func TestReclaimIsEnough(t *testing.T) {
-	l := newTimeline(t, hard(signal.NodeFsAvailable, "10Gi"), hard(signal.ImageFsAvailable, "10Gi"), hard(signal.PIDAvailable, "100"))
-	l.in.Pods = []Pod{aPod("a", withRootfs(50*gi), withPIDs(500))}
-	l.observe(signal.NodeFsAvailable, gi)
-	l.observe(signal.ImageFsAvailable, gi)
-	l.observe(signal.PIDAvailable, 200)
-	wantReclaim(t, "0s", l.step(0), ReclaimContainers)
-	l.observe(signal.NodeFsAvailable, 10*gi)
-	l.observe(signal.PIDAvailable, 1)
-	o := l.step(time.Second, Outcome{})
-	wantReclaim(t, "1s", o, "")
-	wantVictims(t, "1s", o)
-	wantMet(t, "1s", o, signal.ImageFsAvailable, signal.PIDAvailable)
-	o = l.step(2 * time.Second)
-	wantReclaim(t, "2s", o, ReclaimContainers)
-	wantVictims(t, "2s", o)
-}
-
-// A reclaim that takes long keeps disk waiting, never memory.
-func TestMemoryDoesNotWaitForReclaim(t *testing.T) {
-	l := newTimeline(t, hard(signal.MemoryAvailable, "1Gi"), hard(signal.NodeFsAvailable, "10Gi"))
-	l.in.Pods = []Pod{aPod("a", using(gi)), aPod("b", withRootfs(gi))}
-	l.observe(signal.MemoryAvailable, 2*gi)
-	l.observe(signal.NodeFsAvailable, 0)
-	wantReclaim(t, "0s", l.step(0), ReclaimContainers)
-	l.observe(signal.MemoryAvailable, 900*mi)
-	o := l.step(time.Second)
-	wantReclaim(t, "1s", o, "")
-	wantVictims(t, "1s", o, "a")
-	o = l.step(1500*time.Millisecond, Outcome{})
-	wantReclaim(t, "1.5s", o, ReclaimImages)
-}
-
 func TestLimitsComeFirst(t *testing.T) {
 	over := func(p *Pod) {
 		p.Volumes = []Volume{{Name: "v", Type: EmptyDir, SizeLimit: qty("1"), Used: 2}}
@@ -342,46 +264,6 @@ func TestLimitsComeFirst(t *testing.T) {
 	o = l.step(500 * time.Millisecond)
 	wantVictims(t, "500ms", o)
 	wantReclaim(t, "500ms", o, ReclaimContainers)
-}
-
-// After a reclaim the step is about the signal that asked for it: others,
-// but for hard memory, wait for the next one.
-func TestOthersWaitAfterReclaim(t *testing.T) {
-	for _, tt := range []struct {
-		name   string
-		memory Threshold
-		want   []string
-	}{
-		{"hard memory does not", hard(signal.MemoryAvailable, "1Gi"), []string{"a"}},
-		{"soft memory does", soft(signal.MemoryAvailable, "1Gi", time.Nanosecond), nil},
-	} {
-		l := newTimeline(t, hard(signal.NodeFsAvailable, "10Gi"), tt.memory)
-		l.in.Pods = []Pod{aPod("a", using(2*gi))}
-		l.observe(signal.MemoryAvailable, 2*gi)
-		l.observe(signal.NodeFsAvailable, gi)
-		wantReclaim(t, tt.name, l.step(0), ReclaimContainers)
-		l.observe(signal.NodeFsAvailable, 20*gi)
-		l.observe(signal.MemoryAvailable, 0)
-		l.step(time.Second) // the reclaim is not done yet
-		l.state.Victims = nil
-		wantVictims(t, tt.name, l.step(time.Second+2, Outcome{}), tt.want...)
-		l.state.Victims = nil
-		wantVictims(t, tt.name+": the next step", l.step(time.Second+3), "a")
-	}
-}
-
-// Nobody can go for disk, and the reclaims have been done: even then no other
-// signal is acted upon in that step.
-func TestOthersWaitWhereNobodyCanGo(t *testing.T) {
-	l := newTimeline(t, hard(signal.NodeFsAvailable, "10Gi"), hard(signal.PIDAvailable, "100"))
-	l.in.Policy.Layout = ImageFs
-	l.in.Pods = []Pod{aPod("m", func(p *Pod) { p.Mirror = true })}
-	l.observe(signal.NodeFsAvailable, gi)
-	l.observe(signal.PIDAvailable, 0)
-	wantReclaim(t, "0s", l.step(0), ReclaimContainers)
-	l.in.Pods = append(l.in.Pods, aPod("a", withPIDs(200)))
-	l.state.Futile = []Backoff{{Signal: signal.NodeFsAvailable, Until: begin.Add(time.Minute)}}
-	wantVictims(t, "1s", l.step(time.Second, Outcome{}))
 }
 
 func TestLimitsPostponeDiskAndPIDs(t *testing.T) {

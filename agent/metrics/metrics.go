@@ -99,7 +99,7 @@ func New(build Build, logDropped func() uint64) *Metrics {
 	r.MustRegister(m.scores, m.loop, m.callsFailed, unreadable, info, kernelKills, m.readings, m.notification, m.filesystems,
 		prometheus.NewCounterFunc(prometheus.CounterOpts{
 			Namespace: namespace, Name: "log_dropped_total",
-			Help: "Log lines dropped because they could not be written fast enough.",
+			Help: "Log lines dropped because they could not be written, or not fast enough.",
 		}, func() float64 { return float64(logDropped()) }),
 		collectors.NewGoCollector(),
 		collectors.NewProcessCollector(collectors.ProcessCollectorOpts{}),

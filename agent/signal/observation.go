@@ -27,6 +27,9 @@ type Observation struct {
 	// kernel could give back: bytes, for the memory signals, and 0 where the
 	// accounting counts it as available already.
 	Cache int64
+	// ReadOnly tells that nothing can be freed, whatever is removed or evicted:
+	// the signal is of a filesystem that nobody can write to.
+	ReadOnly bool
 	// Time is when the reading was taken.
 	Time time.Time
 	// Err says why the signal is Unreadable.

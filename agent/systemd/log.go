@@ -1,6 +1,8 @@
 package systemd
 
 import (
+	"bytes"
+	"cmp"
 	"context"
 	"errors"
 	"fmt"
@@ -39,12 +41,13 @@ func ToJournal() bool {
 // Log takes lines into a bounded memory and writes them from there, so that a
 // reader that is slow, or blocks, delays nobody who logs. A line for which
 // there is no room is dropped and counted; those before it tell how it came to
-// that.
+// that. So is one that could not be written, because the disk is full, say.
 type Log struct {
 	sink    io.Writer
 	format  Format
 	wake    chan struct{}
-	dropped atomic.Uint64
+	dropped atomic.Uint64 // for want of room
+	failed  atomic.Uint64 // for want of a sink that takes them
 
 	mu     sync.Mutex
 	queue  []byte // whole lines
@@ -65,8 +68,9 @@ func NewLog(sink io.Writer, format Format) *Log {
 // Handler returns what slog.New takes.
 func (l *Log) Handler() slog.Handler { return l.format.handler(queueWriter{l}) }
 
-// Dropped returns how many lines were dropped so far.
-func (l *Log) Dropped() uint64 { return l.dropped.Load() }
+// Dropped returns how many lines were dropped so far, those that could not be
+// written among them.
+func (l *Log) Dropped() uint64 { return l.dropped.Load() + l.failed.Load() }
 
 // Run writes until ctx ends, and then what is left. What is logged after that
 // is written at once. A sink that still blocks two seconds after the end makes
@@ -91,10 +95,12 @@ func (l *Log) Run(ctx context.Context) error {
 }
 
 // write is the one goroutine that touches the sink. An error of the sink loses
-// what was being written and does not stop it; the first is returned.
+// what was being written and does not stop it; the first is returned. How many
+// lines were dropped is told once the sink takes lines again.
 func (l *Log) write(ctx context.Context) error {
 	var first error
-	note := slog.New(l.format.handler(l.sink))
+	sink := &lineSink{Writer: l.sink}
+	note := l.format.handler(sink)
 	told := uint64(0)
 	for end := false; ; {
 		select {
@@ -103,12 +109,13 @@ func (l *Log) write(ctx context.Context) error {
 			end = true
 		}
 		for lines, dropped := l.take(end); len(lines) > 0; lines, dropped = l.take(end) {
-			if _, err := l.sink.Write(lines); err != nil && first == nil {
-				first = fmt.Errorf("write log: %w", err)
+			n, err := sink.Write(lines)
+			if err != nil {
+				l.failed.Add(uint64(bytes.Count(lines[n:], []byte{'\n'})))
+				first = cmp.Or(first, fmt.Errorf("write log: %w", err))
 			}
 			l.giveBack(lines)
-			if dropped > told {
-				note.Warn("log lines dropped", "lines", dropped-told)
+			if dropped += l.failed.Load(); err == nil && dropped > told && tellDropped(note, dropped-told) == nil {
 				told = dropped
 			}
 		}
@@ -116,6 +123,37 @@ func (l *Log) write(ctx context.Context) error {
 			return first
 		}
 	}
+}
+
+// tellDropped writes that lines were dropped; a level that has no room for that
+// is none of the sink's faults.
+func tellDropped(h slog.Handler, lines uint64) error {
+	if !h.Enabled(context.Background(), slog.LevelWarn) {
+		return nil
+	}
+	r := slog.NewRecord(time.Now(), slog.LevelWarn, "log lines dropped", 0)
+	r.Add("lines", lines)
+	return h.Handle(context.Background(), r)
+}
+
+// lineSink keeps a line that was cut by an error apart from what is written
+// after it.
+type lineSink struct {
+	io.Writer
+	cut bool
+}
+
+// Write is the sink's, for whole lines.
+func (s *lineSink) Write(lines []byte) (int, error) {
+	if s.cut {
+		if _, err := s.Writer.Write([]byte{'\n'}); err != nil {
+			return 0, err
+		}
+		s.cut = false
+	}
+	n, err := s.Writer.Write(lines)
+	s.cut = n > 0 && n < len(lines) && lines[n-1] != '\n'
+	return n, err
 }
 
 // take returns the lines that wait, and how many lines had been dropped, after

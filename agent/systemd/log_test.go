@@ -175,7 +175,61 @@ func TestBrokenReader(t *testing.T) {
 	if err := l.Run(ctx); !errors.Is(err, syscall.EPIPE) {
 		t.Errorf("Run() = %v; want %v", err, syscall.EPIPE)
 	}
+	if got := l.Dropped(); got != 1 {
+		t.Errorf("Dropped() = %d; want 1", got)
+	}
 	log.Info("two")
+}
+
+// fullDisk has room for so many bytes.
+type fullDisk struct {
+	room int
+	b    bytes.Buffer
+}
+
+func (d *fullDisk) Write(p []byte) (int, error) {
+	n := min(len(p), d.room)
+	d.room -= n
+	d.b.Write(p[:n])
+	if n < len(p) {
+		return n, syscall.ENOSPC
+	}
+	return n, nil
+}
+
+// TestFullDisk: what a full disk does not take is counted, and told of when it
+// takes lines again; the line that it cut stands alone.
+func TestFullDisk(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		line := func(n int) string { return fmt.Sprintf("<6>level=INFO msg=line n=%d\n", n) }
+		d := &fullDisk{room: len(line(0)) + 10}
+		l := NewLog(d, Format{Journal: true})
+		log := slog.New(l.Handler())
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- l.Run(ctx) }()
+		for i := range 3 {
+			log.Info("line", "n", i)
+			synctest.Wait()
+		}
+		if got := l.Dropped(); got != 2 {
+			t.Errorf("Dropped() = %d; want 2", got)
+		}
+		d.room = 1 + len(line(3)) // and none for the word of what was dropped
+		log.Info("line", "n", 3)
+		synctest.Wait()
+		d.room = 1000
+		log.Info("line", "n", 4)
+		synctest.Wait()
+		cancel()
+		if err := <-done; !errors.Is(err, syscall.ENOSPC) {
+			t.Errorf("Run() = %v; want %v", err, syscall.ENOSPC)
+		}
+		want := line(0) + line(1)[:10] + "\n" + line(3) + line(4) + "<4>level=WARN msg=\"log lines dropped\" lines=2\n"
+		if got := d.b.String(); got != want {
+			t.Errorf("the log is\n%s; want\n%s", got, want)
+		}
+	})
 }
 
 func TestHugeLine(t *testing.T) {

@@ -5,6 +5,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -35,6 +36,7 @@ type daemon struct {
 
 	cmd  *exec.Cmd
 	log  *journal
+	out  io.Writer     // what it logs to, if not the journal
 	done chan struct{} // closed when it has ended, with code
 	code int
 }
@@ -119,6 +121,9 @@ func (d *daemon) start() {
 	d.t.Helper()
 	d.cmd, d.done = d.command(d.socket()), make(chan struct{})
 	d.cmd.Stdout, d.cmd.Stderr = d.log, d.log
+	if d.out != nil {
+		d.cmd.Stderr = d.out
+	}
 	d.cmd.Env = append(os.Environ(), d.env...)
 	if err := d.cmd.Start(); err != nil {
 		d.t.Fatal(err)

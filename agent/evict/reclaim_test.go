@@ -1,0 +1,152 @@
+package evict
+
+import (
+	"errors"
+	"testing"
+	"time"
+
+	"github.com/evictd/evictd/agent/signal"
+)
+
+// A filesystem that nobody can write to gives nothing back: nobody goes for it, as
+// low as it is, until it is writable again. Others are none the worse for it.
+func TestReadOnlyFilesystem(t *testing.T) {
+	l := newTimeline(t, hard(signal.NodeFsAvailable, "1Gi"), hard(signal.NodeFsInodesFree, "1000"), hard(signal.PIDAvailable, "1000"))
+	l.in.Pods = []Pod{aPod("a", withPIDs(900), withInodes(1)), aPod("b", withPIDs(1), withInodes(900))}
+	l.observe(signal.NodeFsAvailable, 0)
+	l.observe(signal.NodeFsInodesFree, 0)
+	readOnly := func(yes bool) {
+		for _, s := range []signal.Signal{signal.NodeFsAvailable, signal.NodeFsInodesFree} {
+			l.in.Observations[s].ReadOnly = yes
+		}
+	}
+	readOnly(true)
+	o := l.step(0)
+	wantReclaim(t, "read-only", o, "")
+	wantVictims(t, "read-only", o)
+	wantMet(t, "read-only", o, signal.NodeFsAvailable, signal.NodeFsInodesFree)
+	wantConditions(t, "read-only", o, signal.DiskPressure)
+	l.observe(signal.PIDAvailable, 10)
+	wantVictims(t, "another signal", l.step(time.Second), "a")
+	l.observe(signal.PIDAvailable, 5000)
+	readOnly(false)
+	wantReclaim(t, "writable again", l.step(time.Minute), ReclaimContainers)
+}
+
+func TestReclaimStages(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		layout Layout
+		signal signal.Signal
+		stages []ReclaimKind
+	}{
+		{"single", SingleFs, signal.NodeFsAvailable, []ReclaimKind{ReclaimContainers, ReclaimImages}},
+		{"imagefs, nodefs", ImageFs, signal.NodeFsAvailable, []ReclaimKind{ReclaimContainers}},
+		{"imagefs, imagefs", ImageFs, signal.ImageFsAvailable, []ReclaimKind{ReclaimContainers, ReclaimImages}},
+		{"split, imagefs", SplitFs, signal.ImageFsAvailable, []ReclaimKind{ReclaimImages}},
+		{"split, containerfs", SplitFs, signal.ContainerFsAvailable, []ReclaimKind{ReclaimContainers}},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			everything := func(p *Pod) {
+				p.Containers[0].Usage = ContainerUsage{Rootfs: 20 * gi, Logs: 20 * gi, ImagesBytes: 20 * gi}
+			}
+			l := newTimeline(t, hard(tt.signal, "10Gi").reclaiming("2Gi"), hard(signal.PIDAvailable, "100"))
+			l.in.Policy.Layout = tt.layout
+			l.in.Pods = []Pod{aPod("a", everything, withPIDs(1000))}
+			l.observe(tt.signal, 5*gi)
+			l.observe(signal.PIDAvailable, 1)
+			o := l.step(0)
+			for i, kind := range tt.stages {
+				wantReclaim(t, "stage", o, kind)
+				wantVictims(t, "stage", o)
+				if o.Reclaim.Signal != tt.signal || o.Reclaim.Deficit != 7*gi {
+					t.Errorf("stage %d: reclaim = %+v; want %s and a deficit of 7Gi", i, *o.Reclaim, tt.signal)
+				}
+				if !l.state.Reclaim.Waiting {
+					t.Errorf("stage %d: does not wait", i)
+				}
+				o = l.step(time.Duration(i)*time.Second, Outcome{Err: errors.New("an error does not stop it")})
+			}
+			wantReclaim(t, "after the stages", o, "")
+			wantVictims(t, "after the stages", o, "a")
+			if l.state.Reclaim != nil {
+				t.Errorf("after the stages: %+v is left", *l.state.Reclaim)
+			}
+		})
+	}
+}
+
+// Where a reclaim was enough, no pod goes, and no other signal is acted upon in
+// the step that finds so.
+func TestReclaimIsEnough(t *testing.T) {
+	l := newTimeline(t, hard(signal.NodeFsAvailable, "10Gi"), hard(signal.ImageFsAvailable, "10Gi"), hard(signal.PIDAvailable, "100"))
+	l.in.Pods = []Pod{aPod("a", withRootfs(50*gi), withPIDs(500))}
+	l.observe(signal.NodeFsAvailable, gi)
+	l.observe(signal.ImageFsAvailable, gi)
+	l.observe(signal.PIDAvailable, 200)
+	wantReclaim(t, "0s", l.step(0), ReclaimContainers)
+	l.observe(signal.NodeFsAvailable, 10*gi)
+	l.observe(signal.PIDAvailable, 1)
+	o := l.step(time.Second, Outcome{})
+	wantReclaim(t, "1s", o, "")
+	wantVictims(t, "1s", o)
+	wantMet(t, "1s", o, signal.ImageFsAvailable, signal.PIDAvailable)
+	o = l.step(2 * time.Second)
+	wantReclaim(t, "2s", o, ReclaimContainers)
+	wantVictims(t, "2s", o)
+}
+
+// A reclaim that takes long keeps disk waiting, never memory.
+func TestMemoryDoesNotWaitForReclaim(t *testing.T) {
+	l := newTimeline(t, hard(signal.MemoryAvailable, "1Gi"), hard(signal.NodeFsAvailable, "10Gi"))
+	l.in.Pods = []Pod{aPod("a", using(gi)), aPod("b", withRootfs(gi))}
+	l.observe(signal.MemoryAvailable, 2*gi)
+	l.observe(signal.NodeFsAvailable, 0)
+	wantReclaim(t, "0s", l.step(0), ReclaimContainers)
+	l.observe(signal.MemoryAvailable, 900*mi)
+	o := l.step(time.Second)
+	wantReclaim(t, "1s", o, "")
+	wantVictims(t, "1s", o, "a")
+	o = l.step(1500*time.Millisecond, Outcome{})
+	wantReclaim(t, "1.5s", o, ReclaimImages)
+}
+
+// After a reclaim the step is about the signal that asked for it: others,
+// but for hard memory, wait for the next one.
+func TestOthersWaitAfterReclaim(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		memory Threshold
+		want   []string
+	}{
+		{"hard memory does not", hard(signal.MemoryAvailable, "1Gi"), []string{"a"}},
+		{"soft memory does", soft(signal.MemoryAvailable, "1Gi", time.Nanosecond), nil},
+	} {
+		l := newTimeline(t, hard(signal.NodeFsAvailable, "10Gi"), tt.memory)
+		l.in.Pods = []Pod{aPod("a", using(2*gi))}
+		l.observe(signal.MemoryAvailable, 2*gi)
+		l.observe(signal.NodeFsAvailable, gi)
+		wantReclaim(t, tt.name, l.step(0), ReclaimContainers)
+		l.observe(signal.NodeFsAvailable, 20*gi)
+		l.observe(signal.MemoryAvailable, 0)
+		l.step(time.Second) // the reclaim is not done yet
+		l.state.Victims = nil
+		wantVictims(t, tt.name, l.step(time.Second+2, Outcome{}), tt.want...)
+		l.state.Victims = nil
+		wantVictims(t, tt.name+": the next step", l.step(time.Second+3), "a")
+	}
+}
+
+// Nobody can go for disk, and the reclaims have been done: even then no other
+// signal is acted upon in that step.
+func TestOthersWaitWhereNobodyCanGo(t *testing.T) {
+	l := newTimeline(t, hard(signal.NodeFsAvailable, "10Gi"), hard(signal.PIDAvailable, "100"))
+	l.in.Policy.Layout = ImageFs
+	l.in.Pods = []Pod{aPod("m", func(p *Pod) { p.Mirror = true })}
+	l.observe(signal.NodeFsAvailable, gi)
+	l.observe(signal.PIDAvailable, 0)
+	wantReclaim(t, "0s", l.step(0), ReclaimContainers)
+	l.in.Pods = append(l.in.Pods, aPod("a", withPIDs(200)))
+	l.state.Futile = []Backoff{{Signal: signal.NodeFsAvailable, Until: begin.Add(time.Minute)}}
+	wantVictims(t, "1s", l.step(time.Second, Outcome{}))
+}
