@@ -128,14 +128,18 @@ func (w *Watch) locateRole(r Role, locating *errands[disk.Mount]) {
 		return
 	}
 	m, err := locating.to("locating "+path).ask(patience, func() (disk.Mount, error) { return w.locate(path) })
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	p := &w.places[r]
+	if !p.sought {
+		p.sought = true // what was read of it counts from now on
+		tell(w.crossed)
+	}
 	if err != nil {
 		// Whether it can be read is told by reading it; the layout stays.
 		w.o.Log.Debug("filesystem not located", "filesystem", r.String(), "path", path, "error", err)
 		return
 	}
-	w.mu.Lock()
-	defer w.mu.Unlock()
-	p := &w.places[r]
 	if p.located && p.mount.ID == m.ID && p.mount.Filesystem == m.Filesystem {
 		if m.ReadOnly() != p.mount.ReadOnly() {
 			w.o.Log.Warn("filesystem changed between read-only and writable", "filesystem", r.String(), "path", path, "read_only", m.ReadOnly())

@@ -171,9 +171,10 @@ var errNoPlace = errors.New("the container runtime has not told where it is")
 
 var errNotRead = errors.New("it has not been read yet")
 
-// unasked reports whether nobody has been asked yet, or no answer is due.
+// unasked reports whether nobody has been asked yet, or no answer is due: what is
+// left, and whether anything can be freed.
 func (p *place) unasked() bool {
-	return p.path == "" && p.pathErr == errNotAsked || p.path != "" && p.at.IsZero() && p.err == nil
+	return p.path == "" && p.pathErr == errNotAsked || p.path != "" && (p.at.IsZero() && p.err == nil || !p.sought)
 }
 
 // unreadable returns why the last reading can't be used, nil where it can.

@@ -87,6 +87,7 @@ type place struct {
 	pathErr error  // why that is not known, or not known to hold still
 	mount   disk.Mount
 	located bool // mount is known
+	sought  bool // or was asked for, and not told
 
 	space  disk.Space
 	at     time.Time     // of the last reading that succeeded; zero for none

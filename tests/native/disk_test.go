@@ -84,6 +84,8 @@ func TestDiskHogs(t *testing.T) {
 		{name: "logs", fstype: "ext4", threshold: "nodefs.available: 600Mi", signal: signal.NodeFsAvailable, hog: []string{"logs", "-rate", rate, "-bytes", "800000000"}},
 		{name: "inodes", fstype: "ext4", mkfs: []string{"-q", "-N", "16384"}, threshold: "nodefs.inodesFree: 8k", signal: signal.NodeFsInodesFree,
 			hog: []string{"files", "-dir", "/tmp", "-n", "15000"}},
+		{name: "inodes of a filesystem apart", fstype: "ext4", mkfs: []string{"-q", "-N", "16384"}, threshold: "imagefs.inodesFree: 8k",
+			signal: signal.ImageFsInodesFree, apart: true, hog: []string{"files", "-dir", "/tmp", "-n", "15000"}},
 		{name: "layer on a filesystem apart", fstype: "ext4", threshold: "imagefs.available: 600Mi", signal: signal.ImageFsAvailable, apart: true,
 			hog: []string{"file", "-path", "/tmp/data", "-passes", "0", "-rate", rate, "-bytes", "800000000"}},
 	} {
