@@ -3,6 +3,7 @@ package agent
 import (
 	"context"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"github.com/evictd/evictd/agent/disks"
@@ -26,9 +27,11 @@ type diskUsage struct {
 	// images returns, by container, the bytes of images that nobody else uses.
 	images func() map[string]int64
 
-	listed   time.Time // of the list that the subjects are from
-	looked   time.Time
-	known    uint64 // by the usages, when it was looked up
+	listed time.Time // of the list that the subjects are from
+	// asked is when that was asked for; nil is never.
+	asked    atomic.Pointer[time.Time]
+	looked   time.Time // zero looks up at once
+	known    uint64    // by the usages, when it was looked up
 	aged     time.Time
 	low      bool
 	subjects []disks.Subject
@@ -47,6 +50,8 @@ func (d *diskUsage) fill(s *pods.Snapshot, met []signal.Signal, now time.Time) {
 	if s.Listed != d.listed || low != d.low || d.subjects == nil {
 		d.listed, d.low, d.subjects = s.Listed, low, subjectsOf(s)
 		d.usages.Want(d.subjects, low)
+		asked := s.Asked
+		d.asked.Store(&asked)
 		d.looked, d.aged = time.Time{}, time.Time{}
 	}
 	every := lookUp
@@ -84,6 +89,13 @@ func (d *diskUsage) lookUp(now time.Time) {
 	for i := range d.subjects {
 		d.holdings[d.subjects[i].UID] = d.usages.Of(&d.subjects[i])
 	}
+}
+
+// covers reports whether what is measured are the pods of a list that was asked for
+// since a time. It may be called by anybody.
+func (d *diskUsage) covers(since time.Time) bool {
+	asked := d.asked.Load()
+	return asked != nil && !asked.Before(since)
 }
 
 func subjectsOf(s *pods.Snapshot) []disks.Subject {

@@ -91,4 +91,12 @@ func TestFill(t *testing.T) {
 	if !d.low {
 		t.Error("nodefs is low, and that was not noticed")
 	}
+	if d.covers(now) {
+		t.Errorf("a list that nobody tells the age of covers what ran at %v", now)
+	}
+	s.Listed, s.Asked = now.Add(2), now.Add(1)
+	d.fill(&s, nil, now)
+	if !d.covers(now.Add(1)) || d.covers(now.Add(2)) {
+		t.Error("a list covers what had begun when it was asked for, and nothing later")
+	}
 }

@@ -1,11 +1,13 @@
 package agent
 
 import (
+	"cmp"
 	"context"
 	"slices"
 	"time"
 
 	"github.com/evictd/evictd/agent/evict"
+	"github.com/evictd/evictd/agent/pods"
 	"github.com/evictd/evictd/agent/signal"
 )
 
@@ -38,14 +40,16 @@ func onTheWay(v evict.Victim) bool { return v.Status == evict.Unsettled && !v.So
 // is left. A runtime can be slow, above all when a pod is out of hand.
 const shortLook, longLook = 100 * time.Millisecond, time.Second
 
-// newcomer reports whether a pod is about to be evicted for the memory of one
-// that is not listed yet, or has grown since it was read, and that is known by now.
-// Where the known pods explain what all pods use it costs nothing.
+// newcomer reports whether a pod is about to be evicted for what one holds that is
+// not listed yet, or has come to hold since it was read, and that is known by now.
+// Where the known pods explain what all pods use it costs nothing. Disks wait for a
+// list before anybody is chosen for them ([daemon.unmeasured]).
 func (l *loop) newcomer(ctx context.Context, v *View) bool {
-	about := slices.DeleteFunc(slices.Clone(v.Orders.Evict), func(o evict.Order) bool {
-		s, ok := signal.Parse(o.Cause)
-		return !ok || !s.IsMemory()
-	})
+	return l.memoryNewcomer(ctx, v) || l.taskNewcomer(ctx, v)
+}
+
+func (l *loop) memoryNewcomer(ctx context.Context, v *View) bool {
+	about := v.orders(signal.Signal.IsMemory)
 	if len(about) == 0 || l.unexplained.Known()+evict.Stranger > v.unexplained() {
 		return false
 	}
@@ -59,6 +63,30 @@ func (l *loop) newcomer(ctx context.Context, v *View) bool {
 	if l.unexplained.Known()+evict.Stranger > again.unexplained() {
 		return true
 	}
+	return l.awaitList(ctx, about)
+}
+
+// taskNewcomer is newcomer for pid.available. Who is not listed would come first if
+// it had more tasks than whoever does.
+func (l *loop) taskNewcomer(ctx context.Context, v *View) bool {
+	about := v.orders(func(s signal.Signal) bool { return s == signal.PIDAvailable })
+	if len(about) == 0 {
+		return false
+	}
+	most := slices.MaxFunc(about, func(a, b evict.Order) int { return cmp.Compare(a.Expected, b.Expected) }).Expected
+	all, ok := l.tasks.Pods() // read before those of each
+	if !ok || all-tasksOf(&v.Snapshot) <= most {
+		return false
+	}
+	l.inventory.Forget()
+	if again := l.inventory.Measure(time.Now()); all-tasksOf(&again) <= most {
+		return true
+	}
+	return l.awaitList(ctx, about)
+}
+
+// awaitList asks for a list and reports whether it came in time for the orders.
+func (l *loop) awaitList(ctx context.Context, about []evict.Order) bool {
 	listed := l.inventory.Changed()
 	l.inventory.Refresh()
 	until := time.Now().Add(longLook)
@@ -81,9 +109,18 @@ func (l *loop) newcomer(ctx context.Context, v *View) bool {
 func (l *loop) halfLeft(orders []evict.Order) bool {
 	var now signal.Observations
 	l.memory.Read(time.Now(), &now)
+	l.tasks.Read(time.Now(), &now)
 	return !slices.ContainsFunc(orders, func(o evict.Order) bool {
 		s, _ := signal.Parse(o.Cause)
 		return now[s].Status != signal.Observed || now[s].Available <= o.Threshold/2
+	})
+}
+
+// orders returns the evictions for signals that are such.
+func (v *View) orders(such func(signal.Signal) bool) []evict.Order {
+	return slices.DeleteFunc(slices.Clone(v.Orders.Evict), func(o evict.Order) bool {
+		s, ok := signal.Parse(o.Cause)
+		return !ok || !such(s)
 	})
 }
 
@@ -95,4 +132,12 @@ func (v *View) unexplained() int64 {
 		unknown -= v.Snapshot.Pods[i].Usage.Memory
 	}
 	return unknown
+}
+
+// tasksOf is how many tasks the known pods have.
+func tasksOf(s *pods.Snapshot) (tasks int64) {
+	for i := range s.Pods {
+		tasks += s.Pods[i].Usage.PIDs
+	}
+	return tasks
 }

@@ -16,7 +16,7 @@ func (d *daemon) buildReclaimer(cfg *config.Config) {
 	var seen string
 	var looked time.Time
 	o := reclaim.Options{
-		Space: d.disks, Unmeasured: d.usages.Unmeasured, Rootfs: d.options.Rootfs, Log: d.log.Logger,
+		Space: d.disks, Unmeasured: d.unmeasured, Rootfs: d.options.Rootfs, Log: d.log.Logger,
 		// Until a mode is known nothing is touched.
 		DryRun: func() bool {
 			v := d.board.view.Load()
@@ -45,6 +45,17 @@ func (d *daemon) buildReclaimer(cfg *config.Config) {
 	d.loop.reclaimer, d.loop.usage.images = d.reclaimer, d.reclaimer.ImageBytes
 }
 
+// unmeasured names what of the pods' disk usage was not measured since a time, ""
+// for nothing. A pod that has begun since may not be listed yet: before it is,
+// another would be chosen for what it holds.
+func (d *daemon) unmeasured(since time.Time) string {
+	if d.runtime != nil && !d.loop.usage.covers(since) {
+		d.inventory.Refresh()
+		return "a list of the pods"
+	}
+	return d.usages.Unmeasured(since)
+}
+
 func reclaimPolicy(cfg *config.Config) reclaim.Policy {
 	return reclaim.Policy{
 		Images: reclaim.Mode(cfg.ImageGC), MinAge: cfg.ImageMinimumGCAge, MaxAge: cfg.ImageMaximumGCAge,
@@ -53,9 +64,11 @@ func reclaimPolicy(cfg *config.Config) reclaim.Policy {
 	}
 }
 
-// reclaimed takes the report of an order, which the next step waits for.
+// reclaimed takes the report of an order, which the next step waits for. That goes by
+// what was measured meanwhile.
 func (l *loop) reclaimed() {
 	l.reclaiming = false
+	l.usage.looked = time.Time{}
 	l.outcomes = append(l.outcomes, evict.Outcome{})
 }
 

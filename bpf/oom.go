@@ -25,15 +25,22 @@ type OOMCounts struct {
 
 var oomHooks = []hook{{"oom", "mark_victim", oomProgMarkVictim, oomProgMarkVictimClassic}}
 
-// OpenOOM attaches to the tracepoint of the kernel's OOM killer. An error wraps
-// [ErrUnavailable].
+// OpenOOM attaches to the tracepoint of the kernel's OOM killer. Attached in the
+// classic way, as it is without BTF, a [Victim] has a PID and no more. An error
+// wraps [ErrUnavailable].
 func OpenOOM(ring *Ring) (*OOM, error) {
 	var hooked *hooked
 	if _, err := oomObject.load(func(spec *ebpf.CollectionSpec) (err error) {
 		if err = tellPrototype(spec); err == nil {
 			hooked, err = attachEither(spec, ring, oomHooks)
+			return err
 		}
-		return err
+		// Without BTF the classic form is left: it reads nothing but the tracepoint's record.
+		var classicErr error
+		if hooked, classicErr = attach(spec, ring, oomHooks, ViaClassic); classicErr != nil {
+			return errors.Join(err, classicErr)
+		}
+		return nil
 	}); err != nil {
 		return nil, unavailable("watch the oom killer", err)
 	}

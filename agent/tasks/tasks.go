@@ -337,6 +337,17 @@ func (w *Watch) note(o signal.Observation) (marks []int64) {
 	return marks
 }
 
+// Pods reads how many tasks all pods have together; ok is false where that can't be
+// told.
+func (w *Watch) Pods() (tasks int64, ok bool) {
+	tree, path, ok := w.o.Pods()
+	if !ok {
+		return 0, false
+	}
+	group, err := pids.ReadCgroup(tree, path)
+	return signed(group.Tasks), err == nil
+}
+
 // observe reads what is left, of the node or of all pods together, whichever has
 // less, and both.
 func (w *Watch) observe(now time.Time) (signal.Observation, reading) {

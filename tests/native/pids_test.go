@@ -14,6 +14,19 @@ import (
 	"github.com/evictd/evictd/tests/node"
 )
 
+// TestForkBombThatIsNew: the bomb that has come since the last list is not in the ranking: nobody else dies in its place.
+func TestForkBombThatIsNew(t *testing.T) {
+	n := startNodeWith(t, node.Options{MemoryLimit: 2 * gibibyte, PIDLimit: 4000})
+	kernelKillsNobody(t, n)
+	calm := runPod(t, n, node.PodSpec{Name: "calm", Containers: []node.ContainerSpec{{}}})
+	d := startDaemon(t, n, "evictionHard: {pid.available: 3000}", calm)
+	d.until("reading of pid.available", func(s *control.Status) bool { return s.Signals[signal.PIDAvailable].Capacity != nil })
+	hog := runPod(t, n, node.PodSpec{Name: "hog", PIDLimit: 2000, Containers: one([]string{"bomb", "-forks", "-bytes", "4096"})})
+	hog.mustDie()
+	d.victims(hog)
+	mustLive(t, calm)
+}
+
 // TestForkBombTakesPIDs: a bomb that would take all the pids that pods may have is ended, and evictd and the others go
 // on. How many pids are left by then depends on what else the machine does.
 func TestForkBombTakesPIDs(t *testing.T) {

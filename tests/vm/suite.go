@@ -85,7 +85,7 @@ var suites = []suite{
 		{name: "more-lanes", run: "^(TestAlarmWithoutCause|TestLanesDisagree|TestRingOverrun|TestDeafLane|TestPollingKills|TestCollectorAtWork|TestCrossingAfterATurn|TestCalmPodLives|TestStoppedDaemon|TestReloadArmsAgain|TestReloadWhileGrowing|TestLimitRaises)$", takes: 300 * time.Second, more: true},
 		{name: "kernel-kills", run: "^(TestKernelOOM|TestStallsEvict|TestOOMScores|TestKernelsChoice)$", takes: 120 * time.Second, more: true},
 		{name: "disks", run: "^(TestDiskUsageOfPods|TestDiskHogs|TestStorageLimits|TestImagesGoFirst|TestFullStateDisk|TestFullLogDisk|TestReadOnlyFilesystem|TestHungFilesystem|TestHungNFS)$", takes: 240 * time.Second, more: true},
-		{name: "pids", run: "^(TestForkBomb|TestForkBombTakesPIDs|TestForkingAllocators|TestIgnoredTerm)$", takes: 160 * time.Second, more: true},
+		{name: "pids", run: "^(TestForkBomb|TestForkBombTakesPIDs|TestForkBombThatIsNew|TestForkingAllocators|TestIgnoredTerm)$", takes: 160 * time.Second, more: true},
 		{name: "cold", run: "^(TestCacheKillsNobodyAtOnce|TestColdMemory)$", takes: 120 * time.Second, more: true},
 		{name: "shutdown", run: "^TestShutdown", takes: 240 * time.Second, more: true},
 		{name: "rest", takes: 10 * time.Second, more: true},
