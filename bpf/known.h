@@ -24,6 +24,7 @@
 #define SURVEY_URGENT_SHARE 2
 #define SURVEY_EACH (10 * SECOND)
 #define SURVEY_AGAIN SECOND
+#define SURVEY_OVERDUE (SURVEY_EACH + SURVEY_AGAIN)
 // Surveys and walks look at the clock each time that they have visited so many.
 #define LOOKS_EACH 32
 
@@ -252,6 +253,11 @@ static __always_inline int survey_due(struct cgroup_subsys_state *css, int near)
 	__u64 age = current.time - survey_ended;
 	return survey.active || survey_urgent || !is_known(css) || age >= SURVEY_EACH ||
 	       ((known_outdated || near) && age >= SURVEY_AGAIN);
+}
+
+static __always_inline int survey_overdue(void)
+{
+	return current.time - survey_ended >= SURVEY_OVERDUE;
 }
 
 // do_slice does one slice of a survey. When that was the last, walks go over what

@@ -185,6 +185,22 @@ func TestKnownUncertain(t *testing.T) {
 	}
 }
 
+// A survey makes way for walks, but not for ever.
+func TestSurveyAmongWalks(t *testing.T) {
+	_, s := openSampler(t, Options{})
+	top := makeCgroup(t)
+	top.child(t, "pod")
+	follow(t, s, top)
+	if err := s.SetWalk(time.Microsecond); err != nil { // in each tick
+		t.Fatal(err)
+	}
+	_, before := walked(t, s)
+	eventually(t, "another survey", func() bool {
+		stats, err := s.Stats()
+		return err == nil && stats.Surveys > before
+	})
+}
+
 // dropCache has the kernel forget what it cached of a file.
 func dropCache(t *testing.T, file string) {
 	t.Helper()

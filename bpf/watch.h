@@ -186,7 +186,9 @@ static __always_inline void sample_pods(struct order *order)
 		return;
 	}
 	int known = is_known(css), hurry = survey_urgent || !known;
-	if (survey_due(css, need != WALK_UNLESS_NEW) && (hurry || !(ordered || need == WALK_NOW)) &&
+	// A slice makes way for a walk that somebody waits for, but not for ever.
+	int waits = !hurry && !survey_overdue() && (ordered || need == WALK_NOW);
+	if (survey_due(css, need != WALK_UNLESS_NEW) && !waits &&
 	    current.time - slice_ended >= (hurry ? SURVEY_URGENT_SHARE : SURVEY_SHARE) * slice_time) {
 		do_slice((__u64)css);
 		known = is_known(css);

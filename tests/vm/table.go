@@ -148,10 +148,27 @@ func (w row) remarks() []string {
 	for _, n := range w.notRun {
 		lines = append(lines, "not run, as the machine ended: "+n)
 	}
-	for _, s := range w.outcome.skipped {
+	for _, s := range byReason(w.outcome.skipped) {
 		lines = append(lines, "skipped: "+s)
 	}
 	return lines
+}
+
+// byReason puts tests that were skipped for the same reason, as in "TestA: needs root", into one line.
+func byReason(skipped []string) []string {
+	var reasons []string
+	tests := make(map[string][]string)
+	for _, s := range skipped {
+		test, reason, _ := strings.Cut(s, ": ")
+		if tests[reason] == nil {
+			reasons = append(reasons, reason)
+		}
+		tests[reason] = append(tests[reason], test)
+	}
+	for i, reason := range reasons {
+		reasons[i] = strings.Join(tests[reason], ", ") + ": " + reason
+	}
+	return reasons
 }
 
 // remarks are a line for all that was not run or did not pass.

@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"slices"
 	"strings"
 	"testing"
 	"time"
@@ -12,6 +13,14 @@ import (
 
 func plannedOf(suite, name string, goTest bool) planned {
 	return planned{suite: suite, goTest: goTest, command: protocol.Command{Name: name}}
+}
+
+func TestByReason(t *testing.T) {
+	got := byReason([]string{"TestA: needs BTF", "TestB: needs a disk: none", "TestC: needs BTF", "TestD: "})
+	want := []string{"TestA, TestC: needs BTF", "TestB: needs a disk: none", "TestD: "}
+	if !slices.Equal(got, want) {
+		t.Errorf("byReason() = %q; want %q", got, want)
+	}
 }
 
 func TestTable(t *testing.T) {
