@@ -27,9 +27,8 @@ type diskUsage struct {
 	// images returns, by container, the bytes of images that nobody else uses.
 	images func() map[string]int64
 
-	listed time.Time // of the list that the subjects are from
-	// asked is when that was asked for; nil is never.
-	asked    atomic.Pointer[time.Time]
+	// tried tells which list the subjects are from: when it was asked for; nil is never.
+	tried    atomic.Pointer[time.Time]
 	looked   time.Time // zero looks up at once
 	known    uint64    // by the usages, when it was looked up
 	aged     time.Time
@@ -44,14 +43,14 @@ type diskUsage struct {
 }
 
 // fill gives the snapshot pods with what is known of their disk usage. met are the
-// signals with a threshold met in the step before.
+// signals with a threshold met in the step before, for which somebody may go.
 func (d *diskUsage) fill(s *pods.Snapshot, met []signal.Signal, now time.Time) {
 	low := slices.ContainsFunc(met, signal.Signal.IsDisk)
-	if s.Listed != d.listed || low != d.low || d.subjects == nil {
-		d.listed, d.low, d.subjects = s.Listed, low, subjectsOf(s)
+	if before := d.tried.Load(); before == nil || s.Tried != *before || low != d.low {
+		d.low, d.subjects = low, subjectsOf(s)
 		d.usages.Want(d.subjects, low)
-		asked := s.Asked
-		d.asked.Store(&asked)
+		tried := s.Tried
+		d.tried.Store(&tried)
 		d.looked, d.aged = time.Time{}, time.Time{}
 	}
 	every := lookUp
@@ -92,10 +91,10 @@ func (d *diskUsage) lookUp(now time.Time) {
 }
 
 // covers reports whether what is measured are the pods of a list that was asked for
-// since a time. It may be called by anybody.
+// since a time, as far as it came. It may be called by anybody.
 func (d *diskUsage) covers(since time.Time) bool {
-	asked := d.asked.Load()
-	return asked != nil && !asked.Before(since)
+	tried := d.tried.Load()
+	return tried != nil && !tried.Before(since)
 }
 
 func subjectsOf(s *pods.Snapshot) []disks.Subject {

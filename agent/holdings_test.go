@@ -60,7 +60,7 @@ func TestFill(t *testing.T) {
 	d := diskUsage{usages: disks.NewUsages(disks.UsageOptions{}), images: func() map[string]int64 { return nil }}
 	shared := []evict.Pod{{UID: "u", Containers: []evict.Container{{Name: "a"}}}}
 	now := time.Now()
-	s := pods.Snapshot{Pods: shared, Version: 1, Listed: now}
+	s := pods.Snapshot{Pods: shared, Version: 1}
 	d.fill(&s, nil, now)
 	first := s.Pods
 	if !first[0].DiskUnknown || shared[0].DiskUnknown {
@@ -94,7 +94,7 @@ func TestFill(t *testing.T) {
 	if d.covers(now) {
 		t.Errorf("a list that nobody tells the age of covers what ran at %v", now)
 	}
-	s.Listed, s.Asked = now.Add(2), now.Add(1)
+	s.Tried = now.Add(1)
 	d.fill(&s, nil, now)
 	if !d.covers(now.Add(1)) || d.covers(now.Add(2)) {
 		t.Error("a list covers what had begun when it was asked for, and nothing later")

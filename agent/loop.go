@@ -347,7 +347,9 @@ func (l *loop) readDisks(v *View) {
 
 // fillDisks puts into pods that were just measured what they hold on the disks.
 func (l *loop) fillDisks(v *View) {
-	l.usage.fill(&v.Snapshot, l.met, v.Time)
+	// Nobody goes for a filesystem that is read-only, so nobody has to be measured for it.
+	met := slices.DeleteFunc(slices.Clone(l.met), func(s signal.Signal) bool { return v.Observations[s].ReadOnly })
+	l.usage.fill(&v.Snapshot, met, v.Time)
 	v.Holdings = l.usage.holdings
 }
 

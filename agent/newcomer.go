@@ -7,7 +7,6 @@ import (
 	"time"
 
 	"github.com/evictd/evictd/agent/evict"
-	"github.com/evictd/evictd/agent/pods"
 	"github.com/evictd/evictd/agent/signal"
 )
 
@@ -42,12 +41,13 @@ const shortLook, longLook = 100 * time.Millisecond, time.Second
 
 // newcomer reports whether a pod is about to be evicted for what one holds that is
 // not listed yet, or has come to hold since it was read, and that is known by now.
-// Where the known pods explain what all pods use it costs nothing. Disks wait for a
-// list before anybody is chosen for them ([daemon.unmeasured]).
+// Disks wait for a list before anybody is chosen for them ([daemon.unmeasured]).
 func (l *loop) newcomer(ctx context.Context, v *View) bool {
 	return l.memoryNewcomer(ctx, v) || l.taskNewcomer(ctx, v)
 }
 
+// memoryNewcomer is newcomer for memory. Where the known pods explain what all pods
+// use it costs nothing.
 func (l *loop) memoryNewcomer(ctx context.Context, v *View) bool {
 	about := v.orders(signal.Signal.IsMemory)
 	if len(about) == 0 || l.unexplained.Known()+evict.Stranger > v.unexplained() {
@@ -66,39 +66,51 @@ func (l *loop) memoryNewcomer(ctx context.Context, v *View) bool {
 	return l.awaitList(ctx, about)
 }
 
-// taskNewcomer is newcomer for pid.available. Who is not listed would come first if
-// it had more tasks than whoever does.
+// strangeTasks is how many tasks all pods may have beyond those that the known ones
+// account for, and one for each, before somebody is missing from the list.
+const strangeTasks = 256
+
+// taskNewcomer is newcomer for pid.available. No walk tells of tasks: who is about to
+// go for them is decided once more by files that have just been read.
 func (l *loop) taskNewcomer(ctx context.Context, v *View) bool {
 	about := v.orders(func(s signal.Signal) bool { return s == signal.PIDAvailable })
 	if len(about) == 0 {
 		return false
 	}
-	most := slices.MaxFunc(about, func(a, b evict.Order) int { return cmp.Compare(a.Expected, b.Expected) }).Expected
-	all, ok := l.tasks.Pods() // read before those of each
-	if !ok || all-tasksOf(&v.Snapshot) <= most {
-		return false
-	}
+	all, ok := l.tasks.Pods() // before those of each
 	l.inventory.Forget()
-	if again := l.inventory.Measure(time.Now()); all-tasksOf(&again) <= most {
-		return true
+	again := l.inventory.Measure(time.Now())
+	strange := all
+	for i := range again.Pods {
+		strange -= again.Pods[i].Usage.PIDs + 1 // and the sandbox
 	}
-	return l.awaitList(ctx, about)
+	least := slices.MinFunc(about, func(a, b evict.Order) int { return cmp.Compare(a.Expected, b.Expected) }).Expected
+	if ok && strange > min(least, strangeTasks) {
+		l.awaitList(ctx, about)
+	}
+	return true
 }
 
-// awaitList asks for a list and reports whether it came in time for the orders.
+// awaitList asks for a list and reports whether it came in time for the orders. One
+// that was asked for before is none: who is missing may have begun since.
 func (l *loop) awaitList(ctx context.Context, about []evict.Order) bool {
+	began := time.Now()
 	listed := l.inventory.Changed()
 	l.inventory.Refresh()
-	until := time.Now().Add(longLook)
-	for wait := shortLook; ; wait = settling {
+	for wait := shortLook; ; {
 		select {
 		case <-ctx.Done():
 			return false
 		case <-listed:
-			return true
+			listed = l.inventory.Changed()
+			if !l.inventory.Tried().Before(began) {
+				return true
+			}
+			continue
 		case <-time.After(wait):
 		}
-		if time.Now().After(until) || !l.halfLeft(about) {
+		wait = settling
+		if time.Since(began) > longLook || !l.halfLeft(about) {
 			return false
 		}
 	}
@@ -132,12 +144,4 @@ func (v *View) unexplained() int64 {
 		unknown -= v.Snapshot.Pods[i].Usage.Memory
 	}
 	return unknown
-}
-
-// tasksOf is how many tasks the known pods have.
-func tasksOf(s *pods.Snapshot) (tasks int64) {
-	for i := range s.Pods {
-		tasks += s.Pods[i].Usage.PIDs
-	}
-	return tasks
 }

@@ -16,7 +16,7 @@ func (d *daemon) buildReclaimer(cfg *config.Config) {
 	var seen string
 	var looked time.Time
 	o := reclaim.Options{
-		Space: d.disks, Unmeasured: d.unmeasured, Rootfs: d.options.Rootfs, Log: d.log.Logger,
+		Space: d.disks, Unmeasured: d.unmeasured(), Rootfs: d.options.Rootfs, Log: d.log.Logger,
 		// Until a mode is known nothing is touched.
 		DryRun: func() bool {
 			v := d.board.view.Load()
@@ -45,15 +45,24 @@ func (d *daemon) buildReclaimer(cfg *config.Config) {
 	d.loop.reclaimer, d.loop.usage.images = d.reclaimer, d.reclaimer.ImageBytes
 }
 
-// unmeasured names what of the pods' disk usage was not measured since a time, ""
-// for nothing. A pod that has begun since may not be listed yet: before it is,
-// another would be chosen for what it holds.
-func (d *daemon) unmeasured(since time.Time) string {
-	if d.runtime != nil && !d.loop.usage.covers(since) {
-		d.inventory.Refresh()
+// listAgain is how often a list is asked for that is waited for.
+const listAgain = time.Second
+
+// unmeasured returns what names what of the pods' disk usage was not measured since a
+// time, "" for nothing. A pod that has begun since may not be listed yet: before it
+// is, another would be chosen for what it holds.
+func (d *daemon) unmeasured() func(since time.Time) string {
+	var asked time.Time
+	return func(since time.Time) string {
+		if d.runtime == nil || d.loop.usage.covers(since) {
+			return d.usages.Unmeasured(since)
+		}
+		if now := time.Now(); now.Sub(asked) >= listAgain {
+			asked = now
+			d.inventory.Refresh()
+		}
 		return "a list of the pods"
 	}
-	return d.usages.Unmeasured(since)
 }
 
 func reclaimPolicy(cfg *config.Config) reclaim.Policy {

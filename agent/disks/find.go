@@ -21,6 +21,7 @@ func (w *Watch) find(ctx context.Context, changed <-chan struct{}) {
 	var locating [roles]errands[disk.Mount]
 	for {
 		w.settleAt(Node, w.nodePath(), nil)
+		w.locateRole(Node, &locating[Node]) // whatever becomes of the runtime
 		wait := askEvery
 		if w.o.Runtime != nil {
 			// The client has a deadline of its own, the other is for one that does
@@ -34,7 +35,7 @@ func (w *Watch) find(ctx context.Context, changed <-chan struct{}) {
 			}
 			w.settleRuntime(fs, err)
 		}
-		for r := range roles {
+		for _, r := range []Role{Image, Container} {
 			w.locateRole(r, &locating[r])
 		}
 		w.arrange()

@@ -75,6 +75,7 @@ type tracked struct {
 	partial map[string]time.Time      // by sandbox, since when it is kept although lists lack some of it
 	listed  time.Time                 // when a list was last complete, and
 	asked   time.Time                 // when that was asked for
+	tried   time.Time                 // when the last list was, complete or not
 	answers bool                      // the last list came, complete or not
 	err     error                     // of the last list
 	watched atomic.Pointer[time.Time] // since when changes are told; nil while they are not
@@ -127,6 +128,11 @@ func (i *Inventory) Changed() <-chan struct{} {
 	return i.next
 }
 
+// Tried returns when each source had last been asked for a list that has come, or
+// that it has failed to give; zero for never. What runs since before then is known
+// as far as it can be.
+func (i *Inventory) Tried() time.Time { return i.world.Load().tried }
+
 // Close gives all descriptors up. What is measured afterwards has no pods.
 func (i *Inventory) Close() error {
 	i.mu.Lock()
@@ -171,6 +177,7 @@ func (i *Inventory) list(ctx context.Context, s *tracked) error {
 		return ctx.Err()
 	}
 	now := time.Now()
+	s.tried = asked
 	s.answers = err == nil || errors.Is(err, ErrPartial)
 	switch {
 	case err == nil:

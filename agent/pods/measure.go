@@ -17,8 +17,9 @@ type Snapshot struct {
 	Pods []evict.Pod
 	// Taken is when the usage was read, or brought up to date by a walk; Listed when
 	// the list that it rests on was complete, zero for never, and Asked when that list
-	// was asked for.
-	Taken, Listed, Asked time.Time
+	// was asked for. Tried is [Inventory.Tried] as of that list, or of a later one that
+	// was not complete.
+	Taken, Listed, Asked, Tried time.Time
 	// Read is, for each of Pods, when its files were read: what of its memory is
 	// anonymous, and its tasks, no walk tells.
 	Read []time.Time
@@ -87,7 +88,7 @@ func (i *Inventory) Measure(now time.Time) Snapshot {
 	r.begin(now)
 	i.look(w)
 	s := Snapshot{
-		Taken: now, Listed: w.listed, Asked: w.asked, Version: i.last.Version + 1, Walked: r.walked,
+		Taken: now, Listed: w.listed, Asked: w.asked, Tried: w.tried, Version: i.last.Version + 1, Walked: r.walked,
 		Handles: w.handles, KubeletPods: w.kubeletPods, KubeletRuns: w.kubeletRuns, KubeletAbsent: w.kubeletAbsent,
 	}
 	s.Pods, s.Read = make([]evict.Pod, 0, len(w.pods)), make([]time.Time, 0, len(w.pods))

@@ -25,6 +25,7 @@ const configSource = "kubernetes.io/config.source"
 type world struct {
 	listed      time.Time // when the oldest of the sources' lists was complete
 	asked       time.Time // when that was asked for
+	tried       time.Time // when each source had been asked since, whatever it said
 	pods        []*pod    // those that run, by key and UID
 	handles     map[string]Handle
 	guard       Guard
@@ -79,7 +80,7 @@ type listing struct {
 
 // build makes the world of what the sources listed last.
 func (i *Inventory) build(now time.Time) *world {
-	w := &world{handles: map[string]Handle{}, crowd: crowd{}}
+	w := &world{handles: map[string]Handle{}, crowd: crowd{}, tried: now}
 	listings, specs := i.merge(w)
 	i.scanKubelets(now)
 	w.kubeletRuns = len(i.kubelets) > 0 || i.kubeletsUnknown
@@ -170,6 +171,9 @@ func (i *Inventory) merge(w *world) ([]*listing, map[string]*evict.Pod) {
 	for n, s := range i.sources {
 		if n == 0 || s.listed.Before(w.listed) {
 			w.listed, w.asked = s.listed, s.asked
+		}
+		if s.tried.Before(w.tried) {
+			w.tried = s.tried
 		}
 		for m := range s.list.Pods {
 			p := &s.list.Pods[m]

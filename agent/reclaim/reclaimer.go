@@ -361,12 +361,12 @@ func (r *Reclaimer) await(ctx context.Context, since time.Time) {
 	if r.o.Unmeasured == nil {
 		return
 	}
-	for {
+	for began := time.Now(); ; {
 		lacks := r.o.Unmeasured(since)
 		if lacks == "" || !pause(ctx) {
 			return
 		}
-		if time.Since(since) >= measureFor {
+		if time.Since(began) >= measureFor {
 			r.o.Log.Warn("the disk usage of pods was not measured in time", "lacks", lacks)
 			return
 		}

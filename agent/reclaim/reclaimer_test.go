@@ -30,6 +30,7 @@ type node struct {
 	late       time.Duration
 	fails      error
 	writes     int64 // what somebody takes between two readings
+	readOnly   bool
 
 	available int64
 	holds     map[string]int64 // by ID
@@ -64,7 +65,7 @@ func (n *node) Read(now time.Time, into *signal.Observations) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.available -= n.writes
-	o := signal.Observation{Status: signal.Observed, Available: n.available, Capacity: capacity, Time: now}
+	o := signal.Observation{Status: signal.Observed, Available: n.available, Capacity: capacity, ReadOnly: n.readOnly, Time: now}
 	into[signal.NodeFsAvailable], into[signal.ImageFsAvailable] = o, o
 	into[signal.ImageFsInodesFree] = signal.Observation{Status: signal.Observed, Available: capacity, Capacity: capacity}
 }
@@ -267,6 +268,27 @@ func TestCollectOld(t *testing.T) {
 		}
 		if reports := r.Reports(); len(reports) == 0 || reports[0].Reason != Age {
 			t.Errorf("reports %+v", reports)
+		}
+	})
+}
+
+// Nothing comes of removing images from a filesystem that is read-only.
+func TestCollectFromReadOnly(t *testing.T) {
+	n := &node{available: 50, readOnly: true}
+	images(n, "a", "b")
+	run(t, n, Policy{Images: Auto, High: 85, Low: 80, MaxAge: 35 * time.Minute}, nil, func(r *Reclaimer) {
+		time.Sleep(time.Hour)
+		synctest.Wait()
+		if got := n.did(); got != "" {
+			t.Errorf("removed %q; want nothing", got)
+		}
+		n.mu.Lock()
+		n.readOnly = false
+		n.mu.Unlock()
+		time.Sleep(10 * time.Minute)
+		synctest.Wait()
+		if got := n.did(); got != "image a, image b" {
+			t.Errorf("removed %q when it was writable again; want both", got)
 		}
 	})
 }

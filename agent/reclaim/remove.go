@@ -270,9 +270,9 @@ func (r *Reclaimer) overused(now time.Time) (signal.Signal, bool) {
 
 // lacks returns what has to be left for usage to come down to the low mark, and
 // whether it is at or above the high one. A high mark of 100 is none, as for the
-// kubelet.
+// kubelet, and where the filesystem is read-only nothing would come of it.
 func lacks(o *signal.Observation, high, low int32) (target int64, over bool) {
-	if o.Status != signal.Observed || o.Capacity <= 0 || high >= 100 {
+	if o.Status != signal.Observed || o.Capacity <= 0 || o.ReadOnly || high >= 100 {
 		return 0, false
 	}
 	used := 100 - float64(o.Available)*100/float64(o.Capacity)
@@ -289,7 +289,9 @@ func (r *Reclaimer) collect(ctx context.Context, s signal.Signal, over bool) {
 		r.o.Log.Debug("images not looked at", "error", err)
 		return
 	}
-	if images.off != "" {
+	var now signal.Observations
+	r.o.Space.Read(report.At, &now)
+	if images.off != "" || now[s].ReadOnly {
 		return
 	}
 	before, _ := r.left(s)

@@ -43,7 +43,7 @@ func ToJournal() bool {
 // there is no room is dropped and counted; those before it tell how it came to
 // that. So is one that could not be written, because the disk is full, say.
 type Log struct {
-	sink    io.Writer
+	sink    lineSink
 	format  Format
 	wake    chan struct{}
 	dropped atomic.Uint64 // for want of room
@@ -60,7 +60,7 @@ type Log struct {
 // before Run.
 func NewLog(sink io.Writer, format Format) *Log {
 	return &Log{
-		sink: sink, format: format, wake: make(chan struct{}, 1),
+		sink: lineSink{Writer: sink}, format: format, wake: make(chan struct{}, 1),
 		queue: make([]byte, 0, logBuffer), spare: make([]byte, 0, logBuffer),
 	}
 }
@@ -96,11 +96,10 @@ func (l *Log) Run(ctx context.Context) error {
 
 // write is the one goroutine that touches the sink. An error of the sink loses
 // what was being written and does not stop it; the first is returned. How many
-// lines were dropped is told once the sink takes lines again.
+// lines were dropped is told after the first that it takes again.
 func (l *Log) write(ctx context.Context) error {
 	var first error
-	sink := &lineSink{Writer: l.sink}
-	note := l.format.handler(sink)
+	note := l.format.handler(&l.sink)
 	told := uint64(0)
 	for end := false; ; {
 		select {
@@ -109,9 +108,8 @@ func (l *Log) write(ctx context.Context) error {
 			end = true
 		}
 		for lines, dropped := l.take(end); len(lines) > 0; lines, dropped = l.take(end) {
-			n, err := sink.Write(lines)
+			err := l.put(lines)
 			if err != nil {
-				l.failed.Add(uint64(bytes.Count(lines[n:], []byte{'\n'})))
 				first = cmp.Or(first, fmt.Errorf("write log: %w", err))
 			}
 			l.giveBack(lines)
@@ -123,6 +121,15 @@ func (l *Log) write(ctx context.Context) error {
 			return first
 		}
 	}
+}
+
+// put writes lines, and counts those that the sink does not take.
+func (l *Log) put(lines []byte) error {
+	n, err := l.sink.Write(lines)
+	if err != nil {
+		l.failed.Add(uint64(bytes.Count(lines[n:], []byte{'\n'})))
+	}
+	return err
 }
 
 // tellDropped writes that lines were dropped; a level that has no room for that
@@ -187,7 +194,7 @@ func (w queueWriter) Write(line []byte) (int, error) {
 	switch {
 	case w.direct:
 		defer w.mu.Unlock()
-		return w.sink.Write(line)
+		return len(line), w.put(line)
 	case w.closed, len(w.queue)+len(line) > logBuffer:
 		w.dropped.Add(1)
 		w.mu.Unlock()

@@ -179,6 +179,9 @@ func TestBrokenReader(t *testing.T) {
 		t.Errorf("Dropped() = %d; want 1", got)
 	}
 	log.Info("two")
+	if got := l.Dropped(); got != 2 {
+		t.Errorf("Dropped() = %d; want 2", got)
+	}
 }
 
 // fullDisk has room for so many bytes.

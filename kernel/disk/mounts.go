@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"os"
+	"slices"
 	"strconv"
 	"strings"
 
@@ -37,10 +38,12 @@ type Mount struct {
 
 // ReadOnly reports whether nobody can write to the filesystem, through whichever
 // mount. A mount that is read-only for this process alone, as a sandbox makes them,
-// does not count.
+// does not count. An ext4 that an error made so tells it since Linux 6.15 by an
+// option of its own (fs/ext4/super.c: _ext4_show_options), and in those from 6.12 on
+// not at all.
 func (m Mount) ReadOnly() bool {
-	option, _, _ := strings.Cut(m.SuperOptions, ",")
-	return option == "ro"
+	options := strings.Split(m.SuperOptions, ",")
+	return options[0] == "ro" || m.Type == "ext4" && slices.Contains(options, "emergency_ro")
 }
 
 // Mounts reads the mounts that process pid sees, in the order in which they are

@@ -91,6 +91,39 @@ func TestLocate(t *testing.T) {
 	}
 }
 
+// An error makes an ext4 read-only if that is what was asked for.
+func TestMountReadOnlyAfterError(t *testing.T) {
+	point := kerneltest.Loop(t, "ext4", 16*mebibyte, "errors=remount-ro")
+	m, err := Locate("/proc", point)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if m.ReadOnly() {
+		t.Fatalf("ReadOnly() of %+v before the error = true", m)
+	}
+	trigger := filepath.Join("/sys/fs/ext4", filepath.Base(m.Source), "trigger_fs_error")
+	if err := os.WriteFile(trigger, []byte("by a test\n"), 0); err != nil {
+		t.Skip("needs a kernel that makes errors of ext4: ", err)
+	}
+	if err := os.WriteFile(filepath.Join(point, "f"), []byte("x"), 0o600); !errors.Is(err, unix.EROFS) {
+		t.Errorf("writing after the error = %v; want %v", err, unix.EROFS)
+	}
+	m, err = Locate("/proc", point)
+	if err != nil {
+		t.Fatal(err)
+	}
+	var uname unix.Utsname
+	if err := unix.Uname(&uname); err != nil {
+		t.Fatal(err)
+	}
+	if release := unix.ByteSliceToString(uname.Release[:]); strings.HasPrefix(release, "6.12.") && !m.ReadOnly() {
+		t.Skip("needs another Linux than 6.12, which does not tell")
+	}
+	if !m.ReadOnly() {
+		t.Errorf("ReadOnly() of %+v after the error = false", m)
+	}
+}
+
 // A filesystem is read-only where nobody can write to it, not where one mount is.
 func TestMountReadOnly(t *testing.T) {
 	point := kerneltest.Loop(t, "ext4", 16*mebibyte, "")
