@@ -21,7 +21,9 @@
 //     for one container, never one that holds evictd, pid 1, a runtime, a shim,
 //     a kubelet or a second container, by what they are and not by name. The
 //     sandbox's process goes through the runtime. What can't be proven is
-//     stopped through the runtime. Ties are broken by a total order.
+//     stopped through the runtime. Ties are broken by a total order. Nobody goes
+//     for what a pod holds that is not listed yet, as long as there is time to
+//     list it.
 //  6. Every lane may fail; the next best takes over and says so.
 //  7. Dry run is the same run with another actuator. A would-be victim counts
 //     as gone until the episode ends, and is reported once.
