@@ -91,18 +91,19 @@ func (l *loop) taskNewcomer(ctx context.Context, v *View) bool {
 	return true
 }
 
-// awaitList asks for a list and reports whether it came in time for the orders. One
-// that was asked for before is none: who is missing may have begun since.
+// awaitList asks for a list and waits for it as long as the orders can wait. It
+// reports whether any has come. One that was asked for before is not enough: who is
+// missing may have begun since.
 func (l *loop) awaitList(ctx context.Context, about []evict.Order) bool {
 	began := time.Now()
-	listed := l.inventory.Changed()
+	listed, came := l.inventory.Changed(), false
 	l.inventory.Refresh()
 	for wait := shortLook; ; {
 		select {
 		case <-ctx.Done():
 			return false
 		case <-listed:
-			listed = l.inventory.Changed()
+			listed, came = l.inventory.Changed(), true
 			if !l.inventory.Tried().Before(began) {
 				return true
 			}
@@ -111,7 +112,7 @@ func (l *loop) awaitList(ctx context.Context, about []evict.Order) bool {
 		}
 		wait = settling
 		if time.Since(began) > longLook || !l.halfLeft(about) {
-			return false
+			return came
 		}
 	}
 }
