@@ -20,8 +20,10 @@ const (
 	// again, and to take it away time after time would keep the threshold from being
 	// met for as long as the grace period takes, while the pod does nothing else.
 	again = 10 * time.Minute
-	// perPod is how long one pod is asked on one occasion.
-	perPod = 3 * time.Second
+	// perPod is how long one pod is asked before the next one is, and altogether how
+	// long until it is left alone, where it still had some to give: what is swapped to a
+	// slow disk takes its time.
+	perPod, altogether = 3 * time.Second, 30 * time.Second
 	// lean is how many times in a row a pod may bring nothing that counts, beyond
 	// those for its cache that counts as available already.
 	lean = 8
@@ -74,12 +76,19 @@ type Options struct {
 type Reclaimer struct {
 	o     Options
 	poked chan struct{}
-	asked map[string]time.Time // when, by UID
+	asked map[string]*asking // by UID
+}
+
+// asking is what was done about a pod.
+type asking struct {
+	began time.Time // the first time
+	took  time.Duration
+	more  bool // it had not given all when it was left for the next
 }
 
 // New returns a Reclaimer, which does nothing before it runs.
 func New(o Options) *Reclaimer {
-	return &Reclaimer{o: o, poked: make(chan struct{}, 1), asked: map[string]time.Time{}}
+	return &Reclaimer{o: o, poked: make(chan struct{}, 1), asked: map[string]*asking{}}
 }
 
 // Poke tells that memory may be short. It never waits.
@@ -111,73 +120,104 @@ func (r *Reclaimer) Run(ctx context.Context) error {
 	}
 }
 
-// round asks one pod after the other, until there is enough.
+// round asks one pod after the other, and those again that have more to give, until
+// there is enough.
 func (r *Reclaimer) round(ctx context.Context, p Plan) error {
-	began := time.Now()
-	maps.DeleteFunc(r.asked, func(_ string, at time.Time) bool { return began.Sub(at) >= again })
-	missing := p.Short
-	for i := range p.Pods {
-		pod := &p.Pods[i]
-		if _, lately := r.asked[pod.UID]; lately {
-			continue
-		}
-		r.asked[pod.UID] = began
-		report := r.ask(ctx, pod, missing)
-		if errors.Is(report.Err, kernel.ErrUnavailable) {
-			return report.Err
-		}
-		r.o.Done(report)
-		if missing -= report.Gained; missing <= 0 || !r.still(ctx) {
-			return nil
+	for more := true; more && p.Short > 0 && ctx.Err() == nil; p = r.o.Plan() {
+		var err error
+		if more, err = r.pass(ctx, p); err != nil {
+			return err
 		}
 	}
 	return nil
 }
 
+// pass asks each pod once, and reports whether any of them has more to give.
+func (r *Reclaimer) pass(ctx context.Context, p Plan) (more bool, err error) {
+	began := time.Now()
+	maps.DeleteFunc(r.asked, func(_ string, a *asking) bool { return began.Sub(a.began) >= again })
+	missing := p.Short
+	for i := range p.Pods {
+		pod := &p.Pods[i]
+		a := r.asked[pod.UID]
+		switch {
+		case a == nil:
+			a = &asking{began: began}
+			r.asked[pod.UID] = a
+		case !a.more:
+			continue
+		}
+		var report Report
+		report, a.more = r.ask(ctx, pod, missing)
+		if errors.Is(report.Err, kernel.ErrUnavailable) {
+			return false, report.Err
+		}
+		a.took += report.Took
+		a.more = a.more && report.Gained > 0 && a.took < altogether
+		more = more || a.more
+		r.o.Done(report)
+		if missing -= report.Gained; missing <= 0 || !r.still(ctx) {
+			return false, nil
+		}
+	}
+	return more, nil
+}
+
 // still reports whether memory is short.
 func (r *Reclaimer) still(ctx context.Context) bool { return ctx.Err() == nil && r.o.Plan().Short > 0 }
 
-// ask takes from one pod what is missing, as far as it has that.
-func (r *Reclaimer) ask(ctx context.Context, pod *Pod, missing int64) Report {
-	report := Report{At: time.Now(), Pod: pod.Pod}
+// ask takes from one pod what is missing, as far as it has that, and reports whether
+// it was left while it may have had more.
+func (r *Reclaimer) ask(ctx context.Context, pod *Pod, missing int64) (report Report, more bool) {
+	report = Report{At: time.Now(), Pod: pod.Pod}
 	for _, g := range pod.Groups {
 		if missing <= report.Gained {
 			break
 		}
-		if err := r.take(ctx, g, missing-report.Gained, &report); err != nil && !errors.Is(err, cgroup.ErrGone) {
+		if time.Since(report.At) >= perPod {
+			more = true
+			break
+		}
+		inTime, err := r.take(ctx, g, missing-report.Gained, &report)
+		if err != nil && !errors.Is(err, cgroup.ErrGone) {
 			report.Err = err
 			break
 		}
+		more = more || !inTime
 	}
 	report.Took = time.Since(report.At)
-	return report
+	return report, more
 }
 
-// take takes what is missing from one cgroup.
-func (r *Reclaimer) take(ctx context.Context, g Group, missing int64, report *Report) error {
+// take takes what is missing from one cgroup; inTime is false where time was over
+// before that.
+func (r *Reclaimer) take(ctx context.Context, g Group, missing int64, report *Report) (inTime bool, err error) {
 	group, err := r.o.Hierarchy.Open(g.Path)
 	if err != nil {
-		return err
+		return true, err
 	}
 	defer group.Close()
 	if group.ID() != g.ID {
-		return cgroup.ErrGone
+		return true, cgroup.ErrGone
 	}
 	before, err := group.Memory()
 	if err != nil {
-		return err
+		return true, err
 	}
 	least, idle := before.WorkingSet, 0
 	most := lean + int(before.InactiveFile/chunk)
-	for all := false; !all && missing > 0 && idle < most && time.Since(report.At) < perPod && r.still(ctx); {
+	for all := false; !all && missing > 0 && idle < most && r.still(ctx); {
+		if time.Since(report.At) >= perPod {
+			return false, nil
+		}
 		err := group.Reclaim(chunk)
 		if all = errors.Is(err, cgroup.ErrNotReclaimed); err != nil && !all {
-			return err
+			return true, err
 		}
 		report.Asked += chunk
 		now, err := group.Memory()
 		if err != nil {
-			return err
+			return true, err
 		}
 		if idle++; now.WorkingSet < least {
 			gained := int64(least - now.WorkingSet)
@@ -186,5 +226,5 @@ func (r *Reclaimer) take(ctx context.Context, g Group, missing int64, report *Re
 			least, idle = now.WorkingSet, 0
 		}
 	}
-	return nil
+	return true, nil
 }
