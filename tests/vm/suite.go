@@ -77,7 +77,7 @@ var suites = []suite{
 		{name: "daemon", run: "^TestReload$", takes: 40 * time.Second},
 		{name: "one-disk", run: "^TestStorageLimits$", takes: 60 * time.Second, partial: true},
 		{name: "one-bomb", run: "^TestForkBombTakesPIDs$", takes: 30 * time.Second, partial: true},
-		{name: "one-shutdown", run: "^TestShutdown$", takes: 40 * time.Second, partial: true},
+		{name: "one-shutdown", run: "^TestShutdown$", takes: 60 * time.Second, partial: true},
 		{name: "more-victims", run: "^(TestRanking|TestForkingHog)$", takes: 200 * time.Second, more: true},
 		{name: "more-memory", run: "^(TestMemoryOutsideThePods|TestSharedMemoryHog|TestStoppedVictim)$", takes: 160 * time.Second, more: true},
 		{name: "more-soft", run: "^TestSoftRecovery$", takes: 90 * time.Second, more: true},
