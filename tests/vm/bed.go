@@ -97,7 +97,7 @@ func (b *bed) test(ctx context.Context) (err error) {
 			if b.profile == profileFull && b.run == "" && ctx.Err() == nil {
 				keeping.Lock()
 				defer keeping.Unlock()
-				kept[i] = records[i].keep(resultsDir, time.Now(), tested, b.classes == nil)
+				kept[i] = records[i].keep(resultsDir, time.Now(), tested, b.classes == nil && b.packages == nil)
 			}
 		})
 	}

@@ -35,6 +35,7 @@ type options struct {
 	kernels  []string
 	suites   []string // nil for the profile's
 	classes  []string // of native and service; nil for the profile's
+	packages []string // of the suites that are Go tests; nil for all
 	machines []string // nil for the profile's
 	profile  string
 	driver   string
@@ -82,6 +83,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	kernels := flags.String("kernel", strings.Join(image.Series(), ","), "`KERNELS` to boot")
 	suiteList := flags.String("suite", "", "`SUITES` to run, whatever their duration; empty for the profile's: "+strings.Join(suiteNames(), ", "))
 	classList := flags.String("class", "", "only these `CLASSES` of the suites that are divided into such, as more-soft of native")
+	packageList := flags.String("package", "", "only these `PACKAGES` of the suites that are Go tests, as kernel/psi,bpf")
 	machines := flags.String("machine", "", "only these `MACHINES` of the profile, by the names in its table, such as 6.1-cgroupfs-v1")
 	flags.StringVar(&o.profile, "profile", profileTest, "what to run: smoke (minutes), test (12 minutes a kernel) or full (the whole matrix)")
 	flags.StringVar(&o.driver, "driver", "systemd", "cgroup `DRIVER` of the tests' nodes: systemd or cgroupfs")
@@ -103,6 +105,9 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	}
 	if *classList != "" {
 		o.classes = strings.Split(*classList, ",")
+	}
+	if *packageList != "" {
+		o.packages = strings.Split(*packageList, ",")
 	}
 	if *machines != "" {
 		o.machines = strings.Split(*machines, ",")

@@ -74,6 +74,9 @@ func (b *bed) items(v variant, s suite) []item {
 		}
 	}
 	for _, pkg := range b.payload.tests[s.name] {
+		if b.packages != nil && !slices.Contains(b.packages, pkg) {
+			continue
+		}
 		name, takes := s.name, s.takes
 		if long, ok := s.long[pkg]; ok {
 			takes = long

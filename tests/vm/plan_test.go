@@ -90,6 +90,11 @@ func TestPlanOfASpecialMachine(t *testing.T) {
 	if got, want := planNames(commands), "kernel/kernel/psi kernel/agent/evict native/pods"; got != want {
 		t.Errorf("plan of one class = %q; want %q", got, want)
 	}
+	b.classes, b.packages = nil, []string{"kernel/psi"}
+	commands, _ = b.plan(variant{}, suites)
+	if got, want := planNames(commands), "kernel/kernel/psi"; got != want {
+		t.Errorf("plan of one package = %q; want %q", got, want)
+	}
 	known := slices.Concat(suiteOf(t, "native").classes, suiteOf(t, "service").classes)
 	for _, name := range slices.Concat(specialClasses, driverClasses) {
 		if !slices.ContainsFunc(known, func(c class) bool { return c.name == name }) {
