@@ -31,6 +31,7 @@ type node struct {
 	fails      error
 	writes     int64 // what somebody takes between two readings
 	readOnly   bool
+	stopFails  int // how often
 
 	available int64
 	holds     map[string]int64 // by ID
@@ -53,8 +54,17 @@ func (n *node) Containers(context.Context) ([]cri.Container, error) {
 func (n *node) ContainerDetail(_ context.Context, id string) (cri.ContainerDetail, error) {
 	return cri.ContainerDetail{Finished: start, LogPath: n.logs}, nil
 }
-func (n *node) SandboxImage(context.Context) (string, error)     { return "pause", nil }
-func (n *node) StopSandbox(_ context.Context, id string) error   { return n.remove("stop "+id, "") }
+func (n *node) SandboxImage(context.Context) (string, error) { return "pause", nil }
+func (n *node) StopSandbox(_ context.Context, id string) error {
+	n.mu.Lock()
+	n.stopFails--
+	failed := n.stopFails >= 0
+	n.mu.Unlock()
+	if failed {
+		return errors.New("ttrpc: closed")
+	}
+	return n.remove("stop "+id, "")
+}
 func (n *node) RemoveSandbox(_ context.Context, id string) error { return n.remove("sandbox "+id, id) }
 func (n *node) RemoveContainer(_ context.Context, id string) error {
 	return n.remove("container "+id, id)
@@ -357,6 +367,19 @@ func TestEvictedGoes(t *testing.T) {
 	if _, err := os.Stat(filepath.Join(root, "logs", "_s0_s0")); !errors.Is(err, os.ErrNotExist) {
 		t.Errorf("its logs are still there (%v)", err)
 	}
+}
+
+// A runtime that fails over what has just died is asked again.
+func TestEvictedGoesAtSecondAttempt(t *testing.T) {
+	n := &node{available: 50, holds: map[string]int64{"s0": 500}, stopFails: 2}
+	n.sandboxes = []cri.Sandbox{{ID: "s0", Name: "s0", UID: "s0", Ready: true, Created: start}}
+	run(t, n, Policy{}, nil, func(r *Reclaimer) {
+		r.Evicted("s0", Held{})
+		r.Order(evict.Reclaim{Kind: evict.ReclaimContainers, Signal: signal.NodeFsAvailable, Deficit: 10})
+		if report := <-r.Done(); report.Error != "" || n.did() != "stop s0, sandbox s0" {
+			t.Errorf("report %+v, did %q; want s0 stopped and removed", report, n.did())
+		}
+	})
 }
 
 // The runtime may not have seen yet that what was evicted has ended: nobody else

@@ -28,7 +28,7 @@ func (r *Reclaimer) removeDead(ctx context.Context, report *Report, target int64
 			return promised
 		}
 		if !report.DryRun {
-			if err := r.bury(ctx, &d); err != nil {
+			if err := r.buryAgain(ctx, &d); err != nil {
 				report.Error = err.Error()
 				continue
 			}
@@ -120,6 +120,24 @@ func exits(ctx context.Context, p Pods, sandboxes []cri.Sandbox, containers []cr
 		}
 	}
 	return all
+}
+
+// The times between two attempts to remove what was evicted, doubling.
+const firstAgain, lastAgain = 100 * time.Millisecond, 1600 * time.Millisecond
+
+// buryAgain is bury, and again for what evictd has just killed: a runtime may fail
+// over that for a moment, and the next pod would go for what it holds.
+func (r *Reclaimer) buryAgain(ctx context.Context, d *remains) error {
+	err := r.bury(ctx, d)
+	for wait := firstAgain; err != nil && d.evicted && wait <= lastAgain; wait *= 2 {
+		select {
+		case <-ctx.Done():
+			return err
+		case <-time.After(wait):
+		}
+		err = r.bury(ctx, d)
+	}
+	return err
 }
 
 // bury removes what is left of a pod, with its logs.

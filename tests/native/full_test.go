@@ -110,7 +110,7 @@ func TestReadOnlyFilesystem(t *testing.T) {
 		}
 	}
 	remount(unix.MS_RDONLY)
-	d := newDaemon(t, n, "nodefsPath: "+nodefs+"\nevictionHard: {nodefs.available: 50%}")
+	d := newDaemon(t, n, "nodefsPath: "+nodefs+"\nevictionHard: {nodefs.available: 30Mi}")
 	d.start()
 	d.knows(2)
 	d.until("pressure on a filesystem that is read-only", func(s *control.Status) bool {
