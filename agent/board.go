@@ -82,7 +82,7 @@ func (b *board) Status() control.Status {
 		return s
 	}
 	s.Mode = control.Mode{DryRun: v.Mode.dryRun, Why: v.Mode.why}
-	s.Signals = control.Signals(v.Policy, v.Observations, &v.State, v.Orders.Held, now)
+	s.Signals = control.Signals(v.Policy, v.Observations, &v.State, v.Orders.Waiting, now)
 	s.Conditions = v.Orders.Conditions
 	if s.Shutdown.Phase != phaseIdle {
 		s.Conditions = append(slices.Clone(s.Conditions), signal.NodeShutdown)
@@ -176,7 +176,7 @@ func (b *board) Explain(s signal.Signal) (control.Explanation, error) {
 	ranked, exempt := v.Policy.Rank(v.Snapshot.Pods, s, &v.State, now)
 	e := control.Explanation{
 		At: v.Time, Signal: s, Exempt: exempt,
-		Observation: control.Signals(v.Policy, v.Observations, &v.State, v.Orders.Held, now)[s],
+		Observation: control.Signals(v.Policy, v.Observations, &v.State, v.Orders.Waiting, now)[s],
 	}
 	for i, r := range ranked {
 		e.Ranking = append(e.Ranking, b.candidate(s, v, ranked, i, r))

@@ -50,7 +50,7 @@ func (l *loop) quiet(now time.Time) *View {
 func (v *View) atRest() bool {
 	s, o := &v.State, &v.Orders
 	return len(s.Timers)+len(s.Conditions)+len(s.Victims)+len(s.Futile)+len(s.Pretended)+len(s.Revivals)+len(s.Contended) == 0 &&
-		s.Reclaim == nil && len(o.Met)+len(o.Held)+len(o.Unreadable)+len(o.Evict)+len(o.Adopted)+len(o.Harden) == 0
+		s.Reclaim == nil && len(o.Met)+len(o.Waiting)+len(o.Unreadable)+len(o.Evict)+len(o.Adopted)+len(o.Harden) == 0
 }
 
 // low reports whether a threshold is crossed, by what was read, or whether that

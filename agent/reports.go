@@ -166,8 +166,8 @@ func (r *reports) announce(v *View) {
 	if len(v.Orders.Met) == 0 {
 		r.futile = ""
 	}
-	if changed(&r.held, fmt.Sprint(v.Orders.Held)) && len(v.Orders.Held) > 0 {
-		r.log.Warn("threshold crossed by file cache alone, waiting", "thresholds", fmt.Sprint(v.Orders.Held))
+	if changed(&r.held, fmt.Sprint(v.Orders.Waiting)) && len(v.Orders.Waiting) > 0 {
+		r.log.Warn("threshold crossed by file cache alone, waiting", "thresholds", fmt.Sprint(v.Orders.Waiting))
 	}
 	for _, uid := range v.Orders.Revived {
 		r.log.Warn("evicted pod came back", "uid", uid)

@@ -49,31 +49,75 @@ func (m *mark) target(capacity int64) int64 {
 	return saturatingAdd(m.at(capacity), m.reclaim.of(capacity))
 }
 
-// meets reports whether the threshold is met, by what is observed now and by
-// what the timer says of before, nil for not met then; and if so, the timer of
-// now, and whether active file cache alone explains the crossing, which waits
-// for that. It allocates nothing.
-func (m *mark) meets(before *Timer, o *signal.Observation, stalled bool, now time.Time) (timer Timer, met, held bool) {
-	past := before != nil && before.Past
+// circumstances are what, beside a reading, decides whether a crossing waits.
+type circumstances struct {
+	now time.Time
+	// stalled tells that the kernel's reclaim makes no headway.
+	stalled bool
+	// answered tells that the BPF sampler's own readings have answered the
+	// crossing (signal.Crossing.Answered).
+	answered bool
+	// drift is what per-CPU counters may hold back, in bytes; measured tells that
+	// the readings come from a kernel, where there is such a drift.
+	drift    int64
+	measured bool
+}
+
+// growthFloor returns the growth floor for a threshold of so many bytes.
+func (c *circumstances) growthFloor(threshold int64) int64 {
+	if !c.measured {
+		return signal.DefaultGrowthFloor
+	}
+	return signal.GrowthFloor(c.drift, threshold)
+}
+
+// meets reports whether the threshold is met by what is observed now; before is
+// its timer where it was met until now, else nil. If it is met, timer is the one to
+// keep, and waiting tells that file cache brought the crossing of a hard threshold,
+// which waits for that. read is the reading as it was taken, which o repeats with
+// what dry run adds, and past are earlier ones, to which meets adds it. Both Step and
+// Table decide by this function. It allocates nothing.
+func (m *mark) meets(before *Timer, o, read *signal.Observation, past *signal.Readings, c *circumstances) (timer Timer, met, waiting bool) {
+	answered := before != nil && before.Past
 	at := m.at(o.Capacity)
-	if past {
+	if answered {
 		at = m.target(o.Capacity)
 	}
-	if !o.Below(at) {
+	met = o.Below(at)
+	patient := m.waitsForCache()
+	reading := read.Reading(c.now)
+	crossing := signal.Crossing{Now: reading}
+	if patient && o.Status == signal.Observed {
+		if before == nil {
+			crossing.Reference = past.Before(c.now)
+		} else {
+			crossing.Recent = past.Recent(c.now)
+		}
+		past.Add(reading, met)
+	}
+	if !met {
 		return Timer{}, false, false
 	}
-	timer = Timer{Threshold: m.key, Since: now}
+	timer = Timer{Threshold: m.key, Since: c.now}
 	if before != nil {
-		timer.Since = before.Since
+		timer = *before
+	} else if patient {
+		timer.Crossing = reading
 	}
-	grace := m.Grace
-	cached := m.Hard() && !past && o.Cache > 0 && o.Available+o.Cache >= at && !stalled
-	if cached {
-		grace = cacheHold
+	if !patient {
+		timer.Past = c.now.Sub(timer.Since) >= m.Grace
+		return timer, true, false
 	}
-	timer.Past = now.Sub(timer.Since) >= grace
-	return timer, true, cached && !timer.Past
+	if crossing.At = timer.Crossing; crossing.At.Time.IsZero() {
+		crossing.At.Time = timer.Since // kept by an evictd that did not note the reading
+	}
+	timer.Past = answered || c.stalled || c.answered || o.Available < at-o.Cache || crossing.Answered(c.growthFloor(at))
+	return timer, true, !timer.Past
 }
+
+// waitsForCache reports whether a crossing of the threshold may wait because file
+// cache brought it.
+func (m *mark) waitsForCache() bool { return m.Hard() && m.Signal.IsMemory() }
 
 // need is how much is missing for a threshold that is past its grace, with what
 // victims on their way are still expected to bring taken off.

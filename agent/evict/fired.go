@@ -31,6 +31,7 @@ func (d *decision) adopt() {
 		d.out.Adopted = append(d.out.Adopted, o)
 		// The crossing may be over before a step sees it.
 		d.see(f.Threshold.Signal.Condition())
+		d.answer(f)
 		if f.DryRun {
 			d.Pretended = append(d.Pretended, Pretended{UID: f.Pod.UID, Signal: f.Threshold.Signal})
 			continue
@@ -39,4 +40,16 @@ func (d *decision) adopt() {
 		d.Victims = slices.DeleteFunc(d.Victims, func(v Victim) bool { return v.UID == f.Pod.UID })
 		d.Victims = append(d.Victims, newVictim(f.Pod, f.Threshold.Key(), &o, f.Expected, f.Time))
 	}
+}
+
+// answer notes that the threshold for which a pod was killed is answered, so that
+// this step, whose readings may be of another source, does not let it wait.
+func (d *decision) answer(f *Fired) {
+	k := f.Threshold.Key()
+	timer := d.timer(k)
+	if timer == nil {
+		d.Timers = append(d.Timers, Timer{Threshold: k, Since: f.Time})
+		timer = &d.Timers[len(d.Timers)-1]
+	}
+	timer.Past = true
 }

@@ -33,8 +33,14 @@ type Inputs struct {
 	// episode.
 	DryRun bool
 	// ReclaimStalled tells that the kernel's reclaim makes no headway, so that
-	// a crossing by file cache alone is acted upon at once.
+	// a crossing that file cache brought is acted upon at once.
 	ReclaimStalled bool
+	// Answered lists the hard memory thresholds whose crossing the BPF sampler has
+	// answered by its own readings since the step before.
+	Answered []Key
+	// Drift is how many bytes per-CPU counters may hold back; it matters where
+	// Measured is set.
+	Drift int64
 }
 
 // Orders is what a step wants done, and what it found.
@@ -54,9 +60,9 @@ type Orders struct {
 	// published ones, sorted.
 	Met        []signal.Signal
 	Conditions []signal.Condition
-	// Held lists thresholds that are crossed by active file cache alone and
-	// wait for that.
-	Held []Key
+	// Waiting lists the hard memory thresholds that file cache brought below and
+	// that wait for that.
+	Waiting []Key
 	// Acted is the threshold acted upon, nil where none was.
 	Acted *Threshold
 	// Ranking and Exempt are filled where a pod had to be chosen.

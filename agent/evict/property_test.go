@@ -265,7 +265,7 @@ func checkPermuted(t *testing.T, where string, c chance, l *timeline, before *St
 	in.Pods = slices.Clone(in.Pods)
 	c.Shuffle(len(in.Pods), func(i, j int) { in.Pods[i], in.Pods[j] = in.Pods[j], in.Pods[i] })
 	state, orders := Step(*before, in, now)
-	if diff := cmp.Diff(l.state, state, emptyIsNil); diff != "" {
+	if diff := cmp.Diff(l.state, state, emptyIsNil, readings); diff != "" {
 		t.Errorf("%s: the state depends on the order of pods (-want +got):\n%s", where, diff)
 	}
 	if diff := cmp.Diff(*want, orders, quantities, unexported, emptyIsNil, withoutIndex); diff != "" {

@@ -20,6 +20,15 @@ type State struct {
 	Pretended  []Pretended      `json:"pretended,omitempty"`
 	Revivals   []Revival        `json:"revivals,omitempty"`
 	Contended  []Contended      `json:"contended,omitempty"`
+	// Readings are what crossings of hard memory thresholds are compared with.
+	// They are not kept across a restart: what a wait needs of them is in its Timer.
+	Readings []ThresholdReadings `json:"-"`
+}
+
+// ThresholdReadings are the remembered readings of one threshold's signal.
+type ThresholdReadings struct {
+	Threshold Key
+	signal.Readings
 }
 
 // Timer is a threshold that is met.
@@ -29,6 +38,8 @@ type Timer struct {
 	// Past tells that the grace period had passed at the last step, so that
 	// the threshold stays met until its minimum reclaim is back too.
 	Past bool `json:"past,omitempty"`
+	// Crossing is the first reading below a hard memory threshold.
+	Crossing signal.MemoryReading `json:"crossing,omitzero"`
 }
 
 // ConditionTimer is a condition and when it was last seen to hold.
@@ -122,6 +133,9 @@ type Revival struct {
 func (s *State) EachTime(f func(*time.Time)) {
 	for i := range s.Timers {
 		f(&s.Timers[i].Since)
+		if c := &s.Timers[i].Crossing; !c.Time.IsZero() {
+			f(&c.Time)
+		}
 	}
 	for i := range s.Conditions {
 		f(&s.Conditions[i].LastSeen)
@@ -152,6 +166,7 @@ func (s State) Clone() State {
 	s.Pretended = slices.Clone(s.Pretended)
 	s.Revivals = slices.Clone(s.Revivals)
 	s.Contended = slices.Clone(s.Contended)
+	s.Readings = slices.Clone(s.Readings)
 	if s.Reclaim != nil {
 		r := *s.Reclaim
 		s.Reclaim = &r
@@ -166,6 +181,18 @@ func (s *State) timer(k Key) *Timer {
 		}
 	}
 	return nil
+}
+
+// readings returns the remembered readings of a threshold, making them where there
+// are none.
+func (s *State) readings(k Key) *signal.Readings {
+	for i := range s.Readings {
+		if s.Readings[i].Threshold == k {
+			return &s.Readings[i].Readings
+		}
+	}
+	s.Readings = append(s.Readings, ThresholdReadings{Threshold: k})
+	return &s.Readings[len(s.Readings)-1].Readings
 }
 
 func (s *State) victim(uid string) *Victim {

@@ -8,10 +8,6 @@ import (
 	"github.com/evictd/evictd/agent/signal"
 )
 
-// cacheHold is how long a crossing that active file cache alone explains must
-// hold before a pod is killed for it: the kubelet's period.
-const cacheHold = 10 * time.Second
-
 // Step decides: from what was and what is observed to what is and what is to
 // be done. It is a pure function of its arguments and keeps none of them.
 //
@@ -55,12 +51,19 @@ func (d *decision) evaluate() {
 	for i := range d.policy.Thresholds {
 		t := &d.policy.Thresholds[i]
 		m := markOf(t)
-		timer, met, held := m.meets(d.timer(m.key), &d.observed[t.Signal], d.in.ReclaimStalled, d.now)
+		var past *signal.Readings
+		if m.waitsForCache() {
+			past = d.readings(m.key)
+		}
+		timer, met, waiting := m.meets(d.timer(m.key), &d.observed[t.Signal], &d.in.Observations[t.Signal], past, &circumstances{
+			now: d.now, stalled: d.in.ReclaimStalled, answered: slices.Contains(d.in.Answered, m.key),
+			drift: d.in.Drift, measured: d.in.Measured,
+		})
 		if !met {
 			continue
 		}
-		if held {
-			d.out.Held = append(d.out.Held, m.key)
+		if waiting {
+			d.out.Waiting = append(d.out.Waiting, m.key)
 		}
 		d.past[i] = timer.Past
 		signals[t.Signal] = true

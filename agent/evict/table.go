@@ -27,6 +27,7 @@ type Table struct {
 	state      State // with room for every entry to become a victim
 	marks      []mark
 	timers     []Timer // by mark; not met where Since is zero
+	answered   []bool  // by mark: the sampler has answered its crossing
 	entries    []entry
 	order      []int32  // of the entries, as ranked last
 	eligible   []Ranked // of the last Decide
@@ -37,6 +38,7 @@ type Table struct {
 	measured   bool
 	dryRun     bool
 	stalled    bool
+	drift      int64 // of per-CPU counters, bytes
 	known      int64 // of what no pod accounts for, bytes
 }
 
@@ -56,15 +58,16 @@ func NewTable(in *Inputs, state *State, taken time.Time) *Table {
 	p := in.Policy
 	t := &Table{
 		Taken: taken, state: state.Clone(), maxVictims: p.MaxVictims, settle: p.SettleTimeout,
-		unlisted: in.Unlisted, measured: in.Measured, dryRun: in.DryRun, stalled: in.ReclaimStalled, known: in.Unexplained,
+		unlisted: in.Unlisted, measured: in.Measured, dryRun: in.DryRun, stalled: in.ReclaimStalled, drift: in.Drift, known: in.Unexplained,
 	}
 	for i := range p.Thresholds {
 		if p.Thresholds[i].Signal.IsMemory() {
 			t.marks = append(t.marks, markOf(&p.Thresholds[i]))
 		}
 	}
-	t.timers = make([]Timer, len(t.marks))
+	t.timers, t.answered = make([]Timer, len(t.marks)), make([]bool, len(t.marks))
 	for i := range t.marks {
+		t.state.readings(t.marks[i].key) // room for them, as for all else
 		if timer := t.state.timer(t.marks[i].key); timer != nil {
 			t.timers[i] = *timer
 		}
@@ -92,6 +95,7 @@ func (t *Table) Clone() *Table {
 	c := *t
 	c.state = t.state.Clone()
 	c.timers, c.entries, c.order = slices.Clone(t.timers), slices.Clone(t.entries), slices.Clone(t.order)
+	c.answered = slices.Clone(t.answered)
 	c.makeRoom()
 	return &c
 }
@@ -102,6 +106,16 @@ func (t *Table) makeRoom() {
 	t.state.Victims = slices.Grow(t.state.Victims, len(t.entries))
 	t.state.Pretended = slices.Grow(t.state.Pretended, len(t.entries))
 	t.state.Futile = slices.Grow(t.state.Futile, int(signal.Count))
+}
+
+// Answer tells the table that the sampler has answered the crossing of the hard
+// threshold on a memory signal: the next decision does not let it wait.
+func (t *Table) Answer(s signal.Signal) {
+	for i := range t.marks {
+		if m := &t.marks[i]; m.Signal == s && m.Hard() {
+			t.answered[i] = true
+		}
+	}
 }
 
 // Len returns how many pods the table has.

@@ -252,7 +252,7 @@ func TestTableKeepsWaiting(t *testing.T) {
 		status signal.Status
 		want   Why
 	}{
-		{0, signal.Observed, Cached}, {9 * time.Second, signal.Unreadable, Recovered}, {cacheHold, signal.Observed, Chosen},
+		{0, signal.Observed, Waiting}, {9 * time.Second, signal.Unreadable, Recovered}, {10 * time.Second, signal.Observed, Chosen},
 	} {
 		if got := decide(tc.after, tc.status); got != tc.want {
 			t.Errorf("after %v: Decide() = %q; want %q", tc.after, got, tc.want)

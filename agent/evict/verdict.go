@@ -16,8 +16,8 @@ const (
 	Chosen Why = iota
 	// Recovered: no hard threshold is met.
 	Recovered
-	// Cached: active file cache alone explains the crossing.
-	Cached
+	// Waiting: file cache brought the crossing, which waits for that.
+	Waiting
 	// Covered: victims on their way bring what is missing.
 	Covered
 	// Unlisted: it is not known what runs.
@@ -36,7 +36,7 @@ const (
 // String says the reason in words.
 func (w Why) String() string {
 	return [...]string{
-		Chosen: "chosen", Recovered: "recovered", Cached: "cache alone", Covered: "covered by victims",
+		Chosen: "chosen", Recovered: "recovered", Waiting: "waiting for file cache", Covered: "covered by victims",
 		Unlisted: "pods not listed", BackingOff: "backing off", Nobody: "nobody eligible", Futile: "futile", Whys: "unknown",
 	}[min(w, Whys)]
 }
@@ -65,13 +65,13 @@ func (t *Table) Decide(observed *signal.Observations, now time.Time) Verdict {
 		t.pretend(&seen)
 	}
 	t.Follow(now)
-	pastHard, held, met := t.evaluate(&seen, now)
+	pastHard, waiting, met := t.evaluate(&seen, observed, now)
 	if !met {
 		t.state.Futile = slices.DeleteFunc(t.state.Futile, func(b Backoff) bool { return b.Signal == signal.MemoryAvailable })
 	}
 	if !pastHard {
-		if held {
-			return Verdict{Why: Cached}
+		if waiting {
+			return Verdict{Why: Waiting}
 		}
 		return Verdict{Why: Recovered}
 	}
@@ -161,12 +161,11 @@ func (t *Table) Follow(now time.Time) {
 	}
 }
 
-// evaluate is decision.evaluate for memory: whether a hard threshold is past
-// its hold, whether one is held back by cache, and whether any is met. A hurried
-// reading may lack a signal that the next has: the time that a threshold has to be
-// met for runs on meanwhile, where that of a step, which waits for its readings,
-// begins anew.
-func (t *Table) evaluate(seen *[2]signal.Observation, now time.Time) (pastHard, cached, any bool) {
+// evaluate is decision.evaluate for memory: whether a hard threshold is past its
+// grace, whether one waits because file cache brought its crossing, and whether any
+// is met. A reading in a hurry may lack a signal that the next has: a timer runs on
+// through that, where in a step, which waits for its readings, it begins again.
+func (t *Table) evaluate(seen *[2]signal.Observation, observed *signal.Observations, now time.Time) (pastHard, waiting, any bool) {
 	for i := range t.marks {
 		m := &t.marks[i]
 		var before *Timer
@@ -177,13 +176,15 @@ func (t *Table) evaluate(seen *[2]signal.Observation, now time.Time) (pastHard, 
 		if before != nil && !before.Past && o.Status == signal.Unreadable {
 			continue // a reading that came too late does not say that the wait is over
 		}
-		timer, met, held := m.meets(before, o, t.stalled, now)
-		t.timers[i] = timer
+		timer, met, waits := m.meets(before, o, &observed[m.Signal], t.state.readings(m.key), &circumstances{
+			now: now, stalled: t.stalled, answered: t.answered[i], drift: t.drift, measured: t.measured,
+		})
+		t.timers[i], t.answered[i] = timer, false
 		any = any || met
-		cached = cached || held
+		waiting = waiting || waits
 		pastHard = pastHard || m.Hard() && timer.Past
 	}
-	return pastHard, cached, any
+	return pastHard, waiting, any
 }
 
 // underway is decision.underway for memory.

@@ -130,6 +130,8 @@ type containerUsage struct {
 type fileStep struct {
 	At           *instant             `yaml:"at"`
 	Signals      signals              `yaml:"signals"`
+	FileCache    fileCache            `yaml:"fileCache"`
+	Stalled      *bool                `yaml:"reclaimStalled"`
 	Usage        map[string]stepUsage `yaml:"usage"`
 	AfterReclaim fileReclaimed        `yaml:"afterReclaim"`
 	Gone         []string             `yaml:"gone"`
@@ -152,6 +154,10 @@ type fileReclaimed struct {
 // signals holds what is available of signals; nil is a signal that could not
 // be read.
 type signals map[signal.Signal]*amount
+
+// fileCache holds, by memory signal, the active file cache that the signal counts
+// as used, in bytes.
+type fileCache map[signal.Signal]amount
 
 // quantity is a quantity of at least 0, in the format in which it is written.
 type quantity struct{ resource.Quantity }

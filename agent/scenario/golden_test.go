@@ -74,7 +74,7 @@ func compareGolden[S interface{ WriteJSON(io.Writer) error }](t *testing.T, patt
 // shows, byte by byte.
 func TestDocumentedLines(t *testing.T) {
 	const want = `{"pods":[{"pod":"default/web","qosClass":"Burstable","critical":false,"containers":[{"name":"c","oomScoreAdj":991}]}],"thresholds":[{"signal":"memory.available","operator":"LessThan","value":"1Gi","gracePeriod":"0s","minReclaim":"0"}]}
-{"at":"0s","conditions":["MemoryPressure"],"met":["memory.available"],"admission":{"critical":true,"Guaranteed":true,"Burstable":true,"BestEffort":false},"reclaim":[],"ranking":["default/web"],"exempt":[],"added":[],"admitted":{},"evictions":[{"pod":"default/web","signal":"memory.available","gracePeriodSeconds":1,"reason":"Evicted","message":"The node was low on resource: memory. Threshold quantity: 1Gi, available: 700Mi. Container c was using 700Mi, request is 100Mi, has larger consumption of memory. ","annotations":{"offending_containers":"c","offending_containers_usage":"700Mi","starved_resource":"memory"}}],"errors":[]}
+{"at":"0s","conditions":["MemoryPressure"],"met":["memory.available"],"waiting":[],"admission":{"critical":true,"Guaranteed":true,"Burstable":true,"BestEffort":false},"reclaim":[],"ranking":["default/web"],"exempt":[],"added":[],"admitted":{},"evictions":[{"pod":"default/web","signal":"memory.available","gracePeriodSeconds":1,"reason":"Evicted","message":"The node was low on resource: memory. Threshold quantity: 1Gi, available: 700Mi. Container c was using 700Mi, request is 100Mi, has larger consumption of memory. ","annotations":{"offending_containers":"c","offending_containers_usage":"700Mi","starved_resource":"memory"}}],"errors":[]}
 `
 	got := replay(t, `
 apiVersion: evictd.io/v1alpha1

@@ -4,6 +4,7 @@ import (
 	"encoding/json"
 	"io"
 	"iter"
+	"slices"
 	"time"
 
 	"github.com/evictd/evictd/agent/evict"
@@ -44,6 +45,7 @@ type Step struct {
 	At         string              `json:"at"`
 	Conditions []signal.Condition  `json:"conditions"` // published after the step
 	Met        []signal.Signal     `json:"met"`
+	Waiting    []signal.Signal     `json:"waiting"` // met, and waiting because file cache brought it
 	Admission  Admission           `json:"admission"`
 	Reclaim    []evict.ReclaimKind `json:"reclaim"`
 	Ranking    []string            `json:"ranking"` // keys of pods
@@ -136,7 +138,7 @@ func (s *Scenario) describe(pods []pod) []Pod {
 
 func newStep(at time.Duration) Step {
 	return Step{
-		At: at.String(), Conditions: []signal.Condition{}, Met: []signal.Signal{}, Reclaim: []evict.ReclaimKind{},
+		At: at.String(), Conditions: []signal.Condition{}, Met: []signal.Signal{}, Waiting: []signal.Signal{}, Reclaim: []evict.ReclaimKind{},
 		Ranking: []string{}, Exempt: []Exempt{}, Added: []Pod{}, Admitted: map[string]bool{}, Evictions: []Eviction{}, Errors: []string{},
 	}
 }
@@ -147,6 +149,11 @@ func (s *Step) add(o *evict.Orders, first bool) {
 	if first {
 		s.Conditions = append(s.Conditions, o.Conditions...)
 		s.Met = append(s.Met, o.Met...)
+		for _, met := range o.Met {
+			if slices.ContainsFunc(o.Waiting, func(k evict.Key) bool { return k.Signal == met }) {
+				s.Waiting = append(s.Waiting, met)
+			}
+		}
 		for _, unreadable := range o.Unreadable {
 			s.Errors = append(s.Errors, unreadable.String()+": unreadable")
 		}

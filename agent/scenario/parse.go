@@ -203,8 +203,10 @@ func (f *file) buildSteps(d *strict.Decoder, s *Scenario) {
 		from := &f.Steps[i]
 		path := strict.Index("steps", i)
 		at := order.next(d, path, from.At)
+		from.FileCache.check(d, path+".fileCache")
 		s.steps = append(s.steps, step{
 			at: at, gone: from.Gone, usage: from.Usage, signals: from.Signals,
+			cache: from.FileCache, stalled: from.Stalled,
 			add:   buildPods(d, path+".add", from.Add),
 			admit: buildPods(d, path+".admit", from.Admit),
 			after: map[evict.ReclaimKind]signals{
@@ -212,6 +214,15 @@ func (f *file) buildSteps(d *strict.Decoder, s *Scenario) {
 				evict.ReclaimImages:     from.AfterReclaim.Images,
 			},
 		})
+	}
+}
+
+// check reports signals that have no file cache.
+func (c fileCache) check(d *strict.Decoder, path string) {
+	for _, sig := range slices.Sorted(maps.Keys(c)) {
+		if !sig.IsMemory() {
+			d.Errorf(strict.Key(path, sig.String()), "counts no file cache; want %s or %s", signal.MemoryAvailable, signal.AllocatableMemoryAvailable)
+		}
 	}
 }
 

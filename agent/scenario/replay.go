@@ -17,6 +17,7 @@ type replay struct {
 	*Scenario
 	state    evict.State
 	observed signal.Observations
+	stalled  bool      // reclaim does
 	running  []*member // in the order of the file
 	joined   int64
 }
@@ -62,7 +63,13 @@ func (r *replay) step(st *step) Step {
 		}
 	}
 	r.observe(st.signals, every)
-	in := evict.Inputs{Policy: r.policy, Pods: r.pods(now)}
+	for s, cache := range st.cache {
+		r.observed[s].Cache = int64(cache)
+	}
+	if st.stalled != nil {
+		r.stalled = *st.stalled
+	}
+	in := evict.Inputs{Policy: r.policy, Pods: r.pods(now), ReclaimStalled: r.stalled}
 	r.computeMemory(in.Pods)
 
 	out := newStep(st.at)

@@ -45,6 +45,8 @@ type step struct {
 	add     []pod
 	usage   map[string]stepUsage // by the pod's key
 	signals signals
+	cache   fileCache
+	stalled *bool // nil: as in the step before
 	after   map[evict.ReclaimKind]signals
 	admit   []pod
 }

@@ -77,6 +77,7 @@ func (s *Step) write(b *strings.Builder) {
 		line("error", e)
 	}
 	line("met", join(s.Met, signal.Signal.String, ", "))
+	line("waiting", join(s.Waiting, func(w signal.Signal) string { return w.String() + " (file cache brought the crossing)" }, ", "))
 	line("conditions", join(s.Conditions, func(c signal.Condition) string { return string(c) }, ", "))
 	for _, p := range s.Added {
 		line("added", fmt.Sprintf("%s, %s", p.Pod, p.QoSClass))

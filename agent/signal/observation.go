@@ -27,6 +27,8 @@ type Observation struct {
 	// kernel could give back: bytes, for the memory signals, and 0 where the
 	// accounting counts it as available already.
 	Cache int64
+	// Source is where a memory signal was read.
+	Source Source
 	// ReadOnly tells that nothing can be freed, whatever is removed or evicted:
 	// the signal is of a filesystem that nobody can write to.
 	ReadOnly bool
