@@ -33,6 +33,7 @@ import (
 	"github.com/evictd/evictd/kernel/cgroup"
 	"github.com/evictd/evictd/kernel/cpu"
 	"github.com/evictd/evictd/kernel/probe"
+	"github.com/evictd/evictd/kernel/process"
 )
 
 // Run is the daemon: it returns nil when ctx ends, and an error when it can't
@@ -177,14 +178,11 @@ func build(o Options, log *droppingLog) (_ *daemon, err error) {
 	if err != nil {
 		return nil, err
 	}
-	// Whatever else is wrong here, a limit that a crash has left slows down no pod.
-	keep, err := keepBrake(o, d.store)
-	if err != nil {
+	if d.bootID, err = process.BootID(kernel.FS(o.Procfs)); err != nil {
 		return nil, err
 	}
-	if err := releaseBrake(hierarchy, keep, log); err != nil {
-		log.Error("pods may be slowed down", "error", err)
-	}
+	// Before the configuration, which ends the start where it names the removed field.
+	warnLoweredHigh(o.StateDir, d.bootID, hierarchy, log.Logger)
 	cfg, err := config.Load(config.Options{Path: o.ConfigPath, PathGiven: o.ConfigGiven, KubeletPath: o.KubeletConfigPath, DryRun: o.DryRun})
 	if err != nil {
 		return nil, err
@@ -210,7 +208,7 @@ func build(o Options, log *droppingLog) (_ *daemon, err error) {
 		return nil, err
 	}
 	d.buildLoop(cfg, hierarchy)
-	if err := d.buildLanes(cfg, hierarchy, keep); err != nil {
+	if err := d.buildLanes(cfg, hierarchy); err != nil {
 		return nil, err
 	}
 	return d, d.restore()
@@ -453,9 +451,6 @@ func needRestart(started, now *config.Config) (fields []string) {
 	}
 	if now.Pressure.Memory.Full != started.Pressure.Memory.Full {
 		fields = append(fields, "pressure.memory.full")
-	}
-	if now.Pressure.Memory.Brake != started.Pressure.Memory.Brake {
-		fields = append(fields, "pressure.memory.brake")
 	}
 	return fields
 }

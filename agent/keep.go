@@ -9,7 +9,6 @@ import (
 	"github.com/evictd/evictd/agent/evict"
 	"github.com/evictd/evictd/agent/reclaim"
 	"github.com/evictd/evictd/agent/state"
-	"github.com/evictd/evictd/kernel"
 	"github.com/evictd/evictd/kernel/process"
 )
 
@@ -70,10 +69,7 @@ func (d *daemon) save() error {
 }
 
 // restore takes over what an earlier run left.
-func (d *daemon) restore() (err error) {
-	if d.bootID, err = process.BootID(kernel.FS(d.options.Procfs)); err != nil {
-		return err
-	}
+func (d *daemon) restore() error {
 	clock, err := d.clock(time.Now())
 	if err != nil {
 		return err

@@ -19,7 +19,7 @@ import (
 
 // buildLanes opens the ways in which evictd learns of pressure. One that is
 // required and can't be had is an error.
-func (d *daemon) buildLanes(cfg *config.Config, h *cgroup.Hierarchy, keep lanes.Keeper) error {
+func (d *daemon) buildLanes(cfg *config.Config, h *cgroup.Hierarchy) error {
 	memory := lanes.MemoryOptions{
 		Procfs: kernel.FS(d.options.Procfs), Hierarchy: h, CgroupRoot: cfg.CgroupRoot,
 		CountCache: cfg.MemoryAccounting == config.AccountingAvailable, Armed: &d.armed,
@@ -40,7 +40,6 @@ func (d *daemon) buildLanes(cfg *config.Config, h *cgroup.Hierarchy, keep lanes.
 		Tasks:    countedTasks{d.tasks},
 		BPFFloor: n.BPFFloor, BPFCeiling: n.BPFCeiling,
 		Stall: cfg.Pressure.Memory.Full.Stall, StallWindow: cfg.Pressure.Memory.Full.Window,
-		Brake:   lanes.BrakeOptions{Mode: lanes.Mode(cfg.Pressure.Memory.Brake), Allowed: d.enforces, Keep: keep},
 		Quick:   d.quick,
 		Changed: d.tellLane,
 	})
@@ -65,13 +64,6 @@ type countedTasks struct{ *tasks.Watch }
 
 // Use implements lanes.Tasks.
 func (t countedTasks) Use(c lanes.TaskCounter) error { return t.Watch.Use(c) }
-
-// enforces reports whether evictd acts, and not in dry run. Until it has looked it
-// does not.
-func (d *daemon) enforces() bool {
-	v := d.board.view.Load()
-	return v != nil && !v.Mode.dryRun
-}
 
 // marks are the thresholds of a policy, as lanes watch them.
 func marks(p *evict.Policy) []signal.Threshold {

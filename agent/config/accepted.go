@@ -34,6 +34,13 @@ func (a *accepted) explain(d *strict.Decoder) {
 	}
 }
 
+// refuseRemoved makes the fields that an AgentConfiguration once had errors that say
+// since when they are gone and why.
+func refuseRemoved(d *strict.Decoder) {
+	d.Removed("pressure.memory.brake", "before the first release: an evictd that was killed left memory.high of all pods lowered, "+
+		"and its benefit was never measured")
+}
+
 // explainIdle tells of fields of an AgentConfiguration that are checked and that
 // nothing follows, so that nobody relies on them. In a kubelet's file they are
 // the kubelet's business.

@@ -149,6 +149,7 @@ func (c *Config) decodeAgent(d *strict.Decoder, n *yaml.Node, h *header) {
 		Accepted accepted `yaml:",inline"`
 		Config   *Config  `yaml:",inline"`
 	}{Header: h, Config: c}
+	refuseRemoved(d)
 	d.Decode(n, &file)
 	file.Accepted.explain(d)
 }

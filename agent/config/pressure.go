@@ -6,7 +6,6 @@ import (
 	"time"
 
 	"github.com/evictd/evictd/agent/config/strict"
-	"github.com/evictd/evictd/agent/signal"
 )
 
 // Pressure tells what becomes of stalls: tasks that wait for a resource, which
@@ -24,10 +23,6 @@ type MemoryPressure struct {
 	Sustained time.Duration `yaml:"sustained"`
 	// Action is what is done then, each time anew.
 	Action PressureAction `yaml:"action"`
-	// Brake slows pods down that are about to cross a hard threshold on memory, by
-	// memory.high of their common cgroup, which takes cgroup v2. It is off by
-	// default.
-	Brake LaneMode `yaml:"brake"`
 }
 
 // PressureAction is what follows sustained pressure.
@@ -91,7 +86,6 @@ func defaultPressure() Pressure {
 		Full:      StallRate{150 * time.Millisecond, time.Second},
 		Sustained: 5 * time.Second,
 		Action:    PressureReport,
-		Brake:     LaneOff,
 	}}
 }
 
@@ -100,7 +94,6 @@ func (c *Config) checkPressure() {
 		full      = "pressure.memory.full"
 		sustained = "pressure.memory.sustained"
 		action    = "pressure.memory.action"
-		brake     = "pressure.memory.brake"
 	)
 	m := &c.Pressure.Memory
 	if !c.failed(sustained) && !c.failed(full) && m.Sustained < m.Full.Window {
@@ -109,18 +102,4 @@ func (c *Config) checkPressure() {
 	if m.Action == PressureEvict && c.Notification.PSI == LaneOff {
 		c.errorf(action, "is %s, but notification.psi is %s, so that nothing would tell of pressure", PressureEvict, LaneOff)
 	}
-	if m.Brake != LaneOff && !c.failed(brake) && !c.hardOnMemory() {
-		c.errorf(brake, "is %s, but %s has no threshold on memory below which it would stand", m.Brake, fieldHard)
-	}
-}
-
-// hardOnMemory reports whether there is a hard threshold on memory, or would be
-// but for a mistake.
-func (c *Config) hardOnMemory() bool {
-	for _, t := range c.thresholds {
-		if t.Hard() && t.Signal.IsMemory() {
-			return true
-		}
-	}
-	return c.failed(fieldHard) || c.failed(strict.Key(fieldHard, signal.MemoryAvailable.String()))
 }

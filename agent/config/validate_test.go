@@ -158,12 +158,11 @@ f:4: notification.bpfFloor: notification.bpfFloor is 60ms and notification.bpfCe
 		{"pressure", "notification: {psi: off}\npressure:\n  memory:\n    full: 150ms\n    sustained: -1s\n    action: evict", `
 f:6: pressure.memory.full: is "150ms"; want a stall within a window such as 150ms/1s
 f:8: pressure.memory.action: is evict, but notification.psi is off, so that nothing would tell of pressure`},
-		{"brake", "pressure: {memory: {brake: on}}", `
-f:3: pressure.memory.brake: is "on"; want auto, off or require`},
-		{"brake below nothing", "evictionHard: {nodefs.available: 1Gi}\npressure: {memory: {brake: auto}}", `
-f:4: pressure.memory.brake: is auto, but evictionHard has no threshold on memory below which it would stand`},
-		{"brake below a mistake", "evictionHard: {memory.available: 1Gib}\npressure: {memory: {brake: require}}", `
-f:3: evictionHard.memory.available: "1Gib" is not a quantity; want a quantity above 0 such as 100Mi, or a percentage up to 100% such as 10%`},
+		{"a removed field", "notification: {bpf: auto}\npressure: {memory: {brake: off}}\nbrake: off", `
+f:4: pressure.memory.brake: was removed before the first release: an evictd that was killed left memory.high of all pods lowered, and its benefit was never measured; leave it out
+f:5: brake: is not a field here`},
+		{"a removed field without a value", "pressure:\n  memory:\n    brake:", `
+f:5: pressure.memory.brake: was removed before the first release: an evictd that was killed left memory.high of all pods lowered, and its benefit was never measured; leave it out`},
 		{"pressure, shorter than its window", "pressure: {memory: {full: 1s/2s, sustained: 1s, action: kill}}", `
 f:3: pressure.memory.action: is "kill"; want report or evict
 f:3: pressure.memory.sustained: is 1s; want at least the window of pressure.memory.full, which is 2s`},

@@ -17,9 +17,6 @@
 //	psi      triggers on stalls, which no signal shows
 //	reclaim  tracepoints of the kernel's reclaim and of its OOM killer
 //
-// Beside them stands the brake, which is off by default and raises nothing: memory.high
-// of all pods, just below the nearest hard mark, so that pressure comes slower.
-//
 // Their descriptors are polled by one thread that the caller brings, a [Waiter];
 // the [Set] itself opens, arms, and watches over them on a goroutine of its own.
 // What polling saw crossed, and what the sampler's own figures say, is held against

@@ -8,10 +8,9 @@ import (
 // entry is a lane in a Set.
 type entry struct {
 	lane
-	name   string
-	option string // of the configuration
-	mode   Mode
-	fault  *Fault
+	name  string
+	mode  Mode
+	fault *Fault
 
 	// Written by the thread that waits, in nanoseconds since the Set's start.
 	raised  atomic.Uint64

@@ -33,9 +33,6 @@ func (s *Set) heed(r *Raise, now time.Time) bool {
 		if r.Mark != 0 {
 			e.heard[r.Mark].Store(at)
 		}
-		if e.name == Events {
-			s.poke() // a brake that holds back without need is to let go
-		}
 		return true
 	}
 	return true

@@ -17,10 +17,6 @@ const (
 	Polling = "poll"    // reading again and again
 )
 
-// Brake is the name of what slows pressure down, and raises nothing. It is told of
-// as a lane where it is switched on.
-const Brake = "brake"
-
 // Names lists the lanes, the fastest first.
 func Names() []string { return []string{BPF, Memcg, Events, PSI, Reclaim, Forks, Polling} }
 

@@ -59,8 +59,6 @@ type SetOptions struct {
 	Stall, StallWindow time.Duration
 	// Tasks counts with what the kernel counts; nil is without.
 	Tasks Tasks
-	// Brake slows pods down below the hard thresholds.
-	Brake BrakeOptions
 	// Quick is given the sampler to read from, as long as it is up. It may be nil.
 	Quick *Quick
 	// Changed is told of each change of a lane's state, and, seldom, of why it is in
@@ -126,18 +124,12 @@ func NewSet(o SetOptions) *Set {
 		l := &forks{tasks: o.Tasks}
 		l.raised = &s.add(Forks, l).raised
 	}
-	if o.Brake.Mode != "" && o.Brake.Mode != Disabled {
-		s.add(Brake, &brake{o: o})
-	}
 	s.publish()
 	return s
 }
 
 func (s *Set) add(name string, l lane) *entry {
-	e := &entry{lane: l, name: name, option: "notification." + name, mode: s.o.Modes[name], fault: s.o.Faults[name], state: Starting, since: time.Now()}
-	if name == Brake {
-		e.option, e.mode = "pressure.memory.brake", s.o.Brake.Mode
-	}
+	e := &entry{lane: l, name: name, mode: s.o.Modes[name], fault: s.o.Faults[name], state: Starting, since: time.Now()}
 	if e.mode == Disabled {
 		e.state, e.why = Off, "switched off in the configuration"
 	}
@@ -174,7 +166,7 @@ func (s *Set) Open() error {
 		}
 		s.open(e, now, w)
 		if e.state != Up {
-			errs = append(errs, fmt.Errorf("%s is %s, but the lane can't be had: %s", e.option, Required, e.why))
+			errs = append(errs, fmt.Errorf("notification.%s is %s, but the lane can't be had: %s", e.name, Required, e.why))
 		}
 	}
 	return errors.Join(errs...)
@@ -273,9 +265,6 @@ func (s *Set) watched(now time.Time) *watched {
 	s.mu.Unlock()
 	if !w.calm {
 		s.thorough = now
-	}
-	// A brake adds what is left to a usage of now.
-	if !w.calm || s.up(Brake) {
 		s.o.Read(now, &w.observed)
 	}
 	return w

@@ -42,7 +42,6 @@ func run(args []string, stdout, stderr io.Writer) int {
 	flags.StringVar(&o.Procfs, "path.procfs", o.Procfs, "`DIR` where the host's proc filesystem is mounted")
 	flags.StringVar(&o.Rootfs, "path.rootfs", o.Rootfs, "`DIR` where the host's root is mounted; the runtime's socket is looked for below it")
 	flags.StringVar(&o.Sysfs, "path.sysfs", o.Sysfs, "`DIR` where the host's sys filesystem is mounted")
-	release := flags.Bool("release-brake", false, "give back the memory.high of all pods that an evictd with pressure.memory.brake has left lowered when it was killed, and exit; the next start does the same")
 	flags.StringVar(&o.StateDir, "state-dir", o.StateDir, "keep what must survive a restart in `DIR`")
 	showVersion := flags.Bool("version", false, "print the version and exit")
 	flags.StringVar(&o.WebConfigFile, "web.config.file", "", "`FILE` that configures TLS and authentication of the web server, as Prometheus exporters take it")
@@ -72,13 +71,6 @@ func run(args []string, stdout, stderr io.Writer) int {
 		}
 	})
 	o.Stderr = stderr
-	if *release {
-		if err := agent.ReleaseBrake(o); err != nil {
-			fmt.Fprintln(stderr, "evictd:", err)
-			return exitFailure
-		}
-		return exitOK
-	}
 
 	// A thread that comes back from a wait must find a processor free, whatever
 	// else is running here.

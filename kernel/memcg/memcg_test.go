@@ -269,8 +269,7 @@ func TestOtherVersion(t *testing.T) {
 	_, usage := ArmUsage(h, c, 1<<20)
 	_, pressure := ArmPressure(h, c, Low, Default)
 	_, events := OpenEvents(h, c) // v2, but the files are missing
-	_, high := OpenBrake(h, c)
-	for op, err := range map[string]error{"ArmUsage": usage, "ArmPressure": pressure, "OpenEvents": events, "OpenBrake": high} {
+	for op, err := range map[string]error{"ArmUsage": usage, "ArmPressure": pressure, "OpenEvents": events} {
 		if !errors.Is(err, kernel.ErrUnavailable) {
 			t.Errorf("%s() = %v; want %v", op, err, kernel.ErrUnavailable)
 		}
@@ -279,8 +278,7 @@ func TestOtherVersion(t *testing.T) {
 	v1.Version = cgroup.V1
 	_, events = OpenEvents(&v1, c)
 	_, local := OpenLocalEvents(&v1, c)
-	_, high = OpenBrake(&v1, c)
-	for op, err := range map[string]error{"OpenEvents": events, "OpenLocalEvents": local, "OpenBrake": high} {
+	for op, err := range map[string]error{"OpenEvents": events, "OpenLocalEvents": local} {
 		if !errors.Is(err, kernel.ErrUnavailable) {
 			t.Errorf("%s() on v1 = %v; want %v", op, err, kernel.ErrUnavailable)
 		}
@@ -289,19 +287,15 @@ func TestOtherVersion(t *testing.T) {
 
 // Whatever takes a cgroup's path is not it.
 func TestReplaced(t *testing.T) {
-	h, c := fixture(t, map[string]string{"memory.events": zero, "memory.high": "max\n"})
+	h, c := fixture(t, map[string]string{"memory.events": zero})
 	dir := h.Memory.Path(c.Path())
 	if err := os.Rename(dir, dir+"-old"); err != nil {
 		t.Fatal(err)
 	}
 	gone := func(when string) {
 		t.Helper()
-		_, events := OpenEvents(h, c)
-		_, high := OpenBrake(h, c)
-		for op, err := range map[string]error{"OpenEvents": events, "OpenBrake": high} {
-			if !errors.Is(err, cgroup.ErrGone) {
-				t.Errorf("%s: %s() = %v; want %v", when, op, err, cgroup.ErrGone)
-			}
+		if _, err := OpenEvents(h, c); !errors.Is(err, cgroup.ErrGone) {
+			t.Errorf("%s: OpenEvents() = %v; want %v", when, err, cgroup.ErrGone)
 		}
 	}
 	gone("removed")

@@ -88,15 +88,3 @@ func readEvents(h *cgroup.Hierarchy, path string) error {
 	}
 	return events.Close()
 }
-
-// memoryHigh looks for the brake.
-func memoryHigh(h *cgroup.Hierarchy, err error) Feature {
-	const name = "memory.high"
-	if err != nil {
-		return unknown(name, errNoTree)
-	}
-	if h.Version != cgroup.V2 {
-		return no(name, "memory is in a v1 tree", "cgroup v2")
-	}
-	return orderFile(h, name, "memory in cgroup.subtree_control of the root")
-}

@@ -73,7 +73,6 @@ func Run(procfs, sysfs, cgroupfs kernel.FS) []Feature {
 		realTime(),
 		thresholds(tree, treeErr),
 		memoryEvents(tree, treeErr),
-		memoryHigh(tree, treeErr),
 		pressure(procfs),
 		pressureTriggers(procfs),
 		btf(sysfs),

@@ -23,7 +23,7 @@ var self = strconv.Itoa(os.Getpid())
 // names are the features, in their order.
 var names = []string{
 	"cgroup", "kubepods", "own cgroup", "cgroup.kill", "freezer", "host pids", "pidfd_open", "process_mrelease",
-	"real time", "memcg thresholds", "memory.events", "memory.high", "psi", "psi triggers",
+	"real time", "memcg thresholds", "memory.events", "psi", "psi triggers",
 	"btf", "bpf ring buffer", "bpf tracing", "hugetlb", "swap", "memlock", "CAP_KILL", "CAP_IPC_LOCK", "CAP_SYS_RESOURCE", "CAP_SYS_NICE", "CAP_SYS_PTRACE", "CAP_BPF", "CAP_PERFMON",
 	"CAP_DAC_OVERRIDE", "CAP_DAC_READ_SEARCH",
 }
@@ -47,7 +47,6 @@ func node() map[string]string {
 		"cgroup/kubepods.slice/memory.stat":    "anon 0\nfile 0\nshmem 0\nfile_mapped 0\ninactive_file 0\nactive_file 0\n",
 		"cgroup/kubepods.slice/memory.current": "0\n",
 		"cgroup/kubepods.slice/memory.max":     "max\n",
-		"cgroup/kubepods.slice/memory.high":    "max\n",
 		"cgroup/kubepods.slice/memory.events":  "low 0\nhigh 0\nmax 0\noom 0\noom_kill 0\n",
 		"cgroup/kubepods.slice/cgroup.kill":    "",
 		"cgroup/kubepods.slice/cgroup.freeze":  "0\n",
@@ -136,7 +135,6 @@ func TestRun(t *testing.T) {
 		{"v2", node(), "freezer", Yes, "kubepods.slice/cgroup.freeze", ""},
 		{"v2", node(), "memcg thresholds", No, "v2", ""},
 		{"v2", node(), "memory.events", Yes, "kubepods.slice/memory.events", ""},
-		{"v2", node(), "memory.high", Yes, "kubepods.slice/memory.high", ""},
 		{"v2", node(), "host pids", Yes, "", ""},
 		{"v2", node(), "psi", Yes, "some and full", ""},
 		{"v2", node(), "psi triggers", Yes, "500 ms", ""},
@@ -157,10 +155,8 @@ func TestRun(t *testing.T) {
 		{"before cgroup.freeze", without("cgroup/kubepods.slice/cgroup.freeze"), "freezer", No, "no cgroup has it", "Linux 5.2"},
 		{"no cgroups", without("cgroup/"), "memcg thresholds", Unknown, "no cgroup tree", ""},
 		{"no cgroups", without("cgroup/"), "memory.events", Unknown, "no cgroup tree", ""},
-		{"no cgroups", without("cgroup/"), "memory.high", Unknown, "no cgroup tree", ""},
 		{"empty v2 tree", without("cgroup/kubepods", "cgroup/system"), "memory.events", Unknown, "there is no cgroup below", ""},
 		{"no memory below the root", without("cgroup/kubepods.slice/memory"), "memory.events", No, "memory.stat", "subtree_control"},
-		{"no memory below the root", without("cgroup/kubepods.slice/memory"), "memory.high", No, "no cgroup has it", "subtree_control"},
 		{"broken events", with(map[string]string{"cgroup/kubepods.slice/memory.events": "low x\n"}, without("cgroup/system")), "memory.events", Unknown, "low", ""},
 		{"no kubelet", without("cgroup/kubepods"), "kubepods", No, "does not apply", ""},
 		{"another's tree", without("cgroup/system"), "own cgroup", No, "lists pid " + self, "hostPID"},
@@ -172,7 +168,6 @@ func TestRun(t *testing.T) {
 		{"v1", nodeV1(), "memcg thresholds", Yes, "", ""},
 		{"v1 without thresholds", drop(nodeV1(), "cgroup/memory/cgroup.event_control"), "memcg thresholds", No, "cgroup.event_control", "PREEMPT_RT"},
 		{"v1", nodeV1(), "memory.events", No, "v1", "cgroup v2"},
-		{"v1", nodeV1(), "memory.high", No, "v1", "cgroup v2"},
 		{"v1", nodeV1(), "freezer", Yes, "freezer/cgroup.procs", ""},
 		{"v1 without freezer", with(map[string]string{"cgroup/memory/memory.usage_in_bytes": "1\n"}, without("cgroup/")), "freezer", No, "not mounted", "a mount"},
 		{"hybrid", with(map[string]string{"cgroup/unified/cgroup.controllers": "\n"}, nodeV1()), "cgroup", Yes, "beside a v2 tree in ", ""},

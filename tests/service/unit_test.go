@@ -187,10 +187,6 @@ func TestPathsAgree(t *testing.T) {
 	if got := u.all("ExecStart"); !slices.Equal(got, []string{"/usr/bin/evictd"}) {
 		t.Errorf("ExecStart=%q; want /usr/bin/evictd without flags", got)
 	}
-	// Whatever ends evictd, and whether it starts again or not.
-	if got := u.all("ExecStopPost"); !slices.Equal(got, []string{"-/usr/bin/evictd --release-brake"}) {
-		t.Errorf("ExecStopPost=%q; want the brake released", got)
-	}
 }
 
 // TestConfiguration: what is installed is valid, and evicts nothing.

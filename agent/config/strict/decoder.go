@@ -46,6 +46,7 @@ type file struct {
 	notices   Problems
 	lines     map[string]int
 	ignored   map[string]bool
+	removed   map[string]string   // by path, since when and why
 	failed    map[string]bool     // paths of problems, and of all that is around them
 	following map[*yaml.Node]bool // aliases that lead to the value being decoded
 	budget    int                 // how many values may still be decoded
@@ -147,6 +148,15 @@ func (d *Decoder) Ignore(paths ...string) {
 	for _, path := range paths {
 		d.ignored[d.join(path)] = true
 	}
+}
+
+// Removed makes the field at path, which a struct no longer has, a problem that says
+// since when and why.
+func (d *Decoder) Removed(path, why string) {
+	if d.removed == nil {
+		d.removed = map[string]string{}
+	}
+	d.removed[d.join(path)] = why
 }
 
 // Err returns all problems of the file so far as a Problems, nil where there

@@ -342,6 +342,34 @@ func TestLenient(t *testing.T) {
 	}
 }
 
+// A removed field is a problem at its own path alone, also where the file gives it no
+// value, and where the decoder is that of a part of the file.
+func TestRemoved(t *testing.T) {
+	for _, tt := range []struct{ name, text, want string }{
+		{"with a value", "items: []\ninner: {old: x}", "f.yaml:2: inner.old: was removed in v2: nothing used it; leave it out"},
+		{"null", "inner:\n  old:", "f.yaml:2: inner.old: was removed in v2: nothing used it; leave it out"},
+		{"elsewhere", "old: x", "f.yaml:1: old: is not a field here"},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			d, root, err := Parse("f.yaml", []byte(tt.text))
+			if err != nil {
+				t.Fatal(err)
+			}
+			d.At("inner").Removed("old", "in v2: nothing used it")
+			var file struct {
+				Items []string `yaml:"items"`
+				Inner struct {
+					Name string `yaml:"name"`
+				} `yaml:"inner"`
+			}
+			d.Decode(root, &file)
+			if err := d.Err(); err == nil || err.Error() != tt.want {
+				t.Errorf("Err() = %v; want %s", err, tt.want)
+			}
+		})
+	}
+}
+
 func TestNearest(t *testing.T) {
 	names := []string{"evictionHard", "evictionSoft", "pid.available", "memory.available", "a"}
 	for name, want := range map[string]string{

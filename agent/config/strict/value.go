@@ -82,6 +82,8 @@ func (d *Decoder) structure(n *yaml.Node, v reflect.Value) {
 			d.note(path, e.line)
 			d.value(e.value, field, path)
 		case known || d.ignored[path]:
+		case d.removed[path] != "":
+			d.problem(e.line, path, "was removed "+d.removed[path]+"; leave it out")
 		case d.lenient:
 			d.notice(e.line, path, "is not a field here and is ignored"+meant(e.key, fields))
 		default:
