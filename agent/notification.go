@@ -46,6 +46,15 @@ func (d *daemon) buildLanes(cfg *config.Config, h *cgroup.Hierarchy) error {
 	d.closers = append(d.closers, d.lanes.Close)
 	d.board.lanes = d.lanes
 	d.loop.seen = d.lanes.Seen
+	d.loop.drift = d.lanes.Drift
+	d.loop.answered = func() (keys []evict.Key) {
+		for _, t := range d.loop.policy.Thresholds {
+			if t.Hard() && t.Signal.IsMemory() && d.lanes.TakeAnswered(lanes.MarkOf(&t.Threshold)) {
+				keys = append(keys, t.Key())
+			}
+		}
+		return keys
+	}
 	d.loop.contention = func() (list []evict.Contention) {
 		for _, s := range d.lanes.Stalls() {
 			list = append(list, evict.Contention{Condition: s.Condition, Since: s.Since})

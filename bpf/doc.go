@@ -27,7 +27,7 @@ package bpf
 // The types are those of records.h, the only ones that both sides know. Each source
 // that reads the kernel's memory is built twice, see read.h.
 //
-//go:generate go tool bpf2go -cc clang-16 -strip llvm-strip-16 -target bpfel,bpfeb -type crossing -type gone -type control -type order -type sample -type stats -type threshold -type latest -type table -type row -type pressure sampler sampler.bpf.c -- -O2 -Wall -Werror -mcpu=v3
+//go:generate go tool bpf2go -cc clang-16 -strip llvm-strip-16 -target bpfel,bpfeb -type crossing -type memory_point -type gone -type control -type order -type sample -type stats -type threshold -type latest -type table -type row -type pressure sampler sampler.bpf.c -- -O2 -Wall -Werror -mcpu=v3
 //go:generate go tool bpf2go -cc clang-16 -strip llvm-strip-16 -target bpfel,bpfeb -type anchored anchor anchor.bpf.c -- -O2 -Wall -Werror -mcpu=v3
 //go:generate go tool bpf2go -cc clang-16 -strip llvm-strip-16 -target bpfel,bpfeb -type stall reclaim reclaim.bpf.c -- -O2 -Wall -Werror -mcpu=v3
 //go:generate go tool bpf2go -cc clang-16 -strip llvm-strip-16 -target bpfel,bpfeb -type victim oom oom.bpf.c -- -O2 -Wall -Werror -mcpu=v3

@@ -151,6 +151,10 @@ func runHog(t *testing.T) {
 				t.Fatal(err)
 			}
 			f.Close()
+		case "activate":
+			if err := activate(arg); err != nil {
+				t.Fatal(err)
+			}
 		default:
 			t.Fatalf("no order %q", order)
 		}
@@ -158,3 +162,39 @@ func runHog(t *testing.T) {
 	}
 	os.Exit(0) // without the word that the test passed
 }
+
+// activate makes a file's page cache active: the classic LRU activates what is read
+// again (mm/swap.c: folio_mark_accessed), the multi-generational one what is added by
+// a page fault (mm/swap.c: folio_add_lru).
+func activate(name string) error {
+	f, err := os.Open(name)
+	if err != nil {
+		return err
+	}
+	defer f.Close()
+	if err := unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED); err != nil {
+		return err
+	}
+	mapped, err := unix.Mmap(int(f.Fd()), 0, cached, unix.PROT_READ, unix.MAP_SHARED)
+	if err != nil {
+		return err
+	}
+	defer unix.Munmap(mapped)
+	var sum byte
+	for i := 0; i < len(mapped); i += 4096 {
+		sum += mapped[i]
+	}
+	touched = sum
+	for range 3 {
+		if _, err := f.Seek(0, io.SeekStart); err != nil {
+			return err
+		}
+		if _, err := io.Copy(io.Discard, f); err != nil {
+			return err
+		}
+	}
+	return nil
+}
+
+// touched keeps the compiler from dropping the reads of mapped memory.
+var touched byte

@@ -33,6 +33,7 @@ struct walk {
 	__u64 fault;
 	__u64 truncated; // there are more cgroups than rows
 	__u64 any_removed;
+	__u64 usage; // of the pods' cgroup, pages
 	struct lru sum;
 	// Page cache of removed cgroups that is taken to be lost, and what was active
 	// of it and may be so no more: as far as a survey would tell.
@@ -234,6 +235,8 @@ static long read_known(__u32 i, void *unused)
 		return 1;
 	}
 	known->usage = usage_of(css);
+	if (!i)
+		walk.usage = known->usage;
 	known->below = lru.inactive_file + lru.active_file + lru.anon + lru.unevictable;
 	add_sizes(&lru, &known->removed);
 	if (flags & CSS_DYING) {
@@ -354,6 +357,7 @@ APART int do_walk(void)
 		current.pods_time = 0; // a part of a sum is no sum
 	} else {
 		current.pods_time = began;
+		current.pods_walk_usage = walk.usage * page_size;
 		current.pods_inactive_file = walk.sum.inactive_file * page_size;
 		current.pods_active_file = walk.sum.active_file * page_size;
 	}

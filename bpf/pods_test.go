@@ -49,7 +49,7 @@ func TestPodsFigures(t *testing.T) {
 	follow(t, s, top)
 
 	eventually(t, "figures as in the cgroup's files", func() bool {
-		want := Pods{Valid: true, Usage: top.usage(t), InactiveFile: top.stat(t, "inactive_file"), ActiveFile: top.stat(t, "active_file")}
+		want := Pods{Valid: true, Usage: top.usage(t), WalkUsage: top.usage(t), InactiveFile: top.stat(t, "inactive_file"), ActiveFile: top.stat(t, "active_file")}
 		got := pods(t, s)
 		if want.InactiveFile+want.ActiveFile < 64*mib || cmp.Diff(want, got) != "" {
 			t.Logf("got %+v; want %+v", got, want)

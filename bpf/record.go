@@ -27,7 +27,8 @@ type Record struct {
 
 // Crossing says that less is available than a threshold asks for. It is written
 // once: again only after there was a margin above the threshold, or after
-// [Sampler.Rearm].
+// [Sampler.Rearm]. A crossing that waits because file cache brought it is written
+// once more when it is answered (growth.h).
 type Crossing struct {
 	Key    uint64 // of the Threshold
 	Source Source
@@ -40,7 +41,29 @@ type Crossing struct {
 	Available  uint64
 	Threshold  uint64
 	Period     time.Duration // between the tick that saw it and the one before
-	Sample     Sample        // of the tick that wrote it
+	// Waiting says that file cache brought the crossing, and that other memory has
+	// not grown since by as much as the threshold's GrowthFloor.
+	Waiting bool
+	// Reference is what the crossing is compared with, At the crossing, Now the
+	// latest point and Recent the latest that is a second older than that. A point
+	// with Time 0 is none.
+	Reference, At, Recent, Now MemoryPoint
+	Sample                     Sample // of the tick that wrote it
+}
+
+// MemoryPoint is what was in use at one time, in bytes: file cache, which is active
+// file pages, and all other memory. Inactive file pages are not in use.
+type MemoryPoint struct {
+	Time             time.Duration // of CLOCK_MONOTONIC; 0: none
+	Other, FileCache uint64
+}
+
+func memoryPoint(raw *samplerMemoryPoint) MemoryPoint {
+	return MemoryPoint{Time: time.Duration(raw.Time), Other: raw.Other, FileCache: raw.FileCache}
+}
+
+func (p *MemoryPoint) raw() samplerMemoryPoint {
+	return samplerMemoryPoint{Time: uint64(p.Time), Other: p.Other, FileCache: p.FileCache}
 }
 
 // Gone says that the cgroup given to [Sampler.SetPods] is no more.
@@ -91,8 +114,10 @@ type Pods struct {
 	// removed cgroups have left is to tell, soon. Until then the figures are not valid.
 	Uncertain bool
 	Usage     uint64
-	// Walked is when the file figures were read. Usage is as old as the sample.
+	// Walked is when the file figures were read, and WalkUsage what was in use then.
+	// Usage is as old as the sample.
 	Walked                   time.Duration
+	WalkUsage                uint64
 	InactiveFile, ActiveFile uint64
 	Slope                    int64 // of the usage, in bytes per second
 }
@@ -114,7 +139,7 @@ func (s *Sample) set(raw *samplerSample) {
 		Pods: Pods{
 			Valid: raw.Valid&validPods != 0, Truncated: raw.Valid&podsTruncated != 0, Uncertain: raw.Valid&podsUncertain != 0,
 			Usage:  raw.PodsUsage,
-			Walked: time.Duration(raw.PodsTime), InactiveFile: raw.PodsInactiveFile, ActiveFile: raw.PodsActiveFile,
+			Walked: time.Duration(raw.PodsTime), WalkUsage: raw.PodsWalkUsage, InactiveFile: raw.PodsInactiveFile, ActiveFile: raw.PodsActiveFile,
 			Slope: raw.PodsSlope,
 		},
 	}
@@ -126,7 +151,7 @@ func (s *Sample) raw() samplerSample {
 		Time: uint64(s.Time), Tick: s.Tick,
 		Anon: s.Node.Anon, File: s.Node.File, InactiveFile: s.Node.InactiveFile, ActiveFile: s.Node.ActiveFile,
 		Slope:    s.Node.Slope,
-		PodsTime: uint64(s.Pods.Walked), PodsUsage: s.Pods.Usage,
+		PodsTime: uint64(s.Pods.Walked), PodsUsage: s.Pods.Usage, PodsWalkUsage: s.Pods.WalkUsage,
 		PodsInactiveFile: s.Pods.InactiveFile, PodsActiveFile: s.Pods.ActiveFile,
 		PodsSlope: s.Pods.Slope,
 	}
@@ -169,7 +194,8 @@ func (r *Record) decode(raw []byte) (bool, error) {
 			Key: c.Key, Source: Source(c.Source),
 			LastAbove: time.Duration(c.LastAbove), Seen: time.Duration(c.Seen), Sent: time.Duration(c.Sent),
 			Available: c.Available, Threshold: c.Threshold,
-			Period: time.Duration(c.Period),
+			Period: time.Duration(c.Period), Waiting: c.Waiting != 0,
+			Reference: memoryPoint(&c.Reference), At: memoryPoint(&c.At), Recent: memoryPoint(&c.Recent), Now: memoryPoint(&c.Now),
 		}
 		r.Crossing.Sample.set(&c.Sample)
 	case KindGone:

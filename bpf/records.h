@@ -6,7 +6,7 @@
 #ifndef EVICTD_RECORDS_H
 #define EVICTD_RECORDS_H
 
-#define MAX_THRESHOLDS 16
+#define MAX_THRESHOLDS 16 // a power of two
 
 enum kind {
 	KIND_CROSSING = 1,
@@ -37,10 +37,18 @@ struct sample {
 	__s64 slope; // of the working set, bytes per second
 	__u64 pods_time; // of the walk that the pods' file figures are from
 	__u64 pods_usage;
+	__u64 pods_walk_usage; // at the walk that the file figures are from
 	__u64 pods_inactive_file;
 	__u64 pods_active_file;
 	__s64 pods_slope; // of the usage
 	__u64 valid; // enum valid
+};
+
+// What was in use at one time, file cache told apart.
+struct memory_point {
+	__u64 time; // 0: none
+	__u64 other; // all but file cache
+	__u64 file_cache; // active file pages
 };
 
 struct crossing {
@@ -53,6 +61,11 @@ struct crossing {
 	__u64 available;
 	__u64 threshold;
 	__u64 period; // that led to the tick which saw it
+	__u64 waiting; // file cache brought it; a second record follows when it is answered
+	struct memory_point reference;
+	struct memory_point at;
+	struct memory_point recent;
+	struct memory_point now;
 	struct sample sample;
 };
 
@@ -80,6 +93,7 @@ struct threshold {
 	__u64 margin;
 	__u64 source;
 	__u64 cache_mask; // all ones: active file pages count as free
+	__u64 growth_floor; // bytes; 0: a crossing never waits
 };
 
 // What user space asks for. A reader that finds seq odd, or changed after it

@@ -79,6 +79,7 @@ static __always_inline void store_ordered(__u64 *word, __u64 value)
 #include "node.h"
 #include "lru.h"
 #include "known.h"
+#include "growth.h"
 #include "pods.h"
 #include "watch.h"
 
@@ -137,8 +138,9 @@ static int tick(void *map, int *key, struct clock *clock)
 	current.valid = 0;
 	sample_nodes();
 	sample_pods(order);
+	take_references();
 	learn(now);
-	__u64 period = clamp_period(watch(order), now);
+	__u64 period = clamp_period(watch(), now);
 	totals.period = period;
 	__u64 took = bpf_ktime_get_ns() - now;
 	totals.run_time += took;

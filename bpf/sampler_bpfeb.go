@@ -48,6 +48,11 @@ type samplerCrossing struct {
 	Available uint64
 	Threshold uint64
 	Period    uint64
+	Waiting   uint64
+	Reference samplerMemoryPoint
+	At        samplerMemoryPoint
+	Recent    samplerMemoryPoint
+	Now       samplerMemoryPoint
 	Sample    samplerSample
 }
 
@@ -86,6 +91,13 @@ type samplerLatest struct {
 	Seq    uint64
 	Sample samplerSample
 	Stats  samplerStats
+}
+
+type samplerMemoryPoint struct {
+	_         structs.HostLayout
+	Time      uint64
+	Other     uint64
+	FileCache uint64
 }
 
 type samplerOrder struct {
@@ -131,6 +143,7 @@ type samplerSample struct {
 	Slope            int64
 	PodsTime         uint64
 	PodsUsage        uint64
+	PodsWalkUsage    uint64
 	PodsInactiveFile uint64
 	PodsActiveFile   uint64
 	PodsSlope        int64
@@ -165,13 +178,14 @@ type samplerTable struct {
 }
 
 type samplerThreshold struct {
-	_         structs.HostLayout
-	Key       uint64
-	Capacity  uint64
-	Available uint64
-	Margin    uint64
-	Source    uint64
-	CacheMask uint64
+	_           structs.HostLayout
+	Key         uint64
+	Capacity    uint64
+	Available   uint64
+	Margin      uint64
+	Source      uint64
+	CacheMask   uint64
+	GrowthFloor uint64
 }
 
 // Names of all BPF objects in the ELF.

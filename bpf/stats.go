@@ -46,13 +46,14 @@ func (s *Sampler) Stats() (Stats, error) {
 		Walks: c.Walks, WalkTime: time.Duration(c.WalkTime),
 		Surveys: c.Surveys, SurveyTime: time.Duration(c.SurveyTime), SurveySlices: c.SurveySlices, Truncated: c.Truncated,
 		Faults: c.Faults, Nodes: c.Nodes,
-		Drift: s.drift(c.Nodes),
+		Drift: Drift(s.cpus, c.Nodes),
 	}, nil
 }
 
-// drift bounds what the CPUs hold back of the three counters that make a working
-// set. mm/vmstat.c: calculate_normal_threshold gives no CPU more than 125 pages.
-func (s *Sampler) drift(nodes uint64) uint64 {
+// Drift bounds, in bytes, what so many CPUs hold back of the three counters of each
+// NUMA node that make a working set. mm/vmstat.c: calculate_normal_threshold gives no
+// CPU more than 125 pages.
+func Drift(cpus int, nodes uint64) uint64 {
 	const items, pages = 3, 125
-	return items * pages * uint64(s.cpus) * max(nodes, 1) * uint64(os.Getpagesize())
+	return items * pages * uint64(cpus) * max(nodes, 1) * uint64(os.Getpagesize())
 }

@@ -36,6 +36,10 @@ type Threshold struct {
 	Available uint64
 	// CountCache counts active file pages as available, too.
 	CountCache bool
+	// GrowthFloor is how many bytes other memory than file cache must grow by to
+	// answer a crossing that file cache brought ([Crossing].Waiting). 0: no crossing
+	// waits.
+	GrowthFloor uint64
 	// Margin above Available ends a crossing, so that the next is a new one. It
 	// should be no less than [Stats.Drift].
 	Margin uint64
@@ -74,7 +78,7 @@ func (s *Sampler) Arm(thresholds []Threshold) error {
 			return fmt.Errorf("arm threshold %d: %+v is out of range", i, t)
 		}
 		want.Thresholds[i] = samplerThreshold{
-			Key: t.Key, Capacity: t.Capacity, Available: t.Available, Margin: t.Margin, Source: uint64(t.Source),
+			Key: t.Key, Capacity: t.Capacity, Available: t.Available, Margin: t.Margin, Source: uint64(t.Source), GrowthFloor: t.GrowthFloor,
 		}
 		if t.CountCache {
 			want.Thresholds[i].CacheMask = math.MaxUint64

@@ -21,18 +21,6 @@
 // A crossing waits no longer for a survey.
 #define UNCERTAIN_LONGEST (100 * MSEC)
 
-// A threshold that is crossed stays so until there is a margin again.
-struct watched {
-	__u64 crossed;
-	__u64 pending; // no record of it written yet; 2: there was no room for one
-	__u64 seen;
-	__u64 sent;
-	__u64 last_above;
-	__u64 rearm;
-};
-
-static struct watched watched[MAX_THRESHOLDS];
-
 // Where slopes are measured from: the older of two points, at least a window ago.
 // What was not known then is 0.
 struct point {
@@ -51,9 +39,10 @@ static __always_inline void forget_thresholds(void)
 	struct order *order = bpf_map_lookup_elem(&orders, &zero);
 	if (!order)
 		return;
-	__builtin_memset(watched, 0, sizeof(watched));
-	for (int i = 0; i < MAX_THRESHOLDS; i++)
+	for (int i = 0; i < MAX_THRESHOLDS; i++) {
+		__builtin_memset(&watched[i], 0, sizeof(watched[i]));
 		watched[i].rearm = order->rearm[i];
+	}
 }
 
 static __always_inline void forget_pods(void)
@@ -63,6 +52,7 @@ static __always_inline void forget_pods(void)
 	survey.active = survey_urgent = walk_due = known_of = known_outdated = walk.lost = walk.aging = 0;
 	totals.walk_time = 0;
 	older.usage = newer.usage = 0;
+	forget_pods_references();
 }
 
 static __always_inline __u64 free_of(struct threshold *threshold)
@@ -98,19 +88,40 @@ enum {
 	WALK_NOW, // usage and the file figures of the last walk cross a threshold
 };
 
+// need_of returns which walk the threshold at an index needs. It is a function of its
+// own, as is watch_threshold, so that the verifier does not follow all combinations of
+// what may be true of each threshold.
+APART int need_of(__u32 i)
+{
+	if (i >= MAX_THRESHOLDS)
+		return WALK_UNLESS_NEW;
+	struct threshold *threshold = &config.thresholds[i];
+	struct watched *state = &watched[i];
+	if (threshold->source != SOURCE_PODS)
+		return WALK_UNLESS_NEW;
+	if (state->crossed && state->waiting) {
+		find_until_answer(i);
+		return until_answer ? WALK_SOON : WALK_NOW;
+	}
+	if (state->crossed && !just_crossed(state))
+		return WALK_UNLESS_NEW;
+	if (!state->crossed && free_of(threshold) < threshold->available)
+		return WALK_NOW;
+	if (distance(current.pods_usage, threshold->capacity) < threshold->available + threshold->margin)
+		return WALK_SOON;
+	return WALK_UNLESS_NEW;
+}
+
 static __always_inline int need_of_walk(void)
 {
 	int need = WALK_UNLESS_NEW;
 	for (int i = 0; i < MAX_THRESHOLDS; i++) {
 		if (i >= config.count)
 			break;
-		struct threshold *threshold = &config.thresholds[i];
-		struct watched *state = &watched[i];
-		if (threshold->source != SOURCE_PODS || (state->crossed && !just_crossed(state)))
-			continue;
-		if (!state->crossed && free_of(threshold) < threshold->available)
+		int one = need_of(i);
+		if (one == WALK_NOW)
 			return WALK_NOW;
-		if (distance(current.pods_usage, threshold->capacity) < threshold->available + threshold->margin)
+		if (one == WALK_SOON)
 			need = WALK_SOON;
 	}
 	return need;
@@ -279,6 +290,11 @@ static __always_inline void raise(struct threshold *threshold, struct watched *s
 	record->available = available;
 	record->threshold = threshold->available;
 	record->period = totals.period;
+	record->waiting = state->waiting;
+	record->reference = state->reference;
+	record->at = state->at;
+	record->recent = state->recent;
+	record->now = state->now;
 	__builtin_memcpy(&record->sample, &current, sizeof(current));
 	bpf_ringbuf_submit(record, BPF_RB_FORCE_WAKEUP);
 	state->pending = 0;
@@ -286,50 +302,73 @@ static __always_inline void raise(struct threshold *threshold, struct watched *s
 	totals.raised++;
 }
 
-// watch compares, raises and returns the period until the next tick.
-static __always_inline __u64 watch(struct order *order)
-{
-	__u64 rate = totals.rate / 1000000; // bytes per microsecond
-	__u64 period = config.ceiling;
+// How long the timer may sleep: the least of all thresholds.
+static __u64 watch_period;
 
+// watch_threshold compares the threshold at an index, raises, and lowers the period.
+APART int watch_threshold(__u32 i)
+{
+	__u32 zero = 0;
+	__u64 rate = totals.rate / 1000000; // bytes per microsecond
+	struct order *order = bpf_map_lookup_elem(&orders, &zero);
+	if (!order || i >= MAX_THRESHOLDS)
+		return 0;
+	struct threshold *threshold = &config.thresholds[i];
+	struct watched *state = &watched[i];
+	__u64 asked = load_ordered(&order->rearm[i]);
+
+	if (asked != state->rearm) {
+		state->rearm = asked;
+		state->crossed = state->pending = state->waiting = 0;
+	}
+	if (!known(threshold))
+		return 0;
+	if (threshold->source == SOURCE_PODS && pods_doubtful && !state->crossed) {
+		watch_period = 0; // as soon as a walk may be
+		return 0;
+	}
+	__u64 available = free_of(threshold);
+	if (state->crossed) {
+		if (available >= threshold->available + threshold->margin) {
+			state->crossed = state->pending = state->waiting = 0;
+			take_reference_soon();
+		} else if (state->waiting) {
+			follow_crossing(i);
+		}
+	} else if (available < threshold->available) {
+		state->crossed = state->pending = 1;
+		state->seen = current.time;
+		note_crossing(i);
+	}
+	if (state->pending)
+		raise(threshold, state, available);
+	if (available >= threshold->available)
+		state->last_above = current.time;
+
+	__u64 next = config.ceiling;
+	if (!state->crossed) {
+		next = distance(threshold->available, available) * 1000 / (2 * rate + 1);
+	} else if (state->waiting) {
+		find_until_answer(i);
+		next = until_answer * 1000 / (2 * rate + 1);
+	} else if (just_crossed(state)) {
+		next = AFTER_CROSSING_PERIOD;
+	}
+	if (next < watch_period)
+		watch_period = next;
+	return 0;
+}
+
+// watch compares, raises and returns the period until the next tick.
+static __always_inline __u64 watch(void)
+{
+	watch_period = config.ceiling;
 	for (int i = 0; i < MAX_THRESHOLDS; i++) {
 		if (i >= config.count)
 			break;
-		struct threshold *threshold = &config.thresholds[i];
-		struct watched *state = &watched[i];
-		__u64 asked = load_ordered(&order->rearm[i]);
-		if (asked != state->rearm) {
-			state->rearm = asked;
-			state->crossed = state->pending = 0;
-		}
-		if (!known(threshold))
-			continue;
-		if (threshold->source == SOURCE_PODS && pods_doubtful && !state->crossed) {
-			period = 0; // as soon as a walk may be
-			continue;
-		}
-		__u64 available = free_of(threshold);
-		if (state->crossed) {
-			if (available >= threshold->available + threshold->margin)
-				state->crossed = state->pending = 0;
-		} else if (available < threshold->available) {
-			state->crossed = state->pending = 1;
-			state->seen = current.time;
-		}
-		if (state->pending)
-			raise(threshold, state, available);
-		if (available >= threshold->available)
-			state->last_above = current.time;
-
-		__u64 next = config.ceiling;
-		if (!state->crossed)
-			next = distance(threshold->available, available) * 1000 / (2 * rate + 1);
-		else if (just_crossed(state))
-			next = AFTER_CROSSING_PERIOD;
-		if (next < period)
-			period = next;
+		watch_threshold(i);
 	}
-	return period;
+	return watch_period;
 }
 
 static __always_inline __u64 clamp_period(__u64 period, __u64 now)

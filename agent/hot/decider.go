@@ -132,6 +132,9 @@ func (d *decider) decide(r lanes.Raise, since time.Time) Result {
 		return Outrun
 	}
 	kubepods := node.Most(&t.Node)
+	if r.Answered && r.Mark.Hard() {
+		t.Decision.Answer(r.Mark.Signal())
+	}
 	v, fresh := d.choose(kubepods, now)
 	age := now.Sub(t.Decision.Taken)
 	switch {

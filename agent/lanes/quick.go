@@ -205,7 +205,7 @@ func (s *source) rearm(sample *bpf.Sample) {
 func (s *source) observation(now time.Time, capacity int64, workingSet, activeFile uint64) signal.Observation {
 	o := signal.Observation{
 		Status: signal.Observed, Capacity: capacity, Time: now,
-		Cache: int64(min(activeFile, workingSet)),
+		Cache: int64(min(activeFile, workingSet)), Source: signal.Sampler,
 	}
 	o.Available = max(0, capacity-int64(workingSet))
 	if s.countCache {

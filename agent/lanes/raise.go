@@ -28,6 +28,10 @@ type Raise struct {
 	// LastAbove and Seen are when no mark, and when a mark, was seen crossed. A
 	// zero LastAbove is not known.
 	LastAbove, Seen time.Time
+	// Answered tells that the lane's own readings have answered the crossing of a
+	// hard memory threshold (signal.Crossing.Answered), so that it does not wait
+	// because file cache brought it. False where the lane can't tell.
+	Answered bool
 }
 
 // Mark names a threshold by its signal and its kind: there is at most one of

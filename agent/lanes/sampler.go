@@ -148,6 +148,9 @@ func (l *sampler) want(w *watched) []bpf.Threshold {
 			Key: uint64(lv.mark), Capacity: uint64(lv.capacity), Available: uint64(lv.available),
 			CountCache: l.o.CountCache, Margin: l.stats.Drift,
 		}
+		if lv.mark.Hard() && !l.o.CountCache {
+			t.GrowthFloor = uint64(signal.GrowthFloor(int64(l.stats.Drift), lv.available))
+		}
 		if lv.mark.Signal() == signal.AllocatableMemoryAvailable {
 			t.Source = bpf.SourcePods
 		}

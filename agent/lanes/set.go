@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"runtime"
 	"slices"
 	"sync"
 	"time"
@@ -233,6 +234,20 @@ func (s *Set) Counts() Counts {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.counts
+}
+
+// TakeAnswered reports whether the sampler has answered the crossing of a hard
+// memory threshold since the last call.
+func (s *Set) TakeAnswered(m Mark) bool { return s.ring.answered[m].Swap(false) }
+
+// Drift returns how many bytes the kernel's per-CPU counters may hold back from the
+// node's figures: where the sampler does not tell, for as many CPUs as this process
+// may use.
+func (s *Set) Drift() int64 {
+	if c := s.Counts().Sampler; c != nil {
+		return int64(c.Drift)
+	}
+	return int64(bpf.Drift(runtime.NumCPU(), 1))
 }
 
 // Victims tells of the processes that the kernel's OOM killer takes.

@@ -1,0 +1,254 @@
+// SPDX-License-Identifier: (MIT OR GPL-2.0-only)
+//
+// What brought a crossing: file cache, or other memory. A crossing that file cache
+// brought waits until other memory grows; agent/signal/growth.go has the rule, and
+// a test holds both against each other. Part of sampler.bpf.c.
+
+#ifndef EVICTD_GROWTH_H
+#define EVICTD_GROWTH_H
+
+// How long a crossing that file cache brought may wait.
+#define CACHE_WAIT (10 * SECOND)
+// References are taken this far apart, and compared with once they are this old.
+#define REFERENCE_AGE SECOND
+#define REFERENCES 16 // CACHE_WAIT and more; a power of two
+
+// A threshold that is crossed stays so until there is a margin again.
+struct watched {
+	__u64 crossed;
+	__u64 pending; // no record of it written yet; 2: there was no room for one
+	__u64 seen;
+	__u64 sent;
+	__u64 last_above;
+	__u64 rearm;
+	__u64 waiting; // file cache brought the crossing
+	__u64 left; // bytes that other memory can grow before the crossing is answered
+	// What the crossing is compared with: the point before it, its own, the latest
+	// of REFERENCE_AGE or more, and the latest.
+	struct memory_point reference;
+	struct memory_point at;
+	struct memory_point recent;
+	struct memory_point now;
+};
+
+static struct watched watched[MAX_THRESHOLDS];
+
+// The sampler's own references, by source.
+struct reference {
+	struct memory_point source[2];
+};
+
+static struct reference references[REFERENCES];
+// The oldest of them, which the next one replaces, and when the latest was taken.
+static __u64 reference_next, reference_time;
+
+// reference_at returns the reference of an index less one.
+static __always_inline struct memory_point *reference_at(__u64 found, __u64 source)
+{
+	// A mask, which the verifier follows where the compiler moves a comparison.
+	return &references[(found - 1) & (REFERENCES - 1)].source[source == SOURCE_PODS];
+}
+
+// take_point reads what is in use now. The pods' usage and file figures are those of
+// one walk: between walks their file cache is not known.
+static __always_inline void take_point(__u64 source, struct memory_point *point)
+{
+	__u64 used, inactive, active;
+	if (source == SOURCE_NODE) {
+		point->time = current.valid & VALID_NODE ? current.time : 0;
+		used = current.anon + current.file;
+		inactive = current.inactive_file;
+		active = current.active_file;
+	} else {
+		point->time = current.valid & VALID_PODS ? current.pods_time : 0;
+		used = current.pods_walk_usage;
+		inactive = current.pods_inactive_file;
+		active = current.pods_active_file;
+	}
+	__u64 working_set = distance(inactive, used);
+	point->file_cache = active < working_set ? active : working_set;
+	point->other = working_set - point->file_cache;
+}
+
+// take_references remembers what is in use, once a second.
+static __always_inline void take_references(void)
+{
+	if (reference_time && current.time - reference_time < REFERENCE_AGE) {
+		// The pods were not followed yet, or not walked.
+		struct memory_point *pods = reference_at(reference_next, SOURCE_PODS);
+		if (!pods->time)
+			take_point(SOURCE_PODS, pods);
+		return;
+	}
+	struct reference *reference = &references[reference_next++ & (REFERENCES - 1)];
+	take_point(SOURCE_NODE, &reference->source[SOURCE_NODE]);
+	take_point(SOURCE_PODS, &reference->source[SOURCE_PODS]);
+	reference_time = current.time;
+}
+
+// take_reference_soon is for the end of a crossing: a reference from before it says
+// little of the next one.
+static __always_inline void take_reference_soon(void)
+{
+	if (current.time - reference_time >= SECOND / 10)
+		reference_time = 0;
+}
+
+static __always_inline void forget_pods_references(void)
+{
+	for (int i = 0; i < REFERENCES; i++)
+		references[i].source[SOURCE_PODS].time = 0;
+}
+
+static __always_inline __s64 other_growth(struct memory_point *from, struct memory_point *to)
+{
+	return to->other - from->other;
+}
+
+static __always_inline __s64 cache_growth(struct memory_point *from, struct memory_point *to)
+{
+	return to->file_cache - from->file_cache;
+}
+
+// other_grew: by the floor or more, and by more than file cache.
+static __always_inline int other_grew(struct memory_point *from, struct memory_point *to, __u64 floor)
+{
+	return from->time && other_growth(from, to) >= (__s64)floor && other_growth(from, to) > cache_growth(from, to);
+}
+
+// growth_left returns how many bytes other memory must still grow to have grown.
+static __always_inline __u64 growth_left(struct memory_point *from, struct memory_point *to, __u64 floor)
+{
+	__s64 most = cache_growth(from, to) + 1;
+	if (most < (__s64)floor)
+		most = floor;
+	most -= other_growth(from, to);
+	return most > 0 ? most : 0;
+}
+
+static __always_inline __u64 available_at(struct threshold *threshold, struct memory_point *point)
+{
+	return distance(point->other + point->file_cache, threshold->capacity);
+}
+
+// What a search through the references has found: an index and one more, in their
+// order. It is in memory that the verifier does not follow: as locals of a loop, they
+// would be tried out in all their combinations.
+static __u64 found_latest, found_oldest, found_stale, found_recent;
+static __u64 searched; // index of the threshold
+
+static long search_reference(__u32 i, void *unused)
+{
+	struct threshold *threshold = &config.thresholds[searched & (MAX_THRESHOLDS - 1)];
+	struct watched *state = &watched[searched & (MAX_THRESHOLDS - 1)];
+	__u64 found = ((reference_next + i) & (REFERENCES - 1)) + 1;
+	struct memory_point *point = reference_at(found, threshold->source);
+
+	if (!point->time || point->time > state->now.time)
+		return 0;
+	__u64 age = state->now.time - point->time;
+	if (age >= REFERENCE_AGE)
+		found_recent = found;
+	if (available_at(threshold, point) < threshold->available)
+		return 0; // it is no reference: the threshold was crossed already
+	if (age > CACHE_WAIT) {
+		found_stale = found;
+		return 0;
+	}
+	if (!found_oldest)
+		found_oldest = found;
+	if (age >= REFERENCE_AGE)
+		found_latest = found;
+	return 0;
+}
+
+// search_references looks for what the threshold at an index is compared with.
+static __always_inline void search_references(__u32 i)
+{
+	searched = i;
+	found_latest = found_oldest = found_stale = found_recent = 0;
+	bpf_loop(REFERENCES, search_reference, NULL, 0);
+}
+
+// set_point sets a point to the reference that was found, if one was.
+static __always_inline void set_point(struct memory_point *to, __u64 found, __u64 source)
+{
+	*to = *reference_at(found, source);
+	if (!found)
+		to->time = 0;
+}
+
+// enough says whether all file cache together would not be enough.
+static __always_inline int enough(struct threshold *threshold, struct watched *state)
+{
+	return distance(state->now.other, threshold->capacity) >= threshold->available;
+}
+
+// note_crossing takes up a crossing of the threshold at an index, and finds whether
+// file cache brought it.
+APART int note_crossing(__u32 i)
+{
+	if (i >= MAX_THRESHOLDS)
+		return 0;
+	struct threshold *threshold = &config.thresholds[i];
+	struct watched *state = &watched[i];
+
+	take_point(threshold->source, &state->now);
+	state->at = state->now;
+	state->recent.time = 0;
+	// Of the references of the CACHE_WAIT before, by which the threshold was not
+	// crossed, the latest that is REFERENCE_AGE older, else the oldest; without any
+	// in that time the latest before.
+	search_references(i);
+	__u64 found = found_latest ? found_latest : found_oldest ? found_oldest : found_stale;
+	set_point(&state->reference, found, threshold->source);
+	state->waiting = threshold->growth_floor && enough(threshold, state) &&
+			 !other_grew(&state->reference, &state->at, threshold->growth_floor);
+	state->left = growth_left(&state->at, &state->now, threshold->growth_floor);
+	return 0;
+}
+
+// follow_crossing looks whether a crossing that waits is answered by now.
+APART int follow_crossing(__u32 i)
+{
+	if (i >= MAX_THRESHOLDS)
+		return 0;
+	struct threshold *threshold = &config.thresholds[i];
+	struct watched *state = &watched[i];
+	__u64 floor = threshold->growth_floor;
+
+	take_point(threshold->source, &state->now);
+	search_references(i);
+	set_point(&state->recent, found_recent, threshold->source);
+	if (enough(threshold, state) && !other_grew(&state->at, &state->now, floor) &&
+	    !other_grew(&state->recent, &state->now, floor) && current.time - state->seen < CACHE_WAIT) {
+		__u64 left = growth_left(&state->at, &state->now, floor);
+		__u64 recent = growth_left(&state->recent, &state->now, floor);
+		__u64 above = distance(threshold->available, distance(state->now.other, threshold->capacity));
+		if (state->recent.time && recent < left)
+			left = recent;
+		state->left = above < left ? above : left;
+		return 0;
+	}
+	state->waiting = 0;
+	state->pending = 1;
+	state->sent = 0; // it has been raised once, as waiting
+	return 0;
+}
+
+// How many bytes can be used before a crossing that waits is answered.
+static __u64 until_answer;
+
+// find_until_answer sets it for the threshold at an index. What the pods have used
+// since their last walk may all be other memory.
+APART int find_until_answer(__u32 i)
+{
+	if (i >= MAX_THRESHOLDS)
+		return 0;
+	until_answer = watched[i].left;
+	if (config.thresholds[i].source == SOURCE_PODS)
+		until_answer = distance(distance(current.pods_walk_usage, current.pods_usage), until_answer);
+	return 0;
+}
+
+#endif

@@ -1,0 +1,141 @@
+package bpf
+
+import (
+	"testing"
+	"time"
+
+	"github.com/evictd/evictd/agent/signal"
+)
+
+// crossPods follows a cgroup of which so many bytes can be used before a threshold is
+// crossed, once there is a reference that is a second old.
+func crossPods(t *testing.T, s *Sampler, top cgroup, room uint64) Threshold {
+	t.Helper()
+	follow(t, s, top)
+	used := pods(t, s)
+	th := Threshold{Key: 3, Source: SourcePods, Capacity: used.WorkingSet() + gib, Available: gib - room, GrowthFloor: 16 * mib}
+	arm(t, s, th)
+	start := now(t, s).Sample.Time
+	eventually(t, "a reference of a second ago", func() bool {
+		return now(t, s).Sample.Time > start+uint64(2*time.Second)
+	})
+	return th
+}
+
+// checkRule holds what the sampler found against the same rule in Go.
+func checkRule(t *testing.T, th Threshold, c *Crossing) {
+	t.Helper()
+	reading := func(p MemoryPoint) signal.MemoryReading {
+		m := signal.MemoryReading{Source: signal.Sampler, Other: int64(th.Capacity) - int64(p.Other), FileCache: int64(p.FileCache)}
+		if p.Time != 0 {
+			m.Time = time.Unix(0, int64(p.Time))
+		}
+		return m
+	}
+	crossing := signal.Crossing{Reference: reading(c.Reference), At: reading(c.At), Recent: reading(c.Recent), Now: reading(c.Now)}
+	want := crossing.Now.Other >= int64(th.Available) && !crossing.Answered(int64(th.GrowthFloor))
+	if c.Waiting != want {
+		t.Errorf("crossing %+v: waiting = %t; want %t, as signal.Crossing has it", c, c.Waiting, want)
+	}
+}
+
+// A crossing that other memory brought is answered at once, however much active file
+// cache there is.
+func TestOtherMemoryCrosses(t *testing.T) {
+	ring, s := openSampler(t, Options{})
+	top := makeCgroup(t)
+	hog := startHog(t, top.child(t, "pod"))
+	file := cacheFile(t)
+	hog.do("cache %s", file)
+	hog.do("activate %s", file)
+	th := crossPods(t, s, top, 24*mib)
+	hog.do("grow %d", 64*mib)
+	c := next(t, ring).Crossing
+	if c.Waiting || c.Reference.Time == 0 || c.At.Time-c.Reference.Time < time.Second {
+		t.Errorf("crossing = %+v; want it answered, by a reference of a second ago", c)
+	}
+	checkRule(t, th, &c)
+	none(t, ring, s, 20)
+}
+
+// A crossing that file cache brought waits, and is raised once more when other memory
+// has grown by the floor.
+func TestFileCacheCrosses(t *testing.T) {
+	ring, s := openSampler(t, Options{})
+	top := makeCgroup(t)
+	hog := startHog(t, top.child(t, "pod"))
+	file := cacheFile(t)
+	th := crossPods(t, s, top, 24*mib)
+	hog.do("cache %s", file)
+	hog.do("activate %s", file)
+	if got := pods(t, s); got.ActiveFile < 32*mib {
+		t.Fatalf("Pods = %+v; want active file cache", got)
+	}
+	c := next(t, ring).Crossing
+	if !c.Waiting {
+		t.Errorf("crossing = %+v; want it to wait", c)
+	}
+	checkRule(t, th, &c)
+	hog.do("grow %d", 8*mib)
+	none(t, ring, s, 20)
+	hog.do("grow %d", 32*mib)
+	answered := next(t, ring).Crossing
+	if answered.Waiting || answered.Seen != c.Seen || answered.Key != th.Key {
+		t.Errorf("second record = %+v; want the same crossing, answered", answered)
+	}
+	checkRule(t, th, &answered)
+	grown := int64(answered.Now.Other - answered.At.Other)
+	if late := grown - int64(th.GrowthFloor); late < 0 || late > 16*mib {
+		t.Errorf("answered when other memory had grown by %d KiB; want %d KiB or little more", grown>>10, th.GrowthFloor>>10)
+	}
+	t.Logf("answered %v after it was sent, at %d KiB more", answered.Sent-c.Sent, grown>>10)
+	none(t, ring, s, 20)
+}
+
+// The first reference is taken as soon as the pods are followed.
+func TestOtherMemoryCrossesAtOnce(t *testing.T) {
+	ring, s := openSampler(t, Options{})
+	top := makeCgroup(t)
+	hog := startHog(t, top.child(t, "pod"))
+	follow(t, s, top)
+	used := pods(t, s)
+	th := Threshold{Source: SourcePods, Capacity: used.WorkingSet() + gib, Available: gib - 24*mib, GrowthFloor: 16 * mib}
+	arm(t, s, th)
+	hog.do("grow %d", 64*mib)
+	c := next(t, ring).Crossing
+	if c.Waiting || c.Reference.Time == 0 {
+		t.Errorf("crossing = %+v; want it answered", c)
+	}
+	checkRule(t, th, &c)
+}
+
+// A crossing of the node's memory waits and is answered likewise. What other
+// processes do meanwhile is part of it.
+func TestFileCacheCrossesNode(t *testing.T) {
+	ring, s := openSampler(t, Options{})
+	top := makeCgroup(t)
+	hog := startHog(t, top)
+	th := below(t, s, 0, 0)
+	th.Available += 16 * mib // crossed already: nothing grew that brought it
+	th.GrowthFloor = 48 * mib
+	if used := now(t, s).Sample; used.ActiveFile < 64*mib {
+		file := cacheFile(t)
+		hog.do("cache %s", file)
+		hog.do("activate %s", file)
+		th = below(t, s, 0, 0)
+		th.Available += 16 * mib
+		th.GrowthFloor = 48 * mib
+	}
+	arm(t, s, th)
+	c := next(t, ring).Crossing
+	checkRule(t, th, &c)
+	if !c.Waiting {
+		t.Fatalf("crossing = %+v; want it to wait", c)
+	}
+	hog.do("grow %d", 96*mib)
+	answered := next(t, ring).Crossing
+	checkRule(t, th, &answered)
+	if answered.Waiting || answered.Seen != c.Seen {
+		t.Errorf("second record = %+v; want the same crossing, answered", answered)
+	}
+}
