@@ -40,7 +40,7 @@ func (d *daemon) buildHot(memory lanes.MemoryOptions) error {
 	if err != nil {
 		return err
 	}
-	d.quick.Files = forThread.Read
+	d.quick.Files = d.apart[0]
 	forThread.Read = d.quick
 	forThread.Started = func() {
 		d.giveRealTime()

@@ -3,11 +3,16 @@
 package lanes
 
 import (
+	"fmt"
+	"os"
+	"regexp"
 	"testing"
 	"time"
 
 	"github.com/evictd/evictd/agent/signal"
 	"github.com/evictd/evictd/bpf"
+	"github.com/evictd/evictd/kernel"
+	"github.com/evictd/evictd/kernel/kerneltest"
 )
 
 // Under the race detector what the kernel fills moves to the heap.
@@ -79,6 +84,41 @@ func TestQuick(t *testing.T) {
 	q.Read(time.Now(), time.Now(), &quick)
 	if _, after := q.Counts(); after != before+1 {
 		t.Errorf("readings of files after the sampler went: %d more; want 1", after-before)
+	}
+}
+
+// Memory and huge pages come and go while a node runs: a reading of the sampler's has
+// the capacity of now, not that of the last look at the lanes.
+func TestQuickReadsCapacityAgain(t *testing.T) {
+	s, _, _ := openHere(t, BPF, nil)
+	covered(t, s)
+	content, err := os.ReadFile("/proc/meminfo")
+	if err != nil {
+		t.Fatal(err)
+	}
+	o := s.o.MemoryOptions
+	o.Procfs = kernel.FS(kerneltest.Tree(t, map[string]string{"meminfo": string(content)}))
+	q := s.o.Quick
+	q.Files = openApart(t, o)
+	read := func() (o signal.Observation) {
+		eventually(t, "a reading of the sampler's", func() bool {
+			var into signal.Observations
+			before, _ := q.Counts()
+			q.Read(time.Now(), time.Now(), &into)
+			after, _ := q.Counts()
+			o = into[signal.MemoryAvailable]
+			return after > before
+		})
+		return o
+	}
+	before := read()
+	const pool = 1 << 30
+	changed := regexp.MustCompile(`(?m)^Hugetlb: .*$`).ReplaceAllString(string(content), fmt.Sprintf("Hugetlb: %d kB", pool>>10))
+	if err := os.WriteFile(o.Procfs.Path("meminfo"), []byte(changed), 0o644); err != nil {
+		t.Fatal(err)
+	}
+	if after := read(); before.Capacity-after.Capacity != pool || before.Available-after.Available != pool {
+		t.Errorf("with 1 GiB of huge pages more: %+v; want 1 GiB less than %+v", after, before)
 	}
 }
 

@@ -143,6 +143,11 @@ func (a *Apart) Read(now, _ time.Time, into *signal.Observations) NodeMemory {
 	return node
 }
 
+// ReadNode implements [Files]. It allocates nothing.
+func (a *Apart) ReadNode(now time.Time, into *signal.Observations) NodeMemory {
+	return a.memory.readNode(now, into)
+}
+
 // Look implements [Reader]. It allocates nothing.
 func (a *Apart) Look(p Pod, limit time.Duration) (workingSet, anonymous int64, ok bool) {
 	if !a.ask(p, time.Time{}, limit) {

@@ -16,8 +16,9 @@ import (
 // that can't be had from files. It is not safe for concurrent use; what it reads
 // from may come and go meanwhile.
 type Quick struct {
-	// Files is read where the sampler is not there. It is Quick's alone.
-	Files Reader
+	// Files is read where the sampler is not there, and for the node in any case. It
+	// is Quick's alone.
+	Files Files
 
 	sampler atomic.Pointer[source]
 	users   atomic.Int32 // of what sampler points to
@@ -34,8 +35,16 @@ type Reader interface {
 	Look(p Pod, limit time.Duration) (workingSet, anonymous int64, ok bool)
 }
 
+// Files is a Reader that reads the node by itself, too.
+type Files interface {
+	Reader
+	// ReadNode fills in memory.available alone, with a capacity of now: memory and
+	// huge pages come and go while a node runs.
+	ReadNode(now time.Time, into *signal.Observations) NodeMemory
+}
+
 // NewQuick returns a Quick that reads files, until there is a sampler.
-func NewQuick(files Reader) *Quick {
+func NewQuick(files Files) *Quick {
 	q := &Quick{Files: files}
 	q.walked.makeRoom(mostRows)
 	return q
@@ -47,11 +56,11 @@ const mostRows = 4096
 // source is the sampler with what its figures mean.
 type source struct {
 	*bpf.Sampler
-	countCache     bool
-	node, kubepods int64 // capacities; 0 is not known, or no limit
-	pods           bool  // there is a cgroup of the pods
-	armed          []bpf.Threshold
-	raised         *[Marks]atomic.Bool
+	countCache bool
+	kubepods   int64 // capacity; 0 is not known, or no limit
+	pods       bool  // there is a cgroup of the pods
+	armed      []bpf.Threshold
+	raised     *[Marks]atomic.Bool
 }
 
 const (
@@ -63,10 +72,10 @@ const (
 	recent = time.Millisecond
 )
 
-// Read fills in the two memory signals, as [Memory.Read] does. It allocates
-// nothing where the sampler is there. What Total, Hugetlb and Unaccounted tell is
-// left out then. Where the pods can't be read in time, and can't have crossed a hard
-// threshold either, they are Unreadable, and the node is not.
+// Read fills in the two memory signals, as [Memory.Read] does, the node from
+// /proc/meminfo and the pods from the sampler, where it is there. It allocates nothing
+// then. Where the pods can't be read in time, and can't have crossed a hard threshold
+// either, they are Unreadable, and the node is not.
 func (q *Quick) Read(now, raised time.Time, into *signal.Observations) NodeMemory {
 	// Whoever takes the sampler away waits for its users.
 	q.users.Add(1)
@@ -74,7 +83,7 @@ func (q *Quick) Read(now, raised time.Time, into *signal.Observations) NodeMemor
 	if s := q.sampler.Load(); s != nil {
 		if used, ok := s.read(now, raised, into, &q.walked); ok {
 			q.counts[0].Add(1)
-			var node NodeMemory
+			node := q.Files.ReadNode(now, into)
 			used.of(&node)
 			return node
 		}
@@ -103,10 +112,11 @@ func (q *Quick) Look(p Pod, limit time.Duration) (workingSet, anonymous int64, o
 // Counts returns how many readings were the sampler's, and how many the files'.
 func (q *Quick) Counts() (sampler, files uint64) { return q.counts[0].Load(), q.counts[1].Load() }
 
-// read reports false where the reading would not be as good as the files'.
+// read reads the pods. It reports false where the reading would not be as good as the
+// files'.
 func (s *source) read(now, raised time.Time, into *signal.Observations, walked *usages) (pods podsMemory, ok bool) {
 	asked, ok := uptime()
-	if !ok || s.node == 0 {
+	if !ok {
 		return boundless, false
 	}
 	since := asked - min(max(0, now.Sub(raised)), recent)
@@ -119,7 +129,6 @@ func (s *source) read(now, raised time.Time, into *signal.Observations, walked *
 		walked.take(s.Sampler, since)
 	}
 	s.rearm(&sample)
-	into[signal.MemoryAvailable] = s.observation(now, s.node, sample.Node.WorkingSet(), sample.Node.ActiveFile)
 	into[signal.AllocatableMemoryAvailable], pods = s.allocatable(now, &sample, since)
 	return pods, true
 }

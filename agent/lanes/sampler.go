@@ -131,9 +131,6 @@ func (l *sampler) source(w *watched) *source {
 	s := &source{
 		Sampler: l.sampler, countCache: l.o.CountCache, pods: l.pods != 0, armed: l.armed, raised: &l.ring.raised,
 	}
-	if o := &w.observed[signal.MemoryAvailable]; o.Status == signal.Observed {
-		s.node = o.Capacity
-	}
 	if o := &w.observed[signal.AllocatableMemoryAvailable]; o.Status == signal.Observed {
 		s.kubepods = o.Capacity
 	}
