@@ -49,7 +49,7 @@ func (d *daemon) buildLanes(cfg *config.Config, h *cgroup.Hierarchy) error {
 	d.loop.drift = d.lanes.Drift
 	d.loop.answered = func() (keys []evict.Key) {
 		for _, t := range d.loop.policy.Thresholds {
-			if t.Hard() && t.Signal.IsMemory() && d.lanes.TakeAnswered(lanes.MarkOf(&t.Threshold)) {
+			if t.Hard() && t.Signal.IsMemory() && d.loop.desk.TakeAnswered(lanes.MarkOf(&t.Threshold)) {
 				keys = append(keys, t.Key())
 			}
 		}

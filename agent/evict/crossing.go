@@ -85,32 +85,26 @@ func (m *mark) meets(before *Timer, o, read *signal.Observation, past *signal.Re
 	}
 	met = o.Below(at)
 	patient := m.waitsForCache()
-	reading := read.Reading(c.now)
-	crossing := signal.Crossing{Now: reading}
-	if patient && o.Status == signal.Observed {
-		if before == nil {
-			crossing.Reference = past.Before(c.now)
-		} else {
-			crossing.Recent = past.Recent(c.now)
+	timer = Timer{Threshold: m.key, Since: c.now}
+	if before != nil {
+		timer = *before
+		if timer.Crossing.Time.IsZero() {
+			timer.Crossing.Time = timer.Since // kept by an evictd that did not note the reading
 		}
-		past.Add(reading, met)
+	}
+	var crossing signal.Crossing
+	if patient && o.Status == signal.Observed {
+		crossing = past.Follow(timer.Crossing, read.Reading(c.now), met)
 	}
 	if !met {
 		return Timer{}, false, false
 	}
-	timer = Timer{Threshold: m.key, Since: c.now}
-	if before != nil {
-		timer = *before
-	} else if patient {
-		timer.Crossing = reading
-	}
 	if !patient {
+		timer.Crossing = signal.MemoryReading{}
 		timer.Past = c.now.Sub(timer.Since) >= m.Grace
 		return timer, true, false
 	}
-	if crossing.At = timer.Crossing; crossing.At.Time.IsZero() {
-		crossing.At.Time = timer.Since // kept by an evictd that did not note the reading
-	}
+	timer.Crossing = crossing.At
 	timer.Past = answered || c.stalled || c.answered || o.Available < at-o.Cache || crossing.Answered(c.growthFloor(at))
 	return timer, true, !timer.Past
 }

@@ -211,13 +211,17 @@ func TestReadingsAreBounded(t *testing.T) {
 	at := begin
 	for i := range 100_000 {
 		at = at.Add(time.Duration(1+i%7) * time.Millisecond)
-		r.Add(signal.MemoryReading{Time: at, Other: int64(i)}, false)
+		r.Follow(signal.MemoryReading{}, signal.MemoryReading{Time: at, Other: int64(i)}, false)
 	}
-	got := at.Sub(r.Recent(at).Time)
+	at = at.Add(time.Millisecond)
+	now := signal.MemoryReading{Time: at}
+	first := r.Follow(signal.MemoryReading{}, now, true)
+	later := r.Follow(now, now, true)
+	got := at.Sub(first.Reference.Time)
 	if got < time.Second || got > time.Second+100*time.Millisecond {
-		t.Errorf("Recent() is %v old; want about a second", got)
+		t.Errorf("the reference is %v old; want about a second", got)
 	}
-	if diff := cmp.Diff(r.Recent(at), r.Before(at)); diff != "" {
-		t.Errorf("Before() and Recent() differ where nothing was met (-recent +before):\n%s", diff)
+	if diff := cmp.Diff(first.Reference, later.Recent); diff != "" {
+		t.Errorf("with nothing met before, the reference and the recent reading differ (-reference +recent):\n%s", diff)
 	}
 }

@@ -132,7 +132,7 @@ func (d *decider) decide(r lanes.Raise, since time.Time) Result {
 		return Outrun
 	}
 	kubepods := node.Most(&t.Node)
-	if r.Answered && r.Mark.Hard() {
+	if r.Answered && r.Mark != 0 && r.Mark.Hard() {
 		t.Decision.Answer(r.Mark.Signal())
 	}
 	v, fresh := d.choose(kubepods, now)

@@ -53,6 +53,9 @@ type Desk struct {
 	state atomic.Uint64
 	piles []*pile
 	news  chan lanes.Raise
+	// answered are the hard thresholds whose crossing a lane has answered, until the
+	// loop takes that in: an alarm that waits to be heard hides the next.
+	answered [lanes.Marks]atomic.Bool
 }
 
 // pile is the kills of one thread that wait for the loop. Nobody else lays any on
@@ -76,7 +79,14 @@ func (d *Desk) join() *pile {
 // for one. An alarm that waits to be heard stands for those after it.
 func (d *Desk) News() <-chan lanes.Raise { return d.news }
 
+// TakeAnswered reports whether a lane has answered the crossing of a hard memory
+// threshold since the last call. Only the loop calls it.
+func (d *Desk) TakeAnswered(m lanes.Mark) bool { return d.answered[m].Swap(false) }
+
 func (d *Desk) tell(r lanes.Raise) {
+	if r.Answered && r.Mark != 0 && r.Mark.Hard() {
+		d.answered[r.Mark].Store(true)
+	}
 	select {
 	case d.news <- r:
 	default:

@@ -8,6 +8,7 @@ import (
 
 	"github.com/evictd/evictd/agent/pace"
 	"github.com/evictd/evictd/agent/signal"
+	"github.com/evictd/evictd/bpf"
 )
 
 // The bounds of the polling period.
@@ -94,7 +95,7 @@ func (p *Poll) Status(now time.Time) Status {
 func (p *Poll) Run(ctx context.Context, alarm chan<- Raise) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	w := watch{rate: float64(max(1, p.cores)) * fillPerCore}
+	w := watch{rate: float64(max(1, p.cores)) * fillPerCore, drift: int64(bpf.Drift(max(1, p.cores), 1))}
 	for {
 		select {
 		case <-ctx.Done():
@@ -109,10 +110,10 @@ func (p *Poll) Run(ctx context.Context, alarm chan<- Raise) error {
 		var o signal.Observations
 		p.read(now, &o)
 		p.beat.Store(now.UnixNano())
-		if raised := w.see(now, &o, marks); raised != 0 {
+		if raised, answered := w.see(now, &o, marks); raised != 0 {
 			p.raised.Add(1)
 			select {
-			case alarm <- Raise{Lane: p.Name(), Mark: raised, LastAbove: w.lastAbove, Seen: now}:
+			case alarm <- Raise{Lane: p.Name(), Mark: raised, LastAbove: w.lastAbove, Seen: now, Answered: answered}:
 			default:
 			}
 		}
@@ -132,13 +133,39 @@ func (p *Poll) Run(ctx context.Context, alarm chan<- Raise) error {
 type watch struct {
 	below     uint64 // which marks were crossed, as bits by Mark
 	lastAbove time.Time
+	waiting   [Marks]*crossing
 	rate      float64 // the fastest fill seen, bytes a second
 	last      signal.Observations
+	drift     int64 // of per-CPU counters, bytes
+}
+
+// crossing is what polling compares a crossing of a hard memory threshold with.
+type crossing struct {
+	signal.Readings
+	at      signal.MemoryReading // of the crossing; none while the threshold is not met
+	waiting bool                 // file cache brought it, and other memory has not grown since
+}
+
+// answers takes a reading in, and reports whether it answers the crossing of a hard
+// memory threshold of so many bytes that it meets, and whether an earlier one has not.
+func (c *crossing) answers(now time.Time, o *signal.Observation, threshold, drift int64) (answered, waited bool) {
+	met := o.Below(threshold)
+	compared := c.Follow(c.at, o.Reading(now), met)
+	if !met {
+		c.at, c.waiting = signal.MemoryReading{}, false
+		return false, false
+	}
+	if waited = c.waiting; waited || c.at.Time.IsZero() {
+		c.waiting = o.Available >= threshold-o.Cache && !compared.Answered(signal.GrowthFloor(drift, threshold))
+	}
+	c.at = compared.At
+	return !c.waiting, waited
 }
 
 // see takes a reading in and returns the first mark that it crosses and the one
-// before did not; zero for none.
-func (w *watch) see(now time.Time, o *signal.Observations, marks []signal.Threshold) (crossed Mark) {
+// before did not, or whose crossing it answers and the one before did not, and
+// whether it is answered; zero for none.
+func (w *watch) see(now time.Time, o *signal.Observations, marks []signal.Threshold) (crossed Mark, answered bool) {
 	var below uint64 // by Mark
 	above := true    // as far as can be told, and that is all
 	for i := range marks {
@@ -147,14 +174,21 @@ func (w *watch) see(now time.Time, o *signal.Observations, marks []signal.Thresh
 		if r.Status == signal.Unreadable {
 			above = false
 		}
+		m := MarkOf(t)
+		answers, waited := true, false
+		if t.Hard() && t.Signal.IsMemory() && r.Status == signal.Observed {
+			if w.waiting[m] == nil {
+				w.waiting[m] = &crossing{}
+			}
+			answers, waited = w.waiting[m].answers(now, r, t.Value.Amount(r.Capacity), w.drift)
+		}
 		if !r.Below(t.Value.Amount(r.Capacity)) {
 			continue
 		}
 		above = false
-		m := MarkOf(t)
 		below |= 1 << m
-		if crossed == 0 && w.below&(1<<m) == 0 {
-			crossed = m
+		if crossed == 0 && (w.below&(1<<m) == 0 || waited && answers) {
+			crossed, answered = m, answers
 		}
 	}
 	if above {
@@ -162,7 +196,7 @@ func (w *watch) see(now time.Time, o *signal.Observations, marks []signal.Thresh
 	}
 	w.below = below
 	w.learn(o)
-	return crossed
+	return crossed, answered
 }
 
 // learn keeps the fastest fill seen. It fades by half over 700 readings, so

@@ -78,12 +78,44 @@ func TestCrossing(t *testing.T) {
 		{observed(3 * gib), 0},
 		{observed(0), MarkOf(&marks[0])}, // both at once: the first is told
 	} {
-		if got := w.see(start.Add(time.Duration(i)*time.Second), &tc.o, marks); got != tc.want {
+		if got, _ := w.see(start.Add(time.Duration(i)*time.Second), &tc.o, marks); got != tc.want {
 			t.Errorf("reading %d: see() = %v; want %v", i, got, tc.want)
 		}
 	}
 	if want := start.Add(8 * time.Second); !w.lastAbove.Equal(want) {
 		t.Errorf("lastAbove = %v; want %v", w.lastAbove, want)
+	}
+}
+
+// A crossing that file cache brought is raised as not answered, and again when other
+// memory has grown.
+func TestPollAnswers(t *testing.T) {
+	const hard = Mark(1)
+	marks := thresholds(t, map[string]time.Duration{"1Gi": 0})
+	cached := func(available, cache int64) signal.Observations {
+		o := observed(available)
+		o[signal.MemoryAvailable].Cache = cache
+		return o
+	}
+	start := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
+	var w watch
+	for i, tc := range []struct {
+		o        signal.Observations
+		want     Mark
+		answered bool
+	}{
+		{cached(3*gib, gib), 0, false},
+		{cached(gib-1, 3*gib), hard, false},
+		{cached(gib-16<<20, 3*gib), 0, false},
+		{cached(gib-33<<20, 3*gib), hard, true},
+		{cached(gib-33<<20, 3*gib), 0, false}, // it stays answered
+		{cached(3*gib, 3*gib), 0, false},
+		{cached(gib-1, 3*gib), hard, true}, // other memory brought it
+	} {
+		now := start.Add(time.Duration(i) * time.Second)
+		if got, answered := w.see(now, &tc.o, marks); got != tc.want || answered != tc.answered {
+			t.Errorf("reading %d: see() = %v, answered %t; want %v, %t", i, got, answered, tc.want, tc.answered)
+		}
 	}
 }
 

@@ -20,13 +20,10 @@ type ring struct {
 	// Of the thread that waits.
 	record bpf.Record
 
-	gone    atomic.Bool        // a record said that the pods' cgroup is no more
-	victims chan bpf.Victim    // of the kernel's OOM killer; what nobody takes is dropped
-	raised  [Marks]atomic.Bool // a crossing after which it was not armed anew
-	// answered are hard thresholds whose crossing the sampler has answered, until
-	// the decision loop takes that in.
-	answered [Marks]atomic.Bool
-	broken   atomic.Pointer[error] // the first error of reading
+	gone    atomic.Bool           // a record said that the pods' cgroup is no more
+	victims chan bpf.Victim       // of the kernel's OOM killer; what nobody takes is dropped
+	raised  [Marks]atomic.Bool    // a crossing after which it was not armed anew
+	broken  atomic.Pointer[error] // the first error of reading
 }
 
 // mostVictims is how many victims of the kernel may wait to be told.
@@ -96,9 +93,6 @@ func (r *ring) crossing(c *bpf.Crossing, now time.Time) (Raise, bool) {
 	if c.Key < uint64(len(r.raised)) { // else it is of no mark that anybody has armed
 		raise.Mark = Mark(c.Key)
 		r.raised[c.Key].Store(true)
-		if !c.Waiting && raise.Mark.Hard() {
-			r.answered[c.Key].Store(true)
-		}
 	}
 	if up, ok := uptime(); ok {
 		raise.Seen = now.Add(c.Seen - up)

@@ -236,10 +236,6 @@ func (s *Set) Counts() Counts {
 	return s.counts
 }
 
-// TakeAnswered reports whether the sampler has answered the crossing of a hard
-// memory threshold since the last call.
-func (s *Set) TakeAnswered(m Mark) bool { return s.ring.answered[m].Swap(false) }
-
 // Drift returns how many bytes the kernel's per-CPU counters may hold back from the
 // node's figures: where the sampler does not tell, for as many CPUs as this process
 // may use.

@@ -100,7 +100,7 @@ const (
 
 // Readings remembers, for one threshold, the readings that a crossing is
 // compared with. They are of one source: a reading of another one replaces
-// them. The zero Readings has none. Its methods allocate nothing.
+// them. The zero Readings has none. Follow allocates nothing.
 type Readings struct {
 	list  [mostReadings]pastReading
 	count int
@@ -111,9 +111,9 @@ type pastReading struct {
 	met bool
 }
 
-// Add takes in a reading and whether the threshold was met by it. A reading of
+// add takes in a reading and whether the threshold was met by it. A reading of
 // the same time as the last one replaces it.
-func (r *Readings) Add(m MemoryReading, met bool) {
+func (r *Readings) add(m MemoryReading, met bool) {
 	list := r.list[:r.count]
 	if r.count > 0 && list[0].Source != m.Source {
 		r.count = 0
@@ -156,11 +156,25 @@ func (r *Readings) drop(now time.Time) {
 	r.count = to + copy(r.list[to:], r.list[keep:r.count])
 }
 
-// Before returns the reading that a crossing at a time is compared with: of the
+// Follow takes in a reading and whether the threshold is met by it, and returns what
+// the crossing is compared with. at is the first reading below the threshold; the zero
+// MemoryReading says that now is.
+func (r *Readings) Follow(at, now MemoryReading, met bool) Crossing {
+	c := Crossing{At: at, Now: now}
+	if at.Time.IsZero() {
+		c.At, c.Reference = now, r.before(now.Time)
+	} else {
+		c.Recent = r.recent(now.Time)
+	}
+	r.add(now, met)
+	return c
+}
+
+// before returns the reading that a crossing at a time is compared with: of the
 // readings of the 10 s before it in which the threshold was not met (of all,
 // the latest, if none is so young) the latest that is a second older, else the
 // oldest. Without any it is the zero MemoryReading.
-func (r *Readings) Before(crossing time.Time) MemoryReading {
+func (r *Readings) before(crossing time.Time) MemoryReading {
 	var oldest, latest *pastReading // of those in the window
 	var stale *pastReading
 	for i := range r.list[:r.count] {
@@ -187,9 +201,9 @@ func (r *Readings) Before(crossing time.Time) MemoryReading {
 	return MemoryReading{}
 }
 
-// Recent returns the latest reading that is a second older than now, or more;
+// recent returns the latest reading that is a second older than now, or more;
 // the zero MemoryReading where there is none.
-func (r *Readings) Recent(now time.Time) MemoryReading {
+func (r *Readings) recent(now time.Time) MemoryReading {
 	for i := r.count - 1; i >= 0; i-- {
 		if now.Sub(r.list[i].Time) >= referenceAge {
 			return r.list[i].MemoryReading

@@ -40,16 +40,19 @@ const (
 	bpfAlone   = "evictd, BPF alone"
 	memcgAlone = "evictd, memcg alone"
 	pollAlone  = "evictd, polling alone"
-	busyPoll   = "busy polling"
-	earlyoom   = "earlyoom"
-	oomdCalm   = "systemd-oomd"
-	oomdEager  = "systemd-oomd, eager"
+	// countingCache is another configuration, which its name tells.
+	countingCache = "evictd, all lanes, memoryAccounting: available"
+	busyPoll      = "busy polling"
+	earlyoom      = "earlyoom"
+	oomdCalm      = "systemd-oomd"
+	oomdEager     = "systemd-oomd, eager"
 )
 
 // withEvictd is evictd, which owns the node's pods.
 type withEvictd struct {
 	stage  *stage
 	title  string
+	meters meter
 	lanes  map[string]string // modes by lane; those that are not there are the default's
 	daemon *daemon.Daemon
 }
@@ -63,18 +66,18 @@ func evictds(s *stage) map[string]*withEvictd {
 		}
 		modes[lane] = "require"
 		delete(modes, lanes.Polling) // which can't be switched
-		return &withEvictd{stage: s, title: title, lanes: modes}
+		return &withEvictd{stage: s, title: title, meters: signalAvailable, lanes: modes}
 	}
 	return map[string]*withEvictd{
-		allLanes:   {stage: s, title: allLanes},
-		bpfAlone:   alone(bpfAlone, lanes.BPF),
-		memcgAlone: alone(memcgAlone, lanes.Memcg),
-		pollAlone:  alone(pollAlone, lanes.Polling),
+		allLanes:      {stage: s, title: allLanes, meters: signalAvailable},
+		bpfAlone:      alone(bpfAlone, lanes.BPF),
+		memcgAlone:    alone(memcgAlone, lanes.Memcg),
+		pollAlone:     alone(pollAlone, lanes.Polling),
+		countingCache: {stage: s, title: countingCache, meters: cacheAvailable},
 	}
 }
 
-// pressConfig counts active file cache as available, because earlyoom does, and because otherwise evictd holds the
-// kill back while cache alone explains the crossing. The pods' own limit has no part in this.
+// pressConfig is the default configuration but for the threshold. The pods' own limit has no part in this.
 const pressConfig = `apiVersion: evictd.io/v1alpha1
 kind: AgentConfiguration
 runtimeEndpoint: %s
@@ -82,7 +85,6 @@ cgroupRoot: %s
 evictionHard:
   memory.available: "%d"
 enforceNodeAllocatable: [none]
-memoryAccounting: available
 %s`
 
 // notification is the configuration of the lanes.
@@ -102,14 +104,18 @@ func (e *withEvictd) notification() string {
 
 func (e *withEvictd) name() string { return e.title }
 
-func (*withEvictd) meter() meter { return signalAvailable }
+func (e *withEvictd) meter() meter { return e.meters }
 
 func (e *withEvictd) begin(ctx context.Context, threshold int64, pods int) error {
 	dir, err := os.MkdirTemp(e.stage.dir, "e")
 	if err != nil {
 		return err
 	}
-	config := fmt.Sprintf(pressConfig, e.stage.node.Endpoint(), e.stage.node.CgroupRoot(), threshold, e.stage.settings+e.notification())
+	settings := e.stage.settings + e.notification()
+	if e.title == countingCache {
+		settings += "memoryAccounting: available\n"
+	}
+	config := fmt.Sprintf(pressConfig, e.stage.node.Endpoint(), e.stage.node.CgroupRoot(), threshold, settings)
 	if e.daemon, err = daemon.Start(daemon.Options{Executable: e.stage.executable, Dir: dir, Config: config}); err != nil {
 		return err
 	}

@@ -23,7 +23,7 @@ type part struct{ Title, About, Text string }
 // abouts say of a section of crossings what its name does not.
 var abouts = map[string]string{
 	"bursts": "A pod takes gigabytes, the threshold 3 GiB (on a small machine less) below what is available. At 200 MiB/s most of " +
-		"it is there beforehand, and what is left is taken at that speed.",
+		"it is there beforehand, and what is left is taken at that speed. evictd runs in its default configuration, unless its name says otherwise.",
 	"percentiles": "A pod takes 192 MiB as fast as it can until it meets the threshold.",
 	"conditions":  "The same, under evictd with all lanes.",
 	"vm": "A hog, a pod that keeps what it has, and a limit of all pods together not far below the threshold; cgroup v2, cgroups by " +

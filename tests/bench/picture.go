@@ -26,7 +26,7 @@ type bar struct {
 func (b *book) bars() []bar {
 	var bars []bar
 	for _, g := range b.groups("bursts") {
-		if g.on != native || g.name != fullSpeed {
+		if g.on != native || g.name != besideCache(fullSpeed, warmCache) {
 			continue
 		}
 		for _, c := range g.all {

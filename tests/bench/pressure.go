@@ -45,23 +45,49 @@ func bursts(ctx context.Context, s *stage) error {
 		{name: fullSpeed, shape: shape{drop: drop, takes: takes}, batch: 4, rest: s.rest},
 		{name: slowSpeed, shape: shape{drop: drop, takes: takes, held: drop - slowPart, rate: slowRate}, batch: 1, rest: s.rest},
 	} {
-		r.section = "bursts"
-		entries, err := s.everyone(ctx, func(string) int { return s.bursts })
-		if err != nil {
-			return errors.Join(append(errs, err)...)
-		}
-		if errs = append(errs, s.press(ctx, r, entries)); ctx.Err() != nil {
-			break
+		for _, cache := range caches {
+			errs = append(errs, s.burst(ctx, r, cache))
+			if ctx.Err() != nil {
+				return errors.Join(errs...)
+			}
 		}
 	}
 	return errors.Join(errs...)
+}
+
+// caches are the amounts of active file cache, in bytes, that bursts are made beside. What a node has after its cache was
+// dropped stands for 0.
+var caches = []int64{0, gibibyte, warmCache}
+
+// warmCache is the active file cache of a node that has been up for a while.
+const warmCache = 4 * gibibyte
+
+// besideCache names a case by its cache.
+func besideCache(name string, cache int64) string {
+	return fmt.Sprintf("%s, %d GiB of active file cache", name, cache/gibibyte)
+}
+
+// burst is one case of the bursts beside some file cache.
+func (s *stage) burst(ctx context.Context, r round, cache int64) error {
+	r.section, r.name = "bursts", besideCache(r.name, cache)
+	if err := s.warm(ctx, cache); err != nil {
+		return fmt.Errorf("%s: %w", r.name, err)
+	}
+	entries, err := s.everyone(ctx, func(string) int { return s.bursts })
+	if err != nil {
+		return fmt.Errorf("%s: %w", r.name, err)
+	}
+	if cache == warmCache {
+		entries = append(entries, &entry{contender: evictds(s)[countingCache], wanted: s.bursts})
+	}
+	return s.press(ctx, r, entries)
 }
 
 // The cases of the bursts and of the small victims, as the results name them.
 const (
 	fullSpeed = "full speed"
 	slowSpeed = "200 MiB/s"
-	smallCase = "small victim"
+	smallCase = "small victim, 4 GiB of active file cache"
 )
 
 // everyone are the contenders that can be had here, with their number of crossings.
@@ -99,6 +125,9 @@ func percentiles(ctx context.Context, s *stage) error {
 	if err != nil {
 		return err
 	}
+	if err := s.warm(ctx, warmCache); err != nil {
+		return err
+	}
 	r := s.small()
 	r.section, r.name = "percentiles", smallCase
 	return s.press(ctx, r, entries)
@@ -123,6 +152,9 @@ var conditions = []condition{
 
 // hardships are crossings under evictd with all lanes while something makes it harder.
 func hardships(ctx context.Context, s *stage) error {
+	if err := s.warm(ctx, warmCache); err != nil {
+		return err
+	}
 	var errs []error
 	for _, c := range conditions {
 		if errs = append(errs, s.hardship(ctx, c)); ctx.Err() != nil {

@@ -25,12 +25,12 @@ func seriesOf(section, name, contender string, n int, us int64) *crossings {
 }
 
 func TestCrossingsAdd(t *testing.T) {
-	c := seriesOf("bursts", fullSpeed, allLanes, 2, 500)
+	c := seriesOf("bursts", besideCache(fullSpeed, warmCache), allLanes, 2, 500)
 	c.add(crossing{by: byNobody})
 	c.add(crossing{by: byKernel, killed: time.Hour, bystanders: 2})
 	c.add(crossing{by: byEarly, lane: "bpf"})
 	want := &crossings{
-		origin: c.origin, Section: "bursts", Case: fullSpeed, Contender: allLanes,
+		origin: c.origin, Section: "bursts", Case: besideCache(fullSpeed, warmCache), Contender: allLanes,
 		Killed: []int64{500, 500}, Back: []int64{1500, 1500}, Doubt: []int64{1, 1}, Overshoot: []int64{500, 500}, Rate: 1024,
 		By: map[killer]int{byContender: 2, byNobody: 1, byKernel: 1, byEarly: 1}, Lanes: map[string]int{"bpf": 2}, Bystanders: 2,
 	}
@@ -48,18 +48,18 @@ func TestBook(t *testing.T) {
 	here := machine{Name: native, Kernel: "6.1", CPUs: 2}
 	for _, r := range []result{
 		{Machine: &here},
-		{Crossings: seriesOf("bursts", fullSpeed, allLanes, 1, 700)},
+		{Crossings: seriesOf("bursts", besideCache(fullSpeed, warmCache), allLanes, 1, 700)},
 		{Idle: &idleness{origin: origin{On: native}, Lanes: allLanes, Pods: 100}},
-		{Crossings: seriesOf("bursts", fullSpeed, earlyoom, 1, 90000)},
+		{Crossings: seriesOf("bursts", besideCache(fullSpeed, warmCache), earlyoom, 1, 90000)},
 		{Bombs: &bombs{origin: origin{On: native}, Contender: allLanes, Killed: []int64{900}, Gone: []int64{9000}, Left: []int64{4990}, Room: bombRoom}},
-		{Crossings: seriesOf("bursts", fullSpeed, allLanes, 1, 400)}, // instead of the first
+		{Crossings: seriesOf("bursts", besideCache(fullSpeed, warmCache), allLanes, 1, 400)}, // instead of the first
 		{Machine: &here},
 	} {
 		if err := b.add(r); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if c := b.series(native, "bursts", fullSpeed, allLanes); len(b.results) != 5 || c == nil || c.Killed[0] != 400 {
+	if c := b.series(native, "bursts", besideCache(fullSpeed, warmCache), allLanes); len(b.results) != 5 || c == nil || c.Killed[0] != 400 {
 		t.Errorf("after seven results: %d, evictd's %+v; want 5, and 400 µs", len(b.results), c)
 	}
 
@@ -108,8 +108,8 @@ func TestPublish(t *testing.T) {
 	vm.On, slow.On = "VM", "VM"
 	for _, r := range []result{
 		{Machine: &machine{Name: native, Kernel: "6.18", CPU: "a  <b>", CPUs: 2, Memory: 24 * gibibyte, Cgroup: "v1"}},
-		{Crossings: seriesOf("bursts", fullSpeed, allLanes, 3, 400)},
-		{Crossings: seriesOf("bursts", fullSpeed, earlyoom, 3, 90000)},
+		{Crossings: seriesOf("bursts", besideCache(fullSpeed, warmCache), allLanes, 3, 400)},
+		{Crossings: seriesOf("bursts", besideCache(fullSpeed, warmCache), earlyoom, 3, 90000)},
 		{Crossings: seriesOf("percentiles", smallCase, allLanes, 3, 900)},
 		{Crossings: seriesOf("conditions", "huge pages", allLanes, 3, 400)},
 		{Idle: &idleness{origin: origin{On: native}, Lanes: allLanes, Pods: 100, Over: time.Second, CPU: 400 * time.Microsecond, Timer: 100 * time.Microsecond, Ticks: 20, Resident: 30 * mebibyte}},
@@ -133,9 +133,9 @@ func TestPublish(t *testing.T) {
 		t.Fatal(err)
 	}
 	for _, want := range []string{
-		"| crossing → SIGKILL, small victim, all lanes: median | 0.6 ms | 0.90 ms | 3 | **missed** |",
-		"| crossing → SIGKILL, small victim, BPF alone: median | 0.6 ms | – | 0 | not measured |",
-		"| crossing → back above, burst at full speed, all lanes: median | 5 ms | 1.20 ms | 3 | reached |",
+		"| crossing → SIGKILL, small victim, all lanes, 4 GiB of active file cache: median | 0.6 ms | 0.90 ms | 3 | **missed** |",
+		"| crossing → SIGKILL, small victim, BPF alone, 4 GiB of active file cache: median | 0.6 ms | – | 0 | not measured |",
+		"| crossing → back above, full speed, 4 GiB of active file cache: median | 5 ms | 1.20 ms | 3 | reached |",
 		"| idle beside 100 pods: CPU, BPF included | 0.1 % of a core | 0.05 % of a core | 1 | reached |",
 		"| idle beside 100 pods: resident memory | 28 MiB | 30.00 MiB | 1 | **missed** |",
 		"Because.", "(results.svg)",

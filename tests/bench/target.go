@@ -1,6 +1,9 @@
 package main
 
-import "fmt"
+import (
+	"fmt"
+	"slices"
+)
 
 // target is what a figure is to be at most.
 type target struct {
@@ -42,18 +45,36 @@ func idleWith(of func(*idleness) float64) func(*book) (float64, int) {
 	}
 }
 
-// targets are what evictd is to reach.
-var targets = []target{
-	{"crossing → SIGKILL, small victim, BPF alone: median", 0.6, "ms", figure("percentiles", smallCase, bpfAlone, killedMedian, 1000)},
-	{"crossing → SIGKILL, small victim, BPF alone: p99", 1.5, "ms", figure("percentiles", smallCase, bpfAlone, killedLate, 1000)},
-	{"crossing → SIGKILL, small victim, all lanes: median", 0.6, "ms", figure("percentiles", smallCase, allLanes, killedMedian, 1000)},
-	{"crossing → SIGKILL, small victim, all lanes: p99", 1.5, "ms", figure("percentiles", smallCase, allLanes, killedLate, 1000)},
-	{"crossing → SIGKILL, burst at full speed, all lanes: median", 0.6, "ms", figure("bursts", fullSpeed, allLanes, killedMedian, 1000)},
-	{"crossing → back above, burst at full speed, all lanes: median", 5, "ms", figure("bursts", fullSpeed, allLanes, backMedian, 1000)},
-	{"overshoot, burst at full speed, all lanes: median", 2, "MiB", figure("bursts", fullSpeed, allLanes, overshotMedian, 1024)},
-	{"overshoot, burst at full speed, all lanes: max", 16, "MiB", figure("bursts", fullSpeed, allLanes, overshotMost, 1024)},
-	{"crossing → SIGKILL, burst at 200 MiB/s, all lanes: median", 0.6, "ms", figure("bursts", slowSpeed, allLanes, killedMedian, 1000)},
-	{"crossing → back above, burst at 200 MiB/s, all lanes: median", 5, "ms", figure("bursts", slowSpeed, allLanes, backMedian, 1000)},
+// targets are what evictd is to reach, in its default configuration.
+var targets = slices.Concat(manyCrossings, burstTargets(), whileIdle)
+
+// burstTargets are those of the bursts, whatever file cache there is.
+func burstTargets() (all []target) {
+	for _, speed := range []string{fullSpeed, slowSpeed} {
+		for _, cache := range caches {
+			name := besideCache(speed, cache)
+			of := func(c func(*crossings) int64, unit float64) func(*book) (float64, int) {
+				return figure("bursts", name, allLanes, c, unit)
+			}
+			all = append(all,
+				target{"crossing → SIGKILL, " + name + ": median", 0.6, "ms", of(killedMedian, 1000)},
+				target{"crossing → SIGKILL, " + name + ": p99", 1.5, "ms", of(killedLate, 1000)},
+				target{"crossing → back above, " + name + ": median", 5, "ms", of(backMedian, 1000)},
+				target{"overshoot, " + name + ": median", 2, "MiB", of(overshotMedian, 1024)},
+				target{"overshoot, " + name + ": max", 16, "MiB", of(overshotMost, 1024)})
+		}
+	}
+	return all
+}
+
+var manyCrossings = []target{
+	{"crossing → SIGKILL, small victim, BPF alone, 4 GiB of active file cache: median", 0.6, "ms", figure("percentiles", smallCase, bpfAlone, killedMedian, 1000)},
+	{"crossing → SIGKILL, small victim, BPF alone, 4 GiB of active file cache: p99", 1.5, "ms", figure("percentiles", smallCase, bpfAlone, killedLate, 1000)},
+	{"crossing → SIGKILL, small victim, all lanes, 4 GiB of active file cache: median", 0.6, "ms", figure("percentiles", smallCase, allLanes, killedMedian, 1000)},
+	{"crossing → SIGKILL, small victim, all lanes, 4 GiB of active file cache: p99", 1.5, "ms", figure("percentiles", smallCase, allLanes, killedLate, 1000)},
+}
+
+var whileIdle = []target{
 	{"idle beside 100 pods: CPU, BPF included", 0.1, "% of a core", idleWith((*idleness).share)},
 	{"idle beside 100 pods: resident memory", 28, "MiB", idleWith(func(i *idleness) float64 { return mebibytes(i.Resident) })},
 }

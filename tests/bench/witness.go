@@ -26,10 +26,13 @@ type meter func(*meminfo.Info) int64
 // memAvailable is the kernel's own estimate, which earlyoom goes by.
 func memAvailable(i *meminfo.Info) int64 { return int64(i.MemAvailable) }
 
-// signalAvailable is memory.available where active file cache counts as available: what evictd goes by here.
+// signalAvailable is memory.available as evictd and the kubelet compute it by default: active file cache is used.
 func signalAvailable(i *meminfo.Info) int64 {
-	return int64(i.MemTotal) - int64(i.Hugetlb) - int64(i.WorkingSet()) + int64(i.ActiveFile)
+	return int64(i.MemTotal) - int64(i.Hugetlb) - int64(i.WorkingSet())
 }
+
+// cacheAvailable is memory.available with memoryAccounting: available, where active file cache counts as available.
+func cacheAvailable(i *meminfo.Info) int64 { return signalAvailable(i) + int64(i.ActiveFile) }
 
 // sample is one reading at one time, of CLOCK_MONOTONIC.
 type sample struct {

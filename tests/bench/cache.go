@@ -1,0 +1,57 @@
+package main
+
+import (
+	"context"
+	"fmt"
+	"io"
+	"os"
+	"path/filepath"
+
+	"github.com/evictd/evictd/kernel"
+	"github.com/evictd/evictd/kernel/disk"
+	"github.com/evictd/evictd/kernel/meminfo"
+)
+
+// warm leaves the node with so many bytes of active file cache, and as little more as can be. The file has no content on
+// the disk: its pages are cached all the same.
+func (s *stage) warm(ctx context.Context, bytes int64) error {
+	if s.vm && bytes > s.machine.Memory/8 {
+		bytes = s.machine.Memory / 8
+	}
+	// Dirty pages are not dropped.
+	if err := disk.Sync(s.dir); err != nil {
+		return err
+	}
+	if err := os.WriteFile("/proc/sys/vm/drop_caches", []byte("1"), 0); err != nil {
+		return fmt.Errorf("drop caches: %w", err)
+	}
+	file, err := os.Create(filepath.Join(s.dir, "cache"))
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	if err := file.Truncate(bytes); err != nil {
+		return err
+	}
+	// A page is active once it has been read a second time (mm/swap.c: folio_mark_accessed).
+	for range 3 {
+		if _, err := file.Seek(0, io.SeekStart); err != nil {
+			return err
+		}
+		if _, err := io.Copy(io.Discard, io.LimitReader(file, bytes)); err != nil {
+			return err
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+	}
+	info, err := meminfo.Read(kernel.FS("/proc"))
+	if err != nil {
+		return err
+	}
+	if int64(info.ActiveFile) < bytes-bytes/16 {
+		return fmt.Errorf("%.1f MiB of file cache are active after reading %.1f MiB three times", mebibytes(int64(info.ActiveFile)), mebibytes(bytes))
+	}
+	fmt.Fprintf(s.out, "\nActive file cache: %.1f MiB.\n", mebibytes(int64(info.ActiveFile)))
+	return nil
+}
