@@ -59,33 +59,29 @@ func orphans(root string, sandboxes []cri.Sandbox, minAge time.Duration, now tim
 	return list, nil
 }
 
-// removeOrphans removes the logs of pods that are gone, the oldest first, until
-// enough is back, and then links that lead nowhere. Only where no kubelet runs,
-// which keeps logs of pods that it has yet to start again.
-func (r *Reclaimer) removeOrphans(ctx context.Context, report *Report, target int64, sandboxes []cri.Sandbox) {
-	list, err := orphans(filepath.Join(r.o.Rootfs, podLogs), sandboxes, minimumAge, time.Now())
+// orphanRemovals returns the removals of the logs of pods that are gone, the oldest
+// first. It is for where no kubelet runs, which
+// keeps logs of pods that it has yet to start again.
+func (r *Reclaimer) orphanRemovals(ctx context.Context, report *Report, sandboxes []cri.Sandbox) (list []removal) {
+	answer := make(chan []orphan, 1)
+	err := r.calls.do(ctx, "list logs of pods", func(context.Context) error {
+		all, err := orphans(filepath.Join(r.o.Rootfs, podLogs), sandboxes, minimumAge, time.Now())
+		answer <- all
+		return err
+	})
 	if err != nil {
 		report.Error = err.Error()
-		return
+		return nil
 	}
-	for _, o := range list {
-		if ctx.Err() != nil || len(report.Removed) > 0 && r.settledAt(ctx, report, target, false) {
-			return
-		}
-		if !report.DryRun {
+	for _, o := range <-answer {
+		list = append(list, removal{key: "remove logs " + o.dir, name: "logs " + filepath.Base(o.dir), do: func(context.Context) error {
 			if err := os.RemoveAll(o.dir); err != nil {
-				report.Error = fmt.Errorf("remove logs: %w", err).Error()
-				continue
+				return fmt.Errorf("remove logs: %w", err)
 			}
-		}
-		report.Removed = append(report.Removed, "logs "+filepath.Base(o.dir))
+			return nil
+		}})
 	}
-	// The targets of links are paths on the host.
-	if len(list) > 0 && !report.DryRun && r.o.Rootfs == "/" {
-		if err := removeDeadLinks(links); err != nil {
-			report.Error = err.Error()
-		}
-	}
+	return list
 }
 
 // removeDeadLinks removes the symbolic links in a directory whose target is not
