@@ -2,6 +2,7 @@ package reclaim
 
 import (
 	"context"
+	"errors"
 	"time"
 )
 
@@ -200,7 +201,10 @@ func (b *batches) take(ctx context.Context, timer <-chan time.Time) bool {
 	if a.evicted {
 		b.urgent--
 	}
-	if a.err != nil {
+	switch {
+	case errors.Is(a.err, errUsed):
+		return true
+	case a.err != nil:
 		b.report.Error = a.err.Error()
 		return true
 	}

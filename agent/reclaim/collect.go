@@ -2,6 +2,7 @@ package reclaim
 
 import (
 	"context"
+	"errors"
 	"time"
 
 	"github.com/evictd/evictd/agent/evict"
@@ -32,10 +33,9 @@ func (r *Reclaimer) shed(ctx context.Context, b *batches, images []cri.Image) {
 	}
 	list := make([]removal, 0, len(images))
 	for i := range images {
-		id := images[i].ID
 		list = append(list, removal{
-			key: "remove image " + id, name: imageName(&images[i]), bytes: images[i].Bytes,
-			do: func(ctx context.Context) error { return r.o.Runtime.RemoveImage(ctx, id) },
+			key: "remove image " + images[i].ID, name: imageName(&images[i]), bytes: images[i].Bytes,
+			do: func(ctx context.Context) error { return r.removeImage(ctx, &images[i]) },
 		})
 	}
 	if b.report.DryRun {
@@ -43,6 +43,22 @@ func (r *Reclaimer) shed(ctx context.Context, b *batches, images []cri.Image) {
 		return
 	}
 	b.run(ctx, list)
+}
+
+// errUsed says that an image is in use by now.
+var errUsed = errors.New("image is in use")
+
+// removeImage removes an image, unless a container has been made from it since the
+// images were listed.
+func (r *Reclaimer) removeImage(ctx context.Context, image *cri.Image) error {
+	containers, err := r.o.Runtime.Containers(ctx)
+	if err != nil {
+		return err
+	}
+	if usedBy(containers, "").has(image) {
+		return errUsed
+	}
+	return r.o.Runtime.RemoveImage(ctx, image.ID)
 }
 
 // collection is what there is to collect.
@@ -143,15 +159,18 @@ func (r *Reclaimer) collect(ctx context.Context, s signal.Signal, over bool) {
 	before, _ := r.left(s)
 	if p.MaxAge > 0 {
 		r.mu.Lock()
-		var old []cri.Image
+		// Images that were never used come first, but may be younger than used ones.
+		var old, others []cri.Image
 		for _, i := range images.removable {
 			if r.history.idle(i.ID, report.At) > p.MaxAge {
 				old = append(old, i)
+			} else {
+				others = append(others, i)
 			}
 		}
 		r.mu.Unlock()
 		r.shed(ctx, r.batches(&report, everything), old)
-		images.removable = images.removable[min(len(report.Removed), len(images.removable)):]
+		images.removable = others
 	}
 	if over {
 		report.Reason = Threshold

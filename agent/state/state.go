@@ -18,6 +18,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"time"
 
@@ -66,12 +67,22 @@ type Saved struct {
 	Images []ImageUse `json:"images,omitempty"`
 }
 
-// ImageUse is when an image was seen first, and in use last, as the wall showed
-// it.
+// ImageUse is when an image was seen first, and in use last. What is kept of both is
+// how long ago they were.
 type ImageUse struct {
 	ID    string    `json:"id"`
 	First time.Time `json:"first"`
 	Last  time.Time `json:"last,omitzero"` // zero: never
+}
+
+// eachTime calls f with each time that is known.
+func eachTime(uses []ImageUse, f func(*time.Time)) {
+	for i := range uses {
+		f(&uses[i].First)
+		if !uses[i].Last.IsZero() {
+			f(&uses[i].Last)
+		}
+	}
 }
 
 type file struct {
@@ -122,6 +133,8 @@ func (s *Store) Save(saved Saved, clock Clock) error {
 	saved.Decision.EachTime(move)
 	saved.Shutdown = saved.Shutdown.Clone()
 	saved.Shutdown.EachTime(move)
+	saved.Images = slices.Clone(saved.Images)
+	eachTime(saved.Images, move)
 	content, err := json.Marshal(file{format, clock.BootID, clock.Uptime, wall, saved})
 	if err != nil {
 		return fmt.Errorf("encode state: %w", err)
@@ -210,6 +223,7 @@ func (f *file) restore(clock Clock) (Saved, string, error) {
 	move := func(t *time.Time) { *t = clock.Now.Add(t.Sub(f.Now) - absence) }
 	f.Decision.EachTime(move)
 	f.Shutdown.EachTime(move)
+	eachTime(f.Images, move)
 	note := ""
 	if absence >= longestAbsence && len(f.Decision.Timers) > 0 {
 		f.Decision.Timers = nil
