@@ -2,7 +2,6 @@ package agent
 
 import (
 	"context"
-	"errors"
 	"log/slog"
 	"time"
 
@@ -24,20 +23,37 @@ func (k *keeper) poke() {
 	}
 }
 
-// run writes until ctx ends. A disk that is full is told once, until it is not.
+// notKept is what evictd reports where it can't write its state.
+const notKept = "state is not kept, a restart would lose timers, victims under way and records"
+
+// saveAgain is how long after a failed attempt to write the next one is made, also
+// where nothing has changed.
+const saveAgain = time.Minute
+
+// run writes when poked, and again while that fails, until ctx ends. It logs when
+// that begins, changes and ends.
 func (k *keeper) run(ctx context.Context, save func() error, log *slog.Logger) {
-	failing := false
+	var failing string
+	var again <-chan time.Time
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-k.wake:
+		case <-again:
 		}
-		err := save()
-		if err != nil && !failing {
-			log.Error("state not saved, a restart would forget it", "error", err)
+		again = nil
+		switch err := save(); {
+		case err != nil:
+			again = time.After(saveAgain)
+			if text := err.Error(); text != failing {
+				failing = text
+				log.Error(notKept, "error", err)
+			}
+		case failing != "":
+			failing = ""
+			log.Info("state is kept again")
 		}
-		failing = err != nil
 	}
 }
 
@@ -66,7 +82,9 @@ func (d *daemon) save() error {
 	if err != nil {
 		return err
 	}
-	return d.store.Save(saved, clock)
+	err = d.store.Save(saved, clock)
+	d.metrics.StateKept(err == nil)
+	return err
 }
 
 // restore takes over what an earlier run left.
@@ -79,13 +97,11 @@ func (d *daemon) restore() (err error) {
 		return err
 	}
 	saved, note, err := d.store.Load(clock)
-	var corrupt *state.CorruptError
-	if errors.As(err, &corrupt) {
+	if err != nil {
 		d.log.Error("state of an earlier run can't be used", "error", err)
 		d.board.warnings = append(d.board.warnings, err.Error())
-	} else if err != nil {
-		return err
 	}
+	d.metrics.StateKept(d.store.Err() == nil)
 	if note != "" {
 		d.log.Info("state of an earlier run", "note", note)
 	}

@@ -8,6 +8,10 @@
 // more nobody can say that a threshold stayed crossed. Records are kept in any
 // case.
 //
+// A directory that can't be written to does not keep the agent from starting. It then
+// runs without persistence, which [Store.Err] reports, tries again at each Save, and
+// its lock against a second agent lies in another directory.
+//
 // Nothing here runs on the way from a crossing to a kill.
 package state
 
@@ -15,10 +19,12 @@ import (
 	"encoding/json"
 	"errors"
 	"fmt"
+	"hash/fnv"
 	"io/fs"
 	"os"
 	"path/filepath"
 	"slices"
+	"sync/atomic"
 	"syscall"
 	"time"
 
@@ -29,7 +35,11 @@ import (
 const (
 	fileName = "state.json"
 	lockName = "lock"
-	format   = 1
+	// probeName is of a file that shows whether the directory can be written to.
+	probeName = "probe"
+	// corrupt is the end of the name of what could not be used.
+	corrupt = ".corrupt"
+	format  = 1
 	// longestAbsence is how long the agent may have been away for a threshold
 	// to count as crossed all the while.
 	longestAbsence = 10 * time.Second
@@ -93,10 +103,81 @@ type file struct {
 	Saved
 }
 
-// Store is a directory that holds one state, and the lock on it.
+// Store is a directory that holds one state, and the locks on it.
 type Store struct {
 	dir  string
-	lock *os.File
+	lock *os.File // nil while the directory can't be had
+	run  *os.File // the lock outside the directory; nil where there is none
+	// broken is a file that could not be understood nor moved aside: it is not
+	// replaced. Only Load and Save use it, which are not called at the same time.
+	broken string
+	err    atomic.Pointer[error]
+}
+
+// OpenAnyway is Open for an agent that has to start: where the directory can't be
+// made, locked or written to, the Store keeps nothing until it can, and Err says why.
+// Against a second agent with the same directory it takes a lock in lockDir first,
+// which belongs on a filesystem of its own, such as /run. An error is an ErrLocked,
+// or says that there is neither lock.
+func OpenAnyway(dir, lockDir string) (*Store, error) {
+	run, runErr := lockIn(lockDir, runLockName(dir))
+	if errors.Is(runErr, ErrLocked) {
+		return nil, runErr
+	}
+	s, err := Open(dir)
+	switch {
+	case err == nil:
+		s.run = run
+		s.report(s.probe())
+		return s, nil
+	case errors.Is(err, ErrLocked) || runErr != nil:
+		if run != nil {
+			run.Close()
+		}
+		return nil, errors.Join(err, runErr)
+	}
+	s = &Store{dir: dir, run: run}
+	s.report(err)
+	return s, nil
+}
+
+// runLockName names the lock outside a state directory after that.
+func runLockName(dir string) string {
+	if abs, err := filepath.Abs(dir); err == nil {
+		dir = abs
+	}
+	h := fnv.New64a()
+	h.Write([]byte(dir))
+	return fmt.Sprintf("state-%016x.lock", h.Sum64())
+}
+
+// Err returns why the state is not kept, nil while it is.
+func (s *Store) Err() error {
+	if err := s.err.Load(); err != nil {
+		return *err
+	}
+	return nil
+}
+
+func (s *Store) report(err error) {
+	if err == nil {
+		s.err.Store(nil)
+		return
+	}
+	s.err.Store(&err)
+}
+
+// probe writes a block to the directory and removes it.
+func (s *Store) probe() error {
+	path := filepath.Join(s.dir, probeName)
+	err := os.WriteFile(path, make([]byte, 4096), 0o600)
+	if removeErr := os.Remove(path); err == nil {
+		err = removeErr
+	}
+	if err != nil {
+		return fmt.Errorf("write state: %w", err)
+	}
+	return nil
 }
 
 // Open makes the directory where it is missing (mode 0700) and locks it. Close
@@ -105,26 +186,60 @@ func Open(dir string) (*Store, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make state directory: %w", err)
 	}
-	lock, err := os.OpenFile(filepath.Join(dir, lockName), os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
+	lock, err := lockIn(dir, lockName)
+	if err != nil {
+		return nil, err
+	}
+	return &Store{dir: dir, lock: lock}, nil
+}
+
+// lockIn takes the flock of a file in a directory, which it makes where it is
+// missing. A lock file that is there can be locked on a read-only filesystem too.
+func lockIn(dir, name string) (*os.File, error) {
+	if err := os.MkdirAll(dir, 0o755); err != nil {
+		return nil, fmt.Errorf("make directory of lock: %w", err)
+	}
+	path := filepath.Join(dir, name)
+	lock, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
+	if errors.Is(err, syscall.EROFS) {
+		lock, err = os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW, 0)
+	}
 	if err != nil {
 		return nil, fmt.Errorf("open state lock: %w", err)
 	}
 	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
 		lock.Close()
 		if errors.Is(err, syscall.EWOULDBLOCK) {
-			return nil, fmt.Errorf("%s: %w", dir, ErrLocked)
+			return nil, fmt.Errorf("%s: %w", path, ErrLocked)
 		}
 		return nil, fmt.Errorf("lock state directory: %w", err)
 	}
-	return &Store{dir: dir, lock: lock}, nil
+	return lock, nil
 }
 
-// Close gives the lock back.
-func (s *Store) Close() error { return s.lock.Close() }
+// Close gives the locks back.
+func (s *Store) Close() error {
+	var err error
+	for _, lock := range []*os.File{s.lock, s.run} {
+		if lock != nil {
+			err = errors.Join(err, lock.Close())
+		}
+	}
+	return err
+}
 
 // Save replaces the kept state. The clock's Now must be of the time at which
 // the state's times were taken from.
 func (s *Store) Save(saved Saved, clock Clock) error {
+	err := s.save(saved, clock)
+	s.report(err)
+	return err
+}
+
+func (s *Store) save(saved Saved, clock Clock) error {
+	if err := s.ready(); err != nil {
+		return err
+	}
 	saved.Decision = saved.Decision.Clone()
 	// Times as the wall shows them now, whatever happened to it since they
 	// were taken: their distance from now is by the monotonic clock.
@@ -140,6 +255,25 @@ func (s *Store) Save(saved Saved, clock Clock) error {
 		return fmt.Errorf("encode state: %w", err)
 	}
 	return s.replace(content)
+}
+
+// ready has the directory and its lock where Open could not, and moves a broken file
+// aside where Load could not.
+func (s *Store) ready() error {
+	if s.lock == nil {
+		opened, err := Open(s.dir)
+		if err != nil {
+			return err
+		}
+		s.lock = opened.lock
+	}
+	if s.broken != "" {
+		if err := os.Rename(s.broken, s.broken+corrupt); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("set aside a state that is not usable: %w", err)
+		}
+		s.broken = ""
+	}
+	return nil
 }
 
 func (s *Store) replace(content []byte) (err error) {
@@ -168,23 +302,27 @@ func (s *Store) replace(content []byte) (err error) {
 	return nil
 }
 
-// CorruptError tells of a state that could not be understood. It was moved to
-// Kept, so that nothing is lost.
+// CorruptError tells of a state that could not be read or understood. It was moved
+// to Kept, so that nothing is lost; where that is empty, it could not be moved and is
+// where it was.
 type CorruptError struct {
 	Path, Kept string
 	Err        error
 }
 
 func (e *CorruptError) Error() string {
+	if e.Kept == "" {
+		return fmt.Sprintf("state %s is not usable and could not be set aside, so that no state is kept: %v", e.Path, e.Err)
+	}
 	return fmt.Sprintf("state %s is not usable and was kept as %s: %v", e.Path, e.Kept, e.Err)
 }
 
 func (e *CorruptError) Unwrap() error { return e.Err }
 
 // Load returns what was kept, with its times moved to the clock's, as far as
-// it still holds; note says what was dropped and why, and is empty where
-// nothing was. Where nothing is kept Saved is empty and err is nil. With a
-// *CorruptError the agent can go on from nothing.
+// it is still valid; note says what was dropped and why, and is empty where
+// nothing was. Where nothing is kept Saved is empty and err is nil. The error is a
+// *CorruptError, with which the agent can go on from nothing.
 func (s *Store) Load(clock Clock) (saved Saved, note string, err error) {
 	path := filepath.Join(s.dir, fileName)
 	info, err := os.Lstat(path)
@@ -192,14 +330,14 @@ func (s *Store) Load(clock Clock) (saved Saved, note string, err error) {
 		return Saved{}, "", nil
 	}
 	if err != nil {
-		return Saved{}, "", fmt.Errorf("read state: %w", err)
+		return Saved{}, "", s.setAside(path, err)
 	}
 	if !info.Mode().IsRegular() || info.Size() > largest {
 		return Saved{}, "", s.setAside(path, fmt.Errorf("not a regular file of at most %d bytes", largest))
 	}
 	content, err := os.ReadFile(path)
 	if err != nil {
-		return Saved{}, "", fmt.Errorf("read state: %w", err)
+		return Saved{}, "", s.setAside(path, err)
 	}
 	var f file
 	if err := json.Unmarshal(content, &f); err != nil {
@@ -234,10 +372,15 @@ func (f *file) restore(clock Clock) (Saved, string, error) {
 	return f.Saved, note, nil
 }
 
+// setAside moves a file away that can't be used. Where that fails nothing is kept: a
+// Save would replace what somebody may want to look at.
 func (s *Store) setAside(path string, cause error) error {
-	kept := path + ".corrupt"
+	kept := path + corrupt
 	if err := os.Rename(path, kept); err != nil {
-		return fmt.Errorf("state %s is not usable (%w) and could not be set aside: %w", path, cause, err)
+		s.broken = path
+		e := &CorruptError{Path: path, Err: fmt.Errorf("%w; %w", cause, err)}
+		s.report(e)
+		return e
 	}
 	return &CorruptError{Path: path, Kept: kept, Err: cause}
 }
