@@ -201,7 +201,10 @@ func (b *batches) take(ctx context.Context, timer <-chan time.Time) bool {
 	if a.evicted {
 		b.urgent--
 	}
+	var logs *logsLeftError
 	switch {
+	case errors.As(a.err, &logs):
+		b.report.Error = a.err.Error() // the rest of the pod is gone
 	case errors.Is(a.err, errUsed):
 		return true
 	case a.err != nil:

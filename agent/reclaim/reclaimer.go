@@ -12,6 +12,7 @@ import (
 	"github.com/evictd/evictd/agent/pace"
 	"github.com/evictd/evictd/agent/signal"
 	"github.com/evictd/evictd/cri"
+	"github.com/evictd/evictd/kernel"
 )
 
 // Runtime is what holds images and containers.
@@ -56,8 +57,10 @@ type Options struct {
 	// Uses returns is worth to be kept then. They must not call back.
 	Changed func(Report)
 	Seen    func()
-	// Rootfs is where the host's root is mounted; empty is "/".
+	// Rootfs is where the host's root is mounted; empty is "/". Procfs is its /proc,
+	// empty is "/proc".
 	Rootfs string
+	Procfs kernel.FS
 	Log    *slog.Logger
 }
 
@@ -143,6 +146,9 @@ type rest struct {
 func New(o Options, p Policy) *Reclaimer {
 	if o.Rootfs == "" {
 		o.Rootfs = "/"
+	}
+	if o.Procfs == "" {
+		o.Procfs = "/proc"
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)

@@ -28,6 +28,7 @@ type node struct {
 	sandboxes  []cri.Sandbox
 	containers []cri.Container
 	logs       string
+	logsOf     map[string]string // by container, instead of logs
 	late       time.Duration
 	fails      error
 	writes     int64 // what somebody takes between two readings
@@ -58,6 +59,9 @@ func (n *node) Containers(context.Context) ([]cri.Container, error) {
 	return append([]cri.Container(nil), n.containers...), nil
 }
 func (n *node) ContainerDetail(_ context.Context, id string) (cri.ContainerDetail, error) {
+	if n.logsOf != nil {
+		return cri.ContainerDetail{Finished: start, LogPath: n.logsOf[id]}, nil
+	}
 	return cri.ContainerDetail{Finished: start, LogPath: n.logs}, nil
 }
 func (n *node) SandboxImage(context.Context) (string, error) { return "pause", nil }

@@ -3,15 +3,14 @@ package reclaim
 import (
 	"context"
 	"errors"
-	"fmt"
 	"maps"
-	"os"
 	"path/filepath"
 	"sync"
 	"time"
 
 	"github.com/evictd/evictd/agent/evict"
 	"github.com/evictd/evictd/cri"
+	"github.com/evictd/evictd/kernel/disk"
 )
 
 // carryOut does what an order asks for, until its deadline.
@@ -106,7 +105,7 @@ func (r *Reclaimer) removeDead(ctx context.Context, b *batches) {
 	b.run(ctx, list)
 	// The targets of links are paths on the host.
 	if len(orphans) > 0 && r.o.Rootfs == "/" && ctx.Err() == nil {
-		if err := r.calls.do(ctx, "remove links to logs", func(context.Context) error { return removeDeadLinks(links) }); err != nil {
+		if err := r.calls.do(ctx, "remove links to logs", func(context.Context) error { return removeDeadLinks(logLinks) }); err != nil {
 			b.report.Error = err.Error()
 		}
 	}
@@ -200,7 +199,8 @@ const firstAgain, lastAgain = 100 * time.Millisecond, 1600 * time.Millisecond
 // over that for a moment, and the next pod would go for what it holds.
 func (r *Reclaimer) buryAgain(ctx context.Context, d *remains) error {
 	err := r.bury(ctx, d)
-	for wait := firstAgain; err != nil && !errors.Is(err, context.DeadlineExceeded) && d.evicted && wait <= lastAgain; wait *= 2 {
+	var logs *logsLeftError
+	for wait := firstAgain; err != nil && !errors.As(err, &logs) && !errors.Is(err, context.DeadlineExceeded) && d.evicted && wait <= lastAgain; wait *= 2 {
 		select {
 		case <-ctx.Done():
 			return err
@@ -211,7 +211,17 @@ func (r *Reclaimer) buryAgain(ctx context.Context, d *remains) error {
 	return err
 }
 
-// bury removes what is left of a pod, with its logs.
+// logsLeftError says that a pod was removed, but for some of its logs.
+type logsLeftError struct {
+	pod string
+	err error
+}
+
+func (e *logsLeftError) Error() string { return "remove logs of " + e.pod + ": " + e.err.Error() }
+func (e *logsLeftError) Unwrap() error { return e.err }
+
+// bury removes what is left of a pod, with its logs. It is a *logsLeftError where
+// only those are left.
 func (r *Reclaimer) bury(ctx context.Context, d *remains) error {
 	if d.container != "" {
 		return r.o.Runtime.RemoveContainer(ctx, d.container)
@@ -225,8 +235,8 @@ func (r *Reclaimer) bury(ctx context.Context, d *remains) error {
 		return err
 	}
 	if dir := d.logDir(); dir != "" {
-		if err := os.RemoveAll(filepath.Join(r.o.Rootfs, dir)); err != nil {
-			return fmt.Errorf("remove logs of %s: %w", d.name, err)
+		if err := disk.RemoveTree(filepath.Join(r.o.Rootfs, dir)); err != nil {
+			return &logsLeftError{d.name, err}
 		}
 	}
 	return nil
