@@ -87,10 +87,14 @@ func (r *Reclaimer) look(ctx context.Context, p Policy) (collection, error) {
 	if r.o.Seen != nil {
 		defer r.o.Seen()
 	}
+	own := exclusive(images, containers)
 	r.mu.Lock()
-	defer r.mu.Unlock()
+	r.own = own
+	r.mu.Unlock()
+	r.stillThere(sandboxes)
+	r.imagesMu.Lock()
+	defer r.imagesMu.Unlock()
 	r.history.see(images, used, now)
-	r.own = exclusive(images, containers)
 	return collection{removable: r.history.removable(images, used, p.MinAge, now), off: r.off(p, sandboxes)}, nil
 }
 
@@ -158,7 +162,7 @@ func (r *Reclaimer) collect(ctx context.Context, s signal.Signal, over bool) {
 	}
 	before, _ := r.left(s)
 	if p.MaxAge > 0 {
-		r.mu.Lock()
+		r.imagesMu.Lock()
 		// Images that were never used come first, but may be younger than used ones.
 		var old, others []cri.Image
 		for _, i := range images.removable {
@@ -168,7 +172,7 @@ func (r *Reclaimer) collect(ctx context.Context, s signal.Signal, over bool) {
 				others = append(others, i)
 			}
 		}
-		r.mu.Unlock()
+		r.imagesMu.Unlock()
 		r.shed(ctx, r.batches(&report, everything), old)
 		images.removable = others
 	}

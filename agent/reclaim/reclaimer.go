@@ -112,6 +112,8 @@ const (
 	// measureFor bounds the wait for the pods' usage to be measured. It begins with
 	// the reclaim, as the measurements do.
 	measureFor = 10 * time.Second
+	// repeatLog is after how long a fault that lasts is logged again.
+	repeatLog = time.Hour
 	// keptReports is how many reports are kept.
 	keptReports = 20
 )
@@ -123,17 +125,23 @@ type Reclaimer struct {
 	orders chan evict.Reclaim
 	done   chan Report
 
+	// mu is locked for moments only: the decision loop waits for it.
 	mu      sync.Mutex
 	policy  Policy
-	history history
 	evicted map[string]Held // by sandbox
 	reports []Report
 	own     map[string]int64 // not changed any more
 
+	// imagesMu may be locked for as long as a long list of images takes.
+	imagesMu sync.Mutex
+	history  history
+
 	calls calls
-	// rest is what the last order has not come to; nil where it came to its end. Only
-	// Run's goroutine uses it.
-	rest *rest
+	// rest is what the last order has not come to; nil where it came to its end.
+	// unmeasured is when a missing measurement was logged last, zero since all is
+	// measured. Only Run's goroutine uses them.
+	rest       *rest
+	unmeasured time.Time
 }
 
 // rest is an order that its deadline has ended.
@@ -168,8 +176,8 @@ func (r *Reclaimer) Configure(p Policy) {
 
 // Restore takes over what an earlier run knew of the images.
 func (r *Reclaimer) Restore(uses []Use) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+	r.imagesMu.Lock()
+	defer r.imagesMu.Unlock()
 	for _, u := range uses {
 		r.history[u.ID] = u
 	}
@@ -177,8 +185,8 @@ func (r *Reclaimer) Restore(uses []Use) {
 
 // Uses returns what is known of the images, to be kept.
 func (r *Reclaimer) Uses() []Use {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+	r.imagesMu.Lock()
+	defer r.imagesMu.Unlock()
 	return r.history.list()
 }
 

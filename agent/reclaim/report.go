@@ -40,8 +40,8 @@ type Report struct {
 	Error string `json:"error,omitempty"`
 }
 
-// keep keeps a report, and tells it. Of many in a row that found nothing it is the
-// first.
+// keep keeps and logs a report. Of many in a row that found nothing, or failed in the
+// same way, it is the first, and one every hour.
 func (r *Reclaimer) keep(report Report) {
 	r.mu.Lock()
 	if r.repeats(&report) {
@@ -69,7 +69,7 @@ func (r *Reclaimer) repeats(report *Report) bool {
 	for i := len(r.reports) - 1; i >= 0; i-- {
 		last := &r.reports[i]
 		if last.Kind == report.Kind && last.Signal == report.Signal {
-			return len(last.Removed) == 0 && len(report.Removed) == 0 && last.Note == report.Note && last.Error == report.Error
+			return report.At.Sub(last.At) < repeatLog && len(last.Removed) == 0 && len(report.Removed) == 0 && last.Note == report.Note && last.Error == report.Error
 		}
 	}
 	return false

@@ -16,10 +16,14 @@ func (r *Reclaimer) await(ctx context.Context, since time.Time) {
 	for {
 		lacks := r.o.Unmeasured(since)
 		if lacks == "" {
+			r.unmeasured = time.Time{}
 			return
 		}
-		if time.Since(since) >= measureFor {
-			r.o.Log.Warn("the disk usage of pods was not measured in time", "lacks", lacks)
+		if now := time.Now(); now.Sub(since) >= measureFor {
+			if now.Sub(r.unmeasured) >= repeatLog {
+				r.unmeasured = now
+				r.o.Log.Warn("the disk usage of pods was not measured in time; a pod may be chosen by an older measurement", "lacks", lacks)
+			}
 			return
 		}
 		if !pause(ctx) {

@@ -35,6 +35,8 @@ import (
 const (
 	fileName = "state.json"
 	lockName = "lock"
+	// newName is of the next state, while it is written.
+	newName = fileName + ".new"
 	// probeName is of a file that shows whether the directory can be written to.
 	probeName = "probe"
 	// corrupt is the end of the name of what could not be used.
@@ -190,7 +192,9 @@ func Open(dir string) (*Store, error) {
 	if err != nil {
 		return nil, err
 	}
-	return &Store{dir: dir, lock: lock}, nil
+	s := &Store{dir: dir, lock: lock}
+	s.removeTemporary()
+	return s, nil
 }
 
 // lockIn takes the flock of a file in a directory, which it makes where it is
@@ -276,30 +280,42 @@ func (s *Store) ready() error {
 	return nil
 }
 
+// replace writes a new file and renames it. It has one name, so that crashes in the
+// middle of writing leave one file at most.
 func (s *Store) replace(content []byte) (err error) {
-	temporary, err := os.CreateTemp(s.dir, fileName+".*")
+	path := filepath.Join(s.dir, newName)
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|syscall.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return fmt.Errorf("write state: %w", err)
 	}
 	defer func() {
 		if err != nil {
-			os.Remove(temporary.Name())
+			os.Remove(path)
 		}
 	}()
-	_, err = temporary.Write(content)
+	_, err = f.Write(content)
 	if err == nil {
-		err = temporary.Sync()
+		err = f.Sync()
 	}
-	if closeErr := temporary.Close(); err == nil {
+	if closeErr := f.Close(); err == nil {
 		err = closeErr
 	}
 	if err == nil {
-		err = os.Rename(temporary.Name(), filepath.Join(s.dir, fileName))
+		err = os.Rename(path, filepath.Join(s.dir, fileName))
 	}
 	if err != nil {
 		return fmt.Errorf("write state: %w", err)
 	}
 	return nil
+}
+
+// removeTemporary removes what a run has left that ended while it wrote: newName and,
+// of versions before, state.json.<digits>.
+func (s *Store) removeTemporary() {
+	left, _ := filepath.Glob(filepath.Join(s.dir, fileName+".[0-9]*"))
+	for _, path := range append(left, filepath.Join(s.dir, newName)) {
+		os.Remove(path) // a file that stays does no harm
+	}
 }
 
 // CorruptError tells of a state that could not be read or understood. It was moved

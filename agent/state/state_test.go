@@ -197,3 +197,22 @@ func TestSaveImagesAfterTheClockWasSet(t *testing.T) {
 		t.Errorf("age of the image = %v after the clock was set by 30 years; want 1h1m", age)
 	}
 }
+
+// A run that was killed while it wrote leaves no file for ever.
+func TestTemporaryFilesGo(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{"state.json.123456", "state.json.7", newName, fileName + corrupt} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte("{"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	store, err := Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	left, err := filepath.Glob(filepath.Join(dir, fileName+"*"))
+	if err != nil || len(left) != 1 || filepath.Base(left[0]) != fileName+corrupt {
+		t.Errorf("left: %q, %v; want the corrupt one alone", left, err)
+	}
+}
