@@ -66,7 +66,7 @@ func (b *batches) run(ctx context.Context, list []removal) {
 	b.answers, b.gone = make(chan answer, len(list)), map[string]bool{}
 	rest := b.removeUntilEnough(ctx, list)
 	// An evicted pod's disk space is what the order is for: its removal may take long.
-	for b.urgent > 0 && ctx.Err() == nil {
+	for b.urgent > 0 && ctx.Err() == nil && !b.reached() {
 		b.take(ctx, nil)
 	}
 	for i := range list {
@@ -96,7 +96,7 @@ func (b *batches) removeUntilEnough(ctx context.Context, list []removal) []remov
 		if b.target >= everything || len(b.gone) == 0 {
 			continue
 		}
-		if left, ok := b.r.left(b.report.Signal); ok && left >= b.target {
+		if b.reached() {
 			break
 		}
 		if waits && b.r.settle(ctx, b.report.Signal, b.target, b.removed) {
@@ -104,6 +104,12 @@ func (b *batches) removeUntilEnough(ctx context.Context, list []removal) []remov
 		}
 	}
 	return list
+}
+
+// reached reports whether the signal has come up to the target.
+func (b *batches) reached() bool {
+	left, ok := b.r.left(b.report.Signal)
+	return ok && left >= b.target
 }
 
 // next returns how many of the list go together: all that were evicted, or all that

@@ -83,6 +83,26 @@ func TestReclaimGoesOnWhereRemovalsHang(t *testing.T) {
 	})
 }
 
+// An evicted pod that can't be removed is waited for only as long as its space is
+// needed.
+func TestHangingEvictedPod(t *testing.T) {
+	for _, tt := range []struct {
+		others int64 // what they bring
+		took   time.Duration
+	}{{200, callPatience}, {0, reclaimFor}} {
+		n := &node{available: 50, holds: map[string]int64{"s000": tt.others}, hangs: map[string]bool{"evicted": true}}
+		deadPods(n, 1, false)
+		n.sandboxes = append(n.sandboxes, cri.Sandbox{ID: "evicted", Name: "evicted", UID: "evicted", Created: start})
+		run(t, n, Policy{}, nil, func(r *Reclaimer) {
+			r.Evicted("evicted", Held{Amount: 500})
+			r.Order(lowNode)
+			if report := <-r.Done(); report.Took < tt.took || report.Took > tt.took+200*time.Millisecond || len(report.Removed) != 1 || report.Error == "" {
+				t.Errorf("others bring %d: report %+v; want it after %v, with the other removed", tt.others, report, tt.took)
+			}
+		})
+	}
+}
+
 // An order does not wait for the collection of images that goes on.
 func TestOrderInterruptsCollection(t *testing.T) {
 	n := &node{available: 150}
