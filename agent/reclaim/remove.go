@@ -83,7 +83,7 @@ func (r *Reclaimer) removeDead(ctx context.Context, b *batches) {
 	absent := r.settings().KubeletAbsent
 	var list []removal
 	for _, d := range dead(sandboxes, containers, exits(ctx, r.o.Runtime, sandboxes, containers, evicted), evicted, absent, minimumAge, time.Now()) {
-		m := removal{key: "remove sandbox " + d.sandbox.ID, name: "sandbox " + d.name, empty: d.containers == 0, evicted: d.evicted}
+		m := removal{key: "remove sandbox " + d.sandbox.ID, name: "sandbox " + d.name, empty: d.containers == 0 && !d.evicted, evicted: d.evicted}
 		if d.container != "" {
 			m.key, m.name = "remove container "+d.container, "container "+d.name
 		}
