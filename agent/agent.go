@@ -7,7 +7,6 @@ import (
 	"log/slog"
 	"net"
 	"os"
-	"path/filepath"
 	"runtime"
 	"sync"
 	"sync/atomic"
@@ -170,12 +169,8 @@ func build(o Options, log *droppingLog) (_ *daemon, err error) {
 			d.close()
 		}
 	}()
-	if d.store, err = state.OpenAnyway(o.StateDir, filepath.Dir(o.ControlSocket)); err != nil {
-		return nil, fmt.Errorf("%w (--state-dir names another place)", err)
-	}
-	d.closers = append(d.closers, d.store.Close)
-	if err := d.store.Err(); err != nil {
-		log.Error(notKept, "error", err)
+	if err := d.openState(); err != nil {
+		return nil, err
 	}
 	hierarchy, err := cgroup.Find(kernel.FS(o.Cgroupfs))
 	if err != nil {

@@ -2,7 +2,9 @@ package agent
 
 import (
 	"context"
+	"fmt"
 	"log/slog"
+	"path/filepath"
 	"time"
 
 	"github.com/evictd/evictd/agent/evict"
@@ -55,6 +57,19 @@ func (k *keeper) run(ctx context.Context, save func() error, log *slog.Logger) {
 			log.Info("state is kept again")
 		}
 	}
+}
+
+// openState opens the state directory. Where it can't be written to evictd starts all
+// the same, and its lock lies beside the control socket, on a filesystem of its own.
+func (d *daemon) openState() (err error) {
+	if d.store, err = state.OpenAnyway(d.options.StateDir, filepath.Dir(d.options.ControlSocket)); err != nil {
+		return fmt.Errorf("%w (--state-dir names another place)", err)
+	}
+	d.closers = append(d.closers, d.store.Close)
+	if err := d.store.Err(); err != nil {
+		d.log.Error(notKept, "error", err)
+	}
+	return nil
 }
 
 func (d *daemon) clock(now time.Time) (state.Clock, error) {
