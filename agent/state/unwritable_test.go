@@ -25,6 +25,12 @@ func TestOpenUnwritable(t *testing.T) {
 	}{
 		{"read-only, new", readOnly, writable, unix.EROFS},
 		{"read-only, used", func(t *testing.T, mnt, dir string) { use(t, dir); readOnly(t, mnt, dir) }, writable, unix.EROFS},
+		{"read-only, without a lock", func(t *testing.T, mnt, dir string) {
+			if err := os.Mkdir(dir, 0o700); err != nil {
+				t.Fatal(err)
+			}
+			readOnly(t, mnt, dir)
+		}, writable, unix.EROFS},
 		{"no inodes, new", noInodes, freeInodes, unix.ENOSPC},
 		{"no inodes, used", func(t *testing.T, mnt, dir string) { use(t, dir); noInodes(t, mnt, dir) }, freeInodes, unix.ENOSPC},
 		{"full, used", func(t *testing.T, mnt, dir string) { use(t, dir); full(t, mnt, dir) }, freeInodes, unix.ENOSPC},
