@@ -170,10 +170,9 @@ func build(o Options, log *droppingLog) (_ *daemon, err error) {
 			d.close()
 		}
 	}()
-	if d.store, err = state.Open(o.StateDir); err != nil {
-		return nil, fmt.Errorf("%w (--state-dir names another place)", err)
+	if err := d.openState(); err != nil {
+		return nil, err
 	}
-	d.closers = append(d.closers, d.store.Close)
 	hierarchy, err := cgroup.Find(kernel.FS(o.Cgroupfs))
 	if err != nil {
 		return nil, err
@@ -305,7 +304,7 @@ func (d *daemon) buildLoop(cfg *config.Config, h *cgroup.Hierarchy) {
 	procfs := kernel.FS(d.options.Procfs)
 	d.board = &board{
 		options: d.options, started: time.Now(), hierarchy: h, inventory: d.inventory, disks: d.disks, reclaimer: d.reclaimer,
-		records: &records{},
+		records: &records{}, store: d.store,
 	}
 	d.board.loaded.Store(&loading{at: time.Now()})
 	d.keeper = &keeper{wake: make(chan struct{}, 1)}

@@ -16,6 +16,7 @@ import (
 	"github.com/evictd/evictd/agent/reclaim"
 	"github.com/evictd/evictd/agent/shutdown"
 	"github.com/evictd/evictd/agent/signal"
+	"github.com/evictd/evictd/agent/state"
 	"github.com/evictd/evictd/agent/version"
 	"github.com/evictd/evictd/kernel"
 	"github.com/evictd/evictd/kernel/cgroup"
@@ -33,6 +34,7 @@ type board struct {
 	reclaimer *reclaim.Reclaimer
 	cold      coldReports
 	records   *records
+	store     *state.Store
 	lanes     *lanes.Set
 	shutting  *shutting
 	last      shutdown.Last // what became of the boot before
@@ -62,6 +64,9 @@ func (b *board) Status() control.Status {
 		s.Lanes = append(s.Lanes, laneStatus(&l))
 	}
 	s.Warnings = append(s.Warnings, b.warnings...)
+	if err := b.store.Err(); err != nil {
+		s.Warnings = append(s.Warnings, notKept+": "+err.Error())
+	}
 	s.Runtime = runtimeStatus(b.inventory.Status())
 	s.Shutdown = b.shutdown()
 	for _, r := range b.reclaimer.Reports() {

@@ -2,8 +2,9 @@ package agent
 
 import (
 	"context"
-	"errors"
+	"fmt"
 	"log/slog"
+	"path/filepath"
 	"time"
 
 	"github.com/evictd/evictd/agent/evict"
@@ -23,21 +24,51 @@ func (k *keeper) poke() {
 	}
 }
 
-// run writes until ctx ends. A disk that is full is told once, until it is not.
+// notKept is what evictd reports where it can't write its state.
+const notKept = "state is not kept, a restart would lose timers, victims under way and records"
+
+// saveAgain is how long after a failed attempt to write the next one is made, also
+// where nothing has changed.
+const saveAgain = time.Minute
+
+// run writes when poked, and again while that fails, until ctx ends. It logs when
+// that begins, changes and ends.
 func (k *keeper) run(ctx context.Context, save func() error, log *slog.Logger) {
-	failing := false
+	var failing string
+	var again <-chan time.Time
 	for {
 		select {
 		case <-ctx.Done():
 			return
 		case <-k.wake:
+		case <-again:
 		}
-		err := save()
-		if err != nil && !failing {
-			log.Error("state not saved, a restart would forget it", "error", err)
+		again = nil
+		switch err := save(); {
+		case err != nil:
+			again = time.After(saveAgain)
+			if text := err.Error(); text != failing {
+				failing = text
+				log.Error(notKept, "error", err)
+			}
+		case failing != "":
+			failing = ""
+			log.Info("state is kept again")
 		}
-		failing = err != nil
 	}
+}
+
+// openState opens the state directory. Where it can't be written to evictd starts all
+// the same, and its lock lies beside the control socket, on a filesystem of its own.
+func (d *daemon) openState() (err error) {
+	if d.store, err = state.OpenAnyway(d.options.StateDir, filepath.Dir(d.options.ControlSocket)); err != nil {
+		return fmt.Errorf("%w (--state-dir names another place)", err)
+	}
+	d.closers = append(d.closers, d.store.Close)
+	if err := d.store.Err(); err != nil {
+		d.log.Error(notKept, "error", err)
+	}
+	return nil
 }
 
 func (d *daemon) clock(now time.Time) (state.Clock, error) {
@@ -65,7 +96,9 @@ func (d *daemon) save() error {
 	if err != nil {
 		return err
 	}
-	return d.store.Save(saved, clock)
+	err = d.store.Save(saved, clock)
+	d.metrics.StateKept(err == nil)
+	return err
 }
 
 // restore takes over what an earlier run left.
@@ -75,13 +108,11 @@ func (d *daemon) restore() error {
 		return err
 	}
 	saved, note, err := d.store.Load(clock)
-	var corrupt *state.CorruptError
-	if errors.As(err, &corrupt) {
+	if err != nil {
 		d.log.Error("state of an earlier run can't be used", "error", err)
 		d.board.warnings = append(d.board.warnings, err.Error())
-	} else if err != nil {
-		return err
 	}
+	d.metrics.StateKept(d.store.Err() == nil)
 	if note != "" {
 		d.log.Info("state of an earlier run", "note", note)
 	}

@@ -127,6 +127,12 @@ func (d *daemon) checks() []metrics.Check {
 			}
 			return metrics.Pass, "some"
 		}},
+		{Name: "state", Run: func() (metrics.Verdict, string) {
+			if err := d.store.Err(); err != nil {
+				return metrics.Warn, notKept + ": " + err.Error()
+			}
+			return metrics.Pass, "kept in " + d.options.StateDir
+		}},
 		{Name: "mode", Run: func() (metrics.Verdict, string) {
 			if v := d.board.view.Load(); v != nil && v.Mode.dryRun {
 				return metrics.Warn, "dry run: " + strings.Join(v.Mode.why, "; ")

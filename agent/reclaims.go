@@ -9,6 +9,7 @@ import (
 	"github.com/evictd/evictd/agent/evict"
 	"github.com/evictd/evictd/agent/reclaim"
 	"github.com/evictd/evictd/agent/signal"
+	"github.com/evictd/evictd/kernel"
 )
 
 // buildReclaimer makes what frees space before a pod has to go.
@@ -16,7 +17,7 @@ func (d *daemon) buildReclaimer(cfg *config.Config) {
 	var seen string
 	var looked time.Time
 	o := reclaim.Options{
-		Space: d.disks, Unmeasured: d.unmeasured(), Rootfs: d.options.Rootfs, Log: d.log.Logger,
+		Space: d.disks, Unmeasured: d.unmeasured(), Rootfs: d.options.Rootfs, Procfs: kernel.FS(d.options.Procfs), Log: d.log.Logger,
 		// Until a mode is known nothing is touched.
 		DryRun: func() bool {
 			v := d.board.view.Load()

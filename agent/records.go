@@ -13,10 +13,16 @@ import (
 // keptRecords is how many records are kept.
 const keptRecords = 50
 
-// records are the last evictions. They are safe for concurrent use.
+// resumeFor is for how long after a start the records of an earlier run that were
+// under way are kept whatever comes: their pods are taken up again by then.
+const resumeFor = time.Minute
+
+// records are the last evictions, and all that are under way: only when one ends is
+// it counted. They are safe for concurrent use.
 type records struct {
-	mu   sync.Mutex
-	list []evict.Record // oldest first
+	mu       sync.Mutex
+	list     []evict.Record // oldest first
+	restored time.Time      // when those of an earlier run were
 }
 
 // restore takes over the records of an earlier run. What was under way then
@@ -31,13 +37,21 @@ func (r *records) restore(list []evict.Record) {
 			r.list[i].Error = "evictd was restarted before the end was seen"
 		}
 	}
+	r.restored = time.Now()
 	r.trim()
 }
 
+// trim drops the oldest records that have ended. The caller holds mu.
 func (r *records) trim() {
-	if n := len(r.list) - keptRecords; n > 0 {
-		r.list = slices.Delete(r.list, 0, n)
-	}
+	resumed := time.Since(r.restored) >= resumeFor
+	n := len(r.list) - keptRecords
+	r.list = slices.DeleteFunc(r.list, func(rec evict.Record) bool {
+		keep := n <= 0 || rec.Result == evict.ResultPending || rec.Result == evict.ResultUnknown && !resumed
+		if !keep {
+			n--
+		}
+		return !keep
+	})
 }
 
 // add begins a record. Reports tell the pod, not the order: from now on they
@@ -69,7 +83,11 @@ func (r *records) update(uid string, change func(*evict.Record)) (record evict.R
 	for i := len(r.list) - 1; i >= 0; i-- {
 		if r.list[i].UID == uid && r.list[i].Result == evict.ResultPending {
 			change(&r.list[i])
-			return r.list[i], true
+			record = r.list[i]
+			if record.Result != evict.ResultPending {
+				r.trim()
+			}
+			return record, true
 		}
 	}
 	return evict.Record{}, false

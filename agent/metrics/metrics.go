@@ -44,6 +44,7 @@ type Metrics struct {
 	eligible    prometheus.Gauge
 	exempt      prometheus.Gauge
 	records     prometheus.Gauge
+	stateKept   prometheus.Gauge
 	connected   prometheus.Gauge
 	callsFailed prometheus.Counter
 	scores      prometheus.Counter // processes whose oom_score_adj was corrected
@@ -108,6 +109,7 @@ func New(build Build, logDropped func() uint64) *Metrics {
 	m.dryRun = gauge("dry_run", "Whether evictions are only told and not carried out: 1 for a dry run.")
 	m.dryRun.Set(1) // until the mode is known nothing is evicted
 	m.records = gauge("records", "Records of evictions that are kept for evictctl.")
+	m.stateKept = gauge("state_kept", "Whether the last attempt to write the state that survives a restart succeeded: 1 where it did.")
 	m.connected = gauge("runtime_connected", "Whether the container runtime answers: 1 where it does.")
 	m.configOK = gauge("config_last_reload_successful", "Whether the last attempt to load the configuration succeeded: 1 where it did.")
 	m.configTime = gauge("config_last_reload_success_timestamp_seconds", "When the configuration was last loaded, in seconds since the epoch.")
@@ -190,6 +192,9 @@ func (m *Metrics) Evicted(r *evict.Record) { m.evicted.count(r) }
 
 // Records tells how many records are kept.
 func (m *Metrics) Records(n int) { m.records.Set(float64(n)) }
+
+// StateKept takes whether the state could be written that survives a restart.
+func (m *Metrics) StateKept(yes bool) { m.stateKept.Set(truth(yes)) }
 
 // Pods tells how many pods there are, and how many of them may be evicted.
 func (m *Metrics) Pods(count, eligible int) {

@@ -22,7 +22,9 @@ type remains struct {
 	name      string
 	since     time.Time // when the last of it ended, or else began; zero is not known
 	logs      []string  // of its containers
-	evicted   bool
+	// containers is how many the sandbox has; one without any takes up next to nothing.
+	containers int
+	evicted    bool
 }
 
 // exit is when and where a container ended.
@@ -52,7 +54,7 @@ func dead(sandboxes []cri.Sandbox, containers []cri.Container, exits map[string]
 		if kubelets && !kubeletAbsent || s.Ready && !ours || newest[podOf(&s)].ID != s.ID {
 			continue
 		}
-		whole := remains{sandbox: s, name: s.Namespace + "/" + s.Name, since: s.Created, evicted: ours}
+		whole := remains{sandbox: s, name: s.Namespace + "/" + s.Name, since: s.Created, containers: len(in[s.ID]), evicted: ours}
 		var parts []remains
 		runs := false
 		for _, c := range in[s.ID] {
@@ -60,7 +62,7 @@ func dead(sandboxes []cri.Sandbox, containers []cri.Container, exits map[string]
 				runs = true
 				continue
 			}
-			part := remains{sandbox: s, container: c.ID, name: whole.name + "/" + c.Name, since: c.Created}
+			part := remains{sandbox: s, container: c.ID, name: whole.name + "/" + c.Name, since: c.Created, containers: 1}
 			if e, ok := exits[c.ID]; ok {
 				if !e.finished.IsZero() {
 					part.since = e.finished

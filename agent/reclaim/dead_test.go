@@ -1,11 +1,17 @@
 package reclaim
 
 import (
+	"os"
+	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/evictd/evictd/agent/evict"
+	"github.com/evictd/evictd/agent/signal"
 	"github.com/evictd/evictd/cri"
+	"github.com/evictd/evictd/kernel/kerneltest"
 )
 
 func TestDead(t *testing.T) {
@@ -72,5 +78,39 @@ func TestLogDir(t *testing.T) {
 	r := remains{sandbox: cri.Sandbox{Namespace: "ns", Name: "p"}, logs: []string{"/var/log/pods/ns_p_/main/0.log"}}
 	if got := r.logDir(); got != "" {
 		t.Errorf("logDir without a UID = %q; want none", got)
+	}
+}
+
+// A sandbox counts as removed where its logs can't be: no other one goes in its place.
+// What is mounted among the logs is not touched.
+func TestLogsThatCannotBeRemoved(t *testing.T) {
+	root := t.TempDir()
+	n := &node{available: 50, holds: map[string]int64{}, logsOf: map[string]string{}}
+	deadPods(n, 5, false)
+	var mounted []string
+	for i := range n.sandboxes {
+		s := &n.sandboxes[i]
+		dir := "logs/" + s.Namespace + "_" + s.Name + "_" + s.UID
+		n.holds[s.ID], n.logsOf["c"+s.ID] = 200, "/"+dir+"/main/0.log"
+		kerneltest.Write(t, root, map[string]string{dir + "/main/0.log": "x", dir + "/mnt/": ""})
+		point := filepath.Join(root, dir, "mnt")
+		kerneltest.Mounted(t, "tmpfs", point, "tmpfs", 0, "size=64k")
+		kerneltest.Write(t, root, map[string]string{dir + "/mnt/kept": "x"})
+		mounted = append(mounted, filepath.Join(point, "kept"))
+	}
+	run(t, n, Policy{}, func(o *Options) { o.Rootfs = root }, func(r *Reclaimer) {
+		r.Order(evict.Reclaim{Kind: evict.ReclaimContainers, Signal: signal.NodeFsAvailable, Deficit: 150})
+		report := <-r.Done()
+		if !slices.Equal(report.Removed, []string{"sandbox ns/p000"}) || report.Freed != 200 || !strings.Contains(report.Error, "logs") {
+			t.Errorf("report %+v; want the first sandbox removed, and that its logs are left", report)
+		}
+		if got := n.did(); got != "sandbox s000" {
+			t.Errorf("removed %q; want s000 alone", got)
+		}
+	})
+	for _, path := range mounted {
+		if b, err := os.ReadFile(path); err != nil || string(b) != "x" {
+			t.Errorf("%s = %q, %v; want it untouched", path, b, err)
+		}
 	}
 }

@@ -10,6 +10,10 @@
 // what is left to do is concluded from the filesystem's own numbers, once they
 // have stopped to grow.
 //
+// An order is answered within ten seconds, whatever the runtime and the filesystems
+// do. A call that hangs is left alone and made again later, and what an order has not
+// come to by then is removed in the background, as long as it is needed.
+//
 // What a kubelet made is the kubelet's memory of what has already run: none of
 // its sandboxes and containers is ever removed here.
 package reclaim

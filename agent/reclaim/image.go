@@ -2,6 +2,7 @@ package reclaim
 
 import (
 	"cmp"
+	"iter"
 	"slices"
 	"strings"
 	"time"
@@ -66,21 +67,32 @@ func usedBy(containers []cri.Container, sandboxImage string) *inUse {
 	return u
 }
 
-// has reports whether the image is in use under any of its names. A name without
-// a tag means the latest, and docker.io need not be said.
+// has reports whether the image is in use under any of its names.
 func (u *inUse) has(i *cri.Image) bool {
-	if u.names[i.ID] || u.names[strings.TrimPrefix(i.ID, "sha256:")] {
-		return true
-	}
-	for _, names := range [][]string{i.Tags, i.Digests} {
-		for _, name := range names {
-			short := strings.TrimPrefix(strings.TrimPrefix(name, "docker.io/"), "library/")
-			if u.names[name] || u.names[short] || u.names[strings.TrimSuffix(name, ":latest")] || u.names[strings.TrimSuffix(short, ":latest")] {
-				return true
-			}
+	for name := range names(i) {
+		if u.names[name] {
+			return true
 		}
 	}
 	return false
+}
+
+// names yields the names by which a container may call its image. A name without a
+// tag means the latest, and docker.io need not be said.
+func names(i *cri.Image) iter.Seq[string] {
+	return func(yield func(string) bool) {
+		if !yield(i.ID) || !yield(strings.TrimPrefix(i.ID, "sha256:")) {
+			return
+		}
+		for _, list := range [][]string{i.Tags, i.Digests} {
+			for _, name := range list {
+				short := strings.TrimPrefix(strings.TrimPrefix(name, "docker.io/"), "library/")
+				if !yield(name) || !yield(short) || !yield(strings.TrimSuffix(name, ":latest")) || !yield(strings.TrimSuffix(short, ":latest")) {
+					return
+				}
+			}
+		}
+	}
 }
 
 // exclusive returns, by container, the bytes of images that containers of one
@@ -88,25 +100,24 @@ func (u *inUse) has(i *cri.Image) bool {
 // if that pod went.
 func exclusive(images []cri.Image, containers []cri.Container) map[string]int64 {
 	own := map[string]int64{}
-	uses := make([]*inUse, len(containers))
+	by := map[string][]int{} // the containers, by what they call their image
 	for j := range containers {
-		uses[j] = usedBy(containers[j:j+1], "")
+		for name := range usedBy(containers[j:j+1], "").names {
+			by[name] = append(by[name], j)
+		}
 	}
 	for i := range images {
-		var first *cri.Container
+		first := len(containers) // none
+		var sandbox string
 		shared := false
-		for j := range containers {
-			c := &containers[j]
-			switch {
-			case !uses[j].has(&images[i]):
-			case first == nil:
-				first = c
-			default:
-				shared = shared || c.SandboxID != first.SandboxID
+		for name := range names(&images[i]) {
+			for _, j := range by[name] {
+				shared = shared || first < len(containers) && containers[j].SandboxID != sandbox
+				sandbox, first = containers[j].SandboxID, min(first, j)
 			}
 		}
-		if first != nil && !shared {
-			own[first.ID] += images[i].Bytes
+		if first < len(containers) && !shared {
+			own[containers[first].ID] += images[i].Bytes
 		}
 	}
 	return own

@@ -1,13 +1,18 @@
 package reclaim
 
 import (
+	"context"
+	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/evictd/evictd/agent/signal"
 	"github.com/evictd/evictd/cri"
+	"github.com/evictd/evictd/cri/critest"
 )
 
 // start is before the clock of a bubble begins, in 2000.
@@ -94,4 +99,51 @@ func TestRemovable(t *testing.T) {
 	if len(h) != 1 {
 		t.Errorf("%d images are remembered; want the one that is there", len(h))
 	}
+}
+
+// An image from which a container is made after the images were listed stays.
+func TestImageUsedMeanwhile(t *testing.T) {
+	server := critest.Start(t)
+	server.SetImages(cri.Image{ID: "a", Bytes: 100}, cri.Image{ID: "b", Bytes: 100}, cri.Image{ID: "c", Bytes: 100})
+	pod := server.AddPod(critest.Pod{})
+	server.Break("RemoveImage", critest.Fault{Times: 1, Garble: func(any) { server.AddContainer(pod.ID, critest.Container{Image: "b"}) }})
+	client, err := cri.Connect(server.Endpoint())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer client.Close()
+	r := New(Options{
+		Runtime: client, Space: &node{available: 50}, DryRun: func() bool { return false }, KubeletSeen: func() bool { return false },
+	}, Policy{Images: On, Settle: 50 * time.Millisecond, High: 100})
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- r.Run(ctx) }()
+	r.Order(low)
+	report := <-r.Done()
+	if got := server.Images(); !slices.Equal(got, []string{"b"}) || !slices.Equal(report.Removed, []string{"a", "c"}) || report.Error != "" {
+		t.Errorf("images %q are left, report %+v; want b left, a and c removed", got, report)
+	}
+	cancel()
+	if err := <-done; err != nil {
+		t.Errorf("Run: %v", err)
+	}
+}
+
+// Images that are too old and images that the high mark asks for are removed in one
+// collection, each once.
+func TestCollectOldAndOthers(t *testing.T) {
+	n := &node{available: 50}
+	images(n, "never", "old")
+	run(t, n, Policy{Images: Auto, High: 85, Low: 76, MaxAge: 5 * time.Hour}, nil, func(r *Reclaimer) {
+		now := time.Now()
+		r.Restore([]Use{{ID: "never", First: now.Add(-time.Hour)}, {ID: "old", First: now.Add(-10 * time.Hour), Last: now.Add(-9 * time.Hour)}})
+		time.Sleep(checkEvery + 5*time.Second)
+		synctest.Wait()
+		if got := n.did(); got != "image old, image never" {
+			t.Errorf("removed %q; want old for its age, then never for the high mark", got)
+		}
+		if reports := r.Reports(); len(reports) != 1 || !slices.Equal(reports[0].Removed, []string{"old", "never"}) || reports[0].Signal != signal.ImageFsAvailable {
+			t.Errorf("reports %+v; want one of both", reports)
+		}
+	})
 }

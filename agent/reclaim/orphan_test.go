@@ -3,6 +3,7 @@ package reclaim
 import (
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"testing"
 	"testing/synctest"
@@ -11,6 +12,7 @@ import (
 	"github.com/evictd/evictd/agent/evict"
 	"github.com/evictd/evictd/agent/signal"
 	"github.com/evictd/evictd/cri"
+	"github.com/evictd/evictd/kernel"
 	"github.com/evictd/evictd/kernel/kerneltest"
 )
 
@@ -85,4 +87,46 @@ func TestRemoveDeadLinks(t *testing.T) {
 	if err := removeDeadLinks(filepath.Join(root, "none")); err != nil {
 		t.Errorf("removeDeadLinks of nothing: %v", err)
 	}
+}
+
+// Logs that a process has open, as another runtime has those of its running pods, and
+// links to logs that are kept elsewhere, as docker's are, are no orphans'.
+func TestOrphansOfAnotherRuntime(t *testing.T) {
+	root := kerneltest.Tree(t, map[string]string{
+		"var/log/pods/ns_gone_u1/main/0.log": "x", "var/log/pods/ns_open_u2/main/0.log": "x",
+		"docker/3.log": "x", "var/log/pods/ns_dead-link_u4/main/0.log@": "/nowhere/at/all",
+		"var/log/pods/ns_linked_u3/main/0.log@": "/docker/3.log", // as the host sees it
+	})
+	open, err := os.OpenFile(filepath.Join(root, "var/log/pods/ns_open_u2/main/0.log"), os.O_APPEND|os.O_WRONLY, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer open.Close()
+	for _, name := range []string{"ns_gone_u1", "ns_open_u2", "ns_linked_u3", "ns_dead-link_u4"} {
+		if err := os.Chtimes(filepath.Join(root, "var/log/pods", name), start, start); err != nil {
+			t.Fatal(err)
+		}
+	}
+	n := &node{available: 50}
+	run(t, n, Policy{KubeletAbsent: true}, func(o *Options) { o.Rootfs, o.Procfs = root, "/proc" }, func(r *Reclaimer) {
+		r.Order(evict.Reclaim{Kind: evict.ReclaimContainers, Signal: signal.NodeFsAvailable, Deficit: 10})
+		report := <-r.Done()
+		slices.Sort(report.Removed)
+		if !slices.Equal(report.Removed, []string{"logs ns_dead-link_u4", "logs ns_gone_u1"}) || report.Error != "" {
+			t.Errorf("report %+v; want the logs removed that belong to no pod", report)
+		}
+	})
+	// Where it can't be told which files are open, no logs are removed.
+	if err := os.Mkdir(filepath.Join(root, "var/log/pods/ns_gone_u1"), 0o755); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Chtimes(filepath.Join(root, "var/log/pods/ns_gone_u1"), start, start); err != nil {
+		t.Fatal(err)
+	}
+	run(t, n, Policy{KubeletAbsent: true}, func(o *Options) { o.Rootfs, o.Procfs = root, kernel.FS(t.TempDir()) }, func(r *Reclaimer) {
+		r.Order(evict.Reclaim{Kind: evict.ReclaimContainers, Signal: signal.NodeFsAvailable, Deficit: 10})
+		if report := <-r.Done(); len(report.Removed) > 0 || report.Error == "" {
+			t.Errorf("report %+v without processes; want nothing removed, and why", report)
+		}
+	})
 }

@@ -12,6 +12,7 @@ import (
 	"github.com/evictd/evictd/agent/pace"
 	"github.com/evictd/evictd/agent/signal"
 	"github.com/evictd/evictd/cri"
+	"github.com/evictd/evictd/kernel"
 )
 
 // Runtime is what holds images and containers.
@@ -56,8 +57,10 @@ type Options struct {
 	// Uses returns is worth to be kept then. They must not call back.
 	Changed func(Report)
 	Seen    func()
-	// Rootfs is where the host's root is mounted; empty is "/".
+	// Rootfs is where the host's root is mounted; empty is "/". Procfs is its /proc,
+	// empty is "/proc".
 	Rootfs string
+	Procfs kernel.FS
 	Log    *slog.Logger
 }
 
@@ -92,50 +95,28 @@ const (
 	// lookEvery is how often images are looked at for their age and their use,
 	// and checkEvery the filesystem for its usage.
 	lookEvery, checkEvery = time.Minute, 10 * time.Second
-	// endFor is how long the end of what is evicted is waited for, and lateFor for
-	// most of what it is known to have held, enough of ten: filesystems remove files,
-	// and runtimes layers, when they have the time. containerd collects its garbage
-	// for at most a fiftieth of it (pause_threshold, by its documentation), so that a
-	// slow collection puts the next one off. Seen was a layer of which most was still
-	// there after ten seconds, on a loaded machine. The kubelet waits for half a
-	// minute, too.
-	endFor, lateFor = 10 * time.Second, 30 * time.Second
-	enough          = 8
-	// measureFor is how long measurements of the pods' usage are waited for.
+	// reclaimFor bounds a reclaim that was ordered: its lists, its removals and the
+	// wait for the filesystem's numbers. What it has not come to is removed later.
+	reclaimFor = 10 * time.Second
+	// endFor is how long of that a reclaim waits for the runtime to see the end of
+	// evicted containers: it leaves time to remove them.
+	endFor = 7 * time.Second
+	// lateFor bounds the wait for most (enough of ten) of what evicted pods are known
+	// to have held, once the runtime has removed them: filesystems and runtimes free
+	// it later. containerd collects garbage for at most a fiftieth of the time
+	// (pause_threshold), so that a slow collection delays the next one: a layer was
+	// seen of which most was still there after ten seconds. The kubelet waits for as
+	// long (podCleanupTimeout in pkg/kubelet/eviction/eviction_manager.go).
+	lateFor = 30 * time.Second
+	enough  = 8
+	// measureFor bounds the wait for the pods' usage to be measured. It begins with
+	// the reclaim, as the measurements do.
 	measureFor = 10 * time.Second
+	// repeatLog is after how long a fault that lasts is logged again.
+	repeatLog = time.Hour
 	// keptReports is how many reports are kept.
 	keptReports = 20
 )
-
-// Reason is why something was reclaimed.
-type Reason string
-
-// The reasons.
-const (
-	Pressure  Reason = "pressure"  // a threshold of a signal is met
-	Threshold Reason = "threshold" // usage is above imageGCHighThresholdPercent
-	Age       Reason = "age"       // unused for longer than imageMaximumGCAge
-)
-
-// Report tells what a reclaim did.
-type Report struct {
-	At     time.Time         `json:"at"`
-	Kind   evict.ReclaimKind `json:"kind"`
-	Reason Reason            `json:"reason"`
-	// Signal is the one that it was for; that of imagefs where it was for its
-	// usage or for age.
-	Signal signal.Signal `json:"signal"`
-	DryRun bool          `json:"dryRun,omitempty"`
-	// Removed names what was removed, or would have been.
-	Removed []string `json:"removed"`
-	// Freed is by how much more the filesystem has left than before, in the
-	// signal's unit: what others wrote or removed meanwhile is in it.
-	Freed int64         `json:"freed"`
-	Took  time.Duration `json:"tookNanoseconds"`
-	// Note says why nothing was tried; Error what went wrong last.
-	Note  string `json:"note,omitempty"`
-	Error string `json:"error,omitempty"`
-}
 
 // Reclaimer carries out node-level reclaims, one at a time, and collects images.
 // Its methods are safe for concurrent use.
@@ -144,18 +125,38 @@ type Reclaimer struct {
 	orders chan evict.Reclaim
 	done   chan Report
 
+	// mu is locked for moments only: the decision loop waits for it.
 	mu      sync.Mutex
 	policy  Policy
-	history history
 	evicted map[string]Held // by sandbox
 	reports []Report
 	own     map[string]int64 // not changed any more
+
+	// imagesMu may be locked for as long as a long list of images takes.
+	imagesMu sync.Mutex
+	history  history
+
+	calls calls
+	// rest is what the last order has not come to; nil where it came to its end.
+	// unmeasured is when a missing measurement was logged last, zero since all is
+	// measured. Only Run's goroutine uses them.
+	rest       *rest
+	unmeasured time.Time
+}
+
+// rest is an order that its deadline has ended.
+type rest struct {
+	order  evict.Reclaim
+	target int64 // of the signal
 }
 
 // New returns a reclaimer that knows nothing of the images yet.
 func New(o Options, p Policy) *Reclaimer {
 	if o.Rootfs == "" {
 		o.Rootfs = "/"
+	}
+	if o.Procfs == "" {
+		o.Procfs = "/proc"
 	}
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
@@ -175,8 +176,8 @@ func (r *Reclaimer) Configure(p Policy) {
 
 // Restore takes over what an earlier run knew of the images.
 func (r *Reclaimer) Restore(uses []Use) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+	r.imagesMu.Lock()
+	defer r.imagesMu.Unlock()
 	for _, u := range uses {
 		r.history[u.ID] = u
 	}
@@ -184,8 +185,8 @@ func (r *Reclaimer) Restore(uses []Use) {
 
 // Uses returns what is known of the images, to be kept.
 func (r *Reclaimer) Uses() []Use {
-	r.mu.Lock()
-	defer r.mu.Unlock()
+	r.imagesMu.Lock()
+	defer r.imagesMu.Unlock()
 	return r.history.list()
 }
 
@@ -242,18 +243,15 @@ func (r *Reclaimer) Run(ctx context.Context) error {
 	}
 	check := time.NewTimer(checkEvery)
 	defer check.Stop()
+	r.calls.ctx = ctx
 	var looked time.Time
 	for {
+		var order *evict.Reclaim
 		select {
 		case <-ctx.Done():
 			return nil
 		case o := <-r.orders:
-			report := r.carryOut(ctx, o)
-			if ctx.Err() != nil {
-				return nil
-			}
-			r.keep(report)
-			r.done <- report
+			order = &o
 		case <-check.C:
 			now := time.Now()
 			check.Reset(pace.Together(now, checkEvery))
@@ -261,11 +259,44 @@ func (r *Reclaimer) Run(ctx context.Context) error {
 			if due {
 				looked = now
 			}
-			// What a dry run would remove stays, and need not be told so often.
-			if s, over := r.overused(now); due || over && !r.o.DryRun() {
-				r.collect(ctx, s, over)
-			}
+			order = r.background(ctx, func(ctx context.Context) {
+				if r.rest != nil {
+					r.finish(ctx)
+				}
+				// What a dry run would remove stays, and need not be reported so often.
+				if s, over := r.overused(now); ctx.Err() == nil && (due || over && !r.o.DryRun()) {
+					r.collect(ctx, s, over)
+				}
+			})
 		}
+		if order != nil && ctx.Err() == nil {
+			report := r.carryOut(ctx, *order)
+			if ctx.Err() != nil {
+				return nil
+			}
+			r.keep(report)
+			r.done <- report
+		}
+	}
+}
+
+// background runs f and returns when f has. An order that arrives meanwhile ends
+// f's context, so that it does not wait for f, and is returned.
+func (r *Reclaimer) background(ctx context.Context, f func(context.Context)) *evict.Reclaim {
+	ctx, cancel := context.WithCancel(ctx)
+	defer cancel()
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		f(ctx)
+	}()
+	select {
+	case <-done:
+		return nil
+	case o := <-r.orders:
+		cancel()
+		<-done
+		return &o
 	}
 }
 
@@ -285,149 +316,8 @@ func (r *Reclaimer) refuse(ctx context.Context) error {
 	}
 }
 
-// keep keeps a report, and tells it. Of many in a row that found nothing it is the
-// first.
-func (r *Reclaimer) keep(report Report) {
-	r.mu.Lock()
-	if r.repeats(&report) {
-		r.mu.Unlock()
-		return
-	}
-	r.reports = append(r.reports, report)
-	if n := len(r.reports) - keptReports; n > 0 {
-		r.reports = slices.Delete(r.reports, 0, n)
-	}
-	r.mu.Unlock()
-	level := slog.LevelInfo
-	if report.Error != "" {
-		level = slog.LevelWarn
-	}
-	r.o.Log.Log(context.Background(), level, "reclaimed from the node", "kind", report.Kind, "reason", report.Reason, "signal", report.Signal.String(),
-		"removed", len(report.Removed), "freed", report.Freed, "took", report.Took.String(), "dry_run", report.DryRun, "note", report.Note, "error", report.Error)
-	if r.o.Changed != nil {
-		r.o.Changed(report)
-	}
-}
-
-// repeats reports whether the last report of the kind says the same: nothing.
-func (r *Reclaimer) repeats(report *Report) bool {
-	for i := len(r.reports) - 1; i >= 0; i-- {
-		last := &r.reports[i]
-		if last.Kind == report.Kind && last.Signal == report.Signal {
-			return len(last.Removed) == 0 && len(report.Removed) == 0 && last.Note == report.Note && last.Error == report.Error
-		}
-	}
-	return false
-}
-
-// carryOut does what an order asks for.
-func (r *Reclaimer) carryOut(ctx context.Context, o evict.Reclaim) Report {
-	report := Report{At: time.Now(), Kind: o.Kind, Reason: Pressure, Signal: o.Signal, DryRun: r.o.DryRun(), Removed: []string{}}
-	before, ok := r.left(o.Signal)
-	target := before + max(1, o.Deficit)
-	var promised int64
-	switch {
-	case !ok:
-		report.Note = "the signal can't be read"
-	case o.Kind == evict.ReclaimContainers:
-		promised = r.removeDead(ctx, &report, target)
-	default:
-		r.removeImages(ctx, &report, target, r.settings())
-	}
-	if ok {
-		// What others removed, and what evicted pods held, comes back late too.
-		if !report.DryRun {
-			r.settle(ctx, o.Signal, target)
-			if promised > 0 {
-				r.wait(ctx, o.Signal, min(target, before+promised/10*enough))
-			}
-		}
-		after, _ := r.left(o.Signal)
-		report.Freed = max(0, after-before)
-	}
-	r.await(ctx, report.At)
-	report.Took = time.Since(report.At)
-	return report
-}
-
 func (r *Reclaimer) settings() Policy {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.policy
-}
-
-// await waits until the pods' usage was measured since a time.
-func (r *Reclaimer) await(ctx context.Context, since time.Time) {
-	if r.o.Unmeasured == nil {
-		return
-	}
-	for began := time.Now(); ; {
-		lacks := r.o.Unmeasured(since)
-		if lacks == "" || !pause(ctx) {
-			return
-		}
-		if time.Since(began) >= measureFor {
-			r.o.Log.Warn("the disk usage of pods was not measured in time", "lacks", lacks)
-			return
-		}
-	}
-}
-
-// left returns what a signal's filesystem has left, as far as that is known.
-func (r *Reclaimer) left(s signal.Signal) (int64, bool) {
-	var o signal.Observations
-	r.o.Space.Read(time.Now(), &o)
-	return o[s].Available, o[s].Status == signal.Observed
-}
-
-// settle waits until a signal has come up to a target or has stopped to grow:
-// runtimes free images and layers after they have said so. It returns whether
-// the target is reached.
-func (r *Reclaimer) settle(ctx context.Context, s signal.Signal, target int64) bool {
-	patience := r.settings().Settle
-	most, grew := int64(-1), time.Now()
-	for {
-		r.o.Space.Freeing(s)
-		if !pause(ctx) {
-			return false
-		}
-		left, ok := r.left(s)
-		switch {
-		case ok && left >= target:
-			return true
-		case ok && left > most:
-			if most >= 0 {
-				grew = time.Now()
-			}
-			most = left
-		}
-		if time.Since(grew) >= patience {
-			return false
-		}
-	}
-}
-
-// wait waits until a signal has come up to what is known to come back.
-func (r *Reclaimer) wait(ctx context.Context, s signal.Signal, promised int64) {
-	for end := time.Now().Add(lateFor); time.Now().Before(end); {
-		if left, ok := r.left(s); !ok || left >= promised {
-			return
-		}
-		r.o.Space.Freeing(s)
-		if !pause(ctx) {
-			return
-		}
-	}
-}
-
-// pause waits for a moment; it returns false when ctx ends.
-func pause(ctx context.Context) bool {
-	timer := time.NewTimer(20 * time.Millisecond)
-	defer timer.Stop()
-	select {
-	case <-ctx.Done():
-		return false
-	case <-timer.C:
-		return true
-	}
 }

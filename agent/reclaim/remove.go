@@ -2,50 +2,113 @@ package reclaim
 
 import (
 	"context"
-	"fmt"
+	"errors"
 	"maps"
-	"os"
 	"path/filepath"
+	"sync"
 	"time"
 
 	"github.com/evictd/evictd/agent/evict"
-	"github.com/evictd/evictd/agent/signal"
 	"github.com/evictd/evictd/cri"
+	"github.com/evictd/evictd/kernel/disk"
 )
 
-// removeDead removes what is dead, the oldest first, until the signal has come up
-// to the target. It returns what of the signal evicted pods held that were
-// removed, as far as that is known.
-func (r *Reclaimer) removeDead(ctx context.Context, report *Report, target int64) (promised int64) {
-	sandboxes, containers, evicted, err := r.listEnded(ctx, report.At)
+// carryOut does what an order asks for, until its deadline.
+func (r *Reclaimer) carryOut(ctx context.Context, o evict.Reclaim) Report {
+	report := Report{At: time.Now(), Kind: o.Kind, Reason: Pressure, Signal: o.Signal, DryRun: r.o.DryRun(), Removed: []string{}}
+	before, ok := r.left(o.Signal)
+	if !ok {
+		report.Note = "the signal can't be read"
+	} else {
+		r.free(ctx, &report, before+max(1, o.Deficit), o)
+	}
+	r.await(ctx, report.At)
+	report.Took = time.Since(report.At)
+	return report
+}
+
+// finish goes on with what the last order has not come to, as long as its signal
+// is below the target.
+func (r *Reclaimer) finish(ctx context.Context) {
+	rest := *r.rest
+	if left, ok := r.left(rest.order.Signal); ok && left >= rest.target || r.o.DryRun() {
+		r.rest = nil
+		return
+	}
+	report := Report{
+		At: time.Now(), Kind: rest.order.Kind, Reason: Pressure, Signal: rest.order.Signal, Removed: []string{},
+		Note: "what an earlier reclaim had not come to",
+	}
+	r.free(ctx, &report, rest.target, rest.order)
+	report.Took = time.Since(report.At)
+	if len(report.Removed) > 0 {
+		r.keep(report)
+	}
+}
+
+// free removes what an order asks for until the signal has come up to the target,
+// but only until the deadline. It notes what it did not come to.
+func (r *Reclaimer) free(ctx context.Context, report *Report, target int64, o evict.Reclaim) {
+	work, cancel := context.WithDeadline(ctx, report.At.Add(reclaimFor))
+	defer cancel()
+	b := r.batches(report, target)
+	if o.Kind == evict.ReclaimContainers {
+		r.removeDead(work, b)
+	} else {
+		r.removeImages(work, b)
+	}
+	r.rest = nil
+	if report.DryRun {
+		return
+	}
+	// What others removed, and what evicted pods held, comes back late too.
+	r.settle(work, o.Signal, target, b.removed)
+	if b.held > 0 {
+		r.wait(ctx, o.Signal, min(target, b.before+b.held/10*enough))
+	}
+	after, _ := r.left(o.Signal)
+	report.Freed = max(0, after-b.before)
+	if (b.left || work.Err() != nil) && after < target {
+		r.rest = &rest{o, target}
+	}
+}
+
+// removeDead removes what is dead, the oldest first.
+func (r *Reclaimer) removeDead(ctx context.Context, b *batches) {
+	sandboxes, containers, evicted, err := r.listEnded(ctx, b.report.At)
 	if err != nil {
-		report.Error = err.Error()
-		return 0
+		b.report.Error = err.Error()
+		return
 	}
 	absent := r.settings().KubeletAbsent
+	var list []removal
 	for _, d := range dead(sandboxes, containers, exits(ctx, r.o.Runtime, sandboxes, containers, evicted), evicted, absent, minimumAge, time.Now()) {
-		if len(report.Removed) > 0 && r.settledAt(ctx, report, target, d.evicted) || ctx.Err() != nil {
-			return promised
-		}
-		if !report.DryRun {
-			if err := r.buryAgain(ctx, &d); err != nil {
-				report.Error = err.Error()
-				continue
-			}
-		}
-		what := "sandbox " + d.name
+		m := removal{key: "remove sandbox " + d.sandbox.ID, name: "sandbox " + d.name, empty: d.containers == 0 && !d.evicted, evicted: d.evicted}
 		if d.container != "" {
-			what = "container " + d.name
+			m.key, m.name = "remove container "+d.container, "container "+d.name
 		}
-		report.Removed = append(report.Removed, what)
-		if held := evicted[d.sandbox.ID]; d.evicted && held.Inodes == report.Signal.IsInodes() {
-			promised += held.Amount
+		if held := evicted[d.sandbox.ID]; d.evicted && held.Inodes == b.report.Signal.IsInodes() {
+			m.held = held.Amount
 		}
+		m.do = func(ctx context.Context) error { return r.buryAgain(ctx, &d) }
+		list = append(list, m)
 	}
+	var orphans []removal
 	if absent {
-		r.removeOrphans(ctx, report, target, sandboxes)
+		orphans = r.orphanRemovals(ctx, b.report, sandboxes)
+		list = append(list, orphans...)
 	}
-	return promised
+	if b.report.DryRun {
+		b.wouldRemove(list)
+		return
+	}
+	b.run(ctx, list)
+	// The targets of links are paths on the host.
+	if len(orphans) > 0 && r.o.Rootfs == "/" && ctx.Err() == nil {
+		if err := r.calls.do(ctx, "remove links to logs", func(context.Context) error { return removeDeadLinks(logLinks) }); err != nil {
+			b.report.Error = err.Error()
+		}
+	}
 }
 
 // listEnded lists what the runtime has, once it has seen the end of what is
@@ -83,12 +146,6 @@ func (r *Reclaimer) stillThere(sandboxes []cri.Sandbox) map[string]Held {
 	return there
 }
 
-// settledAt reports whether enough is back. What evictd evicted goes without
-// looking: it was evicted for what it held.
-func (r *Reclaimer) settledAt(ctx context.Context, report *Report, target int64, anyway bool) bool {
-	return !anyway && !report.DryRun && r.settle(ctx, report.Signal, target)
-}
-
 // list lists what the runtime has, as a whole or not at all: what a part leaves
 // out may be what keeps the rest alive.
 func list(ctx context.Context, p Pods) ([]cri.Sandbox, []cri.Container, error) {
@@ -102,23 +159,36 @@ func list(ctx context.Context, p Pods) ([]cri.Sandbox, []cri.Container, error) {
 }
 
 // exits asks when and where containers ended that are in sandboxes that are not
-// ready, or evicted. What is not told is left out.
+// ready, or evicted. It waits for callPatience: what the runtime does not say by then
+// is left out.
 func exits(ctx context.Context, p Pods, sandboxes []cri.Sandbox, containers []cri.Container, evicted map[string]Held) map[string]exit {
+	ctx, cancel := context.WithTimeout(ctx, callPatience)
+	defer cancel()
 	ready := map[string]bool{}
 	for i := range sandboxes {
 		_, ours := evicted[sandboxes[i].ID]
 		ready[sandboxes[i].ID] = sandboxes[i].Ready && !ours
 	}
 	all := map[string]exit{}
+	var mu sync.Mutex
+	var asking sync.WaitGroup
+	free := make(chan struct{}, parallel)
 	for i := range containers {
 		c := &containers[i]
 		if c.State != cri.StateExited || ready[c.SandboxID] {
 			continue
 		}
-		if d, err := p.ContainerDetail(ctx, c.ID); err == nil {
-			all[c.ID] = exit{d.Finished, d.LogPath}
-		}
+		free <- struct{}{}
+		asking.Go(func() {
+			defer func() { <-free }()
+			if d, err := p.ContainerDetail(ctx, c.ID); err == nil {
+				mu.Lock()
+				defer mu.Unlock()
+				all[c.ID] = exit{d.Finished, d.LogPath}
+			}
+		})
 	}
+	asking.Wait()
 	return all
 }
 
@@ -129,7 +199,8 @@ const firstAgain, lastAgain = 100 * time.Millisecond, 1600 * time.Millisecond
 // over that for a moment, and the next pod would go for what it holds.
 func (r *Reclaimer) buryAgain(ctx context.Context, d *remains) error {
 	err := r.bury(ctx, d)
-	for wait := firstAgain; err != nil && d.evicted && wait <= lastAgain; wait *= 2 {
+	var logs *logsLeftError
+	for wait := firstAgain; err != nil && !errors.As(err, &logs) && !errors.Is(err, context.DeadlineExceeded) && d.evicted && wait <= lastAgain; wait *= 2 {
 		select {
 		case <-ctx.Done():
 			return err
@@ -140,7 +211,17 @@ func (r *Reclaimer) buryAgain(ctx context.Context, d *remains) error {
 	return err
 }
 
-// bury removes what is left of a pod, with its logs.
+// logsLeftError says that a pod was removed, but for some of its logs.
+type logsLeftError struct {
+	pod string
+	err error
+}
+
+func (e *logsLeftError) Error() string { return "remove logs of " + e.pod + ": " + e.err.Error() }
+func (e *logsLeftError) Unwrap() error { return e.err }
+
+// bury removes what is left of a pod, with its logs. It is a *logsLeftError where
+// only those are left.
 func (r *Reclaimer) bury(ctx context.Context, d *remains) error {
 	if d.container != "" {
 		return r.o.Runtime.RemoveContainer(ctx, d.container)
@@ -154,189 +235,9 @@ func (r *Reclaimer) bury(ctx context.Context, d *remains) error {
 		return err
 	}
 	if dir := d.logDir(); dir != "" {
-		if err := os.RemoveAll(filepath.Join(r.o.Rootfs, dir)); err != nil {
-			return fmt.Errorf("remove logs of %s: %w", d.name, err)
+		if err := disk.RemoveTree(filepath.Join(r.o.Rootfs, dir)); err != nil {
+			return &logsLeftError{d.name, err}
 		}
 	}
 	return nil
-}
-
-// removeImages removes images that nothing uses, the least recently used first,
-// until the signal has come up to the target.
-func (r *Reclaimer) removeImages(ctx context.Context, report *Report, target int64, p Policy) {
-	images, err := r.look(ctx, p)
-	if err != nil {
-		report.Error = err.Error()
-		return
-	}
-	if images.off != "" {
-		report.Note = images.off
-		return
-	}
-	r.shed(ctx, report, target, images.removable)
-}
-
-// everything is more than any filesystem has.
-const everything = 1 << 62
-
-// shed removes images until enough is back. What an image gives back is learnt from
-// those before it: runtimes tell the size of what they fetched, which may be less
-// than half of what it takes up, or shared with others. While that is less than
-// what lacks, the next image is not waited for.
-func (r *Reclaimer) shed(ctx context.Context, report *Report, target int64, images []cri.Image) {
-	left, _ := r.left(report.Signal)
-	before := left
-	var promised, removed int64
-	ratio := 1.0
-	for i := range images {
-		if ctx.Err() != nil {
-			return
-		}
-		first := len(report.Removed) == 1 && target < everything
-		enough := float64(promised)*ratio >= float64(target-left) && !report.Signal.IsInodes() || report.Signal.IsInodes() && len(report.Removed) > 0
-		switch {
-		case !enough && !first:
-		case report.DryRun && enough && !report.Signal.IsInodes():
-			return
-		case !report.DryRun:
-			if r.settle(ctx, report.Signal, target) {
-				return
-			}
-			left, _ = r.left(report.Signal)
-			promised, ratio = 0, max(1, float64(left-before)/float64(max(1, removed)))
-		}
-		if !report.DryRun {
-			if err := r.o.Runtime.RemoveImage(ctx, images[i].ID); err != nil {
-				report.Error = err.Error()
-				continue
-			}
-		}
-		report.Removed = append(report.Removed, imageName(&images[i]))
-		promised += images[i].Bytes
-		removed += images[i].Bytes
-	}
-}
-
-// collection is what there is to collect.
-type collection struct {
-	removable []cri.Image
-	off       string // why nothing is; "" where it is
-}
-
-// look finds out which images are there, which are in use, and whether they are
-// evictd's to remove.
-func (r *Reclaimer) look(ctx context.Context, p Policy) (collection, error) {
-	images, err := r.o.Runtime.Images(ctx)
-	if err != nil {
-		return collection{}, err
-	}
-	// After the images: what is made of one meanwhile is then seen.
-	sandboxes, containers, err := list(ctx, r.o.Runtime)
-	if err != nil {
-		return collection{}, err
-	}
-	sandboxImage, err := r.o.Runtime.SandboxImage(ctx)
-	if err != nil {
-		return collection{}, err
-	}
-	used, now := usedBy(containers, sandboxImage), time.Now()
-	if r.o.Seen != nil {
-		defer r.o.Seen()
-	}
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	r.history.see(images, used, now)
-	r.own = exclusive(images, containers)
-	return collection{removable: r.history.removable(images, used, p.MinAge, now), off: r.off(p, sandboxes)}, nil
-}
-
-// off says why images are not collected here, "" where they are.
-func (r *Reclaimer) off(p Policy, sandboxes []cri.Sandbox) string {
-	switch p.Images {
-	case On:
-		return ""
-	case Off:
-		return "imageGC is off"
-	}
-	if p.KubeletAbsent {
-		return ""
-	}
-	for i := range sandboxes {
-		if _, ok := sandboxes[i].Annotations[configSource]; ok {
-			return "a kubelet collects images here (imageGC: on does it too)"
-		}
-	}
-	if r.o.KubeletSeen() {
-		return "a kubelet runs here (imageGC: on collects images all the same)"
-	}
-	return ""
-}
-
-// overused returns the signal of imagefs whose usage is at or above the high
-// mark, bytes before inodes, and else that of its bytes.
-func (r *Reclaimer) overused(now time.Time) (signal.Signal, bool) {
-	p := r.settings()
-	var o signal.Observations
-	r.o.Space.Read(now, &o)
-	for _, s := range []signal.Signal{signal.ImageFsAvailable, signal.ImageFsInodesFree} {
-		if _, over := lacks(&o[s], p.High, p.Low); over {
-			return s, true
-		}
-	}
-	return signal.ImageFsAvailable, false
-}
-
-// lacks returns what has to be left for usage to come down to the low mark, and
-// whether it is at or above the high one. A high mark of 100 is none, as for the
-// kubelet, and where the filesystem is read-only nothing would come of it.
-func lacks(o *signal.Observation, high, low int32) (target int64, over bool) {
-	if o.Status != signal.Observed || o.Capacity <= 0 || o.ReadOnly || high >= 100 {
-		return 0, false
-	}
-	used := 100 - float64(o.Available)*100/float64(o.Capacity)
-	return int64(float64(o.Capacity) * float64(100-low) / 100), used >= float64(high)
-}
-
-// collect removes images that have not been used for too long and, where the
-// filesystem is used too much, others.
-func (r *Reclaimer) collect(ctx context.Context, s signal.Signal, over bool) {
-	p := r.settings()
-	report := Report{At: time.Now(), Kind: evict.ReclaimImages, Reason: Age, Signal: s, DryRun: r.o.DryRun(), Removed: []string{}}
-	images, err := r.look(ctx, p)
-	if err != nil {
-		r.o.Log.Debug("images not looked at", "error", err)
-		return
-	}
-	var now signal.Observations
-	r.o.Space.Read(report.At, &now)
-	if images.off != "" || now[s].ReadOnly {
-		return
-	}
-	before, _ := r.left(s)
-	if p.MaxAge > 0 {
-		r.mu.Lock()
-		var old []cri.Image
-		for _, i := range images.removable {
-			if r.history.idle(i.ID, report.At) > p.MaxAge {
-				old = append(old, i)
-			}
-		}
-		r.mu.Unlock()
-		r.shed(ctx, &report, everything, old)
-		images.removable = images.removable[min(len(report.Removed), len(images.removable)):]
-	}
-	if over {
-		report.Reason = Threshold
-		var o signal.Observations
-		r.o.Space.Read(time.Now(), &o)
-		if target, still := lacks(&o[s], p.High, p.Low); still {
-			r.shed(ctx, &report, target, images.removable)
-		}
-	}
-	if len(report.Removed) == 0 && report.Error == "" || ctx.Err() != nil {
-		return
-	}
-	after, _ := r.left(s)
-	report.Freed, report.Took = max(0, after-before), time.Since(report.At)
-	r.keep(report)
 }

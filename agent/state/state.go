@@ -8,6 +8,10 @@
 // more nobody can say that a threshold stayed crossed. Records are kept in any
 // case.
 //
+// A directory that can't be written to does not keep the agent from starting. It then
+// runs without persistence, which [Store.Err] reports, tries again at each Save, and
+// its lock against a second agent lies in another directory.
+//
 // Nothing here runs on the way from a crossing to a kill.
 package state
 
@@ -18,6 +22,7 @@ import (
 	"io/fs"
 	"os"
 	"path/filepath"
+	"slices"
 	"syscall"
 	"time"
 
@@ -28,7 +33,13 @@ import (
 const (
 	fileName = "state.json"
 	lockName = "lock"
-	format   = 1
+	// newName is of the next state, while it is written.
+	newName = fileName + ".new"
+	// probeName is of a file that shows whether the directory can be written to.
+	probeName = "probe"
+	// corrupt is the end of the name of what could not be used.
+	corrupt = ".corrupt"
+	format  = 1
 	// longestAbsence is how long the agent may have been away for a threshold
 	// to count as crossed all the while.
 	longestAbsence = 10 * time.Second
@@ -66,12 +77,22 @@ type Saved struct {
 	Images []ImageUse `json:"images,omitempty"`
 }
 
-// ImageUse is when an image was seen first, and in use last, as the wall showed
-// it.
+// ImageUse is when an image was seen first, and in use last. What is kept of both is
+// how long ago they were.
 type ImageUse struct {
 	ID    string    `json:"id"`
 	First time.Time `json:"first"`
 	Last  time.Time `json:"last,omitzero"` // zero: never
+}
+
+// eachTime calls f with each time that is known.
+func eachTime(uses []ImageUse, f func(*time.Time)) {
+	for i := range uses {
+		f(&uses[i].First)
+		if !uses[i].Last.IsZero() {
+			f(&uses[i].Last)
+		}
+	}
 }
 
 type file struct {
@@ -82,38 +103,18 @@ type file struct {
 	Saved
 }
 
-// Store is a directory that holds one state, and the lock on it.
-type Store struct {
-	dir  string
-	lock *os.File
-}
-
-// Open makes the directory where it is missing (mode 0700) and locks it. Close
-// the Store to give the lock back.
-func Open(dir string) (*Store, error) {
-	if err := os.MkdirAll(dir, 0o700); err != nil {
-		return nil, fmt.Errorf("make state directory: %w", err)
-	}
-	lock, err := os.OpenFile(filepath.Join(dir, lockName), os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
-	if err != nil {
-		return nil, fmt.Errorf("open state lock: %w", err)
-	}
-	if err := syscall.Flock(int(lock.Fd()), syscall.LOCK_EX|syscall.LOCK_NB); err != nil {
-		lock.Close()
-		if errors.Is(err, syscall.EWOULDBLOCK) {
-			return nil, fmt.Errorf("%s: %w", dir, ErrLocked)
-		}
-		return nil, fmt.Errorf("lock state directory: %w", err)
-	}
-	return &Store{dir: dir, lock: lock}, nil
-}
-
-// Close gives the lock back.
-func (s *Store) Close() error { return s.lock.Close() }
-
 // Save replaces the kept state. The clock's Now must be of the time at which
 // the state's times were taken from.
 func (s *Store) Save(saved Saved, clock Clock) error {
+	err := s.save(saved, clock)
+	s.report(err)
+	return err
+}
+
+func (s *Store) save(saved Saved, clock Clock) error {
+	if err := s.ready(); err != nil {
+		return err
+	}
 	saved.Decision = saved.Decision.Clone()
 	// Times as the wall shows them now, whatever happened to it since they
 	// were taken: their distance from now is by the monotonic clock.
@@ -122,6 +123,8 @@ func (s *Store) Save(saved Saved, clock Clock) error {
 	saved.Decision.EachTime(move)
 	saved.Shutdown = saved.Shutdown.Clone()
 	saved.Shutdown.EachTime(move)
+	saved.Images = slices.Clone(saved.Images)
+	eachTime(saved.Images, move)
 	content, err := json.Marshal(file{format, clock.BootID, clock.Uptime, wall, saved})
 	if err != nil {
 		return fmt.Errorf("encode state: %w", err)
@@ -129,25 +132,47 @@ func (s *Store) Save(saved Saved, clock Clock) error {
 	return s.replace(content)
 }
 
+// ready has the directory and its lock where Open could not, and moves a broken file
+// aside where Load could not.
+func (s *Store) ready() error {
+	if s.lock == nil {
+		opened, err := Open(s.dir)
+		if err != nil {
+			return err
+		}
+		s.lock = opened.lock
+	}
+	if s.broken != "" {
+		if err := os.Rename(s.broken, s.broken+corrupt); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("set aside a state that is not usable: %w", err)
+		}
+		s.broken = ""
+	}
+	return nil
+}
+
+// replace writes a new file and renames it. It has one name, so that crashes in the
+// middle of writing leave one file at most.
 func (s *Store) replace(content []byte) (err error) {
-	temporary, err := os.CreateTemp(s.dir, fileName+".*")
+	path := filepath.Join(s.dir, newName)
+	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|syscall.O_NOFOLLOW, 0o600)
 	if err != nil {
 		return fmt.Errorf("write state: %w", err)
 	}
 	defer func() {
 		if err != nil {
-			os.Remove(temporary.Name())
+			os.Remove(path)
 		}
 	}()
-	_, err = temporary.Write(content)
+	_, err = f.Write(content)
 	if err == nil {
-		err = temporary.Sync()
+		err = f.Sync()
 	}
-	if closeErr := temporary.Close(); err == nil {
+	if closeErr := f.Close(); err == nil {
 		err = closeErr
 	}
 	if err == nil {
-		err = os.Rename(temporary.Name(), filepath.Join(s.dir, fileName))
+		err = os.Rename(path, filepath.Join(s.dir, fileName))
 	}
 	if err != nil {
 		return fmt.Errorf("write state: %w", err)
@@ -155,23 +180,36 @@ func (s *Store) replace(content []byte) (err error) {
 	return nil
 }
 
-// CorruptError tells of a state that could not be understood. It was moved to
-// Kept, so that nothing is lost.
+// removeTemporary removes what a run has left that ended while it wrote: newName and,
+// of versions before, state.json.<digits>.
+func (s *Store) removeTemporary() {
+	left, _ := filepath.Glob(filepath.Join(s.dir, fileName+".[0-9]*"))
+	for _, path := range append(left, filepath.Join(s.dir, newName)) {
+		os.Remove(path) // a file that stays does no harm
+	}
+}
+
+// CorruptError tells of a state that could not be read or understood. It was moved
+// to Kept, so that nothing is lost; where that is empty, it could not be moved and is
+// where it was.
 type CorruptError struct {
 	Path, Kept string
 	Err        error
 }
 
 func (e *CorruptError) Error() string {
+	if e.Kept == "" {
+		return fmt.Sprintf("state %s is not usable and could not be set aside, so that no state is kept: %v", e.Path, e.Err)
+	}
 	return fmt.Sprintf("state %s is not usable and was kept as %s: %v", e.Path, e.Kept, e.Err)
 }
 
 func (e *CorruptError) Unwrap() error { return e.Err }
 
 // Load returns what was kept, with its times moved to the clock's, as far as
-// it still holds; note says what was dropped and why, and is empty where
-// nothing was. Where nothing is kept Saved is empty and err is nil. With a
-// *CorruptError the agent can go on from nothing.
+// it is still valid; note says what was dropped and why, and is empty where
+// nothing was. Where nothing is kept Saved is empty and err is nil. The error is a
+// *CorruptError, with which the agent can go on from nothing.
 func (s *Store) Load(clock Clock) (saved Saved, note string, err error) {
 	path := filepath.Join(s.dir, fileName)
 	info, err := os.Lstat(path)
@@ -179,14 +217,14 @@ func (s *Store) Load(clock Clock) (saved Saved, note string, err error) {
 		return Saved{}, "", nil
 	}
 	if err != nil {
-		return Saved{}, "", fmt.Errorf("read state: %w", err)
+		return Saved{}, "", s.setAside(path, err)
 	}
 	if !info.Mode().IsRegular() || info.Size() > largest {
 		return Saved{}, "", s.setAside(path, fmt.Errorf("not a regular file of at most %d bytes", largest))
 	}
 	content, err := os.ReadFile(path)
 	if err != nil {
-		return Saved{}, "", fmt.Errorf("read state: %w", err)
+		return Saved{}, "", s.setAside(path, err)
 	}
 	var f file
 	if err := json.Unmarshal(content, &f); err != nil {
@@ -210,6 +248,7 @@ func (f *file) restore(clock Clock) (Saved, string, error) {
 	move := func(t *time.Time) { *t = clock.Now.Add(t.Sub(f.Now) - absence) }
 	f.Decision.EachTime(move)
 	f.Shutdown.EachTime(move)
+	eachTime(f.Images, move)
 	note := ""
 	if absence >= longestAbsence && len(f.Decision.Timers) > 0 {
 		f.Decision.Timers = nil
@@ -220,10 +259,15 @@ func (f *file) restore(clock Clock) (Saved, string, error) {
 	return f.Saved, note, nil
 }
 
+// setAside moves a file away that can't be used. Where that fails nothing is kept: a
+// Save would replace what somebody may want to look at.
 func (s *Store) setAside(path string, cause error) error {
-	kept := path + ".corrupt"
+	kept := path + corrupt
 	if err := os.Rename(path, kept); err != nil {
-		return fmt.Errorf("state %s is not usable (%w) and could not be set aside: %w", path, cause, err)
+		s.broken = path
+		e := &CorruptError{Path: path, Err: fmt.Errorf("%w; %w", cause, err)}
+		s.report(e)
+		return e
 	}
 	return &CorruptError{Path: path, Kept: kept, Err: cause}
 }

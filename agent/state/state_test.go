@@ -35,6 +35,7 @@ func example(now time.Time) Saved {
 		},
 		GoingDown: true,
 		Last:      &shutdown.Last{Reason: shutdown.LastUnknown},
+		Images:    []ImageUse{{ID: "never", First: now.Add(-time.Hour)}, {ID: "used", First: now.Add(-time.Hour), Last: now.Add(-time.Minute)}},
 	}
 }
 
@@ -170,5 +171,48 @@ func TestSaveLeavesNoTemporaryFile(t *testing.T) {
 	entries, err := filepath.Glob(filepath.Join(dir, fileName+".*"))
 	if err != nil || len(entries) != 0 {
 		t.Errorf("left behind: %v, %v", entries, err)
+	}
+}
+
+// What is kept of images is their age: a wall clock that is set while evictd runs,
+// as after a boot without a clock, makes none of them old.
+func TestSaveImagesAfterTheClockWasSet(t *testing.T) {
+	store, err := Open(t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	now := time.Now()
+	seen := now.Add(-time.Hour) // with the monotonic clock's reading, as in a running evictd
+	set := Clock{BootID: "b", Uptime: time.Hour, Now: now}
+	if err := store.Save(Saved{Images: []ImageUse{{ID: "a", First: seen}}}, set); err != nil {
+		t.Fatal(err)
+	}
+	later := Clock{BootID: "b", Uptime: time.Hour + time.Minute, Now: now.AddDate(30, 0, 0).Round(0)}
+	got, _, err := store.Load(later)
+	if err != nil {
+		t.Fatal(err)
+	}
+	if age := later.Now.Sub(got.Images[0].First); age != time.Hour+time.Minute {
+		t.Errorf("age of the image = %v after the clock was set by 30 years; want 1h1m", age)
+	}
+}
+
+// A run that was killed while it wrote leaves no file for ever.
+func TestTemporaryFilesGo(t *testing.T) {
+	dir := t.TempDir()
+	for _, name := range []string{"state.json.123456", "state.json.7", newName, fileName + corrupt} {
+		if err := os.WriteFile(filepath.Join(dir, name), []byte("{"), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	store, err := Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	left, err := filepath.Glob(filepath.Join(dir, fileName+"*"))
+	if err != nil || len(left) != 1 || filepath.Base(left[0]) != fileName+corrupt {
+		t.Errorf("left: %q, %v; want the corrupt one alone", left, err)
 	}
 }

@@ -109,6 +109,7 @@ type Guard struct {
 	calm      time.Time // when the node was last known not to go down
 	unread    bool      // logind is still to read what was written or removed
 	told      string
+	kept      string        // why the drop-in stays as it is, as it was logged
 	retry     time.Duration // the first
 	timeout   time.Duration // of calls
 	patience  time.Duration // with logind's reading of its configuration
@@ -284,7 +285,7 @@ func (g *Guard) Run(ctx context.Context) error {
 // fail notes that logind can't be reached, and tells it once.
 func (g *Guard) fail(err error) {
 	s := g.Status()
-	s.Connected, s.Error = false, err.Error()
+	s.Connected, s.Error, s.Locked = false, err.Error(), g.locked()
 	g.status.Store(&s)
 	if s.Error != g.told {
 		g.told = s.Error

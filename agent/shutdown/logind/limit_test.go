@@ -4,11 +4,14 @@ import (
 	"errors"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"sync/atomic"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/evictd/evictd/kernel/kerneltest"
 )
 
 // A kubelet has looked at the limit once, and counts on it.
@@ -114,4 +117,39 @@ func dup(t *testing.T, f *os.File) int {
 		t.Fatal(err)
 	}
 	return fd
+}
+
+// A drop-in of an earlier run that can be neither rewritten nor removed, or not even
+// read, costs at most the limit, never the lock.
+func TestLockWhereTheDropInStays(t *testing.T) {
+	const path = DropInDir + "/" + DropInName
+	for _, tt := range []struct {
+		name, content string
+		warns         bool // that logind allows less
+	}{
+		{"right", string(content(1, startOf(1)+1, "30")), false},
+		{"too much", string(content(1, startOf(1)+1, "60")), false},
+		{"too little", string(content(1, startOf(1)+1, "20")), true},
+		{"unreadable", "", true},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			b := start(t, 30*time.Second, func(b *bed) {
+				if tt.content == "" {
+					b.write(path+"/in-the-way", "")
+				} else {
+					b.write(path, tt.content)
+				}
+				dir := filepath.Join(b.root, DropInDir)
+				kerneltest.Mounted(t, dir, dir, "", unix.MS_BIND, "")
+				if err := unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY, ""); err != nil {
+					t.Fatal(err)
+				}
+				b.bus.Reload()
+			})
+			b.until("a lock is held", b.locked)
+			b.until("the status says how things stand", func() bool { s := b.guard.Status(); return s.Connected && (s.Error != "") == tt.warns })
+			b.guard.Want(0)
+			b.until("the lock is given up", func() bool { return b.locks() == 0 && !b.guard.Status().Locked && b.guard.Status().Connected })
+		})
+	}
 }

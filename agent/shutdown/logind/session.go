@@ -118,17 +118,22 @@ func (g *Guard) reconcile(ctx context.Context, c *Conn) error {
 		return err
 	}
 	s.Kubelet = slices.ContainsFunc(inhibitors, func(i Inhibitor) bool { return i.Who == KubeletWho && i.Mode == "delay" })
-	if err := g.limit(ctx, c, needs, &s); err != nil {
-		return err
-	}
 	held := slices.ContainsFunc(inhibitors, func(i Inhibitor) bool { return i.Who == Who && int(i.PID) == os.Getpid() })
-	// While a shutdown is being held up already logind gives nobody a lock.
-	if needs > 0 && !done && !g.preparing && !(have && held) {
+	// The lock comes before the limit: with a lock and too low a limit each group of
+	// pods gets its share, without one none gets any time. While a shutdown is being
+	// held up already logind gives nobody a lock.
+	taken := needs > 0 && !done && !g.preparing && !(have && held)
+	if taken {
 		lock, err := c.Inhibit(ctx, Who, why)
 		if err != nil {
 			return err
 		}
 		g.take(lock)
+	}
+	if err := g.limit(ctx, c, needs, &s); err != nil {
+		return err
+	}
+	if taken {
 		g.log.Info("a shutdown of the node is held up for the pods", "needs", needs.String(), "allowed", s.Limit.String())
 	}
 	s.Locked = g.locked()
@@ -140,17 +145,18 @@ func (g *Guard) reconcile(ctx context.Context, c *Conn) error {
 // limit sees that logind allows what is needed, by the drop-in where its own
 // limit is lower, and without it where not. While the node goes down nothing is
 // changed, and while a kubelet holds shutdowns up nothing is lowered: it has
-// looked at the limit once, and counts on it.
+// looked at the limit once, and counts on it. A drop-in that can't be read, written
+// or removed is reported; an error is that of the connection.
 func (g *Guard) limit(ctx context.Context, c *Conn, needs time.Duration, s *Status) (err error) {
 	if s.Limit, err = c.Limit(ctx); err != nil {
 		return err
 	}
+	if s.Preparing || needs == unasked {
+		return nil
+	}
 	there, err := g.dropIn.read()
 	if err != nil {
-		return fmt.Errorf("read logind's limit: %w", err)
-	}
-	wanted := inSeconds(needs)
-	if s.Preparing || needs == unasked {
+		g.keepsDropIn(fmt.Errorf("read logind's limit: %w", err), needs, s)
 		return nil
 	}
 	if there.others() {
@@ -162,39 +168,48 @@ func (g *Guard) limit(ctx context.Context, c *Conn, needs time.Duration, s *Stat
 	if there.there && s.Kubelet && s.Limit >= needs {
 		return nil
 	}
+	there.there, err = g.replaceDropIn(ctx, c, there, needs, s)
+	if err != nil || needs == 0 || s.Limit >= needs {
+		return err
+	}
+	return g.raise(ctx, c, there.there, needs, s)
+}
+
+// replaceDropIn removes a drop-in that is not what is needed, or makes it this
+// process's where it is. It reports whether one is there afterwards that is to stay.
+func (g *Guard) replaceDropIn(ctx context.Context, c *Conn, there written, needs time.Duration, s *Status) (stays bool, err error) {
+	wanted := inSeconds(needs)
 	before := s.Limit
 	changed := func(now time.Duration) bool { return now != before }
 	switch {
 	case there.there && there.seconds == wanted && !there.ours():
 		// Of an earlier run, and right: from now on it is ours.
-		if err := g.dropIn.write(wanted); err != nil {
-			return err
-		}
 		g.unread = s.Limit < needs // that run may not have come to the reload
+		if err := g.dropIn.write(wanted); err != nil {
+			g.keepsDropIn(err, needs, s)
+		}
 	case there.there && needs > s.Limit && there.seconds != wanted && g.dropIn.beneath() <= needs:
-		there.there = false // it is written over
+		return false, nil // it is written over
 	case there.there && (needs == 0 || there.seconds != wanted || g.dropIn.beneath() > needs):
 		if err := g.dropIn.remove(); err != nil {
-			return err
+			g.keepsDropIn(err, needs, s)
+			return true, nil
 		}
 		g.unread = true
-		there.there = false
-		if err := g.reload(ctx, c, s, changed); err != nil {
-			return err
-		}
+		return false, g.reload(ctx, c, s, changed)
 	case g.unread && !there.there:
-		if err := g.reload(ctx, c, s, changed); err != nil {
-			return err
-		}
+		return false, g.reload(ctx, c, s, changed)
 	}
-	if needs == 0 || s.Limit >= needs {
-		return nil
-	}
-	if there.there && g.dropIn.rival() == "" {
+	return there.there, nil
+}
+
+// raise sees that the drop-in holds what is needed, and that logind reads it.
+func (g *Guard) raise(ctx context.Context, c *Conn, there bool, needs time.Duration, s *Status) error {
+	if there && g.dropIn.rival() == "" {
 		g.unread = true // what had the say before may have gone
 	}
-	if !there.there {
-		if err := g.dropIn.write(wanted); err != nil {
+	if !there {
+		if err := g.dropIn.write(inSeconds(needs)); err != nil {
 			g.warn(err.Error(), needs, s)
 			return nil // what is allowed is shared out
 		}
@@ -205,13 +220,30 @@ func (g *Guard) limit(ctx context.Context, c *Conn, needs time.Duration, s *Stat
 			return err
 		}
 	}
-	if s.Limit < needs {
-		if s.Rival = g.dropIn.rival(); s.Rival == "" {
-			s.Rival = "logind does not take the limit of " + g.dropIn.path()
-		}
+	if s.Limit >= needs {
+		s.Error = ""
+		return nil
+	}
+	if s.Rival = g.dropIn.rival(); s.Rival == "" {
+		s.Rival = "logind does not take the limit of " + g.dropIn.path()
+	}
+	if s.Error == "" { // else the drop-in stays as it is
 		g.warn(s.Rival, needs, s)
 	}
 	return nil
+}
+
+// keepsDropIn reports a drop-in that stays as it is: as a warning where logind allows
+// too little, and else once in the log.
+func (g *Guard) keepsDropIn(err error, needs time.Duration, s *Status) {
+	if s.Limit < needs {
+		g.warn(err.Error(), needs, s)
+		return
+	}
+	if text := err.Error(); text != g.kept {
+		g.kept = text
+		g.log.Warn("the drop-in to logind's configuration stays as it is", "error", err, "allowed", s.Limit.String())
+	}
 }
 
 // warn tells once that less is allowed than is needed.

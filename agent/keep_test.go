@@ -1,0 +1,91 @@
+package agent
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"log/slog"
+	"os"
+	"path/filepath"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/evictd/evictd/agent/metrics"
+	"github.com/evictd/evictd/agent/reclaim"
+	"github.com/evictd/evictd/agent/state"
+)
+
+// A broken state that can't be moved aside does not keep evictd from starting, and
+// is reported in the status and in readyz.
+func TestRestoreBrokenState(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, "state.json")
+	if err := os.WriteFile(path, []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	if err := os.MkdirAll(filepath.Join(path+".corrupt", "x"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	store, err := state.OpenAnyway(dir, t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	d := &daemon{
+		options: Options{Procfs: "/proc", Sysfs: t.TempDir(), Rootfs: t.TempDir(), StateDir: dir}, log: &droppingLog{Logger: testLogger(t)},
+		store: store, board: &board{records: &records{}, store: store}, loop: &loop{}, reclaimer: reclaim.New(reclaim.Options{}, reclaim.Policy{}),
+		metrics: metrics.New(metrics.Build{}, func() uint64 { return 0 }),
+	}
+	d.shutting = &shutting{daemon: d}
+	if err := d.restore(); err != nil {
+		t.Fatalf("restore() = %v; want nil", err)
+	}
+	if w := strings.Join(d.board.warnings, "; "); !strings.Contains(w, "could not be set aside") {
+		t.Errorf("warnings = %q; want the broken state", w)
+	}
+	for _, c := range d.checks() {
+		if c.Name == "state" {
+			if v, detail := c.Run(); v != metrics.Warn || !strings.Contains(detail, notKept) {
+				t.Errorf("check of the state = %v, %q; want a warning", v, detail)
+			}
+			return
+		}
+	}
+	t.Error("readyz has no check of the state")
+}
+
+// A state that can't be written is logged once for each reason, and written as soon
+// as it can be, without an event.
+func TestKeeperTriesAgain(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var out bytes.Buffer
+		k := &keeper{wake: make(chan struct{}, 1)}
+		reason := errors.New("no space left on device")
+		saves := 0
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			k.run(ctx, func() error { saves++; return reason }, slog.New(slog.NewTextHandler(&out, nil)))
+		}()
+		k.poke()
+		time.Sleep(3*saveAgain + time.Second)
+		synctest.Wait()
+		if saves != 4 {
+			t.Errorf("%d attempts in 3 minutes; want 4", saves)
+		}
+		reason = nil
+		time.Sleep(2 * saveAgain)
+		synctest.Wait()
+		if saves != 5 {
+			t.Errorf("%d attempts; want none after the one that succeeded", saves)
+		}
+		cancel()
+		<-done
+		if text := out.String(); strings.Count(text, notKept) != 1 || strings.Count(text, "state is kept again") != 1 {
+			t.Errorf("log:\n%swant one line of the fault, and one of its end", text)
+		}
+	})
+}

@@ -1,0 +1,185 @@
+package state
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/evictd/evictd/kernel/kerneltest"
+)
+
+// A state directory on a filesystem that is read-only, before or after evictd has
+// first run, or that has no inodes or space left: the store is there, keeps nothing,
+// says so, and excludes a second one. It keeps again once it can.
+func TestOpenUnwritable(t *testing.T) {
+	clock := Clock{BootID: "b", Now: saveTime}
+	for _, tt := range []struct {
+		name          string
+		breaks, mends func(t *testing.T, mnt, dir string)
+		want          error
+	}{
+		{"read-only, new", readOnly, writable, unix.EROFS},
+		{"read-only, used", func(t *testing.T, mnt, dir string) { use(t, dir); readOnly(t, mnt, dir) }, writable, unix.EROFS},
+		{"read-only, without a lock", func(t *testing.T, mnt, dir string) {
+			if err := os.Mkdir(dir, 0o700); err != nil {
+				t.Fatal(err)
+			}
+			readOnly(t, mnt, dir)
+		}, writable, unix.EROFS},
+		{"no inodes, new", noInodes, freeInodes, unix.ENOSPC},
+		{"no inodes, used", func(t *testing.T, mnt, dir string) { use(t, dir); noInodes(t, mnt, dir) }, freeInodes, unix.ENOSPC},
+		{"full, used", func(t *testing.T, mnt, dir string) { use(t, dir); full(t, mnt, dir) }, freeInodes, unix.ENOSPC},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			mnt, run := kerneltest.Loop(t, "ext4", 4<<20, "", "-b", "4096"), t.TempDir()
+			dir := filepath.Join(mnt, "evictd")
+			tt.breaks(t, mnt, dir)
+			store, err := OpenAnyway(dir, run)
+			if err != nil {
+				t.Fatalf("OpenAnyway() = %v; want a store that keeps nothing", err)
+			}
+			defer store.Close()
+			if err := store.Err(); !errors.Is(err, tt.want) {
+				t.Errorf("Err() = %v; want %v", err, tt.want)
+			}
+			if _, err := OpenAnyway(dir, run); !errors.Is(err, ErrLocked) {
+				t.Errorf("second OpenAnyway() = %v; want ErrLocked", err)
+			}
+			if _, _, err := store.Load(clock); err != nil {
+				t.Errorf("Load() = %v; want nothing kept, or what was", err)
+			}
+			if err := store.Save(example(saveTime), clock); !errors.Is(err, tt.want) {
+				t.Errorf("Save() = %v; want %v", err, tt.want)
+			}
+			tt.mends(t, mnt, dir)
+			if err := store.Save(example(saveTime), clock); err != nil || store.Err() != nil {
+				t.Errorf("Save() once it is writable = %v, Err() = %v; want neither", err, store.Err())
+			}
+		})
+	}
+}
+
+// use leaves what a run leaves.
+func use(t *testing.T, dir string) {
+	t.Helper()
+	store, err := Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	if err := store.Save(example(saveTime), Clock{BootID: "b", Now: saveTime}); err != nil {
+		t.Fatal(err)
+	}
+}
+
+func readOnly(t *testing.T, mnt, _ string) { remount(t, mnt, unix.MS_RDONLY) }
+func writable(t *testing.T, mnt, _ string) { remount(t, mnt, 0) }
+
+func remount(t *testing.T, mnt string, flags uintptr) {
+	t.Helper()
+	if err := unix.Mount("", mnt, "", unix.MS_REMOUNT|flags, ""); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// noInodes makes empty files until none can be made.
+func noInodes(t *testing.T, mnt, _ string) {
+	t.Helper()
+	if err := os.Mkdir(filepath.Join(mnt, "fill"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	for i := range 100_000 {
+		err := os.WriteFile(filepath.Join(mnt, "fill", fmt.Sprint(i)), nil, 0o600)
+		if errors.Is(err, unix.ENOSPC) {
+			return
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+	}
+	t.Fatal("inodes are left")
+}
+
+// full writes until there is no space, also for a single block once all is allocated.
+func full(t *testing.T, mnt, _ string) {
+	t.Helper()
+	if err := os.Mkdir(filepath.Join(mnt, "fill"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	failed := 0
+	for i := 0; failed < 3; i++ {
+		size := 4096
+		if failed == 0 {
+			size = 1 << 20
+		}
+		err := os.WriteFile(filepath.Join(mnt, "fill", fmt.Sprint(i)), make([]byte, size), 0o600)
+		syncfs(t, mnt) // what is delayed is reserved generously (ext4)
+		switch {
+		case errors.Is(err, unix.ENOSPC):
+			failed++
+		case err != nil:
+			t.Fatal(err)
+		}
+	}
+}
+
+func freeInodes(t *testing.T, mnt, _ string) {
+	t.Helper()
+	if err := os.RemoveAll(filepath.Join(mnt, "fill")); err != nil {
+		t.Fatal(err)
+	}
+	syncfs(t, mnt)
+}
+
+// A broken file that can't be moved aside is left as it is: nothing is kept in its
+// place until it can.
+func TestBrokenStateStays(t *testing.T) {
+	dir := t.TempDir()
+	path := filepath.Join(dir, fileName)
+	if err := os.WriteFile(path, []byte("{"), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	// A directory that is not empty is not renamed over.
+	if err := os.MkdirAll(filepath.Join(path+corrupt, "x"), 0o700); err != nil {
+		t.Fatal(err)
+	}
+	store, err := OpenAnyway(dir, t.TempDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	clock := Clock{BootID: "b", Now: time.Now()}
+	var broken *CorruptError
+	if _, _, err := store.Load(clock); !errors.As(err, &broken) || broken.Kept != "" || store.Err() == nil {
+		t.Errorf("Load() = %v, Err() = %v; want a CorruptError of a file that stays", err, store.Err())
+	}
+	if err := store.Save(Saved{}, clock); err == nil {
+		t.Error("Save() = nil; want an error as long as the file can't be moved")
+	}
+	if b, err := os.ReadFile(path); err != nil || string(b) != "{" {
+		t.Errorf("%s = %q, %v; want it as it was", path, b, err)
+	}
+	if err := os.RemoveAll(path + corrupt); err != nil {
+		t.Fatal(err)
+	}
+	if err := store.Save(Saved{}, clock); err != nil || store.Err() != nil {
+		t.Errorf("Save() = %v, Err() = %v; want neither once the file can be moved", err, store.Err())
+	}
+}
+
+func syncfs(t *testing.T, mnt string) {
+	t.Helper()
+	f, err := os.Open(mnt)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer f.Close()
+	if err := unix.Syncfs(int(f.Fd())); err != nil {
+		t.Fatal(err)
+	}
+}

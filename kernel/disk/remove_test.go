@@ -1,0 +1,63 @@
+package disk
+
+import (
+	"errors"
+	"os"
+	"path/filepath"
+	"testing"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/evictd/evictd/kernel/kerneltest"
+)
+
+func TestRemoveTree(t *testing.T) {
+	root := kerneltest.Tree(t, map[string]string{
+		"pod/main/0.log": "x", "pod/main/1.log": "x", "pod/empty/": "", "pod/link@": "/etc", "outside/file": "x", "pod/out@": "../outside", "file": "x",
+	})
+	for _, name := range []string{"pod", "file", "not-there", "not/there"} {
+		path := filepath.Join(root, name)
+		if err := RemoveTree(path); err != nil {
+			t.Errorf("RemoveTree(%s) = %v", name, err)
+		}
+		if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {
+			t.Errorf("%s is still there (%v)", name, err)
+		}
+	}
+	if _, err := os.Stat(filepath.Join(root, "outside/file")); err != nil {
+		t.Errorf("a symbolic link was followed: %v", err)
+	}
+}
+
+// What is mounted in a directory stays, as a filesystem of its own, as a directory or
+// as a file of the same one.
+func TestRemoveTreeMounts(t *testing.T) {
+	for _, kind := range []string{"tmpfs", "directory", "file", "top"} {
+		root := kerneltest.Tree(t, map[string]string{"pod/a/0.log": "x", "pod/mnt/": "", "pod/z/0.log": "x", "pod/file": "", "outside/kept": "x"})
+		kept := filepath.Join(root, "pod/mnt/kept")
+		switch kind {
+		case "tmpfs":
+			kerneltest.Mounted(t, "tmpfs", filepath.Join(root, "pod/mnt"), "tmpfs", 0, "size=64k")
+			kerneltest.Write(t, root, map[string]string{"pod/mnt/kept": "x"})
+		case "directory":
+			kerneltest.Mounted(t, filepath.Join(root, "outside"), filepath.Join(root, "pod/mnt"), "", unix.MS_BIND, "")
+		case "file":
+			kept = filepath.Join(root, "pod/file")
+			kerneltest.Mounted(t, filepath.Join(root, "outside/kept"), kept, "", unix.MS_BIND, "")
+		case "top":
+			kept = filepath.Join(root, "pod/kept")
+			kerneltest.Mounted(t, filepath.Join(root, "outside"), filepath.Join(root, "pod"), "", unix.MS_BIND, "")
+		}
+		if err := RemoveTree(filepath.Join(root, "pod")); !errors.Is(err, ErrMounted) {
+			t.Errorf("%s: RemoveTree() = %v; want ErrMounted", kind, err)
+		}
+		if b, err := os.ReadFile(kept); err != nil || string(b) != "x" {
+			t.Errorf("%s: what is mounted holds %q, %v; want it untouched", kind, b, err)
+		}
+		for _, gone := range []string{"pod/a", "pod/z"} {
+			if _, err := os.Stat(filepath.Join(root, gone)); !errors.Is(err, os.ErrNotExist) {
+				t.Errorf("%s: %s is still there (%v)", kind, gone, err)
+			}
+		}
+	}
+}
