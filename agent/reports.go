@@ -61,15 +61,24 @@ func (r *reports) logEnd(rec *evict.Record) {
 	}
 	switch rec.Result {
 	case evict.ResultFailed, evict.ResultStuck:
-		r.log.Error("eviction did not succeed", attributes...)
+		r.log.Error(inDryRun(rec.DryRun, "eviction did not succeed", "eviction would not succeed"), attributes...)
 	default:
-		r.log.Info("eviction ended", attributes...)
+		r.log.Info(inDryRun(rec.DryRun, "eviction ended", "dry run: pod left alone"), attributes...)
 	}
+}
+
+// inDryRun returns the log message for the mode: in dry run a line must not say
+// that evictd does what it leaves alone.
+func inDryRun(dryRun bool, acting, rehearsing string) string {
+	if dryRun {
+		return rehearsing
+	}
+	return acting
 }
 
 // ordered implements observer.
 func (r *reports) ordered(rec evict.Record) {
-	r.log.Warn("evicting pod", "pod", rec.Pod, "uid", rec.UID, "signal", rec.Cause, "hard", rec.Hard,
+	r.log.Warn(inDryRun(rec.DryRun, "evicting pod", "would evict pod"), "pod", rec.Pod, "uid", rec.UID, "signal", rec.Cause, "hard", rec.Hard,
 		"available", rec.Available, "threshold", rec.Threshold, "deficit", rec.Deficit, "expected", rec.Expected,
 		"lane", rec.Lane, "futile", rec.Futile, "dry_run", rec.DryRun, "message", strings.TrimSpace(rec.Message))
 	r.keeper.poke()

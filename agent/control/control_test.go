@@ -155,7 +155,7 @@ func TestWire(t *testing.T) {
 	const emptyExplanation = `{"at":"0001-01-01T00:00:00Z","signal":"memory.available",` +
 		`"observation":{"signal":"memory.available","status":"","available":null,"capacity":null,"ageSeconds":null,"thresholds":[]},` +
 		`"ranking":[],"exempt":[],"notOurs":[],"oomScores":[],"notes":[]}`
-	const emptyShutdown = `{"at":"0001-01-01T00:00:00Z","phase":"","manual":false,"calledOff":false,"why":[],"dryRun":false,` +
+	const emptyShutdown = `{"at":"0001-01-01T00:00:00Z","phase":"","manual":false,"calledOff":false,"why":[],"dryRun":false,"stopped":0,"running":0,"wouldStop":0,` +
 		`"needsSeconds":0,"limitSeconds":null,"held":false,"groups":[],"current":null,"last":{"clean":null,"reason":""}}`
 	const emptyStatus = `{"version":"","pid":0,"started":"0001-01-01T00:00:00Z","at":"0001-01-01T00:00:00Z","mode":{"dryRun":false,"why":[]},` +
 		`"node":{"name":"","procfs":"","cgroupfs":"","cgroupVersion":""},"signals":[],"conditions":[],` +

@@ -1,0 +1,78 @@
+package agent
+
+import (
+	"bytes"
+	"context"
+	"log/slog"
+	"regexp"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/evictd/evictd/agent/act"
+	"github.com/evictd/evictd/agent/evict"
+	"github.com/evictd/evictd/agent/hot"
+	"github.com/evictd/evictd/agent/signal"
+)
+
+// logged has the daemon log into memory, and returns a function that lists the
+// messages so far.
+func logged(d *daemon) func() []string {
+	var b bytes.Buffer
+	l := slog.New(slog.NewTextHandler(&b, nil))
+	d.log.Logger, d.loop.log = l, l
+	message := regexp.MustCompile(`msg="?(.*?)"? (?:pod|uid)=`)
+	return func() (all []string) {
+		for _, m := range message.FindAllStringSubmatch(b.String(), -1) {
+			all = append(all, m[1])
+		}
+		return all
+	}
+}
+
+// hasty is an actuator that reports the end of an eviction before it returns.
+type hasty struct{ report func(act.Progress) }
+
+func (h hasty) Evict(_ context.Context, j act.Job) {
+	h.report(act.Progress{UID: j.Order.UID, Stage: act.LastGone, Time: time.Now()})
+	h.report(act.Progress{UID: j.Order.UID, Stage: act.Finished, Time: time.Now()})
+}
+
+func (h hasty) Follow(ctx context.Context, o evict.Order, hold *act.Hold, _ act.Strike) {
+	h.Evict(ctx, act.Job{Order: o})
+}
+
+func (hasty) Harden(context.Context, act.Job) {}
+
+// The log tells the beginning of an eviction before its end, however short it
+// is, and dry run never says that a pod is evicted.
+func TestOrderOfLogLines(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		dryRun bool
+		want   []string
+	}{
+		{"enforce", false, []string{"evicting pod", "eviction ended"}},
+		{"dry run", true, []string{"would evict pod", "dry run: pod left alone"}},
+	} {
+		d := buildHere(t)
+		messages := logged(d)
+		l := d.loop
+		l.killer, l.dryRun = hasty{d.reports.take}, hasty{d.reports.take}
+		v := &View{Time: time.Now(), Policy: l.policy, Config: l.config, Mode: mode{dryRun: tt.dryRun}}
+		v.Orders.Evict = []evict.Order{{UID: "u", Pod: "default/p", Cause: signal.PIDAvailable.String(), Hard: true}}
+		l.act(t.Context(), v)
+		if got := messages(); !slices.Equal(got, tt.want) {
+			t.Errorf("%s: log lines = %q; want %q", tt.name, got, tt.want)
+		}
+
+		v = &View{Time: time.Now(), Policy: l.policy, Config: l.config, Mode: v.Mode}
+		v.Orders.Adopted = []evict.Order{{UID: "h", Pod: "default/hot", Cause: signal.MemoryAvailable.String(), Hard: true}}
+		l.adopt(t.Context(), v, []hot.Kill{{
+			Pod: &evict.Pod{UID: "h"}, Threshold: evict.Threshold{Threshold: signal.Threshold{Signal: signal.MemoryAvailable}}, DryRun: tt.dryRun, Hold: &act.Hold{},
+		}})
+		if got := messages()[len(tt.want):]; !slices.Equal(got, tt.want) {
+			t.Errorf("%s, hot path: log lines = %q; want %q", tt.name, got, tt.want)
+		}
+	}
+}
