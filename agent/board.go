@@ -82,18 +82,38 @@ func (b *board) Status() control.Status {
 		return s
 	}
 	s.Mode = control.Mode{DryRun: v.Mode.dryRun, Why: v.Mode.why}
-	s.Signals = control.Signals(v.Policy, v.Observations, &v.State, v.Orders.Held, now)
+	s.Signals = v.signals(now)
 	s.Conditions = v.Orders.Conditions
 	if s.Shutdown.Phase != phaseIdle {
 		s.Conditions = append(slices.Clone(s.Conditions), signal.NodeShutdown)
 		slices.Sort(s.Conditions)
 	}
 	s.Victims = v.State.Victims
+	s.WouldBeVictims = v.wouldBeVictims()
 	s.Futile = v.Futile
 	s.Config.Files = v.Config.Files
 	s.Pods = control.Pods{Count: len(v.Snapshot.Pods), Eligible: v.eligible()}
 	s.Warnings = append(s.Warnings, v.warnings()...)
 	return s
+}
+
+// signals describes every signal as it was read, and what dry run adds to it.
+func (v *View) signals(now time.Time) []control.SignalStatus {
+	all := control.Signals(v.Policy, v.Observations, &v.State, v.Orders.Held, now)
+	control.AddDryRun(all, v.Policy.WouldFree(&v.State, v.Snapshot.Pods))
+	return all
+}
+
+// wouldBeVictims lists the pods that dry run counts as gone, in the order in
+// which they were chosen.
+func (v *View) wouldBeVictims() (list control.List[control.WouldBeVictim]) {
+	for _, p := range v.State.Pretended {
+		at := slices.IndexFunc(v.Snapshot.Pods, func(pod evict.Pod) bool { return pod.UID == p.UID })
+		if at >= 0 {
+			list = append(list, control.WouldBeVictim{Pod: v.Snapshot.Pods[at].Key(), UID: p.UID, Signal: p.Signal})
+		}
+	}
+	return list
 }
 
 // eligible counts the pods that memory pressure could evict.
@@ -176,7 +196,7 @@ func (b *board) Explain(s signal.Signal) (control.Explanation, error) {
 	ranked, exempt := v.Policy.Rank(v.Snapshot.Pods, s, &v.State, now)
 	e := control.Explanation{
 		At: v.Time, Signal: s, Exempt: exempt,
-		Observation: control.Signals(v.Policy, v.Observations, &v.State, v.Orders.Held, now)[s],
+		Observation: v.signals(now)[s],
 	}
 	for i, r := range ranked {
 		e.Ranking = append(e.Ranking, b.candidate(s, v, ranked, i, r))
@@ -206,6 +226,9 @@ func (b *board) Explain(s signal.Signal) (control.Explanation, error) {
 	}
 	if v.Mode.dryRun {
 		e.Notes = append(e.Notes, "dry run: nothing is evicted")
+		for _, w := range v.wouldBeVictims() {
+			e.Notes = append(e.Notes, "dry run: "+w.Pod+" would have been evicted for "+w.Signal.String()+" and counts as gone")
+		}
 	}
 	if o := v.Observations[s]; o.Status == signal.NotObserved {
 		e.Notes = append(e.Notes, "the signal is not observed here; the ranking is what it would be")

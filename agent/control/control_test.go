@@ -88,19 +88,20 @@ func TestStatusAndRecords(t *testing.T) {
 		Signals: []SignalStatus{
 			{Signal: signal.MemoryAvailable, Status: Observed, Thresholds: List[ThresholdStatus]{{Value: "100Mi"}}},
 		},
-		Conditions:  List[signal.Condition]{signal.MemoryPressure},
-		Lanes:       List[Lane]{{Name: "poll", Up: true, PeriodSeconds: &period}},
-		Layout:      "single",
-		Filesystems: List[Filesystem]{{Name: "nodefs", Path: "/var/lib/kubelet", AvailableBytes: new(int64(7)), ReadOnly: true, Error: "hung"}},
-		Pods:        Pods{Count: 3, Eligible: 2},
-		Reclaims:    List[Reclaim]{{Kind: evict.ReclaimImages, Reason: "pressure", Signal: signal.NodeFsAvailable, Removed: List[string]{"a"}, Freed: 7, TookSeconds: 1.5}},
-		Victims:     List[evict.Victim]{{UID: "u", Pod: "default/hog", Signal: evict.Key{Signal: signal.MemoryAvailable}, Status: evict.Stuck}},
-		Futile:      List[evict.Futility]{{Signal: signal.MemoryAvailable, Deficit: 5, Until: now}},
-		Records:     List[evict.Record]{{Pod: "default/hog", Cause: "memory.available", Hard: true, Decided: now}},
-		Shutdown:    Shutdown{Phase: "idle", Why: List[string]{"a kubelet"}, Groups: List[ShutdownGroup]{}},
-		Config:      Config{Files: List[string]{"/etc/evictd/config.yaml"}, LoadedAt: now},
-		Warnings:    List[string]{"<odd> & \x1b[2J"},
-		Runtime:     Runtime{Endpoint: "unix:///run/x", Connected: true, LastSync: now},
+		Conditions:     List[signal.Condition]{signal.MemoryPressure},
+		Lanes:          List[Lane]{{Name: "poll", Up: true, PeriodSeconds: &period}},
+		Layout:         "single",
+		Filesystems:    List[Filesystem]{{Name: "nodefs", Path: "/var/lib/kubelet", AvailableBytes: new(int64(7)), ReadOnly: true, Error: "hung"}},
+		Pods:           Pods{Count: 3, Eligible: 2},
+		Reclaims:       List[Reclaim]{{Kind: evict.ReclaimImages, Reason: "pressure", Signal: signal.NodeFsAvailable, Removed: List[string]{"a"}, Freed: 7, TookSeconds: 1.5}},
+		WouldBeVictims: List[WouldBeVictim]{{Pod: "default/web", UID: "w"}},
+		Victims:        List[evict.Victim]{{UID: "u", Pod: "default/hog", Signal: evict.Key{Signal: signal.MemoryAvailable}, Status: evict.Stuck}},
+		Futile:         List[evict.Futility]{{Signal: signal.MemoryAvailable, Deficit: 5, Until: now}},
+		Records:        List[evict.Record]{{Pod: "default/hog", Cause: "memory.available", Hard: true, Decided: now}},
+		Shutdown:       Shutdown{Phase: "idle", Why: List[string]{"a kubelet"}, Groups: List[ShutdownGroup]{}},
+		Config:         Config{Files: List[string]{"/etc/evictd/config.yaml"}, LoadedAt: now},
+		Warnings:       List[string]{"<odd> & \x1b[2J"},
+		Runtime:        Runtime{Endpoint: "unix:///run/x", Connected: true, LastSync: now},
 	}
 	client := NewClient(serve(t, &daemon{status: want}))
 	got, err := client.Status(t.Context())
@@ -153,14 +154,14 @@ func TestExplain(t *testing.T) {
 func TestWire(t *testing.T) {
 	socket := serve(t, &daemon{explain: func(s signal.Signal) (Explanation, error) { return Explanation{Signal: s}, nil }, command: onlyBegin})
 	const emptyExplanation = `{"at":"0001-01-01T00:00:00Z","signal":"memory.available",` +
-		`"observation":{"signal":"memory.available","status":"","available":null,"capacity":null,"ageSeconds":null,"thresholds":[]},` +
+		`"observation":{"signal":"memory.available","status":"","available":null,"capacity":null,"dryRunAdds":0,"ageSeconds":null,"thresholds":[]},` +
 		`"ranking":[],"exempt":[],"notOurs":[],"oomScores":[],"notes":[]}`
 	const emptyShutdown = `{"at":"0001-01-01T00:00:00Z","phase":"","manual":false,"calledOff":false,"why":[],"dryRun":false,"stopped":0,"running":0,"wouldStop":0,` +
 		`"needsSeconds":0,"limitSeconds":null,"held":false,"groups":[],"current":null,"last":{"clean":null,"reason":""}}`
 	const emptyStatus = `{"version":"","pid":0,"started":"0001-01-01T00:00:00Z","at":"0001-01-01T00:00:00Z","mode":{"dryRun":false,"why":[]},` +
 		`"node":{"name":"","procfs":"","cgroupfs":"","cgroupVersion":""},"signals":[],"conditions":[],` +
 		`"runtime":{"declaredAbsent":false,"connected":false},"lanes":[],"layout":"","filesystems":[],"pods":{"count":0,"eligible":0},` +
-		`"victims":[],"futile":[],"records":[],"reclaims":[],"shutdown":` + emptyShutdown + `,"config":{"files":[],"loadedAt":"0001-01-01T00:00:00Z"},"warnings":[]}`
+		`"victims":[],"wouldBeVictims":[],"futile":[],"records":[],"reclaims":[],"shutdown":` + emptyShutdown + `,"config":{"files":[],"loadedAt":"0001-01-01T00:00:00Z"},"warnings":[]}`
 	tests := []struct {
 		method, path, body string
 		code               int

@@ -27,6 +27,8 @@ type Status struct {
 	Pods        Pods             `json:"pods"`
 	// Victims are the pods on their way out.
 	Victims List[evict.Victim] `json:"victims"`
+	// WouldBeVictims are the pods that dry run counts as gone.
+	WouldBeVictims List[WouldBeVictim] `json:"wouldBeVictims"`
 	// Futile lists the signals that stay low whatever is evicted.
 	Futile List[evict.Futility] `json:"futile"`
 	// Records are the last evictions, the oldest first.
@@ -149,6 +151,14 @@ type Config struct {
 	// LastReloadError is why the last reload changed nothing; empty where it
 	// went well.
 	LastReloadError string `json:"lastReloadError,omitempty"`
+}
+
+// WouldBeVictim is a pod that evictd would have evicted if it were not in dry
+// run. It runs on, and counts as gone until the pressure is over.
+type WouldBeVictim struct {
+	Pod    string        `json:"pod"`
+	UID    string        `json:"uid"`
+	Signal signal.Signal `json:"signal"`
 }
 
 // Records is the answer to /v1/records.

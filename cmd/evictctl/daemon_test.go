@@ -199,6 +199,36 @@ func TestDaemonText(t *testing.T) {
 	}
 }
 
+// What was read and what dry run adds to it are told apart: a threshold that is
+// met by what was read is not just "ok".
+func TestDryRunText(t *testing.T) {
+	memory := control.SignalStatus{
+		Signal: signal.MemoryAvailable, Status: control.Observed, Available: number(gib / 2), Capacity: number(24 * gib),
+		DryRunAdds: 2 * gib, Thresholds: control.List[control.ThresholdStatus]{{Value: "1Gi", Quantity: number(gib)}},
+	}
+	socket := serve(t, &daemon{
+		status: control.Status{
+			Mode: control.Mode{DryRun: true}, Signals: control.List[control.SignalStatus]{memory},
+			WouldBeVictims: control.List[control.WouldBeVictim]{{Pod: "default/hog", Signal: signal.MemoryAvailable}},
+		},
+		explanation: control.Explanation{Signal: signal.MemoryAvailable, Observation: memory},
+	})
+	for _, tt := range []struct {
+		command string
+		want    []string
+	}{
+		{"status", []string{" 512Mi ", " add 2Gi", "default/hog would have been evicted"}},
+		{"explain", []string{"512Mi of 24Gi available", "add 2Gi", "dry run"}},
+	} {
+		_, out, _ := call(tt.command, "--control-socket", socket)
+		for _, want := range tt.want {
+			if !strings.Contains(strings.Join(strings.Fields(out), " ")+" ", want) {
+				t.Errorf("%s in dry run prints\n%s; want %q in it", tt.command, out, want)
+			}
+		}
+	}
+}
+
 // TestIdleDaemonText: nothing that is empty makes a heading.
 func TestIdleDaemonText(t *testing.T) {
 	socket := serve(t, &daemon{

@@ -59,6 +59,9 @@ JSON also has each pod's containers and their cgroups.`,
 func explanationPage(e *control.Explanation) *page {
 	p := &page{}
 	p.line("%s: %s", e.Signal, underPressure(&e.Observation))
+	if e.Observation.DryRunAdds > 0 {
+		p.line("dry run:    would-be victims add %s to that", control.Amount(e.Signal, e.Observation.DryRunAdds))
+	}
 	for _, t := range e.Observation.Thresholds {
 		p.line("threshold:  %s, %s: %s", thresholdText(e.Signal, &t), kind(&t), standing(&e.Observation, &t, e.At))
 	}

@@ -57,6 +57,9 @@ func statusPage(s *control.Status) *page {
 	if s.Layout != "" {
 		p.line("layout:      %s", layouts[s.Layout])
 	}
+	for _, v := range s.WouldBeVictims {
+		p.line("dry run:     %s would have been evicted for %s and counts as gone", v.Pod, v.Signal)
+	}
 	for _, f := range s.Futile {
 		p.line("futile:      %s lacks %s, all eligible pods would bring %s; next victim after %s",
 			f.Signal, control.Amount(f.Signal, f.Deficit), control.Amount(f.Signal, f.Coverage), at(f.Until))
@@ -182,6 +185,8 @@ func kind(t *control.ThresholdStatus) string {
 // standing says how a threshold stands.
 func standing(s *control.SignalStatus, t *control.ThresholdStatus, now time.Time) string {
 	switch {
+	case !t.Met && s.DryRunAdds > 0 && s.Available != nil && t.Quantity != nil && *s.Available < *t.Quantity:
+		return "met, but in dry run would-be victims add " + control.Amount(s.Signal, s.DryRunAdds)
 	case !t.Met:
 		return unmet(s)
 	case t.HeldByCache:
