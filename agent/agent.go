@@ -310,6 +310,7 @@ func (d *daemon) buildLoop(cfg *config.Config, h *cgroup.Hierarchy) {
 		records: &records{},
 	}
 	d.board.loaded.Store(&loading{at: time.Now()})
+	d.board.reloads = make(chan chan<- error)
 	d.keeper = &keeper{wake: make(chan struct{}, 1)}
 	d.reports = newReports(d)
 
@@ -384,80 +385,6 @@ func (d *daemon) arm(cfg *config.Config) {
 	d.poll.Arm(armed)
 	d.lanes.Arm(armed)
 	d.armDisks(policy)
-}
-
-// reload reads the configuration again when asked to. What is wrong with it
-// changes nothing.
-func (d *daemon) reload(ctx context.Context, reloads chan<- reloading) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-d.options.Reload:
-		}
-		d.notifier.Reloading()
-		o := d.options
-		cfg, err := config.Load(config.Options{Path: o.ConfigPath, PathGiven: o.ConfigGiven, KubeletPath: o.KubeletConfigPath, DryRun: o.DryRun})
-		before := d.board.loaded.Load()
-		if err != nil {
-			d.metrics.ConfigRejected()
-			d.board.loaded.Store(&loading{at: before.at, error: err.Error()})
-			d.log.Error("configuration not reloaded, the old one stays in force", "error", err)
-			d.notifier.Ready("configuration not reloaded")
-			continue
-		}
-		r := reloading{config: cfg, in: make(chan struct{})}
-		select {
-		case reloads <- r:
-		case <-ctx.Done():
-			return
-		}
-		select {
-		case <-r.in:
-		case <-ctx.Done():
-			return
-		}
-		for _, field := range needRestart(d.config, cfg) {
-			d.log.Warn("changed configuration counts from the next start on", "field", field)
-		}
-		d.inventory.Configure(cfg.TrustAnnotations, cfg.Kubelet == config.KubeletAbsent)
-		d.reclaimer.Configure(reclaimPolicy(cfg))
-		d.arm(cfg)
-		d.metrics.ConfigLoaded(time.Now())
-		d.board.loaded.Store(&loading{at: time.Now()})
-		d.log.Info("configuration reloaded", "files", cfg.Files)
-		for _, n := range cfg.Notices {
-			d.log.Warn("configuration", "notice", n.String())
-		}
-		d.notifier.Ready("")
-	}
-}
-
-// needRestart names the fields that differ and are only looked at when evictd
-// starts.
-func needRestart(started, now *config.Config) (fields []string) {
-	if now.RuntimeEndpoint != started.RuntimeEndpoint {
-		fields = append(fields, "runtimeEndpoint")
-	}
-	if now.NodefsPath != started.NodefsPath {
-		fields = append(fields, "nodefsPath")
-	}
-	if now.CgroupRoot != started.CgroupRoot {
-		fields = append(fields, "cgroupRoot")
-	}
-	if now.MemoryAccounting != started.MemoryAccounting {
-		fields = append(fields, "memoryAccounting")
-	}
-	if now.Notification != started.Notification {
-		fields = append(fields, "notification")
-	}
-	if now.Pressure.Memory.Full != started.Pressure.Memory.Full {
-		fields = append(fields, "pressure.memory.full")
-	}
-	if now.Pressure.Memory.Brake != started.Pressure.Memory.Brake {
-		fields = append(fields, "pressure.memory.brake")
-	}
-	return fields
 }
 
 // endpointOf returns the runtime's socket: the configured one, else the first

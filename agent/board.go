@@ -38,13 +38,8 @@ type board struct {
 	last      shutdown.Last // what became of the boot before
 	view      atomic.Pointer[View]
 	loaded    atomic.Pointer[loading]
-	warnings  []string // found at the start
-}
-
-// loading is how the configuration came into force.
-type loading struct {
-	at    time.Time
-	error string // of the last attempt to reload
+	reloads   chan chan<- error // what Reload asks for
+	warnings  []string          // found at the start
 }
 
 // Status implements control.Source.
@@ -73,9 +68,7 @@ func (b *board) Status() control.Status {
 	for _, f := range b.disks.Statuses(now) {
 		s.Filesystems = append(s.Filesystems, filesystemStatus(&f, now))
 	}
-	if l := b.loaded.Load(); l != nil {
-		s.Config.LoadedAt, s.Config.LastReloadError = l.at, l.error
-	}
+	s.Config = b.configStatus()
 	v := b.view.Load()
 	if v == nil {
 		s.Mode = control.Mode{DryRun: true, Why: control.List[string]{"the first observation is not complete yet"}}

@@ -23,6 +23,7 @@ type reports struct {
 	// What was told last, so that only changes are. The loop's goroutine alone
 	// uses these.
 	ready      bool
+	status     string // for systemctl status
 	conditions string
 	unreadable string
 	futile     string
@@ -117,7 +118,8 @@ func (r *reports) stepped(v *View) {
 	if !r.ready && r.complete(v) {
 		r.ready = true
 		r.log.Info("ready", "pods", len(v.Snapshot.Pods), "eligible", v.eligible())
-		r.notifier.Ready(statusLine(v))
+		r.status = statusLine(v)
+		r.notifier.Ready(r.status)
 		if v.eligible() == 0 {
 			r.log.Warn("no pod may be evicted, pressure can't be relieved", "pods", len(v.Snapshot.Pods))
 		}
@@ -154,7 +156,10 @@ func (r *reports) measure(v *View) {
 func (r *reports) announce(v *View) {
 	if changed(&r.conditions, fmt.Sprint(v.Orders.Conditions)) {
 		r.log.Warn("node conditions", "conditions", v.Orders.Conditions)
-		r.notifier.Status(statusLine(v))
+	}
+	if line := statusLine(v); r.ready && line != r.status {
+		r.status = line
+		r.notifier.Status(line)
 	}
 	if changed(&r.unreadable, fmt.Sprint(v.Orders.Unreadable)) {
 		for _, s := range v.Orders.Unreadable {
@@ -196,16 +201,26 @@ func changed(told *string, now string) bool {
 	return true
 }
 
+// statusLine is what systemctl status shows. It is sent when it changes, so it
+// has no number that would be old by the time somebody reads it.
 func statusLine(v *View) string {
-	o := v.Observations[signal.MemoryAvailable]
-	line := "memory.available " + signal.MemoryAvailable.Quantity(o.Available)
-	if v.Mode.dryRun {
-		line = "dry run; " + line
+	line := inDryRun(v.Mode.dryRun, "enforcing", "dry run, nothing is evicted")
+	if len(v.Orders.Conditions) == 0 {
+		return line + "; no pressure"
 	}
 	for _, c := range v.Orders.Conditions {
-		line += ", " + string(c)
+		line += "; " + string(c)
 	}
 	return line
+}
+
+// statusLine is that of the last view, empty before the first.
+func (b *board) statusLine() string {
+	v := b.view.Load()
+	if v == nil {
+		return ""
+	}
+	return statusLine(v)
 }
 
 // describeThresholds lists thresholds as the kubelet's flags have them.

@@ -89,7 +89,11 @@ func (s *shutting) announce(ctx context.Context, before *shutdown.State, dryRun 
 		s.log.Warn("the shutdown was called off, no further pod is stopped", "took", s.state.Over.Sub(s.state.Began).String())
 		s.keeper.poke()
 	}
-	s.notifier.Status("shutdown: " + string(s.state.Phase))
+	status := "shutdown: " + string(s.state.Phase)
+	if s.state.Phase == shutdown.Idle {
+		status = s.board.statusLine()
+	}
+	s.notifier.Status(status)
 }
 
 // What is reserved for the report: concluding is how long the records of pods that

@@ -151,6 +151,11 @@ type Config struct {
 	// LastReloadError is why the last reload changed nothing; empty where it
 	// went well.
 	LastReloadError string `json:"lastReloadError,omitempty"`
+	// Changed is what the last reload changed.
+	Changed List[ConfigChange] `json:"changed"`
+	// NeedsRestart names the fields whose value in the files differs from the
+	// one in force, because it is only read when evictd starts.
+	NeedsRestart List[string] `json:"needsRestart"`
 }
 
 // WouldBeVictim is a pod that evictd would have evicted if it were not in dry

@@ -43,6 +43,8 @@ func (d *daemon) BeginShutdown(context.Context) error { return d.err }
 
 func (d *daemon) CancelShutdown(context.Context) error { return d.err }
 
+func (d *daemon) Reload(context.Context) error { return d.err }
+
 func (d *daemon) Status() control.Status { return d.status }
 
 func (d *daemon) Explain(signal.Signal) (control.Explanation, error) { return d.explanation, d.err }
@@ -263,6 +265,29 @@ func TestDaemonJSON(t *testing.T) {
 	}
 	if diff := cmp.Diff(d.explanation.NotOurs, explanation.NotOurs); diff != "" {
 		t.Errorf("explain -o json: notOurs differs (-want +got):\n%s", diff)
+	}
+}
+
+func TestReload(t *testing.T) {
+	d := busy()
+	d.status.Config = control.Config{
+		Files: control.List[string]{"/etc/evictd/config.yaml", "/var/lib/kubelet/config.yaml"}, LoadedAt: now,
+		Changed:      control.List[control.ConfigChange]{{Field: "maxVictims", Before: "3", After: "5"}, {Field: "evictionHard.pid.available", Before: "10%"}},
+		NeedsRestart: control.List[string]{"notification"},
+	}
+	socket := serve(t, d)
+	code, out, errs := call("reload", "--control-socket", socket)
+	if code != exitOK || errs != "" {
+		t.Errorf("reload exits %d with %q; want %d", code, errs, exitOK)
+	}
+	golden(t, "reload.txt", out)
+	if _, out, _ := call("status", "--control-socket", socket); !strings.Contains(out, "after a restart only: notification") {
+		t.Errorf("status prints\n%s; want what needs a restart", out)
+	}
+	d.err = errors.New("config.yaml:5: evictionHrad: unknown field\nconfig.yaml:6: dryRun: not a boolean")
+	code, out, errs = call("reload", "--control-socket", socket)
+	if code != exitFailure || out != "" || errs != "evictctl: evictd answered: "+d.err.Error()+"\n" {
+		t.Errorf("reload of a mistake exits %d with %q, %q; want %d and all that is wrong", code, out, errs, exitFailure)
 	}
 }
 

@@ -67,6 +67,9 @@ func statusPage(s *control.Status) *page {
 	if s.Config.LastReloadError != "" {
 		p.line("warning:     the last reload changed nothing: %s", s.Config.LastReloadError)
 	}
+	if len(s.Config.NeedsRestart) > 0 {
+		p.line("warning:     %s", needsRestart(&s.Config))
+	}
 	for _, w := range s.Warnings {
 		p.line("warning:     %s", w)
 	}
