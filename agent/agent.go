@@ -187,7 +187,7 @@ func build(o Options, log *droppingLog) (_ *daemon, err error) {
 	}
 	cfg, err := config.Load(config.Options{Path: o.ConfigPath, PathGiven: o.ConfigGiven, KubeletPath: o.KubeletConfigPath, DryRun: o.DryRun})
 	if err != nil {
-		return nil, err
+		return nil, &configError{err}
 	}
 	for _, n := range cfg.Notices {
 		log.Warn("configuration", "notice", n.String())
@@ -223,7 +223,7 @@ func metricsBuild() metrics.Build {
 
 func (d *daemon) listen() (err error) {
 	if err := metrics.CheckWebConfig(d.options.WebConfigFile); err != nil {
-		return err
+		return &configError{err}
 	}
 	if d.control, err = control.Listen(d.options.ControlSocket); err != nil {
 		return fmt.Errorf("%w (--control-socket names another place)", err)

@@ -23,6 +23,9 @@ const (
 	exitOK      = 0
 	exitFailure = 1
 	exitUsage   = 2
+	// exitConfig is for a configuration that is wrong (EX_CONFIG of sysexits.h):
+	// to start evictd again without a change is in vain, and the unit does not.
+	exitConfig = 78
 )
 
 func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
@@ -89,7 +92,10 @@ func run(args []string, stdout, stderr io.Writer) int {
 	signal.Notify(hangup, syscall.SIGHUP)
 	o.Reload = hangup
 	if err := agent.Run(ctx, o); err != nil {
-		fmt.Fprintln(stderr, "evictd:", err)
+		agent.WriteError(stderr, err)
+		if errors.Is(err, agent.ErrConfig) {
+			return exitConfig
+		}
 		return exitFailure
 	}
 	return exitOK
