@@ -310,7 +310,7 @@ func (d *daemon) buildLoop(cfg *config.Config, h *cgroup.Hierarchy) {
 		records: &records{},
 	}
 	d.board.loaded.Store(&loading{at: time.Now()})
-	d.board.reloads = make(chan chan<- error)
+	d.board.reloads, d.board.checks = make(chan chan<- error), d.checks
 	d.keeper = &keeper{wake: make(chan struct{}, 1)}
 	d.reports = newReports(d)
 

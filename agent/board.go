@@ -12,6 +12,7 @@ import (
 	"github.com/evictd/evictd/agent/disks"
 	"github.com/evictd/evictd/agent/evict"
 	"github.com/evictd/evictd/agent/lanes"
+	"github.com/evictd/evictd/agent/metrics"
 	"github.com/evictd/evictd/agent/pods"
 	"github.com/evictd/evictd/agent/reclaim"
 	"github.com/evictd/evictd/agent/shutdown"
@@ -39,7 +40,8 @@ type board struct {
 	view      atomic.Pointer[View]
 	loaded    atomic.Pointer[loading]
 	reloads   chan chan<- error // what Reload asks for
-	warnings  []string          // found at the start
+	checks    func() []metrics.Check
+	warnings  []string // found at the start
 }
 
 // Status implements control.Source.
@@ -53,6 +55,8 @@ func (b *board) Status() control.Status {
 		},
 		Records: b.records.snapshot(),
 	}
+	s.Missing = b.missing()
+	s.Ready = len(s.Missing) == 0
 	for _, l := range b.lanes.Statuses(now) {
 		s.Lanes = append(s.Lanes, laneStatus(&l))
 	}
@@ -88,6 +92,16 @@ func (b *board) Status() control.Status {
 	s.Pods = control.Pods{Count: len(v.Snapshot.Pods), Eligible: v.eligible()}
 	s.Warnings = append(s.Warnings, v.warnings()...)
 	return s
+}
+
+// missing says what evictd lacks to be ready: the checks of /readyz that fail.
+func (b *board) missing() (list control.List[string]) {
+	for _, c := range b.checks() {
+		if verdict, detail := c.Run(); verdict == metrics.Fail {
+			list = append(list, c.Name+": "+detail)
+		}
+	}
+	return list
 }
 
 // signals describes every signal as it was read, and what dry run adds to it.

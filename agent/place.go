@@ -109,6 +109,8 @@ func (d *daemon) checks() []metrics.Check {
 			switch s := d.inventory.Status(); {
 			case s.DeclaredAbsent:
 				return metrics.Pass, "declared absent"
+			case !s.Connected && s.Error == "":
+				return metrics.Fail, "the pods have not been listed yet"
 			case !s.Connected:
 				return metrics.Fail, s.Error
 			}

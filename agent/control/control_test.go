@@ -85,7 +85,7 @@ func TestStatusAndRecords(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	period := 0.01
 	want := Status{
-		Version: "v1", PID: 7, Started: now.Add(-time.Hour), At: now,
+		Version: "v1", PID: 7, Started: now.Add(-time.Hour), At: now, Missing: List[string]{"runtime: hangs"},
 		Mode: Mode{DryRun: true, Why: List[string]{"--dry-run was given"}},
 		Signals: []SignalStatus{
 			{Signal: signal.MemoryAvailable, Status: Observed, Thresholds: List[ThresholdStatus]{{Value: "100Mi"}}},
@@ -160,7 +160,7 @@ func TestWire(t *testing.T) {
 		`"ranking":[],"exempt":[],"notOurs":[],"oomScores":[],"notes":[]}`
 	const emptyShutdown = `{"at":"0001-01-01T00:00:00Z","phase":"","manual":false,"calledOff":false,"why":[],"dryRun":false,"stopped":0,"running":0,"wouldStop":0,` +
 		`"needsSeconds":0,"limitSeconds":null,"held":false,"groups":[],"current":null,"last":{"clean":null,"reason":""}}`
-	const emptyStatus = `{"version":"","pid":0,"started":"0001-01-01T00:00:00Z","at":"0001-01-01T00:00:00Z","mode":{"dryRun":false,"why":[]},` +
+	const emptyStatus = `{"version":"","pid":0,"started":"0001-01-01T00:00:00Z","at":"0001-01-01T00:00:00Z","ready":false,"missing":[],"mode":{"dryRun":false,"why":[]},` +
 		`"node":{"name":"","procfs":"","cgroupfs":"","cgroupVersion":""},"signals":[],"conditions":[],` +
 		`"runtime":{"declaredAbsent":false,"connected":false},"lanes":[],"layout":"","filesystems":[],"pods":{"count":0,"eligible":0},` +
 		`"victims":[],"wouldBeVictims":[],"futile":[],"records":[],"reclaims":[],"shutdown":` + emptyShutdown + `,"config":{"files":[],"loadedAt":"0001-01-01T00:00:00Z","changed":[],"needsRestart":[]},"warnings":[]}`

@@ -13,7 +13,11 @@ type Status struct {
 	PID     int       `json:"pid"`
 	Started time.Time `json:"started"`
 	// At is when the status was taken; every age in it ends there.
-	At      time.Time          `json:"at"`
+	At time.Time `json:"at"`
+	// Ready tells that evictd sees all that it decides by, as /readyz does;
+	// Missing says in words what it lacks.
+	Ready   bool               `json:"ready"`
+	Missing List[string]       `json:"missing"`
 	Mode    Mode               `json:"mode"`
 	Node    Node               `json:"node"`
 	Signals List[SignalStatus] `json:"signals"`

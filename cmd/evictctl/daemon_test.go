@@ -126,7 +126,7 @@ func busy() *daemon {
 	return &daemon{
 		status: control.Status{
 			Shutdown: control.Shutdown{Phase: "idle", Held: true},
-			Version:  "v0.1.0", PID: 812, Started: now.Add(-26 * time.Hour), At: now,
+			Version:  "v0.1.0", Ready: true, PID: 812, Started: now.Add(-26 * time.Hour), At: now,
 			Mode: control.Mode{DryRun: true, Why: control.List[string]{"no AgentConfiguration was given", "a kubelet owns this node"}},
 			Node: control.Node{Name: "node-1", ProcFS: "/proc", CgroupFS: "/sys/fs/cgroup", CgroupVersion: "hybrid"},
 			Signals: control.List[control.SignalStatus]{
@@ -201,6 +201,21 @@ func TestDaemonText(t *testing.T) {
 	}
 }
 
+// A status that lacks something says what, and is no success for a script.
+func TestStatusNotReady(t *testing.T) {
+	const missing = "runtime: list pods of unix:///run/containerd/containerd.sock: connection refused"
+	socket := serve(t, &daemon{status: control.Status{Missing: control.List[string]{missing, "observation: the first is not complete yet"}}})
+	for _, format := range []string{"text", "json"} {
+		code, out, errs := call("status", "-o", format, "--control-socket", socket)
+		if want := "evictctl: evictd is not ready: " + missing + "; observation: the first is not complete yet\n"; code != exitFailure || errs != want {
+			t.Errorf("status -o %s exits %d with %q; want %d and %q", format, code, errs, exitFailure, want)
+		}
+		if !strings.Contains(strings.Join(strings.Fields(out), " "), "connection refused") {
+			t.Errorf("status -o %s prints\n%s; want what is missing", format, out)
+		}
+	}
+}
+
 // What was read and what dry run adds to it are told apart: a threshold that is
 // met by what was read is not just "ok".
 func TestDryRunText(t *testing.T) {
@@ -210,7 +225,7 @@ func TestDryRunText(t *testing.T) {
 	}
 	socket := serve(t, &daemon{
 		status: control.Status{
-			Mode: control.Mode{DryRun: true}, Signals: control.List[control.SignalStatus]{memory},
+			Ready: true, Mode: control.Mode{DryRun: true}, Signals: control.List[control.SignalStatus]{memory},
 			WouldBeVictims: control.List[control.WouldBeVictim]{{Pod: "default/hog", Signal: signal.MemoryAvailable}},
 		},
 		explanation: control.Explanation{Signal: signal.MemoryAvailable, Observation: memory},
@@ -235,7 +250,7 @@ func TestDryRunText(t *testing.T) {
 func TestIdleDaemonText(t *testing.T) {
 	socket := serve(t, &daemon{
 		status: control.Status{
-			Version: "v0.1.0", PID: 1, Started: now.Add(-time.Second), At: now,
+			Version: "v0.1.0", Ready: true, PID: 1, Started: now.Add(-time.Second), At: now,
 			Runtime: control.Runtime{DeclaredAbsent: true}, Node: control.Node{Name: "n", ProcFS: "/proc", CgroupFS: "/sys/fs/cgroup", CgroupVersion: "v2"},
 			Shutdown: control.Shutdown{Phase: "idle", Why: control.List[string]{"neither is configured"}},
 		},

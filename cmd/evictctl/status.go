@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -22,7 +23,10 @@ with its thresholds, conditions, the runtime, victims under way and the last
 evictions, the newest at the bottom. Times are in UTC.
 
 JSON has every number in bytes, inodes, PIDs or seconds, and null where it is
-not known.`,
+not known.
+
+It exits with 1, after it has printed the status, when evictd is not ready: while
+it does not see the node's pods, say.`,
 		Args: cobra.NoArgs,
 		Example: `  evictctl status
 
@@ -37,9 +41,14 @@ not known.`,
 			return withRemedy(err)
 		}
 		if *format == outputJSON {
-			return printJSON(cmd.OutOrStdout(), s)
+			err = printJSON(cmd.OutOrStdout(), s)
+		} else {
+			err = statusPage(&s).print(cmd.OutOrStdout())
 		}
-		return statusPage(&s).print(cmd.OutOrStdout())
+		if err == nil && !s.Ready {
+			err = errors.New("evictd is not ready: " + strings.Join(s.Missing, "; "))
+		}
+		return err
 	}
 	return cmd
 }
@@ -47,6 +56,7 @@ not known.`,
 func statusPage(s *control.Status) *page {
 	p := &page{}
 	p.line("evictd %s on %s, process %d, up %s", s.Version, s.Node.Name, s.PID, between(s.Started, s.At))
+	p.line("ready:       %s", readiness(s))
 	p.line("mode:        %s", mode(s.Mode))
 	p.line("runtime:     %s", runtimeLine(s.Runtime, s.At))
 	p.line("config:      %s", configLine(s.Config))
@@ -80,6 +90,13 @@ func statusPage(s *control.Status) *page {
 	p.table([]string{"EVICTED", "POD", "CAUSE", "KIND", "RESULT", "KILLED AFTER", "GONE AFTER", "FREED", "ERROR"}, recordRows(s.Records))
 	p.table([]string{"RECLAIMED", "KIND", "FOR", "REASON", "REMOVED", "FREED", "TOOK", "NOTE"}, reclaimRows(s.Reclaims))
 	return p
+}
+
+func readiness(s *control.Status) string {
+	if s.Ready {
+		return "yes"
+	}
+	return "no; " + strings.Join(s.Missing, "; ")
 }
 
 func mode(m control.Mode) string {
