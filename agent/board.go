@@ -68,8 +68,9 @@ func (b *board) Status() control.Status {
 	}
 	s.Reclaims = append(s.Reclaims, b.cold.snapshot()...)
 	slices.SortStableFunc(s.Reclaims, func(a, b control.Reclaim) int { return a.At.Compare(b.At) })
-	s.Layout = b.disks.Layout().String()
-	for _, f := range b.disks.Statuses(now) {
+	filesystems := b.disks.Statuses(now)
+	s.Layout = layoutOf(b.disks.Layout(), filesystems)
+	for _, f := range filesystems {
 		s.Filesystems = append(s.Filesystems, filesystemStatus(&f, now))
 	}
 	s.Config = b.configStatus()

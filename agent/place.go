@@ -101,7 +101,7 @@ func (d *daemon) checks() []metrics.Check {
 			if v := d.board.view.Load(); v == nil {
 				return metrics.Fail, "the first is not complete yet"
 			} else if len(v.Orders.Unreadable) > 0 {
-				return metrics.Fail, fmt.Sprintf("can't be read: %v", v.Orders.Unreadable)
+				return metrics.Fail, unreadableText(v)
 			}
 			return metrics.Pass, "complete"
 		}},

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -162,8 +163,8 @@ func (r *reports) announce(v *View) {
 		r.notifier.Status(line)
 	}
 	if changed(&r.unreadable, fmt.Sprint(v.Orders.Unreadable)) {
-		for _, s := range v.Orders.Unreadable {
-			r.log.Error("signal can't be read and is skipped", "signal", s.String(), "error", v.Observations[s].Err)
+		for _, u := range unreadable(v) {
+			r.log.Error("signals can't be read and are skipped", "signals", strings.Join(u.signals, ", "), "error", u.cause)
 		}
 	}
 	var futile []signal.Signal
@@ -189,6 +190,39 @@ func (r *reports) announce(v *View) {
 	for _, uid := range v.Orders.Stuck {
 		r.log.Error("victim is stuck, its processes do not go", "uid", uid)
 	}
+}
+
+// skipped are the signals that can't be read for one cause.
+type skipped struct {
+	cause   string
+	signals []string
+}
+
+// unreadable groups the signals that can't be read by their cause: one runtime
+// that is missing leaves four of them unread.
+func unreadable(v *View) (all []skipped) {
+	for _, s := range v.Orders.Unreadable {
+		cause := "unknown"
+		if err := v.Observations[s].Err; err != nil {
+			cause = err.Error()
+		}
+		at := slices.IndexFunc(all, func(u skipped) bool { return u.cause == cause })
+		if at < 0 {
+			at = len(all)
+			all = append(all, skipped{cause: cause})
+		}
+		all[at].signals = append(all[at].signals, s.String())
+	}
+	return all
+}
+
+// unreadableText is unreadable in one line.
+func unreadableText(v *View) string {
+	var texts []string
+	for _, u := range unreadable(v) {
+		texts = append(texts, strings.Join(u.signals, ", ")+" can't be read: "+u.cause)
+	}
+	return strings.Join(texts, "; ")
 }
 
 // changed remembers what is told, and reports whether it is news. The first

@@ -3,16 +3,20 @@ package agent
 import (
 	"bytes"
 	"context"
+	"errors"
 	"log/slog"
 	"regexp"
 	"slices"
+	"strings"
 	"testing"
 	"time"
 
 	"github.com/evictd/evictd/agent/act"
+	"github.com/evictd/evictd/agent/disks"
 	"github.com/evictd/evictd/agent/evict"
 	"github.com/evictd/evictd/agent/hot"
 	"github.com/evictd/evictd/agent/signal"
+	"github.com/evictd/evictd/kernel/disk"
 )
 
 // logged has the daemon log into memory, and returns a function that lists the
@@ -73,6 +77,48 @@ func TestOrderOfLogLines(t *testing.T) {
 		}})
 		if got := messages()[len(tt.want):]; !slices.Equal(got, tt.want) {
 			t.Errorf("%s, hot path: log lines = %q; want %q", tt.name, got, tt.want)
+		}
+	}
+}
+
+// One cause is one line, however many signals it leaves unread.
+func TestUnreadable(t *testing.T) {
+	v := &View{}
+	missing := errors.New("the container runtime has not told where it is")
+	for _, s := range []signal.Signal{signal.ImageFsAvailable, signal.ImageFsInodesFree, signal.ContainerFsAvailable} {
+		v.Observations[s] = signal.Observation{Status: signal.Unreadable, Err: missing}
+		v.Orders.Unreadable = append(v.Orders.Unreadable, s)
+	}
+	v.Orders.Unreadable = append(v.Orders.Unreadable, signal.PIDAvailable)
+	const want = "imagefs.available, imagefs.inodesFree, containerfs.available can't be read: the container runtime has not told where it is; " +
+		"pid.available can't be read: unknown"
+	if got := unreadableText(v); got != want {
+		t.Errorf("unreadableText() = %q; want %q", got, want)
+	}
+	d := buildHere(t)
+	var b bytes.Buffer
+	d.log.Logger = slog.New(slog.NewTextHandler(&b, nil))
+	d.reports.announce(v)
+	d.reports.announce(v) // nothing has changed
+	if got := strings.Count(b.String(), "level=ERROR"); got != 2 {
+		t.Errorf("%d errors are logged; want 2, one for each cause:\n%s", got, b.String())
+	}
+}
+
+// A layout is named once it is known where all filesystems are.
+func TestLayoutOf(t *testing.T) {
+	found := disks.Status{Path: "/", Mount: disk.Mount{ID: 1}}
+	for _, tt := range []struct {
+		all  []disks.Status
+		want string
+	}{
+		{nil, ""},
+		{[]disks.Status{found, {Role: disks.Image}}, ""},
+		{[]disks.Status{found, {Role: disks.Image, Path: "/var"}}, ""},
+		{[]disks.Status{found, found}, "single"},
+	} {
+		if got := layoutOf(evict.SingleFs, tt.all); got != tt.want {
+			t.Errorf("layoutOf(%+v) = %q; want %q", tt.all, got, tt.want)
 		}
 	}
 }

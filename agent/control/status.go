@@ -25,7 +25,8 @@ type Status struct {
 	Conditions List[signal.Condition] `json:"conditions"`
 	Runtime    Runtime                `json:"runtime"`
 	Lanes      List[Lane]             `json:"lanes"`
-	// Layout tells how the filesystems are cut: single, imagefs or split.
+	// Layout tells how the filesystems are cut: single, imagefs or split; empty
+	// while that is not known.
 	Layout      string           `json:"layout"`
 	Filesystems List[Filesystem] `json:"filesystems"`
 	Pods        Pods             `json:"pods"`

@@ -64,9 +64,7 @@ func statusPage(s *control.Status) *page {
 	p.line("pods:        %d, of which %d may be evicted", s.Pods.Count, s.Pods.Eligible)
 	p.line("conditions:  %s", conditions(s.Conditions))
 	p.line("shutdown:    %s", shutdownLine(&s.Shutdown))
-	if s.Layout != "" {
-		p.line("layout:      %s", layouts[s.Layout])
-	}
+	p.line("layout:      %s", layouts[s.Layout])
 	for _, v := range s.WouldBeVictims {
 		p.line("dry run:     %s would have been evicted for %s and counts as gone", v.Pod, v.Signal)
 	}
@@ -231,6 +229,7 @@ func unmet(s *control.SignalStatus) string {
 
 // layouts says in words what the layouts are.
 var layouts = map[string]string{
+	"":        "not known",
 	"single":  "one filesystem for the node, images and containers",
 	"imagefs": "images and containers on a filesystem of their own",
 	"split":   "images on a filesystem of their own",
