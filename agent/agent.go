@@ -210,6 +210,10 @@ func build(o Options, log *droppingLog) (_ *daemon, err error) {
 		return nil, err
 	}
 	d.buildLoop(cfg, hierarchy)
+	if warning := foreignRoot(kernel.FS(o.Procfs), o.Rootfs); warning != "" {
+		log.Error("the host's root is not mounted", "error", warning)
+		d.board.warnings = append(d.board.warnings, warning)
+	}
 	if err := d.buildLanes(cfg, hierarchy, keep); err != nil {
 		return nil, err
 	}

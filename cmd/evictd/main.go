@@ -43,7 +43,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	flags.StringVar(&o.LogFormat, "log.format", o.LogFormat, "log as `FORMAT`: text or json")
 	flags.StringVar(&o.Cgroupfs, "path.cgroupfs", o.Cgroupfs, "`DIR` where the host's cgroups are mounted")
 	flags.StringVar(&o.Procfs, "path.procfs", o.Procfs, "`DIR` where the host's proc filesystem is mounted")
-	flags.StringVar(&o.Rootfs, "path.rootfs", o.Rootfs, "`DIR` where the host's root is mounted; the runtime's socket is looked for below it")
+	flags.StringVar(&o.Rootfs, "path.rootfs", o.Rootfs, "`DIR` where the host's root is mounted; the runtime's socket, the node's filesystem and the files of pods are looked for below it")
 	flags.StringVar(&o.Sysfs, "path.sysfs", o.Sysfs, "`DIR` where the host's sys filesystem is mounted")
 	release := flags.Bool("release-brake", false, "give back the memory.high of all pods that an evictd with pressure.memory.brake has left lowered when it was killed, and exit; the next start does the same")
 	flags.StringVar(&o.StateDir, "state-dir", o.StateDir, "keep what must survive a restart in `DIR`")
