@@ -82,8 +82,10 @@ func tooLarge(text string) bool {
 	return err == nil && q.Cmp(*resource.NewQuantity(math.MaxInt64, resource.DecimalSI)) > 0
 }
 
-// harden turns the soft thresholds whose grace period is 0 into hard ones,
-// which they are to the kubelet.
+// harden turns the soft thresholds whose grace period is 0 into hard ones, which
+// they are to the kubelet (pkg/kubelet/eviction/helpers.go:
+// isHardEvictionThreshold). The kubelet keeps both where evictionHard has the
+// signal too, and acts when the first of them is met: that is the larger of both.
 func (c *Config) harden(hard, soft map[signal.Signal]signal.Value) {
 	for _, s := range signal.All() {
 		name := s.String()
@@ -95,15 +97,13 @@ func (c *Config) harden(hard, soft map[signal.Signal]signal.Value) {
 		}
 		about := "is 0, which makes the threshold a hard one, as for the kubelet"
 		other, both := hard[s]
-		switch {
-		case both && exceeds(other, mark):
-			about += "; that of evictionHard, " + other.String() + ", is reached before it and holds"
-		case both:
-			about += "; that of evictionHard, " + other.String() + ", is left out"
-			fallthrough
-		default:
+		if both {
+			mark = signal.Larger(mark, other)
+			about += "; of it and that of evictionHard, " + other.String() + ", the one that is reached first counts"
+		}
+		if !both || mark.String() != other.String() {
 			hard[s] = mark
-			c.EvictionHard[name] = c.EvictionSoft[name]
+			c.EvictionHard[name] = mark.String()
 			c.origin[strict.Key(fieldHard, name)] = c.Origin(strict.Key(fieldSoft, name))
 		}
 		c.noticef(path, "%s", about)
@@ -111,15 +111,6 @@ func (c *Config) harden(hard, soft map[signal.Signal]signal.Value) {
 		delete(c.EvictionSoft, name)
 		delete(c.EvictionSoftGracePeriod, name)
 	}
-}
-
-// exceeds reports whether a hard threshold is reached before a soft one of the
-// same signal. Where one is a percentage and the other a quantity, only a
-// capacity could tell; the soft one is then taken for the higher, as its author
-// will have meant it.
-func exceeds(hard, soft signal.Value) bool {
-	const capacity = 1 << 50
-	return hard.IsPercentage() == soft.IsPercentage() && hard.Amount(capacity) > soft.Amount(capacity)
 }
 
 // kubeletsOwn are the fields of a KubeletConfiguration that evictd does not

@@ -183,7 +183,7 @@ func amount(s signal.Signal, n *int64) string {
 }
 
 func thresholdText(s signal.Signal, t *control.ThresholdStatus) string {
-	if t.Quantity == nil || !strings.HasSuffix(t.Value, "%") {
+	if t.Quantity == nil || !strings.Contains(t.Value, "%") {
 		return t.Value
 	}
 	return t.Value + " = " + control.Amount(s, *t.Quantity)
