@@ -31,12 +31,21 @@ func (c *Config) readKubelet(name string, data []byte) error {
 	c.sources.kubelet = d
 	c.Files = append(c.Files, name)
 	file := struct {
-		Header header         `yaml:",inline"`
-		Fields *KubeletFields `yaml:",inline"`
-	}{Fields: &c.KubeletFields}
+		Header  header          `yaml:",inline"`
+		Fields  *KubeletFields  `yaml:",inline"`
+		Cgroups *kubeletCgroups `yaml:",inline"`
+	}{Fields: &c.KubeletFields, Cgroups: &c.sources.cgroups}
 	d.Decode(root, &file)
 	file.Header.check(d, kubeletAPIVersion, kubeletKind)
 	return nil
+}
+
+// kubeletCgroups are fields of a KubeletConfiguration that evictd reads only to
+// know whether a kubelet would start with the others.
+type kubeletCgroups struct {
+	System string `yaml:"systemReservedCgroup"`
+	Kube   string `yaml:"kubeReservedCgroup"`
+	PerQOS *bool  `yaml:"cgroupsPerQOS"`
 }
 
 // bend returns what the kubelet makes of a threshold or minimum reclaim that
@@ -66,6 +75,20 @@ var (
 	plainNumber = regexp.MustCompile(`^\+?[0-9.]+([eE][-+]?[0-9]+)?$`)
 	exponent    = regexp.MustCompile(`[eE][-+]?[0-9]`)
 )
+
+// withExponent is a quantity in scientific notation that is not negative.
+var withExponent = regexp.MustCompile(`^\+?([0-9]+(\.[0-9]*)?|\.[0-9]+)[eE][-+]?[0-9]+$`)
+
+// kubeletReads reports whether the kubelet takes a quantity of systemReserved or
+// kubeReserved that evictd refuses: one that is too large, and "Gi" for 0
+// (cmd/kubelet/app/server.go: parseResourceList).
+func kubeletReads(text string) bool {
+	if exponent.MatchString(text) { // not for ParseQuantity, see tooLarge
+		return withExponent.MatchString(text)
+	}
+	q, err := resource.ParseQuantity(text)
+	return err == nil && q.Sign() >= 0
+}
 
 // tooLarge reports whether text is a quantity beyond what evictd counts with.
 // resource.ParseQuantity must not see an exponent, because it computes the power
@@ -116,7 +139,7 @@ func (c *Config) harden(hard, soft map[signal.Signal]signal.Value) {
 // kubeletsOwn are the fields of a KubeletConfiguration that evictd does not
 // read, up to Kubernetes 1.37 and back to the first v1beta1.
 var kubeletsOwn = []string{
-	"address", "allowedUnsafeSysctls", "authentication", "authorization", "cgroupDriver", "cgroupRoot", "cgroupsPerQOS",
+	"address", "allowedUnsafeSysctls", "authentication", "authorization", "cgroupDriver", "cgroupRoot",
 	"clusterDNS", "clusterDomain", "configMapAndSecretChangeDetectionStrategy", "configTrialDuration",
 	"containerLogMaxFiles", "containerLogMaxSize", "containerLogMaxWorkers", "containerLogMonitorInterval",
 	"containerRuntimeEndpoint", "contentType", "cpuCFSQuota", "cpuCFSQuotaPeriod", "cpuManagerPolicy",
@@ -126,7 +149,7 @@ var kubeletsOwn = []string{
 	"eventRecordQPS", "failCgroupV1", "failSwapOn", "featureGates", "fileCheckFrequency",
 	"hairpinMode", "healthzBindAddress", "healthzPort", "httpCheckFrequency", "imagePullCredentialsVerificationPolicy",
 	"imageServiceEndpoint", "iptablesDropBit", "iptablesMasqueradeBit", "kernelMemcgNotification", "kubeAPIBurst",
-	"kubeAPIQPS", "kubeReservedCgroup", "kubeletCgroups", "localStorageCapacityIsolation", "logging",
+	"kubeAPIQPS", "kubeletCgroups", "localStorageCapacityIsolation", "logging",
 	"makeIPTablesUtilChains", "maxOpenFiles", "maxParallelImagePulls", "maxPods", "memoryManagerPolicy",
 	"memoryReservationPolicy", "memorySwap", "memoryThrottlingFactor", "nodeLeaseDurationSeconds",
 	"nodeStatusMaxImages", "nodeStatusReportFrequency", "nodeStatusUpdateFrequency", "oomScoreAdj", "podCIDR",
@@ -135,7 +158,7 @@ var kubeletsOwn = []string{
 	"registryBurst", "registryPullQPS", "reservedMemory", "reservedSystemCPUs", "resolvConf", "rotateCertificates",
 	"runOnce", "runtimeRequestTimeout", "seccompDefault", "serializeImagePulls", "serverTLSBootstrap",
 	"showHiddenMetricsForVersion", "singleProcessOOMKill", "staticPodPath", "staticPodURL", "staticPodURLHeader",
-	"streamingConnectionIdleTimeout", "syncFrequency", "systemCgroups", "systemReservedCgroup", "tlsCertFile",
+	"streamingConnectionIdleTimeout", "syncFrequency", "systemCgroups", "tlsCertFile",
 	"tlsCipherSuites", "tlsCurvePreferences", "tlsMinVersion", "tlsPrivateKeyFile", "topologyManagerPolicy",
 	"topologyManagerPolicyOptions", "topologyManagerScope", "tracing", "userNamespaces", "volumePluginDir",
 	"volumeStatsAggPeriod", "draManagerReconcilePeriod",
