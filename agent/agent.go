@@ -311,7 +311,7 @@ func (d *daemon) buildLoop(cfg *config.Config, h *cgroup.Hierarchy) {
 	procfs := kernel.FS(d.options.Procfs)
 	d.board = &board{
 		options: d.options, started: time.Now(), hierarchy: h, inventory: d.inventory, disks: d.disks, reclaimer: d.reclaimer,
-		records: &records{},
+		records: &records{}, accounting: cfg.MemoryAccounting,
 	}
 	d.board.loaded.Store(&loading{at: time.Now()})
 	d.board.reloads, d.board.checks = make(chan chan<- error), d.checks

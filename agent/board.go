@@ -41,7 +41,9 @@ type board struct {
 	loaded    atomic.Pointer[loading]
 	reloads   chan chan<- error // what Reload asks for
 	checks    func() []metrics.Check
-	warnings  []string // found at the start
+	// accounting is the one in force: that of the start.
+	accounting config.MemoryAccounting
+	warnings   []string // found at the start
 }
 
 // Status implements control.Source.
@@ -228,7 +230,7 @@ func (b *board) Explain(s signal.Signal) (control.Explanation, error) {
 			e.Notes = append(e.Notes, note)
 		}
 		e.Notes = append(e.Notes, "swap is ignored, as the kubelet ignores it")
-		if v.Config.MemoryAccounting == config.AccountingKubelet {
+		if b.accounting == config.AccountingKubelet {
 			e.Notes = append(e.Notes, "active file cache counts as used, as the kubelet counts it; memoryAccounting: available counts it as reclaimable")
 		}
 	}

@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -198,6 +199,36 @@ func TestDaemonText(t *testing.T) {
 			t.Errorf("%v exits %d with %q; want %d", tt.args, code, errs, exitOK)
 		}
 		golden(t, tt.golden, out)
+		for line := range strings.Lines(out) {
+			if utf8.RuneCountInString(strings.TrimSuffix(line, "\n")) > 80 {
+				t.Errorf("%v prints a line of more than 80 columns: %s", tt.args, line)
+			}
+		}
+	}
+}
+
+// Text is wrapped between words; a word that is too long stays whole.
+func TestPage(t *testing.T) {
+	p := &page{}
+	long := strings.Repeat("x", 90)
+	p.line("note:       %s", strings.Repeat("0123456789 ", 9))
+	p.line("%s", "no label "+long+" y")
+	p.table([]string{"A", "LAST"}, [][]string{
+		{"a", strings.Repeat("0123456789 ", 9)}, {strings.Repeat("b", 60), "too long for here"}, {strings.Repeat("b", 60), "short"}, {long, ""},
+	})
+	const six = "0123456789 0123456789 0123456789 0123456789 0123456789 0123456789"
+	want := "note:       " + six + "\n            0123456789 0123456789 0123456789\n" +
+		"no label\n" + long + "\ny\n\nA\n    LAST\n" +
+		"a\n    " + six + " 0123456789\n    0123456789 0123456789\n" +
+		strings.Repeat("b", 60) + "\n    too long for here\n" + strings.Repeat("b", 60) + "\n    short\n" + long + "\n"
+	if diff := cmp.Diff(want, p.b.String()); diff != "" {
+		t.Errorf("page differs (-want +got):\n%s", diff)
+	}
+	p = &page{}
+	p.table([]string{"A", "LAST"}, [][]string{{"a", strings.Repeat("0123456789 ", 9)}, {"bb", "short"}})
+	want = "\nA   LAST\na   " + six + " 0123456789\n    0123456789 0123456789\nbb  short\n"
+	if diff := cmp.Diff(want, p.b.String()); diff != "" {
+		t.Errorf("page differs (-want +got):\n%s", diff)
 	}
 }
 
@@ -332,10 +363,11 @@ func TestProbe(t *testing.T) {
 	}
 	for _, tt := range []struct{ socket, want string }{
 		{none, "mode, runtime and lanes are not known: evictd is not running: "},
-		{socket, "runtime:     containerd 1.6.20 at unix:///run/containerd/containerd.sock, not connected"},
+		{socket, "runtime: containerd 1.6.20 at unix:///run/containerd/containerd.sock, not connected"},
 	} {
 		code, out, errs := call("probe", "--control-socket", tt.socket)
-		if code != exitOK || errs != "" || !strings.Contains(out, tt.want) || !strings.Contains(out, "\nFEATURE ") {
+		oneLine := strings.Join(strings.Fields(out), " ")
+		if code != exitOK || errs != "" || !strings.Contains(oneLine, tt.want) || !strings.Contains(out, "\nFEATURE ") {
 			t.Errorf("probe exits %d with %q and prints\n%s; want %q and the features", code, errs, out, tt.want)
 		}
 	}

