@@ -81,6 +81,26 @@ func TestOrderOfLogLines(t *testing.T) {
 	}
 }
 
+// The status for systemctl status has no reading: it is only sent when it changes.
+func TestStatusLine(t *testing.T) {
+	v := &View{}
+	v.Observations[signal.MemoryAvailable] = signal.Observation{Status: signal.Observed, Available: 1 << 30}
+	for _, tt := range []struct {
+		dryRun     bool
+		conditions []signal.Condition
+		want       string
+	}{
+		{false, nil, "enforcing; no pressure"},
+		{true, nil, "dry run, nothing is evicted; no pressure"},
+		{false, []signal.Condition{signal.DiskPressure, signal.MemoryPressure}, "enforcing; DiskPressure; MemoryPressure"},
+	} {
+		v.Mode.dryRun, v.Orders.Conditions = tt.dryRun, tt.conditions
+		if got := statusLine(v); got != tt.want {
+			t.Errorf("statusLine() = %q; want %q", got, tt.want)
+		}
+	}
+}
+
 // One cause is one line, however many signals it leaves unread.
 func TestUnreadable(t *testing.T) {
 	v := &View{}
