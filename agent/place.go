@@ -35,7 +35,7 @@ func misplaced(procfs kernel.FS, h *cgroup.Hierarchy) string {
 }
 
 // foreignRoot says that the root directory that evictd was given is not the
-// host's, which is that of pid 1; empty where it is, and where it can't be told.
+// host's, which is that of pid 1; empty where it is, and where that is not known.
 // statfs and the files of pods are then those of evictd's own container. It
 // compares mounts, since following /proc/1/root needs all capabilities of pid 1.
 func foreignRoot(procfs kernel.FS, rootfs string) string {

@@ -133,7 +133,7 @@ func (b *board) Reload(ctx context.Context) error {
 	}
 }
 
-var errLoadingLate = errors.New("the configuration is not in force yet, evictd is busy; evictctl status tells when it is")
+var errLoadingLate = errors.New("the configuration is not in force yet, evictd is busy; evictctl status shows when it is")
 
 // configStatus describes the configuration in force.
 func (b *board) configStatus() (c control.Config) {

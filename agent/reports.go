@@ -236,7 +236,7 @@ func changed(told *string, now string) bool {
 }
 
 // statusLine is what systemctl status shows. It is sent when it changes, so it
-// has no number that would be old by the time somebody reads it.
+// has no reading, which would be old when it is read.
 func statusLine(v *View) string {
 	line := inDryRun(v.Mode.dryRun, "enforcing", "dry run, nothing is evicted")
 	if len(v.Orders.Conditions) == 0 {

@@ -48,8 +48,8 @@ func (h hasty) Follow(ctx context.Context, o evict.Order, hold *act.Hold, _ act.
 
 func (hasty) Harden(context.Context, act.Job) {}
 
-// The log tells the beginning of an eviction before its end, however short it
-// is, and dry run never says that a pod is evicted.
+// The log has the beginning of an eviction before its end, however short it is,
+// and dry run never says that a pod is evicted.
 func TestOrderOfLogLines(t *testing.T) {
 	for _, tt := range []struct {
 		name   string

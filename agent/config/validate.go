@@ -77,7 +77,7 @@ func (c *Config) checkAllocatable() {
 }
 
 // checkKubeletCgroup reports what a kubelet does not start with: a value of
-// enforceNodeAllocatable whose cgroup it is not told, or beside the one of the
+// enforceNodeAllocatable without the field that names its cgroup, or two for the
 // same cgroup (pkg/kubelet/apis/config/validation/validation.go).
 func (c *Config) checkKubeletCgroup(at, value string) {
 	of, compressible := strings.CutSuffix(value, "-compressible")

@@ -14,8 +14,8 @@ type Status struct {
 	Started time.Time `json:"started"`
 	// At is when the status was taken; every age in it ends there.
 	At time.Time `json:"at"`
-	// Ready tells that evictd sees all that it decides by, as /readyz does;
-	// Missing says in words what it lacks.
+	// Ready reports whether evictd reads everything that it decides by, as /readyz
+	// does; Missing lists in words what it lacks.
 	Ready   bool               `json:"ready"`
 	Missing List[string]       `json:"missing"`
 	Mode    Mode               `json:"mode"`
@@ -25,8 +25,8 @@ type Status struct {
 	Conditions List[signal.Condition] `json:"conditions"`
 	Runtime    Runtime                `json:"runtime"`
 	Lanes      List[Lane]             `json:"lanes"`
-	// Layout tells how the filesystems are cut: single, imagefs or split; empty
-	// while that is not known.
+	// Layout is the layout of the filesystems: single, imagefs or split; empty
+	// while it is not known.
 	Layout      string           `json:"layout"`
 	Filesystems List[Filesystem] `json:"filesystems"`
 	Pods        Pods             `json:"pods"`

@@ -247,7 +247,7 @@ func TestStatusNotReady(t *testing.T) {
 	}
 }
 
-// What was read and what dry run adds to it are told apart: a threshold that is
+// What was read and what dry run adds to it are shown separately: a threshold that is
 // met by what was read is not just "ok".
 func TestDryRunText(t *testing.T) {
 	memory := control.SignalStatus{
