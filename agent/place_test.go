@@ -17,6 +17,9 @@ import (
 func TestStatusReady(t *testing.T) {
 	d := buildHere(t)
 	s := d.board.Status()
+	if got := d.board.statusLine(); !strings.HasPrefix(got, "not ready") {
+		t.Errorf("status line before the first observation = %q; want not ready", got)
+	}
 	if s.Ready || !slices.Contains(s.Missing, "observation: the first is not complete yet") {
 		t.Errorf("status before the first observation: ready %t, missing %q; want the observation missing", s.Ready, s.Missing)
 	}

@@ -248,11 +248,11 @@ func statusLine(v *View) string {
 	return line
 }
 
-// statusLine is that of the last view, empty before the first.
+// statusLine is that of the last view once evictd is ready.
 func (b *board) statusLine() string {
 	v := b.view.Load()
-	if v == nil {
-		return ""
+	if v == nil || len(b.missing()) > 0 {
+		return "not ready: evictctl status shows what is missing"
 	}
 	return statusLine(v)
 }

@@ -19,6 +19,7 @@ type Value struct {
 	percent  float32 // a share of capacity, 0 to 1
 	text     string  // the percentage as it was written; empty for a quantity
 	both     bool    // the quantity counts beside the percentage
+	least    int64   // the quantity's amount where both count, for the hot path
 }
 
 // or is between the percentage and the quantity of a value that has both.
@@ -38,7 +39,7 @@ func Larger(a, b Value) Value {
 	if !share.IsPercentage() {
 		return Value{quantity: quantity}
 	}
-	return Value{quantity: quantity, percent: share.percent, text: share.text, both: !quantity.IsZero()}
+	return Value{quantity: quantity, percent: share.percent, text: share.text, both: !quantity.IsZero(), least: quantity.Value()}
 }
 
 // Quantity returns the Value of a quantity.
@@ -63,7 +64,7 @@ func (v Value) String() string {
 // and how it prints. A percentage is computed as the kubelet does, from a
 // 32-bit float, so that both round alike.
 func (v Value) Of(capacity int64) resource.Quantity {
-	if v.IsPercentage() && (!v.both || v.share(capacity) >= v.quantity.Value()) {
+	if v.IsPercentage() && (!v.both || v.share(capacity) >= v.least) {
 		return *resource.NewQuantity(v.share(capacity), resource.BinarySI)
 	}
 	return v.quantity
@@ -76,7 +77,7 @@ func (v Value) Of(capacity int64) resource.Quantity {
 func (v Value) Amount(capacity int64) int64 {
 	switch {
 	case v.both:
-		return max(v.share(capacity), v.quantity.Value())
+		return max(v.share(capacity), v.least)
 	case v.IsPercentage():
 		return v.share(capacity)
 	}

@@ -304,3 +304,16 @@ func TestLarger(t *testing.T) {
 		}
 	}
 }
+
+// The hot path computes amounts: that must not allocate.
+func TestAmountAllocates(t *testing.T) {
+	for _, text := range []string{"25%", "25% or 1.5Gi", "25% or 100m"} {
+		v, err := ParseThreshold(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := testing.AllocsPerRun(100, func() { v.Amount(1 << 40) }); n != 0 {
+			t.Errorf("Amount() of %s allocates %v times; want 0", text, n)
+		}
+	}
+}
