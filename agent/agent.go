@@ -184,7 +184,7 @@ func build(o Options, log *droppingLog) (_ *daemon, err error) {
 	warnLoweredHigh(o.StateDir, d.bootID, hierarchy, log.Logger)
 	cfg, err := config.Load(config.Options{Path: o.ConfigPath, PathGiven: o.ConfigGiven, KubeletPath: o.KubeletConfigPath, DryRun: o.DryRun})
 	if err != nil {
-		return nil, err
+		return nil, &configError{err}
 	}
 	for _, n := range cfg.Notices {
 		log.Warn("configuration", "notice", n.String())
@@ -207,6 +207,10 @@ func build(o Options, log *droppingLog) (_ *daemon, err error) {
 		return nil, err
 	}
 	d.buildLoop(cfg, hierarchy)
+	if warning := foreignRoot(kernel.FS(o.Procfs), o.Rootfs); warning != "" {
+		log.Error("the host's root is not mounted", "error", warning)
+		d.board.warnings = append(d.board.warnings, warning)
+	}
 	if err := d.buildLanes(cfg, hierarchy); err != nil {
 		return nil, err
 	}
@@ -220,7 +224,7 @@ func metricsBuild() metrics.Build {
 
 func (d *daemon) listen() (err error) {
 	if err := metrics.CheckWebConfig(d.options.WebConfigFile); err != nil {
-		return err
+		return &configError{err}
 	}
 	if d.control, err = control.Listen(d.options.ControlSocket); err != nil {
 		return fmt.Errorf("%w (--control-socket names another place)", err)
@@ -304,9 +308,10 @@ func (d *daemon) buildLoop(cfg *config.Config, h *cgroup.Hierarchy) {
 	procfs := kernel.FS(d.options.Procfs)
 	d.board = &board{
 		options: d.options, started: time.Now(), hierarchy: h, inventory: d.inventory, disks: d.disks, reclaimer: d.reclaimer,
-		records: &records{}, store: d.store,
+		records: &records{}, store: d.store, accounting: cfg.MemoryAccounting,
 	}
 	d.board.loaded.Store(&loading{at: time.Now()})
+	d.board.reloads, d.board.checks = make(chan chan<- error), d.checks
 	d.keeper = &keeper{wake: make(chan struct{}, 1)}
 	d.reports = newReports(d)
 
@@ -381,77 +386,6 @@ func (d *daemon) arm(cfg *config.Config) {
 	d.poll.Arm(armed)
 	d.lanes.Arm(armed)
 	d.armDisks(policy)
-}
-
-// reload reads the configuration again when asked to. What is wrong with it
-// changes nothing.
-func (d *daemon) reload(ctx context.Context, reloads chan<- reloading) {
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-d.options.Reload:
-		}
-		d.notifier.Reloading()
-		o := d.options
-		cfg, err := config.Load(config.Options{Path: o.ConfigPath, PathGiven: o.ConfigGiven, KubeletPath: o.KubeletConfigPath, DryRun: o.DryRun})
-		before := d.board.loaded.Load()
-		if err != nil {
-			d.metrics.ConfigRejected()
-			d.board.loaded.Store(&loading{at: before.at, error: err.Error()})
-			d.log.Error("configuration not reloaded, the old one stays in force", "error", err)
-			d.notifier.Ready("configuration not reloaded")
-			continue
-		}
-		r := reloading{config: cfg, in: make(chan struct{})}
-		select {
-		case reloads <- r:
-		case <-ctx.Done():
-			return
-		}
-		select {
-		case <-r.in:
-		case <-ctx.Done():
-			return
-		}
-		for _, field := range needRestart(d.config, cfg) {
-			d.log.Warn("changed configuration counts from the next start on", "field", field)
-		}
-		d.inventory.Configure(cfg.TrustAnnotations, cfg.Kubelet == config.KubeletAbsent)
-		d.reclaimer.Configure(reclaimPolicy(cfg))
-		d.arm(cfg)
-		d.metrics.ConfigLoaded(time.Now())
-		d.board.loaded.Store(&loading{at: time.Now()})
-		d.log.Info("configuration reloaded", "files", cfg.Files)
-		for _, n := range cfg.Notices {
-			d.log.Warn("configuration", "notice", n.String())
-		}
-		d.notifier.Ready("")
-	}
-}
-
-// needRestart names the fields that differ and are only looked at when evictd
-// starts.
-func needRestart(started, now *config.Config) (fields []string) {
-	if now.RuntimeEndpoint != started.RuntimeEndpoint {
-		fields = append(fields, "runtimeEndpoint")
-	}
-	if now.NodefsPath != started.NodefsPath {
-		fields = append(fields, "nodefsPath")
-	}
-	if now.CgroupRoot != started.CgroupRoot {
-		fields = append(fields, "cgroupRoot")
-	}
-	if now.MemoryAccounting != started.MemoryAccounting {
-		fields = append(fields, "memoryAccounting")
-	}
-	if now.Notification != started.Notification {
-		fields = append(fields, "notification")
-	}
-	if now.Pressure.Memory.Full != started.Pressure.Memory.Full {
-		fields = append(fields, "pressure.memory.full")
-	}
-	return fields
 }
 
 // endpointOf returns the runtime's socket: the configured one, else the first

@@ -12,6 +12,7 @@ import (
 	"github.com/evictd/evictd/agent/disks"
 	"github.com/evictd/evictd/agent/evict"
 	"github.com/evictd/evictd/agent/lanes"
+	"github.com/evictd/evictd/agent/metrics"
 	"github.com/evictd/evictd/agent/pods"
 	"github.com/evictd/evictd/agent/reclaim"
 	"github.com/evictd/evictd/agent/shutdown"
@@ -40,13 +41,11 @@ type board struct {
 	last      shutdown.Last // what became of the boot before
 	view      atomic.Pointer[View]
 	loaded    atomic.Pointer[loading]
-	warnings  []string // found at the start
-}
-
-// loading is how the configuration came into force.
-type loading struct {
-	at    time.Time
-	error string // of the last attempt to reload
+	reloads   chan chan<- error // what Reload asks for
+	checks    func() []metrics.Check
+	// accounting is the one in force: that of the start.
+	accounting config.MemoryAccounting
+	warnings   []string // found at the start
 }
 
 // Status implements control.Source.
@@ -60,6 +59,8 @@ func (b *board) Status() control.Status {
 		},
 		Records: b.records.snapshot(),
 	}
+	s.Missing = b.missing()
+	s.Ready = len(s.Missing) == 0
 	for _, l := range b.lanes.Statuses(now) {
 		s.Lanes = append(s.Lanes, laneStatus(&l))
 	}
@@ -74,31 +75,60 @@ func (b *board) Status() control.Status {
 	}
 	s.Reclaims = append(s.Reclaims, b.cold.snapshot()...)
 	slices.SortStableFunc(s.Reclaims, func(a, b control.Reclaim) int { return a.At.Compare(b.At) })
-	s.Layout = b.disks.Layout().String()
-	for _, f := range b.disks.Statuses(now) {
+	filesystems := b.disks.Statuses(now)
+	s.Layout = layoutOf(b.disks.Layout(), filesystems)
+	for _, f := range filesystems {
 		s.Filesystems = append(s.Filesystems, filesystemStatus(&f, now))
 	}
-	if l := b.loaded.Load(); l != nil {
-		s.Config.LoadedAt, s.Config.LastReloadError = l.at, l.error
-	}
+	s.Config = b.configStatus()
 	v := b.view.Load()
 	if v == nil {
 		s.Mode = control.Mode{DryRun: true, Why: control.List[string]{"the first observation is not complete yet"}}
 		return s
 	}
 	s.Mode = control.Mode{DryRun: v.Mode.dryRun, Why: v.Mode.why}
-	s.Signals = control.Signals(v.Policy, v.Observations, &v.State, v.Orders.Waiting, now)
+	s.Signals = v.signals(now)
 	s.Conditions = v.Orders.Conditions
 	if s.Shutdown.Phase != phaseIdle {
 		s.Conditions = append(slices.Clone(s.Conditions), signal.NodeShutdown)
 		slices.Sort(s.Conditions)
 	}
 	s.Victims = v.State.Victims
+	s.WouldBeVictims = v.wouldBeVictims()
 	s.Futile = v.Futile
 	s.Config.Files = v.Config.Files
 	s.Pods = control.Pods{Count: len(v.Snapshot.Pods), Eligible: v.eligible()}
 	s.Warnings = append(s.Warnings, v.warnings()...)
 	return s
+}
+
+// missing says what evictd lacks to be ready: the checks of /readyz that fail.
+func (b *board) missing() (list control.List[string]) {
+	for _, c := range b.checks() {
+		if verdict, detail := c.Run(); verdict == metrics.Fail {
+			list = append(list, c.Name+": "+detail)
+		}
+	}
+	return list
+}
+
+// signals describes every signal as it was read, and what dry run adds to it.
+func (v *View) signals(now time.Time) []control.SignalStatus {
+	all := control.Signals(v.Policy, v.Observations, &v.State, v.Orders.Waiting, now)
+	control.AddDryRun(all, v.Policy.WouldFree(&v.State, v.Snapshot.Pods))
+	return all
+}
+
+// wouldBeVictims lists the pods that dry run counts as gone, in the order in
+// which they were chosen.
+func (v *View) wouldBeVictims() (list control.List[control.WouldBeVictim]) {
+	for _, p := range v.State.Pretended {
+		at := slices.IndexFunc(v.Snapshot.Pods, func(pod evict.Pod) bool { return pod.UID == p.UID })
+		if at >= 0 {
+			list = append(list, control.WouldBeVictim{Pod: v.Snapshot.Pods[at].Key(), UID: p.UID, Signal: p.Signal})
+		}
+	}
+	return list
 }
 
 // eligible counts the pods that memory pressure could evict.
@@ -181,7 +211,7 @@ func (b *board) Explain(s signal.Signal) (control.Explanation, error) {
 	ranked, exempt := v.Policy.Rank(v.Snapshot.Pods, s, &v.State, now)
 	e := control.Explanation{
 		At: v.Time, Signal: s, Exempt: exempt,
-		Observation: control.Signals(v.Policy, v.Observations, &v.State, v.Orders.Waiting, now)[s],
+		Observation: v.signals(now)[s],
 	}
 	for i, r := range ranked {
 		e.Ranking = append(e.Ranking, b.candidate(s, v, ranked, i, r))
@@ -205,12 +235,15 @@ func (b *board) Explain(s signal.Signal) (control.Explanation, error) {
 			e.Notes = append(e.Notes, note)
 		}
 		e.Notes = append(e.Notes, "swap is ignored, as the kubelet ignores it")
-		if v.Config.MemoryAccounting == config.AccountingKubelet {
+		if b.accounting == config.AccountingKubelet {
 			e.Notes = append(e.Notes, "active file cache counts as used, as the kubelet counts it; memoryAccounting: available counts it as reclaimable")
 		}
 	}
 	if v.Mode.dryRun {
 		e.Notes = append(e.Notes, "dry run: nothing is evicted")
+		for _, w := range v.wouldBeVictims() {
+			e.Notes = append(e.Notes, "dry run: "+w.Pod+" would have been evicted for "+w.Signal.String()+" and counts as gone")
+		}
 	}
 	if o := v.Observations[s]; o.Status == signal.NotObserved {
 		e.Notes = append(e.Notes, "the signal is not observed here; the ranking is what it would be")

@@ -54,6 +54,20 @@ func (d *daemon) filesystems() []metrics.Filesystem {
 	return all
 }
 
+// layoutOf names the layout of the filesystems; empty while it is not known
+// where one of them is, for which evictd then decides as if there were one.
+func layoutOf(l evict.Layout, all []disks.Status) string {
+	if len(all) == 0 {
+		return ""
+	}
+	for i := range all {
+		if all[i].Path == "" || all[i].Mount.ID == 0 {
+			return ""
+		}
+	}
+	return l.String()
+}
+
 // filesystemStatus is a filesystem's status as evictctl shows it.
 func filesystemStatus(s *disks.Status, now time.Time) control.Filesystem {
 	f := control.Filesystem{

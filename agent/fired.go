@@ -69,9 +69,9 @@ func (l *loop) adopt(ctx context.Context, v *View, kills []hot.Kill) {
 		}
 		hold := k.Hold.(*act.Hold)
 		l.holds.forget(order.UID, k.Hold)
+		l.observer.ordered(rec)
 		actuator.Follow(ctx, order, hold, k.Strike)
 		hold.Drop()
-		l.observer.ordered(rec)
 	}
 }
 
@@ -142,8 +142,8 @@ func (l *loop) strike(ctx context.Context, v *View, guard *act.Guard) (rest []ev
 		rec := l.record(v, &o)
 		// The record is there before the actuator's reports can come.
 		l.records.add(rec)
-		actuator.Follow(ctx, o, struck[i], order.Strikes[i])
 		l.observer.ordered(rec)
+		actuator.Follow(ctx, o, struck[i], order.Strikes[i])
 	}
 	return rest
 }

@@ -124,8 +124,9 @@ type observer interface {
 	// stepped follows every step, looked every turn that took none.
 	stepped(v *View)
 	looked(v *View)
-	// ordered follows every eviction that was ordered, once the actuator has
-	// begun with it.
+	// ordered precedes the actuator's reports of an eviction, so that its end is
+	// not logged before its beginning. On the hot path the kill has been made by
+	// then. It never waits.
 	ordered(rec evict.Record)
 	// hardened follows a soft eviction whose grace was cut short.
 	hardened(uid string)

@@ -38,8 +38,8 @@ func (l *loop) act(ctx context.Context, v *View) {
 		rec := l.record(v, &order)
 		// The record is there before the actuator's reports can come.
 		l.records.add(rec)
-		actuator.Evict(ctx, job(order, &v.Snapshot, guard))
 		l.observer.ordered(rec)
+		actuator.Evict(ctx, job(order, &v.Snapshot, guard))
 	}
 	for _, order := range v.Orders.Evict {
 		switch s, known := signal.Parse(order.Cause); {

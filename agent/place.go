@@ -12,6 +12,7 @@ import (
 	"github.com/evictd/evictd/agent/pods"
 	"github.com/evictd/evictd/kernel"
 	"github.com/evictd/evictd/kernel/cgroup"
+	"github.com/evictd/evictd/kernel/disk"
 	"github.com/evictd/evictd/kernel/probe"
 	"github.com/evictd/evictd/kernel/process"
 )
@@ -31,6 +32,38 @@ func misplaced(procfs kernel.FS, h *cgroup.Hierarchy) string {
 			len(paths), strings.Join(paths, ", "))
 	}
 	return ""
+}
+
+// foreignRoot says that the root directory that evictd was given is not the
+// host's, which is that of pid 1; empty where it is, and where that is not known.
+// statfs and the files of pods are then those of evictd's own container. It
+// compares mounts, since following /proc/1/root needs all capabilities of pid 1.
+func foreignRoot(procfs kernel.FS, rootfs string) string {
+	mounts, err := disk.Mounts(procfs, "1")
+	if err != nil {
+		return ""
+	}
+	var host *disk.Mount
+	for i := range mounts {
+		if mounts[i].Point == "/" {
+			host = &mounts[i] // the last is on top
+		}
+	}
+	if host == nil {
+		return ""
+	}
+	given, err := disk.Locate(procfs, rootfs)
+	switch {
+	case errors.Is(err, kernel.ErrUnavailable):
+		return ""
+	case err != nil:
+		return fmt.Sprintf("the host's root is not at %s: %v (--path.rootfs says where it is mounted)", rootfs, err)
+	}
+	if given.Filesystem == host.Filesystem && given.Root == host.Root {
+		return ""
+	}
+	return fmt.Sprintf("%s is on the filesystem %s, the root of the host is on %s: nodefs and the files of pods are those of evictd's own container "+
+		"(--path.rootfs says where the host's root is mounted)", rootfs, given.Filesystem, host.Filesystem)
 }
 
 const (
@@ -101,7 +134,7 @@ func (d *daemon) checks() []metrics.Check {
 			if v := d.board.view.Load(); v == nil {
 				return metrics.Fail, "the first is not complete yet"
 			} else if len(v.Orders.Unreadable) > 0 {
-				return metrics.Fail, fmt.Sprintf("can't be read: %v", v.Orders.Unreadable)
+				return metrics.Fail, unreadableText(v)
 			}
 			return metrics.Pass, "complete"
 		}},
@@ -109,6 +142,8 @@ func (d *daemon) checks() []metrics.Check {
 			switch s := d.inventory.Status(); {
 			case s.DeclaredAbsent:
 				return metrics.Pass, "declared absent"
+			case !s.Connected && s.Error == "":
+				return metrics.Fail, "the pods have not been listed yet"
 			case !s.Connected:
 				return metrics.Fail, s.Error
 			}

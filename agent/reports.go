@@ -2,6 +2,7 @@ package agent
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"time"
 
@@ -23,6 +24,7 @@ type reports struct {
 	// What was told last, so that only changes are. The loop's goroutine alone
 	// uses these.
 	ready      bool
+	status     string // for systemctl status
 	conditions string
 	unreadable string
 	futile     string
@@ -61,15 +63,24 @@ func (r *reports) logEnd(rec *evict.Record) {
 	}
 	switch rec.Result {
 	case evict.ResultFailed, evict.ResultStuck:
-		r.log.Error("eviction did not succeed", attributes...)
+		r.log.Error(inDryRun(rec.DryRun, "eviction did not succeed", "eviction would not succeed"), attributes...)
 	default:
-		r.log.Info("eviction ended", attributes...)
+		r.log.Info(inDryRun(rec.DryRun, "eviction ended", "dry run: pod left alone"), attributes...)
 	}
+}
+
+// inDryRun returns the log message for the mode: in dry run a line must not say
+// that evictd does what it leaves alone.
+func inDryRun(dryRun bool, acting, rehearsing string) string {
+	if dryRun {
+		return rehearsing
+	}
+	return acting
 }
 
 // ordered implements observer.
 func (r *reports) ordered(rec evict.Record) {
-	r.log.Warn("evicting pod", "pod", rec.Pod, "uid", rec.UID, "signal", rec.Cause, "hard", rec.Hard,
+	r.log.Warn(inDryRun(rec.DryRun, "evicting pod", "would evict pod"), "pod", rec.Pod, "uid", rec.UID, "signal", rec.Cause, "hard", rec.Hard,
 		"available", rec.Available, "threshold", rec.Threshold, "deficit", rec.Deficit, "expected", rec.Expected,
 		"lane", rec.Lane, "futile", rec.Futile, "dry_run", rec.DryRun, "message", strings.TrimSpace(rec.Message))
 	r.keeper.poke()
@@ -108,7 +119,8 @@ func (r *reports) stepped(v *View) {
 	if !r.ready && r.complete(v) {
 		r.ready = true
 		r.log.Info("ready", "pods", len(v.Snapshot.Pods), "eligible", v.eligible())
-		r.notifier.Ready(statusLine(v))
+		r.status = statusLine(v)
+		r.notifier.Ready(r.status)
 		if v.eligible() == 0 {
 			r.log.Warn("no pod may be evicted, pressure can't be relieved", "pods", len(v.Snapshot.Pods))
 		}
@@ -145,11 +157,14 @@ func (r *reports) measure(v *View) {
 func (r *reports) announce(v *View) {
 	if changed(&r.conditions, fmt.Sprint(v.Orders.Conditions)) {
 		r.log.Warn("node conditions", "conditions", v.Orders.Conditions)
-		r.notifier.Status(statusLine(v))
+	}
+	if line := statusLine(v); r.ready && line != r.status {
+		r.status = line
+		r.notifier.Status(line)
 	}
 	if changed(&r.unreadable, fmt.Sprint(v.Orders.Unreadable)) {
-		for _, s := range v.Orders.Unreadable {
-			r.log.Error("signal can't be read and is skipped", "signal", s.String(), "error", v.Observations[s].Err)
+		for _, u := range unreadable(v) {
+			r.log.Error("signals can't be read and are skipped", "signals", strings.Join(u.signals, ", "), "error", u.cause)
 		}
 	}
 	var futile []signal.Signal
@@ -177,6 +192,39 @@ func (r *reports) announce(v *View) {
 	}
 }
 
+// skipped are the signals that can't be read for one cause.
+type skipped struct {
+	cause   string
+	signals []string
+}
+
+// unreadable groups the signals that can't be read by their cause: one runtime
+// that is missing leaves four of them unread.
+func unreadable(v *View) (all []skipped) {
+	for _, s := range v.Orders.Unreadable {
+		cause := "unknown"
+		if err := v.Observations[s].Err; err != nil {
+			cause = err.Error()
+		}
+		at := slices.IndexFunc(all, func(u skipped) bool { return u.cause == cause })
+		if at < 0 {
+			at = len(all)
+			all = append(all, skipped{cause: cause})
+		}
+		all[at].signals = append(all[at].signals, s.String())
+	}
+	return all
+}
+
+// unreadableText is unreadable in one line.
+func unreadableText(v *View) string {
+	var texts []string
+	for _, u := range unreadable(v) {
+		texts = append(texts, strings.Join(u.signals, ", ")+" can't be read: "+u.cause)
+	}
+	return strings.Join(texts, "; ")
+}
+
 // changed remembers what is told, and reports whether it is news. The first
 // empty list is none.
 func changed(told *string, now string) bool {
@@ -187,16 +235,26 @@ func changed(told *string, now string) bool {
 	return true
 }
 
+// statusLine is what systemctl status shows. It is sent when it changes, so it
+// has no reading, which would be old when it is read.
 func statusLine(v *View) string {
-	o := v.Observations[signal.MemoryAvailable]
-	line := "memory.available " + signal.MemoryAvailable.Quantity(o.Available)
-	if v.Mode.dryRun {
-		line = "dry run; " + line
+	line := inDryRun(v.Mode.dryRun, "enforcing", "dry run, nothing is evicted")
+	if len(v.Orders.Conditions) == 0 {
+		return line + "; no pressure"
 	}
 	for _, c := range v.Orders.Conditions {
-		line += ", " + string(c)
+		line += "; " + string(c)
 	}
 	return line
+}
+
+// statusLine is that of the last view once evictd is ready.
+func (b *board) statusLine() string {
+	v := b.view.Load()
+	if v == nil || len(b.missing()) > 0 {
+		return "not ready: evictctl status shows what is missing"
+	}
+	return statusLine(v)
 }
 
 // describeThresholds lists thresholds as the kubelet's flags have them.

@@ -281,7 +281,7 @@ func (s *shutting) step(ctx context.Context, v *View, in shutdown.Inputs, now ti
 	if len(orders.Stop)+len(orders.Kill)+len(orders.Gone) > 0 {
 		s.keeper.poke()
 	}
-	s.announce(ctx, &before)
+	s.announce(ctx, &before, in.DryRun)
 	s.want(v)
 	s.metrics.Shutdown(&s.state, s.guard.Status().Locked)
 	return s.wake(orders.Wake, now)

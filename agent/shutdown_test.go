@@ -103,6 +103,22 @@ func TestRefrain(t *testing.T) {
 	}
 }
 
+// The status counts the pods of a shutdown by what became of them: one that dry
+// run left alone has not stopped.
+func TestShutdownCounts(t *testing.T) {
+	b := &board{}
+	b.shutting = &shutting{daemon: &daemon{board: b}, guard: logind.NewGuard(logind.Options{})}
+	b.view.Store(seen(t, configured, false))
+	state := shutdown.State{Phase: shutdown.Ended, Schedule: shutdown.Schedule{{}}}
+	for _, status := range []shutdown.Status{shutdown.Gone, shutdown.Gone, shutdown.Gone, shutdown.Killed, shutdown.Asked, shutdown.Pretended} {
+		state.Pods = append(state.Pods, shutdown.Member{Status: status})
+	}
+	b.shutting.shown.Store(&state)
+	if s := b.Shutdown(); s.Stopped != 3 || s.Running != 2 || s.WouldStop != 1 {
+		t.Errorf("Shutdown() counts %d stopped, %d running, %d that would be stopped; want 3, 2, 1", s.Stopped, s.Running, s.WouldStop)
+	}
+}
+
 // TestPlanned: every pod that may be stopped has its place, with what it has if nobody is quick.
 func TestPlanned(t *testing.T) {
 	priority, own := int32(2_000_000_000), int64(7)

@@ -48,6 +48,16 @@ func (b *board) shutdown() control.Shutdown {
 	}
 	c.Why, c.DryRun = s.refrain(v), len(v.Mode.apart) > 0
 	c.NeedsSeconds = v.Config.Schedule().Needs().Seconds()
+	for i := range state.Pods {
+		switch state.Pods[i].Status {
+		case shutdown.Gone:
+			c.Stopped++
+		case shutdown.Pretended:
+			c.WouldStop++
+		default:
+			c.Running++
+		}
+	}
 	if state.Active() {
 		c.Phase = string(state.Phase)
 		if state.Phase == shutdown.Stopping && state.Current < len(state.Schedule) {

@@ -29,7 +29,7 @@ func (s *shutting) carryOut(ctx context.Context, v *View, orders *shutdown.Order
 		} else {
 			s.board.records.takeUp(stop.UID)
 		}
-		s.log.Warn("stopping pod", "pod", stop.Pod, "uid", stop.UID, "grace", stop.Grace.String(), "reason", rec.Reason, "again", stop.Again, "dry_run", dryRun)
+		s.log.Warn(inDryRun(dryRun, "stopping pod", "would stop pod"), "pod", stop.Pod, "uid", stop.UID, "grace", stop.Grace.String(), "reason", rec.Reason, "again", stop.Again, "dry_run", dryRun)
 		order := evict.Order{UID: stop.UID, Pod: stop.Pod, Cause: rec.Cause, Grace: stop.Grace, Expected: rec.Expected, Reason: rec.Reason, Message: rec.Message}
 		one := job(order, &v.Snapshot, guard)
 		one.Turns = turns(podOf(v, stop.UID), v.Snapshot.Handles[stop.UID].Containers, stop.Grace)
@@ -65,22 +65,23 @@ func (s *shutting) record(v *View, stop *shutdown.Stop, dryRun bool) evict.Recor
 
 // announce tells what has changed, keeps it, and lets the node go down when all
 // is done.
-func (s *shutting) announce(ctx context.Context, before *shutdown.State) {
+func (s *shutting) announce(ctx context.Context, before *shutdown.State, dryRun bool) {
 	if s.state.Phase == before.Phase {
 		return
 	}
 	switch s.state.Phase {
 	case shutdown.Stopping:
-		s.log.Warn("the node goes down, stopping its pods", "deadline", s.state.Deadline(), "groups", len(s.state.Schedule), "manual", s.state.Manual)
+		s.log.Warn(inDryRun(dryRun, "the node goes down, stopping its pods", "the node goes down; dry run, no pod is stopped"), "deadline", s.state.Deadline(), "groups", len(s.state.Schedule), "manual", s.state.Manual)
 		s.keeper.poke()
 	case shutdown.Ended:
 		left := 0
 		for i := range s.state.Pods {
-			if st := s.state.Pods[i].Status; st != shutdown.Gone && st != shutdown.Pretended {
+			if st := s.state.Pods[i].Status; st != shutdown.Gone {
 				left++
 			}
 		}
-		s.log.Warn("the pods are stopped, the node may go down", "took", s.state.Over.Sub(s.state.Began).String(), "pods", len(s.state.Pods), "left", left)
+		s.log.Warn(inDryRun(dryRun, "the pods are stopped, the node may go down", "dry run: no pod was stopped, the node may go down"),
+			"took", s.state.Over.Sub(s.state.Began).String(), "pods", len(s.state.Pods), "left", left)
 		s.awaitRecords(ctx)
 		s.saveSoon()
 		s.guard.Done()
@@ -88,7 +89,11 @@ func (s *shutting) announce(ctx context.Context, before *shutdown.State) {
 		s.log.Warn("the shutdown was called off, no further pod is stopped", "took", s.state.Over.Sub(s.state.Began).String())
 		s.keeper.poke()
 	}
-	s.notifier.Status("shutdown: " + string(s.state.Phase))
+	status := "shutdown: " + string(s.state.Phase)
+	if s.state.Phase == shutdown.Idle {
+		status = s.board.statusLine()
+	}
+	s.notifier.Status(status)
 }
 
 // What is reserved for the report: concluding is how long the records of pods that

@@ -139,7 +139,13 @@ func (a *Amounts) DecodeYAML(d *strict.Decoder, n *yaml.Node) {
 // amount is the text of a quantity or percentage.
 type amount string
 
+// DecodeYAML reads a string or a plain number; of a kubelet's file a string
+// alone, since the kubelet does not start with a number in its maps of strings.
 func (a *amount) DecodeYAML(d *strict.Decoder, n *yaml.Node) {
+	if d.Lenient() {
+		d.Decode(n, (*string)(a))
+		return
+	}
 	text, _ := d.Amount(n, "a quantity such as 500Mi")
 	*a = amount(text)
 }

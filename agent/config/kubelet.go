@@ -31,12 +31,21 @@ func (c *Config) readKubelet(name string, data []byte) error {
 	c.sources.kubelet = d
 	c.Files = append(c.Files, name)
 	file := struct {
-		Header header         `yaml:",inline"`
-		Fields *KubeletFields `yaml:",inline"`
-	}{Fields: &c.KubeletFields}
+		Header  header          `yaml:",inline"`
+		Fields  *KubeletFields  `yaml:",inline"`
+		Cgroups *kubeletCgroups `yaml:",inline"`
+	}{Fields: &c.KubeletFields, Cgroups: &c.sources.cgroups}
 	d.Decode(root, &file)
 	file.Header.check(d, kubeletAPIVersion, kubeletKind)
 	return nil
+}
+
+// kubeletCgroups are fields of a KubeletConfiguration that evictd reads only to
+// know whether a kubelet would start with the others.
+type kubeletCgroups struct {
+	System string `yaml:"systemReservedCgroup"`
+	Kube   string `yaml:"kubeReservedCgroup"`
+	PerQOS *bool  `yaml:"cgroupsPerQOS"`
 }
 
 // bend returns what the kubelet makes of a threshold or minimum reclaim that
@@ -67,6 +76,20 @@ var (
 	exponent    = regexp.MustCompile(`[eE][-+]?[0-9]`)
 )
 
+// withExponent is a quantity in scientific notation that is not negative.
+var withExponent = regexp.MustCompile(`^\+?([0-9]+(\.[0-9]*)?|\.[0-9]+)[eE][-+]?[0-9]+$`)
+
+// kubeletReads reports whether the kubelet takes a quantity of systemReserved or
+// kubeReserved that evictd refuses: one that is too large, and "Gi" for 0
+// (cmd/kubelet/app/server.go: parseResourceList).
+func kubeletReads(text string) bool {
+	if exponent.MatchString(text) { // not for ParseQuantity, see tooLarge
+		return withExponent.MatchString(text)
+	}
+	q, err := resource.ParseQuantity(text)
+	return err == nil && q.Sign() >= 0
+}
+
 // tooLarge reports whether text is a quantity beyond what evictd counts with.
 // resource.ParseQuantity must not see an exponent, because it computes the power
 // of ten however long that takes.
@@ -82,8 +105,10 @@ func tooLarge(text string) bool {
 	return err == nil && q.Cmp(*resource.NewQuantity(math.MaxInt64, resource.DecimalSI)) > 0
 }
 
-// harden turns the soft thresholds whose grace period is 0 into hard ones,
-// which they are to the kubelet.
+// harden turns the soft thresholds whose grace period is 0 into hard ones, which
+// they are to the kubelet (pkg/kubelet/eviction/helpers.go:
+// isHardEvictionThreshold). The kubelet keeps both where evictionHard has the
+// signal too, and acts when the first of them is met: that is the larger of both.
 func (c *Config) harden(hard, soft map[signal.Signal]signal.Value) {
 	for _, s := range signal.All() {
 		name := s.String()
@@ -95,15 +120,13 @@ func (c *Config) harden(hard, soft map[signal.Signal]signal.Value) {
 		}
 		about := "is 0, which makes the threshold a hard one, as for the kubelet"
 		other, both := hard[s]
-		switch {
-		case both && exceeds(other, mark):
-			about += "; that of evictionHard, " + other.String() + ", is reached before it and holds"
-		case both:
-			about += "; that of evictionHard, " + other.String() + ", is left out"
-			fallthrough
-		default:
+		if both {
+			mark = signal.Larger(mark, other)
+			about += "; of it and that of evictionHard, " + other.String() + ", the one that is reached first counts"
+		}
+		if !both || mark.String() != other.String() {
 			hard[s] = mark
-			c.EvictionHard[name] = c.EvictionSoft[name]
+			c.EvictionHard[name] = mark.String()
 			c.origin[strict.Key(fieldHard, name)] = c.Origin(strict.Key(fieldSoft, name))
 		}
 		c.noticef(path, "%s", about)
@@ -113,19 +136,10 @@ func (c *Config) harden(hard, soft map[signal.Signal]signal.Value) {
 	}
 }
 
-// exceeds reports whether a hard threshold is reached before a soft one of the
-// same signal. Where one is a percentage and the other a quantity, only a
-// capacity could tell; the soft one is then taken for the higher, as its author
-// will have meant it.
-func exceeds(hard, soft signal.Value) bool {
-	const capacity = 1 << 50
-	return hard.IsPercentage() == soft.IsPercentage() && hard.Amount(capacity) > soft.Amount(capacity)
-}
-
 // kubeletsOwn are the fields of a KubeletConfiguration that evictd does not
 // read, up to Kubernetes 1.37 and back to the first v1beta1.
 var kubeletsOwn = []string{
-	"address", "allowedUnsafeSysctls", "authentication", "authorization", "cgroupDriver", "cgroupRoot", "cgroupsPerQOS",
+	"address", "allowedUnsafeSysctls", "authentication", "authorization", "cgroupDriver", "cgroupRoot",
 	"clusterDNS", "clusterDomain", "configMapAndSecretChangeDetectionStrategy", "configTrialDuration",
 	"containerLogMaxFiles", "containerLogMaxSize", "containerLogMaxWorkers", "containerLogMonitorInterval",
 	"containerRuntimeEndpoint", "contentType", "cpuCFSQuota", "cpuCFSQuotaPeriod", "cpuManagerPolicy",
@@ -135,7 +149,7 @@ var kubeletsOwn = []string{
 	"eventRecordQPS", "failCgroupV1", "failSwapOn", "featureGates", "fileCheckFrequency",
 	"hairpinMode", "healthzBindAddress", "healthzPort", "httpCheckFrequency", "imagePullCredentialsVerificationPolicy",
 	"imageServiceEndpoint", "iptablesDropBit", "iptablesMasqueradeBit", "kernelMemcgNotification", "kubeAPIBurst",
-	"kubeAPIQPS", "kubeReservedCgroup", "kubeletCgroups", "localStorageCapacityIsolation", "logging",
+	"kubeAPIQPS", "kubeletCgroups", "localStorageCapacityIsolation", "logging",
 	"makeIPTablesUtilChains", "maxOpenFiles", "maxParallelImagePulls", "maxPods", "memoryManagerPolicy",
 	"memoryReservationPolicy", "memorySwap", "memoryThrottlingFactor", "nodeLeaseDurationSeconds",
 	"nodeStatusMaxImages", "nodeStatusReportFrequency", "nodeStatusUpdateFrequency", "oomScoreAdj", "podCIDR",
@@ -144,7 +158,7 @@ var kubeletsOwn = []string{
 	"registryBurst", "registryPullQPS", "reservedMemory", "reservedSystemCPUs", "resolvConf", "rotateCertificates",
 	"runOnce", "runtimeRequestTimeout", "seccompDefault", "serializeImagePulls", "serverTLSBootstrap",
 	"showHiddenMetricsForVersion", "singleProcessOOMKill", "staticPodPath", "staticPodURL", "staticPodURLHeader",
-	"streamingConnectionIdleTimeout", "syncFrequency", "systemCgroups", "systemReservedCgroup", "tlsCertFile",
+	"streamingConnectionIdleTimeout", "syncFrequency", "systemCgroups", "tlsCertFile",
 	"tlsCipherSuites", "tlsCurvePreferences", "tlsMinVersion", "tlsPrivateKeyFile", "topologyManagerPolicy",
 	"topologyManagerPolicyOptions", "topologyManagerScope", "tracing", "userNamespaces", "volumePluginDir",
 	"volumeStatsAggPeriod", "draManagerReconcilePeriod",

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"fmt"
 	"os"
 	"path/filepath"
 	"strings"
@@ -148,20 +149,22 @@ func TestKubeletFile(t *testing.T) {
 		{"odd percentages", "evictionHard: {memory.available: 5%%, nodefs.available: NaN%, imagefs.available: 0.0%, pid.available: 0%%}", "memory.available 5% 0s 0\nimagefs.available 0.0% 0s 0\n", `k:3: evictionHard.memory.available: "5%%" is taken for 5%, as by the kubelet
 k:3: evictionHard.nodefs.available: "NaN%": the kubelet takes it for a mark that is never reached; it is left out
 k:3: evictionHard.pid.available: "0%%" is taken for 0%, as by the kubelet`},
-		{"odd reclaims", "evictionHard: {memory.available: 1Gi, pid.available: 5, nodefs.available: 1}\nevictionMinimumReclaim: {memory.available: Inf%, nodefs.available: 10%%, pid.available: 1e20}", "memory.available 1Gi 0s 0\nnodefs.available 1 0s 10%\npid.available 5 0s 9223372036854775807\n", `k:4: evictionMinimumReclaim.memory.available: "Inf%": the kubelet takes it for a mark that is never reached; it is left out
+		{"odd reclaims", "evictionHard: {memory.available: 1Gi, pid.available: '5', nodefs.available: '1'}\nevictionMinimumReclaim: {memory.available: Inf%, nodefs.available: 10%%, pid.available: '1e20'}", "memory.available 1Gi 0s 0\nnodefs.available 1 0s 10%\npid.available 5 0s 9223372036854775807\n", `k:4: evictionMinimumReclaim.memory.available: "Inf%": the kubelet takes it for a mark that is never reached; it is left out
 k:4: evictionMinimumReclaim.nodefs.available: "10%%" is taken for 10%, as by the kubelet
 k:4: evictionMinimumReclaim.pid.available: "1e20" is taken for 9223372036854775807, which is as good as any larger one`},
-		{"soft with grace 0 is hard", "evictionHard: {}\nevictionSoft: {memory.available: 1Gi, nodefs.available: 5%}\nevictionSoftGracePeriod: {memory.available: 0s, nodefs.available: 1s}\nevictionMinimumReclaim: {memory.available: 5}", "memory.available 1Gi 0s 5\nnodefs.available 5% 1s 0\n", `k:5: evictionSoftGracePeriod.memory.available: is 0, which makes the threshold a hard one, as for the kubelet`},
-		{"soft with grace 0 above hard", "evictionHard: {memory.available: 1Gi}\nevictionSoft: {memory.available: 2Gi}\nevictionSoftGracePeriod: {memory.available: 0s}", "memory.available 2Gi 0s 0\n", `k:5: evictionSoftGracePeriod.memory.available: is 0, which makes the threshold a hard one, as for the kubelet; that of evictionHard, 1Gi, is left out`},
-		{"soft with grace 0 below hard", "evictionHard: {memory.available: 20%}\nevictionSoft: {memory.available: 10%}\nevictionSoftGracePeriod: {memory.available: 0s}", "memory.available 20% 0s 0\n", `k:5: evictionSoftGracePeriod.memory.available: is 0, which makes the threshold a hard one, as for the kubelet; that of evictionHard, 20%, is reached before it and holds`},
-		{"soft with grace 0 beside a percentage", "evictionHard: {memory.available: 20%}\nevictionSoft: {memory.available: 1Mi}\nevictionSoftGracePeriod: {memory.available: 0s}", "memory.available 1Mi 0s 0\n", `k:5: evictionSoftGracePeriod.memory.available: is 0, which makes the threshold a hard one, as for the kubelet; that of evictionHard, 20%, is left out`},
+		{"soft with grace 0 is hard", "evictionHard: {}\nevictionSoft: {memory.available: 1Gi, nodefs.available: 5%}\nevictionSoftGracePeriod: {memory.available: 0s, nodefs.available: 1s}\nevictionMinimumReclaim: {memory.available: '5'}", "memory.available 1Gi 0s 5\nnodefs.available 5% 1s 0\n", `k:5: evictionSoftGracePeriod.memory.available: is 0, which makes the threshold a hard one, as for the kubelet`},
+		{"soft with grace 0 above hard", "evictionHard: {memory.available: 1Gi}\nevictionSoft: {memory.available: 2Gi}\nevictionSoftGracePeriod: {memory.available: 0s}", "memory.available 2Gi 0s 0\n", `k:5: evictionSoftGracePeriod.memory.available: is 0, which makes the threshold a hard one, as for the kubelet; of it and that of evictionHard, 1Gi, the one that is reached first counts`},
+		{"soft with grace 0 below hard", "evictionHard: {memory.available: 20%}\nevictionSoft: {memory.available: 10%}\nevictionSoftGracePeriod: {memory.available: 0s}", "memory.available 20% 0s 0\n", `k:5: evictionSoftGracePeriod.memory.available: is 0, which makes the threshold a hard one, as for the kubelet; of it and that of evictionHard, 20%, the one that is reached first counts`},
+		{"soft with grace 0 beside a percentage", "evictionHard: {memory.available: 20%}\nevictionSoft: {memory.available: 1Mi}\nevictionSoftGracePeriod: {memory.available: 0s}", "memory.available 20% or 1Mi 0s 0\n", `k:5: evictionSoftGracePeriod.memory.available: is 0, which makes the threshold a hard one, as for the kubelet; of it and that of evictionHard, 20%, the one that is reached first counts`},
+		{"soft percentage with grace 0", "evictionHard: {memory.available: 1Gi}\nevictionSoft: {memory.available: 5%}\nevictionSoftGracePeriod: {memory.available: 0s}", "memory.available 5% or 1Gi 0s 0\n", `k:5: evictionSoftGracePeriod.memory.available: is 0, which makes the threshold a hard one, as for the kubelet; of it and that of evictionHard, 1Gi, the one that is reached first counts`},
 		{"containerfs", "evictionHard: {containerfs.available: 5%}", "", `k:3: evictionHard.containerfs.available: is ignored, as by the kubelet: the thresholds of the filesystem that holds the writable layers count for containerfs.available`},
 		{"negative periods", "evictionHard: {}\nevictionPressureTransitionPeriod: -1m\nevictionMaxPodGracePeriod: -1", "", `k:4: evictionPressureTransitionPeriod: -1m0s is negative; conditions end as soon as their cause
 k:5: evictionMaxPodGracePeriod: -1 is negative; pods get their own grace period, as the kubelet documents, where the kubelet gives them a second`},
-		{"numbers as JSON would have them", "evictionHard: {}\nevictionMaxPodGracePeriod: 60.0\nimageGCHighThresholdPercent: 0x5a\nenforceNodeAllocatable: [pods, pods]\nsystemReserved: {memory: 1e999}", "", `k:7: systemReserved.memory: "1e999" is not a quantity of at most 64 characters and two digits of exponent; it is ignored`},
+		{"numbers as JSON would have them", "evictionHard: {}\nevictionMaxPodGracePeriod: 60.0\nimageGCHighThresholdPercent: 0x5a\nsystemReserved: {memory: '1e999', cpu: '500m'}", "", `k:6: systemReserved.memory: "1e999" is not a quantity of at most 64 characters and two digits of exponent; it is ignored`},
 		{"shutdown groups", "evictionHard: {}\nshutdownGracePeriodByPodPriority: [{priority: 0, shutdownGracePeriodSeconds: -1}, {priority: 0, shutdownGracePeriodSeconds: 5, x: y}]", "", `k:4: shutdownGracePeriodByPodPriority[1].x: is not a field here and is ignored
 k:4: shutdownGracePeriodByPodPriority[0].shutdownGracePeriodSeconds: -1 is negative and is taken for 0
-k:4: shutdownGracePeriodByPodPriority[1].priority: 0 is listed twice; the first holds`},
+k:4: shutdownGracePeriodByPodPriority[1].priority: 0 is listed twice; as for the kubelet the first is for pods of just that priority, the last for those above`},
+		{"cgroups of the kubelet's", "evictionHard: {}\nenforceNodeAllocatable: [pods, kube-reserved, system-reserved-compressible]\nkubeReservedCgroup: /kube\nsystemReservedCgroup: /system\ncgroupsPerQOS: true", "", ""},
 		{"anchors", "evictionHard: &e {memory.available: 1Gi}\nevictionMinimumReclaim:\n  <<: *e", "memory.available 1Gi 0s 1Gi\n", ""},
 		{"several documents", "evictionHard: {}\n---\nmore: stuff", "", "k: what follows the first document is ignored"},
 	} {
@@ -200,12 +203,24 @@ k:4: shutdownGracePeriodByPodPriority[1].priority: 0 is listed twice; the first 
 func TestKubeletRefuses(t *testing.T) {
 	for _, tt := range []struct{ text, want string }{
 		{kubeletHead + "evictionHard: {memory.available: lots}", `k:3: evictionHard.memory.available: "lots" is not a quantity; ` + wantThreshold},
-		{kubeletHead + "evictionHard: {memory.available: 1e-1000}", `k:3: evictionHard.memory.available: "1e-1000" is not a quantity of at most 64 characters and two digits of exponent; ` + wantThreshold},
+		{kubeletHead + "evictionHard: {memory.available: '1e-1000'}", `k:3: evictionHard.memory.available: "1e-1000" is not a quantity of at most 64 characters and two digits of exponent; ` + wantThreshold},
 		{kubeletHead + "evictionHard: {memory.available: e1000000009}", `k:3: evictionHard.memory.available: "e1000000009" is not a quantity of at most 64 characters and two digits of exponent; ` + wantThreshold},
+		{kubeletHead + "evictionHard: {memory.available: 5% or 1Gi}", `k:3: evictionHard.memory.available: "5% or 1Gi" is not a quantity; ` + wantThreshold},
 		{kubeletHead + "evictionHard: {memory.available: 200%%}", `k:3: evictionHard.memory.available: "200%" is more than 100%; ` + wantThreshold},
 		{kubeletHead + "evictionHard: {memory.available: null}", "k:3: evictionHard.memory.available: is null; give it a value, or leave it out"},
 		{kubeletHead + "evictionSoft: {memory.available: 1Gi}", "k:3: evictionSoft.memory.available: has no grace period; give it one above 0 in evictionSoftGracePeriod.memory.available, or make it a threshold of evictionHard"},
 		{kubeletHead + "imageGCHighThresholdPercent: 80", "k:3: imageGCHighThresholdPercent: imageGCLowThresholdPercent is 80 and imageGCHighThresholdPercent is 80; want the first below the second"},
+		{kubeletHead + "evictionHard: {pid.available: 5}", "k:3: evictionHard.pid.available: is the number 5; want a string: put it in quotes"},
+		{kubeletHead + "evictionMinimumReclaim: {memory.available: 0.5}\nkubeReserved: {cpu: 1}", "k:3: evictionMinimumReclaim.memory.available: is the number 0.5; want a string: put it in quotes\n" +
+			"k:4: kubeReserved.cpu: is the number 1; want a string: put it in quotes"},
+		{kubeletHead + "systemReserved: {memory: lots, cpu: '-1', pid: 1e5x}", `k:3: systemReserved.cpu: "-1" is below 0; want a quantity of at least 0 such as 500Mi
+k:3: systemReserved.memory: "lots" is not a quantity; want a quantity of at least 0 such as 500Mi
+k:3: systemReserved.pid: "1e5x" is not a quantity; want a quantity of at least 0 such as 500Mi`},
+		{kubeletHead + "enforceNodeAllocatable: [pods, pods]", "k:3: enforceNodeAllocatable[1]: pods is listed twice"},
+		{kubeletHead + "enforceNodeAllocatable: [pods, kube-reserved, system-reserved-compressible]", "k:3: enforceNodeAllocatable[1]: kube-reserved needs kubeReservedCgroup\n" +
+			"k:3: enforceNodeAllocatable[2]: system-reserved-compressible needs systemReservedCgroup"},
+		{kubeletHead + "enforceNodeAllocatable: [kube-reserved-compressible, kube-reserved]\nkubeReservedCgroup: /kube", "k:3: enforceNodeAllocatable[0]: kube-reserved-compressible excludes kube-reserved; give one of them"},
+		{kubeletHead + "enforceNodeAllocatable: [pods]\ncgroupsPerQOS: false", "k:3: enforceNodeAllocatable[0]: pods needs cgroupsPerQOS: true"},
 		{kubeletHead + "\tx", "k:3: a tab indents this line; YAML is indented with spaces"},
 		{head, "k:2: kind: is AgentConfiguration; want KubeletConfiguration (evictd reads its own with --config)"},
 		{"evictionHard: {}", "k:1: apiVersion: is missing; want kubelet.config.k8s.io/v1beta1\nk:1: kind: is missing; want KubeletConfiguration"},
@@ -264,6 +279,33 @@ func TestSchedule(t *testing.T) {
 	} {
 		if diff := cmp.Diff(tt.want, mustParse(t, tt.text).Schedule()); diff != "" {
 			t.Errorf("Schedule() of %q differs (-want +got):\n%s", tt.text, diff)
+		}
+	}
+}
+
+// A priority given twice stops no kubelet: pods of just that priority are in the
+// first of its groups, those above it in the last.
+func TestKubeletPriorityTwice(t *testing.T) {
+	for _, tt := range []struct{ groups, want string }{
+		{"{priority: 0, shutdownGracePeriodSeconds: 5}, {priority: 0, shutdownGracePeriodSeconds: 9}", "0:5 1:9"},
+		{"{priority: 5, shutdownGracePeriodSeconds: 1}, {priority: 0, shutdownGracePeriodSeconds: 5}, {priority: 0, shutdownGracePeriodSeconds: 7}, {priority: 0, shutdownGracePeriodSeconds: 9}", "0:5 1:9 5:1"},
+		{"{priority: 0, shutdownGracePeriodSeconds: 5}, {priority: 0, shutdownGracePeriodSeconds: 9}, {priority: 1, shutdownGracePeriodSeconds: 3}", "0:5 1:3"},
+		{"{priority: 2147483647, shutdownGracePeriodSeconds: 5}, {priority: 2147483647, shutdownGracePeriodSeconds: 9}", "2147483647:5"},
+	} {
+		c := base()
+		if err := c.readKubelet("k", []byte(kubeletHead+"shutdownGracePeriodByPodPriority: ["+tt.groups+"]")); err != nil {
+			t.Fatal(err)
+		}
+		c, err := c.finish()
+		if err != nil {
+			t.Fatal(err)
+		}
+		var got []string
+		for _, g := range c.Schedule() {
+			got = append(got, fmt.Sprintf("%d:%d", g.Priority, g.Time/time.Second))
+		}
+		if strings.Join(got, " ") != tt.want {
+			t.Errorf("[%s]: schedule = %q; want %s", tt.groups, got, tt.want)
 		}
 	}
 }

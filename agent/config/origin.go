@@ -44,6 +44,7 @@ func top(path string) string {
 type sources struct {
 	agent   *strict.Decoder
 	kubelet *strict.Decoder
+	cgroups kubeletCgroups // of the kubelet's file
 }
 
 // of returns the file that the field at path was read from, nil where it is a

@@ -1,6 +1,7 @@
 package config
 
 import (
+	"cmp"
 	"math"
 	"slices"
 	"time"
@@ -110,15 +111,42 @@ func (c *Config) checkShutdownGroups() {
 				c.errorf(seconds, "is %d; want a number of seconds of at least 0", group.ShutdownGracePeriodSeconds)
 			}
 		}
-		if other, twice := first[group.Priority]; twice {
-			if lenient {
-				c.noticef(priority, "%d is listed twice; the first holds", group.Priority)
-				continue
-			}
+		if other, twice := first[group.Priority]; !twice {
+			first[group.Priority] = i
+		} else if !lenient {
 			c.errorf(priority, "%d is listed twice, first in %s", group.Priority, strict.Index(fieldShutdownGroups, other))
+		} else {
+			c.noticef(priority, "%d is listed twice; as for the kubelet the first is for pods of just that priority, the last for those above", group.Priority)
 		}
-		first[group.Priority] = i
 		kept = append(kept, group)
 	}
+	if lenient {
+		kept = splitTwice(kept)
+	}
 	c.ShutdownGracePeriodByPodPriority = slices.Clip(kept)
+}
+
+// splitTwice makes groups of the same priority unique as the kubelet takes them
+// (nodeshutdown_manager.go: groupByPriority): its binary search puts pods of just
+// that priority into the first group, and those above it, up to the next priority,
+// into the last. Those between get no pod.
+func splitTwice(groups []ShutdownGroup) []ShutdownGroup {
+	slices.SortStableFunc(groups, func(a, b ShutdownGroup) int { return cmp.Compare(a.Priority, b.Priority) })
+	var unique []ShutdownGroup
+	for i := 0; i < len(groups); {
+		g := groups[i]
+		next := i + 1
+		for next < len(groups) && groups[next].Priority == g.Priority {
+			next++
+		}
+		unique = append(unique, g)
+		above := next < len(groups) && groups[next].Priority == g.Priority+1 // no pod lies between
+		if next-i > 1 && g.Priority < math.MaxInt32 && !above {
+			last := groups[next-1]
+			last.Priority++
+			unique = append(unique, last)
+		}
+		i = next
+	}
+	return unique
 }

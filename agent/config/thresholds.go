@@ -113,6 +113,9 @@ func (c *Config) amount(path string, texts Amounts, name string, parse func(stri
 	if len(text) > maxAmount {
 		return signal.Value{}, fmt.Errorf("%s is too long", strict.Quote(text))
 	}
+	if signal.HasBoth(text) && c.sources.lenient(path) {
+		return signal.Value{}, fmt.Errorf("%s is not a quantity", strict.Quote(text)) // to the kubelet
+	}
 	v, err := parse(text)
 	if err == nil || errors.Is(err, signal.ErrOff) || !c.sources.lenient(path) {
 		return v, err

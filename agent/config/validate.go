@@ -60,10 +60,6 @@ func (c *Config) checkAllocatable() {
 	allowed := []string{
 		enforcePods, "system-reserved", "system-reserved-compressible", "kube-reserved", "kube-reserved-compressible", enforceNone,
 	}
-	if c.sources.lenient(field) {
-		slices.Sort(c.EnforceNodeAllocatable)
-		c.EnforceNodeAllocatable = slices.Compact(c.EnforceNodeAllocatable)
-	}
 	for i, value := range c.EnforceNodeAllocatable {
 		at := strict.Index(field, i)
 		switch {
@@ -74,7 +70,29 @@ func (c *Config) checkAllocatable() {
 			c.errorf(at, "%s is listed twice", value)
 		case value == enforceNone && len(c.EnforceNodeAllocatable) > 1:
 			c.errorf(at, "none excludes the others; want it alone, or not at all")
+		case c.sources.lenient(field):
+			c.checkKubeletCgroup(at, value)
 		}
+	}
+}
+
+// checkKubeletCgroup reports what a kubelet does not start with: a value of
+// enforceNodeAllocatable without the field that names its cgroup, or two for the
+// same cgroup (pkg/kubelet/apis/config/validation/validation.go).
+func (c *Config) checkKubeletCgroup(at, value string) {
+	of, compressible := strings.CutSuffix(value, "-compressible")
+	group := map[string]struct{ field, path string }{
+		"system-reserved": {"systemReservedCgroup", c.sources.cgroups.System},
+		"kube-reserved":   {"kubeReservedCgroup", c.sources.cgroups.Kube},
+	}[of]
+	switch {
+	case group.field != "" && group.path == "":
+		c.errorf(at, "%s needs %s", value, group.field)
+	case compressible && slices.Contains(c.EnforceNodeAllocatable, of):
+		c.errorf(at, "%s excludes %s; give one of them", value, of)
+	}
+	if perQOS := c.sources.cgroups.PerQOS; perQOS != nil && !*perQOS && value != enforceNone {
+		c.errorf(at, "%s needs cgroupsPerQOS: true", value)
 	}
 }
 
@@ -91,8 +109,8 @@ func (c *Config) checkReserved(field string, amounts Amounts) {
 			err = fmt.Errorf("%q is below 0", amounts[name])
 		}
 		switch {
-		case err != nil && c.sources.lenient(field):
-			// The kubelet has read it, and nothing here depends on it.
+		case err != nil && c.sources.lenient(field) && kubeletReads(amounts[name]):
+			// Nothing here depends on it.
 			c.noticef(at, "%v; it is ignored", err)
 			delete(amounts, name)
 		case err != nil:

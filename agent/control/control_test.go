@@ -41,6 +41,8 @@ func (d *daemon) BeginShutdown(ctx context.Context) error { return d.command(ctx
 
 func (d *daemon) CancelShutdown(ctx context.Context) error { return d.command(ctx, "cancel") }
 
+func (d *daemon) Reload(ctx context.Context) error { return d.command(ctx, "reload") }
+
 func (d *daemon) Explain(s signal.Signal) (Explanation, error) { return d.explain(s) }
 
 // serve runs a server on a socket of its own until the test ends, and fails the
@@ -83,24 +85,25 @@ func TestStatusAndRecords(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	period := 0.01
 	want := Status{
-		Version: "v1", PID: 7, Started: now.Add(-time.Hour), At: now,
+		Version: "v1", PID: 7, Started: now.Add(-time.Hour), At: now, Missing: List[string]{"runtime: hangs"},
 		Mode: Mode{DryRun: true, Why: List[string]{"--dry-run was given"}},
 		Signals: []SignalStatus{
 			{Signal: signal.MemoryAvailable, Status: Observed, Thresholds: List[ThresholdStatus]{{Value: "100Mi"}}},
 		},
-		Conditions:  List[signal.Condition]{signal.MemoryPressure},
-		Lanes:       List[Lane]{{Name: "poll", Up: true, PeriodSeconds: &period}},
-		Layout:      "single",
-		Filesystems: List[Filesystem]{{Name: "nodefs", Path: "/var/lib/kubelet", AvailableBytes: new(int64(7)), ReadOnly: true, Error: "hung"}},
-		Pods:        Pods{Count: 3, Eligible: 2},
-		Reclaims:    List[Reclaim]{{Kind: evict.ReclaimImages, Reason: "pressure", Signal: signal.NodeFsAvailable, Removed: List[string]{"a"}, Freed: 7, TookSeconds: 1.5}},
-		Victims:     List[evict.Victim]{{UID: "u", Pod: "default/hog", Signal: evict.Key{Signal: signal.MemoryAvailable}, Status: evict.Stuck}},
-		Futile:      List[evict.Futility]{{Signal: signal.MemoryAvailable, Deficit: 5, Until: now}},
-		Records:     List[evict.Record]{{Pod: "default/hog", Cause: "memory.available", Hard: true, Decided: now}},
-		Shutdown:    Shutdown{Phase: "idle", Why: List[string]{"a kubelet"}, Groups: List[ShutdownGroup]{}},
-		Config:      Config{Files: List[string]{"/etc/evictd/config.yaml"}, LoadedAt: now},
-		Warnings:    List[string]{"<odd> & \x1b[2J"},
-		Runtime:     Runtime{Endpoint: "unix:///run/x", Connected: true, LastSync: now},
+		Conditions:     List[signal.Condition]{signal.MemoryPressure},
+		Lanes:          List[Lane]{{Name: "poll", Up: true, PeriodSeconds: &period}},
+		Layout:         "single",
+		Filesystems:    List[Filesystem]{{Name: "nodefs", Path: "/var/lib/kubelet", AvailableBytes: new(int64(7)), ReadOnly: true, Error: "hung"}},
+		Pods:           Pods{Count: 3, Eligible: 2},
+		Reclaims:       List[Reclaim]{{Kind: evict.ReclaimImages, Reason: "pressure", Signal: signal.NodeFsAvailable, Removed: List[string]{"a"}, Freed: 7, TookSeconds: 1.5}},
+		WouldBeVictims: List[WouldBeVictim]{{Pod: "default/web", UID: "w"}},
+		Victims:        List[evict.Victim]{{UID: "u", Pod: "default/hog", Signal: evict.Key{Signal: signal.MemoryAvailable}, Status: evict.Stuck}},
+		Futile:         List[evict.Futility]{{Signal: signal.MemoryAvailable, Deficit: 5, Until: now}},
+		Records:        List[evict.Record]{{Pod: "default/hog", Cause: "memory.available", Hard: true, Decided: now}},
+		Shutdown:       Shutdown{Phase: "idle", Why: List[string]{"a kubelet"}, Groups: List[ShutdownGroup]{}},
+		Config:         Config{Files: List[string]{"/etc/evictd/config.yaml"}, LoadedAt: now, Changed: List[ConfigChange]{{Field: "dryRun", After: "true"}}, NeedsRestart: List[string]{"cgroupRoot"}},
+		Warnings:       List[string]{"<odd> & \x1b[2J"},
+		Runtime:        Runtime{Endpoint: "unix:///run/x", Connected: true, LastSync: now},
 	}
 	client := NewClient(serve(t, &daemon{status: want}))
 	got, err := client.Status(t.Context())
@@ -153,14 +156,14 @@ func TestExplain(t *testing.T) {
 func TestWire(t *testing.T) {
 	socket := serve(t, &daemon{explain: func(s signal.Signal) (Explanation, error) { return Explanation{Signal: s}, nil }, command: onlyBegin})
 	const emptyExplanation = `{"at":"0001-01-01T00:00:00Z","signal":"memory.available",` +
-		`"observation":{"signal":"memory.available","status":"","available":null,"capacity":null,"ageSeconds":null,"thresholds":[]},` +
+		`"observation":{"signal":"memory.available","status":"","available":null,"capacity":null,"dryRunAdds":0,"ageSeconds":null,"thresholds":[]},` +
 		`"ranking":[],"exempt":[],"notOurs":[],"oomScores":[],"notes":[]}`
-	const emptyShutdown = `{"at":"0001-01-01T00:00:00Z","phase":"","manual":false,"calledOff":false,"why":[],"dryRun":false,` +
+	const emptyShutdown = `{"at":"0001-01-01T00:00:00Z","phase":"","manual":false,"calledOff":false,"why":[],"dryRun":false,"stopped":0,"running":0,"wouldStop":0,` +
 		`"needsSeconds":0,"limitSeconds":null,"held":false,"groups":[],"current":null,"last":{"clean":null,"reason":""}}`
-	const emptyStatus = `{"version":"","pid":0,"started":"0001-01-01T00:00:00Z","at":"0001-01-01T00:00:00Z","mode":{"dryRun":false,"why":[]},` +
+	const emptyStatus = `{"version":"","pid":0,"started":"0001-01-01T00:00:00Z","at":"0001-01-01T00:00:00Z","ready":false,"missing":[],"mode":{"dryRun":false,"why":[]},` +
 		`"node":{"name":"","procfs":"","cgroupfs":"","cgroupVersion":""},"signals":[],"conditions":[],` +
 		`"runtime":{"declaredAbsent":false,"connected":false},"lanes":[],"layout":"","filesystems":[],"pods":{"count":0,"eligible":0},` +
-		`"victims":[],"futile":[],"records":[],"reclaims":[],"shutdown":` + emptyShutdown + `,"config":{"files":[],"loadedAt":"0001-01-01T00:00:00Z"},"warnings":[]}`
+		`"victims":[],"wouldBeVictims":[],"futile":[],"records":[],"reclaims":[],"shutdown":` + emptyShutdown + `,"config":{"files":[],"loadedAt":"0001-01-01T00:00:00Z","changed":[],"needsRestart":[]},"warnings":[]}`
 	tests := []struct {
 		method, path, body string
 		code               int
@@ -245,6 +248,31 @@ func TestShutdownCommands(t *testing.T) {
 	}
 	if want := []string{"begin", "cancel"}; !slices.Equal(heard, want) {
 		t.Errorf("commands = %v; want %v", heard, want)
+	}
+}
+
+// Reload answers with the configuration in force, or with what is wrong with the
+// files.
+func TestReload(t *testing.T) {
+	want := Config{
+		Files: List[string]{"/etc/evictd/config.yaml"}, NeedsRestart: List[string]{"notification"},
+		Changed: List[ConfigChange]{{Field: "maxVictims", Before: "3", After: "5"}},
+	}
+	var wrong error
+	d := &daemon{status: Status{Config: want}, command: func(ctx context.Context, name string) error {
+		if _, limited := ctx.Deadline(); !limited || name != "reload" {
+			t.Errorf("command %s has a deadline: %t; want a reload with one", name, limited)
+		}
+		return wrong
+	}}
+	client := NewClient(serve(t, d))
+	got, err := client.Reload(t.Context())
+	if diff := cmp.Diff(want, got); err != nil || diff != "" {
+		t.Errorf("Reload() = %v, differs (-want +got):\n%s", err, diff)
+	}
+	wrong = errors.New("config.yaml:5: evictionHrad: unknown field\nconfig.yaml:6: dryRun: not a boolean")
+	if _, err := client.Reload(t.Context()); err == nil || err.Error() != "evictd answered: "+wrong.Error() {
+		t.Errorf("Reload() = %v; want %v", err, wrong)
 	}
 }
 

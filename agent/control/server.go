@@ -41,6 +41,9 @@ type Source interface {
 	// has been taken, or why it was not.
 	BeginShutdown(context.Context) error
 	CancelShutdown(context.Context) error
+	// Reload reads the configuration again. It returns when that is in force, or
+	// why it is not.
+	Reload(context.Context) error
 }
 
 // Server answers what is asked over the control socket.
@@ -99,6 +102,7 @@ func (s *Server) Handler() http.Handler {
 	})
 	mux.HandleFunc("GET /v1/explain", s.explain)
 	s.addShutdown(mux)
+	s.addReload(mux)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		select {
 		case s.busy <- struct{}{}:

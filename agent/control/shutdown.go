@@ -26,6 +26,13 @@ type Shutdown struct {
 	Why    List[string] `json:"why"`
 	DryRun bool         `json:"dryRun"`
 
+	// Stopped, Running and WouldStop count the pods of a shutdown that has
+	// begun: those that have gone, those that have not, and those that dry run
+	// left alone. A pod is counted once.
+	Stopped   int `json:"stopped"`
+	Running   int `json:"running"`
+	WouldStop int `json:"wouldStop"`
+
 	// NeedsSeconds is for how long a shutdown has to be held up, and
 	// LimitSeconds for how long logind allows it; null where that is not known.
 	// Held tells that evictd holds the lock for it.

@@ -27,6 +27,10 @@ type SignalStatus struct {
 	// Available may be negative where more is used than the capacity.
 	Available *int64 `json:"available"`
 	Capacity  *int64 `json:"capacity"`
+	// DryRunAdds is what the pods that dry run counts as gone would free.
+	// Available is as it was read: in dry run thresholds are met, or not, by the
+	// sum of both. It is 0 where evictd acts.
+	DryRunAdds int64 `json:"dryRunAdds"`
 	// AgeSeconds is how old the reading is, null where there is none.
 	AgeSeconds *float64 `json:"ageSeconds"`
 	// Error is why the signal is unreadable.
@@ -84,6 +88,16 @@ func Signals(p *evict.Policy, observed signal.Observations, state *evict.State, 
 		s.Thresholds = append(s.Thresholds, status)
 	}
 	return all
+}
+
+// AddDryRun completes the signals with what the pods that dry run counts as
+// gone would free of each.
+func AddDryRun(all []SignalStatus, wouldFree [signal.Count]int64) {
+	for i := range all {
+		if s := &all[i]; s.Status == Observed {
+			s.DryRunAdds = wouldFree[s.Signal]
+		}
+	}
 }
 
 func describe(s signal.Signal, o signal.Observation, now time.Time) SignalStatus {

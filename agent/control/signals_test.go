@@ -74,6 +74,28 @@ func TestSignals(t *testing.T) {
 	}
 }
 
+// What was read stays as it was read: what dry run adds is beside it.
+func TestAddDryRun(t *testing.T) {
+	observed := signal.Observations{
+		signal.MemoryAvailable: {Status: signal.Observed, Available: 100, Capacity: 1000},
+		signal.NodeFsAvailable: {Status: signal.Unreadable},
+	}
+	all := Signals(&evict.Policy{}, observed, &evict.State{}, nil, time.Now())
+	AddDryRun(all, [signal.Count]int64{signal.MemoryAvailable: 70, signal.NodeFsAvailable: 70, signal.PIDAvailable: 70})
+	for _, s := range all {
+		want := int64(0)
+		if s.Signal == signal.MemoryAvailable {
+			want = 70
+		}
+		if s.DryRunAdds != want {
+			t.Errorf("%v: DryRunAdds = %d; want %d", s.Signal, s.DryRunAdds, want)
+		}
+	}
+	if m := all[signal.MemoryAvailable]; *m.Available != 100 {
+		t.Errorf("memory.available = %d; want 100, as it was read", *m.Available)
+	}
+}
+
 func TestWhy(t *testing.T) {
 	const mib = 1 << 20
 	memory := []evict.Ranked{

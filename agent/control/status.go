@@ -13,7 +13,11 @@ type Status struct {
 	PID     int       `json:"pid"`
 	Started time.Time `json:"started"`
 	// At is when the status was taken; every age in it ends there.
-	At      time.Time          `json:"at"`
+	At time.Time `json:"at"`
+	// Ready reports whether evictd reads everything that it decides by, as /readyz
+	// does; Missing lists in words what it lacks.
+	Ready   bool               `json:"ready"`
+	Missing List[string]       `json:"missing"`
 	Mode    Mode               `json:"mode"`
 	Node    Node               `json:"node"`
 	Signals List[SignalStatus] `json:"signals"`
@@ -21,12 +25,15 @@ type Status struct {
 	Conditions List[signal.Condition] `json:"conditions"`
 	Runtime    Runtime                `json:"runtime"`
 	Lanes      List[Lane]             `json:"lanes"`
-	// Layout tells how the filesystems are cut: single, imagefs or split.
+	// Layout is the layout of the filesystems: single, imagefs or split; empty
+	// while it is not known.
 	Layout      string           `json:"layout"`
 	Filesystems List[Filesystem] `json:"filesystems"`
 	Pods        Pods             `json:"pods"`
 	// Victims are the pods on their way out.
 	Victims List[evict.Victim] `json:"victims"`
+	// WouldBeVictims are the pods that dry run counts as gone.
+	WouldBeVictims List[WouldBeVictim] `json:"wouldBeVictims"`
 	// Futile lists the signals that stay low whatever is evicted.
 	Futile List[evict.Futility] `json:"futile"`
 	// Records are the last evictions, the oldest first.
@@ -149,6 +156,19 @@ type Config struct {
 	// LastReloadError is why the last reload changed nothing; empty where it
 	// went well.
 	LastReloadError string `json:"lastReloadError,omitempty"`
+	// Changed is what the last reload changed.
+	Changed List[ConfigChange] `json:"changed"`
+	// NeedsRestart names the fields whose value in the files differs from the
+	// one in force, because it is only read when evictd starts.
+	NeedsRestart List[string] `json:"needsRestart"`
+}
+
+// WouldBeVictim is a pod that evictd would have evicted if it were not in dry
+// run. It runs on, and counts as gone until the pressure is over.
+type WouldBeVictim struct {
+	Pod    string        `json:"pod"`
+	UID    string        `json:"uid"`
+	Signal signal.Signal `json:"signal"`
 }
 
 // Records is the answer to /v1/records.

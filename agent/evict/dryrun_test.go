@@ -38,6 +38,30 @@ func TestDryRunNamesAPodOncePerEpisode(t *testing.T) {
 	wantVictims(t, "the next episode", l.step(4*time.Hour), "a")
 }
 
+// WouldFree is what dry run adds to the readings: with it, and only with it, the
+// threshold is not met.
+func TestWouldFree(t *testing.T) {
+	l := shortOf(t, 500*mi, 300*mi, 300*mi, 300*mi)
+	l.in.DryRun = true
+	if got := l.in.Policy.WouldFree(&l.state, l.in.Pods); got != [signal.Count]int64{} {
+		t.Errorf("WouldFree() = %v before a victim is named; want nothing", got)
+	}
+	wantVictims(t, "0s", l.step(0), "a", "b")
+	free := l.in.Policy.WouldFree(&l.state, l.in.Pods)
+	if free[signal.MemoryAvailable] != 600*mi {
+		t.Errorf("WouldFree() = %v; want 600Mi of memory", free)
+	}
+	low := l.in.Policy.Thresholds[0].Value.Amount(0)
+	read := l.in.Observations[signal.MemoryAvailable].Available
+	if met := l.step(time.Second).Met; len(met) > 0 || read >= low || read+free[signal.MemoryAvailable] < low {
+		t.Errorf("%d read, %d would be freed, threshold %d: met = %v; want it met but for dry run", read, free[signal.MemoryAvailable], low, met)
+	}
+	l.in.Pods = l.in.Pods[1:]
+	if got := l.in.Policy.WouldFree(&l.state, l.in.Pods)[signal.MemoryAvailable]; got != 300*mi {
+		t.Errorf("WouldFree() = %d when a pod has left; want 300Mi", got)
+	}
+}
+
 func TestDryRunEpisodes(t *testing.T) {
 	l := newTimeline(t, hard(signal.MemoryAvailable, "1Gi").reclaiming("1Gi"))
 	l.in.DryRun = true

@@ -57,9 +57,13 @@ func message(pod *Pod, t signal.Threshold, o signal.Observation) (string, map[st
 			if request == nil {
 				request = &resource.Quantity{}
 			}
+			text := request.String()
+			if r == signal.Memory && c.MemoryRequestText != "" {
+				text = c.MemoryRequestText
+			}
 			usage := bytes(used)
 			if usage.Cmp(*request) > 0 {
-				fmt.Fprintf(&b, "Container %s was using %s, request is %s, has larger consumption of %s. ", c.Name, usage, request, r)
+				fmt.Fprintf(&b, "Container %s was using %s, request is %s, has larger consumption of %s. ", c.Name, usage, text, r)
 				names = append(names, c.Name)
 				usages = append(usages, usage.String())
 			}

@@ -21,6 +21,9 @@ func TestMessage(t *testing.T) {
 		p.Usage.Memory = 1400*mi + 1
 	})
 	whole := aPod("whole", using(300*mi), func(p *Pod) { p.Resources.Requests.Memory = qty("1Gi") })
+	deduced := aPod("deduced", using(300*mi), withRootfs(mi), requesting("75829506", ""), func(p *Pod) {
+		p.Containers[0].MemoryRequestText = "about 72Mi, from oom_score_adj"
+	})
 	for _, tt := range []struct {
 		name        string
 		pod         Pod
@@ -64,6 +67,14 @@ func TestMessage(t *testing.T) {
 		{"pod-level request, not of memory", whole, hard(signal.NodeFsAvailable, "100Gi"), signal.Observation{},
 			"The node was low on resource: ephemeral-storage. Threshold quantity: 100Gi, available: 0. ",
 			map[string]string{"offending_containers": "", "offending_containers_usage": "", "starved_resource": "ephemeral-storage"}},
+		{"deduced request", deduced, hard(signal.MemoryAvailable, "1Gi"), signal.Observation{Available: 700 * mi},
+			"The node was low on resource: memory. Threshold quantity: 1Gi, available: 700Mi. " +
+				"Container c was using 300Mi, request is about 72Mi, from oom_score_adj, has larger consumption of memory. ",
+			map[string]string{"offending_containers": "c", "offending_containers_usage": "300Mi", "starved_resource": "memory"}},
+		{"deduced request, not of memory", deduced, hard(signal.NodeFsAvailable, "1Gi"), signal.Observation{Available: 700 * mi},
+			"The node was low on resource: ephemeral-storage. Threshold quantity: 1Gi, available: 700Mi. " +
+				"Container c was using 1Mi, request is 0, has larger consumption of ephemeral-storage. ",
+			map[string]string{"offending_containers": "c", "offending_containers_usage": "1Mi", "starved_resource": "ephemeral-storage"}},
 		{"no statistics", aPod("p", withoutStats, using(gi)), hard(signal.MemoryAvailable, "100M"), signal.Observation{Available: 1000},
 			"The node was low on resource: memory. Threshold quantity: 100M, available: 1k. ", nil},
 	} {

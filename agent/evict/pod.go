@@ -64,6 +64,9 @@ func (p *Pod) Key() string { return p.Namespace + "/" + p.Name }
 type Container struct {
 	Name      string
 	Resources Resources
+	// MemoryRequestText replaces the memory request in messages where it was
+	// deduced, so that no message names an amount that the pod does not state.
+	MemoryRequestText string
 	// Sidecar marks an init container that is restarted always.
 	Sidecar bool
 	Usage   ContainerUsage

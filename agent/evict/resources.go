@@ -58,26 +58,59 @@ func fill(into *Amounts, from Amounts) {
 	}
 }
 
-// aggregate sums a kind of resource over the containers of a pod as the
-// scheduler does: the regular ones and the sidecars together, or an init
-// container with the sidecars before it where that is more
-// (k8s.io/component-helpers/resource).
+// aggregate returns a kind of resource, requests or limits, for the containers
+// of a pod together; see sum.
 func (p *Pod) aggregate(of func(*Container) Amounts) Amounts {
-	var total, sidecars, peak Amounts
-	for i := range p.Containers {
-		total = plus(total, of(&p.Containers[i]))
+	var all Amounts
+	for i, q := range all.each() {
+		total, given := p.sum(func(c *Container) *resource.Quantity {
+			a := of(c)
+			return *a.each()[i]
+		})
+		if given {
+			*q = &total
+		}
 	}
+	return all
+}
+
+// sum returns what the containers of a pod ask for of one resource, and whether
+// any of them does. It is the larger of two amounts: the regular containers and
+// the sidecars together, and the largest init container together with the
+// sidecars that were started before it
+// (k8s.io/component-helpers/resource: AggregateContainerRequests).
+func (p *Pod) sum(of func(*Container) *resource.Quantity) (total resource.Quantity, given bool) {
+	for i := range p.Containers {
+		if q := of(&p.Containers[i]); q != nil {
+			total.Add(*q)
+			given = true
+		}
+	}
+	var sidecars, largest resource.Quantity
 	for i := range p.InitContainers {
 		c := &p.InitContainers[i]
-		if c.Sidecar {
-			total = plus(total, of(c))
-			sidecars = plus(sidecars, of(c))
-			peak = most(peak, sidecars)
+		q := of(c)
+		if q == nil {
 			continue
 		}
-		peak = most(peak, plus(of(c), sidecars))
+		given = true
+		if c.Sidecar {
+			total.Add(*q)
+			sidecars.Add(*q)
+			continue
+		}
+		// A copy, because a sum beyond an int64 or with a fraction is behind a
+		// pointer.
+		with := sidecars.DeepCopy()
+		with.Add(*q)
+		if with.Cmp(largest) > 0 {
+			largest = with
+		}
 	}
-	return most(total, peak)
+	if largest.Cmp(total) > 0 {
+		return largest, given
+	}
+	return total, given
 }
 
 func plus(a, b Amounts) Amounts {
@@ -96,54 +129,19 @@ func plus(a, b Amounts) Amounts {
 	return a
 }
 
-func most(a, b Amounts) Amounts {
-	dst, src := a.each(), b.each()
-	for i := range dst {
-		if *src[i] != nil && (*dst[i] == nil || (*src[i]).Cmp(**dst[i]) > 0) {
-			*dst[i] = *src[i]
-		}
-	}
-	return a
-}
-
-// Request returns what the pod asked for of a resource, as eviction ranks it:
-// the request of the pod as a whole where there is one, else the larger of the
-// containers' sum and the largest init container; the overhead is added to a
-// request that is not 0 (pkg/api/v1/resource/helpers.go). Fractions of a unit
-// are dropped: usage is whole, and above a request exactly when it is above
-// the request without its fraction.
+// Request returns the amount of a resource that the pod requests, as eviction
+// ranks by it: the request of the pod as a whole where there is one, else that of
+// its containers together, sidecars included; the overhead is added to a request
+// that is not 0 (pkg/api/v1/resource/helpers.go: GetResourceRequestQuantity).
+// Fractions of a unit are dropped: usage is whole, and above a request exactly
+// when it is above the request without its fraction.
 func (p *Pod) Request(r signal.Resource) int64 {
 	var total int64
 	if whole := p.Resources.Requests.Amount(r); whole != nil && r == signal.Memory {
 		total = floor(whole)
 	} else {
-		var sum resource.Quantity
-		exact := int64(0) // the sum, while every request is whole
-		fractions := false
-		for i := range p.Containers {
-			q := p.Containers[i].Resources.Requests.Amount(r)
-			if q == nil {
-				continue
-			}
-			if n, ok := q.AsInt64(); ok && !fractions {
-				exact = saturatingAdd(exact, n)
-				continue
-			}
-			if !fractions {
-				fractions = true
-				sum = *resource.NewQuantity(exact, resource.DecimalSI)
-			}
-			sum.Add(*q)
-		}
-		total = exact
-		if fractions {
-			total = floor(&sum)
-		}
-		for i := range p.InitContainers {
-			if q := p.InitContainers[i].Resources.Requests.Amount(r); q != nil {
-				total = max(total, floor(q))
-			}
-		}
+		sum, _ := p.sum(func(c *Container) *resource.Quantity { return c.Resources.Requests.Amount(r) })
+		total = floor(&sum)
 	}
 	if o := p.Overhead.Amount(r); o != nil && total != 0 {
 		total = saturatingAdd(total, floor(o))

@@ -67,6 +67,11 @@ func TestRequest(t *testing.T) {
 	container := func(memory string) Container {
 		return Container{Resources: Resources{Requests: Amounts{Memory: qty(memory)}}}
 	}
+	sidecar := func(memory string) Container {
+		c := container(memory)
+		c.Sidecar = true
+		return c
+	}
 	for _, tt := range []struct {
 		name string
 		pod  Pod
@@ -83,6 +88,14 @@ func TestRequest(t *testing.T) {
 		{"pod-level of another resource", Pod{Containers: []Container{container("10")}, Resources: Resources{Requests: Amounts{CPU: qty("1")}}}, 10},
 		{"fractions are summed, then dropped", Pod{Containers: []Container{container("1"), container("600m"), container("600m")}}, 2},
 		{"fractions first", Pod{Containers: []Container{container("600m"), container("7")}}, 7},
+		{"sidecars are summed", Pod{Containers: []Container{container("10")}, InitContainers: []Container{sidecar("4"), container("3"), sidecar("5")}}, 19},
+		{"sidecars alone", Pod{Containers: []Container{{}}, InitContainers: []Container{sidecar("4"), sidecar("5")}}, 9},
+		{"an init container with the sidecars before it", Pod{Containers: []Container{container("10")}, InitContainers: []Container{sidecar("4"), container("20"), sidecar("5")}}, 24},
+		{"a sidecar after the largest init container", Pod{Containers: []Container{container("10")}, InitContainers: []Container{container("20"), sidecar("4")}}, 20},
+		{"sidecar and overhead", Pod{Containers: []Container{{}}, InitContainers: []Container{sidecar("4")}, Overhead: Amounts{Memory: qty("5")}}, 9},
+		{"pod-level before sidecars", Pod{Containers: []Container{container("10")}, InitContainers: []Container{sidecar("4")}, Resources: Resources{Requests: Amounts{Memory: qty("7")}}}, 7},
+		{"fractions of sidecars", Pod{Containers: []Container{container("600m")}, InitContainers: []Container{sidecar("600m"), container("500m")}}, 1},
+		{"sidecars beyond what can be", Pod{Containers: []Container{container("9223372036854775807")}, InitContainers: []Container{sidecar("9223372036854775807"), sidecar("600m")}}, math.MaxInt64},
 		{"more than can be", Pod{Containers: []Container{container("9223372036854775807"), container("9223372036854775807")}}, math.MaxInt64},
 	} {
 		if got := tt.pod.Request(signal.Memory); got != tt.want {
@@ -90,10 +103,11 @@ func TestRequest(t *testing.T) {
 		}
 	}
 	storage := Pod{
-		Containers: []Container{{Resources: Resources{Requests: Amounts{EphemeralStorage: qty("2Gi"), Memory: qty("1Mi")}}}},
-		Resources:  Resources{Requests: Amounts{Memory: qty("9Gi")}},
+		Containers:     []Container{{Resources: Resources{Requests: Amounts{EphemeralStorage: qty("2Gi"), Memory: qty("1Mi")}}}},
+		InitContainers: []Container{{Sidecar: true, Resources: Resources{Requests: Amounts{EphemeralStorage: qty("1Gi"), Memory: qty("1Mi")}}}},
+		Resources:      Resources{Requests: Amounts{Memory: qty("9Gi")}},
 	}
-	for r, want := range map[signal.Resource]int64{signal.EphemeralStorage: 2 * gi, signal.Memory: 9 * gi, signal.Inodes: 0, signal.PIDs: 0} {
+	for r, want := range map[signal.Resource]int64{signal.EphemeralStorage: 3 * gi, signal.Memory: 9 * gi, signal.Inodes: 0, signal.PIDs: 0} {
 		if got := storage.Request(r); got != want {
 			t.Errorf("Request(%s) = %d; want %d", r, got, want)
 		}

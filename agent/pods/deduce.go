@@ -107,12 +107,13 @@ func (d *deduction) resources(p *pod, running []*Container) {
 	p.spec.QoS, p.about.QoSOrigin = d.qos(p, running)
 	var origins []string
 	for n, c := range running {
-		r := &p.spec.Containers[p.members[n].slot].Resources
+		slot := &p.spec.Containers[p.members[n].slot]
 		if c.MemoryLimit != nil {
-			r.Limits.Memory = bytes(*c.MemoryLimit)
+			slot.Resources.Limits.Memory = bytes(*c.MemoryLimit)
 		}
-		var origin string
-		r.Requests.Memory, origin = d.request(c, p.spec.QoS)
+		request := d.request(c, p.spec.QoS)
+		slot.Resources.Requests.Memory, slot.MemoryRequestText = request.amount, request.text
+		origin := request.origin
 		if len(running) > 1 {
 			origin = c.Name + ": " + origin
 		}

@@ -190,7 +190,11 @@ func (i *Inventory) list(ctx context.Context, s *tracked) error {
 	}
 	switch {
 	case err != nil && (s.err == nil || s.err.Error() != err.Error()):
-		i.log.Warn("pods can't be listed, going on with what was known", "source", s.Name(), "error", err, "known_since", s.listed)
+		if s.listed.IsZero() {
+			i.log.Warn("pods can't be listed, none is known yet", "source", s.Name(), "error", err)
+		} else {
+			i.log.Warn("pods can't be listed, going on with what was known", "source", s.Name(), "error", err, "known_since", s.listed)
+		}
 	case err == nil && (s.err != nil || s.listed == now && i.world.Load().listed.IsZero()):
 		i.log.Info("pods are listed", "source", s.Name(), "runtime", list.Software, "version", list.Version, "pods", len(list.Pods))
 	}

@@ -59,11 +59,11 @@ func TestMeasure(t *testing.T) {
 				UID: uid, Namespace: "shop", Name: "web", Labels: p.Labels, Kubelet: true, QoS: evict.Burstable,
 				TerminationGraceSeconds: new(int64(30)), LastStart: young.UnixNano(),
 				Containers: []evict.Container{
-					{Name: "main", Resources: evict.Resources{
+					{Name: "main", MemoryRequestText: "about 112Mi, from oom_score_adj", Resources: evict.Resources{
 						Requests: evict.Amounts{Memory: resource.NewQuantity(request, resource.BinarySI)},
 						Limits:   evict.Amounts{Memory: resource.NewQuantity(1<<30, resource.BinarySI)},
 					}, Usage: evict.ContainerUsage{Memory: 80 << 20}},
-					{Name: "side", Resources: evict.Resources{
+					{Name: "side", MemoryRequestText: "not known, its limit is 64Mi", Resources: evict.Resources{
 						Requests: evict.Amounts{Memory: resource.NewQuantity(64<<20, resource.BinarySI)},
 						Limits:   evict.Amounts{Memory: resource.NewQuantity(64<<20, resource.BinarySI)},
 					}, Usage: evict.ContainerUsage{Memory: 80 << 20}},

@@ -34,11 +34,17 @@ func invert(score int, capacity int64) (low, high int64, ok bool) {
 	return low, high, low <= high
 }
 
-// request returns what a container is taken to have requested of memory, nil for
-// nothing, and where that is from.
-func (d *deduction) request(c *Container, qos evict.QoS) (*resource.Quantity, string) {
+// memoryRequest is the memory that a container is taken to have requested.
+type memoryRequest struct {
+	amount *resource.Quantity // nil for none
+	origin string             // for explain
+	text   string             // for messages; empty where the amount is right
+}
+
+// request returns the memory that a container is taken to have requested.
+func (d *deduction) request(c *Container, qos evict.QoS) memoryRequest {
 	if qos == evict.BestEffort {
-		return nil, "none, as the pod is BestEffort"
+		return memoryRequest{origin: "none, as the pod is BestEffort"}
 	}
 	why := ""
 	switch {
@@ -51,17 +57,24 @@ func (d *deduction) request(c *Container, qos evict.QoS) (*resource.Quantity, st
 		why = "the node's memory is not known"
 	default:
 		if low, high, ok := invert(*c.OOMScoreAdj, d.capacity); ok {
-			return bytes(high), fmt.Sprintf("estimated from oom_score_adj %d: %s-%s", *c.OOMScoreAdj, mebibytes(low), mebibytes(high))
+			return memoryRequest{
+				amount: bytes(high), text: "about " + mebibytes(high) + ", from oom_score_adj",
+				origin: fmt.Sprintf("estimated from oom_score_adj %d: %s-%s", *c.OOMScoreAdj, mebibytes(low), mebibytes(high)),
+			}
 		}
 		why = fmt.Sprintf("oom_score_adj %d does not tell", *c.OOMScoreAdj)
 	}
 	if c.MemoryLimit != nil {
-		return bytes(*c.MemoryLimit), "limit"
+		m := memoryRequest{amount: bytes(*c.MemoryLimit), origin: "limit"}
+		if qos != evict.Guaranteed { // whose requests equal its limits
+			m.text = "not known, its limit is " + m.amount.String()
+		}
+		return m
 	}
 	if why == "" {
 		why = "no limit"
 	}
-	return nil, "unknown, counts as 0: " + why
+	return memoryRequest{origin: "unknown, counts as 0: " + why, text: "not known"}
 }
 
 func bytes(n int64) *resource.Quantity { return resource.NewQuantity(n, resource.BinarySI) }

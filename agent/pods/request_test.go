@@ -69,33 +69,34 @@ func TestRequest(t *testing.T) {
 		capacity error
 		want     int64 // -1: none
 		origin   string
+		text     string
 	}{
-		{"estimated", evict.Burstable, new(991), nil, nil, nil, 107374182, "estimated from oom_score_adj 991: 92Mi-102Mi"},
-		{"estimated before limit", evict.Burstable, new(500), new(int64(1 << 40)), nil, nil, 5379446538, "estimated from oom_score_adj 500: 5120Mi-5130Mi"},
-		{"cut off above", evict.Burstable, new(999), new(int64(64 << 20)), nil, nil, 64 << 20, "limit"},
-		{"cut off below", evict.Burstable, new(3), new(int64(64 << 20)), nil, nil, 64 << 20, "limit"},
-		{"cut off, no limit", evict.Burstable, new(999), nil, nil, nil, -1, "unknown, counts as 0: oom_score_adj 999 does not tell"},
-		{"Burstable with a BestEffort score", evict.Burstable, new(1000), nil, nil, nil, -1, "unknown, counts as 0: oom_score_adj 1000 does not tell"},
-		{"node-critical", evict.Burstable, new(-997), new(int64(1 << 20)), nil, nil, 1 << 20, "limit"},
-		{"Guaranteed", evict.Guaranteed, new(-997), new(int64(1 << 30)), nil, nil, 1 << 30, "limit"},
-		{"Guaranteed with another score", evict.Guaranteed, new(500), new(int64(1 << 30)), nil, nil, 1 << 30, "limit"},
-		{"Guaranteed without a limit", evict.Guaranteed, new(-997), nil, nil, nil, -1, "unknown, counts as 0: no limit"},
-		{"BestEffort", evict.BestEffort, new(1000), nil, nil, nil, -1, "none, as the pod is BestEffort"},
-		{"no score", evict.Burstable, nil, new(int64(1 << 20)), nil, nil, 1 << 20, "limit"},
-		{"nothing", evict.Burstable, nil, nil, nil, nil, -1, "unknown, counts as 0: the runtime tells no oom_score_adj"},
-		{"no status", evict.Burstable, nil, nil, failed, nil, -1, "unknown, counts as 0: its status is not known"},
-		{"no capacity", evict.Burstable, new(500), nil, nil, failed, -1, "unknown, counts as 0: the node's memory is not known"},
+		{"estimated", evict.Burstable, new(991), nil, nil, nil, 107374182, "estimated from oom_score_adj 991: 92Mi-102Mi", "about 102Mi, from oom_score_adj"},
+		{"estimated before limit", evict.Burstable, new(500), new(int64(1 << 40)), nil, nil, 5379446538, "estimated from oom_score_adj 500: 5120Mi-5130Mi", "about 5130Mi, from oom_score_adj"},
+		{"cut off above", evict.Burstable, new(999), new(int64(64 << 20)), nil, nil, 64 << 20, "limit", "not known, its limit is 64Mi"},
+		{"cut off below", evict.Burstable, new(3), new(int64(64 << 20)), nil, nil, 64 << 20, "limit", "not known, its limit is 64Mi"},
+		{"cut off, no limit", evict.Burstable, new(999), nil, nil, nil, -1, "unknown, counts as 0: oom_score_adj 999 does not tell", "not known"},
+		{"Burstable with a BestEffort score", evict.Burstable, new(1000), nil, nil, nil, -1, "unknown, counts as 0: oom_score_adj 1000 does not tell", "not known"},
+		{"node-critical", evict.Burstable, new(-997), new(int64(1 << 20)), nil, nil, 1 << 20, "limit", "not known, its limit is 1Mi"},
+		{"Guaranteed", evict.Guaranteed, new(-997), new(int64(1 << 30)), nil, nil, 1 << 30, "limit", ""},
+		{"Guaranteed with another score", evict.Guaranteed, new(500), new(int64(1 << 30)), nil, nil, 1 << 30, "limit", ""},
+		{"Guaranteed without a limit", evict.Guaranteed, new(-997), nil, nil, nil, -1, "unknown, counts as 0: no limit", "not known"},
+		{"BestEffort", evict.BestEffort, new(1000), nil, nil, nil, -1, "none, as the pod is BestEffort", ""},
+		{"no score", evict.Burstable, nil, new(int64(1 << 20)), nil, nil, 1 << 20, "limit", "not known, its limit is 1Mi"},
+		{"nothing", evict.Burstable, nil, nil, nil, nil, -1, "unknown, counts as 0: the runtime tells no oom_score_adj", "not known"},
+		{"no status", evict.Burstable, nil, nil, failed, nil, -1, "unknown, counts as 0: its status is not known", "not known"},
+		{"no capacity", evict.Burstable, new(500), nil, nil, failed, -1, "unknown, counts as 0: the node's memory is not known", "not known"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			d := deduction{capacity: memTotal, capacityErr: tt.capacity}
 			c := Container{ContainerDetail: cri.ContainerDetail{OOMScoreAdj: tt.score, MemoryLimit: tt.limit}, Err: tt.err}
-			q, origin := d.request(&c, tt.qos)
+			r := d.request(&c, tt.qos)
 			got := int64(-1)
-			if q != nil {
-				got = q.Value()
+			if r.amount != nil {
+				got = r.amount.Value()
 			}
-			if got != tt.want || origin != tt.origin {
-				t.Errorf("request() = %d, %q; want %d, %q", got, origin, tt.want, tt.origin)
+			if got != tt.want || r.origin != tt.origin || r.text != tt.text {
+				t.Errorf("request() = %d, %q, %q; want %d, %q, %q", got, r.origin, r.text, tt.want, tt.origin, tt.text)
 			}
 		})
 	}

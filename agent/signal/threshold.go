@@ -12,12 +12,34 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// Value is an amount of a signal: a quantity, or a percentage of its capacity.
-// The zero Value is the quantity 0.
+// Value is an amount of a signal: a quantity, a percentage of its capacity, or
+// the larger of both. The zero Value is the quantity 0.
 type Value struct {
 	quantity resource.Quantity
 	percent  float32 // a share of capacity, 0 to 1
 	text     string  // the percentage as it was written; empty for a quantity
+	both     bool    // the quantity counts beside the percentage
+	least    int64   // the quantity's amount where both count, for the hot path
+}
+
+// or is between the percentage and the quantity of a value that has both.
+const or = " or "
+
+// Larger returns the value that is the larger of two on every capacity. Of a
+// percentage and a quantity that is one which has both.
+func Larger(a, b Value) Value {
+	quantity := a.quantity
+	if b.quantity.Cmp(quantity) > 0 {
+		quantity = b.quantity
+	}
+	share := a
+	if b.IsPercentage() && (!a.IsPercentage() || b.percent > a.percent) {
+		share = b
+	}
+	if !share.IsPercentage() {
+		return Value{quantity: quantity}
+	}
+	return Value{quantity: quantity, percent: share.percent, text: share.text, both: !quantity.IsZero(), least: quantity.Value()}
 }
 
 // Quantity returns the Value of a quantity.
@@ -29,7 +51,10 @@ func (v Value) IsPercentage() bool { return v.text != "" }
 // String prints a percentage as it was written, and a quantity canonically in
 // the format in which it was written.
 func (v Value) String() string {
-	if v.IsPercentage() {
+	switch {
+	case v.both:
+		return v.text + or + v.quantity.String()
+	case v.IsPercentage():
 		return v.text
 	}
 	return v.quantity.String()
@@ -39,8 +64,8 @@ func (v Value) String() string {
 // and how it prints. A percentage is computed as the kubelet does, from a
 // 32-bit float, so that both round alike.
 func (v Value) Of(capacity int64) resource.Quantity {
-	if v.IsPercentage() {
-		return *resource.NewQuantity(v.Amount(capacity), resource.BinarySI)
+	if v.IsPercentage() && (!v.both || v.share(capacity) >= v.least) {
+		return *resource.NewQuantity(v.share(capacity), resource.BinarySI)
 	}
 	return v.quantity
 }
@@ -50,9 +75,17 @@ func (v Value) Of(capacity int64) resource.Quantity {
 // share without its fraction. A share too large for an int64, which a minimum
 // reclaim may be, is the largest one.
 func (v Value) Amount(capacity int64) int64 {
-	if !v.IsPercentage() {
-		return v.quantity.Value()
+	switch {
+	case v.both:
+		return max(v.share(capacity), v.least)
+	case v.IsPercentage():
+		return v.share(capacity)
 	}
+	return v.quantity.Value()
+}
+
+// share returns the percentage's amount.
+func (v Value) share(capacity int64) int64 {
 	share := float64(capacity) * float64(v.percent)
 	if share >= math.MaxInt64 {
 		return math.MaxInt64
@@ -89,11 +122,15 @@ func (t Threshold) Target(capacity int64) int64 {
 // kubelet's users switch a default threshold off.
 var ErrOff = errors.New("threshold switched off")
 
-// ParseThreshold reads a threshold's value: a quantity above 0, or a
-// percentage from 0 to 100. "0%" and "100%" are ErrOff.
+// ParseThreshold reads a threshold's value: a quantity above 0, a percentage
+// from 0 to 100, or both, as in "5% or 500Mi", of which the larger counts. "0%"
+// and "100%" are ErrOff.
 func ParseThreshold(text string) (Value, error) {
 	if text == "0%" || text == "100%" {
 		return Value{}, ErrOff
+	}
+	if HasBoth(text) {
+		return parseBoth(text)
 	}
 	if strings.HasSuffix(text, "%") {
 		share, err := parsePercentage(text)
@@ -113,6 +150,20 @@ func ParseThreshold(text string) (Value, error) {
 		return Value{}, fmt.Errorf("%q is not above 0", text)
 	}
 	return Value{quantity: q}, nil
+}
+
+// HasBoth reports whether the text of a threshold has a percentage and a
+// quantity, which the kubelet does not read.
+func HasBoth(text string) bool { return strings.Contains(text, or) }
+
+func parseBoth(text string) (Value, error) {
+	first, second, _ := strings.Cut(text, or)
+	a, errA := ParseThreshold(first)
+	b, errB := ParseThreshold(second)
+	if errA != nil || errB != nil || b.both || !a.IsPercentage() || b.IsPercentage() {
+		return Value{}, fmt.Errorf("%q is not a percentage and a quantity, such as 5%% or 500Mi", text)
+	}
+	return Larger(a, b), nil
 }
 
 // ParseMinReclaim reads a minimum reclaim: a quantity of at least 0, or a

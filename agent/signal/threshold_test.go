@@ -264,3 +264,56 @@ func TestParseQuantity(t *testing.T) {
 		t.Errorf("ParseQuantity(-1Gi) = %s, %v; want -1Gi", q.String(), err)
 	}
 }
+
+// Of a percentage and a quantity the larger counts, which depends on the capacity.
+func TestLarger(t *testing.T) {
+	const gi = 1 << 30
+	parse := func(text string) Value {
+		t.Helper()
+		v, err := ParseThreshold(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return v
+	}
+	for _, tt := range []struct {
+		a, b, want     string
+		on4Gi, on100Gi string // what it means, and how it prints
+	}{
+		{"1Gi", "2Gi", "2Gi", "2Gi", "2Gi"},
+		{"25%", "50%", "50%", "2Gi", "50Gi"},
+		{"1.5Gi", "25%", "25% or 1536Mi", "1536Mi", "25Gi"},
+		{"25% or 1Gi", "2Gi", "25% or 2Gi", "2Gi", "25Gi"},
+		{"25% or 1Gi", "50%", "50% or 1Gi", "2Gi", "50Gi"},
+	} {
+		for _, v := range []Value{Larger(parse(tt.a), parse(tt.b)), Larger(parse(tt.b), parse(tt.a)), parse(tt.want)} {
+			if got := v.String(); got != tt.want {
+				t.Errorf("Larger(%s, %s) = %s; want %s", tt.a, tt.b, got, tt.want)
+			}
+			for capacity, want := range map[int64]string{4 * gi: tt.on4Gi, 100 * gi: tt.on100Gi} {
+				q := v.Of(capacity)
+				if amount := v.Amount(capacity); q.String() != want || q.Value() != amount {
+					t.Errorf("%s of %d = %s, %d; want %s", v.String(), capacity, q.String(), amount, want)
+				}
+			}
+		}
+	}
+	for _, bad := range []string{"1Gi or 5%", "5% or 5%", "1Gi or 2Gi", "5% or", " or 1Gi", "5% or 1Gi or 2Gi", "0% or 1Gi", "5% or 0", "5%  or 1Gi", "101% or 1Gi"} {
+		if v, err := ParseThreshold(bad); err == nil || errors.Is(err, ErrOff) {
+			t.Errorf("ParseThreshold(%q) = %v, %v; want an error", bad, v, err)
+		}
+	}
+}
+
+// The hot path computes amounts: that must not allocate.
+func TestAmountAllocates(t *testing.T) {
+	for _, text := range []string{"25%", "25% or 1.5Gi", "25% or 100m"} {
+		v, err := ParseThreshold(text)
+		if err != nil {
+			t.Fatal(err)
+		}
+		if n := testing.AllocsPerRun(100, func() { v.Amount(1 << 40) }); n != 0 {
+			t.Errorf("Amount() of %s allocates %v times; want 0", text, n)
+		}
+	}
+}

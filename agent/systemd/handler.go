@@ -29,12 +29,16 @@ func (f Format) plain(w io.Writer) slog.Handler {
 	return slog.NewTextHandler(w, options)
 }
 
+// PrefixError in front of a line gives it the priority of an error in the journal
+// (sd-daemon(3)).
+const PrefixError = "<3>"
+
 // priorities are the journal's for slog's levels, the highest first.
 var priorities = [...]struct {
 	from   slog.Level
 	prefix string
 }{
-	{slog.LevelError, "<3>"},
+	{slog.LevelError, PrefixError},
 	{slog.LevelWarn, "<4>"},
 	{slog.LevelInfo, "<6>"},
 	{slog.LevelDebug, "<7>"},

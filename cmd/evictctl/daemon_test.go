@@ -13,6 +13,7 @@ import (
 	"strings"
 	"testing"
 	"time"
+	"unicode/utf8"
 
 	"github.com/google/go-cmp/cmp"
 
@@ -42,6 +43,8 @@ func (d *daemon) Shutdown() control.Shutdown {
 func (d *daemon) BeginShutdown(context.Context) error { return d.err }
 
 func (d *daemon) CancelShutdown(context.Context) error { return d.err }
+
+func (d *daemon) Reload(context.Context) error { return d.err }
 
 func (d *daemon) Status() control.Status { return d.status }
 
@@ -124,7 +127,7 @@ func busy() *daemon {
 	return &daemon{
 		status: control.Status{
 			Shutdown: control.Shutdown{Phase: "idle", Held: true},
-			Version:  "v0.1.0", PID: 812, Started: now.Add(-26 * time.Hour), At: now,
+			Version:  "v0.1.0", Ready: true, PID: 812, Started: now.Add(-26 * time.Hour), At: now,
 			Mode: control.Mode{DryRun: true, Why: control.List[string]{"no AgentConfiguration was given", "a kubelet owns this node"}},
 			Node: control.Node{Name: "node-1", ProcFS: "/proc", CgroupFS: "/sys/fs/cgroup", CgroupVersion: "hybrid"},
 			Signals: control.List[control.SignalStatus]{
@@ -196,6 +199,56 @@ func TestDaemonText(t *testing.T) {
 			t.Errorf("%v exits %d with %q; want %d", tt.args, code, errs, exitOK)
 		}
 		golden(t, tt.golden, out)
+		for line := range strings.Lines(out) {
+			if utf8.RuneCountInString(strings.TrimSuffix(line, "\n")) > 80 {
+				t.Errorf("%v prints a line of more than 80 columns: %s", tt.args, line)
+			}
+		}
+	}
+}
+
+// A status that lacks something says what, and is no success for a script.
+func TestStatusNotReady(t *testing.T) {
+	const missing = "runtime: list pods of unix:///run/containerd/containerd.sock: connection refused"
+	socket := serve(t, &daemon{status: control.Status{Missing: control.List[string]{missing, "observation: the first is not complete yet"}}})
+	for _, format := range []string{"text", "json"} {
+		code, out, errs := call("status", "-o", format, "--control-socket", socket)
+		if want := "evictctl: evictd is not ready: " + missing + "; observation: the first is not complete yet\n"; code != exitFailure || errs != want {
+			t.Errorf("status -o %s exits %d with %q; want %d and %q", format, code, errs, exitFailure, want)
+		}
+		if !strings.Contains(strings.Join(strings.Fields(out), " "), "connection refused") {
+			t.Errorf("status -o %s prints\n%s; want what is missing", format, out)
+		}
+	}
+}
+
+// What was read and what dry run adds to it are shown separately: a threshold that is
+// met by what was read is not just "ok".
+func TestDryRunText(t *testing.T) {
+	memory := control.SignalStatus{
+		Signal: signal.MemoryAvailable, Status: control.Observed, Available: number(gib / 2), Capacity: number(24 * gib),
+		DryRunAdds: 2 * gib, Thresholds: control.List[control.ThresholdStatus]{{Value: "1Gi", Quantity: number(gib)}},
+	}
+	socket := serve(t, &daemon{
+		status: control.Status{
+			Ready: true, Mode: control.Mode{DryRun: true}, Signals: control.List[control.SignalStatus]{memory},
+			WouldBeVictims: control.List[control.WouldBeVictim]{{Pod: "default/hog", Signal: signal.MemoryAvailable}},
+		},
+		explanation: control.Explanation{Signal: signal.MemoryAvailable, Observation: memory},
+	})
+	for _, tt := range []struct {
+		command string
+		want    []string
+	}{
+		{"status", []string{" 512Mi ", " add 2Gi", "default/hog would have been evicted"}},
+		{"explain", []string{"512Mi of 24Gi available", "add 2Gi", "dry run"}},
+	} {
+		_, out, _ := call(tt.command, "--control-socket", socket)
+		for _, want := range tt.want {
+			if !strings.Contains(strings.Join(strings.Fields(out), " ")+" ", want) {
+				t.Errorf("%s in dry run prints\n%s; want %q in it", tt.command, out, want)
+			}
+		}
 	}
 }
 
@@ -203,7 +256,7 @@ func TestDaemonText(t *testing.T) {
 func TestIdleDaemonText(t *testing.T) {
 	socket := serve(t, &daemon{
 		status: control.Status{
-			Version: "v0.1.0", PID: 1, Started: now.Add(-time.Second), At: now,
+			Version: "v0.1.0", Ready: true, PID: 1, Started: now.Add(-time.Second), At: now,
 			Runtime: control.Runtime{DeclaredAbsent: true}, Node: control.Node{Name: "n", ProcFS: "/proc", CgroupFS: "/sys/fs/cgroup", CgroupVersion: "v2"},
 			Shutdown: control.Shutdown{Phase: "idle", Why: control.List[string]{"neither is configured"}},
 		},
@@ -236,6 +289,29 @@ func TestDaemonJSON(t *testing.T) {
 	}
 }
 
+func TestReload(t *testing.T) {
+	d := busy()
+	d.status.Config = control.Config{
+		Files: control.List[string]{"/etc/evictd/config.yaml", "/var/lib/kubelet/config.yaml"}, LoadedAt: now,
+		Changed:      control.List[control.ConfigChange]{{Field: "maxVictims", Before: "3", After: "5"}, {Field: "evictionHard.pid.available", Before: "10%"}},
+		NeedsRestart: control.List[string]{"notification"},
+	}
+	socket := serve(t, d)
+	code, out, errs := call("reload", "--control-socket", socket)
+	if code != exitOK || errs != "" {
+		t.Errorf("reload exits %d with %q; want %d", code, errs, exitOK)
+	}
+	golden(t, "reload.txt", out)
+	if _, out, _ := call("status", "--control-socket", socket); !strings.Contains(out, "after a restart only: notification") {
+		t.Errorf("status prints\n%s; want what needs a restart", out)
+	}
+	d.err = errors.New("config.yaml:5: evictionHrad: unknown field\nconfig.yaml:6: dryRun: not a boolean")
+	code, out, errs = call("reload", "--control-socket", socket)
+	if code != exitFailure || out != "" || errs != "evictctl: evictd answered: "+d.err.Error()+"\n" {
+		t.Errorf("reload of a mistake exits %d with %q, %q; want %d and all that is wrong", code, out, errs, exitFailure)
+	}
+}
+
 func TestProbe(t *testing.T) {
 	ask := func(socket string) (answer struct {
 		Features    []struct{ Name, Supported string }
@@ -262,10 +338,11 @@ func TestProbe(t *testing.T) {
 	}
 	for _, tt := range []struct{ socket, want string }{
 		{none, "mode, runtime and lanes are not known: evictd is not running: "},
-		{socket, "runtime:     containerd 1.6.20 at unix:///run/containerd/containerd.sock, not connected"},
+		{socket, "runtime: containerd 1.6.20 at unix:///run/containerd/containerd.sock, not connected"},
 	} {
 		code, out, errs := call("probe", "--control-socket", tt.socket)
-		if code != exitOK || errs != "" || !strings.Contains(out, tt.want) || !strings.Contains(out, "\nFEATURE ") {
+		oneLine := strings.Join(strings.Fields(out), " ")
+		if code != exitOK || errs != "" || !strings.Contains(oneLine, tt.want) || !strings.Contains(out, "\nFEATURE ") {
 			t.Errorf("probe exits %d with %q and prints\n%s; want %q and the features", code, errs, out, tt.want)
 		}
 	}
@@ -312,38 +389,6 @@ func TestDaemonFailures(t *testing.T) {
 		code, out, errs := call(tt.args...)
 		if code != tt.code || out != "" || !strings.HasPrefix(errs, tt.want) && !strings.Contains(errs, tt.want) {
 			t.Errorf("%v exits %d with %q and %q; want %d and %q", tt.args, code, out, errs, tt.code, tt.want)
-		}
-	}
-}
-
-func TestPrintable(t *testing.T) {
-	for _, tt := range []struct{ in, want string }{
-		{"", ""},
-		{`limit "1Gi" exceeded \o/`, `limit "1Gi" exceeded \o/`},
-		{"größe 数", "größe 数"},
-		{"a\x1b[2Jb\tc\nd\re", `a\x1b[2Jb\tc\nd\re`},
-		{"\u009b\u202e\u200b", `\u009b\u202e\u200b`},
-		{"\xff\xc3(", `\xff\xc3(`},
-		{"\ufffd", "\ufffd"},
-		{"\x00\x7f", `\x00\x7f`},
-	} {
-		if got := printable(tt.in); got != tt.want {
-			t.Errorf("printable(%q) = %q; want %q", tt.in, got, tt.want)
-		}
-	}
-}
-
-func TestSpan(t *testing.T) {
-	for _, tt := range []struct {
-		in   time.Duration
-		want string
-	}{
-		{0, "0s"}, {912345, "912µs"}, {1234567, "1.2ms"}, {999 * time.Millisecond, "999ms"}, {1234 * time.Millisecond, "1.2s"},
-		{90 * time.Second, "1m30s"}, {10 * time.Minute, "10m"}, {26 * time.Hour, "26h"}, {26*time.Hour + 61*time.Second, "26h1m1s"},
-		{time.Hour + 10*time.Minute, "1h10m"}, {-2 * time.Second, "-2s"},
-	} {
-		if got := span(tt.in); got != tt.want {
-			t.Errorf("span(%d) = %q; want %q", tt.in, got, tt.want)
 		}
 	}
 }

@@ -59,6 +59,9 @@ JSON also has each pod's containers and their cgroups.`,
 func explanationPage(e *control.Explanation) *page {
 	p := &page{}
 	p.line("%s: %s", e.Signal, underPressure(&e.Observation))
+	if e.Observation.DryRunAdds > 0 {
+		p.line("dry run:    would-be victims add %s to that", control.Amount(e.Signal, e.Observation.DryRunAdds))
+	}
 	for _, t := range e.Observation.Thresholds {
 		p.line("threshold:  %s, %s: %s", thresholdText(e.Signal, &t), kind(&t), standing(&e.Observation, &t, e.At))
 	}
@@ -102,19 +105,21 @@ func explanationPage(e *control.Explanation) *page {
 	if len(e.Ranking) == 0 {
 		p.line("ranking:    no pod may be evicted")
 	}
-	p.table([]string{"#", "POD", "QOS", "EXPECTED", "REQUEST FROM", "WHY"}, rankingRows(e))
+	p.table([]string{"#", "POD", "QOS", "EXPECTED", "WHY"}, rankingRows(e))
 	p.table([]string{"EXEMPT", "REASON", "DETAIL"}, exemptRows(e.Exempt))
-	p.table([]string{"OOM_SCORE_ADJ", "CONTAINER", "IS", "SHOULD BE", "BY", "OOM GROUP"}, scoreRows(e.OOMScores))
-	p.table([]string{"NOT OURS, NEVER KILLED", "PROCESSES", "MEMORY", "COMMAND"}, outsiderRows(e.NotOurs))
+	p.table([]string{"OOM_SCORE_ADJ", "CONTAINER", "IS", "SHOULD BE", "OOM GROUP", "BY"}, scoreRows(e.OOMScores))
+	p.table([]string{"PROCESSES", "MEMORY", "COMMAND", "NOT OURS, NEVER KILLED"}, outsiderRows(e.NotOurs))
 	return p
 }
 
 func rankingRows(e *control.Explanation) [][]string {
 	var rows [][]string
 	for i, c := range e.Ranking {
-		rows = append(rows, []string{
-			strconv.Itoa(i + 1), c.Pod, string(c.QoS), control.Amount(e.Signal, c.Expected), orDash(c.RequestOrigin), c.Why,
-		})
+		why := c.Why
+		if c.RequestOrigin != "" {
+			why += "; request: " + c.RequestOrigin
+		}
+		rows = append(rows, []string{strconv.Itoa(i + 1), c.Pod, string(c.QoS), control.Amount(e.Signal, c.Expected), why})
 	}
 	return rows
 }
@@ -132,13 +137,16 @@ func scoreRows(scores []control.OOMScore) [][]string {
 	var rows [][]string
 	for i := range scores {
 		s := &scores[i]
-		is, wanted, group := "not known: "+s.Error, "-", "-"
+		is, wanted, group, by := "not known", "-", "-", orDash(s.From)
+		if s.Error != "" {
+			by += "; " + s.Error
+		}
 		if s.Least != nil && s.Most != nil {
 			if is = strconv.Itoa(*s.Least); *s.Most != *s.Least {
 				is += " to " + strconv.Itoa(*s.Most)
 			}
 			if s.Wrong != nil && *s.Wrong > 0 {
-				is += fmt.Sprintf(" (%d of %d processes differ)", *s.Wrong, s.Processes)
+				by += fmt.Sprintf("; %d of %d processes differ", *s.Wrong, s.Processes)
 			}
 		}
 		if s.Wanted != nil {
@@ -147,7 +155,7 @@ func scoreRows(scores []control.OOMScore) [][]string {
 		if s.Group != nil {
 			group = strconv.FormatBool(*s.Group)
 		}
-		rows = append(rows, []string{s.Pod, s.Container, is, wanted, orDash(s.From), group})
+		rows = append(rows, []string{s.Pod, s.Container, is, wanted, group, by})
 	}
 	return rows
 }
@@ -159,7 +167,7 @@ func outsiderRows(outsiders []control.Outsider) [][]string {
 		if o.MemoryBytes != nil {
 			memory = control.Bytes(*o.MemoryBytes)
 		}
-		rows = append(rows, []string{o.Cgroup, strconv.Itoa(o.Processes), memory, orDash(o.Command)})
+		rows = append(rows, []string{strconv.Itoa(o.Processes), memory, orDash(o.Command), o.Cgroup})
 	}
 	return rows
 }

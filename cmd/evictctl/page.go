@@ -4,9 +4,10 @@ import (
 	"bytes"
 	"fmt"
 	"io"
+	"regexp"
+	"slices"
 	"strconv"
 	"strings"
-	"text/tabwriter"
 	"time"
 	"unicode"
 	"unicode/utf8"
@@ -17,32 +18,79 @@ import (
 // the cursor nor break a table.
 type page struct{ b bytes.Buffer }
 
-// line adds one line.
+// pageWidth is where text is wrapped: the width of a terminal, and of a mail.
+const pageWidth = 80
+
+// label is what a line begins with whose further lines are indented to its text.
+var label = regexp.MustCompile(`^[a-z ]{1,12}: +`)
+
+// line adds one line, wrapped.
 func (p *page) line(format string, args ...any) {
-	p.b.WriteString(printable(fmt.Sprintf(format, args...)))
+	text := printable(fmt.Sprintf(format, args...))
+	head := label.FindString(text)
+	p.wrap(head, text[len(head):], len(head))
+}
+
+// wrap adds text after head, and indents what does not fit to a column. A word
+// that is too long stays whole.
+func (p *page) wrap(head, text string, column int) {
+	line, empty := head, true
+	for _, word := range strings.Fields(text) {
+		if !empty && utf8.RuneCountInString(line)+1+utf8.RuneCountInString(word) > pageWidth {
+			p.end(line)
+			line, empty = strings.Repeat(" ", column), true
+		}
+		if !empty {
+			line += " "
+		}
+		line, empty = line+word, false
+	}
+	p.end(line)
+}
+
+// end adds a line that fits.
+func (p *page) end(line string) {
+	p.b.WriteString(strings.TrimRight(line, " "))
 	p.b.WriteByte('\n')
 }
 
 // table adds an empty line and a table, whose columns the header names, unless
-// there are no rows.
+// there are no rows. The last column is wrapped: within itself where it has
+// room, else on lines of its own.
 func (p *page) table(header []string, rows [][]string) {
 	if len(rows) == 0 {
 		return
 	}
 	p.b.WriteByte('\n')
-	var t bytes.Buffer
-	w := tabwriter.NewWriter(&t, 0, 0, 2, ' ', 0)
-	for _, row := range append([][]string{header}, rows...) {
-		cells := make([]string, len(row))
-		for i, cell := range row {
-			cells[i] = printable(cell)
+	const gap, leastRoom, indent = 2, 30, 4
+	last := len(header) - 1
+	all := append([][]string{header}, rows...)
+	widths := make([]int, last)
+	for i, row := range all {
+		all[i] = slices.Clone(row)
+		for j := range row {
+			all[i][j] = printable(row[j])
+			if j < last {
+				widths[j] = max(widths[j], utf8.RuneCountInString(all[i][j]))
+			}
 		}
-		fmt.Fprintln(w, strings.Join(cells, "\t"))
 	}
-	w.Flush()
-	for line := range strings.Lines(t.String()) {
-		p.b.WriteString(strings.TrimRight(line, " \n"))
-		p.b.WriteByte('\n')
+	for _, row := range all {
+		head := ""
+		for j, width := range widths {
+			head += row[j] + strings.Repeat(" ", width-utf8.RuneCountInString(row[j])+gap)
+		}
+		column := utf8.RuneCountInString(head)
+		switch {
+		case column+utf8.RuneCountInString(row[last]) <= pageWidth || pageWidth-column >= leastRoom:
+			p.wrap(head, row[last], column)
+		default:
+			p.end(head)
+			if row[last] == "" {
+				break
+			}
+			p.wrap(strings.Repeat(" ", indent), row[last], indent)
+		}
 	}
 }
 

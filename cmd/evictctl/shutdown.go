@@ -2,6 +2,7 @@ package main
 
 import (
 	"errors"
+	"fmt"
 	"strconv"
 	"strings"
 	"time"
@@ -11,6 +12,7 @@ import (
 	"github.com/evictd/evictd/agent/config/strict"
 	"github.com/evictd/evictd/agent/control"
 	"github.com/evictd/evictd/agent/scenario"
+	"github.com/evictd/evictd/agent/shutdown"
 )
 
 func newShutdownCommand() *cobra.Command {
@@ -113,7 +115,8 @@ evictd hears of a shutdown by itself.
 
 New pods are stopped until evictctl shutdown cancel, or the end of the node.
 
-It exits with 1 when evictd does not stop the pods, and says why.`,
+It exits with 1 when evictd does not stop the pods, and says why: in dry run too,
+where it only shows which pods would be stopped.`,
 		Args: cobra.NoArgs,
 		Example: `  # In a shutdown script, before the container runtime is stopped
   evictctl shutdown begin
@@ -140,9 +143,38 @@ It exits with 1 when evictd does not stop the pods, and says why.`,
 		case s.CalledOff && *wait:
 			return errors.New("the shutdown was called off")
 		}
-		return printShutdown(cmd, &s, *format)
+		if err := printShutdown(cmd, &s, *format); err != nil {
+			return err
+		}
+		return dryRunError(&s)
 	}
 	return cmd
+}
+
+// dryRunError is the error of a begin that stopped no pod because evictd is in
+// dry run: a shutdown script must not take the pods for stopped.
+func dryRunError(s *control.Shutdown) error {
+	if !s.DryRun && s.WouldStop == 0 {
+		return nil
+	}
+	return fmt.Errorf("dry run: no pod is stopped%s; evictctl status says why", wouldStop(s))
+}
+
+// wouldStop says how many pods dry run has left alone; nothing before they are
+// listed.
+func wouldStop(s *control.Shutdown) string {
+	if s.WouldStop == 0 {
+		return ""
+	}
+	return ", " + counted(s.WouldStop, "pod") + " would be"
+}
+
+// counted is a number with its noun.
+func counted(n int, noun string) string {
+	if n == 1 {
+		return "1 " + noun
+	}
+	return strconv.Itoa(n) + " " + noun + "s"
 }
 
 func newShutdownCancelCommand() *cobra.Command {
@@ -204,12 +236,20 @@ func shutdownPage(s *control.Shutdown) *page {
 			case pod.Last:
 				wave = "last"
 			}
-			rows = append(rows, append(group, pod.Pod, wave, seconds(pod.GraceSeconds), pod.Status))
+			rows = append(rows, append(group, pod.Pod, wave, seconds(pod.GraceSeconds), podStatus(pod.Status)))
 			group = []string{"", ""}
 		}
 	}
 	p.table([]string{"FROM PRIORITY", "TIME", "POD", "WAVE", "GRACE", "STATUS"}, rows)
 	return p
+}
+
+// podStatus says a status of control.ShutdownPod in words.
+func podStatus(status string) string {
+	if status == string(shutdown.Pretended) {
+		return "would be stopped"
+	}
+	return status
 }
 
 // shutdownLine says how evictd stands to a shutdown.
@@ -220,8 +260,13 @@ func shutdownLine(s *control.Shutdown) string {
 			by = "an operator's"
 		}
 		text := by + ", since " + between(s.Began, s.At)
-		if s.Phase == phaseStopping {
+		switch {
+		case s.DryRun || s.WouldStop > 0:
+			return "dry run, no pod is stopped" + wouldStop(s) + "; " + text
+		case s.Phase == phaseStopping:
 			return "stopping the pods, " + text
+		case s.Running > 0:
+			return "over, " + counted(s.Running, "pod") + " still running, " + text + ", it took " + between(s.Began, s.Over)
 		}
 		return "the pods are stopped, " + text + ", it took " + between(s.Began, s.Over)
 	}

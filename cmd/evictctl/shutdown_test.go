@@ -44,8 +44,18 @@ func over() control.Shutdown {
 	return s
 }
 
+// rehearsed is a shutdown in dry run, as soon as it has begun.
+func rehearsed() control.Shutdown {
+	s := over()
+	s.DryRun, s.WouldStop = true, 3
+	s.Groups[0].Pods[0].Status, s.Groups[0].Pods[1].Status = "pretended", "pretended"
+	s.Groups[2].Pods = s.Groups[2].Pods[:1]
+	s.Groups[2].Pods[0].Status = "pretended"
+	return s
+}
+
 func TestShutdownText(t *testing.T) {
-	for name, s := range map[string]control.Shutdown{"shutdown-plan.txt": plan(), "shutdown-under-way.txt": underWay()} {
+	for name, s := range map[string]control.Shutdown{"shutdown-plan.txt": plan(), "shutdown-under-way.txt": underWay(), "shutdown-dry-run.txt": rehearsed()} {
 		socket := serve(t, &daemon{shutdowns: []control.Shutdown{s}})
 		code, out, errs := call("shutdown", "plan", "--control-socket", socket)
 		if code != exitOK || errs != "" {
@@ -60,6 +70,8 @@ func TestShutdownLine(t *testing.T) {
 	alone.Held, alone.Why = false, control.List[string]{"a kubelet owns pods of this node", "and holds a lock"}
 	pretends := plan()
 	pretends.Held, pretends.DryRun = false, true
+	left := over()
+	left.Stopped, left.Running = 2, 1
 	unheld := plan()
 	unheld.Held = false
 	for _, tt := range []struct {
@@ -72,6 +84,8 @@ func TestShutdownLine(t *testing.T) {
 		{unheld, "heard of only from evictctl shutdown begin"},
 		{underWay(), "stopping the pods, an operator's, since 3s"},
 		{over(), "the pods are stopped, an operator's, since 3s, it took 3s"},
+		{rehearsed(), "dry run, no pod is stopped, 3 pods would be; an operator's, since 3s"},
+		{left, "over, 1 pod still running, an operator's, since 3s, it took 3s"},
 	} {
 		if got := shutdownLine(&tt.s); got != tt.want {
 			t.Errorf("shutdownLine() = %q; want %q", got, tt.want)
@@ -106,6 +120,21 @@ func TestShutdownBegin(t *testing.T) {
 	code, _, errs := call("shutdown", "begin", "--control-socket", socket)
 	if code != exitFailure || errs != "evictctl: the shutdown was called off\n" {
 		t.Errorf("shutdown begin that is called off exits %d with %q; want %d and that", code, errs, exitFailure)
+	}
+}
+
+// In dry run no pod is stopped: begin says so, and a script that relies on the
+// exit code does not take the pods for stopped.
+func TestShutdownBeginDryRun(t *testing.T) {
+	for _, wait := range []string{"--wait=true", "--wait=false"} {
+		socket := serve(t, &daemon{shutdowns: []control.Shutdown{rehearsed()}})
+		code, out, errs := call("shutdown", "begin", wait, "--control-socket", socket)
+		if want := "evictctl: dry run: no pod is stopped, 3 pods would be; evictctl status says why\n"; code != exitFailure || errs != want {
+			t.Errorf("shutdown begin %s in dry run exits %d with %q; want %d and %q", wait, code, errs, exitFailure, want)
+		}
+		if !strings.HasPrefix(out, "shutdown:  dry run, no pod is stopped, 3 pods would be; ") || strings.Contains(out, "pods are stopped") {
+			t.Errorf("shutdown begin %s in dry run prints %q; want that it is one", wait, out)
+		}
 	}
 }
 

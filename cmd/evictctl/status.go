@@ -1,6 +1,7 @@
 package main
 
 import (
+	"errors"
 	"fmt"
 	"strconv"
 	"strings"
@@ -21,8 +22,12 @@ func newStatusCommand() *cobra.Command {
 with its thresholds, conditions, the runtime, victims under way and the last
 evictions, the newest at the bottom. Times are in UTC.
 
-JSON has every number in bytes, inodes, PIDs or seconds, and null where it is
-not known.`,
+A threshold with "for" is a soft one, and one with * was made from another
+signal's. JSON has more of all, every number in bytes, inodes, PIDs or seconds,
+and null where it is not known.
+
+It exits with 1, after it has printed the status, when evictd is not ready: while
+it does not see the node's pods, say.`,
 		Args: cobra.NoArgs,
 		Example: `  evictctl status
 
@@ -37,9 +42,14 @@ not known.`,
 			return withRemedy(err)
 		}
 		if *format == outputJSON {
-			return printJSON(cmd.OutOrStdout(), s)
+			err = printJSON(cmd.OutOrStdout(), s)
+		} else {
+			err = statusPage(&s).print(cmd.OutOrStdout())
 		}
-		return statusPage(&s).print(cmd.OutOrStdout())
+		if err == nil && !s.Ready {
+			err = errors.New("evictd is not ready: " + strings.Join(s.Missing, "; "))
+		}
+		return err
 	}
 	return cmd
 }
@@ -47,6 +57,7 @@ not known.`,
 func statusPage(s *control.Status) *page {
 	p := &page{}
 	p.line("evictd %s on %s, process %d, up %s", s.Version, s.Node.Name, s.PID, between(s.Started, s.At))
+	p.line("ready:       %s", readiness(s))
 	p.line("mode:        %s", mode(s.Mode))
 	p.line("runtime:     %s", runtimeLine(s.Runtime, s.At))
 	p.line("config:      %s", configLine(s.Config))
@@ -54,26 +65,37 @@ func statusPage(s *control.Status) *page {
 	p.line("pods:        %d, of which %d may be evicted", s.Pods.Count, s.Pods.Eligible)
 	p.line("conditions:  %s", conditions(s.Conditions))
 	p.line("shutdown:    %s", shutdownLine(&s.Shutdown))
-	if s.Layout != "" {
-		p.line("layout:      %s", layouts[s.Layout])
+	p.line("layout:      %s", layouts[s.Layout])
+	for _, v := range s.WouldBeVictims {
+		p.line("dry run:     %s would have been evicted for %s and counts as gone", v.Pod, v.Signal)
 	}
 	for _, f := range s.Futile {
 		p.line("futile:      %s lacks %s, all eligible pods would bring %s; next victim after %s",
 			f.Signal, control.Amount(f.Signal, f.Deficit), control.Amount(f.Signal, f.Coverage), at(f.Until))
 	}
 	if s.Config.LastReloadError != "" {
-		p.line("warning:     the last reload changed nothing: %s", s.Config.LastReloadError)
+		p.line("warning:     the last reload changed nothing: %s", strings.ReplaceAll(s.Config.LastReloadError, "\n", "; "))
+	}
+	if len(s.Config.NeedsRestart) > 0 {
+		p.line("warning:     %s", needsRestart(&s.Config))
 	}
 	for _, w := range s.Warnings {
 		p.line("warning:     %s", w)
 	}
-	p.table([]string{"SIGNAL", "AVAILABLE", "OF", "AGE", "THRESHOLD", "KIND", "STATE"}, signalRows(s.Signals, s.At))
+	p.table([]string{"SIGNAL", "AVAILABLE", "THRESHOLD", "STATE"}, signalRows(s.Signals, s.At))
 	p.table(filesystemHeads, filesystemRows(s.Filesystems))
 	p.table(laneHeads, laneRows(s.Lanes))
-	p.table([]string{"VICTIM", "CAUSE", "STATUS", "FOR", "EXPECTED", "LEFT"}, victimRows(s.Victims, s.At))
-	p.table([]string{"EVICTED", "POD", "CAUSE", "KIND", "RESULT", "KILLED AFTER", "GONE AFTER", "FREED", "ERROR"}, recordRows(s.Records))
-	p.table([]string{"RECLAIMED", "KIND", "FOR", "REASON", "REMOVED", "FREED", "TOOK", "NOTE"}, reclaimRows(s.Reclaims))
+	p.table([]string{"CAUSE", "STATUS", "FOR", "EXPECTED", "LEFT", "VICTIM"}, victimRows(s.Victims, s.At))
+	p.table([]string{"EVICTED", "POD", "OUTCOME"}, recordRows(s.Records))
+	p.table([]string{"RECLAIMED", "KIND", "FOR", "OUTCOME"}, reclaimRows(s.Reclaims))
 	return p
+}
+
+func readiness(s *control.Status) string {
+	if s.Ready {
+		return "yes"
+	}
+	return "no; " + strings.Join(s.Missing, "; ")
 }
 
 func mode(m control.Mode) string {
@@ -138,19 +160,36 @@ func signalRows(signals []control.SignalStatus, now time.Time) [][]string {
 		if s.Status == control.NotObserved && len(s.Thresholds) == 0 {
 			continue
 		}
-		cells := []string{s.Signal.String(), amount(s.Signal, s.Available), amount(s.Signal, s.Capacity), "-"}
-		if s.AgeSeconds != nil {
-			cells[3] = seconds(*s.AgeSeconds)
-		}
+		cells := []string{s.Signal.String(), outOf(s.Signal, s.Available, s.Capacity)}
 		if len(s.Thresholds) == 0 {
-			rows = append(rows, append(cells, "-", "-", unmet(&s)))
+			rows = append(rows, append(cells, "-", unmet(&s)))
 		}
 		for _, t := range s.Thresholds {
-			rows = append(rows, append(cells, thresholdText(s.Signal, &t), kind(&t), standing(&s, &t, now)))
-			cells = []string{"", "", "", ""}
+			rows = append(rows, append(cells, thresholdText(s.Signal, &t)+suffix(&t), standing(&s, &t, now)))
+			cells = []string{"", ""}
 		}
 	}
 	return rows
+}
+
+// outOf is an amount and its capacity, "-" where they are not known.
+func outOf(s signal.Signal, n, capacity *int64) string {
+	if n == nil {
+		return "-"
+	}
+	return amount(s, n) + " of " + amount(s, capacity)
+}
+
+// suffix says in the table how a threshold differs from a hard one: for how long
+// a soft one has to be met.
+func suffix(t *control.ThresholdStatus) (text string) {
+	if t.Soft {
+		text = " for " + seconds(t.GraceSeconds)
+	}
+	if t.Derived {
+		text += " *"
+	}
+	return text
 }
 
 // amount is "-" for a number that is not known.
@@ -162,7 +201,7 @@ func amount(s signal.Signal, n *int64) string {
 }
 
 func thresholdText(s signal.Signal, t *control.ThresholdStatus) string {
-	if t.Quantity == nil || !strings.HasSuffix(t.Value, "%") {
+	if t.Quantity == nil || !strings.Contains(t.Value, "%") {
 		return t.Value
 	}
 	return t.Value + " = " + control.Amount(s, *t.Quantity)
@@ -182,6 +221,8 @@ func kind(t *control.ThresholdStatus) string {
 // standing says how a threshold stands.
 func standing(s *control.SignalStatus, t *control.ThresholdStatus, now time.Time) string {
 	switch {
+	case !t.Met && s.DryRunAdds > 0 && s.Available != nil && t.Quantity != nil && *s.Available < *t.Quantity:
+		return "met, but in dry run would-be victims add " + control.Amount(s.Signal, s.DryRunAdds)
 	case !t.Met:
 		return unmet(s)
 	case t.HeldByCache:
@@ -194,9 +235,16 @@ func standing(s *control.SignalStatus, t *control.ThresholdStatus, now time.Time
 	return "met for " + between(t.Since, now)
 }
 
+// oldReading is the age of a reading, in seconds, that is worth a word: signals
+// are read at least every 10 s.
+const oldReading = 30
+
 func unmet(s *control.SignalStatus) string {
 	switch s.Status {
 	case control.Observed:
+		if s.AgeSeconds != nil && *s.AgeSeconds >= oldReading {
+			return "ok, read " + seconds(*s.AgeSeconds) + " ago"
+		}
 		return "ok"
 	case control.Unreadable:
 		return "unreadable: " + s.Error
@@ -206,36 +254,29 @@ func unmet(s *control.SignalStatus) string {
 
 // layouts says in words what the layouts are.
 var layouts = map[string]string{
+	"":        "not known",
 	"single":  "one filesystem for the node, images and containers",
 	"imagefs": "images and containers on a filesystem of their own",
 	"split":   "images on a filesystem of their own",
 }
 
-var filesystemHeads = []string{"FILESYSTEM", "PATH", "ON", "TYPE", "DEVICE", "FREE", "OF", "INODES FREE", "OF", "AGE", "PERIOD", "STATE"}
+var filesystemHeads = []string{"FILESYSTEM", "FREE", "INODES FREE", "ON", "STATE"}
 
 func filesystemRows(all []control.Filesystem) [][]string {
-	amount := func(s signal.Signal, n *int64) string {
-		if n == nil {
-			return "-"
-		}
-		return control.Amount(s, *n)
-	}
 	var rows [][]string
 	for _, f := range all {
-		age, period, state := "-", "-", "ok"
-		if f.AgeSeconds != nil {
-			age, period = seconds(*f.AgeSeconds), seconds(f.PeriodSeconds)
-		}
-		if f.ReadOnly {
-			state = "read-only"
-		}
-		if f.Error != "" {
+		state := "ok"
+		switch {
+		case f.Error != "":
 			state = f.Error
+		case f.ReadOnly:
+			state = "read-only"
+		case f.AgeSeconds != nil && *f.AgeSeconds >= oldReading:
+			state = "ok, read " + seconds(*f.AgeSeconds) + " ago"
 		}
 		rows = append(rows, []string{
-			f.Name, orDash(f.Path), orDash(f.Mountpoint), orDash(f.Type), orDash(f.Device),
-			amount(signal.NodeFsAvailable, f.AvailableBytes), amount(signal.NodeFsAvailable, f.SizeBytes),
-			amount(signal.NodeFsInodesFree, f.InodesFree), amount(signal.NodeFsInodesFree, f.Inodes), age, period, state,
+			f.Name, outOf(signal.NodeFsAvailable, f.AvailableBytes, f.SizeBytes),
+			outOf(signal.NodeFsInodesFree, f.InodesFree, f.Inodes), orDash(strings.TrimSpace(f.Mountpoint + " " + f.Type)), state,
 		})
 	}
 	return rows
@@ -262,7 +303,7 @@ func count(n uint64) string { return strconv.FormatUint(n, 10) }
 func victimRows(victims []evict.Victim, now time.Time) [][]string {
 	var rows [][]string
 	for _, v := range victims {
-		rows = append(rows, []string{v.Pod, v.Cause, string(v.Status), between(v.Decided, now), control.Bytes(v.Expected), control.Bytes(v.Lowest)})
+		rows = append(rows, []string{v.Cause, string(v.Status), between(v.Decided, now), control.Bytes(v.Expected), control.Bytes(v.Lowest), v.Pod})
 	}
 	return rows
 }
@@ -270,20 +311,16 @@ func victimRows(victims []evict.Victim, now time.Time) [][]string {
 func reclaimRows(reclaims []control.Reclaim) [][]string {
 	var rows [][]string
 	for _, r := range reclaims {
-		note := r.Note
-		if r.Error != "" {
-			note = r.Error
-		}
-		removed := strconv.Itoa(len(r.Removed))
-		if len(r.Removed) > 0 {
-			removed += ": " + strings.Join(r.Removed, ", ")
-		}
+		outcome := fmt.Sprintf("%s: %d removed, %s freed in %s", r.Reason, len(r.Removed), control.Amount(r.Signal, r.Freed), seconds(r.TookSeconds))
 		if r.DryRun {
-			removed += " (dry run)"
+			outcome = fmt.Sprintf("%s, dry run: %d would be removed", r.Reason, len(r.Removed))
 		}
-		rows = append(rows, []string{
-			at(r.At), string(r.Kind), r.Signal.String(), r.Reason, removed, control.Amount(r.Signal, r.Freed), seconds(r.TookSeconds), orDash(note),
-		})
+		for _, more := range []string{strings.Join(r.Removed, ", "), r.Note, r.Error} {
+			if more != "" {
+				outcome += "; " + more
+			}
+		}
+		rows = append(rows, []string{at(r.At), string(r.Kind), r.Signal.String(), outcome})
 	}
 	return rows
 }
@@ -291,23 +328,33 @@ func reclaimRows(reclaims []control.Reclaim) [][]string {
 func recordRows(records []evict.Record) [][]string {
 	var rows [][]string
 	for _, r := range records {
-		kind := "soft"
-		if r.Hard {
-			kind = "hard"
-		}
-		result, freed := r.Result, "-"
-		if r.Futile {
-			result += ", futile"
-		}
-		if s, ok := signal.Parse(r.Cause); ok && !r.LastGone.IsZero() {
-			freed = control.Amount(s, r.Freed)
-		}
-		rows = append(rows, []string{
-			at(r.Decided), r.Pod, r.Cause, kind, result,
-			between(r.CrossingSeen, r.SignalSent), between(r.SignalSent, r.LastGone), freed, orDash(r.Error),
-		})
+		rows = append(rows, []string{at(r.Decided), r.Pod, outcome(&r)})
 	}
 	return rows
+}
+
+// outcome says what became of an eviction.
+func outcome(r *evict.Record) string {
+	text := r.Cause + ", soft: " + r.Result
+	if r.Hard {
+		text = r.Cause + ", hard: " + r.Result
+	}
+	if r.Futile {
+		text += ", futile"
+	}
+	if !r.CrossingSeen.IsZero() && !r.SignalSent.IsZero() {
+		text += " in " + between(r.CrossingSeen, r.SignalSent)
+	}
+	if !r.LastGone.IsZero() {
+		text += ", gone after " + between(r.SignalSent, r.LastGone)
+		if s, ok := signal.Parse(r.Cause); ok {
+			text += ", " + control.Amount(s, r.Freed) + " freed"
+		}
+	}
+	if r.Error != "" {
+		text += ": " + r.Error
+	}
+	return text
 }
 
 // underPressure says in a few words where a signal stands.

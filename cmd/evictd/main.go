@@ -23,6 +23,9 @@ const (
 	exitOK      = 0
 	exitFailure = 1
 	exitUsage   = 2
+	// exitConfig is for a configuration that is wrong (EX_CONFIG of sysexits.h):
+	// to start evictd again without a change is in vain, and the unit does not.
+	exitConfig = 78
 )
 
 func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
@@ -40,7 +43,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	flags.StringVar(&o.LogFormat, "log.format", o.LogFormat, "log as `FORMAT`: text or json")
 	flags.StringVar(&o.Cgroupfs, "path.cgroupfs", o.Cgroupfs, "`DIR` where the host's cgroups are mounted")
 	flags.StringVar(&o.Procfs, "path.procfs", o.Procfs, "`DIR` where the host's proc filesystem is mounted")
-	flags.StringVar(&o.Rootfs, "path.rootfs", o.Rootfs, "`DIR` where the host's root is mounted; the runtime's socket is looked for below it")
+	flags.StringVar(&o.Rootfs, "path.rootfs", o.Rootfs, "`DIR` where the host's root is mounted; the runtime's socket, the node's filesystem and the files of pods are looked for below it")
 	flags.StringVar(&o.Sysfs, "path.sysfs", o.Sysfs, "`DIR` where the host's sys filesystem is mounted")
 	flags.StringVar(&o.StateDir, "state-dir", o.StateDir, "keep what must survive a restart in `DIR`")
 	showVersion := flags.Bool("version", false, "print the version and exit")
@@ -81,7 +84,10 @@ func run(args []string, stdout, stderr io.Writer) int {
 	signal.Notify(hangup, syscall.SIGHUP)
 	o.Reload = hangup
 	if err := agent.Run(ctx, o); err != nil {
-		fmt.Fprintln(stderr, "evictd:", err)
+		agent.WriteError(stderr, err)
+		if errors.Is(err, agent.ErrConfig) {
+			return exitConfig
+		}
 		return exitFailure
 	}
 	return exitOK

@@ -42,6 +42,13 @@ func TestDryRun(t *testing.T) {
 	if why := strings.Join(s.Mode.Why, "; "); !s.Mode.DryRun || !strings.Contains(why, "dryRun: true") {
 		t.Errorf("mode = dry run %t, because %q; want it because of the configuration", s.Mode.DryRun, why)
 	}
+	memory := s.Signals[signal.AllocatableMemoryAvailable]
+	if low := *memory.Thresholds[0].Quantity; *memory.Available >= low || *memory.Available+memory.DryRunAdds < low {
+		t.Errorf("status: %d available and %d of would-be victims; want the first below %d and the sum not", *memory.Available, memory.DryRunAdds, low)
+	}
+	if w := s.WouldBeVictims; len(w) != 1 || w[0].UID != hog.UID {
+		t.Errorf("would-be victims = %+v; want the hog", w)
+	}
 	d.victims(hog)
 	mustLive(t, other, hog)
 	if diff := cmp.Diff(before, processes(t, n.Kubepods())); diff != "" {

@@ -260,6 +260,24 @@ func TestShutdownByHand(t *testing.T) {
 	}
 }
 
+// TestShutdownByHandDryRun: the command says that no pod is stopped, and fails.
+func TestShutdownByHandDryRun(t *testing.T) {
+	n := startNode(t, gibibyte)
+	low := runPod(t, n, ofPriority("low", 0))
+	high := runPod(t, n, ofPriority("high", 1000))
+	d := startDaemon(t, n, groups([2]int{0, 10}, [2]int{1000, 10})+"dryRun: true", low, high)
+	out, err := d.ctl("shutdown", "begin")
+	if err == nil || strings.Contains(out, "pods are stopped") || !strings.Contains(out, "dry run: no pod is stopped, 2 pods would be") {
+		t.Errorf("shutdown begin in dry run = %v, %s; want it to fail and to say that no pod is stopped", err, out)
+	}
+	if s := d.looks(2).Shutdown; s.WouldStop != 2 || s.Stopped != 0 || s.Running != 0 {
+		t.Errorf("shutdown: %d stopped, %d running, %d that would be stopped; want 0, 0, 2", s.Stopped, s.Running, s.WouldStop)
+	}
+	mustLive(t, low, high)
+	d.logged("would stop pod", "default/low")
+	d.logged("dry run: no pod was stopped")
+}
+
 // ctl runs evictctl against the daemon.
 func (d *daemon) ctl(args ...string) (string, error) {
 	d.t.Helper()

@@ -20,6 +20,7 @@ import (
 	"github.com/evictd/evictd/agent"
 	"github.com/evictd/evictd/agent/config"
 	"github.com/evictd/evictd/agent/shutdown/logind"
+	"github.com/evictd/evictd/kernel/kerneltest"
 )
 
 // directive is a line of a unit (systemd.syntax(7)).
@@ -180,9 +181,13 @@ func TestPathsAgree(t *testing.T) {
 			t.Errorf("%s= below %s: %q; want %q", tt.directive, tt.under, got, tt.want)
 		}
 	}
-	reload := u.all("ExecReload")
-	if len(reload) != 2 || reload[0] != "/usr/bin/evictctl config check "+o.ConfigPath || !strings.Contains(reload[1], "-HUP") {
-		t.Errorf("ExecReload=%q; want a check of %s, then SIGHUP", reload, o.ConfigPath)
+	// evictd knows which files it was started with; the unit does not.
+	if got := u.all("ExecReload"); !slices.Equal(got, []string{"/usr/bin/evictctl reload"}) {
+		t.Errorf("ExecReload=%q; want /usr/bin/evictctl reload", got)
+	}
+	// What no restart mends is not restarted (cmd/evictd: exitUsage, exitConfig).
+	if got := u.all("RestartPreventExitStatus"); !slices.Equal(got, []string{"2 78"}) {
+		t.Errorf("RestartPreventExitStatus=%q; want the exit codes of wrong flags and of a wrong configuration", got)
 	}
 	if got := u.all("ExecStart"); !slices.Equal(got, []string{"/usr/bin/evictd"}) {
 		t.Errorf("ExecStart=%q; want /usr/bin/evictd without flags", got)
@@ -214,6 +219,51 @@ func TestConfiguration(t *testing.T) {
 	}
 	if len(c.EvictionSoft) == 0 || c.RuntimeEndpoint == "" {
 		t.Errorf("with the examples: evictionSoft %v, runtimeEndpoint %q; want both", c.EvictionSoft, c.RuntimeEndpoint)
+	}
+}
+
+// TestInstall: the commands of the README install everything, and a second time
+// they leave the operator's configuration alone.
+func TestInstall(t *testing.T) {
+	var script []string
+	for line := range strings.Lines(readmeSection(t, "## Install")) {
+		if command, ok := strings.CutPrefix(line, "    "); ok && strings.Contains(command, "install ") {
+			script = append(script, command)
+		}
+	}
+	root, dest := t.TempDir(), t.TempDir()
+	for _, binary := range []string{"evictd", "evictctl"} {
+		kerneltest.Write(t, root, map[string]string{".build/" + binary: "#!/bin/sh\n"})
+	}
+	deploy, err := filepath.Abs(deployDir())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if err := os.Symlink(deploy, filepath.Join(root, "deploy")); err != nil {
+		t.Fatal(err)
+	}
+	install := func() {
+		t.Helper()
+		cmd := exec.CommandContext(t.Context(), "sh", "-e", "-c", strings.Join(script, ""))
+		cmd.Dir, cmd.Env = root, append(os.Environ(), "DESTDIR="+dest)
+		if out, err := cmd.CombinedOutput(); err != nil {
+			t.Fatalf("%s: %v: %s", script, err, out)
+		}
+	}
+	install()
+	for _, file := range []string{"usr/bin/evictd", "usr/bin/evictctl", "usr/lib/systemd/system/evictd.service", "usr/lib/systemd/system/evictd.slice", "etc/evictd/config.yaml"} {
+		if _, err := os.Stat(filepath.Join(dest, file)); err != nil {
+			t.Errorf("after the installation: %v", err)
+		}
+	}
+	const own = "dryRun: false\n"
+	configuration := filepath.Join(dest, agent.Defaults().ConfigPath)
+	if err := os.WriteFile(configuration, []byte(own), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	install()
+	if got, err := os.ReadFile(configuration); string(got) != own || err != nil {
+		t.Errorf("after an upgrade the configuration is %q, %v; want %q, the operator's", got, err, own)
 	}
 }
 

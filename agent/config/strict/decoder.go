@@ -84,6 +84,9 @@ func (d *Decoder) At(path string) *Decoder { return &Decoder{file: d.file, path:
 // Path returns the path of the decoder's part.
 func (d *Decoder) Path() string { return d.path }
 
+// Lenient reports whether the file is read as ParseLenient reads it.
+func (d *Decoder) Lenient() bool { return d.lenient }
+
 // File returns the name of the file.
 func (d *Decoder) File() string { return d.name }
 

@@ -1,0 +1,65 @@
+package config
+
+import (
+	"encoding/json"
+	"fmt"
+	"slices"
+)
+
+// Change is a field whose value differs between two configurations. A value that
+// one of them does not have is empty.
+type Change struct {
+	Field, Before, After string
+}
+
+// Changes returns what differs from an earlier configuration, in the order of the
+// fields; what only the earlier one has comes last.
+func (c *Config) Changes(earlier *Config) ([]Change, error) {
+	before, err := earlier.texts()
+	if err != nil {
+		return nil, err
+	}
+	after, err := c.texts()
+	if err != nil {
+		return nil, err
+	}
+	var changes []Change
+	for _, v := range after {
+		at := slices.IndexFunc(before, func(b text) bool { return b.field == v.field })
+		switch {
+		case at < 0:
+			changes = append(changes, Change{Field: v.field, After: v.value})
+		case before[at].value != v.value:
+			changes = append(changes, Change{Field: v.field, Before: before[at].value, After: v.value})
+		}
+	}
+	for _, v := range before {
+		if !slices.ContainsFunc(after, func(a text) bool { return a.field == v.field }) {
+			changes = append(changes, Change{Field: v.field, Before: v.value})
+		}
+	}
+	return changes, nil
+}
+
+// text is a value as people read it.
+type text struct{ field, value string }
+
+func (c *Config) texts() ([]text, error) {
+	values, err := c.Values()
+	if err != nil {
+		return nil, err
+	}
+	texts := make([]text, 0, len(values))
+	for _, v := range values {
+		value, isText := v.Value.(string)
+		if !isText {
+			b, err := json.Marshal(v.Value)
+			if err != nil {
+				return nil, fmt.Errorf("print %s: %w", v.Field, err)
+			}
+			value = string(b)
+		}
+		texts = append(texts, text{v.Field, value})
+	}
+	return texts, nil
+}
