@@ -48,23 +48,30 @@ func TestDecideMode(t *testing.T) {
 func TestStalls(t *testing.T) {
 	start := time.Unix(1000, 0)
 	var s stalls
+	pages := uint64(0)
 	for i, tc := range []struct {
 		at   time.Duration
 		full time.Duration
+		idle bool // reclaim of the node is: the tasks wait for a container's own limit
 		want bool
 	}{
-		{0, 5 * time.Second, false}, // what happened before is not known
-		{100 * time.Millisecond, 5*time.Second + 20*time.Millisecond, false},
-		{200 * time.Millisecond, 5*time.Second + 120*time.Millisecond, true},
-		{700 * time.Millisecond, 5*time.Second + 130*time.Millisecond, true}, // of the last second
-		{1300 * time.Millisecond, 5*time.Second + 130*time.Millisecond, false},
-		{2400 * time.Millisecond, 5*time.Second + 200*time.Millisecond, false},
-		{12400 * time.Millisecond, 5*time.Second + 320*time.Millisecond, false}, // in ten seconds
-		{22400 * time.Millisecond, 6*time.Second + 400*time.Millisecond, true},
-		{22500 * time.Millisecond, 6*time.Second + 400*time.Millisecond, true},
-		{23400 * time.Millisecond, 6*time.Second + 400*time.Millisecond, false},
+		{0, 5 * time.Second, false, false}, // what happened before is not known
+		{100 * time.Millisecond, 5*time.Second + 20*time.Millisecond, false, false},
+		{200 * time.Millisecond, 5*time.Second + 120*time.Millisecond, false, true},
+		{700 * time.Millisecond, 5*time.Second + 130*time.Millisecond, false, true}, // of the last second
+		{1300 * time.Millisecond, 5*time.Second + 130*time.Millisecond, false, false},
+		{2400 * time.Millisecond, 5*time.Second + 200*time.Millisecond, false, false},
+		{12400 * time.Millisecond, 5*time.Second + 320*time.Millisecond, false, false}, // in ten seconds
+		{22400 * time.Millisecond, 6*time.Second + 400*time.Millisecond, false, true},
+		{22500 * time.Millisecond, 6*time.Second + 400*time.Millisecond, false, true},
+		{23400 * time.Millisecond, 6*time.Second + 400*time.Millisecond, false, false},
+		{24400 * time.Millisecond, 7*time.Second + 400*time.Millisecond, true, false},
+		{25400 * time.Millisecond, 8*time.Second + 400*time.Millisecond, false, true},
 	} {
-		if got := s.see(start.Add(tc.at), tc.full); got != tc.want {
+		if !tc.idle {
+			pages++
+		}
+		if got := s.see(start.Add(tc.at), tc.full, pages); got != tc.want {
 			t.Errorf("reading %d: stalls = %v; want %v", i, got, tc.want)
 		}
 	}

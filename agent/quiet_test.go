@@ -43,7 +43,7 @@ func TestQuiet(t *testing.T) {
 	proc := t.TempDir()
 	l.stalls.proc = kernel.FS(proc)
 	waited := func(microseconds int) {
-		kerneltest.Write(t, proc, map[string]string{"pressure/memory": fmt.Sprintf(
+		kerneltest.Write(t, proc, map[string]string{"vmstat": fmt.Sprintf("pgscan_kswapd 0\npgscan_direct %d\n", microseconds), "pressure/memory": fmt.Sprintf(
 			"some avg10=0.00 avg60=0.00 avg300=0.00 total=%d\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=%[1]d\n", microseconds)})
 	}
 	waited(0)

@@ -4,46 +4,60 @@ import (
 	"time"
 
 	"github.com/evictd/evictd/kernel"
+	"github.com/evictd/evictd/kernel/meminfo"
 	"github.com/evictd/evictd/kernel/psi"
 )
 
 // Reclaim stalls when every task that could run has waited for memory for a tenth,
 // 1/stallShare, of the last second, or of the time since the last look where that
-// is longer ago.
+// is longer ago, and the kernel has reclaimed for the node meanwhile.
 const (
 	stallWindow = time.Second
 	stallShare  = 10
 )
 
-// stalls tells when the kernel's reclaim makes no headway, from the growth of
-// the time that all tasks together waited for memory.
+// stalls tells when the kernel's reclaim of the node makes no headway, from the
+// growth of the time that all tasks together waited for memory. Tasks that wait
+// because their own container is at its limit are part of that time, which the node
+// can't help: so it counts only where the kernel has looked for memory of the node
+// to reclaim, too.
 type stalls struct {
 	proc   kernel.FS
 	from   time.Time
 	full   time.Duration // at from
+	pages  uint64        // that reclaim of the node had scanned at from
 	stalls bool
 }
 
-// check reads the pressure and returns whether reclaim stalls. Where the kernel
-// does not tell it never does: the hold of a crossing by cache alone then ends
-// by its time.
+// check reads the pressure and returns whether reclaim stalls. Where the kernel does
+// not tell it never does: a crossing that file cache brought then waits for its time.
 func (s *stalls) check(now time.Time) bool {
 	pressure, err := psi.Memory(s.proc)
 	if err != nil {
 		return false
 	}
-	return s.see(now, pressure.Full)
+	if !s.waited(now, pressure.Full) && now.Sub(s.from) < stallWindow {
+		return s.stalls // nothing can have changed
+	}
+	pages, err := meminfo.Scanned(s.proc)
+	if err != nil {
+		return false
+	}
+	return s.see(now, pressure.Full, pages)
 }
 
-func (s *stalls) see(now time.Time, full time.Duration) bool {
-	passed := now.Sub(s.from)
+// waited reports whether tasks have waited for memory by the share that makes a stall.
+func (s *stalls) waited(now time.Time, full time.Duration) bool {
+	return full-s.full >= max(stallWindow, now.Sub(s.from))/stallShare
+}
+
+func (s *stalls) see(now time.Time, full time.Duration, pages uint64) bool {
+	stalls := s.waited(now, full) && pages != s.pages
 	switch {
 	case s.from.IsZero():
-		s.from, s.full = now, full
-	case full-s.full >= max(stallWindow, passed)/stallShare:
-		s.from, s.full, s.stalls = now, full, true
-	case passed >= stallWindow:
-		s.from, s.full, s.stalls = now, full, false
+		s.from, s.full, s.pages = now, full, pages
+	case stalls || now.Sub(s.from) >= stallWindow:
+		s.from, s.full, s.pages, s.stalls = now, full, pages, stalls
 	}
 	return s.stalls
 }
