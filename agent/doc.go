@@ -36,8 +36,16 @@
 //  11. A node has one owner. While a kubelet's sandboxes are there and nothing
 //     can mark their pods Failed, evictd only watches, unless told otherwise;
 //     and even then it never stops a kubelet's sandbox.
-//  12. Cache alone is no emergency: a crossing that active file pages explain
-//     waits for ten seconds, or until reclaim stalls.
+//  12. What grew decides how fast. A crossing of a hard memory threshold that
+//     other memory than file cache brought is answered at once, however much
+//     active file cache there is. One that file cache brought waits for ten
+//     seconds, until reclaim of the node stalls, or until other memory has grown.
+//     Readings of different sources or times are never compared, and what is
+//     waited for survives a restart.
 //  13. evictd knows where it is: if it does not find itself in exactly one
 //     cgroup of the tree that it reads, it does not act.
+//  14. Nothing is released before it is dead.
+//  15. No unprivileged user and no tenant can stop it, blind it or feed on it:
+//     what others cause is bounded, and identity is proven by user, namespace and
+//     inode, never by a name that any user can choose.
 package agent

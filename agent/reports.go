@@ -182,7 +182,7 @@ func (r *reports) announce(v *View) {
 		r.futile = ""
 	}
 	if changed(&r.held, fmt.Sprint(v.Orders.Waiting)) && len(v.Orders.Waiting) > 0 {
-		r.log.Warn("threshold crossed by file cache alone, waiting", "thresholds", fmt.Sprint(v.Orders.Waiting))
+		r.log.Warn("file cache brought memory below the threshold; no pod is evicted for it yet", "thresholds", fmt.Sprint(v.Orders.Waiting))
 	}
 	for _, uid := range v.Orders.Revived {
 		r.log.Warn("evicted pod came back", "uid", uid)

@@ -56,8 +56,8 @@ type ThresholdStatus struct {
 	// its grace.
 	Since time.Time `json:"since,omitzero"`
 	Past  bool      `json:"past"`
-	// HeldByCache tells that only active file cache explains the crossing, so
-	// that it has to last before it is acted upon.
+	// HeldByCache tells that file cache brought the crossing, which therefore
+	// waits before it is acted upon.
 	HeldByCache bool `json:"heldByCache"`
 }
 

@@ -21,6 +21,7 @@
 //   - a pod on its way out is not chosen again, and a soft victim's grace ends
 //     when a hard threshold of its signal is met;
 //   - a pod without statistics comes last among its equals, not first;
-//   - a hard threshold that active file cache alone explains waits ten seconds;
+//   - a hard memory threshold that file cache brought below waits ten seconds, or
+//     until other memory grows;
 //   - hard memory thresholds never wait for disk.
 package evict

@@ -226,7 +226,7 @@ func standing(s *control.SignalStatus, t *control.ThresholdStatus, now time.Time
 	case !t.Met:
 		return unmet(s)
 	case t.HeldByCache:
-		return "met for " + between(t.Since, now) + ", waits: file cache alone explains it"
+		return "met for " + between(t.Since, now) + ", waits: file cache brought it"
 	case !t.Past:
 		return "met for " + between(t.Since, now) + ", within its grace"
 	case t.Soft:

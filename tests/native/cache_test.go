@@ -14,7 +14,7 @@ import (
 	"github.com/evictd/evictd/tests/node"
 )
 
-// cacheHeld is how long a crossing that cache alone explains is waited out, as by the kubelet's period.
+// cacheHeld is how long a crossing that file cache brought waits, as by the kubelet's period.
 const cacheHeld = 10 * time.Second
 
 // TestCacheKillsNobodyAtOnce: file cache comes and goes, which is no pressure. Written once it is inactive, and moves
