@@ -11,6 +11,7 @@ import (
 
 	"github.com/evictd/evictd/agent/evict"
 	"github.com/evictd/evictd/agent/lanes"
+	"github.com/evictd/evictd/agent/signal"
 )
 
 // long is an age at which usage has to be read anew.
@@ -378,6 +379,38 @@ func TestFreshEnough(t *testing.T) {
 		if p.looks > 0 {
 			t.Errorf("%s was read %d times; want 0", p.name, p.looks)
 		}
+	}
+}
+
+// A crossing that file cache brought waits, until a lane has answered it; the loop
+// learns of that also where another alarm waits to be heard.
+func TestAnsweredAlarm(t *testing.T) {
+	memory := signal.Threshold{Signal: signal.MemoryAvailable}
+	mark := lanes.MarkOf(&memory)
+	s := newStage(t, 500, 300)
+	s.reader.available, s.reader.cache = 900*mi, 500*mi
+	s.publish(s.table(0, time.Now()))
+	if got := s.handle(lanes.Raise{Lane: "bpf", Mark: mark, Seen: time.Now()}); got != Declined || s.desk.TakeAnswered(mark) {
+		t.Errorf("brought by file cache: handle() = %v; want %v, and no answer for the loop", got, Declined)
+	}
+	if got := s.handle(lanes.Raise{Lane: "bpf", Mark: mark, Seen: time.Now(), Answered: true}); got != Struck {
+		t.Errorf("answered: handle() = %v; want %v", got, Struck)
+	}
+	if diff := cmp.Diff([]string{"p0"}, s.strike.names()); diff != "" {
+		t.Errorf("struck (-want +got):\n%s", diff)
+	}
+	if !s.desk.TakeAnswered(mark) || s.desk.TakeAnswered(mark) {
+		t.Error("the loop does not learn of the answer, or twice")
+	}
+
+	above := newStage(t, 500, 300)
+	above.publish(above.table(0, time.Now()))
+	if got := above.handle(lanes.Raise{Lane: "bpf", Mark: mark, Seen: time.Now(), Answered: true}); got != NotConfirmed {
+		t.Errorf("answered, and above by a fresh reading: handle() = %v; want %v", got, NotConfirmed)
+	}
+	above.reader.available, above.reader.cache = 900*mi, 500*mi
+	if got := above.handle(lanes.Raise{Lane: "poll", Seen: time.Now()}); got != Declined {
+		t.Errorf("the next crossing: handle() = %v; want %v", got, Declined)
 	}
 }
 
