@@ -33,6 +33,9 @@ func (s *Set) heed(r *Raise, now time.Time) bool {
 		if r.Mark != 0 {
 			e.heard[r.Mark].Store(at)
 		}
+		if e.name == Memcg {
+			s.poke() // a mark that is crossed has what is armed above the usage follow it
+		}
 		return true
 	}
 	return true

@@ -29,8 +29,9 @@ const (
 	// seenLasts is how old what polling read may be, for lanes to be looked after by
 	// it in calm; polling is at ease then, too.
 	seenLasts = 2 * longest
-	// leastTurn is the least between two looks, whatever wakes the watch up.
-	leastTurn = 50 * time.Millisecond
+	// leastTurn is the least between two looks, whatever wakes the watch up: a crossing
+	// that waits is followed at most this often by what is armed on usage.
+	leastTurn = 10 * time.Millisecond
 	// tellEach is how often it is told at most that what is worth knowing of a lane
 	// has changed while it was up.
 	tellEach = time.Minute

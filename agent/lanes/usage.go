@@ -2,6 +2,7 @@ package lanes
 
 import (
 	"errors"
+	"runtime"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -9,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/evictd/evictd/agent/signal"
+	"github.com/evictd/evictd/bpf"
 	"github.com/evictd/evictd/kernel/cgroup"
 	"github.com/evictd/evictd/kernel/memcg"
 )
@@ -19,6 +21,10 @@ import (
 // A threshold is of usage, with all file cache in it. So it stands at what may be
 // used, the capacity without the mark, and at the inactive file pages of the
 // moment above that, and moves with them.
+//
+// While a hard mark is crossed, the crossing may wait for other memory to grow
+// (signal.Crossing): a second threshold then stands where it has, if all that is used
+// from now on is other memory, and follows the usage.
 type usage struct {
 	o    MemoryOptions
 	wait Waiter
@@ -31,6 +37,7 @@ type usage struct {
 type group struct {
 	cgroup   *cgroup.Cgroup
 	armed    []*armed
+	growth   []*armed // of hard marks that are crossed
 	pressure *critical
 }
 
@@ -159,7 +166,40 @@ func (l *usage) arm(g *group, wanted []level, now time.Time) error {
 			return err
 		}
 	}
-	return nil
+	return l.armGrowth(g, wanted, &used)
+}
+
+// armGrowth arms, for each hard mark that is crossed, the usage at which other memory
+// may have grown enough to answer the crossing, in the place of what was armed before.
+func (l *usage) armGrowth(g *group, wanted []level, used *cgroup.Memory) error {
+	var next []*armed
+	err := func() error {
+		if l.o.CountCache {
+			return nil // no crossing waits
+		}
+		for _, lv := range wanted {
+			if !lv.mark.Hard() || used.Usage < l.threshold(lv, used) {
+				continue
+			}
+			floor := signal.GrowthFloor(int64(bpf.Drift(runtime.NumCPU(), 1)), lv.available)
+			threshold, err := memcg.ArmUsage(l.o.Hierarchy, g.cgroup, used.Usage+uint64(floor))
+			if err != nil {
+				return err
+			}
+			a := &armed{Threshold: threshold, mark: lv.mark}
+			if err := l.wait.Add(a); err != nil {
+				return errors.Join(err, threshold.Close())
+			}
+			next = append(next, a)
+		}
+		return nil
+	}()
+	before := g.growth
+	g.growth = next
+	for _, a := range before {
+		err = errors.Join(err, l.wait.Remove(a), a.Close())
+	}
+	return err
 }
 
 // armAt arms a mark, the new threshold before the old one is dropped.
@@ -246,6 +286,9 @@ func (l *usage) drop(g *group) error {
 	var errs []error
 	for _, a := range slices.Clone(g.armed) {
 		errs = append(errs, l.disarm(g, a))
+	}
+	for _, a := range g.growth {
+		errs = append(errs, l.wait.Remove(a), a.Close())
 	}
 	if g.pressure != nil {
 		errs = append(errs, l.wait.Remove(g.pressure), g.pressure.Close())

@@ -114,6 +114,56 @@ func TestAlarmThatCameEarly(t *testing.T) {
 	}
 }
 
+// TestGrowthIsArmed: while a hard mark is crossed, growth by what answers a crossing
+// is told of; nothing is armed for that while none is crossed.
+func TestGrowthIsArmed(t *testing.T) {
+	l, _, dir := usageHere(t)
+	th := level{mark: pods, capacity: 512 * mib, available: 412 * mib} // crossed by 100 MiB
+	arm := func() *group {
+		t.Helper()
+		if err := l.follow(); err != nil {
+			t.Fatal(err)
+		}
+		g := &l.groups[1]
+		if err := l.arm(g, []level{th}, time.Now()); err != nil {
+			t.Fatal(err)
+		}
+		return g
+	}
+	if g := arm(); len(g.growth) != 0 {
+		t.Fatalf("%d thresholds of growth are armed and no mark is crossed; want none", len(g.growth))
+	}
+	uses := func(bytes uint64) {
+		t.Helper()
+		eventually(t, "usage", func() bool {
+			used, err := l.groups[1].cgroup.Memory()
+			return err == nil && used.Usage > bytes
+		})
+	}
+	stop := hog(t, dir, 150*mib)
+	uses(150 * mib)
+	g := arm()
+	if len(g.growth) != 1 || g.growth[0].mark != pods {
+		t.Fatalf("thresholds of growth = %+v; want one of the mark that is crossed", g.growth)
+	}
+	if _, raised := g.growth[0].Ready(time.Now()); raised {
+		t.Error("Ready() raised before the usage grew")
+	}
+	hog(t, dir, 64*mib)
+	uses(214 * mib)
+	if r, raised := g.growth[0].Ready(time.Now()); !raised || r.Mark != pods || r.Lane != Memcg {
+		t.Errorf("Ready() = %+v, %t after a growth of 64 MiB; want an alarm of the mark", r, raised)
+	}
+	stop()
+	eventually(t, "less in use", func() bool {
+		used, err := g.cgroup.Memory()
+		return err == nil && used.Usage < 100*mib
+	})
+	if g := arm(); len(g.growth) != 0 {
+		t.Errorf("%d thresholds of growth are armed after the crossing; want none", len(g.growth))
+	}
+}
+
 // TestAlarmThatIsOver: a threshold that told of an earlier crossing has not told of
 // one that file cache brings about.
 func TestAlarmThatIsOver(t *testing.T) {
