@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"slices"
 	"strings"
@@ -56,6 +57,8 @@ type Inventory struct {
 	// kubeletsUnknown tells that nobody could look for them.
 	kubeletsUnknown bool
 	scanned         time.Time // when kubelets was found
+	// stat returns the owner and the mode of the file that a path leads to.
+	stat func(path string) (owner uint32, mode fs.FileMode, err error)
 
 	// Of whoever measures.
 	readings readings
@@ -97,7 +100,7 @@ func New(o Options) *Inventory {
 	i := &Inventory{
 		hierarchy: o.Hierarchy, procfs: o.Procfs, cgroupRoot: o.CgroupRoot, log: log,
 		refresh: make(chan struct{}, 1), changed: make(chan struct{}, 1), next: make(chan struct{}),
-		places: map[string]*place{}, groups: newGroups(o.Hierarchy),
+		places: map[string]*place{}, groups: newGroups(o.Hierarchy), stat: statFile,
 		readings: readings{tree: o.Tree, known: map[uint64]*reading{}},
 	}
 	for _, s := range o.Sources {
