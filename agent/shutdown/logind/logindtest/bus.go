@@ -48,6 +48,7 @@ type Lock struct{ Who, Why, What, Mode string }
 
 type lock struct {
 	Lock
+	uid  uint32
 	pid  uint32
 	fifo int // our end
 }
