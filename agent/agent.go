@@ -361,7 +361,7 @@ func (d *daemon) start(ctx context.Context, g *group) {
 	g.run("control socket", func() error { return control.New(d.board, d.log.Logger).Serve(ctx, d.control) })
 	if d.web != nil {
 		g.run("web server", func() error {
-			return metrics.Serve(ctx, d.web, metrics.Mux(d.metrics.Handler(d.log.Logger), &d.reports.beat, slowestTurn, d.checks()...), d.options.WebConfigFile, d.log.Logger)
+			return metrics.Serve(ctx, d.web, d.webOptions())
 		})
 	}
 	g.run("state", func() error { d.keeper.run(ctx, d.save, d.log.Logger); return nil })

@@ -56,6 +56,16 @@ func (d *daemon) protectSelf() {
 	}
 }
 
+// ordinaryPriority undoes ownNice for the calling thread, to which the goroutine
+// must be locked.
+func ordinaryPriority() error {
+	now, err := process.ThreadScheduling()
+	if err != nil || now.Nice >= 0 {
+		return err
+	}
+	return process.SetThreadNice(0)
+}
+
 func setOwnScore(proc kernel.FS) error {
 	score, err := process.OpenScore(proc, os.Getpid())
 	if err != nil {
