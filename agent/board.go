@@ -35,6 +35,7 @@ type board struct {
 	records   *records
 	lanes     *lanes.Set
 	shutting  *shutting
+	web       *webServer
 	last      shutdown.Last // what became of the boot before
 	view      atomic.Pointer[View]
 	loaded    atomic.Pointer[loading]
@@ -62,6 +63,9 @@ func (b *board) Status() control.Status {
 		s.Lanes = append(s.Lanes, laneStatus(&l))
 	}
 	s.Warnings = append(s.Warnings, b.warnings...)
+	if why := b.web.warning(); why != "" {
+		s.Warnings = append(s.Warnings, why)
+	}
 	s.Runtime = runtimeStatus(b.inventory.Status())
 	s.Shutdown = b.shutdown()
 	for _, r := range b.reclaimer.Reports() {
