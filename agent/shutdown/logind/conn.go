@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/godbus/dbus/v5"
@@ -40,6 +41,9 @@ type Conn struct {
 	bus     *dbus.Conn
 	signals chan arrival  // closed with the connection
 	timeout time.Duration // of each call
+	// owner is the connection that has logind's name, as the bus names it; nil
+	// while that is not known, and "" for none.
+	owner atomic.Pointer[string]
 }
 
 // arrival is a signal, and when it came.
@@ -89,7 +93,44 @@ func connect(ctx context.Context, address string, timeout time.Duration) (_ *Con
 			return nil, err
 		}
 	}
+	if err := c.findOwner(ctx); err != nil {
+		return nil, err
+	}
 	return c, nil
+}
+
+// findOwner asks which connection is logind's. A change that was signalled
+// meanwhile is newer than the answer.
+func (c *Conn) findOwner(ctx context.Context) error {
+	body, err := c.call(ctx, busName, "/org/freedesktop/DBus", busName+".GetNameOwner", loginName)
+	var none dbus.Error
+	owner := ""
+	switch {
+	case errors.As(err, &none) && none.Name == busName+".Error.NameHasNoOwner":
+	case err != nil:
+		return err
+	default:
+		if err := dbus.Store(body, &owner); err != nil {
+			return fmt.Errorf("find logind: %w", err)
+		}
+	}
+	c.owner.CompareAndSwap(nil, &owner)
+	return nil
+}
+
+// genuine reports whether a signal comes from the connection that it should. A
+// match rule does not see to that: every user of the system bus may send any
+// signal to one connection alone, which needs no match rule there (D-Bus
+// specification, unicast signals; system.conf, send_type="signal").
+func (c *Conn) genuine(s *dbus.Signal) bool {
+	switch s.Name {
+	case busName + "." + nameOwnerChanged:
+		return s.Sender == busName
+	case manager + "." + prepareForShutdown:
+		owner := c.owner.Load()
+		return owner != nil && *owner != "" && s.Sender == *owner
+	}
+	return false
 }
 
 // lastWords is how long what came before a connection broke off is kept for
@@ -114,6 +155,12 @@ func (c *Conn) receive(signals <-chan *dbus.Signal) {
 			if !ok {
 				signals = nil
 				continue
+			}
+			if !c.genuine(s) {
+				continue
+			}
+			if name, now, ok := newOwner(s); ok && name == loginName {
+				c.owner.Store(&now)
 			}
 			waiting = append(waiting, arrival{s, time.Now()})
 		case to <- next:

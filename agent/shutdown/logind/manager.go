@@ -95,10 +95,20 @@ func understand(s arrival) (c change, ok bool) {
 		}
 		return c, ok
 	case busName + "." + nameOwnerChanged:
-		var name, before, now string
-		err := dbus.Store(s.Body, &name, &before, &now)
+		name, now, ok := newOwner(s.Signal)
 		c.owner, c.present = true, now != ""
-		return c, err == nil && name == loginName
+		return c, ok && name == loginName
 	}
 	return c, false
+}
+
+// newOwner returns which name has changed its owner, and the new one; ok is false
+// for any other signal.
+func newOwner(s *dbus.Signal) (name, now string, ok bool) {
+	if s.Name != busName+"."+nameOwnerChanged {
+		return "", "", false
+	}
+	var before string
+	err := dbus.Store(s.Body, &name, &before, &now)
+	return name, now, err == nil
 }

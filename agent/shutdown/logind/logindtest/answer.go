@@ -35,6 +35,12 @@ func (b *Bus) answer(c *client, msg *dbus.Message) {
 	case "Hello":
 		reply.Body = []any{":1.42"}
 	case "AddMatch":
+	case "GetNameOwner":
+		if b.owner == "" {
+			fail("org.freedesktop.DBus.Error.NameHasNoOwner")
+			break
+		}
+		reply.Body = []any{b.owner}
 	case "InhibitDelayMaxUSec":
 		reply.Body = []any{dbus.MakeVariant(uint64(b.limit / time.Microsecond))}
 	case "PreparingForShutdown":
