@@ -39,6 +39,7 @@ var ErrHangs = errors.New("no answer in time")
 // Conn is a connection to the system bus. It is safe for concurrent use.
 type Conn struct {
 	bus     *dbus.Conn
+	address string
 	signals chan arrival  // closed with the connection
 	timeout time.Duration // of each call
 	// owner is the connection that has logind's name, as the bus names it; nil
@@ -60,11 +61,41 @@ func Connect(ctx context.Context, address string) (*Conn, error) {
 func connect(ctx context.Context, address string, timeout time.Duration) (_ *Conn, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout, ErrHangs)
 	defer cancel()
-	bus, err := dbus.Dial(address, dbus.WithSignalHandler(dbus.NewSequentialSignalHandler()))
+	c, err := open(ctx, address, timeout, dialStream)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			c.Close()
+		}
+	}()
+	for _, match := range []string{
+		"type='signal',sender='" + loginName + "',interface='" + manager + "',member='" + prepareForShutdown + "'",
+		"type='signal',sender='" + busName + "',member='" + nameOwnerChanged + "',arg0='" + loginName + "'",
+	} {
+		if _, err := c.call(ctx, busName, "/org/freedesktop/DBus", busName+".AddMatch", match); err != nil {
+			return nil, err
+		}
+	}
+	if err := c.findOwner(ctx); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// dialDescriptors connects to a bus so that answers can bring descriptors.
+func dialDescriptors(_ context.Context, address string) (*dbus.Conn, error) {
+	return dbus.Dial(address, dbus.WithSignalHandler(dbus.NewSequentialSignalHandler()))
+}
+
+// open makes a connection on which methods can be called.
+func open(ctx context.Context, address string, timeout time.Duration, dial func(context.Context, string) (*dbus.Conn, error)) (_ *Conn, err error) {
+	bus, err := dial(ctx, address)
 	if err != nil {
 		return nil, fmt.Errorf("connect to the system bus: %w", err)
 	}
-	c := &Conn{bus: bus, signals: make(chan arrival), timeout: timeout}
+	c := &Conn{bus: bus, address: address, signals: make(chan arrival), timeout: timeout}
 	defer func() {
 		if err != nil {
 			c.Close()
@@ -83,17 +114,6 @@ func connect(ctx context.Context, address string, timeout time.Duration) (_ *Con
 	bus.Signal(signals)
 	go c.receive(signals)
 	if _, err := c.call(ctx, busName, "/org/freedesktop/DBus", busName+".Hello"); err != nil {
-		return nil, err
-	}
-	for _, match := range []string{
-		"type='signal',sender='" + loginName + "',interface='" + manager + "',member='" + prepareForShutdown + "'",
-		"type='signal',sender='" + busName + "',member='" + nameOwnerChanged + "',arg0='" + loginName + "'",
-	} {
-		if _, err := c.call(ctx, busName, "/org/freedesktop/DBus", busName+".AddMatch", match); err != nil {
-			return nil, err
-		}
-	}
-	if err := c.findOwner(ctx); err != nil {
 		return nil, err
 	}
 	return c, nil
@@ -157,6 +177,7 @@ func (c *Conn) receive(signals <-chan *dbus.Signal) {
 				continue
 			}
 			if !c.genuine(s) {
+				closeAll(s.Body)
 				continue
 			}
 			if name, now, ok := newOwner(s); ok && name == loginName {

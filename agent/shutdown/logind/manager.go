@@ -48,9 +48,18 @@ func (c *Conn) Inhibitors(ctx context.Context) ([]Inhibitor, error) {
 	return list, nil
 }
 
-// Inhibit takes a lock that delays a shutdown, for which it says who and why.
+// Inhibit takes a lock that delays a shutdown, for which it says who and why. It
+// asks on a connection of its own, on which others can send descriptors only for
+// as long as it takes. The lock does not end with that.
 func (c *Conn) Inhibit(ctx context.Context, who, why string) (*Lock, error) {
-	body, err := c.call(ctx, loginName, loginPath, manager+".Inhibit", "shutdown", who, why, "delay")
+	ctx, cancel := context.WithTimeoutCause(ctx, c.timeout, ErrHangs)
+	defer cancel()
+	d, err := open(ctx, c.address, c.timeout, dialDescriptors)
+	if err != nil {
+		return nil, err
+	}
+	defer d.Close()
+	body, err := d.call(ctx, loginName, loginPath, manager+".Inhibit", "shutdown", who, why, "delay")
 	if err != nil {
 		return nil, err
 	}
