@@ -2,14 +2,18 @@ package metrics
 
 import (
 	"bufio"
+	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
+	"log/slog"
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"os"
+	"path/filepath"
 	"strings"
 	"sync"
 	"testing"
@@ -267,6 +271,58 @@ func TestFollowTLS(t *testing.T) {
 	if c.answering {
 		t.Error("a connection with TLS whose request is answered does not count as idle")
 	}
+}
+
+// Requests cause one line a minute while the web configuration is broken.
+func TestErrorsOfRequestsAreLoggedSparingly(t *testing.T) {
+	config := filepath.Join(t.TempDir(), "web.yml")
+	write := func(text string) {
+		if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("{}")
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var logged bytes.Buffer
+	o := options(http.NotFoundHandler(), config)
+	o.Log = slog.New(slog.NewTextHandler(&logged, nil))
+	t.Run("requests", func(t *testing.T) {
+		serveOn(t, l, o)
+		const requests = 20
+		for n := range requests {
+			response, err := http.Get("http://" + l.Addr().String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			io.Copy(io.Discard, response.Body)
+			response.Body.Close()
+			if want := map[bool]int{true: 404, false: 500}[n == 0]; response.StatusCode != want {
+				t.Errorf("request %d = %d; want %d", n, response.StatusCode, want)
+			}
+			write("{")
+		}
+	})
+	if n := strings.Count(logged.String(), "level=ERROR"); n != 1 {
+		t.Errorf("%d errors were logged; want 1:\n%s", n, &logged)
+	}
+}
+
+func TestSparing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var logged bytes.Buffer
+		log := slog.New(&sparing{Handler: slog.NewTextHandler(&logged, nil)})
+		for _, rest := range []time.Duration{0, 0, errorLogInterval - 1, 1} {
+			time.Sleep(rest)
+			log.Error("broken")
+			log.Info("other")
+		}
+		if e, i := strings.Count(logged.String(), "broken"), strings.Count(logged.String(), "other"); e != 2 || i != 4 {
+			t.Errorf("%d errors and %d others were logged; want 2 and 4", e, i)
+		}
+	})
 }
 
 func TestServeReadsNoBody(t *testing.T) {

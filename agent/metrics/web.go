@@ -72,7 +72,7 @@ func Serve(ctx context.Context, l net.Listener, o Options) error {
 			server.Close()
 		}
 	}()
-	err := web.Serve(bounded, server, &web.FlagConfig{WebConfigFile: &o.ConfigFile}, o.Log)
+	err := web.Serve(bounded, server, &web.FlagConfig{WebConfigFile: &o.ConfigFile}, slog.New(&sparing{Handler: o.Log.Handler()}))
 	cancel()
 	<-stopped
 	// Where the configuration is broken the toolkit returns before it serves.
