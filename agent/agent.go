@@ -349,6 +349,7 @@ func (d *daemon) start(ctx context.Context, g *group) {
 		"thresholds", describeThresholds(d.loop.policy))
 
 	g.run("inventory", func() error { return d.inventory.Run(ctx) })
+	g.run("kubelets", func() error { return d.inventory.WatchKubelets(ctx, ordinaryPriority) })
 	g.run("filesystems", func() error { return d.disks.Run(ctx) })
 	g.run("disk usage", func() error { return d.usages.Run(ctx) })
 	g.run("reclaim", func() error { return d.reclaimer.Run(ctx) })

@@ -1,11 +1,14 @@
 package pods
 
 import (
+	"context"
 	"errors"
 	"fmt"
+	"io"
 	"io/fs"
 	"os"
 	"path"
+	"runtime"
 	"slices"
 	"strconv"
 	"strings"
@@ -31,33 +34,125 @@ func (p Process) String() string { return fmt.Sprintf("kubelet %s (pid %d)", p.E
 // one in them. They only select which processes are looked at.
 var kubeletExecutables = []string{"kubelet", "kubelite", "k3s"}
 
-// kubeletsEvery is how often the kubelets that must live are looked for. No
-// container's cgroup holds one, unless somebody put it there by hand.
-const kubeletsEvery = time.Minute
+const (
+	// guardedKubeletAge is how old what is known of the kubelets may be that must
+	// live: no container's cgroup has one in it, unless it was put there by hand.
+	guardedKubeletAge = time.Minute
+	// kubeletLookShare is how many times as long as looking for kubelets takes the
+	// next look waits: every user can start processes, and each is looked at.
+	kubeletLookShare = 50
+	// processBatch is how many names of /proc are read at once.
+	processBatch = 512
+)
 
-// scanKubelets looks for the kubelets that must live, where that is due, and
-// otherwise drops those that are none any more: a process that was found before
-// its container was listed among them. containers are the paths of the
-// containers' cgroups that the sources have just listed.
-func (i *Inventory) scanKubelets(now time.Time, containers []string) {
-	if !i.scanned.IsZero() && now.Sub(i.scanned) < kubeletsEvery {
-		i.kubelets = slices.DeleteFunc(i.kubelets, func(k Process) bool { return i.kubelet(k.PID, containers) == "" })
-		return
-	}
-	i.scanned = now
-	found, err := i.findKubelets(containers)
-	if err != nil {
-		i.log.Warn("can't look for a kubelet's process", "error", err)
-		i.kubeletsUnknown = true
-		return
-	}
-	i.kubelets, i.kubeletsUnknown = found, false
+// sighting is what was found when kubelets were looked for.
+type sighting struct {
+	found []Process // by pid
+	err   error
+	at    time.Time
 }
 
-// KubeletProcesses returns the kubelets that run on this node, by pid: see
-// [Inventory.IsKubelet]. It reads /proc as a whole.
+// updateKubelets takes over which kubelets were found last. Those that are none
+// any more are left out: a process can be found before its container is listed.
+// containers are the paths of the containers' cgroups that the sources have just
+// listed.
+func (i *Inventory) updateKubelets(containers []string) {
+	s := i.kubeletSighting(guardedKubeletAge)
+	if s.err != nil {
+		if s.at != i.scanned {
+			i.log.Warn("can't look for a kubelet's process", "error", s.err)
+		}
+		i.scanned, i.kubeletsUnknown = s.at, true
+		return
+	}
+	i.kubelets = slices.DeleteFunc(slices.Clone(s.found), func(k Process) bool { return i.kubelet(k.PID, containers) == "" })
+	i.scanned, i.kubeletsUnknown = s.at, false
+}
+
+// Kubelets returns the kubelets that run on this node, by pid: see
+// [Inventory.IsKubelet]. It answers from the last look, and asks
+// [Inventory.WatchKubelets] for another where that is older than maxAge. The
+// first call looks itself.
+func (i *Inventory) Kubelets(maxAge time.Duration) ([]Process, error) {
+	s := i.kubeletSighting(maxAge)
+	return s.found, s.err
+}
+
+func (i *Inventory) kubeletSighting(maxAge time.Duration) *sighting {
+	s := i.sighted.Load()
+	if s == nil {
+		s, _ = i.lookForKubelets()
+	} else if time.Since(s.at) >= maxAge {
+		poke(i.lookAgain)
+	}
+	return s
+}
+
+// WatchKubelets looks for kubelets when that is asked for, until ctx ends, and
+// returns nil. It does so on a thread of its own, to which thread gives its
+// priority.
+func (i *Inventory) WatchKubelets(ctx context.Context, thread func() error) error {
+	runtime.LockOSThread() // until the goroutine ends, and the thread with it
+	if err := thread(); err != nil {
+		i.log.Debug("kubelets are looked for at evictd's own priority", "error", err)
+	}
+	for {
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-i.lookAgain:
+		}
+		began := time.Now()
+		if _, changed := i.lookForKubelets(); changed {
+			i.Refresh()
+		}
+		select {
+		case <-ctx.Done():
+			return nil
+		case <-time.After(kubeletLookShare * time.Since(began)):
+		}
+	}
+}
+
+// lookForKubelets looks for kubelets, and reports whether others are there than
+// at the last time.
+func (i *Inventory) lookForKubelets() (s *sighting, changed bool) {
+	s = &sighting{at: time.Now()}
+	s.found, s.err = i.KubeletProcesses()
+	before := i.sighted.Swap(s)
+	return s, before == nil || !slices.Equal(before.found, s.found)
+}
+
+// KubeletProcesses looks for the kubelets that run on this node: it reads /proc
+// as a whole, which takes a second for some ten thousands of processes.
 func (i *Inventory) KubeletProcesses() ([]Process, error) {
-	return i.findKubelets(i.world.Load().containers())
+	containers := i.world.Load().containers()
+	dir, err := os.Open(string(i.procfs))
+	if err != nil {
+		return nil, fmt.Errorf("look for a kubelet: %w", err)
+	}
+	defer dir.Close()
+	var found []Process
+	for {
+		names, err := dir.Readdirnames(processBatch)
+		if errors.Is(err, io.EOF) {
+			break
+		}
+		if err != nil {
+			return nil, fmt.Errorf("look for a kubelet: %w", err)
+		}
+		for _, name := range names {
+			pid, err := strconv.Atoi(name)
+			if err != nil {
+				continue
+			}
+			if exe := i.kubelet(pid, containers); exe != "" {
+				found = append(found, Process{PID: pid, Executable: exe})
+			}
+		}
+	}
+	slices.SortFunc(found, func(a, b Process) int { return a.PID - b.PID })
+	return found, nil
 }
 
 // IsKubelet reports whether a process is a kubelet of this node. Its name shows
@@ -66,30 +161,6 @@ func (i *Inventory) KubeletProcesses() ([]Process, error) {
 // cgroups of pods, and only root can write its executable.
 func (i *Inventory) IsKubelet(pid int) bool {
 	return i.kubelet(pid, i.world.Load().containers()) != ""
-}
-
-func (i *Inventory) findKubelets(containers []string) ([]Process, error) {
-	dir, err := os.Open(string(i.procfs))
-	if err != nil {
-		return nil, fmt.Errorf("look for a kubelet: %w", err)
-	}
-	defer dir.Close()
-	names, err := dir.Readdirnames(-1)
-	if err != nil {
-		return nil, fmt.Errorf("look for a kubelet: %w", err)
-	}
-	var found []Process
-	for _, name := range names {
-		pid, err := strconv.Atoi(name)
-		if err != nil {
-			continue
-		}
-		if exe := i.kubelet(pid, containers); exe != "" {
-			found = append(found, Process{PID: pid, Executable: exe})
-		}
-	}
-	slices.SortFunc(found, func(a, b Process) int { return a.PID - b.PID })
-	return found, nil
 }
 
 // kubelet returns what a process runs if it is a kubelet, else "". A process

@@ -10,6 +10,7 @@ import (
 	"strings"
 	"syscall"
 	"testing"
+	"time"
 
 	"github.com/evictd/evictd/cri/critest"
 	"github.com/evictd/evictd/kernel/cgroup"
@@ -236,4 +237,45 @@ func runKubelet(t *testing.T, owner int, mode os.FileMode, attr syscall.SysProcA
 		cmd.Wait()
 	})
 	return cmd.Process.Pid
+}
+
+// Asking for the kubelets reads /proc once; after that WatchKubelets does, on its
+// own thread, whatever the number of processes that users start.
+func TestWatchKubelets(t *testing.T) {
+	n := newNode(t, true)
+	i := n.inventory()
+	count := func(maxAge time.Duration) int {
+		t.Helper()
+		found, err := i.Kubelets(maxAge)
+		if err != nil {
+			t.Fatal(err)
+		}
+		return len(found)
+	}
+	if got := count(0); got != 0 {
+		t.Fatalf("Kubelets() = %d; want none", got)
+	}
+	n.process(70, 1, "kubelet")
+	if got := count(0); got != 0 {
+		t.Errorf("Kubelets() without a new look = %d; want what was found last", got)
+	}
+	ctx, cancel := context.WithCancel(t.Context())
+	prepared, done := make(chan bool, 1), make(chan error, 1)
+	go func() {
+		done <- i.WatchKubelets(ctx, func() error {
+			prepared <- true
+			return nil
+		})
+	}()
+	<-prepared // before anything is looked at
+	for end := time.Now().Add(20 * time.Second); count(time.Hour) == 0; time.Sleep(time.Millisecond) {
+		if time.Now().After(end) {
+			t.Fatal("WatchKubelets() has not found the kubelet after 20s")
+		}
+	}
+	<-i.refresh // a list is asked for, which takes the kubelet over
+	cancel()
+	if err := <-done; err != nil {
+		t.Errorf("WatchKubelets() = %v; want nil", err)
+	}
 }
