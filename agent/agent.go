@@ -146,7 +146,7 @@ type daemon struct {
 	shutting  *shutting
 	reports   *reports
 	control   net.Listener
-	web       net.Listener
+	web       *webServer // nil where metrics are not to be served
 	closers   []func() error
 	// For the next run: that this one was asked to end, and that the node was on
 	// its way down then.
@@ -233,10 +233,10 @@ func (d *daemon) listen() (err error) {
 	if d.options.WebAddress == "" {
 		return nil
 	}
-	if d.web, err = net.Listen("tcp", d.options.WebAddress); err != nil {
-		return fmt.Errorf("serve metrics: %w (--web.listen-address names another place)", err)
+	if err := checkWebAddress(context.Background(), d.options.WebAddress); err != nil {
+		return err
 	}
-	d.closers = append(d.closers, ignoreClosed(d.web.Close))
+	d.web = d.newWebServer()
 	return nil
 }
 
@@ -308,7 +308,7 @@ func (d *daemon) buildLoop(cfg *config.Config, h *cgroup.Hierarchy) {
 	procfs := kernel.FS(d.options.Procfs)
 	d.board = &board{
 		options: d.options, started: time.Now(), hierarchy: h, inventory: d.inventory, disks: d.disks, reclaimer: d.reclaimer,
-		records: &records{}, store: d.store, accounting: cfg.MemoryAccounting,
+		records: &records{}, store: d.store, accounting: cfg.MemoryAccounting, web: d.web,
 	}
 	d.board.loaded.Store(&loading{at: time.Now()})
 	d.board.reloads, d.board.checks = make(chan chan<- error), d.checks
@@ -351,6 +351,7 @@ func (d *daemon) start(ctx context.Context, g *group) {
 		"thresholds", describeThresholds(d.loop.policy))
 
 	g.run("inventory", func() error { return d.inventory.Run(ctx) })
+	g.run("kubelets", func() error { return d.inventory.WatchKubelets(ctx, ordinaryPriority) })
 	g.run("filesystems", func() error { return d.disks.Run(ctx) })
 	g.run("disk usage", func() error { return d.usages.Run(ctx) })
 	g.run("reclaim", func() error { return d.reclaimer.Run(ctx) })
@@ -362,9 +363,7 @@ func (d *daemon) start(ctx context.Context, g *group) {
 	g.run("memory", func() error { d.lock(ctx); return nil })
 	g.run("control socket", func() error { return control.New(d.board, d.log.Logger).Serve(ctx, d.control) })
 	if d.web != nil {
-		g.run("web server", func() error {
-			return metrics.Serve(ctx, d.web, metrics.Mux(d.metrics.Handler(d.log.Logger), &d.reports.beat, slowestTurn, d.checks()...), d.options.WebConfigFile, d.log.Logger)
-		})
+		g.run("web server", func() error { return d.web.run(ctx) })
 	}
 	g.run("state", func() error { d.keeper.run(ctx, d.save, d.log.Logger); return nil })
 	g.run("reload", func() error { d.reload(ctx, reloads); return nil })

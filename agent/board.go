@@ -38,6 +38,7 @@ type board struct {
 	store     *state.Store
 	lanes     *lanes.Set
 	shutting  *shutting
+	web       *webServer
 	last      shutdown.Last // what became of the boot before
 	view      atomic.Pointer[View]
 	loaded    atomic.Pointer[loading]
@@ -67,6 +68,9 @@ func (b *board) Status() control.Status {
 	s.Warnings = append(s.Warnings, b.warnings...)
 	if err := b.store.Err(); err != nil {
 		s.Warnings = append(s.Warnings, notKept+": "+err.Error())
+	}
+	if why := b.web.warning(); why != "" {
+		s.Warnings = append(s.Warnings, why)
 	}
 	s.Runtime = runtimeStatus(b.inventory.Status())
 	s.Shutdown = b.shutdown()

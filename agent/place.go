@@ -89,6 +89,16 @@ func (d *daemon) protectSelf() {
 	}
 }
 
+// ordinaryPriority undoes ownNice for the calling thread, to which the goroutine
+// must be locked.
+func ordinaryPriority() error {
+	now, err := process.ThreadScheduling()
+	if err != nil || now.Nice >= 0 {
+		return err
+	}
+	return process.SetThreadNice(0)
+}
+
 func setOwnScore(proc kernel.FS) error {
 	score, err := process.OpenScore(proc, os.Getpid())
 	if err != nil {
@@ -104,12 +114,11 @@ const kubeletLookAgain = 10 * time.Second
 // facts returns what the mode follows from, but for what the loop knows.
 func (d *daemon) facts(h *cgroup.Hierarchy) func() facts {
 	place := misplaced(kernel.FS(d.options.Procfs), h)
-	var seen string
-	var looked time.Time
 	return func() facts {
 		cfg := d.loop.config
-		if cfg.Kubelet == config.KubeletAbsent && (looked.IsZero() || time.Since(looked) > kubeletLookAgain) {
-			seen, looked = kubeletSeen(d.inventory), time.Now()
+		seen := ""
+		if cfg.Kubelet == config.KubeletAbsent {
+			seen = kubeletSeen(d.inventory)
 		}
 		return facts{configured: describeConfigured(cfg), misplaced: place, kubeletSeen: seen}
 	}
@@ -117,7 +126,7 @@ func (d *daemon) facts(h *cgroup.Hierarchy) func() facts {
 
 // kubeletSeen describes a kubelet's process that runs here, "" where none does.
 func kubeletSeen(i *pods.Inventory) string {
-	processes, err := i.KubeletProcesses()
+	processes, err := i.Kubelets(kubeletLookAgain)
 	switch {
 	case err != nil:
 		return fmt.Sprintf("whether one does can't be told: %v", err)

@@ -14,8 +14,6 @@ import (
 
 // buildReclaimer makes what frees space before a pod has to go.
 func (d *daemon) buildReclaimer(cfg *config.Config) {
-	var seen string
-	var looked time.Time
 	o := reclaim.Options{
 		Space: d.disks, Unmeasured: d.unmeasured(), Rootfs: d.options.Rootfs, Procfs: kernel.FS(d.options.Procfs), Log: d.log.Logger,
 		// Until a mode is known nothing is touched.
@@ -23,12 +21,7 @@ func (d *daemon) buildReclaimer(cfg *config.Config) {
 			v := d.board.view.Load()
 			return v == nil || v.Mode.dryRun
 		},
-		KubeletSeen: func() bool {
-			if looked.IsZero() || time.Since(looked) > kubeletLookAgain {
-				seen, looked = kubeletSeen(d.inventory), time.Now()
-			}
-			return seen != ""
-		},
+		KubeletSeen: func() bool { return kubeletSeen(d.inventory) != "" },
 		Changed: func(r reclaim.Report) {
 			freed := r.Freed
 			if r.Signal.IsInodes() {

@@ -59,7 +59,7 @@ func newShutting(d *daemon) *shutting {
 		daemon: d, poked: make(chan struct{}, 1), asked: make(chan asking), ended: make(chan struct{}),
 		guard: logind.NewGuard(logind.Options{
 			Address: "unix:path=" + under(d.options.Rootfs, "/run/dbus/system_bus_socket"), Root: d.options.Rootfs, Log: d.log.Logger,
-			Keeper: lockKeeper{d.notifier}, Kept: keptLock(),
+			Keeper: lockKeeper{d.notifier}, Kept: keptLock(), IsKubelet: d.inventory.IsKubelet,
 		}),
 	}
 	s.shown.Store(&shutdown.State{})

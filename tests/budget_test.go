@@ -15,14 +15,7 @@ import (
 // the first to be needed and the last to be there.
 func TestDaemonBudget(t *testing.T) {
 	const largestBinary, largestRSS = 32 << 20, 28 << 20
-	dir := t.TempDir()
-	binary := filepath.Join(dir, "evictd")
-	build := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", binary, "./cmd/evictd")
-	build.Dir = ".."
-	build.Env = append(os.Environ(), "CGO_ENABLED=0")
-	if out, err := build.CombinedOutput(); err != nil {
-		t.Fatalf("build evictd: %v\n%s", err, out)
-	}
+	binary := buildEvictd(t)
 	info, err := os.Stat(binary)
 	if err != nil {
 		t.Fatal(err)
@@ -34,6 +27,39 @@ func TestDaemonBudget(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: to run evictd on this host")
 	}
+	d := runBuilt(t, binary)
+	rss := d.resident(t)
+	if rss == 0 || rss > largestRSS {
+		t.Errorf("resident memory of an idle evictd = %d bytes; want at most %d", rss, largestRSS)
+	}
+	t.Logf("binary %d bytes, resident %d kB", info.Size(), rss>>10)
+}
+
+// buildEvictd returns the path of an executable as it is released.
+func buildEvictd(t *testing.T) string {
+	t.Helper()
+	binary := filepath.Join(t.TempDir(), "evictd")
+	build := exec.Command("go", "build", "-trimpath", "-ldflags", "-s -w", "-o", binary, "./cmd/evictd")
+	build.Dir = ".."
+	build.Env = append(os.Environ(), "CGO_ENABLED=0")
+	if out, err := build.CombinedOutput(); err != nil {
+		t.Fatalf("build evictd: %v\n%s", err, out)
+	}
+	return binary
+}
+
+// built is an evictd that runs, in dry run and without a runtime.
+type built struct {
+	pid int
+	// web is where it serves metrics.
+	web string
+}
+
+// runBuilt runs an executable of evictd until the test ends, and returns when it
+// is ready.
+func runBuilt(t *testing.T, binary string) built {
+	t.Helper()
+	dir := t.TempDir()
 	config := filepath.Join(dir, "config.yaml")
 	content := "apiVersion: evictd.io/v1alpha1\nkind: AgentConfiguration\nruntimeEndpoint: none\ndryRun: true\n"
 	if err := os.WriteFile(config, []byte(content), 0o600); err != nil {
@@ -48,22 +74,38 @@ func TestDaemonBudget(t *testing.T) {
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	defer cmd.Wait()
-	defer cmd.Process.Kill()
-	ready := make(chan bool, 1)
+	t.Cleanup(func() {
+		cmd.Process.Kill()
+		cmd.Wait()
+	})
+	d := built{pid: cmd.Process.Pid}
+	ready, serving := make(chan bool, 1), make(chan string, 1)
 	go func() {
 		for lines := bufio.NewScanner(stderr); lines.Scan(); {
+			if _, address, ok := strings.Cut(lines.Text(), `msg="Listening on" address=`); ok {
+				serving <- address
+			}
 			if strings.Contains(lines.Text(), "msg=ready") {
 				ready <- true
 			}
 		}
 	}()
-	select {
-	case <-ready:
-	case <-time.After(30 * time.Second):
-		t.Fatal("evictd is not ready after 30s")
+	timeout := time.After(30 * time.Second)
+	for range cap(ready) + cap(serving) {
+		select {
+		case <-ready:
+		case d.web = <-serving:
+		case <-timeout:
+			t.Fatal("evictd is not ready after 30s")
+		}
 	}
-	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", cmd.Process.Pid))
+	return d
+}
+
+// resident returns how much memory it has resident, in bytes.
+func (d built) resident(t *testing.T) int {
+	t.Helper()
+	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", d.pid))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -73,8 +115,5 @@ func TestDaemonBudget(t *testing.T) {
 			break
 		}
 	}
-	if rss := kilobytes << 10; rss == 0 || rss > largestRSS {
-		t.Errorf("resident memory of an idle evictd = %d bytes; want at most %d", rss, largestRSS)
-	}
-	t.Logf("binary %d bytes, resident %d kB", info.Size(), kilobytes)
+	return kilobytes << 10
 }

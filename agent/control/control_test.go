@@ -426,6 +426,30 @@ func leave(t *testing.T, path string) {
 	l.Close()
 }
 
+// Every user may lock a directory that it can open: that must not keep evictd
+// from its start.
+func TestListenBesideALockOnTheDirectory(t *testing.T) {
+	dir := socketDir(t)
+	d, err := os.Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer d.Close()
+	if err := syscall.Flock(int(d.Fd()), syscall.LOCK_EX); err != nil {
+		t.Fatal(err)
+	}
+	path := filepath.Join(dir, "evictd.sock")
+	l, err := Listen(path)
+	if err != nil {
+		t.Fatalf("Listen() beside a lock on the directory = %v; want a listener", err)
+	}
+	defer l.Close()
+	info, err := os.Lstat(path + lockSuffix)
+	if err != nil || info.Mode() != 0o600 {
+		t.Errorf("lock file: mode %v, %v; want 0600", info, err)
+	}
+}
+
 // TestListenAtOnce: of several that start together exactly one gets the socket.
 func TestListenAtOnce(t *testing.T) {
 	path := filepath.Join(socketDir(t), "evictd.sock")
@@ -474,12 +498,23 @@ func TestListenRefuses(t *testing.T) {
 	if err := os.Symlink(filepath.Join(dir, "nowhere"), dangling); err != nil {
 		t.Fatal(err)
 	}
+	// lockedBy names a socket whose lock file is not what evictd makes.
+	lockedBy := func(name string, make func(at string) error) string {
+		path := filepath.Join(dir, name)
+		if err := make(path + lockSuffix); err != nil {
+			t.Fatal(err)
+		}
+		return path
+	}
 	tests := []struct{ name, path, want string }{
 		{"symlink to a socket", link, "is a symbolic link"},
 		{"dangling symlink", dangling, "is a symbolic link"},
 		{"file", write("file"), "is in the way and is no socket"},
 		{"directory", dir, "is in the way and is no socket"},
 		{"below a file", filepath.Join(write("parent"), "evictd.sock"), "not a directory"},
+		{"lock file is a symlink", lockedBy("linked", func(at string) error { return os.Symlink(target, at) }), "is a symbolic link"},
+		{"lock file is a pipe", lockedBy("piped", func(at string) error { return syscall.Mkfifo(at, 0o600) }), "is no regular file"},
+		{"lock file of mode 0644", lockedBy("open", func(at string) error { return os.WriteFile(at, nil, 0o644) }), "other users can lock it"},
 		{"too long", filepath.Join(dir, strings.Repeat("x", 120)), "longer than the 107 bytes"},
 	}
 	if os.Geteuid() == 0 { // who alone can give a file away
@@ -488,7 +523,13 @@ func TestListenRefuses(t *testing.T) {
 		if err := os.Lchown(foreign, 65534, -1); err != nil {
 			t.Fatal(err)
 		}
-		tests = append(tests, struct{ name, path, want string }{"another user's socket", foreign, "belongs to user 65534"})
+		locked := lockedBy("foreign-lock", func(at string) error {
+			return errors.Join(os.WriteFile(at, nil, 0o600), os.Chown(at, 65534, -1))
+		})
+		tests = append(tests, []struct{ name, path, want string }{
+			{"another user's socket", foreign, "belongs to user 65534"},
+			{"another user's lock file", locked, "belongs to user 65534"},
+		}...)
 	}
 	for _, tt := range tests {
 		l, err := Listen(tt.path)

@@ -16,9 +16,11 @@ const (
 	// maxSocketPath is the longest path that fits sockaddr_un.sun_path with
 	// its NUL (unix(7)).
 	maxSocketPath = 107
-	// lockPatience is how long Listen waits for another one that is at work in
-	// the same directory.
+	// lockPatience is how long Listen waits for another one that is at work on
+	// the same socket.
 	lockPatience = 3 * time.Second
+	// lockSuffix makes the name of the lock file from that of the socket.
+	lockSuffix = ".lock"
 )
 
 // ErrInUse is what Listen returns where a live daemon has the socket.
@@ -51,7 +53,7 @@ func listen(path string) (net.Listener, error) {
 	}
 	// Between the look at what is there and the bind, no other daemon may do
 	// the same.
-	unlock, err := lock(dir)
+	unlock, err := lock(path + lockSuffix)
 	if err != nil {
 		return nil, err
 	}
@@ -74,22 +76,51 @@ func private(_, _ string, c syscall.RawConn) error {
 	return err
 }
 
-// lock takes the directory's flock, which the kernel drops with its holder.
-func lock(dir string) (unlock func(), err error) {
-	d, err := os.Open(dir)
+// lock takes the flock of a file that only this user can open, which it makes
+// where it is missing and leaves behind. The kernel drops the lock with the
+// process. The directory itself is no place for a lock: flock(2) needs no more
+// than a descriptor, and every user may open a directory of mode 0755.
+func lock(path string) (unlock func(), err error) {
+	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
+	if errors.Is(err, syscall.ELOOP) {
+		return nil, fmt.Errorf("%s is a symbolic link, which is not followed", path)
+	}
 	if err != nil {
 		return nil, err
 	}
+	if err := ownerOnly(f); err != nil {
+		f.Close()
+		return nil, err
+	}
 	for deadline := time.Now().Add(lockPatience); ; time.Sleep(10 * time.Millisecond) {
-		err = syscall.Flock(int(d.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
+		err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 		if err == nil {
-			return func() { d.Close() }, nil
+			return func() { f.Close() }, nil
 		}
 		if !errors.Is(err, syscall.EWOULDBLOCK) && !errors.Is(err, syscall.EINTR) || time.Now().After(deadline) {
-			d.Close()
-			return nil, fmt.Errorf("lock %s: %w", dir, err)
+			f.Close()
+			return nil, fmt.Errorf("lock %s: %w", path, err)
 		}
 	}
+}
+
+// ownerOnly reports why another user could open an open file; nil where none
+// can. Where the directory belongs to another user, the file may be that user's.
+func ownerOnly(f *os.File) error {
+	info, err := f.Stat()
+	if err != nil {
+		return err
+	}
+	st, ok := info.Sys().(*syscall.Stat_t)
+	switch {
+	case !info.Mode().IsRegular():
+		return fmt.Errorf("%s is in the way and is no regular file", f.Name())
+	case ok && int(st.Uid) != os.Geteuid():
+		return fmt.Errorf("%s belongs to user %d: remove it, or use another path", f.Name(), st.Uid)
+	case info.Mode().Perm()&0o077 != 0:
+		return fmt.Errorf("%s has mode %#o, so other users can lock it: remove it", f.Name(), info.Mode().Perm())
+	}
+	return nil
 }
 
 // removeStale removes a socket without a listener from path.

@@ -1,25 +1,16 @@
 package metrics
 
 import (
-	"log/slog"
-	"net/http"
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
 	"github.com/prometheus/client_golang/prometheus/collectors"
-	"github.com/prometheus/client_golang/prometheus/promhttp"
 
 	"github.com/evictd/evictd/agent/evict"
 	"github.com/evictd/evictd/agent/signal"
 )
 
-const (
-	namespace = "evictd"
-	// maxScrapes is how many scrapes are answered at once.
-	maxScrapes = 4
-	// scrapeTimeout ends a scrape that takes longer.
-	scrapeTimeout = 10 * time.Second
-)
+const namespace = "evictd"
 
 // Build is what evictd_build_info tells.
 type Build struct {
@@ -130,16 +121,6 @@ func New(build Build, logDropped func() uint64) *Metrics {
 	}
 	m.going.condition = conditions.WithLabelValues(string(signal.NodeShutdown))
 	return m
-}
-
-// Handler answers scrapes.
-func (m *Metrics) Handler(log *slog.Logger) http.Handler {
-	return promhttp.HandlerFor(m.registry, promhttp.HandlerOpts{
-		ErrorLog:            slog.NewLogLogger(log.Handler(), slog.LevelWarn),
-		ErrorHandling:       promhttp.ContinueOnError,
-		MaxRequestsInFlight: maxScrapes,
-		Timeout:             scrapeTimeout,
-	})
 }
 
 // Policy tells which thresholds are in force. The policy must not change

@@ -12,11 +12,11 @@ import (
 	"github.com/prometheus/exporter-toolkit/web"
 )
 
-// Limits on what a client on the network may do.
+// Limits on what one client may do; see listener and conn for all together.
 const (
 	readTimeout  = 5 * time.Second
-	writeTimeout = 30 * time.Second // more than a scrape may take
-	idleTimeout  = 2 * time.Minute  // more than a usual scrape interval
+	writeTimeout = 10 * time.Second
+	idleTimeout  = 2 * time.Minute // more than a usual scrape interval
 	stopTimeout  = 500 * time.Millisecond
 	maxHeader    = 16 << 10
 )
@@ -30,18 +30,36 @@ func CheckWebConfig(path string) error {
 	return nil
 }
 
+// Options are what Serve needs.
+type Options struct {
+	Handler http.Handler
+	// ConfigFile is a web configuration file, which is read anew for each
+	// connection; empty is none.
+	ConfigFile string
+	// Thread is called on each thread that serves, and gives it its priority.
+	Thread func() error
+	Log    *slog.Logger
+}
+
 // Serve answers on the listener, which it closes, until ctx ends; that is nil.
-// A web configuration file, where one is named, is read anew for each
-// connection. Answers under way get three seconds to finish.
-func Serve(ctx context.Context, l net.Listener, handler http.Handler, configFile string, log *slog.Logger) error {
+// Answers under way get stopTimeout to finish. All clients together get
+// maxConnections and cpuShare of a processor: a client that asks for more waits.
+func Serve(ctx context.Context, l net.Listener, o Options) error {
+	// One connection of HTTP/2 would carry many requests at once, on goroutines
+	// of their own.
+	var protocols http.Protocols
+	protocols.SetHTTP1(true)
+	bounded := newListener(l, o.Thread, o.Log)
 	server := &http.Server{
-		Handler:           handler,
+		Handler:           withoutBody(o.Handler),
+		Protocols:         &protocols,
 		ReadHeaderTimeout: readTimeout,
 		ReadTimeout:       readTimeout,
 		WriteTimeout:      writeTimeout,
 		IdleTimeout:       idleTimeout,
 		MaxHeaderBytes:    maxHeader,
-		ErrorLog:          slog.NewLogLogger(log.Handler(), slog.LevelDebug),
+		ConnState:         bounded.follow,
+		ErrorLog:          slog.NewLogLogger(o.Log.Handler(), slog.LevelDebug),
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	stopped := make(chan struct{})
@@ -54,7 +72,7 @@ func Serve(ctx context.Context, l net.Listener, handler http.Handler, configFile
 			server.Close()
 		}
 	}()
-	err := web.Serve(l, server, &web.FlagConfig{WebConfigFile: &configFile}, log)
+	err := web.Serve(bounded, server, &web.FlagConfig{WebConfigFile: &o.ConfigFile}, slog.New(&sparing{Handler: o.Log.Handler()}))
 	cancel()
 	<-stopped
 	// Where the configuration is broken the toolkit returns before it serves.
@@ -63,4 +81,16 @@ func Serve(ctx context.Context, l net.Listener, handler http.Handler, configFile
 		return fmt.Errorf("serve metrics: %w", err)
 	}
 	return nil
+}
+
+// withoutBody refuses requests with a body, which net/http would read.
+func withoutBody(h http.Handler) http.Handler {
+	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
+		if r.ContentLength != 0 {
+			w.Header().Set("Connection", "close")
+			http.Error(w, "a request has no body", http.StatusRequestEntityTooLarge)
+			return
+		}
+		h.ServeHTTP(w, r)
+	})
 }

@@ -102,6 +102,10 @@ func TestMux(t *testing.T) {
 	}
 }
 
+func options(handler http.Handler, configFile string) Options {
+	return Options{Handler: handler, ConfigFile: configFile, Thread: func() error { return nil }, Log: quiet}
+}
+
 // start serves until the test ends and returns the address.
 func start(t *testing.T, handler http.Handler, configFile string) string {
 	t.Helper()
@@ -109,15 +113,7 @@ func start(t *testing.T, handler http.Handler, configFile string) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan error, 1)
-	go func() { done <- Serve(ctx, l, handler, configFile, quiet) }()
-	t.Cleanup(func() {
-		cancel()
-		if err := <-done; err != nil {
-			t.Errorf("Serve() = %v; want nil when its context ends", err)
-		}
-	})
+	serveOn(t, l, options(handler, configFile))
 	return l.Addr().String()
 }
 
@@ -145,10 +141,10 @@ func TestServeEndsBesideAHungClient(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() {
-		done <- Serve(ctx, l, http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
+		done <- Serve(ctx, l, options(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {
 			close(entered)
 			<-release
-		}), "", quiet)
+		}), ""))
 	}()
 	conn, err := net.Dial("tcp", l.Addr().String())
 	if err != nil {
@@ -185,7 +181,7 @@ basic_auth_users:
 		t.Fatalf("CheckWebConfig() = %v; want nil", err)
 	}
 	address := start(t, http.HandlerFunc(func(w http.ResponseWriter, _ *http.Request) { io.WriteString(w, "in") }), config)
-	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true, ForceAttemptHTTP2: true, TLSClientConfig: &tls.Config{InsecureSkipVerify: true}}}
 	for _, tt := range []struct {
 		password string
 		code     int
@@ -200,8 +196,8 @@ basic_auth_users:
 			t.Fatal(err)
 		}
 		response.Body.Close()
-		if response.StatusCode != tt.code {
-			t.Errorf("GET with password %q = %d; want %d", tt.password, response.StatusCode, tt.code)
+		if response.StatusCode != tt.code || response.ProtoMajor != 1 {
+			t.Errorf("GET with password %q = %d by %s; want %d by HTTP/1.1", tt.password, response.StatusCode, response.Proto, tt.code)
 		}
 	}
 	response, err := client.Get("http://" + address + "/")
@@ -254,7 +250,7 @@ func TestBrokenWebConfig(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		if err := Serve(t.Context(), l, http.NotFoundHandler(), tt.path, quiet); err == nil {
+		if err := Serve(t.Context(), l, options(http.NotFoundHandler(), tt.path)); err == nil {
 			t.Errorf("Serve(%s) = nil; want an error", tt.path)
 		}
 		if _, err := net.Dial("tcp", l.Addr().String()); err == nil {

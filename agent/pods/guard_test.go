@@ -11,7 +11,6 @@ import (
 
 	"github.com/evictd/evictd/agent/evict"
 	"github.com/evictd/evictd/cri/critest"
-	"github.com/evictd/evictd/kernel/kerneltest"
 )
 
 func TestGuard(t *testing.T) {
@@ -63,86 +62,6 @@ func TestGuardKnowsTheRuntime(t *testing.T) {
 	i.sources[0].list.PID = 1
 	if got := i.guard(nil, nil).Never[1]; got != "pid 1" {
 		t.Errorf("Never[1] = %q; want pid 1", got)
-	}
-}
-
-func TestKubeletProcesses(t *testing.T) {
-	for _, tt := range []struct {
-		name string
-		make func(n *node)
-		want string // executables
-	}{
-		{"none", func(n *node) { n.process(70, 1, "containerd") }, ""},
-		{"a kubelet", func(n *node) { n.process(70, 1, "kubelet") }, "/usr/bin/kubelet"},
-		{"upgraded under it", func(n *node) {
-			n.process(70, 1, "kubelet")
-			n.link(70, "exe", "/usr/bin/kubelet (deleted)")
-		}, "/usr/bin/kubelet"},
-		{"k3s", func(n *node) {
-			n.process(70, 1, "k3s-server")
-			n.link(70, "exe", "/usr/local/bin/k3s")
-		}, "/usr/local/bin/k3s"},
-		{"another executable, by name and command line", func(n *node) {
-			n.process(70, 1, "kubelet")
-			n.link(70, "exe", "/hyperkube")
-			kerneltest.Write(n.t, n.proc, map[string]string{"70/cmdline": "/hyperkube\x00kubelet\x00--v=2\x00"})
-		}, "kubelet"},
-		{"by name alone", func(n *node) {
-			n.process(70, 1, "kubelet")
-			n.link(70, "exe", "/usr/bin/hog")
-			kerneltest.Write(n.t, n.proc, map[string]string{"70/cmdline": "/usr/bin/hog\x00"})
-		}, ""},
-		{"by argument alone", func(n *node) {
-			n.process(70, 1, "tail")
-			kerneltest.Write(n.t, n.proc, map[string]string{"70/cmdline": "tail\x00kubelet\x00"})
-		}, ""},
-		{"in another pid namespace", func(n *node) {
-			n.process(70, 1, "kubelet")
-			n.link(70, "ns/pid", "pid:[4026532999]")
-		}, ""},
-		{"namespaces are not shown", func(n *node) {
-			n.process(70, 1, "kubelet")
-			if err := os.Remove(n.proc + "/70/ns/pid"); err != nil {
-				n.t.Fatal(err)
-			}
-		}, "/usr/bin/kubelet"},
-		{"in a pod", func(n *node) {
-			p := n.addPod(critest.Pod{Containers: []critest.Container{{PID: 100}}})
-			n.process(70, 100, "kubelet")
-			n.member(70, n.path(p, p.Containers[0])+"/deeper")
-		}, ""},
-		{"beside a pod", func(n *node) {
-			p := n.addPod(critest.Pod{Containers: []critest.Container{{PID: 100}}})
-			n.process(70, 1, "kubelet")
-			n.member(70, n.path(p, p.Containers[0])+"0")
-		}, "/usr/bin/kubelet"},
-		{"a kernel thread", func(n *node) {
-			n.process(70, 2, "kubelet")
-			if err := os.Remove(n.proc + "/70/exe"); err != nil {
-				n.t.Fatal(err)
-			}
-		}, ""},
-	} {
-		t.Run(tt.name, func(t *testing.T) {
-			n := newNode(t, false)
-			tt.make(n)
-			i := n.synced()
-			got, err := i.KubeletProcesses()
-			if err != nil {
-				t.Fatal(err)
-			}
-			var names []string
-			for _, p := range got {
-				names = append(names, p.Executable)
-			}
-			if strings.Join(names, " ") != tt.want {
-				t.Errorf("KubeletProcesses() = %q; want %q", names, tt.want)
-			}
-		})
-	}
-	i := New(Options{Procfs: "/nowhere"})
-	if got, err := i.KubeletProcesses(); err == nil {
-		t.Errorf("KubeletProcesses() without a /proc = %v; want an error", got)
 	}
 }
 

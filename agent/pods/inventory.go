@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"io/fs"
 	"log/slog"
 	"slices"
 	"strings"
@@ -35,7 +36,7 @@ type Options struct {
 }
 
 // Inventory knows what runs on the node. Its methods are safe for concurrent
-// use; all but Run, Sync, Outside, NotOurs and KubeletProcesses answer at once.
+// use; all but Run, Sync, Outside, NotOurs, WatchKubelets and KubeletProcesses answer at once.
 type Inventory struct {
 	sources    []*tracked
 	hierarchy  *cgroup.Hierarchy
@@ -56,6 +57,10 @@ type Inventory struct {
 	// kubeletsUnknown tells that nobody could look for them.
 	kubeletsUnknown bool
 	scanned         time.Time // when kubelets was found
+	sighted         atomic.Pointer[sighting]
+	lookAgain       chan struct{} // kubelets are to be looked for
+	// stat returns the owner and the mode of the file that a path leads to.
+	stat func(path string) (owner uint32, mode fs.FileMode, err error)
 
 	// Of whoever measures.
 	readings readings
@@ -96,8 +101,8 @@ func New(o Options) *Inventory {
 	}
 	i := &Inventory{
 		hierarchy: o.Hierarchy, procfs: o.Procfs, cgroupRoot: o.CgroupRoot, log: log,
-		refresh: make(chan struct{}, 1), changed: make(chan struct{}, 1), next: make(chan struct{}),
-		places: map[string]*place{}, groups: newGroups(o.Hierarchy),
+		refresh: make(chan struct{}, 1), changed: make(chan struct{}, 1), next: make(chan struct{}), lookAgain: make(chan struct{}, 1),
+		places: map[string]*place{}, groups: newGroups(o.Hierarchy), stat: statFile,
 		readings: readings{tree: o.Tree, known: map[uint64]*reading{}},
 	}
 	for _, s := range o.Sources {

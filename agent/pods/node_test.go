@@ -3,6 +3,7 @@ package pods
 import (
 	"context"
 	"fmt"
+	"io/fs"
 	"os"
 	"path"
 	"path/filepath"
@@ -24,6 +25,25 @@ type node struct {
 	cgroups string // where the cgroup filesystems are
 	proc    string
 	runtime *critest.Server
+	files   map[string]file // by path; others are root's and of mode 0755
+}
+
+// file is what is known of an executable.
+type file struct {
+	owner uint32
+	mode  fs.FileMode
+}
+
+// stat is that of an Inventory.
+func (n *node) stat(path string) (uint32, fs.FileMode, error) {
+	target, err := os.Readlink(path)
+	if err != nil {
+		return 0, 0, err
+	}
+	if f, ok := n.files[target]; ok {
+		return f.owner, f.mode, nil
+	}
+	return 0, 0o755, nil
 }
 
 // memTotal is the node's memory: 10 GiB.
@@ -117,16 +137,18 @@ func (n *node) cgroup(at string, usage, anon int64, pids ...int) {
 	kerneltest.Write(n.t, filepath.Join(n.memory(), at), files)
 }
 
-// process makes a process that runs /usr/bin/COMM.
+// process makes a process of root that runs /usr/bin/COMM.
 func (n *node) process(pid, parent int, comm string) {
 	n.t.Helper()
 	kerneltest.Write(n.t, n.proc, map[string]string{
 		fmt.Sprintf("%d/stat", pid):    fmt.Sprintf("%d (%s) S %d 1 1 0 -1 4194560 1 0 0 0 1 1 0 0 20 0 1 0 %d 1 1 18446744073709551615\n", pid, comm, parent, 1000+pid),
 		fmt.Sprintf("%d/comm", pid):    comm + "\n",
+		fmt.Sprintf("%d/status", pid):  fmt.Sprintf("Name:\t%s\nUid:\t0\t0\t0\t0\nGid:\t0\t0\t0\t0\n", comm),
 		fmt.Sprintf("%d/cmdline", pid): "/usr/bin/" + comm + "\x00--flag\x00",
 	})
 	n.link(pid, "exe", "/usr/bin/"+comm)
 	n.link(pid, "ns/pid", "pid:[4026531836]")
+	n.link(pid, "ns/user", "user:[4026531837]")
 }
 
 // link replaces one of a process's symbolic links.
@@ -206,6 +228,7 @@ func (n *node) inventory(change ...func(*Options)) *Inventory {
 		c(&o)
 	}
 	i := New(o)
+	i.stat = n.stat
 	n.t.Cleanup(func() { i.Close() })
 	return i
 }

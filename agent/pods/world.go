@@ -82,7 +82,7 @@ type listing struct {
 func (i *Inventory) build(now time.Time) *world {
 	w := &world{handles: map[string]Handle{}, crowd: crowd{}, tried: now}
 	listings, specs := i.merge(w)
-	i.scanKubelets(now)
+	i.updateKubelets(i.containers(listings))
 	w.kubeletRuns = len(i.kubelets) > 0 || i.kubeletsUnknown
 	never := i.guard(nil, nil).Never
 	places := make(map[string]*place, len(i.places))

@@ -10,6 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/evictd/evictd/kernel"
+	"github.com/evictd/evictd/kernel/process"
 )
 
 // capabilities are those that this process has on the node.
@@ -86,7 +87,7 @@ func capabilitiesOf(proc kernel.FS) (capabilities, error) {
 	if err != nil {
 		return capabilities{}, err
 	}
-	return capabilities{effective: effective, below: ns != firstUserNamespace}, nil
+	return capabilities{effective: effective, below: ns != process.FirstUserNamespace}, nil
 }
 
 // parseEffective returns the set of capabilities in a line of /proc/PID/status

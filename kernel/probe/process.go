@@ -12,13 +12,6 @@ import (
 	"github.com/evictd/evictd/kernel/process"
 )
 
-// The kernel gives its first namespaces these inode numbers
-// (include/linux/proc_ns.h: PROC_PID_INIT_INO, PROC_USER_INIT_INO).
-const (
-	firstPIDNamespace  = "pid:[4026531836]"
-	firstUserNamespace = "user:[4026531837]"
-)
-
 // HostPIDs tells whether the pids that this process sees are the node's.
 func HostPIDs(proc kernel.FS) Feature {
 	const (
@@ -37,7 +30,7 @@ func HostPIDs(proc kernel.FS) Feature {
 	if err != nil {
 		return unknown(name, fmt.Errorf("read pid namespace: %w", err))
 	}
-	if ns != firstPIDNamespace {
+	if ns != process.FirstPIDNamespace {
 		return no(name, fmt.Sprintf("%s is a namespace below the host's", ns), missing)
 	}
 	return yes(name, "the first pid namespace")

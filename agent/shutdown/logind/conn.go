@@ -4,6 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
+	"sync/atomic"
 	"time"
 
 	"github.com/godbus/dbus/v5"
@@ -38,8 +39,12 @@ var ErrHangs = errors.New("no answer in time")
 // Conn is a connection to the system bus. It is safe for concurrent use.
 type Conn struct {
 	bus     *dbus.Conn
+	address string
 	signals chan arrival  // closed with the connection
 	timeout time.Duration // of each call
+	// owner is the connection that has logind's name, as the bus names it; nil
+	// while that is not known, and "" for none.
+	owner atomic.Pointer[string]
 }
 
 // arrival is a signal, and when it came.
@@ -56,11 +61,41 @@ func Connect(ctx context.Context, address string) (*Conn, error) {
 func connect(ctx context.Context, address string, timeout time.Duration) (_ *Conn, err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, timeout, ErrHangs)
 	defer cancel()
-	bus, err := dbus.Dial(address, dbus.WithSignalHandler(dbus.NewSequentialSignalHandler()))
+	c, err := open(ctx, address, timeout, dialStream)
+	if err != nil {
+		return nil, err
+	}
+	defer func() {
+		if err != nil {
+			c.Close()
+		}
+	}()
+	for _, match := range []string{
+		"type='signal',sender='" + loginName + "',interface='" + manager + "',member='" + prepareForShutdown + "'",
+		"type='signal',sender='" + busName + "',member='" + nameOwnerChanged + "',arg0='" + loginName + "'",
+	} {
+		if _, err := c.call(ctx, busName, "/org/freedesktop/DBus", busName+".AddMatch", match); err != nil {
+			return nil, err
+		}
+	}
+	if err := c.findOwner(ctx); err != nil {
+		return nil, err
+	}
+	return c, nil
+}
+
+// dialDescriptors connects to a bus so that answers can bring descriptors.
+func dialDescriptors(_ context.Context, address string) (*dbus.Conn, error) {
+	return dbus.Dial(address, dbus.WithSignalHandler(dbus.NewSequentialSignalHandler()))
+}
+
+// open makes a connection on which methods can be called.
+func open(ctx context.Context, address string, timeout time.Duration, dial func(context.Context, string) (*dbus.Conn, error)) (_ *Conn, err error) {
+	bus, err := dial(ctx, address)
 	if err != nil {
 		return nil, fmt.Errorf("connect to the system bus: %w", err)
 	}
-	c := &Conn{bus: bus, signals: make(chan arrival), timeout: timeout}
+	c := &Conn{bus: bus, address: address, signals: make(chan arrival), timeout: timeout}
 	defer func() {
 		if err != nil {
 			c.Close()
@@ -81,15 +116,41 @@ func connect(ctx context.Context, address string, timeout time.Duration) (_ *Con
 	if _, err := c.call(ctx, busName, "/org/freedesktop/DBus", busName+".Hello"); err != nil {
 		return nil, err
 	}
-	for _, match := range []string{
-		"type='signal',sender='" + loginName + "',interface='" + manager + "',member='" + prepareForShutdown + "'",
-		"type='signal',sender='" + busName + "',member='" + nameOwnerChanged + "',arg0='" + loginName + "'",
-	} {
-		if _, err := c.call(ctx, busName, "/org/freedesktop/DBus", busName+".AddMatch", match); err != nil {
-			return nil, err
+	return c, nil
+}
+
+// findOwner asks which connection is logind's. A change that was signalled
+// meanwhile is newer than the answer.
+func (c *Conn) findOwner(ctx context.Context) error {
+	body, err := c.call(ctx, busName, "/org/freedesktop/DBus", busName+".GetNameOwner", loginName)
+	var none dbus.Error
+	owner := ""
+	switch {
+	case errors.As(err, &none) && none.Name == busName+".Error.NameHasNoOwner":
+	case err != nil:
+		return err
+	default:
+		if err := dbus.Store(body, &owner); err != nil {
+			return fmt.Errorf("find logind: %w", err)
 		}
 	}
-	return c, nil
+	c.owner.CompareAndSwap(nil, &owner)
+	return nil
+}
+
+// genuine reports whether a signal comes from the connection that it should. A
+// match rule does not see to that: every user of the system bus may send any
+// signal to one connection alone, which needs no match rule there (D-Bus
+// specification, unicast signals; system.conf, send_type="signal").
+func (c *Conn) genuine(s *dbus.Signal) bool {
+	switch s.Name {
+	case busName + "." + nameOwnerChanged:
+		return s.Sender == busName
+	case manager + "." + prepareForShutdown:
+		owner := c.owner.Load()
+		return owner != nil && *owner != "" && s.Sender == *owner
+	}
+	return false
 }
 
 // lastWords is how long what came before a connection broke off is kept for
@@ -114,6 +175,13 @@ func (c *Conn) receive(signals <-chan *dbus.Signal) {
 			if !ok {
 				signals = nil
 				continue
+			}
+			if !c.genuine(s) {
+				closeAll(s.Body)
+				continue
+			}
+			if name, now, ok := newOwner(s); ok && name == loginName {
+				c.owner.Store(&now)
 			}
 			waiting = append(waiting, arrival{s, time.Now()})
 		case to <- next:

@@ -36,6 +36,9 @@ type Options struct {
 	// of the lock that it kept, which is the Guard's from then on; nil is none.
 	Keeper Keeper
 	Kept   *int
+	// IsKubelet reports whether a process is a kubelet. Every user may take a
+	// delay lock with the name of one. Nil says that none is.
+	IsKubelet func(pid int) bool
 }
 
 // Keeper keeps one descriptor for the next run.
@@ -87,6 +90,7 @@ type Guard struct {
 	address string
 	dropIn  dropIn
 	keeper  Keeper
+	kubelet func(pid int) bool
 	log     *slog.Logger
 	events  chan Event
 	poke    chan struct{}
@@ -125,7 +129,7 @@ func NewGuard(o Options) *Guard {
 		o.Root = "/"
 	}
 	g := &Guard{
-		address: o.Address, dropIn: dropIn{root: o.Root}, log: o.Log,
+		address: o.Address, dropIn: dropIn{root: o.Root}, kubelet: o.IsKubelet, log: o.Log,
 		events: make(chan Event, 1), poke: make(chan struct{}, 1), needs: unasked, retry: firstRetry, timeout: callTimeout, patience: longestReload,
 		calm: time.Now().Add(-awayBetweenRuns),
 	}

@@ -32,7 +32,10 @@ func start(t *testing.T, needs time.Duration, prepare ...func(*bed)) *bed {
 	for _, f := range prepare {
 		f(b)
 	}
-	b.guard = NewGuard(Options{Address: b.bus.Address(), Root: b.root, Log: slog.New(slog.DiscardHandler)})
+	b.guard = NewGuard(Options{
+		Address: b.bus.Address(), Root: b.root, Log: slog.New(slog.DiscardHandler),
+		IsKubelet: func(pid int) bool { return pid == 1 }, // for which Bus.Take takes its locks
+	})
 	b.guard.retry, b.guard.timeout, b.guard.patience = 10*time.Millisecond, 300*time.Millisecond, 40*time.Millisecond
 	b.guard.Want(needs)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -333,10 +336,19 @@ func TestKubeletsLock(t *testing.T) {
 	if n := b.locks(); n != 0 {
 		t.Errorf("%d locks although none is wanted", n)
 	}
-	other := start(t, 0, func(b *bed) { b.bus.Take("somebody") })
-	other.until("connected", func() bool { return other.guard.Status().Connected })
-	if other.guard.Status().Kubelet {
-		t.Error("somebody's lock was taken for a kubelet's")
+	for _, tt := range []struct {
+		name, who string
+		uid, pid  uint32
+	}{
+		{"another name", "somebody", 0, 1},
+		{"another user", KubeletWho, 1000, 1},
+		{"another process of root", KubeletWho, 0, 2},
+	} {
+		other := start(t, 0, func(b *bed) { b.bus.TakeAs(tt.who, tt.uid, tt.pid) })
+		other.until("connected", func() bool { return other.guard.Status().Connected })
+		if other.guard.Status().Kubelet {
+			t.Errorf("%s: a lock of %q, user %d, process %d was taken for a kubelet's", tt.name, tt.who, tt.uid, tt.pid)
+		}
 	}
 }
 

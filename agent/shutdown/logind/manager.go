@@ -48,9 +48,18 @@ func (c *Conn) Inhibitors(ctx context.Context) ([]Inhibitor, error) {
 	return list, nil
 }
 
-// Inhibit takes a lock that delays a shutdown, for which it says who and why.
+// Inhibit takes a lock that delays a shutdown, for which it says who and why. It
+// asks on a connection of its own, on which others can send descriptors only for
+// as long as it takes. The lock does not end with that.
 func (c *Conn) Inhibit(ctx context.Context, who, why string) (*Lock, error) {
-	body, err := c.call(ctx, loginName, loginPath, manager+".Inhibit", "shutdown", who, why, "delay")
+	ctx, cancel := context.WithTimeoutCause(ctx, c.timeout, ErrHangs)
+	defer cancel()
+	d, err := open(ctx, c.address, c.timeout, dialDescriptors)
+	if err != nil {
+		return nil, err
+	}
+	defer d.Close()
+	body, err := d.call(ctx, loginName, loginPath, manager+".Inhibit", "shutdown", who, why, "delay")
 	if err != nil {
 		return nil, err
 	}
@@ -95,10 +104,20 @@ func understand(s arrival) (c change, ok bool) {
 		}
 		return c, ok
 	case busName + "." + nameOwnerChanged:
-		var name, before, now string
-		err := dbus.Store(s.Body, &name, &before, &now)
+		name, now, ok := newOwner(s.Signal)
 		c.owner, c.present = true, now != ""
-		return c, err == nil && name == loginName
+		return c, ok && name == loginName
 	}
 	return c, false
+}
+
+// newOwner returns which name has changed its owner, and the new one; ok is false
+// for any other signal.
+func newOwner(s *dbus.Signal) (name, now string, ok bool) {
+	if s.Name != busName+"."+nameOwnerChanged {
+		return "", "", false
+	}
+	var before string
+	err := dbus.Store(s.Body, &name, &before, &now)
+	return name, now, err == nil
 }

@@ -117,7 +117,7 @@ func (g *Guard) reconcile(ctx context.Context, c *Conn) error {
 	if err != nil {
 		return err
 	}
-	s.Kubelet = slices.ContainsFunc(inhibitors, func(i Inhibitor) bool { return i.Who == KubeletWho && i.Mode == "delay" })
+	s.Kubelet = slices.ContainsFunc(inhibitors, g.ofKubelet)
 	held := slices.ContainsFunc(inhibitors, func(i Inhibitor) bool { return i.Who == Who && int(i.PID) == os.Getpid() })
 	// The lock comes before the limit: with a lock and too low a limit each group of
 	// pods gets its share, without one none gets any time. While a shutdown is being
@@ -140,6 +140,13 @@ func (g *Guard) reconcile(ctx context.Context, c *Conn) error {
 	g.status.Store(&s)
 	g.told = ""
 	return nil
+}
+
+// ofKubelet reports whether a lock is a kubelet's, by the user and the process
+// that logind knows it of. What the lock says of itself proves nothing: polkit
+// lets every user take a delay lock (login1.inhibit-delay-shutdown).
+func (g *Guard) ofKubelet(i Inhibitor) bool {
+	return i.Who == KubeletWho && i.Mode == "delay" && i.UID == 0 && g.kubelet != nil && g.kubelet(int(i.PID))
 }
 
 // limit sees that logind allows what is needed, by the drop-in where its own

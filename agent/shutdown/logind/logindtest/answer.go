@@ -35,6 +35,12 @@ func (b *Bus) answer(c *client, msg *dbus.Message) {
 	case "Hello":
 		reply.Body = []any{":1.42"}
 	case "AddMatch":
+	case "GetNameOwner":
+		if b.owner == "" {
+			fail("org.freedesktop.DBus.Error.NameHasNoOwner")
+			break
+		}
+		reply.Body = []any{b.owner}
 	case "InhibitDelayMaxUSec":
 		reply.Body = []any{dbus.MakeVariant(uint64(b.limit / time.Microsecond))}
 	case "PreparingForShutdown":
@@ -44,7 +50,7 @@ func (b *Bus) answer(c *client, msg *dbus.Message) {
 	case "ListInhibitors":
 		list := []inhibitor{}
 		for _, l := range b.held() {
-			list = append(list, inhibitor{l.What, l.Who, l.Why, l.Mode, uint32(os.Geteuid()), l.pid})
+			list = append(list, inhibitor{l.What, l.Who, l.Why, l.Mode, l.uid, l.pid})
 		}
 		reply.Body = []any{list}
 	case "Inhibit":
@@ -77,7 +83,7 @@ func (b *Bus) inhibit(c *client, msg, reply *dbus.Message) {
 		b.t.Error(err)
 		return
 	}
-	l := &lock{fifo: ends[0], pid: c.pid}
+	l := &lock{fifo: ends[0], uid: uint32(os.Geteuid()), pid: c.pid}
 	if err := dbus.Store(msg.Body, &l.What, &l.Who, &l.Why, &l.Mode); err != nil {
 		b.t.Error(err)
 	}
@@ -87,8 +93,11 @@ func (b *Bus) inhibit(c *client, msg, reply *dbus.Message) {
 	unix.Close(ends[1])
 }
 
-// Take takes a lock for somebody else, who holds it until the test ends.
-func (b *Bus) Take(who string) {
+// Take takes a lock for pid 1, until the test ends.
+func (b *Bus) Take(who string) { b.TakeAs(who, 0, 1) }
+
+// TakeAs takes a lock for a process of a user, until the test ends.
+func (b *Bus) TakeAs(who string, uid, pid uint32) {
 	var ends [2]int
 	if err := unix.Pipe2(ends[:], unix.O_CLOEXEC); err != nil {
 		b.t.Fatal(err)
@@ -96,5 +105,5 @@ func (b *Bus) Take(who string) {
 	b.t.Cleanup(func() { unix.Close(ends[1]) })
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.locks = append(b.locks, &lock{Lock{who, "", "shutdown", "delay"}, 1, ends[0]})
+	b.locks = append(b.locks, &lock{Lock{who, "", "shutdown", "delay"}, uid, pid, ends[0]})
 }

@@ -35,6 +35,7 @@ type Bus struct {
 	listener  *net.UnixListener
 	clients   map[*client]bool
 	locks     []*lock
+	owner     string // of logind's name
 	limit     time.Duration
 	preparing bool
 	stubborn  bool
@@ -48,6 +49,7 @@ type Lock struct{ Who, Why, What, Mode string }
 
 type lock struct {
 	Lock
+	uid  uint32
 	pid  uint32
 	fifo int // our end
 }
@@ -55,12 +57,15 @@ type lock struct {
 // baseLimit is logind's own InhibitDelayMaxSec.
 const baseLimit = 5 * time.Second
 
+// firstOwner is the connection that logind has at first.
+const firstOwner = ":1.1"
+
 // New starts a bus that lives as long as the test, at its usual place below
 // root, where its logind reads its configuration, too.
 func New(t testing.TB, root string) *Bus {
 	t.Helper()
 	b := &Bus{
-		t: t, path: filepath.Join(root, "run/dbus/system_bus_socket"), root: root, clients: map[*client]bool{}, limit: baseLimit,
+		t: t, path: filepath.Join(root, "run/dbus/system_bus_socket"), root: root, clients: map[*client]bool{}, owner: firstOwner, limit: baseLimit,
 		hang: map[string]bool{}, answers: map[string][]any{}, calls: map[string]int{},
 	}
 	if err := os.MkdirAll(filepath.Dir(b.path), 0o755); err != nil {
@@ -193,16 +198,32 @@ func (b *Bus) Prepare(begins bool) {
 
 // Emit sends logind's signal PrepareForShutdown with whatever body.
 func (b *Bus) Emit(body ...any) {
-	b.emit("org.freedesktop.login1", "/org/freedesktop/login1", "org.freedesktop.login1.Manager", "PrepareForShutdown", body...)
+	b.mu.Lock()
+	owner := b.owner
+	b.mu.Unlock()
+	b.EmitAs(owner, body...)
+}
+
+// EmitAs sends the same as another connection can, to each client alone.
+func (b *Bus) EmitAs(sender string, body ...any) {
+	b.emit(sender, "/org/freedesktop/login1", "org.freedesktop.login1.Manager", "PrepareForShutdown", body...)
+}
+
+// ForgeOwner says as another connection that logind's name has a new owner.
+func (b *Bus) ForgeOwner(sender, owner string) {
+	b.emit(sender, "/org/freedesktop/DBus", "org.freedesktop.DBus", "NameOwnerChanged", "org.freedesktop.login1", "", owner)
 }
 
 // RestartLogind has logind go and come back. The locks it had are lost, which
 // the real one would keep, or, if it had a shutdown to hold up, that is.
 func (b *Bus) RestartLogind() {
 	owner := func(before, now string) {
+		b.mu.Lock()
+		b.owner = now
+		b.mu.Unlock()
 		b.emit("org.freedesktop.DBus", "/org/freedesktop/DBus", "org.freedesktop.DBus", "NameOwnerChanged", "org.freedesktop.login1", before, now)
 	}
-	owner(":1.1", "")
+	owner(firstOwner, "")
 	b.mu.Lock()
 	for _, l := range b.locks {
 		unix.Close(l.fifo)

@@ -1,0 +1,35 @@
+package metrics
+
+import (
+	"sync"
+	"time"
+)
+
+// bucket is a token bucket: it fills at perSecond up to burst. A caller may take
+// more than there is and then has to wait; callers wait in the order of their
+// calls.
+type bucket struct {
+	perSecond, burst float64
+
+	mu    sync.Mutex
+	level float64 // negative while callers wait
+	at    time.Time
+}
+
+func newBucket(perSecond, burst float64) *bucket {
+	return &bucket{perSecond: perSecond, burst: burst, level: burst, at: time.Now()}
+}
+
+// take takes an amount and returns how long to wait for it.
+func (b *bucket) take(amount float64) time.Duration {
+	b.mu.Lock()
+	defer b.mu.Unlock()
+	now := time.Now()
+	b.level = min(b.burst, b.level+now.Sub(b.at).Seconds()*b.perSecond)
+	b.at = now
+	b.level -= amount
+	if b.level >= 0 {
+		return 0
+	}
+	return time.Duration(-b.level / b.perSecond * float64(time.Second))
+}

@@ -1,0 +1,393 @@
+package metrics
+
+import (
+	"bufio"
+	"bytes"
+	"context"
+	"crypto/tls"
+	"errors"
+	"fmt"
+	"io"
+	"log/slog"
+	"net"
+	"net/http"
+	"net/http/httptest"
+	"os"
+	"path/filepath"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/prometheus/client_golang/prometheus"
+	"golang.org/x/sys/unix"
+)
+
+func TestBucket(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		b := newBucket(10, 3)
+		for i, step := range []struct {
+			rest   time.Duration
+			amount float64
+			wait   time.Duration
+		}{
+			{0, 3, 0},
+			{0, 1, 100 * time.Millisecond},
+			{0, 2, 300 * time.Millisecond}, // behind the one before
+			{300 * time.Millisecond, 0, 0},
+			{time.Hour, 3, 0}, // no more than the burst is kept
+			{0, 0.5, 50 * time.Millisecond},
+		} {
+			time.Sleep(step.rest)
+			if got := b.take(step.amount).Round(time.Microsecond); got != step.wait {
+				t.Errorf("step %d: take(%v) = %v; want %v", i, step.amount, got, step.wait)
+			}
+		}
+	})
+}
+
+// counting counts the connections of a listener that are open.
+type counting struct {
+	net.Listener
+	mu         sync.Mutex
+	open, most int
+}
+
+type counted struct {
+	net.Conn
+	once sync.Once
+	of   *counting
+}
+
+func (l *counting) Accept() (net.Conn, error) {
+	c, err := l.Listener.Accept()
+	if err == nil {
+		l.add(1)
+		c = &counted{Conn: c, of: l}
+	}
+	return c, err
+}
+
+func (l *counting) add(n int) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	l.open += n
+	l.most = max(l.most, l.open)
+}
+
+func (c *counted) Close() error {
+	c.once.Do(func() { c.of.add(-1) })
+	return c.Conn.Close()
+}
+
+// Clients that connect and say nothing, or never end their headers, or wait
+// between requests, have at most maxConnections, and do not prevent a scrape.
+func TestServeBoundsConnections(t *testing.T) {
+	inner, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	l := &counting{Listener: inner}
+	serveOn(t, l, options(Mux(newMetrics().Handler(quiet), &Heartbeat{}, time.Second), ""))
+	address := inner.Addr().String()
+	for n := range 4 * maxConnections {
+		c, err := net.Dial("tcp", address)
+		if err != nil {
+			t.Fatal(err)
+		}
+		defer c.Close()
+		switch n % 3 {
+		case 1:
+			io.WriteString(c, "GET /metrics HTTP/1.1\r\nHost: ")
+		case 2:
+			io.WriteString(c, "GET /healthz HTTP/1.1\r\nHost: x\r\n\r\n")
+		}
+	}
+	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
+	response, err := client.Get("http://" + address + "/metrics")
+	if err != nil {
+		t.Fatalf("a scrape beside %d idle connections: %v", 4*maxConnections, err)
+	}
+	response.Body.Close()
+	if response.StatusCode != http.StatusOK {
+		t.Errorf("a scrape beside idle connections = %s; want 200", response.Status)
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	// One more is accepted, before another is closed for it.
+	if l.most > maxConnections+1 {
+		t.Errorf("%d connections were open at once; want at most %d", l.most, maxConnections+1)
+	}
+}
+
+// serveOn serves until the test ends.
+func serveOn(t *testing.T, l net.Listener, o Options) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(context.Background())
+	done := make(chan error, 1)
+	go func() { done <- Serve(ctx, l, o) }()
+	t.Cleanup(func() {
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Serve() = %v; want nil when its context ends", err)
+		}
+	})
+}
+
+// A request is answered on a thread that was given its priority.
+func TestServeOnOwnThreads(t *testing.T) {
+	inner, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var mu sync.Mutex
+	given := map[int]bool{}
+	answered := make(chan int, 1)
+	serveOn(t, inner, Options{
+		Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) { answered <- unix.Gettid() }),
+		Thread: func() error {
+			mu.Lock()
+			defer mu.Unlock()
+			given[unix.Gettid()] = true
+			return nil
+		},
+		Log: quiet,
+	})
+	c, err := net.Dial("tcp", inner.Addr().String())
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	for n := range 3 {
+		io.WriteString(c, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
+		tid := <-answered
+		mu.Lock()
+		if !given[tid] || len(given) != 1 {
+			t.Errorf("request %d was answered on thread %d; want the one that was given a priority: %v", n, tid, given)
+		}
+		mu.Unlock()
+	}
+}
+
+// pipes is a listener in memory, whose time is the test's.
+type pipes struct {
+	conns  chan net.Conn
+	closed chan struct{}
+	once   sync.Once
+}
+
+func newPipes() *pipes { return &pipes{conns: make(chan net.Conn), closed: make(chan struct{})} }
+
+func (p *pipes) Accept() (net.Conn, error) {
+	select {
+	case c := <-p.conns:
+		return c, nil
+	case <-p.closed:
+		return nil, net.ErrClosed
+	}
+}
+
+func (p *pipes) Close() error {
+	p.once.Do(func() { close(p.closed) })
+	return nil
+}
+
+func (p *pipes) Addr() net.Addr { return &net.UnixAddr{Name: "pipe", Net: "unix"} }
+
+func (p *pipes) dial() net.Conn {
+	ours, theirs := net.Pipe()
+	p.conns <- theirs
+	return ours
+}
+
+// A client that asks in a loop is slowed down to the share that serving has.
+func TestServeBoundsRequests(t *testing.T) {
+	const most = 2000
+	synctest.Test(t, func(t *testing.T) {
+		l := newPipes()
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() {
+			done <- Serve(ctx, l, options(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), ""))
+		}()
+		c := l.dial()
+		answers := bufio.NewReader(c)
+		began := time.Now()
+		n := 0
+		for ; n < most && time.Since(began) < 10*time.Second; n++ {
+			if _, err := io.WriteString(c, "GET / HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
+				t.Fatal(err)
+			}
+			r, err := http.ReadResponse(answers, nil)
+			if err != nil {
+				t.Fatal(err)
+			}
+			r.Body.Close()
+		}
+		c.Close()
+		cancel()
+		if err := <-done; err != nil {
+			t.Errorf("Serve() = %v; want nil", err)
+		}
+		afford := int((cpuBurst.Seconds() + 10*cpuShare) / leastCost.Seconds())
+		if n > afford+1 || n < 1 {
+			t.Errorf("%d requests were answered in %v; want at most %d", n, time.Since(began), afford)
+		}
+	})
+}
+
+// Read ends when the connection is closed to make room for another.
+func TestConnClosedWhileItWaits(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		l := newListener(newPipes(), func() error { return nil }, quiet)
+		l.budget.take(3600) // all that there is for a long time
+		client, server := net.Pipe()
+		c := &conn{Conn: server, listener: l, closed: make(chan struct{})}
+		read := make(chan error, 1)
+		go func() {
+			_, err := c.Read(make([]byte, 10))
+			read <- err
+		}()
+		io.WriteString(client, "x")
+		synctest.Wait()
+		c.Close()
+		if err := <-read; !errors.Is(err, net.ErrClosed) {
+			t.Errorf("Read() of a connection that was closed = %v; want %v", err, net.ErrClosed)
+		}
+	})
+}
+
+// The states of a connection with TLS are those of the connection below it.
+func TestFollowTLS(t *testing.T) {
+	l := newListener(newPipes(), func() error { return nil }, quiet)
+	c := &conn{listener: l}
+	l.open = []*conn{c}
+	l.follow(tls.Server(c, nil), http.StateActive)
+	if !c.answering {
+		t.Error("a request by TLS does not count as one")
+	}
+	l.follow(tls.Server(c, nil), http.StateIdle)
+	if c.answering {
+		t.Error("a connection with TLS whose request is answered does not count as idle")
+	}
+}
+
+// Requests cause one line a minute while the web configuration is broken.
+func TestErrorsOfRequestsAreLoggedSparingly(t *testing.T) {
+	config := filepath.Join(t.TempDir(), "web.yml")
+	write := func(text string) {
+		if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write("{}")
+	l, err := net.Listen("tcp", "127.0.0.1:0")
+	if err != nil {
+		t.Fatal(err)
+	}
+	var logged bytes.Buffer
+	o := options(http.NotFoundHandler(), config)
+	o.Log = slog.New(slog.NewTextHandler(&logged, nil))
+	t.Run("requests", func(t *testing.T) {
+		serveOn(t, l, o)
+		const requests = 20
+		for n := range requests {
+			response, err := http.Get("http://" + l.Addr().String())
+			if err != nil {
+				t.Fatal(err)
+			}
+			io.Copy(io.Discard, response.Body)
+			response.Body.Close()
+			if want := map[bool]int{true: 404, false: 500}[n == 0]; response.StatusCode != want {
+				t.Errorf("request %d = %d; want %d", n, response.StatusCode, want)
+			}
+			write("{")
+		}
+	})
+	if n := strings.Count(logged.String(), "level=ERROR"); n != 1 {
+		t.Errorf("%d errors were logged; want 1:\n%s", n, &logged)
+	}
+}
+
+func TestSparing(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var logged bytes.Buffer
+		log := slog.New(&sparing{Handler: slog.NewTextHandler(&logged, nil)})
+		for _, rest := range []time.Duration{0, 0, errorLogInterval - 1, 1} {
+			time.Sleep(rest)
+			log.Error("broken")
+			log.Info("other")
+		}
+		if e, i := strings.Count(logged.String(), "broken"), strings.Count(logged.String(), "other"); e != 2 || i != 4 {
+			t.Errorf("%d errors and %d others were logged; want 2 and 4", e, i)
+		}
+	})
+}
+
+func TestServeReadsNoBody(t *testing.T) {
+	address := start(t, http.NotFoundHandler(), "")
+	c, err := net.Dial("tcp", address)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer c.Close()
+	fmt.Fprint(c, "POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 1073741824\r\n\r\nx")
+	r, err := http.ReadResponse(bufio.NewReader(c), nil)
+	if err != nil || r.StatusCode != http.StatusRequestEntityTooLarge || !r.Close {
+		t.Errorf("a request with a body = %+v, %v; want 413 and the connection closed", r, err)
+	}
+}
+
+// gathering counts how often it is asked, and has a metric that can't be read
+// where it is broken.
+type gathering struct {
+	n      int
+	broken bool
+}
+
+var gathered = prometheus.NewDesc("gathered", "Times that this was asked for.", nil, nil)
+
+func (g *gathering) Describe(chan<- *prometheus.Desc) {}
+
+func (g *gathering) Collect(to chan<- prometheus.Metric) {
+	g.n++
+	if g.broken {
+		to <- prometheus.NewInvalidMetric(gathered, errors.New("broken"))
+		return
+	}
+	to <- prometheus.MustNewConstMetric(gathered, prometheus.GaugeValue, float64(g.n))
+}
+
+func TestScrapesShareAnAnswer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		g := &gathering{}
+		r := prometheus.NewRegistry()
+		r.MustRegister(g, prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "other"}, func() float64 { return 7 }))
+		s := &scrapes{gatherer: r, log: quiet}
+		for i, tt := range []struct {
+			rest   time.Duration
+			broken bool
+			want   string
+		}{
+			{0, false, "gathered 1"},
+			{0, false, "gathered 1"},
+			{999 * time.Millisecond, false, "gathered 1"},
+			{time.Millisecond, false, "gathered 2"},
+			{time.Second, true, "other 7"}, // what there is, although not all could be gathered
+		} {
+			time.Sleep(tt.rest)
+			g.broken = tt.broken
+			w := httptest.NewRecorder()
+			s.ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+			if w.Code != 200 || !strings.Contains(w.Body.String(), tt.want) || w.Header().Get("Content-Type") != "text/plain; version=0.0.4; charset=utf-8" {
+				t.Errorf("scrape %d = %d %v %q; want %q", i, w.Code, w.Header(), w.Body, tt.want)
+			}
+		}
+	})
+	r := prometheus.NewRegistry()
+	r.MustRegister(&gathering{broken: true})
+	if code, _ := ask(&scrapes{gatherer: r, log: quiet}, "GET", "/metrics"); code != 500 {
+		t.Errorf("scrape of nothing = %d; want 500", code)
+	}
+}

@@ -1,0 +1,147 @@
+package metrics
+
+import (
+	"crypto/tls"
+	"log/slog"
+	"net"
+	"net/http"
+	"slices"
+	"sync"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// What all clients together may have. Every local user, and every pod in the
+// host's network, can connect: beyond this a client waits.
+const (
+	// maxConnections is how many connections are open at once.
+	maxConnections = 16
+	// acceptsPerSecond is how many connections are accepted, and backlog how many
+	// the kernel keeps that are not accepted yet.
+	acceptsPerSecond = 50
+	backlog          = 128
+	// sendBuffer is what the kernel keeps of answers that a client does not read,
+	// in bytes for each connection: a scrape fits.
+	sendBuffer = 128 << 10
+	// stuckAnswer is how long an answer may take before its connection can be
+	// closed for another.
+	stuckAnswer = 2 * time.Second
+	// crowdedLogInterval is how often the log says that there are too many.
+	crowdedLogInterval = time.Hour
+)
+
+// listener bounds the connections of a listener. When there are maxConnections
+// and another client connects, the connection is closed that has been without a
+// request for the longest time, so that clients which only hold connections open
+// keep no other from its answer.
+type listener struct {
+	net.Listener
+	accepts *bucket
+	budget  *bucket
+	thread  func() error
+	log     *slog.Logger
+
+	mu      sync.Mutex
+	open    []*conn // oldest change of state first
+	freed   sync.Cond
+	crowded time.Time // when the log said so last
+}
+
+// newListener returns a listener whose connections are served at the priority
+// that thread gives to the calling thread, within a share of a processor.
+func newListener(l net.Listener, thread func() error, log *slog.Logger) *listener {
+	if tcp, ok := l.(*net.TCPListener); ok {
+		if raw, err := tcp.SyscallConn(); err == nil {
+			// On a socket that listens already, listen(2) only sets the backlog
+			// (net/ipv4/af_inet.c: __inet_listen_sk). Go takes somaxconn, mostly 4096.
+			_ = raw.Control(func(fd uintptr) { _ = unix.Listen(int(fd), backlog) })
+		}
+	}
+	bounded := &listener{
+		Listener: l, thread: thread, log: log,
+		accepts: newBucket(acceptsPerSecond, acceptsPerSecond), budget: newBucket(cpuShare, cpuBurst.Seconds()),
+	}
+	bounded.freed.L = &bounded.mu
+	return bounded
+}
+
+// Accept waits for a connection and for the right to have one more.
+func (l *listener) Accept() (net.Conn, error) {
+	inner, err := l.Listener.Accept()
+	if err != nil {
+		return nil, err
+	}
+	if tcp, ok := inner.(*net.TCPConn); ok {
+		_ = tcp.SetWriteBuffer(sendBuffer) // else the kernel lets it grow to tcp_wmem
+	}
+	time.Sleep(l.accepts.take(1))
+	c := &conn{Conn: inner, listener: l, closed: make(chan struct{})}
+	for {
+		l.mu.Lock()
+		if len(l.open) < maxConnections {
+			c.changed = time.Now()
+			l.open = append(l.open, c)
+			l.mu.Unlock()
+			return c, nil
+		}
+		l.makeRoom()
+	}
+}
+
+// makeRoom closes a connection, or waits a moment where each has a request to
+// answer. The caller holds mu, which is released.
+func (l *listener) makeRoom() {
+	for _, c := range l.open {
+		if !c.answering || time.Since(c.changed) > stuckAnswer {
+			first := time.Since(l.crowded) > crowdedLogInterval
+			if first {
+				l.crowded = time.Now()
+			}
+			l.mu.Unlock()
+			if first {
+				l.log.Warn("too many connections to the metrics port, closing idle ones", "most", maxConnections)
+			}
+			c.Close()
+			return
+		}
+	}
+	wake := time.AfterFunc(stuckAnswer, l.freed.Broadcast)
+	l.freed.Wait()
+	l.mu.Unlock()
+	wake.Stop()
+}
+
+// follow is the http.Server.ConnState of connections of the listener.
+func (l *listener) follow(nc net.Conn, state http.ConnState) {
+	if t, ok := nc.(*tls.Conn); ok {
+		nc = t.NetConn()
+	}
+	c, ok := nc.(*conn)
+	if !ok {
+		return
+	}
+	if state == http.StateClosed {
+		c.settle()
+		return
+	}
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	n := slices.Index(l.open, c)
+	if n < 0 {
+		return
+	}
+	c.answering, c.changed = state == http.StateActive, time.Now()
+	l.open = append(slices.Delete(l.open, n, n+1), c)
+	l.freed.Broadcast()
+}
+
+// remove forgets a connection that is closed.
+func (l *listener) remove(c *conn) {
+	l.mu.Lock()
+	defer l.mu.Unlock()
+	if n := slices.Index(l.open, c); n >= 0 {
+		l.open = slices.Delete(l.open, n, n+1)
+		l.freed.Broadcast()
+	}
+}
