@@ -1,9 +1,12 @@
 package evict
 
 import (
+	"math"
 	"slices"
 	"testing"
 	"time"
+
+	"github.com/google/go-cmp/cmp"
 
 	"github.com/evictd/evictd/agent/signal"
 )
@@ -52,4 +55,51 @@ func TestUnmeasuredDiskRanksLast(t *testing.T) {
 	if pod := l.pod("a"); pod.usage(signal.MemoryAvailable, ImageFs) != pod.Usage.Memory {
 		t.Error("the memory of a pod with unmeasured disk usage does not count")
 	}
+}
+
+// A disk that something outside the pods fills costs no pod: the few KiB of each
+// would bring nothing back.
+func TestNegligibleCoverage(t *testing.T) {
+	l, next := onFullDisk(t, logging("a", 28<<10), logging("b", 28<<10), logging("c", 100*gi, func(p *Pod) { p.Static = true }))
+	for range 2 {
+		o := next()
+		wantVictims(t, "56 KiB of 10 GiB", o)
+		want := []Futility{{Signal: signal.NodeFsAvailable, Deficit: 10 * gi, Coverage: 56 << 10}}
+		if diff := cmp.Diff(want, o.Futile); diff != "" {
+			t.Errorf("futile (-want +got):\n%s", diff)
+		}
+	}
+	// There is no back-off: a pod that begins to fill the disk goes at once.
+	l.pod("b").Containers[0].Usage.Logs = gi
+	wantVictims(t, "1 GiB of 10 GiB", next(), "b")
+}
+
+func TestNegligible(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		signal  signal.Signal
+		deficit int64
+		pods    []Pod
+		want    bool
+	}{
+		{"less than both", signal.NodeFsAvailable, 10 * gi, []Pod{logging("a", 255*mi), logging("b", mi-1)}, true},
+		{"256 MiB", signal.NodeFsAvailable, 10 * gi, []Pod{logging("a", 255*mi), logging("b", mi)}, false},
+		{"5 %", signal.NodeFsAvailable, 20 * mi, []Pod{logging("a", mi)}, false},
+		{"less than 5 %", signal.NodeFsAvailable, 20*mi + 1, []Pod{logging("a", mi)}, true},
+		{"one is not measured", signal.NodeFsAvailable, 10 * gi, []Pod{logging("a", mi), logging("b", 0, diskUnknown)}, false},
+		{"a deficit without end", signal.NodeFsAvailable, math.MaxInt64, []Pod{logging("a", 255*mi)}, true},
+		{"usage without end", signal.NodeFsAvailable, math.MaxInt64, []Pod{logging("a", math.MaxInt64), logging("b", math.MaxInt64)}, false},
+		{"9,999 inodes", signal.NodeFsInodesFree, 1 << 30, []Pod{withLogsInodes("a", 9_999)}, true},
+		{"10,000 inodes", signal.NodeFsInodesFree, 1 << 30, []Pod{withLogsInodes("a", 10_000)}, false},
+	} {
+		d := &decision{in: &Inputs{Pods: tt.pods}, policy: &Policy{Layout: ImageFs}}
+		ranked, _ := d.policy.Rank(tt.pods, tt.signal, &d.State, begin)
+		if got := d.negligible(tt.signal, tt.deficit, ranked); got != tt.want {
+			t.Errorf("%s: negligible = %t; want %t", tt.name, got, tt.want)
+		}
+	}
+}
+
+func withLogsInodes(name string, n int64) Pod {
+	return aPod(name, func(p *Pod) { p.Containers[0].Usage.LogsInodes = n })
 }
