@@ -91,6 +91,9 @@ func (u *Usages) Of(s *Subject) Holding {
 	h := Holding{Layers: map[string]Measured{}, Logs: map[string]Measured{}}
 	pod := u.pods[s.UID]
 	if pod == nil {
+		if u.lookups[s.UID].hangs() {
+			return Holding{Short: "looking for its directories hangs"}
+		}
 		return Holding{Short: "not looked at yet"}
 	}
 	for _, c := range s.Containers {
@@ -125,21 +128,23 @@ func (u *Usages) Of(s *Subject) Holding {
 
 // take adds what is known of a directory.
 func (h *Holding) take(p *target, what string) Measured {
-	switch {
-	case p == nil:
+	if p == nil {
 		h.lack(what + ": not looked at yet")
 		return Measured{}
-	case p.hung:
+	}
+	got := p.soFar()
+	switch {
+	case p.job.hangs():
 		h.lack(what + ": " + p.path + " hangs")
 	case p.err != nil:
 		h.lack(what + ": " + p.err.Error())
-	case p.got.At.IsZero():
+	case got.At.IsZero():
 		h.lack(what + ": not looked at yet")
 	}
-	if !p.got.At.IsZero() {
-		h.add(&p.got)
+	if !got.At.IsZero() {
+		h.add(&got)
 	}
-	return p.got
+	return got
 }
 
 func (h *Holding) add(m *Measured) {
