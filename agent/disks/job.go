@@ -123,10 +123,15 @@ type thread struct {
 }
 
 func (u *Usages) newThread() *thread {
-	t := &thread{jobs: make(chan func(), 1)} // a job waits for no processor
 	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.startThread()
+}
+
+// startThread is newThread for a caller that holds mu.
+func (u *Usages) startThread() *thread {
+	t := &thread{jobs: make(chan func(), 1)} // a job waits for no processor
 	u.jobs.threads[t] = struct{}{}
-	u.mu.Unlock()
 	go func() {
 		locked, err := disk.LockThread()
 		if err != nil {

@@ -7,6 +7,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/evictd/evictd/agent/evict"
 	"github.com/evictd/evictd/agent/pace"
 	"github.com/evictd/evictd/kernel"
 	"github.com/evictd/evictd/kernel/disk"
@@ -59,7 +60,10 @@ type UsageOptions struct {
 	// LayersDir returns the directory below which writable layers lie, as this
 	// process sees it; "" is not known.
 	LayersDir func() string
-	Log       *slog.Logger
+	// Surveyed is called with the answer that [Usages.Largest] will return; nil is
+	// nothing.
+	Surveyed func(point string, byBytes, byInodes []evict.DirectoryUsage)
+	Log      *slog.Logger
 }
 
 // Usages knows what pods hold on the disks: it looks at one directory after the
@@ -95,6 +99,10 @@ type Usages struct {
 	layers   map[string]Measured  // by container, as the runtime says
 	hasty    bool
 	jobs     jobs
+	surveys  map[string]*survey // by where the filesystem is mounted
+	toSurvey []*survey
+	// surveying tells that one is under way.
+	surveying bool
 }
 
 // target is a directory to be measured.
@@ -136,6 +144,7 @@ func NewUsages(o UsageOptions) *Usages {
 		o: o, wake: make(chan struct{}, 1), lacking: make(chan struct{}, 1), measure: measure,
 		budget: pace.NewBudget(budgetShare, budgetSaved), cpu: disk.ThreadTime,
 		pods: map[string]*holdings{}, lookups: map[string]*job{}, places: map[string]*target{}, jobs: newJobs(),
+		surveys: map[string]*survey{},
 	}
 }
 
@@ -201,6 +210,7 @@ func (u *Usages) Run(ctx context.Context) error {
 		case <-u.wake:
 		case <-timer.C:
 		}
+		u.beginSurveys(ctx)
 		if u.findDue(time.Now()) {
 			began := time.Now()
 			u.find(ctx)

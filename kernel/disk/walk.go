@@ -3,10 +3,10 @@ package disk
 import (
 	"cmp"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"sync"
 	"sync/atomic"
 	"unsafe"
@@ -55,6 +55,12 @@ type Walker struct {
 	Most uint64
 	// Pause is called after every 128 entries and may sleep; nil is none.
 	Pause func()
+	// Each is called for every directory down to Depth below the one that is walked,
+	// itself included, with its path below that one and what it takes up: at Depth with
+	// all below it, above Depth without the directories that Each is called for. What
+	// the walk did not come to is missing. nil is none.
+	Each  func(path string, depth int, u Usage)
+	Depth int
 	// Only chooses among the entries right in the directory; nil takes all.
 	Only func(name string) bool
 
@@ -90,6 +96,10 @@ type level struct {
 	offset  int64    // where to go on reading
 	done    bool     // all entries are read
 	waiting []string // directories to enter
+	// For Each: the path down to Depth, what was counted before, and what Each was
+	// called with since.
+	path         string
+	before, told Usage
 }
 
 // Seen returns how many entries have been looked at so far. It may be called
@@ -130,6 +140,9 @@ func (w *Walker) Usage(ctx context.Context, path string) (Usage, error) {
 		if w.over = ctx.Err(); w.over == nil {
 			w.step()
 		}
+	}
+	for depth := len(w.stack) - 1; depth >= 0; depth-- {
+		w.tell(depth)
 	}
 	if err := cmp.Or(w.over, w.missed); err != nil {
 		return w.SoFar(), fmt.Errorf("walk %s: %w: %w", path, ErrAtLeast, err)
@@ -235,18 +248,41 @@ func (w *Walker) enter(name string) {
 		w.miss("look at a directory", err)
 		return
 	}
+	next := level{self: w.inode(), fd: -1, before: w.SoFar()}
+	parent := &w.stack[len(w.stack)-1]
+	if w.Each != nil && len(w.stack) <= w.Depth {
+		next.path = filepath.Join(parent.path, name)
+	}
 	w.count()
 	if len(w.stack) <= keptOpen {
-		w.stack[len(w.stack)-1].fd = w.fd
+		parent.fd = w.fd
 	} else {
 		unix.Close(w.fd)
 	}
 	w.fd = fd
-	w.stack = append(w.stack, level{self: w.inode(), fd: -1})
+	w.stack = append(w.stack, next)
+}
+
+// tell calls Each for the directory at a depth, when the walk leaves it.
+func (w *Walker) tell(depth int) {
+	if w.Each == nil || depth > w.Depth {
+		return
+	}
+	l := &w.stack[depth]
+	u := w.SoFar()
+	u.Bytes -= l.before.Bytes + l.told.Bytes
+	u.Inodes -= l.before.Inodes + l.told.Inodes
+	w.Each(l.path, depth, u)
+	if depth > 0 {
+		above := &w.stack[depth-1]
+		above.told.Add(u)
+		above.told.Add(l.told)
+	}
 }
 
 // leave goes back up, making sure that it is where it came from.
 func (w *Walker) leave() {
+	w.tell(len(w.stack) - 1)
 	w.stack = w.stack[:len(w.stack)-1]
 	if len(w.stack) == 0 {
 		return
@@ -357,42 +393,4 @@ func (w *Walker) close() {
 		buffers.Put(w.buf)
 	}
 	w.stack, w.links, w.fd, w.buf = nil, nil, -1, nil
-}
-
-// openDir opens a directory and nothing else, without touching its access time
-// where that is allowed.
-func openDir(dir int, name string) (int, error) {
-	const flags = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC | unix.O_NONBLOCK
-	quiet := unix.O_NOATIME
-	for {
-		fd, err := unix.Openat(dir, name, flags|quiet, 0)
-		switch {
-		case err == unix.EPERM && quiet != 0:
-			quiet = 0
-		case err != unix.EINTR:
-			return fd, err
-		}
-	}
-}
-
-// dirent takes the first entry off what getdents64 filled (struct
-// linux_dirent64): inode 8, offset of the next 8, length 2, type 1, name. The name is
-// not empty, and a zero byte follows it.
-func dirent(buf []byte) (name []byte, next int64, rest []byte, ok bool) {
-	const header = 19
-	if len(buf) < header {
-		return nil, 0, nil, false
-	}
-	next = int64(binary.NativeEndian.Uint64(buf[8:]))
-	length := int(binary.NativeEndian.Uint16(buf[16:]))
-	if length <= header || length > len(buf) {
-		return nil, 0, nil, false
-	}
-	name = buf[header:length]
-	for i, c := range name {
-		if c == 0 && i > 0 {
-			return name[:i], next, buf[length:], true
-		}
-	}
-	return nil, 0, nil, false
 }

@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
 	"github.com/evictd/evictd/kernel/kerneltest"
@@ -268,6 +269,36 @@ func TestWalkPauses(t *testing.T) {
 	got, err := w.Usage(t.Context(), root)
 	if err != nil || pauses != 10 || got != w.SoFar() {
 		t.Errorf("Usage = %+v, %v after %d pauses, %+v so far; want 10 pauses and the same", got, err, pauses, w.SoFar())
+	}
+}
+
+// What each directory near the top takes up adds up to the whole, also where the walk
+// ends early.
+func TestWalkEach(t *testing.T) {
+	root := t.TempDir()
+	fill(t, filepath.Join(root, "top"), 10000)
+	fill(t, filepath.Join(mkdir(t, root, "a"), "f"), 20000)
+	fill(t, filepath.Join(mkdir(t, root, "a", "b"), "f"), 30000)
+	fill(t, filepath.Join(mkdir(t, root, "a", "b", "c", "d"), "f"), 40000)
+	mkdir(t, root, "e", "f", "g")
+	for _, most := range []uint64{0, 6} {
+		got, sum := map[string]uint64{}, Usage{}
+		w := &Walker{Depth: 2, Most: most}
+		w.Each = func(path string, depth int, u Usage) {
+			if want := len(strings.FieldsFunc(path, func(r rune) bool { return r == '/' })); depth != want {
+				t.Errorf("%s: depth %d; want %d", path, depth, want)
+			}
+			got[path] = u.Inodes
+			sum.Add(u)
+		}
+		all, err := w.Usage(t.Context(), root)
+		if (err != nil) != (most > 0) || sum != all {
+			t.Errorf("at most %d: %+v, %v; directories add up to %+v", most, all, err, sum)
+		}
+		want := map[string]uint64{"": 2, "a": 2, "a/b": 5, "e": 1, "e/f": 2}
+		if diff := cmp.Diff(want, got); diff != "" && most == 0 {
+			t.Errorf("inodes (-want +got):\n%s", diff)
+		}
 	}
 }
 
