@@ -43,6 +43,7 @@ func coverage(ranked []Ranked) (sum int64) {
 // wait for, and a pod that grows is chosen in the step that sees it.
 func (d *decision) giveUp(t *Threshold, deficit int64, ranked []Ranked, victims int) {
 	b := d.backoff(group(t.Signal))
+	b.None = victims == 0
 	if victims > 0 {
 		if b.Soft && t.Hard() {
 			b.Delay = 0 // the back-off of the hard threshold begins anew
