@@ -69,3 +69,17 @@ func TestHungFUSE(t *testing.T) {
 		return roughly(uint64(used(u, hung.UID, "h0")), 1) && roughly(uint64(used(u, hung.UID, "h"+strconv.Itoa(len(releases)-1))), 1)
 	})
 }
+
+// What was found of a pod is waited for from the moment in which it is found.
+func TestFoundIsWanted(t *testing.T) {
+	root := t.TempDir()
+	dir := emptyDir(t, root, "u", "v", 1)
+	u := NewUsages(UsageOptions{Procfs: "/proc", PodsDir: filepath.Join(root, "pods")})
+	s := Subject{UID: "u"}
+	u.Want([]Subject{s}, true)
+	since := time.Now()
+	u.takeHoldings(newJob(s.UID, ""), &s, u.holdingsOf(&s, nil))
+	if got := u.Unmeasured(since); got != dir {
+		t.Errorf("Unmeasured = %q; want %q", got, dir)
+	}
+}

@@ -66,8 +66,8 @@ func (u *Usages) find(ctx context.Context) {
 		}
 		u.mu.Lock()
 		before, busy := u.pods[s.UID], u.lookups[s.UID] != nil || u.jobs.full(s.UID)
-		if u.jobs.stalled >= maxStalled {
-			u.fresh = true // again as soon as less stalls
+		if u.jobs.slow >= maxSlow {
+			u.fresh = true // again as soon as less is slow
 		}
 		var j *job
 		if !busy {
@@ -79,7 +79,7 @@ func (u *Usages) find(ctx context.Context) {
 			continue
 		}
 		u.run(ctx, j, func() uint64 { return 0 }, func(func()) {
-			u.takeHoldings(j, u.holdingsOf(s, before))
+			u.takeHoldings(j, s, u.holdingsOf(s, before))
 		})
 	}
 	u.mu.Lock()
@@ -101,8 +101,9 @@ func (u *Usages) find(ctx context.Context) {
 	u.choosePlaces()
 }
 
-// takeHoldings notes where a pod's files are, however late.
-func (u *Usages) takeHoldings(j *job, h *holdings) {
+// takeHoldings notes where a pod's files are, however late. They are wanted in the same
+// moment, so that Unmeasured waits for them.
+func (u *Usages) takeHoldings(j *job, s *Subject, h *holdings) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	delete(u.lookups, j.pod)
@@ -110,9 +111,7 @@ func (u *Usages) takeHoldings(j *job, h *holdings) {
 		u.version++
 	}
 	u.pods[j.pod] = h
-	if j.stalled {
-		u.choosePlaces()
-	}
+	u.wantHoldings(s, h)
 }
 
 // findMounts finds out what is mounted where. Without, the table before counts.
@@ -153,25 +152,27 @@ func (u *Usages) choosePlaces() {
 	}
 	for i := range u.subjects {
 		s := &u.subjects[i]
-		h := u.pods[s.UID]
-		if h == nil {
-			continue
-		}
-		for _, dir := range h.layers {
-			u.wants(s, dir, logs{dir: dir})
-		}
-		for _, l := range h.logs {
-			u.wants(s, l.key(), l)
-		}
-		for _, v := range h.volumes {
-			u.wants(s, v.dir, logs{dir: v.dir})
-			u.places[v.dir].mounted = v.mounted
+		if h := u.pods[s.UID]; h != nil {
+			u.wantHoldings(s, h)
 		}
 	}
 	for key, p := range u.places {
 		if !p.want && p.job == nil {
 			delete(u.places, key)
 		}
+	}
+}
+
+func (u *Usages) wantHoldings(s *Subject, h *holdings) {
+	for _, dir := range h.layers {
+		u.wants(s, dir, logs{dir: dir})
+	}
+	for _, l := range h.logs {
+		u.wants(s, l.key(), l)
+	}
+	for _, v := range h.volumes {
+		u.wants(s, v.dir, logs{dir: v.dir})
+		u.places[v.dir].mounted = v.mounted
 	}
 }
 

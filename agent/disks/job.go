@@ -2,6 +2,7 @@ package disks
 
 import (
 	"context"
+	"math"
 	"sync/atomic"
 	"time"
 
@@ -15,12 +16,15 @@ const (
 	// without a rest when a disk becomes low.
 	budgetShare = 12
 	budgetSaved = 500 * time.Millisecond
-	// A job that has made no progress for stallAfter is left behind on its thread and
-	// the next one begins; after hangAfter it counts as hung. On a slow disk many jobs
-	// stall for a moment: at most maxStalled may, so that they do not make it slower.
-	minRest               = 20 * time.Millisecond
-	stallAfter, hangAfter = 100 * time.Millisecond, 2 * time.Second
-	maxStalled            = 8
+	// minRest is the shortest rest: each costs a switch of threads.
+	minRest = 20 * time.Millisecond
+	// A job that has made no progress for stallAfter, or has not returned after
+	// slowAfter, is left behind on its thread and the next one begins; after hangAfter
+	// without progress it counts as hung. On a slow disk many jobs stall for a moment,
+	// and a pod may have large directories: at most maxSlowPerPod are left behind for
+	// a pod and maxSlow for all, so that the others do not wait for them.
+	stallAfter, slowAfter, hangAfter = 100 * time.Millisecond, time.Second, 2 * time.Second
+	maxSlowPerPod, maxSlow           = 4, 16
 	// maxOpenPerPod bounds the jobs of one pod that are left behind, and maxHung those
 	// of all pods that hang: each costs a thread, of which Go allows 10,000.
 	maxOpenPerPod, maxHung = 8, 256
@@ -42,7 +46,7 @@ type job struct {
 	restedFor atomic.Int64
 
 	// Of the owner of jobs.
-	ended, stalled, hung, logged bool
+	ended, left, hung, logged bool
 }
 
 func newJob(pod, what string) *job {
@@ -57,22 +61,26 @@ func (j *job) rested() time.Duration { return time.Duration(j.restedFor.Load()) 
 
 // jobs are the jobs that were left behind, and the threads.
 type jobs struct {
-	open          map[string]int // stalled and hung ones, by pod
-	stalled, hung int
-	logged        map[string]time.Time // by pod, when a hang was logged last
-	threads       map[*thread]struct{}
-	yielding      bool
+	open     map[string]int // by pod
+	slowOf   map[string]int // those of open that do not hang
+	slow     int            // of all pods
+	hung     int
+	logged   map[string]time.Time // by pod, when a hang was logged last
+	threads  map[*thread]struct{}
+	yielding bool
 }
 
 func newJobs() jobs {
-	return jobs{open: map[string]int{}, logged: map[string]time.Time{}, threads: map[*thread]struct{}{}, yielding: true}
+	return jobs{open: map[string]int{}, slowOf: map[string]int{}, logged: map[string]time.Time{}, threads: map[*thread]struct{}{}, yielding: true}
 }
 
 // refuses reports whether no further job of a pod begins before one has returned.
 func (j *jobs) refuses(pod string) bool { return j.open[pod] >= maxOpenPerPod || j.hung >= maxHung }
 
 // full reports whether no further job of a pod begins now.
-func (j *jobs) full(pod string) bool { return j.refuses(pod) || j.stalled >= maxStalled }
+func (j *jobs) full(pod string) bool {
+	return j.refuses(pod) || j.slowOf[pod] >= maxSlowPerPod || j.slow >= maxSlow
+}
 
 // yield lowers the priority of all threads, or brings it back to ordinary.
 func (j *jobs) yield(yield bool) {
@@ -87,15 +95,17 @@ func (j *jobs) yield(yield bool) {
 
 // leave counts a job that is left behind.
 func (j *jobs) leave(left *job) {
-	left.stalled = true
+	left.left = true
 	j.open[left.pod]++
-	j.stalled++
+	j.slowOf[left.pod]++
+	j.slow++
 }
 
 // hang counts a job that was left behind as hung.
 func (j *jobs) hang(left *job) {
 	left.hung = true
-	j.stalled--
+	decrement(j.slowOf, left.pod)
+	j.slow--
 	j.hung++
 }
 
@@ -103,15 +113,20 @@ func (j *jobs) hang(left *job) {
 func (j *jobs) end(ended *job) {
 	ended.ended = true
 	switch {
-	case !ended.stalled:
+	case !ended.left:
 		return
 	case ended.hung:
 		j.hung--
 	default:
-		j.stalled--
+		decrement(j.slowOf, ended.pod)
+		j.slow--
 	}
-	if j.open[ended.pod]--; j.open[ended.pod] == 0 {
-		delete(j.open, ended.pod)
+	decrement(j.open, ended.pod)
+}
+
+func decrement(counts map[string]int, key string) {
+	if counts[key]--; counts[key] == 0 {
+		delete(counts, key)
 	}
 }
 
@@ -166,8 +181,8 @@ func (u *Usages) endThread() {
 	}
 }
 
-// run has a thread do a job and waits as long as progress grows. A job that makes no
-// progress is left behind with its thread. Afterwards run waits until the budget
+// run has a thread do a job and waits for it. A job that makes no progress, or takes
+// long, is left behind with its thread, so that it holds up no other. Afterwards run waits until the budget
 // allows the next job.
 func (u *Usages) run(ctx context.Context, j *job, progress func() uint64, do func(pause func())) {
 	if u.thread == nil {
@@ -182,13 +197,13 @@ func (u *Usages) run(ctx context.Context, j *job, progress func() uint64, do fun
 		u.ended(j)
 		close(j.done)
 	}
-	if !u.waitFor(j, progress, stallAfter) {
+	if !u.waitFor(j, progress, stallAfter, slowAfter) {
 		u.mu.Lock()
 		if !j.ended {
 			u.jobs.leave(j)
 			u.version++
 		}
-		left := j.stalled
+		left := j.left
 		u.mu.Unlock()
 		if left {
 			u.endThread()
@@ -200,12 +215,13 @@ func (u *Usages) run(ctx context.Context, j *job, progress func() uint64, do fun
 	u.rest(ctx, j, rest)
 }
 
-// waitFor waits until a job has returned, or has made no progress for a time, which
-// is false. A job that rests makes progress.
-func (u *Usages) waitFor(j *job, progress func() uint64, stall time.Duration) bool {
+// waitFor waits until a job has returned. It is false once the job has made no progress
+// for stall, or has not returned after limit. A job that rests makes progress.
+func (u *Usages) waitFor(j *job, progress func() uint64, stall, limit time.Duration) bool {
 	timer := time.NewTimer(stall)
 	defer timer.Stop()
-	told := time.Now()
+	began := time.Now()
+	told := began
 	for before := progress() + j.rests.Load(); ; timer.Reset(stall) {
 		select {
 		case <-j.done:
@@ -213,7 +229,7 @@ func (u *Usages) waitFor(j *job, progress func() uint64, stall time.Duration) bo
 		case <-timer.C:
 		}
 		now := progress() + j.rests.Load()
-		if now == before && !j.resting.Load() {
+		if now == before && !j.resting.Load() || time.Since(began) >= limit {
 			return false
 		}
 		before = now
@@ -228,7 +244,7 @@ func (u *Usages) waitFor(j *job, progress func() uint64, stall time.Duration) bo
 
 // follow waits for a job that was left behind, and says so where it hangs.
 func (u *Usages) follow(j *job, progress func() uint64) {
-	if u.waitFor(j, progress, hangAfter-stallAfter) {
+	if u.waitFor(j, progress, hangAfter-stallAfter, math.MaxInt64) {
 		return
 	}
 	u.mu.Lock()
@@ -252,13 +268,13 @@ func (u *Usages) ended(j *job) {
 		u.o.Log.Info("looking at a directory that hung has returned", "pod_uid", j.pod, "path", j.what)
 	}
 	u.jobs.end(j)
-	if j.stalled {
+	if j.left {
 		tell(u.wake)
 	}
 }
 
 // rest waits for the budget, at most until ctx ends. Short waits add up to one of at
-// least minRest: each costs a switch of threads.
+// least minRest.
 func (u *Usages) rest(ctx context.Context, j *job, wait time.Duration) {
 	if wait < minRest {
 		return

@@ -10,10 +10,11 @@ import (
 )
 
 const (
-	// mostEntries ends a walk, and so does longestWalk: what was counted by then
-	// is at least used.
+	// mostEntries ends a walk, and so does longestWalk, which is about what so many
+	// entries take with the budget of the walks: what was counted by then is at least
+	// used.
 	mostEntries = 2_000_000
-	longestWalk = 30 * time.Second
+	longestWalk = 2 * time.Minute
 	// calmly and hastily are how often a directory is looked at, while nothing is
 	// low and else, and share how small a part of the time a walk may take. Where
 	// nobody has a limit, what a pod holds matters only once something is low, and
