@@ -307,7 +307,7 @@ func (d *daemon) buildObservers(cfg *config.Config, h *cgroup.Hierarchy) error {
 func (d *daemon) buildLoop(cfg *config.Config, h *cgroup.Hierarchy) {
 	procfs := kernel.FS(d.options.Procfs)
 	d.board = &board{
-		options: d.options, started: time.Now(), hierarchy: h, inventory: d.inventory, disks: d.disks, reclaimer: d.reclaimer,
+		options: d.options, started: time.Now(), hierarchy: h, inventory: d.inventory, disks: d.disks, usages: d.usages, reclaimer: d.reclaimer,
 		records: &records{}, store: d.store, accounting: cfg.MemoryAccounting, web: d.web,
 	}
 	d.board.loaded.Store(&loading{at: time.Now()})

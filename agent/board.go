@@ -32,6 +32,7 @@ type board struct {
 	hierarchy *cgroup.Hierarchy
 	inventory *pods.Inventory
 	disks     *disks.Watch
+	usages    *disks.Usages
 	reclaimer *reclaim.Reclaimer
 	cold      coldReports
 	records   *records
@@ -228,6 +229,9 @@ func (b *board) Explain(s signal.Signal) (control.Explanation, error) {
 	for _, o := range b.inventory.NotOurs() {
 		e.NotOurs = append(e.NotOurs, control.Outsider{Cgroup: o.Cgroup, Processes: o.Processes, MemoryBytes: o.Memory, Command: o.Command})
 	}
+	if note := b.outsideDirectories(s, v); note != "" {
+		e.Notes = append(e.Notes, note)
+	}
 	if s.IsMemory() {
 		e.OOMScores = b.oomScores(v)
 		e.Memory = b.leftOut()
@@ -295,6 +299,26 @@ func (b *board) candidate(s signal.Signal, v *View, ranked []evict.Ranked, i int
 		c.Containers = append(c.Containers, shown)
 	}
 	return c
+}
+
+// outsideDirectories names the largest directories outside the pods where evicting pods
+// can't relieve a disk signal; "" elsewhere.
+func (b *board) outsideDirectories(s signal.Signal, v *View) string {
+	if !s.IsDisk() || !slices.ContainsFunc(v.Futile, func(f evict.Futility) bool { return f.Signal == s }) {
+		return ""
+	}
+	note := ""
+	for _, d := range largestDirectories(b.disks, b.usages, s) {
+		amount := d.Bytes
+		if s.IsInodes() {
+			amount = d.Inodes
+		}
+		note += " " + d.Path + " " + control.Amount(s, amount)
+	}
+	if note == "" {
+		return "the largest directories outside the pods are being looked for; try again in a few minutes"
+	}
+	return "the largest directories outside the pods:" + note
 }
 
 // addReclaim adds for how long the tasks of each pod have stalled in reclaim.

@@ -10,6 +10,7 @@ import (
 	"github.com/evictd/evictd/agent/disks"
 	"github.com/evictd/evictd/agent/evict"
 	"github.com/evictd/evictd/agent/metrics"
+	"github.com/evictd/evictd/agent/signal"
 	"github.com/evictd/evictd/kernel"
 )
 
@@ -24,7 +25,7 @@ func (d *daemon) buildDisks(cfg *config.Config) {
 	d.disks = disks.New(o)
 	d.metrics.Filesystems(d.filesystems)
 	usages := disks.UsageOptions{
-		Procfs: o.Procfs, Rootfs: o.Rootfs, LayersDir: d.disks.LayersDir, Log: d.log.Logger,
+		Procfs: o.Procfs, Rootfs: o.Rootfs, LayersDir: d.disks.LayersDir, Surveyed: d.surveyed, Log: d.log.Logger,
 	}
 	if cfg.NodefsPath != "" {
 		usages.PodsDir = filepath.Join(cfg.NodefsPath, "pods")
@@ -34,6 +35,32 @@ func (d *daemon) buildDisks(cfg *config.Config) {
 	}
 	d.usages = disks.NewUsages(usages)
 	d.loop.disks, d.loop.rearm, d.loop.usage.usages = d.disks, d.armDisks, d.usages
+}
+
+// largestDirectories returns the largest directories outside the pods on the
+// filesystem of a disk signal, as far as that is known. It does not wait.
+func largestDirectories(w *disks.Watch, u *disks.Usages, s signal.Signal) []evict.DirectoryUsage {
+	point := w.MountOf(s)
+	if point == "" {
+		return nil
+	}
+	return u.Largest(point, s.IsInodes())
+}
+
+// surveyed adds the largest directories of a filesystem to the records of evictions
+// that could not relieve it and were decided before these were known.
+func (d *daemon) surveyed(point string, byBytes, byInodes []evict.DirectoryUsage) {
+	d.board.records.eachFutile(func(rec *evict.Record) {
+		s, known := signal.Parse(rec.Cause)
+		switch {
+		case !known || !s.IsDisk() || rec.OutsideDirectories != nil || d.disks.MountOf(s) != point:
+		case s.IsInodes():
+			rec.OutsideDirectories = byInodes
+		default:
+			rec.OutsideDirectories = byBytes
+		}
+	})
+	d.keeper.poke()
 }
 
 // armDisks tells which thresholds are in force, as they are with this layout of

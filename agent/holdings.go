@@ -113,7 +113,9 @@ func subjectsOf(s *pods.Snapshot) []disks.Subject {
 
 // hold puts what is known of one pod into it.
 func hold(pod *evict.Pod, handle pods.Handle, h *disks.Holding, images map[string]int64) {
-	pod.DiskUnknown = !h.Known
+	// What a pod without statistics uses counts as nothing, so that its files are
+	// no measurement either.
+	pod.DiskUnknown = !h.Known || !pod.HasStats
 	for _, c := range handle.Containers {
 		slots := pod.Containers
 		if c.Init {

@@ -17,6 +17,7 @@ import (
 func TestHold(t *testing.T) {
 	limit := resource.MustParse("1Gi")
 	pod := evict.Pod{
+		HasStats:   true,
 		Containers: []evict.Container{{Name: "a"}, {Name: "b"}}, InitContainers: []evict.Container{{Name: "side"}},
 		Volumes: []evict.Volume{{Name: "cache", Type: evict.EmptyDir, SizeLimit: &limit}, {Name: "none", Type: evict.EmptyDir, SizeLimit: &limit}},
 	}
@@ -34,6 +35,7 @@ func TestHold(t *testing.T) {
 		},
 	}, map[string]int64{"2": 50})
 	want := evict.Pod{
+		HasStats: true,
 		Containers: []evict.Container{
 			{Name: "a", Usage: evict.ContainerUsage{Rootfs: 20, Inodes: 2, ImagesBytes: 50}},
 			{Name: "b", Usage: evict.ContainerUsage{Rootfs: 10, Inodes: 1, Logs: 100, LogsInodes: 5}},
@@ -51,6 +53,10 @@ func TestHold(t *testing.T) {
 	hold(&pod, handle, &disks.Holding{}, nil)
 	if !pod.DiskUnknown {
 		t.Error("a pod of which nothing is known: DiskUnknown = false")
+	}
+	pod.HasStats = false
+	if hold(&pod, handle, &disks.Holding{Known: true}, nil); !pod.DiskUnknown {
+		t.Error("a pod without statistics: DiskUnknown = false")
 	}
 }
 

@@ -44,6 +44,15 @@ func (l *loop) act(ctx context.Context, v *View) {
 	for _, order := range v.Orders.Evict {
 		switch s, known := signal.Parse(order.Cause); {
 		case !order.Futile:
+		case known && s.IsDisk():
+			outside := largestDirectories(l.disks, l.usage.usages, s)
+			l.records.eachFutile(func(rec *evict.Record) {
+				if rec.UID == order.UID && rec.OutsideDirectories == nil {
+					rec.OutsideDirectories = outside
+				}
+			})
+			l.log.Error("evicting pods can't relieve the signal", "signal", order.Cause, "deficit", order.Deficit,
+				"largest_outside", outside)
 		case known && !s.IsMemory():
 			l.log.Error("evicting pods can't relieve the signal", "signal", order.Cause, "deficit", order.Deficit)
 		default:

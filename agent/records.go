@@ -117,6 +117,18 @@ func (r *records) outside(uid string, largest []evict.CgroupUsage) {
 	}
 }
 
+// eachFutile calls f for the records of evictions that could not relieve their signal,
+// to be completed in place.
+func (r *records) eachFutile(f func(*evict.Record)) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for i := range r.list {
+		if r.list[i].Futile {
+			f(&r.list[i])
+		}
+	}
+}
+
 // overshoot deepens how far the cause fell below its threshold, in the records
 // from a time on.
 func (r *records) overshoot(cause string, since time.Time, available int64) {

@@ -174,6 +174,13 @@ func (r *reports) announce(v *View) {
 	// Where a pod was evicted all the same, the loop has told it with that.
 	if len(futile) > 0 && changed(&r.futile, fmt.Sprint(futile)) && len(v.Orders.Evict) == 0 {
 		for _, f := range v.Orders.Futile {
+			if f.Signal.IsDisk() {
+				// Where the directories are not known yet, a log line with them follows.
+				r.log.Error("all pods that may be evicted use too little of the filesystem; no pod is evicted",
+					"signal", f.Signal.String(), "deficit", f.Deficit, "coverage", f.Coverage,
+					"largest_outside", largestDirectories(r.disks, r.usages, f.Signal))
+				continue
+			}
 			r.log.Error("no pod may be evicted to relieve the signal", "signal", f.Signal.String(), "deficit", f.Deficit,
 				"largest_outside", r.inventory.Outside(outsiders))
 		}

@@ -69,8 +69,9 @@ func (u *Usages) lacks() bool {
 
 // Holding is what is known of one pod's disk usage.
 type Holding struct {
-	// Known tells that each container's writable layer was measured at least
-	// once; Short why more may be used than that, empty where nothing says so.
+	// Known tells that at least a part was measured, or that there is nothing to
+	// measure. Short says why the pod may use more than that; empty where nothing
+	// says so.
 	Known bool
 	Short string
 	// Oldest is when the oldest of the measurements was made; zero where none
@@ -87,9 +88,12 @@ type Holding struct {
 func (u *Usages) Of(s *Subject) Holding {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	h := Holding{Known: true, Layers: map[string]Measured{}, Logs: map[string]Measured{}}
+	h := Holding{Layers: map[string]Measured{}, Logs: map[string]Measured{}}
 	pod := u.pods[s.UID]
 	if pod == nil {
+		if u.lookups[s.UID].hangs() {
+			return Holding{Short: "looking for its directories hangs"}
+		}
 		return Holding{Short: "not looked at yet"}
 	}
 	for _, c := range s.Containers {
@@ -100,7 +104,6 @@ func (u *Usages) Of(s *Subject) Holding {
 			h.add(&layer)
 		}
 		if layer.At.IsZero() {
-			h.Known = false
 			h.lack("the writable layer of " + c.Name + " is not known")
 		}
 		h.Layers[c.ID] = layer
@@ -119,26 +122,29 @@ func (u *Usages) Of(s *Subject) Holding {
 			Name: v.name, Type: v.kind, Medium: v.medium, Used: signed(got.Bytes), Inodes: signed(got.Inodes),
 		})
 	}
+	h.Known = !h.Oldest.IsZero() || h.Short == ""
 	return h
 }
 
 // take adds what is known of a directory.
 func (h *Holding) take(p *target, what string) Measured {
-	switch {
-	case p == nil:
+	if p == nil {
 		h.lack(what + ": not looked at yet")
 		return Measured{}
-	case p.hung:
+	}
+	got := p.soFar()
+	switch {
+	case p.job.hangs():
 		h.lack(what + ": " + p.path + " hangs")
 	case p.err != nil:
 		h.lack(what + ": " + p.err.Error())
-	case p.got.At.IsZero():
+	case got.At.IsZero():
 		h.lack(what + ": not looked at yet")
 	}
-	if !p.got.At.IsZero() {
-		h.add(&p.got)
+	if !got.At.IsZero() {
+		h.add(&got)
 	}
-	return p.got
+	return got
 }
 
 func (h *Holding) add(m *Measured) {

@@ -12,8 +12,6 @@ import (
 	"strings"
 	"time"
 
-	"golang.org/x/sys/unix"
-
 	"github.com/evictd/evictd/agent/evict"
 	"github.com/evictd/evictd/kernel/disk"
 	"github.com/evictd/evictd/kernel/process"
@@ -48,68 +46,145 @@ type volume struct {
 	kind   evict.VolumeType
 	medium string
 	dir    string
+	// mounted tells that a filesystem is mounted on the directory.
+	mounted bool
 }
 
-// find looks for the directories of all subjects. That may hang too.
-func (u *Usages) find(ctx context.Context, looking *errand[map[string]*holdings]) {
+// find looks for the directories of all subjects: each pod's in a job of its own, so
+// that what hangs for one pod hides no other pod. What is found late counts from then on.
+func (u *Usages) find(ctx context.Context) {
 	u.mu.Lock()
-	subjects, before := u.subjects, u.pods
+	subjects := u.subjects
 	u.mu.Unlock()
-	if ctx.Err() != nil {
-		return
-	}
-	found, err := looking.ask(patience, func() (map[string]*holdings, error) {
-		found := make(map[string]*holdings, len(subjects))
-		for i := range subjects {
-			found[subjects[i].UID] = u.holdingsOf(&subjects[i], before[subjects[i].UID])
+	u.findMounts(ctx)
+	wanted := make(map[string]bool, len(subjects))
+	for i := range subjects {
+		s := &subjects[i]
+		wanted[s.UID] = true
+		if ctx.Err() != nil {
+			return
 		}
-		return found, nil
-	})
+		u.mu.Lock()
+		before, busy := u.pods[s.UID], u.lookups[s.UID] != nil || u.jobs.full(s.UID)
+		if u.jobs.slow >= maxSlow {
+			u.fresh = true // again as soon as less is slow
+		}
+		var j *job
+		if !busy {
+			j = newJob(s.UID, "the directories of the pod")
+			u.lookups[s.UID] = j
+		}
+		u.mu.Unlock()
+		if busy {
+			continue
+		}
+		u.run(ctx, j, func() uint64 { return 0 }, func(func()) {
+			u.takeHoldings(j, s, u.holdingsOf(s, before))
+		})
+	}
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	if err != nil {
-		u.o.Log.Warn("directories of pods not looked for", "error", err)
-		u.changed = time.Now() // again soon
-		return
+	for uid := range u.pods {
+		if !wanted[uid] {
+			delete(u.pods, uid)
+			u.version++
+		}
 	}
-	if !maps.EqualFunc(found, u.pods, func(a, b *holdings) bool { return a.same(b) }) {
-		u.version++
+	for uid := range u.jobs.logged {
+		if !wanted[uid] && u.jobs.open[uid] == 0 {
+			delete(u.jobs.logged, uid)
+		}
 	}
-	u.pods = found
 	if u.lacks() {
 		tell(u.lacking)
 	}
+	u.choosePlaces()
+}
+
+// takeHoldings notes where a pod's files are, however late. They are wanted in the same
+// moment, so that Unmeasured waits for them.
+func (u *Usages) takeHoldings(j *job, s *Subject, h *holdings) {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	delete(u.lookups, j.pod)
+	if before := u.pods[j.pod]; before == nil || !before.same(h) {
+		u.version++
+	}
+	u.pods[j.pod] = h
+	u.wantHoldings(s, h)
+}
+
+// findMounts finds out what is mounted where. Without, the table before counts.
+func (u *Usages) findMounts(ctx context.Context) {
+	const table = "the mount table"
+	u.mu.Lock()
+	j := newJob(table, table)
+	busy := u.lookups[table] != nil || u.jobs.full(table)
+	if !busy {
+		u.lookups[table] = j
+	}
+	u.mu.Unlock()
+	if busy {
+		return
+	}
+	u.run(ctx, j, func() uint64 { return 0 }, func(func()) {
+		mounts, err := disk.Mounts(u.o.Procfs, "self")
+		mounted := make(map[string]string, len(mounts))
+		for i := range mounts {
+			mounted[mounts[i].Point] = mounts[i].Type // the last one covers the others
+		}
+		u.mu.Lock()
+		defer u.mu.Unlock()
+		delete(u.lookups, table)
+		if err != nil {
+			u.o.Log.Debug("mount table not read", "error", err)
+			return
+		}
+		u.mounted = mounted
+	})
+}
+
+// choosePlaces settles which directories are measured, by the holdings of the
+// subjects. The caller holds mu.
+func (u *Usages) choosePlaces() {
 	for _, p := range u.places {
 		p.want, p.limited = false, false
 	}
-	for i := range subjects {
-		limited, h := subjects[i].Limited, found[subjects[i].UID]
-		for _, dir := range h.layers {
-			u.wants(dir, logs{dir: dir}, limited)
-		}
-		for _, l := range h.logs {
-			u.wants(l.key(), l, limited)
-		}
-		for _, v := range h.volumes {
-			u.wants(v.dir, logs{dir: v.dir}, limited)
+	for i := range u.subjects {
+		s := &u.subjects[i]
+		if h := u.pods[s.UID]; h != nil {
+			u.wantHoldings(s, h)
 		}
 	}
 	for key, p := range u.places {
-		if !p.want && p.open.IsZero() {
+		if !p.want && p.job == nil {
 			delete(u.places, key)
 		}
 	}
 }
 
-func (u *Usages) wants(key string, l logs, limited bool) {
+func (u *Usages) wantHoldings(s *Subject, h *holdings) {
+	for _, dir := range h.layers {
+		u.wants(s, dir, logs{dir: dir})
+	}
+	for _, l := range h.logs {
+		u.wants(s, l.key(), l)
+	}
+	for _, v := range h.volumes {
+		u.wants(s, v.dir, logs{dir: v.dir})
+		u.places[v.dir].mounted = v.mounted
+	}
+}
+
+func (u *Usages) wants(s *Subject, key string, l logs) {
 	if l.dir == "" {
 		return
 	}
 	if u.places[key] == nil {
-		u.places[key] = &target{path: l.dir, only: l.only}
+		u.places[key] = &target{path: l.dir, only: l.only, pod: s.UID}
 	}
 	u.places[key].want = true
-	u.places[key].limited = u.places[key].limited || limited
+	u.places[key].limited = u.places[key].limited || s.Limited
 }
 
 func (u *Usages) onHost(path string) string { return filepath.Join(u.o.Rootfs, path) }
@@ -191,7 +266,17 @@ func (u *Usages) volumesOf(uid string) ([]volume, error) {
 	if uid == "" || uid == "." || uid == ".." || strings.ContainsAny(uid, "/\x00") {
 		return nil, nil // not the name of a directory, so no kubelet's
 	}
-	root := filepath.Join(u.onHost(u.o.PodsDir), uid, "volumes")
+	pods := u.onHost(u.o.PodsDir)
+	// The mount table names directories without symbolic links.
+	if real, err := filepath.EvalSymlinks(pods); err == nil {
+		pods = real
+	}
+	root := filepath.Join(pods, uid, "volumes")
+	// The table tells the type of a filesystem without asking the filesystem, which
+	// may be one that hangs: a container with mount propagation can mount a FUSE there.
+	u.mu.Lock()
+	mounted := u.mounted
+	u.mu.Unlock()
 	var all []volume
 	for plugin, kind := range volumeKinds {
 		entries, err := os.ReadDir(filepath.Join(root, plugin))
@@ -206,20 +291,13 @@ func (u *Usages) volumesOf(uid string) ([]volume, error) {
 				continue
 			}
 			v := volume{name: e.Name(), kind: kind, dir: filepath.Join(root, plugin, e.Name())}
-			if kind == evict.EmptyDir && inMemory(v.dir) {
+			var fstype string
+			fstype, v.mounted = mounted[v.dir]
+			if kind == evict.EmptyDir && (fstype == "tmpfs" || fstype == "hugetlbfs") {
 				v.medium = "Memory"
 			}
 			all = append(all, v)
 		}
 	}
 	return all, nil
-}
-
-// inMemory reports whether a directory is a tmpfs or of huge pages.
-func inMemory(dir string) bool {
-	var s unix.Statfs_t
-	if err := unix.Statfs(dir, &s); err != nil {
-		return false
-	}
-	return s.Type == unix.TMPFS_MAGIC || s.Type == unix.HUGETLBFS_MAGIC
 }

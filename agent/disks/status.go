@@ -4,6 +4,7 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/evictd/evictd/agent/signal"
 	"github.com/evictd/evictd/kernel/disk"
 )
 
@@ -34,6 +35,19 @@ func (w *Watch) LayersDir() string {
 	defer w.mu.Unlock()
 	if p := w.places[Container].path; p != "" {
 		return filepath.Dir(p)
+	}
+	return ""
+}
+
+// MountOf returns where the filesystem of a disk signal is mounted, as this process
+// sees it; "" while that is not known.
+func (w *Watch) MountOf(s signal.Signal) string {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for r := range roles {
+		if bytes, inodes := r.signals(); s == bytes || s == inodes {
+			return w.places[r].mount.Point
+		}
 	}
 	return ""
 }

@@ -30,7 +30,7 @@ func message(pod *Pod, t signal.Threshold, o signal.Observation) (string, map[st
 	var b strings.Builder
 	fmt.Fprintf(&b, "The node was low on resource: %s. ", r)
 	fmt.Fprintf(&b, "Threshold quantity: %s, available: %s. ", value.String(), t.Signal.Quantity(o.Available))
-	if !pod.HasStats {
+	if !pod.measured(t.Signal) {
 		return b.String(), nil
 	}
 	annotations := map[string]string{}

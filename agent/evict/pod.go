@@ -52,8 +52,10 @@ type Pod struct {
 	// HasStats tells that Usage was measured.
 	HasStats bool
 	Usage    PodUsage
-	// DiskUnknown tells that it is not known what the pod holds on the disks. It
-	// is then neither evicted for a disk nor held to its limits.
+	// DiskUnknown tells that nothing of the pod's disk usage was measured. For a
+	// disk signal it then ranks as a pod without statistics, and its limits on
+	// local storage are not enforced. A pod that was measured in part counts with
+	// that part: it uses at least as much.
 	DiskUnknown bool
 }
 

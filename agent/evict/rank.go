@@ -89,9 +89,6 @@ func (p *Policy) Rank(pods []Pod, s signal.Signal, state *State, now time.Time) 
 		if reason == "" {
 			reason, detail = p.exempt(pod)
 		}
-		if reason == "" && pod.DiskUnknown && s.IsDisk() {
-			reason, detail = ReasonProtected, "what it holds on the disks is not known"
-		}
 		if reason != "" {
 			exempt = append(exempt, Exempt{Pod: pod.Key(), UID: pod.UID, Reason: reason, Detail: detail})
 			continue
@@ -107,7 +104,7 @@ func (p *Policy) Rank(pods []Pod, s signal.Signal, state *State, now time.Time) 
 
 func (p *Policy) weigh(pod *Pod, index int, s signal.Signal) Ranked {
 	r := Ranked{
-		Pod: pod.Key(), UID: pod.UID, Priority: pod.priority(), NoStats: !pod.HasStats,
+		Pod: pod.Key(), UID: pod.UID, Priority: pod.priority(), NoStats: !pod.measured(s),
 		Usage: pod.usage(s, p.Layout), Expected: pod.expected(s, p.Layout), index: index,
 	}
 	if s != signal.PIDAvailable {
@@ -141,10 +138,14 @@ func before(a, b bool) int {
 	return 1
 }
 
+// measured reports whether the pod's usage of a signal's quantity is known, at
+// least in part.
+func (p *Pod) measured(s signal.Signal) bool { return p.HasStats && !(p.DiskUnknown && s.IsDisk()) }
+
 // usage returns what the pod uses of a signal's quantity, as it is ranked.
 // Without statistics that is nothing.
 func (p *Pod) usage(s signal.Signal, l Layout) int64 {
-	if !p.HasStats {
+	if !p.measured(s) {
 		return 0
 	}
 	switch {

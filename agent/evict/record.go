@@ -49,6 +49,9 @@ type Record struct {
 	// Outside are the largest cgroups outside the pods, where evicting pods
 	// was futile.
 	Outside []CgroupUsage `json:"outside,omitempty"`
+	// OutsideDirectories are the largest directories outside the pods, where that was
+	// so for a disk and they were known.
+	OutsideDirectories []DirectoryUsage `json:"outsideDirectories,omitempty"`
 
 	// Result is one of the Result constants; Error says why where it failed.
 	Result string `json:"result"`
@@ -72,6 +75,13 @@ const CauseKernelOOM = "kernel.oom"
 
 // CauseShutdown is the cause where the node goes down.
 const CauseShutdown = "node.shutdown"
+
+// DirectoryUsage is a directory outside the pods and what it takes up.
+type DirectoryUsage struct {
+	Path   string `json:"path"`
+	Bytes  int64  `json:"bytes"`
+	Inodes int64  `json:"inodes"`
+}
 
 // CgroupUsage is a cgroup and the memory it uses, in bytes.
 type CgroupUsage struct {

@@ -151,21 +151,3 @@ func (d *decision) progress(v *Victim) {
 	}
 	d.conclude(v, end)
 }
-
-// giveUp starts or lengthens the back-off of a futile signal.
-func (d *decision) giveUp(t *Threshold, deficit int64, ranked []Ranked) {
-	b := d.backoff(group(t.Signal))
-	if len(ranked) > 0 {
-		if b.Soft && t.Hard() {
-			b.Delay = 0 // its own begins
-		}
-		b.Soft = !t.Hard()
-		b.Delay = min(max(2*b.Delay, firstBackoff), longestBackoff)
-		b.Until = d.now.Add(b.Delay)
-	}
-	f := Futility{Signal: t.Signal, Deficit: deficit, Until: b.Until}
-	for i := range ranked {
-		f.Coverage = saturatingAdd(f.Coverage, ranked[i].Expected)
-	}
-	d.out.Futile = append(d.out.Futile, f)
-}

@@ -96,6 +96,9 @@ type Backoff struct {
 	Signal signal.Signal `json:"signal"` // the first of its group
 	Until  time.Time     `json:"until"`
 	Delay  time.Duration `json:"delay"` // the one that ends at Until
+	// None tells that no pod was chosen when the signal was last found futile, so that
+	// there is no delay.
+	None bool `json:"none,omitempty"`
 	// Soft says that a soft threshold began it: it holds up no hard one.
 	Soft bool `json:"soft,omitempty"`
 	// Poor counts the last victims in a row that returned less than half of

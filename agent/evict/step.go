@@ -264,7 +264,8 @@ func (d *decision) relieveSignal(t *Threshold, deficit int64) bool {
 	return deficit > 0 && d.choose(t, deficit)
 }
 
-// choose evicts the first of the ranking, as many as the deficit needs.
+// choose evicts the first of the ranking, as many as the deficit needs; none for
+// a disk where that would free next to nothing.
 func (d *decision) choose(t *Threshold, deficit int64) bool {
 	if d.in.Unlisted || d.backingOff(group(t.Signal), t.Hard(), d.now) {
 		return false
@@ -275,7 +276,10 @@ func (d *decision) choose(t *Threshold, deficit int64) bool {
 	futile := !enough || d.disappointed(group(t.Signal))
 	if futile {
 		n = min(1, len(ranked))
-		d.giveUp(t, deficit, ranked)
+		if t.Signal.IsDisk() && d.negligible(t.Signal, deficit, ranked) {
+			n = 0
+		}
+		d.giveUp(t, deficit, ranked, n)
 	}
 	for _, r := range ranked[:n] {
 		pod := &d.in.Pods[r.index]

@@ -157,7 +157,7 @@ func (m *Metrics) Stepped(state *evict.State, orders *evict.Orders, took time.Du
 		m.futile[s].Set(0)
 	}
 	for _, b := range state.Futile {
-		if b.Delay == 0 { // so far only disappointing
+		if b.Delay == 0 && !b.None { // so far only disappointing
 			continue
 		}
 		m.futile[b.Signal].Set(1)

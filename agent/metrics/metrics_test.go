@@ -158,6 +158,10 @@ func TestSteppedForgets(t *testing.T) {
 	if got := text(t, m); !strings.Contains(got, `evictd_futile{signal="pid.available"} 1`) || !strings.Contains(got, `evictd_node_condition{condition="PIDPressure"} 1`) {
 		t.Fatalf("under PID pressure the metrics are:\n%s", got)
 	}
+	m.Stepped(&evict.State{Futile: []evict.Backoff{{Signal: signal.NodeFsAvailable, None: true}}}, &evict.Orders{}, 0)
+	if got := text(t, m); !strings.Contains(got, `evictd_futile{signal="nodefs.available"} 1`) {
+		t.Errorf("where no pod can relieve nodefs the metrics are:\n%s", got)
+	}
 	m.Stepped(&evict.State{}, &evict.Orders{}, 0)
 	keep := func(s string) string {
 		var kept []string

@@ -3,12 +3,13 @@ package disk
 import (
 	"cmp"
 	"context"
-	"encoding/binary"
 	"errors"
 	"fmt"
 	"os"
+	"path/filepath"
 	"sync"
 	"sync/atomic"
+	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -52,11 +53,19 @@ const (
 type Walker struct {
 	// Most is the number of entries at which the walk ends; 0 is no limit.
 	Most uint64
+	// Pause is called after every 128 entries and may sleep; nil is none.
+	Pause func()
+	// Each is called for every directory down to Depth below the one that is walked,
+	// itself included, with its path below that one and what it takes up: at Depth with
+	// all below it, above Depth without the directories that Each is called for. What
+	// the walk did not come to is missing. nil is none.
+	Each  func(path string, depth int, u Usage)
+	Depth int
 	// Only chooses among the entries right in the directory; nil takes all.
 	Only func(name string) bool
 
-	seen  atomic.Uint64
-	usage Usage
+	seen, bytes, inodes atomic.Uint64
+
 	links map[inode]struct{}
 	buf   *buffer
 	st    unix.Statx_t
@@ -87,11 +96,23 @@ type level struct {
 	offset  int64    // where to go on reading
 	done    bool     // all entries are read
 	waiting []string // directories to enter
+	// For Each: the path down to Depth, what was counted before, and what Each was
+	// called with since.
+	path         string
+	before, told Usage
 }
 
 // Seen returns how many entries have been looked at so far. It may be called
 // meanwhile, to tell a long walk from one that hangs.
 func (w *Walker) Seen() uint64 { return w.seen.Load() }
+
+// SoFar returns what has been counted so far, which is there at least. It may be
+// called during the walk.
+func (w *Walker) SoFar() Usage { return Usage{Bytes: w.bytes.Load(), Inodes: w.inodes.Load()} }
+
+// pauseEvery is how many entries are looked at between two calls of Pause: some
+// 0.3 ms of processor time.
+const pauseEvery = 128
 
 // Usage walks path: a directory, itself included, or a file. With [ErrAtLeast]
 // comes what was counted until then. What vanishes meanwhile is no error.
@@ -104,7 +125,7 @@ func (w *Walker) Usage(ctx context.Context, path string) (Usage, error) {
 	w.mount = w.mountID()
 	w.count()
 	if w.st.Mode&unix.S_IFMT != unix.S_IFDIR {
-		return w.usage, nil
+		return w.SoFar(), nil
 	}
 	fd, err := openDir(unix.AT_FDCWD, path)
 	if err != nil {
@@ -120,10 +141,13 @@ func (w *Walker) Usage(ctx context.Context, path string) (Usage, error) {
 			w.step()
 		}
 	}
-	if err := cmp.Or(w.over, w.missed); err != nil {
-		return w.usage, fmt.Errorf("walk %s: %w: %w", path, ErrAtLeast, err)
+	for depth := len(w.stack) - 1; depth >= 0; depth-- {
+		w.tell(depth)
 	}
-	return w.usage, nil
+	if err := cmp.Or(w.over, w.missed); err != nil {
+		return w.SoFar(), fmt.Errorf("walk %s: %w: %w", path, ErrAtLeast, err)
+	}
+	return w.SoFar(), nil
 }
 
 // step reads on in the present directory, or enters one that waits, or goes back
@@ -173,22 +197,27 @@ func (w *Walker) read(l *level) {
 		if string(name) == "." || string(name) == ".." {
 			continue
 		}
-		if w.look(l, string(name)); w.over != nil {
+		if w.look(l, name); w.over != nil {
 			return
 		}
 	}
 }
 
-// look counts an entry.
-func (w *Walker) look(l *level, name string) {
-	if w.Only != nil && len(w.stack) == 1 && !w.Only(name) {
+// look counts an entry. Of a file it allocates nothing, or collecting the garbage of
+// a large walk would cost as much again as the walk.
+func (w *Walker) look(l *level, name []byte) {
+	if w.Only != nil && len(w.stack) == 1 && !w.Only(string(name)) {
 		return
 	}
-	if w.seen.Add(1) > w.Most && w.Most > 0 {
+	seen := w.seen.Add(1)
+	if w.Pause != nil && seen%pauseEvery == 0 {
+		w.Pause()
+	}
+	if seen > w.Most && w.Most > 0 {
 		w.over = fmt.Errorf("more than %d entries", w.Most)
 		return
 	}
-	if err := w.stat(w.fd, name, 0); err != nil {
+	if err := w.statEntry(name); err != nil {
 		w.miss("look at an entry", err)
 		return
 	}
@@ -200,7 +229,7 @@ func (w *Walker) look(l *level, name string) {
 		return
 	}
 	// It is counted when it is entered.
-	l.waiting = append(l.waiting, name)
+	l.waiting = append(l.waiting, string(name))
 }
 
 // enter goes down.
@@ -219,18 +248,41 @@ func (w *Walker) enter(name string) {
 		w.miss("look at a directory", err)
 		return
 	}
+	next := level{self: w.inode(), fd: -1, before: w.SoFar()}
+	parent := &w.stack[len(w.stack)-1]
+	if w.Each != nil && len(w.stack) <= w.Depth {
+		next.path = filepath.Join(parent.path, name)
+	}
 	w.count()
 	if len(w.stack) <= keptOpen {
-		w.stack[len(w.stack)-1].fd = w.fd
+		parent.fd = w.fd
 	} else {
 		unix.Close(w.fd)
 	}
 	w.fd = fd
-	w.stack = append(w.stack, level{self: w.inode(), fd: -1})
+	w.stack = append(w.stack, next)
+}
+
+// tell calls Each for the directory at a depth, when the walk leaves it.
+func (w *Walker) tell(depth int) {
+	if w.Each == nil || depth > w.Depth {
+		return
+	}
+	l := &w.stack[depth]
+	u := w.SoFar()
+	u.Bytes -= l.before.Bytes + l.told.Bytes
+	u.Inodes -= l.before.Inodes + l.told.Inodes
+	w.Each(l.path, depth, u)
+	if depth > 0 {
+		above := &w.stack[depth-1]
+		above.told.Add(u)
+		above.told.Add(l.told)
+	}
 }
 
 // leave goes back up, making sure that it is where it came from.
 func (w *Walker) leave() {
+	w.tell(len(w.stack) - 1)
 	w.stack = w.stack[:len(w.stack)-1]
 	if len(w.stack) == 0 {
 		return
@@ -282,17 +334,38 @@ func (w *Walker) count() {
 			u = Usage{Bytes: (u.Bytes + links - 1) / links, Inodes: 1}
 		}
 	}
-	w.usage.Add(u)
+	w.bytes.Add(u.Bytes)
+	w.inodes.Add(u.Inodes)
 }
 
-// stat looks at an entry. It does not make a network filesystem that is mounted
+// What stat asks for, and how: it does not make a network filesystem that is mounted
 // there ask its server.
+const (
+	statMask  = unix.STATX_TYPE | unix.STATX_NLINK | unix.STATX_INO | unix.STATX_BLOCKS | unix.STATX_MNT_ID
+	statFlags = unix.AT_SYMLINK_NOFOLLOW | unix.AT_NO_AUTOMOUNT | unix.AT_STATX_DONT_SYNC
+)
+
+// stat looks at an entry.
 func (w *Walker) stat(dir int, name string, flags int) error {
-	const about = unix.STATX_TYPE | unix.STATX_NLINK | unix.STATX_INO | unix.STATX_BLOCKS | unix.STATX_MNT_ID
 	for {
-		err := unix.Statx(dir, name, flags|unix.AT_SYMLINK_NOFOLLOW|unix.AT_NO_AUTOMOUNT|unix.AT_STATX_DONT_SYNC, about, &w.st)
-		if err != unix.EINTR {
+		if err := unix.Statx(dir, name, flags|statFlags, statMask, &w.st); err != unix.EINTR {
 			return err
+		}
+	}
+}
+
+// statEntry is stat for a name of the present directory that [dirent] returned: not
+// empty, and followed by a zero byte.
+func (w *Walker) statEntry(name []byte) error {
+	for {
+		_, _, errno := unix.Syscall6(unix.SYS_STATX, uintptr(w.fd), uintptr(unsafe.Pointer(&name[0])), statFlags, statMask,
+			uintptr(unsafe.Pointer(&w.st)), 0)
+		switch errno {
+		case 0:
+			return nil
+		case unix.EINTR:
+		default:
+			return errno
 		}
 	}
 }
@@ -320,41 +393,4 @@ func (w *Walker) close() {
 		buffers.Put(w.buf)
 	}
 	w.stack, w.links, w.fd, w.buf = nil, nil, -1, nil
-}
-
-// openDir opens a directory and nothing else, without touching its access time
-// where that is allowed.
-func openDir(dir int, name string) (int, error) {
-	const flags = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC | unix.O_NONBLOCK
-	quiet := unix.O_NOATIME
-	for {
-		fd, err := unix.Openat(dir, name, flags|quiet, 0)
-		switch {
-		case err == unix.EPERM && quiet != 0:
-			quiet = 0
-		case err != unix.EINTR:
-			return fd, err
-		}
-	}
-}
-
-// dirent takes the first entry off what getdents64 filled (struct
-// linux_dirent64): inode 8, offset of the next 8, length 2, type 1, name.
-func dirent(buf []byte) (name []byte, next int64, rest []byte, ok bool) {
-	const header = 19
-	if len(buf) < header {
-		return nil, 0, nil, false
-	}
-	next = int64(binary.NativeEndian.Uint64(buf[8:]))
-	length := int(binary.NativeEndian.Uint16(buf[16:]))
-	if length <= header || length > len(buf) {
-		return nil, 0, nil, false
-	}
-	name = buf[header:length]
-	for i, c := range name {
-		if c == 0 {
-			return name[:i], next, buf[length:], true
-		}
-	}
-	return nil, 0, nil, false
 }

@@ -7,16 +7,15 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"runtime"
 	"strconv"
 	"strings"
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
 	"github.com/evictd/evictd/kernel/kerneltest"
-	"github.com/evictd/evictd/kernel/process"
 )
 
 func command(t *testing.T, name string, args ...string) string {
@@ -251,6 +250,58 @@ func TestWalkWhileFilesGo(t *testing.T) {
 	<-done
 }
 
+// The walk can be paused, and tells what it has counted by then.
+func TestWalkPauses(t *testing.T) {
+	root := t.TempDir()
+	for i := range 10 * pauseEvery {
+		fill(t, filepath.Join(root, strconv.Itoa(i)), 0)
+	}
+	w := &Walker{}
+	pauses, last := 0, uint64(0)
+	w.Pause = func() {
+		pauses++
+		now := w.SoFar().Inodes
+		if now <= last {
+			t.Errorf("pause %d: %d inodes so far; want more than %d", pauses, now, last)
+		}
+		last = now
+	}
+	got, err := w.Usage(t.Context(), root)
+	if err != nil || pauses != 10 || got != w.SoFar() {
+		t.Errorf("Usage = %+v, %v after %d pauses, %+v so far; want 10 pauses and the same", got, err, pauses, w.SoFar())
+	}
+}
+
+// What each directory near the top takes up adds up to the whole, also where the walk
+// ends early.
+func TestWalkEach(t *testing.T) {
+	root := t.TempDir()
+	fill(t, filepath.Join(root, "top"), 10000)
+	fill(t, filepath.Join(mkdir(t, root, "a"), "f"), 20000)
+	fill(t, filepath.Join(mkdir(t, root, "a", "b"), "f"), 30000)
+	fill(t, filepath.Join(mkdir(t, root, "a", "b", "c", "d"), "f"), 40000)
+	mkdir(t, root, "e", "f", "g")
+	for _, most := range []uint64{0, 6} {
+		got, sum := map[string]uint64{}, Usage{}
+		w := &Walker{Depth: 2, Most: most}
+		w.Each = func(path string, depth int, u Usage) {
+			if want := len(strings.FieldsFunc(path, func(r rune) bool { return r == '/' })); depth != want {
+				t.Errorf("%s: depth %d; want %d", path, depth, want)
+			}
+			got[path] = u.Inodes
+			sum.Add(u)
+		}
+		all, err := w.Usage(t.Context(), root)
+		if (err != nil) != (most > 0) || sum != all {
+			t.Errorf("at most %d: %+v, %v; directories add up to %+v", most, all, err, sum)
+		}
+		want := map[string]uint64{"": 2, "a": 2, "a/b": 5, "e": 1, "e/f": 2}
+		if diff := cmp.Diff(want, got); diff != "" && most == 0 {
+			t.Errorf("inodes (-want +got):\n%s", diff)
+		}
+	}
+}
+
 func TestDirent(t *testing.T) {
 	entry := func(offset byte, length byte, name string) string {
 		return strings.Repeat("\x01", 8) + string([]byte{offset, 0, 0, 0, 0, 0, 0, 0, length, 0, 8}) + name
@@ -265,40 +316,13 @@ func TestDirent(t *testing.T) {
 		{entry(5, 200, "a\x00"), "", "", 0, false},
 		{entry(5, 0, "a\x00"), "", "", 0, false},
 		{entry(5, 21, "ab"), "", "", 0, false},
+		{entry(5, 24, "\x00bcde"), "", "", 0, false},
 		{"short", "", "", 0, false},
 	} {
 		name, next, rest, ok := dirent([]byte(tt.buf))
 		if string(name) != tt.name || next != tt.next && tt.ok || string(rest) != tt.rest || ok != tt.ok {
 			t.Errorf("dirent(%q) = %q, %d, %q, %t; want %q, %d, %q, %t", tt.buf, name, next, rest, ok, tt.name, tt.next, tt.rest, tt.ok)
 		}
-	}
-}
-
-func TestLowPriority(t *testing.T) {
-	type result struct {
-		s   process.Scheduling
-		io  uintptr
-		err error
-	}
-	got := make(chan result)
-	go func() {
-		err := LowPriority()
-		s, err2 := process.ThreadScheduling()
-		io, _, errno := unix.Syscall(unix.SYS_IOPRIO_GET, ioprioWhoProcess, 0, 0)
-		if errno != 0 {
-			err2 = errno
-		}
-		got <- result{s, io, errors.Join(err, err2)}
-	}()
-	r := <-got
-	if r.err != nil || r.s.Nice != 19 || r.io != ioprioClassBest<<ioprioClassShift|ioprioLeast {
-		t.Errorf("LowPriority: nice %d, I/O priority %#x, %v; want 19, the least of the best-effort class and no error", r.s.Nice, r.io, r.err)
-	}
-	// The others keep theirs.
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
-	if s, err := process.ThreadScheduling(); err != nil || s.Nice == 19 {
-		t.Errorf("another thread's scheduling is %+v, %v", s, err)
 	}
 }
 

@@ -87,7 +87,7 @@ var suites = []suite{
 		{name: "more-daemon", run: "^(TestDryRun|TestTerm|TestTermWhileEvicting|TestSecondOnOneState|TestReadiness|TestStatusCommand)$", takes: 290 * time.Second, more: true},
 		{name: "more-lanes", run: "^(TestAlarmWithoutCause|TestLanesDisagree|TestRingOverrun|TestDeafLane|TestPollingKills|TestCollectorAtWork|TestCrossingAfterATurn|TestCalmPodLives|TestStoppedDaemon|TestReloadArmsAgain|TestReloadWhileGrowing|TestLimitRaises)$", takes: 800 * time.Second, more: true},
 		{name: "kernel-kills", run: "^(TestKernelOOM|TestStallsEvict|TestOOMScores|TestKernelsChoice)$", takes: 175 * time.Second, more: true},
-		{name: "disks", run: "^(TestDiskUsageOfPods|TestDiskHogs|TestStorageLimits|TestImagesGoFirst|TestFullStateDisk|TestFullLogDisk|TestReadOnlyFilesystem|TestHungFilesystem|TestHungNFS)$", takes: 1100 * time.Second, more: true},
+		{name: "disks", run: "^(TestDiskUsageOfPods|TestDiskHogs|TestStorageLimits|TestDiskHogBesideHang|TestDiskFullOutsidePods|TestImagesGoFirst|TestFullStateDisk|TestFullLogDisk|TestReadOnlyFilesystem|TestHungFilesystem|TestHungNFS)$", takes: 1250 * time.Second, more: true},
 		{name: "pids", run: "^(TestForkBomb|TestForkBombTakesPIDs|TestForkBombThatIsNew|TestForkingAllocators|TestIgnoredTerm)$", takes: 160 * time.Second, more: true},
 		{name: "cold", run: "^(TestCacheKillsNobodyAtOnce|TestColdMemory)$", takes: 120 * time.Second, more: true},
 		{name: "shutdown", run: "^TestShutdown", takes: 240 * time.Second, more: true},

@@ -1,0 +1,319 @@
+package disks
+
+import (
+	"context"
+	"errors"
+	"os"
+	"path/filepath"
+	"strconv"
+	"strings"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/evictd/evictd/kernel/disk"
+	"github.com/evictd/evictd/kernel/process"
+)
+
+// Directories of a pod that hang cost a bounded number of threads, hold up no other
+// pod, and are looked at again once they have returned.
+func TestHungDirectories(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		release := make(chan struct{})
+		var mu sync.Mutex
+		walks := map[string]int{}
+		root := t.TempDir()
+		u := NewUsages(UsageOptions{Procfs: "/nowhere"})
+		u.measure = func(_ context.Context, _ *disk.Walker, path string, _ bool) (Measured, error) {
+			name := filepath.Base(path)
+			mu.Lock()
+			walks[name]++
+			mu.Unlock()
+			if strings.HasPrefix(name, "hung") {
+				<-release
+			}
+			return Measured{Usage: disk.Usage{Bytes: 5, Inodes: 1}, By: "walk"}, nil
+		}
+		subject := func(uid string, names ...string) Subject {
+			s := Subject{UID: uid}
+			for _, name := range names {
+				s.Containers = append(s.Containers, SubjectContainer{ID: name, Name: name, LogPath: filepath.Join(root, name, "0.log")})
+			}
+			return s
+		}
+		var many []string
+		for i := range 2 * maxOpenPerPod {
+			many = append(many, "hung"+strconv.Itoa(i))
+		}
+		// The names put what hangs first: its pods must not come first for that.
+		hung, partly, beside := subject("a", many...), subject("b", "hung", "log"), subject("c", "main")
+		subjects := []Subject{hung, partly, beside}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- u.Run(ctx) }()
+		u.Want(subjects, true)
+		time.Sleep(3 * stallAfter)
+		synctest.Wait()
+		if got := u.Of(&beside).Logs["main"]; got.Bytes != 5 {
+			t.Errorf("after %v the pod beside is %+v; want it measured", 3*stallAfter, got)
+		}
+		time.Sleep(5 * time.Second)
+		synctest.Wait()
+		if h := u.Of(&partly); !h.Known || h.Logs["log"].Bytes != 5 || !h.Logs["hung"].At.IsZero() {
+			t.Errorf("pod that hangs in part: %+v", h)
+		}
+		if h := u.Of(&hung); h.Known {
+			t.Errorf("pod of which nothing is measured: %+v; want it not known", h)
+		}
+		if lacks := u.Unmeasured(time.Now().Add(-time.Second)); lacks != "" {
+			t.Errorf("%s is waited for, though only what hangs was not measured", lacks)
+		}
+		mu.Lock()
+		total := 0
+		for name, n := range walks {
+			if strings.HasPrefix(name, "hung") {
+				total += n
+			}
+		}
+		mu.Unlock()
+		if want := maxOpenPerPod + 1; total != want {
+			t.Errorf("%d walks hang; want %d", total, want)
+		}
+		later := subject("d", "late")
+		u.Want(append(subjects, later), true)
+		time.Sleep(stallAfter)
+		synctest.Wait()
+		if got := u.Of(&later).Logs["late"]; got.Bytes != 5 {
+			t.Errorf("pod that started later is %+v; want it measured", got)
+		}
+		close(release)
+		time.Sleep(time.Minute)
+		synctest.Wait()
+		if h := u.Of(&hung); h.Logs["hung0"].Bytes != 5 || h.Logs[many[len(many)-1]].Bytes != 5 {
+			t.Errorf("after all returned: %+v; want all measured", h)
+		}
+		if u.jobs.hung != 0 || u.jobs.slow != 0 || len(u.jobs.slowOf) != 0 || len(u.jobs.open) != 0 || len(u.jobs.threads) != 1 {
+			t.Errorf("after all returned: %+v; want one thread and nothing open", u.jobs)
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// threadTimes is the processor time of threads that only pretend to work.
+type threadTimes struct {
+	mu  sync.Mutex
+	of  map[int]time.Duration
+	sum time.Duration
+}
+
+func (c *threadTimes) read() (time.Duration, error) {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.of[unix.Gettid()], nil
+}
+
+func (c *threadTimes) work(d time.Duration) {
+	time.Sleep(d)
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	if c.of == nil {
+		c.of = map[int]time.Duration{}
+	}
+	c.of[unix.Gettid()] += d
+	c.sum += d
+}
+
+func (c *threadTimes) total() time.Duration {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return c.sum
+}
+
+// Large directories of a pod, whose walks go on for a long time, hold up no other pod.
+func TestLargeDirectories(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		u := NewUsages(UsageOptions{Procfs: "/nowhere"})
+		var cpu threadTimes
+		u.cpu = cpu.read
+		u.measure = func(ctx context.Context, w *disk.Walker, path string, _ bool) (Measured, error) {
+			for ctx.Err() == nil && strings.HasPrefix(path, "/logs/a") {
+				cpu.work(time.Millisecond)
+				w.Pause()
+			}
+			return Measured{Usage: disk.Usage{Bytes: 5}, By: "walk"}, nil
+		}
+		large, beside := Subject{UID: "a"}, Subject{UID: "b"}
+		for i := range 2 * maxOpenPerPod {
+			name := "a" + strconv.Itoa(i)
+			large.Containers = append(large.Containers, SubjectContainer{ID: name, Name: name, LogPath: "/logs/" + name + "/0.log"})
+		}
+		beside.Containers = []SubjectContainer{{ID: "b", Name: "b", LogPath: "/logs/b/0.log"}}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- u.Run(ctx) }()
+		u.Want([]Subject{large, beside}, true)
+		time.Sleep(2 * slowAfter)
+		synctest.Wait()
+		first := u.Of(&beside).Logs["b"]
+		if first.Bytes != 5 {
+			t.Errorf("after %v the pod beside is %+v; want it measured", 2*slowAfter, first)
+		}
+		time.Sleep(10 * time.Second)
+		synctest.Wait()
+		if again := u.Of(&beside).Logs["b"]; !again.At.After(first.At) {
+			t.Errorf("after 10s more the pod beside was measured at %v; want it later than %v", again.At, first.At)
+		}
+		if u.jobs.slow != maxSlowPerPod {
+			t.Errorf("%d slow walks; want %d", u.jobs.slow, maxSlowPerPod)
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		synctest.Wait()
+	})
+}
+
+// A walk that is slow but goes on is waited for, and counts with what it has seen.
+func TestUnfinishedWalkCounts(t *testing.T) {
+	root := t.TempDir()
+	for i := range 40 {
+		if err := os.MkdirAll(filepath.Join(root, "logs", "c", strconv.Itoa(i)), 0o755); err != nil {
+			t.Fatal(err)
+		}
+	}
+	u := NewUsages(UsageOptions{Procfs: "/nowhere"})
+	began, counted, release := make(chan struct{}), make(chan struct{}), make(chan struct{})
+	u.measure = func(ctx context.Context, w *disk.Walker, path string, _ bool) (Measured, error) {
+		close(began)
+		if _, err := w.Usage(ctx, path); err != nil {
+			t.Error(err)
+		}
+		close(counted)
+		<-release
+		return Measured{}, errors.New("boom")
+	}
+	s := Subject{UID: "u", Containers: []SubjectContainer{{ID: "c", Name: "c", LogPath: filepath.Join(root, "logs/c/0.log")}}}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- u.Run(ctx) }()
+	u.Want([]Subject{s}, true)
+	<-began
+	<-counted
+	if h := u.Of(&s); h.Logs["c"].Inodes != 41 || !strings.Contains(h.Logs["c"].Short, "has not ended") || h.Oldest.IsZero() {
+		t.Errorf("Of during the walk = %+v; want 41 inodes so far", h)
+	}
+	close(release)
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+// nice returns the priority of the calling thread.
+func nice(t *testing.T) int {
+	s, err := process.ThreadScheduling()
+	if err != nil {
+		t.Error(err)
+	}
+	return s.Nice
+}
+
+// Walks run at the lowest priority while nothing is low, and at ordinary priority, not
+// that of evictd itself, while a disk is; also those that began before.
+func TestPriorityOfWalks(t *testing.T) {
+	if os.Getuid() != 0 {
+		t.Skip("needs root to raise a priority")
+	}
+	ordinary := max(0, nice(t))
+	u := NewUsages(UsageOptions{Procfs: "/nowhere"})
+	seen, goOn := make(chan int), make(chan struct{})
+	u.measure = func(context.Context, *disk.Walker, string, bool) (Measured, error) {
+		seen <- nice(t)
+		<-goOn
+		seen <- nice(t)
+		<-goOn
+		return Measured{By: "walk"}, nil
+	}
+	s := Subject{UID: "u", Containers: []SubjectContainer{{ID: "c", Name: "c", LogPath: "/logs/c/0.log"}}}
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan error, 1)
+	go func() { done <- u.Run(ctx) }()
+	u.Want([]Subject{s}, false)
+	if got := <-seen; got != 19 {
+		t.Errorf("while nothing is low: nice %d; want 19", got)
+	}
+	u.Want([]Subject{s}, true)
+	goOn <- struct{}{}
+	if got := <-seen; got != ordinary {
+		t.Errorf("of a walk under way when a disk becomes low: nice %d; want %d", got, ordinary)
+	}
+	goOn <- struct{}{}
+	if got := <-seen; got != ordinary {
+		t.Errorf("while a disk is low: nice %d; want %d", got, ordinary)
+	}
+	u.Want([]Subject{s}, false)
+	goOn <- struct{}{}
+	if got := <-seen; got != 19 {
+		t.Errorf("after that: nice %d; want 19", got)
+	}
+	goOn <- struct{}{}
+	cancel()
+	if err := <-done; err != nil {
+		t.Error(err)
+	}
+}
+
+// While a disk stays low, walks take their share of a processor, however much there is to
+// walk.
+func TestBudgetOfWalks(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		u := NewUsages(UsageOptions{Procfs: "/nowhere"})
+		var cpu threadTimes
+		u.cpu = cpu.read
+		var mu sync.Mutex
+		walks := map[string]int{}
+		u.measure = func(_ context.Context, w *disk.Walker, path string, _ bool) (Measured, error) {
+			for range 100 { // 100 ms of work in all
+				cpu.work(time.Millisecond)
+				w.Pause()
+			}
+			mu.Lock()
+			walks[path]++
+			mu.Unlock()
+			return Measured{By: "walk"}, nil
+		}
+		var subjects []Subject
+		for i := range 20 {
+			name := strconv.Itoa(i)
+			subjects = append(subjects, Subject{UID: name, Containers: []SubjectContainer{{ID: name, Name: name, LogPath: "/logs/" + name + "/0.log"}}})
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- u.Run(ctx) }()
+		u.Want(subjects, true)
+		began := time.Now()
+		time.Sleep(100 * time.Second)
+		// Each walk may have worked for a moment more than it was charged for.
+		limit := time.Since(began)/budgetShare + budgetSaved + maxSlow*minRest/budgetShare + minRest
+		if used := cpu.total(); used > limit || used < limit*9/10 {
+			t.Errorf("%v of processor time in %v; want at most %v, and no less than the walks need", used, time.Since(began), limit)
+		}
+		mu.Lock()
+		if len(walks) != len(subjects) {
+			t.Errorf("%d of %d directories were walked", len(walks), len(subjects))
+		}
+		mu.Unlock()
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+		time.Sleep(time.Second) // until the walks that were left behind have ended
+	})
+}

@@ -1,0 +1,105 @@
+package evict
+
+import (
+	"math"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/evictd/evictd/agent/signal"
+)
+
+// onFullDisk is a node whose nodefs.available is 10 GiB below the threshold and
+// whose reclaims have been done.
+func onFullDisk(t *testing.T, pods ...Pod) (l *timeline, next func() Orders) {
+	l = newTimeline(t, hard(signal.NodeFsAvailable, "20Gi"))
+	l.in.Policy.Layout = ImageFs // one reclaim before each choice
+	l.in.Pods = pods
+	l.observe(signal.NodeFsAvailable, 10*gi)
+	at := time.Duration(0)
+	return l, func() Orders {
+		t.Helper()
+		wantReclaim(t, "before the choice", l.step(at), ReclaimContainers)
+		at += time.Millisecond
+		return l.step(at, Outcome{})
+	}
+}
+
+func logging(name string, bytes int64, options ...option) Pod {
+	return aPod(name, append(options, func(p *Pod) { p.Containers[0].Usage.Logs = bytes })...)
+}
+
+func diskUnknown(p *Pod) { p.DiskUnknown = true }
+
+// A pod of which nothing could be measured does not hide behind that: it ranks
+// last among its equals and goes once it is the only one left.
+func TestUnmeasuredDiskRanksLast(t *testing.T) {
+	_, next := onFullDisk(t,
+		logging("a", 100*gi, diskUnknown), logging("b", gi), logging("c", 0, withPriority(5)))
+	o := next()
+	wantVictims(t, "first", o, "b")
+	if got, want := ranking(o.Ranking), []string{"b", "a", "c"}; !slices.Equal(got, want) || !o.Ranking[1].NoStats || o.Ranking[1].Usage != 0 {
+		t.Errorf("ranking %v, unmeasured pod %+v; want %v and no usage", got, o.Ranking[1], want)
+	}
+	if len(o.Exempt) != 0 {
+		t.Errorf("exempt %+v; want none", o.Exempt)
+	}
+	l, next := onFullDisk(t, logging("a", 100*gi, diskUnknown))
+	o = next()
+	wantVictims(t, "alone", o, "a")
+	if o.Evict[0].Annotations != nil {
+		t.Errorf("annotations %v for an unmeasured pod; want none", o.Evict[0].Annotations)
+	}
+	if pod := l.pod("a"); pod.usage(signal.MemoryAvailable, ImageFs) != pod.Usage.Memory {
+		t.Error("the memory of a pod with unmeasured disk usage does not count")
+	}
+}
+
+// A disk that something outside the pods fills costs no pod: the few KiB of each
+// would bring nothing back.
+func TestNegligibleCoverage(t *testing.T) {
+	l, next := onFullDisk(t, logging("a", 28<<10), logging("b", 28<<10), logging("c", 100*gi, func(p *Pod) { p.Static = true }))
+	for range 2 {
+		o := next()
+		wantVictims(t, "56 KiB of 10 GiB", o)
+		want := []Futility{{Signal: signal.NodeFsAvailable, Deficit: 10 * gi, Coverage: 56 << 10}}
+		if diff := cmp.Diff(want, o.Futile); diff != "" {
+			t.Errorf("futile (-want +got):\n%s", diff)
+		}
+	}
+	// There is no back-off: a pod that begins to fill the disk goes at once.
+	l.pod("b").Containers[0].Usage.Logs = gi
+	wantVictims(t, "1 GiB of 10 GiB", next(), "b")
+}
+
+func TestNegligible(t *testing.T) {
+	for _, tt := range []struct {
+		name    string
+		signal  signal.Signal
+		deficit int64
+		pods    []Pod
+		want    bool
+	}{
+		{"less than both", signal.NodeFsAvailable, 10 * gi, []Pod{logging("a", 255*mi), logging("b", mi-1)}, true},
+		{"256 MiB", signal.NodeFsAvailable, 10 * gi, []Pod{logging("a", 255*mi), logging("b", mi)}, false},
+		{"5 %", signal.NodeFsAvailable, 20 * mi, []Pod{logging("a", mi)}, false},
+		{"less than 5 %", signal.NodeFsAvailable, 20*mi + 1, []Pod{logging("a", mi)}, true},
+		{"one is not measured", signal.NodeFsAvailable, 10 * gi, []Pod{logging("a", mi), logging("b", 0, diskUnknown)}, false},
+		{"a deficit without end", signal.NodeFsAvailable, math.MaxInt64, []Pod{logging("a", 255*mi)}, true},
+		{"usage without end", signal.NodeFsAvailable, math.MaxInt64, []Pod{logging("a", math.MaxInt64), logging("b", math.MaxInt64)}, false},
+		{"9,999 inodes", signal.NodeFsInodesFree, 1 << 30, []Pod{withLogsInodes("a", 9_999)}, true},
+		{"10,000 inodes", signal.NodeFsInodesFree, 1 << 30, []Pod{withLogsInodes("a", 10_000)}, false},
+	} {
+		d := &decision{in: &Inputs{Pods: tt.pods}, policy: &Policy{Layout: ImageFs}}
+		ranked, _ := d.policy.Rank(tt.pods, tt.signal, &d.State, begin)
+		if got := d.negligible(tt.signal, tt.deficit, ranked); got != tt.want {
+			t.Errorf("%s: negligible = %t; want %t", tt.name, got, tt.want)
+		}
+	}
+}
+
+func withLogsInodes(name string, n int64) Pod {
+	return aPod(name, func(p *Pod) { p.Containers[0].Usage.LogsInodes = n })
+}
