@@ -37,6 +37,9 @@ type member struct {
 	kill  int // cgroup.kill, -1 where there is none
 	usage int // the file with its usage
 	ready []pidfd
+	// namesAll says that a 0 in the list of processes is no process of another pid
+	// namespace.
+	namesAll bool
 	// What a strike left behind: who was signalled and is waited for.
 	kept []pidfd
 	sent int
@@ -99,7 +102,7 @@ func openMember(h *cgroup.Hierarchy, proc kernel.FS, c Container) (_ *member, er
 	if err != nil {
 		return nil, err
 	}
-	m := &member{Container: c, group: v.group, dir: -1, kill: -1, usage: -1, kept: make([]pidfd, 0, 2*reaped)}
+	m := &member{Container: c, group: v.group, namesAll: h.NamesAll(), dir: -1, kill: -1, usage: -1, kept: make([]pidfd, 0, 2*reaped)}
 	defer func() {
 		if err != nil {
 			m.close()

@@ -244,7 +244,7 @@ func (v *victim) drain(ctx context.Context, proc kernel.FS, first func()) error 
 		if len(v.procs) < max(len(v.signalled), v.struck) {
 			first()
 		}
-		if len(v.procs) == 0 && v.exited() {
+		if len(v.procs) == 0 && v.exited() && v.emptied() {
 			return nil
 		}
 		select {
@@ -255,6 +255,14 @@ func (v *victim) drain(ctx context.Context, proc kernel.FS, first func()) error 
 		wait = min(2*wait, slowestLook)
 		timer.Reset(wait)
 	}
+}
+
+// emptied reports whether the kernel counts no process in the cgroup, or none any
+// more that it can be asked for: a list leaves out a process that has no number
+// because it is just beginning.
+func (v *victim) emptied() bool {
+	populated, err := v.group.Populated()
+	return err != nil || !populated
 }
 
 // exited reports whether the largest processes have let go of their memory: a

@@ -270,6 +270,10 @@ func (s *Striker) procs(m *member, g *Guard, dst []int) ([]int, error) {
 					return dst[:0], err
 				}
 				pid, digits = 0, 0
+			case c == '\n' && digits > 0 && m.namesAll:
+				// It is beginning or ending. cgroup.kill reaches it, or the next
+				// reading of the list.
+				pid, digits = 0, 0
 			case c == '\n' && digits > 0:
 				return dst[:0], fmt.Errorf("list processes of %s: %w", m.Cgroup, cgroup.ErrForeign)
 			default:

@@ -3,7 +3,9 @@ package act
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -13,7 +15,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/evictd/evictd/kernel"
 	"github.com/evictd/evictd/kernel/cgroup"
+	"github.com/evictd/evictd/kernel/kerneltest"
 )
 
 // prepare holds the place's container.
@@ -269,6 +273,56 @@ func TestStrikeNested(t *testing.T) {
 	cmd.Wait()
 	if status := cmd.ProcessState.Sys().(syscall.WaitStatus); status.Signal() != syscall.SIGKILL {
 		t.Errorf("the process below ended with %v; want SIGKILL", status)
+	}
+}
+
+// In a fork storm v2 lists processes that have no number yet, or none any more, as 0
+// (kernel/cgroup/cgroup.c: cgroup_procs_show). The others are signalled.
+func TestStrikeListWithZeros(t *testing.T) {
+	for _, kind := range []string{"strike", "kill"} {
+		t.Run(kind, func(t *testing.T) {
+			cmd := exec.Command("sleep", "1000")
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
+			h, err := cgroup.Find(kernel.FS(kerneltest.Tree(t, map[string]string{
+				"cgroup.controllers": "memory\n",
+				"c/cgroup.procs":     fmt.Sprintf("0\n%d\n0\n", cmd.Process.Pid),
+				"c/cgroup.events":    "populated 1\nfrozen 0\n",
+				"c/cgroup.kill":      "", "c/memory.stat": "", "c/memory.max": "max\n", "c/memory.current": "4096\n",
+			})))
+			if err != nil {
+				t.Fatal(err)
+			}
+			p := &place{t: t, hierarchy: h, path: "/c"}
+			var signalled int
+			if kind == "strike" {
+				strike := NewStriker(nil).Strike(p.prepare(p.container("c1")), &Guard{})
+				signalled, err = strike.Processes, strike.Err
+			} else {
+				v, opened := open(h, p.container("c1"), &Guard{})
+				if opened != nil {
+					t.Fatal(opened)
+				}
+				defer v.close()
+				err = v.kill("/proc")
+				signalled = len(v.signalled)
+			}
+			if !h.NamesAll() { // a 0 is a process that can't be named from here
+				if !errors.Is(err, cgroup.ErrForeign) || signalled != 0 {
+					t.Errorf("%d processes signalled, error %v; want none of a cgroup with a process of another pid namespace", signalled, err)
+				}
+				return
+			}
+			if err != nil || signalled != 1 {
+				t.Fatalf("%d processes signalled, error %v; want the one that has a number", signalled, err)
+			}
+			cmd.Wait()
+			if status := cmd.ProcessState.Sys().(syscall.WaitStatus); status.Signal() != syscall.SIGKILL {
+				t.Errorf("the process ended with %v; want SIGKILL", status)
+			}
+		})
 	}
 }
 

@@ -60,6 +60,7 @@ func TestProcs(t *testing.T) {
 		for version, files := range map[Version]map[string]string{V1: v1, V2: v2} {
 			t.Run(fmt.Sprint(tt.name, " ", version), func(t *testing.T) {
 				h, _ := findTree(t, files)
+				h.namesAll = false
 				c := open(t, h, "/x")
 				dst := make([]int, 3, 8)
 				got, err := c.Procs(dst)
@@ -77,6 +78,23 @@ func TestProcs(t *testing.T) {
 				}
 			})
 		}
+	}
+}
+
+// In the first pid namespace a 0 is a process that is beginning or ending, in a
+// fork storm at nearly every reading: the others are listed.
+func TestProcsWithoutNumber(t *testing.T) {
+	v2 := treeV2(t)
+	cgroupV2(t, v2, "/storm", "4096\n", "max\n", "0\n7\n0\n9\n")
+	cgroupV2(t, v2, "/storm/below", "4096\n", "max\n", "0\n8\n")
+	h, _ := findTree(t, v2)
+	h.namesAll = true
+	c := open(t, h, "/storm")
+	if got, err := c.Procs(nil); err != nil || !slices.Equal(got, []int{7, 8, 9}) {
+		t.Errorf("Procs() = %v, %v; want the processes with a number", got, err)
+	}
+	if n, err := c.Tasks(); err != nil || n != 3 {
+		t.Errorf("Tasks() = %d, %v; want 3", n, err)
 	}
 }
 
