@@ -10,8 +10,10 @@ import (
 	"github.com/evictd/evictd/agent/signal"
 )
 
-// keptRecords is how many records are kept.
-const keptRecords = 50
+// keptRecords is how many records of evictions are kept, and keptKernelRecords how
+// many of kills by the kernel: a container that the kernel kills in again and again
+// must not displace evictions.
+const keptRecords, keptKernelRecords = 50, 10
 
 // records are the last evictions. They are safe for concurrent use.
 type records struct {
@@ -34,10 +36,27 @@ func (r *records) restore(list []evict.Record) {
 	r.trim()
 }
 
+// trim drops the oldest records of each kind that are too many.
 func (r *records) trim() {
-	if n := len(r.list) - keptRecords; n > 0 {
-		r.list = slices.Delete(r.list, 0, n)
+	evictions, kernel := -keptRecords, -keptKernelRecords
+	for i := range r.list {
+		if r.list[i].Result == evict.ResultKernel {
+			kernel++
+		} else {
+			evictions++
+		}
 	}
+	if evictions <= 0 && kernel <= 0 {
+		return
+	}
+	r.list = slices.DeleteFunc(r.list, func(rec evict.Record) bool {
+		excess := &evictions
+		if rec.Result == evict.ResultKernel {
+			excess = &kernel
+		}
+		*excess--
+		return *excess >= 0
+	})
 }
 
 // add begins a record. Reports tell the pod, not the order: from now on they
