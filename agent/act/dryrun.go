@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/evictd/evictd/agent/evict"
+	"github.com/evictd/evictd/kernel"
 	"github.com/evictd/evictd/kernel/cgroup"
 )
 
@@ -13,12 +14,13 @@ import (
 // check, counts what it would signal, and reports that.
 type DryRun struct {
 	hierarchy *cgroup.Hierarchy
+	proc      kernel.FS
 	report    func(Progress)
 }
 
-// NewDryRun returns a DryRun that finds cgroups in h.
-func NewDryRun(h *cgroup.Hierarchy, report func(Progress)) *DryRun {
-	return &DryRun{hierarchy: h, report: report}
+// NewDryRun returns a DryRun that finds cgroups in h and processes in proc.
+func NewDryRun(h *cgroup.Hierarchy, proc kernel.FS, report func(Progress)) *DryRun {
+	return &DryRun{hierarchy: h, proc: proc, report: report}
 }
 
 // Evict implements Actuator.
@@ -48,14 +50,10 @@ func (d *DryRun) look(c Container, g *Guard) (processes int, err error) {
 		return 0, err
 	}
 	defer v.close()
-	pids, err := v.group.Procs(nil)
-	if err != nil {
+	if err := v.list(d.proc); err != nil {
 		return 0, err
 	}
-	if err := g.check(&c, pids); err != nil {
-		return 0, err
-	}
-	return len(pids), nil
+	return len(v.procs), v.verdict.note()
 }
 
 // Follow implements Actuator.

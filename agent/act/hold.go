@@ -27,6 +27,7 @@ type Hold struct {
 	users   atomic.Int64
 	struck  atomic.Bool
 	guard   *Guard // of the strike
+	proc    int    // the directory of procfs
 }
 
 // member is a container's cgroup, held open.
@@ -44,6 +45,8 @@ type member struct {
 	kept []pidfd
 	sent int
 	err  error
+	// note says which process is not signalled though the others are, nil for none.
+	note error
 }
 
 // victim is the struck container, to be waited for. The descriptors stay the
@@ -51,7 +54,7 @@ type member struct {
 func (m *member) victim(g *Guard) *victim {
 	v := &victim{
 		container: m.Container, guard: g, group: m.group, borrowed: true, signalled: map[int]bool{},
-		struck: m.sent, dying: slices.Clone(m.kept),
+		struck: m.sent, dying: slices.Clone(m.kept), sparing: m.note != nil, proven: m.note != nil,
 	}
 	for _, p := range m.ready {
 		if p.hit {
@@ -76,6 +79,10 @@ const holdClosed = 1 << 62
 func Prepare(h *cgroup.Hierarchy, proc kernel.FS, job Job) (*Hold, error) {
 	hold := &Hold{job: job, direct: true}
 	hold.users.Store(1)
+	var err error
+	if hold.proc, err = unix.Open(string(proc), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err != nil {
+		return nil, fmt.Errorf("hold pod: open %s: %w", proc, err)
+	}
 	for _, c := range job.Containers {
 		if c.Cgroup == "" {
 			hold.direct = false
@@ -92,6 +99,7 @@ func Prepare(h *cgroup.Hierarchy, proc kernel.FS, job Job) (*Hold, error) {
 		hold.members = append(hold.members, m)
 	}
 	if len(hold.members) == 0 {
+		hold.Close()
 		return nil, fmt.Errorf("hold pod: %w", cgroup.ErrGone)
 	}
 	return hold, nil
@@ -356,6 +364,7 @@ func (h *Hold) free() {
 	for _, m := range h.members {
 		m.close()
 	}
+	unix.Close(h.proc)
 }
 
 func (m *member) close() {

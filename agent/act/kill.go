@@ -42,8 +42,14 @@ type victim struct {
 	group     *cgroup.Cgroup
 	procs     []int // as read last
 	signalled map[int]bool
-	began     time.Time // when the first was signalled
-	largest   []*process.Process
+	// sparing says that there are processes in it that are not to be signalled: they
+	// are left out of procs.
+	sparing bool
+	proven  bool // the container's first process was there when the killing began
+	spares  bool // what sparing was when the runtime was told
+	verdict verdict
+	began   time.Time // when the first was signalled
+	largest []*process.Process
 	// Of a victim that a Striker has struck: how many it signalled, and whom of
 	// them to wait for. The descriptors are the Hold's.
 	struck   int
@@ -79,16 +85,29 @@ func (v *victim) close() {
 	}
 }
 
+// list reads the processes that are to be signalled, and returns a
+// *WrongVictimError where the cgroup must not be killed.
+func (v *victim) list(proc kernel.FS) (err error) {
+	if v.procs, err = v.group.Procs(v.procs[:0]); err != nil {
+		return err
+	}
+	v.verdict.begin(v.guard, &v.container, procfs{path: proc}, v.proven)
+	v.procs = slices.DeleteFunc(v.procs, func(pid int) bool { return !v.verdict.add(pid) })
+	if err := v.verdict.err(); err != nil {
+		return err
+	}
+	v.proven = v.proven || v.verdict.initThere()
+	v.sparing = v.sparing || len(v.verdict.spared) > 0
+	return nil
+}
+
 // kill signals every process of the cgroup, the largest first, and again while
 // new ones appear: what forks faster than it is read is caught by the kernel
 // where it can kill a whole cgroup (Linux 5.14, cgroup v2), else by drain.
 func (v *victim) kill(proc kernel.FS) error {
 	for round := range signalRounds {
-		var err error
-		if v.procs, err = v.group.Procs(v.procs[:0]); err != nil {
-			return err
-		}
-		if err := v.guard.check(&v.container, v.procs); err != nil {
+		err := v.list(proc)
+		if err != nil {
 			return err
 		}
 		fresh := slices.DeleteFunc(slices.Clone(v.procs), func(pid int) bool { return v.signalled[pid] })
@@ -108,7 +127,7 @@ func (v *victim) kill(proc kernel.FS) error {
 			}
 			err = v.signal(proc, chunk)
 		}
-		if round == 0 {
+		if round == 0 && !v.sparing {
 			// It needs no descriptor that is not open yet, so that it also helps
 			// where there is none left for the processes.
 			killed := v.group.Kill()
@@ -232,7 +251,7 @@ func (v *victim) drain(ctx context.Context, proc kernel.FS, first func()) error 
 		if err := v.killUrgently(proc); err != nil && !errors.Is(err, cgroup.ErrGone) {
 			return err
 		}
-		if v.outrun && !v.unfreezable {
+		if v.outrun && !v.unfreezable && !v.sparing {
 			var all bool
 			var err error
 			v.urgent.do(func() { all, err = v.killFrozen(proc) })
@@ -261,6 +280,9 @@ func (v *victim) drain(ctx context.Context, proc kernel.FS, first func()) error 
 // more that it can be asked for: a list leaves out a process that has no number
 // because it is just beginning.
 func (v *victim) emptied() bool {
+	if v.sparing {
+		return true // those that are left alone remain
+	}
 	populated, err := v.group.Populated()
 	return err != nil || !populated
 }

@@ -26,6 +26,7 @@ type Striker struct {
 	text               []byte
 	batch              []pidfd
 	listed             [reaped]bool // which of those that are held the cgroup lists
+	verdict            verdict
 }
 
 // trigger is what signals, or does not.
@@ -58,6 +59,7 @@ func newStriker(t trigger) *Striker {
 	return &Striker{
 		trigger: t, list: make([]int, 0, mostListed), again: make([]int, 0, mostListed), fresh: make([]int, 0, mostListed),
 		done: make([]int, 0, mostListed), text: make([]byte, 16<<10), batch: make([]pidfd, 0, batchSize),
+		verdict: verdict{spared: make([]int, 0, mostSpared)},
 	}
 }
 
@@ -102,6 +104,8 @@ func (s *Striker) Strike(h *Hold, g *Guard) (out Strike) {
 		before := out.Processes
 		if m.err = s.member(h, m, g, &out); m.err != nil && !errors.Is(m.err, cgroup.ErrGone) {
 			out.Err = errors.Join(out.Err, m.err)
+		} else if m.note != nil {
+			out.Err = errors.Join(out.Err, m.note)
 		}
 		m.sent = out.Processes - before
 	}
@@ -113,13 +117,20 @@ func (s *Striker) member(h *Hold, m *member, g *Guard, out *Strike) error {
 	most := mostStruck
 	for round := range signalRounds {
 		var err error
-		if s.list, err = s.procs(m, g, s.list); err != nil {
+		s.verdict.begin(g, &m.Container, procfs{dir: h.proc}, m.note != nil)
+		if s.list, err = s.procs(m, &s.verdict, s.list); err != nil {
 			return err
+		}
+		if err := s.verdict.err(); err != nil {
+			return err
+		}
+		if m.note == nil {
+			m.note = s.verdict.note()
 		}
 		found := len(s.list)
 		if round == 0 {
 			s.ready(h, m, out)
-			if m.kill >= 0 && s.trigger.all(h, m.kill) {
+			if m.note == nil && m.kill >= 0 && s.trigger.all(h, m.kill) {
 				most = batchSize
 			}
 		}
@@ -217,9 +228,9 @@ func (s *Striker) strangers(h *Hold, m *member, pids []int, out *Strike) (err er
 
 // procs lists the processes of a container's cgroup and of those below it,
 // sorted, in the storage of dst, and notes which of those that are held are among
-// them. Where there are more than that has room for the rest is left out, but not
-// unchecked: a process that g knows is an error, wherever it stands.
-func (s *Striker) procs(m *member, g *Guard, dst []int) ([]int, error) {
+// them. Where there are more than that has room for the rest is left out. v, where it
+// is not nil, judges all of them, and those that are not to be signalled are left out.
+func (s *Striker) procs(m *member, v *verdict, dst []int) ([]int, error) {
 	dst = dst[:0]
 	s.listed = [reaped]bool{}
 	var st unix.Stat_t
@@ -229,9 +240,7 @@ func (s *Striker) procs(m *member, g *Guard, dst []int) ([]int, error) {
 	if st.Nlink != 2 { // it has others below it, which a leaf of kernfs has not
 		all, err := m.group.Procs(nil)
 		for _, pid := range all {
-			if dst, err = s.take(m, g, pid, dst); err != nil {
-				break
-			}
+			dst = s.take(m, v, pid, dst)
 		}
 		return dst, err
 	}
@@ -266,9 +275,7 @@ func (s *Striker) procs(m *member, g *Guard, dst []int) ([]int, error) {
 			case c >= '0' && c <= '9' && digits < 9:
 				pid, digits = 10*pid+int(c-'0'), digits+1
 			case c == '\n' && digits > 0 && pid > 0:
-				if dst, err = s.take(m, g, pid, dst); err != nil {
-					return dst[:0], err
-				}
+				dst = s.take(m, v, pid, dst)
 				pid, digits = 0, 0
 			case c == '\n' && digits > 0 && m.namesAll:
 				// It is beginning or ending. cgroup.kill reaches it, or the next
@@ -285,12 +292,10 @@ func (s *Striker) procs(m *member, g *Guard, dst []int) ([]int, error) {
 	return slices.Compact(dst), nil
 }
 
-// take takes a listed process in.
-func (s *Striker) take(m *member, g *Guard, pid int, dst []int) ([]int, error) {
-	if g != nil {
-		if err := g.checkOne(&m.Container, pid); err != nil {
-			return dst, err
-		}
+// take adds a listed process to dst, if there is room.
+func (s *Striker) take(m *member, v *verdict, pid int, dst []int) []int {
+	if v != nil && !v.add(pid) {
+		return dst
 	}
 	for i := range m.ready {
 		if m.ready[i].pid == pid {
@@ -300,7 +305,7 @@ func (s *Striker) take(m *member, g *Guard, pid int, dst []int) ([]int, error) {
 	if len(dst) < cap(dst) {
 		dst = append(dst, pid)
 	}
-	return dst, nil
+	return dst
 }
 
 var procsFile = [...]byte{'c', 'g', 'r', 'o', 'u', 'p', '.', 'p', 'r', 'o', 'c', 's', 0}

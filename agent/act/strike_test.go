@@ -180,7 +180,7 @@ func TestStrikeRefused(t *testing.T) {
 				k := NewKiller(p.hierarchy, "/proc", runtime, reports.take)
 				var actuator Actuator = k
 				if kind == "dry run" {
-					actuator = NewDryRun(p.hierarchy, reports.take)
+					actuator = NewDryRun(p.hierarchy, "/proc", reports.take)
 				} else {
 					defer func() {
 						if !slices.Equal(runtime.calls, tc.asked) {
