@@ -59,11 +59,21 @@ func (d *DryRun) look(c Container, g *Guard) (processes int, err error) {
 // Follow implements Actuator.
 func (d *DryRun) Follow(_ context.Context, order evict.Order, hold *Hold, strike Strike) {
 	defer hold.Close()
-	stage := Finished
-	if strike.Err != nil && strike.Processes == 0 {
+	processes, errs := strike.Processes, []error{strike.Err}
+	for _, m := range hold.members {
+		if m.err == nil { // a strike does not look at all processes of a container of many
+			n, err := d.look(m.Container, hold.guard)
+			if err != nil && !errors.Is(err, cgroup.ErrGone) {
+				errs = append(errs, err)
+			}
+			processes += max(0, n-m.sent)
+		}
+	}
+	stage, err := Finished, errors.Join(errs...)
+	if err != nil && processes == 0 {
 		stage = Refused
 	}
-	d.report(Progress{UID: order.UID, Stage: stage, Time: time.Now(), Processes: strike.Processes, Err: strike.Err})
+	d.report(Progress{UID: order.UID, Stage: stage, Time: time.Now(), Processes: processes, Err: err})
 }
 
 // Harden implements Actuator. Nothing was begun, so nothing ends.

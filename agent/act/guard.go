@@ -2,6 +2,7 @@ package act
 
 import (
 	"fmt"
+	"slices"
 
 	"github.com/evictd/evictd/kernel"
 	"github.com/evictd/evictd/kernel/process"
@@ -96,10 +97,9 @@ type verdict struct {
 // is refused.
 const mostSpared = 64
 
-// begin forgets the verdict before, and keeps its storage. proven says that the
-// container's first process was there when its killing began.
-func (v *verdict) begin(g *Guard, of *Container, proc procfs, proven bool) {
-	*v = verdict{guard: g, of: of, proc: proc, proven: proven, spared: v.spared[:0]}
+// begin forgets the verdict before, and keeps its storage.
+func (v *verdict) begin(g *Guard, of *Container, proc procfs) {
+	*v = verdict{guard: g, of: of, proc: proc, spared: v.spared[:0]}
 }
 
 // add takes a process of the cgroup in, and reports whether it may be signalled if the
@@ -113,6 +113,9 @@ func (v *verdict) add(pid int) bool {
 	own := init && other == v.of.ID
 	if !never && (!init || own) {
 		return true
+	}
+	if slices.Contains(v.spared, pid) {
+		return false // it is known already
 	}
 	if at := v.guard.Started[pid]; at != 0 {
 		if now := v.proc.startOf(pid); now != 0 && now != at {
@@ -138,7 +141,7 @@ func (v *verdict) err() error {
 	switch {
 	case v.wrong == nil:
 		return nil
-	case v.refused, !v.proven && !v.initThere():
+	case v.refused, !v.proven:
 		return v.wrong
 	}
 	return nil

@@ -2,24 +2,13 @@ package act
 
 import (
 	"errors"
-	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
-	"strconv"
 	"syscall"
 	"testing"
 
 	"github.com/evictd/evictd/kernel/process"
 )
-
-// enter moves a process into the container's memory cgroup alone.
-func (p *place) enter(pid int) {
-	p.t.Helper()
-	if err := os.WriteFile(filepath.Join(p.dirs[0], "cgroup.procs"), strconv.AppendInt(nil, int64(pid), 10), 0); err != nil {
-		p.t.Fatal(err)
-	}
-}
 
 // started returns the container with its first process.
 func (p *place) started(id string, pid int) Container {
@@ -70,7 +59,7 @@ func TestKillSparesMovedProcess(t *testing.T) {
 			cmd := p.run("for i in 1 2 3 4 5 6 7 8; do sleep 1000 & done; wait")
 			p.await("all run", func() bool { return len(p.pids()) == 9 })
 			moved := stranger(t)
-			p.enter(moved.Process.Pid)
+			enter(t, p.dirs[0], moved.Process.Pid)
 			pid := moved.Process.Pid
 			job := hard(p.started("c1", cmd.Process.Pid))
 			job.Guard = &Guard{
@@ -115,7 +104,7 @@ func TestKillRefusesForeignCgroup(t *testing.T) {
 				cmd := p.run("sleep 1000 & wait")
 				p.await("both run", func() bool { return len(p.pids()) == 2 })
 				moved := stranger(t)
-				p.enter(moved.Process.Pid)
+				enter(t, p.dirs[0], moved.Process.Pid)
 				job := hard(p.started("c1", cmd.Process.Pid))
 				job.Guard = &Guard{Never: map[int]string{moved.Process.Pid: "a shim"}, Inits: map[int]string{cmd.Process.Pid: "c1"}}
 				change(job.Guard, &job.Containers[0], cmd.Process.Pid, moved.Process.Pid)

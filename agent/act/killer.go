@@ -129,6 +129,9 @@ func (k *Killer) conclude(ctx context.Context, job Job, victims []*victim, gone 
 	ended, sandbox, empty := k.finish(ctx, job, victims, gone, untouchable)
 	errs = append(append(errs, ended...), sandbox)
 	for _, v := range victims {
+		if v.finished != nil {
+			signalled += max(0, int(v.finished.Load())-v.struck)
+		}
 		v.close()
 	}
 	err := errors.Join(errs...)
@@ -169,23 +172,26 @@ func (k *Killer) Follow(ctx context.Context, order evict.Order, hold *Hold, stri
 				proven++
 			}
 		}
-		guard := hold.guard
-		if guard == nil {
-			guard = job.Guard // nothing was struck
+		if hold.guard == nil {
+			hold.guard = job.Guard // nothing was struck
 		}
 		for _, m := range hold.members {
 			var wrong *WrongVictimError
-			if m.note != nil {
-				errs = append(errs, m.note)
+			v, err, note := m.victim(hold), m.err, m.note
+			if err == nil && m.unjudged {
+				err = v.judge(k.proc)
+				note = v.verdict.note()
 			}
-			if !errors.As(m.err, &wrong) {
+			if !errors.As(err, &wrong) {
+				if note != nil {
+					errs = append(errs, note)
+				}
 				// What the strike could not finish, the rounds of the drain do.
-				v := m.victim(guard)
 				v.urgent = k.Urgent
 				victims = append(victims, v)
 				continue
 			}
-			errs = append(errs, m.err)
+			errs = append(errs, err)
 			if wrong.Never {
 				untouchable[m.ID] = true
 			}

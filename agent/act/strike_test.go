@@ -266,9 +266,14 @@ func TestStrikeNested(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(inner, "cgroup.procs"), []byte(strconv.Itoa(cmd.Process.Pid)), 0); err != nil {
 		t.Skip("needs processes to be moved: ", err)
 	}
+	// Where it is not certain that the cgroup is the container's, others look at all of it.
 	hold := p.prepare(p.container("c1"))
+	if strike := NewStriker(nil).Strike(hold, &Guard{}); strike.Err != nil || strike.Processes != 0 || !hold.members[0].unjudged {
+		t.Errorf("Strike() = %+v; want it left to others", strike)
+	}
+	hold = p.prepare(p.started("c1", cmd.Process.Pid))
 	if strike := NewStriker(nil).Strike(hold, &Guard{}); strike.Err != nil || strike.Processes != 1 {
-		t.Errorf("Strike() = %+v; want the process below", strike)
+		t.Fatalf("Strike() = %+v; want the process below", strike)
 	}
 	cmd.Wait()
 	if status := cmd.ProcessState.Sys().(syscall.WaitStatus); status.Signal() != syscall.SIGKILL {
@@ -323,6 +328,23 @@ func TestStrikeListWithZeros(t *testing.T) {
 				t.Errorf("the process ended with %v; want SIGKILL", status)
 			}
 		})
+	}
+}
+
+// forbidden signals nobody, as where CAP_KILL is missing.
+type forbidden struct{ blank }
+
+func (forbidden) signal(int) error { return unix.EPERM }
+
+// What can't be signalled is no process that was, unless the kernel kills the cgroup.
+func TestStrikeForbidden(t *testing.T) {
+	p := newPlace(t)
+	p.run("sleep 1000 & wait")
+	p.await("both run", func() bool { return len(p.pids()) == 2 })
+	hold := p.prepare(p.container("c1"))
+	strike := newStriker(forbidden{}).Strike(hold, &Guard{})
+	if v2 := hold.members[0].kill >= 0; !errors.Is(strike.Err, unix.EPERM) != v2 || (strike.Processes == 2) != v2 {
+		t.Errorf("Strike() = %+v; want it forbidden, or both killed with their cgroup", strike)
 	}
 }
 
@@ -466,36 +488,41 @@ func TestStrikeKillsCgroup(t *testing.T) {
 	}
 }
 
-// Of a container with more processes than there is room for all are checked, some
-// are struck, and whoever follows ends the others.
+// Of a container with more processes than a strike looks at some are struck where it is
+// certain that the cgroup is the container's, and others end the rest.
 func TestStrikeMany(t *testing.T) {
 	p := newPlace(t)
 	cmd := p.run("for i in 1 2 3 4 5 6 7 8 9 10 11 12; do sleep 1000 & done; wait")
 	p.await("all run", func() bool { return len(p.pids()) == 13 })
 	few := func() *Striker {
 		s := NewStriker(reaper(t))
-		s.list, s.again, s.fresh, s.done = make([]int, 0, 3), make([]int, 0, 3), make([]int, 0, 3), make([]int, 0, 13)
+		s.list, s.again = make([]int, 0, 6), make([]int, 0, 6)
 		return s
 	}
 	last := slices.Max(p.pids())
-	if strike := few().Strike(p.prepare(p.container("c1")), &Guard{Never: map[int]string{last: "evictd"}}); !strike.Refused() {
-		t.Errorf("Strike() of what holds what must live, beyond what there is room for = %+v; want it refused", strike)
-	}
-	hold := p.prepare(p.container("c1"))
 	var reports heard
 	k := NewKiller(p.hierarchy, "/proc", &stops{}, reports.take)
-	strike := few().Strike(hold, &Guard{})
-	least := reaped
-	if p.hierarchy.Version == cgroup.V2 {
-		least = 3 // cgroup.kill gets those, too, for which there was no room
+	guard := &Guard{Never: map[int]string{last: "evictd"}}
+	hold := p.prepare(p.container("c1"))
+	strike := few().Strike(hold, guard)
+	if strike.Err != nil || strike.Processes != 0 {
+		t.Errorf("Strike() of a container that may not be one = %+v; want it left to others", strike)
 	}
-	if strike.Err != nil || strike.Processes < least {
-		t.Errorf("Strike() = %+v; want %d processes at least", strike, least)
+	k.Follow(t.Context(), hard().Order, hold, strike)
+	k.Wait()
+	wrong := (*WrongVictimError)(nil)
+	if got := reports.last(); got.Stage != Refused || !errors.As(got.Err, &wrong) || len(p.pids()) != 13 {
+		t.Errorf("last report = %+v, %d processes are left; want it refused, and all 13", got, len(p.pids()))
+	}
+	hold = p.prepare(p.started("c1", cmd.Process.Pid))
+	strike = few().Strike(hold, &Guard{})
+	if strike.Err != nil || strike.Processes < 1 {
+		t.Errorf("Strike() = %+v; want some processes", strike)
 	}
 	k.Follow(t.Context(), hard().Order, hold, strike)
 	k.Wait()
 	if got := len(p.pids()); got > 0 {
-		t.Errorf("%d processes are left; want none", got)
+		t.Fatalf("%d processes are left; want none", got)
 	}
 	cmd.Wait()
 }

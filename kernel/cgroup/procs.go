@@ -28,6 +28,47 @@ func (c *Cgroup) Procs(dst []int) ([]int, error) {
 	return dst, nil
 }
 
+// WalkProcs calls visit for the cgroup (".") and for each below it, a parent before its
+// children, with the pids of the processes in that one alone, sorted, until visit returns
+// false or an error. The list is valid during the call. However many cgroups there are,
+// each is read once.
+func (c *Cgroup) WalkProcs(visit func(rel string, pids []int) (more bool, err error)) error {
+	var pids []int
+	err := walk(c.dir, func(rel string) (err error) {
+		if pids, err = c.h.readProcs(c.dir, rel, pids[:0]); err != nil {
+			return err
+		}
+		slices.Sort(pids)
+		pids = slices.Compact(pids)
+		more, err := visit(rel, pids)
+		if err == nil && !more {
+			return errStop
+		}
+		return err
+	})
+	if err != nil {
+		return c.failed("list processes", err)
+	}
+	return nil
+}
+
+// ProcsOf returns the pids of the processes in one cgroup of the subtree alone, by its
+// path as WalkProcs gives it, sorted. One that has gone has none.
+func (c *Cgroup) ProcsOf(rel string, dst []int) ([]int, error) {
+	dst, err := c.h.readProcs(c.dir, rel, dst[:0])
+	if err != nil && rel != "." && removed(err) {
+		return dst[:0], nil
+	}
+	if err != nil {
+		return dst[:0], c.failed("list processes", err)
+	}
+	slices.Sort(dst)
+	return slices.Compact(dst), nil
+}
+
+// Leaf reports whether there is no cgroup below this one for certain.
+func (c *Cgroup) Leaf() bool { return isLeaf(c.dir) }
+
 // FreezerProcs lists, as [Cgroup.Procs] does, whom [Cgroup.Freeze] would stop: on
 // v1 those of the freezer's cgroup of the same path, which may be others.
 func (c *Cgroup) FreezerProcs(dst []int) ([]int, error) {

@@ -98,6 +98,45 @@ func TestProcsWithoutNumber(t *testing.T) {
 	}
 }
 
+func TestWalkProcs(t *testing.T) {
+	for version, files := range map[Version]map[string]string{V1: treeV1(t), V2: treeV2(t)} {
+		for dir, procs := range map[string]string{".": "30\n20\n30\n", "a": "10\n", "a/b": "", "c": "40\n"} {
+			if version == V1 {
+				cgroupV1(t, files, filepath.Join("/x", dir), "4096\n", unlimitedV1, procs)
+			} else {
+				cgroupV2(t, files, filepath.Join("/x", dir), "4096\n", "max\n", procs)
+			}
+		}
+		h, _ := findTree(t, files)
+		c := open(t, h, "/x")
+		walk := func(most int) (got []string, err error) {
+			err = c.WalkProcs(func(rel string, pids []int) (bool, error) {
+				got = append(got, fmt.Sprint(rel, pids))
+				return len(got) < most, nil
+			})
+			return got, err
+		}
+		if got, err := walk(10); err != nil || !slices.Equal(got, []string{".[20 30]", "a[10]", "a/b[]", "c[40]"}) {
+			t.Errorf("%s: WalkProcs() visits %q, %v; want each cgroup with its own processes", version, got, err)
+		}
+		if got, err := walk(2); err != nil || len(got) != 2 {
+			t.Errorf("%s: WalkProcs() that is to end after two visits %q, %v", version, got, err)
+		}
+		failed := errors.New("no")
+		if err := c.WalkProcs(func(string, []int) (bool, error) { return true, failed }); !errors.Is(err, failed) {
+			t.Errorf("%s: WalkProcs() = %v; want the error of the visit", version, err)
+		}
+		for rel, want := range map[string][]int{".": {20, 30}, "a": {10}, "gone": nil} {
+			if got, err := c.ProcsOf(rel, nil); err != nil || !slices.Equal(got, want) {
+				t.Errorf("%s: ProcsOf(%q) = %v, %v; want %v", version, rel, got, err, want)
+			}
+		}
+		if c.Leaf() {
+			t.Errorf("%s: Leaf() of a cgroup with others below it = true; want false", version)
+		}
+	}
+}
+
 func TestPopulated(t *testing.T) {
 	v1 := treeV1(t)
 	cgroupV1(t, v1, "/empty", "0\n", unlimitedV1, "")
