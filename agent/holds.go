@@ -14,7 +14,7 @@ import (
 
 const (
 	// mostHolds bounds how many pods are held, and so how many descriptors: some
-	// fifteen for each container. preparedPerTurn is how many are taken hold of in
+	// twenty for each container. preparedPerTurn is how many are taken hold of in
 	// one turn of the loop, the first of the ranking first.
 	mostHolds, preparedPerTurn = 256, 64
 	// lookedAfter is how many of the ranking have their largest processes looked

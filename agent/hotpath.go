@@ -34,7 +34,8 @@ func (d *daemon) buildHot(memory lanes.MemoryOptions) error {
 		}
 		d.closers = append(d.closers, read.Close)
 		d.apart = append(d.apart, read)
-		return hot.Options{Desk: desk, Read: read, Strike: striker{act.NewStriker(d.reaper)}, Look: striker{act.NewBlank()}}, nil
+		kill, look := d.strikers()
+		return hot.Options{Desk: desk, Read: read, Strike: kill, Look: look}, nil
 	}
 	forThread, err := options()
 	if err != nil {
@@ -65,10 +66,17 @@ func (d *daemon) buildHot(memory lanes.MemoryOptions) error {
 		d.watchdog.Publish(t.Clone())
 		d.hot.Publish(t)
 	}
-	l.own, l.ownLook = striker{act.NewStriker(d.reaper)}, striker{act.NewBlank()}
+	l.own, l.ownLook = d.strikers()
 	l.holds = newHolds(memory.Hierarchy, kernel.FS(d.options.Procfs))
 	d.closers = append(d.closers, l.holds.close)
 	return nil
+}
+
+// strikers makes a thread's own way to kill, and that of a dry run.
+func (d *daemon) strikers() (kill, look striker) {
+	kill, look = striker{act.NewStriker(d.reaper)}, striker{act.NewBlank()}
+	d.closers = append(d.closers, kill.Close, look.Close)
+	return kill, look
 }
 
 // startHot sets the hot path going, and the lane that is always there.

@@ -8,69 +8,159 @@ import (
 	"github.com/evictd/evictd/agent/evict"
 	"github.com/evictd/evictd/agent/lanes"
 	"github.com/evictd/evictd/agent/pods"
+	"github.com/evictd/evictd/bpf"
 )
 
-// oneKernelKill is how long the kernel may take for the processes of a pod that
-// make one record: it names each of them.
-const oneKernelKill = 10 * time.Second
+const (
+	// kernelKillSummary is how often further kills in one container are logged and
+	// saved after the first, in one line that counts them. A container that reaches
+	// its limit again and again loses a hundred processes a second.
+	kernelKillSummary = time.Minute
+	// kernelKillList bounds how often a kill asks the runtimes for a new list.
+	kernelKillList = time.Second
+)
 
-// followKernelKills tells of the processes that the kernel's OOM killer takes,
-// until ctx ends.
+// kernelKills reports the processes that the kernel's OOM killer takes. The first
+// in a container is reported at once; further ones are counted and summed up, so
+// that neither lines nor lists nor records grow with the number of kills.
+type kernelKills struct {
+	victims  <-chan bpf.Victim
+	snapshot func() *pods.Snapshot
+	records  *records
+	warn     func(message string, attributes ...any)
+	count    func(ofPod bool)
+	save     func() // asks for the state to be saved
+	list     func() // asks for a new list of pods
+
+	// recent are the containers whose last report is younger than
+	// kernelKillSummary.
+	recent map[killedContainer]*killCount
+	// listed is when a list was last asked for, and stale says that a process was
+	// killed since.
+	listed time.Time
+	stale  bool
+}
+
+// killedContainer names a container over its restarts. All processes that are in no
+// listed container share the empty one: cgroups outside the pods are without bound.
+type killedContainer struct{ uid, container string }
+
+// killCount counts what was not reported yet.
+type killCount struct {
+	pod      string
+	reported time.Time
+	more     int
+	last     bpf.Victim
+}
+
+// followKernelKills reports what the kernel's OOM killer takes until ctx ends.
 func (d *daemon) followKernelKills(ctx context.Context) {
+	k := &kernelKills{
+		victims: d.lanes.Victims(), records: d.board.records, warn: d.log.Warn,
+		count: d.metrics.KernelKilled, save: d.keeper.poke, list: d.inventory.Refresh,
+		snapshot: func() *pods.Snapshot {
+			if v := d.board.view.Load(); v != nil {
+				return &v.Snapshot
+			}
+			return &pods.Snapshot{}
+		},
+	}
+	k.run(ctx)
+}
+
+func (k *kernelKills) run(ctx context.Context) {
+	k.recent = map[killedContainer]*killCount{}
+	timer := time.NewTimer(kernelKillSummary)
+	defer timer.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case v := <-d.lanes.Victims():
-			d.kernelKilled(v.PID, v.TGID, v.Comm, v.Cgroup)
+		case v := <-k.victims:
+			k.killed(&v, time.Now())
+		case <-timer.C:
+		}
+		timer.Reset(k.due(time.Now()))
+	}
+}
+
+// killed counts one process, and reports it where it is the first of its container.
+func (k *kernelKills) killed(v *bpf.Victim, now time.Time) {
+	k.stale = true
+	pod, container := podOfCgroup(k.snapshot(), v.Cgroup)
+	k.count(pod != nil)
+	key, name := killedContainer{}, ""
+	if pod != nil {
+		key, name = killedContainer{pod.UID, container}, pod.Key()
+		k.records.kernelKilled(evict.Record{
+			Pod: name, UID: pod.UID, Cause: evict.CauseKernelOOM, Hard: true, Reason: "OOMKilled",
+			Message: fmt.Sprintf("The kernel's OOM killer took process %d (%s). ", v.TGID, v.Comm),
+			Lane:    lanes.Reclaim, Decided: now, LastGone: now, Processes: 1, Result: evict.ResultKernel,
+		})
+	}
+	if c := k.recent[key]; c != nil {
+		c.more++
+		c.last = *v
+		return
+	}
+	k.recent[key] = &killCount{pod: name, reported: now}
+	k.save()
+	k.warn("the kernel's OOM killer took a process", "pod", name, "container", container, "thread", v.PID, "process", v.TGID,
+		"command", v.Comm, "cgroup_id", v.Cgroup)
+}
+
+// due does what has come due, and returns the time until something does again.
+func (k *kernelKills) due(now time.Time) time.Duration {
+	wait := kernelKillSummary
+	if k.stale {
+		if left := kernelKillList - now.Sub(k.listed); left > 0 {
+			wait = min(wait, left)
+		} else {
+			k.listed, k.stale = now, false
+			k.list()
 		}
 	}
+	for key, c := range k.recent {
+		if left := kernelKillSummary - now.Sub(c.reported); left > 0 {
+			wait = min(wait, left)
+			continue
+		}
+		if c.more == 0 {
+			delete(k.recent, key)
+			continue
+		}
+		k.save()
+		k.warn("the kernel's OOM killer took more processes", "pod", c.pod, "container", key.container, "processes", c.more,
+			"seconds", int(now.Sub(c.reported).Seconds()), "last_process", c.last.TGID, "last_command", c.last.Comm)
+		c.reported, c.more = now, 0
+	}
+	return wait
 }
 
-func (d *daemon) kernelKilled(pid, process int, command string, cgroup uint64) {
-	var snapshot pods.Snapshot
-	if v := d.board.view.Load(); v != nil {
-		snapshot = v.Snapshot
-	}
-	pod := podOfCgroup(&snapshot, cgroup)
-	name := ""
-	if pod != nil {
-		name = pod.Key()
-		d.board.records.kernelKilled(evict.Record{
-			Pod: name, UID: pod.UID, Cause: evict.CauseKernelOOM, Hard: true, Reason: "OOMKilled",
-			Message: fmt.Sprintf("The kernel's OOM killer took process %d (%s). ", process, command),
-			Lane:    lanes.Reclaim, Decided: time.Now(), Processes: 1, Result: evict.ResultKernel,
-		}, oneKernelKill)
-		d.keeper.poke()
-	}
-	d.metrics.KernelKilled(pod != nil)
-	d.log.Warn("the kernel's OOM killer took a process", "pod", name, "thread", pid, "process", process, "command", command, "cgroup_id", cgroup)
-	d.inventory.Refresh()
-}
-
-// podOfCgroup returns the pod that has a container in a cgroup, nil where none
-// does.
-func podOfCgroup(s *pods.Snapshot, id uint64) *evict.Pod {
+// podOfCgroup returns the pod that has a container in a cgroup, and the container's
+// name; nil where none does.
+func podOfCgroup(s *pods.Snapshot, id uint64) (*evict.Pod, string) {
 	for i := range s.Pods {
 		for _, c := range s.Handles[s.Pods[i].UID].Containers {
 			if c.CgroupID == id && id != 0 {
-				return &s.Pods[i]
+				return &s.Pods[i], c.Name
 			}
 		}
 	}
-	return nil
+	return nil, ""
 }
 
-// kernelKilled adds the record of a process that the kernel took. Where there is
-// one of the same pod that is not older than together, the process is counted
-// there.
-func (r *records) kernelKilled(record evict.Record, together time.Duration) {
+// kernelKilled adds the record of a process that the kernel took. While the kernel
+// goes on to take processes of one pod, with less than kernelKillSummary between
+// two, they make one record, whose LastGone is the time of the last.
+func (r *records) kernelKilled(record evict.Record) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for i := range r.list {
 		known := &r.list[i]
-		if known.UID == record.UID && known.Result == evict.ResultKernel && record.Decided.Sub(known.Decided) < together {
+		if known.UID == record.UID && known.Result == evict.ResultKernel && record.Decided.Sub(known.LastGone) < kernelKillSummary {
 			known.Processes++
+			known.LastGone = record.LastGone
 			return
 		}
 	}

@@ -1,11 +1,18 @@
 package agent
 
 import (
+	"bytes"
+	"context"
+	"fmt"
+	"log/slog"
+	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/evictd/evictd/agent/evict"
 	"github.com/evictd/evictd/agent/pods"
+	"github.com/evictd/evictd/bpf"
 )
 
 // The kernel names each process that it takes: those of one pod in a row make one
@@ -17,8 +24,9 @@ func TestKernelKillsOfAPodAreOneRecord(t *testing.T) {
 	for _, k := range []struct {
 		uid string
 		at  time.Duration
-	}{{"a", 0}, {"a", time.Second}, {"b", 2 * time.Second}, {"a", 9 * time.Second}, {"a", oneKernelKill}, {"a", oneKernelKill + time.Second}} {
-		r.kernelKilled(evict.Record{UID: k.uid, Result: evict.ResultKernel, Decided: start.Add(k.at), Processes: 1}, oneKernelKill)
+	}{{"a", 0}, {"a", time.Second}, {"b", 2 * time.Second}, {"a", kernelKillSummary}, {"a", 3 * kernelKillSummary}, {"a", 3*kernelKillSummary + time.Second}} {
+		at := start.Add(k.at)
+		r.kernelKilled(evict.Record{UID: k.uid, Result: evict.ResultKernel, Decided: at, LastGone: at, Processes: 1})
 	}
 	type shown struct {
 		uid, result string
@@ -36,6 +44,93 @@ func TestKernelKillsOfAPodAreOneRecord(t *testing.T) {
 	}
 }
 
+// Whatever the kernel takes, the fifty records of evictions stay.
+func TestKernelKillsKeepEvictions(t *testing.T) {
+	start := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
+	r := &records{}
+	for i := range keptRecords {
+		r.add(evict.Record{UID: fmt.Sprint("evicted-", i), Result: evict.ResultKilled, Decided: start})
+	}
+	for i := range 3 * keptRecords {
+		at := start.Add(time.Duration(i) * time.Hour)
+		r.kernelKilled(evict.Record{UID: fmt.Sprint("limited-", i), Result: evict.ResultKernel, Decided: at, LastGone: at, Processes: 1})
+	}
+	r.add(evict.Record{UID: "new", Result: evict.ResultPending})
+	got := r.snapshot()
+	var evictions, kernel []string
+	for i := range got {
+		if got[i].Result == evict.ResultKernel {
+			kernel = append(kernel, got[i].UID)
+		} else {
+			evictions = append(evictions, got[i].UID)
+		}
+	}
+	if len(evictions) != keptRecords || evictions[0] != "evicted-1" || evictions[keptRecords-1] != "new" {
+		t.Errorf("%d evictions are kept, from %q to %q; want the last %d", len(evictions), evictions[0], evictions[len(evictions)-1], keptRecords)
+	}
+	if len(kernel) != keptKernelRecords || kernel[keptKernelRecords-1] != "limited-149" {
+		t.Errorf("kills by the kernel that are kept: %q; want the last %d", kernel, keptKernelRecords)
+	}
+}
+
+// A container that reaches its limit a hundred times a second costs a line, a list a
+// second and a record, and no more than that again each minute.
+func TestKernelKillsAreSummedUp(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		const kills, every = 530, 10 * time.Millisecond
+		var lines bytes.Buffer
+		lists, saves, counted := 0, 0, 0
+		victims := make(chan bpf.Victim)
+		k := &kernelKills{
+			victims: victims, records: &records{}, warn: slog.New(slog.NewTextHandler(&lines, nil)).Warn,
+			snapshot: func() *pods.Snapshot {
+				return &pods.Snapshot{
+					Pods:    []evict.Pod{{UID: "a", Namespace: "default", Name: "a"}},
+					Handles: map[string]pods.Handle{"a": {Containers: []pods.ContainerHandle{{Name: "main", CgroupID: 5}}}},
+				}
+			},
+			count: func(bool) { counted++ }, save: func() { saves++ }, list: func() { lists++ },
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan struct{})
+		go func() {
+			defer close(done)
+			k.run(ctx)
+		}()
+		for i := range kills {
+			victims <- bpf.Victim{TGID: 1000 + i, Comm: "hog", Cgroup: 5}
+			victims <- bpf.Victim{TGID: 5000 + i, Comm: "other", Cgroup: uint64(100 + i)} // of no container
+			if i == 0 {
+				synctest.Wait()
+				if n := strings.Count(lines.String(), "took a process"); n != 2 || lists != 1 {
+					t.Errorf("%d lines and %d lists at the first kills; want 2 and 1 at once", n, lists)
+				}
+			}
+			time.Sleep(every)
+		}
+		took := kills * every
+		time.Sleep(3 * kernelKillSummary)
+		cancel()
+		<-done
+		if most := int(took/kernelKillList) + 2; lists > most {
+			t.Errorf("%d lists were asked for in %v; want at most %d", lists, took, most)
+		}
+		out := lines.String()
+		if n := strings.Count(out, "\n"); n != 4 || strings.Count(out, "processes=529") != 2 {
+			t.Errorf("the log has %d lines; want the first kills and their sums:\n%s", n, out)
+		}
+		if saves != 4 || counted != 2*kills {
+			t.Errorf("saved %d times, counted %d; want 4 and %d", saves, counted, 2*kills)
+		}
+		if got := k.records.snapshot(); len(got) != 1 || got[0].Processes != kills || got[0].Pod != "default/a" {
+			t.Errorf("records = %+v; want one of %d processes", got, kills)
+		}
+		if len(k.recent) != 0 {
+			t.Errorf("%d containers are remembered after the last report; want none", len(k.recent))
+		}
+	})
+}
+
 func TestPodOfCgroup(t *testing.T) {
 	s := &pods.Snapshot{
 		Pods: []evict.Pod{{UID: "a", Name: "a"}, {UID: "b", Name: "b"}},
@@ -46,7 +141,7 @@ func TestPodOfCgroup(t *testing.T) {
 	}
 	for id, want := range map[uint64]string{5: "a", 7: "b", 6: "", 0: ""} {
 		got := ""
-		if pod := podOfCgroup(s, id); pod != nil {
+		if pod, _ := podOfCgroup(s, id); pod != nil {
 			got = pod.UID
 		}
 		if got != want {

@@ -105,9 +105,11 @@ func job(o evict.Order, s *pods.Snapshot, guard *act.Guard) act.Job {
 	h := s.Handles[o.UID]
 	j := act.Job{Order: o, SandboxID: h.SandboxID, Owned: h.Owned, Guard: guard}
 	for _, c := range h.Containers {
-		j.Containers = append(j.Containers, act.Container{ID: c.ID, Name: c.Name, Cgroup: c.Cgroup, CgroupID: c.CgroupID, Unproven: c.Unproven})
+		j.Containers = append(j.Containers, act.Container{ID: c.ID, Name: c.Name, Cgroup: c.Cgroup, CgroupID: c.CgroupID, Unproven: c.Unproven, InitPID: c.InitPID, InitStart: c.InitStart})
 	}
 	return j
 }
 
-func guardOf(g pods.Guard) *act.Guard { return &act.Guard{Never: g.Never, Inits: g.Inits} }
+func guardOf(g pods.Guard) *act.Guard {
+	return &act.Guard{Never: g.Never, Inits: g.Inits, Started: g.Started}
+}

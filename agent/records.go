@@ -10,8 +10,10 @@ import (
 	"github.com/evictd/evictd/agent/signal"
 )
 
-// keptRecords is how many records are kept.
-const keptRecords = 50
+// keptRecords is how many records of evictions are kept, and keptKernelRecords how
+// many of kills by the kernel: a container that the kernel kills in again and again
+// must not displace evictions.
+const keptRecords, keptKernelRecords = 50, 10
 
 // resumeFor is for how long after a start the records of an earlier run that were
 // under way are kept whatever comes: their pods are taken up again by then.
@@ -41,16 +43,28 @@ func (r *records) restore(list []evict.Record) {
 	r.trim()
 }
 
-// trim drops the oldest records that have ended. The caller holds mu.
+// trim drops the oldest records of each kind that are too many and have ended. The
+// caller holds mu.
 func (r *records) trim() {
-	resumed := time.Since(r.restored) >= resumeFor
-	n := len(r.list) - keptRecords
-	r.list = slices.DeleteFunc(r.list, func(rec evict.Record) bool {
-		keep := n <= 0 || rec.Result == evict.ResultPending || rec.Result == evict.ResultUnknown && !resumed
-		if !keep {
-			n--
+	evictions, kernel := -keptRecords, -keptKernelRecords
+	for i := range r.list {
+		if r.list[i].Result == evict.ResultKernel {
+			kernel++
+		} else {
+			evictions++
 		}
-		return !keep
+	}
+	resumed := time.Since(r.restored) >= resumeFor
+	r.list = slices.DeleteFunc(r.list, func(rec evict.Record) bool {
+		excess := &evictions
+		if rec.Result == evict.ResultKernel {
+			excess = &kernel
+		}
+		if *excess <= 0 || rec.Result == evict.ResultPending || rec.Result == evict.ResultUnknown && !resumed {
+			return false
+		}
+		*excess--
+		return true
 	})
 }
 

@@ -2,7 +2,6 @@ package act
 
 import (
 	"context"
-	"fmt"
 	"time"
 
 	"github.com/evictd/evictd/agent/evict"
@@ -42,53 +41,10 @@ type Container struct {
 	Cgroup   string
 	CgroupID uint64
 	Unproven string
-}
-
-// Guard knows the processes that no kill may reach, by what they are and not
-// by how they are called. A Guard is not changed after it was made.
-type Guard struct {
-	// Never holds, by pid, processes that are never killed, and what they are.
-	Never map[int]string
-	// Inits holds, by pid, the first process of each container and sandbox,
-	// and the container's or sandbox's id.
-	Inits map[int]string
-}
-
-// WrongVictimError tells of a cgroup that must not be killed.
-type WrongVictimError struct {
-	Cgroup string
-	PID    int
-	Holds  string
-	// Never tells that it holds a process that must outlive every kill, the
-	// runtime's own included. Else it is another container's.
-	Never bool
-}
-
-func (e *WrongVictimError) Error() string {
-	return fmt.Sprintf("cgroup %s is not killed: it holds %s (pid %d)", e.Cgroup, e.Holds, e.PID)
-}
-
-// check returns a *WrongVictimError where the processes of a container's
-// cgroup include one that must live.
-func (g *Guard) check(c *Container, pids []int) error {
-	for _, pid := range pids {
-		if err := g.checkOne(c, pid); err != nil {
-			return err
-		}
-	}
-	return nil
-}
-
-// checkOne is check for one process. Where that may be killed it allocates
-// nothing.
-func (g *Guard) checkOne(c *Container, pid int) error {
-	if what, ok := g.Never[pid]; ok {
-		return &WrongVictimError{Cgroup: c.Cgroup, PID: pid, Holds: what, Never: true}
-	}
-	if other, ok := g.Inits[pid]; ok && other != c.ID {
-		return &WrongVictimError{Cgroup: c.Cgroup, PID: pid, Holds: "container " + other}
-	}
-	return nil
+	// InitPID is its first process and InitStart when that began, in clock ticks since
+	// boot; 0 where that is not known.
+	InitPID   int
+	InitStart uint64
 }
 
 // Stage is how far an order has come.

@@ -373,7 +373,7 @@ func TestKillRefused(t *testing.T) {
 						t.Errorf("runtime was asked %q; want %q", runtime.calls, tc.asked)
 					}
 				},
-				"dry run": func(report func(Progress)) { NewDryRun(p.hierarchy, report).Evict(t.Context(), job) },
+				"dry run": func(report func(Progress)) { NewDryRun(p.hierarchy, "/proc", report).Evict(t.Context(), job) },
 			} {
 				var reports heard
 				actuate(reports.take)
@@ -555,7 +555,7 @@ func TestDryRunTouchesNothing(t *testing.T) {
 	p.await("two processes run", func() bool { return len(p.pids()) == 2 })
 	before := p.pids()
 	var reports heard
-	d := NewDryRun(p.hierarchy, reports.take)
+	d := NewDryRun(p.hierarchy, "/proc", reports.take)
 	d.Evict(t.Context(), hard(p.container("c1")))
 	d.Harden(t.Context(), hard(p.container("c1")))
 	if last := reports.last(); last.Stage != Finished || last.Processes != 2 || last.Err != nil {

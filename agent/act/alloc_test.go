@@ -8,18 +8,24 @@ import "testing"
 // The reaper's threads begin afterwards: Go allocates for threads that wake up,
 // and the count is the whole process's.
 func TestStrikeAllocatesNothing(t *testing.T) {
-	for _, tc := range []struct{ name, script string }{
-		{"held", "exec sleep 1000"},
-		{"not all of them held", "for i in 1 2 3 4 5 6 7 8 9 10 11 12; do sleep 1000 & done; wait"},
+	for _, tc := range []struct {
+		name, script string
+		below        int
+	}{
+		{"held", "exec sleep 1000", 0},
+		{"not all of them held", "for i in 1 2 3 4 5 6 7 8 9 10 11 12; do sleep 1000 & done; wait", 0},
+		{"in cgroups of its own", "for i in 1 2 3 4 5 6 7 8 9 10 11 12; do sleep 1000 & done; wait", 6},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			const runs = 3 // and one to warm up
 			var holds []*Hold
 			for range runs + 1 {
 				p := newPlace(t)
-				p.run(tc.script)
+				cmd := p.run(tc.script)
 				p.await("all run", func() bool { return len(p.pids()) == 1 || len(p.pids()) == 13 })
-				holds = append(holds, p.prepare(p.container("c1")))
+				c := p.started("c1", cmd.Process.Pid)
+				p.nest(tc.below)
+				holds = append(holds, p.prepare(c))
 			}
 			guard := &Guard{Never: map[int]string{1: "pid 1"}, Inits: map[int]string{1 << 21: "c9"}}
 			r, err := NewReaper()

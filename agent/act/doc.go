@@ -2,7 +2,9 @@
 //
 // A hard eviction kills at once what the runtime names as a container's own
 // cgroup, and nothing else: [Guard] is asked before every kill, with the
-// processes that the cgroup holds at that moment. Processes are signalled by
+// processes that the cgroup holds at that moment. Where a guarded process was moved
+// into a container's cgroup, all others are signalled, one by one. Processes are
+// signalled by
 // pidfd, and only while the cgroup still lists them, so that a reused pid can
 // not be hit. Then the runtime is told, and with a sandbox that no kubelet
 // made, the sandbox is stopped too: that is what gives back its shared memory.

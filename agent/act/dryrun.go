@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/evictd/evictd/agent/evict"
+	"github.com/evictd/evictd/kernel"
 	"github.com/evictd/evictd/kernel/cgroup"
 )
 
@@ -13,12 +14,13 @@ import (
 // check, counts what it would signal, and reports that.
 type DryRun struct {
 	hierarchy *cgroup.Hierarchy
+	proc      kernel.FS
 	report    func(Progress)
 }
 
-// NewDryRun returns a DryRun that finds cgroups in h.
-func NewDryRun(h *cgroup.Hierarchy, report func(Progress)) *DryRun {
-	return &DryRun{hierarchy: h, report: report}
+// NewDryRun returns a DryRun that finds cgroups in h and processes in proc.
+func NewDryRun(h *cgroup.Hierarchy, proc kernel.FS, report func(Progress)) *DryRun {
+	return &DryRun{hierarchy: h, proc: proc, report: report}
 }
 
 // Evict implements Actuator.
@@ -48,24 +50,30 @@ func (d *DryRun) look(c Container, g *Guard) (processes int, err error) {
 		return 0, err
 	}
 	defer v.close()
-	pids, err := v.group.Procs(nil)
-	if err != nil {
+	if err := v.list(d.proc); err != nil {
 		return 0, err
 	}
-	if err := g.check(&c, pids); err != nil {
-		return 0, err
-	}
-	return len(pids), nil
+	return len(v.procs), v.verdict.note()
 }
 
 // Follow implements Actuator.
 func (d *DryRun) Follow(_ context.Context, order evict.Order, hold *Hold, strike Strike) {
 	defer hold.Close()
-	stage := Finished
-	if strike.Err != nil && strike.Processes == 0 {
+	processes, errs := strike.Processes, []error{strike.Err}
+	for _, m := range hold.members {
+		if m.err == nil { // a strike does not look at all processes of a container of many
+			n, err := d.look(m.Container, hold.guard)
+			if err != nil && !errors.Is(err, cgroup.ErrGone) {
+				errs = append(errs, err)
+			}
+			processes += max(0, n-m.sent)
+		}
+	}
+	stage, err := Finished, errors.Join(errs...)
+	if err != nil && processes == 0 {
 		stage = Refused
 	}
-	d.report(Progress{UID: order.UID, Stage: stage, Time: time.Now(), Processes: strike.Processes, Err: strike.Err})
+	d.report(Progress{UID: order.UID, Stage: stage, Time: time.Now(), Processes: processes, Err: err})
 }
 
 // Harden implements Actuator. Nothing was begun, so nothing ends.

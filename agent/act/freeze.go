@@ -38,18 +38,12 @@ func (v *victim) killFrozen(proc kernel.FS) (all bool, err error) {
 		if err != nil {
 			return false, nil // the rounds of drain go on
 		}
-		if v.procs, err = v.group.Procs(v.procs[:0]); err != nil {
-			return false, err
-		}
-		if err := v.guard.check(&v.container, v.procs); err != nil {
-			return false, err
-		}
 		// Of those that are frozen one may have the pid of another that was signalled.
-		fresh := slices.DeleteFunc(slices.Clone(v.procs), func(pid int) bool { return v.signalled[pid] && !frozen })
-		for chunk := range slices.Chunk(fresh, mostHeld) {
-			if err := v.signal(proc, chunk); err != nil {
-				return false, err
-			}
+		if _, err := v.round(proc, frozen); err != nil {
+			return false, err
+		}
+		if v.sparing {
+			return false, nil // a process that is left alone must not be stopped either
 		}
 		if frozen || time.Now().After(deadline) {
 			return frozen, nil

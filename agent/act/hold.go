@@ -10,7 +10,6 @@ import (
 
 	"github.com/evictd/evictd/kernel"
 	"github.com/evictd/evictd/kernel/cgroup"
-	"github.com/evictd/evictd/kernel/process"
 )
 
 // Hold is a pod held ready to be killed: what a kill needs is open already, so
@@ -27,28 +26,56 @@ type Hold struct {
 	users   atomic.Int64
 	struck  atomic.Bool
 	guard   *Guard // of the strike
+	procfs  kernel.FS
+	proc    int // its directory
 }
 
 // member is a container's cgroup, held open.
 type member struct {
 	Container
-	group *cgroup.Cgroup
-	dir   int // its directory
-	kill  int // cgroup.kill, -1 where there is none
-	usage int // the file with its usage
-	ready []pidfd
+	hierarchy *cgroup.Hierarchy
+	group     *cgroup.Cgroup
+	dir       int // its directory
+	kill      int // cgroup.kill, -1 where there is none
+	usage     int // the file with its usage
+	tasks     int // the file with its number of tasks, -1 where there is none
+	ready     []pidfd
+	// init is the container's first process, -1 where that is not known or has ended.
+	init int
+	// lists are the lists of processes of its own cgroup and of those below it in which
+	// the processes are that are held.
+	lists []procList
+	// namesAll says that a 0 in the list of processes is no process of another pid
+	// namespace.
+	namesAll bool
 	// What a strike left behind: who was signalled and is waited for.
 	kept []pidfd
 	sent int
 	err  error
+	// unjudged says that not all processes were looked at.
+	unjudged bool
+	// proven says that the container's first process was there when the killing began.
+	proven atomic.Bool
+	// finished is how many processes were signalled by the thread that finished the strike.
+	finished atomic.Int64
+	// note says which process is not signalled though the others are, nil for none.
+	note error
 }
 
-// victim is the struck container, to be waited for. The descriptors stay the
-// Hold's.
-func (m *member) victim(g *Guard) *victim {
-	v := &victim{
-		container: m.Container, guard: g, group: m.group, borrowed: true, signalled: map[int]bool{},
-		struck: m.sent, dying: slices.Clone(m.kept),
+// begun is the container that a strike has begun with. Its descriptors stay the Hold's.
+func (m *member) begun(h *Hold) *victim {
+	return &victim{
+		container: m.Container, guard: h.guard, hierarchy: m.hierarchy, group: m.group, borrowed: true, signalled: map[int]bool{},
+		sparing: m.note != nil, proven: &m.proven, ready: m.ready, large: m.large(),
+	}
+}
+
+// victim is the struck container, to be waited for.
+func (m *member) victim(h *Hold) *victim {
+	v := m.begun(h)
+	v.struck, v.dying = m.sent, slices.Clone(m.kept)
+	if m.unjudged {
+		v.finished = &m.finished
 	}
 	for _, p := range m.ready {
 		if p.hit {
@@ -58,10 +85,12 @@ func (m *member) victim(g *Guard) *victim {
 	return v
 }
 
-// pidfd is a process by its descriptor; hit tells that it was signalled.
+// pidfd is a process by its descriptor; hit tells that it was signalled, and rel in
+// which cgroup it was, by the path below the container's.
 type pidfd struct {
 	pid, fd int
 	hit     bool
+	rel     string
 }
 
 const holdClosed = 1 << 62
@@ -71,8 +100,12 @@ const holdClosed = 1 << 62
 // cgroup is not proven, or gone, is left to the runtime; that none is left is
 // cgroup.ErrGone.
 func Prepare(h *cgroup.Hierarchy, proc kernel.FS, job Job) (*Hold, error) {
-	hold := &Hold{job: job, direct: true}
+	hold := &Hold{job: job, direct: true, procfs: proc}
 	hold.users.Store(1)
+	var err error
+	if hold.proc, err = unix.Open(string(proc), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err != nil {
+		return nil, fmt.Errorf("hold pod: open %s: %w", proc, err)
+	}
 	for _, c := range job.Containers {
 		if c.Cgroup == "" {
 			hold.direct = false
@@ -89,6 +122,7 @@ func Prepare(h *cgroup.Hierarchy, proc kernel.FS, job Job) (*Hold, error) {
 		hold.members = append(hold.members, m)
 	}
 	if len(hold.members) == 0 {
+		hold.Close()
 		return nil, fmt.Errorf("hold pod: %w", cgroup.ErrGone)
 	}
 	return hold, nil
@@ -99,7 +133,7 @@ func openMember(h *cgroup.Hierarchy, proc kernel.FS, c Container) (_ *member, er
 	if err != nil {
 		return nil, err
 	}
-	m := &member{Container: c, group: v.group, dir: -1, kill: -1, usage: -1, kept: make([]pidfd, 0, 2*reaped)}
+	m := &member{Container: c, hierarchy: h, group: v.group, init: -1, namesAll: h.NamesAll(), dir: -1, kill: -1, usage: -1, tasks: -1, kept: make([]pidfd, 0, 2*reaped)}
 	defer func() {
 		if err != nil {
 			m.close()
@@ -130,53 +164,14 @@ func openMember(h *cgroup.Hierarchy, proc kernel.FS, c Container) (_ *member, er
 	if fd, err := unix.Openat(m.dir, "cgroup.kill", unix.O_WRONLY|unix.O_CLOEXEC, 0); err == nil {
 		m.kill = fd
 	}
-	m.ready, err = openLargest(proc, m.group)
-	return m, err
-}
-
-// openLargest opens the largest processes of a cgroup, the largest first.
-func openLargest(proc kernel.FS, group *cgroup.Cgroup) ([]pidfd, error) {
-	pids, err := largest(proc, group)
-	if err != nil {
+	m.tasks = openTasks(h, c.Cgroup)
+	if m.ready, err = openLargest(proc, m.group); err != nil {
 		return nil, err
 	}
-	var opened []pidfd
-	for _, pid := range pids {
-		fd, err := unix.PidfdOpen(pid, 0)
-		if err == unix.ESRCH {
-			continue
-		}
-		if err != nil {
-			closeAll(opened)
-			return nil, fmt.Errorf("hold process %d: %w", pid, err)
-		}
-		opened = append(opened, pidfd{pid: pid, fd: fd})
-	}
-	return opened, nil
-}
-
-// largest returns the pids of the largest processes of a cgroup. Of many only
-// the first are looked at: whoever has that many has none that stands out.
-func largest(proc kernel.FS, group *cgroup.Cgroup) ([]int, error) {
-	pids, err := group.Procs(nil)
-	if err != nil {
+	if err := m.openInit(proc); err != nil {
 		return nil, err
 	}
-	pids = pids[:min(len(pids), mostSized)]
-	size := make(map[int]uint64, len(pids))
-	for _, pid := range pids {
-		size[pid], _ = process.Resident(proc, pid) // gone meanwhile: 0
-	}
-	slices.SortStableFunc(pids, func(a, b int) int {
-		if size[a] == size[b] {
-			return a - b
-		}
-		if size[a] > size[b] {
-			return -1
-		}
-		return 1
-	})
-	return pids[:min(len(pids), reaped)], nil
+	return m, m.openLists()
 }
 
 // Outdated reports whether the largest processes of the pod are others than
@@ -203,12 +198,12 @@ func (h *Hold) Outdated(proc kernel.FS) bool {
 
 // holds reports whether these are the processes that are held. A strike may be
 // marking them meanwhile, so that none is copied.
-func (m *member) holds(pids []int) bool {
+func (m *member) holds(pids []located) bool {
 	if len(pids) != len(m.ready) {
 		return false
 	}
 	for i := range pids {
-		if m.ready[i].pid != pids[i] {
+		if m.ready[i].pid != pids[i].pid || m.ready[i].rel != pids[i].rel {
 			return false
 		}
 	}
@@ -353,11 +348,16 @@ func (h *Hold) free() {
 	for _, m := range h.members {
 		m.close()
 	}
+	unix.Close(h.proc)
 }
 
 func (m *member) close() {
 	m.group.Close()
-	for _, fd := range []int{m.dir, m.kill, m.usage} {
+	fds := []int{m.dir, m.kill, m.usage, m.tasks, m.init}
+	for _, l := range m.lists {
+		fds = append(fds, l.first, l.second)
+	}
+	for _, fd := range fds {
 		if fd >= 0 {
 			unix.Close(fd)
 		}

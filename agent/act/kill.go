@@ -6,6 +6,7 @@ import (
 	"errors"
 	"fmt"
 	"slices"
+	"sync/atomic"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -39,15 +40,27 @@ var errUndrained = errors.New("they do not die of SIGKILL")
 type victim struct {
 	container Container
 	guard     *Guard
+	hierarchy *cgroup.Hierarchy
 	group     *cgroup.Cgroup
 	procs     []int // as read last
 	signalled map[int]bool
-	began     time.Time // when the first was signalled
-	largest   []*process.Process
+	// sparing says that there are processes in it that are not to be signalled: they
+	// are left out of procs.
+	sparing bool
+	large   bool         // its list of processes takes long to make
+	mapped  bool         // /proc/PID/cgroup is known to name cgroups as the container's path does
+	killed  bool         // the kernel has killed the whole cgroup
+	proven  *atomic.Bool // the container's first process was there when the killing began
+	spares  bool         // what sparing was when the runtime was told
+	verdict verdict
+	began   time.Time // when the first was signalled
+	largest []*process.Process
 	// Of a victim that a Striker has struck: how many it signalled, and whom of
 	// them to wait for. The descriptors are the Hold's.
 	struck   int
+	finished *atomic.Int64 // how many the thread signalled that finished the strike; nil for none
 	dying    []pidfd
+	ready    []pidfd
 	borrowed bool // the group is the Hold's, too
 	// outrun tells that it forks faster than it is signalled, and unfreezable that it
 	// could not be frozen for that.
@@ -66,7 +79,7 @@ func open(h *cgroup.Hierarchy, c Container, g *Guard) (*victim, error) {
 		group.Close()
 		return nil, fmt.Errorf("cgroup %s is another one by now: %w", c.Cgroup, cgroup.ErrGone)
 	}
-	return &victim{container: c, guard: g, group: group, signalled: map[int]bool{}}, nil
+	return &victim{container: c, guard: g, hierarchy: h, group: group, signalled: map[int]bool{}, proven: &atomic.Bool{}}, nil
 }
 
 func (v *victim) close() {
@@ -83,49 +96,106 @@ func (v *victim) close() {
 // new ones appear: what forks faster than it is read is caught by the kernel
 // where it can kill a whole cgroup (Linux 5.14, cgroup v2), else by drain.
 func (v *victim) kill(proc kernel.FS) error {
-	for round := range signalRounds {
-		var err error
-		if v.procs, err = v.group.Procs(v.procs[:0]); err != nil {
-			return err
-		}
-		if err := v.guard.check(&v.container, v.procs); err != nil {
-			return err
-		}
-		fresh := slices.DeleteFunc(slices.Clone(v.procs), func(pid int) bool { return v.signalled[pid] })
-		if len(fresh) == 0 {
-			return nil
-		}
-		if round == 0 && len(fresh) > mostSized {
-			// So many take a while to be held, and fork meanwhile. The oldest is mostly
-			// the first of the container's pid namespace: with it the kernel kills all
-			// that are in it (kernel/pid_namespace.c: zap_pid_ns_processes).
-			err = v.signal(proc, fresh[:1])
-			fresh = fresh[1:]
-		}
-		for chunk := range slices.Chunk(fresh, mostHeld) {
-			if err != nil {
-				break
-			}
-			err = v.signal(proc, chunk)
-		}
-		if round == 0 {
-			// It needs no descriptor that is not open yet, so that it also helps
-			// where there is none left for the processes.
-			killed := v.group.Kill()
-			if killed == nil {
-				v.note()
-			}
-			if killed == nil || !errors.Is(killed, kernel.ErrUnavailable) {
-				return killed
-			}
-		}
-		if err != nil {
+	for range signalRounds {
+		fresh, err := v.round(proc, false)
+		if err != nil || fresh == 0 || v.killed {
 			return err
 		}
 	}
 	v.outrun = true
 	return nil
 }
+
+// restEvery is after how many cgroups a thread at real-time priority rests.
+const restEvery = 64
+
+// round signals the processes that have not been, and with again also those that have.
+// It goes through the cgroups once, however many there are, and returns how many
+// processes it found to be signalled.
+func (v *victim) round(proc kernel.FS, again bool) (found int, err error) {
+	if err := v.judge(proc); err != nil {
+		return 0, err
+	}
+	v.signalReady(proc)
+	v.procs = v.procs[:0]
+	cgroups, asked := 0, v.sparing
+	err = v.group.WalkProcs(func(rel string, pids []int) (more bool, err error) {
+		if cgroups++; cgroups%restEvery == 0 {
+			rest()
+		}
+		var fresh []int
+		for _, pid := range pids {
+			if !v.verdict.add(pid) {
+				continue
+			}
+			v.procs = append(v.procs, pid)
+			if again || !v.signalled[pid] {
+				fresh = append(fresh, pid)
+			}
+		}
+		// A guarded process may have been moved here meanwhile.
+		if err := v.verdict.err(); err != nil {
+			return false, err
+		}
+		v.sparing = v.sparing || len(v.verdict.spared) > 0
+		found += len(fresh)
+		for len(fresh) > 0 {
+			n := min(len(fresh), mostHeld)
+			if !asked && len(fresh) > mostSized {
+				// So many take a while to be held, and fork meanwhile. The oldest is mostly
+				// the first of the container's pid namespace: with it the kernel kills all
+				// that are in it (kernel/pid_namespace.c: zap_pid_ns_processes).
+				n = 1
+			}
+			err := v.signal(proc, rel, fresh[:n])
+			if !asked && !v.sparing {
+				// It needs no descriptor that is not open yet, so that it also helps
+				// where there is none left for the processes.
+				asked = true
+				killed := v.group.Kill()
+				if killed == nil {
+					v.note()
+					return false, nil
+				}
+				if !errors.Is(killed, kernel.ErrUnavailable) {
+					return false, killed
+				}
+			}
+			if err != nil {
+				return false, err
+			}
+			fresh = fresh[n:]
+			if n > mostSized {
+				rest()
+			}
+		}
+		return true, nil
+	})
+	slices.Sort(v.procs)
+	v.procs = slices.Compact(v.procs)
+	return found, err
+}
+
+// signalReady signals the processes that were held beforehand and not reached yet, if
+// they say that they are in the container: of a container of many the others take long.
+func (v *victim) signalReady(proc kernel.FS) {
+	for _, p := range v.ready {
+		if v.signalled[p.pid] || !v.verdict.add(p.pid) {
+			continue
+		}
+		if inside, err := v.within(proc, p.pid); err != nil || !inside || unix.PidfdSendSignal(p.fd, unix.SIGKILL, nil, 0) != nil {
+			continue
+		}
+		if v.began.IsZero() {
+			v.began = time.Now()
+		}
+		v.signalled[p.pid] = true
+	}
+}
+
+// rest lets others run: a thread at real-time priority must sleep now and then
+// (RLIMIT_RTTIME).
+func rest() { _ = unix.Nanosleep(&unix.Timespec{Nsec: 1000}, nil) }
 
 // killUrgently is kill where there are so many processes that it takes a while.
 func (v *victim) killUrgently(proc kernel.FS) (err error) {
@@ -139,6 +209,7 @@ func (v *victim) killUrgently(proc kernel.FS) (err error) {
 // note counts those that were listed as signalled, after the kernel has killed the
 // whole cgroup.
 func (v *victim) note() {
+	v.killed = true
 	if v.began.IsZero() {
 		v.began = time.Now()
 	}
@@ -147,10 +218,10 @@ func (v *victim) note() {
 	}
 }
 
-// signal sends SIGKILL to those of the processes that the cgroup still lists
-// once they are held by a descriptor: a pid that was reused since it was read
-// is not listed.
-func (v *victim) signal(proc kernel.FS, pids []int) error {
+// signal sends SIGKILL to those of the processes that their cgroup, by its path below
+// the container's, still lists once they are held by a descriptor: a pid that was reused
+// since it was read is not listed.
+func (v *victim) signal(proc kernel.FS, rel string, pids []int) error {
 	held := make([]sized, 0, len(pids))
 	defer func() {
 		for _, h := range held {
@@ -173,13 +244,11 @@ func (v *victim) signal(proc kernel.FS, pids []int) error {
 		}
 		held = append(held, h)
 	}
-	still, err := v.group.Procs(nil)
+	still, err := v.group.ProcsOf(rel, nil)
 	if err != nil {
 		return err
 	}
 	slices.SortStableFunc(held, func(a, b sized) int { return cmp.Compare(b.size, a.size) })
-	// A thread at real-time priority must rest now and then (RLIMIT_RTTIME).
-	defer unix.Nanosleep(&unix.Timespec{Nsec: 1000}, nil)
 	for _, h := range held {
 		if _, listed := slices.BinarySearch(still, h.PID()); !listed {
 			continue
@@ -232,7 +301,7 @@ func (v *victim) drain(ctx context.Context, proc kernel.FS, first func()) error 
 		if err := v.killUrgently(proc); err != nil && !errors.Is(err, cgroup.ErrGone) {
 			return err
 		}
-		if v.outrun && !v.unfreezable {
+		if v.outrun && !v.unfreezable && !v.sparing {
 			var all bool
 			var err error
 			v.urgent.do(func() { all, err = v.killFrozen(proc) })
@@ -244,7 +313,7 @@ func (v *victim) drain(ctx context.Context, proc kernel.FS, first func()) error 
 		if len(v.procs) < max(len(v.signalled), v.struck) {
 			first()
 		}
-		if len(v.procs) == 0 && v.exited() {
+		if len(v.procs) == 0 && v.exited() && v.emptied() {
 			return nil
 		}
 		select {
@@ -255,6 +324,17 @@ func (v *victim) drain(ctx context.Context, proc kernel.FS, first func()) error 
 		wait = min(2*wait, slowestLook)
 		timer.Reset(wait)
 	}
+}
+
+// emptied reports whether the kernel counts no process in the cgroup, or none any
+// more that it can be asked for: a list leaves out a process that has no number
+// because it is just beginning.
+func (v *victim) emptied() bool {
+	if v.sparing {
+		return true // those that are left alone remain
+	}
+	populated, err := v.group.Populated()
+	return err != nil || !populated
 }
 
 // exited reports whether the largest processes have let go of their memory: a

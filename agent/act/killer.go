@@ -108,6 +108,9 @@ func (k *Killer) kill(ctx context.Context, job Job) {
 		default:
 			signalled += len(v.signalled)
 			victims = append(victims, v)
+			if note := v.verdict.note(); note != nil {
+				errs = append(errs, note)
+			}
 		}
 	}
 	k.tellAt(firstSignal(victims), uid, Signalled, signalled, nil)
@@ -126,6 +129,9 @@ func (k *Killer) conclude(ctx context.Context, job Job, victims []*victim, gone 
 	ended, sandbox, empty := k.finish(ctx, job, victims, gone, untouchable)
 	errs = append(append(errs, ended...), sandbox)
 	for _, v := range victims {
+		if v.finished != nil {
+			signalled += max(0, int(v.finished.Load())-v.struck)
+		}
 		v.close()
 	}
 	err := errors.Join(errs...)
@@ -166,20 +172,26 @@ func (k *Killer) Follow(ctx context.Context, order evict.Order, hold *Hold, stri
 				proven++
 			}
 		}
-		guard := hold.guard
-		if guard == nil {
-			guard = job.Guard // nothing was struck
+		if hold.guard == nil {
+			hold.guard = job.Guard // nothing was struck
 		}
 		for _, m := range hold.members {
 			var wrong *WrongVictimError
-			if !errors.As(m.err, &wrong) {
+			v, err, note := m.victim(hold), m.err, m.note
+			if err == nil && m.unjudged {
+				err = v.judge(k.proc)
+				note = v.verdict.note()
+			}
+			if !errors.As(err, &wrong) {
+				if note != nil {
+					errs = append(errs, note)
+				}
 				// What the strike could not finish, the rounds of the drain do.
-				v := m.victim(guard)
 				v.urgent = k.Urgent
 				victims = append(victims, v)
 				continue
 			}
-			errs = append(errs, m.err)
+			errs = append(errs, err)
 			if wrong.Never {
 				untouchable[m.ID] = true
 			}
@@ -214,21 +226,31 @@ func (k *Killer) finish(ctx context.Context, job Job, victims []*victim, gone in
 	first := func() { once.Do(func() { k.tell(uid, FirstGone, 0, nil) }) }
 	var drains, stops sync.WaitGroup
 	drained := make([]error, len(victims))
+	for _, v := range victims {
+		v.spares = v.sparing
+	}
 	for i, v := range victims {
 		drains.Go(func() { drained[i] = v.drain(ctx, k.proc, first) })
 	}
 	stopped := make([]error, len(job.Containers))
-	for i, c := range job.Containers {
-		if !untouchable[c.ID] {
-			stops.Go(func() { stopped[i] = k.stopKilled(ctx, c) })
+	// Where a process is to be spared that was moved into the cgroup, the runtime is asked
+	// when the container has ended: before, it might signal all that is in the cgroup.
+	stop := func(sparing bool) {
+		for i, c := range job.Containers {
+			spares := slices.ContainsFunc(victims, func(v *victim) bool { return v.container.ID == c.ID && v.spares })
+			if !untouchable[c.ID] && spares == sparing {
+				stops.Go(func() { stopped[i] = k.stopKilled(ctx, c) })
+			}
 		}
 	}
+	stop(false)
 	last := func() {
 		empty = true
 		first()
 		k.tell(uid, LastGone, 0, nil)
 	}
 	drains.Wait()
+	stop(true)
 	emptied := errors.Join(drained...) == nil
 	direct := len(victims)+gone == len(job.Containers)
 	if direct && emptied {

@@ -21,22 +21,28 @@ import (
 // memory map is held by a thread that hangs in the kernel keeps a thread for as
 // long; then processes die as fast as they can by themselves.
 //
-// And it has the kernel kill whole cgroups, which waits while somebody changes the
-// tree of the cgroups. When that hangs, processes are signalled one by one.
+// And it finishes a strike: it has the kernel kill whole cgroups, which waits while the
+// tree of the cgroups is changed, or signals what the strike could not, which takes
+// longer the more cgroups and processes there are.
 type Reaper struct {
 	processes, cgroups queue
-	// Started is called on the thread that kills cgroups, to give it a priority: its
+	// Started is called on the thread that finishes strikes, to give it a priority: its
 	// victims compete with it for the processor. It may be nil.
 	Started func()
 
+	spares  spares // of the thread that finishes strikes
 	stopped atomic.Bool
 	hung    atomic.Bool // a thread has not ended
 }
 
-// dying is a process or a cgroup, by a descriptor of a Hold.
+// dying is a process of a Hold by its descriptor, or a container of one.
 type dying struct {
 	hold *Hold
 	fd   int
+	// Of a container: judged says that the strike has looked at all of its processes and
+	// none is to be spared.
+	member *member
+	judged bool
 }
 
 // queue is what waits for a kind of thread.
@@ -62,6 +68,7 @@ func NewReaper() (*Reaper, error) {
 		}
 		*q = queue{make(chan dying, mostDying), bell}
 	}
+	r.spares.fill()
 	return r, nil
 }
 
@@ -73,7 +80,7 @@ const lastReap = time.Second
 func (r *Reaper) Run(ctx context.Context) {
 	var threads sync.WaitGroup
 	for range reapers {
-		threads.Go(func() { r.serve(&r.processes, release) })
+		threads.Go(func() { r.serve(&r.processes, func(d dying) { release(d.fd) }) })
 	}
 	threads.Go(func() {
 		if r.Started != nil {
@@ -81,7 +88,7 @@ func (r *Reaper) Run(ctx context.Context) {
 			runtime.LockOSThread()
 			r.Started()
 		}
-		r.serve(&r.cgroups, killCgroup)
+		r.serve(&r.cgroups, r.end)
 	})
 	<-ctx.Done()
 	r.stopped.Store(true)
@@ -102,13 +109,13 @@ func (r *Reaper) Run(ctx context.Context) {
 }
 
 // serve is a thread that deals with what waits in a queue.
-func (r *Reaper) serve(q *queue, deal func(fd int)) {
+func (r *Reaper) serve(q *queue, deal func(dying)) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	for q.wait() && !r.stopped.Load() {
 		select {
 		case d := <-q.waiting:
-			deal(d.fd)
+			deal(d)
 			d.hold.release()
 		default:
 		}
@@ -122,7 +129,7 @@ func (r *Reaper) Close() error {
 	if r.hung.Load() {
 		return nil
 	}
-	var errs []error
+	errs := []error{r.spares.close()}
 	for _, q := range []*queue{&r.processes, &r.cgroups} {
 		if q.bell >= 0 {
 			errs = append(errs, os.NewSyscallError("close", unix.Close(q.bell)))
@@ -151,12 +158,13 @@ func (q *queue) ring() {
 
 // put queues a descriptor of a Hold, if there is room, and keeps that open until
 // it was dealt with. It waits for nobody and allocates nothing.
-func (q *queue) put(h *Hold, fd int) bool {
+func (q *queue) put(d dying) bool {
+	h := d.hold
 	if !h.keep() {
 		return false
 	}
 	select {
-	case q.waiting <- dying{h, fd}:
+	case q.waiting <- d:
 		q.ring()
 		return true
 	default:
@@ -166,11 +174,29 @@ func (q *queue) put(h *Hold, fd int) bool {
 }
 
 // add has a process torn down that was sent SIGKILL, if there is room.
-func (r *Reaper) add(h *Hold, fd int) { r.processes.put(h, fd) }
+func (r *Reaper) add(h *Hold, fd int) { r.processes.put(dying{hold: h, fd: fd}) }
 
-// kill has the cgroup killed whose cgroup.kill the descriptor is; false says that
-// it won't be.
-func (r *Reaper) kill(h *Hold, fd int) bool { return r.cgroups.put(h, fd) }
+// finish has the killing of a container finished; false says that it won't be.
+func (r *Reaper) finish(h *Hold, m *member, judged bool) bool {
+	return r.cgroups.put(dying{hold: h, member: m, judged: judged})
+}
+
+// end ends what a strike has begun. What goes wrong the Killer that follows finds out.
+func (r *Reaper) end(d dying) {
+	m := d.member
+	if d.judged && m.kill >= 0 {
+		killCgroup(m.kill)
+		return
+	}
+	v := m.begun(d.hold)
+	defer v.close()
+	if exhausted(v.kill(d.hold.procfs)) {
+		_ = r.spares.close()
+		_ = v.kill(d.hold.procfs)
+		r.spares.fill()
+	}
+	m.finished.Store(int64(len(v.signalled)))
+}
 
 var one = [...]byte{'1'}
 

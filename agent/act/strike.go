@@ -5,45 +5,50 @@ import (
 	"fmt"
 	"slices"
 	"time"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/evictd/evictd/kernel/cgroup"
 )
 
-// Striker kills what a [Hold] holds, with SIGKILL and without allocating: the
-// largest processes first, by what is open already. Then the reaper is asked to
-// have the kernel kill the cgroup as a whole, where that can be done, and the
-// rest is signalled one by one. So nobody waits for a lock of the cgroups' tree
-// (kernel/cgroup/cgroup.c: cgroup_kill_write takes cgroup_mutex). A container whose
-// processes have cgroups of their own below it takes some memory. It belongs to
-// one thread.
+// Striker kills what a [Hold] holds, with SIGKILL, without allocating and without
+// opening what can be open beforehand: the largest processes first. What it does on its
+// thread is bounded by number and by time, whatever a container consists of; a Reaper
+// then has the kernel kill the cgroup as a whole, where that can be done, or signals the
+// rest one by one. So the thread never waits for a lock of the cgroups' tree
+// (kernel/cgroup/cgroup.c: cgroup_kill_write takes cgroup_mutex). It belongs to one
+// thread.
 type Striker struct {
 	trigger            trigger
 	list, again, fresh []int
 	done               []int
 	text               []byte
 	batch              []pidfd
-	listed             [reaped]bool // which of those that are held the cgroup lists
+	spares             spares
+	listed             [reaped]bool // which of those that are held their cgroup lists
+	verdict            verdict
+	began              time.Time // of the strike
+	longest            time.Duration
+	failed             error // why a process can't be signalled, as without CAP_KILL
 }
 
 // trigger is what signals, or does not.
 type trigger interface {
-	// signal sends SIGKILL to a process. all has it sent to a whole cgroup soon, and
-	// reports false where that won't be.
+	// signal sends SIGKILL to a process. finish has the killing of a container finished
+	// on another thread, and reports false where that won't be.
 	signal(fd int) error
-	all(h *Hold, fd int) bool
+	finish(h *Hold, m *member, judged bool) bool
 	// reap tears the memory of a process down besides the kernel.
 	reap(h *Hold, fd int)
 }
 
 const (
-	// mostListed is how many pids of a container are kept, and mostStruck how many
-	// are signalled one by one: others are waiting. The rest is left to whoever
-	// follows.
-	mostListed, mostStruck = 2 << 10, 1 << 10
-	batchSize              = 64 // pidfds that are opened at a time
+	// mostListed is how many processes of a container a strike looks at, and mostStruck
+	// how many it opens and signals besides those that are held.
+	mostListed, mostStruck = 2 << 10, 64
+	// longestStrike is when a strike opens and signals no further processes: other pods
+	// wait for it. It does not concern those that are held.
+	longestStrike = 2 * time.Millisecond
 )
 
 // NewStriker returns a Striker that kills, and hands the largest processes to
@@ -55,11 +60,17 @@ func NewStriker(r *Reaper) *Striker { return newStriker(live{r}) }
 func NewBlank() *Striker { return newStriker(blank{}) }
 
 func newStriker(t trigger) *Striker {
-	return &Striker{
+	s := &Striker{
 		trigger: t, list: make([]int, 0, mostListed), again: make([]int, 0, mostListed), fresh: make([]int, 0, mostListed),
-		done: make([]int, 0, mostListed), text: make([]byte, 16<<10), batch: make([]pidfd, 0, batchSize),
+		done: make([]int, 0, mostStruck+reaped), text: make([]byte, 16<<10), batch: make([]pidfd, 0, mostStruck),
+		verdict: verdict{spared: make([]int, 0, mostSpared)}, longest: longestStrike,
 	}
+	s.spares.fill()
+	return s
 }
+
+// Close gives the spare descriptors up.
+func (s *Striker) Close() error { return s.spares.close() }
 
 // Strike is what came of striking a pod.
 type Strike struct {
@@ -98,10 +109,13 @@ func (s *Striker) Strike(h *Hold, g *Guard) (out Strike) {
 		return out
 	}
 	h.guard = g
+	s.began = time.Now()
 	for _, m := range h.members {
 		before := out.Processes
 		if m.err = s.member(h, m, g, &out); m.err != nil && !errors.Is(m.err, cgroup.ErrGone) {
 			out.Err = errors.Join(out.Err, m.err)
+		} else if m.note != nil {
+			out.Err = errors.Join(out.Err, m.note)
 		}
 		m.sent = out.Processes - before
 	}
@@ -109,43 +123,84 @@ func (s *Striker) Strike(h *Hold, g *Guard) (out Strike) {
 }
 
 func (s *Striker) member(h *Hold, m *member, g *Guard, out *Strike) error {
-	s.done = s.done[:0]
-	most := mostStruck
-	for round := range signalRounds {
-		var err error
-		if s.list, err = s.procs(m, g, s.list); err != nil {
-			return err
-		}
-		found := len(s.list)
-		if round == 0 {
-			s.ready(h, m, out)
-			if m.kill >= 0 && s.trigger.all(h, m.kill) {
-				most = batchSize
-			}
-		}
-		s.fresh = s.fresh[:0]
-		for _, pid := range s.list {
-			if _, struck := slices.BinarySearch(s.done, pid); !struck {
-				s.fresh = append(s.fresh, pid)
-			}
-		}
-		fresh := s.fresh[:min(len(s.fresh), max(0, most-len(s.done)))]
-		if len(fresh) == 0 {
-			return nil
-		}
-		for len(fresh) > 0 {
-			n := min(batchSize, len(fresh))
-			if err := s.strangers(h, m, fresh[:n], out); err != nil {
-				return err
-			}
-			fresh = fresh[n:]
-		}
-		if most == batchSize { // the kernel sees to the others, and to those that are forked
-			out.signalled(found - len(s.done))
-			return nil
-		}
+	s.done, s.failed = s.done[:0], nil
+	s.verdict.begin(g, &m.Container, procfs{dir: h.proc})
+	all, err := s.look(m)
+	if err != nil {
+		return err
+	}
+	s.verdict.proven = s.verdict.hasInit && m.init >= 0 && !ended(m.init)
+	m.proven.Store(s.verdict.proven)
+	wrong := s.verdict.err()
+	if all && wrong != nil {
+		return wrong
+	}
+	m.unjudged = !all
+	if all {
+		m.note = s.verdict.note()
+	}
+	found := len(s.list)
+	// Of a container that was not looked at as a whole only the processes that are held
+	// are signalled, where it is certain that the cgroup is still the container's.
+	if all || s.verdict.wrong == nil && s.verdict.proven {
+		s.ready(h, m, out)
+	}
+	if all {
+		s.strangers(h, m, out)
+	}
+	judged := all && m.note == nil
+	finishes := s.trigger.finish(h, m, judged)
+	if s.failed != nil && !(finishes && judged && m.kill >= 0) {
+		return fmt.Errorf("kill processes of %s: %w", m.Cgroup, s.failed)
+	}
+	if finishes && all {
+		out.signalled(found - len(s.done))
 	}
 	return nil
+}
+
+// look lists the processes of the container's own cgroup, or, where there are others
+// below it, of those cgroups in which the processes are that are held. It reports whether
+// these were all processes of the container.
+func (s *Striker) look(m *member) (all bool, err error) {
+	s.list, s.listed = s.list[:0], [reaped]bool{}
+	var st unix.Stat_t
+	if err := unix.Fstat(m.dir, &st); err != nil {
+		return false, fmt.Errorf("look at cgroup %s: %w", m.Cgroup, err)
+	}
+	if m.large() {
+		return false, nil
+	}
+	lists := m.lists
+	all = st.Nlink == 2 // it has no other below it: kernfs counts each
+	if all {
+		lists = lists[:1]
+	}
+	gone := true
+	for i := range lists {
+		l := &lists[i]
+		read := len(s.list)
+		whole := false
+		s.list, whole, err = s.read(m, l.first, &s.verdict, s.list)
+		if err == cgroup.ErrGone || l.first < 0 {
+			continue
+		}
+		if err != nil {
+			return false, err
+		}
+		gone = false
+		all = all && whole
+		for j := range m.ready {
+			p := &m.ready[j]
+			s.listed[j] = s.listed[j] || p.rel == l.rel && slices.Contains(s.list[read:], p.pid)
+		}
+	}
+	if gone {
+		return false, cgroup.ErrGone
+	}
+	slices.Sort(s.list)
+	s.list = slices.Compact(s.list)
+	return all, nil
 }
 
 func (o *Strike) signalled(n int) {
@@ -155,12 +210,12 @@ func (o *Strike) signalled(n int) {
 	o.Processes += n
 }
 
-// ready signals the processes that were opened beforehand, as far as the cgroup
-// still lists them.
+// ready signals the processes that were opened beforehand, as far as their cgroup still
+// lists them.
 func (s *Striker) ready(h *Hold, m *member, out *Strike) {
 	for i := range m.ready {
 		p := &m.ready[i]
-		if !s.listed[i] || s.trigger.signal(p.fd) != nil {
+		if !s.listed[i] || !s.signal(p.fd) {
 			continue // gone, or a reused pid that is not meant: others find it
 		}
 		out.signalled(1)
@@ -171,94 +226,82 @@ func (s *Striker) ready(h *Hold, m *member, out *Strike) {
 	slices.Sort(s.done)
 }
 
+// signal reports whether a process was signalled. One that has gone is no failure.
+func (s *Striker) signal(fd int) bool {
+	err := s.trigger.signal(fd)
+	if err != nil && err != unix.ESRCH {
+		s.failed = err
+	}
+	return err == nil
+}
+
 // strangers signals processes that are not held yet, as far as the cgroup lists
-// them once they are: a pid that was reused since it was read is not listed.
-func (s *Striker) strangers(h *Hold, m *member, pids []int, out *Strike) (err error) {
-	s.batch = s.batch[:0]
-	defer func() {
-		for _, p := range s.batch {
-			if !slices.Contains(m.kept, p) {
-				unix.Close(p.fd)
-			}
+// them once they are: a pid that was reused since it was read is not listed. Those for
+// which there is no time or no descriptor are left to others.
+func (s *Striker) strangers(h *Hold, m *member, out *Strike) {
+	s.fresh, s.batch = s.fresh[:0], s.batch[:0]
+	for _, pid := range s.list {
+		if _, struck := slices.BinarySearch(s.done, pid); !struck && len(s.fresh) < mostStruck {
+			s.fresh = append(s.fresh, pid)
 		}
-	}()
-	for _, pid := range pids {
-		fd, err := unix.PidfdOpen(pid, 0)
+	}
+	for _, pid := range s.fresh {
+		if time.Since(s.began) > s.longest {
+			break
+		}
+		fd, err := s.spares.pidfdOpen(pid)
 		if err == unix.ESRCH {
 			continue
 		}
 		if err != nil {
-			return fmt.Errorf("hold process %d of %s: %w", pid, m.Cgroup, err)
+			break
 		}
 		s.batch = append(s.batch, pidfd{pid: pid, fd: fd})
 	}
-	if s.again, err = s.procs(m, nil, s.again); err != nil {
-		return err
+	if len(s.batch) > 0 {
+		s.again, _, _ = s.read(m, m.lists[0].second, nil, s.again[:0])
+		slices.Sort(s.again)
 	}
-	for _, p := range s.batch {
-		if _, listed := slices.BinarySearch(s.again, p.pid); !listed {
-			continue
-		}
-		if err := s.trigger.signal(p.fd); err == unix.ESRCH {
-			continue
-		} else if err != nil {
-			return fmt.Errorf("kill process %d of %s: %w", p.pid, m.Cgroup, err)
-		}
-		out.signalled(1)
-		if len(m.kept)+len(m.ready) < reaped {
-			m.kept = append(m.kept, p)
-			s.trigger.reap(h, p.fd)
-		}
-	}
-	s.done = append(s.done, pids...)
-	slices.Sort(s.done)
-	return nil
-}
-
-// procs lists the processes of a container's cgroup and of those below it,
-// sorted, in the storage of dst, and notes which of those that are held are among
-// them. Where there are more than that has room for the rest is left out, but not
-// unchecked: a process that g knows is an error, wherever it stands.
-func (s *Striker) procs(m *member, g *Guard, dst []int) ([]int, error) {
-	dst = dst[:0]
-	s.listed = [reaped]bool{}
-	var st unix.Stat_t
-	if err := unix.Fstat(m.dir, &st); err != nil {
-		return dst, fmt.Errorf("look at cgroup %s: %w", m.Cgroup, err)
-	}
-	if st.Nlink != 2 { // it has others below it, which a leaf of kernfs has not
-		all, err := m.group.Procs(nil)
-		for _, pid := range all {
-			if dst, err = s.take(m, g, pid, dst); err != nil {
-				break
+	for i, p := range s.batch {
+		_, listed := slices.BinarySearch(s.again, p.pid)
+		if listed && time.Since(s.began) <= s.longest && s.signal(p.fd) {
+			out.signalled(1)
+			s.done = append(s.done, p.pid)
+			if len(m.kept)+len(m.ready) < reaped {
+				m.kept = append(m.kept, p)
+				s.trigger.reap(h, p.fd)
+				continue
 			}
 		}
-		return dst, err
+		unix.Close(s.batch[i].fd)
 	}
-	// A file that is held open may keep an old list for a second on cgroup v1
-	// (kernel/cgroup/cgroup-v1.c: cgroup_pidlist_start).
-	fd, err := openProcs(m.dir)
-	if err == unix.ENOENT || err == unix.ENODEV {
-		return dst, cgroup.ErrGone
+	s.spares.fill()
+}
+
+// read appends the processes that a descriptor of a list names, in the order of the
+// list. Those that v, where it is not nil, has signalled by no means are left out. It
+// stops where there is no room for more, and reports whether it has read all.
+func (s *Striker) read(m *member, list int, v *verdict, dst []int) (_ []int, all bool, err error) {
+	if list < 0 {
+		return dst, true, nil
 	}
-	if err != nil {
-		return dst, fmt.Errorf("list processes of %s: %w", m.Cgroup, err)
-	}
-	defer unix.Close(fd)
 	pid, digits, off := 0, 0, int64(0)
 	for {
-		n, err := unix.Pread(fd, s.text, off)
+		n, err := unix.Pread(list, s.text, off)
 		if err == unix.EINTR {
 			continue
 		}
 		if err == unix.ENODEV {
-			return dst[:0], cgroup.ErrGone
+			return dst, false, cgroup.ErrGone
+		}
+		if err == unix.EOPNOTSUPP {
+			return dst, true, nil // threaded: the domain above it lists its processes
 		}
 		if err != nil {
-			return dst[:0], fmt.Errorf("list processes of %s: %w", m.Cgroup, err)
+			return dst, false, fmt.Errorf("list processes of %s: %w", m.Cgroup, err)
 		}
 		if n <= 0 {
-			break
+			return dst, true, nil
 		}
 		off += int64(n)
 		for _, c := range s.text[:n] {
@@ -266,52 +309,23 @@ func (s *Striker) procs(m *member, g *Guard, dst []int) ([]int, error) {
 			case c >= '0' && c <= '9' && digits < 9:
 				pid, digits = 10*pid+int(c-'0'), digits+1
 			case c == '\n' && digits > 0 && pid > 0:
-				if dst, err = s.take(m, g, pid, dst); err != nil {
-					return dst[:0], err
+				if len(dst) == cap(dst) {
+					return dst, false, nil
+				}
+				if v == nil || v.add(pid) {
+					dst = append(dst, pid)
 				}
 				pid, digits = 0, 0
+			case c == '\n' && digits > 0 && m.namesAll:
+				// It is beginning or ending. cgroup.kill reaches it, or the next
+				// reading of the list.
+				pid, digits = 0, 0
 			case c == '\n' && digits > 0:
-				return dst[:0], fmt.Errorf("list processes of %s: %w", m.Cgroup, cgroup.ErrForeign)
+				return dst, false, fmt.Errorf("list processes of %s: %w", m.Cgroup, cgroup.ErrForeign)
 			default:
-				return dst[:0], fmt.Errorf("list processes of %s: %q is no part of a pid", m.Cgroup, c)
+				return dst, false, fmt.Errorf("list processes of %s: %q is no part of a pid", m.Cgroup, c)
 			}
 		}
-	}
-	slices.Sort(dst)
-	return slices.Compact(dst), nil
-}
-
-// take takes a listed process in.
-func (s *Striker) take(m *member, g *Guard, pid int, dst []int) ([]int, error) {
-	if g != nil {
-		if err := g.checkOne(&m.Container, pid); err != nil {
-			return dst, err
-		}
-	}
-	for i := range m.ready {
-		if m.ready[i].pid == pid {
-			s.listed[i] = true
-		}
-	}
-	if len(dst) < cap(dst) {
-		dst = append(dst, pid)
-	}
-	return dst, nil
-}
-
-var procsFile = [...]byte{'c', 'g', 'r', 'o', 'u', 'p', '.', 'p', 'r', 'o', 'c', 's', 0}
-
-// openProcs is openat(2), for whose path x/sys would ask for memory.
-func openProcs(dir int) (int, error) {
-	for {
-		fd, _, errno := unix.Syscall6(unix.SYS_OPENAT, uintptr(dir), uintptr(unsafe.Pointer(&procsFile[0])), unix.O_RDONLY|unix.O_CLOEXEC, 0, 0, 0)
-		switch errno {
-		case 0:
-			return int(fd), nil
-		case unix.EINTR:
-			continue
-		}
-		return -1, errno
 	}
 }
 
@@ -320,7 +334,9 @@ type live struct{ reaper *Reaper }
 
 func (live) signal(fd int) error { return unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0) }
 
-func (l live) all(h *Hold, fd int) bool { return l.reaper != nil && l.reaper.kill(h, fd) }
+func (l live) finish(h *Hold, m *member, judged bool) bool {
+	return l.reaper != nil && l.reaper.finish(h, m, judged)
+}
 
 func (l live) reap(h *Hold, fd int) {
 	if l.reaper != nil {
@@ -332,6 +348,6 @@ func (l live) reap(h *Hold, fd int) {
 // for another (kernel/signal.c: group_send_sig_info).
 type blank struct{}
 
-func (blank) signal(fd int) error { return unix.PidfdSendSignal(fd, 0, nil, 0) }
-func (blank) all(*Hold, int) bool { return true }
-func (blank) reap(*Hold, int)     {}
+func (blank) signal(fd int) error              { return unix.PidfdSendSignal(fd, 0, nil, 0) }
+func (blank) finish(*Hold, *member, bool) bool { return true }
+func (blank) reap(*Hold, int)                  {}

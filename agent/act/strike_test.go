@@ -3,7 +3,9 @@ package act
 import (
 	"context"
 	"errors"
+	"fmt"
 	"os"
+	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -13,7 +15,9 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/evictd/evictd/kernel"
 	"github.com/evictd/evictd/kernel/cgroup"
+	"github.com/evictd/evictd/kernel/kerneltest"
 )
 
 // prepare holds the place's container.
@@ -176,7 +180,7 @@ func TestStrikeRefused(t *testing.T) {
 				k := NewKiller(p.hierarchy, "/proc", runtime, reports.take)
 				var actuator Actuator = k
 				if kind == "dry run" {
-					actuator = NewDryRun(p.hierarchy, reports.take)
+					actuator = NewDryRun(p.hierarchy, "/proc", reports.take)
 				} else {
 					defer func() {
 						if !slices.Equal(runtime.calls, tc.asked) {
@@ -262,13 +266,85 @@ func TestStrikeNested(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(inner, "cgroup.procs"), []byte(strconv.Itoa(cmd.Process.Pid)), 0); err != nil {
 		t.Skip("needs processes to be moved: ", err)
 	}
+	// Where it is not certain that the cgroup is the container's, others look at all of it.
 	hold := p.prepare(p.container("c1"))
+	if strike := NewStriker(nil).Strike(hold, &Guard{}); strike.Err != nil || strike.Processes != 0 || !hold.members[0].unjudged {
+		t.Errorf("Strike() = %+v; want it left to others", strike)
+	}
+	hold = p.prepare(p.started("c1", cmd.Process.Pid))
 	if strike := NewStriker(nil).Strike(hold, &Guard{}); strike.Err != nil || strike.Processes != 1 {
-		t.Errorf("Strike() = %+v; want the process below", strike)
+		t.Fatalf("Strike() = %+v; want the process below", strike)
 	}
 	cmd.Wait()
 	if status := cmd.ProcessState.Sys().(syscall.WaitStatus); status.Signal() != syscall.SIGKILL {
 		t.Errorf("the process below ended with %v; want SIGKILL", status)
+	}
+}
+
+// In a fork storm v2 lists processes that have no number yet, or none any more, as 0
+// (kernel/cgroup/cgroup.c: cgroup_procs_show). The others are signalled.
+func TestStrikeListWithZeros(t *testing.T) {
+	for _, kind := range []string{"strike", "kill"} {
+		t.Run(kind, func(t *testing.T) {
+			cmd := exec.Command("sleep", "1000")
+			if err := cmd.Start(); err != nil {
+				t.Fatal(err)
+			}
+			t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
+			h, err := cgroup.Find(kernel.FS(kerneltest.Tree(t, map[string]string{
+				"cgroup.controllers": "memory\n",
+				"c/cgroup.procs":     fmt.Sprintf("0\n%d\n0\n", cmd.Process.Pid),
+				"c/cgroup.events":    "populated 1\nfrozen 0\n",
+				"c/cgroup.kill":      "", "c/memory.stat": "", "c/memory.max": "max\n", "c/memory.current": "4096\n",
+			})))
+			if err != nil {
+				t.Fatal(err)
+			}
+			p := &place{t: t, hierarchy: h, path: "/c"}
+			var signalled int
+			if kind == "strike" {
+				strike := NewStriker(nil).Strike(p.prepare(p.container("c1")), &Guard{})
+				signalled, err = strike.Processes, strike.Err
+			} else {
+				v, opened := open(h, p.container("c1"), &Guard{})
+				if opened != nil {
+					t.Fatal(opened)
+				}
+				defer v.close()
+				err = v.kill("/proc")
+				signalled = len(v.signalled)
+			}
+			if !h.NamesAll() { // a 0 is a process that can't be named from here
+				if !errors.Is(err, cgroup.ErrForeign) || signalled != 0 {
+					t.Errorf("%d processes signalled, error %v; want none of a cgroup with a process of another pid namespace", signalled, err)
+				}
+				return
+			}
+			if err != nil || signalled != 1 {
+				t.Fatalf("%d processes signalled, error %v; want the one that has a number", signalled, err)
+			}
+			cmd.Wait()
+			if status := cmd.ProcessState.Sys().(syscall.WaitStatus); status.Signal() != syscall.SIGKILL {
+				t.Errorf("the process ended with %v; want SIGKILL", status)
+			}
+		})
+	}
+}
+
+// forbidden signals nobody, as where CAP_KILL is missing.
+type forbidden struct{ blank }
+
+func (forbidden) signal(int) error { return unix.EPERM }
+
+// What can't be signalled is no process that was, unless the kernel kills the cgroup.
+func TestStrikeForbidden(t *testing.T) {
+	p := newPlace(t)
+	p.run("sleep 1000 & wait")
+	p.await("both run", func() bool { return len(p.pids()) == 2 })
+	hold := p.prepare(p.container("c1"))
+	strike := newStriker(forbidden{}).Strike(hold, &Guard{})
+	if v2 := hold.members[0].kill >= 0; !errors.Is(strike.Err, unix.EPERM) != v2 || (strike.Processes == 2) != v2 {
+		t.Errorf("Strike() = %+v; want it forbidden, or both killed with their cgroup", strike)
 	}
 }
 
@@ -412,36 +488,41 @@ func TestStrikeKillsCgroup(t *testing.T) {
 	}
 }
 
-// Of a container with more processes than there is room for all are checked, some
-// are struck, and whoever follows ends the others.
+// Of a container with more processes than a strike looks at some are struck where it is
+// certain that the cgroup is the container's, and others end the rest.
 func TestStrikeMany(t *testing.T) {
 	p := newPlace(t)
 	cmd := p.run("for i in 1 2 3 4 5 6 7 8 9 10 11 12; do sleep 1000 & done; wait")
 	p.await("all run", func() bool { return len(p.pids()) == 13 })
 	few := func() *Striker {
 		s := NewStriker(reaper(t))
-		s.list, s.again, s.fresh, s.done = make([]int, 0, 3), make([]int, 0, 3), make([]int, 0, 3), make([]int, 0, 13)
+		s.list, s.again = make([]int, 0, 6), make([]int, 0, 6)
 		return s
 	}
 	last := slices.Max(p.pids())
-	if strike := few().Strike(p.prepare(p.container("c1")), &Guard{Never: map[int]string{last: "evictd"}}); !strike.Refused() {
-		t.Errorf("Strike() of what holds what must live, beyond what there is room for = %+v; want it refused", strike)
-	}
-	hold := p.prepare(p.container("c1"))
 	var reports heard
 	k := NewKiller(p.hierarchy, "/proc", &stops{}, reports.take)
-	strike := few().Strike(hold, &Guard{})
-	least := reaped
-	if p.hierarchy.Version == cgroup.V2 {
-		least = 3 // cgroup.kill gets those, too, for which there was no room
+	guard := &Guard{Never: map[int]string{last: "evictd"}}
+	hold := p.prepare(p.container("c1"))
+	strike := few().Strike(hold, guard)
+	if strike.Err != nil || strike.Processes != 0 {
+		t.Errorf("Strike() of a container that may not be one = %+v; want it left to others", strike)
 	}
-	if strike.Err != nil || strike.Processes < least {
-		t.Errorf("Strike() = %+v; want %d processes at least", strike, least)
+	k.Follow(t.Context(), hard().Order, hold, strike)
+	k.Wait()
+	wrong := (*WrongVictimError)(nil)
+	if got := reports.last(); got.Stage != Refused || !errors.As(got.Err, &wrong) || len(p.pids()) != 13 {
+		t.Errorf("last report = %+v, %d processes are left; want it refused, and all 13", got, len(p.pids()))
+	}
+	hold = p.prepare(p.started("c1", cmd.Process.Pid))
+	strike = few().Strike(hold, &Guard{})
+	if strike.Err != nil || strike.Processes < 1 {
+		t.Errorf("Strike() = %+v; want some processes", strike)
 	}
 	k.Follow(t.Context(), hard().Order, hold, strike)
 	k.Wait()
 	if got := len(p.pids()); got > 0 {
-		t.Errorf("%d processes are left; want none", got)
+		t.Fatalf("%d processes are left; want none", got)
 	}
 	cmd.Wait()
 }

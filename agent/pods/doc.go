@@ -21,6 +21,8 @@
 //
 // A container's cgroup is proven when the runtime names it, it is named after
 // the container, the container's first process is in it, and no other container
-// or sandbox is. Only a proven cgroup is handed out to be killed. [Guard] holds
+// or sandbox is. A process that must live and was moved into it takes nothing from
+// that; one that the container started makes it unproven. Only a proven cgroup is
+// handed out to be killed. [Guard] holds
 // the processes that no kill may reach, by what they are.
 package pods

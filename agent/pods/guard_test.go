@@ -16,13 +16,14 @@ import (
 func TestGuard(t *testing.T) {
 	n := newNode(t, true)
 	n.process(70, 1, "kubelet")
+	n.process(60, shim, "pause")
 	a := n.addPod(critest.Pod{PID: 60, Containers: []critest.Container{{Name: "a", PID: 100}, {Name: "b", PID: 101}}})
 	// A hog that goes by the name of a shim, in its container.
 	n.process(102, 100, "containerd-shim")
 	n.cgroup(n.path(a, a.Containers[0]), 100<<20, 60<<20, 100, 102)
 
 	i := n.inventory()
-	if diff := cmp.Diff(Guard{Never: map[int]string{1: "pid 1", os.Getpid(): "evictd"}, Inits: map[int]string{}}, i.Guard()); diff != "" {
+	if diff := cmp.Diff(Guard{Never: map[int]string{1: "pid 1", os.Getpid(): "evictd"}, Inits: map[int]string{}, Started: map[int]uint64{}}, i.Guard()); diff != "" {
 		t.Errorf("Guard() before the first list (-want +got):\n%s", diff)
 	}
 	if err := i.Sync(context.Background()); err != nil {
@@ -41,6 +42,16 @@ func TestGuard(t *testing.T) {
 	inits := map[int]string{60: a.ID, 100: a.Containers[0].ID, 101: a.Containers[1].ID}
 	if diff := cmp.Diff(inits, got.Inits); diff != "" {
 		t.Errorf("Inits (-want +got):\n%s", diff)
+	}
+
+	// With its start a pid names a process for good.
+	started := map[int]uint64{60: 1060, 70: 1070, 100: 1100, 101: 1101, shim: 1000 + shim}
+	delete(got.Started, os.Getpid()) // the runtime is this very process
+	if diff := cmp.Diff(started, got.Started); diff != "" {
+		t.Errorf("Started (-want +got):\n%s", diff)
+	}
+	if what := got.guards(70, func(int) uint64 { return 4711 }); what != "" {
+		t.Errorf("guards() of a pid that names another process by now = %q; want nothing", what)
 	}
 
 	n.runtime.RemovePod(a.ID)

@@ -30,17 +30,18 @@ type place struct {
 	unproven string
 	// parent is the parent of the first process, a shim or a monitor, and start
 	// when the first process began, in clock ticks since boot; 0 is not known.
-	parent int
-	start  uint64
-	// holds is the guarded process that the cgroup was found to hold.
+	parent             int
+	start, parentStart uint64
+	// holds is the guarded process that the cgroup was found to hold, where that
+	// belongs there. One that was moved into it is spared when the container is killed.
 	holds string
 	// gone tells that the cgroup was there once and is not any more.
 	gone bool
 }
 
 // placeContainer finds out where a container lives. before is what was found
-// the last time, nil for the first; never holds processes that are not killed.
-func (i *Inventory) placeContainer(c *Container, before *place, never map[int]string) *place {
+// the last time, nil for the first; never has the processes that are not killed.
+func (i *Inventory) placeContainer(c *Container, before *place, never *Guard) *place {
 	p := &place{id: c.ID, pid: c.PID}
 	if c.Err != nil {
 		p.unproven = fmt.Sprintf("its status is not known: %v", c.Err)
@@ -109,7 +110,7 @@ func (i *Inventory) pathOf(c *Container) string {
 // prove looks whether the container's first process is in the cgroup, and what
 // else must not be. It reads the list of the tree that would be killed, which
 // does not depend on the namespace that evictd is in, as /proc/PID/cgroup does.
-func (i *Inventory) prove(p *place, never map[int]string) {
+func (i *Inventory) prove(p *place, never *Guard) {
 	pids, err := p.group.Procs(nil)
 	if err != nil {
 		if p.unproven == "" {
@@ -117,17 +118,42 @@ func (i *Inventory) prove(p *place, never map[int]string) {
 		}
 		return
 	}
+	why := i.proveInit(p, pids)
 	for _, pid := range pids {
-		if what := never[pid]; what != "" {
+		if what := never.guards(pid, i.startOf); what != "" && (why != "" || pid == 1 || i.descends(pid, p.pid)) {
 			p.holds = what
 		}
 	}
-	if why := i.proveInit(p, pids); p.unproven == "" {
+	if p.unproven == "" {
 		p.unproven = why
 	}
 	if p.holds != "" && p.unproven == "" {
 		p.unproven = fmt.Sprintf("cgroup %s holds %s", p.path, p.holds)
 	}
+}
+
+// mostAncestors bounds how far up the parents of a process are followed.
+const mostAncestors = 64
+
+// descends reports whether a process is a container's first one or was started below
+// it: then it belongs to the container, like evictd in its own pod. One that was
+// moved into the container's cgroup from elsewhere has other ancestors, and a process
+// can't be given others of its choice. What can't be read descends.
+func (i *Inventory) descends(pid, init int) bool {
+	for range mostAncestors {
+		if pid == init {
+			return true
+		}
+		if pid <= 1 {
+			return false
+		}
+		stat, err := process.ReadStat(i.procfs, pid)
+		if err != nil {
+			return true
+		}
+		pid = stat.PPID
+	}
+	return true
 }
 
 // proveInit looks for the container's first process among those of the cgroup
@@ -147,16 +173,28 @@ func (i *Inventory) proveInit(p *place, pids []int) string {
 	if err != nil {
 		return err.Error()
 	}
-	p.parent, p.start = stat.PPID, stat.StartTime
-	if _, in := slices.BinarySearch(pids, p.parent); in {
+	p.parent, p.start, p.parentStart = stat.PPID, stat.StartTime, i.startOf(stat.PPID)
+	if _, in := slices.BinarySearch(pids, p.parent); in && !i.isShim(p.parent) {
 		return fmt.Sprintf("cgroup %s holds the parent of its first process, %d", p.path, p.parent)
 	}
 	return ""
 }
 
+// isShim reports whether the parent of a container's first process has the place of a
+// shim among the processes: directly below pid 1, to which it is handed, or below a
+// runtime. A process of the container itself, whose child the runtime names by
+// mistake, is below the container's shim.
+func (i *Inventory) isShim(pid int) bool {
+	stat, err := process.ReadStat(i.procfs, pid)
+	return err == nil && (stat.PPID == 1 || slices.ContainsFunc(i.sources, func(s *tracked) bool { return s.list.PID > 1 && s.list.PID == stat.PPID }))
+}
+
 // placeSandbox finds out where a sandbox's own process lives.
 func (i *Inventory) placeSandbox(s *Sandbox) *place {
 	p := &place{id: s.ID, pid: s.PID}
+	if p.pid != 0 {
+		p.start = i.startOf(p.pid)
+	}
 	if told, _, err := cri.CgroupPath(s.CgroupsPath); err == nil {
 		p.path = told
 	}

@@ -73,17 +73,35 @@ func TestProof(t *testing.T) {
 		{name: "a process of two", pod: critest.Pod{Containers: []critest.Container{
 			{ID: id, PID: 100}, {ID: other, Name: "b", PID: 100},
 		}}, unproven: "process 100 for another container too", measured: true},
-		{name: "holds evictd", besides: func(n *node) {
+		{name: "is evictd's own", besides: func(n *node) {
+			n.process(os.Getpid(), 100, "evictd")
 			n.cgroup("/kubepods/besteffort/podu1/"+id, 100<<20, 60<<20, 100, os.Getpid())
 		}, unproven: "holds", measured: true, spared: "holds"},
+		{name: "evictd was moved into it", besides: func(n *node) {
+			n.process(os.Getpid(), 1, "evictd")
+			n.cgroup("/kubepods/besteffort/podu1/"+id, 100<<20, 60<<20, 100, os.Getpid())
+		}, measured: true},
+		{name: "evictd was moved into it, and its first process away", besides: func(n *node) {
+			n.process(os.Getpid(), 1, "evictd")
+			n.cgroup("/kubepods/besteffort/podu1/"+id, 100<<20, 60<<20, 101, os.Getpid())
+		}, unproven: "is not in cgroup", spared: "holds"},
 		{name: "holds pid 1", besides: func(n *node) {
 			n.cgroup("/kubepods/besteffort/podu1/"+id, 100<<20, 60<<20, 1, 100)
 		}, unproven: "holds pid 1", measured: true, spared: "holds pid 1"},
-		{name: "holds its shim", besides: func(n *node) {
+		{name: "its shim was moved into it", besides: func(n *node) {
 			n.cgroup("/kubepods/besteffort/podu1/"+id, 100<<20, 60<<20, shim, 100)
-		}, unproven: "holds the parent of its first process, 50", measured: true},
-		{name: "holds a kubelet", besides: func(n *node) {
+		}, measured: true},
+		{name: "the runtime names a child of its first process", besides: func(n *node) {
+			n.process(51, shim, "init")
+			n.process(100, 51, "child")
+			n.cgroup("/kubepods/besteffort/podu1/"+id, 100<<20, 60<<20, 51, 100)
+		}, unproven: "holds the parent of its first process, 51", measured: true},
+		{name: "a kubelet was moved into it", besides: func(n *node) {
 			n.process(70, 1, "kubelet")
+			n.cgroup("/kubepods/besteffort/podu1/"+id, 100<<20, 60<<20, 70, 100)
+		}, measured: true},
+		{name: "started a kubelet", besides: func(n *node) {
+			n.process(70, 100, "kubelet")
 			n.cgroup("/kubepods/besteffort/podu1/"+id, 100<<20, 60<<20, 70, 100)
 		}, unproven: "holds kubelet", measured: true, spared: "holds kubelet /usr/bin/kubelet (pid 70)"},
 	} {

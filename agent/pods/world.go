@@ -84,7 +84,7 @@ func (i *Inventory) build(now time.Time) *world {
 	listings, specs := i.merge(w)
 	i.updateKubelets(i.containers(listings))
 	w.kubeletRuns = len(i.kubelets) > 0 || i.kubeletsUnknown
-	never := i.guard(nil, nil).Never
+	never := i.guard(nil, nil)
 	places := make(map[string]*place, len(i.places))
 	claims := map[int]int{}
 	for _, l := range listings {
@@ -93,7 +93,7 @@ func (i *Inventory) build(now time.Time) *world {
 		claims[l.home.pid]++
 		for n := range l.Containers {
 			if c := &l.Containers[n]; c.live() {
-				p := i.placeContainer(c, i.places[c.ID], never)
+				p := i.placeContainer(c, i.places[c.ID], &never)
 				places[c.ID], l.places[c.ID] = p, p
 				w.crowd.add(p)
 				claims[p.pid]++

@@ -48,7 +48,20 @@ type Hierarchy struct {
 	Unified kernel.FS // root of the v2 tree; "" where there is none
 
 	nested bool
+	// namesAll says that this process is in the first pid namespace, where every
+	// process has a number.
+	namesAll bool
 }
+
+// firstPIDNamespace is what the link of the first pid namespace reads
+// (include/linux/proc_ns.h: PROC_PID_INIT_INO).
+const firstPIDNamespace = "pid:[4026531836]"
+
+// NamesAll reports whether this process is in the first pid namespace. There a 0
+// in a list of v2 stands for no process of another namespace but for one that is
+// beginning or ending: the kernel lists it while it has no number
+// (kernel/fork.c: copy_process, kernel/exit.c: __unhash_process).
+func (h *Hierarchy) NamesAll() bool { return h.namesAll }
 
 // Find looks at a directory where cgroup filesystems are mounted, normally
 // /sys/fs/cgroup, and tells from its content which tree carries memory. When
@@ -62,6 +75,10 @@ func Find(root kernel.FS) (*Hierarchy, error) {
 	if h.nested, err = nested(h.Memory); err != nil {
 		return nil, fmt.Errorf("find cgroup memory controller: %w", err)
 	}
+	// The namespace is this process's own, whatever procfs it reads others from.
+	// Where it can't be read, a 0 remains a process of another namespace.
+	own, err := os.Readlink("/proc/self/ns/pid")
+	h.namesAll = err == nil && own == firstPIDNamespace
 	return h, nil
 }
 

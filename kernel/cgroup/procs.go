@@ -16,17 +16,58 @@ import (
 // Procs returns the pids of the processes in the subtree, sorted and each once,
 // in the storage of dst. For a cgroup without others below it, and a dst that is
 // long enough, it allocates little. A process that can't be named from here is
-// [ErrForeign] on v2; on v1 the kernel leaves it out.
+// [ErrForeign] on v2, unless [Hierarchy.NamesAll]; on v1 the kernel leaves it out.
 //
 // Processes may fork and move while the list is read: what is done to them has to
 // be repeated until the list is empty.
 func (c *Cgroup) Procs(dst []int) ([]int, error) {
-	dst, err := listProcs(c.dir, dst[:0])
+	dst, err := c.h.listProcs(c.dir, dst[:0])
 	if err != nil {
 		return dst[:0], c.failed("list processes", err)
 	}
 	return dst, nil
 }
+
+// WalkProcs calls visit for the cgroup (".") and for each below it, a parent before its
+// children, with the pids of the processes in that one alone, sorted, until visit returns
+// false or an error. The list is valid during the call. However many cgroups there are,
+// each is read once.
+func (c *Cgroup) WalkProcs(visit func(rel string, pids []int) (more bool, err error)) error {
+	var pids []int
+	err := walk(c.dir, func(rel string) (err error) {
+		if pids, err = c.h.readProcs(c.dir, rel, pids[:0]); err != nil {
+			return err
+		}
+		slices.Sort(pids)
+		pids = slices.Compact(pids)
+		more, err := visit(rel, pids)
+		if err == nil && !more {
+			return errStop
+		}
+		return err
+	})
+	if err != nil {
+		return c.failed("list processes", err)
+	}
+	return nil
+}
+
+// ProcsOf returns the pids of the processes in one cgroup of the subtree alone, by its
+// path as WalkProcs gives it, sorted. One that has gone has none.
+func (c *Cgroup) ProcsOf(rel string, dst []int) ([]int, error) {
+	dst, err := c.h.readProcs(c.dir, rel, dst[:0])
+	if err != nil && rel != "." && removed(err) {
+		return dst[:0], nil
+	}
+	if err != nil {
+		return dst[:0], c.failed("list processes", err)
+	}
+	slices.Sort(dst)
+	return slices.Compact(dst), nil
+}
+
+// Leaf reports whether there is no cgroup below this one for certain.
+func (c *Cgroup) Leaf() bool { return isLeaf(c.dir) }
 
 // FreezerProcs lists, as [Cgroup.Procs] does, whom [Cgroup.Freeze] would stop: on
 // v1 those of the freezer's cgroup of the same path, which may be others.
@@ -38,7 +79,7 @@ func (c *Cgroup) FreezerProcs(dst []int) ([]int, error) {
 	if c.freezer == nil {
 		return dst, c.failed("list processes", c.noFreezer())
 	}
-	dst, err := listProcs(c.freezer, dst)
+	dst, err := c.h.listProcs(c.freezer, dst)
 	if err != nil {
 		return dst[:0], c.failed("list processes", c.ofFreezer(err))
 	}
@@ -46,33 +87,54 @@ func (c *Cgroup) FreezerProcs(dst []int) ([]int, error) {
 }
 
 // listProcs appends the pids of a cgroup and of all below it, and sorts them.
-func listProcs(dir *sys.FD, dst []int) ([]int, error) {
+func (h *Hierarchy) listProcs(dir *sys.FD, dst []int) ([]int, error) {
 	err := walk(dir, func(rel string) (err error) {
-		dst, err = readProcs(dir, rel, dst)
+		dst, err = h.readProcs(dir, rel, dst)
 		return err
 	})
 	slices.Sort(dst)
 	return slices.Compact(dst), err
 }
 
-// readProcs appends the pids of one cgroup. It opens the list anew: v1 keeps that
-// of an open file for a second after each reading (kernel/cgroup/cgroup-v1.c:
-// cgroup_pidlist_start), so that a descriptor that is held misses what was forked
-// since; and where two read one open file, each starts the list again below the
-// other, who then goes on in the middle of a number.
-func readProcs(dir *sys.FD, rel string, dst []int) ([]int, error) {
-	fd, err := dir.OpenAt(path.Join(rel, "cgroup.procs"), unix.O_RDONLY)
-	if err != nil {
-		return dst, err
-	}
-	defer fd.Close()
-	got, err := readPIDs(fd, dst)
+// zeroRereads is how often a list is read again at once because a process in it
+// had no number. In a fork storm the next list may have another such process.
+const zeroRereads = 3
+
+// readProcs appends the pids of one cgroup.
+func (h *Hierarchy) readProcs(dir *sys.FD, rel string, dst []int) ([]int, error) {
+	got, err := h.readList(dir, path.Join(rel, "cgroup.procs"), dst)
 	if errors.Is(err, unix.EOPNOTSUPP) && rel != "." {
 		// The threads of a threaded cgroup are those of processes that the domain
 		// above it lists. That one is in this subtree too.
 		return dst, nil
 	}
 	return got, err
+}
+
+// readList appends the numbers of a list. In the first pid namespace an entry
+// without a number is skipped, and the list is read again, because a process that
+// was beginning has a number by then.
+//
+// Each reading opens the list anew: v1 keeps that of an open file for a second
+// after each reading (kernel/cgroup/cgroup-v1.c: cgroup_pidlist_start), so that a
+// descriptor that is held misses what was forked since; and where two read one open
+// file, each starts the list again below the other, who then goes on in the middle
+// of a number.
+func (h *Hierarchy) readList(dir *sys.FD, name string, dst []int) ([]int, error) {
+	for reread := 0; ; reread++ {
+		fd, err := dir.OpenAt(name, unix.O_RDONLY)
+		if err != nil {
+			return dst, err
+		}
+		got, err := readPIDs(fd, dst)
+		fd.Close()
+		if !h.namesAll || !errors.Is(err, ErrForeign) {
+			return got, err
+		}
+		if reread == zeroRereads {
+			return got, nil
+		}
+	}
 }
 
 // readPIDs appends the numbers of a file with one on each line. It reads on
@@ -154,7 +216,7 @@ func (c *Cgroup) Populated() (bool, error) {
 	populated := false
 	var pids []int
 	err := walk(c.dir, func(rel string) (err error) {
-		pids, err = readProcs(c.dir, rel, pids[:0])
+		pids, err = c.h.readProcs(c.dir, rel, pids[:0])
 		if err == nil && len(pids) > 0 || errors.Is(err, ErrForeign) {
 			populated = true
 			return errStop
@@ -235,16 +297,10 @@ func (c *Cgroup) tasks() (uint64, error) {
 	n := uint64(0)
 	var tids []int
 	err := walk(c.dir, func(rel string) error {
-		fd, err := c.dir.OpenAt(path.Join(rel, file), unix.O_RDONLY)
-		if err != nil {
-			return err
-		}
-		defer fd.Close()
-		if tids, err = readPIDs(fd, tids[:0]); err != nil {
-			return err
-		}
+		var err error
+		tids, err = c.h.readList(c.dir, path.Join(rel, file), tids[:0])
 		n += uint64(len(tids))
-		return nil
+		return err
 	})
 	return n, err
 }

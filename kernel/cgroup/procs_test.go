@@ -60,6 +60,7 @@ func TestProcs(t *testing.T) {
 		for version, files := range map[Version]map[string]string{V1: v1, V2: v2} {
 			t.Run(fmt.Sprint(tt.name, " ", version), func(t *testing.T) {
 				h, _ := findTree(t, files)
+				h.namesAll = false
 				c := open(t, h, "/x")
 				dst := make([]int, 3, 8)
 				got, err := c.Procs(dst)
@@ -76,6 +77,62 @@ func TestProcs(t *testing.T) {
 					t.Errorf("Tasks() = %d, %v; want 3", n, err)
 				}
 			})
+		}
+	}
+}
+
+// In the first pid namespace a 0 is a process that is beginning or ending, in a
+// fork storm at nearly every reading: the others are listed.
+func TestProcsWithoutNumber(t *testing.T) {
+	v2 := treeV2(t)
+	cgroupV2(t, v2, "/storm", "4096\n", "max\n", "0\n7\n0\n9\n")
+	cgroupV2(t, v2, "/storm/below", "4096\n", "max\n", "0\n8\n")
+	h, _ := findTree(t, v2)
+	h.namesAll = true
+	c := open(t, h, "/storm")
+	if got, err := c.Procs(nil); err != nil || !slices.Equal(got, []int{7, 8, 9}) {
+		t.Errorf("Procs() = %v, %v; want the processes with a number", got, err)
+	}
+	if n, err := c.Tasks(); err != nil || n != 3 {
+		t.Errorf("Tasks() = %d, %v; want 3", n, err)
+	}
+}
+
+func TestWalkProcs(t *testing.T) {
+	for version, files := range map[Version]map[string]string{V1: treeV1(t), V2: treeV2(t)} {
+		for dir, procs := range map[string]string{".": "30\n20\n30\n", "a": "10\n", "a/b": "", "c": "40\n"} {
+			if version == V1 {
+				cgroupV1(t, files, filepath.Join("/x", dir), "4096\n", unlimitedV1, procs)
+			} else {
+				cgroupV2(t, files, filepath.Join("/x", dir), "4096\n", "max\n", procs)
+			}
+		}
+		h, _ := findTree(t, files)
+		c := open(t, h, "/x")
+		walk := func(most int) (got []string, err error) {
+			err = c.WalkProcs(func(rel string, pids []int) (bool, error) {
+				got = append(got, fmt.Sprint(rel, pids))
+				return len(got) < most, nil
+			})
+			return got, err
+		}
+		if got, err := walk(10); err != nil || !slices.Equal(got, []string{".[20 30]", "a[10]", "a/b[]", "c[40]"}) {
+			t.Errorf("%s: WalkProcs() visits %q, %v; want each cgroup with its own processes", version, got, err)
+		}
+		if got, err := walk(2); err != nil || len(got) != 2 {
+			t.Errorf("%s: WalkProcs() that is to end after two visits %q, %v", version, got, err)
+		}
+		failed := errors.New("no")
+		if err := c.WalkProcs(func(string, []int) (bool, error) { return true, failed }); !errors.Is(err, failed) {
+			t.Errorf("%s: WalkProcs() = %v; want the error of the visit", version, err)
+		}
+		for rel, want := range map[string][]int{".": {20, 30}, "a": {10}, "gone": nil} {
+			if got, err := c.ProcsOf(rel, nil); err != nil || !slices.Equal(got, want) {
+				t.Errorf("%s: ProcsOf(%q) = %v, %v; want %v", version, rel, got, err, want)
+			}
+		}
+		if c.Leaf() {
+			t.Errorf("%s: Leaf() of a cgroup with others below it = true; want false", version)
 		}
 	}
 }

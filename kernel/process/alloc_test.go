@@ -102,3 +102,25 @@ func eventually(t *testing.T, what string, done func() bool) {
 		}
 	}
 }
+
+func TestStartTimeAtAllocates(t *testing.T) {
+	dir, err := unix.Open("/proc", unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(dir)
+	own, err := ReadStat("/proc", os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	if n := testing.AllocsPerRun(100, func() {
+		if start, err := StartTimeAt(dir, own.PID); err != nil || start != own.StartTime {
+			t.Errorf("StartTimeAt() = %d, %v; want %d", start, err, own.StartTime)
+		}
+	}); n != 0 {
+		t.Errorf("StartTimeAt allocates %v times; want 0", n)
+	}
+	if start, err := StartTimeAt(dir, 1<<22+1); err != unix.ENOENT {
+		t.Errorf("StartTimeAt() of no process = %d, %v; want ENOENT", start, err)
+	}
+}

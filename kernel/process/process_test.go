@@ -36,6 +36,9 @@ func TestParseStat(t *testing.T) {
 		if got != tc.want || (err == nil) != tc.ok {
 			t.Errorf("%s: parseStat(%q) = %+v, %v; want %+v, ok %v", tc.name, tc.text, got, err, tc.want, tc.ok)
 		}
+		if start, ok := startTime([]byte(tc.text)); tc.ok && (!ok || start != tc.want.StartTime) {
+			t.Errorf("%s: startTime(%q) = %d, %t; want %d", tc.name, tc.text, start, ok, tc.want.StartTime)
+		}
 	}
 }
 
@@ -46,6 +49,8 @@ func FuzzParseStat(f *testing.F) {
 	f.Fuzz(func(t *testing.T, text []byte) {
 		if s, err := parseStat(text); s.PID < 0 || s.PPID < 0 || s.Threads < 0 || err != nil && s != (Stat{}) {
 			t.Errorf("parseStat(%q) = %+v, %v", text, s, err)
+		} else if start, ok := startTime(text); ok && err == nil && start != s.StartTime {
+			t.Errorf("startTime(%q) = %d; parseStat has %d", text, start, s.StartTime)
 		}
 	})
 }

@@ -169,20 +169,23 @@ func TestUnprovenCgroup(t *testing.T) {
 	mustLive(t, other)
 }
 
-// TestOwnCgroup: a container's cgroup that holds evictd is nobody's to kill.
+// TestOwnCgroup: a pod that moves evictd into its own cgroup is no less evicted for that, and evictd lives.
 func TestOwnCgroup(t *testing.T) {
 	n := startNode(t, gibibyte)
-	victim := runPod(t, n, node.PodSpec{Name: "victim", Containers: one(holding(32 * mebibyte))}).uses(32 * mebibyte)
+	other := runPod(t, n, node.PodSpec{Name: "other", Containers: one(holding(32 * mebibyte))}).uses(32 * mebibyte)
 	hog := runPod(t, n, node.PodSpec{Name: "hog", Containers: one(growing(600 * mebibyte))})
 	d := newDaemon(t, n, below("512Mi"))
 	d.start()
 	enter(t, hog.Containers[0].Cgroup, d.cmd.Process.Pid)
 	d.knows(2)
-	d.exempt(map[string]string{hog.key(): evict.ReasonProtected})
+	d.exempt(nil)
 	hog.press()
-	victim.mustDie()
-	d.victims(victim)
-	mustLive(t, hog)
+	rec := d.ended(hog)
+	d.victims(hog)
+	mustLive(t, other)
+	if rec.Result != evict.ResultKilled || !strings.Contains(rec.Error, "is not signalled") {
+		t.Errorf("record: result %s, error %q; want it killed, and evictd named as spared", rec.Result, rec.Error)
+	}
 }
 
 // enter takes a process into a cgroup of the tree that carries memory.

@@ -1,0 +1,146 @@
+package act
+
+import (
+	"errors"
+	"os/exec"
+	"slices"
+	"syscall"
+	"testing"
+
+	"github.com/evictd/evictd/kernel/process"
+)
+
+// started returns the container with its first process.
+func (p *place) started(id string, pid int) Container {
+	p.t.Helper()
+	c := p.container(id)
+	c.InitPID, c.InitStart = pid, startOf(p.t, pid)
+	return c
+}
+
+func startOf(t *testing.T, pid int) uint64 {
+	t.Helper()
+	stat, err := process.ReadStat("/proc", pid)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return stat.StartTime
+}
+
+// stranger starts a process outside of the container, which is to be guarded.
+func stranger(t *testing.T) *exec.Cmd {
+	t.Helper()
+	cmd := exec.Command("sleep", "1000")
+	if err := cmd.Start(); err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
+	return cmd
+}
+
+// killing are the ways in which a container is killed: held beforehand, and not.
+var killing = map[string]func(p *place, k *Killer, job Job){
+	"strike": func(p *place, k *Killer, job Job) {
+		hold, err := Prepare(p.hierarchy, "/proc", job)
+		if err != nil {
+			p.t.Fatal(err)
+		}
+		k.Follow(p.t.Context(), job.Order, hold, NewStriker(reaper(p.t)).Strike(hold, job.Guard))
+	},
+	"kill": func(p *place, k *Killer, job Job) { k.Evict(p.t.Context(), job) },
+}
+
+// A guarded process that was moved into a container's cgroup does not make it immune:
+// the others are killed, and it lives.
+func TestKillSparesMovedProcess(t *testing.T) {
+	for kind, kill := range killing {
+		t.Run(kind, func(t *testing.T) {
+			p := newPlace(t)
+			cmd := p.run("for i in 1 2 3 4 5 6 7 8; do sleep 1000 & done; wait")
+			p.await("all run", func() bool { return len(p.pids()) == 9 })
+			moved := stranger(t)
+			enter(t, p.dirs[0], moved.Process.Pid)
+			pid := moved.Process.Pid
+			job := hard(p.started("c1", cmd.Process.Pid))
+			job.Guard = &Guard{
+				Never: map[int]string{pid: "kubelet /usr/bin/kubelet", 1: "pid 1"}, Inits: map[int]string{cmd.Process.Pid: "c1"},
+				Started: map[int]uint64{pid: startOf(t, pid)},
+			}
+			var reports heard
+			runtime := &stops{}
+			k := NewKiller(p.hierarchy, "/proc", runtime, reports.take)
+			kill(p, k, job)
+			k.Wait()
+			if got := p.pids(); !slices.Equal(got, []int{pid}) {
+				t.Fatalf("left in the cgroup: %v; want the guarded process alone, %d", got, pid)
+			}
+			if err := moved.Process.Signal(syscall.Signal(0)); err != nil {
+				t.Errorf("the guarded process: %v; want it alive", err)
+			}
+			last := reports.last()
+			var spared *SparedError
+			if last.Stage != Finished || last.Processes != 9 || !errors.As(last.Err, &spared) || spared.PID != pid {
+				t.Errorf("last report = %+v; want nine processes, and the one that was spared named", last)
+			}
+			if got := reports.stages(); !slices.Contains(got, LastGone) {
+				t.Errorf("stages = %v; want the last process gone", got)
+			}
+			cmd.Wait()
+		})
+	}
+}
+
+// A cgroup is refused where it is not the container's alone, whatever was moved.
+func TestKillRefusesForeignCgroup(t *testing.T) {
+	for name, change := range map[string]func(g *Guard, c *Container, init, moved int){
+		"the container's first process is not known":   func(_ *Guard, c *Container, _, _ int) { c.InitPID, c.InitStart = 0, 0 },
+		"the first process's pid is another's by now":  func(_ *Guard, c *Container, _, _ int) { c.InitStart++ },
+		"the first process of another container in it": func(g *Guard, _ *Container, _, moved int) { g.Inits[moved] = "c2" },
+		"the first process is a guarded one":           func(g *Guard, _ *Container, init, _ int) { g.Never[init] = "evictd" },
+	} {
+		for kind, kill := range killing {
+			t.Run(name+" "+kind, func(t *testing.T) {
+				p := newPlace(t)
+				cmd := p.run("sleep 1000 & wait")
+				p.await("both run", func() bool { return len(p.pids()) == 2 })
+				moved := stranger(t)
+				enter(t, p.dirs[0], moved.Process.Pid)
+				job := hard(p.started("c1", cmd.Process.Pid))
+				job.Guard = &Guard{Never: map[int]string{moved.Process.Pid: "a shim"}, Inits: map[int]string{cmd.Process.Pid: "c1"}}
+				change(job.Guard, &job.Containers[0], cmd.Process.Pid, moved.Process.Pid)
+				var reports heard
+				k := NewKiller(p.hierarchy, "/proc", &stops{}, reports.take)
+				kill(p, k, job)
+				k.Wait()
+				var wrong *WrongVictimError
+				if last := reports.last(); last.Stage != Refused || !errors.As(last.Err, &wrong) || !wrong.Never {
+					t.Errorf("last report = %+v; want it refused", last)
+				}
+				if got := len(p.pids()); got != 3 {
+					t.Errorf("%d processes are left; want all three", got)
+				}
+			})
+		}
+	}
+}
+
+// A pid that a guarded process had and another process has by now guards nothing.
+func TestKillGuardsByStart(t *testing.T) {
+	for kind, kill := range killing {
+		t.Run(kind, func(t *testing.T) {
+			p := newPlace(t)
+			cmd := p.run("exec sleep 1000")
+			pid := cmd.Process.Pid
+			job := hard(p.container("c1"))
+			job.Guard = &Guard{Never: map[int]string{pid: "a shim"}, Started: map[int]uint64{pid: startOf(t, pid) - 1}}
+			var reports heard
+			k := NewKiller(p.hierarchy, "/proc", &stops{}, reports.take)
+			kill(p, k, job)
+			k.Wait()
+			if got := p.pids(); len(got) != 0 {
+				t.Fatalf("left in the cgroup: %v (%v); want none", got, reports.last().Err)
+			}
+			cmd.Wait()
+		})
+	}
+}

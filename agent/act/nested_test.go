@@ -1,0 +1,199 @@
+package act
+
+import (
+	"errors"
+	"fmt"
+	"os"
+	"path/filepath"
+	"slices"
+	"strconv"
+	"syscall"
+	"testing"
+	"time"
+
+	"golang.org/x/sys/unix"
+)
+
+// nest makes cgroups below the container's and spreads its processes over them.
+func (p *place) nest(cgroups int) {
+	p.t.Helper()
+	pids := p.pids()
+	for i := range cgroups {
+		dir := filepath.Join(p.dirs[0], fmt.Sprint("below", i))
+		if err := os.Mkdir(dir, 0o755); err != nil {
+			p.t.Fatal(err)
+		}
+		p.t.Cleanup(func() {
+			p.await("the cgroup below is removed", func() bool {
+				for _, pid := range p.pidsIn(dir) {
+					_ = syscall.Kill(pid, syscall.SIGKILL)
+				}
+				return os.Remove(dir) == nil
+			})
+		})
+		for n, pid := range pids {
+			if n%cgroups == i {
+				enter(p.t, dir, pid)
+			}
+		}
+	}
+}
+
+func enter(t *testing.T, dir string, pid int) {
+	t.Helper()
+	if err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), strconv.AppendInt(nil, int64(pid), 10), 0); err != nil {
+		t.Fatal(err)
+	}
+}
+
+// all lists the processes of all cgroups of the container.
+func (p *place) all() []int {
+	p.t.Helper()
+	g, err := p.hierarchy.Open(p.path)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	defer g.Close()
+	pids, err := g.Procs(nil)
+	if err != nil {
+		p.t.Fatal(err)
+	}
+	return pids
+}
+
+const twelve = "for i in 1 2 3 4 5 6 7 8 9 10 11 12; do sleep 1000 & done; wait"
+
+// However many cgroups a container has below its own, a strike signals what is held and
+// looks at no more than the cgroups of that. A thread of the Reaper ends the others.
+func TestStrikeIsBounded(t *testing.T) {
+	p := newPlace(t)
+	cmd := p.run(twelve)
+	p.await("all run", func() bool { return len(p.pids()) == 13 })
+	c := p.started("c1", cmd.Process.Pid)
+	p.nest(40)
+	hold := p.prepare(c)
+	if n := len(hold.members[0].lists); n > 2+reaped {
+		t.Errorf("a strike would read %d lists; want at most %d", n, 2+reaped)
+	}
+	strike := NewStriker(reaper(t)).Strike(hold, &Guard{})
+	if strike.Err != nil || strike.Processes != reaped {
+		t.Errorf("Strike() = %+v; want the %d that are held", strike, reaped)
+	}
+	p.await("the reaper has ended the others", func() bool { return len(p.all()) == 0 })
+	var reports heard
+	k := NewKiller(p.hierarchy, "/proc", &stops{}, reports.take)
+	k.Follow(t.Context(), hard().Order, hold, strike)
+	k.Wait()
+	if last := reports.last(); last.Err != nil || last.Stage != Finished {
+		t.Errorf("last report = %+v; want it finished", last)
+	}
+	cmd.Wait()
+}
+
+// The guarded processes say themselves where they are, however deep that is below the
+// container's cgroup.
+func TestKillNestedGuards(t *testing.T) {
+	for name, tc := range map[string]struct {
+		guard   func(g *Guard, moved int)
+		refused bool
+	}{
+		"one that must live":                       {func(g *Guard, moved int) { g.Never[moved] = "a shim" }, false},
+		"the first process of a second container":  {func(g *Guard, moved int) { g.Inits[moved] = "c2" }, true},
+		"a process that had its pid was guarded":   {func(g *Guard, moved int) { g.Inits[moved] = "c2"; g.Started[moved] = 1 }, false},
+		"pid 1 and others, but they are elsewhere": {func(g *Guard, _ int) { g.Never[1], g.Never[os.Getpid()] = "pid 1", "evictd" }, false},
+	} {
+		for kind, kill := range killing {
+			t.Run(name+" "+kind, func(t *testing.T) {
+				p := newPlace(t)
+				cmd := p.run(twelve)
+				p.await("all run", func() bool { return len(p.pids()) == 13 })
+				job := hard(p.started("c1", cmd.Process.Pid))
+				p.nest(8)
+				moved := stranger(t)
+				enter(t, filepath.Join(p.dirs[0], "below7"), moved.Process.Pid)
+				job.Guard = &Guard{Never: map[int]string{}, Inits: map[int]string{}, Started: map[int]uint64{}}
+				tc.guard(job.Guard, moved.Process.Pid)
+				var reports heard
+				k := NewKiller(p.hierarchy, "/proc", &stops{}, reports.take)
+				kill(p, k, job)
+				k.Wait()
+				var wrong *WrongVictimError
+				if got := errors.As(reports.last().Err, &wrong); got != tc.refused {
+					t.Errorf("last report = %+v; want it refused: %t", reports.last(), tc.refused)
+				}
+				got := p.all()
+				switch {
+				case tc.refused && !slices.Contains(got, moved.Process.Pid):
+					t.Errorf("left: %v; want the first process of the second container among them, %d", got, moved.Process.Pid)
+				case !tc.refused && job.Guard.Never[moved.Process.Pid] != "" && !slices.Equal(got, []int{moved.Process.Pid}):
+					t.Errorf("left: %v; want the guarded process alone, %d", got, moved.Process.Pid)
+				case !tc.refused && job.Guard.Never[moved.Process.Pid] == "" && len(got) != 0:
+					t.Errorf("left: %v; want none", got)
+				}
+			})
+		}
+	}
+}
+
+// With all descriptors in use a strike still signals what is held, and the others by
+// the descriptors that are kept for that.
+func TestStrikeWithoutDescriptors(t *testing.T) {
+	p := newPlace(t)
+	cmd := p.run(twelve)
+	p.await("all run", func() bool { return len(p.pids()) == 13 })
+	hold, striker := p.prepare(p.started("c1", cmd.Process.Pid)), NewStriker(nil)
+	t.Cleanup(func() { striker.Close() })
+	striker.longest = time.Hour // on a busy machine it could be interrupted
+	restore := exhaust(t)
+	strike := striker.Strike(hold, &Guard{Never: map[int]string{1: "pid 1"}})
+	restore()
+	if strike.Err != nil || strike.Processes != 13 {
+		t.Fatalf("Strike() = %+v; want 13 processes", strike)
+	}
+	p.await("all have gone", func() bool { return len(p.pids()) == 0 })
+	cmd.Wait()
+	if got := len(striker.spares.fds); got == 0 {
+		t.Error("no spare descriptor is left after the strike; want the freed ones open again")
+	}
+}
+
+// exhaust leaves this process no descriptor, until restore is called.
+func exhaust(t *testing.T) (restore func()) {
+	t.Helper()
+	var before unix.Rlimit
+	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &before); err != nil {
+		t.Fatal(err)
+	}
+	open, err := os.ReadDir("/proc/self/fd")
+	if err != nil {
+		t.Fatal(err)
+	}
+	few := unix.Rlimit{Max: before.Max}
+	for _, entry := range open {
+		if fd, err := strconv.ParseUint(entry.Name(), 10, 32); err == nil {
+			few.Cur = max(few.Cur, fd+1)
+		}
+	}
+	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &few); err != nil {
+		t.Fatal(err)
+	}
+	var taken []int
+	for {
+		fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
+		if err == unix.EMFILE {
+			break
+		}
+		if err != nil {
+			t.Fatal(err)
+		}
+		taken = append(taken, fd)
+	}
+	return func() {
+		for _, fd := range taken {
+			unix.Close(fd)
+		}
+		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &before); err != nil {
+			t.Error(err)
+		}
+	}
+}
