@@ -8,7 +8,6 @@ import (
 	"github.com/evictd/evictd/agent/evict"
 	"github.com/evictd/evictd/agent/lanes"
 	"github.com/evictd/evictd/agent/pods"
-	"github.com/evictd/evictd/bpf"
 )
 
 const (
@@ -24,7 +23,7 @@ const (
 // in a container is reported at once; further ones are counted and summed up, so
 // that neither lines nor lists nor records grow with the number of kills.
 type kernelKills struct {
-	victims  <-chan bpf.Victim
+	victims  <-chan lanes.Victim
 	snapshot func() *pods.Snapshot
 	records  *records
 	warn     func(message string, attributes ...any)
@@ -50,7 +49,7 @@ type killCount struct {
 	pod      string
 	reported time.Time
 	more     int
-	last     bpf.Victim
+	last     lanes.Victim
 }
 
 // followKernelKills reports what the kernel's OOM killer takes until ctx ends.
@@ -85,7 +84,7 @@ func (k *kernelKills) run(ctx context.Context) {
 }
 
 // killed counts one process, and reports it where it is the first of its container.
-func (k *kernelKills) killed(v *bpf.Victim, now time.Time) {
+func (k *kernelKills) killed(v *lanes.Victim, now time.Time) {
 	k.stale = true
 	pod, container := podOfCgroup(k.snapshot(), v.Cgroup)
 	k.count(pod != nil)

@@ -11,8 +11,8 @@ import (
 	"time"
 
 	"github.com/evictd/evictd/agent/evict"
+	"github.com/evictd/evictd/agent/lanes"
 	"github.com/evictd/evictd/agent/pods"
-	"github.com/evictd/evictd/bpf"
 )
 
 // The kernel names each process that it takes: those of one pod in a row make one
@@ -80,7 +80,7 @@ func TestKernelKillsAreSummedUp(t *testing.T) {
 		const kills, every = 530, 10 * time.Millisecond
 		var lines bytes.Buffer
 		lists, saves, counted := 0, 0, 0
-		victims := make(chan bpf.Victim)
+		victims := make(chan lanes.Victim)
 		k := &kernelKills{
 			victims: victims, records: &records{}, warn: slog.New(slog.NewTextHandler(&lines, nil)).Warn,
 			snapshot: func() *pods.Snapshot {
@@ -98,8 +98,8 @@ func TestKernelKillsAreSummedUp(t *testing.T) {
 			k.run(ctx)
 		}()
 		for i := range kills {
-			victims <- bpf.Victim{TGID: 1000 + i, Comm: "hog", Cgroup: 5}
-			victims <- bpf.Victim{TGID: 5000 + i, Comm: "other", Cgroup: uint64(100 + i)} // of no container
+			victims <- lanes.Victim{TGID: 1000 + i, Comm: "hog", Cgroup: 5}
+			victims <- lanes.Victim{TGID: 5000 + i, Comm: "other", Cgroup: uint64(100 + i)} // of no container
 			if i == 0 {
 				synctest.Wait()
 				if n := strings.Count(lines.String(), "took a process"); n != 2 || lists != 1 {

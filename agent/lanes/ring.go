@@ -26,6 +26,9 @@ type ring struct {
 	broken  atomic.Pointer[error] // the first error of reading
 }
 
+// Victim is a process that the kernel's OOM killer takes.
+type Victim = bpf.Victim
+
 // mostVictims is how many victims of the kernel may wait to be told.
 const mostVictims = 64
 
