@@ -54,6 +54,7 @@ type Inventory struct {
 	places   map[string]*place
 	groups   *groups
 	kubelets []Process
+	trusted  []trustedKubelet // kubelets that ran before and run still
 	// kubeletsUnknown tells that nobody could look for them.
 	kubeletsUnknown bool
 	scanned         time.Time // when kubelets was found

@@ -67,6 +67,40 @@ func (i *Inventory) updateKubelets(containers []string) {
 	}
 	i.kubelets = slices.DeleteFunc(slices.Clone(s.found), func(k Process) bool { return i.kubelet(k.PID, containers) == "" })
 	i.scanned, i.kubeletsUnknown = s.at, false
+	i.trustKubelets(time.Now())
+}
+
+// trustedKubelet is a kubelet by its pid and start, and since when it has been seen.
+type trustedKubelet struct {
+	Process
+	start uint64
+	since time.Time
+}
+
+// trustKubelets remembers the kubelets that were found, until they end. A pod that may
+// do so can move one into its own cgroup: it is found no more then, and must live all
+// the same.
+func (i *Inventory) trustKubelets(now time.Time) {
+	i.trusted = slices.DeleteFunc(i.trusted, func(k trustedKubelet) bool { return i.startOf(k.PID) != k.start })
+	for _, k := range i.kubelets {
+		known := slices.ContainsFunc(i.trusted, func(t trustedKubelet) bool { return t.PID == k.PID })
+		if start := i.startOf(k.PID); !known && start != 0 {
+			i.trusted = append(i.trusted, trustedKubelet{Process: k, start: start, since: now})
+		}
+	}
+}
+
+// guardedKubelets returns the kubelets that must live: those that were found, and those
+// that were for so long that they can't be a process of a container that was not
+// listed yet.
+func (i *Inventory) guardedKubelets(now time.Time) []Process {
+	list := slices.Clone(i.kubelets)
+	for _, k := range i.trusted {
+		if now.Sub(k.since) >= guardedKubeletAge && !slices.Contains(list, k.Process) {
+			list = append(list, k.Process)
+		}
+	}
+	return list
 }
 
 // Kubelets returns the kubelets that run on this node, by pid: see
