@@ -278,10 +278,7 @@ func (d *daemon) buildObservers(cfg *config.Config, h *cgroup.Hierarchy) error {
 	d.inventory = pods.New(inventory)
 	d.closers = append(d.closers, d.inventory.Close)
 
-	memory := lanes.MemoryOptions{
-		Procfs: procfs, Hierarchy: h, CgroupRoot: cfg.CgroupRoot,
-		CountCache: cfg.MemoryAccounting == config.AccountingAvailable, Armed: &d.armed,
-	}
+	memory := d.memoryOptions(cfg, h)
 	cpus, err := cpu.Online(kernel.FS(o.Sysfs))
 	if err != nil {
 		cpus = runtime.NumCPU() // a first guess of how fast memory may fill
@@ -293,7 +290,7 @@ func (d *daemon) buildObservers(cfg *config.Config, h *cgroup.Hierarchy) error {
 	d.poll = lanes.NewPoll(func(now time.Time, into *signal.Observations) {
 		d.pollRead.Read(now, into)
 		d.lanes.Seen(now, into)
-	}, cpus)
+	}, cpus, memory.Drift)
 	loopRead, err := lanes.OpenMemory(memory)
 	if err != nil {
 		return err

@@ -69,7 +69,9 @@ func TestStalls(t *testing.T) {
 		{25400 * time.Millisecond, 8*time.Second + 400*time.Millisecond, false, true},
 	} {
 		if !tc.idle {
-			pages++
+			pages += leastScanned
+		} else {
+			pages += leastScanned - 1
 		}
 		if got := s.see(start.Add(tc.at), tc.full, pages); got != tc.want {
 			t.Errorf("reading %d: stalls = %v; want %v", i, got, tc.want)

@@ -66,10 +66,10 @@ type loop struct {
 	seen func(now time.Time, o *signal.Observations)
 	// contention tells where stalls on memory go on.
 	contention func() []evict.Contention
-	// answered lists the hard memory thresholds whose crossing the BPF sampler has
-	// answered since the last call; drift is what per-CPU counters hold back, in bytes.
+	// answered lists the hard memory thresholds whose crossing a lane has answered
+	// since the last call; drift is what per-CPU counters hold back, in bytes.
 	answered func() []evict.Key
-	drift    func() int64
+	drift    int64
 
 	config   *config.Config
 	policy   *evict.Policy
@@ -249,10 +249,11 @@ func (l *loop) rearrange() {
 // claimed: it rests on an observation that nobody has overtaken.
 func (l *loop) decide(ctx context.Context, now time.Time) (v *View, in *evict.Inputs, generation uint64) {
 	var until time.Time // others are waited for
+	var answered []evict.Key
 	for {
 		l.kills, generation = l.desk.Kills(l.kills)
 		v = &View{Time: now, Config: l.config, Policy: l.policy}
-		answered := l.answered() // before the reading that is held against it
+		answered = append(answered, l.answered()...) // before the reading that is held against it
 		l.observe(v)
 		v.Mode = l.decideMode(&v.Snapshot)
 		l.state = untouched(l.state, l.unfinished, v)
@@ -260,7 +261,7 @@ func (l *loop) decide(ctx context.Context, now time.Time) (v *View, in *evict.In
 			Policy: l.policy, Observations: v.Observations, Pods: v.Snapshot.Pods, Unlisted: v.Snapshot.Listed.IsZero() && len(v.Snapshot.Pods) == 0,
 			Outcomes: append(slices.Clone(l.outcomes), refusals(l.kills)...), Fired: fired(l.kills),
 			Measured: true, Unexplained: l.unexplained.Known(), DryRun: v.Mode.dryRun, ReclaimStalled: l.stalls.check(now), Contention: l.contention(),
-			Answered: answered, Drift: l.drift(),
+			Answered: answered, Drift: l.drift,
 		}
 		v.State, v.Orders = evict.Step(l.state, *in, now)
 		if l.newcomer(ctx, v) {

@@ -17,13 +17,19 @@ import (
 	"github.com/evictd/evictd/kernel/psi"
 )
 
+// memoryOptions say where memory is read, and how it counts.
+func (d *daemon) memoryOptions(cfg *config.Config, h *cgroup.Hierarchy) lanes.MemoryOptions {
+	return lanes.MemoryOptions{
+		Procfs: kernel.FS(d.options.Procfs), Hierarchy: h, CgroupRoot: cfg.CgroupRoot,
+		CountCache: cfg.MemoryAccounting == config.AccountingAvailable, Armed: &d.armed,
+		Drift: lanes.HostDrift(kernel.FS(d.options.Sysfs)),
+	}
+}
+
 // buildLanes opens the ways in which evictd learns of pressure. One that is
 // required and can't be had is an error.
 func (d *daemon) buildLanes(cfg *config.Config, h *cgroup.Hierarchy) error {
-	memory := lanes.MemoryOptions{
-		Procfs: kernel.FS(d.options.Procfs), Hierarchy: h, CgroupRoot: cfg.CgroupRoot,
-		CountCache: cfg.MemoryAccounting == config.AccountingAvailable, Armed: &d.armed,
-	}
+	memory := d.memoryOptions(cfg, h)
 	read, err := lanes.OpenMemory(memory)
 	if err != nil {
 		return err
@@ -46,11 +52,16 @@ func (d *daemon) buildLanes(cfg *config.Config, h *cgroup.Hierarchy) error {
 	d.closers = append(d.closers, d.lanes.Close)
 	d.board.lanes = d.lanes
 	d.loop.seen = d.lanes.Seen
-	d.loop.drift = d.lanes.Drift
+	d.loop.drift = memory.Drift
 	d.loop.answered = func() (keys []evict.Key) {
-		for _, t := range d.loop.policy.Thresholds {
-			if t.Hard() && t.Signal.IsMemory() && d.loop.desk.TakeAnswered(lanes.MarkOf(&t.Threshold)) {
-				keys = append(keys, t.Key())
+		for m := range lanes.Marks {
+			if !d.loop.desk.TakeAnswered(lanes.Mark(m)) {
+				continue // also of thresholds that are no more
+			}
+			for _, t := range d.loop.policy.Thresholds {
+				if lanes.MarkOf(&t.Threshold) == lanes.Mark(m) {
+					keys = append(keys, t.Key())
+				}
 			}
 		}
 		return keys

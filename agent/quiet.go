@@ -8,8 +8,10 @@ import (
 )
 
 const (
-	// thorough is how often everything is gone through although nothing has moved.
-	thorough = 30 * time.Second
+	// thorough is how often everything is gone through although nothing has moved: less
+	// than 10 s, so that there is always a reading that a crossing can be compared with
+	// (signal.Readings).
+	thorough = 9 * time.Second
 	// lookQuietly is how often it is looked whether pods that come first in the
 	// ranking have other processes although nothing has moved.
 	lookQuietly = 5 * time.Second

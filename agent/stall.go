@@ -10,17 +10,19 @@ import (
 
 // Reclaim stalls when every task that could run has waited for memory for a tenth,
 // 1/stallShare, of the last second, or of the time since the last look where that
-// is longer ago, and the kernel has reclaimed for the node meanwhile.
+// is longer ago, and tasks have scanned leastScanned pages for the node meanwhile: a
+// task that waits for so long scans many times as many.
 const (
-	stallWindow = time.Second
-	stallShare  = 10
+	stallWindow  = time.Second
+	stallShare   = 10
+	leastScanned = 4096
 )
 
 // stalls tells when the kernel's reclaim of the node makes no headway, from the
 // growth of the time that all tasks together waited for memory. Tasks that wait
 // because their own container is at its limit are part of that time, which the node
-// can't help: so it counts only where the kernel has looked for memory of the node
-// to reclaim, too.
+// can't help: so it counts only where tasks have looked for memory of the node to
+// reclaim, too. kswapd does not count, since it works wherever caches are full.
 type stalls struct {
 	proc   kernel.FS
 	from   time.Time
@@ -39,7 +41,7 @@ func (s *stalls) check(now time.Time) bool {
 	if !s.waited(now, pressure.Full) && now.Sub(s.from) < stallWindow {
 		return s.stalls // nothing can have changed
 	}
-	pages, err := meminfo.Scanned(s.proc)
+	pages, err := meminfo.DirectScanned(s.proc)
 	if err != nil {
 		return false
 	}
@@ -52,7 +54,7 @@ func (s *stalls) waited(now time.Time, full time.Duration) bool {
 }
 
 func (s *stalls) see(now time.Time, full time.Duration, pages uint64) bool {
-	stalls := s.waited(now, full) && pages != s.pages
+	stalls := s.waited(now, full) && pages-s.pages >= leastScanned
 	switch {
 	case s.from.IsZero():
 		s.from, s.full, s.pages = now, full, pages

@@ -11,7 +11,7 @@
 #define CACHE_WAIT (10 * SECOND)
 // References are taken this far apart, and compared with once they are this old.
 #define REFERENCE_AGE SECOND
-#define REFERENCES 16 // CACHE_WAIT and more; a power of two
+#define REFERENCES 16 // CACHE_WAIT and more, unless crossings end all the time; a power of two
 
 // A threshold that is crossed stays so until there is a margin again.
 struct watched {

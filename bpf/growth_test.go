@@ -1,6 +1,7 @@
 package bpf
 
 import (
+	"os"
 	"testing"
 	"time"
 
@@ -107,6 +108,78 @@ func TestOtherMemoryCrossesAtOnce(t *testing.T) {
 		t.Errorf("crossing = %+v; want it answered", c)
 	}
 	checkRule(t, th, &c)
+}
+
+// A wait is over as soon as the threshold is no longer met, whatever the margin.
+func TestWaitEndsInTheMargin(t *testing.T) {
+	ring, s := openSampler(t, Options{})
+	top := makeCgroup(t)
+	hog, other := startHog(t, top.child(t, "pod")), startHog(t, top.child(t, "other"))
+	file := cacheFile(t)
+	follow(t, s, top)
+	other.do("grow %d", 32*mib)
+	used := pods(t, s)
+	th := Threshold{Source: SourcePods, Capacity: used.WorkingSet() + gib, Available: gib - 24*mib, GrowthFloor: 16 * mib, Margin: 512 * mib}
+	arm(t, s, th)
+	start := now(t, s).Sample.Time
+	eventually(t, "a reference of a second ago", func() bool { return now(t, s).Sample.Time > start+uint64(2*time.Second) })
+	hog.do("cache %s", file)
+	hog.do("activate %s", file)
+	if c := next(t, ring).Crossing; !c.Waiting {
+		t.Fatalf("crossing = %+v; want it to wait", c)
+	}
+	// What the file has is given back: above the threshold, and far below the margin.
+	if err := os.Truncate(file, 0); err != nil {
+		t.Fatal(err)
+	}
+	none(t, ring, s, 20)
+	other.do("grow %d", 96*mib)
+	c := next(t, ring).Crossing
+	if c.Waiting || c.LastAbove == 0 || c.Seen < c.LastAbove {
+		t.Errorf("crossing = %+v; want another one, answered", c)
+	}
+	checkRule(t, th, &c)
+}
+
+// A crossing of one cgroup says nothing of the next one that is followed.
+func TestSetPodsEndsACrossing(t *testing.T) {
+	ring, s := openSampler(t, Options{})
+	first, second := makeCgroup(t), makeCgroup(t)
+	startHog(t, first).do("grow %d", 64*mib)
+	startHog(t, second).do("grow %d", 64*mib)
+	follow(t, s, first)
+	arm(t, s, Threshold{Source: SourcePods, Capacity: gib, Available: gib - 32*mib, GrowthFloor: 16 * mib})
+	before := next(t, ring).Crossing
+	follow(t, s, second)
+	if after := next(t, ring).Crossing; after.Seen <= before.Seen || after.LastAbove > after.Seen {
+		t.Errorf("crossing = %+v; want one of the second cgroup, after %v", after, before.Seen)
+	}
+}
+
+// A crossing that file cache brought is answered after ten seconds.
+func TestFileCacheCrossingLasts(t *testing.T) {
+	if testing.Short() {
+		t.Skip("takes ten seconds")
+	}
+	ring, s := openSampler(t, Options{})
+	top := makeCgroup(t)
+	hog := startHog(t, top.child(t, "pod"))
+	file := cacheFile(t)
+	th := crossPods(t, s, top, 24*mib)
+	hog.do("cache %s", file)
+	hog.do("activate %s", file)
+	waiting := next(t, ring).Crossing
+	var answered Crossing
+	eventually(t, "a second record", func() bool {
+		for _, r := range drain(t, ring) {
+			answered = r.Crossing
+		}
+		return answered.Sent != 0
+	})
+	if !waiting.Waiting || answered.Waiting || answered.Seen != waiting.Seen || answered.Sent-answered.Seen < 10*time.Second {
+		t.Errorf("records = %+v and %+v; want one that waits, and one that is answered 10 s later", waiting, answered)
+	}
+	checkRule(t, th, &answered)
 }
 
 // A crossing of the node's memory waits and is answered likewise. What other

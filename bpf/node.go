@@ -4,6 +4,7 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
+	"math/bits"
 	"os"
 	"strconv"
 	"strings"
@@ -30,6 +31,12 @@ func readNodes(list string) (uint64, error) {
 		return 0, fmt.Errorf("read NUMA nodes: %w", err)
 	}
 	return nodes, nil
+}
+
+// NodesWithMemory returns how many NUMA nodes have memory. It reads a file.
+func NodesWithMemory() (int, error) {
+	nodes, err := readNodes(nodesWithMemory)
+	return bits.OnesCount64(nodes), err
 }
 
 // Outdated reports whether other NUMA nodes have memory than when the sampler was

@@ -53,6 +53,9 @@ static __always_inline void forget_pods(void)
 	totals.walk_time = 0;
 	older.usage = newer.usage = 0;
 	forget_pods_references();
+	for (int i = 0; i < MAX_THRESHOLDS; i++)
+		if (config.thresholds[i].source == SOURCE_PODS)
+			watched[i].crossed = watched[i].pending = watched[i].waiting = 0;
 }
 
 static __always_inline __u64 free_of(struct threshold *threshold)
@@ -79,7 +82,7 @@ static __always_inline int known(struct threshold *threshold)
 
 static __always_inline int just_crossed(struct watched *state)
 {
-	return state->crossed && (state->pending || current.time - state->seen < AFTER_CROSSING);
+	return state->crossed && (state->pending || current.time - state->sent < AFTER_CROSSING);
 }
 
 enum {
@@ -328,6 +331,12 @@ APART int watch_threshold(__u32 i)
 		return 0;
 	}
 	__u64 available = free_of(threshold);
+	if (state->waiting && available >= threshold->available) {
+		// No longer met: the wait is over, without the margin that ends a crossing
+		// which was answered.
+		state->crossed = state->pending = state->waiting = 0;
+		take_reference_soon();
+	}
 	if (state->crossed) {
 		if (available >= threshold->available + threshold->margin) {
 			state->crossed = state->pending = state->waiting = 0;

@@ -54,8 +54,8 @@ type circumstances struct {
 	now time.Time
 	// stalled tells that the kernel's reclaim makes no headway.
 	stalled bool
-	// answered tells that the BPF sampler's own readings have answered the
-	// crossing (signal.Crossing.Answered).
+	// answered tells that a lane's own readings have answered the crossing
+	// (signal.Crossing.Answered).
 	answered bool
 	// drift is what per-CPU counters may hold back, in bytes; measured tells that
 	// the readings come from a kernel, where there is such a drift.

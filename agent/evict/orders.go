@@ -35,8 +35,8 @@ type Inputs struct {
 	// ReclaimStalled tells that the kernel's reclaim makes no headway, so that
 	// a crossing that file cache brought is acted upon at once.
 	ReclaimStalled bool
-	// Answered lists the hard memory thresholds whose crossing the BPF sampler has
-	// answered by its own readings since the step before.
+	// Answered lists the hard memory thresholds whose crossing a lane has answered by
+	// its own readings since the step before.
 	Answered []Key
 	// Drift is how many bytes per-CPU counters may hold back; it matters where
 	// Measured is set.

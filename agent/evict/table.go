@@ -27,7 +27,7 @@ type Table struct {
 	state      State // with room for every entry to become a victim
 	marks      []mark
 	timers     []Timer // by mark; not met where Since is zero
-	answered   []bool  // by mark: the sampler has answered its crossing
+	answered   []bool  // by mark: a lane has answered its crossing
 	entries    []entry
 	order      []int32  // of the entries, as ranked last
 	eligible   []Ranked // of the last Decide
@@ -108,7 +108,7 @@ func (t *Table) makeRoom() {
 	t.state.Futile = slices.Grow(t.state.Futile, int(signal.Count))
 }
 
-// Answer tells the table that the sampler has answered the crossing of the hard
+// Answer tells the table that a lane has answered the crossing of the hard
 // threshold on a memory signal: the next decision does not let it wait.
 func (t *Table) Answer(s signal.Signal) {
 	for i := range t.marks {

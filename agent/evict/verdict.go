@@ -112,6 +112,16 @@ func (t *Table) Decide(observed *signal.Observations, now time.Time) Verdict {
 	return v
 }
 
+// Saw takes in a reading that calls for no decision, so that a crossing which is over
+// is not taken for the next one.
+func (t *Table) Saw(observed *signal.Observations, now time.Time) {
+	seen := [2]signal.Observation{observed[signal.MemoryAvailable], observed[signal.AllocatableMemoryAvailable]}
+	if !t.unlisted && t.dryRun {
+		t.pretend(&seen)
+	}
+	t.evaluate(&seen, observed, now)
+}
+
 // of returns the observation of a memory signal.
 func of(seen *[2]signal.Observation, s signal.Signal) *signal.Observation {
 	if s == signal.MemoryAvailable {
@@ -173,8 +183,8 @@ func (t *Table) evaluate(seen *[2]signal.Observation, observed *signal.Observati
 			before = &t.timers[i]
 		}
 		o := of(seen, m.Signal)
-		if before != nil && !before.Past && o.Status == signal.Unreadable {
-			continue // a reading that came too late does not say that the wait is over
+		if before != nil && o.Status == signal.Unreadable {
+			continue // a reading that came too late does not say that the crossing is over
 		}
 		timer, met, waits := m.meets(before, o, &observed[m.Signal], t.state.readings(m.key), &circumstances{
 			now: now, stalled: t.stalled, answered: t.answered[i], drift: t.drift, measured: t.measured,

@@ -56,6 +56,10 @@ type decider struct {
 	next   atomic.Pointer[Table]
 	counts [Results]atomic.Uint64
 
+	// answered are the hard thresholds whose crossing a lane has answered, until a
+	// decision takes that in: an alarm may stand for others, or be looked after again.
+	answered answers
+
 	table    *Table
 	observed signal.Observations
 	headroom int64 // of the last reading, bytes
@@ -83,8 +87,31 @@ func (d *decider) setUp(o *Options) {
 // publish gives the decider its next table.
 func (d *decider) publish(t *Table) { d.next.Store(t) }
 
+// noteAnswer takes in what an alarm says of a crossing, for the decider and the loop.
+// Any thread may call it.
+func (d *decider) noteAnswer(r *lanes.Raise) {
+	d.answered.note(r)
+	d.desk.answered.note(r)
+}
+
+// takeAnswers gives the table the answers that have come.
+func (d *decider) takeAnswers() {
+	for m := range d.answered {
+		if d.answered[m].Load() && d.answered[m].Swap(false) {
+			d.table.Decision.Answer(lanes.Mark(m).Signal())
+		}
+	}
+}
+
+func (d *decider) dropAnswers() {
+	for m := range d.answered {
+		d.answered[m].Store(false)
+	}
+}
+
 // handle deals with an alarm. The loop is told in any case.
 func (d *decider) handle(r lanes.Raise) Result {
+	d.noteAnswer(&r)
 	result := d.decide(r, r.Seen)
 	d.tell(result, r)
 	return result
@@ -126,15 +153,16 @@ func (d *decider) decide(r lanes.Raise, since time.Time) Result {
 	t.trail()
 	node := d.read.Read(now, since, &d.observed)
 	if d.headroom = t.Decision.Headroom(&d.observed); d.headroom >= 0 {
+		if t.Decision.Saw(&d.observed, now); d.headroom >= near {
+			d.dropAnswers() // of a crossing that is over
+		}
 		return NotConfirmed
 	}
 	if !d.desk.current(t.Generation) {
 		return Outrun
 	}
 	kubepods := node.Most(&t.Node)
-	if r.Answered && r.Mark != 0 && r.Mark.Hard() {
-		t.Decision.Answer(r.Mark.Signal())
-	}
+	d.takeAnswers()
 	v, fresh := d.choose(kubepods, now)
 	age := now.Sub(t.Decision.Taken)
 	switch {

@@ -408,9 +408,41 @@ func TestAnsweredAlarm(t *testing.T) {
 	if got := above.handle(lanes.Raise{Lane: "bpf", Mark: mark, Seen: time.Now(), Answered: true}); got != NotConfirmed {
 		t.Errorf("answered, and above by a fresh reading: handle() = %v; want %v", got, NotConfirmed)
 	}
-	above.reader.available, above.reader.cache = 900*mi, 500*mi
+	above.reader.available, above.reader.cache = 900*mi, 1600*mi // file cache has grown by more than was available
 	if got := above.handle(lanes.Raise{Lane: "poll", Seen: time.Now()}); got != Declined {
 		t.Errorf("the next crossing: handle() = %v; want %v", got, Declined)
+	}
+}
+
+// What was answered stays so until a reading shows that the threshold is no longer
+// met, also one that calls for no decision.
+func TestAnswerEndsWithTheCrossing(t *testing.T) {
+	s := newStage(t, 500, 300, 200)
+	s.publish(s.table(0, time.Now()))
+	s.reader.available = 900 * mi // without cache: answered
+	if got := s.raise("bpf"); got != Struck {
+		t.Fatalf("handle() = %v; want %v", got, Struck)
+	}
+	s.reader.available = 2048 * mi
+	if got := s.raise("psi"); got != NotConfirmed {
+		t.Fatalf("above: handle() = %v; want %v", got, NotConfirmed)
+	}
+	s.reader.available, s.reader.cache = 900*mi, 1600*mi
+	if got := s.raise("psi"); got == Struck {
+		t.Errorf("file cache brought the next crossing: handle() = %v; want no pod killed for it at once", got)
+	}
+}
+
+// An answer is not lost where another alarm stands for the one that said it.
+func TestAnswerBehindAnotherAlarm(t *testing.T) {
+	memory := signal.Threshold{Signal: signal.MemoryAvailable}
+	s := newStage(t, 500, 300)
+	s.reader.available, s.reader.cache = 900*mi, 500*mi
+	s.publish(s.table(0, time.Now()))
+	answered := lanes.Raise{Lane: "poll", Mark: lanes.MarkOf(&memory), Seen: time.Now(), Answered: true}
+	s.noteAnswer(&answered)
+	if got := s.raise("psi"); got != Struck {
+		t.Errorf("handle() of an alarm without a mark = %v; want %v, by the answer of the other", got, Struck)
 	}
 }
 

@@ -55,7 +55,17 @@ type Desk struct {
 	news  chan lanes.Raise
 	// answered are the hard thresholds whose crossing a lane has answered, until the
 	// loop takes that in: an alarm that waits to be heard hides the next.
-	answered [lanes.Marks]atomic.Bool
+	answered answers
+}
+
+// answers are hard thresholds whose crossing a lane has answered, by mark.
+type answers [lanes.Marks]atomic.Bool
+
+// note takes in what an alarm says. It allocates nothing.
+func (a *answers) note(r *lanes.Raise) {
+	if r.Answered && r.Mark != 0 && r.Mark.Hard() {
+		a[r.Mark].Store(true)
+	}
 }
 
 // pile is the kills of one thread that wait for the loop. Nobody else lays any on
@@ -84,9 +94,6 @@ func (d *Desk) News() <-chan lanes.Raise { return d.news }
 func (d *Desk) TakeAnswered(m lanes.Mark) bool { return d.answered[m].Swap(false) }
 
 func (d *Desk) tell(r lanes.Raise) {
-	if r.Answered && r.Mark != 0 && r.Mark.Hard() {
-		d.answered[r.Mark].Store(true)
-	}
 	select {
 	case d.news <- r:
 	default:

@@ -84,6 +84,7 @@ func (t *Thread) Publish(table *Table) { t.publish(table) }
 // Raise implements lanes.Waiter. An alarm that is still waiting to be heard
 // stands for those after it.
 func (t *Thread) Raise(r lanes.Raise) error {
+	t.noteAnswer(&r) // also where another alarm stands for it
 	t.raise.CompareAndSwap(nil, &r)
 	return t.poller.Wake()
 }
@@ -234,8 +235,9 @@ func (t *Thread) lookAgain() {
 		return
 	}
 	t.early.raise.LastAbove = r.Seen
-	if t.headroom >= near {
+	if t.headroom >= near || t.early.left == 0 {
 		t.early = early{}
+		t.dropAnswers()
 	}
 }
 

@@ -165,7 +165,7 @@ func newWorld(t *testing.T, fault *Fault, mode Mode) *world {
 	w.poll = NewPoll(func(now time.Time, o *signal.Observations) {
 		read(now, o)
 		w.Seen(now, o)
-	}, 2)
+	}, 2, 0)
 	w.Set = &Set{o: SetOptions{
 		Read: func(now time.Time, o *signal.Observations) {
 			w.reads.Add(1)

@@ -34,6 +34,8 @@ type MemoryOptions struct {
 	CountCache bool
 	// Armed are the thresholds that readings matter for; nil is any.
 	Armed *Armed
+	// Drift is how many bytes per-CPU counters may hold back (HostDrift).
+	Drift int64
 }
 
 // Armed are thresholds that several share.
@@ -222,6 +224,7 @@ func (m *Memory) readKubepods(now time.Time) (signal.Observation, podsMemory) {
 	if m.o.Armed.crosses(signal.AllocatableMemoryAvailable, &o) && m.complete(&used) {
 		pods.workingSet = int64(used.WorkingSet)
 		o = m.observation(now, int64(used.Limit), &used)
+		o.Source = signal.CgroupFiles
 	}
 	return o, pods
 }

@@ -210,7 +210,7 @@ func openHere(t *testing.T, lane string, fault *Fault) (*Set, *thread, string) {
 	poll := NewPoll(func(now time.Time, o *signal.Observations) {
 		reads[0].Read(now, o)
 		s.Seen(now, o)
-	}, runtime.NumCPU())
+	}, runtime.NumCPU(), 0)
 	s = NewSet(SetOptions{
 		MemoryOptions: o, Sysfs: "/sys", Wait: th, Poll: poll, Modes: modes, Faults: map[string]*Fault{lane: fault},
 		Read:  func(now time.Time, o *signal.Observations) { reads[1].Read(now, o) },

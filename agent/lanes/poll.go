@@ -8,7 +8,6 @@ import (
 
 	"github.com/evictd/evictd/agent/pace"
 	"github.com/evictd/evictd/agent/signal"
-	"github.com/evictd/evictd/bpf"
 )
 
 // The bounds of the polling period.
@@ -37,6 +36,7 @@ type Poll struct {
 	read  func(now time.Time, into *signal.Observations)
 	marks atomic.Pointer[[]signal.Threshold]
 	cores int
+	drift int64
 
 	relaxed atomic.Bool
 	raised  atomic.Uint64
@@ -45,9 +45,10 @@ type Poll struct {
 }
 
 // NewPoll returns a lane that takes its readings with read, on a machine with
-// that many cores. read is called from Run's goroutine only.
-func NewPoll(read func(time.Time, *signal.Observations), cores int) *Poll {
-	p := &Poll{read: read, cores: cores}
+// that many cores, whose per-CPU counters may hold back drift bytes (HostDrift). read
+// is called from Run's goroutine only.
+func NewPoll(read func(time.Time, *signal.Observations), cores int, drift int64) *Poll {
+	p := &Poll{read: read, cores: cores, drift: drift}
 	p.period.Store(int64(shortest))
 	return p
 }
@@ -95,7 +96,7 @@ func (p *Poll) Status(now time.Time) Status {
 func (p *Poll) Run(ctx context.Context, alarm chan<- Raise) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	w := watch{rate: float64(max(1, p.cores)) * fillPerCore, drift: int64(bpf.Drift(max(1, p.cores), 1))}
+	w := watch{rate: float64(max(1, p.cores)) * fillPerCore, drift: p.drift}
 	for {
 		select {
 		case <-ctx.Done():
@@ -115,6 +116,9 @@ func (p *Poll) Run(ctx context.Context, alarm chan<- Raise) error {
 			select {
 			case alarm <- Raise{Lane: p.Name(), Mark: raised, LastAbove: w.lastAbove, Seen: now, Answered: answered}:
 			default:
+				if answered {
+					w.unheard(raised)
+				}
 			}
 		}
 		period := w.period(&o, marks)
@@ -162,12 +166,21 @@ func (c *crossing) answers(now time.Time, o *signal.Observation, threshold, drif
 	return !c.waiting, waited
 }
 
+// unheard makes the next reading raise an answer again: an alarm that waits to be heard
+// may be of the same crossing, not answered yet.
+func (w *watch) unheard(m Mark) {
+	if c := w.waiting[m]; c != nil {
+		c.waiting = true
+	}
+}
+
 // see takes a reading in and returns the first mark that it crosses and the one
 // before did not, or whose crossing it answers and the one before did not, and
 // whether it is answered; zero for none.
 func (w *watch) see(now time.Time, o *signal.Observations, marks []signal.Threshold) (crossed Mark, answered bool) {
 	var below uint64 // by Mark
 	above := true    // as far as can be told, and that is all
+	var armed [Marks]bool
 	for i := range marks {
 		t := &marks[i]
 		r := &o[t.Signal]
@@ -175,6 +188,7 @@ func (w *watch) see(now time.Time, o *signal.Observations, marks []signal.Thresh
 			above = false
 		}
 		m := MarkOf(t)
+		armed[m] = true
 		answers, waited := true, false
 		if t.Hard() && t.Signal.IsMemory() && r.Status == signal.Observed {
 			if w.waiting[m] == nil {
@@ -195,6 +209,11 @@ func (w *watch) see(now time.Time, o *signal.Observations, marks []signal.Thresh
 		w.lastAbove = now
 	}
 	w.below = below
+	for m := range armed {
+		if !armed[m] {
+			w.waiting[m] = nil // it may be armed again, for another crossing
+		}
+	}
 	w.learn(o)
 	return crossed, answered
 }

@@ -119,6 +119,31 @@ func TestPollAnswers(t *testing.T) {
 	}
 }
 
+// An answer that was not heard is raised again.
+func TestPollAnswersAgain(t *testing.T) {
+	marks := thresholds(t, map[string]time.Duration{"1Gi": 0})
+	start := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
+	var w watch
+	see := func(at int, available int64) (Mark, bool) {
+		o := observed(available)
+		o[signal.MemoryAvailable].Cache = 3 * gib
+		return w.see(start.Add(time.Duration(at)*time.Second), &o, marks)
+	}
+	see(0, gib-1)
+	m, answered := see(1, gib-33<<20)
+	if m != Mark(1) || !answered {
+		t.Fatalf("see() = %v, %t; want the hard mark, answered", m, answered)
+	}
+	w.unheard(m)
+	if m, answered := see(2, gib-66<<20); m != Mark(1) || !answered {
+		t.Errorf("after an answer that was not heard: see() = %v, %t; want it again", m, answered)
+	}
+	w.see(start.Add(3*time.Second), new(signal.Observations), nil) // it is no threshold any more
+	if w.waiting[m] != nil {
+		t.Error("a mark that is armed no more is still followed")
+	}
+}
+
 func TestLearn(t *testing.T) {
 	w := watch{rate: 6 * gib}
 	at := func(seconds, available float64) {
@@ -152,7 +177,7 @@ func TestPollRaisesAgain(t *testing.T) {
 			}
 			*o = observed(available)
 			o[signal.MemoryAvailable].Time = now
-		}, 2)
+		}, 2, 0)
 		p.Arm(thresholds(t, map[string]time.Duration{"1Gi": 0}))
 		alarms := make(chan Raise, 1)
 		ctx, cancel := context.WithCancel(t.Context())
@@ -183,7 +208,7 @@ func TestPollRaises(t *testing.T) {
 		p := NewPoll(func(now time.Time, o *signal.Observations) {
 			*o = observed(max(0, available(now)))
 			o[signal.MemoryAvailable].Time = now
-		}, 2)
+		}, 2, 0)
 		p.Arm(thresholds(t, map[string]time.Duration{"1Gi": 0}))
 		alarms := make(chan Raise, 1)
 		ctx, cancel := context.WithCancel(t.Context())

@@ -146,7 +146,7 @@ func (l *sampler) want(w *watched) []bpf.Threshold {
 			CountCache: l.o.CountCache, Margin: l.stats.Drift,
 		}
 		if lv.mark.Hard() && !l.o.CountCache {
-			t.GrowthFloor = uint64(signal.GrowthFloor(int64(l.stats.Drift), lv.available))
+			t.GrowthFloor = uint64(signal.GrowthFloor(l.o.Drift, lv.available))
 		}
 		if lv.mark.Signal() == signal.AllocatableMemoryAvailable {
 			t.Source = bpf.SourcePods

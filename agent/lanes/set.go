@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"runtime"
 	"slices"
 	"sync"
 	"time"
@@ -235,16 +234,6 @@ func (s *Set) Counts() Counts {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return s.counts
-}
-
-// Drift returns how many bytes the kernel's per-CPU counters may hold back from the
-// node's figures: where the sampler does not tell, for as many CPUs as this process
-// may use.
-func (s *Set) Drift() int64 {
-	if c := s.Counts().Sampler; c != nil {
-		return int64(c.Drift)
-	}
-	return int64(bpf.Drift(runtime.NumCPU(), 1))
 }
 
 // Victims tells of the processes that the kernel's OOM killer takes.

@@ -2,7 +2,6 @@ package lanes
 
 import (
 	"errors"
-	"runtime"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -10,7 +9,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/evictd/evictd/agent/signal"
-	"github.com/evictd/evictd/bpf"
 	"github.com/evictd/evictd/kernel/cgroup"
 	"github.com/evictd/evictd/kernel/memcg"
 )
@@ -170,9 +168,11 @@ func (l *usage) arm(g *group, wanted []level, now time.Time) error {
 }
 
 // armGrowth arms, for each hard mark that is crossed, the usage at which other memory
-// may have grown enough to answer the crossing, in the place of what was armed before.
+// may have grown enough to answer the crossing. What has not fired stays, unless the
+// usage has fallen since.
 func (l *usage) armGrowth(g *group, wanted []level, used *cgroup.Memory) error {
 	var next []*armed
+	before := g.growth
 	err := func() error {
 		if l.o.CountCache {
 			return nil // no crossing waits
@@ -181,8 +181,15 @@ func (l *usage) armGrowth(g *group, wanted []level, used *cgroup.Memory) error {
 			if !lv.mark.Hard() || used.Usage < l.threshold(lv, used) {
 				continue
 			}
-			floor := signal.GrowthFloor(int64(bpf.Drift(runtime.NumCPU(), 1)), lv.available)
-			threshold, err := memcg.ArmUsage(l.o.Hierarchy, g.cgroup, used.Usage+uint64(floor))
+			at := used.Usage + uint64(signal.GrowthFloor(l.o.Drift, lv.available))
+			stands := func(a *armed) bool {
+				return a.mark == lv.mark && a.fires.Load() == 0 && !a.broken.Load() && a.Bytes() <= at
+			}
+			if i := slices.IndexFunc(before, stands); i >= 0 {
+				next = append(next, before[i])
+				continue
+			}
+			threshold, err := memcg.ArmUsage(l.o.Hierarchy, g.cgroup, at)
 			if err != nil {
 				return err
 			}
@@ -194,10 +201,11 @@ func (l *usage) armGrowth(g *group, wanted []level, used *cgroup.Memory) error {
 		}
 		return nil
 	}()
-	before := g.growth
 	g.growth = next
 	for _, a := range before {
-		err = errors.Join(err, l.wait.Remove(a), a.Close())
+		if !slices.Contains(next, a) {
+			err = errors.Join(err, l.wait.Remove(a), a.Close())
+		}
 	}
 	return err
 }

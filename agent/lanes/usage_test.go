@@ -149,6 +149,12 @@ func TestGrowthIsArmed(t *testing.T) {
 	if _, raised := g.growth[0].Ready(time.Now()); raised {
 		t.Error("Ready() raised before the usage grew")
 	}
+	stands := g.growth[0]
+	hog(t, dir, 8*mib)
+	uses(158 * mib)
+	if g := arm(); len(g.growth) != 1 || g.growth[0] != stands {
+		t.Error("what is armed moved on with the usage; want it to stay, or slow growth is never told of")
+	}
 	hog(t, dir, 64*mib)
 	uses(214 * mib)
 	if r, raised := g.growth[0].Ready(time.Now()); !raised || r.Mark != pods || r.Lane != Memcg {

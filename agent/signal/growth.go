@@ -25,6 +25,9 @@ const (
 	// Sampler is the BPF sampler: the node's counters, or one walk over the
 	// pods' cgroups.
 	Sampler
+	// CgroupFiles are the memory.stat of all cgroups of the pods, where that of the
+	// pods' cgroup itself lags behind them.
+	CgroupFiles
 )
 
 // MemoryReading is one reading of a memory signal, with file cache told apart.
@@ -121,7 +124,7 @@ func (r *Readings) add(m MemoryReading, met bool) {
 		r.count--
 	}
 	r.drop(m.Time)
-	if n := r.count; n >= readingsPerSecond && m.Time.Sub(r.list[n-1].Time) < time.Second/readingsPerSecond {
+	if n := r.count; n >= readingsPerSecond && r.list[n-1].met == met && m.Time.Sub(r.list[n-1].Time) < time.Second/readingsPerSecond {
 		return
 	}
 	if r.count == mostReadings {

@@ -250,9 +250,17 @@ func (f *file) restore(clock Clock) (Saved, string, error) {
 	f.Shutdown.EachTime(move)
 	eachTime(f.Images, move)
 	note := ""
-	if absence >= longestAbsence && len(f.Decision.Timers) > 0 {
-		f.Decision.Timers = nil
-		note = fmt.Sprintf("grace timers dropped: evictd was away for %s", absence.Round(time.Millisecond))
+	if timers := len(f.Decision.Timers); absence >= longestAbsence && timers > 0 {
+		// A hard memory threshold that was answered stays so while it is met.
+		f.Decision.Timers = slices.DeleteFunc(f.Decision.Timers, func(t evict.Timer) bool {
+			return t.Threshold.Soft || !t.Threshold.Signal.IsMemory() || !t.Past
+		})
+		if len(f.Decision.Timers) == 0 {
+			f.Decision.Timers = nil
+		}
+		if len(f.Decision.Timers) < timers {
+			note = fmt.Sprintf("grace timers dropped: evictd was away for %s", absence.Round(time.Millisecond))
+		}
 	}
 	// A reclaim that was asked for has nobody left who would report it.
 	f.Decision.Reclaim = nil

@@ -40,6 +40,14 @@ func example(now time.Time) Saved {
 }
 
 func TestRestart(t *testing.T) {
+	// What was answered stays so over any absence: it holds while the threshold is met.
+	answered := evict.Timer{Threshold: evict.Key{Signal: signal.MemoryAvailable}, Past: true}
+	waiting := evict.Timer{Threshold: evict.Key{Signal: signal.AllocatableMemoryAvailable, Copy: true}}
+	hard := &file{Saved: Saved{Decision: evict.State{Timers: []evict.Timer{waiting, answered}}}}
+	if got, _, err := hard.restore(Clock{Uptime: time.Minute}); err != nil || len(got.Decision.Timers) != 1 || !got.Decision.Timers[0].Past {
+		t.Errorf("restore() after a minute = timers %+v, %v; want the one that was answered", got.Decision.Timers, err)
+	}
+
 	// The clock at the save, and again after so long a pause, on a wall clock
 	// that was set forward by a day meanwhile.
 	before := Clock{BootID: "b1", Uptime: time.Hour, Now: saveTime}

@@ -10,48 +10,41 @@ import (
 	"github.com/evictd/evictd/kernel/internal/text"
 )
 
-// Scanned returns how many pages kswapd and tasks that wait for memory have looked
-// at to reclaim them, since the boot, from /proc/vmstat:
+// DirectScanned returns how many pages tasks that wait for memory have looked at to
+// reclaim them, since the boot, from /proc/vmstat:
 //
-//	pgscan_kswapd 0
 //	pgscan_direct 0
 //
 // Reclaim for the limit of a cgroup does not count (mm/vmscan.c: shrink_inactive_list
-// adds to these for !cgroup_reclaim alone), so they grow only where the node itself is
+// adds to it for !cgroup_reclaim alone), so it grows only where the node itself is
 // short of memory. A missing line is an error.
-func Scanned(fs kernel.FS) (pages uint64, err error) {
+func DirectScanned(fs kernel.FS) (pages uint64, err error) {
 	b, err := os.ReadFile(fs.Path("vmstat"))
 	if err != nil {
 		return 0, fmt.Errorf("read vmstat: %w", err)
 	}
-	if pages, err = parseScanned(b); err != nil {
+	if pages, err = parseDirectScanned(b); err != nil {
 		return 0, fmt.Errorf("parse vmstat: %w", err)
 	}
 	return pages, nil
 }
 
-var errNoScanned = errors.New("pgscan_kswapd or pgscan_direct is missing")
+var errNoScanned = errors.New("pgscan_direct is missing")
 
-func parseScanned(b []byte) (pages uint64, err error) {
-	found := 0
+func parseDirectScanned(b []byte) (pages uint64, err error) {
 	for len(b) > 0 {
 		var line []byte
 		if line, b, err = text.Line(b); err != nil {
 			return 0, err
 		}
 		name, value, _ := bytes.Cut(line, []byte{' '})
-		if s := string(name); s != "pgscan_kswapd" && s != "pgscan_direct" {
+		if string(name) != "pgscan_direct" {
 			continue
 		}
-		n, err := text.Uint(value)
-		if err != nil {
-			return 0, fmt.Errorf("%s: %w", name, err)
+		if pages, err = text.Uint(value); err != nil {
+			return 0, fmt.Errorf("pgscan_direct: %w", err)
 		}
-		pages += n // a counter that ran over differs by as much as it grew
-		found++
+		return pages, nil
 	}
-	if found != 2 {
-		return 0, errNoScanned
-	}
-	return pages, nil
+	return 0, errNoScanned
 }

@@ -15,9 +15,6 @@ import (
 // warm leaves the node with so many bytes of active file cache, and as little more as can be. The file has no content on
 // the disk: its pages are cached all the same.
 func (s *stage) warm(ctx context.Context, bytes int64) error {
-	if s.vm && bytes > s.machine.Memory/8 {
-		bytes = s.machine.Memory / 8
-	}
 	// Dirty pages are not dropped.
 	if err := disk.Sync(s.dir); err != nil {
 		return err
