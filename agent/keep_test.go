@@ -8,6 +8,7 @@ import (
 	"os"
 	"path/filepath"
 	"strings"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -62,25 +63,27 @@ func TestKeeperTriesAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
 		k := &keeper{wake: make(chan struct{}, 1)}
-		reason := errors.New("no space left on device")
-		saves := 0
+		var fault atomic.Pointer[error]
+		full := errors.New("no space left on device")
+		fault.Store(&full)
+		var saves atomic.Int32
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			k.run(ctx, func() error { saves++; return reason }, slog.New(slog.NewTextHandler(&out, nil)))
+			k.run(ctx, func() error { saves.Add(1); return *fault.Load() }, slog.New(slog.NewTextHandler(&out, nil)))
 		}()
 		k.poke()
 		time.Sleep(3*saveAgain + time.Second)
 		synctest.Wait()
-		if saves != 4 {
-			t.Errorf("%d attempts in 3 minutes; want 4", saves)
+		if n := saves.Load(); n != 4 {
+			t.Errorf("%d attempts in 3 minutes; want 4", n)
 		}
-		reason = nil
+		fault.Store(new(error))
 		time.Sleep(2 * saveAgain)
 		synctest.Wait()
-		if saves != 5 {
-			t.Errorf("%d attempts; want none after the one that succeeded", saves)
+		if n := saves.Load(); n != 5 {
+			t.Errorf("%d attempts; want none after the one that succeeded", n)
 		}
 		cancel()
 		<-done

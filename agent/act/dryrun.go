@@ -60,9 +60,13 @@ func (d *DryRun) look(c Container, g *Guard) (processes int, err error) {
 func (d *DryRun) Follow(_ context.Context, order evict.Order, hold *Hold, strike Strike) {
 	defer hold.Close()
 	processes, errs := strike.Processes, []error{strike.Err}
+	guard := hold.guard
+	if guard == nil {
+		guard = &Guard{} // nothing was struck, and here nothing is
+	}
 	for _, m := range hold.members {
 		if m.err == nil { // a strike does not look at all processes of a container of many
-			n, err := d.look(m.Container, hold.guard)
+			n, err := d.look(m.Container, guard)
 			if err != nil && !errors.Is(err, cgroup.ErrGone) {
 				errs = append(errs, err)
 			}

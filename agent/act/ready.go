@@ -75,7 +75,7 @@ func openLargest(proc kernel.FS, group *cgroup.Cgroup) ([]pidfd, error) {
 	var opened []pidfd
 	for _, p := range processes {
 		fd, err := unix.PidfdOpen(p.pid, 0)
-		if err == unix.ESRCH {
+		if noProcess(err) {
 			continue
 		}
 		if err != nil {
@@ -86,6 +86,10 @@ func openLargest(proc kernel.FS, group *cgroup.Cgroup) ([]pidfd, error) {
 	}
 	return opened, nil
 }
+
+// noProcess reports whether pidfd_open(2) failed because a pid names no process any
+// more, or a thread that is not the first of its process: pids are used again.
+func noProcess(err error) bool { return err == unix.ESRCH || err == unix.EINVAL || err == unix.ENOENT }
 
 // largest returns the largest processes of a cgroup. Of many processes, and many cgroups
 // below it, only the first are looked at: where there are that many none stands out.

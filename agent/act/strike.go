@@ -250,7 +250,7 @@ func (s *Striker) strangers(h *Hold, m *member, out *Strike) {
 			break
 		}
 		fd, err := s.spares.pidfdOpen(pid)
-		if err == unix.ESRCH {
+		if noProcess(err) {
 			continue
 		}
 		if err != nil {

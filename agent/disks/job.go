@@ -22,9 +22,10 @@ const (
 	// slowAfter, is left behind on its thread and the next one begins; after hangAfter
 	// without progress it counts as hung. On a slow disk many jobs stall for a moment,
 	// and a pod may have large directories: at most maxSlowPerPod are left behind for
-	// a pod and maxSlow for all, so that the others do not wait for them.
-	stallAfter, slowAfter, hangAfter = 100 * time.Millisecond, time.Second, 2 * time.Second
-	maxSlowPerPod, maxSlow           = 4, 16
+	// a pod and maxSlow for all, or maxSlowInAll with those of pods that have no other
+	// job, so that the others do not wait for them.
+	stallAfter, slowAfter, hangAfter     = 100 * time.Millisecond, time.Second, 2 * time.Second
+	maxSlowPerPod, maxSlow, maxSlowInAll = 4, 16, 64
 	// maxOpenPerPod bounds the jobs of one pod that are left behind, and maxHung those
 	// of all pods that hang: each costs a thread, of which Go allows 10,000.
 	maxOpenPerPod, maxHung = 8, 256
@@ -77,9 +78,14 @@ func newJobs() jobs {
 // refuses reports whether no further job of a pod begins before one has returned.
 func (j *jobs) refuses(pod string) bool { return j.open[pod] >= maxOpenPerPod || j.hung >= maxHung }
 
-// full reports whether no further job of a pod begins now.
+// full reports whether no further job of a pod begins now. The large directories of some
+// pods do not keep a pod waiting that has no job under way.
 func (j *jobs) full(pod string) bool {
-	return j.refuses(pod) || j.slowOf[pod] >= maxSlowPerPod || j.slow >= maxSlow
+	most := maxSlow
+	if j.open[pod] == 0 {
+		most = maxSlowInAll
+	}
+	return j.refuses(pod) || j.slowOf[pod] >= maxSlowPerPod || j.slow >= most
 }
 
 // yield lowers the priority of all threads, or brings it back to ordinary.

@@ -16,6 +16,10 @@ type bucket struct {
 	at    time.Time
 }
 
+// longestDebt bounds, in seconds, how long a caller waits: what many others have taken
+// must not keep it out.
+const longestDebt = 5
+
 func newBucket(perSecond, burst float64) *bucket {
 	return &bucket{perSecond: perSecond, burst: burst, level: burst, at: time.Now()}
 }
@@ -27,7 +31,7 @@ func (b *bucket) take(amount float64) time.Duration {
 	now := time.Now()
 	b.level = min(b.burst, b.level+now.Sub(b.at).Seconds()*b.perSecond)
 	b.at = now
-	b.level -= amount
+	b.level = max(b.level-amount, -longestDebt*b.perSecond)
 	if b.level >= 0 {
 		return 0
 	}

@@ -82,8 +82,8 @@ func (c *conn) settle() {
 func (c *conn) Close() (err error) {
 	c.close.Do(func() {
 		close(c.closed)
-		c.listener.remove(c)
 		err = c.Conn.Close()
+		c.listener.remove(c) // after it, so that no more are open than may be
 	})
 	return err
 }

@@ -81,7 +81,13 @@ type trustedKubelet struct {
 // do so can move one into its own cgroup: it is found no more then, and must live all
 // the same.
 func (i *Inventory) trustKubelets(now time.Time) {
-	i.trusted = slices.DeleteFunc(i.trusted, func(k trustedKubelet) bool { return i.startOf(k.PID) != k.start })
+	i.trusted = slices.DeleteFunc(i.trusted, func(k trustedKubelet) bool {
+		stat, err := process.ReadStat(i.procfs, k.PID)
+		if err != nil {
+			return errors.Is(err, process.ErrGone) // what can't be read now may run on
+		}
+		return stat.StartTime != k.start
+	})
 	for _, k := range i.kubelets {
 		known := slices.ContainsFunc(i.trusted, func(t trustedKubelet) bool { return t.PID == k.PID })
 		if start := i.startOf(k.PID); !known && start != 0 {

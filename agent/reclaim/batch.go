@@ -3,6 +3,8 @@ package reclaim
 import (
 	"context"
 	"errors"
+	"maps"
+	"slices"
 	"time"
 )
 
@@ -36,9 +38,10 @@ type batches struct {
 	answers chan answer
 	// fresh and slow are the calls without an answer, by key: those of the last
 	// callPatience, and those that hang. urgent counts those for evicted pods.
-	fresh, slow map[string]bool
-	urgent      int
-	gone        map[string]bool // removed, by key
+	fresh  map[string]time.Time // and when they began
+	slow   map[string]bool
+	urgent int
+	gone   map[string]bool // removed, by key
 
 	size    int     // of the last batch
 	weight  float64 // of what was removed
@@ -58,7 +61,7 @@ const everything = 1 << 62
 
 func (r *Reclaimer) batches(report *Report, target int64) *batches {
 	before, _ := r.left(report.Signal)
-	return &batches{r: r, report: report, target: target, before: before, removed: report.At, fresh: map[string]bool{}, slow: map[string]bool{}}
+	return &batches{r: r, report: report, target: target, before: before, removed: report.At, fresh: map[string]time.Time{}, slow: map[string]bool{}}
 }
 
 // run removes a list in its order.
@@ -73,7 +76,7 @@ func (b *batches) run(ctx context.Context, list []removal) {
 		switch key := list[i].key; {
 		case b.gone[key]:
 			b.report.Removed = append(b.report.Removed, list[i].name)
-		case b.slow[key] || b.fresh[key]:
+		case b.slow[key] || !b.fresh[key].IsZero():
 			b.report.Error = b.r.calls.hung(key).Error()
 			b.left = true
 		}
@@ -169,7 +172,7 @@ func (b *batches) begin(ctx context.Context, r *removal) {
 		b.report.Error, b.left = err.Error(), true
 		return
 	}
-	b.fresh[r.key] = true
+	b.fresh[r.key] = time.Now()
 	if r.evicted {
 		b.urgent++
 	}
@@ -181,14 +184,18 @@ func (b *batches) collectUntil(ctx context.Context, fresh int) {
 	timer := time.NewTimer(callPatience)
 	defer timer.Stop()
 	for len(b.fresh) > fresh && ctx.Err() == nil {
+		first := slices.MinFunc(slices.Collect(maps.Values(b.fresh)), time.Time.Compare)
+		timer.Reset(time.Until(first.Add(callPatience)))
 		if b.take(ctx, timer.C) {
 			continue
 		}
-		for key := range b.fresh {
-			b.slow[key] = true
-			_ = b.r.calls.hung(key)
+		for key, began := range b.fresh {
+			if time.Since(began) >= callPatience {
+				b.slow[key] = true
+				_ = b.r.calls.hung(key)
+				delete(b.fresh, key)
+			}
 		}
-		clear(b.fresh)
 	}
 }
 

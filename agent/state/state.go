@@ -39,7 +39,9 @@ const (
 	probeName = "probe"
 	// corrupt is the end of the name of what could not be used.
 	corrupt = ".corrupt"
-	format  = 1
+	// unread is the end of the name of what was not there when the state was loaded.
+	unread = ".unread"
+	format = 1
 	// longestAbsence is how long the agent may have been away for a threshold
 	// to count as crossed all the while.
 	longestAbsence = 10 * time.Second
@@ -142,6 +144,13 @@ func (s *Store) ready() error {
 		}
 		s.lock = opened.lock
 	}
+	if s.missing {
+		path := filepath.Join(s.dir, fileName)
+		if err := os.Rename(path, path+unread); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("set aside a state that was not there at the start: %w", err)
+		}
+		s.missing = false
+	}
 	if s.broken != "" {
 		if err := os.Rename(s.broken, s.broken+corrupt); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			return fmt.Errorf("set aside a state that is not usable: %w", err)
@@ -214,6 +223,7 @@ func (s *Store) Load(clock Clock) (saved Saved, note string, err error) {
 	path := filepath.Join(s.dir, fileName)
 	info, err := os.Lstat(path)
 	if errors.Is(err, fs.ErrNotExist) {
+		s.missing = s.lock == nil
 		return Saved{}, "", nil
 	}
 	if err != nil {

@@ -18,7 +18,10 @@ type Store struct {
 	// broken is a file that could not be understood nor moved aside: it is not
 	// replaced. Only Load and Save use it, which are not called at the same time.
 	broken string
-	err    atomic.Pointer[error]
+	// missing tells that Load found no state while the directory could not be had: one
+	// that is there later, as of a filesystem that was mounted late, was not loaded.
+	missing bool
+	err     atomic.Pointer[error]
 }
 
 // OpenAnyway is Open for an agent that has to start: where the directory can't be

@@ -5,6 +5,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"strings"
 	"testing"
 	"time"
 
@@ -134,6 +135,50 @@ func freeInodes(t *testing.T, mnt, _ string) {
 		t.Fatal(err)
 	}
 	syncfs(t, mnt)
+}
+
+// A state on a filesystem that is mounted after the start was not loaded: it is set
+// aside, and not written over.
+func TestStateThatComesLate(t *testing.T) {
+	base, run := t.TempDir(), t.TempDir()
+	dir := filepath.Join(base, "state")
+	first, err := Open(dir)
+	if err != nil {
+		t.Fatal(err)
+	}
+	clock := Clock{BootID: "b1", Uptime: time.Hour, Now: saveTime}
+	if err := errors.Join(first.Save(example(saveTime), clock), first.Close()); err != nil {
+		t.Fatal(err)
+	}
+	if err := unix.Mount("none", base, "tmpfs", unix.MS_RDONLY, ""); err != nil {
+		t.Skip("needs to mount a filesystem: ", err)
+	}
+	mounted := true
+	unmount := func() {
+		if mounted {
+			mounted = false
+			if err := unix.Unmount(base, 0); err != nil {
+				t.Error(err)
+			}
+		}
+	}
+	t.Cleanup(unmount)
+	store, err := OpenAnyway(dir, run)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer store.Close()
+	if saved, _, err := store.Load(clock); err != nil || len(saved.Records) != 0 {
+		t.Fatalf("Load() = %d records, %v; want none", len(saved.Records), err)
+	}
+	unmount()
+	if err := store.Save(Saved{}, clock); err != nil {
+		t.Fatalf("Save() once the directory is there: %v", err)
+	}
+	kept, err := os.ReadFile(filepath.Join(dir, fileName+unread))
+	if err != nil || !strings.Contains(string(kept), "default/old") {
+		t.Errorf("the state that came late: %.60q, %v; want it set aside", kept, err)
+	}
 }
 
 // A broken file that can't be moved aside is left as it is: nothing is kept in its
