@@ -76,8 +76,9 @@ func TestStrikeIsBounded(t *testing.T) {
 		t.Errorf("a strike would read %d lists; want at most %d", n, 2+reaped)
 	}
 	strike := NewStriker(reaper(t)).Strike(hold, &Guard{})
-	if strike.Err != nil || strike.Processes != reaped {
-		t.Errorf("Strike() = %+v; want the %d that are held", strike, reaped)
+	// The first process may be one of the largest.
+	if strike.Err != nil || strike.Processes < reaped || strike.Processes > reaped+1 {
+		t.Errorf("Strike() = %+v; want the %d that are held, and the first", strike, reaped)
 	}
 	p.await("the reaper has ended the others", func() bool { return len(p.all()) == 0 })
 	var reports heard

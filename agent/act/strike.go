@@ -62,7 +62,7 @@ func NewBlank() *Striker { return newStriker(blank{}) }
 func newStriker(t trigger) *Striker {
 	s := &Striker{
 		trigger: t, list: make([]int, 0, mostListed), again: make([]int, 0, mostListed), fresh: make([]int, 0, mostListed),
-		done: make([]int, 0, mostStruck+reaped), text: make([]byte, 16<<10), batch: make([]pidfd, 0, mostStruck),
+		done: make([]int, 0, mostStruck+reaped+1), text: make([]byte, 16<<10), batch: make([]pidfd, 0, mostStruck),
 		verdict: verdict{spared: make([]int, 0, mostSpared)}, longest: longestStrike,
 	}
 	s.spares.fill()
@@ -145,6 +145,9 @@ func (s *Striker) member(h *Hold, m *member, g *Guard, out *Strike) error {
 	if all || s.verdict.wrong == nil && s.verdict.proven {
 		s.ready(h, m, out)
 	}
+	if !all && s.verdict.wrong == nil && s.verdict.proven {
+		s.first(m, out)
+	}
 	if all {
 		s.strangers(h, m, out)
 	}
@@ -224,6 +227,16 @@ func (s *Striker) ready(h *Hold, m *member, out *Strike) {
 		s.trigger.reap(h, p.fd)
 	}
 	slices.Sort(s.done)
+}
+
+// first signals the container's first process, which was seen: with it the kernel kills
+// all of its pid namespace (kernel/pid_namespace.c: zap_pid_ns_processes).
+func (s *Striker) first(m *member, out *Strike) {
+	at, struck := slices.BinarySearch(s.done, m.InitPID)
+	if !struck && s.signal(m.init) {
+		out.signalled(1)
+		s.done = slices.Insert(s.done, at, m.InitPID)
+	}
 }
 
 // signal reports whether a process was signalled. One that has gone is no failure.
