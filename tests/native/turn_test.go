@@ -43,8 +43,9 @@ func TestCrossingAfterATurn(t *testing.T) {
 		between := rec.CrossingSeen.Sub(turned)
 		t.Logf("crossing %v after the reload; raised by %s; ranking %v old; SIGKILL %v after the crossing was seen, %d KiB below", between,
 			rec.Lane, rec.RankingAge, rec.SignalSent.Sub(rec.CrossingSeen), rec.Overshoot>>10)
-		// A crossing in the middle of the turn is the loop's own to find.
-		if between > node.Slow(5*time.Millisecond) && !onHotPath(&rec) {
+		// A crossing in the middle of this turn, or of the next one, which comes some 50 ms later, is the loop's own
+		// to find: then no lane is named.
+		if between > node.Slow(5*time.Millisecond) && !onHotPath(&rec) && rec.Lane != "step" {
 			t.Logf("hog %d: raised by %s, confirmed by a %s; was left to the loop", i, rec.Lane, rec.Confirm)
 			left++
 		}
