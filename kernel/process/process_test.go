@@ -46,6 +46,7 @@ func FuzzParseStat(f *testing.F) {
 	for _, tc := range stats {
 		f.Add([]byte(tc.text))
 	}
+	f.Add([]byte("2 () S 7 1 1 0 1 0 1 3 2 0 7 3  0 0 3 0 2 2 3")) // two spaces
 	f.Fuzz(func(t *testing.T, text []byte) {
 		if s, err := parseStat(text); s.PID < 0 || s.PPID < 0 || s.Threads < 0 || err != nil && s != (Stat{}) {
 			t.Errorf("parseStat(%q) = %+v, %v", text, s, err)

@@ -115,20 +115,27 @@ func startTime(content []byte) (start uint64, ok bool) {
 	if end < 0 {
 		return 0, false
 	}
-	field := -1 // the next one begins after the bracket and a space
+	field, within := -1, false
 	for _, c := range content[end+1:] {
 		switch {
-		case c == ' ':
-			if field == statStart {
+		case c == ' ' || c == '\n':
+			if within && field == statStart {
 				return start, ok
 			}
-			field++
-		case field != statStart:
-		case c < '0' || c > '9' || start > 1<<60:
+			within = false
+			continue
+		case c < ' ' || c > '~': // which the kernel does not write
 			return 0, false
-		default:
-			start, ok = 10*start+uint64(c-'0'), true
+		case !within:
+			field, within = field+1, true
 		}
+		if field != statStart {
+			continue
+		}
+		if c < '0' || c > '9' || start > 1<<60 {
+			return 0, false
+		}
+		start, ok = 10*start+uint64(c-'0'), true
 	}
 	return 0, false
 }
