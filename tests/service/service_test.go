@@ -137,12 +137,12 @@ func (s *life) withRuntime(t *testing.T) {
 	}
 	s.node = n
 	s.until("runtime", func(s *control.Status) bool { return s.Runtime.Connected })
-	s.eventually("status text with the memory", func() bool { return strings.Contains(s.show("StatusText"), "memory.available") })
+	s.eventually("status text of evictd that is ready", func() bool { return strings.Contains(s.show("StatusText"), "no pressure") })
 	s.configure(s.settings("100Mi"))
 	s.must("systemctl", "restart", unitName)
 	// A runtime that takes longer than 20 s to answer, as one may on an emulated
 	// machine, is heard of after the start.
-	s.eventually("status text with the memory after a restart", func() bool { return strings.Contains(s.show("StatusText"), "memory.available") })
+	s.eventually("the same after a restart", func() bool { return strings.Contains(s.show("StatusText"), "no pressure") })
 	if code, text := s.ready(); code != http.StatusOK {
 		t.Errorf("/readyz answers %d, %q; want %d", code, text, http.StatusOK)
 	}
