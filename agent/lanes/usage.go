@@ -22,7 +22,8 @@ import (
 //
 // While a hard mark is crossed, the crossing may wait for other memory to grow
 // (signal.Crossing): a second threshold then stands where it has, if all that is used
-// from now on is other memory, and follows the usage.
+// from now on is other memory. It is set again once it has fired or the usage has
+// fallen.
 type usage struct {
 	o    MemoryOptions
 	wait Waiter
