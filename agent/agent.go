@@ -17,6 +17,7 @@ import (
 	"github.com/evictd/evictd/agent/config"
 	"github.com/evictd/evictd/agent/control"
 	"github.com/evictd/evictd/agent/disks"
+	"github.com/evictd/evictd/agent/execute"
 	"github.com/evictd/evictd/agent/hot"
 	"github.com/evictd/evictd/agent/lanes"
 	"github.com/evictd/evictd/agent/metrics"
@@ -128,6 +129,7 @@ type daemon struct {
 	scores    *oomscore.Enforcer
 	cold      *cold.Reclaimer
 	killer    *act.Killer
+	execute   *execute.Executor
 	poll      *lanes.Poll
 	pollRead  *lanes.Memory
 	armed     lanes.Armed
@@ -305,7 +307,7 @@ func (d *daemon) buildLoop(cfg *config.Config, h *cgroup.Hierarchy) {
 	procfs := kernel.FS(d.options.Procfs)
 	d.board = &board{
 		options: d.options, started: time.Now(), hierarchy: h, inventory: d.inventory, disks: d.disks, usages: d.usages, reclaimer: d.reclaimer,
-		records: &records{}, store: d.store, accounting: cfg.MemoryAccounting, web: d.web,
+		records: &execute.Records{}, store: d.store, accounting: cfg.MemoryAccounting, web: d.web,
 	}
 	d.board.loaded.Store(&loading{at: time.Now()})
 	d.board.reloads, d.board.checks = make(chan chan<- error), d.checks
@@ -316,15 +318,22 @@ func (d *daemon) buildLoop(cfg *config.Config, h *cgroup.Hierarchy) {
 	if d.runtime != nil {
 		stopper = countedRuntime{d.runtime, d.metrics.RuntimeCallFailed}
 	}
-	d.killer = act.NewKiller(h, procfs, stopper, d.reports.take)
+	d.execute = execute.New(execute.Options{
+		Killer: func(report func(act.Progress)) act.Actuator {
+			d.killer = act.NewKiller(h, procfs, stopper, report)
+			return d.killer
+		},
+		DryRun:  func(report func(act.Progress)) act.Actuator { return act.NewDryRun(h, procfs, report) },
+		Records: d.board.records, Log: d.log.Logger, Metrics: d.metrics, Save: d.keeper.poke,
+	})
+	d.execute.Subscribe(d.reports.take)
 	if urgent, err := act.NewUrgent(); err != nil {
 		d.log.Warn("victims of many processes are signalled at evictd's own priority", "error", err)
 	} else {
 		urgent.Started, d.killer.Urgent = d.giveRealTime, urgent
 	}
 	l := d.loop
-	l.log, l.inventory, l.records, l.observer = d.log.Logger, d.inventory, d.board.records, d.reports
-	l.killer, l.dryRun = d.killer, act.NewDryRun(h, procfs, d.reports.take)
+	l.log, l.inventory, l.execute, l.records, l.observer = d.log.Logger, d.inventory, d.execute, d.board.records, d.reports
 	l.stalls = stalls{proc: procfs}
 	l.config, l.policy = cfg, cfg.Policy(d.disks.Layout())
 	l.facts = d.facts(h)

@@ -1,7 +1,6 @@
 package agent
 
 import (
-	"errors"
 	"os"
 	"slices"
 	"strings"
@@ -80,89 +79,6 @@ func TestStalls(t *testing.T) {
 	// Without pressure information nothing is said to stall.
 	if (&stalls{proc: kernel.FS(t.TempDir())}).check(start) {
 		t.Error("check() without /proc/pressure = true; want false")
-	}
-}
-
-func TestRecords(t *testing.T) {
-	decided := time.Unix(1000, 0)
-	at := func(ms int) time.Time { return decided.Add(time.Duration(ms) * time.Millisecond) }
-	for _, tc := range []struct {
-		name     string
-		rec      evict.Record
-		progress []act.Progress
-		want     evict.Record
-	}{
-		{"killed", evict.Record{Hard: true, Expected: 100}, []act.Progress{
-			{Stage: act.Signalled, Time: at(1), Processes: 3}, {Stage: act.FirstGone, Time: at(5)},
-			{Stage: act.LastGone, Time: at(9)}, {Stage: act.Finished, Time: at(20), Processes: 3},
-		}, evict.Record{Hard: true, Expected: 100, Freed: 100, SignalSent: at(1), FirstGone: at(5), LastGone: at(9), Processes: 3, Result: evict.ResultKilled}},
-		{"stopped", evict.Record{Expected: 100}, []act.Progress{
-			{Stage: act.Signalled, Time: at(1)}, {Stage: act.LastGone, Time: at(900)}, {Stage: act.Finished, Time: at(950)},
-		}, evict.Record{Expected: 100, Freed: 100, SignalSent: at(1), LastGone: at(900), Result: evict.ResultStopped}},
-		{"hardened", evict.Record{}, []act.Progress{
-			{Stage: act.Signalled, Time: at(1)}, {Stage: act.Hardened, Time: at(100)}, {Stage: act.Signalled, Time: at(101), Processes: 2},
-			{Stage: act.LastGone, Time: at(110)}, {Stage: act.Finished, Time: at(120), Processes: 2},
-		}, evict.Record{SignalSent: at(1), Hardened: at(100), LastGone: at(110), Processes: 2, Result: evict.ResultKilled}},
-		{"stuck", evict.Record{Hard: true}, []act.Progress{
-			{Stage: act.Signalled, Time: at(1), Processes: 1}, {Stage: act.Finished, Time: at(20), Err: errors.New("still holds 1 process")},
-		}, evict.Record{Hard: true, SignalSent: at(1), Processes: 1, Result: evict.ResultStuck, Error: "still holds 1 process"}},
-		{"refused", evict.Record{Hard: true}, []act.Progress{
-			{Stage: act.Signalled, Time: at(1)}, {Stage: act.Refused, Time: at(2), Err: errors.New("it holds pid 1")},
-		}, evict.Record{Hard: true, SignalSent: at(1), Result: evict.ResultFailed, Error: "it holds pid 1"}},
-		{"dry run", evict.Record{Hard: true, DryRun: true, Expected: 100}, []act.Progress{
-			{Stage: act.Finished, Time: at(2), Processes: 4},
-		}, evict.Record{Hard: true, DryRun: true, Expected: 100, Processes: 4, Result: evict.ResultDryRun}},
-	} {
-		t.Run(tc.name, func(t *testing.T) {
-			var r records
-			tc.rec.UID, tc.rec.Decided, tc.rec.Result = "u", decided, evict.ResultPending
-			tc.want.UID, tc.want.Decided = "u", decided
-			r.add(evict.Record{UID: "u", Result: evict.ResultKilled}) // an older one of the pod
-			r.add(tc.rec)
-			for _, p := range tc.progress {
-				r.update("u", func(rec *evict.Record) { apply(p, rec) })
-			}
-			got := r.snapshot()
-			if diff := cmp.Diff(tc.want, got[1]); diff != "" {
-				t.Errorf("record differs (-want +got):\n%s", diff)
-			}
-			if _, ok := r.update("u", func(*evict.Record) {}); ok {
-				t.Error("a record that has ended was changed again")
-			}
-		})
-	}
-}
-
-func TestRecordsKept(t *testing.T) {
-	var r records
-	old := make([]evict.Record, 2*keptRecords)
-	old[2*keptRecords-1] = evict.Record{UID: "last", Result: evict.ResultPending}
-	r.restore(old)
-	got := r.snapshot()
-	if len(got) != keptRecords || got[keptRecords-1].Result != evict.ResultUnknown {
-		t.Errorf("restore() keeps %d, the last %+v; want %d, unknown", len(got), got[len(got)-1], keptRecords)
-	}
-	r.add(evict.Record{UID: "new"})
-	if got := r.snapshot(); len(got) != keptRecords || got[keptRecords-1].UID != "new" {
-		t.Errorf("add() keeps %d, the last %q; want %d, the new one", len(got), got[len(got)-1].UID, keptRecords)
-	}
-}
-
-func TestOvershoot(t *testing.T) {
-	var r records
-	since := time.Unix(1000, 0)
-	r.add(evict.Record{UID: "before", Cause: "memory.available", Threshold: 100, Decided: since.Add(-time.Second)})
-	r.add(evict.Record{UID: "other", Cause: "pid.available", Threshold: 100, Decided: since})
-	r.add(evict.Record{UID: "now", Cause: "memory.available", Threshold: 100, Overshoot: 10, Decided: since})
-	for _, available := range []int64{95, 60, 80} {
-		r.overshoot("memory.available", since, available)
-	}
-	var got []int64
-	for _, rec := range r.snapshot() {
-		got = append(got, rec.Overshoot)
-	}
-	if want := []int64{0, 0, 40}; !slices.Equal(got, want) {
-		t.Errorf("overshoot = %v; want %v", got, want)
 	}
 }
 

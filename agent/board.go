@@ -11,6 +11,7 @@ import (
 	"github.com/evictd/evictd/agent/control"
 	"github.com/evictd/evictd/agent/disks"
 	"github.com/evictd/evictd/agent/evict"
+	"github.com/evictd/evictd/agent/execute"
 	"github.com/evictd/evictd/agent/lanes"
 	"github.com/evictd/evictd/agent/metrics"
 	"github.com/evictd/evictd/agent/pods"
@@ -35,7 +36,7 @@ type board struct {
 	usages    *disks.Usages
 	reclaimer *reclaim.Reclaimer
 	cold      coldReports
-	records   *records
+	records   *execute.Records
 	store     *state.Store
 	lanes     *lanes.Set
 	shutting  *shutting
@@ -59,7 +60,7 @@ func (b *board) Status() control.Status {
 			Name: hostname(), ProcFS: b.options.Procfs, CgroupFS: b.options.Cgroupfs,
 			CgroupVersion: b.hierarchy.Version.String(),
 		},
-		Records: b.records.snapshot(),
+		Records: b.records.List(),
 	}
 	s.Missing = b.missing()
 	s.Ready = len(s.Missing) == 0

@@ -38,7 +38,7 @@ func (l *loop) trackCrossings(v *View) {
 				}
 				l.episode[t.Signal] = v.Time
 			}
-			l.records.overshoot(t.Signal.String(), l.episode[t.Signal], o.Available)
+			l.records.Overshoot(t.Signal.String(), l.episode[t.Signal], o.Available)
 		}
 	}
 }

@@ -50,7 +50,7 @@ func largestDirectories(w *disks.Watch, u *disks.Usages, s signal.Signal) []evic
 // surveyed adds the largest directories of a filesystem to the records of evictions
 // that could not relieve it and were decided before these were known.
 func (d *daemon) surveyed(point string, byBytes, byInodes []evict.DirectoryUsage) {
-	d.board.records.eachFutile(func(rec *evict.Record) {
+	d.board.records.EachFutile(func(rec *evict.Record) {
 		s, known := signal.Parse(rec.Cause)
 		switch {
 		case !known || !s.IsDisk() || rec.OutsideDirectories != nil || d.disks.MountOf(s) != point:

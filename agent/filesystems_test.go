@@ -8,6 +8,7 @@ import (
 
 	"github.com/evictd/evictd/agent/disks"
 	"github.com/evictd/evictd/agent/evict"
+	"github.com/evictd/evictd/agent/execute"
 	"github.com/evictd/evictd/agent/signal"
 )
 
@@ -25,7 +26,7 @@ func TestOutsideDirectories(t *testing.T) {
 	}
 	point := d.disks.MountOf(signal.NodeFsAvailable)
 	d.usages = disks.NewUsages(disks.UsageOptions{Procfs: "/proc"})
-	d.board = &board{disks: d.disks, usages: d.usages, records: &records{}}
+	d.board = &board{disks: d.disks, usages: d.usages, records: &execute.Records{}}
 	v := &View{Futile: []evict.Futility{{Signal: signal.NodeFsAvailable}}}
 	if got := d.board.outsideDirectories(signal.NodeFsAvailable, v); !strings.Contains(got, "being looked for") {
 		t.Errorf("explain before they are known: %q", got)
@@ -36,19 +37,17 @@ func TestOutsideDirectories(t *testing.T) {
 		}
 	}
 	byBytes, byInodes := []evict.DirectoryUsage{{Path: "/b", Bytes: 5}}, []evict.DirectoryUsage{{Path: "/i", Inodes: 7}}
-	for _, rec := range []evict.Record{
+	d.board.records.Restore([]evict.Record{
 		{UID: "bytes", Cause: "nodefs.available", Futile: true},
 		{UID: "inodes", Cause: "nodefs.inodesFree", Futile: true},
 		{UID: "helped", Cause: "nodefs.available"},
 		{UID: "memory", Cause: "memory.available", Futile: true},
 		{UID: "known", Cause: "nodefs.available", Futile: true, OutsideDirectories: byInodes},
-	} {
-		d.board.records.add(rec)
-	}
+	})
 	d.surveyed("/elsewhere", byInodes, byBytes)
 	d.surveyed(point, byBytes, byInodes)
 	want := map[string]string{"bytes": "/b", "inodes": "/i", "helped": "", "memory": "", "known": "/i"}
-	for _, rec := range d.board.records.snapshot() {
+	for _, rec := range d.board.records.List() {
 		got := ""
 		for _, dir := range rec.OutsideDirectories {
 			got += dir.Path

@@ -62,15 +62,10 @@ func (l *loop) adopt(ctx context.Context, v *View, kills []hot.Kill) {
 			rec.Confirm += ", pod not held beforehand"
 		}
 		rec.Candidates = slices.Clone(k.Candidates())
-		l.records.add(rec)
-		actuator := l.killer
-		if k.DryRun {
-			actuator = l.dryRun
-		}
 		hold := k.Hold.(*act.Hold)
 		l.holds.forget(order.UID, k.Hold)
-		l.observer.ordered(rec)
-		actuator.Follow(ctx, order, hold, k.Strike)
+		l.logOrder(&rec)
+		l.execute.Follow(ctx, rec, order, hold, k.Strike)
 		hold.Drop()
 	}
 }
@@ -134,16 +129,10 @@ func (l *loop) strike(ctx context.Context, v *View, guard *act.Guard) (rest []ev
 			order.Strikes[i] = own.Strike(p, guard)
 		}
 	}
-	actuator := l.killer
-	if v.Mode.dryRun {
-		actuator = l.dryRun
-	}
 	for i, o := range orders {
 		rec := l.record(v, &o)
-		// The record is there before the actuator's reports can come.
-		l.records.add(rec)
-		l.observer.ordered(rec)
-		actuator.Follow(ctx, o, struck[i], order.Strikes[i])
+		l.logOrder(&rec)
+		l.execute.Follow(ctx, rec, o, struck[i], order.Strikes[i])
 	}
 	return rest
 }

@@ -81,7 +81,7 @@ func (d *daemon) save() error {
 	d.saving.Lock()
 	defer d.saving.Unlock()
 	saved := state.Saved{
-		Records: d.board.records.snapshot(), Shutdown: *d.shutting.shown.Load(), Last: &d.board.last,
+		Records: d.board.records.List(), Shutdown: *d.shutting.shown.Load(), Last: &d.board.last,
 		Stopped: d.stopped.Load(), GoingDown: d.down.Load() || d.shutting.shown.Load().Active(),
 	}
 	for _, u := range d.reclaimer.Uses() {
@@ -119,7 +119,7 @@ func (d *daemon) restore() error {
 	d.loop.state = saved.Decision
 	d.shutting.restore(saved.Shutdown)
 	d.judgeLast(saved.Last, saved.Before)
-	d.board.records.restore(saved.Records)
+	d.board.records.Restore(saved.Records)
 	var uses []reclaim.Use
 	for _, u := range saved.Images {
 		uses = append(uses, reclaim.Use(u))

@@ -13,6 +13,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/evictd/evictd/agent/execute"
 	"github.com/evictd/evictd/agent/metrics"
 	"github.com/evictd/evictd/agent/reclaim"
 	"github.com/evictd/evictd/agent/state"
@@ -36,7 +37,7 @@ func TestRestoreBrokenState(t *testing.T) {
 	defer store.Close()
 	d := &daemon{
 		options: Options{Procfs: "/proc", Sysfs: t.TempDir(), Rootfs: t.TempDir(), StateDir: dir}, log: &droppingLog{Logger: testLogger(t)},
-		store: store, board: &board{records: &records{}, store: store}, loop: &loop{}, reclaimer: reclaim.New(reclaim.Options{}, reclaim.Policy{}),
+		store: store, board: &board{records: &execute.Records{}, store: store}, loop: &loop{}, reclaimer: reclaim.New(reclaim.Options{}, reclaim.Policy{}),
 		metrics: metrics.New(metrics.Build{}, func() uint64 { return 0 }),
 	}
 	d.shutting = &shutting{daemon: d}

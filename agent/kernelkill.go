@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/evictd/evictd/agent/evict"
+	"github.com/evictd/evictd/agent/execute"
 	"github.com/evictd/evictd/agent/lanes"
 	"github.com/evictd/evictd/agent/pods"
 )
@@ -14,7 +15,7 @@ const (
 	// kernelKillSummary is how often further kills in one container are logged and
 	// saved after the first, in one line that counts them. A container that reaches
 	// its limit again and again loses a hundred processes a second.
-	kernelKillSummary = time.Minute
+	kernelKillSummary = execute.KernelKillGap
 	// kernelKillList bounds how often a kill asks the runtimes for a new list.
 	kernelKillList = time.Second
 )
@@ -25,7 +26,7 @@ const (
 type kernelKills struct {
 	victims  <-chan lanes.Victim
 	snapshot func() *pods.Snapshot
-	records  *records
+	records  *execute.Records
 	warn     func(message string, attributes ...any)
 	count    func(ofPod bool)
 	save     func() // asks for the state to be saved
@@ -91,7 +92,7 @@ func (k *kernelKills) killed(v *lanes.Victim, now time.Time) {
 	key, name := killedContainer{}, ""
 	if pod != nil {
 		key, name = killedContainer{pod.UID, container}, pod.Key()
-		k.records.kernelKilled(evict.Record{
+		k.records.KernelKilled(evict.Record{
 			Pod: name, UID: pod.UID, Cause: evict.CauseKernelOOM, Hard: true, Reason: "OOMKilled",
 			Message: fmt.Sprintf("The kernel's OOM killer took process %d (%s). ", v.TGID, v.Comm),
 			Lane:    lanes.Reclaim, Decided: now, LastGone: now, Processes: 1, Result: evict.ResultKernel,
@@ -147,22 +148,4 @@ func podOfCgroup(s *pods.Snapshot, id uint64) (*evict.Pod, string) {
 		}
 	}
 	return nil, ""
-}
-
-// kernelKilled adds the record of a process that the kernel took. While the kernel
-// goes on to take processes of one pod, with less than kernelKillSummary between
-// two, they make one record, whose LastGone is the time of the last.
-func (r *records) kernelKilled(record evict.Record) {
-	r.mu.Lock()
-	defer r.mu.Unlock()
-	for i := range r.list {
-		known := &r.list[i]
-		if known.UID == record.UID && known.Result == evict.ResultKernel && record.Decided.Sub(known.LastGone) < kernelKillSummary {
-			known.Processes++
-			known.LastGone = record.LastGone
-			return
-		}
-	}
-	r.list = append(r.list, record)
-	r.trim()
 }

@@ -3,7 +3,6 @@ package agent
 import (
 	"bytes"
 	"context"
-	"fmt"
 	"log/slog"
 	"strings"
 	"testing"
@@ -11,67 +10,10 @@ import (
 	"time"
 
 	"github.com/evictd/evictd/agent/evict"
+	"github.com/evictd/evictd/agent/execute"
 	"github.com/evictd/evictd/agent/lanes"
 	"github.com/evictd/evictd/agent/pods"
 )
-
-// The kernel names each process that it takes: those of one pod in a row make one
-// record.
-func TestKernelKillsOfAPodAreOneRecord(t *testing.T) {
-	start := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
-	r := &records{}
-	r.add(evict.Record{UID: "a", Result: evict.ResultKilled, Decided: start})
-	for _, k := range []struct {
-		uid string
-		at  time.Duration
-	}{{"a", 0}, {"a", time.Second}, {"b", 2 * time.Second}, {"a", kernelKillSummary}, {"a", 3 * kernelKillSummary}, {"a", 3*kernelKillSummary + time.Second}} {
-		at := start.Add(k.at)
-		r.kernelKilled(evict.Record{UID: k.uid, Result: evict.ResultKernel, Decided: at, LastGone: at, Processes: 1})
-	}
-	type shown struct {
-		uid, result string
-		processes   int
-	}
-	want := []shown{{"a", evict.ResultKilled, 0}, {"a", evict.ResultKernel, 3}, {"b", evict.ResultKernel, 1}, {"a", evict.ResultKernel, 2}}
-	got := r.snapshot()
-	if len(got) != len(want) {
-		t.Fatalf("%d records; want %d: %+v", len(got), len(want), got)
-	}
-	for i := range want {
-		if g := (shown{got[i].UID, got[i].Result, got[i].Processes}); g != want[i] {
-			t.Errorf("record %d = %+v; want %+v", i, g, want[i])
-		}
-	}
-}
-
-// Whatever the kernel takes, the fifty records of evictions stay.
-func TestKernelKillsKeepEvictions(t *testing.T) {
-	start := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
-	r := &records{}
-	for i := range keptRecords {
-		r.add(evict.Record{UID: fmt.Sprint("evicted-", i), Result: evict.ResultKilled, Decided: start})
-	}
-	for i := range 3 * keptRecords {
-		at := start.Add(time.Duration(i) * time.Hour)
-		r.kernelKilled(evict.Record{UID: fmt.Sprint("limited-", i), Result: evict.ResultKernel, Decided: at, LastGone: at, Processes: 1})
-	}
-	r.add(evict.Record{UID: "new", Result: evict.ResultPending})
-	got := r.snapshot()
-	var evictions, kernel []string
-	for i := range got {
-		if got[i].Result == evict.ResultKernel {
-			kernel = append(kernel, got[i].UID)
-		} else {
-			evictions = append(evictions, got[i].UID)
-		}
-	}
-	if len(evictions) != keptRecords || evictions[0] != "evicted-1" || evictions[keptRecords-1] != "new" {
-		t.Errorf("%d evictions are kept, from %q to %q; want the last %d", len(evictions), evictions[0], evictions[len(evictions)-1], keptRecords)
-	}
-	if len(kernel) != keptKernelRecords || kernel[keptKernelRecords-1] != "limited-149" {
-		t.Errorf("kills by the kernel that are kept: %q; want the last %d", kernel, keptKernelRecords)
-	}
-}
 
 // A container that reaches its limit a hundred times a second costs a line, a list a
 // second and a record, and no more than that again each minute.
@@ -82,7 +24,7 @@ func TestKernelKillsAreSummedUp(t *testing.T) {
 		lists, saves, counted := 0, 0, 0
 		victims := make(chan lanes.Victim)
 		k := &kernelKills{
-			victims: victims, records: &records{}, warn: slog.New(slog.NewTextHandler(&lines, nil)).Warn,
+			victims: victims, records: &execute.Records{}, warn: slog.New(slog.NewTextHandler(&lines, nil)).Warn,
 			snapshot: func() *pods.Snapshot {
 				return &pods.Snapshot{
 					Pods:    []evict.Pod{{UID: "a", Namespace: "default", Name: "a"}},
@@ -122,7 +64,7 @@ func TestKernelKillsAreSummedUp(t *testing.T) {
 		if saves != 4 || counted != 2*kills {
 			t.Errorf("saved %d times, counted %d; want 4 and %d", saves, counted, 2*kills)
 		}
-		if got := k.records.snapshot(); len(got) != 1 || got[0].Processes != kills || got[0].Pod != "default/a" {
+		if got := k.records.List(); len(got) != 1 || got[0].Processes != kills || got[0].Pod != "default/a" {
 			t.Errorf("records = %+v; want one of %d processes", got, kills)
 		}
 		if len(k.recent) != 0 {

@@ -11,6 +11,7 @@ import (
 	"github.com/evictd/evictd/agent/config"
 	"github.com/evictd/evictd/agent/disks"
 	"github.com/evictd/evictd/agent/evict"
+	"github.com/evictd/evictd/agent/execute"
 	"github.com/evictd/evictd/agent/hot"
 	"github.com/evictd/evictd/agent/lanes"
 	"github.com/evictd/evictd/agent/pace"
@@ -50,8 +51,6 @@ type loop struct {
 	usage     diskUsage
 	reclaimer *reclaim.Reclaimer
 	stalls    stalls
-	killer    act.Actuator
-	dryRun    act.Actuator
 	hot       *hot.Thread
 	desk      *hot.Desk
 	publish   func(*hot.Table)
@@ -59,7 +58,8 @@ type loop struct {
 	holds     *holds
 	own       hot.Striker // where the hot path does not answer
 	ownLook   hot.Striker
-	records   *records
+	execute   *execute.Executor
+	records   *execute.Records // that it adds
 	observer  observer
 	facts     func() facts // but for what the inventory knows
 	// seen tells the watch over the lanes of a reading.
@@ -124,12 +124,6 @@ type observer interface {
 	// stepped follows every step, looked every turn that took none.
 	stepped(v *View)
 	looked(v *View)
-	// ordered precedes the actuator's reports of an eviction, so that its end is
-	// not logged before its beginning. On the hot path the kill has been made by
-	// then. It never waits.
-	ordered(rec evict.Record)
-	// hardened follows a soft eviction whose grace was cut short.
-	hardened(uid string)
 }
 
 // reloading is a configuration that is to be in force from now on. in is closed

@@ -3,9 +3,11 @@ package agent
 import (
 	"context"
 	"slices"
+	"strings"
 
 	"github.com/evictd/evictd/agent/act"
 	"github.com/evictd/evictd/agent/evict"
+	"github.com/evictd/evictd/agent/execute"
 	"github.com/evictd/evictd/agent/pods"
 	"github.com/evictd/evictd/agent/signal"
 )
@@ -16,13 +18,9 @@ const outsiders = 5
 
 // act hands the orders to the actuator, what is urgent first.
 func (l *loop) act(ctx context.Context, v *View) {
-	actuator := l.killer
-	if v.Mode.dryRun {
-		actuator = l.dryRun
-	}
 	guard := guardOf(l.inventory.Guard())
 	rest := l.strike(ctx, v, guard)
-	l.harden(ctx, v, actuator)
+	l.harden(ctx, v)
 	l.takeUp(ctx, v)
 	slices.SortStableFunc(rest, func(a, b evict.Order) int {
 		switch {
@@ -36,17 +34,15 @@ func (l *loop) act(ctx context.Context, v *View) {
 	for _, order := range rest {
 		l.discard(v, &order)
 		rec := l.record(v, &order)
-		// The record is there before the actuator's reports can come.
-		l.records.add(rec)
-		l.observer.ordered(rec)
-		actuator.Evict(ctx, job(order, &v.Snapshot, guard))
+		l.logOrder(&rec)
+		l.execute.Evict(ctx, rec, job(order, &v.Snapshot, guard))
 	}
 	for _, order := range v.Orders.Evict {
 		switch s, known := signal.Parse(order.Cause); {
 		case !order.Futile:
 		case known && s.IsDisk():
 			outside := largestDirectories(l.disks, l.usage.usages, s)
-			l.records.eachFutile(func(rec *evict.Record) {
+			l.records.EachFutile(func(rec *evict.Record) {
 				if rec.UID == order.UID && rec.OutsideDirectories == nil {
 					rec.OutsideDirectories = outside
 				}
@@ -59,7 +55,7 @@ func (l *loop) act(ctx context.Context, v *View) {
 			// Who else holds the memory takes a walk of the tree to find: after
 			// every kill.
 			outside := l.inventory.Outside(outsiders)
-			l.records.outside(order.UID, outside)
+			l.records.Outside(order.UID, outside)
 			l.log.Error("evicting pods can't relieve the signal", "signal", order.Cause,
 				"deficit", order.Deficit, "largest_outside", outside)
 		}
@@ -67,17 +63,26 @@ func (l *loop) act(ctx context.Context, v *View) {
 	l.reclaim(v)
 }
 
+// logOrder logs an order. The loop calls it before the order is carried out, so
+// that the end of an eviction is not logged before its beginning; the hot path has
+// made its kills by then.
+func (l *loop) logOrder(rec *evict.Record) {
+	l.log.Warn(execute.InDryRun(rec.DryRun, "evicting pod", "would evict pod"), "pod", rec.Pod, "uid", rec.UID, "signal", rec.Cause, "hard", rec.Hard,
+		"available", rec.Available, "threshold", rec.Threshold, "deficit", rec.Deficit, "expected", rec.Expected,
+		"lane", rec.Lane, "futile", rec.Futile, "dry_run", rec.DryRun, "message", strings.TrimSpace(rec.Message))
+}
+
 // harden ends graces. A pod of an earlier run is killed when it is taken up.
-func (l *loop) harden(ctx context.Context, v *View, actuator act.Actuator) {
+func (l *loop) harden(ctx context.Context, v *View) {
 	if len(v.Orders.Harden) == 0 {
 		return
 	}
 	guard := guardOf(l.inventory.Guard())
 	for _, uid := range v.Orders.Harden {
 		if _, listed := v.Snapshot.Handles[uid]; listed && !l.unfinished[uid] {
-			actuator.Harden(ctx, job(evict.Order{UID: uid, Hard: true}, &v.Snapshot, guard))
+			l.execute.Harden(ctx, job(evict.Order{UID: uid, Hard: true}, &v.Snapshot, guard), v.Mode.dryRun)
 		}
-		l.observer.hardened(uid)
+		l.log.Warn("grace period cut short, a hard threshold is met", "uid", uid)
 	}
 }
 
@@ -94,8 +99,7 @@ func (l *loop) takeUp(ctx context.Context, v *View) {
 		}
 		order := evict.Order{UID: victim.UID, Pod: victim.Pod, Cause: victim.Cause, Hard: !victim.Soft, Grace: max(0, victim.Due.Sub(v.Time))}
 		l.log.Warn("going on with an eviction of an earlier run", "pod", victim.Pod, "hard", order.Hard, "grace", order.Grace.String())
-		l.records.takeUp(victim.UID)
-		l.killer.Evict(ctx, job(order, &v.Snapshot, guard))
+		l.execute.Resume(ctx, job(order, &v.Snapshot, guard), false)
 	}
 	// What is not listed by the first complete list has gone.
 	l.unfinished = nil

@@ -9,13 +9,13 @@ import (
 	"github.com/evictd/evictd/agent/act"
 	"github.com/evictd/evictd/agent/config"
 	"github.com/evictd/evictd/agent/evict"
+	"github.com/evictd/evictd/agent/execute"
 	"github.com/evictd/evictd/agent/metrics"
 	"github.com/evictd/evictd/agent/signal"
 )
 
-// reports tells people and machines what the loop and the actuator did: it
-// keeps the records, the metrics and the log, and passes on to the loop what
-// became of its orders.
+// reports tells people and machines what the loop did, in the metrics and the log,
+// and passes on to the loop what became of its orders.
 type reports struct {
 	*daemon
 	progress chan act.Progress
@@ -38,57 +38,12 @@ func newReports(d *daemon) *reports {
 	return &reports{daemon: d, progress: make(chan act.Progress, 1024)}
 }
 
-// take notes an order's progress. The actuator calls it from any goroutine, and
-// it never waits.
-func (r *reports) take(p act.Progress) {
-	rec, ok := r.board.records.update(p.UID, func(rec *evict.Record) { apply(p, rec) })
-	if ok && rec.Result != evict.ResultPending {
-		r.metrics.Evicted(&rec)
-		r.logEnd(&rec)
-		r.keeper.poke()
-	}
+// take passes what became of an order on to the loop. It never waits.
+func (r *reports) take(p execute.Report) {
 	select {
-	case r.progress <- p:
+	case r.progress <- p.Progress:
 	default: // the loop finds out by itself, when the pod is gone
 	}
-}
-
-func (r *reports) logEnd(rec *evict.Record) {
-	attributes := []any{"pod", rec.Pod, "signal", rec.Cause, "result", rec.Result, "dry_run", rec.DryRun, "processes", rec.Processes}
-	if !rec.SignalSent.IsZero() && !rec.LastGone.IsZero() {
-		attributes = append(attributes, "gone_after", rec.LastGone.Sub(rec.SignalSent).String(), "freed_bytes", rec.Freed)
-	}
-	if rec.Error != "" {
-		attributes = append(attributes, "error", rec.Error)
-	}
-	switch rec.Result {
-	case evict.ResultFailed, evict.ResultStuck:
-		r.log.Error(inDryRun(rec.DryRun, "eviction did not succeed", "eviction would not succeed"), attributes...)
-	default:
-		r.log.Info(inDryRun(rec.DryRun, "eviction ended", "dry run: pod left alone"), attributes...)
-	}
-}
-
-// inDryRun returns the log message for the mode: in dry run a line must not say
-// that evictd does what it leaves alone.
-func inDryRun(dryRun bool, acting, rehearsing string) string {
-	if dryRun {
-		return rehearsing
-	}
-	return acting
-}
-
-// ordered implements observer.
-func (r *reports) ordered(rec evict.Record) {
-	r.log.Warn(inDryRun(rec.DryRun, "evicting pod", "would evict pod"), "pod", rec.Pod, "uid", rec.UID, "signal", rec.Cause, "hard", rec.Hard,
-		"available", rec.Available, "threshold", rec.Threshold, "deficit", rec.Deficit, "expected", rec.Expected,
-		"lane", rec.Lane, "futile", rec.Futile, "dry_run", rec.DryRun, "message", strings.TrimSpace(rec.Message))
-	r.keeper.poke()
-}
-
-// hardened implements observer.
-func (r *reports) hardened(uid string) {
-	r.log.Warn("grace period cut short, a hard threshold is met", "uid", uid)
 }
 
 // keepWhileWaiting is how often the state is written while its timers run, so
@@ -150,7 +105,7 @@ func (r *reports) measure(v *View) {
 	m.Pods(len(v.Snapshot.Pods), v.eligible())
 	m.DryRun(v.Mode.dryRun)
 	m.RuntimeConnected(r.inventory.Status().Connected)
-	m.Records(len(r.board.records.snapshot()))
+	m.Records(len(r.board.records.List()))
 }
 
 // announce logs what has changed.
@@ -245,7 +200,7 @@ func changed(told *string, now string) bool {
 // statusLine is what systemctl status shows. It is sent when it changes, so it
 // has no reading, which would be old when it is read.
 func statusLine(v *View) string {
-	line := inDryRun(v.Mode.dryRun, "enforcing", "dry run, nothing is evicted")
+	line := execute.InDryRun(v.Mode.dryRun, "enforcing", "dry run, nothing is evicted")
 	if len(v.Orders.Conditions) == 0 {
 		return line + "; no pressure"
 	}

@@ -14,6 +14,7 @@ import (
 	"github.com/evictd/evictd/agent/act"
 	"github.com/evictd/evictd/agent/disks"
 	"github.com/evictd/evictd/agent/evict"
+	"github.com/evictd/evictd/agent/execute"
 	"github.com/evictd/evictd/agent/hot"
 	"github.com/evictd/evictd/agent/signal"
 	"github.com/evictd/evictd/kernel/disk"
@@ -62,7 +63,10 @@ func TestOrderOfLogLines(t *testing.T) {
 		d := buildHere(t)
 		messages := logged(d)
 		l := d.loop
-		l.killer, l.dryRun = hasty{d.reports.take}, hasty{d.reports.take}
+		actuator := func(report func(act.Progress)) act.Actuator { return hasty{report} }
+		l.execute = execute.New(execute.Options{
+			Killer: actuator, DryRun: actuator, Records: d.board.records, Log: d.log.Logger, Metrics: d.metrics, Save: d.keeper.poke,
+		})
 		v := &View{Time: time.Now(), Policy: l.policy, Config: l.config, Mode: mode{dryRun: tt.dryRun}}
 		v.Orders.Evict = []evict.Order{{UID: "u", Pod: "default/p", Cause: signal.PIDAvailable.String(), Hard: true}}
 		l.act(t.Context(), v)

@@ -5,8 +5,8 @@ import (
 	"slices"
 	"time"
 
-	"github.com/evictd/evictd/agent/act"
 	"github.com/evictd/evictd/agent/evict"
+	"github.com/evictd/evictd/agent/execute"
 	"github.com/evictd/evictd/agent/shutdown"
 )
 
@@ -16,29 +16,23 @@ func (s *shutting) carryOut(ctx context.Context, v *View, orders *shutdown.Order
 		return
 	}
 	guard := guardOf(s.inventory.Guard())
-	actuator := act.Actuator(s.killer)
-	if dryRun {
-		actuator = s.loop.dryRun
-	}
 	for i := range orders.Stop {
 		stop := &orders.Stop[i]
 		rec := s.record(v, stop, dryRun)
-		// The record is there before the actuator's reports can come.
-		if !stop.Again {
-			s.board.records.add(rec)
-		} else {
-			s.board.records.takeUp(stop.UID)
-		}
-		s.log.Warn(inDryRun(dryRun, "stopping pod", "would stop pod"), "pod", stop.Pod, "uid", stop.UID, "grace", stop.Grace.String(), "reason", rec.Reason, "again", stop.Again, "dry_run", dryRun)
+		s.log.Warn(execute.InDryRun(dryRun, "stopping pod", "would stop pod"), "pod", stop.Pod, "uid", stop.UID, "grace", stop.Grace.String(), "reason", rec.Reason, "again", stop.Again, "dry_run", dryRun)
 		order := evict.Order{UID: stop.UID, Pod: stop.Pod, Cause: rec.Cause, Grace: stop.Grace, Expected: rec.Expected, Reason: rec.Reason, Message: rec.Message}
 		one := job(order, &v.Snapshot, guard)
 		one.Turns = turns(podOf(v, stop.UID), v.Snapshot.Handles[stop.UID].Containers, stop.Grace)
-		actuator.Evict(ctx, one)
+		if stop.Again {
+			s.execute.Resume(ctx, one, dryRun)
+		} else {
+			s.execute.Evict(ctx, rec, one)
+		}
 	}
 	for i := range orders.Kill {
 		m := &orders.Kill[i]
 		s.log.Warn("killing pod, its time is up", "pod", m.Pod, "uid", m.UID, "grace", m.Grace.String())
-		actuator.Harden(ctx, job(evict.Order{UID: m.UID, Pod: m.Pod, Cause: evict.CauseShutdown, Hard: true}, &v.Snapshot, guard))
+		s.execute.Harden(ctx, job(evict.Order{UID: m.UID, Pod: m.Pod, Cause: evict.CauseShutdown, Hard: true}, &v.Snapshot, guard), dryRun)
 	}
 }
 
@@ -71,7 +65,7 @@ func (s *shutting) announce(ctx context.Context, before *shutdown.State, dryRun 
 	}
 	switch s.state.Phase {
 	case shutdown.Stopping:
-		s.log.Warn(inDryRun(dryRun, "the node goes down, stopping its pods", "the node goes down; dry run, no pod is stopped"), "deadline", s.state.Deadline(), "groups", len(s.state.Schedule), "manual", s.state.Manual)
+		s.log.Warn(execute.InDryRun(dryRun, "the node goes down, stopping its pods", "the node goes down; dry run, no pod is stopped"), "deadline", s.state.Deadline(), "groups", len(s.state.Schedule), "manual", s.state.Manual)
 		s.keeper.poke()
 	case shutdown.Ended:
 		left := 0
@@ -80,7 +74,7 @@ func (s *shutting) announce(ctx context.Context, before *shutdown.State, dryRun 
 				left++
 			}
 		}
-		s.log.Warn(inDryRun(dryRun, "the pods are stopped, the node may go down", "dry run: no pod was stopped, the node may go down"),
+		s.log.Warn(execute.InDryRun(dryRun, "the pods are stopped, the node may go down", "dry run: no pod was stopped, the node may go down"),
 			"took", s.state.Over.Sub(s.state.Began).String(), "pods", len(s.state.Pods), "left", left)
 		s.awaitRecords(ctx)
 		s.saveSoon()
@@ -119,7 +113,7 @@ func (s *shutting) awaitRecords(ctx context.Context) {
 	pending := func(r evict.Record) bool {
 		return r.Cause == evict.CauseShutdown && r.Result == evict.ResultPending && gone[r.UID]
 	}
-	for slices.ContainsFunc(s.board.records.snapshot(), pending) {
+	for slices.ContainsFunc(s.execute.Records().List(), pending) {
 		select {
 		case <-ctx.Done():
 			return

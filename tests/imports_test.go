@@ -30,6 +30,7 @@ var rooms = map[string][]string{
 	"agent/tasks":    {"agent/pace", "agent/signal", "agent/evict", "kernel"},
 	"agent/disks":    {"agent/pace", "agent/signal", "agent/evict", "cri", "kernel"},
 	"agent/act":      {"agent/evict", "kernel", "cri"},
+	"agent/execute":  {"agent/signal", "agent/evict", "agent/act"},
 	"agent/reclaim":  {"agent/pace", "agent/signal", "agent/evict", "kernel", "cri"},
 	"agent/hot":      {"agent/signal", "agent/evict", "agent/act", "agent/lanes", "kernel"},
 	"agent/oomscore": {"agent/pace", "kernel"},

@@ -1,4 +1,4 @@
-package agent
+package execute
 
 import (
 	"slices"
@@ -15,21 +15,25 @@ import (
 // must not displace evictions.
 const keptRecords, keptKernelRecords = 50, 10
 
+// KernelKillGap is how far two kills by the kernel in one pod are apart for each to
+// have a record of its own.
+const KernelKillGap = time.Minute
+
 // resumeFor is for how long after a start the records of an earlier run that were
 // under way are kept whatever comes: their pods are taken up again by then.
 const resumeFor = time.Minute
 
-// records are the last evictions, and all that are under way: only when one ends is
+// Records are the last evictions, and all that are under way: only when one ends is
 // it counted. They are safe for concurrent use.
-type records struct {
+type Records struct {
 	mu       sync.Mutex
 	list     []evict.Record // oldest first
 	restored time.Time      // when those of an earlier run were
 }
 
-// restore takes over the records of an earlier run. What was under way then
+// Restore takes over the records of an earlier run. What was under way then
 // can't be followed any more.
-func (r *records) restore(list []evict.Record) {
+func (r *Records) Restore(list []evict.Record) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.list = slices.Clone(list)
@@ -45,7 +49,7 @@ func (r *records) restore(list []evict.Record) {
 
 // trim drops the oldest records of each kind that are too many and have ended. The
 // caller holds mu.
-func (r *records) trim() {
+func (r *Records) trim() {
 	evictions, kernel := -keptRecords, -keptKernelRecords
 	for i := range r.list {
 		if r.list[i].Result == evict.ResultKernel {
@@ -70,7 +74,7 @@ func (r *records) trim() {
 
 // add begins a record. Reports tell the pod, not the order: from now on they
 // are this one's.
-func (r *records) add(record evict.Record) {
+func (r *Records) add(record evict.Record) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for i := range r.list {
@@ -82,8 +86,8 @@ func (r *records) add(record evict.Record) {
 	r.trim()
 }
 
-// snapshot returns the records, the oldest first.
-func (r *records) snapshot() []evict.Record {
+// List returns the records, the oldest first.
+func (r *Records) List() []evict.Record {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Clone(r.list)
@@ -91,7 +95,7 @@ func (r *records) snapshot() []evict.Record {
 
 // update changes the newest record of a pod that is under way, and returns it
 // as it is then; ok is false where there is none.
-func (r *records) update(uid string, change func(*evict.Record)) (record evict.Record, ok bool) {
+func (r *Records) update(uid string, change func(*evict.Record)) (record evict.Record, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for i := len(r.list) - 1; i >= 0; i-- {
@@ -108,7 +112,7 @@ func (r *records) update(uid string, change func(*evict.Record)) (record evict.R
 }
 
 // takeUp makes a pod's newest record one under way again.
-func (r *records) takeUp(uid string) {
+func (r *Records) takeUp(uid string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for i := len(r.list) - 1; i >= 0; i-- {
@@ -119,8 +123,8 @@ func (r *records) takeUp(uid string) {
 	}
 }
 
-// outside adds the largest cgroups outside the pods to a pod's newest record.
-func (r *records) outside(uid string, largest []evict.CgroupUsage) {
+// Outside adds the largest cgroups outside the pods to a pod's newest record.
+func (r *Records) Outside(uid string, largest []evict.CgroupUsage) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for i := len(r.list) - 1; i >= 0; i-- {
@@ -131,9 +135,9 @@ func (r *records) outside(uid string, largest []evict.CgroupUsage) {
 	}
 }
 
-// eachFutile calls f for the records of evictions that could not relieve their signal,
+// EachFutile calls f for the records of evictions that could not relieve their signal,
 // to be completed in place.
-func (r *records) eachFutile(f func(*evict.Record)) {
+func (r *Records) EachFutile(f func(*evict.Record)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for i := range r.list {
@@ -143,9 +147,9 @@ func (r *records) eachFutile(f func(*evict.Record)) {
 	}
 }
 
-// overshoot deepens how far the cause fell below its threshold, in the records
+// Overshoot deepens how far the cause fell below its threshold, in the records
 // from a time on.
-func (r *records) overshoot(cause string, since time.Time, available int64) {
+func (r *Records) Overshoot(cause string, since time.Time, available int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for i := range r.list {
@@ -153,6 +157,24 @@ func (r *records) overshoot(cause string, since time.Time, available int64) {
 			rec.Overshoot = max(rec.Overshoot, rec.Threshold-available)
 		}
 	}
+}
+
+// KernelKilled adds the record of a process that the kernel took. While the kernel
+// goes on to take processes of one pod, with less than KernelKillGap between
+// two, they make one record, whose LastGone is the time of the last.
+func (r *Records) KernelKilled(record evict.Record) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for i := range r.list {
+		known := &r.list[i]
+		if known.UID == record.UID && known.Result == evict.ResultKernel && record.Decided.Sub(known.LastGone) < KernelKillGap {
+			known.Processes++
+			known.LastGone = record.LastGone
+			return
+		}
+	}
+	r.list = append(r.list, record)
+	r.trim()
 }
 
 // apply notes an order's progress in a record.

@@ -1,0 +1,228 @@
+package execute
+
+import (
+	"errors"
+	"fmt"
+	"log/slog"
+	"net/http/httptest"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/evictd/evictd/agent/act"
+	"github.com/evictd/evictd/agent/evict"
+	"github.com/evictd/evictd/agent/metrics"
+)
+
+// stopped is what the reports of many pods lead to that a shutdown stops at once: the
+// metric of those that were stopped, and the records that are kept.
+func stopped(t *testing.T, begin func(*Records, evict.Record), pods int) (metric string, kept int) {
+	t.Helper()
+	m := metrics.New(metrics.Build{}, func() uint64 { return 0 })
+	e := New(Options{
+		Killer: func(func(act.Progress)) act.Actuator { return nil }, DryRun: func(func(act.Progress)) act.Actuator { return nil },
+		Records: &Records{}, Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Metrics: m, Save: func() {},
+	})
+	now := time.Now()
+	uid := func(i int) string { return fmt.Sprintf("u%03d", i) }
+	for i := range pods {
+		begin(e.records, evict.Record{Pod: "default/p", UID: uid(i), Cause: evict.CauseShutdown, Decided: now, Result: evict.ResultPending})
+	}
+	if got := len(e.records.List()); got != pods {
+		t.Errorf("%d records of %d pods under way; want all", got, pods)
+	}
+	for i := range pods {
+		e.take(act.Progress{UID: uid(i), Stage: act.Signalled, Time: now})
+		e.take(act.Progress{UID: uid(i), Stage: act.LastGone, Time: now})
+		e.take(act.Progress{UID: uid(i), Stage: act.Finished, Time: now})
+	}
+	page := httptest.NewRecorder()
+	m.Handler(e.log).ServeHTTP(page, httptest.NewRequest("GET", "/metrics", nil))
+	for line := range strings.Lines(page.Body.String()) {
+		if name, value, _ := strings.Cut(strings.TrimSpace(line), " "); strings.HasPrefix(name, "evictd_evictions_total{") &&
+			strings.Contains(name, `result="stopped"`) && strings.Contains(name, `"`+evict.CauseShutdown+`"`) {
+			metric = value
+		}
+	}
+	return metric, len(e.records.List())
+}
+
+// Every pod of a shutdown is counted, however many are under way at one time.
+func TestShutdownOfManyPods(t *testing.T) {
+	if metric, kept := stopped(t, (*Records).add, 110); metric != "110" || kept != keptRecords {
+		t.Errorf("metric = %s, %d records kept; want 110 and %d", metric, kept, keptRecords)
+	}
+}
+
+// So it is across a restart in the middle of the shutdown. What is not taken up again
+// gives way to later records.
+func TestShutdownOfManyPodsAfterRestart(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		var earlier []evict.Record
+		metric, kept := stopped(t, func(r *Records, rec evict.Record) {
+			earlier = append(earlier, rec)
+			if len(earlier) < 110 {
+				return
+			}
+			r.Restore(earlier)
+			for i := range earlier {
+				r.takeUp(earlier[i].UID)
+			}
+		}, 110)
+		if metric != "110" || kept != keptRecords {
+			t.Errorf("metric = %s, %d records kept; want 110 and %d", metric, kept, keptRecords)
+		}
+		var r Records
+		r.Restore(earlier)
+		time.Sleep(resumeFor)
+		r.add(evict.Record{UID: "new", Result: evict.ResultPending})
+		if got := r.List(); len(got) != keptRecords || got[len(got)-1].UID != "new" {
+			t.Errorf("%d records, the last %+v; want %d and the new one", len(got), got[len(got)-1], keptRecords)
+		}
+	})
+}
+
+func TestRecords(t *testing.T) {
+	decided := time.Unix(1000, 0)
+	at := func(ms int) time.Time { return decided.Add(time.Duration(ms) * time.Millisecond) }
+	for _, tc := range []struct {
+		name     string
+		rec      evict.Record
+		progress []act.Progress
+		want     evict.Record
+	}{
+		{"killed", evict.Record{Hard: true, Expected: 100}, []act.Progress{
+			{Stage: act.Signalled, Time: at(1), Processes: 3}, {Stage: act.FirstGone, Time: at(5)},
+			{Stage: act.LastGone, Time: at(9)}, {Stage: act.Finished, Time: at(20), Processes: 3},
+		}, evict.Record{Hard: true, Expected: 100, Freed: 100, SignalSent: at(1), FirstGone: at(5), LastGone: at(9), Processes: 3, Result: evict.ResultKilled}},
+		{"stopped", evict.Record{Expected: 100}, []act.Progress{
+			{Stage: act.Signalled, Time: at(1)}, {Stage: act.LastGone, Time: at(900)}, {Stage: act.Finished, Time: at(950)},
+		}, evict.Record{Expected: 100, Freed: 100, SignalSent: at(1), LastGone: at(900), Result: evict.ResultStopped}},
+		{"hardened", evict.Record{}, []act.Progress{
+			{Stage: act.Signalled, Time: at(1)}, {Stage: act.Hardened, Time: at(100)}, {Stage: act.Signalled, Time: at(101), Processes: 2},
+			{Stage: act.LastGone, Time: at(110)}, {Stage: act.Finished, Time: at(120), Processes: 2},
+		}, evict.Record{SignalSent: at(1), Hardened: at(100), LastGone: at(110), Processes: 2, Result: evict.ResultKilled}},
+		{"stuck", evict.Record{Hard: true}, []act.Progress{
+			{Stage: act.Signalled, Time: at(1), Processes: 1}, {Stage: act.Finished, Time: at(20), Err: errors.New("still holds 1 process")},
+		}, evict.Record{Hard: true, SignalSent: at(1), Processes: 1, Result: evict.ResultStuck, Error: "still holds 1 process"}},
+		{"refused", evict.Record{Hard: true}, []act.Progress{
+			{Stage: act.Signalled, Time: at(1)}, {Stage: act.Refused, Time: at(2), Err: errors.New("it holds pid 1")},
+		}, evict.Record{Hard: true, SignalSent: at(1), Result: evict.ResultFailed, Error: "it holds pid 1"}},
+		{"dry run", evict.Record{Hard: true, DryRun: true, Expected: 100}, []act.Progress{
+			{Stage: act.Finished, Time: at(2), Processes: 4},
+		}, evict.Record{Hard: true, DryRun: true, Expected: 100, Processes: 4, Result: evict.ResultDryRun}},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			var r Records
+			tc.rec.UID, tc.rec.Decided, tc.rec.Result = "u", decided, evict.ResultPending
+			tc.want.UID, tc.want.Decided = "u", decided
+			r.add(evict.Record{UID: "u", Result: evict.ResultKilled}) // an older one of the pod
+			r.add(tc.rec)
+			for _, p := range tc.progress {
+				r.update("u", func(rec *evict.Record) { apply(p, rec) })
+			}
+			got := r.List()
+			if diff := cmp.Diff(tc.want, got[1]); diff != "" {
+				t.Errorf("record differs (-want +got):\n%s", diff)
+			}
+			if _, ok := r.update("u", func(*evict.Record) {}); ok {
+				t.Error("a record that has ended was changed again")
+			}
+		})
+	}
+}
+
+func TestRecordsKept(t *testing.T) {
+	var r Records
+	old := make([]evict.Record, 2*keptRecords)
+	old[2*keptRecords-1] = evict.Record{UID: "last", Result: evict.ResultPending}
+	r.Restore(old)
+	got := r.List()
+	if len(got) != keptRecords || got[keptRecords-1].Result != evict.ResultUnknown {
+		t.Errorf("Restore() keeps %d, the last %+v; want %d, unknown", len(got), got[len(got)-1], keptRecords)
+	}
+	r.add(evict.Record{UID: "new"})
+	if got := r.List(); len(got) != keptRecords || got[keptRecords-1].UID != "new" {
+		t.Errorf("add() keeps %d, the last %q; want %d, the new one", len(got), got[len(got)-1].UID, keptRecords)
+	}
+}
+
+func TestOvershoot(t *testing.T) {
+	var r Records
+	since := time.Unix(1000, 0)
+	r.add(evict.Record{UID: "before", Cause: "memory.available", Threshold: 100, Decided: since.Add(-time.Second)})
+	r.add(evict.Record{UID: "other", Cause: "pid.available", Threshold: 100, Decided: since})
+	r.add(evict.Record{UID: "now", Cause: "memory.available", Threshold: 100, Overshoot: 10, Decided: since})
+	for _, available := range []int64{95, 60, 80} {
+		r.Overshoot("memory.available", since, available)
+	}
+	var got []int64
+	for _, rec := range r.List() {
+		got = append(got, rec.Overshoot)
+	}
+	if want := []int64{0, 0, 40}; !slices.Equal(got, want) {
+		t.Errorf("overshoot = %v; want %v", got, want)
+	}
+}
+
+// The kernel names each process that it takes: those of one pod in a row make one
+// record.
+func TestKernelKillsOfAPodAreOneRecord(t *testing.T) {
+	start := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
+	r := &Records{}
+	r.add(evict.Record{UID: "a", Result: evict.ResultKilled, Decided: start})
+	for _, k := range []struct {
+		uid string
+		at  time.Duration
+	}{{"a", 0}, {"a", time.Second}, {"b", 2 * time.Second}, {"a", KernelKillGap}, {"a", 3 * KernelKillGap}, {"a", 3*KernelKillGap + time.Second}} {
+		at := start.Add(k.at)
+		r.KernelKilled(evict.Record{UID: k.uid, Result: evict.ResultKernel, Decided: at, LastGone: at, Processes: 1})
+	}
+	type shown struct {
+		uid, result string
+		processes   int
+	}
+	want := []shown{{"a", evict.ResultKilled, 0}, {"a", evict.ResultKernel, 3}, {"b", evict.ResultKernel, 1}, {"a", evict.ResultKernel, 2}}
+	got := r.List()
+	if len(got) != len(want) {
+		t.Fatalf("%d records; want %d: %+v", len(got), len(want), got)
+	}
+	for i := range want {
+		if g := (shown{got[i].UID, got[i].Result, got[i].Processes}); g != want[i] {
+			t.Errorf("record %d = %+v; want %+v", i, g, want[i])
+		}
+	}
+}
+
+// Whatever the kernel takes, the fifty records of evictions stay.
+func TestKernelKillsKeepEvictions(t *testing.T) {
+	start := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
+	r := &Records{}
+	for i := range keptRecords {
+		r.add(evict.Record{UID: fmt.Sprint("evicted-", i), Result: evict.ResultKilled, Decided: start})
+	}
+	for i := range 3 * keptRecords {
+		at := start.Add(time.Duration(i) * time.Hour)
+		r.KernelKilled(evict.Record{UID: fmt.Sprint("limited-", i), Result: evict.ResultKernel, Decided: at, LastGone: at, Processes: 1})
+	}
+	r.add(evict.Record{UID: "new", Result: evict.ResultPending})
+	got := r.List()
+	var evictions, kernel []string
+	for i := range got {
+		if got[i].Result == evict.ResultKernel {
+			kernel = append(kernel, got[i].UID)
+		} else {
+			evictions = append(evictions, got[i].UID)
+		}
+	}
+	if len(evictions) != keptRecords || evictions[0] != "evicted-1" || evictions[keptRecords-1] != "new" {
+		t.Errorf("%d evictions are kept, from %q to %q; want the last %d", len(evictions), evictions[0], evictions[len(evictions)-1], keptRecords)
+	}
+	if len(kernel) != keptKernelRecords || kernel[keptKernelRecords-1] != "limited-149" {
+		t.Errorf("kills by the kernel that are kept: %q; want the last %d", kernel, keptKernelRecords)
+	}
+}
