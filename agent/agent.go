@@ -17,9 +17,11 @@ import (
 	"github.com/evictd/evictd/agent/config"
 	"github.com/evictd/evictd/agent/control"
 	"github.com/evictd/evictd/agent/disks"
+	"github.com/evictd/evictd/agent/evict"
 	"github.com/evictd/evictd/agent/execute"
 	"github.com/evictd/evictd/agent/hot"
 	"github.com/evictd/evictd/agent/lanes"
+	"github.com/evictd/evictd/agent/loop"
 	"github.com/evictd/evictd/agent/metrics"
 	"github.com/evictd/evictd/agent/oomscore"
 	"github.com/evictd/evictd/agent/pods"
@@ -124,6 +126,7 @@ type daemon struct {
 	inventory *pods.Inventory
 	disks     *disks.Watch
 	usages    *disks.Usages
+	diskUsage *loop.DiskUsage
 	reclaimer *reclaim.Reclaimer
 	tasks     *tasks.Watch
 	scores    *oomscore.Enforcer
@@ -140,7 +143,9 @@ type daemon struct {
 	hot       *hot.Thread
 	watchdog  *hot.Watchdog
 	reaper    *act.Reaper
-	loop      *loop
+	desk      *hot.Desk
+	liveness  *loop.Liveness
+	loop      *loop.Loop
 	board     *board
 	metrics   *metrics.Metrics
 	notifier  *systemd.Notifier
@@ -166,7 +171,7 @@ func (d *daemon) close() {
 
 // build opens and connects everything, and starts nothing.
 func build(o Options, log *droppingLog) (_ *daemon, err error) {
-	d := &daemon{options: o, log: log}
+	d := &daemon{options: o, log: log, liveness: &loop.Liveness{}}
 	defer func() {
 		if err != nil {
 			d.close()
@@ -208,15 +213,22 @@ func build(o Options, log *droppingLog) (_ *daemon, err error) {
 	if err := d.buildTasks(cfg, hierarchy); err != nil {
 		return nil, err
 	}
-	d.buildLoop(cfg, hierarchy)
+	if err := d.buildLanes(cfg, hierarchy); err != nil {
+		return nil, err
+	}
+	saved, err := d.load()
+	if err != nil {
+		return nil, err
+	}
+	if err := d.buildLoop(cfg, hierarchy, &saved.Decision); err != nil {
+		return nil, err
+	}
 	if warning := foreignRoot(kernel.FS(o.Procfs), o.Rootfs); warning != "" {
 		log.Error("the host's root is not mounted", "error", warning)
 		d.board.warnings = append(d.board.warnings, warning)
 	}
-	if err := d.buildLanes(cfg, hierarchy); err != nil {
-		return nil, err
-	}
-	return d, d.restore()
+	d.restore(&saved)
+	return d, nil
 }
 
 func metricsBuild() metrics.Build {
@@ -293,21 +305,15 @@ func (d *daemon) buildObservers(cfg *config.Config, h *cgroup.Hierarchy) error {
 		d.pollRead.Read(now, into)
 		d.lanes.Seen(now, into)
 	}, cpus, memory.Drift)
-	loopRead, err := lanes.OpenMemory(memory)
-	if err != nil {
-		return err
-	}
-	d.closers = append(d.closers, loopRead.Close)
-	d.loop = &loop{memory: loopRead}
 	return d.buildHot(memory)
 }
 
-// buildLoop completes the loop, the actuators and what shows them.
-func (d *daemon) buildLoop(cfg *config.Config, h *cgroup.Hierarchy) {
+// buildLoop makes the actuators, the loop and what shows them.
+func (d *daemon) buildLoop(cfg *config.Config, h *cgroup.Hierarchy, decision *evict.State) error {
 	procfs := kernel.FS(d.options.Procfs)
 	d.board = &board{
 		options: d.options, started: time.Now(), hierarchy: h, inventory: d.inventory, disks: d.disks, usages: d.usages, reclaimer: d.reclaimer,
-		records: &execute.Records{}, store: d.store, accounting: cfg.MemoryAccounting, web: d.web,
+		records: &execute.Records{}, store: d.store, lanes: d.lanes, accounting: cfg.MemoryAccounting, web: d.web,
 	}
 	d.board.loaded.Store(&loading{at: time.Now()})
 	d.board.reloads, d.board.checks = make(chan chan<- error), d.checks
@@ -326,26 +332,37 @@ func (d *daemon) buildLoop(cfg *config.Config, h *cgroup.Hierarchy) {
 		DryRun:  func(report func(act.Progress)) act.Actuator { return act.NewDryRun(h, procfs, report) },
 		Records: d.board.records, Log: d.log.Logger, Metrics: d.metrics, Save: d.keeper.poke,
 	})
-	d.execute.Subscribe(d.reports.take)
 	if urgent, err := act.NewUrgent(); err != nil {
 		d.log.Warn("victims of many processes are signalled at evictd's own priority", "error", err)
 	} else {
 		urgent.Started, d.killer.Urgent = d.giveRealTime, urgent
 	}
-	l := d.loop
-	l.log, l.inventory, l.execute, l.records, l.observer = d.log.Logger, d.inventory, d.execute, d.board.records, d.reports
-	l.stalls = stalls{proc: procfs}
-	l.config, l.policy = cfg, cfg.Policy(d.disks.Layout())
-	l.facts = d.facts(h)
+	memory := d.memoryOptions(cfg, h)
+	read, err := lanes.OpenMemory(memory)
+	if err != nil {
+		return err
+	}
+	d.closers = append(d.closers, read.Close)
+	kill, look := d.strikers()
+	d.loop = loop.New(loop.Options{
+		Log: d.log.Logger, Config: cfg, State: *decision,
+		Memory: read, Inventory: d.inventory, Disks: d.disks, Tasks: d.tasks, DiskUsage: d.diskUsage, Reclaimer: d.reclaimer,
+		Largest: func(s signal.Signal) []evict.DirectoryUsage { return largestDirectories(d.disks, d.usages, s) },
+		Lanes:   d.lanes, Facts: d.facts(h), Rearm: d.armDisks, Procfs: procfs, Drift: memory.Drift,
+		Hot: d.hot, Desk: d.desk, Watchdog: d.watchdog, Liveness: d.liveness, Strike: kill, Look: look,
+		Prepare: func(j act.Job) (*act.Hold, error) { return act.Prepare(h, procfs, j) },
+		Execute: d.execute, Observer: d.reports,
+	})
+	d.closers = append(d.closers, d.loop.Close)
 	d.shutting = newShutting(d)
 	d.board.shutting = d.shutting
+	return nil
 }
 
 // start sets everything going.
 func (d *daemon) start(ctx context.Context, g *group) {
-	reloads := make(chan reloading)
 	d.protectSelf()
-	d.arm(d.loop.config)
+	policy := d.arm(d.config)
 	d.metrics.ConfigLoaded(time.Now())
 	o := d.options
 	for _, f := range probe.Run(kernel.FS(o.Procfs), kernel.FS(o.Sysfs), kernel.FS(o.Cgroupfs)) {
@@ -354,7 +371,7 @@ func (d *daemon) start(ctx context.Context, g *group) {
 		}
 	}
 	d.log.Info("starting", "version", version.Of().String(), "cgroups", d.board.hierarchy.Version.String(),
-		"thresholds", describeThresholds(d.loop.policy))
+		"thresholds", describeThresholds(policy))
 
 	g.run("inventory", func() error { return d.inventory.Run(ctx) })
 	g.run("kubelets", func() error { return d.inventory.WatchKubelets(ctx, ordinaryPriority) })
@@ -372,25 +389,26 @@ func (d *daemon) start(ctx context.Context, g *group) {
 		g.run("web server", func() error { return d.web.run(ctx) })
 	}
 	g.run("state", func() error { d.keeper.run(ctx, d.save, d.log.Logger); return nil })
-	g.run("reload", func() error { d.reload(ctx, reloads); return nil })
+	g.run("reload", func() error { d.reload(ctx); return nil })
 	g.run("logind", func() error { return d.shutting.guard.Run(ctx) })
 	g.run("shutdown", func() error { d.shutting.run(ctx); return nil })
 	g.run("loop", func() error {
-		d.loop.run(ctx, d.reports.progress, reloads)
+		d.loop.Run(ctx)
 		<-d.shutting.ended // who orders, too
 		d.killer.Wait()
 		return nil
 	})
 }
 
-// arm tells everyone which thresholds are in force.
-func (d *daemon) arm(cfg *config.Config) {
+// arm tells everyone which thresholds are in force, and returns the policy of that.
+func (d *daemon) arm(cfg *config.Config) *evict.Policy {
 	policy := cfg.Policy(d.disks.Layout())
 	armed := marks(policy)
 	d.armed.Set(armed)
 	d.poll.Arm(armed)
 	d.lanes.Arm(armed)
 	d.armDisks(policy)
+	return policy
 }
 
 // endpointOf returns the runtime's socket: the configured one, else the first

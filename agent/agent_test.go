@@ -5,143 +5,12 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
-	"github.com/google/go-cmp/cmp"
-
-	"github.com/evictd/evictd/agent/act"
 	"github.com/evictd/evictd/agent/config"
-	"github.com/evictd/evictd/agent/evict"
-	"github.com/evictd/evictd/agent/lanes"
-	"github.com/evictd/evictd/agent/pods"
-	"github.com/evictd/evictd/agent/signal"
 	"github.com/evictd/evictd/kernel"
 	"github.com/evictd/evictd/kernel/cgroup"
 	"github.com/evictd/evictd/kernel/kerneltest"
 )
-
-func TestDecideMode(t *testing.T) {
-	for _, tc := range []struct {
-		name   string
-		facts  facts
-		dryRun bool
-		why    string
-	}{
-		{"enforcing", facts{kubelet: "auto"}, false, ""},
-		{"configured", facts{kubelet: "auto", configured: "--dry-run was given"}, true, "--dry-run"},
-		{"a kubelet's pods", facts{kubelet: "auto", kubeletPods: true}, true, "kubelet: auto"},
-		{"override", facts{kubelet: "override", kubeletPods: true}, false, ""},
-		{"override does not undo --dry-run", facts{kubelet: "override", kubeletPods: true, configured: "--dry-run was given"}, true, "--dry-run"},
-		{"absent", facts{kubelet: "absent", kubeletPods: true}, false, ""},
-		{"absent, but seen", facts{kubelet: "absent", kubeletSeen: "/usr/bin/kubelet (pid 7)"}, true, "pid 7"},
-		{"changed since the last list", facts{kubelet: "override", outdated: true}, true, "not been listed since"},
-		{"misplaced", facts{kubelet: "override", misplaced: "hostPID is needed"}, true, "hostPID"},
-	} {
-		got := decideMode(tc.facts)
-		if got.dryRun != tc.dryRun || !strings.Contains(strings.Join(got.why, "\n"), tc.why) || (len(got.why) > 0) != tc.dryRun {
-			t.Errorf("%s: decideMode() = %+v; want dry run %v because of %q", tc.name, got, tc.dryRun, tc.why)
-		}
-	}
-}
-
-func TestStalls(t *testing.T) {
-	start := time.Unix(1000, 0)
-	var s stalls
-	pages := uint64(0)
-	for i, tc := range []struct {
-		at   time.Duration
-		full time.Duration
-		idle bool // reclaim of the node is: the tasks wait for a container's own limit
-		want bool
-	}{
-		{0, 5 * time.Second, false, false}, // what happened before is not known
-		{100 * time.Millisecond, 5*time.Second + 20*time.Millisecond, false, false},
-		{200 * time.Millisecond, 5*time.Second + 120*time.Millisecond, false, true},
-		{700 * time.Millisecond, 5*time.Second + 130*time.Millisecond, false, true}, // of the last second
-		{1300 * time.Millisecond, 5*time.Second + 130*time.Millisecond, false, false},
-		{2400 * time.Millisecond, 5*time.Second + 200*time.Millisecond, false, false},
-		{12400 * time.Millisecond, 5*time.Second + 320*time.Millisecond, false, false}, // in ten seconds
-		{22400 * time.Millisecond, 6*time.Second + 400*time.Millisecond, false, true},
-		{22500 * time.Millisecond, 6*time.Second + 400*time.Millisecond, false, true},
-		{23400 * time.Millisecond, 6*time.Second + 400*time.Millisecond, false, false},
-		{24400 * time.Millisecond, 7*time.Second + 400*time.Millisecond, true, false},
-		{25400 * time.Millisecond, 8*time.Second + 400*time.Millisecond, false, true},
-	} {
-		if !tc.idle {
-			pages += leastScanned
-		} else {
-			pages += leastScanned - 1
-		}
-		if got := s.see(start.Add(tc.at), tc.full, pages); got != tc.want {
-			t.Errorf("reading %d: stalls = %v; want %v", i, got, tc.want)
-		}
-	}
-	// Without pressure information nothing is said to stall.
-	if (&stalls{proc: kernel.FS(t.TempDir())}).check(start) {
-		t.Error("check() without /proc/pressure = true; want false")
-	}
-}
-
-func TestPace(t *testing.T) {
-	victim := func(soft bool, status evict.VictimStatus) evict.State {
-		return evict.State{Victims: []evict.Victim{{Soft: soft, Status: status}}}
-	}
-	met := evict.Orders{Met: []signal.Signal{signal.MemoryAvailable}}
-	for _, tc := range []struct {
-		name string
-		v    View
-		want time.Duration
-	}{
-		{"calm", View{}, calm},
-		{"a victim dies", View{State: victim(false, evict.Unsettled), Orders: met}, settling},
-		{"a victim has its grace", View{State: victim(true, evict.Unsettled), Orders: met}, low},
-		{"a victim has settled", View{State: victim(false, evict.Settled)}, calm},
-		{"low, and nothing to do", View{Orders: met}, low},
-	} {
-		if got := tempo(&tc.v); got != tc.want {
-			t.Errorf("%s: tempo() = %v; want %v", tc.name, got, tc.want)
-		}
-	}
-}
-
-func TestRest(t *testing.T) {
-	now := time.Unix(1000, 0)
-	met := evict.Orders{Met: []signal.Signal{signal.MemoryAvailable}}
-	for _, tc := range []struct {
-		name string
-		v    View
-		seen time.Duration // how long ago an alarm was
-		want time.Duration
-	}{
-		{"calm", View{Took: time.Millisecond}, time.Hour, calm},
-		{"calm, and slow", View{Took: time.Second}, time.Hour, mostBusy * time.Second},
-		{"an alarm that was not confirmed", View{Took: time.Millisecond}, time.Millisecond, settling},
-		{"low, and slow", View{Took: time.Second, Orders: met}, time.Hour, low},
-	} {
-		tc.v.Time = now
-		if got := rest(&tc.v, lanes.Raise{Seen: now.Add(-tc.seen)}); got != tc.want {
-			t.Errorf("%s: rest() = %v; want %v", tc.name, got, tc.want)
-		}
-	}
-}
-
-// The time in which nobody killed it does not count against a victim of an
-// earlier run.
-func TestUntouched(t *testing.T) {
-	long, now := time.Unix(1000, 0), time.Unix(1009, 0)
-	before := evict.State{Victims: []evict.Victim{
-		{UID: "a", Fell: long, Status: evict.Unsettled}, {UID: "b", Fell: long, Status: evict.Stuck}, {UID: "c", Fell: long, Status: evict.Unsettled},
-	}}
-	got := untouched(before, map[string]bool{"a": true, "b": true}, &View{Time: now})
-	want := before.Clone()
-	want.Victims[0].Fell = now
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("untouched() differs (-want +got):\n%s", diff)
-	}
-	if diff := cmp.Diff(before, untouched(before, nil, &View{Time: now})); diff != "" {
-		t.Errorf("untouched() with nobody left differs (-want +got):\n%s", diff)
-	}
-}
 
 func TestMisplaced(t *testing.T) {
 	pid := os.Getpid()
@@ -181,17 +50,5 @@ func TestNeedRestart(t *testing.T) {
 	after.RuntimeEndpoint, after.CgroupRoot, after.MemoryAccounting = "/b", "/c", config.AccountingAvailable
 	if got, want := needRestart(before, &after), []string{"runtimeEndpoint", "cgroupRoot", "memoryAccounting"}; !slices.Equal(got, want) {
 		t.Errorf("needRestart() = %v; want %v", got, want)
-	}
-}
-
-func TestJob(t *testing.T) {
-	s := pods.Snapshot{Handles: map[string]pods.Handle{"u": {SandboxID: "s", Owned: true, Containers: []pods.ContainerHandle{
-		{ID: "c1", Name: "a", Cgroup: "/x", CgroupID: 7}, {ID: "c2", Name: "b", Unproven: "why"},
-	}}}}
-	want := act.Job{Order: evict.Order{UID: "u"}, SandboxID: "s", Owned: true, Containers: []act.Container{
-		{ID: "c1", Name: "a", Cgroup: "/x", CgroupID: 7}, {ID: "c2", Name: "b", Unproven: "why"},
-	}}
-	if diff := cmp.Diff(want, job(evict.Order{UID: "u"}, &s, nil)); diff != "" {
-		t.Errorf("job() differs (-want +got):\n%s", diff)
 	}
 }

@@ -13,6 +13,7 @@ import (
 	"github.com/evictd/evictd/agent/evict"
 	"github.com/evictd/evictd/agent/execute"
 	"github.com/evictd/evictd/agent/lanes"
+	"github.com/evictd/evictd/agent/loop"
 	"github.com/evictd/evictd/agent/metrics"
 	"github.com/evictd/evictd/agent/pods"
 	"github.com/evictd/evictd/agent/reclaim"
@@ -42,7 +43,7 @@ type board struct {
 	shutting  *shutting
 	web       *webServer
 	last      shutdown.Last // what became of the boot before
-	view      atomic.Pointer[View]
+	view      atomic.Pointer[loop.View]
 	loaded    atomic.Pointer[loading]
 	reloads   chan chan<- error // what Reload asks for
 	checks    func() []metrics.Check
@@ -92,19 +93,19 @@ func (b *board) Status() control.Status {
 		s.Mode = control.Mode{DryRun: true, Why: control.List[string]{"the first observation is not complete yet"}}
 		return s
 	}
-	s.Mode = control.Mode{DryRun: v.Mode.dryRun, Why: v.Mode.why}
-	s.Signals = v.signals(now)
+	s.Mode = control.Mode{DryRun: v.Mode.DryRun, Why: v.Mode.Why}
+	s.Signals = signals(v, now)
 	s.Conditions = v.Orders.Conditions
 	if s.Shutdown.Phase != phaseIdle {
 		s.Conditions = append(slices.Clone(s.Conditions), signal.NodeShutdown)
 		slices.Sort(s.Conditions)
 	}
 	s.Victims = v.State.Victims
-	s.WouldBeVictims = v.wouldBeVictims()
+	s.WouldBeVictims = wouldBeVictims(v)
 	s.Futile = v.Futile
 	s.Config.Files = v.Config.Files
-	s.Pods = control.Pods{Count: len(v.Snapshot.Pods), Eligible: v.eligible()}
-	s.Warnings = append(s.Warnings, v.warnings()...)
+	s.Pods = control.Pods{Count: len(v.Snapshot.Pods), Eligible: v.Eligible()}
+	s.Warnings = append(s.Warnings, warnings(v)...)
 	return s
 }
 
@@ -119,7 +120,7 @@ func (b *board) missing() (list control.List[string]) {
 }
 
 // signals describes every signal as it was read, and what dry run adds to it.
-func (v *View) signals(now time.Time) []control.SignalStatus {
+func signals(v *loop.View, now time.Time) []control.SignalStatus {
 	all := control.Signals(v.Policy, v.Observations, &v.State, v.Orders.Waiting, now)
 	control.AddDryRun(all, v.Policy.WouldFree(&v.State, v.Snapshot.Pods))
 	return all
@@ -127,7 +128,7 @@ func (v *View) signals(now time.Time) []control.SignalStatus {
 
 // wouldBeVictims lists the pods that dry run counts as gone, in the order in
 // which they were chosen.
-func (v *View) wouldBeVictims() (list control.List[control.WouldBeVictim]) {
+func wouldBeVictims(v *loop.View) (list control.List[control.WouldBeVictim]) {
 	for _, p := range v.State.Pretended {
 		at := slices.IndexFunc(v.Snapshot.Pods, func(pod evict.Pod) bool { return pod.UID == p.UID })
 		if at >= 0 {
@@ -137,29 +138,23 @@ func (v *View) wouldBeVictims() (list control.List[control.WouldBeVictim]) {
 	return list
 }
 
-// eligible counts the pods that memory pressure could evict.
-func (v *View) eligible() int {
-	ranked, _ := v.Policy.Rank(v.Snapshot.Pods, signal.MemoryAvailable, &v.State, v.Time)
-	return len(ranked)
-}
-
-func (v *View) warnings() []string {
+func warnings(v *loop.View) []string {
 	var w []string
 	for _, n := range v.Config.Notices {
 		w = append(w, n.String())
 	}
-	if len(v.Snapshot.Pods) > 0 && v.eligible() == 0 {
+	if len(v.Snapshot.Pods) > 0 && v.Eligible() == 0 {
 		w = append(w, "no pod may be evicted: pressure can't be relieved")
 	}
-	if unwatched := v.unwatched(); unwatched != "" {
-		w = append(w, unwatched)
+	if names := unwatched(v); names != "" {
+		w = append(w, names)
 	}
 	return w
 }
 
 // unwatched names the thresholds on what the node does not have, or nothing here
 // observes.
-func (v *View) unwatched() string {
+func unwatched(v *loop.View) string {
 	names := ""
 	var seen [signal.Count]bool
 	for _, t := range v.Policy.Thresholds {
@@ -217,7 +212,7 @@ func (b *board) Explain(s signal.Signal) (control.Explanation, error) {
 	ranked, exempt := v.Policy.Rank(v.Snapshot.Pods, s, &v.State, now)
 	e := control.Explanation{
 		At: v.Time, Signal: s, Exempt: exempt,
-		Observation: v.signals(now)[s],
+		Observation: signals(v, now)[s],
 	}
 	for i, r := range ranked {
 		e.Ranking = append(e.Ranking, b.candidate(s, v, ranked, i, r))
@@ -236,7 +231,7 @@ func (b *board) Explain(s signal.Signal) (control.Explanation, error) {
 	if s.IsMemory() {
 		e.OOMScores = b.oomScores(v)
 		e.Memory = b.leftOut()
-		if outside := b.inventory.Outside(outsiders); len(outside) > 0 {
+		if outside := b.inventory.Outside(loop.Outsiders); len(outside) > 0 {
 			note := "the largest outside the pods:"
 			for _, o := range outside {
 				note += " " + o.Cgroup + " " + control.Bytes(o.Memory)
@@ -248,9 +243,9 @@ func (b *board) Explain(s signal.Signal) (control.Explanation, error) {
 			e.Notes = append(e.Notes, "active file cache counts as used, as the kubelet counts it; memoryAccounting: available counts it as reclaimable")
 		}
 	}
-	if v.Mode.dryRun {
+	if v.Mode.DryRun {
 		e.Notes = append(e.Notes, "dry run: nothing is evicted")
-		for _, w := range v.wouldBeVictims() {
+		for _, w := range wouldBeVictims(v) {
 			e.Notes = append(e.Notes, "dry run: "+w.Pod+" would have been evicted for "+w.Signal.String()+" and counts as gone")
 		}
 	}
@@ -260,7 +255,7 @@ func (b *board) Explain(s signal.Signal) (control.Explanation, error) {
 	return e, nil
 }
 
-func (b *board) candidate(s signal.Signal, v *View, ranked []evict.Ranked, i int, r evict.Ranked) control.Candidate {
+func (b *board) candidate(s signal.Signal, v *loop.View, ranked []evict.Ranked, i int, r evict.Ranked) control.Candidate {
 	pod := &v.Snapshot.Pods[r.Index()]
 	about := b.inventory.Describe(r.UID)
 	c := control.Candidate{
@@ -304,7 +299,7 @@ func (b *board) candidate(s signal.Signal, v *View, ranked []evict.Ranked, i int
 
 // outsideDirectories names the largest directories outside the pods where evicting pods
 // can't relieve a disk signal; "" elsewhere.
-func (b *board) outsideDirectories(s signal.Signal, v *View) string {
+func (b *board) outsideDirectories(s signal.Signal, v *loop.View) string {
 	if !s.IsDisk() || !slices.ContainsFunc(v.Futile, func(f evict.Futility) bool { return f.Signal == s }) {
 		return ""
 	}
@@ -323,7 +318,7 @@ func (b *board) outsideDirectories(s signal.Signal, v *View) string {
 }
 
 // addReclaim adds for how long the tasks of each pod have stalled in reclaim.
-func (b *board) addReclaim(v *View, ranking []control.Candidate) error {
+func (b *board) addReclaim(v *loop.View, ranking []control.Candidate) error {
 	stalls, err := b.lanes.ReclaimStalls()
 	if err != nil || stalls == nil {
 		return err

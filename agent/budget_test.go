@@ -1,11 +1,11 @@
 package agent
 
 import (
+	"context"
 	"os"
 	"path/filepath"
 	"runtime"
 	"testing"
-	"time"
 
 	"github.com/evictd/evictd/agent/systemd"
 )
@@ -30,6 +30,28 @@ func buildHere(t *testing.T) *daemon {
 	return d
 }
 
+// running has the loop of a daemon run until the test ends, and returns what has it
+// take a step.
+func running(t *testing.T, d *daemon) (step func()) {
+	t.Helper()
+	ctx, cancel := context.WithCancel(t.Context())
+	done := make(chan struct{})
+	go func() {
+		defer close(done)
+		d.loop.Run(ctx)
+	}()
+	t.Cleanup(func() {
+		cancel()
+		<-done
+	})
+	return func() {
+		t.Helper()
+		if err := d.loop.Reload(ctx, d.config); err != nil {
+			t.Fatal(err)
+		}
+	}
+}
+
 func descriptors(t *testing.T) int {
 	t.Helper()
 	entries, err := os.ReadDir("/proc/self/fd")
@@ -44,10 +66,7 @@ func descriptors(t *testing.T) int {
 func TestBudget(t *testing.T) {
 	const turns, largestHeap = 100, 6 << 20
 	d := buildHere(t)
-	turn := func() {
-		v := d.loop.step(t.Context(), time.Now())
-		d.reports.stepped(v)
-	}
+	turn := running(t, d)
 	turn()
 	before := descriptors(t)
 	for range turns {
@@ -62,7 +81,7 @@ func TestBudget(t *testing.T) {
 	if m.HeapAlloc > largestHeap {
 		t.Errorf("live heap = %d bytes; want at most %d", m.HeapAlloc, largestHeap)
 	}
-	if v := d.board.view.Load(); v == nil || !v.Mode.dryRun {
+	if v := d.board.view.Load(); v == nil || !v.Mode.DryRun {
 		t.Errorf("view = %+v; want one, in dry run", v)
 	}
 }

@@ -45,7 +45,7 @@ func (d *daemon) buildCold(h *cgroup.Hierarchy) *cold.Reclaimer {
 // run.
 func (d *daemon) coldPlan() cold.Plan {
 	v := d.board.view.Load()
-	if v == nil || v.Mode.dryRun || v.Config.Reclaim.Memory == config.ReclaimMemoryOff {
+	if v == nil || v.Mode.DryRun || v.Config.Reclaim.Memory == config.ReclaimMemoryOff {
 		return cold.Plan{}
 	}
 	c := v.Policy.Cold(v.Snapshot.Pods, &v.Observations, &v.State, v.Time)

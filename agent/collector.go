@@ -97,9 +97,9 @@ func (d *daemon) collectGarbage(ctx context.Context) {
 func (d *daemon) mood() mood {
 	v := d.board.view.Load()
 	switch {
-	case v == nil || tempo(v) != calm:
+	case v == nil || v.Busy():
 		return busy
-	case v.near():
+	case v.Near():
 		return near
 	}
 	return atEase

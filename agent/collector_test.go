@@ -7,6 +7,7 @@ import (
 	"time"
 
 	"github.com/evictd/evictd/agent/evict"
+	"github.com/evictd/evictd/agent/loop"
 	"github.com/evictd/evictd/agent/signal"
 )
 
@@ -67,8 +68,8 @@ func TestCollectorHere(t *testing.T) {
 func TestMood(t *testing.T) {
 	const gi = 1 << 30
 	hard := signal.Threshold{Signal: signal.MemoryAvailable, Value: signal.Value{}}
-	view := func(available int64, victims ...evict.Victim) *View {
-		v := &View{Time: time.Now(), Policy: &evict.Policy{Thresholds: []evict.Threshold{{Threshold: hard}}}}
+	view := func(available int64, victims ...evict.Victim) *loop.View {
+		v := &loop.View{Time: time.Now(), Policy: &evict.Policy{Thresholds: []evict.Threshold{{Threshold: hard}}}}
 		v.Observations[signal.MemoryAvailable] = signal.Observation{Status: signal.Observed, Capacity: 16 * gi, Available: available}
 		v.State.Victims = victims
 		return v
@@ -77,7 +78,7 @@ func TestMood(t *testing.T) {
 	low.Orders.Met = []signal.Signal{signal.MemoryAvailable}
 	for _, tt := range []struct {
 		name string
-		view *View
+		view *loop.View
 		want mood
 	}{
 		{"before the first turn", nil, busy},

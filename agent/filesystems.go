@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"context"
 	"math"
 	"path/filepath"
 	"time"
@@ -9,8 +10,10 @@ import (
 	"github.com/evictd/evictd/agent/control"
 	"github.com/evictd/evictd/agent/disks"
 	"github.com/evictd/evictd/agent/evict"
+	"github.com/evictd/evictd/agent/loop"
 	"github.com/evictd/evictd/agent/metrics"
 	"github.com/evictd/evictd/agent/signal"
+	"github.com/evictd/evictd/cri"
 	"github.com/evictd/evictd/kernel"
 )
 
@@ -34,7 +37,7 @@ func (d *daemon) buildDisks(cfg *config.Config) {
 		usages.Layers = layers(d.runtime)
 	}
 	d.usages = disks.NewUsages(usages)
-	d.loop.disks, d.loop.rearm, d.loop.usage.usages = d.disks, d.armDisks, d.usages
+	d.diskUsage = loop.NewDiskUsage(d.usages)
 }
 
 // largestDirectories returns the largest directories outside the pods on the
@@ -113,4 +116,29 @@ func filesystemStatus(s *disks.Status, now time.Time) control.Filesystem {
 		f.InodesFree, f.Inodes = signed(s.Space.InodesFree), signed(s.Space.Inodes)
 	}
 	return f
+}
+
+// layers asks the runtime for what writable layers take up.
+func layers(runtime *cri.Client) func(context.Context) (map[string]disks.Measured, error) {
+	return func(ctx context.Context) (map[string]disks.Measured, error) {
+		told, err := runtime.Layers(ctx)
+		if len(told) == 0 && err != nil {
+			return nil, err
+		}
+		all := make(map[string]disks.Measured, len(told))
+		for id, l := range told {
+			if l.UsedBytes == nil || l.Measured.IsZero() {
+				continue
+			}
+			m := disks.Measured{At: l.Measured, By: "runtime"}
+			m.Bytes = *l.UsedBytes
+			if l.InodesUsed != nil {
+				m.Inodes = *l.InodesUsed
+			} else {
+				m.Short = "the runtime tells no inodes"
+			}
+			all[id] = m
+		}
+		return all, nil
+	}
 }

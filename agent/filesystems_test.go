@@ -9,6 +9,7 @@ import (
 	"github.com/evictd/evictd/agent/disks"
 	"github.com/evictd/evictd/agent/evict"
 	"github.com/evictd/evictd/agent/execute"
+	"github.com/evictd/evictd/agent/loop"
 	"github.com/evictd/evictd/agent/signal"
 )
 
@@ -27,7 +28,7 @@ func TestOutsideDirectories(t *testing.T) {
 	point := d.disks.MountOf(signal.NodeFsAvailable)
 	d.usages = disks.NewUsages(disks.UsageOptions{Procfs: "/proc"})
 	d.board = &board{disks: d.disks, usages: d.usages, records: &execute.Records{}}
-	v := &View{Futile: []evict.Futility{{Signal: signal.NodeFsAvailable}}}
+	v := &loop.View{Futile: []evict.Futility{{Signal: signal.NodeFsAvailable}}}
 	if got := d.board.outsideDirectories(signal.NodeFsAvailable, v); !strings.Contains(got, "being looked for") {
 		t.Errorf("explain before they are known: %q", got)
 	}

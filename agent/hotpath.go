@@ -17,8 +17,7 @@ import (
 	"github.com/evictd/evictd/kernel/process"
 )
 
-// buildHot makes the hot path, the watchdog beside it and what the loop needs
-// of both.
+// buildHot makes the hot path and the watchdog beside it.
 func (d *daemon) buildHot(memory lanes.MemoryOptions) error {
 	var err error
 	if d.reaper, err = act.NewReaper(); err != nil {
@@ -26,7 +25,7 @@ func (d *daemon) buildHot(memory lanes.MemoryOptions) error {
 	}
 	d.reaper.Started = d.giveRealTime
 	d.closers = append(d.closers, d.reaper.Close)
-	desk := hot.NewDesk()
+	d.desk = hot.NewDesk()
 	options := func() (hot.Options, error) {
 		read, err := lanes.OpenApart(memory)
 		if err != nil {
@@ -35,7 +34,7 @@ func (d *daemon) buildHot(memory lanes.MemoryOptions) error {
 		d.closers = append(d.closers, read.Close)
 		d.apart = append(d.apart, read)
 		kill, look := d.strikers()
-		return hot.Options{Desk: desk, Read: read, Strike: kill, Look: look}, nil
+		return hot.Options{Desk: d.desk, Read: read, Strike: kill, Look: look}, nil
 	}
 	forThread, err := options()
 	if err != nil {
@@ -56,19 +55,10 @@ func (d *daemon) buildHot(memory lanes.MemoryOptions) error {
 	if err != nil {
 		return err
 	}
-	l := d.loop
-	if d.watchdog, err = hot.NewWatchdog(d.hot, forWatchdog, l.lastTurn, l.settle); err != nil {
+	if d.watchdog, err = hot.NewWatchdog(d.hot, forWatchdog, d.liveness.Last, d.liveness.SettleTimeout); err != nil {
 		return err
 	}
 	d.closers = append(d.closers, d.watchdog.Close)
-	l.hot, l.desk, l.rewind = d.hot, desk, d.watchdog.Rewind
-	l.publish = func(t *hot.Table) {
-		d.watchdog.Publish(t.Clone())
-		d.hot.Publish(t)
-	}
-	l.own, l.ownLook = d.strikers()
-	l.holds = newHolds(memory.Hierarchy, kernel.FS(d.options.Procfs))
-	d.closers = append(d.closers, l.holds.close)
 	return nil
 }
 
@@ -193,4 +183,12 @@ func tuneRuntime() {
 	if os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(memoryLimit)
 	}
+}
+
+// striker strikes what holds made.
+type striker struct{ *act.Striker }
+
+// Strike implements hot.Striker.
+func (s striker) Strike(p hot.Pod, g *act.Guard) act.Strike {
+	return s.Striker.Strike(p.(*act.Hold), g)
 }

@@ -101,22 +101,33 @@ func (d *daemon) save() error {
 	return err
 }
 
-// restore takes over what an earlier run left.
-func (d *daemon) restore() error {
+// earlier is what an earlier run left.
+type earlier struct {
+	state.Saved
+	note string
+	err  error // why it can't be used
+}
+
+// load reads what an earlier run left.
+func (d *daemon) load() (e earlier, err error) {
 	clock, err := d.clock(time.Now())
 	if err != nil {
-		return err
+		return e, err
 	}
-	saved, note, err := d.store.Load(clock)
-	if err != nil {
-		d.log.Error("state of an earlier run can't be used", "error", err)
-		d.board.warnings = append(d.board.warnings, err.Error())
+	e.Saved, e.note, e.err = d.store.Load(clock)
+	return e, nil
+}
+
+// restore takes over what an earlier run left, apart from what the loop does.
+func (d *daemon) restore(saved *earlier) {
+	if saved.err != nil {
+		d.log.Error("state of an earlier run can't be used", "error", saved.err)
+		d.board.warnings = append(d.board.warnings, saved.err.Error())
 	}
 	d.metrics.StateKept(d.store.Err() == nil)
-	if note != "" {
-		d.log.Info("state of an earlier run", "note", note)
+	if saved.note != "" {
+		d.log.Info("state of an earlier run", "note", saved.note)
 	}
-	d.loop.state = saved.Decision
 	d.shutting.restore(saved.Shutdown)
 	d.judgeLast(saved.Last, saved.Before)
 	d.board.records.Restore(saved.Records)
@@ -125,14 +136,9 @@ func (d *daemon) restore() error {
 		uses = append(uses, reclaim.Use(u))
 	}
 	d.reclaimer.Restore(uses)
-	d.loop.unfinished = map[string]bool{}
-	for _, v := range saved.Decision.Victims {
-		d.loop.unfinished[v.UID] = v.Status != evict.Failed
-	}
 	if n := len(saved.Decision.Victims); n > 0 {
 		d.log.Info("victims of an earlier run", "victims", describeVictims(saved.Decision.Victims))
 	}
-	return nil
 }
 
 func describeVictims(victims []evict.Victim) []string {

@@ -37,13 +37,15 @@ func TestRestoreBrokenState(t *testing.T) {
 	defer store.Close()
 	d := &daemon{
 		options: Options{Procfs: "/proc", Sysfs: t.TempDir(), Rootfs: t.TempDir(), StateDir: dir}, log: &droppingLog{Logger: testLogger(t)},
-		store: store, board: &board{records: &execute.Records{}, store: store}, loop: &loop{}, reclaimer: reclaim.New(reclaim.Options{}, reclaim.Policy{}),
+		store: store, board: &board{records: &execute.Records{}, store: store}, reclaimer: reclaim.New(reclaim.Options{}, reclaim.Policy{}),
 		metrics: metrics.New(metrics.Build{}, func() uint64 { return 0 }),
 	}
 	d.shutting = &shutting{daemon: d}
-	if err := d.restore(); err != nil {
-		t.Fatalf("restore() = %v; want nil", err)
+	saved, err := d.load()
+	if err != nil {
+		t.Fatalf("load() = %v; want nil", err)
 	}
+	d.restore(&saved)
 	if w := strings.Join(d.board.warnings, "; "); !strings.Contains(w, "could not be set aside") {
 		t.Errorf("warnings = %q; want the broken state", w)
 	}

@@ -50,28 +50,6 @@ func (d *daemon) buildLanes(cfg *config.Config, h *cgroup.Hierarchy) error {
 		Changed: d.tellLane,
 	})
 	d.closers = append(d.closers, d.lanes.Close)
-	d.board.lanes = d.lanes
-	d.loop.seen = d.lanes.Seen
-	d.loop.drift = memory.Drift
-	d.loop.answered = func() (keys []evict.Key) {
-		for m := range lanes.Marks {
-			if !d.loop.desk.TakeAnswered(lanes.Mark(m)) {
-				continue // also of thresholds that are no more
-			}
-			for _, t := range d.loop.policy.Thresholds {
-				if lanes.MarkOf(&t.Threshold) == lanes.Mark(m) {
-					keys = append(keys, t.Key())
-				}
-			}
-		}
-		return keys
-	}
-	d.loop.contention = func() (list []evict.Contention) {
-		for _, s := range d.lanes.Stalls() {
-			list = append(list, evict.Contention{Condition: s.Condition, Since: s.Since})
-		}
-		return list
-	}
 	d.metrics.Notification(d.notification)
 	armed := marks(cfg.Policy(d.disks.Layout()))
 	d.armed.Set(armed)

@@ -5,6 +5,7 @@ import (
 
 	"github.com/evictd/evictd/agent/config"
 	"github.com/evictd/evictd/agent/control"
+	"github.com/evictd/evictd/agent/loop"
 	"github.com/evictd/evictd/agent/oomscore"
 	"github.com/evictd/evictd/agent/pods"
 	"github.com/evictd/evictd/kernel"
@@ -23,7 +24,7 @@ func (d *daemon) buildScores(h *cgroup.Hierarchy) *oomscore.Enforcer {
 // run, and none of a kubelet's pods.
 func (d *daemon) enforcedScores() (list []oomscore.Container) {
 	v := d.board.view.Load()
-	if v == nil || v.Mode.dryRun || v.Config.OOMScoreAdj != config.OOMScoreAdjEnforce {
+	if v == nil || v.Mode.DryRun || v.Config.OOMScoreAdj != config.OOMScoreAdjEnforce {
 		return nil
 	}
 	for i := range v.Snapshot.Pods {
@@ -47,7 +48,7 @@ func scored(pod string, c *pods.ContainerHandle) (oomscore.Container, bool) {
 }
 
 // oomScores reads what the kernel's OOM killer is told of each container.
-func (b *board) oomScores(v *View) (list control.List[control.OOMScore]) {
+func (b *board) oomScores(v *loop.View) (list control.List[control.OOMScore]) {
 	if v.Config.OOMScoreAdj == config.OOMScoreAdjOff {
 		return nil
 	}

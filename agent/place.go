@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/evictd/evictd/agent/config"
+	"github.com/evictd/evictd/agent/loop"
 	"github.com/evictd/evictd/agent/metrics"
 	"github.com/evictd/evictd/agent/pods"
 	"github.com/evictd/evictd/kernel"
@@ -112,15 +113,14 @@ func setOwnScore(proc kernel.FS) error {
 const kubeletLookAgain = 10 * time.Second
 
 // facts returns what the mode follows from, but for what the loop knows.
-func (d *daemon) facts(h *cgroup.Hierarchy) func() facts {
+func (d *daemon) facts(h *cgroup.Hierarchy) func(*config.Config) loop.Facts {
 	place := misplaced(kernel.FS(d.options.Procfs), h)
-	return func() facts {
-		cfg := d.loop.config
+	return func(cfg *config.Config) loop.Facts {
 		seen := ""
 		if cfg.Kubelet == config.KubeletAbsent {
 			seen = kubeletSeen(d.inventory)
 		}
-		return facts{configured: describeConfigured(cfg), misplaced: place, kubeletSeen: seen}
+		return loop.Facts{Configured: describeConfigured(cfg), Misplaced: place, KubeletSeen: seen}
 	}
 }
 
@@ -166,7 +166,7 @@ func (d *daemon) checks() []metrics.Check {
 			return metrics.Pass, "stays up"
 		}},
 		{Name: "eligible pods", Run: func() (metrics.Verdict, string) {
-			if v := d.board.view.Load(); v == nil || v.eligible() == 0 {
+			if v := d.board.view.Load(); v == nil || v.Eligible() == 0 {
 				return metrics.Warn, "no pod may be evicted"
 			}
 			return metrics.Pass, "some"
@@ -178,8 +178,8 @@ func (d *daemon) checks() []metrics.Check {
 			return metrics.Pass, "kept in " + d.options.StateDir
 		}},
 		{Name: "mode", Run: func() (metrics.Verdict, string) {
-			if v := d.board.view.Load(); v != nil && v.Mode.dryRun {
-				return metrics.Warn, "dry run: " + strings.Join(v.Mode.why, "; ")
+			if v := d.board.view.Load(); v != nil && v.Mode.DryRun {
+				return metrics.Warn, "dry run: " + strings.Join(v.Mode.Why, "; ")
 			}
 			return metrics.Pass, "enforcing"
 		}},

@@ -6,7 +6,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-	"time"
 
 	"github.com/evictd/evictd/kernel"
 	"github.com/evictd/evictd/kernel/kerneltest"
@@ -23,7 +22,9 @@ func TestStatusReady(t *testing.T) {
 	if s.Ready || !slices.Contains(s.Missing, "observation: the first is not complete yet") {
 		t.Errorf("status before the first observation: ready %t, missing %q; want the observation missing", s.Ready, s.Missing)
 	}
-	d.reports.stepped(d.loop.step(t.Context(), time.Now()))
+	step := running(t, d)
+	step()
+	step() // the view of the first is there now
 	if s := d.board.Status(); slices.Contains(s.Missing, "observation: the first is not complete yet") || s.Ready != (len(s.Missing) == 0) {
 		t.Errorf("status after it: ready %t, missing %q; want no observation missing", s.Ready, s.Missing)
 	}

@@ -3,12 +3,9 @@ package agent
 import (
 	"time"
 
-	"github.com/evictd/evictd/agent/act"
 	"github.com/evictd/evictd/agent/config"
 	"github.com/evictd/evictd/agent/control"
-	"github.com/evictd/evictd/agent/evict"
 	"github.com/evictd/evictd/agent/reclaim"
-	"github.com/evictd/evictd/agent/signal"
 	"github.com/evictd/evictd/kernel"
 )
 
@@ -19,7 +16,7 @@ func (d *daemon) buildReclaimer(cfg *config.Config) {
 		// Until a mode is known nothing is touched.
 		DryRun: func() bool {
 			v := d.board.view.Load()
-			return v == nil || v.Mode.dryRun
+			return v == nil || v.Mode.DryRun
 		},
 		KubeletSeen: func() bool { return kubeletSeen(d.inventory) != "" },
 		Changed: func(r reclaim.Report) {
@@ -36,7 +33,6 @@ func (d *daemon) buildReclaimer(cfg *config.Config) {
 		o.Runtime = d.runtime
 	}
 	d.reclaimer = reclaim.New(o, reclaimPolicy(cfg))
-	d.loop.reclaimer, d.loop.usage.images = d.reclaimer, d.reclaimer.ImageBytes
 }
 
 // listAgain is how often a list is asked for that is waited for.
@@ -48,7 +44,7 @@ const listAgain = time.Second
 func (d *daemon) unmeasured() func(since time.Time) string {
 	var asked time.Time
 	return func(since time.Time) string {
-		if d.runtime == nil || d.loop.usage.covers(since) {
+		if d.runtime == nil || d.diskUsage.Covers(since) {
 			return d.usages.Unmeasured(since)
 		}
 		if now := time.Now(); now.Sub(asked) >= listAgain {
@@ -64,46 +60,6 @@ func reclaimPolicy(cfg *config.Config) reclaim.Policy {
 		Images: reclaim.Mode(cfg.ImageGC), MinAge: cfg.ImageMinimumGCAge, MaxAge: cfg.ImageMaximumGCAge,
 		High: cfg.ImageGCHighThresholdPercent, Low: cfg.ImageGCLowThresholdPercent,
 		Settle: cfg.SettleTimeout, KubeletAbsent: cfg.Kubelet == config.KubeletAbsent,
-	}
-}
-
-// reclaimed takes the report of an order, which the next step waits for. That goes by
-// what was measured meanwhile.
-func (l *loop) reclaimed() {
-	l.reclaiming = false
-	l.usage.looked = time.Time{}
-	l.outcomes = append(l.outcomes, evict.Outcome{})
-}
-
-// reclaim has an order carried out. One of an earlier run is done with.
-func (l *loop) reclaim(v *View) {
-	switch {
-	case v.Orders.Reclaim != nil && !l.reclaiming:
-		l.reclaiming = true
-		l.reclaimer.Order(*v.Orders.Reclaim)
-	case v.State.Reclaim != nil && v.State.Reclaim.Waiting && !l.reclaiming:
-		l.outcomes = append(l.outcomes, evict.Outcome{})
-	}
-}
-
-// discard tells the reclaimer of a pod that is killed for what it holds on a disk:
-// that comes back when the runtime removes it, and is waited for until then.
-func (l *loop) discard(v *View, o *evict.Order) {
-	s, known := signal.Parse(o.Cause)
-	if h := v.Snapshot.Handles[o.UID]; o.Hard && !(known && !s.IsDisk()) && h.Owned && !v.Mode.dryRun {
-		l.reclaimer.Evicted(h.SandboxID, reclaim.Held{Amount: o.Expected, Inodes: known && s.IsInodes()})
-	}
-}
-
-// gone tells the reclaimer what became of an eviction.
-func (l *loop) gone(uid string, stage act.Stage) {
-	h, ok := l.handles[uid]
-	switch {
-	case !ok || !h.Owned || l.mode.dryRun:
-	case stage == act.LastGone:
-		l.reclaimer.Evicted(h.SandboxID, reclaim.Held{})
-	case stage == act.Refused:
-		l.reclaimer.Spared(h.SandboxID)
 	}
 }
 

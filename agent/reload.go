@@ -23,7 +23,7 @@ type loading struct {
 
 // reload reads the configuration again on SIGHUP and on a command of the control
 // socket. One that is wrong changes nothing.
-func (d *daemon) reload(ctx context.Context, reloads chan<- reloading) {
+func (d *daemon) reload(ctx context.Context) {
 	inForce := d.config
 	for {
 		var answer chan<- error
@@ -34,7 +34,7 @@ func (d *daemon) reload(ctx context.Context, reloads chan<- reloading) {
 		case answer = <-d.board.reloads:
 		}
 		d.notifier.Reloading()
-		cfg, err := d.loadAgain(ctx, inForce, reloads)
+		cfg, err := d.loadAgain(ctx, inForce)
 		if cfg != nil {
 			inForce = cfg
 		}
@@ -50,7 +50,7 @@ func (d *daemon) reload(ctx context.Context, reloads chan<- reloading) {
 }
 
 // loadAgain reads the configuration and puts it into force, and returns it.
-func (d *daemon) loadAgain(ctx context.Context, before *config.Config, reloads chan<- reloading) (*config.Config, error) {
+func (d *daemon) loadAgain(ctx context.Context, before *config.Config) (*config.Config, error) {
 	o := d.options
 	cfg, err := config.Load(config.Options{Path: o.ConfigPath, PathGiven: o.ConfigGiven, KubeletPath: o.KubeletConfigPath, DryRun: o.DryRun})
 	if err != nil {
@@ -61,16 +61,8 @@ func (d *daemon) loadAgain(ctx context.Context, before *config.Config, reloads c
 		d.log.Error("configuration not reloaded, the old one stays in force", "error", err)
 		return nil, err
 	}
-	r := reloading{config: cfg, in: make(chan struct{})}
-	select {
-	case reloads <- r:
-	case <-ctx.Done():
-		return nil, ctx.Err()
-	}
-	select {
-	case <-r.in:
-	case <-ctx.Done():
-		return nil, ctx.Err()
+	if err := d.loop.Reload(ctx, cfg); err != nil {
+		return nil, err
 	}
 	d.inventory.Configure(cfg.TrustAnnotations, cfg.Kubelet == config.KubeletAbsent)
 	d.reclaimer.Configure(reclaimPolicy(cfg))

@@ -6,6 +6,7 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"sync"
 	"testing"
 
 	"github.com/evictd/evictd/agent/control"
@@ -29,24 +30,12 @@ func TestReload(t *testing.T) {
 		}
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	reloads, done := make(chan reloading), make(chan struct{})
-	go func() {
-		defer close(done)
-		d.reload(ctx, reloads)
-	}()
-	go func() { // the decision loop, as far as a reload needs it
-		for {
-			select {
-			case r := <-reloads:
-				close(r.in)
-			case <-ctx.Done():
-				return
-			}
-		}
-	}()
+	var running sync.WaitGroup
+	running.Go(func() { d.reload(ctx) })
+	running.Go(func() { d.loop.Run(ctx) })
 	t.Cleanup(func() {
 		cancel()
-		<-done
+		running.Wait()
 	})
 	const header = "apiVersion: kubelet.config.k8s.io/v1beta1\nkind: KubeletConfiguration\n"
 	for _, tt := range []struct {

@@ -6,20 +6,18 @@ import (
 	"strings"
 	"time"
 
-	"github.com/evictd/evictd/agent/act"
 	"github.com/evictd/evictd/agent/config"
 	"github.com/evictd/evictd/agent/evict"
 	"github.com/evictd/evictd/agent/execute"
+	"github.com/evictd/evictd/agent/loop"
 	"github.com/evictd/evictd/agent/metrics"
 	"github.com/evictd/evictd/agent/signal"
 )
 
-// reports tells people and machines what the loop did, in the metrics and the log,
-// and passes on to the loop what became of its orders.
+// reports tells people and machines what the loop did, in the metrics and the log.
 type reports struct {
 	*daemon
-	progress chan act.Progress
-	beat     metrics.Heartbeat
+	beat metrics.Heartbeat
 
 	// What was told last, so that only changes are. The loop's goroutine alone
 	// uses these.
@@ -35,23 +33,15 @@ type reports struct {
 }
 
 func newReports(d *daemon) *reports {
-	return &reports{daemon: d, progress: make(chan act.Progress, 1024)}
-}
-
-// take passes what became of an order on to the loop. It never waits.
-func (r *reports) take(p execute.Report) {
-	select {
-	case r.progress <- p.Progress:
-	default: // the loop finds out by itself, when the pod is gone
-	}
+	return &reports{daemon: d}
 }
 
 // keepWhileWaiting is how often the state is written while its timers run, so
 // that a restart knows how long evictd was away.
 const keepWhileWaiting = 2 * time.Second
 
-// stepped implements observer.
-func (r *reports) stepped(v *View) {
+// Stepped implements loop.Observer.
+func (r *reports) Stepped(v *loop.View) {
 	r.board.view.Store(v)
 	r.shutting.poke()
 	r.beat.Beat()
@@ -73,17 +63,17 @@ func (r *reports) stepped(v *View) {
 	}
 	if !r.ready && r.complete(v) {
 		r.ready = true
-		r.log.Info("ready", "pods", len(v.Snapshot.Pods), "eligible", v.eligible())
+		r.log.Info("ready", "pods", len(v.Snapshot.Pods), "eligible", v.Eligible())
 		r.status = statusLine(v)
 		r.notifier.Ready(r.status)
-		if v.eligible() == 0 {
+		if v.Eligible() == 0 {
 			r.log.Warn("no pod may be evicted, pressure can't be relieved", "pods", len(v.Snapshot.Pods))
 		}
 	}
 }
 
-// looked implements observer.
-func (r *reports) looked(v *View) {
+// Looked implements loop.Observer.
+func (r *reports) Looked(v *loop.View) {
 	r.board.view.Store(v)
 	r.beat.Beat()
 	r.notifier.Beat()
@@ -92,24 +82,24 @@ func (r *reports) looked(v *View) {
 }
 
 // complete reports whether the observation lacks nothing that it should have.
-func (r *reports) complete(v *View) bool {
+func (r *reports) complete(v *loop.View) bool {
 	s := r.inventory.Status()
 	return v.Observations[signal.MemoryAvailable].Status == signal.Observed && (s.Connected || s.DeclaredAbsent)
 }
 
-func (r *reports) measure(v *View) {
+func (r *reports) measure(v *loop.View) {
 	m := r.metrics
 	m.Observed(v.Observations)
 	m.Unaccounted(v.Node.Unaccounted)
 	m.Stepped(&v.State, &v.Orders, v.Took)
-	m.Pods(len(v.Snapshot.Pods), v.eligible())
-	m.DryRun(v.Mode.dryRun)
+	m.Pods(len(v.Snapshot.Pods), v.Eligible())
+	m.DryRun(v.Mode.DryRun)
 	m.RuntimeConnected(r.inventory.Status().Connected)
 	m.Records(len(r.board.records.List()))
 }
 
 // announce logs what has changed.
-func (r *reports) announce(v *View) {
+func (r *reports) announce(v *loop.View) {
 	if changed(&r.conditions, fmt.Sprint(v.Orders.Conditions)) {
 		r.log.Warn("node conditions", "conditions", v.Orders.Conditions)
 	}
@@ -137,7 +127,7 @@ func (r *reports) announce(v *View) {
 				continue
 			}
 			r.log.Error("no pod may be evicted to relieve the signal", "signal", f.Signal.String(), "deficit", f.Deficit,
-				"largest_outside", r.inventory.Outside(outsiders))
+				"largest_outside", r.inventory.Outside(loop.Outsiders))
 		}
 	}
 	if len(v.Orders.Met) == 0 {
@@ -162,7 +152,7 @@ type skipped struct {
 
 // unreadable groups the signals that can't be read by their cause: one runtime
 // that is missing leaves four of them unread.
-func unreadable(v *View) (all []skipped) {
+func unreadable(v *loop.View) (all []skipped) {
 	for _, s := range v.Orders.Unreadable {
 		cause := "unknown"
 		if err := v.Observations[s].Err; err != nil {
@@ -179,7 +169,7 @@ func unreadable(v *View) (all []skipped) {
 }
 
 // unreadableText is unreadable in one line.
-func unreadableText(v *View) string {
+func unreadableText(v *loop.View) string {
 	var texts []string
 	for _, u := range unreadable(v) {
 		texts = append(texts, strings.Join(u.signals, ", ")+" can't be read: "+u.cause)
@@ -199,8 +189,8 @@ func changed(told *string, now string) bool {
 
 // statusLine is what systemctl status shows. It is sent when it changes, so it
 // has no reading, which would be old when it is read.
-func statusLine(v *View) string {
-	line := execute.InDryRun(v.Mode.dryRun, "enforcing", "dry run, nothing is evicted")
+func statusLine(v *loop.View) string {
+	line := execute.InDryRun(v.Mode.DryRun, "enforcing", "dry run, nothing is evicted")
 	if len(v.Orders.Conditions) == 0 {
 		return line + "; no pressure"
 	}

@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/evictd/evictd/agent/config"
+	"github.com/evictd/evictd/agent/loop"
 	"github.com/evictd/evictd/agent/pods"
 	"github.com/evictd/evictd/agent/shutdown"
 	"github.com/evictd/evictd/agent/shutdown/logind"
@@ -157,7 +158,7 @@ func (s *shutting) run(ctx context.Context) {
 }
 
 // heard turns what logind says into what has happened. It may say it again.
-func (s *shutting) heard(v *View, e logind.Event) (in shutdown.Inputs) {
+func (s *shutting) heard(v *loop.View, e logind.Event) (in shutdown.Inputs) {
 	s.preparing = e.Preparing
 	switch {
 	case !e.Preparing:
@@ -225,12 +226,12 @@ func (s *shutting) command(ctx context.Context, event shutdown.Event) error {
 
 // known reports whether the pods have been listed: until then nobody can tell
 // whether they are a kubelet's.
-func known(v *View) bool {
+func known(v *loop.View) bool {
 	return !v.Snapshot.Listed.IsZero() || v.Config.RuntimeEndpoint == config.RuntimeNone
 }
 
 // refrain returns every reason to leave a shutdown to others.
-func (s *shutting) refrain(v *View) (why []string) {
+func (s *shutting) refrain(v *loop.View) (why []string) {
 	if len(v.Config.Schedule()) == 0 {
 		why = append(why, "neither shutdownGracePeriod nor shutdownGracePeriodByPodPriority is configured")
 	}
@@ -249,13 +250,13 @@ func (s *shutting) refrain(v *View) (why []string) {
 }
 
 // step decides and acts. It returns when to step again at the latest.
-func (s *shutting) step(ctx context.Context, v *View, in shutdown.Inputs, now time.Time) time.Time {
+func (s *shutting) step(ctx context.Context, v *loop.View, in shutdown.Inputs, now time.Time) time.Time {
 	if in.Event == shutdown.Nothing && !s.state.Active() {
 		s.want(v)
 		s.metrics.Shutdown(&s.state, s.guard.Status().Locked)
 		return time.Time{}
 	}
-	in.DryRun = len(v.Mode.apart) > 0
+	in.DryRun = len(v.Mode.Apart) > 0
 	if in.Event == shutdown.Begin && in.Manual {
 		in.Schedule = v.Config.Schedule()
 	}
@@ -307,12 +308,12 @@ func (s *shutting) show() { s.shown.Store(new(s.state.Clone())) }
 
 // want tells the guard for how long a shutdown is to be held up. In the middle of
 // one nothing is changed.
-func (s *shutting) want(v *View) {
+func (s *shutting) want(v *loop.View) {
 	if s.state.Active() || s.preparing || !known(v) {
 		return
 	}
 	var needs time.Duration
-	if len(s.refrain(v)) == 0 && len(v.Mode.apart) == 0 {
+	if len(s.refrain(v)) == 0 && len(v.Mode.Apart) == 0 {
 		needs = v.Config.Schedule().Needs()
 	}
 	s.guard.Want(needs)

@@ -13,6 +13,7 @@ import (
 	"github.com/evictd/evictd/agent/act"
 	"github.com/evictd/evictd/agent/config"
 	"github.com/evictd/evictd/agent/evict"
+	"github.com/evictd/evictd/agent/loop"
 	"github.com/evictd/evictd/agent/pods"
 	"github.com/evictd/evictd/agent/shutdown"
 	"github.com/evictd/evictd/agent/shutdown/logind"
@@ -56,31 +57,16 @@ func TestTurns(t *testing.T) {
 	}
 }
 
-func TestDecideModeApart(t *testing.T) {
-	for _, tt := range []struct {
-		facts facts
-		want  int
-	}{
-		{facts{kubelet: "auto", kubeletPods: true}, 0},
-		{facts{kubelet: "auto", kubeletPods: true, configured: "--dry-run was given"}, 1},
-		{facts{kubelet: "absent", kubeletSeen: "pid 7", misplaced: "where?"}, 2},
-	} {
-		if got := decideMode(tt.facts); len(got.apart) != tt.want {
-			t.Errorf("decideMode(%+v).apart = %q; want %d reasons", tt.facts, got.apart, tt.want)
-		}
-	}
-}
-
 const configured = "shutdownGracePeriod: 30s\nshutdownGracePeriodCriticalPods: 10s\n"
 
 // seen is a view under a configuration.
-func seen(t *testing.T, settings string, kubeletPods bool, running ...evict.Pod) *View {
+func seen(t *testing.T, settings string, kubeletPods bool, running ...evict.Pod) *loop.View {
 	t.Helper()
 	cfg, err := config.Parse("f.yaml", []byte("apiVersion: evictd.io/v1alpha1\nkind: AgentConfiguration\n"+settings))
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &View{Time: time.Unix(1000, 0), Config: cfg, Snapshot: pods.Snapshot{Pods: running, KubeletPods: kubeletPods, Listed: time.Unix(999, 0)}}
+	return &loop.View{Time: time.Unix(1000, 0), Config: cfg, Snapshot: pods.Snapshot{Pods: running, KubeletPods: kubeletPods, Listed: time.Unix(999, 0)}}
 }
 
 func TestRefrain(t *testing.T) {

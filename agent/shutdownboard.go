@@ -6,6 +6,7 @@ import (
 	"time"
 
 	"github.com/evictd/evictd/agent/control"
+	"github.com/evictd/evictd/agent/loop"
 	"github.com/evictd/evictd/agent/pods"
 	"github.com/evictd/evictd/agent/shutdown"
 )
@@ -46,7 +47,7 @@ func (b *board) shutdown() control.Shutdown {
 		c.Why, c.DryRun = control.List[string]{errNotYet.Error()}, true
 		return c
 	}
-	c.Why, c.DryRun = s.refrain(v), len(v.Mode.apart) > 0
+	c.Why, c.DryRun = s.refrain(v), len(v.Mode.Apart) > 0
 	c.NeedsSeconds = v.Config.Schedule().Needs().Seconds()
 	for i := range state.Pods {
 		switch state.Pods[i].Status {
@@ -84,7 +85,7 @@ func groupsUnderWay(state *shutdown.State) (list control.List[control.ShutdownGr
 
 // groupsPlanned lists the groups of a shutdown that would begin now, each pod
 // with what it would be given if nobody stopped before its group's time is up.
-func groupsPlanned(v *View, schedule shutdown.Schedule) (list control.List[control.ShutdownGroup]) {
+func groupsPlanned(v *loop.View, schedule shutdown.Schedule) (list control.List[control.ShutdownGroup]) {
 	state, orders := planned(v, schedule)
 	for _, g := range schedule {
 		list = append(list, control.ShutdownGroup{Priority: g.Priority, TimeSeconds: g.Time.Seconds()})
@@ -101,7 +102,7 @@ func groupsPlanned(v *View, schedule shutdown.Schedule) (list control.List[contr
 
 // planned plays a shutdown in which every pod takes all of the time that it is
 // given, by the step itself, and returns what each was given.
-func planned(v *View, schedule shutdown.Schedule) (shutdown.State, map[string]time.Duration) {
+func planned(v *loop.View, schedule shutdown.Schedule) (shutdown.State, map[string]time.Duration) {
 	in := shutdown.Inputs{Event: shutdown.Begin, Schedule: schedule}
 	for i := range v.Snapshot.Pods {
 		if p := &v.Snapshot.Pods[i]; !pods.Vital(p) {

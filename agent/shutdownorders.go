@@ -7,21 +7,22 @@ import (
 
 	"github.com/evictd/evictd/agent/evict"
 	"github.com/evictd/evictd/agent/execute"
+	"github.com/evictd/evictd/agent/loop"
 	"github.com/evictd/evictd/agent/shutdown"
 )
 
 // carryOut hands the orders to the actuator.
-func (s *shutting) carryOut(ctx context.Context, v *View, orders *shutdown.Orders, dryRun bool) {
+func (s *shutting) carryOut(ctx context.Context, v *loop.View, orders *shutdown.Orders, dryRun bool) {
 	if len(orders.Stop)+len(orders.Kill) == 0 {
 		return
 	}
-	guard := guardOf(s.inventory.Guard())
+	guard := loop.GuardOf(s.inventory.Guard())
 	for i := range orders.Stop {
 		stop := &orders.Stop[i]
 		rec := s.record(v, stop, dryRun)
 		s.log.Warn(execute.InDryRun(dryRun, "stopping pod", "would stop pod"), "pod", stop.Pod, "uid", stop.UID, "grace", stop.Grace.String(), "reason", rec.Reason, "again", stop.Again, "dry_run", dryRun)
 		order := evict.Order{UID: stop.UID, Pod: stop.Pod, Cause: rec.Cause, Grace: stop.Grace, Expected: rec.Expected, Reason: rec.Reason, Message: rec.Message}
-		one := job(order, &v.Snapshot, guard)
+		one := loop.Job(order, &v.Snapshot, guard)
 		one.Turns = turns(podOf(v, stop.UID), v.Snapshot.Handles[stop.UID].Containers, stop.Grace)
 		if stop.Again {
 			s.execute.Resume(ctx, one, dryRun)
@@ -32,11 +33,11 @@ func (s *shutting) carryOut(ctx context.Context, v *View, orders *shutdown.Order
 	for i := range orders.Kill {
 		m := &orders.Kill[i]
 		s.log.Warn("killing pod, its time is up", "pod", m.Pod, "uid", m.UID, "grace", m.Grace.String())
-		s.execute.Harden(ctx, job(evict.Order{UID: m.UID, Pod: m.Pod, Cause: evict.CauseShutdown, Hard: true}, &v.Snapshot, guard), dryRun)
+		s.execute.Harden(ctx, loop.Job(evict.Order{UID: m.UID, Pod: m.Pod, Cause: evict.CauseShutdown, Hard: true}, &v.Snapshot, guard), dryRun)
 	}
 }
 
-func podOf(v *View, uid string) *evict.Pod {
+func podOf(v *loop.View, uid string) *evict.Pod {
 	at := slices.IndexFunc(v.Snapshot.Pods, func(p evict.Pod) bool { return p.UID == uid })
 	if at < 0 {
 		return &evict.Pod{}
@@ -45,7 +46,7 @@ func podOf(v *View, uid string) *evict.Pod {
 }
 
 // record begins the record of a pod that is stopped.
-func (s *shutting) record(v *View, stop *shutdown.Stop, dryRun bool) evict.Record {
+func (s *shutting) record(v *loop.View, stop *shutdown.Stop, dryRun bool) evict.Record {
 	reason, message := stop.Reason()
 	lane := "logind"
 	if s.state.Manual {

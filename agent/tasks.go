@@ -40,6 +40,6 @@ func (d *daemon) buildTasks(cfg *config.Config, h *cgroup.Hierarchy) error {
 		return err
 	}
 	d.closers = append(d.closers, watch.Close)
-	d.tasks, d.loop.tasks = watch, watch
+	d.tasks = watch
 	return nil
 }

@@ -31,6 +31,7 @@ var rooms = map[string][]string{
 	"agent/disks":    {"agent/pace", "agent/signal", "agent/evict", "cri", "kernel"},
 	"agent/act":      {"agent/evict", "kernel", "cri"},
 	"agent/execute":  {"agent/signal", "agent/evict", "agent/act"},
+	"agent/loop":     {"agent/pace", "agent/signal", "agent/config", "agent/evict", "agent/execute", "agent/pods", "agent/lanes", "agent/hot", "agent/act", "agent/disks", "agent/reclaim", "kernel"},
 	"agent/reclaim":  {"agent/pace", "agent/signal", "agent/evict", "kernel", "cri"},
 	"agent/hot":      {"agent/signal", "agent/evict", "agent/act", "agent/lanes", "kernel"},
 	"agent/oomscore": {"agent/pace", "kernel"},

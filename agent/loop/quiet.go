@@ -1,4 +1,4 @@
-package agent
+package loop
 
 import (
 	"time"
@@ -22,7 +22,7 @@ const (
 // walk no pod has come, gone or moved noticeably since the last step. It returns the
 // view of that, brought up to date; nil where it takes a step, and so always where
 // nothing walks.
-func (l *loop) quiet(now time.Time) *View {
+func (l *Loop) quiet(now time.Time) *View {
 	last := l.view
 	if last == nil || now.Sub(l.stepped) >= thorough || !last.atRest() || !l.desk.Current(l.generation) ||
 		len(l.outcomes) > 0 || len(l.unfinished) > 0 || len(l.contention()) > 0 {
@@ -82,9 +82,9 @@ func (v *View) limited() bool {
 // nearShare is the part of what there is by which a threshold is near.
 const nearShare = 16
 
-// near reports whether so little is left above a threshold that it may be crossed
+// Near reports whether so little is left above a threshold that it may be crossed
 // soon.
-func (v *View) near() bool {
+func (v *View) Near() bool {
 	for i := range v.Policy.Thresholds {
 		t := &v.Policy.Thresholds[i]
 		o := &v.Observations[t.Signal]

@@ -1,4 +1,4 @@
-package agent
+package loop
 
 import (
 	"fmt"
@@ -80,7 +80,7 @@ func join(t *testing.T, h *cgroup.Hierarchy, path string) {
 func TestHolds(t *testing.T) {
 	h, s := inCgroup(t)
 	before := descriptors(t)
-	held := newHolds(h, "/proc")
+	held := newHolds(func(j act.Job) (*act.Hold, error) { return act.Prepare(h, "/proc", j) }, "/proc")
 	defer held.close()
 	ranked := []evict.Ranked{{UID: "gone"}, {UID: "u"}}
 	now := time.Now()
@@ -168,7 +168,7 @@ func TestHoldsMakeRoom(t *testing.T) {
 	for i := range 8 {
 		s.Handles[fmt.Sprint("u", i)] = handle
 	}
-	held := newHolds(h, "/proc")
+	held := newHolds(func(j act.Job) (*act.Hold, error) { return act.Prepare(h, "/proc", j) }, "/proc")
 	held.most = 4
 	defer held.close()
 	ranking := func(uids ...string) (list []evict.Ranked) {

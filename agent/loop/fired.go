@@ -1,4 +1,4 @@
-package agent
+package loop
 
 import (
 	"context"
@@ -50,7 +50,7 @@ func refusals(kills []hot.Kill) (list []evict.Outcome) {
 
 // adopt makes the records of what the hot path struck, as if the step had
 // ordered it, and has it followed.
-func (l *loop) adopt(ctx context.Context, v *View, kills []hot.Kill) {
+func (l *Loop) adopt(ctx context.Context, v *View, kills []hot.Kill) {
 	for i := range v.Orders.Adopted {
 		k, order := &kills[i], v.Orders.Adopted[i]
 		s := k.Threshold.Signal
@@ -72,7 +72,7 @@ func (l *loop) adopt(ctx context.Context, v *View, kills []hot.Kill) {
 
 // crossed notes the crossing for which a pod was struck, which may be over
 // before the loop has seen it.
-func (l *loop) crossed(s signal.Signal, k *hot.Kill) {
+func (l *Loop) crossed(s signal.Signal, k *hot.Kill) {
 	c := &l.crossing[s]
 	if c.seen.IsZero() {
 		if r := &k.Raise; r.LastAbove.After(c.lastAbove) && !r.LastAbove.After(k.Decided) {
@@ -96,8 +96,8 @@ const hotPatience = 100 * time.Millisecond
 
 // strike kills the victims of a step that are urgent, by way of the hot path,
 // and returns the orders that it could not take, because a pod can't be held.
-func (l *loop) strike(ctx context.Context, v *View, guard *act.Guard) (rest []evict.Order) {
-	order := hot.Order{Guard: guard, DryRun: v.Mode.dryRun}
+func (l *Loop) strike(ctx context.Context, v *View, guard *act.Guard) (rest []evict.Order) {
+	order := hot.Order{Guard: guard, DryRun: v.Mode.DryRun}
 	var orders []evict.Order
 	var struck []*act.Hold
 	for _, o := range v.Orders.Evict {
@@ -122,7 +122,7 @@ func (l *loop) strike(ctx context.Context, v *View, guard *act.Guard) (rest []ev
 	if err := l.hot.Execute(ctx, &order, hotPatience); err != nil {
 		l.log.Error("the hot path does not answer, killing without it", "error", err)
 		own := l.own
-		if v.Mode.dryRun {
+		if v.Mode.DryRun {
 			own = l.ownLook
 		}
 		for i, p := range order.Pods {

@@ -1,7 +1,6 @@
-package agent
+package loop
 
 import (
-	"context"
 	"slices"
 	"sync/atomic"
 	"time"
@@ -10,7 +9,6 @@ import (
 	"github.com/evictd/evictd/agent/evict"
 	"github.com/evictd/evictd/agent/pods"
 	"github.com/evictd/evictd/agent/signal"
-	"github.com/evictd/evictd/cri"
 )
 
 // How often what is known of the pods' disk usage is looked up, while a disk is
@@ -21,11 +19,19 @@ const (
 	lookUpAge         = 10 * time.Second
 )
 
-// diskUsage is the loop's view of what pods hold on the disks.
-type diskUsage struct {
-	usages *disks.Usages
-	// images returns, by container, the bytes of images that nobody else uses.
-	images func() map[string]int64
+// Usages measures what pods use of the disks.
+type Usages interface {
+	Want(subjects []disks.Subject, low bool)
+	Version() uint64
+	Of(*disks.Subject) disks.Holding
+}
+
+// NewDiskUsage returns the loop's view of what usages measures.
+func NewDiskUsage(usages Usages) *DiskUsage { return &DiskUsage{usages: usages} }
+
+// DiskUsage is the loop's view of what pods hold on the disks.
+type DiskUsage struct {
+	usages Usages
 
 	// tried tells which list the subjects are from: when it was asked for; nil is never.
 	tried    atomic.Pointer[time.Time]
@@ -42,9 +48,10 @@ type diskUsage struct {
 	version uint64 // of that snapshot
 }
 
-// fill gives the snapshot pods with what is known of their disk usage. met are the
-// signals with a threshold met in the step before, for which somebody may go.
-func (d *diskUsage) fill(s *pods.Snapshot, met []signal.Signal, now time.Time) {
+// Fill gives the snapshot pods with what is known of their disk usage. met are the
+// signals with a threshold met in the step before, for which somebody may go. images
+// returns, by container, the bytes of images that no other container uses.
+func (d *DiskUsage) Fill(s *pods.Snapshot, met []signal.Signal, now time.Time, images func() map[string]int64) {
 	low := slices.ContainsFunc(met, signal.Signal.IsDisk)
 	if before := d.tried.Load(); before == nil || s.Tried != *before || low != d.low {
 		d.low, d.subjects = low, subjectsOf(s)
@@ -66,19 +73,19 @@ func (d *diskUsage) fill(s *pods.Snapshot, met []signal.Signal, now time.Time) {
 		return
 	}
 	d.filled, d.version = slices.Clone(s.Pods), s.Version
-	images := d.images()
+	exclusive := images()
 	for i := range d.filled {
 		pod := &d.filled[i]
 		pod.Containers, pod.InitContainers, pod.Volumes = slices.Clone(pod.Containers), slices.Clone(pod.InitContainers), slices.Clone(pod.Volumes)
 		holding := d.holdings[pod.UID]
-		hold(pod, s.Handles[pod.UID], &holding, images)
+		hold(pod, s.Handles[pod.UID], &holding, exclusive)
 	}
 	s.Pods = d.filled
 }
 
 // lookUp takes what the usages know, where that is something else than before or
 // has become old.
-func (d *diskUsage) lookUp(now time.Time) {
+func (d *DiskUsage) lookUp(now time.Time) {
 	known := d.usages.Version()
 	if known == d.known && now.Sub(d.aged) < lookUpAge {
 		return
@@ -90,9 +97,9 @@ func (d *diskUsage) lookUp(now time.Time) {
 	}
 }
 
-// covers reports whether what is measured are the pods of a list that was asked for
+// Covers reports whether what is measured are the pods of a list that was asked for
 // since a time, as far as it came. It may be called by anybody.
-func (d *diskUsage) covers(since time.Time) bool {
+func (d *DiskUsage) Covers(since time.Time) bool {
 	tried := d.tried.Load()
 	return tried != nil && !tried.Before(since)
 }
@@ -140,30 +147,5 @@ func hold(pod *evict.Pod, handle pods.Handle, h *disks.Holding, images map[strin
 		if v.Medium != "" {
 			known.Medium = v.Medium
 		}
-	}
-}
-
-// layers asks the runtime for what writable layers take up.
-func layers(runtime *cri.Client) func(context.Context) (map[string]disks.Measured, error) {
-	return func(ctx context.Context) (map[string]disks.Measured, error) {
-		told, err := runtime.Layers(ctx)
-		if len(told) == 0 && err != nil {
-			return nil, err
-		}
-		all := make(map[string]disks.Measured, len(told))
-		for id, l := range told {
-			if l.UsedBytes == nil || l.Measured.IsZero() {
-				continue
-			}
-			m := disks.Measured{At: l.Measured, By: "runtime"}
-			m.Bytes = *l.UsedBytes
-			if l.InodesUsed != nil {
-				m.Inodes = *l.InodesUsed
-			} else {
-				m.Short = "the runtime tells no inodes"
-			}
-			all[id] = m
-		}
-		return all, nil
 	}
 }

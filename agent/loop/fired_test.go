@@ -1,4 +1,4 @@
-package agent
+package loop
 
 import (
 	"errors"
@@ -91,7 +91,7 @@ func TestCrossed(t *testing.T) {
 		{"above again after the alarm", crossingTime{lastAbove: at(9)}, lanes.Raise{LastAbove: at(5), Seen: at(8)}, crossingTime{at(9), at(10)}},
 		{"known", crossingTime{at(1), at(2)}, lanes.Raise{LastAbove: at(8), Seen: at(9)}, crossingTime{at(1), at(2)}},
 	} {
-		l := &loop{}
+		l := &Loop{}
 		l.crossing[signal.MemoryAvailable] = tc.before
 		l.crossed(signal.MemoryAvailable, &hot.Kill{Raise: tc.raise, Decided: at(10)})
 		if got := l.crossing[signal.MemoryAvailable]; got != tc.want {

@@ -1,24 +1,30 @@
-package agent
+// Package loop is the decision loop: it observes the node, has agent/evict decide,
+// and gives the orders to agent/execute.
+//
+// A [Loop] runs on one goroutine, which owns its state, and takes a step at every
+// alarm of the hot path, when a list of pods, a report of an actuator, a crossing of
+// a disk or a new configuration arrives, and at its own interval. All that it needs
+// is in its [Options]. A [View] is what it knew and decided in one iteration; others
+// read Views, and never the loop. Pods that hard memory thresholds evict are killed
+// on the hot path's thread, which decides by the table that each step publishes;
+// kills that it made by itself are adopted by the next step.
+package loop
 
 import (
 	"context"
 	"log/slog"
 	"slices"
-	"sync/atomic"
 	"time"
 
 	"github.com/evictd/evictd/agent/act"
 	"github.com/evictd/evictd/agent/config"
-	"github.com/evictd/evictd/agent/disks"
 	"github.com/evictd/evictd/agent/evict"
 	"github.com/evictd/evictd/agent/execute"
 	"github.com/evictd/evictd/agent/hot"
 	"github.com/evictd/evictd/agent/lanes"
 	"github.com/evictd/evictd/agent/pace"
 	"github.com/evictd/evictd/agent/pods"
-	"github.com/evictd/evictd/agent/reclaim"
 	"github.com/evictd/evictd/agent/signal"
-	"github.com/evictd/evictd/agent/tasks"
 )
 
 // The pace of the loop besides alarms.
@@ -39,42 +45,39 @@ const (
 	seldomBusy = 10
 )
 
-// loop observes, decides and acts, again and again. All of it happens on one
+// Loop observes, decides and acts, again and again. All of it happens on one
 // goroutine; what others want to see of it they get as a View.
-type loop struct {
+type Loop struct {
 	log       *slog.Logger
-	memory    *lanes.Memory
-	inventory *pods.Inventory
-	disks     *disks.Watch
+	memory    Memory
+	inventory Inventory
+	disks     Disks
 	rearm     func(*evict.Policy) // with a policy of another layout
-	tasks     *tasks.Watch
-	usage     diskUsage
-	reclaimer *reclaim.Reclaimer
+	tasks     Tasks
+	usage     *DiskUsage
+	reclaimer Reclaimer
+	largest   func(signal.Signal) []evict.DirectoryUsage
+	lanes     Lanes
 	stalls    stalls
-	hot       *hot.Thread
-	desk      *hot.Desk
-	publish   func(*hot.Table)
-	rewind    func() // the watchdog
+	hot       HotPath
+	desk      Desk
+	watchdog  Watchdog
+	liveness  *Liveness
 	holds     *holds
 	own       hot.Striker // where the hot path does not answer
 	ownLook   hot.Striker
 	execute   *execute.Executor
 	records   *execute.Records // that it adds
-	observer  observer
-	facts     func() facts // but for what the inventory knows
-	// seen tells the watch over the lanes of a reading.
-	seen func(now time.Time, o *signal.Observations)
-	// contention tells where stalls on memory go on.
-	contention func() []evict.Contention
-	// answered lists the hard memory thresholds whose crossing a lane has answered
-	// since the last call; drift is what per-CPU counters hold back, in bytes.
-	answered func() []evict.Key
-	drift    int64
+	observer  Observer
+	facts     func(*config.Config) Facts
+	drift     int64 // what per-CPU counters hold back, in bytes
+	reloads   chan reload
+	progress  chan act.Progress
 
 	config   *config.Config
 	policy   *evict.Policy
 	state    evict.State
-	mode     mode
+	mode     Mode
 	outcomes []evict.Outcome
 	met      []signal.Signal // in the last step
 	// handles are those of the last step, reclaiming tells that an order is under way.
@@ -86,10 +89,6 @@ type loop struct {
 	node        lanes.NodeMemory // the last that told what all pods use
 	stalled     bool             // what the last step took reclaim to do
 
-	// For the watchdog: the last turn, and what of the policy it goes by.
-	turn          atomic.Pointer[time.Time]
-	settleTimeout atomic.Int64
-
 	view       *View                      // of the last turn
 	stepped    time.Time                  // when the last step was
 	generation uint64                     // of the table that was published last
@@ -100,42 +99,33 @@ type loop struct {
 	episode    [signal.Count]time.Time    // when it began; zero while not low
 }
 
-// View is what the loop knew and decided last. It is not changed any more.
-type View struct {
-	Time         time.Time
-	Took         time.Duration
-	Config       *config.Config
-	Policy       *evict.Policy
-	Mode         mode
-	Observations signal.Observations
-	Node         lanes.NodeMemory
-	Snapshot     pods.Snapshot
-	State        evict.State
-	Orders       evict.Orders
-	// Holdings are what is known of the pods' disk usage, by UID.
-	Holdings map[string]disks.Holding
-	// Futile lists the signals that evicting does not help, also while a
-	// back-off runs.
-	Futile []evict.Futility
-}
-
-// observer is told what the loop did.
-type observer interface {
-	// stepped follows every step, looked every turn that took none.
-	stepped(v *View)
-	looked(v *View)
-}
-
-// reloading is a configuration that is to be in force from now on. in is closed
+// reload is a configuration that is to be in force from now on. inForce is closed
 // when it is: also the hot path then decides by it.
-type reloading struct {
-	config *config.Config
-	in     chan struct{}
+type reload struct {
+	config  *config.Config
+	inForce chan struct{}
 }
 
-// run steps until ctx ends: at every alarm, whenever something it waits for
+// Reload puts a configuration into force and returns when it is: also the hot path
+// then decides by it. It fails when ctx ends before that.
+func (l *Loop) Reload(ctx context.Context, cfg *config.Config) error {
+	r := reload{config: cfg, inForce: make(chan struct{})}
+	select {
+	case l.reloads <- r:
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+	select {
+	case <-r.inForce:
+		return nil
+	case <-ctx.Done():
+		return ctx.Err()
+	}
+}
+
+// Run steps until ctx ends: at every alarm, whenever something it waits for
 // happens, and by its own pace.
-func (l *loop) run(ctx context.Context, progress <-chan act.Progress, reload <-chan reloading) {
+func (l *Loop) Run(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -147,7 +137,7 @@ func (l *loop) run(ctx context.Context, progress <-chan act.Progress, reload <-c
 			return
 		case <-listed:
 		case l.raise = <-l.desk.News():
-		case p := <-progress:
+		case p := <-l.progress:
 			if p.Stage == act.Refused {
 				l.outcomes = append(l.outcomes, evict.Outcome{UID: p.UID, Err: p.Err})
 			}
@@ -158,9 +148,9 @@ func (l *loop) run(ctx context.Context, progress <-chan act.Progress, reload <-c
 			l.inventory.Refresh()
 		case <-l.reclaimer.Done():
 			l.reclaimed()
-		case r := <-reload:
+		case r := <-l.reloads:
 			l.config, l.policy = r.config, r.config.Policy(l.disks.Layout())
-			reloaded = r.in
+			reloaded = r.inForce
 		case <-l.disks.Crossed():
 		case <-l.tasks.Crossed():
 		case <-timer.C:
@@ -171,9 +161,9 @@ func (l *loop) run(ctx context.Context, progress <-chan act.Progress, reload <-c
 		if !called && start.Sub(l.raise.Seen) >= calm {
 			view = l.quiet(start)
 		}
-		tell := l.observer.looked
+		tell := l.observer.Looked
 		if view == nil {
-			view, tell = l.step(ctx, start), l.observer.stepped
+			view, tell = l.step(ctx, start), l.observer.Stepped
 		}
 		if reloaded != nil {
 			close(reloaded)
@@ -191,24 +181,13 @@ func (l *loop) run(ctx context.Context, progress <-chan act.Progress, reload <-c
 }
 
 // turned notes the end of a turn.
-func (l *loop) turned(now time.Time) {
-	l.settleTimeout.Store(int64(l.policy.SettleTimeout))
-	l.turn.Store(&now)
-	l.rewind()
+func (l *Loop) turned(now time.Time) {
+	l.liveness.note(now, l.policy.SettleTimeout)
+	l.watchdog.Rewind()
 }
-
-// lastTurn and settle are for the watchdog; they may be called by anybody.
-func (l *loop) lastTurn() time.Time {
-	if at := l.turn.Load(); at != nil {
-		return *at
-	}
-	return time.Time{}
-}
-
-func (l *loop) settle() time.Duration { return time.Duration(l.settleTimeout.Load()) }
 
 // step is one turn: observe, decide, act, note.
-func (l *loop) step(ctx context.Context, now time.Time) *View {
+func (l *Loop) step(ctx context.Context, now time.Time) *View {
 	l.rearrange()
 	v, in, generation := l.decide(ctx, now)
 	l.state, l.outcomes, l.met = v.State, nil, v.Orders.Met
@@ -220,18 +199,19 @@ func (l *loop) step(ctx context.Context, now time.Time) *View {
 	l.act(ctx, v)
 	// The ranking of all, also where nobody had to be chosen: the hot path is
 	// prepared for whoever comes first.
-	guard := guardOf(l.inventory.Guard())
+	guard := GuardOf(l.inventory.Guard())
 	ranked, _ := l.policy.Rank(v.Snapshot.Pods, signal.MemoryAvailable, &l.state, v.Time)
 	l.holds.follow(&v.Snapshot, ranked, guard, v.Time)
 	table := l.holds.table(in, v, ranked, guard, generation)
 	table.Node = l.node
-	l.publish(table)
+	l.watchdog.Publish(table.Clone())
+	l.hot.Publish(table)
 	l.stepped, l.generation, l.stalled = v.Time, generation, in.ReclaimStalled
 	return v
 }
 
 // rearrange goes by the layout of the filesystems that is known now.
-func (l *loop) rearrange() {
+func (l *Loop) rearrange() {
 	if layout := l.disks.Layout(); layout != l.policy.Layout {
 		l.policy = l.config.Policy(layout)
 		l.rearm(l.policy)
@@ -241,7 +221,7 @@ func (l *loop) rearrange() {
 // decide observes and decides, again while somebody kills or has killed
 // meanwhile, but not for ever. What it orders for hard memory thresholds is
 // claimed: it rests on an observation that nobody has overtaken.
-func (l *loop) decide(ctx context.Context, now time.Time) (v *View, in *evict.Inputs, generation uint64) {
+func (l *Loop) decide(ctx context.Context, now time.Time) (v *View, in *evict.Inputs, generation uint64) {
 	var until time.Time // others are waited for
 	var answered []evict.Key
 	for {
@@ -254,7 +234,7 @@ func (l *loop) decide(ctx context.Context, now time.Time) (v *View, in *evict.In
 		in = &evict.Inputs{
 			Policy: l.policy, Observations: v.Observations, Pods: v.Snapshot.Pods, Unlisted: v.Snapshot.Listed.IsZero() && len(v.Snapshot.Pods) == 0,
 			Outcomes: append(slices.Clone(l.outcomes), refusals(l.kills)...), Fired: fired(l.kills),
-			Measured: true, Unexplained: l.unexplained.Known(), DryRun: v.Mode.dryRun, ReclaimStalled: l.stalls.check(now), Contention: l.contention(),
+			Measured: true, Unexplained: l.unexplained.Known(), DryRun: v.Mode.DryRun, ReclaimStalled: l.stalls.check(now), Contention: l.contention(),
 			Answered: answered, Drift: l.drift,
 		}
 		v.State, v.Orders = evict.Step(l.state, *in, now)
@@ -287,18 +267,18 @@ func (l *loop) decide(ctx context.Context, now time.Time) (v *View, in *evict.In
 }
 
 // decideAgain observes and decides as if nothing had been decided yet.
-func (l *loop) decideAgain(v *View, in *evict.Inputs) {
+func (l *Loop) decideAgain(v *View, in *evict.Inputs) {
 	v.Time = time.Now()
 	l.observe(v)
 	v.Mode = l.decideMode(&v.Snapshot) // a newcomer may be a kubelet's
-	in.Pods, in.Observations, in.DryRun, in.Unexplained = v.Snapshot.Pods, v.Observations, v.Mode.dryRun, l.unexplained.Known()
+	in.Pods, in.Observations, in.DryRun, in.Unexplained = v.Snapshot.Pods, v.Observations, v.Mode.DryRun, l.unexplained.Known()
 	v.State, v.Orders = evict.Step(l.state, *in, v.Time)
 }
 
 // readAgain reports whether a pod is about to be evicted whose files were last read
 // before the turn began, and has the next observation read them: no walk tells what
 // of its memory has become tmpfs, which a kill does not give back.
-func (l *loop) readAgain(v *View, began time.Time) bool {
+func (l *Loop) readAgain(v *View, began time.Time) bool {
 	var uids []string
 	for i := range v.Snapshot.Pods {
 		uid := v.Snapshot.Pods[i].UID
@@ -320,7 +300,7 @@ const killing, longestKilling = time.Millisecond, 500 * time.Millisecond
 // observe reads the pods and the node. The pods first: what a victim gives back
 // between the two readings is then counted twice, and not left out, which would
 // take a second victim for it.
-func (l *loop) observe(v *View) {
+func (l *Loop) observe(v *View) {
 	v.Snapshot = l.inventory.Measure(v.Time)
 	l.readNode(v)
 	l.readDisks(v)
@@ -330,9 +310,9 @@ func (l *loop) observe(v *View) {
 // readNode reads the node's memory, after the pods of the view. Where it is not
 // known what all pods use together, the most that it can be stands for it: who is
 // not listed is rather asked for in vain.
-func (l *loop) readNode(v *View) {
+func (l *Loop) readNode(v *View) {
 	v.Node = l.memory.Read(v.Time, &v.Observations)
-	l.seen(v.Time, &v.Observations)
+	l.lanes.Seen(v.Time, &v.Observations)
 	if !v.Node.KubepodsKnown {
 		v.Node.Kubepods = v.Node.Most(&l.node)
 		return
@@ -342,28 +322,28 @@ func (l *loop) readNode(v *View) {
 }
 
 // readDisks takes what is known of the filesystems and of the tasks.
-func (l *loop) readDisks(v *View) {
+func (l *Loop) readDisks(v *View) {
 	l.disks.Read(v.Time, &v.Observations)
 	l.tasks.Read(v.Time, &v.Observations)
 }
 
 // fillDisks puts into pods that were just measured what they hold on the disks.
-func (l *loop) fillDisks(v *View) {
+func (l *Loop) fillDisks(v *View) {
 	// Nobody goes for a filesystem that is read-only, so nobody has to be measured for it.
 	met := slices.DeleteFunc(slices.Clone(l.met), func(s signal.Signal) bool { return v.Observations[s].ReadOnly })
-	l.usage.fill(&v.Snapshot, met, v.Time)
+	l.usage.Fill(&v.Snapshot, met, v.Time, l.reclaimer.ImageBytes)
 	v.Holdings = l.usage.holdings
 }
 
-func (l *loop) decideMode(s *pods.Snapshot) mode {
-	f := l.facts()
-	f.kubelet = string(l.config.Kubelet)
-	f.kubeletPods = s.KubeletPods
-	f.outdated = !s.Listed.IsZero() && s.KubeletAbsent != (l.config.Kubelet == config.KubeletAbsent)
+func (l *Loop) decideMode(s *pods.Snapshot) Mode {
+	f := l.facts(l.config)
+	f.Kubelet = string(l.config.Kubelet)
+	f.KubeletPods = s.KubeletPods
+	f.Outdated = !s.Listed.IsZero() && s.KubeletAbsent != (l.config.Kubelet == config.KubeletAbsent)
 	m := decideMode(f)
 	if !m.equal(l.mode) {
-		if m.dryRun {
-			l.log.Warn("dry run: nothing is evicted", "why", m.why)
+		if m.DryRun {
+			l.log.Warn("dry run: nothing is evicted", "why", m.Why)
 		} else {
 			l.log.Info("enforcing: pods are evicted when a threshold is met")
 		}
@@ -376,7 +356,7 @@ func (l *loop) decideMode(s *pods.Snapshot) mode {
 // been ordered to go now, as long as they have not been taken up: until then
 // nobody is killing them, so they are not late.
 func untouched(s evict.State, unfinished map[string]bool, v *View) evict.State {
-	if v.Mode.dryRun || len(unfinished) == 0 {
+	if v.Mode.DryRun || len(unfinished) == 0 {
 		return s
 	}
 	s = s.Clone()
@@ -389,7 +369,7 @@ func untouched(s evict.State, unfinished map[string]bool, v *View) evict.State {
 }
 
 // trackFutile keeps what was found futile until the state forgets it.
-func (l *loop) trackFutile(v *View) []evict.Futility {
+func (l *Loop) trackFutile(v *View) []evict.Futility {
 	known := slices.DeleteFunc(slices.Clone(l.futile), func(f evict.Futility) bool {
 		replaced := slices.ContainsFunc(v.Orders.Futile, func(n evict.Futility) bool { return n.Signal == f.Signal })
 		return replaced || !slices.Contains(v.Orders.Met, f.Signal)
@@ -407,7 +387,7 @@ func rest(v *View, last lanes.Raise) time.Duration {
 	switch {
 	case wait == calm && v.Time.Sub(last.Seen) < calm:
 		wait = settling
-	case wait == calm && v.Snapshot.Walked && v.near():
+	case wait == calm && v.Snapshot.Walked && v.Near():
 		return max(attentive, min(seldomBusy*v.Took, calm))
 	}
 	if wait < calm {

@@ -1,4 +1,4 @@
-package agent
+package loop
 
 import (
 	"testing"
@@ -63,17 +63,18 @@ func TestHold(t *testing.T) {
 // What others may have seen is not changed any more, and pods that have not moved
 // are not filled again.
 func TestFill(t *testing.T) {
-	d := diskUsage{usages: disks.NewUsages(disks.UsageOptions{}), images: func() map[string]int64 { return nil }}
+	d := NewDiskUsage(disks.NewUsages(disks.UsageOptions{}))
+	images := func() map[string]int64 { return nil }
 	shared := []evict.Pod{{UID: "u", Containers: []evict.Container{{Name: "a"}}}}
 	now := time.Now()
 	s := pods.Snapshot{Pods: shared, Version: 1}
-	d.fill(&s, nil, now)
+	d.Fill(&s, nil, now, images)
 	first := s.Pods
 	if !first[0].DiskUnknown || shared[0].DiskUnknown {
 		t.Errorf("filled %+v of %+v; want what is not known to be said of the copy alone", first[0], shared[0])
 	}
 	s.Pods = shared
-	d.fill(&s, nil, now.Add(lookUp))
+	d.Fill(&s, nil, now.Add(lookUp), images)
 	if &s.Pods[0] != &first[0] {
 		t.Error("the same pods were filled again, with the same")
 	}
@@ -87,22 +88,22 @@ func TestFill(t *testing.T) {
 		"what is known has aged": func() time.Time { now = now.Add(lookUpAge); return now },
 	} {
 		s.Pods = shared
-		d.fill(&s, nil, change())
+		d.Fill(&s, nil, change(), images)
 		if &s.Pods[0] == &first[0] {
 			t.Errorf("%s: the pods were not filled anew", what)
 		}
 		first = s.Pods
 	}
-	d.fill(&s, []signal.Signal{signal.MemoryAvailable, signal.NodeFsAvailable}, now)
+	d.Fill(&s, []signal.Signal{signal.MemoryAvailable, signal.NodeFsAvailable}, now, images)
 	if !d.low {
 		t.Error("nodefs is low, and that was not noticed")
 	}
-	if d.covers(now) {
+	if d.Covers(now) {
 		t.Errorf("a list that nobody tells the age of covers what ran at %v", now)
 	}
 	s.Tried = now.Add(1)
-	d.fill(&s, nil, now)
-	if !d.covers(now.Add(1)) || d.covers(now.Add(2)) {
+	d.Fill(&s, nil, now, images)
+	if !d.Covers(now.Add(1)) || d.Covers(now.Add(2)) {
 		t.Error("a list covers what had begun when it was asked for, and nothing later")
 	}
 }

@@ -1,4 +1,4 @@
-package agent
+package loop
 
 import (
 	"context"
@@ -35,13 +35,14 @@ func (nobody) Watch(context.Context, func()) error     { return pods.ErrUnwatcha
 // A turn in which nothing has happened takes no step; whatever a step could act
 // upon leads to one.
 func TestQuiet(t *testing.T) {
-	d := buildHere(t)
-	l := d.loop
+	n := newNode(t, settings)
+	n.used = gi
+	l := n.Loop
 	tree := &stillTree{}
-	l.inventory = pods.New(pods.Options{Hierarchy: d.board.hierarchy, Procfs: "/proc", Tree: tree})
-	t.Cleanup(func() { l.inventory.Close() })
-	proc := t.TempDir()
-	l.stalls.proc = kernel.FS(proc)
+	listed := pods.New(pods.Options{Hierarchy: n.hierarchy, Procfs: "/proc", Tree: tree})
+	l.inventory = listed
+	t.Cleanup(func() { listed.Close() })
+	proc := n.proc
 	waited := func(microseconds int) {
 		kerneltest.Write(t, proc, map[string]string{"vmstat": fmt.Sprintf("pgscan_kswapd 0\npgscan_direct %d\n", microseconds), "pressure/memory": fmt.Sprintf(
 			"some avg10=0.00 avg60=0.00 avg300=0.00 total=%d\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=%[1]d\n", microseconds)})
@@ -55,7 +56,7 @@ func TestQuiet(t *testing.T) {
 	step := func() {
 		l.view = l.step(t.Context(), start)
 		if !l.view.atRest() || l.view.low() {
-			t.Skip("needs memory to be available: ", l.view.Orders)
+			t.Fatalf("a node with memory is not at rest: %+v", l.view.Orders)
 		}
 	}
 	if l.quiet(start) != nil {
@@ -71,17 +72,17 @@ func TestQuiet(t *testing.T) {
 	for name, change := range map[string]func(){
 		"an outcome":          func() { l.outcomes = []evict.Outcome{{UID: "u", Err: errors.New("it can't")}} },
 		"an earlier run's":    func() { l.unfinished = map[string]bool{"u": true} },
-		"a stall":             func() { l.contention = func() []evict.Contention { return make([]evict.Contention, 1) } },
+		"a stall":             func() { n.stalls = make([]lanes.Stall, 1) },
 		"somebody has killed": func() { l.desk.Claim(l.generation) },
 		"a victim":            func() { l.view.State.Victims = make([]evict.Victim, 1) },
 		"a condition":         func() { l.view.State.Conditions = make([]evict.ConditionTimer, 1) },
 		"unreadable":          func() { l.view.Orders.Unreadable = make([]signal.Signal, 1) },
-		"another mode":        func() { l.view.Mode.why = []string{"because"} },
+		"another mode":        func() { l.view.Mode.Why = []string{"because"} },
 		"long ago":            func() { l.stepped = later.Add(-thorough) },
 		"reclaim stalls":      func() { waited(100_000) },
 		"no walk":             func() { tree.broken = true },
 		"a list": func() {
-			if err := l.inventory.Sync(t.Context()); err != nil {
+			if err := listed.Sync(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 		},
@@ -91,11 +92,12 @@ func TestQuiet(t *testing.T) {
 			for i := range 3 {
 				l.unexplained.See(start.Add(time.Duration(i)), 1<<40)
 			}
-			l.inventory = pods.New(pods.Options{Hierarchy: d.board.hierarchy, Procfs: "/proc", Tree: tree, Sources: []pods.Source{nobody{}}})
-			t.Cleanup(func() { l.inventory.Close() })
-			if err := l.inventory.Sync(t.Context()); err != nil {
+			listed = pods.New(pods.Options{Hierarchy: n.hierarchy, Procfs: "/proc", Tree: tree, Sources: []pods.Source{nobody{}}})
+			t.Cleanup(func() { listed.Close() })
+			if err := listed.Sync(t.Context()); err != nil {
 				t.Fatal(err)
 			}
+			l.inventory = listed
 			l.view.Snapshot = l.inventory.Measure(start)
 			l.memory = withPods(t)
 		},
@@ -105,13 +107,12 @@ func TestQuiet(t *testing.T) {
 			l.view.Policy = &p
 		},
 	} {
-		contention := l.contention
 		step()
 		change()
 		if l.quiet(later) != nil {
 			t.Errorf("%s: quiet() = a view; want nil, and so a step", name)
 		}
-		l.outcomes, l.unfinished, l.contention = nil, nil, contention
+		l.outcomes, l.unfinished, n.stalls = nil, nil, nil
 		tree.broken = false
 		waited(0)
 		l.stalls = stalls{proc: l.stalls.proc}
@@ -131,18 +132,18 @@ func TestUnexplainedWhilePodsShrink(t *testing.T) {
 		name     string
 		snapshot pods.Snapshot // before the node was read; after that there is nobody
 		kubepods int64
-		change   func(l *loop)
+		change   func(l *Loop)
 		want     int64
 	}{
 		{"nothing happens", pods.Snapshot{}, 150, nil, 150},
 		{"less is left", pods.Snapshot{}, 20, nil, 20},
 		{"a pod ends", hog, 8192 + 70, nil, 150},
 		{"a pod has ended", hog, 90, nil, 90},
-		{"a victim dies", pods.Snapshot{}, 20, func(l *loop) { l.state.Victims = []evict.Victim{{UID: "u", Status: evict.Unsettled}} }, 150},
-		{"a victim is stuck", pods.Snapshot{}, 20, func(l *loop) { l.state.Victims = []evict.Victim{{UID: "u", Status: evict.Stuck}} }, 20},
-		{"somebody was just struck", pods.Snapshot{}, 20, func(l *loop) { l.kills = make([]hot.Kill, 1) }, 150},
+		{"a victim dies", pods.Snapshot{}, 20, func(l *Loop) { l.state.Victims = []evict.Victim{{UID: "u", Status: evict.Unsettled}} }, 150},
+		{"a victim is stuck", pods.Snapshot{}, 20, func(l *Loop) { l.state.Victims = []evict.Victim{{UID: "u", Status: evict.Stuck}} }, 20},
+		{"somebody was just struck", pods.Snapshot{}, 20, func(l *Loop) { l.kills = make([]hot.Kill, 1) }, 150},
 	} {
-		l := &loop{inventory: pods.New(pods.Options{Hierarchy: &cgroup.Hierarchy{Memory: kernel.FS(t.TempDir())}, Procfs: kernel.FS(t.TempDir())})}
+		l := &Loop{inventory: pods.New(pods.Options{Hierarchy: &cgroup.Hierarchy{Memory: kernel.FS(t.TempDir())}, Procfs: kernel.FS(t.TempDir())})}
 		at := time.Unix(1000, 0)
 		for i := range 3 {
 			l.unexplained.See(at.Add(time.Duration(i)), 150*mi)
@@ -163,7 +164,8 @@ func TestNewcomerBesideUnreadablePods(t *testing.T) {
 	const usage, inactive = 1 << 30, 100 << 20
 	stat := fmt.Sprintf("total_cache 0\ntotal_rss 1\ntotal_shmem 0\ntotal_mapped_file 0\ntotal_inactive_file %d\ntotal_active_file 0\n", inactive)
 	tree := podsTree(t, fmt.Sprintf("%d\n", usage), stat)
-	l := &loop{memory: readTree(t, tree), seen: func(time.Time, *signal.Observations) {}, inventory: pods.New(pods.Options{Hierarchy: &cgroup.Hierarchy{Memory: kernel.FS(t.TempDir())}, Procfs: "/proc"})}
+	listed := pods.New(pods.Options{Hierarchy: &cgroup.Hierarchy{Memory: kernel.FS(t.TempDir())}, Procfs: "/proc"})
+	l := &Loop{memory: readTree(t, tree), lanes: fakeLanes{&node{}}, inventory: listed}
 	v := &View{Time: time.Now()}
 	v.Snapshot = l.inventory.Measure(v.Time)
 	l.readNode(v)
@@ -182,7 +184,7 @@ func TestNewcomerBesideUnreadablePods(t *testing.T) {
 	defer cancel()
 	go func() {
 		for ctx.Err() == nil {
-			_ = l.inventory.Sync(ctx) // until somebody has waited for it
+			_ = listed.Sync(ctx) // until somebody has waited for it
 			time.Sleep(time.Millisecond)
 		}
 	}()
@@ -194,7 +196,7 @@ func TestNewcomerBesideUnreadablePods(t *testing.T) {
 // Whoever is about to be evicted by files that were read long ago is read again.
 func TestReadAgain(t *testing.T) {
 	now := time.Unix(1000, 0)
-	l := &loop{inventory: pods.New(pods.Options{Hierarchy: &cgroup.Hierarchy{Memory: kernel.FS(t.TempDir())}, Procfs: "/proc"})}
+	l := &Loop{inventory: pods.New(pods.Options{Hierarchy: &cgroup.Hierarchy{Memory: kernel.FS(t.TempDir())}, Procfs: "/proc"})}
 	v := &View{Snapshot: pods.Snapshot{
 		Pods: []evict.Pod{{UID: "a"}, {UID: "b"}, {UID: "c"}},
 		Read: []time.Time{now.Add(-time.Minute), now, now.Add(-time.Second)},

@@ -1,4 +1,4 @@
-package agent
+package loop
 
 import (
 	"cmp"
@@ -14,7 +14,7 @@ import (
 // pod gives back after it was read, and before the node is, is missing from that:
 // nothing counts while victims are on their way, and a low figure only if the pods,
 // read once more, still make it one.
-func (l *loop) sum(v *View) {
+func (l *Loop) sum(v *View) {
 	if v.Snapshot.Asked.IsZero() || len(l.kills) > 0 || slices.ContainsFunc(l.state.Victims, onTheWay) {
 		return
 	}
@@ -42,13 +42,13 @@ const shortLook, longLook = 100 * time.Millisecond, time.Second
 // newcomer reports whether a pod is about to be evicted for what one holds that is
 // not listed yet, or has come to hold since it was read, and that is known by now.
 // Disks wait for a list before anybody is chosen for them ([daemon.unmeasured]).
-func (l *loop) newcomer(ctx context.Context, v *View) bool {
+func (l *Loop) newcomer(ctx context.Context, v *View) bool {
 	return l.memoryNewcomer(ctx, v) || l.taskNewcomer(ctx, v)
 }
 
 // memoryNewcomer is newcomer for memory. Where the known pods explain what all pods
 // use it costs nothing.
-func (l *loop) memoryNewcomer(ctx context.Context, v *View) bool {
+func (l *Loop) memoryNewcomer(ctx context.Context, v *View) bool {
 	about := v.orders(signal.Signal.IsMemory)
 	if len(about) == 0 || l.unexplained.Known()+evict.Stranger > v.unexplained() {
 		return false
@@ -72,7 +72,7 @@ const strangeTasks = 256
 
 // taskNewcomer is newcomer for pid.available. No walk tells of tasks: who is about to
 // go for them is decided once more by files that have just been read.
-func (l *loop) taskNewcomer(ctx context.Context, v *View) bool {
+func (l *Loop) taskNewcomer(ctx context.Context, v *View) bool {
 	about := v.orders(func(s signal.Signal) bool { return s == signal.PIDAvailable })
 	if len(about) == 0 {
 		return false
@@ -94,7 +94,7 @@ func (l *loop) taskNewcomer(ctx context.Context, v *View) bool {
 // awaitList asks for a list and waits for it as long as the orders can wait. It
 // reports whether any has come. One that was asked for before is not enough: who is
 // missing may have begun since.
-func (l *loop) awaitList(ctx context.Context, about []evict.Order) bool {
+func (l *Loop) awaitList(ctx context.Context, about []evict.Order) bool {
 	began := time.Now()
 	listed, came := l.inventory.Changed(), false
 	l.inventory.Refresh()
@@ -119,7 +119,7 @@ func (l *loop) awaitList(ctx context.Context, about []evict.Order) bool {
 
 // halfLeft reports whether, for each of some orders, more than half of what the
 // threshold keeps back is left.
-func (l *loop) halfLeft(orders []evict.Order) bool {
+func (l *Loop) halfLeft(orders []evict.Order) bool {
 	var now signal.Observations
 	l.memory.Read(time.Now(), &now)
 	l.tasks.Read(time.Now(), &now)

@@ -1,4 +1,4 @@
-package agent
+package loop
 
 import (
 	"slices"
@@ -9,7 +9,6 @@ import (
 	"github.com/evictd/evictd/agent/hot"
 	"github.com/evictd/evictd/agent/pods"
 	"github.com/evictd/evictd/kernel"
-	"github.com/evictd/evictd/kernel/cgroup"
 )
 
 const (
@@ -26,17 +25,17 @@ const (
 
 // holds are the pods that are held ready to be killed. They belong to the loop.
 type holds struct {
-	hierarchy *cgroup.Hierarchy
-	proc      kernel.FS
-	most      int // pods
-	byUID     map[string]*held
-	failed    map[string]*failure // by UID
-	looked    time.Time
-	first     []string // of the ranking, by UID
+	open   func(act.Job) (*act.Hold, error)
+	proc   kernel.FS
+	most   int // pods
+	byUID  map[string]*held
+	failed map[string]*failure // by UID
+	looked time.Time
+	first  []string // of the ranking, by UID
 }
 
-func newHolds(h *cgroup.Hierarchy, proc kernel.FS) *holds {
-	return &holds{hierarchy: h, proc: proc, most: mostHolds, byUID: map[string]*held{}, failed: map[string]*failure{}}
+func newHolds(open func(act.Job) (*act.Hold, error), proc kernel.FS) *holds {
+	return &holds{open: open, proc: proc, most: mostHolds, byUID: map[string]*held{}, failed: map[string]*failure{}}
 }
 
 // failure is a pod that could not be held, and what it was then.
@@ -148,7 +147,7 @@ func (h *holds) makeRoom(ranked []evict.Ranked, i int) bool {
 
 // prepare takes hold of a pod, in the place of the Hold that it had.
 func (h *holds) prepare(uid string, s *pods.Snapshot, guard *act.Guard) (*act.Hold, error) {
-	hold, err := act.Prepare(h.hierarchy, h.proc, job(evict.Order{UID: uid}, s, guard))
+	hold, err := h.open(Job(evict.Order{UID: uid}, s, guard))
 	if err != nil {
 		return nil, err
 	}
@@ -201,9 +200,9 @@ func (h *holds) table(in *evict.Inputs, v *View, ranked []evict.Ranked, guard *a
 	}
 	t := &hot.Table{
 		Decision: evict.NewTable(in, &v.State, taken), Pods: snapshot.Pods, Rows: make([]hot.Row, len(snapshot.Pods)),
-		Guard: guard, DryRun: v.Mode.dryRun, Generation: generation,
+		Guard: guard, DryRun: v.Mode.DryRun, Generation: generation,
 		Prepare: func(index int) (hot.Pod, error) {
-			hold, err := act.Prepare(h.hierarchy, h.proc, job(evict.Order{UID: snapshot.Pods[index].UID}, snapshot, guard))
+			hold, err := h.open(Job(evict.Order{UID: snapshot.Pods[index].UID}, snapshot, guard))
 			if err != nil {
 				return nil, err
 			}
@@ -234,12 +233,4 @@ func workingSet(hold *act.Hold, pod *evict.Pod) (cgroups []uint64, sum int64) {
 		}
 	})
 	return cgroups, sum
-}
-
-// striker strikes what holds made.
-type striker struct{ *act.Striker }
-
-// Strike implements hot.Striker.
-func (s striker) Strike(p hot.Pod, g *act.Guard) act.Strike {
-	return s.Striker.Strike(p.(*act.Hold), g)
 }

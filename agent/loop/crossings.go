@@ -1,4 +1,4 @@
-package agent
+package loop
 
 import (
 	"slices"
@@ -15,7 +15,7 @@ type crossingTime struct{ lastAbove, seen time.Time }
 
 // trackCrossings keeps when each signal was seen above its hard threshold last
 // and below it first, and how far below it fell.
-func (l *loop) trackCrossings(v *View) {
+func (l *Loop) trackCrossings(v *View) {
 	for _, t := range v.Policy.Thresholds {
 		if !t.Hard() {
 			continue
@@ -44,9 +44,9 @@ func (l *loop) trackCrossings(v *View) {
 }
 
 // record begins the record of an order.
-func (l *loop) record(v *View, o *evict.Order) evict.Record {
+func (l *Loop) record(v *View, o *evict.Order) evict.Record {
 	rec := evict.Record{
-		Pod: o.Pod, UID: o.UID, Cause: o.Cause, Hard: o.Hard, DryRun: v.Mode.dryRun,
+		Pod: o.Pod, UID: o.UID, Cause: o.Cause, Hard: o.Hard, DryRun: v.Mode.DryRun,
 		Reason: o.Reason, Message: o.Message, Annotations: o.Annotations, DisruptionTarget: true,
 		Lane: "step", Confirm: "fresh reading", Decided: v.Time, RankingAge: v.Time.Sub(v.Snapshot.Taken),
 		Available: o.Available, Threshold: o.Threshold, Deficit: o.Deficit, Expected: o.Expected,
@@ -69,11 +69,35 @@ func (l *loop) record(v *View, o *evict.Order) evict.Record {
 }
 
 // softSince returns when a signal's soft threshold was first seen to be met.
-func (l *loop) softSince(s signal.Signal) (since time.Time) {
+func (l *Loop) softSince(s signal.Signal) (since time.Time) {
 	for _, t := range l.state.Timers {
 		if t.Threshold.Signal == s && t.Threshold.Soft {
 			since = t.Since
 		}
 	}
 	return since
+}
+
+// answered lists the hard memory thresholds whose crossing a lane has answered since
+// the last call.
+func (l *Loop) answered() (keys []evict.Key) {
+	for m := range lanes.Marks {
+		if !l.desk.TakeAnswered(lanes.Mark(m)) {
+			continue // also of thresholds that are no more
+		}
+		for _, t := range l.policy.Thresholds {
+			if lanes.MarkOf(&t.Threshold) == lanes.Mark(m) {
+				keys = append(keys, t.Key())
+			}
+		}
+	}
+	return keys
+}
+
+// contention lists where tasks stall on memory.
+func (l *Loop) contention() (list []evict.Contention) {
+	for _, s := range l.lanes.Stalls() {
+		list = append(list, evict.Contention{Condition: s.Condition, Since: s.Since})
+	}
+	return list
 }

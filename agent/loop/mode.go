@@ -1,0 +1,49 @@
+package loop
+
+import "slices"
+
+// Mode says whether evictd acts, and every reason why it does not.
+type Mode struct {
+	DryRun bool
+	Why    []string
+	// Apart are the reasons apart from that a kubelet owns the pods, which a
+	// shutdown has a rule of its own for.
+	Apart []string
+}
+
+// Facts are what the mode follows from.
+type Facts struct {
+	Configured  string // why the configuration or a flag wants dry run; empty for not
+	Kubelet     string // the configuration's kubelet: auto, absent or override
+	KubeletPods bool   // a sandbox that a kubelet made is there
+	Outdated    bool   // whose the pods are was told by another configuration
+	KubeletSeen string // a kubelet's process, described; empty where none is
+	Misplaced   string // why evictd does not know where it is; empty where it does
+}
+
+// decideMode returns the mode: dry run where anything asks for it.
+func decideMode(f Facts) Mode {
+	var why []string
+	add := func(reason string) {
+		if reason != "" {
+			why = append(why, reason)
+		}
+	}
+	add(f.Configured)
+	add(f.Misplaced)
+	if f.Outdated {
+		add("the configuration of the kubelet has changed, and the pods have not been listed since")
+	}
+	if f.Kubelet == "absent" && f.KubeletSeen != "" {
+		add("the configuration says that no kubelet runs here (kubelet: absent), but one does: " + f.KubeletSeen)
+	}
+	apart := slices.Clip(why)
+	if f.Kubelet == "auto" && f.KubeletPods {
+		add("a kubelet owns pods of this node, and nothing here can tell it that a pod has failed (kubelet: auto)")
+	}
+	return Mode{DryRun: len(why) > 0, Why: why, Apart: apart}
+}
+
+func (m Mode) equal(other Mode) bool {
+	return m.DryRun == other.DryRun && slices.Equal(m.Why, other.Why)
+}

@@ -1,0 +1,50 @@
+package loop
+
+import (
+	"time"
+
+	"github.com/evictd/evictd/agent/act"
+	"github.com/evictd/evictd/agent/evict"
+	"github.com/evictd/evictd/agent/reclaim"
+	"github.com/evictd/evictd/agent/signal"
+)
+
+// reclaimed takes the report of an order, which the next step waits for. That goes by
+// what was measured meanwhile.
+func (l *Loop) reclaimed() {
+	l.reclaiming = false
+	l.usage.looked = time.Time{}
+	l.outcomes = append(l.outcomes, evict.Outcome{})
+}
+
+// reclaim has an order carried out. One of an earlier run is done with.
+func (l *Loop) reclaim(v *View) {
+	switch {
+	case v.Orders.Reclaim != nil && !l.reclaiming:
+		l.reclaiming = true
+		l.reclaimer.Order(*v.Orders.Reclaim)
+	case v.State.Reclaim != nil && v.State.Reclaim.Waiting && !l.reclaiming:
+		l.outcomes = append(l.outcomes, evict.Outcome{})
+	}
+}
+
+// discard tells the reclaimer of a pod that is killed for what it holds on a disk:
+// that comes back when the runtime removes it, and is waited for until then.
+func (l *Loop) discard(v *View, o *evict.Order) {
+	s, known := signal.Parse(o.Cause)
+	if h := v.Snapshot.Handles[o.UID]; o.Hard && !(known && !s.IsDisk()) && h.Owned && !v.Mode.DryRun {
+		l.reclaimer.Evicted(h.SandboxID, reclaim.Held{Amount: o.Expected, Inodes: known && s.IsInodes()})
+	}
+}
+
+// gone tells the reclaimer what became of an eviction.
+func (l *Loop) gone(uid string, stage act.Stage) {
+	h, ok := l.handles[uid]
+	switch {
+	case !ok || !h.Owned || l.mode.DryRun:
+	case stage == act.LastGone:
+		l.reclaimer.Evicted(h.SandboxID, reclaim.Held{})
+	case stage == act.Refused:
+		l.reclaimer.Spared(h.SandboxID)
+	}
+}

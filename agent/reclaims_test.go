@@ -1,0 +1,39 @@
+package agent
+
+import (
+	"path/filepath"
+	"testing"
+	"time"
+
+	"github.com/evictd/evictd/agent/pods"
+	"github.com/evictd/evictd/cri"
+)
+
+// Nobody is chosen for a disk before a list was asked for since the disk was low.
+func TestUnmeasuredWithoutAList(t *testing.T) {
+	d := buildHere(t)
+	since := time.Now()
+	unmeasured := d.unmeasured()
+	if got := unmeasured(since); got != "" {
+		t.Errorf("without a runtime %q is missing; want nothing", got)
+	}
+	runtime, err := cri.Connect("unix://" + filepath.Join(t.TempDir(), "nobody.sock"))
+	if err != nil {
+		t.Fatal(err)
+	}
+	t.Cleanup(func() { runtime.Close() })
+	d.runtime = runtime
+	if got := unmeasured(since); got != "a list of the pods" {
+		t.Errorf("before any list %q is missing; want a list", got)
+	}
+	s := pods.Snapshot{Tried: since.Add(-1)}
+	d.diskUsage.Fill(&s, nil, since, d.reclaimer.ImageBytes)
+	if got := unmeasured(since); got != "a list of the pods" {
+		t.Errorf("with an older list %q is missing; want a list", got)
+	}
+	s.Tried = since
+	d.diskUsage.Fill(&s, nil, since, d.reclaimer.ImageBytes)
+	if got := unmeasured(since); got != "" {
+		t.Errorf("with a list asked for since %q is missing; want nothing", got)
+	}
+}
