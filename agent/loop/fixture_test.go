@@ -53,12 +53,16 @@ type node struct {
 	absent   bool // the runtime gives no list
 	still    bool // Still works, as with a walk
 	forgot   []string
-	used     int64 // of memory, by others than pods
+	used     int64         // of memory, by others than pods
+	cache    int64         // active file cache
+	age      time.Duration // of the pods' files, until they are forgotten
+	layout   evict.Layout
+	kubelet  bool // made a sandbox
 	observed map[signal.Signal]signal.Observation
 	dying    time.Duration
+	dead     []string
 	survives map[string]bool
 	refuses  map[string]error
-	held     map[string]bool // pods of which no Hold can be had, when false
 	facts    Facts
 
 	hot    fakeHot
@@ -72,6 +76,7 @@ type node struct {
 	disk   chan struct{}
 	report func(act.Progress)
 	done   chan struct{}
+	work   sync.WaitGroup
 }
 
 // syncBuffer is a bytes.Buffer for several goroutines.
@@ -119,7 +124,7 @@ func newNode(t *testing.T, settings string, change ...func(*node, *Options)) *no
 	}
 	n := &node{
 		t: t, hierarchy: h, proc: t.TempDir(), handles: map[string]pods.Handle{}, changed: make(chan struct{}), dying: 20 * time.Millisecond,
-		survives: map[string]bool{}, refuses: map[string]error{}, held: map[string]bool{}, observed: map[signal.Signal]signal.Observation{},
+		survives: map[string]bool{}, refuses: map[string]error{}, observed: map[signal.Signal]signal.Observation{},
 		result: make(chan reclaim.Report, 1), disk: make(chan struct{}, 1), done: make(chan struct{}),
 	}
 	n.desk.news = make(chan lanes.Raise, 1)
@@ -166,11 +171,14 @@ func (n *node) start() (stop func()) {
 	return func() {
 		cancel()
 		<-n.done
+		n.work.Wait()
 	}
 }
 
-// pass lets time pass.
+// pass lets time pass. What the test has read until then is read before what the
+// loop, which takes the mutex at every iteration, writes meanwhile.
 func (n *node) pass(d time.Duration) {
+	n.runs("") // takes the mutex
 	time.Sleep(d)
 	synctest.Wait()
 }
@@ -239,19 +247,17 @@ func (n *node) alarm() {
 	synctest.Wait()
 }
 
-// die lets the processes of a pod go.
+// die lets the processes of a pod go. The next list lacks the pod.
 func (n *node) die(uid string) {
 	time.Sleep(n.dying)
 	n.mu.Lock()
 	survives := n.survives[uid]
-	if !survives {
-		n.pods = slices.DeleteFunc(slices.Clone(n.pods), func(p evict.Pod) bool { return p.UID == uid })
-		n.version++
-	}
+	n.dead = append(n.dead, uid)
 	n.mu.Unlock()
 	if survives {
 		return
 	}
+	n.grow(uid, 0)
 	n.report(act.Progress{UID: uid, Stage: act.LastGone, Time: time.Now()})
 	n.report(act.Progress{UID: uid, Stage: act.Finished, Time: time.Now(), Processes: 1})
 }
@@ -272,7 +278,8 @@ func (n *node) record(uid string) evict.Record {
 		}
 	}
 	if len(found) != 1 {
-		n.t.Fatalf("%d records of %s; want 1: %+v", len(found), uid, n.records.List())
+		n.t.Errorf("%d records of %s; want 1: %+v", len(found), uid, n.records.List())
+		return evict.Record{}
 	}
 	return found[0]
 }
@@ -299,7 +306,7 @@ func (m memory) Read(now time.Time, into *signal.Observations) lanes.NodeMemory 
 	for i := range m.n.pods {
 		sum += m.n.pods[i].Usage.Memory
 	}
-	into[signal.MemoryAvailable] = signal.Observation{Status: signal.Observed, Capacity: capacity, Available: capacity - m.n.used - sum, Time: now}
+	into[signal.MemoryAvailable] = signal.Observation{Status: signal.Observed, Capacity: capacity, Available: capacity - m.n.used - m.n.cache - sum, Cache: m.n.cache, Time: now}
 	return lanes.NodeMemory{Total: uint64(capacity), Kubepods: sum, KubepodsUsage: sum, KubepodsKnown: true}
 }
 
@@ -314,9 +321,8 @@ func (i inventory) Changed() <-chan struct{} {
 
 // Refresh asks for a list, which comes when the runtime is that slow.
 func (i inventory) Refresh() {
-	asked := time.Now()
-	go func() {
-		n := i.n
+	n, asked := i.n, time.Now()
+	n.work.Go(func() {
 		time.Sleep(n.slow)
 		n.mu.Lock()
 		defer n.mu.Unlock()
@@ -325,13 +331,14 @@ func (i inventory) Refresh() {
 		}
 		n.listed, n.asked = time.Now(), asked
 		n.version++
+		n.pods = slices.DeleteFunc(slices.Clone(n.pods), func(p evict.Pod) bool { return slices.Contains(n.dead, p.UID) && !n.survives[p.UID] })
 		if n.unlisted.UID != "" {
 			n.pods = append(slices.Clone(n.pods), n.unlisted)
 			n.unlisted = evict.Pod{}
 		}
 		close(n.changed)
 		n.changed = make(chan struct{})
-	}()
+	})
 }
 
 func (i inventory) Tried() time.Time {
@@ -345,10 +352,14 @@ func (i inventory) Measure(now time.Time) pods.Snapshot {
 	defer i.n.mu.Unlock()
 	s := pods.Snapshot{
 		Pods: slices.Clone(i.n.pods), Handles: map[string]pods.Handle{}, Version: i.n.version, Walked: i.n.still,
-		Listed: i.n.listed, Asked: i.n.asked, Tried: i.n.asked, Taken: now,
+		Listed: i.n.listed, Asked: i.n.asked, Tried: i.n.asked, Taken: now, KubeletPods: i.n.kubelet,
 	}
 	for k := range s.Pods {
-		s.Read = append(s.Read, now)
+		read := now
+		if !slices.Contains(i.n.forgot, s.Pods[k].UID) {
+			read = now.Add(-i.n.age)
+		}
+		s.Read = append(s.Read, read)
 		s.Handles[s.Pods[k].UID] = i.n.handles[s.Pods[k].UID]
 	}
 	return s
@@ -397,7 +408,11 @@ func (w watch) Crossed() <-chan struct{} {
 	return w.n.disk
 }
 
-func (w watch) Layout() evict.Layout { return evict.SingleFs }
+func (w watch) Layout() evict.Layout {
+	w.n.mu.Lock()
+	defer w.n.mu.Unlock()
+	return w.n.layout
+}
 
 func (w watch) Pods() (int64, bool) {
 	w.n.mu.Lock()
@@ -459,10 +474,9 @@ func (watchdog) Publish(*hot.Table) {}
 
 // fakeHot is the hot path's thread: it kills what it is ordered to, or hangs.
 type fakeHot struct {
-	node   *node
-	hangs  bool
-	strike act.Strike // in place of a kill, where it has an error
-	table  *hot.Table
+	node  *node
+	hangs bool
+	table *hot.Table
 }
 
 func (f *fakeHot) Execute(_ context.Context, o *hot.Order, patience time.Duration) error {
@@ -474,11 +488,11 @@ func (f *fakeHot) Execute(_ context.Context, o *hot.Order, patience time.Duratio
 	for _, p := range o.Pods {
 		uid := strings.TrimPrefix(p.(*act.Hold).Job().SandboxID, "s-")
 		f.node.note("hot %s dry run %t", uid, o.DryRun)
-		if f.strike.Err != nil {
-			o.Strikes = append(o.Strikes, f.strike)
-			continue
+		strike := act.Strike{Processes: 1}
+		if err := f.node.refuses[uid]; err != nil {
+			strike = act.Strike{Err: err}
 		}
-		o.Strikes = append(o.Strikes, act.Strike{Processes: 1})
+		o.Strikes = append(o.Strikes, strike)
 	}
 	return nil
 }
@@ -560,10 +574,12 @@ func (a actuator) Evict(_ context.Context, j act.Job) {
 		return
 	}
 	n.report(act.Progress{UID: uid, Stage: act.Signalled, Time: time.Now()})
-	go func() {
-		time.Sleep(j.Order.Grace)
+	n.work.Go(func() {
+		if !j.Order.Hard {
+			time.Sleep(j.Order.Grace)
+		}
 		n.die(uid)
-	}()
+	})
 }
 
 func (a actuator) Follow(_ context.Context, o evict.Order, h *act.Hold, s act.Strike) {
@@ -574,13 +590,13 @@ func (a actuator) Follow(_ context.Context, o evict.Order, h *act.Hold, s act.St
 		return
 	}
 	a.n.report(act.Progress{UID: o.UID, Stage: act.Signalled, Time: time.Now(), Processes: s.Processes})
-	go a.n.die(o.UID)
+	a.n.work.Go(func() { a.n.die(o.UID) })
 }
 
 func (a actuator) Harden(_ context.Context, j act.Job) {
 	a.n.note("harden %s", j.Order.UID)
 	a.n.report(act.Progress{UID: j.Order.UID, Stage: act.Hardened, Time: time.Now()})
-	go a.n.die(j.Order.UID)
+	a.n.work.Go(func() { a.n.die(j.Order.UID) })
 }
 
 // dryRun reports and touches nothing.

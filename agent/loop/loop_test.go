@@ -1,0 +1,396 @@
+package loop
+
+import (
+	"context"
+	"errors"
+	"regexp"
+	"slices"
+	"strings"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/evictd/evictd/agent/act"
+	"github.com/evictd/evictd/agent/evict"
+	"github.com/evictd/evictd/agent/hot"
+	"github.com/evictd/evictd/agent/lanes"
+	"github.com/evictd/evictd/agent/signal"
+)
+
+// run has the loop of a node run, in a bubble in which time is the test's own.
+func run(t *testing.T, settings string, test func(*node), change ...func(*node, *Options)) {
+	t.Helper()
+	synctest.Test(t, func(t *testing.T) {
+		t.Helper()
+		n := newNode(t, settings, change...)
+		stop := n.start()
+		defer stop()
+		test(n)
+	})
+}
+
+func (n *node) wantCalls(when string, want ...string) {
+	n.t.Helper()
+	if diff := cmp.Diff(want, n.took()); diff != "" {
+		n.t.Errorf("%s: calls differ (-want +got):\n%s", when, diff)
+	}
+}
+
+func (n *node) wantResult(uid, result string) evict.Record {
+	n.t.Helper()
+	r := n.record(uid)
+	if r.Result != result {
+		n.t.Errorf("record of %s: %s %q; want %s", uid, r.Result, r.Error, result)
+	}
+	return r
+}
+
+// messages lists the log's messages about pods.
+func (n *node) messages() (all []string) {
+	for _, m := range regexp.MustCompile(`msg="?(.*?)"? (?:pod|uid)=`).FindAllStringSubmatch(n.log.String(), -1) {
+		all = append(all, m[1])
+	}
+	return all
+}
+
+// With nothing low the loop only looks, and the watchdog knows that it lives.
+func TestNothingLow(t *testing.T) {
+	run(t, settings, func(n *node) {
+		n.pass(5 * time.Second)
+		if calls := n.took(); len(calls) > 0 {
+			t.Errorf("calls = %q; want none", calls)
+		}
+		if len(n.views) < 4 || len(n.views) > 8 {
+			t.Errorf("%d steps in 5 s; want about one a second", len(n.views))
+		}
+		if v := n.last(); v.Busy() || v.Eligible() != 1 || v.Mode.DryRun {
+			t.Errorf("view = busy %t, %d eligible, mode %+v; want one pod to be evicted if need be", v.Busy(), v.Eligible(), v.Mode)
+		}
+		if since := time.Since(n.liveness.Last()); since > 2*time.Second || n.liveness.SettleTimeout() != time.Second {
+			t.Errorf("last iteration %v ago, settle timeout %v; want a recent one, and the configuration's timeout", since, n.liveness.SettleTimeout())
+		}
+	}, func(n *node, _ *Options) { n.add("a", gi) })
+}
+
+// Where a walk shows that nothing has changed, no step is taken.
+func TestNothingMoved(t *testing.T) {
+	run(t, settings, func(n *node) {
+		n.pass(5 * time.Second)
+		if len(n.views) != 1 || n.looked < 4 {
+			t.Errorf("%d steps and %d looks in 5 s; want one step", len(n.views), n.looked)
+		}
+	}, func(n *node, _ *Options) { n.add("a", gi); n.still = true })
+}
+
+// A hard memory threshold: the largest pod is killed by way of the hot path, only
+// that, and its record is complete.
+func TestHardMemory(t *testing.T) {
+	run(t, settings, func(n *node) {
+		n.pass(2 * time.Second)
+		before := time.Now()
+		n.grow("b", 15*gi)
+		n.alarm()
+		n.pass(time.Second)
+		n.wantCalls("below the threshold", "hot b dry run false", "follow b", "evicted s-b 0")
+		r := n.wantResult("b", evict.ResultKilled)
+		if r.Lane != lanes.BPF || r.Cause != signal.MemoryAvailable.String() || !r.Hard || r.Decided.Before(before) || r.CrossingSeen.IsZero() || r.LastAbove.IsZero() ||
+			r.Expected != 15*gi || r.Threshold != gi || r.Freed != r.Expected || len(r.Candidates) != 2 || r.Overshoot <= 0 {
+			t.Errorf("record = %+v; want it complete", r)
+		}
+		if !n.runs("a") || n.runs("b") {
+			t.Error("want only b evicted")
+		}
+		if got, want := n.messages(), []string{"evicting pod", "eviction ended"}; !slices.Equal(got, want) {
+			t.Errorf("messages = %q; want %q", got, want)
+		}
+		n.pass(10 * time.Second)
+		n.wantCalls("above it again")
+	}, func(n *node, _ *Options) { n.add("a", gi/2); n.add("b", gi) })
+}
+
+// A pod of which no Hold can be had is killed by the actuator.
+func TestWithoutAHold(t *testing.T) {
+	run(t, settings, func(n *node) {
+		n.grow("b", 15*gi+gi/2)
+		n.alarm()
+		n.pass(time.Second)
+		n.wantCalls("below the threshold", "evict b hard true grace 1s", "evicted s-b 0")
+		n.wantResult("b", evict.ResultKilled)
+	}, func(n *node, o *Options) {
+		n.add("b", gi)
+		o.Prepare = func(act.Job) (*act.Hold, error) { return nil, errors.New("no descriptors left") }
+	})
+}
+
+// Where the hot path does not answer, the loop kills with a striker of its own.
+func TestHotPathHangs(t *testing.T) {
+	run(t, settings, func(n *node) {
+		n.hot.hangs = true
+		n.grow("b", 15*gi+gi/2)
+		n.alarm()
+		n.pass(time.Second)
+		n.wantCalls("below the threshold", "strike b", "follow b", "evicted s-b 0")
+		n.wantResult("b", evict.ResultKilled)
+		if !strings.Contains(n.log.String(), "the hot path does not answer, killing without it") {
+			t.Errorf("log = %s; want it to say that the hot path does not answer", n.log.String())
+		}
+	}, func(n *node, _ *Options) { n.add("b", gi) })
+}
+
+// Dry run goes the same way with another actuator: each pod is reported once, and
+// counts as gone.
+func TestDryRun(t *testing.T) {
+	for _, hangs := range []bool{false, true} {
+		run(t, settings, func(n *node) {
+			n.hot.hangs = hangs
+			n.grow("b", 15*gi+gi/2)
+			n.alarm()
+			n.pass(5 * time.Second)
+			first := "hot b dry run true"
+			if hangs {
+				first = "look b"
+			}
+			n.wantCalls("below the threshold", first, "dry run: follow b")
+			n.wantResult("b", evict.ResultDryRun)
+			if !n.runs("b") || len(n.last().State.Pretended) != 1 {
+				t.Errorf("b runs %t, would-be victims %+v; want b left alone and counted as gone", n.runs("b"), n.last().State.Pretended)
+			}
+			if got, want := n.messages(), []string{"would evict pod", "dry run: pod left alone"}; !slices.Equal(got, want) {
+				t.Errorf("messages = %q; want %q", got, want)
+			}
+			if !strings.Contains(n.log.String(), "dry run: nothing is evicted") {
+				t.Error("the log does not say that evictd is in dry run")
+			}
+		}, func(n *node, _ *Options) { n.add("b", gi); n.facts.Configured = "--dry-run was given" })
+	}
+}
+
+// A victim that the hot path must not kill is refused, and another goes.
+func TestRefused(t *testing.T) {
+	run(t, settings, func(n *node) {
+		n.refuses["b"] = &act.WrongVictimError{Never: true}
+		n.grow("b", 13*gi)
+		n.alarm()
+		n.pass(time.Second)
+		n.wantCalls("below the threshold", "hot b dry run false", "follow b", "spared s-b", "hot a dry run false", "follow a", "evicted s-a 0")
+		n.wantResult("b", evict.ResultFailed)
+		n.wantResult("a", evict.ResultKilled)
+	}, func(n *node, _ *Options) { n.add("a", 3*gi); n.add("b", gi) })
+}
+
+// What the hot path killed by itself is adopted: the record has what it decided by,
+// and the pod is followed.
+func TestAdopt(t *testing.T) {
+	for _, dryRun := range []bool{false, true} {
+		run(t, settings, func(n *node) {
+			n.pass(2 * time.Second)
+			n.grow("b", 15*gi)
+			hold, err := act.Prepare(n.hierarchy, "/proc", Job(evict.Order{UID: "b"}, &n.last().Snapshot, nil))
+			if err != nil {
+				t.Fatal(err)
+			}
+			hold.Grab()
+			defer hold.Close()
+			pod := n.last().Snapshot.Pods[1]
+			decided := time.Now()
+			raise := lanes.Raise{Lane: lanes.BPF, LastAbove: decided.Add(-2 * time.Millisecond), Seen: decided.Add(-time.Millisecond)}
+			n.desk.kills = []hot.Kill{{
+				Pod: &pod, Memory: 15 * gi, Freeable: 15 * gi, Hold: hold, Strike: act.Strike{Processes: 1}, DryRun: dryRun,
+				Threshold: n.last().Policy.Thresholds[0], Deficit: gi / 2, Expected: 15 * gi, Raise: raise, Decided: decided, RankingAge: time.Millisecond, Cold: true,
+				Observation: signal.Observation{Status: signal.Observed, Capacity: capacity, Available: gi / 2, Time: decided},
+			}}
+			n.desk.generation++
+			n.desk.news <- raise
+			n.pass(time.Second)
+			want, result := []string{"follow b", "evicted s-b 0"}, evict.ResultKilled
+			if dryRun {
+				want, result = []string{"dry run: follow b"}, evict.ResultDryRun
+			}
+			n.wantCalls("after the kill", want...)
+			r := n.wantResult("b", result)
+			if r.Lane != lanes.BPF || r.Confirm != "fresh reading on the hot path, pod not held beforehand" || !r.Decided.Equal(decided) || r.RankingAge != time.Millisecond ||
+				!r.CrossingSeen.Equal(raise.Seen) || !r.LastAbove.Equal(raise.LastAbove) || r.Expected != 15*gi || r.DryRun != dryRun {
+				t.Errorf("record = %+v; want what the hot path decided by", r)
+			}
+		}, func(n *node, _ *Options) {
+			n.add("a", gi/2)
+			n.add("b", gi)
+			if dryRun {
+				n.facts.Configured = "--dry-run was given"
+			}
+		})
+	}
+}
+
+// Where another has killed since the observation, the loop observes again.
+func TestClaimLost(t *testing.T) {
+	run(t, settings, func(n *node) {
+		n.desk.lost = 3
+		n.grow("b", 15*gi+gi/2)
+		n.alarm()
+		n.pass(time.Second)
+		n.wantCalls("below the threshold", "hot b dry run false", "follow b", "evicted s-b 0")
+		if n.desk.lost != 0 || n.desk.seized != 0 {
+			t.Errorf("%d claims left to lose, %d seized; want all lost and none seized", n.desk.lost, n.desk.seized)
+		}
+	}, func(n *node, _ *Options) { n.add("b", gi) })
+}
+
+// A hot path that hangs while it kills is not waited for for ever.
+func TestHungKill(t *testing.T) {
+	run(t, settings, func(n *node) {
+		n.desk.hung, n.hot.hangs = true, true
+		n.grow("b", 15*gi+gi/2)
+		n.alarm()
+		n.pass(longestKilling / 2)
+		n.wantCalls("while the hot path kills")
+		n.pass(longestKilling + hotPatience)
+		n.wantCalls("when it hangs", "strike b", "follow b", "evicted s-b 0")
+		if n.desk.seized != 1 || !strings.Contains(n.log.String(), "the hot path hangs while it kills") {
+			t.Errorf("%d seized; want 1, and a line of the log: %s", n.desk.seized, n.log.String())
+		}
+	}, func(n *node, _ *Options) { n.add("b", gi) })
+}
+
+// The end of evictd does not wait for a hot path that hangs, and kills no pod.
+func TestStopWhileTheHotPathKills(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, settings, func(n *node, _ *Options) { n.add("b", gi) })
+		stop := n.start()
+		n.desk.hung = true
+		n.grow("b", 15*gi+gi/2)
+		n.alarm()
+		stop()
+		n.wantCalls("at the end")
+	})
+}
+
+const softSettings = settings + "evictionSoft: {memory.available: 2Gi}\nevictionSoftGracePeriod: {memory.available: 10s}\nevictionMaxPodGracePeriod: 30\n"
+
+// A soft threshold evicts after its grace period, with the pod's; a hard one ends
+// that early.
+func TestSoftThenHard(t *testing.T) {
+	run(t, softSettings, func(n *node) {
+		n.grow("b", 14*gi)
+		n.alarm()
+		n.pass(9 * time.Second)
+		n.wantCalls("before the grace period is over")
+		n.pass(2 * time.Second)
+		n.wantCalls("after it", "evict b hard false grace 30s")
+		soft := n.record("b")
+		if soft.Hard || soft.Result != evict.ResultPending || soft.CrossingSeen.IsZero() {
+			t.Errorf("record = %+v; want a soft eviction under way", soft)
+		}
+		n.grow("b", 15*gi)
+		n.alarm()
+		n.pass(time.Second)
+		if calls := n.took(); !slices.Contains(calls, "harden b") {
+			t.Errorf("calls = %q; want b's grace ended", calls)
+		}
+		if r := n.wantResult("b", evict.ResultKilled); r.Hardened.IsZero() {
+			t.Errorf("record = %+v; want it hardened", r)
+		}
+		if !strings.Contains(n.log.String(), "grace period cut short, a hard threshold is met") {
+			t.Errorf("log = %s; want the end of the grace in it", n.log.String())
+		}
+	}, func(n *node, _ *Options) { n.add("a", gi/4); n.add("b", gi) })
+}
+
+// A soft eviction that nothing hardens ends when the pod has stopped.
+func TestSoft(t *testing.T) {
+	run(t, softSettings, func(n *node) {
+		n.grow("b", 14*gi)
+		n.alarm()
+		n.pass(45 * time.Second)
+		n.wantCalls("after both graces", "evict b hard false grace 30s", "evicted s-b 0")
+		n.wantResult("b", evict.ResultStopped)
+	}, func(n *node, _ *Options) { n.add("a", gi/2); n.add("b", gi) })
+}
+
+// Victims of an earlier run are taken up when the first list is there; one that it
+// lacks has gone, and nothing is done for it.
+func TestTakeUp(t *testing.T) {
+	victims := func() []evict.Victim {
+		now := time.Now()
+		return []evict.Victim{
+			{UID: "b", Pod: "default/b", Cause: signal.MemoryAvailable.String(), Soft: true, Due: now.Add(20 * time.Second), Fell: now, Status: evict.Unsettled},
+			{UID: "c", Pod: "default/c", Cause: signal.MemoryAvailable.String(), Fell: now, Status: evict.Unsettled},
+			{UID: "gone", Pod: "default/gone", Cause: signal.MemoryAvailable.String(), Fell: now, Status: evict.Unsettled},
+		}
+	}
+	run(t, settings, func(n *node) {
+		n.pass(5 * time.Second)
+		n.wantCalls("before the list")
+		n.absent = false
+		n.inventory.Refresh()
+		n.pass(time.Second)
+		n.wantCalls("after it", "evict b hard false grace 15s", "evict c hard true grace 0s", "evicted s-c 0")
+		n.wantResult("c", evict.ResultKilled)
+		n.wantResult("gone", evict.ResultUnknown)
+		n.pass(20 * time.Second)
+		n.wantResult("b", evict.ResultStopped)
+	}, func(n *node, o *Options) {
+		n.absent = true
+		n.add("b", gi)
+		n.add("c", gi)
+		o.State.Victims = victims()
+		var records []evict.Record
+		for _, v := range o.State.Victims {
+			records = append(records, evict.Record{UID: v.UID, Pod: v.Pod, Cause: v.Cause, Hard: !v.Soft, Result: evict.ResultPending})
+		}
+		o.Execute.Records().Restore(records)
+	})
+}
+
+// In dry run nothing of an earlier run is taken up.
+func TestTakeUpInDryRun(t *testing.T) {
+	run(t, settings, func(n *node) {
+		n.pass(5 * time.Second)
+		n.wantCalls("in dry run")
+	}, func(n *node, o *Options) {
+		n.facts.Configured = "--dry-run was given"
+		n.add("b", gi)
+		o.State.Victims = []evict.Victim{{UID: "b", Pod: "default/b", Cause: signal.MemoryAvailable.String(), Fell: time.Now(), Status: evict.Unsettled}}
+	})
+}
+
+// A configuration is in force when Reload returns: the table of the hot path too is
+// of its thresholds.
+func TestReload(t *testing.T) {
+	run(t, settings, func(n *node) {
+		n.pass(2 * time.Second)
+		n.wantCalls("before")
+		cfg := parse(t, "evictionHard: {memory.available: 2Gi}\n")
+		if err := n.Reload(n.t.Context(), cfg); err != nil {
+			t.Fatalf("Reload() = %v; want nil", err)
+		}
+		synctest.Wait()
+		if v := n.last(); v.Config != cfg || len(v.Policy.Thresholds) == 0 || v.Policy.Thresholds[0].Value.Amount(capacity) != 2*gi {
+			t.Errorf("view = %+v; want the new configuration in force", v.Policy.Thresholds)
+		}
+		if n.hot.table == nil || n.hot.table.Generation != n.desk.generation {
+			t.Errorf("table of the hot path = %+v; want one of generation %d", n.hot.table, n.desk.generation)
+		}
+		n.pass(time.Second)
+		n.wantCalls("after", "hot b dry run false", "follow b", "evicted s-b 0")
+	}, func(n *node, _ *Options) { n.add("b", 14*gi+gi/2) })
+}
+
+// A reload that the loop does not come to fails with its context.
+func TestReloadWithoutTheLoop(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, settings)
+		for _, taken := range []bool{false, true} {
+			ctx, cancel := context.WithTimeout(t.Context(), time.Second)
+			if taken {
+				go func() { <-n.reloads }()
+			}
+			if err := n.Reload(ctx, n.config); !errors.Is(err, context.DeadlineExceeded) {
+				t.Errorf("taken %t: Reload() = %v; want %v", taken, err, context.DeadlineExceeded)
+			}
+			cancel()
+		}
+	})
+}

@@ -1,0 +1,257 @@
+package loop
+
+import (
+	"errors"
+	"slices"
+	"strings"
+	"testing"
+	"time"
+
+	"github.com/evictd/evictd/agent/act"
+	"github.com/evictd/evictd/agent/evict"
+	"github.com/evictd/evictd/agent/lanes"
+	"github.com/evictd/evictd/agent/reclaim"
+	"github.com/evictd/evictd/agent/signal"
+)
+
+// The runtime refuses a pod before the actuator returns: the log has its beginning
+// first all the same, and another pod goes.
+func TestRuntimeRefuses(t *testing.T) {
+	run(t, settings, func(n *node) {
+		n.observe(signal.PIDAvailable, 50)
+		n.pass(3 * time.Second)
+		n.wantCalls("below the threshold", "evict b hard true grace 1s", "spared s-b", "evict a hard true grace 1s", "evicted s-a 0")
+		if r := n.wantResult("b", evict.ResultFailed); r.Error != "it holds pid 1" {
+			t.Errorf("error of the record = %q; want the runtime's", r.Error)
+		}
+		if got, want := n.messages(), []string{"evicting pod", "eviction did not succeed", "evicting pod", "eviction ended"}; !slices.Equal(got, want) {
+			t.Errorf("messages = %q; want %q", got, want)
+		}
+	}, func(n *node, _ *Options) {
+		n.add("a", gi)
+		n.add("b", gi)
+		n.pods[0].Usage.PIDs, n.pods[1].Usage.PIDs = 400, 600
+		n.refuses["b"] = errors.New("it holds pid 1")
+	})
+}
+
+// A filesystem that is low: node-level reclaim goes first, and a pod after it, whose
+// disk usage is waited for until the runtime has removed it.
+func TestDisk(t *testing.T) {
+	run(t, settings, func(n *node) {
+		n.observe(signal.NodeFsAvailable, gi/2)
+		n.pass(5 * time.Second)
+		n.wantCalls("below the threshold", "reclaim nodefs.available")
+		n.result <- reclaim.Report{}
+		n.pass(5 * time.Second)
+		n.wantCalls("when nothing was reclaimed", "reclaim nodefs.available")
+		n.result <- reclaim.Report{}
+		n.pass(5 * time.Second)
+		n.wantCalls("when images were not either", "evicted s-a 10737418240", "evict a hard true grace 1s", "evicted s-a 0", "reclaim nodefs.available")
+		if r := n.wantResult("a", evict.ResultKilled); r.Freed != 0 {
+			t.Errorf("record = %+v; want nothing freed while the pod is not removed", r)
+		}
+	}, func(n *node, _ *Options) { n.add("a", gi); n.add("b", gi) })
+}
+
+// A reclaim that an earlier run waited for is over.
+func TestReclaimOfAnEarlierRun(t *testing.T) {
+	run(t, settings, func(n *node) {
+		n.pass(5 * time.Second)
+		n.wantCalls("after the start", "reclaim nodefs.available")
+	}, func(n *node, o *Options) {
+		n.add("a", gi)
+		n.observe(signal.NodeFsAvailable, gi/2)
+		o.State.Reclaim = &evict.Reclaiming{Threshold: evict.Key{Signal: signal.NodeFsAvailable}, Waiting: true}
+	})
+}
+
+// Where evicting can't help, one pod goes, and the record and the log name what
+// else uses the resource.
+func TestFutile(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		low    func(*node)
+		log    string
+		record func(evict.Record) bool
+	}{
+		{"memory", func(n *node) { n.used = 15*gi + gi/2; n.alarm() }, "largest_outside=\"[{Cgroup:/system.slice/big", func(r evict.Record) bool {
+			return len(r.Outside) == 1 && r.Outside[0].Cgroup == "/system.slice/big"
+		}},
+		{"disk", func(n *node) {
+			n.observe(signal.NodeFsAvailable, -100*gi)
+			for range 2 {
+				n.pass(2 * time.Second)
+				n.result <- reclaim.Report{}
+			}
+		}, "largest_outside=\"[{Path:/big", func(r evict.Record) bool { return len(r.OutsideDirectories) == 1 }},
+		{"tasks", func(n *node) { n.observe(signal.PIDAvailable, 1) }, "signal=pid.available", func(evict.Record) bool { return true }},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			run(t, settings, func(n *node) {
+				tt.low(n)
+				n.pass(3 * time.Second)
+				if r := n.record("a"); !r.Futile || !tt.record(r) {
+					t.Errorf("record = %+v; want it futile, with what else uses the resource", r)
+				}
+				if out := n.log.String(); !strings.Contains(out, "evicting pods can't relieve the signal") || !strings.Contains(out, tt.log) {
+					t.Errorf("log = %s; want %s", out, tt.log)
+				}
+				if v := n.last(); len(v.Futile) != 1 {
+					t.Errorf("futile = %+v; want the signal named while it lasts", v.Futile)
+				}
+			}, func(n *node, _ *Options) { n.add("a", gi/4) })
+		})
+	}
+}
+
+// Stalls on memory that go on evict a pod where the configuration says so.
+func TestContention(t *testing.T) {
+	run(t, settings+"pressure: {memory: {sustained: 30s, action: evict}}\n", func(n *node) {
+		n.mu.Lock()
+		n.stalls = []lanes.Stall{{Condition: signal.SystemMemoryContentionPressure, Since: time.Now()}}
+		n.mu.Unlock()
+		n.pass(29 * time.Second)
+		n.wantCalls("before it is sustained")
+		n.pass(3 * time.Second)
+		if calls := n.took(); !slices.Contains(calls, "evict b hard true grace 1s") {
+			t.Errorf("calls = %q; want b evicted", calls)
+		}
+		if r := n.record("b"); r.Cause != string(signal.SystemMemoryContentionPressure) || r.Lane != lanes.PSI || r.Confirm != "growth of the stalls in each window" {
+			t.Errorf("record = %+v; want the stalls named", r)
+		}
+	}, func(n *node, _ *Options) { n.add("a", gi/2); n.add("b", gi) })
+}
+
+// Memory of a pod that is not listed yet is no reason to evict another: a list is
+// waited for, and the decision is repeated with it.
+func TestUnlistedPod(t *testing.T) {
+	run(t, settings, func(n *node) {
+		n.pass(2 * time.Second)
+		n.mu.Lock()
+		n.unlisted = n.pod("new", 14*gi)
+		n.mu.Unlock()
+		n.alarm()
+		n.pass(time.Second)
+		n.wantCalls("below the threshold", "hot new dry run false", "follow new", "evicted s-new 0")
+	}, func(n *node, _ *Options) { n.add("a", gi); n.add("b", gi+gi/2); n.slow = 20 * time.Millisecond })
+}
+
+// Where no list comes, the wait is bounded: 100 ms once less than half of the
+// threshold is left.
+func TestUnlistedPodWithoutAList(t *testing.T) {
+	run(t, settings, func(n *node) {
+		n.pass(2 * time.Second)
+		n.mu.Lock()
+		n.absent, n.unlisted = true, n.pod("new", 14*gi)
+		n.mu.Unlock()
+		before := time.Now()
+		n.alarm()
+		n.pass(3 * time.Second)
+		r := n.record("b")
+		if took := r.SignalSent.Sub(before); took < shortLook || took > 2*shortLook {
+			t.Errorf("b was killed after %v; want about %v", took, shortLook)
+		}
+	}, func(n *node, _ *Options) { n.add("a", gi/2); n.add("b", gi+gi/4) })
+}
+
+// Tasks of a pod that is not listed yet are no reason to evict another.
+func TestUnlistedTasks(t *testing.T) {
+	run(t, settings, func(n *node) {
+		n.pass(2 * time.Second)
+		n.mu.Lock()
+		n.unlisted = n.pod("new", gi)
+		n.unlisted.Usage.PIDs = 20_000
+		n.mu.Unlock()
+		n.observe(signal.PIDAvailable, 90)
+		n.pass(3 * time.Second)
+		if calls := n.took(); len(calls) == 0 || !strings.HasPrefix(calls[0], "evict new") {
+			t.Errorf("calls = %q; want the new pod evicted", calls)
+		}
+	}, func(n *node, _ *Options) { n.add("a", gi); n.pods[0].Usage.PIDs = 600; n.slow = 20 * time.Millisecond })
+}
+
+// Files that were read before the iteration began are read again before a pod is
+// evicted by them.
+func TestFilesAreReadAgain(t *testing.T) {
+	run(t, settings, func(n *node) {
+		n.age = time.Minute
+		n.grow("b", 15*gi+gi/2)
+		n.alarm()
+		n.pass(time.Second)
+		if !slices.Contains(n.forgot, "b") || slices.Contains(n.forgot, "a") {
+			t.Errorf("forgotten = %q; want what is known of b alone", n.forgot)
+		}
+		n.wantCalls("below the threshold", "hot b dry run false", "follow b", "evicted s-b 0")
+	}, func(n *node, _ *Options) { n.add("a", gi/4); n.add("b", gi) })
+}
+
+// A crossing that file cache brought waits, unless a lane has answered it.
+func TestAnsweredByALane(t *testing.T) {
+	for _, answered := range []bool{false, true} {
+		run(t, settings, func(n *node) {
+			n.pass(2 * time.Second)
+			n.mu.Lock()
+			n.cache = 15 * gi
+			n.mu.Unlock()
+			if answered {
+				n.desk.answered = map[lanes.Mark]bool{lanes.MarkOf(&n.last().Policy.Thresholds[0].Threshold): true}
+			}
+			n.alarm()
+			n.pass(time.Second)
+			if evicted := len(n.took()) > 0; evicted != answered {
+				t.Errorf("answered %t: a pod evicted within a second: %t", answered, evicted)
+			}
+			if waiting := len(n.last().Orders.Waiting) > 0; waiting == answered {
+				t.Errorf("answered %t: waiting %t", answered, waiting)
+			}
+		}, func(n *node, _ *Options) { n.add("b", gi) })
+	}
+}
+
+// The policy follows the layout of the filesystems.
+func TestLayoutChanges(t *testing.T) {
+	run(t, settings, func(n *node) {
+		n.pass(2 * time.Second)
+		n.wantCalls("before")
+		n.mu.Lock()
+		n.layout = evict.ImageFs
+		n.mu.Unlock()
+		n.pass(2 * time.Second)
+		n.wantCalls("after", "rearm")
+		if got := n.last().Policy.Layout; got != evict.ImageFs {
+			t.Errorf("layout of the policy = %v; want %v", got, evict.ImageFs)
+		}
+	}, func(n *node, _ *Options) { n.add("b", gi) })
+}
+
+// A kubelet's pods are left alone, and said so once.
+func TestBesideAKubelet(t *testing.T) {
+	run(t, settings, func(n *node) {
+		n.grow("b", 15*gi+gi/2)
+		n.alarm()
+		n.pass(5 * time.Second)
+		n.wantCalls("in dry run", "hot b dry run true", "dry run: follow b")
+		if got := strings.Count(n.log.String(), "a kubelet owns pods of this node"); got != 1 {
+			t.Errorf("%d lines say so; want 1", got)
+		}
+		n.mu.Lock()
+		n.kubelet = false
+		n.mu.Unlock()
+		n.pass(3 * time.Second)
+		if calls := n.took(); !slices.Contains(calls, "hot b dry run false") || !strings.Contains(n.log.String(), "enforcing: pods are evicted when a threshold is met") {
+			t.Errorf("calls = %q without the kubelet; want b evicted", calls)
+		}
+	}, func(n *node, _ *Options) { n.add("b", gi); n.kubelet = true })
+}
+
+// Reports that nobody takes do not block the actuator.
+func TestReportsDoNotBlock(t *testing.T) {
+	n := newNode(t, settings)
+	for range 2 * progressBuffer {
+		n.report(act.Progress{UID: "u", Stage: act.Signalled})
+	}
+	if len(n.progress) != progressBuffer {
+		t.Errorf("%d reports wait for the loop; want %d", len(n.progress), progressBuffer)
+	}
+}
