@@ -1,0 +1,339 @@
+package loop
+
+import (
+	"context"
+	"slices"
+	"strings"
+	"time"
+
+	"github.com/evictd/evictd/agent/act"
+	"github.com/evictd/evictd/agent/disks"
+	"github.com/evictd/evictd/agent/evict"
+	"github.com/evictd/evictd/agent/hot"
+	"github.com/evictd/evictd/agent/lanes"
+	"github.com/evictd/evictd/agent/pods"
+	"github.com/evictd/evictd/agent/reclaim"
+	"github.com/evictd/evictd/agent/signal"
+)
+
+// memory reads the node's memory.
+type memory struct{ n *node }
+
+func (m memory) Read(now time.Time, into *signal.Observations) lanes.NodeMemory {
+	m.n.mu.Lock()
+	defer m.n.mu.Unlock()
+	sum := m.n.unlisted.Usage.Memory
+	for i := range m.n.pods {
+		sum += m.n.pods[i].Usage.Memory
+	}
+	into[signal.MemoryAvailable] = signal.Observation{Status: signal.Observed, Capacity: capacity, Available: capacity - m.n.used - m.n.cache - sum, Cache: m.n.cache, Time: now}
+	return lanes.NodeMemory{Total: uint64(capacity), Kubepods: sum, KubepodsUsage: sum, KubepodsKnown: true}
+}
+
+// inventory lists the node's pods.
+type inventory struct{ n *node }
+
+func (i inventory) Changed() <-chan struct{} {
+	i.n.mu.Lock()
+	defer i.n.mu.Unlock()
+	return i.n.changed
+}
+
+// Refresh asks for a list, which comes when the runtime is that slow.
+func (i inventory) Refresh() {
+	n, asked := i.n, time.Now()
+	n.work.Go(func() {
+		time.Sleep(n.slow)
+		n.mu.Lock()
+		defer n.mu.Unlock()
+		if n.absent {
+			return
+		}
+		n.listed, n.asked = time.Now(), asked
+		n.version++
+		n.pods = slices.DeleteFunc(slices.Clone(n.pods), func(p evict.Pod) bool { return slices.Contains(n.dead, p.UID) && !n.survives[p.UID] })
+		if n.unlisted.UID != "" {
+			n.pods = append(slices.Clone(n.pods), n.unlisted)
+			n.unlisted = evict.Pod{}
+		}
+		close(n.changed)
+		n.changed = make(chan struct{})
+	})
+}
+
+func (i inventory) Tried() time.Time {
+	i.n.mu.Lock()
+	defer i.n.mu.Unlock()
+	return i.n.asked
+}
+
+func (i inventory) Measure(now time.Time) pods.Snapshot {
+	i.n.mu.Lock()
+	defer i.n.mu.Unlock()
+	s := pods.Snapshot{
+		Pods: slices.Clone(i.n.pods), Handles: map[string]pods.Handle{}, Version: i.n.version, Walked: i.n.still,
+		Listed: i.n.listed, Asked: i.n.asked, Tried: i.n.asked, Taken: now, KubeletPods: i.n.kubelet,
+	}
+	for k := range s.Pods {
+		read := now
+		if !slices.Contains(i.n.forgot, s.Pods[k].UID) {
+			read = now.Add(-i.n.age)
+		}
+		s.Read = append(s.Read, read)
+		s.Handles[s.Pods[k].UID] = i.n.handles[s.Pods[k].UID]
+	}
+	return s
+}
+
+func (i inventory) Still(now time.Time) (pods.Snapshot, bool) {
+	if !i.n.still {
+		return pods.Snapshot{}, false
+	}
+	return i.Measure(now), true
+}
+
+func (i inventory) Forget(uids ...string) {
+	i.n.mu.Lock()
+	defer i.n.mu.Unlock()
+	i.n.forgot = append(i.n.forgot, uids...)
+}
+
+func (inventory) Guard() pods.Guard { return pods.Guard{} }
+
+func (inventory) Outside(n int) []evict.CgroupUsage {
+	return []evict.CgroupUsage{{Cgroup: "/system.slice/big", Memory: 12 * gi}}
+}
+
+// watch observes the disks, or else the tasks.
+type watch struct {
+	n     *node
+	tasks bool
+}
+
+func (w watch) Read(now time.Time, into *signal.Observations) {
+	w.n.mu.Lock()
+	defer w.n.mu.Unlock()
+	for s, o := range w.n.observed {
+		if s.IsDisk() != w.tasks {
+			o.Time = now
+			into[s] = o
+		}
+	}
+}
+
+func (w watch) Crossed() <-chan struct{} {
+	if w.tasks {
+		return nil
+	}
+	return w.n.disk
+}
+
+func (w watch) Layout() evict.Layout {
+	w.n.mu.Lock()
+	defer w.n.mu.Unlock()
+	return w.n.layout
+}
+
+func (w watch) Pods() (int64, bool) {
+	w.n.mu.Lock()
+	defer w.n.mu.Unlock()
+	sum := w.n.unlisted.Usage.PIDs
+	for i := range w.n.pods {
+		sum += w.n.pods[i].Usage.PIDs + 1
+	}
+	return sum, true
+}
+
+// observe changes a reading of the disks or the tasks.
+func (n *node) observe(s signal.Signal, available int64) {
+	n.mu.Lock()
+	o := n.observed[s]
+	o.Available = available
+	n.observed[s] = o
+	n.mu.Unlock()
+	select {
+	case n.disk <- struct{}{}:
+	default:
+	}
+}
+
+// usages measures 10 GiB of disk for each pod.
+type usages struct{ n *node }
+
+func (usages) Want([]disks.Subject, bool) {}
+func (usages) Version() uint64            { return 1 }
+func (usages) Of(s *disks.Subject) disks.Holding {
+	layer := disks.Measured{}
+	layer.Bytes = uint64(10 * gi)
+	return disks.Holding{Known: true, Layers: map[string]disks.Measured{"c-" + s.UID: layer}}
+}
+
+// reclaimer frees nothing by itself.
+type reclaimer struct{ n *node }
+
+func (r reclaimer) Order(o evict.Reclaim)             { r.n.note("reclaim %s", o.Signal) }
+func (r reclaimer) Done() <-chan reclaim.Report       { return r.n.result }
+func (reclaimer) ImageBytes() map[string]int64        { return nil }
+func (r reclaimer) Spared(id string)                  { r.n.note("spared %s", id) }
+func (r reclaimer) Evicted(id string, h reclaim.Held) { r.n.note("evicted %s %d", id, h.Amount) }
+
+// fakeLanes reports where tasks stall.
+type fakeLanes struct{ n *node }
+
+func (fakeLanes) Seen(time.Time, *signal.Observations) {}
+func (f fakeLanes) Stalls() []lanes.Stall {
+	f.n.mu.Lock()
+	defer f.n.mu.Unlock()
+	return slices.Clone(f.n.stalls)
+}
+
+type watchdog struct{}
+
+func (watchdog) Rewind()            {}
+func (watchdog) Publish(*hot.Table) {}
+
+// fakeHot is the hot path's thread: it kills what it is ordered to, or hangs.
+type fakeHot struct {
+	node  *node
+	hangs bool
+	table *hot.Table
+}
+
+func (f *fakeHot) Execute(_ context.Context, o *hot.Order, patience time.Duration) error {
+	if f.hangs {
+		time.Sleep(patience)
+		o.Strikes = make([]act.Strike, len(o.Pods))
+		return hot.ErrBusy
+	}
+	for _, p := range o.Pods {
+		uid := strings.TrimPrefix(p.(*act.Hold).Job().SandboxID, "s-")
+		f.node.note("hot %s dry run %t", uid, o.DryRun)
+		strike := act.Strike{Processes: 1}
+		if err := f.node.refuses[uid]; err != nil {
+			strike = act.Strike{Err: err}
+		}
+		o.Strikes = append(o.Strikes, strike)
+	}
+	return nil
+}
+
+func (f *fakeHot) Publish(t *hot.Table) { f.table = t }
+
+// fakeDesk hands over what the hot path did.
+type fakeDesk struct {
+	news       chan lanes.Raise
+	kills      []hot.Kill
+	generation uint64
+	answered   map[lanes.Mark]bool
+	lost       int  // claims that fail, because of a kill
+	hung       bool // no claim succeeds, only Seize
+	seized     int
+}
+
+func (d *fakeDesk) News() <-chan lanes.Raise { return d.news }
+
+func (d *fakeDesk) Kills(list []hot.Kill) ([]hot.Kill, uint64) {
+	list = append(list, d.kills...)
+	d.kills = nil
+	return list, d.generation
+}
+
+func (d *fakeDesk) TakeAnswered(m lanes.Mark) bool {
+	a := d.answered[m]
+	delete(d.answered, m)
+	return a
+}
+
+func (d *fakeDesk) Claim(generation uint64) bool {
+	if d.hung || generation != d.generation {
+		return false
+	}
+	if d.lost > 0 {
+		d.lost--
+		d.generation++
+		return false
+	}
+	d.generation++
+	return true
+}
+
+func (d *fakeDesk) Seize(generation uint64) bool {
+	if generation != d.generation {
+		return false
+	}
+	d.generation += 2
+	d.hung = false
+	d.seized++
+	return true
+}
+
+func (d *fakeDesk) Current(generation uint64) bool { return generation == d.generation }
+
+// striker is the loop's own way to kill.
+type striker struct {
+	n    *node
+	name string
+}
+
+func (s striker) Strike(p hot.Pod, _ *act.Guard) act.Strike {
+	s.n.note("%s %s", s.name, strings.TrimPrefix(p.(*act.Hold).Job().SandboxID, "s-"))
+	return act.Strike{Processes: 1}
+}
+
+// actuator is the kernel and the runtime of a node that kill pods.
+type actuator struct {
+	n      *node
+	prefix string
+}
+
+func (a actuator) Evict(_ context.Context, j act.Job) {
+	n, uid := a.n, j.Order.UID
+	n.note("evict %s hard %t grace %v", uid, j.Order.Hard, j.Order.Grace)
+	if err := n.refuses[uid]; err != nil {
+		n.report(act.Progress{UID: uid, Stage: act.Refused, Time: time.Now(), Err: err})
+		return
+	}
+	n.report(act.Progress{UID: uid, Stage: act.Signalled, Time: time.Now()})
+	n.work.Go(func() {
+		if !j.Order.Hard {
+			time.Sleep(j.Order.Grace)
+		}
+		n.die(uid)
+	})
+}
+
+func (a actuator) Follow(_ context.Context, o evict.Order, h *act.Hold, s act.Strike) {
+	defer h.Close()
+	a.n.note("follow %s", o.UID)
+	if s.Err != nil {
+		a.n.report(act.Progress{UID: o.UID, Stage: act.Refused, Time: time.Now(), Err: s.Err})
+		return
+	}
+	a.n.report(act.Progress{UID: o.UID, Stage: act.Signalled, Time: time.Now(), Processes: s.Processes})
+	a.n.work.Go(func() { a.n.die(o.UID) })
+}
+
+func (a actuator) Harden(_ context.Context, j act.Job) {
+	a.n.note("harden %s", j.Order.UID)
+	a.n.report(act.Progress{UID: j.Order.UID, Stage: act.Hardened, Time: time.Now()})
+	a.n.work.Go(func() { a.n.die(j.Order.UID) })
+}
+
+// dryRun reports and touches nothing.
+type dryRun struct {
+	n      *node
+	report func(act.Progress)
+}
+
+func (d dryRun) Evict(_ context.Context, j act.Job) {
+	d.n.note("dry run: evict %s", j.Order.UID)
+	d.report(act.Progress{UID: j.Order.UID, Stage: act.Finished, Time: time.Now(), Processes: 1})
+}
+
+func (d dryRun) Follow(_ context.Context, o evict.Order, h *act.Hold, _ act.Strike) {
+	defer h.Close()
+	d.n.note("dry run: follow %s", o.UID)
+	d.report(act.Progress{UID: o.UID, Stage: act.Finished, Time: time.Now(), Processes: 1})
+}
+
+func (d dryRun) Harden(_ context.Context, j act.Job) { d.n.note("dry run: harden %s", j.Order.UID) }
