@@ -224,5 +224,5 @@ func (s *stage) small() round {
 	if node.Slow(1) > 1 {
 		drop = 96 * mebibyte
 	}
-	return round{shape: shape{drop: drop, takes: drop + gibibyte}, batch: 20, rest: 60 * time.Millisecond}
+	return round{shape: shape{drop: drop, takes: drop + gibibyte}, batch: 40, rest: 60 * time.Millisecond}
 }
