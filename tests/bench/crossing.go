@@ -30,13 +30,14 @@ var (
 // crossing is what became of one. Durations are from the crossing on.
 type crossing struct {
 	by         killer
+	crossed    time.Duration // CLOCK_MONOTONIC
 	killed     time.Duration
 	back       time.Duration
 	doubt      time.Duration
 	overshoot  int64 // bytes
 	rate       int64 // of the victim until it was killed, bytes a second
 	bystanders int
-	lane       string
+	account    account
 }
 
 // errMoved says that available memory is too far from where it was, for reasons that are not the victim's.
@@ -145,13 +146,13 @@ func judge(v *victim, seen *testimony, threshold int64, kills []kill, gone bool,
 		return r, nil
 	}
 	r.by = byContender
-	crossed := seen.crossed(threshold)
-	r.killed = first.at - crossed
+	r.crossed = seen.crossed(threshold)
+	r.killed = first.at - r.crossed
 	if seen.recovered == 0 {
 		// The victim is dead, so that somebody else has it.
 		return r, fmt.Errorf("%w: the memory of the victim did not come back within %v", errMoved, backTime)
 	}
-	r.back = seen.recovered - crossed
+	r.back = seen.recovered - r.crossed
 	r.overshoot = threshold - seen.lowest
 	if took := (first.at - v.cued).Seconds(); took > 0 {
 		r.rate = int64(float64(v.drop-v.held+r.overshoot) / took)
@@ -169,8 +170,12 @@ func (c *crossings) add(r crossing) {
 	if r.by != byContender {
 		return
 	}
-	if r.lane != "" {
-		c.Lanes[r.lane]++
+	if lane := r.account.lane; lane != "" {
+		c.Lanes[lane]++
+		for len(c.Parts) < len(c.Killed) { // those that evictd gave no account of
+			c.Parts = append(c.Parts, nil)
+		}
+		c.Parts = append(c.Parts, r.account.parts(r.crossed, r.crossed+r.killed))
 	}
 	c.Killed = append(c.Killed, microseconds(r.killed))
 	c.Back = append(c.Back, microseconds(r.back))

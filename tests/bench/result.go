@@ -57,6 +57,9 @@ type crossings struct {
 	Killed []int64 `json:"killedMicroseconds"`
 	Back   []int64 `json:"backMicroseconds"`
 	Doubt  []int64 `json:"doubtMicroseconds"`
+	// Parts is what Killed is made of, by evictd's own record, in the order of partNames: microseconds. It is null for a
+	// crossing of which the record does not tell all.
+	Parts [][]int64 `json:"partsMicroseconds,omitempty"`
 	// Overshoot is how far below the threshold the signal came: KiB.
 	Overshoot []int64 `json:"overshootKiB"`
 	// Rate is the median of what the victim took: MiB per second.

@@ -131,7 +131,7 @@ func (o *withOomd) begin(ctx context.Context, _ int64, _ int) error {
 
 func (*withOomd) aim(context.Context, *victim) error { return nil }
 
-func (*withOomd) done(context.Context, int) (string, error) { return "", nil }
+func (*withOomd) done(context.Context, int) (account, error) { return account{}, nil }
 
 func (o *withOomd) end() error {
 	if !o.begun {

@@ -90,7 +90,7 @@ func (s *stage) keep(entries []*entry) error {
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprint(s.out, crossingsTable(all).text())
+	_, err = fmt.Fprint(s.out, crossingsTable(all).text(), partsTable(all).text())
 	return err
 }
 
@@ -148,14 +148,14 @@ func (s *stage) turn(ctx context.Context, r round, e *entry, n int) (err error) 
 		}
 		e.result.OOMKills += s.oomKills - oom
 		if c.by == byContender || c.by == byEarly {
-			if c.lane, err = s.finish(ctx, e, i+1); err != nil {
+			if c.account, err = s.finish(ctx, e, i+1); err != nil {
 				return err
 			}
 		}
 		e.result.add(c)
 		if s.verbose {
 			fmt.Fprintf(s.out, "  %s: by the %s after %s, back after %s, %s below %s\n", e.name(), c.by,
-				milliseconds(microseconds(c.killed)), milliseconds(microseconds(c.back)), size(c.overshoot/kibibyte), c.lane)
+				milliseconds(microseconds(c.killed)), milliseconds(microseconds(c.back)), size(c.overshoot/kibibyte), c.account.lane)
 		}
 		if c.by != byContender && c.by != byEarly {
 			return nil // whoever did not fire, or was outrun, is begun anew
@@ -172,7 +172,7 @@ func (s *stage) begin(ctx context.Context, c contender, threshold int64, pods in
 }
 
 // finish waits until a contender is done with its n-th victim.
-func (s *stage) finish(ctx context.Context, c contender, n int) (string, error) {
+func (s *stage) finish(ctx context.Context, c contender, n int) (account, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, backTime, fmt.Errorf("not done after %v", backTime))
 	defer cancel()
 	return c.done(ctx, n)

@@ -14,8 +14,11 @@ type table struct {
 
 func (t *table) add(cells ...string) { t.rows = append(t.rows, cells) }
 
-// text is the table for a terminal.
+// text is the table for a terminal, nothing without rows.
 func (t *table) text() string {
+	if len(t.rows) == 0 {
+		return ""
+	}
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	for _, row := range append([][]string{t.head}, t.rows...) {
