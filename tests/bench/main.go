@@ -40,7 +40,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"os/signal"
 	"slices"
 	"strings"
@@ -100,7 +99,7 @@ type step struct {
 
 // steps are in order.
 var steps = []step{
-	{name: "decision", measure: decision},
+	{name: "decision", measure: decisions},
 	{name: "idle", measure: onNode(idle)},
 	{name: "cgroups", measure: onNode(crowds)},
 	{name: "bursts", measure: onNode(bursts)},
@@ -222,14 +221,4 @@ func choose(list string, vm bool) ([]step, error) {
 		}
 	}
 	return slices.DeleteFunc(slices.Clone(steps), func(s step) bool { return !slices.Contains(names, s.name) }), nil
-}
-
-// decision runs the benchmarks of the packages that decide and observe.
-func decision(ctx context.Context, _ options, _ *book, out io.Writer) error {
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
-	defer cancel()
-	fmt.Fprintln(out, "One decision (Step, by pods) and one observation:")
-	cmd := exec.CommandContext(ctx, "go", "test", "-run", "^$", "-bench", "Step|Observation", "-benchmem", "./agent/evict", "./agent/lanes")
-	cmd.Stdout, cmd.Stderr = out, out
-	return cmd.Run()
 }

@@ -21,6 +21,7 @@ type result struct {
 	Crossings *crossings `json:"crossings,omitempty"`
 	Idle      *idleness  `json:"idle,omitempty"`
 	Bombs     *bombs     `json:"bombs,omitempty"`
+	Timing    *timing    `json:"timing,omitempty"`
 }
 
 // origin says where and when something was measured.
@@ -126,6 +127,8 @@ func (r *result) key() string {
 		return fmt.Sprintf("idle/%s/%s/%d/%d", r.Idle.On, r.Idle.Lanes, r.Idle.Pods, r.Idle.Cgroups)
 	case r.Bombs != nil:
 		return "bombs/" + r.Bombs.On + "/" + r.Bombs.Contender
+	case r.Timing != nil:
+		return "timing/" + r.Timing.On + "/" + r.Timing.What
 	}
 	return ""
 }
@@ -141,6 +144,8 @@ func (r *result) on() string {
 		return r.Idle.On
 	case r.Bombs != nil:
 		return r.Bombs.On
+	case r.Timing != nil:
+		return r.Timing.On
 	}
 	return ""
 }
