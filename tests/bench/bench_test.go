@@ -37,7 +37,7 @@ func TestChoose(t *testing.T) {
 		vm   bool
 		want string
 	}{
-		{"", false, "decision idle cgroups bursts percentiles conditions bombs"},
+		{"", false, "decision idle cgroups bursts survival percentiles conditions bombs"},
 		{"", true, "vm"},
 		{"bursts,idle", false, "idle bursts"},
 		{"vm", false, "vm"},

@@ -37,6 +37,8 @@ type crossing struct {
 	overshoot  int64 // bytes
 	rate       int64 // of the victim until it was killed, bytes a second
 	bystanders int
+	calm       int  // pods besides the victims
+	spared     bool // all of them live
 	account    account
 }
 
@@ -167,6 +169,9 @@ func (c *crossings) add(r crossing) {
 	}
 	c.By[r.by]++
 	c.Bystanders += r.bystanders
+	if c.Calm = max(c.Calm, r.calm); r.calm > 0 && r.spared {
+		c.Spared++
+	}
 	if r.by != byContender {
 		return
 	}

@@ -69,7 +69,10 @@ type crossings struct {
 	By map[killer]int `json:"by"`
 	// Lanes counts those by evictd by what raised the alarm.
 	Lanes map[string]int `json:"lanes,omitempty"`
-	// Bystanders counts other pods that were killed, OOMKills what the kernel killed meanwhile, Lost victims that were
+	// Calm is how many pods there were besides the victims, Spared counts the crossings after which all of them lived.
+	Calm   int `json:"calmPods,omitempty"`
+	Spared int `json:"spared,omitempty"`
+	// Bystanders counts other pods that were killed, victims that waited for their cue among them, OOMKills what the kernel killed meanwhile, Lost victims that were
 	// gone before their crossing began, Failed crossings of which nothing is known because something went wrong.
 	Bystanders int `json:"bystanders"`
 	OOMKills   int `json:"kernelOOMKills"`

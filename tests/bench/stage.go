@@ -36,9 +36,9 @@ type stage struct {
 	version string // of the evictd that ran last
 	made    atomic.Int64
 
-	// calm is how many pods there are besides the victims, and bystanders are those of them that are watched.
-	calm       int
+	// bystanders are the pods besides the victims; revive, if it is set, makes those anew that have died.
 	bystanders []*victim
+	revive     func(context.Context) error
 	oomKills   int
 	// settings are added to evictd's configuration, and crossed is called after each crossing under evictd, if it is set.
 	settings string

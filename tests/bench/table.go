@@ -77,6 +77,9 @@ func (c *crossings) beside() string {
 			parts = append(parts, fmt.Sprintf("%s: %d", text, n))
 		}
 	}
+	if c.Calm > 0 {
+		parts = append(parts, fmt.Sprintf("all %d calm pods lived: %d of %d", c.Calm, c.Spared, c.n()))
+	}
 	add(c.By[byNobody], "never fired")
 	add(c.By[byKernel], "the kernel was first")
 	add(c.By[byWitness], "stopped at the reserve")
