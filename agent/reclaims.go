@@ -99,7 +99,14 @@ func (l *loop) discard(v *View, o *evict.Order) {
 func (l *loop) gone(uid string, stage act.Stage) {
 	h, ok := l.handles[uid]
 	switch {
-	case !ok || !h.Owned || l.mode.dryRun:
+	case !ok || l.mode.dryRun:
+	case !h.Owned && stage == act.LastGone:
+		if rec, known := l.records.last(uid); known {
+			if s, isSignal := signal.Parse(rec.Cause); !isSignal || s.IsDisk() {
+				l.reclaimer.EvictedFromKubelet(reclaim.Held{Amount: rec.Expected, Inodes: isSignal && s.IsInodes()})
+			}
+		}
+	case !h.Owned:
 	case stage == act.LastGone:
 		l.reclaimer.Evicted(h.SandboxID, reclaim.Held{})
 	case stage == act.Refused:
