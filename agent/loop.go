@@ -80,6 +80,7 @@ type loop struct {
 	// handles are those of the last step, reclaiming tells that an order is under way.
 	handles    map[string]pods.Handle
 	reclaiming bool
+	repeats    reclaimRepeats
 	kills      []hot.Kill // of the hot path, that no step has adopted yet
 
 	unexplained evict.Unexplained
@@ -162,10 +163,11 @@ func (l *loop) run(ctx context.Context, progress <-chan act.Progress, reload <-c
 			}
 			l.gone(p.UID, p.Stage)
 			l.inventory.Refresh()
-		case <-l.reclaimer.Done():
-			l.reclaimed()
+		case report := <-l.reclaimer.Done():
+			l.reclaimed(&report)
 		case r := <-reload:
 			l.config, l.policy = r.config, r.config.Policy(l.disks.Layout())
+			l.repeats.reset()
 			reloaded = r.in
 		case <-l.disks.Crossed():
 		case <-l.tasks.Crossed():
@@ -218,6 +220,7 @@ func (l *loop) step(ctx context.Context, now time.Time) *View {
 	l.rearrange()
 	v, in, generation := l.decide(ctx, now)
 	l.state, l.outcomes, l.met = v.State, nil, v.Orders.Met
+	l.repeats.follow(l.handles, v)
 	l.handles = v.Snapshot.Handles
 	v.Futile = l.trackFutile(v)
 	l.adopt(ctx, v, l.kills)
@@ -261,7 +264,7 @@ func (l *loop) decide(ctx context.Context, now time.Time) (v *View, in *evict.In
 			Policy: l.policy, Observations: v.Observations, Pods: v.Snapshot.Pods, Unlisted: v.Snapshot.Listed.IsZero() && len(v.Snapshot.Pods) == 0,
 			Outcomes: append(slices.Clone(l.outcomes), refusals(l.kills)...), Fired: fired(l.kills),
 			Measured: true, Unexplained: l.unexplained.Known(), DryRun: v.Mode.dryRun, ReclaimStalled: l.stalls.check(now), Contention: l.contention(),
-			Answered: answered, Drift: l.drift,
+			Answered: answered, Drift: l.drift, NothingReclaimed: l.repeats.inVain(now),
 		}
 		v.State, v.Orders = evict.Step(l.state, *in, now)
 		if l.newcomer(ctx, v) {
@@ -368,6 +371,7 @@ func (l *loop) decideMode(s *pods.Snapshot) mode {
 	f.outdated = !s.Listed.IsZero() && s.KubeletAbsent != (l.config.Kubelet == config.KubeletAbsent)
 	m := decideMode(f)
 	if !m.equal(l.mode) {
+		l.repeats.reset()
 		if m.dryRun {
 			l.log.Warn("dry run: nothing is evicted", "why", m.why)
 		} else {

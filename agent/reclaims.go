@@ -69,8 +69,9 @@ func reclaimPolicy(cfg *config.Config) reclaim.Policy {
 
 // reclaimed takes the report of an order, which the next step waits for. That goes by
 // what was measured meanwhile.
-func (l *loop) reclaimed() {
+func (l *loop) reclaimed(report *reclaim.Report) {
 	l.reclaiming = false
+	l.repeats.reported(report)
 	l.usage.looked = time.Time{}
 	l.outcomes = append(l.outcomes, evict.Outcome{})
 }
@@ -80,9 +81,12 @@ func (l *loop) reclaim(v *View) {
 	switch {
 	case v.Orders.Reclaim != nil && !l.reclaiming:
 		l.reclaiming = true
+		l.repeats.ordered(v.State.Reclaim.Threshold)
 		l.reclaimer.Order(*v.Orders.Reclaim)
 	case v.State.Reclaim != nil && v.State.Reclaim.Waiting && !l.reclaiming:
 		l.outcomes = append(l.outcomes, evict.Outcome{})
+	case !l.reclaiming:
+		l.repeats.ended(v.Time)
 	}
 }
 
@@ -97,9 +101,17 @@ func (l *loop) discard(v *View, o *evict.Order) {
 
 // gone tells the reclaimer what became of an eviction.
 func (l *loop) gone(uid string, stage act.Stage) {
+	l.repeats.reset()
 	h, ok := l.handles[uid]
 	switch {
-	case !ok || !h.Owned || l.mode.dryRun:
+	case !ok || l.mode.dryRun:
+	case !h.Owned && stage == act.LastGone:
+		if rec, known := l.records.last(uid); known {
+			if s, isSignal := signal.Parse(rec.Cause); !isSignal || s.IsDisk() {
+				l.reclaimer.EvictedFromKubelet(reclaim.Held{Amount: rec.Expected, Inodes: isSignal && s.IsInodes()})
+			}
+		}
+	case !h.Owned:
 	case stage == act.LastGone:
 		l.reclaimer.Evicted(h.SandboxID, reclaim.Held{})
 	case stage == act.Refused:
