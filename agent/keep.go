@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/evictd/evictd/agent/evict"
+	"github.com/evictd/evictd/agent/pods"
 	"github.com/evictd/evictd/agent/reclaim"
 	"github.com/evictd/evictd/agent/state"
 	"github.com/evictd/evictd/kernel/process"
@@ -87,6 +88,9 @@ func (d *daemon) save() error {
 	for _, u := range d.reclaimer.Uses() {
 		saved.Images = append(saved.Images, state.ImageUse(u))
 	}
+	for _, k := range d.inventory.TrustedKubelets() {
+		saved.Kubelets = append(saved.Kubelets, state.Kubelet(k))
+	}
 	if v := d.board.view.Load(); v != nil {
 		saved.Decision = v.State
 	} else {
@@ -136,6 +140,11 @@ func (d *daemon) restore(saved *earlier) {
 		uses = append(uses, reclaim.Use(u))
 	}
 	d.reclaimer.Restore(uses)
+	var kubelets []pods.TrustedKubelet
+	for _, k := range saved.Kubelets {
+		kubelets = append(kubelets, pods.TrustedKubelet(k))
+	}
+	d.inventory.RestoreKubelets(kubelets)
 	if n := len(saved.Decision.Victims); n > 0 {
 		d.log.Info("victims of an earlier run", "victims", describeVictims(saved.Decision.Victims))
 	}

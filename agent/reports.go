@@ -11,6 +11,7 @@ import (
 	"github.com/evictd/evictd/agent/execute"
 	"github.com/evictd/evictd/agent/loop"
 	"github.com/evictd/evictd/agent/metrics"
+	"github.com/evictd/evictd/agent/pods"
 	"github.com/evictd/evictd/agent/signal"
 )
 
@@ -29,6 +30,7 @@ type reports struct {
 	held       string
 	saved      time.Time
 	listed     time.Time
+	kubelets   []pods.TrustedKubelet // that were saved
 	victims    int
 }
 
@@ -49,6 +51,10 @@ func (r *reports) Stepped(v *loop.View) {
 	if listed := v.Snapshot.Listed; !listed.Equal(r.listed) {
 		r.listed = listed
 		r.watchContainers(&v.Snapshot)
+		if trusted := r.inventory.TrustedKubelets(); !slices.Equal(trusted, r.kubelets) {
+			r.kubelets = trusted
+			r.keeper.poke()
+		}
 	}
 	r.measure(v)
 	r.announce(v)

@@ -17,6 +17,7 @@ import (
 	"github.com/evictd/evictd/agent/pods"
 	"github.com/evictd/evictd/agent/shutdown"
 	"github.com/evictd/evictd/agent/shutdown/logind"
+	"github.com/evictd/evictd/kernel/kerneltest"
 )
 
 func TestTurns(t *testing.T) {
@@ -62,7 +63,8 @@ const configured = "shutdownGracePeriod: 30s\nshutdownGracePeriodCriticalPods: 1
 // seen is a view under a configuration.
 func seen(t *testing.T, settings string, kubeletPods bool, running ...evict.Pod) *loop.View {
 	t.Helper()
-	cfg, err := config.Parse("f.yaml", []byte("apiVersion: evictd.io/v1alpha1\nkind: AgentConfiguration\n"+settings))
+	dir := kerneltest.Tree(t, map[string]string{"f.yaml": "apiVersion: evictd.io/v1alpha1\nkind: AgentConfiguration\n" + settings})
+	cfg, err := config.Load(config.Options{Path: filepath.Join(dir, "f.yaml"), PathGiven: true})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -27,12 +27,12 @@ package bpf
 // The types are those of records.h, the only ones that both sides know. Each source
 // that reads the kernel's memory is built twice, see read.h.
 //
-//go:generate go tool bpf2go -cc clang-16 -strip llvm-strip-16 -target bpfel,bpfeb -type crossing -type memory_point -type gone -type control -type order -type sample -type stats -type threshold -type latest -type table -type row -type pressure sampler sampler.bpf.c -- -O2 -Wall -Werror -mcpu=v3
-//go:generate go tool bpf2go -cc clang-16 -strip llvm-strip-16 -target bpfel,bpfeb -type anchored anchor anchor.bpf.c -- -O2 -Wall -Werror -mcpu=v3
-//go:generate go tool bpf2go -cc clang-16 -strip llvm-strip-16 -target bpfel,bpfeb -type stall reclaim reclaim.bpf.c -- -O2 -Wall -Werror -mcpu=v3
-//go:generate go tool bpf2go -cc clang-16 -strip llvm-strip-16 -target bpfel,bpfeb -type victim oom oom.bpf.c -- -O2 -Wall -Werror -mcpu=v3
-//go:generate go tool bpf2go -cc clang-16 -strip llvm-strip-16 -target bpfel,bpfeb -type tasks forks forks.bpf.c -- -O2 -Wall -Werror -mcpu=v3
-//go:generate go tool bpf2go -cc clang-16 -strip llvm-strip-16 -target bpfel,bpfeb -no-global-types samplerTyped sampler.bpf.c -- -O2 -Wall -Werror -mcpu=v3 -DTYPED_READS
-//go:generate go tool bpf2go -cc clang-16 -strip llvm-strip-16 -target bpfel,bpfeb -no-global-types anchorTyped anchor.bpf.c -- -O2 -Wall -Werror -mcpu=v3 -DTYPED_READS
-//go:generate go tool bpf2go -cc clang-16 -strip llvm-strip-16 -target bpfel,bpfeb -no-global-types reclaimTyped reclaim.bpf.c -- -O2 -Wall -Werror -mcpu=v3 -DTYPED_READS
-//go:generate go tool bpf2go -cc clang-16 -strip llvm-strip-16 -target bpfel,bpfeb -no-global-types oomTyped oom.bpf.c -- -O2 -Wall -Werror -mcpu=v3 -DTYPED_READS
+//go:generate go tool bpf2go -cc clang-16 -strip llvm-strip-16 -target bpfel -type crossing -type memory_point -type gone -type control -type order -type sample -type stats -type threshold -type latest -type table -type row -type pressure sampler sampler.bpf.c -- -O2 -Wall -Werror -mcpu=v3
+//go:generate go tool bpf2go -cc clang-16 -strip llvm-strip-16 -target bpfel -type anchored anchor anchor.bpf.c -- -O2 -Wall -Werror -mcpu=v3
+//go:generate go tool bpf2go -cc clang-16 -strip llvm-strip-16 -target bpfel -type stall reclaim reclaim.bpf.c -- -O2 -Wall -Werror -mcpu=v3
+//go:generate go tool bpf2go -cc clang-16 -strip llvm-strip-16 -target bpfel -type victim oom oom.bpf.c -- -O2 -Wall -Werror -mcpu=v3
+//go:generate go tool bpf2go -cc clang-16 -strip llvm-strip-16 -target bpfel -type tasks forks forks.bpf.c -- -O2 -Wall -Werror -mcpu=v3
+//go:generate go tool bpf2go -cc clang-16 -strip llvm-strip-16 -target bpfel -no-global-types samplerTyped sampler.bpf.c -- -O2 -Wall -Werror -mcpu=v3 -DTYPED_READS
+//go:generate go tool bpf2go -cc clang-16 -strip llvm-strip-16 -target bpfel -no-global-types anchorTyped anchor.bpf.c -- -O2 -Wall -Werror -mcpu=v3 -DTYPED_READS
+//go:generate go tool bpf2go -cc clang-16 -strip llvm-strip-16 -target bpfel -no-global-types reclaimTyped reclaim.bpf.c -- -O2 -Wall -Werror -mcpu=v3 -DTYPED_READS
+//go:generate go tool bpf2go -cc clang-16 -strip llvm-strip-16 -target bpfel -no-global-types oomTyped oom.bpf.c -- -O2 -Wall -Werror -mcpu=v3 -DTYPED_READS

@@ -7,12 +7,29 @@
 // and a node that has seen many pods has thousands of them. Their page cache counts,
 // but all in all can only shrink, so a survey visits them now and then, in slices;
 // a walk (pods.h) goes over those that are alive, and finds the new ones by itself.
+//
+// A container can make cgroups below its own, tens of thousands of them. A bounded
+// number for each pod is listed, so that one pod leaves the room that others need.
+// A cgroup that is not listed is treated like a removed one: surveys add what is on
+// its lists to the nearest listed cgroup above, which is partial then. The usage of
+// that one stays exact, as the kernel charges it with all that is below.
 
 #ifndef EVICTD_KNOWN_H
 #define EVICTD_KNOWN_H
 
+// The longest way up, and the depth from which no cgroup is listed. A power of two.
 #define MAX_DEPTH 64
 #define MAX_STEPS (1 << 15)
+
+// The kubelet puts containers three levels below the pods' cgroup (QoS class, pod,
+// container), those of guaranteed pods two. So below a cgroup at POD_DEPTH there are
+// the containers of one pod at most, and what they make. Of those, NESTED_MOST are
+// listed, a quarter of that whenever there is too little room or time, and of the ones
+// right below it always CONTAINERS_LEAST.
+#define POD_DEPTH 2
+#define CONTAINERS_LEAST 64
+#define NESTED_MOST 1024
+#define NESTED_LOWERINGS 6 // to 0
 
 // A slice of a survey is at most this part of walk_limit, and slices take one part
 // of that many of the time.
@@ -36,12 +53,16 @@ struct known {
 	__u64 serial;
 	__u64 id; // inode number of the directory
 	__u64 parent; // index of the one above, which stands before this one
+	__u64 depth;
+	__u64 pod; // index of the one at POD_DEPTH that it is below, or is
+	__u64 nested; // of one at POD_DEPTH: how many below it are listed
+	__u64 partial; // there are living cgroups below that are not listed
 	__u64 newest; // serial number of its latest child
 	__u64 gone;
 	__u64 row; // index in the table of the current walk
 	__u64 usage;
 	__u64 below; // what it has on its own lists, and its living children use
-	struct lru removed; // what removed cgroups below had on their lists
+	struct lru removed; // what removed or unlisted cgroups below had on their lists
 	__u64 rest; // usage beyond that, then
 	__u64 rest_known;
 };
@@ -59,6 +80,9 @@ static __u64 known_half, known_count;
 static __u64 known_of, known_root;
 // A survey is due although the last one is not old.
 static __u64 known_outdated;
+// How often NESTED_MOST has been divided by four, and whether it matters: cgroups below
+// POD_DEPTH have been listed.
+static __u64 nested_lowered, nested_listed;
 
 // One survey of the tree, in pre-order. Its parts stand in the order of the steps:
 // visit a cgroup, descend to its first child, else climb until there is a next
@@ -67,9 +91,11 @@ struct survey {
 	struct cgroup_subsys_state *root;
 	struct cgroup_subsys_state *pos;
 	__u64 serial; // of pos, when a slice has ended there
+	struct cgroup_subsys_state *pod; // the latest at POD_DEPTH
+	__u64 pod_serial;
 	__u64 climbing;
 	__u64 depth;
-	__u64 removed; // depth of the topmost removed cgroup on the way down; 0: none
+	__u64 unlisted; // depth of the topmost cgroup on the way down that is not listed; 0: none
 	__u64 count;
 	__u64 began; // the slice
 	__u64 visited;
@@ -78,8 +104,7 @@ struct survey {
 	__u64 active;
 	__u64 done;
 	__u64 fault;
-	__u64 full; // there are more cgroups than room
-	__u64 row[MAX_DEPTH]; // index at each depth on the way down
+	__u64 row[MAX_DEPTH]; // index of the nearest listed cgroup at each depth on the way down
 };
 
 static struct survey survey;
@@ -89,9 +114,17 @@ static __u64 survey_urgent;
 // The last survey is newer than the last walk.
 static __u64 walk_due;
 
+// A survey lists as many as there are rows. The rest of the room is for what is made
+// until the next one.
 static __always_inline __u64 known_room(void)
 {
 	return 2 * max_rows;
+}
+
+static __always_inline __u64 nested_most(__u64 depth)
+{
+	__u64 most = nested_lowered < NESTED_LOWERINGS ? NESTED_MOST >> (2 * nested_lowered) : 0;
+	return depth == POD_DEPTH + 1 ? most + CONTAINERS_LEAST : most;
 }
 
 static __always_inline struct known *known_at(__u64 half, __u64 i)
@@ -115,19 +148,36 @@ static __always_inline long read_serial(__u64 *serial, struct cgroup_subsys_stat
 	return read_kernel(serial, sizeof(*serial), &css->serial_nr);
 }
 
-// add_known adds a cgroup and returns 0, 1 where there is no room, or -1.
-static __always_inline int add_known(__u64 half, __u64 *count, struct cgroup_subsys_state *css, __u64 serial, __u64 parent)
+// add_known adds a cgroup and returns 0, 1 where there is no room, or -1. The first
+// one is the pods' cgroup.
+static __always_inline int add_known(__u64 half, __u64 *count, __u64 room, struct cgroup_subsys_state *css, __u64 serial, __u64 above)
 {
 	struct cgroup *cgroup = NULL;
 	struct kernfs_node *kn = NULL;
-	__u64 id = 0;
+	__u64 id = 0, depth = 0, pod = *count;
 
-	if (*count >= known_room())
+	if (*count >= room)
 		return 1;
 	if (read_kernel(&cgroup, sizeof(cgroup), &css->cgroup) ||
 	    read_kernel(&kn, sizeof(kn), &cgroup->kn) ||
 	    read_kernel(&id, sizeof(id), &kn->id))
 		return -1;
+	if (*count) {
+		struct known *parent = known_at(half, above);
+		if (!parent)
+			return -1;
+		depth = parent->depth + 1;
+		if (depth > POD_DEPTH) {
+			pod = parent->pod;
+			struct known *its = known_at(half, pod);
+			if (!its)
+				return -1;
+			if (its->nested >= nested_most(depth) || depth >= MAX_DEPTH - 1)
+				return 1;
+			its->nested++;
+			nested_listed = 1;
+		}
+	}
 	struct known *known = known_at(half, *count);
 	if (!known)
 		return -1;
@@ -135,7 +185,9 @@ static __always_inline int add_known(__u64 half, __u64 *count, struct cgroup_sub
 	known->css = (__u64)css;
 	known->serial = serial;
 	known->id = id;
-	known->parent = parent;
+	known->parent = above;
+	known->depth = depth;
+	known->pod = pod;
 	(*count)++;
 	return 0;
 }
@@ -148,8 +200,8 @@ static __always_inline __u64 *row_at(__u64 depth)
 	return &survey.row[depth & (MAX_DEPTH - 1)];
 }
 
-// visit takes up a cgroup that is alive, and adds what a removed one has to the one
-// above that is.
+// visit lists a cgroup. What one has that was removed, or for which there is no room,
+// it adds to the nearest above that is listed.
 APART int visit(__u64 address)
 {
 	struct cgroup_subsys_state *css = (void *)address;
@@ -158,30 +210,41 @@ APART int visit(__u64 address)
 
 	if (read_serial(&serial, css) || read_kernel(&flags, sizeof(flags), &css->flags))
 		return -1;
-	if (survey.removed && depth <= survey.removed)
-		survey.removed = 0;
+	if (survey.unlisted && depth <= survey.unlisted)
+		survey.unlisted = 0;
+	if (depth == POD_DEPTH) {
+		survey.pod = css;
+		survey.pod_serial = serial;
+	}
 	if (depth) {
-		above = *row_at(depth - 1);
+		above = *row_at((survey.unlisted ? survey.unlisted : depth) - 1);
 		struct known *parent = known_at(half, above);
 		if (!parent)
 			return -1;
-		if (!survey.removed)
+		if (!survey.unlisted)
 			parent->newest = serial;
-		if (survey.removed || flags & CSS_DYING) {
-			if (!survey.removed)
-				survey.removed = depth;
-			*row_at(depth) = above;
+		int removed = flags & CSS_DYING, failed = 1;
+		if (!survey.unlisted && !removed)
+			failed = add_known(half, &survey.count, max_rows, css, serial, above);
+		if (failed < 0)
+			return failed;
+		if (failed) {
+			if (!removed)
+				parent->partial = 1;
+			if (!survey.unlisted)
+				survey.unlisted = depth;
 			if (read_lru((__u64)memcg_of(css)))
 				return -1;
 			add_sizes(&parent->removed, &lru);
-			return 0;
+		} else {
+			above = survey.count - 1;
 		}
+	} else if (add_known(half, &survey.count, max_rows, css, serial, 0)) {
+		return -1;
 	}
-	*row_at(depth) = survey.count;
-	int failed = add_known(half, &survey.count, css, serial, above);
-	if (failed > 0)
-		survey.full = 1;
-	return failed;
+	if (depth < MAX_DEPTH)
+		*row_at(depth) = above;
+	return 0;
 }
 
 // slice_over says whether the survey is to go on in a later tick: what a softirq
@@ -205,10 +268,7 @@ static long step(__u32 i, void *unused)
 		if (read_kernel(&next, sizeof(next), &pos->children.next))
 			goto fault;
 		if (next != &pos->children) {
-			if (++survey.depth >= MAX_DEPTH) {
-				survey.full = 1;
-				goto fault;
-			}
+			survey.depth++;
 			survey.pos = sibling_css(next);
 			return slice_over();
 		}
@@ -233,14 +293,60 @@ fault:
 	return 1;
 }
 
-// resume says whether a survey can go on where its last slice ended: where that
-// cgroup is still in the tree, and so all those above it.
-static __always_inline int resume(struct cgroup_subsys_state *css)
+// in_tree says whether a cgroup that was seen before is still in the tree, and so all
+// those above it.
+static __always_inline int in_tree(struct cgroup_subsys_state *css, __u64 then)
 {
 	__u64 serial = 0;
 	unsigned int flags = 0;
-	return survey.active && survey.root == css && !read_kernel(&flags, sizeof(flags), &survey.pos->flags) &&
-	       !(flags & CSS_RELEASED) && !read_serial(&serial, survey.pos) && serial == survey.serial;
+	return !read_kernel(&flags, sizeof(flags), &css->flags) && !(flags & CSS_RELEASED) &&
+	       !read_serial(&serial, css) && serial == then;
+}
+
+// resume says whether a survey can go on where its last slice ended. Where that cgroup
+// is gone it goes on after the pod that it was part of, which is partial then: else a
+// container that makes and removes cgroups all the time would start surveys over again
+// each time, and none would come to its end.
+static __always_inline int resume(struct cgroup_subsys_state *css)
+{
+	if (!survey.active || survey.root != css)
+		return 0;
+	if (in_tree(survey.pos, survey.serial))
+		return 1;
+	if (survey.depth <= POD_DEPTH || !in_tree(survey.pod, survey.pod_serial))
+		return 0;
+	struct known *known = known_at(!known_half, *row_at(POD_DEPTH));
+	if (!known)
+		return 0;
+	known->partial = 1;
+	survey.pos = survey.pod;
+	survey.depth = POD_DEPTH;
+	survey.climbing = 1;
+	return 1;
+}
+
+// lower_nested makes the next survey list fewer cgroups of each pod, and says whether
+// that is possible.
+static __always_inline int lower_nested(void)
+{
+	if (!nested_listed || nested_lowered >= NESTED_LOWERINGS)
+		return 0;
+	nested_lowered++;
+	return 1;
+}
+
+// fit_nested fits how many cgroups of each pod are listed to the room that a survey
+// has found. More are only listed where a walk stays short even if all are four times
+// as many.
+static __always_inline void fit_nested(void)
+{
+	if (survey.count >= max_rows) {
+		totals.truncated++;
+		if (lower_nested())
+			known_outdated = 1;
+	} else if (nested_lowered && survey.count <= max_rows / 8 && totals.walk_time <= walk_limit / 8) {
+		nested_lowered--;
+	}
 }
 
 static __always_inline int is_known(struct cgroup_subsys_state *css)
@@ -269,11 +375,11 @@ APART int do_slice(__u64 address)
 
 	if (!resume(css)) {
 		survey.root = survey.pos = css;
-		survey.climbing = survey.depth = survey.removed = survey.count = survey.visited = survey.took = survey.slices = 0;
+		survey.climbing = survey.depth = survey.unlisted = survey.count = survey.visited = survey.took = survey.slices = 0;
 		known_outdated = 0; // what happens from now on counts for the next one
 	}
 	survey.active = 1;
-	survey.done = survey.fault = survey.full = 0;
+	survey.done = survey.fault = 0;
 	survey.began = began;
 	bpf_loop(MAX_STEPS, step, NULL, 0);
 	slice_ended = bpf_ktime_get_ns();
@@ -286,12 +392,7 @@ APART int do_slice(__u64 address)
 	survey_ended = slice_ended;
 	if (!survey.done) {
 		known_outdated = 1;
-		if (survey.full) {
-			totals.truncated++;
-			known_of = current.pods_time = 0;
-		} else {
-			totals.faults++;
-		}
+		totals.faults++;
 		return 0;
 	}
 	known_half = !known_half;
@@ -299,6 +400,7 @@ APART int do_slice(__u64 address)
 	known_of = config.pods_id;
 	known_root = (__u64)css;
 	walk_due = 1;
+	fit_nested();
 	totals.surveys++;
 	totals.survey_time = survey.took;
 	totals.survey_slices = survey.slices;

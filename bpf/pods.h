@@ -12,8 +12,8 @@
 #define WALK_SHARE 16
 #define WALK_URGENT_SHARE 4
 #define WALK_IDLE SECOND
-// Where a walk has given up, or a survey has no room, the next is tried after so
-// long, then twice that, and so on.
+// Where a walk has given up, or a survey has failed, the next is tried after so long,
+// then twice that, and so on.
 #define GIVEN_UP_FIRST (SECOND / 8)
 #define GIVEN_UP_LONGEST (64 * SECOND)
 // When removed cgroups have shrunk by so many bytes, it is time for a survey.
@@ -32,19 +32,23 @@ struct walk {
 	__u64 late;
 	__u64 fault;
 	__u64 truncated; // there are more cgroups than rows
-	__u64 any_removed;
+	__u64 any_removed; // or partial
 	__u64 usage; // of the pods' cgroup, pages
 	struct lru sum;
 	// Page cache of removed cgroups that is taken to be lost, and what was active
 	// of it and may be so no more: as far as a survey would tell.
 	__u64 lost;
 	__u64 aging;
+	// What partial cgroups use more than when they were surveyed, pages: it may be page
+	// cache, and counts as other memory until the next survey.
+	__u64 grown;
 	// While new children of one cgroup are looked for, from the latest back.
 	struct cgroup_subsys_state *child;
 	struct list_head *end;
 	__u64 parent;
 	__u64 newest;
 	__u64 met_all;
+	__u64 unlisted; // there was no room for some
 };
 
 static struct walk walk;
@@ -83,11 +87,21 @@ static __always_inline void add_to_row(__u64 i, struct lru *more)
 	row->unevictable += more->unevictable * page_size;
 }
 
+static __always_inline void mark_partial(__u64 i)
+{
+	struct row *row = table_row(i);
+	if (row)
+		row->partial = 1;
+}
+
+// write_row writes a row, or, where there is none left, adds to the one above.
 static __always_inline void write_row(struct known *known, __u64 above)
 {
 	struct row *row = table_row(walk.rows);
 	if (!row) {
-		known->row = max_rows;
+		known->row = above;
+		mark_partial(above);
+		add_to_row(above, &lru);
 		walk.truncated = 1;
 		return;
 	}
@@ -95,6 +109,7 @@ static __always_inline void write_row(struct known *known, __u64 above)
 	row->id = known->id;
 	row->parent = above;
 	row->usage = known->usage * page_size;
+	row->partial = known->partial;
 	known->row = walk.rows++;
 	add_to_row(known->row, &lru);
 }
@@ -148,8 +163,11 @@ static long meet(__u32 i, void *unused)
 		walk.met_all = 1;
 		return 1;
 	}
-	if (add_known(known_half, &known_count, child, serial, walk.parent))
+	int failed = add_known(known_half, &known_count, known_room(), child, serial, walk.parent);
+	if (failed) {
+		walk.met_all = walk.unlisted = failed > 0;
 		return 1;
+	}
 	// One that was just taken out of the list leads to none (list_del_rcu).
 	if (read_kernel(&previous, sizeof(previous), &child->sibling.prev) || !previous)
 		return 1;
@@ -177,12 +195,16 @@ APART int meet_children(__u32 of)
 		return 0;
 	walk.newest = known->newest;
 	walk.parent = of;
-	walk.met_all = 0;
+	walk.met_all = walk.unlisted = 0;
 	known_outdated = 1;
 	__u64 before = known_count;
 	bpf_loop(MAX_KNOWN, meet, NULL, 0);
 	if (walk.met_all) {
 		known->newest = serial;
+		if (walk.unlisted) {
+			known->partial = walk.any_removed = 1;
+			mark_partial(known->row);
+		}
 	} else { // the next walk tries again
 		known_count = before;
 		walk.fault = 1;
@@ -245,7 +267,7 @@ static long read_known(__u32 i, void *unused)
 		return 0;
 	}
 	add_sizes(&walk.sum, &lru);
-	walk.any_removed |= known->removed.inactive_file | known->removed.active_file;
+	walk.any_removed |= known->partial | known->removed.inactive_file | known->removed.active_file;
 	struct known *above = known_at(known_half, known->parent);
 	if (above && i)
 		above->below += known->usage;
@@ -255,7 +277,8 @@ static long read_known(__u32 i, void *unused)
 }
 
 // shrink takes what removed cgroups have lost since the survey from their page
-// cache: what a cgroup uses beyond its children has become less by it.
+// cache: what a cgroup uses beyond its children has become less by it. Likewise for
+// those that are alive and not listed, which can grow, too.
 static long shrink(__u32 i, void *unused)
 {
 	if (i >= known_count)
@@ -264,7 +287,7 @@ static long shrink(__u32 i, void *unused)
 	if (!known)
 		return 1;
 	__u64 inactive = known->removed.inactive_file, active = known->removed.active_file;
-	if (known->gone || !(inactive | active))
+	if (known->gone || !(known->partial | inactive | active))
 		return 0;
 	if (distance(survey_ended, current.time) >= SURVEY_AGAIN)
 		walk.aging += active;
@@ -277,7 +300,13 @@ static long shrink(__u32 i, void *unused)
 			known->rest = inactive + active;
 		known->rest_known = 1;
 	}
-	__u64 lost = distance(distance(known->below, now > then ? now : then), known->rest);
+	__u64 rest = distance(known->below, now > then ? now : then), lost = distance(rest, known->rest);
+	if (known->partial) {
+		__u64 grown = distance(known->rest, rest);
+		walk.grown += grown;
+		if (grown * page_size > SHRUNK_MUCH)
+			known_outdated = 1;
+	}
 	if (!lost)
 		return 0;
 	if (lost * page_size > SHRUNK_MUCH)
@@ -349,10 +378,12 @@ APART int do_walk(void)
 	}
 	if (walk.late || walk.truncated)
 		totals.truncated++;
-	if (walk.late)
-		give_up();
-	else
+	if (!walk.late)
 		given_up = 0;
+	else if (lower_nested())
+		known_of = 0; // until a survey has listed fewer
+	else
+		give_up();
 	if (walk.late || walk.fault) {
 		current.pods_time = 0; // a part of a sum is no sum
 	} else {
@@ -365,7 +396,7 @@ APART int do_walk(void)
 		return 0;
 	table->count[half] = walk.rows;
 	table->time[half] = began;
-	table->truncated[half] = walk.late || walk.truncated;
+	table->truncated[half] = walk.late;
 	store_ordered(&table->done, generation);
 	return 0;
 }

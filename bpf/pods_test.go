@@ -148,19 +148,25 @@ func TestRowsOfRemoved(t *testing.T) {
 	})
 }
 
-// A table that is too small says so and holds what it can; the figures of the
-// whole, which need no table, are right.
-func TestRowsTruncated(t *testing.T) {
+// A table that is too small has the rows that it has room for, and what is on the lists
+// of the other cgroups counts for the row above them, which says that it is partial.
+func TestTooFewRows(t *testing.T) {
 	_, s := openSampler(t, Options{Rows: 2})
 	top := makeCgroup(t)
-	for _, name := range []string{"a", "b", "c"} {
-		top.child(t, name)
-	}
+	first := top.child(t, "a")
+	startHog(t, top.child(t, "b")).do("grow %d", 16*mib)
+	startHog(t, top.child(t, "c")).do("grow %d", 16*mib)
 	follow(t, s, top)
 	got := pods(t, s)
 	rows, table, err := s.Rows(nil)
-	if err != nil || len(rows) != 2 || !table.Truncated {
-		t.Errorf("Rows() = %d rows, %+v, %v; want 2 and truncated", len(rows), table, err)
+	if err != nil || len(rows) != 2 || table.Truncated {
+		t.Fatalf("Rows() = %d rows, %+v, %v; want 2, not truncated", len(rows), table, err)
+	}
+	if rows[0].Cgroup != top.id(t) || !rows[0].Partial || rows[0].Anon < 31*mib {
+		t.Errorf("first row = %+v; want a partial one with what all cgroups have", rows[0])
+	}
+	if rows[1].Cgroup != first.id(t) || rows[1].Partial {
+		t.Errorf("second row = %+v; want a whole one of the first cgroup", rows[1])
 	}
 	if !got.Valid {
 		t.Errorf("Pods = %+v; want it valid", got)
@@ -350,13 +356,13 @@ func TestSumUp(t *testing.T) {
 	rows := []Row{
 		{Cgroup: 1, Parent: 0, Usage: 100, InactiveFile: 1, ActiveFile: 2, Anon: 3, Unevictable: 4},
 		{Cgroup: 2, Parent: 0, Usage: 60, InactiveFile: 10},
-		{Cgroup: 3, Parent: 1, Usage: 50, InactiveFile: 20, Anon: 30},
+		{Cgroup: 3, Parent: 1, Usage: 50, InactiveFile: 20, Anon: 30, Partial: true},
 		{Cgroup: 4, Parent: 0, Usage: 5, ActiveFile: 7, Unevictable: 1},
 	}
 	want := []Row{
-		{Cgroup: 1, Parent: 0, Usage: 100, InactiveFile: 31, ActiveFile: 9, Anon: 33, Unevictable: 5},
-		{Cgroup: 2, Parent: 0, Usage: 60, InactiveFile: 30, Anon: 30},
-		{Cgroup: 3, Parent: 1, Usage: 50, InactiveFile: 20, Anon: 30},
+		{Cgroup: 1, Parent: 0, Usage: 100, InactiveFile: 31, ActiveFile: 9, Anon: 33, Unevictable: 5, Partial: true},
+		{Cgroup: 2, Parent: 0, Usage: 60, InactiveFile: 30, Anon: 30, Partial: true},
+		{Cgroup: 3, Parent: 1, Usage: 50, InactiveFile: 20, Anon: 30, Partial: true},
 		{Cgroup: 4, Parent: 0, Usage: 5, ActiveFile: 7, Unevictable: 1},
 	}
 	if diff := cmp.Diff(want, sumUp(rows)); diff != "" {

@@ -111,7 +111,8 @@ type Pods struct {
 	// why the figures are not valid.
 	Truncated bool
 	// Uncertain says that a threshold is crossed by so little that a survey of what
-	// removed cgroups have left is to tell, soon. Until then the figures are not valid.
+	// removed and unlisted cgroups have is to decide, soon. Until then the figures are
+	// not valid.
 	Uncertain bool
 	Usage     uint64
 	// Walked is when the file figures were read, and WalkUsage what was in use then.

@@ -162,6 +162,7 @@ struct row {
 	__u64 active_file;
 	__u64 anon;
 	__u64 unevictable;
+	__u64 partial; // the lists of some cgroups below are as of the last survey
 };
 
 // What the reclaim programs count, and how they hurry the sampler up.

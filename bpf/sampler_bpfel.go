@@ -70,6 +70,10 @@ type samplerKnown struct {
 	Serial  uint64
 	Id      uint64
 	Parent  uint64
+	Depth   uint64
+	Pod     uint64
+	Nested  uint64
+	Partial uint64
 	Newest  uint64
 	Gone    uint64
 	Row     uint64
@@ -130,6 +134,7 @@ type samplerRow struct {
 	ActiveFile   uint64
 	Anon         uint64
 	Unevictable  uint64
+	Partial      uint64
 }
 
 type samplerSample struct {

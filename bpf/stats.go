@@ -22,7 +22,7 @@ type Stats struct {
 	Surveys          uint64
 	SurveyTime       time.Duration // the last survey's
 	SurveySlices     uint64        // likewise
-	Truncated        uint64        // walks that did not get to the end of the tree, or of the table
+	Truncated        uint64        // walks that took too long, walks and surveys with more cgroups than rows
 	Faults           uint64        // figures that could not be read
 	Nodes            uint64        // NUMA nodes with memory
 	// Drift is how far the node's working set may be from the truth for what the

@@ -22,6 +22,9 @@ type Row struct {
 	// Anon is what stands on the LRU lists of anonymous memory: with tmpfs, without
 	// what is locked. Unevictable is the latter.
 	Anon, Unevictable uint64
+	// Partial tells that there are cgroups below that the walk did not visit: the
+	// figures but Usage are, of those, as of the last survey.
+	Partial bool
 }
 
 // WorkingSet is the usage without inactive file pages.
@@ -30,7 +33,7 @@ func (r *Row) WorkingSet() uint64 { return workingSet(r.Usage, r.InactiveFile) }
 // Table describes the rows of one walk.
 type Table struct {
 	Time      time.Duration // when the walk began
-	Truncated bool          // there are more cgroups than rows, or than a walk gets to in time
+	Truncated bool          // the walk took too long; what is there is not all
 }
 
 // SetWalk makes the sampler read all cgroups of the pods anew whenever the last
@@ -104,6 +107,7 @@ func (s *Sampler) Rows(rows []Row) ([]Row, Table, error) {
 			rows = append(rows, Row{
 				Cgroup: raw.Id, Parent: int(raw.Parent), Usage: raw.Usage,
 				InactiveFile: raw.InactiveFile, ActiveFile: raw.ActiveFile, Anon: raw.Anon, Unevictable: raw.Unevictable,
+				Partial: raw.Partial != 0,
 			})
 		}
 		// The walk after the next writes over these rows.
@@ -128,6 +132,7 @@ func sumUp(rows []Row) []Row {
 		above.ActiveFile += row.ActiveFile
 		above.Anon += row.Anon
 		above.Unevictable += row.Unevictable
+		above.Partial = above.Partial || row.Partial
 	}
 	return rows
 }

@@ -49,7 +49,7 @@ static __always_inline void forget_pods(void)
 {
 	current.pods_time = 0;
 	walk_ended = given_up = survey_ended = slice_time = uncertain_since = 0;
-	survey.active = survey_urgent = walk_due = known_of = known_outdated = walk.lost = walk.aging = 0;
+	survey.active = survey_urgent = walk_due = known_of = known_outdated = walk.lost = walk.aging = walk.grown = nested_lowered = nested_listed = 0;
 	totals.walk_time = 0;
 	older.usage = newer.usage = 0;
 	forget_pods_references();
@@ -138,26 +138,46 @@ static __always_inline int rows_due(struct table *table, struct order *order)
 	       (config.walk_period && current.time - last >= config.walk_period);
 }
 
-// uncertain says whether a threshold is crossed by so little that a survey may tell
-// otherwise: what removed cgroups have lost is taken for inactive page cache, and what
-// was active of theirs may be inactive by now.
+// A threshold has been found for which a survey may tell otherwise.
+static __u64 found_uncertain;
+
+// uncertain_at looks at the threshold at an index. What removed cgroups have lost is
+// taken for inactive page cache, what was active of theirs may be inactive by now, and
+// what unlisted ones have grown by may be page cache. So a threshold may be crossed by
+// that alone, or a crossing that waits be answered.
+APART int uncertain_at(__u32 i)
+{
+	if (i >= MAX_THRESHOLDS)
+		return 0;
+	struct threshold *threshold = &config.thresholds[i];
+	struct watched *state = &watched[i];
+	__u64 grown = walk.grown * page_size, slack = (walk.lost + walk.aging) * page_size + grown;
+
+	if (threshold->source != SOURCE_PODS || free_of(threshold) >= threshold->available)
+		return 0;
+	if (state->crossed) {
+		if (state->waiting && grown && grown >= state->left)
+			found_uncertain = 1;
+	} else if (free_of(threshold) + slack >= threshold->available) {
+		found_uncertain = 1;
+	}
+	return 0;
+}
+
+// uncertain says whether a survey may tell otherwise of a threshold than the last walk.
 static __always_inline int uncertain(void)
 {
-	__u64 slack = (walk.lost + walk.aging) * page_size;
-	int found = 0;
+	found_uncertain = 0;
 	for (int i = 0; i < MAX_THRESHOLDS; i++) {
-		if (!slack || i >= config.count)
+		if (!(walk.lost | walk.aging | walk.grown) || i >= config.count)
 			break;
-		struct threshold *threshold = &config.thresholds[i];
-		if (!watched[i].crossed && threshold->source == SOURCE_PODS && free_of(threshold) < threshold->available &&
-		    free_of(threshold) + slack >= threshold->available)
-			found = 1;
+		uncertain_at(i);
 	}
-	if (!found)
+	if (!found_uncertain)
 		uncertain_since = 0;
 	else if (!uncertain_since)
 		uncertain_since = current.time;
-	return found && current.time - uncertain_since < UNCERTAIN_LONGEST;
+	return found_uncertain && current.time - uncertain_since < UNCERTAIN_LONGEST;
 }
 
 // read_pods_usage reads what the pods use, and says whether it could.

@@ -51,30 +51,6 @@ func TestDefaultEndpointsAreValid(t *testing.T) {
 	}
 }
 
-func TestDetect(t *testing.T) {
-	dir := t.TempDir()
-	missing, file, first, second := filepath.Join(dir, "missing"), filepath.Join(dir, "file"), filepath.Join(dir, "1"), filepath.Join(dir, "2")
-	if err := os.WriteFile(file, nil, 0o600); err != nil {
-		t.Fatal(err)
-	}
-	for _, path := range []string{first, second} {
-		l, err := net.Listen("unix", path)
-		if err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { l.Close() })
-	}
-	got, err := detect([]string{"unix://" + missing, "unix://" + file, "unix://" + first, "unix://" + second})
-	if err != nil || got != "unix://"+first {
-		t.Errorf("detect = %q, %v; want %q", got, err, "unix://"+first)
-	}
-
-	_, err = detect([]string{"unix://" + missing, "unix://" + file})
-	if !errors.Is(err, ErrUnreachable) || !strings.Contains(err.Error(), missing+": no such file or directory; "+file+": not a socket") {
-		t.Errorf("detect = %v; want ErrUnreachable with both paths and reasons", err)
-	}
-}
-
 func TestPeerPID(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "s")
 	if pid, err := PeerPID("unix://" + socket); !errors.Is(err, ErrUnreachable) || !errors.Is(err, fs.ErrNotExist) {

@@ -7,16 +7,8 @@ import (
 )
 
 func TestChanges(t *testing.T) {
-	parse := func(fields string) *Config {
-		t.Helper()
-		c, err := Parse("c.yaml", []byte("apiVersion: evictd.io/v1alpha1\nkind: AgentConfiguration\n"+fields))
-		if err != nil {
-			t.Fatal(err)
-		}
-		return c
-	}
-	before := parse("evictionHard: {memory.available: 1Gi, pid.available: 10%}\nmaxVictims: 3\nprotect: {names: [a/b]}\n")
-	after := parse("evictionHard: {memory.available: 2Gi, nodefs.available: 5%}\nmaxVictims: 5\ndryRun: true\n")
+	before := mustParse(t, "evictionHard: {memory.available: 1Gi, pid.available: 10%}\nmaxVictims: 3\nprotect: {names: [a/b]}\n")
+	after := mustParse(t, "evictionHard: {memory.available: 2Gi, nodefs.available: 5%}\nmaxVictims: 5\ndryRun: true\n")
 	got, err := after.Changes(before)
 	if err != nil {
 		t.Fatal(err)

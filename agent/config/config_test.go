@@ -40,7 +40,7 @@ const head = "apiVersion: evictd.io/v1alpha1\nkind: AgentConfiguration\n"
 
 func mustParse(t *testing.T, text string) *Config {
 	t.Helper()
-	c, err := Parse("f.yaml", []byte(head+text))
+	c, err := parse(Options{Path: "f.yaml"}, nil, []byte(head+text))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -110,7 +110,7 @@ func TestDumpParsesAgain(t *testing.T) {
 		"notification: {bpf: off, bpfFloor: 1ms, reclaim: require}\npressure: {memory: {full: 999999us/1.5s, sustained: 2s}}",
 	} {
 		c := mustParse(t, text)
-		again, err := Parse("dump.yaml", []byte(dump(t, c)))
+		again, err := parse(Options{Path: "dump.yaml"}, nil, []byte(dump(t, c)))
 		if err != nil {
 			t.Fatalf("%s: %v", text, err)
 		}

@@ -29,12 +29,8 @@ func FuzzParse(f *testing.F) {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		c, err := Parse("f", []byte(text))
-		kubelets := base()
-		kubeletErr := kubelets.readKubelet("k", []byte(text))
-		if kubeletErr == nil {
-			kubelets, kubeletErr = kubelets.finish()
-		}
+		c, err := parse(Options{Path: "f"}, nil, []byte(text))
+		kubelets, kubeletErr := parse(Options{KubeletPath: "k"}, []byte(text), nil)
 		for _, result := range []struct {
 			c   *Config
 			err error
@@ -46,7 +42,7 @@ func FuzzParse(f *testing.F) {
 				}
 				continue
 			}
-			again, err := Parse("dump", []byte(dump(t, result.c)))
+			again, err := parse(Options{Path: "dump"}, nil, []byte(dump(t, result.c)))
 			if err != nil {
 				t.Fatalf("the dump does not parse: %v\n%s", err, dump(t, result.c))
 			}

@@ -29,22 +29,31 @@ type Options struct {
 // field and maps and lists as a whole. Without an AgentConfiguration it is in
 // dry run. What is wrong with the files' contents is a [strict.Problems].
 func Load(o Options) (*Config, error) {
-	c := base()
-	var kubeletErr, agentErr error
+	var kubelet []byte
 	if o.KubeletPath != "" {
-		data, err := strict.ReadFile(o.KubeletPath)
-		if err != nil {
+		var err error
+		if kubelet, err = strict.ReadFile(o.KubeletPath); err != nil {
 			return nil, fmt.Errorf("read kubelet configuration: %w", err)
 		}
-		kubeletErr = c.readKubelet(o.KubeletPath, data)
 	}
-	data, err := strict.ReadFile(o.Path)
-	switch {
-	case err == nil:
-		agentErr = c.readAgent(o.Path, data)
-	case o.PathGiven || !errors.Is(err, fs.ErrNotExist):
+	agent, err := strict.ReadFile(o.Path)
+	if err != nil && (o.PathGiven || !errors.Is(err, fs.ErrNotExist)) {
 		return nil, fmt.Errorf("read configuration: %w", err)
-	default:
+	}
+	return parse(o, kubelet, agent)
+}
+
+// parse is [Load] of the contents of the files that o names; nil is a file that
+// is not there.
+func parse(o Options, kubelet, agent []byte) (*Config, error) {
+	c := base()
+	var kubeletErr, agentErr error
+	if kubelet != nil {
+		kubeletErr = c.readKubelet(o.KubeletPath, kubelet)
+	}
+	if agent != nil {
+		agentErr = c.readAgent(o.Path, agent)
+	} else {
 		c.DryRun = true
 	}
 	if err := strict.Join(kubeletErr, agentErr); err != nil {
@@ -53,16 +62,6 @@ func Load(o Options) (*Config, error) {
 	if o.DryRun {
 		c.DryRun = true
 		c.origin["dryRun"] = OriginFlag
-	}
-	return c.finish()
-}
-
-// Parse reads an AgentConfiguration; file is its name, for messages. The error
-// is a [strict.Problems].
-func Parse(file string, data []byte) (*Config, error) {
-	c := base()
-	if err := c.readAgent(file, data); err != nil {
-		return nil, err
 	}
 	return c.finish()
 }

@@ -101,7 +101,7 @@ func TestLoadLayers(t *testing.T) {
 					t.Errorf("Origin(%s) = %s; want %s", path, got, want)
 				}
 			}
-			again, err := Parse("dump.yaml", []byte(dump(t, c)))
+			again, err := parse(Options{Path: "dump.yaml"}, nil, []byte(dump(t, c)))
 			if err != nil {
 				t.Fatalf("the dump does not parse: %v", err)
 			}
@@ -190,7 +190,7 @@ k:4: shutdownGracePeriodByPodPriority[1].priority: 0 is listed twice; as for the
 			if diff := cmp.Diff(tt.notices, got); diff != "" {
 				t.Errorf("notices (-want +got):\n%s", diff)
 			}
-			again, err := Parse("dump.yaml", []byte(dump(t, c)))
+			again, err := parse(Options{Path: "dump.yaml"}, nil, []byte(dump(t, c)))
 			if err != nil {
 				t.Fatalf("the dump does not parse: %v", err)
 			}

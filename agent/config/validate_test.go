@@ -200,7 +200,7 @@ f:6: localStorageCapacityIsolation: is the number 0; want true or false
 f:7: volumeStatsAggPeriod: is the number 1; want a duration such as 90s or 1m30s`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			c, err := Parse("f", []byte(head+tt.text))
+			c, err := parse(Options{Path: "f"}, nil, []byte(head+tt.text))
 			if err == nil {
 				t.Fatalf("no error: %+v", c)
 			}
@@ -224,9 +224,9 @@ f:1: kind: is missing; want AgentConfiguration`},
 		{"apiVersion: x\nkind: KubeletConfiguration\nport: 1", "f:2: kind: is KubeletConfiguration; want AgentConfiguration (evictd reads a kubelet's file with --kubelet-config)"},
 		{"- a", "f:1: is a list; want a map"},
 	} {
-		_, err := Parse("f", []byte(tt.text))
+		_, err := parse(Options{Path: "f"}, nil, []byte(tt.text))
 		if err == nil || err.Error() != tt.want {
-			t.Errorf("Parse(%q) = %v; want %s", tt.text, err, tt.want)
+			t.Errorf("parse(%q) = %v; want %s", tt.text, err, tt.want)
 		}
 	}
 }

@@ -1,11 +1,14 @@
 package disks
 
 import (
+	"context"
 	"fmt"
 	"os"
 	"path/filepath"
 	"slices"
+	"sync/atomic"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/evictd/evictd/agent/evict"
@@ -81,6 +84,119 @@ func TestLargest(t *testing.T) {
 		t.Error("a second survey right after the first")
 	default:
 	}
+}
+
+// A directory that hangs is left out of the survey of its filesystem and holds up none of
+// another one. It is tried again later, although the first attempt has never returned.
+func TestSurveyHangs(t *testing.T) {
+	root, other := t.TempDir(), t.TempDir()
+	write := func(mib int, elem ...string) {
+		path := filepath.Join(elem...)
+		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
+			t.Fatal(err)
+		}
+		if err := os.WriteFile(path, make([]byte, mib*mebibyte), 0o600); err != nil {
+			t.Fatal(err)
+		}
+	}
+	write(2, root, "calm", "f")
+	write(1, other, "dir", "f")
+	for i := range 200 { // more than there are between two pauses of a walk
+		write(0, root, "var", "bad", fmt.Sprint(i))
+	}
+	write(3, root, "var", "bad", "f")
+	synctest.Test(t, func(t *testing.T) {
+		u := NewUsages(UsageOptions{Procfs: "/proc"})
+		var hangs atomic.Bool
+		released := make(chan struct{})
+		u.surveyWalk = func(ctx context.Context, w *disk.Walker, path string) (disk.Usage, error) {
+			pause := w.Pause
+			w.Pause = func() {
+				if hangs.Load() {
+					<-released
+				}
+				pause()
+			}
+			return w.Usage(ctx, path)
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- u.Run(ctx) }()
+		// largest asks, and again when a survey may have ended.
+		largest := func(point string) (first string) {
+			u.Largest(point, false)
+			time.Sleep(10 * time.Second)
+			if all := u.Largest(point, false); len(all) > 0 {
+				first = filepath.Base(all[0].Path)
+			}
+			return first
+		}
+		hangs.Store(true)
+		if got := largest(root); got != "calm" {
+			t.Errorf("largest beside a directory that hangs: %q; want calm", got)
+		}
+		if got := largest(other); got != "dir" {
+			t.Errorf("largest of another filesystem: %q; want dir", got)
+		}
+		hangs.Store(false)
+		time.Sleep(hangRetry)
+		if got := largest(root); got != "bad" {
+			t.Errorf("largest when the directory is tried again: %q; want bad", got)
+		}
+		close(released)
+		synctest.Wait()
+		u.mu.Lock()
+		if s := u.surveys[root]; len(s.hung) > 0 || u.jobs.hung > 0 || len(u.jobs.open) > 0 {
+			t.Errorf("hung %+v, jobs %+v when all have returned; want none", s.hung, u.jobs)
+		}
+		u.mu.Unlock()
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
+}
+
+// A filesystem whose root hangs is tried again after waits that double, and keeps a
+// bounded number of threads.
+func TestSurveyOfRootHangs(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		u := NewUsages(UsageOptions{Procfs: "/proc"})
+		var attempts atomic.Int64
+		released := make(chan struct{})
+		u.surveyWalk = func(context.Context, *disk.Walker, string) (disk.Usage, error) {
+			attempts.Add(1)
+			<-released
+			return disk.Usage{}, disk.ErrAtLeast
+		}
+		ctx, cancel := context.WithCancel(t.Context())
+		done := make(chan error, 1)
+		go func() { done <- u.Run(ctx) }()
+		within := func(period time.Duration) int64 {
+			for end := time.Now().Add(period); time.Now().Before(end); time.Sleep(time.Minute) {
+				u.Largest("/hung", false)
+			}
+			return attempts.Load()
+		}
+		if n := within(surveyAgain); n != 1 {
+			t.Errorf("%d attempts in %v; want 1", n, surveyAgain)
+		}
+		if n := within(time.Hour); n != 3 {
+			t.Errorf("%d attempts in another hour; want 3", n)
+		}
+		if n := within(48 * time.Hour); n != maxOpenPerPod {
+			t.Errorf("%d attempts in two days; want %d", n, maxOpenPerPod)
+		}
+		close(released)
+		synctest.Wait()
+		if n := within(surveyAgain); n != maxOpenPerPod+1 {
+			t.Errorf("%d attempts when those before have returned; want one more", n)
+		}
+		cancel()
+		if err := <-done; err != nil {
+			t.Error(err)
+		}
+	})
 }
 
 func TestOutsidePods(t *testing.T) {

@@ -73,8 +73,9 @@ type Usages struct {
 	o       UsageOptions
 	wake    chan struct{}
 	lacking chan struct{} // somebody's writable layer was not found
-	// measure is the kernel's, but in tests.
-	measure func(ctx context.Context, w *disk.Walker, path string, quota bool) (Measured, error)
+	// measure and surveyWalk are the kernel's, but in tests.
+	measure    func(ctx context.Context, w *disk.Walker, path string, quota bool) (Measured, error)
+	surveyWalk func(ctx context.Context, w *disk.Walker, path string) (disk.Usage, error)
 
 	// budget is the processor time that looking at the disks may take, and cpu the
 	// time that the calling thread has used.
@@ -101,8 +102,8 @@ type Usages struct {
 	jobs     jobs
 	surveys  map[string]*survey // by where the filesystem is mounted
 	toSurvey []*survey
-	// surveying tells that one is under way.
-	surveying bool
+	// surveying is the one under way; nil for none, and where it hangs.
+	surveying *job
 }
 
 // target is a directory to be measured.
@@ -141,7 +142,7 @@ func NewUsages(o UsageOptions) *Usages {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	return &Usages{
-		o: o, wake: make(chan struct{}, 1), lacking: make(chan struct{}, 1), measure: measure,
+		o: o, wake: make(chan struct{}, 1), lacking: make(chan struct{}, 1), measure: measure, surveyWalk: surveyWalk,
 		budget: pace.NewBudget(budgetShare, budgetSaved), cpu: disk.ThreadTime,
 		pods: map[string]*holdings{}, lookups: map[string]*job{}, places: map[string]*target{}, jobs: newJobs(),
 		surveys: map[string]*survey{},

@@ -52,7 +52,8 @@ func at(image, container string) cri.ImageFs {
 
 func policy(t *testing.T, thresholds string) *evict.Policy {
 	t.Helper()
-	c, err := config.Parse("config", []byte("apiVersion: evictd.io/v1alpha1\nkind: AgentConfiguration\nevictionHard: "+thresholds+"\n"))
+	dir := kerneltest.Tree(t, map[string]string{"c.yaml": "apiVersion: evictd.io/v1alpha1\nkind: AgentConfiguration\nevictionHard: " + thresholds + "\n"})
+	c, err := config.Load(config.Options{Path: filepath.Join(dir, "c.yaml"), PathGiven: true})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -41,6 +41,10 @@ type Inputs struct {
 	// Drift is how many bytes per-CPU counters may hold back; it matters where
 	// Measured is set.
 	Drift int64
+	// NothingReclaimed lists the thresholds for which the last node-level reclaims
+	// brought nothing, until another attempt is due. Until then a reclaim is ordered for
+	// them only where a pod would be evicted after it.
+	NothingReclaimed []Key
 }
 
 // Orders is what a step wants done, and what it found.

@@ -150,3 +150,40 @@ func TestOthersWaitWhereNobodyCanGo(t *testing.T) {
 	l.state.Futile = []Backoff{{Signal: signal.NodeFsAvailable, Until: begin.Add(time.Minute)}}
 	wantVictims(t, "1s", l.step(time.Second, Outcome{}))
 }
+
+// A reclaim that brings nothing is not ordered again before another attempt is due,
+// unless a pod would be evicted after it. Other signals do not wait for it.
+func TestReclaimInVainIsNotRepeated(t *testing.T) {
+	disk := hard(signal.NodeFsAvailable, "20Gi")
+	l := newTimeline(t, disk, hard(signal.PIDAvailable, "100"))
+	l.in.Policy.Layout = ImageFs // one reclaim before each choice
+	l.in.Pods = []Pod{logging("a", 28<<10, withPIDs(500))}
+	l.observe(signal.NodeFsAvailable, 10*gi)
+	l.observe(signal.PIDAvailable, 500)
+	wantReclaim(t, "at first", l.step(0), ReclaimContainers)
+	wantVictims(t, "negligible pods", l.step(time.Second, Outcome{}))
+
+	l.in.NothingReclaimed = []Key{disk.Key()}
+	o := l.step(2 * time.Second)
+	wantReclaim(t, "again", o, "")
+	wantVictims(t, "again", o)
+	if len(o.Futile) != 1 || o.Futile[0].Coverage != 28<<10 {
+		t.Errorf("futile %+v; want what all pods cover", o.Futile)
+	}
+	l.observe(signal.PIDAvailable, 50)
+	wantVictims(t, "another signal", l.step(3*time.Second), "a")
+	l.observe(signal.PIDAvailable, 500)
+
+	l.state.Victims = nil
+	l.pod("a").Containers[0].Usage.Logs = 5 * gi
+	o = l.step(4 * time.Second)
+	wantReclaim(t, "before an eviction", o, ReclaimContainers)
+	wantVictims(t, "before an eviction", o)
+	wantVictims(t, "after the reclaim", l.step(5*time.Second, Outcome{}), "a")
+
+	l.state.Victims, l.state.Futile = nil, nil
+	l.in.Pods = nil
+	wantReclaim(t, "without pods", l.step(6*time.Second), "")
+	l.in.NothingReclaimed = nil
+	wantReclaim(t, "when an attempt is due", l.step(7*time.Second), ReclaimContainers)
+}

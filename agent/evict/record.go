@@ -24,6 +24,8 @@ type Record struct {
 	LastAbove    time.Time `json:"lastAbove,omitzero"`    // the last reading that was not below
 	CrossingSeen time.Time `json:"crossingSeen,omitzero"` // the first that was
 	Decided      time.Time `json:"decided"`
+	Confirmed    time.Time `json:"confirmed,omitzero"`  // the fresh reading of the hot path was taken
+	Chosen       time.Time `json:"chosen,omitzero"`     // the hot path had ranked and held its victims
 	SignalSent   time.Time `json:"signalSent,omitzero"` // the first SIGKILL, or the request to stop
 	FirstGone    time.Time `json:"firstGone,omitzero"`  // the first process
 	LastGone     time.Time `json:"lastGone,omitzero"`   // the last process

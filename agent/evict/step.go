@@ -255,7 +255,7 @@ func (d *decision) relieveSignal(t *Threshold, deficit int64) bool {
 		if d.resumed && d.Reclaim != nil && d.Reclaim.Threshold == t.Key() {
 			stage = d.Reclaim.Stage + 1
 		}
-		if stage < len(stages) {
+		if stage < len(stages) && !(stage == 0 && d.reclaimsNothing(t, deficit)) {
 			d.Reclaim = &Reclaiming{Threshold: t.Key(), Stage: stage, Waiting: true}
 			d.out.Reclaim = &Reclaim{Kind: stages[stage], Signal: t.Signal, Deficit: deficit}
 			return true
@@ -264,21 +264,48 @@ func (d *decision) relieveSignal(t *Threshold, deficit int64) bool {
 	return deficit > 0 && d.choose(t, deficit)
 }
 
+// reclaimsNothing reports whether the reclaims for a threshold are left out: the last ones
+// brought nothing, and no pod would be evicted after them.
+func (d *decision) reclaimsNothing(t *Threshold, deficit int64) bool {
+	if !slices.Contains(d.in.NothingReclaimed, t.Key()) {
+		return false
+	}
+	if deficit <= 0 || !d.mayChoose(t) {
+		return true
+	}
+	ranked, _ := d.policy.Rank(d.in.Pods, t.Signal, &d.State, d.now)
+	n, _ := d.victims(t, deficit, ranked)
+	return n == 0
+}
+
+// mayChoose reports whether a pod may be evicted for a threshold now.
+func (d *decision) mayChoose(t *Threshold) bool {
+	return !d.in.Unlisted && !d.backingOff(group(t.Signal), t.Hard(), d.now)
+}
+
+// victims returns how many of the ranked pods are evicted for a deficit, and whether that
+// can't relieve the signal.
+func (d *decision) victims(t *Threshold, deficit int64, ranked []Ranked) (n int, futile bool) {
+	n, enough := Size(ranked, deficit, d.policy.MaxVictims)
+	if enough && !d.disappointed(group(t.Signal)) {
+		return n, false
+	}
+	if t.Signal.IsDisk() && d.negligible(t.Signal, deficit, ranked) {
+		return 0, true
+	}
+	return min(1, len(ranked)), true
+}
+
 // choose evicts the first of the ranking, as many as the deficit needs; none for
 // a disk where that would free next to nothing.
 func (d *decision) choose(t *Threshold, deficit int64) bool {
-	if d.in.Unlisted || d.backingOff(group(t.Signal), t.Hard(), d.now) {
+	if !d.mayChoose(t) {
 		return false
 	}
 	ranked, exempt := d.policy.Rank(d.in.Pods, t.Signal, &d.State, d.now)
 	d.out.Ranking, d.out.Exempt = ranked, exempt
-	n, enough := Size(ranked, deficit, d.policy.MaxVictims)
-	futile := !enough || d.disappointed(group(t.Signal))
+	n, futile := d.victims(t, deficit, ranked)
 	if futile {
-		n = min(1, len(ranked))
-		if t.Signal.IsDisk() && d.negligible(t.Signal, deficit, ranked) {
-			n = 0
-		}
 		d.giveUp(t, deficit, ranked, n)
 	}
 	for _, r := range ranked[:n] {

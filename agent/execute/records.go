@@ -111,6 +111,18 @@ func (r *Records) update(uid string, change func(*evict.Record)) (record evict.R
 	return evict.Record{}, false
 }
 
+// Last returns a pod's newest record.
+func (r *Records) Last(uid string) (record evict.Record, ok bool) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	for i := len(r.list) - 1; i >= 0; i-- {
+		if r.list[i].UID == uid {
+			return r.list[i], true
+		}
+	}
+	return evict.Record{}, false
+}
+
 // takeUp makes a pod's newest record one under way again.
 func (r *Records) takeUp(uid string) {
 	r.mu.Lock()

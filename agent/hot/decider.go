@@ -63,6 +63,8 @@ type decider struct {
 	table    *Table
 	observed signal.Observations
 	headroom int64 // of the last reading, bytes
+	// Of the decision under way, for the record.
+	confirmed, ready time.Time
 	// How long the looks at pods may take, and when no more are taken.
 	lookLimit, lookAfterWalk time.Duration
 	looksEnd                 time.Time
@@ -161,6 +163,7 @@ func (d *decider) decide(r lanes.Raise, since time.Time) Result {
 	if !d.desk.current(t.Generation) {
 		return Outrun
 	}
+	d.confirmed = time.Now()
 	kubepods := node.Most(&t.Node)
 	d.takeAnswers()
 	v, fresh := d.choose(kubepods, now)
@@ -177,6 +180,7 @@ func (d *decider) decide(r lanes.Raise, since time.Time) Result {
 	if fresh {
 		age = 0
 	}
+	d.ready = time.Now()
 	laid, result := d.fire(&v, r, now, age)
 	if result != Struck {
 		d.letGo(laid)
@@ -246,7 +250,7 @@ func (d *decider) fire(v *evict.Verdict, r lanes.Raise, now time.Time, age time.
 			Pod: &t.Pods[c.ranked.Index()], Memory: c.ranked.Usage, Freeable: c.ranked.Expected,
 			Hold: c.hold, Strike: strike, DryRun: t.DryRun,
 			Threshold: *v.Threshold, Observation: v.Observation, Deficit: v.Deficit, Expected: c.ranked.Expected,
-			Raise: r, Decided: now, RankingAge: age, Cold: c.cold,
+			Raise: r, Decided: now, Confirmed: d.confirmed, Chosen: d.ready, RankingAge: age, Cold: c.cold,
 		}
 		k.ranked = copy(k.candidates[:], v.Ranking)
 		d.pile.added()

@@ -36,6 +36,9 @@ func TestStruck(t *testing.T) {
 	if k.Raise.Lane != "bpf" || k.Raise.Seen != seen || k.Decided.Before(seen) || k.Cold || k.DryRun || k.RankingAge < 0 || k.RankingAge > oldest {
 		t.Errorf("kill = %+v; want the alarm's lane and times, of a pod that was held", k)
 	}
+	if k.Confirmed.Before(k.Decided) || k.Chosen.Before(k.Confirmed) || time.Now().Before(k.Chosen) {
+		t.Errorf("decided %v, confirmed %v, chosen %v; want them in this order, before now", k.Decided, k.Confirmed, k.Chosen)
+	}
 	if got := k.Candidates(); len(got) != 2 || got[0].UID != "p0" || got[1].UID != "p1" {
 		t.Errorf("candidates = %+v; want both pods in their order", got)
 	}

@@ -33,9 +33,11 @@ type Kill struct {
 	Deficit     int64
 	Expected    int64
 
-	Raise      lanes.Raise
-	Decided    time.Time
-	RankingAge time.Duration
+	Raise lanes.Raise
+	// Decided is when the decision began, Confirmed when the reading that confirms the
+	// alarm was taken, and Chosen when all victims were ranked and held.
+	Decided, Confirmed, Chosen time.Time
+	RankingAge                 time.Duration
 	// Cold tells that the pod was not held beforehand.
 	Cold       bool
 	candidates [keptCandidates]evict.Ranked

@@ -3,6 +3,7 @@ package hot
 import (
 	"context"
 	"errors"
+	"math"
 	"slices"
 	"testing"
 	"time"
@@ -160,13 +161,26 @@ func TestExecute(t *testing.T) {
 }
 
 func TestRehearse(t *testing.T) {
-	s := newStage(t, 500)
-	o := Options{Desk: s.desk, Read: s.reader, Strike: s.strike, Look: s.look}
-	if got := Rehearse(o, s.pods[0]); got != Struck {
-		t.Errorf("Rehearse() = %v; want struck", got)
-	}
-	if uids, generation := s.kills(); s.strike.n > 0 || s.look.n != 1 || len(uids) > 0 || generation != 0 {
-		t.Errorf("struck %q, looked at %d, told of %q; want one looked at, and nobody told", s.strike.names(), s.look.n, uids)
+	for _, tt := range []struct {
+		name   string
+		unread bool
+		usage  int64
+	}{
+		{"pods read", false, 0},
+		// As where the first reading of kubepods takes too long (lanes.Apart).
+		{"pods not read", true, math.MaxInt64},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			s := newStage(t, 500)
+			s.reader.unread, s.reader.usage = tt.unread, tt.usage
+			o := Options{Desk: s.desk, Read: s.reader, Strike: s.strike, Look: s.look}
+			if got := Rehearse(o, s.pods[0]); got != Struck {
+				t.Errorf("Rehearse() = %v; want struck", got)
+			}
+			if uids, generation := s.kills(); s.strike.n > 0 || s.look.n != 1 || len(uids) > 0 || generation != 0 {
+				t.Errorf("struck %q, looked at %d, told of %q; want one looked at, and no kill reported", s.strike.names(), s.look.n, uids)
+			}
+		})
 	}
 }
 

@@ -95,10 +95,10 @@ func (q *Quick) Read(now, raised time.Time, into *signal.Observations) NodeMemor
 
 // Usage returns the working set of a cgroup at the last reading, and what stood on
 // its lists of anonymous memory, tmpfs included, in bytes; ok is false where that did
-// not tell. It allocates nothing.
+// not tell, or only in part. It allocates nothing.
 func (q *Quick) Usage(cgroup uint64) (workingSet, anonymous int64, ok bool) {
 	row := q.walked.find(cgroup)
-	if row == nil {
+	if row == nil || row.Partial {
 		return 0, 0, false
 	}
 	return int64(row.WorkingSet()), int64(row.Anon + row.Unevictable), true

@@ -73,8 +73,8 @@ func slotsFor(rows int) int { return 2 << bits.Len(uint(rows)) }
 // forget leaves nothing to be found.
 func (u *usages) forget() { u.rows, u.slots = u.rows[:0], u.slots[:0] }
 
-// take reads the rows of the latest walk, if that began after a time and found
-// all that there is.
+// take reads the rows of the latest walk, if that began after a time and came to its
+// end.
 func (u *usages) take(s *bpf.Sampler, since time.Duration) bool {
 	rows, table, err := s.Rows(u.rows[:0])
 	u.rows = rows

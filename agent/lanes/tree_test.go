@@ -82,6 +82,20 @@ func TestTree(t *testing.T) {
 	}
 }
 
+// A row that is partial does not give a pod's working set, nor its anonymous memory; the
+// rows beside it do.
+func TestUsageOfPartialRows(t *testing.T) {
+	var q Quick
+	q.walked.rows = []bpf.Row{{Cgroup: 1, Usage: 5, Partial: true}, {Cgroup: 2, Usage: 3, Anon: 2, Partial: true}, {Cgroup: 3, Usage: 2, Anon: 1}}
+	q.walked.index()
+	if workingSet, anonymous, ok := q.Usage(2); ok {
+		t.Errorf("Usage() of a partial row = %d, %d; want none", workingSet, anonymous)
+	}
+	if workingSet, anonymous, ok := q.Usage(3); !ok || workingSet != 2 || anonymous != 1 {
+		t.Errorf("Usage() of a whole row = %d, %d, %t; want 2, 1", workingSet, anonymous, ok)
+	}
+}
+
 // The walk that a crossing took is good enough to confirm it: the next would have
 // to wait for some times as long as that took.
 func TestQuickTakesTheCrossingsWalk(t *testing.T) {

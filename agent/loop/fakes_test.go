@@ -175,6 +175,7 @@ func (r reclaimer) Order(o evict.Reclaim)             { r.n.note("reclaim %s", o
 func (r reclaimer) Done() <-chan reclaim.Report       { return r.n.result }
 func (reclaimer) ImageBytes() map[string]int64        { return nil }
 func (r reclaimer) Spared(id string)                  { r.n.note("spared %s", id) }
+func (r reclaimer) EvictedFromKubelet(h reclaim.Held) { r.n.note("kubelet's %d", h.Amount) }
 func (r reclaimer) Evicted(id string, h reclaim.Held) { r.n.note("evicted %s %d", id, h.Amount) }
 
 // fakeLanes reports where tasks stall.

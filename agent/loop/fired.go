@@ -56,7 +56,7 @@ func (l *Loop) adopt(ctx context.Context, v *View, kills []hot.Kill) {
 		s := k.Threshold.Signal
 		l.crossed(s, k)
 		rec := l.record(v, &order)
-		rec.DryRun, rec.Decided, rec.RankingAge = k.DryRun, k.Decided, k.RankingAge
+		rec.DryRun, rec.Decided, rec.Confirmed, rec.Chosen, rec.RankingAge = k.DryRun, k.Decided, k.Confirmed, k.Chosen, k.RankingAge
 		rec.Lane, rec.Confirm = k.Raise.Lane, "fresh reading on the hot path"
 		if k.Cold {
 			rec.Confirm += ", pod not held beforehand"

@@ -6,6 +6,7 @@ import (
 	"fmt"
 	"log/slog"
 	"os"
+	"path/filepath"
 	"slices"
 	"strings"
 	"sync"
@@ -102,7 +103,8 @@ const (
 
 func parse(t *testing.T, settings string) *config.Config {
 	t.Helper()
-	cfg, err := config.Parse("f.yaml", []byte("apiVersion: evictd.io/v1alpha1\nkind: AgentConfiguration\n"+settings))
+	dir := kerneltest.Tree(t, map[string]string{"f.yaml": "apiVersion: evictd.io/v1alpha1\nkind: AgentConfiguration\n" + settings})
+	cfg, err := config.Load(config.Options{Path: filepath.Join(dir, "f.yaml"), PathGiven: true})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -83,6 +83,7 @@ type Loop struct {
 	// handles are those of the last step, reclaiming tells that an order is under way.
 	handles    map[string]pods.Handle
 	reclaiming bool
+	repeats    reclaimRepeats
 	kills      []hot.Kill // of the hot path, that no step has adopted yet
 
 	unexplained evict.Unexplained
@@ -146,10 +147,11 @@ func (l *Loop) Run(ctx context.Context) {
 			}
 			l.gone(p.UID, p.Stage)
 			l.inventory.Refresh()
-		case <-l.reclaimer.Done():
-			l.reclaimed()
+		case report := <-l.reclaimer.Done():
+			l.reclaimed(&report)
 		case r := <-l.reloads:
 			l.config, l.policy = r.config, r.config.Policy(l.disks.Layout())
+			l.repeats.reset()
 			reloaded = r.inForce
 		case <-l.disks.Crossed():
 		case <-l.tasks.Crossed():
@@ -191,6 +193,7 @@ func (l *Loop) step(ctx context.Context, now time.Time) *View {
 	l.rearrange()
 	v, in, generation := l.decide(ctx, now)
 	l.state, l.outcomes, l.met = v.State, nil, v.Orders.Met
+	l.repeats.follow(l.handles, v)
 	l.handles = v.Snapshot.Handles
 	v.Futile = l.trackFutile(v)
 	l.adopt(ctx, v, l.kills)
@@ -235,7 +238,7 @@ func (l *Loop) decide(ctx context.Context, now time.Time) (v *View, in *evict.In
 			Policy: l.policy, Observations: v.Observations, Pods: v.Snapshot.Pods, Unlisted: v.Snapshot.Listed.IsZero() && len(v.Snapshot.Pods) == 0,
 			Outcomes: append(slices.Clone(l.outcomes), refusals(l.kills)...), Fired: fired(l.kills),
 			Measured: true, Unexplained: l.unexplained.Known(), DryRun: v.Mode.DryRun, ReclaimStalled: l.stalls.check(now), Contention: l.contention(),
-			Answered: answered, Drift: l.drift,
+			Answered: answered, Drift: l.drift, NothingReclaimed: l.repeats.inVain(now),
 		}
 		v.State, v.Orders = evict.Step(l.state, *in, now)
 		if l.newcomer(ctx, v) {
@@ -342,6 +345,7 @@ func (l *Loop) decideMode(s *pods.Snapshot) Mode {
 	f.Outdated = !s.Listed.IsZero() && s.KubeletAbsent != (l.config.Kubelet == config.KubeletAbsent)
 	m := decideMode(f)
 	if !m.equal(l.mode) {
+		l.repeats.reset()
 		if m.DryRun {
 			l.log.Warn("dry run: nothing is evicted", "why", m.Why)
 		} else {

@@ -94,6 +94,7 @@ type Reclaimer interface {
 	Order(evict.Reclaim)
 	Done() <-chan reclaim.Report
 	Evicted(sandboxID string, held reclaim.Held)
+	EvictedFromKubelet(reclaim.Held)
 	Spared(sandboxID string)
 	ImageBytes() map[string]int64
 }

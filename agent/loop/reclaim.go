@@ -11,8 +11,9 @@ import (
 
 // reclaimed takes the report of an order, which the next step waits for. That goes by
 // what was measured meanwhile.
-func (l *Loop) reclaimed() {
+func (l *Loop) reclaimed(report *reclaim.Report) {
 	l.reclaiming = false
+	l.repeats.reported(report)
 	l.usage.looked = time.Time{}
 	l.outcomes = append(l.outcomes, evict.Outcome{})
 }
@@ -22,9 +23,12 @@ func (l *Loop) reclaim(v *View) {
 	switch {
 	case v.Orders.Reclaim != nil && !l.reclaiming:
 		l.reclaiming = true
+		l.repeats.ordered(v.State.Reclaim.Threshold)
 		l.reclaimer.Order(*v.Orders.Reclaim)
 	case v.State.Reclaim != nil && v.State.Reclaim.Waiting && !l.reclaiming:
 		l.outcomes = append(l.outcomes, evict.Outcome{})
+	case !l.reclaiming:
+		l.repeats.ended(v.Time)
 	}
 }
 
@@ -39,9 +43,17 @@ func (l *Loop) discard(v *View, o *evict.Order) {
 
 // gone tells the reclaimer what became of an eviction.
 func (l *Loop) gone(uid string, stage act.Stage) {
+	l.repeats.reset()
 	h, ok := l.handles[uid]
 	switch {
-	case !ok || !h.Owned || l.mode.DryRun:
+	case !ok || l.mode.DryRun:
+	case !h.Owned && stage == act.LastGone:
+		if rec, known := l.records.Last(uid); known {
+			if s, isSignal := signal.Parse(rec.Cause); !isSignal || s.IsDisk() {
+				l.reclaimer.EvictedFromKubelet(reclaim.Held{Amount: rec.Expected, Inodes: isSignal && s.IsInodes()})
+			}
+		}
+	case !h.Owned:
 	case stage == act.LastGone:
 		l.reclaimer.Evicted(h.SandboxID, reclaim.Held{})
 	case stage == act.Refused:

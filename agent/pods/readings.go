@@ -84,12 +84,13 @@ func (r *readings) forget() {
 }
 
 // kept returns what is known of a cgroup, if it has not moved noticeably since;
-// nil where its files have to be read. row is what the walk tells of it.
+// nil where its files have to be read. row is what the walk found of it, nil where
+// that is only a part.
 func (r *readings) kept(g *cgroup.Cgroup) (known *reading, row *bpf.Row) {
 	if !r.walked {
 		return nil, nil
 	}
-	if row = r.tree.Find(g.ID()); row == nil {
+	if row = r.tree.Find(g.ID()); row == nil || row.Partial {
 		return nil, nil
 	}
 	if known = r.known[g.ID()]; known == nil || !known.holds(row, r.now) {

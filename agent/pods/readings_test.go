@@ -96,6 +96,24 @@ func TestMeasureByWalk(t *testing.T) {
 	}
 }
 
+// A cgroup of which a walk has visited only a part is read from its files each time.
+func TestMeasurePartialRow(t *testing.T) {
+	n, i, tree, p := walked(t)
+	now := time.Now()
+	first := i.Measure(now)
+	for id, row := range tree.rows {
+		row.Partial = true
+		tree.rows[id] = row
+	}
+	n.cgroup(n.path(p, p.Containers[0]), 3<<30, 2<<30, 100)
+	for second := range 2 {
+		again := i.Measure(now.Add(time.Duration(second) * time.Second))
+		if got := again.Pods[0].Usage.Freeable; got != 2<<30+60<<20 || first.Pods[0].Usage.Freeable != 120<<20 {
+			t.Errorf("after %d s: %d MiB freeable; want 2108, as the files have it", second, got>>20)
+		}
+	}
+}
+
 // The little that each pod has moved by adds up to what all have, in a measurement
 // and where nothing has moved noticeably; what it consists of is read when asked for.
 func TestMeasureIsExact(t *testing.T) {

@@ -101,3 +101,23 @@ func TestLoopDoesNotWaitForImages(t *testing.T) {
 		t.Error("a call of the loop waits for the images")
 	}
 }
+
+// What would be removed in dry run, and stays, is reported once.
+func TestDryRunReportsOnce(t *testing.T) {
+	n := &node{available: 50}
+	deadPods(n, 3, false)
+	run(t, n, Policy{}, func(o *Options) { o.DryRun = func() bool { return true } }, func(r *Reclaimer) {
+		for range 3 {
+			r.Order(lowNode)
+			<-r.Done()
+		}
+		n.mu.Lock()
+		n.sandboxes = n.sandboxes[1:]
+		n.mu.Unlock()
+		r.Order(lowNode)
+		<-r.Done()
+		if got := r.Reports(); len(got) != 2 || len(got[0].Removed) != 3 || len(got[1].Removed) != 2 {
+			t.Errorf("reports %+v; want one with three pods and one with two", got)
+		}
+	})
+}

@@ -129,6 +129,7 @@ type Reclaimer struct {
 	mu      sync.Mutex
 	policy  Policy
 	evicted map[string]Held // by sandbox
+	kubelet []kubeletHeld
 	reports []Report
 	own     map[string]int64 // not changed any more
 
@@ -227,6 +228,46 @@ func (r *Reclaimer) Spared(sandboxID string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.evicted, sandboxID)
+}
+
+// kubeletHeld is what an evicted pod of a kubelet used, and until when its return is
+// waited for.
+type kubeletHeld struct {
+	Held
+	until time.Time
+}
+
+// EvictedFromKubelet notes that an evicted pod of a kubelet has no process left. The
+// kubelet alone removes its volumes, layers and logs, and does so seconds later: a
+// reclaim waits for that, as the kubelet's own eviction manager does
+// (waitForPodsCleanup), before another pod is chosen for the same space.
+func (r *Reclaimer) EvictedFromKubelet(held Held) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.kubelet = append(r.kubelet, kubeletHeld{held, time.Now().Add(lateFor)})
+}
+
+// fromKubelet returns what a kubelet is still to free of a signal's unit, and until
+// when that is waited for.
+func (r *Reclaimer) fromKubelet(s signal.Signal) (amount int64, until time.Time) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	now := time.Now()
+	r.kubelet = slices.DeleteFunc(r.kubelet, func(h kubeletHeld) bool { return !h.until.After(now) })
+	for _, h := range r.kubelet {
+		if h.Inodes == s.IsInodes() {
+			amount += h.Amount
+			until = h.until // the latest is the last
+		}
+	}
+	return amount, until
+}
+
+// returned forgets what fromKubelet counted: it is back, or was waited for.
+func (r *Reclaimer) returned(s signal.Signal) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.kubelet = slices.DeleteFunc(r.kubelet, func(h kubeletHeld) bool { return h.Inodes == s.IsInodes() })
 }
 
 // Order begins with a reclaim; its report comes from Done. There is one order at

@@ -484,6 +484,43 @@ func TestEvictedComesBackLate(t *testing.T) {
 	}
 }
 
+// What an evicted pod of a kubelet used comes back when the kubelet has removed its
+// volumes. A reclaim waits for that once, until [lateFor] after the pod's end, unless
+// enough is there before.
+func TestKubeletFreesLate(t *testing.T) {
+	for _, tt := range []struct {
+		name   string
+		comes  time.Duration // 500, after the order
+		before time.Duration // the end of the pod, before the order
+		held   Held
+		took   time.Duration // at least, and less than two seconds more
+		second time.Duration // the same of a second order
+	}{
+		{"late", 12 * time.Second, 0, Held{Amount: 500}, 12 * time.Second, 0},
+		{"never", time.Hour, 0, Held{Amount: 500}, lateFor, time.Second},
+		{"never, and some of the time is over", time.Hour, 20 * time.Second, Held{Amount: 500}, lateFor - 20*time.Second, time.Second},
+		{"never, and the time is over", time.Hour, time.Minute, Held{Amount: 500}, time.Second, time.Second},
+		{"other unit", 12 * time.Second, 0, Held{Amount: 500, Inodes: true}, time.Second, time.Second},
+	} {
+		n := &node{available: 50}
+		run(t, n, Policy{}, nil, func(r *Reclaimer) {
+			r.EvictedFromKubelet(tt.held)
+			time.Sleep(tt.before)
+			time.AfterFunc(tt.comes, func() {
+				n.mu.Lock()
+				defer n.mu.Unlock()
+				n.available += 500
+			})
+			for i, took := range []time.Duration{tt.took, tt.second} {
+				r.Order(evict.Reclaim{Kind: evict.ReclaimContainers, Signal: signal.NodeFsAvailable, Deficit: 600})
+				if report := <-r.Done(); report.Took < took || report.Took > took+2*time.Second {
+					t.Errorf("%s: order %d took %v; want %v", tt.name, i+1, report.Took, took)
+				}
+			}
+		})
+	}
+}
+
 // Where nothing is to come back nothing is waited for, although a pod goes on to
 // write.
 func TestNothingToWaitFor(t *testing.T) {

@@ -63,8 +63,19 @@ func (r *Reclaimer) free(ctx context.Context, report *Report, target int64, o ev
 	}
 	// What others removed, and what evicted pods held, comes back late too.
 	r.settle(work, o.Signal, target, b.removed)
+	until := time.Now()
 	if b.held > 0 {
-		r.wait(ctx, o.Signal, min(target, b.before+b.held/10*enough))
+		until = until.Add(lateFor)
+	}
+	held, later := r.fromKubelet(o.Signal)
+	if later.After(until) {
+		until = later
+	}
+	if held += b.held; held > 0 {
+		r.wait(ctx, o.Signal, min(target, b.before+held/10*enough), until)
+		if ctx.Err() == nil {
+			r.returned(o.Signal)
+		}
 	}
 	after, _ := r.left(o.Signal)
 	report.Freed = max(0, after-b.before)

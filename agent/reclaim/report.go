@@ -40,8 +40,8 @@ type Report struct {
 	Error string `json:"error,omitempty"`
 }
 
-// keep keeps and logs a report. Of many in a row that found nothing, or failed in the
-// same way, it is the first, and one every hour.
+// keep keeps and logs a report. Of many in a row that found nothing, failed in the same
+// way or in dry run would remove the same, it is the first, and one every hour.
 func (r *Reclaimer) keep(report Report) {
 	r.mu.Lock()
 	if r.repeats(&report) {
@@ -64,12 +64,14 @@ func (r *Reclaimer) keep(report Report) {
 	}
 }
 
-// repeats reports whether the last report of the kind says the same: nothing.
+// repeats reports whether the last report of the kind says the same.
 func (r *Reclaimer) repeats(report *Report) bool {
 	for i := len(r.reports) - 1; i >= 0; i-- {
 		last := &r.reports[i]
 		if last.Kind == report.Kind && last.Signal == report.Signal {
-			return report.At.Sub(last.At) < repeatLog && len(last.Removed) == 0 && len(report.Removed) == 0 && last.Note == report.Note && last.Error == report.Error
+			// In dry run what would be removed stays, and would be removed again.
+			same := len(last.Removed) == 0 && len(report.Removed) == 0 || last.DryRun && report.DryRun && slices.Equal(last.Removed, report.Removed)
+			return report.At.Sub(last.At) < repeatLog && same && last.Note == report.Note && last.Error == report.Error
 		}
 	}
 	return false

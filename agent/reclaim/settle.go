@@ -66,9 +66,10 @@ func (r *Reclaimer) settle(ctx context.Context, s signal.Signal, target int64, r
 	}
 }
 
-// wait waits until a signal has come up to what is known to come back.
-func (r *Reclaimer) wait(ctx context.Context, s signal.Signal, promised int64) {
-	for end := time.Now().Add(lateFor); time.Now().Before(end); {
+// wait waits until a signal has come up to what is known to come back, at most until
+// a time.
+func (r *Reclaimer) wait(ctx context.Context, s signal.Signal, promised int64, until time.Time) {
+	for time.Now().Before(until) {
 		if left, ok := r.left(s); !ok || left >= promised {
 			return
 		}

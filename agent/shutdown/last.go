@@ -32,11 +32,6 @@ const (
 	LastLost LastReason = "lost"
 )
 
-// LastReasons lists them.
-func LastReasons() []LastReason {
-	return []LastReason{LastUnknown, LastNotRunning, LastShutdown, LastInterrupted, LastPanic, LastLost}
-}
-
 // Before is what the last run of the boot before left behind.
 type Before struct {
 	At time.Time // when it wrote that

@@ -60,7 +60,8 @@ func (n *node) watch() *Watch {
 
 func policy(t *testing.T, threshold string) *evict.Policy {
 	t.Helper()
-	c, err := config.Parse("config", []byte("apiVersion: evictd.io/v1alpha1\nkind: AgentConfiguration\nevictionHard: {pid.available: "+threshold+"}\n"))
+	dir := kerneltest.Tree(t, map[string]string{"c.yaml": "apiVersion: evictd.io/v1alpha1\nkind: AgentConfiguration\nevictionHard: {pid.available: " + threshold + "}\n"})
+	c, err := config.Load(config.Options{Path: filepath.Join(dir, "c.yaml"), PathGiven: true})
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -7,6 +7,7 @@ import (
 	"fmt"
 	"os"
 	"path/filepath"
+	"slices"
 	"sync"
 	"sync/atomic"
 	"unsafe"
@@ -61,10 +62,13 @@ type Walker struct {
 	// the walk did not come to is missing. nil is none.
 	Each  func(path string, depth int, u Usage)
 	Depth int
+	// Skip lists paths as Each has them that are not entered: they are missing.
+	Skip []string
 	// Only chooses among the entries right in the directory; nil takes all.
 	Only func(name string) bool
 
 	seen, bytes, inodes atomic.Uint64
+	at                  atomic.Pointer[string]
 
 	links map[inode]struct{}
 	buf   *buffer
@@ -109,6 +113,16 @@ func (w *Walker) Seen() uint64 { return w.seen.Load() }
 // SoFar returns what has been counted so far, which is there at least. It may be
 // called during the walk.
 func (w *Walker) SoFar() Usage { return Usage{Bytes: w.bytes.Load(), Inodes: w.inodes.Load()} }
+
+// At returns, as Each has it, the path of the directory in which the walk is, or of the one
+// at Depth above that; "" is the one that is walked. It may be called during the walk,
+// which has Each.
+func (w *Walker) At() string {
+	if at := w.at.Load(); at != nil {
+		return *at
+	}
+	return ""
+}
 
 // pauseEvery is how many entries are looked at between two calls of Pause: some
 // 0.3 ms of processor time.
@@ -238,21 +252,30 @@ func (w *Walker) enter(name string) {
 		w.miss("open a directory", fmt.Errorf("deeper than %d others", deepest))
 		return
 	}
+	next := level{fd: -1, before: w.SoFar()}
+	parent := &w.stack[len(w.stack)-1]
+	if w.Each != nil && len(w.stack) <= w.Depth {
+		path := filepath.Join(parent.path, name)
+		if slices.Contains(w.Skip, path) {
+			w.miss("enter "+path, errSkipped)
+			return
+		}
+		next.path = path
+		w.at.Store(&path) // opening it may hang
+	}
 	fd, err := openDir(w.fd, name)
 	if err != nil {
 		w.miss("open a directory", err)
+		w.backAt()
 		return
 	}
 	if err := w.stat(fd, "", unix.AT_EMPTY_PATH); err != nil || w.mountID() != w.mount {
 		unix.Close(fd)
 		w.miss("look at a directory", err)
+		w.backAt()
 		return
 	}
-	next := level{self: w.inode(), fd: -1, before: w.SoFar()}
-	parent := &w.stack[len(w.stack)-1]
-	if w.Each != nil && len(w.stack) <= w.Depth {
-		next.path = filepath.Join(parent.path, name)
-	}
+	next.self = w.inode()
 	w.count()
 	if len(w.stack) <= keptOpen {
 		parent.fd = w.fd
@@ -261,6 +284,16 @@ func (w *Walker) enter(name string) {
 	}
 	w.fd = fd
 	w.stack = append(w.stack, next)
+}
+
+var errSkipped = errors.New("skipped")
+
+// backAt has At return the present directory again.
+func (w *Walker) backAt() {
+	if depth := len(w.stack) - 1; w.Each != nil && depth <= w.Depth {
+		path := w.stack[depth].path
+		w.at.Store(&path)
+	}
 }
 
 // tell calls Each for the directory at a depth, when the walk leaves it.
@@ -287,6 +320,7 @@ func (w *Walker) leave() {
 	if len(w.stack) == 0 {
 		return
 	}
+	w.backAt()
 	l := &w.stack[len(w.stack)-1]
 	if l.fd >= 0 {
 		unix.Close(w.fd)

@@ -7,6 +7,7 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
+	"slices"
 	"strconv"
 	"strings"
 	"testing"
@@ -288,6 +289,9 @@ func TestWalkEach(t *testing.T) {
 			if want := len(strings.FieldsFunc(path, func(r rune) bool { return r == '/' })); depth != want {
 				t.Errorf("%s: depth %d; want %d", path, depth, want)
 			}
+			if at := w.At(); at != path && most == 0 {
+				t.Errorf("At = %q in %q", at, path)
+			}
 			got[path] = u.Inodes
 			sum.Add(u)
 		}
@@ -299,6 +303,20 @@ func TestWalkEach(t *testing.T) {
 		if diff := cmp.Diff(want, got); diff != "" && most == 0 {
 			t.Errorf("inodes (-want +got):\n%s", diff)
 		}
+	}
+}
+
+func TestWalkSkips(t *testing.T) {
+	root := t.TempDir()
+	mkdir(t, root, "a", "b", "c")
+	mkdir(t, root, "a", "d")
+	mkdir(t, root, "e")
+	var got []string
+	w := &Walker{Depth: 2, Skip: []string{"a/b", "e"}, Each: func(path string, _ int, _ Usage) { got = append(got, path) }}
+	u, err := w.Usage(t.Context(), root)
+	slices.Sort(got)
+	if want := []string{"", "a", "a/d"}; !errors.Is(err, ErrAtLeast) || u.Inodes != 3 || !slices.Equal(got, want) {
+		t.Errorf("Usage = %+v, %v; entered %q; want %q", u, err, got, want)
 	}
 }
 

@@ -21,7 +21,7 @@ type Locked struct {
 // RLIMIT_MEMLOCK is infinite: else the kernel would refuse the Go runtime's next
 // piece of heap as soon as the limit is reached, and the process would die.
 //
-// Whoever gives up CAP_IPC_LOCK or lowers the limit calls [LockPresent] first.
+// A process that has locked future memory must keep CAP_IPC_LOCK and its limit.
 //
 // An error leaves what was locked before as it was. ENOMEM is a limit that is
 // smaller than what is mapped, as that of a Go program is by far.
@@ -36,16 +36,6 @@ func LockMemory() (Locked, error) {
 	}
 	if beyond {
 		return lock(unix.MCL_CURRENT|unix.MCL_FUTURE|unix.MCL_ONFAULT, limit)
-	}
-	return lock(unix.MCL_CURRENT|unix.MCL_ONFAULT, limit)
-}
-
-// LockPresent locks the memory that is mapped now, and ends the locking of what
-// is mapped later. It needs the same privileges.
-func LockPresent() (Locked, error) {
-	limit, err := lockLimit()
-	if err != nil {
-		return Locked{}, fmt.Errorf("lock memory: %w", err)
 	}
 	return lock(unix.MCL_CURRENT|unix.MCL_ONFAULT, limit)
 }

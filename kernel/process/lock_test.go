@@ -79,14 +79,6 @@ func childLockThenGrow() {
 	grow()
 	check(locked() >= held+100<<20, "VmLck from %d to %d after the heap has grown; want more", held, locked())
 	fmt.Printf("resident %d MiB before and %d after, VmLck %d MiB\n", before>>20, after>>20, held>>20)
-
-	// Without the privilege future memory must not be locked any more.
-	got, err = LockPresent()
-	must(err)
-	check(got == Locked{Present: true}, "LockPresent() = %+v; want what is present", got)
-	dropCapabilities()
-	runtime.GC()
-	grow()
 }
 
 func childDropLockGrow() {
@@ -106,16 +98,6 @@ func childLockDropGrow() {
 	must(err)
 	dropCapabilities()
 	fmt.Println("dropped")
-	grow()
-}
-
-func childPresent() {
-	needLock()
-	limitLock()
-	got, err := LockPresent()
-	must(err)
-	check(got == Locked{Present: true}, "LockPresent() = %+v; want what is present", got)
-	dropCapabilities()
 	grow()
 }
 
@@ -145,8 +127,6 @@ func TestLockMemoryUnprivileged(t *testing.T) { succeeds(t, "drop, lock, grow") 
 func TestLockMemoryUnderNoLimit(t *testing.T) { succeeds(t, "limit of nothing") }
 
 func TestLockMemoryInfinite(t *testing.T) { succeeds(t, "infinite limit") }
-
-func TestLockPresent(t *testing.T) { succeeds(t, "present only") }
 
 // The danger is real: with all future memory locked and the privilege gone, the
 // heap can't grow.

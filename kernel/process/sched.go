@@ -33,16 +33,6 @@ const (
 	FIFO   Policy = unix.SCHED_FIFO
 )
 
-func (p Policy) String() string {
-	switch p {
-	case Normal:
-		return "normal"
-	case FIFO:
-		return "fifo"
-	}
-	return fmt.Sprintf("Policy(%d)", uint32(p))
-}
-
 // ThreadScheduling reads what is in force for the calling thread, which should
 // be locked (runtime.LockOSThread).
 func ThreadScheduling() (Scheduling, error) {

@@ -42,7 +42,6 @@ var children = map[string]func(){
 	"lock then grow":    childLockThenGrow,
 	"drop, lock, grow":  childDropLockGrow,
 	"lock, drop, grow":  childLockDropGrow,
-	"present only":      childPresent,
 	"limit of nothing":  childNoLimit,
 	"infinite limit":    childInfinite,
 }

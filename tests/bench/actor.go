@@ -26,6 +26,7 @@ var actors = map[string]func(args []string, in io.Reader, out io.Writer) error{
 	"spinner":  actSpinner,
 	"allocate": actAllocator,
 	"poller":   actPoller,
+	"read":     actReader,
 }
 
 // actor is such a process.

@@ -37,7 +37,7 @@ func TestChoose(t *testing.T) {
 		vm   bool
 		want string
 	}{
-		{"", false, "decision idle cgroups bursts percentiles conditions bombs"},
+		{"", false, "decision idle cgroups bursts survival percentiles conditions bombs"},
 		{"", true, "vm"},
 		{"bursts,idle", false, "idle bursts"},
 		{"vm", false, "vm"},
@@ -133,7 +133,7 @@ func TestJudge(t *testing.T) {
 	rescued.rescued = true
 	endless := seen
 	endless.recovered = 0
-	at := 2*time.Second + 400
+	const at, crossedAt = 2*time.Second + 400, 2*time.Second + 100
 	for _, tt := range []struct {
 		name  string
 		seen  testimony
@@ -144,25 +144,25 @@ func TestJudge(t *testing.T) {
 	}{
 		{
 			"by the contender", seen, []kill{{at - 350, 9, false}, {at, 11, false}, {at + 5, 10, false}}, true,
-			crossing{by: byContender, killed: 300, back: 800, doubt: 200, overshoot: 4 * mebibyte, rate: 109051860}, true,
+			crossing{by: byContender, crossed: crossedAt, killed: 300, back: 800, doubt: 200, overshoot: 4 * mebibyte, rate: 109051860}, true,
 		},
 		{
 			"before the crossing", seen, []kill{{at - 350, 10, false}}, true,
-			crossing{by: byContender, killed: -50, back: 800, doubt: 200, overshoot: 4 * mebibyte, rate: 109051898}, true,
+			crossing{by: byContender, crossed: crossedAt, killed: -50, back: 800, doubt: 200, overshoot: 4 * mebibyte, rate: 109051898}, true,
 		},
 		{"before any sample was below", never, []kill{{at, 10, false}}, true, crossing{by: byEarly, doubt: -2 * time.Second}, true},
 		{
 			"with a bystander", seen, []kill{{at, 20, false}, {at, 10, false}}, true,
-			crossing{by: byContender, killed: 300, back: 800, doubt: 200, overshoot: 4 * mebibyte, rate: 109051860, bystanders: 1}, true,
+			crossing{by: byContender, crossed: crossedAt, killed: 300, back: 800, doubt: 200, overshoot: 4 * mebibyte, rate: 109051860, bystanders: 1}, true,
 		},
 		{"by the kernel", seen, []kill{{at, 10, true}, {at + 9, 10, false}}, true, crossing{by: byKernel, doubt: 200}, true},
 		{"by the witness", rescued, []kill{{at, 10, false}}, true, crossing{by: byWitness, doubt: 200}, true},
 		{"by nobody", seen, nil, false, crossing{by: byNobody, doubt: 200}, true},
 		{"it ended by itself", seen, []kill{{at, 12, false}}, true, crossing{doubt: 200}, false},
-		{"the memory stays away", endless, []kill{{at, 10, false}}, true, crossing{by: byContender, killed: 300, doubt: 200}, false},
+		{"the memory stays away", endless, []kill{{at, 10, false}}, true, crossing{by: byContender, crossed: crossedAt, killed: 300, doubt: 200}, false},
 	} {
 		got, err := judge(v, &tt.seen, threshold, tt.kills, tt.gone, []*victim{other})
-		if diff := cmp.Diff(tt.want, got, cmp.AllowUnexported(crossing{})); diff != "" || (err == nil) != tt.ok {
+		if diff := cmp.Diff(tt.want, got, cmp.AllowUnexported(crossing{}, account{})); diff != "" || (err == nil) != tt.ok {
 			t.Errorf("%s: judge() = %v; want ok %t (-want +got):\n%s", tt.name, err, tt.ok, diff)
 		}
 	}

@@ -222,13 +222,11 @@ func (s *stage) bomb(ctx context.Context, d defuser, b *bombs) (err error) {
 	if err != nil {
 		return err
 	}
-	v := &victim{pod: pod, pids: []int{pod.Containers[0].PID}}
+	v := &victim{pod: pod}
 	defer func() { err = errors.Join(err, v.remove(s.node)) }()
-	fd, err := unix.PidfdOpen(v.pids[0], 0)
-	if err != nil {
-		return fmt.Errorf("hold process %d: %w", v.pids[0], err)
+	if err := v.watch(pod.Containers[0].PID); err != nil {
+		return err
 	}
-	v.pidfds = []int{fd}
 	before, err := pids.ReadNode(kernel.FS("/proc"))
 	if err != nil {
 		return err

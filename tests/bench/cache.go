@@ -2,6 +2,8 @@ package main
 
 import (
 	"context"
+	"errors"
+	"flag"
 	"fmt"
 	"io"
 	"os"
@@ -22,25 +24,9 @@ func (s *stage) warm(ctx context.Context, bytes int64) error {
 	if err := os.WriteFile("/proc/sys/vm/drop_caches", []byte("1"), 0); err != nil {
 		return fmt.Errorf("drop caches: %w", err)
 	}
-	file, err := os.Create(filepath.Join(s.dir, "cache"))
-	if err != nil {
+	file := filepath.Join(s.dir, "cache")
+	if err := errors.Join(os.WriteFile(file, nil, 0o600), os.Truncate(file, bytes), readActive(ctx, file)); err != nil {
 		return err
-	}
-	defer file.Close()
-	if err := file.Truncate(bytes); err != nil {
-		return err
-	}
-	// A page is active once it has been read a second time (mm/swap.c: folio_mark_accessed).
-	for range 3 {
-		if _, err := file.Seek(0, io.SeekStart); err != nil {
-			return err
-		}
-		if _, err := io.Copy(io.Discard, io.LimitReader(file, bytes)); err != nil {
-			return err
-		}
-		if ctx.Err() != nil {
-			return context.Cause(ctx)
-		}
 	}
 	info, err := meminfo.Read(kernel.FS("/proc"))
 	if err != nil {
@@ -51,4 +37,42 @@ func (s *stage) warm(ctx context.Context, bytes int64) error {
 	}
 	fmt.Fprintf(s.out, "\nActive file cache: %.1f MiB.\n", mebibytes(int64(info.ActiveFile)))
 	return nil
+}
+
+// readActive reads a file until its cache is active: a page is once it has been read a second time (mm/swap.c:
+// folio_mark_accessed), if it was on the list by then, which it may not be before the third.
+func readActive(ctx context.Context, name string) error {
+	file, err := os.Open(name)
+	if err != nil {
+		return err
+	}
+	defer file.Close()
+	for range 3 {
+		if _, err := file.Seek(0, io.SeekStart); err != nil {
+			return err
+		}
+		if _, err := io.Copy(io.Discard, file); err != nil {
+			return err
+		}
+		if ctx.Err() != nil {
+			return context.Cause(ctx)
+		}
+	}
+	return nil
+}
+
+// actReader reads a file on its cue, as readActive does.
+func actReader(args []string, in io.Reader, out io.Writer) error {
+	flags := flag.NewFlagSet("read", flag.ContinueOnError)
+	file := flags.String("file", "", "")
+	if err := flags.Parse(args); err != nil {
+		return err
+	}
+	if err := ready(out); err != nil {
+		return err
+	}
+	if _, err := io.Copy(io.Discard, in); err != nil {
+		return err
+	}
+	return readActive(context.Background(), *file)
 }

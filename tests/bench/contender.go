@@ -27,9 +27,9 @@ type contender interface {
 	begin(ctx context.Context, threshold int64, pods int) error
 	// aim is called before a victim gets its cue.
 	aim(ctx context.Context, v *victim) error
-	// done returns when the contender has finished with the n-th victim since it was begun, and tells what raised the
-	// alarm, where it does say.
-	done(ctx context.Context, n int) (lane string, err error)
+	// done returns when the contender has finished with the n-th victim since it was begun, and its own account of it,
+	// which is empty where it keeps none.
+	done(ctx context.Context, n int) (account, error)
 	// end ends the contender if it was begun.
 	end() error
 }
@@ -144,22 +144,22 @@ func (e *withEvictd) listens(s *control.Status) bool {
 
 func (*withEvictd) aim(context.Context, *victim) error { return nil }
 
-func (e *withEvictd) done(ctx context.Context, n int) (lane string, err error) {
+func (e *withEvictd) done(ctx context.Context, n int) (account, error) {
 	s, err := e.daemon.Await(ctx, func(s *control.Status) bool {
 		return len(s.Records) > n || len(s.Records) == n && !s.Records[n-1].LastGone.IsZero()
 	})
 	switch {
 	case err != nil:
-		return "", err
+		return account{}, err
 	case len(s.Records) > n:
-		return "", fmt.Errorf("evictd evicted %d pods; want %d", len(s.Records), n)
+		return account{}, fmt.Errorf("evictd evicted %d pods; want %d", len(s.Records), n)
 	}
 	if e.stage.crossed != nil {
 		if err := e.stage.crossed(ctx, e.daemon); err != nil {
-			return "", err
+			return account{}, err
 		}
 	}
-	return s.Records[n-1].Lane, nil
+	return accountOf(&s.Records[n-1]), nil
 }
 
 func (e *withEvictd) end() error {
@@ -201,13 +201,13 @@ func (k *withKiller) aim(_ context.Context, v *victim) (err error) {
 	return err
 }
 
-func (k *withKiller) done(ctx context.Context, _ int) (string, error) {
+func (k *withKiller) done(ctx context.Context, _ int) (account, error) {
 	select {
 	case <-k.actor.Done():
 		k.actor.cue.Close()
-		return "", k.actor.Err()
+		return account{}, k.actor.Err()
 	case <-ctx.Done():
-		return "", fmt.Errorf("wait for the killer: %w", context.Cause(ctx))
+		return account{}, fmt.Errorf("wait for the killer: %w", context.Cause(ctx))
 	}
 }
 

@@ -30,13 +30,16 @@ var (
 // crossing is what became of one. Durations are from the crossing on.
 type crossing struct {
 	by         killer
+	crossed    time.Duration // CLOCK_MONOTONIC
 	killed     time.Duration
 	back       time.Duration
 	doubt      time.Duration
 	overshoot  int64 // bytes
 	rate       int64 // of the victim until it was killed, bytes a second
 	bystanders int
-	lane       string
+	calm       int  // pods besides the victims
+	spared     bool // all of them live
+	account    account
 }
 
 // errMoved says that available memory is too far from where it was, for reasons that are not the victim's.
@@ -145,13 +148,13 @@ func judge(v *victim, seen *testimony, threshold int64, kills []kill, gone bool,
 		return r, nil
 	}
 	r.by = byContender
-	crossed := seen.crossed(threshold)
-	r.killed = first.at - crossed
+	r.crossed = seen.crossed(threshold)
+	r.killed = first.at - r.crossed
 	if seen.recovered == 0 {
 		// The victim is dead, so that somebody else has it.
 		return r, fmt.Errorf("%w: the memory of the victim did not come back within %v", errMoved, backTime)
 	}
-	r.back = seen.recovered - crossed
+	r.back = seen.recovered - r.crossed
 	r.overshoot = threshold - seen.lowest
 	if took := (first.at - v.cued).Seconds(); took > 0 {
 		r.rate = int64(float64(v.drop-v.held+r.overshoot) / took)
@@ -166,11 +169,18 @@ func (c *crossings) add(r crossing) {
 	}
 	c.By[r.by]++
 	c.Bystanders += r.bystanders
+	if c.Calm = max(c.Calm, r.calm); r.calm > 0 && r.spared {
+		c.Spared++
+	}
 	if r.by != byContender {
 		return
 	}
-	if r.lane != "" {
-		c.Lanes[r.lane]++
+	if lane := r.account.lane; lane != "" {
+		c.Lanes[lane]++
+		for len(c.Parts) < len(c.Killed) { // those that evictd gave no account of
+			c.Parts = append(c.Parts, nil)
+		}
+		c.Parts = append(c.Parts, r.account.parts(r.crossed, r.crossed+r.killed))
 	}
 	c.Killed = append(c.Killed, microseconds(r.killed))
 	c.Back = append(c.Back, microseconds(r.back))

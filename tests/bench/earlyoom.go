@@ -124,7 +124,7 @@ func (e *withEarlyoom) run(ctx context.Context, args ...string) ([]byte, error) 
 
 func (*withEarlyoom) aim(context.Context, *victim) error { return nil }
 
-func (*withEarlyoom) done(context.Context, int) (string, error) { return "", nil }
+func (*withEarlyoom) done(context.Context, int) (account, error) { return account{}, nil }
 
 func (e *withEarlyoom) end() error {
 	if e.process == nil {

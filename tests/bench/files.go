@@ -43,8 +43,11 @@ func (s *stage) manyFiles() (undo func() error, err error) {
 	if err != nil {
 		return nil, err
 	}
-	v := &victim{pod: pod, pids: []int{pod.Containers[0].PID}}
-	s.calm, s.bystanders, s.settings = s.calm+1, append(s.bystanders, v), "nodefsPath: "+root+"\n"
+	v := &victim{pod: pod}
+	if err := v.watch(pod.Containers[0].PID); err != nil {
+		return nil, errors.Join(err, v.remove(s.node))
+	}
+	s.bystanders, s.settings = append(s.bystanders, v), "nodefsPath: "+root+"\n"
 	crossings, late := 0, 0
 	s.crossed = func(ctx context.Context, d *daemon.Daemon) error {
 		x, err := d.Client().Explain(ctx, signal.NodeFsInodesFree)
@@ -62,7 +65,6 @@ func (s *stage) manyFiles() (undo func() error, err error) {
 	removeFiles := undo
 	return func() error {
 		fmt.Fprintf(s.out, "  (evictd walked during %d of %d crossings)\n", crossings-late, crossings)
-		s.calm--
 		s.bystanders = slices.DeleteFunc(s.bystanders, func(b *victim) bool { return b == v })
 		s.settings, s.crossed = "", nil
 		err := errors.Join(v.remove(s.node), removeFiles())

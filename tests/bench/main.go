@@ -5,6 +5,7 @@
 //	cgroups      the same by the number of cgroups
 //	bursts       how soon a hog that takes gigabytes is stopped: by evictd, by each of its lanes, by earlyoom, and by a
 //	             process that polls on a processor of its own, which is the limit
+//	survival     whether pods beside such a burst live
 //	percentiles  the same for many crossings by a small victim
 //	conditions   the same for evictd while something makes it harder
 //	bombs        how soon a fork bomb is ended, and how many tasks could still be begun by then
@@ -40,7 +41,6 @@ import (
 	"fmt"
 	"io"
 	"os"
-	"os/exec"
 	"os/signal"
 	"slices"
 	"strings"
@@ -76,6 +76,7 @@ type options struct {
 	crossings  int // of the contenders that get many
 	hard       int // of each condition
 	bombs      int
+	survivals  int
 	pods       int
 	idle       time.Duration
 	cgroups    []int
@@ -87,7 +88,7 @@ type options struct {
 
 // quicken makes everything small enough for a look at whether it works.
 func (o *options) quicken() {
-	o.bursts, o.crossings, o.hard, o.bombs = 1, 10, 3, 1
+	o.bursts, o.crossings, o.hard, o.bombs, o.survivals = 1, 10, 3, 1, 3
 	o.pods, o.idle, o.cgroups = 10, 5*time.Second, []int{0, 500}
 }
 
@@ -100,10 +101,11 @@ type step struct {
 
 // steps are in order.
 var steps = []step{
-	{name: "decision", measure: decision},
+	{name: "decision", measure: decisions},
 	{name: "idle", measure: onNode(idle)},
 	{name: "cgroups", measure: onNode(crowds)},
 	{name: "bursts", measure: onNode(bursts)},
+	{name: "survival", measure: onNode(survival)},
 	{name: "percentiles", measure: onNode(percentiles)},
 	{name: "conditions", measure: onNode(hardships)},
 	{name: "bombs", measure: onNode(forkBombs)},
@@ -129,6 +131,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	flags.IntVar(&o.crossings, "crossings", 500, "how many crossings by a small victim evictd with all lanes and with BPF alone get; the others get a tenth")
 	flags.IntVar(&o.hard, "hard", 40, "how many crossings there are under each condition")
 	flags.IntVar(&o.bombs, "bombs", 10, "how many fork bombs each gets")
+	flags.IntVar(&o.survivals, "survivals", 50, "how many bursts there are beside calm pods")
 	flags.IntVar(&o.pods, "pods", 100, "how many pods there are while evictd is idle")
 	flags.DurationVar(&o.idle, "idle", 30*time.Second, "how long evictd is watched while it is idle")
 	flags.BoolVar(&o.vm, "vm", false, "do what a virtual machine is for, and print the results")
@@ -147,7 +150,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	case o.name == "":
 		fmt.Fprintln(stderr, "bench: -name is empty; see -help")
 		return exitUsage
-	case flags.NArg() > 0 || min(o.bursts, o.crossings, o.hard, o.bombs, o.pods) < 1 || o.idle <= 0:
+	case flags.NArg() > 0 || min(o.bursts, o.crossings, o.hard, o.bombs, o.survivals, o.pods) < 1 || o.idle <= 0:
 		fmt.Fprintln(stderr, "bench: unexpected arguments, or a number below 1; see -help")
 		return exitUsage
 	case (*merge != "" || *render) && o.dir == "":
@@ -222,14 +225,4 @@ func choose(list string, vm bool) ([]step, error) {
 		}
 	}
 	return slices.DeleteFunc(slices.Clone(steps), func(s step) bool { return !slices.Contains(names, s.name) }), nil
-}
-
-// decision runs the benchmarks of the packages that decide and observe.
-func decision(ctx context.Context, _ options, _ *book, out io.Writer) error {
-	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
-	defer cancel()
-	fmt.Fprintln(out, "One decision (Step, by pods) and one observation:")
-	cmd := exec.CommandContext(ctx, "go", "test", "-run", "^$", "-bench", "Step|Observation", "-benchmem", "./agent/evict", "./agent/lanes")
-	cmd.Stdout, cmd.Stderr = out, out
-	return cmd.Run()
 }

@@ -40,12 +40,16 @@ func bursts(ctx context.Context, s *stage) error {
 	if err != nil {
 		return err
 	}
-	var errs []error
-	for _, r := range []round{
+	rounds := []round{
 		{name: fullSpeed, shape: shape{drop: drop, takes: takes}, batch: 4, rest: s.rest},
 		{name: slowSpeed, shape: shape{drop: drop, takes: takes, held: drop - slowPart, rate: slowRate}, batch: 1, rest: s.rest},
-	} {
-		for _, cache := range caches {
+	}
+	var errs []error
+	for _, cache := range caches {
+		if err := s.warm(ctx, cache); err != nil {
+			return errors.Join(append(errs, fmt.Errorf("bursts: %w", err))...)
+		}
+		for _, r := range rounds {
 			errs = append(errs, s.burst(ctx, r, cache))
 			if ctx.Err() != nil {
 				return errors.Join(errs...)
@@ -70,9 +74,6 @@ func besideCache(name string, cache int64) string {
 // burst is one case of the bursts beside some file cache.
 func (s *stage) burst(ctx context.Context, r round, cache int64) error {
 	r.section, r.name = "bursts", besideCache(r.name, cache)
-	if err := s.warm(ctx, cache); err != nil {
-		return fmt.Errorf("%s: %w", r.name, err)
-	}
 	entries, err := s.everyone(ctx, func(string) int { return s.bursts })
 	if err != nil {
 		return fmt.Errorf("%s: %w", r.name, err)

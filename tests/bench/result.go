@@ -21,6 +21,7 @@ type result struct {
 	Crossings *crossings `json:"crossings,omitempty"`
 	Idle      *idleness  `json:"idle,omitempty"`
 	Bombs     *bombs     `json:"bombs,omitempty"`
+	Timing    *timing    `json:"timing,omitempty"`
 }
 
 // origin says where and when something was measured.
@@ -57,6 +58,9 @@ type crossings struct {
 	Killed []int64 `json:"killedMicroseconds"`
 	Back   []int64 `json:"backMicroseconds"`
 	Doubt  []int64 `json:"doubtMicroseconds"`
+	// Parts is what Killed is made of, by evictd's own record, in the order of partNames: microseconds. It is null for a
+	// crossing of which the record does not tell all.
+	Parts [][]int64 `json:"partsMicroseconds,omitempty"`
 	// Overshoot is how far below the threshold the signal came: KiB.
 	Overshoot []int64 `json:"overshootKiB"`
 	// Rate is the median of what the victim took: MiB per second.
@@ -65,7 +69,10 @@ type crossings struct {
 	By map[killer]int `json:"by"`
 	// Lanes counts those by evictd by what raised the alarm.
 	Lanes map[string]int `json:"lanes,omitempty"`
-	// Bystanders counts other pods that were killed, OOMKills what the kernel killed meanwhile, Lost victims that were
+	// Calm is how many pods there were besides the victims, Spared counts the crossings after which all of them lived.
+	Calm   int `json:"calmPods,omitempty"`
+	Spared int `json:"spared,omitempty"`
+	// Bystanders counts other pods that were killed, victims that waited for their cue among them, OOMKills what the kernel killed meanwhile, Lost victims that were
 	// gone before their crossing began, Failed crossings of which nothing is known because something went wrong.
 	Bystanders int `json:"bystanders"`
 	OOMKills   int `json:"kernelOOMKills"`
@@ -123,6 +130,8 @@ func (r *result) key() string {
 		return fmt.Sprintf("idle/%s/%s/%d/%d", r.Idle.On, r.Idle.Lanes, r.Idle.Pods, r.Idle.Cgroups)
 	case r.Bombs != nil:
 		return "bombs/" + r.Bombs.On + "/" + r.Bombs.Contender
+	case r.Timing != nil:
+		return "timing/" + r.Timing.On + "/" + r.Timing.What
 	}
 	return ""
 }
@@ -138,6 +147,8 @@ func (r *result) on() string {
 		return r.Idle.On
 	case r.Bombs != nil:
 		return r.Bombs.On
+	case r.Timing != nil:
+		return r.Timing.On
 	}
 	return ""
 }

@@ -19,7 +19,7 @@ func seriesOf(section, name, contender string, n int, us int64) *crossings {
 	c := &crossings{origin: origin{On: native, Version: "v1", Load: 0.5}, Section: section, Case: name, Contender: contender}
 	for range n {
 		d := time.Duration(us) * time.Microsecond
-		c.add(crossing{by: byContender, killed: d, back: 3 * d, overshoot: us * kibibyte, doubt: time.Microsecond, rate: gibibyte, lane: "bpf"})
+		c.add(crossing{by: byContender, killed: d, back: 3 * d, overshoot: us * kibibyte, doubt: time.Microsecond, rate: gibibyte, account: account{lane: "bpf"}})
 	}
 	return c
 }
@@ -28,10 +28,10 @@ func TestCrossingsAdd(t *testing.T) {
 	c := seriesOf("bursts", besideCache(fullSpeed, warmCache), allLanes, 2, 500)
 	c.add(crossing{by: byNobody})
 	c.add(crossing{by: byKernel, killed: time.Hour, bystanders: 2})
-	c.add(crossing{by: byEarly, lane: "bpf"})
+	c.add(crossing{by: byEarly, account: account{lane: "bpf"}})
 	want := &crossings{
 		origin: c.origin, Section: "bursts", Case: besideCache(fullSpeed, warmCache), Contender: allLanes,
-		Killed: []int64{500, 500}, Back: []int64{1500, 1500}, Doubt: []int64{1, 1}, Overshoot: []int64{500, 500}, Rate: 1024,
+		Killed: []int64{500, 500}, Parts: [][]int64{nil, nil}, Back: []int64{1500, 1500}, Doubt: []int64{1, 1}, Overshoot: []int64{500, 500}, Rate: 1024,
 		By: map[killer]int{byContender: 2, byNobody: 1, byKernel: 1, byEarly: 1}, Lanes: map[string]int{"bpf": 2}, Bystanders: 2,
 	}
 	if diff := cmp.Diff(want, c, cmp.AllowUnexported(crossings{}), cmpopts.IgnoreFields(crossings{}, "rates")); diff != "" {

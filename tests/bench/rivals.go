@@ -7,7 +7,6 @@ import (
 	"os"
 	"os/exec"
 	"path/filepath"
-	"strconv"
 	"strings"
 	"time"
 
@@ -20,7 +19,7 @@ import (
 const rivalCase = "one hog, one calm pod"
 
 // rivals are evictd, earlyoom and systemd-oomd on the unified hierarchy, each with a hog and a pod that keeps what it has.
-func rivals(ctx context.Context, s *stage) error {
+func rivals(ctx context.Context, s *stage) (err error) {
 	if s.machine.Cgroup != "v2" {
 		return errors.New("needs the unified hierarchy, for systemd-oomd")
 	}
@@ -44,19 +43,14 @@ func rivals(ctx context.Context, s *stage) error {
 	default:
 		return err
 	}
-	held := s.machine.Memory / 32
-	pod, err := s.node.RunPod(ctx, node.PodSpec{Name: "calm", Containers: []node.ContainerSpec{{
-		RunAsUser: hogUser, Args: []string{"hold", "-thp=false", "-bytes", strconv.FormatInt(held, 10)},
-	}}})
+	undo, err := s.beside([]calmPod{{name: "calm", holds: s.machine.Memory / 32}})
 	if err != nil {
 		return err
 	}
-	calm := &victim{shape: shape{held: held}, pod: pod, pids: []int{0, pod.Containers[0].PID}}
-	if err := calm.awaitHeld(ctx); err != nil {
+	defer func() { err = errors.Join(err, undo()) }()
+	if err := s.revive(ctx); err != nil {
 		return err
 	}
-	s.calm, s.bystanders = 1, []*victim{calm}
-
 	free, err := available(memAvailable)
 	if err != nil {
 		return err
@@ -131,7 +125,7 @@ func (o *withOomd) begin(ctx context.Context, _ int64, _ int) error {
 
 func (*withOomd) aim(context.Context, *victim) error { return nil }
 
-func (*withOomd) done(context.Context, int) (string, error) { return "", nil }
+func (*withOomd) done(context.Context, int) (account, error) { return account{}, nil }
 
 func (o *withOomd) end() error {
 	if !o.begun {

@@ -90,7 +90,7 @@ func (s *stage) keep(entries []*entry) error {
 	if err != nil {
 		return err
 	}
-	_, err = fmt.Fprint(s.out, crossingsTable(all).text())
+	_, err = fmt.Fprint(s.out, crossingsTable(all).text(), partsTable(all).text())
 	return err
 }
 
@@ -111,6 +111,11 @@ func (s *stage) add(entries []*entry) (all []*crossings, err error) {
 
 // turn is one batch under one contender.
 func (s *stage) turn(ctx context.Context, r round, e *entry, n int) (err error) {
+	if s.revive != nil {
+		if err := s.revive(ctx); err != nil {
+			return err
+		}
+	}
 	victims, err := s.victims(ctx, r.shape, n)
 	defer func() {
 		err = errors.Join(err, e.end(), s.removeAll(victims))
@@ -129,7 +134,7 @@ func (s *stage) turn(ctx context.Context, r round, e *entry, n int) (err error) 
 		return err
 	}
 	threshold := at - (r.shape.drop - r.shape.held)
-	if err := s.begin(ctx, e, threshold, n+s.calm); err != nil {
+	if err := s.begin(ctx, e, threshold, n+len(s.bystanders)); err != nil {
 		return err
 	}
 	for i, v := range victims {
@@ -147,18 +152,20 @@ func (s *stage) turn(ctx context.Context, r round, e *entry, n int) (err error) 
 			return err
 		}
 		e.result.OOMKills += s.oomKills - oom
-		if c.by == byContender || c.by == byEarly {
-			if c.lane, err = s.finish(ctx, e, i+1); err != nil {
+		answered := c.by == byContender || c.by == byEarly
+		if answered && c.bystanders == 0 {
+			if c.account, err = s.finish(ctx, e, i+1); err != nil {
 				return err
 			}
 		}
+		c.calm, c.spared = len(s.bystanders), s.spared()
 		e.result.add(c)
 		if s.verbose {
 			fmt.Fprintf(s.out, "  %s: by the %s after %s, back after %s, %s below %s\n", e.name(), c.by,
-				milliseconds(microseconds(c.killed)), milliseconds(microseconds(c.back)), size(c.overshoot/kibibyte), c.lane)
+				milliseconds(microseconds(c.killed)), milliseconds(microseconds(c.back)), size(c.overshoot/kibibyte), c.account.lane)
 		}
-		if c.by != byContender && c.by != byEarly {
-			return nil // whoever did not fire, or was outrun, is begun anew
+		if !answered || c.bystanders > 0 || !c.spared {
+			return nil // a contender that did not fire, was outrun, or killed another pod is begun anew
 		}
 	}
 	return nil
@@ -172,7 +179,7 @@ func (s *stage) begin(ctx context.Context, c contender, threshold int64, pods in
 }
 
 // finish waits until a contender is done with its n-th victim.
-func (s *stage) finish(ctx context.Context, c contender, n int) (string, error) {
+func (s *stage) finish(ctx context.Context, c contender, n int) (account, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, backTime, fmt.Errorf("not done after %v", backTime))
 	defer cancel()
 	return c.done(ctx, n)
@@ -224,5 +231,5 @@ func (s *stage) small() round {
 	if node.Slow(1) > 1 {
 		drop = 96 * mebibyte
 	}
-	return round{shape: shape{drop: drop, takes: drop + gibibyte}, batch: 20, rest: 60 * time.Millisecond}
+	return round{shape: shape{drop: drop, takes: drop + gibibyte}, batch: 40, rest: 60 * time.Millisecond}
 }

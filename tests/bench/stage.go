@@ -36,9 +36,9 @@ type stage struct {
 	version string // of the evictd that ran last
 	made    atomic.Int64
 
-	// calm is how many pods there are besides the victims, and bystanders are those of them that are watched.
-	calm       int
+	// bystanders are the pods besides the victims; revive, if it is set, makes those anew that have died.
 	bystanders []*victim
+	revive     func(context.Context) error
 	oomKills   int
 	// settings are added to evictd's configuration, and crossed is called after each crossing under evictd, if it is set.
 	settings string
@@ -75,7 +75,13 @@ func onNode(measure func(context.Context, *stage) error) func(context.Context, o
 			return err
 		}
 		defer func() { err = errors.Join(err, os.RemoveAll(s.dir)) }()
-		if s.node, err = node.Start(ctx, node.Options{Dir: filepath.Join(s.dir, "node")}); err != nil {
+		home := filepath.Join(s.dir, "node")
+		unmount, err := s.inMemory(home)
+		if err != nil {
+			return err
+		}
+		defer func() { err = errors.Join(err, unmount()) }()
+		if s.node, err = node.Start(ctx, node.Options{Dir: home}); err != nil {
 			return err
 		}
 		defer func() {
@@ -96,6 +102,26 @@ func onNode(measure func(context.Context, *stage) error) func(context.Context, o
 		}
 		return measure(ctx, s)
 	}
+}
+
+// inMemory mounts a tmpfs on the directory that the runtime keeps everything in: it waits for the disk several times for
+// each pod that it makes or removes, while nothing is measured. A virtual machine has no memory to spare for that.
+func (s *stage) inMemory(dir string) (unmount func() error, err error) {
+	if s.vm {
+		return func() error { return nil }, nil
+	}
+	if err := os.Mkdir(dir, 0o755); err != nil {
+		return nil, err
+	}
+	if err := unix.Mount("evictd-bench", dir, "tmpfs", unix.MS_NOSUID, "size=1G"); err != nil {
+		return nil, fmt.Errorf("mount tmpfs: %w", err)
+	}
+	return func() error {
+		if err := unix.Unmount(dir, 0); err != nil {
+			return fmt.Errorf("unmount %s: %w", dir, err)
+		}
+		return nil
+	}, nil
 }
 
 // origin says that something is measured here and now.

@@ -22,6 +22,14 @@ func quantile(values []int64, q float64) int64 {
 
 func median(values []int64) int64 { return quantile(values, 0.5) }
 
+// mean panics without values.
+func mean(values []int64) (sum int64) {
+	for _, v := range values {
+		sum += v
+	}
+	return sum / int64(len(values))
+}
+
 // early is how many values are not above zero: kills that came before the crossing, or with it.
 func early(values []int64) (n int) {
 	for _, v := range values {

@@ -14,8 +14,11 @@ type table struct {
 
 func (t *table) add(cells ...string) { t.rows = append(t.rows, cells) }
 
-// text is the table for a terminal.
+// text is the table for a terminal, nothing without rows.
 func (t *table) text() string {
+	if len(t.rows) == 0 {
+		return ""
+	}
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	for _, row := range append([][]string{t.head}, t.rows...) {
@@ -73,6 +76,9 @@ func (c *crossings) beside() string {
 		if n > 0 {
 			parts = append(parts, fmt.Sprintf("%s: %d", text, n))
 		}
+	}
+	if c.Calm > 0 {
+		parts = append(parts, fmt.Sprintf("all %d calm pods lived: %d of %d", c.Calm, c.Spared, c.n()))
 	}
 	add(c.By[byNobody], "never fired")
 	add(c.By[byKernel], "the kernel was first")

@@ -85,12 +85,8 @@ func (s *stage) victim(ctx context.Context, name string, sh shape) (_ *victim, e
 		}
 		v.pids = slices.Insert(v.pids, at, c.PID)
 	}
-	for _, pid := range v.pids {
-		fd, err := unix.PidfdOpen(pid, 0)
-		if err != nil {
-			return nil, fmt.Errorf("hold process %d: %w", pid, err)
-		}
-		v.pidfds = append(v.pidfds, fd)
+	if err := v.watch(v.pids...); err != nil {
+		return nil, err
 	}
 	if sh.quota > 0 {
 		return v, limitCPU(v.pod.Containers[0].PID, sh.quota)
@@ -98,12 +94,25 @@ func (s *stage) victim(ctx context.Context, name string, sh shape) (_ *victim, e
 	return v, nil
 }
 
-// awaitHeld returns when the second container holds what it is to.
+// watch has the processes be those that it goes by.
+func (v *victim) watch(pids ...int) error {
+	v.pids = pids
+	for _, pid := range pids {
+		fd, err := unix.PidfdOpen(pid, 0)
+		if err != nil {
+			return fmt.Errorf("hold process %d: %w", pid, err)
+		}
+		v.pidfds = append(v.pidfds, fd)
+	}
+	return nil
+}
+
+// awaitHeld returns when the last container holds what it is to.
 func (v *victim) awaitHeld(ctx context.Context) error {
 	if v.held == 0 {
 		return nil
 	}
-	pid := v.pids[1] // the container's own comes first
+	pid := v.pids[len(v.pids)-1]
 	for {
 		status, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "status"))
 		if errors.Is(err, fs.ErrNotExist) {

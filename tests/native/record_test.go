@@ -52,6 +52,7 @@ func plausibleTimes(t *testing.T, rec *evict.Record, p *pod) {
 		time time.Time
 	}{
 		{"last above", rec.LastAbove}, {"crossing seen", rec.CrossingSeen}, {"decided", rec.Decided},
+		{"confirmed", rec.Confirmed}, {"chosen", rec.Chosen},
 		{"signal sent", rec.SignalSent}, {"first gone", rec.FirstGone}, {"last gone", rec.LastGone}, {"now", now},
 	} {
 		if at.time.IsZero() {

@@ -12,8 +12,8 @@
 // With the systemd driver, the pods are in a slice that belongs to it alone: see [Driver].
 //
 // That cgroup is also how the processes are found again. Close kills all of them and removes mounts, cgroups
-// and files; Leftovers proves it. When the process that started a node dies, the node stays; the next Start,
-// or Sweep, removes it.
+// and files; Leftovers proves it. When the process that started a node dies, the node stays; the next Start
+// removes it.
 //
 // Root is needed, the images are built on the spot, and no network is: pods use the host's.
 package node

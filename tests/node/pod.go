@@ -169,6 +169,33 @@ func (n *Node) runContainer(ctx context.Context, spec PodSpec, c ContainerSpec, 
 	return nil
 }
 
+// CreateFrom creates a container of an image in a pod and does not start it, so that the
+// image is in use until remove is called.
+func (n *Node) CreateFrom(ctx context.Context, pod Pod, image string) (remove func(context.Context) error, err error) {
+	created, err := n.runtime.CreateContainer(ctx, &cri.CreateContainerRequest{
+		PodSandboxId: pod.ID,
+		SandboxConfig: &cri.PodSandboxConfig{
+			Metadata: &cri.PodSandboxMetadata{Name: pod.Name, Namespace: pod.Namespace, Uid: pod.UID},
+		},
+		Config: &cri.ContainerConfig{
+			Metadata: &cri.ContainerMetadata{Name: image},
+			Image:    &cri.ImageSpec{Image: image},
+			Args:     []string{"/none"},
+			Linux:    &cri.LinuxContainerConfig{},
+		},
+	})
+	if err != nil {
+		return nil, fmt.Errorf("create container from %s: %w", image, err)
+	}
+	return func(ctx context.Context) error {
+		_, err := n.runtime.RemoveContainer(ctx, &cri.RemoveContainerRequest{ContainerId: created.GetContainerId()})
+		if err != nil {
+			return fmt.Errorf("remove container from %s: %w", image, err)
+		}
+		return nil
+	}, nil
+}
+
 // StopPod stops a pod's processes at once and leaves what CRI remembers of it.
 func (n *Node) StopPod(ctx context.Context, pod Pod) error {
 	if _, err := n.runtime.StopPodSandbox(ctx, &cri.StopPodSandboxRequest{PodSandboxId: pod.ID}); err != nil {

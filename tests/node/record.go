@@ -84,7 +84,7 @@ func (l *machineLock) Close() error {
 	return err
 }
 
-// A record is what Sweep needs to know of a node. It is written before the node touches anything, and its
+// A record is what a sweep needs to know of a node. It is written before the node touches anything, and its
 // file is locked for as long as the process lives that started the node.
 type record struct {
 	ID  string `json:"id"`

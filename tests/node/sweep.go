@@ -22,32 +22,9 @@ var (
 	slicePatience  = Slow(10 * time.Second)
 )
 
-// Sweep removes whatever the node that was started in dir has left: processes, mounts, cgroups, sockets, the
-// contents of dir. It is for a node whose process is gone, or whose Close is not to be trusted, and does
-// nothing where no node was. Nothing that is not recorded as a node's is touched.
-func Sweep(dir string) error {
-	dir, err := realDir(dir)
-	if err != nil {
-		return err
-	}
-	all, err := records()
-	if err != nil {
-		return err
-	}
-	var errs []error
-	for _, r := range all {
-		if r.Dir == dir {
-			errs = append(errs, r.sweep())
-		}
-	}
-	if lock, err := tryLockMachine(); err == nil {
-		errs = append(errs, lock.Close()) // removes the directory of the records, if that was the last
-	}
-	return errors.Join(errs...)
-}
-
-// sweepAbandoned does the same for every node on this machine whose process has died without Close. The caller
-// has the machine's lock.
+// sweepAbandoned removes what is left of every node on this machine whose process has died without Close:
+// processes, mounts, cgroups, sockets, the contents of its directory. Nothing that is not recorded as a node's is
+// touched. The caller has the machine's lock.
 func sweepAbandoned() error {
 	all, err := records()
 	if err != nil {

@@ -105,7 +105,7 @@ func abandoned(t *testing.T, dir string) record {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() {
-		if err := Sweep(dir); err != nil {
+		if err := sweepAbandoned(); err != nil {
 			t.Error(err)
 		}
 	})
@@ -127,55 +127,48 @@ func abandoned(t *testing.T, dir string) record {
 }
 
 func TestSweep(t *testing.T) {
-	for name, sweep := range map[string]func(dir string) error{
-		"by directory": Sweep,
-		"abandoned":    func(string) error { return sweepAbandoned() },
-	} {
-		t.Run(name, func(t *testing.T) {
-			dir := t.TempDir()
-			r := abandoned(t, dir)
-			outside, sockets := r.cgroups(), r.sockets()
-			want := 3 // the root, and those of the sandbox and the container without parent
-			if r.Driver == Systemd {
-				want = 2 // the root and the slice
-			}
-			if len(outside) != want {
-				t.Errorf("cgroups of the node = %q; want %d", outside, want)
-			}
-			if len(sockets) != 4*2 { // a pod has one shim, and two bundles that name it
-				t.Errorf("shim sockets = %q; want one for each of 8 bundles", sockets)
-			}
-			found := strings.Join(r.leftovers(), "\n")
-			for _, want := range []string{"process ", "/hog forks", "containerd-shim", "cgroup ", dir + "/volumes/memory", "record "} {
-				if !strings.Contains(found, want) {
-					t.Errorf("leftovers of the abandoned node do not have %q:\n%s", want, found)
-				}
-			}
+	dir := t.TempDir()
+	r := abandoned(t, dir)
+	outside, sockets := r.cgroups(), r.sockets()
+	want := 3 // the root, and those of the sandbox and the container without parent
+	if r.Driver == Systemd {
+		want = 2 // the root and the slice
+	}
+	if len(outside) != want {
+		t.Errorf("cgroups of the node = %q; want %d", outside, want)
+	}
+	if len(sockets) != 4*2 { // a pod has one shim, and two bundles that name it
+		t.Errorf("shim sockets = %q; want one for each of 8 bundles", sockets)
+	}
+	found := strings.Join(r.leftovers(), "\n")
+	for _, want := range []string{"process ", "/hog forks", "containerd-shim", "cgroup ", dir + "/volumes/memory", "record "} {
+		if !strings.Contains(found, want) {
+			t.Errorf("leftovers of the abandoned node do not have %q:\n%s", want, found)
+		}
+	}
 
-			if err := sweep(dir); err != nil {
-				t.Fatal(err)
-			}
-			if left := r.leftovers(); len(left) > 0 {
-				t.Errorf("after the sweep there are:\n%s", strings.Join(left, "\n"))
-			}
-			tree, err := mountedTree()
-			if err != nil {
-				t.Fatal(err)
-			}
-			for _, cgroup := range outside {
-				if dirs := tree.dirs(cgroup); len(dirs) > 0 {
-					t.Errorf("after the sweep there is %q", dirs)
-				}
-			}
-			for _, socket := range sockets {
-				if _, err := os.Lstat(socket); err == nil {
-					t.Errorf("after the sweep there is %s", socket)
-				}
-			}
-			if err := sweep(dir); err != nil {
-				t.Errorf("second sweep = %v; want nil", err)
-			}
-		})
+	if err := sweepAbandoned(); err != nil {
+		t.Fatal(err)
+	}
+	if left := r.leftovers(); len(left) > 0 {
+		t.Errorf("after the sweep there are:\n%s", strings.Join(left, "\n"))
+	}
+	tree, err := mountedTree()
+	if err != nil {
+		t.Fatal(err)
+	}
+	for _, cgroup := range outside {
+		if dirs := tree.dirs(cgroup); len(dirs) > 0 {
+			t.Errorf("after the sweep there is %q", dirs)
+		}
+	}
+	for _, socket := range sockets {
+		if _, err := os.Lstat(socket); err == nil {
+			t.Errorf("after the sweep there is %s", socket)
+		}
+	}
+	if err := sweepAbandoned(); err != nil {
+		t.Errorf("second sweep = %v; want nil", err)
 	}
 }
 

@@ -213,7 +213,11 @@ func TestConfiguration(t *testing.T) {
 	if full == string(text) {
 		t.Fatal("the configuration has no example in a comment")
 	}
-	c, err = config.Parse(path, []byte(full))
+	examples := filepath.Join(t.TempDir(), "examples.yaml")
+	if err := os.WriteFile(examples, []byte(full), 0o600); err != nil {
+		t.Fatal(err)
+	}
+	c, err = config.Load(config.Options{Path: examples, PathGiven: true})
 	if err != nil {
 		t.Fatalf("with the examples: %v\n%s", err, full)
 	}

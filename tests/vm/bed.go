@@ -26,6 +26,7 @@ type bed struct {
 	cache *image.Cache
 	// scratch is a directory that goes with the run; guest is the program that is in every machine.
 	scratch, guest, root string
+	qemu                 image.QEMU
 	payload              *payload
 }
 
@@ -42,6 +43,9 @@ func (b *bed) prepare(ctx context.Context) (done func() error, err error) {
 		return nil, err
 	}
 	if b.cache, err = image.OpenCache(dir, b.out); err != nil {
+		return nil, err
+	}
+	if b.qemu, err = b.cache.QEMU(ctx); err != nil {
 		return nil, err
 	}
 	if b.root, err = b.cache.Root(ctx); err != nil {
@@ -205,26 +209,12 @@ func (b *bed) runMachine(ctx context.Context, v variant, commands []planned) (ma
 		return machine.Report{}, err
 	}
 	c.Dir, c.Budget = logs, plan.Budget()
-	report, err := b.twice(v, func() (machine.Report, error) {
-		return machine.Run(ctx, c, func(e protocol.Event) { b.tell(v, e) })
-	})
+	report, err := machine.Run(ctx, c, func(e protocol.Event) { b.tell(v, e) })
 	for _, result := range report.Results {
 		file := filepath.Join(logs, strings.ReplaceAll(result.Command, "/", "-")+".log")
 		err = errors.Join(err, os.WriteFile(file, []byte(strings.Join(result.Output, "\n")+"\n"), 0o644))
 	}
 	return report, err
-}
-
-// twice runs a machine once more whose kernel panicked before it had booted, and so ran nothing of ours: under
-// emulation, one boot of many stumbles over an instruction that the kernel was just patching.
-func (b *bed) twice(v variant, run func() (machine.Report, error)) (machine.Report, error) {
-	report, err := run()
-	if report.Release != "" || !errors.Is(err, machine.ErrPanicked) {
-		return report, err
-	}
-	b.sayError(v, err)
-	b.out.say(v.name, "it had not booted yet, and is booted once more")
-	return run()
 }
 
 // config makes the disks of a machine; without a plan its runner is not started.
@@ -238,6 +228,7 @@ func (b *bed) config(ctx context.Context, v variant, plan *protocol.Plan) (machi
 		return machine.Config{}, err
 	}
 	c := machine.Config{
+		QEMU: b.qemu.Program, QEMUArgs: b.qemu.Args,
 		Kernel: kernel.Image(), Modules: kernel.Modules(), Root: b.root,
 		Initrd: filepath.Join(dir, "initrd"), Payload: filepath.Join(dir, "payload.img"),
 		Append: v.append,

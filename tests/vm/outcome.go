@@ -2,7 +2,6 @@ package main
 
 import (
 	"errors"
-	"fmt"
 	"regexp"
 	"strings"
 )
@@ -64,20 +63,19 @@ func outcomeOf(output []string) (outcome, error) {
 	return o, nil
 }
 
-func (o outcome) String() string {
-	s := fmt.Sprintf("%d passed", o.passed)
-	if o.failed > 0 {
-		s += fmt.Sprintf(", %d failed", o.failed)
+// byReason puts tests that were skipped for the same reason, as in "TestA: needs root", into one line.
+func byReason(skipped []string) []string {
+	var reasons []string
+	tests := make(map[string][]string)
+	for _, s := range skipped {
+		test, reason, _ := strings.Cut(s, ": ")
+		if tests[reason] == nil {
+			reasons = append(reasons, reason)
+		}
+		tests[reason] = append(tests[reason], test)
 	}
-	if len(o.skipped) > 0 {
-		s += fmt.Sprintf(", %d skipped", len(o.skipped))
+	for i, reason := range reasons {
+		reasons[i] = strings.Join(tests[reason], ", ") + ": " + reason
 	}
-	return s
-}
-
-func (o *outcome) add(other outcome) {
-	o.passed += other.passed
-	o.failed += other.failed
-	o.broken = append(o.broken, other.broken...)
-	o.skipped = append(o.skipped, other.skipped...)
+	return reasons
 }

@@ -1,7 +1,6 @@
 package main
 
 import (
-	"bytes"
 	"cmp"
 	"context"
 	"encoding/json"
@@ -16,6 +15,7 @@ import (
 	"time"
 
 	"github.com/evictd/evictd/tests/vm/image"
+	"github.com/evictd/evictd/tests/vm/machine"
 )
 
 // resultsDir keeps the last result of each command on each machine of the matrix: results.json, which a run changes only
@@ -47,25 +47,75 @@ func (e entry) place() place { return place{e.Machine, e.Suite} }
 // results are entries in the order of the matrix.
 type results []entry
 
+// The results of a command.
+const (
+	ok     = "ok"
+	failed = "FAIL"
+	notRun = "not run"
+)
+
+// The remark on tests that were skipped begins so, and goes on as in "TestA, TestB: needs root".
+const skippedRemark = "skipped: "
+
 // entriesOf are a machine's results.
 func entriesOf(r record, now time.Time, commit string) results {
 	var all results
 	for _, p := range r.planned {
-		w := row{}
-		w.add(p, r.report.Results)
-		all = append(all, entry{
+		e := entry{
 			Machine: r.variant.name, Suite: p.suite, Command: p.command.Name, Kernel: r.report.Release,
-			Date: now.Format(time.DateOnly), Commit: commit, Result: w.verdict(), Seconds: int(w.took.Round(time.Second).Seconds()),
-			Passed: w.outcome.passed, Failed: w.outcome.failed, Skipped: len(w.outcome.skipped), Remarks: w.remarks(),
-		})
-	}
-	// What befell the machine while no command ran stands with its first.
-	for _, l := range lossesOf(r) {
-		if len(all) > 0 {
-			all[0].Result, all[0].Remarks = failed, append([]string{"LOST " + l.why}, all[0].Remarks...)
+			Date: now.Format(time.DateOnly), Commit: commit,
 		}
+		i := slices.IndexFunc(r.report.Results, func(r machine.Result) bool { return r.Command == p.command.Name })
+		if i < 0 {
+			e.Result, e.Remarks = notRun, []string{"not run, as the machine ended: " + p.command.Name}
+		} else {
+			e.enter(r.report.Results[i], p.goTest)
+		}
+		all = append(all, e)
+	}
+	// What happened to the machine while no command ran is entered with its first command.
+	for _, why := range lossesOf(r) {
+		if len(all) == 0 {
+			all = results{{Machine: r.variant.name, Suite: "boot", Command: "boot"}}
+		}
+		all[0].Result, all[0].Remarks = failed, append([]string{"LOST " + why}, all[0].Remarks...)
 	}
 	return all
+}
+
+// enter takes over the result of the command.
+func (e *entry) enter(r machine.Result, goTest bool) {
+	e.Result, e.Seconds = ok, int(r.Duration.Round(time.Second).Seconds())
+	var o outcome
+	err := r.Err
+	if goTest {
+		var noTests error
+		o, noTests = outcomeOf(r.Output)
+		e.Passed, e.Failed, e.Skipped = o.passed, o.failed, len(o.skipped)
+		if err = errors.Join(err, noTests); err != nil && len(o.broken) > 0 {
+			err = fmt.Errorf("%s: %w", strings.Join(o.broken, ", "), err)
+		}
+	}
+	if err != nil {
+		e.Result, e.Remarks = failed, []string{"FAIL " + e.Command + ": " + strings.ReplaceAll(err.Error(), "\n", "; ")}
+	}
+	for _, s := range byReason(o.skipped) {
+		e.Remarks = append(e.Remarks, skippedRemark+s)
+	}
+}
+
+// lossesOf is what happened to a machine outside of its commands.
+func lossesOf(r record) []string {
+	var lost []string
+	if r.err != nil {
+		lost = append(lost, r.err.Error())
+	}
+	for _, e := range r.report.Troubles {
+		if e.Command == "" && e.Trouble.Fails() {
+			lost = append(lost, fmt.Sprintf("%s between the commands: %s", e.Trouble, e.Text))
+		}
+	}
+	return lost
 }
 
 // merge returns what is known after a run: its own entries, and of those before it what it did not touch and the matrix
@@ -155,79 +205,6 @@ func (r results) write(dir string) error {
 		return fmt.Errorf("write results: %w", err)
 	}
 	return nil
-}
-
-// document is results.md: a row for each suite on each machine.
-func (r results) document() []byte {
-	var b bytes.Buffer
-	fmt.Fprintln(&b, "# The whole matrix, as last run\n\nWritten by `make test-vm-full`, of each part what it was when it was run last. Times are of emulated processors.")
-	fmt.Fprintln(&b, "\n| machine | kernel | suite | result | time | tests | run on | commit |\n|---|---|---|---|---|---|---|---|")
-	var remarks, absent []string
-	eachPlace(func(v variant, s suite) {
-		var here results
-		for _, e := range r {
-			if e.place() == (place{v.name, s.name}) {
-				here = append(here, e)
-			}
-		}
-		missing := r.missing(v, s)
-		if len(here) == 0 {
-			if last := len(absent) - 1; last >= 0 && strings.HasPrefix(absent[last], v.name+": ") {
-				absent[last] += ", " + s.name
-			} else {
-				absent = append(absent, v.name+": not run yet: "+s.name)
-			}
-			return
-		}
-		fmt.Fprintln(&b, here.line(missing))
-		for _, e := range here {
-			for _, line := range e.Remarks {
-				remarks = append(remarks, e.Machine+" "+e.Suite+": "+line)
-			}
-		}
-		if len(missing) > 0 {
-			remarks = append(remarks, v.name+" "+s.name+": not run yet: "+strings.Join(missing, ", "))
-		}
-	})
-	remarks = append(remarks, absent...)
-	for _, s := range specials {
-		if s.kernels != nil {
-			remarks = append(remarks, fmt.Sprintf("%s only on %s: %s", s.name, strings.Join(s.kernels, ", "), s.why))
-		}
-	}
-	fmt.Fprintln(&b)
-	for _, line := range remarks {
-		fmt.Fprintf(&b, "- %s\n", line)
-	}
-	return b.Bytes()
-}
-
-// line is the row of a suite on a machine, of which the classes that are missing have not been run.
-func (r results) line(missing []string) string {
-	verdict, seconds := ok, 0
-	var o outcome
-	var dates, commits []string
-	for _, e := range r {
-		// The worst of them: failed, then not run, then ok.
-		if e.Result == failed || verdict == ok {
-			verdict = e.Result
-		}
-		seconds += e.Seconds
-		o.passed, o.failed = o.passed+e.Passed, o.failed+e.Failed
-		o.skipped = append(o.skipped, make([]string, e.Skipped)...)
-		dates, commits = append(dates, e.Date), append(commits, e.Commit)
-	}
-	if verdict == ok && len(missing) > 0 {
-		verdict = "ok in part"
-	}
-	tests := ""
-	if o.passed+o.failed+len(o.skipped) > 0 {
-		tests = o.String()
-	}
-	slices.Sort(dates)
-	slices.Sort(commits)
-	return fmt.Sprintf("| %s | %s | %s | %s | %d s | %s | %s | %s |", r[0].Machine, r[0].Kernel, r[0].Suite, verdict, seconds, tests,
-		strings.Join(slices.Compact(dates), ", "), strings.Join(slices.Compact(commits), ", "))
 }
 
 // keep enters the results of a machine, of whole suites or of some of their classes.

@@ -1,189 +1,197 @@
 package main
 
 import (
-	"errors"
+	"bytes"
 	"fmt"
 	"io"
 	"slices"
 	"strings"
 	"text/tabwriter"
 	"time"
-
-	"github.com/evictd/evictd/tests/vm/machine"
 )
 
-// The verdicts on a suite.
-const (
-	ok     = "ok"
-	failed = "FAIL"
-	notRun = "not run"
-)
-
-// row is one suite on one machine.
-type row struct {
-	machine, kernel, suite string
-	outcome                outcome
-	goTests                bool
-	took                   time.Duration
-	// failures are the commands that failed and why, notRun those that the machine's end prevented.
-	failures, notRun []string
-}
-
-// table is what became of all machines.
+// table is the outcome of one run, for a terminal.
 type table struct {
-	rows    []row
+	results results
 	omitted []string
-	// lost are machines that did not get to their end, or were in trouble while no command ran that would tell.
-	lost []loss
 }
-
-// loss is what befell a machine, and not a command.
-type loss struct{ machine, why string }
 
 func newTable(records []record) *table {
 	t := &table{}
 	for _, r := range records {
-		t.lost = append(t.lost, lossesOf(r)...)
 		for _, o := range r.omitted {
 			t.omitted = append(t.omitted, r.variant.name+" "+o)
 		}
-		t.rows = append(t.rows, rowsOf(r)...)
+		t.results = append(t.results, entriesOf(r, time.Time{}, "")...)
 	}
 	return t
 }
 
-// lossesOf is what befell a machine besides its commands.
-func lossesOf(r record) []loss {
-	var lost []loss
-	if r.err != nil {
-		lost = append(lost, loss{r.variant.name, r.err.Error()})
-	}
-	for _, e := range r.report.Troubles {
-		if e.Command == "" && e.Trouble.Fails() {
-			lost = append(lost, loss{r.variant.name, fmt.Sprintf("%s between the commands: %s", e.Trouble, e.Text)})
-		}
-	}
-	return lost
-}
-
-// rowsOf gathers the results of a machine by suites, in the order of the plan.
-func rowsOf(r record) []row {
-	var rows []row
-	for _, p := range r.planned {
-		i := slices.IndexFunc(rows, func(row row) bool { return row.suite == p.suite })
-		if i < 0 {
-			i = len(rows)
-			rows = append(rows, row{machine: r.variant.name, kernel: r.report.Release, suite: p.suite})
-		}
-		rows[i].add(p, r.report.Results)
-	}
-	return rows
-}
-
-// add counts what became of a command.
-func (w *row) add(p planned, results []machine.Result) {
-	i := slices.IndexFunc(results, func(r machine.Result) bool { return r.Command == p.command.Name })
-	if i < 0 {
-		w.notRun = append(w.notRun, p.command.Name)
-		return
-	}
-	result := results[i]
-	w.took += result.Duration
-	err := result.Err
-	if p.goTest {
-		w.goTests = true
-		o, noTests := outcomeOf(result.Output)
-		w.outcome.add(o)
-		err = errors.Join(err, noTests)
-		if err != nil && len(o.broken) > 0 {
-			err = fmt.Errorf("%s: %w", strings.Join(o.broken, ", "), err)
-		}
-	}
-	if err != nil {
-		w.failures = append(w.failures, p.command.Name+": "+strings.ReplaceAll(err.Error(), "\n", "; "))
-	}
-}
-
-func (w row) verdict() string {
-	switch {
-	case len(w.failures) > 0:
-		return failed
-	case len(w.notRun) > 0:
-		return notRun
-	}
-	return ok
-}
-
-// summary is what was counted.
-func (w row) summary() string {
-	if !w.goTests {
-		return ""
-	}
-	return w.outcome.String()
-}
-
 func (t *table) passed() bool {
-	return len(t.lost) == 0 && len(t.rows) > 0 && !slices.ContainsFunc(t.rows, func(w row) bool { return w.verdict() != ok })
+	return len(t.results) > 0 && !slices.ContainsFunc(t.results, func(e entry) bool { return e.Result != ok })
 }
 
-// print writes the table for a terminal, and below it what needs explanation.
+// print writes a row for each suite on each machine, and below them what needs explanation.
 func (t *table) print(out io.Writer) {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "\nmachine\tsuite\tresult\ttime\ttests")
-	for _, r := range t.rows {
-		fmt.Fprintf(w, "%s\t%s\t%s\t%.0f s\t%s\n", r.machine, r.suite, r.verdict(), r.took.Seconds(), r.summary())
+	var done []place
+	for _, e := range t.results {
+		if p := e.place(); !slices.Contains(done, p) {
+			done = append(done, p)
+			s := t.results.at(p).sum()
+			fmt.Fprintf(w, "%s\t%s\t%s\t%d s\t%s\n", s.Machine, s.Suite, s.Result, s.Seconds, s.tests())
+		}
 	}
 	w.Flush()
-	for _, line := range t.remarks() {
+	for _, line := range t.results.notOK() {
 		fmt.Fprintln(out, line)
 	}
-}
-
-// remarks are a line for all of the row that was not run or did not pass.
-func (w row) remarks() []string {
-	var lines []string
-	for _, f := range w.failures {
-		lines = append(lines, "FAIL "+f)
-	}
-	for _, n := range w.notRun {
-		lines = append(lines, "not run, as the machine ended: "+n)
-	}
-	for _, s := range byReason(w.outcome.skipped) {
-		lines = append(lines, "skipped: "+s)
-	}
-	return lines
-}
-
-// byReason puts tests that were skipped for the same reason, as in "TestA: needs root", into one line.
-func byReason(skipped []string) []string {
-	var reasons []string
-	tests := make(map[string][]string)
-	for _, s := range skipped {
-		test, reason, _ := strings.Cut(s, ": ")
-		if tests[reason] == nil {
-			reasons = append(reasons, reason)
-		}
-		tests[reason] = append(tests[reason], test)
-	}
-	for i, reason := range reasons {
-		reasons[i] = strings.Join(tests[reason], ", ") + ": " + reason
-	}
-	return reasons
-}
-
-// remarks are a line for all that was not run or did not pass.
-func (t *table) remarks() []string {
-	var lines []string
-	for _, l := range t.lost {
-		lines = append(lines, l.machine+": LOST "+l.why)
-	}
-	for _, r := range t.rows {
-		for _, line := range r.remarks() {
-			lines = append(lines, r.machine+": "+line)
-		}
+	for _, s := range t.results.skips() {
+		fmt.Fprintf(out, "skipped on %s: %s: %s\n", strings.Join(s.machines, ", "), strings.Join(s.tests, ", "), s.reason)
 	}
 	for _, o := range t.omitted {
-		lines = append(lines, "moved to test-vm-full, as it does not fit the time: "+o)
+		fmt.Fprintln(out, "moved to test-vm-full, as it does not fit the time: "+o)
+	}
+}
+
+// at are the results of a suite on a machine.
+func (r results) at(p place) results {
+	var here results
+	for _, e := range r {
+		if e.place() == p {
+			here = append(here, e)
+		}
+	}
+	return here
+}
+
+// sum makes one entry of those of a suite on a machine.
+func (r results) sum() entry {
+	s := entry{Machine: r[0].Machine, Suite: r[0].Suite, Kernel: r[0].Kernel, Result: ok}
+	for _, e := range r {
+		// The worst of them: failed, then not run, then ok.
+		if e.Result == failed || s.Result == ok {
+			s.Result = e.Result
+		}
+		s.Seconds += e.Seconds
+		s.Passed, s.Failed, s.Skipped = s.Passed+e.Passed, s.Failed+e.Failed, s.Skipped+e.Skipped
+	}
+	return s
+}
+
+// tests are the counts, "" if there are none.
+func (e entry) tests() string {
+	var counts []string
+	for _, c := range []struct {
+		n    int
+		what string
+	}{{e.Passed, "passed"}, {e.Failed, "failed"}, {e.Skipped, "skipped"}} {
+		if c.n > 0 {
+			counts = append(counts, fmt.Sprintf("%d %s", c.n, c.what))
+		}
+	}
+	return strings.Join(counts, ", ")
+}
+
+// notOK is a line for each remark on what failed or was not run.
+func (r results) notOK() []string {
+	var lines []string
+	for _, e := range r {
+		for _, remark := range e.Remarks {
+			if !strings.HasPrefix(remark, skippedRemark) {
+				lines = append(lines, e.Machine+" "+e.Suite+": "+remark)
+			}
+		}
 	}
 	return lines
+}
+
+// skip is tests that were skipped for one reason on the same machines.
+type skip struct {
+	reason          string
+	tests, machines []string
+}
+
+// skips are all that was skipped, without repeating a reason for each machine. What follows a reason after two spaces
+// is an error that a test appended to it, with paths and PIDs that differ from run to run.
+func (r results) skips() []skip {
+	var each []skip // of one test
+	for _, e := range r {
+		for _, remark := range e.Remarks {
+			text, skipped := strings.CutPrefix(remark, skippedRemark)
+			if !skipped {
+				continue
+			}
+			tests, reason, _ := strings.Cut(text, ": ")
+			reason, _, _ = strings.Cut(reason, ":  ")
+			for test := range strings.SplitSeq(tests, ", ") {
+				i := slices.IndexFunc(each, func(s skip) bool { return s.reason == reason && s.tests[0] == test })
+				if i < 0 {
+					i = len(each)
+					each = append(each, skip{reason: reason, tests: []string{test}})
+				}
+				if !slices.Contains(each[i].machines, e.Machine) {
+					each[i].machines = append(each[i].machines, e.Machine)
+				}
+			}
+		}
+	}
+	var all []skip
+	for _, s := range each {
+		i := slices.IndexFunc(all, func(a skip) bool { return a.reason == s.reason && slices.Equal(a.machines, s.machines) })
+		if i < 0 {
+			all = append(all, s)
+		} else {
+			all[i].tests = append(all[i].tests, s.tests...)
+		}
+	}
+	return all
+}
+
+// document is results.md: a row for each suite on each machine, and what needs explanation.
+func (r results) document() []byte {
+	var b bytes.Buffer
+	fmt.Fprintln(&b, "# The whole matrix, as last run\n\nWritten by `make test-vm-full`, of each part what it was when it was run last. Times are of emulated processors.")
+	fmt.Fprintln(&b, "\n| machine | kernel | suite | result | time | tests | run on | commit |\n|---|---|---|---|---|---|---|---|")
+	var remarks []string
+	eachPlace(func(v variant, s suite) {
+		here, missing := r.at(place{v.name, s.name}), r.missing(v, s)
+		if len(here) == 0 {
+			remarks = append(remarks, v.name+" "+s.name+": not run yet")
+			return
+		}
+		sum := here.sum()
+		if len(missing) > 0 {
+			remarks = append(remarks, v.name+" "+s.name+": not run yet: "+strings.Join(missing, ", "))
+			if sum.Result == ok {
+				sum.Result = "ok in part"
+			}
+		}
+		var dates, commits []string
+		for _, e := range here {
+			dates, commits = append(dates, e.Date), append(commits, e.Commit)
+		}
+		fmt.Fprintf(&b, "| %s | %s | %s | %s | %d s | %s | %s | %s |\n", sum.Machine, sum.Kernel, sum.Suite, sum.Result, sum.Seconds, sum.tests(), list(dates), list(commits))
+	})
+	for _, s := range specials {
+		if s.kernels != nil {
+			remarks = append(remarks, fmt.Sprintf("%s only on %s: %s", s.name, strings.Join(s.kernels, ", "), s.why))
+		}
+	}
+	fmt.Fprintln(&b)
+	for _, line := range append(r.notOK(), remarks...) {
+		fmt.Fprintf(&b, "- %s\n", line)
+	}
+	fmt.Fprintln(&b, "\n## Skipped\n\n| reason | tests | machines |\n|---|---|---|")
+	for _, s := range r.skips() {
+		fmt.Fprintf(&b, "| %s | %s | %s |\n", s.reason, strings.Join(s.tests, ", "), strings.Join(s.machines, ", "))
+	}
+	return b.Bytes()
+}
+
+// list joins what is different, in order.
+func list(all []string) string {
+	slices.Sort(all)
+	return strings.Join(slices.Compact(all), ", ")
 }

@@ -7,6 +7,8 @@ import (
 	"testing"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
 	"github.com/evictd/evictd/tests/vm/machine"
 	"github.com/evictd/evictd/tests/vm/protocol"
 )
@@ -20,6 +22,23 @@ func TestByReason(t *testing.T) {
 	want := []string{"TestA, TestC: needs BTF", "TestB: needs a disk: none", "TestD: "}
 	if !slices.Equal(got, want) {
 		t.Errorf("byReason() = %q; want %q", got, want)
+	}
+}
+
+func TestSkips(t *testing.T) {
+	on := func(machine string, remarks ...string) entry { return entry{Machine: machine, Remarks: remarks} }
+	got := results{
+		on("a", "FAIL x: skipped: TestX: no", "skipped: TestA, TestB: needs a disk", "skipped: TestC: needs v1:  mkdir /sys/a-17: no such file"),
+		on("b", "skipped: TestC: needs v1:  mkdir /sys/a-23: no such file", "skipped: TestA: needs a disk"),
+		on("b", "skipped: TestB: needs a disk", "skipped: TestD: needs a disk"),
+	}.skips()
+	want := []skip{
+		{reason: "needs a disk", tests: []string{"TestA", "TestB"}, machines: []string{"a", "b"}},
+		{reason: "needs v1", tests: []string{"TestC"}, machines: []string{"a", "b"}},
+		{reason: "needs a disk", tests: []string{"TestD"}, machines: []string{"b"}},
+	}
+	if diff := cmp.Diff(want, got, cmp.AllowUnexported(skip{})); diff != "" {
+		t.Errorf("skips() (-want +got):\n%s", diff)
 	}
 }
 
@@ -59,16 +78,16 @@ func TestTable(t *testing.T) {
 	}{
 		{"all well", good, true, []string{
 			"6.1-systemd  boot    ok      2 s   \n", "6.1-systemd  kernel  ok      7 s   2 passed, 1 skipped\n",
-			"6.1-systemd: skipped: TestB: needs a disk\n", "moved to test-vm-full, as it does not fit the time: 6.1-systemd node (3m0s)\n",
+			"skipped on 6.1-systemd: TestB: needs a disk\n", "moved to test-vm-full, as it does not fit the time: 6.1-systemd node (3m0s)\n",
 		}},
-		{"a command that failed", failed, false, []string{"boot    FAIL", "kernel  ok", "6.1-systemd: FAIL boot: the kernel had no memory left and killed: Out of memory: Killed process 7\n"}},
+		{"a command that failed", failed, false, []string{"boot    FAIL", "kernel  ok", "6.1-systemd boot: FAIL boot: the kernel had no memory left and killed: Out of memory: Killed process 7\n"}},
 		{"a machine that hung", lost, false, []string{
-			"boot    ok", "kernel  FAIL", "6.1-systemd: LOST the machine hangs: silent for 30s\n", "6.1-systemd: FAIL kernel/psi: the machine hangs",
-			"6.1-systemd: not run, as the machine ended: kernel/fs\n",
+			"boot    FAIL", "kernel  FAIL", "6.1-systemd boot: LOST the machine hangs: silent for 30s\n", "6.1-systemd kernel: FAIL kernel/psi: the machine hangs",
+			"6.1-systemd kernel: not run, as the machine ended: kernel/fs\n",
 		}},
-		{"a warning during the boot", warned, false, []string{"boot    ok", "6.1-systemd: LOST kernel warning between the commands: WARNING: CPU: 0 PID: 1 at mm/x.c:7\n"}},
-		{"an expression that fits nothing", empty, false, []string{"6.1-systemd: FAIL kernel/psi: no test fits the expression\n"}},
-		{"a machine that never was", unbooted, false, []string{"6.12-systemd: LOST no such kernel\n", "boot    not run", "kernel  not run"}},
+		{"a warning during the boot", warned, false, []string{"boot    FAIL", "6.1-systemd boot: LOST kernel warning between the commands: WARNING: CPU: 0 PID: 1 at mm/x.c:7\n"}},
+		{"an expression that fits nothing", empty, false, []string{"6.1-systemd kernel: FAIL kernel/psi: no test fits the expression\n"}},
+		{"a machine that never was", unbooted, false, []string{"6.12-systemd boot: LOST no such kernel\n", "boot    FAIL", "kernel  not run"}},
 	} {
 		table := newTable([]record{tt.record})
 		var out strings.Builder

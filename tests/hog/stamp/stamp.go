@@ -25,13 +25,12 @@ const word = 8
 
 // Writer marks progress in a mapped file. It is not for concurrent use.
 type Writer struct {
-	mem   []byte
 	words []atomic.Int64
 	next  int
 }
 
-// Create makes path, with room for mebibytes marks after the first, and maps it. Every page of it is written
-// once, so that no later Mark takes a page fault.
+// Create makes path, with room for mebibytes marks after the first, and maps it for the rest of the process. Every
+// page of it is written once, so that no later Mark takes a page fault.
 func Create(path string, mebibytes int) (*Writer, error) {
 	n := mebibytes + 1
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o644)
@@ -46,7 +45,7 @@ func Create(path string, mebibytes int) (*Writer, error) {
 	if err != nil {
 		return nil, fmt.Errorf("map stamp file: %w", err)
 	}
-	w := &Writer{mem: mem, words: unsafe.Slice((*atomic.Int64)(unsafe.Pointer(&mem[0])), n)}
+	w := &Writer{words: unsafe.Slice((*atomic.Int64)(unsafe.Pointer(&mem[0])), n)}
 	for i := range w.words {
 		w.words[i].Store(0)
 	}
@@ -61,16 +60,6 @@ func (w *Writer) Mark() {
 	}
 	w.words[w.next].Store(int64(Now()))
 	w.next++
-}
-
-// Close unmaps the file and leaves it where it is.
-func (w *Writer) Close() error {
-	if w == nil || w.mem == nil {
-		return nil
-	}
-	err := unix.Munmap(w.mem)
-	w.mem, w.words, w.next = nil, nil, 0
-	return err
 }
 
 // Now is CLOCK_MONOTONIC: the time since some point before boot's end, the same for every process.
@@ -110,16 +99,4 @@ func parse(b []byte) (Marks, error) {
 		m = append(m, time.Duration(ns))
 	}
 	return m, nil
-}
-
-// Mebibytes is how many MiB were complete.
-func (m Marks) Mebibytes() int { return max(0, len(m)-1) }
-
-// At returns how many MiB were complete at time t.
-func (m Marks) At(t time.Duration) int {
-	n := 0
-	for n+1 < len(m) && m[n+1] <= t {
-		n++
-	}
-	return n
 }

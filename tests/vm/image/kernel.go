@@ -116,37 +116,13 @@ func (s series) build(ctx context.Context, source Source, dir string) error {
 	return os.WriteFile(filepath.Join(dir, "release"), []byte(release+"\n"), 0o644)
 }
 
-// download gets the newest package of the series, which apt verifies, as its lists.
+// download gets the newest package of the series.
 func (s series) download(ctx context.Context, source Source, work string) (deb string, err error) {
-	for _, dir := range []string{"lists/partial", "cache/archives/partial", "debs"} {
-		if err := os.MkdirAll(filepath.Join(work, dir), 0o755); err != nil {
-			return "", err
-		}
-	}
-	list := filepath.Join(work, "sources.list")
-	var lines strings.Builder
-	for _, suite := range s.Suites {
-		lines.WriteString(source.line(suite))
-	}
-	if err := os.WriteFile(list, []byte(lines.String()), 0o644); err != nil {
+	a, err := openAptArchive(ctx, source, s.Suites, work)
+	if err != nil {
 		return "", err
 	}
-	// apt as configured on the machine, but with these sources and all its files here; and as ourselves, as the
-	// user _apt that it would change to can't write here.
-	options := []string{
-		"-q", "-o", "APT::Sandbox::User=root", "-o", "APT::Architecture=amd64", "-o", "Acquire::Languages=none",
-		"-o", "Dir::Etc::SourceList=" + list, "-o", "Dir::Etc::SourceParts=/dev/null",
-		"-o", "Dir::State::Lists=" + filepath.Join(work, "lists"), "-o", "Dir::Cache=" + filepath.Join(work, "cache"),
-	}
-	apt := func(tool string, args ...string) (string, error) {
-		cmd := command(ctx, tool, append(slices.Clone(options), args...)...)
-		cmd.Dir = filepath.Join(work, "debs")
-		return output(cmd)
-	}
-	if _, err := apt("apt-get", "update"); err != nil {
-		return "", err
-	}
-	names, err := apt("apt-cache", "pkgnames", "linux-image-"+s.Name)
+	names, err := a.apt(ctx, "apt-cache", "pkgnames", "linux-image-"+s.Name)
 	if err != nil {
 		return "", err
 	}
@@ -154,14 +130,7 @@ func (s series) download(ctx context.Context, source Source, work string) (deb s
 	if name == "" {
 		return "", fmt.Errorf("find kernel %s: %w in %s of the archive", s.Name, ErrNoKernel, strings.Join(s.Suites, " and "))
 	}
-	if _, err := apt("apt-get", "download", name); err != nil {
-		return "", err
-	}
-	debs, err := filepath.Glob(filepath.Join(work, "debs", name+"_*.deb"))
-	if err != nil || len(debs) != 1 {
-		return "", fmt.Errorf("download %s: %d packages came", name, len(debs))
-	}
-	return debs[0], nil
+	return a.download(ctx, name)
 }
 
 // newest returns the name with the largest number where the pattern has its group, "" if none fits.

@@ -26,6 +26,9 @@ import (
 
 // Config is what to run. All files but those in Dir are only read.
 type Config struct {
+	// QEMU is the emulator's program, and QEMUArgs come before all other arguments.
+	QEMU     string
+	QEMUArgs []string
 	// Kernel, Initrd, Root, Modules and Payload are what package image makes.
 	Kernel, Initrd, Root, Modules, Payload string
 	// Append are arguments of the kernel, besides those that every machine gets.
@@ -71,7 +74,7 @@ func Run(ctx context.Context, c Config, tell func(protocol.Event)) (Report, erro
 	}
 	defer said.Close()
 
-	cmd := exec.Command("qemu-system-x86_64", c.arguments()...)
+	cmd := exec.Command(c.QEMU, c.arguments()...)
 	cmd.ExtraFiles = []*os.File{consoleEnd, eventsEnd, monitorEnd}
 	cmd.Env = append(os.Environ(), "TMPDIR="+c.Dir) // for what the guest writes
 	cmd.Stdout, cmd.Stderr = said, said

@@ -41,7 +41,7 @@ func (c Config) common(kernel ...string) []string {
 		memory = DefaultMemory
 	}
 	kernel = slices.Concat(everyMachine, kernel, c.Append)
-	return slices.Concat([]string{
+	return slices.Concat(c.QEMUArgs, []string{
 		"-accel", "tcg,thread=multi",
 		// Without cmpxchg16b: that of QEMU 7.2 leaves flags behind which break the allocator of Linux 6.12 within
 		// seconds, and with it everything.

@@ -7,7 +7,7 @@ import (
 )
 
 func TestArguments(t *testing.T) {
-	c := Config{Kernel: "/k/vmlinuz", Initrd: "/r/initrd", Root: "/a,b/root.img", Modules: "/k/modules.img", Payload: "/r/payload.img", Append: []string{"psi=0", "init=/bin/cat"}}
+	c := Config{QEMUArgs: []string{"-L", "/firmware"}, Kernel: "/k/vmlinuz", Initrd: "/r/initrd", Root: "/a,b/root.img", Modules: "/k/modules.img", Payload: "/r/payload.img", Append: []string{"psi=0", "init=/bin/cat"}}
 	args := c.arguments()
 	option := func(name string) (values []string) {
 		for i, a := range args {
@@ -16,6 +16,9 @@ func TestArguments(t *testing.T) {
 			}
 		}
 		return values
+	}
+	if !slices.Equal(args[:2], c.QEMUArgs) {
+		t.Errorf("arguments begin with %q; want %q", args[:2], c.QEMUArgs)
 	}
 	// The last of two contradicting arguments counts in the kernel.
 	if got := option("-append")[0]; strings.Index(got, "psi=1") > strings.Index(got, "psi=0") || !strings.HasSuffix(got, " init=/bin/cat") {

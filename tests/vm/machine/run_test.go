@@ -52,7 +52,7 @@ func TestRun(t *testing.T) {
 			actor(t, tt.script)
 			dir := t.TempDir()
 			told := 0
-			report, err := Run(t.Context(), Config{Dir: dir, Limits: Limits{Boot: time.Second, Silence: time.Second}}, func(protocol.Event) { told++ })
+			report, err := Run(t.Context(), Config{QEMU: "qemu-system-x86_64", Dir: dir, Limits: Limits{Boot: time.Second, Silence: time.Second}}, func(protocol.Event) { told++ })
 			if !errors.Is(err, tt.want) {
 				t.Fatalf("Run = %v; want %v", err, tt.want)
 			}
@@ -81,7 +81,7 @@ func TestRunEndsWithItsContext(t *testing.T) {
 	why := errors.New("enough")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	defer cancel(nil)
-	_, err := Run(ctx, Config{Dir: t.TempDir()}, func(e protocol.Event) {
+	_, err := Run(ctx, Config{QEMU: "qemu-system-x86_64", Dir: t.TempDir()}, func(e protocol.Event) {
 		if e.Kind == protocol.Hello {
 			cancel(why)
 		}
@@ -95,7 +95,7 @@ func TestRunEndsWithItsContext(t *testing.T) {
 // The machine must not outlive a test bed that is killed: the child plays that.
 func TestMachineDiesWithItsBed(t *testing.T) {
 	if file := os.Getenv("MACHINE_TEST_BED"); file != "" {
-		_, err := Run(t.Context(), Config{Dir: filepath.Dir(file)}, nil)
+		_, err := Run(t.Context(), Config{QEMU: "qemu-system-x86_64", Dir: filepath.Dir(file)}, nil)
 		t.Fatalf("Run = %v; want this process to be killed before", err)
 	}
 	file := filepath.Join(t.TempDir(), "pid")

@@ -21,7 +21,7 @@ func Shell(ctx context.Context, c Config) error {
 	if _, err := unix.IoctlGetTermios(int(os.Stdin.Fd()), unix.TCGETS); err != nil {
 		return fmt.Errorf("start shell: %w", errNoTerminal)
 	}
-	cmd := exec.Command("qemu-system-x86_64", c.shellArguments()...)
+	cmd := exec.Command(c.QEMU, c.shellArguments()...)
 	cmd.Env = append(os.Environ(), "TMPDIR="+c.Dir)
 	cmd.Stdin, cmd.Stdout, cmd.Stderr = os.Stdin, os.Stdout, os.Stderr
 	// In a process group of its own it must be the terminal's foreground to read from it.

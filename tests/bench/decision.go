@@ -1,0 +1,107 @@
+package main
+
+import (
+	"bytes"
+	"context"
+	"errors"
+	"fmt"
+	"io"
+	"os/exec"
+	"strconv"
+	"strings"
+	"time"
+)
+
+// timing is the cost of one call, of the benchmarks of a package.
+type timing struct {
+	origin
+	What        string  `json:"what"`
+	Runs        int     `json:"runs"`
+	Nanoseconds float64 `json:"nanoseconds"`
+	Bytes       int64   `json:"bytes"`       // allocated by each run
+	Allocations int64   `json:"allocations"` // of each run
+}
+
+// benchmarks are what the timings are called, by the name of the benchmark without its number of pods.
+var benchmarks = []struct{ name, what string }{
+	{"BenchmarkStep/calm", "Step, no threshold crossed"},
+	{"BenchmarkStep/acting", "Step, a victim to be chosen"},
+	{"BenchmarkObservation/walk", "observation, by a BPF walk"},
+	{"BenchmarkObservation/files", "observation, by files"},
+}
+
+// decisions runs the benchmarks of the packages that decide and observe.
+func decisions(ctx context.Context, o options, b *book, out io.Writer) error {
+	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
+	defer cancel()
+	machine, err := thisMachine(&o)
+	if err != nil {
+		return err
+	}
+	from := (&stage{machine: machine}).origin()
+	if err := b.add(result{Machine: &machine}); err != nil {
+		return err
+	}
+	fmt.Fprint(out, "\nOne decision and one observation:\n")
+	cmd := exec.CommandContext(ctx, "go", "test", "-run", "^$", "-bench", "Step|Observation", "-benchmem", "./agent/evict", "./agent/lanes")
+	text, err := cmd.CombinedOutput()
+	if err != nil {
+		return fmt.Errorf("go test: %w: %s", err, text)
+	}
+	all, err := parseBenchmarks(text)
+	if err != nil {
+		return err
+	}
+	for _, t := range all {
+		t.origin = from
+		if err := b.add(result{Timing: t}); err != nil {
+			return err
+		}
+	}
+	_, err = fmt.Fprint(out, timingTable(all).text())
+	return err
+}
+
+// parseBenchmarks parses what go test prints of the benchmarks that are known here:
+//
+//	BenchmarkStep/calm/110-2    1492    15788 ns/op    13200 B/op    4 allocs/op
+func parseBenchmarks(text []byte) (all []*timing, err error) {
+	for line := range bytes.Lines(text) {
+		f := strings.Fields(string(line))
+		if len(f) != 8 || f[3] != "ns/op" || f[5] != "B/op" || f[7] != "allocs/op" {
+			continue
+		}
+		full, _, _ := strings.Cut(f[0], "-") // the processors
+		for _, known := range benchmarks {
+			pods, ok := strings.CutPrefix(full, known.name+"/")
+			if !ok {
+				continue
+			}
+			t := &timing{What: known.what + ", " + pods + " pods"}
+			var errs [4]error
+			t.Runs, errs[0] = strconv.Atoi(f[1])
+			t.Nanoseconds, errs[1] = strconv.ParseFloat(f[2], 64)
+			t.Bytes, errs[2] = strconv.ParseInt(f[4], 10, 64)
+			t.Allocations, errs[3] = strconv.ParseInt(f[6], 10, 64)
+			if err := errors.Join(errs[:]...); err != nil {
+				return nil, fmt.Errorf("parse %q: %w", line, err)
+			}
+			all = append(all, t)
+		}
+	}
+	for _, known := range benchmarks {
+		if !bytes.Contains(text, []byte(known.name+"/")) {
+			return nil, fmt.Errorf("%s has not run: %s", known.name, text)
+		}
+	}
+	return all, nil
+}
+
+// timingTable has a row per benchmark.
+func timingTable(all []*timing) *table {
+	t := &table{head: []string{"one", "takes", "bytes allocated", "allocations", "runs"}}
+	for _, m := range all {
+		t.add(m.What, time.Duration(m.Nanoseconds).Round(100*time.Nanosecond).String(), fmt.Sprint(m.Bytes), fmt.Sprint(m.Allocations), fmt.Sprint(m.Runs))
+	}
+	return t
+}

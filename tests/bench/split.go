@@ -1,0 +1,104 @@
+package main
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/evictd/evictd/agent/evict"
+	"github.com/evictd/evictd/tests/hog/stamp"
+)
+
+// account is what evictd's record says of a kill; times are of CLOCK_MONOTONIC, and zero where it does not say.
+type account struct {
+	lane                                    string
+	above, seen, decided, confirmed, chosen time.Duration
+}
+
+// accountOf reads a record. Its times are of the wall clock, which is compared with CLOCK_MONOTONIC now: a record is
+// some milliseconds old by then, in which the two don't part by a microsecond.
+func accountOf(r *evict.Record) account {
+	wall, monotonic := time.Now(), stamp.Now()
+	at := func(t time.Time) time.Duration {
+		if t.IsZero() {
+			return 0
+		}
+		return monotonic + t.Sub(wall)
+	}
+	return account{r.Lane, at(r.LastAbove), at(r.CrossingSeen), at(r.Decided), at(r.Confirmed), at(r.Chosen)}
+}
+
+// partNames are the parts of the time from a crossing to the SIGKILL, which add up to it: until the lane's own reading
+// is below the threshold, until the hot thread runs, for the reading that confirms it, for ranking and holding the
+// victims, and until the kernel sends the first signal. Beside them stands how far apart the lane's two readings on both
+// sides of the crossing were, which is the period of the sampler.
+var partNames = []string{"sample", "wake-up", "confirm", "rank", "signal", "(period)"}
+
+// parts splits the time from a crossing to the SIGKILL; nil where the record does not tell of all parts, as that of a
+// kill that the decision loop ordered.
+func (a *account) parts(crossed, killed time.Duration) []int64 {
+	if a.seen == 0 || a.decided == 0 || a.confirmed == 0 || a.chosen == 0 {
+		return nil
+	}
+	var parts []int64
+	last := crossed
+	for _, t := range []time.Duration{a.seen, a.decided, a.confirmed, a.chosen, killed} {
+		parts = append(parts, microseconds(t-last))
+		last = t
+	}
+	period := time.Duration(0)
+	if a.above != 0 {
+		period = a.seen - a.above
+	}
+	return append(parts, microseconds(period))
+}
+
+// slowShare is the share of a series' crossings, the slowest, whose parts are looked at by themselves.
+const slowShare = 0.02
+
+// partsTable shows what the time to the SIGKILL is made of in each series: in general, and in the slowest crossings.
+func partsTable(all []*crossings) *table {
+	t := &table{head: append([]string{"", "", "n", "crossing → SIGKILL"}, partNames...)}
+	for _, c := range all {
+		var rows []int // of the crossings whose parts are known, the slowest last
+		for i, parts := range c.Parts {
+			if len(parts) == len(partNames) {
+				rows = append(rows, i)
+			}
+		}
+		if len(rows) == 0 {
+			continue
+		}
+		slices.SortStableFunc(rows, func(a, b int) int { return int(c.Killed[a] - c.Killed[b]) })
+		slowest := rows[len(rows)-max(1, int(slowShare*float64(len(rows)))):]
+		name := c.Case + ": " + c.Contender
+		for _, q := range []struct {
+			title string
+			share float64
+		}{{"median", 0.5}, {"p99", 0.99}} {
+			t.addParts(name, q.title, len(rows), func(of func(row int) int64) int64 {
+				return quantile(values(rows, of), q.share)
+			}, c)
+		}
+		t.addParts(name, fmt.Sprintf("mean of the %d slowest", len(slowest)), len(rows), func(of func(row int) int64) int64 {
+			return mean(values(slowest, of))
+		}, c)
+	}
+	return t
+}
+
+// addParts adds a row with one figure of each part.
+func (t *table) addParts(name, title string, n int, figure func(of func(row int) int64) int64, c *crossings) {
+	cells := []string{name, title, fmt.Sprint(n), milliseconds(figure(func(row int) int64 { return c.Killed[row] }))}
+	for p := range partNames {
+		cells = append(cells, milliseconds(figure(func(row int) int64 { return c.Parts[row][p] })))
+	}
+	t.add(cells...)
+}
+
+func values(rows []int, of func(row int) int64) (all []int64) {
+	for _, row := range rows {
+		all = append(all, of(row))
+	}
+	return all
+}

@@ -1,0 +1,57 @@
+package main
+
+import (
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/evictd/evictd/agent/evict"
+	"github.com/evictd/evictd/tests/hog/stamp"
+)
+
+func TestParts(t *testing.T) {
+	const us = time.Microsecond
+	whole := account{"bpf", 900 * us, 1100 * us, 1150 * us, 1300 * us, 1310 * us}
+	unconfirmed := whole
+	unconfirmed.confirmed = 0
+	for _, tt := range []struct {
+		name string
+		a    account
+		want []int64
+	}{
+		{"all known", whole, []int64{100, 50, 150, 10, 90, 200}},
+		{"ordered by the loop", unconfirmed, nil},
+		{"none", account{}, nil},
+	} {
+		if got := tt.a.parts(1000*us, 1400*us); !cmp.Equal(got, tt.want) {
+			t.Errorf("%s: parts() = %v; want %v", tt.name, got, tt.want)
+		}
+	}
+}
+
+func TestAccountOf(t *testing.T) {
+	before, wall := stamp.Now(), time.Now()
+	got := accountOf(&evict.Record{Lane: "bpf", CrossingSeen: wall.Round(0), Decided: wall.Add(time.Millisecond).Round(0)})
+	if got.lane != "bpf" || got.above != 0 || got.seen < before || got.seen > stamp.Now() || got.decided-got.seen != time.Millisecond {
+		t.Errorf("accountOf() = %+v; want a crossing seen after %v and decided 1 ms later", got, before)
+	}
+}
+
+func TestPartsTable(t *testing.T) {
+	c := &crossings{Case: "case", Contender: allLanes}
+	for i := range int64(100) {
+		c.Killed = append(c.Killed, 1000-i) // the first is the slowest
+		c.Parts = append(c.Parts, []int64{500 - i, 200, 150, 100, 50, 300})
+	}
+	c.Killed, c.Parts = append(c.Killed, 9000), append(c.Parts, nil) // of which nothing is known
+	got := partsTable([]*crossings{c, {Case: "case", Contender: earlyoom, Killed: []int64{1}}})
+	want := [][]string{
+		{"case: evictd, all lanes", "median", "100", "0.95 ms", "0.45 ms", "0.20 ms", "0.15 ms", "0.10 ms", "0.05 ms", "0.30 ms"},
+		{"case: evictd, all lanes", "p99", "100", "1.00 ms", "0.50 ms", "0.20 ms", "0.15 ms", "0.10 ms", "0.05 ms", "0.30 ms"},
+		{"case: evictd, all lanes", "mean of the 2 slowest", "100", "1.00 ms", "0.50 ms", "0.20 ms", "0.15 ms", "0.10 ms", "0.05 ms", "0.30 ms"},
+	}
+	if diff := cmp.Diff(want, got.rows); diff != "" {
+		t.Errorf("partsTable() (-want +got):\n%s", diff)
+	}
+}
