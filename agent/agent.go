@@ -26,6 +26,7 @@ import (
 	"github.com/evictd/evictd/agent/oomscore"
 	"github.com/evictd/evictd/agent/pods"
 	"github.com/evictd/evictd/agent/reclaim"
+	"github.com/evictd/evictd/agent/self"
 	"github.com/evictd/evictd/agent/signal"
 	"github.com/evictd/evictd/agent/state"
 	"github.com/evictd/evictd/agent/systemd"
@@ -42,7 +43,7 @@ import (
 // Run is the daemon: it returns nil when ctx ends, and an error when it can't
 // start or one of its parts has failed.
 func Run(ctx context.Context, o Options) error {
-	tuneRuntime()
+	self.TuneRuntime()
 	ctx, cancel := context.WithCancelCause(ctx)
 	defer cancel(nil)
 	log, flush := startLog(o)
@@ -122,6 +123,7 @@ type daemon struct {
 	log       *droppingLog
 	store     *state.Store
 	bootID    string
+	self      *self.Process
 	runtime   *cri.Client // nil where it is declared absent
 	inventory *pods.Inventory
 	disks     *disks.Watch
@@ -184,6 +186,7 @@ func build(o Options, log *droppingLog) (_ *daemon, err error) {
 	if err != nil {
 		return nil, err
 	}
+	d.self = self.New(kernel.FS(o.Procfs), hierarchy, log.Logger)
 	if d.bootID, err = process.BootID(kernel.FS(o.Procfs)); err != nil {
 		return nil, err
 	}
@@ -223,7 +226,7 @@ func build(o Options, log *droppingLog) (_ *daemon, err error) {
 	if err := d.buildLoop(cfg, hierarchy, &saved.Decision); err != nil {
 		return nil, err
 	}
-	if warning := foreignRoot(kernel.FS(o.Procfs), o.Rootfs); warning != "" {
+	if warning := self.ForeignRoot(kernel.FS(o.Procfs), o.Rootfs); warning != "" {
 		log.Error("the host's root is not mounted", "error", warning)
 		d.board.warnings = append(d.board.warnings, warning)
 	}
@@ -335,7 +338,7 @@ func (d *daemon) buildLoop(cfg *config.Config, h *cgroup.Hierarchy, decision *ev
 	if urgent, err := act.NewUrgent(); err != nil {
 		d.log.Warn("victims of many processes are signalled at evictd's own priority", "error", err)
 	} else {
-		urgent.Started, d.killer.Urgent = d.giveRealTime, urgent
+		urgent.Started, d.killer.Urgent = d.self.GiveRealTime, urgent
 	}
 	memory := d.memoryOptions(cfg, h)
 	read, err := lanes.OpenMemory(memory)
@@ -361,7 +364,7 @@ func (d *daemon) buildLoop(cfg *config.Config, h *cgroup.Hierarchy, decision *ev
 
 // start sets everything going.
 func (d *daemon) start(ctx context.Context, g *group) {
-	d.protectSelf()
+	d.self.Protect()
 	policy := d.arm(d.config)
 	d.metrics.ConfigLoaded(time.Now())
 	o := d.options
@@ -374,7 +377,7 @@ func (d *daemon) start(ctx context.Context, g *group) {
 		"thresholds", describeThresholds(policy))
 
 	g.run("inventory", func() error { return d.inventory.Run(ctx) })
-	g.run("kubelets", func() error { return d.inventory.WatchKubelets(ctx, ordinaryPriority) })
+	g.run("kubelets", func() error { return d.inventory.WatchKubelets(ctx, self.OrdinaryPriority) })
 	g.run("filesystems", func() error { return d.disks.Run(ctx) })
 	g.run("disk usage", func() error { return d.usages.Run(ctx) })
 	g.run("reclaim", func() error { return d.reclaimer.Run(ctx) })

@@ -2,6 +2,7 @@ package agent
 
 import (
 	"context"
+	"slices"
 	"strings"
 	"time"
 
@@ -10,6 +11,7 @@ import (
 	"github.com/evictd/evictd/agent/lanes"
 	"github.com/evictd/evictd/agent/metrics"
 	"github.com/evictd/evictd/agent/pods"
+	"github.com/evictd/evictd/agent/self"
 	"github.com/evictd/evictd/agent/signal"
 	"github.com/evictd/evictd/agent/tasks"
 	"github.com/evictd/evictd/kernel"
@@ -164,4 +166,21 @@ func (d *daemon) checkLanes() (metrics.Verdict, string) {
 		detail += l.Name + ": " + l.Why + "; "
 	}
 	return verdict, strings.TrimSuffix(detail, "; ")
+}
+
+// lanesStarting reports whether a lane has not been opened for the first time.
+func (d *daemon) lanesStarting() bool {
+	return slices.ContainsFunc(d.lanes.Statuses(time.Now()), func(s lanes.Status) bool { return s.State == lanes.Starting })
+}
+
+// urgency is that of the loop's last iteration.
+func (d *daemon) urgency() self.Urgency {
+	v := d.board.view.Load()
+	switch {
+	case v == nil || v.Busy():
+		return self.Busy
+	case v.Near():
+		return self.Near
+	}
+	return self.Idle
 }

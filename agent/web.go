@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/evictd/evictd/agent/metrics"
+	"github.com/evictd/evictd/agent/self"
 )
 
 // webRetryInterval is how often evictd tries again to serve metrics.
@@ -32,7 +33,7 @@ func (d *daemon) newWebServer() *webServer {
 			return metrics.Serve(ctx, l, metrics.Options{
 				Handler:    metrics.Mux(d.metrics.Handler(d.log.Logger), &d.reports.beat, slowestTurn, d.checks()...),
 				ConfigFile: d.options.WebConfigFile,
-				Thread:     ordinaryPriority,
+				Thread:     self.OrdinaryPriority,
 				Log:        d.log.Logger,
 			})
 		},

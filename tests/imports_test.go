@@ -36,6 +36,7 @@ var rooms = map[string][]string{
 	"agent/hot":      {"agent/signal", "agent/evict", "agent/act", "agent/lanes", "kernel"},
 	"agent/oomscore": {"agent/pace", "kernel"},
 	"agent/cold":     {"kernel"},
+	"agent/self":     {"agent/pace", "agent/evict", "agent/act", "agent/hot", "kernel"},
 	"agent/shutdown": {"agent/evict", "agent/shutdown", "kernel"},
 	"agent/state":    {"agent/evict", "agent/signal", "agent/shutdown"},
 	"agent/control":  {"agent/signal", "agent/evict", "agent/shutdown"},

@@ -1,4 +1,4 @@
-package agent
+package self
 
 import (
 	"context"
@@ -33,17 +33,18 @@ const (
 // is let into Go no more (seen: a SIGKILL 163 ms after the alarm).
 type collector struct {
 	sizes   func() (objects, live uint64) // of the heap, with garbage and without
-	mood    func() mood
+	urgency func() Urgency
 	collect func()
 }
 
-// mood is how urgent evictd's work is.
-type mood int
+// Urgency is how urgent evictd's work is.
+type Urgency int
 
+// The urgencies.
 const (
-	busy   mood = iota // something is low, or a victim on its way
-	near               // little is left above a threshold
-	atEase             // neither
+	Busy Urgency = iota // something is low, or a victim has not ended
+	Near                // little is left above a threshold
+	Idle                // neither
 )
 
 // turn collects if there is enough to collect, and nothing that must not wait.
@@ -53,10 +54,10 @@ func (c *collector) turn() {
 	if objects < live+enough {
 		return
 	}
-	switch c.mood() {
-	case busy:
+	switch c.urgency() {
+	case Busy:
 		return
-	case near:
+	case Near:
 		if objects < live+max(enough, nearGarbage) {
 			return
 		}
@@ -64,14 +65,14 @@ func (c *collector) turn() {
 	c.collect()
 }
 
-// collectGarbage takes the collector over from Go once the lanes are open, which
+// CollectGarbage takes the collector over from Go once no lane is starting, which
 // leaves a lot of garbage, and gives it back when ctx ends. Who asks for a pace of
 // the collector by GOGC gets that.
-func (d *daemon) collectGarbage(ctx context.Context) {
+func CollectGarbage(ctx context.Context, starting func() bool, urgency func() Urgency) {
 	if os.Getenv("GOGC") != "" {
 		return
 	}
-	c := &collector{sizes: heapSizes(), mood: d.mood, collect: runtime.GC}
+	c := &collector{sizes: heapSizes(), urgency: urgency, collect: runtime.GC}
 	timer := time.NewTimer(collectEvery)
 	defer timer.Stop()
 	taken := false
@@ -83,7 +84,7 @@ func (d *daemon) collectGarbage(ctx context.Context) {
 		case <-timer.C:
 		}
 		timer.Reset(pace.Together(time.Now(), collectEvery))
-		if !taken && !d.lanesStarting() {
+		if !taken && !starting() {
 			taken = true
 			debug.SetGCPercent(-1)
 		}
@@ -91,18 +92,6 @@ func (d *daemon) collectGarbage(ctx context.Context) {
 			c.turn()
 		}
 	}
-}
-
-// mood tells it of the loop's last turn.
-func (d *daemon) mood() mood {
-	v := d.board.view.Load()
-	switch {
-	case v == nil || v.Busy():
-		return busy
-	case v.Near():
-		return near
-	}
-	return atEase
 }
 
 // heapSizes returns a reader of how much the heap holds, garbage included, and of

@@ -1,4 +1,4 @@
-package agent
+package self
 
 import (
 	"bytes"
@@ -6,15 +6,11 @@ import (
 	"fmt"
 	"os"
 	"runtime/debug"
-	"slices"
 	"strconv"
 	"time"
 
 	"golang.org/x/sys/unix"
 
-	"github.com/evictd/evictd/agent/hot"
-	"github.com/evictd/evictd/agent/lanes"
-	"github.com/evictd/evictd/kernel/cgroup"
 	"github.com/evictd/evictd/kernel/process"
 )
 
@@ -24,13 +20,14 @@ const (
 	lanesOpen, lookForLanes = 10 * time.Second, 100 * time.Millisecond
 )
 
-// lockMemory gives back what was only needed to begin, the loading of programs into
+// LockMemory gives back what was only needed to begin, the loading of programs into
 // the kernel above all, has the hot path gone once more, and locks what is there:
-// locked memory stays. It returns early when ctx ends.
-func (d *daemon) lockMemory(ctx context.Context, h *cgroup.Hierarchy, o hot.Options) {
+// locked memory stays. It waits until no lane is starting, and returns early when ctx
+// ends or rehearse returns false.
+func (p *Process) LockMemory(ctx context.Context, starting func() bool, rehearse func(context.Context) bool) {
 	ctx, cancel := context.WithTimeout(ctx, lanesOpen)
 	defer cancel()
-	for d.lanesStarting() {
+	for starting() {
 		select {
 		case <-ctx.Done():
 		case <-time.After(lookForLanes):
@@ -43,22 +40,17 @@ func (d *daemon) lockMemory(ctx context.Context, h *cgroup.Hierarchy, o hot.Opti
 	}
 	debug.FreeOSMemory()
 	if err := forgetCode(); err != nil {
-		d.log.Debug("the code of the start stays in memory", "error", err)
+		p.log.Debug("the code of the start stays in memory", "error", err)
 	}
-	if !d.hot.Do(ctx, func() { d.rehearse(h, o) }) {
+	if !rehearse(ctx) {
 		return
 	}
 	locked, err := process.LockMemory()
 	if err != nil {
-		d.log.Info("memory is not locked", "error", err)
+		p.log.Info("memory is not locked", "error", err)
 		return
 	}
-	d.log.Debug("memory is locked as it is touched", "future", locked.Future)
-}
-
-// lanesStarting reports whether a lane has not been opened for the first time.
-func (d *daemon) lanesStarting() bool {
-	return slices.ContainsFunc(d.lanes.Statuses(time.Now()), func(s lanes.Status) bool { return s.State == lanes.Starting })
+	p.log.Debug("memory is locked as it is touched", "future", locked.Future)
 }
 
 // forgetCode takes the pages of evictd's executable out of its memory. They stay in

@@ -1,0 +1,43 @@
+package agent
+
+import (
+	"testing"
+	"time"
+
+	"github.com/evictd/evictd/agent/evict"
+	"github.com/evictd/evictd/agent/loop"
+	"github.com/evictd/evictd/agent/self"
+	"github.com/evictd/evictd/agent/signal"
+)
+
+func TestUrgency(t *testing.T) {
+	const gi = 1 << 30
+	hard := signal.Threshold{Signal: signal.MemoryAvailable, Value: signal.Value{}}
+	view := func(available int64, victims ...evict.Victim) *loop.View {
+		v := &loop.View{Time: time.Now(), Policy: &evict.Policy{Thresholds: []evict.Threshold{{Threshold: hard}}}}
+		v.Observations[signal.MemoryAvailable] = signal.Observation{Status: signal.Observed, Capacity: 16 * gi, Available: available}
+		v.State.Victims = victims
+		return v
+	}
+	low := view(8 * gi)
+	low.Orders.Met = []signal.Signal{signal.MemoryAvailable}
+	for _, tt := range []struct {
+		name string
+		view *loop.View
+		want self.Urgency
+	}{
+		{"before the first turn", nil, self.Busy},
+		{"plenty", view(8 * gi), self.Idle},
+		{"near the threshold", view(gi / 2), self.Near},
+		{"low", low, self.Busy},
+		{"a victim on its way", view(8*gi, evict.Victim{Status: evict.Unsettled}), self.Busy},
+	} {
+		d := &daemon{board: &board{}}
+		if tt.view != nil {
+			d.board.view.Store(tt.view)
+		}
+		if got := d.urgency(); got != tt.want {
+			t.Errorf("%s: urgency() = %d; want %d", tt.name, got, tt.want)
+		}
+	}
+}
