@@ -27,6 +27,8 @@ import (
 	"github.com/evictd/evictd/agent/pods"
 	"github.com/evictd/evictd/agent/reclaim"
 	"github.com/evictd/evictd/agent/self"
+	"github.com/evictd/evictd/agent/shutdown/driver"
+	"github.com/evictd/evictd/agent/shutdown/logind"
 	"github.com/evictd/evictd/agent/signal"
 	"github.com/evictd/evictd/agent/state"
 	"github.com/evictd/evictd/agent/systemd"
@@ -64,7 +66,7 @@ func Run(ctx context.Context, o Options) error {
 	d.notifier.Stopping()
 	told()
 	d.stopped.Store(true)
-	d.down.Store(d.goingDown())
+	d.down.Store(d.shutdown.GoingDown())
 	g.wait.Wait()
 	if err := d.save(); err != nil {
 		log.Error("state not saved", "error", err)
@@ -152,7 +154,8 @@ type daemon struct {
 	metrics   *metrics.Metrics
 	notifier  *systemd.Notifier
 	keeper    *keeper
-	shutting  *shutting
+	guard     *logind.Guard
+	shutdown  *driver.Driver
 	reports   *reports
 	control   net.Listener
 	web       *webServer // nil where metrics are not to be served
@@ -357,8 +360,9 @@ func (d *daemon) buildLoop(cfg *config.Config, h *cgroup.Hierarchy, decision *ev
 		Execute: d.execute, Observer: d.reports,
 	})
 	d.closers = append(d.closers, d.loop.Close)
-	d.shutting = newShutting(d)
-	d.board.shutting = d.shutting
+	d.buildShutdown()
+	d.board.shutdown = d.shutdown
+	d.board.guard = d.guard
 	return nil
 }
 
@@ -393,11 +397,11 @@ func (d *daemon) start(ctx context.Context, g *group) {
 	}
 	g.run("state", func() error { d.keeper.run(ctx, d.save, d.log.Logger); return nil })
 	g.run("reload", func() error { d.reload(ctx); return nil })
-	g.run("logind", func() error { return d.shutting.guard.Run(ctx) })
-	g.run("shutdown", func() error { d.shutting.run(ctx); return nil })
+	g.run("logind", func() error { return d.guard.Run(ctx) })
+	g.run("shutdown", func() error { d.shutdown.Run(ctx); return nil })
 	g.run("loop", func() error {
 		d.loop.Run(ctx)
-		<-d.shutting.ended // who orders, too
+		<-d.shutdown.Ended() // who orders, too
 		d.killer.Wait()
 		return nil
 	})

@@ -18,6 +18,8 @@ import (
 	"github.com/evictd/evictd/agent/pods"
 	"github.com/evictd/evictd/agent/reclaim"
 	"github.com/evictd/evictd/agent/shutdown"
+	"github.com/evictd/evictd/agent/shutdown/driver"
+	"github.com/evictd/evictd/agent/shutdown/logind"
 	"github.com/evictd/evictd/agent/signal"
 	"github.com/evictd/evictd/agent/state"
 	"github.com/evictd/evictd/agent/version"
@@ -40,7 +42,8 @@ type board struct {
 	records   *execute.Records
 	store     *state.Store
 	lanes     *lanes.Set
-	shutting  *shutting
+	shutdown  *driver.Driver
+	guard     *logind.Guard
 	web       *webServer
 	last      shutdown.Last // what became of the boot before
 	view      atomic.Pointer[loop.View]
@@ -76,7 +79,7 @@ func (b *board) Status() control.Status {
 		s.Warnings = append(s.Warnings, why)
 	}
 	s.Runtime = runtimeStatus(b.inventory.Status())
-	s.Shutdown = b.shutdown()
+	s.Shutdown = b.shutdownStatus()
 	for _, r := range b.reclaimer.Reports() {
 		s.Reclaims = append(s.Reclaims, reclaimStatus(&r))
 	}

@@ -65,7 +65,7 @@ func (d *daemon) checks() []metrics.Check {
 		}},
 		{Name: "lanes", Run: d.checkLanes},
 		{Name: "node", Run: func() (metrics.Verdict, string) {
-			if d.shutting.shown.Load().Active() {
+			if d.shutdown.State().Active() {
 				return metrics.Fail, "node is shutting down"
 			}
 			return metrics.Pass, "stays up"

@@ -4,7 +4,6 @@ import (
 	"slices"
 	"strings"
 	"testing"
-
 )
 
 // The status says whether evictd is ready by the checks of /readyz, and what is

@@ -10,6 +10,7 @@ import (
 	"github.com/evictd/evictd/agent/evict"
 	"github.com/evictd/evictd/agent/pods"
 	"github.com/evictd/evictd/agent/reclaim"
+	"github.com/evictd/evictd/agent/shutdown/driver"
 	"github.com/evictd/evictd/agent/state"
 	"github.com/evictd/evictd/kernel/process"
 )
@@ -82,8 +83,8 @@ func (d *daemon) save() error {
 	d.saving.Lock()
 	defer d.saving.Unlock()
 	saved := state.Saved{
-		Records: d.board.records.List(), Shutdown: *d.shutting.shown.Load(), Last: &d.board.last,
-		Stopped: d.stopped.Load(), GoingDown: d.down.Load() || d.shutting.shown.Load().Active(),
+		Records: d.board.records.List(), Shutdown: *d.shutdown.State(), Last: &d.board.last,
+		Stopped: d.stopped.Load(), GoingDown: d.down.Load() || d.shutdown.State().Active(),
 	}
 	for _, u := range d.reclaimer.Uses() {
 		saved.Images = append(saved.Images, state.ImageUse(u))
@@ -132,8 +133,9 @@ func (d *daemon) restore(saved *earlier) {
 	if saved.note != "" {
 		d.log.Info("state of an earlier run", "note", saved.note)
 	}
-	d.shutting.restore(saved.Shutdown)
-	d.judgeLast(saved.Last, saved.Before)
+	d.shutdown.Restore(saved.Shutdown)
+	d.board.last = driver.Last(saved.Last, saved.Before, d.options.Sysfs, d.options.Rootfs, d.log.Logger)
+	d.metrics.LastShutdown(d.board.last)
 	d.board.records.Restore(saved.Records)
 	var uses []reclaim.Use
 	for _, u := range saved.Images {

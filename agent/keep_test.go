@@ -19,7 +19,7 @@ import (
 	"github.com/evictd/evictd/agent/metrics"
 	"github.com/evictd/evictd/agent/pods"
 	"github.com/evictd/evictd/agent/reclaim"
-	"github.com/evictd/evictd/agent/shutdown"
+	"github.com/evictd/evictd/agent/shutdown/driver"
 	"github.com/evictd/evictd/agent/state"
 	"github.com/evictd/evictd/kernel/process"
 )
@@ -68,8 +68,7 @@ func keeping(t *testing.T, store *state.Store, dir string) *daemon {
 		store: store, board: &board{records: &execute.Records{}, store: store}, reclaimer: reclaim.New(reclaim.Options{}, reclaim.Policy{}),
 		metrics: metrics.New(metrics.Build{}, func() uint64 { return 0 }), inventory: pods.New(pods.Options{Procfs: "/proc"}), bootID: "b1",
 	}
-	d.shutting = &shutting{daemon: d}
-	d.shutting.shown.Store(&shutdown.State{})
+	d.shutdown = driver.New(driver.Options{Log: d.log.Logger})
 	return d
 }
 

@@ -45,7 +45,7 @@ const keepWhileWaiting = 2 * time.Second
 // Stepped implements loop.Observer.
 func (r *reports) Stepped(v *loop.View) {
 	r.board.view.Store(v)
-	r.shutting.poke()
+	r.shutdown.Changed()
 	r.beat.Beat()
 	r.notifier.Beat()
 	if listed := v.Snapshot.Listed; !listed.Equal(r.listed) {

@@ -9,13 +9,14 @@ import (
 	"github.com/evictd/evictd/agent/loop"
 	"github.com/evictd/evictd/agent/pods"
 	"github.com/evictd/evictd/agent/shutdown"
+	"github.com/evictd/evictd/agent/shutdown/driver"
 )
 
 // Shutdown implements control.Source: what a shutdown would do to the pods that
 // run now, or does.
 func (b *board) Shutdown() control.Shutdown {
-	c := b.shutdown()
-	v, state, guard := b.view.Load(), b.shutting.shown.Load(), b.shutting.guard.Status()
+	c := b.shutdownStatus()
+	v, state, guard := b.view.Load(), b.shutdown.State(), b.guard.Status()
 	switch {
 	case v == nil:
 	case c.Phase != phaseIdle:
@@ -31,10 +32,9 @@ func (b *board) Shutdown() control.Shutdown {
 // phaseIdle is what shutdown.Idle is called outside.
 const phaseIdle = "idle"
 
-// shutdown is Shutdown without the pods.
-func (b *board) shutdown() control.Shutdown {
-	s := b.shutting
-	state, guard := s.shown.Load(), s.guard.Status()
+// shutdownStatus is Shutdown without the pods.
+func (b *board) shutdownStatus() control.Shutdown {
+	state, guard := b.shutdown.State(), b.guard.Status()
 	c := control.Shutdown{
 		At: time.Now(), Phase: phaseIdle, Manual: state.Manual, Began: state.Began, Over: state.Over, CalledOff: state.CalledOff,
 		NeedsSeconds: guard.Needs.Seconds(), Held: guard.Locked, LogindError: guard.Error, Last: b.last,
@@ -44,10 +44,10 @@ func (b *board) shutdown() control.Shutdown {
 	}
 	v := b.view.Load()
 	if v == nil {
-		c.Why, c.DryRun = control.List[string]{errNotYet.Error()}, true
+		c.Why, c.DryRun = control.List[string]{driver.ErrNotYet.Error()}, true
 		return c
 	}
-	c.Why, c.DryRun = s.refrain(v), len(v.Mode.Apart) > 0
+	c.Why, c.DryRun = b.shutdown.Refrain(v), len(v.Mode.Apart) > 0
 	c.NeedsSeconds = v.Config.Schedule().Needs().Seconds()
 	for i := range state.Pods {
 		switch state.Pods[i].Status {
@@ -139,10 +139,10 @@ func inOrder(list []control.ShutdownGroup) {
 
 // BeginShutdown implements control.Source.
 func (b *board) BeginShutdown(ctx context.Context) error {
-	return b.shutting.command(ctx, shutdown.Begin)
+	return b.shutdown.Command(ctx, shutdown.Begin)
 }
 
 // CancelShutdown implements control.Source.
 func (b *board) CancelShutdown(ctx context.Context) error {
-	return b.shutting.command(ctx, shutdown.Cancel)
+	return b.shutdown.Command(ctx, shutdown.Cancel)
 }

@@ -1,10 +1,11 @@
-package agent
+package driver
 
 import (
 	"bytes"
 	"context"
 	"io"
 	"io/fs"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -14,24 +15,25 @@ import (
 	"github.com/evictd/evictd/agent/shutdown/logind"
 )
 
-// judgeLast finds out what became of the boot before this one, once in a boot.
-func (d *daemon) judgeLast(known *shutdown.Last, before *shutdown.Before) {
+// Last returns what became of the boot before this one, and logs it. known is what an
+// earlier run of this boot found; nil is nothing, and before what the last run of the
+// boot before left.
+func Last(known *shutdown.Last, before *shutdown.Before, sysfs, root string, log *slog.Logger) shutdown.Last {
 	if known == nil {
 		since := time.Time{}
 		if before != nil {
 			since = before.At
 		}
-		judged := shutdown.Judge(before, panicTrace(d.options.Sysfs, d.options.Rootfs, since))
+		judged := shutdown.Judge(before, panicTrace(sysfs, root, since))
 		known = &judged
 	}
-	d.board.last = *known
-	d.metrics.LastShutdown(*known)
 	attributes := []any{"reason", string(known.Reason), "detail", known.Detail}
 	if known.Clean != nil && !*known.Clean {
-		d.log.Warn("the node's last shutdown was not clean", attributes...)
+		log.Warn("the node's last shutdown was not clean", attributes...)
 	} else {
-		d.log.Info("the node's last shutdown", attributes...)
+		log.Info("the node's last shutdown", attributes...)
 	}
+	return *known
 }
 
 // panicTrace returns the path of what a kernel panic has left since a time;
@@ -43,9 +45,9 @@ func panicTrace(sysfs, root string, since time.Time) string {
 		named func(string) bool
 		begin string // of the content; empty is any
 	}{
-		{under(sysfs, "/fs/pstore"), isDmesg, "Panic"},
-		{under(root, "/var/lib/systemd/pstore"), isDmesg, "Panic"},
-		{under(root, "/var/crash"), isDump, ""},
+		{filepath.Join(sysfs, "/fs/pstore"), isDmesg, "Panic"},
+		{filepath.Join(root, "/var/lib/systemd/pstore"), isDmesg, "Panic"},
+		{filepath.Join(root, "/var/crash"), isDump, ""},
 	} {
 		if trace := newest(place.dir, since, place.named, place.begin); trace != "" {
 			return trace
@@ -102,16 +104,16 @@ func begins(path, with string) bool {
 // askState is how long systemd is asked for its state when evictd ends.
 const askState = time.Second
 
-// goingDown reports whether the node is on its way down, so far as can be told:
+// GoingDown reports whether the node is on its way down, so far as can be told:
 // by a shutdown that is known of, by logind, or by systemd, which a forced
 // shutdown goes by alone.
-func (d *daemon) goingDown() bool {
-	if d.shutting.shown.Load().Active() || d.shutting.guard.Status().Preparing {
+func (s *Driver) GoingDown() bool {
+	if s.State().Active() || s.o.Guard.Status().Preparing {
 		return true
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), askState)
 	defer cancel()
-	c, err := logind.Connect(ctx, "unix:path="+under(d.options.Rootfs, "/run/dbus/system_bus_socket"))
+	c, err := logind.Connect(ctx, s.o.Bus)
 	if err != nil {
 		return false
 	}

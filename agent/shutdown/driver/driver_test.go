@@ -1,7 +1,8 @@
-package agent
+package driver
 
 import (
 	"errors"
+	"log/slog"
 	"os"
 	"path/filepath"
 	"strings"
@@ -71,8 +72,13 @@ func seen(t *testing.T, settings string, kubeletPods bool, running ...evict.Pod)
 	return &loop.View{Time: time.Unix(1000, 0), Config: cfg, Snapshot: pods.Snapshot{Pods: running, KubeletPods: kubeletPods, Listed: time.Unix(999, 0)}}
 }
 
+// testDriver returns a Driver that sees a view, and a logind that says nothing.
+func testDriver(t *testing.T, view func() *loop.View) *Driver {
+	return New(Options{Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Guard: logind.NewGuard(logind.Options{}), View: view})
+}
+
 func TestRefrain(t *testing.T) {
-	s := &shutting{guard: logind.NewGuard(logind.Options{})}
+	s := testDriver(t, nil)
 	for _, tt := range []struct {
 		name     string
 		settings string
@@ -84,48 +90,10 @@ func TestRefrain(t *testing.T) {
 		{"a kubelet's pods", configured, true, "a kubelet owns pods"},
 		{"a kubelet's pods, which are ours", configured + "shutdown: {besideKubelet: own}", true, ""},
 	} {
-		got := strings.Join(s.refrain(seen(t, tt.settings, tt.kubelet)), "; ")
+		got := strings.Join(s.Refrain(seen(t, tt.settings, tt.kubelet)), "; ")
 		if !strings.Contains(got, tt.want) || (got == "") != (tt.want == "") {
-			t.Errorf("%s: refrain() = %q; want %q", tt.name, got, tt.want)
+			t.Errorf("%s: Refrain() = %q; want %q", tt.name, got, tt.want)
 		}
-	}
-}
-
-// The status counts the pods of a shutdown by what became of them: one that dry
-// run left alone has not stopped.
-func TestShutdownCounts(t *testing.T) {
-	b := &board{}
-	b.shutting = &shutting{daemon: &daemon{board: b}, guard: logind.NewGuard(logind.Options{})}
-	b.view.Store(seen(t, configured, false))
-	state := shutdown.State{Phase: shutdown.Ended, Schedule: shutdown.Schedule{{}}}
-	for _, status := range []shutdown.Status{shutdown.Gone, shutdown.Gone, shutdown.Gone, shutdown.Killed, shutdown.Asked, shutdown.Pretended} {
-		state.Pods = append(state.Pods, shutdown.Member{Status: status})
-	}
-	b.shutting.shown.Store(&state)
-	if s := b.Shutdown(); s.Stopped != 3 || s.Running != 2 || s.WouldStop != 1 {
-		t.Errorf("Shutdown() counts %d stopped, %d running, %d that would be stopped; want 3, 2, 1", s.Stopped, s.Running, s.WouldStop)
-	}
-}
-
-// TestPlanned: every pod that may be stopped has its place, with what it has if nobody is quick.
-func TestPlanned(t *testing.T) {
-	priority, own := int32(2_000_000_000), int64(7)
-	v := seen(t, configured, false,
-		evict.Pod{UID: "w", Namespace: "default", Name: "web"},
-		evict.Pod{UID: "q", Namespace: "default", Name: "quick", TerminationGraceSeconds: &own},
-		evict.Pod{UID: "l", Namespace: "default", Name: "log", DaemonSet: true},
-		evict.Pod{UID: "d", Namespace: "kube-system", Name: "dns", Priority: &priority},
-		evict.Pod{UID: "e", Namespace: "default", Name: "evictd", Spared: "holds evictd (pid 7)"},
-	)
-	var got []string
-	for _, g := range groupsPlanned(v, v.Config.Schedule()) {
-		for _, p := range g.Pods {
-			got = append(got, strings.Join([]string{p.Pod, p.Status, time.Duration(p.GraceSeconds * float64(time.Second)).String()}, " "))
-		}
-	}
-	want := []string{"default/quick planned 7s", "default/web planned 20s", "default/log planned 10s", "kube-system/dns planned 10s"}
-	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("groupsPlanned() differs (-want +got):\n%s", diff)
 	}
 }
 
@@ -194,7 +162,8 @@ func TestHeard(t *testing.T) {
 		{"an operator's is no business of logind's", manual, configured, ends, shutdown.Nothing, time.Time{}},
 		{"an operator's becomes logind's", manual, configured, begins, shutdown.Begin, until},
 	} {
-		s := &shutting{daemon: &daemon{log: &droppingLog{Logger: testLogger(t)}}, guard: logind.NewGuard(logind.Options{}), state: tt.state}
+		s := testDriver(t, nil)
+		s.state = tt.state
 		got := s.heard(seen(t, tt.settings, false), tt.event)
 		if got.Event != tt.want || !got.Until.Equal(tt.until) || got.Manual || (tt.want == shutdown.Begin) != (len(got.Schedule) > 0) {
 			t.Errorf("%s: heard() = %+v; want event %d, until %v", tt.name, got, tt.want, tt.until)
@@ -204,7 +173,7 @@ func TestHeard(t *testing.T) {
 
 // What was left to others stays theirs, also when they have gone.
 func TestHeardLeft(t *testing.T) {
-	s := &shutting{daemon: &daemon{log: &droppingLog{Logger: testLogger(t)}}, guard: logind.NewGuard(logind.Options{})}
+	s := testDriver(t, nil)
 	begins := logind.Event{Preparing: true}
 	if got := s.heard(seen(t, configured, true), begins); got.Event != shutdown.Nothing {
 		t.Errorf("heard() = %+v beside a kubelet's pods; want nothing", got)
@@ -220,23 +189,14 @@ func TestHeardLeft(t *testing.T) {
 
 // No command is taken before anybody knows whose the pods are.
 func TestCheckBeforeTheList(t *testing.T) {
-	s := &shutting{daemon: &daemon{board: &board{}}, guard: logind.NewGuard(logind.Options{})}
 	v := seen(t, configured, false)
+	s := testDriver(t, func() *loop.View { return v })
 	v.Snapshot.Listed = time.Time{}
-	s.board.view.Store(v)
-	if err := s.check(shutdown.Begin); !errors.Is(err, errNotYet) {
-		t.Errorf("check() = %v before the pods are listed; want %v", err, errNotYet)
+	if err := s.check(shutdown.Begin); !errors.Is(err, ErrNotYet) {
+		t.Errorf("check() = %v before the pods are listed; want %v", err, ErrNotYet)
 	}
-	s.board.view.Store(seen(t, configured, false))
+	v = seen(t, configured, false)
 	if err := s.check(shutdown.Begin); err != nil {
 		t.Errorf("check() = %v; want nil", err)
-	}
-}
-
-func TestVital(t *testing.T) {
-	for spared, want := range map[string]bool{"": false, "a kubelet's pod in kube-system": false, "holds containerd (pid 7)": true} {
-		if got := pods.Vital(&evict.Pod{Spared: spared}); got != want {
-			t.Errorf("Vital(%q) = %t; want %t", spared, got, want)
-		}
 	}
 }

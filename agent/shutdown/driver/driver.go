@@ -1,29 +1,69 @@
-package agent
+// Package driver carries out the node's shutdown: it takes what logind or an operator
+// says, steps agent/shutdown's state machine on a goroutine of its own, and hands the
+// orders to agent/execute.
+package driver
 
 import (
 	"context"
 	"errors"
+	"log/slog"
 	"strings"
 	"sync/atomic"
 	"time"
 
 	"github.com/evictd/evictd/agent/config"
+	"github.com/evictd/evictd/agent/execute"
 	"github.com/evictd/evictd/agent/loop"
 	"github.com/evictd/evictd/agent/pods"
 	"github.com/evictd/evictd/agent/shutdown"
 	"github.com/evictd/evictd/agent/shutdown/logind"
-	"github.com/evictd/evictd/agent/systemd"
 )
 
-// shutting stops the pods when the node goes down, and holds that up meanwhile.
-// What it decides it decides on one goroutine of its own, from what the loop saw
-// last; it never asks the loop, and a runtime that hangs holds nothing up.
-type shutting struct {
-	*daemon
-	guard *logind.Guard
-	poked chan struct{} // there is a new view
-	asked chan asking
-	ended chan struct{} // closed when run has
+// Options are what a Driver needs.
+type Options struct {
+	Log   *slog.Logger
+	Guard Guard
+	// View returns what the decision loop knew last; nil before its first iteration.
+	View      func() *loop.View
+	Inventory Inventory
+	Execute   *execute.Executor
+	Metrics   Metrics
+	// Save saves the state, RequestSave asks for that to be done soon.
+	Save        func() error
+	RequestSave func()
+	// Announce tells the service manager that a shutdown has come into another phase.
+	Announce func(shutdown.Phase)
+	// Bus is the address of the system bus.
+	Bus string
+}
+
+// Guard delays the node's shutdown, and reports what logind says about it.
+type Guard interface {
+	Events() <-chan logind.Event
+	Status() logind.Status
+	Want(needs time.Duration)
+	Done()
+}
+
+// Inventory lists the pods.
+type Inventory interface {
+	Refresh()
+	Guard() pods.Guard
+}
+
+// Metrics shows the state of a shutdown.
+type Metrics interface {
+	Shutdown(state *shutdown.State, locked bool)
+}
+
+// Driver stops the pods when the node goes down, and delays the shutdown meanwhile.
+// It decides on one goroutine of its own, from what the loop saw last; it never asks
+// the loop, and a runtime that hangs delays nothing.
+type Driver struct {
+	o       Options
+	changed chan struct{} // there is a new view
+	asked   chan asking
+	ended   chan struct{} // closed when Run has
 
 	// What run alone uses.
 	state     shutdown.State
@@ -33,7 +73,7 @@ type shutting struct {
 	started   time.Time     // when run was
 	listed    time.Time     // when the pods were last asked for
 	left      string        // why the shutdown that goes on is left alone, as it was told
-	// shown is a copy of the state for whoever wants to see it.
+	// shown is a copy of the state for others.
 	shown atomic.Pointer[shutdown.State]
 }
 
@@ -55,60 +95,38 @@ const listEvery = time.Second
 // gone on with: it may have been called off.
 const askFirst = 3 * time.Second
 
-func newShutting(d *daemon) *shutting {
-	s := &shutting{
-		daemon: d, poked: make(chan struct{}, 1), asked: make(chan asking), ended: make(chan struct{}),
-		guard: logind.NewGuard(logind.Options{
-			Address: "unix:path=" + under(d.options.Rootfs, "/run/dbus/system_bus_socket"), Root: d.options.Rootfs, Log: d.log.Logger,
-			Keeper: lockKeeper{d.notifier}, Kept: keptLock(), IsKubelet: d.inventory.IsKubelet,
-		}),
-	}
+// New returns a Driver. Nothing runs yet.
+func New(o Options) *Driver {
+	s := &Driver{o: o, changed: make(chan struct{}, 1), asked: make(chan asking), ended: make(chan struct{})}
 	s.shown.Store(&shutdown.State{})
 	return s
 }
 
-// lockName is the lock's among the descriptors that the service manager keeps.
-const lockName = "evictd-inhibitor"
+// State returns the state of the shutdown. It is not changed any more.
+func (s *Driver) State() *shutdown.State { return s.shown.Load() }
 
-// lockKeeper keeps the lock with the service manager.
-type lockKeeper struct{ *systemd.Notifier }
+// Ended is closed when Run has returned.
+func (s *Driver) Ended() <-chan struct{} { return s.ended }
 
-// Keep implements logind.Keeper.
-func (k lockKeeper) Keep(fd int) error { return k.Notifier.Keep(lockName, fd) }
-
-// Forget implements logind.Keeper.
-func (k lockKeeper) Forget() error { return k.Notifier.Forget(lockName) }
-
-// keptLock returns the lock of an earlier run, nil where there is none.
-func keptLock() *int {
-	if fd := systemd.Kept(lockName); fd >= 0 {
-		return &fd
-	}
-	return nil
-}
-
-// under returns where a path of the host is seen.
-func under(root, path string) string { return strings.TrimSuffix(root, "/") + path }
-
-// restore takes over what an earlier run of this boot left.
-func (s *shutting) restore(state shutdown.State) {
+// Restore takes over what an earlier run of this boot left.
+func (s *Driver) Restore(state shutdown.State) {
 	s.state, s.resuming = state, state.Active()
 	s.show()
 	if s.resuming {
-		s.log.Warn("going on with a shutdown of the node that an earlier run began", "began", state.Began, "pods", len(state.Pods))
+		s.o.Log.Warn("going on with a shutdown of the node that an earlier run began", "began", state.Began, "pods", len(state.Pods))
 	}
 }
 
-// poke tells of a new view. It never waits.
-func (s *shutting) poke() {
+// Changed tells of a new view. It never waits.
+func (s *Driver) Changed() {
 	select {
-	case s.poked <- struct{}{}:
+	case s.changed <- struct{}{}:
 	default:
 	}
 }
 
-// run follows shutdowns until ctx ends.
-func (s *shutting) run(ctx context.Context) {
+// Run follows shutdowns until ctx ends.
+func (s *Driver) Run(ctx context.Context) {
 	defer close(s.ended)
 	s.started = time.Now()
 	timer := time.NewTimer(0)
@@ -119,7 +137,7 @@ func (s *shutting) run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case e := <-s.guard.Events():
+		case e := <-s.o.Guard.Events():
 			s.late = &e
 		case q := <-s.asked:
 			if err := s.check(q.event); err != nil {
@@ -127,10 +145,10 @@ func (s *shutting) run(ctx context.Context) {
 				continue
 			}
 			in.Event, in.Manual, answer = q.event, true, q.answer
-		case <-s.poked:
+		case <-s.changed:
 		case <-timer.C:
 		}
-		v := s.board.view.Load()
+		v := s.o.View()
 		if v == nil {
 			continue // nothing is known of anybody yet
 		}
@@ -142,7 +160,7 @@ func (s *shutting) run(ctx context.Context) {
 				continue
 			}
 			in.Event, s.resuming = shutdown.Resume, false
-			s.poke() // and then for what logind says
+			s.Changed() // and then for what logind says
 		case e != nil && in.Event == shutdown.Nothing && (!e.Preparing || s.state.Active() || known(v)):
 			s.resuming = false
 			in, s.late = s.heard(v, *e), nil
@@ -158,7 +176,7 @@ func (s *shutting) run(ctx context.Context) {
 }
 
 // heard turns what logind says into what has happened. It may say it again.
-func (s *shutting) heard(v *loop.View, e logind.Event) (in shutdown.Inputs) {
+func (s *Driver) heard(v *loop.View, e logind.Event) (in shutdown.Inputs) {
 	s.preparing = e.Preparing
 	switch {
 	case !e.Preparing:
@@ -168,10 +186,10 @@ func (s *shutting) heard(v *loop.View, e logind.Event) (in shutdown.Inputs) {
 		}
 	case s.left != "":
 		// Whoever it was left to has begun: there is no taking over in the middle.
-	case len(s.refrain(v)) > 0 && !s.state.Active():
-		s.left = strings.Join(s.refrain(v), "; ")
-		s.guard.Done() // of an earlier run, under another configuration
-		s.log.Warn("the node goes down, its pods are left alone", "why", s.left)
+	case len(s.Refrain(v)) > 0 && !s.state.Active():
+		s.left = strings.Join(s.Refrain(v), "; ")
+		s.o.Guard.Done() // of an earlier run, under another configuration
+		s.o.Log.Warn("the node goes down, its pods are left alone", "why", s.left)
 	default:
 		in.Event, in.Schedule = shutdown.Begin, v.Config.Schedule()
 		if e.Locked {
@@ -180,7 +198,7 @@ func (s *shutting) heard(v *loop.View, e logind.Event) (in shutdown.Inputs) {
 			in.Until = e.Until
 		}
 		if s.state.Phase == shutdown.Ended && s.state.Manual {
-			s.guard.Done() // over already, and logind's from now on
+			s.o.Guard.Done() // over already, and logind's from now on
 		}
 	}
 	return in
@@ -188,31 +206,31 @@ func (s *shutting) heard(v *loop.View, e logind.Event) (in shutdown.Inputs) {
 
 // Why a command of an operator is not taken.
 var (
-	errNotYet  = errors.New("the first observation is not complete yet; try again in a second")
+	ErrNotYet  = errors.New("the first observation is not complete yet; try again in a second")
 	errNothing = errors.New("no shutdown goes on")
 	errLogind  = errors.New("the shutdown is logind's, which alone can call it off")
 )
 
 // check returns why an operator's command can't be followed.
-func (s *shutting) check(event shutdown.Event) error {
-	v := s.board.view.Load()
+func (s *Driver) check(event shutdown.Event) error {
+	v := s.o.View()
 	switch {
 	case v == nil || s.resuming || event == shutdown.Begin && !known(v):
-		return errNotYet
+		return ErrNotYet
 	case event == shutdown.Cancel && !s.state.Active():
 		return errNothing
 	case event == shutdown.Cancel && !s.state.Manual:
 		return errLogind
 	case event == shutdown.Begin && !s.state.Active():
-		if why := s.refrain(v); len(why) > 0 {
+		if why := s.Refrain(v); len(why) > 0 {
 			return errors.New(strings.Join(why, "; "))
 		}
 	}
 	return nil
 }
 
-// command has run take a command.
-func (s *shutting) command(ctx context.Context, event shutdown.Event) error {
+// Command has Run take a command.
+func (s *Driver) Command(ctx context.Context, event shutdown.Event) error {
 	q := asking{event, make(chan error, 1)}
 	select {
 	case s.asked <- q:
@@ -230,8 +248,8 @@ func known(v *loop.View) bool {
 	return !v.Snapshot.Listed.IsZero() || v.Config.RuntimeEndpoint == config.RuntimeNone
 }
 
-// refrain returns every reason to leave a shutdown to others.
-func (s *shutting) refrain(v *loop.View) (why []string) {
+// Refrain returns every reason to leave a shutdown to others.
+func (s *Driver) Refrain(v *loop.View) (why []string) {
 	if len(v.Config.Schedule()) == 0 {
 		why = append(why, "neither shutdownGracePeriod nor shutdownGracePeriodByPodPriority is configured")
 	}
@@ -243,17 +261,17 @@ func (s *shutting) refrain(v *loop.View) (why []string) {
 	} else if v.Snapshot.KubeletRuns {
 		why = append(why, "a kubelet runs on this node (shutdown.besideKubelet: own does its work all the same)")
 	}
-	if s.guard.Status().Kubelet {
+	if s.o.Guard.Status().Kubelet {
 		why = append(why, "a kubelet holds shutdowns up itself (shutdown.besideKubelet: own does it beside that)")
 	}
 	return why
 }
 
 // step decides and acts. It returns when to step again at the latest.
-func (s *shutting) step(ctx context.Context, v *loop.View, in shutdown.Inputs, now time.Time) time.Time {
+func (s *Driver) step(ctx context.Context, v *loop.View, in shutdown.Inputs, now time.Time) time.Time {
 	if in.Event == shutdown.Nothing && !s.state.Active() {
 		s.want(v)
-		s.metrics.Shutdown(&s.state, s.guard.Status().Locked)
+		s.o.Metrics.Shutdown(&s.state, s.o.Guard.Status().Locked)
 		return time.Time{}
 	}
 	in.DryRun = len(v.Mode.Apart) > 0
@@ -266,7 +284,7 @@ func (s *shutting) step(ctx context.Context, v *loop.View, in shutdown.Inputs, n
 	}
 	if now.Sub(s.listed) >= listEvery || began.Equal(now) {
 		s.listed = now
-		s.inventory.Refresh()
+		s.o.Inventory.Refresh()
 	}
 	in.Unlisted = v.Snapshot.Listed.IsZero() || !s.state.Listed && v.Snapshot.Listed.Before(began) && now.Before(began.Add(lookFirst))
 	for i := range v.Snapshot.Pods {
@@ -280,17 +298,17 @@ func (s *shutting) step(ctx context.Context, v *loop.View, in shutdown.Inputs, n
 	s.show()
 	s.carryOut(ctx, v, &orders, in.DryRun)
 	if len(orders.Stop)+len(orders.Kill)+len(orders.Gone) > 0 {
-		s.keeper.poke()
+		s.o.RequestSave()
 	}
 	s.announce(ctx, &before, in.DryRun)
 	s.want(v)
-	s.metrics.Shutdown(&s.state, s.guard.Status().Locked)
+	s.o.Metrics.Shutdown(&s.state, s.o.Guard.Status().Locked)
 	return s.wake(orders.Wake, now)
 }
 
 // wake returns when to step again: when it was asked for, but soon while the pods
 // are not known yet, and for the next list.
-func (s *shutting) wake(asked, now time.Time) time.Time {
+func (s *Driver) wake(asked, now time.Time) time.Time {
 	if !s.state.Active() {
 		return asked
 	}
@@ -304,17 +322,17 @@ func (s *shutting) wake(asked, now time.Time) time.Time {
 	return soonest
 }
 
-func (s *shutting) show() { s.shown.Store(new(s.state.Clone())) }
+func (s *Driver) show() { s.shown.Store(new(s.state.Clone())) }
 
 // want tells the guard for how long a shutdown is to be held up. In the middle of
 // one nothing is changed.
-func (s *shutting) want(v *loop.View) {
+func (s *Driver) want(v *loop.View) {
 	if s.state.Active() || s.preparing || !known(v) {
 		return
 	}
 	var needs time.Duration
-	if len(s.refrain(v)) == 0 && len(v.Mode.Apart) == 0 {
+	if len(s.Refrain(v)) == 0 && len(v.Mode.Apart) == 0 {
 		needs = v.Config.Schedule().Needs()
 	}
-	s.guard.Want(needs)
+	s.o.Guard.Want(needs)
 }

@@ -1,4 +1,4 @@
-package agent
+package driver
 
 import (
 	"context"
@@ -12,28 +12,28 @@ import (
 )
 
 // carryOut hands the orders to the actuator.
-func (s *shutting) carryOut(ctx context.Context, v *loop.View, orders *shutdown.Orders, dryRun bool) {
+func (s *Driver) carryOut(ctx context.Context, v *loop.View, orders *shutdown.Orders, dryRun bool) {
 	if len(orders.Stop)+len(orders.Kill) == 0 {
 		return
 	}
-	guard := loop.GuardOf(s.inventory.Guard())
+	guard := loop.GuardOf(s.o.Inventory.Guard())
 	for i := range orders.Stop {
 		stop := &orders.Stop[i]
 		rec := s.record(v, stop, dryRun)
-		s.log.Warn(execute.InDryRun(dryRun, "stopping pod", "would stop pod"), "pod", stop.Pod, "uid", stop.UID, "grace", stop.Grace.String(), "reason", rec.Reason, "again", stop.Again, "dry_run", dryRun)
+		s.o.Log.Warn(execute.InDryRun(dryRun, "stopping pod", "would stop pod"), "pod", stop.Pod, "uid", stop.UID, "grace", stop.Grace.String(), "reason", rec.Reason, "again", stop.Again, "dry_run", dryRun)
 		order := evict.Order{UID: stop.UID, Pod: stop.Pod, Cause: rec.Cause, Grace: stop.Grace, Expected: rec.Expected, Reason: rec.Reason, Message: rec.Message}
 		one := loop.Job(order, &v.Snapshot, guard)
 		one.Turns = turns(podOf(v, stop.UID), v.Snapshot.Handles[stop.UID].Containers, stop.Grace)
 		if stop.Again {
-			s.execute.Resume(ctx, one, dryRun)
+			s.o.Execute.Resume(ctx, one, dryRun)
 		} else {
-			s.execute.Evict(ctx, rec, one)
+			s.o.Execute.Evict(ctx, rec, one)
 		}
 	}
 	for i := range orders.Kill {
 		m := &orders.Kill[i]
-		s.log.Warn("killing pod, its time is up", "pod", m.Pod, "uid", m.UID, "grace", m.Grace.String())
-		s.execute.Harden(ctx, loop.Job(evict.Order{UID: m.UID, Pod: m.Pod, Cause: evict.CauseShutdown, Hard: true}, &v.Snapshot, guard), dryRun)
+		s.o.Log.Warn("killing pod, its time is up", "pod", m.Pod, "uid", m.UID, "grace", m.Grace.String())
+		s.o.Execute.Harden(ctx, loop.Job(evict.Order{UID: m.UID, Pod: m.Pod, Cause: evict.CauseShutdown, Hard: true}, &v.Snapshot, guard), dryRun)
 	}
 }
 
@@ -46,7 +46,7 @@ func podOf(v *loop.View, uid string) *evict.Pod {
 }
 
 // record begins the record of a pod that is stopped.
-func (s *shutting) record(v *loop.View, stop *shutdown.Stop, dryRun bool) evict.Record {
+func (s *Driver) record(v *loop.View, stop *shutdown.Stop, dryRun bool) evict.Record {
 	reason, message := stop.Reason()
 	lane := "logind"
 	if s.state.Manual {
@@ -60,14 +60,14 @@ func (s *shutting) record(v *loop.View, stop *shutdown.Stop, dryRun bool) evict.
 
 // announce tells what has changed, keeps it, and lets the node go down when all
 // is done.
-func (s *shutting) announce(ctx context.Context, before *shutdown.State, dryRun bool) {
+func (s *Driver) announce(ctx context.Context, before *shutdown.State, dryRun bool) {
 	if s.state.Phase == before.Phase {
 		return
 	}
 	switch s.state.Phase {
 	case shutdown.Stopping:
-		s.log.Warn(execute.InDryRun(dryRun, "the node goes down, stopping its pods", "the node goes down; dry run, no pod is stopped"), "deadline", s.state.Deadline(), "groups", len(s.state.Schedule), "manual", s.state.Manual)
-		s.keeper.poke()
+		s.o.Log.Warn(execute.InDryRun(dryRun, "the node goes down, stopping its pods", "the node goes down; dry run, no pod is stopped"), "deadline", s.state.Deadline(), "groups", len(s.state.Schedule), "manual", s.state.Manual)
+		s.o.RequestSave()
 	case shutdown.Ended:
 		left := 0
 		for i := range s.state.Pods {
@@ -75,20 +75,16 @@ func (s *shutting) announce(ctx context.Context, before *shutdown.State, dryRun 
 				left++
 			}
 		}
-		s.log.Warn(execute.InDryRun(dryRun, "the pods are stopped, the node may go down", "dry run: no pod was stopped, the node may go down"),
+		s.o.Log.Warn(execute.InDryRun(dryRun, "the pods are stopped, the node may go down", "dry run: no pod was stopped, the node may go down"),
 			"took", s.state.Over.Sub(s.state.Began).String(), "pods", len(s.state.Pods), "left", left)
 		s.awaitRecords(ctx)
 		s.saveSoon()
-		s.guard.Done()
+		s.o.Guard.Done()
 	default:
-		s.log.Warn("the shutdown was called off, no further pod is stopped", "took", s.state.Over.Sub(s.state.Began).String())
-		s.keeper.poke()
+		s.o.Log.Warn("the shutdown was called off, no further pod is stopped", "took", s.state.Over.Sub(s.state.Began).String())
+		s.o.RequestSave()
 	}
-	status := "shutdown: " + string(s.state.Phase)
-	if s.state.Phase == shutdown.Idle {
-		status = s.board.statusLine()
-	}
-	s.notifier.Status(status)
+	s.o.Announce(s.state.Phase)
 }
 
 // What is reserved for the report: concluding is how long the records of pods that
@@ -102,7 +98,7 @@ const (
 // awaitRecords waits until the actuator has told the end of every pod that has
 // gone, but not for a runtime that hangs: the list of pods says sooner than the
 // call that asked a pod to stop that it has.
-func (s *shutting) awaitRecords(ctx context.Context) {
+func (s *Driver) awaitRecords(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, concluding)
 	defer cancel()
 	gone := map[string]bool{}
@@ -114,7 +110,7 @@ func (s *shutting) awaitRecords(ctx context.Context) {
 	pending := func(r evict.Record) bool {
 		return r.Cause == evict.CauseShutdown && r.Result == evict.ResultPending && gone[r.UID]
 	}
-	for slices.ContainsFunc(s.execute.Records().List(), pending) {
+	for slices.ContainsFunc(s.o.Execute.Records().List(), pending) {
 		select {
 		case <-ctx.Done():
 			return
@@ -124,15 +120,15 @@ func (s *shutting) awaitRecords(ctx context.Context) {
 }
 
 // saveSoon keeps the state and waits for that, but not for a disk that hangs.
-func (s *shutting) saveSoon() {
+func (s *Driver) saveSoon() {
 	done := make(chan error, 1)
-	go func() { done <- s.save() }()
+	go func() { done <- s.o.Save() }()
 	select {
 	case err := <-done:
 		if err != nil {
-			s.log.Error("state not saved", "error", err)
+			s.o.Log.Error("state not saved", "error", err)
 		}
 	case <-time.After(saving):
-		s.log.Error("state not saved in time")
+		s.o.Log.Error("state not saved in time")
 	}
 }
