@@ -42,6 +42,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -180,7 +181,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		}
 	}
 	if o.dir != "" {
-		if err := results.open(o.dir); err != nil {
+		if err := results.load(filepath.Join(o.dir, bookFile)); err != nil {
 			fail("results", err)
 			return code
 		}

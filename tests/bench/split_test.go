@@ -47,9 +47,9 @@ func TestPartsTable(t *testing.T) {
 	c.Killed, c.Parts = append(c.Killed, 9000), append(c.Parts, nil) // of which nothing is known
 	got := partsTable([]*crossings{c, {Case: "case", Contender: earlyoom, Killed: []int64{1}}})
 	want := [][]string{
-		{"case: evictd, all lanes", "median", "100", "0.95 ms", "0.45 ms", "0.20 ms", "0.15 ms", "0.10 ms", "0.05 ms", "0.30 ms"},
-		{"case: evictd, all lanes", "p99", "100", "1.00 ms", "0.50 ms", "0.20 ms", "0.15 ms", "0.10 ms", "0.05 ms", "0.30 ms"},
-		{"case: evictd, all lanes", "mean of the 2 slowest", "100", "1.00 ms", "0.50 ms", "0.20 ms", "0.15 ms", "0.10 ms", "0.05 ms", "0.30 ms"},
+		{"evictd, all lanes", "median", "100", "0.95 ms", "0.45 ms", "0.20 ms", "0.15 ms", "0.10 ms", "0.05 ms", "0.30 ms"},
+		{"evictd, all lanes", "p99", "100", "1.00 ms", "0.50 ms", "0.20 ms", "0.15 ms", "0.10 ms", "0.05 ms", "0.30 ms"},
+		{"evictd, all lanes", "mean of the 2 slowest", "100", "1.00 ms", "0.50 ms", "0.20 ms", "0.15 ms", "0.10 ms", "0.05 ms", "0.30 ms"},
 	}
 	if diff := cmp.Diff(want, got.rows); diff != "" {
 		t.Errorf("partsTable() (-want +got):\n%s", diff)
