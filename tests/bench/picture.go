@@ -49,12 +49,12 @@ func along(us, most int64) int {
 	return pictureLeft + int(math.Round(min(max(share, 0), 1)*(pictureRight-pictureLeft)))
 }
 
-// picture draws the bursts at full speed beside a warm cache on the machine itself.
+// picture draws the bursts at full speed beside a warm cache on the machine itself, in the default configuration.
 func (b *book) picture() []byte {
 	var rows []*crossings
 	most := int64(1000)
 	for _, c := range b.crossings(native, "bursts") {
-		if c.Case != besideCache(fullSpeed, warmCache) || len(c.Killed) == 0 {
+		if c.Case != besideCache(fullSpeed, warmCache) || c.Contender == countingCache || len(c.Killed) == 0 {
 			continue
 		}
 		rows = append(rows, c)
