@@ -30,13 +30,14 @@ func accountOf(r *evict.Record) account {
 
 // partNames are the parts of the time from a crossing to the SIGKILL, which add up to it: until the lane's own reading
 // is below the threshold, until the hot thread runs, for the reading that confirms it, for ranking and holding the
-// victims, and until the kernel sends the first signal. Beside them stands how far apart the lane's two readings on both
-// sides of the crossing were, which is the period of the sampler.
-var partNames = []string{"sample", "wake-up", "confirm", "rank", "signal", "(period)"}
+// victims, and until the kernel sends the first signal. Beside them stand how far apart the lane's two readings on both
+// sides of the crossing were, which is the period of the sampler, and the part of the wake-up until the thread had a
+// processor: the rest of that is Go's, which lets no thread come back from a wait while it stops the world.
+var partNames = []string{"sample", "wake-up", "confirm", "rank", "signal", "(period)", "(processor)"}
 
 // parts splits the time from a crossing to the SIGKILL; nil where the record does not tell of all parts, as that of a
 // kill that the decision loop ordered.
-func (a *account) parts(crossed, killed time.Duration) []int64 {
+func (a *account) parts(crossed, killed time.Duration, runs []time.Duration) []int64 {
 	if a.seen == 0 || a.decided == 0 || a.confirmed == 0 || a.chosen == 0 {
 		return nil
 	}
@@ -50,14 +51,20 @@ func (a *account) parts(crossed, killed time.Duration) []int64 {
 	if a.above != 0 {
 		period = a.seen - a.above
 	}
-	return append(parts, microseconds(period))
+	began := a.seen // the thread may have had a processor all along
+	for _, at := range runs {
+		if at > began && at <= a.decided {
+			began = at
+		}
+	}
+	return append(parts, microseconds(period), microseconds(began-a.seen))
 }
 
 // partsAbout says so in the document.
 const partsAbout = "Of the crossings of which evictd's record says all of it. *sample*: until the lane's own reading is below the " +
 	"threshold; *wake-up*: until the hot thread runs; *confirm*: the reading that confirms it; *rank*: the victims are chosen and held; " +
 	"*signal*: until the kernel sends the first SIGKILL. Together they are the whole. *(period)* is how far apart the lane's readings " +
-	"on both sides of the crossing were. p99 is of each column by itself."
+	"on both sides of the crossing were, *(processor)* the part of the wake-up until the thread had one. p99 is of each column by itself."
 
 // slowShare is the share of a series' crossings, the slowest, whose parts are looked at by themselves.
 const slowShare = 0.02
