@@ -64,7 +64,8 @@ func (a *account) parts(crossed, killed time.Duration, runs []time.Duration) []i
 const partsAbout = "Of the crossings of which evictd's record says all of it. *sample*: until the lane's own reading is below the " +
 	"threshold; *wake-up*: until the hot thread runs; *confirm*: the reading that confirms it; *rank*: the victims are chosen and held; " +
 	"*signal*: until the kernel sends the first SIGKILL. Together they are the whole. *(period)* is how far apart the lane's readings " +
-	"on both sides of the crossing were, *(processor)* the part of the wake-up until the thread had one. p99 is of each column by itself."
+	"on both sides of the crossing were, *(processor)* the part of the wake-up until the thread had one, *(doubt)* how far apart the two samples from outside were: if that is " +
+	"long, the machine itself stood still. p99 is of each column by itself."
 
 // slowShare is the share of a series' crossings, the slowest, whose parts are looked at by themselves.
 const slowShare = 0.02
@@ -78,7 +79,7 @@ func partsTable(all []*crossings) *table {
 		return t
 	}
 	head, label := labels(all)
-	t.head = append(append(head, "", "n", "crossing → SIGKILL"), partNames...)
+	t.head = append(append(append(head, "", "n", "crossing → SIGKILL"), partNames...), "(doubt)")
 	for _, c := range all {
 		var rows []int // of the crossings whose parts are known, the slowest last
 		for i, parts := range c.Parts {
@@ -109,7 +110,7 @@ func (t *table) addParts(c *crossings, cells []string, figure func(of func(row i
 	for p := range partNames {
 		cells = append(cells, milliseconds(figure(func(row int) int64 { return c.Parts[row][p] })))
 	}
-	t.add(cells...)
+	t.add(append(cells, milliseconds(figure(func(row int) int64 { return c.Doubt[row] })))...)
 }
 
 func values(rows []int, of func(row int) int64) (all []int64) {

@@ -42,14 +42,15 @@ func TestPartsTable(t *testing.T) {
 	c := &crossings{Case: "case", Contender: allLanes}
 	for i := range int64(100) {
 		c.Killed = append(c.Killed, 1000-i) // the first is the slowest
+		c.Doubt = append(c.Doubt, 130)
 		c.Parts = append(c.Parts, []int64{500 - i, 200, 150, 100, 50, 300, 30})
 	}
-	c.Killed, c.Parts = append(c.Killed, 9000), append(c.Parts, nil) // of which nothing is known
+	c.Killed, c.Doubt, c.Parts = append(c.Killed, 9000), append(c.Doubt, 130), append(c.Parts, nil) // of which nothing is known
 	got := partsTable([]*crossings{c, {Case: "case", Contender: earlyoom, Killed: []int64{1}}})
 	want := [][]string{
-		{"evictd, all lanes", "median", "100", "0.95 ms", "0.45 ms", "0.20 ms", "0.15 ms", "0.10 ms", "0.05 ms", "0.30 ms", "0.03 ms"},
-		{"evictd, all lanes", "p99", "100", "1.00 ms", "0.50 ms", "0.20 ms", "0.15 ms", "0.10 ms", "0.05 ms", "0.30 ms", "0.03 ms"},
-		{"evictd, all lanes", "mean of the 2 slowest", "100", "1.00 ms", "0.50 ms", "0.20 ms", "0.15 ms", "0.10 ms", "0.05 ms", "0.30 ms", "0.03 ms"},
+		{"evictd, all lanes", "median", "100", "0.95 ms", "0.45 ms", "0.20 ms", "0.15 ms", "0.10 ms", "0.05 ms", "0.30 ms", "0.03 ms", "0.13 ms"},
+		{"evictd, all lanes", "p99", "100", "1.00 ms", "0.50 ms", "0.20 ms", "0.15 ms", "0.10 ms", "0.05 ms", "0.30 ms", "0.03 ms", "0.13 ms"},
+		{"evictd, all lanes", "mean of the 2 slowest", "100", "1.00 ms", "0.50 ms", "0.20 ms", "0.15 ms", "0.10 ms", "0.05 ms", "0.30 ms", "0.03 ms", "0.13 ms"},
 	}
 	if diff := cmp.Diff(want, got.rows); diff != "" {
 		t.Errorf("partsTable() (-want +got):\n%s", diff)
