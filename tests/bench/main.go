@@ -20,7 +20,9 @@
 // last sample above the threshold and the first below; where a steady fall from the one to the other meets the threshold
 // is taken for its time. How far apart the two were is kept as the doubt of each figure. The kernel's own tracing
 // (signal_generate) tells when the first SIGKILL was sent to a process of the victim, whoever sent it and in whatever
-// way. Both times are of CLOCK_MONOTONIC. What a contender says of itself is not used, but for what raised evictd's alarm.
+// way. Both times are of CLOCK_MONOTONIC. What a contender says of itself is used for two things alone: what raised
+// evictd's alarm, and how the time between the two is divided (partNames). The kernel's tracing also records when the
+// thread that sent the signal got a processor.
 //
 // A contender may kill before the crossing, as this thread sees it: the kernel charges memory in batches, and counts it
 // per processor first. Such a crossing counts with its negative time, or as "early" if no sample was below at all.
@@ -42,6 +44,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -180,7 +183,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		}
 	}
 	if o.dir != "" {
-		if err := results.open(o.dir); err != nil {
+		if err := results.load(filepath.Join(o.dir, bookFile)); err != nil {
 			fail("results", err)
 			return code
 		}
