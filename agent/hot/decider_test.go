@@ -327,6 +327,24 @@ func TestWalkAndTmpfs(t *testing.T) {
 	}
 }
 
+// What an exempt pod, or one that is not held, has grown by is read by the same walk:
+// it is no pod that is not listed.
+func TestExemptPodThatGrew(t *testing.T) {
+	for _, exempt := range []bool{true, false} {
+		s := newStage(t, 500, 300)
+		s.in.Pods[1].Static = exempt
+		const grown = 2 * evict.Stranger
+		s.take(&walkingReader{s.reader, map[uint64][2]int64{0: {500 * mi, 500 * mi}, 1: {300*mi + grown, 300*mi + grown}}})
+		table := s.table(0, long())
+		table.Rows[1] = NewRow(nil, &s.in.Pods[1], []uint64{1}, 300*mi)
+		s.publish(table)
+		s.reader.available, s.reader.kubepods = 900*mi, 800*mi+grown
+		if got := s.raise("bpf"); got != Struck || !slices.Equal(s.strike.names(), []string{"p0"}) {
+			t.Errorf("exempt %t: handle() = %v, struck %q; want p0", exempt, got, s.strike.names())
+		}
+	}
+}
+
 // Where a pod can't be looked at in time its page cache is taken for what it was.
 func TestLookedAtTooLate(t *testing.T) {
 	s := newStage(t, 500, 400)

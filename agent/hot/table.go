@@ -77,7 +77,9 @@ type Row struct {
 	WorkingSet int64
 	// Memory and Freeable are the decision's.
 	Memory, Freeable int64
-	Known            bool // all of the above are
+	// Known tells that all of the above are known, and Walkable that all but the Hold
+	// and its Usage are: then a walk alone brings the row up to date.
+	Known, Walkable bool
 
 	// walked and exact tell that the usage was brought up to date by a walk, and that
 	// nothing more is to be learnt of it.
@@ -88,9 +90,11 @@ type Row struct {
 	stays  int64
 }
 
-// NewRow completes a row with what its pod uses now.
+// NewRow completes a row with what its pod uses now. hold is nil for a pod that is not
+// held, or exempt.
 func NewRow(hold Pod, pod *evict.Pod, cgroups []uint64, workingSet int64) Row {
 	r := Row{Hold: hold, Cgroups: cgroups, WorkingSet: workingSet, Memory: pod.Usage.Memory, Freeable: pod.Usage.Freeable}
+	r.Walkable = pod.HasStats && len(cgroups) > 0
 	if hold != nil && pod.HasStats {
 		r.Usage, r.Known = hold.Usage()
 	}
@@ -110,7 +114,7 @@ func (t *Table) struck(c *choice) {
 		r.stays = max(0, r.Usage-r.Freeable)
 	}
 	r.Hold, r.Memory, r.Freeable = c.hold, c.ranked.Usage, c.ranked.Expected
-	r.Known, r.struck = false, true
+	r.Known, r.Walkable, r.struck = false, false, true
 	t.strikes++
 }
 
@@ -175,7 +179,7 @@ func (d *decider) refresh(now time.Time) {
 	for i := range t.Decision.Len() {
 		r := &t.Rows[t.Decision.Index(i)]
 		r.exact, r.walked = false, false
-		if !r.Known {
+		if !r.Walkable {
 			continue
 		}
 		if workingSet, anonymous, ok := r.ask(d.walk); ok {
@@ -216,7 +220,7 @@ func (r *Row) ask(walk Walk) (workingSet, anonymous int64, ok bool) {
 func (t *Table) found(i int, r *Row, workingSet, anonymous int64) {
 	r.walked = true
 	grown := workingSet - r.WorkingSet
-	if !r.Hold.Direct() {
+	if r.Hold == nil || !r.Hold.Direct() {
 		r.exact = true // nothing else is known of what is not held
 		t.grow(i, r, grown)
 		return
