@@ -212,18 +212,18 @@ func (h *holds) table(in *evict.Inputs, v *View, ranked []evict.Ranked, guard *a
 	}
 	for i := range snapshot.Pods {
 		pod := &snapshot.Pods[i]
-		if held := h.byUID[pod.UID]; held != nil {
-			cgroups, sum := workingSet(held.hold, pod)
-			t.Rows[i] = hot.NewRow(held.hold, pod, cgroups, sum)
-		}
+		t.Rows[i] = newRow(pod, h.byUID[pod.UID], snapshot.Handles[pod.UID].Containers)
 	}
 	return t
 }
 
-// workingSet sums what was read of the containers that are held, and names their
-// cgroups.
-func workingSet(hold *act.Hold, pod *evict.Pod) (cgroups []uint64, sum int64) {
-	hold.Each(func(name string, cgroup uint64) {
+// newRow returns the row of a pod, of the containers that are held, or, of one that is
+// not held, as an exempt pod never is, of all that are proven. It sums what was read of
+// them and names their cgroups.
+func newRow(pod *evict.Pod, held *held, containers []pods.ContainerHandle) hot.Row {
+	var cgroups []uint64
+	var sum int64
+	add := func(name string, cgroup uint64) {
 		cgroups = append(cgroups, cgroup)
 		for _, list := range [][]evict.Container{pod.Containers, pod.InitContainers} {
 			for i := range list {
@@ -232,8 +232,17 @@ func workingSet(hold *act.Hold, pod *evict.Pod) (cgroups []uint64, sum int64) {
 				}
 			}
 		}
-	})
-	return cgroups, sum
+	}
+	if held != nil {
+		held.hold.Each(add)
+		return hot.NewRow(held.hold, pod, cgroups, sum)
+	}
+	for i := range containers {
+		if c := &containers[i]; c.CgroupID != 0 {
+			add(c.Name, c.CgroupID)
+		}
+	}
+	return hot.NewRow(nil, pod, cgroups, sum)
 }
 
 // striker strikes what holds made.

@@ -222,7 +222,7 @@ func (t *Table) rank(now time.Time) []Ranked {
 	slices.SortFunc(t.order, func(a, b int32) int { return compare(&t.entries[a].Ranked, &t.entries[b].Ranked) })
 	t.eligible = t.eligible[:0]
 	for _, i := range t.order {
-		if e := &t.entries[i]; !e.gone && !e.exempt && !t.state.isBusy(e.UID, now) {
+		if e := &t.entries[i]; !e.gone && !t.state.isBusy(e.UID, now) {
 			t.eligible = append(t.eligible, e.Ranked)
 		}
 	}
