@@ -264,7 +264,8 @@ func (l *loop) decide(ctx context.Context, now time.Time) (v *View, in *evict.In
 			Policy: l.policy, Observations: v.Observations, Pods: v.Snapshot.Pods, Unlisted: v.Snapshot.Listed.IsZero() && len(v.Snapshot.Pods) == 0,
 			Outcomes: append(slices.Clone(l.outcomes), refusals(l.kills)...), Fired: fired(l.kills),
 			Measured: true, Unexplained: l.unexplained.Known(), DryRun: v.Mode.dryRun, ReclaimStalled: l.stalls.check(now), Contention: l.contention(),
-			Answered: answered, Drift: l.drift, NothingReclaimed: l.repeats.inVain(now),
+			PodsReclaimStalled: l.stalls.checkPods(now, l.config.CgroupRoot, slices.Contains(l.met, signal.AllocatableMemoryAvailable)),
+			Answered:           answered, Drift: l.drift, NothingReclaimed: l.repeats.inVain(now),
 		}
 		v.State, v.Orders = evict.Step(l.state, *in, now)
 		if l.newcomer(ctx, v) {
@@ -367,8 +368,8 @@ func (l *loop) fillDisks(v *View) {
 func (l *loop) decideMode(s *pods.Snapshot) mode {
 	f := l.facts()
 	f.kubelet = string(l.config.Kubelet)
-	f.kubeletPods = s.KubeletPods
-	f.outdated = !s.Listed.IsZero() && s.KubeletAbsent != (l.config.Kubelet == config.KubeletAbsent)
+	f.found = s.Kubelet
+	f.outdated = !s.Listed.IsZero() && s.Kubelet.Absent != (l.config.Kubelet == config.KubeletAbsent)
 	m := decideMode(f)
 	if !m.equal(l.mode) {
 		l.repeats.reset()
