@@ -87,6 +87,9 @@ func (d *daemon) save() error {
 	for _, u := range d.reclaimer.Uses() {
 		saved.Images = append(saved.Images, state.ImageUse(u))
 	}
+	for _, r := range d.reclaimer.Reports() {
+		saved.Reclaims = append(saved.Reclaims, state.Reclaim(r))
+	}
 	if v := d.board.view.Load(); v != nil {
 		saved.Decision = v.State
 	} else {
@@ -125,6 +128,11 @@ func (d *daemon) restore() error {
 		uses = append(uses, reclaim.Use(u))
 	}
 	d.reclaimer.Restore(uses)
+	var reports []reclaim.Report
+	for _, r := range saved.Reclaims {
+		reports = append(reports, reclaim.Report(r))
+	}
+	d.reclaimer.RestoreReports(reports)
 	d.loop.unfinished = map[string]bool{}
 	for _, v := range saved.Decision.Victims {
 		d.loop.unfinished[v.UID] = v.Status != evict.Failed
