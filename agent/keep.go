@@ -91,6 +91,9 @@ func (d *daemon) save() error {
 	for _, k := range d.inventory.TrustedKubelets() {
 		saved.Kubelets = append(saved.Kubelets, state.Kubelet(k))
 	}
+	for _, r := range d.reclaimer.Reports() {
+		saved.Reclaims = append(saved.Reclaims, state.Reclaim(r))
+	}
 	if v := d.board.view.Load(); v != nil {
 		saved.Decision = v.State
 	} else {
@@ -134,6 +137,11 @@ func (d *daemon) restore() error {
 		kubelets = append(kubelets, pods.TrustedKubelet(k))
 	}
 	d.inventory.RestoreKubelets(kubelets)
+	var reports []reclaim.Report
+	for _, r := range saved.Reclaims {
+		reports = append(reports, reclaim.Report(r))
+	}
+	d.reclaimer.RestoreReports(reports)
 	d.loop.unfinished = map[string]bool{}
 	for _, v := range saved.Decision.Victims {
 		d.loop.unfinished[v.UID] = v.Status != evict.Failed

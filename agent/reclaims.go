@@ -122,7 +122,7 @@ func (l *loop) gone(uid string, stage act.Stage) {
 // reclaimStatus is a reclaim as evictctl shows it.
 func reclaimStatus(r *reclaim.Report) control.Reclaim {
 	return control.Reclaim{
-		At: r.At, Kind: r.Kind, Reason: string(r.Reason), Signal: r.Signal, DryRun: r.DryRun, Removed: r.Removed,
-		Freed: r.Freed, TookSeconds: r.Took.Seconds(), Note: r.Note, Error: r.Error,
+		At: r.At, Kind: r.Kind, Reason: r.Reason, Signal: r.Signal, DryRun: r.DryRun, Removed: r.Removed,
+		Deficit: r.Deficit, Freed: r.Freed, TookSeconds: r.Took.Seconds(), Note: r.Note, Error: r.Error,
 	}
 }

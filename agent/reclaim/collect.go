@@ -180,6 +180,7 @@ func (r *Reclaimer) collect(ctx context.Context, s signal.Signal, over bool) {
 		var o signal.Observations
 		r.o.Space.Read(time.Now(), &o)
 		if target, still := lacks(&o[s], p.High, p.Low); still {
+			report.Deficit = target - o[s].Available
 			r.shed(ctx, r.batches(&report, target), images.removable)
 		}
 	}

@@ -172,6 +172,13 @@ func (r *Reclaimer) Configure(p Policy) {
 	r.policy = p
 }
 
+// RestoreReports takes over the reports of an earlier run.
+func (r *Reclaimer) RestoreReports(reports []Report) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.reports = slices.Clone(reports[max(0, len(reports)-keptReports):])
+}
+
 // Restore takes over what an earlier run knew of the images.
 func (r *Reclaimer) Restore(uses []Use) {
 	r.imagesMu.Lock()

@@ -15,7 +15,7 @@ import (
 
 // carryOut does what an order asks for, until its deadline.
 func (r *Reclaimer) carryOut(ctx context.Context, o evict.Reclaim) Report {
-	report := Report{At: time.Now(), Kind: o.Kind, Reason: Pressure, Signal: o.Signal, DryRun: r.o.DryRun(), Removed: []string{}}
+	report := Report{At: time.Now(), Kind: o.Kind, Reason: Pressure, Signal: o.Signal, DryRun: r.o.DryRun(), Removed: []string{}, Deficit: o.Deficit}
 	before, ok := r.left(o.Signal)
 	if !ok {
 		report.Note = "the signal can't be read"
@@ -31,13 +31,17 @@ func (r *Reclaimer) carryOut(ctx context.Context, o evict.Reclaim) Report {
 // is below the target.
 func (r *Reclaimer) finish(ctx context.Context) {
 	rest := *r.rest
-	if left, ok := r.left(rest.order.Signal); ok && left >= rest.target || r.o.DryRun() {
+	left, ok := r.left(rest.order.Signal)
+	if ok && left >= rest.target || r.o.DryRun() {
 		r.rest = nil
 		return
 	}
 	report := Report{
 		At: time.Now(), Kind: rest.order.Kind, Reason: Pressure, Signal: rest.order.Signal, Removed: []string{},
 		Note: "what an earlier reclaim had not come to",
+	}
+	if ok {
+		report.Deficit = rest.target - left
 	}
 	r.free(ctx, &report, rest.target, rest.order)
 	report.Took = time.Since(report.At)
