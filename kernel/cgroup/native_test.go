@@ -152,6 +152,21 @@ func TestHold(t *testing.T) {
 	_, _ = in.ReadString('\n')
 }
 
+// startHolder starts a process in the cgroup dir and returns its PID when it holds memory.
+func startHolder(t *testing.T, dir string) int {
+	t.Helper()
+	hold := exec.Command(os.Args[0], "-test.run=^TestHold$")
+	hold.Env = append(os.Environ(), "EVICTD_TEST_HOLD=1")
+	cmd, in, out := startCommand(t, hold, dir)
+	if _, err := io.WriteString(in, "\n"); err != nil {
+		t.Fatal(err)
+	}
+	if line, err := bufio.NewReader(out).ReadString('\n'); err != nil || line != "held\n" {
+		t.Fatalf("process says %q, %v; want held", line, err)
+	}
+	return cmd.Process.Pid
+}
+
 func TestNativeMemory(t *testing.T) {
 	h := native(t)
 	name := makeCgroups(t, h.Memory)
@@ -163,16 +178,8 @@ func TestNativeMemory(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, limit), []byte("134217728"), 0); err != nil {
 		t.Fatal(err)
 	}
-	hold := exec.Command(os.Args[0], "-test.run=^TestHold$")
-	hold.Env = append(os.Environ(), "EVICTD_TEST_HOLD=1")
-	cmd, in, out := startCommand(t, hold, dir)
+	pid := startHolder(t, dir)
 	c := open(t, h, name)
-	if _, err := io.WriteString(in, "\n"); err != nil {
-		t.Fatal(err)
-	}
-	if line, err := bufio.NewReader(out).ReadString('\n'); err != nil || line != "held\n" {
-		t.Fatalf("process says %q, %v; want held", line, err)
-	}
 
 	// The kernel sums memory.stat up every 2 s, or when it is read with much due.
 	var m Memory
@@ -185,7 +192,6 @@ func TestNativeMemory(t *testing.T) {
 	if m.Usage < held || m.WorkingSet > m.Usage || m.Usage > 128<<20 || m.Limit != 128<<20 || !m.Limited {
 		t.Errorf("Memory() = %+v; want %d or more in use and a limit of 128 MiB", m, held)
 	}
-	pid := cmd.Process.Pid
 	if got, err := c.Procs(nil); err != nil || !slices.Equal(got, []int{pid}) {
 		t.Errorf("Procs() = %v, %v; want [%d]", got, err, pid)
 	}
