@@ -107,6 +107,10 @@ func (s *shutting) poke() {
 }
 
 // run follows shutdowns until ctx ends.
+//
+// Complexity: one select over everything that wakes it, and one switch over what that leads to.
+//
+//gocyclo:ignore
 func (s *shutting) run(ctx context.Context) {
 	defer close(s.ended)
 	s.started = time.Now()

@@ -164,6 +164,11 @@ func onItsWay(s *State, pod *Pod) bool {
 	return v != nil && pod.LastStart == v.LastStart && (v.Status == Unsettled || v.Status == Settled)
 }
 
+// checkOrders checks the properties of the orders of one step.
+//
+// Complexity: one property after the other, each with conditions of its own.
+//
+//gocyclo:ignore
 func checkOrders(t *testing.T, where string, l *timeline, before *State, o *Orders) {
 	t.Helper()
 	policy := l.in.Policy

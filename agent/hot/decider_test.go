@@ -17,6 +17,9 @@ import (
 // long is an age at which usage has to be read anew.
 func long() time.Time { return time.Now().Add(-time.Second) }
 
+// Complexity: a check of each field of one kill.
+//
+//gocyclo:ignore
 func TestStruck(t *testing.T) {
 	s := newStage(t, 500, 300)
 	s.publish(s.table(0, time.Now()))

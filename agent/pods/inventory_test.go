@@ -19,6 +19,10 @@ var quantities = cmp.Comparer(func(a, b resource.Quantity) bool { return a.Cmp(b
 
 // A kubelet's Burstable pod with two containers, by both drivers on both
 // versions.
+//
+// Complexity: a check of everything that is known of one pod.
+//
+//gocyclo:ignore
 func TestMeasure(t *testing.T) {
 	const uid = "8f2a4b1c-0d3e-4f5a-9b6c-7d8e9f0a1b2c"
 	underscored := strings.ReplaceAll(uid, "-", "_")

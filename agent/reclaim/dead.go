@@ -50,50 +50,61 @@ func dead(sandboxes []cri.Sandbox, containers []cri.Container, exits map[string]
 		if kubelet.Owns(s.Annotations) || s.Ready && !ours || newest[podOf(&s)].ID != s.ID {
 			continue
 		}
-		whole := remains{sandbox: s, name: s.Namespace + "/" + s.Name, since: s.Created, containers: len(in[s.ID]), evicted: ours}
-		var parts []remains
-		runs := false
-		for _, c := range in[s.ID] {
-			if c.State != cri.StateExited {
-				runs = true
-				continue
-			}
-			part := remains{sandbox: s, container: c.ID, name: whole.name + "/" + c.Name, since: c.Created, containers: 1}
-			if e, ok := exits[c.ID]; ok {
-				if !e.finished.IsZero() {
-					part.since = e.finished
-				}
-				if e.log != "" {
-					part.logs = []string{e.log}
-				}
-			}
-			if part.since.After(whole.since) {
-				whole.since = part.since
-			}
-			whole.logs = append(whole.logs, part.logs...)
-			parts = append(parts, part)
-		}
-		if !runs {
-			parts = []remains{whole}
-		} else if s.Ready {
-			continue // evicted, and not gone yet
-		}
-		for _, p := range parts {
+		for _, p := range parts(s, in[s.ID], exits, ours) {
 			if p.evicted || !p.since.IsZero() && now.Sub(p.since) >= minAge {
 				list = append(list, p)
 			}
 		}
 	}
-	slices.SortFunc(list, func(a, b remains) int {
-		if a.evicted != b.evicted {
-			if a.evicted {
-				return -1
-			}
-			return 1
-		}
-		return cmp.Or(a.since.Compare(b.since), cmp.Compare(a.sandbox.ID, b.sandbox.ID), cmp.Compare(a.container, b.container))
-	})
+	slices.SortFunc(list, older)
 	return list
+}
+
+// parts returns what a sandbox could be removed as: as a whole, where none of its
+// containers runs, or else each container that has exited. Of a sandbox that was
+// evicted and is still ready it returns nothing until no container runs.
+func parts(s cri.Sandbox, containers []cri.Container, exits map[string]exit, evicted bool) []remains {
+	whole := remains{sandbox: s, name: s.Namespace + "/" + s.Name, since: s.Created, containers: len(containers), evicted: evicted}
+	var exited []remains
+	running := false
+	for _, c := range containers {
+		if c.State != cri.StateExited {
+			running = true
+			continue
+		}
+		part := remains{sandbox: s, container: c.ID, name: whole.name + "/" + c.Name, since: c.Created, containers: 1}
+		if e, ok := exits[c.ID]; ok {
+			if !e.finished.IsZero() {
+				part.since = e.finished
+			}
+			if e.log != "" {
+				part.logs = []string{e.log}
+			}
+		}
+		if part.since.After(whole.since) {
+			whole.since = part.since
+		}
+		whole.logs = append(whole.logs, part.logs...)
+		exited = append(exited, part)
+	}
+	switch {
+	case !running:
+		return []remains{whole}
+	case s.Ready:
+		return nil
+	}
+	return exited
+}
+
+// older puts what was evicted first, then by age.
+func older(a, b remains) int {
+	if a.evicted != b.evicted {
+		if a.evicted {
+			return -1
+		}
+		return 1
+	}
+	return cmp.Or(a.since.Compare(b.since), cmp.Compare(a.sandbox.ID, b.sandbox.ID), cmp.Compare(a.container, b.container))
 }
 
 // podOf tells whether two sandboxes are of one pod.
