@@ -1,7 +1,6 @@
 package node
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -291,10 +290,14 @@ func (n *Node) importImages(ctx context.Context, hog string) error {
 	return n.importArchive(ctx, images, PauseImage, HogImage)
 }
 
-func (n *Node) importArchive(ctx context.Context, images []byte, names ...string) error {
+func (n *Node) importArchive(ctx context.Context, images archive, names ...string) error {
 	cmd := n.inside(ctx, n.binaries.Ctr, "--address", n.Socket(), "--namespace", namespace, "images", "import", "-")
-	cmd.Stdin = bytes.NewReader(images)
-	if out, err := cmd.CombinedOutput(); err != nil {
+	read, write := io.Pipe()
+	go func() { write.CloseWithError(images(write)) }()
+	cmd.Stdin = read
+	out, err := cmd.CombinedOutput()
+	read.Close() // ends the writer where ctr ended early
+	if err != nil {
 		return fmt.Errorf("import images: %w: %s", err, strings.TrimSpace(string(out)))
 	}
 	// CRI learns of an image by an event, a moment later.
