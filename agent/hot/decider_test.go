@@ -327,6 +327,49 @@ func TestWalkAndTmpfs(t *testing.T) {
 	}
 }
 
+// What a pod has written to a tmpfs since the table was made is not expected back, also
+// where the pod can't be looked at in time.
+func TestTmpfsThatGrew(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		late bool
+		want []string
+	}{
+		{"looked at", false, []string{"p0", "p1"}},
+		{"too late", true, []string{"p0", "p1"}},
+	} {
+		s := newStage(t, 500, 400)
+		// p0 has written 300 MiB to a tmpfs, p1 has taken 200 MiB.
+		s.take(&walkingReader{s.reader, map[uint64][2]int64{0: {800 * mi, 800 * mi}, 1: {600 * mi, 600 * mi}}})
+		s.publish(s.table(0, long()))
+		s.pods[0].usage, s.pods[0].workingSet = 800*mi, 800*mi
+		s.pods[1].uses(600 * mi)
+		s.reader.available, s.reader.shmem, s.reader.late = 1024*mi-700*mi, 300*mi, tc.late
+		s.raise("bpf")
+		if diff := cmp.Diff(tc.want, s.strike.names()); diff != "" {
+			t.Errorf("%s: struck (-want +got):\n%s", tc.name, diff)
+		}
+		for _, k := range func() []Kill { k, _ := s.desk.Kills(nil); return k }() {
+			if k.Pod.UID == "p0" && k.Expected != 500*mi {
+				t.Errorf("%s: %d MiB are expected of p0; want 500", tc.name, k.Expected/mi)
+			}
+		}
+	}
+}
+
+// Shared memory that one pod took makes what another has grown by uncertain: where all
+// pods do not cover the deficit by that, they are looked at.
+func TestTmpfsOfAnotherPod(t *testing.T) {
+	s := newStage(t, 500)
+	s.take(&walkingReader{s.reader, map[uint64][2]int64{0: {900 * mi, 900 * mi}}})
+	s.publish(s.table(0, long()))
+	s.pods[0].uses(900 * mi)
+	s.reader.available, s.reader.shmem = 1024*mi-700*mi, 400*mi
+	if got := s.raise("bpf"); got != Struck {
+		t.Errorf("handle() = %v; want struck", got)
+	}
+}
+
 // What an exempt pod, or one that is not held, has grown by is read by the same walk:
 // it is no pod that is not listed.
 func TestExemptPodThatGrew(t *testing.T) {

@@ -58,6 +58,10 @@ type Table struct {
 	Generation uint64
 
 	strikes int // of its rows
+	// shmemGrown is how much more tmpfs and other shared memory there was on the node
+	// at the last reading than at Node, in bytes. A walk counts it as anonymous, and a
+	// kill does not give it back.
+	shmemGrown int64
 }
 
 // Clone returns a copy for another thread.
@@ -159,7 +163,7 @@ func (d *decider) choose(kubepods int64, now time.Time) (v evict.Verdict, fresh 
 	v = t.Decision.Decide(&d.observed, now)
 	for again := fresh; again; {
 		again = false
-		for i := range v.N {
+		for i := range toLookAt(&v) {
 			again = d.lookAt(t.Decision.Find(v.Ranking[i].UID)) || again
 		}
 		if again {
@@ -167,6 +171,16 @@ func (d *decider) choose(kubepods int64, now time.Time) (v evict.Verdict, fresh 
 		}
 	}
 	return v, fresh
+}
+
+// toLookAt returns how many of the first of the ranking are looked at: the victims, or,
+// where all pods together do not cover the deficit by what was estimated, as many as
+// can be victims at once.
+func toLookAt(v *evict.Verdict) int {
+	if v.Why == evict.Futile {
+		return min(len(v.Ranking), mostKills)
+	}
+	return v.N
 }
 
 // refresh brings the usage of all pods up to date, by a walk where there was one.
@@ -215,8 +229,9 @@ func (r *Row) ask(walk Walk) (workingSet, anonymous int64, ok bool) {
 }
 
 // found takes in what a walk found of the i-th pod. What it has grown by is anonymous,
-// as far as there is so much on the lists of that; where there is more, some of it
-// is tmpfs, or was page cache, which a look tells if the pod is chosen.
+// as far as there is so much on the lists of that, and shared memory has not grown;
+// where there is more, some of it is tmpfs, or was page cache. If the pod is chosen,
+// the Reader is asked which.
 func (t *Table) found(i int, r *Row, workingSet, anonymous int64) {
 	r.walked = true
 	grown := workingSet - r.WorkingSet
@@ -225,15 +240,23 @@ func (t *Table) found(i int, r *Row, workingSet, anonymous int64) {
 		t.grow(i, r, grown)
 		return
 	}
-	freeable := min(r.Freeable+max(0, grown), anonymous)
+	freeable := min(r.Freeable+max(0, grown-t.shmemGrown), anonymous)
 	r.exact = anonymous-freeable <= mostHidden
 	t.Decision.Set(i, max(0, r.Memory+grown), freeable)
 }
 
-// grow takes what a pod has more than when the usage of the decision was read
-// for anonymous memory.
+// grow takes what a pod has more than when the usage of the decision was read for
+// anonymous memory, as far as shared memory has not grown.
 func (t *Table) grow(i int, r *Row, grown int64) {
-	t.Decision.Set(i, max(0, r.Memory+grown), max(0, r.Freeable+grown))
+	t.Decision.Set(i, max(0, r.Memory+grown), t.freeable(r, grown))
+}
+
+// freeable returns how much of a pod that has grown a kill gives back at once.
+func (t *Table) freeable(r *Row, grown int64) int64 {
+	if grown > 0 {
+		grown = max(0, grown-t.shmemGrown)
+	}
+	return max(0, r.Freeable+grown)
 }
 
 // lookAt has the whole usage of the i-th pod read, and reports whether that was new.
@@ -253,7 +276,7 @@ func (d *decider) lookAt(i int) bool {
 	freeable := anonymous
 	if !r.Hold.Direct() {
 		// Of what is not held, nothing is known but what it was.
-		freeable = max(0, r.Freeable+grown)
+		freeable = t.freeable(r, grown)
 	}
 	t.Decision.Set(i, max(0, r.Memory+grown), freeable)
 	return true
