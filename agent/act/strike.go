@@ -108,6 +108,7 @@ func (s *Striker) Strike(h *Hold, g *Guard) (out Strike) {
 		out.Err = errStruck
 		return out
 	}
+	defer h.over.Store(true)
 	h.guard = g
 	s.began = time.Now()
 	for _, m := range h.members {
