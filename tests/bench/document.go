@@ -53,6 +53,11 @@ func (b *book) document(picture, causes string) ([]byte, error) {
 			bombTable(bombs).markdown() + bombs[0].footing()})
 	}
 	for _, on := range b.machineNames() {
+		if cold := b.cold(on); len(cold) > 0 {
+			parts = append(parts, coldPart(on, cold))
+		}
+	}
+	for _, on := range b.machineNames() {
 		idle := b.idle(on)
 		if len(idle) == 0 {
 			continue

@@ -17,10 +17,11 @@ import (
 // result is one line of the results file: exactly one of its fields is set. A newer line takes the place of the older
 // one with the same key.
 type result struct {
-	Machine   *machine   `json:"machine,omitempty"`
-	Crossings *crossings `json:"crossings,omitempty"`
-	Idle      *idleness  `json:"idle,omitempty"`
-	Bombs     *bombs     `json:"bombs,omitempty"`
+	Machine   *machine       `json:"machine,omitempty"`
+	Crossings *crossings     `json:"crossings,omitempty"`
+	Idle      *idleness      `json:"idle,omitempty"`
+	Bombs     *bombs         `json:"bombs,omitempty"`
+	Cold      *coldCrossings `json:"cold,omitempty"`
 }
 
 // origin says where and when something was measured.
@@ -123,6 +124,8 @@ func (r *result) key() string {
 		return fmt.Sprintf("idle/%s/%s/%d/%d", r.Idle.On, r.Idle.Lanes, r.Idle.Pods, r.Idle.Cgroups)
 	case r.Bombs != nil:
 		return "bombs/" + r.Bombs.On + "/" + r.Bombs.Contender
+	case r.Cold != nil:
+		return "cold/" + r.Cold.On + "/" + r.Cold.Reclaim
 	}
 	return ""
 }
@@ -138,6 +141,8 @@ func (r *result) on() string {
 		return r.Idle.On
 	case r.Bombs != nil:
 		return r.Bombs.On
+	case r.Cold != nil:
+		return r.Cold.On
 	}
 	return ""
 }
