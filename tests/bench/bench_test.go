@@ -38,7 +38,7 @@ func TestChoose(t *testing.T) {
 		want string
 	}{
 		{"", false, "decision idle cgroups bursts survival percentiles conditions bombs"},
-		{"", true, "vm"},
+		{"", true, "vm cold"},
 		{"bursts,idle", false, "idle bursts"},
 		{"vm", false, "vm"},
 	} {

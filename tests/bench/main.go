@@ -10,6 +10,7 @@
 //	conditions   the same for evictd while something makes it harder
 //	bombs        how soon a fork bomb is ended, and how many tasks could still be begun by then
 //	vm           evictd, earlyoom and systemd-oomd on the unified hierarchy: for a virtual machine, and only there
+//	cold         evictions with reclaim of cold memory and without, on a node with swap: for a virtual machine as well
 //
 // All but the first run a private containerd, and need root.
 //
@@ -113,6 +114,7 @@ var steps = []step{
 	{name: "conditions", measure: onNode(hardships)},
 	{name: "bombs", measure: onNode(forkBombs)},
 	{name: "vm", measure: onNode(rivals), vm: true},
+	{name: "cold", measure: onNode(coldMemory), vm: true},
 }
 
 // The files of the results, below the directory of -results.
@@ -147,7 +149,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	flags.StringVar(&o.dir, "results", "", "`DIR` whose results take up what is measured; empty keeps nothing")
 	flags.BoolVar(&o.verbose, "v", false, "tell of each crossing")
 	quick := flags.Bool("quick", false, "do little of everything")
-	only := flags.String("only", "", "`STEPS` to run, such as idle,bursts; empty is all but vm")
+	only := flags.String("only", "", "`STEPS` to run, such as idle,bursts; empty is all but vm and cold")
 	merge := flags.String("merge", "", "run nothing; take over what benchmarks in virtual machines printed into `FILES`, separated by commas")
 	render := flags.Bool("render", false, "run nothing; make table and picture of the results")
 	switch err := flags.Parse(args); {

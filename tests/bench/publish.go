@@ -57,6 +57,9 @@ func (b *book) document(causes string) string {
 		if len(bombs) > 0 {
 			section("Fork bombs ("+on.Name+")", bombsAbout, bombTable(bombs).markdown(), bombs[0].footing())
 		}
+		if cold := b.cold(on.Name); len(cold) > 0 {
+			section("Evictions that memory.reclaim avoids ("+on.Name+")", coldAbout, coldTable(cold).markdown(), cold[0].footing())
+		}
 		if len(idle) > 0 {
 			section("While nothing happens ("+on.Name+")", "CPU is the process's, and that of its BPF timer and programs, which no process "+
 				"is charged for.", idleTable(idle).markdown(), idle[0].footing())

@@ -104,11 +104,11 @@ var suites = []suite{
 		{name: "rest", takes: 5 * time.Second},
 	}},
 	{name: "kernel", profiles: []string{profileTest, profileFull}, packages: []string{"./kernel/...", "./bpf/..."}, takes: 4 * time.Second,
-		long: map[string]time.Duration{"kernel/cgroup": 40 * time.Second, "kernel/process": 8 * time.Second, "kernel/probe": 8 * time.Second, "bpf": 80 * time.Second}},
+		long: map[string]time.Duration{"kernel/cgroup": 40 * time.Second, "kernel/process": 8 * time.Second, "kernel/probe": 8 * time.Second, "bpf": 150 * time.Second}},
 	{name: "agent", profiles: []string{profileFull}, packages: []string{"./cri/...", "./agent/..."}, takes: 15 * time.Second,
 		without: []string{"agent/config", "agent/config/strict", "agent/evict", "agent/scenario", "agent/signal"}},
 	{name: "node", profiles: []string{profileFull}, packages: []string{"./tests/node"}, takes: 3 * time.Minute},
-	{name: "bench", profiles: []string{profileFull}, takes: 8 * time.Minute, commands: bench},
+	{name: "bench", profiles: []string{profileFull}, takes: 12 * time.Minute, commands: bench},
 }
 
 func suiteNames() []string {
@@ -158,7 +158,7 @@ func bench(v variant) []protocol.Command {
 	}
 	return []protocol.Command{{
 		Name: "bench", Argv: []string{programsDir + "/bench", "-vm", "-v", "-bursts", "6"},
-		Env: v.env(), Timeout: 20 * time.Minute,
+		Env: v.env(), Timeout: 40 * time.Minute,
 	}}
 }
 
