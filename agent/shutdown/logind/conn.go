@@ -84,13 +84,16 @@ func connect(ctx context.Context, address string, timeout time.Duration) (_ *Con
 	return c, nil
 }
 
+// dialer connects to the bus at an address.
+type dialer func(ctx context.Context, address string) (*dbus.Conn, error)
+
 // dialDescriptors connects to a bus so that answers can bring descriptors.
 func dialDescriptors(_ context.Context, address string) (*dbus.Conn, error) {
 	return dbus.Dial(address, dbus.WithSignalHandler(dbus.NewSequentialSignalHandler()))
 }
 
 // open makes a connection on which methods can be called.
-func open(ctx context.Context, address string, timeout time.Duration, dial func(context.Context, string) (*dbus.Conn, error)) (_ *Conn, err error) {
+func open(ctx context.Context, address string, timeout time.Duration, dial dialer) (_ *Conn, err error) {
 	bus, err := dial(ctx, address)
 	if err != nil {
 		return nil, fmt.Errorf("connect to the system bus: %w", err)

@@ -6,7 +6,6 @@ import (
 	"errors"
 	"fmt"
 	"io/fs"
-	"math"
 	"os"
 	"path"
 	"slices"
@@ -146,20 +145,6 @@ func (d dropIn) rival() string {
 	return ""
 }
 
-// beneath returns the limit that a drop-in names that has the say where ours is
-// not there; 0 is none, or one that is not understood.
-func (d dropIn) beneath() time.Duration {
-	for _, f := range d.files() {
-		if f.name == DropInName {
-			continue
-		}
-		if value, ok := d.limitOf(f); ok {
-			return timeSpan(value)
-		}
-	}
-	return 0
-}
-
 // file is a drop-in of logind's.
 type file struct{ name, path string }
 
@@ -189,24 +174,6 @@ func (d dropIn) files() (last []file) {
 	}
 	slices.SortFunc(last, func(a, b file) int { return cmp.Compare(b.name, a.name) })
 	return last
-}
-
-// timeSpan reads a time span in the form of systemd.time(7), with the units that
-// somebody might use for a shutdown; 0 is one that is not understood.
-func timeSpan(text string) time.Duration {
-	if text == "infinity" {
-		return math.MaxInt64
-	}
-	units := strings.NewReplacer(" ", "", "seconds", "s", "second", "s", "sec", "s", "minutes", "m", "minute", "m", "min", "m", "hours", "h", "hour", "h", "hr", "h")
-	text = units.Replace(text)
-	if _, err := strconv.ParseFloat(text, 64); err == nil {
-		text += "s"
-	}
-	span, err := time.ParseDuration(text)
-	if err != nil {
-		return 0
-	}
-	return span
 }
 
 // limitIn returns the last InhibitDelayMaxSec of a configuration file's section

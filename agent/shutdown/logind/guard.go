@@ -75,13 +75,12 @@ type Status struct {
 	Needs  time.Duration
 	// Limit is for how long logind lets a shutdown be held up.
 	Limit time.Duration
-	// Rival is the file whose limit holds in the place of the one that was
-	// written, with what it says; empty where there is none.
-	Rival string
 	// Preparing is as of Event.
 	Preparing bool
-	// Kubelet tells that a kubelet holds a lock of its own.
-	Kubelet bool
+	// Kubelet tells that a kubelet holds a lock of its own, by the last list of
+	// locks that could be read. KubeletKnown is false while another is waited for
+	// and where that can't be read.
+	Kubelet, KubeletKnown bool
 }
 
 // Guard keeps a lock for as long as one is wanted. Its methods are safe for
@@ -109,14 +108,17 @@ type Guard struct {
 	forget, forgetting bool
 
 	// Of Run's goroutine.
-	preparing bool
-	calm      time.Time // when the node was last known not to go down
-	unread    bool      // logind is still to read what was written or removed
-	told      string
-	kept      string        // why the drop-in stays as it is, as it was logged
-	retry     time.Duration // the first
-	timeout   time.Duration // of calls
-	patience  time.Duration // with logind's reading of its configuration
+	preparing   bool
+	calm        time.Time // when the node was last known not to go down
+	kubeletLock kubeletLock
+	unread      bool // logind is still to read what was written or removed
+	told        string
+	limitLogged string        // what is wrong with the limit or the drop-in, as it was logged
+	retry       time.Duration // the first
+	again       time.Duration // how often everything is looked at without a signal
+	listBackoff time.Duration
+	timeout     time.Duration // of calls
+	patience    time.Duration // with logind's reading of its configuration
 }
 
 // NewGuard returns a Guard that wants no lock yet. It touches nothing before it
@@ -130,7 +132,7 @@ func NewGuard(o Options) *Guard {
 	}
 	g := &Guard{
 		address: o.Address, dropIn: dropIn{root: o.Root}, kubelet: o.IsKubelet, log: o.Log,
-		events: make(chan Event, 1), poke: make(chan struct{}, 1), needs: unasked, retry: firstRetry, timeout: callTimeout, patience: longestReload,
+		events: make(chan Event, 1), poke: make(chan struct{}, 1), needs: unasked, retry: firstRetry, again: slowestRetry, listBackoff: listBackoff, timeout: callTimeout, patience: longestReload,
 		calm: time.Now().Add(-awayBetweenRuns),
 	}
 	if g.keeper = o.Keeper; g.keeper == nil {
@@ -138,6 +140,7 @@ func NewGuard(o Options) *Guard {
 	}
 	if o.Kept != nil {
 		g.lock = newLock(*o.Kept)
+		g.lock.inherited = true
 	}
 	g.status.Store(&Status{Error: "not asked yet"})
 	return g
@@ -158,7 +161,7 @@ const unasked = -1
 const awayBetweenRuns = 3 * time.Second
 
 // Want says for how long a shutdown is to be held up from now on; 0 is not at
-// all, which leaves nothing of a lock or drop-in.
+// all, which gives up the lock and, unless a kubelet has one, removes the drop-in.
 func (g *Guard) Want(needs time.Duration) {
 	g.mu.Lock()
 	changed := g.needs != needs
@@ -277,10 +280,7 @@ func (g *Guard) Run(ctx context.Context) error {
 	}
 	g.drop()
 	g.mu.Unlock()
-	if there, err := g.dropIn.read(); err != nil || g.preparing || g.Status().Kubelet || !there.ours() {
-		return nil
-	}
-	if err := g.dropIn.remove(); err != nil {
+	if _, err := g.removeDropIn(); err != nil {
 		g.log.Warn("logind's limit stays raised until the node is started again", "error", err)
 	}
 	return nil

@@ -22,6 +22,7 @@ type bed struct {
 	root  string
 	guard *Guard
 	stop  func()
+	again time.Duration // how often the Guard looks at everything, and lists after a failure
 }
 
 // start runs a Guard that wants a shutdown to be held up so long.
@@ -37,6 +38,9 @@ func start(t *testing.T, needs time.Duration, prepare ...func(*bed)) *bed {
 		IsKubelet: func(pid int) bool { return pid == 1 }, // for which Bus.Take takes its locks
 	})
 	b.guard.retry, b.guard.timeout, b.guard.patience = 10*time.Millisecond, 300*time.Millisecond, 40*time.Millisecond
+	if b.again > 0 {
+		b.guard.again, b.guard.listBackoff = b.again, b.again
+	}
 	b.guard.Want(needs)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
@@ -234,12 +238,17 @@ func TestLimit(t *testing.T) {
 	if got := b.dropIn(); got != "372" {
 		t.Errorf("drop-in = %q; want 372", got)
 	}
-	if s := b.guard.Status(); s.Limit != 372*time.Second || s.Rival != "" || s.Error != "" {
+	if s := b.guard.Status(); s.Limit != 372*time.Second || s.Error != "" {
 		t.Errorf("status = %+v; want a limit of 372s and no complaint", s)
 	}
-	b.guard.Want(31*time.Second + 1)
-	b.until("the limit is lowered", func() bool { return b.dropIn() == "32" && b.guard.Status().Limit == 32*time.Second })
-	b.guard.Want(4 * time.Second)
+	b.guard.Want(31 * time.Second)
+	b.until("less is needed", func() bool { return b.guard.Status().Needs == 31*time.Second })
+	if got, s := b.dropIn(), b.guard.Status(); got != "372" || s.Limit != 372*time.Second {
+		t.Errorf("drop-in = %q, limit %v where less is needed; want both as they were", got, s.Limit)
+	}
+	b.guard.Want(400*time.Second + 1)
+	b.until("the limit is raised", func() bool { return b.dropIn() == "401" && b.guard.Status().Limit == 401*time.Second })
+	b.guard.Want(0)
 	b.until("the drop-in is gone", func() bool { return b.dropIn() == "" && b.guard.Status().Limit == 5*time.Second })
 	b.guard.Want(10 * time.Second)
 	b.until("and written again", func() bool { return b.dropIn() == "10" && b.guard.Status().Limit == 10*time.Second })
@@ -309,8 +318,8 @@ func TestRival(t *testing.T) {
 			})
 			b.until("a lock is held", b.locked)
 			s := b.guard.Status()
-			if !strings.HasPrefix(s.Rival, tt.want) || s.Limit != tt.limit {
-				t.Errorf("rival = %q, limit %v; want %q, %v", s.Rival, s.Limit, tt.want, tt.limit)
+			if !strings.HasPrefix(s.Error, tt.want) || s.Limit != tt.limit {
+				t.Errorf("error = %q, limit %v; want %q, %v", s.Error, s.Limit, tt.want, tt.limit)
 			}
 			b.bus.Prepare(true)
 			b.allows(b.event(true), tt.limit)
@@ -325,7 +334,7 @@ func TestNoRival(t *testing.T) {
 		b.write("/usr/lib/systemd/logind.conf.d/zzzzz.conf", "[Login]\nHandlePowerKey=ignore\n[Other]\n")
 	})
 	b.until("a lock is held", b.locked)
-	if s := b.guard.Status(); s.Rival != "" || s.Limit != 30*time.Second {
+	if s := b.guard.Status(); s.Error != "" || s.Limit != 30*time.Second {
 		t.Errorf("status = %+v; want 30s and no rival", s)
 	}
 }
@@ -345,7 +354,7 @@ func TestKubeletsLock(t *testing.T) {
 		{"another process of root", KubeletWho, 0, 2},
 	} {
 		other := start(t, 0, func(b *bed) { b.bus.TakeAs(tt.who, tt.uid, tt.pid) })
-		other.until("connected", func() bool { return other.guard.Status().Connected })
+		other.until("the locks are listed", func() bool { return other.guard.Status().KubeletKnown })
 		if other.guard.Status().Kubelet {
 			t.Errorf("%s: a lock of %q, user %d, process %d was taken for a kubelet's", tt.name, tt.who, tt.uid, tt.pid)
 		}
@@ -409,7 +418,7 @@ func TestLogindRestarts(t *testing.T) {
 }
 
 func TestFaults(t *testing.T) {
-	for _, method := range []string{"auth", "Hello", "AddMatch", "PreparingForShutdown", "InhibitDelayMaxUSec", "ListInhibitors", "Inhibit"} {
+	for _, method := range []string{"auth", "Hello", "AddMatch", "PreparingForShutdown", "InhibitDelayMaxUSec", "Inhibit"} {
 		t.Run(method+" hangs", func(t *testing.T) {
 			b := start(t, 5*time.Second, func(b *bed) { b.bus.Hang(method, true) })
 			b.until("it is noticed", func() bool { return strings.Contains(b.guard.Status().Error, ErrHangs.Error()) })
@@ -420,7 +429,6 @@ func TestFaults(t *testing.T) {
 	for method, body := range map[string][]any{
 		"PreparingForShutdown": {dbus.MakeVariant("yes")},
 		"InhibitDelayMaxUSec":  {dbus.MakeVariant(int32(-1))},
-		"ListInhibitors":       {"none"},
 		"Inhibit":              {uint32(7)},
 		"Hello":                {":1.1", ":1.2"},
 	} {

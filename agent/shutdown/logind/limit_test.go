@@ -45,30 +45,6 @@ func TestTooLittleOfAnother(t *testing.T) {
 	}
 }
 
-// The drop-in that has the last word lowers nothing that others have raised.
-func TestOthersNeedMore(t *testing.T) {
-	b := start(t, 30*time.Second)
-	b.until("the limit is raised", func() bool { return b.locked() && b.guard.Status().Limit == 30*time.Second })
-	b.write("/etc/systemd/logind.conf.d/50-database.conf", "[Login]\nInhibitDelayMaxSec=600\n")
-	b.guard.wake()
-	b.until("the larger limit holds", func() bool { return b.dropIn() == "" && b.guard.Status().Limit == 10*time.Minute })
-	b.write("/etc/systemd/logind.conf.d/50-database.conf", "[Login]\nInhibitDelayMaxSec=8\n")
-	b.bus.Reload()
-	b.guard.wake()
-	b.until("ours holds again", func() bool { return b.dropIn() == "30" && b.guard.Status().Limit == 30*time.Second })
-}
-
-func TestTimeSpan(t *testing.T) {
-	for text, want := range map[string]time.Duration{
-		"5": 5 * time.Second, "1.5": 1500 * time.Millisecond, "5min 20s": 320 * time.Second, "1h": time.Hour, "2 minutes": 2 * time.Minute, "300 sec": 5 * time.Minute,
-		"500ms": 500 * time.Millisecond, "infinity": 1<<63 - 1, "": 0, "soon": 0, "1 fortnight": 0,
-	} {
-		if got := timeSpan(text); got != want {
-			t.Errorf("timeSpan(%q) = %v; want %v", text, got, want)
-		}
-	}
-}
-
 // deaf is a keeper that can't be told anything for a while.
 type deaf struct{ refuses, kept atomic.Int32 }
 

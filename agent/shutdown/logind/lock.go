@@ -1,6 +1,7 @@
 package logind
 
 import (
+	"errors"
 	"sync"
 
 	"golang.org/x/sys/unix"
@@ -10,6 +11,8 @@ import (
 type Lock struct {
 	once sync.Once
 	fd   int
+	// inherited is a lock of an earlier run: logind lists it with the pid of that.
+	inherited bool
 }
 
 func newLock(fd int) *Lock {
@@ -22,5 +25,23 @@ func newLock(fd int) *Lock {
 func (l *Lock) Close() {
 	if l != nil {
 		l.once.Do(func() { unix.Close(l.fd) })
+	}
+}
+
+// known reports whether logind still has the other end of the lock open. A lock is
+// the writing end of a FIFO, whose reading end logind opens again when it is
+// started again (systemd, logind-inhibit.c: inhibitor_create_fifo). Without a
+// reader, poll(2) reports POLLERR (fs/pipe.c: pipe_poll).
+func (l *Lock) known() bool {
+	if l == nil {
+		return false
+	}
+	fds := []unix.PollFd{{Fd: int32(l.fd)}}
+	for {
+		_, err := unix.Poll(fds, 0)
+		if errors.Is(err, unix.EINTR) {
+			continue
+		}
+		return err == nil && fds[0].Revents == 0
 	}
 }

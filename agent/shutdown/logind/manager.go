@@ -25,6 +25,18 @@ func (c *Conn) Preparing(ctx context.Context) (bool, error) {
 	return property[bool](ctx, c, loginName, loginPath, manager, "PreparingForShutdown")
 }
 
+// callAside calls a method of logind's on a connection of its own.
+func (c *Conn) callAside(ctx context.Context, dial dialer, method string, args ...any) ([]any, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, c.timeout, ErrHangs)
+	defer cancel()
+	d, err := open(ctx, c.address, c.timeout, dial)
+	if err != nil {
+		return nil, err
+	}
+	defer d.Close()
+	return d.call(ctx, loginName, loginPath, method, args...)
+}
+
 // Inhibitor is somebody's lock.
 type Inhibitor struct {
 	What string // what it inhibits, with colons between
@@ -35,9 +47,11 @@ type Inhibitor struct {
 	PID  uint32
 }
 
-// Inhibitors lists the locks that are held.
+// Inhibitors lists the locks that are held. It calls on a connection of its own:
+// every local user can make the list too long to be read, which ends that
+// connection.
 func (c *Conn) Inhibitors(ctx context.Context) ([]Inhibitor, error) {
-	body, err := c.call(ctx, loginName, loginPath, manager+".ListInhibitors")
+	body, err := c.callAside(ctx, dialStream, manager+".ListInhibitors")
 	if err != nil {
 		return nil, err
 	}
@@ -52,14 +66,7 @@ func (c *Conn) Inhibitors(ctx context.Context) ([]Inhibitor, error) {
 // asks on a connection of its own, on which others can send descriptors only for
 // as long as it takes. The lock does not end with that.
 func (c *Conn) Inhibit(ctx context.Context, who, why string) (*Lock, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, c.timeout, ErrHangs)
-	defer cancel()
-	d, err := open(ctx, c.address, c.timeout, dialDescriptors)
-	if err != nil {
-		return nil, err
-	}
-	defer d.Close()
-	body, err := d.call(ctx, loginName, loginPath, manager+".Inhibit", "shutdown", who, why, "delay")
+	body, err := c.callAside(ctx, dialDescriptors, manager+".Inhibit", "shutdown", who, why, "delay")
 	if err != nil {
 		return nil, err
 	}

@@ -18,10 +18,16 @@ import (
 // and of the bus have some 300.
 const longestSignal = 4 << 10
 
+// longestReply is the longest reply that is read, in bytes. Every local user can
+// take inhibitors and choose their text, so that logind's list of them can have
+// as many bytes as the bus passes on (32 MiB). A usual list has fewer than 4 KiB.
+const longestReply = 256 << 10
+
 // stream is a connection to the bus that skips what only other users send:
 // method calls, since evictd offers no object, and signals that are too long to
 // be logind's. The bus lets every user send signals of 32 MiB, and godbus reads
-// a message as a whole.
+// a message as a whole. A reply that is too long is a read error, which ends the
+// connection and is the error of the pending call.
 //
 // A stream carries no descriptors: godbus keeps those of a signal open, and every
 // user may send some along.
@@ -103,6 +109,9 @@ func (s *stream) next() error {
 	left := fields + int64(order.Uint32(header[4:]))
 	switch dbus.Type(header[1]) {
 	case dbus.TypeMethodReply, dbus.TypeError: // which were asked for: the bus refuses others
+		if size := fixedHeader + left; size > longestReply {
+			return fmt.Errorf("reply of %d bytes is longer than %d", size, longestReply)
+		}
 	case dbus.TypeSignal:
 		if fixedHeader+left <= longestSignal {
 			break
