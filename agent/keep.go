@@ -8,6 +8,7 @@ import (
 	"time"
 
 	"github.com/evictd/evictd/agent/evict"
+	"github.com/evictd/evictd/agent/pods"
 	"github.com/evictd/evictd/agent/reclaim"
 	"github.com/evictd/evictd/agent/state"
 	"github.com/evictd/evictd/kernel/process"
@@ -87,6 +88,9 @@ func (d *daemon) save() error {
 	for _, u := range d.reclaimer.Uses() {
 		saved.Images = append(saved.Images, state.ImageUse(u))
 	}
+	for _, k := range d.inventory.TrustedKubelets() {
+		saved.Kubelets = append(saved.Kubelets, state.Kubelet(k))
+	}
 	if v := d.board.view.Load(); v != nil {
 		saved.Decision = v.State
 	} else {
@@ -125,6 +129,11 @@ func (d *daemon) restore() error {
 		uses = append(uses, reclaim.Use(u))
 	}
 	d.reclaimer.Restore(uses)
+	var kubelets []pods.TrustedKubelet
+	for _, k := range saved.Kubelets {
+		kubelets = append(kubelets, pods.TrustedKubelet(k))
+	}
+	d.inventory.RestoreKubelets(kubelets)
 	d.loop.unfinished = map[string]bool{}
 	for _, v := range saved.Decision.Victims {
 		d.loop.unfinished[v.UID] = v.Status != evict.Failed

@@ -7,6 +7,7 @@ import (
 	"log/slog"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
@@ -14,8 +15,11 @@ import (
 	"time"
 
 	"github.com/evictd/evictd/agent/metrics"
+	"github.com/evictd/evictd/agent/pods"
 	"github.com/evictd/evictd/agent/reclaim"
+	"github.com/evictd/evictd/agent/shutdown"
 	"github.com/evictd/evictd/agent/state"
+	"github.com/evictd/evictd/kernel/process"
 )
 
 // A broken state that can't be moved aside does not keep evictd from starting, and
@@ -34,12 +38,7 @@ func TestRestoreBrokenState(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer store.Close()
-	d := &daemon{
-		options: Options{Procfs: "/proc", Sysfs: t.TempDir(), Rootfs: t.TempDir(), StateDir: dir}, log: &droppingLog{Logger: testLogger(t)},
-		store: store, board: &board{records: &records{}, store: store}, loop: &loop{}, reclaimer: reclaim.New(reclaim.Options{}, reclaim.Policy{}),
-		metrics: metrics.New(metrics.Build{}, func() uint64 { return 0 }),
-	}
-	d.shutting = &shutting{daemon: d}
+	d := keeping(t, store, dir)
 	if err := d.restore(); err != nil {
 		t.Fatalf("restore() = %v; want nil", err)
 	}
@@ -55,6 +54,49 @@ func TestRestoreBrokenState(t *testing.T) {
 		}
 	}
 	t.Error("readyz has no check of the state")
+}
+
+// keeping returns a daemon that can save and restore.
+func keeping(t *testing.T, store *state.Store, dir string) *daemon {
+	t.Helper()
+	d := &daemon{
+		options: Options{Procfs: "/proc", Sysfs: t.TempDir(), Rootfs: t.TempDir(), StateDir: dir}, log: &droppingLog{Logger: testLogger(t)},
+		store: store, board: &board{records: &records{}, store: store}, loop: &loop{}, reclaimer: reclaim.New(reclaim.Options{}, reclaim.Policy{}),
+		metrics: metrics.New(metrics.Build{}, func() uint64 { return 0 }), inventory: pods.New(pods.Options{Procfs: "/proc"}), bootID: "b1",
+	}
+	d.shutting = &shutting{daemon: d}
+	d.shutting.shown.Store(&shutdown.State{})
+	return d
+}
+
+// Which kubelets are guarded survives a restart of evictd, and no reboot.
+func TestKubeletsAreKept(t *testing.T) {
+	dir := t.TempDir()
+	stat, err := process.ReadStat("/proc", os.Getpid())
+	if err != nil {
+		t.Fatal(err)
+	}
+	found := []pods.TrustedKubelet{{PID: os.Getpid(), Executable: "/usr/bin/kubelet", Start: stat.StartTime}}
+	for _, run := range []struct {
+		boot        string
+		found, want []pods.TrustedKubelet
+	}{{"b1", found, nil}, {"b1", nil, found}, {"b2", nil, nil}} {
+		store, err := state.OpenAnyway(dir, t.TempDir())
+		if err != nil {
+			t.Fatal(err)
+		}
+		d := keeping(t, store, dir)
+		d.bootID = run.boot
+		err = d.restore()
+		if got := d.inventory.TrustedKubelets(); !slices.Equal(got, run.want) {
+			t.Errorf("kubelets in boot %s = %v; want %v", run.boot, got, run.want)
+		}
+		d.inventory.RestoreKubelets(run.found)
+		d.board.view.Store(&View{})
+		if err := errors.Join(err, d.save(), store.Close()); err != nil {
+			t.Fatal(err)
+		}
+	}
 }
 
 // A state that can't be written is logged once for each reason, and written as soon

@@ -10,6 +10,7 @@ import (
 	"github.com/evictd/evictd/agent/config"
 	"github.com/evictd/evictd/agent/evict"
 	"github.com/evictd/evictd/agent/metrics"
+	"github.com/evictd/evictd/agent/pods"
 	"github.com/evictd/evictd/agent/signal"
 )
 
@@ -31,6 +32,7 @@ type reports struct {
 	held       string
 	saved      time.Time
 	listed     time.Time
+	kubelets   []pods.TrustedKubelet // that were saved
 	victims    int
 }
 
@@ -104,6 +106,10 @@ func (r *reports) stepped(v *View) {
 	if listed := v.Snapshot.Listed; !listed.Equal(r.listed) {
 		r.listed = listed
 		r.watchContainers(&v.Snapshot)
+		if trusted := r.inventory.TrustedKubelets(); !slices.Equal(trusted, r.kubelets) {
+			r.kubelets = trusted
+			r.keeper.poke()
+		}
 	}
 	r.measure(v)
 	r.announce(v)

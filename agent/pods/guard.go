@@ -3,7 +3,6 @@ package pods
 import (
 	"fmt"
 	"os"
-	"time"
 
 	"github.com/evictd/evictd/kernel/process"
 )
@@ -51,7 +50,7 @@ func (i *Inventory) guard(listings []*listing, places map[string]*place) Guard {
 			g.started(l.home.pid, l.home.start)
 		}
 	}
-	for _, k := range i.guardedKubelets(time.Now()) {
+	for _, k := range i.guardedKubelets() {
 		g.Never[k.PID] = k.String()
 		g.started(k.PID, i.startOf(k.PID))
 	}

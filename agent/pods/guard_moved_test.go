@@ -1,55 +1,85 @@
 package pods
 
 import (
-	"os/exec"
+	"context"
+	"fmt"
+	"strings"
 	"testing"
 	"time"
+
+	"github.com/evictd/evictd/cri/critest"
+	"github.com/evictd/evictd/kernel/kerneltest"
+	"github.com/evictd/evictd/kernel/process"
 )
 
-// A kubelet that is found no more because a pod has moved it into its own cgroup stays
-// guarded until it ends. One that was found for a short time only may have been a
-// process of a container that was not listed yet.
+// began makes a process one that was started so long ago.
+func (n *node) began(pid int, age time.Duration) {
+	n.t.Helper()
+	uptime, err := process.Uptime()
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	kerneltest.Write(n.t, n.proc, map[string]string{
+		fmt.Sprintf("%d/stat", pid): fmt.Sprintf("%d (kubelet) S 1 1 1 0 -1 4194560 1 0 0 0 1 1 0 0 20 0 1 0 %d 1 1 18446744073709551615\n", pid, (uptime-age)/clockTick),
+	})
+}
+
+// A kubelet that a pod has moved into its own cgroup stays guarded until it ends, over
+// a restart of evictd, too.
 func TestMovedKubeletStaysGuarded(t *testing.T) {
-	cmd := exec.Command("sleep", "60")
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	ended := false
-	end := func() {
-		if !ended {
-			ended = true
-			_ = cmd.Process.Kill()
-			_ = cmd.Wait()
-		}
-	}
-	defer end()
-	kubelet := Process{PID: cmd.Process.Pid, Executable: "/usr/bin/kubelet"}
-	i := &Inventory{procfs: "/proc"}
-	start := time.Now()
-	guarded := func(at time.Time) bool {
-		i.trustKubelets(at)
-		list := i.guardedKubelets(at)
-		return len(list) == 1 && list[0] == kubelet
-	}
-	i.kubelets = []Process{kubelet}
-	if !guarded(start) {
-		t.Error("a kubelet that was found is not guarded")
-	}
-	i.kubelets = nil
-	if guarded(start.Add(time.Second)) {
-		t.Error("a process that was found for a second is guarded although it is found no more")
-	}
-	i.kubelets = []Process{kubelet}
-	i.trustKubelets(start.Add(guardedKubeletAge))
-	i.kubelets = nil
-	if !guarded(start.Add(guardedKubeletAge)) {
-		t.Error("a kubelet that was found for a minute is not guarded after it was moved")
-	}
-	end()
-	if list := i.guardedKubelets(start.Add(guardedKubeletAge)); len(list) != 1 {
-		t.Fatalf("guarded before the next look: %v; want the kubelet", list)
-	}
-	if guarded(start.Add(2 * guardedKubeletAge)) {
-		t.Error("a kubelet that has ended is guarded")
+	const hour = time.Hour
+	for _, tt := range []struct {
+		name  string
+		age   time.Duration
+		moved bool // before evictd is started for the first time
+		want  bool
+	}{
+		{"found", hour, false, true},
+		{"found while it was young", time.Second, false, false},
+		{"never found", hour, true, false},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			n := newNode(t, false)
+			p := n.addPod(critest.Pod{Containers: []critest.Container{{PID: 100}}})
+			n.process(70, 1, "kubelet")
+			n.began(70, tt.age)
+			move := func() { n.member(70, n.path(p, p.Containers[0])) }
+			guarded := func(i *Inventory, want bool) {
+				t.Helper()
+				if what := i.Guard().Never[70]; strings.Contains(what, "kubelet") != want {
+					t.Errorf("Never[70] = %q; want a kubelet: %t", what, want)
+				}
+			}
+			if tt.moved {
+				move()
+			}
+			i := n.synced()
+			guarded(i, !tt.moved)
+			move()
+			sync := func(i *Inventory) {
+				t.Helper()
+				if err := i.Sync(context.Background()); err != nil {
+					t.Fatal(err)
+				}
+			}
+			sync(i)
+			guarded(i, tt.want)
+
+			next := n.inventory()
+			next.RestoreKubelets(i.TrustedKubelets())
+			guarded(next, tt.want) // before anything is listed
+			sync(next)
+			guarded(next, tt.want)
+			sync(next)
+			guarded(next, tt.want)
+
+			n.began(70, 2*hour) // another process has the pid
+			last := n.inventory()
+			last.RestoreKubelets(next.TrustedKubelets())
+			sync(last)
+			sync(next)
+			guarded(last, false)
+			guarded(next, false)
+		})
 	}
 }

@@ -54,7 +54,7 @@ type Inventory struct {
 	places   map[string]*place
 	groups   *groups
 	kubelets []Process
-	trusted  []trustedKubelet // kubelets that ran before and run still
+	trusted  []TrustedKubelet // replaced, never changed
 	// kubeletsUnknown tells that nobody could look for them.
 	kubeletsUnknown bool
 	scanned         time.Time // when kubelets was found
@@ -143,7 +143,7 @@ func (i *Inventory) Tried() time.Time { return i.world.Load().tried }
 func (i *Inventory) Close() error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	i.publish(&world{guard: i.world.Load().guard})
+	i.publish(&world{guard: i.world.Load().guard, trusted: i.trusted})
 	return i.groups.close()
 }
 

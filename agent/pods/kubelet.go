@@ -36,7 +36,8 @@ var kubeletExecutables = []string{"kubelet", "kubelite", "k3s"}
 
 const (
 	// guardedKubeletAge is how old what is known of the kubelets may be that must
-	// live: no container's cgroup has one in it, unless it was put there by hand.
+	// live: no container's cgroup has one in it, unless it was put there by hand. It
+	// is also from which age on a process is trusted to be one.
 	guardedKubeletAge = time.Minute
 	// kubeletLookShare is how many times as long as looking for kubelets takes the
 	// next look waits: every user can start processes, and each is looked at.
@@ -54,9 +55,9 @@ type sighting struct {
 
 // updateKubelets takes over which kubelets were found last. Those that are none
 // any more are left out: a process can be found before its container is listed.
-// containers are the paths of the containers' cgroups that the sources have just
-// listed.
-func (i *Inventory) updateKubelets(containers []string) {
+// containers are the paths of the containers' cgroups that the sources have listed,
+// the oldest of them when it was asked at that time.
+func (i *Inventory) updateKubelets(containers []string, asked, now time.Time) {
 	s := i.kubeletSighting(guardedKubeletAge)
 	if s.err != nil {
 		if s.at != i.scanned {
@@ -67,43 +68,77 @@ func (i *Inventory) updateKubelets(containers []string) {
 	}
 	i.kubelets = slices.DeleteFunc(slices.Clone(s.found), func(k Process) bool { return i.kubelet(k.PID, containers) == "" })
 	i.scanned, i.kubeletsUnknown = s.at, false
-	i.trustKubelets(time.Now())
+	i.trustKubelets(asked, now)
 }
 
-// trustedKubelet is a kubelet by its pid and start, and since when it has been seen.
-type trustedKubelet struct {
-	Process
-	start uint64
-	since time.Time
+// TrustedKubelet is a kubelet by its pid and start time, in clock ticks since boot.
+type TrustedKubelet struct {
+	PID        int
+	Executable string
+	Start      uint64
 }
 
-// trustKubelets remembers the kubelets that were found, until they end. A pod that may
-// do so can move one into its own cgroup: it is found no more then, and must live all
-// the same.
-func (i *Inventory) trustKubelets(now time.Time) {
-	i.trusted = slices.DeleteFunc(i.trusted, func(k trustedKubelet) bool {
+// trustKubelets remembers the kubelets that were found until they end. A pod that may
+// do so can move one into its own cgroup: it is then no longer found, and must not be
+// killed all the same. A kubelet is remembered if it was guardedKubeletAge old when the
+// list was asked for that has it in no container: a younger process can be one of a
+// container that was not listed yet.
+func (i *Inventory) trustKubelets(asked, now time.Time) {
+	trusted := i.running(i.trusted)
+	uptime, err := process.Uptime()
+	if err != nil || asked.IsZero() {
+		i.trusted = trusted
+		return
+	}
+	for _, k := range i.kubelets {
+		t := TrustedKubelet{PID: k.PID, Executable: k.Executable, Start: i.startOf(k.PID)}
+		age := uptime - now.Sub(asked) - time.Duration(t.Start)*clockTick
+		if t.Start != 0 && age >= guardedKubeletAge && !slices.Contains(trusted, t) {
+			trusted = append(trusted, t)
+		}
+	}
+	i.trusted = trusted
+}
+
+// clockTick is the unit of start times in /proc/PID/stat, USER_HZ, which is 100 on all
+// architectures that evictd is built for (include/asm-generic/param.h).
+const clockTick = 10 * time.Millisecond
+
+// running returns those of a list that have not ended.
+func (i *Inventory) running(list []TrustedKubelet) []TrustedKubelet {
+	return slices.DeleteFunc(slices.Clone(list), func(k TrustedKubelet) bool {
 		stat, err := process.ReadStat(i.procfs, k.PID)
 		if err != nil {
 			return errors.Is(err, process.ErrGone) // what can't be read now may run on
 		}
-		return stat.StartTime != k.start
+		return stat.StartTime != k.Start
 	})
-	for _, k := range i.kubelets {
-		known := slices.ContainsFunc(i.trusted, func(t trustedKubelet) bool { return t.PID == k.PID })
-		if start := i.startOf(k.PID); !known && start != 0 {
-			i.trusted = append(i.trusted, trustedKubelet{Process: k, start: start, since: now})
-		}
+}
+
+// TrustedKubelets returns the kubelets that stay guarded until they end, wherever they
+// are moved to. The caller must not change the list.
+func (i *Inventory) TrustedKubelets() []TrustedKubelet { return i.world.Load().trusted }
+
+// RestoreKubelets has an Inventory that has listed nothing yet guard what
+// [Inventory.TrustedKubelets] was in an earlier run of the same boot: a kubelet that
+// was moved into a container's cgroup would not be found again.
+func (i *Inventory) RestoreKubelets(list []TrustedKubelet) {
+	if len(list) == 0 {
+		return
 	}
+	i.mu.Lock()
+	defer i.mu.Unlock()
+	i.trusted = i.running(list)
+	i.world.Store(&world{guard: i.guard(nil, nil), trusted: i.trusted})
 }
 
 // guardedKubelets returns the kubelets that must live: those that were found, and those
-// that were for so long that they can't be a process of a container that was not
-// listed yet.
-func (i *Inventory) guardedKubelets(now time.Time) []Process {
+// that are trusted.
+func (i *Inventory) guardedKubelets() []Process {
 	list := slices.Clone(i.kubelets)
 	for _, k := range i.trusted {
-		if now.Sub(k.since) >= guardedKubeletAge && !slices.Contains(list, k.Process) {
-			list = append(list, k.Process)
+		if p := (Process{PID: k.PID, Executable: k.Executable}); !slices.Contains(list, p) {
+			list = append(list, p)
 		}
 	}
 	return list

@@ -145,6 +145,7 @@ func (n *node) users(pid int, ids ...int) {
 func TestKubeletOfAContainerThatIsListedLate(t *testing.T) {
 	n := newNode(t, true)
 	n.process(70, 1, "kubelet")
+	n.began(70, time.Second)
 	n.member(70, "/k8s.io/late")
 	i := n.synced()
 	if what := i.Guard().Never[70]; what == "" {

@@ -29,6 +29,7 @@ type world struct {
 	pods        []*pod    // those that run, by key and UID
 	handles     map[string]Handle
 	guard       Guard
+	trusted     []TrustedKubelet
 	kubeletPods bool
 	kubeletRuns bool
 	// kubeletAbsent is the declaration by which it was told whose the pods are.
@@ -82,7 +83,7 @@ type listing struct {
 func (i *Inventory) build(now time.Time) *world {
 	w := &world{handles: map[string]Handle{}, crowd: crowd{}, tried: now}
 	listings, specs := i.merge(w)
-	i.updateKubelets(i.containers(listings))
+	i.updateKubelets(i.containers(listings), w.asked, now)
 	w.kubeletRuns = len(i.kubelets) > 0 || i.kubeletsUnknown
 	never := i.guard(nil, nil)
 	places := make(map[string]*place, len(i.places))
@@ -140,7 +141,7 @@ func (i *Inventory) build(now time.Time) *world {
 	slices.SortFunc(w.pods, func(a, b *pod) int {
 		return cmp.Or(cmp.Compare(a.spec.Namespace, b.spec.Namespace), cmp.Compare(a.spec.Name, b.spec.Name), cmp.Compare(a.spec.UID, b.spec.UID))
 	})
-	w.guard = i.guard(listings, places)
+	w.guard, w.trusted = i.guard(listings, places), i.trusted
 	return w
 }
 

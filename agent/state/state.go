@@ -1,6 +1,7 @@
 // Package state keeps what must survive a restart of the agent: the decision's
 // memory (grace timers, the transition window, victims on their way), a shutdown
-// of the node that goes on, and the last records.
+// of the node that goes on, the last records, and which processes are the kubelets
+// that no kill may reach.
 //
 // The file is replaced as a whole, so that a crash leaves the old one or the
 // new one. It carries the boot id and the time since boot: after a reboot
@@ -77,6 +78,16 @@ type Saved struct {
 	Before *shutdown.Before `json:"-"`
 	// Images are what is known of the use of images.
 	Images []ImageUse `json:"images,omitempty"`
+	// Kubelets are the kubelets that no kill may reach, also where one has been moved
+	// into a pod's cgroup and would not be found again.
+	Kubelets []Kubelet `json:"kubelets,omitempty"`
+}
+
+// Kubelet is a process by its pid and start time, in clock ticks since boot.
+type Kubelet struct {
+	PID        int    `json:"pid"`
+	Executable string `json:"executable"`
+	Start      uint64 `json:"start"`
 }
 
 // ImageUse is when an image was seen first, and in use last. What is kept of both is

@@ -36,6 +36,7 @@ func example(now time.Time) Saved {
 		GoingDown: true,
 		Last:      &shutdown.Last{Reason: shutdown.LastUnknown},
 		Images:    []ImageUse{{ID: "never", First: now.Add(-time.Hour)}, {ID: "used", First: now.Add(-time.Hour), Last: now.Add(-time.Minute)}},
+		Kubelets:  []Kubelet{{PID: 70, Executable: "/usr/bin/kubelet", Start: 7000}},
 	}
 }
 
