@@ -325,7 +325,7 @@ func (d *daemon) buildLoop(cfg *config.Config, h *cgroup.Hierarchy) {
 	l := d.loop
 	l.log, l.inventory, l.records, l.observer = d.log.Logger, d.inventory, d.board.records, d.reports
 	l.killer, l.dryRun = d.killer, act.NewDryRun(h, procfs, d.reports.take)
-	l.stalls = stalls{proc: procfs}
+	l.stalls = stalls{proc: procfs, tree: h}
 	l.config, l.policy = cfg, cfg.Policy(d.disks.Layout())
 	l.facts = d.facts(h)
 	d.shutting = newShutting(d)

@@ -261,7 +261,8 @@ func (l *loop) decide(ctx context.Context, now time.Time) (v *View, in *evict.In
 			Policy: l.policy, Observations: v.Observations, Pods: v.Snapshot.Pods, Unlisted: v.Snapshot.Listed.IsZero() && len(v.Snapshot.Pods) == 0,
 			Outcomes: append(slices.Clone(l.outcomes), refusals(l.kills)...), Fired: fired(l.kills),
 			Measured: true, Unexplained: l.unexplained.Known(), DryRun: v.Mode.dryRun, ReclaimStalled: l.stalls.check(now), Contention: l.contention(),
-			Answered: answered, Drift: l.drift,
+			PodsReclaimStalled: l.stalls.checkPods(now, l.config.CgroupRoot, slices.Contains(l.met, signal.AllocatableMemoryAvailable)),
+			Answered:           answered, Drift: l.drift,
 		}
 		v.State, v.Orders = evict.Step(l.state, *in, now)
 		if l.newcomer(ctx, v) {

@@ -114,7 +114,7 @@ func TestQuiet(t *testing.T) {
 		l.outcomes, l.unfinished, l.contention = nil, nil, contention
 		tree.broken = false
 		waited(0)
-		l.stalls = stalls{proc: l.stalls.proc}
+		l.stalls = stalls{proc: l.stalls.proc, tree: l.stalls.tree}
 		l.memory, l.unexplained = memory, evict.Unexplained{}
 		if _, generation := l.desk.Kills(nil); generation != l.generation {
 			l.generation = generation

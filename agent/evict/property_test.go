@@ -113,7 +113,7 @@ func (c chance) change(in *Inputs) {
 			in.Pods[i].LastStart++
 		}
 	}
-	in.ReclaimStalled = c.one(3)
+	in.ReclaimStalled, in.PodsReclaimStalled = c.one(3), c.one(3)
 }
 
 func TestProperties(t *testing.T) {

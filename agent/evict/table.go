@@ -24,22 +24,22 @@ type Table struct {
 	// Taken is when the usage in it was read.
 	Taken time.Time
 
-	state      State // with room for every entry to become a victim
-	marks      []mark
-	timers     []Timer // by mark; not met where Since is zero
-	answered   []bool  // by mark: a lane has answered its crossing
-	entries    []entry
-	order      []int32  // of the entries, as ranked last
-	eligible   []Ranked // of the last Decide
-	outside    int64    // memory of the pods that can't be chosen, bytes
-	maxVictims int
-	settle     time.Duration
-	unlisted   bool
-	measured   bool
-	dryRun     bool
-	stalled    bool
-	drift      int64 // of per-CPU counters, bytes
-	known      int64 // of what no pod accounts for, bytes
+	state                State // with room for every entry to become a victim
+	marks                []mark
+	timers               []Timer // by mark; not met where Since is zero
+	answered             []bool  // by mark: a lane has answered its crossing
+	entries              []entry
+	order                []int32  // of the entries, as ranked last
+	eligible             []Ranked // of the last Decide
+	outside              int64    // memory of the pods that can't be chosen, bytes
+	maxVictims           int
+	settle               time.Duration
+	unlisted             bool
+	measured             bool
+	dryRun               bool
+	stalled, podsStalled bool
+	drift                int64 // of per-CPU counters, bytes
+	known                int64 // of what no pod accounts for, bytes
 }
 
 // entry is a pod of the table: one that may be chosen, or that was.
@@ -58,7 +58,7 @@ func NewTable(in *Inputs, state *State, taken time.Time) *Table {
 	p := in.Policy
 	t := &Table{
 		Taken: taken, state: state.Clone(), maxVictims: p.MaxVictims, settle: p.SettleTimeout,
-		unlisted: in.Unlisted, measured: in.Measured, dryRun: in.DryRun, stalled: in.ReclaimStalled, drift: in.Drift, known: in.Unexplained,
+		unlisted: in.Unlisted, measured: in.Measured, dryRun: in.DryRun, stalled: in.ReclaimStalled, podsStalled: in.PodsReclaimStalled, drift: in.Drift, known: in.Unexplained,
 	}
 	for i := range p.Thresholds {
 		if p.Thresholds[i].Signal.IsMemory() {

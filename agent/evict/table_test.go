@@ -99,7 +99,7 @@ func TestTableAgreesWithStep(t *testing.T) {
 		at := time.Duration(0)
 		for step := range steps {
 			c.memory(&l.in)
-			l.in.ReclaimStalled = c.one(4)
+			l.in.ReclaimStalled, l.in.PodsReclaimStalled = c.one(4), (seed+uint64(step))%4 == 0
 			at += time.Duration(c.IntN(700)) * time.Millisecond
 			l.step(at)
 			table := NewTable(&l.in, &l.state, begin.Add(at))

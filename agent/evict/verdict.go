@@ -187,7 +187,7 @@ func (t *Table) evaluate(seen *[2]signal.Observation, observed *signal.Observati
 			continue // a reading that came too late does not say that the crossing is over
 		}
 		timer, met, waits := m.meets(before, o, &observed[m.Signal], t.state.readings(m.key), &circumstances{
-			now: now, stalled: t.stalled, answered: t.answered[i], drift: t.drift, measured: t.measured,
+			now: now, stalled: stalls(m.Signal, t.stalled, t.podsStalled), answered: t.answered[i], drift: t.drift, measured: t.measured,
 		})
 		t.timers[i], t.answered[i] = timer, false
 		any = any || met
