@@ -31,11 +31,11 @@ func TestDecideMode(t *testing.T) {
 	}{
 		{"enforcing", facts{kubelet: "auto"}, false, ""},
 		{"configured", facts{kubelet: "auto", configured: "--dry-run was given"}, true, "--dry-run"},
-		{"a kubelet's pods", facts{kubelet: "auto", kubeletPods: true}, true, "kubelet: auto"},
-		{"override", facts{kubelet: "override", kubeletPods: true}, false, ""},
-		{"override does not undo --dry-run", facts{kubelet: "override", kubeletPods: true, configured: "--dry-run was given"}, true, "--dry-run"},
-		{"absent", facts{kubelet: "absent", kubeletPods: true}, false, ""},
-		{"absent, but seen", facts{kubelet: "absent", kubeletSeen: "/usr/bin/kubelet (pid 7)"}, true, "pid 7"},
+		{"a kubelet's pods", facts{kubelet: "auto", found: evict.Kubelet{Pods: true}}, true, "kubelet: auto"},
+		{"override", facts{kubelet: "override", found: evict.Kubelet{Pods: true}}, false, ""},
+		{"override does not undo --dry-run", facts{kubelet: "override", found: evict.Kubelet{Pods: true}, configured: "--dry-run was given"}, true, "--dry-run"},
+		{"absent", facts{kubelet: "absent", found: evict.Kubelet{Pods: true}}, false, ""},
+		{"absent, but seen", facts{kubelet: "absent", found: evict.Kubelet{Process: "/usr/bin/kubelet (pid 7)"}}, true, "pid 7"},
 		{"changed since the last list", facts{kubelet: "override", outdated: true}, true, "not been listed since"},
 		{"misplaced", facts{kubelet: "override", misplaced: "hostPID is needed"}, true, "hostPID"},
 	} {

@@ -365,8 +365,8 @@ func (l *loop) fillDisks(v *View) {
 func (l *loop) decideMode(s *pods.Snapshot) mode {
 	f := l.facts()
 	f.kubelet = string(l.config.Kubelet)
-	f.kubeletPods = s.KubeletPods
-	f.outdated = !s.Listed.IsZero() && s.KubeletAbsent != (l.config.Kubelet == config.KubeletAbsent)
+	f.found = s.Kubelet
+	f.outdated = !s.Listed.IsZero() && s.Kubelet.Absent != (l.config.Kubelet == config.KubeletAbsent)
 	m := decideMode(f)
 	if !m.equal(l.mode) {
 		if m.dryRun {

@@ -1,6 +1,10 @@
 package agent
 
-import "slices"
+import (
+	"slices"
+
+	"github.com/evictd/evictd/agent/evict"
+)
 
 // mode says whether evictd acts, and every reason why it does not.
 type mode struct {
@@ -13,12 +17,11 @@ type mode struct {
 
 // facts are what the mode follows from.
 type facts struct {
-	configured  string // why the configuration or a flag wants dry run; empty for not
-	kubelet     string // the configuration's kubelet: auto, absent or override
-	kubeletPods bool   // a sandbox that a kubelet made is there
-	outdated    bool   // whose the pods are was told by another configuration
-	kubeletSeen string // a kubelet's process, described; empty where none is
-	misplaced   string // why evictd does not know where it is; empty where it does
+	configured string // why the configuration or a flag wants dry run; empty for not
+	kubelet    string // the configuration's kubelet: auto, absent or override
+	found      evict.Kubelet
+	outdated   bool   // whose the pods are was told by another configuration
+	misplaced  string // why evictd does not know where it is; empty where it does
 }
 
 // decideMode returns the mode: dry run where anything asks for it.
@@ -34,11 +37,11 @@ func decideMode(f facts) mode {
 	if f.outdated {
 		add("the configuration of the kubelet has changed, and the pods have not been listed since")
 	}
-	if f.kubelet == "absent" && f.kubeletSeen != "" {
-		add("the configuration says that no kubelet runs here (kubelet: absent), but one does: " + f.kubeletSeen)
+	if f.kubelet == "absent" && f.found.Process != "" {
+		add("the configuration says that no kubelet runs here (kubelet: absent), but one does: " + f.found.Process)
 	}
 	apart := slices.Clip(why)
-	if f.kubelet == "auto" && f.kubeletPods {
+	if f.kubelet == "auto" && f.found.Pods {
 		add("a kubelet owns pods of this node, and nothing here can tell it that a pod has failed (kubelet: auto)")
 	}
 	return mode{dryRun: len(why) > 0, why: why, apart: apart}

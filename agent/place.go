@@ -5,11 +5,8 @@ import (
 	"fmt"
 	"os"
 	"strings"
-	"time"
 
-	"github.com/evictd/evictd/agent/config"
 	"github.com/evictd/evictd/agent/metrics"
-	"github.com/evictd/evictd/agent/pods"
 	"github.com/evictd/evictd/kernel"
 	"github.com/evictd/evictd/kernel/cgroup"
 	"github.com/evictd/evictd/kernel/disk"
@@ -108,32 +105,10 @@ func setOwnScore(proc kernel.FS) error {
 	return score.Set(ownOOMScoreAdj)
 }
 
-// kubeletLookAgain is how long an answer about the kubelet's process holds.
-const kubeletLookAgain = 10 * time.Second
-
 // facts returns what the mode follows from, but for what the loop knows.
 func (d *daemon) facts(h *cgroup.Hierarchy) func() facts {
 	place := misplaced(kernel.FS(d.options.Procfs), h)
-	return func() facts {
-		cfg := d.loop.config
-		seen := ""
-		if cfg.Kubelet == config.KubeletAbsent {
-			seen = kubeletSeen(d.inventory)
-		}
-		return facts{configured: describeConfigured(cfg), misplaced: place, kubeletSeen: seen}
-	}
-}
-
-// kubeletSeen describes a kubelet's process that runs here, "" where none does.
-func kubeletSeen(i *pods.Inventory) string {
-	processes, err := i.Kubelets(kubeletLookAgain)
-	switch {
-	case err != nil:
-		return fmt.Sprintf("whether one does can't be told: %v", err)
-	case len(processes) > 0:
-		return processes[0].String()
-	}
-	return ""
+	return func() facts { return facts{configured: describeConfigured(d.loop.config), misplaced: place} }
 }
 
 // checks are what readiness means.

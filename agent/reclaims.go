@@ -21,7 +21,7 @@ func (d *daemon) buildReclaimer(cfg *config.Config) {
 			v := d.board.view.Load()
 			return v == nil || v.Mode.dryRun
 		},
-		KubeletSeen: func() bool { return kubeletSeen(d.inventory) != "" },
+		Kubelet: d.inventory.Kubelet,
 		Changed: func(r reclaim.Report) {
 			freed := r.Freed
 			if r.Signal.IsInodes() {
@@ -63,7 +63,7 @@ func reclaimPolicy(cfg *config.Config) reclaim.Policy {
 	return reclaim.Policy{
 		Images: reclaim.Mode(cfg.ImageGC), MinAge: cfg.ImageMinimumGCAge, MaxAge: cfg.ImageMaximumGCAge,
 		High: cfg.ImageGCHighThresholdPercent, Low: cfg.ImageGCLowThresholdPercent,
-		Settle: cfg.SettleTimeout, KubeletAbsent: cfg.Kubelet == config.KubeletAbsent,
+		Settle: cfg.SettleTimeout,
 	}
 }
 

@@ -237,9 +237,9 @@ func (s *shutting) refrain(v *View) (why []string) {
 	if v.Config.Shutdown.BesideKubelet == config.ShutdownOwn {
 		return why
 	}
-	if v.Snapshot.KubeletPods {
+	if v.Snapshot.Kubelet.Pods {
 		why = append(why, "a kubelet owns pods of this node (shutdown.besideKubelet: own stops them all the same)")
-	} else if v.Snapshot.KubeletRuns {
+	} else if v.Snapshot.Kubelet.Process != "" {
 		why = append(why, "a kubelet runs on this node (shutdown.besideKubelet: own does its work all the same)")
 	}
 	if s.guard.Status().Kubelet {

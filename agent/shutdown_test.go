@@ -61,9 +61,9 @@ func TestDecideModeApart(t *testing.T) {
 		facts facts
 		want  int
 	}{
-		{facts{kubelet: "auto", kubeletPods: true}, 0},
-		{facts{kubelet: "auto", kubeletPods: true, configured: "--dry-run was given"}, 1},
-		{facts{kubelet: "absent", kubeletSeen: "pid 7", misplaced: "where?"}, 2},
+		{facts{kubelet: "auto", found: evict.Kubelet{Pods: true}}, 0},
+		{facts{kubelet: "auto", found: evict.Kubelet{Pods: true}, configured: "--dry-run was given"}, 1},
+		{facts{kubelet: "absent", found: evict.Kubelet{Process: "pid 7"}, misplaced: "where?"}, 2},
 	} {
 		if got := decideMode(tt.facts); len(got.apart) != tt.want {
 			t.Errorf("decideMode(%+v).apart = %q; want %d reasons", tt.facts, got.apart, tt.want)
@@ -80,7 +80,7 @@ func seen(t *testing.T, settings string, kubeletPods bool, running ...evict.Pod)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &View{Time: time.Unix(1000, 0), Config: cfg, Snapshot: pods.Snapshot{Pods: running, KubeletPods: kubeletPods, Listed: time.Unix(999, 0)}}
+	return &View{Time: time.Unix(1000, 0), Config: cfg, Snapshot: pods.Snapshot{Pods: running, Kubelet: evict.Kubelet{Known: true, Pods: kubeletPods}, Listed: time.Unix(999, 0)}}
 }
 
 func TestRefrain(t *testing.T) {

@@ -7,12 +7,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/evictd/evictd/agent/evict"
 	"github.com/evictd/evictd/cri"
 )
-
-// configSource is the annotation by which a kubelet marks every pod that it
-// makes (pkg/kubelet/types/pod_update.go).
-const configSource = "kubernetes.io/config.source"
 
 // remains is what is left of a pod, or a part of it: a sandbox with all that is
 // in it, or where that still runs something, a container.
@@ -36,7 +33,7 @@ type exit struct {
 // dead returns what may be removed, the oldest first: of sandboxes that are not
 // ready and that no kubelet made, unless a newer one of the same pod exists. What
 // evictd itself evicted goes first, and need not have any age.
-func dead(sandboxes []cri.Sandbox, containers []cri.Container, exits map[string]exit, evicted map[string]Held, kubeletAbsent bool, minAge time.Duration, now time.Time) []remains {
+func dead(sandboxes []cri.Sandbox, containers []cri.Container, exits map[string]exit, evicted map[string]Held, kubelet evict.Kubelet, minAge time.Duration, now time.Time) []remains {
 	in := map[string][]cri.Container{}
 	for _, c := range containers {
 		in[c.SandboxID] = append(in[c.SandboxID], c)
@@ -49,9 +46,8 @@ func dead(sandboxes []cri.Sandbox, containers []cri.Container, exits map[string]
 	}
 	var list []remains
 	for _, s := range sandboxes {
-		_, kubelets := s.Annotations[configSource]
 		_, ours := evicted[s.ID]
-		if kubelets && !kubeletAbsent || s.Ready && !ours || newest[podOf(&s)].ID != s.ID {
+		if kubelet.Owns(s.Annotations) || s.Ready && !ours || newest[podOf(&s)].ID != s.ID {
 			continue
 		}
 		whole := remains{sandbox: s, name: s.Namespace + "/" + s.Name, since: s.Created, containers: len(in[s.ID]), evicted: ours}

@@ -138,7 +138,7 @@ func TestReclaimWithHangingRuntime(t *testing.T) {
 	defer client.Close()
 	r := New(Options{
 		Runtime: client, Space: &node{available: 50},
-		DryRun: func() bool { return false }, KubeletSeen: func() bool { return false },
+		DryRun: func() bool { return false }, Kubelet: withKubelet(evict.Kubelet{Known: true}),
 	}, Policy{Settle: 50 * time.Millisecond, High: 100})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)

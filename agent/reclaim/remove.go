@@ -80,9 +80,9 @@ func (r *Reclaimer) removeDead(ctx context.Context, b *batches) {
 		b.report.Error = err.Error()
 		return
 	}
-	absent := r.settings().KubeletAbsent
+	kubelet := r.o.Kubelet()
 	var list []removal
-	for _, d := range dead(sandboxes, containers, exits(ctx, r.o.Runtime, sandboxes, containers, evicted), evicted, absent, minimumAge, time.Now()) {
+	for _, d := range dead(sandboxes, containers, exits(ctx, r.o.Runtime, sandboxes, containers, evicted), evicted, kubelet, minimumAge, time.Now()) {
 		m := removal{key: "remove sandbox " + d.sandbox.ID, name: "sandbox " + d.name, empty: d.containers == 0 && !d.evicted, evicted: d.evicted}
 		if d.container != "" {
 			m.key, m.name = "remove container "+d.container, "container "+d.name
@@ -94,7 +94,7 @@ func (r *Reclaimer) removeDead(ctx context.Context, b *batches) {
 		list = append(list, m)
 	}
 	var orphans []removal
-	if absent {
+	if kubelet.Absent {
 		orphans = r.orphanRemovals(ctx, b.report, sandboxes)
 		list = append(list, orphans...)
 	}
