@@ -15,6 +15,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/evictd/evictd/kernel/disk"
+	"github.com/evictd/evictd/kernel/kerneltest"
 	"github.com/evictd/evictd/kernel/process"
 )
 
@@ -231,9 +232,7 @@ func nice(t *testing.T) int {
 // Walks run at the lowest priority while nothing is low, and at ordinary priority, not
 // that of evictd itself, while a disk is; also those that began before.
 func TestPriorityOfWalks(t *testing.T) {
-	if os.Getuid() != 0 {
-		t.Skip("needs root to raise a priority")
-	}
+	kerneltest.NeedsRaise(t)
 	ordinary := max(0, nice(t))
 	u := NewUsages(UsageOptions{Procfs: "/nowhere"})
 	seen, goOn := make(chan int), make(chan struct{})
