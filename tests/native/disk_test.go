@@ -179,6 +179,10 @@ func withAnnotations(spec node.PodSpec, annotations map[string]string) node.PodS
 
 // Images go before a pod does, as many as the deficit needs, and not those that are
 // in use.
+//
+// Complexity: filling a real filesystem is expensive, so that all is checked on one.
+//
+//gocyclo:ignore
 func TestImagesGoFirst(t *testing.T) {
 	n, dir := startDiskNode(t, "ext4", gibibyte)
 	for i := range 4 {

@@ -53,6 +53,10 @@ func usedPercent(t *testing.T, dir string) float64 {
 // were never used first, then the least recently used, which is known across restarts. An
 // image in use and that of the sandboxes stay even where the low mark is not reached.
 // (containerd knows the label io.cri-containerd.pinned from 1.7.)
+//
+// Complexity: filling a real filesystem is expensive, so that all is checked on one.
+//
+//gocyclo:ignore
 func TestImageCollection(t *testing.T) {
 	const low, high = 55, 65 // percent; an image takes 8 of them
 	n, dir := startDiskNode(t, "ext4", gibibyte)
