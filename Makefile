@@ -4,6 +4,7 @@
 GO ?= go
 BUILD := .build
 STATICCHECK := honnef.co/go/tools/cmd/staticcheck@v0.8.2
+GOCYCLO := github.com/fzipp/gocyclo/cmd/gocyclo@v0.6.0
 VERSION ?= $(shell git describe --tags --always --dirty 2>/dev/null)
 LDFLAGS := -s -w -X github.com/evictd/evictd/agent/version.release=$(VERSION)
 export CGO_ENABLED ?= 0
@@ -82,12 +83,17 @@ ci: lint
 smoke: vm
 	$(BUILD)/test-vm -profile smoke -kernel $(or $(KERNEL),6.12)
 
+# A function whose cyclomatic complexity is above 20 has a line "// Complexity: why"
+# at the end of its comment, and the directive //gocyclo:ignore below it.
 .PHONY: lint
 lint:
 	@unformatted=$$(gofmt -l $$(git ls-files '*.go')); \
 	if [ -n "$$unformatted" ]; then echo "not formatted with gofmt: $$unformatted"; exit 1; fi
 	$(GO) vet ./...
 	$(GO) run $(STATICCHECK) ./...
+	$(GO) run $(GOCYCLO) -over 20 $$(git ls-files '*.go')
+	@awk '/^\/\/gocyclo:ignore$$/ && reason !~ /^\/\/ Complexity: ./ { print FILENAME ":" FNR ": no reason"; bad = 1 } \
+		!/^\/\/$$/ { reason = $$0 } END { exit bad }' $$(git ls-files '*.go')
 
 # The race detector needs a C compiler.
 .PHONY: race

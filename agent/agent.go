@@ -356,7 +356,7 @@ func (d *daemon) buildLoop(cfg *config.Config, h *cgroup.Hierarchy, decision *ev
 		Largest: func(s signal.Signal) []evict.DirectoryUsage { return largestDirectories(d.disks, d.usages, s) },
 		Lanes:   d.lanes, Facts: d.facts(h), Rearm: d.armDisks, Procfs: procfs, Drift: memory.Drift,
 		Hot: d.hot, Desk: d.desk, Watchdog: d.watchdog, Liveness: d.liveness, Strike: kill, Look: look,
-		Prepare: func(j act.Job) (*act.Hold, error) { return act.Prepare(h, procfs, j) },
+		Hierarchy: h, Prepare: func(j act.Job) (*act.Hold, error) { return act.Prepare(h, procfs, j) },
 		Execute: d.execute, Observer: d.reports,
 	})
 	d.closers = append(d.closers, d.loop.Close)

@@ -1,44 +1,22 @@
 package agent
 
 import (
-	"fmt"
 	"strings"
-	"time"
 
 	"github.com/evictd/evictd/agent/config"
 	"github.com/evictd/evictd/agent/loop"
 	"github.com/evictd/evictd/agent/metrics"
-	"github.com/evictd/evictd/agent/pods"
 	"github.com/evictd/evictd/agent/self"
 	"github.com/evictd/evictd/kernel"
 	"github.com/evictd/evictd/kernel/cgroup"
 )
 
-// kubeletLookAgain is how long an answer about the kubelet's process holds.
-const kubeletLookAgain = 10 * time.Second
-
 // facts returns what the mode follows from, but for what the loop knows.
 func (d *daemon) facts(h *cgroup.Hierarchy) func(*config.Config) loop.Facts {
 	place := self.Misplaced(kernel.FS(d.options.Procfs), h)
 	return func(cfg *config.Config) loop.Facts {
-		seen := ""
-		if cfg.Kubelet == config.KubeletAbsent {
-			seen = kubeletSeen(d.inventory)
-		}
-		return loop.Facts{Configured: describeConfigured(cfg), Misplaced: place, KubeletSeen: seen}
+		return loop.Facts{Configured: describeConfigured(cfg), Misplaced: place}
 	}
-}
-
-// kubeletSeen describes a kubelet's process that runs here, "" where none does.
-func kubeletSeen(i *pods.Inventory) string {
-	processes, err := i.Kubelets(kubeletLookAgain)
-	switch {
-	case err != nil:
-		return fmt.Sprintf("whether one does can't be told: %v", err)
-	case len(processes) > 0:
-		return processes[0].String()
-	}
-	return ""
 }
 
 // checks are what readiness means.

@@ -39,7 +39,8 @@
 //  12. What grew decides how fast. A crossing of a hard memory threshold that
 //     other memory than file cache brought is answered at once, however much
 //     active file cache there is. One that file cache brought waits for ten
-//     seconds, until reclaim of the node stalls, or until other memory has grown.
+//     seconds, until reclaim stalls (of the node; for the pods' signal also at
+//     the limit of all pods), or until other memory has grown.
 //     Readings of different sources or times are never compared, and what is
 //     waited for survives a restart.
 //  13. evictd knows where it is: if it does not find itself in exactly one

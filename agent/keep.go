@@ -92,6 +92,9 @@ func (d *daemon) save() error {
 	for _, k := range d.inventory.TrustedKubelets() {
 		saved.Kubelets = append(saved.Kubelets, state.Kubelet(k))
 	}
+	for _, r := range d.reclaimer.Reports() {
+		saved.Reclaims = append(saved.Reclaims, state.Reclaim(r))
+	}
 	if v := d.board.view.Load(); v != nil {
 		saved.Decision = v.State
 	} else {
@@ -147,6 +150,11 @@ func (d *daemon) restore(saved *earlier) {
 		kubelets = append(kubelets, pods.TrustedKubelet(k))
 	}
 	d.inventory.RestoreKubelets(kubelets)
+	var reports []reclaim.Report
+	for _, r := range saved.Reclaims {
+		reports = append(reports, reclaim.Report(r))
+	}
+	d.reclaimer.RestoreReports(reports)
 	if n := len(saved.Decision.Victims); n > 0 {
 		d.log.Info("victims of an earlier run", "victims", describeVictims(saved.Decision.Victims))
 	}

@@ -18,7 +18,7 @@ func (d *daemon) buildReclaimer(cfg *config.Config) {
 			v := d.board.view.Load()
 			return v == nil || v.Mode.DryRun
 		},
-		KubeletSeen: func() bool { return kubeletSeen(d.inventory) != "" },
+		Kubelet: d.inventory.Kubelet,
 		Changed: func(r reclaim.Report) {
 			freed := r.Freed
 			if r.Signal.IsInodes() {
@@ -59,14 +59,14 @@ func reclaimPolicy(cfg *config.Config) reclaim.Policy {
 	return reclaim.Policy{
 		Images: reclaim.Mode(cfg.ImageGC), MinAge: cfg.ImageMinimumGCAge, MaxAge: cfg.ImageMaximumGCAge,
 		High: cfg.ImageGCHighThresholdPercent, Low: cfg.ImageGCLowThresholdPercent,
-		Settle: cfg.SettleTimeout, KubeletAbsent: cfg.Kubelet == config.KubeletAbsent,
+		Settle: cfg.SettleTimeout,
 	}
 }
 
 // reclaimStatus is a reclaim as evictctl shows it.
 func reclaimStatus(r *reclaim.Report) control.Reclaim {
 	return control.Reclaim{
-		At: r.At, Kind: r.Kind, Reason: string(r.Reason), Signal: r.Signal, DryRun: r.DryRun, Removed: r.Removed,
-		Freed: r.Freed, TookSeconds: r.Took.Seconds(), Note: r.Note, Error: r.Error,
+		At: r.At, Kind: r.Kind, Reason: r.Reason, Signal: r.Signal, DryRun: r.DryRun, Removed: r.Removed,
+		Deficit: r.Deficit, Freed: r.Freed, TookSeconds: r.Took.Seconds(), Note: r.Note, Error: r.Error,
 	}
 }

@@ -42,7 +42,7 @@ func (d *daemon) reload(ctx context.Context) {
 		if err == nil {
 			status = d.board.statusLine()
 		}
-		d.notifier.Ready(status)
+		d.notifier.Reloaded(status)
 		if answer != nil {
 			answer <- err
 		}

@@ -109,7 +109,11 @@ func (r *reports) announce(v *loop.View) {
 	if changed(&r.conditions, fmt.Sprint(v.Orders.Conditions)) {
 		r.log.Warn("node conditions", "conditions", v.Orders.Conditions)
 	}
-	if line := statusLine(v); r.ready && line != r.status {
+	line := statusLine(v)
+	if !r.ready {
+		line = notReadyLine(r.board.missing())
+	}
+	if line != r.status && (r.ready || !r.complete(v)) { // else it comes with READY
 		r.status = line
 		r.notifier.Status(line)
 	}
@@ -208,12 +212,15 @@ func statusLine(v *loop.View) string {
 
 // statusLine is that of the last view once evictd is ready.
 func (b *board) statusLine() string {
-	v := b.view.Load()
-	if v == nil || len(b.missing()) > 0 {
-		return "not ready: evictctl status shows what is missing"
+	v, missing := b.view.Load(), b.missing()
+	if v == nil || len(missing) > 0 {
+		return notReadyLine(missing)
 	}
 	return statusLine(v)
 }
+
+// notReadyLine is what systemctl status shows of an evictd that is not ready.
+func notReadyLine(missing []string) string { return "not ready: " + strings.Join(missing, "; ") }
 
 // describeThresholds lists thresholds as the kubelet's flags have them.
 func describeThresholds(p *evict.Policy) []string {

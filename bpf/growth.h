@@ -33,20 +33,26 @@ struct watched {
 
 static struct watched watched[MAX_THRESHOLDS];
 
-// The sampler's own references, by source.
-struct reference {
-	struct memory_point source[2];
+// The sampler's own references of a source. They are the latest that could be read,
+// however long ago: a crossing after a time without figures is compared with them.
+struct references {
+	struct memory_point points[REFERENCES];
+	__u64 next; // the oldest of them, which the next one replaces
+	__u64 time; // when the latest was taken
 };
 
-static struct reference references[REFERENCES];
-// The oldest of them, which the next one replaces, and when the latest was taken.
-static __u64 reference_next, reference_time;
+static struct references references[2];
+
+static __always_inline struct references *references_of(__u64 source)
+{
+	return &references[source == SOURCE_PODS];
+}
 
 // reference_at returns the reference of an index less one.
 static __always_inline struct memory_point *reference_at(__u64 found, __u64 source)
 {
 	// A mask, which the verifier follows where the compiler moves a comparison.
-	return &references[(found - 1) & (REFERENCES - 1)].source[source == SOURCE_PODS];
+	return &references_of(source)->points[(found - 1) & (REFERENCES - 1)];
 }
 
 // take_point reads what is in use now. The pods' usage and file figures are those of
@@ -70,34 +76,43 @@ static __always_inline void take_point(__u64 source, struct memory_point *point)
 	point->other = working_set - point->file_cache;
 }
 
-// take_references remembers what is in use, once a second.
+// take_reference remembers what is in use, once a second. Where that can't be read, as
+// while the pods are not walked, the next tick tries again.
+static __always_inline void take_reference(__u64 source)
+{
+	struct references *its = references_of(source);
+	struct memory_point point;
+
+	if (its->time && current.time - its->time < REFERENCE_AGE)
+		return;
+	take_point(source, &point);
+	if (!point.time)
+		return;
+	its->points[its->next++ & (REFERENCES - 1)] = point;
+	its->time = current.time;
+}
+
 static __always_inline void take_references(void)
 {
-	if (reference_time && current.time - reference_time < REFERENCE_AGE) {
-		// The pods were not followed yet, or not walked.
-		struct memory_point *pods = reference_at(reference_next, SOURCE_PODS);
-		if (!pods->time)
-			take_point(SOURCE_PODS, pods);
-		return;
-	}
-	struct reference *reference = &references[reference_next++ & (REFERENCES - 1)];
-	take_point(SOURCE_NODE, &reference->source[SOURCE_NODE]);
-	take_point(SOURCE_PODS, &reference->source[SOURCE_PODS]);
-	reference_time = current.time;
+	take_reference(SOURCE_NODE);
+	take_reference(SOURCE_PODS);
 }
 
 // take_reference_soon is for the end of a crossing: a reference from before it says
 // little of the next one.
-static __always_inline void take_reference_soon(void)
+static __always_inline void take_reference_soon(__u64 source)
 {
-	if (current.time - reference_time >= SECOND / 10)
-		reference_time = 0;
+	struct references *its = references_of(source);
+	if (current.time - its->time >= SECOND / 10)
+		its->time = 0;
 }
 
 static __always_inline void forget_pods_references(void)
 {
+	struct references *its = references_of(SOURCE_PODS);
 	for (int i = 0; i < REFERENCES; i++)
-		references[i].source[SOURCE_PODS].time = 0;
+		its->points[i].time = 0;
+	its->time = 0;
 }
 
 static __always_inline __s64 other_growth(struct memory_point *from, struct memory_point *to)
@@ -141,7 +156,7 @@ static long search_reference(__u32 i, void *unused)
 {
 	struct threshold *threshold = &config.thresholds[searched & (MAX_THRESHOLDS - 1)];
 	struct watched *state = &watched[searched & (MAX_THRESHOLDS - 1)];
-	__u64 found = ((reference_next + i) & (REFERENCES - 1)) + 1;
+	__u64 found = ((references_of(threshold->source)->next + i) & (REFERENCES - 1)) + 1;
 	struct memory_point *point = reference_at(found, threshold->source);
 
 	if (!point->time || point->time > state->now.time)

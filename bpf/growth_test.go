@@ -2,6 +2,7 @@ package bpf
 
 import (
 	"os"
+	"strconv"
 	"testing"
 	"time"
 
@@ -137,6 +138,61 @@ func TestWaitEndsInTheMargin(t *testing.T) {
 	c := next(t, ring).Crossing
 	if c.Waiting || c.LastAbove == 0 || c.Seen < c.LastAbove {
 		t.Errorf("crossing = %+v; want another one, answered", c)
+	}
+	checkRule(t, th, &c)
+}
+
+// A crossing after a time in which the pods could not be read is compared with the latest
+// reading before that, however many references of the node were taken meanwhile.
+func TestCrossesAfterATimeWithoutFigures(t *testing.T) {
+	ring, s := openSampler(t, Options{WalkLimit: time.Nanosecond})
+	top := makeCgroup(t)
+	hog, other := startHog(t, top.child(t, "pod")), startHog(t, makeCgroup(t))
+	file := cacheFile(t)
+	hog.do("cache %s", file)
+	hog.do("activate %s", file)
+	th := crossPods(t, s, top, 24*mib)
+	read := func() bool {
+		var sample Sample
+		return s.Sample(&sample) == nil && sample.Pods.Valid
+	}
+	var children []cgroup
+	for i := range 40 { // more than a walk visits before it looks at the clock
+		children = append(children, top.child(t, strconv.Itoa(i)))
+	}
+	eventually(t, "pods that can't be read", func() bool { return !read() })
+	hog.do("grow %d", 48*mib)
+	// The end of a crossing of the node's memory takes a reference.
+	node := below(t, s, 0, 0)
+	node.Key = 4
+	node.Available -= 32 * mib
+	arm(t, s, th, node)
+	for range 20 {
+		other.do("grow %d", 96*mib)
+		now(t, s)
+		other.do("shrink")
+		start := now(t, s).Sample.Time
+		eventually(t, "the next reference", func() bool { return now(t, s).Sample.Time > start+uint64(110*time.Millisecond) })
+	}
+	if read() {
+		t.Fatal("the pods can be read beside 40 cgroups; want walks that give up")
+	}
+	for _, c := range children {
+		if err := os.Remove(c.dir); err != nil {
+			t.Fatal(err)
+		}
+	}
+	var c Crossing
+	eventually(t, "a crossing of the pods", func() bool {
+		for _, r := range drain(t, ring) {
+			if r.Kind == KindCrossing && r.Crossing.Key == th.Key {
+				c = r.Crossing
+			}
+		}
+		return c.Key == th.Key
+	})
+	if c.Waiting || c.Reference.Time == 0 {
+		t.Errorf("crossing = %+v; want it answered, by a reference from before the pods could not be read", c)
 	}
 	checkRule(t, th, &c)
 }

@@ -170,3 +170,22 @@ func TestSurveyAmongRemovals(t *testing.T) {
 	before := now(t, s).Stats.Surveys
 	eventually(t, "three surveys", func() bool { return now(t, s).Stats.Surveys >= before+3 })
 }
+
+// Where a walk over the cgroups that pods nest takes too long, fewer of them are listed,
+// and the figures of the pods are there all the same.
+func TestFewerNestedWhereWalksAreLate(t *testing.T) {
+	_, s := openSampler(t, Options{WalkLimit: 1}) // a walk over 32 cgroups is late
+	top := makeCgroup(t)
+	tenant := top.child(t, "burstable").child(t, "tenant").child(t, "container")
+	tenant.nest(t, "nested", 200)
+	startHog(t, cgroup{filepath.Join(tenant.dir, "nested199"), tenant.v1}).do("grow %d", 16*mib)
+	follow(t, s, top)
+	eventually(t, "figures of the pods", func() bool {
+		var sample Sample
+		return s.Sample(&sample) == nil && sample.Pods.Valid && !sample.Pods.Truncated
+	})
+	rows, _ := walked(t, s)
+	if row := rows[tenant.id(t)]; len(rows) > 32 || !row.Partial || row.Usage != tenant.usage(t) || row.Anon < 15*mib {
+		t.Errorf("%d rows, of the container %+v; want few, and that one partial with what its cgroups use", len(rows), row)
+	}
+}

@@ -355,12 +355,12 @@ APART int watch_threshold(__u32 i)
 		// No longer met: the wait is over, without the margin that ends a crossing
 		// which was answered.
 		state->crossed = state->pending = state->waiting = 0;
-		take_reference_soon();
+		take_reference_soon(threshold->source);
 	}
 	if (state->crossed) {
 		if (available >= threshold->available + threshold->margin) {
 			state->crossed = state->pending = state->waiting = 0;
-			take_reference_soon();
+			take_reference_soon(threshold->source);
 		} else if (state->waiting) {
 			follow_crossing(i);
 		}

@@ -55,11 +55,10 @@ func TestVersion(t *testing.T) {
 	}
 }
 
-func TestInventory(t *testing.T) {
-	s, c := start(t)
-	created := time.Unix(1700000000, 0)
+// addWeb adds a pod with everything that a runtime says of one, and returns what the client is to make of its sandbox.
+func addWeb(s *critest.Server) (critest.Pod, cri.Sandbox) {
 	web := s.AddPod(critest.Pod{
-		Name: "web", Namespace: "prod", Attempt: 2, Created: created, RuntimeHandler: "kata",
+		Name: "web", Namespace: "prod", Attempt: 2, Created: time.Unix(1700000000, 0), RuntimeHandler: "kata",
 		Labels: map[string]string{"app": "web"}, Annotations: map[string]string{"evictd.io/priority": "5"},
 		CgroupParent: "/kubepods.slice/kubepods-burstable.slice/kubepods-burstable-podX.slice",
 		PID:          100,
@@ -68,6 +67,13 @@ func TestInventory(t *testing.T) {
 			{Name: "init", State: cri.StateExited},
 		},
 	})
+	return web, cri.Sandbox{ID: web.ID, Name: "web", Namespace: "prod", UID: web.UID, Attempt: 2, Created: web.Created, Ready: true,
+		Labels: map[string]string{"app": "web"}, Annotations: map[string]string{"evictd.io/priority": "5"}, RuntimeHandler: "kata"}
+}
+
+func TestSandboxes(t *testing.T) {
+	s, c := start(t)
+	web, want := addWeb(s)
 	gone := s.AddPod(critest.Pod{Name: "gone", NotReady: true})
 
 	boxes, err := c.Sandboxes(t.Context())
@@ -78,12 +84,24 @@ func TestInventory(t *testing.T) {
 	for _, b := range boxes {
 		byName[b.Name] = b
 	}
-	wantWeb := cri.Sandbox{ID: web.ID, Name: "web", Namespace: "prod", UID: web.UID, Attempt: 2, Created: created, Ready: true,
-		Labels: map[string]string{"app": "web"}, Annotations: map[string]string{"evictd.io/priority": "5"}, RuntimeHandler: "kata"}
-	if diff := cmp.Diff(wantWeb, byName["web"]); diff != "" || len(boxes) != 2 || byName["gone"].Ready {
+	if diff := cmp.Diff(want, byName["web"]); diff != "" || len(boxes) != 2 || byName["gone"].Ready {
 		t.Errorf("Sandboxes = %+v; web (-want +got):\n%s", boxes, diff)
 	}
 
+	box, err := c.SandboxDetail(t.Context(), web.ID)
+	detail := cri.SandboxDetail{Sandbox: want, PID: 100, ProcessStatus: "running", CgroupParent: web.CgroupParent,
+		CgroupsPath: "kubepods-burstable-podX.slice:cri-containerd:" + web.ID, NetNSClosed: new(false)}
+	if diff := cmp.Diff(detail, box); diff != "" || err != nil {
+		t.Errorf("SandboxDetail: %v (-want +got):\n%s", err, diff)
+	}
+	if box, err := c.SandboxDetail(t.Context(), gone.ID); err != nil || box.Ready || box.PID != 0 || box.ProcessStatus != "deleted" {
+		t.Errorf("SandboxDetail of a stopped sandbox = %+v, %v", box, err)
+	}
+}
+
+func TestContainers(t *testing.T) {
+	s, c := start(t)
+	web, _ := addWeb(s)
 	containers, err := c.Containers(t.Context())
 	if err != nil || len(containers) != 2 {
 		t.Fatalf("Containers = %+v, %v; want two", containers, err)
@@ -102,7 +120,7 @@ func TestInventory(t *testing.T) {
 	}
 	d.Started = time.Time{}
 	want := cri.ContainerDetail{
-		Container: cri.Container{ID: main.ID, SandboxID: web.ID, Name: "main", State: cri.StateRunning, Created: created,
+		Container: cri.Container{ID: main.ID, SandboxID: web.ID, Name: "main", State: cri.StateRunning, Created: web.Created,
 			Image: "localhost/pause:1", ImageRef: d.ImageRef},
 		LogPath: "/var/log/pods/prod_web_" + web.UID + "/main.log",
 		PID:     101, CgroupsPath: "kubepods-burstable-podX.slice:cri-containerd:" + main.ID, OOMScoreAdj: new(900), ResourcesKnown: true,
@@ -119,16 +137,6 @@ func TestInventory(t *testing.T) {
 	exited, err := c.ContainerDetail(t.Context(), web.Containers[1].ID)
 	if err != nil || exited.State != cri.StateExited || exited.PID != 0 || exited.ExitCode != 137 || exited.Finished.IsZero() || exited.MemoryLimit != nil || !exited.ResourcesKnown {
 		t.Errorf("ContainerDetail of an exited container = %+v, %v", exited, err)
-	}
-
-	box, err := c.SandboxDetail(t.Context(), web.ID)
-	wantBox := cri.SandboxDetail{Sandbox: wantWeb, PID: 100, ProcessStatus: "running", CgroupParent: web.CgroupParent,
-		CgroupsPath: "kubepods-burstable-podX.slice:cri-containerd:" + web.ID, NetNSClosed: new(false)}
-	if diff := cmp.Diff(wantBox, box); diff != "" || err != nil {
-		t.Errorf("SandboxDetail: %v (-want +got):\n%s", err, diff)
-	}
-	if box, err := c.SandboxDetail(t.Context(), gone.ID); err != nil || box.Ready || box.PID != 0 || box.ProcessStatus != "deleted" {
-		t.Errorf("SandboxDetail of a stopped sandbox = %+v, %v", box, err)
 	}
 }
 

@@ -57,8 +57,14 @@ func (d *DryRun) look(c Container, g *Guard) (processes int, err error) {
 }
 
 // Follow implements Actuator.
-func (d *DryRun) Follow(_ context.Context, order evict.Order, hold *Hold, strike Strike) {
+func (d *DryRun) Follow(ctx context.Context, order evict.Order, hold *Hold, strike Strike) {
 	defer hold.Close()
+	if hold.beingStruck() {
+		job := hold.job
+		job.Order = order
+		d.Evict(ctx, job)
+		return
+	}
 	processes, errs := strike.Processes, []error{strike.Err}
 	guard := hold.guard
 	if guard == nil {

@@ -25,7 +25,8 @@ type Hold struct {
 	direct  bool // every container has a member
 	users   atomic.Int64
 	struck  atomic.Bool
-	guard   *Guard // of the strike
+	over    atomic.Bool // the strike has ended: what it left behind changes no more
+	guard   *Guard      // of the strike
 	procfs  kernel.FS
 	proc    int // its directory
 }
@@ -209,6 +210,11 @@ func (m *member) holds(pids []located) bool {
 	}
 	return true
 }
+
+// beingStruck reports whether a strike has begun and not ended: its thread may still
+// write what it leaves behind in the members. It may hang, and another thread may have
+// taken over.
+func (h *Hold) beingStruck() bool { return h.struck.Load() && !h.over.Load() }
 
 // Job returns what the Hold was prepared for.
 func (h *Hold) Job() Job { return h.job }

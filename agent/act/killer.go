@@ -150,6 +150,11 @@ func (k *Killer) conclude(ctx context.Context, job Job, victims []*victim, gone 
 func (k *Killer) Follow(ctx context.Context, order evict.Order, hold *Hold, strike Strike) {
 	job := hold.job
 	job.Order = order
+	if hold.beingStruck() {
+		hold.Close() // what it has open, the thread that strikes it keeps
+		k.kill(ctx, job)
+		return
+	}
 	if !hold.keep() {
 		// Its descriptors are others' by now.
 		k.kill(ctx, job)

@@ -108,6 +108,7 @@ func (s *Striker) Strike(h *Hold, g *Guard) (out Strike) {
 		out.Err = errStruck
 		return out
 	}
+	defer h.over.Store(true)
 	h.guard = g
 	s.began = time.Now()
 	for _, m := range h.members {
@@ -140,16 +141,15 @@ func (s *Striker) member(h *Hold, m *member, g *Guard, out *Strike) error {
 		m.note = s.verdict.note()
 	}
 	found := len(s.list)
-	// Of a container that was not looked at as a whole only the processes that are held
-	// are signalled, where it is certain that the cgroup is still the container's.
-	if all || s.verdict.wrong == nil && s.verdict.proven {
+	switch {
+	case all:
 		s.ready(h, m, out)
-	}
-	if !all && s.verdict.wrong == nil && s.verdict.proven {
-		s.first(m, out)
-	}
-	if all {
 		s.strangers(h, m, out)
+	case s.verdict.wrong == nil && s.verdict.proven:
+		// Not all processes were read, but the cgroup is certainly still the container's:
+		// the processes whose descriptors are open are signalled, and the first one.
+		s.ready(h, m, out)
+		s.first(m, out)
 	}
 	judged := all && m.note == nil
 	finishes := s.trigger.finish(h, m, judged)
@@ -300,21 +300,9 @@ func (s *Striker) read(m *member, list int, v *verdict, dst []int) (_ []int, all
 	}
 	pid, digits, off := 0, 0, int64(0)
 	for {
-		n, err := unix.Pread(list, s.text, off)
-		if err == unix.EINTR {
-			continue
-		}
-		if err == unix.ENODEV {
-			return dst, false, cgroup.ErrGone
-		}
-		if err == unix.EOPNOTSUPP {
-			return dst, true, nil // threaded: the domain above it lists its processes
-		}
-		if err != nil {
-			return dst, false, fmt.Errorf("list processes of %s: %w", m.Cgroup, err)
-		}
-		if n <= 0 {
-			return dst, true, nil
+		n, err := s.readText(m, list, off)
+		if n <= 0 || err != nil {
+			return dst, err == nil, err
 		}
 		off += int64(n)
 		for _, c := range s.text[:n] {
@@ -338,6 +326,25 @@ func (s *Striker) read(m *member, list int, v *verdict, dst []int) (_ []int, all
 			default:
 				return dst, false, fmt.Errorf("list processes of %s: %q is no part of a pid", m.Cgroup, c)
 			}
+		}
+	}
+}
+
+// readText reads the next part of a list into s.text and returns its length, 0 at the
+// end.
+func (s *Striker) readText(m *member, list int, off int64) (int, error) {
+	for {
+		n, err := unix.Pread(list, s.text, off)
+		switch err {
+		case nil:
+			return n, nil
+		case unix.EINTR:
+		case unix.ENODEV:
+			return 0, cgroup.ErrGone
+		case unix.EOPNOTSUPP:
+			return 0, nil // threaded: the domain above it lists its processes
+		default:
+			return 0, fmt.Errorf("list processes of %s: %w", m.Cgroup, err)
 		}
 	}
 }

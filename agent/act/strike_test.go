@@ -9,12 +9,14 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
+	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/evictd/evictd/agent/evict"
 	"github.com/evictd/evictd/kernel"
 	"github.com/evictd/evictd/kernel/cgroup"
 	"github.com/evictd/evictd/kernel/kerneltest"
@@ -543,5 +545,73 @@ func TestHoldUsageGone(t *testing.T) {
 	}
 	if used, ok := hold.Usage(); !ok || used != 0 {
 		t.Errorf("Usage() of a cgroup that has gone = %d, %t; want 0, true", used, ok)
+	}
+}
+
+// hanging is a trigger whose signals hang until the other end of a pipe is closed. The
+// race detector takes a poll for no synchronization.
+type hanging struct {
+	blank
+	pipe  int
+	began *atomic.Bool
+}
+
+func (h hanging) signal(fd int) error {
+	h.began.Store(true)
+	for {
+		if _, err := unix.Poll([]unix.PollFd{{Fd: int32(h.pipe), Events: unix.POLLIN}}, -1); err != unix.EINTR {
+			return h.blank.signal(fd)
+		}
+	}
+}
+
+// A pod that another thread still strikes is followed without what that thread writes.
+func TestFollowDuringStrike(t *testing.T) {
+	for _, dry := range []bool{false, true} {
+		p := newPlace(t)
+		p.run("exec sleep 1000")
+		p.await("it runs", func() bool { return len(p.pids()) == 1 })
+		hold := p.prepare(p.container("c1"))
+		var pipe [2]int
+		if err := unix.Pipe2(pipe[:], unix.O_CLOEXEC); err != nil {
+			t.Fatal(err)
+		}
+		t.Cleanup(func() { unix.Close(pipe[0]) })
+		began := &atomic.Bool{}
+		late := newStriker(hanging{pipe: pipe[0], began: began})
+		t.Cleanup(func() { late.Close() })
+		if !hold.Grab() {
+			t.Fatal("Grab() = false; want true")
+		}
+		over := make(chan struct{})
+		go func() {
+			defer close(over)
+			defer hold.Drop()
+			late.Strike(hold, &Guard{})
+		}()
+		p.await("the strike has begun", began.Load)
+		own := NewBlank()
+		t.Cleanup(func() { own.Close() })
+		strike := own.Strike(hold, &Guard{})
+		if !errors.Is(strike.Err, errStruck) {
+			t.Errorf("dry %t: second Strike() = %+v; want that it was struck before", dry, strike)
+		}
+		var heard heard
+		order := evict.Order{UID: "u", Hard: true}
+		k := NewKiller(p.hierarchy, "/proc", nil, heard.take)
+		if dry {
+			NewDryRun(p.hierarchy, "/proc", heard.take).Follow(t.Context(), order, hold, strike)
+		} else {
+			k.Follow(t.Context(), order, hold, strike)
+		}
+		unix.Close(pipe[1]) // the strike goes on
+		k.Wait()
+		<-over
+		if last := heard.last(); last.Stage != Finished || last.Err != nil && !errors.Is(last.Err, errStruck) || last.UID != "u" {
+			t.Errorf("dry %t: Follow() reports %+v at last; want that it has finished", dry, last)
+		}
+		if left := len(p.pids()); left != 0 && !dry || left != 1 && dry {
+			t.Errorf("dry %t: %d processes are left", dry, left)
+		}
 	}
 }

@@ -95,7 +95,7 @@ func TestStatusAndRecords(t *testing.T) {
 		Layout:         "single",
 		Filesystems:    List[Filesystem]{{Name: "nodefs", Path: "/var/lib/kubelet", AvailableBytes: new(int64(7)), ReadOnly: true, Error: "hung"}},
 		Pods:           Pods{Count: 3, Eligible: 2},
-		Reclaims:       List[Reclaim]{{Kind: evict.ReclaimImages, Reason: "pressure", Signal: signal.NodeFsAvailable, Removed: List[string]{"a"}, Freed: 7, TookSeconds: 1.5}},
+		Reclaims:       List[Reclaim]{{Kind: evict.ReclaimImages, Reason: "pressure", Signal: signal.NodeFsAvailable, Removed: List[string]{"a"}, Deficit: 9, Freed: 7, TookSeconds: 1.5}},
 		WouldBeVictims: List[WouldBeVictim]{{Pod: "default/web", UID: "w"}},
 		Victims:        List[evict.Victim]{{UID: "u", Pod: "default/hog", Signal: evict.Key{Signal: signal.MemoryAvailable}, Status: evict.Stuck}},
 		Futile:         List[evict.Futility]{{Signal: signal.MemoryAvailable, Deficit: 5, Until: now}},

@@ -38,7 +38,8 @@ type Status struct {
 	Futile List[evict.Futility] `json:"futile"`
 	// Records are the last evictions, the oldest first.
 	Records List[evict.Record] `json:"records"`
-	// Reclaims are the last node-level reclaims, the oldest first.
+	// Reclaims are the last node-level reclaims that have ended, the oldest first.
+	// Those for disks survive a restart.
 	Reclaims List[Reclaim] `json:"reclaims"`
 	// Shutdown is how evictd stands to a shutdown of the node, without its pods.
 	Shutdown Shutdown     `json:"shutdown"`
@@ -132,8 +133,10 @@ type Reclaim struct {
 	DryRun bool              `json:"dryRun"`
 	// Removed names what was removed, or would have been; the pod, of memory.
 	Removed List[string] `json:"removed"`
-	// Freed is by how much more the filesystem had left afterwards, in the
-	// signal's unit; how much less the pod used, of memory.
+	// Deficit is what was missing when it began, in the signal's unit; 0 where it
+	// was for age or of memory. Freed is by how much more the filesystem had left
+	// afterwards; how much less the pod used, of memory.
+	Deficit     int64   `json:"deficit"`
 	Freed       int64   `json:"freed"`
 	TookSeconds float64 `json:"tookSeconds"`
 	// Note says why nothing was tried, Error what went wrong.

@@ -15,11 +15,16 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/evictd/evictd/kernel/disk"
+	"github.com/evictd/evictd/kernel/kerneltest"
 	"github.com/evictd/evictd/kernel/process"
 )
 
 // Directories of a pod that hang cost a bounded number of threads, hold up no other
 // pod, and are looked at again once they have returned.
+//
+// Complexity: the course of one hang, with a check after each step.
+//
+//gocyclo:ignore
 func TestHungDirectories(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
@@ -231,9 +236,7 @@ func nice(t *testing.T) int {
 // Walks run at the lowest priority while nothing is low, and at ordinary priority, not
 // that of evictd itself, while a disk is; also those that began before.
 func TestPriorityOfWalks(t *testing.T) {
-	if os.Getuid() != 0 {
-		t.Skip("needs root to raise a priority")
-	}
+	kerneltest.NeedsRaise(t)
 	ordinary := max(0, nice(t))
 	u := NewUsages(UsageOptions{Procfs: "/nowhere"})
 	seen, goOn := make(chan int), make(chan struct{})

@@ -52,7 +52,8 @@ func (m *mark) target(capacity int64) int64 {
 // circumstances are what, beside a reading, decides whether a crossing waits.
 type circumstances struct {
 	now time.Time
-	// stalled tells that the kernel's reclaim makes no headway.
+	// stalled tells that the kernel's reclaim makes no headway, of the node or, for
+	// the pods' signal, of all pods together: see stalls.
 	stalled bool
 	// answered tells that a lane's own readings have answered the crossing
 	// (signal.Crossing.Answered).
@@ -61,6 +62,12 @@ type circumstances struct {
 	// the readings come from a kernel, where there is such a drift.
 	drift    int64
 	measured bool
+}
+
+// stalls reports whether a stalled reclaim, of the node or for the limit of all pods,
+// is one of the signal's memory.
+func stalls(s signal.Signal, node, pods bool) bool {
+	return node || pods && s == signal.AllocatableMemoryAvailable
 }
 
 // growthFloor returns the growth floor for a threshold of so many bytes.

@@ -93,6 +93,36 @@ func TestWhatGrew(t *testing.T) {
 	}
 }
 
+// A stall at the limit of all pods answers a crossing of the pods' signal, and no
+// other.
+func TestStallAtTheLimitOfThePods(t *testing.T) {
+	for _, tc := range []struct {
+		signal     signal.Signal
+		node, pods bool
+		want       string
+	}{
+		{signal.MemoryAvailable, false, true, "waits"},
+		{signal.MemoryAvailable, true, false, "evicts"},
+		{signal.AllocatableMemoryAvailable, false, false, "waits"},
+		{signal.AllocatableMemoryAvailable, false, true, "evicts"},
+		{signal.AllocatableMemoryAvailable, true, false, "evicts"},
+	} {
+		l := newTimeline(t, hard(tc.signal, "1000Mi"))
+		l.in.ReclaimStalled, l.in.PodsReclaimStalled = tc.node, tc.pods
+		table := NewTable(&l.in, &l.state, begin)
+		l.observe(tc.signal, 999*mi)
+		l.in.Observations[tc.signal].Cache = 4000 * mi
+		o := l.step(0)
+		if got := outcome(len(o.Met) > 0, len(o.Waiting) > 0); got != tc.want {
+			t.Errorf("%s, stalls of the node %t, of the pods %t: Step %q; want %q", tc.signal, tc.node, tc.pods, got, tc.want)
+		}
+		v := table.Decide(&l.in.Observations, begin)
+		if got := outcome(v.Why != Recovered, v.Why == Waiting); got != tc.want {
+			t.Errorf("%s, stalls of the node %t, of the pods %t: Table.Decide %q; want %q", tc.signal, tc.node, tc.pods, got, tc.want)
+		}
+	}
+}
+
 func outcome(met, waiting bool) string {
 	switch {
 	case waiting:

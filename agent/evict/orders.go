@@ -35,6 +35,9 @@ type Inputs struct {
 	// ReclaimStalled tells that the kernel's reclaim makes no headway, so that
 	// a crossing that file cache brought is acted upon at once.
 	ReclaimStalled bool
+	// PodsReclaimStalled is ReclaimStalled for the limit of all pods together: it
+	// concerns allocatableMemory.available alone.
+	PodsReclaimStalled bool
 	// Answered lists the hard memory thresholds whose crossing a lane has answered by
 	// its own readings since the step before.
 	Answered []Key

@@ -113,7 +113,7 @@ func (c chance) change(in *Inputs) {
 			in.Pods[i].LastStart++
 		}
 	}
-	in.ReclaimStalled = c.one(3)
+	in.ReclaimStalled, in.PodsReclaimStalled = c.one(3), c.one(3)
 }
 
 func TestProperties(t *testing.T) {
@@ -164,6 +164,11 @@ func onItsWay(s *State, pod *Pod) bool {
 	return v != nil && pod.LastStart == v.LastStart && (v.Status == Unsettled || v.Status == Settled)
 }
 
+// checkOrders checks the properties of the orders of one step.
+//
+// Complexity: one property after the other, each with conditions of its own.
+//
+//gocyclo:ignore
 func checkOrders(t *testing.T, where string, l *timeline, before *State, o *Orders) {
 	t.Helper()
 	policy := l.in.Policy

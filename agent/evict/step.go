@@ -56,7 +56,7 @@ func (d *decision) evaluate() {
 			past = d.readings(m.key)
 		}
 		timer, met, waiting := m.meets(d.timer(m.key), &d.observed[t.Signal], &d.in.Observations[t.Signal], past, &circumstances{
-			now: d.now, stalled: d.in.ReclaimStalled, answered: slices.Contains(d.in.Answered, m.key),
+			now: d.now, stalled: stalls(t.Signal, d.in.ReclaimStalled, d.in.PodsReclaimStalled), answered: slices.Contains(d.in.Answered, m.key),
 			drift: d.in.Drift, measured: d.in.Measured,
 		})
 		if !met {

@@ -24,29 +24,27 @@ type Table struct {
 	// Taken is when the usage in it was read.
 	Taken time.Time
 
-	state      State // with room for every entry to become a victim
-	marks      []mark
-	timers     []Timer // by mark; not met where Since is zero
-	answered   []bool  // by mark: a lane has answered its crossing
-	entries    []entry
-	order      []int32  // of the entries, as ranked last
-	eligible   []Ranked // of the last Decide
-	outside    int64    // memory of the pods that can't be chosen, bytes
-	maxVictims int
-	settle     time.Duration
-	unlisted   bool
-	measured   bool
-	dryRun     bool
-	stalled    bool
-	drift      int64 // of per-CPU counters, bytes
-	known      int64 // of what no pod accounts for, bytes
+	state                State // with room for every entry to become a victim
+	marks                []mark
+	timers               []Timer // by mark; not met where Since is zero
+	answered             []bool  // by mark: a lane has answered its crossing
+	entries              []entry
+	order                []int32  // of the entries that may be chosen, as ranked last
+	eligible             []Ranked // of the last Decide
+	maxVictims           int
+	settle               time.Duration
+	unlisted             bool
+	measured             bool
+	dryRun               bool
+	stalled, podsStalled bool
+	drift                int64 // of per-CPU counters, bytes
+	known                int64 // of what no pod accounts for, bytes
 }
 
-// entry is a pod of the table: one that may be chosen, or that was.
+// entry is a pod of the table.
 type entry struct {
 	Ranked
 	memory  int64 // working set, also of a pod without statistics: 0
-	exempt  bool  // it is here only because it was chosen under other rules
 	gone    bool
 	kubelet bool
 	start   int64 // LastStart
@@ -58,7 +56,7 @@ func NewTable(in *Inputs, state *State, taken time.Time) *Table {
 	p := in.Policy
 	t := &Table{
 		Taken: taken, state: state.Clone(), maxVictims: p.MaxVictims, settle: p.SettleTimeout,
-		unlisted: in.Unlisted, measured: in.Measured, dryRun: in.DryRun, stalled: in.ReclaimStalled, drift: in.Drift, known: in.Unexplained,
+		unlisted: in.Unlisted, measured: in.Measured, dryRun: in.DryRun, stalled: in.ReclaimStalled, podsStalled: in.PodsReclaimStalled, drift: in.Drift, known: in.Unexplained,
 	}
 	for i := range p.Thresholds {
 		if p.Thresholds[i].Signal.IsMemory() {
@@ -75,14 +73,11 @@ func NewTable(in *Inputs, state *State, taken time.Time) *Table {
 	for i := range in.Pods {
 		pod := &in.Pods[i]
 		reason, _ := p.exempt(pod)
-		chosen := t.state.victim(pod.UID) != nil || t.state.pretends(pod.UID)
-		if reason != "" && !chosen {
-			t.outside = saturatingAdd(t.outside, pod.usage(signal.MemoryAvailable, p.Layout))
-			continue
-		}
-		e := entry{Ranked: p.weigh(pod, i, signal.MemoryAvailable), exempt: reason != "", kubelet: pod.Kubelet, start: pod.LastStart}
+		e := entry{Ranked: p.weigh(pod, i, signal.MemoryAvailable), kubelet: pod.Kubelet, start: pod.LastStart}
 		e.memory = e.Usage
-		t.order = append(t.order, int32(len(t.entries)))
+		if reason == "" {
+			t.order = append(t.order, int32(len(t.entries)))
+		}
 		t.entries = append(t.entries, e)
 	}
 	t.makeRoom()
@@ -148,7 +143,7 @@ func (t *Table) Strange(kubepods int64) bool {
 	for i := range t.entries {
 		kubepods -= t.entries[i].memory
 	}
-	return kubepods-t.outside-t.known >= Stranger
+	return kubepods-t.known >= Stranger
 }
 
 // Unsettled reports whether a victim is on its way, as far as the table knows.

@@ -187,7 +187,7 @@ func (t *Table) evaluate(seen *[2]signal.Observation, observed *signal.Observati
 			continue // a reading that came too late does not say that the crossing is over
 		}
 		timer, met, waits := m.meets(before, o, &observed[m.Signal], t.state.readings(m.key), &circumstances{
-			now: now, stalled: t.stalled, answered: t.answered[i], drift: t.drift, measured: t.measured,
+			now: now, stalled: stalls(m.Signal, t.stalled, t.podsStalled), answered: t.answered[i], drift: t.drift, measured: t.measured,
 		})
 		t.timers[i], t.answered[i] = timer, false
 		any = any || met
@@ -222,7 +222,7 @@ func (t *Table) rank(now time.Time) []Ranked {
 	slices.SortFunc(t.order, func(a, b int32) int { return compare(&t.entries[a].Ranked, &t.entries[b].Ranked) })
 	t.eligible = t.eligible[:0]
 	for _, i := range t.order {
-		if e := &t.entries[i]; !e.gone && !e.exempt && !t.state.isBusy(e.UID, now) {
+		if e := &t.entries[i]; !e.gone && !t.state.isBusy(e.UID, now) {
 			t.eligible = append(t.eligible, e.Ranked)
 		}
 	}

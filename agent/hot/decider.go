@@ -165,6 +165,7 @@ func (d *decider) decide(r lanes.Raise, since time.Time) Result {
 	}
 	d.confirmed = time.Now()
 	kubepods := node.Most(&t.Node)
+	t.shmemGrown = max(0, int64(node.Shmem)-int64(t.Node.Shmem))
 	d.takeAnswers()
 	v, fresh := d.choose(kubepods, now)
 	age := now.Sub(t.Decision.Taken)

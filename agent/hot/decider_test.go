@@ -17,6 +17,9 @@ import (
 // long is an age at which usage has to be read anew.
 func long() time.Time { return time.Now().Add(-time.Second) }
 
+// Complexity: a check of each field of one kill.
+//
+//gocyclo:ignore
 func TestStruck(t *testing.T) {
 	s := newStage(t, 500, 300)
 	s.publish(s.table(0, time.Now()))
@@ -326,6 +329,67 @@ func TestWalkAndTmpfs(t *testing.T) {
 		}
 		if kills, _ := s.desk.Kills(nil); len(kills) != 1 || kills[0].Pod.UID != "p0" || kills[0].Expected != 500*mi {
 			t.Errorf("late %t: kills = %+v; want p0 for 500 MiB", late, kills)
+		}
+	}
+}
+
+// What a pod has written to a tmpfs since the table was made is not expected back, also
+// where the pod can't be looked at in time.
+func TestTmpfsThatGrew(t *testing.T) {
+	for _, tc := range []struct {
+		name string
+		late bool
+		want []string
+	}{
+		{"looked at", false, []string{"p0", "p1"}},
+		{"too late", true, []string{"p0", "p1"}},
+	} {
+		s := newStage(t, 500, 400)
+		// p0 has written 300 MiB to a tmpfs, p1 has taken 200 MiB.
+		s.take(&walkingReader{s.reader, map[uint64][2]int64{0: {800 * mi, 800 * mi}, 1: {600 * mi, 600 * mi}}})
+		s.publish(s.table(0, long()))
+		s.pods[0].usage, s.pods[0].workingSet = 800*mi, 800*mi
+		s.pods[1].uses(600 * mi)
+		s.reader.available, s.reader.shmem, s.reader.late = 1024*mi-700*mi, 300*mi, tc.late
+		s.raise("bpf")
+		if diff := cmp.Diff(tc.want, s.strike.names()); diff != "" {
+			t.Errorf("%s: struck (-want +got):\n%s", tc.name, diff)
+		}
+		for _, k := range func() []Kill { k, _ := s.desk.Kills(nil); return k }() {
+			if k.Pod.UID == "p0" && k.Expected != 500*mi {
+				t.Errorf("%s: %d MiB are expected of p0; want 500", tc.name, k.Expected/mi)
+			}
+		}
+	}
+}
+
+// Shared memory that one pod took makes what another has grown by uncertain: where all
+// pods do not cover the deficit by that, they are looked at.
+func TestTmpfsOfAnotherPod(t *testing.T) {
+	s := newStage(t, 500)
+	s.take(&walkingReader{s.reader, map[uint64][2]int64{0: {900 * mi, 900 * mi}}})
+	s.publish(s.table(0, long()))
+	s.pods[0].uses(900 * mi)
+	s.reader.available, s.reader.shmem = 1024*mi-700*mi, 400*mi
+	if got := s.raise("bpf"); got != Struck {
+		t.Errorf("handle() = %v; want struck", got)
+	}
+}
+
+// What an exempt pod, or one that is not held, has grown by is read by the same walk:
+// it is no pod that is not listed.
+func TestExemptPodThatGrew(t *testing.T) {
+	for _, exempt := range []bool{true, false} {
+		s := newStage(t, 500, 300)
+		s.in.Pods[1].Static = exempt
+		const grown = 2 * evict.Stranger
+		s.take(&walkingReader{s.reader, map[uint64][2]int64{0: {500 * mi, 500 * mi}, 1: {300*mi + grown, 300*mi + grown}}})
+		table := s.table(0, long())
+		table.Rows[1] = NewRow(nil, &s.in.Pods[1], []uint64{1}, 300*mi)
+		s.publish(table)
+		s.reader.available, s.reader.kubepods = 900*mi, 800*mi+grown
+		if got := s.raise("bpf"); got != Struck || !slices.Equal(s.strike.names(), []string{"p0"}) {
+			t.Errorf("exempt %t: handle() = %v, struck %q; want p0", exempt, got, s.strike.names())
 		}
 	}
 }

@@ -66,6 +66,7 @@ func (s *fakeStriker) names() []string { return s.struck[:s.n] }
 // can be looked at.
 type fakeReader struct {
 	available, cache, kubepods, usage int64
+	shmem                             uint64
 	unread, late                      bool
 	asked                             int // for a look
 }
@@ -75,7 +76,7 @@ func (r *fakeReader) Read(now, _ time.Time, into *signal.Observations) lanes.Nod
 	if r.unread {
 		return lanes.NodeMemory{KubepodsUsage: r.usage}
 	}
-	return lanes.NodeMemory{Kubepods: r.kubepods, KubepodsUsage: r.usage, KubepodsKnown: true}
+	return lanes.NodeMemory{Shmem: r.shmem, Kubepods: r.kubepods, KubepodsUsage: r.usage, KubepodsKnown: true}
 }
 
 func (r *fakeReader) Look(p lanes.Pod, limit time.Duration) (workingSet, anonymous int64, ok bool) {

@@ -58,6 +58,10 @@ type Table struct {
 	Generation uint64
 
 	strikes int // of its rows
+	// shmemGrown is how much more tmpfs and other shared memory there was on the node
+	// at the last reading than at Node, in bytes. A walk counts it as anonymous, and a
+	// kill does not give it back.
+	shmemGrown int64
 }
 
 // Clone returns a copy for another thread.
@@ -77,7 +81,9 @@ type Row struct {
 	WorkingSet int64
 	// Memory and Freeable are the decision's.
 	Memory, Freeable int64
-	Known            bool // all of the above are
+	// Known tells that all of the above are known, and Walkable that all but the Hold
+	// and its Usage are: then a walk alone brings the row up to date.
+	Known, Walkable bool
 
 	// walked and exact tell that the usage was brought up to date by a walk, and that
 	// nothing more is to be learnt of it.
@@ -88,9 +94,11 @@ type Row struct {
 	stays  int64
 }
 
-// NewRow completes a row with what its pod uses now.
+// NewRow completes a row with what its pod uses now. hold is nil for a pod that is not
+// held, or exempt.
 func NewRow(hold Pod, pod *evict.Pod, cgroups []uint64, workingSet int64) Row {
 	r := Row{Hold: hold, Cgroups: cgroups, WorkingSet: workingSet, Memory: pod.Usage.Memory, Freeable: pod.Usage.Freeable}
+	r.Walkable = pod.HasStats && len(cgroups) > 0
 	if hold != nil && pod.HasStats {
 		r.Usage, r.Known = hold.Usage()
 	}
@@ -110,7 +118,7 @@ func (t *Table) struck(c *choice) {
 		r.stays = max(0, r.Usage-r.Freeable)
 	}
 	r.Hold, r.Memory, r.Freeable = c.hold, c.ranked.Usage, c.ranked.Expected
-	r.Known, r.struck = false, true
+	r.Known, r.Walkable, r.struck = false, false, true
 	t.strikes++
 }
 
@@ -155,7 +163,7 @@ func (d *decider) choose(kubepods int64, now time.Time) (v evict.Verdict, fresh 
 	v = t.Decision.Decide(&d.observed, now)
 	for again := fresh; again; {
 		again = false
-		for i := range v.N {
+		for i := range toLookAt(&v) {
 			again = d.lookAt(t.Decision.Find(v.Ranking[i].UID)) || again
 		}
 		if again {
@@ -163,6 +171,16 @@ func (d *decider) choose(kubepods int64, now time.Time) (v evict.Verdict, fresh 
 		}
 	}
 	return v, fresh
+}
+
+// toLookAt returns how many of the first of the ranking are looked at: the victims, or,
+// where all pods together do not cover the deficit by what was estimated, as many as
+// can be victims at once.
+func toLookAt(v *evict.Verdict) int {
+	if v.Why == evict.Futile {
+		return min(len(v.Ranking), mostKills)
+	}
+	return v.N
 }
 
 // refresh brings the usage of all pods up to date, by a walk where there was one.
@@ -175,7 +193,7 @@ func (d *decider) refresh(now time.Time) {
 	for i := range t.Decision.Len() {
 		r := &t.Rows[t.Decision.Index(i)]
 		r.exact, r.walked = false, false
-		if !r.Known {
+		if !r.Walkable {
 			continue
 		}
 		if workingSet, anonymous, ok := r.ask(d.walk); ok {
@@ -211,25 +229,34 @@ func (r *Row) ask(walk Walk) (workingSet, anonymous int64, ok bool) {
 }
 
 // found takes in what a walk found of the i-th pod. What it has grown by is anonymous,
-// as far as there is so much on the lists of that; where there is more, some of it
-// is tmpfs, or was page cache, which a look tells if the pod is chosen.
+// as far as there is so much on the lists of that, and shared memory has not grown;
+// where there is more, some of it is tmpfs, or was page cache. If the pod is chosen,
+// the Reader is asked which.
 func (t *Table) found(i int, r *Row, workingSet, anonymous int64) {
 	r.walked = true
 	grown := workingSet - r.WorkingSet
-	if !r.Hold.Direct() {
+	if r.Hold == nil || !r.Hold.Direct() {
 		r.exact = true // nothing else is known of what is not held
 		t.grow(i, r, grown)
 		return
 	}
-	freeable := min(r.Freeable+max(0, grown), anonymous)
+	freeable := min(r.Freeable+max(0, grown-t.shmemGrown), anonymous)
 	r.exact = anonymous-freeable <= mostHidden
 	t.Decision.Set(i, max(0, r.Memory+grown), freeable)
 }
 
-// grow takes what a pod has more than when the usage of the decision was read
-// for anonymous memory.
+// grow takes what a pod has more than when the usage of the decision was read for
+// anonymous memory, as far as shared memory has not grown.
 func (t *Table) grow(i int, r *Row, grown int64) {
-	t.Decision.Set(i, max(0, r.Memory+grown), max(0, r.Freeable+grown))
+	t.Decision.Set(i, max(0, r.Memory+grown), t.freeable(r, grown))
+}
+
+// freeable returns how much of a pod that has grown a kill gives back at once.
+func (t *Table) freeable(r *Row, grown int64) int64 {
+	if grown > 0 {
+		grown = max(0, grown-t.shmemGrown)
+	}
+	return max(0, r.Freeable+grown)
 }
 
 // lookAt has the whole usage of the i-th pod read, and reports whether that was new.
@@ -249,7 +276,7 @@ func (d *decider) lookAt(i int) bool {
 	freeable := anonymous
 	if !r.Hold.Direct() {
 		// Of what is not held, nothing is known but what it was.
-		freeable = max(0, r.Freeable+grown)
+		freeable = t.freeable(r, grown)
 	}
 	t.Decision.Set(i, max(0, r.Memory+grown), freeable)
 	return true

@@ -129,7 +129,7 @@ func TestApartLook(t *testing.T) {
 		t.Helper()
 		var got signal.Observations
 		node := a.Read(time.Now(), time.Now(), &got)
-		node.Total, node.Hugetlb, node.Unaccounted = 0, 0, 0
+		node.Total, node.Hugetlb, node.Shmem, node.Unaccounted = 0, 0, 0, 0
 		if node != want || got[signal.MemoryAvailable].Status != signal.Observed || got[signal.AllocatableMemoryAvailable].Status != pods {
 			t.Errorf("Read() = %+v, %+v; want %+v, and the pods' signal %v", node, got, want, pods)
 		}

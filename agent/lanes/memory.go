@@ -79,6 +79,8 @@ type Memory struct {
 // NodeMemory is a reading of the node's memory, in bytes.
 type NodeMemory struct {
 	Total, Hugetlb uint64
+	// Shmem is tmpfs and other shared memory.
+	Shmem uint64
 	// Kubepods is the working set of all pods together, and KubepodsUsage what they
 	// use with page cache; both are 0 where no cgroup holds them. KubepodsKnown tells
 	// that the first was read. Without, the second alone says how much it is at most:
@@ -154,7 +156,7 @@ func (m *Memory) readNode(now time.Time, into *signal.Observations) NodeMemory {
 	}
 	fileAndAnon := info.FileAndAnon()
 	node := NodeMemory{
-		Total: info.MemTotal, Hugetlb: info.Hugetlb,
+		Total: info.MemTotal, Hugetlb: info.Hugetlb, Shmem: info.Shmem,
 		Unaccounted: int64(info.MemTotal) - int64(info.MemFree) - int64(fileAndAnon) - int64(info.Hugetlb),
 	}
 	used := cgroup.Memory{WorkingSet: info.WorkingSet(), ActiveFile: info.ActiveFile}

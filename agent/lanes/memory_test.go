@@ -243,7 +243,10 @@ func TestReadPodsBroken(t *testing.T) {
 			kerneltest.Write(t, kubepods, map[string]string{"memory.usage_in_bytes": "many\n"})
 		}
 		node := m.Read(now, &got)
-		node.Total, node.Hugetlb, node.Unaccounted = 0, 0, 0
+		if node.Shmem != 100<<20 {
+			t.Errorf("reading %d: %d bytes of shared memory; want 100 MiB", i, node.Shmem)
+		}
+		node.Total, node.Hugetlb, node.Shmem, node.Unaccounted = 0, 0, 0, 0
 		if node != want || got[signal.AllocatableMemoryAvailable].Status != signal.Unreadable {
 			t.Errorf("reading %d: Read() = %+v, %+v; want %+v, and the pods' signal unreadable", i, node, got[signal.AllocatableMemoryAvailable], want)
 		}

@@ -47,7 +47,8 @@ func (l *sampler) open(now time.Time, w *watched) error {
 	if err != nil {
 		return err
 	}
-	for deadline := now.Add(firstTick); ; time.Sleep(time.Millisecond) {
+	// From here on: to load the programs may have taken longer than the first tick may.
+	for deadline := time.Now().Add(firstTick); ; time.Sleep(time.Millisecond) {
 		if _, err = l.sampler.Stats(); err == nil {
 			return l.update(now, w)
 		}

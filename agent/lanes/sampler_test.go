@@ -133,6 +133,29 @@ func TestAmbiguousPodsHere(t *testing.T) {
 	}
 }
 
+// TestSlowLoadHere: the time that the programs took to load does not count against
+// the first tick. The Set passes the time at which it began to open the lane.
+func TestSlowLoadHere(t *testing.T) {
+	h, root := kubepods(t, 512<<20)
+	s := NewSet(SetOptions{
+		MemoryOptions: MemoryOptions{Procfs: kernel.FS("/proc"), Hierarchy: h, CgroupRoot: root},
+		Sysfs:         "/sys", Wait: newThread(t), Quick: NewQuick(nil),
+	})
+	l := s.sampler
+	for i := range 5 {
+		err := l.open(time.Now().Add(-2*firstTick), &watched{})
+		if never(err) {
+			t.Skipf("needs the %s lane: %v", BPF, err)
+		}
+		if err != nil {
+			t.Errorf("open() %d of a sampler that took long to load = %v; want nil", i, err)
+		}
+		if err := l.close(); err != nil {
+			t.Fatalf("close() = %v; want nil", err)
+		}
+	}
+}
+
 // A machine that has grown makes the sampler look again. The sampler here belongs to
 // no Set, which on a slow machine closes and reopens its own at any time.
 func TestSamplerOnAGrownMachine(t *testing.T) {

@@ -72,7 +72,7 @@ func (i inventory) Measure(now time.Time) pods.Snapshot {
 	defer i.n.mu.Unlock()
 	s := pods.Snapshot{
 		Pods: slices.Clone(i.n.pods), Handles: map[string]pods.Handle{}, Version: i.n.version, Walked: i.n.still,
-		Listed: i.n.listed, Asked: i.n.asked, Tried: i.n.asked, Taken: now, KubeletPods: i.n.kubelet,
+		Listed: i.n.listed, Asked: i.n.asked, Tried: i.n.asked, Taken: now, Kubelet: evict.Kubelet{Known: true, Pods: i.n.kubelet},
 	}
 	for k := range s.Pods {
 		read := now

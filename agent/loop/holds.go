@@ -62,6 +62,10 @@ func sameContainers(a, b []pods.ContainerHandle) bool {
 // follow takes hold of the pods that are new, and lets go of those that have
 // left or changed. The ranking tells who comes first: for whoever does, room is
 // made.
+//
+// Complexity: the order of its passes matters: what is dropped first makes room for what is prepared.
+//
+//gocyclo:ignore
 func (h *holds) follow(s *pods.Snapshot, ranked []evict.Ranked, guard *act.Guard, now time.Time) {
 	for uid, held := range h.byUID {
 		if handle, listed := s.Handles[uid]; !listed || held.outdated(handle.Containers) {
@@ -211,18 +215,18 @@ func (h *holds) table(in *evict.Inputs, v *View, ranked []evict.Ranked, guard *a
 	}
 	for i := range snapshot.Pods {
 		pod := &snapshot.Pods[i]
-		if held := h.byUID[pod.UID]; held != nil {
-			cgroups, sum := workingSet(held.hold, pod)
-			t.Rows[i] = hot.NewRow(held.hold, pod, cgroups, sum)
-		}
+		t.Rows[i] = newRow(pod, h.byUID[pod.UID], snapshot.Handles[pod.UID].Containers)
 	}
 	return t
 }
 
-// workingSet sums what was read of the containers that are held, and names their
-// cgroups.
-func workingSet(hold *act.Hold, pod *evict.Pod) (cgroups []uint64, sum int64) {
-	hold.Each(func(name string, cgroup uint64) {
+// newRow returns the row of a pod, of the containers that are held, or, of one that is
+// not held, as an exempt pod never is, of all that are proven. It sums what was read of
+// them and names their cgroups.
+func newRow(pod *evict.Pod, held *held, containers []pods.ContainerHandle) hot.Row {
+	var cgroups []uint64
+	var sum int64
+	add := func(name string, cgroup uint64) {
 		cgroups = append(cgroups, cgroup)
 		for _, list := range [][]evict.Container{pod.Containers, pod.InitContainers} {
 			for i := range list {
@@ -231,6 +235,15 @@ func workingSet(hold *act.Hold, pod *evict.Pod) (cgroups []uint64, sum int64) {
 				}
 			}
 		}
-	})
-	return cgroups, sum
+	}
+	if held != nil {
+		held.hold.Each(add)
+		return hot.NewRow(held.hold, pod, cgroups, sum)
+	}
+	for i := range containers {
+		if c := &containers[i]; c.CgroupID != 0 {
+			add(c.Name, c.CgroupID)
+		}
+	}
+	return hot.NewRow(nil, pod, cgroups, sum)
 }

@@ -77,6 +77,9 @@ func join(t *testing.T, h *cgroup.Hierarchy, path string) {
 	}
 }
 
+// Complexity: the life of one handle, with a check after each step.
+//
+//gocyclo:ignore
 func TestHolds(t *testing.T) {
 	h, s := inCgroup(t)
 	before := descriptors(t)
@@ -203,5 +206,22 @@ func TestHoldsMakeRoom(t *testing.T) {
 	held.follow(&s, nil, &act.Guard{}, now.Add(2*prepareAgain))
 	if len(held.failed) > 0 {
 		t.Errorf("after %v %d are known not to be held; want them tried again", 2*prepareAgain, len(held.failed))
+	}
+}
+
+// The row of a pod that is not held names the containers whose cgroups are proven, with
+// what was read of those: a walk brings it up to date.
+func TestRowOfAPodThatIsNotHeld(t *testing.T) {
+	pod := evict.Pod{
+		HasStats: true, Usage: evict.PodUsage{Memory: 100, Freeable: 60},
+		Containers:     []evict.Container{{Name: "a", Usage: evict.ContainerUsage{Memory: 40}}, {Name: "b", Usage: evict.ContainerUsage{Memory: 30}}},
+		InitContainers: []evict.Container{{Name: "side", Usage: evict.ContainerUsage{Memory: 20}}},
+	}
+	row := newRow(&pod, nil, []pods.ContainerHandle{{Name: "a", CgroupID: 7}, {Name: "b", Unproven: "shared"}, {Name: "side", CgroupID: 9}})
+	if !slices.Equal(row.Cgroups, []uint64{7, 9}) || row.WorkingSet != 60 || row.Memory != 100 || !row.Walkable || row.Known || row.Hold != nil {
+		t.Errorf("newRow() = %+v; want one of the cgroups 7 and 9 with 60 bytes, to be brought up to date by a walk", row)
+	}
+	if row := newRow(&pod, nil, nil); row.Walkable {
+		t.Errorf("newRow() without a proven cgroup = %+v; want one that no walk brings up to date", row)
 	}
 }

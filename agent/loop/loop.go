@@ -1,13 +1,3 @@
-// Package loop is the decision loop: it observes the node, has agent/evict decide,
-// and gives the orders to agent/execute.
-//
-// A [Loop] runs on one goroutine, which owns its state, and takes a step at every
-// alarm of the hot path, when a list of pods, a report of an actuator, a crossing of
-// a disk or a new configuration arrives, and at its own interval. All that it needs
-// is in its [Options]. A [View] is what it knew and decided in one iteration; others
-// read Views, and never the loop. Pods that hard memory thresholds evict are killed
-// on the hot path's thread, which decides by the table that each step publishes;
-// kills that it made by itself are adopted by the next step.
 package loop
 
 import (
@@ -238,7 +228,8 @@ func (l *Loop) decide(ctx context.Context, now time.Time) (v *View, in *evict.In
 			Policy: l.policy, Observations: v.Observations, Pods: v.Snapshot.Pods, Unlisted: v.Snapshot.Listed.IsZero() && len(v.Snapshot.Pods) == 0,
 			Outcomes: append(slices.Clone(l.outcomes), refusals(l.kills)...), Fired: fired(l.kills),
 			Measured: true, Unexplained: l.unexplained.Known(), DryRun: v.Mode.DryRun, ReclaimStalled: l.stalls.check(now), Contention: l.contention(),
-			Answered: answered, Drift: l.drift, NothingReclaimed: l.repeats.inVain(now),
+			PodsReclaimStalled: l.stalls.checkPods(now, l.config.CgroupRoot, slices.Contains(l.met, signal.AllocatableMemoryAvailable)),
+			Answered:           answered, Drift: l.drift, NothingReclaimed: l.repeats.inVain(now),
 		}
 		v.State, v.Orders = evict.Step(l.state, *in, now)
 		if l.newcomer(ctx, v) {
@@ -341,8 +332,8 @@ func (l *Loop) fillDisks(v *View) {
 func (l *Loop) decideMode(s *pods.Snapshot) Mode {
 	f := l.facts(l.config)
 	f.Kubelet = string(l.config.Kubelet)
-	f.KubeletPods = s.KubeletPods
-	f.Outdated = !s.Listed.IsZero() && s.KubeletAbsent != (l.config.Kubelet == config.KubeletAbsent)
+	f.Found = s.Kubelet
+	f.Outdated = !s.Listed.IsZero() && s.Kubelet.Absent != (l.config.Kubelet == config.KubeletAbsent)
 	m := decideMode(f)
 	if !m.equal(l.mode) {
 		l.repeats.reset()

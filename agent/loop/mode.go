@@ -1,6 +1,10 @@
 package loop
 
-import "slices"
+import (
+	"slices"
+
+	"github.com/evictd/evictd/agent/evict"
+)
 
 // Mode says whether evictd acts, and every reason why it does not.
 type Mode struct {
@@ -13,12 +17,11 @@ type Mode struct {
 
 // Facts are what the mode follows from.
 type Facts struct {
-	Configured  string // why the configuration or a flag wants dry run; empty for not
-	Kubelet     string // the configuration's kubelet: auto, absent or override
-	KubeletPods bool   // a sandbox that a kubelet made is there
-	Outdated    bool   // whose the pods are was told by another configuration
-	KubeletSeen string // a kubelet's process, described; empty where none is
-	Misplaced   string // why evictd does not know where it is; empty where it does
+	Configured string // why the configuration or a flag wants dry run; empty for not
+	Kubelet    string // the configuration's kubelet: auto, absent or override
+	Found      evict.Kubelet
+	Outdated   bool   // whose the pods are was told by another configuration
+	Misplaced  string // why evictd does not know where it is; empty where it does
 }
 
 // decideMode returns the mode: dry run where anything asks for it.
@@ -34,11 +37,11 @@ func decideMode(f Facts) Mode {
 	if f.Outdated {
 		add("the configuration of the kubelet has changed, and the pods have not been listed since")
 	}
-	if f.Kubelet == "absent" && f.KubeletSeen != "" {
-		add("the configuration says that no kubelet runs here (kubelet: absent), but one does: " + f.KubeletSeen)
+	if f.Kubelet == "absent" && f.Found.Process != "" {
+		add("the configuration says that no kubelet runs here (kubelet: absent), but one does: " + f.Found.Process)
 	}
 	apart := slices.Clip(why)
-	if f.Kubelet == "auto" && f.KubeletPods {
+	if f.Kubelet == "auto" && f.Found.Pods {
 		add("a kubelet owns pods of this node, and nothing here can tell it that a pod has failed (kubelet: auto)")
 	}
 	return Mode{DryRun: len(why) > 0, Why: why, Apart: apart}

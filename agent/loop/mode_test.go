@@ -1,6 +1,7 @@
 package loop
 
 import (
+	"fmt"
 	"strings"
 	"testing"
 	"time"
@@ -13,6 +14,8 @@ import (
 	"github.com/evictd/evictd/agent/pods"
 	"github.com/evictd/evictd/agent/signal"
 	"github.com/evictd/evictd/kernel"
+	"github.com/evictd/evictd/kernel/cgroup"
+	"github.com/evictd/evictd/kernel/kerneltest"
 )
 
 func TestDecideMode(t *testing.T) {
@@ -24,11 +27,11 @@ func TestDecideMode(t *testing.T) {
 	}{
 		{"enforcing", Facts{Kubelet: "auto"}, false, ""},
 		{"configured", Facts{Kubelet: "auto", Configured: "--dry-run was given"}, true, "--dry-run"},
-		{"a kubelet's pods", Facts{Kubelet: "auto", KubeletPods: true}, true, "kubelet: auto"},
-		{"override", Facts{Kubelet: "override", KubeletPods: true}, false, ""},
-		{"override does not undo --dry-run", Facts{Kubelet: "override", KubeletPods: true, Configured: "--dry-run was given"}, true, "--dry-run"},
-		{"absent", Facts{Kubelet: "absent", KubeletPods: true}, false, ""},
-		{"absent, but seen", Facts{Kubelet: "absent", KubeletSeen: "/usr/bin/kubelet (pid 7)"}, true, "pid 7"},
+		{"a kubelet's pods", Facts{Kubelet: "auto", Found: evict.Kubelet{Pods: true}}, true, "kubelet: auto"},
+		{"override", Facts{Kubelet: "override", Found: evict.Kubelet{Pods: true}}, false, ""},
+		{"override does not undo --dry-run", Facts{Kubelet: "override", Found: evict.Kubelet{Pods: true}, Configured: "--dry-run was given"}, true, "--dry-run"},
+		{"absent", Facts{Kubelet: "absent", Found: evict.Kubelet{Pods: true}}, false, ""},
+		{"absent, but seen", Facts{Kubelet: "absent", Found: evict.Kubelet{Process: "/usr/bin/kubelet (pid 7)"}}, true, "pid 7"},
 		{"changed since the last list", Facts{Kubelet: "override", Outdated: true}, true, "not been listed since"},
 		{"misplaced", Facts{Kubelet: "override", Misplaced: "hostPID is needed"}, true, "hostPID"},
 	} {
@@ -41,7 +44,7 @@ func TestDecideMode(t *testing.T) {
 
 func TestStalls(t *testing.T) {
 	start := time.Unix(1000, 0)
-	var s stalls
+	var m stallMeter
 	pages := uint64(0)
 	for i, tc := range []struct {
 		at   time.Duration
@@ -67,13 +70,64 @@ func TestStalls(t *testing.T) {
 		} else {
 			pages += leastScanned - 1
 		}
-		if got := s.see(start.Add(tc.at), tc.full, pages); got != tc.want {
+		if got := m.see(start.Add(tc.at), tc.full, pages, leastScanned); got != tc.want {
 			t.Errorf("reading %d: stalls = %v; want %v", i, got, tc.want)
 		}
 	}
 	// Without pressure information nothing is said to stall.
 	if (&stalls{proc: kernel.FS(t.TempDir())}).check(start) {
 		t.Error("check() without /proc/pressure = true; want false")
+	}
+}
+
+// The pods' signal goes by the limit of all pods, not by what containers and the node
+// reclaim for.
+func TestStallsOfThePods(t *testing.T) {
+	const v1, v2 = "memory/memory.usage_in_bytes", "cgroup.controllers"
+	for _, tc := range []struct {
+		name  string
+		tree  string
+		hits  int
+		waits int // for memory, microseconds: of the node on v1, of the pods on v2
+		low   bool
+		want  bool
+	}{
+		{"at the limit, v1", v1, leastHits, 100_000, true, true},
+		{"at the limit, v2", v2, leastHits, 100_000, true, true},
+		{"for containers' own limits, v1", v1, leastHits - 1, 900_000, true, false},
+		{"for containers' own limits, v2", v2, leastHits - 1, 900_000, true, false},
+		{"reclaim makes headway", v2, 1000, 90_000, true, false},
+		{"enough is left", v2, leastHits, 100_000, false, false},
+	} {
+		t.Run(tc.name, func(t *testing.T) {
+			root, proc := kerneltest.Tree(t, map[string]string{tc.tree: "memory\n"}), t.TempDir()
+			state := func(hits, waits int) {
+				pressure := fmt.Sprintf("some avg10=0.00 avg60=0.00 avg300=0.00 total=%d\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=%[1]d\n", waits)
+				if tc.tree == v1 {
+					kerneltest.Write(t, root, map[string]string{"memory/kubepods/memory.failcnt": fmt.Sprintf("%d\n", hits)})
+					kerneltest.Write(t, proc, map[string]string{"pressure/memory": pressure})
+					return
+				}
+				kerneltest.Write(t, root, map[string]string{
+					"kubepods/memory.events.local": fmt.Sprintf("low 0\nhigh 0\nmax %d\noom 0\noom_kill 0\noom_group_kill 0\n", hits),
+					"kubepods/memory.pressure":     pressure,
+				})
+			}
+			state(100, 5_000_000)
+			h, err := cgroup.Find(kernel.FS(root))
+			if err != nil {
+				t.Fatal(err)
+			}
+			s := &stalls{proc: kernel.FS(proc), tree: h}
+			start := time.Unix(1000, 0)
+			if s.checkPods(start, "", true) {
+				t.Error("checkPods() = true at the first look; want false")
+			}
+			state(100+tc.hits, 5_000_000+tc.waits)
+			if got := s.checkPods(start.Add(stallWindow), "", tc.low); got != tc.want {
+				t.Errorf("checkPods() = %t; want %t", got, tc.want)
+			}
+		})
 	}
 }
 
@@ -155,9 +209,9 @@ func TestDecideModeApart(t *testing.T) {
 		facts Facts
 		want  int
 	}{
-		{Facts{Kubelet: "auto", KubeletPods: true}, 0},
-		{Facts{Kubelet: "auto", KubeletPods: true, Configured: "--dry-run was given"}, 1},
-		{Facts{Kubelet: "absent", KubeletSeen: "pid 7", Misplaced: "where?"}, 2},
+		{Facts{Kubelet: "auto", Found: evict.Kubelet{Pods: true}}, 0},
+		{Facts{Kubelet: "auto", Found: evict.Kubelet{Pods: true}, Configured: "--dry-run was given"}, 1},
+		{Facts{Kubelet: "absent", Found: evict.Kubelet{Process: "pid 7"}, Misplaced: "where?"}, 2},
 	} {
 		if got := decideMode(tt.facts); len(got.Apart) != tt.want {
 			t.Errorf("decideMode(%+v).Apart = %q; want %d reasons", tt.facts, got.Apart, tt.want)

@@ -34,11 +34,6 @@ func (l *Loop) sum(v *View) {
 // of it.
 func onTheWay(v evict.Victim) bool { return v.Status == evict.Unsettled && !v.Soft }
 
-// The list is waited for when somebody is missing from it: for shortLook in any
-// case, and until longLook as long as more than half of what a threshold keeps back
-// is left. A runtime can be slow, above all when a pod is out of hand.
-const shortLook, longLook = 100 * time.Millisecond, time.Second
-
 // newcomer reports whether a pod is about to be evicted for what one holds that is
 // not listed yet, or has come to hold since it was read, and that is known by now.
 // Disks wait for a list before anybody is chosen for them ([daemon.unmeasured]).
@@ -98,7 +93,12 @@ func (l *Loop) awaitList(ctx context.Context, about []evict.Order) bool {
 	began := time.Now()
 	listed, came := l.inventory.Changed(), false
 	l.inventory.Refresh()
-	for wait := shortLook; ; {
+	for w := (listWait{began: began}); ; {
+		left, known := l.shareLeft(about)
+		wait, goOn := w.look(left, known, time.Now())
+		if !goOn {
+			return came
+		}
 		select {
 		case <-ctx.Done():
 			return false
@@ -107,26 +107,77 @@ func (l *Loop) awaitList(ctx context.Context, about []evict.Order) bool {
 			if !l.inventory.Tried().Before(began) {
 				return true
 			}
-			continue
 		case <-time.After(wait):
-		}
-		wait = settling
-		if time.Since(began) > longLook || !l.halfLeft(about) {
-			return came
 		}
 	}
 }
 
-// halfLeft reports whether, for each of some orders, more than half of what the
-// threshold keeps back is left.
-func (l *Loop) halfLeft(orders []evict.Order) bool {
+// shareLeft returns what is left of what the orders' thresholds keep back, as the least
+// share of one of them; known is false where one can't be read. The orders are all for
+// memory, or all for tasks.
+func (l *Loop) shareLeft(orders []evict.Order) (left float64, known bool) {
 	var now signal.Observations
-	l.memory.Read(time.Now(), &now)
-	l.tasks.Read(time.Now(), &now)
-	return !slices.ContainsFunc(orders, func(o evict.Order) bool {
-		s, _ := signal.Parse(o.Cause)
-		return now[s].Status != signal.Observed || now[s].Available <= o.Threshold/2
-	})
+	if slices.ContainsFunc(orders, func(o evict.Order) bool { return o.Cause == signal.PIDAvailable.String() }) {
+		l.tasks.Read(time.Now(), &now)
+	} else {
+		l.memory.Read(time.Now(), &now)
+	}
+	left = 1
+	for i := range orders {
+		s, _ := signal.Parse(orders[i].Cause)
+		o := &now[s]
+		if o.Status != signal.Observed {
+			return 0, false
+		}
+		// A threshold of 0 keeps nothing back: then nothing is left of it, or all.
+		left = min(left, float64(max(0, o.Available))/float64(max(1, orders[i].Threshold)))
+	}
+	return left, true
+}
+
+// listWait decides how long a kill waits for a new list of the pods. A runtime can be
+// slow to answer, above all when a pod is out of hand.
+type listWait struct {
+	began, seen time.Time
+	wait        time.Duration // the last one
+	first, last float64       // shares that were left
+}
+
+const (
+	// A kill waits for shortLook, and for longLook while more than half of what the
+	// threshold keeps back is left. Once less is left it goes ahead before shortLook, too,
+	// if fallShare has been used up since the wait began: 300 MiB in shortLook at
+	// 3 GiB/s, where the kubelet's default threshold is 100 MiB.
+	shortLook, longLook = 100 * time.Millisecond, time.Second
+	fallShare           = 1.0 / 16
+	// leastLook is the shortest time between two readings of what is left.
+	leastLook = time.Millisecond
+)
+
+// look takes in what is left, and returns when to look again; goOn is false when the kill
+// waits no longer. It looks again in half of the time after which less than half is left
+// if it goes on falling as fast, else in twice the time of the last wait.
+func (w *listWait) look(left float64, known bool, now time.Time) (wait time.Duration, goOn bool) {
+	waited := now.Sub(w.began)
+	if waited > longLook || waited >= shortLook && !(known && left > 0.5) {
+		return 0, false
+	}
+	w.wait = min(max(2*w.wait, leastLook), settling)
+	if !known {
+		return w.wait, true
+	}
+	if w.seen.IsZero() {
+		w.first, w.last = left, left
+	}
+	if left <= 0.5 && w.first-left >= fallShare {
+		return 0, false
+	}
+	if fallen := w.last - left; fallen > 0 && left > 0.5 {
+		half := (left - 0.5) / fallen * float64(now.Sub(w.seen))
+		w.wait = time.Duration(min(max(half/2, float64(leastLook)), float64(settling)))
+	}
+	w.seen, w.last = now, left
+	return w.wait, true
 }
 
 // orders returns the evictions for signals that are such.

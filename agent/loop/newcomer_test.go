@@ -23,3 +23,40 @@ func TestAwaitListIsAskedForSince(t *testing.T) {
 		}
 	})
 }
+
+// A kill waits for a list for 100 ms, and for a second while half of what the threshold
+// keeps back is left; memory that falls fast is noticed before the rest of it is gone.
+func TestListWait(t *testing.T) {
+	const perSecond = 3 << 30
+	for _, tc := range []struct {
+		name                       string
+		threshold, available, rate float64 // in bytes
+		least, most                time.Duration
+		share                      float64 // that is left in the end, at least
+	}{
+		{"a hog, the kubelet's threshold", 100 << 20, 95 << 20, perSecond, 10 * time.Millisecond, 20 * time.Millisecond, 0.4},
+		{"a hog, a large threshold", 1 << 30, 1 << 30, perSecond, 100 * time.Millisecond, 200 * time.Millisecond, 0.45},
+		{"a hog, seen late", 100 << 20, 45 << 20, perSecond, time.Millisecond, 5 * time.Millisecond, 0.3},
+		{"less than half, and not less and less", 100 << 20, 45 << 20, 0, 100 * time.Millisecond, 120 * time.Millisecond, 0.45},
+		{"a slow leak", 100 << 20, 95 << 20, 10 << 20, time.Second, 1020 * time.Millisecond, 0.8},
+		{"nothing can be read", 100 << 20, 0, 0, 100 * time.Millisecond, 120 * time.Millisecond, 0},
+	} {
+		began := time.Now()
+		w, now, looks := listWait{began: began}, began, 0
+		left := func() float64 { return max(0, tc.available-tc.rate*now.Sub(began).Seconds()) / tc.threshold }
+		for {
+			wait, goOn := w.look(left(), tc.available > 0, now)
+			if !goOn {
+				break
+			}
+			if wait < leastLook || wait > settling {
+				t.Fatalf("%s: look() = %v; want %v to %v", tc.name, wait, leastLook, settling)
+			}
+			looks++
+			now = now.Add(wait)
+		}
+		if waited := now.Sub(began); waited < tc.least || waited > tc.most || left() < tc.share || looks > 150 {
+			t.Errorf("%s: waited for %v with %d looks, a share of %.2f is left; want %v to %v, %.2f or more", tc.name, waited, looks, left(), tc.least, tc.most, tc.share)
+		}
+	}
+}

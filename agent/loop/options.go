@@ -15,6 +15,7 @@ import (
 	"github.com/evictd/evictd/agent/reclaim"
 	"github.com/evictd/evictd/agent/signal"
 	"github.com/evictd/evictd/kernel"
+	"github.com/evictd/evictd/kernel/cgroup"
 )
 
 // Options are all that a Loop needs.
@@ -40,8 +41,9 @@ type Options struct {
 	Facts func(*config.Config) Facts
 	// Rearm is called with the policy when the layout of the filesystems has changed.
 	Rearm func(*evict.Policy)
-	// Procfs is where pressure, and the processes of pods, are read.
-	Procfs kernel.FS
+	// Procfs and Hierarchy are where pressure and the processes of pods are read.
+	Procfs    kernel.FS
+	Hierarchy *cgroup.Hierarchy
 	// Drift is how much memory per-CPU counters may hide, in bytes.
 	Drift int64
 
@@ -145,7 +147,7 @@ func New(o Options) *Loop {
 		log: o.Log, config: o.Config, policy: o.Config.Policy(o.Disks.Layout()), state: o.State,
 		memory: o.Memory, inventory: o.Inventory, disks: o.Disks, tasks: o.Tasks, usage: o.DiskUsage,
 		reclaimer: o.Reclaimer, largest: o.Largest, lanes: o.Lanes, facts: o.Facts, rearm: o.Rearm,
-		stalls: stalls{proc: o.Procfs}, drift: o.Drift, hot: o.Hot, desk: o.Desk, watchdog: o.Watchdog, liveness: o.Liveness,
+		stalls: stalls{proc: o.Procfs, tree: o.Hierarchy}, drift: o.Drift, hot: o.Hot, desk: o.Desk, watchdog: o.Watchdog, liveness: o.Liveness,
 		holds: newHolds(o.Prepare, o.Procfs), own: o.Strike, ownLook: o.Look,
 		execute: o.Execute, records: o.Execute.Records(), observer: o.Observer,
 		reloads: make(chan reload), progress: make(chan act.Progress, progressBuffer),

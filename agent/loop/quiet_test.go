@@ -115,7 +115,7 @@ func TestQuiet(t *testing.T) {
 		l.outcomes, l.unfinished, n.stalls = nil, nil, nil
 		tree.broken = false
 		waited(0)
-		l.stalls = stalls{proc: l.stalls.proc}
+		l.stalls = stalls{proc: l.stalls.proc, tree: l.stalls.tree}
 		l.memory, l.unexplained = memory, evict.Unexplained{}
 		if _, generation := l.desk.Kills(nil); generation != l.generation {
 			l.generation = generation

@@ -49,7 +49,7 @@ func TestReclaimInVainIsRepeatedLessOften(t *testing.T) {
 				runtime.images = []cri.Image{{ID: "unused", Bytes: 500}}
 			}
 			reclaimer := reclaim.New(reclaim.Options{
-				Runtime: runtime, Space: lowDisk{}, DryRun: func() bool { return dryRun }, KubeletSeen: func() bool { return false },
+				Runtime: runtime, Space: lowDisk{}, DryRun: func() bool { return dryRun }, Kubelet: func() evict.Kubelet { return evict.Kubelet{Known: true} },
 			}, reclaim.Policy{Images: reclaim.On, High: 100, Settle: time.Second})
 			done := make(chan error, 1)
 			go func() { done <- reclaimer.Run(ctx) }()

@@ -31,6 +31,7 @@ const (
 type conn struct {
 	net.Conn
 	listener *listener
+	peer     string // whom it counts for
 
 	// Of the listener, under its lock.
 	changed   time.Time // when net/http last began or ended something

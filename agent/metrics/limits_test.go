@@ -12,8 +12,10 @@ import (
 	"net"
 	"net/http"
 	"net/http/httptest"
+	"net/netip"
 	"os"
 	"path/filepath"
+	"slices"
 	"strings"
 	"sync"
 	"testing"
@@ -119,6 +121,74 @@ func TestServeBoundsConnections(t *testing.T) {
 	if l.most > maxConnections+1 {
 		t.Errorf("%d connections were open at once; want at most %d", l.most, maxConnections+1)
 	}
+}
+
+// addressed is a connection with the addresses of its ends.
+type addressed struct {
+	net.Conn
+	remote, local net.Addr
+}
+
+func (c *addressed) RemoteAddr() net.Addr { return c.remote }
+func (c *addressed) LocalAddr() net.Addr  { return c.local }
+
+func tcpAddress(t *testing.T, text string) *net.TCPAddr {
+	t.Helper()
+	a, err := netip.ParseAddrPort(text)
+	if err != nil {
+		t.Fatal(err)
+	}
+	return net.TCPAddrFromAddrPort(a)
+}
+
+// Connections from one peer, however many and however new, close none of another.
+func TestConnectionsOfOnePeer(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		pipes := newPipes()
+		l := newListener(pipes, func() error { return nil }, quiet)
+		connect := func(remote string) *conn {
+			_, server := net.Pipe()
+			go func() {
+				pipes.conns <- &addressed{Conn: server, remote: tcpAddress(t, remote), local: tcpAddress(t, "192.0.2.1:9908")}
+			}()
+			c, err := l.Accept()
+			if err != nil {
+				t.Fatal(err)
+			}
+			return c.(*conn)
+		}
+		isOpen := func(c *conn) bool {
+			select {
+			case <-c.closed:
+				return false
+			default:
+				return true
+			}
+		}
+		scraper := connect("192.0.2.7:1000")
+		for i := range 3 * maxConnections {
+			connect(fmt.Sprintf("127.0.0.%d:%d", i+1, 2000+i))
+			connect(fmt.Sprintf("192.0.2.1:%d", 2000+i)) // from the node, too
+		}
+		if !isOpen(scraper) {
+			t.Error("connections of the node's processes have closed that of another peer")
+		}
+		again := connect("192.0.2.7:1001")
+		connect("[2001:db8::1]:1")
+		connect("[2001:db8::2]:1")
+		for i := range 3 * maxConnections {
+			connect(fmt.Sprintf("[2001:db8::%x]:2", i+3))
+		}
+		if !isOpen(scraper) || !isOpen(again) {
+			t.Error("connections of one IPv6 network have closed those of another peer")
+		}
+		if n := len(l.open); n != maxConnections {
+			t.Errorf("%d connections are open; want %d", n, maxConnections)
+		}
+		for _, c := range slices.Clone(l.open) {
+			c.Close()
+		}
+	})
 }
 
 // serveOn serves until the test ends.

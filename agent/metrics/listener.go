@@ -5,6 +5,7 @@ import (
 	"log/slog"
 	"net"
 	"net/http"
+	"net/netip"
 	"slices"
 	"sync"
 	"time"
@@ -32,9 +33,10 @@ const (
 )
 
 // listener bounds the connections of a listener. When there are maxConnections
-// and another client connects, the connection is closed that has been without a
-// request for the longest time, so that clients which only hold connections open
-// keep no other from its answer.
+// and another client connects, a connection of the peer with the most is closed: the one
+// that has been without a request for the longest time. So clients which only hold
+// connections open, or open ever new ones, keep no client at another address from its
+// answer.
 type listener struct {
 	net.Listener
 	accepts *bucket
@@ -76,7 +78,7 @@ func (l *listener) Accept() (net.Conn, error) {
 		_ = tcp.SetWriteBuffer(sendBuffer) // else the kernel lets it grow to tcp_wmem
 	}
 	time.Sleep(l.accepts.take(1))
-	c := &conn{Conn: inner, listener: l, closed: make(chan struct{})}
+	c := &conn{Conn: inner, listener: l, peer: peerOf(inner), closed: make(chan struct{})}
 	for {
 		l.mu.Lock()
 		if len(l.open) < maxConnections {
@@ -85,15 +87,41 @@ func (l *listener) Accept() (net.Conn, error) {
 			l.mu.Unlock()
 			return c, nil
 		}
-		l.makeRoom()
+		l.makeRoom(c.peer)
 	}
 }
 
-// makeRoom closes a connection, or waits a moment where each has a request to
-// answer. The caller holds mu, which is released.
-func (l *listener) makeRoom() {
+// peerOf names the peer of a connection: its address, of IPv6 the /64 network. The node's
+// own processes are one peer: they may use any address of the loopback network, and the
+// kernel gives them the address that they connect to (net/ipv4/route.c:
+// ip_route_output_key_hash_rcu).
+func peerOf(c net.Conn) string {
+	remote, ok := c.RemoteAddr().(*net.TCPAddr)
+	local, bound := c.LocalAddr().(*net.TCPAddr)
+	if !ok || !bound {
+		return ""
+	}
+	ip := remote.AddrPort().Addr().Unmap().WithZone("")
+	if ip.IsLoopback() || ip == local.AddrPort().Addr().Unmap().WithZone("") {
+		return "local"
+	}
+	if ip.Is6() {
+		return netip.PrefixFrom(ip, 64).Masked().String()
+	}
+	return ip.String()
+}
+
+// makeRoom closes a connection for one of a peer, or waits a moment where each of those
+// with the most connections has a request to answer. The caller holds mu, which is
+// released.
+func (l *listener) makeRoom(newcomer string) {
+	of, most := map[string]int{newcomer: 1}, 1
 	for _, c := range l.open {
-		if !c.answering || time.Since(c.changed) > stuckAnswer {
+		of[c.peer]++
+		most = max(most, of[c.peer])
+	}
+	for _, c := range l.open {
+		if of[c.peer] == most && (!c.answering || time.Since(c.changed) > stuckAnswer) {
 			first := time.Since(l.crowded) > crowdedLogInterval
 			if first {
 				l.crowded = time.Now()

@@ -2,7 +2,6 @@ package oomscore
 
 import (
 	"errors"
-	"fmt"
 	"log/slog"
 	"os"
 	"os/exec"
@@ -11,38 +10,23 @@ import (
 	"strings"
 	"syscall"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
 	"github.com/evictd/evictd/kernel/cgroup"
+	"github.com/evictd/evictd/kernel/kerneltest"
 	"github.com/evictd/evictd/kernel/process"
 )
 
 // container makes a cgroup with so many processes.
 func container(t *testing.T, processes int) (*cgroup.Hierarchy, Container, []int) {
 	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: to make a cgroup")
-	}
 	h, err := cgroup.Find("/sys/fs/cgroup")
 	if err != nil {
 		t.Skip("needs cgroups: ", err)
 	}
-	c := Container{Pod: "default/p", Name: "c", Cgroup: fmt.Sprintf("/evictd-test-oomscore-%d-%d", os.Getpid(), time.Now().UnixNano())}
+	c := Container{Pod: "default/p", Name: "c", Cgroup: kerneltest.Cgroup(t, h.Memory)}
 	dir := h.Memory.Path(c.Cgroup)
-	if err := os.Mkdir(dir, 0o755); err != nil {
-		t.Skip("needs to make a cgroup: ", err)
-	}
-	t.Cleanup(func() {
-		for range 500 {
-			if err = os.Remove(dir); err == nil {
-				return
-			}
-			time.Sleep(10 * time.Millisecond)
-		}
-		t.Errorf("remove cgroup: %v", err)
-	})
 	var st unix.Stat_t
 	if err := unix.Stat(dir, &st); err != nil {
 		t.Fatal(err)

@@ -1,6 +1,3 @@
-// Package pace tells how often to look at a quantity that may fall: rarely while it
-// is far above every threshold, and the more often the closer it comes, by how
-// fast it has fallen lately.
 package pace
 
 import (

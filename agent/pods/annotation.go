@@ -37,7 +37,7 @@ func (d *deduction) annotations(p *pod) {
 	if _, ok := all[configMirror]; ok {
 		ignore(configMirror, "no kubelet runs a mirror pod, so the pod's author wrote it")
 	}
-	_, made := all[configSource]
+	made := evict.MadeByKubelet(all)
 	for _, key := range slices.Sorted(maps.Keys(all)) {
 		if !strings.HasPrefix(key, annotationPrefix) {
 			continue

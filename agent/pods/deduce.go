@@ -20,6 +20,7 @@ const kubeSystem = "kube-system"
 // sandbox and its containers tell.
 type deduction struct {
 	rules       *rules
+	kubelet     evict.Kubelet
 	capacity    int64 // the node's memory, bytes
 	capacityErr error
 	listing     *listing
@@ -30,15 +31,14 @@ type deduction struct {
 func (d *deduction) fill(p *pod) {
 	l := d.listing
 	box := &l.Sandbox
-	source, kubelets := box.Annotations[configSource]
-	kubelets = kubelets && !d.rules.kubeletAbsent
+	kubelets := d.kubelet.Owns(box.Annotations)
 	if d.spec != nil {
 		p.spec = *d.spec
 		p.spec.Containers, p.spec.InitContainers = slices.Clone(d.spec.Containers), slices.Clone(d.spec.InitContainers)
 		p.spec.HasStats, p.spec.Usage = false, evict.PodUsage{}
 	} else {
 		p.spec.Labels = box.Labels
-		p.spec.Static = kubelets && source != "api"
+		p.spec.Static = kubelets && box.Annotations[evict.ConfigSource] != "api"
 		if kubelets && l.Namespace == kubeSystem {
 			p.spec.Spared = "a kubelet's pod in " + kubeSystem
 		}

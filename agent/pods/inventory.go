@@ -50,16 +50,15 @@ type Inventory struct {
 	refresh chan struct{} // a list is wanted now
 	changed chan struct{} // a source says that something changed
 
-	mu       sync.Mutex // held by Sync and Close
-	places   map[string]*place
-	groups   *groups
-	kubelets []Process
-	trusted  []TrustedKubelet // replaced, never changed
-	// kubeletsUnknown tells that nobody could look for them.
-	kubeletsUnknown bool
-	scanned         time.Time // when kubelets was found
-	sighted         atomic.Pointer[sighting]
-	lookAgain       chan struct{} // kubelets are to be looked for
+	mu          sync.Mutex // held by Sync and Close
+	places      map[string]*place
+	groups      *groups
+	kubelets    []Process
+	trusted     []TrustedKubelet // replaced, never changed
+	kubeletsErr error            // why they could not be looked for
+	scanned     time.Time        // when kubelets was found
+	sighted     atomic.Pointer[sighting]
+	lookAgain   chan struct{} // kubelets are to be looked for
 	// stat returns the owner and the mode of the file that a path leads to.
 	stat func(path string) (owner uint32, mode fs.FileMode, err error)
 

@@ -19,6 +19,10 @@ var quantities = cmp.Comparer(func(a, b resource.Quantity) bool { return a.Cmp(b
 
 // A kubelet's Burstable pod with two containers, by both drivers on both
 // versions.
+//
+// Complexity: a check of everything that is known of one pod.
+//
+//gocyclo:ignore
 func TestMeasure(t *testing.T) {
 	const uid = "8f2a4b1c-0d3e-4f5a-9b6c-7d8e9f0a1b2c"
 	underscored := strings.ReplaceAll(uid, "-", "_")
@@ -41,7 +45,7 @@ func TestMeasure(t *testing.T) {
 				Labels: map[string]string{
 					labelName: "web", labelNamespace: "shop", labelUID: uid, "app": "web", "pod-template-generation": "3",
 				},
-				Annotations: map[string]string{configSource: "api"},
+				Annotations: map[string]string{evict.ConfigSource: "api"},
 				Created:     time.Unix(1_700_000_000, 0),
 				Containers: []critest.Container{
 					{Name: "main", PID: 100, OOMScoreAdj: 990, MemoryLimit: 1 << 30, Annotations: map[string]string{annotationGrace: "30"}},
@@ -79,8 +83,8 @@ func TestMeasure(t *testing.T) {
 			if diff := cmp.Diff(want, got.Pods, quantities); diff != "" {
 				t.Errorf("Measure().Pods (-want +got):\n%s", diff)
 			}
-			if !got.Taken.Equal(now) || got.Listed.IsZero() || !got.KubeletPods {
-				t.Errorf("Measure() = taken %v, listed %v, kubelet pods %t; want %v, a time, true", got.Taken, got.Listed, got.KubeletPods, now)
+			if !got.Taken.Equal(now) || got.Listed.IsZero() || !got.Kubelet.Pods {
+				t.Errorf("Measure() = taken %v, listed %v, kubelet pods %t; want %v, a time, true", got.Taken, got.Listed, got.Kubelet.Pods, now)
 			}
 			h := got.Handles[uid]
 			if h.SandboxID != p.ID || h.Owned || len(h.Containers) != 2 {
@@ -174,7 +178,7 @@ func TestWhoRuns(t *testing.T) {
 	add(critest.Pod{Name: "empty"})
 	add(critest.Pod{Name: "exited", Containers: []critest.Container{{State: cri.StateExited}}})
 	add(critest.Pod{Name: "created", Containers: []critest.Container{{State: cri.StateCreated}}})
-	add(critest.Pod{Name: "dead", NotReady: true, Annotations: map[string]string{configSource: "api"}})
+	add(critest.Pod{Name: "dead", NotReady: true, Annotations: map[string]string{evict.ConfigSource: "api"}})
 	s := n.synced().Measure(time.Now())
 	var got []string
 	for _, p := range s.Pods {
@@ -183,7 +187,7 @@ func TestWhoRuns(t *testing.T) {
 	if diff := cmp.Diff([]string{"not-ready-runs", "runs"}, got); diff != "" {
 		t.Errorf("pods that run (-want +got):\n%s", diff)
 	}
-	if !s.KubeletPods {
+	if !s.Kubelet.Pods {
 		t.Error("a dead sandbox of a kubelet's does not count as a kubelet's")
 	}
 }
@@ -214,7 +218,7 @@ func TestWhose(t *testing.T) {
 			n := newNode(t, false)
 			a := map[string]string{}
 			if tt.source != "-" {
-				a[configSource] = tt.source
+				a[evict.ConfigSource] = tt.source
 			}
 			if tt.mirror != "-" {
 				a[configMirror] = tt.mirror
@@ -230,8 +234,8 @@ func TestWhose(t *testing.T) {
 			if got := s.Handles[p.UID].Owned; got == tt.kubelet {
 				t.Errorf("owned = %t; want %t", got, !tt.kubelet)
 			}
-			if s.KubeletPods != (tt.source != "-") {
-				t.Errorf("KubeletPods = %t; want %t", s.KubeletPods, tt.source != "-")
+			if s.Kubelet.Pods != (tt.source != "-") {
+				t.Errorf("KubeletPods = %t; want %t", s.Kubelet.Pods, tt.source != "-")
 			}
 			if got := i.Describe(p.UID).Ignored; len(got) != tt.ignored {
 				t.Errorf("ignored = %q; want %d", got, tt.ignored)

@@ -15,6 +15,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/evictd/evictd/agent/evict"
 	"github.com/evictd/evictd/cri"
 	"github.com/evictd/evictd/kernel/cgroup"
 	"github.com/evictd/evictd/kernel/process"
@@ -39,6 +40,9 @@ const (
 	// live: no container's cgroup has one in it, unless it was put there by hand. It
 	// is also from which age on a process is trusted to be one.
 	guardedKubeletAge = time.Minute
+	// kubeletLookAge is how old that may be where evictd does what it must not do
+	// beside a kubelet.
+	kubeletLookAge = 10 * time.Second
 	// kubeletLookShare is how many times as long as looking for kubelets takes the
 	// next look waits: every user can start processes, and each is looked at.
 	kubeletLookShare = 50
@@ -63,96 +67,46 @@ func (i *Inventory) updateKubelets(containers []string, asked, now time.Time) {
 		if s.at != i.scanned {
 			i.log.Warn("can't look for a kubelet's process", "error", s.err)
 		}
-		i.scanned, i.kubeletsUnknown = s.at, true
+		i.scanned, i.kubeletsErr = s.at, s.err
 		return
 	}
 	i.kubelets = slices.DeleteFunc(slices.Clone(s.found), func(k Process) bool { return i.kubelet(k.PID, containers) == "" })
-	i.scanned, i.kubeletsUnknown = s.at, false
+	i.scanned, i.kubeletsErr = s.at, nil
 	i.trustKubelets(asked, now)
 }
 
-// TrustedKubelet is a kubelet by its pid and start time, in clock ticks since boot.
-type TrustedKubelet struct {
-	PID        int
-	Executable string
-	Start      uint64
-}
-
-// trustKubelets remembers the kubelets that were found until they end. A pod that may
-// do so can move one into its own cgroup: it is then no longer found, and must not be
-// killed all the same. A kubelet is remembered if it was guardedKubeletAge old when the
-// list was asked for that has it in no container: a younger process can be one of a
-// container that was not listed yet.
-func (i *Inventory) trustKubelets(asked, now time.Time) {
-	trusted := i.running(i.trusted)
-	uptime, err := process.Uptime()
-	if err != nil || asked.IsZero() {
-		i.trusted = trusted
-		return
+// kubeletProcess describes a kubelet that runs here: see [evict.Kubelet].
+func (i *Inventory) kubeletProcess() string {
+	switch {
+	case i.kubeletsErr != nil:
+		return fmt.Sprintf("whether one does can't be told: %v", i.kubeletsErr)
+	case len(i.kubelets) > 0:
+		return i.kubelets[0].String()
 	}
-	for _, k := range i.kubelets {
-		t := TrustedKubelet{PID: k.PID, Executable: k.Executable, Start: i.startOf(k.PID)}
-		age := uptime - now.Sub(asked) - time.Duration(t.Start)*clockTick
-		if t.Start != 0 && age >= guardedKubeletAge && !slices.Contains(trusted, t) {
-			trusted = append(trusted, t)
-		}
+	return ""
+}
+
+// Kubelet returns what is known of a kubelet on this node. It has
+// [Inventory.WatchKubelets] look for one again where the last look was more than
+// kubeletLookAge ago.
+func (i *Inventory) Kubelet() evict.Kubelet {
+	i.kubeletSighting(kubeletLookAge)
+	return i.world.Load().kubelet
+}
+
+// kubeletOf is Kubelet for a snapshot of w. Where it is declared that no kubelet runs
+// here, each snapshot asks for a new look: evictd does not act beside one.
+func (i *Inventory) kubeletOf(w *world) evict.Kubelet {
+	if w.kubelet.Absent {
+		i.kubeletSighting(kubeletLookAge)
 	}
-	i.trusted = trusted
+	return w.kubelet
 }
 
-// clockTick is the unit of start times in /proc/PID/stat, USER_HZ, which is 100 on all
-// architectures that evictd is built for (include/asm-generic/param.h).
-const clockTick = 10 * time.Millisecond
-
-// running returns those of a list that have not ended.
-func (i *Inventory) running(list []TrustedKubelet) []TrustedKubelet {
-	return slices.DeleteFunc(slices.Clone(list), func(k TrustedKubelet) bool {
-		stat, err := process.ReadStat(i.procfs, k.PID)
-		if err != nil {
-			return errors.Is(err, process.ErrGone) // what can't be read now may run on
-		}
-		return stat.StartTime != k.Start
-	})
-}
-
-// TrustedKubelets returns the kubelets that stay guarded until they end, wherever they
-// are moved to. The caller must not change the list.
-func (i *Inventory) TrustedKubelets() []TrustedKubelet { return i.world.Load().trusted }
-
-// RestoreKubelets has an Inventory that has listed nothing yet guard what
-// [Inventory.TrustedKubelets] was in an earlier run of the same boot: a kubelet that
-// was moved into a container's cgroup would not be found again.
-func (i *Inventory) RestoreKubelets(list []TrustedKubelet) {
-	if len(list) == 0 {
-		return
-	}
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	i.trusted = i.running(list)
-	i.world.Store(&world{guard: i.guard(nil, nil), trusted: i.trusted})
-}
-
-// guardedKubelets returns the kubelets that must live: those that were found, and those
-// that are trusted.
-func (i *Inventory) guardedKubelets() []Process {
-	list := slices.Clone(i.kubelets)
-	for _, k := range i.trusted {
-		if p := (Process{PID: k.PID, Executable: k.Executable}); !slices.Contains(list, p) {
-			list = append(list, p)
-		}
-	}
-	return list
-}
-
-// Kubelets returns the kubelets that run on this node, by pid: see
+// kubeletSighting returns which kubelets run on this node, by pid: see
 // [Inventory.IsKubelet]. It answers from the last look, and asks
 // [Inventory.WatchKubelets] for another where that is older than maxAge. The
 // first call looks itself.
-func (i *Inventory) Kubelets(maxAge time.Duration) ([]Process, error) {
-	s := i.kubeletSighting(maxAge)
-	return s.found, s.err
-}
-
 func (i *Inventory) kubeletSighting(maxAge time.Duration) *sighting {
 	s := i.sighted.Load()
 	if s == nil {

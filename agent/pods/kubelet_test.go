@@ -12,6 +12,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/evictd/evictd/agent/evict"
 	"github.com/evictd/evictd/cri/critest"
 	"github.com/evictd/evictd/kernel/cgroup"
 	"github.com/evictd/evictd/kernel/kerneltest"
@@ -247,18 +248,18 @@ func TestWatchKubelets(t *testing.T) {
 	i := n.inventory()
 	count := func(maxAge time.Duration) int {
 		t.Helper()
-		found, err := i.Kubelets(maxAge)
-		if err != nil {
-			t.Fatal(err)
+		s := i.kubeletSighting(maxAge)
+		if s.err != nil {
+			t.Fatal(s.err)
 		}
-		return len(found)
+		return len(s.found)
 	}
 	if got := count(0); got != 0 {
-		t.Fatalf("Kubelets() = %d; want none", got)
+		t.Fatalf("kubeletSighting() = %d; want none", got)
 	}
 	n.process(70, 1, "kubelet")
 	if got := count(0); got != 0 {
-		t.Errorf("Kubelets() without a new look = %d; want what was found last", got)
+		t.Errorf("kubeletSighting() without a new look = %d; want what was found last", got)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	prepared, done := make(chan bool, 1), make(chan error, 1)
@@ -278,5 +279,33 @@ func TestWatchKubelets(t *testing.T) {
 	cancel()
 	if err := <-done; err != nil {
 		t.Errorf("WatchKubelets() = %v; want nil", err)
+	}
+}
+
+// What is known of a kubelet is one value, that of the last list.
+func TestKubelet(t *testing.T) {
+	n := newNode(t, false)
+	n.process(70, 1, "kubelet")
+	n.addPod(critest.Pod{Annotations: map[string]string{evict.ConfigSource: "api"}, Containers: []critest.Container{{PID: 100}}})
+	i := n.inventory(func(o *Options) { o.KubeletAbsent = true })
+	if got := i.Kubelet(); got != (evict.Kubelet{}) {
+		t.Errorf("Kubelet() before a list = %+v; want nothing known", got)
+	}
+	if err := i.Sync(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	want := evict.Kubelet{Known: true, Absent: true, Pods: true, Process: "kubelet /usr/bin/kubelet (pid 70)"}
+	if got := i.Kubelet(); got != want {
+		t.Errorf("Kubelet() = %+v; want %+v", got, want)
+	}
+	if got := i.Measure(time.Now()).Kubelet; got != want {
+		t.Errorf("Measure().Kubelet = %+v; want %+v", got, want)
+	}
+	without := n.inventory(func(o *Options) { o.Sources = nil })
+	if err := without.Sync(context.Background()); err != nil {
+		t.Fatal(err)
+	}
+	if got := without.Kubelet(); !got.Known || got.Pods {
+		t.Errorf("Kubelet() without a runtime = %+v; want known, without pods", got)
 	}
 }

@@ -32,15 +32,8 @@ type Snapshot struct {
 	Walked  bool
 	// Handles name the parts of each pod, by UID.
 	Handles map[string]Handle
-	// KubeletPods tells that there is a sandbox, dead or alive, that a kubelet
-	// made.
-	KubeletPods bool
-	// KubeletRuns tells that a kubelet's process was there when the pods were
-	// listed, or a minute before, or that nobody could tell.
-	KubeletRuns bool
-	// KubeletAbsent is what was declared, by [Inventory.Configure], when it was
-	// told whose the pods are.
-	KubeletAbsent bool
+	// Kubelet is what was known of a kubelet when the pods were listed.
+	Kubelet evict.Kubelet
 }
 
 // Handle names the parts of a pod to whoever acts on it.
@@ -89,7 +82,7 @@ func (i *Inventory) Measure(now time.Time) Snapshot {
 	i.look(w)
 	s := Snapshot{
 		Taken: now, Listed: w.listed, Asked: w.asked, Tried: w.tried, Version: i.last.Version + 1, Walked: r.walked,
-		Handles: w.handles, KubeletPods: w.kubeletPods, KubeletRuns: w.kubeletRuns, KubeletAbsent: w.kubeletAbsent,
+		Handles: w.handles, Kubelet: i.kubeletOf(w),
 	}
 	s.Pods, s.Read = make([]evict.Pod, 0, len(w.pods)), make([]time.Time, 0, len(w.pods))
 	for _, p := range w.pods {

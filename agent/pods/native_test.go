@@ -65,6 +65,10 @@ func throwaway(t *testing.T, h *cgroup.Hierarchy, below ...string) string {
 
 // A process in a cgroup of the kernel's own is proven, measured and, once it and
 // its cgroup have gone, not listed any more, whatever the runtime says.
+//
+// Complexity: the life of one process, with a check after each step.
+//
+//gocyclo:ignore
 func TestNative(t *testing.T) {
 	h, err := cgroup.Find("/sys/fs/cgroup")
 	if err != nil {

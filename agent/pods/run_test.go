@@ -125,7 +125,7 @@ func TestDeclaredAbsent(t *testing.T) {
 		if st := i.Status(); !st.DeclaredAbsent || st.Connected || st.Error != "" {
 			t.Errorf("status = %+v; want it declared absent", st)
 		}
-		if s := i.Measure(time.Now()); len(s.Pods) != 0 || s.KubeletPods {
+		if s := i.Measure(time.Now()); len(s.Pods) != 0 || s.Kubelet.Pods {
 			t.Errorf("Measure() = %+v; want nothing", s)
 		}
 	})
@@ -179,7 +179,7 @@ func TestRunFollowsEvents(t *testing.T) {
 func TestSpec(t *testing.T) {
 	n := newNode(t, true)
 	p := n.addPod(critest.Pod{
-		Name: "web", UID: "u1", Annotations: map[string]string{configSource: "api", annotationPriority: "1"},
+		Name: "web", UID: "u1", Annotations: map[string]string{evict.ConfigSource: "api", annotationPriority: "1"},
 		Containers: []critest.Container{{Name: "main", PID: 100, OOMScoreAdj: 900}, {Name: "sidecar", PID: 101}, {Name: "debug", PID: 102}},
 	})
 	spec := &evict.Pod{

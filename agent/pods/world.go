@@ -15,29 +15,21 @@ import (
 	"github.com/evictd/evictd/kernel/meminfo"
 )
 
-// configSource is the annotation by which a kubelet marks every pod that it
-// makes, over whatever the pod's author wrote there: api, file or http
-// (pkg/kubelet/types/pod_update.go).
-const configSource = "kubernetes.io/config.source"
-
 // world is what was known after one list. It is not changed once it is
 // published, and its cgroups stay usable, if only to say that they are gone.
 type world struct {
-	listed      time.Time // when the oldest of the sources' lists was complete
-	asked       time.Time // when that was asked for
-	tried       time.Time // when each source had been asked since, whatever it said
-	pods        []*pod    // those that run, by key and UID
-	handles     map[string]Handle
-	guard       Guard
-	trusted     []TrustedKubelet
-	kubeletPods bool
-	kubeletRuns bool
-	// kubeletAbsent is the declaration by which it was told whose the pods are.
-	kubeletAbsent bool
-	crowd         crowd
-	groups        []*cgroup.Cgroup // that are measured
-	unstarted     bool             // a container was made and does not run yet
-	within        bool             // there are pods, and all that is theirs is below the pods' cgroup
+	listed    time.Time // when the oldest of the sources' lists was complete
+	asked     time.Time // when that was asked for
+	tried     time.Time // when each source had been asked since, whatever it said
+	pods      []*pod    // those that run, by key and UID
+	handles   map[string]Handle
+	guard     Guard
+	trusted   []TrustedKubelet
+	kubelet   evict.Kubelet
+	crowd     crowd
+	groups    []*cgroup.Cgroup // that are measured
+	unstarted bool             // a container was made and does not run yet
+	within    bool             // there are pods, and all that is theirs is below the pods' cgroup
 }
 
 // pod is one that runs, ready to be measured.
@@ -82,9 +74,11 @@ type listing struct {
 // build makes the world of what the sources listed last.
 func (i *Inventory) build(now time.Time) *world {
 	w := &world{handles: map[string]Handle{}, crowd: crowd{}, tried: now}
+	rules := i.rules.Load()
 	listings, specs := i.merge(w)
 	i.updateKubelets(i.containers(listings), w.asked, now)
-	w.kubeletRuns = len(i.kubelets) > 0 || i.kubeletsUnknown
+	w.kubelet.Known = !w.listed.IsZero() || len(i.sources) == 0
+	w.kubelet.Absent, w.kubelet.Process = rules.kubeletAbsent, i.kubeletProcess()
 	never := i.guard(nil, nil)
 	places := make(map[string]*place, len(i.places))
 	claims := map[int]int{}
@@ -110,8 +104,6 @@ func (i *Inventory) build(now time.Time) *world {
 	slices.SortFunc(listings, func(a, b *listing) int {
 		return cmp.Or(a.Sandbox.Created.Compare(b.Sandbox.Created), cmp.Compare(a.Sandbox.ID, b.Sandbox.ID))
 	})
-	rules := i.rules.Load()
-	w.kubeletAbsent = rules.kubeletAbsent
 	for _, l := range listings {
 		p := &pod{}
 		for n := range l.Containers {
@@ -125,7 +117,7 @@ func (i *Inventory) build(now time.Time) *world {
 		if len(p.members) == 0 {
 			continue
 		}
-		d := deduction{rules: rules, capacity: capacity, capacityErr: capacityErr, listing: l, spec: specs[l.UID]}
+		d := deduction{rules: rules, kubelet: w.kubelet, capacity: capacity, capacityErr: capacityErr, listing: l, spec: specs[l.UID]}
 		d.fill(p)
 		// Two pods that run must not be taken for one: with the operator's
 		// tools, a UID is whatever was typed.
@@ -185,9 +177,7 @@ func (i *Inventory) merge(w *world) ([]*listing, map[string]*evict.Pod) {
 				continue
 			}
 			seen[p.Sandbox.ID] = true
-			if _, ok := p.Sandbox.Annotations[configSource]; ok {
-				w.kubeletPods = true
-			}
+			w.kubelet.Pods = w.kubelet.Pods || evict.MadeByKubelet(p.Sandbox.Annotations)
 			if p.Sandbox.Ready || slices.ContainsFunc(p.Containers, func(c Container) bool { return c.live() }) {
 				listings = append(listings, &listing{Pod: p, kept: s.partial[p.Sandbox.ID], places: map[string]*place{}})
 			}

@@ -95,26 +95,25 @@ func (r *Reclaimer) look(ctx context.Context, p Policy) (collection, error) {
 	r.imagesMu.Lock()
 	defer r.imagesMu.Unlock()
 	r.history.see(images, used, now)
-	return collection{removable: r.history.removable(images, used, p.MinAge, now), off: r.off(p, sandboxes)}, nil
+	return collection{removable: r.history.removable(images, used, p.MinAge, now), off: r.off(p)}, nil
 }
 
 // off says why images are not collected here, "" where they are.
-func (r *Reclaimer) off(p Policy, sandboxes []cri.Sandbox) string {
+func (r *Reclaimer) off(p Policy) string {
 	switch p.Images {
 	case On:
 		return ""
 	case Off:
 		return "imageGC is off"
 	}
-	if p.KubeletAbsent {
+	switch k := r.o.Kubelet(); {
+	case !k.Known:
+		return "the pods have not been listed yet, so whether they are a kubelet's is not known"
+	case k.Absent:
 		return ""
-	}
-	for i := range sandboxes {
-		if _, ok := sandboxes[i].Annotations[configSource]; ok {
-			return "a kubelet collects images here (imageGC: on does it too)"
-		}
-	}
-	if r.o.KubeletSeen() {
+	case k.Pods:
+		return "a kubelet collects images here (imageGC: on does it too)"
+	case k.Process != "":
 		return "a kubelet runs here (imageGC: on collects images all the same)"
 	}
 	return ""
@@ -181,6 +180,7 @@ func (r *Reclaimer) collect(ctx context.Context, s signal.Signal, over bool) {
 		var o signal.Observations
 		r.o.Space.Read(time.Now(), &o)
 		if target, still := lacks(&o[s], p.High, p.Low); still {
+			report.Deficit = target - o[s].Available
 			r.shed(ctx, r.batches(&report, target), images.removable)
 		}
 	}

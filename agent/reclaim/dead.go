@@ -7,12 +7,9 @@ import (
 	"strings"
 	"time"
 
+	"github.com/evictd/evictd/agent/evict"
 	"github.com/evictd/evictd/cri"
 )
-
-// configSource is the annotation by which a kubelet marks every pod that it
-// makes (pkg/kubelet/types/pod_update.go).
-const configSource = "kubernetes.io/config.source"
 
 // remains is what is left of a pod, or a part of it: a sandbox with all that is
 // in it, or where that still runs something, a container.
@@ -36,7 +33,7 @@ type exit struct {
 // dead returns what may be removed, the oldest first: of sandboxes that are not
 // ready and that no kubelet made, unless a newer one of the same pod exists. What
 // evictd itself evicted goes first, and need not have any age.
-func dead(sandboxes []cri.Sandbox, containers []cri.Container, exits map[string]exit, evicted map[string]Held, kubeletAbsent bool, minAge time.Duration, now time.Time) []remains {
+func dead(sandboxes []cri.Sandbox, containers []cri.Container, exits map[string]exit, evicted map[string]Held, kubelet evict.Kubelet, minAge time.Duration, now time.Time) []remains {
 	in := map[string][]cri.Container{}
 	for _, c := range containers {
 		in[c.SandboxID] = append(in[c.SandboxID], c)
@@ -49,55 +46,65 @@ func dead(sandboxes []cri.Sandbox, containers []cri.Container, exits map[string]
 	}
 	var list []remains
 	for _, s := range sandboxes {
-		_, kubelets := s.Annotations[configSource]
 		_, ours := evicted[s.ID]
-		if kubelets && !kubeletAbsent || s.Ready && !ours || newest[podOf(&s)].ID != s.ID {
+		if kubelet.Owns(s.Annotations) || s.Ready && !ours || newest[podOf(&s)].ID != s.ID {
 			continue
 		}
-		whole := remains{sandbox: s, name: s.Namespace + "/" + s.Name, since: s.Created, containers: len(in[s.ID]), evicted: ours}
-		var parts []remains
-		runs := false
-		for _, c := range in[s.ID] {
-			if c.State != cri.StateExited {
-				runs = true
-				continue
-			}
-			part := remains{sandbox: s, container: c.ID, name: whole.name + "/" + c.Name, since: c.Created, containers: 1}
-			if e, ok := exits[c.ID]; ok {
-				if !e.finished.IsZero() {
-					part.since = e.finished
-				}
-				if e.log != "" {
-					part.logs = []string{e.log}
-				}
-			}
-			if part.since.After(whole.since) {
-				whole.since = part.since
-			}
-			whole.logs = append(whole.logs, part.logs...)
-			parts = append(parts, part)
-		}
-		if !runs {
-			parts = []remains{whole}
-		} else if s.Ready {
-			continue // evicted, and not gone yet
-		}
-		for _, p := range parts {
+		for _, p := range parts(s, in[s.ID], exits, ours) {
 			if p.evicted || !p.since.IsZero() && now.Sub(p.since) >= minAge {
 				list = append(list, p)
 			}
 		}
 	}
-	slices.SortFunc(list, func(a, b remains) int {
-		if a.evicted != b.evicted {
-			if a.evicted {
-				return -1
-			}
-			return 1
-		}
-		return cmp.Or(a.since.Compare(b.since), cmp.Compare(a.sandbox.ID, b.sandbox.ID), cmp.Compare(a.container, b.container))
-	})
+	slices.SortFunc(list, older)
 	return list
+}
+
+// parts returns what a sandbox could be removed as: as a whole, where none of its
+// containers runs, or else each container that has exited. Of a sandbox that was
+// evicted and is still ready it returns nothing until no container runs.
+func parts(s cri.Sandbox, containers []cri.Container, exits map[string]exit, evicted bool) []remains {
+	whole := remains{sandbox: s, name: s.Namespace + "/" + s.Name, since: s.Created, containers: len(containers), evicted: evicted}
+	var exited []remains
+	running := false
+	for _, c := range containers {
+		if c.State != cri.StateExited {
+			running = true
+			continue
+		}
+		part := remains{sandbox: s, container: c.ID, name: whole.name + "/" + c.Name, since: c.Created, containers: 1}
+		if e, ok := exits[c.ID]; ok {
+			if !e.finished.IsZero() {
+				part.since = e.finished
+			}
+			if e.log != "" {
+				part.logs = []string{e.log}
+			}
+		}
+		if part.since.After(whole.since) {
+			whole.since = part.since
+		}
+		whole.logs = append(whole.logs, part.logs...)
+		exited = append(exited, part)
+	}
+	switch {
+	case !running:
+		return []remains{whole}
+	case s.Ready:
+		return nil
+	}
+	return exited
+}
+
+// older puts what was evicted first, then by age.
+func older(a, b remains) int {
+	if a.evicted != b.evicted {
+		if a.evicted {
+			return -1
+		}
+		return 1
+	}
+	return cmp.Or(a.since.Compare(b.since), cmp.Compare(a.sandbox.ID, b.sandbox.ID), cmp.Compare(a.container, b.container))
 }
 
 // podOf tells whether two sandboxes are of one pod.

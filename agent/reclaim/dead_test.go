@@ -20,7 +20,7 @@ func TestDead(t *testing.T) {
 		return cri.Sandbox{ID: id, Name: pod, Namespace: "ns", UID: "u-" + pod, Created: at(created), Ready: ready}
 	}
 	kubelets := box("k", "kubelets", 0, false)
-	kubelets.Annotations = map[string]string{configSource: "api"}
+	kubelets.Annotations = map[string]string{evict.ConfigSource: "api"}
 	exited := func(id, sandbox string, created int) cri.Container {
 		return cri.Container{ID: id, SandboxID: sandbox, Name: id, State: cri.StateExited, Created: at(created)}
 	}
@@ -37,9 +37,9 @@ func TestDead(t *testing.T) {
 		exited("v1", "evicted", 9), exited("f1", "first", 0), exited("l1", "late", 0),
 	}
 	exits := map[string]exit{"o1": {at(2), "/var/log/pods/ns_a_u-a/o1/0.log"}, "l1": {finished: at(9)}}
-	names := func(kubeletAbsent bool, now int) string {
+	names := func(absent bool, now int) string {
 		var list []string
-		for _, r := range dead(sandboxes, containers, exits, map[string]Held{"evicted": {}}, kubeletAbsent, time.Minute, at(now)) {
+		for _, r := range dead(sandboxes, containers, exits, map[string]Held{"evicted": {}}, evict.Kubelet{Absent: absent}, time.Minute, at(now)) {
 			list = append(list, r.sandbox.ID+"/"+r.container)
 		}
 		return strings.Join(list, " ")

@@ -9,6 +9,9 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/evictd/evictd/agent/evict"
 	"github.com/evictd/evictd/agent/signal"
 	"github.com/evictd/evictd/cri"
 )
@@ -118,6 +121,45 @@ func TestDryRunReportsOnce(t *testing.T) {
 		<-r.Done()
 		if got := r.Reports(); len(got) != 2 || len(got[0].Removed) != 3 || len(got[1].Removed) != 2 {
 			t.Errorf("reports %+v; want one with three pods and one with two", got)
+		}
+	})
+}
+
+// Of a reclaim that evictd's end cuts off there is no report: what it freed is not known.
+// Those before it are taken over by the next run, which adds to them.
+func TestReportsOverRestart(t *testing.T) {
+	n := &node{available: 50, holds: map[string]int64{"s000": 30, "s001": 500}}
+	deadPods(n, 2, false)
+	order := evict.Reclaim{Kind: evict.ReclaimContainers, Signal: signal.NodeFsAvailable, Deficit: 20}
+	var before []Report
+	var first *Reclaimer
+	run(t, n, Policy{}, nil, func(r *Reclaimer) {
+		r.Order(order)
+		<-r.Done()
+		first, before = r, r.Reports()
+		if len(before) != 1 || before[0].Deficit != 20 || before[0].Freed != 30 || len(before[0].Removed) != 1 {
+			t.Fatalf("reports %+v; want one, of 30 freed where 20 were missing", before)
+		}
+		n.mu.Lock()
+		n.hangs = map[string]bool{"s001": true}
+		n.mu.Unlock()
+		r.Order(order)
+		synctest.Wait()
+		time.Sleep(time.Second) // it hangs
+	})
+	if diff := cmp.Diff(before, first.Reports()); diff != "" {
+		t.Errorf("reports after the end in the middle of a reclaim (-before +after):\n%s", diff)
+	}
+	n.hangs = nil
+	run(t, n, Policy{}, nil, func(r *Reclaimer) {
+		r.RestoreReports(before)
+		if diff := cmp.Diff(before, r.Reports()); diff != "" {
+			t.Errorf("reports after the restart (-before +after):\n%s", diff)
+		}
+		r.Order(evict.Reclaim{Kind: evict.ReclaimContainers, Signal: signal.NodeFsAvailable, Deficit: 900})
+		<-r.Done()
+		if got := r.Reports(); len(got) != 2 || got[1].Freed != 500 || got[1].Deficit != 900 {
+			t.Errorf("reports %+v; want another, of 500 freed where 900 were missing", got)
 		}
 	})
 }

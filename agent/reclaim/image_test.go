@@ -10,6 +10,7 @@ import (
 
 	"github.com/google/go-cmp/cmp"
 
+	"github.com/evictd/evictd/agent/evict"
 	"github.com/evictd/evictd/agent/signal"
 	"github.com/evictd/evictd/cri"
 	"github.com/evictd/evictd/cri/critest"
@@ -113,7 +114,7 @@ func TestImageUsedMeanwhile(t *testing.T) {
 	}
 	defer client.Close()
 	r := New(Options{
-		Runtime: client, Space: &node{available: 50}, DryRun: func() bool { return false }, KubeletSeen: func() bool { return false },
+		Runtime: client, Space: &node{available: 50}, DryRun: func() bool { return false }, Kubelet: withKubelet(evict.Kubelet{Known: true}),
 	}, Policy{Images: On, Settle: 50 * time.Millisecond, High: 100})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)

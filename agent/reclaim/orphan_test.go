@@ -55,7 +55,7 @@ func TestOrphansUnderPressure(t *testing.T) {
 			t.Fatal(err)
 		}
 		n := &node{available: 50}
-		run(t, n, Policy{KubeletAbsent: absent}, func(o *Options) { o.Rootfs = root }, func(r *Reclaimer) {
+		run(t, n, Policy{}, func(o *Options) { o.Rootfs, o.Kubelet = root, withKubelet(evict.Kubelet{Known: true, Absent: absent}) }, func(r *Reclaimer) {
 			r.Order(evict.Reclaim{Kind: evict.ReclaimContainers, Signal: signal.NodeFsAvailable, Deficit: 10})
 			report := <-r.Done()
 			if got := strings.Join(report.Removed, " "); (got == "logs ns_gone_u1") != absent {
@@ -108,7 +108,9 @@ func TestOrphansOfAnotherRuntime(t *testing.T) {
 		}
 	}
 	n := &node{available: 50}
-	run(t, n, Policy{KubeletAbsent: true}, func(o *Options) { o.Rootfs, o.Procfs = root, "/proc" }, func(r *Reclaimer) {
+	run(t, n, Policy{}, func(o *Options) {
+		o.Rootfs, o.Procfs, o.Kubelet = root, "/proc", withKubelet(evict.Kubelet{Known: true, Absent: true})
+	}, func(r *Reclaimer) {
 		r.Order(evict.Reclaim{Kind: evict.ReclaimContainers, Signal: signal.NodeFsAvailable, Deficit: 10})
 		report := <-r.Done()
 		slices.Sort(report.Removed)
@@ -123,7 +125,9 @@ func TestOrphansOfAnotherRuntime(t *testing.T) {
 	if err := os.Chtimes(filepath.Join(root, "var/log/pods/ns_gone_u1"), start, start); err != nil {
 		t.Fatal(err)
 	}
-	run(t, n, Policy{KubeletAbsent: true}, func(o *Options) { o.Rootfs, o.Procfs = root, kernel.FS(t.TempDir()) }, func(r *Reclaimer) {
+	run(t, n, Policy{}, func(o *Options) {
+		o.Rootfs, o.Procfs, o.Kubelet = root, kernel.FS(t.TempDir()), withKubelet(evict.Kubelet{Known: true, Absent: true})
+	}, func(r *Reclaimer) {
 		r.Order(evict.Reclaim{Kind: evict.ReclaimContainers, Signal: signal.NodeFsAvailable, Deficit: 10})
 		if report := <-r.Done(); len(report.Removed) > 0 || report.Error == "" {
 			t.Errorf("report %+v without processes; want nothing removed, and why", report)

@@ -49,10 +49,9 @@ type Options struct {
 	// "" for nothing; an order is not done before, for a while, as what comes next
 	// may be to choose a pod by it.
 	Unmeasured func(since time.Time) string
-	// DryRun tells whether to look only; KubeletSeen whether a kubelet runs here,
-	// as far as is known without the runtime.
-	DryRun      func() bool
-	KubeletSeen func() bool
+	// DryRun tells whether to look only, Kubelet what is known of a kubelet here.
+	DryRun  func() bool
+	Kubelet func() evict.Kubelet
 	// Changed is told of every report, Seen when the images were looked at: what
 	// Uses returns is worth to be kept then. They must not call back.
 	Changed func(Report)
@@ -85,8 +84,6 @@ type Policy struct {
 	High, Low int32
 	// Settle is how long space that comes back late is waited for.
 	Settle time.Duration
-	// KubeletAbsent declares that what looks like a kubelet's is left over.
-	KubeletAbsent bool
 }
 
 const (
@@ -173,6 +170,13 @@ func (r *Reclaimer) Configure(p Policy) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.policy = p
+}
+
+// RestoreReports takes over the reports of an earlier run.
+func (r *Reclaimer) RestoreReports(reports []Report) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.reports = slices.Clone(reports[max(0, len(reports)-keptReports):])
 }
 
 // Restore takes over what an earlier run knew of the images.

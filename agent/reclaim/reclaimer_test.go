@@ -144,11 +144,14 @@ func (n *node) did() string {
 	return strings.Join(n.removed, ", ")
 }
 
+// withKubelet returns what Options.Kubelet is to return.
+func withKubelet(k evict.Kubelet) func() evict.Kubelet { return func() evict.Kubelet { return k } }
+
 // run runs a reclaimer in a bubble, with images that have been there for an hour.
 func run(t *testing.T, n *node, p Policy, change func(*Options), f func(r *Reclaimer)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		o := Options{Runtime: n, Space: n, DryRun: func() bool { return false }, KubeletSeen: func() bool { return false }}
+		o := Options{Runtime: n, Space: n, DryRun: func() bool { return false }, Kubelet: withKubelet(evict.Kubelet{Known: true})}
 		if change != nil {
 			change(&o)
 		}
@@ -241,7 +244,7 @@ func TestImagesAreLarger(t *testing.T) {
 }
 
 func TestImagesAreKept(t *testing.T) {
-	kubelets := []cri.Sandbox{{ID: "k", Annotations: map[string]string{configSource: "api"}}}
+	beside := func(k evict.Kubelet) func(*Options) { return func(o *Options) { o.Kubelet = withKubelet(k) } }
 	for _, tt := range []struct {
 		name   string
 		n      *node
@@ -251,10 +254,11 @@ func TestImagesAreKept(t *testing.T) {
 		note   string
 	}{
 		{"off", &node{}, Policy{Images: Off}, nil, "", "imageGC is off"},
-		{"a kubelet's pods", &node{sandboxes: kubelets}, Policy{Images: Auto}, nil, "", "a kubelet collects"},
-		{"a kubelet", &node{}, Policy{Images: Auto}, func(o *Options) { o.KubeletSeen = func() bool { return true } }, "", "a kubelet runs"},
-		{"on beside a kubelet", &node{sandboxes: kubelets}, Policy{Images: On}, nil, "image a, image b", ""},
-		{"left-overs", &node{sandboxes: kubelets}, Policy{Images: Auto, KubeletAbsent: true}, nil, "image a, image b", ""},
+		{"a kubelet's pods", &node{}, Policy{Images: Auto}, beside(evict.Kubelet{Known: true, Pods: true}), "", "a kubelet collects"},
+		{"a kubelet", &node{}, Policy{Images: Auto}, beside(evict.Kubelet{Known: true, Process: "pid 7"}), "", "a kubelet runs"},
+		{"nothing known of a kubelet", &node{}, Policy{Images: Auto}, beside(evict.Kubelet{}), "", "not been listed yet"},
+		{"on beside a kubelet", &node{}, Policy{Images: On}, beside(evict.Kubelet{Known: true, Pods: true}), "image a, image b", ""},
+		{"left-overs", &node{}, Policy{Images: Auto}, beside(evict.Kubelet{Known: true, Pods: true, Absent: true}), "image a, image b", ""},
 		{"young", &node{}, Policy{Images: On, MinAge: 2 * time.Hour}, nil, "", ""},
 		{"in use by a dead container", &node{containers: []cri.Container{{ID: "c", ImageRef: "a", State: cri.StateExited}}}, Policy{Images: On}, nil, "image b, image c", ""},
 		{"dry run", &node{}, Policy{Images: On}, func(o *Options) { o.DryRun = func() bool { return true } }, "", ""},

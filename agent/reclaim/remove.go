@@ -15,7 +15,7 @@ import (
 
 // carryOut does what an order asks for, until its deadline.
 func (r *Reclaimer) carryOut(ctx context.Context, o evict.Reclaim) Report {
-	report := Report{At: time.Now(), Kind: o.Kind, Reason: Pressure, Signal: o.Signal, DryRun: r.o.DryRun(), Removed: []string{}}
+	report := Report{At: time.Now(), Kind: o.Kind, Reason: Pressure, Signal: o.Signal, DryRun: r.o.DryRun(), Removed: []string{}, Deficit: o.Deficit}
 	before, ok := r.left(o.Signal)
 	if !ok {
 		report.Note = "the signal can't be read"
@@ -31,13 +31,17 @@ func (r *Reclaimer) carryOut(ctx context.Context, o evict.Reclaim) Report {
 // is below the target.
 func (r *Reclaimer) finish(ctx context.Context) {
 	rest := *r.rest
-	if left, ok := r.left(rest.order.Signal); ok && left >= rest.target || r.o.DryRun() {
+	left, ok := r.left(rest.order.Signal)
+	if ok && left >= rest.target || r.o.DryRun() {
 		r.rest = nil
 		return
 	}
 	report := Report{
 		At: time.Now(), Kind: rest.order.Kind, Reason: Pressure, Signal: rest.order.Signal, Removed: []string{},
 		Note: "what an earlier reclaim had not come to",
+	}
+	if ok {
+		report.Deficit = rest.target - left
 	}
 	r.free(ctx, &report, rest.target, rest.order)
 	report.Took = time.Since(report.At)
@@ -91,9 +95,9 @@ func (r *Reclaimer) removeDead(ctx context.Context, b *batches) {
 		b.report.Error = err.Error()
 		return
 	}
-	absent := r.settings().KubeletAbsent
+	kubelet := r.o.Kubelet()
 	var list []removal
-	for _, d := range dead(sandboxes, containers, exits(ctx, r.o.Runtime, sandboxes, containers, evicted), evicted, absent, minimumAge, time.Now()) {
+	for _, d := range dead(sandboxes, containers, exits(ctx, r.o.Runtime, sandboxes, containers, evicted), evicted, kubelet, minimumAge, time.Now()) {
 		m := removal{key: "remove sandbox " + d.sandbox.ID, name: "sandbox " + d.name, empty: d.containers == 0 && !d.evicted, evicted: d.evicted}
 		if d.container != "" {
 			m.key, m.name = "remove container "+d.container, "container "+d.name
@@ -105,7 +109,7 @@ func (r *Reclaimer) removeDead(ctx context.Context, b *batches) {
 		list = append(list, m)
 	}
 	var orphans []removal
-	if absent {
+	if kubelet.Absent {
 		orphans = r.orphanRemovals(ctx, b.report, sandboxes)
 		list = append(list, orphans...)
 	}

@@ -11,7 +11,7 @@ import (
 )
 
 // Reason is why something was reclaimed.
-type Reason string
+type Reason = string
 
 // The reasons.
 const (
@@ -31,6 +31,9 @@ type Report struct {
 	DryRun bool          `json:"dryRun,omitempty"`
 	// Removed names what was removed, or would have been.
 	Removed []string `json:"removed"`
+	// Deficit is what the signal lacked when the reclaim began, in its unit; 0 where
+	// the reclaim was for age.
+	Deficit int64 `json:"deficit,omitempty"`
 	// Freed is by how much more the filesystem has left than before, in the
 	// signal's unit: what others wrote or removed meanwhile is in it.
 	Freed int64         `json:"freed"`
@@ -71,7 +74,9 @@ func (r *Reclaimer) repeats(report *Report) bool {
 		if last.Kind == report.Kind && last.Signal == report.Signal {
 			// In dry run what would be removed stays, and would be removed again.
 			same := len(last.Removed) == 0 && len(report.Removed) == 0 || last.DryRun && report.DryRun && slices.Equal(last.Removed, report.Removed)
-			return report.At.Sub(last.At) < repeatLog && same && last.Note == report.Note && last.Error == report.Error
+			// One of an earlier run may be later by a clock that was set back.
+			age := report.At.Sub(last.At)
+			return age >= 0 && age < repeatLog && same && last.Note == report.Note && last.Error == report.Error
 		}
 	}
 	return false

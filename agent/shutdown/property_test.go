@@ -75,6 +75,11 @@ func clone(actors []*actor) []*actor {
 	return copies
 }
 
+// checkPlay runs a shutdown and checks its properties.
+//
+// Complexity: one property after the other, each with conditions of its own.
+//
+//gocyclo:ignore
 func checkPlay(t *testing.T, name string, p play) []string {
 	t.Helper()
 	asked := map[string]Member{}

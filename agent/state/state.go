@@ -1,7 +1,7 @@
 // Package state keeps what must survive a restart of the agent: the decision's
 // memory (grace timers, the transition window, victims on their way), a shutdown
-// of the node that goes on, the last records, and which processes are the kubelets
-// that no kill may reach.
+// of the node that goes on, the last records and node-level reclaims, and which
+// processes are the kubelets that no kill may reach.
 //
 // The file is replaced as a whole, so that a crash leaves the old one or the
 // new one. It carries the boot id and the time since boot: after a reboot
@@ -29,6 +29,7 @@ import (
 
 	"github.com/evictd/evictd/agent/evict"
 	"github.com/evictd/evictd/agent/shutdown"
+	"github.com/evictd/evictd/agent/signal"
 )
 
 const (
@@ -65,6 +66,8 @@ type Clock struct {
 type Saved struct {
 	Decision evict.State    `json:"decision"`
 	Records  []evict.Record `json:"records"`
+	// Reclaims are the last node-level reclaims that have ended, the oldest first.
+	Reclaims []Reclaim `json:"reclaims,omitempty"`
 	// Shutdown is the shutdown that goes on, or the last one of this boot.
 	Shutdown shutdown.State `json:"shutdown,omitzero"`
 	// GoingDown tells that the node was on its way down when this was written,
@@ -88,6 +91,22 @@ type Kubelet struct {
 	PID        int    `json:"pid"`
 	Executable string `json:"executable"`
 	Start      uint64 `json:"start"`
+}
+
+// Reclaim is a node-level reclaim that has ended.
+type Reclaim struct {
+	At      time.Time         `json:"at"`
+	Kind    evict.ReclaimKind `json:"kind"`
+	Reason  string            `json:"reason"`
+	Signal  signal.Signal     `json:"signal"`
+	DryRun  bool              `json:"dryRun,omitempty"`
+	Removed []string          `json:"removed"`
+	// Deficit is what was missing, 0 where nothing was, and Freed what came back.
+	Deficit int64         `json:"deficit,omitempty"`
+	Freed   int64         `json:"freed"`
+	Took    time.Duration `json:"tookNanoseconds"`
+	Note    string        `json:"note,omitempty"`
+	Error   string        `json:"error,omitempty"`
 }
 
 // ImageUse is when an image was seen first, and in use last. What is kept of both is
@@ -262,9 +281,9 @@ func (f *file) restore(clock Clock) (Saved, string, error) {
 	switch {
 	case f.BootID != clock.BootID:
 		before := &shutdown.Before{At: f.Now, GoingDown: f.GoingDown, Stopped: f.Stopped}
-		return Saved{Records: f.Records, Before: before}, "timers and victims dropped: they are of another boot", nil
+		return Saved{Records: f.Records, Reclaims: f.Reclaims, Before: before}, "timers and victims dropped: they are of another boot", nil
 	case absence < 0:
-		return Saved{Records: f.Records, Last: f.Last}, "timers and victims dropped: they are of a later time of this boot", nil
+		return Saved{Records: f.Records, Reclaims: f.Reclaims, Last: f.Last}, "timers and victims dropped: they are of a later time of this boot", nil
 	}
 	move := func(t *time.Time) { *t = clock.Now.Add(t.Sub(f.Now) - absence) }
 	f.Decision.EachTime(move)

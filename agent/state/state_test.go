@@ -28,6 +28,10 @@ func example(now time.Time) Saved {
 			Revivals:   []evict.Revival{{UID: "r", Until: now.Add(time.Hour), Delay: time.Minute}},
 		},
 		Records: []evict.Record{{Pod: "default/old", UID: "o", Cause: "memory.available", Decided: now.Add(-time.Hour), Result: evict.ResultKilled}},
+		Reclaims: []Reclaim{{
+			At: now.Add(-time.Hour), Kind: evict.ReclaimImages, Reason: "pressure", Signal: signal.NodeFsAvailable, Removed: []string{"a"},
+			Deficit: 9, Freed: 7, Took: time.Second, Note: "n", Error: "e",
+		}},
 		Shutdown: shutdown.State{
 			Phase: shutdown.Stopping, Began: now.Add(-5 * time.Second), Turn: now.Add(-time.Second), Listed: true, Current: 1,
 			Schedule: shutdown.Schedule{{Priority: 0, Time: time.Minute}, {Priority: 9, Time: time.Minute}},
@@ -63,19 +67,19 @@ func TestRestart(t *testing.T) {
 	}{
 		{"3s later", restarted("b1", 3*time.Second), func(now time.Time) Saved {
 			s := example(now.Add(-3 * time.Second))
-			s.Records = example(saveTime).Records
+			s.Records, s.Reclaims = example(saveTime).Records, example(saveTime).Reclaims
 			return s
 		}, ""},
 		{"10s later", restarted("b1", 10*time.Second), func(now time.Time) Saved {
 			s := example(now.Add(-10 * time.Second))
-			s.Decision.Timers, s.Records = nil, example(saveTime).Records
+			s.Decision.Timers, s.Records, s.Reclaims = nil, example(saveTime).Records, example(saveTime).Reclaims
 			return s
 		}, "grace timers dropped: evictd was away for 10s"},
 		{"another boot", restarted("b2", time.Second), func(time.Time) Saved {
-			return Saved{Records: example(saveTime).Records, Before: &shutdown.Before{At: saveTime, GoingDown: true}}
+			return Saved{Records: example(saveTime).Records, Reclaims: example(saveTime).Reclaims, Before: &shutdown.Before{At: saveTime, GoingDown: true}}
 		}, "another boot"},
 		{"clock of this boot went back", restarted("b1", -time.Second), func(time.Time) Saved {
-			return Saved{Records: example(saveTime).Records, Last: &shutdown.Last{Reason: shutdown.LastUnknown}}
+			return Saved{Records: example(saveTime).Records, Reclaims: example(saveTime).Reclaims, Last: &shutdown.Last{Reason: shutdown.LastUnknown}}
 		}, "later time of this boot"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {

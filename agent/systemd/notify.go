@@ -17,7 +17,6 @@ import (
 type Notifier struct {
 	enabled  bool
 	interval time.Duration // between pings; 0 where there is no watchdog
-	made     time.Time
 	wake     chan struct{}
 
 	mu      sync.Mutex
@@ -26,21 +25,21 @@ type Notifier struct {
 	ready   bool     // has been told
 	beat    bool     // the loop has turned since the last ping
 	pinged  time.Time
+	// extend says that the loop has turned since more time was asked for last.
+	extend   bool
+	extended time.Time
 }
 
-// startPatience is how long a start may last although the loop turns: far less
-// than the 90 s after which a service manager gives a start up.
-const startPatience = 20 * time.Second
-
-// incomplete is the status of a service that runs and lacks something.
-const incomplete = "running, but not ready: evictctl status tells what is missing"
+// While the service is not ready, every extendInterval the service manager is asked for
+// startExtension more (EXTEND_TIMEOUT_USEC, since systemd 236).
+const extendInterval, startExtension = 10 * time.Second, time.Minute
 
 // NewNotifier reads from the environment where the service manager listens
 // (NOTIFY_SOCKET), and how often it wants to hear of the service (WATCHDOG_USEC,
 // WATCHDOG_PID). A malformed watchdog is an error, since the service would be
 // killed for not knowing it.
 func NewNotifier() (*Notifier, error) {
-	n := &Notifier{enabled: os.Getenv("NOTIFY_SOCKET") != "", made: time.Now(), wake: make(chan struct{}, 1)}
+	n := &Notifier{enabled: os.Getenv("NOTIFY_SOCKET") != "", wake: make(chan struct{}, 1)}
 	timeout, err := daemon.SdWatchdogEnabled(false)
 	if err != nil {
 		return nil, fmt.Errorf("read watchdog settings: %w", err)
@@ -55,8 +54,7 @@ func NewNotifier() (*Notifier, error) {
 // loop should turn at least that often; four times as rarely, it is killed.
 func (n *Notifier) Watchdog() time.Duration { return n.interval }
 
-// Ready tells that the service does its work: at the end of its start, and of
-// each reload.
+// Ready tells that the service does its work, at the end of its start.
 func (n *Notifier) Ready(status string) {
 	n.mu.Lock()
 	n.ready = true
@@ -64,9 +62,27 @@ func (n *Notifier) Ready(status string) {
 	n.tell(daemon.SdNotifyReady, status)
 }
 
-// Reloading tells that a reload begins, and when.
+// Reloading tells that a reload begins, and when. Before [Notifier.Ready] the service
+// manager is not told: what ends a reload would end the start.
 func (n *Notifier) Reloading() {
-	n.tell(daemon.SdNotifyReloading+"\n"+strings.TrimSuffix(daemon.SdNotifyMonotonicUsec(), "\n"), "")
+	if n.isReady() {
+		n.tell(daemon.SdNotifyReloading+"\n"+strings.TrimSuffix(daemon.SdNotifyMonotonicUsec(), "\n"), "")
+	}
+}
+
+// Reloaded tells that a reload has ended.
+func (n *Notifier) Reloaded(status string) {
+	if n.isReady() {
+		n.tell(daemon.SdNotifyReady, status)
+		return
+	}
+	n.Status(status)
+}
+
+func (n *Notifier) isReady() bool {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	return n.ready
 }
 
 // Stopping tells that the service ends.
@@ -80,22 +96,18 @@ func (n *Notifier) Status(text string) { n.tell("", text) }
 // nowhere else, so that the watchdog fires when the loop hangs, whatever else
 // still runs.
 //
-// A loop that has turned for 20 s without [Notifier.Ready] is told to be ready
-// all the same: a boot, or the installation of a package, waits for the start of
-// a service, and must not wait for a container runtime that never comes.
+// Until [Notifier.Ready] it extends the start of the service: a container runtime may come
+// hours later, and a loop that hangs is for the service manager to end.
 func (n *Notifier) Beat() {
 	if !n.enabled {
 		return
 	}
 	n.mu.Lock()
-	late := !n.ready && time.Since(n.made) >= startPatience
 	n.beat = n.interval > 0 && time.Since(n.pinged) >= n.interval
-	due := n.beat
+	n.extend = !n.ready && time.Since(n.extended) >= extendInterval
+	due := n.beat || n.extend
 	n.mu.Unlock()
-	switch {
-	case late:
-		n.Ready(incomplete)
-	case due:
+	if due {
 		n.signal()
 	}
 }
@@ -164,6 +176,10 @@ func (n *Notifier) take() string {
 	if n.status != "" {
 		lines = append(lines, "STATUS="+n.status)
 		n.status = ""
+	}
+	if n.extend {
+		lines = append(lines, fmt.Sprintf("EXTEND_TIMEOUT_USEC=%d", startExtension.Microseconds()))
+		n.extend, n.extended = false, time.Now()
 	}
 	if n.beat {
 		lines = append(lines, daemon.SdNotifyWatchdog)

@@ -71,7 +71,7 @@ func TestNotifier(t *testing.T) {
 		{"Status", func() { n.Status("waiting for the runtime") }, `^STATUS=waiting for the runtime$`},
 		{"Ready", func() { n.Ready("dry run") }, `^READY=1\nSTATUS=dry run$`},
 		{"Reloading", n.Reloading, `^RELOADING=1\nMONOTONIC_USEC=[1-9][0-9]+$`},
-		{"Ready", func() { n.Ready("") }, `^READY=1$`},
+		{"Reloaded", func() { n.Reloaded("") }, `^READY=1$`},
 		{"Status with lines", func() { n.Status("a\nMAINPID=1\n\tb ") }, `^STATUS=a MAINPID=1 b$`},
 	}
 	for _, s := range steps {
@@ -123,6 +123,10 @@ func TestWatchdog(t *testing.T) {
 		t.Errorf("Watchdog() = %v; want %v", got, want)
 	}
 	end := run(t, n)
+	n.Ready("")
+	if got := receive(t, conn, 10*time.Second); got != "READY=1" {
+		t.Errorf("received %q; want READY=1", got)
+	}
 	if got := receive(t, conn, 150*time.Millisecond); got != "" {
 		t.Errorf("without a beat received %q; want nothing", got)
 	}
@@ -148,31 +152,40 @@ func TestWatchdog(t *testing.T) {
 	}
 }
 
-// TestReadyAtLast: a loop that turns ends the start, whatever it lacks, and does
-// so once.
-func TestReadyAtLast(t *testing.T) {
+// TestNotReadyUntilTold: a loop that turns extends the start, however long it takes, and a
+// reload does not end it.
+func TestNotReadyUntilTold(t *testing.T) {
 	conn := manager(t)
 	n, err := NewNotifier()
 	if err != nil {
 		t.Fatal(err)
 	}
 	end := run(t, n)
-	n.Beat()
-	if got := receive(t, conn, 50*time.Millisecond); got != "" {
-		t.Errorf("a beat at the start sends %q; want nothing", got)
+	for range 3 {
+		n.Beat()
+		if got, want := receive(t, conn, 10*time.Second), "EXTEND_TIMEOUT_USEC=60000000"; got != want {
+			t.Errorf("a beat before the service is ready sends %q; want %q", got, want)
+		}
+		n.Beat() // too soon to matter
+		if got := receive(t, conn, 50*time.Millisecond); got != "" {
+			t.Errorf("a beat right after sends %q; want nothing", got)
+		}
+		n.mu.Lock()
+		n.extended = n.extended.Add(-time.Hour)
+		n.mu.Unlock()
 	}
-	n.made = n.made.Add(-startPatience)
-	n.Beat()
-	if got, want := receive(t, conn, 10*time.Second), "READY=1\nSTATUS="+incomplete; got != want {
-		t.Errorf("a beat after %v sends %q; want %q", startPatience, got, want)
-	}
-	n.Beat()
-	if got := receive(t, conn, 50*time.Millisecond); got != "" {
-		t.Errorf("the beat after that sends %q; want nothing", got)
+	n.Reloading()
+	n.Reloaded("not ready: runtime")
+	if got, want := receive(t, conn, 10*time.Second), "STATUS=not ready: runtime"; got != want {
+		t.Errorf("a reload before the service is ready sends %q; want %q", got, want)
 	}
 	n.Ready("with the runtime")
 	if got, want := receive(t, conn, 10*time.Second), "READY=1\nSTATUS=with the runtime"; got != want {
 		t.Errorf("Ready() then sends %q; want %q", got, want)
+	}
+	n.Beat()
+	if got := receive(t, conn, 50*time.Millisecond); got != "" {
+		t.Errorf("a beat after that sends %q; want nothing", got)
 	}
 	if err := end(); err != nil {
 		t.Errorf("Run() = %v; want nil", err)
@@ -187,7 +200,6 @@ func TestNotReadyWithoutBeat(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	n.made = n.made.Add(-time.Hour)
 	n.Status("starting")
 	end := run(t, n)
 	if got := receive(t, conn, 10*time.Second); got != "STATUS=starting" {

@@ -147,7 +147,7 @@ func busy() *daemon {
 				{Name: "containerfs", Error: "the container runtime has not told yet where it is"},
 			},
 			Reclaims: control.List[control.Reclaim]{
-				{At: now.Add(-3 * time.Minute), Kind: evict.ReclaimImages, Reason: "pressure", Signal: signal.NodeFsAvailable, Removed: control.List[string]{"docker.io/library/a:1", "b:2"}, Freed: gib, TookSeconds: 2.5},
+				{At: now.Add(-3 * time.Minute), Kind: evict.ReclaimImages, Reason: "pressure", Signal: signal.NodeFsAvailable, Removed: control.List[string]{"docker.io/library/a:1", "b:2"}, Deficit: 3 * gib / 2, Freed: gib, TookSeconds: 2.5},
 				{At: now.Add(-2 * time.Minute), Kind: evict.ReclaimContainers, Reason: "pressure", Signal: signal.NodeFsInodesFree, DryRun: true, Note: "a kubelet runs here"},
 			},
 			Pods:    control.Pods{Count: 12, Eligible: 9},

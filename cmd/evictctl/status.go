@@ -311,7 +311,11 @@ func victimRows(victims []evict.Victim, now time.Time) [][]string {
 func reclaimRows(reclaims []control.Reclaim) [][]string {
 	var rows [][]string
 	for _, r := range reclaims {
-		outcome := fmt.Sprintf("%s: %d removed, %s freed in %s", r.Reason, len(r.Removed), control.Amount(r.Signal, r.Freed), seconds(r.TookSeconds))
+		freed := control.Amount(r.Signal, r.Freed)
+		if r.Deficit > 0 {
+			freed += " of " + control.Amount(r.Signal, r.Deficit)
+		}
+		outcome := fmt.Sprintf("%s: %d removed, %s freed in %s", r.Reason, len(r.Removed), freed, seconds(r.TookSeconds))
 		if r.DryRun {
 			outcome = fmt.Sprintf("%s, dry run: %d would be removed", r.Reason, len(r.Removed))
 		}

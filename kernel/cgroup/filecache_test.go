@@ -94,7 +94,7 @@ const cached = 64 << 20
 // What a container caches is told at once, whatever the kernel says of those above.
 func TestNativeFileCacheBelow(t *testing.T) {
 	h := native(t)
-	name := makeCgroups(t, h.Memory)
+	name := kerneltest.Cgroup(t, h.Memory)
 	enable := func(cgroup string) {
 		if h.Version == V2 {
 			if err := os.WriteFile(h.Memory.Path(cgroup, "cgroup.subtree_control"), []byte("+memory"), 0); err != nil {
@@ -104,10 +104,10 @@ func TestNativeFileCacheBelow(t *testing.T) {
 	}
 	enable(name)
 	pod := path.Join(name, "pod")
-	makeCgroup(t, h.Memory.Path(pod))
+	kerneltest.MakeCgroup(t, h.Memory.Path(pod))
 	enable(pod)
 	container := path.Join(pod, "container")
-	makeCgroup(t, h.Memory.Path(container))
+	kerneltest.MakeCgroup(t, h.Memory.Path(container))
 	top, bottom := open(t, h, name), open(t, h, container)
 	behind, round := 0, 0
 	// The kernel sums all up every two seconds, and may be behind after that.

@@ -20,12 +20,11 @@ import (
 
 	"github.com/evictd/evictd/kernel"
 	"github.com/evictd/evictd/kernel/internal/sys"
+	"github.com/evictd/evictd/kernel/kerneltest"
 	"github.com/evictd/evictd/kernel/meminfo"
 )
 
 // These tests run on the cgroups of this machine, in cgroups of their own.
-
-var madeCgroups atomic.Int64
 
 // native returns the tree of this machine that carries memory.
 func native(t *testing.T) *Hierarchy {
@@ -42,34 +41,6 @@ func native(t *testing.T) *Hierarchy {
 		t.Skipf("needs memory enabled below the root of the v2 tree: %q, %v", b, err)
 	}
 	return h
-}
-
-// makeCgroups makes a cgroup of one new name in each tree, and returns its path.
-func makeCgroups(t *testing.T, trees ...kernel.FS) string {
-	t.Helper()
-	if os.Getuid() != 0 {
-		t.Skip("needs root: makes cgroups")
-	}
-	name := fmt.Sprintf("/evictd-test-%d-%d", os.Getpid(), madeCgroups.Add(1))
-	for _, tree := range trees {
-		makeCgroup(t, tree.Path(name))
-	}
-	return name
-}
-
-func makeCgroup(t *testing.T, dir string) {
-	t.Helper()
-	if err := os.Mkdir(dir, 0o755); errors.Is(err, unix.EROFS) || errors.Is(err, unix.EACCES) {
-		t.Skip("needs a writable cgroup tree: ", err)
-	} else if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		eventually(t, "remove "+dir, func() bool {
-			err := os.Remove(dir) // EBUSY until the last process has left
-			return err == nil || errors.Is(err, os.ErrNotExist)
-		})
-	})
 }
 
 func eventually(t *testing.T, what string, done func() bool) {
@@ -152,9 +123,24 @@ func TestHold(t *testing.T) {
 	_, _ = in.ReadString('\n')
 }
 
+// startHolder starts a process in the cgroup dir and returns its PID when it holds memory.
+func startHolder(t *testing.T, dir string) int {
+	t.Helper()
+	hold := exec.Command(os.Args[0], "-test.run=^TestHold$")
+	hold.Env = append(os.Environ(), "EVICTD_TEST_HOLD=1")
+	cmd, in, out := startCommand(t, hold, dir)
+	if _, err := io.WriteString(in, "\n"); err != nil {
+		t.Fatal(err)
+	}
+	if line, err := bufio.NewReader(out).ReadString('\n'); err != nil || line != "held\n" {
+		t.Fatalf("process says %q, %v; want held", line, err)
+	}
+	return cmd.Process.Pid
+}
+
 func TestNativeMemory(t *testing.T) {
 	h := native(t)
-	name := makeCgroups(t, h.Memory)
+	name := kerneltest.Cgroup(t, h.Memory)
 	dir := h.Memory.Path(name)
 	limit := "memory.max"
 	if h.v1() {
@@ -163,16 +149,8 @@ func TestNativeMemory(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, limit), []byte("134217728"), 0); err != nil {
 		t.Fatal(err)
 	}
-	hold := exec.Command(os.Args[0], "-test.run=^TestHold$")
-	hold.Env = append(os.Environ(), "EVICTD_TEST_HOLD=1")
-	cmd, in, out := startCommand(t, hold, dir)
+	pid := startHolder(t, dir)
 	c := open(t, h, name)
-	if _, err := io.WriteString(in, "\n"); err != nil {
-		t.Fatal(err)
-	}
-	if line, err := bufio.NewReader(out).ReadString('\n'); err != nil || line != "held\n" {
-		t.Fatalf("process says %q, %v; want held", line, err)
-	}
 
 	// The kernel sums memory.stat up every 2 s, or when it is read with much due.
 	var m Memory
@@ -185,7 +163,6 @@ func TestNativeMemory(t *testing.T) {
 	if m.Usage < held || m.WorkingSet > m.Usage || m.Usage > 128<<20 || m.Limit != 128<<20 || !m.Limited {
 		t.Errorf("Memory() = %+v; want %d or more in use and a limit of 128 MiB", m, held)
 	}
-	pid := cmd.Process.Pid
 	if got, err := c.Procs(nil); err != nil || !slices.Equal(got, []int{pid}) {
 		t.Errorf("Procs() = %v, %v; want [%d]", got, err, pid)
 	}
@@ -206,7 +183,7 @@ func TestNativeMemory(t *testing.T) {
 
 func TestNativeGone(t *testing.T) {
 	h := native(t)
-	name := makeCgroups(t, h.Memory)
+	name := kerneltest.Cgroup(t, h.Memory)
 	c := open(t, h, name)
 	if got, err := c.Populated(); err != nil || got {
 		t.Errorf("Populated() of an empty cgroup = %v, %v; want false", got, err)
@@ -238,7 +215,7 @@ func TestNativeGone(t *testing.T) {
 // A cgroup that is removed while it is opened is either opened or gone, whichever of its files the kernel refuses.
 func TestNativeOpenedWhileRemoved(t *testing.T) {
 	h := native(t)
-	name := makeCgroups(t, h.Memory)
+	name := kerneltest.Cgroup(t, h.Memory)
 	dir := h.Memory.Path(name)
 	end := make(chan struct{})
 	var removing sync.WaitGroup
@@ -282,7 +259,7 @@ func TestNativeOpenedWhileRemoved(t *testing.T) {
 // don't disturb each other.
 func TestNativeProcsFresh(t *testing.T) {
 	h := native(t)
-	name := makeCgroups(t, h.Memory)
+	name := kerneltest.Cgroup(t, h.Memory)
 	c := open(t, h, name)
 	var want []int
 	for range 5 {
@@ -302,12 +279,12 @@ func TestNativeProcsFresh(t *testing.T) {
 
 func TestNativeSubtree(t *testing.T) {
 	h := native(t)
-	name := makeCgroups(t, h.Memory)
+	name := kerneltest.Cgroup(t, h.Memory)
 	deep := name
 	var want []int
 	for range 30 {
 		deep = filepath.Join(deep, `sub\x2dgroup`)
-		makeCgroup(t, h.Memory.Path(deep))
+		kerneltest.MakeCgroup(t, h.Memory.Path(deep))
 	}
 	for _, dir := range []string{name, deep} {
 		want = append(want, start(t, h.Memory.Path(dir)).Process.Pid)
@@ -327,8 +304,8 @@ func TestNativeFreezerV1(t *testing.T) {
 	if h.Freezer == "" {
 		t.Skip("needs the v1 freezer")
 	}
-	name := makeCgroups(t, h.Memory, h.Freezer)
-	makeCgroup(t, h.Freezer.Path(name, "inner"))
+	name := kerneltest.Cgroup(t, h.Memory, h.Freezer)
+	kerneltest.MakeCgroup(t, h.Freezer.Path(name, "inner"))
 	cmd := start(t, h.Memory.Path(name), h.Freezer.Path(name, "inner"))
 	c := open(t, h, name)
 	if all, err := c.AllFrozen(); err != nil || all {
@@ -376,7 +353,7 @@ func TestNativeControlV2(t *testing.T) {
 	if _, err := os.Stat(unified.Path("cgroup.controllers")); err != nil {
 		t.Skip("needs a v2 tree: ", err)
 	}
-	name := makeCgroups(t, unified)
+	name := kerneltest.Cgroup(t, unified)
 	dir, err := sys.Open(unified.Path(name), unix.O_PATH|unix.O_DIRECTORY)
 	if err != nil {
 		t.Fatal(err)
@@ -419,7 +396,7 @@ func TestNativeControlV2(t *testing.T) {
 	})
 
 	// In a threaded cgroup, processes are listed by their domain above it.
-	makeCgroup(t, unified.Path(name, "threaded"))
+	kerneltest.MakeCgroup(t, unified.Path(name, "threaded"))
 	if err := os.WriteFile(unified.Path(name, "threaded", "cgroup.type"), []byte("threaded"), 0); err != nil {
 		t.Fatal(err)
 	}

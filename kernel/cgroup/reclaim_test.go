@@ -10,13 +10,14 @@ import (
 	"testing"
 
 	"github.com/evictd/evictd/kernel"
+	"github.com/evictd/evictd/kernel/kerneltest"
 )
 
 // File cache that nobody uses is taken back as it is asked for; of more than there
 // is, all.
 func TestNativeReclaim(t *testing.T) {
 	h := native(t)
-	name := makeCgroups(t, h.Memory)
+	name := kerneltest.Cgroup(t, h.Memory)
 	c, err := h.Open(name)
 	if err != nil {
 		t.Fatal(err)

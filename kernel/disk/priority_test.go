@@ -1,22 +1,20 @@
 package disk
 
 import (
-	"os"
 	"runtime"
 	"testing"
 	"time"
 
 	"golang.org/x/sys/unix"
 
+	"github.com/evictd/evictd/kernel/kerneltest"
 	"github.com/evictd/evictd/kernel/process"
 )
 
 // A thread made by a process of high priority has ordinary priority, yields and comes
 // back, at the word of other threads.
 func TestThread(t *testing.T) {
-	if os.Getuid() != 0 {
-		t.Skip("needs root to raise a priority")
-	}
+	kerneltest.NeedsRaise(t)
 	threads, ask, answers := make(chan *Thread), make(chan struct{}), make(chan int)
 	go func() {
 		runtime.LockOSThread() // never unlocked: the thread ends with its priority

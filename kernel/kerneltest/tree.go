@@ -1,4 +1,5 @@
-// Package kerneltest builds small copies of kernel filesystems for tests.
+// Package kerneltest builds small copies of kernel filesystems for tests, and makes
+// real cgroups, mounts and hangs that are gone when the test ends.
 package kerneltest
 
 import (

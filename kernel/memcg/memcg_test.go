@@ -56,9 +56,6 @@ const limit = 128 << 20
 // skipped unless memory is in a tree of the version.
 func here(t *testing.T, v2 bool) (*cgroup.Hierarchy, *cgroup.Cgroup) {
 	t.Helper()
-	if os.Getuid() != 0 {
-		t.Skip("needs root: makes a cgroup")
-	}
 	h, err := cgroup.Find("/sys/fs/cgroup")
 	if err != nil {
 		t.Skip("needs a mounted cgroup filesystem: ", err)
@@ -66,19 +63,8 @@ func here(t *testing.T, v2 bool) (*cgroup.Hierarchy, *cgroup.Cgroup) {
 	if v2 != (h.Version == cgroup.V2) {
 		t.Skip("needs the memory controller in a tree of the other version, not in " + h.Version.String())
 	}
-	name := fmt.Sprintf("/evictd-memcg-%d-%s", os.Getpid(), strings.ToLower(t.Name()))
+	name := kerneltest.Cgroup(t, h.Memory)
 	dir := h.Memory.Path(name)
-	if err := os.Mkdir(dir, 0o755); errors.Is(err, unix.EROFS) {
-		t.Skip("needs a writable cgroup tree: ", err)
-	} else if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		eventually(t, "remove "+dir, func() bool {
-			err := os.Remove(dir) // EBUSY until the last process has left
-			return err == nil || errors.Is(err, os.ErrNotExist)
-		})
-	})
 	file := "memory.limit_in_bytes"
 	if v2 {
 		file = "memory.max"

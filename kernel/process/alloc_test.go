@@ -4,7 +4,6 @@ package process
 
 import (
 	"errors"
-	"fmt"
 	"os"
 	"os/exec"
 	"path/filepath"
@@ -15,6 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/evictd/evictd/kernel"
+	"github.com/evictd/evictd/kernel/kerneltest"
 )
 
 // Under the race detector every buffer that the kernel fills moves to the heap.
@@ -44,14 +44,8 @@ func TestSignalAllocates(t *testing.T) {
 // A process that is frozen in the v1 freezer has a SIGKILL pending for as long as
 // one likes, so that its memory can be released again and again.
 func TestReleaseAllocates(t *testing.T) {
-	if os.Getuid() != 0 {
-		t.Skip("needs root: makes a cgroup")
-	}
-	dir := fmt.Sprintf("/sys/fs/cgroup/freezer/evictd-release-%d", os.Getpid())
-	if err := os.Mkdir(dir, 0o755); err != nil {
-		t.Skip("needs the v1 freezer: ", err)
-	}
-	t.Cleanup(func() { eventually(t, "remove "+dir, func() bool { return os.Remove(dir) == nil }) })
+	const freezer = "/sys/fs/cgroup/freezer"
+	dir := freezer + kerneltest.Cgroup(t, freezer)
 	cmd := exec.Command("sleep", "1000")
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)

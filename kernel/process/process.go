@@ -1,9 +1,3 @@
-// Package process names processes by descriptor, signals them, and reads what
-// the kernel says of them.
-//
-// A pid can be reused; a pidfd can not. Whoever kills opens the process first,
-// makes sure that it is still the one that was meant, and signals through the
-// descriptor (pidfd_open(2), Linux 5.3).
 package process
 
 import (

@@ -18,6 +18,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/evictd/evictd/kernel"
+	"github.com/evictd/evictd/kernel/kerneltest"
 )
 
 // TestChild is no test: it is what others run for what a process can't undo, and
@@ -184,21 +185,8 @@ func childCgroup() {
 
 // A cpu cgroup that was made anew has no real-time runtime.
 func TestSetFIFOInCgroup(t *testing.T) {
-	if os.Getuid() != 0 {
-		t.Skip("needs root: makes a cgroup")
-	}
-	dir := fmt.Sprintf("/sys/fs/cgroup/cpu/evictd-sched-%d", os.Getpid())
-	if err := os.Mkdir(dir, 0o755); err != nil {
-		t.Skip("needs a v1 cpu tree: ", err)
-	}
-	t.Cleanup(func() {
-		for deadline := time.Now().Add(10 * time.Second); os.Remove(dir) != nil; time.Sleep(time.Millisecond) {
-			if time.Now().After(deadline) {
-				t.Errorf("remove %s: not within 10 s", dir)
-				return
-			}
-		}
-	})
+	const cpu = "/sys/fs/cgroup/cpu"
+	dir := cpu + kerneltest.Cgroup(t, cpu)
 	if _, err := os.Stat(dir + "/cpu.rt_runtime_us"); err != nil {
 		t.Skip("needs a kernel with CONFIG_RT_GROUP_SCHED: ", err)
 	}

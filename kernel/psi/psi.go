@@ -1,12 +1,3 @@
-// Package psi reads pressure stall information, for how long tasks have waited
-// for a resource, and arms triggers that tell when they begin to
-// (Documentation/accounting/psi.rst, kernel/sched/psi.c).
-//
-// Kernels may be built without it, or need psi=1 on their command line: that
-// is kernel.ErrUnavailable, never a pressure of 0.
-//
-// Pressure is no measure of free memory: where there is clean cache to drop, a
-// node may run low without any stall.
 package psi
 
 import (
@@ -21,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/evictd/evictd/kernel"
+	"github.com/evictd/evictd/kernel/cgroup"
 	"github.com/evictd/evictd/kernel/internal/sys"
 	"github.com/evictd/evictd/kernel/internal/text"
 )
@@ -75,6 +67,15 @@ type Stall struct {
 // Memory reads /proc/pressure/memory.
 func Memory(proc kernel.FS) (Stall, error) { return read(proc, ForMemory) }
 
+// CgroupMemory reads memory.pressure of the subtree of a cgroup of h. A v1 tree has
+// none: that is [kernel.ErrUnavailable].
+func CgroupMemory(h *cgroup.Hierarchy, path string) (Stall, error) {
+	if h.Version != cgroup.V2 {
+		return Stall{}, fmt.Errorf("read memory pressure of cgroup %s: %w: a %s tree has no pressure", path, kernel.ErrUnavailable, h.Version)
+	}
+	return readAt(h.Memory.Path(path, "memory.pressure"), ForMemory)
+}
+
 // IO reads /proc/pressure/io.
 func IO(proc kernel.FS) (Stall, error) { return read(proc, ForIO) }
 
@@ -82,7 +83,7 @@ func IO(proc kernel.FS) (Stall, error) { return read(proc, ForIO) }
 // processor. That all have does not happen to a whole node: kernels before 5.13
 // have no such line there, later ones say 0.
 func CPU(proc kernel.FS) (time.Duration, error) {
-	content, err := readFile(proc, ForCPU)
+	content, err := readFile(proc.Path("pressure", ForCPU.String()), ForCPU)
 	if err != nil {
 		return 0, err
 	}
@@ -94,7 +95,11 @@ func CPU(proc kernel.FS) (time.Duration, error) {
 }
 
 func read(proc kernel.FS, r Resource) (Stall, error) {
-	content, err := readFile(proc, r)
+	return readAt(proc.Path("pressure", r.String()), r)
+}
+
+func readAt(path string, r Resource) (Stall, error) {
+	content, err := readFile(path, r)
 	if err != nil {
 		return Stall{}, err
 	}
@@ -106,8 +111,8 @@ func read(proc kernel.FS, r Resource) (Stall, error) {
 	return Stall{Some: some, Full: full}, nil
 }
 
-func readFile(proc kernel.FS, r Resource) ([]byte, error) {
-	content, err := os.ReadFile(proc.Path("pressure", r.String()))
+func readFile(path string, r Resource) ([]byte, error) {
+	content, err := os.ReadFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("read %s pressure: %w", r, unavailable(err))
 	}

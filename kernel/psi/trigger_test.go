@@ -3,14 +3,12 @@ package psi
 import (
 	"bufio"
 	"errors"
-	"fmt"
 	"io"
 	"io/fs"
 	"os"
 	"os/exec"
 	"runtime"
 	"strconv"
-	"strings"
 	"sync/atomic"
 	"testing"
 	"time"
@@ -285,32 +283,6 @@ func v2(t *testing.T) kernel.FS {
 	return ""
 }
 
-func makeCgroup(t *testing.T, tree kernel.FS) (name string) {
-	t.Helper()
-	if os.Getuid() != 0 {
-		t.Skip("needs root: makes a cgroup")
-	}
-	name = fmt.Sprintf("/evictd-psi-%d-%s", os.Getpid(), strings.ToLower(t.Name()))
-	if err := os.Mkdir(tree.Path(name), 0o755); errors.Is(err, unix.EROFS) {
-		t.Skip("needs a writable cgroup tree: ", err)
-	} else if err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		for deadline := time.Now().Add(10 * time.Second); ; time.Sleep(time.Millisecond) {
-			err := os.Remove(tree.Path(name)) // EBUSY until the last process has left
-			if err == nil || errors.Is(err, fs.ErrNotExist) {
-				return
-			}
-			if time.Now().After(deadline) {
-				t.Errorf("remove cgroup: %v", err)
-				return
-			}
-		}
-	})
-	return name
-}
-
 // The pressure of a cgroup needs no controller, so that any v2 tree will do.
 func armIn(t *testing.T, tree kernel.FS, name string, c Condition) *Trigger {
 	t.Helper()
@@ -327,7 +299,7 @@ func armIn(t *testing.T, tree kernel.FS, name string, c Condition) *Trigger {
 
 func TestCgroupTriggerFires(t *testing.T) {
 	tree := v2(t)
-	name := makeCgroup(t, tree)
+	name := kerneltest.Cgroup(t, tree)
 	trigger := armIn(t, tree, name, Condition{Some, 20 * time.Millisecond, 500 * time.Millisecond})
 	p := watch(t, trigger)
 	start := time.Now()
@@ -343,7 +315,7 @@ func TestCgroupTriggerFires(t *testing.T) {
 
 func TestCgroupTriggerGone(t *testing.T) {
 	tree := v2(t)
-	name := makeCgroup(t, tree)
+	name := kerneltest.Cgroup(t, tree)
 	trigger := armIn(t, tree, name, Condition{Some, time.Second, 2 * time.Second})
 	p := watch(t, trigger)
 	if err := os.Remove(tree.Path(name)); err != nil {
@@ -364,7 +336,7 @@ func TestArmCgroup(t *testing.T) {
 	if err != nil {
 		t.Skip("needs a mounted cgroup filesystem: ", err)
 	}
-	name := makeCgroup(t, h.Memory)
+	name := kerneltest.Cgroup(t, h.Memory)
 	c, err := h.Open(name)
 	if err != nil {
 		t.Skip("needs the memory controller for the root's children: ", err)

@@ -38,7 +38,7 @@ func TestChoose(t *testing.T) {
 		want string
 	}{
 		{"", false, "decision idle cgroups bursts survival percentiles conditions bombs"},
-		{"", true, "vm"},
+		{"", true, "vm cold"},
 		{"bursts,idle", false, "idle bursts"},
 		{"vm", false, "vm"},
 	} {
@@ -143,23 +143,23 @@ func TestJudge(t *testing.T) {
 		ok    bool
 	}{
 		{
-			"by the contender", seen, []kill{{at - 350, 9, false}, {at, 11, false}, {at + 5, 10, false}}, true,
+			"by the contender", seen, []kill{{at - 350, 9, false, 0}, {at, 11, false, 0}, {at + 5, 10, false, 0}}, true,
 			crossing{by: byContender, crossed: crossedAt, killed: 300, back: 800, doubt: 200, overshoot: 4 * mebibyte, rate: 109051860}, true,
 		},
 		{
-			"before the crossing", seen, []kill{{at - 350, 10, false}}, true,
+			"before the crossing", seen, []kill{{at - 350, 10, false, 0}}, true,
 			crossing{by: byContender, crossed: crossedAt, killed: -50, back: 800, doubt: 200, overshoot: 4 * mebibyte, rate: 109051898}, true,
 		},
-		{"before any sample was below", never, []kill{{at, 10, false}}, true, crossing{by: byEarly, doubt: -2 * time.Second}, true},
+		{"before any sample was below", never, []kill{{at, 10, false, 0}}, true, crossing{by: byEarly, doubt: -2 * time.Second}, true},
 		{
-			"with a bystander", seen, []kill{{at, 20, false}, {at, 10, false}}, true,
+			"with a bystander", seen, []kill{{at, 20, false, 0}, {at, 10, false, 0}}, true,
 			crossing{by: byContender, crossed: crossedAt, killed: 300, back: 800, doubt: 200, overshoot: 4 * mebibyte, rate: 109051860, bystanders: 1}, true,
 		},
-		{"by the kernel", seen, []kill{{at, 10, true}, {at + 9, 10, false}}, true, crossing{by: byKernel, doubt: 200}, true},
-		{"by the witness", rescued, []kill{{at, 10, false}}, true, crossing{by: byWitness, doubt: 200}, true},
+		{"by the kernel", seen, []kill{{at, 10, true, 0}, {at + 9, 10, false, 0}}, true, crossing{by: byKernel, doubt: 200}, true},
+		{"by the witness", rescued, []kill{{at, 10, false, 0}}, true, crossing{by: byWitness, doubt: 200}, true},
 		{"by nobody", seen, nil, false, crossing{by: byNobody, doubt: 200}, true},
-		{"it ended by itself", seen, []kill{{at, 12, false}}, true, crossing{doubt: 200}, false},
-		{"the memory stays away", endless, []kill{{at, 10, false}}, true, crossing{by: byContender, crossed: crossedAt, killed: 300, doubt: 200}, false},
+		{"it ended by itself", seen, []kill{{at, 12, false, 0}}, true, crossing{doubt: 200}, false},
+		{"the memory stays away", endless, []kill{{at, 10, false, 0}}, true, crossing{by: byContender, crossed: crossedAt, killed: 300, doubt: 200}, false},
 	} {
 		got, err := judge(v, &tt.seen, threshold, tt.kills, tt.gone, []*victim{other})
 		if diff := cmp.Diff(tt.want, got, cmp.AllowUnexported(crossing{}, account{})); diff != "" || (err == nil) != tt.ok {

@@ -362,6 +362,11 @@ func (w *taskWitness) sample() (t taskTestimony) {
 	return t
 }
 
+// bombsAbout says in the document what was done.
+var bombsAbout = fmt.Sprintf("Processes that do nothing but fork, in a pod that may have %d tasks; the threshold on pid.available is crossed by half "+
+	"of that. The kubelet looks every %v; here whoever looks then kills all at once, and asks no runtime; it has no real-time priority, "+
+	"which the kubelet has not either.", bombRoom, kubeletPeriod)
+
 // bombTable has a row per contender.
 func bombTable(all []*bombs) *table {
 	t := &table{head: []string{

@@ -32,6 +32,8 @@ type crossing struct {
 	by         killer
 	crossed    time.Duration // CLOCK_MONOTONIC
 	killed     time.Duration
+	killer     int             // the thread that sent the SIGKILL
+	runs       []time.Duration // when that got a processor, if it is one of evictd's real-time threads; CLOCK_MONOTONIC
 	back       time.Duration
 	doubt      time.Duration
 	overshoot  int64 // bytes
@@ -88,7 +90,7 @@ func (s *stage) cross(ctx context.Context, c contender, v *victim, threshold int
 	if err := errors.Join(err, seen.err); err != nil {
 		return crossing{}, err
 	}
-	kills, err := s.kills.kills()
+	kills, runs, err := s.kills.killsAndRuns()
 	if err != nil {
 		return crossing{}, err
 	}
@@ -97,7 +99,13 @@ func (s *stage) cross(ctx context.Context, c contender, v *victim, threshold int
 		return crossing{}, err
 	}
 	s.oomKills += now - oom
-	return judge(v, &seen, threshold, kills, gone, others)
+	r, err := judge(v, &seen, threshold, kills, gone, others)
+	for _, run := range runs {
+		if run.pid == r.killer {
+			r.runs = append(r.runs, run.at)
+		}
+	}
+	return r, err
 }
 
 // await gives the victim its cue, and returns when it is dead and its memory is back, or when there is no time left.
@@ -149,7 +157,7 @@ func judge(v *victim, seen *testimony, threshold int64, kills []kill, gone bool,
 	}
 	r.by = byContender
 	r.crossed = seen.crossed(threshold)
-	r.killed = first.at - r.crossed
+	r.killed, r.killer = first.at-r.crossed, first.by
 	if seen.recovered == 0 {
 		// The victim is dead, so that somebody else has it.
 		return r, fmt.Errorf("%w: the memory of the victim did not come back within %v", errMoved, backTime)
@@ -180,7 +188,7 @@ func (c *crossings) add(r crossing) {
 		for len(c.Parts) < len(c.Killed) { // those that evictd gave no account of
 			c.Parts = append(c.Parts, nil)
 		}
-		c.Parts = append(c.Parts, r.account.parts(r.crossed, r.crossed+r.killed))
+		c.Parts = append(c.Parts, r.account.parts(r.crossed, r.crossed+r.killed, r.runs))
 	}
 	c.Killed = append(c.Killed, microseconds(r.killed))
 	c.Back = append(c.Back, microseconds(r.back))

@@ -10,6 +10,7 @@
 //	conditions   the same for evictd while something makes it harder
 //	bombs        how soon a fork bomb is ended, and how many tasks could still be begun by then
 //	vm           evictd, earlyoom and systemd-oomd on the unified hierarchy: for a virtual machine, and only there
+//	cold         evictions with reclaim of cold memory and without, on a node with swap: for a virtual machine as well
 //
 // All but the first run a private containerd, and need root.
 //
@@ -20,7 +21,9 @@
 // last sample above the threshold and the first below; where a steady fall from the one to the other meets the threshold
 // is taken for its time. How far apart the two were is kept as the doubt of each figure. The kernel's own tracing
 // (signal_generate) tells when the first SIGKILL was sent to a process of the victim, whoever sent it and in whatever
-// way. Both times are of CLOCK_MONOTONIC. What a contender says of itself is not used, but for what raised evictd's alarm.
+// way. Both times are of CLOCK_MONOTONIC. What a contender says of itself is used for two things alone: what raised
+// evictd's alarm, and how the time between the two is divided (partNames). The kernel's tracing also records when the
+// thread that sent the signal got a processor.
 //
 // A contender may kill before the crossing, as this thread sees it: the kernel charges memory in batches, and counts it
 // per processor first. Such a crossing counts with its negative time, or as "early" if no sample was below at all.
@@ -42,6 +45,7 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"path/filepath"
 	"slices"
 	"strings"
 	"syscall"
@@ -110,6 +114,7 @@ var steps = []step{
 	{name: "conditions", measure: onNode(hardships)},
 	{name: "bombs", measure: onNode(forkBombs)},
 	{name: "vm", measure: onNode(rivals), vm: true},
+	{name: "cold", measure: onNode(coldMemory), vm: true},
 }
 
 // The files of the results, below the directory of -results.
@@ -121,6 +126,11 @@ const (
 	causesFile = "causes.md"
 )
 
+// run is main without the exit.
+//
+// Complexity: a straight sequence of steps, each of which a flag or a failure may leave out.
+//
+//gocyclo:ignore
 func run(args []string, stdout, stderr io.Writer) int {
 	o := options{cgroups: []int{0, 100, 500, 2000}}
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
@@ -139,7 +149,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	flags.StringVar(&o.dir, "results", "", "`DIR` whose results take up what is measured; empty keeps nothing")
 	flags.BoolVar(&o.verbose, "v", false, "tell of each crossing")
 	quick := flags.Bool("quick", false, "do little of everything")
-	only := flags.String("only", "", "`STEPS` to run, such as idle,bursts; empty is all but vm")
+	only := flags.String("only", "", "`STEPS` to run, such as idle,bursts; empty is all but vm and cold")
 	merge := flags.String("merge", "", "run nothing; take over what benchmarks in virtual machines printed into `FILES`, separated by commas")
 	render := flags.Bool("render", false, "run nothing; make table and picture of the results")
 	switch err := flags.Parse(args); {
@@ -180,7 +190,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 		}
 	}
 	if o.dir != "" {
-		if err := results.open(o.dir); err != nil {
+		if err := results.load(filepath.Join(o.dir, bookFile)); err != nil {
 			fail("results", err)
 			return code
 		}

@@ -2,46 +2,11 @@ package main
 
 import (
 	"bytes"
-	_ "embed"
 	"fmt"
-	"html/template"
+	"html"
 	"math"
-	"strconv"
 	"strings"
 )
-
-//go:embed picture.svg.tmpl
-var pictureText string
-
-// HTML's templates escape what is put into SVG as well.
-var pictureTemplate = template.Must(template.New("picture").Parse(pictureText))
-
-// bar is one contender's: medians and maxima in milliseconds.
-type bar struct {
-	name                               string
-	killed, killedMost, back, backMost float64
-}
-
-// bars are those of the bursts at full speed on the machine itself.
-func (b *book) bars() []bar {
-	var bars []bar
-	for _, g := range b.groups("bursts") {
-		if g.on != native || g.name != besideCache(fullSpeed, warmCache) {
-			continue
-		}
-		for _, c := range g.all {
-			if len(c.Killed) == 0 {
-				continue
-			}
-			ms := func(us int64) float64 { return float64(us) / 1000 }
-			bars = append(bars, bar{
-				name: c.Contender, killed: ms(median(c.Killed)), killedMost: ms(quantile(c.Killed, 1)),
-				back: ms(median(c.Back)), backMost: ms(quantile(c.Back, 1)),
-			})
-		}
-	}
-	return bars
-}
 
 // The measures of the picture, in its own units.
 const (
@@ -52,91 +17,76 @@ const (
 	rowHeight    = 40
 )
 
-// drawn is a bar with its places.
-type drawn struct {
-	Name, Killed, Back                                        string
-	Ours                                                      bool
-	Y, TextY, KilledY, KilledTextY, BackTop, BackY, BackTextY int
-	KilledWidth, KilledX, KilledMostX, KilledTextX            int
-	BackWidth, BackX, BackMostX, BackTextX                    int
+// pictureHead takes the width and the height, twice, and what the picture shows in words.
+const pictureHead = `<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 %[1]d %[2]d" width="%[1]d" height="%[2]d" role="img" aria-labelledby="title about">
+<title id="title">From the crossing of the threshold on</title>
+<desc id="about">%[3]s</desc>
+<style>
+text { font: 13px -apple-system, "Segoe UI", Roboto, "Noto Sans", sans-serif; fill: #1f2328 }
+.title { font-size: 15px; font-weight: 600 }
+.small { font-size: 11px; fill: #59636e }
+.grid { stroke: #59636e; stroke-opacity: .25 }
+.most { stroke: #59636e; stroke-width: 1.5 }
+.killed { fill: #0969da }
+.back { fill: #8c959f }
+.ours .killed { fill: #1a7f37 }
+@media (prefers-color-scheme: dark) {
+text { fill: #f0f6fc }
+.small { fill: #9198a1 }
+.grid, .most { stroke: #9198a1 }
+.killed { fill: #4493f8 }
+.back { fill: #656c76 }
+.ours .killed { fill: #3fb950 }
+}
+</style>
+<text x="12" y="24" class="title">From the crossing of the threshold on</text>
+<text x="12" y="43" class="small">upper bar: until the SIGKILL, lower bar: until memory is back above; medians, the lines end at the maxima; logarithmic</text>
+`
+
+// along is the place of a time on the scale, which is logarithmic and begins at 0.1 ms; microseconds.
+func along(us, most int64) int {
+	share := math.Log10(float64(max(us, 1))/100) / math.Log10(float64(most)/100)
+	return pictureLeft + int(math.Round(min(max(share, 0), 1)*(pictureRight-pictureLeft)))
 }
 
-type tick struct {
-	X    int
-	Name string
-}
-
-// scale is logarithmic: whole powers of ten from the least to the most.
-type scale struct{ from, to int }
-
-func scaleFor(bars []bar) scale {
-	high := 1.0
-	for _, b := range bars {
-		high = max(high, b.killedMost, b.backMost)
-	}
-	return scale{-1, int(math.Ceil(math.Log10(high)))} // what is shorter than 0.1 ms is at the edge
-}
-
-// x is the place of a time in milliseconds.
-func (s scale) x(ms float64) int {
-	if ms <= 0 {
-		return pictureLeft
-	}
-	at := (math.Log10(ms) - float64(s.from)) / float64(s.to-s.from)
-	return pictureLeft + int(math.Round(min(max(at, 0), 1)*(pictureRight-pictureLeft)))
-}
-
-func (s scale) ticks() (all []tick) {
-	for e := s.from; e <= s.to; e++ {
-		ms := math.Pow10(e)
-		name := fmt.Sprintf("%g ms", ms)
-		if ms >= 1000 {
-			name = fmt.Sprintf("%g s", ms/1000)
+// picture draws the bursts at full speed beside a warm cache on the machine itself, in the default configuration.
+func (b *book) picture() []byte {
+	var rows []*crossings
+	most := int64(1000)
+	for _, c := range b.crossings(native, "bursts") {
+		if c.Case != besideCache(fullSpeed, warmCache) || c.Contender == countingCache || len(c.Killed) == 0 {
+			continue
 		}
-		all = append(all, tick{s.x(ms), name})
-	}
-	return all
-}
-
-// short writes milliseconds, the median and the maximum.
-func short(median, most float64) string {
-	write := func(ms float64) string {
-		digits := 0
-		switch size := math.Abs(ms); {
-		case size < 10:
-			digits = 2
-		case size < 100:
-			digits = 1
+		rows = append(rows, c)
+		for most < max(quantile(c.Killed, 1), quantile(c.Back, 1)) {
+			most *= 10
 		}
-		return strconv.FormatFloat(ms, 'f', digits, 64)
 	}
-	return write(median) + " ms, max " + write(most)
-}
-
-// drawBars draws medians as bars and maxima as lines.
-func drawBars(bars []bar) ([]byte, error) {
-	s := scaleFor(bars)
-	var all []drawn
-	for i, b := range bars {
-		y := pictureTop + i*rowHeight + 6
-		d := drawn{
-			Name: b.name, Ours: strings.HasPrefix(b.name, "evictd"),
-			Killed: short(b.killed, b.killedMost), Back: short(b.back, b.backMost),
-			Y: y, TextY: y + 17, KilledY: y + 5, KilledTextY: y + 10, BackTop: y + 14, BackY: y + 19, BackTextY: y + 24,
-			KilledX: s.x(b.killed), KilledMostX: s.x(b.killedMost), BackX: s.x(b.back), BackMostX: s.x(b.backMost),
+	var out, about bytes.Buffer
+	bottom := pictureTop + len(rows)*rowHeight + 2
+	for us := int64(100); us <= most; us *= 10 {
+		fmt.Fprintf(&out, `<line class="grid" x1="%[1]d" x2="%[1]d" y1="%[2]d" y2="%[3]d"/><text class="small" x="%[1]d" y="%[4]d" text-anchor="middle">%[5]g ms</text>`+"\n",
+			along(us, most), pictureTop, bottom, bottom+16, float64(us)/1000)
+	}
+	for i, c := range rows {
+		y, class := pictureTop+i*rowHeight+6, "other"
+		if strings.HasPrefix(c.Contender, "evictd") {
+			class = "ours"
 		}
-		d.KilledWidth, d.BackWidth = max(d.KilledX-pictureLeft, 1), max(d.BackX-pictureLeft, 1)
-		d.KilledTextX, d.BackTextX = max(d.KilledX, d.KilledMostX)+6, max(d.BackX, d.BackMostX)+6
-		all = append(all, d)
+		fmt.Fprintf(&about, "%s: %s to the SIGKILL, %s until memory is back. ", c.Contender, milliseconds(median(c.Killed)), milliseconds(median(c.Back)))
+		fmt.Fprintf(&out, `<g class="%s"><text x="%d" y="%d" text-anchor="end">%s</text>`+"\n", class, pictureLeft-10, y+17, html.EscapeString(c.Contender))
+		for _, bar := range []struct {
+			class string
+			y     int
+			times []int64
+		}{{"killed", y, c.Killed}, {"back", y + 14, c.Back}} {
+			middle, end := median(bar.times), quantile(bar.times, 1)
+			fmt.Fprintf(&out, `<rect class="%s" x="%d" y="%d" width="%d" height="11"/>`, bar.class, pictureLeft, bar.y, max(along(middle, most)-pictureLeft, 1))
+			fmt.Fprintf(&out, `<line class="most" x1="%d" x2="%[2]d" y1="%[3]d" y2="%[3]d"/>`, along(middle, most), along(end, most), bar.y+5)
+			fmt.Fprintf(&out, `<text class="small" x="%d" y="%d">%s, max %s</text>`+"\n", along(end, most)+6, bar.y+10, milliseconds(middle), milliseconds(end))
+		}
+		out.WriteString("</g>\n")
 	}
-	bottom := pictureTop + len(bars)*rowHeight + 2
-	var out bytes.Buffer
-	err := pictureTemplate.Execute(&out, map[string]any{
-		"Width": pictureWidth, "Height": bottom + 26, "Left": pictureLeft, "NameX": pictureLeft - 10,
-		"Top": pictureTop, "Bottom": bottom, "Foot": bottom + 16,
-		"Title": "From the crossing of the threshold on",
-		"About": "upper bar: until the SIGKILL, lower bar: until memory is back above; medians, the lines end at the maxima; logarithmic",
-		"Ticks": s.ticks(), "Bars": all,
-	})
-	return out.Bytes(), err
+	head := fmt.Appendf(nil, pictureHead, pictureWidth, bottom+26, html.EscapeString(about.String()))
+	return append(append(head, out.Bytes()...), "</svg>\n"...)
 }

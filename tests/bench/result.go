@@ -17,11 +17,12 @@ import (
 // result is one line of the results file: exactly one of its fields is set. A newer line takes the place of the older
 // one with the same key.
 type result struct {
-	Machine   *machine   `json:"machine,omitempty"`
-	Crossings *crossings `json:"crossings,omitempty"`
-	Idle      *idleness  `json:"idle,omitempty"`
-	Bombs     *bombs     `json:"bombs,omitempty"`
-	Timing    *timing    `json:"timing,omitempty"`
+	Machine   *machine       `json:"machine,omitempty"`
+	Crossings *crossings     `json:"crossings,omitempty"`
+	Idle      *idleness      `json:"idle,omitempty"`
+	Bombs     *bombs         `json:"bombs,omitempty"`
+	Timing    *timing        `json:"timing,omitempty"`
+	Cold      *coldCrossings `json:"cold,omitempty"`
 }
 
 // origin says where and when something was measured.
@@ -132,6 +133,8 @@ func (r *result) key() string {
 		return "bombs/" + r.Bombs.On + "/" + r.Bombs.Contender
 	case r.Timing != nil:
 		return "timing/" + r.Timing.On + "/" + r.Timing.What
+	case r.Cold != nil:
+		return "cold/" + r.Cold.On + "/" + r.Cold.Reclaim
 	}
 	return ""
 }
@@ -149,6 +152,8 @@ func (r *result) on() string {
 		return r.Bombs.On
 	case r.Timing != nil:
 		return r.Timing.On
+	case r.Cold != nil:
+		return r.Cold.On
 	}
 	return ""
 }

@@ -30,13 +30,14 @@ func accountOf(r *evict.Record) account {
 
 // partNames are the parts of the time from a crossing to the SIGKILL, which add up to it: until the lane's own reading
 // is below the threshold, until the hot thread runs, for the reading that confirms it, for ranking and holding the
-// victims, and until the kernel sends the first signal. Beside them stands how far apart the lane's two readings on both
-// sides of the crossing were, which is the period of the sampler.
-var partNames = []string{"sample", "wake-up", "confirm", "rank", "signal", "(period)"}
+// victims, and until the kernel sends the first signal. Beside them stand how far apart the lane's two readings on both
+// sides of the crossing were, which is the period of the sampler, and the part of the wake-up until the thread had a
+// processor: the rest of that is Go's, which lets no thread come back from a wait while it stops the world.
+var partNames = []string{"sample", "wake-up", "confirm", "rank", "signal", "(period)", "(processor)"}
 
 // parts splits the time from a crossing to the SIGKILL; nil where the record does not tell of all parts, as that of a
 // kill that the decision loop ordered.
-func (a *account) parts(crossed, killed time.Duration) []int64 {
+func (a *account) parts(crossed, killed time.Duration, runs []time.Duration) []int64 {
 	if a.seen == 0 || a.decided == 0 || a.confirmed == 0 || a.chosen == 0 {
 		return nil
 	}
@@ -50,50 +51,66 @@ func (a *account) parts(crossed, killed time.Duration) []int64 {
 	if a.above != 0 {
 		period = a.seen - a.above
 	}
-	return append(parts, microseconds(period))
+	began := a.seen // the thread may have had a processor all along
+	for _, at := range runs {
+		if at > began && at <= a.decided {
+			began = at
+		}
+	}
+	return append(parts, microseconds(period), microseconds(began-a.seen))
 }
+
+// partsAbout says so in the document.
+const partsAbout = "Of the crossings of which evictd's record says all of it. *sample*: until the lane's own reading is below the " +
+	"threshold; *wake-up*: until the hot thread runs; *confirm*: the reading that confirms it; *rank*: the victims are chosen and held; " +
+	"*signal*: until the kernel sends the first SIGKILL. Together they are the whole. *(period)* is how far apart the lane's readings " +
+	"on both sides of the crossing were, *(processor)* the part of the wake-up until the thread had one, *(doubt)* how far apart the two samples from outside were: if that is " +
+	"long, the machine itself stood still. p99 is of each column by itself."
 
 // slowShare is the share of a series' crossings, the slowest, whose parts are looked at by themselves.
 const slowShare = 0.02
 
 // partsTable shows what the time to the SIGKILL is made of in each series: in general, and in the slowest crossings.
 func partsTable(all []*crossings) *table {
-	t := &table{head: append([]string{"", "", "n", "crossing → SIGKILL"}, partNames...)}
+	t := new(table)
+	known := func(parts []int64) bool { return len(parts) == len(partNames) }
+	all = slices.DeleteFunc(slices.Clone(all), func(c *crossings) bool { return !slices.ContainsFunc(c.Parts, known) })
+	if len(all) == 0 {
+		return t
+	}
+	head, label := labels(all)
+	t.head = append(append(append(head, "", "n", "crossing → SIGKILL"), partNames...), "(doubt)")
 	for _, c := range all {
 		var rows []int // of the crossings whose parts are known, the slowest last
 		for i, parts := range c.Parts {
-			if len(parts) == len(partNames) {
+			if known(parts) {
 				rows = append(rows, i)
 			}
 		}
-		if len(rows) == 0 {
-			continue
-		}
 		slices.SortStableFunc(rows, func(a, b int) int { return int(c.Killed[a] - c.Killed[b]) })
 		slowest := rows[len(rows)-max(1, int(slowShare*float64(len(rows)))):]
-		name := c.Case + ": " + c.Contender
 		for _, q := range []struct {
 			title string
 			share float64
 		}{{"median", 0.5}, {"p99", 0.99}} {
-			t.addParts(name, q.title, len(rows), func(of func(row int) int64) int64 {
+			t.addParts(c, append(label(c), q.title, fmt.Sprint(len(rows))), func(of func(row int) int64) int64 {
 				return quantile(values(rows, of), q.share)
-			}, c)
+			})
 		}
-		t.addParts(name, fmt.Sprintf("mean of the %d slowest", len(slowest)), len(rows), func(of func(row int) int64) int64 {
+		t.addParts(c, append(label(c), fmt.Sprintf("mean of the %d slowest", len(slowest)), fmt.Sprint(len(rows))), func(of func(row int) int64) int64 {
 			return mean(values(slowest, of))
-		}, c)
+		})
 	}
 	return t
 }
 
-// addParts adds a row with one figure of each part.
-func (t *table) addParts(name, title string, n int, figure func(of func(row int) int64) int64, c *crossings) {
-	cells := []string{name, title, fmt.Sprint(n), milliseconds(figure(func(row int) int64 { return c.Killed[row] }))}
+// addParts adds a row with one figure of each part, after other cells.
+func (t *table) addParts(c *crossings, cells []string, figure func(of func(row int) int64) int64) {
+	cells = append(cells, milliseconds(figure(func(row int) int64 { return c.Killed[row] })))
 	for p := range partNames {
 		cells = append(cells, milliseconds(figure(func(row int) int64 { return c.Parts[row][p] })))
 	}
-	t.add(cells...)
+	t.add(append(cells, milliseconds(figure(func(row int) int64 { return c.Doubt[row] })))...)
 }
 
 func values(rows []int, of func(row int) int64) (all []int64) {

@@ -20,11 +20,11 @@ func TestParts(t *testing.T) {
 		a    account
 		want []int64
 	}{
-		{"all known", whole, []int64{100, 50, 150, 10, 90, 200}},
+		{"all known", whole, []int64{100, 50, 150, 10, 90, 200, 40}},
 		{"ordered by the loop", unconfirmed, nil},
 		{"none", account{}, nil},
 	} {
-		if got := tt.a.parts(1000*us, 1400*us); !cmp.Equal(got, tt.want) {
+		if got := tt.a.parts(1000*us, 1400*us, []time.Duration{90 * us, 1120 * us, 1140 * us, 1160 * us}); !cmp.Equal(got, tt.want) {
 			t.Errorf("%s: parts() = %v; want %v", tt.name, got, tt.want)
 		}
 	}
@@ -42,14 +42,15 @@ func TestPartsTable(t *testing.T) {
 	c := &crossings{Case: "case", Contender: allLanes}
 	for i := range int64(100) {
 		c.Killed = append(c.Killed, 1000-i) // the first is the slowest
-		c.Parts = append(c.Parts, []int64{500 - i, 200, 150, 100, 50, 300})
+		c.Doubt = append(c.Doubt, 130)
+		c.Parts = append(c.Parts, []int64{500 - i, 200, 150, 100, 50, 300, 30})
 	}
-	c.Killed, c.Parts = append(c.Killed, 9000), append(c.Parts, nil) // of which nothing is known
+	c.Killed, c.Doubt, c.Parts = append(c.Killed, 9000), append(c.Doubt, 130), append(c.Parts, nil) // of which nothing is known
 	got := partsTable([]*crossings{c, {Case: "case", Contender: earlyoom, Killed: []int64{1}}})
 	want := [][]string{
-		{"case: evictd, all lanes", "median", "100", "0.95 ms", "0.45 ms", "0.20 ms", "0.15 ms", "0.10 ms", "0.05 ms", "0.30 ms"},
-		{"case: evictd, all lanes", "p99", "100", "1.00 ms", "0.50 ms", "0.20 ms", "0.15 ms", "0.10 ms", "0.05 ms", "0.30 ms"},
-		{"case: evictd, all lanes", "mean of the 2 slowest", "100", "1.00 ms", "0.50 ms", "0.20 ms", "0.15 ms", "0.10 ms", "0.05 ms", "0.30 ms"},
+		{"evictd, all lanes", "median", "100", "0.95 ms", "0.45 ms", "0.20 ms", "0.15 ms", "0.10 ms", "0.05 ms", "0.30 ms", "0.03 ms", "0.13 ms"},
+		{"evictd, all lanes", "p99", "100", "1.00 ms", "0.50 ms", "0.20 ms", "0.15 ms", "0.10 ms", "0.05 ms", "0.30 ms", "0.03 ms", "0.13 ms"},
+		{"evictd, all lanes", "mean of the 2 slowest", "100", "1.00 ms", "0.50 ms", "0.20 ms", "0.15 ms", "0.10 ms", "0.05 ms", "0.30 ms", "0.03 ms", "0.13 ms"},
 	}
 	if diff := cmp.Diff(want, got.rows); diff != "" {
 		t.Errorf("partsTable() (-want +got):\n%s", diff)

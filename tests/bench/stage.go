@@ -97,7 +97,7 @@ func onNode(measure func(context.Context, *stage) error) func(context.Context, o
 			return err
 		}
 		defer func() { err = errors.Join(err, s.kills.Close()) }()
-		if err := s.kills.recordKills(); err != nil {
+		if err := errors.Join(s.kills.recordKills(), s.kills.recordRuns()); err != nil {
 			return err
 		}
 		return measure(ctx, s)

@@ -2,11 +2,12 @@ package main
 
 import (
 	"fmt"
+	"slices"
 	"strings"
 	"text/tabwriter"
 )
 
-// table is text in rows of one length, for people.
+// table is text in rows of one length.
 type table struct {
 	head []string
 	rows [][]string
@@ -22,7 +23,7 @@ func (t *table) text() string {
 	var b strings.Builder
 	w := tabwriter.NewWriter(&b, 0, 0, 2, ' ', 0)
 	for _, row := range append([][]string{t.head}, t.rows...) {
-		fmt.Fprintf(w, "  %s\n", strings.Join(row, "\t")) // into memory
+		fmt.Fprintf(w, "  %s\n", strings.Join(row, "\t"))
 	}
 	w.Flush()
 	return b.String()
@@ -40,53 +41,63 @@ func (t *table) markdown() string {
 	return b.String()
 }
 
+// labels are the first cells of the rows of some series, in their order: the contender, and before it, if they are of
+// more than one case, the case where it is another than in the row before.
+func labels(all []*crossings) (head []string, of func(*crossings) []string) {
+	if !slices.ContainsFunc(all, func(c *crossings) bool { return c.Case != all[0].Case }) {
+		return []string{""}, func(c *crossings) []string { return []string{c.Contender} }
+	}
+	last := ""
+	return []string{"", ""}, func(c *crossings) []string {
+		name := c.Case
+		if name == last {
+			name = ""
+		}
+		last = c.Case
+		return []string{name, c.Contender}
+	}
+}
+
 // crossingsTable has a row per series.
 func crossingsTable(all []*crossings) *table {
-	t := &table{head: []string{
-		"", "n", "crossing → SIGKILL: median", "p99", "max", "≤ 0", "back above: median", "max", "overshoot: median", "max", "raised by", "beside",
-	}}
+	head, label := labels(all)
+	t := &table{head: append(head,
+		"n", "crossing → SIGKILL: median", "p99", "max", "≤ 0", "back above: median", "max", "overshoot: median", "max", "raised by", "beside")}
 	for _, c := range all {
-		cells := []string{c.Contender, fmt.Sprint(c.n())}
+		cells := append(label(c), fmt.Sprint(c.n()))
 		if len(c.Killed) == 0 {
 			t.add(append(cells, "–", "–", "–", "–", "–", "–", "–", "–", "–", c.beside())...)
 			continue
 		}
+		raised := "–"
+		if len(c.Lanes) > 0 {
+			raised = counts(c.Lanes)
+		}
 		t.add(append(cells,
 			milliseconds(median(c.Killed)), milliseconds(quantile(c.Killed, 0.99)), milliseconds(quantile(c.Killed, 1)),
-			fmt.Sprint(early(c.Killed)+c.By[byEarly]),
-			milliseconds(median(c.Back)), milliseconds(quantile(c.Back, 1)),
-			size(median(c.Overshoot)), size(quantile(c.Overshoot, 1)),
-			c.raisedBy(), c.beside())...)
+			fmt.Sprint(early(c.Killed)+c.By[byEarly]), milliseconds(median(c.Back)), milliseconds(quantile(c.Back, 1)),
+			size(median(c.Overshoot)), size(quantile(c.Overshoot, 1)), raised, c.beside())...)
 	}
 	return t
 }
 
-// raisedBy tells what raised the alarms, the most frequent first.
-func (c *crossings) raisedBy() string {
-	if len(c.Lanes) == 0 {
-		return "–"
-	}
-	return counts(c.Lanes)
-}
-
-// beside tells what else happened.
+// beside lists what else happened.
 func (c *crossings) beside() string {
 	var parts []string
-	add := func(n int, text string) {
-		if n > 0 {
-			parts = append(parts, fmt.Sprintf("%s: %d", text, n))
-		}
-	}
 	if c.Calm > 0 {
 		parts = append(parts, fmt.Sprintf("all %d calm pods lived: %d of %d", c.Calm, c.Spared, c.n()))
 	}
-	add(c.By[byNobody], "never fired")
-	add(c.By[byKernel], "the kernel was first")
-	add(c.By[byWitness], "stopped at the reserve")
-	add(c.OOMKills, "kernel OOM kills")
-	add(c.Bystanders, "bystanders killed")
-	add(c.Lost, "killed before its cue")
-	add(c.Failed, "gone wrong")
+	for _, count := range []struct {
+		what string
+		n    int
+	}{
+		{"never fired", c.By[byNobody]}, {"the kernel was first", c.By[byKernel]}, {"stopped at the reserve", c.By[byWitness]},
+		{"kernel OOM kills", c.OOMKills}, {"bystanders killed", c.Bystanders}, {"killed before its cue", c.Lost}, {"gone wrong", c.Failed},
+	} {
+		if count.n > 0 {
+			parts = append(parts, fmt.Sprintf("%s: %d", count.what, count.n))
+		}
+	}
 	if len(parts) == 0 {
 		return "–"
 	}

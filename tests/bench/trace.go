@@ -97,6 +97,7 @@ func (t *tracing) read() ([]byte, error) { return os.ReadFile(filepath.Join(t.di
 // event is one line of a trace.
 type event struct {
 	at      time.Duration // CLOCK_MONOTONIC
+	pid     int           // of the thread it happened on; 0 is not known
 	name    string
 	details string
 }
@@ -130,7 +131,9 @@ func parseEvent(line string) (event, bool) {
 		if len(fields) >= 4 && strings.HasSuffix(fields[0], "]") && strings.HasSuffix(fields[2], ":") && strings.HasSuffix(fields[3], ":") {
 			if when, err := parseTraceTime(strings.TrimSuffix(fields[2], ":")); err == nil {
 				_, details, _ := strings.Cut(line[at:], fields[3])
-				return event{when, strings.TrimSuffix(fields[3], ":"), strings.TrimSpace(details)}, true
+				task := strings.TrimSpace(line[:at])
+				pid, _ := strconv.Atoi(task[strings.LastIndex(task, "-")+1:])
+				return event{when, pid, strings.TrimSuffix(fields[3], ":"), strings.TrimSpace(details)}, true
 			}
 		}
 		next := strings.Index(line[at+1:], "[")
@@ -161,6 +164,7 @@ type kill struct {
 	at     time.Duration
 	pid    int
 	kernel bool // the kernel sent it for itself, as its OOM killer does
+	by     int  // the thread that sent it
 }
 
 // signalKernel is SI_KERNEL (include/uapi/asm-generic/siginfo.h).
@@ -169,25 +173,66 @@ const signalKernel = 0x80
 // recordKills has every SIGKILL recorded (include/trace/events/signal.h: signal_generate).
 func (t *tracing) recordKills() error { return t.record("signal/signal_generate", "sig==9") }
 
-// kills returns what was recorded since clear.
+// recordRuns has it recorded when a real-time thread of evictd, whose priority is the lowest of those, gets a processor
+// (include/trace/events/sched.h: sched_switch). 98 is that priority as the kernel counts.
+func (t *tracing) recordRuns() error {
+	return t.record("sched/sched_switch", `next_prio==98 && next_comm=="evictd"`)
+}
+
+// kills returns what was recorded of signals since clear.
 func (t *tracing) kills() ([]kill, error) {
+	kills, _, err := t.killsAndRuns()
+	return kills, err
+}
+
+// killsAndRuns returns what was recorded since clear: the signals, and when which thread got a processor.
+func (t *tracing) killsAndRuns() (kills []kill, runs []ran, err error) {
 	text, err := t.read()
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
 	events, err := parseEvents(text)
 	if err != nil {
-		return nil, err
+		return nil, nil, err
 	}
-	var kills []kill
 	for _, e := range events {
+		if e.name == "sched_switch" {
+			r, err := parseRun(e)
+			if err != nil {
+				return nil, nil, err
+			}
+			runs = append(runs, r)
+			continue
+		}
 		k, err := parseKill(e)
 		if err != nil {
-			return nil, err
+			return nil, nil, err
 		}
 		kills = append(kills, k)
 	}
-	return kills, nil
+	return kills, runs, nil
+}
+
+// ran is a thread that gets a processor.
+type ran struct {
+	at  time.Duration
+	pid int
+}
+
+// parseRun parses the details of an event:
+//
+//	prev_comm=swapper/0 prev_pid=0 prev_prio=120 prev_state=R ==> next_comm=evictd next_pid=1426 next_prio=98
+func parseRun(e event) (ran, error) {
+	at := strings.LastIndex(e.details, " next_pid=")
+	if at < 0 {
+		return ran{}, fmt.Errorf("parse trace: %s: %q", e.name, e.details)
+	}
+	field, _, _ := strings.Cut(e.details[at+len(" next_pid="):], " ")
+	pid, err := strconv.Atoi(field)
+	if err != nil || pid <= 0 {
+		return ran{}, fmt.Errorf("parse trace: %s: %q", e.name, e.details)
+	}
+	return ran{e.at, pid}, nil
 }
 
 // parseKill parses the details of an event:
@@ -201,7 +246,7 @@ func parseKill(e event) (kill, error) {
 	if !ok || at < len(head) {
 		return kill{}, bad
 	}
-	k, found := kill{at: e.at}, 0
+	k, found := kill{at: e.at, by: e.pid}, 0
 	for _, f := range append(strings.Fields(head), strings.Fields(e.details[at:])...) {
 		key, value, _ := strings.Cut(f, "=")
 		n, err := strconv.Atoi(value)

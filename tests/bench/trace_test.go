@@ -37,7 +37,7 @@ func TestKills(t *testing.T) {
 		got = append(got, k)
 	}
 	const at = 4201 * time.Second
-	want := []kill{{at + 202408*time.Microsecond, 1447, false}, {at + 302408*time.Microsecond, 1448, true}}
+	want := []kill{{at + 202408*time.Microsecond, 1447, false, 1426}, {at + 302408*time.Microsecond, 1448, true, 77}}
 	if diff := cmp.Diff(want, got, cmp.AllowUnexported(kill{})); diff != "" {
 		t.Errorf("kills of the trace (-want +got):\n%s", diff)
 	}
@@ -57,6 +57,18 @@ func TestParseKillErrors(t *testing.T) {
 	}
 	if k, err := parseKill(event{details: "sig=9 errno=0 code=-6 comm=hog pid=7 grp=0 res=0"}); err != nil || k.pid != 7 || k.kernel {
 		t.Errorf("parseKill of tgkill's code = %+v, %v; want pid 7, not the kernel's", k, err)
+	}
+}
+
+func TestParseRun(t *testing.T) {
+	const details = "prev_comm=a next_pid=7 prev_pid=0 prev_prio=120 prev_state=R ==> next_comm=evictd next_pid=1426 next_prio=98"
+	if got, err := parseRun(event{at: 5, details: details}); err != nil || got != (ran{5, 1426}) {
+		t.Errorf("parseRun() = %+v, %v; want process 1426 at 5 ns", got, err)
+	}
+	for _, bad := range []string{"", "prev_pid=3", "prev_pid=3 next_pid=x next_prio=98"} {
+		if got, err := parseRun(event{details: bad}); err == nil {
+			t.Errorf("parseRun(%q) = %+v; want an error", bad, got)
+		}
 	}
 }
 

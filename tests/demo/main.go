@@ -1,9 +1,9 @@
 // Command demo shows what evictd does: on a containerd of its own it runs three pods that stay within their bounds
-// and one that does not, starts evictd, and prints what happens as it happens, in seconds since the start.
+// and one that does not, starts evictd, and prints what happens, in seconds since the start.
 //
 // It needs root, Go and either containerd and runc or a network to fetch Debian's packages from. Everything it makes
 // lives below one temporary directory and one cgroup, and is gone when it ends, by success, failure or ^C. The exit
-// code is 0 if all went as it should: the hog evicted, nobody else, the memory back.
+// code is 0 if all went as it should: the hog evicted, no other pod, the memory back.
 package main
 
 import (
@@ -11,7 +11,6 @@ import (
 	"errors"
 	"flag"
 	"fmt"
-	"io"
 	"os"
 	"os/signal"
 	"path/filepath"
@@ -23,112 +22,61 @@ import (
 	"github.com/evictd/evictd/tests/node"
 )
 
-const (
-	exitOK      = 0
-	exitFailure = 1
-	exitUsage   = 2
-)
+func main() {
+	d := demo{out: os.Stdout}
+	flag.BoolVar(&d.dryRun, "dry-run", false, "let evictd say what it would do, and do nothing")
+	flag.StringVar(&d.executable, "evictd", daemon.Executable, "`FILE` to run as evictd")
+	flag.Parse()
+	os.Exit(d.run())
+}
 
-func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
-
-func run(args []string, stdout, stderr io.Writer) int {
-	flags := flag.NewFlagSet("demo", flag.ContinueOnError)
-	flags.SetOutput(stderr)
-	dryRun := flags.Bool("dry-run", false, "let evictd say what it would do, and do nothing")
-	executable := flags.String("evictd", daemon.Executable, "`FILE` to run as evictd")
-	switch err := flags.Parse(args); {
-	case errors.Is(err, flag.ErrHelp):
-		return exitOK
-	case err != nil:
-		return exitUsage
-	case flags.NArg() > 0:
-		fmt.Fprintf(stderr, "demo: unexpected argument %q\n", flags.Arg(0))
-		return exitUsage
-	}
-
+func (d *demo) run() int {
 	// A second ^C must not leave a half removed node behind: all of them only end the demonstration.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
-	err := show(ctx, *executable, *dryRun, stdout)
-	switch {
-	case errors.Is(ctx.Err(), context.Canceled) && !errors.As(err, new(untidyError)):
-		fmt.Fprintln(stderr, "demo: interrupted, and nothing is left behind")
-		return exitFailure
-	case err != nil:
-		fmt.Fprintf(stderr, "demo: %v\n", err)
-		return exitFailure
+	if err := d.show(ctx); err != nil {
+		fmt.Fprintf(os.Stderr, "demo: %v\n", err)
+		return 1
 	}
-	return exitOK
+	return 0
 }
 
-// longest is how long a demonstration may take from the private containerd's start on: ten seconds on an idle machine.
-const longest = 3 * time.Minute
-
-// show makes a stage, plays on it and removes it.
-func show(ctx context.Context, executable string, dryRun bool, stdout io.Writer) (err error) {
-	if err := prepare(ctx, executable, stdout); err != nil {
-		return err
-	}
-	dir, err := os.MkdirTemp("", "evictd-demo-")
-	if err != nil {
-		return err
-	}
-	defer func() {
-		if left := os.RemoveAll(dir); left != nil {
-			err = errors.Join(err, untidyError{left})
-		}
-	}()
-	t := newTimeline(stdout)
-	t.chapter("A private containerd, below %s", dir)
-	starting := &voice{timeline: t}
-	n, err := node.Start(ctx, node.Options{Dir: filepath.Join(dir, "node"), MemoryLimit: podsLimit, Log: starting})
-	if err != nil {
-		return err
-	}
-	starting.silent.Store(true)
-	ctx, cancel := context.WithTimeoutCause(ctx, longest, fmt.Errorf("not done after %v", longest))
-	defer cancel()
-	p := &play{timeline: t, node: n, dir: dir, executable: executable, dryRun: dryRun}
-	err = errors.Join(p.perform(ctx), p.tidy())
-	if err == nil {
-		t.verdict("nothing is left behind: no process, cgroup, mount or file")
-	}
-	return err
-}
-
-// prepare finds what the demonstration needs, and fetches containerd where there is none.
-func prepare(ctx context.Context, executable string, stdout io.Writer) error {
-	if _, err := os.Stat(executable); err != nil {
+// show starts a node, plays on it and removes it.
+func (d *demo) show(ctx context.Context) error {
+	if _, err := os.Stat(d.executable); err != nil {
 		return fmt.Errorf("find evictd: %w (make build makes it)", err)
 	}
-	err := node.Check("")
-	if errors.Is(err, node.ErrNoContainerd) {
-		fmt.Fprintln(stdout, "no containerd and runc on this machine: unpacking Debian's into a cache directory, installing nothing")
-		if err := node.Fetch(ctx, "", stdout); err != nil {
+	if err := node.Check(""); errors.Is(err, node.ErrNoContainerd) {
+		fmt.Fprintln(d.out, "no containerd and runc on this machine: unpacking Debian's into a cache directory, installing nothing")
+		if err := node.Fetch(ctx, "", d.out); err != nil {
 			return err
 		}
-		err = node.Check("")
 	}
-	if err != nil {
+	if err := node.Check(""); err != nil {
 		return fmt.Errorf("needs %w", err)
 	}
-	return nil
-}
-
-// untidyError says that something could not be removed.
-type untidyError struct{ error }
-
-// tidy removes everything, and makes sure of it.
-func (p *play) tidy() error {
 	var err error
-	if p.daemon != nil {
-		err = p.daemon.Stop()
+	if d.dir, err = os.MkdirTemp("", "evictd-demo-"); err != nil {
+		return err
 	}
-	if closed := p.node.Close(); closed != nil {
-		err = errors.Join(err, untidyError{closed})
+	// Times of other processes come without the monotonic clock, so that all are compared by the wall's.
+	d.start = time.Now().Round(0)
+	d.chapter("A private containerd, below %s", d.dir)
+	n, err := node.Start(ctx, node.Options{Dir: filepath.Join(d.dir, "node"), MemoryLimit: podsLimit, Log: d})
+	if err != nil {
+		return errors.Join(err, os.RemoveAll(d.dir))
 	}
-	if left := p.node.Leftovers(); len(left) > 0 {
-		err = errors.Join(err, untidyError{fmt.Errorf("left behind: %s", strings.Join(left, "; "))})
+	d.node = n
+	err = d.play(ctx)
+	if ctx.Err() != nil {
+		err = context.Cause(ctx) // which says what interrupted it
 	}
-	return err
+	left := n.Close()
+	if things := n.Leftovers(); len(things) > 0 {
+		left = errors.Join(left, fmt.Errorf("left behind: %s", strings.Join(things, "; ")))
+	}
+	if left = errors.Join(left, os.RemoveAll(d.dir)); left == nil {
+		d.ok("nothing is left behind: no process, cgroup, mount or file")
+	}
+	return errors.Join(err, left)
 }

@@ -3,10 +3,10 @@ package main
 import (
 	"context"
 	"fmt"
+	"io"
+	"strconv"
 	"strings"
 	"time"
-
-	"golang.org/x/sys/unix"
 
 	"github.com/evictd/evictd/agent/control"
 	"github.com/evictd/evictd/agent/evict"
@@ -15,48 +15,113 @@ import (
 	"github.com/evictd/evictd/tests/node"
 )
 
-// play is one demonstration.
-type play struct {
-	timeline   *timeline
-	node       *node.Node
-	dir        string
+const (
+	mebibyte = 1 << 20
+	gibibyte = 1 << 30
+
+	// hogTakes is what the hog would take if it were not stopped, at hogRate a second. The threshold is crossed half
+	// way, so that other changes on the machine do not matter.
+	hogTakes = 3 * gibibyte
+	hogRate  = gibibyte
+	// podsLimit bounds all pods together, whatever goes wrong; leastAvailable is what the machine must have to spare.
+	podsLimit      = hogTakes + gibibyte
+	leastAvailable = podsLimit + gibibyte
+	// patience bounds the wait for each step. On a busy machine the hog may take a tenth of its rate.
+	patience = 30 * time.Second
+	// pollEvery is how often memory.available and evictd's record are read.
+	pollEvery = 2 * time.Millisecond
+)
+
+// demo is one demonstration.
+type demo struct {
+	out        io.Writer
+	start      time.Time
 	executable string
 	dryRun     bool
-
-	pods    []node.Pod // the bystanders
-	hog     node.Pod
-	daemon  *daemon.Daemon
-	witness *witness
-	calm    int64 // available before the hog wakes, bytes
+	dir        string
+	node       *node.Node
+	pods       []node.Pod // all but the hog
+	hog        node.Pod
+	daemon     *daemon.Daemon
+	threshold  int64
+	calm       int64 // memory.available before the hog wakes up
+	lowest     int64 // memory.available at its lowest
+	shown      gauge // what was printed last
 }
 
-// patience bounds the wait for each thing that is due. A machine that is busy otherwise may let the hog take no more
-// than a tenth of what it wants.
-const patience = 30 * time.Second
+// role is a pod of the demonstration: one that uses its memory from the start on, or the hog.
+type role struct {
+	name                 string
+	qos                  node.QoS
+	uses, request, limit int64 // 0 is none
+	priority             int
+}
 
-// perform plays all scenes. What is left running is for tidy.
-func (p *play) perform(ctx context.Context) error {
-	p.timeline.chapter("Its pods")
-	if err := p.enter(ctx); err != nil {
-		return err
+var (
+	bystanders = []role{
+		{name: "database", qos: node.Guaranteed, uses: 256 * mebibyte, request: 320 * mebibyte, limit: 320 * mebibyte, priority: 1000},
+		{name: "web", qos: node.Burstable, uses: 128 * mebibyte, request: 256 * mebibyte, priority: 500},
+		{name: "batch", qos: node.BestEffort, uses: 64 * mebibyte},
 	}
-	p.timeline.chapter("evictd")
-	if err := p.guard(ctx); err != nil {
-		return err
+	hog = role{name: "hog", qos: node.Burstable, request: 64 * mebibyte}
+)
+
+// runPod starts a pod without the annotation that would make it a kubelet's, and with evictd's for what only a kubelet
+// knows. It returns when the pod uses its memory.
+func (d *demo) runPod(ctx context.Context, r role, then string, args ...string) (node.Pod, error) {
+	annotations, request := map[string]string{"evictd.io/priority": strconv.Itoa(r.priority)}, "requests nothing"
+	if r.request > 0 {
+		annotations["evictd.io/memory-request"] = fmt.Sprintf("%dMi", r.request/mebibyte)
+		request = "requests " + control.Bytes(r.request)
 	}
-	p.timeline.chapter("The hog wakes up and takes up to %s a second; memory.available:", control.Bytes(hogRate))
-	watching, stop := context.WithCancel(ctx)
-	defer stop()
-	go p.witness.watch(watching)
-	if err := p.cue(ctx); err != nil {
-		return err
+	pod, err := d.node.RunPod(ctx, node.PodSpec{
+		Name: r.name, Namespace: "demo", QoS: r.qos, Annotations: annotations, TerminationGracePeriod: time.Second,
+		Containers: []node.ContainerSpec{{Args: args, MemoryRequest: r.request, MemoryLimit: r.limit}},
+	})
+	if err != nil {
+		return pod, err
 	}
-	record, err := p.pressure(ctx)
+	err = d.await(ctx, r.name+" to use its memory", func() (bool, error) {
+		usage, err := d.node.MemoryUsage(pod.Containers[0].Cgroup)
+		return usage >= r.uses, err
+	})
+	d.say("pod %-8s  %-10s  priority %4d, %s, %s", r.name, r.qos, r.priority, request, then)
+	return pod, err
+}
+
+// play shows one scene after the other, and ends evictd.
+func (d *demo) play(ctx context.Context) (err error) {
+	d.chapter("Its pods")
+	for _, r := range bystanders {
+		pod, err := d.runPod(ctx, r, "holds "+control.Bytes(r.uses), "hold", "-bytes", strconv.FormatInt(r.uses, 10))
+		if err != nil {
+			return err
+		}
+		d.pods = append(d.pods, pod)
+	}
+	d.hog, err = d.runPod(ctx, hog, "still asleep", "grow", "-bytes", strconv.Itoa(hogTakes), "-rate", strconv.Itoa(hogRate), "-delay", "1h")
 	if err != nil {
 		return err
 	}
-	p.timeline.chapter("Did it go well?")
-	return p.judge(ctx, &record)
+	d.chapter("evictd")
+	if err := d.startDaemon(); err != nil {
+		return err
+	}
+	defer func() {
+		if stopped := d.daemon.Stop(); err == nil {
+			err = stopped
+		}
+	}()
+	if err := d.introduce(ctx); err != nil {
+		return err
+	}
+	d.chapter("The hog wakes up and takes up to %s a second; memory.available:", control.Bytes(hogRate))
+	record, err := d.pressure(ctx)
+	if err != nil {
+		return fmt.Errorf("%w; evictd's log:\n%s", err, d.daemon.LogTail())
+	}
+	d.chapter("Did it go well?")
+	return d.check(ctx, &record)
 }
 
 // configuration is what evictd is given. The threshold on what kubepods may use is switched off: the pods of a
@@ -75,96 +140,66 @@ memoryAccounting: available
 evictionPressureTransitionPeriod: 2s
 `
 
-// guard starts evictd with a threshold on half the hog's way, and waits until it watches.
-func (p *play) guard(ctx context.Context) error {
-	file, err := openMeminfo()
-	if err != nil {
+// startDaemon starts evictd with a threshold half way.
+func (d *demo) startDaemon() (err error) {
+	if d.calm, err = d.available(); err != nil {
 		return err
 	}
-	defer func() {
-		if p.witness == nil {
-			file.Close()
-		}
-	}()
-	if p.calm, err = available(file); err != nil {
-		return err
+	if d.calm < leastAvailable {
+		return fmt.Errorf("needs %s of available memory; there is %s", control.Bytes(leastAvailable), control.Bytes(d.calm))
 	}
-	if p.calm < leastAvailable {
-		return fmt.Errorf("needs %s of available memory; there is %s", control.Bytes(leastAvailable), control.Bytes(p.calm))
-	}
-	threshold := (p.calm - hogTakes/2) / mebibyte
-	p.daemon, err = daemon.Start(daemon.Options{
-		Executable: p.executable, Dir: p.dir,
-		Config: fmt.Sprintf(configuration, p.node.Endpoint(), p.node.CgroupRoot(), p.dryRun, threshold),
-	})
-	if err != nil {
-		return err
-	}
-	ctx, cancel := context.WithTimeout(ctx, patience)
+	mebibytes := (d.calm - hogTakes/2) / mebibyte
+	d.threshold = mebibytes * mebibyte
+	config := fmt.Sprintf(configuration, d.node.Endpoint(), d.node.CgroupRoot(), d.dryRun, mebibytes)
+	d.daemon, err = daemon.Start(daemon.Options{Executable: d.executable, Dir: d.dir, Config: config})
+	return err
+}
+
+// introduce waits until evictd watches, and prints what it sees.
+func (d *demo) introduce(ctx context.Context) error {
+	waiting, cancel := context.WithTimeout(ctx, patience)
 	defer cancel()
-	status, err := p.daemon.Await(ctx, func(s *control.Status) bool {
-		return s.Runtime.Connected && s.Pods.Count == len(p.pods)+1 && s.Signals[signal.MemoryAvailable].Status == control.Observed
+	s, err := d.daemon.Await(waiting, func(s *control.Status) bool {
+		return s.Runtime.Connected && s.Pods.Count == len(d.pods)+1 && s.Signals[signal.MemoryAvailable].Status == control.Observed
 	})
 	if err != nil {
 		return err
-	}
-	if status.Mode.DryRun != p.dryRun {
-		return fmt.Errorf("evictd's mode is %+v; want dry run %t", status.Mode, p.dryRun)
 	}
 	doing := "enforcing"
-	if p.dryRun {
-		doing = "in dry run (" + strings.Join(status.Mode.Why, "; ") + ")"
+	if s.Mode.DryRun {
+		doing = "in dry run (" + strings.Join(s.Mode.Why, "; ") + ")"
 	}
-	p.timeline.say("evictd watches %d pods of %s %s, %s", status.Pods.Count, status.Runtime.Name, status.Runtime.Version, doing)
-	p.timeline.more("memory.available is %s, the threshold %s", control.Bytes(*status.Signals[signal.MemoryAvailable].Available), control.Bytes(threshold*mebibyte))
-	explanation, err := p.daemon.Client().Explain(ctx, signal.MemoryAvailable)
+	d.say("evictd watches %d pods of %s %s, %s", s.Pods.Count, s.Runtime.Name, s.Runtime.Version, doing)
+	d.more("memory.available is %s, the threshold %s", control.Bytes(*s.Signals[signal.MemoryAvailable].Available), control.Bytes(d.threshold))
+	explanation, err := d.daemon.Client().Explain(ctx, signal.MemoryAvailable)
 	if err != nil {
 		return err
 	}
-	p.timeline.more("If memory ran out now, they would go in this order:")
+	d.more("If memory ran out now, they would go in this order:")
 	ranked := make([]evict.Ranked, len(explanation.Ranking))
 	for i, c := range explanation.Ranking {
 		ranked[i] = c.Ranked
 	}
-	p.ranking(ranked)
-	p.witness = &witness{file: file, threshold: threshold * mebibyte}
+	d.ranking(ranked)
 	return nil
 }
 
-func (p *play) ranking(ranked []evict.Ranked) {
+func (d *demo) ranking(ranked []evict.Ranked) {
 	for i, r := range ranked {
-		p.timeline.more("  %d. %-13s  %s", i+1, r.Pod, control.Why(signal.MemoryAvailable, ranked, i))
+		d.more("  %d. %-13s  %s", i+1, r.Pod, control.Why(signal.MemoryAvailable, ranked, i))
 	}
 }
 
-// cue wakes the hog. A signal that comes before it listens has no effect on process 1 of a pid namespace, so that it
-// is repeated.
-func (p *play) cue(ctx context.Context) error {
-	c := p.hog.Containers[0]
-	return p.await(ctx, "the hog to wake up", func() (bool, error) {
-		if err := unix.Kill(c.PID, unix.SIGUSR1); err != nil {
-			return false, fmt.Errorf("wake the hog: %w", err)
-		}
-		usage, err := p.node.MemoryUsage(c.Cgroup)
-		return usage > hog.request, err
-	})
-}
-
-// await polls for something.
-func (p *play) await(ctx context.Context, what string, ok func() (bool, error)) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, patience, fmt.Errorf("not within %v", patience))
-	defer cancel()
-	for {
+// await polls until ok is true.
+func (d *demo) await(ctx context.Context, what string, ok func() (bool, error)) error {
+	for end := time.Now().Add(patience); ; time.Sleep(pollEvery) {
 		switch is, err := ok(); {
-		case err != nil:
+		case err != nil || is:
 			return err
-		case is:
-			return nil
-		}
-		select {
-		case <-ctx.Done():
-			return fmt.Errorf("wait for %s: %w", what, context.Cause(ctx))
-		case <-time.After(5 * time.Millisecond):
+		case ctx.Err() != nil:
+			return context.Cause(ctx)
+		case time.Now().After(end):
+			return fmt.Errorf("wait for %s: not within %v", what, patience)
 		}
 	}
 }

@@ -2,176 +2,162 @@ package main
 
 import (
 	"context"
-	"errors"
 	"fmt"
+	"strings"
 	"time"
+
+	"golang.org/x/sys/unix"
 
 	"github.com/evictd/evictd/agent/control"
 	"github.com/evictd/evictd/agent/evict"
+	"github.com/evictd/evictd/agent/signal"
+	"github.com/evictd/evictd/tests/node"
 )
 
-const (
-	// Available memory is printed when it has changed by gaugeStep, and at the latest after gaugeEvery.
-	gaugeStep  = 192 * mebibyte
-	gaugeEvery = time.Second
-	// askEvery is how often evictd is asked for its records.
-	askEvery = 10 * time.Millisecond
-)
+// dryRunShown is how long a dry run is watched doing nothing.
+const dryRunShown = 2 * time.Second
 
-// telling is how far the story of the kill was told.
-type telling struct{ crossing, ranking, signal, gone, recovery, stopped bool }
-
-// pressure tells what happens from the hog's waking to the memory's recovery, and returns evictd's record of it.
-func (p *play) pressure(ctx context.Context) (evict.Record, error) {
-	ticker := time.NewTicker(askEvery)
-	defer ticker.Stop()
-	end := time.After(patience)
-	var told telling
-	var gauge gauge
-	for {
-		record, done, err := p.tell(ctx, &told)
-		if done || err != nil {
-			return record, err
+// pressure wakes the hog, prints what happens until memory.available has recovered, and returns evictd's record.
+func (d *demo) pressure(ctx context.Context) (r evict.Record, err error) {
+	// A signal that comes before the hog listens has no effect on process 1 of a PID namespace.
+	c := d.hog.Containers[0]
+	if err := d.await(ctx, "the hog to wake up", func() (bool, error) {
+		if err := unix.Kill(c.PID, unix.SIGUSR1); err != nil {
+			return false, fmt.Errorf("wake the hog: %w", err)
 		}
-		// Between the crossing and the recovery every line is about the kill.
-		if quiet := !told.crossing || p.dryRun && !told.stopped; quiet {
-			if err := p.show(&gauge); err != nil {
-				return record, err
-			}
+		usage, err := d.node.MemoryUsage(c.Cgroup)
+		return usage > hog.request, err
+	}); err != nil {
+		return r, err
+	}
+	if err := d.await(ctx, "evictd to evict the hog", func() (bool, error) {
+		if r, err = d.record(ctx); err != nil || !r.SignalSent.IsZero() || r.Result == evict.ResultDryRun {
+			return true, err
 		}
-		select {
-		case <-ctx.Done():
-			return record, context.Cause(ctx)
-		case <-end:
-			return record, fmt.Errorf("wait for %s: not within %v; evictd's log:\n%s", told.next(), patience, p.daemon.LogTail())
-		case <-ticker.C:
+		return false, d.showAvailable()
+	}); err != nil {
+		return r, err
+	}
+	d.decision(&r)
+	if d.dryRun {
+		if err := d.stopHog(ctx, r.Decided); err != nil {
+			return r, err
 		}
 	}
+	if err := d.await(ctx, "memory.available to be above the threshold again", func() (bool, error) {
+		n, err := d.available()
+		return n >= d.threshold, err
+	}); err != nil {
+		return r, err
+	}
+	d.say("RECOVERY  memory.available is seen above the threshold again, %v after the crossing; it was %s below at the lowest",
+		short(time.Since(r.CrossingSeen)), control.Bytes(d.threshold-min(d.lowest, r.Available)))
+	if err := d.await(ctx, "evictd to finish its record", func() (bool, error) {
+		r, err = d.record(ctx)
+		return r.Result != evict.ResultPending, err
+	}); err != nil {
+		return r, err
+	}
+	if !r.LastGone.IsZero() {
+		d.at(r.LastGone, "GONE      no process of %s is left, %v after the signal", r.Pod, short(r.LastGone.Sub(r.SignalSent)))
+	}
+	d.shown = gauge{}
+	return r, d.showAvailable()
 }
 
-// gauge is what was printed last of available memory.
-type gauge struct {
-	at        time.Time
-	available int64
+// record returns the record of the one eviction, empty before it.
+func (d *demo) record(ctx context.Context) (r evict.Record, err error) {
+	answer, err := d.daemon.Client().Records(ctx)
+	if err == nil && len(answer.Records) > 0 {
+		r = answer.Records[0]
+	}
+	return r, err
 }
 
-// show prints available memory if it is news.
-func (p *play) show(last *gauge) error {
-	s, err := p.witness.testify()
-	if err != nil || s.available == 0 {
+// decision prints what evictd saw, decided and did.
+func (d *demo) decision(r *evict.Record) {
+	d.at(r.CrossingSeen, "CROSSING  memory.available falls below the threshold of %s", control.Bytes(d.threshold))
+	d.at(r.Decided, "RANKING   evictd confirms with a fresh reading, %s below, and ranks by usage over request, priority and excess:", control.Bytes(r.Deficit))
+	d.ranking(r.Candidates)
+	if d.dryRun {
+		d.at(r.Decided, "VERDICT   would kill %s, expecting %s; nothing is touched", r.Pod, control.Bytes(r.Expected))
+		return
+	}
+	processes := "process"
+	if r.Processes != 1 {
+		processes = fmt.Sprintf("%d processes", r.Processes)
+	}
+	d.at(r.SignalSent, "SIGKILL   to the %s of %s, %v after the crossing was seen by the lane %q", processes, r.Pod, short(r.SignalSent.Sub(r.CrossingSeen)), r.Lane)
+}
+
+// stopHog ends the growth that a dry run does not, once it has shown that nothing happens.
+func (d *demo) stopHog(ctx context.Context, decided time.Time) error {
+	if err := d.await(ctx, "the dry run to be seen", func() (bool, error) {
+		return time.Since(decided) >= dryRunShown, d.showAvailable()
+	}); err != nil {
 		return err
 	}
-	if change := s.available - last.available; max(change, -change) < gaugeStep && time.Since(last.at) < gaugeEvery {
-		return nil
+	if err := d.alive(ctx, d.hog); err != nil {
+		return fmt.Errorf("in dry run: %w", err)
 	}
-	*last = gauge{time.Now(), s.available}
-	p.timeline.gauge(s.available, p.witness.threshold, p.calm)
+	d.say("STOP      the hog lives on, as nothing was done; the demonstration itself stops it now")
+	return unix.Kill(d.hog.Containers[0].PID, unix.SIGKILL)
+}
+
+// check returns an error unless everything went as it should.
+func (d *demo) check(ctx context.Context, r *evict.Record) error {
+	result, did := evict.ResultKilled, "was evicted"
+	if d.dryRun {
+		result, did = evict.ResultDryRun, "would have been evicted"
+	}
+	if r.Pod != "demo/hog" || r.Cause != signal.MemoryAvailable.String() || !r.Hard || r.Result != result || r.Error != "" {
+		return fmt.Errorf("evictd's record is %+v; want demo/hog %s by a hard threshold on %v", *r, result, signal.MemoryAvailable)
+	}
+	d.ok("%s %s: %s", r.Pod, did, strings.TrimSpace(r.Message))
+	if !d.dryRun {
+		if err := d.await(ctx, "the hog's sandbox to be stopped", func() (bool, error) {
+			now, err := d.node.Pod(ctx, d.hog.ID)
+			return err == nil && !now.Ready && !now.Containers[0].Running, err
+		}); err != nil {
+			return err
+		}
+		d.ok("its sandbox is stopped, and its memory is back")
+	}
+	// Had the kill been too little, or the decision wrong, evictd would act again before the condition clears.
+	if err := d.await(ctx, "the condition MemoryPressure to clear", func() (bool, error) {
+		s, err := d.daemon.Client().Status(ctx)
+		if err == nil && len(s.Records) != 1 {
+			err = fmt.Errorf("evictd evicted again: %+v", s.Records)
+		}
+		return len(s.Conditions) == 0, err
+	}); err != nil {
+		return err
+	}
+	d.ok("the node's condition MemoryPressure came and went")
+	for _, pod := range d.pods {
+		if err := d.alive(ctx, pod); err != nil {
+			return err
+		}
+		usage, err := d.node.MemoryUsage(pod.Containers[0].Cgroup)
+		if err != nil {
+			return err
+		}
+		d.ok("%s/%s lives: process %d as before, with its %s", pod.Namespace, pod.Name, pod.Containers[0].PID, control.Bytes(usage))
+	}
 	return nil
 }
 
-// next names what is waited for.
-func (t *telling) next() string {
-	switch {
-	case !t.crossing:
-		return "the crossing"
-	case !t.ranking:
-		return "evictd's decision"
-	case !t.recovery:
-		return "memory.available to be above the threshold again"
-	}
-	return "evictd to finish its record"
-}
-
-// tell prints what is new.
-func (p *play) tell(ctx context.Context, told *telling) (record evict.Record, done bool, err error) {
-	s, err := p.witness.testify()
+// alive returns an error unless the pod runs with the processes that it had.
+func (d *demo) alive(ctx context.Context, before node.Pod) error {
+	now, err := d.node.Pod(ctx, before.ID)
 	if err != nil {
-		return record, false, err
+		return err
 	}
-	if !told.crossing && !s.crossed.IsZero() {
-		told.crossing = true
-		p.timeline.at(s.crossed, "CROSSING  memory.available falls below the threshold of %s", control.Bytes(p.witness.threshold))
+	was, is := before.Containers[0], now.Containers[0]
+	if !now.Ready || !is.Running || is.PID != was.PID || now.PID != before.PID {
+		return fmt.Errorf("%s/%s does not run as before: %+v", before.Namespace, before.Name, now)
 	}
-	answer, err := p.daemon.Client().Records(ctx)
-	if err != nil {
-		return record, false, err
-	}
-	switch len(answer.Records) {
-	case 0:
-		return record, false, nil
-	case 1:
-		record = answer.Records[0]
-	default:
-		return record, false, fmt.Errorf("evictd evicted more than one pod: %+v", answer.Records)
-	}
-	if !told.crossing {
-		if p.witness.threshold-record.Available <= 0 {
-			return record, false, errors.New("evictd decided to evict before the threshold was crossed")
-		}
-		if record.Result == evict.ResultPending || !p.witness.believe(record.CrossingSeen, record.Available) {
-			return record, false, nil // evictd was first to see it
-		}
-		told.crossing = true
-		p.timeline.at(record.CrossingSeen, "CROSSING  memory.available falls below the threshold of %s, for less than %v: evictd's word, as the witness missed it",
-			control.Bytes(p.witness.threshold), sampleEvery)
-	}
-	p.tellDecision(&record, told)
-	if p.dryRun {
-		if err := p.stopHog(ctx, &record, told); err != nil {
-			return record, false, err
-		}
-	}
-	if !told.recovery && !s.recovered.IsZero() && (told.signal || told.stopped) {
-		told.recovery = true
-		p.timeline.at(s.recovered, "RECOVERY  memory.available is above the threshold again, %v after the crossing; it was %s below at the lowest",
-			short(s.recovered.Sub(s.crossed)), control.Bytes(p.witness.threshold-s.lowest))
-	}
-	if told.recovery && !told.gone && !record.LastGone.IsZero() {
-		told.gone = true
-		p.timeline.at(record.LastGone, "GONE      no process of %s is left, %v after the signal", record.Pod, short(record.LastGone.Sub(record.SignalSent)))
-	}
-	if !told.recovery || record.Result == evict.ResultPending {
-		return record, false, nil
-	}
-	p.timeline.gauge(s.available, p.witness.threshold, p.calm)
-	return record, true, nil
-}
-
-// tellDecision prints what is new of evictd's record.
-func (p *play) tellDecision(r *evict.Record, told *telling) {
-	if !told.ranking {
-		told.ranking = true
-		p.timeline.at(r.Decided, "RANKING   evictd confirms with a fresh reading, %s below, and ranks by usage over request, priority and excess:",
-			control.Bytes(r.Deficit))
-		p.ranking(r.Candidates)
-		if p.dryRun {
-			p.timeline.at(r.Decided, "VERDICT   would kill %s, expecting %s; nothing is touched", r.Pod, control.Bytes(r.Expected))
-		}
-	}
-	if p.dryRun {
-		return
-	}
-	if !told.signal && !r.SignalSent.IsZero() {
-		told.signal = true
-		p.timeline.at(r.SignalSent, "SIGKILL   to the %s of %s, %v after the crossing was seen by the lane %q",
-			count(r.Processes, "process", "processes"), r.Pod, short(r.SignalSent.Sub(r.CrossingSeen)), r.Lane)
-	}
-}
-
-// shown is how long a dry run is watched doing nothing.
-const shown = 2 * time.Second
-
-// stopHog ends the growth that a dry run does not, once it has shown that nothing happens.
-func (p *play) stopHog(ctx context.Context, r *evict.Record, told *telling) error {
-	if told.stopped || time.Since(r.Decided) < shown {
-		return nil
-	}
-	if err := p.alive(ctx, p.hog); err != nil {
-		return fmt.Errorf("in dry run: %w", err)
-	}
-	told.stopped = true
-	p.timeline.say("STOP      the hog lives on, as nothing was done; the demonstration itself stops it now")
-	return p.node.StopPod(ctx, p.hog)
+	return nil
 }
 
 func short(d time.Duration) time.Duration {
@@ -179,11 +165,4 @@ func short(d time.Duration) time.Duration {
 		return d.Round(10 * time.Microsecond)
 	}
 	return d.Round(time.Millisecond)
-}
-
-func count(n int, one, many string) string {
-	if n == 1 {
-		return one
-	}
-	return fmt.Sprintf("%d %s", n, many)
 }

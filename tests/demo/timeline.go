@@ -3,75 +3,76 @@ package main
 import (
 	"bytes"
 	"fmt"
-	"io"
 	"strings"
-	"sync/atomic"
 	"time"
 
 	"github.com/evictd/evictd/agent/control"
+	"github.com/evictd/evictd/kernel"
+	"github.com/evictd/evictd/kernel/meminfo"
 )
 
-// timeline prints what happens and when.
-type timeline struct {
-	out   io.Writer
-	start time.Time
-}
+// chapter begins a new part.
+func (d *demo) chapter(format string, args ...any) { fmt.Fprintf(d.out, "\n"+format+"\n", args...) }
 
-func newTimeline(out io.Writer) *timeline {
-	// Times of other processes come without the monotonic clock, so that all are compared by the wall's.
-	return &timeline{out: out, start: time.Now().Round(0)}
-}
+// say prints what happens now, at what happened at a time.
+func (d *demo) say(format string, args ...any) { d.at(time.Now(), format, args...) }
 
-// say prints what happens now.
-func (t *timeline) say(format string, args ...any) { t.at(time.Now(), format, args...) }
-
-// at prints what happened at a time.
-func (t *timeline) at(when time.Time, format string, args ...any) {
-	fmt.Fprintf(t.out, "%8.3fs  %s\n", when.Round(0).Sub(t.start).Seconds(), fmt.Sprintf(format, args...))
+func (d *demo) at(when time.Time, format string, args ...any) {
+	fmt.Fprintf(d.out, "%8.3fs  %s\n", when.Round(0).Sub(d.start).Seconds(), fmt.Sprintf(format, args...))
 }
 
 // more prints what belongs to the line before.
-func (t *timeline) more(format string, args ...any) {
-	fmt.Fprintf(t.out, "%9s  %s\n", "", fmt.Sprintf(format, args...))
+func (d *demo) more(format string, args ...any) {
+	fmt.Fprintf(d.out, "           "+format+"\n", args...)
 }
 
-// voice lets somebody else tell what happens, line by line, until it is silenced.
-type voice struct {
-	timeline *timeline
-	silent   atomic.Bool
-}
+// ok prints one thing that went as it should.
+func (d *demo) ok(format string, args ...any) { fmt.Fprintf(d.out, "  ok  "+format+"\n", args...) }
 
-func (v *voice) Write(line []byte) (int, error) {
-	if !v.silent.Load() {
-		v.timeline.say("%s", bytes.TrimSpace(line))
+// Write prints what the node logs while it starts.
+func (d *demo) Write(line []byte) (int, error) {
+	if d.node == nil {
+		d.say("%s", bytes.TrimSpace(line))
 	}
 	return len(line), nil
 }
 
-// chapter begins a new part.
-func (t *timeline) chapter(format string, args ...any) {
-	fmt.Fprintf(t.out, "\n%s\n", fmt.Sprintf(format, args...))
+// gauge is memory.available at a time.
+type gauge struct {
+	at        time.Time
+	available int64
 }
 
-// verdict prints one thing that went as it should.
-func (t *timeline) verdict(format string, args ...any) {
-	fmt.Fprintf(t.out, "  ok  %s\n", fmt.Sprintf(format, args...))
+// available reads memory.available as evictd computes it where active file cache counts as available.
+func (d *demo) available() (int64, error) {
+	i, err := meminfo.Read(kernel.FS("/proc"))
+	n := int64(i.MemTotal) - int64(i.Hugetlb) - int64(i.WorkingSet()) + int64(i.ActiveFile)
+	if err == nil && (d.lowest == 0 || n < d.lowest) {
+		d.lowest = n
+	}
+	return n, err
 }
 
-// gaugeWidth is how many characters a gauge's bar has.
-const gaugeWidth = 40
+// showAvailable prints memory.available if it has changed by 192 MiB or was printed a second ago.
+func (d *demo) showAvailable() error {
+	n, err := d.available()
+	if change := max(n-d.shown.available, d.shown.available-n); err == nil && (change >= 192*mebibyte || time.Since(d.shown.at) >= time.Second) {
+		d.shown = gauge{time.Now(), n}
+		d.say("%s", bar(n, d.threshold, d.calm))
+	}
+	return err
+}
 
-// gauge prints an amount of available memory against the threshold, which is the middle of its bar. The right end is
-// high.
-func (t *timeline) gauge(available, threshold, high int64) {
-	step := float64(high-threshold) / (gaugeWidth / 2)
-	filled := gaugeWidth/2 + int(float64(available-threshold)/step)
-	filled = min(max(filled, 0), gaugeWidth)
-	bar := []byte(strings.Repeat("#", filled) + strings.Repeat(".", gaugeWidth-filled))
-	bar[gaugeWidth/2] = '|'
+// bar draws available memory against the threshold, which is the middle. The right end is high.
+func bar(available, threshold, high int64) string {
+	const width = 40
+	step := float64(high-threshold) / (width / 2)
+	filled := min(max(width/2+int(float64(available-threshold)/step), 0), width)
+	line := []byte(strings.Repeat("#", filled) + strings.Repeat(".", width-filled))
+	line[width/2] = '|'
 	side := "above"
 	if available < threshold {
 		side = "BELOW"
 	}
-	t.say("%8s  [%s]  %s %s the threshold", control.Bytes(available), bar, control.Bytes(max(available-threshold, threshold-available)), side)
+	return fmt.Sprintf("%8s  [%s]  %s %s the threshold", control.Bytes(available), line, control.Bytes(max(available-threshold, threshold-available)), side)
 }

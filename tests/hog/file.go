@@ -14,12 +14,14 @@ func tmpfs(args []string, stderr io.Writer) error {
 	dir := fs.String("dir", "/dev/shm", "directory on a tmpfs")
 	size := fs.Int64("bytes", 0, "bytes to write")
 	rate := fs.Int64("rate", 0, "bytes per second; 0 is as fast as possible")
+	delay := fs.Duration("delay", 0, "wait before the first write; SIGUSR1 ends the wait")
 	if err := parse(args); err != nil {
 		return err
 	}
-	if *size <= 0 || *rate < 0 {
-		return usageError{errors.New("-bytes must be positive, -rate not negative")}
+	if *size <= 0 || *rate < 0 || *delay < 0 {
+		return usageError{errors.New("-bytes must be positive, -rate and -delay not negative")}
 	}
+	wait(*delay)
 	return write(filepath.Join(*dir, "hog"), *size, *rate)
 }
 
@@ -48,8 +50,13 @@ func file(args []string, stderr io.Writer) error {
 	if err := f.Sync(); err != nil {
 		return fmt.Errorf("sync: %w", err)
 	}
+	return read(f, *passes)
+}
+
+// read reads a file from its beginning to its end, that many times.
+func read(f *os.File, passes int) error {
 	buf := make([]byte, mebibyte)
-	for pass := range *passes {
+	for pass := range passes {
 		if _, err := f.Seek(0, io.SeekStart); err != nil {
 			return fmt.Errorf("rewind: %w", err)
 		}
@@ -60,7 +67,7 @@ func file(args []string, stderr io.Writer) error {
 				return fmt.Errorf("re-read: %w", err)
 			}
 		}
-		say("pass %d of %d", pass+1, *passes)
+		say("pass %d of %d", pass+1, passes)
 	}
 	return nil
 }

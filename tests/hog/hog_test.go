@@ -60,13 +60,16 @@ func eventually(t *testing.T, what string, ok func() bool) {
 }
 
 // rssAnon is the anonymous resident memory of a process in bytes, -1 when it is gone.
-func rssAnon(pid int) int64 {
+func rssAnon(pid int) int64 { return rss(pid, "RssAnon:") }
+
+// rss is the resident memory of a process under a name of its status.
+func rss(pid int, name string) int64 {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
 		return -1
 	}
 	for line := range strings.Lines(string(b)) {
-		if f := strings.Fields(line); len(f) == 3 && f[0] == "RssAnon:" {
+		if f := strings.Fields(line); len(f) == 3 && f[0] == name {
 			kib, err := strconv.ParseInt(f[1], 10, 64)
 			if err != nil {
 				return -1
@@ -161,11 +164,23 @@ func TestForksRelay(t *testing.T) {
 	})
 }
 
+func TestGrowByThreads(t *testing.T) {
+	p := start(t, "grow", "-bytes", "16777217", "-threads", "3")
+	eventually(t, "16 MiB", func() bool { return rssAnon(p.Process.Pid) >= 16<<20 })
+}
+
+func TestDatabaseSharesItsBuffer(t *testing.T) {
+	p := start(t, "database", "-path", filepath.Join(t.TempDir(), "data"), "-bytes", "1", "-buffer", "16777217")
+	eventually(t, "16 MiB of shared memory", func() bool { return rss(p.Process.Pid, "RssShmem:") >= 16<<20 })
+}
+
 func TestFiles(t *testing.T) {
 	dir := t.TempDir()
 	for _, args := range [][]string{
 		{"tmpfs", "-dir", dir, "-bytes", "1048577"},
 		{"file", "-path", filepath.Join(dir, "hog"), "-bytes", "1048577", "-passes", "1"},
+		{"database", "-path", filepath.Join(dir, "hog"), "-bytes", "1048577", "-buffer", "1"},
+		{"mapped", "-path", filepath.Join(dir, "hog"), "-bytes", "1048577"},
 	} {
 		p := start(t, args...)
 		eventually(t, "file of 1 MiB and one byte", func() bool {
@@ -207,6 +222,11 @@ func TestUsage(t *testing.T) {
 		{"tmpfs -bytes 0", 2, "-bytes must be positive"},
 		{"tmpfs -bytes 1 -dir /nowhere", 1, "create"},
 		{"file -bytes 1", 2, "-path is needed"},
+		{"grow -bytes 1 -threads 0", 2, "-threads"},
+		{"grow -bytes 1 -threads 2 -rate 1", 2, "-threads"},
+		{"database -path /nowhere/data -bytes 1", 2, "-buffer"},
+		{"database -path /nowhere/data -bytes 1 -buffer 1", 1, "create"},
+		{"mapped -bytes 1", 2, "-path is needed"},
 		{"logs -bytes 0", 2, "-bytes must be positive"},
 		{"files -n 1", 2, "-dir is needed"},
 		{"files -dir /nowhere -n 1", 1, "make file 0"},

@@ -3,12 +3,16 @@
 //
 //	hog pause                                       wait for a signal
 //	hog hold  -bytes N                              touch N bytes of anonymous memory, then sleep
-//	hog grow  -bytes N [-rate B] [-delay D] [-stamp FILE]
-//	                                                the same, at B bytes per second, after D or SIGUSR1
+//	hog grow  -bytes N [-rate B] [-threads T] [-delay D] [-stamp FILE]
+//	                                                the same, at B bytes per second or by T threads, after D or SIGUSR1
 //	hog forks -n N [-bytes B] [-relay D]            keep N children that hold B bytes each
 //	hog bomb  [-bytes B] [-delay D] [-forks]        fork such processes without end; in a container alone
-//	hog tmpfs -dir DIR -bytes N [-rate B]           write N bytes into a file of a tmpfs
+//	hog tmpfs -dir DIR -bytes N [-rate B] [-delay D]
+//	                                                write N bytes into a file of a tmpfs
 //	hog file  -path FILE -bytes N -passes K         write a file and re-read it until its cache is active
+//	hog database -path FILE -bytes N -buffer M [-rate B] [-delay D]
+//	                                                read a file twice from the disk, beside a shared buffer of M bytes
+//	hog mapped -path FILE -bytes N [-delay D]       write to every page of a mapped file, and read it until its cache is active
 //	hog logs  -bytes N [-rate B]                    write N bytes of lines to standard output
 //	hog files -dir DIR -n N                         make N empty files
 //
@@ -33,15 +37,17 @@ func main() { os.Exit(run(os.Args[1:], os.Stderr)) }
 
 // commands are what the first argument may be. Each parses its own flags and returns when it is done taking.
 var commands = map[string]func(args []string, stderr io.Writer) error{
-	"pause": pause,
-	"hold":  grow,
-	"grow":  grow,
-	"forks": forks,
-	"bomb":  bomb,
-	"tmpfs": tmpfs,
-	"file":  file,
-	"logs":  logs,
-	"files": files,
+	"pause":    pause,
+	"hold":     grow,
+	"grow":     grow,
+	"forks":    forks,
+	"bomb":     bomb,
+	"tmpfs":    tmpfs,
+	"file":     file,
+	"database": database,
+	"mapped":   mapped,
+	"logs":     logs,
+	"files":    files,
 }
 
 // exitTerm is what a shell makes of a death by SIGTERM.
@@ -49,7 +55,7 @@ const exitTerm = 128 + int(unix.SIGTERM)
 
 func run(args []string, stderr io.Writer) int {
 	if len(args) == 0 || commands[args[0]] == nil {
-		fmt.Fprintln(stderr, "usage: hog pause|hold|grow|forks|bomb|tmpfs|file|logs|files [flags]")
+		fmt.Fprintln(stderr, "usage: hog pause|hold|grow|forks|bomb|tmpfs|file|database|mapped|logs|files [flags]")
 		return 2
 	}
 	// Go would exit on SIGTERM by itself, except as process 1 of a pid namespace, where the kernel drops it.

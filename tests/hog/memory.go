@@ -6,6 +6,9 @@ import (
 	"io"
 	"os"
 	"os/signal"
+	"runtime"
+	"slices"
+	"sync"
 	"time"
 
 	"golang.org/x/sys/unix"
@@ -25,12 +28,16 @@ func grow(args []string, stderr io.Writer) error {
 	rate := fs.Int64("rate", 0, "bytes per second; 0 is as fast as possible")
 	delay := fs.Duration("delay", 0, "wait before the first touch; SIGUSR1 ends the wait")
 	thp := fs.Bool("thp", true, "let the kernel use huge pages")
+	threads := fs.Int("threads", 1, "threads that touch a part each, as fast as possible")
 	stampFile := fs.String("stamp", "", "file that receives the time of each MiB")
 	if err := parse(args); err != nil {
 		return err
 	}
 	if *size <= 0 || *rate < 0 || *delay < 0 {
 		return usageError{errors.New("-bytes must be positive, -rate and -delay not negative")}
+	}
+	if *threads < 1 || *threads > 1 && (*rate > 0 || *stampFile != "") {
+		return usageError{errors.New("-threads must be positive, and 1 with -rate or -stamp")}
 	}
 
 	mem, err := anonymous(*size, *thp)
@@ -45,7 +52,11 @@ func grow(args []string, stderr io.Writer) error {
 	}
 	wait(*delay)
 	say("growing to %d bytes", *size)
-	touch(mem, *rate, marks)
+	if *threads == 1 {
+		touch(mem, *rate, marks)
+	} else {
+		touchInParallel(mem, *threads)
+	}
 	say("holding %d bytes", *size)
 	return nil
 }
@@ -98,6 +109,20 @@ func touch(mem []byte, rate int64, marks *stamp.Writer) {
 			say("touched %d bytes", done)
 		}
 	}
+}
+
+// touchInParallel has each of the threads touch a part of the memory, as the
+// garbage collector of a JVM does with its heap (-XX:+AlwaysPreTouch).
+func touchInParallel(mem []byte, threads int) {
+	var done sync.WaitGroup
+	part := (len(mem) + threads - 1) / threads
+	for part := range slices.Chunk(mem, part) {
+		done.Go(func() {
+			runtime.LockOSThread()
+			touch(part, 0, nil)
+		})
+	}
+	done.Wait()
 }
 
 // chunks is how many MiB size is, a broken one included.

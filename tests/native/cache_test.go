@@ -55,9 +55,7 @@ func TestCacheKillsNobodyAtOnce(t *testing.T) {
 // activate makes the file cache of a pod active, or skips the test where it can't.
 func activate(t *testing.T, cache *pod) {
 	t.Helper()
-	if mode, err := os.ReadFile("/sys/kernel/mm/lru_gen/enabled"); err == nil && string(mode) != "0x0000\n" {
-		t.Skip("needs the classic LRU lists: with the multi-generational ones, reading makes no cache active")
-	}
+	needClassicLRU(t)
 	file := filepath.Join("/proc", strconv.Itoa(cache.Containers[0].PID), "root", "cache")
 	for range 2 {
 		readThrough(t, file)

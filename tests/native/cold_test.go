@@ -67,9 +67,15 @@ func coldMemory(t *testing.T, mode string, takes []string, size int64) {
 }
 
 func needClassicLRU(t *testing.T) {
-	if mode, err := os.ReadFile("/sys/kernel/mm/lru_gen/enabled"); err == nil && string(mode) != "0x0000\n" {
+	if !classicLRU() {
 		t.Skip("needs the classic LRU lists: with the multi-generational ones, reading makes no cache active")
 	}
+}
+
+// classicLRU reports whether the kernel ages file cache by two lists, and not by generations.
+func classicLRU() bool {
+	mode, err := os.ReadFile("/sys/kernel/mm/lru_gen/enabled")
+	return err != nil || string(mode) == "0x0000\n"
 }
 
 // needSwap gives a virtual machine swap until the test ends.

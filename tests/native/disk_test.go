@@ -6,8 +6,10 @@ import (
 	"path/filepath"
 	"slices"
 	"strings"
+	"syscall"
 	"testing"
 
+	"github.com/google/go-cmp/cmp"
 	"golang.org/x/sys/unix"
 
 	"github.com/evictd/evictd/agent/control"
@@ -177,6 +179,10 @@ func withAnnotations(spec node.PodSpec, annotations map[string]string) node.PodS
 
 // Images go before a pod does, as many as the deficit needs, and not those that are
 // in use.
+//
+// Complexity: filling a real filesystem is expensive, so that all is checked on one.
+//
+//gocyclo:ignore
 func TestImagesGoFirst(t *testing.T) {
 	n, dir := startDiskNode(t, "ext4", gibibyte)
 	for i := range 4 {
@@ -230,4 +236,20 @@ func TestImagesGoFirst(t *testing.T) {
 		t.Errorf("records %+v; want none", s.Records)
 	}
 	mustLive(t, calm)
+
+	// Dead containers brought nothing, images enough; both are known after a crash.
+	before := []control.Reclaim(s.Reclaims)
+	if len(before) != 2 || before[0].Freed >= before[0].Deficit || before[1].Freed < before[1].Deficit || before[1].TookSeconds <= 0 {
+		t.Errorf("reclaims %+v; want one in vain and one that sufficed", before)
+	}
+	eventually(t, "state with the reclaims", func() bool { return len(d.savedState().Reclaims) == len(before) })
+	d.kill(syscall.SIGKILL)
+	d.start()
+	s = d.knows(1)
+	if diff := cmp.Diff(before, []control.Reclaim(s.Reclaims)); diff != "" {
+		t.Errorf("reclaims after a crash (-before +after):\n%s", diff)
+	}
+	if out, _ := d.evictctl("status"); !strings.Contains(out, "freed in "+fmt.Sprintf("%.2g", before[1].TookSeconds)) {
+		t.Errorf("evictctl status does not show the reclaim of %.3f s:\n%s", before[1].TookSeconds, out)
+	}
 }

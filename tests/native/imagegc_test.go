@@ -19,19 +19,24 @@ import (
 	"github.com/evictd/evictd/tests/node"
 )
 
-// knownUses returns the uses of images in evictd's state, by ID.
-func (d *daemon) knownUses() map[string]state.ImageUse {
+// savedState returns evictd's state, which is empty as long as there is none.
+func (d *daemon) savedState() (saved state.Saved) {
 	d.t.Helper()
 	content, err := os.ReadFile(filepath.Join(d.stateDir(), "state.json"))
 	if err != nil {
-		return nil
+		return saved
 	}
-	var saved state.Saved
 	if err := json.Unmarshal(content, &saved); err != nil {
 		d.t.Fatal(err)
 	}
+	return saved
+}
+
+// knownUses returns the uses of images in evictd's state, by ID.
+func (d *daemon) knownUses() map[string]state.ImageUse {
+	d.t.Helper()
 	uses := map[string]state.ImageUse{}
-	for _, u := range saved.Images {
+	for _, u := range d.savedState().Images {
 		uses[u.ID] = u
 	}
 	return uses
@@ -48,6 +53,10 @@ func usedPercent(t *testing.T, dir string) float64 {
 // were never used first, then the least recently used, which is known across restarts. An
 // image in use and that of the sandboxes stay even where the low mark is not reached.
 // (containerd knows the label io.cri-containerd.pinned from 1.7.)
+//
+// Complexity: filling a real filesystem is expensive, so that all is checked on one.
+//
+//gocyclo:ignore
 func TestImageCollection(t *testing.T) {
 	const low, high = 55, 65 // percent; an image takes 8 of them
 	n, dir := startDiskNode(t, "ext4", gibibyte)
@@ -120,7 +129,7 @@ evictionHard: {nodefs.available: 1Mi}`, dir, high, low))
 	fill(high + 1)
 	collections := func(s *control.Status) (all []control.Reclaim) {
 		for _, r := range s.Reclaims {
-			if r.Kind == evict.ReclaimImages && r.Reason == string(reclaim.Threshold) {
+			if r.Kind == evict.ReclaimImages && r.Reason == reclaim.Threshold {
 				t.Logf("collected %q, %d freed in %.2f s %s%s", r.Removed, r.Freed, r.TookSeconds, r.Note, r.Error)
 				all = append(all, r)
 			}

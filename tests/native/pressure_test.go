@@ -38,6 +38,16 @@ func nodeHog(t *testing.T) int64 {
 // what else the machine does matters little. The pods and the node run already.
 func nodeThreshold(t *testing.T, hog int64) string {
 	t.Helper()
+	available, activeFile := nodeAvailable(t, hog)
+	// File cache is left out of the account: how much of it there is is the rest of the machine's doing, and while
+	// it explains a crossing evictd would wait.
+	return fmt.Sprintf("memoryAccounting: available\nenforceNodeAllocatable: []\nevictionHard: {memory.available: %d}", available+activeFile-hog/2)
+}
+
+// nodeAvailable returns memory.available as a kubelet computes it, and how much active file cache it counts as used. It
+// skips the test where the machine can't do without hog bytes.
+func nodeAvailable(t *testing.T, hog int64) (available, activeFile int64) {
+	t.Helper()
 	info, err := meminfo.Read(kernel.FS("/proc"))
 	if err != nil {
 		t.Fatal(err)
@@ -51,10 +61,7 @@ func nodeThreshold(t *testing.T, hog int64) string {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// File cache is left out of the account: how much of it there is is the rest of the machine's doing, and while
-	// it explains a crossing evictd would wait.
-	available := int64(info.MemTotal) - int64(info.Hugetlb) - int64(memory.WorkingSet) + int64(memory.ActiveFile)
-	return fmt.Sprintf("memoryAccounting: available\nenforceNodeAllocatable: []\nevictionHard: {memory.available: %d}", available-hog/2)
+	return int64(info.MemTotal) - int64(info.Hugetlb) - int64(memory.WorkingSet), int64(memory.ActiveFile)
 }
 
 // TestMemoryOutsideThePods: what presses is none of the pods, so that evicting all of them would not help. One goes

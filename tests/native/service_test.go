@@ -139,7 +139,8 @@ func TestSecondOnOneState(t *testing.T) {
 	d.knows(1)
 }
 
-// TestReadiness: the service manager hears READY once the runtime has answered, and not before.
+// TestReadiness: the service manager hears READY once the pods are known, and not before, whatever else happens. Until
+// then its status and evictctl name what is missing.
 func TestReadiness(t *testing.T) {
 	n := startNode(t, gibibyte)
 	pod := runPod(t, n, node.PodSpec{Name: "pod", Containers: one(holding(32 * mebibyte))})
@@ -149,22 +150,50 @@ func TestReadiness(t *testing.T) {
 	d.env = append(d.env, "NOTIFY_SOCKET="+m.path)
 	d.start()
 	d.looks(3)
-	if s, _ := d.status(); s.Runtime.Connected {
-		t.Error("the runtime counts as connected; it does not run")
+	if s, _ := d.status(); s.Runtime.Connected || s.Ready {
+		t.Errorf("ready %t, runtime connected %t; want neither, it does not run", s.Ready, s.Runtime.Connected)
 	}
-	if got := m.told(); strings.Contains(got, "READY=1") {
-		t.Errorf("without a runtime the service manager was told %q; want no READY", got)
+	eventually(t, "status that names the runtime", func() bool {
+		return strings.Contains(m.told(), "STATUS=not ready: ") && strings.Contains(m.told(), n.Socket())
+	})
+	if out, code := d.evictctl("status"); code != 1 || !strings.Contains(out, "ready:       no; ") || !strings.Contains(out, n.Socket()) {
+		t.Errorf("evictctl status exits with %d; want 1 and the name of the runtime:\n%s", code, out)
+	}
+	d.reload()
+	d.looks(2)
+	if got := m.told(); strings.Contains(got, "READY=1") || !strings.Contains(got, "EXTEND_TIMEOUT_USEC=") {
+		t.Errorf("without a runtime the service manager was told %q; want more time asked for, and no READY", got)
 	}
 	if err := n.Restart(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "READY", func() bool { return strings.Contains(m.told(), "READY=1") })
+	eventually(t, "READY", func() bool { return strings.Contains(m.told(), "READY=1\nSTATUS=enforcing") })
 	if s, ok := d.status(); !ok || !s.Runtime.Connected || s.Pods.Count != 1 {
 		t.Errorf("status when ready: runtime %+v, %d pods; want it connected, 1", s.Runtime, s.Pods.Count)
+	}
+	d.until("ready", func(s *control.Status) bool { return s.Ready })
+	if out, code := d.evictctl("status"); code != 0 || !strings.Contains(out, "ready:       yes") {
+		t.Errorf("evictctl status exits with %d when evictd is ready; want 0:\n%s", code, out)
 	}
 	d.kill(syscall.SIGTERM)
 	eventually(t, "STOPPING", func() bool { return strings.Contains(m.told(), "STOPPING=1") })
 	mustLive(t, pod)
+}
+
+// evictctl asks the daemon, and returns what was printed and the exit code.
+func (d *daemon) evictctl(args ...string) (out string, code int) {
+	d.t.Helper()
+	e, err := programs()
+	if err != nil {
+		d.t.Fatal(err)
+	}
+	cmd := exec.Command(e.evictctl, append(args, "--control-socket", d.socket())...)
+	b, err := cmd.CombinedOutput()
+	var exit *exec.ExitError
+	if err != nil && !errors.As(err, &exit) {
+		d.t.Fatal(err)
+	}
+	return string(b), cmd.ProcessState.ExitCode()
 }
 
 // manager is the service manager's end of sd_notify.

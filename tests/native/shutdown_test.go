@@ -75,6 +75,10 @@ func (d *daemon) gone(p *pod) time.Time {
 
 // TestShutdown: pods stop group by group, one that does not hear is killed at the end of its group, and then the
 // node may go down.
+//
+// Complexity: one shutdown on a real node is expensive, so that all is checked of one.
+//
+//gocyclo:ignore
 func TestShutdown(t *testing.T) {
 	n := startNode(t, gibibyte)
 	low := runPod(t, n, ofPriority("low", 0))

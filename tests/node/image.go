@@ -8,31 +8,34 @@ import (
 	"encoding/hex"
 	"encoding/json"
 	"fmt"
+	"hash"
+	"io"
+	random "math/rand/v2"
 	"runtime"
 )
 
+// An archive writes itself, the same each time: what is large is never in memory as a whole.
+type archive func(io.Writer) error
+
 // imageArchive packs an executable as two images that share one layer, in the format of docker-archive: a tar
 // with manifest.json, a configuration per image, and the layer, itself a tar.
-func imageArchive(hog []byte) ([]byte, error) {
-	layer, err := archive(
-		entry{name: "hog", mode: 0o755, data: hog},
+func imageArchive(hog []byte) (archive, error) {
+	layer := archiveOf(
+		entry{name: "hog", mode: 0o755, size: int64(len(hog)), write: contentOf(hog)},
 		entry{name: "tmp/", mode: 0o1777},
 	)
-	if err != nil {
-		return nil, err
-	}
 	return imagesOf(layer, image{PauseImage, []string{"/hog", "pause"}}, image{HogImage, []string{"/hog"}})
 }
 
 // dataArchive is an image with one file, whose content no filesystem makes smaller and no other image has.
-func dataArchive(tag string, size int64) ([]byte, error) {
-	data := make([]byte, size)
-	_, _ = rand.Read(data) // never fails
-	layer, err := archive(entry{name: "data", mode: 0o644, data: data})
-	if err != nil {
-		return nil, err
+func dataArchive(tag string, size int64) (archive, error) {
+	var seed [32]byte
+	_, _ = rand.Read(seed[:]) // never fails
+	data := func(w io.Writer) error {
+		_, err := io.CopyN(w, random.NewChaCha8(seed), size)
+		return err
 	}
-	return imagesOf(layer, image{tag: tag})
+	return imagesOf(archiveOf(entry{name: "data", mode: 0o644, size: size, write: data}), image{tag: tag})
 }
 
 type image struct {
@@ -40,64 +43,89 @@ type image struct {
 	entrypoint []string
 }
 
-func imagesOf(layer []byte, images ...image) ([]byte, error) {
+func imagesOf(layer archive, images ...image) (archive, error) {
 	type manifest struct {
 		Config   string
 		RepoTags []string
 		Layers   []string
 	}
 	const layerName = "layer.tar"
-	entries := []entry{{name: layerName, mode: 0o644, data: layer}}
+	measured := measure{Hash: sha256.New()}
+	if err := layer(&measured); err != nil {
+		return nil, err
+	}
+	diff := "sha256:" + hex.EncodeToString(measured.Sum(nil))
+	entries := []entry{{name: layerName, mode: 0o644, size: measured.size, write: layer}}
 	var manifests []manifest
 	for _, image := range images {
 		config, err := json.Marshal(map[string]any{
 			"architecture": runtime.GOARCH,
 			"os":           "linux",
 			"config":       map[string]any{"Entrypoint": image.entrypoint},
-			"rootfs":       map[string]any{"type": "layers", "diff_ids": []string{"sha256:" + digest(layer)}},
+			"rootfs":       map[string]any{"type": "layers", "diff_ids": []string{diff}},
 		})
 		if err != nil {
 			return nil, fmt.Errorf("write image: %w", err)
 		}
-		name := digest(config) + ".json"
-		entries = append(entries, entry{name: name, mode: 0o644, data: config})
+		sum := sha256.Sum256(config)
+		name := hex.EncodeToString(sum[:]) + ".json"
+		entries = append(entries, entry{name: name, mode: 0o644, size: int64(len(config)), write: contentOf(config)})
 		manifests = append(manifests, manifest{name, []string{image.tag}, []string{layerName}})
 	}
 	b, err := json.Marshal(manifests)
 	if err != nil {
 		return nil, fmt.Errorf("write image: %w", err)
 	}
-	return archive(append(entries, entry{name: "manifest.json", mode: 0o644, data: b})...)
+	return archiveOf(append(entries, entry{name: "manifest.json", mode: 0o644, size: int64(len(b)), write: contentOf(b)})...), nil
+}
+
+// measure is a writer that keeps the size and the digest alone.
+type measure struct {
+	hash.Hash
+	size int64
+}
+
+func (m *measure) Write(b []byte) (int, error) {
+	m.size += int64(len(b))
+	return m.Hash.Write(b)
 }
 
 type entry struct {
-	name string // a directory's ends in a slash
-	mode int64
-	data []byte
+	name  string // a directory's ends in a slash
+	mode  int64
+	size  int64
+	write func(io.Writer) error // nil for a directory
 }
 
-func archive(entries ...entry) ([]byte, error) {
-	var buf bytes.Buffer
-	w := tar.NewWriter(&buf)
-	for _, e := range entries {
-		h := &tar.Header{Name: e.name, Mode: e.mode, Size: int64(len(e.data)), Typeflag: tar.TypeReg}
-		if e.data == nil {
-			h.Typeflag = tar.TypeDir
-		}
-		if err := w.WriteHeader(h); err != nil {
-			return nil, fmt.Errorf("write image: %w", err)
-		}
-		if _, err := w.Write(e.data); err != nil {
-			return nil, fmt.Errorf("write image: %w", err)
-		}
+func contentOf(data []byte) func(io.Writer) error {
+	return func(w io.Writer) error {
+		_, err := bytes.NewReader(data).WriteTo(w)
+		return err
 	}
-	if err := w.Close(); err != nil {
-		return nil, fmt.Errorf("write image: %w", err)
-	}
-	return buf.Bytes(), nil
 }
 
-func digest(b []byte) string {
-	sum := sha256.Sum256(b)
-	return hex.EncodeToString(sum[:])
+// archiveOf is a tar of the entries.
+func archiveOf(entries ...entry) archive {
+	return func(to io.Writer) error {
+		w := tar.NewWriter(to)
+		for _, e := range entries {
+			h := &tar.Header{Name: e.name, Mode: e.mode, Size: e.size, Typeflag: tar.TypeReg}
+			if e.write == nil {
+				h.Typeflag = tar.TypeDir
+			}
+			if err := w.WriteHeader(h); err != nil {
+				return fmt.Errorf("write image: %w", err)
+			}
+			if e.write == nil {
+				continue
+			}
+			if err := e.write(w); err != nil {
+				return fmt.Errorf("write image: %w", err)
+			}
+		}
+		if err := w.Close(); err != nil {
+			return fmt.Errorf("write image: %w", err)
+		}
+		return nil
+	}
 }

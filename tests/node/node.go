@@ -1,25 +1,6 @@
-// Package node runs a private containerd, and pods on it, for whoever needs a node to press on: tests, the
-// demonstration, benchmarks.
-//
-// A node is real: containerd, runc, CRI, the cgroups that a kubelet would make. It is also apart from whatever
-// else the machine runs: root, state and sockets are below one directory, and every process, containerd's own
-// included, is below one cgroup that belongs to it alone, in each hierarchy (v1, v2 and hybrid):
-//
-//	/evictd-test-1f2e3d4c/system                            containerd, its shims, runc
-//	/evictd-test-1f2e3d4c/kubepods                          limited, so that the machine keeps room
-//	/evictd-test-1f2e3d4c/kubepods/burstable/pod<uid>/<id>  a container
-//
-// With the systemd driver, the pods are in a slice that belongs to it alone: see [Driver].
-//
-// That cgroup is also how the processes are found again. Close kills all of them and removes mounts, cgroups
-// and files; Leftovers proves it. When the process that started a node dies, the node stays; the next Start
-// removes it.
-//
-// Root is needed, the images are built on the spot, and no network is: pods use the host's.
 package node
 
 import (
-	"bytes"
 	"context"
 	"errors"
 	"fmt"
@@ -309,10 +290,14 @@ func (n *Node) importImages(ctx context.Context, hog string) error {
 	return n.importArchive(ctx, images, PauseImage, HogImage)
 }
 
-func (n *Node) importArchive(ctx context.Context, images []byte, names ...string) error {
+func (n *Node) importArchive(ctx context.Context, images archive, names ...string) error {
 	cmd := n.inside(ctx, n.binaries.Ctr, "--address", n.Socket(), "--namespace", namespace, "images", "import", "-")
-	cmd.Stdin = bytes.NewReader(images)
-	if out, err := cmd.CombinedOutput(); err != nil {
+	read, write := io.Pipe()
+	go func() { write.CloseWithError(images(write)) }()
+	cmd.Stdin = read
+	out, err := cmd.CombinedOutput()
+	read.Close() // ends the writer where ctr ended early
+	if err != nil {
 		return fmt.Errorf("import images: %w: %s", err, strings.TrimSpace(string(out)))
 	}
 	// CRI learns of an image by an event, a moment later.

@@ -69,6 +69,7 @@ var suites = []suite{
 		{name: "soft-eviction", run: "^TestSoftEviction$", takes: 30 * time.Second, smoke: true},
 		{name: "victims", run: "^TestTwoHogs$", takes: 50 * time.Second},
 		{name: "memory", run: "^TestFrozenVictim$", takes: 45 * time.Second},
+		{name: "growth", run: "^(TestHeapBesideActiveCache|TestMappedFile)$", takes: 90 * time.Second},
 		{name: "lanes", run: "^(TestEachLaneKills|TestRequiredLane)$", takes: 55 * time.Second},
 		{name: "soft", run: "^TestSoftTurnsHard$", takes: 40 * time.Second},
 		{name: "restart", run: "^TestKilledAfterTheKill$", takes: 35 * time.Second},
@@ -80,6 +81,7 @@ var suites = []suite{
 		{name: "one-shutdown", run: "^TestShutdown$", takes: 60 * time.Second, partial: true},
 		{name: "more-victims", run: "^(TestRanking|TestForkingHog)$", takes: 200 * time.Second, more: true},
 		{name: "more-memory", run: "^(TestMemoryOutsideThePods|TestSharedMemoryHog|TestStoppedVictim)$", takes: 160 * time.Second, more: true},
+		{name: "more-growth", run: "^(TestHogBesideActiveCache|TestHogWhileCrossingWaits|TestDatabaseWarmsCache|TestDatabaseBuffer|TestHeapAfterStart|TestMemoryVolumeHog|TestImagePull)$", takes: 550 * time.Second, more: true},
 		{name: "more-soft", run: "^TestSoftRecovery$", takes: 90 * time.Second, more: true},
 		{name: "more-restart", run: "^(TestKilledInTheMiddle|TestGraceOverRestart)$", takes: 120 * time.Second, more: true},
 		{name: "more-spare", run: "^(TestExemptPodsLive|TestKubeletsPods|TestOverride|TestUnprovenCgroup|TestOwnCgroup|TestNoCgroupParent)$", takes: 250 * time.Second, more: true},
@@ -102,11 +104,11 @@ var suites = []suite{
 		{name: "rest", takes: 5 * time.Second},
 	}},
 	{name: "kernel", profiles: []string{profileTest, profileFull}, packages: []string{"./kernel/...", "./bpf/..."}, takes: 4 * time.Second,
-		long: map[string]time.Duration{"kernel/cgroup": 40 * time.Second, "kernel/process": 8 * time.Second, "kernel/probe": 8 * time.Second, "bpf": 80 * time.Second}},
+		long: map[string]time.Duration{"kernel/cgroup": 40 * time.Second, "kernel/process": 8 * time.Second, "kernel/probe": 8 * time.Second, "bpf": 150 * time.Second}},
 	{name: "agent", profiles: []string{profileFull}, packages: []string{"./cri/...", "./agent/..."}, takes: 15 * time.Second,
 		without: []string{"agent/config", "agent/config/strict", "agent/evict", "agent/scenario", "agent/signal"}},
 	{name: "node", profiles: []string{profileFull}, packages: []string{"./tests/node"}, takes: 3 * time.Minute},
-	{name: "bench", profiles: []string{profileFull}, takes: 8 * time.Minute, commands: bench},
+	{name: "bench", profiles: []string{profileFull}, takes: 12 * time.Minute, commands: bench},
 }
 
 func suiteNames() []string {
@@ -156,7 +158,7 @@ func bench(v variant) []protocol.Command {
 	}
 	return []protocol.Command{{
 		Name: "bench", Argv: []string{programsDir + "/bench", "-vm", "-v", "-bursts", "6"},
-		Env: v.env(), Timeout: 20 * time.Minute,
+		Env: v.env(), Timeout: 40 * time.Minute,
 	}}
 }
 

@@ -84,7 +84,7 @@ var specials = []special{
 // learnt of. What evictd makes of that is tested on the plain machines.
 var (
 	specialSuites  = []string{"boot", "native", "kernel"}
-	specialClasses = []string{"each-class", "soft-eviction", "lanes"}
+	specialClasses = []string{"each-class", "soft-eviction", "growth", "lanes"}
 )
 
 // driverSuites and driverClasses are what the cgroup driver of the pods may have to do with: other suites have no pods,

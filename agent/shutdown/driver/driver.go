@@ -126,6 +126,10 @@ func (s *Driver) Changed() {
 }
 
 // Run follows shutdowns until ctx ends.
+//
+// Complexity: one select over everything that wakes it, and one switch over what that leads to.
+//
+//gocyclo:ignore
 func (s *Driver) Run(ctx context.Context) {
 	defer close(s.ended)
 	s.started = time.Now()
@@ -256,9 +260,9 @@ func (s *Driver) Refrain(v *loop.View) (why []string) {
 	if v.Config.Shutdown.BesideKubelet == config.ShutdownOwn {
 		return why
 	}
-	if v.Snapshot.KubeletPods {
+	if v.Snapshot.Kubelet.Pods {
 		why = append(why, "a kubelet owns pods of this node (shutdown.besideKubelet: own stops them all the same)")
-	} else if v.Snapshot.KubeletRuns {
+	} else if v.Snapshot.Kubelet.Process != "" {
 		why = append(why, "a kubelet runs on this node (shutdown.besideKubelet: own does its work all the same)")
 	}
 	if s.o.Guard.Status().Kubelet {

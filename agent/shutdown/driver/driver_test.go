@@ -69,7 +69,7 @@ func seen(t *testing.T, settings string, kubeletPods bool, running ...evict.Pod)
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &loop.View{Time: time.Unix(1000, 0), Config: cfg, Snapshot: pods.Snapshot{Pods: running, KubeletPods: kubeletPods, Listed: time.Unix(999, 0)}}
+	return &loop.View{Time: time.Unix(1000, 0), Config: cfg, Snapshot: pods.Snapshot{Pods: running, Kubelet: evict.Kubelet{Known: true, Pods: kubeletPods}, Listed: time.Unix(999, 0)}}
 }
 
 // testDriver returns a Driver that sees a view, and a logind that says nothing.

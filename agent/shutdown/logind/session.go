@@ -21,6 +21,7 @@ func (g *Guard) session(ctx context.Context) error {
 	defer c.Close()
 	l := newLister(ctx, c, g.ofKubelet)
 	defer l.close()
+	g.kubeletLock.known = false
 	// What changes from here on is told by a signal.
 	if err := g.ask(ctx, c); err != nil {
 		return err
@@ -33,19 +34,14 @@ func (g *Guard) session(ctx context.Context) error {
 	again := time.NewTicker(g.again)
 	defer again.Stop()
 	for {
+		changed, err := true, error(nil)
 		select {
 		case <-ctx.Done():
 			return g.leave(context.WithoutCancel(ctx), c)
 		case <-g.poke:
-			if err := g.ask(ctx, c); err != nil {
-				return err
-			}
-			g.list(l)
+			err = g.look(ctx, c, l)
 		case <-again.C:
-			if err := g.ask(ctx, c); err != nil {
-				return err
-			}
-			g.list(l)
+			err = g.look(ctx, c, l)
 		case k := <-l.results:
 			g.updateKubeletLock(k, l)
 		case s, ok := <-c.signals:
@@ -55,32 +51,47 @@ func (g *Guard) session(ctx context.Context) error {
 				}
 				return errLost
 			}
-			switch what, ok := understand(s); {
-			case !ok:
-				continue
-			case what.owner && !what.present:
-				g.log.Warn("logind has gone, waiting for it")
-				continue
-			case what.owner:
-				// A new one knows the locks of the old, but not of a shutdown that
-				// was being held up.
-				if err := g.ask(ctx, c); err != nil {
-					return err
-				}
-				g.list(l)
-			default:
-				g.hear(what.begins, s.at)
-				// At once: what follows takes time.
-				g.tell()
-				if what.begins {
-					continue
-				}
-			}
+			changed, err = g.receive(ctx, c, l, s)
 		}
-		if err := g.reconcile(ctx, c); err != nil {
+		if err == nil && changed {
+			err = g.reconcile(ctx, c)
+		}
+		if err != nil {
 			return err
 		}
+		if changed {
+			g.tell()
+		}
+	}
+}
+
+// look asks logind how things stand: whether the node is going down, and which locks
+// there are.
+func (g *Guard) look(ctx context.Context, c *Conn, l *lister) error {
+	if err := g.ask(ctx, c); err != nil {
+		return err
+	}
+	g.list(l)
+	return nil
+}
+
+// receive takes in a signal, and reports whether lock and limit may have to change.
+func (g *Guard) receive(ctx context.Context, c *Conn, l *lister, s arrival) (changed bool, err error) {
+	switch what, ok := understand(s); {
+	case !ok:
+		return false, nil
+	case what.owner && !what.present:
+		g.log.Warn("logind has gone, waiting for it")
+		return false, nil
+	case what.owner:
+		// A new one knows the locks of the old, but not of a shutdown that was being
+		// held up.
+		return true, g.look(ctx, c, l)
+	default:
+		g.hear(what.begins, s.at)
+		// At once: what follows takes time.
 		g.tell()
+		return !what.begins, nil
 	}
 }
 
