@@ -27,10 +27,12 @@ import (
 	"github.com/evictd/evictd/agent/pods"
 	"github.com/evictd/evictd/agent/reclaim"
 	"github.com/evictd/evictd/agent/self"
+	"github.com/evictd/evictd/agent/shutdown"
 	"github.com/evictd/evictd/agent/shutdown/driver"
 	"github.com/evictd/evictd/agent/shutdown/logind"
 	"github.com/evictd/evictd/agent/signal"
 	"github.com/evictd/evictd/agent/state"
+	"github.com/evictd/evictd/agent/status"
 	"github.com/evictd/evictd/agent/systemd"
 	"github.com/evictd/evictd/agent/tasks"
 	"github.com/evictd/evictd/agent/version"
@@ -125,6 +127,7 @@ type daemon struct {
 	log       *droppingLog
 	store     *state.Store
 	bootID    string
+	hierarchy *cgroup.Hierarchy
 	self      *self.Process
 	runtime   *cri.Client // nil where it is declared absent
 	inventory *pods.Inventory
@@ -150,13 +153,18 @@ type daemon struct {
 	desk      *hot.Desk
 	liveness  *loop.Liveness
 	loop      *loop.Loop
-	board     *board
+	view      *atomic.Pointer[loop.View] // the loop's last
+	records   *execute.Records
+	board     *status.Board
+	beat      metrics.Heartbeat // of the loop
+	reloads   chan chan<- error // what an operator asks for
+	warnings  []string          // of the start
+	last      shutdown.Last     // what became of the boot before
 	metrics   *metrics.Metrics
 	notifier  *systemd.Notifier
 	keeper    *keeper
 	guard     *logind.Guard
 	shutdown  *driver.Driver
-	reports   *reports
 	control   net.Listener
 	web       *webServer // nil where metrics are not to be served
 	closers   []func() error
@@ -176,7 +184,10 @@ func (d *daemon) close() {
 
 // build opens and connects everything, and starts nothing.
 func build(o Options, log *droppingLog) (_ *daemon, err error) {
-	d := &daemon{options: o, log: log, liveness: &loop.Liveness{}}
+	d := &daemon{
+		options: o, log: log, liveness: &loop.Liveness{}, view: &atomic.Pointer[loop.View]{}, records: &execute.Records{},
+		keeper: &keeper{wake: make(chan struct{}, 1)}, reloads: make(chan chan<- error),
+	}
 	defer func() {
 		if err != nil {
 			d.close()
@@ -189,6 +200,7 @@ func build(o Options, log *droppingLog) (_ *daemon, err error) {
 	if err != nil {
 		return nil, err
 	}
+	d.hierarchy = hierarchy
 	d.self = self.New(kernel.FS(o.Procfs), hierarchy, log.Logger)
 	if d.bootID, err = process.BootID(kernel.FS(o.Procfs)); err != nil {
 		return nil, err
@@ -226,15 +238,15 @@ func build(o Options, log *droppingLog) (_ *daemon, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if err := d.buildLoop(cfg, hierarchy, &saved.Decision); err != nil {
-		return nil, err
-	}
 	if warning := self.ForeignRoot(kernel.FS(o.Procfs), o.Rootfs); warning != "" {
 		log.Error("the host's root is not mounted", "error", warning)
-		d.board.warnings = append(d.board.warnings, warning)
+		d.warnings = append(d.warnings, warning)
 	}
+	d.buildExecute()
+	d.buildShutdown()
 	d.restore(&saved)
-	return d, nil
+	d.buildStatus()
+	return d, d.buildLoop(&saved.Decision)
 }
 
 func metricsBuild() metrics.Build {
@@ -314,36 +326,43 @@ func (d *daemon) buildObservers(cfg *config.Config, h *cgroup.Hierarchy) error {
 	return d.buildHot(memory)
 }
 
-// buildLoop makes the actuators, the loop and what shows them.
-func (d *daemon) buildLoop(cfg *config.Config, h *cgroup.Hierarchy, decision *evict.State) error {
+// buildExecute makes the actuators and what gives orders to them.
+func (d *daemon) buildExecute() {
 	procfs := kernel.FS(d.options.Procfs)
-	d.board = &board{
-		options: d.options, started: time.Now(), hierarchy: h, inventory: d.inventory, disks: d.disks, usages: d.usages, reclaimer: d.reclaimer,
-		records: &execute.Records{}, store: d.store, lanes: d.lanes, accounting: cfg.MemoryAccounting, web: d.web,
-	}
-	d.board.loaded.Store(&loading{at: time.Now()})
-	d.board.reloads, d.board.checks = make(chan chan<- error), d.checks
-	d.keeper = &keeper{wake: make(chan struct{}, 1)}
-	d.reports = newReports(d)
-
 	var stopper act.Runtime
 	if d.runtime != nil {
 		stopper = countedRuntime{d.runtime, d.metrics.RuntimeCallFailed}
 	}
 	d.execute = execute.New(execute.Options{
 		Killer: func(report func(act.Progress)) act.Actuator {
-			d.killer = act.NewKiller(h, procfs, stopper, report)
+			d.killer = act.NewKiller(d.hierarchy, procfs, stopper, report)
 			return d.killer
 		},
-		DryRun:  func(report func(act.Progress)) act.Actuator { return act.NewDryRun(h, procfs, report) },
-		Records: d.board.records, Log: d.log.Logger, Metrics: d.metrics, Save: d.keeper.poke,
+		DryRun:  func(report func(act.Progress)) act.Actuator { return act.NewDryRun(d.hierarchy, procfs, report) },
+		Records: d.records, Log: d.log.Logger, Metrics: d.metrics, Save: d.keeper.poke,
 	})
 	if urgent, err := act.NewUrgent(); err != nil {
 		d.log.Warn("victims of many processes are signalled at evictd's own priority", "error", err)
 	} else {
 		urgent.Started, d.killer.Urgent = d.self.GiveRealTime, urgent
 	}
-	memory := d.memoryOptions(cfg, h)
+}
+
+// buildStatus makes what others see of the daemon.
+func (d *daemon) buildStatus() {
+	o := d.options
+	d.board = status.New(status.Options{
+		Procfs: o.Procfs, Cgroupfs: o.Cgroupfs, StateDir: o.StateDir, Hierarchy: d.hierarchy, View: d.view.Load,
+		Inventory: d.inventory, Disks: d.disks, Usages: d.usages, Reclaimer: d.reclaimer, Records: d.records, Store: d.store,
+		Lanes: d.lanes, Shutdown: d.shutdown, Guard: d.guard, WebWarning: d.web.warning, Accounting: d.config.MemoryAccounting,
+		Last: d.last, Warnings: d.warnings, Reload: d.requestReload,
+	})
+}
+
+// buildLoop makes the decision loop, which goes on with what an earlier run decided.
+func (d *daemon) buildLoop(decision *evict.State) error {
+	procfs := kernel.FS(d.options.Procfs)
+	memory := d.memoryOptions(d.config, d.hierarchy)
 	read, err := lanes.OpenMemory(memory)
 	if err != nil {
 		return err
@@ -351,18 +370,19 @@ func (d *daemon) buildLoop(cfg *config.Config, h *cgroup.Hierarchy, decision *ev
 	d.closers = append(d.closers, read.Close)
 	kill, look := d.strikers()
 	d.loop = loop.New(loop.Options{
-		Log: d.log.Logger, Config: cfg, State: *decision,
+		Log: d.log.Logger, Config: d.config, State: *decision,
 		Memory: read, Inventory: d.inventory, Disks: d.disks, Tasks: d.tasks, DiskUsage: d.diskUsage, Reclaimer: d.reclaimer,
-		Largest: func(s signal.Signal) []evict.DirectoryUsage { return largestDirectories(d.disks, d.usages, s) },
-		Lanes:   d.lanes, Facts: d.facts(h), Rearm: d.armDisks, Procfs: procfs, Drift: memory.Drift,
+		Largest: func(s signal.Signal) []evict.DirectoryUsage { return status.Largest(d.disks, d.usages, s) },
+		Lanes:   d.lanes, Facts: d.facts(d.hierarchy), Rearm: d.armDisks, Procfs: procfs, Hierarchy: d.hierarchy, Drift: memory.Drift,
 		Hot: d.hot, Desk: d.desk, Watchdog: d.watchdog, Liveness: d.liveness, Strike: kill, Look: look,
-		Hierarchy: h, Prepare: func(j act.Job) (*act.Hold, error) { return act.Prepare(h, procfs, j) },
-		Execute: d.execute, Observer: d.reports,
+		Prepare: func(j act.Job) (*act.Hold, error) { return act.Prepare(d.hierarchy, procfs, j) },
+		Execute: d.execute,
+		Observer: status.NewObserver(status.ObserverOptions{
+			Log: d.log.Logger, Metrics: d.metrics, Notifier: d.notifier, Beat: &d.beat, View: d.view, Board: d.board,
+			Changed: d.shutdown.Changed, Listed: d.watchContainers, Waiting: d.cold.Poke, RequestSave: d.keeper.poke,
+		}),
 	})
 	d.closers = append(d.closers, d.loop.Close)
-	d.buildShutdown()
-	d.board.shutdown = d.shutdown
-	d.board.guard = d.guard
 	return nil
 }
 
@@ -377,7 +397,7 @@ func (d *daemon) start(ctx context.Context, g *group) {
 			d.metrics.Probed(f.Name, f.Supported == probe.Yes)
 		}
 	}
-	d.log.Info("starting", "version", version.Of().String(), "cgroups", d.board.hierarchy.Version.String(),
+	d.log.Info("starting", "version", version.Of().String(), "cgroups", d.hierarchy.Version.String(),
 		"thresholds", describeThresholds(policy))
 
 	g.run("inventory", func() error { return d.inventory.Run(ctx) })

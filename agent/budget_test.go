@@ -81,7 +81,7 @@ func TestBudget(t *testing.T) {
 	if m.HeapAlloc > largestHeap {
 		t.Errorf("live heap = %d bytes; want at most %d", m.HeapAlloc, largestHeap)
 	}
-	if v := d.board.view.Load(); v == nil || !v.Mode.DryRun {
+	if v := d.view.Load(); v == nil || !v.Mode.DryRun {
 		t.Errorf("view = %+v; want one, in dry run", v)
 	}
 }

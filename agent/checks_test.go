@@ -11,7 +11,7 @@ import (
 func TestStatusReady(t *testing.T) {
 	d := buildHere(t)
 	s := d.board.Status()
-	if got := d.board.statusLine(); !strings.HasPrefix(got, "not ready") {
+	if got := d.board.StatusLine(); !strings.HasPrefix(got, "not ready") {
 		t.Errorf("status line before the first observation = %q; want not ready", got)
 	}
 	if s.Ready || !slices.Contains(s.Missing, "observation: the first is not complete yet") {

@@ -1,8 +1,6 @@
 package agent
 
 import (
-	"slices"
-	"sync"
 
 	"github.com/evictd/evictd/agent/cold"
 	"github.com/evictd/evictd/agent/config"
@@ -13,29 +11,6 @@ import (
 	"github.com/evictd/evictd/kernel/cgroup"
 )
 
-// keptCold is how many reports of cold memory are kept.
-const keptCold = 20
-
-// coldReports are the last reports of cold memory. They are safe for concurrent
-// use.
-type coldReports struct {
-	mu   sync.Mutex
-	list []control.Reclaim // oldest first
-}
-
-func (c *coldReports) add(r control.Reclaim) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.list = append(c.list, r)
-	c.list = c.list[max(0, len(c.list)-keptCold):]
-}
-
-func (c *coldReports) snapshot() []control.Reclaim {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return slices.Clone(c.list)
-}
-
 // buildCold makes what has the kernel take back cold memory of pods.
 func (d *daemon) buildCold(h *cgroup.Hierarchy) *cold.Reclaimer {
 	return cold.New(cold.Options{Hierarchy: h, Plan: d.coldPlan, Done: d.coldDone, Log: d.log.Logger})
@@ -44,7 +19,7 @@ func (d *daemon) buildCold(h *cgroup.Hierarchy) *cold.Reclaimer {
 // coldPlan returns what memory is short under a soft threshold; nothing, in a dry
 // run.
 func (d *daemon) coldPlan() cold.Plan {
-	v := d.board.view.Load()
+	v := d.view.Load()
 	if v == nil || v.Mode.DryRun || v.Config.Reclaim.Memory == config.ReclaimMemoryOff {
 		return cold.Plan{}
 	}
@@ -71,7 +46,7 @@ func (d *daemon) coldDone(r cold.Report) {
 	if r.Err != nil {
 		shown.Error = r.Err.Error()
 	}
-	d.board.cold.add(shown)
+	d.board.AddReclaim(shown)
 	d.metrics.Reclaimed(string(evict.ReclaimMemory), 1, r.Gained, r.Took, false)
 	d.log.Info("cold memory reclaimed", "pod", r.Pod, "asked", r.Asked, "gained", r.Gained, "took", r.Took.String(), "error", shown.Error)
 }

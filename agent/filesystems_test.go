@@ -2,19 +2,16 @@ package agent
 
 import (
 	"context"
-	"strings"
 	"testing"
 	"time"
 
 	"github.com/evictd/evictd/agent/disks"
 	"github.com/evictd/evictd/agent/evict"
 	"github.com/evictd/evictd/agent/execute"
-	"github.com/evictd/evictd/agent/loop"
 	"github.com/evictd/evictd/agent/signal"
 )
 
-// Where no pod fills a disk, explain and the records name what does, once that is
-// known.
+// Where no pod fills a disk, the records name what does, once that is known.
 func TestOutsideDirectories(t *testing.T) {
 	node := t.TempDir()
 	d := &daemon{disks: disks.New(disks.Options{Procfs: "/proc", NodePath: node}), keeper: &keeper{wake: make(chan struct{}, 1)}}
@@ -26,19 +23,9 @@ func TestOutsideDirectories(t *testing.T) {
 		time.Sleep(time.Millisecond)
 	}
 	point := d.disks.MountOf(signal.NodeFsAvailable)
-	d.usages = disks.NewUsages(disks.UsageOptions{Procfs: "/proc"})
-	d.board = &board{disks: d.disks, usages: d.usages, records: &execute.Records{}}
-	v := &loop.View{Futile: []evict.Futility{{Signal: signal.NodeFsAvailable}}}
-	if got := d.board.outsideDirectories(signal.NodeFsAvailable, v); !strings.Contains(got, "being looked for") {
-		t.Errorf("explain before they are known: %q", got)
-	}
-	for _, s := range []signal.Signal{signal.NodeFsInodesFree, signal.MemoryAvailable} {
-		if got := d.board.outsideDirectories(s, v); got != "" {
-			t.Errorf("explain of %s, which is not futile: %q; want nothing", s, got)
-		}
-	}
+	d.records = &execute.Records{}
 	byBytes, byInodes := []evict.DirectoryUsage{{Path: "/b", Bytes: 5}}, []evict.DirectoryUsage{{Path: "/i", Inodes: 7}}
-	d.board.records.Restore([]evict.Record{
+	d.records.Restore([]evict.Record{
 		{UID: "bytes", Cause: "nodefs.available", Futile: true},
 		{UID: "inodes", Cause: "nodefs.inodesFree", Futile: true},
 		{UID: "helped", Cause: "nodefs.available"},
@@ -48,7 +35,7 @@ func TestOutsideDirectories(t *testing.T) {
 	d.surveyed("/elsewhere", byInodes, byBytes)
 	d.surveyed(point, byBytes, byInodes)
 	want := map[string]string{"bytes": "/b", "inodes": "/i", "helped": "", "memory": "", "known": "/i"}
-	for _, rec := range d.board.records.List() {
+	for _, rec := range d.records.List() {
 		got := ""
 		for _, dir := range rec.OutsideDirectories {
 			got += dir.Path

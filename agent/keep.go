@@ -26,9 +26,6 @@ func (k *keeper) poke() {
 	}
 }
 
-// notKept is what evictd reports where it can't write its state.
-const notKept = "state is not kept, a restart would lose timers, victims under way and records"
-
 // saveAgain is how long after a failed attempt to write the next one is made, also
 // where nothing has changed.
 const saveAgain = time.Minute
@@ -51,7 +48,7 @@ func (k *keeper) run(ctx context.Context, save func() error, log *slog.Logger) {
 			again = time.After(saveAgain)
 			if text := err.Error(); text != failing {
 				failing = text
-				log.Error(notKept, "error", err)
+				log.Error(state.NotKept, "error", err)
 			}
 		case failing != "":
 			failing = ""
@@ -68,7 +65,7 @@ func (d *daemon) openState() (err error) {
 	}
 	d.closers = append(d.closers, d.store.Close)
 	if err := d.store.Err(); err != nil {
-		d.log.Error(notKept, "error", err)
+		d.log.Error(state.NotKept, "error", err)
 	}
 	return nil
 }
@@ -83,7 +80,7 @@ func (d *daemon) save() error {
 	d.saving.Lock()
 	defer d.saving.Unlock()
 	saved := state.Saved{
-		Records: d.board.records.List(), Shutdown: *d.shutdown.State(), Last: &d.board.last,
+		Records: d.records.List(), Shutdown: *d.shutdown.State(), Last: &d.last,
 		Stopped: d.stopped.Load(), GoingDown: d.down.Load() || d.shutdown.State().Active(),
 	}
 	for _, u := range d.reclaimer.Uses() {
@@ -95,7 +92,7 @@ func (d *daemon) save() error {
 	for _, r := range d.reclaimer.Reports() {
 		saved.Reclaims = append(saved.Reclaims, state.Reclaim(r))
 	}
-	if v := d.board.view.Load(); v != nil {
+	if v := d.view.Load(); v != nil {
 		saved.Decision = v.State
 	} else {
 		return nil // nothing has been decided yet, and what was kept stays
@@ -130,16 +127,16 @@ func (d *daemon) load() (e earlier, err error) {
 func (d *daemon) restore(saved *earlier) {
 	if saved.err != nil {
 		d.log.Error("state of an earlier run can't be used", "error", saved.err)
-		d.board.warnings = append(d.board.warnings, saved.err.Error())
+		d.warnings = append(d.warnings, saved.err.Error())
 	}
 	d.metrics.StateKept(d.store.Err() == nil)
 	if saved.note != "" {
 		d.log.Info("state of an earlier run", "note", saved.note)
 	}
 	d.shutdown.Restore(saved.Shutdown)
-	d.board.last = driver.Last(saved.Last, saved.Before, d.options.Sysfs, d.options.Rootfs, d.log.Logger)
-	d.metrics.LastShutdown(d.board.last)
-	d.board.records.Restore(saved.Records)
+	d.last = driver.Last(saved.Last, saved.Before, d.options.Sysfs, d.options.Rootfs, d.log.Logger)
+	d.metrics.LastShutdown(d.last)
+	d.records.Restore(saved.Records)
 	var uses []reclaim.Use
 	for _, u := range saved.Images {
 		uses = append(uses, reclaim.Use(u))

@@ -21,6 +21,7 @@ import (
 	"github.com/evictd/evictd/agent/reclaim"
 	"github.com/evictd/evictd/agent/shutdown/driver"
 	"github.com/evictd/evictd/agent/state"
+	"github.com/evictd/evictd/agent/status"
 	"github.com/evictd/evictd/kernel/process"
 )
 
@@ -46,12 +47,12 @@ func TestRestoreBrokenState(t *testing.T) {
 		t.Fatalf("load() = %v; want nil", err)
 	}
 	d.restore(&saved)
-	if w := strings.Join(d.board.warnings, "; "); !strings.Contains(w, "could not be set aside") {
+	if w := strings.Join(d.warnings, "; "); !strings.Contains(w, "could not be set aside") {
 		t.Errorf("warnings = %q; want the broken state", w)
 	}
-	for _, c := range d.checks() {
+	for _, c := range status.New(status.Options{Store: store, StateDir: dir}).Checks() {
 		if c.Name == "state" {
-			if v, detail := c.Run(); v != metrics.Warn || !strings.Contains(detail, notKept) {
+			if v, detail := c.Run(); v != metrics.Warn || !strings.Contains(detail, state.NotKept) {
 				t.Errorf("check of the state = %v, %q; want a warning", v, detail)
 			}
 			return
@@ -65,7 +66,7 @@ func keeping(t *testing.T, store *state.Store, dir string) *daemon {
 	t.Helper()
 	d := &daemon{
 		options: Options{Procfs: "/proc", Sysfs: t.TempDir(), Rootfs: t.TempDir(), StateDir: dir}, log: &droppingLog{Logger: testLogger(t)},
-		store: store, board: &board{records: &execute.Records{}, store: store}, reclaimer: reclaim.New(reclaim.Options{}, reclaim.Policy{}),
+		store: store, records: &execute.Records{}, view: &atomic.Pointer[loop.View]{}, reclaimer: reclaim.New(reclaim.Options{}, reclaim.Policy{}),
 		metrics: metrics.New(metrics.Build{}, func() uint64 { return 0 }), inventory: pods.New(pods.Options{Procfs: "/proc"}), bootID: "b1",
 	}
 	d.shutdown = driver.New(driver.Options{Log: d.log.Logger})
@@ -96,7 +97,7 @@ func TestKubeletsAreKept(t *testing.T) {
 			t.Errorf("kubelets in boot %s = %v; want %v", run.boot, got, run.want)
 		}
 		d.inventory.RestoreKubelets(run.found)
-		d.board.view.Store(&loop.View{})
+		d.view.Store(&loop.View{})
 		if err := errors.Join(err, d.save(), store.Close()); err != nil {
 			t.Fatal(err)
 		}
@@ -133,7 +134,7 @@ func TestKeeperTriesAgain(t *testing.T) {
 		}
 		cancel()
 		<-done
-		if text := out.String(); strings.Count(text, notKept) != 1 || strings.Count(text, "state is kept again") != 1 {
+		if text := out.String(); strings.Count(text, state.NotKept) != 1 || strings.Count(text, "state is kept again") != 1 {
 			t.Errorf("log:\n%swant one line of the fault, and one of its end", text)
 		}
 	})

@@ -17,12 +17,12 @@ func (d *daemon) buildShutdown() {
 		Keeper: lockKeeper{d.notifier}, Kept: keptLock(), IsKubelet: d.inventory.IsKubelet,
 	})
 	d.shutdown = driver.New(driver.Options{
-		Log: d.log.Logger, Guard: d.guard, View: d.board.view.Load, Inventory: d.inventory, Execute: d.execute, Metrics: d.metrics,
+		Log: d.log.Logger, Guard: d.guard, View: d.view.Load, Inventory: d.inventory, Execute: d.execute, Metrics: d.metrics,
 		Save: d.save, RequestSave: d.keeper.poke, Bus: bus,
 		Announce: func(p shutdown.Phase) {
 			status := "shutdown: " + string(p)
 			if p == shutdown.Idle {
-				status = d.board.statusLine()
+				status = d.board.StatusLine()
 			}
 			d.notifier.Status(status)
 		},

@@ -3,7 +3,6 @@ package agent
 import (
 	"context"
 	"slices"
-	"strings"
 	"time"
 
 	"github.com/evictd/evictd/agent/config"
@@ -13,6 +12,7 @@ import (
 	"github.com/evictd/evictd/agent/pods"
 	"github.com/evictd/evictd/agent/self"
 	"github.com/evictd/evictd/agent/signal"
+	"github.com/evictd/evictd/agent/status"
 	"github.com/evictd/evictd/agent/tasks"
 	"github.com/evictd/evictd/kernel"
 	"github.com/evictd/evictd/kernel/cgroup"
@@ -93,7 +93,7 @@ func (d *daemon) tellLane(s lanes.Status) {
 // startLanes sets the watch over the lanes going.
 func (d *daemon) startLanes(ctx context.Context, g *group) {
 	g.run("lanes", func() error { return d.lanes.Run(ctx) })
-	g.run("kernel's kills", func() error { d.followKernelKills(ctx); return nil })
+	g.run("kernel's kills", func() error { d.kernelKills().Run(ctx); return nil })
 }
 
 // watchContainers has the lanes watch over the containers that run.
@@ -151,23 +151,6 @@ func stallTotals(proc kernel.FS) (list []metrics.Stall) {
 	return list
 }
 
-// checkLanes fails where polling does, which is always there, and warns of any
-// other that should work and does not.
-func (d *daemon) checkLanes() (metrics.Verdict, string) {
-	verdict, detail := metrics.Pass, ""
-	for _, l := range d.lanes.Statuses(time.Now()) {
-		if l.State != lanes.Degraded {
-			continue
-		}
-		verdict = max(verdict, metrics.Warn)
-		if l.Name == lanes.Polling {
-			verdict = metrics.Fail
-		}
-		detail += l.Name + ": " + l.Why + "; "
-	}
-	return verdict, strings.TrimSuffix(detail, "; ")
-}
-
 // lanesStarting reports whether a lane has not been opened for the first time.
 func (d *daemon) lanesStarting() bool {
 	return slices.ContainsFunc(d.lanes.Statuses(time.Now()), func(s lanes.Status) bool { return s.State == lanes.Starting })
@@ -175,7 +158,7 @@ func (d *daemon) lanesStarting() bool {
 
 // urgency is that of the loop's last iteration.
 func (d *daemon) urgency() self.Urgency {
-	v := d.board.view.Load()
+	v := d.view.Load()
 	switch {
 	case v == nil || v.Busy():
 		return self.Busy
@@ -183,4 +166,18 @@ func (d *daemon) urgency() self.Urgency {
 		return self.Near
 	}
 	return self.Idle
+}
+
+// kernelKills makes what reports the processes that the kernel's OOM killer takes.
+func (d *daemon) kernelKills() *status.KernelKills {
+	return &status.KernelKills{
+		Victims: d.lanes.Victims(), Records: d.records, Warn: d.log.Warn,
+		Count: d.metrics.KernelKilled, Save: d.keeper.poke, List: d.inventory.Refresh,
+		Snapshot: func() *pods.Snapshot {
+			if v := d.view.Load(); v != nil {
+				return &v.Snapshot
+			}
+			return &pods.Snapshot{}
+		},
+	}
 }

@@ -1,6 +1,7 @@
 package agent
 
 import (
+	"sync/atomic"
 	"testing"
 	"time"
 
@@ -32,9 +33,9 @@ func TestUrgency(t *testing.T) {
 		{"low", low, self.Busy},
 		{"a victim on its way", view(8*gi, evict.Victim{Status: evict.Unsettled}), self.Busy},
 	} {
-		d := &daemon{board: &board{}}
+		d := &daemon{view: &atomic.Pointer[loop.View]{}}
 		if tt.view != nil {
-			d.board.view.Store(tt.view)
+			d.view.Store(tt.view)
 		}
 		if got := d.urgency(); got != tt.want {
 			t.Errorf("%s: urgency() = %d; want %d", tt.name, got, tt.want)

@@ -4,7 +4,6 @@ import (
 	"time"
 
 	"github.com/evictd/evictd/agent/config"
-	"github.com/evictd/evictd/agent/control"
 	"github.com/evictd/evictd/agent/reclaim"
 	"github.com/evictd/evictd/kernel"
 )
@@ -15,7 +14,7 @@ func (d *daemon) buildReclaimer(cfg *config.Config) {
 		Space: d.disks, Unmeasured: d.unmeasured(), Rootfs: d.options.Rootfs, Procfs: kernel.FS(d.options.Procfs), Log: d.log.Logger,
 		// Until a mode is known nothing is touched.
 		DryRun: func() bool {
-			v := d.board.view.Load()
+			v := d.view.Load()
 			return v == nil || v.Mode.DryRun
 		},
 		Kubelet: d.inventory.Kubelet,
@@ -60,13 +59,5 @@ func reclaimPolicy(cfg *config.Config) reclaim.Policy {
 		Images: reclaim.Mode(cfg.ImageGC), MinAge: cfg.ImageMinimumGCAge, MaxAge: cfg.ImageMaximumGCAge,
 		High: cfg.ImageGCHighThresholdPercent, Low: cfg.ImageGCLowThresholdPercent,
 		Settle: cfg.SettleTimeout,
-	}
-}
-
-// reclaimStatus is a reclaim as evictctl shows it.
-func reclaimStatus(r *reclaim.Report) control.Reclaim {
-	return control.Reclaim{
-		At: r.At, Kind: r.Kind, Reason: r.Reason, Signal: r.Signal, DryRun: r.DryRun, Removed: r.Removed,
-		Deficit: r.Deficit, Freed: r.Freed, TookSeconds: r.Took.Seconds(), Note: r.Note, Error: r.Error,
 	}
 }

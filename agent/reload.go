@@ -8,18 +8,8 @@ import (
 	"time"
 
 	"github.com/evictd/evictd/agent/config"
-	"github.com/evictd/evictd/agent/control"
+	"github.com/evictd/evictd/agent/status"
 )
-
-// loading is how the configuration came into force.
-type loading struct {
-	at    time.Time
-	error string // of the last attempt to reload
-	// changed is what the last reload changed; needsRestart names the fields
-	// whose new value is only read when evictd starts.
-	changed      []config.Change
-	needsRestart []string
-}
 
 // reload reads the configuration again on SIGHUP and on a command of the control
 // socket. One that is wrong changes nothing.
@@ -31,18 +21,18 @@ func (d *daemon) reload(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-d.options.Reload:
-		case answer = <-d.board.reloads:
+		case answer = <-d.reloads:
 		}
 		d.notifier.Reloading()
 		cfg, err := d.loadAgain(ctx, inForce)
 		if cfg != nil {
 			inForce = cfg
 		}
-		status := "configuration not reloaded"
+		line := "configuration not reloaded"
 		if err == nil {
-			status = d.board.statusLine()
+			line = d.board.StatusLine()
 		}
-		d.notifier.Reloaded(status)
+		d.notifier.Reloaded(line)
 		if answer != nil {
 			answer <- err
 		}
@@ -55,9 +45,9 @@ func (d *daemon) loadAgain(ctx context.Context, before *config.Config) (*config.
 	cfg, err := config.Load(config.Options{Path: o.ConfigPath, PathGiven: o.ConfigGiven, KubeletPath: o.KubeletConfigPath, DryRun: o.DryRun})
 	if err != nil {
 		d.metrics.ConfigRejected()
-		rejected := *d.board.loaded.Load()
-		rejected.error = err.Error()
-		d.board.loaded.Store(&rejected)
+		rejected := d.board.Loading()
+		rejected.Error = err.Error()
+		d.board.SetLoading(rejected)
 		d.log.Error("configuration not reloaded, the old one stays in force", "error", err)
 		return nil, err
 	}
@@ -67,15 +57,15 @@ func (d *daemon) loadAgain(ctx context.Context, before *config.Config) (*config.
 	d.inventory.Configure(cfg.TrustAnnotations, cfg.Kubelet == config.KubeletAbsent)
 	d.reclaimer.Configure(reclaimPolicy(cfg))
 	d.arm(cfg)
-	now := &loading{at: time.Now(), needsRestart: needRestart(d.config, cfg)}
-	d.metrics.ConfigLoaded(now.at)
-	if now.changed, err = cfg.Changes(before); err != nil {
+	now := status.Loading{At: time.Now(), NeedsRestart: needRestart(d.config, cfg)}
+	d.metrics.ConfigLoaded(now.At)
+	if now.Changed, err = cfg.Changes(before); err != nil {
 		d.log.Error("the changes of the configuration can't be listed", "error", err)
 	}
-	d.board.loaded.Store(now)
-	d.log.Info("configuration reloaded", "files", cfg.Files, "changed", changesText(now.changed))
-	if len(now.needsRestart) > 0 {
-		d.log.Warn("changed configuration is in force after a restart only", "fields", now.needsRestart)
+	d.board.SetLoading(now)
+	d.log.Info("configuration reloaded", "files", cfg.Files, "changed", changesText(now.Changed))
+	if len(now.NeedsRestart) > 0 {
+		d.log.Warn("changed configuration is in force after a restart only", "fields", now.NeedsRestart)
 	}
 	for _, n := range cfg.Notices {
 		d.log.Warn("configuration", "notice", n.String())
@@ -109,11 +99,11 @@ func changesText(changes []config.Change) string {
 	return strings.Join(texts, "; ")
 }
 
-// Reload implements control.Source.
-func (b *board) Reload(ctx context.Context) error {
+// requestReload has the configuration read again, and returns when it is in force.
+func (d *daemon) requestReload(ctx context.Context) error {
 	answer := make(chan error, 1)
 	select {
-	case b.reloads <- answer:
+	case d.reloads <- answer:
 	case <-ctx.Done():
 		return errLoadingLate
 	}
@@ -126,19 +116,6 @@ func (b *board) Reload(ctx context.Context) error {
 }
 
 var errLoadingLate = errors.New("the configuration is not in force yet, evictd is busy; evictctl status shows when it is")
-
-// configStatus describes the configuration in force.
-func (b *board) configStatus() (c control.Config) {
-	l := b.loaded.Load()
-	if l == nil {
-		return c
-	}
-	c.LoadedAt, c.LastReloadError, c.NeedsRestart = l.at, l.error, l.needsRestart
-	for _, change := range l.changed {
-		c.Changed = append(c.Changed, control.ConfigChange(change))
-	}
-	return c
-}
 
 // needRestart names the fields that differ and are only read when evictd starts.
 func needRestart(started, now *config.Config) (fields []string) {

@@ -31,7 +31,7 @@ func (d *daemon) newWebServer() *webServer {
 		address: d.options.WebAddress, retry: webRetryInterval, log: d.log.Logger,
 		serve: func(ctx context.Context, l net.Listener) error {
 			return metrics.Serve(ctx, l, metrics.Options{
-				Handler:    metrics.Mux(d.metrics.Handler(d.log.Logger), &d.reports.beat, slowestTurn, d.checks()...),
+				Handler:    metrics.Mux(d.metrics.Handler(d.log.Logger), &d.beat, slowestTurn, d.board.Checks()...),
 				ConfigFile: d.options.WebConfigFile,
 				Thread:     self.OrdinaryPriority,
 				Log:        d.log.Logger,

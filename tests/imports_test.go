@@ -39,6 +39,7 @@ var rooms = map[string][]string{
 	"agent/self":            {"agent/pace", "agent/evict", "agent/act", "agent/hot", "kernel"},
 	"agent/shutdown":        {"agent/evict", "agent/shutdown", "kernel"},
 	"agent/shutdown/driver": {"agent/evict", "agent/shutdown", "agent/config", "agent/execute", "agent/act", "agent/loop", "agent/pods"},
+	"agent/status":          {"agent/signal", "agent/config", "agent/evict", "agent/execute", "agent/loop", "agent/pods", "agent/lanes", "agent/disks", "agent/reclaim", "agent/oomscore", "agent/shutdown", "agent/state", "agent/control", "agent/metrics", "agent/systemd", "agent/version", "kernel"},
 	"agent/state":           {"agent/evict", "agent/signal", "agent/shutdown"},
 	"agent/control":         {"agent/signal", "agent/evict", "agent/shutdown"},
 	"agent/metrics":         {"agent/signal", "agent/evict", "agent/shutdown"},

@@ -62,6 +62,9 @@ type Clock struct {
 	Now    time.Time
 }
 
+// NotKept is what evictd reports where it can't write its state.
+const NotKept = "state is not kept, a restart would lose timers, victims under way and records"
+
 // Saved is what a Store keeps.
 type Saved struct {
 	Decision evict.State    `json:"decision"`

@@ -1,24 +1,42 @@
-package agent
+package status
 
 import (
 	"fmt"
+	"log/slog"
 	"slices"
 	"strings"
+	"sync/atomic"
 	"time"
 
-	"github.com/evictd/evictd/agent/config"
-	"github.com/evictd/evictd/agent/evict"
 	"github.com/evictd/evictd/agent/execute"
 	"github.com/evictd/evictd/agent/loop"
 	"github.com/evictd/evictd/agent/metrics"
 	"github.com/evictd/evictd/agent/pods"
 	"github.com/evictd/evictd/agent/signal"
+	"github.com/evictd/evictd/agent/systemd"
 )
 
-// reports tells people and machines what the loop did, in the metrics and the log.
-type reports struct {
-	*daemon
-	beat metrics.Heartbeat
+// ObserverOptions are what an Observer needs.
+type ObserverOptions struct {
+	Log      *slog.Logger
+	Metrics  *metrics.Metrics
+	Notifier *systemd.Notifier
+	Beat     *metrics.Heartbeat // of the loop
+	View     *atomic.Pointer[loop.View]
+	Board    *Board
+	// Changed is called with each new view, Listed with each new list of pods, and
+	// Waiting while a threshold's grace period runs. None may block.
+	Changed func()
+	Listed  func(*pods.Snapshot)
+	Waiting func()
+	// RequestSave asks for the state to be saved soon.
+	RequestSave func()
+}
+
+// Observer reports what the loop did: in the view that others see, the metrics, the
+// log and to the service manager. It implements loop.Observer.
+type Observer struct {
+	o ObserverOptions
 
 	// What was told last, so that only changes are. The loop's goroutine alone
 	// uses these.
@@ -34,92 +52,91 @@ type reports struct {
 	victims    int
 }
 
-func newReports(d *daemon) *reports {
-	return &reports{daemon: d}
-}
+// NewObserver returns an Observer.
+func NewObserver(o ObserverOptions) *Observer { return &Observer{o: o} }
 
 // keepWhileWaiting is how often the state is written while its timers run, so
 // that a restart knows how long evictd was away.
 const keepWhileWaiting = 2 * time.Second
 
 // Stepped implements loop.Observer.
-func (r *reports) Stepped(v *loop.View) {
-	r.board.view.Store(v)
-	r.shutdown.Changed()
-	r.beat.Beat()
-	r.notifier.Beat()
+func (r *Observer) Stepped(v *loop.View) {
+	r.o.View.Store(v)
+	r.o.Changed()
+	r.o.Beat.Beat()
+	r.o.Notifier.Beat()
 	if listed := v.Snapshot.Listed; !listed.Equal(r.listed) {
 		r.listed = listed
-		r.watchContainers(&v.Snapshot)
-		if trusted := r.inventory.TrustedKubelets(); !slices.Equal(trusted, r.kubelets) {
+		r.o.Listed(&v.Snapshot)
+		if trusted := r.o.Board.o.Inventory.TrustedKubelets(); !slices.Equal(trusted, r.kubelets) {
 			r.kubelets = trusted
-			r.keeper.poke()
+			r.o.RequestSave()
 		}
 	}
 	r.measure(v)
 	r.announce(v)
 	if len(v.State.Timers) > 0 {
-		r.cold.Poke()
+		r.o.Waiting()
 	}
 	running := len(v.State.Timers) > 0 || len(v.State.Victims) > 0 || len(v.State.Conditions) > 0
 	ordered := len(v.Orders.Evict)+len(v.Orders.Adopted)+len(v.Orders.Harden) > 0
 	if ordered || len(v.State.Victims) != r.victims || running && v.Time.Sub(r.saved) >= keepWhileWaiting {
 		r.saved, r.victims = v.Time, len(v.State.Victims)
-		r.keeper.poke()
+		r.o.RequestSave()
 	}
 	if !r.ready && r.complete(v) {
 		r.ready = true
-		r.log.Info("ready", "pods", len(v.Snapshot.Pods), "eligible", v.Eligible())
+		r.o.Log.Info("ready", "pods", len(v.Snapshot.Pods), "eligible", v.Eligible())
 		r.status = statusLine(v)
-		r.notifier.Ready(r.status)
+		r.o.Notifier.Ready(r.status)
 		if v.Eligible() == 0 {
-			r.log.Warn("no pod may be evicted, pressure can't be relieved", "pods", len(v.Snapshot.Pods))
+			r.o.Log.Warn("no pod may be evicted, pressure can't be relieved", "pods", len(v.Snapshot.Pods))
 		}
 	}
 }
 
 // Looked implements loop.Observer.
-func (r *reports) Looked(v *loop.View) {
-	r.board.view.Store(v)
-	r.beat.Beat()
-	r.notifier.Beat()
-	r.metrics.Observed(v.Observations)
-	r.metrics.Unaccounted(v.Node.Unaccounted)
+func (r *Observer) Looked(v *loop.View) {
+	r.o.View.Store(v)
+	r.o.Beat.Beat()
+	r.o.Notifier.Beat()
+	r.o.Metrics.Observed(v.Observations)
+	r.o.Metrics.Unaccounted(v.Node.Unaccounted)
 }
 
 // complete reports whether the observation lacks nothing that it should have.
-func (r *reports) complete(v *loop.View) bool {
-	s := r.inventory.Status()
+func (r *Observer) complete(v *loop.View) bool {
+	s := r.o.Board.o.Inventory.Status()
 	return v.Observations[signal.MemoryAvailable].Status == signal.Observed && (s.Connected || s.DeclaredAbsent)
 }
 
-func (r *reports) measure(v *loop.View) {
-	m := r.metrics
+func (r *Observer) measure(v *loop.View) {
+	m := r.o.Metrics
 	m.Observed(v.Observations)
 	m.Unaccounted(v.Node.Unaccounted)
 	m.Stepped(&v.State, &v.Orders, v.Took)
 	m.Pods(len(v.Snapshot.Pods), v.Eligible())
 	m.DryRun(v.Mode.DryRun)
-	m.RuntimeConnected(r.inventory.Status().Connected)
-	m.Records(len(r.board.records.List()))
+	m.RuntimeConnected(r.o.Board.o.Inventory.Status().Connected)
+	m.Records(len(r.o.Board.o.Records.List()))
 }
 
 // announce logs what has changed.
-func (r *reports) announce(v *loop.View) {
+func (r *Observer) announce(v *loop.View) {
 	if changed(&r.conditions, fmt.Sprint(v.Orders.Conditions)) {
-		r.log.Warn("node conditions", "conditions", v.Orders.Conditions)
+		r.o.Log.Warn("node conditions", "conditions", v.Orders.Conditions)
 	}
 	line := statusLine(v)
 	if !r.ready {
-		line = notReadyLine(r.board.missing())
+		line = notReadyLine(r.o.Board.missing())
 	}
 	if line != r.status && (r.ready || !r.complete(v)) { // else it comes with READY
 		r.status = line
-		r.notifier.Status(line)
+		r.o.Notifier.Status(line)
 	}
 	if changed(&r.unreadable, fmt.Sprint(v.Orders.Unreadable)) {
 		for _, u := range unreadable(v) {
-			r.log.Error("signals can't be read and are skipped", "signals", strings.Join(u.signals, ", "), "error", u.cause)
+			r.o.Log.Error("signals can't be read and are skipped", "signals", strings.Join(u.signals, ", "), "error", u.cause)
 		}
 	}
 	var futile []signal.Signal
@@ -131,26 +148,26 @@ func (r *reports) announce(v *loop.View) {
 		for _, f := range v.Orders.Futile {
 			if f.Signal.IsDisk() {
 				// Where the directories are not known yet, a log line with them follows.
-				r.log.Error("all pods that may be evicted use too little of the filesystem; no pod is evicted",
+				r.o.Log.Error("all pods that may be evicted use too little of the filesystem; no pod is evicted",
 					"signal", f.Signal.String(), "deficit", f.Deficit, "coverage", f.Coverage,
-					"largest_outside", largestDirectories(r.disks, r.usages, f.Signal))
+					"largest_outside", Largest(r.o.Board.o.Disks, r.o.Board.o.Usages, f.Signal))
 				continue
 			}
-			r.log.Error("no pod may be evicted to relieve the signal", "signal", f.Signal.String(), "deficit", f.Deficit,
-				"largest_outside", r.inventory.Outside(loop.Outsiders))
+			r.o.Log.Error("no pod may be evicted to relieve the signal", "signal", f.Signal.String(), "deficit", f.Deficit,
+				"largest_outside", r.o.Board.o.Inventory.Outside(loop.Outsiders))
 		}
 	}
 	if len(v.Orders.Met) == 0 {
 		r.futile = ""
 	}
 	if changed(&r.held, fmt.Sprint(v.Orders.Waiting)) && len(v.Orders.Waiting) > 0 {
-		r.log.Warn("file cache brought memory below the threshold; no pod is evicted for it yet", "thresholds", fmt.Sprint(v.Orders.Waiting))
+		r.o.Log.Warn("file cache brought memory below the threshold; no pod is evicted for it yet", "thresholds", fmt.Sprint(v.Orders.Waiting))
 	}
 	for _, uid := range v.Orders.Revived {
-		r.log.Warn("evicted pod came back", "uid", uid)
+		r.o.Log.Warn("evicted pod came back", "uid", uid)
 	}
 	for _, uid := range v.Orders.Stuck {
-		r.log.Error("victim is stuck, its processes do not go", "uid", uid)
+		r.o.Log.Error("victim is stuck, its processes do not go", "uid", uid)
 	}
 }
 
@@ -210,9 +227,9 @@ func statusLine(v *loop.View) string {
 	return line
 }
 
-// statusLine is that of the last view once evictd is ready.
-func (b *board) statusLine() string {
-	v, missing := b.view.Load(), b.missing()
+// StatusLine is that of the last view once evictd is ready.
+func (b *Board) StatusLine() string {
+	v, missing := b.o.View(), b.missing()
 	if v == nil || len(missing) > 0 {
 		return notReadyLine(missing)
 	}
@@ -221,30 +238,3 @@ func (b *board) statusLine() string {
 
 // notReadyLine is what systemctl status shows of an evictd that is not ready.
 func notReadyLine(missing []string) string { return "not ready: " + strings.Join(missing, "; ") }
-
-// describeThresholds lists thresholds as the kubelet's flags have them.
-func describeThresholds(p *evict.Policy) []string {
-	var list []string
-	for _, t := range p.Thresholds {
-		text := t.Signal.String() + "<" + t.Value.String()
-		if !t.Hard() {
-			text += " for " + t.Grace.String()
-		}
-		list = append(list, text)
-	}
-	return list
-}
-
-// describeConfigured says why the configuration wants dry run, or "".
-func describeConfigured(cfg *config.Config) string {
-	if !cfg.DryRun {
-		return ""
-	}
-	switch origin := cfg.Origin("dryRun"); origin {
-	case config.OriginFlag:
-		return "--dry-run was given"
-	case config.OriginFile:
-		return "the configuration says dryRun: true"
-	}
-	return "no AgentConfiguration was given"
-}

@@ -1,29 +1,19 @@
-package agent
+package status
 
 import (
 	"strings"
+	"time"
 
-	"github.com/evictd/evictd/agent/config"
-	"github.com/evictd/evictd/agent/loop"
+	"github.com/evictd/evictd/agent/lanes"
 	"github.com/evictd/evictd/agent/metrics"
-	"github.com/evictd/evictd/agent/self"
-	"github.com/evictd/evictd/kernel"
-	"github.com/evictd/evictd/kernel/cgroup"
+	"github.com/evictd/evictd/agent/state"
 )
 
-// facts returns what the mode follows from, but for what the loop knows.
-func (d *daemon) facts(h *cgroup.Hierarchy) func(*config.Config) loop.Facts {
-	place := self.Misplaced(kernel.FS(d.options.Procfs), h)
-	return func(cfg *config.Config) loop.Facts {
-		return loop.Facts{Configured: describeConfigured(cfg), Misplaced: place}
-	}
-}
-
-// checks are what readiness means.
-func (d *daemon) checks() []metrics.Check {
+// Checks are what readiness means.
+func (b *Board) Checks() []metrics.Check {
 	return []metrics.Check{
 		{Name: "observation", Run: func() (metrics.Verdict, string) {
-			if v := d.board.view.Load(); v == nil {
+			if v := b.o.View(); v == nil {
 				return metrics.Fail, "the first is not complete yet"
 			} else if len(v.Orders.Unreadable) > 0 {
 				return metrics.Fail, unreadableText(v)
@@ -31,7 +21,7 @@ func (d *daemon) checks() []metrics.Check {
 			return metrics.Pass, "complete"
 		}},
 		{Name: "runtime", Run: func() (metrics.Verdict, string) {
-			switch s := d.inventory.Status(); {
+			switch s := b.o.Inventory.Status(); {
 			case s.DeclaredAbsent:
 				return metrics.Pass, "declared absent"
 			case !s.Connected && s.Error == "":
@@ -41,30 +31,47 @@ func (d *daemon) checks() []metrics.Check {
 			}
 			return metrics.Pass, "connected"
 		}},
-		{Name: "lanes", Run: d.checkLanes},
+		{Name: "lanes", Run: b.checkLanes},
 		{Name: "node", Run: func() (metrics.Verdict, string) {
-			if d.shutdown.State().Active() {
+			if b.o.Shutdown.State().Active() {
 				return metrics.Fail, "node is shutting down"
 			}
 			return metrics.Pass, "stays up"
 		}},
 		{Name: "eligible pods", Run: func() (metrics.Verdict, string) {
-			if v := d.board.view.Load(); v == nil || v.Eligible() == 0 {
+			if v := b.o.View(); v == nil || v.Eligible() == 0 {
 				return metrics.Warn, "no pod may be evicted"
 			}
 			return metrics.Pass, "some"
 		}},
 		{Name: "state", Run: func() (metrics.Verdict, string) {
-			if err := d.store.Err(); err != nil {
-				return metrics.Warn, notKept + ": " + err.Error()
+			if err := b.o.Store.Err(); err != nil {
+				return metrics.Warn, state.NotKept + ": " + err.Error()
 			}
-			return metrics.Pass, "kept in " + d.options.StateDir
+			return metrics.Pass, "kept in " + b.o.StateDir
 		}},
 		{Name: "mode", Run: func() (metrics.Verdict, string) {
-			if v := d.board.view.Load(); v != nil && v.Mode.DryRun {
+			if v := b.o.View(); v != nil && v.Mode.DryRun {
 				return metrics.Warn, "dry run: " + strings.Join(v.Mode.Why, "; ")
 			}
 			return metrics.Pass, "enforcing"
 		}},
 	}
+}
+
+// checkLanes fails where polling does, which is always there, and warns of any
+// other that should work and does not.
+func (b *Board) checkLanes() (metrics.Verdict, string) {
+	verdict, detail := metrics.Pass, ""
+	for _, l := range b.o.Lanes.Statuses(time.Now()) {
+		if l.State != lanes.Degraded {
+			continue
+		}
+		verdict = max(verdict, metrics.Warn)
+		if l.Name == lanes.Polling {
+			verdict = metrics.Fail
+		}
+		detail += l.Name + ": " + l.Why + "; "
+	}
+	return verdict, strings.TrimSuffix(detail, "; ")
 }

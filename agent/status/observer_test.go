@@ -1,4 +1,4 @@
-package agent
+package status
 
 import (
 	"bytes"
@@ -48,11 +48,12 @@ func TestUnreadable(t *testing.T) {
 	if got := unreadableText(v); got != want {
 		t.Errorf("unreadableText() = %q; want %q", got, want)
 	}
-	d := buildHere(t)
 	var b bytes.Buffer
-	d.log.Logger = slog.New(slog.NewTextHandler(&b, nil))
-	d.reports.announce(v)
-	d.reports.announce(v) // nothing has changed
+	r := NewObserver(ObserverOptions{Log: slog.New(slog.NewTextHandler(&b, nil))})
+	r.ready = true // and so without a line of what is missing
+	r.status = statusLine(v)
+	r.announce(v)
+	r.announce(v) // nothing has changed
 	if got := strings.Count(b.String(), "level=ERROR"); got != 2 {
 		t.Errorf("%d errors are logged; want 2, one for each cause:\n%s", got, b.String())
 	}

@@ -1,6 +1,7 @@
-package agent
+package status
 
 import (
+	"log/slog"
 	"strings"
 	"testing"
 	"time"
@@ -19,15 +20,14 @@ import (
 // The status counts the pods of a shutdown by what became of them: one that dry
 // run left alone has not stopped.
 func TestShutdownCounts(t *testing.T) {
-	b := &board{}
-	b.guard = logind.NewGuard(logind.Options{})
-	b.shutdown = driver.New(driver.Options{Log: testLogger(t), Guard: b.guard})
-	b.view.Store(&loop.View{Config: &config.Config{}})
+	guard := logind.NewGuard(logind.Options{})
+	stops := driver.New(driver.Options{Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Guard: guard})
+	b := New(Options{Guard: guard, Shutdown: stops, View: func() *loop.View { return &loop.View{Config: &config.Config{}} }})
 	state := shutdown.State{Phase: shutdown.Ended, Schedule: shutdown.Schedule{{}}}
 	for _, status := range []shutdown.Status{shutdown.Gone, shutdown.Gone, shutdown.Gone, shutdown.Killed, shutdown.Asked, shutdown.Pretended} {
 		state.Pods = append(state.Pods, shutdown.Member{Status: status})
 	}
-	b.shutdown.Restore(state)
+	stops.Restore(state)
 	if s := b.Shutdown(); s.Stopped != 3 || s.Running != 2 || s.WouldStop != 1 {
 		t.Errorf("Shutdown() counts %d stopped, %d running, %d that would be stopped; want 3, 2, 1", s.Stopped, s.Running, s.WouldStop)
 	}

@@ -1,4 +1,4 @@
-package agent
+package status
 
 import (
 	"context"
@@ -14,9 +14,9 @@ import (
 
 // Shutdown implements control.Source: what a shutdown would do to the pods that
 // run now, or does.
-func (b *board) Shutdown() control.Shutdown {
+func (b *Board) Shutdown() control.Shutdown {
 	c := b.shutdownStatus()
-	v, state, guard := b.view.Load(), b.shutdown.State(), b.guard.Status()
+	v, state, guard := b.o.View(), b.o.Shutdown.State(), b.o.Guard.Status()
 	switch {
 	case v == nil:
 	case c.Phase != phaseIdle:
@@ -33,21 +33,21 @@ func (b *board) Shutdown() control.Shutdown {
 const phaseIdle = "idle"
 
 // shutdownStatus is Shutdown without the pods.
-func (b *board) shutdownStatus() control.Shutdown {
-	state, guard := b.shutdown.State(), b.guard.Status()
+func (b *Board) shutdownStatus() control.Shutdown {
+	state, guard := b.o.Shutdown.State(), b.o.Guard.Status()
 	c := control.Shutdown{
 		At: time.Now(), Phase: phaseIdle, Manual: state.Manual, Began: state.Began, Over: state.Over, CalledOff: state.CalledOff,
-		NeedsSeconds: guard.Needs.Seconds(), Held: guard.Locked, LogindError: guard.Error, Last: b.last,
+		NeedsSeconds: guard.Needs.Seconds(), Held: guard.Locked, LogindError: guard.Error, Last: b.o.Last,
 	}
 	if guard.Connected {
 		c.LimitSeconds = new(guard.Limit.Seconds())
 	}
-	v := b.view.Load()
+	v := b.o.View()
 	if v == nil {
 		c.Why, c.DryRun = control.List[string]{driver.ErrNotYet.Error()}, true
 		return c
 	}
-	c.Why, c.DryRun = b.shutdown.Refrain(v), len(v.Mode.Apart) > 0
+	c.Why, c.DryRun = b.o.Shutdown.Refrain(v), len(v.Mode.Apart) > 0
 	c.NeedsSeconds = v.Config.Schedule().Needs().Seconds()
 	for i := range state.Pods {
 		switch state.Pods[i].Status {
@@ -138,11 +138,11 @@ func inOrder(list []control.ShutdownGroup) {
 }
 
 // BeginShutdown implements control.Source.
-func (b *board) BeginShutdown(ctx context.Context) error {
-	return b.shutdown.Command(ctx, shutdown.Begin)
+func (b *Board) BeginShutdown(ctx context.Context) error {
+	return b.o.Shutdown.Command(ctx, shutdown.Begin)
 }
 
 // CancelShutdown implements control.Source.
-func (b *board) CancelShutdown(ctx context.Context) error {
-	return b.shutdown.Command(ctx, shutdown.Cancel)
+func (b *Board) CancelShutdown(ctx context.Context) error {
+	return b.o.Shutdown.Command(ctx, shutdown.Cancel)
 }

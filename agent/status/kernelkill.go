@@ -1,4 +1,4 @@
-package agent
+package status
 
 import (
 	"context"
@@ -20,17 +20,17 @@ const (
 	kernelKillList = time.Second
 )
 
-// kernelKills reports the processes that the kernel's OOM killer takes. The first
+// KernelKills reports the processes that the kernel's OOM killer takes. The first
 // in a container is reported at once; further ones are counted and summed up, so
 // that neither lines nor lists nor records grow with the number of kills.
-type kernelKills struct {
-	victims  <-chan lanes.Victim
-	snapshot func() *pods.Snapshot
-	records  *execute.Records
-	warn     func(message string, attributes ...any)
-	count    func(ofPod bool)
-	save     func() // asks for the state to be saved
-	list     func() // asks for a new list of pods
+type KernelKills struct {
+	Victims  <-chan lanes.Victim
+	Snapshot func() *pods.Snapshot
+	Records  *execute.Records
+	Warn     func(message string, attributes ...any)
+	Count    func(ofPod bool)
+	Save     func() // asks for the state to be saved
+	List     func() // asks for a new list of pods
 
 	// recent are the containers whose last report is younger than
 	// kernelKillSummary.
@@ -53,22 +53,8 @@ type killCount struct {
 	last     lanes.Victim
 }
 
-// followKernelKills reports what the kernel's OOM killer takes until ctx ends.
-func (d *daemon) followKernelKills(ctx context.Context) {
-	k := &kernelKills{
-		victims: d.lanes.Victims(), records: d.board.records, warn: d.log.Warn,
-		count: d.metrics.KernelKilled, save: d.keeper.poke, list: d.inventory.Refresh,
-		snapshot: func() *pods.Snapshot {
-			if v := d.board.view.Load(); v != nil {
-				return &v.Snapshot
-			}
-			return &pods.Snapshot{}
-		},
-	}
-	k.run(ctx)
-}
-
-func (k *kernelKills) run(ctx context.Context) {
+// Run reports what the kernel's OOM killer takes until ctx ends.
+func (k *KernelKills) Run(ctx context.Context) {
 	k.recent = map[killedContainer]*killCount{}
 	timer := time.NewTimer(kernelKillSummary)
 	defer timer.Stop()
@@ -76,7 +62,7 @@ func (k *kernelKills) run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case v := <-k.victims:
+		case v := <-k.Victims:
 			k.killed(&v, time.Now())
 		case <-timer.C:
 		}
@@ -85,14 +71,14 @@ func (k *kernelKills) run(ctx context.Context) {
 }
 
 // killed counts one process, and reports it where it is the first of its container.
-func (k *kernelKills) killed(v *lanes.Victim, now time.Time) {
+func (k *KernelKills) killed(v *lanes.Victim, now time.Time) {
 	k.stale = true
-	pod, container := podOfCgroup(k.snapshot(), v.Cgroup)
-	k.count(pod != nil)
+	pod, container := podOfCgroup(k.Snapshot(), v.Cgroup)
+	k.Count(pod != nil)
 	key, name := killedContainer{}, ""
 	if pod != nil {
 		key, name = killedContainer{pod.UID, container}, pod.Key()
-		k.records.KernelKilled(evict.Record{
+		k.Records.KernelKilled(evict.Record{
 			Pod: name, UID: pod.UID, Cause: evict.CauseKernelOOM, Hard: true, Reason: "OOMKilled",
 			Message: fmt.Sprintf("The kernel's OOM killer took process %d (%s). ", v.TGID, v.Comm),
 			Lane:    lanes.Reclaim, Decided: now, LastGone: now, Processes: 1, Result: evict.ResultKernel,
@@ -104,20 +90,20 @@ func (k *kernelKills) killed(v *lanes.Victim, now time.Time) {
 		return
 	}
 	k.recent[key] = &killCount{pod: name, reported: now}
-	k.save()
-	k.warn("the kernel's OOM killer took a process", "pod", name, "container", container, "thread", v.PID, "process", v.TGID,
+	k.Save()
+	k.Warn("the kernel's OOM killer took a process", "pod", name, "container", container, "thread", v.PID, "process", v.TGID,
 		"command", v.Comm, "cgroup_id", v.Cgroup)
 }
 
 // due does what has come due, and returns the time until something does again.
-func (k *kernelKills) due(now time.Time) time.Duration {
+func (k *KernelKills) due(now time.Time) time.Duration {
 	wait := kernelKillSummary
 	if k.stale {
 		if left := kernelKillList - now.Sub(k.listed); left > 0 {
 			wait = min(wait, left)
 		} else {
 			k.listed, k.stale = now, false
-			k.list()
+			k.List()
 		}
 	}
 	for key, c := range k.recent {
@@ -129,8 +115,8 @@ func (k *kernelKills) due(now time.Time) time.Duration {
 			delete(k.recent, key)
 			continue
 		}
-		k.save()
-		k.warn("the kernel's OOM killer took more processes", "pod", c.pod, "container", key.container, "processes", c.more,
+		k.Save()
+		k.Warn("the kernel's OOM killer took more processes", "pod", c.pod, "container", key.container, "processes", c.more,
 			"seconds", int(now.Sub(c.reported).Seconds()), "last_process", c.last.TGID, "last_command", c.last.Comm)
 		c.reported, c.more = now, 0
 	}

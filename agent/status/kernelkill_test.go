@@ -1,4 +1,4 @@
-package agent
+package status
 
 import (
 	"bytes"
@@ -23,21 +23,21 @@ func TestKernelKillsAreSummedUp(t *testing.T) {
 		var lines bytes.Buffer
 		lists, saves, counted := 0, 0, 0
 		victims := make(chan lanes.Victim)
-		k := &kernelKills{
-			victims: victims, records: &execute.Records{}, warn: slog.New(slog.NewTextHandler(&lines, nil)).Warn,
-			snapshot: func() *pods.Snapshot {
+		k := &KernelKills{
+			Victims: victims, Records: &execute.Records{}, Warn: slog.New(slog.NewTextHandler(&lines, nil)).Warn,
+			Snapshot: func() *pods.Snapshot {
 				return &pods.Snapshot{
 					Pods:    []evict.Pod{{UID: "a", Namespace: "default", Name: "a"}},
 					Handles: map[string]pods.Handle{"a": {Containers: []pods.ContainerHandle{{Name: "main", CgroupID: 5}}}},
 				}
 			},
-			count: func(bool) { counted++ }, save: func() { saves++ }, list: func() { lists++ },
+			Count: func(bool) { counted++ }, Save: func() { saves++ }, List: func() { lists++ },
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			k.run(ctx)
+			k.Run(ctx)
 		}()
 		for i := range kills {
 			victims <- lanes.Victim{TGID: 1000 + i, Comm: "hog", Cgroup: 5}
@@ -64,7 +64,7 @@ func TestKernelKillsAreSummedUp(t *testing.T) {
 		if saves != 4 || counted != 2*kills {
 			t.Errorf("saved %d times, counted %d; want 4 and %d", saves, counted, 2*kills)
 		}
-		if got := k.records.List(); len(got) != 1 || got[0].Processes != kills || got[0].Pod != "default/a" {
+		if got := k.Records.List(); len(got) != 1 || got[0].Processes != kills || got[0].Pod != "default/a" {
 			t.Errorf("records = %+v; want one of %d processes", got, kills)
 		}
 		if len(k.recent) != 0 {

@@ -1,6 +1,7 @@
-package agent
+package status
 
 import (
+	"context"
 	"errors"
 	"os"
 	"slices"
@@ -28,70 +29,84 @@ import (
 	"github.com/evictd/evictd/kernel/meminfo"
 )
 
-// board is where the loop's last view hangs, for evictctl to see. It answers
-// from what the loop knew and never asks it.
-type board struct {
-	options   Options
-	started   time.Time
-	hierarchy *cgroup.Hierarchy
-	inventory *pods.Inventory
-	disks     *disks.Watch
-	usages    *disks.Usages
-	reclaimer *reclaim.Reclaimer
-	cold      coldReports
-	records   *execute.Records
-	store     *state.Store
-	lanes     *lanes.Set
-	shutdown  *driver.Driver
-	guard     *logind.Guard
-	web       *webServer
-	last      shutdown.Last // what became of the boot before
-	view      atomic.Pointer[loop.View]
-	loaded    atomic.Pointer[loading]
-	reloads   chan chan<- error // what Reload asks for
-	checks    func() []metrics.Check
-	// accounting is the one in force: that of the start.
-	accounting config.MemoryAccounting
-	warnings   []string // found at the start
+// Options are what a Board shows.
+type Options struct {
+	Procfs, Cgroupfs, StateDir string // paths
+	Hierarchy                  *cgroup.Hierarchy
+	// View returns what the decision loop knew last; nil before its first iteration.
+	View      func() *loop.View
+	Inventory *pods.Inventory
+	Disks     *disks.Watch
+	Usages    *disks.Usages
+	Reclaimer *reclaim.Reclaimer
+	Records   *execute.Records
+	Store     *state.Store
+	Lanes     *lanes.Set
+	Shutdown  *driver.Driver
+	Guard     *logind.Guard
+	// WebWarning says why metrics are not served; empty if they are.
+	WebWarning func() string
+	// Accounting is the one in force: that of the start.
+	Accounting config.MemoryAccounting
+	Last       shutdown.Last // what became of the boot before
+	Warnings   []string      // of the start
+	// Reload has the configuration read again, and returns when it is in force.
+	Reload func(context.Context) error
+}
+
+// Board serves what the loop knew last, and the state of the other parts, to the
+// control socket and the checks of readiness. It never asks the loop.
+type Board struct {
+	o       Options
+	started time.Time
+	cold    coldReports
+	loading atomic.Pointer[Loading]
+}
+
+// New returns a Board of a daemon that starts now.
+func New(o Options) *Board {
+	b := &Board{o: o, started: time.Now()}
+	b.loading.Store(&Loading{At: b.started})
+	return b
 }
 
 // Status implements control.Source.
-func (b *board) Status() control.Status {
+func (b *Board) Status() control.Status {
 	now := time.Now()
 	s := control.Status{
 		Version: version.Of().String(), PID: os.Getpid(), Started: b.started, At: now,
 		Node: control.Node{
-			Name: hostname(), ProcFS: b.options.Procfs, CgroupFS: b.options.Cgroupfs,
-			CgroupVersion: b.hierarchy.Version.String(),
+			Name: hostname(), ProcFS: b.o.Procfs, CgroupFS: b.o.Cgroupfs,
+			CgroupVersion: b.o.Hierarchy.Version.String(),
 		},
-		Records: b.records.List(),
+		Records: b.o.Records.List(),
 	}
 	s.Missing = b.missing()
 	s.Ready = len(s.Missing) == 0
-	for _, l := range b.lanes.Statuses(now) {
+	for _, l := range b.o.Lanes.Statuses(now) {
 		s.Lanes = append(s.Lanes, laneStatus(&l))
 	}
-	s.Warnings = append(s.Warnings, b.warnings...)
-	if err := b.store.Err(); err != nil {
-		s.Warnings = append(s.Warnings, notKept+": "+err.Error())
+	s.Warnings = append(s.Warnings, b.o.Warnings...)
+	if err := b.o.Store.Err(); err != nil {
+		s.Warnings = append(s.Warnings, state.NotKept+": "+err.Error())
 	}
-	if why := b.web.warning(); why != "" {
+	if why := b.o.WebWarning(); why != "" {
 		s.Warnings = append(s.Warnings, why)
 	}
-	s.Runtime = runtimeStatus(b.inventory.Status())
+	s.Runtime = runtimeStatus(b.o.Inventory.Status())
 	s.Shutdown = b.shutdownStatus()
-	for _, r := range b.reclaimer.Reports() {
+	for _, r := range b.o.Reclaimer.Reports() {
 		s.Reclaims = append(s.Reclaims, reclaimStatus(&r))
 	}
 	s.Reclaims = append(s.Reclaims, b.cold.snapshot()...)
 	slices.SortStableFunc(s.Reclaims, func(a, b control.Reclaim) int { return a.At.Compare(b.At) })
-	filesystems := b.disks.Statuses(now)
-	s.Layout = layoutOf(b.disks.Layout(), filesystems)
+	filesystems := b.o.Disks.Statuses(now)
+	s.Layout = layoutOf(b.o.Disks.Layout(), filesystems)
 	for _, f := range filesystems {
 		s.Filesystems = append(s.Filesystems, filesystemStatus(&f, now))
 	}
 	s.Config = b.configStatus()
-	v := b.view.Load()
+	v := b.o.View()
 	if v == nil {
 		s.Mode = control.Mode{DryRun: true, Why: control.List[string]{"the first observation is not complete yet"}}
 		return s
@@ -113,8 +128,8 @@ func (b *board) Status() control.Status {
 }
 
 // missing says what evictd lacks to be ready: the checks of /readyz that fail.
-func (b *board) missing() (list control.List[string]) {
-	for _, c := range b.checks() {
+func (b *Board) missing() (list control.List[string]) {
+	for _, c := range b.Checks() {
 		if verdict, detail := c.Run(); verdict == metrics.Fail {
 			list = append(list, c.Name+": "+detail)
 		}
@@ -206,8 +221,8 @@ func hostname() string {
 var errNoView = errors.New("the first observation is not complete yet; try again in a second")
 
 // Explain implements control.Source: today's ranking for a signal.
-func (b *board) Explain(s signal.Signal) (control.Explanation, error) {
-	v := b.view.Load()
+func (b *Board) Explain(s signal.Signal) (control.Explanation, error) {
+	v := b.o.View()
 	if v == nil {
 		return control.Explanation{}, errNoView
 	}
@@ -225,7 +240,7 @@ func (b *board) Explain(s signal.Signal) (control.Explanation, error) {
 			e.Notes = append(e.Notes, "how pods have stalled in reclaim can't be told: "+err.Error())
 		}
 	}
-	for _, o := range b.inventory.NotOurs() {
+	for _, o := range b.o.Inventory.NotOurs() {
 		e.NotOurs = append(e.NotOurs, control.Outsider{Cgroup: o.Cgroup, Processes: o.Processes, MemoryBytes: o.Memory, Command: o.Command})
 	}
 	if note := b.outsideDirectories(s, v); note != "" {
@@ -234,7 +249,7 @@ func (b *board) Explain(s signal.Signal) (control.Explanation, error) {
 	if s.IsMemory() {
 		e.OOMScores = b.oomScores(v)
 		e.Memory = b.leftOut()
-		if outside := b.inventory.Outside(loop.Outsiders); len(outside) > 0 {
+		if outside := b.o.Inventory.Outside(loop.Outsiders); len(outside) > 0 {
 			note := "the largest outside the pods:"
 			for _, o := range outside {
 				note += " " + o.Cgroup + " " + control.Bytes(o.Memory)
@@ -242,7 +257,7 @@ func (b *board) Explain(s signal.Signal) (control.Explanation, error) {
 			e.Notes = append(e.Notes, note)
 		}
 		e.Notes = append(e.Notes, "swap is ignored, as the kubelet ignores it")
-		if b.accounting == config.AccountingKubelet {
+		if b.o.Accounting == config.AccountingKubelet {
 			e.Notes = append(e.Notes, "active file cache counts as used, as the kubelet counts it; memoryAccounting: available counts it as reclaimable")
 		}
 	}
@@ -258,9 +273,9 @@ func (b *board) Explain(s signal.Signal) (control.Explanation, error) {
 	return e, nil
 }
 
-func (b *board) candidate(s signal.Signal, v *loop.View, ranked []evict.Ranked, i int, r evict.Ranked) control.Candidate {
+func (b *Board) candidate(s signal.Signal, v *loop.View, ranked []evict.Ranked, i int, r evict.Ranked) control.Candidate {
 	pod := &v.Snapshot.Pods[r.Index()]
-	about := b.inventory.Describe(r.UID)
+	about := b.o.Inventory.Describe(r.UID)
 	c := control.Candidate{
 		Ranked: r, QoS: pod.QoSClass(), RequestOrigin: about.RequestOrigin,
 		IgnoredAnnotations: about.Ignored, Why: control.Why(s, ranked, i),
@@ -302,12 +317,12 @@ func (b *board) candidate(s signal.Signal, v *loop.View, ranked []evict.Ranked, 
 
 // outsideDirectories names the largest directories outside the pods where evicting pods
 // can't relieve a disk signal; "" elsewhere.
-func (b *board) outsideDirectories(s signal.Signal, v *loop.View) string {
+func (b *Board) outsideDirectories(s signal.Signal, v *loop.View) string {
 	if !s.IsDisk() || !slices.ContainsFunc(v.Futile, func(f evict.Futility) bool { return f.Signal == s }) {
 		return ""
 	}
 	note := ""
-	for _, d := range largestDirectories(b.disks, b.usages, s) {
+	for _, d := range Largest(b.o.Disks, b.o.Usages, s) {
 		amount := d.Bytes
 		if s.IsInodes() {
 			amount = d.Inodes
@@ -321,8 +336,8 @@ func (b *board) outsideDirectories(s signal.Signal, v *loop.View) string {
 }
 
 // addReclaim adds for how long the tasks of each pod have stalled in reclaim.
-func (b *board) addReclaim(v *loop.View, ranking []control.Candidate) error {
-	stalls, err := b.lanes.ReclaimStalls()
+func (b *Board) addReclaim(v *loop.View, ranking []control.Candidate) error {
+	stalls, err := b.o.Lanes.ReclaimStalls()
 	if err != nil || stalls == nil {
 		return err
 	}
@@ -340,8 +355,8 @@ func (b *board) addReclaim(v *loop.View, ranking []control.Candidate) error {
 }
 
 // leftOut reads what no signal sees.
-func (b *board) leftOut() *control.LeftOut {
-	info, err := meminfo.Read(kernel.FS(b.options.Procfs))
+func (b *Board) leftOut() *control.LeftOut {
+	info, err := meminfo.Read(kernel.FS(b.o.Procfs))
 	if err != nil {
 		return &control.LeftOut{}
 	}

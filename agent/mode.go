@@ -1,0 +1,45 @@
+package agent
+
+import (
+	"github.com/evictd/evictd/agent/config"
+	"github.com/evictd/evictd/agent/evict"
+	"github.com/evictd/evictd/agent/loop"
+	"github.com/evictd/evictd/agent/self"
+	"github.com/evictd/evictd/kernel"
+	"github.com/evictd/evictd/kernel/cgroup"
+)
+
+// facts returns what the mode follows from, but for what the loop knows.
+func (d *daemon) facts(h *cgroup.Hierarchy) func(*config.Config) loop.Facts {
+	place := self.Misplaced(kernel.FS(d.options.Procfs), h)
+	return func(cfg *config.Config) loop.Facts {
+		return loop.Facts{Configured: describeConfigured(cfg), Misplaced: place}
+	}
+}
+
+// describeThresholds lists thresholds as the kubelet's flags have them.
+func describeThresholds(p *evict.Policy) []string {
+	var list []string
+	for _, t := range p.Thresholds {
+		text := t.Signal.String() + "<" + t.Value.String()
+		if !t.Hard() {
+			text += " for " + t.Grace.String()
+		}
+		list = append(list, text)
+	}
+	return list
+}
+
+// describeConfigured says why the configuration wants dry run, or "".
+func describeConfigured(cfg *config.Config) string {
+	if !cfg.DryRun {
+		return ""
+	}
+	switch origin := cfg.Origin("dryRun"); origin {
+	case config.OriginFlag:
+		return "--dry-run was given"
+	case config.OriginFile:
+		return "the configuration says dryRun: true"
+	}
+	return "no AgentConfiguration was given"
+}
