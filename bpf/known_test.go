@@ -26,6 +26,12 @@ func walked(t *testing.T, s *Sampler) (map[uint64]Row, uint64) {
 	if err != nil {
 		t.Fatal(err)
 	}
+	return byCgroup(t, rows), stats.Surveys
+}
+
+// byCgroup checks the order of rows, and returns them by their cgroup.
+func byCgroup(t *testing.T, rows []Row) map[uint64]Row {
+	t.Helper()
 	byCgroup := map[uint64]Row{}
 	for i, row := range rows {
 		if row.Parent > i || row.Parent == i && i > 0 {
@@ -36,7 +42,7 @@ func walked(t *testing.T, s *Sampler) (map[uint64]Row, uint64) {
 	if len(byCgroup) != len(rows) {
 		t.Fatalf("%d rows of %d cgroups: %+v; want one of each", len(rows), len(byCgroup), rows)
 	}
-	return byCgroup, stats.Surveys
+	return byCgroup
 }
 
 // A cgroup that was made after the last survey is in the next walk, and so are those
