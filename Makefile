@@ -76,7 +76,7 @@ ci: lint
 	status=$$?; grep -E '^(ok|FAIL|panic:|---? FAIL|\?)' $(BUILD)/test.log || true; \
 	if [ $$status -ne 0 ]; then tail -n 200 $(BUILD)/test.log; exit $$status; fi
 	sh tests/skips.sh $(BUILD)/test.log tests/skips.txt
-	$(MAKE) --no-print-directory race fuzz smoke
+	$(MAKE) --no-print-directory cover race fuzz smoke
 
 # One boot of one kernel: a hog of each class, a soft eviction, the unit.
 .PHONY: smoke
@@ -94,6 +94,15 @@ lint:
 	$(GO) run $(GOCYCLO) -over 20 $$(git ls-files '*.go')
 	@awk '/^\/\/gocyclo:ignore$$/ && reason !~ /^\/\/ Complexity: ./ { print FILENAME ":" FNR ": no reason"; bad = 1 } \
 		!/^\/\/$$/ { reason = $$0 } END { exit bad }' $$(git ls-files '*.go')
+
+# The packages that decide when to evict and carry that out: their tests execute at
+# least COVERAGE percent of the statements.
+COVERED := ./agent/loop ./agent/execute
+COVERAGE := 85
+.PHONY: cover
+cover:
+	@$(GO) test -cover $(COVERED) | awk '{ print } !/^ok/ { bad = 1 } \
+		match($$0, /coverage: [0-9.]+/) && substr($$0, RSTART + 10, RLENGTH - 10) + 0 < $(COVERAGE) { print "less than $(COVERAGE) %"; bad = 1 } END { exit bad }'
 
 # The race detector needs a C compiler.
 .PHONY: race

@@ -1,7 +1,6 @@
 package agent
 
 import (
-
 	"github.com/evictd/evictd/agent/cold"
 	"github.com/evictd/evictd/agent/config"
 	"github.com/evictd/evictd/agent/control"

@@ -1,7 +1,6 @@
 package agent
 
 import (
-
 	"github.com/evictd/evictd/agent/config"
 	"github.com/evictd/evictd/agent/oomscore"
 	"github.com/evictd/evictd/agent/pods"
