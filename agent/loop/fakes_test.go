@@ -226,6 +226,7 @@ type fakeDesk struct {
 	kills      []hot.Kill
 	generation uint64
 	answered   map[lanes.Mark]bool
+	dryRun     bool // of the kills
 	lost       int  // claims that fail, because of a kill
 	hung       bool // no claim succeeds, only Seize
 	seized     int

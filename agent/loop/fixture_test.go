@@ -19,6 +19,7 @@ import (
 	"github.com/evictd/evictd/agent/config"
 	"github.com/evictd/evictd/agent/evict"
 	"github.com/evictd/evictd/agent/execute"
+	"github.com/evictd/evictd/agent/hot"
 	"github.com/evictd/evictd/agent/lanes"
 	"github.com/evictd/evictd/agent/pods"
 	"github.com/evictd/evictd/agent/reclaim"
@@ -239,6 +240,28 @@ func (n *node) grow(uid string, memory int64) {
 			p.Containers = []evict.Container{{Name: "main", Usage: evict.ContainerUsage{Memory: memory}}}
 		}
 	}
+}
+
+// kill has the hot path kill a pod by itself, and returns its alarm.
+func (n *node) kill(uid string, memory int64, strike act.Strike) lanes.Raise {
+	n.t.Helper()
+	v := n.last()
+	hold, err := act.Prepare(n.hierarchy, "/proc", Job(evict.Order{UID: uid}, &v.Snapshot, nil))
+	if err != nil {
+		n.t.Fatal(err)
+	}
+	hold.Grab()
+	pod := v.Snapshot.Pods[slices.IndexFunc(v.Snapshot.Pods, func(p evict.Pod) bool { return p.UID == uid })]
+	decided := time.Now()
+	raise := lanes.Raise{Lane: lanes.BPF, LastAbove: decided.Add(-2 * time.Millisecond), Seen: decided.Add(-time.Millisecond)}
+	n.desk.kills = []hot.Kill{{
+		Pod: &pod, Memory: memory, Freeable: memory, Hold: hold, Strike: strike, DryRun: n.desk.dryRun,
+		Threshold: v.Policy.Thresholds[0], Deficit: gi / 2, Expected: memory, Raise: raise, Decided: decided, RankingAge: time.Millisecond, Cold: true,
+		Observation: signal.Observation{Status: signal.Observed, Capacity: capacity, Available: gi / 2, Time: decided},
+	}}
+	n.desk.generation++
+	n.desk.news <- raise
+	return raise
 }
 
 // alarm raises for the node's memory.

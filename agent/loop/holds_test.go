@@ -1,6 +1,7 @@
 package loop
 
 import (
+	"bytes"
 	"fmt"
 	"maps"
 	"os"
@@ -74,6 +75,13 @@ func join(t *testing.T, h *cgroup.Hierarchy, path string) {
 	t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
 	if _, err := out.Read(make([]byte, 1)); err != nil {
 		t.Fatal(err)
+	}
+	// Processes are held in the order of their sizes, which change until it sleeps.
+	wchan := fmt.Sprintf("/proc/%d/wchan", cmd.Process.Pid)
+	for asleep := []byte(nil); !bytes.Contains(asleep, []byte("nanosleep")); time.Sleep(time.Millisecond) {
+		if asleep, err = os.ReadFile(wchan); err != nil {
+			t.Fatal(err)
+		}
 	}
 }
 

@@ -14,7 +14,6 @@ import (
 
 	"github.com/evictd/evictd/agent/act"
 	"github.com/evictd/evictd/agent/evict"
-	"github.com/evictd/evictd/agent/hot"
 	"github.com/evictd/evictd/agent/lanes"
 	"github.com/evictd/evictd/agent/signal"
 )
@@ -24,10 +23,15 @@ func run(t *testing.T, settings string, test func(*node), change ...func(*node, 
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
 		t.Helper()
+		before := descriptors(t)
 		n := newNode(t, settings, change...)
 		stop := n.start()
-		defer stop()
 		test(n)
+		stop()
+		n.Close()
+		if after := descriptors(t); after != before {
+			t.Errorf("descriptors went from %d to %d; want all given back", before, after)
+		}
 	})
 }
 
@@ -92,11 +96,12 @@ func TestHardMemory(t *testing.T) {
 		before := time.Now()
 		n.grow("b", 15*gi)
 		n.alarm()
+		n.grow("a", 3*gi/4) // while b's processes go
 		n.pass(time.Second)
 		n.wantCalls("below the threshold", "hot b dry run false", "follow b", "evicted s-b 0")
 		r := n.wantResult("b", evict.ResultKilled)
 		if r.Lane != lanes.BPF || r.Cause != signal.MemoryAvailable.String() || !r.Hard || r.Decided.Before(before) || r.CrossingSeen.IsZero() || r.LastAbove.IsZero() ||
-			r.Expected != 15*gi || r.Threshold != gi || r.Freed != r.Expected || len(r.Candidates) != 2 || r.Overshoot <= 0 {
+			r.Expected != 15*gi || r.Threshold != gi || r.Freed != r.Expected || len(r.Candidates) != 2 || r.Overshoot != 3*gi/4 {
 			t.Errorf("record = %+v; want it complete", r)
 		}
 		if !n.runs("a") || n.runs("b") {
@@ -181,28 +186,18 @@ func TestRefused(t *testing.T) {
 }
 
 // What the hot path killed by itself is adopted: the record has what it decided by,
-// and the pod is followed.
+// and the pod is followed, in the mode that the hot path was in.
 func TestAdopt(t *testing.T) {
-	for _, dryRun := range []bool{false, true} {
+	for _, tt := range []struct{ hot, loop bool }{{false, false}, {true, true}, {true, false}} {
+		dryRun := tt.hot
 		run(t, settings, func(n *node) {
 			n.pass(2 * time.Second)
-			n.grow("b", 15*gi)
-			hold, err := act.Prepare(n.hierarchy, "/proc", Job(evict.Order{UID: "b"}, &n.last().Snapshot, nil))
-			if err != nil {
-				t.Fatal(err)
+			if tt.hot == tt.loop { // else memory is available again, and b lives
+				n.grow("b", 15*gi)
 			}
-			hold.Grab()
-			defer hold.Close()
-			pod := n.last().Snapshot.Pods[1]
+			n.desk.dryRun = dryRun
 			decided := time.Now()
-			raise := lanes.Raise{Lane: lanes.BPF, LastAbove: decided.Add(-2 * time.Millisecond), Seen: decided.Add(-time.Millisecond)}
-			n.desk.kills = []hot.Kill{{
-				Pod: &pod, Memory: 15 * gi, Freeable: 15 * gi, Hold: hold, Strike: act.Strike{Processes: 1}, DryRun: dryRun,
-				Threshold: n.last().Policy.Thresholds[0], Deficit: gi / 2, Expected: 15 * gi, Raise: raise, Decided: decided, RankingAge: time.Millisecond, Cold: true,
-				Observation: signal.Observation{Status: signal.Observed, Capacity: capacity, Available: gi / 2, Time: decided},
-			}}
-			n.desk.generation++
-			n.desk.news <- raise
+			raise := n.kill("b", 15*gi, act.Strike{Processes: 1})
 			n.pass(time.Second)
 			want, result := []string{"follow b", "evicted s-b 0"}, evict.ResultKilled
 			if dryRun {
@@ -217,11 +212,24 @@ func TestAdopt(t *testing.T) {
 		}, func(n *node, _ *Options) {
 			n.add("a", gi/2)
 			n.add("b", gi)
-			if dryRun {
+			if tt.loop {
 				n.facts.Configured = "--dry-run was given"
 			}
 		})
 	}
+}
+
+// A pod that the hot path chose and must not kill is refused, and another goes.
+func TestAdoptRefused(t *testing.T) {
+	run(t, settings, func(n *node) {
+		n.pass(2 * time.Second)
+		n.grow("b", 13*gi)
+		n.kill("b", 13*gi, act.Strike{Err: &act.WrongVictimError{Never: true}})
+		n.pass(time.Second)
+		n.wantCalls("after the refusal", "follow b", "hot a dry run false", "follow a", "spared s-b", "evicted s-a 0")
+		n.wantResult("b", evict.ResultFailed)
+		n.wantResult("a", evict.ResultKilled)
+	}, func(n *node, _ *Options) { n.add("a", 3*gi); n.add("b", gi) })
 }
 
 // Where another has killed since the observation, the loop observes again.
@@ -323,6 +331,9 @@ func TestTakeUp(t *testing.T) {
 	run(t, settings, func(n *node) {
 		n.pass(5 * time.Second)
 		n.wantCalls("before the list")
+		if v := n.last(); len(v.Orders.Stuck) > 0 || slices.ContainsFunc(v.State.Victims, func(v evict.Victim) bool { return v.Status != evict.Unsettled }) {
+			t.Errorf("victims = %+v; want none that nothing kills yet called stuck", v.State.Victims)
+		}
 		n.absent = false
 		n.inventory.Refresh()
 		n.pass(time.Second)

@@ -2,6 +2,7 @@ package loop
 
 import (
 	"context"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -18,11 +19,11 @@ import (
 type bareRuntime struct {
 	reclaim.Runtime
 	images []cri.Image
-	lists  int
+	lists  atomic.Int32
 }
 
 func (r *bareRuntime) Sandboxes(context.Context) ([]cri.Sandbox, error) {
-	r.lists++
+	r.lists.Add(1)
 	return nil, nil
 }
 func (r *bareRuntime) Containers(context.Context) ([]cri.Container, error) { return nil, nil }
@@ -63,7 +64,7 @@ func TestReclaimInVainIsRepeatedLessOften(t *testing.T) {
 			handles := map[string]pods.Handle{"calm": {Containers: []pods.ContainerHandle{{ID: "1"}}}}
 			// turns is what the loop does about reclaims.
 			turns := func(period time.Duration) (lists int) {
-				before := runtime.lists
+				before := int(runtime.lists.Load())
 				for end := time.Now().Add(period); time.Now().Before(end); time.Sleep(low) {
 					select {
 					case report := <-reclaimer.Done():
@@ -79,7 +80,7 @@ func TestReclaimInVainIsRepeatedLessOften(t *testing.T) {
 					l.handles = handles
 					l.reclaim(v)
 				}
-				return runtime.lists - before
+				return int(runtime.lists.Load()) - before
 			}
 			// 2 s, 4 s, … and then a minute between two attempts, of two lists each.
 			first := turns(10 * time.Minute)
