@@ -171,12 +171,13 @@ func (usages) Of(s *disks.Subject) disks.Holding {
 // reclaimer frees nothing by itself.
 type reclaimer struct{ n *node }
 
-func (r reclaimer) Order(o evict.Reclaim)             { r.n.note("reclaim %s", o.Signal) }
-func (r reclaimer) Done() <-chan reclaim.Report       { return r.n.result }
-func (reclaimer) ImageBytes() map[string]int64        { return nil }
-func (r reclaimer) Spared(id string)                  { r.n.note("spared %s", id) }
-func (r reclaimer) EvictedFromKubelet(h reclaim.Held) { r.n.note("kubelet's %d", h.Amount) }
-func (r reclaimer) Evicted(id string, h reclaim.Held) { r.n.note("evicted %s %d", id, h.Amount) }
+func (r reclaimer) Order(o evict.Reclaim)                         { r.n.note("reclaim %s", o.Signal) }
+func (r reclaimer) Done() <-chan reclaim.Report                   { return r.n.result }
+func (reclaimer) ImageBytes() map[string]int64                    { return nil }
+func (r reclaimer) Spared(id string)                              { r.n.note("spared %s", id) }
+func (r reclaimer) EvictedFromKubelet(uid string, h reclaim.Held) { r.n.note("kubelet's %d", h.Amount) }
+func (r reclaimer) Revived(uid string)                            { r.n.note("revived %s", uid) }
+func (r reclaimer) Evicted(id string, h reclaim.Held)             { r.n.note("evicted %s %d", id, h.Amount) }
 
 // fakeLanes reports where tasks stall.
 type fakeLanes struct{ n *node }

@@ -96,7 +96,8 @@ type Reclaimer interface {
 	Order(evict.Reclaim)
 	Done() <-chan reclaim.Report
 	Evicted(sandboxID string, held reclaim.Held)
-	EvictedFromKubelet(reclaim.Held)
+	EvictedFromKubelet(uid string, held reclaim.Held)
+	Revived(uid string)
 	Spared(sandboxID string)
 	ImageBytes() map[string]int64
 }
