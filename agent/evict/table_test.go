@@ -257,6 +257,25 @@ func TestTableKeepsWaiting(t *testing.T) {
 	}
 }
 
+// A signal that was being acted upon and can't be read adds nothing to the deficit:
+// its observation has no amount.
+func TestTableActsOnWhatIsReadable(t *testing.T) {
+	l := newTimeline(t, hard(signal.MemoryAvailable, "1Gi"), hard(signal.AllocatableMemoryAvailable, "1Gi"))
+	l.in.Pods = []Pod{aPod("p0", using(500*mi)), aPod("p1", using(500*mi)), aPod("p2", using(500*mi))}
+	l.observe(signal.MemoryAvailable, 2*gi)
+	l.observe(signal.AllocatableMemoryAvailable, 900*mi)
+	table := NewTable(&l.in, &l.state, begin)
+	if v := table.Decide(&l.in.Observations, begin); v.N != 1 || v.Deficit != 124*mi {
+		t.Fatalf("Decide() = %+v; want one victim for 124Mi", v)
+	}
+	l.observe(signal.MemoryAvailable, 900*mi)
+	l.in.Observations[signal.AllocatableMemoryAvailable] = signal.Observation{Status: signal.Unreadable}
+	v := table.Decide(&l.in.Observations, begin.Add(time.Millisecond))
+	if v.N != 1 || v.Deficit != 124*mi || v.Threshold.Signal != signal.MemoryAvailable {
+		t.Errorf("Decide() with an unreadable signal = %d victims for %d bytes; want one for the 124Mi that memory.available lacks", v.N, v.Deficit)
+	}
+}
+
 func TestTableStrange(t *testing.T) {
 	l := hogs(t, 100, 50, 50)
 	l.in.Pods[2].Static = true

@@ -83,7 +83,7 @@ func (t *Table) Decide(observed *signal.Observations, now time.Time) Verdict {
 	var short shortage
 	underway := t.underway(now)
 	for i := range t.marks {
-		if m := &t.marks[i]; m.Hard() && t.timers[i].Past {
+		if m := &t.marks[i]; m.Hard() && t.timers[i].Past && of(&seen, m.Signal).Status == signal.Observed {
 			short.add(m, m.need(of(&seen, m.Signal), underway))
 		}
 	}
