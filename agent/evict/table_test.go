@@ -87,7 +87,7 @@ func (c chance) moveOn(in *Inputs, table *Table) {
 // What a Table decides is what Step would, for as long as nothing but memory
 // and usage changes, and also after it has taken victims.
 func TestTableAgreesWithStep(t *testing.T) {
-	const seeds, steps = 200, 5
+	const seeds, steps = 7000, 5
 	var agreed [Whys]int
 	for seed := range uint64(seeds) {
 		c := chance{rand.New(rand.NewPCG(seed, 2))}
@@ -98,7 +98,7 @@ func TestTableAgreesWithStep(t *testing.T) {
 			c.memory(&l.in)
 			l.in.ReclaimStalled, l.in.PodsReclaimStalled = c.one(4), (seed+uint64(step))%4 == 0
 			at += time.Duration(c.IntN(700)) * time.Millisecond
-			l.step(at)
+			l.state, _ = Step(l.state, l.in, begin.Add(at))
 			table := NewTable(&l.in, &l.state, begin.Add(at))
 			in, state := l.in, l.state
 			for again := range 3 {
@@ -118,6 +118,7 @@ func TestTableAgreesWithStep(t *testing.T) {
 					break // Step has begun a back-off, or a soft eviction, of which the table does not know
 				}
 				table.Take(&verdict, now)
+				runOn(&state, &after, table, &in)
 				state = after
 			}
 			in.Observations = signal.Observations{}
@@ -127,6 +128,17 @@ func TestTableAgreesWithStep(t *testing.T) {
 	for why, n := range agreed {
 		if n < 5 {
 			t.Errorf("%d verdicts are %q; want enough of them to mean something", n, Why(why))
+		}
+	}
+}
+
+// runOn changes what a step left behind to what a Table makes of readings that it
+// could not have: timers run on, and so does the back-off.
+func runOn(before, after *State, table *Table, in *Inputs) {
+	for _, timer := range before.Timers {
+		if in.Observations[timer.Threshold.Signal].Status == signal.Unreadable {
+			after.Timers = append(after.Timers, timer)
+			after.Futile = slices.Clone(table.state.Futile)
 		}
 	}
 }
@@ -273,6 +285,30 @@ func TestTableActsOnWhatIsReadable(t *testing.T) {
 	v := table.Decide(&l.in.Observations, begin.Add(time.Millisecond))
 	if v.N != 1 || v.Deficit != 124*mi || v.Threshold.Signal != signal.MemoryAvailable {
 		t.Errorf("Decide() with an unreadable signal = %d victims for %d bytes; want one for the 124Mi that memory.available lacks", v.N, v.Deficit)
+	}
+}
+
+// A reading that came too late does not end the back-off of a futile signal either.
+func TestTableKeepsBackingOff(t *testing.T) {
+	l := hogs(t, 50)
+	l.observe(signal.MemoryAvailable, 900*mi)
+	if o := l.step(0); len(o.Futile) != 1 {
+		t.Fatalf("Step() = %+v; want the signal futile", o)
+	}
+	l.in.Pods = append(l.in.Pods, aPod("p1", using(500*mi)))
+	table := NewTable(&l.in, &l.state, begin)
+	for _, tc := range []struct {
+		after  time.Duration
+		status signal.Status
+		want   Why
+	}{
+		{100 * time.Millisecond, signal.Observed, BackingOff}, {200 * time.Millisecond, signal.Unreadable, Recovered},
+		{300 * time.Millisecond, signal.Observed, BackingOff}, {time.Second, signal.Observed, Chosen},
+	} {
+		l.in.Observations[signal.MemoryAvailable] = signal.Observation{Status: tc.status, Available: 800 * mi}
+		if v := table.Decide(&l.in.Observations, begin.Add(tc.after)); v.Why != tc.want {
+			t.Errorf("after %v: Decide() = %q; want %q", tc.after, v.Why, tc.want)
+		}
 	}
 }
 

@@ -184,6 +184,7 @@ func (t *Table) evaluate(seen *[2]signal.Observation, observed *signal.Observati
 		}
 		o := of(seen, m.Signal)
 		if before != nil && o.Status == signal.Unreadable {
+			any = true
 			continue // a reading that came too late does not say that the crossing is over
 		}
 		timer, met, waits := m.meets(before, o, &observed[m.Signal], t.state.readings(m.key), &circumstances{
