@@ -52,21 +52,9 @@ func (c chance) memory(in *Inputs) {
 	}
 }
 
-// moveOn lets pods change, and tells the table.
+// moveOn changes what pods use, and updates the table.
 func (c chance) moveOn(in *Inputs, table *Table) {
-	at := map[string]int{}
-	for i := range table.Len() {
-		at[table.entries[i].UID] = i
-	}
-	in.Pods = slices.DeleteFunc(slices.Clone(in.Pods), func(p Pod) bool {
-		i := at[p.UID]
-		exempt := !slices.Contains(table.order, int32(i)) && table.state.victim(p.UID) == nil && !table.state.pretends(p.UID)
-		if exempt || !c.one(12) {
-			return false
-		}
-		table.Gone(i)
-		return true
-	})
+	in.Pods = slices.Clone(in.Pods)
 	for i := range in.Pods {
 		p := &in.Pods[i]
 		if !p.HasStats || !c.one(2) {
@@ -80,7 +68,7 @@ func (c chance) moveOn(in *Inputs, table *Table) {
 		} else {
 			c.use(p)
 		}
-		table.Set(at[p.UID], p.Usage.Memory, p.Usage.Freeable)
+		table.Set(i, p.Usage.Memory, p.Usage.Freeable)
 	}
 }
 
@@ -96,6 +84,7 @@ func TestTableAgreesWithStep(t *testing.T) {
 		at := time.Duration(0)
 		for step := range steps {
 			c.memory(&l.in)
+			l.in.Pods = slices.DeleteFunc(slices.Clone(l.in.Pods), func(Pod) bool { return c.one(12) })
 			l.in.ReclaimStalled, l.in.PodsReclaimStalled = c.one(4), (seed+uint64(step))%4 == 0
 			at += time.Duration(c.IntN(700)) * time.Millisecond
 			l.state, _ = Step(l.state, l.in, begin.Add(at))
@@ -119,6 +108,7 @@ func TestTableAgreesWithStep(t *testing.T) {
 				}
 				table.Take(&verdict, now)
 				runOn(&state, &after, table, &in)
+				checkBooks(t, where, table, &after)
 				state = after
 			}
 			in.Observations = signal.Observations{}
@@ -138,9 +128,30 @@ func runOn(before, after *State, table *Table, in *Inputs) {
 	for _, timer := range before.Timers {
 		if in.Observations[timer.Threshold.Signal].Status == signal.Unreadable {
 			after.Timers = append(after.Timers, timer)
-			after.Futile = slices.Clone(table.state.Futile)
+			after.Futile = slices.Clone(table.d.Futile)
 		}
 	}
+}
+
+// checkBooks expects the table to remember of memory what the step does.
+func checkBooks(t *testing.T, where string, table *Table, after *State) {
+	t.Helper()
+	got := State{Victims: table.d.Victims, Pretended: table.d.Pretended, Futile: table.d.Futile}
+	want := State{Victims: after.Victims, Pretended: after.Pretended, Futile: after.Futile}
+	for i := range table.d.marks {
+		m := &table.d.marks[i]
+		got.Timers = append(got.Timers, m.timer)
+		timer := after.timer(m.key)
+		if timer == nil {
+			timer = &Timer{}
+		}
+		want.Timers = append(want.Timers, *timer)
+	}
+	if slices.Equal(got.Victims, want.Victims) && slices.Equal(got.Pretended, want.Pretended) &&
+		slices.Equal(got.Futile, want.Futile) && slices.Equal(got.Timers, want.Timers) {
+		return
+	}
+	t.Fatalf("%s: the table's books differ from Step's (-Step +table):\n%s", where, cmp.Diff(want, got, emptyIsNil))
 }
 
 func checkVerdict(t *testing.T, where string, v *Verdict, o *Orders) {
@@ -325,7 +336,7 @@ func TestTableStrange(t *testing.T) {
 		}
 	}
 	// What an exempt pod has grown by since the step is accounted for, too.
-	table.Set(table.Find(l.in.Pods[2].UID), 50*mi+Stranger, 0)
+	table.Set(2, 50*mi+Stranger, 0)
 	if table.Strange(200*mi + Stranger) {
 		t.Error("the exempt pod has grown: Strange() = true; want false")
 	}
@@ -392,15 +403,15 @@ func TestTableAllocatesNothing(t *testing.T) {
 	state := State{Victims: make([]Victim, 3), Futile: []Backoff{{}}}
 	for i := range state.Victims {
 		pod := &in.Pods[i]
-		state.Victims[i] = newVictim(pod, in.Policy.Thresholds[0].Key(), &Order{Hard: true}, pod.Usage.Freeable, begin)
+		state.Victims[i] = newVictim(&entry{Pod: pod, memory: pod.Usage.Memory, freeable: pod.Usage.Freeable}, in.Policy.Thresholds[0].Key(), &Order{Hard: true}, begin)
 	}
 	table := NewTable(&in, &state, begin)
-	kept := table.state.Clone()
+	kept := table.d.State.Clone()
 	if n := testing.AllocsPerRun(20, func() {
-		table.state.Victims = append(table.state.Victims[:0], kept.Victims...)
-		for i := range table.Len() {
-			memory, freeable, _ := table.Usage(i)
-			table.Set(i, memory+1, freeable+1)
+		table.d.Victims = append(table.d.Victims[:0], kept.Victims...)
+		for i := range in.Pods {
+			e := &table.d.pods[i]
+			table.Set(i, e.memory+1, e.freeable+1)
 		}
 		v := table.Decide(&in.Observations, begin)
 		if v.N != 1 || table.Strange(0) {
