@@ -112,7 +112,7 @@ func (d *decision) harden() {
 		}
 		for j := range d.Victims {
 			v := &d.Victims[j]
-			if group(v.Signal.Signal) == group(m.Signal) && v.harden(d.in.Measured, d.now) {
+			if group(v.Signal.Signal) == group(m.Signal) && v.harden(d.in.Measured, d.now) && !d.hurried {
 				d.out.Harden = append(d.out.Harden, v.UID)
 			}
 		}

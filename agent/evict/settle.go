@@ -176,7 +176,7 @@ func (d *decision) progress(v *Victim) {
 	pod := d.find(v.UID)
 	known := d.in.Measured && pod.known
 	end := v.progress(d.held(v, pod, signal.MemoryAvailable), known, d.in.Measured, d.policy.SettleTimeout, d.now)
-	if end == gotStuck {
+	if end == gotStuck && !d.hurried {
 		d.out.Stuck = append(d.out.Stuck, v.UID)
 	}
 	d.conclude(v, end)

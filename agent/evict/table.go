@@ -65,7 +65,6 @@ func (t *Table) makeRoom() {
 	t.eligible = make([]Ranked, 0, len(t.candidates))
 	d.Victims, d.Pretended = slices.Grow(d.Victims, n), slices.Grow(d.Pretended, n)
 	d.Futile = slices.Grow(d.Futile, int(signal.Count))
-	d.out.Harden, d.out.Stuck = make([]string, 0, cap(d.Victims)), make([]string, 0, cap(d.Victims))
 }
 
 // Answer tells the table that a lane has answered the crossing of the hard

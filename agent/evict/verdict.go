@@ -96,20 +96,13 @@ func (t *Table) Saw(observed *signal.Observations, now time.Time) {
 // Follow settles the victims that have brought what was expected of them or were
 // waited for long enough, as a step would, by the usage that was set last.
 func (t *Table) Follow(now time.Time) {
-	t.at(now)
+	t.d.now = now
 	t.d.settle()
-}
-
-// at begins to decide at a time.
-func (t *Table) at(now time.Time) {
-	d := &t.d
-	d.now, d.out.Harden, d.out.Stuck = now, d.out.Harden[:0], d.out.Stuck[:0]
 }
 
 // look begins to decide on what is observed.
 func (t *Table) look(observed *signal.Observations, now time.Time) {
-	t.at(now)
-	t.d.in.Observations, t.d.observed = *observed, *observed
+	t.d.now, t.d.in.Observations, t.d.observed = now, *observed, *observed
 	t.d.pretend()
 }
 
@@ -141,9 +134,8 @@ func (t *Table) rank() []Ranked {
 
 // Take enters the verdict's victims into the table's own books, so that what
 // it decides next counts them, until a table comes that was made of a step
-// which adopted them.
-func (t *Table) Take(v *Verdict, now time.Time) {
-	t.d.now = now
+// which adopted them. The verdict must be the last that Decide returned.
+func (t *Table) Take(v *Verdict) {
 	for i := range v.N {
 		r := &v.Ranking[i]
 		t.d.enter(&t.d.pods[r.index], v.Threshold.Key(), &Order{Pod: r.Pod, Cause: v.Threshold.Signal.String(), Hard: true})
@@ -151,7 +143,4 @@ func (t *Table) Take(v *Verdict, now time.Time) {
 }
 
 // Refuse notes that a victim that was taken could not be killed.
-func (t *Table) Refuse(uid string, now time.Time) {
-	t.d.now = now
-	t.d.refuse(uid)
-}
+func (t *Table) Refuse(uid string) { t.d.refuse(uid) }
