@@ -260,12 +260,12 @@ func (d *decider) fire(v *evict.Verdict, r lanes.Raise, now time.Time, age time.
 	if laid < v.N {
 		return laid, Outrun // the table, too, is outdated
 	}
-	t.Decision.Take(v, now)
+	t.Decision.Take(v)
 	for i := range v.N {
 		c := &d.chosen[i]
 		t.struck(c)
 		if c.refused {
-			t.Decision.Refuse(c.ranked.UID, now)
+			t.Decision.Refuse(c.ranked.UID)
 		}
 	}
 	d.desk.done(t.Generation)
