@@ -100,7 +100,7 @@ func (d *decider) noteAnswer(r *lanes.Raise) {
 func (d *decider) takeAnswers() {
 	for m := range d.answered {
 		if d.answered[m].Load() && d.answered[m].Swap(false) {
-			d.table.Decision.Answer(lanes.Mark(m).Signal())
+			d.table.Decision.Answer(signal.Mark(m).Signal())
 		}
 	}
 }

@@ -453,7 +453,7 @@ func TestFreshEnough(t *testing.T) {
 // learns of that also where another alarm waits to be heard.
 func TestAnsweredAlarm(t *testing.T) {
 	memory := signal.Threshold{Signal: signal.MemoryAvailable}
-	mark := lanes.MarkOf(&memory)
+	mark := signal.MarkOf(&memory)
 	s := newStage(t, 500, 300)
 	s.reader.available, s.reader.cache = 900*mi, 500*mi
 	s.publish(s.table(0, time.Now()))
@@ -506,7 +506,7 @@ func TestAnswerBehindAnotherAlarm(t *testing.T) {
 	s := newStage(t, 500, 300)
 	s.reader.available, s.reader.cache = 900*mi, 500*mi
 	s.publish(s.table(0, time.Now()))
-	answered := lanes.Raise{Lane: "poll", Mark: lanes.MarkOf(&memory), Seen: time.Now(), Answered: true}
+	answered := lanes.Raise{Lane: "poll", Mark: signal.MarkOf(&memory), Seen: time.Now(), Answered: true}
 	s.noteAnswer(&answered)
 	if got := s.raise("psi"); got != Struck {
 		t.Errorf("handle() of an alarm without a mark = %v; want %v, by the answer of the other", got, Struck)

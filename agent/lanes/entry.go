@@ -1,6 +1,7 @@
 package lanes
 
 import (
+	"github.com/evictd/evictd/agent/signal"
 	"sync/atomic"
 	"time"
 )
@@ -14,7 +15,7 @@ type entry struct {
 
 	// Written by the thread that waits, in nanoseconds since the Set's start.
 	raised  atomic.Uint64
-	heard   [Marks]atomic.Int64
+	heard   [signal.Marks]atomic.Int64
 	heardAt atomic.Int64
 
 	state    State
@@ -30,17 +31,17 @@ type entry struct {
 	notedAt  time.Time
 
 	// Of the Set's mutex.
-	covered  [Marks]bool
-	slack    [Marks]int64
-	expected [Marks]expectation // by what polling saw
-	own      [Marks]expectation // by the lane's own figures
-	low      [Marks]bool        // polling saw it crossed, by however little
+	covered  [signal.Marks]bool
+	slack    [signal.Marks]int64
+	expected [signal.Marks]expectation // by what polling saw
+	own      [signal.Marks]expectation // by the lane's own figures
+	low      [signal.Marks]bool        // polling saw it crossed, by however little
 }
 
 // forget forgets what was expected of a lane, under the Set's mutex.
 func (e *entry) forget() {
-	e.covered, e.low = [Marks]bool{}, [Marks]bool{}
-	e.expected, e.own = [Marks]expectation{}, [Marks]expectation{}
+	e.covered, e.low = [signal.Marks]bool{}, [signal.Marks]bool{}
+	e.expected, e.own = [signal.Marks]expectation{}, [signal.Marks]expectation{}
 }
 
 func (e *entry) status() Status {

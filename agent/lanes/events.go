@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/evictd/evictd/agent/signal"
 	"github.com/evictd/evictd/kernel"
 	"github.com/evictd/evictd/kernel/cgroup"
 	"github.com/evictd/evictd/kernel/memcg"
@@ -233,7 +234,7 @@ func (l *events) followPods() error {
 }
 
 // covers implements lane: a limit is no mark.
-func (l *events) covers(Mark) (int64, bool) { return 0, false }
+func (l *events) covers(signal.Mark) (int64, bool) { return 0, false }
 
 // beat implements lane: it is silent until something happens.
 func (l *events) beat() (uint64, bool) { return 0, false }

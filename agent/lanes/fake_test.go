@@ -86,11 +86,11 @@ func (l *fakeLane) tend(_ time.Time, w *watched) error {
 	return l.tendErr
 }
 
-func (l *fakeLane) covers(m Mark) (int64, bool) {
+func (l *fakeLane) covers(m signal.Mark) (int64, bool) {
 	return max(l.slack, 1<<20), m == 1 && !l.uncovers.Load()
 }
 
-func (l *fakeLane) figure(m Mark) (available, below, above int64, ok bool) {
+func (l *fakeLane) figure(m signal.Mark) (available, below, above int64, ok bool) {
 	if l.own == nil || m != 1 {
 		return 0, 0, 0, false
 	}

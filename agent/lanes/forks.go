@@ -5,6 +5,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/evictd/evictd/agent/signal"
 	"github.com/evictd/evictd/bpf"
 )
 
@@ -58,7 +59,7 @@ func (l *forks) tend(time.Time, *watched) error {
 
 // covers implements lane: the watch over tasks looks for itself, and tells when an
 // alarm was missed.
-func (l *forks) covers(Mark) (int64, bool) { return 0, false }
+func (l *forks) covers(signal.Mark) (int64, bool) { return 0, false }
 
 // beat implements lane: it is silent until something happens.
 func (l *forks) beat() (uint64, bool) { return 0, false }

@@ -42,7 +42,7 @@ type lane interface {
 	tend(now time.Time, w *watched) error
 	// covers reports whether it raises when a mark is crossed, and by how many
 	// bytes it may be wrong about where the mark is.
-	covers(m Mark) (slack int64, ok bool)
+	covers(m signal.Mark) (slack int64, ok bool)
 	// beat is a number that grows as long as it is alive; ok is false for a lane
 	// that is silent until something happens.
 	beat() (n uint64, ok bool)
@@ -58,7 +58,7 @@ type witness interface {
 	// figure returns how much of a mark's signal was available when the lane last
 	// looked, in bytes: it raises when that falls from above or more to less than
 	// below. ok is false where it does not cover the mark.
-	figure(m Mark) (available, below, above int64, ok bool)
+	figure(m signal.Mark) (available, below, above int64, ok bool)
 }
 
 // watched is what lanes watch: the thresholds in force and the last reading,
@@ -74,7 +74,7 @@ type watched struct {
 
 // level is a threshold on memory, in bytes.
 type level struct {
-	mark                Mark
+	mark                signal.Mark
 	capacity, available int64
 }
 
@@ -88,7 +88,7 @@ func (w *watched) levels() []level {
 		if !t.Signal.IsMemory() || o.Status != signal.Observed {
 			continue
 		}
-		list = append(list, level{MarkOf(t), o.Capacity, t.Value.Amount(o.Capacity)})
+		list = append(list, level{signal.MarkOf(t), o.Capacity, t.Value.Amount(o.Capacity)})
 	}
 	return list
 }

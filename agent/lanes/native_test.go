@@ -308,7 +308,7 @@ func seenAbove(t *testing.T, s *Set, lane string) {
 	})
 }
 
-const pods = Mark(3) // the hard threshold on allocatableMemory.available
+const pods = signal.Mark(3) // the hard threshold on allocatableMemory.available
 
 // TestLanesHere: each lane that sees to marks raises when a cgroup grows, each
 // time anew.

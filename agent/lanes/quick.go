@@ -60,7 +60,7 @@ type source struct {
 	kubepods   int64 // capacity; 0 is not known, or no limit
 	pods       bool  // there is a cgroup of the pods
 	armed      []bpf.Threshold
-	raised     *[Marks]atomic.Bool
+	raised     *[signal.Marks]atomic.Bool
 }
 
 const (
@@ -168,7 +168,7 @@ func (s *source) above(sample *bpf.Sample) bool {
 	all.Pods.InactiveFile, all.Pods.ActiveFile = 0, 0
 	for i := range s.armed {
 		t := &s.armed[i]
-		if t.Source == bpf.SourcePods && Mark(t.Key).Hard() && t.Left(&all) < t.Available {
+		if t.Source == bpf.SourcePods && signal.Mark(t.Key).Hard() && t.Left(&all) < t.Available {
 			return false
 		}
 	}

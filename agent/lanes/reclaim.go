@@ -6,6 +6,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/evictd/evictd/agent/signal"
 	"github.com/evictd/evictd/bpf"
 )
 
@@ -98,7 +99,7 @@ func (l *reclaim) stalls() (map[uint64]bpf.Stall, error) {
 }
 
 // covers implements lane: reclaim is no mark.
-func (l *reclaim) covers(Mark) (int64, bool) { return 0, false }
+func (l *reclaim) covers(signal.Mark) (int64, bool) { return 0, false }
 
 // beat implements lane: it is silent until something happens.
 func (l *reclaim) beat() (uint64, bool) { return 0, false }

@@ -164,7 +164,7 @@ func (l *sampler) want(w *watched) []bpf.Threshold {
 func (l *sampler) rearm(w *watched) error {
 	for i := range l.armed {
 		t := &l.armed[i]
-		o := &w.observed[Mark(t.Key).Signal()]
+		o := &w.observed[signal.Mark(t.Key).Signal()]
 		if o.Status != signal.Observed || o.Available < int64(t.Available) || !l.ring.raised[t.Key].Swap(false) {
 			continue
 		}
@@ -242,12 +242,12 @@ func (l *sampler) readable() bool { return l.last.Pods.Valid || l.last.Pods.Unce
 
 // covers implements lane: both memory signals, as far as they are armed and can be
 // read.
-func (l *sampler) covers(m Mark) (slack int64, ok bool) {
+func (l *sampler) covers(m signal.Mark) (slack int64, ok bool) {
 	return 2 * int64(l.stats.Drift), l.threshold(m) != nil
 }
 
 // figure implements witness.
-func (l *sampler) figure(m Mark) (available, below, above int64, ok bool) {
+func (l *sampler) figure(m signal.Mark) (available, below, above int64, ok bool) {
 	t := l.threshold(m)
 	if t == nil || t.Source == bpf.SourcePods && !l.last.Pods.Valid {
 		return 0, 0, 0, false
@@ -257,7 +257,7 @@ func (l *sampler) figure(m Mark) (available, below, above int64, ok bool) {
 
 // threshold returns what is armed for a mark whose figures the last sample has; nil
 // where there is nothing.
-func (l *sampler) threshold(m Mark) *bpf.Threshold {
+func (l *sampler) threshold(m signal.Mark) *bpf.Threshold {
 	for i := range l.armed {
 		t := &l.armed[i]
 		valid := l.last.Node.Valid

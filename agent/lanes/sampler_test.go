@@ -11,12 +11,13 @@ import (
 	"testing"
 	"time"
 
+	"github.com/evictd/evictd/agent/signal"
 	"github.com/evictd/evictd/bpf"
 	"github.com/evictd/evictd/kernel"
 	"github.com/evictd/evictd/kernel/kerneltest"
 )
 
-const node = Mark(1) // the hard threshold on memory.available
+const node = signal.Mark(1) // the hard threshold on memory.available
 
 // A mark is covered as far as its figures are there: the node's are without the
 // pods'.
@@ -209,7 +210,7 @@ func TestSamplerFollows(t *testing.T) {
 // A record whose key is no mark is an alarm of none.
 func TestCrossingOfNoMark(t *testing.T) {
 	r := &ring{}
-	for _, key := range []uint64{0, uint64(Marks), 256 + uint64(pods), 1 << 63} {
+	for _, key := range []uint64{0, uint64(signal.Marks), 256 + uint64(pods), 1 << 63} {
 		got, raised := r.crossing(&bpf.Crossing{Key: key}, time.Now())
 		if !raised || got.Lane != BPF || got.Mark != 0 {
 			t.Errorf("crossing(key %d) = %+v, %t; want an alarm of no mark", key, got, raised)

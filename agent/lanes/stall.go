@@ -223,7 +223,7 @@ func (l *stalls) note() string {
 }
 
 // covers implements lane: stalls are no mark.
-func (l *stalls) covers(Mark) (int64, bool) { return 0, false }
+func (l *stalls) covers(signal.Mark) (int64, bool) { return 0, false }
 
 // beat implements lane: it is silent until something happens.
 func (l *stalls) beat() (uint64, bool) { return 0, false }

@@ -121,10 +121,10 @@ func TestQuickTakesTheCrossingsWalk(t *testing.T) {
 func TestAbove(t *testing.T) {
 	const mib = 1 << 20
 	pods := func(available uint64, soft time.Duration) bpf.Threshold {
-		mark := MarkOf(&signal.Threshold{Signal: signal.AllocatableMemoryAvailable, Grace: soft})
+		mark := signal.MarkOf(&signal.Threshold{Signal: signal.AllocatableMemoryAvailable, Grace: soft})
 		return bpf.Threshold{Key: uint64(mark), Source: bpf.SourcePods, Capacity: 1000 * mib, Available: available * mib, CountCache: true}
 	}
-	node := bpf.Threshold{Key: uint64(MarkOf(&signal.Threshold{Signal: signal.MemoryAvailable})), Capacity: 1000 * mib, Available: 900 * mib}
+	node := bpf.Threshold{Key: uint64(signal.MarkOf(&signal.Threshold{Signal: signal.MemoryAvailable})), Capacity: 1000 * mib, Available: 900 * mib}
 	sample := bpf.Sample{
 		Node: bpf.Node{Valid: true, Anon: 800 * mib},
 		Pods: bpf.Pods{Valid: true, Usage: 600 * mib, InactiveFile: 300 * mib, ActiveFile: 200 * mib},

@@ -311,7 +311,7 @@ func (l *usage) drop(g *group) error {
 
 // covers implements lane. A CPU may hold back what it has charged in each cgroup,
 // and file cache moves between two looks at it.
-func (l *usage) covers(m Mark) (slack int64, ok bool) {
+func (l *usage) covers(m signal.Mark) (slack int64, ok bool) {
 	for i := range l.groups {
 		if slices.ContainsFunc(l.groups[i].armed, func(a *armed) bool { return a.mark == m }) {
 			return usageSlack, true
@@ -341,7 +341,7 @@ func (l *usage) close() error {
 // armed is a threshold that is polled.
 type armed struct {
 	*memcg.Threshold
-	mark      Mark
+	mark      signal.Mark
 	lastAbove time.Time // when it was armed, if it was not crossed then
 	fires     atomic.Uint64
 	broken    atomic.Bool

@@ -225,7 +225,7 @@ type fakeDesk struct {
 	news       chan lanes.Raise
 	kills      []hot.Kill
 	generation uint64
-	answered   map[lanes.Mark]bool
+	answered   map[signal.Mark]bool
 	dryRun     bool // of the kills
 	lost       int  // claims that fail, because of a kill
 	hung       bool // no claim succeeds, only Seize
@@ -240,7 +240,7 @@ func (d *fakeDesk) Kills(list []hot.Kill) ([]hot.Kill, uint64) {
 	return list, d.generation
 }
 
-func (d *fakeDesk) TakeAnswered(m lanes.Mark) bool {
+func (d *fakeDesk) TakeAnswered(m signal.Mark) bool {
 	a := d.answered[m]
 	delete(d.answered, m)
 	return a

@@ -118,7 +118,7 @@ type HotPath interface {
 type Desk interface {
 	News() <-chan lanes.Raise
 	Kills(list []hot.Kill) (_ []hot.Kill, generation uint64)
-	TakeAnswered(lanes.Mark) bool
+	TakeAnswered(signal.Mark) bool
 	Claim(generation uint64) bool
 	Seize(generation uint64) bool
 	Current(generation uint64) bool
