@@ -11,6 +11,7 @@ import (
 
 	"github.com/evictd/evictd/agent/evict"
 	"github.com/evictd/evictd/agent/lanes"
+	"github.com/evictd/evictd/agent/memory"
 	"github.com/evictd/evictd/agent/signal"
 )
 
@@ -413,16 +414,16 @@ func TestLookedAtTooLate(t *testing.T) {
 // What all pods hold together may be known but for their page cache: somebody who
 // is not listed is noticed all the same.
 func TestStrangerWhoIsNotRead(t *testing.T) {
-	known := lanes.NodeMemory{Kubepods: 800 * mi, KubepodsUsage: 1800 * mi, KubepodsKnown: true}
+	known := memory.Node{Kubepods: 800 * mi, KubepodsUsage: 1800 * mi, KubepodsKnown: true}
 	for _, tc := range []struct {
 		name   string
 		usage  int64
-		before lanes.NodeMemory
+		before memory.Node
 		want   Result
 	}{
 		{"nobody else", 1800 * mi, known, Struck},
 		{"a stranger", 1800*mi + evict.Stranger, known, Strange},
-		{"page cache or a stranger", 1800 * mi, lanes.NodeMemory{}, Strange},
+		{"page cache or a stranger", 1800 * mi, memory.Node{}, Strange},
 		{"nothing is known", math.MaxInt64, known, Strange},
 	} {
 		s := newStage(t, 500, 300)

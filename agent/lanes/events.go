@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/evictd/evictd/agent/memory"
 	"github.com/evictd/evictd/agent/signal"
 	"github.com/evictd/evictd/kernel"
 	"github.com/evictd/evictd/kernel/cgroup"
@@ -21,7 +22,7 @@ import (
 // whether a mark has been crossed; that a container meets its own, as some do all
 // day, is a fact to be counted. memory.events of kubepods would tell of both.
 type events struct {
-	o      MemoryOptions
+	o      memory.Options
 	wait   Waiter
 	wanted atomic.Pointer[map[string]bool] // paths of containers
 

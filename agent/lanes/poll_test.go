@@ -29,7 +29,7 @@ func observed(available int64) signal.Observations {
 	return o
 }
 
-const gib = 1 << 30
+const mib, gib = 1 << 20, 1 << 30
 
 func TestPeriod(t *testing.T) {
 	marks := thresholds(t, map[string]time.Duration{"1Gi": 0, "2Gi": time.Minute})

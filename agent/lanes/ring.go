@@ -98,20 +98,11 @@ func (r *ring) crossing(c *bpf.Crossing, now time.Time) (Raise, bool) {
 		raise.Mark = signal.Mark(c.Key)
 		r.raised[c.Key].Store(true)
 	}
-	if up, ok := uptime(); ok {
+	if up, ok := bpf.Uptime(); ok {
 		raise.Seen = now.Add(c.Seen - up)
 		if c.LastAbove != 0 {
 			raise.LastAbove = now.Add(c.LastAbove - up)
 		}
 	}
 	return raise, true
-}
-
-// uptime reads the clock that the programs take their times from.
-func uptime() (time.Duration, bool) {
-	var ts unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
-		return 0, false
-	}
-	return time.Duration(ts.Nano()), true
 }

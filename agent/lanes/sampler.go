@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/evictd/evictd/agent/memory"
 	"github.com/evictd/evictd/agent/signal"
 	"github.com/evictd/evictd/bpf"
 	"github.com/evictd/evictd/kernel/cpu"
@@ -115,13 +116,13 @@ func (l *sampler) update(now time.Time, w *watched) (err error) {
 		}
 		l.armed = wanted
 	}
-	l.o.Quick.give(l.source(w))
+	l.o.Quick.SetSampler(l.source(w))
 	return l.rearm(w)
 }
 
-// source is what a Quick reads from; nil where files have to do, which is so for
+// source is what a memory.Quick reads from; nil where files have to do, which is so for
 // the node, too, while the pods can't be read.
-func (l *sampler) source(w *watched) *source {
+func (l *sampler) source(w *watched) *memory.Sampler {
 	known := l.readable()
 	if l.pods == 0 { // either there is none, or nobody knows which
 		known = l.troubled.err == nil
@@ -129,11 +130,11 @@ func (l *sampler) source(w *watched) *source {
 	if !known || !l.last.Node.Valid {
 		return nil
 	}
-	s := &source{
-		Sampler: l.sampler, countCache: l.o.CountCache, pods: l.pods != 0, armed: l.armed, raised: &l.ring.raised,
+	s := &memory.Sampler{
+		Sampler: l.sampler, CountCache: l.o.CountCache, Pods: l.pods != 0, Armed: l.armed, Raised: &l.ring.raised,
 	}
 	if o := &w.observed[signal.AllocatableMemoryAvailable]; o.Status == signal.Observed {
-		s.kubepods = o.Capacity
+		s.Kubepods = o.Capacity
 	}
 	return s
 }
@@ -293,7 +294,7 @@ func (l *sampler) note() string {
 // close implements lane.
 func (l *sampler) close() error {
 	var errs []error
-	l.o.Quick.give(nil)
+	l.o.Quick.SetSampler(nil)
 	if l.sampler != nil {
 		errs = append(errs, l.sampler.Close())
 	}

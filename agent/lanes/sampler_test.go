@@ -11,6 +11,9 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/evictd/evictd/agent/memory"
 	"github.com/evictd/evictd/agent/signal"
 	"github.com/evictd/evictd/bpf"
 	"github.com/evictd/evictd/kernel"
@@ -139,8 +142,8 @@ func TestAmbiguousPodsHere(t *testing.T) {
 func TestSlowLoadHere(t *testing.T) {
 	h, root := kubepods(t, 512<<20)
 	s := NewSet(SetOptions{
-		MemoryOptions: MemoryOptions{Procfs: kernel.FS("/proc"), Hierarchy: h, CgroupRoot: root},
-		Sysfs:         "/sys", Wait: newThread(t), Quick: NewQuick(nil),
+		Options: memory.Options{Procfs: kernel.FS("/proc"), Hierarchy: h, CgroupRoot: root},
+		Sysfs:   "/sys", Wait: newThread(t), Quick: memory.NewQuick(nil),
 	})
 	l := s.sampler
 	for i := range 5 {
@@ -218,5 +221,27 @@ func TestCrossingOfNoMark(t *testing.T) {
 	}
 	if got, _ := r.crossing(&bpf.Crossing{Key: uint64(pods)}, time.Now()); got.Mark != pods || !r.raised[pods].Load() {
 		t.Errorf("crossing(key %d) = %+v; want the %v", pods, got, pods)
+	}
+}
+
+// The readers of memory have the sampler as long as the lane is up.
+func TestReadersHaveTheSampler(t *testing.T) {
+	var tree *memory.Tree
+	t.Cleanup(func() { // after the Set is closed
+		if tree != nil && tree.Walk() {
+			t.Error("Walk() without the lane = true; want false")
+		}
+	})
+	s, _, pods := openHere(t, BPF, nil)
+	covered(t, s)
+	tree = s.o.Quick.Tree()
+	eventually(t, "a walk", tree.Walk)
+	fd, id, err := openDir(pods)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	if tree.Find(id) == nil {
+		t.Error("Find(the pods' cgroup) = nil; want its row")
 	}
 }

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/evictd/evictd/agent/memory"
 	"github.com/evictd/evictd/agent/signal"
 	"github.com/evictd/evictd/kernel/cgroup"
 	"github.com/evictd/evictd/kernel/memcg"
@@ -25,7 +26,7 @@ import (
 // from now on is other memory. It is set again once it has fired or the usage has
 // fallen.
 type usage struct {
-	o    MemoryOptions
+	o    memory.Options
 	wait Waiter
 
 	groups   [2]group // the root, kubepods
