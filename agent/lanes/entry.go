@@ -54,3 +54,27 @@ func (e *entry) status() Status {
 	}
 	return st
 }
+
+// covers is that of a coverer; ok is false for any other lane.
+func (e *entry) covers(m signal.Mark) (slack int64, ok bool) {
+	if l, is := e.lane.(coverer); is {
+		return l.covers(m)
+	}
+	return 0, false
+}
+
+// period is that of a periodic lane; 0 for one that is notified.
+func (e *entry) period() time.Duration {
+	if l, ok := e.lane.(periodic); ok {
+		return l.period()
+	}
+	return 0
+}
+
+// note is that of a noter; empty for any other lane.
+func (e *entry) note() string {
+	if l, ok := e.lane.(noter); ok {
+		return l.note()
+	}
+	return ""
+}

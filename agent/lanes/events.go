@@ -11,7 +11,6 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/evictd/evictd/agent/memory"
-	"github.com/evictd/evictd/agent/signal"
 	"github.com/evictd/evictd/kernel"
 	"github.com/evictd/evictd/kernel/cgroup"
 	"github.com/evictd/evictd/kernel/memcg"
@@ -234,16 +233,7 @@ func (l *events) followPods() error {
 	return err
 }
 
-// covers implements lane: a limit is no mark.
-func (l *events) covers(signal.Mark) (int64, bool) { return 0, false }
-
-// beat implements lane: it is silent until something happens.
-func (l *events) beat() (uint64, bool) { return 0, false }
-
-// period implements lane.
-func (l *events) period() time.Duration { return 0 }
-
-// note implements lane.
+// note implements noter.
 func (l *events) note() string {
 	if note := l.troubled.note(ofPods); note != "" || len(l.failed) == 0 {
 		return note

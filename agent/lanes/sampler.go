@@ -241,7 +241,7 @@ func openDir(path string) (fd int, inode uint64, err error) {
 // now.
 func (l *sampler) readable() bool { return l.last.Pods.Valid || l.last.Pods.Uncertain }
 
-// covers implements lane: both memory signals, as far as they are armed and can be
+// covers implements coverer: both memory signals, as far as they are armed and can be
 // read.
 func (l *sampler) covers(m signal.Mark) (slack int64, ok bool) {
 	return 2 * int64(l.stats.Drift), l.threshold(m) != nil
@@ -272,13 +272,13 @@ func (l *sampler) threshold(m signal.Mark) *bpf.Threshold {
 	return nil
 }
 
-// beat implements lane: the ticks.
-func (l *sampler) beat() (uint64, bool) { return l.stats.Ticks, true }
+// beat implements periodic: the ticks.
+func (l *sampler) beat() uint64 { return l.stats.Ticks }
 
-// period implements lane.
+// period implements periodic.
 func (l *sampler) period() time.Duration { return l.stats.Period }
 
-// note implements lane.
+// note implements noter.
 func (l *sampler) note() string {
 	t := l.troubled
 	switch {

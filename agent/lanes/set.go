@@ -361,11 +361,11 @@ func (s *Set) tend(e *entry, now time.Time, w *watched) error {
 	s.learn(e)
 	s.witness(e, now)
 	s.remark(e, now)
-	n, ok := e.beat()
+	l, ok := e.lane.(periodic)
 	if !ok {
 		return nil
 	}
-	if n != e.beatNow && !e.fault.still() {
+	if n := l.beat(); n != e.beatNow && !e.fault.still() {
 		e.beatNow, e.beaten = n, now
 	}
 	if still := now.Sub(e.beaten); still > mostStill {

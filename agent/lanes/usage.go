@@ -310,7 +310,7 @@ func (l *usage) drop(g *group) error {
 	return errors.Join(errs...)
 }
 
-// covers implements lane. A CPU may hold back what it has charged in each cgroup,
+// covers implements coverer. A CPU may hold back what it has charged in each cgroup,
 // and file cache moves between two looks at it.
 func (l *usage) covers(m signal.Mark) (slack int64, ok bool) {
 	for i := range l.groups {
@@ -324,13 +324,7 @@ func (l *usage) covers(m signal.Mark) (slack int64, ok bool) {
 // usageSlack is what a threshold may be wrong by where nothing is amiss.
 const usageSlack = 64 << 20
 
-// beat implements lane: it is silent until something happens.
-func (l *usage) beat() (uint64, bool) { return 0, false }
-
-// period implements lane.
-func (l *usage) period() time.Duration { return 0 }
-
-// note implements lane.
+// note implements noter.
 func (l *usage) note() string { return l.troubled.note(ofPods) }
 
 // close implements lane.
