@@ -6,7 +6,7 @@ import (
 
 	"github.com/evictd/evictd/agent/act"
 	"github.com/evictd/evictd/agent/evict"
-	"github.com/evictd/evictd/agent/lanes"
+	"github.com/evictd/evictd/agent/memory"
 )
 
 // Pod is a pod held ready to be killed. Its methods allocate nothing.
@@ -49,7 +49,7 @@ type Table struct {
 	Pods []evict.Pod
 	Rows []Row
 	// Node is the reading of the node that the usage belongs to.
-	Node lanes.NodeMemory
+	Node memory.Node
 	// Prepare holds a pod that has no Hold yet. It may allocate and wait.
 	Prepare func(index int) (Pod, error)
 	Guard   *act.Guard
