@@ -98,7 +98,7 @@ func (i inventory) Forget(uids ...string) {
 	i.n.forgot = append(i.n.forgot, uids...)
 }
 
-func (inventory) Guard() pods.Guard { return pods.Guard{} }
+func (inventory) Guard() *evict.Guard { return &evict.Guard{} }
 
 func (inventory) Outside(n int) []evict.CgroupUsage {
 	return []evict.CgroupUsage{{Cgroup: "/system.slice/big", Memory: 12 * gi}}
@@ -277,7 +277,7 @@ type striker struct {
 	name string
 }
 
-func (s striker) Strike(p hot.Pod, _ *act.Guard) act.Strike {
+func (s striker) Strike(p hot.Pod, _ *evict.Guard) act.Strike {
 	s.n.note("%s %s", s.name, strings.TrimPrefix(p.(*act.Hold).Job().SandboxID, "s-"))
 	return act.Strike{Processes: 1}
 }

@@ -219,7 +219,7 @@ func (n *node) pod(uid string, memory int64) evict.Pod {
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	n.handles[uid] = pods.Handle{SandboxID: "s-" + uid, Owned: true, Containers: []pods.ContainerHandle{
+	n.handles[uid] = pods.Handle{SandboxID: "s-" + uid, Owned: true, Containers: []evict.ContainerHandle{
 		{ID: "c-" + uid, Name: "main", Cgroup: path, CgroupID: info.Sys().(*syscall.Stat_t).Ino},
 	}}
 	return evict.Pod{

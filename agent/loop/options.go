@@ -73,7 +73,7 @@ type Inventory interface {
 	Measure(now time.Time) pods.Snapshot
 	Still(now time.Time) (s pods.Snapshot, ok bool)
 	Forget(uids ...string)
-	Guard() pods.Guard
+	Guard() *evict.Guard
 	Outside(n int) []evict.CgroupUsage
 }
 

@@ -23,7 +23,7 @@ type world struct {
 	tried     time.Time // when each source had been asked since, whatever it said
 	pods      []*pod    // those that run, by key and UID
 	handles   map[string]Handle
-	guard     Guard
+	guard     *evict.Guard
 	trusted   []TrustedKubelet
 	kubelet   evict.Kubelet
 	crowd     crowd
@@ -88,7 +88,7 @@ func (i *Inventory) build(now time.Time) *world {
 		claims[l.home.pid]++
 		for n := range l.Containers {
 			if c := &l.Containers[n]; c.live() {
-				p := i.placeContainer(c, i.places[c.ID], &never)
+				p := i.placeContainer(c, i.places[c.ID], never)
 				places[c.ID], l.places[c.ID] = p, p
 				w.crowd.add(p)
 				claims[p.pid]++
