@@ -172,7 +172,7 @@ func (usages) Of(s *disks.Subject) disks.Holding {
 type reclaimer struct{ n *node }
 
 func (r reclaimer) Order(o evict.Reclaim)             { r.n.note("reclaim %s", o.Signal) }
-func (r reclaimer) Done() <-chan reclaim.Report       { return r.n.result }
+func (r reclaimer) Done() <-chan evict.ReclaimReport  { return r.n.result }
 func (reclaimer) ImageBytes() map[string]int64        { return nil }
 func (r reclaimer) Spared(id string)                  { r.n.note("spared %s", id) }
 func (r reclaimer) EvictedFromKubelet(h reclaim.Held) { r.n.note("kubelet's %d", h.Amount) }

@@ -94,7 +94,7 @@ type Tasks interface {
 // Reclaimer frees disk space without evicting pods.
 type Reclaimer interface {
 	Order(evict.Reclaim)
-	Done() <-chan reclaim.Report
+	Done() <-chan evict.ReclaimReport
 	Evicted(sandboxID string, held reclaim.Held)
 	EvictedFromKubelet(reclaim.Held)
 	Spared(sandboxID string)

@@ -138,8 +138,8 @@ func use(t *testing.T, m *Metrics) {
 	m.Filesystems(func() []Filesystem {
 		return []Filesystem{{Name: "nodefs", Readable: true, Read: now}, {Name: "imagefs", ReadOnly: true, Read: now.Add(-time.Minute)}, {Name: "containerfs"}}
 	})
-	m.Reclaimed("images", 3, 7<<20, 1500*time.Millisecond, false)
-	m.Reclaimed("containers", 2, 0, time.Second, true)
+	m.Reclaimed(&evict.ReclaimReport{Kind: evict.ReclaimImages, Removed: []string{"a", "b", "c"}, Freed: 7 << 20, Took: 1500 * time.Millisecond})
+	m.Reclaimed(&evict.ReclaimReport{Kind: evict.ReclaimContainers, Signal: signal.NodeFsInodesFree, Removed: []string{"a", "b"}, Freed: 100, Took: time.Second, DryRun: true})
 	m.KernelKilled(true)
 	m.KernelKilled(false)
 	m.KernelKilled(false)

@@ -24,7 +24,7 @@ type world struct {
 	pods      []*pod    // those that run, by key and UID
 	handles   map[string]Handle
 	guard     *evict.Guard
-	trusted   []TrustedKubelet
+	trusted   []evict.KubeletProcess
 	kubelet   evict.Kubelet
 	crowd     crowd
 	groups    []*cgroup.Cgroup // that are measured
