@@ -3,7 +3,6 @@ package agent
 import (
 	"github.com/evictd/evictd/agent/cold"
 	"github.com/evictd/evictd/agent/config"
-	"github.com/evictd/evictd/agent/control"
 	"github.com/evictd/evictd/agent/evict"
 	"github.com/evictd/evictd/agent/reclaim"
 	"github.com/evictd/evictd/agent/signal"
@@ -38,14 +37,14 @@ func (d *daemon) coldPlan() cold.Plan {
 
 // coldDone tells what became of a pod's cold memory.
 func (d *daemon) coldDone(r cold.Report) {
-	shown := control.Reclaim{
-		At: r.At, Kind: evict.ReclaimMemory, Reason: string(reclaim.Pressure), Signal: signal.MemoryAvailable,
-		Removed: control.List[string]{r.Pod}, Freed: r.Gained, TookSeconds: r.Took.Seconds(),
+	report := evict.ReclaimReport{
+		At: r.At, Kind: evict.ReclaimMemory, Reason: reclaim.Pressure, Signal: signal.MemoryAvailable,
+		Removed: []string{r.Pod}, Freed: r.Gained, Took: r.Took,
 	}
 	if r.Err != nil {
-		shown.Error = r.Err.Error()
+		report.Error = r.Err.Error()
 	}
-	d.board.AddReclaim(shown)
-	d.metrics.Reclaimed(string(evict.ReclaimMemory), 1, r.Gained, r.Took, false)
-	d.log.Info("cold memory reclaimed", "pod", r.Pod, "asked", r.Asked, "gained", r.Gained, "took", r.Took.String(), "error", shown.Error)
+	d.board.AddReclaim(report)
+	d.metrics.Reclaimed(&report)
+	d.log.Info("cold memory reclaimed", "pod", r.Pod, "asked", r.Asked, "gained", r.Gained, "took", r.Took.String(), "error", report.Error)
 }

@@ -9,7 +9,6 @@ import (
 	"github.com/evictd/evictd/agent/disks"
 	"github.com/evictd/evictd/agent/evict"
 	"github.com/evictd/evictd/agent/loop"
-	"github.com/evictd/evictd/agent/metrics"
 	"github.com/evictd/evictd/agent/signal"
 	"github.com/evictd/evictd/cri"
 	"github.com/evictd/evictd/kernel"
@@ -24,7 +23,7 @@ func (d *daemon) buildDisks(cfg *config.Config) {
 		o.Runtime = d.runtime
 	}
 	d.disks = disks.New(o)
-	d.metrics.Filesystems(d.filesystems)
+	d.metrics.Filesystems(func() []evict.FilesystemStatus { return d.disks.Statuses(time.Now()) })
 	usages := disks.UsageOptions{
 		Procfs: o.Procfs, Rootfs: o.Rootfs, LayersDir: d.disks.LayersDir, Surveyed: d.surveyed, Log: d.log.Logger,
 	}
@@ -60,16 +59,6 @@ func (d *daemon) armDisks(p *evict.Policy) {
 	d.disks.Arm(p)
 	d.tasks.Arm(p)
 	d.metrics.Policy(p)
-}
-
-// filesystems are what is told of them in metrics.
-func (d *daemon) filesystems() []metrics.Filesystem {
-	now := time.Now()
-	var all []metrics.Filesystem
-	for _, s := range d.disks.Statuses(now) {
-		all = append(all, metrics.Filesystem{Name: s.Role.String(), Readable: s.Readable, ReadOnly: s.Mount.ReadOnly(), Read: s.At})
-	}
-	return all
 }
 
 // layers asks the runtime for what writable layers take up.

@@ -5,6 +5,7 @@ import (
 	"strings"
 
 	"github.com/evictd/evictd/agent/act"
+	"github.com/evictd/evictd/agent/evict"
 	"github.com/evictd/evictd/agent/hot"
 	"github.com/evictd/evictd/agent/lanes"
 	"github.com/evictd/evictd/agent/memory"
@@ -110,6 +111,6 @@ func (d *daemon) hotCounts() (alarms, readings map[string]uint64) {
 type striker struct{ *act.Striker }
 
 // Strike implements hot.Striker.
-func (s striker) Strike(p hot.Pod, g *act.Guard) act.Strike {
+func (s striker) Strike(p hot.Pod, g *evict.Guard) act.Strike {
 	return s.Striker.Strike(p.(*act.Hold), g)
 }

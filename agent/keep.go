@@ -8,8 +8,6 @@ import (
 	"time"
 
 	"github.com/evictd/evictd/agent/evict"
-	"github.com/evictd/evictd/agent/pods"
-	"github.com/evictd/evictd/agent/reclaim"
 	"github.com/evictd/evictd/agent/shutdown/driver"
 	"github.com/evictd/evictd/agent/state"
 	"github.com/evictd/evictd/kernel/process"
@@ -81,16 +79,8 @@ func (d *daemon) save() error {
 	defer d.saving.Unlock()
 	saved := state.Saved{
 		Records: d.records.List(), Shutdown: *d.shutdown.State(), Last: &d.last,
+		Reclaims: d.reclaimer.Reports(), Images: d.reclaimer.Uses(), Kubelets: d.inventory.TrustedKubelets(),
 		Stopped: d.stopped.Load(), GoingDown: d.down.Load() || d.shutdown.State().Active(),
-	}
-	for _, u := range d.reclaimer.Uses() {
-		saved.Images = append(saved.Images, state.ImageUse(u))
-	}
-	for _, k := range d.inventory.TrustedKubelets() {
-		saved.Kubelets = append(saved.Kubelets, state.Kubelet(k))
-	}
-	for _, r := range d.reclaimer.Reports() {
-		saved.Reclaims = append(saved.Reclaims, state.Reclaim(r))
 	}
 	if v := d.view.Load(); v != nil {
 		saved.Decision = v.State
@@ -137,21 +127,9 @@ func (d *daemon) restore(saved *earlier) {
 	d.last = driver.Last(saved.Last, saved.Before, d.options.Sysfs, d.options.Rootfs, d.log.Logger)
 	d.metrics.LastShutdown(d.last)
 	d.records.Restore(saved.Records)
-	var uses []reclaim.Use
-	for _, u := range saved.Images {
-		uses = append(uses, reclaim.Use(u))
-	}
-	d.reclaimer.Restore(uses)
-	var kubelets []pods.TrustedKubelet
-	for _, k := range saved.Kubelets {
-		kubelets = append(kubelets, pods.TrustedKubelet(k))
-	}
-	d.inventory.RestoreKubelets(kubelets)
-	var reports []reclaim.Report
-	for _, r := range saved.Reclaims {
-		reports = append(reports, reclaim.Report(r))
-	}
-	d.reclaimer.RestoreReports(reports)
+	d.reclaimer.Restore(saved.Images)
+	d.inventory.RestoreKubelets(saved.Kubelets)
+	d.reclaimer.RestoreReports(saved.Reclaims)
 	if n := len(saved.Decision.Victims); n > 0 {
 		d.log.Info("victims of an earlier run", "victims", describeVictims(saved.Decision.Victims))
 	}

@@ -14,6 +14,7 @@ import (
 	"testing/synctest"
 	"time"
 
+	"github.com/evictd/evictd/agent/evict"
 	"github.com/evictd/evictd/agent/execute"
 	"github.com/evictd/evictd/agent/loop"
 	"github.com/evictd/evictd/agent/metrics"
@@ -80,10 +81,10 @@ func TestKubeletsAreKept(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	found := []pods.TrustedKubelet{{PID: os.Getpid(), Executable: "/usr/bin/kubelet", Start: stat.StartTime}}
+	found := []evict.KubeletProcess{{PID: os.Getpid(), Executable: "/usr/bin/kubelet", Start: stat.StartTime}}
 	for _, run := range []struct {
 		boot        string
-		found, want []pods.TrustedKubelet
+		found, want []evict.KubeletProcess
 	}{{"b1", found, nil}, {"b1", nil, found}, {"b2", nil, nil}} {
 		store, err := state.OpenAnyway(dir, t.TempDir())
 		if err != nil {

@@ -112,12 +112,7 @@ func (d *daemon) watchContainers(s *pods.Snapshot) {
 
 // notification is what a scrape is told of the lanes.
 func (d *daemon) notification() (n metrics.Notification) {
-	for _, l := range d.lanes.Statuses(time.Now()) {
-		n.Lanes = append(n.Lanes, metrics.Lane{
-			Name: l.Name, Up: l.State == lanes.Up, Degraded: l.State == lanes.Degraded,
-			Raised: l.Raised, Missed: l.Missed, Reopened: l.Reopened,
-		})
-	}
+	n.Lanes = d.lanes.Statuses(time.Now())
 	counts := d.lanes.Counts()
 	if s := counts.Sampler; s != nil {
 		n.Sampler = &metrics.Sampler{Ticks: s.Ticks, Lost: s.Lost, Period: s.Period, RunTime: s.RunTime}

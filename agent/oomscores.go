@@ -2,8 +2,8 @@ package agent
 
 import (
 	"github.com/evictd/evictd/agent/config"
+	"github.com/evictd/evictd/agent/evict"
 	"github.com/evictd/evictd/agent/oomscore"
-	"github.com/evictd/evictd/agent/pods"
 	"github.com/evictd/evictd/kernel"
 	"github.com/evictd/evictd/kernel/cgroup"
 )
@@ -36,7 +36,7 @@ func (d *daemon) enforcedScores() (list []oomscore.Container) {
 }
 
 // scored returns a container whose score is known that it should have.
-func scored(pod string, c *pods.ContainerHandle) (oomscore.Container, bool) {
+func scored(pod string, c *evict.ContainerHandle) (oomscore.Container, bool) {
 	if c.Cgroup == "" || c.OOMScoreAdj == nil {
 		return oomscore.Container{}, false
 	}

@@ -4,6 +4,7 @@ import (
 	"time"
 
 	"github.com/evictd/evictd/agent/config"
+	"github.com/evictd/evictd/agent/evict"
 	"github.com/evictd/evictd/agent/reclaim"
 	"github.com/evictd/evictd/kernel"
 )
@@ -18,12 +19,8 @@ func (d *daemon) buildReclaimer(cfg *config.Config) {
 			return v == nil || v.Mode.DryRun
 		},
 		Kubelet: d.inventory.Kubelet,
-		Changed: func(r reclaim.Report) {
-			freed := r.Freed
-			if r.Signal.IsInodes() {
-				freed = 0
-			}
-			d.metrics.Reclaimed(string(r.Kind), len(r.Removed), freed, r.Took, r.DryRun)
+		Changed: func(r evict.ReclaimReport) {
+			d.metrics.Reclaimed(&r)
 			d.keeper.poke()
 		},
 	}

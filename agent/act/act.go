@@ -14,11 +14,11 @@ type Job struct {
 	// that it is evictd's to stop.
 	SandboxID  string
 	Owned      bool
-	Containers []Container
+	Containers []evict.ContainerHandle
 	// Turns is the order in which the containers are asked to stop, where there
 	// is one; without, all are at once. It concerns no kill.
 	Turns []Turn
-	Guard *Guard
+	Guard *evict.Guard
 }
 
 // Turn is containers of a pod that are asked to stop together, when those of
@@ -29,22 +29,6 @@ type Turn struct {
 	// Latest is when they are asked although others have not ended, counted from
 	// the beginning.
 	Latest time.Duration
-}
-
-// Container is one running container of a pod.
-type Container struct {
-	ID   string
-	Name string
-	// Cgroup is the container's own cgroup, a path in the tree that carries
-	// memory, and CgroupID its inode. Both are empty where they could not be
-	// proven to be the container's alone; Unproven says why.
-	Cgroup   string
-	CgroupID uint64
-	Unproven string
-	// InitPID is its first process and InitStart when that began, in clock ticks since
-	// boot; 0 where that is not known.
-	InitPID   int
-	InitStart uint64
 }
 
 // Stage is how far an order has come.

@@ -135,14 +135,14 @@ func (p *place) await(what string, ok func() bool) {
 	}
 }
 
-func (p *place) container(id string) Container {
+func (p *place) container(id string) evict.ContainerHandle {
 	p.t.Helper()
 	g, err := p.hierarchy.Open(p.path)
 	if err != nil {
 		p.t.Fatal(err)
 	}
 	defer g.Close()
-	return Container{ID: id, Name: "c", Cgroup: p.path, CgroupID: g.ID()}
+	return evict.ContainerHandle{ID: id, Name: "c", Cgroup: p.path, CgroupID: g.ID()}
 }
 
 // stops is a Runtime that notes what it was asked.
@@ -200,8 +200,8 @@ func (h *heard) last() Progress {
 	return h.list[len(h.list)-1]
 }
 
-func hard(c ...Container) Job {
-	return Job{Order: evict.Order{UID: "u", Pod: "default/p", Hard: true}, SandboxID: "s", Owned: true, Containers: c, Guard: &Guard{}}
+func hard(c ...evict.ContainerHandle) Job {
+	return Job{Order: evict.Order{UID: "u", Pod: "default/p", Hard: true}, SandboxID: "s", Owned: true, Containers: c, Guard: &evict.Guard{}}
 }
 
 // bombScript forks as fast as it can, up to the limit of the place, and manyProcesses
@@ -285,7 +285,7 @@ func TestFrozenWhileSignalled(t *testing.T) {
 	p := newPlace(t)
 	p.run("ulimit -t 20; exec " + bombScript)
 	p.await("there are many processes", func() bool { return len(p.pids()) >= manyProcesses })
-	v, err := open(p.hierarchy, p.container("c1"), &Guard{})
+	v, err := open(p.hierarchy, p.container("c1"), &evict.Guard{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -313,7 +313,7 @@ func TestFreezesItsOwn(t *testing.T) {
 		t.Skip("needs a v1 freezer")
 	}
 	p.run("exec sleep 1000")
-	v, err := open(p.hierarchy, p.container("c1"), &Guard{})
+	v, err := open(p.hierarchy, p.container("c1"), &evict.Guard{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -351,14 +351,14 @@ func TestKillRefused(t *testing.T) {
 	wrong := right
 	wrong.CgroupID++
 	for name, tc := range map[string]struct {
-		container Container
-		guard     Guard
+		container evict.ContainerHandle
+		guard     evict.Guard
 		gone      bool
 		asked     []string // of the runtime
 	}{
-		"holds evictd's like":        {right, Guard{Never: map[int]string{first: "the shim of container c9"}}, false, nil},
-		"holds a second container":   {right, Guard{Inits: map[int]string{first: "c2"}}, false, []string{"container c1 0s", "sandbox s"}},
-		"another cgroup of the name": {wrong, Guard{}, true, []string{"container c1 0s", "sandbox s"}},
+		"holds evictd's like":        {right, evict.Guard{Never: map[int]string{first: "the shim of container c9"}}, false, nil},
+		"holds a second container":   {right, evict.Guard{Inits: map[int]string{first: "c2"}}, false, []string{"container c1 0s", "sandbox s"}},
+		"another cgroup of the name": {wrong, evict.Guard{}, true, []string{"container c1 0s", "sandbox s"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			job := hard(tc.container)
@@ -396,7 +396,7 @@ func TestKillRefused(t *testing.T) {
 // A container whose cgroup is not proven is left to the runtime.
 func TestUnproven(t *testing.T) {
 	h := &cgroup.Hierarchy{}
-	unproven := Container{ID: "c1", Name: "c", Unproven: "its cgroup holds another container"}
+	unproven := evict.ContainerHandle{ID: "c1", Name: "c", Unproven: "its cgroup holds another container"}
 	t.Run("runtime", func(t *testing.T) {
 		var reports heard
 		runtime := &stops{}
@@ -425,7 +425,7 @@ func TestUnproven(t *testing.T) {
 func TestKubeletSandboxIsSpared(t *testing.T) {
 	runtime := &stops{}
 	k := NewKiller(&cgroup.Hierarchy{}, "/proc", runtime, func(Progress) {})
-	job := hard(Container{ID: "c1", Name: "c"})
+	job := hard(evict.ContainerHandle{ID: "c1", Name: "c"})
 	job.Owned = false
 	k.Evict(t.Context(), job)
 	k.Wait()
@@ -474,7 +474,7 @@ func TestSoftAnew(t *testing.T) {
 	k := NewKiller(&cgroup.Hierarchy{}, "/proc", runtime, reports.take)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	job := hard(Container{ID: "c1", Unproven: "for the test"})
+	job := hard(evict.ContainerHandle{ID: "c1", Unproven: "for the test"})
 	job.Order.Hard, job.Order.Grace = false, 30*time.Second
 	k.Evict(ctx, job)
 	k.Evict(ctx, job)
@@ -522,7 +522,7 @@ func TestDrainSignalsReusedPIDs(t *testing.T) {
 	p := newPlace(t)
 	p.run("sleep 1000 & wait")
 	p.await("two processes run", func() bool { return len(p.pids()) == 2 })
-	v, err := open(p.hierarchy, p.container("c1"), &Guard{})
+	v, err := open(p.hierarchy, p.container("c1"), &evict.Guard{})
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -540,7 +540,7 @@ func TestDrainSignalsReusedPIDs(t *testing.T) {
 func TestSoftFails(t *testing.T) {
 	var reports heard
 	k := NewKiller(&cgroup.Hierarchy{}, "/proc", &stops{err: errors.New("no")}, reports.take)
-	job := hard(Container{ID: "c1", Name: "c"})
+	job := hard(evict.ContainerHandle{ID: "c1", Name: "c"})
 	job.Order.Hard = false
 	k.Evict(t.Context(), job)
 	k.Wait()

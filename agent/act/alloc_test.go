@@ -2,7 +2,11 @@
 
 package act
 
-import "testing"
+import (
+	"testing"
+
+	"github.com/evictd/evictd/agent/evict"
+)
 
 // Under the race detector every buffer that the kernel fills moves to the heap.
 // The reaper's threads begin afterwards: Go allocates for threads that wake up,
@@ -27,7 +31,7 @@ func TestStrikeAllocatesNothing(t *testing.T) {
 				p.nest(tc.below)
 				holds = append(holds, p.prepare(c))
 			}
-			guard := &Guard{Never: map[int]string{1: "pid 1"}, Inits: map[int]string{1 << 21: "c9"}}
+			guard := &evict.Guard{Never: map[int]string{1: "pid 1"}, Inits: map[int]string{1 << 21: "c9"}}
 			r, err := NewReaper()
 			if err != nil {
 				t.Fatal(err)

@@ -1,7 +1,7 @@
 // Package act carries out orders: it kills, stops and tidies up.
 //
 // A hard eviction kills at once what the runtime names as a container's own
-// cgroup, and nothing else: [Guard] is asked before every kill, with the
+// cgroup, and nothing else: [evict.Guard] is asked before every kill, with the
 // processes that the cgroup holds at that moment. Where a guarded process was moved
 // into a container's cgroup, all others are signalled, one by one. Processes are
 // signalled by

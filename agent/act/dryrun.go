@@ -44,7 +44,7 @@ func (d *DryRun) Evict(_ context.Context, job Job) {
 	d.report(Progress{UID: job.Order.UID, Stage: stage, Time: time.Now(), Processes: processes, Err: errors.Join(errs...)})
 }
 
-func (d *DryRun) look(c Container, g *Guard) (processes int, err error) {
+func (d *DryRun) look(c evict.ContainerHandle, g *evict.Guard) (processes int, err error) {
 	v, err := open(d.hierarchy, c, g)
 	if err != nil {
 		return 0, err
@@ -68,11 +68,11 @@ func (d *DryRun) Follow(ctx context.Context, order evict.Order, hold *Hold, stri
 	processes, errs := strike.Processes, []error{strike.Err}
 	guard := hold.guard
 	if guard == nil {
-		guard = &Guard{} // nothing was struck, and here nothing is
+		guard = &evict.Guard{} // nothing was struck, and here nothing is
 	}
 	for _, m := range hold.members {
 		if m.err == nil { // a strike does not look at all processes of a container of many
-			n, err := d.look(m.Container, guard)
+			n, err := d.look(m.ContainerHandle, guard)
 			if err != nil && !errors.Is(err, cgroup.ErrGone) {
 				errs = append(errs, err)
 			}

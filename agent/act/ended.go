@@ -5,13 +5,14 @@ import (
 	"errors"
 	"time"
 
+	"github.com/evictd/evictd/agent/evict"
 	"github.com/evictd/evictd/kernel/cgroup"
 )
 
 // ended reports whether the containers have ended, whatever the runtime answered:
 // under pressure it may be too slow to say so, and what it was asked for happens
 // all the same. errs holds the answers, in the order of the containers.
-func (k *Killer) ended(containers []Container, errs []error) bool {
+func (k *Killer) ended(containers []evict.ContainerHandle, errs []error) bool {
 	for i, c := range containers {
 		if errs[i] != nil && !k.empty(c) {
 			return false
@@ -22,7 +23,7 @@ func (k *Killer) ended(containers []Container, errs []error) bool {
 
 // empty reports whether nobody is in a container's cgroup, or the cgroup is gone.
 // What can't be told is not empty.
-func (k *Killer) empty(c Container) bool {
+func (k *Killer) empty(c evict.ContainerHandle) bool {
 	if c.Cgroup == "" {
 		return false
 	}
@@ -40,7 +41,7 @@ func (k *Killer) empty(c Container) bool {
 
 // endsLater waits, for as long as a pod is not ordered to go again, for containers
 // to end that the runtime was asked to stop and did not answer for.
-func (k *Killer) endsLater(ctx context.Context, containers []Container, errs []error) bool {
+func (k *Killer) endsLater(ctx context.Context, containers []evict.ContainerHandle, errs []error) bool {
 	ctx, cancel := context.WithTimeout(ctx, longestDrain)
 	defer cancel()
 	for wait := firstAgain; ; wait = min(2*wait, longestAgain) {

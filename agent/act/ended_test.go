@@ -43,7 +43,7 @@ func TestSoftStopOfASlowRuntime(t *testing.T) {
 			}
 			root := kerneltest.Tree(t, files)
 			h := &cgroup.Hierarchy{Version: cgroup.V2, Memory: kernel.FS(root), Unified: kernel.FS(root)}
-			c := Container{ID: "c", Cgroup: "/pod/c", CgroupID: 1}
+			c := evict.ContainerHandle{ID: "c", Cgroup: "/pod/c", CgroupID: 1}
 			if tt.events != "" {
 				group, err := h.Open(c.Cgroup)
 				if err != nil {
@@ -57,7 +57,7 @@ func TestSoftStopOfASlowRuntime(t *testing.T) {
 				k := NewKiller(h, "/proc", runtime, reports.take)
 				began := time.Now()
 				k.Evict(t.Context(), Job{
-					Order: evict.Order{UID: "u", Grace: time.Second}, SandboxID: "s", Owned: true, Containers: []Container{c},
+					Order: evict.Order{UID: "u", Grace: time.Second}, SandboxID: "s", Owned: true, Containers: []evict.ContainerHandle{c},
 				})
 				if tt.ends > 0 {
 					time.Sleep(tt.ends)
@@ -86,7 +86,7 @@ func TestHardKillOfASlowRuntime(t *testing.T) {
 		k := NewKiller(h, "/proc", runtime, reports.take)
 		k.Evict(t.Context(), Job{
 			Order: evict.Order{UID: "u", Hard: true}, SandboxID: "s", Owned: true,
-			Containers: []Container{{ID: "c", Cgroup: "/gone", CgroupID: 1}},
+			Containers: []evict.ContainerHandle{{ID: "c", Cgroup: "/gone", CgroupID: 1}},
 		})
 		k.Wait()
 		want := []Stage{Signalled, FirstGone, LastGone, Finished}
@@ -113,14 +113,14 @@ func TestEmpty(t *testing.T) {
 	}
 	for _, tt := range []struct {
 		name string
-		c    Container
+		c    evict.ContainerHandle
 		want bool
 	}{
-		{"lives", Container{Cgroup: "/c", CgroupID: id("/c")}, false},
-		{"not proven", Container{Unproven: "for the test"}, false},
-		{"gone", Container{Cgroup: "/gone", CgroupID: 1}, true},
-		{"another one", Container{Cgroup: "/c", CgroupID: id("/c") + 1}, true},
-		{"unreadable", Container{Cgroup: "/bad", CgroupID: id("/bad")}, false},
+		{"lives", evict.ContainerHandle{Cgroup: "/c", CgroupID: id("/c")}, false},
+		{"not proven", evict.ContainerHandle{Unproven: "for the test"}, false},
+		{"gone", evict.ContainerHandle{Cgroup: "/gone", CgroupID: 1}, true},
+		{"another one", evict.ContainerHandle{Cgroup: "/c", CgroupID: id("/c") + 1}, true},
+		{"unreadable", evict.ContainerHandle{Cgroup: "/bad", CgroupID: id("/bad")}, false},
 	} {
 		if got := k.empty(tt.c); got != tt.want {
 			t.Errorf("empty(%s) = %t; want %t", tt.name, got, tt.want)

@@ -4,23 +4,10 @@ import (
 	"fmt"
 	"slices"
 
+	"github.com/evictd/evictd/agent/evict"
 	"github.com/evictd/evictd/kernel"
 	"github.com/evictd/evictd/kernel/process"
 )
-
-// Guard knows the processes that no kill may reach, by what they are and not
-// by how they are called. A Guard is not changed after it was made.
-type Guard struct {
-	// Never holds, by pid, processes that are never killed, and what they are.
-	Never map[int]string
-	// Inits holds, by pid, the first process of each container and sandbox,
-	// and the container's or sandbox's id.
-	Inits map[int]string
-	// Started holds, by pid, when such a process began, in clock ticks since boot. A
-	// pid that names a process of another start is not guarded any more. Without an
-	// entry the pid alone counts.
-	Started map[int]uint64
-}
 
 // WrongVictimError tells of a cgroup that must not be killed.
 type WrongVictimError struct {
@@ -81,8 +68,8 @@ func (p procfs) startOf(pid int) uint64 {
 // The cgroup is refused where that is not so, and where it has pid 1 or the first
 // process of another container: then it is not the container's own.
 type verdict struct {
-	guard *Guard
-	of    *Container
+	guard *evict.Guard
+	of    *evict.ContainerHandle
 	proc  procfs
 
 	// proven says that the container's first process was there before it was signalled.
@@ -98,7 +85,7 @@ type verdict struct {
 const mostSpared = 64
 
 // begin forgets the verdict before, and keeps its storage.
-func (v *verdict) begin(g *Guard, of *Container, proc procfs) {
+func (v *verdict) begin(g *evict.Guard, of *evict.ContainerHandle, proc procfs) {
 	*v = verdict{guard: g, of: of, proc: proc, spared: v.spared[:0]}
 }
 
@@ -117,10 +104,8 @@ func (v *verdict) add(pid int) bool {
 	if slices.Contains(v.spared, pid) {
 		return false // it is known already
 	}
-	if at := v.guard.Started[pid]; at != 0 {
-		if now := v.proc.startOf(pid); now != 0 && now != at {
-			return true // the pid names another process by now
-		}
+	if v.guard.Reused(pid, v.proc.startOf) {
+		return true
 	}
 	if v.wrong == nil || never && !v.wrong.Never {
 		if !never {

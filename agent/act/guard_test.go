@@ -7,11 +7,12 @@ import (
 	"syscall"
 	"testing"
 
+	"github.com/evictd/evictd/agent/evict"
 	"github.com/evictd/evictd/kernel/process"
 )
 
 // started returns the container with its first process.
-func (p *place) started(id string, pid int) Container {
+func (p *place) started(id string, pid int) evict.ContainerHandle {
 	p.t.Helper()
 	c := p.container(id)
 	c.InitPID, c.InitStart = pid, startOf(p.t, pid)
@@ -62,7 +63,7 @@ func TestKillSparesMovedProcess(t *testing.T) {
 			enter(t, p.dirs[0], moved.Process.Pid)
 			pid := moved.Process.Pid
 			job := hard(p.started("c1", cmd.Process.Pid))
-			job.Guard = &Guard{
+			job.Guard = &evict.Guard{
 				Never: map[int]string{pid: "kubelet /usr/bin/kubelet", 1: "pid 1"}, Inits: map[int]string{cmd.Process.Pid: "c1"},
 				Started: map[int]uint64{pid: startOf(t, pid)},
 			}
@@ -92,11 +93,11 @@ func TestKillSparesMovedProcess(t *testing.T) {
 
 // A cgroup is refused where it is not the container's alone, whatever was moved.
 func TestKillRefusesForeignCgroup(t *testing.T) {
-	for name, change := range map[string]func(g *Guard, c *Container, init, moved int){
-		"the container's first process is not known":   func(_ *Guard, c *Container, _, _ int) { c.InitPID, c.InitStart = 0, 0 },
-		"the first process's pid is another's by now":  func(_ *Guard, c *Container, _, _ int) { c.InitStart++ },
-		"the first process of another container in it": func(g *Guard, _ *Container, _, moved int) { g.Inits[moved] = "c2" },
-		"the first process is a guarded one":           func(g *Guard, _ *Container, init, _ int) { g.Never[init] = "evictd" },
+	for name, change := range map[string]func(g *evict.Guard, c *evict.ContainerHandle, init, moved int){
+		"the container's first process is not known":   func(_ *evict.Guard, c *evict.ContainerHandle, _, _ int) { c.InitPID, c.InitStart = 0, 0 },
+		"the first process's pid is another's by now":  func(_ *evict.Guard, c *evict.ContainerHandle, _, _ int) { c.InitStart++ },
+		"the first process of another container in it": func(g *evict.Guard, _ *evict.ContainerHandle, _, moved int) { g.Inits[moved] = "c2" },
+		"the first process is a guarded one":           func(g *evict.Guard, _ *evict.ContainerHandle, init, _ int) { g.Never[init] = "evictd" },
 	} {
 		for kind, kill := range killing {
 			t.Run(name+" "+kind, func(t *testing.T) {
@@ -106,7 +107,7 @@ func TestKillRefusesForeignCgroup(t *testing.T) {
 				moved := stranger(t)
 				enter(t, p.dirs[0], moved.Process.Pid)
 				job := hard(p.started("c1", cmd.Process.Pid))
-				job.Guard = &Guard{Never: map[int]string{moved.Process.Pid: "a shim"}, Inits: map[int]string{cmd.Process.Pid: "c1"}}
+				job.Guard = &evict.Guard{Never: map[int]string{moved.Process.Pid: "a shim"}, Inits: map[int]string{cmd.Process.Pid: "c1"}}
 				change(job.Guard, &job.Containers[0], cmd.Process.Pid, moved.Process.Pid)
 				var reports heard
 				k := NewKiller(p.hierarchy, "/proc", &stops{}, reports.take)
@@ -132,7 +133,7 @@ func TestKillGuardsByStart(t *testing.T) {
 			cmd := p.run("exec sleep 1000")
 			pid := cmd.Process.Pid
 			job := hard(p.container("c1"))
-			job.Guard = &Guard{Never: map[int]string{pid: "a shim"}, Started: map[int]uint64{pid: startOf(t, pid) - 1}}
+			job.Guard = &evict.Guard{Never: map[int]string{pid: "a shim"}, Started: map[int]uint64{pid: startOf(t, pid) - 1}}
 			var reports heard
 			k := NewKiller(p.hierarchy, "/proc", &stops{}, reports.take)
 			kill(p, k, job)

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/evictd/evictd/agent/evict"
 	"github.com/evictd/evictd/kernel"
 	"github.com/evictd/evictd/kernel/cgroup"
 )
@@ -25,15 +26,15 @@ type Hold struct {
 	direct  bool // every container has a member
 	users   atomic.Int64
 	struck  atomic.Bool
-	over    atomic.Bool // the strike has ended: what it left behind changes no more
-	guard   *Guard      // of the strike
+	over    atomic.Bool  // the strike has ended: what it left behind changes no more
+	guard   *evict.Guard // of the strike
 	procfs  kernel.FS
 	proc    int // its directory
 }
 
 // member is a container's cgroup, held open.
 type member struct {
-	Container
+	evict.ContainerHandle
 	hierarchy *cgroup.Hierarchy
 	group     *cgroup.Cgroup
 	dir       int // its directory
@@ -66,7 +67,7 @@ type member struct {
 // begun is the container that a strike has begun with. Its descriptors stay the Hold's.
 func (m *member) begun(h *Hold) *victim {
 	return &victim{
-		container: m.Container, guard: h.guard, hierarchy: m.hierarchy, group: m.group, borrowed: true, signalled: map[int]bool{},
+		container: m.ContainerHandle, guard: h.guard, hierarchy: m.hierarchy, group: m.group, borrowed: true, signalled: map[int]bool{},
 		sparing: m.note != nil, proven: &m.proven, ready: m.ready, large: m.large(),
 	}
 }
@@ -129,12 +130,12 @@ func Prepare(h *cgroup.Hierarchy, proc kernel.FS, job Job) (*Hold, error) {
 	return hold, nil
 }
 
-func openMember(h *cgroup.Hierarchy, proc kernel.FS, c Container) (_ *member, err error) {
+func openMember(h *cgroup.Hierarchy, proc kernel.FS, c evict.ContainerHandle) (_ *member, err error) {
 	v, err := open(h, c, nil)
 	if err != nil {
 		return nil, err
 	}
-	m := &member{Container: c, hierarchy: h, group: v.group, init: -1, namesAll: h.NamesAll(), dir: -1, kill: -1, usage: -1, tasks: -1, kept: make([]pidfd, 0, 2*reaped)}
+	m := &member{ContainerHandle: c, hierarchy: h, group: v.group, init: -1, namesAll: h.NamesAll(), dir: -1, kill: -1, usage: -1, tasks: -1, kept: make([]pidfd, 0, 2*reaped)}
 	defer func() {
 		if err != nil {
 			m.close()

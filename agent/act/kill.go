@@ -11,6 +11,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/evictd/evictd/agent/evict"
 	"github.com/evictd/evictd/kernel"
 	"github.com/evictd/evictd/kernel/cgroup"
 	"github.com/evictd/evictd/kernel/process"
@@ -38,8 +39,8 @@ var errUndrained = errors.New("they do not die of SIGKILL")
 
 // victim is a container's cgroup on its way to being empty.
 type victim struct {
-	container Container
-	guard     *Guard
+	container evict.ContainerHandle
+	guard     *evict.Guard
 	hierarchy *cgroup.Hierarchy
 	group     *cgroup.Cgroup
 	procs     []int // as read last
@@ -70,7 +71,7 @@ type victim struct {
 
 // open names the container's cgroup by descriptor and makes sure that it is
 // the one that was meant.
-func open(h *cgroup.Hierarchy, c Container, g *Guard) (*victim, error) {
+func open(h *cgroup.Hierarchy, c evict.ContainerHandle, g *evict.Guard) (*victim, error) {
 	group, err := h.Open(c.Cgroup)
 	if err != nil {
 		return nil, err

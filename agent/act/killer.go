@@ -309,7 +309,7 @@ const afterDeath = 100 * time.Millisecond
 // stopKilled has the runtime stop what is being killed. A runtime that is asked
 // just while the container dies may fail over that (containerd's "ttrpc: closed",
 // the shim being on its way out): it is asked once more when it knows.
-func (k *Killer) stopKilled(ctx context.Context, c Container) error {
+func (k *Killer) stopKilled(ctx context.Context, c evict.ContainerHandle) error {
 	err := k.stopContainer(ctx, c, 0)
 	if err == nil || k.runtime == nil || errors.Is(err, cri.ErrUnreachable) || errors.Is(err, cri.ErrTimeout) {
 		return err
@@ -322,7 +322,7 @@ func (k *Killer) stopKilled(ctx context.Context, c Container) error {
 	return k.stopContainer(ctx, c, 0)
 }
 
-func (k *Killer) stopContainer(ctx context.Context, c Container, grace time.Duration) error {
+func (k *Killer) stopContainer(ctx context.Context, c evict.ContainerHandle, grace time.Duration) error {
 	if k.runtime == nil {
 		if c.Cgroup == "" {
 			return fmt.Errorf("container %s: %s, and there is no runtime that could stop it", c.Name, c.Unproven)

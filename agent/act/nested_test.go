@@ -12,6 +12,8 @@ import (
 	"time"
 
 	"golang.org/x/sys/unix"
+
+	"github.com/evictd/evictd/agent/evict"
 )
 
 // nest makes cgroups below the container's and spreads its processes over them.
@@ -75,7 +77,7 @@ func TestStrikeIsBounded(t *testing.T) {
 	if n := len(hold.members[0].lists); n > 2+reaped {
 		t.Errorf("a strike would read %d lists; want at most %d", n, 2+reaped)
 	}
-	strike := NewStriker(reaper(t)).Strike(hold, &Guard{})
+	strike := NewStriker(reaper(t)).Strike(hold, &evict.Guard{})
 	// The first process may be one of the largest.
 	if strike.Err != nil || strike.Processes < reaped || strike.Processes > reaped+1 {
 		t.Errorf("Strike() = %+v; want the %d that are held, and the first", strike, reaped)
@@ -95,13 +97,13 @@ func TestStrikeIsBounded(t *testing.T) {
 // container's cgroup.
 func TestKillNestedGuards(t *testing.T) {
 	for name, tc := range map[string]struct {
-		guard   func(g *Guard, moved int)
+		guard   func(g *evict.Guard, moved int)
 		refused bool
 	}{
-		"one that must live":                       {func(g *Guard, moved int) { g.Never[moved] = "a shim" }, false},
-		"the first process of a second container":  {func(g *Guard, moved int) { g.Inits[moved] = "c2" }, true},
-		"a process that had its pid was guarded":   {func(g *Guard, moved int) { g.Inits[moved] = "c2"; g.Started[moved] = 1 }, false},
-		"pid 1 and others, but they are elsewhere": {func(g *Guard, _ int) { g.Never[1], g.Never[os.Getpid()] = "pid 1", "evictd" }, false},
+		"one that must live":                       {func(g *evict.Guard, moved int) { g.Never[moved] = "a shim" }, false},
+		"the first process of a second container":  {func(g *evict.Guard, moved int) { g.Inits[moved] = "c2" }, true},
+		"a process that had its pid was guarded":   {func(g *evict.Guard, moved int) { g.Inits[moved] = "c2"; g.Started[moved] = 1 }, false},
+		"pid 1 and others, but they are elsewhere": {func(g *evict.Guard, _ int) { g.Never[1], g.Never[os.Getpid()] = "pid 1", "evictd" }, false},
 	} {
 		for kind, kill := range killing {
 			t.Run(name+" "+kind, func(t *testing.T) {
@@ -112,7 +114,7 @@ func TestKillNestedGuards(t *testing.T) {
 				p.nest(8)
 				moved := stranger(t)
 				enter(t, filepath.Join(p.dirs[0], "below7"), moved.Process.Pid)
-				job.Guard = &Guard{Never: map[int]string{}, Inits: map[int]string{}, Started: map[int]uint64{}}
+				job.Guard = &evict.Guard{Never: map[int]string{}, Inits: map[int]string{}, Started: map[int]uint64{}}
 				tc.guard(job.Guard, moved.Process.Pid)
 				var reports heard
 				k := NewKiller(p.hierarchy, "/proc", &stops{}, reports.take)
@@ -146,7 +148,7 @@ func TestStrikeWithoutDescriptors(t *testing.T) {
 	t.Cleanup(func() { striker.Close() })
 	striker.longest = time.Hour // on a busy machine it could be interrupted
 	restore := exhaust(t)
-	strike := striker.Strike(hold, &Guard{Never: map[int]string{1: "pid 1"}})
+	strike := striker.Strike(hold, &evict.Guard{Never: map[int]string{1: "pid 1"}})
 	restore()
 	if strike.Err != nil || strike.Processes != 13 {
 		t.Fatalf("Strike() = %+v; want 13 processes", strike)

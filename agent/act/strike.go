@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/evictd/evictd/agent/evict"
 	"github.com/evictd/evictd/kernel/cgroup"
 )
 
@@ -98,7 +99,7 @@ var errStruck = errors.New("the pod has been struck before")
 // Strike kills the pod. What of it is gone already is no error. Whoever has
 // grabbed the Hold may strike it also when it has been closed since: the pod
 // was chosen, and a Hold that took its place is not struck.
-func (s *Striker) Strike(h *Hold, g *Guard) (out Strike) {
+func (s *Striker) Strike(h *Hold, g *evict.Guard) (out Strike) {
 	if !h.keep() {
 		out.Err = cgroup.ErrGone
 		return out
@@ -123,9 +124,9 @@ func (s *Striker) Strike(h *Hold, g *Guard) (out Strike) {
 	return out
 }
 
-func (s *Striker) member(h *Hold, m *member, g *Guard, out *Strike) error {
+func (s *Striker) member(h *Hold, m *member, g *evict.Guard, out *Strike) error {
 	s.done, s.failed = s.done[:0], nil
-	s.verdict.begin(g, &m.Container, procfs{dir: h.proc})
+	s.verdict.begin(g, &m.ContainerHandle, procfs{dir: h.proc})
 	all, err := s.look(m)
 	if err != nil {
 		return err

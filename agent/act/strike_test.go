@@ -23,7 +23,7 @@ import (
 )
 
 // prepare holds the place's container.
-func (p *place) prepare(c ...Container) *Hold {
+func (p *place) prepare(c ...evict.ContainerHandle) *Hold {
 	p.t.Helper()
 	h, err := Prepare(p.hierarchy, "/proc", hard(c...))
 	if err != nil {
@@ -84,7 +84,7 @@ func TestStrike(t *testing.T) {
 			runtime := &stops{}
 			k := NewKiller(p.hierarchy, "/proc", runtime, reports.take)
 			before := time.Now()
-			strike := NewStriker(reaper(t)).Strike(hold, &Guard{})
+			strike := NewStriker(reaper(t)).Strike(hold, &evict.Guard{})
 			if strike.Err != nil || strike.Processes < 1 || strike.First.Before(before) {
 				t.Errorf("Strike() = %+v; want processes signalled", strike)
 			}
@@ -124,7 +124,7 @@ func TestFollowReplacedHold(t *testing.T) {
 	if !hold.Grab() {
 		t.Fatal("Grab() = false; want true")
 	}
-	strike := NewStriker(reaper(t)).Strike(hold, &Guard{})
+	strike := NewStriker(reaper(t)).Strike(hold, &evict.Guard{})
 	hold.Close()
 	k.Follow(t.Context(), hard().Order, hold, strike)
 	hold.Drop()
@@ -163,11 +163,11 @@ func TestStrikeRefused(t *testing.T) {
 	first := cmd.Process.Pid
 	p.await("two processes run", func() bool { return len(p.pids()) == 2 })
 	for name, tc := range map[string]struct {
-		guard Guard
+		guard evict.Guard
 		asked []string // of the runtime
 	}{
-		"holds what must live":     {Guard{Never: map[int]string{first: "evictd"}}, nil},
-		"holds a second container": {Guard{Inits: map[int]string{first: "c2"}}, []string{"container c1 0s", "sandbox s"}},
+		"holds what must live":     {evict.Guard{Never: map[int]string{first: "evictd"}}, nil},
+		"holds a second container": {evict.Guard{Inits: map[int]string{first: "c2"}}, []string{"container c1 0s", "sandbox s"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for kind, striker := range map[string]*Striker{"killer": NewStriker(nil), "dry run": NewBlank()} {
@@ -208,16 +208,16 @@ func TestStrikeTwice(t *testing.T) {
 	p.run("exec sleep 1000")
 	hold := p.prepare(p.container("c1"))
 	blank := NewBlank()
-	if strike := blank.Strike(hold, &Guard{}); strike.Err != nil || strike.Processes != 1 {
+	if strike := blank.Strike(hold, &evict.Guard{}); strike.Err != nil || strike.Processes != 1 {
 		t.Fatalf("Strike() in dry run = %+v; want one process, which lives", strike)
 	}
-	if strike := blank.Strike(hold, &Guard{}); !errors.Is(strike.Err, errStruck) {
+	if strike := blank.Strike(hold, &evict.Guard{}); !errors.Is(strike.Err, errStruck) {
 		t.Errorf("second Strike() = %+v; want it refused", strike)
 	}
 	hold = p.prepare(p.container("c1"))
 	hold.Close()
 	hold.Close()
-	if strike := NewStriker(nil).Strike(hold, &Guard{}); !errors.Is(strike.Err, cgroup.ErrGone) {
+	if strike := NewStriker(nil).Strike(hold, &evict.Guard{}); !errors.Is(strike.Err, cgroup.ErrGone) {
 		t.Errorf("Strike() of what was given up = %+v; want it gone", strike)
 	}
 	if _, ok := hold.Usage(); ok {
@@ -245,7 +245,7 @@ func TestStrikeGone(t *testing.T) {
 		}
 	}
 	p.run("exec sleep 1000")
-	if strike := NewStriker(nil).Strike(hold, &Guard{}); strike.Err != nil || strike.Processes != 0 {
+	if strike := NewStriker(nil).Strike(hold, &evict.Guard{}); strike.Err != nil || strike.Processes != 0 {
 		t.Errorf("Strike() = %+v; want nothing done", strike)
 	}
 	if _, err := Prepare(p.hierarchy, "/proc", hard(c)); !errors.Is(err, cgroup.ErrGone) {
@@ -270,11 +270,11 @@ func TestStrikeNested(t *testing.T) {
 	}
 	// Where it is not certain that the cgroup is the container's, others look at all of it.
 	hold := p.prepare(p.container("c1"))
-	if strike := NewStriker(nil).Strike(hold, &Guard{}); strike.Err != nil || strike.Processes != 0 || !hold.members[0].unjudged {
+	if strike := NewStriker(nil).Strike(hold, &evict.Guard{}); strike.Err != nil || strike.Processes != 0 || !hold.members[0].unjudged {
 		t.Errorf("Strike() = %+v; want it left to others", strike)
 	}
 	hold = p.prepare(p.started("c1", cmd.Process.Pid))
-	if strike := NewStriker(nil).Strike(hold, &Guard{}); strike.Err != nil || strike.Processes != 1 {
+	if strike := NewStriker(nil).Strike(hold, &evict.Guard{}); strike.Err != nil || strike.Processes != 1 {
 		t.Fatalf("Strike() = %+v; want the process below", strike)
 	}
 	cmd.Wait()
@@ -305,10 +305,10 @@ func TestStrikeListWithZeros(t *testing.T) {
 			p := &place{t: t, hierarchy: h, path: "/c"}
 			var signalled int
 			if kind == "strike" {
-				strike := NewStriker(nil).Strike(p.prepare(p.container("c1")), &Guard{})
+				strike := NewStriker(nil).Strike(p.prepare(p.container("c1")), &evict.Guard{})
 				signalled, err = strike.Processes, strike.Err
 			} else {
-				v, opened := open(h, p.container("c1"), &Guard{})
+				v, opened := open(h, p.container("c1"), &evict.Guard{})
 				if opened != nil {
 					t.Fatal(opened)
 				}
@@ -344,7 +344,7 @@ func TestStrikeForbidden(t *testing.T) {
 	p.run("sleep 1000 & wait")
 	p.await("both run", func() bool { return len(p.pids()) == 2 })
 	hold := p.prepare(p.container("c1"))
-	strike := newStriker(forbidden{}).Strike(hold, &Guard{})
+	strike := newStriker(forbidden{}).Strike(hold, &evict.Guard{})
 	if v2 := hold.members[0].kill >= 0; !errors.Is(strike.Err, unix.EPERM) != v2 || (strike.Processes == 2) != v2 {
 		t.Errorf("Strike() = %+v; want it forbidden, or both killed with their cgroup", strike)
 	}
@@ -361,7 +361,7 @@ func TestHoldOutdated(t *testing.T) {
 	if !hold.Outdated("/proc") {
 		t.Error("Outdated() with another process = false; want true")
 	}
-	unproven := p.prepare(p.container("c1"), Container{ID: "c2", Unproven: "it is not"})
+	unproven := p.prepare(p.container("c1"), evict.ContainerHandle{ID: "c2", Unproven: "it is not"})
 	if unproven.Direct() {
 		t.Error("Direct() with a container that is not proven = true; want false")
 	}
@@ -414,7 +414,7 @@ func TestStrikeReplacedHold(t *testing.T) {
 		t.Fatal("Grab() = false; want true")
 	}
 	hold.Close()
-	strike := NewStriker(reaper(t)).Strike(hold, &Guard{})
+	strike := NewStriker(reaper(t)).Strike(hold, &evict.Guard{})
 	if strike.Err != nil || strike.Processes != 2 {
 		t.Errorf("Strike() = %+v; want 2 processes", strike)
 	}
@@ -471,7 +471,7 @@ func TestStrikeKillsCgroup(t *testing.T) {
 		}
 		var reports heard
 		k := NewKiller(p.hierarchy, "/proc", &stops{}, reports.take)
-		strike := NewStriker(r).Strike(hold, &Guard{})
+		strike := NewStriker(r).Strike(hold, &evict.Guard{})
 		if strike.Err != nil || strike.Processes != 13 {
 			t.Errorf("hangs: %t: Strike() = %+v; want 13 processes", hangs, strike)
 		}
@@ -504,7 +504,7 @@ func TestStrikeMany(t *testing.T) {
 	last := slices.Max(p.pids())
 	var reports heard
 	k := NewKiller(p.hierarchy, "/proc", &stops{}, reports.take)
-	guard := &Guard{Never: map[int]string{last: "evictd"}}
+	guard := &evict.Guard{Never: map[int]string{last: "evictd"}}
 	hold := p.prepare(p.container("c1"))
 	strike := few().Strike(hold, guard)
 	if strike.Err != nil || strike.Processes != 0 {
@@ -522,7 +522,7 @@ func TestStrikeMany(t *testing.T) {
 	listed := p.pids()
 	slices.Sort(listed)
 	seen := slices.Index(listed, cmd.Process.Pid) < 6
-	strike = few().Strike(hold, &Guard{})
+	strike = few().Strike(hold, &evict.Guard{})
 	if strike.Err != nil || seen && strike.Processes < 1 {
 		t.Errorf("Strike() = %+v; want some processes, as the first is listed: %t", strike, seen)
 	}
@@ -587,12 +587,12 @@ func TestFollowDuringStrike(t *testing.T) {
 		go func() {
 			defer close(over)
 			defer hold.Drop()
-			late.Strike(hold, &Guard{})
+			late.Strike(hold, &evict.Guard{})
 		}()
 		p.await("the strike has begun", began.Load)
 		own := NewBlank()
 		t.Cleanup(func() { own.Close() })
-		strike := own.Strike(hold, &Guard{})
+		strike := own.Strike(hold, &evict.Guard{})
 		if !errors.Is(strike.Err, errStruck) {
 			t.Errorf("dry %t: second Strike() = %+v; want that it was struck before", dry, strike)
 		}

@@ -12,6 +12,7 @@ import (
 
 	gocmp "github.com/google/go-cmp/cmp"
 
+	"github.com/evictd/evictd/agent/evict"
 	"github.com/evictd/evictd/kernel/cgroup"
 )
 
@@ -74,7 +75,7 @@ func TestTurns(t *testing.T) {
 				runtime := &slow{began: time.Now(), takes: tt.takes}
 				var reports heard
 				k := NewKiller(&cgroup.Hierarchy{}, "/proc", runtime, reports.take)
-				job := Job{Containers: []Container{{ID: "a"}, {ID: "b"}, {ID: "c"}}, Turns: tt.turns}
+				job := Job{Containers: []evict.ContainerHandle{{ID: "a"}, {ID: "b"}, {ID: "c"}}, Turns: tt.turns}
 				job.Order.UID, job.Order.Grace = "u", 30*time.Second
 				k.Evict(t.Context(), job)
 				k.Wait()
@@ -101,7 +102,7 @@ func TestTurnsGivenUp(t *testing.T) {
 		runtime := &slow{began: time.Now(), takes: map[string]time.Duration{"a": time.Hour, "b": time.Hour}}
 		var reports heard
 		k := NewKiller(&cgroup.Hierarchy{}, "/proc", runtime, reports.take)
-		job := Job{Containers: []Container{{ID: "a"}, {ID: "b"}}, Turns: []Turn{{IDs: []string{"a"}}, {IDs: []string{"b"}, Latest: 20 * time.Second}}}
+		job := Job{Containers: []evict.ContainerHandle{{ID: "a"}, {ID: "b"}}, Turns: []Turn{{IDs: []string{"a"}}, {IDs: []string{"b"}, Latest: 20 * time.Second}}}
 		job.Order.UID, job.Order.Grace = "u", 30*time.Second
 		k.Evict(t.Context(), job)
 		time.Sleep(5 * time.Second)

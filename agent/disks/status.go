@@ -4,28 +4,9 @@ import (
 	"path/filepath"
 	"time"
 
+	"github.com/evictd/evictd/agent/evict"
 	"github.com/evictd/evictd/agent/signal"
-	"github.com/evictd/evictd/kernel/disk"
 )
-
-// Status is how a filesystem fares.
-type Status struct {
-	Role Role
-	// Path is the directory on it that is asked, as this process sees it; empty
-	// is not known.
-	Path string
-	// Mount is zero until it is known.
-	Mount disk.Mount
-	// Space is of At; both are zero where nothing was read yet.
-	Space disk.Space
-	At    time.Time
-	// Period is until the next reading.
-	Period time.Duration
-	// Readable tells that its signals can be read now. Error is why not, or why
-	// the path may have changed; empty where nothing is wrong.
-	Readable bool
-	Error    string
-}
 
 // LayersDir returns the directory below which the runtime keeps writable layers,
 // as this process sees it; "" while that is not known. What it names as their
@@ -52,29 +33,39 @@ func (w *Watch) MountOf(s signal.Signal) string {
 	return ""
 }
 
-// Statuses returns how each filesystem fares that the node has.
-func (w *Watch) Statuses(now time.Time) []Status {
+// Statuses returns the status of each filesystem that the node has.
+func (w *Watch) Statuses(now time.Time) []evict.FilesystemStatus {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	var all []Status
+	var all []evict.FilesystemStatus
 	for r := range roles {
-		if !w.applies(r) {
-			continue
+		if w.applies(r) {
+			all = append(all, w.places[r].status(r, now))
 		}
-		p := &w.places[r]
-		s := Status{Role: r, Path: p.path, Mount: p.mount, Space: p.space, At: p.at, Period: p.period}
-		if err := p.unreadable(now); err != nil {
-			s.Error = err.Error()
-			if p.path == "" {
-				s.Error = p.pathErr.Error()
-			}
-		} else {
-			s.Readable = true
-			if p.pathErr != nil {
-				s.Error = p.pathErr.Error()
-			}
-		}
-		all = append(all, s)
 	}
 	return all
+}
+
+func (p *place) status(r Role, now time.Time) evict.FilesystemStatus {
+	s := evict.FilesystemStatus{
+		Name: r.String(), Path: p.path, Mountpoint: p.mount.Point, Type: p.mount.Type, ReadOnly: p.mount.ReadOnly(), At: p.at, Period: p.period,
+	}
+	if p.mount.ID != 0 {
+		s.Device = p.mount.Filesystem.String()
+	}
+	if !p.at.IsZero() {
+		s.Available, s.Size = new(signed(p.space.Available)), new(signed(p.space.Bytes))
+		if p.space.CountsInodes {
+			s.InodesFree, s.Inodes = new(signed(p.space.InodesFree)), new(signed(p.space.Inodes))
+		}
+	}
+	err := p.unreadable(now)
+	s.Readable = err == nil
+	if err == nil || p.path == "" {
+		err = p.pathErr
+	}
+	if err != nil {
+		s.Error = err.Error()
+	}
+	return s
 }

@@ -123,7 +123,7 @@ func TestLayouts(t *testing.T) {
 				o := observed(w)
 				located := true
 				for _, s := range w.Statuses(time.Now()) {
-					located = located && s.Mount.ID != 0
+					located = located && s.Device != ""
 				}
 				return located && o[signal.NodeFsAvailable].Status == signal.Observed &&
 					o[signal.ImageFsAvailable].Status == signal.Observed && o[signal.ContainerFsAvailable].Status == signal.Observed

@@ -31,3 +31,10 @@ func MadeByKubelet(annotations map[string]string) bool {
 func (k Kubelet) Owns(annotations map[string]string) bool {
 	return MadeByKubelet(annotations) && !k.Absent
 }
+
+// KubeletProcess is a kubelet by its pid and start time, in clock ticks since boot.
+type KubeletProcess struct {
+	PID        int    `json:"pid"`
+	Executable string `json:"executable"`
+	Start      uint64 `json:"start"`
+}

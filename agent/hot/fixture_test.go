@@ -48,7 +48,7 @@ type fakeStriker struct {
 	refuse string // a pod that holds what must live
 }
 
-func (s *fakeStriker) Strike(p Pod, _ *act.Guard) act.Strike {
+func (s *fakeStriker) Strike(p Pod, _ *evict.Guard) act.Strike {
 	s.struck[s.n%len(s.struck)] = p.(*fakePod).name
 	s.n++
 	if s.during != nil {
@@ -135,7 +135,7 @@ func (s *stage) take(r Reader) {
 // table makes one of what the pods used when they were last listed.
 func (s *stage) table(generation uint64, taken time.Time) *Table {
 	t := &Table{
-		Decision: evict.NewTable(&s.in, &s.state, taken), Pods: s.in.Pods, Guard: &act.Guard{}, DryRun: s.in.DryRun, Generation: generation,
+		Decision: evict.NewTable(&s.in, &s.state, taken), Pods: s.in.Pods, Guard: &evict.Guard{}, DryRun: s.in.DryRun, Generation: generation,
 		Prepare: func(int) (Pod, error) { return nil, errors.New("it can't be held") },
 	}
 	for i, p := range s.pods {

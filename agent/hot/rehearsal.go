@@ -6,7 +6,6 @@ import (
 
 	"k8s.io/apimachinery/pkg/api/resource"
 
-	"github.com/evictd/evictd/agent/act"
 	"github.com/evictd/evictd/agent/evict"
 	"github.com/evictd/evictd/agent/lanes"
 	"github.com/evictd/evictd/agent/signal"
@@ -28,7 +27,7 @@ func Rehearse(o Options, pod Pod) Result {
 		Measured: true, DryRun: true, ReclaimStalled: true, Unexplained: math.MaxInt64 - boundless,
 	}
 	table := &Table{
-		Decision: evict.NewTable(&in, &evict.State{}, time.Time{}), Pods: in.Pods, Guard: &act.Guard{}, DryRun: true,
+		Decision: evict.NewTable(&in, &evict.State{}, time.Time{}), Pods: in.Pods, Guard: &evict.Guard{}, DryRun: true,
 		Rows: []Row{{Hold: pod}}, // not Known: it keeps the usage that makes it enough
 	}
 	pod.Usage()

@@ -28,7 +28,7 @@ type Pod interface {
 
 // Striker kills pods that are held, without allocating.
 type Striker interface {
-	Strike(p Pod, g *act.Guard) act.Strike
+	Strike(p Pod, g *evict.Guard) act.Strike
 }
 
 // Walk is a Reader that, with every reading, learns what each of the pods'
@@ -52,7 +52,7 @@ type Table struct {
 	Node memory.Node
 	// Prepare holds a pod that has no Hold yet. It may allocate and wait.
 	Prepare func(index int) (Pod, error)
-	Guard   *act.Guard
+	Guard   *evict.Guard
 	DryRun  bool
 	// Generation is that of the observation that the decision rests on.
 	Generation uint64

@@ -10,6 +10,7 @@ import (
 	"time"
 
 	"github.com/evictd/evictd/agent/act"
+	"github.com/evictd/evictd/agent/evict"
 	"github.com/evictd/evictd/agent/lanes"
 	"github.com/evictd/evictd/kernel/epoll"
 )
@@ -92,7 +93,7 @@ func (t *Thread) Raise(r lanes.Raise) error {
 // Order are the victims of a step, to be struck by the thread.
 type Order struct {
 	Pods   []Pod
-	Guard  *act.Guard
+	Guard  *evict.Guard
 	DryRun bool
 	// Strikes is what came of each, once Execute has returned.
 	Strikes []act.Strike

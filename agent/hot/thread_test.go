@@ -10,7 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
-	"github.com/evictd/evictd/agent/act"
+	"github.com/evictd/evictd/agent/evict"
 	"github.com/evictd/evictd/agent/lanes"
 )
 
@@ -139,12 +139,12 @@ func TestRaiseDoesNotWait(t *testing.T) {
 func TestExecute(t *testing.T) {
 	s := newStage(t, 500, 300)
 	th := s.newThread()
-	order := &Order{Pods: []Pod{s.pods[1], s.pods[0]}, Guard: &act.Guard{}}
+	order := &Order{Pods: []Pod{s.pods[1], s.pods[0]}, Guard: &evict.Guard{}}
 	if err := th.Execute(t.Context(), order, time.Millisecond); !errors.Is(err, ErrBusy) {
 		t.Fatalf("Execute() of a thread that does not run = %v; want it busy", err)
 	}
 	run(t, th)
-	dry := &Order{Pods: []Pod{s.pods[0]}, Guard: &act.Guard{}, DryRun: true}
+	dry := &Order{Pods: []Pod{s.pods[0]}, Guard: &evict.Guard{}, DryRun: true}
 	if err := th.Execute(t.Context(), dry, time.Minute); err != nil || !slices.Equal(s.look.names(), []string{"p0"}) {
 		t.Errorf("Execute() in dry run = %v, looked at %q; want p0", err, s.look.names())
 	}

@@ -9,16 +9,19 @@ import (
 	"github.com/evictd/evictd/kernel"
 )
 
-// State tells whether a lane works.
-type State string
+// State and Status are the nouns that metrics and the control socket share.
+type (
+	State  = signal.LaneState
+	Status = signal.LaneStatus
+)
 
 // The states.
 const (
-	Off         State = "off"         // by the configuration
-	Starting    State = "starting"    // it has not been opened yet
-	Up          State = "up"          // it raises when it should
-	Degraded    State = "degraded"    // it does not, and is tried again
-	Unavailable State = "unavailable" // it can't be had here
+	Off         = signal.LaneOff
+	Starting    = signal.LaneStarting
+	Up          = signal.LaneUp
+	Degraded    = signal.LaneDegraded
+	Unavailable = signal.LaneUnavailable
 )
 
 // Mode tells whether a lane is wanted.
@@ -118,21 +121,6 @@ func (w *watched) levels() []level {
 // never reports whether an error says that asking again does not help.
 func never(err error) bool {
 	return errors.Is(err, kernel.ErrUnavailable) || errors.Is(err, bpf.ErrUnavailable)
-}
-
-// Status is how a lane stands.
-type Status struct {
-	Name  string
-	State State
-	// Why says what is missing where it is not up, or worth knowing where it is;
-	// Since is when it came into its state.
-	Why   string
-	Since time.Time
-	// Raised counts alarms, Missed those that should have come and did not, and
-	// Reopened how often the lane was opened again.
-	Raised, Missed, Reopened uint64
-	// Period is how often it samples; 0 where it is notified.
-	Period time.Duration
 }
 
 // Fault makes a lane fail, so that what follows can be seen. Each of its

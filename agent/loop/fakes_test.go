@@ -99,7 +99,7 @@ func (i inventory) Forget(uids ...string) {
 	i.n.forgot = append(i.n.forgot, uids...)
 }
 
-func (inventory) Guard() pods.Guard { return pods.Guard{} }
+func (inventory) Guard() *evict.Guard { return &evict.Guard{} }
 
 func (inventory) Outside(n int) []evict.CgroupUsage {
 	return []evict.CgroupUsage{{Cgroup: "/system.slice/big", Memory: 12 * gi}}
@@ -173,7 +173,7 @@ func (usages) Of(s *disks.Subject) disks.Holding {
 type reclaimer struct{ n *node }
 
 func (r reclaimer) Order(o evict.Reclaim)                         { r.n.note("reclaim %s", o.Signal) }
-func (r reclaimer) Done() <-chan reclaim.Report                   { return r.n.result }
+func (r reclaimer) Done() <-chan evict.ReclaimReport              { return r.n.result }
 func (reclaimer) ImageBytes() map[string]int64                    { return nil }
 func (r reclaimer) Spared(id string)                              { r.n.note("spared %s", id) }
 func (r reclaimer) EvictedFromKubelet(uid string, h reclaim.Held) { r.n.note("kubelet's %d", h.Amount) }
@@ -279,7 +279,7 @@ type striker struct {
 	name string
 }
 
-func (s striker) Strike(p hot.Pod, _ *act.Guard) act.Strike {
+func (s striker) Strike(p hot.Pod, _ *evict.Guard) act.Strike {
 	s.n.note("%s %s", s.name, strings.TrimPrefix(p.(*act.Hold).Job().SandboxID, "s-"))
 	return act.Strike{Processes: 1}
 }

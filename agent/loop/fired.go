@@ -96,7 +96,7 @@ const hotPatience = 100 * time.Millisecond
 
 // strike kills the victims of a step that are urgent, by way of the hot path,
 // and returns the orders that it could not take, because a pod can't be held.
-func (l *Loop) strike(ctx context.Context, v *View, guard *act.Guard) (rest []evict.Order) {
+func (l *Loop) strike(ctx context.Context, v *View, guard *evict.Guard) (rest []evict.Order) {
 	order := hot.Order{Guard: guard, DryRun: v.Mode.DryRun}
 	var orders []evict.Order
 	var struck []*act.Hold

@@ -22,7 +22,6 @@ import (
 	"github.com/evictd/evictd/agent/hot"
 	"github.com/evictd/evictd/agent/lanes"
 	"github.com/evictd/evictd/agent/pods"
-	"github.com/evictd/evictd/agent/reclaim"
 	"github.com/evictd/evictd/agent/signal"
 	"github.com/evictd/evictd/kernel"
 	"github.com/evictd/evictd/kernel/cgroup"
@@ -72,7 +71,7 @@ type node struct {
 	log    syncBuffer
 	views  []*View
 	looked int
-	result chan reclaim.Report
+	result chan evict.ReclaimReport
 	disk   chan struct{}
 	report func(act.Progress)
 	done   chan struct{}
@@ -126,7 +125,7 @@ func newNode(t *testing.T, settings string, change ...func(*node, *Options)) *no
 	n := &node{
 		t: t, hierarchy: h, proc: t.TempDir(), handles: map[string]pods.Handle{}, changed: make(chan struct{}), dying: 20 * time.Millisecond,
 		survives: map[string]bool{}, refuses: map[string]error{}, observed: map[signal.Signal]signal.Observation{},
-		result: make(chan reclaim.Report, 1), disk: make(chan struct{}, 1), done: make(chan struct{}),
+		result: make(chan evict.ReclaimReport, 1), disk: make(chan struct{}, 1), done: make(chan struct{}),
 	}
 	n.desk.news = make(chan lanes.Raise, 1)
 	n.hot.node = n
@@ -219,7 +218,7 @@ func (n *node) pod(uid string, memory int64) evict.Pod {
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	n.handles[uid] = pods.Handle{SandboxID: "s-" + uid, Owned: true, Containers: []pods.ContainerHandle{
+	n.handles[uid] = pods.Handle{SandboxID: "s-" + uid, Owned: true, Containers: []evict.ContainerHandle{
 		{ID: "c-" + uid, Name: "main", Cgroup: path, CgroupID: info.Sys().(*syscall.Stat_t).Ino},
 	}}
 	return evict.Pod{

@@ -21,7 +21,7 @@ func TestHold(t *testing.T) {
 		Containers: []evict.Container{{Name: "a"}, {Name: "b"}}, InitContainers: []evict.Container{{Name: "side"}},
 		Volumes: []evict.Volume{{Name: "cache", Type: evict.EmptyDir, SizeLimit: &limit}, {Name: "none", Type: evict.EmptyDir, SizeLimit: &limit}},
 	}
-	handle := pods.Handle{Containers: []pods.ContainerHandle{{ID: "1", Slot: 1}, {ID: "2", Slot: 0}, {ID: "3", Init: true}, {ID: "4", Slot: 7}}}
+	handle := pods.Handle{Containers: []evict.ContainerHandle{{ID: "1", Slot: 1}, {ID: "2", Slot: 0}, {ID: "3", Init: true}, {ID: "4", Slot: 7}}}
 	measured := func(bytes, inodes uint64) disks.Measured {
 		return disks.Measured{Usage: disk.Usage{Bytes: bytes, Inodes: inodes}}
 	}

@@ -41,22 +41,22 @@ func newHolds(open func(act.Job) (*act.Hold, error), proc kernel.FS) *holds {
 // failure is a pod that could not be held, and what it was then.
 type failure struct {
 	at time.Time
-	of []pods.ContainerHandle
+	of []evict.ContainerHandle
 }
 
 // held is a pod's Hold and what it was prepared for.
 type held struct {
 	hold *act.Hold
-	of   []pods.ContainerHandle
+	of   []evict.ContainerHandle
 }
 
 // outdated reports whether the pod has other containers by now.
-func (h *held) outdated(now []pods.ContainerHandle) bool {
+func (h *held) outdated(now []evict.ContainerHandle) bool {
 	return !sameContainers(h.of, now)
 }
 
-func sameContainers(a, b []pods.ContainerHandle) bool {
-	return slices.EqualFunc(a, b, func(a, b pods.ContainerHandle) bool { return a.ID == b.ID && a.CgroupID == b.CgroupID })
+func sameContainers(a, b []evict.ContainerHandle) bool {
+	return slices.EqualFunc(a, b, func(a, b evict.ContainerHandle) bool { return a.ID == b.ID && a.CgroupID == b.CgroupID })
 }
 
 // follow takes hold of the pods that are new, and lets go of those that have
@@ -66,7 +66,7 @@ func sameContainers(a, b []pods.ContainerHandle) bool {
 // Complexity: the order of its passes matters: what is dropped first makes room for what is prepared.
 //
 //gocyclo:ignore
-func (h *holds) follow(s *pods.Snapshot, ranked []evict.Ranked, guard *act.Guard, now time.Time) {
+func (h *holds) follow(s *pods.Snapshot, ranked []evict.Ranked, guard *evict.Guard, now time.Time) {
 	for uid, held := range h.byUID {
 		if handle, listed := s.Handles[uid]; !listed || held.outdated(handle.Containers) {
 			h.drop(uid)
@@ -150,7 +150,7 @@ func (h *holds) makeRoom(ranked []evict.Ranked, i int) bool {
 }
 
 // prepare takes hold of a pod, in the place of the Hold that it had.
-func (h *holds) prepare(uid string, s *pods.Snapshot, guard *act.Guard) (*act.Hold, error) {
+func (h *holds) prepare(uid string, s *pods.Snapshot, guard *evict.Guard) (*act.Hold, error) {
 	hold, err := h.open(Job(evict.Order{UID: uid}, s, guard))
 	if err != nil {
 		return nil, err
@@ -194,7 +194,7 @@ func (h *holds) close() error {
 
 // table makes what the hot path decides with until the next turn. It is as old as
 // the oldest files that it may choose by, so that it is brought up to date first.
-func (h *holds) table(in *evict.Inputs, v *View, ranked []evict.Ranked, guard *act.Guard, generation uint64) *hot.Table {
+func (h *holds) table(in *evict.Inputs, v *View, ranked []evict.Ranked, guard *evict.Guard, generation uint64) *hot.Table {
 	snapshot := &v.Snapshot
 	taken := snapshot.Taken
 	for i := range min(max(1, in.Policy.MaxVictims), len(ranked)) {
@@ -223,7 +223,7 @@ func (h *holds) table(in *evict.Inputs, v *View, ranked []evict.Ranked, guard *a
 // newRow returns the row of a pod, of the containers that are held, or, of one that is
 // not held, as an exempt pod never is, of all that are proven. It sums what was read of
 // them and names their cgroups.
-func newRow(pod *evict.Pod, held *held, containers []pods.ContainerHandle) hot.Row {
+func newRow(pod *evict.Pod, held *held, containers []evict.ContainerHandle) hot.Row {
 	var cgroups []uint64
 	var sum int64
 	add := func(name string, cgroup uint64) {

@@ -55,8 +55,8 @@ func inCgroup(t *testing.T) (*cgroup.Hierarchy, pods.Snapshot) {
 		},
 		Taken: time.Unix(2000, 0), Read: []time.Time{time.Unix(1900, 0), time.Unix(1950, 0)},
 		Handles: map[string]pods.Handle{
-			"gone": {Containers: []pods.ContainerHandle{{ID: "c0", Name: "c", Cgroup: path + "/not-there", CgroupID: 1}}},
-			"u":    {Containers: []pods.ContainerHandle{{ID: "c1", Name: "c", Cgroup: path, CgroupID: g.ID()}}},
+			"gone": {Containers: []evict.ContainerHandle{{ID: "c0", Name: "c", Cgroup: path + "/not-there", CgroupID: 1}}},
+			"u":    {Containers: []evict.ContainerHandle{{ID: "c1", Name: "c", Cgroup: path, CgroupID: g.ID()}}},
 		},
 	}
 }
@@ -95,12 +95,12 @@ func TestHolds(t *testing.T) {
 	defer held.close()
 	ranked := []evict.Ranked{{UID: "gone"}, {UID: "u"}}
 	now := time.Now()
-	held.follow(&s, ranked, &act.Guard{}, now)
+	held.follow(&s, ranked, &evict.Guard{}, now)
 	if len(held.byUID) != 1 || held.byUID["u"] == nil {
 		t.Fatalf("held = %v; want u alone", held.byUID)
 	}
 	first := held.byUID["u"].hold
-	held.follow(&s, ranked, &act.Guard{}, now.Add(2*lookAgain))
+	held.follow(&s, ranked, &evict.Guard{}, now.Add(2*lookAgain))
 	if held.byUID["u"].hold != first {
 		t.Error("a pod whose processes are the same was prepared anew; want it kept")
 	}
@@ -109,11 +109,11 @@ func TestHolds(t *testing.T) {
 	order, _ := policy.Rank(s.Pods, signal.MemoryAvailable, &evict.State{}, now)
 	for victims, want := range map[int]time.Time{1: s.Read[order[0].Index()], 2: s.Read[0]} {
 		in := &evict.Inputs{Policy: &evict.Policy{MaxVictims: victims}, Pods: s.Pods}
-		if got := held.table(in, &View{Snapshot: s}, order, &act.Guard{}, 3).Decision.Taken; !got.Equal(want) {
+		if got := held.table(in, &View{Snapshot: s}, order, &evict.Guard{}, 3).Decision.Taken; !got.Equal(want) {
 			t.Errorf("%d may be chosen: the table is of %v; want %v, when what they hold was read", victims, got, want)
 		}
 	}
-	table := held.table(&evict.Inputs{Policy: policy, Pods: s.Pods}, &View{Snapshot: s}, nil, &act.Guard{}, 3)
+	table := held.table(&evict.Inputs{Policy: policy, Pods: s.Pods}, &View{Snapshot: s}, nil, &evict.Guard{}, 3)
 	if r := table.Rows[1]; r.Hold != first || !r.Known || r.WorkingSet != 5 || r.Memory != 7 || r.Freeable != 6 || len(r.Cgroups) != 1 || r.Cgroups[0] != s.Handles["u"].Containers[0].CgroupID {
 		t.Errorf("row of u = %+v; want its Hold and what was read of it", r)
 	}
@@ -129,7 +129,7 @@ func TestHolds(t *testing.T) {
 		t.Error("Prepare(0) of a pod that has gone is no error; want one")
 	}
 
-	held.follow(&s, ranked, &act.Guard{}, now.Add(3*lookAgain))
+	held.follow(&s, ranked, &evict.Guard{}, now.Add(3*lookAgain))
 	was := descriptors(t)
 	join(t, h, s.Handles["u"].Containers[0].Cgroup)
 	before += descriptors(t) - was
@@ -140,7 +140,7 @@ func TestHolds(t *testing.T) {
 	if !held.outdated(looked.Add(lookQuietly)) {
 		t.Error("outdated() with another process in the cgroup = false; want true")
 	}
-	held.follow(&s, ranked, &act.Guard{}, looked.Add(lookQuietly))
+	held.follow(&s, ranked, &evict.Guard{}, looked.Add(lookQuietly))
 	if held.byUID["u"].hold == first {
 		t.Error("after that the pod is held as it was; want it prepared anew")
 	}
@@ -151,9 +151,9 @@ func TestHolds(t *testing.T) {
 
 	handle := s.Handles["u"]
 	handle.Containers[0].ID = "c2" // it was restarted in place
-	restarted := pods.Snapshot{Pods: s.Pods, Handles: map[string]pods.Handle{"u": {Containers: append([]pods.ContainerHandle{}, handle.Containers...)}}}
-	held.byUID["u"].of = []pods.ContainerHandle{{ID: "c1"}}
-	held.follow(&restarted, ranked[1:], &act.Guard{}, now)
+	restarted := pods.Snapshot{Pods: s.Pods, Handles: map[string]pods.Handle{"u": {Containers: append([]evict.ContainerHandle{}, handle.Containers...)}}}
+	held.byUID["u"].of = []evict.ContainerHandle{{ID: "c1"}}
+	held.follow(&restarted, ranked[1:], &evict.Guard{}, now)
 	if held.byUID["u"] == nil || held.byUID["u"].hold == first || first.Grab() {
 		t.Error("a pod with another container is held as it was; want it prepared anew, and the old one given up")
 	}
@@ -162,7 +162,7 @@ func TestHolds(t *testing.T) {
 		t.Errorf("take() twice = %v; want a Hold once", taken)
 	}
 	taken.Close()
-	held.follow(&pods.Snapshot{}, nil, &act.Guard{}, now)
+	held.follow(&pods.Snapshot{}, nil, &evict.Guard{}, now)
 	if after := descriptors(t); after != before {
 		t.Errorf("descriptors went from %d to %d; want all given back", before, after)
 	}
@@ -193,8 +193,8 @@ func TestHoldsMakeRoom(t *testing.T) {
 	}
 	now := time.Now()
 	holding := func() []string { return slices.Sorted(maps.Keys(held.byUID)) }
-	held.follow(&s, ranking("u0", "u1", "u2", "u3"), &act.Guard{}, now)
-	held.follow(&s, ranking("u0", "u1", "u2", "u3"), &act.Guard{}, now.Add(time.Second))
+	held.follow(&s, ranking("u0", "u1", "u2", "u3"), &evict.Guard{}, now)
+	held.follow(&s, ranking("u0", "u1", "u2", "u3"), &evict.Guard{}, now.Add(time.Second))
 	if got := holding(); !slices.Equal(got, []string{"u0", "u1", "u2", "u3"}) {
 		t.Errorf("in the second turn held = %q; want all four", got)
 	}
@@ -203,7 +203,7 @@ func TestHoldsMakeRoom(t *testing.T) {
 	}
 	follow := func(want []string, uids ...string) {
 		t.Helper()
-		held.follow(&s, ranking(uids...)[preparedPerTurn+4:], &act.Guard{}, now.Add(time.Second))
+		held.follow(&s, ranking(uids...)[preparedPerTurn+4:], &evict.Guard{}, now.Add(time.Second))
 		if got := holding(); !slices.Equal(got, want) {
 			t.Errorf("ranking %q: held = %q; want %q", uids, got, want)
 		}
@@ -211,7 +211,7 @@ func TestHoldsMakeRoom(t *testing.T) {
 	follow([]string{"u0", "u1", "u2", "u5"}, "u5", "u0", "u1", "u2", "u3")
 	follow([]string{"u0", "u2", "u5", "u6"}, "u5", "u6", "u0", "u2") // u1 is not to be evicted any more
 	follow([]string{"u0", "u2", "u5", "u6"}, "u5", "u6", "u7", "u0", "u2")
-	held.follow(&s, nil, &act.Guard{}, now.Add(2*prepareAgain))
+	held.follow(&s, nil, &evict.Guard{}, now.Add(2*prepareAgain))
 	if len(held.failed) > 0 {
 		t.Errorf("after %v %d are known not to be held; want them tried again", 2*prepareAgain, len(held.failed))
 	}
@@ -225,7 +225,7 @@ func TestRowOfAPodThatIsNotHeld(t *testing.T) {
 		Containers:     []evict.Container{{Name: "a", Usage: evict.ContainerUsage{Memory: 40}}, {Name: "b", Usage: evict.ContainerUsage{Memory: 30}}},
 		InitContainers: []evict.Container{{Name: "side", Usage: evict.ContainerUsage{Memory: 20}}},
 	}
-	row := newRow(&pod, nil, []pods.ContainerHandle{{Name: "a", CgroupID: 7}, {Name: "b", Unproven: "shared"}, {Name: "side", CgroupID: 9}})
+	row := newRow(&pod, nil, []evict.ContainerHandle{{Name: "a", CgroupID: 7}, {Name: "b", Unproven: "shared"}, {Name: "side", CgroupID: 9}})
 	if !slices.Equal(row.Cgroups, []uint64{7, 9}) || row.WorkingSet != 60 || row.Memory != 100 || !row.Walkable || row.Known || row.Hold != nil {
 		t.Errorf("newRow() = %+v; want one of the cgroups 7 and 9 with 60 bytes, to be brought up to date by a walk", row)
 	}

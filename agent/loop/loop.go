@@ -175,7 +175,7 @@ func (l *Loop) step(ctx context.Context, now time.Time) *View {
 	l.act(ctx, v)
 	// The ranking of all, also where nobody had to be chosen: the hot path is
 	// prepared for whoever comes first.
-	guard := GuardOf(l.inventory.Guard())
+	guard := l.inventory.Guard()
 	ranked, _ := l.policy.Rank(v.Snapshot.Pods, signal.MemoryAvailable, &l.state, v.Time)
 	l.holds.follow(&v.Snapshot, ranked, guard, v.Time)
 	table := l.holds.table(in, v, ranked, guard, generation)

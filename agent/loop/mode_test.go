@@ -193,10 +193,10 @@ func TestUntouched(t *testing.T) {
 }
 
 func TestJob(t *testing.T) {
-	s := pods.Snapshot{Handles: map[string]pods.Handle{"u": {SandboxID: "s", Owned: true, Containers: []pods.ContainerHandle{
+	s := pods.Snapshot{Handles: map[string]pods.Handle{"u": {SandboxID: "s", Owned: true, Containers: []evict.ContainerHandle{
 		{ID: "c1", Name: "a", Cgroup: "/x", CgroupID: 7}, {ID: "c2", Name: "b", Unproven: "why"},
 	}}}}
-	want := act.Job{Order: evict.Order{UID: "u"}, SandboxID: "s", Owned: true, Containers: []act.Container{
+	want := act.Job{Order: evict.Order{UID: "u"}, SandboxID: "s", Owned: true, Containers: []evict.ContainerHandle{
 		{ID: "c1", Name: "a", Cgroup: "/x", CgroupID: 7}, {ID: "c2", Name: "b", Unproven: "why"},
 	}}
 	if diff := cmp.Diff(want, Job(evict.Order{UID: "u"}, &s, nil)); diff != "" {

@@ -74,7 +74,7 @@ type Inventory interface {
 	Measure(now time.Time) pods.Snapshot
 	Still(now time.Time) (s pods.Snapshot, ok bool)
 	Forget(uids ...string)
-	Guard() pods.Guard
+	Guard() *evict.Guard
 	Outside(n int) []evict.CgroupUsage
 }
 
@@ -95,7 +95,7 @@ type Tasks interface {
 // Reclaimer frees disk space without evicting pods.
 type Reclaimer interface {
 	Order(evict.Reclaim)
-	Done() <-chan reclaim.Report
+	Done() <-chan evict.ReclaimReport
 	Evicted(sandboxID string, held reclaim.Held)
 	EvictedFromKubelet(uid string, held reclaim.Held)
 	Revived(uid string)

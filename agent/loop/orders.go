@@ -18,7 +18,7 @@ const Outsiders = 5
 
 // act hands the orders to the actuator, what is urgent first.
 func (l *Loop) act(ctx context.Context, v *View) {
-	guard := GuardOf(l.inventory.Guard())
+	guard := l.inventory.Guard()
 	rest := l.strike(ctx, v, guard)
 	l.harden(ctx, v)
 	l.takeUp(ctx, v)
@@ -78,7 +78,7 @@ func (l *Loop) harden(ctx context.Context, v *View) {
 	if len(v.Orders.Harden) == 0 {
 		return
 	}
-	guard := GuardOf(l.inventory.Guard())
+	guard := l.inventory.Guard()
 	for _, uid := range v.Orders.Harden {
 		if _, listed := v.Snapshot.Handles[uid]; listed && !l.unfinished[uid] {
 			l.execute.Harden(ctx, Job(evict.Order{UID: uid, Hard: true}, &v.Snapshot, guard), v.Mode.DryRun)
@@ -93,7 +93,7 @@ func (l *Loop) takeUp(ctx context.Context, v *View) {
 	if v.Mode.DryRun || v.Snapshot.Listed.IsZero() || len(l.unfinished) == 0 {
 		return
 	}
-	guard := GuardOf(l.inventory.Guard())
+	guard := l.inventory.Guard()
 	for _, victim := range v.State.Victims {
 		if _, listed := v.Snapshot.Handles[victim.UID]; !listed || !l.unfinished[victim.UID] {
 			continue
@@ -107,16 +107,7 @@ func (l *Loop) takeUp(ctx context.Context, v *View) {
 }
 
 // Job names to an actuator the parts of the pod of an order.
-func Job(o evict.Order, s *pods.Snapshot, guard *act.Guard) act.Job {
+func Job(o evict.Order, s *pods.Snapshot, guard *evict.Guard) act.Job {
 	h := s.Handles[o.UID]
-	j := act.Job{Order: o, SandboxID: h.SandboxID, Owned: h.Owned, Guard: guard}
-	for _, c := range h.Containers {
-		j.Containers = append(j.Containers, act.Container{ID: c.ID, Name: c.Name, Cgroup: c.Cgroup, CgroupID: c.CgroupID, Unproven: c.Unproven, InitPID: c.InitPID, InitStart: c.InitStart})
-	}
-	return j
-}
-
-// GuardOf returns what an actuator must leave alone.
-func GuardOf(g pods.Guard) *act.Guard {
-	return &act.Guard{Never: g.Never, Inits: g.Inits, Started: g.Started}
+	return act.Job{Order: o, SandboxID: h.SandboxID, Owned: h.Owned, Containers: h.Containers, Guard: guard}
 }

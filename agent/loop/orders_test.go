@@ -10,7 +10,6 @@ import (
 	"github.com/evictd/evictd/agent/act"
 	"github.com/evictd/evictd/agent/evict"
 	"github.com/evictd/evictd/agent/lanes"
-	"github.com/evictd/evictd/agent/reclaim"
 	"github.com/evictd/evictd/agent/signal"
 )
 
@@ -42,10 +41,10 @@ func TestDisk(t *testing.T) {
 		n.observe(signal.NodeFsAvailable, gi/2)
 		n.pass(5 * time.Second)
 		n.wantCalls("below the threshold", "reclaim nodefs.available")
-		n.result <- reclaim.Report{}
+		n.result <- evict.ReclaimReport{}
 		n.pass(5 * time.Second)
 		n.wantCalls("when nothing was reclaimed", "reclaim nodefs.available")
-		n.result <- reclaim.Report{}
+		n.result <- evict.ReclaimReport{}
 		n.pass(5 * time.Second)
 		n.wantCalls("when images were not either", "evicted s-a 10737418240", "evict a hard true grace 1s", "evicted s-a 0", "reclaim nodefs.available")
 		if r := n.wantResult("a", evict.ResultKilled); r.Freed != 0 {
@@ -82,7 +81,7 @@ func TestFutile(t *testing.T) {
 			n.observe(signal.NodeFsAvailable, -100*gi)
 			for range 2 {
 				n.pass(2 * time.Second)
-				n.result <- reclaim.Report{}
+				n.result <- evict.ReclaimReport{}
 			}
 		}, "largest_outside=\"[{Path:/big", func(r evict.Record) bool { return len(r.OutsideDirectories) == 1 }},
 		{"tasks", func(n *node) { n.observe(signal.PIDAvailable, 1) }, "signal=pid.available", func(evict.Record) bool { return true }},

@@ -11,7 +11,7 @@ import (
 
 // reclaimed takes the report of an order, which the next step waits for. That goes by
 // what was measured meanwhile.
-func (l *Loop) reclaimed(report *reclaim.Report) {
+func (l *Loop) reclaimed(report *evict.ReclaimReport) {
 	l.reclaiming = false
 	l.repeats.reported(report)
 	l.usage.looked = time.Time{}

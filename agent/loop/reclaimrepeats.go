@@ -7,7 +7,6 @@ import (
 
 	"github.com/evictd/evictd/agent/evict"
 	"github.com/evictd/evictd/agent/pods"
-	"github.com/evictd/evictd/agent/reclaim"
 )
 
 // The waits before node-level reclaims that brought nothing are repeated, doubling. Each
@@ -37,7 +36,7 @@ func (r *reclaimRepeats) ordered(threshold evict.Key) {
 }
 
 // reported notes what a reclaim did. In dry run nothing comes back.
-func (r *reclaimRepeats) reported(report *reclaim.Report) {
+func (r *reclaimRepeats) reported(report *evict.ReclaimReport) {
 	r.brought = r.brought || !report.DryRun && (len(report.Removed) > 0 || report.Freed > 0)
 }
 

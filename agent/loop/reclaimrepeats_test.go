@@ -61,7 +61,7 @@ func TestReclaimInVainIsRepeatedLessOften(t *testing.T) {
 			}
 			threshold := evict.Threshold{Threshold: signal.Threshold{Signal: signal.NodeFsAvailable, Value: value}}
 			policy := &evict.Policy{Thresholds: []evict.Threshold{threshold}, MaxVictims: 3}
-			handles := map[string]pods.Handle{"calm": {Containers: []pods.ContainerHandle{{ID: "1"}}}}
+			handles := map[string]pods.Handle{"calm": {Containers: []evict.ContainerHandle{{ID: "1"}}}}
 			// turns is what the loop does about reclaims.
 			turns := func(period time.Duration) (lists int) {
 				before := int(runtime.lists.Load())

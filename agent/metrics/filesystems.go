@@ -2,22 +2,15 @@ package metrics
 
 import (
 	"sync/atomic"
-	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
-)
 
-// Filesystem is what is told of a filesystem beside its signals.
-type Filesystem struct {
-	Name     string // nodefs, imagefs or containerfs
-	Readable bool
-	ReadOnly bool
-	Read     time.Time // the last reading that succeeded; zero for none
-}
+	"github.com/evictd/evictd/agent/evict"
+)
 
 // filesystems collects how the filesystems fare when it is scraped.
 type filesystems struct {
-	list atomic.Pointer[func() []Filesystem]
+	list atomic.Pointer[func() []evict.FilesystemStatus]
 }
 
 var (
@@ -47,13 +40,13 @@ func (f *filesystems) Collect(ch chan<- prometheus.Metric) {
 	}
 	for _, s := range (*list)() {
 		gauge(readableDesc, truth(s.Readable), s.Name)
-		if !s.Read.IsZero() {
+		if !s.At.IsZero() {
 			gauge(readOnlyDesc, truth(s.ReadOnly), s.Name)
-			gauge(readDesc, float64(s.Read.UnixMilli())/1000, s.Name)
+			gauge(readDesc, float64(s.At.UnixMilli())/1000, s.Name)
 		}
 	}
 }
 
 // Filesystems tells where to ask for the filesystems. The function may be called
 // at any time.
-func (m *Metrics) Filesystems(list func() []Filesystem) { m.filesystems.list.Store(&list) }
+func (m *Metrics) Filesystems(list func() []evict.FilesystemStatus) { m.filesystems.list.Store(&list) }

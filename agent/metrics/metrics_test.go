@@ -127,7 +127,7 @@ func use(t *testing.T, m *Metrics) {
 	m.ConfigRejected()
 	m.Notification(func() Notification {
 		return Notification{
-			Lanes:   []Lane{{Name: "bpf", Degraded: true, Raised: 3, Missed: 1, Reopened: 2}, {Name: "poll", Up: true}},
+			Lanes:   []signal.LaneStatus{{Name: "bpf", State: signal.LaneDegraded, Raised: 3, Missed: 1, Reopened: 2}, {Name: "poll", State: signal.LaneUp}},
 			Sampler: &Sampler{Ticks: 1000, Lost: 1, Period: 200 * time.Microsecond, RunTime: time.Millisecond},
 			Reclaim: &Reclaim{KswapdWakes: 4, Direct: 5, DirectTime: 6 * time.Second, ThrottleTime: 7 * time.Second},
 			Limits:  &Limits{Max: 8, OOM: 9, OOMKills: 10},
@@ -135,11 +135,11 @@ func use(t *testing.T, m *Metrics) {
 			Stalls: []Stall{{"memory", "some", 2 * time.Second}, {"memory", "full", time.Second}, {"cpu", "some", time.Minute}},
 		}
 	})
-	m.Filesystems(func() []Filesystem {
-		return []Filesystem{{Name: "nodefs", Readable: true, Read: now}, {Name: "imagefs", ReadOnly: true, Read: now.Add(-time.Minute)}, {Name: "containerfs"}}
+	m.Filesystems(func() []evict.FilesystemStatus {
+		return []evict.FilesystemStatus{{Name: "nodefs", Readable: true, At: now}, {Name: "imagefs", ReadOnly: true, At: now.Add(-time.Minute)}, {Name: "containerfs"}}
 	})
-	m.Reclaimed("images", 3, 7<<20, 1500*time.Millisecond, false)
-	m.Reclaimed("containers", 2, 0, time.Second, true)
+	m.Reclaimed(&evict.ReclaimReport{Kind: evict.ReclaimImages, Removed: []string{"a", "b", "c"}, Freed: 7 << 20, Took: 1500 * time.Millisecond})
+	m.Reclaimed(&evict.ReclaimReport{Kind: evict.ReclaimContainers, Signal: signal.NodeFsInodesFree, Removed: []string{"a", "b"}, Freed: 100, Took: time.Second, DryRun: true})
 	m.KernelKilled(true)
 	m.KernelKilled(false)
 	m.KernelKilled(false)

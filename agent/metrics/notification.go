@@ -5,12 +5,14 @@ import (
 	"time"
 
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/evictd/evictd/agent/signal"
 )
 
 // Notification is how evictd learns of pressure, as of a scrape. What is not
 // known is nil, and has no series.
 type Notification struct {
-	Lanes   []Lane
+	Lanes   []signal.LaneStatus
 	Sampler *Sampler
 	Reclaim *Reclaim
 	Limits  *Limits
@@ -18,16 +20,6 @@ type Notification struct {
 	// Alarms counts how the hot path has dealt with alarms, by result, and
 	// Readings what the readings were taken from that confirmed them, by source.
 	Alarms, Readings map[string]uint64
-}
-
-// Lane is one way of learning of pressure, with its counts since the start. Its
-// name is one of few constants.
-type Lane struct {
-	Name string
-	// Up tells that it works, Degraded that it should and does not: neither is
-	// one that is switched off or can't be had.
-	Up, Degraded             bool
-	Raised, Missed, Reopened uint64
 }
 
 // Sampler is the sampler in the kernel, with its counts since it was opened.
@@ -109,8 +101,8 @@ func (n *notification) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, v, labels...)
 	}
 	for _, l := range now.Lanes {
-		gauge(laneUp, truth(l.Up), l.Name)
-		gauge(laneDegraded, truth(l.Degraded), l.Name)
+		gauge(laneUp, truth(l.State == signal.LaneUp), l.Name)
+		gauge(laneDegraded, truth(l.State == signal.LaneDegraded), l.Name)
 		counter(laneRaised, float64(l.Raised), l.Name)
 		counter(laneMissed, float64(l.Missed), l.Name)
 		counter(laneReopened, float64(l.Reopened), l.Name)

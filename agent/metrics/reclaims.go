@@ -1,9 +1,9 @@
 package metrics
 
 import (
-	"time"
-
 	"github.com/prometheus/client_golang/prometheus"
+
+	"github.com/evictd/evictd/agent/evict"
 )
 
 // reclaims counts what was removed from the node before a pod had to go.
@@ -38,14 +38,16 @@ func newReclaims(r *prometheus.Registry) *reclaims {
 	return v
 }
 
-// Reclaimed takes what a node-level reclaim of a kind, containers, images or memory, did;
-// freed is in bytes, 0 where it was for inodes.
-func (m *Metrics) Reclaimed(kind string, removed int, freed int64, took time.Duration, dryRun bool) {
+// Reclaimed counts what a node-level reclaim did.
+func (m *Metrics) Reclaimed(r *evict.ReclaimReport) {
 	mode := "enforce"
-	if dryRun {
+	if r.DryRun {
 		mode = "dry-run"
 	}
-	m.reclaimed.removed.WithLabelValues(kind, mode).Add(float64(removed))
-	m.reclaimed.freed.WithLabelValues(kind).Add(float64(freed))
-	m.reclaimed.seconds.WithLabelValues(kind).Add(took.Seconds())
+	kind := string(r.Kind)
+	m.reclaimed.removed.WithLabelValues(kind, mode).Add(float64(len(r.Removed)))
+	if !r.Signal.IsInodes() {
+		m.reclaimed.freed.WithLabelValues(kind).Add(float64(r.Freed))
+	}
+	m.reclaimed.seconds.WithLabelValues(kind).Add(r.Took.Seconds())
 }

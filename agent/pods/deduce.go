@@ -230,7 +230,7 @@ func (d *deduction) handle(p *pod) Handle {
 	l := d.listing
 	h := Handle{SandboxID: l.Sandbox.ID, Owned: !p.spec.Kubelet}
 	for _, m := range p.members {
-		c := ContainerHandle{ID: m.id, Name: m.name, Unproven: m.unproven, InitPID: m.place.pid, InitStart: m.place.start, LogPath: l.container(m.id).LogPath, Init: m.init, Slot: m.slot}
+		c := evict.ContainerHandle{ID: m.id, Name: m.name, Unproven: m.unproven, InitPID: m.place.pid, InitStart: m.place.start, LogPath: l.container(m.id).LogPath, Init: m.init, Slot: m.slot}
 		if m.unproven == "" {
 			c.Cgroup, c.CgroupID = m.place.path, m.place.group.ID()
 		}

@@ -23,6 +23,6 @@
 // the container, the container's first process is in it, and no other container
 // or sandbox is. A process that must live and was moved into it takes nothing from
 // that; one that the container started makes it unproven. Only a proven cgroup is
-// handed out to be killed. [Guard] holds
+// handed out to be killed. [evict.Guard] lists
 // the processes that no kill may reach, by what they are.
 package pods

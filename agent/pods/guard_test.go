@@ -23,7 +23,7 @@ func TestGuard(t *testing.T) {
 	n.cgroup(n.path(a, a.Containers[0]), 100<<20, 60<<20, 100, 102)
 
 	i := n.inventory()
-	if diff := cmp.Diff(Guard{Never: map[int]string{1: "pid 1", os.Getpid(): "evictd"}, Inits: map[int]string{}, Started: map[int]uint64{}}, i.Guard()); diff != "" {
+	if diff := cmp.Diff(&evict.Guard{Never: map[int]string{1: "pid 1", os.Getpid(): "evictd"}, Inits: map[int]string{}, Started: map[int]uint64{}}, i.Guard()); diff != "" {
 		t.Errorf("Guard() before the first list (-want +got):\n%s", diff)
 	}
 	if err := i.Sync(context.Background()); err != nil {
@@ -50,8 +50,8 @@ func TestGuard(t *testing.T) {
 	if diff := cmp.Diff(started, got.Started); diff != "" {
 		t.Errorf("Started (-want +got):\n%s", diff)
 	}
-	if what := got.guards(70, func(int) uint64 { return 4711 }); what != "" {
-		t.Errorf("guards() of a pid that names another process by now = %q; want nothing", what)
+	if !got.Reused(70, func(int) uint64 { return 4711 }) {
+		t.Error("Reused() of a pid that names another process by now = false")
 	}
 
 	n.runtime.RemovePod(a.ID)

@@ -12,6 +12,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/evictd/evictd/agent/evict"
 	"github.com/evictd/evictd/kernel"
 	"github.com/evictd/evictd/kernel/cgroup"
 )
@@ -54,9 +55,9 @@ type Inventory struct {
 	places      map[string]*place
 	groups      *groups
 	kubelets    []Process
-	trusted     []TrustedKubelet // replaced, never changed
-	kubeletsErr error            // why they could not be looked for
-	scanned     time.Time        // when kubelets was found
+	trusted     []evict.KubeletProcess // replaced, never changed
+	kubeletsErr error                  // why they could not be looked for
+	scanned     time.Time              // when kubelets was found
 	sighted     atomic.Pointer[sighting]
 	lookAgain   chan struct{} // kubelets are to be looked for
 	// stat returns the owner and the mode of the file that a path leads to.

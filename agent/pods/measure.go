@@ -42,33 +42,7 @@ type Handle struct {
 	// Owned tells that no kubelet made the pod, so that it is evictd's to stop
 	// as a whole.
 	Owned      bool
-	Containers []ContainerHandle
-}
-
-// ContainerHandle is a running container of a pod.
-type ContainerHandle struct {
-	ID   string
-	Name string
-	// Cgroup is a path in the tree that carries memory and CgroupID its inode,
-	// where that is proven to be the container's alone; else both are empty and
-	// Unproven says why.
-	Cgroup   string
-	CgroupID uint64
-	Unproven string
-	// OOMScoreAdj is what the oom_score_adj of its processes should be, nil where
-	// nobody tells, and OOMScoreFrom who does.
-	OOMScoreAdj  *int
-	OOMScoreFrom string
-	// InitPID is the container's first process and InitStart when that began, in
-	// clock ticks since boot; 0 is not known.
-	InitPID   int
-	InitStart uint64
-	// LogPath is where the container's log is on the host; "" is not known.
-	LogPath string
-	// Init tells that the container is among the pod's init containers, and Slot
-	// its index there or among the others.
-	Init bool
-	Slot int
+	Containers []evict.ContainerHandle
 }
 
 // Measure reads what every pod uses now. It asks no source and waits for nobody

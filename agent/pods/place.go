@@ -7,6 +7,7 @@ import (
 	"slices"
 	"strings"
 
+	"github.com/evictd/evictd/agent/evict"
 	"github.com/evictd/evictd/cri"
 	"github.com/evictd/evictd/kernel/cgroup"
 	"github.com/evictd/evictd/kernel/process"
@@ -41,7 +42,7 @@ type place struct {
 
 // placeContainer finds out where a container lives. before is what was found
 // the last time, nil for the first; never has the processes that are not killed.
-func (i *Inventory) placeContainer(c *Container, before *place, never *Guard) *place {
+func (i *Inventory) placeContainer(c *Container, before *place, never *evict.Guard) *place {
 	p := &place{id: c.ID, pid: c.PID}
 	if c.Err != nil {
 		p.unproven = fmt.Sprintf("its status is not known: %v", c.Err)
@@ -110,7 +111,7 @@ func (i *Inventory) pathOf(c *Container) string {
 // prove looks whether the container's first process is in the cgroup, and what
 // else must not be. It reads the list of the tree that would be killed, which
 // does not depend on the namespace that evictd is in, as /proc/PID/cgroup does.
-func (i *Inventory) prove(p *place, never *Guard) {
+func (i *Inventory) prove(p *place, never *evict.Guard) {
 	pids, err := p.group.Procs(nil)
 	if err != nil {
 		if p.unproven == "" {
@@ -120,7 +121,7 @@ func (i *Inventory) prove(p *place, never *Guard) {
 	}
 	why := i.proveInit(p, pids)
 	for _, pid := range pids {
-		if what := never.guards(pid, i.startOf); what != "" && (why != "" || pid == 1 || i.descends(pid, p.pid)) {
+		if what := never.Never[pid]; what != "" && !never.Reused(pid, i.startOf) && (why != "" || pid == 1 || i.descends(pid, p.pid)) {
 			p.holds = what
 		}
 	}

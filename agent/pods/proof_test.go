@@ -123,7 +123,7 @@ func TestProof(t *testing.T) {
 				}
 				i := n.synced()
 				s := i.Measure(time.Now())
-				var got ContainerHandle
+				var got evict.ContainerHandle
 				for _, c := range s.Handles["u1"].Containers {
 					if c.ID == id {
 						got = c

@@ -67,7 +67,7 @@ func TestMeasureByWalk(t *testing.T) {
 		t.Errorf("nothing moved: Measure() = %d MiB freeable, taken %v, read %v; want 120, a second later, then", got>>20, again.Taken, again.Read)
 	}
 	// One container moves a little, then noticeably.
-	id := first.Handles[p.UID].Containers[slices.IndexFunc(first.Handles[p.UID].Containers, func(c ContainerHandle) bool { return c.InitPID == 100 })].CgroupID
+	id := first.Handles[p.UID].Containers[slices.IndexFunc(first.Handles[p.UID].Containers, func(c evict.ContainerHandle) bool { return c.InitPID == 100 })].CgroupID
 	tree.use(id, 100<<10)
 	if got, ok := i.Still(now.Add(2 * time.Second)); !ok || got.Version != again.Version || got.Moved != 100<<10 || !got.Taken.Equal(now.Add(2*time.Second)) {
 		t.Errorf("moved by 100 KiB of 128 MiB: Still() = %+v, %t; want version %d, moved by that, 2 seconds later, true", got, ok, again.Version)

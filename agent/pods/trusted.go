@@ -5,15 +5,9 @@ import (
 	"slices"
 	"time"
 
+	"github.com/evictd/evictd/agent/evict"
 	"github.com/evictd/evictd/kernel/process"
 )
-
-// TrustedKubelet is a kubelet by its pid and start time, in clock ticks since boot.
-type TrustedKubelet struct {
-	PID        int
-	Executable string
-	Start      uint64
-}
 
 // trustKubelets remembers the kubelets that were found until they end. A pod that may
 // do so can move one into its own cgroup: it is then no longer found, and must not be
@@ -28,7 +22,7 @@ func (i *Inventory) trustKubelets(asked, now time.Time) {
 		return
 	}
 	for _, k := range i.kubelets {
-		t := TrustedKubelet{PID: k.PID, Executable: k.Executable, Start: i.startOf(k.PID)}
+		t := evict.KubeletProcess{PID: k.PID, Executable: k.Executable, Start: i.startOf(k.PID)}
 		age := uptime - now.Sub(asked) - time.Duration(t.Start)*clockTick
 		if t.Start != 0 && age >= guardedKubeletAge && !slices.Contains(trusted, t) {
 			trusted = append(trusted, t)
@@ -42,8 +36,8 @@ func (i *Inventory) trustKubelets(asked, now time.Time) {
 const clockTick = 10 * time.Millisecond
 
 // running returns those of a list that have not ended.
-func (i *Inventory) running(list []TrustedKubelet) []TrustedKubelet {
-	return slices.DeleteFunc(slices.Clone(list), func(k TrustedKubelet) bool {
+func (i *Inventory) running(list []evict.KubeletProcess) []evict.KubeletProcess {
+	return slices.DeleteFunc(slices.Clone(list), func(k evict.KubeletProcess) bool {
 		stat, err := process.ReadStat(i.procfs, k.PID)
 		if err != nil {
 			return errors.Is(err, process.ErrGone) // what can't be read now may run on
@@ -54,12 +48,12 @@ func (i *Inventory) running(list []TrustedKubelet) []TrustedKubelet {
 
 // TrustedKubelets returns the kubelets that stay guarded until they end, wherever they
 // are moved to. The caller must not change the list.
-func (i *Inventory) TrustedKubelets() []TrustedKubelet { return i.world.Load().trusted }
+func (i *Inventory) TrustedKubelets() []evict.KubeletProcess { return i.world.Load().trusted }
 
 // RestoreKubelets has an Inventory that has listed nothing yet guard what
 // [Inventory.TrustedKubelets] was in an earlier run of the same boot: a kubelet that
 // was moved into a container's cgroup would not be found again.
-func (i *Inventory) RestoreKubelets(list []TrustedKubelet) {
+func (i *Inventory) RestoreKubelets(list []evict.KubeletProcess) {
 	if len(list) == 0 {
 		return
 	}

@@ -23,8 +23,8 @@ type world struct {
 	tried     time.Time // when each source had been asked since, whatever it said
 	pods      []*pod    // those that run, by key and UID
 	handles   map[string]Handle
-	guard     Guard
-	trusted   []TrustedKubelet
+	guard     *evict.Guard
+	trusted   []evict.KubeletProcess
 	kubelet   evict.Kubelet
 	crowd     crowd
 	groups    []*cgroup.Cgroup // that are measured
@@ -88,7 +88,7 @@ func (i *Inventory) build(now time.Time) *world {
 		claims[l.home.pid]++
 		for n := range l.Containers {
 			if c := &l.Containers[n]; c.live() {
-				p := i.placeContainer(c, i.places[c.ID], &never)
+				p := i.placeContainer(c, i.places[c.ID], never)
 				places[c.ID], l.places[c.ID] = p, p
 				w.crowd.add(p)
 				claims[p.pid]++

@@ -6,6 +6,8 @@ import (
 	"maps"
 	"slices"
 	"time"
+
+	"github.com/evictd/evictd/agent/evict"
 )
 
 // removal is something that may be removed from the node.
@@ -29,7 +31,7 @@ const parallel = 8
 // brought, so that not much more goes than is needed.
 type batches struct {
 	r      *Reclaimer
-	report *Report
+	report *evict.ReclaimReport
 	target int64
 	before int64 // what the signal had left when it began
 	// minRatio is what a unit of a removal's weight brings at least, by assumption.
@@ -59,7 +61,7 @@ type answer struct {
 // everything is more than any filesystem has.
 const everything = 1 << 62
 
-func (r *Reclaimer) batches(report *Report, target int64) *batches {
+func (r *Reclaimer) batches(report *evict.ReclaimReport, target int64) *batches {
 	before, _ := r.left(report.Signal)
 	return &batches{r: r, report: report, target: target, before: before, removed: report.At, fresh: map[string]time.Time{}, slow: map[string]bool{}}
 }

@@ -148,7 +148,7 @@ func lacks(o *signal.Observation, high, low int32) (target int64, over bool) {
 // filesystem is used too much, others.
 func (r *Reclaimer) collect(ctx context.Context, s signal.Signal, over bool) {
 	p := r.settings()
-	report := Report{At: time.Now(), Kind: evict.ReclaimImages, Reason: Age, Signal: s, DryRun: r.o.DryRun(), Removed: []string{}}
+	report := evict.ReclaimReport{At: time.Now(), Kind: evict.ReclaimImages, Reason: Age, Signal: s, DryRun: r.o.DryRun(), Removed: []string{}}
 	images, err := r.look(ctx, p)
 	if err != nil {
 		r.o.Log.Debug("images not looked at", "error", err)

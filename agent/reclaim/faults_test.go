@@ -131,7 +131,7 @@ func TestReportsOverRestart(t *testing.T) {
 	n := &node{available: 50, holds: map[string]int64{"s000": 30, "s001": 500}}
 	deadPods(n, 2, false)
 	order := evict.Reclaim{Kind: evict.ReclaimContainers, Signal: signal.NodeFsAvailable, Deficit: 20}
-	var before []Report
+	var before []evict.ReclaimReport
 	var first *Reclaimer
 	run(t, n, Policy{}, nil, func(r *Reclaimer) {
 		r.Order(order)

@@ -7,18 +7,12 @@ import (
 	"strings"
 	"time"
 
+	"github.com/evictd/evictd/agent/evict"
 	"github.com/evictd/evictd/cri"
 )
 
-// Use is when an image was seen first, and in use last. It survives restarts.
-type Use struct {
-	ID    string    `json:"id"`
-	First time.Time `json:"first"`
-	Last  time.Time `json:"last,omitzero"` // zero: never
-}
-
 // history knows when images were used. It is not safe for concurrent use.
-type history map[string]Use
+type history map[string]evict.ImageUse
 
 // see takes what is there and which of it is in use now.
 func (h history) see(images []cri.Image, used *inUse, now time.Time) {
@@ -28,7 +22,7 @@ func (h history) see(images []cri.Image, used *inUse, now time.Time) {
 		there[id] = true
 		u, known := h[id]
 		if !known {
-			u = Use{ID: id, First: now}
+			u = evict.ImageUse{ID: id, First: now}
 		}
 		if used.has(&images[i]) {
 			u.Last = now
@@ -43,12 +37,12 @@ func (h history) see(images []cri.Image, used *inUse, now time.Time) {
 }
 
 // list returns the uses, ordered by ID.
-func (h history) list() []Use {
-	all := make([]Use, 0, len(h))
+func (h history) list() []evict.ImageUse {
+	all := make([]evict.ImageUse, 0, len(h))
 	for _, u := range h {
 		all = append(all, u)
 	}
-	slices.SortFunc(all, func(a, b Use) int { return cmp.Compare(a.ID, b.ID) })
+	slices.SortFunc(all, func(a, b evict.ImageUse) int { return cmp.Compare(a.ID, b.ID) })
 	return all
 }
 

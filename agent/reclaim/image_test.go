@@ -137,7 +137,7 @@ func TestCollectOldAndOthers(t *testing.T) {
 	images(n, "never", "old")
 	run(t, n, Policy{Images: Auto, High: 85, Low: 76, MaxAge: 5 * time.Hour}, nil, func(r *Reclaimer) {
 		now := time.Now()
-		r.Restore([]Use{{ID: "never", First: now.Add(-time.Hour)}, {ID: "old", First: now.Add(-10 * time.Hour), Last: now.Add(-9 * time.Hour)}})
+		r.Restore([]evict.ImageUse{{ID: "never", First: now.Add(-time.Hour)}, {ID: "old", First: now.Add(-10 * time.Hour), Last: now.Add(-9 * time.Hour)}})
 		time.Sleep(checkEvery + 5*time.Second)
 		synctest.Wait()
 		if got := n.did(); got != "image old, image never" {

@@ -13,6 +13,7 @@ import (
 	"syscall"
 	"time"
 
+	"github.com/evictd/evictd/agent/evict"
 	"github.com/evictd/evictd/cri"
 	"github.com/evictd/evictd/kernel"
 	"github.com/evictd/evictd/kernel/disk"
@@ -128,7 +129,7 @@ func links(rootfs, dir string) bool {
 // orphanRemovals returns the removals of the logs of pods that are gone, the oldest
 // first. It is for where no kubelet runs, which
 // keeps logs of pods that it has yet to start again.
-func (r *Reclaimer) orphanRemovals(ctx context.Context, report *Report, sandboxes []cri.Sandbox) (list []removal) {
+func (r *Reclaimer) orphanRemovals(ctx context.Context, report *evict.ReclaimReport, sandboxes []cri.Sandbox) (list []removal) {
 	answer := make(chan []orphan, 1)
 	err := r.calls.do(ctx, "list logs of pods", func(context.Context) error {
 		all, err := orphans(filepath.Join(r.o.Rootfs, podLogs), sandboxes, minimumAge, time.Now())

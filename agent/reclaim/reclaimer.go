@@ -54,7 +54,7 @@ type Options struct {
 	Kubelet func() evict.Kubelet
 	// Changed is told of every report, Seen when the images were looked at: what
 	// Uses returns is worth to be kept then. They must not call back.
-	Changed func(Report)
+	Changed func(evict.ReclaimReport)
 	Seen    func()
 	// Rootfs is where the host's root is mounted; empty is "/". Procfs is its /proc,
 	// empty is "/proc".
@@ -120,14 +120,14 @@ const (
 type Reclaimer struct {
 	o      Options
 	orders chan evict.Reclaim
-	done   chan Report
+	done   chan evict.ReclaimReport
 
 	// mu is locked for moments only: the decision loop waits for it.
 	mu      sync.Mutex
 	policy  Policy
 	evicted map[string]Held // by sandbox
 	kubelet []kubeletHeld
-	reports []Report
+	reports []evict.ReclaimReport
 	own     map[string]int64 // not changed any more
 
 	// imagesMu may be locked for as long as a long list of images takes.
@@ -160,7 +160,7 @@ func New(o Options, p Policy) *Reclaimer {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
 	return &Reclaimer{
-		o: o, policy: p, orders: make(chan evict.Reclaim, 1), done: make(chan Report, 1),
+		o: o, policy: p, orders: make(chan evict.Reclaim, 1), done: make(chan evict.ReclaimReport, 1),
 		history: history{}, evicted: map[string]Held{},
 	}
 }
@@ -173,14 +173,14 @@ func (r *Reclaimer) Configure(p Policy) {
 }
 
 // RestoreReports takes over the reports of an earlier run.
-func (r *Reclaimer) RestoreReports(reports []Report) {
+func (r *Reclaimer) RestoreReports(reports []evict.ReclaimReport) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.reports = slices.Clone(reports[max(0, len(reports)-keptReports):])
 }
 
 // Restore takes over what an earlier run knew of the images.
-func (r *Reclaimer) Restore(uses []Use) {
+func (r *Reclaimer) Restore(uses []evict.ImageUse) {
 	r.imagesMu.Lock()
 	defer r.imagesMu.Unlock()
 	for _, u := range uses {
@@ -189,7 +189,7 @@ func (r *Reclaimer) Restore(uses []Use) {
 }
 
 // Uses returns what is known of the images, to be kept.
-func (r *Reclaimer) Uses() []Use {
+func (r *Reclaimer) Uses() []evict.ImageUse {
 	r.imagesMu.Lock()
 	defer r.imagesMu.Unlock()
 	return r.history.list()
@@ -204,7 +204,7 @@ func (r *Reclaimer) ImageBytes() map[string]int64 {
 }
 
 // Reports returns the last reports, the oldest first.
-func (r *Reclaimer) Reports() []Report {
+func (r *Reclaimer) Reports() []evict.ReclaimReport {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Clone(r.reports)
@@ -295,7 +295,7 @@ func (r *Reclaimer) returned(s signal.Signal) {
 func (r *Reclaimer) Order(o evict.Reclaim) { r.orders <- o }
 
 // Done is where the report of an order comes.
-func (r *Reclaimer) Done() <-chan Report { return r.done }
+func (r *Reclaimer) Done() <-chan evict.ReclaimReport { return r.done }
 
 // Run works until ctx ends.
 func (r *Reclaimer) Run(ctx context.Context) error {
@@ -372,7 +372,7 @@ func (r *Reclaimer) refuse(ctx context.Context) error {
 		case o := <-r.orders:
 			now := time.Now()
 			r.await(ctx, now)
-			r.done <- Report{At: now, Kind: o.Kind, Reason: Pressure, Signal: o.Signal, Note: errNoRuntime.Error(), Took: time.Since(now)}
+			r.done <- evict.ReclaimReport{At: now, Kind: o.Kind, Reason: Pressure, Signal: o.Signal, Note: errNoRuntime.Error(), Took: time.Since(now)}
 		}
 	}
 }

@@ -162,9 +162,9 @@ func run(t *testing.T, n *node, p Policy, change func(*Options), f func(r *Recla
 			p.High = 100
 		}
 		r := New(o, p)
-		var uses []Use
+		var uses []evict.ImageUse
 		for i, image := range n.images {
-			uses = append(uses, Use{ID: image.ID, First: time.Now().Add(-time.Hour), Last: time.Now().Add(time.Duration(i-30) * time.Minute)})
+			uses = append(uses, evict.ImageUse{ID: image.ID, First: time.Now().Add(-time.Hour), Last: time.Now().Add(time.Duration(i-30) * time.Minute)})
 		}
 		r.Restore(uses)
 		ctx, cancel := context.WithCancel(t.Context())

@@ -14,8 +14,8 @@ import (
 )
 
 // carryOut does what an order asks for, until its deadline.
-func (r *Reclaimer) carryOut(ctx context.Context, o evict.Reclaim) Report {
-	report := Report{At: time.Now(), Kind: o.Kind, Reason: Pressure, Signal: o.Signal, DryRun: r.o.DryRun(), Removed: []string{}, Deficit: o.Deficit}
+func (r *Reclaimer) carryOut(ctx context.Context, o evict.Reclaim) evict.ReclaimReport {
+	report := evict.ReclaimReport{At: time.Now(), Kind: o.Kind, Reason: Pressure, Signal: o.Signal, DryRun: r.o.DryRun(), Removed: []string{}, Deficit: o.Deficit}
 	before, ok := r.left(o.Signal)
 	if !ok {
 		report.Note = "the signal can't be read"
@@ -36,7 +36,7 @@ func (r *Reclaimer) finish(ctx context.Context) {
 		r.rest = nil
 		return
 	}
-	report := Report{
+	report := evict.ReclaimReport{
 		At: time.Now(), Kind: rest.order.Kind, Reason: Pressure, Signal: rest.order.Signal, Removed: []string{},
 		Note: "what an earlier reclaim had not come to",
 	}
@@ -52,7 +52,7 @@ func (r *Reclaimer) finish(ctx context.Context) {
 
 // free removes what an order asks for until the signal has come up to the target,
 // but only until the deadline. It notes what it did not come to.
-func (r *Reclaimer) free(ctx context.Context, report *Report, target int64, o evict.Reclaim) {
+func (r *Reclaimer) free(ctx context.Context, report *evict.ReclaimReport, target int64, o evict.Reclaim) {
 	work, cancel := context.WithDeadline(ctx, report.At.Add(reclaimFor))
 	defer cancel()
 	b := r.batches(report, target)

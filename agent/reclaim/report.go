@@ -4,48 +4,20 @@ import (
 	"context"
 	"log/slog"
 	"slices"
-	"time"
 
 	"github.com/evictd/evictd/agent/evict"
-	"github.com/evictd/evictd/agent/signal"
 )
 
-// Reason is why something was reclaimed.
-type Reason = string
-
-// The reasons.
+// Why something is reclaimed.
 const (
-	Pressure  Reason = "pressure"  // a threshold of a signal is met
-	Threshold Reason = "threshold" // usage is above imageGCHighThresholdPercent
-	Age       Reason = "age"       // unused for longer than imageMaximumGCAge
+	Pressure  = "pressure"  // a threshold of a signal is met
+	Threshold = "threshold" // usage is above imageGCHighThresholdPercent
+	Age       = "age"       // unused for longer than imageMaximumGCAge
 )
-
-// Report tells what a reclaim did.
-type Report struct {
-	At     time.Time         `json:"at"`
-	Kind   evict.ReclaimKind `json:"kind"`
-	Reason Reason            `json:"reason"`
-	// Signal is the one that it was for; that of imagefs where it was for its
-	// usage or for age.
-	Signal signal.Signal `json:"signal"`
-	DryRun bool          `json:"dryRun,omitempty"`
-	// Removed names what was removed, or would have been.
-	Removed []string `json:"removed"`
-	// Deficit is what the signal lacked when the reclaim began, in its unit; 0 where
-	// the reclaim was for age.
-	Deficit int64 `json:"deficit,omitempty"`
-	// Freed is by how much more the filesystem has left than before, in the
-	// signal's unit: what others wrote or removed meanwhile is in it.
-	Freed int64         `json:"freed"`
-	Took  time.Duration `json:"tookNanoseconds"`
-	// Note says why nothing was tried; Error what went wrong last.
-	Note  string `json:"note,omitempty"`
-	Error string `json:"error,omitempty"`
-}
 
 // keep keeps and logs a report. Of many in a row that found nothing, failed in the same
 // way or in dry run would remove the same, it is the first, and one every hour.
-func (r *Reclaimer) keep(report Report) {
+func (r *Reclaimer) keep(report evict.ReclaimReport) {
 	r.mu.Lock()
 	if r.repeats(&report) {
 		r.mu.Unlock()
@@ -68,7 +40,7 @@ func (r *Reclaimer) keep(report Report) {
 }
 
 // repeats reports whether the last report of the kind says the same.
-func (r *Reclaimer) repeats(report *Report) bool {
+func (r *Reclaimer) repeats(report *evict.ReclaimReport) bool {
 	for i := len(r.reports) - 1; i >= 0; i-- {
 		last := &r.reports[i]
 		if last.Kind == report.Kind && last.Signal == report.Signal {

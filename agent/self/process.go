@@ -63,7 +63,7 @@ func (p *Process) Rehearse(o hot.Options) {
 	if own.Cgroup == "/" {
 		return // all processes of the node are in that
 	}
-	hold, err := act.Prepare(p.hierarchy, p.procfs, act.Job{Order: evict.Order{UID: "evictd"}, Containers: []act.Container{own}})
+	hold, err := act.Prepare(p.hierarchy, p.procfs, act.Job{Order: evict.Order{UID: "evictd"}, Containers: []evict.ContainerHandle{own}})
 	if err != nil {
 		p.log.Info("the hot path is not rehearsed", "error", err)
 		return
@@ -75,21 +75,21 @@ func (p *Process) Rehearse(o hot.Options) {
 }
 
 // ownCgroup returns evictd's own cgroup as if it were a container's.
-func ownCgroup(procfs kernel.FS, h *cgroup.Hierarchy) (act.Container, error) {
+func ownCgroup(procfs kernel.FS, h *cgroup.Hierarchy) (evict.ContainerHandle, error) {
 	membership, err := cgroup.Of(procfs, os.Getpid())
 	if err != nil {
-		return act.Container{}, err
+		return evict.ContainerHandle{}, err
 	}
 	path, err := membership.Memory(h)
 	if err != nil {
-		return act.Container{}, err
+		return evict.ContainerHandle{}, err
 	}
 	group, err := h.Open(path)
 	if err != nil {
-		return act.Container{}, err
+		return evict.ContainerHandle{}, err
 	}
 	defer group.Close()
-	return act.Container{ID: "evictd", Name: "evictd", Cgroup: path, CgroupID: group.ID()}, nil
+	return evict.ContainerHandle{ID: "evictd", Name: "evictd", Cgroup: path, CgroupID: group.ID()}, nil
 }
 
 // leastProcs is how many threads may run Go code at once, whatever the cores: one

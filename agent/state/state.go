@@ -29,7 +29,6 @@ import (
 
 	"github.com/evictd/evictd/agent/evict"
 	"github.com/evictd/evictd/agent/shutdown"
-	"github.com/evictd/evictd/agent/signal"
 )
 
 const (
@@ -70,7 +69,7 @@ type Saved struct {
 	Decision evict.State    `json:"decision"`
 	Records  []evict.Record `json:"records"`
 	// Reclaims are the last node-level reclaims that have ended, the oldest first.
-	Reclaims []Reclaim `json:"reclaims,omitempty"`
+	Reclaims []evict.ReclaimReport `json:"reclaims,omitempty"`
 	// Shutdown is the shutdown that goes on, or the last one of this boot.
 	Shutdown shutdown.State `json:"shutdown,omitzero"`
 	// GoingDown tells that the node was on its way down when this was written,
@@ -82,46 +81,16 @@ type Saved struct {
 	// Before is what the last run of another boot left, where this is of another
 	// boot; it is not kept.
 	Before *shutdown.Before `json:"-"`
-	// Images are what is known of the use of images.
-	Images []ImageUse `json:"images,omitempty"`
+	// Images are what is known of the use of images. What is kept of its times is how
+	// long ago they were.
+	Images []evict.ImageUse `json:"images,omitempty"`
 	// Kubelets are the kubelets that no kill may reach, also where one has been moved
 	// into a pod's cgroup and would not be found again.
-	Kubelets []Kubelet `json:"kubelets,omitempty"`
-}
-
-// Kubelet is a process by its pid and start time, in clock ticks since boot.
-type Kubelet struct {
-	PID        int    `json:"pid"`
-	Executable string `json:"executable"`
-	Start      uint64 `json:"start"`
-}
-
-// Reclaim is a node-level reclaim that has ended.
-type Reclaim struct {
-	At      time.Time         `json:"at"`
-	Kind    evict.ReclaimKind `json:"kind"`
-	Reason  string            `json:"reason"`
-	Signal  signal.Signal     `json:"signal"`
-	DryRun  bool              `json:"dryRun,omitempty"`
-	Removed []string          `json:"removed"`
-	// Deficit is what was missing, 0 where nothing was, and Freed what came back.
-	Deficit int64         `json:"deficit,omitempty"`
-	Freed   int64         `json:"freed"`
-	Took    time.Duration `json:"tookNanoseconds"`
-	Note    string        `json:"note,omitempty"`
-	Error   string        `json:"error,omitempty"`
-}
-
-// ImageUse is when an image was seen first, and in use last. What is kept of both is
-// how long ago they were.
-type ImageUse struct {
-	ID    string    `json:"id"`
-	First time.Time `json:"first"`
-	Last  time.Time `json:"last,omitzero"` // zero: never
+	Kubelets []evict.KubeletProcess `json:"kubelets,omitempty"`
 }
 
 // eachTime calls f with each time that is known.
-func eachTime(uses []ImageUse, f func(*time.Time)) {
+func eachTime(uses []evict.ImageUse, f func(*time.Time)) {
 	for i := range uses {
 		f(&uses[i].First)
 		if !uses[i].Last.IsZero() {

@@ -28,7 +28,7 @@ func example(now time.Time) Saved {
 			Revivals:   []evict.Revival{{UID: "r", Until: now.Add(time.Hour), Delay: time.Minute}},
 		},
 		Records: []evict.Record{{Pod: "default/old", UID: "o", Cause: "memory.available", Decided: now.Add(-time.Hour), Result: evict.ResultKilled}},
-		Reclaims: []Reclaim{{
+		Reclaims: []evict.ReclaimReport{{
 			At: now.Add(-time.Hour), Kind: evict.ReclaimImages, Reason: "pressure", Signal: signal.NodeFsAvailable, Removed: []string{"a"},
 			Deficit: 9, Freed: 7, Took: time.Second, Note: "n", Error: "e",
 		}},
@@ -39,8 +39,8 @@ func example(now time.Time) Saved {
 		},
 		GoingDown: true,
 		Last:      &shutdown.Last{Reason: shutdown.LastUnknown},
-		Images:    []ImageUse{{ID: "never", First: now.Add(-time.Hour)}, {ID: "used", First: now.Add(-time.Hour), Last: now.Add(-time.Minute)}},
-		Kubelets:  []Kubelet{{PID: 70, Executable: "/usr/bin/kubelet", Start: 7000}},
+		Images:    []evict.ImageUse{{ID: "never", First: now.Add(-time.Hour)}, {ID: "used", First: now.Add(-time.Hour), Last: now.Add(-time.Minute)}},
+		Kubelets:  []evict.KubeletProcess{{PID: 70, Executable: "/usr/bin/kubelet", Start: 7000}},
 	}
 }
 
@@ -198,7 +198,7 @@ func TestSaveImagesAfterTheClockWasSet(t *testing.T) {
 	now := time.Now()
 	seen := now.Add(-time.Hour) // with the monotonic clock's reading, as in a running evictd
 	set := Clock{BootID: "b", Uptime: time.Hour, Now: now}
-	if err := store.Save(Saved{Images: []ImageUse{{ID: "a", First: seen}}}, set); err != nil {
+	if err := store.Save(Saved{Images: []evict.ImageUse{{ID: "a", First: seen}}}, set); err != nil {
 		t.Fatal(err)
 	}
 	later := Clock{BootID: "b", Uptime: time.Hour + time.Minute, Now: now.AddDate(30, 0, 0).Round(0)}

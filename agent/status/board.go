@@ -95,10 +95,9 @@ func (b *Board) Status() control.Status {
 	}
 	s.Runtime = runtimeStatus(b.o.Inventory.Status())
 	s.Shutdown = b.shutdownStatus()
-	for _, r := range b.o.Reclaimer.Reports() {
+	for _, r := range append(b.o.Reclaimer.Reports(), b.cold.snapshot()...) {
 		s.Reclaims = append(s.Reclaims, reclaimStatus(&r))
 	}
-	s.Reclaims = append(s.Reclaims, b.cold.snapshot()...)
 	slices.SortStableFunc(s.Reclaims, func(a, b control.Reclaim) int { return a.At.Compare(b.At) })
 	filesystems := b.o.Disks.Statuses(now)
 	s.Layout = layoutOf(b.o.Disks.Layout(), filesystems)

@@ -1,7 +1,6 @@
 package status
 
 import (
-	"math"
 	"time"
 
 	"github.com/evictd/evictd/agent/control"
@@ -22,34 +21,28 @@ func Largest(w *disks.Watch, u *disks.Usages, s signal.Signal) []evict.Directory
 
 // layoutOf names the layout of the filesystems; empty while it is not known
 // where one of them is, for which evictd then decides as if there were one.
-func layoutOf(l evict.Layout, all []disks.Status) string {
+func layoutOf(l evict.Layout, all []evict.FilesystemStatus) string {
 	if len(all) == 0 {
 		return ""
 	}
 	for i := range all {
-		if all[i].Path == "" || all[i].Mount.ID == 0 {
+		if all[i].Path == "" || all[i].Device == "" {
 			return ""
 		}
 	}
 	return l.String()
 }
 
-// filesystemStatus is a filesystem's status as evictctl shows it.
-func filesystemStatus(s *disks.Status, now time.Time) control.Filesystem {
+// filesystemStatus is a filesystem's status as evictctl shows it: with the age of the
+// reading for its time, and seconds for durations.
+func filesystemStatus(s *evict.FilesystemStatus, now time.Time) control.Filesystem {
 	f := control.Filesystem{
-		Name: s.Role.String(), Path: s.Path, Mountpoint: s.Mount.Point, Type: s.Mount.Type,
-		ReadOnly: s.Mount.ReadOnly(), PeriodSeconds: s.Period.Seconds(), Error: s.Error,
+		Name: s.Name, Path: s.Path, Mountpoint: s.Mountpoint, Type: s.Type, Device: s.Device, ReadOnly: s.ReadOnly,
+		AvailableBytes: s.Available, SizeBytes: s.Size, InodesFree: s.InodesFree, Inodes: s.Inodes,
+		PeriodSeconds: s.Period.Seconds(), Error: s.Error,
 	}
-	if s.Mount.ID != 0 {
-		f.Device = s.Mount.Filesystem.String()
-	}
-	if s.At.IsZero() {
-		return f
-	}
-	signed := func(n uint64) *int64 { return new(int64(min(n, math.MaxInt64))) }
-	f.AvailableBytes, f.SizeBytes, f.AgeSeconds = signed(s.Space.Available), signed(s.Space.Bytes), new(now.Sub(s.At).Seconds())
-	if s.Space.CountsInodes {
-		f.InodesFree, f.Inodes = signed(s.Space.InodesFree), signed(s.Space.Inodes)
+	if !s.At.IsZero() {
+		f.AgeSeconds = new(now.Sub(s.At).Seconds())
 	}
 	return f
 }

@@ -28,7 +28,7 @@ func TestKernelKillsAreSummedUp(t *testing.T) {
 			Snapshot: func() *pods.Snapshot {
 				return &pods.Snapshot{
 					Pods:    []evict.Pod{{UID: "a", Namespace: "default", Name: "a"}},
-					Handles: map[string]pods.Handle{"a": {Containers: []pods.ContainerHandle{{Name: "main", CgroupID: 5}}}},
+					Handles: map[string]pods.Handle{"a": {Containers: []evict.ContainerHandle{{Name: "main", CgroupID: 5}}}},
 				}
 			},
 			Count: func(bool) { counted++ }, Save: func() { saves++ }, List: func() { lists++ },
@@ -77,8 +77,8 @@ func TestPodOfCgroup(t *testing.T) {
 	s := &pods.Snapshot{
 		Pods: []evict.Pod{{UID: "a", Name: "a"}, {UID: "b", Name: "b"}},
 		Handles: map[string]pods.Handle{
-			"a": {Containers: []pods.ContainerHandle{{CgroupID: 5}, {Unproven: "in a VM"}}},
-			"b": {Containers: []pods.ContainerHandle{{CgroupID: 7}}},
+			"a": {Containers: []evict.ContainerHandle{{CgroupID: 5}, {Unproven: "in a VM"}}},
+			"b": {Containers: []evict.ContainerHandle{{CgroupID: 7}}},
 		},
 	}
 	for id, want := range map[uint64]string{5: "a", 7: "b", 6: "", 0: ""} {

@@ -8,6 +8,7 @@ import (
 	"sync/atomic"
 	"time"
 
+	"github.com/evictd/evictd/agent/evict"
 	"github.com/evictd/evictd/agent/execute"
 	"github.com/evictd/evictd/agent/loop"
 	"github.com/evictd/evictd/agent/metrics"
@@ -48,7 +49,7 @@ type Observer struct {
 	held       string
 	saved      time.Time
 	listed     time.Time
-	kubelets   []pods.TrustedKubelet // that were saved
+	kubelets   []evict.KubeletProcess // that were saved
 	victims    int
 }
 

@@ -7,11 +7,9 @@ import (
 	"strings"
 	"testing"
 
-	"github.com/evictd/evictd/agent/disks"
 	"github.com/evictd/evictd/agent/evict"
 	"github.com/evictd/evictd/agent/loop"
 	"github.com/evictd/evictd/agent/signal"
-	"github.com/evictd/evictd/kernel/disk"
 )
 
 // The status for systemctl status has no reading: it is only sent when it changes.
@@ -61,15 +59,15 @@ func TestUnreadable(t *testing.T) {
 
 // A layout is named once it is known where all filesystems are.
 func TestLayoutOf(t *testing.T) {
-	found := disks.Status{Path: "/", Mount: disk.Mount{ID: 1}}
+	found := evict.FilesystemStatus{Path: "/", Device: "8:1"}
 	for _, tt := range []struct {
-		all  []disks.Status
+		all  []evict.FilesystemStatus
 		want string
 	}{
 		{nil, ""},
-		{[]disks.Status{found, {Role: disks.Image}}, ""},
-		{[]disks.Status{found, {Role: disks.Image, Path: "/var"}}, ""},
-		{[]disks.Status{found, found}, "single"},
+		{[]evict.FilesystemStatus{found, {Name: "imagefs"}}, ""},
+		{[]evict.FilesystemStatus{found, {Name: "imagefs", Path: "/var"}}, ""},
+		{[]evict.FilesystemStatus{found, found}, "single"},
 	} {
 		if got := layoutOf(evict.SingleFs, tt.all); got != tt.want {
 			t.Errorf("layoutOf(%+v) = %q; want %q", tt.all, got, tt.want)

@@ -5,9 +5,9 @@ import (
 
 	"github.com/evictd/evictd/agent/config"
 	"github.com/evictd/evictd/agent/control"
+	"github.com/evictd/evictd/agent/evict"
 	"github.com/evictd/evictd/agent/loop"
 	"github.com/evictd/evictd/agent/oomscore"
-	"github.com/evictd/evictd/agent/pods"
 	"github.com/evictd/evictd/kernel"
 	"github.com/evictd/evictd/kernel/cgroup"
 )
@@ -30,7 +30,7 @@ func (b *Board) oomScores(v *loop.View) (list control.List[control.OOMScore]) {
 }
 
 // oomScore reads that of one container, which may have gone.
-func (b *Board) oomScore(pod string, c *pods.ContainerHandle) (control.OOMScore, bool) {
+func (b *Board) oomScore(pod string, c *evict.ContainerHandle) (control.OOMScore, bool) {
 	score := control.OOMScore{Pod: pod, Container: c.Name, Wanted: c.OOMScoreAdj, From: c.OOMScoreFrom, Error: c.Unproven}
 	if c.Cgroup == "" {
 		return score, true

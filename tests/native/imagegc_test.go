@@ -33,9 +33,9 @@ func (d *daemon) savedState() (saved state.Saved) {
 }
 
 // knownUses returns the uses of images in evictd's state, by ID.
-func (d *daemon) knownUses() map[string]state.ImageUse {
+func (d *daemon) knownUses() map[string]evict.ImageUse {
 	d.t.Helper()
-	uses := map[string]state.ImageUse{}
+	uses := map[string]evict.ImageUse{}
 	for _, u := range d.savedState().Images {
 		uses[u.ID] = u
 	}

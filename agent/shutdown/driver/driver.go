@@ -12,6 +12,7 @@ import (
 	"time"
 
 	"github.com/evictd/evictd/agent/config"
+	"github.com/evictd/evictd/agent/evict"
 	"github.com/evictd/evictd/agent/execute"
 	"github.com/evictd/evictd/agent/loop"
 	"github.com/evictd/evictd/agent/pods"
@@ -48,7 +49,7 @@ type Guard interface {
 // Inventory lists the pods.
 type Inventory interface {
 	Refresh()
-	Guard() pods.Guard
+	Guard() *evict.Guard
 }
 
 // Metrics shows the state of a shutdown.

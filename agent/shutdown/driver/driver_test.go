@@ -22,8 +22,8 @@ import (
 )
 
 func TestTurns(t *testing.T) {
-	container := func(name string, start uint64) pods.ContainerHandle {
-		return pods.ContainerHandle{ID: "id-" + name, Name: name, InitStart: start}
+	container := func(name string, start uint64) evict.ContainerHandle {
+		return evict.ContainerHandle{ID: "id-" + name, Name: name, InitStart: start}
 	}
 	sidecar := func(names ...string) *evict.Pod {
 		p := &evict.Pod{}
@@ -36,20 +36,20 @@ func TestTurns(t *testing.T) {
 	for _, tt := range []struct {
 		name       string
 		pod        *evict.Pod
-		containers []pods.ContainerHandle
+		containers []evict.ContainerHandle
 		want       []act.Turn
 	}{
-		{"one", &evict.Pod{}, []pods.ContainerHandle{container("a", 1)}, nil},
-		{"started at once", &evict.Pod{}, []pods.ContainerHandle{container("a", 7), container("b", 7)}, nil},
-		{"in reverse", &evict.Pod{}, []pods.ContainerHandle{container("a", 100), container("c", 300), container("b", 200)}, []act.Turn{
+		{"one", &evict.Pod{}, []evict.ContainerHandle{container("a", 1)}, nil},
+		{"started at once", &evict.Pod{}, []evict.ContainerHandle{container("a", 7), container("b", 7)}, nil},
+		{"in reverse", &evict.Pod{}, []evict.ContainerHandle{container("a", 100), container("c", 300), container("b", 200)}, []act.Turn{
 			{IDs: []string{"id-c"}}, {IDs: []string{"id-b"}, Latest: 10 * time.Second}, {IDs: []string{"id-a"}, Latest: 20 * time.Second},
 		}},
-		{"two together", &evict.Pod{}, []pods.ContainerHandle{container("a", 100), container("c", 300), container("b", 300)}, []act.Turn{
+		{"two together", &evict.Pod{}, []evict.ContainerHandle{container("a", 100), container("c", 300), container("b", 300)}, []act.Turn{
 			{IDs: []string{"id-c", "id-b"}}, {IDs: []string{"id-a"}, Latest: 15 * time.Second},
 		}},
-		{"not known", &evict.Pod{}, []pods.ContainerHandle{container("a", 0), container("b", 0)}, nil},
+		{"not known", &evict.Pod{}, []evict.ContainerHandle{container("a", 0), container("b", 0)}, nil},
 		{"sidecars last, the last of them first", sidecar("s1", "s2", "ended"),
-			[]pods.ContainerHandle{container("s1", 1), container("s2", 2), container("a", 3), container("b", 4)}, []act.Turn{
+			[]evict.ContainerHandle{container("s1", 1), container("s2", 2), container("a", 3), container("b", 4)}, []act.Turn{
 				{IDs: []string{"id-a", "id-b"}}, {IDs: []string{"id-s2"}, Latest: grace}, {IDs: []string{"id-s1"}, Latest: grace},
 			}},
 	} {

@@ -16,7 +16,7 @@ func (s *Driver) carryOut(ctx context.Context, v *loop.View, orders *shutdown.Or
 	if len(orders.Stop)+len(orders.Kill) == 0 {
 		return
 	}
-	guard := loop.GuardOf(s.o.Inventory.Guard())
+	guard := s.o.Inventory.Guard()
 	for i := range orders.Stop {
 		stop := &orders.Stop[i]
 		rec := s.record(v, stop, dryRun)

@@ -16,7 +16,6 @@ import (
 	"github.com/evictd/evictd/agent/evict"
 	"github.com/evictd/evictd/agent/execute"
 	"github.com/evictd/evictd/agent/loop"
-	"github.com/evictd/evictd/agent/pods"
 	"github.com/evictd/evictd/agent/shutdown"
 	"github.com/evictd/evictd/agent/shutdown/logind"
 )
@@ -132,7 +131,7 @@ func (metrics) Evicted(*evict.Record)          {}
 // inventory lists the pods, which takes a moment.
 type inventory struct{ n *node }
 
-func (inventory) Guard() pods.Guard { return pods.Guard{} }
+func (inventory) Guard() *evict.Guard { return &evict.Guard{} }
 func (i inventory) Refresh() {
 	i.n.work.Go(func() {
 		time.Sleep(10 * time.Millisecond)

@@ -7,7 +7,6 @@ import (
 
 	"github.com/evictd/evictd/agent/act"
 	"github.com/evictd/evictd/agent/evict"
-	"github.com/evictd/evictd/agent/pods"
 )
 
 // turns returns the order in which a pod's containers are asked to stop; nil is
@@ -15,7 +14,7 @@ import (
 // to have been started first, as with the kubelet. Else the containers go in
 // the reverse order of their beginning, each with its share of the grace:
 // sidecars begin before those that they serve.
-func turns(pod *evict.Pod, containers []pods.ContainerHandle, grace time.Duration) []act.Turn {
+func turns(pod *evict.Pod, containers []evict.ContainerHandle, grace time.Duration) []act.Turn {
 	if len(containers) < 2 {
 		return nil
 	}
@@ -36,7 +35,7 @@ func turns(pod *evict.Pod, containers []pods.ContainerHandle, grace time.Duratio
 		return list
 	}
 	ordered := slices.Clone(containers)
-	slices.SortStableFunc(ordered, func(a, b pods.ContainerHandle) int { return -cmp.Compare(a.InitStart, b.InitStart) })
+	slices.SortStableFunc(ordered, func(a, b evict.ContainerHandle) int { return -cmp.Compare(a.InitStart, b.InitStart) })
 	var list []act.Turn
 	for i, c := range ordered {
 		if i == 0 || c.InitStart != ordered[i-1].InitStart {
