@@ -184,6 +184,20 @@ func TestAnsweredBySampler(t *testing.T) {
 	}
 }
 
+// Each threshold is compared with readings of its own signal.
+func TestReadingsAreApart(t *testing.T) {
+	l := newTimeline(t, hard(signal.MemoryAvailable, "1000Mi"), hard(signal.AllocatableMemoryAvailable, "1000Mi"))
+	l.observe(signal.MemoryAvailable, 2000*mi)
+	l.in.Observations[signal.MemoryAvailable].Cache = 1000 * mi
+	l.observe(signal.AllocatableMemoryAvailable, 2000*mi)
+	l.in.Observations[signal.AllocatableMemoryAvailable].Cache = 4000 * mi
+	l.step(0)
+	l.in.Observations[signal.MemoryAvailable].Available, l.in.Observations[signal.MemoryAvailable].Cache = 999*mi, 2001*mi
+	if o := l.step(time.Second); len(o.Waiting) != 1 {
+		t.Errorf("waiting = %v; want memory.available to wait", o.Waiting)
+	}
+}
+
 // Readings of another source are not compared: what the kernel's two sources say
 // may be seconds apart.
 func TestSourcesAreNotCompared(t *testing.T) {

@@ -2,6 +2,7 @@ package evict
 
 import (
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
@@ -79,6 +80,65 @@ func TestGoneEndsPoorRun(t *testing.T) {
 	}
 }
 
+// One that has brought enough ends it, too.
+func TestSettledEndsPoorRun(t *testing.T) {
+	l := shortOf(t, 100*mi, 40*mi)
+	l.in.Measured = true
+	l.state.Victims = []Victim{victimOf("a")}
+	l.state.Futile = []Backoff{{Signal: signal.MemoryAvailable, Poor: 2}}
+	l.step(time.Millisecond)
+	if got := l.state.Futile[0].Poor; got != 0 {
+		t.Errorf("poor run of %d; want 0", got)
+	}
+}
+
+// What victims of another signal did not return does not make memory futile.
+func TestFutilityIsOfASignal(t *testing.T) {
+	pids := Key{Signal: signal.PIDAvailable}
+	for _, tc := range []struct {
+		name   string
+		stuck  Key
+		futile []Backoff
+		want   bool
+	}{
+		{"stuck for memory", memoryKey, nil, true},
+		{"stuck for PIDs", pids, nil, false},
+		{"poor for memory", pids, []Backoff{{Signal: signal.MemoryAvailable, Poor: 3}, {Signal: signal.PIDAvailable}}, true},
+		{"poor for PIDs", pids, []Backoff{{Signal: signal.PIDAvailable, Poor: 3}}, false},
+	} {
+		l := shortOf(t, 100*mi, 200*mi, 200*mi, 200*mi)
+		l.in.Measured = true
+		for _, uid := range []string{"b", "c"} {
+			v := victimOf(uid)
+			v.Signal, v.Status = tc.stuck, Stuck
+			l.state.Victims = append(l.state.Victims, v)
+		}
+		l.state.Futile = tc.futile
+		o := l.step(time.Millisecond)
+		if len(o.Evict) != 1 || o.Evict[0].Futile != tc.want {
+			t.Errorf("%s: %+v; want one eviction, futile %t", tc.name, o.Evict, tc.want)
+		}
+	}
+}
+
+// The back-off of a soft threshold doubles as that of a hard one does.
+func TestSoftBackoffDoubles(t *testing.T) {
+	l := newTimeline(t, soft(signal.MemoryAvailable, "10Gi", time.Second))
+	for _, name := range []string{"a", "b", "c"} {
+		l.in.Pods = append(l.in.Pods, aPod(name, using(mi)))
+	}
+	l.observe(signal.MemoryAvailable, gi)
+	l.step(0)
+	for _, tc := range []struct {
+		at   time.Duration
+		want []string
+	}{
+		{time.Second, []string{"a"}}, {2*time.Second - 1, nil}, {2 * time.Second, []string{"b"}}, {4*time.Second - 1, nil}, {4 * time.Second, []string{"c"}},
+	} {
+		wantVictims(t, tc.at.String(), l.step(tc.at), tc.want...)
+	}
+}
+
 func TestLateOutcomes(t *testing.T) {
 	l := shortOf(t, 100*mi, 200*mi)
 	l.in.Measured = true
@@ -143,13 +203,25 @@ func TestAdoptedAnswers(t *testing.T) {
 	stuck.Status = Stuck
 	l.state.Victims = []Victim{stuck, victimOf("b")}
 	l.in.Pods = append(l.in.Pods[:1:1], aPod("b", using(200*mi)))
+	// Another threshold that waits is not answered by it.
+	pods := hard(signal.AllocatableMemoryAvailable, "10Gi")
+	l.in.Policy.Thresholds = append(l.in.Policy.Thresholds, pods)
+	l.in.Observations[signal.AllocatableMemoryAvailable] = l.in.Observations[signal.MemoryAvailable]
 	pod := l.in.Pods[0]
 	l.in.Fired = []Fired{{Pod: &pod, Threshold: l.in.Policy.Thresholds[0], Observation: l.in.Observations[0], Deficit: 100 * mi, Expected: 200 * mi, Time: begin}}
 	o := l.step(time.Millisecond)
-	if len(o.Waiting) > 0 {
-		t.Errorf("waiting = %v; want none", o.Waiting)
+	if !slices.Equal(o.Waiting, []Key{pods.Key()}) {
+		t.Errorf("waiting = %v; want %v", o.Waiting, pods.Key())
+	}
+	if got := l.state.timer(memoryKey); !got.Since.Equal(begin) {
+		t.Errorf("timer = %+v; want it to run since the kill", got)
 	}
 	if got := l.state.Victims; len(got) != 2 || got[0].UID != "b" || got[1].UID != "a" || got[1].Status != Unsettled {
 		t.Errorf("victims = %+v; want b, and a anew", got)
+	}
+	l.in.Fired[0].Time = begin.Add(time.Second)
+	l.step(time.Second)
+	if got := l.state.timer(memoryKey); !got.Since.Equal(begin) {
+		t.Errorf("timer after the next kill = %+v; want it to run on", got)
 	}
 }
