@@ -225,3 +225,26 @@ func TestAdoptedAnswers(t *testing.T) {
 		t.Errorf("timer after the next kill = %+v; want it to run on", got)
 	}
 }
+
+// A crossing's time is moved with the others; one that was not noted stays so.
+func TestEachTimeMovesCrossings(t *testing.T) {
+	s := State{Timers: []Timer{{Crossing: signal.MemoryReading{Time: begin}}, {}}}
+	s.EachTime(func(at *time.Time) { *at = at.Add(time.Hour) })
+	if got := s.Timers[0].Crossing.Time; !got.Equal(begin.Add(time.Hour)) || !s.Timers[1].Crossing.Time.IsZero() {
+		t.Errorf("crossings = %v and %v; want an hour later, and none", got, s.Timers[1].Crossing.Time)
+	}
+}
+
+func TestNoVictimMeansNoDelay(t *testing.T) {
+	for _, bytes := range []int64{mi, gi} {
+		l := newTimeline(t, hard(signal.NodeFsAvailable, "100Gi"))
+		l.in.Policy.Layout = ImageFs
+		l.in.Pods = []Pod{aPod("a", func(p *Pod) { p.Containers[0].Usage.Logs = bytes })}
+		l.observe(signal.NodeFsAvailable, gi)
+		l.step(0)
+		l.step(time.Second, Outcome{})
+		if got := l.state.Futile; len(got) != 1 || got[0].None != (bytes == mi) {
+			t.Errorf("a pod of %d bytes: back-offs = %+v; want one, without a victim: %t", bytes, got, bytes == mi)
+		}
+	}
+}
