@@ -85,10 +85,12 @@ func TestSettledEndsPoorRun(t *testing.T) {
 	l := shortOf(t, 100*mi, 40*mi)
 	l.in.Measured = true
 	l.state.Victims = []Victim{victimOf("a")}
-	l.state.Futile = []Backoff{{Signal: signal.MemoryAvailable, Poor: 2}}
+	l.in.Policy.Thresholds = append(l.in.Policy.Thresholds, hard(signal.PIDAvailable, "10"))
+	l.observe(signal.PIDAvailable, 1)
+	l.state.Futile = []Backoff{{Signal: signal.PIDAvailable, Poor: 2}, {Signal: signal.MemoryAvailable, Poor: 2}}
 	l.step(time.Millisecond)
-	if got := l.state.Futile[0].Poor; got != 0 {
-		t.Errorf("poor run of %d; want 0", got)
+	if got := l.state.Futile; len(got) != 2 || got[0].Poor != 2 || got[1].Poor != 0 {
+		t.Errorf("poor runs %+v; want 2 for PIDs and 0 for memory", got)
 	}
 }
 
@@ -108,6 +110,8 @@ func TestFutilityIsOfASignal(t *testing.T) {
 	} {
 		l := shortOf(t, 100*mi, 200*mi, 200*mi, 200*mi)
 		l.in.Measured = true
+		l.in.Policy.Thresholds = append(l.in.Policy.Thresholds, hard(signal.PIDAvailable, "10"))
+		l.observe(signal.PIDAvailable, 1)
 		for _, uid := range []string{"b", "c"} {
 			v := victimOf(uid)
 			v.Signal, v.Status = tc.stuck, Stuck
