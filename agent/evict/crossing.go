@@ -77,13 +77,13 @@ func (d *decision) follow(m *mark) {
 	answered, lane := m.timer.Past, m.answered
 	at := m.current(o.Capacity)
 	timer := Timer{Threshold: m.key, Since: d.now}
+	patient := m.waitsForCache()
 	if m.met {
 		timer = m.timer
-		if timer.Crossing.Time.IsZero() {
+		if patient && timer.Crossing.Time.IsZero() {
 			timer.Crossing.Time = timer.Since // kept by an evictd that did not note the reading
 		}
 	}
-	patient := m.waitsForCache()
 	m.met, m.answered = o.Below(at), false
 	var crossing signal.Crossing
 	if patient && o.Status == signal.Observed {
@@ -93,7 +93,6 @@ func (d *decision) follow(m *mark) {
 	case !m.met:
 		timer = Timer{}
 	case !patient:
-		timer.Crossing = signal.MemoryReading{}
 		timer.Past = d.now.Sub(timer.Since) >= m.Grace
 	default:
 		timer.Crossing = crossing.At
@@ -118,8 +117,5 @@ func (m *mark) waitsForCache() bool { return m.Hard() && m.Signal.IsMemory() }
 // shortfall returns how far what is available, which may be negative, is below
 // the target.
 func shortfall(target, available int64) int64 {
-	if available < 0 {
-		return saturatingAdd(target, -max(available, -math.MaxInt64))
-	}
-	return target - available
+	return saturatingAdd(target, -max(available, -math.MaxInt64))
 }

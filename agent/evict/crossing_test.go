@@ -72,6 +72,9 @@ func TestWhatGrew(t *testing.T) {
 		{name: "answered until it is no longer met", steps: []reading{
 			{0, 2000, 4000, ""}, {1000 * ms, 999, 4000, "evicts"}, {1001 * ms, 999, 4001, "evicts"}, {1002 * ms, 1000, 4000, ""}, {2100 * ms, 999, 4001, "waits"},
 		}},
+		{name: "answered however long it lasts", steps: []reading{
+			{0, 2000, 4000, ""}, {1000 * ms, 999, 4000, "evicts"}, {5000 * ms, 999, 4001, "evicts"},
+		}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			l := newTimeline(t, hard(signal.MemoryAvailable, "1000Mi"))
@@ -166,6 +169,11 @@ func TestAnsweredBySampler(t *testing.T) {
 	if got := decide(0); got != Recovered {
 		t.Errorf("answered and above: Decide() = %q; want %q", got, Recovered)
 	}
+	table.Answer(signal.MemoryAvailable)
+	l.in.Observations[signal.MemoryAvailable] = signal.Observation{Status: signal.Unreadable}
+	if got := decide(0); got != Recovered {
+		t.Errorf("answered and unreadable: Decide() = %q; want %q", got, Recovered)
+	}
 	low(l)
 	if got := decide(1); got != Waiting {
 		t.Errorf("the next crossing: Decide() = %q; want %q", got, Waiting)
@@ -173,6 +181,20 @@ func TestAnsweredBySampler(t *testing.T) {
 	table.Answer(signal.MemoryAvailable)
 	if got := decide(2); got != Nobody {
 		t.Errorf("answered while it waits: Decide() = %q; want %q", got, Nobody)
+	}
+}
+
+// Each threshold is compared with readings of its own signal.
+func TestReadingsAreApart(t *testing.T) {
+	l := newTimeline(t, hard(signal.MemoryAvailable, "1000Mi"), hard(signal.AllocatableMemoryAvailable, "1000Mi"))
+	l.observe(signal.MemoryAvailable, 2000*mi)
+	l.in.Observations[signal.MemoryAvailable].Cache = 1000 * mi
+	l.observe(signal.AllocatableMemoryAvailable, 2000*mi)
+	l.in.Observations[signal.AllocatableMemoryAvailable].Cache = 4000 * mi
+	l.step(0)
+	l.in.Observations[signal.MemoryAvailable].Available, l.in.Observations[signal.MemoryAvailable].Cache = 999*mi, 2001*mi
+	if o := l.step(time.Second); len(o.Waiting) != 1 {
+		t.Errorf("waiting = %v; want memory.available to wait", o.Waiting)
 	}
 }
 
@@ -219,6 +241,18 @@ func TestGrowthFloor(t *testing.T) {
 	}
 }
 
+// What a scenario observes has no such counters.
+func TestGrowthFloorUnmeasured(t *testing.T) {
+	l := newTimeline(t, hard(signal.MemoryAvailable, "40Mi"))
+	l.observe(signal.MemoryAvailable, 70*mi)
+	l.in.Observations[signal.MemoryAvailable].Cache = 4000 * mi
+	l.step(0)
+	l.in.Observations[signal.MemoryAvailable].Available = 39 * mi
+	if o := l.step(time.Second); len(o.Waiting) == 0 {
+		t.Error("other memory has grown by 31 MiB: waiting = []; want it to wait")
+	}
+}
+
 // A restart goes on with the wait.
 func TestWaitSurvivesRestart(t *testing.T) {
 	l := newTimeline(t, hard(signal.MemoryAvailable, "1000Mi"))
@@ -231,6 +265,9 @@ func TestWaitSurvivesRestart(t *testing.T) {
 	l.state = waiting
 	l.in.Pods = []Pod{aPod("a", using(gi))}
 	wantVictims(t, "10 s since the crossing", l.step(10*time.Second), "a")
+	l.state = waiting.Clone()
+	l.state.Timers[0].Crossing = signal.MemoryReading{} // of an evictd that did not keep it
+	wantVictims(t, "10 s, by the timer alone", l.step(10*time.Second), "a")
 	l.state = waiting
 	l.in.Observations[signal.MemoryAvailable].Available = 960 * mi
 	wantVictims(t, "grown since the crossing", l.step(time.Second), "a")

@@ -158,7 +158,7 @@ func (d *decision) underway(s signal.Signal) (sum int64) {
 // held returns what a victim still holds of what it is expected to bring.
 func (d *decision) held(v *Victim, e *entry, s signal.Signal) int64 {
 	expected := e.expected(s, d.policy.Layout)
-	if !s.IsMemory() || !d.in.Measured || !e.known {
+	if !s.IsMemory() || !d.in.Measured {
 		return expected
 	}
 	return v.holds(e.memory, expected)

@@ -87,6 +87,95 @@ func TestVictimsCountForEverySignal(t *testing.T) {
 	}
 }
 
+// A victim covers of a disk what it uses of the disk, however much memory it has
+// left.
+func TestVictimsCoverByTheSignalsQuantity(t *testing.T) {
+	l := newTimeline(t, hard(signal.MemoryAvailable, "1Gi"), hard(signal.PIDAvailable, "1000"))
+	l.in.Measured = true
+	l.in.Pods = []Pod{aPod("a", using(gi), withPIDs(400)), aPod("b", withPIDs(500))}
+	l.observe(signal.MemoryAvailable, 900*mi)
+	l.observe(signal.PIDAvailable, 1000)
+	wantVictims(t, "memory", l.step(0), "a")
+	l.observe(signal.PIDAvailable, 599)
+	o := l.step(time.Millisecond)
+	wantVictims(t, "one too few", o, "b")
+	if got := o.Evict[0].Deficit; got != 1 {
+		t.Errorf("deficit = %d; want 1", got)
+	}
+}
+
+// Where nothing is measured, a victim covers what it would free now.
+func TestUnmeasuredVictimsCover(t *testing.T) {
+	l := shortOf(t, 100*mi, 200*mi, 150*mi)
+	wantVictims(t, "0s", l.step(0), "a")
+	l.pod("a").Usage.Freeable = 99 * mi
+	o := l.step(time.Millisecond)
+	wantVictims(t, "a frees less", o, "b")
+	if got := o.Evict[0].Deficit; got != mi {
+		t.Errorf("deficit = %d; want 1 MiB", got)
+	}
+}
+
+// Pods that went over their own limits and don't go do not make a disk futile.
+func TestStuckAtTheirLimits(t *testing.T) {
+	l := newTimeline(t, hard(signal.NodeFsAvailable, "10Gi"))
+	l.in.Measured = true
+	limited := func(name string) Pod {
+		return aPod(name, withRootfs(2*gi), func(p *Pod) { p.Containers[0].Resources.Limits.EphemeralStorage = qty("1Gi") })
+	}
+	l.in.Pods = []Pod{limited("a"), limited("b"), aPod("c", withRootfs(gi))}
+	l.observe(signal.NodeFsAvailable, 10*gi)
+	wantVictims(t, "over their limits", l.step(0), "a", "b")
+	l.step(time.Second)
+	if a, b := l.status("a"), l.status("b"); a != Stuck || b != Stuck {
+		t.Fatalf("the pods are %s and %s; want both %s", a, b, Stuck)
+	}
+	l.in.Policy.Layout = SplitFs
+	l.observe(signal.NodeFsAvailable, 10*gi-mi)
+	l.step(2 * time.Second)
+	o := l.step(3*time.Second, Outcome{}) // dead containers are removed
+	wantVictims(t, "the disk is low", o, "c")
+	if o.Evict[0].Futile {
+		t.Error("the signal is futile because of limits that were exceeded")
+	}
+}
+
+// A victim that was settled and has not left is chosen again after a minute without
+// progress, but not before a minute after its grace.
+func TestSettledMayBeChosenAgain(t *testing.T) {
+	for _, tc := range []struct {
+		measured  bool
+		fell, due time.Duration // ago
+		want      bool
+	}{
+		{true, time.Minute, time.Minute, true}, {true, time.Minute - 1, time.Minute, false}, {true, time.Minute, time.Minute - 1, false},
+		{false, time.Hour, time.Hour, false},
+	} {
+		l := shortOf(t, 100*mi, 200*mi)
+		l.in.Measured = tc.measured
+		l.state.Victims = []Victim{{
+			UID: "a", Pod: "default/a", Signal: Key{Signal: signal.MemoryAvailable}, Status: Settled,
+			Expected: 200 * mi, Lowest: 200 * mi, Fell: begin.Add(-tc.fell), Due: begin.Add(-tc.due),
+		}}
+		if o := l.step(0); len(o.Evict) == 1 != tc.want {
+			t.Errorf("%+v: evicted = %v; want it chosen: %t", tc, victims(o), tc.want)
+		}
+	}
+}
+
+// What was waited for long enough without measuring is believed to have gone:
+// there is no grace to end.
+func TestHardenSettled(t *testing.T) {
+	for _, measured := range []bool{false, true} {
+		l := shortOf(t, 100*mi, 200*mi)
+		l.in.Measured = measured
+		l.state.Victims = []Victim{{UID: "a", Pod: "default/a", Signal: Key{Signal: signal.MemoryAvailable, Soft: true}, Soft: true, Status: Settled, Fell: begin, Due: begin}}
+		if o := l.step(0); len(o.Harden) == 1 != measured {
+			t.Errorf("measured %t: hardened %v; want a: %t", measured, o.Harden, measured)
+		}
+	}
+}
+
 func TestSoftVictimsSettleAfterTheirGrace(t *testing.T) {
 	l := newTimeline(t, soft(signal.MemoryAvailable, "1Gi", time.Second))
 	l.in.Policy.MaxPodGraceSeconds = 30

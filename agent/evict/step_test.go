@@ -122,6 +122,49 @@ func TestMemorySignalsAreOne(t *testing.T) {
 	}
 }
 
+// Of several thresholds on memory the first signal decides, of one signal the first
+// that is listed.
+func TestFirstThresholdDecides(t *testing.T) {
+	pods := hard(signal.AllocatableMemoryAvailable, "1Gi")
+	copied := hard(signal.AllocatableMemoryAvailable, "2Gi")
+	copied.Copy = true
+	for _, tc := range []struct {
+		thresholds []Threshold
+		want       Key
+	}{
+		{[]Threshold{pods, hard(signal.MemoryAvailable, "1Gi")}, Key{Signal: signal.MemoryAvailable}},
+		{[]Threshold{pods, copied}, pods.Key()}, {[]Threshold{copied, pods}, copied.Key()},
+	} {
+		l := newTimeline(t, tc.thresholds...)
+		l.in.Pods = []Pod{aPod("a", using(3*gi))}
+		l.observe(signal.MemoryAvailable, 900*mi)
+		l.observe(signal.AllocatableMemoryAvailable, 900*mi)
+		if o := l.step(0); o.Acted == nil || o.Acted.Key() != tc.want {
+			t.Errorf("thresholds %v: acted upon %v; want %v", tc.thresholds, o.Acted, tc.want)
+		}
+	}
+}
+
+func TestPercentageOfMemory(t *testing.T) {
+	for _, tc := range []struct {
+		available int64
+		want      int64 // deficit
+	}{{gi, 0}, {gi - 1, gi/2 + 1}} {
+		l := newTimeline(t, hard(signal.MemoryAvailable, "25%").reclaiming("12.5%"))
+		l.in.Pods = []Pod{aPod("a", using(3*gi))}
+		l.observe(signal.MemoryAvailable, tc.available)
+		l.in.Observations[signal.MemoryAvailable].Capacity = 4 * gi
+		var got int64
+		for _, e := range l.step(0).Evict {
+			got = e.Deficit
+		}
+		v := NewTable(&l.in, &State{}, begin).Decide(&l.in.Observations, begin)
+		if got != tc.want || v.Deficit != tc.want {
+			t.Errorf("%d of 4 GiB available: deficit = %d, of a table %d; want %d", tc.available, got, v.Deficit, tc.want)
+		}
+	}
+}
+
 func TestMinimumReclaimHolds(t *testing.T) {
 	l := newTimeline(t, hard(signal.MemoryAvailable, "500Mi").reclaiming("100Mi"))
 	l.observe(signal.MemoryAvailable, 550*mi)
@@ -151,6 +194,9 @@ func TestSoftGrace(t *testing.T) {
 	wantVictims(t, "0s", o)
 	wantMet(t, "0s", o, signal.MemoryAvailable)
 	wantConditions(t, "0s", o, signal.MemoryPressure)
+	if len(o.Waiting) > 0 {
+		t.Errorf("0s: waiting = %v; want none, which only hard thresholds do", o.Waiting)
+	}
 
 	l.observe(signal.MemoryAvailable, gi) // before its grace is over, the minimum reclaim does not hold it
 	wantMet(t, "10s", l.step(10*time.Second))

@@ -71,8 +71,8 @@ func (t *Table) makeRoom() {
 // threshold on a memory signal: the next decision does not let it wait.
 func (t *Table) Answer(s signal.Signal) {
 	for i := range t.d.marks {
-		if m := &t.d.marks[i]; m.Signal == s && m.Hard() {
-			m.answered = true
+		if m := &t.d.marks[i]; m.Signal == s {
+			m.answered = true // which means something to a hard one alone
 		}
 	}
 }
