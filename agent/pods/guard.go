@@ -42,7 +42,7 @@ func (i *Inventory) guard(listings []*listing, places map[string]*place) *evict.
 	}
 	for _, k := range i.guardedKubelets() {
 		g.Never[k.PID] = k.String()
-		started(k.PID, i.startOf(k.PID))
+		started(k.PID, k.Start)
 	}
 	if r := i.runtime; r != nil && r.list.PID > 1 {
 		g.Never[r.list.PID] = fmt.Sprintf("the container runtime (%s)", r.Name())

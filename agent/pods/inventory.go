@@ -55,7 +55,7 @@ type Inventory struct {
 	mu          sync.Mutex // held by Sync and Close
 	places      map[string]*place
 	groups      *groups
-	kubelets    []Process
+	kubelets    []evict.KubeletProcess
 	trusted     []evict.KubeletProcess // replaced, never changed
 	kubeletsErr error                  // why they could not be looked for
 	scanned     time.Time              // when kubelets was found
