@@ -293,7 +293,6 @@ func (d *daemon) buildObservers(cfg *config.Config, h *cgroup.Hierarchy) error {
 		Hierarchy: h, Procfs: procfs, CgroupRoot: cfg.CgroupRoot,
 		TrustAnnotations: cfg.TrustAnnotations, KubeletAbsent: cfg.Kubelet == config.KubeletAbsent, Log: d.log.Logger,
 	}
-	var sources []pods.Source
 	if cfg.RuntimeEndpoint != config.RuntimeNone {
 		endpoint, err := endpointOf(cfg.RuntimeEndpoint, o.Rootfs)
 		if err != nil {
@@ -303,9 +302,8 @@ func (d *daemon) buildObservers(cfg *config.Config, h *cgroup.Hierarchy) error {
 			return err
 		}
 		d.closers = append(d.closers, d.runtime.Close)
-		sources = append(sources, countedSource{pods.NewCRI(d.runtime, endpoint), d.metrics.RuntimeCallFailed})
+		inventory.Runtime = countedLists{pods.NewCRI(d.runtime, endpoint), d.metrics.RuntimeCallFailed}
 	}
-	inventory.Sources = sources
 	d.quick = memory.NewQuick(nil)
 	inventory.Tree = d.quick.Tree()
 	d.inventory = pods.New(inventory)

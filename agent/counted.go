@@ -32,15 +32,15 @@ func (c countedRuntime) StopSandbox(ctx context.Context, id string) error {
 	return c.count(c.Runtime.StopSandbox(ctx, id))
 }
 
-// countedSource counts the lists that fail.
-type countedSource struct {
-	pods.Source
+// countedLists counts the lists that fail.
+type countedLists struct {
+	pods.Runtime
 	failed func()
 }
 
-// List implements pods.Source.
-func (c countedSource) List(ctx context.Context) (pods.List, error) {
-	list, err := c.Source.List(ctx)
+// List implements pods.Runtime.
+func (c countedLists) List(ctx context.Context) (pods.List, error) {
+	list, err := c.Runtime.List(ctx)
 	if err != nil && !errors.Is(err, context.Canceled) {
 		c.failed()
 	}

@@ -223,7 +223,7 @@ func logsOf(path, container string) logs {
 //
 // A privileged container may mount what it likes over its root. Where the
 // runtime does not keep layers, the directory is not believed.
-func (u *Usages) layerOf(c *SubjectContainer) string {
+func (u *Usages) layerOf(c *evict.ContainerHandle) string {
 	if c.InitPID <= 1 || u.o.LayersDir == nil {
 		return ""
 	}

@@ -14,6 +14,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/evictd/evictd/agent/evict"
 	"github.com/evictd/evictd/kernel/disk"
 	"github.com/evictd/evictd/kernel/kerneltest"
 	"github.com/evictd/evictd/kernel/process"
@@ -45,7 +46,7 @@ func TestHungDirectories(t *testing.T) {
 		subject := func(uid string, names ...string) Subject {
 			s := Subject{UID: uid}
 			for _, name := range names {
-				s.Containers = append(s.Containers, SubjectContainer{ID: name, Name: name, LogPath: filepath.Join(root, name, "0.log")})
+				s.Containers = append(s.Containers, evict.ContainerHandle{ID: name, Name: name, LogPath: filepath.Join(root, name, "0.log")})
 			}
 			return s
 		}
@@ -156,9 +157,9 @@ func TestLargeDirectories(t *testing.T) {
 		large, beside := Subject{UID: "a"}, Subject{UID: "b"}
 		for i := range 2 * maxOpenPerPod {
 			name := "a" + strconv.Itoa(i)
-			large.Containers = append(large.Containers, SubjectContainer{ID: name, Name: name, LogPath: "/logs/" + name + "/0.log"})
+			large.Containers = append(large.Containers, evict.ContainerHandle{ID: name, Name: name, LogPath: "/logs/" + name + "/0.log"})
 		}
-		beside.Containers = []SubjectContainer{{ID: "b", Name: "b", LogPath: "/logs/b/0.log"}}
+		beside.Containers = []evict.ContainerHandle{{ID: "b", Name: "b", LogPath: "/logs/b/0.log"}}
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- u.Run(ctx) }()
@@ -207,7 +208,7 @@ func TestUnfinishedWalkCounts(t *testing.T) {
 		<-release
 		return Measured{}, errors.New("boom")
 	}
-	s := Subject{UID: "u", Containers: []SubjectContainer{{ID: "c", Name: "c", LogPath: filepath.Join(root, "logs/c/0.log")}}}
+	s := Subject{UID: "u", Containers: []evict.ContainerHandle{{ID: "c", Name: "c", LogPath: filepath.Join(root, "logs/c/0.log")}}}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- u.Run(ctx) }()
@@ -247,7 +248,7 @@ func TestPriorityOfWalks(t *testing.T) {
 		<-goOn
 		return Measured{By: "walk"}, nil
 	}
-	s := Subject{UID: "u", Containers: []SubjectContainer{{ID: "c", Name: "c", LogPath: "/logs/c/0.log"}}}
+	s := Subject{UID: "u", Containers: []evict.ContainerHandle{{ID: "c", Name: "c", LogPath: "/logs/c/0.log"}}}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- u.Run(ctx) }()
@@ -298,7 +299,7 @@ func TestBudgetOfWalks(t *testing.T) {
 		var subjects []Subject
 		for i := range 20 {
 			name := strconv.Itoa(i)
-			subjects = append(subjects, Subject{UID: name, Containers: []SubjectContainer{{ID: name, Name: name, LogPath: "/logs/" + name + "/0.log"}}})
+			subjects = append(subjects, Subject{UID: name, Containers: []evict.ContainerHandle{{ID: name, Name: name, LogPath: "/logs/" + name + "/0.log"}}})
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)

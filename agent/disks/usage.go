@@ -16,22 +16,9 @@ import (
 // Subject is a pod whose disk usage is wanted.
 type Subject struct {
 	UID        string
-	Containers []SubjectContainer
+	Containers []evict.ContainerHandle
 	// Limited tells that it may not hold more than so much.
 	Limited bool
-}
-
-// SubjectContainer is a running container of it.
-type SubjectContainer struct {
-	ID string
-	// InitPID is its first process and InitStart when that began, in clock ticks
-	// since boot; 0 is not known.
-	InitPID   int
-	InitStart uint64
-	// LogPath is its log, as the host sees it; "" is not known.
-	LogPath string
-	// Name tells whether the log's directory is the container's own.
-	Name string
 }
 
 // Measured is what a directory takes up, or what the runtime says it does.
@@ -155,7 +142,7 @@ func (u *Usages) Want(subjects []Subject, low bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	changed := low != u.hasty || !slices.EqualFunc(subjects, u.subjects, func(a, b Subject) bool {
-		return a.UID == b.UID && a.Limited == b.Limited && slices.Equal(a.Containers, b.Containers)
+		return a.UID == b.UID && a.Limited == b.Limited && slices.EqualFunc(a.Containers, b.Containers, sameFiles)
 	})
 	u.subjects, u.hasty = subjects, low
 	u.jobs.yield(!low)
@@ -164,6 +151,11 @@ func (u *Usages) Want(subjects []Subject, low bool) {
 		u.version++
 		tell(u.wake)
 	}
+}
+
+// sameFiles reports whether two handles lead to the same files of a container.
+func sameFiles(a, b evict.ContainerHandle) bool {
+	return a.ID == b.ID && a.Name == b.Name && a.InitPID == b.InitPID && a.InitStart == b.InitStart && a.LogPath == b.LogPath
 }
 
 // Version is another number whenever something else is known of what is wanted

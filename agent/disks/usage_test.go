@@ -47,7 +47,7 @@ func pod(t *testing.T, root string) Subject {
 	write(0, "pods", uid, "volumes/kubernetes.io~configmap/conf/k")
 	write(9, "pods", uid, "volumes/kubernetes.io~secret/s/k")
 	kerneltest.Write(t, root, map[string]string{"proc/self/mountinfo": "", "proc/77/stat": stat, "proc/77/mountinfo": overlay(filepath.Join(root, "layers/3/fs"))})
-	return Subject{UID: uid, Containers: []SubjectContainer{{ID: "c1", Name: "main", InitPID: 77, InitStart: 4711, LogPath: filepath.Join(root, "logs/main/0.log")}}}
+	return Subject{UID: uid, Containers: []evict.ContainerHandle{{ID: "c1", Name: "main", InitPID: 77, InitStart: 4711, LogPath: filepath.Join(root, "logs/main/0.log")}}}
 }
 
 func options(root string) UsageOptions {
@@ -146,12 +146,12 @@ func TestLayerOf(t *testing.T) {
 	} {
 		root := kerneltest.Tree(t, map[string]string{"77/stat": stat, "77/mountinfo": tt.mountinfo})
 		u := NewUsages(UsageOptions{Procfs: kernel.FS(root), LayersDir: func() string { return "/layers" }})
-		if got := u.layerOf(&SubjectContainer{InitPID: 77, InitStart: tt.start}); got != tt.want {
+		if got := u.layerOf(&evict.ContainerHandle{InitPID: 77, InitStart: tt.start}); got != tt.want {
 			t.Errorf("%s: layerOf = %q; want %q", tt.name, got, tt.want)
 		}
 	}
 	u := NewUsages(UsageOptions{Rootfs: "/host", LayersDir: func() string { return "/host/layers" }, Procfs: kernel.FS(kerneltest.Tree(t, map[string]string{"77/stat": stat, "77/mountinfo": overlay("/layers/3/fs")}))})
-	if got, want := u.layerOf(&SubjectContainer{InitPID: 77, InitStart: 4711}), "/host/layers/3/fs"; got != want {
+	if got, want := u.layerOf(&evict.ContainerHandle{InitPID: 77, InitStart: 4711}), "/host/layers/3/fs"; got != want {
 		t.Errorf("in a container: layerOf = %q; want %q", got, want)
 	}
 }
@@ -181,7 +181,7 @@ func TestSharedLogs(t *testing.T) {
 		}
 	}
 	s.Containers[0].LogPath = filepath.Join(root, "a.log")
-	s.Containers = append(s.Containers, SubjectContainer{ID: "c2", Name: "b", LogPath: filepath.Join(root, "b.log")})
+	s.Containers = append(s.Containers, evict.ContainerHandle{ID: "c2", Name: "b", LogPath: filepath.Join(root, "b.log")})
 	o := options(root)
 	u := measuring(t, o, nil)
 	u.Want([]Subject{s}, false)
@@ -201,7 +201,7 @@ func TestRuntimeTellsLayers(t *testing.T) {
 	u := measuring(t, UsageOptions{Procfs: "/nowhere", Layers: func(context.Context) (map[string]Measured, error) {
 		return map[string]Measured{"c1": {Usage: disk.Usage{Bytes: 7, Inodes: 2}, At: at, By: "runtime"}}, nil
 	}}, nil)
-	s := Subject{UID: "u", Containers: []SubjectContainer{{ID: "c1", Name: "main", InitPID: 77}}}
+	s := Subject{UID: "u", Containers: []evict.ContainerHandle{{ID: "c1", Name: "main", InitPID: 77}}}
 	u.Want([]Subject{s}, false)
 	eventually(t, "the runtime's word", func() bool { return u.Of(&s).Known })
 	if h := u.Of(&s); h.Layers["c1"].Bytes != 7 || h.Oldest != at || h.By[0] != "runtime" || !strings.Contains(h.Short, "logs") {

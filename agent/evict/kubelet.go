@@ -1,5 +1,7 @@
 package evict
 
+import "fmt"
+
 // ConfigSource is the annotation by which a kubelet marks every pod that it makes,
 // over whatever the pod's author wrote there: api, file or http
 // (pkg/kubelet/types/pod_update.go).
@@ -32,9 +34,16 @@ func (k Kubelet) Owns(annotations map[string]string) bool {
 	return MadeByKubelet(annotations) && !k.Absent
 }
 
-// KubeletProcess is a kubelet by its pid and start time, in clock ticks since boot.
+// KubeletProcess is a kubelet that runs, or has run.
 type KubeletProcess struct {
-	PID        int    `json:"pid"`
+	PID int `json:"pid"`
+	// Executable is the file that it runs, or the name that it goes by where that
+	// can't be read.
 	Executable string `json:"executable"`
-	Start      uint64 `json:"start"`
+	// Start is when it began, in clock ticks since boot; 0 is not known.
+	Start uint64 `json:"start"`
+}
+
+func (k KubeletProcess) String() string {
+	return fmt.Sprintf("kubelet %s (pid %d)", k.Executable, k.PID)
 }

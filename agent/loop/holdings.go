@@ -107,13 +107,8 @@ func (d *DiskUsage) Covers(since time.Time) bool {
 func subjectsOf(s *pods.Snapshot) []disks.Subject {
 	subjects := make([]disks.Subject, 0, len(s.Pods))
 	for i := range s.Pods {
-		subject := disks.Subject{UID: s.Pods[i].UID, Limited: s.Pods[i].Limited()}
-		for _, c := range s.Handles[subject.UID].Containers {
-			subject.Containers = append(subject.Containers, disks.SubjectContainer{
-				ID: c.ID, Name: c.Name, InitPID: c.InitPID, InitStart: c.InitStart, LogPath: c.LogPath,
-			})
-		}
-		subjects = append(subjects, subject)
+		uid := s.Pods[i].UID
+		subjects = append(subjects, disks.Subject{UID: uid, Containers: s.Handles[uid].Containers, Limited: s.Pods[i].Limited()})
 	}
 	return subjects
 }

@@ -93,7 +93,7 @@ func TestQuiet(t *testing.T) {
 			for i := range 3 {
 				l.unexplained.See(start.Add(time.Duration(i)), 1<<40)
 			}
-			listed = pods.New(pods.Options{Hierarchy: n.hierarchy, Procfs: "/proc", Tree: tree, Sources: []pods.Source{nobody{}}})
+			listed = pods.New(pods.Options{Hierarchy: n.hierarchy, Procfs: "/proc", Tree: tree, Runtime: nobody{}})
 			t.Cleanup(func() { listed.Close() })
 			if err := listed.Sync(t.Context()); err != nil {
 				t.Fatal(err)

@@ -27,7 +27,7 @@ const (
 	parallelDetails = 8
 )
 
-// CRI is the container runtime as a source.
+// CRI is a [Runtime] by way of its CRI socket.
 type CRI struct {
 	client   *cri.Client
 	endpoint string
@@ -39,7 +39,7 @@ type CRI struct {
 	sandboxes  details[cri.SandboxDetail]
 }
 
-// NewCRI returns the source of a runtime that client talks to on endpoint.
+// NewCRI returns the runtime that client talks to on endpoint.
 func NewCRI(client *cri.Client, endpoint string) *CRI {
 	return &CRI{client: client, endpoint: endpoint}
 }
@@ -47,7 +47,7 @@ func NewCRI(client *cri.Client, endpoint string) *CRI {
 // Name returns the endpoint.
 func (c *CRI) Name() string { return c.endpoint }
 
-// Watch implements [Source] by the runtime's events, where it has them.
+// Watch implements [Runtime] by the runtime's events, where it has them.
 func (c *CRI) Watch(ctx context.Context, changed func()) error {
 	err := c.client.Events(ctx, func(cri.Event) { changed() })
 	if errors.Is(err, cri.ErrUnimplemented) {
@@ -56,7 +56,7 @@ func (c *CRI) Watch(ctx context.Context, changed func()) error {
 	return err
 }
 
-// List implements [Source]. What a list does not tell is asked for once for each
+// List implements [Runtime]. What a list does not tell is asked for once for each
 // container and sandbox, and again, ever more rarely, where that failed.
 func (c *CRI) List(ctx context.Context) (List, error) {
 	// Containers first: the sandbox of each is then in the later list.

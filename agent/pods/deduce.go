@@ -24,7 +24,7 @@ type deduction struct {
 	capacity    int64 // the node's memory, bytes
 	capacityErr error
 	listing     *listing
-	spec        *evict.Pod // what a source knows for certain; nil where none does
+	spec        *evict.Pod // the specification; nil is not known
 }
 
 // fill completes a pod whose members are known.

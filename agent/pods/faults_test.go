@@ -191,7 +191,7 @@ func TestStatusHangs(t *testing.T) {
 		t.Errorf("pods %q, %d unproven; want a b c, one unproven", names(s), i.Status().Unproven)
 	}
 	// The runtime is asked again once the time for that has come.
-	src := i.sources[0].Source.(*CRI)
+	src := i.runtime.Runtime.(*CRI)
 	for _, d := range src.containers.wanted {
 		d.next = time.Time{}
 	}

@@ -42,13 +42,11 @@ func (i *Inventory) guard(listings []*listing, places map[string]*place) *evict.
 	}
 	for _, k := range i.guardedKubelets() {
 		g.Never[k.PID] = k.String()
-		started(k.PID, i.startOf(k.PID))
+		started(k.PID, k.Start)
 	}
-	for _, s := range i.sources {
-		if s.list.PID > 1 {
-			g.Never[s.list.PID] = fmt.Sprintf("the container runtime (%s)", s.Name())
-			started(s.list.PID, i.startOf(s.list.PID))
-		}
+	if r := i.runtime; r != nil && r.list.PID > 1 {
+		g.Never[r.list.PID] = fmt.Sprintf("the container runtime (%s)", r.Name())
+		started(r.list.PID, i.startOf(r.list.PID))
 	}
 	g.Never[selfPID] = "evictd"
 	g.Never[1] = "pid 1"

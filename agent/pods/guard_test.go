@@ -64,13 +64,13 @@ func TestGuard(t *testing.T) {
 }
 
 func TestGuardKnowsTheRuntime(t *testing.T) {
-	i := New(Options{Sources: []Source{&source{}}})
-	i.sources[0].list.PID = 4711
+	i := New(Options{Runtime: &source{}})
+	i.runtime.list.PID = 4711
 	if got := i.guard(nil, nil).Never[4711]; got != "the container runtime (source)" {
 		t.Errorf("Never[4711] = %q; want the container runtime", got)
 	}
 	// A socket that an activator made names pid 1.
-	i.sources[0].list.PID = 1
+	i.runtime.list.PID = 1
 	if got := i.guard(nil, nil).Never[1]; got != "pid 1" {
 		t.Errorf("Never[1] = %q; want pid 1", got)
 	}

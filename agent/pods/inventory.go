@@ -7,7 +7,6 @@ import (
 	"io/fs"
 	"log/slog"
 	"slices"
-	"strings"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -19,9 +18,10 @@ import (
 
 // Options are what an Inventory is made of.
 type Options struct {
-	// Sources list the pods. Without any, there are none: that is how a runtime
-	// is declared absent.
-	Sources []Source
+	// Runtime lists the pods; nil says that there is no runtime, and so no pods.
+	Runtime Runtime
+	// Specifications says what the pods are; nil where nothing does.
+	Specifications Specifications
 	// Hierarchy is the tree in which the pods' cgroups are.
 	Hierarchy *cgroup.Hierarchy
 	Procfs    kernel.FS
@@ -39,7 +39,8 @@ type Options struct {
 // Inventory knows what runs on the node. Its methods are safe for concurrent
 // use; all but Run, Sync, Outside, NotOurs, WatchKubelets and KubeletProcesses answer at once.
 type Inventory struct {
-	sources    []*tracked
+	runtime    *tracked // nil where there is none
+	specs      Specifications
 	hierarchy  *cgroup.Hierarchy
 	procfs     kernel.FS
 	cgroupRoot string
@@ -49,12 +50,12 @@ type Inventory struct {
 	world   atomic.Pointer[world]
 	status  atomic.Pointer[Status]
 	refresh chan struct{} // a list is wanted now
-	changed chan struct{} // a source says that something changed
+	changed chan struct{} // the runtime says that something changed
 
 	mu          sync.Mutex // held by Sync and Close
 	places      map[string]*place
 	groups      *groups
-	kubelets    []Process
+	kubelets    []evict.KubeletProcess
 	trusted     []evict.KubeletProcess // replaced, never changed
 	kubeletsErr error                  // why they could not be looked for
 	scanned     time.Time              // when kubelets was found
@@ -73,10 +74,10 @@ type Inventory struct {
 	next   chan struct{} // closed when the world is next replaced
 }
 
-// tracked is a source with what it said last. It belongs to Sync, but for
+// tracked is the runtime with what it said last. It belongs to Sync, but for
 // watched.
 type tracked struct {
-	Source
+	Runtime
 	list    List
 	partial map[string]time.Time      // by sandbox, since when it is kept although lists lack some of it
 	listed  time.Time                 // when a list was last complete, and
@@ -101,13 +102,13 @@ func New(o Options) *Inventory {
 		log = slog.New(slog.DiscardHandler)
 	}
 	i := &Inventory{
-		hierarchy: o.Hierarchy, procfs: o.Procfs, cgroupRoot: o.CgroupRoot, log: log,
+		specs: o.Specifications, hierarchy: o.Hierarchy, procfs: o.Procfs, cgroupRoot: o.CgroupRoot, log: log,
 		refresh: make(chan struct{}, 1), changed: make(chan struct{}, 1), next: make(chan struct{}), lookAgain: make(chan struct{}, 1),
 		places: map[string]*place{}, groups: newGroups(o.Hierarchy), stat: statFile,
 		readings: readings{tree: o.Tree, known: map[uint64]*reading{}},
 	}
-	for _, s := range o.Sources {
-		i.sources = append(i.sources, &tracked{Source: s})
+	if o.Runtime != nil {
+		i.runtime = &tracked{Runtime: o.Runtime}
 	}
 	i.rules.Store(&rules{trusted: slices.Clone(o.TrustAnnotations), kubeletAbsent: o.KubeletAbsent})
 	i.world.Store(&world{guard: i.guard(nil, nil)})
@@ -134,7 +135,7 @@ func (i *Inventory) Changed() <-chan struct{} {
 	return i.next
 }
 
-// Tried returns when each source had last been asked for a list that has come, or
+// Tried returns when the runtime had last been asked for a list that has come, or
 // that it has failed to give; zero for never. What runs since before then is known
 // as far as it can be.
 func (i *Inventory) Tried() time.Time { return i.world.Load().tried }
@@ -160,11 +161,9 @@ func (i *Inventory) publish(w *world) {
 func (i *Inventory) Sync(ctx context.Context) error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	var errs []error
-	for _, s := range i.sources {
-		if err := i.list(ctx, s); err != nil {
-			errs = append(errs, err)
-		}
+	var err error
+	if i.runtime != nil {
+		err = i.list(ctx, i.runtime)
 	}
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
@@ -172,10 +171,10 @@ func (i *Inventory) Sync(ctx context.Context) error {
 	i.publish(i.build(time.Now()))
 	i.groups.closeUnused()
 	i.note()
-	return errors.Join(errs...)
+	return err
 }
 
-// list asks a source, and logs when that begins or ends to fail.
+// list asks the runtime, and logs when that begins or ends to fail.
 func (i *Inventory) list(ctx context.Context, s *tracked) error {
 	asked := time.Now()
 	list, err := s.List(ctx)
@@ -246,9 +245,9 @@ func (s *tracked) complete(list List, now time.Time) {
 
 // Status is how the Inventory fares.
 type Status struct {
-	// DeclaredAbsent tells that there is no source.
+	// DeclaredAbsent tells that there is no runtime.
 	DeclaredAbsent bool
-	// Endpoint names the source. Connected tells that it answers, if not with
+	// Endpoint names the runtime. Connected tells that it answers, if not with
 	// everything; Error is what went wrong last, empty where nothing did.
 	Endpoint  string
 	Connected bool
@@ -272,24 +271,18 @@ func (i *Inventory) Status() Status {
 	return s
 }
 
-// note keeps the status of the sources and of the world.
+// note keeps the status of the runtime and of the world.
 func (i *Inventory) note() {
 	w := i.world.Load()
-	s := Status{DeclaredAbsent: len(i.sources) == 0, Connected: len(i.sources) > 0, LastSync: w.listed}
-	var names, errs []string
-	for n, src := range i.sources {
-		names = append(names, src.Name())
-		if src.err != nil {
-			errs = append(errs, src.err.Error())
+	s := Status{DeclaredAbsent: i.runtime == nil, LastSync: w.listed}
+	if r := i.runtime; r != nil {
+		s.Endpoint, s.Connected, s.RuntimeName, s.RuntimeVersion = r.Name(), r.answers, r.list.Software, r.list.Version
+		switch {
+		case r.err != nil:
+			s.Error = r.err.Error()
+		case !r.answers:
+			s.Error = "not asked yet"
 		}
-		s.Connected = s.Connected && src.answers
-		if n == 0 {
-			s.RuntimeName, s.RuntimeVersion = src.list.Software, src.list.Version
-		}
-	}
-	s.Endpoint, s.Error = strings.Join(names, ", "), strings.Join(errs, "; ")
-	if !s.Connected && s.Error == "" && !s.DeclaredAbsent {
-		s.Error = "not asked yet"
 	}
 	s.Pods = len(w.pods)
 	for _, p := range w.pods {

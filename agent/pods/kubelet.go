@@ -21,16 +21,6 @@ import (
 	"github.com/evictd/evictd/kernel/process"
 )
 
-// Process is a process of the node.
-type Process struct {
-	PID int
-	// Executable is the file that it runs, or the name that it goes by where
-	// that can't be read.
-	Executable string
-}
-
-func (p Process) String() string { return fmt.Sprintf("kubelet %s (pid %d)", p.Executable, p.PID) }
-
 // kubeletExecutables are the names of the programs that are a kubelet, or have
 // one in them. They only select which processes are looked at.
 var kubeletExecutables = []string{"kubelet", "kubelite", "k3s"}
@@ -52,15 +42,15 @@ const (
 
 // sighting is what was found when kubelets were looked for.
 type sighting struct {
-	found []Process // by pid
+	found []evict.KubeletProcess // by pid
 	err   error
 	at    time.Time
 }
 
 // updateKubelets takes over which kubelets were found last. Those that are none
 // any more are left out: a process can be found before its container is listed.
-// containers are the paths of the containers' cgroups that the sources have listed,
-// the oldest of them when it was asked at that time.
+// containers are the paths of the containers' cgroups that the runtime listed when
+// it was asked at that time.
 func (i *Inventory) updateKubelets(containers []string, asked, now time.Time) {
 	s := i.kubeletSighting(guardedKubeletAge)
 	if s.err != nil {
@@ -70,7 +60,7 @@ func (i *Inventory) updateKubelets(containers []string, asked, now time.Time) {
 		i.scanned, i.kubeletsErr = s.at, s.err
 		return
 	}
-	i.kubelets = slices.DeleteFunc(slices.Clone(s.found), func(k Process) bool { return i.kubelet(k.PID, containers) == "" })
+	i.kubelets = slices.DeleteFunc(slices.Clone(s.found), func(k evict.KubeletProcess) bool { return i.kubelet(k.PID, containers) == "" })
 	i.scanned, i.kubeletsErr = s.at, nil
 	i.trustKubelets(asked, now)
 }
@@ -154,14 +144,14 @@ func (i *Inventory) lookForKubelets() (s *sighting, changed bool) {
 
 // KubeletProcesses looks for the kubelets that run on this node: it reads /proc
 // as a whole, which takes a second for some ten thousands of processes.
-func (i *Inventory) KubeletProcesses() ([]Process, error) {
+func (i *Inventory) KubeletProcesses() ([]evict.KubeletProcess, error) {
 	containers := i.world.Load().containers()
 	dir, err := os.Open(string(i.procfs))
 	if err != nil {
 		return nil, fmt.Errorf("look for a kubelet: %w", err)
 	}
 	defer dir.Close()
-	var found []Process
+	var found []evict.KubeletProcess
 	for {
 		names, err := dir.Readdirnames(processBatch)
 		if errors.Is(err, io.EOF) {
@@ -176,11 +166,11 @@ func (i *Inventory) KubeletProcesses() ([]Process, error) {
 				continue
 			}
 			if exe := i.kubelet(pid, containers); exe != "" {
-				found = append(found, Process{PID: pid, Executable: exe})
+				found = append(found, evict.KubeletProcess{PID: pid, Executable: exe, Start: i.startOf(pid)})
 			}
 		}
 	}
-	slices.SortFunc(found, func(a, b Process) int { return a.PID - b.PID })
+	slices.SortFunc(found, func(a, b evict.KubeletProcess) int { return a.PID - b.PID })
 	return found, nil
 }
 

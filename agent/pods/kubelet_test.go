@@ -301,7 +301,7 @@ func TestKubelet(t *testing.T) {
 	if got := i.Measure(time.Now()).Kubelet; got != want {
 		t.Errorf("Measure().Kubelet = %+v; want %+v", got, want)
 	}
-	without := n.inventory(func(o *Options) { o.Sources = nil })
+	without := n.inventory(func(o *Options) { o.Runtime = nil })
 	if err := without.Sync(context.Background()); err != nil {
 		t.Fatal(err)
 	}

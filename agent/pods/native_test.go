@@ -115,7 +115,7 @@ func TestNative(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer client.Close()
-	i := New(Options{Hierarchy: h, Procfs: kernel.FS("/proc"), Sources: []Source{NewCRI(client, runtime.Endpoint())}})
+	i := New(Options{Hierarchy: h, Procfs: kernel.FS("/proc"), Runtime: NewCRI(client, runtime.Endpoint())})
 	defer i.Close()
 	if err := i.Sync(context.Background()); err != nil {
 		t.Fatal(err)

@@ -222,7 +222,7 @@ func (n *node) inventory(change ...func(*Options)) *Inventory {
 	}
 	o := Options{Hierarchy: h, Procfs: kernel.FS(n.proc)}
 	if n.runtime != nil {
-		o.Sources = []Source{n.source()}
+		o.Runtime = n.source()
 	}
 	for _, c := range change {
 		c(&o)

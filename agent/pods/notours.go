@@ -10,7 +10,7 @@ import (
 	"unicode"
 )
 
-// Outsider is a container on this host that no source lists, and that is never
+// Outsider is a container on this host that the runtime does not list, and that is never
 // killed.
 type Outsider struct {
 	Cgroup string
@@ -26,13 +26,13 @@ type Outsider struct {
 // ID, or in a way of their own.
 var containerName = regexp.MustCompile(`(^|[^0-9a-f])[0-9a-f]{64}([^0-9a-f]|$)|^lxc\.payload\.|^machine-.*\.scope$`)
 
-// NotOurs returns the containers on this host that no source lists, by their
+// NotOurs returns the containers on this host that the runtime does not list, by their
 // cgroup's path: what has the name of a container, or holds processes of another
 // pid namespace than the node's. It reads the whole tree. Before the first
 // complete list nothing can be said of any.
 func (i *Inventory) NotOurs() []Outsider {
 	w := i.world.Load()
-	if len(i.sources) > 0 && w.listed.IsZero() {
+	if i.runtime != nil && w.listed.IsZero() {
 		return nil
 	}
 	l := notOurs{Inventory: i, world: w, left: maxOutside}
@@ -97,7 +97,7 @@ func (n *notOurs) without(pids []int, at string, children []string) []int {
 	})
 }
 
-// listed reports whether a process is the first of a container that a source
+// listed reports whether a process is the first of a container that the runtime
 // lists.
 func (n *notOurs) listed(pid int) bool { return n.world.guard.Inits[pid] != "" }
 

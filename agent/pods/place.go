@@ -187,7 +187,7 @@ func (i *Inventory) proveInit(p *place, pids []int) string {
 // mistake, is below the container's shim.
 func (i *Inventory) isShim(pid int) bool {
 	stat, err := process.ReadStat(i.procfs, pid)
-	return err == nil && (stat.PPID == 1 || slices.ContainsFunc(i.sources, func(s *tracked) bool { return s.list.PID > 1 && s.list.PID == stat.PPID }))
+	return err == nil && (stat.PPID == 1 || i.runtime != nil && i.runtime.list.PID > 1 && i.runtime.list.PID == stat.PPID)
 }
 
 // placeSandbox finds out where a sandbox's own process lives.

@@ -227,7 +227,7 @@ func TestRunListsWhileWalked(t *testing.T) {
 		tree := &fakeTree{rows: map[uint64]bpf.Row{}}
 		n := &node{t: t, v2: true, proc: t.TempDir(), cgroups: t.TempDir()}
 		n.build()
-		i := n.inventory(func(o *Options) { o.Sources, o.Tree = []Source{s}, tree })
+		i := n.inventory(func(o *Options) { o.Runtime, o.Tree = s, tree })
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error)
 		go func() { done <- i.Run(ctx) }()

@@ -18,8 +18,8 @@ const (
 	// shortestGap is left between lists that changes ask for: they come in
 	// bursts.
 	shortestGap = 100 * time.Millisecond
-	// watchAgain and watchAgainUnable are left between attempts to watch a
-	// source.
+	// watchAgain and watchAgainUnable are left between attempts to watch the
+	// runtime.
 	watchAgain, watchAgainUnable = time.Second, time.Minute
 	// watchHolds is how long a watch must last to be relied on: it is not
 	// acknowledged, only refused.
@@ -30,8 +30,8 @@ const (
 func (i *Inventory) Run(ctx context.Context) error {
 	var watches sync.WaitGroup
 	defer watches.Wait()
-	for _, s := range i.sources {
-		watches.Go(func() { i.watch(ctx, s) })
+	if i.runtime != nil {
+		watches.Go(func() { i.watch(ctx, i.runtime) })
 	}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -65,7 +65,7 @@ func (i *Inventory) Run(ctx context.Context) error {
 // rest is how long a list is good enough unless something is told: steady is for
 // how long walks have found nobody who came or went. A runtime can be told to put a
 // pod where no walk comes by, so that this alone bounds by watchedEvery how long
-// one is missed; beyond that it takes a source that tells, and no pod that is
+// one is missed; beyond that it takes a runtime that tells, and no pod that is
 // elsewhere.
 func rest(steady time.Duration, watched, within bool) time.Duration {
 	switch {
@@ -77,14 +77,13 @@ func rest(steady time.Duration, watched, within bool) time.Duration {
 	return min(max(steady, listEvery), watchedEvery)
 }
 
-// watched reports whether every source tells of changes.
+// watched reports whether there is no runtime, or it tells of changes.
 func (i *Inventory) watched() bool {
-	for _, s := range i.sources {
-		if since := s.watched.Load(); since == nil || time.Since(*since) < watchHolds {
-			return false
-		}
+	if i.runtime == nil {
+		return true
 	}
-	return true
+	since := i.runtime.watched.Load()
+	return since != nil && time.Since(*since) >= watchHolds
 }
 
 // walk is what a walk of the cgroups told of the list.
@@ -99,7 +98,7 @@ type walk struct {
 const walkHolds = 3 * time.Second
 
 // steady returns for how long walks of the cgroups have told that nobody came or
-// went, as well as the sources would: nothing runs, and nothing ends, without its
+// went, as well as the runtime would: nothing runs, and nothing ends, without its
 // cgroup. As long may pass until the next list: a container whose cgroup has come
 // is soon listed, and the later the rarer. It is 0 where walks don't tell.
 func (i *Inventory) steady(now time.Time) time.Duration {
@@ -110,7 +109,7 @@ func (i *Inventory) steady(now time.Time) time.Duration {
 	return now.Sub(w.changed)
 }
 
-// watch follows a source's changes until ctx ends.
+// watch follows the runtime's changes until ctx ends.
 func (i *Inventory) watch(ctx context.Context, s *tracked) {
 	for ctx.Err() == nil {
 		s.watched.Store(new(time.Now()))

@@ -3,18 +3,20 @@ package pods
 import (
 	"context"
 	"errors"
+	"sync/atomic"
 	"testing"
 	"testing/synctest"
 	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"google.golang.org/grpc/codes"
 
 	"github.com/evictd/evictd/agent/evict"
 	"github.com/evictd/evictd/cri"
 	"github.com/evictd/evictd/cri/critest"
 )
 
-// source is a Source that lists nothing and notes when it was asked.
+// source is a Runtime that lists nothing and notes when it was asked.
 type source struct {
 	list     List
 	err      error
@@ -51,7 +53,7 @@ func during(t *testing.T, s *source, d time.Duration, do func(i *Inventory)) {
 	t.Helper()
 	n := &node{t: t, v2: true, proc: t.TempDir(), cgroups: t.TempDir()}
 	n.build()
-	i := n.inventory(func(o *Options) { o.Sources = []Source{s} })
+	i := n.inventory(func(o *Options) { o.Runtime = s })
 	s.began = time.Now()
 	ctx, cancel := context.WithTimeout(t.Context(), d)
 	defer cancel()
@@ -111,12 +113,12 @@ func TestRunLists(t *testing.T) {
 	}
 }
 
-// Without a source there is nothing to list, and that is known.
+// Without a runtime there is nothing to list, and that is known.
 func TestDeclaredAbsent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := &node{t: t, v2: true, proc: t.TempDir(), cgroups: t.TempDir()}
 		n.build()
-		i := n.inventory(func(o *Options) { o.Sources = nil })
+		i := n.inventory(func(o *Options) { o.Runtime = nil })
 		ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
 		defer cancel()
 		if err := i.Run(ctx); err != nil {
@@ -174,8 +176,12 @@ func TestRunFollowsEvents(t *testing.T) {
 	await("b")
 }
 
-// What a source knows of a pod's specification is believed before what is
-// concluded from what runs.
+// specifications are Specifications that are complete.
+type specifications map[string]*evict.Pod
+
+func (s specifications) Specification(uid string) *evict.Pod { return s[uid] }
+
+// A pod's specification is believed before what is concluded from what runs.
 func TestSpec(t *testing.T) {
 	n := newNode(t, true)
 	p := n.addPod(critest.Pod{
@@ -188,8 +194,7 @@ func TestSpec(t *testing.T) {
 		InitContainers: []evict.Container{{Name: "sidecar", Sidecar: true}},
 		HasStats:       true, Usage: evict.PodUsage{Memory: 1 << 60},
 	}
-	api := &source{list: List{Pods: []Pod{{UID: "u1", Spec: spec}, {UID: "elsewhere", Spec: spec}}}}
-	i := n.synced(func(o *Options) { o.Sources = append(o.Sources, api) })
+	i := n.synced(func(o *Options) { o.Specifications = specifications{"u1": spec, "elsewhere": spec} })
 	s := i.Measure(time.Now())
 	if len(s.Pods) != 1 || len(s.Handles[p.UID].Containers) != 3 {
 		t.Fatalf("pods %q, handle %+v; want web with three containers", names(s), s.Handles[p.UID])
@@ -214,6 +219,54 @@ func TestSpec(t *testing.T) {
 		t.Errorf("Describe() = %+v; want the annotation ignored, and the request from the specification", about)
 	}
 	if spec.Containers[0].Usage.Memory != 0 {
-		t.Error("the source's own pod was changed")
+		t.Error("the specification itself was changed")
+	}
+}
+
+// fetched are Specifications of one pod, which a fetch brings.
+type fetched struct {
+	uid    string
+	answer chan *evict.Pod // of the other side
+	pod    atomic.Pointer[evict.Pod]
+}
+
+func (f *fetched) fetch() { f.pod.Store(<-f.answer) }
+
+func (f *fetched) Specification(uid string) *evict.Pod {
+	if uid != f.uid {
+		return nil
+	}
+	return f.pod.Load()
+}
+
+// A list does not wait for specifications that are still fetched, and a specification
+// that comes while the runtime fails counts all the same.
+func TestSpecificationsAndRuntimeApart(t *testing.T) {
+	n := newNode(t, true)
+	n.addPod(critest.Pod{Name: "web", UID: "u1", Containers: []critest.Container{{Name: "main", PID: 100}}})
+	specs := &fetched{uid: "u1", answer: make(chan *evict.Pod)}
+	hung := make(chan struct{})
+	go func() { specs.fetch(); close(hung) }()
+
+	i := n.synced(func(o *Options) { o.Specifications = specs })
+	if s := i.Measure(time.Now()); names(s) != "web" || s.Pods[0].Priority != nil {
+		t.Fatalf("while the fetch hangs: pods %+v; want web of unknown priority", s.Pods)
+	}
+	specs.answer <- &evict.Pod{Priority: new(int32(7))}
+	<-hung
+	if err := i.Sync(t.Context()); err != nil {
+		t.Fatal(err)
+	}
+	if p := i.Measure(time.Now()).Pods[0]; p.Priority == nil || *p.Priority != 7 {
+		t.Errorf("priority after the fetch = %v; want 7", p.Priority)
+	}
+
+	n.runtime.Break("ListContainers", critest.Fault{Code: codes.Internal})
+	specs.pod.Store(&evict.Pod{Priority: new(int32(9))})
+	if err := i.Sync(t.Context()); err == nil {
+		t.Fatal("Sync() with a runtime that fails = nil")
+	}
+	if s := i.Measure(time.Now()); names(s) != "web" || *s.Pods[0].Priority != 9 {
+		t.Errorf("pods while the runtime fails: %+v; want web of priority 9", s.Pods)
 	}
 }

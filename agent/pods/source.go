@@ -11,14 +11,14 @@ import (
 var (
 	// ErrPartial comes with a list that lacks some of what there is.
 	ErrPartial = errors.New("the list is not complete")
-	// ErrUnwatchable says that a source can't tell of changes.
+	// ErrUnwatchable says that a runtime can't tell of changes.
 	ErrUnwatchable = errors.New("changes can't be watched")
 )
 
-// Source is where an Inventory learns of pods. Its List is not called
-// concurrently with itself, and ends soon, whatever becomes of the other side.
-type Source interface {
-	// Name names the source for people: a socket, an address.
+// Runtime lists what runs. Its List is not called concurrently with itself, and
+// ends soon, whatever becomes of the other side.
+type Runtime interface {
+	// Name names the runtime for people: a socket, an address.
 	Name() string
 	// List lists what is there now. With an error the list counts only where
 	// that is ErrPartial.
@@ -28,7 +28,18 @@ type Source interface {
 	Watch(ctx context.Context, changed func()) error
 }
 
-// List is what a source knows. An Inventory keeps it and changes nothing in it.
+// Specifications knows what pods are: what their makers asked for, which is believed
+// before anything that is concluded from what runs. It answers from memory, without
+// I/O: an Inventory asks for every pod of each list, and a source that waited would
+// withhold the list. [Inventory.Refresh] makes a later answer count.
+type Specifications interface {
+	// Specification returns the pod of a UID: its priority, QoS class, requests,
+	// tolerations, init containers and the like; nil where it is not known. Its usage
+	// is not looked at, and nothing in it is changed.
+	Specification(uid string) *evict.Pod
+}
+
+// List is what a runtime knows. An Inventory keeps it and changes nothing in it.
 type List struct {
 	Pods []Pod
 	// Software and Version are what the other side says that it is.
@@ -37,20 +48,13 @@ type List struct {
 	PID int
 }
 
-// Pod is a pod as a source lists it. A source that knows what runs fills in the
-// sandbox and the containers; one that knows what was asked for, the Spec. Of
-// several sources, what each knows is put together by UID.
+// Pod is a pod as a runtime lists it.
 type Pod struct {
-	UID       string
-	Namespace string
-	Name      string
-
-	Sandbox    Sandbox // without an ID where the source does not know it
+	UID        string
+	Namespace  string
+	Name       string
+	Sandbox    Sandbox
 	Containers []Container
-
-	// Spec is what the pod's maker asked for. It is believed before anything
-	// that is concluded from what runs. Its usage is not looked at.
-	Spec *evict.Pod
 }
 
 // Sandbox is a pod's sandbox. Err says why only what a list tells is known of

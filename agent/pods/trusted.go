@@ -22,10 +22,9 @@ func (i *Inventory) trustKubelets(asked, now time.Time) {
 		return
 	}
 	for _, k := range i.kubelets {
-		t := evict.KubeletProcess{PID: k.PID, Executable: k.Executable, Start: i.startOf(k.PID)}
-		age := uptime - now.Sub(asked) - time.Duration(t.Start)*clockTick
-		if t.Start != 0 && age >= guardedKubeletAge && !slices.Contains(trusted, t) {
-			trusted = append(trusted, t)
+		age := uptime - now.Sub(asked) - time.Duration(k.Start)*clockTick
+		if k.Start != 0 && age >= guardedKubeletAge && !slices.Contains(trusted, k) {
+			trusted = append(trusted, k)
 		}
 	}
 	i.trusted = trusted
@@ -63,13 +62,13 @@ func (i *Inventory) RestoreKubelets(list []evict.KubeletProcess) {
 	i.world.Store(&world{guard: i.guard(nil, nil), trusted: i.trusted})
 }
 
-// guardedKubelets returns the kubelets that must live: those that were found, and those
-// that are trusted.
-func (i *Inventory) guardedKubelets() []Process {
-	list := slices.Clone(i.kubelets)
-	for _, k := range i.trusted {
-		if p := (Process{PID: k.PID, Executable: k.Executable}); !slices.Contains(list, p) {
-			list = append(list, p)
+// guardedKubelets returns the kubelets that must live: those that are trusted, and those
+// that were found.
+func (i *Inventory) guardedKubelets() []evict.KubeletProcess {
+	list := slices.Clone(i.trusted)
+	for _, k := range i.kubelets {
+		if !slices.Contains(list, k) {
+			list = append(list, k)
 		}
 	}
 	return list

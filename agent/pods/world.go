@@ -18,9 +18,9 @@ import (
 // world is what was known after one list. It is not changed once it is
 // published, and its cgroups stay usable, if only to say that they are gone.
 type world struct {
-	listed    time.Time // when the oldest of the sources' lists was complete
+	listed    time.Time // when the list was last complete
 	asked     time.Time // when that was asked for
-	tried     time.Time // when each source had been asked since, whatever it said
+	tried     time.Time // when the last list was asked for, whatever the runtime said
 	pods      []*pod    // those that run, by key and UID
 	handles   map[string]Handle
 	guard     *evict.Guard
@@ -71,13 +71,13 @@ type listing struct {
 	home   *place // the sandbox's
 }
 
-// build makes the world of what the sources listed last.
+// build makes the world of what the runtime listed last.
 func (i *Inventory) build(now time.Time) *world {
 	w := &world{handles: map[string]Handle{}, crowd: crowd{}, tried: now}
 	rules := i.rules.Load()
-	listings, specs := i.merge(w)
+	listings := i.listings(w)
 	i.updateKubelets(i.containers(listings), w.asked, now)
-	w.kubelet.Known = !w.listed.IsZero() || len(i.sources) == 0
+	w.kubelet.Known = !w.listed.IsZero() || i.runtime == nil
 	w.kubelet.Absent, w.kubelet.Process = rules.kubeletAbsent, i.kubeletProcess()
 	never := i.guard(nil, nil)
 	places := make(map[string]*place, len(i.places))
@@ -117,7 +117,10 @@ func (i *Inventory) build(now time.Time) *world {
 		if len(p.members) == 0 {
 			continue
 		}
-		d := deduction{rules: rules, kubelet: w.kubelet, capacity: capacity, capacityErr: capacityErr, listing: l, spec: specs[l.UID]}
+		d := deduction{rules: rules, kubelet: w.kubelet, capacity: capacity, capacityErr: capacityErr, listing: l}
+		if i.specs != nil {
+			d.spec = i.specs.Specification(l.UID)
+		}
 		d.fill(p)
 		// Two pods that run must not be taken for one: with the operator's
 		// tools, a UID is whatever was typed.
@@ -155,35 +158,22 @@ func (i *Inventory) within(listings []*listing) bool {
 	})
 }
 
-// merge puts together what the sources listed last: the pods with a live
-// sandbox or container, and what is known of them by UID.
-func (i *Inventory) merge(w *world) ([]*listing, map[string]*evict.Pod) {
-	var listings []*listing
-	specs := map[string]*evict.Pod{}
-	seen := map[string]bool{}
-	for n, s := range i.sources {
-		if n == 0 || s.listed.Before(w.listed) {
-			w.listed, w.asked = s.listed, s.asked
-		}
-		if s.tried.Before(w.tried) {
-			w.tried = s.tried
-		}
-		for m := range s.list.Pods {
-			p := &s.list.Pods[m]
-			if p.Spec != nil {
-				specs[p.UID] = p.Spec
-			}
-			if p.Sandbox.ID == "" || seen[p.Sandbox.ID] {
-				continue
-			}
-			seen[p.Sandbox.ID] = true
-			w.kubelet.Pods = w.kubelet.Pods || evict.MadeByKubelet(p.Sandbox.Annotations)
-			if p.Sandbox.Ready || slices.ContainsFunc(p.Containers, func(c Container) bool { return c.live() }) {
-				listings = append(listings, &listing{Pod: p, kept: s.partial[p.Sandbox.ID], places: map[string]*place{}})
-			}
+// listings returns the pods of the runtime's list that have a live sandbox or
+// container.
+func (i *Inventory) listings(w *world) (listings []*listing) {
+	r := i.runtime
+	if r == nil {
+		return nil
+	}
+	w.listed, w.asked, w.tried = r.listed, r.asked, r.tried
+	for n := range r.list.Pods {
+		p := &r.list.Pods[n]
+		w.kubelet.Pods = w.kubelet.Pods || evict.MadeByKubelet(p.Sandbox.Annotations)
+		if p.Sandbox.Ready || slices.ContainsFunc(p.Containers, func(c Container) bool { return c.live() }) {
+			listings = append(listings, &listing{Pod: p, kept: r.partial[p.Sandbox.ID], places: map[string]*place{}})
 		}
 	}
-	return listings, specs
+	return listings
 }
 
 // capacity is what the kubelet computes scores from: the node's memory.
