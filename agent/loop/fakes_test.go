@@ -75,6 +75,9 @@ func (i inventory) Measure(now time.Time) pods.Snapshot {
 		Pods: slices.Clone(i.n.pods), Handles: map[string]pods.Handle{}, Version: i.n.version, Walked: i.n.still,
 		Listed: i.n.listed, Asked: i.n.asked, Tried: i.n.asked, Taken: now, Kubelet: evict.Kubelet{Known: true, Pods: i.n.kubelet},
 	}
+	if s.Listed.IsZero() {
+		s.Pods = nil
+	}
 	for k := range s.Pods {
 		read := now
 		if !slices.Contains(i.n.forgot, s.Pods[k].UID) {
@@ -99,7 +102,15 @@ func (i inventory) Forget(uids ...string) {
 	i.n.forgot = append(i.n.forgot, uids...)
 }
 
-func (inventory) Guard() *evict.Guard { return &evict.Guard{} }
+func (inventory) Guard() *evict.Guard { return &evict.Guard{Never: map[int]string{1: "pid 1"}} }
+
+// wantGuard fails the test if a kill, or what prepares one, has not got the guard of
+// the inventory.
+func (n *node) wantGuard(by string, g *evict.Guard) {
+	if g == nil || g.Never[1] == "" {
+		n.t.Errorf("%s: guard = %+v; want the inventory's", by, g)
+	}
+}
 
 func (inventory) Outside(n int) []evict.CgroupUsage {
 	return []evict.CgroupUsage{{Cgroup: "/system.slice/big", Memory: 12 * gi}}
@@ -183,17 +194,27 @@ func (r reclaimer) Evicted(id string, h reclaim.Held)             { r.n.note("ev
 // fakeLanes reports where tasks stall.
 type fakeLanes struct{ n *node }
 
-func (fakeLanes) Seen(time.Time, *signal.Observations) {}
+func (f fakeLanes) Seen(_ time.Time, o *signal.Observations) {
+	f.n.mu.Lock()
+	defer f.n.mu.Unlock()
+	if o[signal.MemoryAvailable].Status == signal.Observed {
+		f.n.seen++
+	}
+}
 func (f fakeLanes) Stalls() []lanes.Stall {
 	f.n.mu.Lock()
 	defer f.n.mu.Unlock()
 	return slices.Clone(f.n.stalls)
 }
 
-type watchdog struct{}
+// watchdog keeps the last table, and counts the iterations.
+type watchdog struct {
+	table   *hot.Table
+	rewinds int
+}
 
-func (watchdog) Rewind()            {}
-func (watchdog) Publish(*hot.Table) {}
+func (w *watchdog) Rewind()              { w.rewinds++ }
+func (w *watchdog) Publish(t *hot.Table) { w.table = t }
 
 // fakeHot is the hot path's thread: it kills what it is ordered to, or hangs.
 type fakeHot struct {
@@ -208,6 +229,7 @@ func (f *fakeHot) Execute(_ context.Context, o *hot.Order, patience time.Duratio
 		o.Strikes = make([]act.Strike, len(o.Pods))
 		return hot.ErrBusy
 	}
+	f.node.wantGuard("hot path", o.Guard)
 	for _, p := range o.Pods {
 		uid := strings.TrimPrefix(p.(*act.Hold).Job().SandboxID, "s-")
 		f.node.note("hot %s dry run %t", uid, o.DryRun)
@@ -220,7 +242,19 @@ func (f *fakeHot) Execute(_ context.Context, o *hot.Order, patience time.Duratio
 	return nil
 }
 
-func (f *fakeHot) Publish(t *hot.Table) { f.table = t }
+func (f *fakeHot) Publish(t *hot.Table) {
+	f.table = t
+	f.node.wantGuard("table", t.Guard)
+	for i := range t.Rows {
+		if h := t.Rows[i].Hold; h != nil {
+			if !h.Grab() {
+				f.node.t.Errorf("table: the Hold of %s is closed", t.Pods[i].UID)
+				continue
+			}
+			h.Drop()
+		}
+	}
+}
 
 // fakeDesk hands over what the hot path did.
 type fakeDesk struct {
@@ -279,7 +313,8 @@ type striker struct {
 	name string
 }
 
-func (s striker) Strike(p hot.Pod, _ *evict.Guard) act.Strike {
+func (s striker) Strike(p hot.Pod, g *evict.Guard) act.Strike {
+	s.n.wantGuard(s.name, g)
 	s.n.note("%s %s", s.name, strings.TrimPrefix(p.(*act.Hold).Job().SandboxID, "s-"))
 	return act.Strike{Processes: 1}
 }
@@ -292,6 +327,7 @@ type actuator struct {
 
 func (a actuator) Evict(_ context.Context, j act.Job) {
 	n, uid := a.n, j.Order.UID
+	n.wantGuard("evict", j.Guard)
 	n.note("evict %s hard %t grace %v", uid, j.Order.Hard, j.Order.Grace)
 	if err := n.refuses[uid]; err != nil {
 		n.report(act.Progress{UID: uid, Stage: act.Refused, Time: time.Now(), Err: err})
@@ -319,6 +355,7 @@ func (a actuator) Follow(_ context.Context, o evict.Order, h *act.Hold, s act.St
 
 func (a actuator) Harden(_ context.Context, j act.Job) {
 	a.n.note("harden %s", j.Order.UID)
+	a.n.wantGuard("harden", j.Guard)
 	a.n.report(act.Progress{UID: j.Order.UID, Stage: act.Hardened, Time: time.Now()})
 	a.n.work.Go(func() { a.n.die(j.Order.UID) })
 }
@@ -331,13 +368,18 @@ type dryRun struct {
 
 func (d dryRun) Evict(_ context.Context, j act.Job) {
 	d.n.note("dry run: evict %s", j.Order.UID)
+	d.n.wantGuard("dry run", j.Guard)
 	d.report(act.Progress{UID: j.Order.UID, Stage: act.Finished, Time: time.Now(), Processes: 1})
 }
 
-func (d dryRun) Follow(_ context.Context, o evict.Order, h *act.Hold, _ act.Strike) {
+func (d dryRun) Follow(_ context.Context, o evict.Order, h *act.Hold, s act.Strike) {
 	defer h.Close()
 	d.n.note("dry run: follow %s", o.UID)
-	d.report(act.Progress{UID: o.UID, Stage: act.Finished, Time: time.Now(), Processes: 1})
+	stage := act.Finished
+	if s.Err != nil {
+		stage = act.Refused
+	}
+	d.report(act.Progress{UID: o.UID, Stage: stage, Time: time.Now(), Processes: s.Processes, Err: s.Err})
 }
 
 func (d dryRun) Harden(_ context.Context, j act.Job) { d.n.note("dry run: harden %s", j.Order.UID) }

@@ -99,3 +99,55 @@ func TestCrossed(t *testing.T) {
 		}
 	}
 }
+
+// What the hot path killed by itself is adopted: the record has what it decided by,
+// and the pod is followed, in the mode that the hot path was in.
+func TestAdopt(t *testing.T) {
+	for _, tt := range []struct{ hot, loop, cold bool }{{hot: false, loop: false}, {hot: true, loop: true}, {hot: true, loop: false}, {cold: true}} {
+		dryRun := tt.hot
+		run(t, settings, func(n *node) {
+			n.pass(2 * time.Second)
+			if tt.hot == tt.loop { // else memory is available again, and b lives
+				n.grow("b", 15*gi)
+			}
+			n.desk.dryRun = dryRun
+			decided := time.Now()
+			raise := n.kill("b", 15*gi, act.Strike{Processes: 1})
+			n.pass(time.Second)
+			confirm := "fresh reading on the hot path"
+			if tt.cold {
+				confirm += ", pod not held beforehand"
+			}
+			want, result := []string{"follow b", "evicted s-b 0"}, evict.ResultKilled
+			if dryRun {
+				want, result = []string{"dry run: follow b"}, evict.ResultDryRun
+			}
+			n.wantCalls("after the kill", want...)
+			r := n.wantResult("b", result)
+			if r.Lane != lanes.BPF || r.Confirm != confirm || !r.Decided.Equal(decided) || r.RankingAge != time.Millisecond ||
+				!r.CrossingSeen.Equal(raise.Seen) || !r.LastAbove.Equal(raise.LastAbove) || r.Expected != 15*gi || r.DryRun != dryRun {
+				t.Errorf("record = %+v; want what the hot path decided by", r)
+			}
+		}, func(n *node, _ *Options) {
+			n.add("a", gi/2)
+			n.add("b", gi)
+			n.cold = tt.cold
+			if tt.loop {
+				n.facts.Configured = "--dry-run was given"
+			}
+		})
+	}
+}
+
+// A pod that the hot path chose and must not kill is refused, and another goes.
+func TestAdoptRefused(t *testing.T) {
+	run(t, settings, func(n *node) {
+		n.pass(2 * time.Second)
+		n.grow("b", 13*gi)
+		n.kill("b", 13*gi, act.Strike{Err: &act.WrongVictimError{Never: true}})
+		n.pass(time.Second)
+		n.wantCalls("after the refusal", "follow b", "hot a dry run false", "follow a", "spared s-b", "evicted s-a 0")
+		n.wantResult("b", evict.ResultFailed)
+		n.wantResult("a", evict.ResultKilled)
+	}, func(n *node, _ *Options) { n.add("a", 3*gi); n.add("b", gi) })
+}

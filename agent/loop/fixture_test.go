@@ -64,18 +64,21 @@ type node struct {
 	refuses  map[string]error
 	facts    Facts
 
-	hot    fakeHot
-	desk   fakeDesk
-	stalls []lanes.Stall
-	calls  []string // of actuators, the reclaimer and strikers
-	log    syncBuffer
-	views  []*View
-	looked int
-	result chan evict.ReclaimReport
-	disk   chan struct{}
-	report func(act.Progress)
-	done   chan struct{}
-	work   sync.WaitGroup
+	hot      fakeHot
+	cold     bool // the hot path kills pods by Holds of its own
+	desk     fakeDesk
+	watchdog watchdog
+	stalls   []lanes.Stall
+	seen     int      // readings of memory that the lanes have seen
+	calls    []string // of actuators, the reclaimer and strikers
+	log      syncBuffer
+	views    []*View
+	looked   int
+	result   chan evict.ReclaimReport
+	disk     chan struct{}
+	report   func(act.Progress)
+	done     chan struct{}
+	work     sync.WaitGroup
 }
 
 // syncBuffer is a bytes.Buffer for several goroutines.
@@ -127,7 +130,7 @@ func newNode(t *testing.T, settings string, change ...func(*node, *Options)) *no
 		survives: map[string]bool{}, refuses: map[string]error{}, observed: map[signal.Signal]signal.Observation{},
 		result: make(chan evict.ReclaimReport, 1), disk: make(chan struct{}, 1), done: make(chan struct{}),
 	}
-	n.desk.news = make(chan lanes.Raise, 1)
+	n.desk.news, n.desk.generation = make(chan lanes.Raise, 1), 7
 	n.hot.node = n
 	n.observed[signal.NodeFsAvailable] = signal.Observation{Status: signal.Observed, Available: 100 * gi, Capacity: 200 * gi}
 	n.observed[signal.PIDAvailable] = signal.Observation{Status: signal.Observed, Available: 30_000, Capacity: 32_000}
@@ -135,11 +138,14 @@ func newNode(t *testing.T, settings string, change ...func(*node, *Options)) *no
 	o := Options{
 		Log: slog.New(slog.NewTextHandler(&n.log, nil)), Config: cfg,
 		Memory: fakeMemory{n}, Inventory: inventory{n}, Disks: watch{n: n}, Tasks: watch{n: n, tasks: true}, DiskUsage: NewDiskUsage(usages{n}),
-		Reclaimer: reclaimer{n}, Lanes: fakeLanes{n}, Facts: func(*config.Config) Facts { return n.facts }, Rearm: func(*evict.Policy) { n.note("rearm") },
+		Reclaimer: reclaimer{n}, Lanes: fakeLanes{n}, Facts: n.factsOf, Rearm: func(*evict.Policy) { n.note("rearm") },
 		Largest: func(signal.Signal) []evict.DirectoryUsage { return []evict.DirectoryUsage{{Path: "/big", Bytes: 7}} },
-		Procfs:  kernel.FS(n.proc), Hot: &n.hot, Desk: &n.desk, Watchdog: watchdog{}, Liveness: &Liveness{},
-		Prepare: func(j act.Job) (*act.Hold, error) { return act.Prepare(h, kernel.FS(n.proc), j) },
-		Strike:  striker{n, "strike"}, Look: striker{n, "look"}, Observer: n,
+		Procfs:  kernel.FS(n.proc), Hot: &n.hot, Desk: &n.desk, Watchdog: &n.watchdog, Liveness: &Liveness{},
+		Prepare: func(j act.Job) (*act.Hold, error) {
+			n.wantGuard("prepare", j.Guard)
+			return act.Prepare(h, kernel.FS(n.proc), j)
+		},
+		Strike: striker{n, "strike"}, Look: striker{n, "look"}, Observer: n,
 	}
 	o.Execute = execute.New(execute.Options{
 		Killer: func(report func(act.Progress)) act.Actuator {
@@ -158,6 +164,14 @@ func newNode(t *testing.T, settings string, change ...func(*node, *Options)) *no
 	n.Loop = New(o)
 	t.Cleanup(func() { n.Loop.Close() })
 	return n
+}
+
+func (n *node) factsOf(cfg *config.Config) Facts {
+	f := n.facts
+	if cfg.DryRun {
+		f.Configured = "the configuration says dryRun: true"
+	}
+	return f
 }
 
 // start lets the loop run until stop is called.
@@ -245,17 +259,20 @@ func (n *node) grow(uid string, memory int64) {
 func (n *node) kill(uid string, memory int64, strike act.Strike) lanes.Raise {
 	n.t.Helper()
 	v := n.last()
-	hold, err := act.Prepare(n.hierarchy, "/proc", Job(evict.Order{UID: uid}, &v.Snapshot, nil))
-	if err != nil {
-		n.t.Fatal(err)
+	at := slices.IndexFunc(n.hot.table.Pods, func(p evict.Pod) bool { return p.UID == uid })
+	pod, hold := n.hot.table.Pods[at], n.hot.table.Rows[at].Hold
+	if n.cold {
+		var err error
+		if hold, err = n.hot.table.Prepare(at); err != nil {
+			n.t.Fatal(err)
+		}
 	}
 	hold.Grab()
-	pod := v.Snapshot.Pods[slices.IndexFunc(v.Snapshot.Pods, func(p evict.Pod) bool { return p.UID == uid })]
 	decided := time.Now()
 	raise := lanes.Raise{Lane: lanes.BPF, LastAbove: decided.Add(-2 * time.Millisecond), Seen: decided.Add(-time.Millisecond)}
 	n.desk.kills = []hot.Kill{{
 		Pod: &pod, Memory: memory, Freeable: memory, Hold: hold, Strike: strike, DryRun: n.desk.dryRun,
-		Threshold: v.Policy.Thresholds[0], Deficit: gi / 2, Expected: memory, Raise: raise, Decided: decided, RankingAge: time.Millisecond, Cold: true,
+		Threshold: v.Policy.Thresholds[0], Deficit: gi / 2, Expected: memory, Raise: raise, Decided: decided, RankingAge: time.Millisecond, Cold: n.cold,
 		Observation: signal.Observation{Status: signal.Observed, Capacity: capacity, Available: gi / 2, Time: decided},
 	}}
 	n.desk.generation++

@@ -75,6 +75,12 @@ func TestNothingLow(t *testing.T) {
 		if since := time.Since(n.liveness.Last()); since > 2*time.Second || n.liveness.SettleTimeout() != time.Second {
 			t.Errorf("last iteration %v ago, settle timeout %v; want a recent one, and the configuration's timeout", since, n.liveness.SettleTimeout())
 		}
+		if all := len(n.views) + n.looked; n.seen != all || n.watchdog.rewinds != all {
+			t.Errorf("%d iterations, %d readings for the lanes, %d rewinds of the watchdog; want as many", all, n.seen, n.watchdog.rewinds)
+		}
+		if own, spare := n.hot.table, n.watchdog.table; own == spare || spare == nil || own.Generation != n.desk.generation || spare.Generation != n.desk.generation || own.Node != n.last().Node {
+			t.Errorf("tables %+v and %+v; want one for the hot path and one for the watchdog, of this node, generation %d", own, spare, n.desk.generation)
+		}
 	}, func(n *node, _ *Options) { n.add("a", gi) })
 }
 
@@ -144,34 +150,6 @@ func TestHotPathHangs(t *testing.T) {
 	}, func(n *node, _ *Options) { n.add("b", gi) })
 }
 
-// Dry run goes the same way with another actuator: each pod is reported once, and
-// counts as gone.
-func TestDryRun(t *testing.T) {
-	for _, hangs := range []bool{false, true} {
-		run(t, settings, func(n *node) {
-			n.hot.hangs = hangs
-			n.grow("b", 15*gi+gi/2)
-			n.alarm()
-			n.pass(5 * time.Second)
-			first := "hot b dry run true"
-			if hangs {
-				first = "look b"
-			}
-			n.wantCalls("below the threshold", first, "dry run: follow b")
-			n.wantResult("b", evict.ResultDryRun)
-			if !n.runs("b") || len(n.last().State.Pretended) != 1 {
-				t.Errorf("b runs %t, would-be victims %+v; want b left alone and counted as gone", n.runs("b"), n.last().State.Pretended)
-			}
-			if got, want := n.messages(), []string{"would evict pod", "dry run: pod left alone"}; !slices.Equal(got, want) {
-				t.Errorf("messages = %q; want %q", got, want)
-			}
-			if !strings.Contains(n.log.String(), "dry run: nothing is evicted") {
-				t.Error("the log does not say that evictd is in dry run")
-			}
-		}, func(n *node, _ *Options) { n.add("b", gi); n.facts.Configured = "--dry-run was given" })
-	}
-}
-
 // A victim that the hot path must not kill is refused, and another goes.
 func TestRefused(t *testing.T) {
 	run(t, settings, func(n *node) {
@@ -180,53 +158,6 @@ func TestRefused(t *testing.T) {
 		n.alarm()
 		n.pass(time.Second)
 		n.wantCalls("below the threshold", "hot b dry run false", "follow b", "spared s-b", "hot a dry run false", "follow a", "evicted s-a 0")
-		n.wantResult("b", evict.ResultFailed)
-		n.wantResult("a", evict.ResultKilled)
-	}, func(n *node, _ *Options) { n.add("a", 3*gi); n.add("b", gi) })
-}
-
-// What the hot path killed by itself is adopted: the record has what it decided by,
-// and the pod is followed, in the mode that the hot path was in.
-func TestAdopt(t *testing.T) {
-	for _, tt := range []struct{ hot, loop bool }{{false, false}, {true, true}, {true, false}} {
-		dryRun := tt.hot
-		run(t, settings, func(n *node) {
-			n.pass(2 * time.Second)
-			if tt.hot == tt.loop { // else memory is available again, and b lives
-				n.grow("b", 15*gi)
-			}
-			n.desk.dryRun = dryRun
-			decided := time.Now()
-			raise := n.kill("b", 15*gi, act.Strike{Processes: 1})
-			n.pass(time.Second)
-			want, result := []string{"follow b", "evicted s-b 0"}, evict.ResultKilled
-			if dryRun {
-				want, result = []string{"dry run: follow b"}, evict.ResultDryRun
-			}
-			n.wantCalls("after the kill", want...)
-			r := n.wantResult("b", result)
-			if r.Lane != lanes.BPF || r.Confirm != "fresh reading on the hot path, pod not held beforehand" || !r.Decided.Equal(decided) || r.RankingAge != time.Millisecond ||
-				!r.CrossingSeen.Equal(raise.Seen) || !r.LastAbove.Equal(raise.LastAbove) || r.Expected != 15*gi || r.DryRun != dryRun {
-				t.Errorf("record = %+v; want what the hot path decided by", r)
-			}
-		}, func(n *node, _ *Options) {
-			n.add("a", gi/2)
-			n.add("b", gi)
-			if tt.loop {
-				n.facts.Configured = "--dry-run was given"
-			}
-		})
-	}
-}
-
-// A pod that the hot path chose and must not kill is refused, and another goes.
-func TestAdoptRefused(t *testing.T) {
-	run(t, settings, func(n *node) {
-		n.pass(2 * time.Second)
-		n.grow("b", 13*gi)
-		n.kill("b", 13*gi, act.Strike{Err: &act.WrongVictimError{Never: true}})
-		n.pass(time.Second)
-		n.wantCalls("after the refusal", "follow b", "hot a dry run false", "follow a", "spared s-b", "evicted s-a 0")
 		n.wantResult("b", evict.ResultFailed)
 		n.wantResult("a", evict.ResultKilled)
 	}, func(n *node, _ *Options) { n.add("a", 3*gi); n.add("b", gi) })
@@ -315,56 +246,6 @@ func TestSoft(t *testing.T) {
 		n.wantCalls("after both graces", "evict b hard false grace 30s", "evicted s-b 0")
 		n.wantResult("b", evict.ResultStopped)
 	}, func(n *node, _ *Options) { n.add("a", gi/2); n.add("b", gi) })
-}
-
-// Victims of an earlier run are taken up when the first list is there; one that it
-// lacks has gone, and nothing is done for it.
-func TestTakeUp(t *testing.T) {
-	victims := func() []evict.Victim {
-		now := time.Now()
-		return []evict.Victim{
-			{UID: "b", Pod: "default/b", Cause: signal.MemoryAvailable.String(), Soft: true, Due: now.Add(20 * time.Second), Fell: now, Status: evict.Unsettled},
-			{UID: "c", Pod: "default/c", Cause: signal.MemoryAvailable.String(), Fell: now, Status: evict.Unsettled},
-			{UID: "gone", Pod: "default/gone", Cause: signal.MemoryAvailable.String(), Fell: now, Status: evict.Unsettled},
-		}
-	}
-	run(t, settings, func(n *node) {
-		n.pass(5 * time.Second)
-		n.wantCalls("before the list")
-		if v := n.last(); len(v.Orders.Stuck) > 0 || slices.ContainsFunc(v.State.Victims, func(v evict.Victim) bool { return v.Status != evict.Unsettled }) {
-			t.Errorf("victims = %+v; want none that nothing kills yet called stuck", v.State.Victims)
-		}
-		n.absent = false
-		n.inventory.Refresh()
-		n.pass(time.Second)
-		n.wantCalls("after it", "evict b hard false grace 15s", "evict c hard true grace 0s", "evicted s-c 0")
-		n.wantResult("c", evict.ResultKilled)
-		n.wantResult("gone", evict.ResultUnknown)
-		n.pass(20 * time.Second)
-		n.wantResult("b", evict.ResultStopped)
-	}, func(n *node, o *Options) {
-		n.absent = true
-		n.add("b", gi)
-		n.add("c", gi)
-		o.State.Victims = victims()
-		var records []evict.Record
-		for _, v := range o.State.Victims {
-			records = append(records, evict.Record{UID: v.UID, Pod: v.Pod, Cause: v.Cause, Hard: !v.Soft, Result: evict.ResultPending})
-		}
-		o.Execute.Records().Restore(records)
-	})
-}
-
-// In dry run nothing of an earlier run is taken up.
-func TestTakeUpInDryRun(t *testing.T) {
-	run(t, settings, func(n *node) {
-		n.pass(5 * time.Second)
-		n.wantCalls("in dry run")
-	}, func(n *node, o *Options) {
-		n.facts.Configured = "--dry-run was given"
-		n.add("b", gi)
-		o.State.Victims = []evict.Victim{{UID: "b", Pod: "default/b", Cause: signal.MemoryAvailable.String(), Fell: time.Now(), Status: evict.Unsettled}}
-	})
 }
 
 // A configuration is in force when Reload returns: the table of the hot path too is

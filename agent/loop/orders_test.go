@@ -5,6 +5,7 @@ import (
 	"slices"
 	"strings"
 	"testing"
+	"testing/synctest"
 	"time"
 
 	"github.com/evictd/evictd/agent/act"
@@ -31,6 +32,21 @@ func TestRuntimeRefuses(t *testing.T) {
 		n.add("b", gi)
 		n.pods[0].Usage.PIDs, n.pods[1].Usage.PIDs = 400, 600
 		n.refuses["b"] = errors.New("it holds pid 1")
+	})
+}
+
+// Pods that must go at once go before those that have a grace period.
+func TestHardFirst(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, settings, func(n *node, o *Options) { n.add("a", gi); n.add("b", gi); o.Drift = 3 })
+		v, in, _ := n.decide(t.Context(), time.Now())
+		if in.Drift != 3 {
+			t.Errorf("drift = %d; want 3", in.Drift)
+		}
+		v.Orders.Evict = []evict.Order{{UID: "a", Cause: signal.PIDAvailable.String()}, {UID: "b", Cause: signal.PIDAvailable.String(), Hard: true}}
+		n.act(t.Context(), v)
+		n.wantCalls("of two orders", "evict b hard true grace 0s", "evict a hard false grace 0s")
+		n.work.Wait()
 	})
 }
 
