@@ -22,6 +22,7 @@ import (
 	"github.com/evictd/evictd/agent/hot"
 	"github.com/evictd/evictd/agent/lanes"
 	"github.com/evictd/evictd/agent/loop"
+	"github.com/evictd/evictd/agent/memory"
 	"github.com/evictd/evictd/agent/metrics"
 	"github.com/evictd/evictd/agent/oomscore"
 	"github.com/evictd/evictd/agent/pods"
@@ -141,11 +142,11 @@ type daemon struct {
 	killer    *act.Killer
 	execute   *execute.Executor
 	poll      *lanes.Poll
-	pollRead  *lanes.Memory
-	armed     lanes.Armed
+	pollRead  *memory.Memory
+	armed     memory.Armed
 	lanes     *lanes.Set
-	quick     *lanes.Quick
-	apart     []*lanes.Apart // of the hot path and of the watchdog
+	quick     *memory.Quick
+	apart     []*memory.Apart // of the hot path and of the watchdog
 	lock      func(context.Context)
 	hot       *hot.Thread
 	watchdog  *hot.Watchdog
@@ -303,25 +304,25 @@ func (d *daemon) buildObservers(cfg *config.Config, h *cgroup.Hierarchy) error {
 		d.closers = append(d.closers, d.runtime.Close)
 		inventory.Runtime = countedLists{pods.NewCRI(d.runtime, endpoint), d.metrics.RuntimeCallFailed}
 	}
-	d.quick = lanes.NewQuick(nil)
+	d.quick = memory.NewQuick(nil)
 	inventory.Tree = d.quick.Tree()
 	d.inventory = pods.New(inventory)
 	d.closers = append(d.closers, d.inventory.Close)
 
-	memory := d.memoryOptions(cfg, h)
+	options := d.memoryOptions(cfg, h)
 	cpus, err := cpu.Online(kernel.FS(o.Sysfs))
 	if err != nil {
 		cpus = runtime.NumCPU() // a first guess of how fast memory may fill
 	}
-	if d.pollRead, err = lanes.OpenMemory(memory); err != nil {
+	if d.pollRead, err = memory.Open(options); err != nil {
 		return err
 	}
 	d.closers = append(d.closers, d.pollRead.Close)
 	d.poll = lanes.NewPoll(func(now time.Time, into *signal.Observations) {
 		d.pollRead.Read(now, into)
 		d.lanes.Seen(now, into)
-	}, cpus, memory.Drift)
-	return d.buildHot(memory)
+	}, cpus, options.Drift)
+	return d.buildHot(options)
 }
 
 // buildExecute makes the actuators and what gives orders to them.
@@ -360,8 +361,8 @@ func (d *daemon) buildStatus() {
 // buildLoop makes the decision loop, which goes on with what an earlier run decided.
 func (d *daemon) buildLoop(decision *evict.State) error {
 	procfs := kernel.FS(d.options.Procfs)
-	memory := d.memoryOptions(d.config, d.hierarchy)
-	read, err := lanes.OpenMemory(memory)
+	options := d.memoryOptions(d.config, d.hierarchy)
+	read, err := memory.Open(options)
 	if err != nil {
 		return err
 	}
@@ -371,7 +372,7 @@ func (d *daemon) buildLoop(decision *evict.State) error {
 		Log: d.log.Logger, Config: d.config, State: *decision,
 		Memory: read, Inventory: d.inventory, Disks: d.disks, Tasks: d.tasks, DiskUsage: d.diskUsage, Reclaimer: d.reclaimer,
 		Largest: func(s signal.Signal) []evict.DirectoryUsage { return status.Largest(d.disks, d.usages, s) },
-		Lanes:   d.lanes, Facts: d.facts(d.hierarchy), Rearm: d.armDisks, Procfs: procfs, Hierarchy: d.hierarchy, Drift: memory.Drift,
+		Lanes:   d.lanes, Facts: d.facts(d.hierarchy), Rearm: d.armDisks, Procfs: procfs, Hierarchy: d.hierarchy, Drift: options.Drift,
 		Hot: d.hot, Desk: d.desk, Watchdog: d.watchdog, Liveness: d.liveness, Strike: kill, Look: look,
 		Prepare: func(j act.Job) (*act.Hold, error) { return act.Prepare(d.hierarchy, procfs, j) },
 		Execute: d.execute,

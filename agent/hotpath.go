@@ -8,11 +8,12 @@ import (
 	"github.com/evictd/evictd/agent/evict"
 	"github.com/evictd/evictd/agent/hot"
 	"github.com/evictd/evictd/agent/lanes"
+	"github.com/evictd/evictd/agent/memory"
 	"github.com/evictd/evictd/agent/self"
 )
 
 // buildHot makes the hot path and the watchdog beside it.
-func (d *daemon) buildHot(memory lanes.MemoryOptions) error {
+func (d *daemon) buildHot(from memory.Options) error {
 	var err error
 	if d.reaper, err = act.NewReaper(); err != nil {
 		return err
@@ -21,7 +22,7 @@ func (d *daemon) buildHot(memory lanes.MemoryOptions) error {
 	d.closers = append(d.closers, d.reaper.Close)
 	d.desk = hot.NewDesk()
 	options := func() (hot.Options, error) {
-		read, err := lanes.OpenApart(memory)
+		read, err := memory.OpenApart(from)
 		if err != nil {
 			return hot.Options{}, err
 		}

@@ -8,6 +8,7 @@ import (
 	"github.com/evictd/evictd/agent/config"
 	"github.com/evictd/evictd/agent/evict"
 	"github.com/evictd/evictd/agent/lanes"
+	"github.com/evictd/evictd/agent/memory"
 	"github.com/evictd/evictd/agent/metrics"
 	"github.com/evictd/evictd/agent/pods"
 	"github.com/evictd/evictd/agent/self"
@@ -20,26 +21,26 @@ import (
 )
 
 // memoryOptions say where memory is read, and how it counts.
-func (d *daemon) memoryOptions(cfg *config.Config, h *cgroup.Hierarchy) lanes.MemoryOptions {
-	return lanes.MemoryOptions{
+func (d *daemon) memoryOptions(cfg *config.Config, h *cgroup.Hierarchy) memory.Options {
+	return memory.Options{
 		Procfs: kernel.FS(d.options.Procfs), Hierarchy: h, CgroupRoot: cfg.CgroupRoot,
 		CountCache: cfg.MemoryAccounting == config.AccountingAvailable, Armed: &d.armed,
-		Drift: lanes.HostDrift(kernel.FS(d.options.Sysfs)),
+		Drift: memory.HostDrift(kernel.FS(d.options.Sysfs)),
 	}
 }
 
 // buildLanes opens the ways in which evictd learns of pressure. One that is
 // required and can't be had is an error.
 func (d *daemon) buildLanes(cfg *config.Config, h *cgroup.Hierarchy) error {
-	memory := d.memoryOptions(cfg, h)
-	read, err := lanes.OpenMemory(memory)
+	options := d.memoryOptions(cfg, h)
+	read, err := memory.Open(options)
 	if err != nil {
 		return err
 	}
 	d.closers = append(d.closers, read.Close)
 	n := cfg.Notification
 	d.lanes = lanes.NewSet(lanes.SetOptions{
-		MemoryOptions: memory, Sysfs: kernel.FS(d.options.Sysfs), Wait: d.hot, Poll: d.poll,
+		Options: options, Sysfs: kernel.FS(d.options.Sysfs), Wait: d.hot, Poll: d.poll,
 		Read: func(now time.Time, into *signal.Observations) { read.Read(now, into) },
 		Modes: map[string]lanes.Mode{
 			lanes.BPF: lanes.Mode(n.BPF), lanes.Memcg: lanes.Mode(n.Memcg), lanes.Events: lanes.Mode(n.Events),

@@ -25,15 +25,16 @@ var rooms = map[string][]string{
 	"agent/evict":           {"agent/signal"},
 	"agent/scenario":        {"agent/signal", "agent/config", "agent/evict", "agent/shutdown"},
 	"agent/pods":            {"agent/signal", "agent/evict", "cri", "kernel", "bpf"},
-	"agent/lanes":           {"agent/pace", "agent/signal", "kernel", "bpf"},
+	"agent/memory":          {"agent/signal", "kernel", "bpf"},
+	"agent/lanes":           {"agent/pace", "agent/signal", "agent/memory", "kernel", "bpf"},
 	"agent/pace":            {},
 	"agent/tasks":           {"agent/pace", "agent/signal", "agent/evict", "kernel"},
 	"agent/disks":           {"agent/pace", "agent/signal", "agent/evict", "cri", "kernel"},
 	"agent/act":             {"agent/evict", "kernel", "cri"},
 	"agent/execute":         {"agent/signal", "agent/evict", "agent/act"},
-	"agent/loop":            {"agent/pace", "agent/signal", "agent/config", "agent/evict", "agent/execute", "agent/pods", "agent/lanes", "agent/hot", "agent/act", "agent/disks", "agent/reclaim", "kernel"},
+	"agent/loop":            {"agent/pace", "agent/signal", "agent/config", "agent/evict", "agent/execute", "agent/pods", "agent/memory", "agent/lanes", "agent/hot", "agent/act", "agent/disks", "agent/reclaim", "kernel"},
 	"agent/reclaim":         {"agent/pace", "agent/signal", "agent/evict", "kernel", "cri"},
-	"agent/hot":             {"agent/signal", "agent/evict", "agent/act", "agent/lanes", "kernel"},
+	"agent/hot":             {"agent/signal", "agent/evict", "agent/act", "agent/memory", "agent/lanes", "kernel"},
 	"agent/oomscore":        {"agent/pace", "kernel"},
 	"agent/cold":            {"kernel"},
 	"agent/self":            {"agent/pace", "agent/evict", "agent/act", "agent/hot", "kernel"},
@@ -146,7 +147,7 @@ func TestToolLinksNoDaemon(t *testing.T) {
 	for _, p := range list(t, "./cmd/evictctl") {
 		for _, dep := range p.Deps {
 			switch room(strings.TrimPrefix(dep, module)) {
-			case "agent", "agent/act", "agent/lanes", "agent/pods":
+			case "agent", "agent/act", "agent/memory", "agent/lanes", "agent/pods":
 				if strings.HasPrefix(dep, module) {
 					t.Errorf("evictctl links %s", dep)
 				}

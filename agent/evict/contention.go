@@ -82,7 +82,7 @@ func (d *decision) evictFor(c Contention) {
 	if len(ranked) == 0 {
 		return
 	}
-	pod := &d.in.Pods[ranked[0].index]
+	pod := &d.pods[ranked[0].index]
 	d.evict(pod, Key{Signal: signal.MemoryAvailable}, Order{
 		UID: pod.UID, Pod: pod.Key(), Cause: string(c.Condition), Hard: true, Grace: time.Second,
 		Expected: ranked[0].Expected, Reason: ReasonEvicted, Message: contentionMessage(c, d.now),

@@ -2,7 +2,6 @@ package evict
 
 import (
 	"math"
-	"time"
 
 	"github.com/evictd/evictd/agent/signal"
 )
@@ -14,6 +13,13 @@ type mark struct {
 	*Threshold
 	key            Key
 	value, reclaim amount
+
+	// timer runs while the threshold is met. past tells that it is acted upon now;
+	// waiting that file cache brought the crossing of a hard threshold, which waits
+	// for that; answered that a lane's own readings have answered the crossing
+	// (signal.Crossing.Answered) since the last reading.
+	timer                        Timer
+	met, past, waiting, answered bool
 }
 
 // amount is a Value and, where that is a quantity, what it amounts to.
@@ -49,99 +55,65 @@ func (m *mark) target(capacity int64) int64 {
 	return saturatingAdd(m.at(capacity), m.reclaim.of(capacity))
 }
 
-// circumstances are what, beside a reading, decides whether a crossing waits.
-type circumstances struct {
-	now time.Time
-	// stalled tells that the kernel's reclaim makes no headway, of the node or, for
-	// the pods' signal, of all pods together: see stalls.
-	stalled bool
-	// answered tells that a lane's own readings have answered the crossing
-	// (signal.Crossing.Answered).
-	answered bool
-	// drift is what per-CPU counters may hold back, in bytes; measured tells that
-	// the readings come from a kernel, where there is such a drift.
-	drift    int64
-	measured bool
-}
-
 // stalls reports whether a stalled reclaim, of the node or for the limit of all pods,
 // is one of the signal's memory.
 func stalls(s signal.Signal, node, pods bool) bool {
 	return node || pods && s == signal.AllocatableMemoryAvailable
 }
 
-// growthFloor returns the growth floor for a threshold of so many bytes.
-func (c *circumstances) growthFloor(threshold int64) int64 {
-	if !c.measured {
+// growthFloor returns the growth floor for a threshold of so many bytes: larger
+// where readings come from a kernel, whose per-CPU counters drift.
+func (d *decision) growthFloor(threshold int64) int64 {
+	if !d.in.Measured {
 		return signal.DefaultGrowthFloor
 	}
-	return signal.GrowthFloor(c.drift, threshold)
+	return signal.GrowthFloor(d.in.Drift, threshold)
 }
 
-// meets reports whether the threshold is met by what is observed now; before is
-// its timer where it was met until now, else nil. If it is met, timer is the one to
-// keep, and waiting tells that file cache brought the crossing of a hard threshold,
-// which waits for that. read is the reading as it was taken, which o repeats with
-// what dry run adds, and past are earlier ones, to which meets adds it. Both Step and
-// Table decide by this function. It allocates nothing.
-func (m *mark) meets(before *Timer, o, read *signal.Observation, past *signal.Readings, c *circumstances) (timer Timer, met, waiting bool) {
-	answered := before != nil && before.Past
-	at := m.at(o.Capacity)
-	if answered {
-		at = m.target(o.Capacity)
-	}
-	met = o.Below(at)
-	patient := m.waitsForCache()
-	timer = Timer{Threshold: m.key, Since: c.now}
-	if before != nil {
-		timer = *before
+// follow brings a threshold up to date with what is observed of its signal now.
+// Crossings are compared as they were read, without what dry run adds.
+func (d *decision) follow(m *mark) {
+	o := &d.observed[m.Signal]
+	answered, lane := m.timer.Past, m.answered
+	at := m.current(o.Capacity)
+	timer := Timer{Threshold: m.key, Since: d.now}
+	if m.met {
+		timer = m.timer
 		if timer.Crossing.Time.IsZero() {
 			timer.Crossing.Time = timer.Since // kept by an evictd that did not note the reading
 		}
 	}
+	patient := m.waitsForCache()
+	m.met, m.answered = o.Below(at), false
 	var crossing signal.Crossing
 	if patient && o.Status == signal.Observed {
-		crossing = past.Follow(timer.Crossing, read.Reading(c.now), met)
+		crossing = d.readings(m.key).Follow(timer.Crossing, d.in.Observations[m.Signal].Reading(d.now), m.met)
 	}
-	if !met {
-		return Timer{}, false, false
-	}
-	if !patient {
+	switch {
+	case !m.met:
+		timer = Timer{}
+	case !patient:
 		timer.Crossing = signal.MemoryReading{}
-		timer.Past = c.now.Sub(timer.Since) >= m.Grace
-		return timer, true, false
+		timer.Past = d.now.Sub(timer.Since) >= m.Grace
+	default:
+		timer.Crossing = crossing.At
+		timer.Past = answered || lane || stalls(m.Signal, d.in.ReclaimStalled, d.in.PodsReclaimStalled) ||
+			o.Available < at-o.Cache || crossing.Answered(d.growthFloor(at))
 	}
-	timer.Crossing = crossing.At
-	timer.Past = answered || c.stalled || c.answered || o.Available < at-o.Cache || crossing.Answered(c.growthFloor(at))
-	return timer, true, !timer.Past
+	m.timer, m.past, m.waiting = timer, timer.Past, m.met && patient && !timer.Past
+}
+
+// current returns the amount below which the threshold is met now.
+func (m *mark) current(capacity int64) int64 {
+	if m.timer.Past {
+		return m.target(capacity)
+	}
+	return m.at(capacity)
 }
 
 // waitsForCache reports whether a crossing of the threshold may wait because file
 // cache brought it.
 func (m *mark) waitsForCache() bool { return m.Hard() && m.Signal.IsMemory() }
-
-// need is how much is missing for a threshold that is past its grace, with what
-// victims on their way are still expected to bring taken off.
-func (m *mark) need(o *signal.Observation, underway int64) int64 {
-	return shortfall(m.target(o.Capacity), o.Available) - underway
-}
-
-// shortage is what the thresholds of a group lack together: the first of them
-// that victims on their way do not cover, and the largest need.
-type shortage struct {
-	first   *Threshold
-	deficit int64
-}
-
-func (s *shortage) add(m *mark, need int64) {
-	if need <= 0 {
-		return
-	}
-	if s.first == nil || m.Signal < s.first.Signal {
-		s.first = m.Threshold
-	}
-	s.deficit = max(s.deficit, need)
-}
 
 // shortfall returns how far what is available, which may be negative, is below
 // the target.

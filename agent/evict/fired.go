@@ -37,19 +37,23 @@ func (d *decision) adopt() {
 			continue
 		}
 		// An earlier victim of that name had to be out of the books to be chosen.
+		pod := entry{Pod: f.Pod, memory: f.Pod.Usage.Memory, freeable: f.Expected}
 		d.Victims = slices.DeleteFunc(d.Victims, func(v Victim) bool { return v.UID == f.Pod.UID })
-		d.Victims = append(d.Victims, newVictim(f.Pod, f.Threshold.Key(), &o, f.Expected, f.Time))
+		d.Victims = append(d.Victims, newVictim(&pod, f.Threshold.Key(), &o, f.Time))
 	}
 }
 
 // answer notes that the threshold for which a pod was killed is answered, so that
 // this step, whose readings may be of another source, does not let it wait.
 func (d *decision) answer(f *Fired) {
-	k := f.Threshold.Key()
-	timer := d.timer(k)
-	if timer == nil {
-		d.Timers = append(d.Timers, Timer{Threshold: k, Since: f.Time})
-		timer = &d.Timers[len(d.Timers)-1]
+	for i := range d.marks {
+		m := &d.marks[i]
+		if m.key != f.Threshold.Key() {
+			continue
+		}
+		if !m.met {
+			m.timer, m.met = Timer{Threshold: m.key, Since: f.Time}, true
+		}
+		m.timer.Past = true
 	}
-	timer.Past = true
 }

@@ -92,7 +92,7 @@ func TestNegligible(t *testing.T) {
 		{"9,999 inodes", signal.NodeFsInodesFree, 1 << 30, []Pod{withLogsInodes("a", 9_999)}, true},
 		{"10,000 inodes", signal.NodeFsInodesFree, 1 << 30, []Pod{withLogsInodes("a", 10_000)}, false},
 	} {
-		d := &decision{in: &Inputs{Pods: tt.pods}, policy: &Policy{Layout: ImageFs}}
+		d := &decision{in: Inputs{Pods: tt.pods}, policy: &Policy{Layout: ImageFs}}
 		ranked, _ := d.policy.Rank(tt.pods, tt.signal, &d.State, begin)
 		if got := d.negligible(tt.signal, tt.deficit, ranked); got != tt.want {
 			t.Errorf("%s: negligible = %t; want %t", tt.name, got, tt.want)

@@ -81,39 +81,54 @@ func (p *Policy) exempt(pod *Pod) (reason, detail string) {
 // still equal is ordered by UID, so that the same input always gives the same
 // order.
 func (p *Policy) Rank(pods []Pod, s signal.Signal, state *State, now time.Time) ([]Ranked, []Exempt) {
-	ranked := make([]Ranked, 0, len(pods))
+	candidates := make([]Ranked, 0, len(pods))
 	var exempt []Exempt
 	for i := range pods {
 		pod := &pods[i]
-		reason, detail := state.busy(pod.UID, now)
+		reason, detail := p.exempt(pod)
 		if reason == "" {
-			reason, detail = p.exempt(pod)
+			candidates = append(candidates, p.weigh(pod, i, s))
+		}
+		if busy, why := state.busy(pod.UID, now); busy != "" {
+			reason, detail = busy, why
 		}
 		if reason != "" {
 			exempt = append(exempt, Exempt{Pod: pod.Key(), UID: pod.UID, Reason: reason, Detail: detail})
-			continue
 		}
-		ranked = append(ranked, p.weigh(pod, i, s))
 	}
-	slices.SortFunc(ranked, func(a, b Ranked) int { return compare(&a, &b) })
 	slices.SortFunc(exempt, func(a, b Exempt) int {
 		return cmp.Or(cmp.Compare(a.Pod, b.Pod), cmp.Compare(a.UID, b.UID))
 	})
-	return ranked, exempt
+	return state.rank(candidates[:0], candidates, now), exempt
+}
+
+// rank puts candidates in the order of eviction and appends those that are not on
+// their way out to a slice, which may begin where theirs does.
+func (s *State) rank(to, candidates []Ranked, now time.Time) []Ranked {
+	slices.SortFunc(candidates, func(a, b Ranked) int { return compare(&a, &b) })
+	for i := range candidates {
+		if r := &candidates[i]; !s.isBusy(r.UID, now) {
+			to = append(to, *r)
+		}
+	}
+	return to
 }
 
 func (p *Policy) weigh(pod *Pod, index int, s signal.Signal) Ranked {
-	r := Ranked{
-		Pod: pod.Key(), UID: pod.UID, Priority: pod.priority(), NoStats: !pod.measured(s),
-		Usage: pod.usage(s, p.Layout), Expected: pod.expected(s, p.Layout), index: index,
+	r := Ranked{Pod: pod.Key(), UID: pod.UID, Priority: pod.priority(), index: index}
+	if s != signal.PIDAvailable && !s.IsInodes() {
+		r.Request = pod.Request(s.Resource())
 	}
-	if s != signal.PIDAvailable {
-		if !s.IsInodes() {
-			r.Request = pod.Request(s.Resource())
-		}
-		r.Over = r.Usage > r.Request
+	r.measure(pod.usage(s, p.Layout), pod.expected(s, p.Layout), pod.measured(s))
+	if s == signal.PIDAvailable {
+		r.Over = false // nothing requests PIDs
 	}
 	return r
+}
+
+// measure sets what the pod uses. known is false for a pod without statistics.
+func (r *Ranked) measure(usage, expected int64, known bool) {
+	r.Usage, r.Expected, r.NoStats, r.Over = usage, expected, !known, usage > r.Request
 }
 
 // compare puts the pod that is to go first before the other.

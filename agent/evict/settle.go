@@ -42,22 +42,30 @@ func (d *decision) pretend() {
 		return
 	}
 	d.Pretended = slices.DeleteFunc(d.Pretended, func(p Pretended) bool {
-		pod := d.pod(p.UID)
-		if pod == nil || !p.Limit {
-			return pod == nil || !d.low(group(p.Signal))
-		}
-		if p.Contention != "" {
-			return !d.stalls(p.Contention)
-		}
-		cause, _ := pod.overLimit(d.policy.Layout)
-		return cause == ""
+		pod := d.find(p.UID)
+		return pod == nil || d.ended(&p, pod)
 	})
 	for _, p := range d.Pretended {
-		pod := d.pod(p.UID)
+		pod := d.find(p.UID)
 		for s := range d.observed {
 			addBack(&d.observed[s], pod.expected(signal.Signal(s), d.policy.Layout))
 		}
 	}
+}
+
+// ended reports whether the episode is over for which a pod counts as gone. A
+// Table knows of the episodes of memory only: others last until the next step.
+func (d *decision) ended(p *Pretended, pod *entry) bool {
+	switch {
+	case d.hurried && (p.Limit || !p.Signal.IsMemory()):
+		return false
+	case p.Contention != "":
+		return !d.stalls(p.Contention)
+	case p.Limit:
+		cause, _ := pod.overLimit(d.policy.Layout)
+		return cause == ""
+	}
+	return !d.low(group(p.Signal))
 }
 
 // addBack counts as available what a would-be victim holds.
@@ -71,20 +79,21 @@ func addBack(o *signal.Observation, held int64) {
 // target of its thresholds, or could not be read: an episode does not end
 // because its signal is out of sight.
 func (d *decision) low(g signal.Signal) bool {
-	for _, t := range d.policy.Thresholds {
-		if group(t.Signal) != g {
+	for i := range d.marks {
+		m := &d.marks[i]
+		if group(m.Signal) != g {
 			continue
 		}
-		o := d.in.Observations[t.Signal]
-		if o.Status == signal.Unreadable || o.Below(t.Target(o.Capacity)) {
+		o := &d.in.Observations[m.Signal]
+		if o.Status == signal.Unreadable || o.Below(m.target(o.Capacity)) {
 			return true
 		}
 	}
 	return false
 }
 
-// follow brings the books up to date with what became of earlier orders.
-func (d *decision) follow() {
+// takeOutcomes brings the books up to date with what became of earlier orders.
+func (d *decision) takeOutcomes() {
 	for _, o := range d.in.Outcomes {
 		if o.UID == "" {
 			if d.Reclaim != nil && d.Reclaim.Waiting {
@@ -92,15 +101,28 @@ func (d *decision) follow() {
 			}
 			continue
 		}
-		if v := d.victim(o.UID); v != nil && o.Err != nil && v.Status == Unsettled {
-			v.Status, v.Fell = Failed, d.now
+		if o.Err != nil {
+			d.refuse(o.UID)
 		}
 	}
+}
+
+// refuse notes that a victim could not be killed.
+func (d *decision) refuse(uid string) {
+	if v := d.victim(uid); v != nil && v.Status == Unsettled {
+		v.Status, v.Fell = Failed, d.now
+	}
+}
+
+// settle takes victims that are gone out of the books, and those that were left
+// alone for long enough, and settles the others where they have brought enough or
+// were waited for long enough.
+func (d *decision) settle() {
 	if d.in.Unlisted {
 		return
 	}
 	d.Victims = slices.DeleteFunc(d.Victims, func(v Victim) bool {
-		pod := d.pod(v.UID)
+		pod := d.find(v.UID)
 		if pod == nil || pod.LastStart > v.LastStart {
 			d.left(&v)
 			return true
@@ -110,8 +132,16 @@ func (d *decision) follow() {
 	for i := range d.Victims {
 		d.progress(&d.Victims[i])
 	}
+}
+
+// revive notes which evicted pods a kubelet brought back, and forgets those that
+// have stayed away.
+func (d *decision) revive() {
+	if d.in.Unlisted {
+		return
+	}
 	for i := range d.Revivals {
-		if r := &d.Revivals[i]; r.Gone && d.pod(r.UID) != nil {
+		if r := &d.Revivals[i]; r.Gone && d.find(r.UID) != nil {
 			r.Gone = false
 			r.Delay = min(max(2*r.Delay, firstHoldOff), longestHoldOff)
 			r.Until = d.now.Add(r.Delay)
@@ -143,10 +173,10 @@ func (d *decision) left(v *Victim) {
 // progress settles a victim that has brought enough or was waited for long
 // enough.
 func (d *decision) progress(v *Victim) {
-	pod := d.pod(v.UID)
-	known := d.in.Measured && pod.HasStats
+	pod := d.find(v.UID)
+	known := d.in.Measured && pod.known
 	end := v.progress(d.held(v, pod, signal.MemoryAvailable), known, d.in.Measured, d.policy.SettleTimeout, d.now)
-	if end == gotStuck {
+	if end == gotStuck && !d.hurried {
 		d.out.Stuck = append(d.out.Stuck, v.UID)
 	}
 	d.conclude(v, end)

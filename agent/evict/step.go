@@ -16,11 +16,15 @@ import (
 // that is past its grace and has something to do. Pods over their own limits
 // on local storage go first and postpone disk and PID signals, never memory.
 func Step(before State, in Inputs, now time.Time) (State, Orders) {
-	d := decision{State: before.Clone(), in: &in, now: now, policy: in.Policy, observed: in.Observations}
+	d := newDecision(&before, &in, now)
 	d.adopt()
 	d.pretend()
-	d.follow()
+	d.takeOutcomes()
+	d.settle()
+	d.revive()
 	d.evaluate()
+	d.endBackoffs()
+	d.report()
 	d.harden()
 	d.enforceLimits()
 	d.relieve()
@@ -30,47 +34,22 @@ func Step(before State, in Inputs, now time.Time) (State, Orders) {
 	return d.State, d.out
 }
 
-// decision is a step under way.
-type decision struct {
-	State
-	in       *Inputs
-	policy   *Policy
-	now      time.Time
-	observed signal.Observations // with what dry run adds
-	past     []bool              // met and its grace over, by index into the policy's thresholds
-	resumed  bool                // a node-level reclaim has just been done
-	limited  bool                // a pod went over its own limits
-	out      Orders
-}
-
-// evaluate finds which thresholds are met and for how long.
-func (d *decision) evaluate() {
-	d.past = make([]bool, len(d.policy.Thresholds))
-	var timers []Timer
+// report takes what evaluate found into the books and the orders.
+func (d *decision) report() {
+	d.Timers = nil
 	var signals [signal.Count]bool
-	for i := range d.policy.Thresholds {
-		t := &d.policy.Thresholds[i]
-		m := markOf(t)
-		var past *signal.Readings
-		if m.waitsForCache() {
-			past = d.readings(m.key)
-		}
-		timer, met, waiting := m.meets(d.timer(m.key), &d.observed[t.Signal], &d.in.Observations[t.Signal], past, &circumstances{
-			now: d.now, stalled: stalls(t.Signal, d.in.ReclaimStalled, d.in.PodsReclaimStalled), answered: slices.Contains(d.in.Answered, m.key),
-			drift: d.in.Drift, measured: d.in.Measured,
-		})
-		if !met {
+	for i := range d.marks {
+		m := &d.marks[i]
+		if !m.met {
 			continue
 		}
-		if waiting {
+		if m.waiting {
 			d.out.Waiting = append(d.out.Waiting, m.key)
 		}
-		d.past[i] = timer.Past
-		signals[t.Signal] = true
-		timers = append(timers, timer)
-		d.see(t.Signal.Condition())
+		signals[m.Signal] = true
+		d.Timers = append(d.Timers, m.timer)
+		d.see(m.Signal.Condition())
 	}
-	d.Timers = timers
 	for s, o := range d.observed {
 		if signals[s] {
 			d.out.Met = append(d.out.Met, signal.Signal(s))
@@ -101,32 +80,16 @@ func (d *decision) see(c signal.Condition) {
 	d.Conditions = append(d.Conditions, ConditionTimer{Condition: c, LastSeen: d.now})
 }
 
-// harden ends the grace of victims for whose signal a hard threshold is met
-// meanwhile: what is urgent does not wait for what is polite.
-func (d *decision) harden() {
-	for i, t := range d.policy.Thresholds {
-		if !d.past[i] || !t.Hard() {
-			continue
-		}
-		for j := range d.Victims {
-			v := &d.Victims[j]
-			if group(v.Signal.Signal) == group(t.Signal) && v.harden(d.in.Measured, d.now) {
-				d.out.Harden = append(d.out.Harden, v.UID)
-			}
-		}
-	}
-}
-
 // enforceLimits evicts the pods that use more local storage than they may, in
 // the order of their UIDs.
 func (d *decision) enforceLimits() {
 	type offence struct {
-		pod            *Pod
+		pod            *entry
 		cause, message string
 	}
 	var offences []offence
-	for i := range d.in.Pods {
-		pod := &d.in.Pods[i]
+	for i := range d.pods {
+		pod := &d.pods[i]
 		cause, message := pod.overLimit(d.policy.Layout)
 		if cause == "" {
 			continue
@@ -134,7 +97,7 @@ func (d *decision) enforceLimits() {
 		if reason, _ := d.busy(pod.UID, d.now); reason != "" {
 			continue
 		}
-		if reason, _ := d.policy.exempt(pod); reason != "" {
+		if reason, _ := d.policy.exempt(pod.Pod); reason != "" {
 			continue
 		}
 		offences = append(offences, offence{pod, cause, message})
@@ -197,50 +160,12 @@ func (d *decision) reclaimedInVain(s signal.Signal, soft bool) *Threshold {
 	if !d.resumed || d.Reclaim == nil || d.Reclaim.Threshold.Signal != s || d.Reclaim.Threshold.Soft != soft {
 		return nil
 	}
-	for i := range d.policy.Thresholds {
-		if t := &d.policy.Thresholds[i]; d.past[i] && t.Key() == d.Reclaim.Threshold {
-			return t
+	for i := range d.marks {
+		if m := &d.marks[i]; m.past && m.key == d.Reclaim.Threshold {
+			return m.Threshold
 		}
 	}
 	return nil
-}
-
-// worst returns, of the group's thresholds that are past their grace, the
-// first that victims on their way do not cover, and the largest deficit of
-// them; nil where nothing is left to do.
-func (d *decision) worst(g signal.Signal, soft bool) (first *Threshold, deficit int64) {
-	var short shortage
-	for i := range d.policy.Thresholds {
-		t := &d.policy.Thresholds[i]
-		if d.past[i] && t.Hard() != soft && group(t.Signal) == g {
-			m := markOf(t)
-			short.add(&m, m.need(&d.observed[t.Signal], d.underway(t.Signal)))
-		}
-	}
-	return short.first, short.deficit
-}
-
-// underway sums what victims on their way are still expected to bring.
-func (d *decision) underway(s signal.Signal) (sum int64) {
-	for i := range d.Victims {
-		v := &d.Victims[i]
-		if !v.counts(d.in.Measured, d.policy.SettleTimeout, d.now) {
-			continue
-		}
-		if pod := d.pod(v.UID); pod != nil {
-			sum = saturatingAdd(sum, d.held(v, pod, s))
-		}
-	}
-	return sum
-}
-
-// held returns what a victim still holds of what it is expected to bring.
-func (d *decision) held(v *Victim, pod *Pod, s signal.Signal) int64 {
-	expected := pod.expected(s, d.policy.Layout)
-	if !s.IsMemory() || !d.in.Measured || !pod.HasStats {
-		return expected
-	}
-	return v.holds(pod.Usage.Memory, expected)
 }
 
 // relieveSignal reclaims from the node or chooses victims, and reports whether
@@ -270,7 +195,7 @@ func (d *decision) reclaimsNothing(t *Threshold, deficit int64) bool {
 	if !slices.Contains(d.in.NothingReclaimed, t.Key()) {
 		return false
 	}
-	if deficit <= 0 || !d.mayChoose(t) {
+	if deficit <= 0 || d.hindered(t) != Chosen {
 		return true
 	}
 	ranked, _ := d.policy.Rank(d.in.Pods, t.Signal, &d.State, d.now)
@@ -278,28 +203,10 @@ func (d *decision) reclaimsNothing(t *Threshold, deficit int64) bool {
 	return n == 0
 }
 
-// mayChoose reports whether a pod may be evicted for a threshold now.
-func (d *decision) mayChoose(t *Threshold) bool {
-	return !d.in.Unlisted && !d.backingOff(group(t.Signal), t.Hard(), d.now)
-}
-
-// victims returns how many of the ranked pods are evicted for a deficit, and whether that
-// can't relieve the signal.
-func (d *decision) victims(t *Threshold, deficit int64, ranked []Ranked) (n int, futile bool) {
-	n, enough := Size(ranked, deficit, d.policy.MaxVictims)
-	if enough && !d.disappointed(group(t.Signal)) {
-		return n, false
-	}
-	if t.Signal.IsDisk() && d.negligible(t.Signal, deficit, ranked) {
-		return 0, true
-	}
-	return min(1, len(ranked)), true
-}
-
 // choose evicts the first of the ranking, as many as the deficit needs; none for
 // a disk where that would free next to nothing.
 func (d *decision) choose(t *Threshold, deficit int64) bool {
-	if !d.mayChoose(t) {
+	if d.hindered(t) != Chosen {
 		return false
 	}
 	ranked, exempt := d.policy.Rank(d.in.Pods, t.Signal, &d.State, d.now)
@@ -309,8 +216,8 @@ func (d *decision) choose(t *Threshold, deficit int64) bool {
 		d.giveUp(t, deficit, ranked, n)
 	}
 	for _, r := range ranked[:n] {
-		pod := &d.in.Pods[r.index]
-		o := d.order(pod, t, d.observed[t.Signal])
+		pod := &d.pods[r.index]
+		o := d.order(pod.Pod, t, d.observed[t.Signal])
 		o.Deficit, o.Expected, o.Futile = deficit, r.Expected, futile
 		d.evict(pod, t.Key(), o)
 	}
@@ -351,16 +258,9 @@ func (d *decision) grace(t *Threshold, pod *Pod) time.Duration {
 }
 
 // evict orders a pod's eviction and takes it into the books.
-func (d *decision) evict(pod *Pod, k Key, o Order) {
+func (d *decision) evict(e *entry, k Key, o Order) {
 	d.out.Evict = append(d.out.Evict, o)
-	_, isSignal := signal.Parse(o.Cause)
-	if d.in.DryRun {
-		d.Pretended = append(d.Pretended, Pretended{UID: pod.UID, Signal: k.Signal, Limit: !isSignal})
-		return
-	}
-	v := newVictim(pod, k, &o, pod.expected(signal.MemoryAvailable, d.policy.Layout), d.now)
-	v.Limit = !isSignal
-	d.Victims = append(d.Victims, v)
+	d.enter(e, k, &o)
 }
 
 // finish drops what no longer matters.
@@ -368,16 +268,4 @@ func (d *decision) finish() {
 	if d.resumed && d.out.Reclaim == nil {
 		d.Reclaim = nil
 	}
-	d.Futile = slices.DeleteFunc(d.Futile, func(b Backoff) bool {
-		return !slices.ContainsFunc(d.out.Met, func(s signal.Signal) bool { return group(s) == b.Signal })
-	})
-}
-
-func (d *decision) pod(uid string) *Pod {
-	for i := range d.in.Pods {
-		if d.in.Pods[i].UID == uid {
-			return &d.in.Pods[i]
-		}
-	}
-	return nil
 }

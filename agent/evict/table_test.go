@@ -52,21 +52,19 @@ func (c chance) memory(in *Inputs) {
 	}
 }
 
-// moveOn lets pods change, and tells the table.
-func (c chance) moveOn(in *Inputs, table *Table) {
-	at := map[string]int{}
-	for i := range table.Len() {
-		at[table.entries[i].UID] = i
+// answered returns the thresholds of a memory signal whose crossing a lane has answered,
+// where there is any.
+func (c chance) answered(in *Inputs) []Key {
+	s := signal.Signal(c.IntN(4))
+	if !s.IsMemory() || in.Observations[s].Status != signal.Observed {
+		return nil
 	}
-	in.Pods = slices.DeleteFunc(slices.Clone(in.Pods), func(p Pod) bool {
-		i := at[p.UID]
-		exempt := !slices.Contains(table.order, int32(i)) && table.state.victim(p.UID) == nil && !table.state.pretends(p.UID)
-		if exempt || !c.one(12) {
-			return false
-		}
-		table.Gone(i)
-		return true
-	})
+	return []Key{{Signal: s}, {Signal: s, Copy: true}}
+}
+
+// moveOn changes what pods use, and updates the table.
+func (c chance) moveOn(in *Inputs, table *Table) {
+	in.Pods = slices.Clone(in.Pods)
 	for i := range in.Pods {
 		p := &in.Pods[i]
 		if !p.HasStats || !c.one(2) {
@@ -80,14 +78,14 @@ func (c chance) moveOn(in *Inputs, table *Table) {
 		} else {
 			c.use(p)
 		}
-		table.Set(at[p.UID], p.Usage.Memory, p.Usage.Freeable)
+		table.Set(i, p.Usage.Memory, p.Usage.Freeable)
 	}
 }
 
 // What a Table decides is what Step would, for as long as nothing but memory
 // and usage changes, and also after it has taken victims.
 func TestTableAgreesWithStep(t *testing.T) {
-	const seeds, steps = 200, 5
+	const seeds, steps = 7000, 5
 	var agreed [Whys]int
 	for seed := range uint64(seeds) {
 		c := chance{rand.New(rand.NewPCG(seed, 2))}
@@ -96,28 +94,36 @@ func TestTableAgreesWithStep(t *testing.T) {
 		at := time.Duration(0)
 		for step := range steps {
 			c.memory(&l.in)
+			l.in.Pods = slices.DeleteFunc(slices.Clone(l.in.Pods), func(Pod) bool { return c.one(12) })
 			l.in.ReclaimStalled, l.in.PodsReclaimStalled = c.one(4), (seed+uint64(step))%4 == 0
+			l.in.Answered = c.answered(&l.in)
 			at += time.Duration(c.IntN(700)) * time.Millisecond
-			l.step(at)
+			l.state, _ = Step(l.state, l.in, begin.Add(at))
 			table := NewTable(&l.in, &l.state, begin.Add(at))
 			in, state := l.in, l.state
 			for again := range 3 {
 				where := fmt.Sprintf("seed %d, step %d, look %d", seed, step, again)
 				c.moveOn(&in, table)
 				c.memory(&in)
+				in.Answered = c.answered(&in)
+				for _, k := range in.Answered {
+					table.Answer(k.Signal)
+				}
 				now := begin.Add(at + time.Duration(c.IntN(600)*(again+1))*time.Millisecond)
 				at = now.Sub(begin)
 				verdict := table.Decide(&in.Observations, now)
 				after, orders := Step(state, in, now)
 				agreed[verdict.Why]++
-				checkVerdict(t, where, &verdict, &orders)
+				checkVerdict(t, where, &verdict, &after, &orders)
 				if t.Failed() {
 					return
 				}
 				if len(orders.Futile) > 0 || len(orders.Evict) > verdict.N {
 					break // Step has begun a back-off, or a soft eviction, of which the table does not know
 				}
-				table.Take(&verdict, now)
+				table.Take(&verdict)
+				runOn(&state, &after, table, &in)
+				checkBooks(t, where, table, &after)
 				state = after
 			}
 			in.Observations = signal.Observations{}
@@ -131,8 +137,47 @@ func TestTableAgreesWithStep(t *testing.T) {
 	}
 }
 
-func checkVerdict(t *testing.T, where string, v *Verdict, o *Orders) {
+// runOn changes what a step left behind to what a Table makes of readings that it
+// could not have: timers run on, and so does the back-off.
+func runOn(before, after *State, table *Table, in *Inputs) {
+	for _, timer := range before.Timers {
+		if in.Observations[timer.Threshold.Signal].Status == signal.Unreadable {
+			after.Timers = append(after.Timers, timer)
+			after.Futile = slices.Clone(table.d.Futile)
+		}
+	}
+}
+
+// checkBooks expects the table to remember of memory what the step does.
+func checkBooks(t *testing.T, where string, table *Table, after *State) {
 	t.Helper()
+	got := State{Victims: table.d.Victims, Pretended: table.d.Pretended, Futile: table.d.Futile}
+	want := State{Victims: after.Victims, Pretended: after.Pretended, Futile: after.Futile}
+	for i := range table.d.marks {
+		m := &table.d.marks[i]
+		got.Timers = append(got.Timers, m.timer)
+		timer := after.timer(m.key)
+		if timer == nil {
+			timer = &Timer{}
+		}
+		want.Timers = append(want.Timers, *timer)
+	}
+	if slices.Equal(got.Victims, want.Victims) && slices.Equal(got.Pretended, want.Pretended) &&
+		slices.Equal(got.Futile, want.Futile) && slices.Equal(got.Timers, want.Timers) {
+		return
+	}
+	t.Fatalf("%s: the table's books differ from Step's (-Step +table):\n%s", where, cmp.Diff(want, got, emptyIsNil))
+}
+
+func checkVerdict(t *testing.T, where string, v *Verdict, after *State, o *Orders) {
+	t.Helper()
+	past := slices.ContainsFunc(after.Timers, func(timer Timer) bool {
+		k := timer.Threshold
+		return timer.Past && !k.Soft && k.Signal.IsMemory()
+	})
+	if waits := !past && len(o.Waiting) > 0; past != (v.Why != Recovered && v.Why != Waiting) || waits != (v.Why == Waiting) {
+		t.Fatalf("%s: the table says %q; Step has timers %+v and waits for %v", where, v.Why, after.Timers, o.Waiting)
+	}
 	var want []Order
 	for _, order := range o.Evict {
 		if order.Hard {
@@ -194,12 +239,12 @@ func TestTableSeesWhoGrew(t *testing.T) {
 	if table.Unsettled() {
 		t.Error("Unsettled() before Take = true; want false")
 	}
-	table.Take(&v, begin)
+	table.Take(&v)
 	if again := table.Decide(&l.in.Observations, begin); again.Why != Covered || !table.Unsettled() {
 		t.Errorf("Decide() after Take = %q, unsettled %t; want it covered and unsettled", again.Why, table.Unsettled())
 	}
 	clone := table.Clone()
-	table.Refuse("p1", begin)
+	table.Refuse("p1")
 	v = table.Decide(&l.in.Observations, begin)
 	if v.N != 1 || v.Ranking[0].UID != "p0" {
 		t.Errorf("Decide() after Refuse = %+v; want the next", v)
@@ -257,6 +302,134 @@ func TestTableKeepsWaiting(t *testing.T) {
 	}
 }
 
+// A signal that was being acted upon and can't be read adds nothing to the deficit:
+// its observation has no amount.
+func TestTableActsOnWhatIsReadable(t *testing.T) {
+	l := newTimeline(t, hard(signal.MemoryAvailable, "1Gi"), hard(signal.AllocatableMemoryAvailable, "1Gi"))
+	l.in.Pods = []Pod{aPod("p0", using(500*mi)), aPod("p1", using(500*mi)), aPod("p2", using(500*mi))}
+	l.observe(signal.MemoryAvailable, 2*gi)
+	l.observe(signal.AllocatableMemoryAvailable, 900*mi)
+	table := NewTable(&l.in, &l.state, begin)
+	if v := table.Decide(&l.in.Observations, begin); v.N != 1 || v.Deficit != 124*mi {
+		t.Fatalf("Decide() = %+v; want one victim for 124Mi", v)
+	}
+	l.observe(signal.MemoryAvailable, 900*mi)
+	l.in.Observations[signal.AllocatableMemoryAvailable] = signal.Observation{Status: signal.Unreadable}
+	v := table.Decide(&l.in.Observations, begin.Add(time.Millisecond))
+	if v.N != 1 || v.Deficit != 124*mi || v.Threshold.Signal != signal.MemoryAvailable {
+		t.Errorf("Decide() with an unreadable signal = %d victims for %d bytes; want one for the 124Mi that memory.available lacks", v.N, v.Deficit)
+	}
+}
+
+// A reading that came too late does not end the back-off of a futile signal either.
+func TestTableKeepsBackingOff(t *testing.T) {
+	l := hogs(t, 50)
+	l.observe(signal.MemoryAvailable, 900*mi)
+	if o := l.step(0); len(o.Futile) != 1 {
+		t.Fatalf("Step() = %+v; want the signal futile", o)
+	}
+	l.in.Pods = append(l.in.Pods, aPod("p1", using(500*mi)))
+	table := NewTable(&l.in, &l.state, begin)
+	for _, tc := range []struct {
+		after  time.Duration
+		status signal.Status
+		want   Why
+	}{
+		{100 * time.Millisecond, signal.Observed, BackingOff}, {200 * time.Millisecond, signal.Unreadable, Recovered},
+		{300 * time.Millisecond, signal.Observed, BackingOff}, {time.Second, signal.Observed, Chosen},
+	} {
+		l.in.Observations[signal.MemoryAvailable] = signal.Observation{Status: tc.status, Available: 800 * mi}
+		if v := table.Decide(&l.in.Observations, begin.Add(tc.after)); v.Why != tc.want {
+			t.Errorf("after %v: Decide() = %q; want %q", tc.after, v.Why, tc.want)
+		}
+	}
+}
+
+// A reading above the threshold that calls for no decision ends the wait for the page cache.
+func TestTableSaw(t *testing.T) {
+	l := hogs(t, 500)
+	table := NewTable(&l.in, &l.state, begin)
+	low := signal.Observations{{Status: signal.Observed, Available: 900 * mi, Cache: 500 * mi}}
+	above := signal.Observations{{Status: signal.Observed, Available: 1400 * mi}}
+	if v := table.Decide(&low, begin); v.Why != Waiting {
+		t.Fatalf("Decide() = %q; want %q", v.Why, Waiting)
+	}
+	table.Saw(&above, begin.Add(9*time.Second))
+	if v := table.Decide(&low, begin.Add(10*time.Second)); v.Why != Waiting {
+		t.Errorf("Decide() at the next crossing = %q; want it to wait for itself", v.Why)
+	}
+}
+
+func TestTableFollow(t *testing.T) {
+	l := hogs(t, 500, 400)
+	l.observe(signal.MemoryAvailable, 900*mi)
+	for _, tc := range []struct {
+		name      string
+		after     time.Duration
+		left      int64 // MiB
+		unsettled bool
+	}{
+		{"nothing is back", 999 * time.Millisecond, 500, true}, {"four fifths are back", time.Millisecond, 100, false},
+		{"a part is back", time.Millisecond, 101, true}, {"nothing is back in time", time.Second, 500, false},
+	} {
+		table := NewTable(&l.in, &l.state, begin)
+		v := table.Decide(&l.in.Observations, begin)
+		table.Take(&v)
+		table.Set(v.Ranking[0].Index(), tc.left*mi, tc.left*mi)
+		table.Follow(begin.Add(tc.after))
+		if got := table.Unsettled(); got != tc.unsettled {
+			t.Errorf("%s after %v: Unsettled() = %t; want %t", tc.name, tc.after, got, tc.unsettled)
+		}
+	}
+}
+
+// In dry run pods that would go for something else than memory count as gone until
+// the next step, whatever memory does.
+func TestTableKeepsOtherEpisodes(t *testing.T) {
+	l := hogs(t, 300, 200, 100, 50, 25)
+	l.in.DryRun = true
+	l.state.Pretended = []Pretended{
+		{UID: "p0", Signal: signal.AllocatableMemoryAvailable}, {UID: "p1", Signal: signal.NodeFsAvailable}, {UID: "p2", Signal: signal.NodeFsAvailable, Limit: true},
+		{UID: "p3", Signal: signal.MemoryAvailable, Limit: true, Contention: signal.KubepodsMemoryContentionPressure},
+	}
+	table := NewTable(&l.in, &l.state, begin)
+	table.Decide(&l.in.Observations, begin) // memory's episode is over
+	l.observe(signal.MemoryAvailable, 500*mi)
+	v := table.Decide(&l.in.Observations, begin.Add(time.Second))
+	if want := int64(1024-500-200-100-50) * mi; v.Deficit != want || v.Observation.Available != 850*mi {
+		t.Errorf("Decide() = %d bytes lacking of %d available; want %d of %d", v.Deficit, v.Observation.Available, want, int64(850*mi))
+	}
+}
+
+func TestTableCloneSharesNothing(t *testing.T) {
+	l := hogs(t, 500, 400)
+	l.observe(signal.MemoryAvailable, 900*mi)
+	table := NewTable(&l.in, &l.state, begin)
+	v := table.Decide(&l.in.Observations, begin)
+	table.Take(&v)
+	clone := table.Clone()
+	d, c := &table.d, &clone.d
+	if &table.candidates[0] == &clone.candidates[0] || &table.eligible[:1][0] == &clone.eligible[:1][0] ||
+		&d.pods[0] == &c.pods[0] || &d.marks[0] == &c.marks[0] || &d.Victims[0] == &c.Victims[0] {
+		t.Error("a clone shares with its table what both change")
+	}
+	clone.Saw(&signal.Observations{{Status: signal.Observed, Available: 2 * gi}}, begin)
+	if d.marks[0].timer == (Timer{}) || c.marks[0].timer != (Timer{}) {
+		t.Errorf("after Saw on the clone: timer of the table %+v, of the clone %+v; want the clone's alone to have ended", d.marks[0].timer, c.marks[0].timer)
+	}
+}
+
+// A disk that is low is Step's, also where the observations have it.
+func TestTableLeavesDisksAlone(t *testing.T) {
+	l := newTimeline(t, hard(signal.MemoryAvailable, "1Gi"), hard(signal.NodeFsAvailable, "1Gi"))
+	l.in.Pods = []Pod{aPod("p0", using(gi))}
+	l.observe(signal.MemoryAvailable, 2*gi)
+	l.observe(signal.NodeFsAvailable, 0)
+	if v := NewTable(&l.in, &l.state, begin).Decide(&l.in.Observations, begin); v.Why != Recovered {
+		t.Errorf("Decide() = %q; want %q", v.Why, Recovered)
+	}
+}
+
 func TestTableStrange(t *testing.T) {
 	l := hogs(t, 100, 50, 50)
 	l.in.Pods[2].Static = true
@@ -270,7 +443,7 @@ func TestTableStrange(t *testing.T) {
 		}
 	}
 	// What an exempt pod has grown by since the step is accounted for, too.
-	table.Set(table.Find(l.in.Pods[2].UID), 50*mi+Stranger, 0)
+	table.Set(2, 50*mi+Stranger, 0)
 	if table.Strange(200*mi + Stranger) {
 		t.Error("the exempt pod has grown: Strange() = true; want false")
 	}
@@ -331,29 +504,48 @@ func TestAdoptInDryRun(t *testing.T) {
 }
 
 func TestTableAllocatesNothing(t *testing.T) {
-	in := busyNode(500)
-	in.Measured = true
-	in.Observations[signal.MemoryAvailable].Available = 700 * mi
-	state := State{Victims: make([]Victim, 3), Futile: []Backoff{{}}}
-	for i := range state.Victims {
-		pod := &in.Pods[i]
-		state.Victims[i] = newVictim(pod, in.Policy.Thresholds[0].Key(), &Order{Hard: true}, pod.Usage.Freeable, begin)
-	}
-	table := NewTable(&in, &state, begin)
-	kept := table.state.Clone()
-	if n := testing.AllocsPerRun(20, func() {
-		table.state.Victims = append(table.state.Victims[:0], kept.Victims...)
-		for i := range table.Len() {
-			memory, freeable, _ := table.Usage(i)
-			table.Set(i, memory+1, freeable+1)
+	for _, dry := range []bool{false, true} {
+		in := busyNode(500)
+		in.Measured, in.DryRun = true, dry
+		in.Observations[signal.MemoryAvailable].Available = 700 * mi
+		var state State
+		for i, o := range []*Order{
+			{Cause: "memory.available", Grace: time.Minute}, // becomes hard
+			{Cause: "memory.available", Hard: true},         // gets stuck
+		} {
+			pod := &in.Pods[i]
+			e := entry{Pod: pod, memory: pod.Usage.Memory, freeable: pod.Usage.Freeable}
+			state.Victims = append(state.Victims, newVictim(&e, in.Policy.Thresholds[0].Key(), o, begin))
 		}
-		v := table.Decide(&in.Observations, begin)
-		if v.N != 1 || table.Strange(0) {
-			t.Fatalf("Decide() = %q with %d victims; want one", v.Why, v.N)
+		const runs = 20
+		var tables []*Table // each as it is made, and a first one for AllocsPerRun's own
+		for range runs/2 + 1 {
+			table := NewTable(&in, &state, begin)
+			tables = append(tables, table, table.Clone())
 		}
-		table.Take(&v, begin)
-	}); n != 0 {
-		t.Errorf("allocations from refresh to verdict = %v; want 0", n)
+		if n := testing.AllocsPerRun(runs, func() {
+			table := tables[0]
+			tables = tables[1:]
+			for i := range in.Pods {
+				e := &table.d.pods[i]
+				table.Set(i, e.memory+1, e.freeable+1)
+			}
+			table.Follow(begin.Add(time.Second))
+			for i := range int64(4) {
+				o := in.Observations
+				o[signal.MemoryAvailable].Available -= i * 8 * gi
+				v := table.Decide(&o, begin.Add(time.Second))
+				if v.N == 0 || table.Strange(0) {
+					t.Fatalf("Decide() = %q with %d victims; want some", v.Why, v.N)
+				}
+				table.Take(&v)
+				for i := range table.d.Victims {
+					table.d.Victims[i].Expected, table.d.Victims[i].Lowest = 0, 0 // which covers nothing
+				}
+			}
+		}); n != 0 {
+			t.Errorf("dry run %t: allocations from refresh to verdict = %v; want 0", dry, n)
+		}
 	}
 }
 

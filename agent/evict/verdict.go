@@ -1,7 +1,6 @@
 package evict
 
 import (
-	"slices"
 	"time"
 
 	"github.com/evictd/evictd/agent/signal"
@@ -60,51 +59,26 @@ type Verdict struct {
 // Decide tells which pods go for what is observed. Readings of other signals
 // than memory's are not looked at.
 func (t *Table) Decide(observed *signal.Observations, now time.Time) Verdict {
-	seen := [2]signal.Observation{observed[signal.MemoryAvailable], observed[signal.AllocatableMemoryAvailable]}
-	if !t.unlisted && t.dryRun {
-		t.pretend(&seen)
+	d := &t.d
+	t.look(observed, now)
+	d.settle()
+	d.evaluate()
+	d.endBackoffs()
+	d.harden()
+	threshold, deficit := d.worst(signal.MemoryAvailable, false)
+	if threshold == nil {
+		return Verdict{Why: t.whyNone()}
 	}
-	t.Follow(now)
-	pastHard, waiting, met := t.evaluate(&seen, observed, now)
-	if !met {
-		t.state.Futile = slices.DeleteFunc(t.state.Futile, func(b Backoff) bool { return b.Signal == signal.MemoryAvailable })
-	}
-	if !pastHard {
-		if waiting {
-			return Verdict{Why: Waiting}
-		}
-		return Verdict{Why: Recovered}
-	}
-	for i := range t.state.Victims {
-		if v := &t.state.Victims[i]; group(v.Signal.Signal) == signal.MemoryAvailable {
-			v.harden(t.measured, now)
-		}
-	}
-	var short shortage
-	underway := t.underway(now)
-	for i := range t.marks {
-		if m := &t.marks[i]; m.Hard() && t.timers[i].Past {
-			short.add(m, m.need(of(&seen, m.Signal), underway))
-		}
-	}
-	if short.first == nil {
-		return Verdict{Why: Covered}
-	}
-	v := Verdict{Threshold: short.first, Deficit: short.deficit, Observation: *of(&seen, short.first.Signal)}
-	switch {
-	case t.unlisted:
-		v.Why = Unlisted
-		return v
-	case t.state.backingOff(signal.MemoryAvailable, true, now):
-		v.Why = BackingOff
+	v := Verdict{Why: d.hindered(threshold), Threshold: threshold, Deficit: deficit, Observation: d.observed[threshold.Signal]}
+	if v.Why != Chosen {
 		return v
 	}
-	v.Ranking = t.rank(now)
-	n, enough := Size(v.Ranking, v.Deficit, t.maxVictims)
+	v.Ranking = t.rank()
+	n, futile := d.victims(threshold, deficit, v.Ranking)
 	switch {
-	case len(v.Ranking) == 0:
+	case n == 0:
 		v.Why = Nobody
-	case !enough || t.state.disappointed(signal.MemoryAvailable):
+	case futile:
 		v.Why = Futile
 	default:
 		v.N = n
@@ -115,142 +89,58 @@ func (t *Table) Decide(observed *signal.Observations, now time.Time) Verdict {
 // Saw takes in a reading that calls for no decision, so that a crossing which is over
 // is not taken for the next one.
 func (t *Table) Saw(observed *signal.Observations, now time.Time) {
-	seen := [2]signal.Observation{observed[signal.MemoryAvailable], observed[signal.AllocatableMemoryAvailable]}
-	if !t.unlisted && t.dryRun {
-		t.pretend(&seen)
-	}
-	t.evaluate(&seen, observed, now)
-}
-
-// of returns the observation of a memory signal.
-func of(seen *[2]signal.Observation, s signal.Signal) *signal.Observation {
-	if s == signal.MemoryAvailable {
-		return &seen[0]
-	}
-	return &seen[1]
-}
-
-// pretend is decision.pretend: dry run's would-be victims count as gone while
-// the episode lasts for which they were named.
-func (t *Table) pretend(seen *[2]signal.Observation) {
-	low := false
-	for i := range t.marks {
-		o := of(seen, t.marks[i].Signal)
-		low = low || o.Status == signal.Unreadable || o.Below(t.marks[i].target(o.Capacity))
-	}
-	t.state.Pretended = slices.DeleteFunc(t.state.Pretended, func(p Pretended) bool {
-		return t.Find(p.UID) < 0 || !p.Limit && !low && group(p.Signal) == signal.MemoryAvailable
-	})
-	for _, p := range t.state.Pretended {
-		held := t.entries[t.Find(p.UID)].Expected
-		for i := range seen {
-			addBack(&seen[i], held)
-		}
-	}
+	t.look(observed, now)
+	t.d.evaluate()
 }
 
 // Follow settles the victims that have brought what was expected of them or were
 // waited for long enough, as a step would, by the usage that was set last.
 func (t *Table) Follow(now time.Time) {
-	if t.unlisted {
-		return
-	}
-	t.state.Victims = slices.DeleteFunc(t.state.Victims, func(v Victim) bool {
-		if t.Find(v.UID) < 0 {
-			if v.Status == Unsettled {
-				t.state.returned(group(v.Signal.Signal), false)
-			}
-			return true
-		}
-		return v.expired(t.measured, now)
-	})
-	for i := range t.state.Victims {
-		v := &t.state.Victims[i]
-		e := &t.entries[t.Find(v.UID)]
-		t.state.conclude(v, v.progress(t.held(v, e), t.measured && !e.NoStats, t.measured, t.settle, now))
-	}
+	t.d.now = now
+	t.d.settle()
 }
 
-// evaluate is decision.evaluate for memory: whether a hard threshold is past its
-// grace, whether one waits because file cache brought its crossing, and whether any
-// is met. A reading in a hurry may lack a signal that the next has: a timer runs on
-// through that, where in a step, which waits for its readings, it begins again.
-func (t *Table) evaluate(seen *[2]signal.Observation, observed *signal.Observations, now time.Time) (pastHard, waiting, any bool) {
-	for i := range t.marks {
-		m := &t.marks[i]
-		var before *Timer
-		if !t.timers[i].Since.IsZero() {
-			before = &t.timers[i]
-		}
-		o := of(seen, m.Signal)
-		if before != nil && o.Status == signal.Unreadable {
-			continue // a reading that came too late does not say that the crossing is over
-		}
-		timer, met, waits := m.meets(before, o, &observed[m.Signal], t.state.readings(m.key), &circumstances{
-			now: now, stalled: stalls(m.Signal, t.stalled, t.podsStalled), answered: t.answered[i], drift: t.drift, measured: t.measured,
-		})
-		t.timers[i], t.answered[i] = timer, false
-		any = any || met
-		waiting = waiting || waits
-		pastHard = pastHard || m.Hard() && timer.Past
-	}
-	return pastHard, waiting, any
+// look begins to decide on what is observed.
+func (t *Table) look(observed *signal.Observations, now time.Time) {
+	t.d.now, t.d.in.Observations, t.d.observed = now, *observed, *observed
+	t.d.pretend()
 }
 
-// underway is decision.underway for memory.
-func (t *Table) underway(now time.Time) (sum int64) {
-	for i := range t.state.Victims {
-		v := &t.state.Victims[i]
-		if at := t.Find(v.UID); at >= 0 && v.counts(t.measured, t.settle, now) {
-			sum = saturatingAdd(sum, t.held(v, &t.entries[at]))
+// whyNone tells why nothing is to be done about any threshold.
+func (t *Table) whyNone() Why {
+	why := Recovered
+	for i := range t.d.marks {
+		switch m := &t.d.marks[i]; {
+		case m.past && m.Hard():
+			return Covered
+		case m.waiting:
+			why = Waiting
 		}
 	}
-	return sum
+	return why
 }
 
-// held is decision.held for memory.
-func (t *Table) held(v *Victim, e *entry) int64 {
-	if !t.measured || e.NoStats {
-		return e.Expected
+// rank puts those that may be chosen in order by their usage now. What little has
+// changed since the last time is soon sorted.
+func (t *Table) rank() []Ranked {
+	for i := range t.candidates {
+		r := &t.candidates[i]
+		e := &t.d.pods[r.index]
+		r.measure(e.memory, e.freeable, e.known)
 	}
-	return v.holds(e.Usage, e.Expected)
-}
-
-// rank is Policy.Rank without the names of those that are exempt. What little
-// has changed since the last time is soon sorted.
-func (t *Table) rank(now time.Time) []Ranked {
-	slices.SortFunc(t.order, func(a, b int32) int { return compare(&t.entries[a].Ranked, &t.entries[b].Ranked) })
-	t.eligible = t.eligible[:0]
-	for _, i := range t.order {
-		if e := &t.entries[i]; !e.gone && !t.state.isBusy(e.UID, now) {
-			t.eligible = append(t.eligible, e.Ranked)
-		}
-	}
+	t.eligible = t.d.rank(t.eligible[:0], t.candidates, t.d.now)
 	return t.eligible
 }
 
 // Take enters the verdict's victims into the table's own books, so that what
 // it decides next counts them, until a table comes that was made of a step
-// which adopted them.
-func (t *Table) Take(v *Verdict, now time.Time) {
+// which adopted them. The verdict must be the last that Decide returned.
+func (t *Table) Take(v *Verdict) {
 	for i := range v.N {
 		r := &v.Ranking[i]
-		if t.dryRun {
-			t.state.Pretended = append(t.state.Pretended, Pretended{UID: r.UID, Signal: v.Threshold.Signal})
-			continue
-		}
-		at := t.Find(r.UID)
-		t.state.Victims = append(t.state.Victims, Victim{
-			UID: r.UID, Pod: r.Pod, Signal: v.Threshold.Key(), Decided: now, Due: now,
-			Expected: r.Expected, Beside: max(0, r.Usage-r.Expected), Lowest: r.Expected, Fell: now, Status: Unsettled,
-			Kubelet: t.entries[at].kubelet, LastStart: t.entries[at].start,
-		})
+		t.d.enter(&t.d.pods[r.index], v.Threshold.Key(), &Order{Pod: r.Pod, Cause: v.Threshold.Signal.String(), Hard: true})
 	}
 }
 
 // Refuse notes that a victim that was taken could not be killed.
-func (t *Table) Refuse(uid string, now time.Time) {
-	if v := t.state.victim(uid); v != nil {
-		v.Status, v.Fell = Failed, now
-	}
-}
+func (t *Table) Refuse(uid string) { t.d.refuse(uid) }

@@ -2,16 +2,16 @@ package evict
 
 import "time"
 
-// newVictim enters a pod that is ordered to go into the books; freeable is what
-// of its memory a kill gives back, in bytes.
-func newVictim(pod *Pod, k Key, o *Order, freeable int64, now time.Time) Victim {
+// newVictim enters a pod that is ordered to go into the books. It
+// allocates nothing.
+func newVictim(pod *entry, k Key, o *Order, now time.Time) Victim {
 	due := now
 	if !o.Hard {
 		due = now.Add(o.Grace)
 	}
 	return Victim{
-		UID: pod.UID, Pod: pod.Key(), Cause: o.Cause, Signal: k, Soft: !o.Hard, Decided: now, Due: due,
-		Expected: freeable, Beside: max(0, pod.Usage.Memory-freeable), Lowest: freeable, Fell: due, Status: Unsettled,
+		UID: pod.UID, Pod: o.Pod, Cause: o.Cause, Signal: k, Soft: !o.Hard, Decided: now, Due: due,
+		Expected: pod.freeable, Beside: max(0, pod.memory-pod.freeable), Lowest: pod.freeable, Fell: due, Status: Unsettled,
 		Kubelet: pod.Kubelet, LastStart: pod.LastStart,
 	}
 }

@@ -9,6 +9,7 @@ import (
 	"time"
 
 	"github.com/evictd/evictd/agent/lanes"
+	"github.com/evictd/evictd/agent/memory"
 	"github.com/evictd/evictd/kernel/cgroup"
 )
 
@@ -45,7 +46,7 @@ func TestReadingAllocatesNothing(t *testing.T) {
 	if err != nil {
 		t.Skip("needs cgroups: ", err)
 	}
-	read, err := lanes.OpenApart(lanes.MemoryOptions{Procfs: "/proc", Hierarchy: h, CgroupRoot: "/"})
+	read, err := memory.OpenApart(memory.Options{Procfs: "/proc", Hierarchy: h, CgroupRoot: "/"})
 	if err != nil {
 		t.Skip("needs this machine's memory to be readable: ", err)
 	}

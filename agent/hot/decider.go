@@ -6,12 +6,13 @@ import (
 
 	"github.com/evictd/evictd/agent/evict"
 	"github.com/evictd/evictd/agent/lanes"
+	"github.com/evictd/evictd/agent/memory"
 	"github.com/evictd/evictd/agent/signal"
 )
 
 // Reader takes the readings that confirm an alarm. It allocates nothing and waits
 // for nobody.
-type Reader = lanes.Reader
+type Reader = memory.Reader
 
 // Result is how an alarm was dealt with.
 type Result uint8
@@ -100,7 +101,7 @@ func (d *decider) noteAnswer(r *lanes.Raise) {
 func (d *decider) takeAnswers() {
 	for m := range d.answered {
 		if d.answered[m].Load() && d.answered[m].Swap(false) {
-			d.table.Decision.Answer(lanes.Mark(m).Signal())
+			d.table.Decision.Answer(signal.Mark(m).Signal())
 		}
 	}
 }
@@ -260,12 +261,12 @@ func (d *decider) fire(v *evict.Verdict, r lanes.Raise, now time.Time, age time.
 	if laid < v.N {
 		return laid, Outrun // the table, too, is outdated
 	}
-	t.Decision.Take(v, now)
+	t.Decision.Take(v)
 	for i := range v.N {
 		c := &d.chosen[i]
 		t.struck(c)
 		if c.refused {
-			t.Decision.Refuse(c.ranked.UID, now)
+			t.Decision.Refuse(c.ranked.UID)
 		}
 	}
 	d.desk.done(t.Generation)

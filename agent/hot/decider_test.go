@@ -11,6 +11,7 @@ import (
 
 	"github.com/evictd/evictd/agent/evict"
 	"github.com/evictd/evictd/agent/lanes"
+	"github.com/evictd/evictd/agent/memory"
 	"github.com/evictd/evictd/agent/signal"
 )
 
@@ -413,16 +414,16 @@ func TestLookedAtTooLate(t *testing.T) {
 // What all pods hold together may be known but for their page cache: somebody who
 // is not listed is noticed all the same.
 func TestStrangerWhoIsNotRead(t *testing.T) {
-	known := lanes.NodeMemory{Kubepods: 800 * mi, KubepodsUsage: 1800 * mi, KubepodsKnown: true}
+	known := memory.Node{Kubepods: 800 * mi, KubepodsUsage: 1800 * mi, KubepodsKnown: true}
 	for _, tc := range []struct {
 		name   string
 		usage  int64
-		before lanes.NodeMemory
+		before memory.Node
 		want   Result
 	}{
 		{"nobody else", 1800 * mi, known, Struck},
 		{"a stranger", 1800*mi + evict.Stranger, known, Strange},
-		{"page cache or a stranger", 1800 * mi, lanes.NodeMemory{}, Strange},
+		{"page cache or a stranger", 1800 * mi, memory.Node{}, Strange},
 		{"nothing is known", math.MaxInt64, known, Strange},
 	} {
 		s := newStage(t, 500, 300)
@@ -453,7 +454,7 @@ func TestFreshEnough(t *testing.T) {
 // learns of that also where another alarm waits to be heard.
 func TestAnsweredAlarm(t *testing.T) {
 	memory := signal.Threshold{Signal: signal.MemoryAvailable}
-	mark := lanes.MarkOf(&memory)
+	mark := signal.MarkOf(&memory)
 	s := newStage(t, 500, 300)
 	s.reader.available, s.reader.cache = 900*mi, 500*mi
 	s.publish(s.table(0, time.Now()))
@@ -506,7 +507,7 @@ func TestAnswerBehindAnotherAlarm(t *testing.T) {
 	s := newStage(t, 500, 300)
 	s.reader.available, s.reader.cache = 900*mi, 500*mi
 	s.publish(s.table(0, time.Now()))
-	answered := lanes.Raise{Lane: "poll", Mark: lanes.MarkOf(&memory), Seen: time.Now(), Answered: true}
+	answered := lanes.Raise{Lane: "poll", Mark: signal.MarkOf(&memory), Seen: time.Now(), Answered: true}
 	s.noteAnswer(&answered)
 	if got := s.raise("psi"); got != Struck {
 		t.Errorf("handle() of an alarm without a mark = %v; want %v, by the answer of the other", got, Struck)

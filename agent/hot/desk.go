@@ -61,7 +61,7 @@ type Desk struct {
 }
 
 // answers are hard thresholds whose crossing a lane has answered, by mark.
-type answers [lanes.Marks]atomic.Bool
+type answers [signal.Marks]atomic.Bool
 
 // note takes in what an alarm says. It allocates nothing.
 func (a *answers) note(r *lanes.Raise) {
@@ -93,7 +93,7 @@ func (d *Desk) News() <-chan lanes.Raise { return d.news }
 
 // TakeAnswered reports whether a lane has answered the crossing of a hard memory
 // threshold since the last call. Only the loop calls it.
-func (d *Desk) TakeAnswered(m lanes.Mark) bool { return d.answered[m].Swap(false) }
+func (d *Desk) TakeAnswered(m signal.Mark) bool { return d.answered[m].Swap(false) }
 
 func (d *Desk) tell(r lanes.Raise) {
 	select {

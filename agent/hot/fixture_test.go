@@ -9,6 +9,7 @@ import (
 	"github.com/evictd/evictd/agent/act"
 	"github.com/evictd/evictd/agent/evict"
 	"github.com/evictd/evictd/agent/lanes"
+	"github.com/evictd/evictd/agent/memory"
 	"github.com/evictd/evictd/agent/signal"
 )
 
@@ -71,15 +72,15 @@ type fakeReader struct {
 	asked                             int // for a look
 }
 
-func (r *fakeReader) Read(now, _ time.Time, into *signal.Observations) lanes.NodeMemory {
+func (r *fakeReader) Read(now, _ time.Time, into *signal.Observations) memory.Node {
 	into[signal.MemoryAvailable] = signal.Observation{Status: signal.Observed, Available: r.available, Cache: r.cache, Capacity: 64 << 30, Time: now}
 	if r.unread {
-		return lanes.NodeMemory{KubepodsUsage: r.usage}
+		return memory.Node{KubepodsUsage: r.usage}
 	}
-	return lanes.NodeMemory{Shmem: r.shmem, Kubepods: r.kubepods, KubepodsUsage: r.usage, KubepodsKnown: true}
+	return memory.Node{Shmem: r.shmem, Kubepods: r.kubepods, KubepodsUsage: r.usage, KubepodsKnown: true}
 }
 
-func (r *fakeReader) Look(p lanes.Pod, limit time.Duration) (workingSet, anonymous int64, ok bool) {
+func (r *fakeReader) Look(p memory.Pod, limit time.Duration) (workingSet, anonymous int64, ok bool) {
 	r.asked++
 	if r.late || limit <= 0 {
 		return 0, 0, false

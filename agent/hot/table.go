@@ -6,7 +6,7 @@ import (
 
 	"github.com/evictd/evictd/agent/act"
 	"github.com/evictd/evictd/agent/evict"
-	"github.com/evictd/evictd/agent/lanes"
+	"github.com/evictd/evictd/agent/memory"
 )
 
 // Pod is a pod held ready to be killed. Its methods allocate nothing.
@@ -49,7 +49,7 @@ type Table struct {
 	Pods []evict.Pod
 	Rows []Row
 	// Node is the reading of the node that the usage belongs to.
-	Node lanes.NodeMemory
+	Node memory.Node
 	// Prepare holds a pod that has no Hold yet. It may allocate and wait.
 	Prepare func(index int) (Pod, error)
 	Guard   *evict.Guard
@@ -129,8 +129,8 @@ func (t *Table) trail() {
 	if t.strikes == 0 || t.DryRun {
 		return
 	}
-	for i := range t.Decision.Len() {
-		r := &t.Rows[t.Decision.Index(i)]
+	for i := range t.Rows {
+		r := &t.Rows[i]
 		if !r.struck {
 			continue
 		}
@@ -164,7 +164,7 @@ func (d *decider) choose(kubepods int64, now time.Time) (v evict.Verdict, fresh 
 	for again := fresh; again; {
 		again = false
 		for i := range toLookAt(&v) {
-			again = d.lookAt(t.Decision.Find(v.Ranking[i].UID)) || again
+			again = d.lookAt(v.Ranking[i].Index()) || again
 		}
 		if again {
 			v = t.Decision.Decide(&d.observed, now)
@@ -190,8 +190,8 @@ func toLookAt(v *evict.Verdict) int {
 func (d *decider) refresh(now time.Time) {
 	t := d.table
 	d.looksEnd = time.Now().Add(d.lookLimit)
-	for i := range t.Decision.Len() {
-		r := &t.Rows[t.Decision.Index(i)]
+	for i := range t.Rows {
+		r := &t.Rows[i]
 		r.exact, r.walked = false, false
 		if !r.Walkable {
 			continue
@@ -201,8 +201,8 @@ func (d *decider) refresh(now time.Time) {
 			d.looksEnd = now.Add(d.lookAfterWalk)
 		}
 	}
-	for i := range t.Decision.Len() {
-		r := &t.Rows[t.Decision.Index(i)]
+	for i := range t.Rows {
+		r := &t.Rows[i]
 		if !r.Known || r.walked || r.Usage-r.WorkingSet > mostHidden && d.lookAt(i) {
 			continue
 		}
@@ -262,7 +262,7 @@ func (t *Table) freeable(r *Row, grown int64) int64 {
 // lookAt has the whole usage of the i-th pod read, and reports whether that was new.
 func (d *decider) lookAt(i int) bool {
 	t := d.table
-	r := &t.Rows[t.Decision.Index(i)]
+	r := &t.Rows[i]
 	left := time.Until(d.looksEnd)
 	if r.exact || !r.Known || left <= 0 {
 		return false

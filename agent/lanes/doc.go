@@ -1,11 +1,6 @@
 // Package lanes learns of pressure. A lane watches the node in its own way and
 // raises the alarm when a signal falls below a mark, or may have; what is done
-// about it is decided elsewhere, on a fresh reading.
-//
-// [Memory] takes that reading: memory.available and allocatableMemory.available
-// as the kubelet computes them. [Quick] takes it from the kernel's memory where
-// that can be had, without a file, and [Apart] from files for a thread that must
-// not wait. A [Tree] has what each of the pods' cgroups uses, by one walk.
+// about it is decided elsewhere, on a fresh reading (agent/memory).
 //
 // [Poll] is the lane that works everywhere: it takes the reading again and again,
 // the more often the less is left. A [Set] has the others, each of which may be
@@ -16,6 +11,7 @@
 //	events   cgroup v2's counts of what happens at limits
 //	psi      triggers on stalls, which no signal shows
 //	reclaim  tracepoints of the kernel's reclaim and of its OOM killer
+//	forks    the kernel's count of tasks, for pid.available alone
 //
 // Their descriptors are polled by one thread that the caller brings, a [Waiter];
 // the [Set] itself opens, arms, and watches over them on a goroutine of its own.

@@ -10,6 +10,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/evictd/evictd/agent/memory"
 	"github.com/evictd/evictd/kernel"
 	"github.com/evictd/evictd/kernel/cgroup"
 	"github.com/evictd/evictd/kernel/memcg"
@@ -20,7 +21,7 @@ import (
 // whether a mark has been crossed; that a container meets its own, as some do all
 // day, is a fact to be counted. memory.events of kubepods would tell of both.
 type events struct {
-	o      MemoryOptions
+	o      memory.Options
 	wait   Waiter
 	wanted atomic.Pointer[map[string]bool] // paths of containers
 
@@ -232,16 +233,7 @@ func (l *events) followPods() error {
 	return err
 }
 
-// covers implements lane: a limit is no mark.
-func (l *events) covers(Mark) (int64, bool) { return 0, false }
-
-// beat implements lane: it is silent until something happens.
-func (l *events) beat() (uint64, bool) { return 0, false }
-
-// period implements lane.
-func (l *events) period() time.Duration { return 0 }
-
-// note implements lane.
+// note implements noter.
 func (l *events) note() string {
 	if note := l.troubled.note(ofPods); note != "" || len(l.failed) == 0 {
 		return note

@@ -5,6 +5,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/evictd/evictd/agent/memory"
 	"github.com/evictd/evictd/kernel"
 	"github.com/evictd/evictd/kernel/cgroup"
 	"github.com/evictd/evictd/kernel/kerneltest"
@@ -18,7 +19,7 @@ func v2Events(t *testing.T) (l *events, tree string, heard *ear) {
 	files := map[string]string{"cgroup.controllers": "cpu memory pids\n"}
 	for _, dir := range []string{"kubepods/", "kubepods/a/", "kubepods/b/"} {
 		for name, content := range map[string]string{
-			"memory.stat": v2Stat(0, 0, 0, 0), "memory.current": "0\n", "memory.max": "max\n",
+			"memory.stat": "anon 0\nfile 0\ninactive_file 0\nactive_file 0\n", "memory.current": "0\n", "memory.max": "max\n",
 			"memory.events": calmCounts, "memory.events.local": calmCounts,
 		} {
 			files[dir+name] = content
@@ -30,7 +31,7 @@ func v2Events(t *testing.T) (l *events, tree string, heard *ear) {
 		t.Fatal(err)
 	}
 	heard = &ear{}
-	l = &events{o: MemoryOptions{Hierarchy: h, CgroupRoot: "/"}, wait: heard}
+	l = &events{o: memory.Options{Hierarchy: h, CgroupRoot: "/"}, wait: heard}
 	l.wanted.Store(&map[string]bool{"/kubepods/a": true, "/kubepods/b": true})
 	if err := l.open(time.Now(), &watched{}); err != nil {
 		t.Fatal(err)

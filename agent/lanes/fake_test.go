@@ -61,7 +61,6 @@ type fakeLane struct {
 	openErr  error
 	tendErr  error
 	isOpen   bool
-	silent   bool // it has no heart to hear
 	uncovers atomic.Bool
 	slack    int64
 	own      func() int64 // its own figure; nil for none
@@ -86,11 +85,11 @@ func (l *fakeLane) tend(_ time.Time, w *watched) error {
 	return l.tendErr
 }
 
-func (l *fakeLane) covers(m Mark) (int64, bool) {
+func (l *fakeLane) covers(m signal.Mark) (int64, bool) {
 	return max(l.slack, 1<<20), m == 1 && !l.uncovers.Load()
 }
 
-func (l *fakeLane) figure(m Mark) (available, below, above int64, ok bool) {
+func (l *fakeLane) figure(m signal.Mark) (available, below, above int64, ok bool) {
 	if l.own == nil || m != 1 {
 		return 0, 0, 0, false
 	}
@@ -103,11 +102,7 @@ func (l *fakeLane) tended() uint64 {
 	return l.ticks
 }
 
-func (l *fakeLane) beat() (uint64, bool) {
-	l.mu.Lock()
-	defer l.mu.Unlock()
-	return l.ticks, !l.silent
-}
+func (l *fakeLane) beat() uint64 { return l.tended() }
 
 func (l *fakeLane) period() time.Duration { return time.Millisecond }
 

@@ -56,19 +56,6 @@ func (l *forks) tend(time.Time, *watched) error {
 	return nil
 }
 
-// covers implements lane: the watch over tasks looks for itself, and tells when an
-// alarm was missed.
-func (l *forks) covers(Mark) (int64, bool) { return 0, false }
-
-// beat implements lane: it is silent until something happens.
-func (l *forks) beat() (uint64, bool) { return 0, false }
-
-// period implements lane.
-func (l *forks) period() time.Duration { return 0 }
-
-// note implements lane.
-func (l *forks) note() string { return "" }
-
 // close implements lane.
 func (l *forks) close() error {
 	if l.forks == nil {

@@ -35,7 +35,8 @@ const (
 )
 
 // lane is a way to learn of pressure besides polling. All its methods are called
-// by one goroutine; only its sources are touched by the thread that waits.
+// by one goroutine; only its sources are touched by the thread that waits. What not
+// every lane has is in interfaces of its own: coverer, witness, periodic, noter.
 type lane interface {
 	// open gets it going, down to the sources. What it leaves behind on an error
 	// is close's to tidy up.
@@ -43,17 +44,29 @@ type lane interface {
 	// tend brings it up to date. An error is what is wrong with it: it is then
 	// closed and opened anew.
 	tend(now time.Time, w *watched) error
-	// covers reports whether it raises when a mark is crossed, and by how many
-	// bytes it may be wrong about where the mark is.
-	covers(m Mark) (slack int64, ok bool)
-	// beat is a number that grows as long as it is alive; ok is false for a lane
-	// that is silent until something happens.
-	beat() (n uint64, ok bool)
-	// period is how often it samples; 0 where it is notified.
-	period() time.Duration
-	// note is what is worth knowing of a lane that is up; normally nothing.
-	note() string
 	close() error
+}
+
+// coverer is a lane that raises when a threshold is crossed.
+type coverer interface {
+	// covers returns by how many bytes the lane may be wrong about where the threshold
+	// is. ok is false while the lane does not cover it.
+	covers(m signal.Mark) (slack int64, ok bool)
+}
+
+// periodic is a lane that samples by itself. The others are silent until the kernel
+// notifies them.
+type periodic interface {
+	// beat is a number that grows as long as the lane samples.
+	beat() uint64
+	// period is how long it waits between two samples.
+	period() time.Duration
+}
+
+// noter is a lane that may be up and yet have something wrong with a part of it.
+type noter interface {
+	// note says what is wrong; normally it is empty.
+	note() string
 }
 
 // witness is a lane that knows by figures of its own when it has to raise.
@@ -61,8 +74,17 @@ type witness interface {
 	// figure returns how much of a mark's signal was available when the lane last
 	// looked, in bytes: it raises when that falls from above or more to less than
 	// below. ok is false where it does not cover the mark.
-	figure(m Mark) (available, below, above int64, ok bool)
+	figure(m signal.Mark) (available, below, above int64, ok bool)
 }
+
+// What each lane has: a method that no longer fits its interface would otherwise be
+// missing without an error.
+var (
+	_ = []coverer{(*sampler)(nil), (*usage)(nil)}
+	_ = []witness{(*sampler)(nil)}
+	_ = []periodic{(*sampler)(nil)}
+	_ = []noter{(*sampler)(nil), (*usage)(nil), (*events)(nil), (*stalls)(nil), (*reclaim)(nil)}
+)
 
 // watched is what lanes watch: the thresholds in force and the last reading,
 // which tells what they mean in bytes.
@@ -77,7 +99,7 @@ type watched struct {
 
 // level is a threshold on memory, in bytes.
 type level struct {
-	mark                Mark
+	mark                signal.Mark
 	capacity, available int64
 }
 
@@ -91,7 +113,7 @@ func (w *watched) levels() []level {
 		if !t.Signal.IsMemory() || o.Status != signal.Observed {
 			continue
 		}
-		list = append(list, level{MarkOf(t), o.Capacity, t.Value.Amount(o.Capacity)})
+		list = append(list, level{signal.MarkOf(t), o.Capacity, t.Value.Amount(o.Capacity)})
 	}
 	return list
 }

@@ -15,6 +15,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/evictd/evictd/agent/memory"
 	"github.com/evictd/evictd/agent/signal"
 	"github.com/evictd/evictd/bpf"
 	"github.com/evictd/evictd/kernel"
@@ -187,13 +188,12 @@ func eventually(t *testing.T, what string, done func() bool) {
 // openHere opens a Set of one lane alone, on this machine.
 func openHere(t *testing.T, lane string, fault *Fault) (*Set, *thread, string) {
 	t.Helper()
-	const mib = 1 << 20
 	h, root := kubepods(t, 512*mib)
 	th := newThread(t)
-	o := MemoryOptions{Procfs: kernel.FS("/proc"), Hierarchy: h, CgroupRoot: root}
-	var reads [2]*Memory
+	o := memory.Options{Procfs: kernel.FS("/proc"), Hierarchy: h, CgroupRoot: root}
+	var reads [2]*memory.Memory
 	for i := range reads {
-		m, err := OpenMemory(o)
+		m, err := memory.Open(o)
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -212,9 +212,9 @@ func openHere(t *testing.T, lane string, fault *Fault) (*Set, *thread, string) {
 		s.Seen(now, o)
 	}, runtime.NumCPU(), 0)
 	s = NewSet(SetOptions{
-		MemoryOptions: o, Sysfs: "/sys", Wait: th, Poll: poll, Modes: modes, Faults: map[string]*Fault{lane: fault},
+		Options: o, Sysfs: "/sys", Wait: th, Poll: poll, Modes: modes, Faults: map[string]*Fault{lane: fault},
 		Read:  func(now time.Time, o *signal.Observations) { reads[1].Read(now, o) },
-		Stall: time.Millisecond, StallWindow: 2 * time.Second, Quick: NewQuick(nil),
+		Stall: time.Millisecond, StallWindow: 2 * time.Second, Quick: memory.NewQuick(nil),
 	})
 	marks := thresholds(t, map[string]time.Duration{"256Mi": 0})
 	for i := range marks {
@@ -308,7 +308,7 @@ func seenAbove(t *testing.T, s *Set, lane string) {
 	})
 }
 
-const pods = Mark(3) // the hard threshold on allocatableMemory.available
+const pods = signal.Mark(3) // the hard threshold on allocatableMemory.available
 
 // TestLanesHere: each lane that sees to marks raises when a cgroup grows, each
 // time anew.

@@ -137,7 +137,7 @@ func (p *Poll) Run(ctx context.Context, alarm chan<- Raise) error {
 type watch struct {
 	below     uint64 // which marks were crossed, as bits by Mark
 	lastAbove time.Time
-	waiting   [Marks]*crossing
+	waiting   [signal.Marks]*crossing
 	rate      float64 // the fastest fill seen, bytes a second
 	last      signal.Observations
 	drift     int64 // of per-CPU counters, bytes
@@ -168,7 +168,7 @@ func (c *crossing) answers(now time.Time, o *signal.Observation, threshold, drif
 
 // unheard makes the next reading raise an answer again: an alarm that waits to be heard
 // may be of the same crossing, not answered yet.
-func (w *watch) unheard(m Mark) {
+func (w *watch) unheard(m signal.Mark) {
 	if c := w.waiting[m]; c != nil {
 		c.waiting = true
 	}
@@ -177,17 +177,17 @@ func (w *watch) unheard(m Mark) {
 // see takes a reading in and returns the first mark that it crosses and the one
 // before did not, or whose crossing it answers and the one before did not, and
 // whether it is answered; zero for none.
-func (w *watch) see(now time.Time, o *signal.Observations, marks []signal.Threshold) (crossed Mark, answered bool) {
+func (w *watch) see(now time.Time, o *signal.Observations, marks []signal.Threshold) (crossed signal.Mark, answered bool) {
 	var below uint64 // by Mark
 	above := true    // as far as can be told, and that is all
-	var armed [Marks]bool
+	var armed [signal.Marks]bool
 	for i := range marks {
 		t := &marks[i]
 		r := &o[t.Signal]
 		if r.Status == signal.Unreadable {
 			above = false
 		}
-		m := MarkOf(t)
+		m := signal.MarkOf(t)
 		armed[m] = true
 		answers, waited := true, false
 		if t.Hard() && t.Signal.IsMemory() && r.Status == signal.Observed {

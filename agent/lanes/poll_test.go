@@ -29,7 +29,7 @@ func observed(available int64) signal.Observations {
 	return o
 }
 
-const gib = 1 << 30
+const mib, gib = 1 << 20, 1 << 30
 
 func TestPeriod(t *testing.T) {
 	marks := thresholds(t, map[string]time.Duration{"1Gi": 0, "2Gi": time.Minute})
@@ -61,11 +61,11 @@ func TestCrossing(t *testing.T) {
 	marks := thresholds(t, map[string]time.Duration{"1Gi": 0, "2Gi": time.Minute})
 	start := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
 	unreadable := signal.Observations{signal.MemoryAvailable: {Status: signal.Unreadable, Err: errors.New("x")}}
-	const hard, soft = Mark(1), Mark(2)
+	const hard, soft = signal.Mark(1), signal.Mark(2)
 	var w watch
 	for i, tc := range []struct {
 		o    signal.Observations
-		want Mark
+		want signal.Mark
 	}{
 		{observed(3 * gib), 0},
 		{observed(2 * gib), 0}, // at the mark is not below
@@ -74,9 +74,9 @@ func TestCrossing(t *testing.T) {
 		{observed(gib - 1), hard},
 		{observed(gib - 2), 0},
 		{unreadable, 0},
-		{observed(gib - 2), MarkOf(&marks[0])}, // out of sight may have been above
+		{observed(gib - 2), signal.MarkOf(&marks[0])}, // out of sight may have been above
 		{observed(3 * gib), 0},
-		{observed(0), MarkOf(&marks[0])}, // both at once: the first is told
+		{observed(0), signal.MarkOf(&marks[0])}, // both at once: the first is told
 	} {
 		if got, _ := w.see(start.Add(time.Duration(i)*time.Second), &tc.o, marks); got != tc.want {
 			t.Errorf("reading %d: see() = %v; want %v", i, got, tc.want)
@@ -90,7 +90,7 @@ func TestCrossing(t *testing.T) {
 // A crossing that file cache brought is raised as not answered, and again when other
 // memory has grown.
 func TestPollAnswers(t *testing.T) {
-	const hard = Mark(1)
+	const hard = signal.Mark(1)
 	marks := thresholds(t, map[string]time.Duration{"1Gi": 0})
 	cached := func(available, cache int64) signal.Observations {
 		o := observed(available)
@@ -101,7 +101,7 @@ func TestPollAnswers(t *testing.T) {
 	var w watch
 	for i, tc := range []struct {
 		o        signal.Observations
-		want     Mark
+		want     signal.Mark
 		answered bool
 	}{
 		{cached(3*gib, gib), 0, false},
@@ -124,18 +124,18 @@ func TestPollAnswersAgain(t *testing.T) {
 	marks := thresholds(t, map[string]time.Duration{"1Gi": 0})
 	start := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
 	var w watch
-	see := func(at int, available int64) (Mark, bool) {
+	see := func(at int, available int64) (signal.Mark, bool) {
 		o := observed(available)
 		o[signal.MemoryAvailable].Cache = 3 * gib
 		return w.see(start.Add(time.Duration(at)*time.Second), &o, marks)
 	}
 	see(0, gib-1)
 	m, answered := see(1, gib-33<<20)
-	if m != Mark(1) || !answered {
+	if m != signal.Mark(1) || !answered {
 		t.Fatalf("see() = %v, %t; want the hard mark, answered", m, answered)
 	}
 	w.unheard(m)
-	if m, answered := see(2, gib-66<<20); m != Mark(1) || !answered {
+	if m, answered := see(2, gib-66<<20); m != signal.Mark(1) || !answered {
 		t.Errorf("after an answer that was not heard: see() = %v, %t; want it again", m, answered)
 	}
 	w.see(start.Add(3*time.Second), new(signal.Observations), nil) // it is no threshold any more

@@ -24,7 +24,7 @@ func Names() []string { return []string{BPF, Memcg, Events, PSI, Reclaim, Forks,
 type Raise struct {
 	Lane string
 	// Mark is the mark that was crossed; zero where the lane can't tell.
-	Mark Mark
+	Mark signal.Mark
 	// LastAbove and Seen are when no mark, and when a mark, was seen crossed. A
 	// zero LastAbove is not known.
 	LastAbove, Seen time.Time
@@ -32,39 +32,6 @@ type Raise struct {
 	// hard memory threshold (signal.Crossing.Answered), so that it does not wait
 	// because file cache brought it. False where the lane can't tell.
 	Answered bool
-}
-
-// Mark names a threshold by its signal and its kind: there is at most one of
-// each. The zero Mark names none.
-type Mark uint8
-
-// Marks is the number of marks, for arrays indexed by Mark.
-const Marks = 1 + 2*int(signal.Count)
-
-// MarkOf returns the mark of a threshold.
-func MarkOf(t *signal.Threshold) Mark {
-	m := 1 + 2*Mark(t.Signal)
-	if !t.Hard() {
-		m++
-	}
-	return m
-}
-
-// Signal returns the signal of a mark that is not zero.
-func (m Mark) Signal() signal.Signal { return signal.Signal((m - 1) / 2) }
-
-// Hard reports whether the threshold of a mark that is not zero is a hard one.
-func (m Mark) Hard() bool { return m%2 == 1 }
-
-// String names the mark for people.
-func (m Mark) String() string {
-	switch {
-	case m == 0 || int(m) >= Marks:
-		return "no mark"
-	case m.Hard():
-		return "hard threshold on " + m.Signal().String()
-	}
-	return "soft threshold on " + m.Signal().String()
 }
 
 // Source is a descriptor through which a lane raises alarms. Its methods are

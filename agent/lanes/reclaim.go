@@ -97,16 +97,7 @@ func (l *reclaim) stalls() (map[uint64]bpf.Stall, error) {
 	return byCgroup, nil
 }
 
-// covers implements lane: reclaim is no mark.
-func (l *reclaim) covers(Mark) (int64, bool) { return 0, false }
-
-// beat implements lane: it is silent until something happens.
-func (l *reclaim) beat() (uint64, bool) { return 0, false }
-
-// period implements lane.
-func (l *reclaim) period() time.Duration { return 0 }
-
-// note implements lane.
+// note implements noter.
 func (l *reclaim) note() string {
 	if l.missing == nil {
 		return ""

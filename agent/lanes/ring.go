@@ -7,6 +7,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/evictd/evictd/agent/signal"
 	"github.com/evictd/evictd/bpf"
 )
 
@@ -20,10 +21,10 @@ type ring struct {
 	// Of the thread that waits.
 	record bpf.Record
 
-	gone    atomic.Bool           // a record said that the pods' cgroup is no more
-	victims chan bpf.Victim       // of the kernel's OOM killer; what nobody takes is dropped
-	raised  [Marks]atomic.Bool    // a crossing after which it was not armed anew
-	broken  atomic.Pointer[error] // the first error of reading
+	gone    atomic.Bool               // a record said that the pods' cgroup is no more
+	victims chan bpf.Victim           // of the kernel's OOM killer; what nobody takes is dropped
+	raised  [signal.Marks]atomic.Bool // a crossing after which it was not armed anew
+	broken  atomic.Pointer[error]     // the first error of reading
 }
 
 // Victim is a process that the kernel's OOM killer takes.
@@ -94,23 +95,14 @@ func (r *ring) Ready(now time.Time) (Raise, bool) {
 func (r *ring) crossing(c *bpf.Crossing, now time.Time) (Raise, bool) {
 	raise := Raise{Lane: BPF, Seen: now, Answered: !c.Waiting}
 	if c.Key < uint64(len(r.raised)) { // else it is of no mark that anybody has armed
-		raise.Mark = Mark(c.Key)
+		raise.Mark = signal.Mark(c.Key)
 		r.raised[c.Key].Store(true)
 	}
-	if up, ok := uptime(); ok {
+	if up, ok := bpf.Uptime(); ok {
 		raise.Seen = now.Add(c.Seen - up)
 		if c.LastAbove != 0 {
 			raise.LastAbove = now.Add(c.LastAbove - up)
 		}
 	}
 	return raise, true
-}
-
-// uptime reads the clock that the programs take their times from.
-func uptime() (time.Duration, bool) {
-	var ts unix.Timespec
-	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
-		return 0, false
-	}
-	return time.Duration(ts.Nano()), true
 }

@@ -9,6 +9,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/evictd/evictd/agent/memory"
 	"github.com/evictd/evictd/agent/signal"
 	"github.com/evictd/evictd/bpf"
 	"github.com/evictd/evictd/kernel/cpu"
@@ -115,13 +116,13 @@ func (l *sampler) update(now time.Time, w *watched) (err error) {
 		}
 		l.armed = wanted
 	}
-	l.o.Quick.give(l.source(w))
+	l.o.Quick.SetSampler(l.source(w))
 	return l.rearm(w)
 }
 
-// source is what a Quick reads from; nil where files have to do, which is so for
+// source is what a memory.Quick reads from; nil where files have to do, which is so for
 // the node, too, while the pods can't be read.
-func (l *sampler) source(w *watched) *source {
+func (l *sampler) source(w *watched) *memory.Sampler {
 	known := l.readable()
 	if l.pods == 0 { // either there is none, or nobody knows which
 		known = l.troubled.err == nil
@@ -129,11 +130,11 @@ func (l *sampler) source(w *watched) *source {
 	if !known || !l.last.Node.Valid {
 		return nil
 	}
-	s := &source{
-		Sampler: l.sampler, countCache: l.o.CountCache, pods: l.pods != 0, armed: l.armed, raised: &l.ring.raised,
+	s := &memory.Sampler{
+		Sampler: l.sampler, CountCache: l.o.CountCache, Pods: l.pods != 0, Armed: l.armed, Raised: &l.ring.raised,
 	}
 	if o := &w.observed[signal.AllocatableMemoryAvailable]; o.Status == signal.Observed {
-		s.kubepods = o.Capacity
+		s.Kubepods = o.Capacity
 	}
 	return s
 }
@@ -164,7 +165,7 @@ func (l *sampler) want(w *watched) []bpf.Threshold {
 func (l *sampler) rearm(w *watched) error {
 	for i := range l.armed {
 		t := &l.armed[i]
-		o := &w.observed[Mark(t.Key).Signal()]
+		o := &w.observed[signal.Mark(t.Key).Signal()]
 		if o.Status != signal.Observed || o.Available < int64(t.Available) || !l.ring.raised[t.Key].Swap(false) {
 			continue
 		}
@@ -240,14 +241,14 @@ func openDir(path string) (fd int, inode uint64, err error) {
 // now.
 func (l *sampler) readable() bool { return l.last.Pods.Valid || l.last.Pods.Uncertain }
 
-// covers implements lane: both memory signals, as far as they are armed and can be
+// covers implements coverer: both memory signals, as far as they are armed and can be
 // read.
-func (l *sampler) covers(m Mark) (slack int64, ok bool) {
+func (l *sampler) covers(m signal.Mark) (slack int64, ok bool) {
 	return 2 * int64(l.stats.Drift), l.threshold(m) != nil
 }
 
 // figure implements witness.
-func (l *sampler) figure(m Mark) (available, below, above int64, ok bool) {
+func (l *sampler) figure(m signal.Mark) (available, below, above int64, ok bool) {
 	t := l.threshold(m)
 	if t == nil || t.Source == bpf.SourcePods && !l.last.Pods.Valid {
 		return 0, 0, 0, false
@@ -257,7 +258,7 @@ func (l *sampler) figure(m Mark) (available, below, above int64, ok bool) {
 
 // threshold returns what is armed for a mark whose figures the last sample has; nil
 // where there is nothing.
-func (l *sampler) threshold(m Mark) *bpf.Threshold {
+func (l *sampler) threshold(m signal.Mark) *bpf.Threshold {
 	for i := range l.armed {
 		t := &l.armed[i]
 		valid := l.last.Node.Valid
@@ -271,13 +272,13 @@ func (l *sampler) threshold(m Mark) *bpf.Threshold {
 	return nil
 }
 
-// beat implements lane: the ticks.
-func (l *sampler) beat() (uint64, bool) { return l.stats.Ticks, true }
+// beat implements periodic: the ticks.
+func (l *sampler) beat() uint64 { return l.stats.Ticks }
 
-// period implements lane.
+// period implements periodic.
 func (l *sampler) period() time.Duration { return l.stats.Period }
 
-// note implements lane.
+// note implements noter.
 func (l *sampler) note() string {
 	t := l.troubled
 	switch {
@@ -293,7 +294,7 @@ func (l *sampler) note() string {
 // close implements lane.
 func (l *sampler) close() error {
 	var errs []error
-	l.o.Quick.give(nil)
+	l.o.Quick.SetSampler(nil)
 	if l.sampler != nil {
 		errs = append(errs, l.sampler.Close())
 	}

@@ -11,12 +11,16 @@ import (
 	"testing"
 	"time"
 
+	"golang.org/x/sys/unix"
+
+	"github.com/evictd/evictd/agent/memory"
+	"github.com/evictd/evictd/agent/signal"
 	"github.com/evictd/evictd/bpf"
 	"github.com/evictd/evictd/kernel"
 	"github.com/evictd/evictd/kernel/kerneltest"
 )
 
-const node = Mark(1) // the hard threshold on memory.available
+const node = signal.Mark(1) // the hard threshold on memory.available
 
 // A mark is covered as far as its figures are there: the node's are without the
 // pods'.
@@ -138,8 +142,8 @@ func TestAmbiguousPodsHere(t *testing.T) {
 func TestSlowLoadHere(t *testing.T) {
 	h, root := kubepods(t, 512<<20)
 	s := NewSet(SetOptions{
-		MemoryOptions: MemoryOptions{Procfs: kernel.FS("/proc"), Hierarchy: h, CgroupRoot: root},
-		Sysfs:         "/sys", Wait: newThread(t), Quick: NewQuick(nil),
+		Options: memory.Options{Procfs: kernel.FS("/proc"), Hierarchy: h, CgroupRoot: root},
+		Sysfs:   "/sys", Wait: newThread(t), Quick: memory.NewQuick(nil),
 	})
 	l := s.sampler
 	for i := range 5 {
@@ -209,7 +213,7 @@ func TestSamplerFollows(t *testing.T) {
 // A record whose key is no mark is an alarm of none.
 func TestCrossingOfNoMark(t *testing.T) {
 	r := &ring{}
-	for _, key := range []uint64{0, uint64(Marks), 256 + uint64(pods), 1 << 63} {
+	for _, key := range []uint64{0, uint64(signal.Marks), 256 + uint64(pods), 1 << 63} {
 		got, raised := r.crossing(&bpf.Crossing{Key: key}, time.Now())
 		if !raised || got.Lane != BPF || got.Mark != 0 {
 			t.Errorf("crossing(key %d) = %+v, %t; want an alarm of no mark", key, got, raised)
@@ -217,5 +221,27 @@ func TestCrossingOfNoMark(t *testing.T) {
 	}
 	if got, _ := r.crossing(&bpf.Crossing{Key: uint64(pods)}, time.Now()); got.Mark != pods || !r.raised[pods].Load() {
 		t.Errorf("crossing(key %d) = %+v; want the %v", pods, got, pods)
+	}
+}
+
+// The readers of memory have the sampler as long as the lane is up.
+func TestReadersHaveTheSampler(t *testing.T) {
+	var tree *memory.Tree
+	t.Cleanup(func() { // after the Set is closed
+		if tree != nil && tree.Walk() {
+			t.Error("Walk() without the lane = true; want false")
+		}
+	})
+	s, _, pods := openHere(t, BPF, nil)
+	covered(t, s)
+	tree = s.o.Quick.Tree()
+	eventually(t, "a walk", tree.Walk)
+	fd, id, err := openDir(pods)
+	if err != nil {
+		t.Fatal(err)
+	}
+	defer unix.Close(fd)
+	if tree.Find(id) == nil {
+		t.Error("Find(the pods' cgroup) = nil; want its row")
 	}
 }

@@ -8,6 +8,7 @@ import (
 	"sync"
 	"time"
 
+	"github.com/evictd/evictd/agent/memory"
 	"github.com/evictd/evictd/agent/pace"
 	"github.com/evictd/evictd/agent/signal"
 	"github.com/evictd/evictd/bpf"
@@ -43,7 +44,7 @@ const (
 
 // SetOptions are what a Set is made of.
 type SetOptions struct {
-	MemoryOptions
+	memory.Options
 	// Read takes a reading of the memory signals. It is called from the Set's
 	// goroutine only.
 	Read func(time.Time, *signal.Observations)
@@ -61,7 +62,7 @@ type SetOptions struct {
 	// Tasks counts with what the kernel counts; nil is without.
 	Tasks Tasks
 	// Quick is given the sampler to read from, as long as it is up. It may be nil.
-	Quick *Quick
+	Quick *memory.Quick
 	// Changed is told of each change of a lane's state, and, seldom, of why it is in
 	// it, on the Set's goroutine.
 	Changed func(Status)
@@ -111,13 +112,13 @@ func NewSet(o SetOptions) *Set {
 	s := &Set{o: o, wake: make(chan struct{}, 1), start: time.Now()}
 	s.ring = &ring{wait: s, victims: make(chan bpf.Victim, mostVictims)}
 	s.sampler = &sampler{o: o, ring: s.ring}
-	s.events = &events{o: o.MemoryOptions, wait: s}
+	s.events = &events{o: o.Options, wait: s}
 	s.stalls = &stalls{
 		o: o, wait: s, poke: s.poke, condition: psi.Condition{Kind: psi.Full, Stall: o.Stall, Window: o.StallWindow},
 	}
 	s.reclaim = &reclaim{ring: s.ring}
 	s.add(BPF, s.sampler)
-	s.add(Memcg, &usage{o: o.MemoryOptions, wait: s})
+	s.add(Memcg, &usage{o: o.Options, wait: s})
 	s.add(Events, s.events)
 	s.add(PSI, s.stalls)
 	s.add(Reclaim, s.reclaim)
@@ -360,11 +361,11 @@ func (s *Set) tend(e *entry, now time.Time, w *watched) error {
 	s.learn(e)
 	s.witness(e, now)
 	s.remark(e, now)
-	n, ok := e.beat()
+	l, ok := e.lane.(periodic)
 	if !ok {
 		return nil
 	}
-	if n != e.beatNow && !e.fault.still() {
+	if n := l.beat(); n != e.beatNow && !e.fault.still() {
 		e.beatNow, e.beaten = n, now
 	}
 	if still := now.Sub(e.beaten); still > mostStill {

@@ -104,7 +104,6 @@ func TestLaneThatMissesIsDegraded(t *testing.T) {
 // What was crossed when the lane came up, or dips only just below the mark, or is
 // above it only for an instant, is no lane's fault.
 func TestWhatNoLaneHasToRaise(t *testing.T) {
-	const mib = 1 << 20
 	for _, tc := range []struct {
 		name  string
 		first int64

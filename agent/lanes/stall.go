@@ -210,7 +210,7 @@ func (l *stalls) now() []Stall {
 	return list
 }
 
-// note says what is amiss with the pods' trigger, or what the kernel has armed
+// note implements noter: it says what is amiss with the pods' trigger, or what the kernel has armed
 // where it is not what was asked for.
 func (l *stalls) note() string {
 	if note := l.troubled.note("the pods' stalls"); note != "" {
@@ -221,15 +221,6 @@ func (l *stalls) note() string {
 	}
 	return "without CAP_SYS_RESOURCE the kernel watches for " + l.node.Armed().String() + " instead of " + l.condition.String()
 }
-
-// covers implements lane: stalls are no mark.
-func (l *stalls) covers(Mark) (int64, bool) { return 0, false }
-
-// beat implements lane: it is silent until something happens.
-func (l *stalls) beat() (uint64, bool) { return 0, false }
-
-// period implements lane.
-func (l *stalls) period() time.Duration { return 0 }
 
 // close implements lane.
 func (l *stalls) close() error {

@@ -8,6 +8,7 @@ import (
 
 	"golang.org/x/sys/unix"
 
+	"github.com/evictd/evictd/agent/memory"
 	"github.com/evictd/evictd/agent/signal"
 	"github.com/evictd/evictd/kernel/cgroup"
 	"github.com/evictd/evictd/kernel/memcg"
@@ -25,7 +26,7 @@ import (
 // from now on is other memory. It is set again once it has fired or the usage has
 // fallen.
 type usage struct {
-	o    MemoryOptions
+	o    memory.Options
 	wait Waiter
 
 	groups   [2]group // the root, kubepods
@@ -309,9 +310,9 @@ func (l *usage) drop(g *group) error {
 	return errors.Join(errs...)
 }
 
-// covers implements lane. A CPU may hold back what it has charged in each cgroup,
+// covers implements coverer. A CPU may hold back what it has charged in each cgroup,
 // and file cache moves between two looks at it.
-func (l *usage) covers(m Mark) (slack int64, ok bool) {
+func (l *usage) covers(m signal.Mark) (slack int64, ok bool) {
 	for i := range l.groups {
 		if slices.ContainsFunc(l.groups[i].armed, func(a *armed) bool { return a.mark == m }) {
 			return usageSlack, true
@@ -323,13 +324,7 @@ func (l *usage) covers(m Mark) (slack int64, ok bool) {
 // usageSlack is what a threshold may be wrong by where nothing is amiss.
 const usageSlack = 64 << 20
 
-// beat implements lane: it is silent until something happens.
-func (l *usage) beat() (uint64, bool) { return 0, false }
-
-// period implements lane.
-func (l *usage) period() time.Duration { return 0 }
-
-// note implements lane.
+// note implements noter.
 func (l *usage) note() string { return l.troubled.note(ofPods) }
 
 // close implements lane.
@@ -341,7 +336,7 @@ func (l *usage) close() error {
 // armed is a threshold that is polled.
 type armed struct {
 	*memcg.Threshold
-	mark      Mark
+	mark      signal.Mark
 	lastAbove time.Time // when it was armed, if it was not crossed then
 	fires     atomic.Uint64
 	broken    atomic.Bool

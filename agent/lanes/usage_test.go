@@ -10,6 +10,7 @@ import (
 	"testing"
 	"time"
 
+	"github.com/evictd/evictd/agent/memory"
 	"github.com/evictd/evictd/agent/signal"
 	"github.com/evictd/evictd/kernel/cgroup"
 	"github.com/evictd/evictd/kernel/memcg"
@@ -29,7 +30,7 @@ func TestUsageThreshold(t *testing.T) {
 		{"active cache is available", level{capacity: 8 * gib, available: gib}, true, 8*gib + gib/2},
 		{"more than there is", level{capacity: gib, available: 2 * gib}, false, gib},
 	} {
-		l := &usage{o: MemoryOptions{CountCache: tc.countCache}}
+		l := &usage{o: memory.Options{CountCache: tc.countCache}}
 		if got := l.threshold(tc.level, used); got != tc.want {
 			t.Errorf("%s: threshold = %d; want %d", tc.name, got, tc.want)
 		}
@@ -37,7 +38,6 @@ func TestUsageThreshold(t *testing.T) {
 }
 
 func TestRearmStep(t *testing.T) {
-	const mib = 1 << 20
 	for _, tc := range []struct {
 		name      string
 		at        uint64 // where it is armed
@@ -63,7 +63,7 @@ func TestRearmStep(t *testing.T) {
 
 // A lane that can't be had is said to be so, and Close closes what was opened.
 func TestUnavailableLanes(t *testing.T) {
-	s := &events{o: MemoryOptions{Hierarchy: &cgroup.Hierarchy{Version: cgroup.V1}}}
+	s := &events{o: memory.Options{Hierarchy: &cgroup.Hierarchy{Version: cgroup.V1}}}
 	err := s.open(time.Now(), &watched{})
 	if !never(err) || s.close() != nil {
 		t.Errorf("open() on v1 = %v; want an error that says never", err)
@@ -218,7 +218,7 @@ func usageHere(t *testing.T) (*usage, *ear, string) {
 		t.Skip("needs memory in a v1 tree")
 	}
 	heard := &ear{}
-	l := &usage{o: MemoryOptions{Hierarchy: h, CgroupRoot: root}, wait: heard}
+	l := &usage{o: memory.Options{Hierarchy: h, CgroupRoot: root}, wait: heard}
 	if err := l.open(time.Now(), &watched{}); err != nil {
 		t.Fatal(err)
 	}

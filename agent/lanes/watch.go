@@ -17,7 +17,7 @@ func (s *Set) Seen(now time.Time, o *signal.Observations) {
 	look := s.calm && near(s.thresholds, o)
 	for i := range s.thresholds {
 		t := &s.thresholds[i]
-		m, r := MarkOf(t), &o[t.Signal]
+		m, r := signal.MarkOf(t), &o[t.Signal]
 		amount := t.Value.Amount(r.Capacity)
 		low := r.Below(amount)
 		for _, e := range s.entries {
@@ -41,8 +41,8 @@ func (s *Set) Seen(now time.Time, o *signal.Observations) {
 func (s *Set) learn(e *entry) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for m := 1; m < Marks; m++ {
-		slack, ok := e.covers(Mark(m))
+	for m := 1; m < signal.Marks; m++ {
+		slack, ok := e.covers(signal.Mark(m))
 		if !ok {
 			e.expected[m], e.low[m] = expectation{}, false
 		}
@@ -58,9 +58,9 @@ func (s *Set) witness(e *entry, now time.Time) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for m := 1; m < Marks; m++ {
+	for m := 1; m < signal.Marks; m++ {
 		o := signal.Observation{}
-		available, below, above, ok := l.figure(Mark(m))
+		available, below, above, ok := l.figure(signal.Mark(m))
 		if ok {
 			o.Status, o.Available = signal.Observed, available
 		}
@@ -89,10 +89,10 @@ func (s *Set) judge(now time.Time) time.Duration {
 
 // missedBy returns the first mark whose alarm a lane has missed, and by whom that
 // was seen; or when to ask again.
-func (s *Set) missedBy(e *entry, now time.Time) (first Mark, who string, next time.Time) {
+func (s *Set) missedBy(e *entry, now time.Time) (first signal.Mark, who string, next time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for m := range Marks {
+	for m := range signal.Marks {
 		var heard time.Time
 		if at := e.heard[m].Load(); at != 0 {
 			heard = s.start.Add(time.Duration(at))
@@ -103,7 +103,7 @@ func (s *Set) missedBy(e *entry, now time.Time) (first Mark, who string, next ti
 		}{{"polling", &e.expected[m]}, {"its own sample", &e.own[m]}} {
 			missed, again := x.judge(now, heard)
 			if missed && first == 0 {
-				first, who = Mark(m), x.who
+				first, who = signal.Mark(m), x.who
 			}
 			if !again.IsZero() && (next.IsZero() || again.Before(next)) {
 				next = again

@@ -81,12 +81,12 @@ func (l *Loop) softSince(s signal.Signal) (since time.Time) {
 // answered lists the hard memory thresholds whose crossing a lane has answered since
 // the last call.
 func (l *Loop) answered() (keys []evict.Key) {
-	for m := range lanes.Marks {
-		if !l.desk.TakeAnswered(lanes.Mark(m)) {
+	for m := range signal.Marks {
+		if !l.desk.TakeAnswered(signal.Mark(m)) {
 			continue // also of thresholds that are no more
 		}
 		for _, t := range l.policy.Thresholds {
-			if lanes.MarkOf(&t.Threshold) == lanes.Mark(m) {
+			if signal.MarkOf(&t.Threshold) == signal.Mark(m) {
 				keys = append(keys, t.Key())
 			}
 		}

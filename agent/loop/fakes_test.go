@@ -11,15 +11,16 @@ import (
 	"github.com/evictd/evictd/agent/evict"
 	"github.com/evictd/evictd/agent/hot"
 	"github.com/evictd/evictd/agent/lanes"
+	"github.com/evictd/evictd/agent/memory"
 	"github.com/evictd/evictd/agent/pods"
 	"github.com/evictd/evictd/agent/reclaim"
 	"github.com/evictd/evictd/agent/signal"
 )
 
 // memory reads the node's memory.
-type memory struct{ n *node }
+type fakeMemory struct{ n *node }
 
-func (m memory) Read(now time.Time, into *signal.Observations) lanes.NodeMemory {
+func (m fakeMemory) Read(now time.Time, into *signal.Observations) memory.Node {
 	m.n.mu.Lock()
 	defer m.n.mu.Unlock()
 	sum := m.n.unlisted.Usage.Memory
@@ -27,7 +28,7 @@ func (m memory) Read(now time.Time, into *signal.Observations) lanes.NodeMemory 
 		sum += m.n.pods[i].Usage.Memory
 	}
 	into[signal.MemoryAvailable] = signal.Observation{Status: signal.Observed, Capacity: capacity, Available: capacity - m.n.used - m.n.cache - sum, Cache: m.n.cache, Time: now}
-	return lanes.NodeMemory{Total: uint64(capacity), Kubepods: sum, KubepodsUsage: sum, KubepodsKnown: true}
+	return memory.Node{Total: uint64(capacity), Kubepods: sum, KubepodsUsage: sum, KubepodsKnown: true}
 }
 
 // inventory lists the node's pods.
@@ -171,12 +172,13 @@ func (usages) Of(s *disks.Subject) disks.Holding {
 // reclaimer frees nothing by itself.
 type reclaimer struct{ n *node }
 
-func (r reclaimer) Order(o evict.Reclaim)             { r.n.note("reclaim %s", o.Signal) }
-func (r reclaimer) Done() <-chan evict.ReclaimReport  { return r.n.result }
-func (reclaimer) ImageBytes() map[string]int64        { return nil }
-func (r reclaimer) Spared(id string)                  { r.n.note("spared %s", id) }
-func (r reclaimer) EvictedFromKubelet(h reclaim.Held) { r.n.note("kubelet's %d", h.Amount) }
-func (r reclaimer) Evicted(id string, h reclaim.Held) { r.n.note("evicted %s %d", id, h.Amount) }
+func (r reclaimer) Order(o evict.Reclaim)                         { r.n.note("reclaim %s", o.Signal) }
+func (r reclaimer) Done() <-chan evict.ReclaimReport              { return r.n.result }
+func (reclaimer) ImageBytes() map[string]int64                    { return nil }
+func (r reclaimer) Spared(id string)                              { r.n.note("spared %s", id) }
+func (r reclaimer) EvictedFromKubelet(uid string, h reclaim.Held) { r.n.note("kubelet's %d", h.Amount) }
+func (r reclaimer) Revived(uid string)                            { r.n.note("revived %s", uid) }
+func (r reclaimer) Evicted(id string, h reclaim.Held)             { r.n.note("evicted %s %d", id, h.Amount) }
 
 // fakeLanes reports where tasks stall.
 type fakeLanes struct{ n *node }
@@ -225,7 +227,7 @@ type fakeDesk struct {
 	news       chan lanes.Raise
 	kills      []hot.Kill
 	generation uint64
-	answered   map[lanes.Mark]bool
+	answered   map[signal.Mark]bool
 	dryRun     bool // of the kills
 	lost       int  // claims that fail, because of a kill
 	hung       bool // no claim succeeds, only Seize
@@ -240,7 +242,7 @@ func (d *fakeDesk) Kills(list []hot.Kill) ([]hot.Kill, uint64) {
 	return list, d.generation
 }
 
-func (d *fakeDesk) TakeAnswered(m lanes.Mark) bool {
+func (d *fakeDesk) TakeAnswered(m signal.Mark) bool {
 	a := d.answered[m]
 	delete(d.answered, m)
 	return a

@@ -134,7 +134,7 @@ func newNode(t *testing.T, settings string, change ...func(*node, *Options)) *no
 	cfg := parse(t, settings)
 	o := Options{
 		Log: slog.New(slog.NewTextHandler(&n.log, nil)), Config: cfg,
-		Memory: memory{n}, Inventory: inventory{n}, Disks: watch{n: n}, Tasks: watch{n: n, tasks: true}, DiskUsage: NewDiskUsage(usages{n}),
+		Memory: fakeMemory{n}, Inventory: inventory{n}, Disks: watch{n: n}, Tasks: watch{n: n, tasks: true}, DiskUsage: NewDiskUsage(usages{n}),
 		Reclaimer: reclaimer{n}, Lanes: fakeLanes{n}, Facts: func(*config.Config) Facts { return n.facts }, Rearm: func(*evict.Policy) { n.note("rearm") },
 		Largest: func(signal.Signal) []evict.DirectoryUsage { return []evict.DirectoryUsage{{Path: "/big", Bytes: 7}} },
 		Procfs:  kernel.FS(n.proc), Hot: &n.hot, Desk: &n.desk, Watchdog: watchdog{}, Liveness: &Liveness{},

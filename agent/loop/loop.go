@@ -12,6 +12,7 @@ import (
 	"github.com/evictd/evictd/agent/execute"
 	"github.com/evictd/evictd/agent/hot"
 	"github.com/evictd/evictd/agent/lanes"
+	"github.com/evictd/evictd/agent/memory"
 	"github.com/evictd/evictd/agent/pace"
 	"github.com/evictd/evictd/agent/pods"
 	"github.com/evictd/evictd/agent/signal"
@@ -59,8 +60,8 @@ type Loop struct {
 	kills      []hot.Kill // of the hot path, that no step has adopted yet
 
 	unexplained evict.Unexplained
-	node        lanes.NodeMemory // the last that told what all pods use
-	stalled     bool             // what the last step took reclaim to do
+	node        memory.Node // the last that told what all pods use
+	stalled     bool        // what the last step took reclaim to do
 
 	view       *View                      // of the last turn
 	stepped    time.Time                  // when the last step was

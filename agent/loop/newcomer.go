@@ -147,8 +147,11 @@ const (
 	// A kill waits for shortLook, and for longLook while more than half of what the
 	// threshold keeps back is left. Once less is left it goes ahead before shortLook, too,
 	// if fallShare has been used up since the wait began: 300 MiB in shortLook at
-	// 3 GiB/s, where the kubelet's default threshold is 100 MiB.
+	// 3 GiB/s, where the kubelet's default threshold is 100 MiB. It waits for usualList,
+	// which a runtime needs for a list, as long as more than a quarter is left: without
+	// the list an innocent pod is killed, which gains little time against such a pod.
 	shortLook, longLook = 100 * time.Millisecond, time.Second
+	usualList           = 20 * time.Millisecond
 	fallShare           = 1.0 / 16
 	// leastLook is the shortest time between two readings of what is left.
 	leastLook = time.Millisecond
@@ -169,7 +172,7 @@ func (w *listWait) look(left float64, known bool, now time.Time) (wait time.Dura
 	if w.seen.IsZero() {
 		w.first, w.last = left, left
 	}
-	if left <= 0.5 && w.first-left >= fallShare {
+	if left <= 0.5 && w.first-left >= fallShare && (waited >= usualList || left <= 0.25) {
 		return 0, false
 	}
 	if fallen := w.last - left; fallen > 0 && left > 0.5 {

@@ -34,9 +34,9 @@ func TestListWait(t *testing.T) {
 		least, most                time.Duration
 		share                      float64 // that is left in the end, at least
 	}{
-		{"a hog, the kubelet's threshold", 100 << 20, 95 << 20, perSecond, 10 * time.Millisecond, 20 * time.Millisecond, 0.4},
+		{"a hog, the kubelet's threshold", 100 << 20, 95 << 20, perSecond, 20 * time.Millisecond, 25 * time.Millisecond, 0.2},
 		{"a hog, a large threshold", 1 << 30, 1 << 30, perSecond, 100 * time.Millisecond, 200 * time.Millisecond, 0.45},
-		{"a hog, seen late", 100 << 20, 45 << 20, perSecond, time.Millisecond, 5 * time.Millisecond, 0.3},
+		{"a hog, seen late", 100 << 20, 45 << 20, perSecond, 5 * time.Millisecond, 15 * time.Millisecond, 0.1},
 		{"less than half, and not less and less", 100 << 20, 45 << 20, 0, 100 * time.Millisecond, 120 * time.Millisecond, 0.45},
 		{"a slow leak", 100 << 20, 95 << 20, 10 << 20, time.Second, 1020 * time.Millisecond, 0.8},
 		{"nothing can be read", 100 << 20, 0, 0, 100 * time.Millisecond, 120 * time.Millisecond, 0},

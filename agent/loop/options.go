@@ -11,6 +11,7 @@ import (
 	"github.com/evictd/evictd/agent/execute"
 	"github.com/evictd/evictd/agent/hot"
 	"github.com/evictd/evictd/agent/lanes"
+	"github.com/evictd/evictd/agent/memory"
 	"github.com/evictd/evictd/agent/pods"
 	"github.com/evictd/evictd/agent/reclaim"
 	"github.com/evictd/evictd/agent/signal"
@@ -62,7 +63,7 @@ type Options struct {
 
 // Memory reads the node's memory.
 type Memory interface {
-	Read(now time.Time, into *signal.Observations) lanes.NodeMemory
+	Read(now time.Time, into *signal.Observations) memory.Node
 }
 
 // Inventory is what runs on the node.
@@ -96,7 +97,8 @@ type Reclaimer interface {
 	Order(evict.Reclaim)
 	Done() <-chan evict.ReclaimReport
 	Evicted(sandboxID string, held reclaim.Held)
-	EvictedFromKubelet(reclaim.Held)
+	EvictedFromKubelet(uid string, held reclaim.Held)
+	Revived(uid string)
 	Spared(sandboxID string)
 	ImageBytes() map[string]int64
 }
@@ -118,7 +120,7 @@ type HotPath interface {
 type Desk interface {
 	News() <-chan lanes.Raise
 	Kills(list []hot.Kill) (_ []hot.Kill, generation uint64)
-	TakeAnswered(lanes.Mark) bool
+	TakeAnswered(signal.Mark) bool
 	Claim(generation uint64) bool
 	Seize(generation uint64) bool
 	Current(generation uint64) bool

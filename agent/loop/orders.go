@@ -60,6 +60,7 @@ func (l *Loop) act(ctx context.Context, v *View) {
 				"deficit", order.Deficit, "largest_outside", outside)
 		}
 	}
+	l.revived(v)
 	l.reclaim(v)
 }
 

@@ -194,7 +194,7 @@ func TestAnsweredByALane(t *testing.T) {
 			n.cache = 15 * gi
 			n.mu.Unlock()
 			if answered {
-				n.desk.answered = map[lanes.Mark]bool{lanes.MarkOf(&n.last().Policy.Thresholds[0].Threshold): true}
+				n.desk.answered = map[signal.Mark]bool{signal.MarkOf(&n.last().Policy.Thresholds[0].Threshold): true}
 			}
 			n.alarm()
 			n.pass(time.Second)

@@ -10,6 +10,7 @@ import (
 	"github.com/evictd/evictd/agent/evict"
 	"github.com/evictd/evictd/agent/hot"
 	"github.com/evictd/evictd/agent/lanes"
+	"github.com/evictd/evictd/agent/memory"
 	"github.com/evictd/evictd/agent/pods"
 	"github.com/evictd/evictd/agent/signal"
 	"github.com/evictd/evictd/bpf"
@@ -152,7 +153,7 @@ func TestUnexplainedWhilePodsShrink(t *testing.T) {
 			tc.change(l)
 		}
 		tc.snapshot.Asked = at.Add(2)
-		l.sum(&View{Snapshot: tc.snapshot, Node: lanes.NodeMemory{Kubepods: tc.kubepods * mi, KubepodsKnown: true}})
+		l.sum(&View{Snapshot: tc.snapshot, Node: memory.Node{Kubepods: tc.kubepods * mi, KubepodsKnown: true}})
 		if got := l.unexplained.Known(); got != tc.want*mi {
 			t.Errorf("%s: %d MiB are known; want %d", tc.name, got/mi, tc.want)
 		}
@@ -243,7 +244,7 @@ func TestNear(t *testing.T) {
 }
 
 // withPods reads the memory of a node whose pods use one byte.
-func withPods(t *testing.T) *lanes.Memory {
+func withPods(t *testing.T) *memory.Memory {
 	t.Helper()
 	return readTree(t, podsTree(t, "1\n", "total_cache 0\ntotal_rss 1\ntotal_shmem 0\ntotal_mapped_file 0\ntotal_inactive_file 0\ntotal_active_file 0\n"))
 }
@@ -258,13 +259,13 @@ func podsTree(t *testing.T, usage, stat string) string {
 	})
 }
 
-func readTree(t *testing.T, tree string) *lanes.Memory {
+func readTree(t *testing.T, tree string) *memory.Memory {
 	t.Helper()
 	h, err := cgroup.Find(kernel.FS(tree))
 	if err != nil {
 		t.Fatal(err)
 	}
-	m, err := lanes.OpenMemory(lanes.MemoryOptions{Procfs: "/proc", Hierarchy: h})
+	m, err := memory.Open(memory.Options{Procfs: "/proc", Hierarchy: h})
 	if err != nil {
 		t.Fatal(err)
 	}

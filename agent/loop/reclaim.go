@@ -41,6 +41,13 @@ func (l *Loop) discard(v *View, o *evict.Order) {
 	}
 }
 
+// revived tells the reclaimer of evicted pods that have come back.
+func (l *Loop) revived(v *View) {
+	for _, uid := range v.Orders.Revived {
+		l.reclaimer.Revived(uid)
+	}
+}
+
 // gone tells the reclaimer what became of an eviction.
 func (l *Loop) gone(uid string, stage act.Stage) {
 	l.repeats.reset()
@@ -49,8 +56,10 @@ func (l *Loop) gone(uid string, stage act.Stage) {
 	case !ok || l.mode.DryRun:
 	case !h.Owned && stage == act.LastGone:
 		if rec, known := l.records.Last(uid); known {
-			if s, isSignal := signal.Parse(rec.Cause); !isSignal || s.IsDisk() {
-				l.reclaimer.EvictedFromKubelet(reclaim.Held{Amount: rec.Expected, Inodes: isSignal && s.IsInodes()})
+			// A pod that was evicted for a limit of its own has nothing to do with a
+			// filesystem that is low.
+			if s, isSignal := signal.Parse(rec.Cause); isSignal && s.IsDisk() {
+				l.reclaimer.EvictedFromKubelet(uid, reclaim.Held{Amount: rec.Expected, Inodes: s.IsInodes()})
 			}
 		}
 	case !h.Owned:

@@ -7,7 +7,7 @@ import (
 	"github.com/evictd/evictd/agent/config"
 	"github.com/evictd/evictd/agent/disks"
 	"github.com/evictd/evictd/agent/evict"
-	"github.com/evictd/evictd/agent/lanes"
+	"github.com/evictd/evictd/agent/memory"
 	"github.com/evictd/evictd/agent/pods"
 	"github.com/evictd/evictd/agent/signal"
 )
@@ -20,7 +20,7 @@ type View struct {
 	Policy       *evict.Policy
 	Mode         Mode
 	Observations signal.Observations
-	Node         lanes.NodeMemory
+	Node         memory.Node
 	Snapshot     pods.Snapshot
 	State        evict.State
 	Orders       evict.Orders

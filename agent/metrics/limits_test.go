@@ -185,6 +185,16 @@ func TestConnectionsOfOnePeer(t *testing.T) {
 		if n := len(l.open); n != maxConnections {
 			t.Errorf("%d connections are open; want %d", n, maxConnections)
 		}
+		// A peer whose connections all have a request to answer keeps no other peer waiting.
+		for _, c := range l.open {
+			c.answering, c.changed = true, time.Now()
+		}
+		_, flood := net.Pipe()
+		began := time.Now()
+		admitted := l.admit(&addressed{Conn: flood, remote: tcpAddress(t, "[2001:db8::1]:9"), local: tcpAddress(t, "192.0.2.1:9908")})
+		if waited := time.Since(began); admitted != nil || waited > time.Second {
+			t.Errorf("admit() = %v after %v; want nil without a wait for an answer", admitted, waited)
+		}
 		for _, c := range slices.Clone(l.open) {
 			c.Close()
 		}

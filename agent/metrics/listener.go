@@ -70,10 +70,22 @@ func newListener(l net.Listener, thread func() error, log *slog.Logger) *listene
 
 // Accept waits for a connection and for the right to have one more.
 func (l *listener) Accept() (net.Conn, error) {
-	inner, err := l.Listener.Accept()
-	if err != nil {
-		return nil, err
+	for {
+		inner, err := l.Listener.Accept()
+		if err != nil {
+			return nil, err
+		}
+		if c := l.admit(inner); c != nil {
+			return c, nil
+		}
+		inner.Close()
 	}
+}
+
+// admit makes room for a connection, and returns nil where its peer has the most
+// connections and each of them has a request to answer: waiting for one of those would
+// keep the connections of other peers waiting.
+func (l *listener) admit(inner net.Conn) *conn {
 	if tcp, ok := inner.(*net.TCPConn); ok {
 		_ = tcp.SetWriteBuffer(sendBuffer) // else the kernel lets it grow to tcp_wmem
 	}
@@ -85,9 +97,11 @@ func (l *listener) Accept() (net.Conn, error) {
 			c.changed = time.Now()
 			l.open = append(l.open, c)
 			l.mu.Unlock()
-			return c, nil
+			return c
 		}
-		l.makeRoom(c.peer)
+		if !l.makeRoom(c.peer) {
+			return nil
+		}
 	}
 }
 
@@ -112,9 +126,9 @@ func peerOf(c net.Conn) string {
 }
 
 // makeRoom closes a connection for one of a peer, or waits a moment where each of those
-// with the most connections has a request to answer. The caller holds mu, which is
-// released.
-func (l *listener) makeRoom(newcomer string) {
+// with the most connections has a request to answer; it returns false where the peer
+// itself is one of those. The caller holds mu, which is released.
+func (l *listener) makeRoom(newcomer string) bool {
 	of, most := map[string]int{newcomer: 1}, 1
 	for _, c := range l.open {
 		of[c.peer]++
@@ -131,13 +145,18 @@ func (l *listener) makeRoom(newcomer string) {
 				l.log.Warn("too many connections to the metrics port, closing idle ones", "most", maxConnections)
 			}
 			c.Close()
-			return
+			return true
 		}
+	}
+	if of[newcomer] == most {
+		l.mu.Unlock()
+		return false
 	}
 	wake := time.AfterFunc(stuckAnswer, l.freed.Broadcast)
 	l.freed.Wait()
 	l.mu.Unlock()
 	wake.Stop()
+	return true
 }
 
 // follow is the http.Server.ConnState of connections of the listener.

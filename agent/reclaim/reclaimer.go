@@ -238,6 +238,7 @@ func (r *Reclaimer) Spared(sandboxID string) {
 // waited for.
 type kubeletHeld struct {
 	Held
+	uid   string
 	until time.Time
 }
 
@@ -245,10 +246,25 @@ type kubeletHeld struct {
 // kubelet alone removes its volumes, layers and logs, and does so seconds later: a
 // reclaim waits for that, as the kubelet's own eviction manager does
 // (waitForPodsCleanup), before another pod is chosen for the same space.
-func (r *Reclaimer) EvictedFromKubelet(held Held) {
+func (r *Reclaimer) EvictedFromKubelet(uid string, held Held) {
+	now := time.Now()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.kubelet = append(r.kubelet, kubeletHeld{held, time.Now().Add(lateFor)})
+	r.forgetHeld(func(h *kubeletHeld) bool { return h.uid == uid || !h.until.After(now) })
+	r.kubelet = append(r.kubelet, kubeletHeld{held, uid, now.Add(lateFor)})
+}
+
+// Revived notes that the kubelet has started containers of an evicted pod again: then it
+// keeps the pod's volumes.
+func (r *Reclaimer) Revived(uid string) {
+	r.mu.Lock()
+	defer r.mu.Unlock()
+	r.forgetHeld(func(h *kubeletHeld) bool { return h.uid == uid })
+}
+
+// forgetHeld drops what a kubelet is no longer waited for. The caller holds mu.
+func (r *Reclaimer) forgetHeld(over func(*kubeletHeld) bool) {
+	r.kubelet = slices.DeleteFunc(r.kubelet, func(h kubeletHeld) bool { return over(&h) })
 }
 
 // fromKubelet returns what a kubelet is still to free of a signal's unit, and until
@@ -257,7 +273,7 @@ func (r *Reclaimer) fromKubelet(s signal.Signal) (amount int64, until time.Time)
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := time.Now()
-	r.kubelet = slices.DeleteFunc(r.kubelet, func(h kubeletHeld) bool { return !h.until.After(now) })
+	r.forgetHeld(func(h *kubeletHeld) bool { return !h.until.After(now) })
 	for _, h := range r.kubelet {
 		if h.Inodes == s.IsInodes() {
 			amount += h.Amount
@@ -271,7 +287,7 @@ func (r *Reclaimer) fromKubelet(s signal.Signal) (amount int64, until time.Time)
 func (r *Reclaimer) returned(s signal.Signal) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.kubelet = slices.DeleteFunc(r.kubelet, func(h kubeletHeld) bool { return h.Inodes == s.IsInodes() })
+	r.forgetHeld(func(h *kubeletHeld) bool { return h.Inodes == s.IsInodes() })
 }
 
 // Order begins with a reclaim; its report comes from Done. There is one order at

@@ -508,7 +508,7 @@ func TestKubeletFreesLate(t *testing.T) {
 	} {
 		n := &node{available: 50}
 		run(t, n, Policy{}, nil, func(r *Reclaimer) {
-			r.EvictedFromKubelet(tt.held)
+			r.EvictedFromKubelet("pod", tt.held)
 			time.Sleep(tt.before)
 			time.AfterFunc(tt.comes, func() {
 				n.mu.Lock()
@@ -523,6 +523,20 @@ func TestKubeletFreesLate(t *testing.T) {
 			}
 		})
 	}
+}
+
+// A pod whose containers the kubelet starts again keeps its volumes: they are not waited
+// for any longer.
+func TestRevivedPodFreesNothing(t *testing.T) {
+	run(t, &node{available: 50}, Policy{}, nil, func(r *Reclaimer) {
+		r.EvictedFromKubelet("pod", Held{Amount: 500})
+		r.EvictedFromKubelet("pod", Held{Amount: 500})
+		time.AfterFunc(5*time.Second, func() { r.Revived("pod") })
+		r.Order(evict.Reclaim{Kind: evict.ReclaimContainers, Signal: signal.NodeFsAvailable, Deficit: 600})
+		if report := <-r.Done(); report.Took < 5*time.Second || report.Took > 7*time.Second {
+			t.Errorf("the order took %v; want 5 s, until the pod came back", report.Took)
+		}
+	})
 }
 
 // Where nothing is to come back nothing is waited for, although a pod goes on to

@@ -67,19 +67,19 @@ func (r *Reclaimer) free(ctx context.Context, report *evict.ReclaimReport, targe
 	}
 	// What others removed, and what evicted pods held, comes back late too.
 	r.settle(work, o.Signal, target, b.removed)
-	until := time.Now()
+	own := time.Now()
 	if b.held > 0 {
-		until = until.Add(lateFor)
+		own = own.Add(lateFor)
 	}
-	held, later := r.fromKubelet(o.Signal)
-	if later.After(until) {
-		until = later
-	}
-	if held += b.held; held > 0 {
-		r.wait(ctx, o.Signal, min(target, b.before+held/10*enough), until)
-		if ctx.Err() == nil {
-			r.returned(o.Signal)
+	r.wait(ctx, o.Signal, func() (promised int64, until time.Time) {
+		held, until := r.fromKubelet(o.Signal)
+		if own.After(until) {
+			until = own
 		}
+		return min(target, b.before+(held+b.held)/10*enough), until
+	})
+	if ctx.Err() == nil {
+		r.returned(o.Signal)
 	}
 	after, _ := r.left(o.Signal)
 	report.Freed = max(0, after-b.before)

@@ -67,9 +67,13 @@ func (r *Reclaimer) settle(ctx context.Context, s signal.Signal, target int64, r
 }
 
 // wait waits until a signal has come up to what is known to come back, at most until
-// a time.
-func (r *Reclaimer) wait(ctx context.Context, s signal.Signal, promised int64, until time.Time) {
-	for time.Now().Before(until) {
+// a time; expected returns both anew for each look.
+func (r *Reclaimer) wait(ctx context.Context, s signal.Signal, expected func() (promised int64, until time.Time)) {
+	for {
+		promised, until := expected()
+		if !time.Now().Before(until) {
+			return
+		}
 		if left, ok := r.left(s); !ok || left >= promised {
 			return
 		}

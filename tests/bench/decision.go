@@ -43,7 +43,7 @@ func decisions(ctx context.Context, o options, b *book, out io.Writer) error {
 		return err
 	}
 	fmt.Fprint(out, "\nOne decision and one observation:\n")
-	cmd := exec.CommandContext(ctx, "go", "test", "-run", "^$", "-bench", "Step|Observation", "-benchmem", "./agent/evict", "./agent/lanes")
+	cmd := exec.CommandContext(ctx, "go", "test", "-run", "^$", "-bench", "Step|Observation", "-benchmem", "./agent/evict", "./agent/memory")
 	text, err := cmd.CombinedOutput()
 	if err != nil {
 		return fmt.Errorf("go test: %w: %s", err, text)

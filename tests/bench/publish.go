@@ -51,7 +51,7 @@ func (b *book) document(causes string) string {
 	for _, on := range machines {
 		timings, bombs, idle := b.rest(on.Name)
 		if len(timings) > 0 {
-			section("One decision, one observation ("+on.Name+")", "The benchmarks of agent/evict and agent/lanes. An observation is what a turn of "+
+			section("One decision, one observation ("+on.Name+")", "The benchmarks of agent/evict and agent/memory. An observation is what a turn of "+
 				"the loop reads: the node, and each pod's cgroup.", timingTable(timings).markdown(), timings[0].footing())
 		}
 		if len(bombs) > 0 {

@@ -51,7 +51,7 @@ func TestAlarmWithoutCause(t *testing.T) {
 	for _, kind := range []bpf.Kind{0, bpf.KindGone, 99, 1 << 31} {
 		s.tell(kind, podsMark)
 	}
-	for _, mark := range []lanes.Mark{0, lanes.Mark(lanes.Marks) - 1, lanes.Mark(lanes.Marks), 255} {
+	for _, mark := range []signal.Mark{0, signal.Mark(signal.Marks) - 1, signal.Mark(signal.Marks), 255} {
 		s.tell(bpf.KindCrossing, mark)
 	}
 	if s := d.looks(3); len(s.Records) > 0 {
@@ -96,7 +96,7 @@ func TestLanesDisagree(t *testing.T) {
 		told := 0
 		for end := time.Now().Add(patience); hog.containersLive() && time.Now().Before(end); told++ {
 			s.tell(bpf.KindCrossing, podsMark)
-			s.tell(bpf.KindCrossing, lanes.MarkOf(&signal.Threshold{Signal: signal.MemoryAvailable}))
+			s.tell(bpf.KindCrossing, signal.MarkOf(&signal.Threshold{Signal: signal.MemoryAvailable}))
 		}
 		hog.mustDie()
 		for range 20 {

@@ -16,7 +16,6 @@ import (
 	"github.com/cilium/ebpf/btf"
 
 	"github.com/evictd/evictd/agent/control"
-	"github.com/evictd/evictd/agent/lanes"
 	"github.com/evictd/evictd/agent/signal"
 	"github.com/evictd/evictd/bpf"
 	"github.com/evictd/evictd/tests/hog/stamp"
@@ -158,10 +157,10 @@ func get(t *testing.T, s *btf.Struct, from []byte, name string) uint64 {
 }
 
 // podsMark is the mark of the hard threshold on allocatableMemory.available.
-var podsMark = lanes.MarkOf(&signal.Threshold{Signal: signal.AllocatableMemoryAvailable})
+var podsMark = signal.MarkOf(&signal.Threshold{Signal: signal.AllocatableMemoryAvailable})
 
 // tell writes a record as if the timer had seen a mark crossed just now. It reports false where the ring is full.
-func (s *sampler) tell(kind bpf.Kind, mark lanes.Mark) bool {
+func (s *sampler) tell(kind bpf.Kind, mark signal.Mark) bool {
 	s.t.Helper()
 	record := make([]byte, s.crossing.Size)
 	now := uint64(stamp.Now())

@@ -96,9 +96,9 @@ func (s *life) unit(t *testing.T) {
 // start and says what is missing.
 func (s *life) withoutRuntime(t *testing.T) {
 	s.configure(s.settings("100Mi"))
-	s.dropIn("TimeoutStartSec=5s\n")
+	s.dropIn("TimeoutStartSec=20s\n")
 	s.must("systemctl", "start", "--no-block", unitName)
-	s.until("run of 15 s", func(s *control.Status) bool { return s.At.Sub(s.Started) > 15*time.Second })
+	s.until("run of 30 s", func(s *control.Status) bool { return s.At.Sub(s.Started) > 30*time.Second })
 	if state, n := s.show("ActiveState"), s.restarts(); state != "activating" || n != 0 {
 		t.Errorf("the service is %s after %d restarts; want activating after none", state, n)
 	}

@@ -13,6 +13,7 @@ type kubeletLock struct {
 	known bool  // nothing has happened since the list was asked for; else held is of before
 	err   error // of the last list: held is then that of the one before
 	at    time.Time
+	seen  bool // a list could be read since this process has begun
 }
 
 // listFailed begins what is said of a list that could not be read.
@@ -61,7 +62,9 @@ func (l *lister) start() {
 	l.busy = true
 	l.calls.Go(func() {
 		list, err := l.conn.Inhibitors(l.ctx)
-		l.results <- kubeletLock{slices.ContainsFunc(list, l.ofKubelet), err == nil, err, time.Now()}
+		l.results <- kubeletLock{
+			held: slices.ContainsFunc(list, l.ofKubelet), known: err == nil, err: err, at: time.Now(), seen: err == nil,
+		}
 	})
 }
 
@@ -77,7 +80,7 @@ func (l *lister) close() {
 func (g *Guard) updateKubeletLock(k kubeletLock, l *lister) {
 	l.busy = false
 	if k.err != nil {
-		k.held = g.kubeletLock.held
+		k.held, k.seen = g.kubeletLock.held, g.kubeletLock.seen
 		if g.kubeletLock.err == nil {
 			g.log.Warn(listFailed, "last_seen", k.held, "error", k.err)
 		}

@@ -59,6 +59,18 @@ func TestListThatFails(t *testing.T) {
 	}
 }
 
+// Where it could never be found out whether a kubelet has a lock, the limit stays raised:
+// a kubelet may count on it.
+func TestLimitStaysWithoutList(t *testing.T) {
+	b := start(t, 30*time.Second, func(b *bed) { b.bus.Answer("ListInhibitors", []any{"none"}) })
+	b.until("the limit is raised", func() bool { return b.guard.Status().Limit == 30*time.Second })
+	b.until("it is noticed", func() bool { return strings.Contains(b.guard.Status().Error, "list inhibitors") })
+	b.stop()
+	if got := b.dropIn(); got != "30" {
+		t.Errorf("the drop-in after the end has %q; want 30", got)
+	}
+}
+
 // Where the list can't be read, it is not asked for again because logind came back:
 // the list may be what ended logind.
 func TestListAfterRestarts(t *testing.T) {

@@ -43,12 +43,12 @@ func (g *Guard) limit(ctx context.Context, c *Conn, needs time.Duration, s *Stat
 }
 
 // removeDropIn removes the drop-in, unless another evictd that runs wrote it. It stays
-// while the node goes down, which ends it, and where a kubelet has a lock: a kubelet
-// reads the limit once, when it starts, and counts on it (pkg/kubelet/nodeshutdown,
-// Start).
+// while the node goes down, which ends it, and where a kubelet has a lock or that could
+// never be found out: a kubelet reads the limit once, when it starts, and counts on it
+// (pkg/kubelet/nodeshutdown, Start).
 func (g *Guard) removeDropIn() (removed bool, err error) {
 	there, err := g.dropIn.read()
-	if err != nil || !there.there || there.others() || g.preparing || g.kubeletLock.held {
+	if err != nil || !there.there || there.others() || g.preparing || g.kubeletLock.held || !g.kubeletLock.seen {
 		return false, err
 	}
 	err = g.dropIn.remove()

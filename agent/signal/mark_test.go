@@ -1,17 +1,15 @@
-package lanes
+package signal
 
 import (
 	"testing"
 	"time"
-
-	"github.com/evictd/evictd/agent/signal"
 )
 
 func TestMarks(t *testing.T) {
 	seen := map[Mark]bool{}
-	for _, s := range signal.All() {
+	for _, s := range All() {
 		for _, grace := range []time.Duration{0, time.Minute} {
-			m := MarkOf(&signal.Threshold{Signal: s, Grace: grace})
+			m := MarkOf(&Threshold{Signal: s, Grace: grace})
 			if m == 0 || int(m) >= Marks || seen[m] || m.Signal() != s || m.Hard() != (grace == 0) {
 				t.Errorf("MarkOf(%v, grace %v) = %d: signal %v, hard %t, seen before %t", s, grace, m, m.Signal(), m.Hard(), seen[m])
 			}

@@ -1,4 +1,4 @@
-package lanes
+package memory
 
 import (
 	"bytes"
@@ -24,7 +24,7 @@ import (
 const lookAgain = time.Second
 
 // MemoryOptions say where a Memory reads and how it counts.
-type MemoryOptions struct {
+type Options struct {
 	Procfs    kernel.FS
 	Hierarchy *cgroup.Hierarchy
 	// CgroupRoot is the cgroup below which kubepods is, normally "/".
@@ -65,7 +65,7 @@ func (a *Armed) crosses(s signal.Signal, o *signal.Observation) bool {
 // somebody reads them, which may have to wait for others that do
 // (kernel/cgroup/rstat.c).
 type Memory struct {
-	o        MemoryOptions
+	o        Options
 	meminfo  *meminfo.File
 	kubepods *cgroup.Cgroup // nil where there is none
 	usage    int            // the file with its usage; -1 where there is none
@@ -77,7 +77,7 @@ type Memory struct {
 }
 
 // NodeMemory is a reading of the node's memory, in bytes.
-type NodeMemory struct {
+type Node struct {
 	Total, Hugetlb uint64
 	// Shmem is tmpfs and other shared memory.
 	Shmem uint64
@@ -97,7 +97,7 @@ type NodeMemory struct {
 // in an earlier reading: what of that has been reclaimed since is missing from the
 // usage of the pods that had it, too. Where the earlier reading does not know, all
 // page cache counts.
-func (n *NodeMemory) Most(before *NodeMemory) int64 {
+func (n *Node) Most(before *Node) int64 {
 	switch {
 	case n.KubepodsKnown:
 		return n.Kubepods
@@ -109,7 +109,7 @@ func (n *NodeMemory) Most(before *NodeMemory) int64 {
 
 // OpenMemory opens what the signals are read from. Missing kubepods is no
 // error: allocatableMemory.available then does not apply.
-func OpenMemory(o MemoryOptions) (*Memory, error) {
+func Open(o Options) (*Memory, error) {
 	file, err := meminfo.Open(o.Procfs)
 	if err != nil {
 		return nil, err
@@ -137,7 +137,7 @@ func (m *Memory) leaveKubepods() error {
 
 // Read fills in the two memory signals. One that cannot be read is Unreadable
 // and says why; the other is not touched by that.
-func (m *Memory) Read(now time.Time, into *signal.Observations) NodeMemory {
+func (m *Memory) Read(now time.Time, into *signal.Observations) Node {
 	node := m.readNode(now, into)
 	o, used := m.readKubepods(now)
 	into[signal.AllocatableMemoryAvailable] = o
@@ -148,14 +148,14 @@ func (m *Memory) Read(now time.Time, into *signal.Observations) NodeMemory {
 // readNode fills in the node's signal: MemTotal less the working set, less the
 // huge pages, which nobody but their owners can use (as the kubelet does from
 // 1.37).
-func (m *Memory) readNode(now time.Time, into *signal.Observations) NodeMemory {
+func (m *Memory) readNode(now time.Time, into *signal.Observations) Node {
 	var info meminfo.Info
 	if err := m.meminfo.Read(&info); err != nil {
 		into[signal.MemoryAvailable] = unreadable(now, err)
-		return NodeMemory{}
+		return Node{}
 	}
 	fileAndAnon := info.FileAndAnon()
-	node := NodeMemory{
+	node := Node{
 		Total: info.MemTotal, Hugetlb: info.Hugetlb, Shmem: info.Shmem,
 		Unaccounted: int64(info.MemTotal) - int64(info.MemFree) - int64(fileAndAnon) - int64(info.Hugetlb),
 	}
@@ -183,7 +183,7 @@ type podsMemory struct {
 	known             bool
 }
 
-func (p podsMemory) of(n *NodeMemory) {
+func (p podsMemory) of(n *Node) {
 	n.Kubepods, n.KubepodsUsage, n.KubepodsKnown = p.workingSet, p.usage, p.known
 }
 

@@ -1,4 +1,4 @@
-package lanes
+package memory
 
 import (
 	"fmt"
@@ -64,9 +64,9 @@ func v2Stat(anon, file, inactive, active int64) string {
 
 const mib = 1 << 20
 
-func openMemory(t *testing.T, o MemoryOptions) *Memory {
+func openMemory(t *testing.T, o Options) *Memory {
 	t.Helper()
-	m, err := OpenMemory(o)
+	m, err := Open(o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -120,7 +120,7 @@ func TestReadIsTheKubeletsFormula(t *testing.T) {
 			}
 			now := time.Unix(1000, 0)
 			for _, countCache := range []bool{false, true} {
-				m := openMemory(t, MemoryOptions{Procfs: proc, Hierarchy: h, CountCache: countCache})
+				m := openMemory(t, Options{Procfs: proc, Hierarchy: h, CountCache: countCache})
 				var got signal.Observations
 				node := m.Read(now, &got)
 				want := signal.Observations{
@@ -157,7 +157,7 @@ func TestReadWithoutKubepods(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := openMemory(t, MemoryOptions{Procfs: proc, Hierarchy: h})
+	m := openMemory(t, Options{Procfs: proc, Hierarchy: h})
 	now := time.Unix(1000, 0)
 	var o signal.Observations
 	m.Read(now, &o)
@@ -194,7 +194,7 @@ func TestReadBroken(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	m := openMemory(t, MemoryOptions{Procfs: proc, Hierarchy: h})
+	m := openMemory(t, Options{Procfs: proc, Hierarchy: h})
 	var o signal.Observations
 	m.Read(time.Unix(1000, 0), &o)
 	if got := o[signal.MemoryAvailable]; got.Status != signal.Unreadable || got.Err == nil || got.Available != 0 {
@@ -212,7 +212,7 @@ func TestOpenMemoryFails(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if _, err := OpenMemory(MemoryOptions{Procfs: kernel.FS(t.TempDir()), Hierarchy: h}); err == nil || !strings.Contains(err.Error(), "meminfo") {
+	if _, err := Open(Options{Procfs: kernel.FS(t.TempDir()), Hierarchy: h}); err == nil || !strings.Contains(err.Error(), "meminfo") {
 		t.Errorf("OpenMemory without meminfo = %v; want an error that names it", err)
 	}
 }
@@ -223,7 +223,7 @@ func here(tb testing.TB) *Memory {
 	if err != nil {
 		tb.Skip("needs cgroups: ", err)
 	}
-	m, err := OpenMemory(MemoryOptions{Procfs: "/proc", Hierarchy: h})
+	m, err := Open(Options{Procfs: "/proc", Hierarchy: h})
 	if err != nil {
 		tb.Skip("needs a readable root cgroup: ", err)
 	}
@@ -237,7 +237,7 @@ func TestReadPodsBroken(t *testing.T) {
 	m := openMemory(t, o)
 	kerneltest.Write(t, kubepods, map[string]string{"memory.stat": "total_rss none\n"})
 	now := time.Unix(1000, 0)
-	for i, want := range []NodeMemory{{KubepodsUsage: 1 << 20}, {KubepodsUsage: 1 << 20}, {KubepodsUsage: math.MaxInt64}, {KubepodsUsage: math.MaxInt64}} {
+	for i, want := range []Node{{KubepodsUsage: 1 << 20}, {KubepodsUsage: 1 << 20}, {KubepodsUsage: math.MaxInt64}, {KubepodsUsage: math.MaxInt64}} {
 		var got signal.Observations
 		if i == 2 {
 			kerneltest.Write(t, kubepods, map[string]string{"memory.usage_in_bytes": "many\n"})
@@ -255,18 +255,18 @@ func TestReadPodsBroken(t *testing.T) {
 
 // What the pods use at most goes by the page cache that they had before.
 func TestMost(t *testing.T) {
-	before := NodeMemory{Kubepods: 600 * mib, KubepodsUsage: 1000 * mib, KubepodsKnown: true}
+	before := Node{Kubepods: 600 * mib, KubepodsUsage: 1000 * mib, KubepodsKnown: true}
 	for _, tc := range []struct {
 		name        string
-		now, before NodeMemory
+		now, before Node
 		want        int64
 	}{
-		{"known", NodeMemory{Kubepods: 700 * mib, KubepodsUsage: 2000 * mib, KubepodsKnown: true}, before, 700 * mib},
-		{"no pods", NodeMemory{KubepodsKnown: true}, before, 0},
-		{"without the cache of before", NodeMemory{KubepodsUsage: 1100 * mib}, before, 700 * mib},
-		{"less than that", NodeMemory{KubepodsUsage: 300 * mib}, before, 0},
-		{"nothing before", NodeMemory{KubepodsUsage: 1100 * mib}, NodeMemory{}, 1100 * mib},
-		{"before not known either", NodeMemory{KubepodsUsage: 1100 * mib}, NodeMemory{KubepodsUsage: 900 * mib}, 1100 * mib},
+		{"known", Node{Kubepods: 700 * mib, KubepodsUsage: 2000 * mib, KubepodsKnown: true}, before, 700 * mib},
+		{"no pods", Node{KubepodsKnown: true}, before, 0},
+		{"without the cache of before", Node{KubepodsUsage: 1100 * mib}, before, 700 * mib},
+		{"less than that", Node{KubepodsUsage: 300 * mib}, before, 0},
+		{"nothing before", Node{KubepodsUsage: 1100 * mib}, Node{}, 1100 * mib},
+		{"before not known either", Node{KubepodsUsage: 1100 * mib}, Node{KubepodsUsage: 900 * mib}, 1100 * mib},
 	} {
 		if got := tc.now.Most(&tc.before); got != tc.want {
 			t.Errorf("%s: Most() = %d; want %d", tc.name, got, tc.want)

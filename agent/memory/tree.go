@@ -1,4 +1,4 @@
-package lanes
+package memory
 
 import (
 	"math/bits"
@@ -28,10 +28,10 @@ func (t *Tree) Walk() bool {
 	t.quick.users.Add(1)
 	defer t.quick.users.Add(-1)
 	s := t.quick.sampler.Load()
-	if s == nil || !s.pods {
+	if s == nil || !s.Pods {
 		return false
 	}
-	asked, ok := uptime()
+	asked, ok := bpf.Uptime()
 	return ok && s.Walk(treeLimit) == nil && t.walked.take(s.Sampler, asked)
 }
 

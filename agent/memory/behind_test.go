@@ -1,4 +1,4 @@
-package lanes
+package memory
 
 import (
 	"fmt"
@@ -16,10 +16,12 @@ import (
 // where it would cross a threshold as such.
 func TestReadBehind(t *testing.T) {
 	at := func(quantity string) *Armed {
-		list := thresholds(t, map[string]time.Duration{quantity: 0})
-		list[0].Signal = signal.AllocatableMemoryAvailable
+		value, err := signal.ParseThreshold(quantity)
+		if err != nil {
+			t.Fatal(err)
+		}
 		a := new(Armed)
-		a.Set(list)
+		a.Set([]signal.Threshold{{Signal: signal.AllocatableMemoryAvailable, Value: value}})
 		return a
 	}
 	podStat := func(inactive int64) string { return v2Stat(100*mib, inactive, inactive, 0) }
@@ -51,7 +53,7 @@ func TestReadBehind(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			m := openMemory(t, MemoryOptions{Procfs: kernel.FS(kerneltest.Tree(t, map[string]string{"meminfo": meminfoText})), Hierarchy: h, Armed: tt.armed})
+			m := openMemory(t, Options{Procfs: kernel.FS(kerneltest.Tree(t, map[string]string{"meminfo": meminfoText})), Hierarchy: h, Armed: tt.armed})
 			var got signal.Observations
 			node := m.Read(time.Unix(1000, 0), &got)
 			o := got[signal.AllocatableMemoryAvailable]

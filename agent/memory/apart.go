@@ -1,4 +1,4 @@
-package lanes
+package memory
 
 import (
 	"context"
@@ -62,8 +62,8 @@ var errLate = fmt.Errorf("read kubepods' memory: it took longer than %v", apartL
 
 // OpenApart opens what the signals are read from. Until Run runs the pods' memory
 // can't be read.
-func OpenApart(o MemoryOptions) (*Apart, error) {
-	memory, err := OpenMemory(o)
+func OpenApart(o Options) (*Apart, error) {
+	memory, err := Open(o)
 	if err != nil {
 		return nil, err
 	}
@@ -130,7 +130,7 @@ func (a *Apart) Run(ctx context.Context) error {
 
 // Read implements [Reader] with what is read now. It allocates nothing, but
 // where kubepods is opened.
-func (a *Apart) Read(now, _ time.Time, into *signal.Observations) NodeMemory {
+func (a *Apart) Read(now, _ time.Time, into *signal.Observations) Node {
 	node := a.memory.readNode(now, into)
 	if a.ask(nil, now, a.limit) {
 		into[signal.AllocatableMemoryAvailable] = a.pods
@@ -144,7 +144,7 @@ func (a *Apart) Read(now, _ time.Time, into *signal.Observations) NodeMemory {
 }
 
 // ReadNode implements [Files]. It allocates nothing.
-func (a *Apart) ReadNode(now time.Time, into *signal.Observations) NodeMemory {
+func (a *Apart) ReadNode(now time.Time, into *signal.Observations) Node {
 	return a.memory.readNode(now, into)
 }
 

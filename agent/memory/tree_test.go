@@ -1,6 +1,7 @@
-package lanes
+package memory
 
 import (
+	"path/filepath"
 	"testing"
 	"time"
 
@@ -8,6 +9,7 @@ import (
 
 	"github.com/evictd/evictd/agent/signal"
 	"github.com/evictd/evictd/bpf"
+	"github.com/evictd/evictd/kernel/kerneltest"
 )
 
 func TestUsages(t *testing.T) {
@@ -39,12 +41,10 @@ func TestUsages(t *testing.T) {
 // A walk finds the cgroups of the pods with what they use, and its shape tells of
 // another. Where nobody samples there is none.
 func TestTree(t *testing.T) {
-	s, _, pods := openHere(t, BPF, nil)
-	covered(t, s)
-	q := s.o.Quick
-	q.Files = openApart(t, s.o.MemoryOptions)
+	q, o := samplerHere(t)
 	tree := q.Tree()
 	eventually(t, "a walk", tree.Walk)
+	pods := o.Hierarchy.Memory.Path(o.CgroupRoot, "kubepods")
 	var st unix.Stat_t
 	if err := unix.Stat(pods, &st); err != nil {
 		t.Fatal(err)
@@ -57,7 +57,8 @@ func TestTree(t *testing.T) {
 	if eventually(t, "another walk", tree.Walk); tree.Shape() != before {
 		t.Error("Shape() is another where no cgroup came or went")
 	}
-	child := makeChild(t, s.o.Hierarchy, pods, "child")
+	child := filepath.Join(pods, "child")
+	kerneltest.MakeCgroup(t, child)
 	if err := unix.Stat(child, &st); err != nil {
 		t.Fatal(err)
 	}
@@ -66,19 +67,19 @@ func TestTree(t *testing.T) {
 		t.Errorf("a cgroup came: Shape() changed %t, Find() = %v; want true, a row", tree.Shape() != before, tree.Find(st.Ino))
 	}
 	// The reading for an alarm tells of them, too.
-	var o signal.Observations
+	var into signal.Observations
 	eventually(t, "a reading with the child", func() bool {
-		q.Read(time.Now(), time.Now(), &o)
+		q.Read(time.Now(), time.Now(), &into)
 		_, _, ok := q.Usage(st.Ino)
 		return ok
 	})
-	q.give(nil)
+	q.SetSampler(nil)
 	if tree.Walk() || tree.Find(st.Ino) != nil {
 		t.Error("Walk() without a sampler = true, or Find() = a row; want neither")
 	}
-	q.Read(time.Now(), time.Now(), &o)
+	q.Read(time.Now(), time.Now(), &into)
 	if _, _, ok := q.Usage(st.Ino); ok {
-		t.Error("WorkingSet() without a sampler tells something; want nothing")
+		t.Error("Usage() without a sampler tells something; want nothing")
 	}
 }
 
@@ -99,16 +100,15 @@ func TestUsageOfPartialRows(t *testing.T) {
 // The walk that a crossing took is good enough to confirm it: the next would have
 // to wait for some times as long as that took.
 func TestQuickTakesTheCrossingsWalk(t *testing.T) {
-	s, _, _ := openHere(t, BPF, nil)
-	covered(t, s)
-	source := s.o.Quick.sampler.Load()
+	q, _ := samplerHere(t)
+	source := q.sampler.Load()
 	var walked, sample bpf.Sample
 	for range 100 {
-		raised, _ := uptime()
+		raised, _ := bpf.Uptime()
 		if source.Walk(treeLimit) != nil || source.Sample(&walked) != nil || walked.Pods.Walked < raised {
 			continue // somebody else's walk came in between
 		}
-		asked, _ := uptime()
+		asked, _ := bpf.Uptime()
 		if source.tick(asked, raised, &sample) && sample.Time >= asked && sample.Pods.Walked == walked.Pods.Walked {
 			return
 		}
@@ -121,10 +121,10 @@ func TestQuickTakesTheCrossingsWalk(t *testing.T) {
 func TestAbove(t *testing.T) {
 	const mib = 1 << 20
 	pods := func(available uint64, soft time.Duration) bpf.Threshold {
-		mark := MarkOf(&signal.Threshold{Signal: signal.AllocatableMemoryAvailable, Grace: soft})
+		mark := signal.MarkOf(&signal.Threshold{Signal: signal.AllocatableMemoryAvailable, Grace: soft})
 		return bpf.Threshold{Key: uint64(mark), Source: bpf.SourcePods, Capacity: 1000 * mib, Available: available * mib, CountCache: true}
 	}
-	node := bpf.Threshold{Key: uint64(MarkOf(&signal.Threshold{Signal: signal.MemoryAvailable})), Capacity: 1000 * mib, Available: 900 * mib}
+	node := bpf.Threshold{Key: uint64(signal.MarkOf(&signal.Threshold{Signal: signal.MemoryAvailable})), Capacity: 1000 * mib, Available: 900 * mib}
 	sample := bpf.Sample{
 		Node: bpf.Node{Valid: true, Anon: 800 * mib},
 		Pods: bpf.Pods{Valid: true, Usage: 600 * mib, InactiveFile: 300 * mib, ActiveFile: 200 * mib},
@@ -140,7 +140,7 @@ func TestAbove(t *testing.T) {
 		{"crossed if none of it is cache", []bpf.Threshold{pods(401, 0)}, false},
 		{"a soft one", []bpf.Threshold{pods(401, time.Minute)}, true},
 	} {
-		s := &source{armed: tc.armed}
+		s := &Sampler{Armed: tc.armed}
 		if got := s.above(&sample); got != tc.want {
 			t.Errorf("%s: above() = %t; want %t", tc.name, got, tc.want)
 		}
@@ -155,16 +155,16 @@ func TestPodsNotWalked(t *testing.T) {
 	sample := &bpf.Sample{Pods: bpf.Pods{Valid: true, Walked: time.Second, Usage: 600 * mib, InactiveFile: 100 * mib}}
 	for _, tc := range []struct {
 		name   string
-		source source
+		source Sampler
 		since  time.Duration
 		want   signal.Status
 		used   podsMemory
 	}{
-		{"no pods", source{}, 0, signal.NotObserved, noPods},
-		{"walked", source{pods: true, kubepods: 1000 * mib}, time.Second, signal.Observed, podsMemory{500 * mib, 600 * mib, true}},
-		{"walked, no limit", source{pods: true}, time.Second, signal.NotObserved, podsMemory{500 * mib, 600 * mib, true}},
-		{"late", source{pods: true, kubepods: 1000 * mib}, 2 * time.Second, signal.Unreadable, podsMemory{usage: 600 * mib}},
-		{"late, no limit", source{pods: true}, 2 * time.Second, signal.NotObserved, podsMemory{usage: 600 * mib}},
+		{"no pods", Sampler{}, 0, signal.NotObserved, noPods},
+		{"walked", Sampler{Pods: true, Kubepods: 1000 * mib}, time.Second, signal.Observed, podsMemory{500 * mib, 600 * mib, true}},
+		{"walked, no limit", Sampler{Pods: true}, time.Second, signal.NotObserved, podsMemory{500 * mib, 600 * mib, true}},
+		{"late", Sampler{Pods: true, Kubepods: 1000 * mib}, 2 * time.Second, signal.Unreadable, podsMemory{usage: 600 * mib}},
+		{"late, no limit", Sampler{Pods: true}, 2 * time.Second, signal.NotObserved, podsMemory{usage: 600 * mib}},
 	} {
 		if o, used := tc.source.allocatable(now, sample, tc.since); o.Status != tc.want || used != tc.used {
 			t.Errorf("%s: allocatable() = %+v, %+v; want status %v, %+v", tc.name, o, used, tc.want, tc.used)

@@ -1,4 +1,4 @@
-package lanes
+package memory
 
 import (
 	"errors"
@@ -20,7 +20,7 @@ type Quick struct {
 	// is Quick's alone.
 	Files Files
 
-	sampler atomic.Pointer[source]
+	sampler atomic.Pointer[Sampler]
 	users   atomic.Int32 // of what sampler points to
 	counts  [2]atomic.Uint64
 	walked  usages // by the last reading; none where that did not tell
@@ -29,7 +29,7 @@ type Quick struct {
 // Reader takes readings of the memory signals for an alarm that was raised at a
 // time: no figure in them is older than that.
 type Reader interface {
-	Read(now, raised time.Time, into *signal.Observations) NodeMemory
+	Read(now, raised time.Time, into *signal.Observations) Node
 	// Look reads what a pod uses, as its Memory tells; ok is false where that takes
 	// longer than a limit.
 	Look(p Pod, limit time.Duration) (workingSet, anonymous int64, ok bool)
@@ -40,7 +40,7 @@ type Files interface {
 	Reader
 	// ReadNode fills in memory.available alone, with a capacity of now: memory and
 	// huge pages come and go while a node runs.
-	ReadNode(now time.Time, into *signal.Observations) NodeMemory
+	ReadNode(now time.Time, into *signal.Observations) Node
 }
 
 // NewQuick returns a Quick that reads files, until there is a sampler.
@@ -53,14 +53,15 @@ func NewQuick(files Files) *Quick {
 // mostRows is how many cgroups a walk tells of (bpf.Options: Rows).
 const mostRows = 4096
 
-// source is the sampler with what its figures mean.
-type source struct {
+// Sampler is the sampler in the kernel, with what its figures mean.
+type Sampler struct {
 	*bpf.Sampler
-	countCache bool
-	kubepods   int64 // capacity; 0 is not known, or no limit
-	pods       bool  // there is a cgroup of the pods
-	armed      []bpf.Threshold
-	raised     *[Marks]atomic.Bool
+	CountCache bool
+	Kubepods   int64 // capacity in bytes; 0 is not known, or no limit
+	Pods       bool  // the sampler follows the pods' cgroup
+	Armed      []bpf.Threshold
+	// Raised tells, by mark, which of them have raised and were not armed again.
+	Raised *[signal.Marks]atomic.Bool
 }
 
 const (
@@ -76,7 +77,7 @@ const (
 // /proc/meminfo and the pods from the sampler, where it is there. It allocates nothing
 // then. Where the pods can't be read in time, and can't have crossed a hard threshold
 // either, they are Unreadable, and the node is not.
-func (q *Quick) Read(now, raised time.Time, into *signal.Observations) NodeMemory {
+func (q *Quick) Read(now, raised time.Time, into *signal.Observations) Node {
 	// Whoever takes the sampler away waits for its users.
 	q.users.Add(1)
 	defer q.users.Add(-1)
@@ -114,8 +115,8 @@ func (q *Quick) Counts() (sampler, files uint64) { return q.counts[0].Load(), q.
 
 // read reads the pods. It reports false where the reading would not be as good as the
 // files'.
-func (s *source) read(now, raised time.Time, into *signal.Observations, walked *usages) (pods podsMemory, ok bool) {
-	asked, ok := uptime()
+func (s *Sampler) read(now, raised time.Time, into *signal.Observations, walked *usages) (pods podsMemory, ok bool) {
+	asked, ok := bpf.Uptime()
 	if !ok {
 		return boundless, false
 	}
@@ -125,7 +126,7 @@ func (s *source) read(now, raised time.Time, into *signal.Observations, walked *
 		return boundless, false
 	}
 	walked.forget()
-	if s.pods {
+	if s.Pods {
 		walked.take(s.Sampler, since)
 	}
 	s.rearm(&sample)
@@ -135,14 +136,14 @@ func (s *source) read(now, raised time.Time, into *signal.Observations, walked *
 
 // good reports whether the sample tells what has to be known of the pods: where
 // they were not walked since a time, that they can't have crossed a threshold.
-func (s *source) good(sample *bpf.Sample, since time.Duration) bool {
-	return !s.pods || sample.Pods.Valid && (sample.Pods.Walked >= since || s.above(sample))
+func (s *Sampler) good(sample *bpf.Sample, since time.Duration) bool {
+	return !s.Pods || sample.Pods.Valid && (sample.Pods.Walked >= since || s.above(sample))
 }
 
 // allocatable is [Memory.readKubepods] from a sample that is good. The usage in it is
 // as new as itself, and the file cache as the walk.
-func (s *source) allocatable(now time.Time, sample *bpf.Sample, since time.Duration) (signal.Observation, podsMemory) {
-	if !s.pods {
+func (s *Sampler) allocatable(now time.Time, sample *bpf.Sample, since time.Duration) (signal.Observation, podsMemory) {
+	if !s.Pods {
 		return signal.Observation{}, noPods
 	}
 	late := sample.Pods.Walked < since
@@ -151,24 +152,24 @@ func (s *source) allocatable(now time.Time, sample *bpf.Sample, since time.Durat
 		pods = podsMemory{usage: pods.usage}
 	}
 	switch {
-	case s.kubepods == 0:
+	case s.Kubepods == 0:
 		return signal.Observation{}, pods
 	case late:
 		return unreadable(now, errNotWalked), pods
 	}
-	return s.observation(now, s.kubepods, sample.Pods.WorkingSet(), sample.Pods.ActiveFile), pods
+	return s.observation(now, s.Kubepods, sample.Pods.WorkingSet(), sample.Pods.ActiveFile), pods
 }
 
 var errNotWalked = errors.New("read kubepods' memory: its cgroups were not walked in time, and it is above its thresholds")
 
 // above reports whether no hard threshold of the pods can be crossed, whatever of
 // their usage, which is as new as the sample, is file cache.
-func (s *source) above(sample *bpf.Sample) bool {
+func (s *Sampler) above(sample *bpf.Sample) bool {
 	all := *sample
 	all.Pods.InactiveFile, all.Pods.ActiveFile = 0, 0
-	for i := range s.armed {
-		t := &s.armed[i]
-		if t.Source == bpf.SourcePods && Mark(t.Key).Hard() && t.Left(&all) < t.Available {
+	for i := range s.Armed {
+		t := &s.Armed[i]
+		if t.Source == bpf.SourcePods && signal.Mark(t.Key).Hard() && t.Left(&all) < t.Available {
 			return false
 		}
 	}
@@ -177,9 +178,9 @@ func (s *source) above(sample *bpf.Sample) bool {
 
 // tick has the sampler tick, and walk unless it has done so since a time, and
 // reports whether there is a tick of after it was asked.
-func (s *source) tick(asked, since time.Duration, sample *bpf.Sample) bool {
+func (s *Sampler) tick(asked, since time.Duration, sample *bpf.Sample) bool {
 	var err error
-	if !s.pods || s.Sample(sample) == nil && sample.Pods.Valid && sample.Pods.Walked >= since {
+	if !s.Pods || s.Sample(sample) == nil && sample.Pods.Valid && sample.Pods.Walked >= since {
 		err = s.Kick()
 	} else {
 		// A table that is late may come after the tick that matters: what the tick
@@ -202,31 +203,31 @@ func (s *source) tick(asked, since time.Duration, sample *bpf.Sample) bool {
 // rearm makes thresholds raise anew that have raised and are above again, of
 // which the sampler by itself makes sure by a margin: whoever reads has taken the
 // alarm for none, or for over.
-func (s *source) rearm(sample *bpf.Sample) {
-	for i := range s.armed {
-		t := &s.armed[i]
-		if s.raised[t.Key].Load() && t.Left(sample) >= t.Available {
-			s.raised[t.Key].Store(s.Rearm(i) != nil)
+func (s *Sampler) rearm(sample *bpf.Sample) {
+	for i := range s.Armed {
+		t := &s.Armed[i]
+		if s.Raised[t.Key].Load() && t.Left(sample) >= t.Available {
+			s.Raised[t.Key].Store(s.Rearm(i) != nil)
 		}
 	}
 }
 
-func (s *source) observation(now time.Time, capacity int64, workingSet, activeFile uint64) signal.Observation {
+func (s *Sampler) observation(now time.Time, capacity int64, workingSet, activeFile uint64) signal.Observation {
 	o := signal.Observation{
 		Status: signal.Observed, Capacity: capacity, Time: now,
 		Cache: int64(min(activeFile, workingSet)), Source: signal.Sampler,
 	}
 	o.Available = max(0, capacity-int64(workingSet))
-	if s.countCache {
+	if s.CountCache {
 		o.Available = max(0, capacity-int64(workingSet)+o.Cache)
 		o.Cache = 0
 	}
 	return o
 }
 
-// give has the next readings be the sampler's; nil takes it away, and returns
-// when nobody uses it any more.
-func (q *Quick) give(s *source) {
+// SetSampler has the next readings come from the sampler. With nil they come from
+// files, and SetSampler returns once no reading uses the sampler any more. q may be nil.
+func (q *Quick) SetSampler(s *Sampler) {
 	if q == nil {
 		return
 	}

@@ -1,4 +1,4 @@
-package lanes
+package memory
 
 import (
 	"context"
@@ -17,7 +17,7 @@ import (
 )
 
 // openApart runs one until the test ends.
-func openApart(t *testing.T, o MemoryOptions) *Apart {
+func openApart(t *testing.T, o Options) *Apart {
 	t.Helper()
 	a, err := OpenApart(o)
 	if err != nil {
@@ -36,7 +36,7 @@ func openApart(t *testing.T, o MemoryOptions) *Apart {
 }
 
 // copiedNode is a node with kubepods, of which 3 of 4 MiB are free.
-func copiedNode(t *testing.T) (MemoryOptions, string) {
+func copiedNode(t *testing.T) (Options, string) {
 	t.Helper()
 	root := kerneltest.Tree(t, map[string]string{
 		"memory/memory.usage_in_bytes": "1000\n", "memory/memory.stat": v1Stat(0, 0), "memory/cgroup.procs": "",
@@ -48,7 +48,7 @@ func copiedNode(t *testing.T) (MemoryOptions, string) {
 		t.Fatal(err)
 	}
 	proc := kernel.FS(kerneltest.Tree(t, map[string]string{"meminfo": meminfoText}))
-	return MemoryOptions{Procfs: proc, Hierarchy: h}, filepath.Join(root, "memory/kubepods")
+	return Options{Procfs: proc, Hierarchy: h}, filepath.Join(root, "memory/kubepods")
 }
 
 // What is read apart is what Memory reads.
@@ -125,7 +125,7 @@ func TestApartLook(t *testing.T) {
 	kerneltest.Write(t, kubepods, map[string]string{"memory.stat": v1Stat(0, 1<<18)})
 	a := openApart(t, o)
 	a.limit = time.Minute
-	read := func(want NodeMemory, pods signal.Status) {
+	read := func(want Node, pods signal.Status) {
 		t.Helper()
 		var got signal.Observations
 		node := a.Read(time.Now(), time.Now(), &got)
@@ -134,7 +134,7 @@ func TestApartLook(t *testing.T) {
 			t.Errorf("Read() = %+v, %+v; want %+v, and the pods' signal %v", node, got, want, pods)
 		}
 	}
-	read(NodeMemory{Kubepods: 3 << 18, KubepodsUsage: 1 << 20, KubepodsKnown: true}, signal.Observed)
+	read(Node{Kubepods: 3 << 18, KubepodsUsage: 1 << 20, KubepodsKnown: true}, signal.Observed)
 	for _, ok := range []bool{true, false} {
 		workingSet, anonymous, read := a.Look(aPod(func() (int64, int64, bool) { return 2, 1, ok }), time.Minute)
 		if workingSet != 2 || anonymous != 1 || read != ok {
@@ -146,11 +146,11 @@ func TestApartLook(t *testing.T) {
 		t.Error("Look() at a pod that can't be read yet = true; want false")
 	}
 	kerneltest.Write(t, kubepods, map[string]string{"memory.usage_in_bytes": "2097152\n"})
-	read(NodeMemory{KubepodsUsage: 2 << 20}, signal.Unreadable)
+	read(Node{KubepodsUsage: 2 << 20}, signal.Unreadable)
 	if _, _, ok := a.Look(aPod(func() (int64, int64, bool) { return 0, 0, true }), time.Minute); ok {
 		t.Error("Look() while another is hanging = true; want false")
 	}
 	close(held)
 	eventually(t, "the end of the look that hangs", func() bool { return a.done.Load() == a.asked.Load() })
-	read(NodeMemory{Kubepods: 7 << 18, KubepodsUsage: 2 << 20, KubepodsKnown: true}, signal.Observed)
+	read(Node{Kubepods: 7 << 18, KubepodsUsage: 2 << 20, KubepodsKnown: true}, signal.Observed)
 }
