@@ -1,9 +1,57 @@
 // Package agent is the daemon: it wires readings, the decision, the actuator
 // and what people see of them into one [Run].
 //
+// # Data flow
+//
 // Data go one way: kernel and runtime are observed, agent/evict decides, the
 // actuator acts, and a record is made. What is on the left knows nothing of
-// what is on its right. These hold everywhere:
+// what is on its right.
+//
+//	bpf, kernel, cri     agent/lanes           agent/hot           agent/act
+//	                     (an alarm)        ──▶ (confirm, choose) ──▶ (SIGKILL)
+//	                                              ▲ table   │ kills
+//	                     agent/memory, pods,      │         ▼
+//	                     disks, tasks          ──▶ agent/loop    ──▶ agent/execute ──▶ agent/act
+//	                     (observations)           (evict.Step)       (records)         (stop, reclaim)
+//	                                              │ view             │ records
+//	                                              ▼                  ▼
+//	                                           agent/status, agent/control, agent/metrics, agent/state
+//
+// # Goroutines
+//
+// Run starts them all, in daemon.start, except where a room starts its own. What
+// they share is immutable once published, atomic, or behind a lock; the hot path
+// takes none that slow work holds.
+//
+//   - loop (agent/loop) alone changes the decision's state (evict.State). It
+//     publishes a View after each turn and a table for the hot path after each
+//     step; both are immutable. Its inputs are channels: alarms and kills of the
+//     hot path ([hot.Desk]), the actuators' reports, ends of reclaims, changes of
+//     the pods, filesystems and tasks, and reloads.
+//   - hot path (agent/hot) is one locked thread, of real-time priority where that
+//     is allowed. It waits for the descriptors of all lanes, decides by the last
+//     table, and hands its kills over at the desk. Loop and hot path take turns
+//     by the desk's generation: neither decides on what the other has overtaken.
+//     The watchdog is a second such thread, for when the loop does not turn.
+//   - lanes (agent/lanes) opens, watches and reopens the lanes; the poll lane and
+//     the goroutine that passes on its alarms are always there. Readers of the
+//     pods' memory.stat (agent/memory) have a goroutine each, because a read can
+//     block.
+//   - the actuator (agent/act) has a goroutine for each eviction, threads that
+//     release the memory of processes that die (reaper), and one of real-time
+//     priority for pods of many processes. Their reports go through agent/execute,
+//     which alone changes records.
+//   - inventory, kubelets (agent/pods), filesystems, disk usage (agent/disks),
+//     tasks, reclaim, cold memory and OOM scores observe or act at their own pace,
+//     on goroutines or threads of their own that may hang; what is known of them
+//     is read from what they published last.
+//   - logind (agent/shutdown/logind) hears of shutdowns, and shutdown
+//     (agent/shutdown/driver) alone changes the state of one. It decides by the
+//     loop's View and goes through agent/execute.
+//   - control socket, web server, state, service manager and log serve and write,
+//     from the View and the records. They may hang, too.
+//
+// These hold everywhere:
 //
 //  1. Absent is not zero. A number that a kill depends on is a value or an
 //     error. A signal that can't be read is skipped, reported and counted; the
