@@ -32,17 +32,22 @@ type node struct {
 	view     *loop.View
 	calls    []string
 	slow     map[string]bool // pods that do not stop when they are asked to
+	late     map[string]bool // pods whose end is reported after a list lacks them
+	lists    int             // that were asked for
+	wanted   []time.Duration // delays of the node's shutdown
+	requests int             // to save
+	turns    []act.Turn      // of the last pod that was stopped
 	saveTime time.Duration
 	report   func(act.Progress)
 	work     sync.WaitGroup
 }
 
 func newNode(t *testing.T, settings string, running ...evict.Pod) *node {
-	n := &node{t: t, events: make(chan logind.Event, 1), slow: map[string]bool{}, view: seen(t, settings, false, running...)}
+	n := &node{t: t, events: make(chan logind.Event, 1), slow: map[string]bool{}, late: map[string]bool{}, view: seen(t, settings, false, running...)}
 	n.view.Time, n.view.Snapshot.Listed = time.Now(), time.Now()
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
 	n.Driver = New(Options{
-		Log: log, Guard: guard{n}, Inventory: inventory{n}, Metrics: metrics{}, RequestSave: func() {},
+		Log: log, Guard: guard{n}, Inventory: inventory{n}, Metrics: metrics{}, RequestSave: n.requestSave,
 		View: func() *loop.View {
 			n.mu.Lock()
 			defer n.mu.Unlock()
@@ -95,10 +100,27 @@ func (n *node) want(when string, want ...string) {
 	n.calls = nil
 }
 
+func (n *node) requestSave() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.requests++
+}
+
 // end lets a pod go, and lists the others.
 func (n *node) end(uid string) {
-	n.report(act.Progress{UID: uid, Stage: act.LastGone, Time: time.Now()})
-	n.report(act.Progress{UID: uid, Stage: act.Finished, Time: time.Now()})
+	report := func() {
+		n.report(act.Progress{UID: uid, Stage: act.LastGone, Time: time.Now()})
+		n.report(act.Progress{UID: uid, Stage: act.Finished, Time: time.Now()})
+	}
+	if n.late[uid] {
+		n.work.Go(func() {
+			time.Sleep(concluding / 2)
+			n.note("end of " + uid)
+			report()
+		})
+	} else {
+		report()
+	}
 	n.mu.Lock()
 	v := *n.view
 	v.Time, v.Snapshot.Listed = time.Now(), time.Now()
@@ -121,8 +143,12 @@ type guard struct{ n *node }
 
 func (g guard) Events() <-chan logind.Event { return g.n.events }
 func (guard) Status() logind.Status         { return logind.Status{Connected: true, Locked: true} }
-func (guard) Want(time.Duration)            {}
-func (g guard) Done()                       { g.n.note("done") }
+func (g guard) Want(needs time.Duration) {
+	g.n.mu.Lock()
+	defer g.n.mu.Unlock()
+	g.n.wanted = append(g.n.wanted, needs)
+}
+func (g guard) Done() { g.n.note("done") }
 
 type metrics struct{}
 
@@ -134,6 +160,9 @@ type inventory struct{ n *node }
 
 func (inventory) Guard() pods.Guard { return pods.Guard{} }
 func (i inventory) Refresh() {
+	i.n.mu.Lock()
+	i.n.lists++
+	i.n.mu.Unlock()
 	i.n.work.Go(func() {
 		time.Sleep(10 * time.Millisecond)
 		i.n.mu.Lock()
@@ -150,6 +179,7 @@ type actuator struct{ n *node }
 
 func (a actuator) Evict(_ context.Context, j act.Job) {
 	a.n.note("stop " + j.Order.UID + " " + j.Order.Grace.String())
+	a.n.turns = j.Turns
 	a.n.report(act.Progress{UID: j.Order.UID, Stage: act.Signalled, Time: time.Now()})
 	if !a.n.slow[j.Order.UID] {
 		a.n.work.Go(func() {
@@ -273,6 +303,102 @@ func TestResume(t *testing.T) {
 		n.want("when logind says nothing", "stop web 17s", "save", "done", "phase ended")
 		if diff := cmp.Diff(map[string]string{"web": "logind: stopped"}, n.results()); diff != "" {
 			t.Errorf("records differ (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// The guard is asked for the delay that the schedule needs, none in dry run.
+func TestWantedDelay(t *testing.T) {
+	for _, tt := range []struct {
+		mode loop.Mode
+		want time.Duration
+	}{
+		{loop.Mode{}, shutdown.Reserve + 30*time.Second},
+		{loop.Mode{DryRun: true, Apart: []string{"--dry-run was given"}}, 0},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			n := newNode(t, configured, web())
+			n.view.Mode = tt.mode
+			defer n.start()()
+			if len(n.wanted) != 1 || n.wanted[0] != tt.want {
+				t.Errorf("%+v: delays wanted = %v; want %v", tt.mode, n.wanted, tt.want)
+			}
+		})
+	}
+}
+
+// The state is saved when the records of pods that have gone are complete, also where
+// a list tells sooner than the actuator that they have.
+func TestSavedWithTheLastRecord(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, configured, web())
+		n.late["web"] = true
+		defer n.start()()
+		n.events <- logind.Event{Preparing: true, Locked: true, Until: time.Now().Add(time.Minute)}
+		time.Sleep(10 * time.Second)
+		n.want("in all", "stop web 20s", "phase stopping", "end of web", "save", "done", "phase ended")
+		if n.lists < 2 || n.requests != 3 {
+			t.Errorf("%d lists and %d saves asked for; want lists while the pod stops, and 3 saves: when the shutdown begins, for the pod's order and for its end", n.lists, n.requests)
+		}
+	})
+}
+
+// A pod that the node can't do without is not stopped.
+func TestVitalPod(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, configured, evict.Pod{UID: "self", Namespace: "default", Name: "self", HasStats: true, Spared: "holds evictd"})
+		defer n.start()()
+		n.events <- logind.Event{Preparing: true, Locked: true, Until: time.Now().Add(time.Minute)}
+		time.Sleep(time.Minute)
+		n.want("in all", "save", "done", "phase ended")
+	})
+}
+
+// The containers of a pod stop in the reverse order of their start, the one that was
+// started last first.
+func TestContainersInTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, configured, web())
+		n.view.Snapshot.Handles = map[string]pods.Handle{"web": {Containers: []pods.ContainerHandle{{ID: "a", InitStart: 1}, {ID: "b", InitStart: 2}}}}
+		defer n.start()()
+		n.events <- logind.Event{Preparing: true, Locked: true, Until: time.Now().Add(time.Minute)}
+		n.want("at the beginning", "stop web 20s", "phase stopping")
+		if want := []act.Turn{{IDs: []string{"b"}}, {IDs: []string{"a"}, Latest: 10 * time.Second}}; !cmp.Equal(n.turns, want) {
+			t.Errorf("turns = %+v; want %+v", n.turns, want)
+		}
+	})
+}
+
+// Dry run that begins in the middle of a shutdown kills no pod.
+func TestKillAfterAReloadToDryRun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, configured, web())
+		n.slow["web"] = true
+		defer n.start()()
+		n.events <- logind.Event{Preparing: true, Locked: true, Until: time.Now().Add(time.Minute)}
+		synctest.Wait()
+		n.want("at the beginning", "stop web 20s", "phase stopping")
+		n.mu.Lock()
+		v := *n.view
+		v.Mode = loop.Mode{DryRun: true, Apart: []string{"the configuration says dryRun: true"}}
+		n.view = &v
+		n.mu.Unlock()
+		time.Sleep(25 * time.Second)
+		n.want("when its time is up", "dry run: kill web")
+	})
+}
+
+// A shutdown that is resumed takes in at once what logind has said meanwhile: an
+// operator's becomes logind's.
+func TestResumeIntoLogindsShutdown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, configured, web())
+		earlier, _ := shutdown.Step(shutdown.State{}, shutdown.Inputs{Event: shutdown.Begin, Manual: true, Schedule: n.view.Config.Schedule(), Pods: n.view.Snapshot.Pods}, time.Now())
+		n.Restore(earlier)
+		n.events <- logind.Event{Preparing: true, Locked: true, Until: time.Now().Add(time.Minute)}
+		defer n.start()()
+		if n.State().Manual {
+			t.Error("the shutdown is still the operator's; want it to be logind's")
 		}
 	})
 }
