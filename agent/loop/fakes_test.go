@@ -20,6 +20,7 @@ import (
 type memory struct{ n *node }
 
 func (m memory) Read(now time.Time, into *signal.Observations) lanes.NodeMemory {
+	time.Sleep(m.n.reading)
 	m.n.mu.Lock()
 	defer m.n.mu.Unlock()
 	sum := m.n.unlisted.Usage.Memory

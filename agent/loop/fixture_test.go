@@ -55,6 +55,7 @@ type node struct {
 	forgot   []string
 	used     int64         // of memory, by others than pods
 	cache    int64         // active file cache
+	reading  time.Duration // how long a reading of memory takes
 	age      time.Duration // of the pods' files, until they are forgotten
 	layout   evict.Layout
 	kubelet  bool // made a sandbox
