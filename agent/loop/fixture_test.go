@@ -176,7 +176,8 @@ func (n *node) factsOf(cfg *config.Config) Facts {
 	return f
 }
 
-// start lets the loop run until stop is called.
+// start lets the loop run until stop is called, at the latest at the end of the test and
+// before the loop is closed.
 func (n *node) start() (stop func()) {
 	ctx, cancel := context.WithCancel(n.t.Context())
 	go func() {
@@ -184,11 +185,13 @@ func (n *node) start() (stop func()) {
 		n.Run(ctx)
 	}()
 	synctest.Wait()
-	return func() {
+	stop = func() {
 		cancel()
 		<-n.done
 		n.work.Wait()
 	}
+	n.t.Cleanup(stop)
+	return stop
 }
 
 // pass lets time pass. What the test has read until then is read before what the

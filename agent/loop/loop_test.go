@@ -24,14 +24,14 @@ func run(t *testing.T, settings string, test func(*node), change ...func(*node, 
 	synctest.Test(t, func(t *testing.T) {
 		t.Helper()
 		before := descriptors(t)
+		t.Cleanup(func() {
+			if after := descriptors(t); after != before {
+				t.Errorf("descriptors went from %d to %d; want all given back", before, after)
+			}
+		})
 		n := newNode(t, settings, change...)
-		stop := n.start()
+		n.start()
 		test(n)
-		stop()
-		n.Close()
-		if after := descriptors(t); after != before {
-			t.Errorf("descriptors went from %d to %d; want all given back", before, after)
-		}
 	})
 }
 
@@ -257,7 +257,7 @@ func TestReload(t *testing.T) {
 		cfg := parse(t, "evictionHard: {memory.available: 2Gi}\n")
 		began := time.Now()
 		if err := n.Reload(n.t.Context(), cfg); err != nil {
-			t.Fatalf("Reload() = %v; want nil", err)
+			n.t.Fatalf("Reload() = %v; want nil", err)
 		}
 		observed := signal.Observations{signal.MemoryAvailable: {Status: signal.Observed, Capacity: capacity, Available: 3 * gi / 2, Time: time.Now()}}
 		if v := n.hot.table.Decision.Decide(&observed, time.Now()); v.Why == evict.Recovered || time.Since(began) < n.reading {
