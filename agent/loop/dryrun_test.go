@@ -76,7 +76,7 @@ func TestHardThresholdAfterAReloadToDryRun(t *testing.T) {
 		n.pass(11 * time.Second)
 		n.wantCalls("in force", "evict b hard false grace 30s")
 		if err := n.Reload(n.t.Context(), parse(t, softSettings+"dryRun: true\n")); err != nil {
-			t.Fatal(err)
+			n.t.Fatal(err)
 		}
 		n.grow("b", 15*gi+gi/2)
 		n.alarm()

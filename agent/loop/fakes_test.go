@@ -17,10 +17,11 @@ import (
 	"github.com/evictd/evictd/agent/signal"
 )
 
-// memory reads the node's memory.
+// fakeMemory reads the node's memory.
 type fakeMemory struct{ n *node }
 
 func (m fakeMemory) Read(now time.Time, into *signal.Observations) memory.Node {
+	time.Sleep(m.n.reading)
 	m.n.mu.Lock()
 	defer m.n.mu.Unlock()
 	sum := m.n.unlisted.Usage.Memory

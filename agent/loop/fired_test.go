@@ -2,6 +2,7 @@ package loop
 
 import (
 	"errors"
+	"slices"
 	"testing"
 	"time"
 
@@ -128,6 +129,13 @@ func TestAdopt(t *testing.T) {
 				!r.CrossingSeen.Equal(raise.Seen) || !r.LastAbove.Equal(raise.LastAbove) || r.Expected != 15*gi || r.DryRun != dryRun {
 				t.Errorf("record = %+v; want what the hot path decided by", r)
 			}
+			messages := []string{"evicting pod", "eviction ended"}
+			if dryRun {
+				messages = []string{"would evict pod", "dry run: pod left alone"}
+			}
+			if got := n.messages(); !slices.Equal(got, messages) {
+				t.Errorf("messages = %q; want %q", got, messages)
+			}
 		}, func(n *node, _ *Options) {
 			n.add("a", gi/2)
 			n.add("b", gi)
@@ -148,6 +156,9 @@ func TestAdoptRefused(t *testing.T) {
 		n.pass(time.Second)
 		n.wantCalls("after the refusal", "follow b", "hot a dry run false", "follow a", "spared s-b", "evicted s-a 0")
 		n.wantResult("b", evict.ResultFailed)
+		if got := n.messages(); len(got) < 2 || got[0] != "evicting pod" || got[1] != "eviction did not succeed" {
+			t.Errorf("messages = %q; want the beginning of b's eviction before its refusal", got)
+		}
 		n.wantResult("a", evict.ResultKilled)
 	}, func(n *node, _ *Options) { n.add("a", 3*gi); n.add("b", gi) })
 }

@@ -54,6 +54,7 @@ type node struct {
 	forgot   []string
 	used     int64         // of memory, by others than pods
 	cache    int64         // active file cache
+	reading  time.Duration // how long a reading of memory takes
 	age      time.Duration // of the pods' files, until they are forgotten
 	layout   evict.Layout
 	kubelet  bool // made a sandbox
@@ -174,7 +175,8 @@ func (n *node) factsOf(cfg *config.Config) Facts {
 	return f
 }
 
-// start lets the loop run until stop is called.
+// start lets the loop run until stop is called, at the latest at the end of the test and
+// before the loop is closed.
 func (n *node) start() (stop func()) {
 	ctx, cancel := context.WithCancel(n.t.Context())
 	go func() {
@@ -182,11 +184,13 @@ func (n *node) start() (stop func()) {
 		n.Run(ctx)
 	}()
 	synctest.Wait()
-	return func() {
+	stop = func() {
 		cancel()
 		<-n.done
 		n.work.Wait()
 	}
+	n.t.Cleanup(stop)
+	return stop
 }
 
 // pass lets time pass. What the test has read until then is read before what the

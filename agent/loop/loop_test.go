@@ -24,14 +24,14 @@ func run(t *testing.T, settings string, test func(*node), change ...func(*node, 
 	synctest.Test(t, func(t *testing.T) {
 		t.Helper()
 		before := descriptors(t)
+		t.Cleanup(func() {
+			if after := descriptors(t); after != before {
+				t.Errorf("descriptors went from %d to %d; want all given back", before, after)
+			}
+		})
 		n := newNode(t, settings, change...)
-		stop := n.start()
+		n.start()
 		test(n)
-		stop()
-		n.Close()
-		if after := descriptors(t); after != before {
-			t.Errorf("descriptors went from %d to %d; want all given back", before, after)
-		}
 	})
 }
 
@@ -255,8 +255,13 @@ func TestReload(t *testing.T) {
 		n.pass(2 * time.Second)
 		n.wantCalls("before")
 		cfg := parse(t, "evictionHard: {memory.available: 2Gi}\n")
+		began := time.Now()
 		if err := n.Reload(n.t.Context(), cfg); err != nil {
-			t.Fatalf("Reload() = %v; want nil", err)
+			n.t.Fatalf("Reload() = %v; want nil", err)
+		}
+		observed := signal.Observations{signal.MemoryAvailable: {Status: signal.Observed, Capacity: capacity, Available: 3 * gi / 2, Time: time.Now()}}
+		if v := n.hot.table.Decision.Decide(&observed, time.Now()); v.Why == evict.Recovered || time.Since(began) < n.reading {
+			t.Errorf("verdict of the hot path = %+v, %v after Reload(); want it by the new threshold, which takes a reading of %v", v, time.Since(began), n.reading)
 		}
 		synctest.Wait()
 		if v := n.last(); v.Config != cfg || len(v.Policy.Thresholds) == 0 || v.Policy.Thresholds[0].Value.Amount(capacity) != 2*gi {
@@ -267,7 +272,7 @@ func TestReload(t *testing.T) {
 		}
 		n.pass(time.Second)
 		n.wantCalls("after", "hot b dry run false", "follow b", "evicted s-b 0")
-	}, func(n *node, _ *Options) { n.add("b", 14*gi+gi/2) })
+	}, func(n *node, _ *Options) { n.add("b", 14*gi+gi/2); n.reading = 50 * time.Millisecond })
 }
 
 // A reload that the loop does not come to fails with its context.

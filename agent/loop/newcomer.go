@@ -36,7 +36,8 @@ func onTheWay(v evict.Victim) bool { return v.Status == evict.Unsettled && !v.So
 
 // newcomer reports whether a pod is about to be evicted for what one holds that is
 // not listed yet, or has come to hold since it was read, and that is known by now.
-// Disks wait for a list before anybody is chosen for them ([daemon.unmeasured]).
+// For disks it has nothing to do: node-level reclaim goes first, and is not done before
+// the disk usage of all pods has been measured ([reclaim.Options.Unmeasured]).
 func (l *Loop) newcomer(ctx context.Context, v *View) bool {
 	return l.memoryNewcomer(ctx, v) || l.taskNewcomer(ctx, v)
 }

@@ -22,6 +22,7 @@ type source struct {
 	err      error
 	watch    func(ctx context.Context, changed func()) error
 	asked    []time.Duration
+	slow     time.Duration // how long a list takes
 	began    time.Time
 	inFlight bool
 }
@@ -35,6 +36,7 @@ func (s *source) List(context.Context) (List, error) {
 	s.inFlight = true
 	defer func() { s.inFlight = false }()
 	s.asked = append(s.asked, time.Since(s.began))
+	time.Sleep(s.slow)
 	return s.list, s.err
 }
 
@@ -111,6 +113,26 @@ func TestRunLists(t *testing.T) {
 			})
 		})
 	}
+}
+
+// A list that is asked for while the source makes another follows it: that other list may
+// lack what has begun since, and Tried says when it was asked for.
+func TestRefreshWhileAListIsMade(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		s := &source{watch: silent, slow: 200 * time.Millisecond}
+		during(t, s, 900*time.Millisecond, func(i *Inventory) {
+			time.Sleep(50 * time.Millisecond)
+			refreshed, listed := time.Now(), i.Changed()
+			i.Refresh()
+			for n, before := range []bool{true, false} {
+				<-listed
+				listed = i.Changed()
+				if tried := i.Tried(); tried.Before(refreshed) != before {
+					t.Errorf("list %d: Tried() is %v after Refresh(); want it before: %t", n, tried.Sub(refreshed), before)
+				}
+			}
+		})
+	})
 }
 
 // Without a runtime there is nothing to list, and that is known.

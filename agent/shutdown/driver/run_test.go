@@ -1,11 +1,7 @@
 package driver
 
 import (
-	"context"
 	"errors"
-	"log/slog"
-	"slices"
-	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
@@ -14,173 +10,11 @@ import (
 
 	"github.com/evictd/evictd/agent/act"
 	"github.com/evictd/evictd/agent/evict"
-	"github.com/evictd/evictd/agent/execute"
 	"github.com/evictd/evictd/agent/loop"
+	"github.com/evictd/evictd/agent/pods"
 	"github.com/evictd/evictd/agent/shutdown"
 	"github.com/evictd/evictd/agent/shutdown/logind"
 )
-
-// node is a node whose pods a Driver stops: logind, the runtime and the loop's view
-// are fakes, the state machine, the Executor and the records are the real ones.
-type node struct {
-	*Driver
-	t      *testing.T
-	events chan logind.Event
-
-	mu       sync.Mutex
-	view     *loop.View
-	calls    []string
-	slow     map[string]bool // pods that do not stop when they are asked to
-	saveTime time.Duration
-	report   func(act.Progress)
-	work     sync.WaitGroup
-}
-
-func newNode(t *testing.T, settings string, running ...evict.Pod) *node {
-	n := &node{t: t, events: make(chan logind.Event, 1), slow: map[string]bool{}, view: seen(t, settings, false, running...)}
-	n.view.Time, n.view.Snapshot.Listed = time.Now(), time.Now()
-	log := slog.New(slog.NewTextHandler(t.Output(), nil))
-	n.Driver = New(Options{
-		Log: log, Guard: guard{n}, Inventory: inventory{n}, Metrics: metrics{}, RequestSave: func() {},
-		View: func() *loop.View {
-			n.mu.Lock()
-			defer n.mu.Unlock()
-			return n.view
-		},
-		Save: func() error {
-			time.Sleep(n.saveTime)
-			n.note("save")
-			return nil
-		},
-		Announce: func(p shutdown.Phase) { n.note("phase " + string(p)) },
-		Execute: execute.New(execute.Options{
-			Killer: func(report func(act.Progress)) act.Actuator {
-				n.report = report
-				return actuator{n}
-			},
-			DryRun:  func(report func(act.Progress)) act.Actuator { return dryRun{n, report} },
-			Records: &execute.Records{}, Log: log, Metrics: metrics{}, Save: func() {},
-		}),
-	})
-	return n
-}
-
-// start lets the driver run until stop is called.
-func (n *node) start() (stop func()) {
-	ctx, cancel := context.WithCancel(n.t.Context())
-	go n.Run(ctx)
-	synctest.Wait()
-	return func() {
-		cancel()
-		<-n.Ended()
-		n.work.Wait()
-	}
-}
-
-func (n *node) note(call string) {
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	n.calls = append(n.calls, call)
-}
-
-func (n *node) want(when string, want ...string) {
-	n.t.Helper()
-	synctest.Wait()
-	n.mu.Lock()
-	defer n.mu.Unlock()
-	if diff := cmp.Diff(want, n.calls); diff != "" {
-		n.t.Errorf("%s: calls differ (-want +got):\n%s", when, diff)
-	}
-	n.calls = nil
-}
-
-// end lets a pod go, and lists the others.
-func (n *node) end(uid string) {
-	n.report(act.Progress{UID: uid, Stage: act.LastGone, Time: time.Now()})
-	n.report(act.Progress{UID: uid, Stage: act.Finished, Time: time.Now()})
-	n.mu.Lock()
-	v := *n.view
-	v.Time, v.Snapshot.Listed = time.Now(), time.Now()
-	v.Snapshot.Pods = slices.DeleteFunc(slices.Clone(v.Snapshot.Pods), func(p evict.Pod) bool { return p.UID == uid })
-	n.view = &v
-	n.mu.Unlock()
-	n.Changed()
-}
-
-// results lists the records' results by pod.
-func (n *node) results() map[string]string {
-	all := map[string]string{}
-	for _, r := range n.o.Execute.Records().List() {
-		all[r.UID] = r.Lane + ": " + r.Result
-	}
-	return all
-}
-
-type guard struct{ n *node }
-
-func (g guard) Events() <-chan logind.Event { return g.n.events }
-func (guard) Status() logind.Status         { return logind.Status{Connected: true, Locked: true} }
-func (guard) Want(time.Duration)            {}
-func (g guard) Done()                       { g.n.note("done") }
-
-type metrics struct{}
-
-func (metrics) Shutdown(*shutdown.State, bool) {}
-func (metrics) Evicted(*evict.Record)          {}
-
-// inventory lists the pods, which takes a moment.
-type inventory struct{ n *node }
-
-func (inventory) Guard() *evict.Guard { return &evict.Guard{} }
-func (i inventory) Refresh() {
-	i.n.work.Go(func() {
-		time.Sleep(10 * time.Millisecond)
-		i.n.mu.Lock()
-		defer i.n.mu.Unlock()
-		v := *i.n.view
-		v.Snapshot.Listed = time.Now()
-		i.n.view = &v
-		i.n.Changed()
-	})
-}
-
-// actuator stops a pod a second after it was asked to, and kills at once.
-type actuator struct{ n *node }
-
-func (a actuator) Evict(_ context.Context, j act.Job) {
-	a.n.note("stop " + j.Order.UID + " " + j.Order.Grace.String())
-	a.n.report(act.Progress{UID: j.Order.UID, Stage: act.Signalled, Time: time.Now()})
-	if !a.n.slow[j.Order.UID] {
-		a.n.work.Go(func() {
-			time.Sleep(time.Second)
-			a.n.end(j.Order.UID)
-		})
-	}
-}
-func (a actuator) Harden(_ context.Context, j act.Job) {
-	a.n.note("kill " + j.Order.UID)
-	a.n.report(act.Progress{UID: j.Order.UID, Stage: act.Hardened, Time: time.Now()})
-	a.n.work.Go(func() { a.n.end(j.Order.UID) })
-}
-func (actuator) Follow(context.Context, evict.Order, *act.Hold, act.Strike) {}
-
-type dryRun struct {
-	n      *node
-	report func(act.Progress)
-}
-
-func (d dryRun) Evict(_ context.Context, j act.Job) {
-	d.n.note("dry run: stop " + j.Order.UID)
-	d.report(act.Progress{UID: j.Order.UID, Stage: act.Finished, Time: time.Now()})
-}
-func (d dryRun) Harden(_ context.Context, j act.Job)                      { d.n.note("dry run: kill " + j.Order.UID) }
-func (dryRun) Follow(context.Context, evict.Order, *act.Hold, act.Strike) {}
-
-func web() evict.Pod { return evict.Pod{UID: "web", Namespace: "default", Name: "web", HasStats: true} }
-
-func critical() evict.Pod {
-	return evict.Pod{UID: "dns", Namespace: "kube-system", Name: "dns", HasStats: true, Priority: new(int32(2_000_000_000))}
-}
 
 // logind's shutdown: pods are stopped in the order of their groups, one that does
 // not stop is killed when its time is up, and the node goes down when the state is
@@ -272,6 +106,102 @@ func TestResume(t *testing.T) {
 		n.want("when logind says nothing", "stop web 17s", "save", "done", "phase ended")
 		if diff := cmp.Diff(map[string]string{"web": "logind: stopped"}, n.results()); diff != "" {
 			t.Errorf("records differ (-want +got):\n%s", diff)
+		}
+	})
+}
+
+// The guard is asked for the delay that the schedule needs, none in dry run.
+func TestWantedDelay(t *testing.T) {
+	for _, tt := range []struct {
+		mode loop.Mode
+		want time.Duration
+	}{
+		{loop.Mode{}, shutdown.Reserve + 30*time.Second},
+		{loop.Mode{DryRun: true, Apart: []string{"--dry-run was given"}}, 0},
+	} {
+		synctest.Test(t, func(t *testing.T) {
+			n := newNode(t, configured, web())
+			n.view.Mode = tt.mode
+			defer n.start()()
+			if len(n.wanted) != 1 || n.wanted[0] != tt.want {
+				t.Errorf("%+v: delays wanted = %v; want %v", tt.mode, n.wanted, tt.want)
+			}
+		})
+	}
+}
+
+// The state is saved when the records of pods that have gone are complete, also where
+// a list tells sooner than the actuator that they have.
+func TestSavedWithTheLastRecord(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, configured, web())
+		n.late["web"] = true
+		defer n.start()()
+		n.events <- logind.Event{Preparing: true, Locked: true, Until: time.Now().Add(time.Minute)}
+		time.Sleep(10 * time.Second)
+		n.want("in all", "stop web 20s", "phase stopping", "end of web", "save", "done", "phase ended")
+		if n.lists < 2 || n.requests != 3 {
+			t.Errorf("%d lists and %d saves asked for; want lists while the pod stops, and 3 saves: when the shutdown begins, for the pod's order and for its end", n.lists, n.requests)
+		}
+	})
+}
+
+// A pod that the node can't do without is not stopped.
+func TestVitalPod(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, configured, evict.Pod{UID: "self", Namespace: "default", Name: "self", HasStats: true, Spared: "holds evictd"})
+		defer n.start()()
+		n.events <- logind.Event{Preparing: true, Locked: true, Until: time.Now().Add(time.Minute)}
+		time.Sleep(time.Minute)
+		n.want("in all", "save", "done", "phase ended")
+	})
+}
+
+// The containers of a pod stop in the reverse order of their start, the one that was
+// started last first.
+func TestContainersInTurns(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, configured, web())
+		n.view.Snapshot.Handles = map[string]pods.Handle{"web": {Containers: []evict.ContainerHandle{{ID: "a", InitStart: 1}, {ID: "b", InitStart: 2}}}}
+		defer n.start()()
+		n.events <- logind.Event{Preparing: true, Locked: true, Until: time.Now().Add(time.Minute)}
+		n.want("at the beginning", "stop web 20s", "phase stopping")
+		if want := []act.Turn{{IDs: []string{"b"}}, {IDs: []string{"a"}, Latest: 10 * time.Second}}; !cmp.Equal(n.turns, want) {
+			t.Errorf("turns = %+v; want %+v", n.turns, want)
+		}
+	})
+}
+
+// Dry run that begins in the middle of a shutdown kills no pod.
+func TestKillAfterAReloadToDryRun(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, configured, web())
+		n.slow["web"] = true
+		defer n.start()()
+		n.events <- logind.Event{Preparing: true, Locked: true, Until: time.Now().Add(time.Minute)}
+		synctest.Wait()
+		n.want("at the beginning", "stop web 20s", "phase stopping")
+		n.mu.Lock()
+		v := *n.view
+		v.Mode = loop.Mode{DryRun: true, Apart: []string{"the configuration says dryRun: true"}}
+		n.view = &v
+		n.mu.Unlock()
+		time.Sleep(25 * time.Second)
+		n.want("when its time is up", "dry run: kill web")
+	})
+}
+
+// A shutdown that is resumed takes in at once what logind has said meanwhile: an
+// operator's becomes logind's.
+func TestResumeIntoLogindsShutdown(t *testing.T) {
+	synctest.Test(t, func(t *testing.T) {
+		n := newNode(t, configured, web())
+		earlier, _ := shutdown.Step(shutdown.State{}, shutdown.Inputs{Event: shutdown.Begin, Manual: true, Schedule: n.view.Config.Schedule(), Pods: n.view.Snapshot.Pods}, time.Now())
+		n.Restore(earlier)
+		n.events <- logind.Event{Preparing: true, Locked: true, Until: time.Now().Add(time.Minute)}
+		defer n.start()()
+		if n.State().Manual {
+			t.Error("the shutdown is still the operator's; want it to be logind's")
 		}
 	})
 }

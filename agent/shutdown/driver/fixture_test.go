@@ -1,0 +1,212 @@
+package driver
+
+import (
+	"context"
+	"log/slog"
+	"slices"
+	"sync"
+	"testing"
+	"testing/synctest"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/evictd/evictd/agent/act"
+	"github.com/evictd/evictd/agent/evict"
+	"github.com/evictd/evictd/agent/execute"
+	"github.com/evictd/evictd/agent/loop"
+	"github.com/evictd/evictd/agent/shutdown"
+	"github.com/evictd/evictd/agent/shutdown/logind"
+)
+
+// node is a node whose pods a Driver stops: logind, the runtime and the loop's view
+// are fakes, the state machine, the Executor and the records are the real ones.
+type node struct {
+	*Driver
+	t      *testing.T
+	events chan logind.Event
+
+	mu       sync.Mutex
+	view     *loop.View
+	calls    []string
+	slow     map[string]bool // pods that do not stop when they are asked to
+	late     map[string]bool // pods whose end is reported after a list lacks them
+	lists    int             // that were asked for
+	wanted   []time.Duration // delays of the node's shutdown
+	requests int             // to save
+	turns    []act.Turn      // of the last pod that was stopped
+	saveTime time.Duration
+	report   func(act.Progress)
+	work     sync.WaitGroup
+}
+
+func newNode(t *testing.T, settings string, running ...evict.Pod) *node {
+	n := &node{t: t, events: make(chan logind.Event, 1), slow: map[string]bool{}, late: map[string]bool{}, view: seen(t, settings, false, running...)}
+	n.view.Time, n.view.Snapshot.Listed = time.Now(), time.Now()
+	log := slog.New(slog.NewTextHandler(t.Output(), nil))
+	n.Driver = New(Options{
+		Log: log, Guard: guard{n}, Inventory: inventory{n}, Metrics: metrics{}, RequestSave: n.requestSave,
+		View: func() *loop.View {
+			n.mu.Lock()
+			defer n.mu.Unlock()
+			return n.view
+		},
+		Save: func() error {
+			time.Sleep(n.saveTime)
+			n.note("save")
+			return nil
+		},
+		Announce: func(p shutdown.Phase) { n.note("phase " + string(p)) },
+		Execute: execute.New(execute.Options{
+			Killer: func(report func(act.Progress)) act.Actuator {
+				n.report = report
+				return actuator{n}
+			},
+			DryRun:  func(report func(act.Progress)) act.Actuator { return dryRun{n, report} },
+			Records: &execute.Records{}, Log: log, Metrics: metrics{}, Save: func() {},
+		}),
+	})
+	return n
+}
+
+// start lets the driver run until stop is called.
+func (n *node) start() (stop func()) {
+	ctx, cancel := context.WithCancel(n.t.Context())
+	go n.Run(ctx)
+	synctest.Wait()
+	return func() {
+		cancel()
+		<-n.Ended()
+		n.work.Wait()
+	}
+}
+
+func (n *node) note(call string) {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.calls = append(n.calls, call)
+}
+
+func (n *node) want(when string, want ...string) {
+	n.t.Helper()
+	synctest.Wait()
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	if diff := cmp.Diff(want, n.calls); diff != "" {
+		n.t.Errorf("%s: calls differ (-want +got):\n%s", when, diff)
+	}
+	n.calls = nil
+}
+
+func (n *node) requestSave() {
+	n.mu.Lock()
+	defer n.mu.Unlock()
+	n.requests++
+}
+
+// end lets a pod go, and lists the others.
+func (n *node) end(uid string) {
+	report := func() {
+		n.report(act.Progress{UID: uid, Stage: act.LastGone, Time: time.Now()})
+		n.report(act.Progress{UID: uid, Stage: act.Finished, Time: time.Now()})
+	}
+	if n.late[uid] {
+		n.work.Go(func() {
+			time.Sleep(concluding / 2)
+			n.note("end of " + uid)
+			report()
+		})
+	} else {
+		report()
+	}
+	n.mu.Lock()
+	v := *n.view
+	v.Time, v.Snapshot.Listed = time.Now(), time.Now()
+	v.Snapshot.Pods = slices.DeleteFunc(slices.Clone(v.Snapshot.Pods), func(p evict.Pod) bool { return p.UID == uid })
+	n.view = &v
+	n.mu.Unlock()
+	n.Changed()
+}
+
+// results lists the records' results by pod.
+func (n *node) results() map[string]string {
+	all := map[string]string{}
+	for _, r := range n.o.Execute.Records().List() {
+		all[r.UID] = r.Lane + ": " + r.Result
+	}
+	return all
+}
+
+type guard struct{ n *node }
+
+func (g guard) Events() <-chan logind.Event { return g.n.events }
+func (guard) Status() logind.Status         { return logind.Status{Connected: true, Locked: true} }
+func (g guard) Want(needs time.Duration) {
+	g.n.mu.Lock()
+	defer g.n.mu.Unlock()
+	g.n.wanted = append(g.n.wanted, needs)
+}
+func (g guard) Done() { g.n.note("done") }
+
+type metrics struct{}
+
+func (metrics) Shutdown(*shutdown.State, bool) {}
+func (metrics) Evicted(*evict.Record)          {}
+
+// inventory lists the pods, which takes a moment.
+type inventory struct{ n *node }
+
+func (inventory) Guard() *evict.Guard { return &evict.Guard{} }
+func (i inventory) Refresh() {
+	i.n.mu.Lock()
+	i.n.lists++
+	i.n.mu.Unlock()
+	i.n.work.Go(func() {
+		time.Sleep(10 * time.Millisecond)
+		i.n.mu.Lock()
+		defer i.n.mu.Unlock()
+		v := *i.n.view
+		v.Snapshot.Listed = time.Now()
+		i.n.view = &v
+		i.n.Changed()
+	})
+}
+
+// actuator stops a pod a second after it was asked to, and kills at once.
+type actuator struct{ n *node }
+
+func (a actuator) Evict(_ context.Context, j act.Job) {
+	a.n.note("stop " + j.Order.UID + " " + j.Order.Grace.String())
+	a.n.turns = j.Turns
+	a.n.report(act.Progress{UID: j.Order.UID, Stage: act.Signalled, Time: time.Now()})
+	if !a.n.slow[j.Order.UID] {
+		a.n.work.Go(func() {
+			time.Sleep(time.Second)
+			a.n.end(j.Order.UID)
+		})
+	}
+}
+func (a actuator) Harden(_ context.Context, j act.Job) {
+	a.n.note("kill " + j.Order.UID)
+	a.n.report(act.Progress{UID: j.Order.UID, Stage: act.Hardened, Time: time.Now()})
+	a.n.work.Go(func() { a.n.end(j.Order.UID) })
+}
+func (actuator) Follow(context.Context, evict.Order, *act.Hold, act.Strike) {}
+
+type dryRun struct {
+	n      *node
+	report func(act.Progress)
+}
+
+func (d dryRun) Evict(_ context.Context, j act.Job) {
+	d.n.note("dry run: stop " + j.Order.UID)
+	d.report(act.Progress{UID: j.Order.UID, Stage: act.Finished, Time: time.Now()})
+}
+func (d dryRun) Harden(_ context.Context, j act.Job)                      { d.n.note("dry run: kill " + j.Order.UID) }
+func (dryRun) Follow(context.Context, evict.Order, *act.Hold, act.Strike) {}
+
+func web() evict.Pod { return evict.Pod{UID: "web", Namespace: "default", Name: "web", HasStats: true} }
+
+func critical() evict.Pod {
+	return evict.Pod{UID: "dns", Namespace: "kube-system", Name: "dns", HasStats: true, Priority: new(int32(2_000_000_000))}
+}
