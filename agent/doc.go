@@ -30,8 +30,9 @@
 //     the pods, filesystems and tasks, and reloads.
 //   - hot path (agent/hot) is one locked thread, of real-time priority where that
 //     is allowed. It waits for the descriptors of all lanes, decides by the last
-//     table, and hands its kills over at the desk. Loop and hot path take turns
-//     by the desk's generation: neither decides on what the other has overtaken.
+//     table, and queues its kills for the loop in [hot.Desk]. Loop and hot path
+//     take turns by its generation number: neither acts on a state that the other
+//     has changed.
 //     The watchdog is a second such thread, for when the loop does not turn.
 //   - lanes (agent/lanes) opens, watches and reopens the lanes; the poll lane and
 //     the goroutine that passes on its alarms are always there. Readers of the

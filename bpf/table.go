@@ -22,7 +22,7 @@ type Row struct {
 	// Anon is what stands on the LRU lists of anonymous memory: with tmpfs, without
 	// what is locked. Unevictable is the latter.
 	Anon, Unevictable uint64
-	// Partial tells that there are cgroups below that the walk did not visit: the
+	// Partial says that there are cgroups below that the walk did not visit: the
 	// figures but Usage are, of those, as of the last survey.
 	Partial bool
 }

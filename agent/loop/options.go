@@ -103,7 +103,7 @@ type Reclaimer interface {
 	ImageBytes() map[string]int64
 }
 
-// Lanes are told of each reading of memory, and report where tasks stall on memory.
+// Lanes receive each reading of memory, and report where tasks stall on memory.
 type Lanes interface {
 	Seen(now time.Time, o *signal.Observations)
 	Stalls() []lanes.Stall
@@ -132,7 +132,7 @@ type Watchdog interface {
 	Publish(*hot.Table)
 }
 
-// Observer is told of each iteration, on the loop's goroutine.
+// Observer is called after each iteration, on the loop's goroutine.
 type Observer interface {
 	// Stepped follows every step, Looked every iteration that took none.
 	Stepped(*View)

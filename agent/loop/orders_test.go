@@ -260,7 +260,7 @@ func TestBesideAKubelet(t *testing.T) {
 	}, func(n *node, _ *Options) { n.add("b", gi); n.kubelet = true })
 }
 
-// Reports that nobody takes do not block the actuator.
+// Reports that are not received do not block the actuator.
 func TestReportsDoNotBlock(t *testing.T) {
 	n := newNode(t, settings)
 	for range 2 * progressBuffer {

@@ -32,7 +32,7 @@ func (l *Loop) reclaim(v *View) {
 	}
 }
 
-// discard tells the reclaimer of a pod that is killed for what it holds on a disk:
+// discard reports to the reclaimer a pod that is killed for what it holds on a disk:
 // that comes back when the runtime removes it, and is waited for until then.
 func (l *Loop) discard(v *View, o *evict.Order) {
 	s, known := signal.Parse(o.Cause)
@@ -41,14 +41,14 @@ func (l *Loop) discard(v *View, o *evict.Order) {
 	}
 }
 
-// revived tells the reclaimer of evicted pods that have come back.
+// revived reports to the reclaimer evicted pods that have come back.
 func (l *Loop) revived(v *View) {
 	for _, uid := range v.Orders.Revived {
 		l.reclaimer.Revived(uid)
 	}
 }
 
-// gone tells the reclaimer what became of an eviction.
+// gone reports to the reclaimer how an eviction ended.
 func (l *Loop) gone(uid string, stage act.Stage) {
 	l.repeats.reset()
 	h, ok := l.handles[uid]

@@ -67,7 +67,7 @@ func (r *Reclaimer) settle(ctx context.Context, s signal.Signal, target int64, r
 }
 
 // wait waits until a signal has come up to what is known to come back, at most until
-// a time; expected returns both anew for each look.
+// a time; each look calls expected for both.
 func (r *Reclaimer) wait(ctx context.Context, s signal.Signal, expected func() (promised int64, until time.Time)) {
 	for {
 		promised, until := expected()

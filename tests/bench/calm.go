@@ -52,7 +52,7 @@ func survival(ctx context.Context, s *stage) error {
 	return errors.Join(s.press(ctx, r, entries), undo())
 }
 
-// beside has calm pods beside all bursts from now on. Those that die are made anew before the next victims.
+// beside has calm pods beside all bursts from now on. Those that die are replaced before the next victims.
 func (s *stage) beside(pods []calmPod) (undo func() error, err error) {
 	s.bystanders = make([]*victim, len(pods))
 	s.revive = func(ctx context.Context) (err error) {

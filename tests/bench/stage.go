@@ -36,7 +36,7 @@ type stage struct {
 	version string // of the evictd that ran last
 	made    atomic.Int64
 
-	// bystanders are the pods besides the victims; revive, if it is set, makes those anew that have died.
+	// bystanders are the pods besides the victims; revive, if it is set, makes new ones for those that have died.
 	bystanders []*victim
 	revive     func(context.Context) error
 	oomKills   int

@@ -221,7 +221,7 @@ func TestMemoryVolumeHog(t *testing.T) {
 }
 
 // TestImagePull: the runtime pulls an image, whose file cache is inactive, while other file cache crosses the node's
-// threshold. That waits; a hog meanwhile does not.
+// threshold. That waits; a hog that grows at the same time does not.
 func TestImagePull(t *testing.T) {
 	for _, grows := range []bool{false, true} {
 		t.Run(fmt.Sprintf("hog %t", grows), func(t *testing.T) {
@@ -262,7 +262,7 @@ func TestImagePull(t *testing.T) {
 	}
 }
 
-// growth follows how much memory of the machine is no file cache, and returns what ends that and tells how much more
+// growth follows how much memory of the machine is no file cache, and returns a function that ends that and returns how much more
 // than at its least it was at most, from then on: what else runs here may answer a crossing of the node's threshold.
 func growth(t *testing.T) (grown func() int64) {
 	t.Helper()

@@ -32,7 +32,7 @@ type Options struct {
 	// Save saves the state, RequestSave asks for that to be done soon.
 	Save        func() error
 	RequestSave func()
-	// Announce tells the service manager that a shutdown has come into another phase.
+	// Announce reports the new phase of a shutdown to the service manager.
 	Announce func(shutdown.Phase)
 	// Bus is the address of the system bus.
 	Bus string
@@ -57,7 +57,7 @@ type Metrics interface {
 	Shutdown(state *shutdown.State, locked bool)
 }
 
-// Driver stops the pods when the node goes down, and delays the shutdown meanwhile.
+// Driver stops the pods when the node goes down, and delays the shutdown until then.
 // It decides on one goroutine of its own, from what the loop saw last; it never asks
 // the loop, and a runtime that hangs delays nothing.
 type Driver struct {
@@ -118,7 +118,7 @@ func (s *Driver) Restore(state shutdown.State) {
 	}
 }
 
-// Changed tells of a new view. It never waits.
+// Changed reports a new view. It never waits.
 func (s *Driver) Changed() {
 	select {
 	case s.changed <- struct{}{}:

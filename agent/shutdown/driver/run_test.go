@@ -131,7 +131,7 @@ func TestWantedDelay(t *testing.T) {
 }
 
 // The state is saved when the records of pods that have gone are complete, also where
-// a list tells sooner than the actuator that they have.
+// a list shows it sooner than the actuator reports it.
 func TestSavedWithTheLastRecord(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, configured, web())
@@ -191,7 +191,7 @@ func TestKillAfterAReloadToDryRun(t *testing.T) {
 	})
 }
 
-// A shutdown that is resumed takes in at once what logind has said meanwhile: an
+// A shutdown that is resumed takes in at once what logind has said since: an
 // operator's becomes logind's.
 func TestResumeIntoLogindsShutdown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
