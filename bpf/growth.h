@@ -39,6 +39,7 @@ struct references {
 	struct memory_point points[REFERENCES];
 	__u64 next; // the oldest of them, which the next one replaces
 	__u64 time; // when the latest was taken
+	__u64 lowered; // the latest is lowered while other memory falls
 };
 
 static struct references references[2];
@@ -81,14 +82,22 @@ static __always_inline void take_point(__u64 source, struct memory_point *point)
 static __always_inline void take_reference(__u64 source)
 {
 	struct references *its = references_of(source);
+	int recent = its->time && current.time - its->time < REFERENCE_AGE;
 	struct memory_point point;
 
-	if (its->time && current.time - its->time < REFERENCE_AGE)
+	if (recent && !its->lowered)
 		return;
 	take_point(source, &point);
 	if (!point.time)
 		return;
+	if (recent) {
+		struct memory_point *latest = &its->points[(its->next - 1) & (REFERENCES - 1)];
+		if (point.other < latest->other)
+			*latest = point;
+		return;
+	}
 	its->points[its->next++ & (REFERENCES - 1)] = point;
+	its->lowered = !its->time;
 	its->time = current.time;
 }
 
@@ -98,13 +107,16 @@ static __always_inline void take_references(void)
 	take_reference(SOURCE_PODS);
 }
 
-// take_reference_soon is for the end of a crossing: a reference from before it says
-// little of the next one.
+// take_reference_soon is called at the end of a crossing: a reference from before it says
+// little about the next one. The new reference is lowered for REFERENCE_AGE while other
+// memory falls: exit_mmap() has freed only part of a victim's memory by now, and the next
+// victim's growth would be measured from the rest.
 static __always_inline void take_reference_soon(__u64 source)
 {
 	struct references *its = references_of(source);
 	if (current.time - its->time >= SECOND / 10)
 		its->time = 0;
+	its->lowered = 1;
 }
 
 static __always_inline void forget_pods_references(void)

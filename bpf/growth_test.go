@@ -94,6 +94,43 @@ func TestFileCacheCrosses(t *testing.T) {
 	none(t, ring, s, 20)
 }
 
+// The reference of the end of a crossing falls with the victims' memory, of which only
+// part is free by then.
+func TestCrossesAgainAfterARelease(t *testing.T) {
+	ring, s := openSampler(t, Options{})
+	top := makeCgroup(t)
+	first, second := startHog(t, top.child(t, "first")), startHog(t, top.child(t, "second"))
+	third := startHog(t, top.child(t, "third"))
+	file := cacheFile(t)
+	third.do("cache %s", file)
+	third.do("activate %s", file)
+	th := crossPods(t, s, top, 24*mib)
+	if err := s.SetWalk(time.Microsecond); err != nil { // references are made of walks
+		t.Fatal(err)
+	}
+	first.do("grow %d", 20*mib)
+	second.do("grow %d", 20*mib)
+	if c := next(t, ring).Crossing; c.Waiting {
+		t.Fatalf("crossing = %+v; want it answered", c)
+	}
+	drain(t, ring)
+	pass := func(d time.Duration) {
+		start := now(t, s).Sample.Time
+		eventually(t, "samples of "+d.String(), func() bool { return now(t, s).Sample.Time > start+uint64(d) })
+	}
+	pass(400 * time.Millisecond)
+	first.do("shrink")
+	pass(150 * time.Millisecond)
+	second.do("shrink")
+	pass(time.Second)
+	third.do("grow %d", 48*mib)
+	c := next(t, ring).Crossing
+	if c.Waiting || c.Reference.Time == 0 {
+		t.Errorf("crossing = %+v; want it answered", c)
+	}
+	checkRule(t, th, &c)
+}
+
 // The first reference is taken as soon as the pods are followed.
 func TestOtherMemoryCrossesAtOnce(t *testing.T) {
 	ring, s := openSampler(t, Options{})
