@@ -9,7 +9,6 @@ import (
 	"os"
 	"path/filepath"
 
-	"github.com/evictd/evictd/kernel"
 	"github.com/evictd/evictd/kernel/disk"
 	"github.com/evictd/evictd/kernel/meminfo"
 )
@@ -17,6 +16,7 @@ import (
 // warm leaves the node with so many bytes of active file cache, and as little more as can be. The file has no content on
 // the disk: its pages are cached all the same.
 func (s *stage) warm(ctx context.Context, bytes int64) error {
+	s.cache = bytes
 	// Dirty pages are not dropped.
 	if err := disk.Sync(s.dir); err != nil {
 		return err
@@ -24,19 +24,36 @@ func (s *stage) warm(ctx context.Context, bytes int64) error {
 	if err := os.WriteFile("/proc/sys/vm/drop_caches", []byte("1"), 0); err != nil {
 		return fmt.Errorf("drop caches: %w", err)
 	}
-	file := filepath.Join(s.dir, "cache")
+	file := s.cacheFile()
 	if err := errors.Join(os.WriteFile(file, nil, 0o600), os.Truncate(file, bytes), readActive(ctx, file)); err != nil {
 		return err
 	}
-	info, err := meminfo.Read(kernel.FS("/proc"))
+	active, err := activeFile()
 	if err != nil {
 		return err
 	}
-	if int64(info.ActiveFile) < bytes-bytes/16 {
-		return fmt.Errorf("%.1f MiB of file cache are active after reading %.1f MiB three times", mebibytes(int64(info.ActiveFile)), mebibytes(bytes))
+	if active < bytes-bytes/16 {
+		return fmt.Errorf("%.1f MiB of file cache are active after reading %.1f MiB three times", mebibytes(active), mebibytes(bytes))
 	}
-	fmt.Fprintf(s.out, "\nActive file cache: %.1f MiB.\n", mebibytes(int64(info.ActiveFile)))
+	fmt.Fprintf(s.out, "\nActive file cache: %.1f MiB.\n", mebibytes(active))
 	return nil
+}
+
+// keepWarm reads again what the node has lost of that file cache. A kernel that reclaims memory ahead of pressure (DAMON,
+// mm/damon/reclaim.c) takes gigabytes of it while a series runs.
+func (s *stage) keepWarm(ctx context.Context) error {
+	active, err := activeFile()
+	if err != nil || active >= s.cache-s.cache/32 {
+		return err
+	}
+	return readActive(ctx, s.cacheFile())
+}
+
+func (s *stage) cacheFile() string { return filepath.Join(s.dir, "cache") }
+
+// activeFile returns the node's active file cache in bytes.
+func activeFile() (int64, error) {
+	return available(func(i *meminfo.Info) int64 { return int64(i.ActiveFile) })
 }
 
 // readActive reads a file until its cache is active: a page is once it has been read a second time (mm/swap.c:

@@ -116,6 +116,9 @@ func (s *stage) turn(ctx context.Context, r round, e *entry, n int) (err error) 
 			return err
 		}
 	}
+	if err := s.keepWarm(ctx); err != nil {
+		return err
+	}
 	victims, err := s.victims(ctx, r.shape, n)
 	defer func() {
 		err = errors.Join(err, e.end(), s.removeAll(victims))

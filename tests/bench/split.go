@@ -28,22 +28,29 @@ func accountOf(r *evict.Record) account {
 	return account{r.Lane, at(r.LastAbove), at(r.CrossingSeen), at(r.Decided), at(r.Confirmed), at(r.Chosen)}
 }
 
-// partNames are the parts of the time from a crossing to the SIGKILL, which add up to it: until the lane's own reading
-// is below the threshold, until the hot thread runs, for the reading that confirms it, for ranking and holding the
-// victims, and until the kernel sends the first signal. Beside them stand how far apart the lane's two readings on both
-// sides of the crossing were, which is the period of the sampler, and the part of the wake-up until the thread had a
-// processor: the rest of that is Go's, which lets no thread come back from a wait while it stops the world.
-var partNames = []string{"sample", "wake-up", "confirm", "rank", "signal", "(period)", "(processor)"}
+// partNames are the parts of the time from a crossing to the SIGKILL, which add up to it: until the lane's own reading is
+// below the threshold, until the hot thread has a processor, until it decides, for the reading that confirms the crossing,
+// for choosing the victims, and until the kernel sends the first signal. The third is Go's return from a wait, unless the
+// sampler took the crossing for one that file cache brought: then it lasts until other memory has grown. "(period)" is how
+// far apart the lane's two readings on both sides of the crossing were.
+var partNames = []string{"sample", "wake-up", "decide", "confirm", "rank", "signal", "(period)"}
 
-// parts splits the time from a crossing to the SIGKILL; nil where the record does not tell of all parts, as that of a
-// kill that the decision loop ordered.
+// parts splits the time from a crossing to the SIGKILL. It returns nil where the record lacks a part, as that of a kill
+// that the decision loop ordered.
 func (a *account) parts(crossed, killed time.Duration, runs []time.Duration) []int64 {
 	if a.seen == 0 || a.decided == 0 || a.confirmed == 0 || a.chosen == 0 {
 		return nil
 	}
+	ran := a.seen // the thread may have had a processor all along
+	for _, at := range runs {
+		if at > a.seen && at <= a.decided {
+			ran = at
+			break
+		}
+	}
 	var parts []int64
 	last := crossed
-	for _, t := range []time.Duration{a.seen, a.decided, a.confirmed, a.chosen, killed} {
+	for _, t := range []time.Duration{a.seen, ran, a.decided, a.confirmed, a.chosen, killed} {
 		parts = append(parts, microseconds(t-last))
 		last = t
 	}
@@ -51,21 +58,16 @@ func (a *account) parts(crossed, killed time.Duration, runs []time.Duration) []i
 	if a.above != 0 {
 		period = a.seen - a.above
 	}
-	began := a.seen // the thread may have had a processor all along
-	for _, at := range runs {
-		if at > began && at <= a.decided {
-			began = at
-		}
-	}
-	return append(parts, microseconds(period), microseconds(began-a.seen))
+	return append(parts, microseconds(period))
 }
 
 // partsAbout says so in the document.
-const partsAbout = "Of the crossings of which evictd's record says all of it. *sample*: until the lane's own reading is below the " +
-	"threshold; *wake-up*: until the hot thread runs; *confirm*: the reading that confirms it; *rank*: the victims are chosen and held; " +
+const partsAbout = "Of the crossings of which evictd's record has all times. *sample*: until the lane's own reading is below the " +
+	"threshold; *wake-up*: until the hot thread has a processor; *decide*: until it decides, which takes longer where the sampler " +
+	"takes the crossing for one that file cache brought; *confirm*: the reading that confirms it; *rank*: the victims are chosen; " +
 	"*signal*: until the kernel sends the first SIGKILL. Together they are the whole. *(period)* is how far apart the lane's readings " +
-	"on both sides of the crossing were, *(processor)* the part of the wake-up until the thread had one, *(doubt)* how far apart the two samples from outside were: if that is " +
-	"long, the machine itself stood still. p99 is of each column by itself."
+	"on both sides of the crossing were, *(doubt)* how far apart the two samples from outside were: if that is long, the machine " +
+	"itself stood still. p99 is of each column by itself."
 
 // slowShare is the share of a series' crossings, the slowest, whose parts are looked at by themselves.
 const slowShare = 0.02

@@ -20,7 +20,7 @@ func TestParts(t *testing.T) {
 		a    account
 		want []int64
 	}{
-		{"all known", whole, []int64{100, 50, 150, 10, 90, 200, 40}},
+		{"all known", whole, []int64{100, 20, 30, 150, 10, 90, 200}},
 		{"ordered by the loop", unconfirmed, nil},
 		{"none", account{}, nil},
 	} {

@@ -35,6 +35,7 @@ type stage struct {
 	kills   *tracing
 	version string // of the evictd that ran last
 	made    atomic.Int64
+	cache   int64 // bytes of active file cache that the node is to have; see warm
 
 	// bystanders are the pods besides the victims; revive, if it is set, makes new ones for those that have died.
 	bystanders []*victim
