@@ -3,8 +3,8 @@
 //
 // Finds the kernel's struct cgroup of a directory. A cgroup iterator (6.1,
 // kernel/bpf/cgroup_iter.c) is linked to the directory and holds a reference on
-// the cgroup for as long as the link is open, also after rmdir(2): so the pointer
-// that it hands over stays that of this cgroup while user space keeps the link.
+// the cgroup while the link is open, also after rmdir(2). So the pointer that the program
+// writes stays valid while user space keeps the link.
 
 #include "kernel.h"
 #include <bpf/bpf_helpers.h>

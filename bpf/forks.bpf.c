@@ -1,14 +1,13 @@
 //go:build ignore
 // SPDX-License-Identifier: (MIT OR GPL-2.0-only)
 //
-// How many tasks there are, give or take a constant: one more with each that is
-// made (kernel/fork.c: copy_process() fires task_newtask, for threads and for those
-// of the kernel, too), one less when the kernel gives a task back (kernel/exit.c:
-// delayed_put_task_struct() fires sched_process_free, an RCU grace period after its
-// pid was free again). User space says at which count it wants to be woken up.
+// Counts tasks, up to a constant: one more for each that is made (kernel/fork.c:
+// copy_process() fires task_newtask, also for threads and kernel threads), one less when
+// the kernel frees one (kernel/exit.c: delayed_put_task_struct() fires sched_process_free,
+// an RCU grace period after its pid became free). User space sets the count that wakes it.
 //
-// Nothing of the kernel is read: neither BTF nor the helper that a locked-down
-// kernel refuses is needed.
+// It reads no kernel memory, so it needs neither BTF nor the helper that a locked-down kernel
+// refuses.
 
 #include "kernel.h"
 #include <bpf/bpf_helpers.h>
@@ -19,7 +18,7 @@ char LICENSE[] SEC("license") = "Dual MIT/GPL";
 
 MAPPED(counts, struct tasks, 1);
 
-// It holds one record at a time: only an armed count makes one.
+// At most one record at a time: only an armed count writes one.
 struct {
 	__uint(type, BPF_MAP_TYPE_RINGBUF);
 	__uint(max_entries, 4 << 10); // resized by the loader: at least a page
@@ -34,7 +33,7 @@ static __always_inline int on_fork(void)
 	__s64 count = __sync_fetch_and_add(&t->count, 1) + 1;
 	if (!t->armed || count - (__s64)t->limit < 0)
 		return 0;
-	// Of all who get there at once, one raises.
+	// Several CPUs may be here at once; one of them raises.
 	if (!__sync_val_compare_and_swap(&t->armed, 1, 0))
 		return 0;
 	__u64 *record = bpf_ringbuf_reserve(&alarms, sizeof(*record), 0);

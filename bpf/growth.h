@@ -9,14 +9,14 @@
 
 // How long a crossing that file cache brought may wait.
 #define CACHE_WAIT (10 * SECOND)
-// References are taken this far apart, and compared with once they are this old.
+// References are taken at this interval, and compared with once they are this old.
 #define REFERENCE_AGE SECOND
-#define REFERENCES 16 // CACHE_WAIT and more, unless crossings end all the time; a power of two
+#define REFERENCES 16 // more than CACHE_WAIT, unless crossings end all the time; a power of two
 
-// A threshold that is crossed stays so until there is a margin again.
+// The state of a threshold. It stays crossed until its margin is available again.
 struct watched {
 	__u64 crossed;
-	__u64 pending; // no record of it written yet; 2: there was no room for one
+	__u64 pending; // no record has been written yet; 2: there was no room for one
 	__u64 seen;
 	__u64 sent;
 	__u64 last_above;
@@ -33,8 +33,8 @@ struct watched {
 
 static struct watched watched[MAX_THRESHOLDS];
 
-// The sampler's own references of a source. They are the latest that could be read,
-// however long ago: a crossing after a time without figures is compared with them.
+// The sampler's own references of a source: the latest that could be read, however old. A
+// crossing after a time without figures is compared with them.
 struct references {
 	struct memory_point points[REFERENCES];
 	__u64 next; // the oldest of them, which the next one replaces
@@ -56,8 +56,8 @@ static __always_inline struct memory_point *reference_at(__u64 found, __u64 sour
 	return &references_of(source)->points[(found - 1) & (REFERENCES - 1)];
 }
 
-// take_point reads what is in use now. The pods' usage and file figures are those of
-// one walk: between walks their file cache is not known.
+// take_point reads what is in use now. The pods' usage and file figures come from one walk:
+// between walks their file cache is not known.
 static __always_inline void take_point(__u64 source, struct memory_point *point)
 {
 	__u64 used, inactive, active;
@@ -77,8 +77,8 @@ static __always_inline void take_point(__u64 source, struct memory_point *point)
 	point->other = working_set - point->file_cache;
 }
 
-// take_reference remembers what is in use, once a second. Where that can't be read, as
-// while the pods are not walked, the next tick tries again.
+// take_reference stores what is in use, once a second. If it can't be read, as while the
+// pods are not walked, the next tick tries again.
 static __always_inline void take_reference(__u64 source)
 {
 	struct references *its = references_of(source);
@@ -158,9 +158,8 @@ static __always_inline __u64 available_at(struct threshold *threshold, struct me
 	return distance(point->other + point->file_cache, threshold->capacity);
 }
 
-// What a search through the references has found: an index and one more, in their
-// order. It is in memory that the verifier does not follow: as locals of a loop, they
-// would be tried out in all their combinations.
+// The results of a search through the references: an index plus one, 0 for none. They are
+// global because the verifier would follow all combinations of local variables.
 static __u64 found_latest, found_oldest, found_stale, found_recent;
 static __u64 searched; // index of the threshold
 
@@ -189,7 +188,7 @@ static long search_reference(__u32 i, void *unused)
 	return 0;
 }
 
-// search_references looks for what the threshold at an index is compared with.
+// search_references finds the references that the threshold at an index is compared with.
 static __always_inline void search_references(__u32 i)
 {
 	searched = i;
@@ -197,7 +196,7 @@ static __always_inline void search_references(__u32 i)
 	bpf_loop(REFERENCES, search_reference, NULL, 0);
 }
 
-// set_point sets a point to the reference that was found, if one was.
+// set_point sets a point to the reference that was found; its time is 0 if there is none.
 static __always_inline void set_point(struct memory_point *to, __u64 found, __u64 source)
 {
 	*to = *reference_at(found, source);
@@ -205,15 +204,16 @@ static __always_inline void set_point(struct memory_point *to, __u64 found, __u6
 		to->time = 0;
 }
 
-// enough says whether all file cache together would not be enough.
-static __always_inline int enough(struct threshold *threshold, struct watched *state)
+// cache_suffices returns whether the threshold would not be crossed if all active file
+// cache were free.
+static __always_inline int cache_suffices(struct threshold *threshold, struct watched *state)
 {
 	return distance(state->now.other, threshold->capacity) >= threshold->available;
 }
 
-// note_crossing takes up a crossing of the threshold at an index, and finds whether
-// file cache brought it.
-APART int note_crossing(__u32 i)
+// note_crossing records the points of a crossing of the threshold at an index, and decides
+// whether file cache brought it.
+GLOBAL_FUNC int note_crossing(__u32 i)
 {
 	if (i >= MAX_THRESHOLDS)
 		return 0;
@@ -223,20 +223,20 @@ APART int note_crossing(__u32 i)
 	take_point(threshold->source, &state->now);
 	state->at = state->now;
 	state->recent.time = 0;
-	// Of the references of the CACHE_WAIT before, by which the threshold was not
-	// crossed, the latest that is REFERENCE_AGE older, else the oldest; without any
-	// in that time the latest before.
+	// The reference is one by which the threshold was not crossed: of those of the last
+	// CACHE_WAIT the latest that is REFERENCE_AGE old, else the oldest; if there is none,
+	// the latest before that time.
 	search_references(i);
 	__u64 found = found_latest ? found_latest : found_oldest ? found_oldest : found_stale;
 	set_point(&state->reference, found, threshold->source);
-	state->waiting = threshold->growth_floor && enough(threshold, state) &&
+	state->waiting = threshold->growth_floor && cache_suffices(threshold, state) &&
 			 !other_grew(&state->reference, &state->at, threshold->growth_floor);
 	state->left = growth_left(&state->at, &state->now, threshold->growth_floor);
 	return 0;
 }
 
-// follow_crossing looks whether a crossing that waits is answered by now.
-APART int follow_crossing(__u32 i)
+// follow_crossing ends the wait of a crossing that is answered by now.
+GLOBAL_FUNC int follow_crossing(__u32 i)
 {
 	if (i >= MAX_THRESHOLDS)
 		return 0;
@@ -247,7 +247,7 @@ APART int follow_crossing(__u32 i)
 	take_point(threshold->source, &state->now);
 	search_references(i);
 	set_point(&state->recent, found_recent, threshold->source);
-	if (enough(threshold, state) && !other_grew(&state->at, &state->now, floor) &&
+	if (cache_suffices(threshold, state) && !other_grew(&state->at, &state->now, floor) &&
 	    !other_grew(&state->recent, &state->now, floor) && current.time - state->seen < CACHE_WAIT) {
 		__u64 left = growth_left(&state->at, &state->now, floor);
 		__u64 recent = growth_left(&state->recent, &state->now, floor);
@@ -263,12 +263,12 @@ APART int follow_crossing(__u32 i)
 	return 0;
 }
 
-// How many bytes can be used before a crossing that waits is answered.
+// Bytes that can be used before a crossing that waits is answered.
 static __u64 until_answer;
 
-// find_until_answer sets it for the threshold at an index. What the pods have used
-// since their last walk may all be other memory.
-APART int find_until_answer(__u32 i)
+// find_until_answer sets until_answer for the threshold at an index. All that the pods have
+// used since their last walk may be other memory.
+GLOBAL_FUNC int find_until_answer(__u32 i)
 {
 	if (i >= MAX_THRESHOLDS)
 		return 0;

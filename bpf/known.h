@@ -1,15 +1,15 @@
 // SPDX-License-Identifier: (MIT OR GPL-2.0-only)
 //
-// Which cgroups there are below the pods' one, from a survey of the tree. Part of
+// The list of cgroups below the pods' cgroup, from surveys of the tree. Part of
 // sampler.bpf.c.
 //
 // A removed cgroup stays in the kernel's tree as long as memory is charged to it,
-// and a node that has seen many pods has thousands of them. Their page cache counts,
-// but all in all can only shrink, so a survey visits them now and then, in slices;
-// a walk (pods.h) goes over those that are alive, and finds the new ones by itself.
+// and a node that has run many pods has thousands of them. Their page cache counts as
+// used, but it can only shrink, so a survey visits them at long intervals, in slices; a
+// walk (pods.h) reads those that are alive, and finds new ones by itself.
 //
-// A container can make cgroups below its own, tens of thousands of them. A bounded
-// number for each pod is listed, so that one pod leaves the room that others need.
+// A container can make tens of thousands of cgroups below its own. The list has a bounded
+// number for each pod, so that one pod can't take the room of others.
 // A cgroup that is not listed is treated like a removed one: surveys add what is on
 // its lists to the nearest listed cgroup above, which is partial then. The usage of
 // that one stays exact, as the kernel charges it with all that is below.
@@ -17,7 +17,7 @@
 #ifndef EVICTD_KNOWN_H
 #define EVICTD_KNOWN_H
 
-// The longest way up, and the depth from which no cgroup is listed. A power of two.
+// The depth from which no cgroup is listed. A power of two.
 #define MAX_DEPTH 64
 #define MAX_STEPS (1 << 15)
 
@@ -31,39 +31,38 @@
 #define NESTED_MOST 1024
 #define NESTED_LOWERINGS 6 // to 0
 
-// A slice of a survey is at most this part of walk_limit, and slices take one part
-// of that many of the time.
+// A slice of a survey takes at most walk_limit / SLICE_PART, and all slices together at most
+// 1 / SURVEY_SHARE of the time.
 #define SLICE_PART 4
 #define SURVEY_SHARE 16
-// A survey is this long good, and where cgroups have come or gone, removed ones have
-// shrunk or a threshold of the pods is near, so long at least. One that a crossing
-// waits for takes a larger part of the time.
+// Surveys are SURVEY_INTERVAL apart; SURVEY_INTERVAL_CHANGED where cgroups have come or gone,
+// removed ones have shrunk, or a threshold of the pods is near. A survey that a crossing
+// waits for takes up to 1 / SURVEY_URGENT_SHARE of the time.
 #define SURVEY_URGENT_SHARE 2
-#define SURVEY_EACH (10 * SECOND)
-#define SURVEY_AGAIN SECOND
-#define SURVEY_OVERDUE (SURVEY_EACH + SURVEY_AGAIN)
-// Surveys and walks look at the clock each time that they have visited so many.
-#define LOOKS_EACH 32
+#define SURVEY_INTERVAL (10 * SECOND)
+#define SURVEY_INTERVAL_CHANGED SECOND
+#define SURVEY_OVERDUE (SURVEY_INTERVAL + SURVEY_INTERVAL_CHANGED)
+// Surveys and walks read the clock each time that they have visited so many cgroups.
+#define CLOCK_CHECK_INTERVAL 32
 
-// One cgroup that is alive, or was when it was seen last. The memory behind the
-// pointer may be another cgroup's by now: serial numbers are never used twice.
-// Sizes are pages.
+// One listed cgroup, alive when it was last read. The memory behind the pointer may belong
+// to another cgroup by now, whose serial number differs: none is used twice. Sizes are pages.
 struct known {
 	__u64 css; // struct cgroup_subsys_state *
 	__u64 serial;
 	__u64 id; // inode number of the directory
-	__u64 parent; // index of the one above, which stands before this one
+	__u64 parent; // index of the one above, which is always lower
 	__u64 depth;
-	__u64 pod; // index of the one at POD_DEPTH that it is below, or is
-	__u64 nested; // of one at POD_DEPTH: how many below it are listed
+	__u64 pod; // index of its ancestor at POD_DEPTH, or its own
+	__u64 nested; // at POD_DEPTH: how many below it are listed
 	__u64 partial; // there are living cgroups below that are not listed
 	__u64 newest; // serial number of its latest child
 	__u64 gone;
 	__u64 row; // index in the table of the current walk
 	__u64 usage;
-	__u64 below; // what it has on its own lists, and its living children use
-	struct lru removed; // what removed or unlisted cgroups below had on their lists
-	__u64 rest; // usage beyond that, then
+	__u64 below; // sum of its own lists and of the usage of its living children
+	struct lru removed; // the lists of removed and unlisted cgroups below, as of the survey
+	__u64 rest; // usage beyond below, as of the survey
 	__u64 rest_known;
 };
 
@@ -74,19 +73,18 @@ struct {
 	__type(value, struct known);
 } cgroups SEC(".maps");
 
-// Half of those in use, the other is being made.
+// The half of the map that is in use; a survey writes the other.
 static __u64 known_half, known_count;
-// The cgroup that they are below, and its memory state; 0 is none.
+// The cgroup that they are below, and its css; 0: none.
 static __u64 known_of, known_root;
-// A survey is due although the last one is not old.
+// A survey is due although the last one is recent.
 static __u64 known_outdated;
-// How often NESTED_MOST has been divided by four, and whether it matters: cgroups below
-// POD_DEPTH have been listed.
+// How often NESTED_MOST has been divided by four, and whether cgroups below POD_DEPTH have
+// been listed at all, without which a further division changes nothing.
 static __u64 nested_lowered, nested_listed;
 
-// One survey of the tree, in pre-order. Its parts stand in the order of the steps:
-// visit a cgroup, descend to its first child, else climb until there is a next
-// sibling.
+// One survey of the tree, in pre-order: visit a cgroup, descend to its first child, else
+// climb until there is a next sibling.
 struct survey {
 	struct cgroup_subsys_state *root;
 	struct cgroup_subsys_state *pos;
@@ -114,8 +112,8 @@ static __u64 survey_urgent;
 // The last survey is newer than the last walk.
 static __u64 walk_due;
 
-// A survey lists as many as there are rows. The rest of the room is for what is made
-// until the next one.
+// A survey lists at most as many cgroups as there are rows. The rest of the room is for
+// cgroups that are made before the next survey.
 static __always_inline __u64 known_room(void)
 {
 	return 2 * max_rows;
@@ -148,8 +146,8 @@ static __always_inline long read_serial(__u64 *serial, struct cgroup_subsys_stat
 	return read_kernel(serial, sizeof(*serial), &css->serial_nr);
 }
 
-// add_known adds a cgroup and returns 0, 1 where there is no room, or -1. The first
-// one is the pods' cgroup.
+// add_known lists a cgroup. It returns 0, 1 if there is no room, or -1 if the cgroup can't be
+// read. The first one is the pods' cgroup.
 static __always_inline int add_known(__u64 half, __u64 *count, __u64 room, struct cgroup_subsys_state *css, __u64 serial, __u64 above)
 {
 	struct cgroup *cgroup = NULL;
@@ -192,17 +190,17 @@ static __always_inline int add_known(__u64 half, __u64 *count, __u64 room, struc
 	return 0;
 }
 
-// row_at returns the place of the index at a depth. The verifier follows the mask,
-// which the compiler would leave out if it knew the value.
+// row_at returns where the index at a depth is stored. The verifier needs the mask, which the
+// compiler would optimize away if it knew the value.
 static __always_inline __u64 *row_at(__u64 depth)
 {
 	asm volatile("" : "+r"(depth));
 	return &survey.row[depth & (MAX_DEPTH - 1)];
 }
 
-// visit lists a cgroup. What one has that was removed, or for which there is no room,
-// it adds to the nearest above that is listed.
-APART int visit(__u64 address)
+// visit lists a cgroup. The lists of a removed cgroup, and of one for which there is no room,
+// are added to the nearest listed ancestor.
+GLOBAL_FUNC int visit(__u64 address)
 {
 	struct cgroup_subsys_state *css = (void *)address;
 	__u64 half = !known_half, depth = survey.depth, serial = 0, above = 0;
@@ -247,16 +245,16 @@ APART int visit(__u64 address)
 	return 0;
 }
 
-// slice_over says whether the survey is to go on in a later tick: what a softirq
-// holds up waits for all of it.
+// slice_over returns whether the survey continues in a later tick: a long softirq delays
+// everything else on its CPU.
 static __always_inline int slice_over(void)
 {
-	return ++survey.visited % LOOKS_EACH == 0 && bpf_ktime_get_ns() - survey.began > walk_limit / SLICE_PART;
+	return ++survey.visited % CLOCK_CHECK_INTERVAL == 0 && bpf_ktime_get_ns() - survey.began > walk_limit / SLICE_PART;
 }
 
 // step follows kernel/cgroup/cgroup.c: css_next_descendant_pre(). A softirq is an
 // RCU read-side section, so what is reached from a live css stays until the tick
-// is over, whatever is removed meanwhile.
+// ends, even if it is removed.
 static long step(__u32 i, void *unused)
 {
 	struct cgroup_subsys_state *pos = survey.pos, *parent = NULL;
@@ -293,8 +291,8 @@ fault:
 	return 1;
 }
 
-// in_tree says whether a cgroup that was seen before is still in the tree, and so all
-// those above it.
+// in_tree returns whether a cgroup that was visited before is still in the tree, and with it
+// all its ancestors.
 static __always_inline int in_tree(struct cgroup_subsys_state *css, __u64 then)
 {
 	__u64 serial = 0;
@@ -303,10 +301,9 @@ static __always_inline int in_tree(struct cgroup_subsys_state *css, __u64 then)
 	       !read_serial(&serial, css) && serial == then;
 }
 
-// resume says whether a survey can go on where its last slice ended. Where that cgroup
-// is gone it goes on after the pod that it was part of, which is partial then: else a
-// container that makes and removes cgroups all the time would start surveys over again
-// each time, and none would come to its end.
+// resume returns whether a survey can continue where its last slice ended. If that cgroup is
+// gone, the survey continues after its pod, which becomes partial: otherwise a container that
+// makes and removes cgroups all the time would restart every survey, and none would end.
 static __always_inline int resume(struct cgroup_subsys_state *css)
 {
 	if (!survey.active || survey.root != css)
@@ -325,8 +322,8 @@ static __always_inline int resume(struct cgroup_subsys_state *css)
 	return 1;
 }
 
-// lower_nested makes the next survey list fewer cgroups of each pod, and says whether
-// that is possible.
+// lower_nested makes the next survey list fewer cgroups of each pod. It returns whether that
+// is possible.
 static __always_inline int lower_nested(void)
 {
 	if (!nested_listed || nested_lowered >= NESTED_LOWERINGS)
@@ -335,9 +332,8 @@ static __always_inline int lower_nested(void)
 	return 1;
 }
 
-// fit_nested fits how many cgroups of each pod are listed to the room that a survey
-// has found. More are only listed where a walk stays short even if all are four times
-// as many.
+// fit_nested adapts how many cgroups of each pod are listed to what a survey has found. The
+// number rises only where a walk would stay short with four times as many.
 static __always_inline void fit_nested(void)
 {
 	if (survey.count >= max_rows) {
@@ -357,8 +353,8 @@ static __always_inline int is_known(struct cgroup_subsys_state *css)
 static __always_inline int survey_due(struct cgroup_subsys_state *css, int near)
 {
 	__u64 age = current.time - survey_ended;
-	return survey.active || survey_urgent || !is_known(css) || age >= SURVEY_EACH ||
-	       ((known_outdated || near) && age >= SURVEY_AGAIN);
+	return survey.active || survey_urgent || !is_known(css) || age >= SURVEY_INTERVAL ||
+	       ((known_outdated || near) && age >= SURVEY_INTERVAL_CHANGED);
 }
 
 static __always_inline int survey_overdue(void)
@@ -366,9 +362,8 @@ static __always_inline int survey_overdue(void)
 	return current.time - survey_ended >= SURVEY_OVERDUE;
 }
 
-// do_slice does one slice of a survey. When that was the last, walks go over what
-// it found.
-APART int do_slice(__u64 address)
+// do_slice does one slice of a survey. After the last slice, walks read what it has listed.
+GLOBAL_FUNC int do_slice(__u64 address)
 {
 	struct cgroup_subsys_state *css = (void *)address;
 	__u64 began = bpf_ktime_get_ns();
@@ -376,7 +371,7 @@ APART int do_slice(__u64 address)
 	if (!resume(css)) {
 		survey.root = survey.pos = css;
 		survey.climbing = survey.depth = survey.unlisted = survey.count = survey.visited = survey.took = survey.slices = 0;
-		known_outdated = 0; // what happens from now on counts for the next one
+		known_outdated = 0; // changes from now on count for the next survey
 	}
 	survey.active = 1;
 	survey.done = survey.fault = 0;

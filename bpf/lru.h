@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: (MIT OR GPL-2.0-only)
 //
-// What one memory cgroup has on its LRU lists. Part of sampler.bpf.c.
+// The LRU lists of one memory cgroup. Part of sampler.bpf.c.
 
 #ifndef EVICTD_LRU_H
 #define EVICTD_LRU_H
@@ -10,9 +10,9 @@
 // Room for the generations of all types and zones, a power of two.
 #define MAX_COUNTS 64
 
-// A function that is not static is verified once, by itself, and not anew on each
-// way that leads to it: without, Linux 6.1 gives up. It takes numbers alone.
-#define APART __attribute__((noinline))
+// A global function is verified once, on its own, and not again on each path that leads
+// to it; otherwise the verifier of Linux 6.1 exceeds its limit. Its arguments are numbers.
+#define GLOBAL_FUNC __attribute__((noinline))
 
 struct lru {
 	__u64 inactive_file;
@@ -26,9 +26,9 @@ static __u64 lru_fault;
 static unsigned long lists[MAX_LISTS];
 static long generations[MAX_COUNTS];
 
-// quotient returns size / part where that is a whole number and at most most, else
-// 0. The verifier knows sizes, which are the kernel's, but no longer what comes of a
-// division; what it does not know it tries out.
+// quotient returns size / part if that is a whole number and at most most, else 0. The
+// verifier knows sizes of the kernel's types as constants, but not the result of a division,
+// of which it would follow every value.
 static __always_inline __u64 quotient(__u64 size, __u64 part, int most)
 {
 	__u64 found = 0;
@@ -75,8 +75,8 @@ static __always_inline int add_generations(struct lruvec *lruvec, __u64 zones)
 	return 0;
 }
 
-// add_lru adds what one cgroup has on the LRU lists of one node, in pages. The
-// sizes are exact at once, where memory.stat's sums lag by two seconds.
+// add_lru adds the LRU lists of one cgroup on one node, in pages. The sizes are exact at
+// once; the sums of memory.stat lag by two seconds.
 static long add_lru(__u32 i, void *context)
 {
 	struct mem_cgroup *memcg = *(struct mem_cgroup **)context;
@@ -112,8 +112,8 @@ fault:
 	return 1;
 }
 
-// read_lru reads what a memory cgroup has by itself on all nodes, into lru.
-APART int read_lru(__u64 address)
+// read_lru reads the lists of one memory cgroup, without its children, on all nodes into lru.
+GLOBAL_FUNC int read_lru(__u64 address)
 {
 	struct mem_cgroup *memcg = (void *)address;
 

@@ -60,9 +60,9 @@ struct search {
 	struct pglist_data *found;
 };
 
-// An lruvec learns of its node when it is first used
-// (include/linux/memcontrol.h: mem_cgroup_lruvec), so a cgroup that has used
-// no node yet leads to none; the root does.
+// The kernel sets the node of an lruvec when it is first used
+// (include/linux/memcontrol.h: mem_cgroup_lruvec), so a cgroup that has used no node yet
+// names none; the root cgroup names one.
 static long search_node(__u32 i, void *context)
 {
 	struct search *search = context;

@@ -1,12 +1,12 @@
 //go:build ignore
 // SPDX-License-Identifier: (MIT OR GPL-2.0-only)
 //
-// Whom the kernel's own OOM killer takes: mm/oom_kill.c: mark_oom_victim() fires
-// mark_victim for the node's and for a cgroup's limit alike.
+// The victims of the kernel's OOM killer: mm/oom_kill.c: mark_oom_victim() fires mark_victim
+// for the node and for a cgroup's limit alike.
 //
 // Its prototype was (int pid) and is (struct task_struct *, uid_t) since 6.9, also
-// in Debian's 6.1. User space looks that up in the kernel's BTF, under
-// btf_trace_mark_victim, and says which it is.
+// in Debian's 6.1. User space looks up btf_trace_mark_victim in the kernel's BTF and sets
+// victim_is_task.
 
 #include "kernel.h"
 #include <bpf/bpf_helpers.h>
@@ -20,7 +20,7 @@ char LICENSE[] SEC("license") = "Dual MIT/GPL";
 
 const volatile __u64 victim_is_task = 1;
 
-// A type that no map has reaches BTF, and Go, by a name that refers to it.
+// A type that no map uses gets into BTF, and so into Go, by a variable of that type.
 struct victim *type_of_victim __attribute__((unused));
 
 static __always_inline struct victim *reserve(void)
@@ -70,7 +70,7 @@ struct victim_args {
 	__s32 pid;
 };
 
-// The classic tracepoint has the pid first whatever the prototype.
+// The classic tracepoint has the pid first with either prototype.
 SEC("tracepoint/oom/mark_victim")
 int mark_victim_classic(struct victim_args *context)
 {

@@ -6,24 +6,23 @@
 #ifndef EVICTD_PODS_H
 #define EVICTD_PODS_H
 
-// Walks of no urgency take at most one part of this many of the time, urgent ones
-// one of that many. Where there is room to spare, the file figures are at most
-// this old.
+// Walks take at most 1 / WALK_SHARE of the time, urgent ones 1 / WALK_URGENT_SHARE. Far from
+// any threshold the file figures are at most WALK_IDLE old.
 #define WALK_SHARE 16
 #define WALK_URGENT_SHARE 4
 #define WALK_IDLE SECOND
-// Where a walk has given up, or a survey has failed, the next is tried after so long,
-// then twice that, and so on.
-#define GIVEN_UP_FIRST (SECOND / 8)
-#define GIVEN_UP_LONGEST (64 * SECOND)
-// When removed cgroups have shrunk by so many bytes, it is time for a survey.
-#define SHRUNK_MUCH (16ULL << 20)
-// How far up the one that a removed cgroup was below is looked for.
-#define MAX_HEIRS 8
-// No table of cgroups is larger.
+// After a walk that took too long, or a survey that failed, the next is tried after this
+// back-off, which doubles.
+#define WALK_BACKOFF_FIRST (SECOND / 8)
+#define WALK_BACKOFF_LONGEST (64 * SECOND)
+// A survey is due when removed cgroups have shrunk by so many bytes.
+#define SURVEY_AFTER_BYTES (16ULL << 20)
+// How many removed ancestors fold_removed passes.
+#define MAX_REMOVED_ANCESTORS 8
+// The most cgroups that are ever listed.
 #define MAX_KNOWN (1 << 18)
 
-// One walk over the cgroups that are known.
+// One walk over the listed cgroups.
 struct walk {
 	__u64 half; // of the table
 	__u64 rows;
@@ -32,42 +31,42 @@ struct walk {
 	__u64 late;
 	__u64 fault;
 	__u64 truncated; // there are more cgroups than rows
-	__u64 any_removed; // or partial
+	__u64 any_removed; // or any partial one
 	__u64 usage; // of the pods' cgroup, pages
 	struct lru sum;
-	// Page cache of removed cgroups that is taken to be lost, and what was active
-	// of it and may be so no more: as far as a survey would tell.
+	// Page cache of removed cgroups that is taken for freed since the survey, and active
+	// page cache of theirs that may be inactive by now.
 	__u64 lost;
 	__u64 aging;
-	// What partial cgroups use more than when they were surveyed, pages: it may be page
-	// cache, and counts as other memory until the next survey.
+	// By how much the usage of partial cgroups has grown since the survey, pages. It may be
+	// page cache, and counts as other memory until the next survey.
 	__u64 grown;
-	// While new children of one cgroup are looked for, from the latest back.
+	// The state of add_new_children, which goes from the latest child back.
 	struct cgroup_subsys_state *child;
 	struct list_head *end;
 	__u64 parent;
 	__u64 newest;
-	__u64 met_all;
-	__u64 unlisted; // there was no room for some
+	__u64 all_added;
+	__u64 unlisted; // some children were not listed for want of room
 };
 
 static struct walk walk;
 static __u64 walk_ended;
 static __u64 walk_order;
 static __u64 gone_id;
-// The file figures are too old for what the usage looks like.
+// The usage seems to cross a threshold, and the file figures are too old to tell.
 static __u64 pods_doubtful;
-// A table is due, but not so soon after the last walk.
+// A table is due, but too soon after the last walk.
 static __u64 walk_owed;
-// How long nothing is tried, as the last time it was given up; 0 if it was not.
-static __u64 given_up;
+// No walk is tried for so long after the last one; 0: the last one ended in time.
+static __u64 walk_backoff;
 
-static __always_inline void give_up(void)
+static __always_inline void back_off(void)
 {
-	if (!given_up)
-		given_up = GIVEN_UP_FIRST;
-	else if (given_up < GIVEN_UP_LONGEST)
-		given_up *= 2;
+	if (!walk_backoff)
+		walk_backoff = WALK_BACKOFF_FIRST;
+	else if (walk_backoff < WALK_BACKOFF_LONGEST)
+		walk_backoff *= 2;
 }
 
 static __always_inline struct row *table_row(__u64 i)
@@ -94,7 +93,7 @@ static __always_inline void mark_partial(__u64 i)
 		row->partial = 1;
 }
 
-// write_row writes a row, or, where there is none left, adds to the one above.
+// write_row writes the row of a cgroup, or adds to the parent's where there is none left.
 static __always_inline void write_row(struct known *known, __u64 above)
 {
 	struct row *row = table_row(walk.rows);
@@ -114,9 +113,9 @@ static __always_inline void write_row(struct known *known, __u64 above)
 	add_to_row(known->row, &lru);
 }
 
-// bury gives what a cgroup that has been removed holds to the nearest above that is
-// alive. What is above stands before, and has its row already.
-APART int bury(__u32 of)
+// fold_removed adds the lists of a cgroup that was removed after the survey to its nearest
+// living ancestor, whose row is written already.
+GLOBAL_FUNC int fold_removed(__u32 of)
 {
 	struct known *known = known_at(known_half, of);
 	if (!known)
@@ -124,24 +123,24 @@ APART int bury(__u32 of)
 	__u64 above = known->parent, left = known->usage;
 
 	known->gone = known_outdated = 1;
-	// What was found removed below it may have been lost since.
+	// Cgroups that the survey found removed below it may have shrunk since.
 	if (lru.active_file > left)
 		lru.active_file = left;
 	left -= lru.active_file;
 	if (lru.inactive_file > left)
 		lru.inactive_file = left;
-	for (int i = 0; i < MAX_HEIRS; i++) {
-		struct known *heir = known_at(known_half, above);
-		if (!heir)
+	for (int i = 0; i < MAX_REMOVED_ANCESTORS; i++) {
+		struct known *ancestor = known_at(known_half, above);
+		if (!ancestor)
 			return 0;
-		if (heir->gone) {
-			above = heir->parent;
+		if (ancestor->gone) {
+			above = ancestor->parent;
 			continue;
 		}
-		add_sizes(&heir->removed, &lru);
-		if (!i) // else it is part of the usage of the one between
-			heir->rest += known->usage;
-		add_to_row(heir->row, &lru);
+		add_sizes(&ancestor->removed, &lru);
+		if (!i) // else the usage of the cgroup between includes it
+			ancestor->rest += known->usage;
+		add_to_row(ancestor->row, &lru);
 		add_sizes(&walk.sum, &lru);
 		walk.any_removed = 1;
 		return 0;
@@ -149,9 +148,9 @@ APART int bury(__u32 of)
 	return 0;
 }
 
-// meet takes up a new child: the kernel appends those (kernel/cgroup/cgroup.c:
-// init_and_link_css). One that was removed at once is found out when it is read.
-static long meet(__u32 i, void *unused)
+// add_child lists a new child: the kernel appends those (kernel/cgroup/cgroup.c:
+// init_and_link_css). read_known notices one that has been removed already.
+static long add_child(__u32 i, void *unused)
 {
 	struct cgroup_subsys_state *child = walk.child;
 	struct list_head *previous = NULL;
@@ -160,24 +159,24 @@ static long meet(__u32 i, void *unused)
 	if (read_serial(&serial, child) || !serial)
 		return 1;
 	if (serial <= walk.newest) {
-		walk.met_all = 1;
+		walk.all_added = 1;
 		return 1;
 	}
 	int failed = add_known(known_half, &known_count, known_room(), child, serial, walk.parent);
 	if (failed) {
-		walk.met_all = walk.unlisted = failed > 0;
+		walk.all_added = walk.unlisted = failed > 0;
 		return 1;
 	}
-	// One that was just taken out of the list leads to none (list_del_rcu).
+	// A child that was just taken out of the list has no previous one (list_del_rcu).
 	if (read_kernel(&previous, sizeof(previous), &child->sibling.prev) || !previous)
 		return 1;
-	walk.met_all = previous == walk.end;
+	walk.all_added = previous == walk.end;
 	walk.child = sibling_css(previous);
-	return walk.met_all;
+	return walk.all_added;
 }
 
-// meet_children looks for children that are newer than those seen before.
-APART int meet_children(__u32 of)
+// add_new_children lists the children that are newer than those listed before.
+GLOBAL_FUNC int add_new_children(__u32 of)
 {
 	struct known *known = known_at(known_half, of);
 	struct list_head *last = NULL;
@@ -195,11 +194,11 @@ APART int meet_children(__u32 of)
 		return 0;
 	walk.newest = known->newest;
 	walk.parent = of;
-	walk.met_all = walk.unlisted = 0;
+	walk.all_added = walk.unlisted = 0;
 	known_outdated = 1;
 	__u64 before = known_count;
-	bpf_loop(MAX_KNOWN, meet, NULL, 0);
-	if (walk.met_all) {
+	bpf_loop(MAX_KNOWN, add_child, NULL, 0);
+	if (walk.all_added) {
 		known->newest = serial;
 		if (walk.unlisted) {
 			known->partial = walk.any_removed = 1;
@@ -234,18 +233,18 @@ static long read_known(__u32 i, void *unused)
 	}
 	if (known->gone)
 		return 0;
-	if (++walk.visited % LOOKS_EACH == 0 && bpf_ktime_get_ns() - walk.began > walk_limit) {
+	if (++walk.visited % CLOCK_CHECK_INTERVAL == 0 && bpf_ktime_get_ns() - walk.began > walk_limit) {
 		walk.late = 1;
 		return 1;
 	}
 	struct cgroup_subsys_state *css = (void *)known->css;
 	unsigned int flags = 0;
 	__u64 serial = 0;
-	// Freed memory keeps its content for a while: who is not released yet (kernel/
-	// cgroup/cgroup.c: css_release_work_fn) stays until this tick is over.
+	// Freed memory keeps its content for a while. A css that is not released yet (kernel/
+	// cgroup/cgroup.c: css_release_work_fn) stays until this tick ends.
 	if (read_kernel(&flags, sizeof(flags), &css->flags) || flags & CSS_RELEASED ||
 	    read_serial(&serial, css) || serial != known->serial) {
-		known->gone = known_outdated = 1; // nothing is charged to it any more
+		known->gone = known_outdated = 1; // no memory is charged to it any more
 		if (!i) {
 			known_of = 0;
 			walk.fault = 1;
@@ -262,8 +261,8 @@ static long read_known(__u32 i, void *unused)
 	known->below = lru.inactive_file + lru.active_file + lru.anon + lru.unevictable;
 	add_sizes(&lru, &known->removed);
 	if (flags & CSS_DYING) {
-		bury(i);
-		meet_children(i);
+		fold_removed(i);
+		add_new_children(i);
 		return 0;
 	}
 	add_sizes(&walk.sum, &lru);
@@ -272,14 +271,14 @@ static long read_known(__u32 i, void *unused)
 	if (above && i)
 		above->below += known->usage;
 	write_row(known, above && i ? above->row : 0);
-	meet_children(i);
+	add_new_children(i);
 	return 0;
 }
 
-// shrink takes what removed cgroups have lost since the survey from their page
-// cache: what a cgroup uses beyond its children has become less by it. Likewise for
-// those that are alive and not listed, which can grow, too.
-static long shrink(__u32 i, void *unused)
+// subtract_lost subtracts what removed cgroups have lost since the survey from their page
+// cache: the usage of their ancestor beyond its own lists and its children has fallen by it.
+// Unlisted living cgroups are treated alike, but they can grow, too.
+static long subtract_lost(__u32 i, void *unused)
 {
 	if (i >= known_count)
 		return 1;
@@ -289,10 +288,10 @@ static long shrink(__u32 i, void *unused)
 	__u64 inactive = known->removed.inactive_file, active = known->removed.active_file;
 	if (known->gone || !(known->partial | inactive | active))
 		return 0;
-	if (distance(survey_ended, current.time) >= SURVEY_AGAIN)
+	if (distance(survey_ended, current.time) >= SURVEY_INTERVAL_CHANGED)
 		walk.aging += active;
-	// Read anew, as its children were read between: what they have got or given back
-	// meanwhile is neither kept by those removed nor lost.
+	// The usage is read again, since the children were read in between: what they charged
+	// or uncharged in that time must count neither as removed cgroups' nor as lost.
 	__u64 then = known->usage, now = usage_of((void *)known->css);
 	if (!known->rest_known) {
 		known->rest = distance(known->below, now < then ? now : then);
@@ -304,12 +303,12 @@ static long shrink(__u32 i, void *unused)
 	if (known->partial) {
 		__u64 grown = distance(known->rest, rest);
 		walk.grown += grown;
-		if (grown * page_size > SHRUNK_MUCH)
+		if (grown * page_size > SURVEY_AFTER_BYTES)
 			known_outdated = 1;
 	}
 	if (!lost)
 		return 0;
-	if (lost * page_size > SHRUNK_MUCH)
+	if (lost * page_size > SURVEY_AFTER_BYTES)
 		known_outdated = 1;
 	__u64 lost_inactive = lost < inactive ? lost : inactive;
 	__u64 lost_active = distance(lost_inactive, lost);
@@ -326,9 +325,8 @@ static long shrink(__u32 i, void *unused)
 	return 0;
 }
 
-// pods_css returns the memory state of the pods' cgroup, or NULL when there is
-// none any more: the pointer to the cgroup is held by user space, what hangs on
-// it is not and has to be looked up in each tick.
+// pods_css returns the css of the pods' cgroup, or NULL if the cgroup has been removed. User
+// space keeps a reference to the cgroup, but not to its css, which each tick looks up.
 static __always_inline struct cgroup_subsys_state *pods_css(void)
 {
 	struct cgroup *cgroup = (void *)config.pods;
@@ -351,8 +349,8 @@ static __always_inline struct cgroup_subsys_state *pods_css(void)
 	return css;
 }
 
-// do_walk reads all cgroups that are known, and those that have come since.
-APART int do_walk(void)
+// do_walk reads all listed cgroups, and lists those that are new.
+GLOBAL_FUNC int do_walk(void)
 {
 	__u32 zero = 0;
 	struct table *table = bpf_map_lookup_elem(&tables, &zero);
@@ -368,7 +366,7 @@ APART int do_walk(void)
 	store_ordered(&table->begun, generation);
 	bpf_loop(MAX_KNOWN, read_known, NULL, 0);
 	if (walk.any_removed && !walk.late && !walk.fault)
-		bpf_loop(MAX_KNOWN, shrink, NULL, 0);
+		bpf_loop(MAX_KNOWN, subtract_lost, NULL, 0);
 	walk_ended = bpf_ktime_get_ns();
 	totals.walks++;
 	totals.walk_time = walk_ended - began;
@@ -379,11 +377,11 @@ APART int do_walk(void)
 	if (walk.late || walk.truncated)
 		totals.truncated++;
 	if (!walk.late)
-		given_up = 0;
+		walk_backoff = 0;
 	else if (lower_nested())
 		known_of = 0; // until a survey has listed fewer
 	else
-		give_up();
+		back_off();
 	if (walk.late || walk.fault) {
 		current.pods_time = 0; // a part of a sum is no sum
 	} else {

@@ -3,8 +3,8 @@
 // How the kernel's memory is read: by a helper, or, in the objects that are built
 // with TYPED_READS, by loads that the verifier allows through a pointer with a type
 // (kernel/bpf/verifier.c: BPF_PROBE_MEM, since 6.2 through bpf_rdonly_cast). The
-// helper tells of a fault, which a load reads as zero; but under
-// lockdown=confidentiality the kernel has no such helper, and it has the loads.
+// helper returns an error on a fault, where a load reads zero; but under
+// lockdown=confidentiality the kernel refuses the helper and allows the loads.
 
 #ifndef EVICTD_READ_H
 #define EVICTD_READ_H
@@ -13,7 +13,7 @@
 
 extern void *bpf_rdonly_cast(const void *obj, __u32 btf_id) __ksym;
 
-// A type is taken in which a word is the field of a struct.
+// struct page_counter serves because it has a field of one word.
 static __always_inline __u64 read_word(const void *from)
 {
 	const void *at = from - bpf_core_field_offset(struct page_counter, usage.counter);

@@ -6,9 +6,8 @@
 // fired by mm/vmscan.c). Reclaim within one cgroup's limit has tracepoints of its
 // own and is not counted. All of them are in 6.1; throttled is since 5.16.
 //
-// A raw tracepoint hands over the arguments as they are and needs no tracefs.
-// Where it can't be had, the classic one gives what is read here in the same
-// places: no more than numbers, in the order of TP_STRUCT__entry.
+// A raw tracepoint passes the arguments as they are and needs no tracefs. Where it is not
+// available, the classic one passes what is read here in the order of TP_STRUCT__entry.
 
 #include "kernel.h"
 #include <bpf/bpf_helpers.h>
@@ -20,18 +19,17 @@
 
 #define SECOND 1000000000ULL
 #define USEC 1000ULL
-// The sampler stays at its floor for so long when reclaim begins, and so long
-// after that is it hurried up no more: a node whose cache is full reclaims all
-// the time, far from any threshold.
-#define URGENT (SECOND / 10)
-#define CALM SECOND
+// When reclaim begins the sampler keeps its shortest period for URGENT_TIME, at most once in
+// URGENT_INTERVAL: a node whose cache is full reclaims all the time, far from any threshold.
+#define URGENT_TIME (SECOND / 10)
+#define URGENT_INTERVAL SECOND
 
 #define MAX_CGROUPS 4096
 #define MAX_STALLED 4096
 
 char LICENSE[] SEC("license") = "Dual MIT/GPL";
 
-// When which task began its direct reclaim, by thread.
+// When each thread began its direct reclaim.
 struct {
 	__uint(type, BPF_MAP_TYPE_LRU_HASH);
 	__uint(max_entries, MAX_STALLED);
@@ -53,12 +51,12 @@ static __always_inline struct pressure *pressure(void)
 	return bpf_map_lookup_elem(&pressures, &zero);
 }
 
-static __always_inline void hurry(struct pressure *pressure, __u64 now)
+static __always_inline void shorten_period(struct pressure *pressure, __u64 now)
 {
-	if (now - pressure->urgent_from < CALM)
+	if (now - pressure->urgent_from < URGENT_INTERVAL)
 		return;
 	pressure->urgent_from = now;
-	pressure->urgent_until = now + URGENT;
+	pressure->urgent_until = now + URGENT_TIME;
 }
 
 static __always_inline int on_kswapd_wake(void)
@@ -67,7 +65,7 @@ static __always_inline int on_kswapd_wake(void)
 	if (!p)
 		return 0;
 	__sync_fetch_and_add(&p->kswapd_wakes, 1);
-	hurry(p, bpf_ktime_get_ns());
+	shorten_period(p, bpf_ktime_get_ns());
 	return 0;
 }
 
@@ -87,7 +85,7 @@ static __always_inline int on_direct_begin(void)
 		return 0;
 	__sync_fetch_and_add(&p->direct_begins, 1);
 	bpf_map_update_elem(&begun, &thread, &now, BPF_ANY);
-	hurry(p, now);
+	shorten_period(p, now);
 	return 0;
 }
 

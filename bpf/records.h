@@ -23,7 +23,7 @@ enum valid {
 	VALID_NODE = 1 << 0,
 	VALID_PODS = 1 << 1,
 	PODS_TRUNCATED = 1 << 2, // the last walk gave up: there is no sum
-	PODS_UNCERTAIN = 1 << 3, // a survey is to tell whether a threshold is crossed
+	PODS_UNCERTAIN = 1 << 3, // whether a threshold is crossed is not known before a survey
 };
 
 // What one tick read.
@@ -44,7 +44,7 @@ struct sample {
 	__u64 valid; // enum valid
 };
 
-// What was in use at one time, file cache told apart.
+// What was in use at one time: file cache, and all other memory.
 struct memory_point {
 	__u64 time; // 0: none
 	__u64 other; // all but file cache
@@ -96,8 +96,7 @@ struct threshold {
 	__u64 growth_floor; // bytes; 0: a crossing never waits
 };
 
-// What user space asks for. A reader that finds seq odd, or changed after it
-// read, read something torn.
+// What user space asks for. If seq is odd, or has changed after the read, the copy is torn.
 struct control {
 	__u64 seq;
 	__u64 generation; // of the thresholds
@@ -113,7 +112,7 @@ struct control {
 	struct threshold thresholds[MAX_THRESHOLDS];
 };
 
-// What user space asks for one word at a time.
+// Requests of user space that are one word each.
 struct order {
 	__u64 walk; // a walk is due whenever this has changed
 	__u64 rearm[MAX_THRESHOLDS]; // likewise for one threshold
@@ -165,7 +164,7 @@ struct row {
 	__u64 partial; // the lists of some cgroups below are as of the last survey
 };
 
-// What the reclaim programs count, and how they hurry the sampler up.
+// What the reclaim programs count, and until when the sampler keeps its shortest period.
 struct pressure {
 	__u64 urgent_until;
 	__u64 urgent_from;

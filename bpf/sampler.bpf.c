@@ -32,7 +32,7 @@ const volatile __u64 max_rows = 1;
 // How long a walk may take, in nanoseconds, before it gives up.
 const volatile __u64 walk_limit = 5000000;
 
-// Types that no map has reach BTF, and Go, by a name that refers to them.
+// A type that no map uses gets into BTF, and so into Go, by a variable of that type.
 struct gone *type_of_gone __attribute__((unused));
 
 struct clock {
@@ -52,9 +52,9 @@ MAPPED(latests, struct latest, 1);
 MAPPED(tables, struct table, 1);
 MAPPED(rows, struct row, 2); // resized by the loader
 
-// Only the timer's callback touches what follows here and in the three parts, and
-// it never runs twice at once: an hrtimer that is started anew while its callback
-// runs stays on the same CPU's base (kernel/time/hrtimer.c: switch_hrtimer_base).
+// Only the timer's callback uses the variables here and in the headers below, and it never
+// runs twice at once: an hrtimer that is started while its callback runs stays on the same
+// CPU's base (kernel/time/hrtimer.c: switch_hrtimer_base).
 static struct control config;
 static struct sample current;
 static struct stats totals;
@@ -83,10 +83,10 @@ static __always_inline void store_ordered(__u64 *word, __u64 value)
 #include "pods.h"
 #include "watch.h"
 
-// take_control copies what user space asks for, unless it is being written just
-// now: then the copy that there is serves for one more tick. A cgroup that the
-// copy names is still held, or was when this tick began: user space lets go of
-// it after the write, and the kernel frees it a grace period after that.
+// take_control copies what user space asks for. While user space writes it, the previous copy
+// serves for one more tick. The cgroup that the copy names is still referenced, or was when
+// this tick began: user space drops the reference after the write, and the kernel frees the
+// cgroup an RCU grace period later.
 static __always_inline void take_control(void)
 {
 	static struct control fresh;
@@ -139,7 +139,7 @@ static int tick(void *map, int *key, struct clock *clock)
 	sample_nodes();
 	sample_pods(order);
 	take_references();
-	learn(now);
+	update_rate(now);
 	__u64 period = clamp_period(watch(), now);
 	totals.period = period;
 	__u64 took = bpf_ktime_get_ns() - now;
@@ -195,8 +195,8 @@ int kick(void *context)
 	return bpf_timer_start(&clock->timer, 0, 0) ? START_NO_TIMER : START_OK;
 }
 
-// inject writes a record as if it had been seen, so that all that comes after
-// can be tested without pressure.
+// inject writes a record as if the sampler had seen the crossing, so that everything behind
+// the ring can be tested without pressure.
 SEC("syscall")
 int inject(struct crossing *context)
 {

@@ -13,16 +13,16 @@
 #define SLOPE_WINDOW MSEC
 // One threshold is raised no more often than this.
 #define RAISE_INTERVAL (10 * MSEC)
-// For so long after a crossing the timer looks for the recovery, at this period:
-// memory that is back for a moment only must not hide the next crossing.
+// For AFTER_CROSSING after a crossing the timer fires at this period at least: a recovery
+// that lasts only a moment must be seen, or it hides the next crossing.
 #define AFTER_CROSSING SECOND
 #define AFTER_CROSSING_PERIOD MSEC
 
-// A crossing waits no longer for a survey.
+// How long a crossing waits for a survey.
 #define UNCERTAIN_LONGEST (100 * MSEC)
 
-// Where slopes are measured from: the older of two points, at least a window ago.
-// What was not known then is 0.
+// A slope is measured from the older of two points, which is at least SLOPE_WINDOW old.
+// A figure that was not known then is 0.
 struct point {
 	__u64 time;
 	__u64 working_set;
@@ -48,7 +48,7 @@ static __always_inline void forget_thresholds(void)
 static __always_inline void forget_pods(void)
 {
 	current.pods_time = 0;
-	walk_ended = given_up = survey_ended = slice_time = uncertain_since = 0;
+	walk_ended = walk_backoff = survey_ended = slice_time = uncertain_since = 0;
 	survey.active = survey_urgent = walk_due = known_of = known_outdated = walk.lost = walk.aging = walk.grown = nested_lowered = nested_listed = 0;
 	totals.walk_time = 0;
 	older.usage = newer.usage = 0;
@@ -86,38 +86,38 @@ static __always_inline int just_crossed(struct watched *state)
 }
 
 enum {
-	WALK_UNLESS_NEW, // nothing depends on it
-	WALK_SOON, // all that is in use would cross a threshold, so it takes the file figures to tell
+	WALK_NOT_NEEDED, // no threshold is crossed even if no page cache is subtracted
+	WALK_SOON, // the usage crosses a threshold unless inactive file cache is subtracted
 	WALK_NOW, // usage and the file figures of the last walk cross a threshold
 };
 
-// need_of returns which walk the threshold at an index needs. It is a function of its
-// own, as is watch_threshold, so that the verifier does not follow all combinations of
-// what may be true of each threshold.
-APART int need_of(__u32 i)
+// need_of returns which walk the threshold at an index needs. It is a global function, as
+// is watch_threshold: inlined, the verifier follows all combinations of the thresholds'
+// states.
+GLOBAL_FUNC int need_of(__u32 i)
 {
 	if (i >= MAX_THRESHOLDS)
-		return WALK_UNLESS_NEW;
+		return WALK_NOT_NEEDED;
 	struct threshold *threshold = &config.thresholds[i];
 	struct watched *state = &watched[i];
 	if (threshold->source != SOURCE_PODS)
-		return WALK_UNLESS_NEW;
+		return WALK_NOT_NEEDED;
 	if (state->crossed && state->waiting) {
 		find_until_answer(i);
 		return until_answer ? WALK_SOON : WALK_NOW;
 	}
 	if (state->crossed && !just_crossed(state))
-		return WALK_UNLESS_NEW;
+		return WALK_NOT_NEEDED;
 	if (!state->crossed && free_of(threshold) < threshold->available)
 		return WALK_NOW;
 	if (distance(current.pods_usage, threshold->capacity) < threshold->available + threshold->margin)
 		return WALK_SOON;
-	return WALK_UNLESS_NEW;
+	return WALK_NOT_NEEDED;
 }
 
 static __always_inline int need_of_walk(void)
 {
-	int need = WALK_UNLESS_NEW;
+	int need = WALK_NOT_NEEDED;
 	for (int i = 0; i < MAX_THRESHOLDS; i++) {
 		if (i >= config.count)
 			break;
@@ -130,7 +130,7 @@ static __always_inline int need_of_walk(void)
 	return need;
 }
 
-// rows_due says whether it is time for a new table.
+// rows_due returns whether a new table is due.
 static __always_inline int rows_due(struct table *table, struct order *order)
 {
 	__u64 last = table->time[table->done % 2];
@@ -138,14 +138,14 @@ static __always_inline int rows_due(struct table *table, struct order *order)
 	       (config.walk_period && current.time - last >= config.walk_period);
 }
 
-// A threshold has been found for which a survey may tell otherwise.
+// uncertain_at has found a threshold whose crossing a survey may refute.
 static __u64 found_uncertain;
 
-// uncertain_at looks at the threshold at an index. What removed cgroups have lost is
-// taken for inactive page cache, what was active of theirs may be inactive by now, and
-// what unlisted ones have grown by may be page cache. So a threshold may be crossed by
-// that alone, or a crossing that waits be answered.
-APART int uncertain_at(__u32 i)
+// uncertain_at sets found_uncertain if the threshold at an index is crossed, or its wait
+// answered, only by estimates: memory that removed cgroups lost is subtracted from inactive
+// page cache, their active page cache may be inactive by now, and the growth of unlisted
+// cgroups may be page cache.
+GLOBAL_FUNC int uncertain_at(__u32 i)
 {
 	if (i >= MAX_THRESHOLDS)
 		return 0;
@@ -164,7 +164,7 @@ APART int uncertain_at(__u32 i)
 	return 0;
 }
 
-// uncertain says whether a survey may tell otherwise of a threshold than the last walk.
+// uncertain returns whether a survey may refute a crossing that the last walk found.
 static __always_inline int uncertain(void)
 {
 	found_uncertain = 0;
@@ -180,7 +180,7 @@ static __always_inline int uncertain(void)
 	return found_uncertain && current.time - uncertain_since < UNCERTAIN_LONGEST;
 }
 
-// read_pods_usage reads what the pods use, and says whether it could.
+// read_pods_usage reads the usage of the pods' cgroup and returns whether it could.
 static __always_inline int read_pods_usage(struct cgroup_subsys_state *css)
 {
 	long usage = 0;
@@ -193,9 +193,9 @@ static __always_inline int read_pods_usage(struct cgroup_subsys_state *css)
 }
 
 // sample_pods reads the usage, which is exact, in every tick, and walks for the
-// file figures when they matter or are old. A walk writes a table, too: whoever
-// confirms a crossing that came of it asks next who uses what. The cost of walks and
-// surveys is bounded, since they are done in a softirq.
+// file figures when a threshold depends on them or they are old. A walk also writes the
+// table, which ranking reads after a crossing. The cost of walks and surveys is bounded,
+// since they run in a softirq.
 static __always_inline void sample_pods(struct order *order)
 {
 	__u32 zero = 0;
@@ -215,20 +215,20 @@ static __always_inline void sample_pods(struct order *order)
 	__u64 asked = load_ordered(&order->walk), idle = current.time - walk_ended;
 	int ordered = rows_due(table, order), need = need_of_walk();
 	int due = need == WALK_SOON || idle >= WALK_IDLE || !current.pods_time;
-	if (given_up && idle < given_up) {
+	if (walk_backoff && idle < walk_backoff) {
 		current.valid |= PODS_TRUNCATED;
 		return;
 	}
-	int known = is_known(css), hurry = survey_urgent || !known;
-	// A slice makes way for a walk that somebody waits for, but not for ever.
-	int waits = !hurry && !survey_overdue() && (ordered || need == WALK_NOW);
-	if (survey_due(css, need != WALK_UNLESS_NEW) && !waits &&
-	    current.time - slice_ended >= (hurry ? SURVEY_URGENT_SHARE : SURVEY_SHARE) * slice_time) {
+	int known = is_known(css), urgent = survey_urgent || !known;
+	// A slice is postponed while a walk is waited for, until the survey is overdue.
+	int waits = !urgent && !survey_overdue() && (ordered || need == WALK_NOW);
+	if (survey_due(css, need != WALK_NOT_NEEDED) && !waits &&
+	    current.time - slice_ended >= (urgent ? SURVEY_URGENT_SHARE : SURVEY_SHARE) * slice_time) {
 		do_slice((__u64)css);
 		known = is_known(css);
 		if (!known && !survey.active) {
 			walk_ended = slice_ended;
-			give_up();
+			back_off();
 		}
 		if (!read_pods_usage(css))
 			return;
@@ -250,7 +250,7 @@ static __always_inline void sample_pods(struct order *order)
 	} else if (current.pods_time) {
 		current.valid |= VALID_PODS;
 	}
-	if (!current.pods_time && given_up)
+	if (!current.pods_time && walk_backoff)
 		current.valid |= PODS_TRUNCATED;
 }
 
@@ -263,10 +263,10 @@ static __always_inline __s64 slope(__u64 from, __u64 to, __u64 usec)
 	return -(__s64)((from - to) * 1000 / usec * 1000);
 }
 
-// learn follows the fastest rate at which memory fills. Past speed says what the
-// machine can do, and calm does not say that it can't: so the rate rises at once
-// and falls by half in twelve minutes.
-static __always_inline void learn(__u64 now)
+// update_rate sets the rate that periods are computed from to the fastest slope seen: it
+// rises at once and falls by half in twelve minutes, since a machine that has filled memory
+// that fast can do so again.
+static __always_inline void update_rate(__u64 now)
 {
 	struct point point = { .time = now };
 	if (current.valid & VALID_NODE)
@@ -298,7 +298,7 @@ static __always_inline void raise(struct threshold *threshold, struct watched *s
 	if (state->sent && current.time - state->sent < RAISE_INTERVAL)
 		return;
 	struct crossing *record = bpf_ringbuf_reserve(&events, sizeof(*record), 0);
-	if (!record) { // it is tried again in the next tick
+	if (!record) { // the next tick tries again
 		if (state->pending == 1)
 			totals.lost++;
 		state->pending = 2;
@@ -329,7 +329,7 @@ static __always_inline void raise(struct threshold *threshold, struct watched *s
 static __u64 watch_period;
 
 // watch_threshold compares the threshold at an index, raises, and lowers the period.
-APART int watch_threshold(__u32 i)
+GLOBAL_FUNC int watch_threshold(__u32 i)
 {
 	__u32 zero = 0;
 	__u64 rate = totals.rate / 1000000; // bytes per microsecond
