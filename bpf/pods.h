@@ -200,7 +200,8 @@ GLOBAL_FUNC int add_new_children(__u32 of)
 	bpf_loop(MAX_KNOWN, add_child, NULL, 0);
 	if (walk.all_added) {
 		known->newest = serial;
-		if (walk.unlisted) {
+		// All children of a removed cgroup are removed, too, and it has no row.
+		if (walk.unlisted && !known->gone) {
 			known->partial = walk.any_removed = 1;
 			mark_partial(known->row);
 		}
