@@ -5,7 +5,7 @@ import (
 	"time"
 )
 
-func TestMarks(t *testing.T) {
+func TestThresholdID(t *testing.T) {
 	seen := map[Mark]bool{}
 	for _, s := range All() {
 		for _, grace := range []time.Duration{0, time.Minute} {
@@ -17,7 +17,7 @@ func TestMarks(t *testing.T) {
 		}
 	}
 	for m, want := range map[Mark]string{
-		0: "no mark", 1: "hard threshold on memory.available", 4: "soft threshold on allocatableMemory.available", Mark(Marks): "no mark",
+		0: "no threshold", 1: "hard threshold on memory.available", 4: "soft threshold on allocatableMemory.available", Mark(Marks): "no threshold",
 	} {
 		if got := m.String(); got != want {
 			t.Errorf("Mark(%d).String() = %q; want %q", m, got, want)
