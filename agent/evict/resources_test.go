@@ -20,7 +20,7 @@ func TestSetDefaults(t *testing.T) {
 	p.SetDefaults()
 	texts := func(a Amounts) [3]string {
 		var t [3]string
-		for i, q := range a.each() {
+		for i, q := range a.fields() {
 			if *q != nil {
 				t[i] = (*q).String()
 			}

@@ -69,12 +69,12 @@ func TestUnlistedKeepsPretended(t *testing.T) {
 func TestStuckIsTriedAgain(t *testing.T) {
 	state, in := restarted(t, Stuck)
 	in.Pods = []Pod{aPod("hog", using(2*gi))}
-	state, orders := Step(state, in, begin.Add(stuckFor-time.Millisecond))
+	state, orders := Step(state, in, begin.Add(stuckRetryAfter-time.Millisecond))
 	if len(orders.Evict) != 0 {
-		t.Fatalf("evictions before %v = %v; want none", stuckFor, orders.Evict)
+		t.Fatalf("evictions before %v = %v; want none", stuckRetryAfter, orders.Evict)
 	}
-	_, orders = Step(state, in, begin.Add(stuckFor))
+	_, orders = Step(state, in, begin.Add(stuckRetryAfter))
 	if len(orders.Evict) != 1 || orders.Evict[0].UID != "hog" {
-		t.Errorf("evictions after %v = %v; want the pod ordered to go again", stuckFor, orders.Evict)
+		t.Errorf("evictions after %v = %v; want the pod ordered to go again", stuckRetryAfter, orders.Evict)
 	}
 }

@@ -157,8 +157,8 @@ func checkBooks(t *testing.T, where string, table *Table, after *State) {
 	t.Helper()
 	got := State{Victims: table.d.Victims, Pretended: table.d.Pretended, Futile: table.d.Futile}
 	want := State{Victims: after.Victims, Pretended: after.Pretended, Futile: after.Futile}
-	for i := range table.d.marks {
-		m := &table.d.marks[i]
+	for i := range table.d.thresholds {
+		m := &table.d.thresholds[i]
 		got.Timers = append(got.Timers, m.timer)
 		timer := after.timer(m.key)
 		if timer == nil {
@@ -414,12 +414,12 @@ func TestTableCloneSharesNothing(t *testing.T) {
 	clone := table.Clone()
 	d, c := &table.d, &clone.d
 	if &table.candidates[0] == &clone.candidates[0] || &table.eligible[:1][0] == &clone.eligible[:1][0] ||
-		&d.pods[0] == &c.pods[0] || &d.marks[0] == &c.marks[0] || &d.Readings[0] == &c.Readings[0] || &d.Victims[0] == &c.Victims[0] {
+		&d.pods[0] == &c.pods[0] || &d.thresholds[0] == &c.thresholds[0] || &d.Readings[0] == &c.Readings[0] || &d.Victims[0] == &c.Victims[0] {
 		t.Error("a clone shares with its table what both change")
 	}
 	clone.Saw(&signal.Observations{{Status: signal.Observed, Available: 2 * gi}}, begin)
-	if d.marks[0].timer == (Timer{}) || c.marks[0].timer != (Timer{}) {
-		t.Errorf("after Saw on the clone: timer of the table %+v, of the clone %+v; want the clone's alone to have ended", d.marks[0].timer, c.marks[0].timer)
+	if d.thresholds[0].timer == (Timer{}) || c.thresholds[0].timer != (Timer{}) {
+		t.Errorf("after Saw on the clone: timer of the table %+v, of the clone %+v; want the clone's alone to have ended", d.thresholds[0].timer, c.thresholds[0].timer)
 	}
 }
 
@@ -519,7 +519,7 @@ func TestTableAllocatesNothing(t *testing.T) {
 			{Cause: "memory.available", Hard: true},         // gets stuck
 		} {
 			pod := &in.Pods[i]
-			e := entry{Pod: pod, memory: pod.Usage.Memory, freeable: pod.Usage.Freeable}
+			e := podEntry{Pod: pod, memory: pod.Usage.Memory, freeable: pod.Usage.Freeable}
 			state.Victims = append(state.Victims, newVictim(&e, in.Policy.Thresholds[0].Key(), o, begin))
 		}
 		const runs = 20

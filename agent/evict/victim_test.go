@@ -25,7 +25,7 @@ func TestVictimProgress(t *testing.T) {
 		held    int64 // MiB
 		at      time.Duration
 		unknown bool
-		end     ending
+		end     settleResult
 		want    VictimStatus
 		fell    time.Duration
 	}{
@@ -34,7 +34,7 @@ func TestVictimProgress(t *testing.T) {
 		{name: "what it holds is not known", held: 0, at: 500 * ms, unknown: true, want: Unsettled},
 		{name: "nothing was expected", change: func(v *Victim) { v.Expected, v.Lowest = 0, 0 }, at: 500 * ms, want: Unsettled},
 		{name: "it fell before its grace was over", change: func(v *Victim) { v.Due, v.Fell = begin.Add(time.Minute), begin.Add(time.Second) }, held: 200, at: 60999 * ms, want: Unsettled, fell: time.Second},
-		{name: "enough is back after the time", held: 40, at: time.Hour, end: gotEnough, want: Settled, fell: time.Hour},
+		{name: "enough is back after the time", held: 40, at: time.Hour, end: returnedEnough, want: Settled, fell: time.Hour},
 		{name: "it was settled before", change: func(v *Victim) { v.Status = Settled }, held: 200, at: time.Hour, want: Settled},
 		{name: "it was settled before and still falls", change: func(v *Victim) { v.Status, v.Lowest = Settled, 40*mi }, held: 20, at: time.Hour, want: Settled, fell: time.Hour},
 		{name: "it is stuck", change: func(v *Victim) { v.Status = Stuck }, held: 0, at: time.Hour, want: Stuck},
@@ -43,7 +43,7 @@ func TestVictimProgress(t *testing.T) {
 		if tc.change != nil {
 			tc.change(&v)
 		}
-		end := v.progress(tc.held*mi, !tc.unknown, true, time.Second, begin.Add(tc.at))
+		end := v.update(tc.held*mi, !tc.unknown, true, time.Second, begin.Add(tc.at))
 		if end != tc.end || v.Status != tc.want || !v.Fell.Equal(begin.Add(tc.fell)) {
 			t.Errorf("%s: progress() = %d, %s, fell after %v; want %d, %s, after %v", tc.name, end, v.Status, v.Fell.Sub(begin), tc.end, tc.want, tc.fell)
 		}
@@ -163,9 +163,9 @@ func TestRevivedAfterRestart(t *testing.T) {
 		l.state.Revivals = []Revival{{UID: "b", Gone: true, Until: begin}, {UID: "a", Gone: true, Until: begin}}
 		pods := l.in.Pods
 		l.in.Pods, l.in.Unlisted = nil, unlisted
-		l.step(longestHoldOff + 1)
+		l.step(revivalBackoffMax + 1)
 		l.in.Pods, l.in.Unlisted = pods, false
-		o := l.step(longestHoldOff + 2)
+		o := l.step(revivalBackoffMax + 2)
 		if got := len(o.Revived) == 1; got != unlisted {
 			t.Errorf("back after a step that knew what runs: %t: revived %v; want it: %t", !unlisted, o.Revived, unlisted)
 		}
