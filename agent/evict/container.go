@@ -21,9 +21,9 @@ type ContainerHandle struct {
 	InitStart uint64
 	// LogPath is the path of the container's log on the host; "" if unknown.
 	LogPath string
-	// Init is set for an init container. Slot is the index among the pod's init
-	// containers, or among its other containers.
+	// Init is set for an init container.
 	Init bool
+	// Slot is the index among the pod's init containers, or among its other containers.
 	Slot int
 }
 

@@ -20,7 +20,7 @@ func TestProactiveReclaim(t *testing.T) {
 	l.observe(signal.MemoryAvailable, 4*gi)
 	l.step(0)
 	if c := l.proactiveReclaim(0); c.Short != 0 || c.Pods != nil {
-		t.Errorf("Cold() with enough available = %+v; want nothing", c)
+		t.Errorf("proactive reclaim with enough available = %+v; want nothing", c)
 	}
 
 	l.observe(signal.MemoryAvailable, 2*gi)
@@ -31,7 +31,7 @@ func TestProactiveReclaim(t *testing.T) {
 		order = append(order, r.UID)
 	}
 	if c.Short != gi+gi/2 || c.Signal != signal.MemoryAvailable || !slices.Equal(order, []string{"b", "a"}) {
-		t.Errorf("Cold() = %+v; want 1.5 GiB with its minimum reclaim, of b and a", c)
+		t.Errorf("proactive reclaim = %+v; want 1.5 GiB with its minimum reclaim, of b and a", c)
 	}
 
 	// A hard threshold that is met stops proactive reclaim.
@@ -39,7 +39,7 @@ func TestProactiveReclaim(t *testing.T) {
 	hardStep := *l
 	hardStep.step(31 * time.Second)
 	if c := hardStep.proactiveReclaim(31 * time.Second); c.Short != 0 {
-		t.Errorf("Cold() with the hard threshold met = %+v; want nothing", c)
+		t.Errorf("proactive reclaim with the hard threshold met = %+v; want nothing", c)
 	}
 
 	// After the grace period a pod is evicted, and the victim is unsettled.
@@ -48,7 +48,7 @@ func TestProactiveReclaim(t *testing.T) {
 		t.Fatalf("victims after the grace = %v; want one", victims(o))
 	}
 	if c := l.proactiveReclaim(61 * time.Second); c.Short != 0 {
-		t.Errorf("Cold() with an unsettled victim = %+v; want nothing", c)
+		t.Errorf("proactive reclaim with an unsettled victim = %+v; want nothing", c)
 	}
 }
 
@@ -61,12 +61,12 @@ func TestProactiveReclaimNotNeeded(t *testing.T) {
 	l.observe(signal.NodeFsAvailable, gi)
 	l.step(0)
 	if c := l.proactiveReclaim(0); c.Short != 0 {
-		t.Errorf("Cold() with a disk low = %+v; want nothing", c)
+		t.Errorf("proactive reclaim with a disk low = %+v; want nothing", c)
 	}
 	l.observe(signal.MemoryAvailable, gi)
 	l.step(time.Second)
 	l.in.Observations[signal.MemoryAvailable].Status = signal.Unreadable
 	if c := l.proactiveReclaim(time.Second); c.Short != 0 {
-		t.Errorf("Cold() with memory.available unreadable = %+v; want nothing", c)
+		t.Errorf("proactive reclaim with memory.available unreadable = %+v; want nothing", c)
 	}
 }

@@ -252,7 +252,7 @@ func saturatingAdd(a, b int64) int64 {
 
 // Size returns how many of the ranked pods to evict so that the memory or space they
 // are expected to free covers the deficit: at least one, at most limit. If all of them
-// together do not cover it, enough is false and n is 1, or 0 if ranked is empty. Size
+// together do not cover it, enough is false and n is 1, or 0 if ranked is empty. It
 // does not allocate.
 func Size(ranked []Ranked, deficit int64, limit int) (n int, enough bool) {
 	var sum int64

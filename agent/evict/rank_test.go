@@ -243,11 +243,11 @@ func TestSize(t *testing.T) {
 	} {
 		n, enough := Size(tt.ranked, tt.deficit, tt.limit)
 		if n != tt.n || enough != tt.enough {
-			t.Errorf("Size(%v, %d, %d) = %d, %t; want %d, %t", tt.ranked, tt.deficit, tt.limit, n, enough, tt.n, tt.enough)
+			t.Errorf("victims of %v for deficit %d, limit %d = %d, %t; want %d, %t", tt.ranked, tt.deficit, tt.limit, n, enough, tt.n, tt.enough)
 		}
 	}
 	ranked := expecting(1, 2, 3)
 	if n := testing.AllocsPerRun(100, func() { Size(ranked, 6, 3) }); n != 0 {
-		t.Errorf("Size allocates %v times; want 0", n)
+		t.Errorf("counting victims allocates %v times; want 0", n)
 	}
 }

@@ -204,7 +204,7 @@ func TestHardThresholdEndsGrace(t *testing.T) {
 	l.observe(signal.MemoryAvailable, 1000*mi)
 	o := l.step(2 * time.Second)
 	if diff := cmp.Diff([]string{"a"}, o.Harden); diff != "" {
-		t.Errorf("2s: Harden (-want +got):\n%s", diff)
+		t.Errorf("2s: grace ended (-want +got):\n%s", diff)
 	}
 	wantVictims(t, "2s", o) // a's memory covers the deficit and is freed at once now
 	if v := l.state.Victims[0]; v.Soft || !v.Due.Equal(start.Add(2*time.Second)) {

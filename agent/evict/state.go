@@ -76,14 +76,15 @@ type Victim struct {
 	Decided time.Time `json:"decided"`
 	Due     time.Time `json:"due"`
 	// Expected is the memory that the eviction was expected to free when the pod was
-	// chosen, in bytes. Beside is the pod's other memory at that time, which a kill may
-	// not free. Lowest is the least of the expected memory that the pod has used since,
-	// and Fell is when it fell to that.
-	Expected int64        `json:"expected"`
-	Beside   int64        `json:"beside,omitempty"`
-	Lowest   int64        `json:"lowest"`
-	Fell     time.Time    `json:"fell"`
-	Status   VictimStatus `json:"status"`
+	// chosen, in bytes.
+	Expected int64 `json:"expected"`
+	// Beside is the pod's other memory at that time, which a kill may not free.
+	Beside int64 `json:"beside,omitempty"`
+	// Lowest is the least of the expected memory that the pod has used since.
+	Lowest int64 `json:"lowest"`
+	// Fell is when the usage fell to Lowest.
+	Fell   time.Time    `json:"fell"`
+	Status VictimStatus `json:"status"`
 	// Kubelet and LastStart are copied from the pod.
 	Kubelet   bool  `json:"kubelet,omitempty"`
 	LastStart int64 `json:"lastStart,omitempty"`

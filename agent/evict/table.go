@@ -84,7 +84,7 @@ func (t *Table) Set(i int, memory, freeable int64) { t.d.pods[i].setUsage(memory
 
 // Strange reports whether the pods' memory indicates an unlisted pod: kubepods, the
 // working set of kubepods in bytes, exceeds the listed pods' memory and the unaccounted
-// baseline by at least Stranger.
+// baseline by at least [Stranger].
 func (t *Table) Strange(kubepods int64) bool {
 	for i := range t.d.pods {
 		kubepods -= t.d.pods[i].memory

@@ -242,17 +242,17 @@ func TestTableSetUsage(t *testing.T) {
 		t.Fatalf("Decide() = %+v; want only p1, which has grown", v)
 	}
 	if table.Unsettled() {
-		t.Error("Unsettled() before Take = true; want false")
+		t.Error("unsettled victim before one is added = true; want false")
 	}
 	table.Take(&v)
 	if again := table.Decide(&l.in.Observations, start); again.Why != Covered || !table.Unsettled() {
-		t.Errorf("Decide() after Take = %q, unsettled %t; want it covered and unsettled", again.Why, table.Unsettled())
+		t.Errorf("Decide() after the victim is added = %q, unsettled %t; want covered and unsettled", again.Why, table.Unsettled())
 	}
 	clone := table.Clone()
 	table.Refuse("p1")
 	v = table.Decide(&l.in.Observations, start)
 	if v.N != 1 || v.Ranking[0].UID != "p0" {
-		t.Errorf("Decide() after Refuse = %+v; want p0", v)
+		t.Errorf("Decide() after a failed kill = %+v; want p0", v)
 	}
 	if v := clone.Decide(&l.in.Observations, start); v.Why != Covered {
 		t.Errorf("Decide() of a clone = %q; want %q: the table's changes do not affect it", v.Why, Covered)
@@ -383,7 +383,7 @@ func TestTableSettles(t *testing.T) {
 		table.Set(v.Ranking[0].Index(), tc.left*mi, tc.left*mi)
 		table.Follow(start.Add(tc.after))
 		if got := table.Unsettled(); got != tc.unsettled {
-			t.Errorf("%s after %v: Unsettled() = %t; want %t", tc.name, tc.after, got, tc.unsettled)
+			t.Errorf("%s after %v: unsettled = %t; want %t", tc.name, tc.after, got, tc.unsettled)
 		}
 	}
 }
@@ -420,7 +420,7 @@ func TestTableCloneSharesNothing(t *testing.T) {
 	}
 	clone.Saw(&signal.Observations{{Status: signal.Observed, Available: 2 * gi}}, start)
 	if d.thresholds[0].timer == (Timer{}) || c.thresholds[0].timer != (Timer{}) {
-		t.Errorf("after Saw on the clone: timer of the table %+v, of the clone %+v; want only the clone's ended", d.thresholds[0].timer, c.thresholds[0].timer)
+		t.Errorf("after an observation by the clone: timer of the table %+v, of the clone %+v; want only the clone's ended", d.thresholds[0].timer, c.thresholds[0].timer)
 	}
 }
 
@@ -445,13 +445,13 @@ func TestTableUnlistedPod(t *testing.T) {
 		want     bool
 	}{{0, false}, {200 * mi, false}, {200*mi + Stranger - 1, false}, {200*mi + Stranger, true}} {
 		if got := table.Strange(tc.kubepods); got != tc.want {
-			t.Errorf("Strange(%d) = %t; want %t", tc.kubepods, got, tc.want)
+			t.Errorf("unlisted pod at %d bytes in kubepods = %t; want %t", tc.kubepods, got, tc.want)
 		}
 	}
 	// The growth of an exempt pod since the Step is accounted for too.
 	table.Set(2, 40*mi+Stranger, 0)
 	if table.Strange(200*mi + Stranger) {
-		t.Error("Strange() after an exempt pod has grown = true; want false")
+		t.Error("unlisted pod after an exempt pod has grown = true; want false")
 	}
 }
 

@@ -34,10 +34,10 @@ func TestUnaccountedBaseline(t *testing.T) {
 			u.See(requested, s.mebibytes*mi)
 		}
 		if u.Lowers(tc.want*mi) != (u.lists < listsRemembered) || tc.want > 0 && !u.Lowers(tc.want*mi-1) {
-			t.Errorf("%s: Lowers(%d MiB) = %t, of one byte less = %t; want true only for less", tc.name, tc.want, u.Lowers(tc.want*mi), u.Lowers(tc.want*mi-1))
+			t.Errorf("%s: a sample of %d MiB lowers the baseline: %t, of one byte less: %t; want true only for less", tc.name, tc.want, u.Lowers(tc.want*mi), u.Lowers(tc.want*mi-1))
 		}
 		if got := u.Known(); got != tc.want*mi {
-			t.Errorf("%s: Known() = %d MiB; want %d", tc.name, got/mi, tc.want)
+			t.Errorf("%s: baseline = %d MiB; want %d", tc.name, got/mi, tc.want)
 		}
 	}
 }

@@ -75,7 +75,7 @@ func TestGoneVictimResetsPoorReturns(t *testing.T) {
 			want = 2
 		}
 		if got := l.state.Futile[0].Poor; got != want {
-			t.Errorf("%s victim gone: Poor = %d; want %d", status, got, want)
+			t.Errorf("%s victim gone: poor returns = %d; want %d", status, got, want)
 		}
 	}
 }
@@ -90,7 +90,7 @@ func TestSettledVictimResetsPoorReturns(t *testing.T) {
 	l.state.Futile = []Backoff{{Signal: signal.PIDAvailable, Poor: 2}, {Signal: signal.MemoryAvailable, Poor: 2}}
 	l.step(time.Millisecond)
 	if got := l.state.Futile; len(got) != 2 || got[0].Poor != 2 || got[1].Poor != 0 {
-		t.Errorf("back-offs = %+v; want Poor 2 for PIDs and 0 for memory", got)
+		t.Errorf("back-offs = %+v; want 2 poor returns for PIDs and 0 for memory", got)
 	}
 }
 
@@ -250,7 +250,7 @@ func TestFutileWithoutVictim(t *testing.T) {
 		l.step(0)
 		l.step(time.Second, Outcome{})
 		if got := l.state.Futile; len(got) != 1 || got[0].None != (bytes == mi) {
-			t.Errorf("a pod of %d bytes: back-offs = %+v; want one with None = %t", bytes, got, bytes == mi)
+			t.Errorf("a pod of %d bytes: back-offs = %+v; want one, without a victim: %t", bytes, got, bytes == mi)
 		}
 	}
 }

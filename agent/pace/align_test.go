@@ -11,10 +11,10 @@ func TestTogether(t *testing.T) {
 		now := epoch.Add(after)
 		wait := Together(now, period)
 		if wait <= 0 || wait > period {
-			t.Errorf("Together after %v = %v; want above 0 and at most %v", after, wait, period)
+			t.Errorf("aligned wait after %v = %v; want above 0 and at most %v", after, wait, period)
 		}
 		if wakes := after + wait; wakes%period != 0 {
-			t.Errorf("Together after %v wakes at %v; want a multiple of %v", after, wakes, period)
+			t.Errorf("aligned wait after %v ends at %v; want a multiple of %v", after, wakes, period)
 		}
 	}
 }

@@ -6,6 +6,6 @@
 // [Pace] computes the interval for one quantity. [Budget] limits the CPU time of polling.
 // [Together] aligns the polling of different packages, so that an idle CPU wakes up once
 // for all of them. Callers pass the current time; the package does not sleep and starts
-// no goroutine. A Pace must be used by one goroutine at a time; a Budget may be used
+// no goroutine. A [Pace] must be used by one goroutine at a time; a [Budget] may be used
 // concurrently.
 package pace

@@ -59,19 +59,21 @@ const DefaultGrowthFloor = minGrowth
 // Crossing is a fall of a memory signal below a hard threshold, with the readings that
 // show whether file cache caused it. All readings are of one source.
 type Crossing struct {
-	// Reference is the reading before the crossing that At is compared with; zero if
-	// there is none.
+	// Reference is the latest suitable reading before the crossing, with which the
+	// first reading below the threshold is compared; zero if there is none.
 	Reference MemoryReading
-	// At is the first reading below the threshold, Now the latest reading.
-	At, Now MemoryReading
-	// Recent is the latest reading that is at least 1 s older than Now; zero if there
-	// is none.
+	// At is the first reading below the threshold.
+	At MemoryReading
+	// Now is the latest reading.
+	Now MemoryReading
+	// Recent is the latest reading that is at least 1 s older than the current one;
+	// zero if there is none.
 	Recent MemoryReading
 }
 
 // Answered reports whether the crossing must be acted on now: memory other than file
 // cache caused it or has grown since, or the crossing has lasted for 10 s. floor is the
-// growth floor in bytes. Answered does not allocate.
+// growth floor in bytes. It does not allocate.
 //
 // The caller checks two more reasons to act: [MemoryReading].Other is below the
 // threshold, so that reclaiming all file cache would not be enough; or reclaim stalls.
@@ -100,7 +102,7 @@ const (
 
 // Readings are the recent readings of one threshold's signal, with which a crossing is
 // compared. They are all of one source: a reading of another source replaces them. The
-// zero Readings is empty. Follow does not allocate.
+// zero Readings is empty. Its methods do not allocate.
 type Readings struct {
 	readings [maxReadings]pastReading
 	count    int
