@@ -49,12 +49,12 @@ func (a *amount) of(capacity int64) int64 {
 }
 
 // crossingAt returns the amount below which the threshold is crossed.
-func (m *thresholdCalc) crossingAt(capacity int64) int64 { return m.value.of(capacity) }
+func (c *thresholdCalc) crossingAt(capacity int64) int64 { return c.value.of(capacity) }
 
 // target returns the amount at which a threshold that was acted on is no longer met, as
 // Threshold.Target does.
-func (m *thresholdCalc) target(capacity int64) int64 {
-	return saturatingAdd(m.crossingAt(capacity), m.reclaim.of(capacity))
+func (c *thresholdCalc) target(capacity int64) int64 {
+	return saturatingAdd(c.crossingAt(capacity), c.reclaim.of(capacity))
 }
 
 // reclaimStalled reports whether reclaim stalls for a memory signal. node says that
@@ -76,48 +76,57 @@ func (d *decision) growthFloor(threshold int64) int64 {
 // updateThreshold updates a threshold from the current observation of its signal.
 // Crossings are computed from the readings as they were, without the usage of dry-run
 // victims.
-func (d *decision) updateThreshold(m *thresholdCalc) {
-	o := &d.observed[m.Signal]
-	wasActive, laneActs := m.timer.Past, m.actNow
-	at := m.metBelow(o.Capacity)
-	timer := Timer{Threshold: m.key, Since: d.now}
-	mayWait := m.mayWaitForCache()
-	if m.met {
-		timer = m.timer
+func (d *decision) updateThreshold(c *thresholdCalc) {
+	o := &d.observed[c.Signal]
+	wasActive, laneActs := c.timer.Past, c.actNow
+	at := c.metBelow(o.Capacity)
+	timer := Timer{Threshold: c.key, Since: d.now}
+	mayWait := c.mayWaitForCache()
+	if c.met {
+		timer = c.timer
 		if mayWait && timer.Crossing.Time.IsZero() {
 			timer.Crossing.Time = timer.Since // from a version that did not store the reading
 		}
 	}
-	m.met, m.actNow = o.Below(at), false
+	c.met, c.actNow = o.Below(at), false
 	var crossing signal.Crossing
 	if mayWait && o.Status == signal.Observed {
-		crossing = d.readings(m.key).Follow(timer.Crossing, d.in.Observations[m.Signal].Reading(d.now), m.met)
+		crossing = d.readings(c.key).Follow(timer.Crossing, d.in.Observations[c.Signal].Reading(d.now), c.met)
 	}
 	switch {
-	case !m.met:
+	case !c.met:
 		timer = Timer{}
 	case !mayWait:
-		timer.Past = d.now.Sub(timer.Since) >= m.Grace
+		timer.Past = d.now.Sub(timer.Since) >= c.Grace
 	default:
 		timer.Crossing = crossing.At
-		timer.Past = wasActive || laneActs || reclaimStalled(m.Signal, d.in.ReclaimStalled, d.in.PodsReclaimStalled) ||
-			o.Available < at-o.Cache || crossing.Answered(d.growthFloor(at))
+		timer.Past = wasActive || laneActs || d.mustActNow(c, &crossing, at)
 	}
-	m.timer, m.active, m.waiting = timer, timer.Past, m.met && mayWait && !timer.Past
+	c.timer, c.active, c.waiting = timer, timer.Past, c.met && mayWait && !timer.Past
+}
+
+// mustActNow reports whether a crossing of a hard memory threshold, which is met below
+// at, does not wait: reclaim stalls, the signal would be below at even if file cache
+// counted as available, or the readings of the crossing show that other memory grew or
+// that 10 s have passed.
+func (d *decision) mustActNow(c *thresholdCalc, crossing *signal.Crossing, at int64) bool {
+	o := &d.observed[c.Signal]
+	return reclaimStalled(c.Signal, d.in.ReclaimStalled, d.in.PodsReclaimStalled) ||
+		o.Available < at-o.Cache || crossing.Answered(d.growthFloor(at))
 }
 
 // metBelow returns the amount below which the threshold is met now: its target if it
 // was acted on, else its value.
-func (m *thresholdCalc) metBelow(capacity int64) int64 {
-	if m.timer.Past {
-		return m.target(capacity)
+func (c *thresholdCalc) metBelow(capacity int64) int64 {
+	if c.timer.Past {
+		return c.target(capacity)
 	}
-	return m.crossingAt(capacity)
+	return c.crossingAt(capacity)
 }
 
 // mayWaitForCache reports whether a crossing of the threshold waits if file cache
 // caused it.
-func (m *thresholdCalc) mayWaitForCache() bool { return m.Hard() && m.Signal.IsMemory() }
+func (c *thresholdCalc) mayWaitForCache() bool { return c.Hard() && c.Signal.IsMemory() }
 
 // shortfall returns how far available, which may be negative, is below target.
 func shortfall(target, available int64) int64 {

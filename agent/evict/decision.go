@@ -45,11 +45,11 @@ func newDecision(before *State, in *Inputs, now time.Time) decision {
 		}
 	}
 	for i := range in.Policy.Thresholds {
-		m := &d.thresholds[i]
-		*m = newThresholdCalc(&in.Policy.Thresholds[i])
-		m.actNow = slices.Contains(in.Answered, m.key)
-		if timer := d.timer(m.key); timer != nil {
-			m.timer, m.met = *timer, true
+		c := &d.thresholds[i]
+		*c = newThresholdCalc(&in.Policy.Thresholds[i])
+		c.actNow = slices.Contains(in.Answered, c.key)
+		if timer := d.timer(c.key); timer != nil {
+			c.timer, c.met = *timer, true
 		}
 	}
 	return d
@@ -80,15 +80,15 @@ func (d *decision) findPod(uid string) *podEntry {
 // evaluateThresholds updates which thresholds are met and which must be acted on.
 func (d *decision) evaluateThresholds() {
 	for i := range d.thresholds {
-		m := &d.thresholds[i]
-		if d.fromTable && m.met && d.observed[m.Signal].Status == signal.Unreadable {
+		c := &d.thresholds[i]
+		if d.fromTable && c.met && d.observed[c.Signal].Status == signal.Unreadable {
 			// A Step has waited for its readings, so a missing one resets the timer.
 			// The hot path reads in less time, and the next reading may have the
 			// signal again. A missing one does not end the crossing and causes no kill.
-			m.active, m.waiting = false, false
+			c.active, c.waiting = false, false
 			continue
 		}
-		d.updateThreshold(m)
+		d.updateThreshold(c)
 	}
 }
 
@@ -99,20 +99,20 @@ func (d *decision) endBackoffs() {
 
 // groupMet reports whether a threshold of the group is met.
 func (d *decision) groupMet(g signal.Signal) bool {
-	return slices.ContainsFunc(d.thresholds, func(m thresholdCalc) bool { return m.met && group(m.Signal) == g })
+	return slices.ContainsFunc(d.thresholds, func(c thresholdCalc) bool { return c.met && group(c.Signal) == g })
 }
 
 // escalateVictims ends the grace period of victims whose signal now meets a hard
 // threshold.
 func (d *decision) escalateVictims() {
 	for i := range d.thresholds {
-		m := &d.thresholds[i]
-		if !m.active || !m.Hard() {
+		c := &d.thresholds[i]
+		if !c.active || !c.Hard() {
 			continue
 		}
 		for j := range d.Victims {
 			v := &d.Victims[j]
-			if group(v.Signal.Signal) == group(m.Signal) && v.escalate(d.in.Measured, d.now) && !d.fromTable {
+			if group(v.Signal.Signal) == group(c.Signal) && v.escalate(d.in.Measured, d.now) && !d.fromTable {
 				d.out.Harden = append(d.out.Harden, v.UID)
 			}
 		}
@@ -124,17 +124,17 @@ func (d *decision) escalateVictims() {
 // order of signals and the largest of their deficits; nil if there is none.
 func (d *decision) firstUncovered(g signal.Signal, soft bool) (first *Threshold, deficit int64) {
 	for i := range d.thresholds {
-		m := &d.thresholds[i]
-		if !m.active || m.Hard() == soft || group(m.Signal) != g {
+		c := &d.thresholds[i]
+		if !c.active || c.Hard() == soft || group(c.Signal) != g {
 			continue
 		}
-		o := &d.observed[m.Signal]
-		need := shortfall(m.target(o.Capacity), o.Available) - d.inFlight(m.Signal)
+		o := &d.observed[c.Signal]
+		need := shortfall(c.target(o.Capacity), o.Available) - d.inFlight(c.Signal)
 		if need <= 0 {
 			continue
 		}
-		if first == nil || m.Signal < first.Signal {
-			first = m.Threshold
+		if first == nil || c.Signal < first.Signal {
+			first = c.Threshold
 		}
 		deficit = max(deficit, need)
 	}

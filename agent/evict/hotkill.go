@@ -49,13 +49,13 @@ func (d *decision) adoptHotKills() {
 // wait for file cache.
 func (d *decision) activate(f *Fired) {
 	for i := range d.thresholds {
-		m := &d.thresholds[i]
-		if m.key != f.Threshold.Key() {
+		c := &d.thresholds[i]
+		if c.key != f.Threshold.Key() {
 			continue
 		}
-		if !m.met {
-			m.timer, m.met = Timer{Threshold: m.key, Since: f.Time}, true
+		if !c.met {
+			c.timer, c.met = Timer{Threshold: c.key, Since: f.Time}, true
 		}
-		m.timer.Past = true
+		c.timer.Past = true
 	}
 }

@@ -94,12 +94,12 @@ func addBack(o *signal.Observation, usage int64) {
 // episode.
 func (d *decision) belowTarget(g signal.Signal) bool {
 	for i := range d.thresholds {
-		m := &d.thresholds[i]
-		if group(m.Signal) != g {
+		c := &d.thresholds[i]
+		if group(c.Signal) != g {
 			continue
 		}
-		o := &d.in.Observations[m.Signal]
-		if o.Status == signal.Unreadable || o.Below(m.target(o.Capacity)) {
+		o := &d.in.Observations[c.Signal]
+		if o.Status == signal.Unreadable || o.Below(c.target(o.Capacity)) {
 			return true
 		}
 	}
@@ -148,8 +148,9 @@ func (d *decision) settleVictims() {
 	}
 }
 
-// detectRevivals finds evicted pods that their kubelet started again, and removes the
-// revivals of pods that have not been evicted again for a long time.
+// detectRevivals finds evicted pods that their kubelet started again. It removes a
+// Revival revivalBackoffMax after its back-off has ended, or after the pod was gone if
+// it was not started again.
 func (d *decision) detectRevivals() {
 	if d.in.Unlisted {
 		return
@@ -167,8 +168,9 @@ func (d *decision) detectRevivals() {
 	})
 }
 
-// victimGone handles a victim that is gone. For a kubelet's pod it adds a Revival, with
-// which detectRevivals notices that the pod is started again.
+// victimGone handles a victim that is gone. If it was unsettled, it has freed what was
+// expected. For a kubelet's pod it adds a Revival, so that detectRevivals notices that
+// the pod is started again.
 func (d *decision) victimGone(v *Victim) {
 	if v.Status == Unsettled {
 		d.noteReturn(group(v.Signal.Signal), false)

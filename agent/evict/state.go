@@ -31,7 +31,7 @@ type ThresholdReadings struct {
 	signal.Readings
 }
 
-// Timer is a threshold that is met.
+// Timer is the state of a threshold that is met.
 type Timer struct {
 	Threshold Key       `json:"threshold"`
 	Since     time.Time `json:"since"`

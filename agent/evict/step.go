@@ -41,16 +41,16 @@ func (d *decision) reportThresholds() {
 	d.Timers = nil
 	var signals [signal.Count]bool
 	for i := range d.thresholds {
-		m := &d.thresholds[i]
-		if !m.met {
+		c := &d.thresholds[i]
+		if !c.met {
 			continue
 		}
-		if m.waiting {
-			d.out.Waiting = append(d.out.Waiting, m.key)
+		if c.waiting {
+			d.out.Waiting = append(d.out.Waiting, c.key)
 		}
-		signals[m.Signal] = true
-		d.Timers = append(d.Timers, m.timer)
-		d.noteCondition(m.Signal.Condition())
+		signals[c.Signal] = true
+		d.Timers = append(d.Timers, c.timer)
+		d.noteCondition(c.Signal.Condition())
 	}
 	for s, o := range d.observed {
 		if signals[s] {
@@ -165,8 +165,8 @@ func (d *decision) stillMetAfterReclaim(s signal.Signal, soft bool) *Threshold {
 		return nil
 	}
 	for i := range d.thresholds {
-		if m := &d.thresholds[i]; m.active && m.key == d.Reclaim.Threshold {
-			return m.Threshold
+		if c := &d.thresholds[i]; c.active && c.key == d.Reclaim.Threshold {
+			return c.Threshold
 		}
 	}
 	return nil

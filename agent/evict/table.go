@@ -13,10 +13,10 @@ import (
 const Stranger = 64 << 20
 
 // Table decides between two Steps which pods to kill at once for a hard memory
-// threshold. It is made from the result of the last Step and kept current with SetUsage
-// and observations. It uses the functions of Step with three differences: it does not
-// enforce limits of pods, it leaves futile signals to Step, and a signal that could not
-// be read in time does not end a crossing.
+// threshold. It is made from the result of the last Step and kept current with
+// [Table.Set] and observations. It uses the functions of Step with three differences:
+// it does not enforce limits of pods, it leaves futile signals to Step, and a signal
+// that could not be read in time does not end a crossing.
 //
 // A Table must be used by one goroutine at a time. After NewTable its methods do not
 // allocate, so that they can run under memory pressure.
@@ -37,7 +37,7 @@ func NewTable(in *Inputs, state *State, taken time.Time) *Table {
 	t := &Table{Taken: taken, d: newDecision(state, &fresh, taken)}
 	d := &t.d
 	d.fromTable = true
-	d.thresholds = slices.DeleteFunc(d.thresholds, func(m thresholdCalc) bool { return !m.Signal.IsMemory() })
+	d.thresholds = slices.DeleteFunc(d.thresholds, func(c thresholdCalc) bool { return !c.Signal.IsMemory() })
 	for i := range d.thresholds {
 		d.readings(d.thresholds[i].key)
 	}
@@ -72,8 +72,8 @@ func (t *Table) reserve() {
 // threshold on s must be acted on. The next decision does not wait for file cache.
 func (t *Table) Answer(s signal.Signal) {
 	for i := range t.d.thresholds {
-		if m := &t.d.thresholds[i]; m.Signal == s {
-			m.actNow = true // has no effect on a soft threshold
+		if c := &t.d.thresholds[i]; c.Signal == s {
+			c.actNow = true // has no effect on a soft threshold
 		}
 	}
 }
@@ -101,13 +101,13 @@ func (t *Table) Unsettled() bool {
 // Below 0, one is met unless dry-run victims cover it: their usage is not added.
 // Headroom does not change the table.
 func (t *Table) Headroom(observed *signal.Observations) int64 {
-	least := int64(math.MaxInt64)
+	nearest := int64(math.MaxInt64)
 	for i := range t.d.thresholds {
-		m := &t.d.thresholds[i]
-		o := &observed[m.Signal]
-		if m.Hard() && o.Status == signal.Observed {
-			least = min(least, -shortfall(m.metBelow(o.Capacity), o.Available))
+		c := &t.d.thresholds[i]
+		o := &observed[c.Signal]
+		if c.Hard() && o.Status == signal.Observed {
+			nearest = min(nearest, -shortfall(c.metBelow(o.Capacity), o.Available))
 		}
 	}
-	return least
+	return nearest
 }

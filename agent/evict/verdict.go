@@ -15,7 +15,7 @@ const (
 	Chosen Why = iota
 	// Recovered: no hard threshold is met.
 	Recovered
-	// Waiting: file cache caused the crossing, and the decision waits for it to shrink.
+	// Waiting: file cache caused the crossing, which is not acted on yet.
 	Waiting
 	// Covered: victims in flight are expected to free the deficit.
 	Covered
@@ -111,10 +111,10 @@ func (t *Table) observe(observed *signal.Observations, now time.Time) {
 func (t *Table) noVictimReason() Why {
 	why := Recovered
 	for i := range t.d.thresholds {
-		switch m := &t.d.thresholds[i]; {
-		case m.active && m.Hard():
+		switch c := &t.d.thresholds[i]; {
+		case c.active && c.Hard():
 			return Covered
-		case m.waiting:
+		case c.waiting:
 			why = Waiting
 		}
 	}
