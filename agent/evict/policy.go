@@ -44,6 +44,7 @@ type Policy struct {
 	// MaxVictims is the maximum number of pods that one decision evicts, at least 1.
 	MaxVictims int
 	// SettleTimeout is how long a victim's usage may stay the same before it is stuck.
+	// If usage is not measured, the victim counts as settled after it.
 	SettleTimeout time.Duration
 	// Contention is the policy for stalls on memory.
 	Contention ContentionPolicy

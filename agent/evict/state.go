@@ -93,7 +93,8 @@ type Victim struct {
 	Limit bool `json:"limit,omitempty"`
 }
 
-// Backoff is a signal that evicting pods can't relieve.
+// Backoff is the state of a signal that evicting pods does not relieve: the back-off
+// before the next victim, and the number of victims that freed too little.
 type Backoff struct {
 	Signal signal.Signal `json:"signal"` // the first signal of its group
 	Until  time.Time     `json:"until"`

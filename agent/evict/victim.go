@@ -92,7 +92,8 @@ func (v *Victim) update(outstanding int64, known, measured bool, timeout time.Du
 }
 
 // inFlight reports whether the memory that the victim still uses is expected to be
-// freed: while it is unsettled, and after that as long as its usage falls.
+// freed: while it is unsettled, and once it is settled as long as its usage has fallen
+// within the timeout.
 func (v *Victim) inFlight(measured bool, timeout time.Duration, now time.Time) bool {
 	return v.Status == Unsettled || v.Status == Settled && measured && now.Sub(v.Fell) < timeout
 }
