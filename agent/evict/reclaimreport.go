@@ -12,7 +12,7 @@ type ReclaimReport struct {
 	At     time.Time     `json:"at"`
 	Kind   ReclaimKind   `json:"kind"`
 	Reason string        `json:"reason"`
-	Signal signal.Signal `json:"signal"` // imagefs.available for image GC by usage or age
+	Signal signal.Signal `json:"signal"` // of the image filesystem for image GC by usage or age
 	DryRun bool          `json:"dryRun,omitempty"`
 	// Removed lists what was removed, in dry run what would have been. For memory it is
 	// the pod.
