@@ -6,13 +6,13 @@ import (
 	"github.com/evictd/evictd/agent/signal"
 )
 
-// memoryPressureTaint is the taint that the control plane puts on a node under
-// memory pressure.
+// memoryPressureTaint is the taint that the control plane sets on a node with memory
+// pressure.
 const memoryPressureTaint = "node.kubernetes.io/memory-pressure"
 
-// Admit reports whether a node under these conditions takes a new pod, as the
-// kubelet decides it: a critical pod always; under memory pressure alone also
-// a pod that is not BestEffort or that tolerates the pressure.
+// Admit reports whether a node with these conditions accepts a new pod, by the
+// kubelet's rules: a critical pod always; if MemoryPressure is the only condition, also
+// a pod that is not BestEffort or that tolerates the taint.
 func Admit(conditions []signal.Condition, pod *Pod) bool {
 	if len(conditions) == 0 || pod.Critical() {
 		return true

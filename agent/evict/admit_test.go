@@ -20,7 +20,7 @@ func TestAdmit(t *testing.T) {
 		pod        Pod
 		want       bool
 	}{
-		{"calm", nil, bestEffort, true},
+		{"no conditions", nil, bestEffort, true},
 		{"memory, best effort", []signal.Condition{memory}, bestEffort, false},
 		{"memory, burstable", []signal.Condition{memory}, burstable, true},
 		{"memory, guaranteed", []signal.Condition{memory}, Pod{QoS: Guaranteed}, true},

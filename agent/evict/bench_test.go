@@ -8,9 +8,9 @@ import (
 	"github.com/evictd/evictd/agent/signal"
 )
 
-// busyNode has n pods of three containers each, with requests, limits and a
-// volume, under the thresholds of an ordinary configuration.
-func busyNode(n int) Inputs {
+// loadedNode returns n pods of three containers each, with requests, limits and a
+// volume, and the thresholds of a typical configuration.
+func loadedNode(n int) Inputs {
 	configured := []signal.Threshold{
 		hard(signal.MemoryAvailable, "1Gi").reclaiming("500Mi").Threshold,
 		hard(signal.NodeFsAvailable, "10%").Threshold,
@@ -46,18 +46,18 @@ func busyNode(n int) Inputs {
 
 func BenchmarkStep(b *testing.B) {
 	for _, n := range []int{110, 500, 5000} {
-		calm := busyNode(n)
-		acting := busyNode(n)
-		acting.Observations[signal.MemoryAvailable].Available = 700 * mi
+		idle := loadedNode(n)
+		evicting := loadedNode(n)
+		evicting.Observations[signal.MemoryAvailable].Available = 700 * mi
 		for _, run := range []struct {
 			name    string
 			in      Inputs
 			victims bool
-		}{{"calm", calm, false}, {"acting", acting, true}} {
+		}{{"idle", idle, false}, {"evicting", evicting, true}} {
 			b.Run(fmt.Sprintf("%s/%d", run.name, n), func(b *testing.B) {
 				b.ReportAllocs()
 				for b.Loop() {
-					_, orders := Step(State{}, run.in, begin)
+					_, orders := Step(State{}, run.in, start)
 					if (len(orders.Evict) > 0) != run.victims {
 						b.Fatalf("victims = %v", victims(orders))
 					}

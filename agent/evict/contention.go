@@ -8,34 +8,34 @@ import (
 	"github.com/evictd/evictd/agent/signal"
 )
 
-// Contention is a run of stalls on memory that goes on: tasks wait for memory
-// that is taken away from them as soon as they have it. What is available may
-// look well meanwhile.
+// Contention is an ongoing run of stalls on memory (thrashing): tasks wait again and
+// again for memory that was reclaimed from them. The available memory may be high all
+// the same.
 type Contention struct {
-	// Condition names the node's condition, and so the place.
+	// Condition is the node condition for the stalls, which identifies the cgroup.
 	Condition signal.Condition
 	Since     time.Time
 }
 
-// ContentionPolicy is what an operator wants done about contention.
+// ContentionPolicy is what to do about contention.
 type ContentionPolicy struct {
-	// Sustained is how long stalls must have gone on; 0 is never.
+	// Sustained is how long stalls must last before it is acted on; 0 means never.
 	Sustained time.Duration
-	// Evict takes a pod each time; else it is only told.
+	// Evict makes Step evict a pod each time. Otherwise it only sets the condition.
 	Evict bool
 }
 
-// Contended is a place with sustained contention for which a pod was evicted.
+// Contended is contention for which a pod was evicted.
 type Contended struct {
 	Condition signal.Condition `json:"condition"`
 	Acted     time.Time        `json:"acted"`
 }
 
-// contend sees to sustained contention, where a pod has not just been chosen for
-// something else: one pod goes, in the order of memory, and the stalls have to go
-// on for as long again before the next does.
-func (d *decision) contend() {
-	d.Contended = slices.DeleteFunc(d.Contended, func(c Contended) bool { return !d.stalls(c.Condition) })
+// evictForContention handles sustained contention. It sets the condition and, if no
+// victim is in flight, evicts the first pod of the memory ranking. The stalls must last
+// as long again before the next pod is evicted.
+func (d *decision) evictForContention() {
+	d.Contended = slices.DeleteFunc(d.Contended, func(c Contended) bool { return !d.contended(c.Condition) })
 	if d.policy.Contention.Sustained == 0 {
 		return
 	}
@@ -43,28 +43,29 @@ func (d *decision) contend() {
 		if d.now.Sub(c.Since) < d.policy.Contention.Sustained {
 			continue
 		}
-		d.see(c.Condition)
-		if d.policy.Contention.Evict && !d.occupied() && d.now.Sub(d.acted(c.Condition)) >= d.policy.Contention.Sustained {
-			d.evictFor(c)
+		d.noteCondition(c.Condition)
+		if d.policy.Contention.Evict && !d.evictionInFlight() && d.now.Sub(d.lastContentionEviction(c.Condition)) >= d.policy.Contention.Sustained {
+			d.evictContended(c)
 		}
 	}
 }
 
-// stalls reports whether contention in a place goes on.
-func (d *decision) stalls(c signal.Condition) bool {
+// contended reports whether the contention for a condition is ongoing.
+func (d *decision) contended(c signal.Condition) bool {
 	return slices.ContainsFunc(d.in.Contention, func(in Contention) bool { return in.Condition == c })
 }
 
-// occupied reports whether a pod is already on its way, or it is not known what
-// runs.
-func (d *decision) occupied() bool {
+// evictionInFlight reports whether no pod may be evicted for contention now: one is
+// being evicted, or the pods have not been listed yet.
+func (d *decision) evictionInFlight() bool {
 	return d.in.Unlisted || len(d.out.Evict) > 0 || slices.ContainsFunc(d.Victims, func(v Victim) bool {
-		return v.counts(d.in.Measured, d.policy.SettleTimeout, d.now)
+		return v.inFlight(d.in.Measured, d.policy.SettleTimeout, d.now)
 	})
 }
 
-// acted returns when a pod was last evicted for contention in a place.
-func (d *decision) acted(c signal.Condition) time.Time {
+// lastContentionEviction returns when a pod was last evicted for a condition's
+// contention.
+func (d *decision) lastContentionEviction(c signal.Condition) time.Time {
 	for _, known := range d.Contended {
 		if known.Condition == c {
 			return known.Acted
@@ -73,8 +74,8 @@ func (d *decision) acted(c signal.Condition) time.Time {
 	return time.Time{}
 }
 
-// evictFor evicts the first pod of memory's ranking.
-func (d *decision) evictFor(c Contention) {
+// evictContended evicts the first pod of the memory ranking.
+func (d *decision) evictContended(c Contention) {
 	ranked, exempt := d.policy.Rank(d.in.Pods, signal.MemoryAvailable, &d.State, d.now)
 	d.out.Ranking, d.out.Exempt = ranked, exempt
 	d.Contended = slices.DeleteFunc(d.Contended, func(known Contended) bool { return known.Condition == c.Condition })
@@ -84,7 +85,7 @@ func (d *decision) evictFor(c Contention) {
 	}
 	pod := &d.pods[ranked[0].index]
 	d.evict(pod, Key{Signal: signal.MemoryAvailable}, Order{
-		UID: pod.UID, Pod: pod.Key(), Cause: string(c.Condition), Hard: true, Grace: time.Second,
+		UID: pod.UID, Pod: pod.Key(), Cause: string(c.Condition), Hard: true, Grace: immediateGrace,
 		Expected: ranked[0].Expected, Reason: ReasonEvicted, Message: contentionMessage(c, d.now),
 		Annotations: map[string]string{starvedResource: string(signal.Memory)},
 	})
@@ -93,7 +94,8 @@ func (d *decision) evictFor(c Contention) {
 	}
 }
 
-// contentionMessage begins as the kubelet's messages do.
+// contentionMessage returns the message of the eviction. It begins like the kubelet's
+// eviction messages.
 func contentionMessage(c Contention, now time.Time) string {
 	return fmt.Sprintf("The node was low on resource: %s. Tasks have stalled on it for %s (%s). ",
 		signal.Memory, now.Sub(c.Since).Round(100*time.Millisecond), c.Condition)

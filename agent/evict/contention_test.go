@@ -10,19 +10,20 @@ import (
 
 const systemStalls = signal.SystemMemoryContentionPressure
 
-// contended is a node with two pods and nothing low, whose stalls began with it.
-func contended(t *testing.T, action bool) *timeline {
+// contendedNode returns a node with three pods and no signal low. Stalls started when
+// it did.
+func contendedNode(t *testing.T, action bool) *timeline {
 	l := newTimeline(t, hard(signal.MemoryAvailable, "1Gi"))
 	l.in.Policy.Contention = ContentionPolicy{Sustained: 5 * time.Second, Evict: action}
 	l.in.Measured = true
 	l.in.Pods = []Pod{aPod("a", using(2*gi)), aPod("b", using(gi)), aPod("c", using(gi/2))}
 	l.observe(signal.MemoryAvailable, 4*gi)
-	l.in.Contention = []Contention{{Condition: systemStalls, Since: begin}}
+	l.in.Contention = []Contention{{Condition: systemStalls, Since: start}}
 	return l
 }
 
-func TestContentionIsReported(t *testing.T) {
-	l := contended(t, false)
+func TestContentionSetsCondition(t *testing.T) {
+	l := contendedNode(t, false)
 	if o := l.step(4999 * time.Millisecond); len(o.Conditions) != 0 {
 		t.Errorf("conditions before it was sustained = %v; want none", o.Conditions)
 	}
@@ -42,9 +43,9 @@ func TestContentionIsReported(t *testing.T) {
 	}
 }
 
-// One pod goes each time that stalls have been sustained, in the order of memory.
+// One pod is evicted each time the stalls have been sustained, in the order of memory.
 func TestContentionEvicts(t *testing.T) {
-	l := contended(t, true)
+	l := contendedNode(t, true)
 	wantVictims(t, "4s", l.step(4*time.Second))
 	o := l.step(5 * time.Second)
 	wantVictims(t, "5s", o, "a")
@@ -59,55 +60,55 @@ func TestContentionEvicts(t *testing.T) {
 	l.remove("a")
 	wantVictims(t, "6s", l.step(6*time.Second))
 	wantVictims(t, "9.9s", l.step(9900*time.Millisecond))
-	wantVictims(t, "10s: they go on", l.step(10*time.Second), "b")
+	wantVictims(t, "10s: stalls continue", l.step(10*time.Second), "b")
 	l.remove("b")
-	// They end and begin again: all of the time counts anew.
+	// The stalls end and start again, so they must be sustained again.
 	l.in.Contention = nil
 	l.step(11 * time.Second)
-	l.in.Contention = []Contention{{Condition: systemStalls, Since: begin.Add(12 * time.Second)}}
+	l.in.Contention = []Contention{{Condition: systemStalls, Since: start.Add(12 * time.Second)}}
 	wantVictims(t, "16s", l.step(16*time.Second))
 	wantVictims(t, "17s", l.step(17*time.Second), "c")
 }
 
-// A pod that is on its way is waited for, whatever it goes for, and so is the list
-// of pods.
+// No pod is evicted for contention while a victim is in flight, whatever its cause, or
+// before the pods are listed.
 func TestContentionWaits(t *testing.T) {
-	l := contended(t, true)
+	l := contendedNode(t, true)
 	l.observe(signal.MemoryAvailable, gi/2)
 	o := l.step(5 * time.Second)
 	wantVictims(t, "for the signal", o, "a")
 	if o.Evict[0].Cause != "memory.available" {
 		t.Errorf("cause = %s; want the signal first", o.Evict[0].Cause)
 	}
-	wantVictims(t, "a is on its way", l.step(5500*time.Millisecond))
+	wantVictims(t, "a is in flight", l.step(5500*time.Millisecond))
 	l.remove("a")
 	l.observe(signal.MemoryAvailable, 4*gi)
 	wantVictims(t, "a is gone", l.step(5600*time.Millisecond), "b")
 
-	l = contended(t, true)
+	l = contendedNode(t, true)
 	l.in.Pods, l.in.Unlisted = nil, true
-	wantVictims(t, "nothing is listed", l.step(5*time.Second))
+	wantVictims(t, "pods not listed", l.step(5*time.Second))
 	if len(l.state.Contended) != 0 {
-		t.Errorf("contended = %v; want none before a pod could be chosen", l.state.Contended)
+		t.Errorf("state.Contended = %v; want none before a pod could be chosen", l.state.Contended)
 	}
 }
 
 func TestContentionInDryRun(t *testing.T) {
-	l := contended(t, true)
+	l := contendedNode(t, true)
 	l.in.DryRun = true
 	wantVictims(t, "5s", l.step(5*time.Second), "a")
 	wantVictims(t, "8s", l.step(8*time.Second))
-	wantVictims(t, "10s: a counts as gone, each is named once", l.step(10*time.Second), "b")
+	wantVictims(t, "10s: a counts as gone and is reported once", l.step(10*time.Second), "b")
 	l.in.Contention = nil
 	l.step(11 * time.Second)
 	if len(l.state.Pretended) != 0 {
-		t.Errorf("pretended = %v; want none after the episode", l.state.Pretended)
+		t.Errorf("dry-run victims = %v; want none after the episode", l.state.Pretended)
 	}
 }
 
-func TestContentionOfTwoPlaces(t *testing.T) {
-	l := contended(t, true)
-	l.in.Contention = append(l.in.Contention, Contention{Condition: signal.KubepodsMemoryContentionPressure, Since: begin})
+func TestContentionOfTwoCgroups(t *testing.T) {
+	l := contendedNode(t, true)
+	l.in.Contention = append(l.in.Contention, Contention{Condition: signal.KubepodsMemoryContentionPressure, Since: start})
 	o := l.step(5 * time.Second)
 	wantVictims(t, "one pod is enough for both", o, "a")
 	if len(o.Conditions) != 2 {
@@ -116,7 +117,7 @@ func TestContentionOfTwoPlaces(t *testing.T) {
 }
 
 func TestContentionWithoutPolicy(t *testing.T) {
-	l := contended(t, true)
+	l := contendedNode(t, true)
 	l.in.Policy.Contention = ContentionPolicy{}
 	if o := l.step(time.Hour); len(o.Evict) != 0 || len(o.Conditions) != 0 {
 		t.Errorf("evictions %v, conditions %v; want none", victims(o), o.Conditions)

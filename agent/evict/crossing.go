@@ -6,33 +6,33 @@ import (
 	"github.com/evictd/evictd/agent/signal"
 )
 
-// mark is a threshold with its amounts computed as far as that can be done
-// without a capacity: the exact numbers of some quantities take memory to
-// compute, which the urgent half of the decision must not.
-type mark struct {
+// thresholdCalc is a threshold with its state in a decision. Amounts that do not depend
+// on a capacity are computed once, because converting some quantities to a number
+// allocates, and a Table must not.
+type thresholdCalc struct {
 	*Threshold
 	key            Key
 	value, reclaim amount
 
-	// timer runs while the threshold is met. past tells that it is acted upon now;
-	// waiting that file cache brought the crossing of a hard threshold, which waits
-	// for that; answered that a lane's own readings have answered the crossing
-	// (signal.Crossing.Answered) since the last reading.
+	// timer is set while the threshold is met. active is set if it must be acted on now;
+	// waiting if file cache caused the crossing of a hard threshold and it is not acted on
+	// yet; actNow if since the last reading a lane found from its own readings that the
+	// crossing must be acted on ([signal.Crossing.Answered]).
 	timer                        Timer
-	met, past, waiting, answered bool
+	met, active, waiting, actNow bool
 }
 
-// amount is a Value and, where that is a quantity, what it amounts to.
+// amount is a Value with its number if that does not depend on a capacity.
 type amount struct {
 	signal.Value
 	whole int64
 }
 
-func markOf(t *Threshold) mark {
-	return mark{Threshold: t, key: t.Key(), value: amountOf(t.Value), reclaim: amountOf(t.MinReclaim)}
+func newThresholdCalc(t *Threshold) thresholdCalc {
+	return thresholdCalc{Threshold: t, key: t.Key(), value: newAmount(t.Value), reclaim: newAmount(t.MinReclaim)}
 }
 
-func amountOf(v signal.Value) amount {
+func newAmount(v signal.Value) amount {
 	a := amount{Value: v}
 	if !v.IsPercentage() {
 		a.whole = v.Amount(0)
@@ -40,7 +40,7 @@ func amountOf(v signal.Value) amount {
 	return a
 }
 
-// of is Value.Amount. It allocates nothing.
+// of is Value.Amount without allocation.
 func (a *amount) of(capacity int64) int64 {
 	if a.IsPercentage() {
 		return a.Amount(capacity)
@@ -48,21 +48,24 @@ func (a *amount) of(capacity int64) int64 {
 	return a.whole
 }
 
-// at returns where the threshold is crossed, and target where it is no longer
-// met once it has been acted upon, as Threshold.Target does.
-func (m *mark) at(capacity int64) int64 { return m.value.of(capacity) }
-func (m *mark) target(capacity int64) int64 {
-	return saturatingAdd(m.at(capacity), m.reclaim.of(capacity))
+// crossingAt returns the amount below which the threshold is crossed.
+func (c *thresholdCalc) crossingAt(capacity int64) int64 { return c.value.of(capacity) }
+
+// target returns the amount at which a threshold that was acted on is no longer met, as
+// Threshold.Target does.
+func (c *thresholdCalc) target(capacity int64) int64 {
+	return saturatingAdd(c.crossingAt(capacity), c.reclaim.of(capacity))
 }
 
-// stalls reports whether a stalled reclaim, of the node or for the limit of all pods,
-// is one of the signal's memory.
-func stalls(s signal.Signal, node, pods bool) bool {
+// reclaimStalled reports whether reclaim stalls for a memory signal. node says that
+// reclaim of the node stalls, pods that reclaim at the limit of all pods does, which
+// concerns allocatableMemory.available only.
+func reclaimStalled(s signal.Signal, node, pods bool) bool {
 	return node || pods && s == signal.AllocatableMemoryAvailable
 }
 
-// growthFloor returns the growth floor for a threshold of so many bytes: larger
-// where readings come from a kernel, whose per-CPU counters drift.
+// growthFloor returns the least growth of memory that is not noise for a threshold, in
+// bytes. It is larger for readings of a kernel, whose per-CPU counters drift.
 func (d *decision) growthFloor(threshold int64) int64 {
 	if !d.in.Measured {
 		return signal.DefaultGrowthFloor
@@ -70,52 +73,62 @@ func (d *decision) growthFloor(threshold int64) int64 {
 	return signal.GrowthFloor(d.in.Drift, threshold)
 }
 
-// follow brings a threshold up to date with what is observed of its signal now.
-// Crossings are compared as they were read, without what dry run adds.
-func (d *decision) follow(m *mark) {
-	o := &d.observed[m.Signal]
-	answered, lane := m.timer.Past, m.answered
-	at := m.current(o.Capacity)
-	timer := Timer{Threshold: m.key, Since: d.now}
-	patient := m.waitsForCache()
-	if m.met {
-		timer = m.timer
-		if patient && timer.Crossing.Time.IsZero() {
-			timer.Crossing.Time = timer.Since // kept by an evictd that did not note the reading
+// updateThreshold updates a threshold from the current observation of its signal.
+// Crossings are computed from the readings as they were, without the usage of dry-run
+// victims.
+func (d *decision) updateThreshold(c *thresholdCalc) {
+	o := &d.observed[c.Signal]
+	wasActive, laneActs := c.timer.Past, c.actNow
+	at := c.metBelow(o.Capacity)
+	timer := Timer{Threshold: c.key, Since: d.now}
+	mayWait := c.mayWaitForCache()
+	if c.met {
+		timer = c.timer
+		if mayWait && timer.Crossing.Time.IsZero() {
+			timer.Crossing.Time = timer.Since // from a version that did not store the reading
 		}
 	}
-	m.met, m.answered = o.Below(at), false
+	c.met, c.actNow = o.Below(at), false
 	var crossing signal.Crossing
-	if patient && o.Status == signal.Observed {
-		crossing = d.readings(m.key).Follow(timer.Crossing, d.in.Observations[m.Signal].Reading(d.now), m.met)
+	if mayWait && o.Status == signal.Observed {
+		crossing = d.readings(c.key).Follow(timer.Crossing, d.in.Observations[c.Signal].Reading(d.now), c.met)
 	}
 	switch {
-	case !m.met:
+	case !c.met:
 		timer = Timer{}
-	case !patient:
-		timer.Past = d.now.Sub(timer.Since) >= m.Grace
+	case !mayWait:
+		timer.Past = d.now.Sub(timer.Since) >= c.Grace
 	default:
 		timer.Crossing = crossing.At
-		timer.Past = answered || lane || stalls(m.Signal, d.in.ReclaimStalled, d.in.PodsReclaimStalled) ||
-			o.Available < at-o.Cache || crossing.Answered(d.growthFloor(at))
+		timer.Past = wasActive || laneActs || d.mustActNow(c, &crossing, at)
 	}
-	m.timer, m.past, m.waiting = timer, timer.Past, m.met && patient && !timer.Past
+	c.timer, c.active, c.waiting = timer, timer.Past, c.met && mayWait && !timer.Past
 }
 
-// current returns the amount below which the threshold is met now.
-func (m *mark) current(capacity int64) int64 {
-	if m.timer.Past {
-		return m.target(capacity)
-	}
-	return m.at(capacity)
+// mustActNow reports whether a crossing of a hard memory threshold, which is met below
+// at, does not wait: reclaim stalls, the signal would be below at even if file cache
+// counted as available, or the readings of the crossing show that other memory grew or
+// that 10 s have passed.
+func (d *decision) mustActNow(c *thresholdCalc, crossing *signal.Crossing, at int64) bool {
+	o := &d.observed[c.Signal]
+	return reclaimStalled(c.Signal, d.in.ReclaimStalled, d.in.PodsReclaimStalled) ||
+		o.Available < at-o.Cache || crossing.Answered(d.growthFloor(at))
 }
 
-// waitsForCache reports whether a crossing of the threshold may wait because file
-// cache brought it.
-func (m *mark) waitsForCache() bool { return m.Hard() && m.Signal.IsMemory() }
+// metBelow returns the amount below which the threshold is met now: its target if it
+// was acted on, else its value.
+func (c *thresholdCalc) metBelow(capacity int64) int64 {
+	if c.timer.Past {
+		return c.target(capacity)
+	}
+	return c.crossingAt(capacity)
+}
 
-// shortfall returns how far what is available, which may be negative, is below
-// the target.
+// mayWaitForCache reports whether a crossing of the threshold waits if file cache
+// caused it.
+func (c *thresholdCalc) mayWaitForCache() bool { return c.Hard() && c.Signal.IsMemory() }
+
+// shortfall returns how far available, which may be negative, is below target.
 func shortfall(target, available int64) int64 {
 	return saturatingAdd(target, -max(available, -math.MaxInt64))
 }

@@ -9,86 +9,86 @@ import (
 	"github.com/evictd/evictd/agent/signal"
 )
 
-// reading is a step of a timeline: what is available and what of the rest is active
-// file cache, in MiB, and what is to come of it.
-type reading struct {
+// crossingStep is one Step of a timeline: the available memory and the active file
+// cache that counts as used, in MiB, and the expected result.
+type crossingStep struct {
 	at               time.Duration
 	available, cache int64
-	want             string // "": above; "waits" or "evicts"
+	want             string // "" (not met), "waits" or "evicts"
 }
 
-// TestWhatGrew follows the rule on crossings that file cache brings, on a threshold
-// of 1000Mi. Each case fails if one of the rule's conditions is left out.
-func TestWhatGrew(t *testing.T) {
+// TestFileCacheCrossing tests the rule on crossings that file cache causes, with a
+// threshold of 1000Mi. Each case fails if one of the rule's conditions is left out.
+func TestFileCacheCrossing(t *testing.T) {
 	const ms = time.Millisecond
 	for _, tc := range []struct {
 		name    string
 		stalled bool
-		steps   []reading
+		steps   []crossingStep
 	}{
-		{name: "a hog beside an old cache", steps: []reading{
+		{name: "other memory grows, cache is large", steps: []crossingStep{
 			{0, 2000, 4000, ""}, {900 * ms, 1001, 4000, ""}, {1000 * ms, 999, 4000, "evicts"},
 		}},
-		{name: "file cache alone", steps: []reading{
+		{name: "file cache alone", steps: []crossingStep{
 			{0, 2000, 1000, ""}, {1000 * ms, 999, 2001, "waits"}, {10999 * ms, 900, 2100, "waits"}, {11000 * ms, 900, 2100, "evicts"},
 		}},
-		{name: "no reading before", steps: []reading{{0, 999, 4000, "waits"}}},
-		{name: "no reading before, then a hog", steps: []reading{
+		{name: "no earlier reading", steps: []crossingStep{{0, 999, 4000, "waits"}}},
+		{name: "no earlier reading, then other memory grows", steps: []crossingStep{
 			{0, 999, 4000, "waits"}, {1 * ms, 968, 4000, "waits"}, {2 * ms, 967, 4000, "evicts"},
 		}},
-		{name: "less than what is noise", steps: []reading{{0, 1030, 4000, ""}, {1000 * ms, 999, 4000, "waits"}}},
-		{name: "just more than what is noise", steps: []reading{{0, 1031, 4000, ""}, {1000 * ms, 999, 4000, "evicts"}}},
-		{name: "more cache than other memory", steps: []reading{{0, 1101, 4000, ""}, {1000 * ms, 999, 4051, "waits"}}},
-		{name: "more other memory than cache", steps: []reading{{0, 1101, 4000, ""}, {1000 * ms, 999, 4050, "evicts"}}},
-		{name: "cache that shrinks", steps: []reading{{0, 1001, 4000, ""}, {1000 * ms, 999, 3970, "evicts"}}},
-		{name: "not all cache together", steps: []reading{{0, 999, 1, "waits"}, {1 * ms, 998, 1, "evicts"}}},
-		{name: "no cache at all", steps: []reading{{0, 1000, 0, ""}, {1000 * ms, 999, 0, "evicts"}}},
-		{name: "reclaim stalls", stalled: true, steps: []reading{{0, 1000, 4000, ""}, {1000 * ms, 999, 4001, "evicts"}}},
-		{name: "the reference is a second old", steps: []reading{ // since then other memory shrank
+		{name: "growth below the noise floor", steps: []crossingStep{{0, 1030, 4000, ""}, {1000 * ms, 999, 4000, "waits"}}},
+		{name: "growth at the noise floor", steps: []crossingStep{{0, 1031, 4000, ""}, {1000 * ms, 999, 4000, "evicts"}}},
+		{name: "cache grows more than other memory", steps: []crossingStep{{0, 1101, 4000, ""}, {1000 * ms, 999, 4051, "waits"}}},
+		{name: "other memory grows more than cache", steps: []crossingStep{{0, 1101, 4000, ""}, {1000 * ms, 999, 4050, "evicts"}}},
+		{name: "cache shrinks", steps: []crossingStep{{0, 1001, 4000, ""}, {1000 * ms, 999, 3970, "evicts"}}},
+		{name: "all cache is less than the deficit", steps: []crossingStep{{0, 999, 1, "waits"}, {1 * ms, 998, 1, "evicts"}}},
+		{name: "no cache", steps: []crossingStep{{0, 1000, 0, ""}, {1000 * ms, 999, 0, "evicts"}}},
+		{name: "reclaim stalls", stalled: true, steps: []crossingStep{{0, 1000, 4000, ""}, {1000 * ms, 999, 4001, "evicts"}}},
+		{name: "the reference is at least 1 s old", steps: []crossingStep{ // other memory shrank after that
 			{0, 2000, 4000, ""}, {100 * ms, 1010, 4000, ""}, {1100 * ms, 999, 4000, "waits"},
 		}},
-		{name: "the oldest where none is a second old", steps: []reading{
+		{name: "the oldest if none is 1 s old", steps: []crossingStep{
 			{0, 1100, 4000, ""}, {100 * ms, 1010, 4000, ""}, {999 * ms, 999, 4000, "evicts"},
 		}},
-		{name: "no reference of more than 10 s ago", steps: []reading{
+		{name: "no reference older than 10 s", steps: []crossingStep{
 			{0, 1100, 4000, ""}, {10000 * ms, 1010, 4000, ""}, {10001 * ms, 999, 4000, "waits"},
 		}},
-		{name: "an older reference where it is the only one", steps: []reading{
+		{name: "an older reference if it is the only one", steps: []crossingStep{
 			{0, 1100, 4000, ""}, {60000 * ms, 999, 4000, "evicts"},
 		}},
-		{name: "a reading below is no reference", steps: []reading{
+		{name: "a reading below the threshold is no reference", steps: []crossingStep{
 			{0, 1010, 4000, ""}, {100 * ms, 2000, 4000, ""}, {200 * ms, 990, 5010, "waits"}, {1300 * ms, 1010, 4990, ""}, {2301 * ms, 999, 5000, "waits"},
 		}},
-		{name: "a slow leak beside heavy reading", steps: []reading{
+		{name: "other memory grows slowly, cache fast", steps: []crossingStep{
 			{0, 1500, 1000, ""}, {1000 * ms, 990, 1500, "waits"}, {2000 * ms, 880, 1600, "waits"}, {5000 * ms, 550, 1900, "waits"}, {10999 * ms, 300, 2100, "waits"},
 		}},
-		{name: "a hog while a crossing waits", steps: []reading{
+		{name: "other memory grows while a crossing waits", steps: []crossingStep{
 			{0, 1500, 1000, ""}, {1000 * ms, 990, 1510, "waits"}, {1005 * ms, 960, 1509, "waits"}, {1010 * ms, 950, 1510, "evicts"},
 		}},
-		{name: "compared with a second ago, not with the crossing alone", steps: []reading{ // first other memory shrank
+		{name: "compared with 1 s ago, not only with the crossing", steps: []crossingStep{ // other memory shrank first
 			{0, 1500, 1000, ""}, {1000 * ms, 990, 1510, "waits"}, {2000 * ms, 990, 1810, "waits"}, {2500 * ms, 990, 1810, "waits"},
 			{3000 * ms, 950, 1810, "evicts"},
 		}},
-		{name: "answered until it is no longer met", steps: []reading{
+		{name: "active until it is no longer met", steps: []crossingStep{
 			{0, 2000, 4000, ""}, {1000 * ms, 999, 4000, "evicts"}, {1001 * ms, 999, 4001, "evicts"}, {1002 * ms, 1000, 4000, ""}, {2100 * ms, 999, 4001, "waits"},
 		}},
-		{name: "answered however long it lasts", steps: []reading{
+		{name: "active however long it lasts", steps: []crossingStep{
 			{0, 2000, 4000, ""}, {1000 * ms, 999, 4000, "evicts"}, {5000 * ms, 999, 4001, "evicts"},
 		}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			l := newTimeline(t, hard(signal.MemoryAvailable, "1000Mi"))
 			l.in.ReclaimStalled = tc.stalled
-			table := NewTable(&l.in, &l.state, begin)
+			table := NewTable(&l.in, &l.state, start)
 			for _, r := range tc.steps {
 				l.observe(signal.MemoryAvailable, r.available*mi)
 				l.in.Observations[signal.MemoryAvailable].Cache = r.cache * mi
 				o := l.step(r.at)
-				if got := outcome(len(o.Met) > 0, len(o.Waiting) > 0); got != r.want {
+				if got := resultOf(len(o.Met) > 0, len(o.Waiting) > 0); got != r.want {
 					t.Errorf("Step at %v: %q; want %q", r.at, got, r.want)
 				}
-				v := table.Decide(&l.in.Observations, begin.Add(r.at))
-				if got := outcome(v.Why != Recovered, v.Why == Waiting); got != r.want {
+				v := table.Decide(&l.in.Observations, start.Add(r.at))
+				if got := resultOf(v.Why != Recovered, v.Why == Waiting); got != r.want {
 					t.Errorf("Table.Decide at %v: %q; want %q", r.at, got, r.want)
 				}
 			}
@@ -96,9 +96,8 @@ func TestWhatGrew(t *testing.T) {
 	}
 }
 
-// A stall at the limit of all pods answers a crossing of the pods' signal, and no
-// other.
-func TestStallAtTheLimitOfThePods(t *testing.T) {
+// A stall of reclaim at the limit of all pods affects only allocatableMemory.available.
+func TestPodsReclaimStalled(t *testing.T) {
 	for _, tc := range []struct {
 		signal     signal.Signal
 		node, pods bool
@@ -112,21 +111,21 @@ func TestStallAtTheLimitOfThePods(t *testing.T) {
 	} {
 		l := newTimeline(t, hard(tc.signal, "1000Mi"))
 		l.in.ReclaimStalled, l.in.PodsReclaimStalled = tc.node, tc.pods
-		table := NewTable(&l.in, &l.state, begin)
+		table := NewTable(&l.in, &l.state, start)
 		l.observe(tc.signal, 999*mi)
 		l.in.Observations[tc.signal].Cache = 4000 * mi
 		o := l.step(0)
-		if got := outcome(len(o.Met) > 0, len(o.Waiting) > 0); got != tc.want {
-			t.Errorf("%s, stalls of the node %t, of the pods %t: Step %q; want %q", tc.signal, tc.node, tc.pods, got, tc.want)
+		if got := resultOf(len(o.Met) > 0, len(o.Waiting) > 0); got != tc.want {
+			t.Errorf("%s, reclaim stalled: node %t, pods %t: Step %q; want %q", tc.signal, tc.node, tc.pods, got, tc.want)
 		}
-		v := table.Decide(&l.in.Observations, begin)
-		if got := outcome(v.Why != Recovered, v.Why == Waiting); got != tc.want {
-			t.Errorf("%s, stalls of the node %t, of the pods %t: Table.Decide %q; want %q", tc.signal, tc.node, tc.pods, got, tc.want)
+		v := table.Decide(&l.in.Observations, start)
+		if got := resultOf(v.Why != Recovered, v.Why == Waiting); got != tc.want {
+			t.Errorf("%s, reclaim stalled: node %t, pods %t: Table.Decide %q; want %q", tc.signal, tc.node, tc.pods, got, tc.want)
 		}
 	}
 }
 
-func outcome(met, waiting bool) string {
+func resultOf(met, waiting bool) string {
 	switch {
 	case waiting:
 		return "waits"
@@ -136,56 +135,56 @@ func outcome(met, waiting bool) string {
 	return ""
 }
 
-// The sampler compares readings of its own. Its answer ends the wait in the decision
-// that it is given to, if the threshold is met there.
-func TestAnsweredBySampler(t *testing.T) {
+// The sampler compares its own readings. Its finding that a crossing must be acted on
+// ends the wait in the decision that it is given to, if the threshold is met there.
+func TestLaneMakesStepActNow(t *testing.T) {
 	memory, pods := Key{Signal: signal.MemoryAvailable}, Key{Signal: signal.AllocatableMemoryAvailable, Copy: true}
 	low := func(l *timeline) {
 		l.observe(signal.MemoryAvailable, 999*mi)
 		l.in.Observations[signal.MemoryAvailable].Cache = 4000 * mi
 	}
 	for _, tc := range []struct {
-		name     string
-		answered []Key
-		want     bool
+		name   string
+		actNow []Key
+		waits  bool
 	}{
 		{"none", nil, true}, {"another threshold", []Key{pods}, true}, {"this one", []Key{memory}, false},
 	} {
 		l := newTimeline(t, hard(signal.MemoryAvailable, "1000Mi"))
 		low(l)
-		l.in.Answered = tc.answered
-		if o := l.step(0); len(o.Waiting) > 0 != tc.want {
-			t.Errorf("%s answered: Step waits for %v; want it to wait: %t", tc.name, o.Waiting, tc.want)
+		l.in.Answered = tc.actNow
+		if o := l.step(0); len(o.Waiting) > 0 != tc.waits {
+			t.Errorf("act now on %s: Step's waiting = %v; want waiting: %t", tc.name, o.Waiting, tc.waits)
 		}
 	}
 	l := newTimeline(t, hard(signal.MemoryAvailable, "1000Mi"))
 	l.observe(signal.MemoryAvailable, 1001*mi)
-	table := NewTable(&l.in, &l.state, begin)
+	table := NewTable(&l.in, &l.state, start)
 	decide := func(at time.Duration) Why {
-		v := table.Decide(&l.in.Observations, begin.Add(at))
+		v := table.Decide(&l.in.Observations, start.Add(at))
 		return v.Why
 	}
 	table.Answer(signal.MemoryAvailable)
 	if got := decide(0); got != Recovered {
-		t.Errorf("answered and above: Decide() = %q; want %q", got, Recovered)
+		t.Errorf("act now, above the threshold: Decide() = %q; want %q", got, Recovered)
 	}
 	table.Answer(signal.MemoryAvailable)
 	l.in.Observations[signal.MemoryAvailable] = signal.Observation{Status: signal.Unreadable}
 	if got := decide(0); got != Recovered {
-		t.Errorf("answered and unreadable: Decide() = %q; want %q", got, Recovered)
+		t.Errorf("act now, unreadable: Decide() = %q; want %q", got, Recovered)
 	}
 	low(l)
 	if got := decide(1); got != Waiting {
-		t.Errorf("the next crossing: Decide() = %q; want %q", got, Waiting)
+		t.Errorf("next crossing: Decide() = %q; want %q", got, Waiting)
 	}
 	table.Answer(signal.MemoryAvailable)
 	if got := decide(2); got != Nobody {
-		t.Errorf("answered while it waits: Decide() = %q; want %q", got, Nobody)
+		t.Errorf("act now while it waits: Decide() = %q; want %q", got, Nobody)
 	}
 }
 
 // Each threshold is compared with readings of its own signal.
-func TestReadingsAreApart(t *testing.T) {
+func TestReadingsPerThreshold(t *testing.T) {
 	l := newTimeline(t, hard(signal.MemoryAvailable, "1000Mi"), hard(signal.AllocatableMemoryAvailable, "1000Mi"))
 	l.observe(signal.MemoryAvailable, 2000*mi)
 	l.in.Observations[signal.MemoryAvailable].Cache = 1000 * mi
@@ -198,8 +197,7 @@ func TestReadingsAreApart(t *testing.T) {
 	}
 }
 
-// Readings of another source are not compared: what the kernel's two sources say
-// may be seconds apart.
+// Readings of different sources are not compared, because they may be seconds apart.
 func TestSourcesAreNotCompared(t *testing.T) {
 	l := newTimeline(t, hard(signal.MemoryAvailable, "1000Mi"))
 	l.observe(signal.MemoryAvailable, 2000*mi)
@@ -208,17 +206,17 @@ func TestSourcesAreNotCompared(t *testing.T) {
 	l.in.Observations[signal.MemoryAvailable].Source = signal.Sampler
 	l.in.Observations[signal.MemoryAvailable].Available = 999 * mi
 	if o := l.step(time.Second); len(o.Waiting) != 1 {
-		t.Errorf("crossing in a reading of another source: waiting = %v; want it to wait", o.Waiting)
+		t.Errorf("crossing read from another source: waiting = %v; want memory.available", o.Waiting)
 	}
 	l.in.Observations[signal.MemoryAvailable].Source = signal.Files
 	l.in.Observations[signal.MemoryAvailable].Available = 900 * mi
 	if o := l.step(2 * time.Second); len(o.Waiting) != 1 {
-		t.Errorf("growth between two sources: waiting = %v; want it to wait", o.Waiting)
+		t.Errorf("growth between two sources: waiting = %v; want memory.available", o.Waiting)
 	}
 }
 
-// The daemon's floor grows with what per-CPU counters hold back, and is at most half
-// of the threshold.
+// The daemon's growth floor is twice the drift of per-CPU counters, but at least 32 MiB
+// and at most half of the threshold.
 func TestGrowthFloor(t *testing.T) {
 	for _, tc := range []struct {
 		threshold   string
@@ -236,12 +234,12 @@ func TestGrowthFloor(t *testing.T) {
 		l.step(0)
 		l.in.Observations[signal.MemoryAvailable].Available = at - 1
 		if o := l.step(time.Second); len(o.Waiting) > 0 != tc.waits {
-			t.Errorf("threshold %s, drift %d MiB, grown %d MiB: waiting = %v; want it to wait: %t", tc.threshold, tc.drift, tc.grew, o.Waiting, tc.waits)
+			t.Errorf("threshold %s, drift %d MiB, grown %d MiB: waiting = %v; want waiting: %t", tc.threshold, tc.drift, tc.grew, o.Waiting, tc.waits)
 		}
 	}
 }
 
-// What a scenario observes has no such counters.
+// Observations of a scenario have no per-CPU counters.
 func TestGrowthFloorUnmeasured(t *testing.T) {
 	l := newTimeline(t, hard(signal.MemoryAvailable, "40Mi"))
 	l.observe(signal.MemoryAvailable, 70*mi)
@@ -249,11 +247,11 @@ func TestGrowthFloorUnmeasured(t *testing.T) {
 	l.step(0)
 	l.in.Observations[signal.MemoryAvailable].Available = 39 * mi
 	if o := l.step(time.Second); len(o.Waiting) == 0 {
-		t.Error("other memory has grown by 31 MiB: waiting = []; want it to wait")
+		t.Error("other memory has grown by 31 MiB: waiting = []; want memory.available")
 	}
 }
 
-// A restart goes on with the wait.
+// After a restart a crossing continues to wait.
 func TestWaitSurvivesRestart(t *testing.T) {
 	l := newTimeline(t, hard(signal.MemoryAvailable, "1000Mi"))
 	l.observe(signal.MemoryAvailable, 999*mi)
@@ -266,16 +264,16 @@ func TestWaitSurvivesRestart(t *testing.T) {
 	l.in.Pods = []Pod{aPod("a", using(gi))}
 	wantVictims(t, "10 s since the crossing", l.step(10*time.Second), "a")
 	l.state = waiting.Clone()
-	l.state.Timers[0].Crossing = signal.MemoryReading{} // of an evictd that did not keep it
-	wantVictims(t, "10 s, by the timer alone", l.step(10*time.Second), "a")
+	l.state.Timers[0].Crossing = signal.MemoryReading{} // from a version that did not store it
+	wantVictims(t, "10 s since the timer started", l.step(10*time.Second), "a")
 	l.state = waiting
 	l.in.Observations[signal.MemoryAvailable].Available = 960 * mi
-	wantVictims(t, "grown since the crossing", l.step(time.Second), "a")
+	wantVictims(t, "other memory has grown since the crossing", l.step(time.Second), "a")
 }
 
 func TestReadingsAreBounded(t *testing.T) {
 	var r signal.Readings
-	at := begin
+	at := start
 	for i := range 100_000 {
 		at = at.Add(time.Duration(1+i%7) * time.Millisecond)
 		r.Follow(signal.MemoryReading{}, signal.MemoryReading{Time: at, Other: int64(i)}, false)
@@ -286,9 +284,9 @@ func TestReadingsAreBounded(t *testing.T) {
 	later := r.Follow(now, now, true)
 	got := at.Sub(first.Reference.Time)
 	if got < time.Second || got > time.Second+100*time.Millisecond {
-		t.Errorf("the reference is %v old; want about a second", got)
+		t.Errorf("age of the reference = %v; want 1s to 1.1s", got)
 	}
 	if diff := cmp.Diff(first.Reference, later.Recent); diff != "" {
-		t.Errorf("with nothing met before, the reference and the recent reading differ (-reference +recent):\n%s", diff)
+		t.Errorf("reference and recent reading differ although the threshold was not met before (-reference +recent):\n%s", diff)
 	}
 }

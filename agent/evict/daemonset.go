@@ -1,11 +1,11 @@
 package evict
 
-// templateGeneration is the label that the DaemonSet controller puts on its
-// pods (pkg/apis/apps/types.go: DeprecatedTemplateGeneration); no other does.
+// templateGeneration is the label that the DaemonSet controller, and no other, sets on
+// its pods (pkg/apis/apps/types.go: DeprecatedTemplateGeneration).
 const templateGeneration = "pod-template-generation"
 
-// OfDaemonSet reports whether a DaemonSet owns the pod: because its source says
-// so, or by the label of its controller, which a runtime knows, too.
+// OfDaemonSet reports whether a DaemonSet owns the pod, according to its source or to
+// the label of the DaemonSet controller, which the container runtime also has.
 func (p *Pod) OfDaemonSet() bool {
 	_, labelled := p.Labels[templateGeneration]
 	return p.DaemonSet || labelled

@@ -1,27 +1,27 @@
-// Package evict decides which pods a node gives up when it runs short, and
-// holds the nouns that the rest of the agent shares.
+// Package evict decides which pods to evict from a node under resource pressure,
+// and defines the types that the rest of the agent shares ([Pod], [Order],
+// [Outcome], [Record]).
 //
-// Its entry is [Step]: state, observations and pods in; new state and orders
-// out. The daemon, its dry run, the replay of scenarios and the explanation of
-// today's ranking all call the same functions. Nothing here does I/O, reads a
-// clock, starts a goroutine or depends on the order of a map: the same input
-// always gives the same output.
+// Its entry point is [Step]: state, observations and pods in; new state and orders
+// out. The daemon, its dry run, the replay of scenarios and evictctl explain call the
+// same functions. The package does no I/O, reads no clock, starts no goroutine and
+// does not depend on map order: the same input always gives the same output.
 //
-// Hard memory thresholds can't wait for a Step. A [Table] follows from each and
-// decides on them alone, by the same functions and without allocating, between
-// one Step and the next; what it had killed is [Fired], which the next Step
-// adopts as its own.
+// Hard memory thresholds can't wait for the next Step. After each Step, NewTable makes a
+// [Table], with which the hot path decides on them between one Step and the next. It
+// uses the same functions and does not allocate. The next Step takes over the hot path's
+// kills ([Fired]) as if it had ordered them.
 //
-// Behaviour is the kubelet's eviction manager's (pkg/kubelet/eviction) except
-// where this package says otherwise:
+// The behaviour is that of the kubelet's eviction manager (pkg/kubelet/eviction), with
+// these differences:
 //
-//   - victims are as many as the deficit needs instead of one at a time, and
-//     what victims on their way are expected to bring is subtracted first;
-//   - where evicting can't help enough, one pod goes per back-off;
-//   - a pod on its way out is not chosen again, and a soft victim's grace ends
-//     when a hard threshold of its signal is met;
-//   - a pod without statistics comes last among its equals, not first;
-//   - a hard memory threshold that file cache brought below waits ten seconds, or
-//     until other memory grows;
-//   - hard memory thresholds never wait for disk.
+//   - A decision evicts as many pods as the deficit needs, not one at a time. Memory that
+//     earlier victims are still expected to free is subtracted from the deficit first.
+//   - If evicting can't relieve a signal, one pod is evicted per back-off.
+//   - A pod that is being evicted is not chosen again. Its grace period ends early if a
+//     hard threshold of its signal is met.
+//   - A pod without statistics ranks last among its equals, not first.
+//   - If file cache caused a hard memory threshold to be crossed, the eviction waits for
+//     10 s, or until other memory grows.
+//   - Hard memory thresholds never wait for disk signals.
 package evict

@@ -2,12 +2,11 @@ package evict
 
 import "github.com/evictd/evictd/agent/signal"
 
-// WouldFree returns, by signal and in its unit, what the pods of the state that
-// dry run counts as gone are expected to free. A decision in dry run is made on
-// what was read and this together.
+// WouldFree returns, for each signal in its unit, what the dry-run victims of the state
+// are expected to free. A decision in dry run adds it to the observations.
 func (p *Policy) WouldFree(state *State, pods []Pod) (sum [signal.Count]int64) {
 	for i := range pods {
-		if !state.pretends(pods[i].UID) {
+		if !state.isDryRunVictim(pods[i].UID) {
 			continue
 		}
 		for s := range sum {

@@ -9,19 +9,19 @@ import (
 	"github.com/evictd/evictd/agent/signal"
 )
 
-func TestDryRunNamesAPodOncePerEpisode(t *testing.T) {
-	l := shortOf(t, 500*mi, 300*mi, 300*mi, 300*mi)
+func TestDryRunOncePerEpisode(t *testing.T) {
+	l := shortOfMemory(t, 500*mi, 300*mi, 300*mi, 300*mi)
 	l.in.DryRun = true
 	wantVictims(t, "0s", l.step(0), "a", "b")
 	if len(l.state.Victims) != 0 {
-		t.Errorf("victims = %v; want none: they do not die", l.state.Victims)
+		t.Errorf("victims = %v; want none in dry run", l.state.Victims)
 	}
 	o := l.step(time.Hour)
 	wantVictims(t, "they count as gone", o)
 	wantMet(t, "they count as gone", o)
 	l.observe(signal.MemoryAvailable, 10*gi-700*mi)
 	o = l.step(2 * time.Hour)
-	wantVictims(t, "grown beyond them", o, "c")
+	wantVictims(t, "deficit larger than their memory", o, "c")
 	want := []Exempt{
 		{Pod: "default/a", UID: "a", Reason: ReasonTerminating, Detail: "would have been evicted"},
 		{Pod: "default/b", UID: "b", Reason: ReasonTerminating, Detail: "would have been evicted"},
@@ -32,19 +32,19 @@ func TestDryRunNamesAPodOncePerEpisode(t *testing.T) {
 	l.observe(signal.MemoryAvailable, 10*gi)
 	l.step(3 * time.Hour)
 	if len(l.state.Pretended) != 0 {
-		t.Errorf("pretended = %v; want none after the episode", l.state.Pretended)
+		t.Errorf("dry-run victims = %v; want none after the episode", l.state.Pretended)
 	}
 	l.observe(signal.MemoryAvailable, 10*gi-100*mi)
 	wantVictims(t, "the next episode", l.step(4*time.Hour), "a")
 }
 
-// WouldFree is what dry run adds to the readings: with it, and only with it, the
-// threshold is not met.
+// Dry run adds what WouldFree returns to the observations. The threshold is met without
+// it and not met with it.
 func TestWouldFree(t *testing.T) {
-	l := shortOf(t, 500*mi, 300*mi, 300*mi, 300*mi)
+	l := shortOfMemory(t, 500*mi, 300*mi, 300*mi, 300*mi)
 	l.in.DryRun = true
 	if got := l.in.Policy.WouldFree(&l.state, l.in.Pods); got != [signal.Count]int64{} {
-		t.Errorf("WouldFree() = %v before a victim is named; want nothing", got)
+		t.Errorf("WouldFree() = %v before the first victim; want nothing", got)
 	}
 	wantVictims(t, "0s", l.step(0), "a", "b")
 	free := l.in.Policy.WouldFree(&l.state, l.in.Pods)
@@ -54,11 +54,11 @@ func TestWouldFree(t *testing.T) {
 	low := l.in.Policy.Thresholds[0].Value.Amount(0)
 	read := l.in.Observations[signal.MemoryAvailable].Available
 	if met := l.step(time.Second).Met; len(met) > 0 || read >= low || read+free[signal.MemoryAvailable] < low {
-		t.Errorf("%d read, %d would be freed, threshold %d: met = %v; want it met but for dry run", read, free[signal.MemoryAvailable], low, met)
+		t.Errorf("available %d, would free %d, threshold %d: met = %v; want none, and met without dry run", read, free[signal.MemoryAvailable], low, met)
 	}
 	l.in.Pods = l.in.Pods[1:]
 	if got := l.in.Policy.WouldFree(&l.state, l.in.Pods)[signal.MemoryAvailable]; got != 300*mi {
-		t.Errorf("WouldFree() = %d when a pod has left; want 300Mi", got)
+		t.Errorf("WouldFree() = %d after a pod is gone; want 300Mi", got)
 	}
 }
 
@@ -71,17 +71,17 @@ func TestDryRunEpisodes(t *testing.T) {
 	l.observe(signal.MemoryAvailable, 1900*mi)
 	wantVictims(t, "above the threshold", l.step(time.Second))
 	l.observe(signal.MemoryAvailable, 900*mi)
-	wantVictims(t, "the minimum reclaim holds an episode", l.step(2*time.Second))
+	wantVictims(t, "the episode lasts until the minimum reclaim is back", l.step(2*time.Second))
 	l.in.Observations[signal.MemoryAvailable].Status = signal.Unreadable
 	l.step(3 * time.Second)
 	l.observe(signal.MemoryAvailable, 900*mi)
-	wantVictims(t, "so does what can't be seen", l.step(4*time.Second))
+	wantVictims(t, "an unreadable signal does not end it", l.step(4*time.Second))
 	l.in.Pods = []Pod{aPod("b", using(4*gi))}
-	wantVictims(t, "a went by itself", l.step(5*time.Second), "b")
+	wantVictims(t, "a has exited by itself", l.step(5*time.Second), "b")
 	l.in.DryRun = false
-	wantVictims(t, "dry run is over", l.step(6*time.Second), "b")
+	wantVictims(t, "dry run is switched off", l.step(6*time.Second), "b")
 	if len(l.state.Pretended) != 0 || len(l.state.Victims) != 1 {
-		t.Errorf("pretended %v, victims %v; want only one real victim", l.state.Pretended, l.state.Victims)
+		t.Errorf("dry-run victims %v, victims %v; want one victim and no dry-run victim", l.state.Pretended, l.state.Victims)
 	}
 }
 
@@ -94,5 +94,5 @@ func TestDryRunLimits(t *testing.T) {
 	l.pod("a").Containers[0].Usage.Rootfs = 1
 	l.step(2 * time.Second)
 	l.pod("a").Containers[0].Usage.Rootfs = 2
-	wantVictims(t, "over it again", l.step(3*time.Second), "a")
+	wantVictims(t, "over the limit again", l.step(3*time.Second), "a")
 }

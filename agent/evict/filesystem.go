@@ -2,25 +2,25 @@ package evict
 
 import "time"
 
-// FilesystemStatus is the state of a filesystem that signals are about.
+// FilesystemStatus is the state of a filesystem that signals are computed from.
 type FilesystemStatus struct {
 	Name string // nodefs, imagefs or containerfs
-	// Path is the directory on it that is read, as this process sees it; "" is not
-	// known.
+	// Path is the directory whose filesystem is read, as this process sees it; "" if it
+	// is unknown.
 	Path string
-	// Mountpoint is where it is mounted, Type what it is, and Device tells one from
-	// another; "" until they are known.
+	// Mountpoint is where the filesystem is mounted, Type its type, and Device
+	// identifies it; "" if unknown.
 	Mountpoint, Type, Device string
 	ReadOnly                 bool
-	// Available and Size, in bytes, and InodesFree and Inodes are of the last reading
-	// that succeeded, at At. They are nil and At is zero where there was none; a
-	// filesystem that counts no inodes has nil for those.
+	// Available and Size (in bytes), InodesFree and Inodes are from the last successful
+	// reading, at At. They are nil and At is zero if there was none. InodesFree and
+	// Inodes are nil for a filesystem that does not count inodes.
 	Available, Size, InodesFree, Inodes *int64
 	At                                  time.Time
-	// Period is until the next reading.
+	// Period is the time until the next reading.
 	Period time.Duration
-	// Readable says that its signals can be read now. Error is why not, or why
-	// the path may have changed; "" where nothing is wrong.
+	// Readable is set if the filesystem's signals can be read. Error is why they can't,
+	// or why the path may have changed; "" if there is no error.
 	Readable bool
 	Error    string
 }

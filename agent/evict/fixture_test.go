@@ -17,19 +17,19 @@ const (
 	gi = 1 << 30
 )
 
-// begin is when every timeline begins. Only differences matter.
-var begin = time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
+// start is when every timeline starts. Only differences matter.
+var start = time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
 
 func qty(text string) *resource.Quantity {
 	q := resource.MustParse(text)
 	return &q
 }
 
-// option changes a pod that a test makes.
+// option changes a pod that a test creates.
 type option func(*Pod)
 
-// aPod makes the pod default/<name> with UID <name>, statistics, and one
-// container c that asks for nothing and uses nothing.
+// aPod returns the pod default/<name> with UID <name>, statistics, and one container c
+// without requests and usage.
 func aPod(name string, options ...option) Pod {
 	p := Pod{UID: name, Namespace: "default", Name: name, HasStats: true, Containers: []Container{{Name: "c"}}}
 	for _, o := range options {
@@ -38,8 +38,7 @@ func aPod(name string, options ...option) Pod {
 	return p
 }
 
-// using sets the memory of the pod and of its first container, all of which a
-// kill gives back.
+// using sets the memory of the pod and of its first container. A kill frees all of it.
 func using(bytes int64) option {
 	return func(p *Pod) {
 		p.Usage.Memory, p.Usage.Freeable = bytes, bytes
@@ -57,7 +56,7 @@ func withInodes(n int64) option {
 
 func withPIDs(n int64) option { return func(p *Pod) { p.Usage.PIDs = n } }
 
-// requesting sets the first container's requests; an empty text leaves one
+// requesting sets the first container's requests; an empty text leaves a request
 // absent.
 func requesting(memory, storage string) option {
 	return func(p *Pod) {
@@ -102,29 +101,29 @@ func (t Threshold) reclaiming(value string) Threshold {
 	return t
 }
 
-// timeline is a node whose steps follow each other. Every step checks what
-// must hold of all of them: Step changes nothing that it was given, answers the
-// same when it is asked again, and its state survives being kept as JSON.
+// timeline is a node on which consecutive Steps are made. Each Step also checks that
+// Step does not change its arguments, that it returns the same when it is called again,
+// and that its state survives JSON.
 type timeline struct {
 	t     *testing.T
 	in    Inputs
 	state State
 }
 
-// newTimeline makes a node with the defaults of the configuration.
+// newTimeline returns a node with the configuration's defaults.
 func newTimeline(t *testing.T, thresholds ...Threshold) *timeline {
 	return &timeline{t: t, in: Inputs{Policy: &Policy{
 		Thresholds: thresholds, TransitionPeriod: 5 * time.Minute, MaxVictims: 3, SettleTimeout: time.Second,
 	}}}
 }
 
-// observe sets what is available of a signal from now on.
+// observe sets the available amount of a signal for the following Steps.
 func (l *timeline) observe(s signal.Signal, available int64) {
 	o := &l.in.Observations[s]
 	o.Status, o.Available = signal.Observed, available
 }
 
-// pod returns one of the node's pods, to be changed.
+// pod returns one of the node's pods for changing it.
 func (l *timeline) pod(uid string) *Pod {
 	l.t.Helper()
 	for i := range l.in.Pods {
@@ -146,32 +145,32 @@ func (l *timeline) remove(uid string) {
 	l.in.Pods = left
 }
 
-// step decides at a time after begin; outcomes are given to this step alone.
+// step calls Step at a time after start. outcomes are inputs of this Step only.
 func (l *timeline) step(at time.Duration, outcomes ...Outcome) Orders {
 	l.t.Helper()
-	now := begin.Add(at)
+	now := start.Add(at)
 	l.in.Outcomes = outcomes
-	before, pods := l.state.Clone(), copyOf(l.t, l.in.Pods)
+	before, pods := l.state.Clone(), jsonCopy(l.t, l.in.Pods)
 	state, orders := Step(l.state, l.in, now)
 	if diff := cmp.Diff(before, l.state, readings); diff != "" {
-		l.t.Fatalf("at %v: Step changed the state that it was given (-before +after):\n%s", at, diff)
+		l.t.Fatalf("at %v: Step changed its state argument (-before +after):\n%s", at, diff)
 	}
 	if diff := cmp.Diff(pods, l.in.Pods, quantities); diff != "" {
-		l.t.Fatalf("at %v: Step changed the pods that it was given (-before +after):\n%s", at, diff)
+		l.t.Fatalf("at %v: Step changed the pods in its inputs (-before +after):\n%s", at, diff)
 	}
 	again, ordersAgain := Step(l.state, l.in, now)
 	if diff := cmp.Diff(state, again, readings); diff != "" {
-		l.t.Fatalf("at %v: Step found another state when it was asked again (-first +second):\n%s", at, diff)
+		l.t.Fatalf("at %v: Step returned another state when called again (-first +second):\n%s", at, diff)
 	}
 	if diff := cmp.Diff(orders, ordersAgain, quantities, unexported); diff != "" {
-		l.t.Fatalf("at %v: Step ordered something else when it was asked again (-first +second):\n%s", at, diff)
+		l.t.Fatalf("at %v: Step returned other orders when called again (-first +second):\n%s", at, diff)
 	}
-	kept := copyOf(l.t, state)
-	kept.Readings = state.Readings // which a restart forgets
-	if diff := cmp.Diff(state, kept, emptyIsNil, readings); diff != "" {
+	copied := jsonCopy(l.t, state)
+	copied.Readings = state.Readings // not stored
+	if diff := cmp.Diff(state, copied, emptyIsNil, readings); diff != "" {
 		l.t.Fatalf("at %v: the state does not survive JSON (-before +after):\n%s", at, diff)
 	}
-	l.state = kept
+	l.state = copied
 	return orders
 }
 
@@ -182,8 +181,8 @@ var (
 	unexported = cmp.AllowUnexported(Ranked{}, signal.Value{})
 )
 
-// copyOf returns a copy of v that shares nothing with it and went through JSON.
-func copyOf[T any](t *testing.T, v T) T {
+// jsonCopy returns a deep copy of v, made through JSON.
+func jsonCopy[T any](t *testing.T, v T) T {
 	t.Helper()
 	data, err := json.Marshal(v)
 	if err != nil {
@@ -196,7 +195,7 @@ func copyOf[T any](t *testing.T, v T) T {
 	return c
 }
 
-// victims returns the keys of the pods to evict, without their namespace.
+// victims returns the UIDs of the pods to evict.
 func victims(o Orders) []string {
 	var names []string
 	for i := range o.Evict {
@@ -205,7 +204,7 @@ func victims(o Orders) []string {
 	return names
 }
 
-// ranking returns the UIDs of a ranking, in its order.
+// ranking returns the UIDs of a ranking.
 func ranking(ranked []Ranked) []string {
 	var uids []string
 	for i := range ranked {

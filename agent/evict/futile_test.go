@@ -11,11 +11,11 @@ import (
 	"github.com/evictd/evictd/agent/signal"
 )
 
-// onFullDisk is a node whose nodefs.available is 10 GiB below the threshold and
-// whose reclaims have been done.
-func onFullDisk(t *testing.T, pods ...Pod) (l *timeline, next func() Orders) {
+// nodeWithFullDisk returns a node whose nodefs.available is 10 GiB below the threshold.
+// next makes the Steps up to the one after the node-level reclaim.
+func nodeWithFullDisk(t *testing.T, pods ...Pod) (l *timeline, next func() Orders) {
 	l = newTimeline(t, hard(signal.NodeFsAvailable, "20Gi"))
-	l.in.Policy.Layout = ImageFs // one reclaim before each choice
+	l.in.Policy.Layout = ImageFs // one kind of reclaim before victims are chosen
 	l.in.Pods = pods
 	l.observe(signal.NodeFsAvailable, 10*gi)
 	at := time.Duration(0)
@@ -27,17 +27,17 @@ func onFullDisk(t *testing.T, pods ...Pod) (l *timeline, next func() Orders) {
 	}
 }
 
-func logging(name string, bytes int64, options ...option) Pod {
+func podWithLogs(name string, bytes int64, options ...option) Pod {
 	return aPod(name, append(options, func(p *Pod) { p.Containers[0].Usage.Logs = bytes })...)
 }
 
 func diskUnknown(p *Pod) { p.DiskUnknown = true }
 
-// A pod of which nothing could be measured does not hide behind that: it ranks
-// last among its equals and goes once it is the only one left.
+// A pod whose disk usage was not measured at all ranks last among its equals, and is
+// evicted if it is the only one left.
 func TestUnmeasuredDiskRanksLast(t *testing.T) {
-	_, next := onFullDisk(t,
-		logging("a", 100*gi, diskUnknown), logging("b", gi), logging("c", 0, withPriority(5)))
+	_, next := nodeWithFullDisk(t,
+		podWithLogs("a", 100*gi, diskUnknown), podWithLogs("b", gi), podWithLogs("c", 0, withPriority(5)))
 	o := next()
 	wantVictims(t, "first", o, "b")
 	if got, want := ranking(o.Ranking), []string{"b", "a", "c"}; !slices.Equal(got, want) || !o.Ranking[1].NoStats || o.Ranking[1].Usage != 0 {
@@ -46,21 +46,21 @@ func TestUnmeasuredDiskRanksLast(t *testing.T) {
 	if len(o.Exempt) != 0 {
 		t.Errorf("exempt %+v; want none", o.Exempt)
 	}
-	l, next := onFullDisk(t, logging("a", 100*gi, diskUnknown))
+	l, next := nodeWithFullDisk(t, podWithLogs("a", 100*gi, diskUnknown))
 	o = next()
 	wantVictims(t, "alone", o, "a")
 	if o.Evict[0].Annotations != nil {
 		t.Errorf("annotations %v for an unmeasured pod; want none", o.Evict[0].Annotations)
 	}
 	if pod := l.pod("a"); pod.usage(signal.MemoryAvailable, ImageFs) != pod.Usage.Memory {
-		t.Error("the memory of a pod with unmeasured disk usage does not count")
+		t.Error("usage(memory.available) ignores the memory of a pod with unmeasured disk usage")
 	}
 }
 
-// A disk that something outside the pods fills costs no pod: the few KiB of each
-// would bring nothing back.
+// If something outside the pods fills the disk, no pod is evicted: the few KiB of each
+// would not relieve it.
 func TestNegligibleCoverage(t *testing.T) {
-	l, next := onFullDisk(t, logging("a", 28<<10), logging("b", 28<<10), logging("c", 100*gi, func(p *Pod) { p.Static = true }))
+	l, next := nodeWithFullDisk(t, podWithLogs("a", 28<<10), podWithLogs("b", 28<<10), podWithLogs("c", 100*gi, func(p *Pod) { p.Static = true }))
 	for range 2 {
 		o := next()
 		wantVictims(t, "56 KiB of 10 GiB", o)
@@ -69,7 +69,7 @@ func TestNegligibleCoverage(t *testing.T) {
 			t.Errorf("futile (-want +got):\n%s", diff)
 		}
 	}
-	// There is no back-off: a pod that begins to fill the disk goes at once.
+	// There is no back-off: a pod that starts to fill the disk is evicted at once.
 	l.pod("b").Containers[0].Usage.Logs = gi
 	wantVictims(t, "1 GiB of 10 GiB", next(), "b")
 }
@@ -82,18 +82,18 @@ func TestNegligible(t *testing.T) {
 		pods    []Pod
 		want    bool
 	}{
-		{"less than both", signal.NodeFsAvailable, 10 * gi, []Pod{logging("a", 255*mi), logging("b", mi-1)}, true},
-		{"256 MiB", signal.NodeFsAvailable, 10 * gi, []Pod{logging("a", 255*mi), logging("b", mi)}, false},
-		{"5 %", signal.NodeFsAvailable, 20 * mi, []Pod{logging("a", mi)}, false},
-		{"less than 5 %", signal.NodeFsAvailable, 20*mi + 1, []Pod{logging("a", mi)}, true},
-		{"one is not measured", signal.NodeFsAvailable, 10 * gi, []Pod{logging("a", mi), logging("b", 0, diskUnknown)}, false},
-		{"a deficit without end", signal.NodeFsAvailable, math.MaxInt64, []Pod{logging("a", 255*mi)}, true},
-		{"usage without end", signal.NodeFsAvailable, math.MaxInt64, []Pod{logging("a", math.MaxInt64), logging("b", math.MaxInt64)}, false},
+		{"below both limits", signal.NodeFsAvailable, 10 * gi, []Pod{podWithLogs("a", 255*mi), podWithLogs("b", mi-1)}, true},
+		{"256 MiB", signal.NodeFsAvailable, 10 * gi, []Pod{podWithLogs("a", 255*mi), podWithLogs("b", mi)}, false},
+		{"5 %", signal.NodeFsAvailable, 20 * mi, []Pod{podWithLogs("a", mi)}, false},
+		{"less than 5 %", signal.NodeFsAvailable, 20*mi + 1, []Pod{podWithLogs("a", mi)}, true},
+		{"one pod is not measured", signal.NodeFsAvailable, 10 * gi, []Pod{podWithLogs("a", mi), podWithLogs("b", 0, diskUnknown)}, false},
+		{"maximum deficit", signal.NodeFsAvailable, math.MaxInt64, []Pod{podWithLogs("a", 255*mi)}, true},
+		{"maximum usage", signal.NodeFsAvailable, math.MaxInt64, []Pod{podWithLogs("a", math.MaxInt64), podWithLogs("b", math.MaxInt64)}, false},
 		{"9,999 inodes", signal.NodeFsInodesFree, 1 << 30, []Pod{withLogsInodes("a", 9_999)}, true},
 		{"10,000 inodes", signal.NodeFsInodesFree, 1 << 30, []Pod{withLogsInodes("a", 10_000)}, false},
 	} {
 		d := &decision{in: Inputs{Pods: tt.pods}, policy: &Policy{Layout: ImageFs}}
-		ranked, _ := d.policy.Rank(tt.pods, tt.signal, &d.State, begin)
+		ranked, _ := d.policy.Rank(tt.pods, tt.signal, &d.State, start)
 		if got := d.negligible(tt.signal, tt.deficit, ranked); got != tt.want {
 			t.Errorf("%s: negligible = %t; want %t", tt.name, got, tt.want)
 		}

@@ -2,45 +2,44 @@ package evict
 
 import "fmt"
 
-// ConfigSource is the annotation by which a kubelet marks every pod that it makes,
-// over whatever the pod's author wrote there: api, file or http
+// ConfigSource is the annotation that a kubelet sets on each pod that it creates (api,
+// file or http). It overwrites any value from the pod's author
 // (pkg/kubelet/types/pod_update.go).
 const ConfigSource = "kubernetes.io/config.source"
 
-// Kubelet is what is known of a kubelet on this node. The inventory finds it out with
-// each list of the pods; every rule on whose the node and its pods are goes by it.
+// Kubelet is what is known about a kubelet on this node. The inventory updates it with
+// each list of pods. All rules about the owner of the node and of its pods use it.
 type Kubelet struct {
 	// Known is false before the pods have been listed.
 	Known bool
-	// Absent is the declaration that no kubelet runs here: what one has left behind is
-	// evictd's.
+	// Absent is set if the configuration declares that no kubelet runs here. evictd
+	// then owns the sandboxes that one left behind.
 	Absent bool
-	// Pods tells that there is a sandbox, dead or alive, that a kubelet made.
+	// Pods is set if there is a sandbox, running or not, that a kubelet created.
 	Pods bool
-	// Process describes a kubelet's process that was there when the pods were listed,
-	// or a minute before, or says why that can't be told; "" is none.
+	// Process describes a kubelet process that ran when the pods were listed or up to a
+	// minute earlier, or says why this is unknown; "" if there was none.
 	Process string
 }
 
-// MadeByKubelet reports whether a kubelet made the sandbox with these annotations.
+// MadeByKubelet reports whether a kubelet created the sandbox with these annotations.
 func MadeByKubelet(annotations map[string]string) bool {
 	_, made := annotations[ConfigSource]
 	return made
 }
 
-// Owns reports whether the sandbox with these annotations is a kubelet's, so that
+// Owns reports whether the sandbox with these annotations belongs to a kubelet, so that
 // evictd must not stop or remove it.
 func (k Kubelet) Owns(annotations map[string]string) bool {
 	return MadeByKubelet(annotations) && !k.Absent
 }
 
-// KubeletProcess is a kubelet that runs, or has run.
+// KubeletProcess is a kubelet process that runs or has run.
 type KubeletProcess struct {
 	PID int `json:"pid"`
-	// Executable is the file that it runs, or the name that it goes by where that
-	// can't be read.
+	// Executable is the path of its executable, or its name if the path can't be read.
 	Executable string `json:"executable"`
-	// Start is when it began, in clock ticks since boot; 0 is not known.
+	// Start is its start time in clock ticks since boot; 0 if unknown.
 	Start uint64 `json:"start"`
 }
 

@@ -6,20 +6,19 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// The causes of evictions over a pod's own limits on local storage, in the
-// place of a signal's name.
+// The causes of evictions of pods that exceed their own local-storage limits. They are
+// used instead of a signal's name.
 const (
 	CauseEmptyDirLimit  = "emptydirfs.limit"
 	CausePodLimit       = "ephemeralpodfs.limit"
 	CauseContainerLimit = "ephemeralcontainerfs.limit"
 )
 
-// overLimit returns whether the pod uses more local storage than it may: an
-// emptyDir's size, then the pod's limit, then a container's, the first that is
-// exceeded (pkg/kubelet/eviction/eviction_manager.go). As the kubelet does, it
-// counts a container's writable layer against the container's limit only where
-// that layer shares the node's filesystem with everything else; unlike older
-// kubelets it looks at sidecars too.
+// overLimit returns the cause and message of the first local-storage limit that the pod
+// exceeds: the size of an emptyDir, then the pod's limit, then a container's
+// (pkg/kubelet/eviction/eviction_manager.go); cause "" if there is none. Like the
+// kubelet, it counts a container's writable layer against the container's limit only if
+// everything is on one filesystem. Unlike older kubelets, it checks sidecars too.
 func (p *Pod) overLimit(l Layout) (cause, message string) {
 	if !p.HasStats || p.DiskUnknown {
 		return "", ""
@@ -30,7 +29,7 @@ func (p *Pod) overLimit(l Layout) (cause, message string) {
 			return CauseEmptyDirLimit, fmt.Sprintf("Usage of EmptyDir volume %q exceeds the limit %q. ", v.Name, v.SizeLimit)
 		}
 	}
-	if used := p.ephemeral(); !p.withinOneLimit(used) {
+	if used := p.ephemeralUsage(); !p.withinOneLimit(used) {
 		if limit := p.storageLimit(); limit != nil && exceeds(used, limit) {
 			return CausePodLimit, fmt.Sprintf("Pod ephemeral local storage usage exceeds the total limit of containers %s. ", limit)
 		}
@@ -50,7 +49,8 @@ func (p *Pod) overLimit(l Layout) (cause, message string) {
 	return "", ""
 }
 
-// Limited reports whether the pod, or a part of it, has a limit on local storage.
+// Limited reports whether the pod, a container or a volume of it has a local-storage
+// limit.
 func (p *Pod) Limited() bool {
 	for i := range p.Volumes {
 		if p.Volumes[i].SizeLimit != nil {
@@ -67,10 +67,9 @@ func (p *Pod) Limited() bool {
 	return false
 }
 
-// ephemeral sums what ends with the pod: what it has on local disks without the
-// node's own directories, which eviction does not empty
-// (pkg/volume/util: IsLocalEphemeralVolume).
-func (p *Pod) ephemeral() int64 {
+// ephemeralUsage returns the pod's usage of local disks that is removed with the pod.
+// That excludes the node's own directories (pkg/volume/util: IsLocalEphemeralVolume).
+func (p *Pod) ephemeralUsage() int64 {
 	used := p.disk(partRootfs|partLogs, false)
 	for i := range p.Volumes {
 		if v := &p.Volumes[i]; v.Local() && v.Type != HostPath {
@@ -80,9 +79,9 @@ func (p *Pod) ephemeral() int64 {
 	return used
 }
 
-// withinOneLimit reports whether the limit of one container alone covers what
-// the pod uses. The pod's is never less, so that this clears most pods without
-// summing quantities, which allocates.
+// withinOneLimit reports whether the limit of one container covers the usage of the
+// whole pod. The pod's limit is at least as large, so most pods need no sum of
+// quantities, which would allocate.
 func (p *Pod) withinOneLimit(used int64) bool {
 	for _, cs := range [][]Container{p.Containers, p.InitContainers} {
 		for i := range cs {

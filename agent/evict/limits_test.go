@@ -38,27 +38,27 @@ func TestOverLimit(t *testing.T) {
 	}{
 		{"no limits", SingleFs, limited("", rootfs(gi), volume(Volume{Name: "v", Type: EmptyDir, Used: gi})), "", ""},
 		{"emptyDir at its limit", SingleFs, limited("", volume(Volume{Name: "v", Type: EmptyDir, SizeLimit: qty("100"), Used: 100})), "", ""},
-		{"emptyDir over it", SingleFs, limited("", volume(Volume{Name: "v", Type: EmptyDir, SizeLimit: qty("100"), Used: 101})), CauseEmptyDirLimit, emptyDir},
+		{"emptyDir over its limit", SingleFs, limited("", volume(Volume{Name: "v", Type: EmptyDir, SizeLimit: qty("100"), Used: 101})), CauseEmptyDirLimit, emptyDir},
 		{"emptyDir in memory", SingleFs, limited("", volume(Volume{Name: "v", Type: EmptyDir, Medium: "Memory", SizeLimit: qty("100"), Used: 101})), CauseEmptyDirLimit, emptyDir},
 		{"emptyDir with a limit of 0", SingleFs, limited("", volume(Volume{Name: "v", Type: EmptyDir, SizeLimit: qty("0"), Used: 101})), "", ""},
 		{"canonical limit", SingleFs, limited("", volume(Volume{Name: "v", Type: EmptyDir, SizeLimit: qty("0.5Gi"), Used: gi})), CauseEmptyDirLimit, `Usage of EmptyDir volume "v" exceeds the limit "512Mi". `},
 		{"emptyDir before the pod", SingleFs, limited("1", rootfs(2), volume(Volume{Name: "v", Type: EmptyDir, SizeLimit: qty("100"), Used: 101})), CauseEmptyDirLimit, emptyDir},
 		{"pod at its limit", SingleFs, limited("100", rootfs(60), logs(40)), "", ""},
-		{"pod over it", SingleFs, limited("100", rootfs(60), logs(41)), CausePodLimit, "Pod ephemeral local storage usage exceeds the total limit of containers 100. "},
-		{"volumes are the pod's", SingleFs, limited("100", volume(Volume{Name: "v", Type: EmptyDir, Used: 101})), CausePodLimit, "Pod ephemeral local storage usage exceeds the total limit of containers 100. "},
-		{"volumes in memory are not", SingleFs, limited("100", volume(Volume{Name: "v", Type: EmptyDir, Medium: "Memory", Used: 101})), "", ""},
-		{"a container without a limit counts against the others'", SingleFs, limited("100", another(Container{Name: "d", Usage: ContainerUsage{Rootfs: 101}})), CausePodLimit, "Pod ephemeral local storage usage exceeds the total limit of containers 100. "},
+		{"pod over its limit", SingleFs, limited("100", rootfs(60), logs(41)), CausePodLimit, "Pod ephemeral local storage usage exceeds the total limit of containers 100. "},
+		{"volumes count for the pod", SingleFs, limited("100", volume(Volume{Name: "v", Type: EmptyDir, Used: 101})), CausePodLimit, "Pod ephemeral local storage usage exceeds the total limit of containers 100. "},
+		{"volumes in memory do not count", SingleFs, limited("100", volume(Volume{Name: "v", Type: EmptyDir, Medium: "Memory", Used: 101})), "", ""},
+		{"a container without a limit counts toward the pod's limit", SingleFs, limited("100", another(Container{Name: "d", Usage: ContainerUsage{Rootfs: 101}})), CausePodLimit, "Pod ephemeral local storage usage exceeds the total limit of containers 100. "},
 		{"limits are summed", SingleFs, limited("100", another(storage("1Ki", 0)), rootfs(99), logs(1)), "", ""},
-		{"one container over its own", SingleFs, limited("100", another(storage("1Ki", 0)), rootfs(99), logs(2)), CauseContainerLimit, `Container c exceeded its local ephemeral storage limit "100". `},
+		{"one container over its own limit", SingleFs, limited("100", another(storage("1Ki", 0)), rootfs(99), logs(2)), CauseContainerLimit, `Container c exceeded its local ephemeral storage limit "100". `},
 		{"the second container", SingleFs, limited("1Ki", another(storage("100", 101))), CauseContainerLimit, `Container d exceeded its local ephemeral storage limit "100". `},
 		{"a sidecar", SingleFs, limited("1Ki", initial(sidecar)), CauseContainerLimit, `Container d exceeded its local ephemeral storage limit "100". `},
-		{"an init container is not looked at alone", SingleFs, limited("1Ki", initial(storage("100", 101))), "", ""},
-		{"dedicated imagefs: the writable layer is the pod's alone", ImageFs, limited("100", another(storage("1Ki", 0)), rootfs(101)), "", ""},
+		{"an init container's own limit is not checked", SingleFs, limited("1Ki", initial(storage("100", 101))), "", ""},
+		{"dedicated imagefs: the writable layer counts for the pod only", ImageFs, limited("100", another(storage("1Ki", 0)), rootfs(101)), "", ""},
 		{"dedicated imagefs: logs", ImageFs, limited("100", another(storage("1Ki", 0)), logs(101)), CauseContainerLimit, `Container c exceeded its local ephemeral storage limit "100". `},
 		{"dedicated imagefs: the pod", ImageFs, limited("100", rootfs(101)), CausePodLimit, "Pod ephemeral local storage usage exceeds the total limit of containers 100. "},
 		{"no statistics", SingleFs, limited("100", rootfs(101), withoutStats), "", ""},
 		{"a container's limit of 0", SingleFs, limited("0", another(storage("1Ki", 0)), rootfs(500)), "", ""},
-		{"overhead raises the pod's", SingleFs, limited("100", rootfs(101), func(p *Pod) {
+		{"overhead raises the pod's limit", SingleFs, limited("100", rootfs(101), func(p *Pod) {
 			p.Overhead.EphemeralStorage = qty("10")
 			p.Containers = append(p.Containers, storage("1", 0))
 		}), CauseContainerLimit, `Container c exceeded its local ephemeral storage limit "100". `},
@@ -70,24 +70,24 @@ func TestOverLimit(t *testing.T) {
 	}
 }
 
-// A pod is over its limit exactly when the sum says so, though the sum is
-// mostly not computed.
-func TestPodLimitIsTheSum(t *testing.T) {
-	c := chance{rand.New(rand.NewPCG(1, 2))}
+// overLimit agrees with the sum of the limits, although it does not compute the sum for
+// most pods.
+func TestPodLimitMatchesSum(t *testing.T) {
+	c := generator{rand.New(rand.NewPCG(1, 2))}
 	over := 0
 	for range 20_000 {
 		p := aPod("p")
 		p.Containers = nil
 		for _, cs := range []*[]Container{&p.Containers, &p.InitContainers} {
 			for range c.IntN(3) {
-				one := Container{Sidecar: c.one(2), Usage: ContainerUsage{Rootfs: c.Int64N(5), Logs: c.Int64N(2)}}
-				if c.one(2) {
+				one := Container{Sidecar: c.oneIn(2), Usage: ContainerUsage{Rootfs: c.Int64N(5), Logs: c.Int64N(2)}}
+				if c.oneIn(2) {
 					one.Resources.Limits.EphemeralStorage = c.quantity(8)
 				}
 				*cs = append(*cs, one)
 			}
 		}
-		if c.one(4) {
+		if c.oneIn(4) {
 			p.Overhead.EphemeralStorage = c.quantity(3)
 		}
 		limit := p.storageLimit()
@@ -101,13 +101,13 @@ func TestPodLimitIsTheSum(t *testing.T) {
 		}
 	}
 	if over < 1000 {
-		t.Errorf("only %d pods were over their limit", over)
+		t.Errorf("%d random pods over their limit; want at least 1000", over)
 	}
 }
 
-// What lies in a directory of the node's own does not end with the pod, and is
-// no part of its limit.
-func TestHostPathIsNoPartOfTheLimit(t *testing.T) {
+// Data in a directory of the node is not removed with the pod and does not count toward
+// its limit.
+func TestHostPathIsNotLimited(t *testing.T) {
 	p := aPod("p")
 	p.Containers[0].Resources.Limits.EphemeralStorage = qty("1Gi")
 	p.Volumes = []Volume{{Name: "host", Type: HostPath, Used: 2 * gi}}

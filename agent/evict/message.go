@@ -9,10 +9,10 @@ import (
 	"github.com/evictd/evictd/agent/signal"
 )
 
-// ReasonEvicted is the reason of an evicted pod.
+// ReasonEvicted is the reason in an evicted pod's status.
 const ReasonEvicted = "Evicted"
 
-// The keys of an eviction's annotations.
+// The keys of the annotations of an eviction.
 const (
 	offendingContainers      = "offending_containers"
 	offendingContainersUsage = "offending_containers_usage"
@@ -21,9 +21,10 @@ const (
 	starvedResource          = "starved_resource"
 )
 
-// message explains an eviction in the kubelet's words, to the letter and its
-// trailing space (pkg/kubelet/eviction/helpers.go): what users and controllers
-// parse. Annotations are nil for a pod without statistics.
+// message returns the kubelet's eviction message and annotations
+// (pkg/kubelet/eviction/helpers.go). The message is identical, including the trailing
+// space, because users and controllers parse it. The annotations are nil for a pod
+// without statistics.
 func message(pod *Pod, t signal.Threshold, o signal.Observation) (string, map[string]string) {
 	r := t.Signal.Resource()
 	value := t.Value.Of(o.Capacity)

@@ -8,7 +8,7 @@ import (
 	"github.com/evictd/evictd/agent/signal"
 )
 
-// The texts are the kubelet's, which other programs parse: to the letter.
+// The messages are identical to the kubelet's, because other programs parse them.
 func TestMessage(t *testing.T) {
 	two := aPod("web", func(p *Pod) {
 		p.Containers = []Container{
@@ -50,10 +50,10 @@ func TestMessage(t *testing.T) {
 				"Container b was using 1100000000, request is 1G, has larger consumption of ephemeral-storage. " +
 				"Container a was using 1, request is 0, has larger consumption of ephemeral-storage. ",
 			map[string]string{"offending_containers": "b,a", "offending_containers_usage": "1100000000,1", "starved_resource": "ephemeral-storage"}},
-		{"inodes blame nobody", two, hard(signal.ImageFsInodesFree, "5%"), signal.Observation{Available: 40_000, Capacity: 1_000_000},
+		{"inodes name no container", two, hard(signal.ImageFsInodesFree, "5%"), signal.Observation{Available: 40_000, Capacity: 1_000_000},
 			"The node was low on resource: inodes. Threshold quantity: 50000, available: 40k. ",
 			map[string]string{"offending_containers": "", "offending_containers_usage": "", "starved_resource": "inodes"}},
-		{"PIDs blame nobody", two, hard(signal.PIDAvailable, "1000"), signal.Observation{Available: 999},
+		{"PIDs name no container", two, hard(signal.PIDAvailable, "1000"), signal.Observation{Available: 999},
 			"The node was low on resource: pids. Threshold quantity: 1k, available: 999. ",
 			map[string]string{"offending_containers": "", "offending_containers_usage": "", "starved_resource": "pids"}},
 		{"pod-level request", whole, hard(signal.MemoryAvailable, "1.5Gi"), signal.Observation{Available: 1500 * mi},

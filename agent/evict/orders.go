@@ -6,82 +6,80 @@ import (
 	"github.com/evictd/evictd/agent/signal"
 )
 
-// Inputs is what one step decides on.
+// Inputs is the input of one Step.
 type Inputs struct {
 	Policy       *Policy
 	Observations signal.Observations
-	// Pods are those that run, in any order. Step does not keep them.
+	// Pods are the running pods, in any order. Step does not retain them.
 	Pods []Pod
-	// Unlisted tells that it is not known yet what runs, so that Pods is empty
-	// and nobody has left.
+	// Unlisted is set until the pods have been listed for the first time. Pods is empty
+	// then, which does not mean that earlier pods are gone.
 	Unlisted bool
-	// Outcomes are those of orders since the step before.
+	// Outcomes are the outcomes of orders since the last Step.
 	Outcomes []Outcome
-	// Fired are the evictions that were carried out since the step before on the
-	// verdict of a Table, in their order.
+	// Fired are the hot path's kills since the last Step, in their order.
 	Fired []Fired
-	// Contention lists where stalls on memory go on.
+	// Contention lists the ongoing stalls on memory.
 	Contention []Contention
-	// Measured tells that the pods' usage is read from what runs, so that a
-	// victim's progress can be told from it. Without, a victim is waited for
-	// and then believed to have returned everything.
+	// Measured is set if the usage of pods is measured, so that a victim's progress
+	// shows in it. If it is not set, a victim is assumed to have freed everything after
+	// the settle timeout.
 	Measured bool
-	// Unexplained is how much memory, in bytes, all pods hold that none accounts
-	// for and that is nothing new.
+	// Unexplained is the memory of kubepods, in bytes, that no listed pod accounts for
+	// and that earlier lists left unaccounted too (see the type [Unexplained]).
 	Unexplained int64
-	// DryRun makes a victim count as gone at once, and be named once in an
-	// episode.
+	// DryRun makes Step count a victim as gone at once and report it once per episode.
 	DryRun bool
-	// ReclaimStalled tells that the kernel's reclaim makes no headway, so that
-	// a crossing that file cache brought is acted upon at once.
+	// ReclaimStalled is set while the kernel's reclaim makes no progress. A crossing
+	// that file cache caused is then acted on at once.
 	ReclaimStalled bool
-	// PodsReclaimStalled is ReclaimStalled for the limit of all pods together: it
-	// concerns allocatableMemory.available alone.
+	// PodsReclaimStalled is ReclaimStalled for reclaim at the memory limit of all pods.
+	// It affects allocatableMemory.available only.
 	PodsReclaimStalled bool
-	// Answered lists the hard memory thresholds whose crossing a lane has answered by
-	// its own readings since the step before.
+	// Answered lists the hard memory thresholds for which a lane has found from its own
+	// readings since the last Step that the crossing must be acted on.
 	Answered []Key
-	// Drift is how many bytes per-CPU counters may hold back; it matters where
-	// Measured is set.
+	// Drift is by how many bytes per-CPU counters may lag. It is used if Measured is
+	// set.
 	Drift int64
-	// NothingReclaimed lists the thresholds for which the last node-level reclaims
-	// brought nothing, until another attempt is due. Until then a reclaim is ordered for
-	// them only where a pod would be evicted after it.
+	// NothingReclaimed lists the thresholds whose last node-level reclaims freed
+	// nothing, until the next attempt is due. Step then orders a reclaim for them only
+	// if it would evict a pod after it.
 	NothingReclaimed []Key
 }
 
-// Orders is what a step wants done, and what it found.
+// Orders is the result of one Step: what to do, and what was found.
 type Orders struct {
 	// Evict lists the pods to evict, in this order.
 	Evict []Order
-	// Adopted are the orders of the Fired, in their order: they have been carried
-	// out and are only to be followed and told.
+	// Adopted are the orders for the hot path's kills, in their order. They have been
+	// carried out; the caller only follows and records them.
 	Adopted []Order
-	// Harden lists, by UID, pods whose grace period ends now.
+	// Harden lists the UIDs of victims whose grace period ends now.
 	Harden []string
-	// Reclaim asks for a node-level reclaim; nil asks for none. Its Outcome
-	// must come with a later step.
+	// Reclaim is the node-level reclaim to do, or nil. Its Outcome must be in the
+	// inputs of a later Step.
 	Reclaim *Reclaim
 
-	// Met lists the signals with a threshold met, in order; Conditions the
-	// published ones, sorted.
+	// Met lists the signals with a threshold that is met, in order. Conditions lists
+	// the published conditions, sorted.
 	Met        []signal.Signal
 	Conditions []signal.Condition
-	// Waiting lists the hard memory thresholds that file cache brought below and
-	// that wait for that.
+	// Waiting lists the hard memory thresholds that are met because of file cache and
+	// are not acted on yet.
 	Waiting []Key
-	// Acted is the threshold acted upon, nil where none was.
+	// Acted is the threshold that was acted on, or nil.
 	Acted *Threshold
-	// Ranking and Exempt are filled where a pod had to be chosen.
+	// Ranking and Exempt are set if pods were ranked.
 	Ranking []Ranked
 	Exempt  []Exempt
-	// Futile lists the signals for which evicting does not help enough.
+	// Futile lists the signals that evicting can't relieve.
 	Futile []Futility
 	// Unreadable lists the signals that could not be read.
 	Unreadable []signal.Signal
-	// Revived lists, by UID, evicted pods that came back.
+	// Revived lists the UIDs of evicted pods that were started again.
 	Revived []string
-	// Stuck lists, by UID, victims that became stuck in this step.
+	// Stuck lists the UIDs of victims that became stuck in this Step.
 	Stuck []string
 }
 
@@ -89,16 +87,17 @@ type Orders struct {
 type Order struct {
 	UID string `json:"uid"`
 	Pod string `json:"pod"`
-	// Cause is the signal's name, or the limit that the pod exceeded.
+	// Cause is the name of the signal, of the contention condition, or of the limit
+	// that the pod exceeded.
 	Cause string        `json:"cause"`
 	Hard  bool          `json:"hard"`
 	Grace time.Duration `json:"grace"`
-	// Threshold, Available and Deficit are what was decided on, in the
-	// signal's unit; 0 for a pod's own limits.
+	// Threshold, Available and Deficit are the amounts that the decision was made on,
+	// in the signal's unit; 0 for a pod's own limits.
 	Threshold int64 `json:"threshold"`
 	Available int64 `json:"available"`
 	Deficit   int64 `json:"deficit"`
-	// Expected is what the eviction is expected to bring back, in that unit.
+	// Expected is the amount that the eviction is expected to free, in that unit.
 	Expected    int64             `json:"expected"`
 	Futile      bool              `json:"futile,omitempty"`
 	Reason      string            `json:"reason"`
@@ -106,14 +105,14 @@ type Order struct {
 	Annotations map[string]string `json:"annotations,omitempty"`
 }
 
-// ReclaimKind is what a node-level reclaim removes.
+// ReclaimKind is a kind of node-level reclaim.
 type ReclaimKind string
 
-// The kinds.
+// The kinds of node-level reclaim.
 const (
 	ReclaimContainers ReclaimKind = "containers" // dead containers and sandboxes
 	ReclaimImages     ReclaimKind = "images"     // unused images
-	ReclaimMemory     ReclaimKind = "memory"     // cold memory of pods; nobody orders it, see Cold
+	ReclaimMemory     ReclaimKind = "memory"     // pods' memory, through memory.reclaim; never ordered by Step, see [Cold]
 )
 
 // Reclaim is an order to free a resource of the node without evicting a pod.
@@ -123,18 +122,18 @@ type Reclaim struct {
 	Deficit int64         `json:"deficit"`
 }
 
-// Outcome tells what became of an order: of the eviction of a pod, or of the
-// reclaim where UID is empty.
+// Outcome is the result of an order: of the eviction of a pod or, if UID is empty, of
+// the node-level reclaim.
 type Outcome struct {
 	UID string
-	// Err is set where the order could not be carried out.
+	// Err is set if the order could not be carried out.
 	Err error
 }
 
-// Futility tells that a signal stays low whatever is evicted.
+// Futility is a signal that evicting can't relieve.
 type Futility struct {
 	Signal   signal.Signal `json:"signal"`
 	Deficit  int64         `json:"deficit"`
-	Coverage int64         `json:"coverage"` // what all eligible pods would bring
-	Until    time.Time     `json:"until"`    // no further victim before
+	Coverage int64         `json:"coverage"` // expected of all eligible pods together
+	Until    time.Time     `json:"until"`    // no next victim before
 }

@@ -4,38 +4,37 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// Pod is a pod as the decision sees it: who it is, what it asked for and what
-// it uses now. It holds no handle to anything that runs.
+// Pod is a pod as the decision uses it: its identity, its requests and its current
+// usage. It has no reference to processes or cgroups.
 type Pod struct {
 	UID       string
 	Namespace string
 	Name      string
 	Labels    map[string]string
 
-	// Priority ranks pods; nil is unset and ranks as 0.
+	// Priority is the pod's priority; nil means unset and ranks as 0.
 	Priority          *int32
 	PriorityClassName string
-	// Static and Mirror mark the pods that a kubelet runs from files, and
-	// their images in the API.
+	// Static is set for a pod that a kubelet runs from a file, Mirror for such a pod's
+	// object in the API.
 	Static bool
 	Mirror bool
-	// DaemonSet tells that a DaemonSet owns the pod.
+	// DaemonSet is set if a DaemonSet owns the pod.
 	DaemonSet bool
-	// Kubelet tells that a kubelet made the pod, which may bring it back.
+	// Kubelet is set if a kubelet created the pod. It may start the pod again.
 	Kubelet bool
-	// Spared says why whoever lists the pod wants it left alone; empty where
-	// nothing speaks against it.
+	// Spared is why the source of the pod exempts it from eviction; empty if it does
+	// not.
 	Spared string
 
-	// TerminationGraceSeconds is the pod's own grace period; nil is unset.
+	// TerminationGraceSeconds is the pod's own grace period; nil means unset.
 	TerminationGraceSeconds *int64
 	Tolerations             []Toleration
 
-	// QoS is the pod's class where its source states it; empty makes
-	// QoSClass compute it from the resources.
+	// QoS is the pod's class if its source states it. If it is empty, QoSClass computes
+	// it from the resources.
 	QoS QoS
-	// Resources are those of the pod as a whole, as opposed to the
-	// containers'.
+	// Resources are the pod-level resources.
 	Resources Resources
 	Overhead  Amounts
 
@@ -44,18 +43,18 @@ type Pod struct {
 	EphemeralContainers []Container
 	Volumes             []Volume
 
-	// LastStart is when the youngest of the pod's containers was created, in
-	// nanoseconds since the epoch; 0 is not known. It tells a pod that was
-	// brought back from one that never left.
+	// LastStart is when the newest of the pod's containers was created, in nanoseconds
+	// since the epoch; 0 if unknown. It distinguishes a pod that was started again from
+	// one that never stopped.
 	LastStart int64
 
-	// HasStats tells that Usage was measured.
+	// HasStats is set if Usage was measured.
 	HasStats bool
 	Usage    PodUsage
-	// DiskUnknown tells that nothing of the pod's disk usage was measured. For a
-	// disk signal it then ranks as a pod without statistics, and its limits on
-	// local storage are not enforced. A pod that was measured in part counts with
-	// that part: it uses at least as much.
+	// DiskUnknown is set if none of the pod's disk usage was measured. For a disk
+	// signal the pod then ranks as one without statistics, and its local-storage limits
+	// are not enforced. A pod that was measured in part counts with that part, because
+	// it uses at least as much.
 	DiskUnknown bool
 }
 
@@ -66,40 +65,40 @@ func (p *Pod) Key() string { return p.Namespace + "/" + p.Name }
 type Container struct {
 	Name      string
 	Resources Resources
-	// MemoryRequestText replaces the memory request in messages where it was
-	// deduced, so that no message names an amount that the pod does not state.
+	// MemoryRequestText replaces the memory request in messages if the request was
+	// deduced, so that no message shows an amount that the pod does not specify.
 	MemoryRequestText string
-	// Sidecar marks an init container that is restarted always.
+	// Sidecar is set for an init container with restartPolicy Always.
 	Sidecar bool
 	Usage   ContainerUsage
 }
 
-// Amounts are quantities of the resources that matter here; nil is absent,
-// which is not 0.
+// Amounts are quantities of the resources that eviction uses. Nil means absent, which
+// is not 0.
 type Amounts struct {
 	CPU              *resource.Quantity
 	Memory           *resource.Quantity
 	EphemeralStorage *resource.Quantity
 }
 
-// Resources are what a container or a pod asked for.
+// Resources are the requests and limits of a container or a pod.
 type Resources struct {
 	Requests Amounts
 	Limits   Amounts
 }
 
-// PodUsage is what a pod uses as a whole.
+// PodUsage is the usage of a pod as a whole.
 type PodUsage struct {
 	// Memory is the working set in bytes.
 	Memory int64
-	// Freeable is how much of it a kill gives back at once, in bytes: the
-	// resident anonymous memory.
+	// Freeable is the part of it that a kill frees at once, in bytes: the resident
+	// anonymous memory.
 	Freeable int64
 	// PIDs is the number of tasks.
 	PIDs int64
 }
 
-// ContainerUsage is what one container uses.
+// ContainerUsage is the usage of one container.
 type ContainerUsage struct {
 	Memory      int64 // working set, bytes
 	Rootfs      int64 // writable layer, bytes
@@ -109,11 +108,11 @@ type ContainerUsage struct {
 	ImagesBytes int64 // of images that only this container uses
 }
 
-// VolumeType names the source of a volume, in the API's spelling.
+// VolumeType is the kind of a volume's source, as it is written in the API.
 type VolumeType string
 
-// The volume types that count as a pod's local storage. Others may be listed
-// and count nothing.
+// The volume types that count as a pod's local storage. Volumes of other types may be
+// listed and are not counted.
 const (
 	EmptyDir  VolumeType = "emptyDir"
 	HostPath  VolumeType = "hostPath"
@@ -121,20 +120,20 @@ const (
 	GitRepo   VolumeType = "gitRepo"
 )
 
-// Volume is a volume of a pod, with what it holds now.
+// Volume is a volume of a pod and its usage.
 type Volume struct {
 	Name string
 	Type VolumeType
-	// Medium is an emptyDir's; empty is the node's disk.
+	// Medium is the medium of an emptyDir; empty means the node's disk.
 	Medium string
-	// SizeLimit is an emptyDir's; nil is none.
+	// SizeLimit is the limit of an emptyDir; nil means none.
 	SizeLimit *resource.Quantity
 	Used      int64 // bytes
 	Inodes    int64
 }
 
-// Local reports whether the volume's bytes lie on the node's own filesystem
-// and count as the pod's.
+// Local reports whether the volume is on the node's own filesystem and counts as the
+// pod's local storage.
 func (v Volume) Local() bool {
 	switch v.Type {
 	case EmptyDir:

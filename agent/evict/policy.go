@@ -6,15 +6,15 @@ import (
 	"github.com/evictd/evictd/agent/signal"
 )
 
-// Layout tells how the node's filesystems are cut.
+// Layout is the division of the node's storage into filesystems.
 type Layout uint8
 
 const (
-	// SingleFs: images, containers and the node share one filesystem.
+	// SingleFs: nodefs has everything.
 	SingleFs Layout = iota
-	// ImageFs: images and writable layers share one apart from the node's.
+	// ImageFs: images and writable layers are on imagefs.
 	ImageFs
-	// SplitFs: only images are apart; writable layers are on the node's.
+	// SplitFs: images are on imagefs, writable layers on nodefs.
 	SplitFs
 )
 
@@ -31,57 +31,56 @@ func (l Layout) String() string {
 	return "unknown"
 }
 
-// Policy is what an operator configured, ready for Step.
+// Policy is the part of the configuration that Step uses.
 type Policy struct {
-	// Thresholds lists every threshold that can be met, the derived ones
-	// included, in the order in which they are shown.
+	// Thresholds lists all thresholds, the derived ones included, in the order in which
+	// they are displayed.
 	Thresholds []Threshold
-	// TransitionPeriod is how long a condition outlives its last sight.
+	// TransitionPeriod is how long a condition stays published after it was last set.
 	TransitionPeriod time.Duration
-	// MaxPodGraceSeconds caps the grace of soft evictions; negative means the
-	// pod's own.
+	// MaxPodGraceSeconds limits the grace period of soft evictions. If it is negative,
+	// the pod's own applies.
 	MaxPodGraceSeconds int64
-	// MaxVictims is the most pods that one decision evicts, at least 1.
+	// MaxVictims is the maximum number of pods that one decision evicts, at least 1.
 	MaxVictims int
-	// SettleTimeout is how long a victim's expected memory is waited for.
+	// SettleTimeout is how long a victim's usage may stay the same before it is stuck.
+	// If usage is not measured, the victim counts as settled after it.
 	SettleTimeout time.Duration
-	// Contention is what is done about stalls on memory.
+	// Contention is the policy for stalls on memory.
 	Contention ContentionPolicy
 	Layout     Layout
-	// SpareUnknownPriority leaves a kubelet's pods alone while their priority
-	// is not known.
+	// SpareUnknownPriority exempts a kubelet's pods from eviction while their priority
+	// is unknown.
 	SpareUnknownPriority bool
-	// Protected returns why the operator wants a pod left alone, or "". It
-	// must depend on the pod alone. Nil protects none.
+	// Protected returns why the configuration exempts a pod from eviction, or "". It
+	// must be a pure function of the pod. Nil exempts none.
 	Protected func(*Pod) string
 }
 
-// Threshold is a signal's threshold and where it comes from.
+// Threshold is a signal's threshold and its origin.
 type Threshold struct {
 	signal.Threshold
-	// Copy tells that the threshold was derived from another signal's.
+	// Copy is set if the threshold was derived from another signal's.
 	Copy bool
 }
 
-// Key returns the threshold's name.
+// Key returns the threshold's identity.
 func (t Threshold) Key() Key {
 	return Key{Signal: t.Signal, Soft: !t.Hard(), Copy: t.Copy}
 }
 
-// Key names a threshold across steps and restarts: of a signal there is at most
-// one for each combination.
+// Key identifies a threshold across Steps and restarts. A signal has at most one
+// threshold for each combination.
 type Key struct {
 	Signal signal.Signal `json:"signal"`
 	Soft   bool          `json:"soft,omitempty"`
 	Copy   bool          `json:"copy,omitempty"`
 }
 
-// WithCopies completes configured thresholds, the hard ones before the soft
-// and each in the order of signals, with those that are derived:
-// allocatableMemory.available from every hard memory.available where the
-// node's allocatable is enforced, and containerfs from the filesystem that
-// holds the writable layers. Configured containerfs thresholds are dropped, as
-// by the kubelet.
+// WithCopies returns the configured thresholds, hard before soft and each in the order
+// of signals, followed by the derived ones: allocatableMemory.available from each hard
+// memory.available if enforceAllocatable is set, and containerfs from the filesystem of
+// the writable layers. Like the kubelet, it drops configured containerfs thresholds.
 func WithCopies(configured []signal.Threshold, layout Layout, enforceAllocatable bool) []Threshold {
 	var all, allocatable, containerFs []Threshold
 	source := map[signal.Signal]signal.Signal{
@@ -113,8 +112,8 @@ func WithCopies(configured []signal.Threshold, layout Layout, enforceAllocatable
 	return append(append(all, allocatable...), containerFs...)
 }
 
-// stages lists the node-level reclaims that may spare pods when a signal is
-// met, in the order in which they are tried.
+// stages returns the kinds of node-level reclaim that can free space for a signal
+// without evicting pods, in the order in which they are tried.
 func (l Layout) stages(s signal.Signal) []ReclaimKind {
 	if !s.IsDisk() {
 		return nil

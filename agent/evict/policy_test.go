@@ -51,11 +51,11 @@ func TestWithCopies(t *testing.T) {
 			got = append(got, text)
 		}
 		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("%s: WithCopies (-want +got):\n%s", tt.name, diff)
+			t.Errorf("%s: thresholds with the derived ones (-want +got):\n%s", tt.name, diff)
 		}
 	}
 	if got := WithCopies(nil, SingleFs, true); len(got) != 0 {
-		t.Errorf("WithCopies(nil) = %v; want none", got)
+		t.Errorf("derived thresholds of none = %v; want none", got)
 	}
 }
 

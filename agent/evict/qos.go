@@ -5,7 +5,7 @@ import "k8s.io/apimachinery/pkg/api/resource"
 // QoS is a pod's quality-of-service class.
 type QoS string
 
-// The classes.
+// The quality-of-service classes.
 const (
 	Guaranteed QoS = "Guaranteed"
 	Burstable  QoS = "Burstable"
@@ -16,8 +16,8 @@ const (
 // (pkg/apis/scheduling/types.go).
 const SystemCriticalPriority = 2_000_000_000
 
-// QoSClass returns the class that the pod's source states, else the one that
-// its CPU and memory resources give (pkg/apis/core/v1/helper/qos/qos.go).
+// QoSClass returns the class that the pod's source states; if it states none, the class
+// computed from the CPU and memory resources (pkg/apis/core/v1/helper/qos/qos.go).
 func (p *Pod) QoSClass() QoS {
 	if p.QoS != "" {
 		return p.QoS
@@ -50,8 +50,7 @@ func (p *Pod) QoSClass() QoS {
 	return Burstable
 }
 
-// positive keeps the CPU and memory amounts that are above 0, which alone
-// count for the class.
+// positive returns the CPU and memory amounts above 0. Only they count for the class.
 func positive(a Amounts) Amounts {
 	keep := func(q *resource.Quantity) *resource.Quantity {
 		if q == nil || q.Sign() <= 0 {
@@ -69,8 +68,8 @@ func equal(a, b *resource.Quantity) bool {
 	return a.Cmp(*b) == 0
 }
 
-// Critical reports whether the kubelet never evicts the pod: it is static, a
-// mirror, or of a system-critical priority (pkg/kubelet/types/pod_update.go).
+// Critical reports whether the kubelet never evicts the pod: it is static, a mirror
+// pod, or has a system-critical priority (pkg/kubelet/types/pod_update.go).
 func (p *Pod) Critical() bool {
 	return p.Static || p.Mirror || p.criticalPriority()
 }
@@ -86,14 +85,14 @@ func (p *Pod) priority() int32 {
 	return *p.Priority
 }
 
-// The scores of OOMScoreAdj (pkg/kubelet/qos/policy.go).
+// Values of oom_score_adj (pkg/kubelet/qos/policy.go).
 const (
 	guaranteedOOMScoreAdj = -997
 	bestEffortOOMScoreAdj = 1000
 )
 
-// OOMScoreAdj returns the oom_score_adj that the kubelet gives a regular or
-// init container of the pod on a node with that much memory, in bytes.
+// OOMScoreAdj returns the oom_score_adj that the kubelet sets for a regular or init
+// container of the pod. capacity is the node's memory in bytes.
 func (p *Pod) OOMScoreAdj(c *Container, capacity int64) int {
 	if p.Critical() && p.PriorityClassName == "system-node-critical" {
 		return guaranteedOOMScoreAdj
@@ -122,12 +121,12 @@ func (p *Pod) OOMScoreAdj(c *Container, capacity int64) int {
 	return int(score)
 }
 
-// oomScore is 1000 less the request's share of the capacity in thousandths.
+// oomScore returns 1000 minus the request's share of the capacity in thousandths.
 func oomScore(request, capacity int64) int64 {
 	if capacity <= 0 {
 		return bestEffortOOMScoreAdj
 	}
-	if request > (1<<63-1)/1000 { // beyond any node: the product would overflow
+	if request > (1<<63-1)/1000 { // larger than any node; the product would overflow
 		return 0
 	}
 	return bestEffortOOMScoreAdj - 1000*request/capacity
@@ -140,8 +139,8 @@ func memoryRequest(c *Container) int64 {
 	return 0
 }
 
-// unclaimedPerContainer spreads what the pod as a whole requests beyond its
-// containers' requests over all of them.
+// unclaimedPerContainer returns the part of the pod-level memory request that the
+// containers' requests do not use, divided by the number of containers.
 func (p *Pod) unclaimedPerContainer() int64 {
 	whole := p.Resources.Requests.Memory
 	n := int64(len(p.Containers) + len(p.InitContainers))

@@ -9,8 +9,8 @@ import (
 	"github.com/evictd/evictd/agent/signal"
 )
 
-// Ranked is an eligible pod in its place for one signal, with what put it
-// there. Amounts are in the signal's unit.
+// Ranked is an eligible pod and the values that it is ranked by for one signal. Amounts
+// are in the signal's unit.
 type Ranked struct {
 	Pod      string `json:"pod"` // namespace/name
 	UID      string `json:"uid"`
@@ -19,7 +19,7 @@ type Ranked struct {
 	NoStats  bool   `json:"noStats,omitempty"`
 	Usage    int64  `json:"usage"`
 	Request  int64  `json:"request"`
-	// Expected is what an eviction is expected to bring back.
+	// Expected is the amount that evicting the pod is expected to free.
 	Expected int64 `json:"expected"`
 
 	index int // into the pods that were ranked
@@ -28,18 +28,18 @@ type Ranked struct {
 // Index returns the pod's index in the slice that Rank was given.
 func (r Ranked) Index() int { return r.index }
 
-// Exempt is a pod that is not to be evicted, and why.
+// Exempt is a pod that can't be evicted, and why.
 type Exempt struct {
 	Pod string `json:"pod"`
 	UID string `json:"uid"`
-	// Reason is the first that holds of terminating, mirror, static, critical
-	// and protected.
+	// Reason is the first that applies of terminating, mirror, static, critical and
+	// protected.
 	Reason string `json:"reason"`
-	// Detail says more where the reason alone does not, for people.
+	// Detail explains the reason to people if the reason alone is not enough.
 	Detail string `json:"detail,omitempty"`
 }
 
-// The reasons for exemption.
+// The reasons for which a pod is exempt.
 const (
 	ReasonTerminating = "terminating"
 	ReasonMirror      = "mirror"
@@ -48,7 +48,7 @@ const (
 	ReasonProtected   = "protected"
 )
 
-// exempt returns why the pod is not to be evicted, reason "" where it may be.
+// exempt returns why the pod is never evicted under the policy; reason "" if it may be.
 func (p *Policy) exempt(pod *Pod) (reason, detail string) {
 	switch {
 	case pod.Mirror:
@@ -70,16 +70,15 @@ func (p *Policy) exempt(pod *Pod) (reason, detail string) {
 	return "", ""
 }
 
-// Rank orders the eligible pods for eviction under a signal, the first to go
-// first, and lists the others by name. The state tells which
-// are on their way out already.
+// Rank returns the eligible pods in the order in which they are evicted for a signal,
+// and the exempt pods sorted by name. state contains the pods that are being evicted
+// already.
 //
-// The order is the kubelet's: over its request before within, then the lower
-// priority, then the larger usage above the request; for PIDs priority, then
-// the count. Unlike the kubelet's, a pod without statistics comes last among
-// its equals, inodes are not compared with a request in bytes, and what is
-// still equal is ordered by UID, so that the same input always gives the same
-// order.
+// The order is the kubelet's: pods above their request first, then lower priority, then
+// larger usage above the request; for PIDs priority, then number of tasks. There are
+// three differences: a pod without statistics comes last among its equals, inodes are
+// not compared with a request in bytes, and pods that are still equal are ordered by
+// UID, so that the same input always gives the same order.
 func (p *Policy) Rank(pods []Pod, s signal.Signal, state *State, now time.Time) ([]Ranked, []Exempt) {
 	candidates := make([]Ranked, 0, len(pods))
 	var exempt []Exempt
@@ -87,9 +86,9 @@ func (p *Policy) Rank(pods []Pod, s signal.Signal, state *State, now time.Time) 
 		pod := &pods[i]
 		reason, detail := p.exempt(pod)
 		if reason == "" {
-			candidates = append(candidates, p.weigh(pod, i, s))
+			candidates = append(candidates, p.newRanked(pod, i, s))
 		}
-		if busy, why := state.busy(pod.UID, now); busy != "" {
+		if busy, why := state.ineligible(pod.UID, now); busy != "" {
 			reason, detail = busy, why
 		}
 		if reason != "" {
@@ -102,48 +101,49 @@ func (p *Policy) Rank(pods []Pod, s signal.Signal, state *State, now time.Time) 
 	return state.rank(candidates[:0], candidates, now), exempt
 }
 
-// rank puts candidates in the order of eviction and appends those that are not on
-// their way out to a slice, which may begin where theirs does.
+// rank sorts the candidates in the order of eviction and appends those that are not
+// being evicted to to, which may share the memory of candidates.
 func (s *State) rank(to, candidates []Ranked, now time.Time) []Ranked {
-	slices.SortFunc(candidates, func(a, b Ranked) int { return compare(&a, &b) })
+	slices.SortFunc(candidates, func(a, b Ranked) int { return compareRanked(&a, &b) })
 	for i := range candidates {
-		if r := &candidates[i]; !s.isBusy(r.UID, now) {
+		if r := &candidates[i]; !s.isIneligible(r.UID, now) {
 			to = append(to, *r)
 		}
 	}
 	return to
 }
 
-func (p *Policy) weigh(pod *Pod, index int, s signal.Signal) Ranked {
+// newRanked returns the pod with the values that it is ranked by.
+func (p *Policy) newRanked(pod *Pod, index int, s signal.Signal) Ranked {
 	r := Ranked{Pod: pod.Key(), UID: pod.UID, Priority: pod.priority(), index: index}
 	if s != signal.PIDAvailable && !s.IsInodes() {
 		r.Request = pod.Request(s.Resource())
 	}
-	r.measure(pod.usage(s, p.Layout), pod.expected(s, p.Layout), pod.measured(s))
+	r.setUsage(pod.usage(s, p.Layout), pod.expected(s, p.Layout), pod.measured(s))
 	if s == signal.PIDAvailable {
 		r.Over = false // nothing requests PIDs
 	}
 	return r
 }
 
-// measure sets what the pod uses. known is false for a pod without statistics.
-func (r *Ranked) measure(usage, expected int64, known bool) {
+// setUsage sets the pod's usage. known is false for a pod without statistics.
+func (r *Ranked) setUsage(usage, expected int64, known bool) {
 	r.Usage, r.Expected, r.NoStats, r.Over = usage, expected, !known, usage > r.Request
 }
 
-// compare puts the pod that is to go first before the other.
-func compare(a, b *Ranked) int {
+// compareRanked sorts the pod to be evicted first to the front.
+func compareRanked(a, b *Ranked) int {
 	return cmp.Or(
-		before(a.Over, b.Over),
+		trueFirst(a.Over, b.Over),
 		cmp.Compare(a.Priority, b.Priority),
-		before(b.NoStats, a.NoStats),
+		trueFirst(b.NoStats, a.NoStats),
 		cmp.Compare(b.Usage-b.Request, a.Usage-a.Request), // neither is negative
 		cmp.Compare(a.UID, b.UID),
 	)
 }
 
-// before puts true first.
-func before(a, b bool) int {
+// trueFirst sorts true before false.
+func trueFirst(a, b bool) int {
 	switch {
 	case a == b:
 		return 0
@@ -153,12 +153,10 @@ func before(a, b bool) int {
 	return 1
 }
 
-// measured reports whether the pod's usage of a signal's quantity is known, at
-// least in part.
+// measured reports whether at least a part of the pod's usage is known for a signal.
 func (p *Pod) measured(s signal.Signal) bool { return p.HasStats && !(p.DiskUnknown && s.IsDisk()) }
 
-// usage returns what the pod uses of a signal's quantity, as it is ranked.
-// Without statistics that is nothing.
+// usage returns the usage that the pod is ranked by for a signal, 0 without statistics.
 func (p *Pod) usage(s signal.Signal, l Layout) int64 {
 	if !p.measured(s) {
 		return 0
@@ -172,8 +170,8 @@ func (p *Pod) usage(s signal.Signal, l Layout) int64 {
 	return p.disk(l.parts(s), s.IsInodes())
 }
 
-// expected returns what is expected back of a signal's quantity when the pod is
-// evicted.
+// expected returns how much of a signal's quantity evicting the pod is expected to
+// free.
 func (p *Pod) expected(s signal.Signal, l Layout) int64 {
 	if s.IsMemory() && p.HasStats {
 		return p.Usage.Freeable
@@ -181,7 +179,7 @@ func (p *Pod) expected(s signal.Signal, l Layout) int64 {
 	return p.usage(s, l)
 }
 
-// diskParts selects what of a pod lies on a filesystem.
+// diskParts is a set of parts of a pod's disk usage.
 type diskParts uint8
 
 const (
@@ -193,7 +191,7 @@ const (
 	partsAll = partRootfs | partLogs | partVolumes
 )
 
-// parts returns what of a pod's disk usage counts for a disk signal.
+// parts returns the parts of a pod's disk usage that count for a disk signal.
 func (l Layout) parts(s signal.Signal) diskParts {
 	node := s == signal.NodeFsAvailable || s == signal.NodeFsInodesFree
 	image := s == signal.ImageFsAvailable || s == signal.ImageFsInodesFree
@@ -208,8 +206,8 @@ func (l Layout) parts(s signal.Signal) diskParts {
 	return partsAll
 }
 
-// disk sums the pod's bytes or inodes over the parts, over containers of every
-// kind. Inodes of images are not known.
+// disk returns the bytes or inodes of the parts, summed over containers of all kinds.
+// Inodes of images are unknown and count as 0.
 func (p *Pod) disk(parts diskParts, inodes bool) int64 {
 	var sum int64
 	for _, cs := range [][]Container{p.Containers, p.InitContainers, p.EphemeralContainers} {
@@ -244,7 +242,7 @@ func (p *Pod) disk(parts diskParts, inodes bool) int64 {
 	return sum
 }
 
-// saturatingAdd adds amounts that are not negative without running over.
+// saturatingAdd returns a + b, at most math.MaxInt64. a must not be negative.
 func saturatingAdd(a, b int64) int64 {
 	if b > math.MaxInt64-a {
 		return math.MaxInt64
@@ -252,10 +250,10 @@ func saturatingAdd(a, b int64) int64 {
 	return a + b
 }
 
-// Size returns how many of the ranked pods must go, the first first, so that
-// what they are expected to bring covers the deficit: at least one and at most
-// limit. Where all of them together do not cover it, enough is false and one
-// has to do. It allocates nothing.
+// Size returns how many of the ranked pods to evict so that the memory or space they
+// are expected to free covers the deficit: at least one, at most limit. If all of them
+// together do not cover it, enough is false and n is 1, or 0 if ranked is empty. It
+// does not allocate.
 func Size(ranked []Ranked, deficit int64, limit int) (n int, enough bool) {
 	var sum int64
 	for i := range ranked {

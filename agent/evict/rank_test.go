@@ -10,9 +10,9 @@ import (
 	"github.com/evictd/evictd/agent/signal"
 )
 
-// storing is a pod of which every part of its disk usage can be told from the
-// sum: bytes by their decimal digit, inodes likewise.
-func storing() Pod {
+// podUsingDisk returns a pod with disk usage in which each part has its own decimal
+// digit, for bytes and for inodes, so that a sum shows its parts.
+func podUsingDisk() Pod {
 	return Pod{
 		UID: "u", Namespace: "default", Name: "p", HasStats: true,
 		Containers:          []Container{{Usage: ContainerUsage{Rootfs: 1, Logs: 10, ImagesBytes: 100, Inodes: 2, LogsInodes: 20}}},
@@ -55,13 +55,13 @@ func TestUsage(t *testing.T) {
 	} {
 		tt.want[signal.MemoryAvailable], tt.want[signal.AllocatableMemoryAvailable], tt.want[signal.PIDAvailable] = 7, 7, 5
 		for _, s := range signal.All() {
-			pod := storing()
+			pod := podUsingDisk()
 			if got, want := pod.usage(s, tt.layout), tt.want[s]; got != want {
 				t.Errorf("layout %d: usage(%s) = %d; want %d", tt.layout, s, got, want)
 			}
 			want := tt.want[s]
 			if s.IsMemory() {
-				want = 6 // what is resident and anonymous
+				want = 6 // resident anonymous memory
 			}
 			if got := pod.expected(s, tt.layout); got != want {
 				t.Errorf("layout %d: expected(%s) = %d; want %d", tt.layout, s, got, want)
@@ -74,7 +74,7 @@ func TestUsage(t *testing.T) {
 	}
 }
 
-func TestUsageDoesNotRunOver(t *testing.T) {
+func TestUsageDoesNotOverflow(t *testing.T) {
 	pod := aPod("p", withRootfs(math.MaxInt64))
 	pod.Volumes = []Volume{{Type: EmptyDir, Used: math.MaxInt64}}
 	if got := pod.usage(signal.NodeFsAvailable, SingleFs); got != math.MaxInt64 {
@@ -82,7 +82,7 @@ func TestUsageDoesNotRunOver(t *testing.T) {
 	}
 }
 
-// The pods of each row are in the order in which they are to go.
+// The pods of each row are listed in the order in which they are evicted.
 func TestRankOrder(t *testing.T) {
 	inode := func(storage string, n int64, name string) Pod {
 		return aPod(name, requesting("", storage), withInodes(n))
@@ -99,22 +99,22 @@ func TestRankOrder(t *testing.T) {
 		layout  Layout
 		pods    []Pod
 	}{
-		{"over its request before the lower priority", []signal.Signal{signal.MemoryAvailable, signal.AllocatableMemoryAvailable}, SingleFs, []Pod{
+		{"over request before lower priority", []signal.Signal{signal.MemoryAvailable, signal.AllocatableMemoryAvailable}, SingleFs, []Pod{
 			memory("100", 101, "a", withPriority(1000)), memory("100", 100, "b", withPriority(-10)),
 		}},
-		{"the lower priority before the larger excess", []signal.Signal{signal.MemoryAvailable}, SingleFs, []Pod{
+		{"lower priority before larger excess", []signal.Signal{signal.MemoryAvailable}, SingleFs, []Pod{
 			memory("", 1, "a", withPriority(-1)), memory("", 1000, "b"), memory("", 1, "c", withPriority(0)), memory("", 1000, "d", withPriority(1)),
 		}},
-		{"the larger excess, not the larger usage", []signal.Signal{signal.MemoryAvailable}, SingleFs, []Pod{
+		{"larger excess, not larger usage", []signal.Signal{signal.MemoryAvailable}, SingleFs, []Pod{
 			memory("100", 250, "a"), memory("1000", 1100, "b"), memory("1000", 900, "c"), memory("2000", 1800, "d"),
 		}},
-		{"no statistics: within its request, last among its equals", []signal.Signal{signal.MemoryAvailable}, SingleFs, []Pod{
+		{"no statistics: within request, last among equals", []signal.Signal{signal.MemoryAvailable}, SingleFs, []Pod{
 			memory("100", 200, "a", withPriority(5)), memory("100", 0, "z", withPriority(-1), withoutStats), memory("900", 10, "b"), memory("", 500, "c", withoutStats), memory("", 0, "d", withPriority(1)),
 		}},
-		{"by UID where all is equal", []signal.Signal{signal.MemoryAvailable, signal.NodeFsAvailable, signal.NodeFsInodesFree, signal.PIDAvailable}, SingleFs, []Pod{
+		{"by UID if all else is equal", []signal.Signal{signal.MemoryAvailable, signal.NodeFsAvailable, signal.NodeFsInodesFree, signal.PIDAvailable}, SingleFs, []Pod{
 			aPod("b", uid("1")), aPod("a", uid("2")), aPod("c", uid("3")),
 		}},
-		{"PIDs: priority, then the count, whatever is requested", []signal.Signal{signal.PIDAvailable}, SingleFs, []Pod{
+		{"PIDs: priority, then number, requests ignored", []signal.Signal{signal.PIDAvailable}, SingleFs, []Pod{
 			aPod("a", withPIDs(1), withPriority(-5)), aPod("b", withPIDs(90)), aPod("c", withPIDs(80), using(gi)), aPod("d", withPIDs(0)), aPod("e", withPIDs(500), withoutStats), aPod("f", withPIDs(900), withPriority(1)),
 		}},
 		{"disk", []signal.Signal{signal.NodeFsAvailable, signal.ImageFsAvailable, signal.ContainerFsAvailable}, SingleFs, []Pod{
@@ -123,20 +123,20 @@ func TestRankOrder(t *testing.T) {
 		{"inodes are not compared with a request in bytes", []signal.Signal{signal.NodeFsInodesFree, signal.ImageFsInodesFree, signal.ContainerFsInodesFree}, SingleFs, []Pod{
 			inode("1Gi", 30, "a"), inode("", 20, "b"), inode("1Gi", 10, "c"), inode("", 0, "d"),
 		}},
-		{"dedicated imagefs: nodefs does not see the writable layer", []signal.Signal{signal.NodeFsAvailable}, ImageFs, []Pod{
+		{"dedicated imagefs: nodefs ignores the writable layer", []signal.Signal{signal.NodeFsAvailable}, ImageFs, []Pod{
 			aPod("a", func(p *Pod) { p.Containers[0].Usage.Logs = 2 }), disk("", 1000, "b"),
 		}},
-		{"dedicated imagefs: imagefs sees nothing else", []signal.Signal{signal.ImageFsAvailable, signal.ContainerFsAvailable}, ImageFs, []Pod{
+		{"dedicated imagefs: imagefs ignores everything else", []signal.Signal{signal.ImageFsAvailable, signal.ContainerFsAvailable}, ImageFs, []Pod{
 			disk("", 1, "b"), aPod("a", func(p *Pod) { p.Containers[0].Usage.Logs = 1000 }),
 		}},
-		{"split: imagefs sees images alone", []signal.Signal{signal.ImageFsAvailable}, SplitFs, []Pod{
+		{"split: imagefs counts images only", []signal.Signal{signal.ImageFsAvailable}, SplitFs, []Pod{
 			aPod("b", func(p *Pod) { p.Containers[0].Usage.ImagesBytes = 1 }), disk("", 1000, "a"),
 		}},
 		{"pod-level request instead of the containers'", []signal.Signal{signal.MemoryAvailable}, SingleFs, []Pod{
 			memory("1Gi", 300, "b", func(p *Pod) { p.Resources.Requests.Memory = qty("100") }),
 			memory("300", 300, "a"),
 		}},
-		{"pod-level CPU leaves the containers' memory requests", []signal.Signal{signal.MemoryAvailable}, SingleFs, []Pod{
+		{"pod-level CPU does not replace the containers' memory requests", []signal.Signal{signal.MemoryAvailable}, SingleFs, []Pod{
 			memory("100", 101, "b"),
 			memory("300", 300, "a", func(p *Pod) { p.Resources.Requests.CPU = qty("1") }),
 		}},
@@ -149,13 +149,13 @@ func TestRankOrder(t *testing.T) {
 			policy := Policy{Layout: tt.layout}
 			for range len(tt.pods) {
 				tt.pods = append(tt.pods[1:len(tt.pods):len(tt.pods)], tt.pods[0])
-				ranked, exempt := policy.Rank(tt.pods, s, &State{}, begin)
+				ranked, exempt := policy.Rank(tt.pods, s, &State{}, start)
 				if diff := cmp.Diff(want, ranking(ranked)); diff != "" || len(exempt) != 0 {
 					t.Errorf("%s: Rank for %s (-want +got):\n%s", tt.name, s, diff)
 				}
 				for _, r := range ranked {
 					if p := &tt.pods[r.Index()]; p.UID != r.UID || p.Key() != r.Pod {
-						t.Errorf("%s: Index of %s is that of %s", tt.name, r.UID, p.UID)
+						t.Errorf("%s: Index() of %s is the index of %s", tt.name, r.UID, p.UID)
 					}
 				}
 			}
@@ -176,15 +176,15 @@ func TestExempt(t *testing.T) {
 		{"static before critical", aPod("p", func(p *Pod) { p.Static = true }, withPriority(2_000_001_000)), Policy{}, ReasonStatic, ""},
 		{"critical before protected", aPod("p", withPriority(2_000_000_000), func(p *Pod) { p.Spared = "by name" }), Policy{}, ReasonCritical, ""},
 		{"just below critical", aPod("p", withPriority(1_999_999_999)), Policy{}, "", ""},
-		{"critical by class name alone is none", aPod("p", func(p *Pod) { p.PriorityClassName = "system-node-critical" }), Policy{}, "", ""},
-		{"spared", aPod("p", func(p *Pod) { p.Spared = "kube-system of a kubelet" }), Policy{}, ReasonProtected, "kube-system of a kubelet"},
-		{"protected by the operator", aPod("p"), Policy{Protected: func(p *Pod) string { return "named " + p.Key() }}, ReasonProtected, "named default/p"},
-		{"a kubelet's of unknown priority", aPod("p", ofKubelet), Policy{SpareUnknownPriority: true}, ReasonProtected, "a kubelet's pod of unknown priority"},
-		{"a kubelet's of known priority", aPod("p", ofKubelet, withPriority(0)), Policy{SpareUnknownPriority: true}, "", ""},
-		{"a kubelet's of unknown priority, allowed", aPod("p", ofKubelet), Policy{}, "", ""},
-		{"unknown priority, not a kubelet's", aPod("p"), Policy{SpareUnknownPriority: true}, "", ""},
+		{"critical class name without the priority", aPod("p", func(p *Pod) { p.PriorityClassName = "system-node-critical" }), Policy{}, "", ""},
+		{"exempt by its source", aPod("p", func(p *Pod) { p.Spared = "kube-system of a kubelet" }), Policy{}, ReasonProtected, "kube-system of a kubelet"},
+		{"protected by the configuration", aPod("p"), Policy{Protected: func(p *Pod) string { return "named " + p.Key() }}, ReasonProtected, "named default/p"},
+		{"a kubelet's pod of unknown priority", aPod("p", ofKubelet), Policy{SpareUnknownPriority: true}, ReasonProtected, "a kubelet's pod of unknown priority"},
+		{"a kubelet's pod of known priority", aPod("p", ofKubelet, withPriority(0)), Policy{SpareUnknownPriority: true}, "", ""},
+		{"a kubelet's pod of unknown priority, allowed", aPod("p", ofKubelet), Policy{}, "", ""},
+		{"unknown priority, not a kubelet's pod", aPod("p"), Policy{SpareUnknownPriority: true}, "", ""},
 	} {
-		ranked, exempt := tt.policy.Rank([]Pod{tt.pod}, signal.MemoryAvailable, &State{}, begin)
+		ranked, exempt := tt.policy.Rank([]Pod{tt.pod}, signal.MemoryAvailable, &State{}, start)
 		if tt.reason == "" {
 			if len(ranked) != 1 || len(exempt) != 0 {
 				t.Errorf("%s: Rank = %v, %v; want the pod ranked", tt.name, ranked, exempt)
@@ -201,8 +201,8 @@ func TestExempt(t *testing.T) {
 func TestExemptIsSortedAndTerminatingComesFirst(t *testing.T) {
 	critical := func(p *Pod) { p.Mirror = true }
 	pods := []Pod{aPod("c", critical), aPod("a", critical), aPod("b", critical)}
-	state := State{Victims: []Victim{{UID: "b"}}, Pretended: []Pretended{{UID: "c"}}, Revivals: []Revival{{UID: "a", Until: begin.Add(time.Second)}}}
-	_, exempt := (&Policy{}).Rank(pods, signal.MemoryAvailable, &state, begin)
+	state := State{Victims: []Victim{{UID: "b"}}, Pretended: []Pretended{{UID: "c"}}, Revivals: []Revival{{UID: "a", Until: start.Add(time.Second)}}}
+	_, exempt := (&Policy{}).Rank(pods, signal.MemoryAvailable, &state, start)
 	want := []Exempt{
 		{Pod: "default/a", UID: "a", Reason: ReasonProtected, Detail: "came back after its eviction and is left alone for 1s"},
 		{Pod: "default/b", UID: "b", Reason: ReasonTerminating},
@@ -234,7 +234,7 @@ func TestSize(t *testing.T) {
 		{expecting(5, 5, 5), 11, 3, 3, true},
 		{expecting(5, 5, 5), 11, 2, 2, true},
 		{expecting(5, 5, 5), 16, 3, 1, false},
-		{expecting(1, 1, 1, 1, 100), 50, 3, 3, true}, // the whole ranking covers it
+		{expecting(1, 1, 1, 1, 100), 50, 3, 3, true}, // covered by the whole ranking
 		{expecting(0, 0, 3), 3, 3, 3, true},
 		{expecting(-5, 3), 3, 3, 2, true},
 		{expecting(5), 1, 0, 1, true},
@@ -243,11 +243,11 @@ func TestSize(t *testing.T) {
 	} {
 		n, enough := Size(tt.ranked, tt.deficit, tt.limit)
 		if n != tt.n || enough != tt.enough {
-			t.Errorf("Size(%v, %d, %d) = %d, %t; want %d, %t", tt.ranked, tt.deficit, tt.limit, n, enough, tt.n, tt.enough)
+			t.Errorf("victims of %v for deficit %d, limit %d = %d, %t; want %d, %t", tt.ranked, tt.deficit, tt.limit, n, enough, tt.n, tt.enough)
 		}
 	}
 	ranked := expecting(1, 2, 3)
 	if n := testing.AllocsPerRun(100, func() { Size(ranked, 6, 3) }); n != 0 {
-		t.Errorf("Size allocates %v times; want 0", n)
+		t.Errorf("counting victims allocates %v times; want 0", n)
 	}
 }

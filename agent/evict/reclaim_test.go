@@ -8,8 +8,8 @@ import (
 	"github.com/evictd/evictd/agent/signal"
 )
 
-// A filesystem that nobody can write to gives nothing back: nobody goes for it, as
-// low as it is, until it is writable again. Others are none the worse for it.
+// On a read-only filesystem nothing can be freed, so no pod is evicted for it, however
+// low it is, until it is writable again. Other signals are not affected.
 func TestReadOnlyFilesystem(t *testing.T) {
 	l := newTimeline(t, hard(signal.NodeFsAvailable, "1Gi"), hard(signal.NodeFsInodesFree, "1000"), hard(signal.PIDAvailable, "1000"))
 	l.in.Pods = []Pod{aPod("a", withPIDs(900), withInodes(1)), aPod("b", withPIDs(1), withInodes(900))}
@@ -63,22 +63,22 @@ func TestReclaimStages(t *testing.T) {
 					t.Errorf("stage %d: reclaim = %+v; want %s and a deficit of 7Gi", i, *o.Reclaim, tt.signal)
 				}
 				if !l.state.Reclaim.Waiting {
-					t.Errorf("stage %d: does not wait", i)
+					t.Errorf("stage %d: the reclaim is not waited for", i)
 				}
-				o = l.step(time.Duration(i)*time.Second, Outcome{Err: errors.New("an error does not stop it")})
+				o = l.step(time.Duration(i)*time.Second, Outcome{Err: errors.New("an error does not end the stages")})
 			}
 			wantReclaim(t, "after the stages", o, "")
 			wantVictims(t, "after the stages", o, "a")
 			if l.state.Reclaim != nil {
-				t.Errorf("after the stages: %+v is left", *l.state.Reclaim)
+				t.Errorf("after the stages: state.Reclaim = %+v; want nil", *l.state.Reclaim)
 			}
 		})
 	}
 }
 
-// Where a reclaim was enough, no pod goes, and no other signal is acted upon in
-// the step that finds so.
-func TestReclaimIsEnough(t *testing.T) {
+// If a reclaim frees enough, no pod is evicted, and the Step that finds this acts on no
+// other signal.
+func TestReclaimFreesEnough(t *testing.T) {
 	l := newTimeline(t, hard(signal.NodeFsAvailable, "10Gi"), hard(signal.ImageFsAvailable, "10Gi"), hard(signal.PIDAvailable, "100"))
 	l.in.Pods = []Pod{aPod("a", withRootfs(50*gi), withPIDs(500))}
 	l.observe(signal.NodeFsAvailable, gi)
@@ -96,7 +96,7 @@ func TestReclaimIsEnough(t *testing.T) {
 	wantVictims(t, "2s", o)
 }
 
-// A reclaim that takes long keeps disk waiting, never memory.
+// A running reclaim postpones disk signals, never memory.
 func TestMemoryDoesNotWaitForReclaim(t *testing.T) {
 	l := newTimeline(t, hard(signal.MemoryAvailable, "1Gi"), hard(signal.NodeFsAvailable, "10Gi"))
 	l.in.Pods = []Pod{aPod("a", using(gi)), aPod("b", withRootfs(gi))}
@@ -111,16 +111,16 @@ func TestMemoryDoesNotWaitForReclaim(t *testing.T) {
 	wantReclaim(t, "1.5s", o, ReclaimImages)
 }
 
-// After a reclaim the step is about the signal that asked for it: others,
-// but for hard memory, wait for the next one.
-func TestOthersWaitAfterReclaim(t *testing.T) {
+// The Step after a reclaim acts on the signal of the reclaim. Other signals, except
+// hard memory thresholds, wait for the next Step.
+func TestOtherSignalsWaitAfterReclaim(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		memory Threshold
 		want   []string
 	}{
-		{"hard memory does not", hard(signal.MemoryAvailable, "1Gi"), []string{"a"}},
-		{"soft memory does", soft(signal.MemoryAvailable, "1Gi", time.Nanosecond), nil},
+		{"hard memory does not wait", hard(signal.MemoryAvailable, "1Gi"), []string{"a"}},
+		{"soft memory waits", soft(signal.MemoryAvailable, "1Gi", time.Nanosecond), nil},
 	} {
 		l := newTimeline(t, hard(signal.NodeFsAvailable, "10Gi"), tt.memory)
 		l.in.Pods = []Pod{aPod("a", using(2*gi))}
@@ -129,7 +129,7 @@ func TestOthersWaitAfterReclaim(t *testing.T) {
 		wantReclaim(t, tt.name, l.step(0), ReclaimContainers)
 		l.observe(signal.NodeFsAvailable, 20*gi)
 		l.observe(signal.MemoryAvailable, 0)
-		l.step(time.Second) // the reclaim is not done yet
+		l.step(time.Second) // the reclaim is still running
 		l.state.Victims = nil
 		wantVictims(t, tt.name, l.step(time.Second+2, Outcome{}), tt.want...)
 		l.state.Victims = nil
@@ -137,9 +137,9 @@ func TestOthersWaitAfterReclaim(t *testing.T) {
 	}
 }
 
-// Nobody can go for disk, and the reclaims have been done: even then no other
-// signal is acted upon in that step.
-func TestOthersWaitWhereNobodyCanGo(t *testing.T) {
+// Also if no pod may be evicted for the disk after its reclaim, that Step acts on no
+// other signal.
+func TestOtherSignalsWaitIfNoPodEligible(t *testing.T) {
 	l := newTimeline(t, hard(signal.NodeFsAvailable, "10Gi"), hard(signal.PIDAvailable, "100"))
 	l.in.Policy.Layout = ImageFs
 	l.in.Pods = []Pod{aPod("m", func(p *Pod) { p.Mirror = true })}
@@ -147,17 +147,17 @@ func TestOthersWaitWhereNobodyCanGo(t *testing.T) {
 	l.observe(signal.PIDAvailable, 0)
 	wantReclaim(t, "0s", l.step(0), ReclaimContainers)
 	l.in.Pods = append(l.in.Pods, aPod("a", withPIDs(200)))
-	l.state.Futile = []Backoff{{Signal: signal.NodeFsAvailable, Until: begin.Add(time.Minute)}}
+	l.state.Futile = []Backoff{{Signal: signal.NodeFsAvailable, Until: start.Add(time.Minute)}}
 	wantVictims(t, "1s", l.step(time.Second, Outcome{}))
 }
 
-// A reclaim that brings nothing is not ordered again before another attempt is due,
+// A reclaim that freed nothing is not ordered again before the next attempt is due,
 // unless a pod would be evicted after it. Other signals do not wait for it.
-func TestReclaimInVainIsNotRepeated(t *testing.T) {
+func TestFruitlessReclaimIsNotRepeated(t *testing.T) {
 	disk := hard(signal.NodeFsAvailable, "20Gi")
 	l := newTimeline(t, disk, hard(signal.PIDAvailable, "100"))
-	l.in.Policy.Layout = ImageFs // one reclaim before each choice
-	l.in.Pods = []Pod{logging("a", 28<<10, withPIDs(500))}
+	l.in.Policy.Layout = ImageFs // one kind of reclaim before victims are chosen
+	l.in.Pods = []Pod{podWithLogs("a", 28<<10, withPIDs(500))}
 	l.observe(signal.NodeFsAvailable, 10*gi)
 	l.observe(signal.PIDAvailable, 500)
 	wantReclaim(t, "at first", l.step(0), ReclaimContainers)
@@ -168,7 +168,7 @@ func TestReclaimInVainIsNotRepeated(t *testing.T) {
 	wantReclaim(t, "again", o, "")
 	wantVictims(t, "again", o)
 	if len(o.Futile) != 1 || o.Futile[0].Coverage != 28<<10 {
-		t.Errorf("futile %+v; want what all pods cover", o.Futile)
+		t.Errorf("futile = %+v; want coverage 28 KiB", o.Futile)
 	}
 	l.observe(signal.PIDAvailable, 50)
 	wantVictims(t, "another signal", l.step(3*time.Second), "a")

@@ -8,8 +8,8 @@ import (
 	"github.com/evictd/evictd/agent/signal"
 )
 
-// Amount returns the quantity of a resource, nil where it is absent or the
-// resource is one that pods cannot ask for.
+// Amount returns the quantity of a resource; nil if it is absent or pods can't request
+// the resource.
 func (a Amounts) Amount(r signal.Resource) *resource.Quantity {
 	switch r {
 	case signal.Memory:
@@ -22,35 +22,35 @@ func (a Amounts) Amount(r signal.Resource) *resource.Quantity {
 
 func (a Amounts) empty() bool { return a.CPU == nil && a.Memory == nil && a.EphemeralStorage == nil }
 
-// podLevel reports whether the resources are of the kind that can be set for a
-// pod as a whole: CPU and memory.
+// podLevel reports whether CPU or memory is set, the resources that can be set for a
+// pod as a whole.
 func (a Amounts) podLevel() bool { return a.CPU != nil || a.Memory != nil }
 
-// each calls f for the same resource of several Amounts.
-func (a *Amounts) each() [3]**resource.Quantity {
+// fields returns pointers to the fields, so that they can be processed in a loop.
+func (a *Amounts) fields() [3]**resource.Quantity {
 	return [3]**resource.Quantity{&a.CPU, &a.Memory, &a.EphemeralStorage}
 }
 
-// SetDefaults completes requests as the API server does: a request that is
-// absent where a limit is given equals the limit; for the pod as a whole it is
-// the containers' sum first (pkg/apis/core/v1/defaults.go).
+// SetDefaults sets absent requests as the API server does
+// (pkg/apis/core/v1/defaults.go): to the limit, if there is one. The pod-level requests
+// are set to the sum of the containers' requests first.
 func (p *Pod) SetDefaults() {
 	for _, cs := range [][]Container{p.Containers, p.InitContainers} {
 		for i := range cs {
-			fill(&cs[i].Resources.Requests, cs[i].Resources.Limits)
+			fillAbsent(&cs[i].Resources.Requests, cs[i].Resources.Limits)
 		}
 	}
 	if !p.Resources.Limits.podLevel() {
 		return
 	}
 	storage := p.Resources.Requests.EphemeralStorage
-	fill(&p.Resources.Requests, p.aggregate(func(c *Container) Amounts { return c.Resources.Requests }))
-	fill(&p.Resources.Requests, p.Resources.Limits)
-	p.Resources.Requests.EphemeralStorage = storage // no resource of a pod as a whole
+	fillAbsent(&p.Resources.Requests, p.aggregate(func(c *Container) Amounts { return c.Resources.Requests }))
+	fillAbsent(&p.Resources.Requests, p.Resources.Limits)
+	p.Resources.Requests.EphemeralStorage = storage // can't be set at pod level
 }
 
-func fill(into *Amounts, from Amounts) {
-	dst, src := into.each(), from.each()
+func fillAbsent(into *Amounts, from Amounts) {
+	dst, src := into.fields(), from.fields()
 	for i := range dst {
 		if *dst[i] == nil {
 			*dst[i] = *src[i]
@@ -58,14 +58,14 @@ func fill(into *Amounts, from Amounts) {
 	}
 }
 
-// aggregate returns a kind of resource, requests or limits, for the containers
-// of a pod together; see sum.
+// aggregate returns the requests or limits, as selected by of, of all containers of the
+// pod together; see sumContainers.
 func (p *Pod) aggregate(of func(*Container) Amounts) Amounts {
 	var all Amounts
-	for i, q := range all.each() {
-		total, given := p.sum(func(c *Container) *resource.Quantity {
+	for i, q := range all.fields() {
+		total, given := p.sumContainers(func(c *Container) *resource.Quantity {
 			a := of(c)
-			return *a.each()[i]
+			return *a.fields()[i]
 		})
 		if given {
 			*q = &total
@@ -74,12 +74,12 @@ func (p *Pod) aggregate(of func(*Container) Amounts) Amounts {
 	return all
 }
 
-// sum returns what the containers of a pod ask for of one resource, and whether
-// any of them does. It is the larger of two amounts: the regular containers and
-// the sidecars together, and the largest init container together with the
-// sidecars that were started before it
-// (k8s.io/component-helpers/resource: AggregateContainerRequests).
-func (p *Pod) sum(of func(*Container) *resource.Quantity) (total resource.Quantity, given bool) {
+// sumContainers returns the total of one resource for the containers of a pod, and
+// whether any of them has it. It is the larger of two amounts: the regular containers
+// and the sidecars together, and the largest init container together with the sidecars
+// that were started before it (k8s.io/component-helpers/resource:
+// AggregateContainerRequests).
+func (p *Pod) sumContainers(of func(*Container) *resource.Quantity) (total resource.Quantity, given bool) {
 	for i := range p.Containers {
 		if q := of(&p.Containers[i]); q != nil {
 			total.Add(*q)
@@ -99,7 +99,7 @@ func (p *Pod) sum(of func(*Container) *resource.Quantity) (total resource.Quanti
 			sidecars.Add(*q)
 			continue
 		}
-		// A copy, because a sum beyond an int64 or with a fraction is behind a
+		// DeepCopy, because a Quantity above an int64 or with a fraction contains a
 		// pointer.
 		with := sidecars.DeepCopy()
 		with.Add(*q)
@@ -114,7 +114,7 @@ func (p *Pod) sum(of func(*Container) *resource.Quantity) (total resource.Quanti
 }
 
 func plus(a, b Amounts) Amounts {
-	dst, src := a.each(), b.each()
+	dst, src := a.fields(), b.fields()
 	for i := range dst {
 		switch {
 		case *src[i] == nil:
@@ -129,18 +129,18 @@ func plus(a, b Amounts) Amounts {
 	return a
 }
 
-// Request returns the amount of a resource that the pod requests, as eviction
-// ranks by it: the request of the pod as a whole where there is one, else that of
-// its containers together, sidecars included; the overhead is added to a request
-// that is not 0 (pkg/api/v1/resource/helpers.go: GetResourceRequestQuantity).
-// Fractions of a unit are dropped: usage is whole, and above a request exactly
-// when it is above the request without its fraction.
+// Request returns the pod's request for a resource, as eviction ranks by it
+// (pkg/api/v1/resource/helpers.go: GetResourceRequestQuantity): the pod-level request
+// if there is one, else that of its containers together, sidecars included. The
+// overhead is added to a request that is not 0. Fractions of a unit are dropped. This
+// does not change the result of comparing usage with the request, because usage is a
+// whole number.
 func (p *Pod) Request(r signal.Resource) int64 {
 	var total int64
 	if whole := p.Resources.Requests.Amount(r); whole != nil && r == signal.Memory {
 		total = floor(whole)
 	} else {
-		sum, _ := p.sum(func(c *Container) *resource.Quantity { return c.Resources.Requests.Amount(r) })
+		sum, _ := p.sumContainers(func(c *Container) *resource.Quantity { return c.Resources.Requests.Amount(r) })
 		total = floor(&sum)
 	}
 	if o := p.Overhead.Amount(r); o != nil && total != 0 {
@@ -149,21 +149,21 @@ func (p *Pod) Request(r signal.Resource) int64 {
 	return total
 }
 
-// floor returns the largest whole number that is not above q, and the largest
-// int64 for a sum beyond it, of which Value would keep the lowest bits.
+// floor returns q rounded down, at most math.MaxInt64. Quantity.Value would keep the
+// lowest bits of a larger sum.
 func floor(q *resource.Quantity) int64 {
 	if q.CmpInt64(math.MaxInt64) > 0 {
 		return math.MaxInt64
 	}
-	n := q.Value() // the smallest that is not below
+	n := q.Value() // rounded up
 	if q.CmpInt64(n) < 0 {
 		n--
 	}
 	return n
 }
 
-// storageLimit returns the pod's limit on ephemeral storage, nil where no
-// container has one.
+// storageLimit returns the pod's limit on ephemeral storage; nil if no container has
+// one.
 func (p *Pod) storageLimit() *resource.Quantity {
 	limit := p.aggregate(func(c *Container) Amounts { return c.Resources.Limits }).EphemeralStorage
 	if limit != nil && p.Overhead.EphemeralStorage != nil {

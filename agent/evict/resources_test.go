@@ -7,7 +7,7 @@ import (
 	"github.com/evictd/evictd/agent/signal"
 )
 
-// Quantities of which the API server makes others print as those.
+// SetDefaults sets requests as the API server does, in the same notation.
 func TestSetDefaults(t *testing.T) {
 	p := Pod{
 		Containers: []Container{
@@ -20,7 +20,7 @@ func TestSetDefaults(t *testing.T) {
 	p.SetDefaults()
 	texts := func(a Amounts) [3]string {
 		var t [3]string
-		for i, q := range a.each() {
+		for i, q := range a.fields() {
 			if *q != nil {
 				t[i] = (*q).String()
 			}
@@ -32,10 +32,10 @@ func TestSetDefaults(t *testing.T) {
 		got  Amounts
 		want [3]string
 	}{
-		{"limits where there is no request", p.Containers[0].Resources.Requests, [3]string{"1", "500M", "5Gi"}},
-		{"nothing where there is no limit", p.Containers[1].Resources.Requests, [3]string{"", "1M", ""}},
+		{"limit if there is no request", p.Containers[0].Resources.Requests, [3]string{"1", "500M", "5Gi"}},
+		{"absent if there is no limit", p.Containers[1].Resources.Requests, [3]string{"", "1M", ""}},
 		{"init containers too", p.InitContainers[0].Resources.Requests, [3]string{"", "2Gi", ""}},
-		{"the pod: its containers' sum before its limits, no storage", p.Resources.Requests, [3]string{"1", "2Gi", ""}},
+		{"pod level: the containers' sum before the limits, no storage", p.Resources.Requests, [3]string{"1", "2Gi", ""}},
 	} {
 		if got := texts(tt.got); got != tt.want {
 			t.Errorf("%s: requests = %v; want %v", tt.name, got, tt.want)
@@ -45,7 +45,7 @@ func TestSetDefaults(t *testing.T) {
 	alone := Pod{Containers: []Container{{}}, Resources: Resources{Limits: Amounts{Memory: qty("4Gi")}}}
 	alone.SetDefaults()
 	if got, want := texts(alone.Resources.Requests), [3]string{"", "4Gi", ""}; got != want {
-		t.Errorf("a pod with limits alone requests %v; want %v", got, want)
+		t.Errorf("pod-level requests with limits only = %v; want %v", got, want)
 	}
 	requests := Pod{
 		Containers: []Container{{Resources: Resources{Requests: Amounts{Memory: qty("1Gi")}}}},
@@ -53,13 +53,13 @@ func TestSetDefaults(t *testing.T) {
 	}
 	requests.SetDefaults()
 	if got, want := texts(requests.Resources.Requests), [3]string{"1", "", ""}; got != want {
-		t.Errorf("a pod without limits requests %v; want %v", got, want)
+		t.Errorf("pod-level requests without limits = %v; want %v", got, want)
 	}
 	sum := Pod{Containers: []Container{{Resources: Resources{Requests: Amounts{Memory: qty("1")}}}}}
 	before := *sum.Containers[0].Resources.Requests.Memory
 	sum.aggregate(func(c *Container) Amounts { return c.Resources.Requests })
 	if got := *sum.Containers[0].Resources.Requests.Memory; got != before {
-		t.Errorf("a sum changed what was added to %v", got)
+		t.Errorf("aggregate changed a container's request to %v", got)
 	}
 }
 
@@ -82,7 +82,7 @@ func TestRequest(t *testing.T) {
 		{"the larger init container", Pod{Containers: []Container{container("10"), container("20")}, InitContainers: []Container{container("31"), container("5")}}, 31},
 		{"init containers are not summed", Pod{Containers: []Container{container("40")}, InitContainers: []Container{container("31"), container("35")}}, 40},
 		{"overhead on a request", Pod{Containers: []Container{container("10")}, Overhead: Amounts{Memory: qty("5")}}, 15},
-		{"no overhead on none", Pod{Containers: []Container{{}}, Overhead: Amounts{Memory: qty("5")}}, 0},
+		{"no overhead without a request", Pod{Containers: []Container{{}}, Overhead: Amounts{Memory: qty("5")}}, 0},
 		{"pod-level", Pod{Containers: []Container{container("10")}, Resources: Resources{Requests: Amounts{Memory: qty("7")}}}, 7},
 		{"pod-level 0", Pod{Containers: []Container{container("10")}, Resources: Resources{Requests: Amounts{Memory: qty("0")}}, Overhead: Amounts{Memory: qty("5")}}, 0},
 		{"pod-level of another resource", Pod{Containers: []Container{container("10")}, Resources: Resources{Requests: Amounts{CPU: qty("1")}}}, 10},
@@ -95,8 +95,8 @@ func TestRequest(t *testing.T) {
 		{"sidecar and overhead", Pod{Containers: []Container{{}}, InitContainers: []Container{sidecar("4")}, Overhead: Amounts{Memory: qty("5")}}, 9},
 		{"pod-level before sidecars", Pod{Containers: []Container{container("10")}, InitContainers: []Container{sidecar("4")}, Resources: Resources{Requests: Amounts{Memory: qty("7")}}}, 7},
 		{"fractions of sidecars", Pod{Containers: []Container{container("600m")}, InitContainers: []Container{sidecar("600m"), container("500m")}}, 1},
-		{"sidecars beyond what can be", Pod{Containers: []Container{container("9223372036854775807")}, InitContainers: []Container{sidecar("9223372036854775807"), sidecar("600m")}}, math.MaxInt64},
-		{"more than can be", Pod{Containers: []Container{container("9223372036854775807"), container("9223372036854775807")}}, math.MaxInt64},
+		{"sidecars above int64", Pod{Containers: []Container{container("9223372036854775807")}, InitContainers: []Container{sidecar("9223372036854775807"), sidecar("600m")}}, math.MaxInt64},
+		{"above int64", Pod{Containers: []Container{container("9223372036854775807"), container("9223372036854775807")}}, math.MaxInt64},
 	} {
 		if got := tt.pod.Request(signal.Memory); got != tt.want {
 			t.Errorf("%s: Request(memory) = %d; want %d", tt.name, got, tt.want)

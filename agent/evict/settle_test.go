@@ -1,7 +1,6 @@
 package evict
 
 import (
-	"errors"
 	"fmt"
 	"testing"
 	"time"
@@ -11,9 +10,9 @@ import (
 	"github.com/evictd/evictd/agent/signal"
 )
 
-// shortOf makes a timeline that is short of memory by an amount, with pods
-// that use so much each, named a, b, c and so on.
-func shortOf(t *testing.T, deficit int64, usage ...int64) *timeline {
+// shortOfMemory returns a timeline whose memory.available is below the threshold by
+// deficit, with pods named a, b, c and so on of the given usage.
+func shortOfMemory(t *testing.T, deficit int64, usage ...int64) *timeline {
 	t.Helper()
 	l := newTimeline(t, hard(signal.MemoryAvailable, "10Gi"))
 	for i, n := range usage {
@@ -24,22 +23,22 @@ func shortOf(t *testing.T, deficit int64, usage ...int64) *timeline {
 }
 
 func TestUnsettledVictimsCount(t *testing.T) {
-	l := shortOf(t, 500*mi, 300*mi, 300*mi, 300*mi, 300*mi)
+	l := shortOfMemory(t, 500*mi, 300*mi, 300*mi, 300*mi, 300*mi)
 	wantVictims(t, "0s", l.step(0), "a", "b")
 	o := l.step(999 * time.Millisecond)
 	wantVictims(t, "999ms", o)
 	if len(o.Ranking)+len(o.Exempt) != 0 || o.Acted != nil {
-		t.Errorf("999ms: ranking %v, exempt %v, acted %v; want none, as the victims cover the deficit", o.Ranking, o.Exempt, o.Acted)
+		t.Errorf("999ms: ranking %v, exempt %v, acted %v; want none because victims cover the deficit", o.Ranking, o.Exempt, o.Acted)
 	}
 	wantMet(t, "999ms", o, signal.MemoryAvailable)
 	l.observe(signal.MemoryAvailable, 10*gi-700*mi)
-	wantVictims(t, "grown beyond them", l.step(999*time.Millisecond), "c")
+	wantVictims(t, "deficit larger than their memory", l.step(999*time.Millisecond), "c")
 	l.observe(signal.MemoryAvailable, 10*gi-500*mi)
-	wantVictims(t, "c is still on its way", l.step(1500*time.Millisecond), "d") // a and b have settled
+	wantVictims(t, "c is still in flight", l.step(1500*time.Millisecond), "d") // a and b have settled
 }
 
 func TestGoneVictimsDoNotCount(t *testing.T) {
-	l := shortOf(t, 300*mi, 300*mi, 200*mi, 200*mi)
+	l := shortOfMemory(t, 300*mi, 300*mi, 200*mi, 200*mi)
 	wantVictims(t, "0s", l.step(0), "a")
 	l.remove("a")
 	wantVictims(t, "1ms", l.step(time.Millisecond), "b", "c")
@@ -48,10 +47,9 @@ func TestGoneVictimsDoNotCount(t *testing.T) {
 	}
 }
 
-// Another pod of the same UID, which a runtime may give one that it starts
-// again, is not on its way out.
+// A pod that a runtime started again with the same UID is not being evicted.
 func TestStartedAgain(t *testing.T) {
-	l := shortOf(t, 300*mi, 300*mi)
+	l := shortOfMemory(t, 300*mi, 300*mi)
 	l.pod("a").LastStart = 7
 	wantVictims(t, "0s", l.step(0), "a")
 	wantVictims(t, "the same", l.step(10*time.Second))
@@ -64,14 +62,15 @@ func TestMaxVictims(t *testing.T) {
 		limit int
 		want  []string
 	}{{1, []string{"a"}}, {3, []string{"a", "b", "c"}}, {9, []string{"a", "b", "c", "d"}}} {
-		l := shortOf(t, 350*mi, 100*mi, 100*mi, 100*mi, 100*mi, 100*mi)
+		l := shortOfMemory(t, 350*mi, 100*mi, 100*mi, 100*mi, 100*mi, 100*mi)
 		l.in.Policy.MaxVictims = tt.limit
 		wantVictims(t, fmt.Sprint("at most ", tt.limit), l.step(0), tt.want...)
 	}
 }
 
-// An unsettled victim counts for every signal, with what it uses of it.
-func TestVictimsCountForEverySignal(t *testing.T) {
+// An unsettled victim counts for every signal, with its usage of that signal's
+// quantity.
+func TestVictimsCountForAllSignals(t *testing.T) {
 	l := newTimeline(t, hard(signal.MemoryAvailable, "1Gi"), hard(signal.PIDAvailable, "1000"))
 	l.in.Pods = []Pod{aPod("a", using(gi), withPIDs(400)), aPod("b", withPIDs(500)), aPod("c", withPIDs(300))}
 	l.observe(signal.MemoryAvailable, 900*mi)
@@ -81,15 +80,14 @@ func TestVictimsCountForEverySignal(t *testing.T) {
 	wantVictims(t, "a's PIDs cover it", l.step(time.Millisecond))
 	l.observe(signal.PIDAvailable, 599)
 	o := l.step(2 * time.Millisecond)
-	wantVictims(t, "one too few", o, "b")
+	wantVictims(t, "one PID missing", o, "b")
 	if got := o.Evict[0].Deficit; got != 1 {
 		t.Errorf("deficit = %d; want 1", got)
 	}
 }
 
-// A victim covers of a disk what it uses of the disk, however much memory it has
-// left.
-func TestVictimsCoverByTheSignalsQuantity(t *testing.T) {
+// A victim in flight covers PIDs with its PIDs, however much memory it still uses.
+func TestVictimsCoverByUsageOfSignal(t *testing.T) {
 	l := newTimeline(t, hard(signal.MemoryAvailable, "1Gi"), hard(signal.PIDAvailable, "1000"))
 	l.in.Measured = true
 	l.in.Pods = []Pod{aPod("a", using(gi), withPIDs(400)), aPod("b", withPIDs(500))}
@@ -98,15 +96,15 @@ func TestVictimsCoverByTheSignalsQuantity(t *testing.T) {
 	wantVictims(t, "memory", l.step(0), "a")
 	l.observe(signal.PIDAvailable, 599)
 	o := l.step(time.Millisecond)
-	wantVictims(t, "one too few", o, "b")
+	wantVictims(t, "one PID missing", o, "b")
 	if got := o.Evict[0].Deficit; got != 1 {
 		t.Errorf("deficit = %d; want 1", got)
 	}
 }
 
-// Where nothing is measured, a victim covers what it would free now.
-func TestUnmeasuredVictimsCover(t *testing.T) {
-	l := shortOf(t, 100*mi, 200*mi, 150*mi)
+// If usage is not measured, a victim in flight covers what it would free now.
+func TestUnmeasuredVictimCovers(t *testing.T) {
+	l := shortOfMemory(t, 100*mi, 200*mi, 150*mi)
 	wantVictims(t, "0s", l.step(0), "a")
 	l.pod("a").Usage.Freeable = 99 * mi
 	o := l.step(time.Millisecond)
@@ -116,8 +114,8 @@ func TestUnmeasuredVictimsCover(t *testing.T) {
 	}
 }
 
-// Pods that went over their own limits and don't go do not make a disk futile.
-func TestStuckAtTheirLimits(t *testing.T) {
+// Stuck pods that exceeded their own limits do not make a disk signal futile.
+func TestStuckOverOwnLimit(t *testing.T) {
 	l := newTimeline(t, hard(signal.NodeFsAvailable, "10Gi"))
 	l.in.Measured = true
 	limited := func(name string) Pod {
@@ -133,15 +131,15 @@ func TestStuckAtTheirLimits(t *testing.T) {
 	l.in.Policy.Layout = SplitFs
 	l.observe(signal.NodeFsAvailable, 10*gi-mi)
 	l.step(2 * time.Second)
-	o := l.step(3*time.Second, Outcome{}) // dead containers are removed
+	o := l.step(3*time.Second, Outcome{}) // containers have been reclaimed
 	wantVictims(t, "the disk is low", o, "c")
 	if o.Evict[0].Futile {
-		t.Error("the signal is futile because of limits that were exceeded")
+		t.Error("futile = true because of pods over their own limits; want false")
 	}
 }
 
-// A victim that was settled and has not left is chosen again after a minute without
-// progress, but not before a minute after its grace.
+// A settled victim that is still listed is chosen again after a minute without
+// progress, but not until a minute after its grace period.
 func TestSettledMayBeChosenAgain(t *testing.T) {
 	for _, tc := range []struct {
 		measured  bool
@@ -151,11 +149,11 @@ func TestSettledMayBeChosenAgain(t *testing.T) {
 		{true, time.Minute, time.Minute, true}, {true, time.Minute - 1, time.Minute, false}, {true, time.Minute, time.Minute - 1, false},
 		{false, time.Hour, time.Hour, false},
 	} {
-		l := shortOf(t, 100*mi, 200*mi)
+		l := shortOfMemory(t, 100*mi, 200*mi)
 		l.in.Measured = tc.measured
 		l.state.Victims = []Victim{{
 			UID: "a", Pod: "default/a", Signal: Key{Signal: signal.MemoryAvailable}, Status: Settled,
-			Expected: 200 * mi, Lowest: 200 * mi, Fell: begin.Add(-tc.fell), Due: begin.Add(-tc.due),
+			Expected: 200 * mi, Lowest: 200 * mi, Fell: start.Add(-tc.fell), Due: start.Add(-tc.due),
 		}}
 		if o := l.step(0); len(o.Evict) == 1 != tc.want {
 			t.Errorf("%+v: evicted = %v; want it chosen: %t", tc, victims(o), tc.want)
@@ -163,15 +161,15 @@ func TestSettledMayBeChosenAgain(t *testing.T) {
 	}
 }
 
-// What was waited for long enough without measuring is believed to have gone:
-// there is no grace to end.
-func TestHardenSettled(t *testing.T) {
+// If usage is not measured, a settled victim is assumed to be gone and has no grace
+// period to end.
+func TestEscalateSettled(t *testing.T) {
 	for _, measured := range []bool{false, true} {
-		l := shortOf(t, 100*mi, 200*mi)
+		l := shortOfMemory(t, 100*mi, 200*mi)
 		l.in.Measured = measured
-		l.state.Victims = []Victim{{UID: "a", Pod: "default/a", Signal: Key{Signal: signal.MemoryAvailable, Soft: true}, Soft: true, Status: Settled, Fell: begin, Due: begin}}
+		l.state.Victims = []Victim{{UID: "a", Pod: "default/a", Signal: Key{Signal: signal.MemoryAvailable, Soft: true}, Soft: true, Status: Settled, Fell: start, Due: start}}
 		if o := l.step(0); len(o.Harden) == 1 != measured {
-			t.Errorf("measured %t: hardened %v; want a: %t", measured, o.Harden, measured)
+			t.Errorf("measured %t: grace ended for %v; want a: %t", measured, o.Harden, measured)
 		}
 	}
 }
@@ -187,7 +185,7 @@ func TestSoftVictimsSettleAfterTheirGrace(t *testing.T) {
 	wantVictims(t, "32s", l.step(32*time.Second), "b")
 }
 
-func TestHardEndsGrace(t *testing.T) {
+func TestHardThresholdEndsGrace(t *testing.T) {
 	l := newTimeline(t, hard(signal.MemoryAvailable, "1Gi"), hard(signal.PIDAvailable, "10"), soft(signal.MemoryAvailable, "2Gi", time.Second))
 	l.in.Policy.MaxPodGraceSeconds = 30
 	l.in.Pods = []Pod{aPod("a", using(3*gi)), aPod("b", using(3*gi))}
@@ -197,116 +195,28 @@ func TestHardEndsGrace(t *testing.T) {
 	wantVictims(t, "1s", l.step(time.Second), "a")
 	l.observe(signal.PIDAvailable, 1)
 	if o := l.step(1500 * time.Millisecond); len(o.Harden) != 0 {
-		t.Errorf("another signal's hard threshold hardens %v", o.Harden)
+		t.Errorf("another signal's hard threshold ends the grace of %v; want none", o.Harden)
 	}
-	l.state.Victims = l.state.Victims[:1] // whom PIDs took
+	l.state.Victims = l.state.Victims[:1] // without the victim for PIDs
 	l.state.Futile = nil
 	l.observe(signal.PIDAvailable, 100)
 	l.observe(signal.MemoryAvailable, 1000*mi)
 	o := l.step(2 * time.Second)
 	if diff := cmp.Diff([]string{"a"}, o.Harden); diff != "" {
-		t.Errorf("2s: harden (-want +got):\n%s", diff)
+		t.Errorf("2s: grace ended (-want +got):\n%s", diff)
 	}
-	wantVictims(t, "2s", o) // what a brings is enough, and comes at once now
-	if v := l.state.Victims[0]; v.Soft || !v.Due.Equal(begin.Add(2*time.Second)) {
+	wantVictims(t, "2s", o) // a's memory covers the deficit and is freed at once now
+	if v := l.state.Victims[0]; v.Soft || !v.Due.Equal(start.Add(2*time.Second)) {
 		t.Errorf("2s: victim = %+v; want it hard and due now", v)
 	}
 	if o := l.step(2100 * time.Millisecond); len(o.Harden) != 0 {
-		t.Errorf("2.1s: hardens %v again", o.Harden)
+		t.Errorf("2.1s: grace ended for %v again; want none", o.Harden)
 	}
 	wantVictims(t, "3s", l.step(3*time.Second), "b")
 }
 
-func TestFutile(t *testing.T) {
-	l := shortOf(t, gi, 10*mi, 9*mi, 8*mi, 7*mi, 6*mi)
-	o := l.step(0)
-	wantVictims(t, "0s", o, "a")
-	if !o.Evict[0].Futile {
-		t.Error("0s: the order does not say that it is futile")
-	}
-	want := []Futility{{Signal: signal.MemoryAvailable, Deficit: gi, Coverage: 40 * mi, Until: begin.Add(time.Second)}}
-	if diff := cmp.Diff(want, o.Futile); diff != "" {
-		t.Errorf("0s: futile (-want +got):\n%s", diff)
-	}
-	// The back-off doubles from one victim to the next.
-	for _, tt := range []struct {
-		at     time.Duration
-		victim string
-	}{{time.Second, "b"}, {3 * time.Second, "c"}, {7 * time.Second, "d"}} {
-		early := l.step(tt.at - time.Millisecond)
-		wantVictims(t, "just before "+tt.at.String(), early)
-		if len(early.Ranking) != 0 {
-			t.Errorf("just before %v: ranking %v; want none", tt.at, ranking(early.Ranking))
-		}
-		wantVictims(t, tt.at.String(), l.step(tt.at), tt.victim)
-	}
-	// It ends with the first step in which the signal is not met, whatever
-	// others are.
-	l.in.Policy.Thresholds = append(l.in.Policy.Thresholds, soft(signal.PIDAvailable, "100", time.Hour))
-	l.observe(signal.PIDAvailable, 0)
-	l.observe(signal.MemoryAvailable, 10*gi)
-	wantVictims(t, "8s", l.step(8*time.Second))
-	l.observe(signal.MemoryAvailable, 0)
-	o = l.step(9 * time.Second)
-	wantVictims(t, "9s", o, "e")
-	if got := o.Futile[0].Until; !got.Equal(begin.Add(10 * time.Second)) {
-		t.Errorf("9s: back-off until %v; want the first one, 1s", got.Sub(begin))
-	}
-}
-
-func TestLongestBackoff(t *testing.T) {
-	l := shortOf(t, gi)
-	var last time.Duration
-	for i := range 12 {
-		l.in.Pods = append(l.in.Pods, aPod(fmt.Sprint("p", i), using(mi)))
-		o := l.step(last)
-		if len(o.Evict) != 1 {
-			t.Fatalf("victim %d at %v: %v", i, last, victims(o))
-		}
-		wait := o.Futile[0].Until.Sub(begin) - last
-		if want := min(time.Second<<i, time.Minute); wait != want {
-			t.Errorf("back-off %d = %v; want %v", i, wait, want)
-		}
-		last += wait
-	}
-}
-
-// A futile signal does not keep the others waiting.
-func TestFutileSignalDoesNotBlock(t *testing.T) {
-	l := shortOf(t, gi, mi, mi)
-	l.in.Policy.Thresholds = append(l.in.Policy.Thresholds, hard(signal.PIDAvailable, "100"))
-	l.pod("b").Usage.PIDs = 200
-	wantVictims(t, "0s", l.step(0), "a")
-	l.observe(signal.PIDAvailable, 0)
-	o := l.step(time.Millisecond)
-	wantVictims(t, "1ms", o, "b")
-	if got := o.Evict[0].Cause; got != "pid.available" {
-		t.Errorf("1ms: cause = %s; want pid.available", got)
-	}
-}
-
-// That soft evictions were in vain does not hold up a hard one, which begins a
-// back-off of its own.
-func TestFutileSoftDoesNotBlockHard(t *testing.T) {
-	l := newTimeline(t, soft(signal.MemoryAvailable, "4Gi", time.Second), hard(signal.MemoryAvailable, "1Gi"))
-	for _, uid := range []string{"a", "b", "c", "d"} {
-		l.in.Pods = append(l.in.Pods, aPod(uid, using(100*mi), withGrace(600)))
-	}
-	l.in.Policy.MaxPodGraceSeconds = 600
-	l.observe(signal.MemoryAvailable, 2*gi)
-	l.step(0)
-	wantVictims(t, "1s", l.step(time.Second), "a")
-	l.observe(signal.MemoryAvailable, 0)
-	o := l.step(1100 * time.Millisecond)
-	wantVictims(t, "1.1s", o, "b")
-	if want := begin.Add(2100 * time.Millisecond); len(o.Futile) != 1 || !o.Futile[0].Until.Equal(want) {
-		t.Errorf("1.1s: futile %+v; want until %v", o.Futile, want)
-	}
-	wantVictims(t, "1.2s", l.step(1200*time.Millisecond))
-}
-
-// measured sets what a kill of the pod would still give back.
-func (l *timeline) measured(uid string, freeable int64) {
+// setFreeable sets the memory of the pod, all of which a kill frees.
+func (l *timeline) setFreeable(uid string, freeable int64) {
 	p := l.pod(uid)
 	p.Usage.Freeable, p.Usage.Memory = freeable, freeable
 }
@@ -318,47 +228,47 @@ func (l *timeline) status(uid string) VictimStatus {
 	return ""
 }
 
-func TestSettledByWhatCameBack(t *testing.T) {
-	l := shortOf(t, 500*mi, 1000*mi, 1000*mi)
+func TestSettledByFreedMemory(t *testing.T) {
+	l := shortOfMemory(t, 500*mi, 1000*mi, 1000*mi)
 	l.in.Measured = true
 	wantVictims(t, "0s", l.step(0), "a")
-	l.measured("a", 201*mi)
+	l.setFreeable("a", 201*mi)
 	l.observe(signal.MemoryAvailable, 10*gi+299*mi)
 	l.step(100 * time.Millisecond)
 	if got := l.status("a"); got != Unsettled {
-		t.Errorf("79.9%% back: %s; want %s", got, Unsettled)
+		t.Errorf("79.9%% freed: %s; want %s", got, Unsettled)
 	}
-	l.measured("a", 200*mi)
+	l.setFreeable("a", 200*mi)
 	l.observe(signal.MemoryAvailable, 10*gi-500*mi)
 	o := l.step(200 * time.Millisecond)
 	if got := l.status("a"); got != Settled {
-		t.Errorf("80%% back: %s; want %s", got, Settled)
+		t.Errorf("80%% freed: %s; want %s", got, Settled)
 	}
-	wantVictims(t, "others took it", o, "b")
+	wantVictims(t, "other memory has grown", o, "b")
 	if got := o.Evict[0].Deficit; got != 300*mi {
-		t.Errorf("deficit = %d; want %d: what is left of a still comes", got, 300*mi)
+		t.Errorf("deficit = %d; want %d: the rest of a is still in flight", got, 300*mi)
 	}
 }
 
-// A victim of which 80 % is back goes on falling: what is left of it is not
-// taken from somebody else.
+// A victim of which 80 % is freed usually continues to fall. No other pod is evicted
+// for the rest.
 func TestSettledStillFalls(t *testing.T) {
-	l := shortOf(t, 950*mi, 1000*mi, 1000*mi)
+	l := shortOfMemory(t, 950*mi, 1000*mi, 1000*mi)
 	l.in.Measured = true
 	wantVictims(t, "0s", l.step(0), "a")
-	l.measured("a", 200*mi)
+	l.setFreeable("a", 200*mi)
 	l.observe(signal.MemoryAvailable, 10*gi-150*mi)
-	wantVictims(t, "80% back", l.step(100*time.Millisecond))
-	wantVictims(t, "it stands still", l.step(1099*time.Millisecond))
-	wantVictims(t, "for the settle timeout", l.step(1100*time.Millisecond), "b")
+	wantVictims(t, "80% freed", l.step(100*time.Millisecond))
+	wantVictims(t, "usage does not change", l.step(1099*time.Millisecond))
+	wantVictims(t, "usage has not changed for the settle timeout", l.step(1100*time.Millisecond), "b")
 }
 
-// What is not anonymous any more, but has not been freed yet, is still to come.
-func TestUnmappedIsNotFreed(t *testing.T) {
-	l := shortOf(t, 500*mi, 1000*mi, 1000*mi)
+// Memory that is no longer anonymous but not freed yet is still in flight.
+func TestUnmappedHugePages(t *testing.T) {
+	l := shortOfMemory(t, 500*mi, 1000*mi, 1000*mi)
 	l.in.Measured = true
 	a := l.pod("a")
-	a.Usage.Memory += 100 * mi // of its own, that no kill brings
+	a.Usage.Memory += 100 * mi // that a kill does not free
 	wantVictims(t, "0s", l.step(0), "a")
 	a.Usage.Freeable = 0
 	o := l.step(100 * time.Millisecond)
@@ -372,44 +282,44 @@ func TestUnmappedIsNotFreed(t *testing.T) {
 	if got := l.status("a"); got != Settled {
 		t.Errorf("freed: %s; want %s", got, Settled)
 	}
-	wantVictims(t, "freed, and others took it", o, "b")
+	wantVictims(t, "freed, and other memory has grown", o, "b")
 	if got := o.Evict[0].Deficit; got != 50*mi {
-		t.Errorf("deficit = %d; want %d: what is left of a still comes", got, 50*mi)
+		t.Errorf("deficit = %d; want %d: the rest of a is still in flight", got, 50*mi)
 	}
 }
 
-// A trickle is no progress: the next one must not wait for it.
+// A trickle is no progress and does not delay the next victim.
 func TestTrickleIsNoProgress(t *testing.T) {
-	l := shortOf(t, 500*mi, 1000*mi, 1000*mi)
+	l := shortOfMemory(t, 500*mi, 1000*mi, 1000*mi)
 	l.in.Measured = true
 	wantVictims(t, "0s", l.step(0), "a")
-	l.measured("a", 999*mi)
-	wantVictims(t, "1 MiB back", l.step(900*time.Millisecond))
-	l.measured("a", 998*mi)
+	l.setFreeable("a", 999*mi)
+	wantVictims(t, "1 MiB freed", l.step(900*time.Millisecond))
+	l.setFreeable("a", 998*mi)
 	o := l.step(time.Second)
 	if got := l.status("a"); got != Stuck {
-		t.Errorf("2 MiB back in a second: %s; want %s", got, Stuck)
+		t.Errorf("2 MiB freed in 1s: %s; want %s", got, Stuck)
 	}
 	wantVictims(t, "1s", o, "b")
 }
 
-// What could not be stopped softly is killed when a hard threshold is met, and
-// nobody else is killed for it.
-func TestHardenAfterFailedStop(t *testing.T) {
+// A pod that could not be stopped within its grace period is killed when a hard
+// threshold is met, and no other pod is.
+func TestEscalateFailedStop(t *testing.T) {
 	for _, status := range []VictimStatus{Failed, Stuck} {
 		state, in := restarted(t, status)
 		state.Victims[0].Soft = true
 		in.Pods = []Pod{aPod("hog", using(2*gi)), aPod("next", using(gi))}
-		_, orders := Step(state, in, begin.Add(time.Second))
+		_, orders := Step(state, in, start.Add(time.Second))
 		if len(orders.Harden) != 1 || orders.Harden[0] != "hog" || len(orders.Evict) != 0 {
-			t.Errorf("%s: hardened %v, evictions %v; want the hog killed and nobody else", status, orders.Harden, orders.Evict)
+			t.Errorf("%s: grace ended for %v, evictions %v; want hog and none", status, orders.Harden, orders.Evict)
 		}
 	}
 }
 
-// Statistics that are missing do not mean that everything came back.
+// Missing statistics do not mean that all memory was freed.
 func TestNotSettledByMissingStatistics(t *testing.T) {
-	l := shortOf(t, 500*mi, 1000*mi)
+	l := shortOfMemory(t, 500*mi, 1000*mi)
 	l.in.Measured = true
 	wantVictims(t, "0s", l.step(0), "a")
 	l.pod("a").HasStats = false
@@ -419,19 +329,19 @@ func TestNotSettledByMissingStatistics(t *testing.T) {
 	}
 }
 
-// Falling is progress, however long it takes.
+// Falling usage is progress, however long it takes.
 func TestFallingIsProgress(t *testing.T) {
-	l := shortOf(t, 500*mi, 1000*mi)
+	l := shortOfMemory(t, 500*mi, 1000*mi)
 	l.in.Measured = true
 	l.step(0)
 	for i := range 10 {
-		l.measured("a", int64(980-20*i)*mi)
+		l.setFreeable("a", int64(980-20*i)*mi)
 		l.step(time.Duration(i+1) * 900 * time.Millisecond)
 		if got := l.status("a"); got != Unsettled {
-			t.Fatalf("%d MiB back: %s; want %s", 20*(i+1), got, Unsettled)
+			t.Fatalf("%d MiB freed: %s; want %s", 20*(i+1), got, Unsettled)
 		}
 	}
-	l.measured("a", 999*mi) // more again is no progress
+	l.setFreeable("a", 999*mi) // growth is no progress
 	l.step(9500 * time.Millisecond)
 	o := l.step(10 * time.Second) // 1 s after it last fell
 	if got := l.status("a"); got != Stuck {
@@ -441,125 +351,6 @@ func TestFallingIsProgress(t *testing.T) {
 		t.Errorf("stuck (-want +got):\n%s", diff)
 	}
 	if o := l.step(11 * time.Second); len(o.Stuck) != 0 {
-		t.Errorf("stuck = %v a second time", o.Stuck)
-	}
-}
-
-func TestTwoStuckAreFutile(t *testing.T) {
-	l := shortOf(t, 100*mi, 200*mi, 200*mi, 200*mi, 200*mi)
-	l.in.Measured = true
-	wantVictims(t, "0s", l.step(0), "a")
-	o := l.step(time.Second)
-	wantVictims(t, "a is stuck and no longer counts", o, "b")
-	if o.Evict[0].Futile {
-		t.Error("one stuck victim makes the signal futile")
-	}
-	o = l.step(2 * time.Second)
-	wantVictims(t, "b is stuck too", o, "c")
-	if !o.Evict[0].Futile || len(o.Futile) != 1 {
-		t.Errorf("order %+v, futile %+v; want both to say so", o.Evict[0], o.Futile)
-	}
-	l.remove("a")
-	l.remove("b")
-	o = l.step(3 * time.Second)
-	wantVictims(t, "c is stuck, the others went", o, "d")
-	if !o.Evict[0].Futile {
-		t.Error("not futile, though three in a row returned nothing")
-	}
-}
-
-func TestPoorRunIsFutile(t *testing.T) {
-	for _, tt := range []struct {
-		returned int64 // of 200 MiB, by each
-		want     bool
-	}{{99 * mi, true}, {100 * mi, false}} {
-		l := shortOf(t, 50*mi, 200*mi, 200*mi, 200*mi, 200*mi)
-		l.in.Measured = true
-		o := l.step(0)
-		for i, name := range []string{"a", "b", "c"} {
-			at := time.Duration(i) * 1500 * time.Millisecond
-			wantVictims(t, at.String(), o, name)
-			if o.Evict[0].Futile {
-				t.Errorf("%s is the third at most, and futile", name)
-			}
-			l.measured(name, 200*mi-tt.returned)
-			wantVictims(t, "what is left of "+name+" covers it", l.step(at+500*time.Millisecond))
-			o = l.step(at + 1500*time.Millisecond)
-			if got := l.status(name); got != Stuck {
-				t.Errorf("%s is %s; want %s", name, got, Stuck)
-			}
-			l.remove(name)
-		}
-		wantVictims(t, "the fourth", o, "d")
-		if got := o.Evict[0].Futile; got != tt.want {
-			t.Errorf("three victims that return %d MiB of 200: futile = %t; want %t", tt.returned/mi, got, tt.want)
-		}
-	}
-}
-
-func TestFailedOrder(t *testing.T) {
-	l := shortOf(t, 100*mi, 200*mi, 150*mi)
-	l.in.Measured = true
-	wantVictims(t, "0s", l.step(0), "a")
-	o := l.step(100*time.Millisecond, Outcome{UID: "a", Err: errors.New("no such cgroup")})
-	wantVictims(t, "the next one goes instead", o, "b")
-	if diff := cmp.Diff([]Exempt{{Pod: "default/a", UID: "a", Reason: ReasonTerminating}}, o.Exempt); diff != "" {
-		t.Errorf("exempt (-want +got):\n%s", diff)
-	}
-	l.remove("b")
-	wantVictims(t, "10.099s", l.step(10099*time.Millisecond))
-	wantVictims(t, "10.1s", l.step(10100*time.Millisecond), "a")
-	// An order that was carried out is no failure, and a late one changes nothing.
-	l.step(10200*time.Millisecond, Outcome{UID: "a"}, Outcome{UID: "stranger", Err: errors.New("x")})
-	if got := l.status("a"); got != Unsettled {
-		t.Errorf("status = %s; want %s", got, Unsettled)
-	}
-}
-
-func TestRevived(t *testing.T) {
-	l := shortOf(t, 100*mi, 200*mi)
-	l.pod("a").Kubelet = true
-	at, start := time.Duration(0), int64(1)
-	for _, holdOff := range []time.Duration{10 * time.Second, 20 * time.Second, 40 * time.Second} {
-		l.pod("a").LastStart = start
-		wantVictims(t, at.String(), l.step(at), "a")
-		pods := l.in.Pods
-		l.remove("a")
-		l.step(at + time.Millisecond)
-		l.in.Pods = pods
-		start++
-		l.pod("a").LastStart = start
-		at += 2 * time.Millisecond
-		o := l.step(at)
-		wantVictims(t, "back", o)
-		if diff := cmp.Diff([]string{"a"}, o.Revived); diff != "" {
-			t.Errorf("revived (-want +got):\n%s", diff)
-		}
-		if len(o.Exempt) != 1 || o.Exempt[0].Reason != ReasonProtected {
-			t.Errorf("exempt = %+v; want a protected", o.Exempt)
-		}
-		o = l.step(at + holdOff - time.Nanosecond)
-		wantVictims(t, "just before the hold-off ends", o)
-		if len(o.Revived) != 0 {
-			t.Errorf("revived = %v again", o.Revived)
-		}
-		at += holdOff
-	}
-	wantVictims(t, "after it", l.step(at), "a")
-	l.remove("a")
-	l.step(at + time.Hour)
-	if l.step(at + 2*time.Hour); len(l.state.Revivals) != 0 {
-		t.Errorf("revivals = %+v; want them forgotten", l.state.Revivals)
-	}
-}
-
-// Faster than a step sees it leave.
-func TestRevivedBetweenSteps(t *testing.T) {
-	l := shortOf(t, 100*mi, 200*mi)
-	l.pod("a").Kubelet, l.pod("a").LastStart = true, 1
-	l.step(0)
-	l.pod("a").LastStart = 2
-	if diff := cmp.Diff([]string{"a"}, l.step(time.Second).Revived); diff != "" {
-		t.Errorf("revived (-want +got):\n%s", diff)
+		t.Errorf("stuck = %v a second time; want none", o.Stuck)
 	}
 }

@@ -7,10 +7,9 @@ import (
 	"github.com/evictd/evictd/agent/signal"
 )
 
-// State is what Step remembers from one step to the next. The zero State knows
-// nothing. It can be kept as JSON; its times mean something only to the clock
-// that Step was given, so whoever keeps it across a restart moves them with
-// EachTime.
+// State is what Step remembers from one Step to the next. The zero State is the initial
+// one. It can be stored as JSON. Its times are of the clock that the caller passed to
+// Step; a caller that stores the state across a restart converts them with EachTime.
 type State struct {
 	Timers     []Timer          `json:"timers,omitempty"`
 	Conditions []ConditionTimer `json:"conditions,omitempty"`
@@ -20,119 +19,125 @@ type State struct {
 	Pretended  []Pretended      `json:"pretended,omitempty"`
 	Revivals   []Revival        `json:"revivals,omitempty"`
 	Contended  []Contended      `json:"contended,omitempty"`
-	// Readings are what crossings of hard memory thresholds are compared with.
-	// They are not kept across a restart: what a wait needs of them is in its Timer.
+	// Readings are what crossings of hard memory thresholds are compared with. They are
+	// not stored across a restart: a waiting crossing keeps its first reading in its
+	// Timer.
 	Readings []ThresholdReadings `json:"-"`
 }
 
-// ThresholdReadings are the remembered readings of one threshold's signal.
+// ThresholdReadings are the recent readings of one threshold's signal.
 type ThresholdReadings struct {
 	Threshold Key
 	signal.Readings
 }
 
-// Timer is a threshold that is met.
+// Timer is the state of a threshold that is met.
 type Timer struct {
 	Threshold Key       `json:"threshold"`
 	Since     time.Time `json:"since"`
-	// Past tells that the grace period had passed at the last step, so that
-	// the threshold stays met until its minimum reclaim is back too.
+	// Past is set if the threshold was acted on at the last Step: its grace period had
+	// ended, or its crossing did not wait for file cache. The threshold then stays met
+	// until the signal has risen by its minimum reclaim too.
 	Past bool `json:"past,omitempty"`
 	// Crossing is the first reading below a hard memory threshold.
 	Crossing signal.MemoryReading `json:"crossing,omitzero"`
 }
 
-// ConditionTimer is a condition and when it was last seen to hold.
+// ConditionTimer is a condition and when it was last set.
 type ConditionTimer struct {
 	Condition signal.Condition `json:"condition"`
 	LastSeen  time.Time        `json:"lastSeen"`
 }
 
-// VictimStatus tells how far an evicted pod has gone.
+// VictimStatus is the progress of an evicted pod.
 type VictimStatus string
 
-// What a victim's status can be.
+// The statuses of a victim.
 const (
-	// Unsettled: what it is expected to bring still counts.
+	// Unsettled: the memory that it is expected to free is subtracted from the deficit.
 	Unsettled VictimStatus = "unsettled"
-	// Settled: it brought what was expected, or was waited for long enough.
+	// Settled: it freed what was expected, or it is assumed to because usage is not
+	// measured.
 	Settled VictimStatus = "settled"
-	// Stuck: it has processes left and has not given anything back for the
-	// whole settle timeout.
+	// Stuck: it has processes left and has freed nothing during the settle timeout.
 	Stuck VictimStatus = "stuck"
-	// Failed: the order could not be carried out at all.
+	// Failed: the order could not be carried out.
 	Failed VictimStatus = "failed"
 )
 
-// Victim is a pod that was ordered to go and is still listed.
+// Victim is a pod that was ordered to be evicted and is still listed.
 type Victim struct {
 	UID    string `json:"uid"`
 	Pod    string `json:"pod"`
 	Cause  string `json:"cause"`
 	Signal Key    `json:"signal"`
-	// Soft tells that the pod was given a grace period, which Due ends.
+	// Soft is set if the pod was given a grace period, which ends at Due.
 	Soft    bool      `json:"soft,omitempty"`
 	Decided time.Time `json:"decided"`
 	Due     time.Time `json:"due"`
-	// Expected is what the pod was expected to bring when it was chosen, in
-	// bytes of memory, and Beside what it used beside that, which a kill may
-	// not bring; Lowest is the least of the expected that it has held since,
-	// and Fell when it came to that.
-	Expected int64        `json:"expected"`
-	Beside   int64        `json:"beside,omitempty"`
-	Lowest   int64        `json:"lowest"`
-	Fell     time.Time    `json:"fell"`
-	Status   VictimStatus `json:"status"`
-	// Kubelet and LastStart are the pod's.
+	// Expected is the memory that the eviction was expected to free when the pod was
+	// chosen, in bytes.
+	Expected int64 `json:"expected"`
+	// Beside is the pod's other memory at that time, which a kill may not free.
+	Beside int64 `json:"beside,omitempty"`
+	// Lowest is the least of the expected memory that the pod has used since.
+	Lowest int64 `json:"lowest"`
+	// Fell is when the usage fell to Lowest.
+	Fell   time.Time    `json:"fell"`
+	Status VictimStatus `json:"status"`
+	// Kubelet and LastStart are copied from the pod.
 	Kubelet   bool  `json:"kubelet,omitempty"`
 	LastStart int64 `json:"lastStart,omitempty"`
-	// Limit tells that the pod exceeded its own limit: Signal is then only
-	// where its usage lies.
+	// Limit is set if the pod exceeded a limit of its own. Signal is then only the
+	// signal that its usage counts for.
 	Limit bool `json:"limit,omitempty"`
 }
 
-// Backoff is a signal for which evicting pods does not help enough.
+// Backoff is the state of a signal that evicting pods does not relieve: the back-off
+// before the next victim, and the number of victims that freed too little.
 type Backoff struct {
-	Signal signal.Signal `json:"signal"` // the first of its group
+	Signal signal.Signal `json:"signal"` // the first signal of its group
 	Until  time.Time     `json:"until"`
-	Delay  time.Duration `json:"delay"` // the one that ends at Until
-	// None tells that no pod was chosen when the signal was last found futile, so that
-	// there is no delay.
+	Delay  time.Duration `json:"delay"` // the length of the back-off that ends at Until
+	// None is set if no pod was chosen when the signal was last found futile. There is
+	// no delay then.
 	None bool `json:"none,omitempty"`
-	// Soft says that a soft threshold began it: it holds up no hard one.
+	// Soft is set if a soft threshold started the back-off. It does not delay hard
+	// thresholds.
 	Soft bool `json:"soft,omitempty"`
-	// Poor counts the last victims in a row that returned less than half of
-	// what was expected.
+	// Poor counts the most recent consecutive victims that freed less than half of what
+	// was expected.
 	Poor int `json:"poor,omitempty"`
 }
 
-// Reclaiming is a node-level reclaim that was asked for.
+// Reclaiming is a node-level reclaim that was ordered.
 type Reclaiming struct {
 	Threshold Key  `json:"threshold"`
-	Stage     int  `json:"stage"` // of the layout's stages for the signal
-	Waiting   bool `json:"waiting"`
+	Stage     int  `json:"stage"`   // index into the layout's stages for the signal
+	Waiting   bool `json:"waiting"` // for its Outcome
 }
 
-// Pretended is a pod that dry run counts as gone.
+// Pretended is a pod that dry run would have evicted and counts as gone until the
+// episode ends.
 type Pretended struct {
 	UID    string        `json:"uid"`
 	Signal signal.Signal `json:"signal"` // whose episode it belongs to
-	// Limit tells that the episode is the pod's own, over its limit, or that of
-	// Contention where that is set.
+	// Limit is set if the episode is not the signal's: it is that of Contention if that
+	// is set, else that of the pod's own limit.
 	Limit      bool             `json:"limit,omitempty"`
 	Contention signal.Condition `json:"contention,omitempty"`
 }
 
-// Revival is a pod that a kubelet brought back after its eviction.
+// Revival is a pod that was evicted and that its kubelet started again, or may.
 type Revival struct {
 	UID   string        `json:"uid"`
-	Gone  bool          `json:"gone"` // evicted and not seen again yet
+	Gone  bool          `json:"gone"` // evicted and not listed again yet
 	Until time.Time     `json:"until"`
 	Delay time.Duration `json:"delay"`
 }
 
-// EachTime calls f for every time in the state, to be changed in place. The
-// state must not be shared.
+// EachTime calls f for every time in the state; f may change it in place. The state
+// must not be shared.
 func (s *State) EachTime(f func(*time.Time)) {
 	for i := range s.Timers {
 		f(&s.Timers[i].Since)
@@ -186,8 +191,8 @@ func (s *State) timer(k Key) *Timer {
 	return nil
 }
 
-// readings returns the remembered readings of a threshold, making them where there
-// are none.
+// readings returns the readings of a threshold. It adds an empty entry if there is
+// none.
 func (s *State) readings(k Key) *signal.Readings {
 	for i := range s.Readings {
 		if s.Readings[i].Threshold == k {
@@ -207,7 +212,8 @@ func (s *State) victim(uid string) *Victim {
 	return nil
 }
 
-// group returns the signal under which the two memory signals are one.
+// group returns s, or MemoryAvailable for both memory signals, which are acted on as
+// one.
 func group(s signal.Signal) signal.Signal {
 	if s.IsMemory() {
 		return signal.MemoryAvailable
@@ -215,28 +221,28 @@ func group(s signal.Signal) signal.Signal {
 	return s
 }
 
-// busy returns why a pod is not to be chosen although nothing about it speaks
-// against it: it is on its way out, or has just come back.
-func (s *State) busy(uid string, now time.Time) (reason, detail string) {
+// ineligible returns why a pod can't be chosen now: it is being evicted, or it was
+// started again after an eviction a short time ago. It returns "" if it can.
+func (s *State) ineligible(uid string, now time.Time) (reason, detail string) {
 	if s.victim(uid) != nil {
 		return ReasonTerminating, ""
 	}
-	if r := s.heldOff(uid, now); r != nil {
+	if r := s.revivalBackoff(uid, now); r != nil {
 		return ReasonProtected, "came back after its eviction and is left alone for " + r.Until.Sub(now).Round(time.Second).String()
 	}
-	if s.pretends(uid) {
+	if s.isDryRunVictim(uid) {
 		return ReasonTerminating, "would have been evicted"
 	}
 	return "", ""
 }
 
-// isBusy reports whether busy has a reason. It allocates nothing.
-func (s *State) isBusy(uid string, now time.Time) bool {
-	return s.victim(uid) != nil || s.heldOff(uid, now) != nil || s.pretends(uid)
+// isIneligible reports whether ineligible returns a reason. It does not allocate.
+func (s *State) isIneligible(uid string, now time.Time) bool {
+	return s.victim(uid) != nil || s.revivalBackoff(uid, now) != nil || s.isDryRunVictim(uid)
 }
 
-// heldOff returns the revival for which a pod is left alone, nil for none.
-func (s *State) heldOff(uid string, now time.Time) *Revival {
+// revivalBackoff returns the revival because of which a pod is not evicted now, or nil.
+func (s *State) revivalBackoff(uid string, now time.Time) *Revival {
 	for i := range s.Revivals {
 		if r := &s.Revivals[i]; r.UID == uid && !r.Gone && now.Before(r.Until) {
 			return r
@@ -245,12 +251,12 @@ func (s *State) heldOff(uid string, now time.Time) *Revival {
 	return nil
 }
 
-func (s *State) pretends(uid string) bool {
+func (s *State) isDryRunVictim(uid string) bool {
 	return slices.ContainsFunc(s.Pretended, func(p Pretended) bool { return p.UID == uid })
 }
 
-// backingOff reports whether a futile signal's next victim has to wait. One for
-// a hard threshold does not wait because a soft one was in vain.
+// backingOff reports whether the next victim of a futile signal has to wait. A hard
+// threshold does not wait for a back-off that a soft one started.
 func (s *State) backingOff(g signal.Signal, hard bool, now time.Time) bool {
 	for i := range s.Futile {
 		if b := &s.Futile[i]; b.Signal == g && now.Before(b.Until) && !(hard && b.Soft) {
@@ -260,9 +266,9 @@ func (s *State) backingOff(g signal.Signal, hard bool, now time.Time) bool {
 	return false
 }
 
-// disappointed reports whether victims of the group do not return what is
-// expected of them.
-func (s *State) disappointed(g signal.Signal) bool {
+// poorReturns reports whether the last victims of a group did not free what was
+// expected: two are stuck, or three in a row freed less than half.
+func (s *State) poorReturns(g signal.Signal) bool {
 	stuck := 0
 	for i := range s.Victims {
 		if v := &s.Victims[i]; v.Status == Stuck && !v.Limit && group(v.Signal.Signal) == g {
@@ -271,24 +277,25 @@ func (s *State) disappointed(g signal.Signal) bool {
 	}
 	poor := false
 	for i := range s.Futile {
-		poor = poor || s.Futile[i].Signal == g && s.Futile[i].Poor >= poorRun
+		poor = poor || s.Futile[i].Signal == g && s.Futile[i].Poor >= poorReturnsLimit
 	}
-	return stuck >= mostStuck || poor
+	return stuck >= stuckLimit || poor
 }
 
-// conclude notes what a victim's end tells of the next ones.
-func (s *State) conclude(v *Victim, end ending) {
+// noteSettleResult updates the count of poor returns with the end of the wait for a
+// victim.
+func (s *State) noteSettleResult(v *Victim, end settleResult) {
 	switch {
-	case end == gotEnough:
-		s.returned(group(v.Signal.Signal), false)
-	case end == gotStuck && !v.Limit:
-		s.returned(group(v.Signal.Signal), v.Lowest > v.Expected/2)
+	case end == returnedEnough:
+		s.noteReturn(group(v.Signal.Signal), false)
+	case end == becameStuck && !v.Limit:
+		s.noteReturn(group(v.Signal.Signal), v.Lowest > v.Expected/2)
 	}
 }
 
-// returned notes whether a victim of the group gave back less than half of what
-// was expected.
-func (s *State) returned(g signal.Signal, poor bool) {
+// noteReturn updates the group's count of consecutive victims that freed less than half
+// of what was expected.
+func (s *State) noteReturn(g signal.Signal, poor bool) {
 	if poor {
 		s.backoff(g).Poor++
 		return
@@ -300,7 +307,7 @@ func (s *State) returned(g signal.Signal, poor bool) {
 	}
 }
 
-// backoff returns the group's entry, making it where there is none.
+// backoff returns the group's Backoff. It adds one if there is none.
 func (s *State) backoff(g signal.Signal) *Backoff {
 	for i := range s.Futile {
 		if s.Futile[i].Signal == g {

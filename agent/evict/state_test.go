@@ -8,7 +8,7 @@ import (
 )
 
 func TestEachTime(t *testing.T) {
-	at := func(n int) time.Time { return begin.Add(time.Duration(n)) }
+	at := func(n int) time.Time { return start.Add(time.Duration(n)) }
 	s := State{
 		Timers: []Timer{{Since: at(1)}}, Conditions: []ConditionTimer{{LastSeen: at(2)}},
 		Victims: []Victim{{Decided: at(3), Due: at(4), Fell: at(5)}},
@@ -18,18 +18,18 @@ func TestEachTime(t *testing.T) {
 	kept := s.Clone()
 	seen := map[int]int{}
 	s.EachTime(func(t *time.Time) {
-		seen[int(t.Sub(begin))]++
-		*t = begin
+		seen[int(t.Sub(start))]++
+		*t = start
 	})
 	if diff := cmp.Diff(map[int]int{1: 1, 2: 1, 3: 1, 4: 1, 5: 1, 6: 1, 7: 1, 8: 1}, seen); diff != "" {
 		t.Errorf("EachTime (-want +got):\n%s", diff)
 	}
 	kept.EachTime(func(t *time.Time) {
-		if t.Equal(begin) {
+		if t.Equal(start) {
 			seen[0]++
 		}
 	})
 	if seen[0] != 0 {
-		t.Errorf("%d times of a clone were changed", seen[0])
+		t.Errorf("EachTime changed %d times of a clone; want 0", seen[0])
 	}
 }

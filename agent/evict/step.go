@@ -8,47 +8,49 @@ import (
 	"github.com/evictd/evictd/agent/signal"
 )
 
-// Step decides: from what was and what is observed to what is and what is to
-// be done. It is a pure function of its arguments and keeps none of them.
+// Step makes one decision: it returns the new state and the orders that follow from the
+// previous state and the inputs. It is a pure function and retains none of its
+// arguments.
 //
-// One signal is acted upon in a step, the two memory signals counting as one:
-// hard thresholds before soft ones, then in the order of signals, the first
-// that is past its grace and has something to do. Pods over their own limits
-// on local storage go first and postpone disk and PID signals, never memory.
+// Each Step acts on one signal; the two memory signals count as one. Hard thresholds
+// come before soft ones, then the order of signals decides: Step acts on the first
+// signal that is past its grace period and for which something can be done. Pods over
+// their own local-storage limits are evicted first. That postpones disk and PID
+// signals, never memory.
 func Step(before State, in Inputs, now time.Time) (State, Orders) {
 	d := newDecision(&before, &in, now)
-	d.adopt()
-	d.pretend()
-	d.takeOutcomes()
-	d.settle()
-	d.revive()
-	d.evaluate()
+	d.adoptHotKills()
+	d.applyDryRunVictims()
+	d.applyOutcomes()
+	d.settleVictims()
+	d.detectRevivals()
+	d.evaluateThresholds()
 	d.endBackoffs()
-	d.report()
-	d.harden()
+	d.reportThresholds()
+	d.escalateVictims()
 	d.enforceLimits()
-	d.relieve()
-	d.contend()
-	d.publish()
-	d.finish()
+	d.relievePressure()
+	d.evictForContention()
+	d.publishConditions()
+	d.clearReclaim()
 	return d.State, d.out
 }
 
-// report takes what evaluate found into the books and the orders.
-func (d *decision) report() {
+// reportThresholds puts the thresholds that are met into the state and the orders.
+func (d *decision) reportThresholds() {
 	d.Timers = nil
 	var signals [signal.Count]bool
-	for i := range d.marks {
-		m := &d.marks[i]
-		if !m.met {
+	for i := range d.thresholds {
+		c := &d.thresholds[i]
+		if !c.met {
 			continue
 		}
-		if m.waiting {
-			d.out.Waiting = append(d.out.Waiting, m.key)
+		if c.waiting {
+			d.out.Waiting = append(d.out.Waiting, c.key)
 		}
-		signals[m.Signal] = true
-		d.Timers = append(d.Timers, m.timer)
-		d.see(m.Signal.Condition())
+		signals[c.Signal] = true
+		d.Timers = append(d.Timers, c.timer)
+		d.noteCondition(c.Signal.Condition())
 	}
 	for s, o := range d.observed {
 		if signals[s] {
@@ -60,8 +62,8 @@ func (d *decision) report() {
 	}
 }
 
-// publish lists the conditions, which outlive their last sight by a while.
-func (d *decision) publish() {
+// publishConditions lists the conditions that were set less than TransitionPeriod ago.
+func (d *decision) publishConditions() {
 	for _, c := range d.Conditions {
 		if d.now.Sub(c.LastSeen) < d.policy.TransitionPeriod {
 			d.out.Conditions = append(d.out.Conditions, c.Condition)
@@ -70,7 +72,8 @@ func (d *decision) publish() {
 	slices.Sort(d.out.Conditions)
 }
 
-func (d *decision) see(c signal.Condition) {
+// noteCondition records that a condition is set now.
+func (d *decision) noteCondition(c signal.Condition) {
 	for i := range d.Conditions {
 		if d.Conditions[i].Condition == c {
 			d.Conditions[i].LastSeen = d.now
@@ -80,51 +83,51 @@ func (d *decision) see(c signal.Condition) {
 	d.Conditions = append(d.Conditions, ConditionTimer{Condition: c, LastSeen: d.now})
 }
 
-// enforceLimits evicts the pods that use more local storage than they may, in
-// the order of their UIDs.
+// enforceLimits evicts the pods over their own local-storage limits, in the order of
+// their UIDs.
 func (d *decision) enforceLimits() {
-	type offence struct {
-		pod            *entry
+	type overLimit struct {
+		pod            *podEntry
 		cause, message string
 	}
-	var offences []offence
+	var found []overLimit
 	for i := range d.pods {
 		pod := &d.pods[i]
 		cause, message := pod.overLimit(d.policy.Layout)
 		if cause == "" {
 			continue
 		}
-		if reason, _ := d.busy(pod.UID, d.now); reason != "" {
+		if reason, _ := d.ineligible(pod.UID, d.now); reason != "" {
 			continue
 		}
 		if reason, _ := d.policy.exempt(pod.Pod); reason != "" {
 			continue
 		}
-		offences = append(offences, offence{pod, cause, message})
+		found = append(found, overLimit{pod, cause, message})
 	}
-	slices.SortFunc(offences, func(a, b offence) int { return cmp.Compare(a.pod.UID, b.pod.UID) })
-	for _, o := range offences {
-		d.limited = true
+	slices.SortFunc(found, func(a, b overLimit) int { return cmp.Compare(a.pod.UID, b.pod.UID) })
+	for _, o := range found {
+		d.limitEviction = true
 		d.evict(o.pod, Key{Signal: signal.NodeFsAvailable}, Order{
-			UID: o.pod.UID, Pod: o.pod.Key(), Cause: o.cause, Hard: true, Grace: time.Second,
+			UID: o.pod.UID, Pod: o.pod.Key(), Cause: o.cause, Hard: true, Grace: immediateGrace,
 			Expected: o.pod.disk(partsAll, false), Reason: ReasonEvicted, Message: o.message,
 		})
 	}
 }
 
-// relieve acts upon one signal.
-func (d *decision) relieve() {
+// relievePressure acts on one signal.
+func (d *decision) relievePressure() {
 	for _, soft := range []bool{false, true} {
 		for s := signal.Signal(0); s < signal.Count; s++ {
 			if group(s) != s {
-				continue // acted upon with the first of its group
+				continue // acted on with the first signal of its group
 			}
 			if d.postponed(s, soft) {
 				continue
 			}
-			t, deficit := d.worst(s, soft)
+			t, deficit := d.firstUncovered(s, soft)
 			if t == nil {
-				t = d.reclaimedInVain(s, soft)
+				t = d.stillMetAfterReclaim(s, soft)
 			}
 			if t != nil && d.relieveSignal(t, deficit) {
 				d.out.Acted = t
@@ -134,98 +137,101 @@ func (d *decision) relieve() {
 	}
 }
 
-// postponed reports whether a signal waits for a later step: because pods over
-// their own limits went, because a reclaim is under way that may change what
-// the disks hold, or because the step only continues after the reclaim for
-// another threshold. Hard memory thresholds never wait.
+// postponed reports whether a signal waits for a later Step: because this Step evicts
+// pods over their own limits, because a node-level reclaim that may free disk space is
+// still running, or because this Step only continues after another threshold's reclaim.
+// Hard memory thresholds are never postponed.
 func (d *decision) postponed(s signal.Signal, soft bool) bool {
 	r := d.Reclaim
 	switch {
 	case s.IsMemory() && !soft:
 		return false
-	case d.limited:
+	case d.limitEviction:
 		return !s.IsMemory()
 	case r == nil:
 		return false
 	case r.Waiting:
 		return s.IsDisk()
 	}
-	return d.resumed && (r.Threshold.Signal != s || r.Threshold.Soft != soft)
+	return d.afterReclaim && (r.Threshold.Signal != s || r.Threshold.Soft != soft)
 }
 
-// reclaimedInVain returns the threshold for which a reclaim has just been done
-// if it is still met, also where victims on their way cover what is missing: the
-// next kind of reclaim may be had without another.
-func (d *decision) reclaimedInVain(s signal.Signal, soft bool) *Threshold {
-	if !d.resumed || d.Reclaim == nil || d.Reclaim.Threshold.Signal != s || d.Reclaim.Threshold.Soft != soft {
+// stillMetAfterReclaim returns the threshold whose node-level reclaim has just ended if
+// it is still met, else nil. It returns the threshold even if victims in flight cover
+// the deficit, because the next kind of reclaim may free enough without another
+// eviction.
+func (d *decision) stillMetAfterReclaim(s signal.Signal, soft bool) *Threshold {
+	if !d.afterReclaim || d.Reclaim == nil || d.Reclaim.Threshold.Signal != s || d.Reclaim.Threshold.Soft != soft {
 		return nil
 	}
-	for i := range d.marks {
-		if m := &d.marks[i]; m.past && m.key == d.Reclaim.Threshold {
-			return m.Threshold
+	for i := range d.thresholds {
+		if c := &d.thresholds[i]; c.active && c.key == d.Reclaim.Threshold {
+			return c.Threshold
 		}
 	}
 	return nil
 }
 
-// relieveSignal reclaims from the node or chooses victims, and reports whether
-// there was something to do: not where nothing can be freed, be it what runs or
-// what does not.
+// relieveSignal orders a node-level reclaim or chooses victims for a threshold. It
+// reports whether there was anything to do: on a read-only filesystem neither frees
+// anything.
 func (d *decision) relieveSignal(t *Threshold, deficit int64) bool {
 	if d.observed[t.Signal].ReadOnly {
 		return false
 	}
 	if stages := d.policy.Layout.stages(t.Signal); len(stages) > 0 {
 		stage := 0
-		if d.resumed && d.Reclaim != nil && d.Reclaim.Threshold == t.Key() {
+		if d.afterReclaim && d.Reclaim != nil && d.Reclaim.Threshold == t.Key() {
 			stage = d.Reclaim.Stage + 1
 		}
-		if stage < len(stages) && !(stage == 0 && d.reclaimsNothing(t, deficit)) {
+		if stage < len(stages) && !(stage == 0 && d.skipReclaim(t, deficit)) {
 			d.Reclaim = &Reclaiming{Threshold: t.Key(), Stage: stage, Waiting: true}
 			d.out.Reclaim = &Reclaim{Kind: stages[stage], Signal: t.Signal, Deficit: deficit}
 			return true
 		}
 	}
-	return deficit > 0 && d.choose(t, deficit)
+	return deficit > 0 && d.chooseVictims(t, deficit)
 }
 
-// reclaimsNothing reports whether the reclaims for a threshold are left out: the last ones
-// brought nothing, and no pod would be evicted after them.
-func (d *decision) reclaimsNothing(t *Threshold, deficit int64) bool {
+// skipReclaim reports whether the node-level reclaims for a threshold are left out: the
+// last ones freed nothing, and no pod would be evicted after them.
+func (d *decision) skipReclaim(t *Threshold, deficit int64) bool {
 	if !slices.Contains(d.in.NothingReclaimed, t.Key()) {
 		return false
 	}
-	if deficit <= 0 || d.hindered(t) != Chosen {
+	if deficit <= 0 || d.blockedBy(t) != Chosen {
 		return true
 	}
 	ranked, _ := d.policy.Rank(d.in.Pods, t.Signal, &d.State, d.now)
-	n, _ := d.victims(t, deficit, ranked)
+	n, _ := d.victimCount(t, deficit, ranked)
 	return n == 0
 }
 
-// choose evicts the first of the ranking, as many as the deficit needs; none for
-// a disk where that would free next to nothing.
-func (d *decision) choose(t *Threshold, deficit int64) bool {
-	if d.hindered(t) != Chosen {
+// chooseVictims evicts the first pods of the ranking, as many as the deficit needs. For
+// a disk signal it evicts none if that would free a negligible amount. It reports
+// whether it evicted any.
+func (d *decision) chooseVictims(t *Threshold, deficit int64) bool {
+	if d.blockedBy(t) != Chosen {
 		return false
 	}
 	ranked, exempt := d.policy.Rank(d.in.Pods, t.Signal, &d.State, d.now)
 	d.out.Ranking, d.out.Exempt = ranked, exempt
-	n, futile := d.victims(t, deficit, ranked)
+	n, futile := d.victimCount(t, deficit, ranked)
 	if futile {
-		d.giveUp(t, deficit, ranked, n)
+		d.noteFutile(t, deficit, ranked, n)
 	}
 	for _, r := range ranked[:n] {
 		pod := &d.pods[r.index]
-		o := d.order(pod.Pod, t, d.observed[t.Signal])
+		o := d.newOrder(pod.Pod, t, d.observed[t.Signal])
 		o.Deficit, o.Expected, o.Futile = deficit, r.Expected, futile
 		d.evict(pod, t.Key(), o)
 	}
 	return n > 0
 }
 
-// order is the eviction of a pod for a signal, but for what is expected of it.
-func (d *decision) order(pod *Pod, t *Threshold, o signal.Observation) Order {
+// newOrder returns the order to evict a pod for a threshold, without Deficit, Expected
+// and Futile.
+func (d *decision) newOrder(pod *Pod, t *Threshold, o signal.Observation) Order {
 	text, annotations := message(pod, t.Threshold, o)
 	return Order{
 		UID: pod.UID, Pod: pod.Key(), Cause: t.Signal.String(), Hard: t.Hard(), Grace: d.grace(t, pod),
@@ -234,15 +240,15 @@ func (d *decision) order(pod *Pod, t *Threshold, o signal.Observation) Order {
 	}
 }
 
-// defaultGraceSeconds is a pod's own grace where it states none, as the API
-// server sets it.
+// defaultGraceSeconds is the grace period of a pod that specifies none. The API server
+// sets the same default.
 const defaultGraceSeconds = 30
 
-// grace is the kubelet's: a second for a hard threshold, else the shorter of
-// the operator's and the pod's own, at least a second.
+// grace returns a victim's grace period, as the kubelet does: 1 s for a hard threshold;
+// else the shorter of MaxPodGraceSeconds and the pod's own, at least 1 s.
 func (d *decision) grace(t *Threshold, pod *Pod) time.Duration {
 	if t.Hard() {
-		return time.Second
+		return immediateGrace
 	}
 	seconds := d.policy.MaxPodGraceSeconds
 	if seconds < 0 {
@@ -257,15 +263,16 @@ func (d *decision) grace(t *Threshold, pod *Pod) time.Duration {
 	return time.Duration(max(1, seconds)) * time.Second
 }
 
-// evict orders a pod's eviction and takes it into the books.
-func (d *decision) evict(e *entry, k Key, o Order) {
+// evict orders a pod's eviction and adds the pod to the victims.
+func (d *decision) evict(e *podEntry, k Key, o Order) {
 	d.out.Evict = append(d.out.Evict, o)
-	d.enter(e, k, &o)
+	d.addVictim(e, k, &o)
 }
 
-// finish drops what no longer matters.
-func (d *decision) finish() {
-	if d.resumed && d.out.Reclaim == nil {
+// clearReclaim removes the node-level reclaim from the state once it has ended and no
+// further kind is ordered.
+func (d *decision) clearReclaim() {
+	if d.afterReclaim && d.out.Reclaim == nil {
 		d.Reclaim = nil
 	}
 }

@@ -44,7 +44,7 @@ func wantReclaim(t *testing.T, at string, o Orders, want ReclaimKind) {
 	}
 }
 
-func TestStepIsCalm(t *testing.T) {
+func TestStepWithoutPressure(t *testing.T) {
 	l := newTimeline(t, hard(signal.MemoryAvailable, "1Gi"), hard(signal.PIDAvailable, "100"))
 	l.in.Pods = []Pod{aPod("a", using(5*gi))}
 	for _, tt := range []struct {
@@ -94,7 +94,8 @@ func TestHardOrder(t *testing.T) {
 	}
 }
 
-// Of two hard thresholds of memory, one decision covers the larger deficit.
+// If hard thresholds of both memory signals are met, one decision covers the larger
+// deficit.
 func TestMemorySignalsAreOne(t *testing.T) {
 	l := newTimeline(t, hard(signal.MemoryAvailable, "1Gi"), hard(signal.AllocatableMemoryAvailable, "1Gi"))
 	l.in.Pods = []Pod{aPod("a", using(300*mi)), aPod("b", using(200*mi)), aPod("c", using(100*mi))}
@@ -112,18 +113,18 @@ func TestMemorySignalsAreOne(t *testing.T) {
 	wantVictims(t, "500ms", o)
 
 	l.observe(signal.MemoryAvailable, 2*gi)
-	o = l.step(5 * time.Second) // both have settled and still nothing came back to kubepods
+	o = l.step(5 * time.Second) // both have settled, and kubepods' memory has not fallen
 	wantVictims(t, "5s", o, "c")
 	if got := o.Evict[0].Cause; got != "allocatableMemory.available" {
 		t.Errorf("5s: cause = %s; want allocatableMemory.available", got)
 	}
 	if !o.Evict[0].Futile {
-		t.Error("5s: not futile, though 100Mi do not cover 400Mi")
+		t.Error("5s: futile = false although 100Mi do not cover 400Mi; want true")
 	}
 }
 
-// Of several thresholds on memory the first signal decides, of one signal the first
-// that is listed.
+// If several memory thresholds are met, the first signal's is acted on, and of one
+// signal's thresholds the first in the list.
 func TestFirstThresholdDecides(t *testing.T) {
 	pods := hard(signal.AllocatableMemoryAvailable, "1Gi")
 	copied := hard(signal.AllocatableMemoryAvailable, "2Gi")
@@ -140,7 +141,7 @@ func TestFirstThresholdDecides(t *testing.T) {
 		l.observe(signal.MemoryAvailable, 900*mi)
 		l.observe(signal.AllocatableMemoryAvailable, 900*mi)
 		if o := l.step(0); o.Acted == nil || o.Acted.Key() != tc.want {
-			t.Errorf("thresholds %v: acted upon %v; want %v", tc.thresholds, o.Acted, tc.want)
+			t.Errorf("thresholds %v: acted on %v; want %v", tc.thresholds, o.Acted, tc.want)
 		}
 	}
 }
@@ -158,14 +159,14 @@ func TestPercentageOfMemory(t *testing.T) {
 		for _, e := range l.step(0).Evict {
 			got = e.Deficit
 		}
-		v := NewTable(&l.in, &State{}, begin).Decide(&l.in.Observations, begin)
+		v := NewTable(&l.in, &State{}, start).Decide(&l.in.Observations, start)
 		if got != tc.want || v.Deficit != tc.want {
-			t.Errorf("%d of 4 GiB available: deficit = %d, of a table %d; want %d", tc.available, got, v.Deficit, tc.want)
+			t.Errorf("%d of 4 GiB available: deficit = %d, of a Table %d; want %d", tc.available, got, v.Deficit, tc.want)
 		}
 	}
 }
 
-func TestMinimumReclaimHolds(t *testing.T) {
+func TestMinReclaim(t *testing.T) {
 	l := newTimeline(t, hard(signal.MemoryAvailable, "500Mi").reclaiming("100Mi"))
 	l.observe(signal.MemoryAvailable, 550*mi)
 	wantMet(t, "above the threshold, never met", l.step(0))
@@ -195,10 +196,10 @@ func TestSoftGrace(t *testing.T) {
 	wantMet(t, "0s", o, signal.MemoryAvailable)
 	wantConditions(t, "0s", o, signal.MemoryPressure)
 	if len(o.Waiting) > 0 {
-		t.Errorf("0s: waiting = %v; want none, which only hard thresholds do", o.Waiting)
+		t.Errorf("0s: waiting = %v; want none for a soft threshold", o.Waiting)
 	}
 
-	l.observe(signal.MemoryAvailable, gi) // before its grace is over, the minimum reclaim does not hold it
+	l.observe(signal.MemoryAvailable, gi) // the minimum reclaim has no effect before the grace period has passed
 	wantMet(t, "10s", l.step(10*time.Second))
 	l.observe(signal.MemoryAvailable, 900*mi)
 	l.step(11 * time.Second)
@@ -209,7 +210,7 @@ func TestSoftGrace(t *testing.T) {
 		t.Errorf("101s: hard %t, grace %v; want soft and 20s", e.Hard, e.Grace)
 	}
 	l.observe(signal.MemoryAvailable, 1900*mi)
-	wantMet(t, "held by the minimum reclaim", l.step(102*time.Second), signal.MemoryAvailable)
+	wantMet(t, "until the minimum reclaim is back", l.step(102*time.Second), signal.MemoryAvailable)
 }
 
 func TestGraceOfSoftVictims(t *testing.T) {
@@ -260,19 +261,19 @@ func TestOrderOfSignals(t *testing.T) {
 	for _, s := range []signal.Signal{signal.NodeFsInodesFree, signal.PIDAvailable, signal.MemoryAvailable} {
 		l.observe(s, 500)
 	}
-	l.step(-time.Minute) // the soft threshold is past its grace from here on
+	l.step(-time.Minute) // from here on the soft threshold's grace period has passed
 	l.state.Victims, l.state.Futile, l.state.Reclaim = nil, nil, nil
 
 	o := l.step(0)
 	wantReclaim(t, "hard disk first", o, ReclaimContainers)
 	wantVictims(t, "hard disk first", o)
-	// PIDs do not wait for the reclaim; what was expected of disk does.
+	// PIDs do not wait for the reclaim; disk does.
 	o = l.step(0)
-	wantReclaim(t, "while the reclaim is under way", o, "")
-	wantVictims(t, "while the reclaim is under way", o, "a")
+	wantReclaim(t, "while the reclaim is running", o, "")
+	wantVictims(t, "while the reclaim is running", o, "a")
 	l.state.Victims = nil
 	l.observe(signal.PIDAvailable, 5000)
-	wantVictims(t, "soft memory, when nothing hard is left", l.step(0), "c")
+	wantVictims(t, "soft memory when no hard threshold is met", l.step(0), "c")
 }
 
 func TestLimitsComeFirst(t *testing.T) {
@@ -287,7 +288,7 @@ func TestLimitsComeFirst(t *testing.T) {
 	l.observe(signal.NodeFsAvailable, 0)
 	l.observe(signal.PIDAvailable, 0)
 	o := l.step(0)
-	// Of memory, 124 MiB are missing once b is gone.
+	// The memory deficit is 124 MiB after b.
 	wantVictims(t, "0s", o, "a", "b", "c")
 	wantReclaim(t, "0s", o, "")
 	e := o.Evict[0]
@@ -339,7 +340,7 @@ func TestLimitsAlone(t *testing.T) {
 	wantVictims(t, "no thresholds at all", o, "a")
 	wantVictims(t, "again", l.step(time.Hour))
 	if len(o.Ranking)+len(o.Exempt)+len(o.Met)+len(o.Conditions) != 0 {
-		t.Errorf("orders = %+v; want nothing but the eviction", o)
+		t.Errorf("orders = %+v; want only the eviction", o)
 	}
 }
 
@@ -351,20 +352,20 @@ func TestUnreadable(t *testing.T) {
 	l.in.Observations[signal.MemoryAvailable] = signal.Observation{Status: signal.Unreadable, Err: errors.New("no such file")}
 	l.observe(signal.PIDAvailable, 0)
 	o := l.step(time.Minute)
-	wantVictims(t, "the others go on", o, "a")
-	wantMet(t, "the others go on", o, signal.PIDAvailable)
+	wantVictims(t, "other signals", o, "a")
+	wantMet(t, "other signals", o, signal.PIDAvailable)
 	if diff := cmp.Diff([]signal.Signal{signal.MemoryAvailable}, o.Unreadable); diff != "" {
 		t.Errorf("unreadable (-want +got):\n%s", diff)
 	}
-	wantConditions(t, "memory's last sight counts", o, signal.MemoryPressure, signal.PIDPressure)
+	wantConditions(t, "memory pressure within the transition period", o, signal.MemoryPressure, signal.PIDPressure)
 	l.observe(signal.MemoryAvailable, 0)
 	l.observe(signal.PIDAvailable, 1000)
 	l.in.Pods = append(l.in.Pods, aPod("b", using(gi)))
-	wantVictims(t, "the grace begins anew", l.step(2*time.Minute))
-	wantVictims(t, "and ends", l.step(3*time.Minute), "b")
+	wantVictims(t, "the grace period starts again", l.step(2*time.Minute))
+	wantVictims(t, "and has passed", l.step(3*time.Minute), "b")
 }
 
-func TestDeficitDoesNotRunOver(t *testing.T) {
+func TestDeficitDoesNotOverflow(t *testing.T) {
 	l := newTimeline(t, hard(signal.MemoryAvailable, "8Ei"))
 	l.in.Pods = []Pod{aPod("a", using(gi))}
 	l.observe(signal.MemoryAvailable, math.MinInt64)
@@ -375,20 +376,20 @@ func TestDeficitDoesNotRunOver(t *testing.T) {
 	}
 }
 
-// Where nobody can go for the first signal, the next one is acted upon.
-func TestNobodyEligible(t *testing.T) {
+// If no pod is eligible for the first signal, the next one is acted on.
+func TestNoPodEligible(t *testing.T) {
 	l := newTimeline(t, hard(signal.MemoryAvailable, "1Gi"), hard(signal.PIDAvailable, "100"))
 	l.in.Pods = []Pod{aPod("m", using(5*gi), func(p *Pod) { p.Mirror = true })}
 	l.observe(signal.MemoryAvailable, 0)
 	o := l.step(0)
 	wantVictims(t, "0s", o)
 	if len(o.Ranking) != 0 || len(o.Exempt) != 1 || o.Acted != nil {
-		t.Errorf("0s: ranking %v, exempt %v, acted %v; want the one exempt pod", o.Ranking, o.Exempt, o.Acted)
+		t.Errorf("0s: ranking %v, exempt %v, acted %v; want only one exempt pod", o.Ranking, o.Exempt, o.Acted)
 	}
 	if len(o.Futile) != 1 || o.Futile[0].Deficit != gi || o.Futile[0].Coverage != 0 {
-		t.Errorf("0s: futile = %+v; want 1Gi short and nothing to cover it", o.Futile)
+		t.Errorf("0s: futile = %+v; want a deficit of 1Gi and coverage 0", o.Futile)
 	}
-	// No back-off: who comes can go at once.
+	// There is no back-off: a new pod can be evicted at once.
 	l.in.Pods = append(l.in.Pods, aPod("a", using(2*gi)))
 	wantVictims(t, "1ms", l.step(time.Millisecond), "a")
 }

@@ -8,82 +8,83 @@ import (
 	"github.com/evictd/evictd/agent/signal"
 )
 
-// Stranger is how much memory, in bytes, all pods together may hold beyond the
-// known ones before somebody is missing from the list.
+// Stranger is the least amount of unaccounted memory, in bytes, beyond the known
+// baseline, that indicates an unlisted pod.
 const Stranger = 64 << 20
 
-// Table is the half of the decision that can't wait for a Step: which pods go
-// at once when a hard memory threshold is met. It is made of what the last Step
-// left behind, is brought up to date with fresh usage, and decides by the code of
-// Step, with three differences: pods over limits of their own are Step's, whatever
-// looks futile is too, and a signal that could not be read in time ends nothing.
+// Table decides between two Steps which pods to kill at once for a hard memory
+// threshold. It is made from the result of the last Step and kept current with
+// [Table.Set] and observations. It uses the functions of Step with three differences:
+// it does not enforce limits of pods, it leaves futile signals to Step, and a signal
+// that could not be read in time does not end a crossing.
 //
-// A Table belongs to one goroutine at a time. Once it is made, its methods
-// allocate nothing, so that they can run where memory must not be asked for.
+// A Table must be used by one goroutine at a time. After NewTable its methods do not
+// allocate, so that they can run under memory pressure.
 type Table struct {
-	// Taken is when the usage in it was read.
+	// Taken is when the usage in the table was read.
 	Taken time.Time
 
-	d                    decision // with room for every pod to become a victim
-	candidates, eligible []Ranked // all that may be chosen, and those of the last Decide
+	d          decision // with capacity for every pod to become a victim
+	candidates []Ranked // the pods that the policy does not exempt
+	eligible   []Ranked // the candidates that could be chosen in the last Decide
 }
 
-// NewTable returns the table that follows from a step: in are its inputs and
-// state what it left behind.
+// NewTable returns the table that follows from a Step with the inputs in, which
+// returned state. taken is when the usage of the pods was read.
 func NewTable(in *Inputs, state *State, taken time.Time) *Table {
 	fresh := *in
-	fresh.Answered = nil // the step has taken them in
+	fresh.Answered = nil // the Step has used them
 	t := &Table{Taken: taken, d: newDecision(state, &fresh, taken)}
 	d := &t.d
-	d.hurried = true
-	d.marks = slices.DeleteFunc(d.marks, func(m mark) bool { return !m.Signal.IsMemory() })
-	for i := range d.marks {
-		d.readings(d.marks[i].key)
+	d.fromTable = true
+	d.thresholds = slices.DeleteFunc(d.thresholds, func(c thresholdCalc) bool { return !c.Signal.IsMemory() })
+	for i := range d.thresholds {
+		d.readings(d.thresholds[i].key)
 	}
 	for i := range in.Pods {
 		if reason, _ := d.policy.exempt(&in.Pods[i]); reason == "" {
-			t.candidates = append(t.candidates, d.policy.weigh(&in.Pods[i], i, signal.MemoryAvailable))
+			t.candidates = append(t.candidates, d.policy.newRanked(&in.Pods[i], i, signal.MemoryAvailable))
 		}
 	}
-	t.makeRoom()
+	t.reserve()
 	t.rank()
 	return t
 }
 
-// Clone returns a copy that shares nothing that changes with t.
+// Clone returns a copy that shares nothing mutable with t.
 func (t *Table) Clone() *Table {
 	c := *t
-	c.d.State, c.d.pods, c.d.marks = t.d.State.Clone(), slices.Clone(t.d.pods), slices.Clone(t.d.marks)
+	c.d.State, c.d.pods, c.d.thresholds = t.d.State.Clone(), slices.Clone(t.d.pods), slices.Clone(t.d.thresholds)
 	c.candidates = slices.Clone(t.candidates)
-	c.makeRoom()
+	c.reserve()
 	return &c
 }
 
-// makeRoom lets every pod become a victim without asking for memory.
-func (t *Table) makeRoom() {
+// reserve allocates capacity for every pod to become a victim.
+func (t *Table) reserve() {
 	d, n := &t.d, len(t.d.pods)
 	t.eligible = make([]Ranked, 0, len(t.candidates))
 	d.Victims, d.Pretended = slices.Grow(d.Victims, n), slices.Grow(d.Pretended, n)
 	d.Futile = slices.Grow(d.Futile, int(signal.Count))
 }
 
-// Answer tells the table that a lane has answered the crossing of the hard
-// threshold on a memory signal: the next decision does not let it wait.
+// Answer records that a lane found from its own readings that the crossing of the hard
+// threshold on s must be acted on. The next decision does not wait for file cache.
 func (t *Table) Answer(s signal.Signal) {
-	for i := range t.d.marks {
-		if m := &t.d.marks[i]; m.Signal == s {
-			m.answered = true // which means something to a hard one alone
+	for i := range t.d.thresholds {
+		if c := &t.d.thresholds[i]; c.Signal == s {
+			c.actNow = true // has no effect on a soft threshold
 		}
 	}
 }
 
-// Set brings the usage of the i-th of the inputs' pods up to date: its working
-// set and what of it a kill gives back, in bytes.
-func (t *Table) Set(i int, memory, freeable int64) { t.d.pods[i].set(memory, freeable) }
+// Set updates the usage of pod i of the inputs: its working set and the part of it that
+// a kill frees, in bytes.
+func (t *Table) Set(i int, memory, freeable int64) { t.d.pods[i].setUsage(memory, freeable) }
 
-// Strange reports whether the pods together hold, by their working set of
-// kubepods bytes, so much more than the known ones, and than what is unexplained
-// anyway, that one is not listed.
+// Strange reports whether the pods' memory indicates an unlisted pod: kubepods, the
+// working set of kubepods in bytes, exceeds the listed pods' memory and the unaccounted
+// baseline by at least [Stranger].
 func (t *Table) Strange(kubepods int64) bool {
 	for i := range t.d.pods {
 		kubepods -= t.d.pods[i].memory
@@ -91,21 +92,22 @@ func (t *Table) Strange(kubepods int64) bool {
 	return kubepods-t.d.in.Unexplained >= Stranger
 }
 
-// Unsettled reports whether a victim is on its way, as far as the table knows.
+// Unsettled reports whether the table has an unsettled victim.
 func (t *Table) Unsettled() bool {
 	return slices.ContainsFunc(t.d.Victims, func(v Victim) bool { return v.Status == Unsettled })
 }
 
-// Headroom returns how far, in bytes, the nearest hard threshold is from being
-// met; below 0 one may be. It is pure, and what dry run adds is left out.
+// Headroom returns how far, in bytes, the nearest hard threshold is from being met.
+// Below 0, one is met unless dry-run victims cover it: their usage is not added.
+// Headroom does not change the table.
 func (t *Table) Headroom(observed *signal.Observations) int64 {
-	least := int64(math.MaxInt64)
-	for i := range t.d.marks {
-		m := &t.d.marks[i]
-		o := &observed[m.Signal]
-		if m.Hard() && o.Status == signal.Observed {
-			least = min(least, -shortfall(m.current(o.Capacity), o.Available))
+	nearest := int64(math.MaxInt64)
+	for i := range t.d.thresholds {
+		c := &t.d.thresholds[i]
+		o := &observed[c.Signal]
+		if c.Hard() && o.Status == signal.Observed {
+			nearest = min(nearest, -shortfall(c.metBelow(o.Capacity), o.Available))
 		}
 	}
-	return least
+	return nearest
 }

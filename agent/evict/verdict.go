@@ -6,75 +6,76 @@ import (
 	"github.com/evictd/evictd/agent/signal"
 )
 
-// Why tells why a Verdict has no victims.
+// Why is why a Verdict has no victims, or Chosen if it has some.
 type Why uint8
 
-// The reasons.
+// The reasons of a Verdict.
 const (
-	// Chosen: it has some.
+	// Chosen: there are victims.
 	Chosen Why = iota
 	// Recovered: no hard threshold is met.
 	Recovered
-	// Waiting: file cache brought the crossing, which waits for that.
+	// Waiting: file cache caused the crossing, which is not acted on yet.
 	Waiting
-	// Covered: victims on their way bring what is missing.
+	// Covered: victims in flight are expected to free the deficit.
 	Covered
-	// Unlisted: it is not known what runs.
+	// Unlisted: the pods have not been listed yet.
 	Unlisted
-	// BackingOff: evicting does not help enough, and the back-off runs.
+	// BackingOff: the signal is futile and its back-off has not ended.
 	BackingOff
-	// Nobody: no pod may be chosen.
+	// Nobody: no pod is eligible.
 	Nobody
-	// Futile: evicting does not help enough, which is Step's to tell.
+	// Futile: evicting can't relieve the signal. Only Step handles that.
 	Futile
 
 	// Whys is the number of reasons.
 	Whys
 )
 
-// String says the reason in words.
+// String returns the reason in words.
 func (w Why) String() string {
 	return [...]string{
 		Chosen: "chosen", Recovered: "recovered", Waiting: "waiting for file cache", Covered: "covered by victims",
-		Unlisted: "pods not listed", BackingOff: "backing off", Nobody: "nobody eligible", Futile: "futile", Whys: "unknown",
+		Unlisted: "pods not listed", BackingOff: "backing off", Nobody: "no pod eligible", Futile: "futile", Whys: "unknown",
 	}[min(w, Whys)]
 }
 
-// Verdict is what a Table decides.
+// Verdict is a Table's decision.
 type Verdict struct {
 	Why Why
-	// Threshold is the one acted upon and Deficit what is missing, in bytes,
-	// with what victims on their way bring taken off; nil and 0 for the first
-	// reasons.
+	// Threshold is the threshold acted on. Deficit is the missing amount in bytes, less
+	// what victims in flight are expected to free. They are nil and 0 for Recovered,
+	// Waiting and Covered.
 	Threshold *Threshold
 	Deficit   int64
-	// Observation is the threshold's, with what dry run adds.
+	// Observation is that of the threshold's signal, with the usage of dry-run victims
+	// added.
 	Observation signal.Observation
-	// Ranking is in the order of eviction and N how many of its first must go.
-	// It holds until the table is used again.
+	// Ranking is the eligible pods in the order of eviction; the first N are the
+	// victims. It is valid until the next call of a method of the table.
 	Ranking []Ranked
 	N       int
 }
 
-// Decide tells which pods go for what is observed. Readings of other signals
-// than memory's are not looked at.
+// Decide returns which pods to kill for the observations. It uses only those of memory
+// signals.
 func (t *Table) Decide(observed *signal.Observations, now time.Time) Verdict {
 	d := &t.d
-	t.look(observed, now)
-	d.settle()
-	d.evaluate()
+	t.observe(observed, now)
+	d.settleVictims()
+	d.evaluateThresholds()
 	d.endBackoffs()
-	d.harden()
-	threshold, deficit := d.worst(signal.MemoryAvailable, false)
+	d.escalateVictims()
+	threshold, deficit := d.firstUncovered(signal.MemoryAvailable, false)
 	if threshold == nil {
-		return Verdict{Why: t.whyNone()}
+		return Verdict{Why: t.noVictimReason()}
 	}
-	v := Verdict{Why: d.hindered(threshold), Threshold: threshold, Deficit: deficit, Observation: d.observed[threshold.Signal]}
+	v := Verdict{Why: d.blockedBy(threshold), Threshold: threshold, Deficit: deficit, Observation: d.observed[threshold.Signal]}
 	if v.Why != Chosen {
 		return v
 	}
 	v.Ranking = t.rank()
-	n, futile := d.victims(threshold, deficit, v.Ranking)
+	n, futile := d.victimCount(threshold, deficit, v.Ranking)
 	switch {
 	case n == 0:
 		v.Why = Nobody
@@ -86,61 +87,61 @@ func (t *Table) Decide(observed *signal.Observations, now time.Time) Verdict {
 	return v
 }
 
-// Saw takes in a reading that calls for no decision, so that a crossing which is over
-// is not taken for the next one.
+// Saw records observations without deciding on them, so that the end of a crossing is
+// noticed.
 func (t *Table) Saw(observed *signal.Observations, now time.Time) {
-	t.look(observed, now)
-	t.d.evaluate()
+	t.observe(observed, now)
+	t.d.evaluateThresholds()
 }
 
-// Follow settles the victims that have brought what was expected of them or were
-// waited for long enough, as a step would, by the usage that was set last.
+// Follow updates the victims by the usage that was set last: those that have freed what
+// was expected, or have been waited for long enough, are settled, as in a Step.
 func (t *Table) Follow(now time.Time) {
 	t.d.now = now
-	t.d.settle()
+	t.d.settleVictims()
 }
 
-// look begins to decide on what is observed.
-func (t *Table) look(observed *signal.Observations, now time.Time) {
+// observe sets the observations and the time for the next decision.
+func (t *Table) observe(observed *signal.Observations, now time.Time) {
 	t.d.now, t.d.in.Observations, t.d.observed = now, *observed, *observed
-	t.d.pretend()
+	t.d.applyDryRunVictims()
 }
 
-// whyNone tells why nothing is to be done about any threshold.
-func (t *Table) whyNone() Why {
+// noVictimReason returns why no threshold needs to be acted on.
+func (t *Table) noVictimReason() Why {
 	why := Recovered
-	for i := range t.d.marks {
-		switch m := &t.d.marks[i]; {
-		case m.past && m.Hard():
+	for i := range t.d.thresholds {
+		switch c := &t.d.thresholds[i]; {
+		case c.active && c.Hard():
 			return Covered
-		case m.waiting:
+		case c.waiting:
 			why = Waiting
 		}
 	}
 	return why
 }
 
-// rank puts those that may be chosen in order by their usage now. What little has
-// changed since the last time is soon sorted.
+// rank returns the eligible pods in the order of eviction by their current usage. The
+// candidates stay sorted from call to call, so little is left to sort.
 func (t *Table) rank() []Ranked {
 	for i := range t.candidates {
 		r := &t.candidates[i]
 		e := &t.d.pods[r.index]
-		r.measure(e.memory, e.freeable, e.known)
+		r.setUsage(e.memory, e.freeable, e.measured)
 	}
 	t.eligible = t.d.rank(t.eligible[:0], t.candidates, t.d.now)
 	return t.eligible
 }
 
-// Take enters the verdict's victims into the table's own books, so that what
-// it decides next counts them, until a table comes that was made of a step
-// which adopted them. The verdict must be the last that Decide returned.
+// Take adds the verdict's victims to the table's state, so that its next decisions
+// count them. It is needed until a later table is made from a Step that took over the
+// kills. v must be the last verdict that Decide returned.
 func (t *Table) Take(v *Verdict) {
 	for i := range v.N {
 		r := &v.Ranking[i]
-		t.d.enter(&t.d.pods[r.index], v.Threshold.Key(), &Order{Pod: r.Pod, Cause: v.Threshold.Signal.String(), Hard: true})
+		t.d.addVictim(&t.d.pods[r.index], v.Threshold.Key(), &Order{Pod: r.Pod, Cause: v.Threshold.Signal.String(), Hard: true})
 	}
 }
 
-// Refuse notes that a victim that was taken could not be killed.
-func (t *Table) Refuse(uid string) { t.d.refuse(uid) }
+// Refuse records that a victim could not be killed.
+func (t *Table) Refuse(uid string) { t.d.markFailed(uid) }

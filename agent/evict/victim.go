@@ -2,9 +2,8 @@ package evict
 
 import "time"
 
-// newVictim enters a pod that is ordered to go into the books. It
-// allocates nothing.
-func newVictim(pod *entry, k Key, o *Order, now time.Time) Victim {
+// newVictim returns the victim for an order to evict a pod. It does not allocate.
+func newVictim(pod *podEntry, k Key, o *Order, now time.Time) Victim {
 	due := now
 	if !o.Hard {
 		due = now.Add(o.Grace)
@@ -16,62 +15,62 @@ func newVictim(pod *entry, k Key, o *Order, now time.Time) Victim {
 	}
 }
 
-// holds returns how much of the expected a victim still holds, in bytes, where
-// it uses memory of which freeable is what a kill brings. The kernel takes a
-// huge page off the anonymous ones as soon as it is unmapped, but frees those of
-// a whole mapping together later (mm/mmu_gather.c): until then they are used.
-func (v *Victim) holds(memory, freeable int64) int64 {
+// outstanding returns how much of the expected memory a victim still uses, in bytes, if
+// it uses memory bytes of which a kill frees freeable. The kernel subtracts a huge page
+// from the anonymous memory as soon as it is unmapped, but frees the pages of a whole
+// mapping together later (mm/mmu_gather.c). Until then they count as used.
+func (v *Victim) outstanding(memory, freeable int64) int64 {
 	return max(freeable, min(v.Lowest, memory-v.Beside))
 }
 
-// harden ends a victim's grace, and reports whether there was one to end.
-func (v *Victim) harden(measured bool, now time.Time) bool {
+// escalate ends a victim's grace period, if it has one, and reports whether it did.
+func (v *Victim) escalate(measured bool, now time.Time) bool {
 	if !v.Soft {
 		return false
 	}
 	switch v.Status {
-	case Failed, Stuck: // what could not be stopped can be killed
+	case Failed, Stuck: // a pod that could not be stopped may still be killed
 		v.Status = Unsettled
 	case Settled:
 		if !measured {
-			return false // it is believed to have gone
+			return false // assumed to be gone
 		}
 	}
 	v.Soft, v.Due, v.Fell = false, now, now
 	return true
 }
 
-// expired reports whether the victim, which is still there, has been left alone
-// for long enough to be chosen again.
+// expired reports whether the victim, which is still listed, may be chosen again.
 func (v *Victim) expired(measured bool, now time.Time) bool {
-	return v.Status == Failed && now.Sub(v.Fell) >= failedFor ||
-		v.Status == Stuck && now.Sub(v.Fell) >= stuckFor ||
-		v.Status == Settled && measured && now.Sub(v.Fell) >= stuckFor && now.Sub(v.Due) >= stuckFor
+	return v.Status == Failed && now.Sub(v.Fell) >= failedRetryAfter ||
+		v.Status == Stuck && now.Sub(v.Fell) >= stuckRetryAfter ||
+		v.Status == Settled && measured && now.Sub(v.Fell) >= stuckRetryAfter && now.Sub(v.Due) >= stuckRetryAfter
 }
 
-// ending is how the wait for a victim came to its end.
-type ending uint8
+// settleResult is the result of updating a victim.
+type settleResult uint8
 
 const (
-	goesOn    ending = iota // it has not, or had before
-	gotEnough               // what was expected is back
-	gotStuck                // nothing has come back for too long
-	gaveUp                  // it is believed to have brought all, as nothing is measured
+	unchanged       settleResult = iota // still waited for, or settled before
+	returnedEnough                      // it has freed what was expected
+	becameStuck                         // it has freed nothing during the settle timeout
+	assumedReturned                     // usage is not measured, so it is assumed to have freed everything
 )
 
-// progress settles a victim that has brought enough or was waited for long
-// enough. held is what it holds now, in bytes, if known tells so.
-func (v *Victim) progress(held int64, known, measured bool, timeout time.Duration, now time.Time) ending {
+// update settles a victim that has freed enough or has been waited for long enough.
+// outstanding is the expected memory that it still uses, in bytes; it is valid if known
+// is set.
+func (v *Victim) update(outstanding int64, known, measured bool, timeout time.Duration, now time.Time) settleResult {
 	if v.Status != Unsettled && v.Status != Settled {
-		return goesOn
+		return unchanged
 	}
-	end := goesOn
+	end := unchanged
 	if known {
-		if v.Lowest-held >= min(progressBytes, max(1, v.Expected/progressShare)) {
-			v.Lowest, v.Fell = held, now
+		if v.Lowest-outstanding >= min(progressBytes, max(1, v.Expected/progressShare)) {
+			v.Lowest, v.Fell = outstanding, now
 		}
-		if v.Status == Unsettled && v.Expected > 0 && held*10 <= v.Expected*(10-enoughReturned) {
-			v.Status, end = Settled, gotEnough
+		if v.Status == Unsettled && v.Expected > 0 && outstanding*10 <= v.Expected*(10-settledTenths) {
+			v.Status, end = Settled, returnedEnough
 		}
 	}
 	if v.Status == Settled {
@@ -82,18 +81,19 @@ func (v *Victim) progress(held int64, known, measured bool, timeout time.Duratio
 		from = v.Fell
 	}
 	if now.Sub(from) < timeout {
-		return goesOn
+		return unchanged
 	}
 	v.Status = Settled
 	if !measured {
-		return gaveUp
+		return assumedReturned
 	}
 	v.Status = Stuck
-	return gotStuck
+	return becameStuck
 }
 
-// counts reports whether what the victim still holds is on its way back: while
-// it is unsettled, and once it is settled as long as it goes on falling.
-func (v *Victim) counts(measured bool, timeout time.Duration, now time.Time) bool {
+// inFlight reports whether the memory that the victim still uses is expected to be
+// freed: while it is unsettled, and once it is settled as long as its usage has fallen
+// within the timeout.
+func (v *Victim) inFlight(measured bool, timeout time.Duration, now time.Time) bool {
 	return v.Status == Unsettled || v.Status == Settled && measured && now.Sub(v.Fell) < timeout
 }

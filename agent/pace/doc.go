@@ -1,9 +1,11 @@
-// Package pace computes how often to read a quantity that may fall: rarely while it
-// is far above every threshold, and the more often the closer it comes, by how fast
-// it has fallen in the last minutes.
+// Package pace computes adaptive polling intervals for a quantity that may fall. The
+// interval is long while the quantity is far above every threshold. It becomes shorter
+// as the quantity approaches one, and the faster the quantity has fallen in the last
+// minutes.
 //
-// [Pace] does it for one quantity, [Budget] bounds the processor time that reading
-// takes, and [Together] aligns readings of different rooms, so that an idle processor
-// wakes up once for all of them. The present time is passed in; nothing here sleeps or
-// starts a goroutine. A Pace is for one goroutine, a Budget for any number.
+// [Pace] computes the interval for one quantity. [Budget] limits the CPU time of polling.
+// [Together] aligns the polling of different packages, so that an idle CPU wakes up once
+// for all of them. Callers pass the current time; the package does not sleep and starts
+// no goroutine. A [Pace] must be used by one goroutine at a time; a [Budget] may be used
+// concurrently.
 package pace

@@ -13,7 +13,7 @@ import (
 	"github.com/evictd/evictd/agent/signal"
 )
 
-// file is a scenario as it is written.
+// file is the YAML form of a scenario.
 type file struct {
 	APIVersion string         `yaml:"apiVersion"`
 	Kind       string         `yaml:"kind"`
@@ -31,7 +31,7 @@ type fileNode struct {
 	System              fileSystem   `yaml:"system"`
 }
 
-// fileSystem is what runs on the node beside the pods.
+// fileSystem is the usage outside the pods.
 type fileSystem struct {
 	Memory *amount `yaml:"memory"`
 }
@@ -74,7 +74,7 @@ type fileToleration struct {
 	Operator          string `yaml:"operator"`
 	Value             string `yaml:"value"`
 	Effect            string `yaml:"effect"`
-	TolerationSeconds *int64 `yaml:"tolerationSeconds"` // of no consequence for NoSchedule
+	TolerationSeconds *int64 `yaml:"tolerationSeconds"` // not used for NoSchedule
 }
 
 type fileResources struct {
@@ -110,7 +110,8 @@ type fileEphemeral struct {
 	Usage containerUsage `yaml:"usage"`
 }
 
-// podUsage is what a pod uses as a whole; what is absent says nothing.
+// podUsage is the usage of a pod as a whole. An absent field leaves the value
+// unchanged.
 type podUsage struct {
 	Memory        *amount           `yaml:"memory"`
 	PIDs          *amount           `yaml:"pids"`
@@ -139,30 +140,30 @@ type fileStep struct {
 	Admit        []filePod            `yaml:"admit"`
 }
 
-// stepUsage is what changes in a pod's usage with a step.
+// stepUsage is the change of a pod's usage in a step.
 type stepUsage struct {
 	podUsage   `yaml:",inline"`
 	Containers map[string]containerUsage `yaml:"containers"`
 }
 
-// fileReclaimed holds what signals are at once a node-level reclaim is done.
+// fileReclaimed has the values of signals after each kind of node-level reclaim.
 type fileReclaimed struct {
 	Containers signals `yaml:"containers"`
 	Images     signals `yaml:"images"`
 }
 
-// signals holds what is available of signals; nil is a signal that could not
+// signals maps signals to their available amount; nil means that the signal could not
 // be read.
 type signals map[signal.Signal]*amount
 
-// fileCache holds, by memory signal, the active file cache that the signal counts
-// as used, in bytes.
+// fileCache maps memory signals to the active file cache that the signal counts as
+// used, in bytes.
 type fileCache map[signal.Signal]amount
 
-// quantity is a quantity of at least 0, in the format in which it is written.
+// quantity is a quantity of at least 0 that keeps its notation.
 type quantity struct{ resource.Quantity }
 
-// DecodeYAML reads the quantity.
+// DecodeYAML decodes the quantity.
 func (q *quantity) DecodeYAML(d *strict.Decoder, n *yaml.Node) {
 	text, ok := d.Amount(n, "a quantity such as 500Mi")
 	if !ok {
@@ -178,18 +179,18 @@ func (q *quantity) DecodeYAML(d *strict.Decoder, n *yaml.Node) {
 	q.Quantity = parsed
 }
 
-// amount is a whole number of at least 0, written as a quantity; a fraction is
-// rounded up.
+// amount is a whole number of at least 0, written as a quantity. A fraction is rounded
+// up.
 type amount int64
 
-// DecodeYAML reads the amount.
+// DecodeYAML decodes the amount.
 func (a *amount) DecodeYAML(d *strict.Decoder, n *yaml.Node) {
 	var q quantity
 	q.DecodeYAML(d, n)
 	*a = amount(q.Value())
 }
 
-// or returns the amount, and what stands for it where it is absent.
+// or returns the amount, or absent if a is nil.
 func (a *amount) or(absent int64) int64 {
 	if a == nil {
 		return absent
@@ -197,10 +198,10 @@ func (a *amount) or(absent int64) int64 {
 	return int64(*a)
 }
 
-// instant is a time from the start of the scenario.
+// instant is a time relative to the start of the scenario.
 type instant time.Duration
 
-// DecodeYAML reads a duration, of which 0 needs no unit.
+// DecodeYAML decodes a duration; 0 needs no unit.
 func (i *instant) DecodeYAML(d *strict.Decoder, n *yaml.Node) {
 	text, ok := d.Amount(n, "a duration such as 90s")
 	if !ok {
@@ -219,7 +220,7 @@ func (i *instant) DecodeYAML(d *strict.Decoder, n *yaml.Node) {
 // layout is the name of an evict.Layout.
 type layout struct{ evict.Layout }
 
-// UnmarshalText reads the name.
+// UnmarshalText parses the name.
 func (l *layout) UnmarshalText(text []byte) error {
 	switch string(text) {
 	case "single":
@@ -229,15 +230,15 @@ func (l *layout) UnmarshalText(text []byte) error {
 	case "split":
 		l.Layout = evict.SplitFs
 	default:
-		return fmt.Errorf("%s is no layout; want single, imagefs or split", strict.Quote(string(text)))
+		return fmt.Errorf("%s is not a layout; want single, imagefs or split", strict.Quote(string(text)))
 	}
 	return nil
 }
 
-// configuration is the configuration that the scenario is replayed against.
+// configuration is the configuration of the scenario.
 type configuration struct{ *config.Config }
 
-// DecodeYAML reads the fields of an AgentConfiguration.
+// DecodeYAML decodes the fields of an AgentConfiguration.
 func (c *configuration) DecodeYAML(d *strict.Decoder, n *yaml.Node) {
 	c.Config = config.FromNode(d, n)
 }

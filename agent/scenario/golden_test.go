@@ -14,19 +14,20 @@ import (
 	"github.com/evictd/evictd/agent/scenario"
 )
 
-var update = flag.Bool("update", false, "write what is printed now into tests/scenarios; check it by hand afterwards")
+var update = flag.Bool("update", false, "write the current output to tests/scenarios; check it by hand afterwards")
 
-// TestScenarios replays the example scenarios, of which each shows one rule.
+// TestScenarios replays the example scenarios, each of which shows one rule.
 func TestScenarios(t *testing.T) {
 	compareGolden(t, "../../tests/scenarios/*.yaml", scenario.Parse)
 }
 
-// TestShutdownScenarios does the same with those of shutdowns.
+// TestShutdownScenarios replays the example shutdown scenarios.
 func TestShutdownScenarios(t *testing.T) {
 	compareGolden(t, "../../tests/scenarios/shutdown/*.yaml", scenario.ParseShutdown)
 }
 
-// compareGolden replays every file and compares with what lies beside it.
+// compareGolden replays every file and compares the output with the .json file next to
+// it.
 func compareGolden[S interface{ WriteJSON(io.Writer) error }](t *testing.T, pattern string, parse func(string, []byte) (S, error)) {
 	files, err := filepath.Glob(pattern)
 	if err != nil || len(files) == 0 {
@@ -57,21 +58,21 @@ func compareGolden[S interface{ WriteJSON(io.Writer) error }](t *testing.T, patt
 				t.Fatal(err)
 			}
 			if diff := cmp.Diff(strings.Split(string(want), "\n"), strings.Split(got.String(), "\n")); diff != "" {
-				t.Errorf("%s prints something else (-want +got):\n%s", file, diff)
+				t.Errorf("%s: output (-want +got):\n%s", file, diff)
 			}
 			var again bytes.Buffer
 			if err := s.WriteJSON(&again); err != nil {
 				t.Fatal(err)
 			}
 			if !bytes.Equal(got.Bytes(), again.Bytes()) {
-				t.Errorf("%s: a second replay prints something else", file)
+				t.Errorf("%s: a second replay gives another output", file)
 			}
 		})
 	}
 }
 
-// TestDocumentedLines compares with the lines that the format's description
-// shows, byte by byte.
+// TestDocumentedLines compares the output with the lines in the description of the
+// format.
 func TestDocumentedLines(t *testing.T) {
 	const want = `{"pods":[{"pod":"default/web","qosClass":"Burstable","critical":false,"containers":[{"name":"c","oomScoreAdj":991}]}],"thresholds":[{"signal":"memory.available","operator":"LessThan","value":"1Gi","gracePeriod":"0s","minReclaim":"0"}]}
 {"at":"0s","conditions":["MemoryPressure"],"met":["memory.available"],"waiting":[],"admission":{"critical":true,"Guaranteed":true,"Burstable":true,"BestEffort":false},"reclaim":[],"ranking":["default/web"],"exempt":[],"added":[],"admitted":{},"evictions":[{"pod":"default/web","signal":"memory.available","gracePeriodSeconds":1,"reason":"Evicted","message":"The node was low on resource: memory. Threshold quantity: 1Gi, available: 700Mi. Container c was using 700Mi, request is 100Mi, has larger consumption of memory. ","annotations":{"offending_containers":"c","offending_containers_usage":"700Mi","starved_resource":"memory"}}],"errors":[]}

@@ -11,52 +11,52 @@ import (
 	"github.com/evictd/evictd/agent/signal"
 )
 
-// Header describes what a scenario begins with.
+// Header describes the start of a scenario.
 type Header struct {
 	Pods       []Pod       `json:"pods"`
 	Thresholds []Threshold `json:"thresholds"`
 }
 
-// Pod is what follows for a pod from what it asked for.
+// Pod is a pod with the values that follow from its resources.
 type Pod struct {
 	Pod        string      `json:"pod"` // namespace/name
 	QoSClass   evict.QoS   `json:"qosClass"`
 	Critical   bool        `json:"critical"`
-	Containers []Container `json:"containers"` // regular ones, then init ones
+	Containers []Container `json:"containers"` // regular containers, then init containers
 }
 
-// Container is a container and the score that the kubelet gives it.
+// Container is a container and the oom_score_adj that the kubelet sets for it.
 type Container struct {
 	Name        string `json:"name"`
 	OOMScoreAdj int    `json:"oomScoreAdj"`
 }
 
-// Threshold is a threshold that can be met, derived ones included.
+// Threshold is a configured or derived threshold.
 type Threshold struct {
 	Signal      signal.Signal `json:"signal"`
 	Operator    string        `json:"operator"` // always LessThan
-	Value       string        `json:"value"`    // a quantity, or a percentage as written
+	Value       string        `json:"value"`    // a quantity, or a percentage as configured
 	GracePeriod string        `json:"gracePeriod"`
 	MinReclaim  string        `json:"minReclaim"`
 }
 
-// Step is what came of one step.
+// Step is the result of one step.
 type Step struct {
 	At         string              `json:"at"`
 	Conditions []signal.Condition  `json:"conditions"` // published after the step
 	Met        []signal.Signal     `json:"met"`
-	Waiting    []signal.Signal     `json:"waiting"` // met, and waiting because file cache brought it
+	Waiting    []signal.Signal     `json:"waiting"` // met because of file cache, and not acted on yet
 	Admission  Admission           `json:"admission"`
 	Reclaim    []evict.ReclaimKind `json:"reclaim"`
-	Ranking    []string            `json:"ranking"` // keys of pods
+	Ranking    []string            `json:"ranking"` // namespace/name of pods
 	Exempt     []Exempt            `json:"exempt"`
 	Added      []Pod               `json:"added"`
-	Admitted   map[string]bool     `json:"admitted"` // by the pod's key
+	Admitted   map[string]bool     `json:"admitted"` // by namespace/name
 	Evictions  []Eviction          `json:"evictions"`
 	Errors     []string            `json:"errors"`
 }
 
-// Admission tells which kinds of new pods, without tolerations, the node takes.
+// Admission says which kinds of new pods, without tolerations, the node accepts.
 type Admission struct {
 	Critical   bool `json:"critical"`
 	Guaranteed bool `json:"Guaranteed"`
@@ -64,23 +64,23 @@ type Admission struct {
 	BestEffort bool `json:"BestEffort"`
 }
 
-// Exempt is a pod that was not to be evicted, and why.
+// Exempt is a pod that can't be evicted, and why.
 type Exempt struct {
 	Pod    string `json:"pod"`
 	Reason string `json:"reason"`
 }
 
-// Eviction is an eviction as the pod's status and event would tell it.
+// Eviction is an eviction as the pod's status and event show it.
 type Eviction struct {
 	Pod                string            `json:"pod"`
-	Signal             string            `json:"signal"` // or the limit exceeded
+	Signal             string            `json:"signal"` // or the limit that the pod exceeded
 	GracePeriodSeconds int64             `json:"gracePeriodSeconds"`
 	Reason             string            `json:"reason"`
 	Message            string            `json:"message"`
 	Annotations        map[string]string `json:"annotations"`
 }
 
-// Header returns what the scenario begins with.
+// Header returns the description of the start.
 func (s *Scenario) Header() Header {
 	h := Header{Pods: s.describe(s.pods), Thresholds: []Threshold{}}
 	for _, t := range s.policy.Thresholds {
@@ -92,8 +92,7 @@ func (s *Scenario) Header() Header {
 	return h
 }
 
-// Replay yields what comes of each step, in order. Every call replays from the
-// start.
+// Replay yields the result of each step in order. Every call replays from the start.
 func (s *Scenario) Replay() iter.Seq[Step] {
 	return func(yield func(Step) bool) {
 		r := s.begin()
@@ -105,8 +104,7 @@ func (s *Scenario) Replay() iter.Seq[Step] {
 	}
 }
 
-// WriteJSON replays the scenario into JSON, one object a line: the header, then
-// the steps.
+// WriteJSON replays the scenario as JSON lines: the header, then the steps.
 func (s *Scenario) WriteJSON(w io.Writer) error {
 	e := json.NewEncoder(w)
 	e.SetEscapeHTML(false)
@@ -143,8 +141,8 @@ func newStep(at time.Duration) Step {
 	}
 }
 
-// add takes in what one call of evict.Step ordered. What was observed is that
-// of the first call of the step: the others only follow its reclaims.
+// add adds the orders of one call of evict.Step to the result. Only the first call of a
+// step adds what was observed; the others follow its reclaims.
 func (s *Step) add(o *evict.Orders, first bool) {
 	if first {
 		s.Conditions = append(s.Conditions, o.Conditions...)
@@ -183,9 +181,9 @@ func (s *Step) add(o *evict.Orders, first bool) {
 	}
 }
 
-// join describes the pods that the step adds, and tells which new ones the node
-// takes under the conditions after the step.
-func (s *Step) join(of *Scenario, st *step) {
+// describePods describes the pods that the step adds, and sets which new pods the node
+// accepts under the conditions after the step.
+func (s *Step) describePods(of *Scenario, st *step) {
 	s.Added = append(s.Added, of.describe(st.add)...)
 	admit := func(p *evict.Pod) bool { return evict.Admit(s.Conditions, p) }
 	s.Admission = Admission{

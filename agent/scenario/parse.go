@@ -11,14 +11,14 @@ import (
 	"github.com/evictd/evictd/agent/signal"
 )
 
-// APIVersion and Kind are what a scenario begins with.
+// APIVersion and Kind are the header of a scenario file.
 const (
 	APIVersion = "evictd.io/v1alpha1"
 	Kind       = "Scenario"
 )
 
-// Parse reads a scenario; name is the file's, for messages. The error is a
-// [strict.Problems] with everything that is wrong with it.
+// Parse parses a scenario. name is the file's name for messages. The error is a
+// [strict.Problems] with all errors.
 func Parse(name string, data []byte) (*Scenario, error) {
 	d, root, err := strict.Parse(name, data)
 	if err != nil {
@@ -34,7 +34,7 @@ func Parse(name string, data []byte) (*Scenario, error) {
 	return s, nil
 }
 
-// build makes a scenario of what the file says, and reports what is wrong.
+// build returns the scenario of the file and reports errors to d.
 func (f *file) build(d *strict.Decoder) *Scenario {
 	checkHeader(d, "apiVersion", f.APIVersion, APIVersion)
 	checkHeader(d, "kind", f.Kind, Kind)
@@ -49,7 +49,7 @@ func (f *file) build(d *strict.Decoder) *Scenario {
 	f.buildLoop(d, s)
 	s.pods = buildPods(d, "pods", f.Pods)
 	f.buildSteps(d, s)
-	f.checkMembers(d, s)
+	f.checkRunningPods(d, s)
 	return s
 }
 
@@ -63,8 +63,8 @@ func checkHeader(d *strict.Decoder, field, found, want string) {
 	}
 }
 
-// configuration returns what the file configures, the defaults where it says
-// nothing, and nil where something is wrong with it.
+// configuration returns the file's configuration, the defaults if it has none, and nil
+// if it has errors.
 func (f *file) configuration(d *strict.Decoder) *config.Config {
 	if f.Config == nil {
 		return config.FromNode(d.At("config"), nil)
@@ -72,7 +72,7 @@ func (f *file) configuration(d *strict.Decoder) *config.Config {
 	return f.Config.Config
 }
 
-// check reports capacities that no node has.
+// check reports capacities of 0.
 func (n *fileNode) check(d *strict.Decoder) {
 	c := &n.Capacity
 	for _, one := range []struct {
@@ -91,8 +91,8 @@ func (n *fileNode) check(d *strict.Decoder) {
 	}
 }
 
-// bySignal returns the capacity that each signal's percentages are taken of,
-// nil where it is not known. What lies on another filesystem has that one's.
+// bySignal returns the capacity of each signal, nil if unknown. A filesystem that is
+// part of another one has the other's capacity.
 func (c *fileCapacity) bySignal(l evict.Layout) [signal.Count]*int64 {
 	either := func(a, b *amount) *amount {
 		if a != nil {
@@ -125,7 +125,7 @@ func (c *fileCapacity) bySignal(l evict.Layout) [signal.Count]*int64 {
 	return capacity
 }
 
-// capacityFields names the field that holds each signal's capacity.
+// capacityFields has the field name of each signal's capacity.
 var capacityFields = [signal.Count]string{
 	signal.MemoryAvailable:            "memory",
 	signal.AllocatableMemoryAvailable: "allocatableMemory",
@@ -138,8 +138,8 @@ var capacityFields = [signal.Count]string{
 	signal.PIDAvailable:               "pids",
 }
 
-// checkPercentages reports capacities of which a threshold is a share and that
-// are not given, each once. A copy's falls back to that of its source.
+// checkPercentages reports missing capacities that a percentage threshold needs, each
+// once. A derived threshold uses the capacity of its source.
 func checkPercentages(d *strict.Decoder, thresholds []evict.Threshold, capacity *[signal.Count]*int64) {
 	var reported [signal.Count]bool
 	for _, t := range thresholds {
@@ -158,7 +158,7 @@ func checkPercentages(d *strict.Decoder, thresholds []evict.Threshold, capacity 
 	}
 }
 
-// buildLoop sets up the closed loop where the file asks for one.
+// buildLoop sets up the closed loop if the file has one.
 func (f *file) buildLoop(d *strict.Decoder, s *Scenario) {
 	if !f.ClosedLoop {
 		return
@@ -177,7 +177,7 @@ func (f *file) buildLoop(d *strict.Decoder, s *Scenario) {
 	notice := func(path string, given signals) {
 		for _, sig := range slices.Sorted(maps.Keys(given)) {
 			if sig.IsMemory() {
-				d.Noticef(strict.Key(path, sig.String()), "is not used: a closed loop computes it")
+				d.Noticef(strict.Key(path, sig.String()), "is ignored: a closed loop computes it")
 			}
 		}
 	}
@@ -198,7 +198,7 @@ func buildPods(d *strict.Decoder, path string, files []filePod) []pod {
 }
 
 func (f *file) buildSteps(d *strict.Decoder, s *Scenario) {
-	var order inOrder
+	var order stepOrder
 	for i := range f.Steps {
 		from := &f.Steps[i]
 		path := strict.Index("steps", i)
@@ -217,20 +217,20 @@ func (f *file) buildSteps(d *strict.Decoder, s *Scenario) {
 	}
 }
 
-// check reports signals that have no file cache.
+// check reports signals that do not count file cache.
 func (c fileCache) check(d *strict.Decoder, path string) {
 	for _, sig := range slices.Sorted(maps.Keys(c)) {
 		if !sig.IsMemory() {
-			d.Errorf(strict.Key(path, sig.String()), "counts no file cache; want %s or %s", signal.MemoryAvailable, signal.AllocatableMemoryAvailable)
+			d.Errorf(strict.Key(path, sig.String()), "does not count file cache; want %s or %s", signal.MemoryAvailable, signal.AllocatableMemoryAvailable)
 		}
 	}
 }
 
-// inOrder sees that steps follow each other.
-type inOrder struct{ last time.Duration }
+// stepOrder checks that steps are in time order.
+type stepOrder struct{ last time.Duration }
 
-// next returns when the step at path is.
-func (o *inOrder) next(d *strict.Decoder, path string, given *instant) time.Duration {
+// next returns the time of the step at path.
+func (o *stepOrder) next(d *strict.Decoder, path string, given *instant) time.Duration {
 	var at time.Duration
 	switch {
 	case given != nil:
@@ -239,18 +239,18 @@ func (o *inOrder) next(d *strict.Decoder, path string, given *instant) time.Dura
 		d.Errorf(path+".at", "is missing; want a duration from the start such as 90s")
 	}
 	if at < o.last && !d.Failed(path+".at") {
-		d.Errorf(path+".at", "%v comes before the step above, at %v; want steps in the order of time", at, o.last)
+		d.Errorf(path+".at", "%v is earlier than the step above, at %v; want steps in time order", at, o.last)
 	}
 	o.last = max(o.last, at)
 	return at
 }
 
-// checkMembers follows the pods that run through the steps, and reports those
-// that join twice, and steps that speak of others.
-func (f *file) checkMembers(d *strict.Decoder, s *Scenario) {
+// checkRunningPods tracks the running pods through the steps. It reports pods that are
+// added twice, and steps that refer to pods that are not running.
+func (f *file) checkRunningPods(d *strict.Decoder, s *Scenario) {
 	running := map[string]*pod{}
-	uids := map[string]string{} // of those that run, the key by UID
-	join := func(path string, pods []pod) {
+	uids := map[string]string{} // namespace/name by UID of the running pods
+	add := func(path string, pods []pod) {
 		for i := range pods {
 			p := &pods[i]
 			at := d.At(strict.Index(path, i))
@@ -258,16 +258,16 @@ func (f *file) checkMembers(d *strict.Decoder, s *Scenario) {
 			case p.Name == "" || p.Namespace == "":
 				continue
 			case running[p.Key()] != nil:
-				at.Errorf("name", "pod %s runs already", p.Key())
+				at.Errorf("name", "pod %s is already running", p.Key())
 				continue
 			case taken:
-				at.Errorf("uid", "%s is the UID of pod %s, which runs", strict.Quote(p.UID), other)
+				at.Errorf("uid", "%s is the UID of the running pod %s", strict.Quote(p.UID), other)
 				continue
 			}
 			running[p.Key()], uids[p.UID] = p, p.Key()
 		}
 	}
-	join("pods", s.pods)
+	add("pods", s.pods)
 	for i := range s.steps {
 		st := &s.steps[i]
 		path := strict.Index("steps", i)
@@ -275,14 +275,14 @@ func (f *file) checkMembers(d *strict.Decoder, s *Scenario) {
 		for j, key := range st.gone {
 			p := running[key]
 			if p == nil {
-				d.Errorf(strict.Index(path+".gone", j), "no pod %s runs; want the namespace/name of one that does", strict.Quote(key))
+				d.Errorf(strict.Index(path+".gone", j), "no pod %s is running; want the namespace/name of a running pod", strict.Quote(key))
 				continue
 			}
 			left[key] = p
 			delete(running, key)
 			delete(uids, p.UID)
 		}
-		join(path+".add", st.add)
+		add(path+".add", st.add)
 		for _, key := range slices.Sorted(maps.Keys(st.usage)) {
 			usage := st.usage[key]
 			at := strict.Key(path+".usage", key)
@@ -293,15 +293,15 @@ func (f *file) checkMembers(d *strict.Decoder, s *Scenario) {
 				usage.check(d.At(at), left[key])
 				d.Noticef(at, "has no effect: the pod is gone in this step")
 			default:
-				d.Errorf(at, "no pod of this name runs; want the namespace/name of one that does")
+				d.Errorf(at, "no pod of this name is running; want the namespace/name of a running pod")
 			}
 		}
-		asked := map[string]bool{}
+		seen := map[string]bool{}
 		for j := range st.admit {
-			if p := &st.admit[j]; asked[p.Key()] {
-				d.Errorf(strict.Index(path+".admit", j)+".name", "pod %s asks for admission twice", p.Key())
+			if p := &st.admit[j]; seen[p.Key()] {
+				d.Errorf(strict.Index(path+".admit", j)+".name", "pod %s is listed twice", p.Key())
 			} else {
-				asked[p.Key()] = true
+				seen[p.Key()] = true
 			}
 		}
 	}

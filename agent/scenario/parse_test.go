@@ -13,7 +13,7 @@ import (
 
 const header = "apiVersion: evictd.io/v1alpha1\nkind: Scenario\n"
 
-// none is a configuration without thresholds, for which no capacity is needed.
+// none is a configuration without thresholds, which needs no capacity.
 const none = "config: {evictionHard: {}}\n"
 
 func TestParseErrors(t *testing.T) {
@@ -21,7 +21,7 @@ func TestParseErrors(t *testing.T) {
 		name, text string
 		want       []string // after the file's name
 	}{
-		{"nothing", "", []string{" the file is empty"}},
+		{"empty file", "", []string{" the file is empty"}},
 		{"another kind", "apiVersion: v1\nkind: Pod\n" + none, []string{
 			`1: apiVersion: is "v1"; want evictd.io/v1alpha1`,
 			`2: kind: is "Pod"; want Scenario`,
@@ -75,26 +75,26 @@ steps:
 - {at: soon}
 `, []string{
 			"3: closedLoop: is the number 1; want true or false",
-			`5: node.filesystems: "double" is no layout; want single, imagefs or split`,
+			`5: node.filesystems: "double" is not a layout; want single, imagefs or split`,
 			`6: node.capacity.memory: "10GB" is not a quantity; want one such as 500Mi, 1.5Gi or 2000`,
 			`6: node.capacity.nodefs: "-1Gi" is below 0`,
 			"6: node.capacity.pids: is 0; want a quantity above 0",
 			`8: config.evictionHard.memory.available: "0" is not above 0; want a quantity above 0 such as 100Mi, or a percentage up to 100% such as 10%`,
 			"9: config.dryrun: is not a field here; did you mean dryRun?",
-			`11: pods[0].namespace: "a b" is no name; want at most 253 printable characters without / and spaces`,
-			`12: pods[0].name: "x/y" is no name; want at most 253 printable characters without / and spaces`,
+			`11: pods[0].namespace: "a b" is not a valid name; want at most 253 printable characters without / and spaces`,
+			`12: pods[0].name: "x/y" is not a valid name; want at most 253 printable characters without / and spaces`,
 			"13: pods[0].priority: is the number 3000000000; want one from -2147483648 to 2147483647",
 			"14: pods[0].terminationGracePeriodSeconds: -1 is below 0",
-			"15: pods[0].resources.limits.memroy: is no resource; want memory",
-			"15: pods[0].resources.requests.ephemeral-storage: is no resource of a pod as a whole; want cpu, memory or hugepages-<size>",
+			"15: pods[0].resources.limits.memroy: is not a resource; want memory",
+			"15: pods[0].resources.requests.ephemeral-storage: is not a pod-level resource; want cpu, memory or hugepages-<size>",
 			`16: pods[0].tolerations[0].operator: is "exists"; want Exists or Equal`,
 			`16: pods[0].tolerations[1].effect: is "Never"; want NoSchedule, PreferNoSchedule, NoExecute or nothing`,
-			`16: pods[0].tolerations[2].operator: is ""; want Exists where the key is empty`,
-			`16: pods[0].tolerations[3].value: is "v"; want none where the operator is Exists`,
+			`16: pods[0].tolerations[2].operator: is ""; want Exists if the key is empty`,
+			`16: pods[0].tolerations[3].value: is "v"; want none if the operator is Exists`,
 			`17: pods[0].emptyDirs[1].sizeLimit: "1e1000000000" is not a quantity of at most 64 characters and two digits of exponent; want one such as 500Mi, 1.5Gi or 2000`,
 			`17: pods[0].emptyDirs[0].medium: is "Disk"; want "", Memory or HugePages`,
 			`17: pods[0].emptyDirs[1].name: "d" is the name of another volume of this pod`,
-			`18: pods[0].volumes[0].type: is "secret"; want hostPath, configMap or gitRepo: others do not count`,
+			`18: pods[0].volumes[0].type: is "secret"; want hostPath, configMap or gitRepo; other types are not counted`,
 			"18: pods[0].volumes[1].type: is emptyDir; list the volume in emptyDirs",
 			`19: pods[0].initContainers[0].restartPolicy: is "Never"; want Always, which makes it a sidecar, or nothing`,
 			`19: pods[0].initContainers[0].name: "c" is the name of another container of this pod`,
@@ -103,7 +103,7 @@ steps:
 			"22: steps[0].at: is missing; want a duration from the start such as 90s",
 			"23: steps[1].signals.memory.free: unsupported eviction signal memory.free",
 			`23: steps[1].signals.nodefs.available: "much" is not a quantity; want one such as 500Mi, 1.5Gi or 2000`,
-			"24: steps[2].at: 4s comes before the step above, at 5s; want steps in the order of time",
+			"24: steps[2].at: 4s is earlier than the step above, at 5s; want steps in time order",
 			`25: steps[3].at: "-1s" is before the start`,
 			`26: steps[4].at: "soon" is not a duration; want one such as 90s or 1m30s`,
 		}},
@@ -116,28 +116,28 @@ steps:
 - {at: 0s, admit: [{namespace: a, name: x}, {namespace: a, name: x}]}
 `, []string{
 			"5: pods[0].name: is given twice, first in line 5",
-			"6: pods[1].name: pod a/one runs already",
-			`7: pods[2].uid: "a/one" is the UID of pod a/one, which runs`,
-			"9: steps[0].add[0].name: pod a/one runs already",
-			"9: steps[0].add[2].name: pod a/new runs already",
-			"10: steps[1].admit[1].name: pod a/x asks for admission twice",
+			"6: pods[1].name: pod a/one is already running",
+			`7: pods[2].uid: "a/one" is the UID of the running pod a/one`,
+			"9: steps[0].add[0].name: pod a/one is already running",
+			"9: steps[0].add[2].name: pod a/new is already running",
+			"10: steps[1].admit[1].name: pod a/x is listed twice",
 		}},
-		{"strangers", header + none + `pods:
+		{"pods that are not running", header + none + `pods:
 - {namespace: a, name: one, containers: [{name: c}], emptyDirs: [{name: d}], usage: {volumes: {e: 1Gi}}}
 steps:
 - at: 0s
   gone: [a/two, a/one, a/one]
-  usage: {a/one: {memory: 1Gi}} # of no effect, but no slip either
+  usage: {a/one: {memory: 1Gi}} # has no effect, but is no error
 - at: 1s
   add: [{namespace: a, name: one, containers: [{name: c}], emptyDirs: [{name: d}]}]
   usage: {a/one: {containers: {x: {}}, volumesInodes: {d: 1, y: 2}}, one: {}}
 `, []string{
 			"5: pods[0].usage.volumes.e: is not a volume of pod a/one; list it in its emptyDirs or volumes",
-			`8: steps[0].gone[0]: no pod "a/two" runs; want the namespace/name of one that does`,
-			`8: steps[0].gone[2]: no pod "a/one" runs; want the namespace/name of one that does`,
+			`8: steps[0].gone[0]: no pod "a/two" is running; want the namespace/name of a running pod`,
+			`8: steps[0].gone[2]: no pod "a/one" is running; want the namespace/name of a running pod`,
 			"12: steps[1].usage.a/one.volumesInodes.y: is not a volume of pod a/one; list it in its emptyDirs or volumes",
 			"12: steps[1].usage.a/one.containers.x: is not a container of pod a/one",
-			"12: steps[1].usage.one: no pod of this name runs; want the namespace/name of one that does",
+			"12: steps[1].usage.one: no pod of this name is running; want the namespace/name of a running pod",
 		}},
 		{"default percentages", header + "node: {capacity: {nodefs: 1Gi}}\n", []string{
 			"3: node.capacity.nodefsInodes: is missing; the threshold of nodefs.inodesFree is 5% of it",
@@ -188,7 +188,7 @@ steps:
 	}
 	want := []string{
 		"f.yaml:5: config.podPidsLimit: has no effect here: evictd sets no limits on pods; a threshold on pid.available guards the node",
-		"f.yaml:7: steps[0].signals.memory.available: is not used: a closed loop computes it",
+		"f.yaml:7: steps[0].signals.memory.available: is ignored: a closed loop computes it",
 		"f.yaml:8: steps[1].usage.a/b: has no effect: the pod is gone in this step",
 	}
 	var got []string
@@ -200,9 +200,9 @@ steps:
 	}
 }
 
-// FuzzParse replays whatever Parse takes.
+// FuzzParse replays every input that Parse accepts.
 func FuzzParse(f *testing.F) {
-	// Short ones: the fuzzer spends its time shortening long inputs.
+	// Short seeds, because the fuzzer spends its time shortening long inputs.
 	for _, seed := range []string{
 		header,
 		header + none + "pods: [{namespace: a, name: b, containers: [{name: c, usage: {memory: 9223372036854775807}}, {name: d, usage: {memory: 8E}}]}]\nsteps: [{at: 0s, signals: {memory.available: 8E}}]\n",
@@ -228,7 +228,7 @@ func FuzzParse(f *testing.F) {
 			t.Fatal(err)
 		}
 		if first.String() != second.String() {
-			t.Error("a second replay prints something else")
+			t.Error("a second replay gives another output")
 		}
 		if err := s.WriteText(&text); err != nil {
 			t.Fatal(err)

@@ -10,11 +10,10 @@ import (
 	"github.com/evictd/evictd/agent/evict"
 )
 
-// defaultGraceSeconds is the termination grace period of a pod that names none.
+// defaultGraceSeconds is the termination grace period of a pod that specifies none.
 const defaultGraceSeconds = 30
 
-// build makes a pod of what the file says about it, and reports to d, the
-// decoder of that part, what is wrong with it.
+// build returns the pod of the file and reports errors to d, the decoder of that part.
 func (f *filePod) build(d *strict.Decoder) pod {
 	checkName(d, "namespace", f.Namespace)
 	checkName(d, "name", f.Name)
@@ -116,23 +115,23 @@ func (f *filePod) buildVolumes(d *strict.Decoder, p *pod) {
 			at.Errorf("type", "is emptyDir; list the volume in emptyDirs")
 		default:
 			if !at.Failed("type") {
-				at.Errorf("type", "is %s; want hostPath, configMap or gitRepo: others do not count", strict.Quote(string(v.Type)))
+				at.Errorf("type", "is %s; want hostPath, configMap or gitRepo; other types are not counted", strict.Quote(string(v.Type)))
 			}
 		}
 		add(at, evict.Volume{Name: v.Name, Type: v.Type})
 	}
 }
 
-// check reports a toleration that the API server would refuse.
+// check reports a toleration that the API server would reject.
 func (t fileToleration) check(d *strict.Decoder) {
 	switch t.Operator {
 	case "", "Equal":
 		if t.Key == "" {
-			d.Errorf("operator", "is %s; want Exists where the key is empty", strict.Quote(t.Operator))
+			d.Errorf("operator", "is %s; want Exists if the key is empty", strict.Quote(t.Operator))
 		}
 	case "Exists":
 		if t.Value != "" {
-			d.Errorf("value", "is %s; want none where the operator is Exists", strict.Quote(t.Value))
+			d.Errorf("value", "is %s; want none if the operator is Exists", strict.Quote(t.Value))
 		}
 	default:
 		d.Errorf("operator", "is %s; want Exists or Equal", strict.Quote(t.Operator))
@@ -157,7 +156,7 @@ func (u *podUsage) check(d *strict.Decoder, p *pod) {
 	check("volumesInodes", u.VolumesInodes)
 }
 
-// apply sets what is given of the pod's usage.
+// apply sets the fields of the pod's usage that are present.
 func (u *podUsage) apply(p *pod) {
 	if u.Memory != nil {
 		p.memory = (*int64)(u.Memory)
@@ -174,7 +173,7 @@ func (u *podUsage) apply(p *pod) {
 	}
 }
 
-// apply sets what is given of a container's usage.
+// apply sets the fields of the container's usage that are present.
 func (u *containerUsage) apply(c *evict.Container) {
 	c.Usage.Memory = u.Memory.or(c.Usage.Memory)
 	c.Usage.Rootfs = u.Rootfs.or(c.Usage.Rootfs)
@@ -203,7 +202,7 @@ func (u *stepUsage) apply(p *pod) {
 	}
 }
 
-// container returns the pod's container of that name, nil where there is none.
+// container returns the pod's container with a name, or nil.
 func (p *pod) container(name string) *evict.Container {
 	for _, cs := range [][]evict.Container{p.Containers, p.InitContainers, p.EphemeralContainers} {
 		for i := range cs {
@@ -215,7 +214,7 @@ func (p *pod) container(name string) *evict.Container {
 	return nil
 }
 
-// clone returns a pod whose usage can be changed without changing p's.
+// clone returns a copy whose usage can be changed independently.
 func (p *pod) clone() *pod {
 	c := *p
 	c.Containers = slices.Clone(p.Containers)
@@ -225,7 +224,7 @@ func (p *pod) clone() *pod {
 	return &c
 }
 
-// checkName reports a name that would not stand out as one in what is printed.
+// checkName reports a name that is missing or would be ambiguous in the output.
 func checkName(d *strict.Decoder, field, name string) {
 	switch {
 	case d.Failed(field):
@@ -234,6 +233,6 @@ func checkName(d *strict.Decoder, field, name string) {
 	case len(name) > 253 || strings.ContainsFunc(name, func(r rune) bool {
 		return r == '/' || unicode.IsSpace(r) || !unicode.IsPrint(r)
 	}):
-		d.Errorf(field, "%s is no name; want at most 253 printable characters without / and spaces", strict.Quote(name))
+		d.Errorf(field, "%s is not a valid name; want at most 253 printable characters without / and spaces", strict.Quote(name))
 	}
 }

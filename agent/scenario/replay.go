@@ -9,24 +9,24 @@ import (
 	"github.com/evictd/evictd/agent/signal"
 )
 
-// start is the time at which every scenario begins. Only differences matter.
+// start is when every scenario starts. Only differences matter.
 var start = time.Unix(0, 0).UTC()
 
-// replay is a scenario under way.
+// replay is the state of a replay.
 type replay struct {
 	*Scenario
 	state    evict.State
 	observed signal.Observations
-	stalled  bool      // reclaim does
-	running  []*member // in the order of the file
-	joined   int64
+	stalled  bool          // reclaim stalls
+	running  []*runningPod // in the order of the file
+	starts   int64         // counts pods; the source of LastStart
 }
 
-// member is a pod that runs.
-type member struct {
+// runningPod is a pod that runs.
+type runningPod struct {
 	*pod
-	// returns is when, in a closed loop, the memory of an evicted pod comes
-	// back; nil while it was not evicted.
+	// returns is when the memory of an evicted pod is freed in a closed loop; nil if it
+	// was not evicted.
 	returns *time.Time
 }
 
@@ -37,32 +37,32 @@ func (s *Scenario) begin() *replay {
 			r.observed[i].Capacity = *c
 		}
 	}
-	r.join(s.pods)
+	r.addPods(s.pods)
 	return r
 }
 
-// join lets pods run from now on. Each is a new one even where another of its
-// name and UID was there before, in this very step, which LastStart tells.
-func (r *replay) join(pods []pod) {
+// addPods adds running pods. A new LastStart distinguishes each from an earlier pod
+// with the same name and UID, even if that one was removed in the same step.
+func (r *replay) addPods(pods []pod) {
 	for i := range pods {
-		r.joined++
+		r.starts++
 		p := pods[i].clone()
-		p.LastStart = r.joined
-		r.running = append(r.running, &member{pod: p})
+		p.LastStart = r.starts
+		r.running = append(r.running, &runningPod{pod: p})
 	}
 }
 
 // step applies one step and decides on it.
 func (r *replay) step(st *step) Step {
 	now := start.Add(st.at)
-	r.running = slices.DeleteFunc(r.running, func(m *member) bool { return slices.Contains(st.gone, m.Key()) })
-	r.join(st.add)
+	r.running = slices.DeleteFunc(r.running, func(m *runningPod) bool { return slices.Contains(st.gone, m.Key()) })
+	r.addPods(st.add)
 	for _, m := range r.running {
 		if usage, ok := st.usage[m.Key()]; ok {
 			usage.apply(m.pod)
 		}
 	}
-	r.observe(st.signals, every)
+	r.observe(st.signals, allSignals)
 	for s, cache := range st.cache {
 		r.observed[s].Cache = int64(cache)
 	}
@@ -77,7 +77,7 @@ func (r *replay) step(st *step) Step {
 		in.Observations = r.observed
 		state, orders := evict.Step(r.state, in, now)
 		r.state = state
-		r.follow(&orders, now)
+		r.scheduleReturns(&orders, now)
 		out.add(&orders, first)
 		if orders.Reclaim == nil {
 			break
@@ -85,19 +85,19 @@ func (r *replay) step(st *step) Step {
 		r.observe(st.after[orders.Reclaim.Kind], signal.Signal.IsDisk)
 		in.Outcomes = []evict.Outcome{{}} // of the reclaim
 	}
-	// Whatever else the reclaims changed waits for the next step: one signal
-	// is acted upon in each.
+	// The reclaims' effects on other signals apply from the next step, because each
+	// step acts on one signal.
 	for _, kind := range out.Reclaim {
 		r.observe(st.after[kind], func(s signal.Signal) bool { return !s.IsDisk() })
 	}
-	out.join(r.Scenario, st)
+	out.describePods(r.Scenario, st)
 	return out
 }
 
-// every accepts all signals.
-func every(signal.Signal) bool { return true }
+// allSignals accepts all signals.
+func allSignals(signal.Signal) bool { return true }
 
-// observe takes in new values of the signals that are wanted.
+// observe sets new values of the wanted signals.
 func (r *replay) observe(values signals, wanted func(signal.Signal) bool) {
 	for s, available := range values {
 		if !wanted(s) || r.closedLoop != nil && s.IsMemory() {
@@ -112,16 +112,16 @@ func (r *replay) observe(values signals, wanted func(signal.Signal) bool) {
 	}
 }
 
-// pods returns what runs as a decision sees it.
+// pods returns the running pods as evict.Pods.
 func (r *replay) pods(now time.Time) []evict.Pod {
 	pods := make([]evict.Pod, len(r.running))
 	for i, m := range r.running {
-		pods[i] = m.settle(m.returns != nil && !now.Before(*m.returns))
+		pods[i] = m.evictPod(m.returns != nil && !now.Before(*m.returns))
 	}
 	return pods
 }
 
-// computeMemory sets the memory signals of a closed loop.
+// computeMemory computes the memory signals of a closed loop.
 func (r *replay) computeMemory(pods []evict.Pod) {
 	loop := r.closedLoop
 	if loop == nil {
@@ -138,9 +138,9 @@ func (r *replay) computeMemory(pods []evict.Pod) {
 	set(signal.AllocatableMemoryAvailable, loop.allocatable-used)
 }
 
-// follow notes when the memory of those that were ordered to go comes back in
-// a closed loop: at once, or at the end of a soft eviction's grace.
-func (r *replay) follow(orders *evict.Orders, now time.Time) {
+// scheduleReturns sets when the memory of evicted pods is freed in a closed loop: at
+// once, or at the end of a soft eviction's grace period.
+func (r *replay) scheduleReturns(orders *evict.Orders, now time.Time) {
 	due := func(uid string, at time.Time) {
 		for _, m := range r.running {
 			if m.UID == uid {
@@ -164,7 +164,7 @@ func (r *replay) follow(orders *evict.Orders, now time.Time) {
 	}
 }
 
-// saturatingAdd adds amounts that are not negative without running over.
+// saturatingAdd returns a + b, at most math.MaxInt64. Neither may be negative.
 func saturatingAdd(a, b int64) int64 {
 	if b > math.MaxInt64-a {
 		return math.MaxInt64

@@ -9,12 +9,12 @@ import (
 	"github.com/evictd/evictd/agent/scenario"
 )
 
-// TestReplay is about what a file's steps do to what is observed; what is
-// decided then is agent/evict's.
+// TestReplay tests how a file's steps change the observations. The decisions are tested
+// in agent/evict.
 func TestReplay(t *testing.T) {
 	for _, tt := range []struct {
 		name, text string
-		want       []string // a line for each step: what is met, reclaimed and evicted
+		want       []string // for each step the signals met, the reclaims and the pods evicted
 	}{
 		{"usage of containers changes the sum", `
 config: {evictionHard: {memory.available: 1Gi}, enforceNodeAllocatable: [none]}
@@ -30,7 +30,7 @@ steps:
 			"[memory.available] [] [a/sum]",
 			"[memory.available] [] [a/given]",
 		}},
-		{"a pod-level figure replaces the sum for good", `
+		{"a pod-level value replaces the sum in all later steps", `
 config: {evictionHard: {memory.available: 1Gi}, enforceNodeAllocatable: [none]}
 pods:
 - {namespace: a, name: a, containers: [{name: c, usage: {memory: 2Mi}}]}
@@ -42,7 +42,7 @@ steps:
 			"[] [] []",
 			"[memory.available] [] [a/a]",
 		}},
-		{"a value holds until another", `
+		{"a value applies until the next one", `
 config: {evictionHard: {pid.available: 100}}
 steps:
 - {at: 0s, signals: {pid.available: 99}}
@@ -57,7 +57,7 @@ steps:
 			"[] [] []",
 			"[pid.available] [] []",
 		}},
-		{"what a reclaim does to other signals waits", `
+		{"a reclaim's effect on other signals applies from the next step", `
 config: {evictionHard: {memory.available: 1Gi, nodefs.available: 1Gi, pid.available: 100}, enforceNodeAllocatable: [none]}
 pods:
 - {namespace: a, name: a, containers: [{name: c, usage: {memory: 9Gi, rootfs: 9Gi}}], usage: {pids: 900}}
@@ -73,7 +73,7 @@ steps:
 			"[memory.available pid.available] [] [a/a]",
 			"[memory.available pid.available] [] []",
 		}},
-		{"only what was asked for is reclaimed", `
+		{"only the ordered kind is reclaimed", `
 node: {filesystems: imagefs}
 config: {evictionHard: {nodefs.available: 1Gi, imagefs.available: 1Gi}}
 pods:
@@ -91,7 +91,7 @@ steps:
 			"[imagefs.available] [containers] []",
 			"[] [] []",
 		}},
-		{"a reclaim that makes the signal unreadable", `
+		{"a reclaim makes the signal unreadable", `
 config: {evictionHard: {nodefs.available: 1Gi}}
 pods:
 - {namespace: a, name: a, containers: [{name: c, usage: {logs: 9Gi}}]}
@@ -116,7 +116,7 @@ steps:
 			"[memory.available] [] [a/a]",
 			"[memory.available] [] []",
 		}},
-		{"closed loop: escalation ends the grace", `
+		{"closed loop: a hard threshold ends the grace period", `
 closedLoop: true
 node: {capacity: {memory: 10Gi}}
 config:
@@ -139,7 +139,7 @@ steps:
 			"[memory.available] [] []",
 			"[] [] []",
 		}},
-		{"closed loop: the pods' share has a limit of its own", `
+		{"closed loop: the pods have their own limit", `
 closedLoop: true
 node: {capacity: {memory: 10Gi, allocatableMemory: 2Gi}, system: {memory: 1Gi}}
 config: {evictionHard: {memory.available: 1Gi}}

@@ -15,20 +15,20 @@ import (
 // resources is a list of resources as in core/v1.
 type resources map[string]quantity
 
-// DecodeYAML reads the list and refuses names that the API server would.
+// DecodeYAML decodes the list and reports names that the API server would reject.
 func (r *resources) DecodeYAML(d *strict.Decoder, n *yaml.Node) {
 	var list map[string]quantity
 	d.Decode(n, &list)
 	for _, name := range slices.Sorted(maps.Keys(list)) {
 		if !isResource(name) {
-			d.Errorf(strict.Key("", name), "is no resource; want %s", resourceNames(name, "cpu", "memory", "ephemeral-storage"))
+			d.Errorf(strict.Key("", name), "is not a resource; want %s", resourceNames(name, "cpu", "memory", "ephemeral-storage"))
 		}
 	}
 	*r = list
 }
 
-// isResource reports whether a container can ask for a resource of that name.
-// Those with a domain are whatever a device plugin calls them.
+// isResource reports whether a container can request a resource of that name. Extended
+// resources, whose names have a domain, may have any name.
 func isResource(name string) bool {
 	switch name {
 	case "cpu", "memory", "ephemeral-storage":
@@ -46,16 +46,16 @@ func resourceNames(name string, names ...string) string {
 	return strings.Join(names, ", ") + " or hugepages-<size>"
 }
 
-// checkPodLevel reports resources that can't be asked for by a pod as a whole.
+// checkPodLevel reports resources that can't be set at pod level.
 func (r resources) checkPodLevel(d *strict.Decoder) {
 	for _, name := range slices.Sorted(maps.Keys(r)) {
 		if isResource(name) && name != "cpu" && name != "memory" && !isHugePages(name) {
-			d.Errorf(strict.Key("", name), "is no resource of a pod as a whole; want %s", resourceNames(name, "cpu", "memory"))
+			d.Errorf(strict.Key("", name), "is not a pod-level resource; want %s", resourceNames(name, "cpu", "memory"))
 		}
 	}
 }
 
-// amounts returns the resources that matter to a decision.
+// amounts returns the resources that decisions use.
 func (r resources) amounts() evict.Amounts {
 	of := func(name string) *resource.Quantity {
 		q, ok := r[name]

@@ -9,32 +9,31 @@ import (
 	"github.com/evictd/evictd/agent/signal"
 )
 
-// Scenario is a valid scenario, ready to be replayed.
+// Scenario is a valid scenario that can be replayed.
 type Scenario struct {
-	// Notices are what whoever wrote the file should know about it.
+	// Notices are hints for the author of the file.
 	Notices []strict.Problem
 
 	policy *evict.Policy
-	// capacity holds what percentages are taken of; nil is not known.
+	// capacity has the capacity of each signal; nil if unknown.
 	capacity [signal.Count]*int64
-	// oomCapacity is the memory that OOM scores are a share of, 0 where it is
-	// not known.
+	// oomCapacity is the memory that OOM scores are computed with; 0 if unknown.
 	oomCapacity int64
-	// closedLoop is set where the memory signals follow from the pods' usage.
+	// closedLoop is set if the memory signals are computed from the pods' usage.
 	closedLoop *closedLoop
 	pods       []pod
 	steps      []step
 }
 
-// closedLoop is what the memory signals are computed from, in bytes.
+// closedLoop has what the memory signals are computed from, in bytes.
 type closedLoop struct {
 	memory, allocatable, system int64
 }
 
-// pod is a pod with its usage as the file gives it.
+// pod is a pod with its usage as in the file.
 type pod struct {
 	evict.Pod
-	// memory is the pod-level figure; nil makes it the containers' sum.
+	// memory is the pod-level usage; nil means the sum of the containers.
 	memory *int64
 }
 
@@ -43,17 +42,17 @@ type step struct {
 	at      time.Duration
 	gone    []string
 	add     []pod
-	usage   map[string]stepUsage // by the pod's key
+	usage   map[string]stepUsage // by namespace/name
 	signals signals
 	cache   fileCache
-	stalled *bool // nil: as in the step before
+	stalled *bool // nil: unchanged
 	after   map[evict.ReclaimKind]signals
 	admit   []pod
 }
 
-// settle computes the pod-level figures that follow from the containers'.
-// Released is set where the pod holds no memory any more.
-func (p *pod) settle(released bool) evict.Pod {
+// evictPod returns the pod as an evict.Pod, with its pod-level usage computed. If
+// released is set, the pod's memory has been freed.
+func (p *pod) evictPod(released bool) evict.Pod {
 	settled := p.Pod
 	if released {
 		settled.Containers = withoutMemory(p.Containers)
@@ -63,12 +62,12 @@ func (p *pod) settle(released bool) evict.Pod {
 	} else {
 		settled.Usage.Memory = p.memoryUsage()
 	}
-	// Nothing tells file cache apart here: all of it is expected back.
+	// A scenario does not distinguish a pod's file cache: a kill is expected to free all.
 	settled.Usage.Freeable = settled.Usage.Memory
 	return settled
 }
 
-// memoryUsage returns what the pod uses, in bytes.
+// memoryUsage returns the pod's memory usage in bytes.
 func (p *pod) memoryUsage() int64 {
 	if p.memory != nil {
 		return *p.memory
@@ -82,7 +81,7 @@ func (p *pod) memoryUsage() int64 {
 	return sum
 }
 
-// withoutMemory returns containers that hold no memory any more.
+// withoutMemory returns the containers with a memory usage of 0.
 func withoutMemory(containers []evict.Container) []evict.Container {
 	containers = slices.Clone(containers)
 	for i := range containers {

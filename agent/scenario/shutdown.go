@@ -10,44 +10,44 @@ import (
 	"github.com/evictd/evictd/agent/shutdown"
 )
 
-// ShutdownHeader describes what a scenario of a shutdown begins with.
+// ShutdownHeader describes the start of a shutdown scenario.
 type ShutdownHeader struct {
 	Groups []ShutdownGroup `json:"groups"` // in the order in which they stop
-	// Needs is how long the shutdown has to be held up for all groups; Allowed
-	// what is allowed, null for as long as needed.
+	// Needs is how long all groups together take to stop. Allowed is how long the
+	// shutdown may be delayed, null for as long as needed.
 	Needs   string  `json:"needs"`
 	Allowed *string `json:"allowed"`
 }
 
-// ShutdownGroup is a group and the pods of the beginning that are in it.
+// ShutdownGroup is a group and the pods in it at the start.
 type ShutdownGroup struct {
-	Priority int32    `json:"priority"` // the lowest
-	Time     string   `json:"time"`     // as far as it is allowed
+	Priority int32    `json:"priority"` // the lowest of the group
+	Time     string   `json:"time"`     // as far as the allowed delay permits
 	Pods     []string `json:"pods"`
-	Last     []string `json:"last"` // those of its second wave
+	Last     []string `json:"last"` // pods of its second wave
 }
 
-// ShutdownStep is what came of one instant.
+// ShutdownStep is what happened at one instant.
 type ShutdownStep struct {
 	At    string         `json:"at"`
-	Event string         `json:"event"` // begin, cancel or nothing
-	Phase string         `json:"phase"` // afterwards: idle, stopping or ended
-	Group *int32         `json:"group"` // the priority of the one whose turn it is
+	Event string         `json:"event"` // begin, cancel or empty
+	Phase string         `json:"phase"` // after the instant: idle, stopping or ended
+	Group *int32         `json:"group"` // priority of the group that is being stopped
 	Added []string       `json:"added"`
 	Gone  []ShutdownGone `json:"gone"`
 	Stop  []ShutdownStop `json:"stop"`
-	Kill  []string       `json:"kill"` // directly, where the time ends before the grace
+	Kill  []string       `json:"kill"` // killed directly because the group's time ends before the grace period
 }
 
-// ShutdownGone is a pod that has gone.
+// ShutdownGone is a pod that is gone.
 type ShutdownGone struct {
 	Pod   string `json:"pod"`
-	After string `json:"after"` // since it was asked to stop
-	// Killed tells that it did not stop by itself in the time that it was given.
+	After string `json:"after"` // since the stop request
+	// Killed is set if the pod did not stop by itself in time.
 	Killed bool `json:"killed"`
 }
 
-// ShutdownStop is a pod that is asked to stop.
+// ShutdownStop is a request to stop a pod.
 type ShutdownStop struct {
 	Pod                string `json:"pod"`
 	GracePeriodSeconds int64  `json:"gracePeriodSeconds"`
@@ -55,21 +55,21 @@ type ShutdownStop struct {
 	Message            string `json:"message"`
 }
 
-// inForce returns the groups as far as they are allowed.
-func (s *Shutdown) inForce() shutdown.Schedule {
+// groups returns the groups, with their times reduced to the allowed delay.
+func (s *Shutdown) groups() shutdown.Schedule {
 	if s.allowed == nil {
 		return s.schedule
 	}
 	return s.schedule.Within(*s.allowed)
 }
 
-// Header returns what the scenario begins with.
+// Header returns the description of the start.
 func (s *Shutdown) Header() ShutdownHeader {
 	h := ShutdownHeader{Groups: []ShutdownGroup{}, Needs: s.schedule.Needs().String()}
 	if s.allowed != nil {
 		h.Allowed = new(s.allowed.String())
 	}
-	groups := s.inForce()
+	groups := s.groups()
 	for _, g := range groups {
 		h.Groups = append(h.Groups, ShutdownGroup{Priority: g.Priority, Time: g.Time.String(), Pods: []string{}, Last: []string{}})
 	}
@@ -88,24 +88,23 @@ func (s *Shutdown) Header() ShutdownHeader {
 	return h
 }
 
-// Replay yields the instants at which something happened, in order. Every call
-// replays from the start.
+// Replay yields the instants at which something happened, in order. Every call replays
+// from the start.
 func (s *Shutdown) Replay() iter.Seq[ShutdownStep] {
 	return func(yield func(ShutdownStep) bool) {
-		r := &stopping{Shutdown: s, steps: s.steps}
-		r.join(s.pods)
-		for at, more := r.next(nil); more; {
+		r := &shutdownReplay{Shutdown: s, steps: s.steps}
+		r.addPods(s.pods)
+		for at, more := r.nextEvent(nil); more; {
 			step, wake := r.step(at)
 			if !step.empty() && !yield(step) {
 				return
 			}
-			at, more = r.next(wake)
+			at, more = r.nextEvent(wake)
 		}
 	}
 }
 
-// WriteJSON replays the scenario into JSON, one object a line: the header, then
-// each instant.
+// WriteJSON replays the scenario as JSON lines: the header, then the instants.
 func (s *Shutdown) WriteJSON(w io.Writer) error {
 	e := json.NewEncoder(w)
 	e.SetEscapeHTML(false)
@@ -120,46 +119,47 @@ func (s *Shutdown) WriteJSON(w io.Writer) error {
 	return nil
 }
 
-// stopping is a shutdown under way.
-type stopping struct {
+// shutdownReplay is the state of a replay.
+type shutdownReplay struct {
 	*Shutdown
 	state   shutdown.State
 	steps   []shutdownStep // to come
-	running []*leaving
+	running []*stoppingPod
 }
 
-// leaving is a pod that runs, and what has been asked of it.
-type leaving struct {
-	*stoppable
-	asked *time.Duration // from the start; nil for not
-	grace time.Duration
-	kill  *time.Duration // when it is killed directly; nil for not
+// stoppingPod is a running pod and the requests to stop it.
+type stoppingPod struct {
+	*shutdownPod
+	stopAt *time.Duration // relative to the start; nil if not requested
+	grace  time.Duration
+	killAt *time.Duration // when it is killed directly; nil if it is not
 }
 
-// end returns when the pod is gone: when it stops, at the latest when its grace
-// is over and the runtime kills it, or when it is killed directly.
-func (l *leaving) end() time.Duration {
-	end := *l.asked + l.grace
-	if l.kill != nil {
-		end = min(end, *l.kill)
+// end returns when the pod is gone: when it stops by itself, when the runtime kills it
+// at the end of its grace period, or when it is killed directly, whichever is first.
+func (l *stoppingPod) end() time.Duration {
+	end := *l.stopAt + l.grace
+	if l.killAt != nil {
+		end = min(end, *l.killAt)
 	}
 	if l.stopsAfter != nil {
-		end = min(end, *l.asked+*l.stopsAfter)
+		end = min(end, *l.stopAt+*l.stopsAfter)
 	}
 	return end
 }
 
-// killed reports whether it did not stop by itself.
-func (l *leaving) killed() bool { return l.stopsAfter == nil || *l.asked+*l.stopsAfter > l.end() }
+// killed reports whether the pod does not stop by itself in time.
+func (l *stoppingPod) killed() bool { return l.stopsAfter == nil || *l.stopAt+*l.stopsAfter > l.end() }
 
-func (r *stopping) join(pods []stoppable) {
+func (r *shutdownReplay) addPods(pods []shutdownPod) {
 	for i := range pods {
-		r.running = append(r.running, &leaving{stoppable: &pods[i]})
+		r.running = append(r.running, &stoppingPod{shutdownPod: &pods[i]})
 	}
 }
 
-// next returns when something is to come.
-func (r *stopping) next(wake *time.Duration) (at time.Duration, more bool) {
+// nextEvent returns when the next event is, and whether there is one. wake is the time
+// that shutdown.Step asked for, or nil.
+func (r *shutdownReplay) nextEvent(wake *time.Duration) (at time.Duration, more bool) {
 	consider := func(t time.Duration) {
 		if !more || t < at {
 			at, more = t, true
@@ -172,26 +172,26 @@ func (r *stopping) next(wake *time.Duration) (at time.Duration, more bool) {
 		consider(r.steps[0].at)
 	}
 	for _, l := range r.running {
-		if l.asked != nil {
+		if l.stopAt != nil {
 			consider(l.end())
 		}
 	}
 	return at, more
 }
 
-// step brings everything to an instant: pods that have stopped go, one step of
-// the file is applied if it is due, and what follows is decided.
-func (r *stopping) step(at time.Duration) (step ShutdownStep, wake *time.Duration) {
+// step advances to an instant: it removes the pods that have stopped, applies one step
+// of the file if it is due, and decides.
+func (r *shutdownReplay) step(at time.Duration) (step ShutdownStep, wake *time.Duration) {
 	now := start.Add(at)
 	step = ShutdownStep{At: at.String(), Added: []string{}, Gone: []ShutdownGone{}, Stop: []ShutdownStop{}, Kill: []string{}}
-	r.running = slices.DeleteFunc(r.running, func(l *leaving) bool {
-		if l.asked == nil || at < l.end() {
+	r.running = slices.DeleteFunc(r.running, func(l *stoppingPod) bool {
+		if l.stopAt == nil || at < l.end() {
 			return false
 		}
-		step.Gone = append(step.Gone, ShutdownGone{Pod: l.Key(), After: (at - *l.asked).String(), Killed: l.killed()})
+		step.Gone = append(step.Gone, ShutdownGone{Pod: l.Key(), After: (at - *l.stopAt).String(), Killed: l.killed()})
 		return true
 	})
-	in := shutdown.Inputs{Schedule: r.inForce()}
+	in := shutdown.Inputs{Schedule: r.groups()}
 	if len(r.steps) > 0 && r.steps[0].at <= at {
 		due := &r.steps[0]
 		r.steps = r.steps[1:]
@@ -200,7 +200,7 @@ func (r *stopping) step(at time.Duration) (step ShutdownStep, wake *time.Duratio
 		for i := range due.add {
 			step.Added = append(step.Added, due.add[i].Key())
 		}
-		r.join(due.add)
+		r.addPods(due.add)
 	}
 	for _, l := range r.running {
 		in.Pods = append(in.Pods, l.Pod)
@@ -209,11 +209,11 @@ func (r *stopping) step(at time.Duration) (step ShutdownStep, wake *time.Duratio
 	state, orders := shutdown.Step(r.state, in, now)
 	r.state = state
 	for i := range orders.Stop {
-		r.stop(&orders.Stop[i], at, &step)
+		r.stopPod(&orders.Stop[i], at, &step)
 	}
 	for i := range orders.Kill {
 		step.Kill = append(step.Kill, orders.Kill[i].Pod)
-		r.of(orders.Kill[i].UID).kill = &at
+		r.runningPod(orders.Kill[i].UID).killAt = &at
 	}
 	step.Phase = phaseName(state.Phase)
 	if state.Phase == shutdown.Stopping && state.Current < len(state.Schedule) {
@@ -228,19 +228,19 @@ func (r *stopping) step(at time.Duration) (step ShutdownStep, wake *time.Duratio
 	return step, wake
 }
 
-// stop asks a pod to stop.
-func (r *stopping) stop(o *shutdown.Stop, at time.Duration, into *ShutdownStep) {
-	l := r.of(o.UID)
-	l.asked, l.grace = &at, o.Grace
+// stopPod applies a request to stop a pod.
+func (r *shutdownReplay) stopPod(o *shutdown.Stop, at time.Duration, into *ShutdownStep) {
+	l := r.runningPod(o.UID)
+	l.stopAt, l.grace = &at, o.Grace
 	reason, message := o.Reason()
 	into.Stop = append(into.Stop, ShutdownStop{
 		Pod: o.Pod, GracePeriodSeconds: int64(o.Grace / time.Second), Reason: reason, Message: message,
 	})
 }
 
-// of returns the pod of a UID, which runs.
-func (r *stopping) of(uid string) *leaving {
-	return r.running[slices.IndexFunc(r.running, func(l *leaving) bool { return l.UID == uid })]
+// runningPod returns the running pod with a UID.
+func (r *shutdownReplay) runningPod(uid string) *stoppingPod {
+	return r.running[slices.IndexFunc(r.running, func(l *stoppingPod) bool { return l.UID == uid })]
 }
 
 // empty reports whether nothing happened.

@@ -18,7 +18,7 @@ func TestParseShutdownErrors(t *testing.T) {
 		name, text string
 		want       []string // after the file's name
 	}{
-		{"nothing", "", []string{" the file is empty"}},
+		{"empty file", "", []string{" the file is empty"}},
 		{"a scenario of evictions", header + "node: {}\n", []string{
 			`2: kind: is "Scenario"; want ShutdownScenario`,
 			"3: node: is not a field here",
@@ -50,11 +50,11 @@ steps:
 			`6: pods[0].stopsAfter: "soon" is not a duration; want one such as 90s or 1m30s`,
 			"6: pods[0].daemonSet: is the number 1; want true or false",
 			"6: pods[0].terminationGracePeriodSeconds: -1 is below 0",
-			`7: pods[1].name: "b/c" is no name; want at most 253 printable characters without / and spaces`,
+			`7: pods[1].name: "b/c" is not a valid name; want at most 253 printable characters without / and spaces`,
 			"8: pods[2].name: is missing",
-			"10: steps[0].cancel: excludes begin; make them two steps",
+			"10: steps[0].cancel: can't be in the same step as begin; make them two steps",
 			`11: steps[1].begin: is the string "yes"; want true or false`,
-			"11: steps[1].at: 4s comes before the step above, at 5s; want steps in the order of time",
+			"11: steps[1].at: 4s is earlier than the step above, at 5s; want steps in time order",
 			"12: steps[2].at: is missing; want a duration from the start such as 90s",
 		}},
 		{"duplicates", shutdownHeader + `config: {shutdownGracePeriod: 10s}
@@ -65,7 +65,7 @@ steps:
 - {at: 0s, add: [{namespace: a, name: b, uid: x}, {namespace: a, name: d}, {namespace: a, name: e, uid: x}]}
 `, []string{
 			`6: pods[1].uid: "a/b" is the UID of another pod of this file`,
-			"8: steps[0].add[0].name: pod a/b is in this file already",
+			"8: steps[0].add[0].name: pod a/b is in this file twice",
 			`8: steps[0].add[2].uid: "x" is the UID of another pod of this file`,
 		}},
 	} {
@@ -86,14 +86,14 @@ steps:
 	}
 }
 
-// Without a schedule nobody is stopped, and a notice says so.
+// Without a schedule no pod is stopped, and a notice says so.
 func TestShutdownWithoutGroups(t *testing.T) {
 	s, err := scenario.ParseShutdown("f", []byte(shutdownHeader+"pods: [{namespace: a, name: b}]\nsteps: [{at: 0s, begin: true}]\n"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(s.Notices) != 1 || !strings.Contains(s.Notices[0].Message, "plans no shutdown") {
-		t.Errorf("notices = %v; want one that no shutdown is planned", s.Notices)
+	if len(s.Notices) != 1 || !strings.Contains(s.Notices[0].Message, "configures no graceful shutdown") {
+		t.Errorf("notices = %v; want one that no graceful shutdown is configured", s.Notices)
 	}
 	var got strings.Builder
 	if err := s.WriteJSON(&got); err != nil {

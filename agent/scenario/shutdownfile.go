@@ -8,10 +8,10 @@ import (
 	"github.com/evictd/evictd/agent/shutdown"
 )
 
-// ShutdownKind is what a scenario of a shutdown begins with, with [APIVersion].
+// ShutdownKind is the kind of a shutdown scenario file, with [APIVersion].
 const ShutdownKind = "ShutdownScenario"
 
-// shutdownFile is a scenario of a shutdown as it is written.
+// shutdownFile is the YAML form of a shutdown scenario.
 type shutdownFile struct {
 	APIVersion      string             `yaml:"apiVersion"`
 	Kind            string             `yaml:"kind"`
@@ -24,8 +24,8 @@ type shutdownFile struct {
 type fileShutdownPod struct {
 	filePod   `yaml:",inline"`
 	DaemonSet bool `yaml:"daemonSet"`
-	// StopsAfter is how long the pod takes to stop by itself; absent, it waits
-	// to be killed.
+	// StopsAfter is how long the pod takes to stop by itself. If it is absent, the pod
+	// stops only when it is killed.
 	StopsAfter *instant `yaml:"stopsAfter"`
 }
 
@@ -36,19 +36,19 @@ type fileShutdownStep struct {
 	Add    []fileShutdownPod `yaml:"add"`
 }
 
-// Shutdown is a valid scenario of a shutdown, ready to be replayed.
+// Shutdown is a valid shutdown scenario that can be replayed.
 type Shutdown struct {
-	// Notices are what whoever wrote the file should know about it.
+	// Notices are hints for the author of the file.
 	Notices []strict.Problem
 
 	schedule shutdown.Schedule
 	allowed  *time.Duration // nil: as long as the schedule needs
-	pods     []stoppable
+	pods     []shutdownPod
 	steps    []shutdownStep
 }
 
-// stoppable is a pod and how it stops.
-type stoppable struct {
+// shutdownPod is a pod and how it stops.
+type shutdownPod struct {
 	evict.Pod
 	stopsAfter *time.Duration // nil: never by itself
 }
@@ -56,12 +56,11 @@ type stoppable struct {
 type shutdownStep struct {
 	at    time.Duration
 	event shutdown.Event
-	add   []stoppable
+	add   []shutdownPod
 }
 
-// ParseShutdown reads a scenario of a shutdown; name is the file's, for
-// messages. The error is a [strict.Problems] with everything that is wrong with
-// it.
+// ParseShutdown parses a shutdown scenario. name is the file's name for messages. The
+// error is a [strict.Problems] with all errors.
 func ParseShutdown(name string, data []byte) (*Shutdown, error) {
 	d, root, err := strict.Parse(name, data)
 	if err != nil {
@@ -83,19 +82,19 @@ func (f *shutdownFile) build(d *strict.Decoder) *Shutdown {
 	s := &Shutdown{allowed: (*time.Duration)(f.InhibitDelayMax)}
 	if c := (&file{Config: f.Config}).configuration(d); c != nil {
 		if s.schedule = c.Schedule(); len(s.schedule) == 0 {
-			d.Noticef("config", "plans no shutdown, so nobody is stopped; shutdownGracePeriod or shutdownGracePeriodByPodPriority does")
+			d.Noticef("config", "configures no graceful shutdown, so no pod is stopped; set shutdownGracePeriod or shutdownGracePeriodByPodPriority")
 		}
 	}
-	m := members{keys: map[string]bool{}, uids: map[string]bool{}}
+	m := podIdentities{keys: map[string]bool{}, uids: map[string]bool{}}
 	s.pods = m.build(d, "pods", f.Pods)
-	var order inOrder
+	var order stepOrder
 	for i := range f.Steps {
 		from := &f.Steps[i]
 		path := strict.Index("steps", i)
 		step := shutdownStep{at: order.next(d, path, from.At), add: m.build(d, path+".add", from.Add)}
 		switch {
 		case from.Begin && from.Cancel:
-			d.Errorf(path+".cancel", "excludes begin; make them two steps")
+			d.Errorf(path+".cancel", "can't be in the same step as begin; make them two steps")
 		case from.Begin:
 			step.event = shutdown.Begin
 		case from.Cancel:
@@ -106,19 +105,19 @@ func (f *shutdownFile) build(d *strict.Decoder) *Shutdown {
 	return s
 }
 
-// members sees that a scenario's pods can be told apart.
-type members struct{ keys, uids map[string]bool }
+// podIdentities checks that the pods of a file have different names and UIDs.
+type podIdentities struct{ keys, uids map[string]bool }
 
-func (m *members) build(d *strict.Decoder, path string, files []fileShutdownPod) []stoppable {
-	pods := make([]stoppable, 0, len(files))
+func (m *podIdentities) build(d *strict.Decoder, path string, files []fileShutdownPod) []shutdownPod {
+	pods := make([]shutdownPod, 0, len(files))
 	for i := range files {
 		at := d.At(strict.Index(path, i))
-		p := stoppable{Pod: files[i].build(at).Pod, stopsAfter: (*time.Duration)(files[i].StopsAfter)}
+		p := shutdownPod{Pod: files[i].build(at).Pod, stopsAfter: (*time.Duration)(files[i].StopsAfter)}
 		p.DaemonSet = files[i].DaemonSet
 		switch {
 		case p.Namespace == "" || p.Name == "":
 		case m.keys[p.Key()]:
-			at.Errorf("name", "pod %s is in this file already", p.Key())
+			at.Errorf("name", "pod %s is in this file twice", p.Key())
 		case m.uids[p.UID]:
 			at.Errorf("uid", "%s is the UID of another pod of this file", strict.Quote(p.UID))
 		}

@@ -7,7 +7,7 @@ import (
 	"text/tabwriter"
 )
 
-// WriteText replays the scenario for people.
+// WriteText replays the scenario as text.
 func (s *Shutdown) WriteText(w io.Writer) error {
 	var b strings.Builder
 	h := s.Header()
@@ -22,29 +22,29 @@ func (s *Shutdown) WriteText(w io.Writer) error {
 
 func (h *ShutdownHeader) write(b *strings.Builder) {
 	if len(h.Groups) == 0 {
-		b.WriteString("  none: nobody is stopped\n")
+		b.WriteString("  none: no pod is stopped\n")
 		return
 	}
 	t := tabwriter.NewWriter(b, 0, 0, 2, ' ', 0)
 	for _, g := range h.Groups {
-		who := strings.Join(g.Pods, ", ")
+		pods := strings.Join(g.Pods, ", ")
 		if len(g.Last) > 0 {
-			who = strings.TrimPrefix(who+"; then "+strings.Join(g.Last, ", "), "; ")
+			pods = strings.TrimPrefix(pods+"; then "+strings.Join(g.Last, ", "), "; ")
 		}
-		if who == "" {
-			who = "nobody"
+		if pods == "" {
+			pods = "no pods"
 		}
-		fmt.Fprintf(t, "  from %d\t%s\t%s\n", g.Priority, g.Time, who)
+		fmt.Fprintf(t, "  from %d\t%s\t%s\n", g.Priority, g.Time, pods)
 	}
-	t.Flush() // into memory: it can't fail
+	t.Flush() // writes to memory and can't fail
 	fmt.Fprintf(b, "needs %s", h.Needs)
 	if h.Allowed != nil {
-		fmt.Fprintf(b, ", %s are allowed", *h.Allowed)
+		fmt.Fprintf(b, ", allowed %s", *h.Allowed)
 	}
 	b.WriteString("\n")
 }
 
-// write prints the instant; what there is nothing to say of is left out.
+// write prints the instant without empty lines.
 func (s *ShutdownStep) write(b *strings.Builder) {
 	fmt.Fprintf(b, "\n%s\n", s.At)
 	line := func(name, text string) {

@@ -11,7 +11,7 @@ import (
 	"github.com/evictd/evictd/agent/signal"
 )
 
-// WriteText replays the scenario for people.
+// WriteText replays the scenario as text.
 func (s *Scenario) WriteText(w io.Writer) error {
 	var b strings.Builder
 	h := s.Header()
@@ -43,7 +43,7 @@ func writePods(b *strings.Builder, pods []Pod) {
 		}
 		fmt.Fprintf(t, "  %s\t%s\toom_score_adj: %s\n", p.Pod, class, strings.Join(scores, ", "))
 	}
-	t.Flush() // into memory: it can't fail
+	t.Flush() // writes to memory and can't fail
 }
 
 func writeThresholds(b *strings.Builder, thresholds []Threshold) {
@@ -65,7 +65,7 @@ func writeThresholds(b *strings.Builder, thresholds []Threshold) {
 	t.Flush()
 }
 
-// write prints the step; what there is nothing to say of is left out.
+// write prints the step without empty lines.
 func (s *Step) write(b *strings.Builder) {
 	fmt.Fprintf(b, "\n%s\n", s.At)
 	line := func(name, text string) {
@@ -77,7 +77,7 @@ func (s *Step) write(b *strings.Builder) {
 		line("error", e)
 	}
 	line("met", join(s.Met, signal.Signal.String, ", "))
-	line("waiting", join(s.Waiting, func(w signal.Signal) string { return w.String() + " (file cache brought the crossing)" }, ", "))
+	line("waiting", join(s.Waiting, func(w signal.Signal) string { return w.String() + " (file cache caused the crossing)" }, ", "))
 	line("conditions", join(s.Conditions, func(c signal.Condition) string { return string(c) }, ", "))
 	for _, p := range s.Added {
 		line("added", fmt.Sprintf("%s, %s", p.Pod, p.QoSClass))
@@ -100,11 +100,11 @@ func (s *Step) write(b *strings.Builder) {
 		line("admission", key+verdict)
 	}
 	if len(s.Met)+len(s.Conditions)+len(s.Evictions)+len(s.Errors) == 0 {
-		line("calm", "no threshold is met")
+		line("met", "none")
 	}
 }
 
-// refused names the kinds of new pods that the node does not take.
+// refused returns the kinds of new pods that the node does not accept.
 func (a Admission) refused() []string {
 	var kinds []string
 	for _, k := range []struct {

@@ -1,8 +1,7 @@
-// Package signal is the vocabulary of node pressure: the nine eviction
-// signals, thresholds on them with the identity of each ([Mark]), and what was
-// observed of them.
+// Package signal defines the nine eviction signals, thresholds on them with the
+// identity of each ([Mark]), and observations of them.
 //
-// It is pure arithmetic on values: nothing here reads a file or a clock, and
-// nothing here knows a pod. Names, resources, conditions and number formats are
-// the kubelet's (pkg/kubelet/eviction/api/types.go and helpers.go).
+// The package is pure arithmetic on values. It reads no file and no clock and does
+// not know pods. Names, resources, conditions and number formats are the kubelet's
+// (pkg/kubelet/eviction/api/types.go and helpers.go).
 package signal

@@ -2,29 +2,30 @@ package signal
 
 import "time"
 
-// LaneState says whether a lane works.
+// LaneState is the state of a lane.
 type LaneState string
 
-// The states.
+// The states of a lane.
 const (
-	LaneOff         LaneState = "off"         // by the configuration
-	LaneStarting    LaneState = "starting"    // it has not been opened yet
-	LaneUp          LaneState = "up"          // it raises an alarm at each crossing
-	LaneDegraded    LaneState = "degraded"    // it does not, and is opened again
+	LaneOff         LaneState = "off"         // switched off by the configuration
+	LaneStarting    LaneState = "starting"    // not opened yet
+	LaneUp          LaneState = "up"          // raises an alarm at each crossing
+	LaneDegraded    LaneState = "degraded"    // raises no alarms; it is being reopened
 	LaneUnavailable LaneState = "unavailable" // the kernel or the host lacks what it needs
 )
 
-// LaneStatus is the state of a lane, which is one way to learn of a crossing.
+// LaneStatus is the state of a lane. A lane is one source of alarms about crossed
+// thresholds.
 type LaneStatus struct {
-	Name  string // one of few constants
+	Name  string // one of a few constants
 	State LaneState
-	// Why says what is missing where the lane is not up, or worth knowing where it is;
-	// Since is when it came into its state.
+	// Why says what is missing if the lane is not up, or gives a note if it is. Since
+	// is when the lane entered its state.
 	Why   string
 	Since time.Time
-	// Raised counts its alarms, Missed the crossings for which it should have raised
-	// one and did not, and Reopened how often it was opened again.
+	// Raised counts the lane's alarms, Missed the crossings for which it raised none
+	// although it should have, and Reopened how often it was reopened.
 	Raised, Missed, Reopened uint64
-	// Period is how often it samples; 0 where it is notified.
+	// Period is the sampling interval; 0 if the kernel notifies the lane.
 	Period time.Duration
 }

@@ -2,46 +2,46 @@ package signal
 
 import "time"
 
-// Status tells whether a signal's reading can be used.
+// Status says whether a signal's reading can be used.
 type Status uint8
 
 const (
-	// NotObserved: nothing reads the signal here, or it does not apply to this
-	// node. It is no error.
+	// NotObserved: nothing reads the signal on this node, or it does not apply to the
+	// node. This is not an error.
 	NotObserved Status = iota
-	// Observed: the reading holds.
+	// Observed: the reading is valid.
 	Observed
-	// Unreadable: the signal should have been read and could not be.
+	// Unreadable: the signal applies, but reading it failed.
 	Unreadable
 )
 
 // Observation is one reading of a signal.
 type Observation struct {
 	Status Status
-	// Available is what is left, in the signal's unit (bytes, inodes, PIDs).
-	// It may be negative where more is used than the capacity.
+	// Available is the amount left, in the signal's unit (bytes, inodes, PIDs). It is
+	// negative if more than the capacity is used.
 	Available int64
-	// Capacity is what percentages are taken of.
+	// Capacity is the amount that percentages refer to.
 	Capacity int64
-	// Cache is how much of what counts as used is active file cache, which the
-	// kernel could give back: bytes, for the memory signals, and 0 where the
-	// accounting counts it as available already.
+	// Cache is the active file cache that a memory signal counts as used, in bytes. The
+	// kernel could reclaim it. It is 0 if the accounting counts it as available
+	// already.
 	Cache int64
-	// Source is where a memory signal was read.
+	// Source is the origin of a memory signal's reading.
 	Source Source
-	// ReadOnly tells that nothing can be freed, whatever is removed or evicted:
-	// the signal is of a filesystem that nobody can write to.
+	// ReadOnly is set if the signal's filesystem is read-only: no eviction and no
+	// reclaim can free anything on it.
 	ReadOnly bool
 	// Time is when the reading was taken.
 	Time time.Time
-	// Err says why the signal is Unreadable.
+	// Err is why the signal is Unreadable.
 	Err error
 }
 
-// Observations holds a reading for each signal.
+// Observations is one observation per signal.
 type Observations [Count]Observation
 
-// Below reports whether the observation is strictly below the amount.
+// Below reports whether the signal was observed and is strictly below amount.
 func (o Observation) Below(amount int64) bool {
 	return o.Status == Observed && o.Available < amount
 }

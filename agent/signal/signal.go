@@ -2,11 +2,11 @@ package signal
 
 import "k8s.io/apimachinery/pkg/api/resource"
 
-// Signal is one of the kubelet's eviction signals. Its numeric value is its
-// place in the order in which signals are listed and acted upon.
+// Signal is one of the kubelet's eviction signals. Its numeric value is its position in
+// the order in which signals are listed and acted on.
 type Signal uint8
 
-// The signals, in order.
+// The eviction signals, in order.
 const (
 	MemoryAvailable Signal = iota
 	AllocatableMemoryAvailable
@@ -22,11 +22,10 @@ const (
 	Count
 )
 
-// Resource is the name of what a signal's shortage starves, as it stands in
-// eviction messages.
+// Resource is the name of the resource that a signal measures, as in eviction messages.
 type Resource string
 
-// The resources that signals are about.
+// The resources that signals measure.
 const (
 	Memory           Resource = "memory"
 	EphemeralStorage Resource = "ephemeral-storage"
@@ -37,22 +36,22 @@ const (
 // Condition is the name of a node condition.
 type Condition string
 
-// The node conditions that signals raise.
+// The node conditions that signals set.
 const (
 	MemoryPressure Condition = "MemoryPressure"
 	DiskPressure   Condition = "DiskPressure"
 	PIDPressure    Condition = "PIDPressure"
 )
 
-// The conditions of stalls on memory, by the names that Kubernetes has planned
-// (KEP-5394). No signal raises them.
+// The conditions for stalls on memory, with the names that KEP-5394 plans. No signal
+// sets them.
 const (
 	SystemMemoryContentionPressure   Condition = "SystemMemoryContentionPressure"
 	KubepodsMemoryContentionPressure Condition = "KubepodsMemoryContentionPressure"
 )
 
-// NodeShutdown is the condition of a node that is about to go down. No signal
-// raises it either.
+// NodeShutdown is the condition of a node that is about to shut down. No signal sets
+// it.
 const NodeShutdown Condition = "NodeShutdown"
 
 var traits = [Count]struct {
@@ -80,7 +79,7 @@ func All() []Signal {
 	return all
 }
 
-// Parse returns the signal of that name, and whether there is one.
+// Parse returns the signal with that name, and whether there is one.
 func Parse(name string) (Signal, bool) {
 	for i, t := range traits {
 		if t.name == name {
@@ -98,10 +97,11 @@ func (s Signal) String() string {
 	return traits[s].name
 }
 
-// MarshalText writes the signal's name.
+// MarshalText returns the signal's name.
 func (s Signal) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// UnmarshalText reads a signal's name.
+// UnmarshalText parses a signal's name. It returns an [*UnknownError] for any other
+// text.
 func (s *Signal) UnmarshalText(text []byte) error {
 	parsed, ok := Parse(string(text))
 	if !ok {
@@ -111,24 +111,24 @@ func (s *Signal) UnmarshalText(text []byte) error {
 	return nil
 }
 
-// Resource returns what a shortage of the signal starves.
+// Resource returns the resource that the signal measures.
 func (s Signal) Resource() Resource { return traits[s].resource }
 
-// Condition returns the node condition that the signal raises.
+// Condition returns the node condition that the signal sets.
 func (s Signal) Condition() Condition { return traits[s].condition }
 
-// IsMemory reports whether the signal is one of the two about memory, which
-// are acted upon as one.
+// IsMemory reports whether the signal is one of the two memory signals, which are acted
+// on as one.
 func (s Signal) IsMemory() bool { return traits[s].resource == Memory }
 
-// IsDisk reports whether the signal is about a filesystem's bytes or inodes.
+// IsDisk reports whether the signal measures a filesystem's bytes or inodes.
 func (s Signal) IsDisk() bool { return traits[s].condition == DiskPressure }
 
 // IsInodes reports whether the signal counts inodes.
 func (s Signal) IsInodes() bool { return traits[s].resource == Inodes }
 
-// Format returns how quantities of the signal print: binary suffixes for
-// bytes, decimal ones for inodes and PIDs.
+// Format returns the format of the signal's quantities: binary suffixes for bytes,
+// decimal suffixes for inodes and PIDs.
 func (s Signal) Format() resource.Format {
 	switch traits[s].resource {
 	case Inodes, PIDs:
@@ -137,10 +137,10 @@ func (s Signal) Format() resource.Format {
 	return resource.BinarySI
 }
 
-// Quantity returns n, in the signal's unit, as it prints.
+// Quantity formats n, an amount in the signal's unit.
 func (s Signal) Quantity(n int64) string { return resource.NewQuantity(n, s.Format()).String() }
 
-// UnknownError tells of a name that is no signal.
+// UnknownError is the error for a name that is not a signal's.
 type UnknownError struct{ Name string }
 
 func (e *UnknownError) Error() string { return "unsupported eviction signal " + e.Name }

@@ -12,21 +12,21 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// Value is an amount of a signal: a quantity, a percentage of its capacity, or
-// the larger of both. The zero Value is the quantity 0.
+// Value is an amount of a signal: a quantity, a percentage of its capacity, or the
+// larger of both. The zero Value is the quantity 0.
 type Value struct {
-	quantity resource.Quantity
-	percent  float32 // a share of capacity, 0 to 1
-	text     string  // the percentage as it was written; empty for a quantity
-	both     bool    // the quantity counts beside the percentage
-	least    int64   // the quantity's amount where both count, for the hot path
+	quantity       resource.Quantity
+	percent        float32 // fraction of the capacity, 0 to 1
+	text           string  // the percentage as configured; empty for a quantity
+	hasBoth        bool    // the value has a quantity besides the percentage
+	quantityAmount int64   // if hasBoth: quantity.Value(), computed once because it can allocate
 }
 
-// or is between the percentage and the quantity of a value that has both.
-const or = " or "
+// orSeparator separates the percentage and the quantity of a Value that has both.
+const orSeparator = " or "
 
-// Larger returns the value that is the larger of two on every capacity. Of a
-// percentage and a quantity that is one which has both.
+// Larger returns the value that is the larger of a and b at every capacity. For a
+// percentage and a quantity, the result has both.
 func Larger(a, b Value) Value {
 	quantity := a.quantity
 	if b.quantity.Cmp(quantity) > 0 {
@@ -39,52 +39,50 @@ func Larger(a, b Value) Value {
 	if !share.IsPercentage() {
 		return Value{quantity: quantity}
 	}
-	return Value{quantity: quantity, percent: share.percent, text: share.text, both: !quantity.IsZero(), least: quantity.Value()}
+	return Value{quantity: quantity, percent: share.percent, text: share.text, hasBoth: !quantity.IsZero(), quantityAmount: quantity.Value()}
 }
 
-// Quantity returns the Value of a quantity.
+// Quantity returns a Value of the quantity q.
 func Quantity(q resource.Quantity) Value { return Value{quantity: q} }
 
-// IsPercentage reports whether the value needs a capacity to mean an amount.
+// IsPercentage reports whether the amount of v depends on a capacity.
 func (v Value) IsPercentage() bool { return v.text != "" }
 
-// String prints a percentage as it was written, and a quantity canonically in
-// the format in which it was written.
+// String returns a percentage as it was configured, and a quantity in canonical form.
 func (v Value) String() string {
 	switch {
-	case v.both:
-		return v.text + or + v.quantity.String()
+	case v.hasBoth:
+		return v.text + orSeparator + v.quantity.String()
 	case v.IsPercentage():
 		return v.text
 	}
 	return v.quantity.String()
 }
 
-// Of returns the amount that v means of a capacity, in the capacity's unit,
-// and how it prints. A percentage is computed as the kubelet does, from a
-// 32-bit float, so that both round alike.
+// Of returns the amount of v at a capacity, in the capacity's unit, with the format in
+// which it prints. A percentage is computed from a 32-bit float, as in the kubelet, so
+// that both round in the same way.
 func (v Value) Of(capacity int64) resource.Quantity {
-	if v.IsPercentage() && (!v.both || v.share(capacity) >= v.least) {
+	if v.IsPercentage() && (!v.hasBoth || v.share(capacity) >= v.quantityAmount) {
 		return *resource.NewQuantity(v.share(capacity), resource.BinarySI)
 	}
 	return v.quantity
 }
 
-// Amount returns the amount that v means of a capacity as a number: of a
-// quantity the smallest whole number that is not below it, of a percentage the
-// share without its fraction. A share too large for an int64, which a minimum
-// reclaim may be, is the largest one.
+// Amount returns the amount of v at a capacity as a number. A quantity is rounded up, a
+// percentage's amount is rounded down. An amount above math.MaxInt64, which a minimum
+// reclaim may have, becomes math.MaxInt64.
 func (v Value) Amount(capacity int64) int64 {
 	switch {
-	case v.both:
-		return max(v.share(capacity), v.least)
+	case v.hasBoth:
+		return max(v.share(capacity), v.quantityAmount)
 	case v.IsPercentage():
 		return v.share(capacity)
 	}
 	return v.quantity.Value()
 }
 
-// share returns the percentage's amount.
+// share returns the amount of the percentage at a capacity.
 func (v Value) share(capacity int64) int64 {
 	share := float64(capacity) * float64(v.percent)
 	if share >= math.MaxInt64 {
@@ -93,23 +91,23 @@ func (v Value) share(capacity int64) int64 {
 	return int64(share)
 }
 
-// Threshold is a mark below which a signal must not fall.
+// Threshold is an amount below which a signal must not fall.
 type Threshold struct {
 	Signal Signal
 	Value  Value
-	// Grace is how long the mark must be crossed before anything is evicted;
-	// 0 makes the threshold hard.
+	// Grace is how long the signal must stay below the threshold before a pod is
+	// evicted; 0 makes the threshold hard.
 	Grace time.Duration
-	// MinReclaim is how far above the mark the signal must come back before
-	// the threshold counts as no longer met.
+	// MinReclaim is how far above Value the signal must rise before the threshold is no
+	// longer met.
 	MinReclaim Value
 }
 
 // Hard reports whether the threshold has no grace period.
 func (t Threshold) Hard() bool { return t.Grace == 0 }
 
-// Target returns the amount at which the threshold, once acted upon, is no
-// longer met: its value and its minimum reclaim.
+// Target returns the amount at which a threshold that was acted on is no longer met:
+// Value plus MinReclaim.
 func (t Threshold) Target(capacity int64) int64 {
 	value, reclaim := t.Value.Amount(capacity), t.MinReclaim.Amount(capacity)
 	if reclaim > math.MaxInt64-value {
@@ -118,13 +116,13 @@ func (t Threshold) Target(capacity int64) int64 {
 	return value + reclaim
 }
 
-// ErrOff is what ParseThreshold returns for "0%" and "100%": with them the
-// kubelet's users switch a default threshold off.
+// ErrOff is the error of ParseThreshold for "0%" and "100%", which switch a default
+// threshold off, as in the kubelet.
 var ErrOff = errors.New("threshold switched off")
 
-// ParseThreshold reads a threshold's value: a quantity above 0, a percentage
-// from 0 to 100, or both, as in "5% or 500Mi", of which the larger counts. "0%"
-// and "100%" are ErrOff.
+// ParseThreshold parses a threshold's value: a quantity above 0, a percentage from 0 to
+// 100, or both, as in "5% or 500Mi", where the larger applies. For "0%" and "100%" it
+// returns ErrOff.
 func ParseThreshold(text string) (Value, error) {
 	if text == "0%" || text == "100%" {
 		return Value{}, ErrOff
@@ -152,22 +150,22 @@ func ParseThreshold(text string) (Value, error) {
 	return Value{quantity: q}, nil
 }
 
-// HasBoth reports whether the text of a threshold has a percentage and a
-// quantity, which the kubelet does not read.
-func HasBoth(text string) bool { return strings.Contains(text, or) }
+// HasBoth reports whether a threshold's text has a percentage and a quantity, a form
+// that the kubelet does not support.
+func HasBoth(text string) bool { return strings.Contains(text, orSeparator) }
 
 func parseBoth(text string) (Value, error) {
-	first, second, _ := strings.Cut(text, or)
+	first, second, _ := strings.Cut(text, orSeparator)
 	a, errA := ParseThreshold(first)
 	b, errB := ParseThreshold(second)
-	if errA != nil || errB != nil || b.both || !a.IsPercentage() || b.IsPercentage() {
+	if errA != nil || errB != nil || b.hasBoth || !a.IsPercentage() || b.IsPercentage() {
 		return Value{}, fmt.Errorf("%q is not a percentage and a quantity, such as 5%% or 500Mi", text)
 	}
 	return Larger(a, b), nil
 }
 
-// ParseMinReclaim reads a minimum reclaim: a quantity of at least 0, or a
-// percentage above 0.
+// ParseMinReclaim parses a minimum reclaim: a quantity of at least 0, or a percentage
+// above 0.
 func ParseMinReclaim(text string) (Value, error) {
 	if strings.HasSuffix(text, "%") {
 		share, err := parsePercentage(text)
@@ -189,8 +187,8 @@ func ParseMinReclaim(text string) (Value, error) {
 	return Value{quantity: q}, nil
 }
 
-// parsePercentage reads "10%" or "7.5%" as a share. Not a number, infinity and
-// a second percent sign are errors here, where the kubelet lets them pass.
+// parsePercentage parses "10%" or "7.5%" as a fraction. NaN, infinity and a second
+// percent sign are errors here; the kubelet accepts them.
 func parsePercentage(text string) (float32, error) {
 	number := strings.TrimSuffix(text, "%")
 	f, err := strconv.ParseFloat(number, 32)
@@ -203,25 +201,24 @@ func parsePercentage(text string) (float32, error) {
 	return float32(f) / 100, nil
 }
 
-// largest is the largest amount that arithmetic here is safe with.
-var largest = *resource.NewQuantity(math.MaxInt64, resource.DecimalSI)
+// maxQuantity is the largest quantity for which the arithmetic here does not overflow.
+var maxQuantity = *resource.NewQuantity(math.MaxInt64, resource.DecimalSI)
 
-// hugeExponent finds exponents that no amount needs.
+// hugeExponent matches exponents of three digits, which no amount needs.
 var hugeExponent = regexp.MustCompile(`[eE][+-]?[0-9]{3}`)
 
-// ParseQuantity reads a Kubernetes quantity of at most math.MaxInt64. Whoever
-// reads quantities that others wrote needs it: resource.ParseQuantity computes
-// the power of ten that an exponent names, and "1e1000000000" keeps it busy for
-// minutes and gigabytes.
+// ParseQuantity parses a Kubernetes quantity of at most math.MaxInt64. Use it for
+// untrusted text: resource.ParseQuantity computes the power of ten of any exponent, so
+// "1e1000000000" takes minutes and gigabytes.
 func ParseQuantity(text string) (resource.Quantity, error) {
 	if len(text) > 64 || hugeExponent.MatchString(text) {
 		return resource.Quantity{}, fmt.Errorf("%.64q is not a quantity of at most 64 characters and two digits of exponent", text)
 	}
 	q, err := resource.ParseQuantity(text)
-	if err != nil || !strings.ContainsAny(text, "0123456789") { // it takes "Gi" for 0
+	if err != nil || !strings.ContainsAny(text, "0123456789") { // resource.ParseQuantity reads "Gi" as 0
 		return resource.Quantity{}, fmt.Errorf("%q is not a quantity", text)
 	}
-	if q.Cmp(largest) > 0 {
+	if q.Cmp(maxQuantity) > 0 {
 		return resource.Quantity{}, fmt.Errorf("%q is too large", text)
 	}
 	return q, nil

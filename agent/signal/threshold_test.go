@@ -166,7 +166,7 @@ func TestTarget(t *testing.T) {
 
 func TestHard(t *testing.T) {
 	if !(Threshold{}).Hard() || (Threshold{Grace: time.Second}).Hard() {
-		t.Error("Hard must hold exactly without a grace period")
+		t.Error("Hard() must be true without a grace period and false with one")
 	}
 }
 
@@ -238,16 +238,16 @@ func FuzzParsePercentage(f *testing.F) {
 	})
 }
 
-// checkReparses fails when what a value prints means something else.
+// checkReparses reports an error if parsing v.String() gives a different amount than v.
 func checkReparses(t *testing.T, text string, v Value, parse func(string) (Value, error)) {
 	t.Helper()
 	again, err := parse(v.String())
 	if err != nil {
-		t.Errorf("%q prints %q, which is refused: %v", text, v, err)
+		t.Errorf("%q prints as %q, which does not parse: %v", text, v, err)
 		return
 	}
 	if a, b := v.Amount(10*gi), again.Amount(10*gi); a != b {
-		t.Errorf("%q is %d, but what it prints, %q, is %d", text, a, v, b)
+		t.Errorf("%q is %d; want %d, the amount of %q, as which it prints", text, a, b, v)
 	}
 }
 
@@ -265,7 +265,7 @@ func TestParseQuantity(t *testing.T) {
 	}
 }
 
-// Of a percentage and a quantity the larger counts, which depends on the capacity.
+// Which of a percentage and a quantity is larger depends on the capacity.
 func TestLarger(t *testing.T) {
 	const gi = 1 << 30
 	parse := func(text string) Value {
@@ -278,7 +278,7 @@ func TestLarger(t *testing.T) {
 	}
 	for _, tt := range []struct {
 		a, b, want     string
-		on4Gi, on100Gi string // what it means, and how it prints
+		on4Gi, on100Gi string // the amount at that capacity, as it prints
 	}{
 		{"1Gi", "2Gi", "2Gi", "2Gi", "2Gi"},
 		{"25%", "50%", "50%", "2Gi", "50Gi"},
@@ -305,8 +305,8 @@ func TestLarger(t *testing.T) {
 	}
 }
 
-// The hot path computes amounts: that must not allocate.
-func TestAmountAllocates(t *testing.T) {
+// The hot path calls Amount, so it must not allocate.
+func TestAmountDoesNotAllocate(t *testing.T) {
 	for _, text := range []string{"25%", "25% or 1.5Gi", "25% or 100m"} {
 		v, err := ParseThreshold(text)
 		if err != nil {

@@ -1,4 +1,4 @@
-// Package version tells which build of evictd or evictctl this is.
+// Package version describes the build of the running program.
 package version
 
 import (
@@ -12,7 +12,7 @@ import (
 //	go build -ldflags '-X github.com/evictd/evictd/agent/version.release=v0.1.0' ./cmd/...
 var release string
 
-// Build is a program's origin.
+// Build describes the build of a program.
 type Build struct {
 	Version  string `json:"version"`
 	Revision string `json:"revision"`
@@ -27,9 +27,9 @@ func Of() Build {
 	return describe(release, info)
 }
 
-// describe prefers the version that the linker was told to the module's, which
-// is "(devel)" unless the program was installed by its version. Info is nil
-// where the program was built without module support.
+// describe returns the build for the version that the linker set. If it set none, the
+// version is the module's, which is "(devel)" unless the program was installed with a
+// version. info is nil if the program was built without module support.
 func describe(linked string, info *debug.BuildInfo) Build {
 	b := Build{Version: linked, Go: runtime.Version(), Platform: runtime.GOOS + "/" + runtime.GOARCH}
 	if info == nil {
@@ -52,7 +52,7 @@ func describe(linked string, info *debug.BuildInfo) Build {
 	return b
 }
 
-// String prints the build on one line, without the program's name.
+// String returns the build on one line, without the program's name.
 func (b Build) String() string {
 	revision := ""
 	if b.Revision != "" {

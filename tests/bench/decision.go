@@ -24,8 +24,8 @@ type timing struct {
 
 // benchmarks are what the timings are called, by the name of the benchmark without its number of pods.
 var benchmarks = []struct{ name, what string }{
-	{"BenchmarkStep/calm", "Step, no threshold crossed"},
-	{"BenchmarkStep/acting", "Step, a victim to be chosen"},
+	{"BenchmarkStep/idle", "Step, no threshold crossed"},
+	{"BenchmarkStep/evicting", "Step, a victim to be chosen"},
 	{"BenchmarkObservation/walk", "observation, by a BPF walk"},
 	{"BenchmarkObservation/files", "observation, by files"},
 }
@@ -64,7 +64,7 @@ func decisions(ctx context.Context, o options, b *book, out io.Writer) error {
 
 // parseBenchmarks parses what go test prints of the benchmarks that are known here:
 //
-//	BenchmarkStep/calm/110-2    1492    15788 ns/op    13200 B/op    4 allocs/op
+//	BenchmarkStep/idle/110-2    1492    15788 ns/op    13200 B/op    4 allocs/op
 func parseBenchmarks(text []byte) (all []*timing, err error) {
 	for line := range bytes.Lines(text) {
 		f := strings.Fields(string(line))

@@ -9,8 +9,8 @@ import (
 
 const benchmarkText = `goos: linux
 cpu: AMD EPYC
-BenchmarkStep/calm/110-2         	    1492	     15788 ns/op	   13200 B/op	       4 allocs/op
-BenchmarkStep/acting/5000-2      	       6	   3383425.5 ns/op	  537366 B/op	    5055 allocs/op
+BenchmarkStep/idle/110-2         	    1492	     15788 ns/op	   13200 B/op	       4 allocs/op
+BenchmarkStep/evicting/5000-2      	       6	   3383425.5 ns/op	  537366 B/op	    5055 allocs/op
 BenchmarkObservation/walk/110-2  	     645	    386945 ns/op	      32 B/op	       0 allocs/op
 BenchmarkObservation/files/500-2 	      21	  27861702 ns/op	     186 B/op	       3 allocs/op
 PASS

@@ -6,20 +6,21 @@ import (
 	"github.com/evictd/evictd/agent/signal"
 )
 
-// Cold is memory that is short under a soft threshold whose grace period still
-// runs: what the kernel takes back until it ends need not be evicted.
+// Cold is a request for proactive reclaim: a soft memory threshold is met and its grace
+// period has not ended. Memory that the kernel reclaims until then need not be freed by
+// an eviction.
 type Cold struct {
 	Signal signal.Signal
-	// Short is how much is missing, in bytes; 0 is nothing, and then the rest is
-	// empty.
+	// Short is the missing amount in bytes. If it is 0, nothing is requested and the
+	// other fields are empty.
 	Short int64
-	// Pods are those whose memory comes first, in the order of eviction.
+	// Pods are the pods to reclaim memory from, in the order of eviction.
 	Pods []Ranked
 }
 
-// Cold returns what the kernel may be asked to take back now. Where a hard
-// threshold on memory is met, or a pod is on its way out already, that is nothing:
-// nothing is to come in the way of those.
+// Cold returns the proactive reclaim to do now. It is empty if a hard memory threshold
+// is met or a victim is unsettled, so that proactive reclaim does not interfere with
+// evictions.
 func (p *Policy) Cold(pods []Pod, observed *signal.Observations, state *State, now time.Time) Cold {
 	var cold Cold
 	for i := range state.Victims {

@@ -8,13 +8,13 @@ import (
 func TestTogether(t *testing.T) {
 	const period = time.Second
 	for _, after := range []time.Duration{-7*period - 1, -period, 0, 1, 300 * time.Millisecond, 999 * time.Millisecond, period, 7*period + 1} {
-		now := began.Add(after)
+		now := epoch.Add(after)
 		wait := Together(now, period)
 		if wait <= 0 || wait > period {
-			t.Errorf("Together after %v = %v; want above 0 and at most %v", after, wait, period)
+			t.Errorf("aligned wait after %v = %v; want above 0 and at most %v", after, wait, period)
 		}
 		if wakes := after + wait; wakes%period != 0 {
-			t.Errorf("Together after %v wakes at %v; want a multiple of %v", after, wakes, period)
+			t.Errorf("aligned wait after %v ends at %v; want a multiple of %v", after, wakes, period)
 		}
 	}
 }

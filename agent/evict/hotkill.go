@@ -1,0 +1,61 @@
+package evict
+
+import (
+	"slices"
+	"time"
+
+	"github.com/evictd/evictd/agent/signal"
+)
+
+// Fired is an eviction by the hot path for a hard memory threshold since the last Step.
+// It was decided by a Table and has been carried out or attempted.
+type Fired struct {
+	// Pod is the victim with the usage on which it was chosen.
+	Pod *Pod
+	// Threshold and Observation are what the decision was made on.
+	Threshold   Threshold
+	Observation signal.Observation
+	Deficit     int64
+	Expected    int64
+	Time        time.Time
+	DryRun      bool
+}
+
+// adoptHotKills takes over the hot path's kills since the last Step: it adds them to
+// the victims and returns the orders that Step would have given.
+func (d *decision) adoptHotKills() {
+	for i := range d.in.Fired {
+		f := &d.in.Fired[i]
+		o := d.newOrder(f.Pod, &f.Threshold, f.Observation)
+		o.Deficit, o.Expected = f.Deficit, f.Expected
+		d.out.Adopted = append(d.out.Adopted, o)
+		// The crossing may end before a Step observes it.
+		d.noteCondition(f.Threshold.Signal.Condition())
+		d.activate(f)
+		if f.DryRun {
+			d.Pretended = append(d.Pretended, Pretended{UID: f.Pod.UID, Signal: f.Threshold.Signal})
+			continue
+		}
+		// The hot path had settled an earlier victim with this UID, or it could not have
+		// chosen the pod again.
+		pod := podEntry{Pod: f.Pod, memory: f.Pod.Usage.Memory, freeable: f.Expected}
+		d.Victims = slices.DeleteFunc(d.Victims, func(v Victim) bool { return v.UID == f.Pod.UID })
+		d.Victims = append(d.Victims, newVictim(&pod, f.Threshold.Key(), &o, f.Time))
+	}
+}
+
+// activate marks the threshold for which a pod was killed as acted on. This Step's
+// readings may be of another source than the hot path's, and would otherwise make it
+// wait for file cache.
+func (d *decision) activate(f *Fired) {
+	for i := range d.thresholds {
+		c := &d.thresholds[i]
+		if c.key != f.Threshold.Key() {
+			continue
+		}
+		if !c.met {
+			c.timer, c.met = Timer{Threshold: c.key, Since: f.Time}, true
+		}
+		c.timer.Past = true
+	}
+}

@@ -1,0 +1,220 @@
+package evict
+
+import (
+	"fmt"
+	"math/rand/v2"
+	"slices"
+	"testing"
+	"time"
+
+	"github.com/google/go-cmp/cmp"
+
+	"github.com/evictd/evictd/agent/signal"
+)
+
+// memoryNode makes l a node with thresholds on memory only.
+func (c generator) memoryNode(l *timeline) {
+	var configured []signal.Threshold
+	for _, grace := range []time.Duration{0, time.Second} {
+		for s := range signal.Signal(2) {
+			if c.oneIn(4) {
+				continue
+			}
+			th := soft(s, []string{"3", "5", "8", "40%"}[c.IntN(4)], grace)
+			if c.oneIn(2) {
+				th = th.reclaiming([]string{"2", "3", "10%"}[c.IntN(3)])
+			}
+			configured = append(configured, th.Threshold)
+		}
+	}
+	l.in.Policy = &Policy{
+		Thresholds: WithCopies(configured, SingleFs, c.oneIn(2)), TransitionPeriod: time.Minute,
+		MaxVictims: 1 + c.IntN(3), SettleTimeout: time.Second, SpareUnknownPriority: c.oneIn(2),
+	}
+	l.in.Measured, l.in.DryRun, l.in.Unlisted = !c.oneIn(4), c.oneIn(3), c.oneIn(30)
+	for i := range 1 + c.IntN(12) {
+		p := c.pod(i)
+		p.Volumes = nil
+		for j := range p.Containers {
+			p.Containers[j].Resources.Limits.EphemeralStorage = nil
+		}
+		l.in.Pods = append(l.in.Pods, p)
+	}
+}
+
+// observeMemory sets random observations of memory.
+func (c generator) observeMemory(in *Inputs) {
+	for s := range signal.Signal(2) {
+		in.Observations[s] = signal.Observation{Status: signal.Observed, Available: c.Int64N(16) - 1, Capacity: 16, Cache: c.Int64N(4) * int64(c.IntN(2))}
+		if c.oneIn(20) {
+			in.Observations[s] = signal.Observation{Status: signal.Unreadable}
+		}
+	}
+}
+
+// actNow returns the thresholds of a random memory signal, as a lane reports them whose
+// readings show that the crossing must be acted on; or none.
+func (c generator) actNow(in *Inputs) []Key {
+	s := signal.Signal(c.IntN(4))
+	if !s.IsMemory() || in.Observations[s].Status != signal.Observed {
+		return nil
+	}
+	return []Key{{Signal: s}, {Signal: s, Copy: true}}
+}
+
+// changeUsage changes the usage of pods and updates the table.
+func (c generator) changeUsage(in *Inputs, table *Table) {
+	in.Pods = slices.Clone(in.Pods)
+	for i := range in.Pods {
+		p := &in.Pods[i]
+		if !p.HasStats || !c.oneIn(2) {
+			continue
+		}
+		if c.oneIn(2) {
+			p.Usage.Freeable = 0 // a victim whose memory is unmapped
+			if c.oneIn(2) {
+				p.Usage.Memory = 0 // and freed
+			}
+		} else {
+			c.setUsage(p)
+		}
+		table.Set(i, p.Usage.Memory, p.Usage.Freeable)
+	}
+}
+
+// A Table decides as Step does as long as only memory and usage change, also after
+// victims were added to it.
+func TestTableAgreesWithStep(t *testing.T) {
+	const steps = 5
+	seeds := uint64(7000)
+	if testing.Short() {
+		seeds = 1000
+	}
+	var verdicts [Whys]int
+	for seed := range seeds {
+		c := generator{rand.New(rand.NewPCG(seed, 2))}
+		l := newTimeline(t)
+		c.memoryNode(l)
+		at := time.Duration(0)
+		for step := range steps {
+			c.observeMemory(&l.in)
+			l.in.Pods = slices.DeleteFunc(slices.Clone(l.in.Pods), func(Pod) bool { return c.oneIn(12) })
+			l.in.ReclaimStalled, l.in.PodsReclaimStalled = c.oneIn(4), (seed+uint64(step))%4 == 0
+			l.in.Answered = c.actNow(&l.in)
+			at += time.Duration(c.IntN(700)) * time.Millisecond
+			l.state, _ = Step(l.state, l.in, start.Add(at))
+			table := NewTable(&l.in, &l.state, start.Add(at))
+			in, state := l.in, l.state
+			for again := range 3 {
+				where := fmt.Sprintf("seed %d, step %d, decision %d", seed, step, again)
+				c.changeUsage(&in, table)
+				c.observeMemory(&in)
+				in.Answered = c.actNow(&in)
+				for _, k := range in.Answered {
+					table.Answer(k.Signal)
+				}
+				now := start.Add(at + time.Duration(c.IntN(600)*(again+1))*time.Millisecond)
+				at = now.Sub(start)
+				verdict := table.Decide(&in.Observations, now)
+				after, orders := Step(state, in, now)
+				verdicts[verdict.Why]++
+				checkVerdict(t, where, &verdict, &after, &orders)
+				if t.Failed() {
+					return
+				}
+				if len(orders.Futile) > 0 || len(orders.Evict) > verdict.N {
+					break // Step has started a back-off or a soft eviction, which the Table does not
+				}
+				table.Take(&verdict)
+				keepUnreadableTimers(&state, &after, table, &in)
+				checkTableState(t, where, table, &after)
+				state = after
+			}
+			in.Observations = signal.Observations{}
+			l.in, l.state = in, state
+		}
+	}
+	for why, n := range verdicts {
+		if n < 5 {
+			t.Errorf("%d verdicts are %q; want at least 5", n, Why(why))
+		}
+	}
+}
+
+// keepUnreadableTimers changes the state after a Step to that of a Table: timers of
+// unreadable signals continue, and so do back-offs.
+func keepUnreadableTimers(before, after *State, table *Table, in *Inputs) {
+	for _, timer := range before.Timers {
+		if in.Observations[timer.Threshold.Signal].Status == signal.Unreadable {
+			after.Timers = append(after.Timers, timer)
+			after.Futile = slices.Clone(table.d.Futile)
+		}
+	}
+}
+
+// checkTableState expects the table's state about memory to equal Step's.
+func checkTableState(t *testing.T, where string, table *Table, after *State) {
+	t.Helper()
+	got := State{Victims: table.d.Victims, Pretended: table.d.Pretended, Futile: table.d.Futile}
+	want := State{Victims: after.Victims, Pretended: after.Pretended, Futile: after.Futile}
+	for i := range table.d.thresholds {
+		m := &table.d.thresholds[i]
+		got.Timers = append(got.Timers, m.timer)
+		timer := after.timer(m.key)
+		if timer == nil {
+			timer = &Timer{}
+		}
+		want.Timers = append(want.Timers, *timer)
+	}
+	if slices.Equal(got.Victims, want.Victims) && slices.Equal(got.Pretended, want.Pretended) &&
+		slices.Equal(got.Futile, want.Futile) && slices.Equal(got.Timers, want.Timers) {
+		return
+	}
+	t.Fatalf("%s: the Table's state differs from Step's (-Step +Table):\n%s", where, cmp.Diff(want, got, emptyIsNil))
+}
+
+func checkVerdict(t *testing.T, where string, v *Verdict, after *State, o *Orders) {
+	t.Helper()
+	active := slices.ContainsFunc(after.Timers, func(timer Timer) bool {
+		k := timer.Threshold
+		return timer.Past && !k.Soft && k.Signal.IsMemory()
+	})
+	if waits := !active && len(o.Waiting) > 0; active != (v.Why != Recovered && v.Why != Waiting) || waits != (v.Why == Waiting) {
+		t.Fatalf("%s: the Table's verdict is %q; Step has timers %+v and waiting %v", where, v.Why, after.Timers, o.Waiting)
+	}
+	var want []Order
+	for _, order := range o.Evict {
+		if order.Hard {
+			want = append(want, order)
+		}
+	}
+	futile := len(want) > 0 && want[0].Futile
+	if futile != (v.Why == Futile) {
+		t.Fatalf("%s: the Table's verdict is %q; Step orders %+v", where, v.Why, want)
+	}
+	if futile {
+		return
+	}
+	var got []Order
+	for _, r := range v.Ranking[:v.N] {
+		got = append(got, Order{
+			UID: r.UID, Cause: v.Threshold.Signal.String(), Threshold: v.Threshold.Value.Amount(v.Observation.Capacity),
+			Available: v.Observation.Available, Deficit: v.Deficit, Expected: r.Expected,
+		})
+	}
+	if (v.N > 0) != (v.Why == Chosen) {
+		t.Errorf("%s: %d victims with verdict %q", where, v.N, v.Why)
+	}
+	for i := range want {
+		w := &want[i]
+		*w = Order{UID: w.UID, Cause: w.Cause, Threshold: w.Threshold, Available: w.Available, Deficit: w.Deficit, Expected: w.Expected}
+	}
+	if diff := cmp.Diff(want, got); diff != "" {
+		t.Fatalf("%s: the Table's verdict %q differs from Step (-Step +Table):\n%s", where, v.Why, diff)
+	}
+	if v.N > 0 {
+		if diff := cmp.Diff(ranking(o.Ranking), ranking(v.Ranking)); diff != "" {
+			t.Errorf("%s: rankings differ (-Step +Table):\n%s", where, diff)
+		}
+	}
+}
