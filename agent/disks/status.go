@@ -8,26 +8,27 @@ import (
 	"github.com/evictd/evictd/agent/signal"
 )
 
-// LayersDir returns the directory below which the runtime keeps writable layers,
-// as this process sees it; "" while that is not known. What it names as their
-// place may be beside them: CRI-O has …/overlay-images for what is in …/overlay.
+// LayersDir returns the directory below which the runtime keeps writable layers, as
+// this process sees it; "" while it is not known. It is the parent of the reported
+// directory, because layers may be in a sibling: CRI-O reports …/overlay-images for
+// layers in …/overlay.
 func (w *Watch) LayersDir() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if p := w.places[Container].path; p != "" {
+	if p := w.filesystems[Container].path; p != "" {
 		return filepath.Dir(p)
 	}
 	return ""
 }
 
-// MountOf returns where the filesystem of a disk signal is mounted, as this process
-// sees it; "" while that is not known.
+// MountOf returns the mount point of a disk signal's filesystem, as this process
+// sees it; "" while it is not known.
 func (w *Watch) MountOf(s signal.Signal) string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for r := range roles {
 		if bytes, inodes := r.signals(); s == bytes || s == inodes {
-			return w.places[r].mount.Point
+			return w.filesystems[r].mount.Point
 		}
 	}
 	return ""
@@ -40,13 +41,13 @@ func (w *Watch) Statuses(now time.Time) []evict.FilesystemStatus {
 	var all []evict.FilesystemStatus
 	for r := range roles {
 		if w.applies(r) {
-			all = append(all, w.places[r].status(r, now))
+			all = append(all, w.filesystems[r].status(r, now))
 		}
 	}
 	return all
 }
 
-func (p *place) status(r Role, now time.Time) evict.FilesystemStatus {
+func (p *filesystem) status(r Role, now time.Time) evict.FilesystemStatus {
 	s := evict.FilesystemStatus{
 		Name: r.String(), Path: p.path, Mountpoint: p.mount.Point, Type: p.mount.Type, ReadOnly: p.mount.ReadOnly(), At: p.at, Period: p.period,
 	}
