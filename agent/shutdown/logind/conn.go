@@ -15,8 +15,7 @@ import (
 const DefaultAddress = "unix:path=/run/dbus/system_bus_socket"
 
 // callTimeout bounds a call. A bus or logind that takes longer counts as hung: the
-// connection is closed. sd-bus's default is 25 s; a shutdown
-// can't wait that long.
+// connection is closed. sd-bus's default is 25 s; a shutdown can't wait that long.
 const callTimeout = 10 * time.Second
 
 const (
