@@ -42,7 +42,7 @@ func TestHungFUSE(t *testing.T) {
 	hung := Subject{UID: "hung"}
 	emptyDir(t, root, hung.UID, "a", 3)
 	var releases []func()
-	for i := range 2 * maxOpenPerPod {
+	for i := range 2 * maxDetachedPerPod {
 		releases = append(releases, kerneltest.Hang(t, emptyDir(t, root, hung.UID, "h"+strconv.Itoa(i), 1)))
 	}
 	emptyDir(t, root, "known", "v", 1)

@@ -24,12 +24,12 @@ const (
 	// stall for a moment on a slow disk, and a pod may have large directories, so
 	// detached jobs that do not hang are limited: to maxSlowPerPod for a pod and
 	// maxSlow for all pods. A pod without a detached job may start one until there
-	// are maxSlowInAll, so that it does not wait for other pods.
+	// are maxSlowTotal, so that it does not wait for other pods.
 	stallTimeout, slowTimeout, hangTimeout = 100 * time.Millisecond, time.Second, 2 * time.Second
-	maxSlowPerPod, maxSlow, maxSlowInAll   = 4, 16, 64
-	// maxOpenPerPod limits the detached jobs of one pod, and maxHung the hung jobs
+	maxSlowPerPod, maxSlow, maxSlowTotal   = 4, 16, 64
+	// maxDetachedPerPod limits the detached jobs of one pod, and maxHung the hung jobs
 	// of all pods: each costs a thread, of which Go allows 10,000.
-	maxOpenPerPod, maxHung = 8, 256
+	maxDetachedPerPod, maxHung = 8, 256
 	// hangLogInterval is the interval at which hangs of a pod are logged: a pod can
 	// make its own directories hang and return at any rate.
 	hangLogInterval = time.Hour
@@ -80,7 +80,7 @@ func newJobs() jobs {
 
 // exhausted reports whether a pod may start no job before another has returned.
 func (j *jobs) exhausted(pod string) bool {
-	return j.detachedByPod[pod] >= maxOpenPerPod || j.hung >= maxHung
+	return j.detachedByPod[pod] >= maxDetachedPerPod || j.hung >= maxHung
 }
 
 // full reports whether a pod may start no job now. A pod without a detached job has
@@ -88,7 +88,7 @@ func (j *jobs) exhausted(pod string) bool {
 func (j *jobs) full(pod string) bool {
 	most := maxSlow
 	if j.detachedByPod[pod] == 0 {
-		most = maxSlowInAll
+		most = maxSlowTotal
 	}
 	return j.exhausted(pod) || j.slowByPod[pod] >= maxSlowPerPod || j.slow >= most
 }

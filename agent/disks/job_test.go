@@ -49,7 +49,7 @@ func TestHungDirectories(t *testing.T) {
 			return s
 		}
 		var many []string
-		for i := range 2 * maxOpenPerPod {
+		for i := range 2 * maxDetachedPerPod {
 			many = append(many, "hung"+strconv.Itoa(i))
 		}
 		// By name the hung directories come first; that must not put their pods
@@ -84,7 +84,7 @@ func TestHungDirectories(t *testing.T) {
 			}
 		}
 		mu.Unlock()
-		if want := maxOpenPerPod + 1; total != want {
+		if want := maxDetachedPerPod + 1; total != want {
 			t.Errorf("%d walks hang; want %d", total, want)
 		}
 		later := subject("d", "late")
@@ -154,7 +154,7 @@ func TestLargeDirectories(t *testing.T) {
 			return Measured{Usage: disk.Usage{Bytes: 5}, By: "walk"}, nil
 		}
 		large, other := Subject{UID: "a"}, Subject{UID: "b"}
-		for i := range 2 * maxOpenPerPod {
+		for i := range 2 * maxDetachedPerPod {
 			name := "a" + strconv.Itoa(i)
 			large.Containers = append(large.Containers, evict.ContainerHandle{ID: name, Name: name, LogPath: "/logs/" + name + "/0.log"})
 		}

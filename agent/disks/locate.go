@@ -17,7 +17,7 @@ import (
 // the start, when a mount changes, and every queryInterval. Mounts also change when
 // containers start and end, so it pauses for queryRetry between two rounds.
 func (w *Watch) locateAll(ctx context.Context, changed <-chan struct{}) {
-	asking := singleCall[cri.ImageFs]{what: "ImageFsInfo"}
+	query := singleCall[cri.ImageFs]{what: "ImageFsInfo"}
 	var locating [roles]singleCalls[disk.Mount]
 	for {
 		w.setPath(Node, w.nodePath(), nil)
@@ -26,7 +26,7 @@ func (w *Watch) locateAll(ctx context.Context, changed <-chan struct{}) {
 		if w.o.Runtime != nil {
 			// The client has a deadline of its own; the timeout here covers a
 			// client that exceeds it.
-			fs, err := asking.call(cri.CallTimeout+callTimeout, func() (cri.ImageFs, error) { return w.o.Runtime.ImageFsInfo(ctx) })
+			fs, err := query.call(cri.CallTimeout+callTimeout, func() (cri.ImageFs, error) { return w.o.Runtime.ImageFsInfo(ctx) })
 			if ctx.Err() != nil {
 				return
 			}
@@ -112,12 +112,12 @@ func (w *Watch) setRuntimePaths(fs cri.ImageFs, err error) {
 func (w *Watch) setPath(r Role, path string, err error) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	p := &w.filesystems[r]
-	if err == nil && path != p.path {
-		*p = filesystem{path: path}
+	f := &w.filesystems[r]
+	if err == nil && path != f.path {
+		*f = filesystem{path: path}
 		notify(w.wakeRole[r])
 	}
-	p.pathErr = err
+	f.pathErr = err
 }
 
 // locateRole determines which filesystem the path of a role is on.
@@ -131,9 +131,9 @@ func (w *Watch) locateRole(r Role, locating *singleCalls[disk.Mount]) {
 	m, err := locating.get("locating "+path).call(callTimeout, func() (disk.Mount, error) { return w.locate(path) })
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	p := &w.filesystems[r]
-	if !p.locateTried {
-		p.locateTried = true // from now on Read returns its readings
+	f := &w.filesystems[r]
+	if !f.locateTried {
+		f.locateTried = true // from now on Read returns its readings
 		notify(w.crossed)
 	}
 	if err != nil {
@@ -142,15 +142,15 @@ func (w *Watch) locateRole(r Role, locating *singleCalls[disk.Mount]) {
 		w.o.Log.Debug("filesystem not located", "filesystem", r.String(), "path", path, "error", err)
 		return
 	}
-	if p.located && p.mount.ID == m.ID && p.mount.Filesystem == m.Filesystem {
-		if m.ReadOnly() != p.mount.ReadOnly() {
+	if f.located && f.mount.ID == m.ID && f.mount.Filesystem == m.Filesystem {
+		if m.ReadOnly() != f.mount.ReadOnly() {
 			w.o.Log.Warn("filesystem changed between read-only and writable", "filesystem", r.String(), "path", path, "read_only", m.ReadOnly())
 		}
-		p.mount = m
+		f.mount = m
 		return
 	}
 	// The path is on another filesystem now: read it at once.
-	p.mount, p.located = m, true
+	f.mount, f.located = m, true
 	notify(w.wakeRole[r])
 	w.o.Log.Info("filesystem located", "filesystem", r.String(), "path", path, "type", m.Type, "device", m.Filesystem.String(), "mounted_on", m.Point)
 }

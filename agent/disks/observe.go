@@ -47,9 +47,9 @@ func (w *Watch) observe(ctx context.Context, r Role) {
 		case <-timer.C:
 		}
 		w.mu.Lock()
-		p := &w.filesystems[r]
-		if p.path != path || p.mount != on {
-			path, on = p.path, p.mount
+		f := &w.filesystems[r]
+		if f.path != path || f.mount != on {
+			path, on = f.path, f.mount
 			paces[0].Forget()
 			paces[1].Forget()
 		}
@@ -73,40 +73,40 @@ func (w *Watch) record(r Role, path string, space disk.Space, err error, paces *
 	now := time.Now()
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	p := &w.filesystems[r]
-	if p.path != path {
+	f := &w.filesystems[r]
+	if f.path != path {
 		return 0 // the path has changed during the read
 	}
 	bytes, inodes := r.signals()
 	if err != nil {
-		if p.err == nil {
+		if f.err == nil {
 			w.o.Log.Error("could not read filesystem; its signals are unreadable", "filesystem", r.String(), "path", path, "error", err)
 			notify(w.crossed)
 		}
-		p.err, p.period = err, queryRetry
-		return p.period
+		f.err, f.period = err, queryRetry
+		return f.period
 	}
-	if p.err != nil {
+	if f.err != nil {
 		w.o.Log.Info("filesystem is readable again", "filesystem", r.String(), "path", path)
 	}
-	before, had := p.space, !p.at.IsZero()
-	p.space, p.at, p.err = space, now, nil
+	before, had := f.space, !f.at.IsZero()
+	f.space, f.at, f.err = space, now, nil
 
 	available, inodesFree := signed(space.Available), signed(space.InodesFree)
 	marks := levels(w.thresholds[bytes], signed(space.Bytes))
 	paces[0].Saw(now, available)
-	p.period = paces[0].Next(marks)
+	f.period = paces[0].Next(marks)
 	crossed := countAbove(marks, available) != countAbove(marks, signed(before.Available))
 	if space.CountsInodes {
 		marks := levels(w.thresholds[inodes], signed(space.Inodes))
 		paces[1].Saw(now, inodesFree)
-		p.period = min(p.period, paces[1].Next(marks))
+		f.period = min(f.period, paces[1].Next(marks))
 		crossed = crossed || countAbove(marks, inodesFree) != countAbove(marks, signed(before.InodesFree))
 	}
 	if crossed || !had {
 		notify(w.crossed)
 	}
-	return p.period
+	return f.period
 }
 
 // levels returns the amounts at which a decision may change: each threshold, and
@@ -147,23 +147,23 @@ func (w *Watch) Read(now time.Time, into *signal.Observations) {
 		if !w.applies(r) {
 			continue
 		}
-		p := &w.filesystems[r]
-		if p.pending() {
+		f := &w.filesystems[r]
+		if f.pending() {
 			continue
 		}
-		if err := p.unreadable(now); err != nil {
+		if err := f.unreadable(now); err != nil {
 			o := signal.Observation{Status: signal.Unreadable, Time: now, Err: err}
 			into[bytes], into[inodes] = o, o
 			continue
 		}
 		into[bytes] = signal.Observation{
-			Status: signal.Observed, Time: p.at, Available: signed(p.space.Available), Capacity: signed(p.space.Bytes),
-			ReadOnly: p.mount.ReadOnly(),
+			Status: signal.Observed, Time: f.at, Available: signed(f.space.Available), Capacity: signed(f.space.Bytes),
+			ReadOnly: f.mount.ReadOnly(),
 		}
-		if p.space.CountsInodes {
+		if f.space.CountsInodes {
 			into[inodes] = signal.Observation{
-				Status: signal.Observed, Time: p.at, Available: signed(p.space.InodesFree), Capacity: signed(p.space.Inodes),
-				ReadOnly: p.mount.ReadOnly(),
+				Status: signal.Observed, Time: f.at, Available: signed(f.space.InodesFree), Capacity: signed(f.space.Inodes),
+				ReadOnly: f.mount.ReadOnly(),
 			}
 		}
 	}
@@ -176,23 +176,23 @@ var errNotRead = errors.New("not read yet")
 // pending reports whether the first answer is still due: of the runtime about the
 // path, of the filesystem about its space, or about its mount, which says whether
 // it is read-only.
-func (p *filesystem) pending() bool {
-	return p.path == "" && p.pathErr == errNotQueried || p.path != "" && (p.at.IsZero() && p.err == nil || !p.locateTried)
+func (f *filesystem) pending() bool {
+	return f.path == "" && f.pathErr == errNotQueried || f.path != "" && (f.at.IsZero() && f.err == nil || !f.locateTried)
 }
 
 // unreadable returns why the last reading can't be used; nil if it can.
-func (p *filesystem) unreadable(now time.Time) error {
+func (f *filesystem) unreadable(now time.Time) error {
 	switch {
-	case p.path == "":
+	case f.path == "":
 		return errPathUnknown // the reason is in the status
-	case p.err != nil:
-		return p.err
-	case p.at.IsZero():
+	case f.err != nil:
+		return f.err
+	case f.at.IsZero():
 		return errNotRead
 	}
 	// An observer that is late by more than its calls may take hangs.
-	if age := now.Sub(p.at); age > p.period+2*callTimeout {
-		return fmt.Errorf("last read of %s was %v ago; the interval is %v", p.path, age.Round(time.Millisecond), p.period)
+	if age := now.Sub(f.at); age > f.period+2*callTimeout {
+		return fmt.Errorf("last read of %s was %v ago; the interval is %v", f.path, age.Round(time.Millisecond), f.period)
 	}
 	return nil
 }

@@ -12,7 +12,7 @@ import (
 // queryLayers queries the runtime for the size of writable layers whose directories
 // were not found.
 func (u *Usages) queryLayers(ctx context.Context) {
-	asking := singleCall[map[string]Measured]{what: "the container runtime's container statistics"}
+	query := singleCall[map[string]Measured]{what: "the container runtime's container statistics"}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	var last time.Time
@@ -33,7 +33,7 @@ func (u *Usages) queryLayers(ctx context.Context) {
 			timer.Reset(pace.Together(time.Now(), queryInterval))
 			continue
 		}
-		layers, err := asking.call(2*callTimeout, func() (map[string]Measured, error) { return u.o.Layers(ctx) })
+		layers, err := query.call(2*callTimeout, func() (map[string]Measured, error) { return u.o.Layers(ctx) })
 		if err != nil {
 			u.o.Log.Debug("could not read sizes of writable layers from the container runtime", "error", err)
 			continue

@@ -15,8 +15,8 @@ import (
 func (w *Watch) LayersDir() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if p := w.filesystems[Container].path; p != "" {
-		return filepath.Dir(p)
+	if f := w.filesystems[Container].path; f != "" {
+		return filepath.Dir(f)
 	}
 	return ""
 }
@@ -47,23 +47,23 @@ func (w *Watch) Statuses(now time.Time) []evict.FilesystemStatus {
 	return all
 }
 
-func (p *filesystem) status(r Role, now time.Time) evict.FilesystemStatus {
+func (f *filesystem) status(r Role, now time.Time) evict.FilesystemStatus {
 	s := evict.FilesystemStatus{
-		Name: r.String(), Path: p.path, Mountpoint: p.mount.Point, Type: p.mount.Type, ReadOnly: p.mount.ReadOnly(), At: p.at, Period: p.period,
+		Name: r.String(), Path: f.path, Mountpoint: f.mount.Point, Type: f.mount.Type, ReadOnly: f.mount.ReadOnly(), At: f.at, Period: f.period,
 	}
-	if p.mount.ID != 0 {
-		s.Device = p.mount.Filesystem.String()
+	if f.mount.ID != 0 {
+		s.Device = f.mount.Filesystem.String()
 	}
-	if !p.at.IsZero() {
-		s.Available, s.Size = new(signed(p.space.Available)), new(signed(p.space.Bytes))
-		if p.space.CountsInodes {
-			s.InodesFree, s.Inodes = new(signed(p.space.InodesFree)), new(signed(p.space.Inodes))
+	if !f.at.IsZero() {
+		s.Available, s.Size = new(signed(f.space.Available)), new(signed(f.space.Bytes))
+		if f.space.CountsInodes {
+			s.InodesFree, s.Inodes = new(signed(f.space.InodesFree)), new(signed(f.space.Inodes))
 		}
 	}
-	err := p.unreadable(now)
+	err := f.unreadable(now)
 	s.Readable = err == nil
-	if err == nil || p.path == "" {
-		err = p.pathErr
+	if err == nil || f.path == "" {
+		err = f.pathErr
 	}
 	if err != nil {
 		s.Error = err.Error()

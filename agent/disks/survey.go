@@ -27,7 +27,7 @@ const (
 
 // A directory in which a survey hangs is skipped for hangBackoff, doubling to
 // maxHangBackoff, and the survey starts again without it. Each attempt that does
-// not return costs a thread, of at most maxOpenPerPod for a filesystem.
+// not return costs a thread, of at most maxDetachedPerPod for a filesystem.
 const hangBackoff, maxHangBackoff = surveyValidity, 2 * time.Hour
 
 // survey is a search for the largest directories of a filesystem outside the pods.

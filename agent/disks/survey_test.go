@@ -185,12 +185,12 @@ func TestSurveyRootHangs(t *testing.T) {
 		if n := within(time.Hour); n != 3 {
 			t.Errorf("%d attempts in another hour; want 3", n)
 		}
-		if n := within(48 * time.Hour); n != maxOpenPerPod {
-			t.Errorf("%d attempts in two days; want %d", n, maxOpenPerPod)
+		if n := within(48 * time.Hour); n != maxDetachedPerPod {
+			t.Errorf("%d attempts in two days; want %d", n, maxDetachedPerPod)
 		}
 		close(released)
 		synctest.Wait()
-		if n := within(surveyValidity); n != maxOpenPerPod+1 {
+		if n := within(surveyValidity); n != maxDetachedPerPod+1 {
 			t.Errorf("%d attempts after the earlier ones have returned; want one more", n)
 		}
 		cancel()

@@ -97,7 +97,7 @@ type Usages struct {
 // target is a directory to measure.
 type target struct {
 	path string
-	only string // if set, only files with this name or with it and a dot as prefix count
+	only string // if set, only the file of this name and its rotations (only.*) count
 	// got is the last result, and is not zero once there was one. err is the error
 	// of the last attempt, which began at lastTried; nil if it succeeded.
 	got       Measured
@@ -137,7 +137,7 @@ func NewUsages(o UsageOptions) *Usages {
 }
 
 // Want sets the pods to measure. low reports that a disk is low: then directories
-// are measured more often, and immediately if low has changed.
+// are measured more often. A change of either takes effect at once.
 func (u *Usages) Want(subjects []Subject, low bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -247,12 +247,3 @@ func (u *Usages) locateInterval(now time.Time) time.Duration {
 	}
 	return usageInterval
 }
-
-// locateShare bounds the share of the time that the search for directories takes
-// while a disk is low to a quarter: the rest is for the walks.
-const locateShare = 4
-
-// newContainerWindow is how long after a change of the subjects missing directories
-// are searched every queryRetry: a container that has just started may have no root
-// yet.
-const newContainerWindow = 10 * time.Second

@@ -27,6 +27,13 @@ const (
 	// maxWalkRun is how long the search for the directories of new pods waits for
 	// walks.
 	maxWalkRun = time.Second
+	// locateShare bounds the share of the time that the search for the pods'
+	// directories takes while a disk is low to a quarter: the rest is for the walks.
+	locateShare = 4
+	// newContainerWindow is how long after a change of the pods missing directories
+	// are searched every queryRetry: a container that has just started may have no
+	// root yet.
+	newContainerWindow = 10 * time.Second
 )
 
 // nextTarget returns the target to measure next, or how long until one is due.

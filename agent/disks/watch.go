@@ -62,8 +62,9 @@ const (
 	// than it needs under load.
 	callTimeout = time.Second
 	// queryInterval is how often the filesystems are located without a notification
-	// of a changed mount, the kubelet's monitoring period. queryRetry is the
-	// interval after an error, and the shortest interval.
+	// of a changed mount: the kubelet's monitoring period. queryRetry is the interval
+	// after an error, and the shortest interval. Both also apply to the query of the
+	// runtime for the sizes of writable layers.
 	queryInterval, queryRetry = 10 * time.Second, time.Second
 )
 

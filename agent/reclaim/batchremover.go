@@ -40,10 +40,10 @@ type batchRemover struct {
 	minRatio float64
 
 	results chan result
-	// inFlight are the calls without a result, by key, with their start; hung those
-	// that have passed callTimeout. evictedInFlight counts the calls for evicted
-	// pods in both.
-	inFlight        map[string]time.Time // by key, when the call began
+	// inFlight is the start of each call without a result, by key; hung are those that
+	// have passed callTimeout. evictedInFlight counts the calls for evicted pods in
+	// both.
+	inFlight        map[string]time.Time
 	hung            map[string]bool
 	evictedInFlight int
 	removedKeys     map[string]bool // by key
@@ -128,17 +128,10 @@ func (b *batchRemover) targetReached() bool {
 // is one object, to learn how much one frees. Later batches are as many as the
 // deficit needs by the average so far, at most twice the last batch.
 func (b *batchRemover) nextBatch(list []removal) int {
-	n := 0
-	for n < len(list) && (list[n].evicted || b.target >= unlimited) {
-		n++
-	}
-	if n > 0 {
+	if n := countLeading(list, func(m *removal) bool { return m.evicted || b.target >= unlimited }); n > 0 {
 		return n
 	}
-	for n < len(list) && list[n].empty && !list[n].evicted {
-		n++
-	}
-	if n > 0 {
+	if n := countLeading(list, func(m *removal) bool { return m.empty && !m.evicted }); n > 0 {
 		return n
 	}
 	if b.weight == 0 && b.size == 0 {
@@ -151,12 +144,24 @@ func (b *batchRemover) nextBatch(list []removal) int {
 		ratio = float64(available-b.before) / b.weight
 	}
 	ratio = max(ratio, b.minRatio)
-	deficit, expected := float64(b.target-available), 0.0
-	for n < len(list) && !list[n].empty && (n == 0 || expected < deficit) && (b.minRatio > 0 || n < 2*b.size) {
+	deficit, expected, n := float64(b.target-available), 0.0, 0
+	for n < len(list) && !list[n].empty {
+		if covered := n > 0 && expected >= deficit; covered || b.minRatio == 0 && n >= 2*b.size {
+			break
+		}
 		expected += b.weigh(&list[n]) * ratio
 		n++
 	}
 	b.size = n
+	return n
+}
+
+// countLeading returns the number of removals at the front of the list that match.
+func countLeading(list []removal, matches func(*removal) bool) int {
+	n := 0
+	for n < len(list) && matches(&list[n]) {
+		n++
+	}
 	return n
 }
 
@@ -187,12 +192,12 @@ func (b *batchRemover) start(ctx context.Context, r *removal) {
 	}
 }
 
-// waitInFlight receives results until at most inFlight calls are in flight. A call
+// waitInFlight receives results until at most limit calls are in flight. A call
 // without a result after callTimeout counts as hung.
-func (b *batchRemover) waitInFlight(ctx context.Context, inFlight int) {
+func (b *batchRemover) waitInFlight(ctx context.Context, limit int) {
 	timer := time.NewTimer(callTimeout)
 	defer timer.Stop()
-	for len(b.inFlight) > inFlight && ctx.Err() == nil {
+	for len(b.inFlight) > limit && ctx.Err() == nil {
 		first := slices.MinFunc(slices.Collect(maps.Values(b.inFlight)), time.Time.Compare)
 		timer.Reset(time.Until(first.Add(callTimeout)))
 		if b.receive(ctx, timer.C) {
@@ -210,33 +215,33 @@ func (b *batchRemover) waitInFlight(ctx context.Context, inFlight int) {
 
 // receive processes one result. It returns false if the timer fires first.
 func (b *batchRemover) receive(ctx context.Context, timer <-chan time.Time) bool {
-	var a result
+	var res result
 	select {
-	case a = <-b.results:
+	case res = <-b.results:
 	case <-timer:
 		return false
 	case <-ctx.Done():
 		return true
 	}
-	delete(b.inFlight, a.key)
-	delete(b.hung, a.key)
-	if a.evicted {
+	delete(b.inFlight, res.key)
+	delete(b.hung, res.key)
+	if res.evicted {
 		b.evictedInFlight--
 	}
 	var logs *logsRemainError
 	switch {
-	case errors.As(a.err, &logs):
-		b.report.Error = a.err.Error() // everything else of the pod is removed
-	case errors.Is(a.err, errInUse):
+	case errors.As(res.err, &logs):
+		b.report.Error = res.err.Error() // everything else of the pod is removed
+	case errors.Is(res.err, errInUse):
 		return true
-	case a.err != nil:
-		b.report.Error = a.err.Error()
+	case res.err != nil:
+		b.report.Error = res.err.Error()
 		return true
 	}
-	b.removedKeys[a.key] = true
-	b.usage += a.usage
-	if !a.empty {
-		b.lastRemoved, b.weight = time.Now(), b.weight+b.weigh(a.removal)
+	b.removedKeys[res.key] = true
+	b.usage += res.usage
+	if !res.empty {
+		b.lastRemoved, b.weight = time.Now(), b.weight+b.weigh(res.removal)
 	}
 	return true
 }
