@@ -25,10 +25,10 @@ const (
 	surveyValidity = 10 * time.Minute
 )
 
-// A directory in which a survey hangs is skipped for hangBackoff, doubling to
+// A directory in which a survey hangs is skipped for surveyValidity, doubling to
 // maxHangBackoff, and the survey starts again without it. Each attempt that does
 // not return costs a thread, of at most maxDetachedPerPod for a filesystem.
-const hangBackoff, maxHangBackoff = surveyValidity, 2 * time.Hour
+const maxHangBackoff = 2 * time.Hour
 
 // survey is a search for the largest directories of a filesystem outside the pods.
 type survey struct {
@@ -90,7 +90,7 @@ func (s *survey) skipped(now time.Time) (paths []string) {
 func (s *survey) recordHang(path string, j *job, now time.Time) {
 	i := slices.IndexFunc(s.hung, func(h hungDirectory) bool { return h.path == path })
 	if i < 0 {
-		s.hung = append(s.hung, hungDirectory{path: path, delay: hangBackoff / 2})
+		s.hung = append(s.hung, hungDirectory{path: path, delay: surveyValidity / 2})
 		i = len(s.hung) - 1
 	}
 	h := &s.hung[i]

@@ -140,7 +140,7 @@ func TestSurveyHangs(t *testing.T) {
 			t.Errorf("largest of another filesystem: %q; want dir", got)
 		}
 		hangs.Store(false)
-		time.Sleep(hangBackoff)
+		time.Sleep(surveyValidity)
 		if got := largest(root); got != "bad" {
 			t.Errorf("largest after the directory was tried again: %q; want bad", got)
 		}

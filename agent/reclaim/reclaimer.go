@@ -47,7 +47,7 @@ type Options struct {
 	Space   Space
 	// Unmeasured returns the name of a directory or pod whose disk usage was not
 	// measured since a time, "" if there is none. An order waits for the
-	// measurements, up to measureDeadline, because the next step may be to choose a
+	// measurements, up to orderDeadline, because the next step may be to choose a
 	// pod by them.
 	Unmeasured func(since time.Time) string
 	// DryRun reports whether nothing may be removed. Kubelet returns what is known
@@ -99,7 +99,8 @@ const (
 	// the kubelet's monitoring period.
 	imageInterval, usageCheckInterval = time.Minute, 10 * time.Second
 	// orderDeadline bounds an order: its lists, its removals and the wait for freed
-	// space. The rest is removed later.
+	// space, and from the same start the wait for measurements of the pods' usage.
+	// The rest is removed later.
 	orderDeadline = 10 * time.Second
 	// containerExitDeadline is the part of orderDeadline that a reclaim waits until
 	// the runtime reports evicted containers as exited. It leaves time to remove
@@ -114,9 +115,6 @@ const (
 	// pkg/kubelet/eviction/eviction_manager.go).
 	lateFreeDeadline = 30 * time.Second
 	lateFreeTenths   = 8
-	// measureDeadline bounds the wait for measurements of the pods' usage. It
-	// starts with the order, as the measurements do.
-	measureDeadline = 10 * time.Second
 	// repeatLogInterval is the interval at which a lasting error is logged again.
 	repeatLogInterval = time.Hour
 	// maxReports is how many reports are stored.

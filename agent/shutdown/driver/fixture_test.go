@@ -112,7 +112,7 @@ func (n *node) endPod(uid string) {
 	}
 	if n.reportedLate[uid] {
 		n.work.Go(func() {
-			time.Sleep(recordsTimeout / 2)
+			time.Sleep(endTimeout / 2)
 			n.logCall("end of " + uid)
 			report()
 		})

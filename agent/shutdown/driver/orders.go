@@ -87,20 +87,16 @@ func (s *Driver) phaseChanged(ctx context.Context, before *shutdown.State, dryRu
 	s.o.Announce(s.state.Phase)
 }
 
-// recordsTimeout bounds the wait until the records of gone pods are complete, and
-// saveTimeout the wait until the state is saved, before the node may shut down:
-// together four fifths of [shutdown.Reserve]. recordsPollInterval is the interval
-// at which the records are checked.
-const (
-	recordsTimeout, saveTimeout = shutdown.Reserve * 2 / 5, shutdown.Reserve * 2 / 5
-	recordsPollInterval         = 10 * time.Millisecond
-)
+// endTimeout bounds each of the two waits before the node may shut down: until the
+// records of gone pods are complete, and until the state is saved. Together they take
+// at most four fifths of [shutdown.Reserve]; the rest is for the release of the lock.
+const endTimeout = shutdown.Reserve * 2 / 5
 
 // awaitRecords waits until the actuator has reported the end of every pod that is
 // gone: a list can show that a pod is gone before the call that stops it has
-// returned. A runtime that hangs delays it by recordsTimeout at most.
+// returned. A runtime that hangs delays it by endTimeout at most.
 func (s *Driver) awaitRecords(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, recordsTimeout)
+	ctx, cancel := context.WithTimeout(ctx, endTimeout)
 	defer cancel()
 	gone := map[string]bool{}
 	for i := range s.state.Pods {
@@ -115,12 +111,12 @@ func (s *Driver) awaitRecords(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(recordsPollInterval):
+		case <-time.After(10 * time.Millisecond):
 		}
 	}
 }
 
-// saveWithTimeout saves the state and waits for that, at most for saveTimeout.
+// saveWithTimeout saves the state and waits for that, at most for endTimeout.
 func (s *Driver) saveWithTimeout() {
 	done := make(chan error, 1)
 	go func() { done <- s.o.Save() }()
@@ -129,7 +125,7 @@ func (s *Driver) saveWithTimeout() {
 		if err != nil {
 			s.o.Log.Error("state not saved", "error", err)
 		}
-	case <-time.After(saveTimeout):
+	case <-time.After(endTimeout):
 		s.o.Log.Error("state not saved in time; the node may shut down without it")
 	}
 }
