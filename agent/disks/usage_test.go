@@ -117,7 +117,7 @@ func TestUsages(t *testing.T) {
 	u.Want([]Subject{s}, true)
 	eventually(t, "measurement of the new file", func() bool { return roughly(u.Of(&s).Layers["c1"].Bytes, 5) })
 
-	// The directories of a removed pod are removed.
+	// The targets of a removed pod are dropped.
 	u.Want(nil, false)
 	eventually(t, "removal of the targets", func() bool { u.mu.Lock(); defer u.mu.Unlock(); return len(u.targets) == 0 })
 }
