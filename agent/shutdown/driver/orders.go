@@ -75,7 +75,7 @@ func (s *Driver) phaseChanged(ctx context.Context, before *shutdown.State, dryRu
 				left++
 			}
 		}
-		s.o.Log.Warn(execute.InDryRun(dryRun, "pods are stopped; releasing the node's shutdown", "dry run, no pod was stopped; releasing the node's shutdown"),
+		s.o.Log.Warn(execute.InDryRun(dryRun, "pods are stopped; releasing the node's shutdown", "dry run: no pod was stopped; releasing the node's shutdown"),
 			"took", s.state.Over.Sub(s.state.Began).String(), "pods", len(s.state.Pods), "left", left)
 		s.awaitRecords(ctx)
 		s.saveWithTimeout()
