@@ -241,9 +241,9 @@ func (u *Usages) locateDue(now time.Time) bool {
 func (u *Usages) locateInterval(now time.Time) time.Duration {
 	switch {
 	case u.diskLow:
-		return max(usageIntervalLow, locateShare*u.locateTook)
+		return max(usageIntervals[urgent], locateShare*u.locateTook)
 	case now.Sub(u.changedAt) < newContainerWindow && u.missingLayersLocked():
 		return queryRetry
 	}
-	return usageInterval
+	return usageIntervals[limited]
 }

@@ -15,15 +15,10 @@ const (
 	// bound.
 	maxWalkEntries = 2_000_000
 	walkTimeout    = 2 * time.Minute
-	// Every measurement costs a walk, so its interval is at least walkShare times
-	// the duration of the last walk, except while a disk is low. usageInterval
-	// applies to directories of pods with a limit. The usage of pods without a
-	// limit matters only once a disk is low, and is then measured at once: until
-	// then usageIntervalUnlimited applies. usageIntervalLow applies while a disk is
-	// low.
-	usageInterval, usageIntervalLow = 15 * time.Second, 500 * time.Millisecond
-	usageIntervalUnlimited          = time.Minute
-	walkShare                       = 20
+	// walkShare bounds the share of the time that the walk of a directory takes while
+	// no disk is low to a twentieth: the interval is at least walkShare times the
+	// duration of the last walk.
+	walkShare = 20
 	// maxWalkRun is how long the search for the directories of new pods waits for
 	// walks.
 	maxWalkRun = time.Second
@@ -35,6 +30,21 @@ const (
 	// root yet.
 	newContainerWindow = 10 * time.Second
 )
+
+// urgency is how soon the usage of a directory is needed.
+type urgency uint8
+
+const (
+	unlimited urgency = iota // of pods without a limit
+	limited                  // of pods with a limit
+	urgent                   // a disk is low
+)
+
+// usageIntervals are the intervals of measurements. The usage of pods without a limit
+// matters only once a disk is low, and is then measured at once. That of pods with a
+// limit is measured a little less often than the kubelet polls (10 s), because each
+// measurement can be a walk. While a disk is low, pods are ranked by it.
+var usageIntervals = [...]time.Duration{unlimited: time.Minute, limited: 15 * time.Second, urgent: 500 * time.Millisecond}
 
 // nextTarget returns the target to measure next, or how long until one is due.
 // Targets are ordered by the number of detached jobs of their pod, so that a pod
@@ -76,11 +86,11 @@ func (u *Usages) precedes(p *target, late time.Duration, other *target, otherLat
 func (u *Usages) usageIntervalOf(p *target) time.Duration {
 	switch {
 	case u.diskLow: // the disk is more urgent than the cost of the walk
-		return max(usageIntervalLow, min(p.took, usageInterval))
+		return max(usageIntervals[urgent], min(p.took, usageIntervals[limited]))
 	case p.limited:
-		return max(usageInterval, walkShare*p.took)
+		return max(usageIntervals[limited], walkShare*p.took)
 	}
-	return max(usageIntervalUnlimited, walkShare*p.took)
+	return max(usageIntervals[unlimited], walkShare*p.took)
 }
 
 // measureTarget measures a target on the worker thread.

@@ -21,8 +21,6 @@ const (
 	// connect to logind. maxConnectBackoff is also the interval of polls, in case a
 	// signal was lost.
 	connectBackoff, maxConnectBackoff = time.Second, 30 * time.Second
-	// stableAfter is how long a connection must last to reset the back-off.
-	stableAfter = time.Minute
 )
 
 // Options are the options of NewGuard.
@@ -260,7 +258,7 @@ func (g *Guard) Run(ctx context.Context) error {
 			break
 		}
 		g.connectionFailed(err)
-		if time.Since(began) >= stableAfter {
+		if time.Since(began) >= 2*maxConnectBackoff { // it was a stable connection
 			wait = g.backoff
 		}
 		select {
