@@ -57,7 +57,7 @@ func newJob(pod, what string) *job {
 	return &job{pod: pod, what: what, began: time.Now(), done: make(chan struct{})}
 }
 
-// isHung reports whether the job hangs; a nil job does not. The caller holds mu.
+// isHung reports whether the job hangs; a nil job does not. mu must be locked.
 func (j *job) isHung() bool { return j != nil && j.hung }
 
 // throttledTime returns how long the job has waited for its budget.
@@ -155,7 +155,7 @@ func (u *Usages) newWorker() *worker {
 	return u.startWorker()
 }
 
-// startWorker is newWorker for a caller that holds mu.
+// startWorker is newWorker with mu locked.
 func (u *Usages) startWorker() *worker {
 	t := &worker{jobs: make(chan func(), 1)} // sending does not wait for the worker to be scheduled
 	u.jobs.threads[t] = struct{}{}

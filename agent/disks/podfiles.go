@@ -145,7 +145,7 @@ func (u *Usages) readMounts(ctx context.Context) {
 }
 
 // chooseTargets determines which directories are measured, from the files of the
-// subjects. The caller holds mu.
+// subjects. mu must be locked.
 func (u *Usages) chooseTargets() {
 	for _, p := range u.targets {
 		p.want, p.limited = false, false

@@ -55,7 +55,7 @@ func (u *Usages) missingLayers() bool {
 	return u.missingLayersLocked()
 }
 
-// missingLayersLocked is missingLayers for a caller that holds mu.
+// missingLayersLocked is missingLayers with mu locked.
 func (u *Usages) missingLayersLocked() bool {
 	for _, h := range u.pods {
 		for _, dir := range h.layers {

@@ -99,7 +99,7 @@ func (s *survey) recordHang(path string, j *job, now time.Time) {
 	s.running = nil
 }
 
-// queueSurvey queues a survey. The caller holds mu.
+// queueSurvey queues a survey. mu must be locked.
 func (u *Usages) queueSurvey(s *survey) {
 	if !slices.Contains(u.surveyQueue, s) {
 		u.surveyQueue = append(u.surveyQueue, s)

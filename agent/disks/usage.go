@@ -237,7 +237,7 @@ func (u *Usages) locateDue(now time.Time) bool {
 }
 
 // locateInterval returns the interval at which the pods' directories are searched.
-// The caller holds mu.
+// mu must be locked.
 func (u *Usages) locateInterval(now time.Time) time.Duration {
 	switch {
 	case u.diskLow:

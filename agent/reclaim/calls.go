@@ -83,7 +83,7 @@ func (c *calls) markHung(key string) error {
 	return fmt.Errorf("%s: %w", key, errHung)
 }
 
-// extendBackoff starts or doubles a back-off. The caller holds mu. Back-offs that
+// extendBackoff starts or doubles a back-off. mu must be locked. Back-offs that
 // ended more than maxHangBackoff ago are removed, so that a runtime that hangs for
 // ever new keys does not fill the map.
 func (c *calls) extendBackoff(key string) {

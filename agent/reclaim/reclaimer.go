@@ -268,7 +268,7 @@ func (r *Reclaimer) Revived(uid string) {
 	r.dropPending(func(h *pendingCleanup) bool { return h.uid == uid })
 }
 
-// dropPending removes pending cleanups. The caller holds mu.
+// dropPending removes pending cleanups. mu must be locked.
 func (r *Reclaimer) dropPending(over func(*pendingCleanup) bool) {
 	r.pendingCleanups = slices.DeleteFunc(r.pendingCleanups, func(h pendingCleanup) bool { return over(&h) })
 }

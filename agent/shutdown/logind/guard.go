@@ -184,7 +184,7 @@ func (g *Guard) Done() {
 	g.notify()
 }
 
-// releaseLock releases the lock, if there is one. The caller holds mu.
+// releaseLock releases the lock, if there is one. mu must be locked.
 func (g *Guard) releaseLock() {
 	if g.lock == nil {
 		return
