@@ -48,7 +48,7 @@ func TestRestoreBrokenState(t *testing.T) {
 		t.Fatalf("load() = %v; want nil", err)
 	}
 	d.restore(&saved)
-	if w := strings.Join(d.warnings, "; "); !strings.Contains(w, "could not be set aside") {
+	if w := strings.Join(d.warnings, "; "); !strings.Contains(w, "could not be moved aside") {
 		t.Errorf("warnings = %q; want the broken state", w)
 	}
 	for _, c := range status.New(status.Options{Store: store, StateDir: dir}).Checks() {

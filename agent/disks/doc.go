@@ -1,14 +1,15 @@
-// Package disks watches the node's filesystems: where the node keeps its own
-// (nodefs), the container runtime its images (imagefs) and the writable layers of
-// containers (containerfs), what each has left, and which of them are one.
+// Package disks watches the node's filesystems and measures the disk usage of pods.
+// The filesystems are nodefs (the kubelet's directory), imagefs (the container
+// runtime's images) and containerfs (writable layers of containers). The package
+// reports what each has left, and which of them are the same filesystem.
 //
-// A filesystem may hang whoever asks it, without end. Every question is
-// therefore asked by a goroutine that nobody waits for longer than a deadline,
-// and is not asked again before it is answered: what hangs costs one thread, is
-// told by [Watch.Statuses] and makes its own signals unreadable. The others, and
-// the runtime's word on where its filesystems are, go on.
+// A system call on a filesystem may block forever. Each call therefore runs on a
+// goroutine of its own, has a deadline, and is not repeated before it has returned.
+// A filesystem that hangs costs one thread, is reported by [Watch.Statuses] and
+// makes only its own signals unreadable. The other filesystems, and the query of
+// the runtime for its filesystems, go on.
 //
-// How often a filesystem is read follows from how far it is above its thresholds
-// and from how fast it has filled lately, so that one which fills at 1 GiB/s is
-// seen to cross before it has gone half of what was left.
+// The read interval of a filesystem follows from its distance to the next threshold
+// and from how fast it has filled recently. A filesystem that fills at 1 GiB/s is
+// read again before it has lost half of that distance.
 package disks

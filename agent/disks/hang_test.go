@@ -12,7 +12,7 @@ import (
 	"github.com/evictd/evictd/kernel/kerneltest"
 )
 
-// emptyDir makes an emptyDir of a pod with a file in it and returns the directory.
+// emptyDir makes an emptyDir of a pod with one file and returns its path.
 func emptyDir(t *testing.T, root, uid, name string, mib int) string {
 	t.Helper()
 	dir := filepath.Join(root, "pods", uid, "volumes/kubernetes.io~empty-dir", name)
@@ -34,51 +34,51 @@ func used(u *Usages, uid, volume string) (bytes int64) {
 	return bytes
 }
 
-// FUSE filesystems of one pod that do not answer, mounted on more of its emptyDirs
-// than threads may hang for one pod, keep no other pod from being measured, neither
-// one that is known nor one that starts later. What comes back late is used.
+// FUSE filesystems that hang are mounted on more emptyDirs of one pod than may hang
+// for one pod. Other pods are measured, both existing ones and one that starts
+// later. Results that come late are used.
 func TestHungFUSE(t *testing.T) {
 	root := t.TempDir()
 	hung := Subject{UID: "hung"}
 	emptyDir(t, root, hung.UID, "a", 3)
 	var releases []func()
-	for i := range 2 * maxOpenPerPod {
+	for i := range 2 * maxDetachedPerPod {
 		releases = append(releases, kerneltest.Hang(t, emptyDir(t, root, hung.UID, "h"+strconv.Itoa(i), 1)))
 	}
 	emptyDir(t, root, "known", "v", 1)
 	u := measuring(t, UsageOptions{Procfs: kernel.FS("/proc"), PodsDir: filepath.Join(root, "pods")}, nil)
 	u.Want([]Subject{hung, {UID: "known"}}, true)
-	eventually(t, "measurement of the pod beside", func() bool { return roughly(uint64(used(u, "known", "v")), 1) })
+	eventually(t, "measurement of the other pod", func() bool { return roughly(uint64(used(u, "known", "v")), 1) })
 	eventually(t, "measurement of the hung pod's other directory", func() bool { return roughly(uint64(used(u, hung.UID, "a")), 3) })
-	eventually(t, "word of the hang", func() bool { return strings.Contains(u.Of(&hung).Short, "hangs") })
+	eventually(t, "report of the hang", func() bool { return strings.Contains(u.Of(&hung).Short, "hangs") })
 	if h := u.Of(&hung); !h.Known {
-		t.Errorf("Of = %+v; want the pod to count with the part that was measured", h)
+		t.Errorf("Of = %+v; want Known with the part that was measured", h)
 	}
 
 	emptyDir(t, root, "later", "v", 2)
 	since := time.Now()
 	u.Want([]Subject{hung, {UID: "known"}, {UID: "later"}}, true)
 	eventually(t, "measurement of the pod that started later", func() bool { return roughly(uint64(used(u, "later", "v")), 2) })
-	eventually(t, "end of the wait for what hangs", func() bool { return u.Unmeasured(since) == "" })
+	eventually(t, "end of the wait for the hung directories", func() bool { return u.Unmeasured(since) == "" })
 
 	for i, release := range releases {
 		release()
 		kerneltest.Unmount(t, filepath.Join(root, "pods", hung.UID, "volumes/kubernetes.io~empty-dir", "h"+strconv.Itoa(i)))
 	}
-	eventually(t, "measurement of what does not hang any more", func() bool {
+	eventually(t, "measurement of the directories that no longer hang", func() bool {
 		return roughly(uint64(used(u, hung.UID, "h0")), 1) && roughly(uint64(used(u, hung.UID, "h"+strconv.Itoa(len(releases)-1))), 1)
 	})
 }
 
-// What was found of a pod is waited for from the moment in which it is found.
-func TestFoundIsWanted(t *testing.T) {
+// storePodFiles makes Unmeasured wait for the new directories at once.
+func TestUnmeasuredIncludesNewDirectories(t *testing.T) {
 	root := t.TempDir()
 	dir := emptyDir(t, root, "u", "v", 1)
 	u := NewUsages(UsageOptions{Procfs: "/proc", PodsDir: filepath.Join(root, "pods")})
 	s := Subject{UID: "u"}
 	u.Want([]Subject{s}, true)
 	since := time.Now()
-	u.takeHoldings(newJob(s.UID, ""), &s, u.holdingsOf(&s, nil))
+	u.storePodFiles(newJob(s.UID, ""), &s, u.podFilesOf(&s, nil))
 	if got := u.Unmeasured(since); got != dir {
 		t.Errorf("Unmeasured = %q; want %q", got, dir)
 	}

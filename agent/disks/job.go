@@ -10,124 +10,129 @@ import (
 )
 
 const (
-	// Looking at the disks may take a twelfth of a processor: with what the Go runtime
-	// needs to wake its threads, that is measured as less than a tenth. budgetSaved is
-	// what it may take at once after it has taken less, so that most nodes are measured
-	// without a rest when a disk becomes low.
+	// Measuring disk usage may take budgetShare of a processor. With what the Go
+	// runtime needs to wake its threads, less than a tenth is measured. budgetBurst
+	// is the processor time that may be used at once after a time of less use, so
+	// that on most nodes all is measured without a pause when a disk becomes low.
 	budgetShare = 12
-	budgetSaved = 500 * time.Millisecond
-	// minRest is the shortest rest: each costs a switch of threads.
-	minRest = 20 * time.Millisecond
-	// A job that has made no progress for stallAfter, or has not returned after
-	// slowAfter, is left behind on its thread and the next one begins; after hangAfter
-	// without progress it counts as hung. On a slow disk many jobs stall for a moment,
-	// and a pod may have large directories: at most maxSlowPerPod are left behind for
-	// a pod and maxSlow for all, or maxSlowInAll with those of pods that have no other
-	// job, so that the others do not wait for them.
-	stallAfter, slowAfter, hangAfter     = 100 * time.Millisecond, time.Second, 2 * time.Second
-	maxSlowPerPod, maxSlow, maxSlowInAll = 4, 16, 64
-	// maxOpenPerPod bounds the jobs of one pod that are left behind, and maxHung those
-	// of all pods that hang: each costs a thread, of which Go allows 10,000.
-	maxOpenPerPod, maxHung = 8, 256
-	// logHangEvery is how often a hang is logged for a pod, which can make its own
-	// directories hang and return as often as it likes.
-	logHangEvery = time.Hour
+	budgetBurst = 500 * time.Millisecond
+	// minThrottle is the shortest pause: each costs a context switch.
+	minThrottle = 20 * time.Millisecond
+	// A job without progress for stallTimeout, or that has not returned after
+	// slowTimeout, is detached: it stays on its thread and the next job begins on
+	// another. After hangTimeout without progress it counts as hung. Jobs often
+	// stall for a moment on a slow disk, and a pod may have large directories, so
+	// detached jobs that do not hang are limited: to maxSlowPerPod for a pod and
+	// maxSlow for all pods. A pod without a detached job may start one until there
+	// are maxSlowTotal, so that it does not wait for other pods.
+	stallTimeout, slowTimeout, hangTimeout = 100 * time.Millisecond, time.Second, 2 * time.Second
+	maxSlowPerPod, maxSlow, maxSlowTotal   = 4, 16, 64
+	// maxDetachedPerPod limits the detached jobs of one pod, and maxHung the hung jobs
+	// of all pods: each costs a thread, of which Go allows 10,000.
+	maxDetachedPerPod, maxHung = 8, 256
+	// hangLogInterval is the interval at which hangs of a pod are logged: a pod can
+	// make its own directories hang and return at any rate.
+	hangLogInterval = time.Hour
 )
 
-// tellEvery is how often what a job that goes on has found so far is something new.
-const tellEvery = time.Second
+// progressInterval is the interval at which the intermediate result of a running
+// job counts as new information (Version).
+const progressInterval = time.Second
 
-// job is one look at the disks for a pod: it may take long, and may never return.
+// job measures or searches a pod's directories once. It may take long, or never
+// return.
 type job struct {
-	pod, what string
-	began     time.Time
-	done      chan struct{}
-	resting   atomic.Bool // until the budget allows more
-	rests     atomic.Uint64
-	restedFor atomic.Int64
+	pod, what     string
+	began         time.Time
+	done          chan struct{}
+	throttled     atomic.Bool // waits for its budget
+	throttleCount atomic.Uint64
+	throttledFor  atomic.Int64
 
-	// Of the owner of jobs.
-	ended, left, hung, logged bool
+	// Guarded by Usages.mu.
+	ended, detached, hung, logged bool
 }
 
 func newJob(pod, what string) *job {
 	return &job{pod: pod, what: what, began: time.Now(), done: make(chan struct{})}
 }
 
-// hangs reports whether the job hangs; that of nil does not. The caller holds mu.
-func (j *job) hangs() bool { return j != nil && j.hung }
+// isHung reports whether the job hangs; a nil job does not. mu must be locked.
+func (j *job) isHung() bool { return j != nil && j.hung }
 
-// rested returns for how long the job waited for its budget.
-func (j *job) rested() time.Duration { return time.Duration(j.restedFor.Load()) }
+// throttledTime returns how long the job has waited for its budget.
+func (j *job) throttledTime() time.Duration { return time.Duration(j.throttledFor.Load()) }
 
-// jobs are the jobs that were left behind, and the threads.
+// jobs counts detached jobs, and has the worker threads. Usages.mu guards it.
 type jobs struct {
-	open     map[string]int // by pod
-	slowOf   map[string]int // those of open that do not hang
-	slow     int            // of all pods
-	hung     int
-	logged   map[string]time.Time // by pod, when a hang was logged last
-	threads  map[*thread]struct{}
-	yielding bool
+	detachedByPod map[string]int // by pod
+	slowByPod     map[string]int // those of detachedByPod that do not hang
+	slow          int            // of all pods
+	hung          int
+	logged        map[string]time.Time // by pod, when a hang was last logged
+	threads       map[*worker]struct{}
+	lowPriority   bool
 }
 
 func newJobs() jobs {
-	return jobs{open: map[string]int{}, slowOf: map[string]int{}, logged: map[string]time.Time{}, threads: map[*thread]struct{}{}, yielding: true}
+	return jobs{detachedByPod: map[string]int{}, slowByPod: map[string]int{}, logged: map[string]time.Time{}, threads: map[*worker]struct{}{}, lowPriority: true}
 }
 
-// refuses reports whether no further job of a pod begins before one has returned.
-func (j *jobs) refuses(pod string) bool { return j.open[pod] >= maxOpenPerPod || j.hung >= maxHung }
+// exhausted reports whether a pod may start no job before another has returned.
+func (j *jobs) exhausted(pod string) bool {
+	return j.detachedByPod[pod] >= maxDetachedPerPod || j.hung >= maxHung
+}
 
-// full reports whether no further job of a pod begins now. The large directories of some
-// pods do not keep a pod waiting that has no job under way.
+// full reports whether a pod may start no job now. A pod without a detached job has
+// a higher limit, so that it does not wait for the large directories of other pods.
 func (j *jobs) full(pod string) bool {
 	most := maxSlow
-	if j.open[pod] == 0 {
-		most = maxSlowInAll
+	if j.detachedByPod[pod] == 0 {
+		most = maxSlowTotal
 	}
-	return j.refuses(pod) || j.slowOf[pod] >= maxSlowPerPod || j.slow >= most
+	return j.exhausted(pod) || j.slowByPod[pod] >= maxSlowPerPod || j.slow >= most
 }
 
-// yield lowers the priority of all threads, or brings it back to ordinary.
+// yield sets all threads to the lowest priority, or back to ordinary priority.
 func (j *jobs) yield(yield bool) {
-	if j.yielding == yield {
+	if j.lowPriority == yield {
 		return
 	}
-	j.yielding = yield
+	j.lowPriority = yield
 	for t := range j.threads {
 		t.yield(yield)
 	}
 }
 
-// leave counts a job that is left behind.
-func (j *jobs) leave(left *job) {
-	left.left = true
-	j.open[left.pod]++
-	j.slowOf[left.pod]++
+// detach counts a job as detached.
+func (j *jobs) detach(left *job) {
+	left.detached = true
+	j.detachedByPod[left.pod]++
+	j.slowByPod[left.pod]++
 	j.slow++
 }
 
-// hang counts a job that was left behind as hung.
+// hang counts a detached job as hung.
 func (j *jobs) hang(left *job) {
 	left.hung = true
-	decrement(j.slowOf, left.pod)
+	decrement(j.slowByPod, left.pod)
 	j.slow--
 	j.hung++
 }
 
-// end forgets a job that has returned.
+// end removes a job that has returned from the counts.
 func (j *jobs) end(ended *job) {
 	ended.ended = true
 	switch {
-	case !ended.left:
+	case !ended.detached:
 		return
 	case ended.hung:
 		j.hung--
 	default:
-		decrement(j.slowOf, ended.pod)
+		decrement(j.slowByPod, ended.pod)
 		j.slow--
 	}
-	decrement(j.open, ended.pod)
+	decrement(j.detachedByPod, ended.pod)
 }
 
 func decrement(counts map[string]int, key string) {
@@ -136,22 +141,23 @@ func decrement(counts map[string]int, key string) {
 	}
 }
 
-// thread runs one job after the other, at no more than ordinary priority.
-type thread struct {
+// worker is a thread that runs one job after the other, at ordinary priority or
+// lower.
+type worker struct {
 	jobs chan func()
-	// locked is nil until the thread runs and where its priority can't be set.
+	// locked is nil until the thread runs, and if its priority can't be set.
 	locked atomic.Pointer[disk.Thread]
 }
 
-func (u *Usages) newThread() *thread {
+func (u *Usages) newWorker() *worker {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	return u.startThread()
+	return u.startWorker()
 }
 
-// startThread is newThread for a caller that holds mu.
-func (u *Usages) startThread() *thread {
-	t := &thread{jobs: make(chan func(), 1)} // a job waits for no processor
+// startWorker is newWorker with mu locked.
+func (u *Usages) startWorker() *worker {
+	t := &worker{jobs: make(chan func(), 1)} // sending does not wait for the worker to be scheduled
 	u.jobs.threads[t] = struct{}{}
 	go func() {
 		locked, err := disk.LockThread()
@@ -160,7 +166,7 @@ func (u *Usages) startThread() *thread {
 		}
 		t.locked.Store(locked)
 		u.mu.Lock()
-		t.yield(u.jobs.yielding)
+		t.yield(u.jobs.lowPriority)
 		u.mu.Unlock()
 		for job := range t.jobs {
 			job()
@@ -173,74 +179,75 @@ func (u *Usages) startThread() *thread {
 	return t
 }
 
-// yield changes the priority as far as the kernel allows it.
-func (t *thread) yield(yield bool) {
+// yield changes the priority as far as the kernel allows.
+func (t *worker) yield(yield bool) {
 	if locked := t.locked.Load(); locked != nil {
 		_ = locked.Yield(yield)
 	}
 }
 
-func (u *Usages) endThread() {
-	if u.thread != nil {
-		close(u.thread.jobs)
-		u.thread = nil
+func (u *Usages) stopWorker() {
+	if u.worker != nil {
+		close(u.worker.jobs)
+		u.worker = nil
 	}
 }
 
-// run has a thread do a job and waits for it. A job that makes no progress, or takes
-// long, is left behind with its thread, so that it holds up no other. Afterwards run waits until the budget
-// allows the next job.
+// run executes a job on the worker thread and waits for it. A job without progress,
+// or that takes long, is detached with its thread, so that it does not delay
+// others. Then run waits until the budget allows the next job.
 func (u *Usages) run(ctx context.Context, j *job, progress func() uint64, do func(pause func())) {
-	if u.thread == nil {
-		u.thread = u.newThread()
+	if u.worker == nil {
+		u.worker = u.newWorker()
 	}
 	var rest time.Duration
-	u.thread.jobs <- func() {
-		m := meter{cpu: u.cpu}
+	u.worker.jobs <- func() {
+		m := cpuMeter{cpu: u.cpu}
 		m.used()
-		do(func() { u.rest(ctx, j, u.budget.Spend(m.used(), time.Now())) })
+		do(func() { u.throttle(ctx, j, u.budget.Spend(m.used(), time.Now())) })
 		rest = u.budget.Spend(m.used(), time.Now())
-		u.ended(j)
+		u.jobEnded(j)
 		close(j.done)
 	}
-	if !u.waitFor(j, progress, stallAfter, slowAfter) {
+	if !u.waitFor(j, progress, stallTimeout, slowTimeout) {
 		u.mu.Lock()
 		if !j.ended {
-			u.jobs.leave(j)
+			u.jobs.detach(j)
 			u.version++
 		}
-		left := j.left
+		left := j.detached
 		u.mu.Unlock()
 		if left {
-			u.endThread()
-			go u.follow(j, progress)
+			u.stopWorker()
+			go u.watchDetached(j, progress)
 			return
 		}
 		<-j.done
 	}
-	u.rest(ctx, j, rest)
+	u.throttle(ctx, j, rest)
 }
 
-// waitFor waits until a job has returned. It is false once the job has made no progress
-// for stall, or has not returned after limit. A job that rests makes progress.
+// waitFor waits until a job has returned. It returns false once the job has made no
+// progress for stall, or has not returned after limit. A throttled job counts as
+// progressing.
 func (u *Usages) waitFor(j *job, progress func() uint64, stall, limit time.Duration) bool {
 	timer := time.NewTimer(stall)
 	defer timer.Stop()
 	began := time.Now()
-	told := began
-	for before := progress() + j.rests.Load(); ; timer.Reset(stall) {
+	notified := began
+	for before := progress() + j.throttleCount.Load(); ; timer.Reset(stall) {
 		select {
 		case <-j.done:
 			return true
 		case <-timer.C:
 		}
-		now := progress() + j.rests.Load()
-		if now == before && !j.resting.Load() || time.Since(began) >= limit {
+		now := progress() + j.throttleCount.Load()
+		if now == before && !j.throttled.Load() || time.Since(began) >= limit {
 			return false
 		}
 		before = now
-		if time.Since(told) >= tellEvery {
-			told = time.Now()
+		if time.Since(notified) >= progressInterval {
+			notified = time.Now()
 			u.mu.Lock()
 			u.version++
 			u.mu.Unlock()
@@ -248,46 +255,46 @@ func (u *Usages) waitFor(j *job, progress func() uint64, stall, limit time.Durat
 	}
 }
 
-// follow waits for a job that was left behind, and says so where it hangs.
-func (u *Usages) follow(j *job, progress func() uint64) {
-	if u.waitFor(j, progress, hangAfter-stallAfter, math.MaxInt64) {
+// watchDetached waits for a detached job and logs it if it hangs.
+func (u *Usages) watchDetached(j *job, progress func() uint64) {
+	if u.waitFor(j, progress, hangTimeout-stallTimeout, math.MaxInt64) {
 		return
 	}
 	u.mu.Lock()
 	if !j.ended {
 		u.jobs.hang(j)
 		u.version++
-		if now := time.Now(); u.jobs.logged[j.pod].IsZero() || now.Sub(u.jobs.logged[j.pod]) >= logHangEvery {
+		if now := time.Now(); u.jobs.logged[j.pod].IsZero() || now.Sub(u.jobs.logged[j.pod]) >= hangLogInterval {
 			u.jobs.logged[j.pod], j.logged = now, true
-			u.o.Log.Error("looking at a directory hangs; its disk usage is not measured until that returns",
+			u.o.Log.Error("measuring a directory hangs; its disk usage is unknown until the call returns",
 				"pod_uid", j.pod, "path", j.what, "hung", u.jobs.hung)
 		}
 	}
 	u.mu.Unlock()
-	tell(u.wake)
+	notify(u.wake)
 }
 
-func (u *Usages) ended(j *job) {
+func (u *Usages) jobEnded(j *job) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if j.logged {
-		u.o.Log.Info("looking at a directory that hung has returned", "pod_uid", j.pod, "path", j.what)
+		u.o.Log.Info("measuring a directory that hung has returned", "pod_uid", j.pod, "path", j.what)
 	}
 	u.jobs.end(j)
-	if j.left {
-		tell(u.wake)
+	if j.detached {
+		notify(u.wake)
 	}
 }
 
-// rest waits for the budget, at most until ctx ends. Short waits add up to one of at
-// least minRest.
-func (u *Usages) rest(ctx context.Context, j *job, wait time.Duration) {
-	if wait < minRest {
+// throttle pauses a job for wait, or until ctx ends. Shorter waits than minThrottle
+// are skipped: the budget adds them up to a later one.
+func (u *Usages) throttle(ctx context.Context, j *job, wait time.Duration) {
+	if wait < minThrottle {
 		return
 	}
-	j.rests.Add(1)
-	j.resting.Store(true)
-	defer func() { j.rests.Add(1); j.resting.Store(false) }()
+	j.throttleCount.Add(1)
+	j.throttled.Store(true)
+	defer func() { j.throttleCount.Add(1); j.throttled.Store(false) }()
 	began := time.Now()
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
@@ -295,18 +302,18 @@ func (u *Usages) rest(ctx context.Context, j *job, wait time.Duration) {
 	case <-ctx.Done():
 	case <-timer.C:
 	}
-	j.restedFor.Add(int64(time.Since(began)))
+	j.throttledFor.Add(int64(time.Since(began)))
 }
 
-// meter measures the processor time of the calling thread.
-type meter struct {
+// cpuMeter measures the processor time of the calling thread.
+type cpuMeter struct {
 	cpu  func() (time.Duration, error)
 	last time.Duration
 }
 
-// used returns the time since the call before. Where the kernel does not tell, it is
-// nothing.
-func (m *meter) used() time.Duration {
+// used returns the processor time since the previous call, and zero if the kernel
+// does not report it.
+func (m *cpuMeter) used() time.Duration {
 	now, err := m.cpu()
 	if err != nil {
 		return 0

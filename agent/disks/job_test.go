@@ -20,12 +20,10 @@ import (
 	"github.com/evictd/evictd/kernel/process"
 )
 
-// Directories of a pod that hang cost a bounded number of threads, hold up no other
-// pod, and are looked at again once they have returned.
+// Directories of a pod that hang cost a bounded number of threads, do not delay
+// other pods, and are measured again once they have returned.
 //
 // Complexity: the course of one hang, with a check after each step.
-//
-//gocyclo:ignore
 func TestHungDirectories(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})
@@ -51,31 +49,32 @@ func TestHungDirectories(t *testing.T) {
 			return s
 		}
 		var many []string
-		for i := range 2 * maxOpenPerPod {
+		for i := range 2 * maxDetachedPerPod {
 			many = append(many, "hung"+strconv.Itoa(i))
 		}
-		// The names put what hangs first: its pods must not come first for that.
-		hung, partly, beside := subject("a", many...), subject("b", "hung", "log"), subject("c", "main")
-		subjects := []Subject{hung, partly, beside}
+		// By name the hung directories come first; that must not put their pods
+		// first.
+		hung, partly, other := subject("a", many...), subject("b", "hung", "log"), subject("c", "main")
+		subjects := []Subject{hung, partly, other}
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- u.Run(ctx) }()
 		u.Want(subjects, true)
-		time.Sleep(3 * stallAfter)
+		time.Sleep(3 * stallTimeout)
 		synctest.Wait()
-		if got := u.Of(&beside).Logs["main"]; got.Bytes != 5 {
-			t.Errorf("after %v the pod beside is %+v; want it measured", 3*stallAfter, got)
+		if got := u.Of(&other).Logs["main"]; got.Bytes != 5 {
+			t.Errorf("after %v the other pod is %+v; want it measured", 3*stallTimeout, got)
 		}
 		time.Sleep(5 * time.Second)
 		synctest.Wait()
 		if h := u.Of(&partly); !h.Known || h.Logs["log"].Bytes != 5 || !h.Logs["hung"].At.IsZero() {
-			t.Errorf("pod that hangs in part: %+v", h)
+			t.Errorf("pod with one hung directory: %+v; want the other directory measured", h)
 		}
 		if h := u.Of(&hung); h.Known {
-			t.Errorf("pod of which nothing is measured: %+v; want it not known", h)
+			t.Errorf("pod without a measurement: %+v; want Known = false", h)
 		}
 		if lacks := u.Unmeasured(time.Now().Add(-time.Second)); lacks != "" {
-			t.Errorf("%s is waited for, though only what hangs was not measured", lacks)
+			t.Errorf("Unmeasured = %q; want none, because only hung directories are not measured", lacks)
 		}
 		mu.Lock()
 		total := 0
@@ -85,12 +84,12 @@ func TestHungDirectories(t *testing.T) {
 			}
 		}
 		mu.Unlock()
-		if want := maxOpenPerPod + 1; total != want {
+		if want := maxDetachedPerPod + 1; total != want {
 			t.Errorf("%d walks hang; want %d", total, want)
 		}
 		later := subject("d", "late")
 		u.Want(append(subjects, later), true)
-		time.Sleep(stallAfter)
+		time.Sleep(stallTimeout)
 		synctest.Wait()
 		if got := u.Of(&later).Logs["late"]; got.Bytes != 5 {
 			t.Errorf("pod that started later is %+v; want it measured", got)
@@ -101,8 +100,8 @@ func TestHungDirectories(t *testing.T) {
 		if h := u.Of(&hung); h.Logs["hung0"].Bytes != 5 || h.Logs[many[len(many)-1]].Bytes != 5 {
 			t.Errorf("after all returned: %+v; want all measured", h)
 		}
-		if u.jobs.hung != 0 || u.jobs.slow != 0 || len(u.jobs.slowOf) != 0 || len(u.jobs.open) != 0 || len(u.jobs.threads) != 1 {
-			t.Errorf("after all returned: %+v; want one thread and nothing open", u.jobs)
+		if u.jobs.hung != 0 || u.jobs.slow != 0 || len(u.jobs.slowByPod) != 0 || len(u.jobs.detachedByPod) != 0 || len(u.jobs.threads) != 1 {
+			t.Errorf("after all returned: %+v; want one thread and no detached job", u.jobs)
 		}
 		cancel()
 		if err := <-done; err != nil {
@@ -111,7 +110,7 @@ func TestHungDirectories(t *testing.T) {
 	})
 }
 
-// threadTimes is the processor time of threads that only pretend to work.
+// threadTimes is the simulated processor time of threads.
 type threadTimes struct {
 	mu  sync.Mutex
 	of  map[int]time.Duration
@@ -141,7 +140,7 @@ func (c *threadTimes) total() time.Duration {
 	return c.sum
 }
 
-// Large directories of a pod, whose walks go on for a long time, hold up no other pod.
+// Large directories of a pod, whose walks take long, do not delay other pods.
 func TestLargeDirectories(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := NewUsages(UsageOptions{Procfs: "/nowhere"})
@@ -154,26 +153,26 @@ func TestLargeDirectories(t *testing.T) {
 			}
 			return Measured{Usage: disk.Usage{Bytes: 5}, By: "walk"}, nil
 		}
-		large, beside := Subject{UID: "a"}, Subject{UID: "b"}
-		for i := range 2 * maxOpenPerPod {
+		large, other := Subject{UID: "a"}, Subject{UID: "b"}
+		for i := range 2 * maxDetachedPerPod {
 			name := "a" + strconv.Itoa(i)
 			large.Containers = append(large.Containers, evict.ContainerHandle{ID: name, Name: name, LogPath: "/logs/" + name + "/0.log"})
 		}
-		beside.Containers = []evict.ContainerHandle{{ID: "b", Name: "b", LogPath: "/logs/b/0.log"}}
+		other.Containers = []evict.ContainerHandle{{ID: "b", Name: "b", LogPath: "/logs/b/0.log"}}
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- u.Run(ctx) }()
-		u.Want([]Subject{large, beside}, true)
-		time.Sleep(2 * slowAfter)
+		u.Want([]Subject{large, other}, true)
+		time.Sleep(2 * slowTimeout)
 		synctest.Wait()
-		first := u.Of(&beside).Logs["b"]
+		first := u.Of(&other).Logs["b"]
 		if first.Bytes != 5 {
-			t.Errorf("after %v the pod beside is %+v; want it measured", 2*slowAfter, first)
+			t.Errorf("after %v the other pod is %+v; want it measured", 2*slowTimeout, first)
 		}
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
-		if again := u.Of(&beside).Logs["b"]; !again.At.After(first.At) {
-			t.Errorf("after 10s more the pod beside was measured at %v; want it later than %v", again.At, first.At)
+		if again := u.Of(&other).Logs["b"]; !again.At.After(first.At) {
+			t.Errorf("after 10s more the other pod was measured at %v; want it later than %v", again.At, first.At)
 		}
 		if u.jobs.slow != maxSlowPerPod {
 			t.Errorf("%d slow walks; want %d", u.jobs.slow, maxSlowPerPod)
@@ -186,8 +185,8 @@ func TestLargeDirectories(t *testing.T) {
 	})
 }
 
-// A walk that is slow but goes on is waited for, and counts with what it has seen.
-func TestUnfinishedWalkCounts(t *testing.T) {
+// The intermediate result of a slow walk counts.
+func TestIntermediateResultCounts(t *testing.T) {
 	root := t.TempDir()
 	for i := range 40 {
 		if err := os.MkdirAll(filepath.Join(root, "logs", "c", strconv.Itoa(i)), 0o755); err != nil {
@@ -196,7 +195,7 @@ func TestUnfinishedWalkCounts(t *testing.T) {
 	}
 	u := NewUsages(UsageOptions{Procfs: "/nowhere"})
 	began, counted, release := make(chan struct{}), make(chan struct{}), make(chan struct{})
-	var once sync.Once // on a slow machine it is due again before the test ends
+	var once sync.Once // on a slow machine the directory is due again before the test ends
 	u.measure = func(ctx context.Context, w *disk.Walker, path string, _ bool) (Measured, error) {
 		once.Do(func() {
 			close(began)
@@ -234,9 +233,9 @@ func nice(t *testing.T) int {
 	return s.Nice
 }
 
-// Walks run at the lowest priority while nothing is low, and at ordinary priority, not
-// that of evictd itself, while a disk is; also those that began before.
-func TestPriorityOfWalks(t *testing.T) {
+// Walks run at the lowest priority while no disk is low. While a disk is low they
+// run at ordinary priority, not at that of evictd; so do walks that began before.
+func TestWalkPriority(t *testing.T) {
 	kerneltest.NeedsRaise(t)
 	ordinary := max(0, nice(t))
 	u := NewUsages(UsageOptions{Procfs: "/nowhere"})
@@ -254,12 +253,12 @@ func TestPriorityOfWalks(t *testing.T) {
 	go func() { done <- u.Run(ctx) }()
 	u.Want([]Subject{s}, false)
 	if got := <-seen; got != 19 {
-		t.Errorf("while nothing is low: nice %d; want 19", got)
+		t.Errorf("while no disk is low: nice %d; want 19", got)
 	}
 	u.Want([]Subject{s}, true)
 	goOn <- struct{}{}
 	if got := <-seen; got != ordinary {
-		t.Errorf("of a walk under way when a disk becomes low: nice %d; want %d", got, ordinary)
+		t.Errorf("walk in flight when a disk becomes low: nice %d; want %d", got, ordinary)
 	}
 	goOn <- struct{}{}
 	if got := <-seen; got != ordinary {
@@ -268,7 +267,7 @@ func TestPriorityOfWalks(t *testing.T) {
 	u.Want([]Subject{s}, false)
 	goOn <- struct{}{}
 	if got := <-seen; got != 19 {
-		t.Errorf("after that: nice %d; want 19", got)
+		t.Errorf("after the disk is no longer low: nice %d; want 19", got)
 	}
 	goOn <- struct{}{}
 	cancel()
@@ -277,9 +276,9 @@ func TestPriorityOfWalks(t *testing.T) {
 	}
 }
 
-// While a disk stays low, walks take their share of a processor, however much there is to
-// walk.
-func TestBudgetOfWalks(t *testing.T) {
+// While a disk stays low, walks take at most their share of a processor, however
+// much there is to walk.
+func TestWalkBudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := NewUsages(UsageOptions{Procfs: "/nowhere"})
 		var cpu threadTimes
@@ -307,8 +306,8 @@ func TestBudgetOfWalks(t *testing.T) {
 		u.Want(subjects, true)
 		began := time.Now()
 		time.Sleep(100 * time.Second)
-		// Each walk may have worked for a moment more than it was charged for.
-		limit := time.Since(began)/budgetShare + budgetSaved + maxSlow*minRest/budgetShare + minRest
+		// Each walk may have used a little more than it was charged for.
+		limit := time.Since(began)/budgetShare + budgetBurst + maxSlow*minThrottle/budgetShare + minThrottle
 		if used := cpu.total(); used > limit || used < limit*9/10 {
 			t.Errorf("%v of processor time in %v; want at most %v, and no less than the walks need", used, time.Since(began), limit)
 		}
@@ -321,6 +320,6 @@ func TestBudgetOfWalks(t *testing.T) {
 		if err := <-done; err != nil {
 			t.Error(err)
 		}
-		time.Sleep(time.Second) // until the walks that were left behind have ended
+		time.Sleep(time.Second) // until the detached walks have ended
 	})
 }

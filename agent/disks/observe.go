@@ -12,25 +12,28 @@ import (
 	"github.com/evictd/evictd/kernel/disk"
 )
 
-// The bounds of the pace, and that below every threshold.
+// The bounds of the read interval, and the interval below every threshold. At
+// minFillBytes per second, 50 ms is 50 MiB. The longest is the kubelet's monitoring
+// period. Below the thresholds nothing more can be missed, except the recovery.
 const (
-	fastest, slowest = 50 * time.Millisecond, 10 * time.Second
-	low              = 250 * time.Millisecond
+	minReadInterval, maxReadInterval = 50 * time.Millisecond, 10 * time.Second
+	lowReadInterval                  = 250 * time.Millisecond
 )
 
-// The rates that a filesystem is believed to fill at, at least, each second: as
-// fast as one good disk writes, and as one process makes files.
+// minFillBytes and minFillInodes are the lowest rates, per second, at which a
+// filesystem is assumed to fill: the write rate of one good disk, and the rate at
+// which one process creates files.
 const (
-	leastBytes  = 1 << 30
-	leastInodes = 100_000
+	minFillBytes  = 1 << 30
+	minFillInodes = 100_000
 )
 
-// observe reads one filesystem until ctx ends, at its own pace.
+// observe reads one filesystem, at an adaptive interval, until ctx ends.
 func (w *Watch) observe(ctx context.Context, r Role) {
-	var reading errands[disk.Space]
+	var reading singleCalls[disk.Space]
 	paces := [2]pace.Pace{
-		{Least: leastBytes, Fastest: fastest, Slowest: slowest, Low: low},
-		{Least: leastInodes, Fastest: fastest, Slowest: slowest, Low: low},
+		{Least: minFillBytes, Fastest: minReadInterval, Slowest: maxReadInterval, Low: lowReadInterval},
+		{Least: minFillInodes, Fastest: minReadInterval, Slowest: maxReadInterval, Low: lowReadInterval},
 	}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -40,75 +43,75 @@ func (w *Watch) observe(ctx context.Context, r Role) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-w.poke[r]:
+		case <-w.wakeRole[r]:
 		case <-timer.C:
 		}
 		w.mu.Lock()
-		p := &w.places[r]
-		if p.path != path || p.mount != on {
-			path, on = p.path, p.mount
+		f := &w.filesystems[r]
+		if f.path != path || f.mount != on {
+			path, on = f.path, f.mount
 			paces[0].Forget()
 			paces[1].Forget()
 		}
 		w.mu.Unlock()
 		if path == "" {
-			timer.Reset(askAgain)
+			timer.Reset(queryRetry)
 			continue
 		}
-		asked := path // one that hangs outlives this turn
-		space, err := reading.to("statfs of "+asked).ask(patience, func() (disk.Space, error) { return w.read(asked) })
-		wait := w.note(r, path, space, err, &paces)
-		if wait == slowest {
-			wait = pace.Together(time.Now(), slowest)
+		target := path // a call that hangs outlives this iteration
+		space, err := reading.get("statfs of "+target).call(callTimeout, func() (disk.Space, error) { return w.read(target) })
+		wait := w.record(r, path, space, err, &paces)
+		if wait == maxReadInterval {
+			wait = pace.Together(time.Now(), maxReadInterval)
 		}
 		timer.Reset(wait)
 	}
 }
 
-// note takes a reading and returns when to take the next.
-func (w *Watch) note(r Role, path string, space disk.Space, err error, paces *[2]pace.Pace) time.Duration {
+// record stores a reading and returns the time until the next one.
+func (w *Watch) record(r Role, path string, space disk.Space, err error, paces *[2]pace.Pace) time.Duration {
 	now := time.Now()
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	p := &w.places[r]
-	if p.path != path {
-		return 0 // it is somewhere else meanwhile
+	f := &w.filesystems[r]
+	if f.path != path {
+		return 0 // the path has changed during the read
 	}
 	bytes, inodes := r.signals()
 	if err != nil {
-		if p.err == nil {
-			w.o.Log.Error("filesystem can't be read", "filesystem", r.String(), "path", path, "error", err)
-			tell(w.crossed)
+		if f.err == nil {
+			w.o.Log.Error("could not read filesystem; its signals are unreadable", "filesystem", r.String(), "path", path, "error", err)
+			notify(w.crossed)
 		}
-		p.err, p.period = err, askAgain
-		return p.period
+		f.err, f.period = err, queryRetry
+		return f.period
 	}
-	if p.err != nil {
-		w.o.Log.Info("filesystem can be read again", "filesystem", r.String(), "path", path)
+	if f.err != nil {
+		w.o.Log.Info("filesystem is readable again", "filesystem", r.String(), "path", path)
 	}
-	before, had := p.space, !p.at.IsZero()
-	p.space, p.at, p.err = space, now, nil
+	before, had := f.space, !f.at.IsZero()
+	f.space, f.at, f.err = space, now, nil
 
 	available, inodesFree := signed(space.Available), signed(space.InodesFree)
-	marks := amounts(w.marks[bytes], signed(space.Bytes))
+	marks := levels(w.thresholds[bytes], signed(space.Bytes))
 	paces[0].Saw(now, available)
-	p.period = paces[0].Next(marks)
+	f.period = paces[0].Next(marks)
 	crossed := countAbove(marks, available) != countAbove(marks, signed(before.Available))
 	if space.CountsInodes {
-		marks := amounts(w.marks[inodes], signed(space.Inodes))
+		marks := levels(w.thresholds[inodes], signed(space.Inodes))
 		paces[1].Saw(now, inodesFree)
-		p.period = min(p.period, paces[1].Next(marks))
+		f.period = min(f.period, paces[1].Next(marks))
 		crossed = crossed || countAbove(marks, inodesFree) != countAbove(marks, signed(before.InodesFree))
 	}
 	if crossed || !had {
-		tell(w.crossed)
+		notify(w.crossed)
 	}
-	return p.period
+	return f.period
 }
 
-// amounts returns where something happens: at each threshold, and where what was
-// low counts as back.
-func amounts(thresholds []signal.Threshold, capacity int64) []int64 {
+// levels returns the amounts at which a decision may change: each threshold, and
+// the amount at which its condition ends.
+func levels(thresholds []signal.Threshold, capacity int64) []int64 {
 	var marks []int64
 	for _, t := range thresholds {
 		marks = append(marks, t.Value.Amount(capacity))
@@ -119,7 +122,7 @@ func amounts(thresholds []signal.Threshold, capacity int64) []int64 {
 	return marks
 }
 
-// countAbove counts the marks that are above an amount.
+// countAbove counts the levels above an amount.
 func countAbove(marks []int64, amount int64) (n int) {
 	for _, m := range marks {
 		if amount < m {
@@ -129,13 +132,12 @@ func countAbove(marks []int64, amount int64) (n int) {
 	return n
 }
 
-// signed returns n, or the largest number that fits.
+// signed returns n, or math.MaxInt64 if n is larger.
 func signed(n uint64) int64 { return int64(min(n, math.MaxInt64)) }
 
-// Read fills in the disk signals with what is known, without waiting for
-// anything. A signal of a filesystem that is not read in time is unreadable; one
-// that the node or the filesystem does not have, or that was not asked for yet, is
-// not observed.
+// Read sets the disk signals from the last readings, without waiting. A signal of a
+// filesystem that was not read in time is unreadable. A signal that the node or the
+// filesystem does not have, or that was not read yet, is not observed.
 func (w *Watch) Read(now time.Time, into *signal.Observations) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -145,51 +147,52 @@ func (w *Watch) Read(now time.Time, into *signal.Observations) {
 		if !w.applies(r) {
 			continue
 		}
-		p := &w.places[r]
-		if p.unasked() {
+		f := &w.filesystems[r]
+		if f.pending() {
 			continue
 		}
-		if err := p.unreadable(now); err != nil {
+		if err := f.unreadable(now); err != nil {
 			o := signal.Observation{Status: signal.Unreadable, Time: now, Err: err}
 			into[bytes], into[inodes] = o, o
 			continue
 		}
 		into[bytes] = signal.Observation{
-			Status: signal.Observed, Time: p.at, Available: signed(p.space.Available), Capacity: signed(p.space.Bytes),
-			ReadOnly: p.mount.ReadOnly(),
+			Status: signal.Observed, Time: f.at, Available: signed(f.space.Available), Capacity: signed(f.space.Bytes),
+			ReadOnly: f.mount.ReadOnly(),
 		}
-		if p.space.CountsInodes {
+		if f.space.CountsInodes {
 			into[inodes] = signal.Observation{
-				Status: signal.Observed, Time: p.at, Available: signed(p.space.InodesFree), Capacity: signed(p.space.Inodes),
-				ReadOnly: p.mount.ReadOnly(),
+				Status: signal.Observed, Time: f.at, Available: signed(f.space.InodesFree), Capacity: signed(f.space.Inodes),
+				ReadOnly: f.mount.ReadOnly(),
 			}
 		}
 	}
 }
 
-var errNoPlace = errors.New("the container runtime has not told where it is")
+var errPathUnknown = errors.New("path not known: no answer to ImageFsInfo from the container runtime")
 
-var errNotRead = errors.New("it has not been read yet")
+var errNotRead = errors.New("not read yet")
 
-// unasked reports whether nobody has been asked yet, or no answer is due: what is
-// left, and whether anything can be freed.
-func (p *place) unasked() bool {
-	return p.path == "" && p.pathErr == errNotAsked || p.path != "" && (p.at.IsZero() && p.err == nil || !p.sought)
+// pending reports whether the first answer is still due: of the runtime about the
+// path, of the filesystem about its space, or about its mount, which says whether
+// it is read-only.
+func (f *filesystem) pending() bool {
+	return f.path == "" && f.pathErr == errNotQueried || f.path != "" && (f.at.IsZero() && f.err == nil || !f.locateTried)
 }
 
-// unreadable returns why the last reading can't be used, nil where it can.
-func (p *place) unreadable(now time.Time) error {
+// unreadable returns why the last reading can't be used; nil if it can.
+func (f *filesystem) unreadable(now time.Time) error {
 	switch {
-	case p.path == "":
-		return errNoPlace // why is in the status
-	case p.err != nil:
-		return p.err
-	case p.at.IsZero():
+	case f.path == "":
+		return errPathUnknown // the reason is in the status
+	case f.err != nil:
+		return f.err
+	case f.at.IsZero():
 		return errNotRead
 	}
-	// An observer that is late by more than it may wait for an answer hangs.
-	if age := now.Sub(p.at); age > p.period+2*patience {
-		return fmt.Errorf("%s was read %v ago, and should have been after %v", p.path, age.Round(time.Millisecond), p.period)
+	// An observer that is late by more than its calls may take hangs.
+	if age := now.Sub(f.at); age > f.period+2*callTimeout {
+		return fmt.Errorf("last read of %s was %v ago; the interval is %v", f.path, age.Round(time.Millisecond), f.period)
 	}
 	return nil
 }

@@ -8,26 +8,27 @@ import (
 	"github.com/evictd/evictd/agent/signal"
 )
 
-// LayersDir returns the directory below which the runtime keeps writable layers,
-// as this process sees it; "" while that is not known. What it names as their
-// place may be beside them: CRI-O has …/overlay-images for what is in …/overlay.
+// LayersDir returns the directory below which the runtime keeps writable layers, as
+// this process sees it; "" while it is not known. It is the parent of the reported
+// directory, because layers may be in a sibling: CRI-O reports …/overlay-images for
+// layers in …/overlay.
 func (w *Watch) LayersDir() string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	if p := w.places[Container].path; p != "" {
-		return filepath.Dir(p)
+	if f := w.filesystems[Container].path; f != "" {
+		return filepath.Dir(f)
 	}
 	return ""
 }
 
-// MountOf returns where the filesystem of a disk signal is mounted, as this process
-// sees it; "" while that is not known.
+// MountOf returns the mount point of a disk signal's filesystem, as this process
+// sees it; "" while it is not known.
 func (w *Watch) MountOf(s signal.Signal) string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for r := range roles {
 		if bytes, inodes := r.signals(); s == bytes || s == inodes {
-			return w.places[r].mount.Point
+			return w.filesystems[r].mount.Point
 		}
 	}
 	return ""
@@ -40,29 +41,29 @@ func (w *Watch) Statuses(now time.Time) []evict.FilesystemStatus {
 	var all []evict.FilesystemStatus
 	for r := range roles {
 		if w.applies(r) {
-			all = append(all, w.places[r].status(r, now))
+			all = append(all, w.filesystems[r].status(r, now))
 		}
 	}
 	return all
 }
 
-func (p *place) status(r Role, now time.Time) evict.FilesystemStatus {
+func (f *filesystem) status(r Role, now time.Time) evict.FilesystemStatus {
 	s := evict.FilesystemStatus{
-		Name: r.String(), Path: p.path, Mountpoint: p.mount.Point, Type: p.mount.Type, ReadOnly: p.mount.ReadOnly(), At: p.at, Period: p.period,
+		Name: r.String(), Path: f.path, Mountpoint: f.mount.Point, Type: f.mount.Type, ReadOnly: f.mount.ReadOnly(), At: f.at, Period: f.period,
 	}
-	if p.mount.ID != 0 {
-		s.Device = p.mount.Filesystem.String()
+	if f.mount.ID != 0 {
+		s.Device = f.mount.Filesystem.String()
 	}
-	if !p.at.IsZero() {
-		s.Available, s.Size = new(signed(p.space.Available)), new(signed(p.space.Bytes))
-		if p.space.CountsInodes {
-			s.InodesFree, s.Inodes = new(signed(p.space.InodesFree)), new(signed(p.space.Inodes))
+	if !f.at.IsZero() {
+		s.Available, s.Size = new(signed(f.space.Available)), new(signed(f.space.Bytes))
+		if f.space.CountsInodes {
+			s.InodesFree, s.Inodes = new(signed(f.space.InodesFree)), new(signed(f.space.Inodes))
 		}
 	}
-	err := p.unreadable(now)
+	err := f.unreadable(now)
 	s.Readable = err == nil
-	if err == nil || p.path == "" {
-		err = p.pathErr
+	if err == nil || f.path == "" {
+		err = f.pathErr
 	}
 	if err != nil {
 		s.Error = err.Error()

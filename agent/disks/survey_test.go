@@ -17,9 +17,9 @@ import (
 	"github.com/evictd/evictd/kernel/kerneltest"
 )
 
-// The largest directories of a filesystem are named, without what pods hold in them,
-// and a filesystem below that hangs holds nothing up.
-func TestLargest(t *testing.T) {
+// Largest returns the largest directories of a filesystem without the usage of
+// pods. A hung filesystem mounted below does not delay the survey.
+func TestLargestDirectories(t *testing.T) {
 	root := kerneltest.Loop(t, "ext4", 64*mebibyte, "")
 	write := func(mib int, elem ...string) {
 		path := filepath.Join(append([]string{root}, elem...)...)
@@ -32,7 +32,7 @@ func TestLargest(t *testing.T) {
 	}
 	write(9, "var/log/journal/id/system.journal")
 	write(3, "var/swapfile")
-	write(2, "pods/rest")
+	write(2, "pods/other")
 	for i := range 50 {
 		write(0, "home/a/mail", fmt.Sprint(i))
 	}
@@ -56,7 +56,7 @@ func TestLargest(t *testing.T) {
 	u.Want([]Subject{{UID: "u"}}, true)
 	eventually(t, "measurement of the pod", func() bool { return u.Unmeasured(begin) == "" })
 	if got := u.Largest(root, false); got != nil {
-		t.Errorf("Largest before the survey = %+v; want nothing", got)
+		t.Errorf("Largest before the survey = %+v; want nil", got)
 	}
 	byBytes := <-answered
 	name := func(all []evict.DirectoryUsage) (names []string) {
@@ -73,7 +73,7 @@ func TestLargest(t *testing.T) {
 		t.Errorf("largest by bytes %q; want %q", got, want)
 	}
 	byInodes := u.Largest(root, true)
-	if len(byInodes) != surveyLargest || byInodes[0].Inodes != 51 || filepath.Base(byInodes[0].Path) != "mail" {
+	if len(byInodes) != surveyEntries || byInodes[0].Inodes != 51 || filepath.Base(byInodes[0].Path) != "mail" {
 		t.Errorf("largest by inodes %+v; want the 51 of home/a/mail first", byInodes)
 	}
 	if got := u.Largest(root, false); !slices.Equal(got, byBytes) {
@@ -86,8 +86,9 @@ func TestLargest(t *testing.T) {
 	}
 }
 
-// A directory that hangs is left out of the survey of its filesystem and holds up none of
-// another one. It is tried again later, although the first attempt has never returned.
+// A directory that hangs is skipped in the survey of its filesystem and does not
+// delay surveys of others. It is tried again later, even if the first attempt has
+// never returned.
 func TestSurveyHangs(t *testing.T) {
 	root, other := t.TempDir(), t.TempDir()
 	write := func(mib int, elem ...string) {
@@ -99,9 +100,9 @@ func TestSurveyHangs(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	write(2, root, "calm", "f")
+	write(2, root, "small", "f")
 	write(1, other, "dir", "f")
-	for i := range 200 { // more than there are between two pauses of a walk
+	for i := range 200 { // more than a walk counts between two pauses
 		write(0, root, "var", "bad", fmt.Sprint(i))
 	}
 	write(3, root, "var", "bad", "f")
@@ -122,7 +123,7 @@ func TestSurveyHangs(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- u.Run(ctx) }()
-		// largest asks, and again when a survey may have ended.
+		// largest starts a survey and returns its result.
 		largest := func(point string) (first string) {
 			u.Largest(point, false)
 			time.Sleep(10 * time.Second)
@@ -132,22 +133,22 @@ func TestSurveyHangs(t *testing.T) {
 			return first
 		}
 		hangs.Store(true)
-		if got := largest(root); got != "calm" {
-			t.Errorf("largest beside a directory that hangs: %q; want calm", got)
+		if got := largest(root); got != "small" {
+			t.Errorf("largest with a directory that hangs: %q; want small", got)
 		}
 		if got := largest(other); got != "dir" {
 			t.Errorf("largest of another filesystem: %q; want dir", got)
 		}
 		hangs.Store(false)
-		time.Sleep(hangRetry)
+		time.Sleep(surveyValidity)
 		if got := largest(root); got != "bad" {
-			t.Errorf("largest when the directory is tried again: %q; want bad", got)
+			t.Errorf("largest after the directory was tried again: %q; want bad", got)
 		}
 		close(released)
 		synctest.Wait()
 		u.mu.Lock()
-		if s := u.surveys[root]; len(s.hung) > 0 || u.jobs.hung > 0 || len(u.jobs.open) > 0 {
-			t.Errorf("hung %+v, jobs %+v when all have returned; want none", s.hung, u.jobs)
+		if s := u.surveys[root]; len(s.hung) > 0 || u.jobs.hung > 0 || len(u.jobs.detachedByPod) > 0 {
+			t.Errorf("hung %+v, jobs %+v after all have returned; want none", s.hung, u.jobs)
 		}
 		u.mu.Unlock()
 		cancel()
@@ -157,9 +158,9 @@ func TestSurveyHangs(t *testing.T) {
 	})
 }
 
-// A filesystem whose root hangs is tried again after waits that double, and keeps a
+// A filesystem whose root hangs is tried again at doubling intervals, with a
 // bounded number of threads.
-func TestSurveyOfRootHangs(t *testing.T) {
+func TestSurveyRootHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		u := NewUsages(UsageOptions{Procfs: "/proc"})
 		var attempts atomic.Int64
@@ -178,19 +179,19 @@ func TestSurveyOfRootHangs(t *testing.T) {
 			}
 			return attempts.Load()
 		}
-		if n := within(surveyAgain); n != 1 {
-			t.Errorf("%d attempts in %v; want 1", n, surveyAgain)
+		if n := within(surveyValidity); n != 1 {
+			t.Errorf("%d attempts in %v; want 1", n, surveyValidity)
 		}
 		if n := within(time.Hour); n != 3 {
 			t.Errorf("%d attempts in another hour; want 3", n)
 		}
-		if n := within(48 * time.Hour); n != maxOpenPerPod {
-			t.Errorf("%d attempts in two days; want %d", n, maxOpenPerPod)
+		if n := within(48 * time.Hour); n != maxDetachedPerPod {
+			t.Errorf("%d attempts in two days; want %d", n, maxDetachedPerPod)
 		}
 		close(released)
 		synctest.Wait()
-		if n := within(surveyAgain); n != maxOpenPerPod+1 {
-			t.Errorf("%d attempts when those before have returned; want one more", n)
+		if n := within(surveyValidity); n != maxDetachedPerPod+1 {
+			t.Errorf("%d attempts after the earlier ones have returned; want one more", n)
 		}
 		cancel()
 		if err := <-done; err != nil {
@@ -221,11 +222,11 @@ func TestOutsidePods(t *testing.T) {
 	}
 	u := NewUsages(UsageOptions{Rootfs: "/host"})
 	for path, want := range map[string]string{"/host": "/", "/host/var": "/var"} {
-		if got := u.seenByHost(path); got != want {
+		if got := u.hostPath(path); got != want {
 			t.Errorf("seenByHost(%s) = %s; want %s", path, got, want)
 		}
 	}
-	if got := NewUsages(UsageOptions{}).seenByHost("/var"); got != "/var" {
+	if got := NewUsages(UsageOptions{}).hostPath("/var"); got != "/var" {
 		t.Errorf("seenByHost(/var) = %s", got)
 	}
 }

@@ -18,16 +18,16 @@ import (
 	"github.com/evictd/evictd/kernel/kerneltest"
 )
 
-// stat is of a process that started at tick 4711.
+// stat is /proc/<pid>/stat of a process that started at tick 4711.
 const stat = "77 (hog) S 1 77 77 0 -1 4194560 1 0 0 0 0 0 0 0 20 0 1 0 4711 1 1 18446744073709551615 1 1 1 0 0 0 0 0 0 0 0 0 17 0 0 0 0 0 0 0 0 0 0 0 0 0 0\n"
 
-// overlay is what a container sees of its root.
+// overlay returns the mountinfo of a container whose root is an overlay.
 func overlay(upper string) string {
 	return "98 22 0:61 / / rw,relatime - overlay overlay rw,lowerdir=/l/1:/l/2,upperdir=" + upper + ",workdir=/w\n99 98 0:62 / /proc rw - proc proc rw\n"
 }
 
-// pod makes the files of a pod with one container and returns its subject: 1 MiB
-// in its layer, 2 in its logs, 3 in an emptyDir.
+// pod makes the files of a pod with one container and returns its subject: 1 MiB in
+// its layer, 2 in its logs, 3 in an emptyDir.
 func pod(t *testing.T, root string) Subject {
 	t.Helper()
 	uid := "8f2a"
@@ -83,15 +83,15 @@ func TestUsages(t *testing.T) {
 	s := pod(t, root)
 	o := options(root)
 	u := measuring(t, o, nil)
-	if h := u.Of(&s); h.Known || h.Short != "not looked at yet" {
-		t.Errorf("Of before anything was measured = %+v", h)
+	if h := u.Of(&s); h.Known || h.Short != "not measured yet" {
+		t.Errorf("Of before a measurement = %+v; want not measured yet", h)
 	}
 	before := time.Now()
 	u.Want([]Subject{s}, false)
 	eventually(t, "measurement of all", func() bool { return u.Unmeasured(before) == "" })
 	h := u.Of(&s)
 	if !h.Known || h.Short != "" || h.Oldest.Before(before) || cmp.Diff([]string{"walk"}, h.By) != "" {
-		t.Errorf("Of = %+v; want all known, by a walk after it was asked for", h)
+		t.Errorf("Of = %+v; want all known, by a walk after Want", h)
 	}
 	if got := h.Layers["c1"]; !roughly(got.Bytes, 1) || got.Inodes != 2 {
 		t.Errorf("writable layer = %+v; want 1 MiB in 2 inodes", got.Usage)
@@ -110,20 +110,20 @@ func TestUsages(t *testing.T) {
 		t.Errorf("volumes %q; want the emptyDir and the configMap", names)
 	}
 
-	// What is low is measured again at once, and soon again.
+	// While a disk is low, measurements are repeated at once and often.
 	if err := os.WriteFile(filepath.Join(root, "layers/3/fs/more"), make([]byte, 4*mebibyte), 0o600); err != nil {
 		t.Fatal(err)
 	}
 	u.Want([]Subject{s}, true)
-	eventually(t, "what was written since", func() bool { return roughly(u.Of(&s).Layers["c1"].Bytes, 5) })
+	eventually(t, "measurement of the new file", func() bool { return roughly(u.Of(&s).Layers["c1"].Bytes, 5) })
 
-	// A pod that is gone is forgotten.
+	// The targets of a removed pod are dropped.
 	u.Want(nil, false)
-	eventually(t, "end of the places", func() bool { u.mu.Lock(); defer u.mu.Unlock(); return len(u.places) == 0 })
+	eventually(t, "removal of the targets", func() bool { u.mu.Lock(); defer u.mu.Unlock(); return len(u.targets) == 0 })
 }
 
-// The root of a container is believed only where the runtime keeps layers, and
-// while the process is the one that was meant.
+// A container's root is used only if its layer is in the runtime's directory, and
+// only while the pid is the same process.
 func TestLayerOf(t *testing.T) {
 	for _, tt := range []struct {
 		name, mountinfo string
@@ -131,9 +131,9 @@ func TestLayerOf(t *testing.T) {
 		want            string
 	}{
 		{"an overlay", overlay("/layers/3/fs"), 4711, "/layers/3/fs"},
-		{"elsewhere", overlay("/etc"), 4711, ""},
-		{"beside", overlay("/layersx/3/fs"), 4711, ""},
-		{"above", overlay("/layers/../etc"), 4711, ""},
+		{"outside the layers", overlay("/etc"), 4711, ""},
+		{"a directory with the same prefix", overlay("/layersx/3/fs"), 4711, ""},
+		{"a path with ..", overlay("/layers/../etc"), 4711, ""},
 		{"the directory itself", overlay("/layers"), 4711, ""},
 		{"relative", overlay("layers/3/fs"), 4711, ""},
 		{"another process", overlay("/layers/3/fs"), 4712, ""},
@@ -141,8 +141,8 @@ func TestLayerOf(t *testing.T) {
 		{"read-only overlay", "98 22 0:61 / / rw - overlay overlay rw,lowerdir=/layers/1\n", 4711, ""},
 		{"no overlay", "98 22 0:61 / / rw - btrfs /dev/sdb rw,subvol=/layers/3\n", 4711, ""},
 		{"malformed", "98\n", 4711, ""},
-		{"an overlay elsewhere in it", "98 22 0:61 / /mnt rw - overlay overlay rw,upperdir=/layers/3/fs\n", 4711, ""},
-		{"one over the other", overlay("/layers/3/fs") + overlay("/layers/4/fs"), 4711, "/layers/4/fs"},
+		{"an overlay not on the root", "98 22 0:61 / /mnt rw - overlay overlay rw,upperdir=/layers/3/fs\n", 4711, ""},
+		{"two overlays on the root", overlay("/layers/3/fs") + overlay("/layers/4/fs"), 4711, "/layers/4/fs"},
 	} {
 		root := kerneltest.Tree(t, map[string]string{"77/stat": stat, "77/mountinfo": tt.mountinfo})
 		u := NewUsages(UsageOptions{Procfs: kernel.FS(root), LayersDir: func() string { return "/layers" }})
@@ -159,11 +159,11 @@ func TestLayerOf(t *testing.T) {
 func TestLogsOf(t *testing.T) {
 	for _, tt := range []struct {
 		path, container string
-		want            logs
+		want            logFiles
 	}{
-		{"/var/log/pods/ns_p_u/main/0.log", "main", logs{dir: "/var/log/pods/ns_p_u/main"}},
-		{"/logs/ns_p_u/main.log", "main", logs{dir: "/logs/ns_p_u", only: "main.log"}},
-		{"/main/x", "main", logs{dir: "/main"}},
+		{"/var/log/pods/ns_p_u/main/0.log", "main", logFiles{dir: "/var/log/pods/ns_p_u/main"}},
+		{"/logs/ns_p_u/main.log", "main", logFiles{dir: "/logs/ns_p_u", only: "main.log"}},
+		{"/main/x", "main", logFiles{dir: "/main"}},
 	} {
 		if got := logsOf(tt.path, tt.container); got != tt.want {
 			t.Errorf("logsOf(%q, %q) = %+v; want %+v", tt.path, tt.container, got, tt.want)
@@ -171,7 +171,7 @@ func TestLogsOf(t *testing.T) {
 	}
 }
 
-// Containers that share a directory of logs have each its own.
+// Containers that share a directory of logs are each measured with their own files.
 func TestSharedLogs(t *testing.T) {
 	root := t.TempDir()
 	s := pod(t, root)
@@ -191,56 +191,56 @@ func TestSharedLogs(t *testing.T) {
 		t.Errorf("logs of %d and %d bytes; want 2 and 3 MiB", a.Bytes, b.Bytes)
 	}
 	if !h.Known || !strings.Contains(h.Short, "writable layer of b") {
-		t.Errorf("known %t, short %q; want a part known, and the layer of b missing", h.Known, h.Short)
+		t.Errorf("known %t, short %q; want Known, and the layer of b missing", h.Known, h.Short)
 	}
 }
 
-// A layer that can't be found is asked for.
-func TestRuntimeTellsLayers(t *testing.T) {
+// The runtime's size is used for a layer whose directory is not found.
+func TestLayerSizeFromRuntime(t *testing.T) {
 	at := time.Now()
 	u := measuring(t, UsageOptions{Procfs: "/nowhere", Layers: func(context.Context) (map[string]Measured, error) {
 		return map[string]Measured{"c1": {Usage: disk.Usage{Bytes: 7, Inodes: 2}, At: at, By: "runtime"}}, nil
 	}}, nil)
 	s := Subject{UID: "u", Containers: []evict.ContainerHandle{{ID: "c1", Name: "main", InitPID: 77}}}
 	u.Want([]Subject{s}, false)
-	eventually(t, "the runtime's word", func() bool { return u.Of(&s).Known })
+	eventually(t, "size from the runtime", func() bool { return u.Of(&s).Known })
 	if h := u.Of(&s); h.Layers["c1"].Bytes != 7 || h.Oldest != at || h.By[0] != "runtime" || !strings.Contains(h.Short, "logs") {
 		t.Errorf("Of = %+v", h)
 	}
 }
 
-// One number for two directories tells neither.
+// A project quota of two directories is the usage of neither.
 func TestSharedProject(t *testing.T) {
 	u := NewUsages(UsageOptions{})
-	u.places = map[string]*target{"a": {path: "a", want: true}, "b": {path: "b", want: true}, "c": {path: "c", want: true}}
+	u.targets = map[string]*target{"a": {path: "a", want: true}, "b": {path: "b", want: true}, "c": {path: "c", want: true}}
 	for name, project := range map[string]uint32{"a": 7, "b": 7, "c": 8} {
-		u.take(u.places[name], Measured{Usage: disk.Usage{Bytes: 100}, By: "project quota", project: project}, nil, time.Now())
+		u.storeMeasured(u.targets[name], Measured{Usage: disk.Usage{Bytes: 100}, By: "project quota", project: project}, nil, time.Now())
 	}
 	for name, want := range map[string]bool{"a": true, "b": true, "c": false} {
-		if p := u.places[name]; p.walk != want || p.got.At.IsZero() != want {
-			t.Errorf("%s: to be walked %t, measured %v; want %t", name, p.walk, p.got, want)
+		if p := u.targets[name]; p.mustWalk != want || p.got.At.IsZero() != want {
+			t.Errorf("%s: mustWalk %t, measured %v; want %t", name, p.mustWalk, p.got, want)
 		}
 	}
 }
 
-// What could be counted is at least there; what could not is no zero.
-func TestUncertain(t *testing.T) {
+// A partial count is a lower bound; an error is not zero.
+func TestIncompleteMeasurements(t *testing.T) {
 	u := NewUsages(UsageOptions{})
 	h := Holding{}
 	p := &target{path: "x"}
-	u.take(p, Measured{}, &fs.PathError{Op: "open", Path: "x", Err: errors.New("boom")}, time.Now())
-	if got := h.take(p, "logs"); !got.At.IsZero() || !strings.Contains(h.Short, "logs: open x: boom") {
-		t.Errorf("take after an error = %+v, %q", got, h.Short)
+	u.storeMeasured(p, Measured{}, &fs.PathError{Op: "open", Path: "x", Err: errors.New("boom")}, time.Now())
+	if got := h.addTarget(p, "logs"); !got.At.IsZero() || !strings.Contains(h.Short, "logs: open x: boom") {
+		t.Errorf("addTarget after an error = %+v, %q", got, h.Short)
 	}
 	h = Holding{}
-	u.take(p, Measured{Usage: disk.Usage{Bytes: 3}, By: "walk"}, disk.ErrAtLeast, time.Now())
-	if got := h.take(p, "logs"); got.Bytes != 3 || !strings.Contains(h.Short, "not everything was counted") {
-		t.Errorf("take of a part = %+v, %q", got, h.Short)
+	u.storeMeasured(p, Measured{Usage: disk.Usage{Bytes: 3}, By: "walk"}, disk.ErrAtLeast, time.Now())
+	if got := h.addTarget(p, "logs"); got.Bytes != 3 || !strings.Contains(h.Short, "not everything was counted") {
+		t.Errorf("addTarget of a partial count = %+v, %q", got, h.Short)
 	}
 	h = Holding{}
-	u.take(p, Measured{}, errors.New("boom"), time.Now())
-	if got := h.take(p, "logs"); got.Bytes != 3 || h.Short == "" {
-		t.Errorf("take after a later error = %+v, %q; want what was known", got, h.Short)
+	u.storeMeasured(p, Measured{}, errors.New("boom"), time.Now())
+	if got := h.addTarget(p, "logs"); got.Bytes != 3 || h.Short == "" {
+		t.Errorf("addTarget after a later error = %+v, %q; want the previous result", got, h.Short)
 	}
 }
 
@@ -252,15 +252,15 @@ func TestVolumesOf(t *testing.T) {
 		"pods/u/volumes/kubernetes.io~nfs/share/":       "",
 		"pods/volumes/kubernetes.io~empty-dir/nobodys/": "",
 	})
-	// The directory of pods is a symbolic link, as where it was moved to another disk.
+	// The directory of pods is a symbolic link, as if moved to another disk.
 	link := filepath.Join(t.TempDir(), "pods")
 	if err := os.Symlink(filepath.Join(root, "pods"), link); err != nil {
 		t.Fatal(err)
 	}
 	u := NewUsages(UsageOptions{Procfs: "/proc", PodsDir: link})
 	kerneltest.Mounted(t, "tmpfs", filepath.Join(root, "pods/u/volumes/kubernetes.io~empty-dir/shm"), "tmpfs", 0, "")
-	u.findMounts(t.Context())
-	u.endThread()
+	u.readMounts(t.Context())
+	u.stopWorker()
 	got, err := u.volumesOf("u")
 	if err != nil {
 		t.Fatal(err)

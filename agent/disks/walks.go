@@ -10,46 +10,66 @@ import (
 )
 
 const (
-	// mostEntries ends a walk, and so does longestWalk, which is about what so many
-	// entries take with the budget of the walks: what was counted by then is at least
-	// used.
-	mostEntries = 2_000_000
-	longestWalk = 2 * time.Minute
-	// calmly and hastily are how often a directory is looked at, while nothing is
-	// low and else, and share how small a part of the time a walk may take. Where
-	// nobody has a limit, what a pod holds matters only once something is low, and
-	// is found out then: until then it is looked at this seldom.
-	calmly, hastily = 15 * time.Second, 500 * time.Millisecond
-	seldom          = time.Minute
-	share           = 20
-	// findAgain is how long new pods may wait while others are walked.
-	findAgain = time.Second
+	// maxWalkEntries ends a walk, and so does walkTimeout, which is about what so
+	// many entries take with the budget. The usage counted by then is a lower
+	// bound.
+	maxWalkEntries = 2_000_000
+	walkTimeout    = 2 * time.Minute
+	// walkShare bounds the share of the time that the walk of a directory takes while
+	// no disk is low to a twentieth: the interval is at least walkShare times the
+	// duration of the last walk.
+	walkShare = 20
+	// maxWalkRun is how long the search for the directories of new pods waits for
+	// walks.
+	maxWalkRun = time.Second
+	// locateShare bounds the share of the time that the search for the pods'
+	// directories takes while a disk is low to a quarter: the rest is for the walks.
+	locateShare = 4
+	// newContainerWindow is how long after a change of the pods missing directories
+	// are searched every queryRetry: a container that has just started may have no
+	// root yet.
+	newContainerWindow = 10 * time.Second
 )
 
-// due returns the target to look at next, or how long until there is one: the one
-// that has waited longest beyond its time, of the pods with the fewest looks that have
-// not returned. A pod whose directories hang comes after all others.
-func (u *Usages) due(now time.Time) (next *target, wait time.Duration) {
+// urgency is how soon the usage of a directory is needed.
+type urgency uint8
+
+const (
+	unlimited urgency = iota // of pods without a limit
+	limited                  // of pods with a limit
+	urgent                   // a disk is low
+)
+
+// usageIntervals are the intervals of measurements. The usage of pods without a limit
+// matters only once a disk is low, and is then measured at once. That of pods with a
+// limit is measured a little less often than the kubelet polls (10 s), because each
+// measurement can be a walk. While a disk is low, pods are ranked by it.
+var usageIntervals = [...]time.Duration{unlimited: time.Minute, limited: 15 * time.Second, urgent: 500 * time.Millisecond}
+
+// nextTarget returns the target to measure next, or how long until one is due.
+// Targets are ordered by the number of detached jobs of their pod, so that a pod
+// whose directories hang comes last, and then by how long they are overdue.
+func (u *Usages) nextTarget(now time.Time) (next *target, wait time.Duration) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	wait = max(0, u.findEvery(now)-now.Sub(u.found)) // when the directories are looked for again
+	wait = max(0, u.locateInterval(now)-now.Sub(u.locatedAt)) // until the next search for directories
 	var longest time.Duration
-	for _, p := range u.places {
+	for _, p := range u.targets {
 		if !p.want || p.job != nil || u.jobs.full(p.pod) {
 			continue
 		}
-		late := now.Sub(p.tried) - u.every(p)
+		late := now.Sub(p.lastTried) - u.usageIntervalOf(p)
 		switch {
 		case late < 0:
 			wait = min(wait, -late)
-		case next == nil || u.before(p, late, next, longest):
+		case next == nil || u.precedes(p, late, next, longest):
 			next, longest = p, late
 		}
 	}
 	return next, wait
 }
 
-func (u *Usages) before(p *target, late time.Duration, other *target, otherLate time.Duration) bool {
+func (u *Usages) precedes(p *target, late time.Duration, other *target, otherLate time.Duration) bool {
 	mounted := func(p *target) int {
 		if p.mounted {
 			return 1
@@ -57,50 +77,50 @@ func (u *Usages) before(p *target, late time.Duration, other *target, otherLate 
 		return 0
 	}
 	return cmp.Or(
-		cmp.Compare(u.jobs.open[p.pod], u.jobs.open[other.pod]), cmp.Compare(mounted(p), mounted(other)),
+		cmp.Compare(u.jobs.detachedByPod[p.pod], u.jobs.detachedByPod[other.pod]), cmp.Compare(mounted(p), mounted(other)),
 		cmp.Compare(otherLate, late), cmp.Compare(p.path, other.path), cmp.Compare(p.only, other.only),
 	) < 0
 }
 
-// every returns how often a target is looked at.
-func (u *Usages) every(p *target) time.Duration {
+// usageIntervalOf returns the interval at which a target is measured.
+func (u *Usages) usageIntervalOf(p *target) time.Duration {
 	switch {
-	case u.hasty: // what is low is more urgent than what the walk costs
-		return max(hastily, min(p.took, calmly))
+	case u.diskLow: // the disk is more urgent than the cost of the walk
+		return max(usageIntervals[urgent], min(p.took, usageIntervals[limited]))
 	case p.limited:
-		return max(calmly, share*p.took)
+		return max(usageIntervals[limited], walkShare*p.took)
 	}
-	return max(seldom, share*p.took)
+	return max(usageIntervals[unlimited], walkShare*p.took)
 }
 
-// walk measures a target on another thread.
-func (u *Usages) walk(ctx context.Context, p *target) {
+// measureTarget measures a target on the worker thread.
+func (u *Usages) measureTarget(ctx context.Context, p *target) {
 	j := newJob(p.pod, p.path)
-	w := &disk.Walker{Most: mostEntries}
+	w := &disk.Walker{Most: maxWalkEntries}
 	if p.only != "" {
 		w.Only = func(name string) bool {
 			return name == p.only || len(name) > len(p.only) && name[:len(p.only)+1] == p.only+"."
 		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, longestWalk)
+	ctx, cancel := context.WithTimeout(ctx, walkTimeout)
 	u.mu.Lock()
 	p.job, p.walker = j, w
-	quota := !p.walk && p.only == ""
+	quota := !p.mustWalk && p.only == ""
 	u.mu.Unlock()
 	began := time.Now()
 	u.run(ctx, j, w.Seen, func(pause func()) {
 		defer cancel()
 		w.Pause = pause
 		got, err := u.measure(ctx, w, p.path, quota)
-		u.take(p, got, err, began)
+		u.storeMeasured(p, got, err, began)
 	})
 }
 
-// take notes what a walk found, however late.
-func (u *Usages) take(p *target, got Measured, err error, began time.Time) {
+// storeMeasured stores the result of a measurement, however late.
+func (u *Usages) storeMeasured(p *target, got Measured, err error, began time.Time) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	before, failed := p.got, p.job.hangs() || p.err != nil
+	before, failed := p.got, p.job.isHung() || p.err != nil
 	defer func() {
 		before.At = p.got.At
 		if p.got != before || failed || p.err != nil {
@@ -109,24 +129,24 @@ func (u *Usages) take(p *target, got Measured, err error, began time.Time) {
 	}()
 	p.took = time.Since(began)
 	if p.job != nil {
-		p.took -= p.job.rested()
+		p.took -= p.job.throttledTime()
 	}
-	// What was there then is counted; what came later may not be.
-	p.tried, p.err, got.At = began, err, began
+	// Files that existed at began are counted; later ones may not be.
+	p.lastTried, p.err, got.At = began, err, began
 	p.job, p.walker = nil, nil
 	switch {
 	case err == nil:
 		p.got = got
-		u.disown(p)
+		u.dropSharedQuota(p)
 	case errors.Is(err, disk.ErrAtLeast):
 		got.Short = err.Error()
 		p.got, p.err = got, nil
 	}
-	tell(u.wake)
+	notify(u.wake)
 }
 
-// soFar returns what a walk that has not returned has counted, where that is more
-// than the last one found.
+// soFar returns the intermediate result of a walk in flight if it is more than the
+// last result, else the last result.
 func (p *target) soFar() Measured {
 	if p.walker == nil {
 		return p.got
@@ -141,24 +161,24 @@ func (p *target) soFar() Measured {
 	}
 }
 
-// disown walks directories whose project's quota is also another's: it tells
-// what they take up together.
-func (u *Usages) disown(p *target) {
+// dropSharedQuota lets directories be walked that have the same project: the quota
+// is the usage of both together.
+func (u *Usages) dropSharedQuota(p *target) {
 	project := p.got.project
 	if project == 0 {
 		return
 	}
-	for _, other := range u.places {
+	for _, other := range u.targets {
 		if other != p && other.want && other.got.project == project {
 			for _, both := range []*target{p, other} {
-				both.walk, both.got, both.tried = true, Measured{}, time.Time{}
+				both.mustWalk, both.got, both.lastTried = true, Measured{}, time.Time{}
 			}
 		}
 	}
 }
 
-// measure asks the filesystem, which knows at once where it accounts for
-// projects, or looks at everything.
+// measure returns the usage of a directory: from its project quota, which the
+// filesystem reports at once, or from a walk.
 func measure(ctx context.Context, w *disk.Walker, path string, quota bool) (Measured, error) {
 	if quota {
 		if p, err := disk.ReadProject(path); err == nil {

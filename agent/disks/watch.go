@@ -16,7 +16,7 @@ import (
 	"github.com/evictd/evictd/kernel/epoll"
 )
 
-// Role is what a filesystem is to the node.
+// Role is the role of a filesystem on the node.
 type Role uint8
 
 // The roles.
@@ -29,76 +29,80 @@ const (
 
 func (r Role) String() string { return [roles]string{"nodefs", "imagefs", "containerfs"}[r] }
 
-// signals of a role: bytes, then inodes.
+// signals returns the signals of a role.
 func (r Role) signals() (bytes, inodes signal.Signal) {
 	return [roles]signal.Signal{signal.NodeFsAvailable, signal.ImageFsAvailable, signal.ContainerFsAvailable}[r],
 		[roles]signal.Signal{signal.NodeFsInodesFree, signal.ImageFsInodesFree, signal.ContainerFsInodesFree}[r]
 }
 
-// Runtime is asked where its filesystems are.
+// Runtime reports the paths of the runtime's filesystems.
 type Runtime interface {
 	ImageFsInfo(ctx context.Context) (cri.ImageFs, error)
 }
 
-// Options are what a Watch is made of.
+// Options are the options of New.
 type Options struct {
 	Procfs kernel.FS
 	// Rootfs is where the host's root is mounted; empty is "/".
 	Rootfs string
-	// NodePath is a directory on nodefs, as the host sees it; empty is
-	// [KubeletDir] where there is one, else "/".
+	// NodePath is a directory on nodefs, as the host sees it; empty is [KubeletDir]
+	// if it exists, else "/".
 	NodePath string
-	// Runtime is nil where there is none: then there is no imagefs.
+	// Runtime is nil if there is none: then there is no imagefs.
 	Runtime Runtime
 	Log     *slog.Logger
 }
 
-// KubeletDir is where a kubelet keeps its pods.
+// KubeletDir is the kubelet's root directory.
 const KubeletDir = "/var/lib/kubelet"
 
 const (
-	// patience is how long a filesystem may take to answer.
-	patience = time.Second
-	// askEvery is how often the runtime is asked while nothing hints at a change,
-	// and askAgain where it did not answer.
-	askEvery, askAgain = 10 * time.Second, time.Second
+	// callTimeout is after how long a call on a filesystem counts as hanging.
+	// statfs of a local filesystem reads counters in memory, so 1 s is far more
+	// than it needs under load.
+	callTimeout = time.Second
+	// queryInterval is how often the filesystems are located without a notification
+	// of a changed mount: the kubelet's monitoring period. queryRetry is the interval
+	// after an error, and the shortest interval. Both also apply to the query of the
+	// runtime for the sizes of writable layers.
+	queryInterval, queryRetry = 10 * time.Second, time.Second
 )
 
-// Watch watches the filesystems. Its methods are safe for concurrent use and
-// answer at once, but for Run.
+// Watch watches the filesystems. Its methods are safe for concurrent use and,
+// except Run, do not block.
 type Watch struct {
-	o       Options
-	crossed chan struct{}
-	poke    [roles]chan struct{}
-	syncing [roles]errand[struct{}]
-	// read and locate are the kernel's, but in tests.
+	o        Options
+	crossed  chan struct{}
+	wakeRole [roles]chan struct{}
+	syncing  [roles]singleCall[struct{}]
+	// read and locate are replaced in tests.
 	read   func(path string) (disk.Space, error)
 	locate func(path string) (disk.Mount, error)
 
-	mu     sync.Mutex
-	places [roles]place
-	layout evict.Layout
-	marks  [signal.Count][]signal.Threshold
+	mu          sync.Mutex
+	filesystems [roles]filesystem
+	layout      evict.Layout
+	thresholds  [signal.Count][]signal.Threshold
 }
 
-// place is a filesystem in its role.
-type place struct {
-	path    string // a directory on it, as this process sees it; "" is not known
-	pathErr error  // why that is not known, or not known to hold still
-	mount   disk.Mount
-	located bool // mount is known
-	sought  bool // or was asked for, and not told
+// filesystem is the state of a filesystem in its role.
+type filesystem struct {
+	path        string // a directory on it, as this process sees it; "" if not known
+	pathErr     error  // why path is not known or may be outdated
+	mount       disk.Mount
+	located     bool // mount is set
+	locateTried bool // the first attempt to locate it has ended
 
 	space  disk.Space
-	at     time.Time     // of the last reading that succeeded; zero for none
+	at     time.Time     // of the last successful reading; zero for none
 	err    error         // of the last reading
-	synced time.Time     // when that was begun last
-	period time.Duration // until the next one
+	synced time.Time     // when the last syncfs began
+	period time.Duration // until the next reading
 }
 
-var errNotAsked = errors.New("the container runtime has not told yet where it is")
+var errNotQueried = errors.New("path not known: the container runtime was not queried yet")
 
-// New returns a watch that has seen nothing yet.
+// New returns a watch without readings.
 func New(o Options) *Watch {
 	if o.Rootfs == "" {
 		o.Rootfs = "/"
@@ -108,78 +112,78 @@ func New(o Options) *Watch {
 	}
 	w := &Watch{o: o, crossed: make(chan struct{}, 1), read: disk.ReadSpace}
 	w.locate = func(path string) (disk.Mount, error) { return disk.Locate(o.Procfs, path) }
-	for r := range w.places {
-		w.poke[r] = make(chan struct{}, 1)
+	for r := range w.filesystems {
+		w.wakeRole[r] = make(chan struct{}, 1)
 		w.syncing[r].what = "syncfs of " + Role(r).String()
-		w.places[r].pathErr = errNotAsked
+		w.filesystems[r].pathErr = errNotQueried
 	}
 	return w
 }
 
-// Crossed is signalled when a filesystem crosses a threshold, in either
-// direction, and when the layout changes.
+// Crossed is signalled when a filesystem crosses a threshold, in either direction,
+// and when the layout changes.
 func (w *Watch) Crossed() <-chan struct{} { return w.crossed }
 
-// Arm tells which thresholds to look out for.
+// Arm sets the thresholds, and reads the filesystems.
 func (w *Watch) Arm(p *evict.Policy) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.marks = [signal.Count][]signal.Threshold{}
+	w.thresholds = [signal.Count][]signal.Threshold{}
 	for _, t := range p.Thresholds {
 		if t.Signal.IsDisk() {
-			w.marks[t.Signal] = append(w.marks[t.Signal], t.Threshold)
+			w.thresholds[t.Signal] = append(w.thresholds[t.Signal], t.Threshold)
 		}
 	}
 	w.Refresh()
 }
 
-// Refresh has the filesystems read at once.
+// Refresh reads the filesystems at once.
 func (w *Watch) Refresh() {
-	for r := range w.poke {
-		tell(w.poke[r])
+	for r := range w.wakeRole {
+		notify(w.wakeRole[r])
 	}
 }
 
-// syncEvery is how often a filesystem is asked to free what was removed.
-const syncEvery = 500 * time.Millisecond
+// syncInterval is the shortest interval between two syncs of a filesystem: each
+// commits a transaction.
+const syncInterval = 500 * time.Millisecond
 
-// Freeing has a signal's filesystem read at once, and free what was removed if it
-// is one that takes its time (btrfs).
+// Freeing reads the filesystem of a signal at once. A btrfs, which frees removed
+// files with its next transaction, is synced first.
 func (w *Watch) Freeing(s signal.Signal) {
 	for r := range roles {
 		if bytes, inodes := r.signals(); s != bytes && s != inodes {
 			continue
 		}
 		w.mu.Lock()
-		p := &w.places[r]
-		path, due := p.path, p.located && p.mount.Type == "btrfs" && time.Since(p.synced) >= syncEvery
+		p := &w.filesystems[r]
+		path, due := p.path, p.located && p.mount.Type == "btrfs" && time.Since(p.synced) >= syncInterval
 		if due {
 			p.synced = time.Now()
 		}
 		w.mu.Unlock()
 		if due {
 			go func() {
-				// It is an errand of its own: while one is open, none is asked.
-				if _, err := w.syncing[r].ask(patience, func() (struct{}, error) { return struct{}{}, disk.Sync(path) }); err != nil {
-					w.o.Log.Debug("filesystem not synced", "path", path, "error", err)
+				// While a sync is in flight, call starts no other.
+				if _, err := w.syncing[r].call(callTimeout, func() (struct{}, error) { return struct{}{}, disk.Sync(path) }); err != nil {
+					w.o.Log.Debug("could not sync filesystem", "path", path, "error", err)
 				}
-				tell(w.poke[r])
+				notify(w.wakeRole[r])
 			}()
 		}
 	}
 	w.Refresh()
 }
 
-// tell signals without waiting.
-func tell(c chan<- struct{}) {
+// notify signals c without waiting.
+func notify(c chan<- struct{}) {
 	select {
 	case c <- struct{}{}:
 	default:
 	}
 }
 
-// Run watches until ctx ends. A question that hangs does not keep it from
-// returning.
+// Run watches until ctx ends. It returns even if a call hangs.
 func (w *Watch) Run(ctx context.Context) error {
 	var running sync.WaitGroup
 	defer running.Wait()
@@ -189,8 +193,8 @@ func (w *Watch) Run(ctx context.Context) error {
 	changed := make(chan struct{}, 1)
 	notice, err := disk.OpenNotice(w.o.Procfs)
 	if err != nil {
-		// They are looked for again now and then in any case.
-		w.o.Log.Warn("changed mounts are not told", "error", err)
+		// They are located at intervals in any case.
+		w.o.Log.Warn("could not watch for changed mounts; filesystems are located at intervals only", "error", err)
 	} else {
 		context.AfterFunc(ctx, func() { notice.Close() })
 		running.Go(func() { w.listen(notice, changed) })
@@ -200,25 +204,25 @@ func (w *Watch) Run(ctx context.Context) error {
 			running.Go(func() { w.observe(ctx, r) })
 		}
 	}
-	w.find(ctx, changed)
+	w.locateAll(ctx, changed)
 	return nil
 }
 
-// applies reports whether the node has such a filesystem.
+// applies reports whether the node has a filesystem in that role.
 func (w *Watch) applies(r Role) bool { return r == Node || w.o.Runtime != nil }
 
-// listen passes changes of mounts on, many at once as one.
+// listen forwards changes of mounts; several become one.
 func (w *Watch) listen(notice *disk.Notice, changed chan<- struct{}) {
 	for {
-		told, err := notice.Wait(epoll.Forever)
+		notified, err := notice.Wait(epoll.Forever)
 		switch {
 		case errors.Is(err, os.ErrClosed):
 			return
 		case err != nil:
-			w.o.Log.Warn("changed mounts are not told any more", "error", err)
+			w.o.Log.Warn("watch for changed mounts ended; filesystems are located at intervals only", "error", err)
 			return
-		case told:
-			tell(changed)
+		case notified:
+			notify(changed)
 		}
 	}
 }

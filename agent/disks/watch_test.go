@@ -23,7 +23,7 @@ import (
 
 const mebibyte = 1 << 20
 
-// fakeRuntime tells what it is told to.
+// fakeRuntime returns fs and err.
 type fakeRuntime struct {
 	mu  sync.Mutex
 	fs  cri.ImageFs
@@ -36,7 +36,7 @@ func (r *fakeRuntime) ImageFsInfo(context.Context) (cri.ImageFs, error) {
 	return r.fs, r.err
 }
 
-func (r *fakeRuntime) say(fs cri.ImageFs, err error) {
+func (r *fakeRuntime) set(fs cri.ImageFs, err error) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.fs, r.err = fs, err
@@ -108,10 +108,10 @@ func TestLayouts(t *testing.T) {
 		imageMiB         int64
 	}{
 		{"all on one", node, filepath.Join(node, "a"), evict.SingleFs, 64},
-		{"all on one, by a bind mount", bound, "", evict.SingleFs, 64},
-		{"images and containers apart", other, filepath.Join(other, "b"), evict.ImageFs, 256},
-		{"images apart", other, node, evict.SplitFs, 256},
-		{"containers apart", node, other, evict.SplitFs, 64},
+		{"all on one, through a bind mount", bound, "", evict.SingleFs, 64},
+		{"images and containers on another", other, filepath.Join(other, "b"), evict.ImageFs, 256},
+		{"images on another", other, node, evict.SplitFs, 256},
+		{"containers on another", node, other, evict.SplitFs, 64},
 		{"three", third, other, evict.SplitFs, 32},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -119,7 +119,7 @@ func TestLayouts(t *testing.T) {
 			w := New(Options{Procfs: "/proc", NodePath: node, Runtime: r})
 			w.Arm(policy(t, "{nodefs.available: 10%}"))
 			start(t, w)
-			eventually(t, "reading of all", func() bool {
+			eventually(t, "reading of all filesystems", func() bool {
 				o := observed(w)
 				located := true
 				for _, s := range w.Statuses(time.Now()) {
@@ -136,13 +136,14 @@ func TestLayouts(t *testing.T) {
 			}{{signal.NodeFsAvailable, 64}, {signal.ImageFsAvailable, tt.imageMiB}} {
 				got := o[s.signal]
 				if got.Available <= 0 || got.Available > got.Capacity || got.Capacity > s.mib*mebibyte || got.Capacity < s.mib*mebibyte*3/4 {
-					t.Errorf("%s = %+v on a filesystem of %d MiB", s.signal, got, s.mib)
+					t.Errorf("%s = %+v; want a filesystem of %d MiB", s.signal, got, s.mib)
 				}
 			}
 			if got := o[signal.NodeFsInodesFree]; got.Status != signal.Observed || got.Available <= 0 || got.Available >= got.Capacity {
 				t.Errorf("nodefs.inodesFree = %+v", got)
 			}
-			// btrfs counts no inodes: no signal, which is neither none left nor an error.
+			// btrfs does not count inodes: the signal is not observed, which
+			// differs from zero and from an error.
 			want := signal.Observed
 			if tt.image == other {
 				want = signal.NotObserved
@@ -154,8 +155,8 @@ func TestLayouts(t *testing.T) {
 	}
 }
 
-// The layout is found anew when a filesystem is mounted and when it goes, without
-// anybody asking.
+// The layout changes when a filesystem is mounted and when it is unmounted, without
+// waiting for queryInterval.
 func TestLayoutChanges(t *testing.T) {
 	node := kerneltest.Loop(t, "ext4", 16*mebibyte, "")
 	images := filepath.Join(node, "images")
@@ -170,20 +171,20 @@ func TestLayoutChanges(t *testing.T) {
 	}
 	began := time.Now()
 	kerneltest.Mounted(t, "tmpfs", images, "tmpfs", 0, "size=8m")
-	eventually(t, "imagefs of its own", func() bool {
+	eventually(t, "layout imagefs", func() bool {
 		return w.Layout() == evict.ImageFs && observed(w)[signal.ImageFsAvailable].Capacity == 8*mebibyte
 	})
-	if took := time.Since(began); took > askEvery/2 {
-		t.Errorf("a mount was seen after %v; want at once and not by asking now and then", took)
+	if took := time.Since(began); took > queryInterval/2 {
+		t.Errorf("a mount was seen after %v; want it by notification and not after queryInterval", took)
 	}
 	kerneltest.Unmount(t, images)
-	eventually(t, "single filesystem again", func() bool {
+	eventually(t, "layout single", func() bool {
 		return w.Layout() == evict.SingleFs && observed(w)[signal.ImageFsAvailable].Capacity > 8*mebibyte
 	})
 }
 
-// A filesystem that is filled is seen to cross its threshold long before the next
-// period of a poller, and so are its inodes.
+// A threshold crossing of space or inodes is seen long before maxReadInterval has
+// passed.
 func TestCrossing(t *testing.T) {
 	node := kerneltest.Loop(t, "ext4", 64*mebibyte, "", "-q", "-N", "4096")
 	w := New(Options{Procfs: "/proc", NodePath: node})
@@ -205,8 +206,8 @@ func TestCrossing(t *testing.T) {
 	case <-time.After(20 * time.Second):
 		t.Fatal("no crossing after 20s")
 	}
-	if took := time.Since(began); took > slowest/2 {
-		t.Errorf("the crossing was seen after %v; want it long before a period of %v is over", took, slowest)
+	if took := time.Since(began); took > maxReadInterval/2 {
+		t.Errorf("the crossing was seen after %v; want it long before %v", took, maxReadInterval)
 	}
 	if !below(signal.NodeFsAvailable, 20*mebibyte)() {
 		t.Errorf("nodefs.available = %+v; want less than 20 MiB", observed(w)[signal.NodeFsAvailable])
@@ -222,11 +223,11 @@ func TestCrossing(t *testing.T) {
 	if err := os.Remove(filepath.Join(node, "big")); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "space again", func() bool { return !below(signal.NodeFsAvailable, 20*mebibyte)() })
+	eventually(t, "return above the threshold", func() bool { return !below(signal.NodeFsAvailable, 20*mebibyte)() })
 }
 
-// A filesystem that hangs makes its own signals unreadable and no other's, costs
-// one thread, and is read again when it answers.
+// A filesystem that hangs makes only its own signals unreadable, costs one thread,
+// and is read again once it answers.
 func TestHungFilesystem(t *testing.T) {
 	node := kerneltest.Loop(t, "ext4", 16*mebibyte, "")
 	hung := filepath.Join(t.TempDir(), "hung")
@@ -237,11 +238,11 @@ func TestHungFilesystem(t *testing.T) {
 	w := New(Options{Procfs: "/proc", NodePath: node, Runtime: &fakeRuntime{fs: at(hung, node)}})
 	w.Arm(policy(t, "{nodefs.available: 10%}"))
 	start(t, w)
-	eventually(t, "word of what hangs", func() bool {
+	eventually(t, "report of the hang", func() bool {
 		o := observed(w)[signal.ImageFsAvailable]
 		return o.Status == signal.Unreadable && strings.Contains(o.Err.Error(), "statfs of "+hung+" has not returned for")
 	})
-	eventually(t, "reading of the others", func() bool {
+	eventually(t, "reading of the other filesystems", func() bool {
 		o := observed(w)
 		return o[signal.NodeFsAvailable].Status == signal.Observed && o[signal.ContainerFsAvailable].Status == signal.Observed
 	})
@@ -261,10 +262,10 @@ func TestHungFilesystem(t *testing.T) {
 		return o.Status == signal.Unreadable && !strings.Contains(o.Err.Error(), "has not returned")
 	})
 	kerneltest.Unmount(t, hung)
-	eventually(t, "reading of what lay below", func() bool { return observed(w)[signal.ImageFsAvailable].Status == signal.Observed })
+	eventually(t, "reading of the filesystem below", func() bool { return observed(w)[signal.ImageFsAvailable].Status == signal.Observed })
 }
 
-// That nobody can write to a filesystem is told with its readings.
+// Readings report that the filesystem is read-only.
 func TestReadOnlyFilesystem(t *testing.T) {
 	node := kerneltest.Loop(t, "ext4", 16*mebibyte, "")
 	w := New(Options{Procfs: "/proc", NodePath: node})
@@ -277,7 +278,7 @@ func TestReadOnlyFilesystem(t *testing.T) {
 		if err := unix.Mount("", node, "", flags, ""); err != nil {
 			t.Fatal(err)
 		}
-		eventually(t, "reading with the filesystem as it is", func() bool {
+		eventually(t, "reading with the present read-only state", func() bool {
 			o := observed(w)
 			bytes, inodes := o[signal.NodeFsAvailable], o[signal.NodeFsInodesFree]
 			return bytes.Status == signal.Observed && inodes.Status == signal.Observed && bytes.ReadOnly == readOnly && inodes.ReadOnly == readOnly
@@ -285,7 +286,7 @@ func TestReadOnlyFilesystem(t *testing.T) {
 	}
 }
 
-func TestFilesystemVanishes(t *testing.T) {
+func TestFilesystemUnmounted(t *testing.T) {
 	node := kerneltest.Loop(t, "ext4", 16*mebibyte, "")
 	dir := filepath.Join(node, "dir")
 	if err := os.Mkdir(dir, 0o755); err != nil {
@@ -295,15 +296,15 @@ func TestFilesystemVanishes(t *testing.T) {
 	start(t, w)
 	eventually(t, "reading", func() bool { return observed(w)[signal.NodeFsAvailable].Status == signal.Observed })
 	kerneltest.Unmount(t, node)
-	eventually(t, "word of it", func() bool {
+	eventually(t, "unreadable signal", func() bool {
 		o := observed(w)[signal.NodeFsAvailable]
 		return o.Status == signal.Unreadable && errors.Is(o.Err, os.ErrNotExist)
 	})
 }
 
-// What the runtime said holds while it says nothing, and the node's own
-// filesystem does not depend on it.
-func TestRuntimeDoesNotTell(t *testing.T) {
+// The paths that the runtime has reported remain while it returns errors, and
+// nodefs does not depend on the runtime.
+func TestRuntimeErrors(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		r := &fakeRuntime{err: errors.New("boom")}
 		w := New(Options{Procfs: "/nowhere", NodePath: "/n", Runtime: r})
@@ -321,14 +322,14 @@ func TestRuntimeDoesNotTell(t *testing.T) {
 		if got := o[signal.NodeFsAvailable]; got.Status != signal.Observed || got.Available != 2 || got.Capacity != 100 {
 			t.Errorf("nodefs.available = %+v; want 2 of 100", got)
 		}
-		if got := o[signal.ImageFsAvailable]; got.Status != signal.Unreadable || got.Err != errNoPlace {
+		if got := o[signal.ImageFsAvailable]; got.Status != signal.Unreadable || got.Err != errPathUnknown {
 			t.Errorf("imagefs.available = %+v; want unreadable", got)
 		}
 		if s := w.Statuses(time.Now())[Image]; s.Readable || !strings.Contains(s.Error, "boom") {
 			t.Errorf("status of imagefs = %+v; want boom", s)
 		}
-		r.say(at("/images", ""), nil)
-		time.Sleep(2 * askAgain)
+		r.set(at("/images", ""), nil)
+		time.Sleep(2 * queryRetry)
 		synctest.Wait()
 		if got := observed(w)[signal.ImageFsInodesFree]; got.Status != signal.Observed || got.Available != 40 {
 			t.Errorf("imagefs.inodesFree = %+v; want 40", got)
@@ -336,11 +337,11 @@ func TestRuntimeDoesNotTell(t *testing.T) {
 		if got := w.Layout(); got != evict.ImageFs {
 			t.Errorf("layout %v; want imagefs", got)
 		}
-		r.say(cri.ImageFs{}, errors.New("gone"))
-		time.Sleep(2 * askEvery)
+		r.set(cri.ImageFs{}, errors.New("gone"))
+		time.Sleep(2 * queryInterval)
 		synctest.Wait()
 		if got := observed(w)[signal.ImageFsAvailable]; got.Status != signal.Observed || w.Layout() != evict.ImageFs {
-			t.Errorf("imagefs.available = %+v, layout %v after the runtime fell silent; want what it said before", got, w.Layout())
+			t.Errorf("imagefs.available = %+v, layout %v while the runtime returns errors; want the previous ones", got, w.Layout())
 		}
 		if s := w.Statuses(time.Now())[Image]; !strings.Contains(s.Error, "gone") {
 			t.Errorf("status of imagefs = %+v; want the error", s)
@@ -352,11 +353,11 @@ func TestRuntimeDoesNotTell(t *testing.T) {
 	})
 }
 
-// A reading that does not come is not taken for the last one.
+// An old reading is not used as the present one.
 func TestStaleReading(t *testing.T) {
 	now := time.Now()
-	p := place{path: "/x", at: now.Add(-5 * time.Second), period: 2 * time.Second}
-	if err := p.unreadable(now); err == nil || !strings.Contains(err.Error(), "read 5s ago, and should have been after 2s") {
+	p := filesystem{path: "/x", at: now.Add(-5 * time.Second), period: 2 * time.Second}
+	if err := p.unreadable(now); err == nil || !strings.Contains(err.Error(), "was 5s ago; the interval is 2s") {
 		t.Errorf("unreadable = %v", err)
 	}
 	p.at = now.Add(-3 * time.Second)
@@ -373,10 +374,10 @@ func TestNodePath(t *testing.T) {
 	}
 	kerneltest.Write(t, root, map[string]string{"var/lib/kubelet/": ""})
 	if got, want := w.nodePath(), filepath.Join(root, KubeletDir); got != want {
-		t.Errorf("nodePath() beside a kubelet = %q; want %q", got, want)
+		t.Errorf("nodePath() with a kubelet = %q; want %q", got, want)
 	}
 	w.o.NodePath = "/srv"
 	if got, want := w.nodePath(), filepath.Join(root, "srv"); got != want {
-		t.Errorf("nodePath() as configured = %q; want %q", got, want)
+		t.Errorf("nodePath() with NodePath = %q; want %q", got, want)
 	}
 }

@@ -9,117 +9,117 @@ import (
 )
 
 const (
-	// callPatience is after how long a call counts as hanging: a reclaim goes on
-	// without it.
-	callPatience = 2 * time.Second
-	// mostOpen bounds the calls that are open at one time, those that hang included:
-	// each keeps a goroutine, in a system call perhaps a thread.
-	mostOpen = 32
-	// firstRetry and slowestRetry are the waits before a call that hung is made again,
-	// doubling.
-	firstRetry, slowestRetry = 30 * time.Second, 8 * time.Minute
+	// callTimeout is after how long a call counts as hung: the reclaim goes on
+	// without it. It is a fifth of orderDeadline.
+	callTimeout = 2 * time.Second
+	// maxOpenCalls limits the calls without a result, including those that hang:
+	// each has a goroutine, and in a system call perhaps a thread.
+	maxOpenCalls = 32
+	// A call that hung is retried after hangBackoff, doubling to maxHangBackoff.
+	hangBackoff, maxHangBackoff = 30 * time.Second, 8 * time.Minute
 )
 
-// errHangs says that a call has not been answered.
-var errHangs = errors.New("has not answered in time, tried again later")
+// errHung reports that a call has not returned in time.
+var errHung = errors.New("no answer in time; will be retried")
 
-// calls are requests to the runtime and to filesystems that may never be answered.
-// Each has a key. One that hangs is left alone: it keeps its goroutine until it
-// returns, and is not made again before a back-off is over. Its methods are safe for
-// concurrent use.
+// calls are requests to the runtime and to filesystems that may never return, by
+// key. A call that hangs keeps its goroutine until it returns, and is not started
+// again before its back-off has ended. Its methods are safe for concurrent use.
 type calls struct {
-	// ctx outlives the reclaims that make calls: it is Run's.
+	// ctx is the context of Run: calls outlive the reclaims that start them.
 	ctx context.Context
 
-	mu    sync.Mutex
-	open  map[string]bool
-	hangs map[string]backoff
+	mu       sync.Mutex
+	open     map[string]bool
+	backoffs map[string]backoff
 }
 
-// backoff is for how long a call that hung is not made again.
+// backoff is the time during which a call that hung is not started again.
 type backoff struct {
 	until time.Time
 	delay time.Duration
 }
 
-// begin makes a call on a goroutine of its own; answer is called with its result.
-// The error, an errHangs, says that the call hangs since an earlier attempt, or that
-// too many do.
-func (c *calls) begin(key string, f func(context.Context) error, answer func(error)) error {
+// start starts a call on a goroutine of its own; onResult is called with its
+// result. The error is errHung if an earlier call of the same key hangs or its
+// back-off has not ended, or if maxOpenCalls have no result.
+func (c *calls) start(key string, f func(context.Context) error, onResult func(error)) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	if b, known := c.hangs[key]; c.open[key] || known && time.Now().Before(b.until) {
-		return fmt.Errorf("%s: %w", key, errHangs)
+	if b, known := c.backoffs[key]; c.open[key] || known && time.Now().Before(b.until) {
+		return fmt.Errorf("%s: %w", key, errHung)
 	}
-	if len(c.open) >= mostOpen {
-		return fmt.Errorf("%s: not tried, %d other calls hang: %w", key, len(c.open), errHangs)
+	if len(c.open) >= maxOpenCalls {
+		return fmt.Errorf("%s: not started, %d other calls in flight: %w", key, len(c.open), errHung)
 	}
 	if c.open == nil {
-		c.open, c.hangs = map[string]bool{}, map[string]backoff{}
+		c.open, c.backoffs = map[string]bool{}, map[string]backoff{}
 	}
 	c.open[key] = true
 	go func() {
 		err := f(c.ctx)
 		c.mu.Lock()
 		delete(c.open, key)
-		switch b, known := c.hangs[key]; {
+		switch b, known := c.backoffs[key]; {
 		case errors.Is(err, context.DeadlineExceeded):
-			c.postpone(key)
+			c.extendBackoff(key)
 		case known && err == nil || known && time.Now().After(b.until):
-			delete(c.hangs, key)
+			delete(c.backoffs, key)
 		}
 		c.mu.Unlock()
-		answer(err)
+		onResult(err)
 	}()
 	return nil
 }
 
-// hung notes that a call has not been answered for callPatience.
-func (c *calls) hung(key string) error {
+// markHung records that a call has not returned within callTimeout, and returns an
+// errHung.
+func (c *calls) markHung(key string) error {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	if c.open[key] {
-		c.postpone(key)
+		c.extendBackoff(key)
 	}
-	return fmt.Errorf("%s: %w", key, errHangs)
+	return fmt.Errorf("%s: %w", key, errHung)
 }
 
-// postpone begins or doubles a back-off. The caller holds mu. Of a runtime that hangs
-// over ever new things only the last are remembered.
-func (c *calls) postpone(key string) {
+// extendBackoff starts or doubles a back-off. mu must be locked. Back-offs that
+// ended more than maxHangBackoff ago are removed, so that a runtime that hangs for
+// ever new keys does not fill the map.
+func (c *calls) extendBackoff(key string) {
 	now := time.Now()
-	b, known := c.hangs[key]
+	b, known := c.backoffs[key]
 	switch {
 	case !known:
-		b.delay = firstRetry
+		b.delay = hangBackoff
 	case now.Before(b.until):
-		return // this attempt is counted
+		return // this attempt was counted before
 	default:
-		b.delay = min(2*b.delay, slowestRetry)
+		b.delay = min(2*b.delay, maxHangBackoff)
 	}
 	b.until = now.Add(b.delay)
-	c.hangs[key] = b
-	for other, o := range c.hangs {
-		if now.Sub(o.until) > slowestRetry {
-			delete(c.hangs, other)
+	c.backoffs[key] = b
+	for other, o := range c.backoffs {
+		if now.Sub(o.until) > maxHangBackoff {
+			delete(c.backoffs, other)
 		}
 	}
 }
 
-// do makes a call and waits for its answer, at most for callPatience or until ctx
+// do starts a call and waits for its result, at most for callTimeout or until ctx
 // ends.
 func (c *calls) do(ctx context.Context, key string, f func(context.Context) error) error {
-	answers := make(chan error, 1)
-	if err := c.begin(key, f, func(err error) { answers <- err }); err != nil {
+	results := make(chan error, 1)
+	if err := c.start(key, f, func(err error) { results <- err }); err != nil {
 		return err
 	}
-	timer := time.NewTimer(callPatience)
+	timer := time.NewTimer(callTimeout)
 	defer timer.Stop()
 	select {
-	case err := <-answers:
+	case err := <-results:
 		return err
 	case <-timer.C:
-		return c.hung(key)
+		return c.markHung(key)
 	case <-ctx.Done():
 		return ctx.Err()
 	}

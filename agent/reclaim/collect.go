@@ -10,24 +10,24 @@ import (
 	"github.com/evictd/evictd/cri"
 )
 
-// removeImages removes images that nothing uses, the least recently used first.
-func (r *Reclaimer) removeImages(ctx context.Context, b *batches) {
-	images, err := r.look(ctx, r.settings())
+// removeImages removes unused images, least recently used first.
+func (r *Reclaimer) removeImages(ctx context.Context, b *batchRemover) {
+	images, err := r.inspectImages(ctx, r.currentPolicy())
 	if err != nil {
 		b.report.Error = err.Error()
 		return
 	}
-	if images.off != "" {
-		b.report.Note = images.off
+	if images.disabled != "" {
+		b.report.Note = images.disabled
 		return
 	}
-	r.shed(ctx, b, images.removable)
+	r.removeImageList(ctx, b, images.removable)
 }
 
-// shed removes images. What one gives back is learnt from those before it: runtimes
-// report the size of what they fetched, which may be less than half of what it takes
-// up, or shared with others.
-func (r *Reclaimer) shed(ctx context.Context, b *batches, images []cri.Image) {
+// removeImageList removes images. The space that an image frees is learned from the
+// ones before it: runtimes report the size of the download, which may be less than
+// half of the disk usage, or shared with other images.
+func (r *Reclaimer) removeImageList(ctx context.Context, b *batchRemover, images []cri.Image) {
 	if !b.report.Signal.IsInodes() {
 		b.minRatio = 1
 	}
@@ -39,67 +39,68 @@ func (r *Reclaimer) shed(ctx context.Context, b *batches, images []cri.Image) {
 		})
 	}
 	if b.report.DryRun {
-		b.wouldRemove(list)
+		b.reportDryRun(list)
 		return
 	}
 	b.run(ctx, list)
 }
 
-// errUsed says that an image is in use by now.
-var errUsed = errors.New("image is in use")
+// errInUse reports that an image is in use since it was listed.
+var errInUse = errors.New("image is in use")
 
-// removeImage removes an image, unless a container has been made from it since the
-// images were listed.
+// removeImage removes an image unless a container was made from it since the images
+// were listed.
 func (r *Reclaimer) removeImage(ctx context.Context, image *cri.Image) error {
 	containers, err := r.o.Runtime.Containers(ctx)
 	if err != nil {
 		return err
 	}
 	if usedBy(containers, "").has(image) {
-		return errUsed
+		return errInUse
 	}
 	return r.o.Runtime.RemoveImage(ctx, image.ID)
 }
 
-// collection is what there is to collect.
-type collection struct {
+// imageList is the result of inspectImages.
+type imageList struct {
 	removable []cri.Image
-	off       string // why nothing is; "" where it is
+	disabled  string // why images are not collected here; "" if they are
 }
 
-// look finds out which images are there, which are in use, and whether they are
-// evictd's to remove.
-func (r *Reclaimer) look(ctx context.Context, p Policy) (collection, error) {
+// inspectImages lists the images, updates their history, and determines which may
+// be removed and whether evictd collects images here.
+func (r *Reclaimer) inspectImages(ctx context.Context, p Policy) (imageList, error) {
 	images, err := r.o.Runtime.Images(ctx)
 	if err != nil {
-		return collection{}, err
+		return imageList{}, err
 	}
-	// After the images: what is made of one meanwhile is then seen.
+	// List containers after images, to see a container that was made from one of
+	// them in between.
 	sandboxes, containers, err := list(ctx, r.o.Runtime)
 	if err != nil {
-		return collection{}, err
+		return imageList{}, err
 	}
 	sandboxImage, err := r.o.Runtime.SandboxImage(ctx)
 	if err != nil {
-		return collection{}, err
+		return imageList{}, err
 	}
 	used, now := usedBy(containers, sandboxImage), time.Now()
 	if r.o.Seen != nil {
 		defer r.o.Seen()
 	}
-	own := exclusive(images, containers)
+	exclusive := exclusiveBytes(images, containers)
 	r.mu.Lock()
-	r.own = own
+	r.exclusiveBytes = exclusive
 	r.mu.Unlock()
-	r.stillThere(sandboxes)
+	r.pruneEvicted(sandboxes)
 	r.imagesMu.Lock()
 	defer r.imagesMu.Unlock()
-	r.history.see(images, used, now)
-	return collection{removable: r.history.removable(images, used, p.MinAge, now), off: r.off(p)}, nil
+	r.history.update(images, used, now)
+	return imageList{removable: r.history.removable(images, used, p.MinAge, now), disabled: r.disabled(p)}, nil
 }
 
-// off says why images are not collected here, "" where they are.
-func (r *Reclaimer) off(p Policy) string {
+// disabled returns why images are not collected here, "" if they are.
+func (r *Reclaimer) disabled(p Policy) string {
 	switch p.Images {
 	case On:
 		return ""
@@ -108,35 +109,35 @@ func (r *Reclaimer) off(p Policy) string {
 	}
 	switch k := r.o.Kubelet(); {
 	case !k.Known:
-		return "the pods have not been listed yet, so whether they are a kubelet's is not known"
+		return "pods not listed yet; unknown whether a kubelet runs here"
 	case k.Absent:
 		return ""
 	case k.Pods:
-		return "a kubelet collects images here (imageGC: on does it too)"
+		return "the kubelet of these pods collects images (imageGC: on lets evictd collect too)"
 	case k.Process != "":
-		return "a kubelet runs here (imageGC: on collects images all the same)"
+		return "a kubelet runs here and collects images (imageGC: on lets evictd collect too)"
 	}
 	return ""
 }
 
-// overused returns the signal of imagefs whose usage is at or above the high
-// mark, bytes before inodes, and else that of its bytes.
-func (r *Reclaimer) overused(now time.Time) (signal.Signal, bool) {
-	p := r.settings()
+// overThreshold returns the signal of imagefs whose usage is at or above High,
+// bytes before inodes, and true; otherwise the signal of its bytes and false.
+func (r *Reclaimer) overThreshold(now time.Time) (signal.Signal, bool) {
+	p := r.currentPolicy()
 	var o signal.Observations
 	r.o.Space.Read(now, &o)
 	for _, s := range []signal.Signal{signal.ImageFsAvailable, signal.ImageFsInodesFree} {
-		if _, over := lacks(&o[s], p.High, p.Low); over {
+		if _, over := gcTarget(&o[s], p.High, p.Low); over {
 			return s, true
 		}
 	}
 	return signal.ImageFsAvailable, false
 }
 
-// lacks returns what has to be left for usage to come down to the low mark, and
-// whether it is at or above the high one. A high mark of 100 is none, as for the
-// kubelet, and where the filesystem is read-only nothing would come of it.
-func lacks(o *signal.Observation, high, low int32) (target int64, over bool) {
+// gcTarget returns the available amount at which usage is down to low, and whether
+// usage is at or above high. A high of 100 disables collection, as in the kubelet.
+// On a read-only filesystem a removal would free nothing.
+func gcTarget(o *signal.Observation, high, low int32) (target int64, over bool) {
 	if o.Status != signal.Observed || o.Capacity <= 0 || o.ReadOnly || high >= 100 {
 		return 0, false
 	}
@@ -144,50 +145,51 @@ func lacks(o *signal.Observation, high, low int32) (target int64, over bool) {
 	return int64(float64(o.Capacity) * float64(100-low) / 100), used >= float64(high)
 }
 
-// collect removes images that have not been used for too long and, where the
-// filesystem is used too much, others.
+// collect removes images that were unused for too long and, if usage is above High,
+// others.
 func (r *Reclaimer) collect(ctx context.Context, s signal.Signal, over bool) {
-	p := r.settings()
+	p := r.currentPolicy()
 	report := evict.ReclaimReport{At: time.Now(), Kind: evict.ReclaimImages, Reason: Age, Signal: s, DryRun: r.o.DryRun(), Removed: []string{}}
-	images, err := r.look(ctx, p)
+	images, err := r.inspectImages(ctx, p)
 	if err != nil {
-		r.o.Log.Debug("images not looked at", "error", err)
+		r.o.Log.Debug("could not list images for collection", "error", err)
 		return
 	}
 	var now signal.Observations
 	r.o.Space.Read(report.At, &now)
-	if images.off != "" || now[s].ReadOnly {
+	if images.disabled != "" || now[s].ReadOnly {
 		return
 	}
-	before, _ := r.left(s)
+	before, _ := r.available(s)
 	if p.MaxAge > 0 {
 		r.imagesMu.Lock()
-		// Images that were never used come first, but may be younger than used ones.
+		// The list begins with images that were never used, which may be younger
+		// than used ones.
 		var old, others []cri.Image
 		for _, i := range images.removable {
-			if r.history.idle(i.ID, report.At) > p.MaxAge {
+			if r.history.unusedFor(i.ID, report.At) > p.MaxAge {
 				old = append(old, i)
 			} else {
 				others = append(others, i)
 			}
 		}
 		r.imagesMu.Unlock()
-		r.shed(ctx, r.batches(&report, everything), old)
+		r.removeImageList(ctx, r.newBatchRemover(&report, unlimited), old)
 		images.removable = others
 	}
 	if over {
 		report.Reason = Threshold
 		var o signal.Observations
 		r.o.Space.Read(time.Now(), &o)
-		if target, still := lacks(&o[s], p.High, p.Low); still {
+		if target, still := gcTarget(&o[s], p.High, p.Low); still {
 			report.Deficit = target - o[s].Available
-			r.shed(ctx, r.batches(&report, target), images.removable)
+			r.removeImageList(ctx, r.newBatchRemover(&report, target), images.removable)
 		}
 	}
 	if len(report.Removed) == 0 && (report.Error == "" || ctx.Err() != nil) {
 		return
 	}
-	after, _ := r.left(s)
+	after, _ := r.available(s)
 	report.Freed, report.Took = max(0, after-before), time.Since(report.At)
-	r.keep(report)
+	r.addReport(report)
 }

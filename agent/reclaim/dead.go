@@ -11,68 +11,69 @@ import (
 	"github.com/evictd/evictd/cri"
 )
 
-// remains is what is left of a pod, or a part of it: a sandbox with all that is
-// in it, or where that still runs something, a container.
-type remains struct {
+// deadObject is what can be removed of a pod: a sandbox with all its containers or,
+// if a container of the sandbox still runs, one exited container.
+type deadObject struct {
 	sandbox   cri.Sandbox
-	container string // ID; "" is the sandbox as a whole
+	container string // ID; "" for the whole sandbox
 	name      string
-	since     time.Time // when the last of it ended, or else began; zero is not known
-	logs      []string  // of its containers
-	// containers is how many the sandbox has; one without any takes up next to nothing.
+	since     time.Time // end of the last container, or its creation; zero if unknown
+	logs      []string  // log files of its containers
+	// containers is the number of containers. A sandbox without any uses almost no
+	// space.
 	containers int
 	evicted    bool
 }
 
-// exit is when and where a container ended.
+// exit is the end of a container and the path of its log.
 type exit struct {
 	finished time.Time
 	log      string
 }
 
-// dead returns what may be removed, the oldest first: of sandboxes that are not
-// ready and that no kubelet made, unless a newer one of the same pod exists. What
-// evictd itself evicted goes first, and need not have any age.
-func dead(sandboxes []cri.Sandbox, containers []cri.Container, exits map[string]exit, evicted map[string]Held, kubelet evict.Kubelet, minAge time.Duration, now time.Time) []remains {
+// deadObjects returns what may be removed, oldest first: sandboxes that are not
+// ready and not a kubelet's, unless a newer sandbox of the same pod exists.
+// Sandboxes that evictd evicted come first, regardless of age.
+func deadObjects(sandboxes []cri.Sandbox, containers []cri.Container, exits map[string]exit, evicted map[string]Held, kubelet evict.Kubelet, minAge time.Duration, now time.Time) []deadObject {
 	in := map[string][]cri.Container{}
 	for _, c := range containers {
 		in[c.SandboxID] = append(in[c.SandboxID], c)
 	}
 	newest := map[string]cri.Sandbox{}
 	for _, s := range sandboxes {
-		if n, ok := newest[podOf(&s)]; !ok || newer(&s, &n) {
-			newest[podOf(&s)] = s
+		if n, ok := newest[podKey(&s)]; !ok || newer(&s, &n) {
+			newest[podKey(&s)] = s
 		}
 	}
-	var list []remains
+	var list []deadObject
 	for _, s := range sandboxes {
-		_, ours := evicted[s.ID]
-		if kubelet.Owns(s.Annotations) || s.Ready && !ours || newest[podOf(&s)].ID != s.ID {
+		_, evictedByUs := evicted[s.ID]
+		if kubelet.Owns(s.Annotations) || s.Ready && !evictedByUs || newest[podKey(&s)].ID != s.ID {
 			continue
 		}
-		for _, p := range parts(s, in[s.ID], exits, ours) {
+		for _, p := range parts(s, in[s.ID], exits, evictedByUs) {
 			if p.evicted || !p.since.IsZero() && now.Sub(p.since) >= minAge {
 				list = append(list, p)
 			}
 		}
 	}
-	slices.SortFunc(list, older)
+	slices.SortFunc(list, compareDead)
 	return list
 }
 
-// parts returns what a sandbox could be removed as: as a whole, where none of its
-// containers runs, or else each container that has exited. Of a sandbox that was
-// evicted and is still ready it returns nothing until no container runs.
-func parts(s cri.Sandbox, containers []cri.Container, exits map[string]exit, evicted bool) []remains {
-	whole := remains{sandbox: s, name: s.Namespace + "/" + s.Name, since: s.Created, containers: len(containers), evicted: evicted}
-	var exited []remains
+// parts returns the removable objects of a sandbox: the whole sandbox if none of
+// its containers runs, else each exited container. For an evicted sandbox that is
+// still ready it returns nothing while a container runs.
+func parts(s cri.Sandbox, containers []cri.Container, exits map[string]exit, evicted bool) []deadObject {
+	whole := deadObject{sandbox: s, name: s.Namespace + "/" + s.Name, since: s.Created, containers: len(containers), evicted: evicted}
+	var exited []deadObject
 	running := false
 	for _, c := range containers {
 		if c.State != cri.StateExited {
 			running = true
 			continue
 		}
-		part := remains{sandbox: s, container: c.ID, name: whole.name + "/" + c.Name, since: c.Created, containers: 1}
+		part := deadObject{sandbox: s, container: c.ID, name: whole.name + "/" + c.Name, since: c.Created, containers: 1}
 		if e, ok := exits[c.ID]; ok {
 			if !e.finished.IsZero() {
 				part.since = e.finished
@@ -89,15 +90,15 @@ func parts(s cri.Sandbox, containers []cri.Container, exits map[string]exit, evi
 	}
 	switch {
 	case !running:
-		return []remains{whole}
+		return []deadObject{whole}
 	case s.Ready:
 		return nil
 	}
 	return exited
 }
 
-// older puts what was evicted first, then by age.
-func older(a, b remains) int {
+// compareDead orders evicted objects first, then by age.
+func compareDead(a, b deadObject) int {
 	if a.evicted != b.evicted {
 		if a.evicted {
 			return -1
@@ -107,18 +108,18 @@ func older(a, b remains) int {
 	return cmp.Or(a.since.Compare(b.since), cmp.Compare(a.sandbox.ID, b.sandbox.ID), cmp.Compare(a.container, b.container))
 }
 
-// podOf tells whether two sandboxes are of one pod.
-func podOf(s *cri.Sandbox) string { return s.Namespace + "\x00" + s.Name + "\x00" + s.UID }
+// podKey identifies the pod of a sandbox.
+func podKey(s *cri.Sandbox) string { return s.Namespace + "\x00" + s.Name + "\x00" + s.UID }
 
 func newer(a, b *cri.Sandbox) bool {
 	return cmp.Or(a.Created.Compare(b.Created), cmp.Compare(a.Attempt, b.Attempt), cmp.Compare(a.ID, b.ID)) > 0
 }
 
-// logDir returns the directory that holds the pod's logs and nothing else, by its
-// name, "" where they are elsewhere:
+// logDir returns the directory that has only the pod's logs, recognized by its
+// name, or "" if the logs are elsewhere:
 //
 //	/var/log/pods/<namespace>_<name>_<uid>/<container>/0.log
-func (r *remains) logDir() string {
+func (r *deadObject) logDir() string {
 	if r.sandbox.UID == "" {
 		return ""
 	}

@@ -14,7 +14,7 @@ import (
 	"github.com/evictd/evictd/kernel/kerneltest"
 )
 
-func TestDead(t *testing.T) {
+func TestDeadObjects(t *testing.T) {
 	at := func(minutes int) time.Time { return start.Add(time.Duration(minutes) * time.Minute) }
 	box := func(id, pod string, created int, ready bool) cri.Sandbox {
 		return cri.Sandbox{ID: id, Name: pod, Namespace: "ns", UID: "u-" + pod, Created: at(created), Ready: ready}
@@ -39,25 +39,25 @@ func TestDead(t *testing.T) {
 	exits := map[string]exit{"o1": {at(2), "/var/log/pods/ns_a_u-a/o1/0.log"}, "l1": {finished: at(9)}}
 	names := func(absent bool, now int) string {
 		var list []string
-		for _, r := range dead(sandboxes, containers, exits, map[string]Held{"evicted": {}}, evict.Kubelet{Absent: absent}, time.Minute, at(now)) {
+		for _, r := range deadObjects(sandboxes, containers, exits, map[string]Held{"evicted": {}}, evict.Kubelet{Absent: absent}, time.Minute, at(now)) {
 			list = append(list, r.sandbox.ID+"/"+r.container)
 		}
 		return strings.Join(list, " ")
 	}
-	// first has a successor, ready and young and late are not old enough, of
-	// unknown it is not known, and mixed still runs something.
+	// Omitted: first has a successor; ready, young and late are not old enough; the
+	// age of unknown is unknown; of mixed only the exited container counts.
 	if got, want := names(false, 9), "evicted/ older/ mixed/m1 old/"; got != want {
-		t.Errorf("dead = %q; want %q", got, want)
+		t.Errorf("deadObjects = %q; want %q", got, want)
 	}
 	if got, want := names(false, 10), "evicted/ older/ mixed/m1 old/ late/ young/"; got != want {
-		t.Errorf("dead a minute later = %q; want %q", got, want)
+		t.Errorf("deadObjects a minute later = %q; want %q", got, want)
 	}
 	if got, want := names(true, 9), "evicted/ older/ k/ mixed/m1 old/"; got != want {
-		t.Errorf("dead where no kubelet runs = %q; want %q", got, want)
+		t.Errorf("deadObjects without a kubelet = %q; want %q", got, want)
 	}
 	containers[5].State = cri.StateRunning
 	if got, want := names(false, 9), "older/ mixed/m1 old/"; got != want {
-		t.Errorf("dead while the evicted one runs = %q; want %q", got, want)
+		t.Errorf("deadObjects while the evicted container runs = %q; want %q", got, want)
 	}
 }
 
@@ -65,33 +65,33 @@ func TestLogDir(t *testing.T) {
 	for _, tt := range []struct{ log, want string }{
 		{"/var/log/pods/ns_p_u/main/0.log", "/var/log/pods/ns_p_u"},
 		{"/srv/logs/ns_p_u/main.log", "/srv/logs/ns_p_u"},
-		{"/ns_p_u/main.log", ""}, // right below the root
+		{"/ns_p_u/main.log", ""}, // directly below the root
 		{"/var/log/pods/ns_p_v/main/0.log", ""},
 		{"/var/log/pods/ns_p_u.log", ""},
 		{"", ""},
 	} {
-		r := remains{sandbox: cri.Sandbox{Namespace: "ns", Name: "p", UID: "u"}, logs: []string{tt.log}}
+		r := deadObject{sandbox: cri.Sandbox{Namespace: "ns", Name: "p", UID: "u"}, logs: []string{tt.log}}
 		if got := r.logDir(); got != tt.want {
 			t.Errorf("logDir of %q = %q; want %q", tt.log, got, tt.want)
 		}
 	}
-	r := remains{sandbox: cri.Sandbox{Namespace: "ns", Name: "p"}, logs: []string{"/var/log/pods/ns_p_/main/0.log"}}
+	r := deadObject{sandbox: cri.Sandbox{Namespace: "ns", Name: "p"}, logs: []string{"/var/log/pods/ns_p_/main/0.log"}}
 	if got := r.logDir(); got != "" {
-		t.Errorf("logDir without a UID = %q; want none", got)
+		t.Errorf("logDir without a UID = %q; want \"\"", got)
 	}
 }
 
-// A sandbox counts as removed where its logs can't be: no other one goes in its place.
-// What is mounted among the logs is not touched.
-func TestLogsThatCannotBeRemoved(t *testing.T) {
+// A sandbox counts as removed even if its logs can't be removed: no other is
+// removed instead. Files on a filesystem mounted in the log directory are kept.
+func TestLogsRemain(t *testing.T) {
 	root := t.TempDir()
-	n := &node{available: 50, holds: map[string]int64{}, logsOf: map[string]string{}}
+	n := &node{available: 50, sizes: map[string]int64{}, logsOf: map[string]string{}}
 	deadPods(n, 5, false)
 	var mounted []string
 	for i := range n.sandboxes {
 		s := &n.sandboxes[i]
 		dir := "logs/" + s.Namespace + "_" + s.Name + "_" + s.UID
-		n.holds[s.ID], n.logsOf["c"+s.ID] = 200, "/"+dir+"/main/0.log"
+		n.sizes[s.ID], n.logsOf["c"+s.ID] = 200, "/"+dir+"/main/0.log"
 		kerneltest.Write(t, root, map[string]string{dir + "/main/0.log": "x", dir + "/mnt/": ""})
 		point := filepath.Join(root, dir, "mnt")
 		kerneltest.Mounted(t, "tmpfs", point, "tmpfs", 0, "size=64k")
@@ -102,15 +102,15 @@ func TestLogsThatCannotBeRemoved(t *testing.T) {
 		r.Order(evict.Reclaim{Kind: evict.ReclaimContainers, Signal: signal.NodeFsAvailable, Deficit: 150})
 		report := <-r.Done()
 		if !slices.Equal(report.Removed, []string{"sandbox ns/p000"}) || report.Freed != 200 || !strings.Contains(report.Error, "logs") {
-			t.Errorf("report %+v; want the first sandbox removed, and that its logs are left", report)
+			t.Errorf("report %+v; want the first sandbox removed and an error about its logs", report)
 		}
-		if got := n.did(); got != "sandbox s000" {
-			t.Errorf("removed %q; want s000 alone", got)
+		if got := n.removals(); got != "sandbox s000" {
+			t.Errorf("removed %q; want only s000", got)
 		}
 	})
 	for _, path := range mounted {
 		if b, err := os.ReadFile(path); err != nil || string(b) != "x" {
-			t.Errorf("%s = %q, %v; want it untouched", path, b, err)
+			t.Errorf("%s = %q, %v; want it unchanged", path, b, err)
 		}
 	}
 }

@@ -26,22 +26,22 @@ func deadPods(n *node, count int, empty bool) {
 	}
 }
 
-var lowNode = evict.Reclaim{Kind: evict.ReclaimContainers, Signal: signal.NodeFsAvailable, Deficit: 150}
+var containerOrder = evict.Reclaim{Kind: evict.ReclaimContainers, Signal: signal.NodeFsAvailable, Deficit: 150}
 
-// A reclaim that brings nothing ends after settleTimeout or, where each removal
-// might have brought something, after reclaimFor, however many dead pods there are.
+// A reclaim that frees nothing ends after settleTimeout or, if each removal might
+// have freed something, after orderDeadline, however many dead pods there are.
 func TestReclaimEndsInTime(t *testing.T) {
 	for _, tt := range []struct {
 		pods   int
 		empty  bool
 		within time.Duration
 	}{
-		{40, true, 2 * time.Second}, {500, true, 2 * time.Second}, {40, false, reclaimFor}, {500, false, reclaimFor},
+		{40, true, 2 * time.Second}, {500, true, 2 * time.Second}, {40, false, orderDeadline}, {500, false, orderDeadline},
 	} {
 		n := &node{available: 50}
 		deadPods(n, tt.pods, tt.empty)
 		run(t, n, Policy{}, nil, func(r *Reclaimer) {
-			r.Order(lowNode)
+			r.Order(containerOrder)
 			report := <-r.Done()
 			if report.Took > tt.within+100*time.Millisecond || report.Error != "" {
 				t.Errorf("%d dead pods, empty: %t: took %v, error %q; want at most %v", tt.pods, tt.empty, report.Took, report.Error, tt.within)
@@ -53,75 +53,73 @@ func TestReclaimEndsInTime(t *testing.T) {
 	}
 }
 
-// A removal that hangs delays no other one, and is not waited for again. It is
-// tried again later.
-func TestReclaimGoesOnWhereRemovalsHang(t *testing.T) {
-	n := &node{available: 50, holds: map[string]int64{"s019": 500}}
+// A removal that hangs does not delay others; it is retried later.
+func TestHungRemovalsDoNotDelayOthers(t *testing.T) {
+	n := &node{available: 50, sizes: map[string]int64{"s019": 500}}
 	deadPods(n, 20, false)
-	n.hangs = map[string]bool{}
+	n.hungIDs = map[string]bool{}
 	for i := range 12 {
-		n.hangs[fmt.Sprintf("s%03d", i)] = true
+		n.hungIDs[fmt.Sprintf("s%03d", i)] = true
 	}
 	run(t, n, Policy{}, nil, func(r *Reclaimer) {
-		r.Order(lowNode)
+		r.Order(containerOrder)
 		report := <-r.Done()
-		if report.Took > reclaimFor+100*time.Millisecond || report.Freed != 500 || !strings.Contains(report.Error, "has not answered") {
-			t.Errorf("report %+v; want the 8 that do not hang removed within %v, and the others named", report, reclaimFor)
+		if report.Took > orderDeadline+100*time.Millisecond || report.Freed != 500 || !strings.Contains(report.Error, "no answer in time") {
+			t.Errorf("report %+v; want the 8 that do not hang removed within %v, and the others named", report, orderDeadline)
 		}
-		r.Order(lowNode)
+		r.Order(containerOrder)
 		if report := <-r.Done(); report.Took > 2*time.Second {
-			t.Errorf("the second reclaim took %v; want the hanging removals left alone", report.Took)
+			t.Errorf("the second reclaim took %v; want no wait for the hung removals", report.Took)
 		}
 		n.mu.Lock()
-		n.hangs = nil
+		n.hungIDs = nil
 		n.mu.Unlock()
 		time.Sleep(10 * time.Minute)
 		synctest.Wait()
-		if left := n.left(); left != 0 {
-			t.Errorf("%d sandboxes are left ten minutes after the runtime has recovered; want none", left)
+		if left := n.countSandboxes(); left != 0 {
+			t.Errorf("%d sandboxes exist ten minutes after the runtime has recovered; want none", left)
 		}
 	})
 }
 
-// An evicted pod that can't be removed is waited for only as long as its space is
-// needed.
-func TestHangingEvictedPod(t *testing.T) {
+// A reclaim waits for the removal of an evicted pod only while its space is needed.
+func TestHungEvictedPod(t *testing.T) {
 	for _, tt := range []struct {
-		others int64 // what they bring
+		others int64 // bytes that the other pod frees
 		took   time.Duration
-	}{{200, callPatience}, {0, reclaimFor}} {
-		n := &node{available: 50, holds: map[string]int64{"s000": tt.others}, hangs: map[string]bool{"evicted": true}}
+	}{{200, callTimeout}, {0, orderDeadline}} {
+		n := &node{available: 50, sizes: map[string]int64{"s000": tt.others}, hungIDs: map[string]bool{"evicted": true}}
 		deadPods(n, 1, false)
 		n.sandboxes = append(n.sandboxes, cri.Sandbox{ID: "evicted", Name: "evicted", UID: "evicted", Created: start})
 		run(t, n, Policy{}, nil, func(r *Reclaimer) {
 			r.Evicted("evicted", Held{Amount: 500})
-			r.Order(lowNode)
+			r.Order(containerOrder)
 			if report := <-r.Done(); report.Took < tt.took || report.Took > tt.took+200*time.Millisecond || len(report.Removed) != 1 || report.Error == "" {
-				t.Errorf("others bring %d: report %+v; want it after %v, with the other removed", tt.others, report, tt.took)
+				t.Errorf("other pod frees %d: report %+v; want it after %v, with the other pod removed", tt.others, report, tt.took)
 			}
 		})
 	}
 }
 
-// An order does not wait for the collection of images that goes on.
+// An order interrupts a collection of images.
 func TestOrderInterruptsCollection(t *testing.T) {
 	n := &node{available: 150}
 	images(n, "a", "b", "c")
 	deadPods(n, 1, true)
-	n.hangs = map[string]bool{"a": true, "b": true, "c": true}
+	n.hungIDs = map[string]bool{"a": true, "b": true, "c": true}
 	run(t, n, Policy{Images: On, High: 85, Low: 20}, nil, func(r *Reclaimer) {
-		time.Sleep(checkEvery + time.Second) // the collection hangs by now
+		time.Sleep(usageCheckInterval + time.Second) // the collection hangs now
 		ordered := time.Now()
-		r.Order(lowNode)
+		r.Order(containerOrder)
 		if report := <-r.Done(); time.Since(ordered) > 2*time.Second || len(report.Removed) != 1 {
 			t.Errorf("report %+v after %v; want the dead sandbox removed at once", report, time.Since(ordered))
 		}
 	})
 }
 
-// The runtime, a real server, hangs over some sandboxes and images: the others go,
+// A real CRI server hangs when it removes some sandboxes: the others are removed,
 // and the order is answered.
-func TestReclaimWithHangingRuntime(t *testing.T) {
+func TestReclaimWithHungRuntime(t *testing.T) {
 	server := critest.Start(t)
 	var ids []string
 	for i := range 6 {
@@ -149,21 +147,21 @@ func TestReclaimWithHangingRuntime(t *testing.T) {
 		}
 		return n
 	}
-	// On a busy machine a call that does not hang can take longer than callPatience, too:
-	// then the next order finds it ended.
+	// On a busy machine a call that does not hang can exceed callTimeout as well:
+	// the next order then finds it completed.
 	for order := range 10 {
-		r.Order(lowNode)
-		if report := <-r.Done(); order == 0 && !strings.Contains(report.Error, "has not answered") {
-			t.Errorf("report %+v; want it to say that the runtime has not answered", report)
+		r.Order(containerOrder)
+		if report := <-r.Done(); order == 0 && !strings.Contains(report.Error, "no answer in time") {
+			t.Errorf("report %+v; want the missing answer of the runtime in it", report)
 		}
 		if left() == 3 {
 			break
 		}
 	}
 	if n := left(); n != 3 {
-		t.Errorf("%d sandboxes are left; want the three over which the runtime hangs", n)
+		t.Errorf("%d sandboxes exist; want the three whose removal hangs", n)
 	}
-	r.Order(lowNode)
+	r.Order(containerOrder)
 	<-r.Done()
 	removals := map[string]int{}
 	for _, c := range server.Calls() {
@@ -173,7 +171,7 @@ func TestReclaimWithHangingRuntime(t *testing.T) {
 	}
 	for _, id := range ids {
 		if removals[id] != 1 {
-			t.Errorf("%s was removed %d times; want once, although that hangs", id, removals[id])
+			t.Errorf("RemovePodSandbox(%s) called %d times; want once, also if it hangs", id, removals[id])
 		}
 	}
 	cancel()

@@ -11,15 +11,15 @@ import (
 	"github.com/evictd/evictd/cri"
 )
 
-// history knows when images were used. It is not safe for concurrent use.
+// history is when images were used, by image ID. It is not safe for concurrent use.
 type history map[string]evict.ImageUse
 
-// see takes what is there and which of it is in use now.
-func (h history) see(images []cri.Image, used *inUse, now time.Time) {
-	there := make(map[string]bool, len(images))
+// update records the images of a new list and which of them are in use now.
+func (h history) update(images []cri.Image, used *inUse, now time.Time) {
+	present := make(map[string]bool, len(images))
 	for i := range images {
 		id := images[i].ID
-		there[id] = true
+		present[id] = true
 		u, known := h[id]
 		if !known {
 			u = evict.ImageUse{ID: id, First: now}
@@ -30,7 +30,7 @@ func (h history) see(images []cri.Image, used *inUse, now time.Time) {
 		h[id] = u
 	}
 	for id := range h {
-		if !there[id] {
+		if !present[id] {
 			delete(h, id)
 		}
 	}
@@ -46,8 +46,8 @@ func (h history) list() []evict.ImageUse {
 	return all
 }
 
-// inUse are the names of the images that containers were made from, dead ones
-// included, and of the sandboxes'.
+// inUse are the names of images that containers, also dead ones, and sandboxes were
+// made from.
 type inUse struct{ names map[string]bool }
 
 func usedBy(containers []cri.Container, sandboxImage string) *inUse {
@@ -71,8 +71,8 @@ func (u *inUse) has(i *cri.Image) bool {
 	return false
 }
 
-// names yields the names by which a container may call its image. A name without a
-// tag means the latest, and docker.io need not be said.
+// names yields the names by which a container may refer to its image. A missing tag
+// means latest, and the prefix docker.io may be omitted.
 func names(i *cri.Image) iter.Seq[string] {
 	return func(yield func(string) bool) {
 		if !yield(i.ID) || !yield(strings.TrimPrefix(i.ID, "sha256:")) {
@@ -89,11 +89,11 @@ func names(i *cri.Image) iter.Seq[string] {
 	}
 }
 
-// exclusive returns, by container, the bytes of images that containers of one
-// sandbox alone were made from, each image with one of them: what would be nobody's
-// if that pod went.
-func exclusive(images []cri.Image, containers []cri.Container) map[string]int64 {
-	own := map[string]int64{}
+// exclusiveBytes returns, by container, the bytes of images that only containers of
+// one sandbox were made from, each image with one of them: evicting that pod would
+// make the image unused.
+func exclusiveBytes(images []cri.Image, containers []cri.Container) map[string]int64 {
+	exclusive := map[string]int64{}
 	by := map[string][]int{} // the containers, by what they call their image
 	for j := range containers {
 		for name := range usedBy(containers[j:j+1], "").names {
@@ -111,14 +111,14 @@ func exclusive(images []cri.Image, containers []cri.Container) map[string]int64 
 			}
 		}
 		if first < len(containers) && !shared {
-			own[containers[first].ID] += images[i].Bytes
+			exclusive[containers[first].ID] += images[i].Bytes
 		}
 	}
-	return own
+	return exclusive
 }
 
-// removable returns the images that may be removed, the least recently used
-// first: not pinned, not in use, and seen first at least minAge ago.
+// removable returns the images that may be removed, least recently used first: not
+// pinned, not in use, and first seen at least minAge ago.
 func (h history) removable(images []cri.Image, used *inUse, minAge time.Duration, now time.Time) []cri.Image {
 	var list []cri.Image
 	for i := range images {
@@ -135,8 +135,8 @@ func (h history) removable(images []cri.Image, used *inUse, minAge time.Duration
 	return list
 }
 
-// idle returns for how long an image has not been used.
-func (h history) idle(id string, now time.Time) time.Duration {
+// unusedFor returns for how long an image has been unused.
+func (h history) unusedFor(id string, now time.Time) time.Duration {
 	u := h[id]
 	if u.Last.After(u.First) {
 		return now.Sub(u.Last)
@@ -144,7 +144,7 @@ func (h history) idle(id string, now time.Time) time.Duration {
 	return now.Sub(u.First)
 }
 
-// imageName names an image to people.
+// imageName returns the name of an image for reports.
 func imageName(i *cri.Image) string {
 	switch {
 	case len(i.Tags) > 0:

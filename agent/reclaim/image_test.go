@@ -16,7 +16,7 @@ import (
 	"github.com/evictd/evictd/cri/critest"
 )
 
-// start is before the clock of a bubble begins, in 2000.
+// start is before the start of a synctest bubble's clock, in 2000.
 var start = time.Date(1999, 1, 2, 3, 4, 5, 0, time.UTC)
 
 func ids(images []cri.Image) string {
@@ -48,19 +48,18 @@ func TestInUse(t *testing.T) {
 	}
 }
 
-func TestExclusive(t *testing.T) {
+func TestExclusiveBytes(t *testing.T) {
 	images := []cri.Image{{ID: "own", Bytes: 1}, {ID: "shared", Bytes: 2}, {ID: "twice", Bytes: 4}, {ID: "unused", Bytes: 8}, {ID: "also", Bytes: 16}}
-	got := exclusive(images, []cri.Container{
+	got := exclusiveBytes(images, []cri.Container{
 		{ID: "a1", SandboxID: "a", ImageRef: "own"}, {ID: "a2", SandboxID: "a", ImageRef: "shared"}, {ID: "b1", SandboxID: "b", ImageRef: "shared"},
 		{ID: "c1", SandboxID: "c", ImageRef: "twice"}, {ID: "c2", SandboxID: "c", ImageRef: "twice"}, {ID: "c3", SandboxID: "c", ImageRef: "also"},
 	})
 	if diff := cmp.Diff(map[string]int64{"a1": 1, "c1": 4, "c3": 16}, got); diff != "" {
-		t.Errorf("exclusive (-want +got):\n%s", diff)
+		t.Errorf("exclusiveBytes (-want +got):\n%s", diff)
 	}
 }
 
-// Images go in the order in which they were used last, whatever a restart had
-// forgotten otherwise.
+// Images are removed in the order of their last use, also after a restart.
 func TestRemovable(t *testing.T) {
 	images := []cri.Image{{ID: "a"}, {ID: "b"}, {ID: "c"}, {ID: "d", Pinned: true}, {ID: "e"}, {ID: "f"}}
 	h := history{}
@@ -71,12 +70,12 @@ func TestRemovable(t *testing.T) {
 		}
 		return usedBy(cs, "")
 	}
-	h.see(images[:5], used("c", "e"), start)
-	h.see(images[:5], used("a", "e"), start.Add(time.Hour))
+	h.update(images[:5], used("c", "e"), start)
+	h.update(images[:5], used("a", "e"), start.Add(time.Hour))
 	if got := ids(h.removable(images[:5], used("e"), time.Minute, start.Add(2*time.Hour))); got != "b c a" {
-		t.Errorf("removable = %q; want those never used, then the least recently used: b c a", got)
+		t.Errorf("removable = %q; want the never used first, then by last use: b c a", got)
 	}
-	h.see(images, used(), start.Add(2*time.Hour)) // f is new
+	h.update(images, used(), start.Add(2*time.Hour)) // f is new
 	restarted := history{}
 	for _, u := range h.list() {
 		restarted[u.ID] = u
@@ -85,25 +84,25 @@ func TestRemovable(t *testing.T) {
 		t.Errorf("history after a restart (-want +got):\n%s", diff)
 	}
 	if got := ids(restarted.removable(images, used(), time.Minute, start.Add(2*time.Hour+59*time.Second))); got != "b c a e" {
-		t.Errorf("removable = %q; want b c a e, and not what is younger than a minute", got)
+		t.Errorf("removable = %q; want b c a e, without f, which is younger than a minute", got)
 	}
 	if got := ids(restarted.removable(images, used(), time.Minute, start.Add(2*time.Hour+time.Minute))); got != "b f c a e" {
 		t.Errorf("removable = %q; want b f c a e", got)
 	}
-	if got := restarted.idle("c", start.Add(3*time.Hour)); got != 3*time.Hour {
-		t.Errorf("idle(c) = %v; want 3h", got)
+	if got := restarted.unusedFor("c", start.Add(3*time.Hour)); got != 3*time.Hour {
+		t.Errorf("unusedFor(c) = %v; want 3h", got)
 	}
-	if got := restarted.idle("b", start.Add(3*time.Hour)); got != 3*time.Hour {
-		t.Errorf("idle(b) = %v; want 3h since it was first seen", got)
+	if got := restarted.unusedFor("b", start.Add(3*time.Hour)); got != 3*time.Hour {
+		t.Errorf("unusedFor(b) = %v; want 3h since it was first seen", got)
 	}
-	h.see(images[:1], used(), start)
+	h.update(images[:1], used(), start)
 	if len(h) != 1 {
-		t.Errorf("%d images are remembered; want the one that is there", len(h))
+		t.Errorf("%d images in the history; want the listed one", len(h))
 	}
 }
 
-// An image from which a container is made after the images were listed stays.
-func TestImageUsedMeanwhile(t *testing.T) {
+// An image is kept if a container was made from it after the images were listed.
+func TestImageUsedAfterList(t *testing.T) {
 	server := critest.Start(t)
 	server.SetImages(cri.Image{ID: "a", Bytes: 100}, cri.Image{ID: "b", Bytes: 100}, cri.Image{ID: "c", Bytes: 100})
 	pod := server.AddPod(critest.Pod{})
@@ -119,10 +118,10 @@ func TestImageUsedMeanwhile(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- r.Run(ctx) }()
-	r.Order(low)
+	r.Order(imageOrder)
 	report := <-r.Done()
 	if got := server.Images(); !slices.Equal(got, []string{"b"}) || !slices.Equal(report.Removed, []string{"a", "c"}) || report.Error != "" {
-		t.Errorf("images %q are left, report %+v; want b left, a and c removed", got, report)
+		t.Errorf("images %q, report %+v; want only b, and a and c removed", got, report)
 	}
 	cancel()
 	if err := <-done; err != nil {
@@ -130,21 +129,21 @@ func TestImageUsedMeanwhile(t *testing.T) {
 	}
 }
 
-// Images that are too old and images that the high mark asks for are removed in one
-// collection, each once.
-func TestCollectOldAndOthers(t *testing.T) {
+// Images unused for longer than MaxAge, and further images down to Low, are removed
+// in one collection, each once.
+func TestCollectUnusedAndOthers(t *testing.T) {
 	n := &node{available: 50}
 	images(n, "never", "old")
 	run(t, n, Policy{Images: Auto, High: 85, Low: 76, MaxAge: 5 * time.Hour}, nil, func(r *Reclaimer) {
 		now := time.Now()
 		r.Restore([]evict.ImageUse{{ID: "never", First: now.Add(-time.Hour)}, {ID: "old", First: now.Add(-10 * time.Hour), Last: now.Add(-9 * time.Hour)}})
-		time.Sleep(checkEvery + 5*time.Second)
+		time.Sleep(usageCheckInterval + 5*time.Second)
 		synctest.Wait()
-		if got := n.did(); got != "image old, image never" {
+		if got := n.removals(); got != "image old, image never" {
 			t.Errorf("removed %q; want old for its age, then never for the high mark", got)
 		}
 		if reports := r.Reports(); len(reports) != 1 || !slices.Equal(reports[0].Removed, []string{"old", "never"}) || reports[0].Signal != signal.ImageFsAvailable {
-			t.Errorf("reports %+v; want one of both", reports)
+			t.Errorf("reports %+v; want one with both", reports)
 		}
 	})
 }

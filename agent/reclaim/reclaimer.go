@@ -15,7 +15,7 @@ import (
 	"github.com/evictd/evictd/kernel"
 )
 
-// Runtime is what holds images and containers.
+// Runtime lists and removes images and containers.
 type Runtime interface {
 	Pods
 	Images(ctx context.Context) ([]cri.Image, error)
@@ -23,7 +23,7 @@ type Runtime interface {
 	SandboxImage(ctx context.Context) (string, error)
 }
 
-// Pods is what holds containers.
+// Pods lists and removes sandboxes and containers.
 type Pods interface {
 	Sandboxes(ctx context.Context) ([]cri.Sandbox, error)
 	Containers(ctx context.Context) ([]cri.Container, error)
@@ -33,27 +33,30 @@ type Pods interface {
 	RemoveContainer(ctx context.Context, id string) error
 }
 
-// Space tells what a filesystem has left.
+// Space reports the available space of the filesystems.
 type Space interface {
-	// Freeing has it free what was removed and read anew, soon; Read fills in what
-	// was read last.
+	// Freeing makes the filesystem free removed files and be read again soon. Read
+	// returns the last readings.
 	Freeing(signal.Signal)
 	Read(now time.Time, into *signal.Observations)
 }
 
-// Options are what a Reclaimer is made of.
+// Options are the options of New.
 type Options struct {
 	Runtime Runtime
 	Space   Space
-	// Unmeasured names what of the pods' disk usage was not measured since a time,
-	// "" for nothing; an order is not done before, for a while, as what comes next
-	// may be to choose a pod by it.
+	// Unmeasured returns the name of a directory or pod whose disk usage was not
+	// measured since a time, "" if there is none. An order waits for the
+	// measurements, up to orderDeadline, because the next step may be to choose a
+	// pod by them.
 	Unmeasured func(since time.Time) string
-	// DryRun tells whether to look only, Kubelet what is known of a kubelet here.
+	// DryRun reports whether nothing may be removed. Kubelet returns what is known
+	// of a kubelet on this node.
 	DryRun  func() bool
 	Kubelet func() evict.Kubelet
-	// Changed is told of every report, Seen when the images were looked at: what
-	// Uses returns is worth to be kept then. They must not call back.
+	// Changed is called with every stored report. Seen is called after the images
+	// were listed, when the result of Uses should be saved. They must not call
+	// back.
 	Changed func(evict.ReclaimReport)
 	Seen    func()
 	// Rootfs is where the host's root is mounted; empty is "/". Procfs is its /proc,
@@ -63,92 +66,95 @@ type Options struct {
 	Log    *slog.Logger
 }
 
-// Mode tells whether images are collected.
+// Mode controls image collection.
 type Mode string
 
 // The modes.
 const (
-	Auto Mode = "auto" // unless a kubelet does
+	Auto Mode = "auto" // on, unless a kubelet collects images
 	On   Mode = "on"
 	Off  Mode = "off"
 )
 
-// Policy is what an operator configured.
+// Policy is the configuration.
 type Policy struct {
 	Images Mode
-	// MinAge spares images that were seen first less long ago, MaxAge dooms those
-	// that have not been used for longer; 0 dooms none.
+	// Images first seen less than MinAge ago are kept. Images unused for longer
+	// than MaxAge are removed; 0 is never.
 	MinAge, MaxAge time.Duration
-	// High and Low are the percentages of usage from which and down to which
-	// images are collected, 0 to 100.
+	// High and Low are percentages of usage, 0 to 100: images are collected from
+	// High on, down to Low.
 	High, Low int32
-	// Settle is how long space that comes back late is waited for.
+	// Settle is how long the available space must not grow before the reclaim
+	// counts as complete.
 	Settle time.Duration
 }
 
 const (
-	// minimumAge spares what is dead for less long: somebody may look at it.
-	minimumAge = time.Minute
-	// lookEvery is how often images are looked at for their age and their use,
-	// and checkEvery the filesystem for its usage.
-	lookEvery, checkEvery = time.Minute, 10 * time.Second
-	// reclaimFor bounds a reclaim that was ordered: its lists, its removals and the
-	// wait for the filesystem's numbers. What it has not come to is removed later.
-	reclaimFor = 10 * time.Second
-	// endFor is how long of that a reclaim waits for the runtime to see the end of
-	// evicted containers: it leaves time to remove them.
-	endFor = 7 * time.Second
-	// lateFor bounds the wait for most (enough of ten) of what evicted pods are known
-	// to have held, once the runtime has removed them: filesystems and runtimes free
-	// it later. containerd collects garbage for at most a fiftieth of the time
-	// (pause_threshold), so that a slow collection delays the next one: a layer was
-	// seen of which most was still there after ten seconds. The kubelet waits for as
-	// long (podCleanupTimeout in pkg/kubelet/eviction/eviction_manager.go).
-	lateFor = 30 * time.Second
-	enough  = 8
-	// measureFor bounds the wait for the pods' usage to be measured. It begins with
-	// the reclaim, as the measurements do.
-	measureFor = 10 * time.Second
-	// repeatLog is after how long a fault that lasts is logged again.
-	repeatLog = time.Hour
-	// keptReports is how many reports are kept.
-	keptReports = 20
+	// minDeadAge is the minimum age of a dead container: until then an operator may
+	// inspect it.
+	minDeadAge = time.Minute
+	// imageInterval is how often the images are listed, for their age and use.
+	// usageCheckInterval is how often the usage of imagefs is compared with High:
+	// the kubelet's monitoring period.
+	imageInterval, usageCheckInterval = time.Minute, 10 * time.Second
+	// orderDeadline bounds an order: its lists, its removals and the wait for freed
+	// space, and from the same start the wait for measurements of the pods' usage.
+	// The rest is removed later.
+	orderDeadline = 10 * time.Second
+	// containerExitDeadline is the part of orderDeadline that a reclaim waits until
+	// the runtime reports evicted containers as exited. It leaves time to remove
+	// them.
+	containerExitDeadline = 7 * time.Second
+	// lateFreeDeadline bounds the wait, after the runtime has removed evicted pods,
+	// until lateFreeTenths tenths of their known usage are available again:
+	// filesystems and runtimes free it later. containerd's garbage collector runs
+	// for at most a fiftieth of the time (pause_threshold), so a slow collection
+	// delays the next one; a layer of which most remained for ten seconds was
+	// observed. The kubelet waits for the same time (podCleanupTimeout in
+	// pkg/kubelet/eviction/eviction_manager.go).
+	lateFreeDeadline = 30 * time.Second
+	lateFreeTenths   = 8
+	// repeatLogInterval is the interval at which a lasting error is logged again.
+	repeatLogInterval = time.Hour
+	// maxReports is how many reports are stored.
+	maxReports = 20
 )
 
-// Reclaimer carries out node-level reclaims, one at a time, and collects images.
-// Its methods are safe for concurrent use.
+// Reclaimer executes node-level reclaims, one at a time, and collects images. Its
+// methods are safe for concurrent use.
 type Reclaimer struct {
 	o      Options
 	orders chan evict.Reclaim
 	done   chan evict.ReclaimReport
 
-	// mu is locked for moments only: the decision loop waits for it.
-	mu      sync.Mutex
-	policy  Policy
-	evicted map[string]Held // by sandbox
-	kubelet []kubeletHeld
-	reports []evict.ReclaimReport
-	own     map[string]int64 // not changed any more
+	// mu is locked only briefly: the decision loop waits for it.
+	mu              sync.Mutex
+	policy          Policy
+	evicted         map[string]Held // by sandbox
+	pendingCleanups []pendingCleanup
+	reports         []evict.ReclaimReport
+	exclusiveBytes  map[string]int64 // by container; immutable once set
 
-	// imagesMu may be locked for as long as a long list of images takes.
+	// imagesMu may be locked while a long list of images is evaluated.
 	imagesMu sync.Mutex
 	history  history
 
 	calls calls
-	// rest is what the last order has not come to; nil where it came to its end.
-	// unmeasured is when a missing measurement was logged last, zero since all is
-	// measured. Only Run's goroutine uses them.
-	rest       *rest
-	unmeasured time.Time
+	// unfinished is the rest of the last order; nil if it was completed.
+	// unmeasuredLogged is when a missing measurement was last logged, zero once all
+	// is measured. Only Run's goroutine uses them.
+	unfinished       *unfinishedOrder
+	unmeasuredLogged time.Time
 }
 
-// rest is an order that its deadline has ended.
-type rest struct {
+// unfinishedOrder is an order that its deadline has ended.
+type unfinishedOrder struct {
 	order  evict.Reclaim
-	target int64 // of the signal
+	target int64 // of the signal's available amount
 }
 
-// New returns a reclaimer that knows nothing of the images yet.
+// New returns a Reclaimer without image history.
 func New(o Options, p Policy) *Reclaimer {
 	if o.Rootfs == "" {
 		o.Rootfs = "/"
@@ -165,21 +171,21 @@ func New(o Options, p Policy) *Reclaimer {
 	}
 }
 
-// Configure takes another policy.
+// Configure sets the policy.
 func (r *Reclaimer) Configure(p Policy) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.policy = p
 }
 
-// RestoreReports takes over the reports of an earlier run.
+// RestoreReports sets the reports of an earlier run.
 func (r *Reclaimer) RestoreReports(reports []evict.ReclaimReport) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.reports = slices.Clone(reports[max(0, len(reports)-keptReports):])
+	r.reports = slices.Clone(reports[max(0, len(reports)-maxReports):])
 }
 
-// Restore takes over what an earlier run knew of the images.
+// Restore sets the image history of an earlier run.
 func (r *Reclaimer) Restore(uses []evict.ImageUse) {
 	r.imagesMu.Lock()
 	defer r.imagesMu.Unlock()
@@ -188,124 +194,125 @@ func (r *Reclaimer) Restore(uses []evict.ImageUse) {
 	}
 }
 
-// Uses returns what is known of the images, to be kept.
+// Uses returns the image history, to be saved.
 func (r *Reclaimer) Uses() []evict.ImageUse {
 	r.imagesMu.Lock()
 	defer r.imagesMu.Unlock()
 	return r.history.list()
 }
 
-// ImageBytes returns, by container, the bytes of images that nobody but its pod
-// uses, as they were seen last. They must not be changed.
+// ImageBytes returns, by container, the bytes of images that only its pod uses, as
+// of the last list of images. The caller must not change the map.
 func (r *Reclaimer) ImageBytes() map[string]int64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	return r.own
+	return r.exclusiveBytes
 }
 
-// Reports returns the last reports, the oldest first.
+// Reports returns the last reports, oldest first.
 func (r *Reclaimer) Reports() []evict.ReclaimReport {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return slices.Clone(r.reports)
 }
 
-// Held is what an evicted pod holds on the disks: bytes, or inodes. The zero Held
-// is not known.
+// Held is the known disk usage of an evicted pod, in bytes or inodes. The zero Held
+// is unknown.
 type Held struct {
 	Amount int64
 	Inodes bool
 }
 
-// Evicted tells that a sandbox that no kubelet made is evicted: what will be left
-// of it is nobody's, goes first, and is waited for.
-func (r *Reclaimer) Evicted(sandboxID string, held Held) {
+// Evicted records that a sandbox, not of a kubelet, is being evicted. Its remains
+// are removed first, whatever their age, and the reclaim waits for its space.
+func (r *Reclaimer) Evicted(sandboxID string, usage Held) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	if r.evicted[sandboxID] == (Held{}) {
-		r.evicted[sandboxID] = held
+		r.evicted[sandboxID] = usage
 	}
 }
 
-// Spared takes that back.
+// Spared undoes Evicted for a sandbox that was not evicted.
 func (r *Reclaimer) Spared(sandboxID string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.evicted, sandboxID)
 }
 
-// kubeletHeld is what an evicted pod of a kubelet used, and until when its return is
-// waited for.
-type kubeletHeld struct {
+// pendingCleanup is the usage of an evicted pod that the kubelet has yet to free,
+// and until when a reclaim waits for it.
+type pendingCleanup struct {
 	Held
 	uid   string
 	until time.Time
 }
 
-// EvictedFromKubelet notes that an evicted pod of a kubelet has no process left. The
-// kubelet alone removes its volumes, layers and logs, and does so seconds later: a
-// reclaim waits for that, as the kubelet's own eviction manager does
-// (waitForPodsCleanup), before another pod is chosen for the same space.
-func (r *Reclaimer) EvictedFromKubelet(uid string, held Held) {
+// EvictedFromKubelet records that no process of an evicted kubelet pod is left.
+// Only the kubelet removes its volumes, layers and logs, seconds later: a reclaim
+// waits for that before another pod is chosen for the same space, as the kubelet's
+// eviction manager does (waitForPodsCleanup).
+func (r *Reclaimer) EvictedFromKubelet(uid string, usage Held) {
 	now := time.Now()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.forgetHeld(func(h *kubeletHeld) bool { return h.uid == uid || !h.until.After(now) })
-	r.kubelet = append(r.kubelet, kubeletHeld{held, uid, now.Add(lateFor)})
+	r.dropPending(func(h *pendingCleanup) bool { return h.uid == uid || !h.until.After(now) })
+	r.pendingCleanups = append(r.pendingCleanups, pendingCleanup{usage, uid, now.Add(lateFreeDeadline)})
 }
 
-// Revived notes that the kubelet has started containers of an evicted pod again: then it
-// keeps the pod's volumes.
+// Revived records that the kubelet has restarted containers of an evicted pod, and
+// therefore keeps its volumes.
 func (r *Reclaimer) Revived(uid string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.forgetHeld(func(h *kubeletHeld) bool { return h.uid == uid })
+	r.dropPending(func(h *pendingCleanup) bool { return h.uid == uid })
 }
 
-// forgetHeld drops what a kubelet is no longer waited for. The caller holds mu.
-func (r *Reclaimer) forgetHeld(over func(*kubeletHeld) bool) {
-	r.kubelet = slices.DeleteFunc(r.kubelet, func(h kubeletHeld) bool { return over(&h) })
+// dropPending removes pending cleanups. mu must be locked.
+func (r *Reclaimer) dropPending(over func(*pendingCleanup) bool) {
+	r.pendingCleanups = slices.DeleteFunc(r.pendingCleanups, func(h pendingCleanup) bool { return over(&h) })
 }
 
-// fromKubelet returns what a kubelet is still to free of a signal's unit, and until
-// when that is waited for.
-func (r *Reclaimer) fromKubelet(s signal.Signal) (amount int64, until time.Time) {
+// pendingFromKubelet returns the amount that a kubelet has yet to free, in the
+// signal's unit, and until when to wait for it.
+func (r *Reclaimer) pendingFromKubelet(s signal.Signal) (amount int64, until time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := time.Now()
-	r.forgetHeld(func(h *kubeletHeld) bool { return !h.until.After(now) })
-	for _, h := range r.kubelet {
+	r.dropPending(func(h *pendingCleanup) bool { return !h.until.After(now) })
+	for _, h := range r.pendingCleanups {
 		if h.Inodes == s.IsInodes() {
 			amount += h.Amount
-			until = h.until // the latest is the last
+			until = h.until // the list is in order of until
 		}
 	}
 	return amount, until
 }
 
-// returned forgets what fromKubelet counted: it is back, or was waited for.
-func (r *Reclaimer) returned(s signal.Signal) {
+// clearPending removes the cleanups that pendingFromKubelet has counted: they are
+// complete, or the wait has ended.
+func (r *Reclaimer) clearPending(s signal.Signal) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.forgetHeld(func(h *kubeletHeld) bool { return h.Inodes == s.IsInodes() })
+	r.dropPending(func(h *pendingCleanup) bool { return h.Inodes == s.IsInodes() })
 }
 
-// Order begins with a reclaim; its report comes from Done. There is one order at
-// a time.
+// Order starts a reclaim. Its report is sent to Done. The caller must wait for the
+// report before the next order.
 func (r *Reclaimer) Order(o evict.Reclaim) { r.orders <- o }
 
-// Done is where the report of an order comes.
+// Done returns the channel of the reports of orders.
 func (r *Reclaimer) Done() <-chan evict.ReclaimReport { return r.done }
 
-// Run works until ctx ends.
+// Run executes orders and collects images until ctx ends.
 func (r *Reclaimer) Run(ctx context.Context) error {
 	if r.o.Runtime == nil {
-		return r.refuse(ctx)
+		return r.rejectOrders(ctx)
 	}
-	check := time.NewTimer(checkEvery)
+	check := time.NewTimer(usageCheckInterval)
 	defer check.Stop()
 	r.calls.ctx = ctx
-	var looked time.Time
+	var imagesInspected time.Time
 	for {
 		var order *evict.Reclaim
 		select {
@@ -315,34 +322,35 @@ func (r *Reclaimer) Run(ctx context.Context) error {
 			order = &o
 		case <-check.C:
 			now := time.Now()
-			check.Reset(pace.Together(now, checkEvery))
-			due := now.Sub(looked) >= lookEvery
+			check.Reset(pace.Together(now, usageCheckInterval))
+			due := now.Sub(imagesInspected) >= imageInterval
 			if due {
-				looked = now
+				imagesInspected = now
 			}
 			order = r.background(ctx, func(ctx context.Context) {
-				if r.rest != nil {
-					r.finish(ctx)
+				if r.unfinished != nil {
+					r.resume(ctx)
 				}
-				// What a dry run would remove stays, and need not be reported so often.
-				if s, over := r.overused(now); ctx.Err() == nil && (due || over && !r.o.DryRun()) {
+				// In dry run the images stay, so usage above High is reported only
+				// every imageInterval.
+				if s, over := r.overThreshold(now); ctx.Err() == nil && (due || over && !r.o.DryRun()) {
 					r.collect(ctx, s, over)
 				}
 			})
 		}
 		if order != nil && ctx.Err() == nil {
-			report := r.carryOut(ctx, *order)
+			report := r.execute(ctx, *order)
 			if ctx.Err() != nil {
 				return nil
 			}
-			r.keep(report)
+			r.addReport(report)
 			r.done <- report
 		}
 	}
 }
 
-// background runs f and returns when f has. An order that arrives meanwhile ends
-// f's context, so that it does not wait for f, and is returned.
+// background runs f to its end. If an order arrives, it cancels f's context, so
+// that the order does not wait for f, and returns the order.
 func (r *Reclaimer) background(ctx context.Context, f func(context.Context)) *evict.Reclaim {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
@@ -361,23 +369,23 @@ func (r *Reclaimer) background(ctx context.Context, f func(context.Context)) *ev
 	}
 }
 
-var errNoRuntime = errors.New("there is no container runtime")
+var errNoRuntime = errors.New("no container runtime")
 
-// refuse answers orders where nothing can be reclaimed.
-func (r *Reclaimer) refuse(ctx context.Context) error {
+// rejectOrders answers orders without reclaiming anything.
+func (r *Reclaimer) rejectOrders(ctx context.Context) error {
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case o := <-r.orders:
 			now := time.Now()
-			r.await(ctx, now)
+			r.awaitMeasurements(ctx, now)
 			r.done <- evict.ReclaimReport{At: now, Kind: o.Kind, Reason: Pressure, Signal: o.Signal, Note: errNoRuntime.Error(), Took: time.Since(now)}
 		}
 	}
 }
 
-func (r *Reclaimer) settings() Policy {
+func (r *Reclaimer) currentPolicy() Policy {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.policy

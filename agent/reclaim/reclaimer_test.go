@@ -20,24 +20,24 @@ import (
 	"github.com/evictd/evictd/cri"
 )
 
-// node is a runtime and its filesystem: an image or a sandbox that is removed
-// gives back its bytes, if late.
+// node is a fake runtime and its filesystem: removing an image or a sandbox frees
+// its bytes after freeDelay.
 type node struct {
-	mu         sync.Mutex
-	images     []cri.Image
-	sandboxes  []cri.Sandbox
-	containers []cri.Container
-	logs       string
-	logsOf     map[string]string // by container, instead of logs
-	late       time.Duration
-	fails      error
-	writes     int64 // what somebody takes between two readings
-	readOnly   bool
-	stopFails  int             // how often
-	hangs      map[string]bool // by ID: a removal hangs until its context ends
+	mu             sync.Mutex
+	images         []cri.Image
+	sandboxes      []cri.Sandbox
+	containers     []cri.Container
+	logs           string
+	logsOf         map[string]string // by container; replaces logs if set
+	freeDelay      time.Duration
+	listErr        error
+	writtenPerRead int64 // bytes that disappear between two readings
+	readOnly       bool
+	stopFailures   int             // StopSandbox fails so often
+	hungIDs        map[string]bool // removals that hang until their context ends
 
 	available int64
-	holds     map[string]int64 // by ID
+	sizes     map[string]int64 // bytes that a removal frees, by ID
 	removed   []string
 }
 
@@ -46,7 +46,7 @@ const capacity = 1000
 func (n *node) Images(context.Context) ([]cri.Image, error) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	return append([]cri.Image(nil), n.images...), n.fails
+	return append([]cri.Image(nil), n.images...), n.listErr
 }
 func (n *node) Sandboxes(context.Context) ([]cri.Sandbox, error) {
 	n.mu.Lock()
@@ -67,8 +67,8 @@ func (n *node) ContainerDetail(_ context.Context, id string) (cri.ContainerDetai
 func (n *node) SandboxImage(context.Context) (string, error) { return "pause", nil }
 func (n *node) StopSandbox(_ context.Context, id string) error {
 	n.mu.Lock()
-	n.stopFails--
-	failed := n.stopFails >= 0
+	n.stopFailures--
+	failed := n.stopFailures >= 0
 	n.mu.Unlock()
 	if failed {
 		return errors.New("ttrpc: closed")
@@ -86,11 +86,11 @@ func (n *node) RemoveImage(ctx context.Context, id string) error {
 }
 func (n *node) Freeing(signal.Signal) {}
 
-// removeUnlessHung is remove, for a call that ends after [cri.StopMargin] where it
-// hangs, as those of a cri.Client do.
+// removeUnlessHung is remove, or for an ID in hungIDs a call that ends after
+// [cri.StopMargin], as calls of a cri.Client do.
 func (n *node) removeUnlessHung(ctx context.Context, what, id string) error {
 	n.mu.Lock()
-	hangs := n.hangs[id]
+	hangs := n.hungIDs[id]
 	n.mu.Unlock()
 	if !hangs {
 		return n.remove(what, id)
@@ -101,8 +101,8 @@ func (n *node) removeUnlessHung(ctx context.Context, what, id string) error {
 	return ctx.Err()
 }
 
-// left returns how many sandboxes the node has.
-func (n *node) left() int {
+// countSandboxes returns the number of sandboxes.
+func (n *node) countSandboxes() int {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return len(n.sandboxes)
@@ -111,7 +111,7 @@ func (n *node) left() int {
 func (n *node) Read(now time.Time, into *signal.Observations) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
-	n.available -= n.writes
+	n.available -= n.writtenPerRead
 	o := signal.Observation{Status: signal.Observed, Available: n.available, Capacity: capacity, ReadOnly: n.readOnly, Time: now}
 	into[signal.NodeFsAvailable], into[signal.ImageFsAvailable] = o, o
 	into[signal.ImageFsInodesFree] = signal.Observation{Status: signal.Observed, Available: capacity, Capacity: capacity}
@@ -129,8 +129,8 @@ func (n *node) remove(what, id string) error {
 	}
 	n.images = kept
 	n.sandboxes = slices.DeleteFunc(n.sandboxes, func(s cri.Sandbox) bool { return s.ID == id })
-	bytes := n.holds[id]
-	time.AfterFunc(n.late, func() {
+	bytes := n.sizes[id]
+	time.AfterFunc(n.freeDelay, func() {
 		n.mu.Lock()
 		defer n.mu.Unlock()
 		n.available += bytes
@@ -138,16 +138,16 @@ func (n *node) remove(what, id string) error {
 	return nil
 }
 
-func (n *node) did() string {
+func (n *node) removals() string {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	return strings.Join(n.removed, ", ")
 }
 
-// withKubelet returns what Options.Kubelet is to return.
+// withKubelet returns a function for Options.Kubelet.
 func withKubelet(k evict.Kubelet) func() evict.Kubelet { return func() evict.Kubelet { return k } }
 
-// run runs a reclaimer in a bubble, with images that have been there for an hour.
+// run runs a Reclaimer in a synctest bubble, with images first seen an hour ago.
 func run(t *testing.T, n *node, p Policy, change func(*Options), f func(r *Reclaimer)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -179,72 +179,72 @@ func run(t *testing.T, n *node, p Policy, change func(*Options), f func(r *Recla
 }
 
 func images(n *node, ids ...string) {
-	n.holds = map[string]int64{}
+	n.sizes = map[string]int64{}
 	for _, id := range ids {
 		n.images = append(n.images, cri.Image{ID: id, Bytes: 100})
-		n.holds[id] = 100
+		n.sizes[id] = 100
 	}
 }
 
-var low = evict.Reclaim{Kind: evict.ReclaimImages, Signal: signal.NodeFsAvailable, Deficit: 150}
+var imageOrder = evict.Reclaim{Kind: evict.ReclaimImages, Signal: signal.NodeFsAvailable, Deficit: 150}
 
-// As many images go as the deficit needs, also where space comes back late.
+// As many images are removed as the deficit needs, also if space is freed late.
 func TestImagesUnderPressure(t *testing.T) {
-	for _, late := range []time.Duration{0, 700 * time.Millisecond} {
-		n := &node{available: 50, late: late}
+	for _, freeDelay := range []time.Duration{0, 700 * time.Millisecond} {
+		n := &node{available: 50, freeDelay: freeDelay}
 		images(n, "a", "b", "c", "d")
 		run(t, n, Policy{Images: Auto}, nil, func(r *Reclaimer) {
-			r.Order(low)
+			r.Order(imageOrder)
 			report := <-r.Done()
-			if got := n.did(); got != "image a, image b" {
-				t.Errorf("late by %v: removed %q; want a and b", late, got)
+			if got := n.removals(); got != "image a, image b" {
+				t.Errorf("space freed after %v: removed %q; want a and b", freeDelay, got)
 			}
-			if report.Freed != 200 || report.Error != "" || cmp.Diff([]string{"a", "b"}, report.Removed) != "" || report.Took < late {
-				t.Errorf("late by %v: report %+v", late, report)
+			if report.Freed != 200 || report.Error != "" || cmp.Diff([]string{"a", "b"}, report.Removed) != "" || report.Took < freeDelay {
+				t.Errorf("space freed after %v: report %+v", freeDelay, report)
 			}
 		})
 	}
 }
 
-// Images that give back less than they say are followed by others, and where all
-// do not suffice all go.
+// More images are removed if the first free less than their size, and all if all do
+// not suffice.
 func TestImagesShareLayers(t *testing.T) {
 	n := &node{available: 50}
 	images(n, "a", "b", "c", "d")
-	for id := range n.holds {
-		n.holds[id] = 60
+	for id := range n.sizes {
+		n.sizes[id] = 60
 	}
 	run(t, n, Policy{Images: Auto}, nil, func(r *Reclaimer) {
-		r.Order(low)
+		r.Order(imageOrder)
 		<-r.Done()
-		if got := n.did(); got != "image a, image b, image c" {
+		if got := n.removals(); got != "image a, image b, image c" {
 			t.Errorf("removed %q; want a, b and c", got)
 		}
 		r.Order(evict.Reclaim{Kind: evict.ReclaimImages, Signal: signal.NodeFsAvailable, Deficit: 900})
 		if report := <-r.Done(); len(report.Removed) != 1 {
-			t.Errorf("report %+v; want the last image removed", report)
+			t.Errorf("report %+v; want only the last image removed", report)
 		}
 	})
 }
 
-// Images that give back more than they say spare others.
-func TestImagesAreLarger(t *testing.T) {
+// Fewer images are removed if the first free more than their size.
+func TestImagesFreeMoreThanTheirSize(t *testing.T) {
 	n := &node{available: 50}
 	images(n, "a", "b", "c", "d")
-	for id := range n.holds {
-		n.holds[id] = 250
+	for id := range n.sizes {
+		n.sizes[id] = 250
 	}
 	run(t, n, Policy{Images: Auto}, nil, func(r *Reclaimer) {
 		r.Order(evict.Reclaim{Kind: evict.ReclaimImages, Signal: signal.NodeFsAvailable, Deficit: 300})
 		<-r.Done()
-		if got := n.did(); got != "image a, image b" {
+		if got := n.removals(); got != "image a, image b" {
 			t.Errorf("removed %q; want a and b", got)
 		}
 	})
 }
 
-func TestImagesAreKept(t *testing.T) {
-	beside := func(k evict.Kubelet) func(*Options) { return func(o *Options) { o.Kubelet = withKubelet(k) } }
+func TestImagesNotRemoved(t *testing.T) {
+	kubeletIs := func(k evict.Kubelet) func(*Options) { return func(o *Options) { o.Kubelet = withKubelet(k) } }
 	for _, tt := range []struct {
 		name   string
 		n      *node
@@ -254,11 +254,11 @@ func TestImagesAreKept(t *testing.T) {
 		note   string
 	}{
 		{"off", &node{}, Policy{Images: Off}, nil, "", "imageGC is off"},
-		{"a kubelet's pods", &node{}, Policy{Images: Auto}, beside(evict.Kubelet{Known: true, Pods: true}), "", "a kubelet collects"},
-		{"a kubelet", &node{}, Policy{Images: Auto}, beside(evict.Kubelet{Known: true, Process: "pid 7"}), "", "a kubelet runs"},
-		{"nothing known of a kubelet", &node{}, Policy{Images: Auto}, beside(evict.Kubelet{}), "", "not been listed yet"},
-		{"on beside a kubelet", &node{}, Policy{Images: On}, beside(evict.Kubelet{Known: true, Pods: true}), "image a, image b", ""},
-		{"left-overs", &node{}, Policy{Images: Auto}, beside(evict.Kubelet{Known: true, Pods: true, Absent: true}), "image a, image b", ""},
+		{"a kubelet's pods", &node{}, Policy{Images: Auto}, kubeletIs(evict.Kubelet{Known: true, Pods: true}), "", "kubelet of these pods collects"},
+		{"a kubelet", &node{}, Policy{Images: Auto}, kubeletIs(evict.Kubelet{Known: true, Process: "pid 7"}), "", "a kubelet runs"},
+		{"kubelet unknown", &node{}, Policy{Images: Auto}, kubeletIs(evict.Kubelet{}), "", "not listed yet"},
+		{"on with a kubelet", &node{}, Policy{Images: On}, kubeletIs(evict.Kubelet{Known: true, Pods: true}), "image a, image b", ""},
+		{"kubelet absent, sandboxes left", &node{}, Policy{Images: Auto}, kubeletIs(evict.Kubelet{Known: true, Pods: true, Absent: true}), "image a, image b", ""},
 		{"young", &node{}, Policy{Images: On, MinAge: 2 * time.Hour}, nil, "", ""},
 		{"in use by a dead container", &node{containers: []cri.Container{{ID: "c", ImageRef: "a", State: cri.StateExited}}}, Policy{Images: On}, nil, "image b, image c", ""},
 		{"dry run", &node{}, Policy{Images: On}, func(o *Options) { o.DryRun = func() bool { return true } }, "", ""},
@@ -266,27 +266,27 @@ func TestImagesAreKept(t *testing.T) {
 		tt.n.available = 50
 		images(tt.n, "a", "b", "c", "d")
 		run(t, tt.n, tt.p, tt.change, func(r *Reclaimer) {
-			r.Order(low)
+			r.Order(imageOrder)
 			report := <-r.Done()
-			if got := tt.n.did(); got != tt.want || !strings.Contains(report.Note, tt.note) || report.Note != "" && tt.note == "" {
+			if got := tt.n.removals(); got != tt.want || !strings.Contains(report.Note, tt.note) || report.Note != "" && tt.note == "" {
 				t.Errorf("%s: removed %q, note %q; want %q, %q", tt.name, got, report.Note, tt.want, tt.note)
 			}
 			if report.DryRun && cmp.Diff([]string{"a", "b"}, report.Removed) != "" {
-				t.Errorf("%s: report %+v; want what would have gone", tt.name, report)
+				t.Errorf("%s: report %+v; want the images that would be removed", tt.name, report)
 			}
 		})
 	}
 }
 
-// Between the marks nothing is removed; from the high one on, down to the low one
-// and not further.
+// Nothing is removed between Low and High; from High on, images are removed down to
+// Low.
 func TestCollect(t *testing.T) {
 	n := &node{available: 160}
 	images(n, "a", "b", "c", "d", "e")
 	run(t, n, Policy{Images: Auto, High: 85, Low: 70}, nil, func(r *Reclaimer) {
 		time.Sleep(5 * time.Minute)
 		synctest.Wait()
-		if got := n.did(); got != "" {
+		if got := n.removals(); got != "" {
 			t.Errorf("removed %q at 84 %%; want nothing", got)
 		}
 		n.mu.Lock()
@@ -294,8 +294,8 @@ func TestCollect(t *testing.T) {
 		n.mu.Unlock()
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if got := n.did(); got != "image a, image b" {
-			t.Errorf("removed %q from 85 %% on; want a and b, which makes 65 %%", got)
+		if got := n.removals(); got != "image a, image b" {
+			t.Errorf("removed %q at 85 %%; want a and b, down to 65 %%", got)
 		}
 		reports := r.Reports()
 		if len(reports) != 1 || reports[0].Reason != Threshold || reports[0].Freed != 200 {
@@ -304,18 +304,18 @@ func TestCollect(t *testing.T) {
 	})
 }
 
-func TestCollectOld(t *testing.T) {
+func TestCollectUnused(t *testing.T) {
 	n := &node{available: 900}
 	images(n, "a", "b", "c") // used 30, 29 and 28 minutes ago
 	run(t, n, Policy{Images: Auto, High: 85, Low: 80, MaxAge: 35 * time.Minute}, nil, func(r *Reclaimer) {
 		time.Sleep(6*time.Minute + 30*time.Second)
 		synctest.Wait()
-		if got := n.did(); got != "image a, image b" && got != "image a" {
+		if got := n.removals(); got != "image a, image b" && got != "image a" {
 			t.Errorf("removed %q; want those unused for 35 minutes", got)
 		}
 		time.Sleep(time.Hour)
 		synctest.Wait()
-		if got := n.did(); got != "image a, image b, image c" {
+		if got := n.removals(); got != "image a, image b, image c" {
 			t.Errorf("removed %q; want all", got)
 		}
 		if reports := r.Reports(); len(reports) == 0 || reports[0].Reason != Age {
@@ -324,14 +324,14 @@ func TestCollectOld(t *testing.T) {
 	})
 }
 
-// Nothing comes of removing images from a filesystem that is read-only.
+// Images are not removed from a read-only filesystem.
 func TestCollectFromReadOnly(t *testing.T) {
 	n := &node{available: 50, readOnly: true}
 	images(n, "a", "b")
 	run(t, n, Policy{Images: Auto, High: 85, Low: 80, MaxAge: 35 * time.Minute}, nil, func(r *Reclaimer) {
 		time.Sleep(time.Hour)
 		synctest.Wait()
-		if got := n.did(); got != "" {
+		if got := n.removals(); got != "" {
 			t.Errorf("removed %q; want nothing", got)
 		}
 		n.mu.Lock()
@@ -339,13 +339,14 @@ func TestCollectFromReadOnly(t *testing.T) {
 		n.mu.Unlock()
 		time.Sleep(10 * time.Minute)
 		synctest.Wait()
-		if got := n.did(); got != "image a, image b" && got != "image b, image a" {
-			t.Errorf("removed %q when it was writable again; want both", got)
+		if got := n.removals(); got != "image a, image b" && got != "image b, image a" {
+			t.Errorf("removed %q after it became writable; want both", got)
 		}
 	})
 }
 
-// Dead pods go oldest first, with their logs, until enough is back.
+// Dead pods are removed oldest first, with their logs, until the deficit is
+// covered.
 func TestDeadUnderPressure(t *testing.T) {
 	root := t.TempDir()
 	log := filepath.Join(root, "logs", "ns_p0_u0", "main", "0.log")
@@ -355,7 +356,7 @@ func TestDeadUnderPressure(t *testing.T) {
 	if err := os.WriteFile(log, nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	n := &node{available: 50, logs: log, holds: map[string]int64{"s0": 100, "s1": 100, "s2": 100}}
+	n := &node{available: 50, logs: log, sizes: map[string]int64{"s0": 100, "s1": 100, "s2": 100}}
 	for i, id := range []string{"s0", "s1", "s2"} {
 		n.sandboxes = append(n.sandboxes, cri.Sandbox{ID: id, Namespace: "ns", Name: "p" + id[1:], UID: "u" + id[1:], Created: start.Add(time.Duration(i) * time.Second)})
 		n.containers = append(n.containers, cri.Container{ID: "c" + id, SandboxID: id, Name: "main", State: cri.StateExited, Created: start})
@@ -371,29 +372,29 @@ func TestDeadUnderPressure(t *testing.T) {
 	}, func(r *Reclaimer) {
 		r.Order(evict.Reclaim{Kind: evict.ReclaimContainers, Signal: signal.NodeFsAvailable, Deficit: 150})
 		report := <-r.Done()
-		if got := n.did(); got != "sandbox s0, sandbox s1" {
+		if got := n.removals(); got != "sandbox s0, sandbox s1" {
 			t.Errorf("removed %q; want s0 and s1", got)
 		}
 		if cmp.Diff([]string{"sandbox ns/p0", "sandbox ns/p1"}, report.Removed) != "" || report.Freed != 200 {
 			t.Errorf("report %+v", report)
 		}
 		if waited < 5*time.Second {
-			t.Errorf("reported after %v; want the pods' usage to be measured first", waited)
+			t.Errorf("reported after %v; want it after the pods' usage was measured", waited)
 		}
 	})
 	if _, err := os.Stat(filepath.Join(root, "logs", "ns_p0_u0")); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("the logs of the first are still there (%v)", err)
+		t.Errorf("stat of the first pod's logs = %v; want ErrNotExist", err)
 	}
 }
 
-// What evictd evicted goes at once, all of it, stopped first.
-func TestEvictedGoes(t *testing.T) {
+// An evicted sandbox is stopped and removed at once.
+func TestEvictedRemoved(t *testing.T) {
 	root := t.TempDir()
 	log := filepath.Join(root, "logs", "_s0_s0", "main", "0.log")
 	if err := os.MkdirAll(filepath.Dir(log), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	n := &node{available: 50, logs: log, holds: map[string]int64{"s0": 500, "s1": 100}}
+	n := &node{available: 50, logs: log, sizes: map[string]int64{"s0": 500, "s1": 100}}
 	n.containers = []cri.Container{{ID: "c0", SandboxID: "s0", Name: "main", State: cri.StateExited}}
 	for _, id := range []string{"s0", "s1"} {
 		n.sandboxes = append(n.sandboxes, cri.Sandbox{ID: id, Name: id, UID: id, Ready: true, Created: start})
@@ -402,32 +403,32 @@ func TestEvictedGoes(t *testing.T) {
 		r.Evicted("s0", Held{})
 		r.Order(evict.Reclaim{Kind: evict.ReclaimContainers, Signal: signal.NodeFsAvailable, Deficit: 10})
 		<-r.Done()
-		if got := n.did(); got != "stop s0, sandbox s0" {
-			t.Errorf("did %q; want s0 stopped and removed", got)
+		if got := n.removals(); got != "stop s0, sandbox s0" {
+			t.Errorf("calls %q; want s0 stopped and removed", got)
 		}
 	})
 	if _, err := os.Stat(filepath.Join(root, "logs", "_s0_s0")); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("its logs are still there (%v)", err)
+		t.Errorf("stat of its logs = %v; want ErrNotExist", err)
 	}
 }
 
-// A runtime that fails over what has just died is asked again.
-func TestEvictedGoesAtSecondAttempt(t *testing.T) {
-	n := &node{available: 50, holds: map[string]int64{"s0": 500}, stopFails: 2}
+// The removal of an evicted sandbox is retried after an error of the runtime.
+func TestEvictedRemovedAfterRetry(t *testing.T) {
+	n := &node{available: 50, sizes: map[string]int64{"s0": 500}, stopFailures: 2}
 	n.sandboxes = []cri.Sandbox{{ID: "s0", Name: "s0", UID: "s0", Ready: true, Created: start}}
 	run(t, n, Policy{}, nil, func(r *Reclaimer) {
 		r.Evicted("s0", Held{})
 		r.Order(evict.Reclaim{Kind: evict.ReclaimContainers, Signal: signal.NodeFsAvailable, Deficit: 10})
-		if report := <-r.Done(); report.Error != "" || n.did() != "stop s0, sandbox s0" {
-			t.Errorf("report %+v, did %q; want s0 stopped and removed", report, n.did())
+		if report := <-r.Done(); report.Error != "" || n.removals() != "stop s0, sandbox s0" {
+			t.Errorf("report %+v, calls %q; want s0 stopped and removed", report, n.removals())
 		}
 	})
 }
 
-// The runtime may not have seen yet that what was evicted has ended: nobody else
-// goes for what it holds.
-func TestEvictedEndsLate(t *testing.T) {
-	n := &node{available: 50, holds: map[string]int64{"s0": 500}}
+// A reclaim waits until the runtime reports evicted containers as exited, so that
+// no other pod is evicted for their space.
+func TestEvictedExitsLate(t *testing.T) {
+	n := &node{available: 50, sizes: map[string]int64{"s0": 500}}
 	n.sandboxes = []cri.Sandbox{{ID: "s0", Name: "s0", UID: "s0", Ready: true, Created: start}}
 	n.containers = []cri.Container{{ID: "c0", SandboxID: "s0", Name: "main", State: cri.StateRunning}}
 	run(t, n, Policy{}, nil, func(r *Reclaimer) {
@@ -439,11 +440,10 @@ func TestEvictedEndsLate(t *testing.T) {
 		})
 		order := evict.Reclaim{Kind: evict.ReclaimContainers, Signal: signal.NodeFsAvailable, Deficit: 10}
 		r.Order(order)
-		if report := <-r.Done(); n.did() != "stop s0, sandbox s0" || report.Freed != 500 || report.Took < 3*time.Second {
-			t.Errorf("did %q, report %+v; want s0 waited for and removed", n.did(), report)
+		if report := <-r.Done(); n.removals() != "stop s0, sandbox s0" || report.Freed != 500 || report.Took < 3*time.Second {
+			t.Errorf("calls %q, report %+v; want s0 removed after it has exited", n.removals(), report)
 		}
-		// What does not end is not waited for without end, and what was spared
-		// not at all.
+		// The wait is bounded, and there is none for a sandbox after Spared.
 		n.mu.Lock()
 		n.available = 50
 		n.sandboxes = []cri.Sandbox{{ID: "s1", Name: "s0", UID: "s0", Ready: true, Created: start}}
@@ -451,8 +451,8 @@ func TestEvictedEndsLate(t *testing.T) {
 		n.mu.Unlock()
 		r.Evicted("s1", Held{})
 		r.Order(order)
-		if report := <-r.Done(); report.Took < endFor || report.Took > endFor+2*time.Second || len(report.Removed) > 0 {
-			t.Errorf("report %+v; want nothing, after %v", report, endFor)
+		if report := <-r.Done(); report.Took < containerExitDeadline || report.Took > containerExitDeadline+2*time.Second || len(report.Removed) > 0 {
+			t.Errorf("report %+v; want nothing removed, after %v", report, containerExitDeadline)
 		}
 		r.Spared("s1")
 		r.Order(order)
@@ -462,48 +462,47 @@ func TestEvictedEndsLate(t *testing.T) {
 	})
 }
 
-// What an evicted pod is known to have held is waited for longer than what is not
-// known, if not without end.
-func TestEvictedComesBackLate(t *testing.T) {
+// The reclaim waits longer, up to a bound, for the space of an evicted pod if its
+// usage is known.
+func TestEvictedFreesLate(t *testing.T) {
 	for _, tt := range []struct {
-		late time.Duration
-		held Held
-		took time.Duration // at least, and less than two seconds more
+		freeDelay time.Duration
+		held      Held
+		took      time.Duration // at least, and less than two seconds more
 	}{
 		{6 * time.Second, Held{Amount: 500}, 6 * time.Second},
 		{6 * time.Second, Held{}, time.Second},
 		{6 * time.Second, Held{Amount: 500, Inodes: true}, time.Second},
-		{time.Hour, Held{Amount: 500}, lateFor},
+		{time.Hour, Held{Amount: 500}, lateFreeDeadline},
 		{0, Held{Amount: 500}, 0},
 	} {
-		n := &node{available: 50, late: tt.late, holds: map[string]int64{"s0": 500}}
+		n := &node{available: 50, freeDelay: tt.freeDelay, sizes: map[string]int64{"s0": 500}}
 		n.sandboxes = []cri.Sandbox{{ID: "s0", Name: "s0", UID: "s0", Created: start}}
 		run(t, n, Policy{}, nil, func(r *Reclaimer) {
 			r.Evicted("s0", tt.held)
 			r.Order(evict.Reclaim{Kind: evict.ReclaimContainers, Signal: signal.NodeFsAvailable, Deficit: 400})
 			if report := <-r.Done(); report.Took < tt.took || report.Took > tt.took+2*time.Second {
-				t.Errorf("late by %v, held %+v: it took %v; want %v", tt.late, tt.held, report.Took, tt.took)
+				t.Errorf("space freed after %v, usage %+v: took %v; want %v", tt.freeDelay, tt.held, report.Took, tt.took)
 			}
 		})
 	}
 }
 
-// What an evicted pod of a kubelet used comes back when the kubelet has removed its
-// volumes. A reclaim waits for that once, until [lateFor] after the pod's end, unless
-// enough is there before.
+// A reclaim waits once for the kubelet to remove an evicted pod's volumes, until
+// [lateFreeDeadline] after the pod's end, unless the target is reached before.
 func TestKubeletFreesLate(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
-		comes  time.Duration // 500, after the order
-		before time.Duration // the end of the pod, before the order
+		comes  time.Duration // 500 bytes are freed, after the order
+		before time.Duration // the pod ended, before the order
 		held   Held
 		took   time.Duration // at least, and less than two seconds more
-		second time.Duration // the same of a second order
+		second time.Duration // same for a second order
 	}{
 		{"late", 12 * time.Second, 0, Held{Amount: 500}, 12 * time.Second, 0},
-		{"never", time.Hour, 0, Held{Amount: 500}, lateFor, time.Second},
-		{"never, and some of the time is over", time.Hour, 20 * time.Second, Held{Amount: 500}, lateFor - 20*time.Second, time.Second},
-		{"never, and the time is over", time.Hour, time.Minute, Held{Amount: 500}, time.Second, time.Second},
+		{"never", time.Hour, 0, Held{Amount: 500}, lateFreeDeadline, time.Second},
+		{"never, part of the wait has passed", time.Hour, 20 * time.Second, Held{Amount: 500}, lateFreeDeadline - 20*time.Second, time.Second},
+		{"never, the wait has passed", time.Hour, time.Minute, Held{Amount: 500}, time.Second, time.Second},
 		{"other unit", 12 * time.Second, 0, Held{Amount: 500, Inodes: true}, time.Second, time.Second},
 	} {
 		n := &node{available: 50}
@@ -525,28 +524,27 @@ func TestKubeletFreesLate(t *testing.T) {
 	}
 }
 
-// A pod whose containers the kubelet starts again keeps its volumes: they are not waited
-// for any longer.
-func TestRevivedPodFreesNothing(t *testing.T) {
+// The kubelet keeps the volumes of a pod whose containers it restarts: the wait for
+// them ends.
+func TestRevivedPodEndsWait(t *testing.T) {
 	run(t, &node{available: 50}, Policy{}, nil, func(r *Reclaimer) {
 		r.EvictedFromKubelet("pod", Held{Amount: 500})
 		r.EvictedFromKubelet("pod", Held{Amount: 500})
 		time.AfterFunc(5*time.Second, func() { r.Revived("pod") })
 		r.Order(evict.Reclaim{Kind: evict.ReclaimContainers, Signal: signal.NodeFsAvailable, Deficit: 600})
 		if report := <-r.Done(); report.Took < 5*time.Second || report.Took > 7*time.Second {
-			t.Errorf("the order took %v; want 5 s, until the pod came back", report.Took)
+			t.Errorf("the order took %v; want 5 s, until Revived", report.Took)
 		}
 	})
 }
 
-// Where nothing is to come back nothing is waited for, although a pod goes on to
-// write.
-func TestNothingToWaitFor(t *testing.T) {
-	n := &node{available: 500, writes: 10}
+// Without pending space a reclaim does not wait, even if a pod writes.
+func TestNoWaitWithoutPendingSpace(t *testing.T) {
+	n := &node{available: 500, writtenPerRead: 10}
 	run(t, n, Policy{}, nil, func(r *Reclaimer) {
 		r.Order(evict.Reclaim{Kind: evict.ReclaimContainers, Signal: signal.NodeFsAvailable, Deficit: 100})
 		if report := <-r.Done(); report.Took > 2*time.Second {
-			t.Errorf("it took %v; want as long as the numbers take to settle", report.Took)
+			t.Errorf("took %v; want at most Settle", report.Took)
 		}
 	})
 }

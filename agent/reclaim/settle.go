@@ -7,50 +7,51 @@ import (
 	"github.com/evictd/evictd/agent/signal"
 )
 
-// await waits until the pods' usage was measured since a reclaim began, at most
-// until measureFor after that.
-func (r *Reclaimer) await(ctx context.Context, since time.Time) {
+// awaitMeasurements waits until the pods' usage was measured since a reclaim began,
+// at most for orderDeadline.
+func (r *Reclaimer) awaitMeasurements(ctx context.Context, since time.Time) {
 	if r.o.Unmeasured == nil {
 		return
 	}
 	for {
-		lacks := r.o.Unmeasured(since)
-		if lacks == "" {
-			r.unmeasured = time.Time{}
+		missing := r.o.Unmeasured(since)
+		if missing == "" {
+			r.unmeasuredLogged = time.Time{}
 			return
 		}
-		if now := time.Now(); now.Sub(since) >= measureFor {
-			if now.Sub(r.unmeasured) >= repeatLog {
-				r.unmeasured = now
-				r.o.Log.Warn("the disk usage of pods was not measured in time; a pod may be chosen by an older measurement", "lacks", lacks)
+		if now := time.Now(); now.Sub(since) >= orderDeadline {
+			if now.Sub(r.unmeasuredLogged) >= repeatLogInterval {
+				r.unmeasuredLogged = now
+				r.o.Log.Warn("disk usage of pods not measured in time; pod selection may use an older measurement", "missing", missing)
 			}
 			return
 		}
-		if !pause(ctx) {
+		if !pollDelay(ctx) {
 			return
 		}
 	}
 }
 
-// left returns what a signal's filesystem has left, as far as that is known.
-func (r *Reclaimer) left(s signal.Signal) (int64, bool) {
+// available returns the available amount of a signal's filesystem; false if it is
+// not known.
+func (r *Reclaimer) available(s signal.Signal) (int64, bool) {
 	var o signal.Observations
 	r.o.Space.Read(time.Now(), &o)
 	return o[s].Available, o[s].Status == signal.Observed
 }
 
-// settle waits until a signal has come up to a target, or has not grown for
+// settle waits until a signal has reached target, or has not grown for
 // settleTimeout since the last removal: runtimes free images and layers after they
 // have answered. It returns whether the target is reached.
 func (r *Reclaimer) settle(ctx context.Context, s signal.Signal, target int64, removed time.Time) bool {
-	patience := r.settings().Settle
+	timeout := r.currentPolicy().Settle
 	most, grew := int64(-1), removed
 	for {
 		r.o.Space.Freeing(s)
-		if !pause(ctx) {
+		if !pollDelay(ctx) {
 			return false
 		}
-		left, ok := r.left(s)
+		left, ok := r.available(s)
 		switch {
 		case ok && left >= target:
 			return true
@@ -60,32 +61,32 @@ func (r *Reclaimer) settle(ctx context.Context, s signal.Signal, target int64, r
 			}
 			most = left
 		}
-		if time.Since(grew) >= patience {
+		if time.Since(grew) >= timeout {
 			return false
 		}
 	}
 }
 
-// wait waits until a signal has come up to what is known to come back, at most until
-// a time; each look calls expected for both.
-func (r *Reclaimer) wait(ctx context.Context, s signal.Signal, expected func() (promised int64, until time.Time)) {
+// waitForLateFree waits until a signal has reached the amount that is expected to
+// be freed late, at most until the deadline. Each poll calls expected for both.
+func (r *Reclaimer) waitForLateFree(ctx context.Context, s signal.Signal, expected func() (promised int64, until time.Time)) {
 	for {
 		promised, until := expected()
 		if !time.Now().Before(until) {
 			return
 		}
-		if left, ok := r.left(s); !ok || left >= promised {
+		if left, ok := r.available(s); !ok || left >= promised {
 			return
 		}
 		r.o.Space.Freeing(s)
-		if !pause(ctx) {
+		if !pollDelay(ctx) {
 			return
 		}
 	}
 }
 
-// pause waits for a moment; it returns false when ctx ends.
-func pause(ctx context.Context) bool {
+// pollDelay waits for 20 ms between two polls; it returns false when ctx ends.
+func pollDelay(ctx context.Context) bool {
 	timer := time.NewTimer(20 * time.Millisecond)
 	defer timer.Stop()
 	select {

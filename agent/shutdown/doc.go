@@ -1,30 +1,29 @@
-// Package shutdown decides, when the node goes down, which pods are stopped
-// when and how long each is given.
+// Package shutdown decides, when the node shuts down, when each pod is stopped and
+// how much time it gets.
 //
-// Its entry is [Step], as in agent/evict: state, what happened and what runs
-// in; new state and orders out. The daemon and the replay of scenarios call the
-// same function. Nothing here does I/O, reads a clock or starts a goroutine;
-// agent/shutdown/logind is what talks to the service manager.
+// Its entry is [Step], as in agent/evict: state, events and running pods in; new
+// state and orders out. The daemon and the replay of scenarios call the same
+// function. The package does no I/O, reads no clock and starts no goroutine;
+// agent/shutdown/logind talks to the service manager.
 //
-// Behaviour is the kubelet's (pkg/kubelet/nodeshutdown): pods are stopped group
-// by group, those of the lowest priorities first, all of a group at once, each
-// within its own grace period or what the group has left, whichever is shorter;
-// a group without pods costs no time. Intentional differences:
+// The behaviour is that of the kubelet (pkg/kubelet/nodeshutdown): pods are stopped
+// group by group, lowest priorities first, all of a group at once. Each pod gets
+// its own grace period or the time left of its group, whichever is shorter. A group
+// without pods costs no time. Intentional differences:
 //
-//   - time that a group leaves over goes to the groups after it, where the
-//     kubelet lets it go unused: a group ends at the sum of the times up to it;
-//   - inside a group, DaemonSets' and critical pods are asked to stop when the
-//     others are gone, at the latest at half of the group's time: the others
-//     may need them (the network, the log) on their way out;
-//   - what is still there at its end is killed directly, so that a runtime that
-//     hangs holds nothing up;
-//   - a shutdown that is called off stops no further pod, where the kubelet
-//     finishes;
-//   - a shutdown survives a restart of the agent;
-//   - pods that come meanwhile are waited for, but those that are brought back
-//     once more are not: somebody may do that for ever;
-//   - an operator's shutdown that the service manager takes over goes on where it
-//     was, within the time that is allowed from then on;
-//   - where less time is allowed than the groups need, each gets its share of
-//     it, where the kubelet switches the whole of it off.
+//   - Time that a group does not use goes to the groups after it; the kubelet drops
+//     it. A group ends at the sum of the times up to it.
+//   - Within a group, pods of DaemonSets and critical pods are stopped when the
+//     others are gone, at the latest at half of the group's time: the others may
+//     need them (network, logging) while they stop.
+//   - A pod that exists after its time is killed directly, so that a runtime that
+//     hangs does not delay the shutdown.
+//   - A cancelled shutdown stops no further pod; the kubelet continues.
+//   - A shutdown survives a restart of the agent.
+//   - The shutdown waits for pods that start during it, but not for pods that are
+//     started more than once: a client could do that forever.
+//   - An operator's shutdown that the service manager takes over continues, within
+//     the time that the service manager allows from then on.
+//   - If less time is allowed than the groups need, each group gets its share; the
+//     kubelet disables graceful shutdown.
 package shutdown

@@ -15,90 +15,90 @@ var begin = time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
 
 func priority(p int32) *int32 { return &p }
 
-// actor is a pod and how it behaves: how long after it was asked it is gone,
-// negative for one that only a kill ends.
-type actor struct {
+// fakePod is a pod and its behaviour. exitAfter is when it exits after it was asked
+// to stop; negative if only a kill ends it.
+type fakePod struct {
 	evict.Pod
-	takes time.Duration
-	// from is when it appears, after the beginning.
-	from time.Duration
-	// undying survives even the runtime's kill at the end of its grace, as where
-	// the runtime hangs; a direct kill ends it.
-	undying bool
+	exitAfter time.Duration
+	// appearsAt is when it appears, after the beginning.
+	appearsAt time.Duration
+	// ignoresRuntimeKill makes it survive the runtime's kill at the end of its
+	// grace, as if the runtime hangs; a direct kill ends it.
+	ignoresRuntimeKill bool
 
-	asked, killed time.Time
-	grace         time.Duration
-	gone          bool
+	stopTime, killed time.Time
+	grace            time.Duration
+	gone             bool
 }
 
 const never = -1
 
-// killing is how long a direct kill takes.
-const killing = 100 * time.Millisecond
+// killDuration is the duration of a direct kill.
+const killDuration = 100 * time.Millisecond
 
-// pod is one of a priority that asks for so many seconds and is gone so long
-// after it was asked.
-func pod(name string, p int32, seconds int64, takes time.Duration) *actor {
-	return &actor{Pod: evict.Pod{
+// pod returns a pod of a priority with a grace period in seconds that exits
+// exitAfter after it was asked to stop.
+func pod(name string, p int32, seconds int64, exitAfter time.Duration) *fakePod {
+	return &fakePod{Pod: evict.Pod{
 		UID: name, Namespace: "a", Name: name, Priority: priority(p), TerminationGraceSeconds: &seconds,
-	}, takes: takes}
+	}, exitAfter: exitAfter}
 }
 
-func (a *actor) daemonSet() *actor { a.DaemonSet = true; return a }
-func (a *actor) at(d time.Duration) *actor {
-	a.from = d
+func (a *fakePod) daemonSet() *fakePod { a.DaemonSet = true; return a }
+func (a *fakePod) at(d time.Duration) *fakePod {
+	a.appearsAt = d
 	return a
 }
 
-// end returns when the actor is gone; zero is never.
-func (a *actor) end() time.Time {
+// end returns when the pod is gone; zero for never.
+func (a *fakePod) end() time.Time {
 	var end time.Time
 	consider := func(t time.Time) {
 		if end.IsZero() || t.Before(end) {
 			end = t
 		}
 	}
-	if !a.asked.IsZero() {
-		if a.takes >= 0 {
-			consider(a.asked.Add(a.takes))
+	if !a.stopTime.IsZero() {
+		if a.exitAfter >= 0 {
+			consider(a.stopTime.Add(a.exitAfter))
 		}
-		if !a.undying {
-			consider(a.asked.Add(a.grace))
+		if !a.ignoresRuntimeKill {
+			consider(a.stopTime.Add(a.grace))
 		}
 	}
 	if !a.killed.IsZero() {
-		consider(a.killed.Add(killing))
+		consider(a.killed.Add(killDuration))
 	}
 	return end
 }
 
-// play is a shutdown of actors.
-type play struct {
+// simulation is a shutdown of fake pods.
+type simulation struct {
 	t        *testing.T
 	schedule Schedule
-	actors   []*actor
-	events   map[time.Duration]Event // besides Begin at 0
+	pods     []*fakePod
+	events   map[time.Duration]Event // in addition to Begin at 0
 	dryRun   bool
-	unlisted time.Duration // until then nobody knows what runs
-	// restartAt keeps the state as JSON and reads it again, with what the run
-	// had ordered lost.
+	unlisted time.Duration // until then the running pods are unknown
+	// restartAt saves the state as JSON and restores it, and drops the orders of
+	// the earlier run.
 	restartAt time.Duration
-	// every also steps at this interval, for nothing.
+	// every adds steps without an event at this interval.
 	every time.Duration
 	until time.Duration
 
 	state State
-	lines []string
+	log   []string
 }
 
-// run plays until nothing is to come, and returns what happened, a line for
-// each instant at which something did.
-func (p *play) run() []string {
+// run runs the simulation until nothing is due, and returns the events, one line
+// for each time.
+func (p *simulation) run() []string {
 	p.t.Helper()
 	event := Begin
 	for at, steps := time.Duration(0), 0; ; steps++ {
 		if steps > 100_000 {
-			p.t.Fatalf("no end after %v: %+v", at, p.state)
+			p.t.Fatalf("not ended after %v: %+v", at, p.state)
 		}
 		now := begin.Add(at)
 		if p.restartAt > 0 && at == p.restartAt {
@@ -106,23 +106,23 @@ func (p *play) run() []string {
 		}
 		orders := p.step(event, now)
 		event = Nothing
-		next := p.next(now, orders.Wake)
+		next := p.nextTime(now, orders.Wake)
 		if next < 0 || p.until > 0 && next > p.until {
-			return p.lines
+			return p.log
 		}
 		at = next
 		event = p.events[at]
 	}
 }
 
-func (p *play) step(event Event, now time.Time) Orders {
+func (p *simulation) step(event Event, now time.Time) Orders {
 	p.t.Helper()
 	in := Inputs{Event: event, Schedule: p.schedule, DryRun: p.dryRun, Unlisted: now.Before(begin.Add(p.unlisted))}
-	for _, a := range p.actors {
+	for _, a := range p.pods {
 		if end := a.end(); !end.IsZero() && !now.Before(end) {
 			a.gone = true
 		}
-		if !a.gone && !in.Unlisted && !now.Before(begin.Add(a.from)) {
+		if !a.gone && !in.Unlisted && !now.Before(begin.Add(a.appearsAt)) {
 			in.Pods = append(in.Pods, a.Pod)
 		}
 	}
@@ -134,9 +134,9 @@ func (p *play) step(event Event, now time.Time) Orders {
 		words = append(words, m.UID+" gone")
 	}
 	for _, o := range orders.Stop {
-		a := p.actor(o.UID)
+		a := p.podByUID(o.UID)
 		if !p.dryRun {
-			a.asked, a.grace = now, o.Grace
+			a.stopTime, a.grace = now, o.Grace
 		}
 		reason, _ := o.Reason()
 		word := "stop"
@@ -149,28 +149,28 @@ func (p *play) step(event Event, now time.Time) Orders {
 		words = append(words, fmt.Sprintf("%s %s %v", word, o.UID, o.Grace))
 	}
 	for _, m := range orders.Kill {
-		p.actor(m.UID).killed = now
+		p.podByUID(m.UID).killed = now
 		words = append(words, "kill "+m.UID)
 	}
 	if state.Phase != before {
 		words = append(words, map[Phase]string{Stopping: "begun", Ended: "ended", Idle: "idle"}[state.Phase])
 	}
 	if len(words) > 0 {
-		p.lines = append(p.lines, fmt.Sprintf("%v: %s", now.Sub(begin), strings.Join(words, ", ")))
+		p.log = append(p.log, fmt.Sprintf("%v: %s", now.Sub(begin), strings.Join(words, ", ")))
 	}
 	return orders
 }
 
-func (p *play) actor(uid string) *actor {
+func (p *simulation) podByUID(uid string) *fakePod {
 	p.t.Helper()
-	at := slices.IndexFunc(p.actors, func(a *actor) bool { return a.UID == uid })
+	at := slices.IndexFunc(p.pods, func(a *fakePod) bool { return a.UID == uid })
 	if at < 0 {
-		p.t.Fatalf("order for %s, which is nobody", uid)
+		p.t.Fatalf("order for the unknown pod %s", uid)
 	}
-	return p.actors[at]
+	return p.pods[at]
 }
 
-func (p *play) next(now, wake time.Time) time.Duration {
+func (p *simulation) nextTime(now, wake time.Time) time.Duration {
 	next := time.Duration(-1)
 	consider := func(t time.Time) {
 		if d := t.Sub(begin); t.After(now) && (next < 0 || d < next) {
@@ -179,13 +179,13 @@ func (p *play) next(now, wake time.Time) time.Duration {
 	}
 	if !wake.IsZero() {
 		if !wake.After(now) {
-			p.t.Errorf("at %v: to be woken at %v, which is past", now.Sub(begin), wake.Sub(begin))
+			p.t.Errorf("at %v: Wake = %v, which has passed", now.Sub(begin), wake.Sub(begin))
 		}
 		consider(wake)
 	}
-	for _, a := range p.actors {
+	for _, a := range p.pods {
 		if !a.gone {
-			consider(begin.Add(a.from))
+			consider(begin.Add(a.appearsAt))
 			consider(a.end())
 		}
 	}
@@ -200,9 +200,9 @@ func (p *play) next(now, wake time.Time) time.Duration {
 	return next
 }
 
-// restart is a new run of the agent: whoever was being stopped has been asked,
-// but nobody will kill it.
-func (p *play) restart() Event {
+// restart simulates a new run of the agent: pods that were asked to stop are no
+// longer killed at the end of their grace.
+func (p *simulation) restart() Event {
 	p.t.Helper()
 	data, err := json.Marshal(p.state)
 	if err != nil {
@@ -212,9 +212,9 @@ func (p *play) restart() Event {
 	if err := json.Unmarshal(data, &p.state); err != nil {
 		p.t.Fatal(err)
 	}
-	for _, a := range p.actors {
-		if !a.asked.IsZero() && !a.gone && a.takes < 0 {
-			a.asked = time.Time{}
+	for _, a := range p.pods {
+		if !a.stopTime.IsZero() && !a.gone && a.exitAfter < 0 {
+			a.stopTime = time.Time{}
 		}
 	}
 	return Resume

@@ -2,47 +2,47 @@ package shutdown
 
 import "time"
 
-// Last is what became of the node's last shutdown, as far as that can be told.
+// Last is how the node's previous boot ended, as far as known.
 type Last struct {
-	// Clean is nil where it can't.
+	// Clean is nil if unknown.
 	Clean  *bool      `json:"clean"`
 	Reason LastReason `json:"reason"`
-	// Detail says more, for people: a trace, a time.
+	// Detail is for people: the path of a panic trace, or a time.
 	Detail string `json:"detail,omitempty"`
 }
 
-// LastReason says what is known of a last shutdown.
+// LastReason is the reason for the value of Clean.
 type LastReason string
 
 // The reasons.
 const (
-	// LastUnknown: there is nothing of an earlier boot to judge by.
+	// LastUnknown: no state of an earlier boot exists.
 	LastUnknown LastReason = "unknown"
-	// LastNotRunning: evictd had been stopped before the node ended.
+	// LastNotRunning: evictd was stopped before the node ended.
 	LastNotRunning LastReason = "not-running"
-	// LastShutdown: the node went down in order, and evictd with it. Clean.
+	// LastShutdown: the node shut down in order. Clean.
 	LastShutdown LastReason = "shutdown"
-	// LastInterrupted: it was going down in order, and did not come to the end of
-	// it. Not clean, and so are these:
+	// LastInterrupted: the node was shutting down in order and did not complete it.
+	// Not clean, like the following.
 	LastInterrupted LastReason = "interrupted"
 	// LastPanic: the kernel has left the trace of a panic.
 	LastPanic LastReason = "panic"
-	// LastLost: it ended without a word: power, a reset, a hang, kexec or a
+	// LastLost: the node ended without notice: power loss, reset, hang, kexec or a
 	// forced reboot.
 	LastLost LastReason = "lost"
 )
 
-// Before is what the last run of the boot before left behind.
+// Before is what the last run of the previous boot saved.
 type Before struct {
-	At time.Time // when it wrote that
-	// GoingDown tells that the node was on its way down, Stopped that the run
-	// was asked to end and did.
+	At time.Time // when it was saved
+	// GoingDown reports that the node was shutting down. Stopped reports that the
+	// run was asked to end and did.
 	GoingDown, Stopped bool
 }
 
-// Judge concludes what became of the boot before, of which before is nil where
-// nothing is known, and trace names what a panic has left since then; empty is
-// nothing. A trace alone may be of any boot.
+// Judge determines how the previous boot ended. before is nil if nothing is known
+// of it. trace is the path of a panic trace that appeared since before.At; empty
+// for none. Without before, a trace may be from any boot.
 func Judge(before *Before, trace string) Last {
 	clean, unclean := true, false
 	switch {
@@ -51,13 +51,13 @@ func Judge(before *Before, trace string) Last {
 	case trace != "":
 		return Last{Clean: &unclean, Reason: LastPanic, Detail: trace}
 	case before.GoingDown && before.Stopped:
-		return Last{Clean: &clean, Reason: LastShutdown, Detail: last(before)}
+		return Last{Clean: &clean, Reason: LastShutdown, Detail: lastSaved(before)}
 	case before.GoingDown:
-		return Last{Clean: &unclean, Reason: LastInterrupted, Detail: last(before)}
+		return Last{Clean: &unclean, Reason: LastInterrupted, Detail: lastSaved(before)}
 	case before.Stopped:
-		return Last{Reason: LastNotRunning, Detail: last(before)}
+		return Last{Reason: LastNotRunning, Detail: lastSaved(before)}
 	}
-	return Last{Clean: &unclean, Reason: LastLost, Detail: last(before)}
+	return Last{Clean: &unclean, Reason: LastLost, Detail: lastSaved(before)}
 }
 
-func last(b *Before) string { return "last heard of at " + b.At.UTC().Format(time.RFC3339) }
+func lastSaved(b *Before) string { return "last state saved at " + b.At.UTC().Format(time.RFC3339) }

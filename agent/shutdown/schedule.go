@@ -10,34 +10,35 @@ import (
 	"github.com/evictd/evictd/agent/evict"
 )
 
-// Reserve is how much of the time that the service manager allows is kept for
-// what follows the last pod: the report of it. The pods get the rest.
+// Reserve is the part of the time allowed by the service manager that remains after
+// the last pod, to complete and save its record. The pods get the rest.
 const Reserve = 2 * time.Second
 
-// Group is a range of priorities and the time that its pods are given.
+// Group is a range of priorities and the time of its pods.
 type Group struct {
-	// Priority is the lowest of the group, which ends below that of the next.
+	// Priority is the lowest priority of the group. The group ends below the
+	// priority of the next group.
 	Priority int32 `json:"priority"`
-	// Time is what the group adds to the shutdown, at least 0.
+	// Time is the duration that the group adds to the shutdown, at least 0.
 	Time time.Duration `json:"timeNanoseconds"`
 }
 
-// Schedule is the groups of a shutdown, by ascending priority, which is the
-// order in which their pods are stopped. An empty one stops nobody.
+// Schedule lists the groups of a shutdown by ascending priority, the order in which
+// their pods are stopped. An empty schedule stops no pod.
 type Schedule []Group
 
-// ByPriority returns the schedule of groups in any order.
+// ByPriority returns a schedule of groups in any order.
 func ByPriority(groups []Group) Schedule {
 	s := slices.Clone(Schedule(groups))
 	slices.SortStableFunc(s, func(a, b Group) int { return cmp.Compare(a.Priority, b.Priority) })
 	return s
 }
 
-// ByPeriods returns the schedule of two groups that shutdownGracePeriod and
-// shutdownGracePeriodCriticalPods stand for: the critical pods get the second
-// out of the first, and everybody before them the rest
-// (nodeshutdown_manager.go: migrateConfig, which cuts both to whole seconds). It
-// is empty where the first is 0 or the second is longer.
+// ByPeriods returns the schedule of shutdownGracePeriod (total) and
+// shutdownGracePeriodCriticalPods (critical): critical pods get critical, and all
+// others before them the rest of total (nodeshutdown_manager.go: migrateConfig,
+// which truncates both to whole seconds). The schedule is empty if total is 0 or
+// critical is longer.
 func ByPeriods(total, critical time.Duration) Schedule {
 	if total <= 0 || critical < 0 || critical > total {
 		return nil
@@ -45,7 +46,7 @@ func ByPeriods(total, critical time.Duration) Schedule {
 	return Schedule{{Priority: 0, Time: total - critical}, {Priority: evict.SystemCriticalPriority, Time: critical}}
 }
 
-// Total returns the time of all groups together.
+// Total returns the sum of the times of all groups.
 func (s Schedule) Total() time.Duration {
 	var total time.Duration
 	for _, g := range s {
@@ -54,8 +55,8 @@ func (s Schedule) Total() time.Duration {
 	return total
 }
 
-// Needs returns how long the node's shutdown must be held up for the schedule:
-// all groups and the Reserve. An empty schedule needs none.
+// Needs returns how long the node's shutdown must be delayed: the time of all
+// groups and Reserve. It is 0 for an empty schedule.
 func (s Schedule) Needs() time.Duration {
 	if len(s) == 0 {
 		return 0
@@ -63,9 +64,8 @@ func (s Schedule) Needs() time.Duration {
 	return add(s.Total(), Reserve)
 }
 
-// Within returns the schedule where a shutdown is held up no longer than
-// allowed: the same where that is what it needs, else with every group's time
-// cut by the same factor.
+// Within returns a schedule that fits into allowed with Reserve. If s needs more,
+// the time of each group is cut by the same factor.
 func (s Schedule) Within(allowed time.Duration) Schedule {
 	total, most := s.Total(), max(0, allowed-Reserve)
 	if total <= most {
@@ -75,7 +75,7 @@ func (s Schedule) Within(allowed time.Duration) Schedule {
 	var before, end time.Duration
 	for i := range cut {
 		before = add(before, s[i].Time)
-		// In whole numbers, so that the parts sum up to no more than the most.
+		// Integer arithmetic, so that the sum of the parts does not exceed most.
 		hi, lo := bits.Mul64(uint64(before), uint64(most))
 		quotient, _ := bits.Div64(hi, lo, uint64(total))
 		cut[i].Time = time.Duration(quotient) - end
@@ -84,9 +84,9 @@ func (s Schedule) Within(allowed time.Duration) Schedule {
 	return cut
 }
 
-// Group returns the index of the group that a pod of that priority belongs to,
-// nil being 0: the last that begins at or below it, and the first where all
-// begin above it. The schedule must not be empty.
+// Group returns the index of the group of a priority; nil is 0. It is the last
+// group that begins at or below the priority, or the first group if all begin above
+// it. The schedule must not be empty.
 func (s Schedule) Group(priority *int32) int {
 	var p int32
 	if priority != nil {
@@ -101,7 +101,8 @@ func (s Schedule) Group(priority *int32) int {
 	return max(0, above-1)
 }
 
-// add adds times that are not negative without running over.
+// add returns the sum of two durations that are not negative, limited to the
+// maximum duration.
 func add(a, b time.Duration) time.Duration {
 	if b > math.MaxInt64-a {
 		return math.MaxInt64

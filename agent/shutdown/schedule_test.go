@@ -49,7 +49,7 @@ func TestGroupOf(t *testing.T) {
 		{Schedule{{-10, second}, {5, second}}, nil, -10},
 	} {
 		if got := tt.schedule[tt.schedule.Group(tt.priority)].Priority; got != tt.want {
-			t.Errorf("%v.Group(%v) is that of %d; want %d", tt.schedule, deref(tt.priority), got, tt.want)
+			t.Errorf("%v.Group(%v) has priority %d; want %d", tt.schedule, deref(tt.priority), got, tt.want)
 		}
 	}
 }
@@ -68,13 +68,13 @@ func TestWithin(t *testing.T) {
 		allowed  time.Duration
 		want     []time.Duration
 	}{
-		{"just enough", fourGroups, 372 * second, []time.Duration{60 * second, 120 * second, 180 * second, 10 * second}},
-		{"a half", fourGroups, 187 * second, []time.Duration{30 * second, 60 * second, 90 * second, 5 * second}},
+		{"exactly enough", fourGroups, 372 * second, []time.Duration{60 * second, 120 * second, 180 * second, 10 * second}},
+		{"half of it", fourGroups, 187 * second, []time.Duration{30 * second, 60 * second, 90 * second, 5 * second}},
 		{"logind's 5s", ByPeriods(30*second, 10*second), 5 * second, []time.Duration{2 * second, second}},
 		{"only the reserve", fourGroups, Reserve, []time.Duration{0, 0, 0, 0}},
 		{"nothing", fourGroups, 0, []time.Duration{0, 0, 0, 0}},
 		{"an uneven third", Schedule{{0, second}, {1, second}, {2, second}}, Reserve + second, []time.Duration{333333333, 333333333, 333333334}},
-		{"times beyond all", Schedule{{0, math.MaxInt64}, {1, math.MaxInt64}}, math.MaxInt64, []time.Duration{math.MaxInt64 - Reserve, 0}},
+		{"durations that overflow", Schedule{{0, math.MaxInt64}, {1, math.MaxInt64}}, math.MaxInt64, []time.Duration{math.MaxInt64 - Reserve, 0}},
 	} {
 		var got []time.Duration
 		for _, g := range tt.schedule.Within(tt.allowed) {

@@ -5,60 +5,60 @@ import (
 	"time"
 )
 
-// Phase is how far a shutdown has come.
+// Phase is the phase of a shutdown.
 type Phase string
 
 // The phases.
 const (
-	Idle     Phase = ""         // the node is not going down
+	Idle     Phase = ""         // no shutdown
 	Stopping Phase = "stopping" // pods are being stopped
-	// Ended: all that could be stopped has been, or the time is up. The node
-	// goes down, and new pods are still refused.
+	// Ended: all pods are gone, or the time is up. The node shuts down, and new
+	// pods are still stopped.
 	Ended Phase = "ended"
 )
 
-// State is what Step remembers from one step to the next. The zero State knows
-// nothing. It can be kept as JSON; its times mean something only to the clock
-// that Step was given, so whoever keeps it across a restart moves them with
-// EachTime, and then gives Step [Resume].
+// State is the state of Step between two steps. The zero State is that of a node
+// that is not shutting down. It can be saved as JSON. Its times are those of the
+// clock passed to Step, so a caller that restores it after a restart must convert
+// them with EachTime, and then pass [Resume] to Step.
 type State struct {
 	Phase Phase `json:"phase,omitempty"`
-	// Began and Over are of the last shutdown: when it was heard of, and when
-	// its last pod had gone, its time was up, or it was called off. Over is zero
-	// while it goes on.
+	// Began and Over are the times of the last shutdown. Over is when its last pod
+	// was gone, its time was up, or it was cancelled; zero while it is in progress.
 	Began time.Time `json:"began,omitzero"`
 	Over  time.Time `json:"over,omitzero"`
-	// Manual tells that an operator began it, and not the service manager.
+	// Manual reports that an operator started it, and not the service manager.
 	Manual bool `json:"manual,omitempty"`
-	// CalledOff tells that the last shutdown was.
+	// CalledOff reports that the last shutdown was cancelled.
 	CalledOff bool `json:"calledOff,omitempty"`
 
-	// Schedule is that of the shutdown that goes on. Current is the group whose
-	// turn it is, which began at Turn; beyond the last group nobody is waited
-	// for but those that are overdue. Second tells that the second wave of the
-	// current group has been asked to stop.
+	// Schedule is the schedule of the shutdown in progress. Current is the index of
+	// the group that is being stopped, since Turn. Beyond the last group only
+	// overdue pods are waited for. Second reports that the second wave of the
+	// current group was asked to stop.
 	Schedule Schedule  `json:"schedule,omitempty"`
 	Current  int       `json:"current,omitempty"`
 	Turn     time.Time `json:"turn,omitzero"`
 	Second   bool      `json:"second,omitempty"`
-	// Listed tells that the pods that ran at the beginning are known, so that
-	// any other is a newcomer.
+	// Listed reports that the pods that ran at the beginning are known, so that any
+	// other pod is new.
 	Listed bool `json:"listed,omitempty"`
-	// Resuming tells that those asked by an earlier run are to be asked again.
+	// Resuming reports that pods asked to stop by an earlier run must be asked
+	// again.
 	Resuming bool     `json:"resuming,omitempty"`
 	Pods     []Member `json:"pods,omitempty"`
 }
 
-// Status is how far a pod has come.
+// Status is the status of a pod in a shutdown.
 type Status string
 
-// What a pod's status can be.
+// The statuses.
 const (
-	Waiting Status = "waiting" // for its turn
+	Waiting Status = "waiting" // for its group
 	Asked   Status = "asked"   // to stop
-	Killed  Status = "killed"  // ordered to go, and not seen to have gone yet
+	Killed  Status = "killed"  // a kill was ordered; the pod still exists
 	Gone    Status = "gone"
-	// Pretended: it was told and, in a dry run, left alone.
+	// Pretended: in dry run, would have been asked to stop.
 	Pretended Status = "pretended"
 )
 
@@ -66,35 +66,36 @@ const (
 type Member struct {
 	UID   string `json:"uid"`
 	Pod   string `json:"pod"`
-	Group int    `json:"group"` // in the schedule
-	// Last tells that it is of the group's second wave.
+	Group int    `json:"group"` // index in the schedule
+	// Last reports that the pod is in the group's second wave.
 	Last bool `json:"last,omitempty"`
-	// Refused tells that it came when the shutdown had begun.
+	// Refused reports that the pod started after the shutdown had begun.
 	Refused bool `json:"refused,omitempty"`
-	// Returning tells that it had been refused before, so that nobody waits for it.
+	// Returning reports that the pod had been refused before. The shutdown does not
+	// wait for it.
 	Returning bool   `json:"returning,omitempty"`
 	Status    Status `json:"status"`
-	// Grace is what it was told to be given when it was Asked, in whole seconds;
-	// Due is the end of what it was given indeed, and Limit when it is killed
-	// directly if it is still there.
+	// Grace is the grace period passed to the runtime when the pod was asked to
+	// stop, in whole seconds. Due is the end of the pod's time, and Limit when it
+	// is killed directly.
 	Grace time.Duration `json:"graceNanoseconds,omitempty"`
 	Due   time.Time     `json:"due,omitzero"`
 	Limit time.Time     `json:"limit,omitzero"`
-	// LastStart is the pod's when it was Asked: with a younger container it has
-	// come back.
+	// LastStart is the start of the pod's youngest container when the pod was asked
+	// to stop. A younger container means that the pod was restarted.
 	LastStart int64 `json:"lastStart,omitempty"`
 }
 
-// there reports whether the pod is still to go.
-func (m *Member) there() bool { return m.Status != Gone && m.Status != Pretended }
+// remains reports whether the pod still has to stop.
+func (m *Member) remains() bool { return m.Status != Gone && m.Status != Pretended }
 
-// Clone returns a State that shares nothing with s that Step changes.
+// Clone returns a copy of s that shares nothing that Step modifies.
 func (s State) Clone() State {
 	s.Pods, s.Schedule = slices.Clone(s.Pods), slices.Clone(s.Schedule)
 	return s
 }
 
-// EachTime calls f with every time of the state that is set.
+// EachTime calls f with each time of the state that is set.
 func (s *State) EachTime(f func(*time.Time)) {
 	times := []*time.Time{&s.Began, &s.Over, &s.Turn}
 	for i := range s.Pods {
@@ -107,13 +108,14 @@ func (s *State) EachTime(f func(*time.Time)) {
 	}
 }
 
-// Active reports whether the node is going down, so that new pods are refused.
+// Active reports whether a shutdown is in progress or has ended without
+// cancellation, so that new pods are stopped.
 func (s *State) Active() bool { return s.Phase != Idle }
 
-// End returns when the group of that index ends at the latest.
+// End returns the latest end of a group, by index.
 func (s *State) End(group int) time.Time {
 	return s.Began.Add(s.Schedule[:group+1].Total())
 }
 
-// Deadline returns when the last group ends at the latest.
+// Deadline returns the latest end of the last group.
 func (s *State) Deadline() time.Time { return s.Began.Add(s.Schedule.Total()) }

@@ -8,64 +8,62 @@ import (
 	"github.com/evictd/evictd/agent/evict"
 )
 
-// Event is what happened since the step before.
+// Event is what has happened since the previous step.
 type Event uint8
 
 // The events.
 const (
 	Nothing Event = iota
-	// Begin: the node is about to go down. While it is already that changes
-	// nothing.
+	// Begin: the node is about to shut down. It has no effect during a shutdown.
 	Begin
-	// Cancel: it is not, after all.
+	// Cancel: the shutdown was cancelled.
 	Cancel
-	// Resume: the state is that of an earlier run, and nobody does what that
-	// run had ordered.
+	// Resume: the state is that of an earlier run, whose orders are no longer
+	// executed.
 	Resume
 )
 
-// Inputs is what one step decides on.
+// Inputs are the inputs of one step.
 type Inputs struct {
 	Event Event
-	// Schedule counts where the event is Begin, which without groups is none.
-	// Until is when the service manager goes on at the latest: the schedule is
-	// cut to that, where it is not zero.
+	// Schedule is used if the event is Begin; a Begin without groups is ignored.
+	// Until is the latest time at which the service manager continues, or zero: the
+	// schedule is cut to it.
 	Schedule Schedule
 	Until    time.Time
-	// Manual tells that an operator asks for it. Where the service manager does,
-	// too, the shutdown is that one's.
+	// Manual reports that an operator requested the event. If the service manager
+	// begins a shutdown as well, the shutdown becomes that of the service manager.
 	Manual bool
-	// Pods are those that run, in any order. Step does not keep them.
+	// Pods are the running pods, in any order. Step does not retain them.
 	Pods []evict.Pod
-	// Unlisted tells that it is not known yet what runs, so that Pods is empty
-	// and nobody has left.
+	// Unlisted reports that the running pods are not known yet. Pods is then empty,
+	// and no pod counts as gone.
 	Unlisted bool
 	// DryRun makes a pod count as gone once it is asked to stop.
 	DryRun bool
 }
 
-// Orders is what a step wants done, and what it found. Its lists are sorted by
-// pod and UID.
+// Orders are the orders and findings of a step. The lists are sorted by pod and
+// UID.
 type Orders struct {
-	// Stop lists the pods to ask to stop. All of it is to be begun at once.
+	// Stop lists the pods to ask to stop, all at once.
 	Stop []Stop
-	// Kill lists the pods, asked before, that are to be killed directly now.
+	// Kill lists the pods, asked before, to kill directly now.
 	Kill []Member
-	// Gone lists the pods that were seen to have gone.
+	// Gone lists the pods that no longer exist.
 	Gone []Member
-	// Wake is when the next step is due if nothing happens before; zero is
-	// never.
+	// Wake is when the next step is due without an event; zero for never.
 	Wake time.Time
 }
 
 // Stop asks one pod to stop.
 type Stop struct {
 	Member
-	// Again tells that the pod was asked by an earlier run.
+	// Again reports that an earlier run has asked the pod to stop.
 	Again bool
 }
 
-// The reasons and messages of what becomes of pods, which are the kubelet's
+// The reasons and messages in a stopped pod's status are the kubelet's
 // (pkg/kubelet/nodeshutdown/nodeshutdown_manager.go).
 const (
 	ReasonTerminated  = "Terminated"
@@ -74,7 +72,7 @@ const (
 	MessageRefused    = "Pod was rejected as the node is shutting down."
 )
 
-// Reason returns why the pod was stopped, for its status.
+// Reason returns the reason and message for the pod's status.
 func (m *Member) Reason() (reason, message string) {
 	if m.Refused {
 		return ReasonRefused, MessageRefused
@@ -82,35 +80,35 @@ func (m *Member) Reason() (reason, message string) {
 	return ReasonTerminated, MessageTerminated
 }
 
-// Step decides what is to be done about a shutdown now.
+// Step decides what to do about a shutdown now.
 func Step(state State, in Inputs, now time.Time) (State, Orders) {
 	s := stepper{State: state.Clone(), in: &in, now: now, running: make(map[string]*evict.Pod, len(in.Pods))}
 	for i := range in.Pods {
 		s.running[in.Pods[i].UID] = &in.Pods[i]
 	}
-	s.hear()
+	s.applyEvent()
 	if s.Phase == Idle {
 		return s.State, s.orders
 	}
 	if !in.Unlisted {
-		s.follow()
-		s.resume()
+		s.updateMembers()
+		s.repeatStops()
 	}
 	if s.Phase == Stopping && (!in.Unlisted || !s.Listed || !now.Before(s.Deadline())) {
-		s.advance() // but nobody's turn comes unseen
+		s.advance() // a group whose pods are unknown is not passed
 	}
 	if !in.Unlisted {
-		s.refuse()
-		s.kill()
+		s.stopNewPods()
+		s.killOverdue()
 	}
-	s.finish()
-	s.wake()
+	s.endIfDone()
+	s.setWake()
 	slices.SortFunc(s.Pods, byPod)
 	slices.SortFunc(s.orders.Stop, func(a, b Stop) int { return byPod(a.Member, b.Member) })
 	return s.State, s.orders
 }
 
-// stepper is a step under way.
+// stepper is one call of Step.
 type stepper struct {
 	State
 	in      *Inputs
@@ -119,18 +117,18 @@ type stepper struct {
 	orders  Orders
 }
 
-// hear takes in the event.
-func (s *stepper) hear() {
+// applyEvent applies the event to the state.
+func (s *stepper) applyEvent() {
 	switch {
 	case s.in.Event == Begin && s.Phase == Idle && len(s.in.Schedule) > 0:
-		s.State = State{Phase: Stopping, Began: s.now, Turn: s.now, Manual: s.in.Manual, Schedule: s.within(s.in.Schedule)}
+		s.State = State{Phase: Stopping, Began: s.now, Turn: s.now, Manual: s.in.Manual, Schedule: s.cutToUntil(s.in.Schedule)}
 	case s.in.Event == Begin && s.Manual && !s.in.Manual:
 		s.Manual = false
-		s.shorten()
-	case s.in.Event == Begin: // once more
+		s.shortenSchedule()
+	case s.in.Event == Begin: // repeated
 	case s.in.Event == Cancel && s.Phase != Idle:
-		// Those that were asked to stop go on with that: what is half stopped is
-		// no use to anybody. Nobody else is.
+		// Pods that were asked to stop continue to stop: a pod that is stopped in
+		// part is of no use. No other pod is stopped.
 		over := s.Over
 		if over.IsZero() {
 			over = s.now
@@ -141,23 +139,23 @@ func (s *stepper) hear() {
 	}
 }
 
-// within returns a copy of a schedule that begins now, and ends in time.
-func (s *stepper) within(schedule Schedule) Schedule {
+// cutToUntil returns a copy of a schedule that begins now, cut to Until.
+func (s *stepper) cutToUntil(schedule Schedule) Schedule {
 	if s.in.Until.IsZero() {
 		return slices.Clone(schedule)
 	}
 	return slices.Clone(schedule.Within(s.in.Until.Sub(s.now)))
 }
 
-// shorten cuts what is left of the schedule to the time that the service manager
-// leaves, which was not asked when the shutdown began.
-func (s *stepper) shorten() {
+// shortenSchedule cuts the rest of the schedule to Until, which was not known when
+// the operator's shutdown began.
+func (s *stepper) shortenSchedule() {
 	if s.Phase != Stopping || s.Current >= len(s.Schedule) {
 		return
 	}
 	left := slices.Clone(s.Schedule[s.Current:])
 	left[0].Time = max(0, s.End(s.Current).Sub(s.now))
-	left = s.within(left)
+	left = s.cutToUntil(left)
 	past := s.now.Sub(s.Began)
 	for i := range s.Schedule {
 		switch {
@@ -177,9 +175,9 @@ func (s *stepper) shorten() {
 	}
 }
 
-// resume asks those to stop once more whom an earlier run had asked, within
-// what is left of their grace. Where nothing is left they are killed.
-func (s *stepper) resume() {
+// repeatStops asks pods again to stop that an earlier run had asked, within the
+// rest of their grace. Pods without a rest are killed.
+func (s *stepper) repeatStops() {
 	if !s.Resuming {
 		return
 	}
@@ -187,43 +185,43 @@ func (s *stepper) resume() {
 	for i := range s.Pods {
 		m := &s.Pods[i]
 		if m.Status == Killed {
-			m.Status = Asked // and overdue
+			m.Status = Asked // overdue
 		}
 		if m.Status == Asked && s.now.Before(m.Due) {
 			again := *m
-			again.Grace = whole(m.Due.Sub(s.now))
+			again.Grace = wholeSeconds(m.Due.Sub(s.now))
 			s.orders.Stop = append(s.orders.Stop, Stop{Member: again, Again: true})
 		}
 	}
 }
 
-// follow enters the pods that the shutdown finds at its beginning, the first
-// time that they are known, and looks who has gone since.
-func (s *stepper) follow() {
+// updateMembers adds the pods that run at the beginning, once they are known, and
+// marks pods that are gone.
+func (s *stepper) updateMembers() {
 	if !s.Listed {
 		s.Listed = true
 		for i := range s.in.Pods {
-			s.Pods = append(s.Pods, s.enter(&s.in.Pods[i]))
+			s.Pods = append(s.Pods, s.newMember(&s.in.Pods[i]))
 		}
 	}
 	for i := range s.Pods {
-		if m := &s.Pods[i]; m.there() && s.running[m.UID] == nil {
+		if m := &s.Pods[i]; m.remains() && s.running[m.UID] == nil {
 			m.Status = Gone
 			s.orders.Gone = append(s.orders.Gone, *m)
 		}
 	}
 }
 
-// enter makes a member of a pod. One that becomes known when its group has had
-// its turn goes with the group whose turn it is.
-func (s *stepper) enter(p *evict.Pod) Member {
+// newMember returns the member of a pod. A pod that becomes known after its group
+// joins the current group.
+func (s *stepper) newMember(p *evict.Pod) Member {
 	group := max(s.Schedule.Group(p.Priority), min(s.Current, len(s.Schedule)-1))
 	return Member{UID: p.UID, Pod: p.Key(), Status: Waiting, Group: group, Last: SecondWave(p)}
 }
 
-// SecondWave reports whether a pod is of its group's second wave: a DaemonSet's or a
-// critical one.
+// SecondWave reports whether a pod is in its group's second wave: a pod of a
+// DaemonSet or a critical one.
 func SecondWave(p *evict.Pod) bool { return p.OfDaemonSet() || p.Critical() }
 
-// byPod orders members for whoever reads lists of them.
+// byPod orders members by pod and UID.
 func byPod(a, b Member) int { return cmp.Or(cmp.Compare(a.Pod, b.Pod), cmp.Compare(a.UID, b.UID)) }

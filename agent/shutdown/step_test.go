@@ -26,11 +26,11 @@ var (
 func TestStep(t *testing.T) {
 	long := int64(1000) // seconds, more than any group has
 	for _, tt := range []struct {
-		name string
-		play play
-		want []string
+		name       string
+		simulation simulation
+		want       []string
 	}{
-		{"four classes, nobody stops by itself", play{schedule: fourGroups, actors: []*actor{
+		{"four groups, no pod exits by itself", simulation{schedule: fourGroups, pods: []*fakePod{
 			pod("regular", 0, long, never), pod("c", 1000, long, never), pod("b", 10000, long, never), pod("a", 100000, long, never),
 		}}, []string{
 			"0s: stop regular 1m0s, begun",
@@ -39,7 +39,7 @@ func TestStep(t *testing.T) {
 			"6m0s: b gone, stop a 10s",
 			"6m10s: a gone, ended",
 		}},
-		{"three groups: b goes with c", play{schedule: threeGroups, actors: []*actor{
+		{"three groups: b is stopped with c", simulation{schedule: threeGroups, pods: []*fakePod{
 			pod("regular", 0, long, never), pod("c", 1000, long, never), pod("b", 10000, long, never), pod("a", 100000, long, never),
 		}}, []string{
 			"0s: stop regular 1m0s, begun",
@@ -47,35 +47,35 @@ func TestStep(t *testing.T) {
 			"3m0s: b gone, c gone, stop a 5m0s",
 			"8m0s: a gone, ended",
 		}},
-		{"two periods: 20s for the others, 10s for the critical", play{schedule: ByPeriods(30*second, 10*second), actors: []*actor{
+		{"two periods: 20s for the others, 10s for critical pods", simulation{schedule: ByPeriods(30*second, 10*second), pods: []*fakePod{
 			pod("web", 0, 60, never), pod("dns", 2_000_000_000, 60, never),
 		}}, []string{
 			"0s: stop web 20s, begun",
 			"20s: web gone, stop dns 10s",
 			"30s: dns gone, ended",
 		}},
-		{"an empty group costs no time", play{schedule: fourGroups, actors: []*actor{
+		{"an empty group costs no time", simulation{schedule: fourGroups, pods: []*fakePod{
 			pod("regular", 0, 30, 2*second), pod("a", 100000, 5, 1*second),
 		}}, []string{
 			"0s: stop regular 30s, begun",
 			"2s: regular gone, stop a 5s",
 			"3s: a gone, ended",
 		}},
-		{"time left over goes to the later groups", play{schedule: ByPriority([]Group{{0, 60 * second}, {10, 20 * second}}), actors: []*actor{
+		{"unused time goes to later groups", simulation{schedule: ByPriority([]Group{{0, 60 * second}, {10, 20 * second}}), pods: []*fakePod{
 			pod("quick", 0, 30, 5*second), pod("slow", 10, 70, 65*second),
 		}}, []string{
 			"0s: stop quick 30s, begun",
 			"5s: quick gone, stop slow 1m10s", // 80s - 5s is more than it asks for
 			"1m10s: slow gone, ended",
 		}},
-		{"nothing to stop", play{schedule: fourGroups}, []string{"0s: ended"}},
-		{"a pod's own grace is shorter", play{schedule: fourGroups, actors: []*actor{
+		{"nothing to stop", simulation{schedule: fourGroups}, []string{"0s: ended"}},
+		{"a pod's own grace is shorter", simulation{schedule: fourGroups, pods: []*fakePod{
 			pod("x", 0, 7, never),
 		}}, []string{"0s: stop x 7s, begun", "7s: x gone, ended"}},
-		{"no grace is a second, as for the kubelet", play{schedule: fourGroups, actors: []*actor{
+		{"a grace of 0 is a second, as in the kubelet", simulation{schedule: fourGroups, pods: []*fakePod{
 			pod("x", 0, 0, never),
 		}}, []string{"0s: stop x 1s, begun", "1s: x gone, ended"}},
-		{"DaemonSets and critical pods when the others are gone", play{schedule: ByPriority([]Group{{0, 60 * second}}), actors: []*actor{
+		{"DaemonSets and critical pods after the others", simulation{schedule: ByPriority([]Group{{0, 60 * second}}), pods: []*fakePod{
 			pod("web", 0, 30, 4*second), pod("proxy", 0, 30, 2*second).daemonSet(), pod("dns", 2_000_000_000, 30, 3*second),
 		}}, []string{
 			"0s: stop web 30s, begun",
@@ -83,14 +83,14 @@ func TestStep(t *testing.T) {
 			"6s: proxy gone",
 			"7s: dns gone, ended",
 		}},
-		{"and at half of the group's time at the latest", play{schedule: ByPriority([]Group{{0, 60 * second}}), actors: []*actor{
+		{"second wave at half of the group's time at the latest", simulation{schedule: ByPriority([]Group{{0, 60 * second}}), pods: []*fakePod{
 			pod("web", 0, 60, never), pod("proxy", 0, 60, never).daemonSet(),
 		}}, []string{
 			"0s: stop web 1m0s, begun",
 			"30s: stop proxy 30s",
 			"1m0s: proxy gone, web gone, ended",
 		}},
-		{"half of what the group has, with what was left over", play{schedule: ByPriority([]Group{{0, 60 * second}, {10, 20 * second}}), actors: []*actor{
+		{"half of the group's time includes unused time", simulation{schedule: ByPriority([]Group{{0, 60 * second}, {10, 20 * second}}), pods: []*fakePod{
 			pod("quick", 0, 30, 20*second), pod("web", 10, 300, never), pod("proxy", 10, 300, never).daemonSet(),
 		}}, []string{
 			"0s: stop quick 30s, begun",
@@ -98,21 +98,21 @@ func TestStep(t *testing.T) {
 			"50s: stop proxy 30s",
 			"1m20s: proxy gone, web gone, ended",
 		}},
-		{"a group of no time holds nobody up", play{schedule: ByPriority([]Group{{0, 0}, {10, 20 * second}}), actors: []*actor{
+		{"a group without time delays no other", simulation{schedule: ByPriority([]Group{{0, 0}, {10, 20 * second}}), pods: []*fakePod{
 			pod("x", 0, 30, never), pod("d", 0, 30, never).daemonSet(), pod("y", 10, 30, 3*second),
 		}}, []string{
 			"0s: stop d 1s, stop x 1s, stop y 20s, begun",
 			"1s: d gone, x gone",
 			"3s: y gone, ended",
 		}},
-		{"no time at all", play{schedule: ByPriority([]Group{{0, 0}}), actors: []*actor{
+		{"no time at all", simulation{schedule: ByPriority([]Group{{0, 0}}), pods: []*fakePod{
 			pod("x", 0, 30, never),
 		}}, []string{
 			"0s: stop x 1s, ended",
 			"1s: x gone",
 		}},
-		{"a runtime that hangs: killed directly at the end of the group", play{schedule: ByPriority([]Group{{0, 10 * second}, {10, 10 * second}}), actors: []*actor{
-			undying(pod("x", 0, 30, never)), undying(pod("y", 10, 4, never)),
+		{"a runtime that hangs: direct kill at the end of the group", simulation{schedule: ByPriority([]Group{{0, 10 * second}, {10, 10 * second}}), pods: []*fakePod{
+			ignoresRuntimeKill(pod("x", 0, 30, never)), ignoresRuntimeKill(pod("y", 10, 4, never)),
 		}}, []string{
 			"0s: stop x 10s, begun",
 			"10s: stop y 4s, kill x",
@@ -120,7 +120,7 @@ func TestStep(t *testing.T) {
 			"15s: kill y", // a second after its own grace
 			"15.1s: y gone, ended",
 		}},
-		{"a pod that comes meanwhile is refused, and keeps no group waiting", play{schedule: ByPriority([]Group{{0, 20 * second}, {10, 20 * second}}), actors: []*actor{
+		{"a new pod is refused and no group waits for it", simulation{schedule: ByPriority([]Group{{0, 20 * second}, {10, 20 * second}}), pods: []*fakePod{
 			pod("x", 0, 30, 5*second), pod("new", 0, 30, 8*second).at(2 * second), pod("y", 10, 10, 1*second),
 		}}, []string{
 			"0s: stop x 20s, begun",
@@ -129,7 +129,7 @@ func TestStep(t *testing.T) {
 			"6s: y gone",
 			"10s: new gone, ended",
 		}},
-		{"also when all is over", play{schedule: ByPriority([]Group{{0, 20 * second}}), actors: []*actor{
+		{"a new pod after the end", simulation{schedule: ByPriority([]Group{{0, 20 * second}}), pods: []*fakePod{
 			pod("x", 0, 30, 5*second), pod("new", 0, 30, never).at(9 * second),
 		}}, []string{
 			"0s: stop x 20s, begun",
@@ -137,26 +137,26 @@ func TestStep(t *testing.T) {
 			"9s: refuse new 1s",
 			"10s: new gone",
 		}},
-		{"called off: nobody else is stopped", play{schedule: fourGroups, events: map[time.Duration]Event{30 * second: Cancel}, actors: []*actor{
+		{"cancelled: no further pod is stopped", simulation{schedule: fourGroups, events: map[time.Duration]Event{30 * second: Cancel}, pods: []*fakePod{
 			pod("regular", 0, long, never), pod("c", 1000, long, never),
 		}}, []string{
 			"0s: stop regular 1m0s, begun",
 			"30s: idle",
 		}},
-		{"called off and begun again", play{schedule: ByPriority([]Group{{0, 20 * second}, {10, 20 * second}}),
-			events: map[time.Duration]Event{5 * second: Cancel, 100 * second: Begin}, actors: []*actor{
+		{"cancelled and begun again", simulation{schedule: ByPriority([]Group{{0, 20 * second}, {10, 20 * second}}),
+			events: map[time.Duration]Event{5 * second: Cancel, 100 * second: Begin}, pods: []*fakePod{
 				pod("x", 0, 10, 2*second), pod("y", 10, 10, 9*second), pod("z", 10, 10, 3*second).at(50 * second),
 			}}, []string{
 			"0s: stop x 10s, begun",
 			"2s: x gone, stop y 10s",
 			"5s: idle",
-			"1m40s: stop z 10s, begun", // a pod that came in between is no newcomer
+			"1m40s: stop z 10s, begun", // a pod that started in between is not new
 			"1m43s: z gone, ended",
 		}},
-		{"to begin twice changes nothing", play{schedule: ByPriority([]Group{{0, 20 * second}}), events: map[time.Duration]Event{5 * second: Begin, 15 * second: Begin}, actors: []*actor{
+		{"a repeated Begin has no effect", simulation{schedule: ByPriority([]Group{{0, 20 * second}}), events: map[time.Duration]Event{5 * second: Begin, 15 * second: Begin}, pods: []*fakePod{
 			pod("x", 0, 12, never),
 		}}, []string{"0s: stop x 12s, begun", "12s: x gone, ended"}},
-		{"nobody knows yet what runs", play{schedule: ByPriority([]Group{{0, 20 * second}, {10, 10 * second}}), unlisted: 24 * second, actors: []*actor{
+		{"pods listed late", simulation{schedule: ByPriority([]Group{{0, 20 * second}, {10, 10 * second}}), unlisted: 24 * second, pods: []*fakePod{
 			pod("x", 0, 30, 2*second), pod("y", 10, 30, 1*second),
 		}}, []string{
 			"0s: begun",
@@ -164,7 +164,7 @@ func TestStep(t *testing.T) {
 			"25s: y gone",
 			"26s: x gone, ended",
 		}},
-		{"nobody knows it in time", play{schedule: ByPriority([]Group{{0, 20 * second}}), unlisted: 24 * second, actors: []*actor{
+		{"pods listed after the deadline", simulation{schedule: ByPriority([]Group{{0, 20 * second}}), unlisted: 24 * second, pods: []*fakePod{
 			pod("x", 0, 30, never),
 		}}, []string{
 			"0s: begun",
@@ -172,10 +172,10 @@ func TestStep(t *testing.T) {
 			"24s: stop x 1s",
 			"25s: x gone",
 		}},
-		{"a dry run waits for nobody", play{schedule: fourGroups, dryRun: true, actors: []*actor{
+		{"a dry run does not wait", simulation{schedule: fourGroups, dryRun: true, pods: []*fakePod{
 			pod("regular", 0, long, never), pod("proxy", 0, 20, never).daemonSet(), pod("c", 1000, 30, never), pod("a", 100000, 30, never),
 		}}, []string{"0s: stop a 30s, stop c 30s, stop proxy 20s, stop regular 1m0s, ended"}},
-		{"a restart goes on where it was", play{schedule: ByPriority([]Group{{0, 20 * second}, {10, 10 * second}}), restartAt: 5 * second, actors: []*actor{
+		{"a restart continues the shutdown", simulation{schedule: ByPriority([]Group{{0, 20 * second}, {10, 10 * second}}), restartAt: 5 * second, pods: []*fakePod{
 			pod("x", 0, 15, never), pod("y", 10, 30, never),
 		}}, []string{
 			"0s: stop x 15s, begun",
@@ -183,8 +183,8 @@ func TestStep(t *testing.T) {
 			"15s: x gone, stop y 15s",
 			"30s: y gone, ended",
 		}},
-		{"a restart so late that nothing is left", play{schedule: ByPriority([]Group{{0, 20 * second}, {10, 10 * second}}), restartAt: 28 * second, actors: []*actor{
-			undying(pod("x", 0, 15, never)), pod("y", 10, 30, never),
+		{"a restart after the end of a group", simulation{schedule: ByPriority([]Group{{0, 20 * second}, {10, 10 * second}}), restartAt: 28 * second, pods: []*fakePod{
+			ignoresRuntimeKill(pod("x", 0, 15, never)), pod("y", 10, 30, never),
 		}}, []string{
 			"0s: stop x 15s, begun",
 			"16s: kill x",
@@ -194,37 +194,37 @@ func TestStep(t *testing.T) {
 		}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			tt.play.t = t
-			if diff := cmp.Diff(tt.want, tt.play.run()); diff != "" {
+			tt.simulation.t = t
+			if diff := cmp.Diff(tt.want, tt.simulation.run()); diff != "" {
 				t.Errorf("(-want +got):\n%s", diff)
 			}
 		})
 	}
 }
 
-func undying(a *actor) *actor { a.undying = true; return a }
+func ignoresRuntimeKill(a *fakePod) *fakePod { a.ignoresRuntimeKill = true; return a }
 
-// A step that comes too late, because the agent got no processor, catches up.
+// A late step, because the agent got no CPU, catches up.
 func TestStepLate(t *testing.T) {
 	schedule := ByPriority([]Group{{0, 10 * second}, {10, 10 * second}, {20, 10 * second}})
-	p := play{t: t, schedule: schedule, actors: []*actor{
-		undying(pod("x", 0, 30, never)), pod("d", 0, 30, never).daemonSet(), pod("y", 10, 30, never), pod("z", 20, 30, never),
+	p := simulation{t: t, schedule: schedule, pods: []*fakePod{
+		ignoresRuntimeKill(pod("x", 0, 30, never)), pod("d", 0, 30, never).daemonSet(), pod("y", 10, 30, never), pod("z", 20, 30, never),
 	}}
 	p.step(Begin, begin)
 	p.step(Nothing, begin.Add(25*second))
 	want := []string{"0s: stop x 10s, begun", "25s: stop d 1s, stop y 1s, stop z 5s, kill x"}
-	if diff := cmp.Diff(want, p.lines); diff != "" {
+	if diff := cmp.Diff(want, p.log); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
 
-// A pod whose container is started again, so quickly that it never seems to have
-// gone, is stopped again. The second time nobody waits for it.
-func TestStepCameBack(t *testing.T) {
+// A pod whose container restarts so quickly that the pod never disappears is
+// stopped again. The shutdown does not wait for a second restart.
+func TestStepRestartedPod(t *testing.T) {
 	schedule := ByPriority([]Group{{0, 20 * second}})
-	a := undying(pod("x", 0, 5, never))
+	a := ignoresRuntimeKill(pod("x", 0, 5, never))
 	a.LastStart = 7
-	p := play{t: t, schedule: schedule, actors: []*actor{a}}
+	p := simulation{t: t, schedule: schedule, pods: []*fakePod{a}}
 	p.step(Begin, begin)
 	p.step(Nothing, begin.Add(second))
 	a.LastStart = 8
@@ -232,29 +232,29 @@ func TestStepCameBack(t *testing.T) {
 	p.step(Nothing, begin.Add(3*second))
 	p.step(Nothing, begin.Add(8*second))
 	a.LastStart = 9
-	p.step(Nothing, begin.Add(8*second+killing/2)) // not gone yet
+	p.step(Nothing, begin.Add(8*second+killDuration/2)) // not gone yet
 	want := []string{"0s: stop x 5s, begun", "2s: refuse x 5s", "8s: kill x", "8.05s: refuse x 5s, ended"}
-	if diff := cmp.Diff(want, p.lines); diff != "" {
+	if diff := cmp.Diff(want, p.log); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
 
-// A pod that has gone and is there again is stopped again, too.
-func TestStepGoneAndBack(t *testing.T) {
+// A pod that was gone and exists again is stopped again.
+func TestStepReappearedPod(t *testing.T) {
 	schedule := ByPriority([]Group{{0, 20 * second}})
 	x := pod("x", 0, 5, 2*second)
-	p := play{t: t, schedule: schedule, actors: []*actor{x, pod("y", 0, 30, never)}}
+	p := simulation{t: t, schedule: schedule, pods: []*fakePod{x, pod("y", 0, 30, never)}}
 	p.step(Begin, begin)
 	p.step(Nothing, begin.Add(2*second))
-	x.gone, x.asked = false, time.Time{}
+	x.gone, x.stopTime = false, time.Time{}
 	p.step(Nothing, begin.Add(3*second))
 	want := []string{"0s: stop x 5s, stop y 20s, begun", "2s: x gone", "3s: refuse x 5s"}
-	if diff := cmp.Diff(want, p.lines); diff != "" {
+	if diff := cmp.Diff(want, p.log); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
 
-// A pod that nothing ends holds the node up until the deadline, and no longer.
+// A pod that can't be killed delays the shutdown until the deadline, and no longer.
 func TestStepStuck(t *testing.T) {
 	schedule := ByPriority([]Group{{0, 10 * second}, {10, 20 * second}})
 	seconds := int64(5)
@@ -265,7 +265,7 @@ func TestStepStuck(t *testing.T) {
 	for state.Phase == Stopping {
 		now := orders.Wake
 		if now.IsZero() {
-			t.Fatalf("never woken: %+v", state)
+			t.Fatalf("Wake not set: %+v", state)
 		}
 		wakes = append(wakes, now.Sub(begin))
 		state, orders = Step(state, in, now)
@@ -274,12 +274,12 @@ func TestStepStuck(t *testing.T) {
 	// deadline.
 	want := []time.Duration{5 * second, 6 * second, 10 * second, 30 * second}
 	if diff := cmp.Diff(want, wakes); diff != "" || state.Phase != Ended {
-		t.Errorf("woken at (-want +got), then %s:\n%s", state.Phase, diff)
+		t.Errorf("wake times (-want +got), then phase %s:\n%s", state.Phase, diff)
 	}
 }
 
-// Whoever was killed before a restart, or whose grace has passed since, is killed
-// again and not asked.
+// Pods that were killed before a restart, or whose grace has passed since, are
+// killed and not asked again.
 func TestStepResumeLate(t *testing.T) {
 	schedule := ByPriority([]Group{{0, 60 * second}})
 	member := func(uid string, status Status, due, limit time.Duration) Member {
@@ -307,7 +307,8 @@ func TestStepResumeLate(t *testing.T) {
 	}
 }
 
-// An operator's shutdown becomes the service manager's when that one begins one.
+// An operator's shutdown becomes the service manager's when the service manager
+// begins one.
 func TestStepManual(t *testing.T) {
 	in := Inputs{Event: Begin, Manual: true, Schedule: fourGroups, Unlisted: true}
 	state, _ := Step(State{}, in, begin)
@@ -320,54 +321,54 @@ func TestStepManual(t *testing.T) {
 	}
 }
 
-// What the service manager leaves of an operator's shutdown, when it takes that
-// over, is shared out among the groups that are still to come.
+// When the service manager takes over an operator's shutdown, the time that it
+// allows is divided among the remaining groups.
 func TestStepTakenOver(t *testing.T) {
-	p := play{t: t, schedule: fourGroups, actors: []*actor{pod("low", 10, 600, never), pod("high", 100_000, 600, never)}}
-	in := Inputs{Event: Begin, Manual: true, Schedule: fourGroups, Pods: []evict.Pod{p.actors[0].Pod, p.actors[1].Pod}}
+	p := simulation{t: t, schedule: fourGroups, pods: []*fakePod{pod("low", 10, 600, never), pod("high", 100_000, 600, never)}}
+	in := Inputs{Event: Begin, Manual: true, Schedule: fourGroups, Pods: []evict.Pod{p.pods[0].Pod, p.pods[1].Pod}}
 	state, _ := Step(State{}, in, begin)
 	now := begin.Add(4 * second)
 	in.Event, in.Manual, in.Until = Begin, false, now.Add(22*second)
 	state, _ = Step(state, in, now)
 	if end := state.Deadline(); end.After(now.Add(20*second)) || end.Before(now.Add(19*second)) {
-		t.Errorf("deadline = %v after it was taken over; want 20s", end.Sub(now))
+		t.Errorf("deadline = %v after the takeover; want 20s", end.Sub(now))
 	}
 	for i := state.Current; i < len(state.Schedule); i++ {
 		if state.Schedule[i].Time <= 0 {
-			t.Errorf("group %d has %v; want a share of the 20s: %+v", i, state.Schedule[i].Time, state.Schedule)
+			t.Errorf("group %d has %v; want a share of 20s: %+v", i, state.Schedule[i].Time, state.Schedule)
 		}
 	}
 	for _, m := range state.Pods {
 		if m.Status == Asked && m.Limit.After(state.End(state.Current)) {
-			t.Errorf("%s has until %v; want the end of its group, %v", m.UID, m.Limit.Sub(now), state.End(state.Current).Sub(now))
+			t.Errorf("%s has limit %v; want the end of its group, %v", m.UID, m.Limit.Sub(now), state.End(state.Current).Sub(now))
 		}
 	}
 	again, _ := Step(state, in, now.Add(second))
 	if !again.Deadline().Equal(state.Deadline()) {
-		t.Errorf("deadline = %v when it was told again; want %v", again.Deadline(), state.Deadline())
+		t.Errorf("deadline = %v after a repeated event; want %v", again.Deadline(), state.Deadline())
 	}
 }
 
-// What an earlier run left goes on when it is known what runs, and not before:
-// the turn of pods that nobody sees would pass them by.
-func TestStepTurnUnseen(t *testing.T) {
+// A resumed shutdown continues only once the pods are listed: groups would be
+// passed without stopping their pods.
+func TestStepResumeUnlisted(t *testing.T) {
 	low, high := pod("low", 10, 5, second), pod("high", 100_000, 5, second)
 	in := Inputs{Event: Begin, Schedule: fourGroups, Pods: []evict.Pod{low.Pod, high.Pod}}
 	state, _ := Step(State{}, in, begin)
 	late := state.End(len(fourGroups) - 2).Add(second)
 	resumed, orders := Step(state, Inputs{Event: Resume, Unlisted: true}, late)
 	if len(orders.Stop) > 0 || orders.Wake.IsZero() {
-		t.Errorf("orders with nobody in sight = %+v; want none, and to be woken", orders)
+		t.Errorf("orders without a list = %+v; want none, and Wake", orders)
 	}
 	in.Event = Nothing
 	_, orders = Step(resumed, in, late.Add(second))
 	if !slices.ContainsFunc(orders.Stop, func(s Stop) bool { return s.UID == "high" }) {
-		t.Errorf("orders when the pods are seen = %+v; want high to be stopped", orders)
+		t.Errorf("orders with a list = %+v; want high to be stopped", orders)
 	}
 }
 
-// Pods that somebody brings back each time hold the node up no longer than the
-// others: their return is waited for once.
+// Pods that are started again and again delay the shutdown no longer than others:
+// it waits for their first restart only.
 func TestStepReturning(t *testing.T) {
 	x := pod("x", 10, 5, never)
 	state, _ := Step(State{}, Inputs{Event: Begin, Schedule: fourGroups, Pods: []evict.Pod{x.Pod}}, begin)
@@ -377,7 +378,7 @@ func TestStepReturning(t *testing.T) {
 		var orders Orders
 		state, orders = Step(state, Inputs{Pods: []evict.Pod{x.Pod}}, now)
 		if state.Phase != want || len(orders.Stop) != 1 || !orders.Stop[0].Refused {
-			t.Errorf("return %d: phase %q, orders %+v; want %q, and x refused", i+1, state.Phase, orders, want)
+			t.Errorf("restart %d: phase %q, orders %+v; want %q, and x refused", i+1, state.Phase, orders, want)
 		}
 	}
 }
@@ -392,7 +393,7 @@ func TestStepWithoutGroups(t *testing.T) {
 func TestCancelKeepsTimes(t *testing.T) {
 	state, _ := Step(State{}, Inputs{Event: Begin, Schedule: fourGroups, Pods: nil}, begin)
 	if state.Phase != Ended || !state.Over.Equal(begin) {
-		t.Fatalf("a shutdown of nobody: %+v; want it ended at %v", state, begin)
+		t.Fatalf("a shutdown without pods: %+v; want it ended at %v", state, begin)
 	}
 	state, _ = Step(state, Inputs{Event: Cancel}, begin.Add(second))
 	want := State{Began: begin, Over: begin, CalledOff: true}
@@ -402,13 +403,13 @@ func TestCancelKeepsTimes(t *testing.T) {
 }
 
 func TestEachTime(t *testing.T) {
-	p := play{t: t, schedule: fourGroups, actors: []*actor{pod("x", 0, 30, never), pod("y", 10, 30, never)}}
+	p := simulation{t: t, schedule: fourGroups, pods: []*fakePod{pod("x", 0, 30, never), pod("y", 10, 30, never)}}
 	p.step(Begin, begin)
 	moved := p.state.Clone()
 	moved.EachTime(func(t *time.Time) { *t = t.Add(time.Hour) })
 	_, before := Step(p.state, Inputs{Pods: nil, Unlisted: true}, begin.Add(second))
 	_, after := Step(moved, Inputs{Pods: nil, Unlisted: true}, begin.Add(time.Hour+second))
 	if want := before.Wake.Add(time.Hour); !after.Wake.Equal(want) || before.Wake.IsZero() {
-		t.Errorf("an hour later the state wakes at %v; want %v", after.Wake, want)
+		t.Errorf("Wake of the state moved by an hour = %v; want %v", after.Wake, want)
 	}
 }

@@ -1,19 +1,19 @@
-// Package state keeps what must survive a restart of the agent: the decision's
-// memory (grace timers, the transition window, victims on their way), a shutdown
-// of the node that goes on, the last records and node-level reclaims, and which
-// processes are the kubelets that no kill may reach.
+// Package state saves what must survive a restart of the agent: the state of the
+// decision (grace timers, the transition window, victims in flight), a node
+// shutdown in progress, the last records and node-level reclaims, and the kubelet
+// processes that no kill may reach.
 //
-// The file is replaced as a whole, so that a crash leaves the old one or the
-// new one. It carries the boot id and the time since boot: after a reboot
-// nothing of the decision holds any more, and across a pause of ten seconds or
-// more nobody can say that a threshold stayed crossed. Records are kept in any
-// case.
+// The file is replaced as a whole by rename, so after a crash the directory has
+// either the old file or the new one. The file carries the boot id and
+// CLOCK_BOOTTIME. After a reboot the decision's state is dropped. After an absence
+// of ten seconds or more the grace timers are dropped, because it is unknown
+// whether the threshold stayed crossed. Records are kept in both cases.
 //
-// A directory that can't be written to does not keep the agent from starting. It then
-// runs without persistence, which [Store.Err] reports, tries again at each Save, and
-// its lock against a second agent lies in another directory.
+// A directory that can't be written to does not prevent the agent from starting.
+// The agent then runs without persistence, [Store.Err] returns the reason, each
+// Save tries again, and the lock against a second agent lies in another directory.
 //
-// Nothing here runs on the way from a crossing to a kill.
+// Nothing in this package runs between a crossing and a kill.
 package state
 
 import (
@@ -34,63 +34,67 @@ import (
 const (
 	fileName = "state.json"
 	lockName = "lock"
-	// newName is of the next state, while it is written.
+	// newName is the file that a new state is written to before it is renamed.
 	newName = fileName + ".new"
-	// probeName is of a file that shows whether the directory can be written to.
+	// probeName is the file that probe writes to test whether the directory is
+	// writable.
 	probeName = "probe"
-	// corrupt is the end of the name of what could not be used.
-	corrupt = ".corrupt"
-	// unread is the end of the name of what was not there when the state was loaded.
-	unread = ".unread"
-	format = 1
-	// longestAbsence is how long the agent may have been away for a threshold
-	// to count as crossed all the while.
-	longestAbsence = 10 * time.Second
-	// largest bounds what is read back: far more than fifty records need.
-	largest = 16 << 20
+	// corruptSuffix is appended to the name of a file that could not be used.
+	corruptSuffix = ".corrupt"
+	// missedSuffix is appended to the name of a state that appeared only after
+	// Load, for example when its filesystem was mounted late.
+	missedSuffix = ".unread"
+	format       = 1
+	// maxAbsence is the longest absence of the agent after which a threshold still
+	// counts as continuously crossed. It is the kubelet's eviction monitoring
+	// period: the kubelet would not notice a change within it either.
+	maxAbsence = 10 * time.Second
+	// maxFileSize bounds what Load reads: far more than fifty records need.
+	maxFileSize = 16 << 20
 )
 
-// ErrLocked is what Open returns where another process holds the directory.
+// ErrLocked is returned by Open when another process has locked the directory.
 var ErrLocked = errors.New("state directory is in use by another evictd")
 
-// Clock is the time by which a state is kept: of one boot, and as the wall
-// shows it.
+// Clock is the time of a Save or Load, by the clock of the boot and by the wall
+// clock.
 type Clock struct {
 	BootID string
 	Uptime time.Duration // CLOCK_BOOTTIME
 	Now    time.Time
 }
 
-// NotKept is what evictd reports where it can't write its state.
-const NotKept = "state is not kept, a restart would lose timers, victims under way and records"
+// NotKept is the log message for a state that can't be written.
+const NotKept = "state is not saved; a restart would lose timers, victims in flight and records"
 
-// Saved is what a Store keeps.
+// Saved is the content of a state file.
 type Saved struct {
 	Decision evict.State    `json:"decision"`
 	Records  []evict.Record `json:"records"`
-	// Reclaims are the last node-level reclaims that have ended, the oldest first.
+	// Reclaims are the last node-level reclaims that have ended, oldest first.
 	Reclaims []evict.ReclaimReport `json:"reclaims,omitempty"`
-	// Shutdown is the shutdown that goes on, or the last one of this boot.
+	// Shutdown is the shutdown in progress, or the last one of this boot.
 	Shutdown shutdown.State `json:"shutdown,omitzero"`
-	// GoingDown tells that the node was on its way down when this was written,
-	// Stopped that whoever wrote it was asked to end.
+	// GoingDown reports that the node was shutting down when this state was saved,
+	// and Stopped that evictd had been asked to end.
 	GoingDown bool `json:"goingDown,omitempty"`
 	Stopped   bool `json:"stopped,omitempty"`
-	// Last is what became of the boot before this one; nil is not judged yet.
+	// Last is how the boot before this one ended; nil while that is undecided.
 	Last *shutdown.Last `json:"last,omitempty"`
-	// Before is what the last run of another boot left, where this is of another
-	// boot; it is not kept.
+	// Before is what the last run of the previous boot saved, if the file is from
+	// another boot. It is not saved.
 	Before *shutdown.Before `json:"-"`
-	// Images are what is known of the use of images. What is kept of its times is how
-	// long ago they were.
+	// Images is the usage history of the images. The file stores the age of each
+	// time, so that setting the wall clock does not make an image older.
 	Images []evict.ImageUse `json:"images,omitempty"`
-	// Kubelets are the kubelets that no kill may reach, also where one has been moved
-	// into a pod's cgroup and would not be found again.
+	// Kubelets are the kubelet processes that no kill may reach. They are saved
+	// because a kubelet that was moved into a pod's cgroup would not be found
+	// again.
 	Kubelets []evict.KubeletProcess `json:"kubelets,omitempty"`
 }
 
-// eachTime calls f with each time that is known.
-func eachTime(uses []evict.ImageUse, f func(*time.Time)) {
+// eachImageTime calls f with each time of uses that is set.
+func eachImageTime(uses []evict.ImageUse, f func(*time.Time)) {
 	for i := range uses {
 		f(&uses[i].First)
 		if !uses[i].Last.IsZero() {
@@ -107,8 +111,8 @@ type file struct {
 	Saved
 }
 
-// Save replaces the kept state. The clock's Now must be of the time at which
-// the state's times were taken from.
+// Save replaces the saved state. clock.Now must be read together with the times in
+// saved.
 func (s *Store) Save(saved Saved, clock Clock) error {
 	err := s.save(saved, clock)
 	s.report(err)
@@ -116,29 +120,29 @@ func (s *Store) Save(saved Saved, clock Clock) error {
 }
 
 func (s *Store) save(saved Saved, clock Clock) error {
-	if err := s.ready(); err != nil {
+	if err := s.prepare(); err != nil {
 		return err
 	}
 	saved.Decision = saved.Decision.Clone()
-	// Times as the wall shows them now, whatever happened to it since they
-	// were taken: their distance from now is by the monotonic clock.
+	// Convert times to the present wall clock: their distance from now is by the
+	// monotonic clock, whatever happened to the wall clock since they were taken.
 	wall := clock.Now.Round(0)
 	move := func(t *time.Time) { *t = wall.Add(t.Sub(clock.Now)) }
 	saved.Decision.EachTime(move)
 	saved.Shutdown = saved.Shutdown.Clone()
 	saved.Shutdown.EachTime(move)
 	saved.Images = slices.Clone(saved.Images)
-	eachTime(saved.Images, move)
+	eachImageTime(saved.Images, move)
 	content, err := json.Marshal(file{format, clock.BootID, clock.Uptime, wall, saved})
 	if err != nil {
 		return fmt.Errorf("encode state: %w", err)
 	}
-	return s.replace(content)
+	return s.writeFile(content)
 }
 
-// ready has the directory and its lock where Open could not, and moves a broken file
-// aside where Load could not.
-func (s *Store) ready() error {
+// prepare retries what failed earlier: it opens and locks the directory where Open
+// could not, and moves aside a file that Load could not move, or never saw.
+func (s *Store) prepare() error {
 	if s.lock == nil {
 		opened, err := Open(s.dir)
 		if err != nil {
@@ -146,25 +150,25 @@ func (s *Store) ready() error {
 		}
 		s.lock = opened.lock
 	}
-	if s.missing {
+	if s.loadMissed {
 		path := filepath.Join(s.dir, fileName)
-		if err := os.Rename(path, path+unread); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("set aside a state that was not there at the start: %w", err)
+		if err := os.Rename(path, path+missedSuffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("move aside a state file that appeared after the start: %w", err)
 		}
-		s.missing = false
+		s.loadMissed = false
 	}
-	if s.broken != "" {
-		if err := os.Rename(s.broken, s.broken+corrupt); err != nil && !errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("set aside a state that is not usable: %w", err)
+	if s.brokenPath != "" {
+		if err := os.Rename(s.brokenPath, s.brokenPath+corruptSuffix); err != nil && !errors.Is(err, fs.ErrNotExist) {
+			return fmt.Errorf("move aside an unusable state file: %w", err)
 		}
-		s.broken = ""
+		s.brokenPath = ""
 	}
 	return nil
 }
 
-// replace writes a new file and renames it. It has one name, so that crashes in the
-// middle of writing leave one file at most.
-func (s *Store) replace(content []byte) (err error) {
+// writeFile writes a new file and renames it to fileName. The temporary file has a
+// fixed name, so crashes while writing leave at most one file.
+func (s *Store) writeFile(content []byte) (err error) {
 	path := filepath.Join(s.dir, newName)
 	f, err := os.OpenFile(path, os.O_WRONLY|os.O_CREATE|os.O_TRUNC|syscall.O_NOFOLLOW, 0o600)
 	if err != nil {
@@ -191,18 +195,18 @@ func (s *Store) replace(content []byte) (err error) {
 	return nil
 }
 
-// removeTemporary removes what a run has left that ended while it wrote: newName and,
-// of versions before, state.json.<digits>.
+// removeTemporary removes the temporary files of runs that ended while writing:
+// newName and, from earlier versions, state.json.<digits>.
 func (s *Store) removeTemporary() {
 	left, _ := filepath.Glob(filepath.Join(s.dir, fileName+".[0-9]*"))
 	for _, path := range append(left, filepath.Join(s.dir, newName)) {
-		os.Remove(path) // a file that stays does no harm
+		os.Remove(path) // a file that can't be removed does no harm
 	}
 }
 
-// CorruptError tells of a state that could not be read or understood. It was moved
-// to Kept, so that nothing is lost; where that is empty, it could not be moved and is
-// where it was.
+// CorruptError reports a state file that could not be read or parsed. The file was
+// moved to Kept for inspection. If Kept is empty, the file could not be moved and
+// is still at Path.
 type CorruptError struct {
 	Path, Kept string
 	Err        error
@@ -210,40 +214,40 @@ type CorruptError struct {
 
 func (e *CorruptError) Error() string {
 	if e.Kept == "" {
-		return fmt.Sprintf("state %s is not usable and could not be set aside, so that no state is kept: %v", e.Path, e.Err)
+		return fmt.Sprintf("state file %s is unusable and could not be moved aside; state is not saved: %v", e.Path, e.Err)
 	}
-	return fmt.Sprintf("state %s is not usable and was kept as %s: %v", e.Path, e.Kept, e.Err)
+	return fmt.Sprintf("state file %s is unusable and was moved to %s: %v", e.Path, e.Kept, e.Err)
 }
 
 func (e *CorruptError) Unwrap() error { return e.Err }
 
-// Load returns what was kept, with its times moved to the clock's, as far as
-// it is still valid; note says what was dropped and why, and is empty where
-// nothing was. Where nothing is kept Saved is empty and err is nil. The error is a
-// *CorruptError, with which the agent can go on from nothing.
+// Load returns the saved state as far as it is still valid, with its times
+// converted to clock. note says what was dropped and why; it is empty if nothing
+// was dropped. Without a state file Load returns an empty Saved and a nil error.
+// Any error is a *CorruptError, and the agent can continue with an empty state.
 func (s *Store) Load(clock Clock) (saved Saved, note string, err error) {
 	path := filepath.Join(s.dir, fileName)
 	info, err := os.Lstat(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		s.missing = s.lock == nil
+		s.loadMissed = s.lock == nil
 		return Saved{}, "", nil
 	}
 	if err != nil {
-		return Saved{}, "", s.setAside(path, err)
+		return Saved{}, "", s.moveAside(path, err)
 	}
-	if !info.Mode().IsRegular() || info.Size() > largest {
-		return Saved{}, "", s.setAside(path, fmt.Errorf("not a regular file of at most %d bytes", largest))
+	if !info.Mode().IsRegular() || info.Size() > maxFileSize {
+		return Saved{}, "", s.moveAside(path, fmt.Errorf("not a regular file of at most %d bytes", maxFileSize))
 	}
 	content, err := os.ReadFile(path)
 	if err != nil {
-		return Saved{}, "", s.setAside(path, err)
+		return Saved{}, "", s.moveAside(path, err)
 	}
 	var f file
 	if err := json.Unmarshal(content, &f); err != nil {
-		return Saved{}, "", s.setAside(path, err)
+		return Saved{}, "", s.moveAside(path, err)
 	}
 	if f.Format != format {
-		return Saved{}, "", s.setAside(path, fmt.Errorf("format %d, not %d", f.Format, format))
+		return Saved{}, "", s.moveAside(path, fmt.Errorf("format %d, not %d", f.Format, format))
 	}
 	return f.restore(clock)
 }
@@ -253,17 +257,17 @@ func (f *file) restore(clock Clock) (Saved, string, error) {
 	switch {
 	case f.BootID != clock.BootID:
 		before := &shutdown.Before{At: f.Now, GoingDown: f.GoingDown, Stopped: f.Stopped}
-		return Saved{Records: f.Records, Reclaims: f.Reclaims, Before: before}, "timers and victims dropped: they are of another boot", nil
+		return Saved{Records: f.Records, Reclaims: f.Reclaims, Before: before}, "timers and victims dropped: they are from another boot", nil
 	case absence < 0:
-		return Saved{Records: f.Records, Reclaims: f.Reclaims, Last: f.Last}, "timers and victims dropped: they are of a later time of this boot", nil
+		return Saved{Records: f.Records, Reclaims: f.Reclaims, Last: f.Last}, "timers and victims dropped: they are from a later time of this boot", nil
 	}
 	move := func(t *time.Time) { *t = clock.Now.Add(t.Sub(f.Now) - absence) }
 	f.Decision.EachTime(move)
 	f.Shutdown.EachTime(move)
-	eachTime(f.Images, move)
+	eachImageTime(f.Images, move)
 	note := ""
-	if timers := len(f.Decision.Timers); absence >= longestAbsence && timers > 0 {
-		// A hard memory threshold that was answered stays so while it is met.
+	if timers := len(f.Decision.Timers); absence >= maxAbsence && timers > 0 {
+		// A hard memory threshold that was answered stays answered while it is met.
 		f.Decision.Timers = slices.DeleteFunc(f.Decision.Timers, func(t evict.Timer) bool {
 			return t.Threshold.Soft || !t.Threshold.Signal.IsMemory() || !t.Past
 		})
@@ -271,20 +275,21 @@ func (f *file) restore(clock Clock) (Saved, string, error) {
 			f.Decision.Timers = nil
 		}
 		if len(f.Decision.Timers) < timers {
-			note = fmt.Sprintf("grace timers dropped: evictd was away for %s", absence.Round(time.Millisecond))
+			note = fmt.Sprintf("grace timers dropped: evictd was not running for %s", absence.Round(time.Millisecond))
 		}
 	}
-	// A reclaim that was asked for has nobody left who would report it.
+	// The goroutine that would have reported a reclaim in progress is gone.
 	f.Decision.Reclaim = nil
 	return f.Saved, note, nil
 }
 
-// setAside moves a file away that can't be used. Where that fails nothing is kept: a
-// Save would replace what somebody may want to look at.
-func (s *Store) setAside(path string, cause error) error {
-	kept := path + corrupt
+// moveAside renames a file that can't be used. If the rename fails, nothing is
+// saved from then on, because a Save would overwrite a file that an operator may
+// want to inspect.
+func (s *Store) moveAside(path string, cause error) error {
+	kept := path + corruptSuffix
 	if err := os.Rename(path, kept); err != nil {
-		s.broken = path
+		s.brokenPath = path
 		e := &CorruptError{Path: path, Err: fmt.Errorf("%w; %w", cause, err)}
 		s.report(e)
 		return e

@@ -45,16 +45,16 @@ func example(now time.Time) Saved {
 }
 
 func TestRestart(t *testing.T) {
-	// What was answered stays so over any absence: it holds while the threshold is met.
+	// An answered threshold stays answered over any absence.
 	answered := evict.Timer{Threshold: evict.Key{Signal: signal.MemoryAvailable}, Past: true}
 	waiting := evict.Timer{Threshold: evict.Key{Signal: signal.AllocatableMemoryAvailable, Copy: true}}
 	hard := &file{Saved: Saved{Decision: evict.State{Timers: []evict.Timer{waiting, answered}}}}
 	if got, _, err := hard.restore(Clock{Uptime: time.Minute}); err != nil || len(got.Decision.Timers) != 1 || !got.Decision.Timers[0].Past {
-		t.Errorf("restore() after a minute = timers %+v, %v; want the one that was answered", got.Decision.Timers, err)
+		t.Errorf("restore() after a minute = timers %+v, %v; want only the answered one", got.Decision.Timers, err)
 	}
 
-	// The clock at the save, and again after so long a pause, on a wall clock
-	// that was set forward by a day meanwhile.
+	// The clocks at the save and after the pause. Between them the wall clock was
+	// set forward by a day.
 	before := Clock{BootID: "b1", Uptime: time.Hour, Now: saveTime}
 	restarted := func(boot string, pause time.Duration) Clock {
 		return Clock{BootID: boot, Uptime: time.Hour + pause, Now: saveTime.Add(24*time.Hour + pause)}
@@ -74,7 +74,7 @@ func TestRestart(t *testing.T) {
 			s := example(now.Add(-10 * time.Second))
 			s.Decision.Timers, s.Records, s.Reclaims = nil, example(saveTime).Records, example(saveTime).Reclaims
 			return s
-		}, "grace timers dropped: evictd was away for 10s"},
+		}, "grace timers dropped: evictd was not running for 10s"},
 		{"another boot", restarted("b2", time.Second), func(time.Time) Saved {
 			return Saved{Records: example(saveTime).Records, Reclaims: example(saveTime).Reclaims, Before: &shutdown.Before{At: saveTime, GoingDown: true}}
 		}, "another boot"},
@@ -105,7 +105,7 @@ func TestRestart(t *testing.T) {
 	}
 }
 
-func TestLoadNothing(t *testing.T) {
+func TestLoadEmptyDirectory(t *testing.T) {
 	store, err := Open(filepath.Join(t.TempDir(), "new", "dir"))
 	if err != nil {
 		t.Fatal(err)
@@ -113,7 +113,7 @@ func TestLoadNothing(t *testing.T) {
 	defer store.Close()
 	got, note, err := store.Load(Clock{BootID: "b", Now: saveTime})
 	if err != nil || note != "" || !cmp.Equal(got, Saved{}) {
-		t.Errorf("Load() of an empty directory = %+v, %q, %v; want nothing", got, note, err)
+		t.Errorf("Load() of an empty directory = %+v, %q, %v; want zero values", got, note, err)
 	}
 }
 
@@ -144,7 +144,7 @@ func TestLoadCorrupt(t *testing.T) {
 				t.Errorf("%s = %q, %v; want what was there", corrupt.Kept, kept, err)
 			}
 			if _, _, err := store.Load(Clock{}); err != nil {
-				t.Errorf("second Load() = %v; want nothing kept", err)
+				t.Errorf("second Load() = %v; want no saved state", err)
 			}
 		})
 	}
@@ -174,7 +174,7 @@ func TestSaveLeavesNoTemporaryFile(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer store.Close()
-	// A directory in the file's place makes the rename fail.
+	// A directory at the file's path makes the rename fail.
 	if err := os.MkdirAll(filepath.Join(dir, fileName, "x"), 0o700); err != nil {
 		t.Fatal(err)
 	}
@@ -183,20 +183,20 @@ func TestSaveLeavesNoTemporaryFile(t *testing.T) {
 	}
 	entries, err := filepath.Glob(filepath.Join(dir, fileName+".*"))
 	if err != nil || len(entries) != 0 {
-		t.Errorf("left behind: %v, %v", entries, err)
+		t.Errorf("temporary files after a failed Save() = %v, %v; want none", entries, err)
 	}
 }
 
-// What is kept of images is their age: a wall clock that is set while evictd runs,
-// as after a boot without a clock, makes none of them old.
-func TestSaveImagesAfterTheClockWasSet(t *testing.T) {
+// Images are saved by age. A wall clock that is set while evictd runs, as on a
+// machine that boots without a clock, makes no image older.
+func TestSaveImagesAfterClockChange(t *testing.T) {
 	store, err := Open(t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer store.Close()
 	now := time.Now()
-	seen := now.Add(-time.Hour) // with the monotonic clock's reading, as in a running evictd
+	seen := now.Add(-time.Hour) // with a monotonic reading, as in a running evictd
 	set := Clock{BootID: "b", Uptime: time.Hour, Now: now}
 	if err := store.Save(Saved{Images: []evict.ImageUse{{ID: "a", First: seen}}}, set); err != nil {
 		t.Fatal(err)
@@ -211,10 +211,10 @@ func TestSaveImagesAfterTheClockWasSet(t *testing.T) {
 	}
 }
 
-// A run that was killed while it wrote leaves no file for ever.
-func TestTemporaryFilesGo(t *testing.T) {
+// Open removes the temporary files of a run that was killed while writing.
+func TestOpenRemovesTemporaryFiles(t *testing.T) {
 	dir := t.TempDir()
-	for _, name := range []string{"state.json.123456", "state.json.7", newName, fileName + corrupt} {
+	for _, name := range []string{"state.json.123456", "state.json.7", newName, fileName + corruptSuffix} {
 		if err := os.WriteFile(filepath.Join(dir, name), []byte("{"), 0o600); err != nil {
 			t.Fatal(err)
 		}
@@ -225,7 +225,7 @@ func TestTemporaryFilesGo(t *testing.T) {
 	}
 	defer store.Close()
 	left, err := filepath.Glob(filepath.Join(dir, fileName+"*"))
-	if err != nil || len(left) != 1 || filepath.Base(left[0]) != fileName+corrupt {
-		t.Errorf("left: %q, %v; want the corrupt one alone", left, err)
+	if err != nil || len(left) != 1 || filepath.Base(left[0]) != fileName+corruptSuffix {
+		t.Errorf("files after Open() = %q, %v; want only the corrupt one", left, err)
 	}
 }

@@ -10,48 +10,51 @@ import (
 	"syscall"
 )
 
-// Store is a directory that holds one state, and the locks on it.
+// Store is a directory with one state file, and the locks on the directory.
 type Store struct {
-	dir  string
-	lock *os.File // nil while the directory can't be had
-	run  *os.File // the lock outside the directory; nil where there is none
-	// broken is a file that could not be understood nor moved aside: it is not
-	// replaced. Only Load and Save use it, which are not called at the same time.
-	broken string
-	// missing tells that Load found no state while the directory could not be had: one
-	// that is there later, as of a filesystem that was mounted late, was not loaded.
-	missing bool
-	err     atomic.Pointer[error]
+	dir     string
+	lock    *os.File // nil while the directory can't be opened
+	runLock *os.File // lock outside the directory; nil for none
+	// brokenPath is a file that could neither be parsed nor moved aside; it is not
+	// replaced. Only Load and Save access it, and they are never called
+	// concurrently.
+	brokenPath string
+	// loadMissed is set if Load found no state while the directory could not be
+	// opened. A state that appears later, for example on a filesystem that was
+	// mounted late, was then not loaded.
+	loadMissed bool
+	err        atomic.Pointer[error]
 }
 
-// OpenAnyway is Open for an agent that has to start: where the directory can't be
-// made, locked or written to, the Store keeps nothing until it can, and Err says why.
-// Against a second agent with the same directory it takes a lock in lockDir first,
-// which belongs on a filesystem of its own, such as /run. An error is an ErrLocked,
-// or says that there is neither lock.
+// OpenAnyway is Open for an agent that must start in any case. If dir can't be
+// made, locked or written to, the Store saves nothing until it can, and Err returns
+// the reason. OpenAnyway first takes a lock in lockDir, which excludes a second
+// agent with the same dir. lockDir should be on another filesystem, such as /run.
+// The error is ErrLocked, or says that neither lock could be taken.
 func OpenAnyway(dir, lockDir string) (*Store, error) {
-	run, runErr := lockIn(lockDir, runLockName(dir))
+	runLock, runErr := lockIn(lockDir, runLockName(dir))
 	if errors.Is(runErr, ErrLocked) {
 		return nil, runErr
 	}
 	s, err := Open(dir)
 	switch {
 	case err == nil:
-		s.run = run
+		s.runLock = runLock
 		s.report(s.probe())
 		return s, nil
 	case errors.Is(err, ErrLocked) || runErr != nil:
-		if run != nil {
-			run.Close()
+		if runLock != nil {
+			runLock.Close()
 		}
 		return nil, errors.Join(err, runErr)
 	}
-	s = &Store{dir: dir, run: run}
+	s = &Store{dir: dir, runLock: runLock}
 	s.report(err)
 	return s, nil
 }
 
-// runLockName names the lock outside a state directory after that.
+// runLockName returns the name of the lock file outside the state directory dir,
+// derived from its path.
 func runLockName(dir string) string {
 	if abs, err := filepath.Abs(dir); err == nil {
 		dir = abs
@@ -61,7 +64,7 @@ func runLockName(dir string) string {
 	return fmt.Sprintf("state-%016x.lock", h.Sum64())
 }
 
-// Err returns why the state is not kept, nil while it is.
+// Err returns why the state can't be saved; nil if it can.
 func (s *Store) Err() error {
 	if err := s.err.Load(); err != nil {
 		return *err
@@ -90,8 +93,8 @@ func (s *Store) probe() error {
 	return nil
 }
 
-// Open makes the directory where it is missing (mode 0700) and locks it. Close
-// the Store to give the lock back.
+// Open makes the directory if it is missing (mode 0700) and locks it. Close
+// releases the lock.
 func Open(dir string) (*Store, error) {
 	if err := os.MkdirAll(dir, 0o700); err != nil {
 		return nil, fmt.Errorf("make state directory: %w", err)
@@ -105,17 +108,17 @@ func Open(dir string) (*Store, error) {
 	return s, nil
 }
 
-// lockIn takes the flock of a file in a directory, which it makes where it is
-// missing. A lock file that is there can be locked on a read-only filesystem too.
+// lockIn locks (flock) a file in dir and makes both if they are missing. An
+// existing lock file can also be locked on a read-only filesystem.
 func lockIn(dir, name string) (*os.File, error) {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
-		return nil, fmt.Errorf("make directory of lock: %w", err)
+		return nil, fmt.Errorf("make lock directory: %w", err)
 	}
 	path := filepath.Join(dir, name)
 	lock, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
 	if errors.Is(err, syscall.EROFS) {
-		if there, readErr := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW, 0); readErr == nil {
-			lock, err = there, nil
+		if existing, readErr := os.OpenFile(path, os.O_RDONLY|syscall.O_NOFOLLOW, 0); readErr == nil {
+			lock, err = existing, nil
 		}
 	}
 	if err != nil {
@@ -131,10 +134,10 @@ func lockIn(dir, name string) (*os.File, error) {
 	return lock, nil
 }
 
-// Close gives the locks back.
+// Close releases the locks.
 func (s *Store) Close() error {
 	var err error
-	for _, lock := range []*os.File{s.lock, s.run} {
+	for _, lock := range []*os.File{s.lock, s.runLock} {
 		if lock != nil {
 			err = errors.Join(err, lock.Close())
 		}

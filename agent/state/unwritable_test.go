@@ -14,15 +14,16 @@ import (
 	"github.com/evictd/evictd/kernel/kerneltest"
 )
 
-// A state directory on a filesystem that is read-only, before or after evictd has
-// first run, or that has no inodes or space left: the store is there, keeps nothing,
-// says so, and excludes a second one. It keeps again once it can.
+// OpenAnyway with a state directory that is read-only (before or after the first
+// run of evictd), or that has no inodes or space left: the Store saves nothing,
+// reports the reason and excludes a second agent. It saves again once the directory
+// is writable.
 func TestOpenUnwritable(t *testing.T) {
 	clock := Clock{BootID: "b", Now: saveTime}
 	for _, tt := range []struct {
-		name          string
-		breaks, mends func(t *testing.T, mnt, dir string)
-		want          error
+		name             string
+		breakDir, repair func(t *testing.T, mnt, dir string)
+		want             error
 	}{
 		{"read-only, new", readOnly, writable, unix.EROFS},
 		{"read-only, used", func(t *testing.T, mnt, dir string) { use(t, dir); readOnly(t, mnt, dir) }, writable, unix.EROFS},
@@ -39,10 +40,10 @@ func TestOpenUnwritable(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			mnt, run := kerneltest.Loop(t, "ext4", 4<<20, "", "-b", "4096"), t.TempDir()
 			dir := filepath.Join(mnt, "evictd")
-			tt.breaks(t, mnt, dir)
+			tt.breakDir(t, mnt, dir)
 			store, err := OpenAnyway(dir, run)
 			if err != nil {
-				t.Fatalf("OpenAnyway() = %v; want a store that keeps nothing", err)
+				t.Fatalf("OpenAnyway() = %v; want a Store that saves nothing", err)
 			}
 			defer store.Close()
 			if err := store.Err(); !errors.Is(err, tt.want) {
@@ -52,20 +53,20 @@ func TestOpenUnwritable(t *testing.T) {
 				t.Errorf("second OpenAnyway() = %v; want ErrLocked", err)
 			}
 			if _, _, err := store.Load(clock); err != nil {
-				t.Errorf("Load() = %v; want nothing kept, or what was", err)
+				t.Errorf("Load() = %v; want no error", err)
 			}
 			if err := store.Save(example(saveTime), clock); !errors.Is(err, tt.want) {
 				t.Errorf("Save() = %v; want %v", err, tt.want)
 			}
-			tt.mends(t, mnt, dir)
+			tt.repair(t, mnt, dir)
 			if err := store.Save(example(saveTime), clock); err != nil || store.Err() != nil {
-				t.Errorf("Save() once it is writable = %v, Err() = %v; want neither", err, store.Err())
+				t.Errorf("Save() once it is writable = %v, Err() = %v; want no errors", err, store.Err())
 			}
 		})
 	}
 }
 
-// use leaves what a run leaves.
+// use opens and saves a state, as a run of evictd does.
 func use(t *testing.T, dir string) {
 	t.Helper()
 	store, err := Open(dir)
@@ -106,7 +107,8 @@ func noInodes(t *testing.T, mnt, _ string) {
 	t.Fatal("inodes are left")
 }
 
-// full writes until there is no space, also for a single block once all is allocated.
+// full writes until no block is left, also for a single block once all are
+// allocated.
 func full(t *testing.T, mnt, _ string) {
 	t.Helper()
 	if err := os.Mkdir(filepath.Join(mnt, "fill"), 0o700); err != nil {
@@ -119,7 +121,7 @@ func full(t *testing.T, mnt, _ string) {
 			size = 1 << 20
 		}
 		err := os.WriteFile(filepath.Join(mnt, "fill", fmt.Sprint(i)), make([]byte, size), 0o600)
-		syncfs(t, mnt) // what is delayed is reserved generously (ext4)
+		syncfs(t, mnt) // ext4 reserves more than it needs for delayed allocation
 		switch {
 		case errors.Is(err, unix.ENOSPC):
 			failed++
@@ -137,9 +139,9 @@ func freeInodes(t *testing.T, mnt, _ string) {
 	syncfs(t, mnt)
 }
 
-// A state on a filesystem that is mounted after the start was not loaded: it is set
-// aside, and not written over.
-func TestStateThatComesLate(t *testing.T) {
+// A state on a filesystem that is mounted after the start was not loaded. Save
+// moves it aside instead of overwriting it.
+func TestSaveMovesMissedStateAside(t *testing.T) {
 	base, run := t.TempDir(), t.TempDir()
 	dir := filepath.Join(base, "state")
 	first, err := Open(dir)
@@ -173,24 +175,23 @@ func TestStateThatComesLate(t *testing.T) {
 	}
 	unmount()
 	if err := store.Save(Saved{}, clock); err != nil {
-		t.Fatalf("Save() once the directory is there: %v", err)
+		t.Fatalf("Save() after the directory appeared: %v", err)
 	}
-	kept, err := os.ReadFile(filepath.Join(dir, fileName+unread))
+	kept, err := os.ReadFile(filepath.Join(dir, fileName+missedSuffix))
 	if err != nil || !strings.Contains(string(kept), "default/old") {
-		t.Errorf("the state that came late: %.60q, %v; want it set aside", kept, err)
+		t.Errorf("the state that appeared late: %.60q, %v; want it moved aside", kept, err)
 	}
 }
 
-// A broken file that can't be moved aside is left as it is: nothing is kept in its
-// place until it can.
-func TestBrokenStateStays(t *testing.T) {
+// Save does not replace a corrupt file that can't be moved aside, until it can be.
+func TestSaveKeepsCorruptFile(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, fileName)
 	if err := os.WriteFile(path, []byte("{"), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	// A directory that is not empty is not renamed over.
-	if err := os.MkdirAll(filepath.Join(path+corrupt, "x"), 0o700); err != nil {
+	// rename(2) does not replace a directory that is not empty.
+	if err := os.MkdirAll(filepath.Join(path+corruptSuffix, "x"), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	store, err := OpenAnyway(dir, t.TempDir())
@@ -201,19 +202,19 @@ func TestBrokenStateStays(t *testing.T) {
 	clock := Clock{BootID: "b", Now: time.Now()}
 	var broken *CorruptError
 	if _, _, err := store.Load(clock); !errors.As(err, &broken) || broken.Kept != "" || store.Err() == nil {
-		t.Errorf("Load() = %v, Err() = %v; want a CorruptError of a file that stays", err, store.Err())
+		t.Errorf("Load() = %v, Err() = %v; want a CorruptError with an empty Kept", err, store.Err())
 	}
 	if err := store.Save(Saved{}, clock); err == nil {
-		t.Error("Save() = nil; want an error as long as the file can't be moved")
+		t.Error("Save() = nil; want an error while the file can't be moved")
 	}
 	if b, err := os.ReadFile(path); err != nil || string(b) != "{" {
-		t.Errorf("%s = %q, %v; want it as it was", path, b, err)
+		t.Errorf("%s = %q, %v; want it unchanged", path, b, err)
 	}
-	if err := os.RemoveAll(path + corrupt); err != nil {
+	if err := os.RemoveAll(path + corruptSuffix); err != nil {
 		t.Fatal(err)
 	}
 	if err := store.Save(Saved{}, clock); err != nil || store.Err() != nil {
-		t.Errorf("Save() = %v, Err() = %v; want neither once the file can be moved", err, store.Err())
+		t.Errorf("Save() = %v, Err() = %v; want no errors once the file can be moved", err, store.Err())
 	}
 }
 

@@ -35,13 +35,13 @@ func TestStatusLine(t *testing.T) {
 // One cause is one line, however many signals it leaves unread.
 func TestUnreadable(t *testing.T) {
 	v := &loop.View{}
-	missing := errors.New("the container runtime has not told where it is")
+	missing := errors.New("path not known: no answer to ImageFsInfo from the container runtime")
 	for _, s := range []signal.Signal{signal.ImageFsAvailable, signal.ImageFsInodesFree, signal.ContainerFsAvailable} {
 		v.Observations[s] = signal.Observation{Status: signal.Unreadable, Err: missing}
 		v.Orders.Unreadable = append(v.Orders.Unreadable, s)
 	}
 	v.Orders.Unreadable = append(v.Orders.Unreadable, signal.PIDAvailable)
-	const want = "imagefs.available, imagefs.inodesFree, containerfs.available can't be read: the container runtime has not told where it is; " +
+	const want = "imagefs.available, imagefs.inodesFree, containerfs.available can't be read: path not known: no answer to ImageFsInfo from the container runtime; " +
 		"pid.available can't be read: unknown"
 	if got := unreadableText(v); got != want {
 		t.Errorf("unreadableText() = %q; want %q", got, want)

@@ -144,7 +144,7 @@ func busy() *daemon {
 			Filesystems: control.List[control.Filesystem]{
 				{Name: "nodefs", Path: "/var/lib/kubelet", Mountpoint: "/", Type: "ext4", Device: "254:0", ReadOnly: true, AvailableBytes: number(10 * gib), SizeBytes: number(100 * gib), InodesFree: number[int64](123456), Inodes: number[int64](6553600), AgeSeconds: number(0.4), PeriodSeconds: 1.5},
 				{Name: "imagefs", Path: "/var/lib/containerd", Mountpoint: "/var/lib/containerd", Type: "btrfs", Device: "0:45", AvailableBytes: number(gib), SizeBytes: number(50 * gib), AgeSeconds: number(75.0), PeriodSeconds: 1, Error: "statfs of /var/lib/containerd has not returned for 1m15s"},
-				{Name: "containerfs", Error: "the container runtime has not told yet where it is"},
+				{Name: "containerfs", Error: "path not known: the container runtime was not queried yet"},
 			},
 			Reclaims: control.List[control.Reclaim]{
 				{At: now.Add(-3 * time.Minute), Kind: evict.ReclaimImages, Reason: "pressure", Signal: signal.NodeFsAvailable, Removed: control.List[string]{"docker.io/library/a:1", "b:2"}, Deficit: 3 * gib / 2, Freed: gib, TookSeconds: 2.5},

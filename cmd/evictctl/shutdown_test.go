@@ -15,7 +15,7 @@ func plan() control.Shutdown {
 	clean, limit := false, 5.0
 	return control.Shutdown{
 		At: now, Phase: "idle", NeedsSeconds: 92, LimitSeconds: &limit, Held: true,
-		LogindError: "/etc/systemd/logind.conf.d/zzzz.conf says InhibitDelayMaxSec=5",
+		LogindError: "/etc/systemd/logind.conf.d/zzzz.conf sets InhibitDelayMaxSec=5",
 		Last:        shutdown.Last{Clean: &clean, Reason: shutdown.LastPanic, Detail: "/sys/fs/pstore/dmesg-efi-1"},
 		Groups: control.List[control.ShutdownGroup]{
 			{Priority: 0, TimeSeconds: 2, Pods: control.List[control.ShutdownPod]{

@@ -36,9 +36,9 @@ func TestFullStateDisk(t *testing.T) {
 	hog.mustDie()
 	d.victims(hog)
 	mustLive(t, calm)
-	eventually(t, "word of the state", func() bool { return strings.Contains(d.log.String(), "state is not kept") })
+	eventually(t, "word of the state", func() bool { return strings.Contains(d.log.String(), "state is not saved") })
 	d.looks(3)
-	if got := strings.Count(d.log.String(), "state is not kept"); got != 1 {
+	if got := strings.Count(d.log.String(), "state is not saved"); got != 1 {
 		t.Errorf("it was told %d times; want once", got)
 	}
 }

@@ -234,7 +234,7 @@ func TestShutdownByHand(t *testing.T) {
 	low := runPod(t, n, ofPriority("low", 0))
 	high := runPod(t, n, ofPriority("high", 1000))
 	d := startDaemon(t, n, groups([2]int{0, 10}, [2]int{1000, 10}), low, high)
-	if out, err := d.ctl("shutdown", "cancel"); err == nil || !strings.Contains(out, "no shutdown goes on") {
+	if out, err := d.ctl("shutdown", "cancel"); err == nil || !strings.Contains(out, "no shutdown in progress") {
 		t.Errorf("shutdown cancel = %v, %s; want it refused, as none goes on", err, out)
 	}
 	out, err := d.ctl("shutdown", "plan")
@@ -307,7 +307,7 @@ func TestShutdownBesideKubelet(t *testing.T) {
 		t.Errorf("locks = %+v; want none beside a kubelet", bus.Locks())
 	}
 	bus.Prepare(true)
-	d.logged("its pods are left alone", "a kubelet owns pods")
+	d.logged("evictd stops no pods", "a kubelet owns pods")
 	mustLive(t, pod)
 	bus.Prepare(false)
 

@@ -1,6 +1,6 @@
-// Package driver carries out the node's shutdown: it takes what logind or an operator
-// says, steps agent/shutdown's state machine on a goroutine of its own, and hands the
-// orders to agent/execute.
+// Package driver executes the node's shutdown: it receives the events of logind and
+// the commands of an operator, runs the state machine of agent/shutdown on a
+// goroutine of its own, and passes the orders to agent/execute.
 package driver
 
 import (
@@ -24,21 +24,23 @@ import (
 type Options struct {
 	Log   *slog.Logger
 	Guard Guard
-	// View returns what the decision loop knew last; nil before its first iteration.
+	// View returns the last View of the decision loop; nil before its first
+	// iteration.
 	View      func() *loop.View
 	Inventory Inventory
 	Execute   *execute.Executor
 	Metrics   Metrics
-	// Save saves the state, RequestSave asks for that to be done soon.
+	// Save saves the state and returns when that is done. RequestSave requests a
+	// save and returns at once.
 	Save        func() error
 	RequestSave func()
-	// Announce reports the new phase of a shutdown to the service manager.
+	// Announce reports a new phase to the service manager.
 	Announce func(shutdown.Phase)
 	// Bus is the address of the system bus.
 	Bus string
 }
 
-// Guard delays the node's shutdown, and reports what logind says about it.
+// Guard delays the node's shutdown and reports the events of logind.
 type Guard interface {
 	Events() <-chan logind.Event
 	Status() logind.Status
@@ -52,73 +54,73 @@ type Inventory interface {
 	Guard() *evict.Guard
 }
 
-// Metrics shows the state of a shutdown.
+// Metrics publishes the state of a shutdown.
 type Metrics interface {
 	Shutdown(state *shutdown.State, locked bool)
 }
 
-// Driver stops the pods when the node goes down, and delays the shutdown until then.
-// It decides on one goroutine of its own, from what the loop saw last; it never asks
-// the loop, and a runtime that hangs delays nothing.
+// Driver stops the pods when the node shuts down, and delays the shutdown until
+// they have stopped. It runs on a goroutine of its own and reads the loop's last
+// View; it never calls the loop, so a runtime that hangs does not delay it.
 type Driver struct {
-	o       Options
-	changed chan struct{} // there is a new view
-	asked   chan asking
-	ended   chan struct{} // closed when Run has
+	o        Options
+	changed  chan struct{} // signalled for a new view
+	commands chan command
+	done     chan struct{} // closed when Run has returned
 
-	// What run alone uses.
-	state     shutdown.State
-	resuming  bool          // the state is an earlier run's, and nobody carries it out
-	preparing bool          // as logind said last
-	late      *logind.Event // what it said before anything was observed
-	started   time.Time     // when run was
-	listed    time.Time     // when the pods were last asked for
-	left      string        // why the shutdown that goes on is left alone, as it was told
-	// shown is a copy of the state for others.
-	shown atomic.Pointer[shutdown.State]
+	// Used by Run only.
+	state        shutdown.State
+	resuming     bool          // the state is an earlier run's and not resumed yet
+	preparing    bool          // of the last event of logind
+	pendingEvent *logind.Event // event that was not handled yet
+	started      time.Time     // start of Run
+	listed       time.Time     // when the pods were last listed by Refresh
+	skipReason   string        // why the shutdown in progress is not handled; "" if it is
+	// published is a copy of the state for other goroutines.
+	published atomic.Pointer[shutdown.State]
 }
 
-// asking is what an operator wants.
-type asking struct {
-	event  shutdown.Event
-	answer chan error
+// command is a command of an operator.
+type command struct {
+	event shutdown.Event
+	reply chan error
 }
 
-// lookFirst is how long the list of pods is waited for at the beginning of a
-// shutdown: what has begun just before is no newcomer.
-const lookFirst = 500 * time.Millisecond
+// firstListTimeout is how long a shutdown waits for its first list of pods, so that
+// pods that started just before do not count as new. A list usually takes less.
+const firstListTimeout = 500 * time.Millisecond
 
-// listEvery is how often the pods are listed while the node goes down: else they
-// are seldom, where nothing changes.
-const listEvery = time.Second
+// listInterval is the interval of lists during a shutdown: it is how soon a stopped
+// or new pod is noticed. Without changes the inventory lists less often.
+const listInterval = time.Second
 
-// askFirst is how long logind is waited for before a shutdown of an earlier run is
-// gone on with: it may have been called off.
-const askFirst = 3 * time.Second
+// resumeTimeout is how long a shutdown of an earlier run waits for logind before it
+// continues: it may have been cancelled.
+const resumeTimeout = 3 * time.Second
 
-// New returns a Driver. Nothing runs yet.
+// New returns a Driver that is not running yet.
 func New(o Options) *Driver {
-	s := &Driver{o: o, changed: make(chan struct{}, 1), asked: make(chan asking), ended: make(chan struct{})}
-	s.shown.Store(&shutdown.State{})
+	s := &Driver{o: o, changed: make(chan struct{}, 1), commands: make(chan command), done: make(chan struct{})}
+	s.published.Store(&shutdown.State{})
 	return s
 }
 
-// State returns the state of the shutdown. It is not changed any more.
-func (s *Driver) State() *shutdown.State { return s.shown.Load() }
+// State returns the state of the shutdown. It is immutable.
+func (s *Driver) State() *shutdown.State { return s.published.Load() }
 
 // Ended is closed when Run has returned.
-func (s *Driver) Ended() <-chan struct{} { return s.ended }
+func (s *Driver) Ended() <-chan struct{} { return s.done }
 
-// Restore takes over what an earlier run of this boot left.
+// Restore sets the state that an earlier run of this boot saved.
 func (s *Driver) Restore(state shutdown.State) {
 	s.state, s.resuming = state, state.Active()
-	s.show()
+	s.publish()
 	if s.resuming {
-		s.o.Log.Warn("going on with a shutdown of the node that an earlier run began", "began", state.Began, "pods", len(state.Pods))
+		s.o.Log.Warn("resuming the node shutdown of an earlier run", "began", state.Began, "pods", len(state.Pods))
 	}
 }
 
-// Changed reports a new view. It never waits.
+// Changed signals a new view. It never blocks.
 func (s *Driver) Changed() {
 	select {
 	case s.changed <- struct{}{}:
@@ -126,53 +128,51 @@ func (s *Driver) Changed() {
 	}
 }
 
-// Run follows shutdowns until ctx ends.
+// Run handles shutdowns until ctx ends.
 //
-// Complexity: one select over everything that wakes it, and one switch over what that leads to.
-//
-//gocyclo:ignore
+// Complexity: one select over all inputs, and one switch over their effects.
 func (s *Driver) Run(ctx context.Context) {
-	defer close(s.ended)
+	defer close(s.done)
 	s.started = time.Now()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
 		in := shutdown.Inputs{}
-		var answer chan<- error
+		var reply chan<- error
 		select {
 		case <-ctx.Done():
 			return
 		case e := <-s.o.Guard.Events():
-			s.late = &e
-		case q := <-s.asked:
-			if err := s.check(q.event); err != nil {
-				q.answer <- err
+			s.pendingEvent = &e
+		case cmd := <-s.commands:
+			if err := s.validate(cmd.event); err != nil {
+				cmd.reply <- err
 				continue
 			}
-			in.Event, in.Manual, answer = q.event, true, q.answer
+			in.Event, in.Manual, reply = cmd.event, true, cmd.reply
 		case <-s.changed:
 		case <-timer.C:
 		}
 		v := s.o.View()
 		if v == nil {
-			continue // nothing is known of anybody yet
+			continue // no pods are known yet
 		}
-		e := s.late
+		e := s.pendingEvent
 		switch {
 		case s.resuming && (e == nil || e.Preparing):
-			if wait := time.Until(s.started.Add(askFirst)); e == nil && !s.state.Manual && wait > 0 {
+			if wait := time.Until(s.started.Add(resumeTimeout)); e == nil && !s.state.Manual && wait > 0 {
 				timer.Reset(wait)
 				continue
 			}
 			in.Event, s.resuming = shutdown.Resume, false
-			s.Changed() // and then for what logind says
-		case e != nil && in.Event == shutdown.Nothing && (!e.Preparing || s.state.Active() || known(v)):
+			s.Changed() // then handle the event of logind
+		case e != nil && in.Event == shutdown.Nothing && (!e.Preparing || s.state.Active() || podsListed(v)):
 			s.resuming = false
-			in, s.late = s.heard(v, *e), nil
+			in, s.pendingEvent = s.handleEvent(v, *e), nil
 		}
 		wake := s.step(ctx, v, in, time.Now())
-		if answer != nil {
-			answer <- nil // whoever asks now sees what came of it
+		if reply != nil {
+			reply <- nil // State has the effect of the command
 		}
 		if !wake.IsZero() {
 			timer.Reset(time.Until(wake))
@@ -180,47 +180,49 @@ func (s *Driver) Run(ctx context.Context) {
 	}
 }
 
-// heard turns what logind says into what has happened. It may say it again.
-func (s *Driver) heard(v *loop.View, e logind.Event) (in shutdown.Inputs) {
+// handleEvent converts an event of logind, which may be repeated, into inputs of
+// the next step.
+func (s *Driver) handleEvent(v *loop.View, e logind.Event) (in shutdown.Inputs) {
 	s.preparing = e.Preparing
 	switch {
 	case !e.Preparing:
-		s.left = ""
+		s.skipReason = ""
 		if s.state.Active() && !s.state.Manual {
 			in.Event = shutdown.Cancel
 		}
-	case s.left != "":
-		// Whoever it was left to has begun: there is no taking over in the middle.
+	case s.skipReason != "":
+		// The shutdown was left to a kubelet, which has started: do not take over
+		// in the middle.
 	case len(s.Refrain(v)) > 0 && !s.state.Active():
-		s.left = strings.Join(s.Refrain(v), "; ")
-		s.o.Guard.Done() // of an earlier run, under another configuration
-		s.o.Log.Warn("the node goes down, its pods are left alone", "why", s.left)
+		s.skipReason = strings.Join(s.Refrain(v), "; ")
+		s.o.Guard.Done() // releases the lock of a run with another configuration
+		s.o.Log.Warn("node shuts down; evictd stops no pods", "why", s.skipReason)
 	default:
 		in.Event, in.Schedule = shutdown.Begin, v.Config.Schedule()
 		if e.Locked {
-			// Without a lock nobody waits; what can be done in order is done in order
-			// all the same.
+			// Without a lock logind does not wait; as much as possible is stopped
+			// in order.
 			in.Until = e.Until
 		}
 		if s.state.Phase == shutdown.Ended && s.state.Manual {
-			s.o.Guard.Done() // over already, and logind's from now on
+			s.o.Guard.Done() // already ended; from now on logind's
 		}
 	}
 	return in
 }
 
-// Why a command of an operator is not taken.
+// Reasons to reject a command.
 var (
 	ErrNotYet  = errors.New("the first observation is not complete yet; try again in a second")
-	errNothing = errors.New("no shutdown goes on")
-	errLogind  = errors.New("the shutdown is logind's, which alone can call it off")
+	errNothing = errors.New("no shutdown in progress")
+	errLogind  = errors.New("the shutdown was started by logind and only logind can cancel it")
 )
 
-// check returns why an operator's command can't be followed.
-func (s *Driver) check(event shutdown.Event) error {
+// validate returns why a command is rejected; nil if it is accepted.
+func (s *Driver) validate(event shutdown.Event) error {
 	v := s.o.View()
 	switch {
-	case v == nil || s.resuming || event == shutdown.Begin && !known(v):
+	case v == nil || s.resuming || event == shutdown.Begin && !podsListed(v):
 		return ErrNotYet
 	case event == shutdown.Cancel && !s.state.Active():
 		return errNothing
@@ -234,26 +236,26 @@ func (s *Driver) check(event shutdown.Event) error {
 	return nil
 }
 
-// Command has Run take a command.
+// Command executes a command on Run's goroutine and waits for its result.
 func (s *Driver) Command(ctx context.Context, event shutdown.Event) error {
-	q := asking{event, make(chan error, 1)}
+	cmd := command{event, make(chan error, 1)}
 	select {
-	case s.asked <- q:
-	case <-s.ended:
+	case s.commands <- cmd:
+	case <-s.done:
 		return errors.New("evictd is stopping")
 	case <-ctx.Done():
 		return ctx.Err()
 	}
-	return <-q.answer
+	return <-cmd.reply
 }
 
-// known reports whether the pods have been listed: until then nobody can tell
+// podsListed reports whether the pods have been listed. Before, it is unknown
 // whether they are a kubelet's.
-func known(v *loop.View) bool {
+func podsListed(v *loop.View) bool {
 	return !v.Snapshot.Listed.IsZero() || v.Config.RuntimeEndpoint == config.RuntimeNone
 }
 
-// Refrain returns every reason to leave a shutdown to others.
+// Refrain returns all reasons not to stop pods in a shutdown.
 func (s *Driver) Refrain(v *loop.View) (why []string) {
 	if len(v.Config.Schedule()) == 0 {
 		why = append(why, "neither shutdownGracePeriod nor shutdownGracePeriodByPodPriority is configured")
@@ -262,20 +264,20 @@ func (s *Driver) Refrain(v *loop.View) (why []string) {
 		return why
 	}
 	if v.Snapshot.Kubelet.Pods {
-		why = append(why, "a kubelet owns pods of this node (shutdown.besideKubelet: own stops them all the same)")
+		why = append(why, "a kubelet owns pods of this node (shutdown.besideKubelet: own makes evictd stop them)")
 	} else if v.Snapshot.Kubelet.Process != "" {
-		why = append(why, "a kubelet runs on this node (shutdown.besideKubelet: own does its work all the same)")
+		why = append(why, "a kubelet runs on this node (shutdown.besideKubelet: own makes evictd stop the pods)")
 	}
 	if s.o.Guard.Status().Kubelet {
-		why = append(why, "a kubelet holds shutdowns up itself (shutdown.besideKubelet: own does it beside that)")
+		why = append(why, "a kubelet delays shutdowns itself (shutdown.besideKubelet: own makes evictd delay them too)")
 	}
 	return why
 }
 
-// step decides and acts. It returns when to step again at the latest.
+// step executes one step. It returns when the next one is due.
 func (s *Driver) step(ctx context.Context, v *loop.View, in shutdown.Inputs, now time.Time) time.Time {
 	if in.Event == shutdown.Nothing && !s.state.Active() {
-		s.want(v)
+		s.updateDelay(v)
 		s.o.Metrics.Shutdown(&s.state, s.o.Guard.Status().Locked)
 		return time.Time{}
 	}
@@ -287,11 +289,11 @@ func (s *Driver) step(ctx context.Context, v *loop.View, in shutdown.Inputs, now
 	if in.Event == shutdown.Begin && !s.state.Active() {
 		began = now
 	}
-	if now.Sub(s.listed) >= listEvery || began.Equal(now) {
+	if now.Sub(s.listed) >= listInterval || began.Equal(now) {
 		s.listed = now
 		s.o.Inventory.Refresh()
 	}
-	in.Unlisted = v.Snapshot.Listed.IsZero() || !s.state.Listed && v.Snapshot.Listed.Before(began) && now.Before(began.Add(lookFirst))
+	in.Unlisted = v.Snapshot.Listed.IsZero() || !s.state.Listed && v.Snapshot.Listed.Before(began) && now.Before(began.Add(firstListTimeout))
 	for i := range v.Snapshot.Pods {
 		if p := &v.Snapshot.Pods[i]; !pods.Vital(p) {
 			in.Pods = append(in.Pods, *p)
@@ -300,39 +302,39 @@ func (s *Driver) step(ctx context.Context, v *loop.View, in shutdown.Inputs, now
 	before := s.state
 	state, orders := shutdown.Step(before, in, now)
 	s.state = state
-	s.show()
-	s.carryOut(ctx, v, &orders, in.DryRun)
+	s.publish()
+	s.executeOrders(ctx, v, &orders, in.DryRun)
 	if len(orders.Stop)+len(orders.Kill)+len(orders.Gone) > 0 {
 		s.o.RequestSave()
 	}
-	s.announce(ctx, &before, in.DryRun)
-	s.want(v)
+	s.phaseChanged(ctx, &before, in.DryRun)
+	s.updateDelay(v)
 	s.o.Metrics.Shutdown(&s.state, s.o.Guard.Status().Locked)
-	return s.wake(orders.Wake, now)
+	return s.nextStep(orders.Wake, now)
 }
 
-// wake returns when to step again: when it was asked for, but soon while the pods
-// are not known yet, and for the next list.
-func (s *Driver) wake(asked, now time.Time) time.Time {
+// nextStep returns when the next step is due: at wake, but soon while the pods are
+// not known, and for the next list.
+func (s *Driver) nextStep(wake, now time.Time) time.Time {
 	if !s.state.Active() {
-		return asked
+		return wake
 	}
-	soonest := s.listed.Add(listEvery)
-	if first := s.state.Began.Add(lookFirst); !s.state.Listed && first.After(now) && first.Before(soonest) {
+	soonest := s.listed.Add(listInterval)
+	if first := s.state.Began.Add(firstListTimeout); !s.state.Listed && first.After(now) && first.Before(soonest) {
 		soonest = first
 	}
-	if !asked.IsZero() && asked.Before(soonest) {
-		return asked
+	if !wake.IsZero() && wake.Before(soonest) {
+		return wake
 	}
 	return soonest
 }
 
-func (s *Driver) show() { s.shown.Store(new(s.state.Clone())) }
+func (s *Driver) publish() { s.published.Store(new(s.state.Clone())) }
 
-// want tells the guard for how long a shutdown is to be held up. In the middle of
-// one nothing is changed.
-func (s *Driver) want(v *loop.View) {
-	if s.state.Active() || s.preparing || !known(v) {
+// updateDelay sets how long the Guard delays a shutdown. It changes nothing during
+// a shutdown.
+func (s *Driver) updateDelay(v *loop.View) {
+	if s.state.Active() || s.preparing || !podsListed(v) {
 		return
 	}
 	var needs time.Duration

@@ -21,7 +21,7 @@ import (
 	"github.com/evictd/evictd/kernel/kerneltest"
 )
 
-func TestTurns(t *testing.T) {
+func TestStopStages(t *testing.T) {
 	container := func(name string, start uint64) evict.ContainerHandle {
 		return evict.ContainerHandle{ID: "id-" + name, Name: name, InitStart: start}
 	}
@@ -47,22 +47,22 @@ func TestTurns(t *testing.T) {
 		{"two together", &evict.Pod{}, []evict.ContainerHandle{container("a", 100), container("c", 300), container("b", 300)}, []act.Turn{
 			{IDs: []string{"id-c", "id-b"}}, {IDs: []string{"id-a"}, Latest: 15 * time.Second},
 		}},
-		{"not known", &evict.Pod{}, []evict.ContainerHandle{container("a", 0), container("b", 0)}, nil},
-		{"sidecars last, the last of them first", sidecar("s1", "s2", "ended"),
+		{"start unknown", &evict.Pod{}, []evict.ContainerHandle{container("a", 0), container("b", 0)}, nil},
+		{"sidecars last, in reverse order", sidecar("s1", "s2", "ended"),
 			[]evict.ContainerHandle{container("s1", 1), container("s2", 2), container("a", 3), container("b", 4)}, []act.Turn{
 				{IDs: []string{"id-a", "id-b"}}, {IDs: []string{"id-s2"}, Latest: grace}, {IDs: []string{"id-s1"}, Latest: grace},
 			}},
 	} {
-		if diff := cmp.Diff(tt.want, turns(tt.pod, tt.containers, grace)); diff != "" {
-			t.Errorf("%s: turns() differs (-want +got):\n%s", tt.name, diff)
+		if diff := cmp.Diff(tt.want, stopStages(tt.pod, tt.containers, grace)); diff != "" {
+			t.Errorf("%s: stopStages() differs (-want +got):\n%s", tt.name, diff)
 		}
 	}
 }
 
 const configured = "shutdownGracePeriod: 30s\nshutdownGracePeriodCriticalPods: 10s\n"
 
-// seen is a view under a configuration.
-func seen(t *testing.T, settings string, kubeletPods bool, running ...evict.Pod) *loop.View {
+// newView returns a view with a configuration.
+func newView(t *testing.T, settings string, kubeletPods bool, running ...evict.Pod) *loop.View {
 	t.Helper()
 	dir := kerneltest.Tree(t, map[string]string{"f.yaml": "apiVersion: evictd.io/v1alpha1\nkind: AgentConfiguration\n" + settings})
 	cfg, err := config.Load(config.Options{Path: filepath.Join(dir, "f.yaml"), PathGiven: true})
@@ -72,7 +72,7 @@ func seen(t *testing.T, settings string, kubeletPods bool, running ...evict.Pod)
 	return &loop.View{Time: time.Unix(1000, 0), Config: cfg, Snapshot: pods.Snapshot{Pods: running, Kubelet: evict.Kubelet{Known: true, Pods: kubeletPods}, Listed: time.Unix(999, 0)}}
 }
 
-// testDriver returns a Driver that sees a view, and a logind that says nothing.
+// testDriver returns a Driver with a view, and a logind without events.
 func testDriver(t *testing.T, view func() *loop.View) *Driver {
 	return New(Options{Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Guard: logind.NewGuard(logind.Options{}), View: view})
 }
@@ -85,12 +85,12 @@ func TestRefrain(t *testing.T) {
 		kubelet  bool
 		want     string // of the reasons; empty for none
 	}{
-		{"nothing planned", "", false, "neither shutdownGracePeriod"},
-		{"planned", configured, false, ""},
+		{"no schedule", "", false, "neither shutdownGracePeriod"},
+		{"a schedule", configured, false, ""},
 		{"a kubelet's pods", configured, true, "a kubelet owns pods"},
-		{"a kubelet's pods, which are ours", configured + "shutdown: {besideKubelet: own}", true, ""},
+		{"a kubelet's pods with besideKubelet: own", configured + "shutdown: {besideKubelet: own}", true, ""},
 	} {
-		got := strings.Join(s.Refrain(seen(t, tt.settings, tt.kubelet)), "; ")
+		got := strings.Join(s.Refrain(newView(t, tt.settings, tt.kubelet)), "; ")
 		if !strings.Contains(got, tt.want) || (got == "") != (tt.want == "") {
 			t.Errorf("%s: Refrain() = %q; want %q", tt.name, got, tt.want)
 		}
@@ -106,9 +106,9 @@ func TestPanicTrace(t *testing.T) {
 		found            bool
 	}{
 		{"in the firmware", "sys/fs/pstore/dmesg-efi-170000000001", "Panic#1 Part1\n<0>[ 1.0] Kernel panic", young, true},
-		{"an oops that it survived", "sys/fs/pstore/dmesg-efi-170000000001", "Oops#1 Part1\n", young, false},
-		{"of a boot before", "sys/fs/pstore/dmesg-efi-170000000001", "Panic#1 Part1\n", old, false},
-		{"the console, which is there after any end", "sys/fs/pstore/console-ramoops-0", "Panic", young, false},
+		{"an oops that the kernel survived", "sys/fs/pstore/dmesg-efi-170000000001", "Oops#1 Part1\n", young, false},
+		{"of an earlier boot", "sys/fs/pstore/dmesg-efi-170000000001", "Panic#1 Part1\n", old, false},
+		{"the console, which is written at any end", "sys/fs/pstore/console-ramoops-0", "Panic", young, false},
 		{"moved by systemd-pstore", "root/var/lib/systemd/pstore/1700000000/001/dmesg-efi-1", "Panic#2 Part3\n", young, true},
 		{"kdump", "root/var/crash/202601020304/dump.202601020304", "", young, true},
 		{"kdump, by kexec-tools", "root/var/crash/127.0.0.1-2026/vmcore", "KDUMP", young, true},
@@ -138,8 +138,8 @@ func TestPanicTrace(t *testing.T) {
 	}
 }
 
-// TestHeard: what logind says, as often as it says it, turned into what has happened.
-func TestHeard(t *testing.T) {
+// TestHandleEvent: events of logind, which may be repeated, converted into inputs.
+func TestHandleEvent(t *testing.T) {
 	stopping := shutdown.State{Phase: shutdown.Stopping, Began: time.Unix(1000, 0)}
 	manual := stopping
 	manual.Manual = true
@@ -153,50 +153,51 @@ func TestHeard(t *testing.T) {
 		want     shutdown.Event
 		until    time.Time
 	}{
-		{"all is well", shutdown.State{}, configured, ends, shutdown.Nothing, time.Time{}},
-		{"it begins, and so much is allowed", shutdown.State{}, configured, begins, shutdown.Begin, until},
-		{"it begins, and there is no lock", shutdown.State{}, configured, logind.Event{Preparing: true}, shutdown.Begin, time.Time{}},
-		{"it begins, and none is planned", shutdown.State{}, "", begins, shutdown.Nothing, time.Time{}},
-		{"it is told again", stopping, configured, begins, shutdown.Begin, until},
-		{"it is called off", stopping, configured, ends, shutdown.Cancel, time.Time{}},
-		{"an operator's is no business of logind's", manual, configured, ends, shutdown.Nothing, time.Time{}},
+		{"no shutdown", shutdown.State{}, configured, ends, shutdown.Nothing, time.Time{}},
+		{"begins, with a lock", shutdown.State{}, configured, begins, shutdown.Begin, until},
+		{"begins, without a lock", shutdown.State{}, configured, logind.Event{Preparing: true}, shutdown.Begin, time.Time{}},
+		{"begins, without a schedule", shutdown.State{}, "", begins, shutdown.Nothing, time.Time{}},
+		{"repeated", stopping, configured, begins, shutdown.Begin, until},
+		{"cancelled", stopping, configured, ends, shutdown.Cancel, time.Time{}},
+		{"logind does not cancel an operator's", manual, configured, ends, shutdown.Nothing, time.Time{}},
 		{"an operator's becomes logind's", manual, configured, begins, shutdown.Begin, until},
 	} {
 		s := testDriver(t, nil)
 		s.state = tt.state
-		got := s.heard(seen(t, tt.settings, false), tt.event)
+		got := s.handleEvent(newView(t, tt.settings, false), tt.event)
 		if got.Event != tt.want || !got.Until.Equal(tt.until) || got.Manual || (tt.want == shutdown.Begin) != (len(got.Schedule) > 0) {
-			t.Errorf("%s: heard() = %+v; want event %d, until %v", tt.name, got, tt.want, tt.until)
+			t.Errorf("%s: handleEvent() = %+v; want event %d, until %v", tt.name, got, tt.want, tt.until)
 		}
 	}
 }
 
-// What was left to others stays theirs, also when they have gone.
-func TestHeardLeft(t *testing.T) {
+// A shutdown that was left to a kubelet stays the kubelet's, also when its pods are
+// gone.
+func TestHandleEventSkipped(t *testing.T) {
 	s := testDriver(t, nil)
 	begins := logind.Event{Preparing: true}
-	if got := s.heard(seen(t, configured, true), begins); got.Event != shutdown.Nothing {
-		t.Errorf("heard() = %+v beside a kubelet's pods; want nothing", got)
+	if got := s.handleEvent(newView(t, configured, true), begins); got.Event != shutdown.Nothing {
+		t.Errorf("handleEvent() = %+v with a kubelet's pods; want no event", got)
 	}
-	if got := s.heard(seen(t, configured, false), begins); got.Event != shutdown.Nothing {
-		t.Errorf("heard() = %+v when those have gone; want nothing", got)
+	if got := s.handleEvent(newView(t, configured, false), begins); got.Event != shutdown.Nothing {
+		t.Errorf("handleEvent() = %+v after those are gone; want no event", got)
 	}
-	s.heard(seen(t, configured, false), logind.Event{})
-	if got := s.heard(seen(t, configured, false), begins); got.Event != shutdown.Begin {
-		t.Errorf("heard() = %+v of the next shutdown; want its beginning", got)
+	s.handleEvent(newView(t, configured, false), logind.Event{})
+	if got := s.handleEvent(newView(t, configured, false), begins); got.Event != shutdown.Begin {
+		t.Errorf("handleEvent() = %+v in the next shutdown; want Begin", got)
 	}
 }
 
-// No command is taken before anybody knows whose the pods are.
-func TestCheckBeforeTheList(t *testing.T) {
-	v := seen(t, configured, false)
+// A command is rejected before the pods are listed.
+func TestValidateBeforeList(t *testing.T) {
+	v := newView(t, configured, false)
 	s := testDriver(t, func() *loop.View { return v })
 	v.Snapshot.Listed = time.Time{}
-	if err := s.check(shutdown.Begin); !errors.Is(err, ErrNotYet) {
-		t.Errorf("check() = %v before the pods are listed; want %v", err, ErrNotYet)
+	if err := s.validate(shutdown.Begin); !errors.Is(err, ErrNotYet) {
+		t.Errorf("validate() = %v before the pods are listed; want %v", err, ErrNotYet)
 	}
-	v = seen(t, configured, false)
-	if err := s.check(shutdown.Begin); err != nil {
-		t.Errorf("check() = %v; want nil", err)
+	v = newView(t, configured, false)
+	if err := s.validate(shutdown.Begin); err != nil {
+		t.Errorf("validate() = %v; want nil", err)
 	}
 }

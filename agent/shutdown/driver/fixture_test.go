@@ -19,29 +19,29 @@ import (
 	"github.com/evictd/evictd/agent/shutdown/logind"
 )
 
-// node is a node whose pods a Driver stops: logind, the runtime and the loop's view
-// are fakes, the state machine, the Executor and the records are the real ones.
+// node is a node whose pods a Driver stops. logind, the runtime and the loop's view
+// are fakes; the state machine, the Executor and the records are real.
 type node struct {
 	*Driver
 	t      *testing.T
 	events chan logind.Event
 
-	mu       sync.Mutex
-	view     *loop.View
-	calls    []string
-	slow     map[string]bool // pods that do not stop when they are asked to
-	late     map[string]bool // pods whose end is reported after a list lacks them
-	lists    int             // that were asked for
-	wanted   []time.Duration // delays of the node's shutdown
-	requests int             // to save
-	turns    []act.Turn      // of the last pod that was stopped
-	saveTime time.Duration
-	report   func(act.Progress)
-	work     sync.WaitGroup
+	mu           sync.Mutex
+	view         *loop.View
+	calls        []string
+	ignoresStop  map[string]bool // pods that do not stop when asked
+	reportedLate map[string]bool // pods whose end is reported after the list
+	lists        int             // number of calls of Refresh
+	wanted       []time.Duration // delays of the node's shutdown
+	requests     int             // number of calls of RequestSave
+	stages       []act.Turn      // of the last stopped pod
+	saveTime     time.Duration
+	report       func(act.Progress)
+	work         sync.WaitGroup
 }
 
 func newNode(t *testing.T, settings string, running ...evict.Pod) *node {
-	n := &node{t: t, events: make(chan logind.Event, 1), slow: map[string]bool{}, late: map[string]bool{}, view: seen(t, settings, false, running...)}
+	n := &node{t: t, events: make(chan logind.Event, 1), ignoresStop: map[string]bool{}, reportedLate: map[string]bool{}, view: newView(t, settings, false, running...)}
 	n.view.Time, n.view.Snapshot.Listed = time.Now(), time.Now()
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
 	n.Driver = New(Options{
@@ -53,10 +53,10 @@ func newNode(t *testing.T, settings string, running ...evict.Pod) *node {
 		},
 		Save: func() error {
 			time.Sleep(n.saveTime)
-			n.note("save")
+			n.logCall("save")
 			return nil
 		},
-		Announce: func(p shutdown.Phase) { n.note("phase " + string(p)) },
+		Announce: func(p shutdown.Phase) { n.logCall("phase " + string(p)) },
 		Execute: execute.New(execute.Options{
 			Killer: func(report func(act.Progress)) act.Actuator {
 				n.report = report
@@ -69,7 +69,7 @@ func newNode(t *testing.T, settings string, running ...evict.Pod) *node {
 	return n
 }
 
-// start lets the driver run until stop is called.
+// start runs the driver until stop is called.
 func (n *node) start() (stop func()) {
 	ctx, cancel := context.WithCancel(n.t.Context())
 	go n.Run(ctx)
@@ -81,13 +81,13 @@ func (n *node) start() (stop func()) {
 	}
 }
 
-func (n *node) note(call string) {
+func (n *node) logCall(call string) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.calls = append(n.calls, call)
 }
 
-func (n *node) want(when string, want ...string) {
+func (n *node) expectCalls(when string, want ...string) {
 	n.t.Helper()
 	synctest.Wait()
 	n.mu.Lock()
@@ -104,16 +104,16 @@ func (n *node) requestSave() {
 	n.requests++
 }
 
-// end lets a pod go, and lists the others.
-func (n *node) end(uid string) {
+// endPod ends a pod and publishes a list of the others.
+func (n *node) endPod(uid string) {
 	report := func() {
 		n.report(act.Progress{UID: uid, Stage: act.LastGone, Time: time.Now()})
 		n.report(act.Progress{UID: uid, Stage: act.Finished, Time: time.Now()})
 	}
-	if n.late[uid] {
+	if n.reportedLate[uid] {
 		n.work.Go(func() {
-			time.Sleep(concluding / 2)
-			n.note("end of " + uid)
+			time.Sleep(endTimeout / 2)
+			n.logCall("end of " + uid)
 			report()
 		})
 	} else {
@@ -128,7 +128,7 @@ func (n *node) end(uid string) {
 	n.Changed()
 }
 
-// results lists the records' results by pod.
+// results returns the records' results by pod.
 func (n *node) results() map[string]string {
 	all := map[string]string{}
 	for _, r := range n.o.Execute.Records().List() {
@@ -146,14 +146,14 @@ func (g guard) Want(needs time.Duration) {
 	defer g.n.mu.Unlock()
 	g.n.wanted = append(g.n.wanted, needs)
 }
-func (g guard) Done() { g.n.note("done") }
+func (g guard) Done() { g.n.logCall("done") }
 
 type metrics struct{}
 
 func (metrics) Shutdown(*shutdown.State, bool) {}
 func (metrics) Evicted(*evict.Record)          {}
 
-// inventory lists the pods, which takes a moment.
+// inventory lists the pods, which takes 10 ms.
 type inventory struct{ n *node }
 
 func (inventory) Guard() *evict.Guard { return &evict.Guard{} }
@@ -172,24 +172,24 @@ func (i inventory) Refresh() {
 	})
 }
 
-// actuator stops a pod a second after it was asked to, and kills at once.
+// actuator stops a pod a second after it was asked, and kills at once.
 type actuator struct{ n *node }
 
 func (a actuator) Evict(_ context.Context, j act.Job) {
-	a.n.note("stop " + j.Order.UID + " " + j.Order.Grace.String())
-	a.n.turns = j.Turns
+	a.n.logCall("stop " + j.Order.UID + " " + j.Order.Grace.String())
+	a.n.stages = j.Turns
 	a.n.report(act.Progress{UID: j.Order.UID, Stage: act.Signalled, Time: time.Now()})
-	if !a.n.slow[j.Order.UID] {
+	if !a.n.ignoresStop[j.Order.UID] {
 		a.n.work.Go(func() {
 			time.Sleep(time.Second)
-			a.n.end(j.Order.UID)
+			a.n.endPod(j.Order.UID)
 		})
 	}
 }
 func (a actuator) Harden(_ context.Context, j act.Job) {
-	a.n.note("kill " + j.Order.UID)
+	a.n.logCall("kill " + j.Order.UID)
 	a.n.report(act.Progress{UID: j.Order.UID, Stage: act.Hardened, Time: time.Now()})
-	a.n.work.Go(func() { a.n.end(j.Order.UID) })
+	a.n.work.Go(func() { a.n.endPod(j.Order.UID) })
 }
 func (actuator) Follow(context.Context, evict.Order, *act.Hold, act.Strike) {}
 
@@ -199,10 +199,10 @@ type dryRun struct {
 }
 
 func (d dryRun) Evict(_ context.Context, j act.Job) {
-	d.n.note("dry run: stop " + j.Order.UID)
+	d.n.logCall("dry run: stop " + j.Order.UID)
 	d.report(act.Progress{UID: j.Order.UID, Stage: act.Finished, Time: time.Now()})
 }
-func (d dryRun) Harden(_ context.Context, j act.Job)                      { d.n.note("dry run: kill " + j.Order.UID) }
+func (d dryRun) Harden(_ context.Context, j act.Job)                      { d.n.logCall("dry run: kill " + j.Order.UID) }
 func (dryRun) Follow(context.Context, evict.Order, *act.Hold, act.Strike) {}
 
 func web() evict.Pod { return evict.Pod{UID: "web", Namespace: "default", Name: "web", HasStats: true} }

@@ -15,9 +15,9 @@ import (
 	"github.com/evictd/evictd/agent/shutdown/logind"
 )
 
-// Last returns what became of the boot before this one, and logs it. known is what an
-// earlier run of this boot found; nil is nothing, and before what the last run of the
-// boot before left.
+// Last returns how the previous boot ended, and logs it. known is the result of an
+// earlier run of this boot, nil if there is none; before is what the last run of
+// the previous boot saved.
 func Last(known *shutdown.Last, before *shutdown.Before, sysfs, root string, log *slog.Logger) shutdown.Last {
 	if known == nil {
 		since := time.Time{}
@@ -29,58 +29,58 @@ func Last(known *shutdown.Last, before *shutdown.Before, sysfs, root string, log
 	}
 	attributes := []any{"reason", string(known.Reason), "detail", known.Detail}
 	if known.Clean != nil && !*known.Clean {
-		log.Warn("the node's last shutdown was not clean", attributes...)
+		log.Warn("last shutdown of the node was not clean", attributes...)
 	} else {
-		log.Info("the node's last shutdown", attributes...)
+		log.Info("last shutdown of the node", attributes...)
 	}
 	return *known
 }
 
-// panicTrace returns the path of what a kernel panic has left since a time;
-// empty is nothing. These are looked at: the records in the firmware's memory
-// (pstore), what systemd-pstore has made of them, and kdump's dumps.
+// panicTrace returns the path of a kernel panic's trace that is newer than since;
+// empty for none. It searches the records in the firmware's memory (pstore), the
+// files that systemd-pstore moves from there, and kdump's dumps.
 func panicTrace(sysfs, root string, since time.Time) string {
-	for _, place := range []struct {
-		dir   string
-		named func(string) bool
-		begin string // of the content; empty is any
+	for _, source := range []struct {
+		dir     string
+		matches func(string) bool
+		prefix  string // of the content; empty matches any
 	}{
 		{filepath.Join(sysfs, "/fs/pstore"), isDmesg, "Panic"},
 		{filepath.Join(root, "/var/lib/systemd/pstore"), isDmesg, "Panic"},
 		{filepath.Join(root, "/var/crash"), isDump, ""},
 	} {
-		if trace := newest(place.dir, since, place.named, place.begin); trace != "" {
+		if trace := newest(source.dir, since, source.matches, source.prefix); trace != "" {
 			return trace
 		}
 	}
 	return ""
 }
 
-// isDmesg knows the part of a pstore that holds the kernel's last messages
-// (fs/pstore/platform.c: pstore_dump), isDump what kdump writes (kdump-tools,
-// kexec-tools).
+// isDmesg reports whether a file of a pstore has the kernel's last messages
+// (fs/pstore/platform.c: pstore_dump). isDump reports whether kdump wrote the file
+// (kdump-tools, kexec-tools).
 func isDmesg(name string) bool { return strings.HasPrefix(name, "dmesg-") }
 
 func isDump(name string) bool {
 	return strings.HasPrefix(name, "vmcore") || strings.HasPrefix(name, "dump.")
 }
 
-// mostTraces bounds how many files are looked at.
-const mostTraces = 1000
+// maxTraceFiles limits the number of files that newest visits.
+const maxTraceFiles = 1000
 
-// newest returns a file below dir that is newer than a time, so named, and
-// begins like that.
-func newest(dir string, since time.Time, named func(string) bool, begin string) (found string) {
+// newest returns a file below dir that is newer than since, whose name matches and
+// whose content begins with prefix.
+func newest(dir string, since time.Time, matches func(string) bool, prefix string) (found string) {
 	seen := 0
 	_ = filepath.WalkDir(dir, func(path string, e fs.DirEntry, err error) error {
-		if seen++; seen > mostTraces {
+		if seen++; seen > maxTraceFiles {
 			return fs.SkipAll
 		}
-		if err != nil || e.IsDir() || !named(e.Name()) {
-			return nil // what can't be looked at says nothing
+		if err != nil || e.IsDir() || !matches(e.Name()) {
+			return nil // unreadable entries are skipped
 		}
 		info, err := e.Info()
-		if err != nil || !info.ModTime().After(since) || !begins(path, begin) {
+		if err != nil || !info.ModTime().After(since) || !hasPrefix(path, prefix) {
 			return nil
 		}
 		found = path
@@ -89,29 +89,29 @@ func newest(dir string, since time.Time, named func(string) bool, begin string) 
 	return found
 }
 
-// begins reports whether a file begins with that.
-func begins(path, with string) bool {
+// hasPrefix reports whether the content of a file begins with prefix.
+func hasPrefix(path, prefix string) bool {
 	f, err := os.Open(path)
 	if err != nil {
 		return false
 	}
 	defer f.Close()
-	head := make([]byte, len(with))
+	head := make([]byte, len(prefix))
 	_, err = io.ReadFull(f, head)
-	return err == nil && bytes.Equal(head, []byte(with))
+	return err == nil && bytes.Equal(head, []byte(prefix))
 }
 
-// askState is how long systemd is asked for its state when evictd ends.
-const askState = time.Second
+// systemStateTimeout bounds the query of systemd's state when evictd ends.
+const systemStateTimeout = time.Second
 
-// GoingDown reports whether the node is on its way down, so far as can be told:
-// by a shutdown that is known of, by logind, or by systemd, which a forced
-// shutdown goes by alone.
+// GoingDown reports whether the node is shutting down, as far as known: from a
+// shutdown in progress, from logind, or from systemd, which is the only source in a
+// forced shutdown.
 func (s *Driver) GoingDown() bool {
 	if s.State().Active() || s.o.Guard.Status().Preparing {
 		return true
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), askState)
+	ctx, cancel := context.WithTimeout(context.Background(), systemStateTimeout)
 	defer cancel()
 	c, err := logind.Connect(ctx, s.o.Bus)
 	if err != nil {

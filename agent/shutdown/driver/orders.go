@@ -11,8 +11,8 @@ import (
 	"github.com/evictd/evictd/agent/shutdown"
 )
 
-// carryOut hands the orders to the actuator.
-func (s *Driver) carryOut(ctx context.Context, v *loop.View, orders *shutdown.Orders, dryRun bool) {
+// executeOrders passes the orders to the actuator.
+func (s *Driver) executeOrders(ctx context.Context, v *loop.View, orders *shutdown.Orders, dryRun bool) {
 	if len(orders.Stop)+len(orders.Kill) == 0 {
 		return
 	}
@@ -22,17 +22,17 @@ func (s *Driver) carryOut(ctx context.Context, v *loop.View, orders *shutdown.Or
 		rec := s.record(v, stop, dryRun)
 		s.o.Log.Warn(execute.InDryRun(dryRun, "stopping pod", "would stop pod"), "pod", stop.Pod, "uid", stop.UID, "grace", stop.Grace.String(), "reason", rec.Reason, "again", stop.Again, "dry_run", dryRun)
 		order := evict.Order{UID: stop.UID, Pod: stop.Pod, Cause: rec.Cause, Grace: stop.Grace, Expected: rec.Expected, Reason: rec.Reason, Message: rec.Message}
-		one := loop.Job(order, &v.Snapshot, guard)
-		one.Turns = turns(podOf(v, stop.UID), v.Snapshot.Handles[stop.UID].Containers, stop.Grace)
+		job := loop.Job(order, &v.Snapshot, guard)
+		job.Turns = stopStages(podOf(v, stop.UID), v.Snapshot.Handles[stop.UID].Containers, stop.Grace)
 		if stop.Again {
-			s.o.Execute.Resume(ctx, one, dryRun)
+			s.o.Execute.Resume(ctx, job, dryRun)
 		} else {
-			s.o.Execute.Evict(ctx, rec, one)
+			s.o.Execute.Evict(ctx, rec, job)
 		}
 	}
 	for i := range orders.Kill {
 		m := &orders.Kill[i]
-		s.o.Log.Warn("killing pod, its time is up", "pod", m.Pod, "uid", m.UID, "grace", m.Grace.String())
+		s.o.Log.Warn("killing pod; its grace period has passed", "pod", m.Pod, "uid", m.UID, "grace", m.Grace.String())
 		s.o.Execute.Harden(ctx, loop.Job(evict.Order{UID: m.UID, Pod: m.Pod, Cause: evict.CauseShutdown, Hard: true}, &v.Snapshot, guard), dryRun)
 	}
 }
@@ -45,7 +45,7 @@ func podOf(v *loop.View, uid string) *evict.Pod {
 	return &v.Snapshot.Pods[at]
 }
 
-// record begins the record of a pod that is stopped.
+// record returns a new record of a pod that is stopped.
 func (s *Driver) record(v *loop.View, stop *shutdown.Stop, dryRun bool) evict.Record {
 	reason, message := stop.Reason()
 	lane := "logind"
@@ -58,15 +58,15 @@ func (s *Driver) record(v *loop.View, stop *shutdown.Stop, dryRun bool) evict.Re
 	}
 }
 
-// announce tells what has changed, keeps it, and lets the node go down when all
-// is done.
-func (s *Driver) announce(ctx context.Context, before *shutdown.State, dryRun bool) {
+// phaseChanged logs and saves a change of the phase, and lets the node shut down
+// when the shutdown has ended.
+func (s *Driver) phaseChanged(ctx context.Context, before *shutdown.State, dryRun bool) {
 	if s.state.Phase == before.Phase {
 		return
 	}
 	switch s.state.Phase {
 	case shutdown.Stopping:
-		s.o.Log.Warn(execute.InDryRun(dryRun, "the node goes down, stopping its pods", "the node goes down; dry run, no pod is stopped"), "deadline", s.state.Deadline(), "groups", len(s.state.Schedule), "manual", s.state.Manual)
+		s.o.Log.Warn(execute.InDryRun(dryRun, "node shuts down; stopping its pods", "node shuts down; dry run, no pod is stopped"), "deadline", s.state.Deadline(), "groups", len(s.state.Schedule), "manual", s.state.Manual)
 		s.o.RequestSave()
 	case shutdown.Ended:
 		left := 0
@@ -75,31 +75,28 @@ func (s *Driver) announce(ctx context.Context, before *shutdown.State, dryRun bo
 				left++
 			}
 		}
-		s.o.Log.Warn(execute.InDryRun(dryRun, "the pods are stopped, the node may go down", "dry run: no pod was stopped, the node may go down"),
+		s.o.Log.Warn(execute.InDryRun(dryRun, "pods are stopped; releasing the node's shutdown", "dry run: no pod was stopped; releasing the node's shutdown"),
 			"took", s.state.Over.Sub(s.state.Began).String(), "pods", len(s.state.Pods), "left", left)
 		s.awaitRecords(ctx)
-		s.saveSoon()
+		s.saveWithTimeout()
 		s.o.Guard.Done()
 	default:
-		s.o.Log.Warn("the shutdown was called off, no further pod is stopped", "took", s.state.Over.Sub(s.state.Began).String())
+		s.o.Log.Warn("node shutdown cancelled; no further pod is stopped", "took", s.state.Over.Sub(s.state.Began).String())
 		s.o.RequestSave()
 	}
 	s.o.Announce(s.state.Phase)
 }
 
-// What is reserved for the report: concluding is how long the records of pods that
-// have gone are waited for to be complete, saving for how long the state to be on
-// the disk, before the node may go down. glance is how often that is looked for.
-const (
-	concluding, saving = shutdown.Reserve * 2 / 5, shutdown.Reserve * 2 / 5
-	glance             = 10 * time.Millisecond
-)
+// endTimeout bounds each of the two waits before the node may shut down: until the
+// records of gone pods are complete, and until the state is saved. Together they take
+// at most four fifths of [shutdown.Reserve]; the rest is for the release of the lock.
+const endTimeout = shutdown.Reserve * 2 / 5
 
-// awaitRecords waits until the actuator has told the end of every pod that has
-// gone, but not for a runtime that hangs: the list of pods says sooner than the
-// call that asked a pod to stop that it has.
+// awaitRecords waits until the actuator has reported the end of every pod that is
+// gone: a list can show that a pod is gone before the call that stops it has
+// returned. A runtime that hangs delays it by endTimeout at most.
 func (s *Driver) awaitRecords(ctx context.Context) {
-	ctx, cancel := context.WithTimeout(ctx, concluding)
+	ctx, cancel := context.WithTimeout(ctx, endTimeout)
 	defer cancel()
 	gone := map[string]bool{}
 	for i := range s.state.Pods {
@@ -114,13 +111,13 @@ func (s *Driver) awaitRecords(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case <-time.After(glance):
+		case <-time.After(10 * time.Millisecond):
 		}
 	}
 }
 
-// saveSoon keeps the state and waits for that, but not for a disk that hangs.
-func (s *Driver) saveSoon() {
+// saveWithTimeout saves the state and waits for that, at most for endTimeout.
+func (s *Driver) saveWithTimeout() {
 	done := make(chan error, 1)
 	go func() { done <- s.o.Save() }()
 	select {
@@ -128,7 +125,7 @@ func (s *Driver) saveSoon() {
 		if err != nil {
 			s.o.Log.Error("state not saved", "error", err)
 		}
-	case <-time.After(saving):
-		s.o.Log.Error("state not saved in time")
+	case <-time.After(endTimeout):
+		s.o.Log.Error("state not saved in time; the node may shut down without it")
 	}
 }

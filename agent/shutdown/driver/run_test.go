@@ -16,24 +16,24 @@ import (
 	"github.com/evictd/evictd/agent/shutdown/logind"
 )
 
-// logind's shutdown: pods are stopped in the order of their groups, one that does
-// not stop is killed when its time is up, and the node goes down when the state is
+// In a shutdown by logind, pods stop in the order of their groups, a pod that does
+// not stop is killed when its time is up, and the node shuts down when the state is
 // saved.
-func TestShutdownOfLogind(t *testing.T) {
+func TestShutdownByLogind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, configured, web(), critical())
-		n.slow["dns"] = true
+		n.ignoresStop["dns"] = true
 		defer n.start()()
 		n.events <- logind.Event{Preparing: true, Locked: true, Until: time.Now().Add(time.Minute)}
 		time.Sleep(500 * time.Millisecond)
-		n.want("at the beginning", "stop web 20s", "phase stopping")
+		n.expectCalls("at the beginning", "stop web 20s", "phase stopping")
 		if s := n.State(); s.Phase != shutdown.Stopping || s.Manual {
-			t.Errorf("state = %+v; want logind's shutdown under way", s)
+			t.Errorf("state = %+v; want a shutdown by logind in progress", s)
 		}
 		time.Sleep(4 * time.Second)
-		n.want("when web has stopped", "stop dns 29s")
+		n.expectCalls("when web has stopped", "stop dns 29s")
 		time.Sleep(30 * time.Second)
-		n.want("when dns does not stop", "kill dns", "save", "done", "phase ended")
+		n.expectCalls("when dns does not stop", "kill dns", "save", "done", "phase ended")
 		if diff := cmp.Diff(map[string]string{"web": "logind: stopped", "dns": "logind: killed"}, n.results()); diff != "" {
 			t.Errorf("records differ (-want +got):\n%s", diff)
 		}
@@ -41,11 +41,11 @@ func TestShutdownOfLogind(t *testing.T) {
 	})
 }
 
-// An operator's shutdown can be called off, logind's only by logind.
+// An operator can cancel an operator's shutdown, but not logind's.
 func TestCommands(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, configured, web())
-		n.slow["web"] = true
+		n.ignoresStop["web"] = true
 		stop := n.start()
 		if err := n.Command(t.Context(), shutdown.Cancel); !errors.Is(err, errNothing) {
 			t.Errorf("Command(Cancel) = %v; want %v", err, errNothing)
@@ -53,12 +53,12 @@ func TestCommands(t *testing.T) {
 		if err := n.Command(t.Context(), shutdown.Begin); err != nil {
 			t.Fatalf("Command(Begin) = %v; want nil", err)
 		}
-		n.want("at the beginning", "stop web 20s", "phase stopping")
+		n.expectCalls("at the beginning", "stop web 20s", "phase stopping")
 		if err := n.Command(t.Context(), shutdown.Cancel); err != nil {
 			t.Errorf("Command(Cancel) = %v; want nil", err)
 		}
-		n.want("when it is called off", "phase ")
-		n.end("web")
+		n.expectCalls("when it is called off", "phase ")
+		n.endPod("web")
 		stop()
 		if err := n.Command(t.Context(), shutdown.Begin); err == nil {
 			t.Error("Command() of a driver that has ended = nil; want an error")
@@ -75,7 +75,7 @@ func TestCommands(t *testing.T) {
 	})
 }
 
-// In dry run no pod is stopped, and the node goes down.
+// In dry run no pod is stopped, and the node shuts down.
 func TestShutdownInDryRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, configured, web())
@@ -83,12 +83,12 @@ func TestShutdownInDryRun(t *testing.T) {
 		defer n.start()()
 		n.events <- logind.Event{Preparing: true, Locked: true, Until: time.Now().Add(time.Minute)}
 		time.Sleep(30 * time.Second)
-		n.want("in dry run", "dry run: stop web", "save", "done", "phase ended")
+		n.expectCalls("in dry run", "dry run: stop web", "save", "done", "phase ended")
 	})
 }
 
-// A shutdown of an earlier run goes on: a pod that it has asked to stop is asked
-// again, and keeps its record.
+// A shutdown of an earlier run continues: a pod that the earlier run has asked to
+// stop is asked again and keeps its record.
 func TestResume(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, configured, web())
@@ -103,14 +103,15 @@ func TestResume(t *testing.T) {
 			t.Errorf("Command() before the shutdown is resumed = %v; want %v", err, ErrNotYet)
 		}
 		time.Sleep(30 * time.Second)
-		n.want("when logind says nothing", "stop web 17s", "save", "done", "phase ended")
+		n.expectCalls("when logind says nothing", "stop web 17s", "save", "done", "phase ended")
 		if diff := cmp.Diff(map[string]string{"web": "logind: stopped"}, n.results()); diff != "" {
 			t.Errorf("records differ (-want +got):\n%s", diff)
 		}
 	})
 }
 
-// The guard is asked for the delay that the schedule needs, none in dry run.
+// The Guard is asked for the delay that the schedule needs, and for none in dry
+// run.
 func TestWantedDelay(t *testing.T) {
 	for _, tt := range []struct {
 		mode loop.Mode
@@ -130,70 +131,69 @@ func TestWantedDelay(t *testing.T) {
 	}
 }
 
-// The state is saved when the records of pods that have gone are complete, also where
-// a list shows it sooner than the actuator reports it.
-func TestSavedWithTheLastRecord(t *testing.T) {
+// The state is saved when the records of gone pods are complete, also if a list
+// shows the end before the actuator reports it.
+func TestSavedWithLastRecord(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, configured, web())
-		n.late["web"] = true
+		n.reportedLate["web"] = true
 		defer n.start()()
 		n.events <- logind.Event{Preparing: true, Locked: true, Until: time.Now().Add(time.Minute)}
 		time.Sleep(10 * time.Second)
-		n.want("in all", "stop web 20s", "phase stopping", "end of web", "save", "done", "phase ended")
+		n.expectCalls("in all", "stop web 20s", "phase stopping", "end of web", "save", "done", "phase ended")
 		if n.lists < 2 || n.requests != 3 {
-			t.Errorf("%d lists and %d saves asked for; want lists while the pod stops, and 3 saves: when the shutdown begins, for the pod's order and for its end", n.lists, n.requests)
+			t.Errorf("%d lists and %d saves requested; want lists while the pod stops, and 3 saves: at the beginning, for the pod's order and for its end", n.lists, n.requests)
 		}
 	})
 }
 
-// A pod that the node can't do without is not stopped.
-func TestVitalPod(t *testing.T) {
+// A pod that is essential to the node is not stopped.
+func TestEssentialPod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, configured, evict.Pod{UID: "self", Namespace: "default", Name: "self", HasStats: true, Spared: "holds evictd"})
 		defer n.start()()
 		n.events <- logind.Event{Preparing: true, Locked: true, Until: time.Now().Add(time.Minute)}
 		time.Sleep(time.Minute)
-		n.want("in all", "save", "done", "phase ended")
+		n.expectCalls("in all", "save", "done", "phase ended")
 	})
 }
 
-// The containers of a pod stop in the reverse order of their start, the one that was
-// started last first.
-func TestContainersInTurns(t *testing.T) {
+// The containers of a pod stop in the reverse order of their start.
+func TestContainersInStages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, configured, web())
 		n.view.Snapshot.Handles = map[string]pods.Handle{"web": {Containers: []evict.ContainerHandle{{ID: "a", InitStart: 1}, {ID: "b", InitStart: 2}}}}
 		defer n.start()()
 		n.events <- logind.Event{Preparing: true, Locked: true, Until: time.Now().Add(time.Minute)}
-		n.want("at the beginning", "stop web 20s", "phase stopping")
-		if want := []act.Turn{{IDs: []string{"b"}}, {IDs: []string{"a"}, Latest: 10 * time.Second}}; !cmp.Equal(n.turns, want) {
-			t.Errorf("turns = %+v; want %+v", n.turns, want)
+		n.expectCalls("at the beginning", "stop web 20s", "phase stopping")
+		if want := []act.Turn{{IDs: []string{"b"}}, {IDs: []string{"a"}, Latest: 10 * time.Second}}; !cmp.Equal(n.stages, want) {
+			t.Errorf("stages = %+v; want %+v", n.stages, want)
 		}
 	})
 }
 
-// Dry run that begins in the middle of a shutdown kills no pod.
-func TestKillAfterAReloadToDryRun(t *testing.T) {
+// If dry run begins during a shutdown, no pod is killed.
+func TestKillAfterReloadToDryRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, configured, web())
-		n.slow["web"] = true
+		n.ignoresStop["web"] = true
 		defer n.start()()
 		n.events <- logind.Event{Preparing: true, Locked: true, Until: time.Now().Add(time.Minute)}
 		synctest.Wait()
-		n.want("at the beginning", "stop web 20s", "phase stopping")
+		n.expectCalls("at the beginning", "stop web 20s", "phase stopping")
 		n.mu.Lock()
 		v := *n.view
 		v.Mode = loop.Mode{DryRun: true, Apart: []string{"the configuration says dryRun: true"}}
 		n.view = &v
 		n.mu.Unlock()
 		time.Sleep(25 * time.Second)
-		n.want("when its time is up", "dry run: kill web")
+		n.expectCalls("when its time is up", "dry run: kill web")
 	})
 }
 
-// A shutdown that is resumed takes in at once what logind has said since: an
-// operator's becomes logind's.
-func TestResumeIntoLogindsShutdown(t *testing.T) {
+// A resumed shutdown handles events that logind has sent since at once: an
+// operator's shutdown becomes logind's.
+func TestResumeTakenOverByLogind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, configured, web())
 		earlier, _ := shutdown.Step(shutdown.State{}, shutdown.Inputs{Event: shutdown.Begin, Manual: true, Schedule: n.view.Config.Schedule(), Pods: n.view.Snapshot.Pods}, time.Now())
@@ -201,7 +201,7 @@ func TestResumeIntoLogindsShutdown(t *testing.T) {
 		n.events <- logind.Event{Preparing: true, Locked: true, Until: time.Now().Add(time.Minute)}
 		defer n.start()()
 		if n.State().Manual {
-			t.Error("the shutdown is still the operator's; want it to be logind's")
+			t.Error("Manual = true; want false after logind's event")
 		}
 	})
 }
@@ -214,7 +214,7 @@ func TestSavingHangs(t *testing.T) {
 		defer n.start()()
 		n.events <- logind.Event{Preparing: true, Locked: true, Until: time.Now().Add(time.Minute)}
 		time.Sleep(2 * time.Second)
-		n.want("while the state is saved", "done", "phase ended")
+		n.expectCalls("while the state is saved", "done", "phase ended")
 		time.Sleep(time.Minute)
 	})
 }

@@ -14,8 +14,8 @@ import (
 // DefaultAddress is the usual address of the system bus.
 const DefaultAddress = "unix:path=/run/dbus/system_bus_socket"
 
-// callTimeout is how long a call may take. A bus or logind that takes longer
-// counts as hanging: the connection is given up.
+// callTimeout bounds a call. A bus or logind that takes longer counts as hung: the
+// connection is closed. sd-bus's default is 25 s; a shutdown can't wait that long.
 const callTimeout = 10 * time.Second
 
 const (
@@ -32,28 +32,28 @@ const (
 	nameOwnerChanged   = "NameOwnerChanged"
 )
 
-// ErrHangs is what a call returns that was not answered in time. The connection
-// is of no further use.
+// ErrHangs is returned by a call without an answer in time. The connection is then
+// unusable.
 var ErrHangs = errors.New("no answer in time")
 
 // Conn is a connection to the system bus. It is safe for concurrent use.
 type Conn struct {
 	bus     *dbus.Conn
 	address string
-	signals chan arrival  // closed with the connection
-	timeout time.Duration // of each call
-	// owner is the connection that has logind's name, as the bus names it; nil
-	// while that is not known, and "" for none.
+	signals chan timedSignal // closed with the connection
+	timeout time.Duration    // of each call
+	// owner is the unique bus name of logind; nil while it is not known, and "" if
+	// logind does not run.
 	owner atomic.Pointer[string]
 }
 
-// arrival is a signal, and when it came.
-type arrival struct {
+// timedSignal is a signal with the time of its arrival.
+type timedSignal struct {
 	*dbus.Signal
 	at time.Time
 }
 
-// Connect connects to the bus at the address. Close the Conn to end it.
+// Connect connects to the bus at an address. Close ends the connection.
 func Connect(ctx context.Context, address string) (*Conn, error) {
 	return connect(ctx, address, callTimeout)
 }
@@ -84,27 +84,27 @@ func connect(ctx context.Context, address string, timeout time.Duration) (_ *Con
 	return c, nil
 }
 
-// dialer connects to the bus at an address.
+// dialer is a function that connects to the bus at an address.
 type dialer func(ctx context.Context, address string) (*dbus.Conn, error)
 
-// dialDescriptors connects to a bus so that answers can bring descriptors.
+// dialDescriptors connects to a bus on which replies can carry descriptors.
 func dialDescriptors(_ context.Context, address string) (*dbus.Conn, error) {
 	return dbus.Dial(address, dbus.WithSignalHandler(dbus.NewSequentialSignalHandler()))
 }
 
-// open makes a connection on which methods can be called.
+// open opens a connection on which methods can be called.
 func open(ctx context.Context, address string, timeout time.Duration, dial dialer) (_ *Conn, err error) {
 	bus, err := dial(ctx, address)
 	if err != nil {
 		return nil, fmt.Errorf("connect to the system bus: %w", err)
 	}
-	c := &Conn{bus: bus, address: address, signals: make(chan arrival), timeout: timeout}
+	c := &Conn{bus: bus, address: address, signals: make(chan timedSignal), timeout: timeout}
 	defer func() {
 		if err != nil {
 			c.Close()
 		}
 	}()
-	// The handshake knows no context: closing the connection ends it.
+	// The handshake takes no context: closing the connection ends it.
 	stop := context.AfterFunc(ctx, c.Close)
 	err = bus.Auth(nil)
 	if !stop() && err != nil {
@@ -122,8 +122,8 @@ func open(ctx context.Context, address string, timeout time.Duration, dial diale
 	return c, nil
 }
 
-// findOwner asks which connection is logind's. A change that was signalled
-// meanwhile is newer than the answer.
+// findOwner queries the unique name of logind. A change that was signalled since
+// the call is newer than the answer.
 func (c *Conn) findOwner(ctx context.Context) error {
 	body, err := c.call(ctx, busName, "/org/freedesktop/DBus", busName+".GetNameOwner", loginName)
 	var none dbus.Error
@@ -141,11 +141,11 @@ func (c *Conn) findOwner(ctx context.Context) error {
 	return nil
 }
 
-// genuine reports whether a signal comes from the connection that it should. A
-// match rule does not see to that: every user of the system bus may send any
-// signal to one connection alone, which needs no match rule there (D-Bus
+// fromExpectedSender reports whether a signal comes from logind or the bus itself.
+// A match rule does not ensure that: every user of the system bus may send any
+// signal to a single connection, which needs no match rule there (D-Bus
 // specification, unicast signals; system.conf, send_type="signal").
-func (c *Conn) genuine(s *dbus.Signal) bool {
+func (c *Conn) fromExpectedSender(s *dbus.Signal) bool {
 	switch s.Name {
 	case busName + "." + nameOwnerChanged:
 		return s.Sender == busName
@@ -156,20 +156,20 @@ func (c *Conn) genuine(s *dbus.Signal) bool {
 	return false
 }
 
-// lastWords is how long what came before a connection broke off is kept for
-// whoever asks for it.
-const lastWords = time.Second
+// drainTimeout is how long signals received before a connection was closed remain
+// readable.
+const drainTimeout = time.Second
 
-// receive passes signals on with the time, also of those that nobody asks for
-// yet, until the connection is closed.
+// receive forwards signals with their time until the connection is closed, and
+// queues those that are not read yet.
 func (c *Conn) receive(signals <-chan *dbus.Signal) {
 	defer close(c.signals)
 	done := c.bus.Context().Done()
 	var over <-chan time.Time
-	var waiting []arrival
+	var waiting []timedSignal
 	for over == nil || len(waiting) > 0 {
-		var next arrival
-		var to chan<- arrival
+		var next timedSignal
+		var to chan<- timedSignal
 		if len(waiting) > 0 {
 			next, to = waiting[0], c.signals
 		}
@@ -179,30 +179,30 @@ func (c *Conn) receive(signals <-chan *dbus.Signal) {
 				signals = nil
 				continue
 			}
-			if !c.genuine(s) {
-				closeAll(s.Body)
+			if !c.fromExpectedSender(s) {
+				closeDescriptors(s.Body)
 				continue
 			}
 			if name, now, ok := newOwner(s); ok && name == loginName {
 				c.owner.Store(&now)
 			}
-			waiting = append(waiting, arrival{s, time.Now()})
+			waiting = append(waiting, timedSignal{s, time.Now()})
 		case to <- next:
 			waiting = waiting[1:]
 		case <-done:
-			done, over = nil, time.After(lastWords)
+			done, over = nil, time.After(drainTimeout)
 		case <-over:
 			return
 		}
 	}
 }
 
-// Close ends the connection. Calls under way fail. Further calls do nothing.
+// Close closes the connection. Calls in flight fail. Further calls do nothing.
 func (c *Conn) Close() { _ = c.bus.Close() }
 
-// call calls a method and returns its answer. Unlike the library's own way, one
-// that is given up does not leave a descriptor behind that comes late: a lock
-// that nobody knows of would hold every shutdown up.
+// call calls a method and returns its answer. Unlike godbus it closes descriptors
+// of an answer that arrives after the timeout: an unknown lock would delay every
+// shutdown.
 func (c *Conn) call(ctx context.Context, name string, path dbus.ObjectPath, method string, args ...any) ([]any, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, c.timeout, ErrHangs)
 	defer cancel()
@@ -215,13 +215,13 @@ func (c *Conn) call(ctx context.Context, name string, path dbus.ObjectPath, meth
 		}
 		return answered.Body, nil
 	case <-ctx.Done():
-		go func() { closeAll((<-done).Body) }() // at the latest when the connection is closed
+		go func() { closeDescriptors((<-done).Body) }() // ends at the latest when the connection is closed
 		return nil, fmt.Errorf("call %s: %w", method, context.Cause(ctx))
 	}
 }
 
-// closeAll closes the descriptors of an answer.
-func closeAll(body []any) {
+// closeDescriptors closes the descriptors of an answer.
+func closeDescriptors(body []any) {
 	for _, value := range body {
 		if fd, ok := value.(dbus.UnixFD); ok {
 			unix.Close(int(fd))
@@ -229,8 +229,8 @@ func closeAll(body []any) {
 	}
 }
 
-// property reads a property, which must be of the type T and no other: the
-// library would turn a number into any other kind.
+// property reads a property, which must have the type T: godbus would convert a
+// number into any other type.
 func property[T any](ctx context.Context, c *Conn, name string, path dbus.ObjectPath, of, property string) (value T, err error) {
 	body, err := c.call(ctx, name, path, busName+".Properties.Get", of, property)
 	if err != nil {
@@ -243,8 +243,8 @@ func property[T any](ctx context.Context, c *Conn, name string, path dbus.Object
 			}
 		}
 	}
-	return value, fmt.Errorf("read %s: %w %v", property, errStrange, body)
+	return value, fmt.Errorf("read %s: %w %v", property, errUnexpectedReply, body)
 }
 
-// errStrange tells of an answer that is not what it should be.
-var errStrange = errors.New("strange answer")
+// errUnexpectedReply reports a reply with an unexpected type or number of values.
+var errUnexpectedReply = errors.New("unexpected reply")

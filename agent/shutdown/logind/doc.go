@@ -1,21 +1,20 @@
-// Package logind holds a shutdown of the node up, and hears of it, through
+// Package logind delays a shutdown of the node and receives its events, through
 // systemd-logind (org.freedesktop.login1(5)).
 //
-// A [Conn] is one connection to the system bus, with the few calls that are
-// wanted of logind and systemd. A [Guard] keeps a delay inhibitor lock for as
-// long as one is wanted, whatever becomes of the bus and of logind meanwhile:
-// where either is not there it tries again for ever. Where logind
-// allows less time than is needed, it writes a drop-in to logind's configuration,
-// verifies the limit, names the file that overrides it, and removes the drop-in in
-// the end. Logind's list of inhibitors, which every local user can make long, says
-// only whether a kubelet has one. Every change of whether the node is about to go down comes
-// out as an [Event], and so does how things stand after each new connection,
-// since what was told meanwhile is lost.
+// A [Conn] is one connection to the system bus, with the few calls to logind and
+// systemd that evictd needs. A [Guard] has a delay inhibitor lock while one is
+// wanted. If the bus or logind is missing or restarts, it reconnects and takes the
+// lock again. If logind allows less time than needed, the Guard writes a drop-in to
+// logind's configuration, verifies the limit, reports the file that overrides it,
+// and removes the drop-in when it stops. It lists logind's inhibitors, a list that
+// every local user can make long, only to find out whether a kubelet has one. Each
+// change of PreparingForShutdown is sent as an [Event]. So is its value after each
+// new connection, because signals in between are lost.
 //
-// Where a [Keeper] is given, the lock outlives a crash: the next run takes it
-// over, in the middle of a shutdown, too, when logind gives nobody another.
+// With a [Keeper] the lock survives a crash: the next run takes it over, also
+// during a shutdown, when logind grants no new lock.
 //
-// What logind does not tell of can't be held up: systemctl --force, halt -f,
-// kexec, a kernel panic and the loss of power; nor does whoever ignores
-// inhibitors wait.
+// Shutdowns that logind does not announce can't be delayed: systemctl --force, halt
+// -f, kexec, a kernel panic and power loss. A shutdown that ignores inhibitors does
+// not wait either.
 package logind

@@ -16,39 +16,39 @@ import (
 	"github.com/evictd/evictd/kernel/process"
 )
 
-// DropInName is the drop-in's. Whatever directory they are in, logind reads
-// drop-ins in the order of their names (systemd.unit(5) on main configuration
-// files: logind.conf.d(5)), and the last has its way; kubelets write
-// 99-kubelet.conf, Debian's unattended-upgrades unattended-upgrades-logind-maxdelay.conf.
+// DropInName is the file name of the drop-in. Whatever their directories, logind
+// reads drop-ins in the order of their names (systemd.unit(5) on main configuration
+// files: logind.conf.d(5)), and the last one wins. Kubelets write 99-kubelet.conf,
+// Debian's unattended-upgrades writes unattended-upgrades-logind-maxdelay.conf.
 const DropInName = "zzz-evictd.conf"
 
-// DropInDir is where it is written: what is below /run does not outlive the
-// boot, so that it needs no clearing up after an evictd that was removed.
+// DropInDir is the directory of the drop-in. Files below /run do not outlive the
+// boot, so none remains after evictd was uninstalled.
 const DropInDir = "/run/systemd/logind.conf.d"
 
-// configDirs are where drop-ins are, the first having the say where two are of
-// one name.
+// configDirs are the directories of drop-ins. Of two files with one name, the one
+// in the earlier directory counts.
 var configDirs = []string{
 	"/etc/systemd/logind.conf.d", DropInDir, "/usr/local/lib/systemd/logind.conf.d", "/usr/lib/systemd/logind.conf.d", "/lib/systemd/logind.conf.d",
 }
 
-// dropIn is the drop-in to logind's configuration that raises its limit. Root
-// is where the host's files are.
+// dropIn is the drop-in to logind's configuration that raises its limit. root is
+// where the host's root is mounted.
 type dropIn struct{ root string }
 
 func (d dropIn) path() string { return path.Join(d.root, DropInDir, DropInName) }
 
-// written is what a drop-in holds.
-type written struct {
-	there   bool
+// dropInContent is the content of a drop-in.
+type dropInContent struct {
+	exists  bool
 	seconds string // the limit
-	// pid and start are those of the evictd that wrote it; 0 is not known.
+	// pid and start identify the evictd process that wrote it; 0 if unknown.
 	pid   int
 	start uint64
 }
 
-// inSeconds returns a limit in whole seconds that hold it.
-func inSeconds(limit time.Duration) string {
+// wholeSeconds returns a limit rounded up to whole seconds.
+func wholeSeconds(limit time.Duration) string {
 	seconds := int64(limit / time.Second)
 	if limit%time.Second != 0 {
 		seconds++
@@ -56,18 +56,18 @@ func inSeconds(limit time.Duration) string {
 	return strconv.FormatInt(seconds, 10)
 }
 
-// writtenBy is the first line, with the process that wrote it and when that was
-// started, in clock ticks since boot: a pid alone may be another's by now.
-const writtenBy = "# Written by evictd, and removed when it stops: process %d, started at %d"
+// headerFormat is the first line, with the process that wrote the file and its
+// start in clock ticks since boot: a pid alone may have been reused.
+const headerFormat = "# Written by evictd, and removed when it stops: process %d, started at %d"
 
-// content returns a drop-in of a process.
+// content returns the drop-in of a process.
 func content(pid int, start uint64, seconds string) []byte {
-	return fmt.Appendf(nil, writtenBy+"\n[Login]\nInhibitDelayMaxSec=%s\n", pid, start, seconds)
+	return fmt.Appendf(nil, headerFormat+"\n[Login]\nInhibitDelayMaxSec=%s\n", pid, start, seconds)
 }
 
-// startOf returns when a process was started, in clock ticks since boot, and 0
-// where there is none.
-func startOf(pid int) uint64 {
+// startTime returns the start of a process in clock ticks since boot, and 0 if it
+// does not exist.
+func startTime(pid int) uint64 {
 	stat, err := process.ReadStat("/proc", pid)
 	if err != nil {
 		return 0
@@ -75,95 +75,97 @@ func startOf(pid int) uint64 {
 	return stat.StartTime
 }
 
-// read returns what is written now.
-func (d dropIn) read() (written, error) {
+// read returns the current content.
+func (d dropIn) read() (dropInContent, error) {
 	b, err := os.ReadFile(d.path())
 	if errors.Is(err, fs.ErrNotExist) {
-		return written{}, nil
+		return dropInContent{}, nil
 	}
 	if err != nil {
-		return written{}, err
+		return dropInContent{}, err
 	}
-	w := written{there: true}
-	w.seconds, _ = limitIn(b)
+	w := dropInContent{exists: true}
+	w.seconds, _ = parseLimit(b)
 	first, _, _ := strings.Cut(string(b), "\n")
-	if _, err := fmt.Sscanf(first, writtenBy, &w.pid, &w.start); err != nil {
-		w.pid, w.start = 0, 0 // nobody's
+	if _, err := fmt.Sscanf(first, headerFormat, &w.pid, &w.start); err != nil {
+		w.pid, w.start = 0, 0 // unknown
 	}
 	return w, nil
 }
 
-// others reports whether the drop-in is that of another evictd, which runs: it is
-// not ours to touch.
-func (w written) others() bool {
-	return w.there && w.pid != os.Getpid() && w.start > 0 && w.start == startOf(w.pid)
+// ofOtherEvictd reports whether another running evictd wrote the drop-in. It must
+// not be changed then.
+func (w dropInContent) ofOtherEvictd() bool {
+	return w.exists && w.pid != os.Getpid() && w.start > 0 && w.start == startTime(w.pid)
 }
 
-// ours reports whether this process wrote it.
-func (w written) ours() bool { return w.there && w.pid == os.Getpid() && w.start == startOf(w.pid) }
+// ofThisProcess reports whether this process wrote the drop-in.
+func (w dropInContent) ofThisProcess() bool {
+	return w.exists && w.pid == os.Getpid() && w.start == startTime(w.pid)
+}
 
-// write replaces the drop-in as a whole.
+// write replaces the drop-in.
 func (d dropIn) write(seconds string) error {
 	if err := os.MkdirAll(path.Dir(d.path()), 0o755); err != nil {
-		return fmt.Errorf("raise logind's limit: %w", err)
+		return fmt.Errorf("write logind drop-in: %w", err)
 	}
-	// Logind reads *.conf only, so that it never sees the half of it.
+	// logind reads only *.conf, so it never reads an incomplete file.
 	temporary := d.path() + ".new"
-	err := os.WriteFile(temporary, content(os.Getpid(), startOf(os.Getpid()), seconds), 0o644)
+	err := os.WriteFile(temporary, content(os.Getpid(), startTime(os.Getpid()), seconds), 0o644)
 	if err == nil {
-		err = os.Chmod(temporary, 0o644) // whatever the umask
+		err = os.Chmod(temporary, 0o644) // independent of the umask
 	}
 	if err == nil {
 		err = os.Rename(temporary, d.path())
 	}
 	if err != nil {
 		os.Remove(temporary)
-		return fmt.Errorf("raise logind's limit: %w", err)
+		return fmt.Errorf("write logind drop-in: %w", err)
 	}
 	return nil
 }
 
-// remove takes it away; none is no error.
+// remove removes the drop-in; a missing one is no error.
 func (d dropIn) remove() error {
 	if err := os.Remove(d.path()); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("give logind's limit back: %w", err)
+		return fmt.Errorf("remove logind drop-in: %w", err)
 	}
 	return nil
 }
 
-// rival returns the file whose limit logind takes instead of the drop-in's, as
-// "path says InhibitDelayMaxSec=value"; empty where there is none.
-func (d dropIn) rival() string {
+// override returns the file whose limit logind uses instead of the drop-in's, as
+// "path sets InhibitDelayMaxSec=value"; empty if there is none.
+func (d dropIn) override() string {
 	for _, f := range d.files() {
 		if f.path == path.Join(DropInDir, DropInName) {
 			return ""
 		}
 		if value, ok := d.limitOf(f); ok {
-			return f.path + " says InhibitDelayMaxSec=" + value
+			return f.path + " sets InhibitDelayMaxSec=" + value
 		}
 	}
 	return ""
 }
 
-// file is a drop-in of logind's.
+// file is a logind drop-in.
 type file struct{ name, path string }
 
-// limitOf returns the limit that a drop-in names.
+// limitOf returns the limit that a drop-in sets.
 func (d dropIn) limitOf(f file) (string, bool) {
 	b, err := os.ReadFile(path.Join(d.root, f.path))
 	if err != nil {
 		return "", false
 	}
-	return limitIn(b)
+	return parseLimit(b)
 }
 
-// files lists logind's drop-ins, the one that has the say first.
+// files lists logind's drop-ins, the one with the highest precedence first.
 func (d dropIn) files() (last []file) {
 	seen := map[string]bool{}
 	for _, dir := range configDirs {
 		entries, err := os.ReadDir(path.Join(d.root, dir))
 		if err != nil {
-			continue // most of them are not there
+			continue // most directories do not exist
 		}
 		for _, e := range entries {
 			if name := e.Name(); strings.HasSuffix(name, ".conf") && !seen[name] {
@@ -176,9 +178,9 @@ func (d dropIn) files() (last []file) {
 	return last
 }
 
-// limitIn returns the last InhibitDelayMaxSec of a configuration file's section
-// Login.
-func limitIn(b []byte) (value string, ok bool) {
+// parseLimit returns the last InhibitDelayMaxSec in the section Login of a
+// configuration file.
+func parseLimit(b []byte) (value string, ok bool) {
 	login := false
 	for line := range bytes.Lines(b) {
 		text := strings.TrimSpace(string(line))

@@ -6,8 +6,8 @@ import (
 	"github.com/evictd/evictd/agent/shutdown/logind/logindtest"
 )
 
-// Every user of the system bus may send a signal to one connection, whatever that
-// has asked for. Only logind's own count.
+// Every user of the system bus may send a signal to a single connection, without a
+// match rule. Only logind's signals are accepted.
 func TestForgedSignals(t *testing.T) {
 	const attacker = ":1.66"
 	bus := logindtest.New(t, t.TempDir())
@@ -34,9 +34,9 @@ func TestForgedSignals(t *testing.T) {
 	next(":1.1", false)
 
 	bus.RestartLogind()
-	for range 2 { // gone, and there again
+	for range 2 { // exit and restart
 		if got := <-c.signals; got.Sender != busName {
-			t.Errorf("signal from %s; want the bus's own", got.Sender)
+			t.Errorf("signal from %s; want one of the bus", got.Sender)
 		}
 	}
 	bus.EmitAs(":1.1", true)
@@ -44,10 +44,10 @@ func TestForgedSignals(t *testing.T) {
 	next(":1.2", false)
 }
 
-// Where logind comes later than evictd, its first signal counts.
-func TestSignalsOfALogindThatComesLate(t *testing.T) {
+// The first signal of a logind that starts after evictd is accepted.
+func TestSignalsOfLogindStartedLate(t *testing.T) {
 	bus := logindtest.New(t, t.TempDir())
-	bus.Answer("GetNameOwner", []any{":1.0"}) // of before
+	bus.Answer("GetNameOwner", []any{":1.0"}) // outdated
 	c, err := Connect(t.Context(), bus.Address())
 	if err != nil {
 		t.Fatal(err)
@@ -58,6 +58,6 @@ func TestSignalsOfALogindThatComesLate(t *testing.T) {
 	<-c.signals
 	bus.Emit(true)
 	if got := <-c.signals; got.Sender != ":1.2" {
-		t.Errorf("signal from %q; want logind's", got.Sender)
+		t.Errorf("signal from %q; want logind's new name", got.Sender)
 	}
 }

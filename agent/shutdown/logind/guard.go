@@ -8,44 +8,43 @@ import (
 	"time"
 )
 
-// Who and what the lock is for, as systemd-inhibit --list shows it.
+// Who and why of the lock, as systemd-inhibit --list shows them.
 const (
 	Who = "evictd"
-	why = "evictd stops the pods in order"
-	// KubeletWho is what a kubelet calls itself.
+	why = "evictd stops the pods in order of priority"
+	// KubeletWho is the who of a kubelet's lock.
 	KubeletWho = "kubelet"
 )
 
 const (
-	// firstRetry and slowestRetry are the waits between attempts to reach
-	// logind; the latter is also how often everything is looked at anew.
-	firstRetry, slowestRetry = time.Second, 30 * time.Second
-	// steady is how long a connection must last for the next attempt after it
-	// to be as soon as a first one.
-	steady = time.Minute
+	// connectBackoff and maxConnectBackoff bound the wait between attempts to
+	// connect to logind. maxConnectBackoff is also the interval of polls, in case a
+	// signal was lost.
+	connectBackoff, maxConnectBackoff = time.Second, 30 * time.Second
 )
 
-// Options are what a Guard is made of.
+// Options are the options of NewGuard.
 type Options struct {
-	// Address is the system bus's; empty is DefaultAddress.
+	// Address is that of the system bus; empty is DefaultAddress.
 	Address string
-	// Root is where the host's files are; empty is /.
+	// Root is where the host's root is mounted; empty is /.
 	Root string
 	Log  *slog.Logger
-	// Keeper keeps the lock over a crash; nil is nobody. Kept is the descriptor
-	// of the lock that it kept, which is the Guard's from then on; nil is none.
+	// Keeper stores the lock across a crash; nil for none. Kept is the descriptor
+	// of the lock that it stored for this run, which the Guard then owns; nil for
+	// none.
 	Keeper Keeper
 	Kept   *int
-	// IsKubelet reports whether a process is a kubelet. Every user may take a
-	// delay lock with the name of one. Nil says that none is.
+	// IsKubelet reports whether a process is a kubelet: every user may take a delay
+	// lock with a kubelet's name. Nil means that no process is.
 	IsKubelet func(pid int) bool
 }
 
-// Keeper keeps one descriptor for the next run.
+// Keeper stores one descriptor for the next run.
 type Keeper interface {
-	// Keep replaces what is kept. It must not wait.
+	// Keep replaces the stored descriptor. It must not block.
 	Keep(fd int) error
-	// Forget closes it.
+	// Forget closes the stored descriptor.
 	Forget() error
 }
 
@@ -54,37 +53,38 @@ type noKeeper struct{}
 func (noKeeper) Keep(int) error { return nil }
 func (noKeeper) Forget() error  { return nil }
 
-// Event tells whether the node is about to go down, as logind says it.
+// Event is the state of a shutdown as logind reports it.
 type Event struct {
 	Preparing bool
-	// Locked tells that a lock is held, and Until when that holds the shutdown
-	// up. One that was not heard of at once, as the bus was away, counts from
-	// when the node was last known not to go down.
+	// Locked reports that the Guard has a lock, and Until when its delay ends. If
+	// the beginning was not received as a signal, for example because the bus was
+	// down, the delay counts from the last time at which no shutdown was in
+	// progress.
 	Locked bool
 	Until  time.Time
 }
 
-// Status is how a Guard fares.
+// Status is the status of a Guard.
 type Status struct {
-	// Connected tells that logind answers; Error is what went wrong last, empty
-	// where nothing did.
+	// Connected reports that logind answers. Error is the last error, empty for
+	// none.
 	Connected bool
 	Error     string
-	// Locked tells that a lock is held. Needs is what was asked for.
+	// Locked reports that the Guard has a lock. Needs is the requested delay.
 	Locked bool
 	Needs  time.Duration
-	// Limit is for how long logind lets a shutdown be held up.
+	// Limit is logind's limit for a delay.
 	Limit time.Duration
-	// Preparing is as of Event.
+	// Preparing is PreparingForShutdown of logind.
 	Preparing bool
-	// Kubelet tells that a kubelet holds a lock of its own, by the last list of
-	// locks that could be read. KubeletKnown is false while another is waited for
-	// and where that can't be read.
+	// Kubelet reports that a kubelet has a lock, by the last list of locks that
+	// could be read. KubeletKnown is false while a newer list is pending or
+	// unreadable.
 	Kubelet, KubeletKnown bool
 }
 
-// Guard keeps a lock for as long as one is wanted. Its methods are safe for
-// concurrent use.
+// Guard has a delay lock while one is wanted. Its methods are safe for concurrent
+// use.
 type Guard struct {
 	address string
 	dropIn  dropIn
@@ -92,37 +92,36 @@ type Guard struct {
 	kubelet func(pid int) bool
 	log     *slog.Logger
 	events  chan Event
-	poke    chan struct{}
+	changed chan struct{}
 	status  atomic.Pointer[Status]
 
 	mu sync.Mutex
-	// needs is for how long a shutdown is to be held up, 0 for not at all; unasked
-	// is not known yet, so that what there is stays as it is.
+	// needs is the wanted delay, 0 for no lock. needsUnknown leaves an existing
+	// lock as it is.
 	needs time.Duration
-	// done tells that the pods are gone, so that the lock is not wanted until
-	// the shutdown is called off.
+	// done reports that the pods are gone: no lock is wanted until the shutdown is
+	// cancelled.
 	done bool
 	lock *Lock
-	// forget tells that the Keeper is still to close what it keeps, forgetting that
-	// a timer runs for that.
-	forget, forgetting bool
+	// forgetPending reports that the Keeper has yet to close its descriptor,
+	// forgetTimer that a timer is set to retry that.
+	forgetPending, forgetTimer bool
 
-	// Of Run's goroutine.
-	preparing   bool
-	calm        time.Time // when the node was last known not to go down
-	kubeletLock kubeletLock
-	unread      bool // logind is still to read what was written or removed
-	told        string
-	limitLogged string        // what is wrong with the limit or the drop-in, as it was logged
-	retry       time.Duration // the first
-	again       time.Duration // how often everything is looked at without a signal
-	listBackoff time.Duration
-	timeout     time.Duration // of calls
-	patience    time.Duration // with logind's reading of its configuration
+	// Used by Run's goroutine only.
+	preparing        bool
+	lastNotPreparing time.Time // when no shutdown was last known to be in progress
+	kubeletLock      kubeletLock
+	reloadPending    bool // logind has yet to read a changed drop-in
+	loggedError      string
+	limitLogged      string        // the last logged problem of the limit or the drop-in
+	backoff          time.Duration // after the first failed connection
+	pollInterval     time.Duration // of polls without a signal
+	listBackoff      time.Duration
+	timeout          time.Duration // of calls
+	reloadTimeout    time.Duration // for logind to read its configuration
 }
 
-// NewGuard returns a Guard that wants no lock yet. It touches nothing before it
-// runs.
+// NewGuard returns a Guard that wants no lock. It does nothing before Run.
 func NewGuard(o Options) *Guard {
 	if o.Address == "" {
 		o.Address = DefaultAddress
@@ -132,8 +131,8 @@ func NewGuard(o Options) *Guard {
 	}
 	g := &Guard{
 		address: o.Address, dropIn: dropIn{root: o.Root}, kubelet: o.IsKubelet, log: o.Log,
-		events: make(chan Event, 1), poke: make(chan struct{}, 1), needs: unasked, retry: firstRetry, again: slowestRetry, listBackoff: listBackoff, timeout: callTimeout, patience: longestReload,
-		calm: time.Now().Add(-awayBetweenRuns),
+		events: make(chan Event, 1), changed: make(chan struct{}, 1), needs: needsUnknown, backoff: connectBackoff, pollInterval: maxConnectBackoff, listBackoff: listBackoff, timeout: callTimeout, reloadTimeout: maxReloadWait,
+		lastNotPreparing: time.Now().Add(-restartGap),
 	}
 	if g.keeper = o.Keeper; g.keeper == nil {
 		g.keeper = noKeeper{}
@@ -142,95 +141,95 @@ func NewGuard(o Options) *Guard {
 		g.lock = newLock(*o.Kept)
 		g.lock.inherited = true
 	}
-	g.status.Store(&Status{Error: "not asked yet"})
+	g.status.Store(&Status{Error: "not connected yet"})
 	return g
 }
 
-// Events brings what logind says, also where nothing has changed. Who is slow
-// gets the newest only.
+// Events returns the channel of events. An event is also sent if nothing has
+// changed. A slow receiver gets only the latest.
 func (g *Guard) Events() <-chan Event { return g.events }
 
-// Status returns how the Guard fares.
+// Status returns the current status.
 func (g *Guard) Status() Status { return *g.status.Load() }
 
-const unasked = -1
+const needsUnknown = -1
 
-// awayBetweenRuns is for how long nobody is taken to have listened when a run
-// begins: after a crash the service manager starts evictd again within that. After
-// a hang it takes until the watchdog has noticed, which can't be told.
-const awayBetweenRuns = 3 * time.Second
+// restartGap is the assumed time without a listener before a run: after a crash the
+// service manager restarts evictd within it. After a hang the watchdog's timeout
+// comes on top, which is unknown here.
+const restartGap = 3 * time.Second
 
-// Want says for how long a shutdown is to be held up from now on; 0 is not at
-// all, which gives up the lock and, unless a kubelet has one, removes the drop-in.
+// Want sets the wanted delay of a shutdown. 0 releases the lock and, unless a
+// kubelet has one, removes the drop-in.
 func (g *Guard) Want(needs time.Duration) {
 	g.mu.Lock()
 	changed := g.needs != needs
 	g.needs = needs
 	if needs == 0 {
-		g.drop() // whether logind answers or not
+		g.releaseLock() // does not depend on logind
 	}
 	g.mu.Unlock()
 	if changed {
-		g.wake()
+		g.notify()
 	}
 }
 
-// Done gives the lock up, whether logind answers or not: the node may go down.
-// Another is taken when the shutdown is called off.
+// Done releases the lock, whether logind answers or not: the node may shut down.
+// Another lock is taken if the shutdown is cancelled.
 func (g *Guard) Done() {
 	g.mu.Lock()
 	g.done = true
-	g.drop()
+	g.releaseLock()
 	g.mu.Unlock()
-	g.wake()
+	g.notify()
 }
 
-// drop gives the lock up, if there is one. The caller holds mu.
-func (g *Guard) drop() {
+// releaseLock releases the lock, if there is one. mu must be locked.
+func (g *Guard) releaseLock() {
 	if g.lock == nil {
 		return
 	}
 	g.lock.Close()
 	g.lock = nil
 	if err := g.keeper.Forget(); err != nil {
-		g.log.Warn("the service manager still holds a shutdown up, telling it again", "error", err)
-		if g.forget = true; !g.forgetting {
-			g.forgetting = true
-			time.AfterFunc(forgetAgain, func() { g.forgetLater(forgetAgain) })
+		g.log.Warn("could not remove the lock from the service manager; it still delays a shutdown; retrying", "error", err)
+		if g.forgetPending = true; !g.forgetTimer {
+			g.forgetTimer = true
+			time.AfterFunc(forgetBackoff, func() { g.retryForget(forgetBackoff) })
 		}
 	}
 }
 
-// forgetAgain is how long after an attempt to have the Keeper close the lock the
-// next one is made, since in a shutdown the service manager is busy; then twice
-// that, and so on until slowestRetry.
-const forgetAgain = 100 * time.Millisecond
+// forgetBackoff is the first wait before another attempt to make the Keeper close
+// the lock, doubling up to maxConnectBackoff. It is short, because the service
+// manager is only busy for a moment during a shutdown.
+const forgetBackoff = 100 * time.Millisecond
 
-// forgetLater has the Keeper close the lock, as soon as it can be told, unless
-// it keeps another one by then.
-func (g *Guard) forgetLater(wait time.Duration) {
+// retryForget makes the Keeper close the lock, with retries, unless it stores
+// another lock by then.
+func (g *Guard) retryForget(wait time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.forget = g.forget && g.keeper.Forget() != nil; !g.forget {
-		g.forgetting = false
+	if g.forgetPending = g.forgetPending && g.keeper.Forget() != nil; !g.forgetPending {
+		g.forgetTimer = false
 		return
 	}
-	wait = min(2*wait, slowestRetry)
-	time.AfterFunc(wait, func() { g.forgetLater(wait) })
+	wait = min(2*wait, maxConnectBackoff)
+	time.AfterFunc(wait, func() { g.retryForget(wait) })
 }
 
-// take replaces the lock, unless it has come to be unwanted meanwhile.
-func (g *Guard) take(lock *Lock) {
+// setLock replaces the lock, or closes it if none is wanted any more.
+func (g *Guard) setLock(lock *Lock) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.done || g.needs <= 0 {
 		lock.Close()
 		return
 	}
-	g.drop()
-	g.lock, g.forget = lock, false
+	g.releaseLock()
+	g.lock, g.forgetPending = lock, false
 	if err := g.keeper.Keep(lock.fd); err != nil {
-		g.log.Warn("the lock on shutdowns would not survive a crash", "error", err)
+		g.log.Warn("could not store the shutdown lock with the service manager; it would not survive a crash", "error", err)
 	}
 }
 
@@ -240,69 +239,69 @@ func (g *Guard) locked() bool {
 	return g.lock != nil
 }
 
-func (g *Guard) wake() {
+func (g *Guard) notify() {
 	select {
-	case g.poke <- struct{}{}:
+	case g.changed <- struct{}{}:
 	default:
 	}
 }
 
-// Run holds the lock until ctx ends, and then leaves nothing behind but the
-// drop-in, while the node goes down, which it goes with, and while a kubelet
-// counts on the limit. It returns nil.
+// Run maintains the lock until ctx ends. Then it releases the lock and removes the
+// drop-in. During a shutdown it keeps the drop-in, which ends with the boot, and it
+// also keeps it if a kubelet relies on the limit. It returns nil.
 func (g *Guard) Run(ctx context.Context) error {
-	wait := g.retry
+	wait := g.backoff
 	for ctx.Err() == nil {
 		began := time.Now()
 		err := g.session(ctx)
 		if ctx.Err() != nil {
 			break
 		}
-		g.fail(err)
-		if time.Since(began) >= steady {
-			wait = g.retry
+		g.connectionFailed(err)
+		if time.Since(began) >= 2*maxConnectBackoff { // it was a stable connection
+			wait = g.backoff
 		}
 		select {
 		case <-ctx.Done():
 		case <-time.After(wait):
 		}
-		if wait = min(2*wait, slowestRetry); g.preparing || g.locked() {
-			// Who holds a shutdown up must hear of it, and of its end.
-			wait = min(wait, firstRetry)
+		if wait = min(2*wait, maxConnectBackoff); g.preparing || g.locked() {
+			// With a lock in use, the events of the shutdown must be received soon.
+			wait = min(wait, connectBackoff)
 		}
 	}
 	g.mu.Lock()
 	if g.preparing && g.lock != nil {
-		// The next run goes on with what the Keeper has; where there is no next
-		// one, the service manager closes it.
+		// The next run continues with the Keeper's lock. Without a next run, the
+		// service manager closes it.
 		g.lock.Close()
 		g.lock = nil
 	}
-	g.drop()
+	g.releaseLock()
 	g.mu.Unlock()
 	if _, err := g.removeDropIn(); err != nil {
-		g.log.Warn("logind's limit stays raised until the node is started again", "error", err)
+		g.log.Warn("could not remove the drop-in; logind's limit stays raised until the next boot", "error", err)
 	}
 	return nil
 }
 
-// fail notes that logind can't be reached, and tells it once.
-func (g *Guard) fail(err error) {
+// connectionFailed records that logind can't be reached, and logs it once.
+func (g *Guard) connectionFailed(err error) {
 	s := g.Status()
 	s.Connected, s.Error, s.Locked = false, err.Error(), g.locked()
 	g.status.Store(&s)
-	if s.Error != g.told {
-		g.told = s.Error
-		g.log.Warn("logind can't be reached, a shutdown of the node is not heard of; trying again", "error", err)
+	if s.Error != g.loggedError {
+		g.loggedError = s.Error
+		g.log.Warn("could not reach logind; a shutdown of the node would not be noticed; retrying", "error", err)
 	}
 }
 
-// tell passes on what logind says. Of several that nobody has fetched yet, the
-// newest counts.
-func (g *Guard) tell() {
+// sendEvent sends the current state as an event, and replaces one that was not
+// received.
+func (g *Guard) sendEvent() {
 	e := Event{Preparing: g.preparing, Locked: g.locked()}
 	if e.Locked {
-		e.Until = g.calm.Add(g.Status().Limit)
+		e.Until = g.lastNotPreparing.Add(g.Status().Limit)
 	}
 	for {
 		select {

@@ -15,31 +15,31 @@ import (
 	"github.com/evictd/evictd/agent/shutdown/logind/logindtest"
 )
 
-// bed is a Guard on a bus of its own.
-type bed struct {
+// fixture is a Guard on a fake bus.
+type fixture struct {
 	*testing.T
-	bus   *logindtest.Bus
-	root  string
-	guard *Guard
-	stop  func()
-	again time.Duration // how often the Guard looks at everything, and lists after a failure
+	bus          *logindtest.Bus
+	root         string
+	guard        *Guard
+	stop         func()
+	pollInterval time.Duration // pollInterval and listBackoff of the Guard
 }
 
-// start runs a Guard that wants a shutdown to be held up so long.
-func start(t *testing.T, needs time.Duration, prepare ...func(*bed)) *bed {
+// start runs a Guard with a wanted delay.
+func start(t *testing.T, needs time.Duration, prepare ...func(*fixture)) *fixture {
 	t.Helper()
-	b := &bed{T: t, root: t.TempDir()}
+	b := &fixture{T: t, root: t.TempDir()}
 	b.bus = logindtest.New(t, b.root)
 	for _, f := range prepare {
 		f(b)
 	}
 	b.guard = NewGuard(Options{
 		Address: b.bus.Address(), Root: b.root, Log: slog.New(slog.DiscardHandler),
-		IsKubelet: func(pid int) bool { return pid == 1 }, // for which Bus.Take takes its locks
+		IsKubelet: func(pid int) bool { return pid == 1 }, // the process of Bus.Take
 	})
-	b.guard.retry, b.guard.timeout, b.guard.patience = 10*time.Millisecond, 300*time.Millisecond, 40*time.Millisecond
-	if b.again > 0 {
-		b.guard.again, b.guard.listBackoff = b.again, b.again
+	b.guard.backoff, b.guard.timeout, b.guard.reloadTimeout = 10*time.Millisecond, 300*time.Millisecond, 40*time.Millisecond
+	if b.pollInterval > 0 {
+		b.guard.pollInterval, b.guard.listBackoff = b.pollInterval, b.pollInterval
 	}
 	b.guard.Want(needs)
 	ctx, cancel := context.WithCancel(t.Context())
@@ -58,18 +58,18 @@ func start(t *testing.T, needs time.Duration, prepare ...func(*bed)) *bed {
 	return b
 }
 
-// until waits for something to be so.
-func (b *bed) until(what string, so func() bool) {
+// waitFor waits for a condition.
+func (b *fixture) waitFor(what string, condition func() bool) {
 	b.Helper()
-	for end := time.Now().Add(10 * time.Second); !so(); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(10 * time.Second); !condition(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
-			b.Fatalf("not so after 10s: %s; status %+v, locks %+v", what, b.guard.Status(), b.bus.Locks())
+			b.Fatalf("after 10s: no %s; status %+v, locks %+v", what, b.guard.Status(), b.bus.Locks())
 		}
 	}
 }
 
-// locks returns how many locks evictd holds.
-func (b *bed) locks() int {
+// locks returns the number of evictd's locks.
+func (b *fixture) locks() int {
 	n := 0
 	for _, l := range b.bus.Locks() {
 		if l.Who == Who && l.What == "shutdown" && l.Mode == "delay" {
@@ -79,18 +79,18 @@ func (b *bed) locks() int {
 	return n
 }
 
-func (b *bed) locked() bool { return b.locks() == 1 && b.guard.Status().Locked }
+func (b *fixture) locked() bool { return b.locks() == 1 && b.guard.Status().Locked }
 
-// allows checks for how long, from now on, a shutdown can be held up.
-func (b *bed) allows(e Event, want time.Duration) {
+// expectDelay checks how long, from now on, a shutdown can be delayed.
+func (b *fixture) expectDelay(e Event, want time.Duration) {
 	b.Helper()
 	if got := time.Until(e.Until); !e.Locked || got > want || got < want-time.Second {
 		b.Errorf("locked = %t, allowed = %v; want a lock and %v, less at most a second", e.Locked, got, want)
 	}
 }
 
-// event waits for the next event that says so.
-func (b *bed) event(preparing bool) Event {
+// event waits for the next event with that value of Preparing.
+func (b *fixture) event(preparing bool) Event {
 	b.Helper()
 	deadline := time.After(10 * time.Second)
 	for {
@@ -105,7 +105,7 @@ func (b *bed) event(preparing bool) Event {
 	}
 }
 
-func (b *bed) write(name, text string) {
+func (b *fixture) write(name, text string) {
 	b.Helper()
 	path := filepath.Join(b.root, name)
 	if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
@@ -116,8 +116,8 @@ func (b *bed) write(name, text string) {
 	}
 }
 
-// dropIn returns what is written; empty for nothing.
-func (b *bed) dropIn() string {
+// dropIn returns the limit in the drop-in; empty for none.
+func (b *fixture) dropIn() string {
 	content, err := os.ReadFile(filepath.Join(b.root, DropInDir, DropInName))
 	if err != nil {
 		return ""
@@ -128,43 +128,43 @@ func (b *bed) dropIn() string {
 
 func TestLockAndShutdown(t *testing.T) {
 	b := start(t, 5*time.Second)
-	b.until("a lock is held", b.locked)
+	b.waitFor("a lock", b.locked)
 	if e := b.event(false); !e.Locked {
-		t.Errorf("event = %+v; want locked", e)
+		t.Errorf("event = %+v; want Locked", e)
 	}
 	if b.dropIn() != "" {
-		t.Errorf("a drop-in of %s s where logind's own limit suffices", b.dropIn())
+		t.Errorf("drop-in of %s s; want none, because logind's limit suffices", b.dropIn())
 	}
 
 	b.bus.Prepare(true)
-	b.allows(b.event(true), 5*time.Second)
+	b.expectDelay(b.event(true), 5*time.Second)
 	if !b.locked() {
-		t.Error("the lock was given up when the shutdown began")
+		t.Error("the lock was released when the shutdown began")
 	}
 	b.guard.Done()
-	b.until("the lock is given up", func() bool { return b.locks() == 0 })
+	b.waitFor("the release of the lock", func() bool { return b.locks() == 0 })
 
 	b.bus.Prepare(false)
 	b.event(false)
-	b.until("another lock is held", b.locked)
+	b.waitFor("another lock", b.locked)
 
 	b.guard.Want(0)
-	b.until("no lock is held", func() bool { return b.locks() == 0 && !b.guard.Status().Locked })
+	b.waitFor("the release of the lock", func() bool { return b.locks() == 0 && !b.guard.Status().Locked })
 	b.guard.Want(3 * time.Second)
-	b.until("a lock is held", b.locked)
+	b.waitFor("a lock", b.locked)
 	b.stop()
 	if n := b.locks(); n != 0 {
-		t.Errorf("%d locks after the end; want none", n)
+		t.Errorf("%d locks after Run; want none", n)
 	}
 }
 
-// kept is a keeper, and what it keeps.
-type kept struct {
+// fakeKeeper is a Keeper and its stored descriptor.
+type fakeKeeper struct {
 	testing.TB
 	fd int
 }
 
-func (k *kept) Keep(fd int) error {
+func (k *fakeKeeper) Keep(fd int) error {
 	own, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
 		return err
@@ -173,7 +173,7 @@ func (k *kept) Keep(fd int) error {
 	return nil
 }
 
-func (k *kept) Forget() error {
+func (k *fakeKeeper) Forget() error {
 	if k.fd >= 0 {
 		unix.Close(k.fd)
 		k.fd = -1
@@ -181,16 +181,16 @@ func (k *kept) Forget() error {
 	return nil
 }
 
-// A lock outlives the run that took it, in the middle of a shutdown, and the next
-// run gives it up.
-func TestKeptLock(t *testing.T) {
+// A lock survives the run that took it, also during a shutdown, and the next run
+// releases it.
+func TestStoredLock(t *testing.T) {
 	root := t.TempDir()
 	bus := logindtest.New(t, root)
-	keeper := &kept{TB: t, fd: -1}
-	run := func(fd *int, needs ...time.Duration) (*bed, context.CancelFunc) {
-		b := &bed{T: t, bus: bus, root: root}
+	keeper := &fakeKeeper{TB: t, fd: -1}
+	run := func(fd *int, needs ...time.Duration) (*fixture, context.CancelFunc) {
+		b := &fixture{T: t, bus: bus, root: root}
 		b.guard = NewGuard(Options{Address: bus.Address(), Root: root, Log: slog.New(slog.DiscardHandler), Keeper: keeper, Kept: fd})
-		b.guard.retry = 10 * time.Millisecond
+		b.guard.backoff = 10 * time.Millisecond
 		for _, n := range needs {
 			b.guard.Want(n)
 		}
@@ -200,10 +200,10 @@ func TestKeptLock(t *testing.T) {
 		return b, func() { cancel(); <-done }
 	}
 	first, end := run(nil, 5*time.Second)
-	first.until("a lock is held", first.locked)
+	first.waitFor("a lock", first.locked)
 	bus.Prepare(true)
 	first.event(true)
-	// What is left of a crash.
+	// The descriptor that remains after a crash.
 	crashed, err := unix.FcntlInt(uintptr(keeper.fd), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -211,61 +211,61 @@ func TestKeptLock(t *testing.T) {
 	end()
 	second, end := run(&crashed)
 	defer end()
-	second.allows(second.event(true), 5*time.Second-awayBetweenRuns)
+	second.expectDelay(second.event(true), 5*time.Second-restartGap)
 	if n := second.locks(); n != 1 {
 		t.Errorf("%d locks in the second run; want the one of the first", n)
 	}
-	// Nobody has said yet what is wanted.
-	second.guard.wake()
+	// Want was not called yet.
+	second.guard.notify()
 	second.event(true)
 	if n := second.locks(); n != 1 {
-		t.Errorf("%d locks before anything was wanted; want the one there was", n)
+		t.Errorf("%d locks before Want; want the existing one", n)
 	}
 	second.guard.Done()
-	second.until("the lock is given up", func() bool { return second.locks() == 0 })
+	second.waitFor("the release of the lock", func() bool { return second.locks() == 0 })
 	second.guard.Want(5 * time.Second)
 	bus.Prepare(false)
 	second.event(false)
-	second.until("another lock is held", second.locked)
+	second.waitFor("another lock", second.locked)
 	if keeper.fd < 0 {
-		t.Error("the new lock is not kept")
+		t.Error("the new lock is not stored")
 	}
 }
 
 func TestLimit(t *testing.T) {
 	b := start(t, 372*time.Second)
-	b.until("a lock is held", b.locked)
+	b.waitFor("a lock", b.locked)
 	if got := b.dropIn(); got != "372" {
 		t.Errorf("drop-in = %q; want 372", got)
 	}
 	if s := b.guard.Status(); s.Limit != 372*time.Second || s.Error != "" {
-		t.Errorf("status = %+v; want a limit of 372s and no complaint", s)
+		t.Errorf("status = %+v; want a limit of 372s and no error", s)
 	}
 	b.guard.Want(31 * time.Second)
-	b.until("less is needed", func() bool { return b.guard.Status().Needs == 31*time.Second })
+	b.waitFor("the lower delay in the status", func() bool { return b.guard.Status().Needs == 31*time.Second })
 	if got, s := b.dropIn(), b.guard.Status(); got != "372" || s.Limit != 372*time.Second {
-		t.Errorf("drop-in = %q, limit %v where less is needed; want both as they were", got, s.Limit)
+		t.Errorf("drop-in = %q, limit %v with a lower delay; want both unchanged", got, s.Limit)
 	}
 	b.guard.Want(400*time.Second + 1)
-	b.until("the limit is raised", func() bool { return b.dropIn() == "401" && b.guard.Status().Limit == 401*time.Second })
+	b.waitFor("the raised limit", func() bool { return b.dropIn() == "401" && b.guard.Status().Limit == 401*time.Second })
 	b.guard.Want(0)
-	b.until("the drop-in is gone", func() bool { return b.dropIn() == "" && b.guard.Status().Limit == 5*time.Second })
+	b.waitFor("the removal of the drop-in", func() bool { return b.dropIn() == "" && b.guard.Status().Limit == 5*time.Second })
 	b.guard.Want(10 * time.Second)
-	b.until("and written again", func() bool { return b.dropIn() == "10" && b.guard.Status().Limit == 10*time.Second })
+	b.waitFor("the new drop-in", func() bool { return b.dropIn() == "10" && b.guard.Status().Limit == 10*time.Second })
 	b.stop()
 	if got := b.dropIn(); got != "" {
-		t.Errorf("drop-in after the end = %q; want none", got)
+		t.Errorf("drop-in after Run = %q; want none", got)
 	}
 }
 
-// A drop-in of an earlier run that is right needs no reload; while the node
-// goes down nothing is changed.
-func TestLimitLeft(t *testing.T) {
-	b := start(t, 30*time.Second, func(b *bed) {
+// A sufficient drop-in of an earlier run needs no reload. During a shutdown it is
+// not changed.
+func TestLimitOfEarlierRun(t *testing.T) {
+	b := start(t, 30*time.Second, func(b *fixture) {
 		b.write(DropInDir+"/"+DropInName, string(content(999999999, 7, "30")))
 		b.bus.Answer("InhibitDelayMaxUSec", []any{dbus.MakeVariant(uint64(30_000_000))})
 	})
-	b.until("a lock is held", b.locked)
+	b.waitFor("a lock", b.locked)
 	if n := b.bus.Calls("KillUnit"); n != 0 {
 		t.Errorf("logind was reloaded %d times; want 0", n)
 	}
@@ -273,23 +273,23 @@ func TestLimitLeft(t *testing.T) {
 	b.event(true)
 	b.guard.Want(60 * time.Second)
 	b.guard.Done()
-	b.until("the lock is given up", func() bool { return b.locks() == 0 })
+	b.waitFor("the release of the lock", func() bool { return b.locks() == 0 })
 	b.stop()
 	if got := b.dropIn(); got != "30" {
-		t.Errorf("drop-in = %q while the node goes down; want the 30 that were there", got)
+		t.Errorf("drop-in = %q during a shutdown; want the previous 30", got)
 	}
 }
 
-// Another evictd's drop-in is left alone, as where one is started by hand in dry
-// run beside the service.
-func TestLimitOfAnother(t *testing.T) {
-	text := string(content(1, startOf(1), "30"))
+// Another evictd's drop-in is not changed, for example if one is started by hand in
+// dry run while the service runs.
+func TestLimitOfOtherEvictd(t *testing.T) {
+	text := string(content(1, startTime(1), "30"))
 	for _, needs := range []time.Duration{0, 10 * time.Second} {
-		b := start(t, needs, func(b *bed) { b.write(DropInDir+"/"+DropInName, text) })
-		b.until("connected", func() bool { return b.guard.Status().Connected })
+		b := start(t, needs, func(b *fixture) { b.write(DropInDir+"/"+DropInName, text) })
+		b.waitFor("a connection", func() bool { return b.guard.Status().Connected })
 		b.stop()
 		if got := b.dropIn(); got != "30" {
-			t.Errorf("drop-in of process 1 = %q where %v are needed; want it left", got, needs)
+			t.Errorf("drop-in of process 1 = %q with a wanted delay of %v; want it unchanged", got, needs)
 		}
 		if n := b.bus.Calls("KillUnit"); n != 0 {
 			t.Errorf("logind was reloaded %d times; want 0", n)
@@ -297,7 +297,7 @@ func TestLimitOfAnother(t *testing.T) {
 	}
 }
 
-func TestRival(t *testing.T) {
+func TestOverride(t *testing.T) {
 	for _, tt := range []struct {
 		name, file, text string
 		stubborn         bool
@@ -305,45 +305,46 @@ func TestRival(t *testing.T) {
 		want             string
 	}{
 		{"a later drop-in", "/etc/systemd/logind.conf.d/zzzz-late.conf", "[Login]\nInhibitDelayMaxSec=7\n", false, 7 * time.Second,
-			"/etc/systemd/logind.conf.d/zzzz-late.conf says InhibitDelayMaxSec=7"},
-		{"one of our name that hides ours", "/etc/systemd/logind.conf.d/zzz-evictd.conf", "[Login]\nInhibitDelayMaxSec=9\n", false, 9 * time.Second,
-			"/etc/systemd/logind.conf.d/zzz-evictd.conf says InhibitDelayMaxSec=9"},
-		{"logind does not listen", "/etc/systemd/logind.conf.d/99-kubelet.conf", "[Login]\nInhibitDelayMaxSec=7\n", true, 5 * time.Second,
-			"logind does not take the limit of "},
+			"/etc/systemd/logind.conf.d/zzzz-late.conf sets InhibitDelayMaxSec=7"},
+		{"one with our name in an earlier directory", "/etc/systemd/logind.conf.d/zzz-evictd.conf", "[Login]\nInhibitDelayMaxSec=9\n", false, 9 * time.Second,
+			"/etc/systemd/logind.conf.d/zzz-evictd.conf sets InhibitDelayMaxSec=9"},
+		{"logind ignores its configuration", "/etc/systemd/logind.conf.d/99-kubelet.conf", "[Login]\nInhibitDelayMaxSec=7\n", true, 5 * time.Second,
+			"logind does not apply the limit of "},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			b := start(t, 30*time.Second, func(b *bed) {
+			b := start(t, 30*time.Second, func(b *fixture) {
 				b.write(tt.file, tt.text)
 				b.bus.Stubborn(tt.stubborn)
 			})
-			b.until("a lock is held", b.locked)
+			b.waitFor("a lock", b.locked)
 			s := b.guard.Status()
 			if !strings.HasPrefix(s.Error, tt.want) || s.Limit != tt.limit {
 				t.Errorf("error = %q, limit %v; want %q, %v", s.Error, s.Limit, tt.want, tt.limit)
 			}
 			b.bus.Prepare(true)
-			b.allows(b.event(true), tt.limit)
+			b.expectDelay(b.event(true), tt.limit)
 		})
 	}
 }
 
-// One that sorts before ours is no rival, and one without our setting neither.
-func TestNoRival(t *testing.T) {
-	b := start(t, 30*time.Second, func(b *bed) {
+// A drop-in that sorts before ours does not override it, and neither does one
+// without the setting.
+func TestNoOverride(t *testing.T) {
+	b := start(t, 30*time.Second, func(b *fixture) {
 		b.write("/etc/systemd/logind.conf.d/99-kubelet.conf", "[Login]\nInhibitDelayMaxSec=7\n")
 		b.write("/usr/lib/systemd/logind.conf.d/zzzzz.conf", "[Login]\nHandlePowerKey=ignore\n[Other]\n")
 	})
-	b.until("a lock is held", b.locked)
+	b.waitFor("a lock", b.locked)
 	if s := b.guard.Status(); s.Error != "" || s.Limit != 30*time.Second {
-		t.Errorf("status = %+v; want 30s and no rival", s)
+		t.Errorf("status = %+v; want 30s and no override", s)
 	}
 }
 
-func TestKubeletsLock(t *testing.T) {
-	b := start(t, 0, func(b *bed) { b.bus.Take(KubeletWho) })
-	b.until("the kubelet's lock is seen", func() bool { return b.guard.Status().Kubelet })
+func TestKubeletLock(t *testing.T) {
+	b := start(t, 0, func(b *fixture) { b.bus.Take(KubeletWho) })
+	b.waitFor("the kubelet's lock in the status", func() bool { return b.guard.Status().Kubelet })
 	if n := b.locks(); n != 0 {
-		t.Errorf("%d locks although none is wanted", n)
+		t.Errorf("%d locks; want none", n)
 	}
 	for _, tt := range []struct {
 		name, who string
@@ -353,48 +354,48 @@ func TestKubeletsLock(t *testing.T) {
 		{"another user", KubeletWho, 1000, 1},
 		{"another process of root", KubeletWho, 0, 2},
 	} {
-		other := start(t, 0, func(b *bed) { b.bus.TakeAs(tt.who, tt.uid, tt.pid) })
-		other.until("the locks are listed", func() bool { return other.guard.Status().KubeletKnown })
+		other := start(t, 0, func(b *fixture) { b.bus.TakeAs(tt.who, tt.uid, tt.pid) })
+		other.waitFor("a list of the locks", func() bool { return other.guard.Status().KubeletKnown })
 		if other.guard.Status().Kubelet {
-			t.Errorf("%s: a lock of %q, user %d, process %d was taken for a kubelet's", tt.name, tt.who, tt.uid, tt.pid)
+			t.Errorf("%s: a lock of %q, user %d, process %d counts as a kubelet's", tt.name, tt.who, tt.uid, tt.pid)
 		}
 	}
 }
 
-func TestBusComesLate(t *testing.T) {
-	b := start(t, 5*time.Second, func(b *bed) { b.bus.Stop() })
-	b.until("the attempt has failed", func() bool { return strings.Contains(b.guard.Status().Error, "connect to the system bus") })
+func TestBusStartsLate(t *testing.T) {
+	b := start(t, 5*time.Second, func(b *fixture) { b.bus.Stop() })
+	b.waitFor("a failed attempt", func() bool { return strings.Contains(b.guard.Status().Error, "connect to the system bus") })
 	b.bus.Start()
-	b.until("a lock is held", b.locked)
+	b.waitFor("a lock", b.locked)
 	if s := b.guard.Status(); !s.Connected || s.Error != "" {
 		t.Errorf("status = %+v; want connected and no error", s)
 	}
 }
 
-// The lock is a descriptor: it outlives the bus, and what was told meanwhile is
-// found by asking.
+// The lock is a descriptor, so it outlives the bus. Signals that were missed in
+// between are made up for by a query.
 func TestBusRestarts(t *testing.T) {
 	b := start(t, 5*time.Second)
-	b.until("a lock is held", b.locked)
+	b.waitFor("a lock", b.locked)
 	b.event(false)
 	for range 5 {
 		b.bus.Stop()
-		b.until("it is noticed", func() bool { return !b.guard.Status().Connected })
+		b.waitFor("the error in the status", func() bool { return !b.guard.Status().Connected })
 		if n := b.locks(); n != 1 {
-			t.Errorf("%d locks while the bus is away; want the 1 that there was", n)
+			t.Errorf("%d locks without a bus; want the existing one", n)
 		}
 		b.bus.Start()
-		b.until("it is connected again", func() bool { return b.guard.Status().Connected })
-		b.until("one lock is held", b.locked)
+		b.waitFor("a new connection", func() bool { return b.guard.Status().Connected })
+		b.waitFor("one lock", b.locked)
 	}
 	b.bus.Stop()
-	b.until("it is noticed", func() bool { return !b.guard.Status().Connected })
+	b.waitFor("the error in the status", func() bool { return !b.guard.Status().Connected })
 	away := time.Now()
-	b.bus.Prepare(true) // told to nobody
+	b.bus.Prepare(true) // received by no client
 	time.Sleep(100 * time.Millisecond)
 	b.bus.Start()
 	if e := b.event(true); e.Until.After(away.Add(5*time.Second)) || !e.Locked {
-		t.Errorf("event = %+v; want it to end 5s after the bus went away at %v, at the latest", e, away)
+		t.Errorf("event = %+v; want Until at most 5s after the bus stopped at %v", e, away)
 	}
 	b.bus.Stop()
 	b.guard.Done()
@@ -405,25 +406,25 @@ func TestBusRestarts(t *testing.T) {
 
 func TestLogindRestarts(t *testing.T) {
 	b := start(t, 5*time.Second)
-	b.until("a lock is held", b.locked)
+	b.waitFor("a lock", b.locked)
 	for range 5 {
 		b.bus.RestartLogind()
-		b.until("another lock is held", func() bool { return b.locked() })
+		b.waitFor("another lock", func() bool { return b.locked() })
 	}
 	b.bus.Prepare(true)
 	b.event(true)
-	b.bus.RestartLogind() // which forgets that it held a shutdown up
+	b.bus.RestartLogind() // which loses the delayed shutdown
 	b.event(false)
-	b.until("another lock is held", b.locked)
+	b.waitFor("another lock", b.locked)
 }
 
 func TestFaults(t *testing.T) {
 	for _, method := range []string{"auth", "Hello", "AddMatch", "PreparingForShutdown", "InhibitDelayMaxUSec", "Inhibit"} {
 		t.Run(method+" hangs", func(t *testing.T) {
-			b := start(t, 5*time.Second, func(b *bed) { b.bus.Hang(method, true) })
-			b.until("it is noticed", func() bool { return strings.Contains(b.guard.Status().Error, ErrHangs.Error()) })
+			b := start(t, 5*time.Second, func(b *fixture) { b.bus.Hang(method, true) })
+			b.waitFor("the error in the status", func() bool { return strings.Contains(b.guard.Status().Error, ErrHangs.Error()) })
 			b.bus.Hang(method, false)
-			b.until("a lock is held", b.locked)
+			b.waitFor("a lock", b.locked)
 		})
 	}
 	for method, body := range map[string][]any{
@@ -432,29 +433,29 @@ func TestFaults(t *testing.T) {
 		"Inhibit":              {uint32(7)},
 		"Hello":                {":1.1", ":1.2"},
 	} {
-		t.Run(method+" answers something else", func(t *testing.T) {
-			b := start(t, 5*time.Second, func(b *bed) { b.bus.Answer(method, body) })
-			if method != "Hello" { // whose answer nobody needs
-				b.until("it is noticed", func() bool { return b.guard.Status().Error != "" && b.bus.Calls(method) > 1 })
+		t.Run(method+" replies with another type", func(t *testing.T) {
+			b := start(t, 5*time.Second, func(b *fixture) { b.bus.Answer(method, body) })
+			if method != "Hello" { // whose reply is not used
+				b.waitFor("the error in the status", func() bool { return b.guard.Status().Error != "" && b.bus.Calls(method) > 1 })
 			}
 			b.bus.Answer(method, nil)
-			b.until("a lock is held", b.locked)
+			b.waitFor("a lock", b.locked)
 		})
 	}
 	t.Run("the reload hangs", func(t *testing.T) {
-		b := start(t, 30*time.Second, func(b *bed) { b.bus.Hang("KillUnit", true) })
-		b.until("it is noticed", func() bool { return strings.Contains(b.guard.Status().Error, "KillUnit") })
+		b := start(t, 30*time.Second, func(b *fixture) { b.bus.Hang("KillUnit", true) })
+		b.waitFor("the error in the status", func() bool { return strings.Contains(b.guard.Status().Error, "KillUnit") })
 		b.bus.Hang("KillUnit", false)
-		b.until("the limit is raised", func() bool { return b.locked() && b.guard.Status().Limit == 30*time.Second })
+		b.waitFor("the raised limit", func() bool { return b.locked() && b.guard.Status().Limit == 30*time.Second })
 		b.bus.Hang("KillUnit", true)
 		b.guard.Want(0)
-		b.until("it is noticed", func() bool { return strings.Contains(b.guard.Status().Error, "KillUnit") })
+		b.waitFor("the error in the status", func() bool { return strings.Contains(b.guard.Status().Error, "KillUnit") })
 		b.bus.Hang("KillUnit", false)
-		b.until("the limit is given back", func() bool { return b.guard.Status().Limit == 5*time.Second })
+		b.waitFor("the original limit", func() bool { return b.guard.Status().Limit == 5*time.Second })
 	})
-	t.Run("a signal of another form", func(t *testing.T) {
+	t.Run("a malformed signal", func(t *testing.T) {
 		b := start(t, 5*time.Second)
-		b.until("a lock is held", b.locked)
+		b.waitFor("a lock", b.locked)
 		b.bus.Emit("true")
 		b.bus.Emit()
 		b.bus.Emit(true, true)
@@ -463,15 +464,15 @@ func TestFaults(t *testing.T) {
 	})
 }
 
-// A lock whose call was given up is not held by a descriptor that comes late.
+// The descriptor of a lock whose call has timed out is closed when it arrives.
 func TestLateLock(t *testing.T) {
-	b := start(t, 5*time.Second, func(b *bed) { b.bus.Hang("Inhibit", true) })
+	b := start(t, 5*time.Second, func(b *fixture) { b.bus.Hang("Inhibit", true) })
 	for range 3 {
 		calls := b.bus.Calls("Inhibit")
-		b.until("it is tried again", func() bool { return b.bus.Calls("Inhibit") > calls })
+		b.waitFor("another attempt", func() bool { return b.bus.Calls("Inhibit") > calls })
 	}
 	b.bus.Hang("Inhibit", false)
-	b.until("one lock is held", b.locked)
+	b.waitFor("one lock", b.locked)
 	b.guard.Want(0)
-	b.until("none is", func() bool { return b.locks() == 0 })
+	b.waitFor("the release of the lock", func() bool { return b.locks() == 0 })
 }

@@ -7,93 +7,93 @@ import (
 	"time"
 )
 
-// kubeletLock is whether a kubelet has an inhibitor, as logind's list said last.
+// kubeletLock is whether a kubelet has an inhibitor lock, by logind's last list.
 type kubeletLock struct {
-	held  bool
-	known bool  // nothing has happened since the list was asked for; else held is of before
-	err   error // of the last list: held is then that of the one before
-	at    time.Time
-	seen  bool // a list could be read since this process has begun
+	present bool
+	known   bool  // no event since the list was requested; else present may be outdated
+	err     error // of the last list; present is then that of the previous list
+	at      time.Time
+	seen    bool // this process has read a list
 }
 
-// listFailed begins what is said of a list that could not be read.
-const listFailed = "could not list logind's inhibitors, so whether a kubelet has one is not known"
+// listFailed is the message for a list that could not be read.
+const listFailed = "could not list logind's inhibitors; unknown whether a kubelet has one"
 
-// lister looks in logind's list of inhibitors for a kubelet's, in a goroutine of
-// its own: how long the list is, and so how long a call takes, is up to every local
-// user, and neither evictd's own lock nor the news of a shutdown may wait for it.
+// lister searches logind's list of inhibitors for a kubelet's, on a goroutine of
+// its own: every local user can make the list, and so the call, long, and neither
+// evictd's lock nor the events of a shutdown may wait for it.
 //
-// A list of more than 32 MiB costs logind its connection to the bus (dbus-daemon
-// 1.14, max_message_size; seen with 40 inhibitors of 1 MiB), hence listBackoff.
+// A list of more than 32 MiB closes logind's connection to the bus (dbus-daemon
+// 1.14, max_message_size; observed with 40 inhibitors of 1 MiB), hence listBackoff.
 type lister struct {
-	results chan kubeletLock // of one call at a time
+	results chan kubeletLock // one call at a time
 
-	conn      *Conn
-	ofKubelet func(Inhibitor) bool
-	ctx       context.Context
-	cancel    context.CancelFunc
-	calls     sync.WaitGroup
-	busy      bool // a call is under way, or its result was not fetched
-	again     bool // something has happened since that call
+	conn          *Conn
+	isKubeletLock func(Inhibitor) bool
+	ctx           context.Context
+	cancel        context.CancelFunc
+	calls         sync.WaitGroup
+	inFlight      bool // a call is in flight, or its result was not received
+	repeat        bool // an event since that call
 }
 
-func newLister(ctx context.Context, c *Conn, ofKubelet func(Inhibitor) bool) *lister {
-	l := &lister{results: make(chan kubeletLock, 1), conn: c, ofKubelet: ofKubelet}
+func newLister(ctx context.Context, c *Conn, isKubeletLock func(Inhibitor) bool) *lister {
+	l := &lister{results: make(chan kubeletLock, 1), conn: c, isKubeletLock: isKubeletLock}
 	l.ctx, l.cancel = context.WithCancel(ctx)
 	return l
 }
 
-// listBackoff is how long after a failure the list is not asked for: the call itself
-// may be what ends logind, which systemd starts no more than five times in 10 s.
+// listBackoff is how long after a failure no list is requested: the call itself may
+// have ended logind, which systemd starts at most five times in 10 s.
 const listBackoff = 10 * time.Minute
 
-// list has l look in the list, unless the last one failed within listBackoff.
+// list starts a list, unless the last one failed within listBackoff.
 func (g *Guard) list(l *lister) {
 	if g.kubeletLock.err != nil && time.Since(g.kubeletLock.at) < g.listBackoff {
 		return
 	}
 	g.kubeletLock.known = false
-	if l.again = l.busy; !l.busy {
+	if l.repeat = l.inFlight; !l.inFlight {
 		l.start()
 	}
 }
 
 func (l *lister) start() {
-	l.busy = true
+	l.inFlight = true
 	l.calls.Go(func() {
 		list, err := l.conn.Inhibitors(l.ctx)
 		l.results <- kubeletLock{
-			held: slices.ContainsFunc(list, l.ofKubelet), known: err == nil, err: err, at: time.Now(), seen: err == nil,
+			present: slices.ContainsFunc(list, l.isKubeletLock), known: err == nil, err: err, at: time.Now(), seen: err == nil,
 		}
 	})
 }
 
-// close ends a call that is under way.
+// close ends a call in flight.
 func (l *lister) close() {
 	l.cancel()
 	l.calls.Wait()
 }
 
-// updateKubeletLock takes over the result of l's call. After a failure the answer
-// stays what it was: a user who makes the list unreadable can neither have a
-// shutdown left to a kubelet that is not there nor hide one that was seen.
+// updateKubeletLock stores the result of l's call. After a failure the previous
+// answer stays: a user who makes the list unreadable can neither make evictd leave
+// a shutdown to a missing kubelet nor hide an existing one.
 func (g *Guard) updateKubeletLock(k kubeletLock, l *lister) {
-	l.busy = false
+	l.inFlight = false
 	if k.err != nil {
-		k.held, k.seen = g.kubeletLock.held, g.kubeletLock.seen
+		k.present, k.seen = g.kubeletLock.present, g.kubeletLock.seen
 		if g.kubeletLock.err == nil {
-			g.log.Warn(listFailed, "last_seen", k.held, "error", k.err)
+			g.log.Warn(listFailed, "last_seen", k.present, "error", k.err)
 		}
 	}
 	g.kubeletLock = k
-	if l.again {
+	if l.repeat {
 		g.list(l)
 	}
 }
 
-// ofKubelet reports whether a lock is a kubelet's, by the user and the process
-// that logind knows it of. What the lock says of itself proves nothing: polkit
-// lets every user take a delay lock (login1.inhibit-delay-shutdown).
-func (g *Guard) ofKubelet(i Inhibitor) bool {
+// isKubeletLock reports whether a lock is a kubelet's, by the user and the process
+// that logind reports for it. The lock's own text proves nothing: polkit lets every
+// user take a delay lock (login1.inhibit-delay-shutdown).
+func (g *Guard) isKubeletLock(i Inhibitor) bool {
 	return i.Who == KubeletWho && i.Mode == "delay" && i.UID == 0 && g.kubelet != nil && g.kubelet(int(i.PID))
 }

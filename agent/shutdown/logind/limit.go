@@ -7,66 +7,68 @@ import (
 	"time"
 )
 
-// limit raises logind's limit to what is needed, by the drop-in, where it is lower.
-// It lowers the limit only by removing the drop-in, when no lock is wanted any more.
-// While the node goes down nothing is changed. A drop-in that can't be read, written
-// or removed is reported; an error is that of the connection.
-func (g *Guard) limit(ctx context.Context, c *Conn, needs time.Duration, s *Status) (err error) {
-	if s.Limit, err = c.Limit(ctx); err != nil || s.Preparing || needs == unasked {
+// updateLimit raises logind's limit to needs, by the drop-in, if it is lower. It
+// lowers the limit only by removing the drop-in, when no lock is wanted. During a
+// shutdown it changes nothing. Problems with the drop-in are reported in the
+// status; the error is that of the connection.
+func (g *Guard) updateLimit(ctx context.Context, c *Conn, needs time.Duration, s *Status) (err error) {
+	if s.Limit, err = c.Limit(ctx); err != nil || s.Preparing || needs == needsUnknown {
 		return err
 	}
 	if err := g.reload(ctx, c, needs, s); err != nil {
 		return err
 	}
-	there, err := g.dropIn.read()
-	wanted := inSeconds(needs)
+	current, err := g.dropIn.read()
+	wanted := wholeSeconds(needs)
 	switch {
-	case err != nil || there.others():
-	case needs == 0 && !g.kubeletLock.known: // when it is
+	case err != nil || current.ofOtherEvictd():
+	case needs == 0 && !g.kubeletLock.known: // once it is known
 	case needs == 0:
-		g.unread, err = g.removeDropIn()
-	case s.Limit >= needs && there.there && !there.ours():
-		// Of an earlier run, and enough: this process removes it in the end.
-		err = g.dropIn.write(cmp.Or(there.seconds, wanted))
+		g.reloadPending, err = g.removeDropIn()
+	case s.Limit >= needs && current.exists && !current.ofThisProcess():
+		// Written by an earlier run, and sufficient: rewrite it in this process's
+		// name, so that this process removes it.
+		err = g.dropIn.write(cmp.Or(current.seconds, wanted))
 	case s.Limit >= needs:
-	case there.ours() && there.seconds == wanted:
-		g.unread = g.dropIn.rival() == "" // what overrode it may be gone
+	case current.ofThisProcess() && current.seconds == wanted:
+		g.reloadPending = g.dropIn.override() == "" // the overriding file may be gone
 	default:
 		err = g.dropIn.write(wanted)
-		g.unread = err == nil
+		g.reloadPending = err == nil
 	}
 	if err := g.reload(ctx, c, needs, s); err != nil {
 		return err
 	}
-	g.reportLimit(needs, there, err, s)
+	g.reportLimit(needs, current, err, s)
 	return nil
 }
 
-// removeDropIn removes the drop-in, unless another evictd that runs wrote it. It stays
-// while the node goes down, which ends it, and where a kubelet has a lock or that could
-// never be found out: a kubelet reads the limit once, when it starts, and counts on it
-// (pkg/kubelet/nodeshutdown, Start).
+// removeDropIn removes the drop-in, unless another running evictd wrote it. It
+// stays during a shutdown, which ends it, and if a kubelet has a lock, or if that
+// could never be determined: a kubelet reads the limit once, at its start, and
+// relies on it (pkg/kubelet/nodeshutdown, Start).
 func (g *Guard) removeDropIn() (removed bool, err error) {
-	there, err := g.dropIn.read()
-	if err != nil || !there.there || there.others() || g.preparing || g.kubeletLock.held || !g.kubeletLock.seen {
+	current, err := g.dropIn.read()
+	if err != nil || !current.exists || current.ofOtherEvictd() || g.preparing || g.kubeletLock.present || !g.kubeletLock.seen {
 		return false, err
 	}
 	err = g.dropIn.remove()
 	return err == nil, err
 }
 
-// reportLimit says why logind allows less than is needed, in the status and once in
-// the log, or once in the log what is wrong with the drop-in where that costs nothing.
-func (g *Guard) reportLimit(needs time.Duration, there written, err error, s *Status) {
+// reportLimit reports in the status, and once in the log, why logind allows less
+// than needed. A problem with the drop-in that does not reduce the limit is only
+// logged, once.
+func (g *Guard) reportLimit(needs time.Duration, current dropInContent, err error, s *Status) {
 	text := ""
 	switch {
 	case err != nil:
 		text = err.Error()
 	case s.Limit >= needs:
-	case there.others():
-		text = fmt.Sprintf("%s is another evictd's, of process %d", g.dropIn.path(), there.pid)
+	case current.ofOtherEvictd():
+		text = fmt.Sprintf("%s belongs to another evictd, process %d", g.dropIn.path(), current.pid)
 	default:
-		text = cmp.Or(g.dropIn.rival(), "logind does not take the limit of "+g.dropIn.path())
+		text = cmp.Or(g.dropIn.override(), "logind does not apply the limit of "+g.dropIn.path())
 	}
 	if s.Limit < needs {
 		s.Error = text
@@ -77,17 +79,17 @@ func (g *Guard) reportLimit(needs time.Duration, there written, err error, s *St
 	switch g.limitLogged = text; {
 	case text == "":
 	case s.Limit < needs:
-		g.log.Warn("logind allows less time than the pods are to have, each group gets its share", "needs", needs.String(), "allowed", s.Limit.String(), "why", text)
+		g.log.Warn("logind allows less time than the pods need; each group gets its share", "needs", needs.String(), "allowed", s.Limit.String(), "why", text)
 	default:
-		g.log.Warn("the drop-in to logind's configuration stays as it is", "error", text, "allowed", s.Limit.String())
+		g.log.Warn("could not update the drop-in to logind's configuration", "error", text, "allowed", s.Limit.String())
 	}
 }
 
-// reload has logind read its configuration where it has not since the drop-in was
-// written or removed. It waits until the limit has changed to what is needed, but not
-// for long: another file may override the drop-in.
+// reload makes logind read its configuration if the drop-in has changed. It polls
+// until the limit has changed to needs, for a bounded time: another file may
+// override the drop-in.
 func (g *Guard) reload(ctx context.Context, c *Conn, needs time.Duration, s *Status) error {
-	if !g.unread {
+	if !g.reloadPending {
 		return nil
 	}
 	if err := c.Reload(ctx); err != nil {
@@ -99,8 +101,8 @@ func (g *Guard) reload(ctx context.Context, c *Conn, needs time.Duration, s *Sta
 		if err != nil {
 			return err
 		}
-		if now != before && now >= needs || wait > g.patience {
-			s.Limit, g.unread = now, false
+		if now != before && now >= needs || wait > g.reloadTimeout {
+			s.Limit, g.reloadPending = now, false
 			return nil
 		}
 		select {
@@ -111,6 +113,6 @@ func (g *Guard) reload(ctx context.Context, c *Conn, needs time.Duration, s *Sta
 	}
 }
 
-// longestReload is the last of the waits for logind to have read its
-// configuration, which double: some 2.5 s in all.
-const longestReload = 1280 * time.Millisecond
+// maxReloadWait is the last wait for logind to read its configuration; the waits
+// double from 10 ms, some 2.5 s in all.
+const maxReloadWait = 1280 * time.Millisecond

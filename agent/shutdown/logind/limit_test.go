@@ -14,54 +14,54 @@ import (
 	"github.com/evictd/evictd/kernel/kerneltest"
 )
 
-// A kubelet has looked at the limit once, and counts on it.
-func TestLimitThatAKubeletCountsOn(t *testing.T) {
+// A kubelet reads the limit once and relies on it.
+func TestLimitWithKubeletLock(t *testing.T) {
 	b := start(t, 30*time.Second)
-	b.until("the limit is raised", func() bool { return b.locked() && b.guard.Status().Limit == 30*time.Second })
+	b.waitFor("the raised limit", func() bool { return b.locked() && b.guard.Status().Limit == 30*time.Second })
 	b.bus.Take(KubeletWho)
 	b.guard.Want(0)
-	b.until("the kubelet's lock is seen", func() bool { return b.guard.Status().Kubelet && b.locks() == 0 })
-	b.guard.wake()
+	b.waitFor("the kubelet's lock in the status", func() bool { return b.guard.Status().Kubelet && b.locks() == 0 })
+	b.guard.notify()
 	b.event(false)
 	b.event(false)
 	b.stop()
 	if got := b.dropIn(); got != "30" {
-		t.Errorf("drop-in = %q with a kubelet's lock; want the 30 that there were", got)
+		t.Errorf("drop-in = %q with a kubelet's lock; want the previous 30", got)
 	}
 }
 
-// What another process with the pid of an earlier run wrote is nobody's.
-func TestLimitOfAPidThatIsAnothers(t *testing.T) {
-	b := start(t, 30*time.Second, func(b *bed) { b.write(DropInDir+"/"+DropInName, string(content(1, startOf(1)+1, "20"))) })
-	b.until("the limit is raised", func() bool { return b.locked() && b.guard.Status().Limit == 30*time.Second })
+// A drop-in of an earlier run whose pid was reused by another process is replaced.
+func TestLimitOfReusedPID(t *testing.T) {
+	b := start(t, 30*time.Second, func(b *fixture) { b.write(DropInDir+"/"+DropInName, string(content(1, startTime(1)+1, "20"))) })
+	b.waitFor("the raised limit", func() bool { return b.locked() && b.guard.Status().Limit == 30*time.Second })
 }
 
-// Where another evictd has the say, status says so.
-func TestTooLittleOfAnother(t *testing.T) {
-	b := start(t, 30*time.Second, func(b *bed) { b.write(DropInDir+"/"+DropInName, string(content(1, startOf(1), "20"))) })
-	b.until("a lock is held", b.locked)
+// If another evictd's drop-in sets too low a limit, the status reports it.
+func TestTooLowLimitOfOtherEvictd(t *testing.T) {
+	b := start(t, 30*time.Second, func(b *fixture) { b.write(DropInDir+"/"+DropInName, string(content(1, startTime(1), "20"))) })
+	b.waitFor("a lock", b.locked)
 	if s := b.guard.Status(); s.Error == "" {
 		t.Errorf("status = %+v; want the process that wrote the drop-in", s)
 	}
 }
 
-// deaf is a keeper that can't be told anything for a while.
-type deaf struct{ refuses, kept atomic.Int32 }
+// failingKeeper is a Keeper whose Forget fails for a number of calls.
+type failingKeeper struct{ failures, keeps atomic.Int32 }
 
-func (d *deaf) Keep(int) error { d.kept.Add(1); return nil }
+func (d *failingKeeper) Keep(int) error { d.keeps.Add(1); return nil }
 
-func (d *deaf) Forget() error {
-	if d.refuses.Add(-1) >= 0 {
+func (d *failingKeeper) Forget() error {
+	if d.failures.Add(-1) >= 0 {
 		return errors.New("resource temporarily unavailable")
 	}
-	d.kept.Store(0)
+	d.keeps.Store(0)
 	return nil
 }
 
-// A service manager that is busy is told again to close the lock.
-func TestForgetLater(t *testing.T) {
+// The removal of the lock from the service manager is retried.
+func TestForgetRetried(t *testing.T) {
 	b := start(t, 0)
-	keeper := &deaf{}
+	keeper := &failingKeeper{}
 	g := NewGuard(Options{Address: b.bus.Address(), Root: b.root, Log: slog.New(slog.DiscardHandler), Keeper: keeper})
 	g.Want(5 * time.Second)
 	null, err := os.Open(os.DevNull)
@@ -69,20 +69,20 @@ func TestForgetLater(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer null.Close()
-	g.take(newLock(dup(t, null)))
-	keeper.refuses.Store(3)
+	g.setLock(newLock(dup(t, null)))
+	keeper.failures.Store(3)
 	g.Done()
-	b.until("the service manager has closed the lock", func() bool { return keeper.kept.Load() == 0 })
-	// One that is kept since must stay.
+	b.waitFor("the lock closed by the service manager", func() bool { return keeper.keeps.Load() == 0 })
+	// A lock stored after the failure must stay.
 	g.done = false
-	g.take(newLock(dup(t, null)))
-	keeper.refuses.Store(1)
+	g.setLock(newLock(dup(t, null)))
+	keeper.failures.Store(1)
 	g.Done()
 	g.done = false
-	g.take(newLock(dup(t, null)))
-	time.Sleep(3 * forgetAgain)
-	if keeper.kept.Load() == 0 {
-		t.Error("the service manager has closed the lock that it was given last")
+	g.setLock(newLock(dup(t, null)))
+	time.Sleep(3 * forgetBackoff)
+	if keeper.keeps.Load() == 0 {
+		t.Error("the service manager has closed the lock that was stored last")
 	}
 }
 
@@ -95,21 +95,21 @@ func dup(t *testing.T, f *os.File) int {
 	return fd
 }
 
-// A drop-in of an earlier run that can be neither rewritten nor removed, or not even
-// read, costs at most the limit, never the lock.
-func TestLockWhereTheDropInStays(t *testing.T) {
+// A drop-in that can't be rewritten, removed or read reduces at most the limit; the
+// lock is taken.
+func TestLockWithReadOnlyDropIn(t *testing.T) {
 	const path = DropInDir + "/" + DropInName
 	for _, tt := range []struct {
 		name, content string
-		warns         bool // that logind allows less
+		warns         bool // that logind allows less than needed
 	}{
-		{"right", string(content(1, startOf(1)+1, "30")), false},
-		{"too much", string(content(1, startOf(1)+1, "60")), false},
-		{"too little", string(content(1, startOf(1)+1, "20")), true},
+		{"right", string(content(1, startTime(1)+1, "30")), false},
+		{"too much", string(content(1, startTime(1)+1, "60")), false},
+		{"too little", string(content(1, startTime(1)+1, "20")), true},
 		{"unreadable", "", true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			b := start(t, 30*time.Second, func(b *bed) {
+			b := start(t, 30*time.Second, func(b *fixture) {
 				if tt.content == "" {
 					b.write(path+"/in-the-way", "")
 				} else {
@@ -122,10 +122,10 @@ func TestLockWhereTheDropInStays(t *testing.T) {
 				}
 				b.bus.Reload()
 			})
-			b.until("a lock is held", b.locked)
-			b.until("the status says how things stand", func() bool { s := b.guard.Status(); return s.Connected && (s.Error != "") == tt.warns })
+			b.waitFor("a lock", b.locked)
+			b.waitFor("the status", func() bool { s := b.guard.Status(); return s.Connected && (s.Error != "") == tt.warns })
 			b.guard.Want(0)
-			b.until("the lock is given up", func() bool { return b.locks() == 0 && !b.guard.Status().Locked && b.guard.Status().Connected })
+			b.waitFor("the release of the lock", func() bool { return b.locks() == 0 && !b.guard.Status().Locked && b.guard.Status().Connected })
 		})
 	}
 }

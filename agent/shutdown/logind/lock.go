@@ -7,11 +7,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Lock holds a shutdown up until it is closed.
+// Lock is a descriptor that delays a shutdown until it is closed.
 type Lock struct {
 	once sync.Once
 	fd   int
-	// inherited is a lock of an earlier run: logind lists it with the pid of that.
+	// inherited marks a lock of an earlier run, whose pid logind reports for it.
 	inherited bool
 }
 
@@ -20,8 +20,8 @@ func newLock(fd int) *Lock {
 	return &Lock{fd: fd}
 }
 
-// Close gives the lock up. Further calls do nothing: by then the descriptor's
-// number may be another's.
+// Close releases the lock. Further calls do nothing: the descriptor's number may
+// have been reused.
 func (l *Lock) Close() {
 	if l != nil {
 		l.once.Do(func() { unix.Close(l.fd) })
@@ -29,9 +29,9 @@ func (l *Lock) Close() {
 }
 
 // known reports whether logind still has the other end of the lock open. A lock is
-// the writing end of a FIFO, whose reading end logind opens again when it is
-// started again (systemd, logind-inhibit.c: inhibitor_create_fifo). Without a
-// reader, poll(2) reports POLLERR (fs/pipe.c: pipe_poll).
+// the write end of a FIFO whose read end logind reopens when it restarts (systemd,
+// logind-inhibit.c: inhibitor_create_fifo). Without a reader, poll(2) reports
+// POLLERR (fs/pipe.c: pipe_poll).
 func (l *Lock) known() bool {
 	if l == nil {
 		return false

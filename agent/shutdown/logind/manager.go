@@ -9,8 +9,7 @@ import (
 	"github.com/godbus/dbus/v5"
 )
 
-// Limit returns for how long logind lets a shutdown be held up
-// (InhibitDelayMaxUSec).
+// Limit returns logind's limit for the delay of a shutdown (InhibitDelayMaxUSec).
 func (c *Conn) Limit(ctx context.Context) (time.Duration, error) {
 	microseconds, err := property[uint64](ctx, c, loginName, loginPath, manager, "InhibitDelayMaxUSec")
 	if err != nil {
@@ -20,13 +19,13 @@ func (c *Conn) Limit(ctx context.Context) (time.Duration, error) {
 	return time.Duration(min(microseconds, most)) * time.Microsecond, nil
 }
 
-// Preparing tells whether the node is about to go down.
+// Preparing reports whether the node is about to shut down (PreparingForShutdown).
 func (c *Conn) Preparing(ctx context.Context) (bool, error) {
 	return property[bool](ctx, c, loginName, loginPath, manager, "PreparingForShutdown")
 }
 
-// callAside calls a method of logind's on a connection of its own.
-func (c *Conn) callAside(ctx context.Context, dial dialer, method string, args ...any) ([]any, error) {
+// callOnNewConn calls a method of logind on a connection of its own.
+func (c *Conn) callOnNewConn(ctx context.Context, dial dialer, method string, args ...any) ([]any, error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, c.timeout, ErrHangs)
 	defer cancel()
 	d, err := open(ctx, c.address, c.timeout, dial)
@@ -37,21 +36,20 @@ func (c *Conn) callAside(ctx context.Context, dial dialer, method string, args .
 	return d.call(ctx, loginName, loginPath, method, args...)
 }
 
-// Inhibitor is somebody's lock.
+// Inhibitor is an inhibitor lock in logind's list.
 type Inhibitor struct {
-	What string // what it inhibits, with colons between
-	Who  string // for people
+	What string // inhibited operations, separated by colons
+	Who  string // for display
 	Why  string
 	Mode string // block or delay
 	UID  uint32
 	PID  uint32
 }
 
-// Inhibitors lists the locks that are held. It calls on a connection of its own:
-// every local user can make the list too long to be read, which ends that
-// connection.
+// Inhibitors lists the locks. It uses a connection of its own: every local user can
+// make the list too long to be read, which ends that connection.
 func (c *Conn) Inhibitors(ctx context.Context) ([]Inhibitor, error) {
-	body, err := c.callAside(ctx, dialStream, manager+".ListInhibitors")
+	body, err := c.callOnNewConn(ctx, dialStream, manager+".ListInhibitors")
 	if err != nil {
 		return nil, err
 	}
@@ -62,48 +60,47 @@ func (c *Conn) Inhibitors(ctx context.Context) ([]Inhibitor, error) {
 	return list, nil
 }
 
-// Inhibit takes a lock that delays a shutdown, for which it says who and why. It
-// asks on a connection of its own, on which others can send descriptors only for
-// as long as it takes. The lock does not end with that.
+// Inhibit takes a lock that delays a shutdown. It uses a connection of its own, so
+// that other users can send descriptors to evictd only during the call. The lock
+// outlives the connection.
 func (c *Conn) Inhibit(ctx context.Context, who, why string) (*Lock, error) {
-	body, err := c.callAside(ctx, dialDescriptors, manager+".Inhibit", "shutdown", who, why, "delay")
+	body, err := c.callOnNewConn(ctx, dialDescriptors, manager+".Inhibit", "shutdown", who, why, "delay")
 	if err != nil {
 		return nil, err
 	}
 	if len(body) == 1 {
-		// Nothing but a descriptor that came with the answer is ours to close.
+		// Only a descriptor of the reply is evictd's to close.
 		if fd, ok := body[0].(dbus.UnixFD); ok {
 			return newLock(int(fd)), nil
 		}
 	}
-	closeAll(body)
-	return nil, fmt.Errorf("take a lock: %w %v", errStrange, body)
+	closeDescriptors(body)
+	return nil, fmt.Errorf("take a lock: %w %v", errUnexpectedReply, body)
 }
 
-// Reload makes logind read its configuration again, which it does some time
-// after the call has returned. Logind has no call for that: systemd sends it
-// SIGHUP.
+// Reload makes logind read its configuration, which happens some time after the
+// call. Logind has no method for it: systemd sends it SIGHUP.
 func (c *Conn) Reload(ctx context.Context) error {
 	_, err := c.call(ctx, systemdName, systemdPath, systemdManager+".KillUnit", "systemd-logind.service", "main", int32(1))
 	return err
 }
 
-// SystemState returns what systemd says of the node as a whole: running,
-// degraded, stopping and others.
+// SystemState returns systemd's state of the whole system: running, degraded,
+// stopping and others.
 func (c *Conn) SystemState(ctx context.Context) (string, error) {
 	return property[string](ctx, c, systemdName, systemdPath, systemdManager, "SystemState")
 }
 
-// change is a signal that is understood.
+// change is a parsed signal.
 type change struct {
-	begins  bool // a shutdown; or it is called off
-	owner   bool // instead: logind has come, or gone
+	begins  bool // a shutdown begins; false: it was cancelled
+	owner   bool // instead: logind has started or exited
 	present bool
 }
 
-// understand returns what a signal says; ok is false for one that is none of
-// ours or not formed as it should be.
-func understand(s arrival) (c change, ok bool) {
+// parseSignal returns the content of a signal; ok is false for other signals and
+// malformed ones.
+func parseSignal(s timedSignal) (c change, ok bool) {
 	switch s.Name {
 	case manager + "." + prepareForShutdown:
 		if len(s.Body) == 1 {
@@ -118,8 +115,7 @@ func understand(s arrival) (c change, ok bool) {
 	return c, false
 }
 
-// newOwner returns which name has changed its owner, and the new one; ok is false
-// for any other signal.
+// newOwner returns a bus name and its new owner; ok is false for any other signal.
 func newOwner(s *dbus.Signal) (name, now string, ok bool) {
 	if s.Name != busName+"."+nameOwnerChanged {
 		return "", "", false

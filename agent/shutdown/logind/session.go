@@ -8,46 +8,46 @@ import (
 	"time"
 )
 
-// errLost ends a session whose connection broke off.
-var errLost = errors.New("the connection to the system bus broke off")
+// errLost is returned for a connection that was closed.
+var errLost = errors.New("connection to the system bus closed")
 
-// session serves one connection until it breaks off. A lock that it takes
-// outlives it: logind knows it by its descriptor, not by the connection.
+// session serves one connection until it is closed. A lock that it takes outlives
+// it: logind identifies a lock by its descriptor, not by the connection.
 func (g *Guard) session(ctx context.Context) error {
 	c, err := connect(ctx, g.address, g.timeout)
 	if err != nil {
 		return err
 	}
 	defer c.Close()
-	l := newLister(ctx, c, g.ofKubelet)
+	l := newLister(ctx, c, g.isKubeletLock)
 	defer l.close()
 	g.kubeletLock.known = false
-	// What changes from here on is told by a signal.
-	if err := g.ask(ctx, c); err != nil {
+	// Changes from here on are received as signals.
+	if err := g.queryPreparing(ctx, c); err != nil {
 		return err
 	}
 	if err := g.reconcile(ctx, c); err != nil {
 		return err
 	}
-	g.tell()
+	g.sendEvent()
 	g.list(l)
-	again := time.NewTicker(g.again)
+	again := time.NewTicker(g.pollInterval)
 	defer again.Stop()
 	for {
 		changed, err := true, error(nil)
 		select {
 		case <-ctx.Done():
-			return g.leave(context.WithoutCancel(ctx), c)
-		case <-g.poke:
-			err = g.look(ctx, c, l)
+			return g.restoreLimit(context.WithoutCancel(ctx), c)
+		case <-g.changed:
+			err = g.refresh(ctx, c, l)
 		case <-again.C:
-			err = g.look(ctx, c, l)
+			err = g.refresh(ctx, c, l)
 		case k := <-l.results:
 			g.updateKubeletLock(k, l)
 		case s, ok := <-c.signals:
 			if !ok {
 				if !g.preparing {
-					g.calm = time.Now() // nothing was told until now
+					g.lastNotPreparing = time.Now() // no signal until now
 				}
 				return errLost
 			}
@@ -60,58 +60,57 @@ func (g *Guard) session(ctx context.Context) error {
 			return err
 		}
 		if changed {
-			g.tell()
+			g.sendEvent()
 		}
 	}
 }
 
-// look asks logind how things stand: whether the node is going down, and which locks
-// there are.
-func (g *Guard) look(ctx context.Context, c *Conn, l *lister) error {
-	if err := g.ask(ctx, c); err != nil {
+// refresh queries logind for PreparingForShutdown, and starts a list of the locks.
+func (g *Guard) refresh(ctx context.Context, c *Conn, l *lister) error {
+	if err := g.queryPreparing(ctx, c); err != nil {
 		return err
 	}
 	g.list(l)
 	return nil
 }
 
-// receive takes in a signal, and reports whether lock and limit may have to change.
-func (g *Guard) receive(ctx context.Context, c *Conn, l *lister, s arrival) (changed bool, err error) {
-	switch what, ok := understand(s); {
+// receive handles a signal, and reports whether lock and limit may have to change.
+func (g *Guard) receive(ctx context.Context, c *Conn, l *lister, s timedSignal) (changed bool, err error) {
+	switch what, ok := parseSignal(s); {
 	case !ok:
 		return false, nil
 	case what.owner && !what.present:
-		g.log.Warn("logind has gone, waiting for it")
+		g.log.Warn("logind has left the bus; waiting for it")
 		return false, nil
 	case what.owner:
-		// A new one knows the locks of the old, but not of a shutdown that was being
-		// held up.
-		return true, g.look(ctx, c, l)
+		// A restarted logind knows the existing locks, but not a delayed shutdown.
+		return true, g.refresh(ctx, c, l)
 	default:
-		g.hear(what.begins, s.at)
-		// At once: what follows takes time.
-		g.tell()
+		g.setPreparing(what.begins, s.at)
+		// Send it before the calls that follow, which take time.
+		g.sendEvent()
 		return !what.begins, nil
 	}
 }
 
-// ask asks logind whether the node is going down.
-func (g *Guard) ask(ctx context.Context, c *Conn) error {
+// queryPreparing queries PreparingForShutdown.
+func (g *Guard) queryPreparing(ctx context.Context, c *Conn) error {
 	began := time.Now()
 	preparing, err := c.Preparing(ctx)
 	if err != nil {
 		return err
 	}
 	if g.preparing = preparing; !preparing {
-		g.calm = began
+		g.lastNotPreparing = began
 	}
 	return nil
 }
 
-// hear takes in that a shutdown begins or is called off, as it came at a time.
-func (g *Guard) hear(begins bool, at time.Time) {
+// setPreparing records that a shutdown has begun or was cancelled, at the time of
+// the signal.
+func (g *Guard) setPreparing(begins bool, at time.Time) {
 	if !begins || !g.preparing {
-		g.calm = at // until then
+		g.lastNotPreparing = at // no shutdown until then
 	}
 	g.preparing = begins
 	s := g.Status()
@@ -119,9 +118,9 @@ func (g *Guard) hear(begins bool, at time.Time) {
 	g.status.Store(&s)
 }
 
-// reconcile takes the lock if one is wanted and logind does not know it, and raises
-// the limit. Signals that come meanwhile are heard after it, with the time that they
-// came.
+// reconcile takes the lock if one is wanted and logind has none, and raises the
+// limit. Signals that arrive during it are handled afterwards, with the time of
+// their arrival.
 func (g *Guard) reconcile(ctx context.Context, c *Conn) error {
 	g.mu.Lock()
 	if !g.preparing {
@@ -131,38 +130,39 @@ func (g *Guard) reconcile(ctx context.Context, c *Conn) error {
 	valid := g.lock.known() && !g.lock.inherited
 	g.mu.Unlock()
 
-	// The lock comes before all else: with a lock and too low a limit each group of
-	// pods gets its share, without one none gets any time. While a shutdown is already
-	// delayed, logind grants no further lock (logind-dbus.c: method_inhibit).
+	// Take the lock first: with a lock and too low a limit each group of pods gets
+	// its share, without a lock none gets any time. During a delayed shutdown
+	// logind grants no further lock (logind-dbus.c: method_inhibit).
 	taken := needs > 0 && !done && !g.preparing && !valid
 	if taken {
 		lock, err := c.Inhibit(ctx, Who, why)
 		if err != nil {
 			return err
 		}
-		g.take(lock)
+		g.setLock(lock)
 	}
 	s := Status{
 		Connected: true, Needs: max(0, needs), Preparing: g.preparing,
-		Kubelet: g.kubeletLock.held, KubeletKnown: g.kubeletLock.known,
+		Kubelet: g.kubeletLock.present, KubeletKnown: g.kubeletLock.known,
 	}
-	if err := g.limit(ctx, c, needs, &s); err != nil {
+	if err := g.updateLimit(ctx, c, needs, &s); err != nil {
 		return err
 	}
 	if taken {
-		g.log.Info("a shutdown of the node is held up for the pods", "needs", needs.String(), "allowed", s.Limit.String())
+		g.log.Info("took the shutdown lock; a shutdown of the node waits for the pods", "needs", needs.String(), "allowed", s.Limit.String())
 	}
 	if err := g.kubeletLock.err; err != nil {
 		s.Error = strings.TrimPrefix(s.Error+"; "+fmt.Sprintf(listFailed+": %v", err), "; ")
 	}
 	s.Locked = g.locked()
 	g.status.Store(&s)
-	g.told = ""
+	g.loggedError = ""
 	return nil
 }
 
-// leave removes this process's drop-in and has logind read its configuration again.
-func (g *Guard) leave(ctx context.Context, c *Conn) error {
+// restoreLimit removes this process's drop-in and makes logind read its
+// configuration.
+func (g *Guard) restoreLimit(ctx context.Context, c *Conn) error {
 	removed, err := g.removeDropIn()
 	if err != nil || !removed {
 		return err

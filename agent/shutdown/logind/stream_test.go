@@ -22,12 +22,12 @@ func TestSignalsOfAnySize(t *testing.T) {
 	}
 	defer c.Close()
 	if c.bus.SupportsUnixFDs() {
-		t.Error("the connection on which signals come takes descriptors")
+		t.Error("the connection for signals accepts descriptors")
 	}
-	bus.Emit(true, strings.Repeat("x", longestSignal))
+	bus.Emit(true, strings.Repeat("x", maxSignalSize))
 	bus.Emit(false)
 	if got := <-c.signals; len(got.Body) != 1 {
-		t.Errorf("a signal of %d elements came; want the long one to be skipped", len(got.Body))
+		t.Errorf("received a signal of %d elements; want the long one skipped", len(got.Body))
 	}
 }
 
@@ -46,7 +46,7 @@ func message(t testing.TB, kind dbus.Type, order binary.ByteOrder, text string) 
 	return b.Bytes()
 }
 
-// sent is a connection on which this comes.
+// sent is a connection that reads from Reader.
 type sent struct {
 	net.Conn
 	io.Reader
@@ -57,19 +57,19 @@ func (s sent) Write(p []byte) (int, error) { return len(p), nil }
 
 func TestStream(t *testing.T) {
 	for _, order := range []binary.ByteOrder{binary.LittleEndian, binary.BigEndian} {
-		signal, long := message(t, dbus.TypeSignal, order, "s"), message(t, dbus.TypeSignal, order, strings.Repeat("l", longestSignal))
-		reply := message(t, dbus.TypeMethodReply, order, strings.Repeat("r", longestSignal))
+		signal, long := message(t, dbus.TypeSignal, order, "s"), message(t, dbus.TypeSignal, order, strings.Repeat("l", maxSignalSize))
+		reply := message(t, dbus.TypeMethodReply, order, strings.Repeat("r", maxSignalSize))
 		failure, call := message(t, dbus.TypeError, order, "e"), message(t, dbus.TypeMethodCall, order, "c")
 		in := bytes.Join([][]byte{[]byte("OK 1\r\n"), signal, long, reply, call, failure, long, signal}, nil)
 		s := &stream{Conn: sent{Reader: bytes.NewReader(in)}}
 		line := make([]byte, 6)
 		if _, err := io.ReadFull(s, line); err != nil || string(line) != "OK 1\r\n" {
-			t.Fatalf("Read() in the handshake = %q, %v; want it as it comes", line, err)
+			t.Fatalf("Read() in the handshake = %q, %v; want it unchanged", line, err)
 		}
 		s.Write([]byte("BEGIN"))
 		got, err := io.ReadAll(s)
 		if want := bytes.Join([][]byte{signal, reply, failure, signal}, nil); err != nil || !bytes.Equal(got, want) {
-			t.Errorf("Read() of %v = %d bytes, %v; want the %d of two signals and two answers", order, len(got), err, len(want))
+			t.Errorf("Read() of %v = %d bytes, %v; want the %d of two signals and two replies", order, len(got), err, len(want))
 		}
 	}
 }
@@ -83,7 +83,7 @@ func FuzzStream(f *testing.F) {
 		s := &stream{Conn: sent{Reader: bytes.NewReader(in)}}
 		s.framed.Store(true)
 		if got, _ := io.ReadAll(s); len(got) > len(in) {
-			t.Errorf("%d bytes were read of %d", len(got), len(in))
+			t.Errorf("read %d bytes of %d", len(got), len(in))
 		}
 	})
 }

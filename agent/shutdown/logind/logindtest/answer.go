@@ -49,7 +49,7 @@ func (b *Bus) answer(c *client, msg *dbus.Message) {
 		reply.Body = []any{dbus.MakeVariant("running")}
 	case "ListInhibitors":
 		list := []inhibitor{}
-		for _, l := range b.held() {
+		for _, l := range b.openLocks() {
 			list = append(list, inhibitor{l.What, l.Who, l.Why, l.Mode, l.uid, l.pid})
 		}
 		reply.Body = []any{list}
@@ -69,14 +69,14 @@ func (b *Bus) answer(c *client, msg *dbus.Message) {
 	c.send(reply)
 }
 
-// inhibitor is an element of ListInhibitors's answer.
+// inhibitor is an element of the reply of ListInhibitors.
 type inhibitor struct {
 	What, Who, Why, Mode string
 	UID, PID             uint32
 }
 
-// inhibit hands out one end of a pipe and keeps the other, as logind does with
-// a FIFO.
+// inhibit replies with one end of a pipe and keeps the other, as logind does with a
+// FIFO.
 func (b *Bus) inhibit(c *client, msg, reply *dbus.Message) {
 	var ends [2]int
 	if err := unix.Pipe2(ends[:], unix.O_CLOEXEC); err != nil {
@@ -93,10 +93,10 @@ func (b *Bus) inhibit(c *client, msg, reply *dbus.Message) {
 	unix.Close(ends[1])
 }
 
-// Take takes a lock for pid 1, until the test ends.
+// Take takes a lock as pid 1, until the end of the test.
 func (b *Bus) Take(who string) { b.TakeAs(who, 0, 1) }
 
-// TakeAs takes a lock for a process of a user, until the test ends.
+// TakeAs takes a lock as a process and user, until the end of the test.
 func (b *Bus) TakeAs(who string, uid, pid uint32) {
 	var ends [2]int
 	if err := unix.Pipe2(ends[:], unix.O_CLOEXEC); err != nil {

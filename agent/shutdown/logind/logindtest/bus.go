@@ -1,6 +1,6 @@
-// Package logindtest is a system bus with a logind and a systemd on it, as far
-// as evictd asks them, on a real socket. It is for what the real ones do seldom:
-// to hang, to answer nonsense, to come and go.
+// Package logindtest is a fake system bus with logind and systemd on a real socket,
+// with the methods that evictd calls. It can do what the real ones rarely do: hang,
+// reply with unexpected values, stop and restart.
 package logindtest
 
 import (
@@ -23,49 +23,49 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Bus is the bus. Its methods are safe for concurrent use.
+// Bus is a fake bus. Its methods are safe for concurrent use.
 type Bus struct {
 	t    testing.TB
 	path string
-	root string // where logind reads its configuration
+	root string // root of logind's configuration
 
 	serving sync.WaitGroup
 
-	mu        sync.Mutex
-	listener  *net.UnixListener
-	clients   map[*client]bool
-	locks     []*lock
-	owner     string // of logind's name
-	limit     time.Duration
-	preparing bool
-	stubborn  bool
-	hang      map[string]bool
-	answers   map[string][]any
-	calls     map[string]int
+	mu           sync.Mutex
+	listener     *net.UnixListener
+	clients      map[*client]bool
+	locks        []*lock
+	owner        string // unique name of logind
+	limit        time.Duration
+	preparing    bool
+	ignoreConfig bool
+	hang         map[string]bool
+	answers      map[string][]any
+	calls        map[string]int
 }
 
-// Lock is what logind knows of an inhibitor.
+// Lock is an inhibitor lock.
 type Lock struct{ Who, Why, What, Mode string }
 
 type lock struct {
 	Lock
 	uid  uint32
 	pid  uint32
-	fifo int // our end
+	fifo int // the fake logind's end
 }
 
-// baseLimit is logind's own InhibitDelayMaxSec.
+// baseLimit is logind's default of InhibitDelayMaxSec.
 const baseLimit = 5 * time.Second
 
-// firstOwner is the connection that logind has at first.
-const firstOwner = ":1.1"
+// initialOwner is the unique name of logind until RestartLogind.
+const initialOwner = ":1.1"
 
-// New starts a bus that lives as long as the test, at its usual place below
-// root, where its logind reads its configuration, too.
+// New starts a bus that runs until the end of the test, at its usual path below
+// root. Its logind reads its configuration below root, too.
 func New(t testing.TB, root string) *Bus {
 	t.Helper()
 	b := &Bus{
-		t: t, path: filepath.Join(root, "run/dbus/system_bus_socket"), root: root, clients: map[*client]bool{}, owner: firstOwner, limit: baseLimit,
+		t: t, path: filepath.Join(root, "run/dbus/system_bus_socket"), root: root, clients: map[*client]bool{}, owner: initialOwner, limit: baseLimit,
 		hang: map[string]bool{}, answers: map[string][]any{}, calls: map[string]int{},
 	}
 	if err := os.MkdirAll(filepath.Dir(b.path), 0o755); err != nil {
@@ -81,10 +81,10 @@ func New(t testing.TB, root string) *Bus {
 	return b
 }
 
-// Address returns the bus's D-Bus address.
+// Address returns the D-Bus address of the bus.
 func (b *Bus) Address() string { return "unix:path=" + b.path }
 
-// Start lets clients connect.
+// Start accepts connections.
 func (b *Bus) Start() {
 	b.t.Helper()
 	l, err := net.ListenUnix("unix", &net.UnixAddr{Name: b.path, Net: "unix"})
@@ -100,9 +100,9 @@ func (b *Bus) Start() {
 			if err != nil {
 				return
 			}
-			c := &client{bus: b, conn: conn, pid: peer(conn)}
+			c := &client{bus: b, conn: conn, pid: peerPID(conn)}
 			b.mu.Lock()
-			if b.listener != l { // stopped meanwhile
+			if b.listener != l { // stopped in between
 				b.mu.Unlock()
 				conn.Close()
 				return
@@ -114,7 +114,7 @@ func (b *Bus) Start() {
 	})
 }
 
-// Stop ends every connection, and lets nobody connect until Start.
+// Stop closes every connection and refuses new ones until Start.
 func (b *Bus) Stop() {
 	defer b.serving.Wait()
 	b.mu.Lock()
@@ -129,15 +129,14 @@ func (b *Bus) Stop() {
 	clear(b.clients)
 }
 
-// Hang makes a method never answer, or answer again; "auth" is the handshake.
+// Hang makes a method never reply, or reply again; "auth" is the handshake.
 func (b *Bus) Hang(method string, hang bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.hang[method] = hang
 }
 
-// Answer makes a method, or a property by its name, answer that; nil as it
-// should.
+// Answer sets the reply of a method or property; nil restores the default.
 func (b *Bus) Answer(method string, body []any) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -148,47 +147,47 @@ func (b *Bus) Answer(method string, body []any) {
 	}
 }
 
-// Stubborn makes logind keep its limit whatever its configuration says.
+// Stubborn makes logind ignore its configuration and keep its limit.
 func (b *Bus) Stubborn(yes bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	b.stubborn = yes
+	b.ignoreConfig = yes
 }
 
-// Calls returns how often a method was called.
+// Calls returns the number of calls of a method.
 func (b *Bus) Calls(method string) int {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	return b.calls[method]
 }
 
-// Locks returns the locks that are held.
+// Locks returns the open locks.
 func (b *Bus) Locks() []Lock {
 	b.mu.Lock()
 	defer b.mu.Unlock()
-	var held []Lock
-	for _, l := range b.held() {
-		held = append(held, l.Lock)
+	var open []Lock
+	for _, l := range b.openLocks() {
+		open = append(open, l.Lock)
 	}
-	return held
+	return open
 }
 
-// held drops the locks whose other end was closed.
-func (b *Bus) held() []*lock {
-	var held []*lock
+// openLocks returns the open locks and drops those whose other end was closed.
+func (b *Bus) openLocks() []*lock {
+	var open []*lock
 	for _, l := range b.locks {
 		fds := []unix.PollFd{{Fd: int32(l.fifo), Events: unix.POLLIN}}
 		if _, err := unix.Poll(fds, 0); err == nil && fds[0].Revents&unix.POLLHUP != 0 {
 			unix.Close(l.fifo)
 			continue
 		}
-		held = append(held, l)
+		open = append(open, l)
 	}
-	b.locks = held
-	return held
+	b.locks = open
+	return open
 }
 
-// Prepare says that the node is about to go down, or not after all.
+// Prepare starts or cancels a shutdown.
 func (b *Bus) Prepare(begins bool) {
 	b.mu.Lock()
 	b.preparing = begins
@@ -196,7 +195,7 @@ func (b *Bus) Prepare(begins bool) {
 	b.Emit(begins)
 }
 
-// Emit sends logind's signal PrepareForShutdown with whatever body.
+// Emit sends the signal PrepareForShutdown of logind with any body.
 func (b *Bus) Emit(body ...any) {
 	b.mu.Lock()
 	owner := b.owner
@@ -204,18 +203,20 @@ func (b *Bus) Emit(body ...any) {
 	b.EmitAs(owner, body...)
 }
 
-// EmitAs sends the same as another connection can, to each client alone.
+// EmitAs sends PrepareForShutdown from another connection, as a unicast signal to
+// each client.
 func (b *Bus) EmitAs(sender string, body ...any) {
 	b.emit(sender, "/org/freedesktop/login1", "org.freedesktop.login1.Manager", "PrepareForShutdown", body...)
 }
 
-// ForgeOwner says as another connection that logind's name has a new owner.
+// ForgeOwner sends from another connection that logind's name has a new owner.
 func (b *Bus) ForgeOwner(sender, owner string) {
 	b.emit(sender, "/org/freedesktop/DBus", "org.freedesktop.DBus", "NameOwnerChanged", "org.freedesktop.login1", "", owner)
 }
 
-// RestartLogind has logind go and come back. The locks it had are lost, which
-// the real one would keep, or, if it had a shutdown to hold up, that is.
+// RestartLogind makes logind leave the bus and return. Its locks are lost, which
+// the real logind would keep, and so is a shutdown in progress, as with the real
+// one.
 func (b *Bus) RestartLogind() {
 	owner := func(before, now string) {
 		b.mu.Lock()
@@ -223,7 +224,7 @@ func (b *Bus) RestartLogind() {
 		b.mu.Unlock()
 		b.emit("org.freedesktop.DBus", "/org/freedesktop/DBus", "org.freedesktop.DBus", "NameOwnerChanged", "org.freedesktop.login1", before, now)
 	}
-	owner(firstOwner, "")
+	owner(initialOwner, "")
 	b.mu.Lock()
 	for _, l := range b.locks {
 		unix.Close(l.fifo)
@@ -244,7 +245,7 @@ func (b *Bus) emit(sender, path, iface, member string, body ...any) {
 	}
 }
 
-// Reload has logind read its configuration.
+// Reload makes logind read its configuration.
 func (b *Bus) Reload() {
 	b.mu.Lock()
 	defer b.mu.Unlock()
@@ -253,12 +254,12 @@ func (b *Bus) Reload() {
 
 // reload reads the configuration as logind does: the last file by name counts.
 func (b *Bus) reload() {
-	if b.stubborn {
+	if b.ignoreConfig {
 		return
 	}
 	b.limit = baseLimit
 	names := map[string]string{}
-	for _, dir := range []string{"/usr/lib", "/run", "/etc"} { // later ones hide those of the same name
+	for _, dir := range []string{"/usr/lib", "/run", "/etc"} { // later ones replace files of the same name
 		files, _ := filepath.Glob(filepath.Join(b.root, dir, "systemd/logind.conf.d/*.conf"))
 		for _, f := range files {
 			names[filepath.Base(f)] = f
@@ -285,8 +286,8 @@ type client struct {
 	pid  uint32
 }
 
-// peer returns the process at the other end; 0 is not known.
-func peer(conn *net.UnixConn) (pid uint32) {
+// peerPID returns the process at the other end; 0 if unknown.
+func peerPID(conn *net.UnixConn) (pid uint32) {
 	raw, err := conn.SyscallConn()
 	if err != nil {
 		return 0
@@ -299,8 +300,8 @@ func peer(conn *net.UnixConn) (pid uint32) {
 	return pid
 }
 
-// serve does the handshake (D-Bus specification, authentication protocol), and
-// then answers.
+// serve performs the handshake (D-Bus specification, authentication protocol), and
+// then replies to calls.
 func (c *client) serve() {
 	defer c.conn.Close()
 	in := bufio.NewReader(c.conn)
@@ -356,8 +357,7 @@ func (c *client) authenticate(in *bufio.Reader) error {
 	}
 }
 
-// send writes a message, with its descriptors. What can't be sent is the
-// client's end.
+// send writes a message with its descriptors. On an error it closes the connection.
 func (c *client) send(msg *dbus.Message) {
 	if len(msg.Body) > 0 {
 		msg.Headers[dbus.FieldSignature] = dbus.MakeVariant(dbus.SignatureOf(msg.Body...))
@@ -367,14 +367,14 @@ func (c *client) send(msg *dbus.Message) {
 		msg.Headers[dbus.FieldUnixFDs] = dbus.MakeVariant(uint32(fds))
 	}
 	var b bytes.Buffer
-	held, err := msg.EncodeToWithFDs(&b, binary.LittleEndian)
+	attached, err := msg.EncodeToWithFDs(&b, binary.LittleEndian)
 	if err != nil {
 		c.bus.t.Errorf("encode %v: %v", msg, err)
 		return
 	}
 	var oob []byte
-	if len(held) > 0 {
-		oob = unix.UnixRights(held...)
+	if len(attached) > 0 {
+		oob = unix.UnixRights(attached...)
 	}
 	if _, _, err := c.conn.WriteMsgUnix(b.Bytes(), oob, nil); err != nil {
 		c.conn.Close()

@@ -17,46 +17,46 @@ import (
 	"github.com/evictd/evictd/kernel/process"
 )
 
-// holdings are where a pod's files are. Directories are as this process sees
-// them.
-type holdings struct {
-	found   time.Time         // when they were looked for
-	layers  map[string]string // container ID to its writable layer; "" is not found
-	logs    map[string]logs   // container ID
-	volumes []volume
-	// unlisted says why the volumes are not known; nil where they are.
-	unlisted error
+// podFiles are the paths of a pod's files, as this process sees them.
+type podFiles struct {
+	locatedAt time.Time           // when the search began
+	layers    map[string]string   // by container ID; "" if not found
+	logs      map[string]logFiles // by container ID
+	volumes   []volume
+	// volumesErr is the reason why the volumes are not known; nil if they are.
+	volumesErr error
 }
 
-// same reports whether the directories are the same.
-func (h *holdings) same(other *holdings) bool {
+// same reports whether both have the same directories.
+func (h *podFiles) same(other *podFiles) bool {
 	return maps.Equal(h.layers, other.layers) && maps.Equal(h.logs, other.logs) && slices.Equal(h.volumes, other.volumes) &&
-		(h.unlisted == nil) == (other.unlisted == nil)
+		(h.volumesErr == nil) == (other.volumesErr == nil)
 }
 
-// logs are a container's: a directory, or in one that it shares what begins with
-// a name.
-type logs struct{ dir, only string }
+// logFiles are the logs of a container: a directory or, in a directory that
+// containers share, the files whose names begin with only.
+type logFiles struct{ dir, only string }
 
-func (l logs) key() string { return l.dir + "\x00" + l.only }
+func (l logFiles) key() string { return l.dir + "\x00" + l.only }
 
-// volume is a directory of a kubelet's.
+// volume is the directory of a volume that a kubelet made.
 type volume struct {
 	name   string
 	kind   evict.VolumeType
 	medium string
 	dir    string
-	// mounted tells that a filesystem is mounted on the directory.
+	// mounted reports that a filesystem is mounted on the directory.
 	mounted bool
 }
 
-// find looks for the directories of all subjects: each pod's in a job of its own, so
-// that what hangs for one pod hides no other pod. What is found late counts from then on.
-func (u *Usages) find(ctx context.Context) {
+// locatePods searches for the directories of all subjects, each pod in a job of its
+// own, so that a directory that hangs delays only its own pod. Late results are
+// used.
+func (u *Usages) locatePods(ctx context.Context) {
 	u.mu.Lock()
 	subjects := u.subjects
 	u.mu.Unlock()
-	u.findMounts(ctx)
+	u.readMounts(ctx)
 	wanted := make(map[string]bool, len(subjects))
 	for i := range subjects {
 		s := &subjects[i]
@@ -67,7 +67,7 @@ func (u *Usages) find(ctx context.Context) {
 		u.mu.Lock()
 		before, busy := u.pods[s.UID], u.lookups[s.UID] != nil || u.jobs.full(s.UID)
 		if u.jobs.slow >= maxSlow {
-			u.fresh = true // again as soon as less is slow
+			u.subjectsChanged = true // search again when fewer jobs are slow
 		}
 		var j *job
 		if !busy {
@@ -79,7 +79,7 @@ func (u *Usages) find(ctx context.Context) {
 			continue
 		}
 		u.run(ctx, j, func() uint64 { return 0 }, func(func()) {
-			u.takeHoldings(j, s, u.holdingsOf(s, before))
+			u.storePodFiles(j, s, u.podFilesOf(s, before))
 		})
 	}
 	u.mu.Lock()
@@ -91,19 +91,19 @@ func (u *Usages) find(ctx context.Context) {
 		}
 	}
 	for uid := range u.jobs.logged {
-		if !wanted[uid] && u.jobs.open[uid] == 0 {
+		if !wanted[uid] && u.jobs.detachedByPod[uid] == 0 {
 			delete(u.jobs.logged, uid)
 		}
 	}
-	if u.lacks() {
-		tell(u.lacking)
+	if u.missingLayersLocked() {
+		notify(u.layersMissing)
 	}
-	u.choosePlaces()
+	u.chooseTargets()
 }
 
-// takeHoldings notes where a pod's files are, however late. They are wanted in the same
-// moment, so that Unmeasured waits for them.
-func (u *Usages) takeHoldings(j *job, s *Subject, h *holdings) {
+// storePodFiles stores the paths of a pod's files, however late. It also adds them
+// to the targets in the same critical section, so that Unmeasured waits for them.
+func (u *Usages) storePodFiles(j *job, s *Subject, h *podFiles) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	delete(u.lookups, j.pod)
@@ -111,11 +111,11 @@ func (u *Usages) takeHoldings(j *job, s *Subject, h *holdings) {
 		u.version++
 	}
 	u.pods[j.pod] = h
-	u.wantHoldings(s, h)
+	u.wantPodFiles(s, h)
 }
 
-// findMounts finds out what is mounted where. Without, the table before counts.
-func (u *Usages) findMounts(ctx context.Context) {
+// readMounts reads the mount table. If that fails, the previous table stays.
+func (u *Usages) readMounts(ctx context.Context) {
 	const table = "the mount table"
 	u.mu.Lock()
 	j := newJob(table, table)
@@ -131,7 +131,7 @@ func (u *Usages) findMounts(ctx context.Context) {
 		mounts, err := disk.Mounts(u.o.Procfs, "self")
 		mounted := make(map[string]string, len(mounts))
 		for i := range mounts {
-			mounted[mounts[i].Point] = mounts[i].Type // the last one covers the others
+			mounted[mounts[i].Point] = mounts[i].Type // the last mount hides the others
 		}
 		u.mu.Lock()
 		defer u.mu.Unlock()
@@ -144,54 +144,55 @@ func (u *Usages) findMounts(ctx context.Context) {
 	})
 }
 
-// choosePlaces settles which directories are measured, by the holdings of the
-// subjects. The caller holds mu.
-func (u *Usages) choosePlaces() {
-	for _, p := range u.places {
+// chooseTargets determines which directories are measured, from the files of the
+// subjects. mu must be locked.
+func (u *Usages) chooseTargets() {
+	for _, p := range u.targets {
 		p.want, p.limited = false, false
 	}
 	for i := range u.subjects {
 		s := &u.subjects[i]
 		if h := u.pods[s.UID]; h != nil {
-			u.wantHoldings(s, h)
+			u.wantPodFiles(s, h)
 		}
 	}
-	for key, p := range u.places {
+	for key, p := range u.targets {
 		if !p.want && p.job == nil {
-			delete(u.places, key)
+			delete(u.targets, key)
 		}
 	}
 }
 
-func (u *Usages) wantHoldings(s *Subject, h *holdings) {
+func (u *Usages) wantPodFiles(s *Subject, h *podFiles) {
 	for _, dir := range h.layers {
-		u.wants(s, dir, logs{dir: dir})
+		u.wantTarget(s, dir, logFiles{dir: dir})
 	}
 	for _, l := range h.logs {
-		u.wants(s, l.key(), l)
+		u.wantTarget(s, l.key(), l)
 	}
 	for _, v := range h.volumes {
-		u.wants(s, v.dir, logs{dir: v.dir})
-		u.places[v.dir].mounted = v.mounted
+		u.wantTarget(s, v.dir, logFiles{dir: v.dir})
+		u.targets[v.dir].mounted = v.mounted
 	}
 }
 
-func (u *Usages) wants(s *Subject, key string, l logs) {
+func (u *Usages) wantTarget(s *Subject, key string, l logFiles) {
 	if l.dir == "" {
 		return
 	}
-	if u.places[key] == nil {
-		u.places[key] = &target{path: l.dir, only: l.only, pod: s.UID}
+	if u.targets[key] == nil {
+		u.targets[key] = &target{path: l.dir, only: l.only, pod: s.UID}
 	}
-	u.places[key].want = true
-	u.places[key].limited = u.places[key].limited || s.Limited
+	u.targets[key].want = true
+	u.targets[key].limited = u.targets[key].limited || s.Limited
 }
 
 func (u *Usages) onHost(path string) string { return filepath.Join(u.o.Rootfs, path) }
 
-// holdingsOf finds a pod's directories. A writable layer stays where it is.
-func (u *Usages) holdingsOf(s *Subject, before *holdings) *holdings {
-	h := &holdings{found: time.Now(), layers: map[string]string{}, logs: map[string]logs{}}
+// podFilesOf searches for a pod's directories. A writable layer that was found
+// before is not searched again: it does not move.
+func (u *Usages) podFilesOf(s *Subject, before *podFiles) *podFiles {
+	h := &podFiles{locatedAt: time.Now(), layers: map[string]string{}, logs: map[string]logFiles{}}
 	for _, c := range s.Containers {
 		if before != nil && before.layers[c.ID] != "" {
 			h.layers[c.ID] = before.layers[c.ID]
@@ -202,27 +203,27 @@ func (u *Usages) holdingsOf(s *Subject, before *holdings) *holdings {
 			h.logs[c.ID] = logsOf(u.onHost(c.LogPath), c.Name)
 		}
 	}
-	h.volumes, h.unlisted = u.volumesOf(s.UID)
+	h.volumes, h.volumesErr = u.volumesOf(s.UID)
 	return h
 }
 
-// logsOf returns where a container's logs are, the rotated ones too: a kubelet
-// gives each container a directory of its name, others let several share one.
-func logsOf(path, container string) logs {
+// logsOf returns the location of a container's logs, including rotated ones. A
+// kubelet makes one directory per container, named after it; other clients let
+// containers share one.
+func logsOf(path, container string) logFiles {
 	dir, base := filepath.Split(path)
 	if dir = filepath.Clean(dir); filepath.Base(dir) == container {
-		return logs{dir: dir}
+		return logFiles{dir: dir}
 	}
-	return logs{dir: dir, only: base}
+	return logFiles{dir: dir, only: base}
 }
 
-// layerOf returns the directory that takes what a container writes, from the
-// overlay that is its root:
+// layerOf returns the upper directory of the overlay that is a container's root:
 //
 //	0:61 / / rw,relatime - overlay overlay rw,lowerdir=…,upperdir=/var/lib/containerd/…/snapshots/3/fs,workdir=…
 //
-// A privileged container may mount what it likes over its root. Where the
-// runtime does not keep layers, the directory is not believed.
+// A privileged container can mount anything over its root, so a directory outside
+// the runtime's directory of layers is ignored.
 func (u *Usages) layerOf(c *evict.ContainerHandle) string {
 	if c.InitPID <= 1 || u.o.LayersDir == nil {
 		return ""
@@ -232,7 +233,7 @@ func (u *Usages) layerOf(c *evict.ContainerHandle) string {
 	if err != nil || below == "" {
 		return ""
 	}
-	// The pid may be another's by now, and may have been when it was read.
+	// The pid may have been reused, also before mountinfo was read.
 	if stat, err := process.ReadStat(u.o.Procfs, c.InitPID); err != nil || c.InitStart == 0 || stat.StartTime != c.InitStart {
 		return ""
 	}
@@ -252,28 +253,29 @@ func (u *Usages) layerOf(c *evict.ContainerHandle) string {
 	return ""
 }
 
-// The directories of volumes that count as a pod's local storage, by the plugin's
-// name as the kubelet escapes it (pkg/volume/util: GetPodVolumesDir).
+// volumeKinds are the volume plugins whose directories count as a pod's local
+// storage, by the plugin's name as the kubelet escapes it (pkg/volume/util:
+// GetPodVolumesDir).
 var volumeKinds = map[string]evict.VolumeType{
 	"kubernetes.io~empty-dir": evict.EmptyDir,
 	"kubernetes.io~configmap": evict.ConfigMap,
 	"kubernetes.io~git-repo":  evict.GitRepo,
 }
 
-// volumesOf lists the volumes that a kubelet made for a pod. A pod that no
-// kubelet made has none.
+// volumesOf lists the volumes that a kubelet made for a pod. A pod of another
+// client has none.
 func (u *Usages) volumesOf(uid string) ([]volume, error) {
 	if uid == "" || uid == "." || uid == ".." || strings.ContainsAny(uid, "/\x00") {
-		return nil, nil // not the name of a directory, so no kubelet's
+		return nil, nil // no valid directory name, so the pod is not a kubelet's
 	}
 	pods := u.onHost(u.o.PodsDir)
-	// The mount table names directories without symbolic links.
+	// The mount table has paths without symbolic links.
 	if real, err := filepath.EvalSymlinks(pods); err == nil {
 		pods = real
 	}
 	root := filepath.Join(pods, uid, "volumes")
-	// The table tells the type of a filesystem without asking the filesystem, which
-	// may be one that hangs: a container with mount propagation can mount a FUSE there.
+	// Take the filesystem type from the mount table: statfs may block, because a
+	// container with mount propagation can mount a FUSE filesystem there.
 	u.mu.Lock()
 	mounted := u.mounted
 	u.mu.Unlock()

@@ -16,7 +16,7 @@ import (
 	"github.com/evictd/evictd/kernel/kerneltest"
 )
 
-func TestOrphans(t *testing.T) {
+func TestListOrphans(t *testing.T) {
 	root := kerneltest.Tree(t, map[string]string{
 		"ns_gone_u1/main/0.log": "x", "ns_older_u2/main/0.log": "x", "ns_known_u3/main/0.log": "x", "ns_young_u4/main/0.log": "x",
 		"ns_nouid_/": "", "other/": "", "a_b_c_d/": "", "ns_file_u5": "x", "ns_link_u6@": "/etc",
@@ -27,7 +27,7 @@ func TestOrphans(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	list, err := orphans(root, []cri.Sandbox{{UID: "u3"}}, time.Minute, now)
+	list, err := listOrphans(root, []cri.Sandbox{{UID: "u3"}}, time.Minute, now)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -36,21 +36,21 @@ func TestOrphans(t *testing.T) {
 		names = append(names, filepath.Base(o.dir))
 	}
 	if got, want := strings.Join(names, " "), "ns_older_u2 ns_gone_u1"; got != want {
-		t.Errorf("orphans = %q; want %q", got, want)
+		t.Errorf("listOrphans = %q; want %q", got, want)
 	}
-	if list, err := orphans(filepath.Join(root, "none"), nil, 0, now); len(list) != 0 || err != nil {
-		t.Errorf("orphans of nothing = %v, %v", list, err)
+	if list, err := listOrphans(filepath.Join(root, "none"), nil, 0, now); len(list) != 0 || err != nil {
+		t.Errorf("listOrphans of a missing directory = %v, %v; want none", list, err)
 	}
-	if _, err := orphans(filepath.Join(root, "ns_file_u5"), nil, 0, now); err == nil {
-		t.Error("orphans of a file: no error")
+	if _, err := listOrphans(filepath.Join(root, "ns_file_u5"), nil, 0, now); err == nil {
+		t.Error("listOrphans of a file = nil; want an error")
 	}
 }
 
-// Logs of pods that are gone go where there is no kubelet, and stay beside one.
+// Orphaned logs are removed only if no kubelet runs.
 func TestOrphansUnderPressure(t *testing.T) {
 	for _, absent := range []bool{false, true} {
 		root := kerneltest.Tree(t, map[string]string{"var/log/pods/ns_gone_u1/main/0.log": "x"})
-		// The clock of a bubble begins in 2000.
+		// The clock of a synctest bubble starts in 2000.
 		if err := os.Chtimes(filepath.Join(root, "var/log/pods/ns_gone_u1"), start, start); err != nil {
 			t.Fatal(err)
 		}
@@ -82,15 +82,15 @@ func TestRemoveDeadLinks(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(entries) != 2 || entries[0].Name() != "alive" || entries[1].Name() != "file" {
-		t.Errorf("left are %v; want alive and file", entries)
+		t.Errorf("entries = %v; want alive and file", entries)
 	}
 	if err := removeDeadLinks(filepath.Join(root, "none")); err != nil {
-		t.Errorf("removeDeadLinks of nothing: %v", err)
+		t.Errorf("removeDeadLinks of a missing directory: %v", err)
 	}
 }
 
-// Logs that a process has open, as another runtime has those of its running pods, and
-// links to logs that are kept elsewhere, as docker's are, are no orphans'.
+// Logs are not orphaned if a process has them open, as another runtime has those of
+// its running pods, or if they link to existing files, as docker's do.
 func TestOrphansOfAnotherRuntime(t *testing.T) {
 	root := kerneltest.Tree(t, map[string]string{
 		"var/log/pods/ns_gone_u1/main/0.log": "x", "var/log/pods/ns_open_u2/main/0.log": "x",
@@ -115,10 +115,10 @@ func TestOrphansOfAnotherRuntime(t *testing.T) {
 		report := <-r.Done()
 		slices.Sort(report.Removed)
 		if !slices.Equal(report.Removed, []string{"logs ns_dead-link_u4", "logs ns_gone_u1"}) || report.Error != "" {
-			t.Errorf("report %+v; want the logs removed that belong to no pod", report)
+			t.Errorf("report %+v; want the logs without an open file or live link removed", report)
 		}
 	})
-	// Where it can't be told which files are open, no logs are removed.
+	// If the open files can't be listed, no logs are removed.
 	if err := os.Mkdir(filepath.Join(root, "var/log/pods/ns_gone_u1"), 0o755); err != nil {
 		t.Fatal(err)
 	}
@@ -130,7 +130,7 @@ func TestOrphansOfAnotherRuntime(t *testing.T) {
 	}, func(r *Reclaimer) {
 		r.Order(evict.Reclaim{Kind: evict.ReclaimContainers, Signal: signal.NodeFsAvailable, Deficit: 10})
 		if report := <-r.Done(); len(report.Removed) > 0 || report.Error == "" {
-			t.Errorf("report %+v without processes; want nothing removed, and why", report)
+			t.Errorf("report %+v without processes; want nothing removed and an error", report)
 		}
 	})
 }

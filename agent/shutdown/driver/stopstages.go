@@ -9,12 +9,12 @@ import (
 	"github.com/evictd/evictd/agent/evict"
 )
 
-// turns returns the order in which a pod's containers are asked to stop; nil is
-// all at once. Where the source names sidecars they follow the others, the last
-// to have been started first, as with the kubelet. Else the containers go in
-// the reverse order of their beginning, each with its share of the grace:
-// sidecars begin before those that they serve.
-func turns(pod *evict.Pod, containers []evict.ContainerHandle, grace time.Duration) []act.Turn {
+// stopStages returns the order in which a pod's containers are asked to stop; nil
+// means all at once. If the pod's specification has sidecars, they follow the other
+// containers in the reverse order of their start, as in the kubelet. Otherwise all
+// containers stop in the reverse order of their start, each with its share of the
+// grace: sidecars usually start before the containers that use them.
+func stopStages(pod *evict.Pod, containers []evict.ContainerHandle, grace time.Duration) []act.Turn {
 	if len(containers) < 2 {
 		return nil
 	}
@@ -53,7 +53,7 @@ func turns(pod *evict.Pod, containers []evict.ContainerHandle, grace time.Durati
 	return list
 }
 
-// sidecars lists a pod's by name, in the order of their start.
+// sidecars returns the names of a pod's sidecars in the order of their start.
 func sidecars(pod *evict.Pod) (names []string) {
 	for i := range pod.InitContainers {
 		if c := &pod.InitContainers[i]; c.Sidecar {

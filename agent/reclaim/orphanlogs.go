@@ -19,22 +19,22 @@ import (
 	"github.com/evictd/evictd/kernel/disk"
 )
 
-// Where kubelets have their pods' logs, and links to them
-// (pkg/kubelet/kuberuntime).
+// podLogs and logLinks are the directories of a kubelet's pod logs and of links to
+// them (pkg/kubelet/kuberuntime).
 const (
 	podLogs  = "/var/log/pods"
 	logLinks = "/var/log/containers"
 )
 
-// orphan is a directory of logs whose pod the runtime does not know.
-type orphan struct {
+// orphanLogs is a directory of logs whose pod the runtime does not list.
+type orphanLogs struct {
 	dir   string
-	since time.Time // when a container's log was added or removed last
+	since time.Time // when an entry was last added or removed
 }
 
-// orphans lists the directories in root that are named after pods, as
-// <namespace>_<name>_<uid>, and after none that there is, the oldest first.
-func orphans(root string, sandboxes []cri.Sandbox, minAge time.Duration, now time.Time) ([]orphan, error) {
+// listOrphans lists the directories in root that are named after a pod, as
+// <namespace>_<name>_<uid>, that is not among sandboxes, oldest first.
+func listOrphans(root string, sandboxes []cri.Sandbox, minAge time.Duration, now time.Time) ([]orphanLogs, error) {
 	entries, err := os.ReadDir(root)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -46,7 +46,7 @@ func orphans(root string, sandboxes []cri.Sandbox, minAge time.Duration, now tim
 	for i := range sandboxes {
 		known[sandboxes[i].UID] = true
 	}
-	var list []orphan
+	var list []orphanLogs
 	for _, e := range entries {
 		// Neither a namespace nor a name has an underscore.
 		parts := strings.Split(e.Name(), "_")
@@ -57,26 +57,28 @@ func orphans(root string, sandboxes []cri.Sandbox, minAge time.Duration, now tim
 		if err != nil || now.Sub(info.ModTime()) < minAge {
 			continue
 		}
-		list = append(list, orphan{filepath.Join(root, e.Name()), info.ModTime()})
+		list = append(list, orphanLogs{filepath.Join(root, e.Name()), info.ModTime()})
 	}
-	slices.SortFunc(list, func(a, b orphan) int { return cmp.Or(a.since.Compare(b.since), cmp.Compare(a.dir, b.dir)) })
+	slices.SortFunc(list, func(a, b orphanLogs) int { return cmp.Or(a.since.Compare(b.since), cmp.Compare(a.dir, b.dir)) })
 	return list, nil
 }
 
-// unused leaves out the directories that another runtime of this host may use: those
-// with a file that a process has open, as the runtime has the logs of what runs, and
-// those with a link to a file that is there, as cri-dockerd makes them to docker's
-// logs. An error says that it can't be told what processes have open.
-func unused(all []orphan, rootfs string, procfs kernel.FS) ([]orphan, error) {
+// withoutUsed removes from the list directories that another runtime of this host
+// may use: those in which a process has a file open, as a runtime has the logs of
+// running containers, and those with a link to an existing file, as cri-dockerd
+// makes them to docker's logs. It fails if the open files of a process can't be
+// listed.
+func withoutUsed(all []orphanLogs, rootfs string, procfs kernel.FS) ([]orphanLogs, error) {
 	open, err := openDirs(procfs, filepath.Base(podLogs))
 	if err != nil {
 		return nil, err
 	}
-	return slices.DeleteFunc(all, func(o orphan) bool { return open[filepath.Base(o.dir)] || links(rootfs, o.dir) }), nil
+	return slices.DeleteFunc(all, func(o orphanLogs) bool { return open[filepath.Base(o.dir)] || hasLiveLink(rootfs, o.dir) }), nil
 }
 
-// openDirs returns the names of the directories right below one of a name in which
-// any process has a file open. It goes by names: looking at an open file may hang.
+// openDirs returns the names of the directories directly below a directory named
+// below in which any process has a file open. It compares names only: stat of an
+// open file may hang.
 func openDirs(procfs kernel.FS, below string) (map[string]bool, error) {
 	processes, err := filepath.Glob(procfs.Path("[0-9]*"))
 	if err == nil && len(processes) == 0 {
@@ -95,7 +97,7 @@ func openDirs(procfs kernel.FS, below string) (map[string]bool, error) {
 		for _, fd := range fds {
 			target, err := os.Readlink(filepath.Join(dir, fd.Name()))
 			if err != nil {
-				continue // closed since, or the process has ended
+				continue // closed in between, or the process has ended
 			}
 			parts := strings.Split(target, "/")
 			if i := slices.Index(parts, below); i >= 0 && i+1 < len(parts) {
@@ -106,11 +108,11 @@ func openDirs(procfs kernel.FS, below string) (map[string]bool, error) {
 	return open, nil
 }
 
-// links reports whether a directory has a symbolic link, at most two levels down as
-// the logs are, to something that is there.
-func links(rootfs, dir string) bool {
+// hasLiveLink reports whether a directory has a symbolic link to an existing file,
+// at most two levels down, where the logs are.
+func hasLiveLink(rootfs, dir string) bool {
 	for _, pattern := range []string{"*", "*/*"} {
-		paths, _ := filepath.Glob(filepath.Join(dir, pattern)) // the pattern is well-formed
+		paths, _ := filepath.Glob(filepath.Join(dir, pattern)) // the pattern is valid
 		for _, path := range paths {
 			if info, err := os.Lstat(path); err != nil || info.Mode().Type() != fs.ModeSymlink {
 				continue
@@ -126,15 +128,15 @@ func links(rootfs, dir string) bool {
 	return false
 }
 
-// orphanRemovals returns the removals of the logs of pods that are gone, the oldest
-// first. It is for where no kubelet runs, which
-// keeps logs of pods that it has yet to start again.
+// orphanRemovals returns the removals of orphaned logs, oldest first. It is used
+// only where no kubelet runs: a kubelet keeps logs of pods that it is about to
+// restart.
 func (r *Reclaimer) orphanRemovals(ctx context.Context, report *evict.ReclaimReport, sandboxes []cri.Sandbox) (list []removal) {
-	answer := make(chan []orphan, 1)
+	answer := make(chan []orphanLogs, 1)
 	err := r.calls.do(ctx, "list logs of pods", func(context.Context) error {
-		all, err := orphans(filepath.Join(r.o.Rootfs, podLogs), sandboxes, minimumAge, time.Now())
+		all, err := listOrphans(filepath.Join(r.o.Rootfs, podLogs), sandboxes, minDeadAge, time.Now())
 		if err == nil && len(all) > 0 {
-			all, err = unused(all, r.o.Rootfs, r.o.Procfs)
+			all, err = withoutUsed(all, r.o.Rootfs, r.o.Procfs)
 		}
 		answer <- all
 		return err
@@ -154,21 +156,20 @@ func (r *Reclaimer) orphanRemovals(ctx context.Context, report *evict.ReclaimRep
 	return list
 }
 
-// removeDeadLinks removes the symbolic links in a directory whose target is not
-// there.
+// removeDeadLinks removes dangling symbolic links in a directory.
 func removeDeadLinks(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	if err != nil {
-		return fmt.Errorf("list links to logs: %w", err)
+		return fmt.Errorf("list log links: %w", err)
 	}
 	for _, e := range entries {
 		path := filepath.Join(dir, e.Name())
 		if _, err := os.Stat(path); e.Type() == fs.ModeSymlink && errors.Is(err, fs.ErrNotExist) {
 			if err := os.Remove(path); err != nil && !errors.Is(err, fs.ErrNotExist) {
-				return fmt.Errorf("remove a link to logs: %w", err)
+				return fmt.Errorf("remove log link: %w", err)
 			}
 		}
 	}

@@ -1,0 +1,168 @@
+package disks
+
+import (
+	"context"
+	"slices"
+	"time"
+
+	"github.com/evictd/evictd/agent/evict"
+	"github.com/evictd/evictd/agent/pace"
+)
+
+// queryLayers queries the runtime for the size of writable layers whose directories
+// were not found.
+func (u *Usages) queryLayers(ctx context.Context) {
+	query := singleCall[map[string]Measured]{what: "the container runtime's container statistics"}
+	timer := time.NewTimer(0)
+	defer timer.Stop()
+	var last time.Time
+	for {
+		select {
+		case <-ctx.Done():
+			return
+		case <-u.layersMissing:
+			if gap := queryRetry - time.Since(last); gap > 0 {
+				timer.Reset(gap)
+				continue
+			}
+		case <-timer.C:
+		}
+		last = time.Now()
+		timer.Reset(queryRetry)
+		if !u.missingLayers() {
+			timer.Reset(pace.Together(time.Now(), queryInterval))
+			continue
+		}
+		layers, err := query.call(2*callTimeout, func() (map[string]Measured, error) { return u.o.Layers(ctx) })
+		if err != nil {
+			u.o.Log.Debug("could not read sizes of writable layers from the container runtime", "error", err)
+			continue
+		}
+		u.mu.Lock()
+		u.layers = layers
+		u.version++
+		if !u.diskLow {
+			timer.Reset(queryInterval)
+		}
+		u.mu.Unlock()
+	}
+}
+
+// missingLayers reports whether the directory of a writable layer was not found.
+func (u *Usages) missingLayers() bool {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	return u.missingLayersLocked()
+}
+
+// missingLayersLocked is missingLayers with mu locked.
+func (u *Usages) missingLayersLocked() bool {
+	for _, h := range u.pods {
+		for _, dir := range h.layers {
+			if dir == "" {
+				return true
+			}
+		}
+	}
+	return false
+}
+
+// Holding is the known disk usage of one pod.
+type Holding struct {
+	// Known reports that at least a part was measured, or that there is nothing to
+	// measure. Short is the reason why the pod may use more than that; empty if all
+	// is known.
+	Known bool
+	Short string
+	// Oldest is the time of the oldest measurement; zero without one. By lists the
+	// methods of the measurements.
+	Oldest time.Time
+	By     []string
+
+	Layers  map[string]Measured // by container ID
+	Logs    map[string]Measured
+	Volumes []evict.Volume
+}
+
+// Of returns the known disk usage of a pod.
+func (u *Usages) Of(s *Subject) Holding {
+	u.mu.Lock()
+	defer u.mu.Unlock()
+	h := Holding{Layers: map[string]Measured{}, Logs: map[string]Measured{}}
+	pod := u.pods[s.UID]
+	if pod == nil {
+		if u.lookups[s.UID].isHung() {
+			return Holding{Short: "the search for its directories hangs"}
+		}
+		return Holding{Short: "not measured yet"}
+	}
+	for _, c := range s.Containers {
+		layer := u.layers[c.ID]
+		if dir := pod.layers[c.ID]; dir != "" {
+			layer = h.addTarget(u.targets[dir], "the writable layer of "+c.Name)
+		} else if !layer.At.IsZero() {
+			h.addMeasured(&layer)
+		}
+		if layer.At.IsZero() {
+			h.markIncomplete("the writable layer of " + c.Name + " is not known")
+		}
+		h.Layers[c.ID] = layer
+		if l, ok := pod.logs[c.ID]; ok {
+			h.Logs[c.ID] = h.addTarget(u.targets[l.key()], "the logs of "+c.Name)
+		} else {
+			h.markIncomplete("the logs of " + c.Name + " are not known")
+		}
+	}
+	if pod.volumesErr != nil {
+		h.markIncomplete("its volumes are not known: " + pod.volumesErr.Error())
+	}
+	for _, v := range pod.volumes {
+		got := h.addTarget(u.targets[v.dir], "volume "+v.name)
+		h.Volumes = append(h.Volumes, evict.Volume{
+			Name: v.name, Type: v.kind, Medium: v.medium, Used: signed(got.Bytes), Inodes: signed(got.Inodes),
+		})
+	}
+	h.Known = !h.Oldest.IsZero() || h.Short == ""
+	return h
+}
+
+// addTarget adds the usage of a directory.
+func (h *Holding) addTarget(p *target, what string) Measured {
+	if p == nil {
+		h.markIncomplete(what + ": not measured yet")
+		return Measured{}
+	}
+	got := p.soFar()
+	switch {
+	case p.job.isHung():
+		h.markIncomplete(what + ": " + p.path + " hangs")
+	case p.err != nil:
+		h.markIncomplete(what + ": " + p.err.Error())
+	case got.At.IsZero():
+		h.markIncomplete(what + ": not measured yet")
+	}
+	if !got.At.IsZero() {
+		h.addMeasured(&got)
+	}
+	return got
+}
+
+func (h *Holding) addMeasured(m *Measured) {
+	if h.Oldest.IsZero() || m.At.Before(h.Oldest) {
+		h.Oldest = m.At
+	}
+	if !slices.Contains(h.By, m.By) {
+		h.By = append(h.By, m.By)
+	}
+	if m.Short != "" {
+		h.markIncomplete(m.Short)
+	}
+}
+
+// markIncomplete sets the reason why the pod may use more than is known. The first
+// reason stays.
+func (h *Holding) markIncomplete(why string) {
+	if h.Short == "" {
+		h.Short = why
+	}
+}

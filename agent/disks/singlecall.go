@@ -1,0 +1,90 @@
+package disks
+
+import (
+	"fmt"
+	"sync"
+	"time"
+)
+
+// HungError reports that a call has not returned in time.
+type HungError struct {
+	What string
+	// Since is when the call began, and Hung how long it had been running when the
+	// error was made.
+	Since time.Time
+	Hung  time.Duration
+}
+
+func (e *HungError) Error() string {
+	return fmt.Sprintf("%s has not returned for %v", e.What, e.Hung.Round(10*time.Millisecond))
+}
+
+// singleCall runs a call that may never return. At most one goroutine exists for
+// it, however often call is used. Its methods are safe for concurrent use.
+type singleCall[T any] struct {
+	what string
+
+	mu      sync.Mutex
+	started time.Time // when the call in flight began; zero for none
+}
+
+// call runs f on a goroutine of its own and waits for its result until timeout.
+// While an earlier f has not returned, call does not start another and returns a
+// [HungError] at once.
+func (e *singleCall[T]) call(timeout time.Duration, f func() (T, error)) (T, error) {
+	type answer struct {
+		value T
+		err   error
+	}
+	var none T
+	now := time.Now()
+	e.mu.Lock()
+	if !e.started.IsZero() {
+		defer e.mu.Unlock()
+		return none, &HungError{e.what, e.started, now.Sub(e.started)}
+	}
+	e.started = now
+	e.mu.Unlock()
+
+	answers := make(chan answer, 1)
+	go func() {
+		value, err := f()
+		e.mu.Lock()
+		e.started = time.Time{}
+		e.mu.Unlock()
+		answers <- answer{value, err}
+	}()
+	timer := time.NewTimer(timeout)
+	defer timer.Stop()
+	select {
+	case a := <-answers:
+		return a.value, a.err
+	case <-timer.C:
+		return none, &HungError{e.what, now, time.Since(now)}
+	}
+}
+
+// singleCalls are calls by name. Each call that hangs keeps its own goroutine.
+type singleCalls[T any] struct{ calls map[string]*singleCall[T] }
+
+// get returns the call of that name, and removes others that are not in flight.
+func (e *singleCalls[T]) get(what string) *singleCall[T] {
+	if e.calls == nil {
+		e.calls = map[string]*singleCall[T]{}
+	}
+	for name, other := range e.calls {
+		if name != what && !other.inFlight() {
+			delete(e.calls, name)
+		}
+	}
+	if e.calls[what] == nil {
+		e.calls[what] = &singleCall[T]{what: what}
+	}
+	return e.calls[what]
+}
+
+func (e *singleCall[T]) inFlight() bool {
+	e.mu.Lock()
+	defer e.mu.Unlock()
+	return !e.started.IsZero()
+}
