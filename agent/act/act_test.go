@@ -21,7 +21,7 @@ import (
 
 // place is a cgroup of the test's own, with the processes that it started in
 // it.
-type place struct {
+type testCgroup struct {
 	t         *testing.T
 	hierarchy *cgroup.Hierarchy
 	path      string // in the hierarchy
@@ -30,7 +30,7 @@ type place struct {
 
 // newPlace makes a cgroup in the tree that carries memory, and on v1 in the
 // freezer's and the pids controller's. Whatever is in it dies with the test.
-func newPlace(t *testing.T) *place {
+func newTestCgroup(t *testing.T) *testCgroup {
 	t.Helper()
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: to make a cgroup")
@@ -39,7 +39,7 @@ func newPlace(t *testing.T) *place {
 	if err != nil {
 		t.Skip("needs cgroups: ", err)
 	}
-	p := &place{t: t, hierarchy: h, path: fmt.Sprintf("/evictd-test-act-%d-%d", os.Getpid(), time.Now().UnixNano())}
+	p := &testCgroup{t: t, hierarchy: h, path: fmt.Sprintf("/evictd-test-act-%d-%d", os.Getpid(), time.Now().UnixNano())}
 	roots := []string{"/sys/fs/cgroup"}
 	if h.Version != cgroup.V2 {
 		roots = []string{"/sys/fs/cgroup/memory", "/sys/fs/cgroup/freezer", "/sys/fs/cgroup/pids"}
@@ -60,7 +60,7 @@ func newPlace(t *testing.T) *place {
 	return p
 }
 
-func (p *place) remove() {
+func (p *testCgroup) remove() {
 	for _, dir := range p.dirs {
 		os.WriteFile(filepath.Join(dir, "freezer.state"), []byte("THAWED"), 0)
 		os.WriteFile(filepath.Join(dir, "cgroup.freeze"), []byte("0"), 0)
@@ -81,7 +81,7 @@ func (p *place) remove() {
 	}
 }
 
-func (p *place) pidsIn(dir string) []int {
+func (p *testCgroup) pidsIn(dir string) []int {
 	content, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
 	if err != nil {
 		return nil
@@ -106,10 +106,10 @@ func splitLines(s string) (lines []string) {
 	return lines
 }
 
-func (p *place) pids() []int { return p.pidsIn(p.dirs[0]) }
+func (p *testCgroup) pids() []int { return p.pidsIn(p.dirs[0]) }
 
 // run starts a command in the cgroup: a shell enters it first.
-func (p *place) run(script string) *exec.Cmd {
+func (p *testCgroup) run(script string) *exec.Cmd {
 	p.t.Helper()
 	enter := ""
 	for _, dir := range p.dirs {
@@ -120,11 +120,11 @@ func (p *place) run(script string) *exec.Cmd {
 		p.t.Fatal(err)
 	}
 	p.t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
-	p.await("the command is in the cgroup", func() bool { return slices.Contains(p.pids(), cmd.Process.Pid) })
+	p.waitFor("the command is in the cgroup", func() bool { return slices.Contains(p.pids(), cmd.Process.Pid) })
 	return cmd
 }
 
-func (p *place) await(what string, ok func() bool) {
+func (p *testCgroup) waitFor(what string, ok func() bool) {
 	p.t.Helper()
 	deadline := time.Now().Add(20 * time.Second)
 	for !ok() {
@@ -135,7 +135,7 @@ func (p *place) await(what string, ok func() bool) {
 	}
 }
 
-func (p *place) container(id string) evict.ContainerHandle {
+func (p *testCgroup) container(id string) evict.ContainerHandle {
 	p.t.Helper()
 	g, err := p.hierarchy.Open(p.path)
 	if err != nil {
@@ -146,14 +146,14 @@ func (p *place) container(id string) evict.ContainerHandle {
 }
 
 // stops is a Runtime that notes what it was asked.
-type stops struct {
+type fakeRuntime struct {
 	mu    sync.Mutex
 	calls []string
 	hang  bool
 	err   error
 }
 
-func (s *stops) note(call string, ctx context.Context) error {
+func (s *fakeRuntime) record(call string, ctx context.Context) error {
 	s.mu.Lock()
 	s.calls = append(s.calls, call)
 	s.mu.Unlock()
@@ -164,43 +164,45 @@ func (s *stops) note(call string, ctx context.Context) error {
 	return s.err
 }
 
-func (s *stops) StopContainer(ctx context.Context, id string, grace time.Duration) error {
-	return s.note(fmt.Sprintf("container %s %s", id, grace), ctx)
+func (s *fakeRuntime) StopContainer(ctx context.Context, id string, grace time.Duration) error {
+	return s.record(fmt.Sprintf("container %s %s", id, grace), ctx)
 }
 
-func (s *stops) StopSandbox(ctx context.Context, id string) error { return s.note("sandbox "+id, ctx) }
+func (s *fakeRuntime) StopSandbox(ctx context.Context, id string) error {
+	return s.record("sandbox "+id, ctx)
+}
 
 // heard collects an actuator's reports.
-type heard struct {
-	mu   sync.Mutex
-	list []Progress
+type progressLog struct {
+	mu      sync.Mutex
+	reports []Progress
 }
 
-func (h *heard) take(p Progress) {
+func (h *progressLog) record(p Progress) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	h.list = append(h.list, p)
+	h.reports = append(h.reports, p)
 }
 
-func (h *heard) stages() (stages []Stage) {
+func (h *progressLog) stages() (stages []Stage) {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	for _, p := range h.list {
+	for _, p := range h.reports {
 		stages = append(stages, p.Stage)
 	}
 	return stages
 }
 
-func (h *heard) last() Progress {
+func (h *progressLog) last() Progress {
 	h.mu.Lock()
 	defer h.mu.Unlock()
-	if len(h.list) == 0 {
+	if len(h.reports) == 0 {
 		return Progress{}
 	}
-	return h.list[len(h.list)-1]
+	return h.reports[len(h.reports)-1]
 }
 
-func hard(c ...evict.ContainerHandle) Job {
+func hardJob(c ...evict.ContainerHandle) Job {
 	return Job{Order: evict.Order{UID: "u", Pod: "default/p", Hard: true}, SandboxID: "s", Owned: true, Containers: c, Guard: &evict.Guard{}}
 }
 
@@ -223,14 +225,14 @@ func TestKill(t *testing.T) {
 		{"fork bomb", "exec " + bombScript, manyProcesses},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			p := newPlace(t)
+			p := newTestCgroup(t)
 			// A fork bomb of our own making stops by itself.
 			cmd := p.run("ulimit -t 20; " + tc.script)
-			p.await("there are enough processes", func() bool { return len(p.pids()) >= tc.processes })
-			var reports heard
-			runtime := &stops{}
-			k := NewKiller(p.hierarchy, "/proc", runtime, reports.take)
-			k.Evict(t.Context(), hard(p.container("c1")))
+			p.waitFor("there are enough processes", func() bool { return len(p.pids()) >= tc.processes })
+			var reports progressLog
+			runtime := &fakeRuntime{}
+			k := NewKiller(p.hierarchy, "/proc", runtime, reports.record)
+			k.Evict(t.Context(), hardJob(p.container("c1")))
 			k.Wait()
 			if pids := p.pids(); len(pids) > 0 {
 				t.Errorf("left in the cgroup: %v", pids)
@@ -253,8 +255,8 @@ func TestKill(t *testing.T) {
 }
 
 // A frozen process of cgroup v1 does not die before it runs again.
-func TestKillFrozen(t *testing.T) {
-	p := newPlace(t)
+func TestKillThawsFrozen(t *testing.T) {
+	p := newTestCgroup(t)
 	p.run("exec sleep 1000")
 	g, err := p.hierarchy.Open(p.path)
 	if err != nil {
@@ -266,10 +268,10 @@ func TestKillFrozen(t *testing.T) {
 	} else if err != nil {
 		t.Fatal(err)
 	}
-	p.await("it is frozen", func() bool { frozen, err := g.Frozen(); return frozen && err == nil })
-	var reports heard
-	k := NewKiller(p.hierarchy, "/proc", nil, reports.take)
-	k.Evict(t.Context(), hard(p.container("c1")))
+	p.waitFor("it is frozen", func() bool { frozen, err := g.Frozen(); return frozen && err == nil })
+	var reports progressLog
+	k := NewKiller(p.hierarchy, "/proc", nil, reports.record)
+	k.Evict(t.Context(), hardJob(p.container("c1")))
 	k.Wait()
 	if pids := p.pids(); len(pids) > 0 {
 		t.Errorf("left in the cgroup: %v", pids)
@@ -281,10 +283,10 @@ func TestKillFrozen(t *testing.T) {
 
 // Of a fork bomb that is frozen while it is signalled nobody is left, although
 // nobody signals anybody afterwards.
-func TestFrozenWhileSignalled(t *testing.T) {
-	p := newPlace(t)
+func TestKillFrozenForkBomb(t *testing.T) {
+	p := newTestCgroup(t)
 	p.run("ulimit -t 20; exec " + bombScript)
-	p.await("there are many processes", func() bool { return len(p.pids()) >= manyProcesses })
+	p.waitFor("there are many processes", func() bool { return len(p.pids()) >= manyProcesses })
 	v, err := open(p.hierarchy, p.container("c1"), &evict.Guard{})
 	if err != nil {
 		t.Fatal(err)
@@ -293,22 +295,22 @@ func TestFrozenWhileSignalled(t *testing.T) {
 	if err := v.group.Freeze(); errors.Is(err, kernel.ErrUnavailable) {
 		t.Skip("needs a freezer: ", err)
 	}
-	p.await("all are signalled", func() bool { // each has to run to be frozen
+	p.waitFor("all are signalled", func() bool { // each has to run to be frozen
 		all, err := v.killFrozen("/proc")
 		if err != nil {
 			t.Fatal(err)
 		}
 		return all
 	})
-	p.await("all have gone", func() bool { return len(p.pids()) == 0 })
+	p.waitFor("all have gone", func() bool { return len(p.pids()) == 0 })
 	if frozen, err := v.group.Frozen(); err != nil || frozen {
 		t.Errorf("Frozen() = %v, %v; want it thawed", frozen, err)
 	}
 }
 
 // The freezer's cgroup of the same path may hold others, who are not to be stopped.
-func TestFreezesItsOwn(t *testing.T) {
-	p := newPlace(t)
+func TestFreezeIsLocal(t *testing.T) {
+	p := newTestCgroup(t)
 	if p.hierarchy.Version == cgroup.V2 {
 		t.Skip("needs a v1 freezer")
 	}
@@ -318,7 +320,7 @@ func TestFreezesItsOwn(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer v.close()
-	if own, err := v.freezesItsOwn(); err != nil || !own {
+	if own, err := v.freezeIsLocal(); err != nil || !own {
 		t.Errorf("freezesItsOwn() = %v, %v; want true", own, err)
 	}
 	other := exec.Command("sleep", "1000")
@@ -330,7 +332,7 @@ func TestFreezesItsOwn(t *testing.T) {
 	if err := os.WriteFile(freezer, []byte(strconv.Itoa(other.Process.Pid)), 0); err != nil {
 		t.Fatal(err)
 	}
-	if own, err := v.freezesItsOwn(); err != nil || own {
+	if own, err := v.freezeIsLocal(); err != nil || own {
 		t.Errorf("freezesItsOwn() beside another = %v, %v; want false", own, err)
 	}
 	if all, err := v.killFrozen("/proc"); err != nil || all {
@@ -343,10 +345,10 @@ func TestFreezesItsOwn(t *testing.T) {
 
 // What must live is not killed, and neither is anything beside it.
 func TestKillRefused(t *testing.T) {
-	p := newPlace(t)
+	p := newTestCgroup(t)
 	cmd := p.run("sleep 1000 & wait")
 	first := cmd.Process.Pid
-	p.await("two processes run", func() bool { return len(p.pids()) == 2 })
+	p.waitFor("two processes run", func() bool { return len(p.pids()) == 2 })
 	right := p.container("c1")
 	wrong := right
 	wrong.CgroupID++
@@ -361,11 +363,11 @@ func TestKillRefused(t *testing.T) {
 		"another cgroup of the name": {wrong, evict.Guard{}, true, []string{"container c1 0s", "sandbox s"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			job := hard(tc.container)
+			job := hardJob(tc.container)
 			job.Guard = &tc.guard
 			for kind, actuate := range map[string]func(report func(Progress)){
 				"killer": func(report func(Progress)) {
-					runtime := &stops{}
+					runtime := &fakeRuntime{}
 					k := NewKiller(p.hierarchy, "/proc", runtime, report)
 					k.Evict(t.Context(), job)
 					k.Wait()
@@ -375,8 +377,8 @@ func TestKillRefused(t *testing.T) {
 				},
 				"dry run": func(report func(Progress)) { NewDryRun(p.hierarchy, "/proc", report).Evict(t.Context(), job) },
 			} {
-				var reports heard
-				actuate(reports.take)
+				var reports progressLog
+				actuate(reports.record)
 				last := reports.last()
 				var refusal *WrongVictimError
 				switch {
@@ -394,14 +396,14 @@ func TestKillRefused(t *testing.T) {
 }
 
 // A container whose cgroup is not proven is left to the runtime.
-func TestUnproven(t *testing.T) {
+func TestKillUnproven(t *testing.T) {
 	h := &cgroup.Hierarchy{}
 	unproven := evict.ContainerHandle{ID: "c1", Name: "c", Unproven: "its cgroup holds another container"}
 	t.Run("runtime", func(t *testing.T) {
-		var reports heard
-		runtime := &stops{}
-		k := NewKiller(h, "/proc", runtime, reports.take)
-		k.Evict(t.Context(), hard(unproven))
+		var reports progressLog
+		runtime := &fakeRuntime{}
+		k := NewKiller(h, "/proc", runtime, reports.record)
+		k.Evict(t.Context(), hardJob(unproven))
 		k.Wait()
 		if want := []string{"container c1 0s", "sandbox s"}; !slices.Equal(runtime.calls, want) {
 			t.Errorf("runtime was asked %q; want %q", runtime.calls, want)
@@ -411,9 +413,9 @@ func TestUnproven(t *testing.T) {
 		}
 	})
 	t.Run("no runtime", func(t *testing.T) {
-		var reports heard
-		k := NewKiller(h, "/proc", nil, reports.take)
-		k.Evict(t.Context(), hard(unproven))
+		var reports progressLog
+		k := NewKiller(h, "/proc", nil, reports.record)
+		k.Evict(t.Context(), hardJob(unproven))
 		k.Wait()
 		if last := reports.last(); last.Stage != Refused || last.Err == nil {
 			t.Errorf("last report = %+v; want it refused", last)
@@ -422,10 +424,10 @@ func TestUnproven(t *testing.T) {
 }
 
 // A kubelet's sandbox is not evictd's to stop.
-func TestKubeletSandboxIsSpared(t *testing.T) {
-	runtime := &stops{}
+func TestKubeletSandboxNotStopped(t *testing.T) {
+	runtime := &fakeRuntime{}
 	k := NewKiller(&cgroup.Hierarchy{}, "/proc", runtime, func(Progress) {})
-	job := hard(evict.ContainerHandle{ID: "c1", Name: "c"})
+	job := hardJob(evict.ContainerHandle{ID: "c1", Name: "c"})
 	job.Owned = false
 	k.Evict(t.Context(), job)
 	k.Wait()
@@ -434,18 +436,18 @@ func TestKubeletSandboxIsSpared(t *testing.T) {
 	}
 }
 
-func TestSoftThenHardened(t *testing.T) {
-	p := newPlace(t)
+func TestHardenSoftEviction(t *testing.T) {
+	p := newTestCgroup(t)
 	p.run("trap '' TERM; sleep 1000 & while :; do wait; done")
-	var reports heard
-	runtime := &stops{hang: true}
-	k := NewKiller(p.hierarchy, "/proc", runtime, reports.take)
+	var reports progressLog
+	runtime := &fakeRuntime{hang: true}
+	k := NewKiller(p.hierarchy, "/proc", runtime, reports.record)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	job := hard(p.container("c1"))
+	job := hardJob(p.container("c1"))
 	job.Order.Hard, job.Order.Grace = false, 30*time.Second
 	k.Evict(ctx, job)
-	p.await("the runtime is asked", func() bool {
+	p.waitFor("the runtime is asked", func() bool {
 		runtime.mu.Lock()
 		defer runtime.mu.Unlock()
 		return slices.Contains(runtime.calls, "container c1 30s")
@@ -455,7 +457,7 @@ func TestSoftThenHardened(t *testing.T) {
 	}
 	job.Order.Hard = true
 	k.Harden(ctx, job)
-	p.await("the pod is gone although the runtime hangs", func() bool { return slices.Contains(reports.stages(), LastGone) })
+	p.waitFor("the pod is gone although the runtime hangs", func() bool { return slices.Contains(reports.stages(), LastGone) })
 	if pids := p.pids(); len(pids) > 0 {
 		t.Errorf("left in the cgroup: %v", pids)
 	}
@@ -468,13 +470,13 @@ func TestSoftThenHardened(t *testing.T) {
 
 // A pod that came back is asked to stop anew: the end that is reported is the
 // newer request's, and a kill gives that one up.
-func TestSoftAnew(t *testing.T) {
-	var reports heard
-	runtime := &stops{hang: true}
-	k := NewKiller(&cgroup.Hierarchy{}, "/proc", runtime, reports.take)
+func TestSoftEvictionAgain(t *testing.T) {
+	var reports progressLog
+	runtime := &fakeRuntime{hang: true}
+	k := NewKiller(&cgroup.Hierarchy{}, "/proc", runtime, reports.record)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	job := hard(evict.ContainerHandle{ID: "c1", Unproven: "for the test"})
+	job := hardJob(evict.ContainerHandle{ID: "c1", Unproven: "for the test"})
 	job.Order.Hard, job.Order.Grace = false, 30*time.Second
 	k.Evict(ctx, job)
 	k.Evict(ctx, job)
@@ -496,12 +498,12 @@ func TestSoftAnew(t *testing.T) {
 }
 
 // A runtime that does not stop a pod softly does not save it from being killed.
-func TestHardenedAfterSoftFailed(t *testing.T) {
-	p := newPlace(t)
+func TestHardenAfterRefusedStop(t *testing.T) {
+	p := newTestCgroup(t)
 	p.run("sleep 1000 & wait")
-	var reports heard
-	k := NewKiller(p.hierarchy, "/proc", &stops{err: errors.New("no")}, reports.take)
-	job := hard(p.container("c1"))
+	var reports progressLog
+	k := NewKiller(p.hierarchy, "/proc", &fakeRuntime{err: errors.New("no")}, reports.record)
+	job := hardJob(p.container("c1"))
 	job.Order.Hard = false
 	k.Evict(t.Context(), job)
 	k.Wait()
@@ -519,9 +521,9 @@ func TestHardenedAfterSoftFailed(t *testing.T) {
 // A pid that was signalled once may come to name another process of the cgroup,
 // which has to die as well.
 func TestDrainSignalsReusedPIDs(t *testing.T) {
-	p := newPlace(t)
+	p := newTestCgroup(t)
 	p.run("sleep 1000 & wait")
-	p.await("two processes run", func() bool { return len(p.pids()) == 2 })
+	p.waitFor("two processes run", func() bool { return len(p.pids()) == 2 })
 	v, err := open(p.hierarchy, p.container("c1"), &evict.Guard{})
 	if err != nil {
 		t.Fatal(err)
@@ -537,10 +539,10 @@ func TestDrainSignalsReusedPIDs(t *testing.T) {
 	}
 }
 
-func TestSoftFails(t *testing.T) {
-	var reports heard
-	k := NewKiller(&cgroup.Hierarchy{}, "/proc", &stops{err: errors.New("no")}, reports.take)
-	job := hard(evict.ContainerHandle{ID: "c1", Name: "c"})
+func TestSoftEvictionRefused(t *testing.T) {
+	var reports progressLog
+	k := NewKiller(&cgroup.Hierarchy{}, "/proc", &fakeRuntime{err: errors.New("no")}, reports.record)
+	job := hardJob(evict.ContainerHandle{ID: "c1", Name: "c"})
 	job.Order.Hard = false
 	k.Evict(t.Context(), job)
 	k.Wait()
@@ -549,15 +551,15 @@ func TestSoftFails(t *testing.T) {
 	}
 }
 
-func TestDryRunTouchesNothing(t *testing.T) {
-	p := newPlace(t)
+func TestDryRunKillsNothing(t *testing.T) {
+	p := newTestCgroup(t)
 	p.run("sleep 1000 & wait")
-	p.await("two processes run", func() bool { return len(p.pids()) == 2 })
+	p.waitFor("two processes run", func() bool { return len(p.pids()) == 2 })
 	before := p.pids()
-	var reports heard
-	d := NewDryRun(p.hierarchy, "/proc", reports.take)
-	d.Evict(t.Context(), hard(p.container("c1")))
-	d.Harden(t.Context(), hard(p.container("c1")))
+	var reports progressLog
+	d := NewDryRun(p.hierarchy, "/proc", reports.record)
+	d.Evict(t.Context(), hardJob(p.container("c1")))
+	d.Harden(t.Context(), hardJob(p.container("c1")))
 	if last := reports.last(); last.Stage != Finished || last.Processes != 2 || last.Err != nil {
 		t.Errorf("report = %+v; want two processes counted", last)
 	}

@@ -15,7 +15,7 @@ import (
 
 // A runtime that is too slow to say that a container has stopped does not cost the pod its end: the sandbox, which
 // holds its shared memory, is stopped as soon as nobody is in the container's cgroup.
-func TestSoftStopOfASlowRuntime(t *testing.T) {
+func TestSoftStopRuntimeTimeout(t *testing.T) {
 	const populated, empty = "populated 1\nfrozen 0\n", "populated 0\nfrozen 0\n"
 	for _, tt := range []struct {
 		name   string
@@ -30,7 +30,7 @@ func TestSoftStopOfASlowRuntime(t *testing.T) {
 		{"gone", cri.ErrTimeout, "", 0, []Stage{Signalled, LastGone, Finished}, 1, 0},
 		{"ended, and the runtime went", cri.ErrUnreachable, empty, 0, []Stage{Signalled, LastGone, Finished}, 1, 0},
 		{"ends late", cri.ErrTimeout, populated, 2 * time.Second, []Stage{Signalled, Refused}, 1, 4 * time.Second},
-		{"lives", cri.ErrTimeout, populated, 0, []Stage{Signalled, Refused}, 0, longestDrain},
+		{"lives", cri.ErrTimeout, populated, 0, []Stage{Signalled, Refused}, 0, drainTimeout},
 		{"refused", cri.ErrMalformed, populated, 2 * time.Second, []Stage{Signalled, Refused}, 0, 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -53,8 +53,8 @@ func TestSoftStopOfASlowRuntime(t *testing.T) {
 				group.Close()
 			}
 			synctest.Test(t, func(t *testing.T) {
-				runtime, reports := &away{container: tt.answer}, &heard{}
-				k := NewKiller(h, "/proc", runtime, reports.take)
+				runtime, reports := &flakyRuntime{stopErr: tt.answer}, &progressLog{}
+				k := NewKiller(h, "/proc", runtime, reports.record)
 				began := time.Now()
 				k.Evict(t.Context(), Job{
 					Order: evict.Order{UID: "u", Grace: time.Second}, SandboxID: "s", Owned: true, Containers: []evict.ContainerHandle{c},
@@ -67,8 +67,8 @@ func TestSoftStopOfASlowRuntime(t *testing.T) {
 				if got := reports.stages(); !slices.Equal(got, tt.want) {
 					t.Errorf("stages = %v; want %v", got, tt.want)
 				}
-				if runtime.asked != tt.asked {
-					t.Errorf("sandbox was asked for %d times; want %d", runtime.asked, tt.asked)
+				if runtime.sandboxCalls != tt.asked {
+					t.Errorf("sandbox was asked for %d times; want %d", runtime.sandboxCalls, tt.asked)
 				}
 				if took := time.Since(began); took > max(tt.after, tt.ends) {
 					t.Errorf("looked after for %v; want %v at most", took, max(tt.after, tt.ends))
@@ -79,25 +79,25 @@ func TestSoftStopOfASlowRuntime(t *testing.T) {
 }
 
 // What is gone was not refused, whatever the runtime answers: a refusal would let another pod go in its place.
-func TestHardKillOfASlowRuntime(t *testing.T) {
+func TestHardKillRuntimeTimeout(t *testing.T) {
 	h := &cgroup.Hierarchy{Version: cgroup.V2, Memory: kernel.FS(t.TempDir())}
 	synctest.Test(t, func(t *testing.T) {
-		runtime, reports := &away{container: cri.ErrTimeout}, &heard{}
-		k := NewKiller(h, "/proc", runtime, reports.take)
+		runtime, reports := &flakyRuntime{stopErr: cri.ErrTimeout}, &progressLog{}
+		k := NewKiller(h, "/proc", runtime, reports.record)
 		k.Evict(t.Context(), Job{
 			Order: evict.Order{UID: "u", Hard: true}, SandboxID: "s", Owned: true,
 			Containers: []evict.ContainerHandle{{ID: "c", Cgroup: "/gone", CgroupID: 1}},
 		})
 		k.Wait()
 		want := []Stage{Signalled, FirstGone, LastGone, Finished}
-		if got := reports.stages(); !slices.Equal(got, want) || runtime.asked != 1 {
-			t.Errorf("stages = %v, sandbox asked for %d times; want %v, once", got, runtime.asked, want)
+		if got := reports.stages(); !slices.Equal(got, want) || runtime.sandboxCalls != 1 {
+			t.Errorf("stages = %v, sandbox asked for %d times; want %v, once", got, runtime.sandboxCalls, want)
 		}
 	})
 }
 
 // A container whose cgroup is not proven, or is another one by now, is told apart from one that lives.
-func TestEmpty(t *testing.T) {
+func TestCgroupEmpty(t *testing.T) {
 	root := kerneltest.Tree(t, map[string]string{
 		"c/memory.stat": "", "c/memory.current": "0\n", "c/memory.max": "max\n", "c/cgroup.events": "populated 1\nfrozen 0\n",
 		"bad/memory.stat": "", "bad/memory.current": "0\n", "bad/memory.max": "max\n", "bad/cgroup.events": "populated 2\n",
@@ -122,7 +122,7 @@ func TestEmpty(t *testing.T) {
 		{"another one", evict.ContainerHandle{Cgroup: "/c", CgroupID: id("/c") + 1}, true},
 		{"unreadable", evict.ContainerHandle{Cgroup: "/bad", CgroupID: id("/bad")}, false},
 	} {
-		if got := k.empty(tt.c); got != tt.want {
+		if got := k.cgroupEmpty(tt.c); got != tt.want {
 			t.Errorf("empty(%s) = %t; want %t", tt.name, got, tt.want)
 		}
 	}

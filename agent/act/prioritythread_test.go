@@ -9,7 +9,7 @@ import (
 
 // A job is done on the thread, on the caller's where that hangs, and always before
 // do returns.
-func TestUrgent(t *testing.T) {
+func TestPriorityThread(t *testing.T) {
 	var none *Urgent
 	done := false
 	if none.do(func() { done = true }); !done {

@@ -22,10 +22,10 @@ import (
 	"github.com/evictd/evictd/kernel/kerneltest"
 )
 
-// prepare holds the place's container.
-func (p *place) prepare(c ...evict.ContainerHandle) *Hold {
+// prepare handles the place's container.
+func (p *testCgroup) prepare(c ...evict.ContainerHandle) *Hold {
 	p.t.Helper()
-	h, err := Prepare(p.hierarchy, "/proc", hard(c...))
+	h, err := Prepare(p.hierarchy, "/proc", hardJob(c...))
 	if err != nil {
 		p.t.Fatal(err)
 	}
@@ -56,7 +56,7 @@ func run(t *testing.T, r *Reaper) {
 	t.Cleanup(func() { cancel(); <-done })
 }
 
-func TestStrike(t *testing.T) {
+func TestFastKill(t *testing.T) {
 	for _, tc := range []struct {
 		name, script string
 		before       int // processes that there must be
@@ -70,25 +70,25 @@ func TestStrike(t *testing.T) {
 		{"none that was held", "exec sleep 1000", 1, "exec sleep 1000"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			p := newPlace(t)
+			p := newTestCgroup(t)
 			cmd := p.run("ulimit -t 20; " + tc.script)
-			p.await("all run", func() bool { return len(p.pids()) >= tc.before })
-			hold := p.prepare(p.container("c1"))
+			p.waitFor("all run", func() bool { return len(p.pids()) >= tc.before })
+			handle := p.prepare(p.container("c1"))
 			if tc.later != "" {
 				other := p.run(tc.later)
 				cmd.Process.Kill()
 				cmd.Wait()
 				cmd = other
 			}
-			var reports heard
-			runtime := &stops{}
-			k := NewKiller(p.hierarchy, "/proc", runtime, reports.take)
+			var reports progressLog
+			runtime := &fakeRuntime{}
+			k := NewKiller(p.hierarchy, "/proc", runtime, reports.record)
 			before := time.Now()
-			strike := NewStriker(reaper(t)).Strike(hold, &evict.Guard{})
-			if strike.Err != nil || strike.Processes < 1 || strike.First.Before(before) {
-				t.Errorf("Strike() = %+v; want processes signalled", strike)
+			result := NewStriker(reaper(t)).Strike(handle, &evict.Guard{})
+			if result.Err != nil || result.Processes < 1 || result.First.Before(before) {
+				t.Errorf("Strike() = %+v; want processes signalled", result)
 			}
-			k.Follow(t.Context(), hard().Order, hold, strike)
+			k.Follow(t.Context(), hardJob().Order, handle, result)
 			k.Wait()
 			if pids := p.pids(); len(pids) > 0 {
 				t.Errorf("left in the cgroup: %v", pids)
@@ -99,53 +99,53 @@ func TestStrike(t *testing.T) {
 			if got := reports.stages(); !slices.Equal(got, []Stage{Signalled, FirstGone, LastGone, Finished}) {
 				t.Errorf("stages = %v; want all four in order", got)
 			}
-			if last := reports.last(); last.Err != nil || last.Processes != strike.Processes {
-				t.Errorf("last report = %+v; want %d processes and no error", last, strike.Processes)
+			if last := reports.last(); last.Err != nil || last.Processes != result.Processes {
+				t.Errorf("last report = %+v; want %d processes and no error", last, result.Processes)
 			}
 			slices.Sort(runtime.calls)
 			if want := []string{"container c1 0s", "sandbox s"}; !slices.Equal(runtime.calls, want) {
 				t.Errorf("runtime was asked %q; want %q", runtime.calls, want)
 			}
-			if hold.acquire() {
-				t.Error("the hold is open after Follow; want it closed")
+			if handle.Grab() {
+				t.Error("the handle is open after Follow; want it closed")
 			}
 		})
 	}
 }
 
-// A Hold that was replaced between the strike and its adoption serves whoever follows, to the end.
-func TestFollowReplacedHold(t *testing.T) {
-	p := newPlace(t)
+// A Hold that was replaced between the result and its adoption serves whoever follows, to the end.
+func TestFollowReplacedHandle(t *testing.T) {
+	p := newTestCgroup(t)
 	cmd := p.run("sleep 1000 & wait")
-	p.await("both run", func() bool { return len(p.pids()) == 2 })
-	hold := p.prepare(p.container("c1"))
-	var reports heard
-	k := NewKiller(p.hierarchy, "/proc", &stops{}, reports.take)
-	if !hold.Grab() {
+	p.waitFor("both run", func() bool { return len(p.pids()) == 2 })
+	handle := p.prepare(p.container("c1"))
+	var reports progressLog
+	k := NewKiller(p.hierarchy, "/proc", &fakeRuntime{}, reports.record)
+	if !handle.Grab() {
 		t.Fatal("Grab() = false; want true")
 	}
-	strike := NewStriker(reaper(t)).Strike(hold, &evict.Guard{})
-	hold.Close()
-	k.Follow(t.Context(), hard().Order, hold, strike)
-	hold.Drop()
+	result := NewStriker(reaper(t)).Strike(handle, &evict.Guard{})
+	handle.Close()
+	k.Follow(t.Context(), hardJob().Order, handle, result)
+	handle.Drop()
 	k.Wait()
 	if got := reports.stages(); !slices.Equal(got, []Stage{Signalled, FirstGone, LastGone, Finished}) || reports.last().Err != nil {
 		t.Errorf("stages = %v, error %v; want all four in order, and none", got, reports.last().Err)
 	}
 	cmd.Wait()
-	p.await("the threads that tear down are done with the hold", func() bool { return hold.users.Load() == holdClosed })
+	p.waitFor("the threads that tear down are done with the handle", func() bool { return handle.refs.Load() == closedBit })
 }
 
 // One that nobody kept is open no more: the pod is killed anew.
-func TestFollowFreedHold(t *testing.T) {
-	p := newPlace(t)
+func TestFollowClosedHandle(t *testing.T) {
+	p := newTestCgroup(t)
 	cmd := p.run("exec sleep 1000")
-	p.await("it runs", func() bool { return len(p.pids()) == 1 })
-	hold := p.prepare(p.container("c1"))
-	var reports heard
-	k := NewKiller(p.hierarchy, "/proc", &stops{}, reports.take)
-	hold.Close()
-	k.Follow(t.Context(), hard().Order, hold, Strike{})
+	p.waitFor("it runs", func() bool { return len(p.pids()) == 1 })
+	handle := p.prepare(p.container("c1"))
+	var reports progressLog
+	k := NewKiller(p.hierarchy, "/proc", &fakeRuntime{}, reports.record)
+	handle.Close()
+	k.Follow(t.Context(), hardJob().Order, handle, Strike{})
 	k.Wait()
 	if pids := p.pids(); len(pids) > 0 {
 		t.Fatalf("left in the cgroup: %v", pids)
@@ -157,32 +157,32 @@ func TestFollowFreedHold(t *testing.T) {
 }
 
 // What must live is not struck, also where it came after the pod was held.
-func TestStrikeRefused(t *testing.T) {
-	p := newPlace(t)
+func TestFastKillRefused(t *testing.T) {
+	p := newTestCgroup(t)
 	cmd := p.run("sleep 1000 & wait")
 	first := cmd.Process.Pid
-	p.await("two processes run", func() bool { return len(p.pids()) == 2 })
+	p.waitFor("two processes run", func() bool { return len(p.pids()) == 2 })
 	for name, tc := range map[string]struct {
 		guard evict.Guard
 		asked []string // of the runtime
 	}{
-		"holds what must live":     {evict.Guard{Never: map[int]string{first: "evictd"}}, nil},
-		"holds a second container": {evict.Guard{Inits: map[int]string{first: "c2"}}, []string{"container c1 0s", "sandbox s"}},
+		"handles what must live":     {evict.Guard{Never: map[int]string{first: "evictd"}}, nil},
+		"handles a second container": {evict.Guard{Inits: map[int]string{first: "c2"}}, []string{"container c1 0s", "sandbox s"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			for kind, striker := range map[string]*Striker{"killer": NewStriker(nil), "dry run": NewBlank()} {
-				hold := p.prepare(p.container("c1"))
-				strike := striker.Strike(hold, &tc.guard)
+			for kind, killer := range map[string]*Striker{"killer": NewStriker(nil), "dry run": NewBlank()} {
+				handle := p.prepare(p.container("c1"))
+				result := killer.Strike(handle, &tc.guard)
 				var refusal *WrongVictimError
-				if strike.Processes != 0 || !errors.As(strike.Err, &refusal) || refusal.PID != first {
-					t.Fatalf("%s: Strike() = %+v; want it refused because of process %d", kind, strike, first)
+				if result.Processes != 0 || !errors.As(result.Err, &refusal) || refusal.PID != first {
+					t.Fatalf("%s: Strike() = %+v; want it refused because of process %d", kind, result, first)
 				}
-				var reports heard
-				runtime := &stops{}
-				k := NewKiller(p.hierarchy, "/proc", runtime, reports.take)
+				var reports progressLog
+				runtime := &fakeRuntime{}
+				k := NewKiller(p.hierarchy, "/proc", runtime, reports.record)
 				var actuator Actuator = k
 				if kind == "dry run" {
-					actuator = NewDryRun(p.hierarchy, "/proc", reports.take)
+					actuator = NewDryRun(p.hierarchy, "/proc", reports.record)
 				} else {
 					defer func() {
 						if !slices.Equal(runtime.calls, tc.asked) {
@@ -190,7 +190,7 @@ func TestStrikeRefused(t *testing.T) {
 						}
 					}()
 				}
-				actuator.Follow(t.Context(), hard().Order, hold, strike)
+				actuator.Follow(t.Context(), hardJob().Order, handle, result)
 				k.Wait()
 				if last := reports.last(); last.Stage != Refused || !errors.As(last.Err, &refusal) {
 					t.Errorf("%s: last report = %+v; want it refused", kind, last)
@@ -203,24 +203,24 @@ func TestStrikeRefused(t *testing.T) {
 	}
 }
 
-func TestStrikeTwice(t *testing.T) {
-	p := newPlace(t)
+func TestFastKillTwice(t *testing.T) {
+	p := newTestCgroup(t)
 	p.run("exec sleep 1000")
-	hold := p.prepare(p.container("c1"))
+	handle := p.prepare(p.container("c1"))
 	blank := NewBlank()
-	if strike := blank.Strike(hold, &evict.Guard{}); strike.Err != nil || strike.Processes != 1 {
-		t.Fatalf("Strike() in dry run = %+v; want one process, which lives", strike)
+	if result := blank.Strike(handle, &evict.Guard{}); result.Err != nil || result.Processes != 1 {
+		t.Fatalf("Strike() in dry run = %+v; want one process, which lives", result)
 	}
-	if strike := blank.Strike(hold, &evict.Guard{}); !errors.Is(strike.Err, errStruck) {
-		t.Errorf("second Strike() = %+v; want it refused", strike)
+	if result := blank.Strike(handle, &evict.Guard{}); !errors.Is(result.Err, errAlreadyKilled) {
+		t.Errorf("second Strike() = %+v; want it refused", result)
 	}
-	hold = p.prepare(p.container("c1"))
-	hold.Close()
-	hold.Close()
-	if strike := NewStriker(nil).Strike(hold, &evict.Guard{}); !errors.Is(strike.Err, cgroup.ErrGone) {
-		t.Errorf("Strike() of what was given up = %+v; want it gone", strike)
+	handle = p.prepare(p.container("c1"))
+	handle.Close()
+	handle.Close()
+	if result := NewStriker(nil).Strike(handle, &evict.Guard{}); !errors.Is(result.Err, cgroup.ErrGone) {
+		t.Errorf("Strike() of what was given up = %+v; want it gone", result)
 	}
-	if _, ok := hold.Usage(); ok {
+	if _, ok := handle.Usage(); ok {
 		t.Error("Usage() of what was given up = ok; want not")
 	}
 	if got := len(p.pids()); got != 1 {
@@ -230,10 +230,10 @@ func TestStrikeTwice(t *testing.T) {
 
 // The cgroup of a pod that has gone is no error, and one that took its path is
 // not touched.
-func TestStrikeGone(t *testing.T) {
-	p := newPlace(t)
+func TestFastKillGone(t *testing.T) {
+	p := newTestCgroup(t)
 	c := p.container("c1")
-	hold := p.prepare(c)
+	handle := p.prepare(c)
 	for _, dir := range p.dirs {
 		if err := os.Remove(dir); err != nil {
 			t.Fatal(err)
@@ -245,10 +245,10 @@ func TestStrikeGone(t *testing.T) {
 		}
 	}
 	p.run("exec sleep 1000")
-	if strike := NewStriker(nil).Strike(hold, &evict.Guard{}); strike.Err != nil || strike.Processes != 0 {
-		t.Errorf("Strike() = %+v; want nothing done", strike)
+	if result := NewStriker(nil).Strike(handle, &evict.Guard{}); result.Err != nil || result.Processes != 0 {
+		t.Errorf("Strike() = %+v; want nothing done", result)
 	}
-	if _, err := Prepare(p.hierarchy, "/proc", hard(c)); !errors.Is(err, cgroup.ErrGone) {
+	if _, err := Prepare(p.hierarchy, "/proc", hardJob(c)); !errors.Is(err, cgroup.ErrGone) {
 		t.Errorf("Prepare() of the old cgroup = %v; want it gone", err)
 	}
 	if got := len(p.pids()); got != 1 {
@@ -257,25 +257,25 @@ func TestStrikeGone(t *testing.T) {
 }
 
 // A container that runs processes in cgroups of its own is struck as a whole.
-func TestStrikeNested(t *testing.T) {
-	p := newPlace(t)
+func TestFastKillNested(t *testing.T) {
+	p := newTestCgroup(t)
 	inner := filepath.Join(p.dirs[0], "inner")
 	if err := os.Mkdir(inner, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { p.await("the inner cgroup is removed", func() bool { return os.Remove(inner) == nil }) })
+	t.Cleanup(func() { p.waitFor("the inner cgroup is removed", func() bool { return os.Remove(inner) == nil }) })
 	cmd := p.run("exec sleep 1000")
 	if err := os.WriteFile(filepath.Join(inner, "cgroup.procs"), []byte(strconv.Itoa(cmd.Process.Pid)), 0); err != nil {
 		t.Skip("needs processes to be moved: ", err)
 	}
 	// Where it is not certain that the cgroup is the container's, others look at all of it.
-	hold := p.prepare(p.container("c1"))
-	if strike := NewStriker(nil).Strike(hold, &evict.Guard{}); strike.Err != nil || strike.Processes != 0 || !hold.members[0].unjudged {
-		t.Errorf("Strike() = %+v; want it left to others", strike)
+	handle := p.prepare(p.container("c1"))
+	if result := NewStriker(nil).Strike(handle, &evict.Guard{}); result.Err != nil || result.Processes != 0 || !handle.containers[0].partlyChecked {
+		t.Errorf("Strike() = %+v; want it left to others", result)
 	}
-	hold = p.prepare(p.started("c1", cmd.Process.Pid))
-	if strike := NewStriker(nil).Strike(hold, &evict.Guard{}); strike.Err != nil || strike.Processes != 1 {
-		t.Fatalf("Strike() = %+v; want the process below", strike)
+	handle = p.prepare(p.containerOf("c1", cmd.Process.Pid))
+	if result := NewStriker(nil).Strike(handle, &evict.Guard{}); result.Err != nil || result.Processes != 1 {
+		t.Fatalf("Strike() = %+v; want the process below", result)
 	}
 	cmd.Wait()
 	if status := cmd.ProcessState.Sys().(syscall.WaitStatus); status.Signal() != syscall.SIGKILL {
@@ -285,8 +285,8 @@ func TestStrikeNested(t *testing.T) {
 
 // In a fork storm v2 lists processes that have no number yet, or none any more, as 0
 // (kernel/cgroup/cgroup.c: cgroup_procs_show). The others are signalled.
-func TestStrikeListWithZeros(t *testing.T) {
-	for _, kind := range []string{"strike", "kill"} {
+func TestKillListWithZeros(t *testing.T) {
+	for _, kind := range []string{"result", "kill"} {
 		t.Run(kind, func(t *testing.T) {
 			cmd := exec.Command("sleep", "1000")
 			if err := cmd.Start(); err != nil {
@@ -302,11 +302,11 @@ func TestStrikeListWithZeros(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			p := &place{t: t, hierarchy: h, path: "/c"}
+			p := &testCgroup{t: t, hierarchy: h, path: "/c"}
 			var signalled int
-			if kind == "strike" {
-				strike := NewStriker(nil).Strike(p.prepare(p.container("c1")), &evict.Guard{})
-				signalled, err = strike.Processes, strike.Err
+			if kind == "result" {
+				result := NewStriker(nil).Strike(p.prepare(p.container("c1")), &evict.Guard{})
+				signalled, err = result.Processes, result.Err
 			} else {
 				v, opened := open(h, p.container("c1"), &evict.Guard{})
 				if opened != nil {
@@ -334,31 +334,31 @@ func TestStrikeListWithZeros(t *testing.T) {
 }
 
 // forbidden signals nobody, as where CAP_KILL is missing.
-type forbidden struct{ blank }
+type forbiddenSignaller struct{ noopSignaller }
 
-func (forbidden) signal(int) error { return unix.EPERM }
+func (forbiddenSignaller) signal(int) error { return unix.EPERM }
 
 // What can't be signalled is no process that was, unless the kernel kills the cgroup.
-func TestStrikeForbidden(t *testing.T) {
-	p := newPlace(t)
+func TestFastKillForbidden(t *testing.T) {
+	p := newTestCgroup(t)
 	p.run("sleep 1000 & wait")
-	p.await("both run", func() bool { return len(p.pids()) == 2 })
-	hold := p.prepare(p.container("c1"))
-	strike := newStriker(forbidden{}).Strike(hold, &evict.Guard{})
-	if v2 := hold.members[0].kill >= 0; !errors.Is(strike.Err, unix.EPERM) != v2 || (strike.Processes == 2) != v2 {
-		t.Errorf("Strike() = %+v; want it forbidden, or both killed with their cgroup", strike)
+	p.waitFor("both run", func() bool { return len(p.pids()) == 2 })
+	handle := p.prepare(p.container("c1"))
+	result := newFastKiller(forbiddenSignaller{}).Strike(handle, &evict.Guard{})
+	if v2 := handle.containers[0].killFD >= 0; !errors.Is(result.Err, unix.EPERM) != v2 || (result.Processes == 2) != v2 {
+		t.Errorf("Strike() = %+v; want it forbidden, or both killed with their cgroup", result)
 	}
 }
 
-func TestHoldOutdated(t *testing.T) {
-	p := newPlace(t)
+func TestHandleOutdated(t *testing.T) {
+	p := newTestCgroup(t)
 	p.run("exec sleep 1000")
-	hold := p.prepare(p.container("c1"))
-	if hold.Outdated("/proc") || !hold.Direct() {
+	handle := p.prepare(p.container("c1"))
+	if handle.Outdated("/proc") || !handle.Direct() {
 		t.Error("Outdated() right after Prepare, or not Direct(); want it up to date and direct")
 	}
 	p.run("exec sleep 1000")
-	if !hold.Outdated("/proc") {
+	if !handle.Outdated("/proc") {
 		t.Error("Outdated() with another process = false; want true")
 	}
 	unproven := p.prepare(p.container("c1"), evict.ContainerHandle{ID: "c2", Unproven: "it is not"})
@@ -367,22 +367,22 @@ func TestHoldOutdated(t *testing.T) {
 	}
 }
 
-func TestHoldUsage(t *testing.T) {
-	p := newPlace(t)
+func TestHandleUsage(t *testing.T) {
+	p := newTestCgroup(t)
 	p.run("x=$(head -c 20000000 /dev/zero | tr '\\0' x); sleep 1000 & wait")
-	hold := p.prepare(p.container("c1"))
+	handle := p.prepare(p.container("c1"))
 	g, err := p.hierarchy.Open(p.path)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer g.Close()
-	p.await("it has memory", func() bool { used, ok := hold.Usage(); return ok && used > 15<<20 })
+	p.waitFor("it has memory", func() bool { used, ok := handle.Usage(); return ok && used > 15<<20 })
 	want, err := g.Memory()
 	if err != nil {
 		t.Fatal(err)
 	}
-	used, ok := hold.Usage()
-	workingSet, anonymous, read := hold.Memory()
+	used, ok := handle.Usage()
+	workingSet, anonymous, read := handle.Memory()
 	const slack = 4 << 20
 	near := func(got int64, want uint64) bool { return max(got-int64(want), int64(want)-got) < slack }
 	if !ok || !read || !near(used, want.Usage) || !near(workingSet, want.WorkingSet) || !near(anonymous, want.Anon) {
@@ -390,9 +390,9 @@ func TestHoldUsage(t *testing.T) {
 	}
 }
 
-func TestNumber(t *testing.T) {
+func TestParseNumber(t *testing.T) {
 	for text, want := range map[string]int64{"0\n": 0, "4096\n": 4096, "9223372036854771712\n": -1, "": -1, "\n": -1, "12": -1, "max\n": -1, "-1\n": -1, "1\n2\n": -1} {
-		got, ok := number([]byte(text))
+		got, ok := parseNumber([]byte(text))
 		if !ok {
 			got = -1
 		}
@@ -402,24 +402,24 @@ func TestNumber(t *testing.T) {
 	}
 }
 
-// A Hold that was replaced between the choice and the strike is struck all the same.
-func TestStrikeReplacedHold(t *testing.T) {
-	p := newPlace(t)
+// A Hold that was replaced between the choice and the result is struck all the same.
+func TestFastKillReplacedHandle(t *testing.T) {
+	p := newTestCgroup(t)
 	cmd := p.run("sleep 1000 & wait")
-	p.await("both run", func() bool { return len(p.pids()) == 2 })
-	hold := p.prepare(p.container("c1"))
-	var reports heard
-	k := NewKiller(p.hierarchy, "/proc", &stops{}, reports.take)
-	if !hold.Grab() {
+	p.waitFor("both run", func() bool { return len(p.pids()) == 2 })
+	handle := p.prepare(p.container("c1"))
+	var reports progressLog
+	k := NewKiller(p.hierarchy, "/proc", &fakeRuntime{}, reports.record)
+	if !handle.Grab() {
 		t.Fatal("Grab() = false; want true")
 	}
-	hold.Close()
-	strike := NewStriker(reaper(t)).Strike(hold, &evict.Guard{})
-	if strike.Err != nil || strike.Processes != 2 {
-		t.Errorf("Strike() = %+v; want 2 processes", strike)
+	handle.Close()
+	result := NewStriker(reaper(t)).Strike(handle, &evict.Guard{})
+	if result.Err != nil || result.Processes != 2 {
+		t.Errorf("Strike() = %+v; want 2 processes", result)
 	}
-	k.Follow(t.Context(), hard().Order, hold, strike)
-	hold.Drop()
+	k.Follow(t.Context(), hardJob().Order, handle, result)
+	handle.Drop()
 	k.Wait()
 	if got := reports.stages(); !slices.Equal(got, []Stage{Signalled, FirstGone, LastGone, Finished}) || reports.last().Err != nil {
 		t.Errorf("stages = %v, error %v; want all four in order, and none", got, reports.last().Err)
@@ -428,34 +428,34 @@ func TestStrikeReplacedHold(t *testing.T) {
 }
 
 // pipe puts one in the place of the cgroup.kill of a container that is held.
-func (p *place) pipe(h *Hold) (read int) {
+func (p *testCgroup) replaceKillFile(h *Hold) (read int) {
 	p.t.Helper()
 	var ends [2]int
 	if err := unix.Pipe2(ends[:], unix.O_CLOEXEC); err != nil {
 		p.t.Fatal(err)
 	}
 	p.t.Cleanup(func() { unix.Close(ends[0]) })
-	m := h.members[0]
-	if m.kill >= 0 {
-		unix.Close(m.kill)
+	m := h.containers[0]
+	if m.killFD >= 0 {
+		unix.Close(m.killFD)
 	}
-	m.kill = ends[1]
+	m.killFD = ends[1]
 	return ends[0]
 }
 
 // The kernel is asked to kill the whole cgroup, by another thread. Where that
 // hangs, the processes that are there have been signalled all the same, and nobody
 // waits.
-func TestStrikeKillsCgroup(t *testing.T) {
+func TestFastKillWritesCgroupKill(t *testing.T) {
 	for _, hangs := range []bool{false, true} {
-		p := newPlace(t)
+		p := newTestCgroup(t)
 		cmd := p.run("for i in 1 2 3 4 5 6 7 8 9 10 11 12; do sleep 1000 & done; wait")
-		p.await("all run", func() bool { return len(p.pids()) == 13 })
-		hold := p.prepare(p.container("c1"))
-		asked := p.pipe(hold)
+		p.waitFor("all run", func() bool { return len(p.pids()) == 13 })
+		handle := p.prepare(p.container("c1"))
+		asked := p.replaceKillFile(handle)
 		r := reaper(t)
 		if hangs {
-			fd := hold.members[0].kill
+			fd := handle.containers[0].killFD
 			size, err := unix.FcntlInt(uintptr(fd), unix.F_GETPIPE_SZ, 0)
 			if err != nil {
 				t.Fatal(err)
@@ -469,11 +469,11 @@ func TestStrikeKillsCgroup(t *testing.T) {
 				}
 			}()
 		}
-		var reports heard
-		k := NewKiller(p.hierarchy, "/proc", &stops{}, reports.take)
-		strike := NewStriker(r).Strike(hold, &evict.Guard{})
-		if strike.Err != nil || strike.Processes != 13 {
-			t.Errorf("hangs: %t: Strike() = %+v; want 13 processes", hangs, strike)
+		var reports progressLog
+		k := NewKiller(p.hierarchy, "/proc", &fakeRuntime{}, reports.record)
+		result := NewStriker(r).Strike(handle, &evict.Guard{})
+		if result.Err != nil || result.Processes != 13 {
+			t.Errorf("hangs: %t: Strike() = %+v; want 13 processes", hangs, result)
 		}
 		if !hangs {
 			got := make([]byte, 2)
@@ -481,7 +481,7 @@ func TestStrikeKillsCgroup(t *testing.T) {
 				t.Errorf("cgroup.kill was written %q (%v); want 1", got[:max(0, n)], err)
 			}
 		}
-		k.Follow(t.Context(), hard().Order, hold, strike)
+		k.Follow(t.Context(), hardJob().Order, handle, result)
 		k.Wait()
 		if got := len(p.pids()); got > 0 {
 			t.Errorf("hangs: %t: %d processes are left; want none", hangs, got)
@@ -490,43 +490,43 @@ func TestStrikeKillsCgroup(t *testing.T) {
 	}
 }
 
-// Of a container with more processes than a strike looks at some are struck where it is
+// Of a container with more processes than a result looks at some are struck where it is
 // certain that the cgroup is the container's, and others end the rest.
-func TestStrikeMany(t *testing.T) {
-	p := newPlace(t)
+func TestFastKillManyProcesses(t *testing.T) {
+	p := newTestCgroup(t)
 	cmd := p.run("for i in 1 2 3 4 5 6 7 8 9 10 11 12; do sleep 1000 & done; wait")
-	p.await("all run", func() bool { return len(p.pids()) == 13 })
+	p.waitFor("all run", func() bool { return len(p.pids()) == 13 })
 	few := func() *Striker {
 		s := NewStriker(reaper(t))
-		s.list, s.again = make([]int, 0, 6), make([]int, 0, 6)
+		s.pids, s.relisted = make([]int, 0, 6), make([]int, 0, 6)
 		return s
 	}
 	last := slices.Max(p.pids())
-	var reports heard
-	k := NewKiller(p.hierarchy, "/proc", &stops{}, reports.take)
+	var reports progressLog
+	k := NewKiller(p.hierarchy, "/proc", &fakeRuntime{}, reports.record)
 	guard := &evict.Guard{Never: map[int]string{last: "evictd"}}
-	hold := p.prepare(p.container("c1"))
-	strike := few().Strike(hold, guard)
-	if strike.Err != nil || strike.Processes != 0 {
-		t.Errorf("Strike() of a container that may not be one = %+v; want it left to others", strike)
+	handle := p.prepare(p.container("c1"))
+	result := few().Strike(handle, guard)
+	if result.Err != nil || result.Processes != 0 {
+		t.Errorf("Strike() of a container that may not be one = %+v; want it left to others", result)
 	}
-	k.Follow(t.Context(), hard().Order, hold, strike)
+	k.Follow(t.Context(), hardJob().Order, handle, result)
 	k.Wait()
 	wrong := (*WrongVictimError)(nil)
 	if got := reports.last(); got.Stage != Refused || !errors.As(got.Err, &wrong) || len(p.pids()) != 13 {
 		t.Errorf("last report = %+v, %d processes are left; want it refused, and all 13", got, len(p.pids()))
 	}
-	hold = p.prepare(p.started("c1", cmd.Process.Pid))
+	handle = p.prepare(p.containerOf("c1", cmd.Process.Pid))
 	// A list is sorted by pid (v1). Where pids have begun again with low numbers, the first
 	// process is not among those that are looked at, and all is left to others.
 	listed := p.pids()
 	slices.Sort(listed)
 	seen := slices.Index(listed, cmd.Process.Pid) < 6
-	strike = few().Strike(hold, &evict.Guard{})
-	if strike.Err != nil || seen && strike.Processes < 1 {
-		t.Errorf("Strike() = %+v; want some processes, as the first is listed: %t", strike, seen)
+	result = few().Strike(handle, &evict.Guard{})
+	if result.Err != nil || seen && result.Processes < 1 {
+		t.Errorf("Strike() = %+v; want some processes, as the first is listed: %t", result, seen)
 	}
-	k.Follow(t.Context(), hard().Order, hold, strike)
+	k.Follow(t.Context(), hardJob().Order, handle, result)
 	k.Wait()
 	if got := len(p.pids()); got > 0 {
 		t.Fatalf("%d processes are left; want none", got)
@@ -535,79 +535,79 @@ func TestStrikeMany(t *testing.T) {
 }
 
 // What a container has used that has gone is nothing.
-func TestHoldUsageGone(t *testing.T) {
-	p := newPlace(t)
-	hold := p.prepare(p.container("c1"))
+func TestHandleUsageGone(t *testing.T) {
+	p := newTestCgroup(t)
+	handle := p.prepare(p.container("c1"))
 	for _, dir := range p.dirs {
 		if err := os.Remove(dir); err != nil {
 			t.Fatal(err)
 		}
 	}
-	if used, ok := hold.Usage(); !ok || used != 0 {
+	if used, ok := handle.Usage(); !ok || used != 0 {
 		t.Errorf("Usage() of a cgroup that has gone = %d, %t; want 0, true", used, ok)
 	}
 }
 
 // hanging is a trigger whose signals hang until the other end of a pipe is closed. The
 // race detector takes a poll for no synchronization.
-type hanging struct {
-	blank
-	pipe  int
-	began *atomic.Bool
+type blockingSignaller struct {
+	noopSignaller
+	pipeFD int
+	began  *atomic.Bool
 }
 
-func (h hanging) signal(fd int) error {
+func (h blockingSignaller) signal(fd int) error {
 	h.began.Store(true)
 	for {
-		if _, err := unix.Poll([]unix.PollFd{{Fd: int32(h.pipe), Events: unix.POLLIN}}, -1); err != unix.EINTR {
-			return h.blank.signal(fd)
+		if _, err := unix.Poll([]unix.PollFd{{Fd: int32(h.pipeFD), Events: unix.POLLIN}}, -1); err != unix.EINTR {
+			return h.noopSignaller.signal(fd)
 		}
 	}
 }
 
 // A pod that another thread still strikes is followed without what that thread writes.
-func TestFollowDuringStrike(t *testing.T) {
+func TestFollowDuringFastKill(t *testing.T) {
 	for _, dry := range []bool{false, true} {
-		p := newPlace(t)
+		p := newTestCgroup(t)
 		p.run("exec sleep 1000")
-		p.await("it runs", func() bool { return len(p.pids()) == 1 })
-		hold := p.prepare(p.container("c1"))
+		p.waitFor("it runs", func() bool { return len(p.pids()) == 1 })
+		handle := p.prepare(p.container("c1"))
 		var pipe [2]int
 		if err := unix.Pipe2(pipe[:], unix.O_CLOEXEC); err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { unix.Close(pipe[0]) })
 		began := &atomic.Bool{}
-		late := newStriker(hanging{pipe: pipe[0], began: began})
+		late := newFastKiller(blockingSignaller{pipeFD: pipe[0], began: began})
 		t.Cleanup(func() { late.Close() })
-		if !hold.Grab() {
+		if !handle.Grab() {
 			t.Fatal("Grab() = false; want true")
 		}
 		over := make(chan struct{})
 		go func() {
 			defer close(over)
-			defer hold.Drop()
-			late.Strike(hold, &evict.Guard{})
+			defer handle.Drop()
+			late.Strike(handle, &evict.Guard{})
 		}()
-		p.await("the strike has begun", began.Load)
+		p.waitFor("the result has begun", began.Load)
 		own := NewBlank()
 		t.Cleanup(func() { own.Close() })
-		strike := own.Strike(hold, &evict.Guard{})
-		if !errors.Is(strike.Err, errStruck) {
-			t.Errorf("dry %t: second Strike() = %+v; want that it was struck before", dry, strike)
+		result := own.Strike(handle, &evict.Guard{})
+		if !errors.Is(result.Err, errAlreadyKilled) {
+			t.Errorf("dry %t: second Strike() = %+v; want that it was struck before", dry, result)
 		}
-		var heard heard
+		var heard progressLog
 		order := evict.Order{UID: "u", Hard: true}
-		k := NewKiller(p.hierarchy, "/proc", nil, heard.take)
+		k := NewKiller(p.hierarchy, "/proc", nil, heard.record)
 		if dry {
-			NewDryRun(p.hierarchy, "/proc", heard.take).Follow(t.Context(), order, hold, strike)
+			NewDryRun(p.hierarchy, "/proc", heard.record).Follow(t.Context(), order, handle, result)
 		} else {
-			k.Follow(t.Context(), order, hold, strike)
+			k.Follow(t.Context(), order, handle, result)
 		}
-		unix.Close(pipe[1]) // the strike goes on
+		unix.Close(pipe[1]) // the result goes on
 		k.Wait()
 		<-over
-		if last := heard.last(); last.Stage != Finished || last.Err != nil && !errors.Is(last.Err, errStruck) || last.UID != "u" {
+		if last := heard.last(); last.Stage != Finished || last.Err != nil && !errors.Is(last.Err, errAlreadyKilled) || last.UID != "u" {
 			t.Errorf("dry %t: Follow() reports %+v at last; want that it has finished", dry, last)
 		}
 		if left := len(p.pids()); left != 0 && !dry || left != 1 && dry {

@@ -12,7 +12,7 @@ import (
 )
 
 // started returns the container with its first process.
-func (p *place) started(id string, pid int) evict.ContainerHandle {
+func (p *testCgroup) containerOf(id string, pid int) evict.ContainerHandle {
 	p.t.Helper()
 	c := p.container(id)
 	c.InitPID, c.InitStart = pid, startOf(p.t, pid)
@@ -29,7 +29,7 @@ func startOf(t *testing.T, pid int) uint64 {
 }
 
 // stranger starts a process outside of the container, which is to be guarded.
-func stranger(t *testing.T) *exec.Cmd {
+func startSleep(t *testing.T) *exec.Cmd {
 	t.Helper()
 	cmd := exec.Command("sleep", "1000")
 	if err := cmd.Start(); err != nil {
@@ -40,36 +40,36 @@ func stranger(t *testing.T) *exec.Cmd {
 }
 
 // killing are the ways in which a container is killed: held beforehand, and not.
-var killing = map[string]func(p *place, k *Killer, job Job){
-	"strike": func(p *place, k *Killer, job Job) {
-		hold, err := Prepare(p.hierarchy, "/proc", job)
+var killPaths = map[string]func(p *testCgroup, k *Killer, job Job){
+	"result": func(p *testCgroup, k *Killer, job Job) {
+		handle, err := Prepare(p.hierarchy, "/proc", job)
 		if err != nil {
 			p.t.Fatal(err)
 		}
-		k.Follow(p.t.Context(), job.Order, hold, NewStriker(reaper(p.t)).Strike(hold, job.Guard))
+		k.Follow(p.t.Context(), job.Order, handle, NewStriker(reaper(p.t)).Strike(handle, job.Guard))
 	},
-	"kill": func(p *place, k *Killer, job Job) { k.Evict(p.t.Context(), job) },
+	"kill": func(p *testCgroup, k *Killer, job Job) { k.Evict(p.t.Context(), job) },
 }
 
 // A guarded process that was moved into a container's cgroup does not make it immune:
 // the others are killed, and it lives.
-func TestKillSparesMovedProcess(t *testing.T) {
-	for kind, kill := range killing {
+func TestKillProtectsMovedProcess(t *testing.T) {
+	for kind, kill := range killPaths {
 		t.Run(kind, func(t *testing.T) {
-			p := newPlace(t)
+			p := newTestCgroup(t)
 			cmd := p.run("for i in 1 2 3 4 5 6 7 8; do sleep 1000 & done; wait")
-			p.await("all run", func() bool { return len(p.pids()) == 9 })
-			moved := stranger(t)
+			p.waitFor("all run", func() bool { return len(p.pids()) == 9 })
+			moved := startSleep(t)
 			enter(t, p.dirs[0], moved.Process.Pid)
 			pid := moved.Process.Pid
-			job := hard(p.started("c1", cmd.Process.Pid))
+			job := hardJob(p.containerOf("c1", cmd.Process.Pid))
 			job.Guard = &evict.Guard{
 				Never: map[int]string{pid: "kubelet /usr/bin/kubelet", 1: "pid 1"}, Inits: map[int]string{cmd.Process.Pid: "c1"},
 				Started: map[int]uint64{pid: startOf(t, pid)},
 			}
-			var reports heard
-			runtime := &stops{}
-			k := NewKiller(p.hierarchy, "/proc", runtime, reports.take)
+			var reports progressLog
+			runtime := &fakeRuntime{}
+			k := NewKiller(p.hierarchy, "/proc", runtime, reports.record)
 			kill(p, k, job)
 			k.Wait()
 			if got := p.pids(); !slices.Equal(got, []int{pid}) {
@@ -99,18 +99,18 @@ func TestKillRefusesForeignCgroup(t *testing.T) {
 		"the first process of another container in it": func(g *evict.Guard, _ *evict.ContainerHandle, _, moved int) { g.Inits[moved] = "c2" },
 		"the first process is a guarded one":           func(g *evict.Guard, _ *evict.ContainerHandle, init, _ int) { g.Never[init] = "evictd" },
 	} {
-		for kind, kill := range killing {
+		for kind, kill := range killPaths {
 			t.Run(name+" "+kind, func(t *testing.T) {
-				p := newPlace(t)
+				p := newTestCgroup(t)
 				cmd := p.run("sleep 1000 & wait")
-				p.await("both run", func() bool { return len(p.pids()) == 2 })
-				moved := stranger(t)
+				p.waitFor("both run", func() bool { return len(p.pids()) == 2 })
+				moved := startSleep(t)
 				enter(t, p.dirs[0], moved.Process.Pid)
-				job := hard(p.started("c1", cmd.Process.Pid))
+				job := hardJob(p.containerOf("c1", cmd.Process.Pid))
 				job.Guard = &evict.Guard{Never: map[int]string{moved.Process.Pid: "a shim"}, Inits: map[int]string{cmd.Process.Pid: "c1"}}
 				change(job.Guard, &job.Containers[0], cmd.Process.Pid, moved.Process.Pid)
-				var reports heard
-				k := NewKiller(p.hierarchy, "/proc", &stops{}, reports.take)
+				var reports progressLog
+				k := NewKiller(p.hierarchy, "/proc", &fakeRuntime{}, reports.record)
 				kill(p, k, job)
 				k.Wait()
 				var wrong *WrongVictimError
@@ -126,16 +126,16 @@ func TestKillRefusesForeignCgroup(t *testing.T) {
 }
 
 // A pid that a guarded process had and another process has by now guards nothing.
-func TestKillGuardsByStart(t *testing.T) {
-	for kind, kill := range killing {
+func TestKillIgnoresReusedGuardPID(t *testing.T) {
+	for kind, kill := range killPaths {
 		t.Run(kind, func(t *testing.T) {
-			p := newPlace(t)
+			p := newTestCgroup(t)
 			cmd := p.run("exec sleep 1000")
 			pid := cmd.Process.Pid
-			job := hard(p.container("c1"))
+			job := hardJob(p.container("c1"))
 			job.Guard = &evict.Guard{Never: map[int]string{pid: "a shim"}, Started: map[int]uint64{pid: startOf(t, pid) - 1}}
-			var reports heard
-			k := NewKiller(p.hierarchy, "/proc", &stops{}, reports.take)
+			var reports progressLog
+			k := NewKiller(p.hierarchy, "/proc", &fakeRuntime{}, reports.record)
 			kill(p, k, job)
 			k.Wait()
 			if got := p.pids(); len(got) != 0 {

@@ -18,7 +18,7 @@ import (
 
 // slow is a runtime whose containers take some time to stop, at most their
 // grace.
-type slow struct {
+type slowRuntime struct {
 	mu    sync.Mutex
 	began time.Time
 	takes map[string]time.Duration
@@ -31,7 +31,7 @@ type call struct {
 	grace time.Duration
 }
 
-func (s *slow) StopContainer(ctx context.Context, id string, grace time.Duration) error {
+func (s *slowRuntime) StopContainer(ctx context.Context, id string, grace time.Duration) error {
 	s.mu.Lock()
 	s.calls = append(s.calls, call{time.Since(s.began), id, grace})
 	s.mu.Unlock()
@@ -43,9 +43,9 @@ func (s *slow) StopContainer(ctx context.Context, id string, grace time.Duration
 	}
 }
 
-func (s *slow) StopSandbox(context.Context, string) error { return nil }
+func (s *slowRuntime) StopSandbox(context.Context, string) error { return nil }
 
-func TestTurns(t *testing.T) {
+func TestStopStages(t *testing.T) {
 	const long = time.Hour
 	for _, tt := range []struct {
 		name  string
@@ -72,9 +72,9 @@ func TestTurns(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				runtime := &slow{began: time.Now(), takes: tt.takes}
-				var reports heard
-				k := NewKiller(&cgroup.Hierarchy{}, "/proc", runtime, reports.take)
+				runtime := &slowRuntime{began: time.Now(), takes: tt.takes}
+				var reports progressLog
+				k := NewKiller(&cgroup.Hierarchy{}, "/proc", runtime, reports.record)
 				job := Job{Containers: []evict.ContainerHandle{{ID: "a"}, {ID: "b"}, {ID: "c"}}, Turns: tt.turns}
 				job.Order.UID, job.Order.Grace = "u", 30*time.Second
 				k.Evict(t.Context(), job)
@@ -97,11 +97,11 @@ func TestTurns(t *testing.T) {
 }
 
 // A pod that is hardened in the middle of its turns is killed as a whole.
-func TestTurnsGivenUp(t *testing.T) {
+func TestHardenDuringStopStages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		runtime := &slow{began: time.Now(), takes: map[string]time.Duration{"a": time.Hour, "b": time.Hour}}
-		var reports heard
-		k := NewKiller(&cgroup.Hierarchy{}, "/proc", runtime, reports.take)
+		runtime := &slowRuntime{began: time.Now(), takes: map[string]time.Duration{"a": time.Hour, "b": time.Hour}}
+		var reports progressLog
+		k := NewKiller(&cgroup.Hierarchy{}, "/proc", runtime, reports.record)
 		job := Job{Containers: []evict.ContainerHandle{{ID: "a"}, {ID: "b"}}, Turns: []Turn{{IDs: []string{"a"}}, {IDs: []string{"b"}, Latest: 20 * time.Second}}}
 		job.Order.UID, job.Order.Grace = "u", 30*time.Second
 		k.Evict(t.Context(), job)
