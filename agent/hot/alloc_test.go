@@ -15,15 +15,15 @@ import (
 
 // From the alarm to the strike nothing is allocated, with usage to be read anew
 // and a ranking of 500 pods.
-func TestAllocatesNothing(t *testing.T) {
+func TestKillAllocatesNothing(t *testing.T) {
 	sizes := make([]int64, 500)
 	for i := range sizes {
 		sizes[i] = int64(i)
 	}
-	s := newStage(t, sizes...)
+	s := newFixture(t, sizes...)
 	s.reader.available = 900 * mi
 	const runs = 20
-	table := s.table(0, long())
+	table := s.table(0, staleTime())
 	s.publish(table)
 	raise := lanes.Raise{Lane: "bpf", Seen: time.Now()}
 	if n := testing.AllocsPerRun(runs, func() {
@@ -35,13 +35,13 @@ func TestAllocatesNothing(t *testing.T) {
 	}); n != 0 {
 		t.Errorf("from the alarm to the strike there are %v allocations; want 0", n)
 	}
-	if s.strike.n <= runs || s.pods[499].looks == 0 {
-		t.Errorf("struck %d, looked %d times at the first; want more than %d, and a look", s.strike.n, s.pods[499].looks, runs)
+	if s.killer.n <= runs || s.pods[499].memoryReads == 0 {
+		t.Errorf("struck %d, looked %d times at the first; want more than %d, and a look", s.killer.n, s.pods[499].memoryReads, runs)
 	}
 }
 
 // The same with the readings of this machine.
-func TestReadingAllocatesNothing(t *testing.T) {
+func TestReadAllocatesNothing(t *testing.T) {
 	h, err := cgroup.Find("/sys/fs/cgroup")
 	if err != nil {
 		t.Skip("needs cgroups: ", err)
@@ -59,11 +59,11 @@ func TestReadingAllocatesNothing(t *testing.T) {
 			t.Errorf("the reading of memory ends with %v; want no error", err)
 		}
 	}()
-	s := newStage(t, 500)
-	s.read = read
-	s.publish(s.table(0, long()))
-	s.raise("bpf") // where there is no kubepods, it is looked for once a second
-	if n := testing.AllocsPerRun(20, func() { s.raise("bpf") }); n != 0 {
+	s := newFixture(t, 500)
+	s.decider.reader = read
+	s.publish(s.table(0, staleTime()))
+	s.alarm("bpf") // where there is no kubepods, it is looked for once a second
+	if n := testing.AllocsPerRun(20, func() { s.alarm("bpf") }); n != 0 {
 		t.Errorf("an alarm that is not confirmed takes %v allocations; want 0", n)
 	}
 	if s.Count(NotConfirmed) == 0 {

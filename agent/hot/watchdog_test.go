@@ -7,20 +7,20 @@ import (
 	"time"
 )
 
-func TestDue(t *testing.T) {
-	met := condition{silent: 2 * time.Second, ticked: 100 * time.Millisecond, below: true, acted: -1, settle: time.Second}
+func TestConditionDue(t *testing.T) {
+	met := condition{sinceIteration: 2 * time.Second, sinceTick: 100 * time.Millisecond, below: true, sinceAct: -1, settleTimeout: time.Second}
 	for _, tc := range []struct {
 		name   string
 		change func(c *condition)
 		want   bool
 	}{
 		{"all that it takes", func(*condition) {}, true},
-		{"the loop works", func(c *condition) { c.silent = 1900 * time.Millisecond }, false},
-		{"nobody ran, as after SIGCONT", func(c *condition) { c.ticked = 300 * time.Millisecond }, false},
+		{"the loop works", func(c *condition) { c.sinceIteration = 1900 * time.Millisecond }, false},
+		{"nobody ran, as after SIGCONT", func(c *condition) { c.sinceTick = 300 * time.Millisecond }, false},
 		{"nothing is low", func(c *condition) { c.below = false }, false},
 		{"a victim is on its way", func(c *condition) { c.unsettled = true }, false},
-		{"it has acted just now", func(c *condition) { c.acted = 900 * time.Millisecond }, false},
-		{"it has acted before", func(c *condition) { c.acted = time.Second }, true},
+		{"it has acted just now", func(c *condition) { c.sinceAct = 900 * time.Millisecond }, false},
+		{"it has acted before", func(c *condition) { c.sinceAct = time.Second }, true},
 	} {
 		c := met
 		tc.change(&c)
@@ -31,9 +31,9 @@ func TestDue(t *testing.T) {
 }
 
 // newWatchdog makes one beside a thread, for a loop whose last turn was at beat.
-func (s *stage) newWatchdog(th *Thread, beat *time.Time) *Watchdog {
+func (s *fixture) newWatchdog(th *Thread, beat *time.Time) *Watchdog {
 	s.t.Helper()
-	w, err := NewWatchdog(th, Options{Desk: s.desk, Read: s.reader, Strike: s.strike, Look: s.look},
+	w, err := NewWatchdog(th, Options{Desk: s.arbiter, Read: s.reader, Strike: s.killer, Look: s.dryRunKiller},
 		func() time.Time { return *beat }, func() time.Duration { return time.Second })
 	if err != nil {
 		s.t.Fatal(err)
@@ -44,7 +44,7 @@ func (s *stage) newWatchdog(th *Thread, beat *time.Time) *Watchdog {
 
 func TestWatchdog(t *testing.T) {
 	for _, threadWorks := range []bool{false, true} {
-		s := newStage(t, 500, 300)
+		s := newFixture(t, 500, 300)
 		s.reader.available = 900 * mi
 		th := s.newThread()
 		th.Publish(s.table(0, time.Now()))
@@ -57,7 +57,7 @@ func TestWatchdog(t *testing.T) {
 		struck := func(at time.Duration, want ...string) {
 			t.Helper()
 			w.tick(start.Add(at))
-			if uids, _ := s.kills(); !slices.Equal(uids, want) {
+			if uids, _ := s.takeKills(); !slices.Equal(uids, want) {
 				t.Errorf("thread works: %t: after %v struck %q; want %q", threadWorks, at, uids, want)
 			}
 		}
@@ -81,9 +81,9 @@ func TestWatchdog(t *testing.T) {
 // With the loop dead, the watchdog goes on as its victims go: their own Holds tell
 // that they are gone. One that keeps its memory is waited for, and while it is
 // expected to bring enough nobody else goes.
-func TestWatchdogGoesOn(t *testing.T) {
+func TestWatchdogKillsInSequence(t *testing.T) {
 	for _, threadWorks := range []bool{false, true} {
-		s := newStage(t, 500, 400, 300, 200)
+		s := newFixture(t, 500, 400, 300, 200)
 		s.reader.available = 900 * mi
 		th := s.newThread()
 		th.Publish(s.table(0, time.Now()))
@@ -93,16 +93,16 @@ func TestWatchdogGoesOn(t *testing.T) {
 		// The thread goes by the real time, so that the loop died in the past.
 		beat := time.Now().Add(-time.Minute)
 		w := s.newWatchdog(th, &beat)
-		w.settle = func() time.Duration { return 50 * time.Millisecond }
+		w.settleTimeout = func() time.Duration { return 50 * time.Millisecond }
 		s.in.Policy.SettleTimeout = 300 * time.Millisecond
 		w.Publish(s.table(0, time.Now()))
 		th.Publish(s.table(0, time.Now()))
 		// until ticks until so many have been struck.
 		until := func(n int) {
 			t.Helper()
-			for deadline := time.Now().Add(10 * time.Second); s.strike.n < n; {
+			for deadline := time.Now().Add(10 * time.Second); s.killer.n < n; {
 				if time.Now().After(deadline) {
-					t.Fatalf("thread works: %t: struck %q; want %d", threadWorks, s.strike.names(), n)
+					t.Fatalf("thread works: %t: struck %q; want %d", threadWorks, s.killer.names(), n)
 				}
 				w.tick(time.Now())
 				time.Sleep(5 * time.Millisecond)
@@ -113,35 +113,35 @@ func TestWatchdogGoesOn(t *testing.T) {
 			s.pods[i].uses(0)
 			until(i + 2)
 		}
-		if want := []string{"p0", "p1", "p2", "p3"}; !slices.Equal(s.strike.names(), want) {
-			t.Errorf("thread works: %t: struck %q; want %q", threadWorks, s.strike.names(), want)
+		if want := []string{"p0", "p1", "p2", "p3"}; !slices.Equal(s.killer.names(), want) {
+			t.Errorf("thread works: %t: struck %q; want %q", threadWorks, s.killer.names(), want)
 		}
 	}
 }
 
 // A victim that has not brought its memory back holds the next one up.
-func TestWatchdogWaits(t *testing.T) {
-	s := newStage(t, 500, 400)
+func TestWatchdogWaitsForVictim(t *testing.T) {
+	s := newFixture(t, 500, 400)
 	s.reader.available = 900 * mi
 	th := s.newThread()
 	start := time.Now()
 	w := s.newWatchdog(th, &start)
 	w.Publish(s.table(0, time.Now()))
-	for at := 1800 * time.Millisecond; at < 3*time.Second; at += ticks {
+	for at := 1800 * time.Millisecond; at < 3*time.Second; at += tickInterval {
 		w.tick(start.Add(at))
 	}
-	if got := s.strike.names(); !slices.Equal(got, []string{"p0"}) {
+	if got := s.killer.names(); !slices.Equal(got, []string{"p0"}) {
 		t.Errorf("struck %q; want p0 alone", got)
 	}
 	s.pods[0].uses(50 * mi)
 	w.tick(start.Add(3100 * time.Millisecond))
-	if got := s.strike.names(); !slices.Equal(got, []string{"p0", "p1"}) {
+	if got := s.killer.names(); !slices.Equal(got, []string{"p0", "p1"}) {
 		t.Errorf("after most of it is back struck %q; want p0 and p1", got)
 	}
 }
 
-func TestWatchdogRuns(t *testing.T) {
-	s := newStage(t, 500)
+func TestWatchdogRun(t *testing.T) {
+	s := newFixture(t, 500)
 	s.reader.available = 900 * mi
 	th := s.newThread()
 	run(t, th)
@@ -152,7 +152,7 @@ func TestWatchdogRuns(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- w.Run(ctx) }()
-	if r := s.await(); r.Lane != WatchdogLane {
+	if r := s.nextAlarm(); r.Lane != WatchdogLane {
 		t.Errorf("news of %q; want the watchdog's", r.Lane)
 	}
 	cancel()
