@@ -13,22 +13,22 @@ import (
 	"github.com/evictd/evictd/kernel/kerneltest"
 )
 
-// A runtime that is too slow to say that a container has stopped does not cost the pod its end: the sandbox, which
-// holds its shared memory, is stopped as soon as nobody is in the container's cgroup.
+// If the runtime times out while it stops a container, the sandbox is stopped as soon as the container's cgroup is
+// empty, which frees the pod's shared memory.
 func TestSoftStopRuntimeTimeout(t *testing.T) {
 	const populated, empty = "populated 1\nfrozen 0\n", "populated 0\nfrozen 0\n"
 	for _, tt := range []struct {
 		name   string
 		answer error
 		events string        // of the container's cgroup; "" for none
-		ends   time.Duration // when it is empty, after the answer; 0 is never, or at once
+		ends   time.Duration // when the cgroup is empty, after the answer; 0 for never, or at once
 		want   []Stage
-		asked  int // for the sandbox
+		asked  int // calls for the sandbox
 		after  time.Duration
 	}{
 		{"ended", cri.ErrTimeout, empty, 0, []Stage{Signalled, LastGone, Finished}, 1, 0},
 		{"gone", cri.ErrTimeout, "", 0, []Stage{Signalled, LastGone, Finished}, 1, 0},
-		{"ended, and the runtime went", cri.ErrUnreachable, empty, 0, []Stage{Signalled, LastGone, Finished}, 1, 0},
+		{"ended, and the runtime is away", cri.ErrUnreachable, empty, 0, []Stage{Signalled, LastGone, Finished}, 1, 0},
 		{"ends late", cri.ErrTimeout, populated, 2 * time.Second, []Stage{Signalled, Refused}, 1, 4 * time.Second},
 		{"lives", cri.ErrTimeout, populated, 0, []Stage{Signalled, Refused}, 0, drainTimeout},
 		{"refused", cri.ErrMalformed, populated, 2 * time.Second, []Stage{Signalled, Refused}, 0, 0},
@@ -68,17 +68,17 @@ func TestSoftStopRuntimeTimeout(t *testing.T) {
 					t.Errorf("stages = %v; want %v", got, tt.want)
 				}
 				if runtime.sandboxCalls != tt.asked {
-					t.Errorf("sandbox was asked for %d times; want %d", runtime.sandboxCalls, tt.asked)
+					t.Errorf("sandbox stopped %d times; want %d", runtime.sandboxCalls, tt.asked)
 				}
 				if took := time.Since(began); took > max(tt.after, tt.ends) {
-					t.Errorf("looked after for %v; want %v at most", took, max(tt.after, tt.ends))
+					t.Errorf("waited for %v; want %v at most", took, max(tt.after, tt.ends))
 				}
 			})
 		})
 	}
 }
 
-// What is gone was not refused, whatever the runtime answers: a refusal would let another pod go in its place.
+// A pod that is gone was not refused, whatever the runtime answers: after a refusal another pod would be evicted.
 func TestHardKillRuntimeTimeout(t *testing.T) {
 	h := &cgroup.Hierarchy{Version: cgroup.V2, Memory: kernel.FS(t.TempDir())}
 	synctest.Test(t, func(t *testing.T) {
@@ -91,12 +91,12 @@ func TestHardKillRuntimeTimeout(t *testing.T) {
 		k.Wait()
 		want := []Stage{Signalled, FirstGone, LastGone, Finished}
 		if got := reports.stages(); !slices.Equal(got, want) || runtime.sandboxCalls != 1 {
-			t.Errorf("stages = %v, sandbox asked for %d times; want %v, once", got, runtime.sandboxCalls, want)
+			t.Errorf("stages = %v, sandbox stopped %d times; want %v, once", got, runtime.sandboxCalls, want)
 		}
 	})
 }
 
-// A container whose cgroup is not proven, or is another one by now, is told apart from one that lives.
+// A cgroup that is gone or replaced is empty; one that is not proven or can't be read is not.
 func TestCgroupEmpty(t *testing.T) {
 	root := kerneltest.Tree(t, map[string]string{
 		"c/memory.stat": "", "c/memory.current": "0\n", "c/memory.max": "max\n", "c/cgroup.events": "populated 1\nfrozen 0\n",
@@ -116,14 +116,14 @@ func TestCgroupEmpty(t *testing.T) {
 		c    evict.ContainerHandle
 		want bool
 	}{
-		{"lives", evict.ContainerHandle{Cgroup: "/c", CgroupID: id("/c")}, false},
+		{"populated", evict.ContainerHandle{Cgroup: "/c", CgroupID: id("/c")}, false},
 		{"not proven", evict.ContainerHandle{Unproven: "for the test"}, false},
 		{"gone", evict.ContainerHandle{Cgroup: "/gone", CgroupID: 1}, true},
-		{"another one", evict.ContainerHandle{Cgroup: "/c", CgroupID: id("/c") + 1}, true},
+		{"replaced", evict.ContainerHandle{Cgroup: "/c", CgroupID: id("/c") + 1}, true},
 		{"unreadable", evict.ContainerHandle{Cgroup: "/bad", CgroupID: id("/bad")}, false},
 	} {
 		if got := k.cgroupEmpty(tt.c); got != tt.want {
-			t.Errorf("empty(%s) = %t; want %t", tt.name, got, tt.want)
+			t.Errorf("cgroupEmpty(%s) = %t; want %t", tt.name, got, tt.want)
 		}
 	}
 }

@@ -1,7 +1,6 @@
 package act
 
 import (
-	"context"
 	"errors"
 	"fmt"
 	"os"
@@ -9,7 +8,6 @@ import (
 	"path/filepath"
 	"slices"
 	"strconv"
-	"sync/atomic"
 	"syscall"
 	"testing"
 	"time"
@@ -22,52 +20,18 @@ import (
 	"github.com/evictd/evictd/kernel/kerneltest"
 )
 
-// prepare handles the place's container.
-func (p *testCgroup) prepare(c ...evict.ContainerHandle) *Hold {
-	p.t.Helper()
-	h, err := Prepare(p.hierarchy, "/proc", hardJob(c...))
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	p.t.Cleanup(h.Close)
-	return h
-}
-
-// reaper makes a Reaper that runs until the test ends.
-func reaper(t *testing.T) *Reaper {
-	t.Helper()
-	r, err := NewReaper()
-	if err != nil {
-		t.Fatal(err)
-	}
-	run(t, r)
-	return r
-}
-
-// run runs a reaper until the test ends.
-func run(t *testing.T, r *Reaper) {
-	t.Cleanup(func() { r.Close() })
-	ctx, cancel := context.WithCancel(t.Context())
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		r.Run(ctx)
-	}()
-	t.Cleanup(func() { cancel(); <-done })
-}
-
 func TestFastKill(t *testing.T) {
 	for _, tc := range []struct {
 		name, script string
-		before       int // processes that there must be
+		before       int // number of processes to wait for
 		later        string
 	}{
 		{"one process", "exec sleep 1000", 1, ""},
 		{"a tree", "sleep 1000 & sleep 1000 & (sleep 1000 & wait) & wait", 5, ""},
-		{"ignores what it can", "trap '' TERM INT HUP; sleep 1000 & while :; do wait; done", 2, ""},
-		{"more than are held", "for i in 1 2 3 4 5 6 7 8 9 10 11 12; do sleep 1000 & done; wait", 13, ""},
+		{"ignores signals", "trap '' TERM INT HUP; sleep 1000 & while :; do wait; done", 2, ""},
+		{"more than preopened", twelveSleeps, 13, ""},
 		{"forks while it is killed", "while :; do sleep 1000 & sleep 0.001; done", 3, ""},
-		{"none that was held", "exec sleep 1000", 1, "exec sleep 1000"},
+		{"none preopened", "exec sleep 1000", 1, "exec sleep 1000"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			p := newTestCgroup(t)
@@ -86,15 +50,15 @@ func TestFastKill(t *testing.T) {
 			before := time.Now()
 			result := NewStriker(reaper(t)).Strike(handle, &evict.Guard{})
 			if result.Err != nil || result.Processes < 1 || result.First.Before(before) {
-				t.Errorf("Strike() = %+v; want processes signalled", result)
+				t.Errorf("fast kill = %+v; want processes signalled", result)
 			}
 			k.Follow(t.Context(), hardJob().Order, handle, result)
 			k.Wait()
 			if pids := p.pids(); len(pids) > 0 {
-				t.Errorf("left in the cgroup: %v", pids)
+				t.Errorf("processes left in the cgroup: %v", pids)
 			}
 			if err := cmd.Wait(); err == nil {
-				t.Error("the command ended by itself; want it killed")
+				t.Error("the command exited by itself; want it killed")
 			}
 			if got := reports.stages(); !slices.Equal(got, []Stage{Signalled, FirstGone, LastGone, Finished}) {
 				t.Errorf("stages = %v; want all four in order", got)
@@ -113,50 +77,8 @@ func TestFastKill(t *testing.T) {
 	}
 }
 
-// A Hold that was replaced between the result and its adoption serves whoever follows, to the end.
-func TestFollowReplacedHandle(t *testing.T) {
-	p := newTestCgroup(t)
-	cmd := p.run("sleep 1000 & wait")
-	p.waitFor("both run", func() bool { return len(p.pids()) == 2 })
-	handle := p.prepare(p.container("c1"))
-	var reports progressLog
-	k := NewKiller(p.hierarchy, "/proc", &fakeRuntime{}, reports.record)
-	if !handle.Grab() {
-		t.Fatal("Grab() = false; want true")
-	}
-	result := NewStriker(reaper(t)).Strike(handle, &evict.Guard{})
-	handle.Close()
-	k.Follow(t.Context(), hardJob().Order, handle, result)
-	handle.Drop()
-	k.Wait()
-	if got := reports.stages(); !slices.Equal(got, []Stage{Signalled, FirstGone, LastGone, Finished}) || reports.last().Err != nil {
-		t.Errorf("stages = %v, error %v; want all four in order, and none", got, reports.last().Err)
-	}
-	cmd.Wait()
-	p.waitFor("the threads that tear down are done with the handle", func() bool { return handle.refs.Load() == closedBit })
-}
-
-// One that nobody kept is open no more: the pod is killed anew.
-func TestFollowClosedHandle(t *testing.T) {
-	p := newTestCgroup(t)
-	cmd := p.run("exec sleep 1000")
-	p.waitFor("it runs", func() bool { return len(p.pids()) == 1 })
-	handle := p.prepare(p.container("c1"))
-	var reports progressLog
-	k := NewKiller(p.hierarchy, "/proc", &fakeRuntime{}, reports.record)
-	handle.Close()
-	k.Follow(t.Context(), hardJob().Order, handle, Strike{})
-	k.Wait()
-	if pids := p.pids(); len(pids) > 0 {
-		t.Fatalf("left in the cgroup: %v", pids)
-	}
-	cmd.Wait()
-	if got := reports.stages(); !slices.Equal(got, []Stage{Signalled, FirstGone, LastGone, Finished}) || reports.last().Err != nil {
-		t.Errorf("stages = %v, error %v; want all four in order, and none", got, reports.last().Err)
-	}
-}
-
-// What must live is not struck, also where it came after the pod was held.
+// A cgroup with a guarded process and no live init process is not killed, also if the
+// process was moved there after Prepare.
 func TestFastKillRefused(t *testing.T) {
 	p := newTestCgroup(t)
 	cmd := p.run("sleep 1000 & wait")
@@ -166,8 +88,8 @@ func TestFastKillRefused(t *testing.T) {
 		guard evict.Guard
 		asked []string // of the runtime
 	}{
-		"handles what must live":     {evict.Guard{Never: map[int]string{first: "evictd"}}, nil},
-		"handles a second container": {evict.Guard{Inits: map[int]string{first: "c2"}}, []string{"container c1 0s", "sandbox s"}},
+		"contains evictd":             {evict.Guard{Never: map[int]string{first: "evictd"}}, nil},
+		"contains a second container": {evict.Guard{Inits: map[int]string{first: "c2"}}, []string{"container c1 0s", "sandbox s"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			for kind, killer := range map[string]*Striker{"killer": NewStriker(nil), "dry run": NewBlank()} {
@@ -175,7 +97,7 @@ func TestFastKillRefused(t *testing.T) {
 				result := killer.Strike(handle, &tc.guard)
 				var refusal *WrongVictimError
 				if result.Processes != 0 || !errors.As(result.Err, &refusal) || refusal.PID != first {
-					t.Fatalf("%s: Strike() = %+v; want it refused because of process %d", kind, result, first)
+					t.Fatalf("%s: fast kill = %+v; want it refused because of process %d", kind, result, first)
 				}
 				var reports progressLog
 				runtime := &fakeRuntime{}
@@ -209,27 +131,26 @@ func TestFastKillTwice(t *testing.T) {
 	handle := p.prepare(p.container("c1"))
 	blank := NewBlank()
 	if result := blank.Strike(handle, &evict.Guard{}); result.Err != nil || result.Processes != 1 {
-		t.Fatalf("Strike() in dry run = %+v; want one process, which lives", result)
+		t.Fatalf("kill in dry run = %+v; want one process, still alive", result)
 	}
 	if result := blank.Strike(handle, &evict.Guard{}); !errors.Is(result.Err, errAlreadyKilled) {
-		t.Errorf("second Strike() = %+v; want it refused", result)
+		t.Errorf("second kill = %+v; want it refused", result)
 	}
 	handle = p.prepare(p.container("c1"))
 	handle.Close()
 	handle.Close()
 	if result := NewStriker(nil).Strike(handle, &evict.Guard{}); !errors.Is(result.Err, cgroup.ErrGone) {
-		t.Errorf("Strike() of what was given up = %+v; want it gone", result)
+		t.Errorf("kill with a closed handle = %+v; want ErrGone", result)
 	}
 	if _, ok := handle.Usage(); ok {
-		t.Error("Usage() of what was given up = ok; want not")
+		t.Error("Usage() of a closed handle = ok; want not")
 	}
 	if got := len(p.pids()); got != 1 {
 		t.Errorf("%d processes are left; want the one", got)
 	}
 }
 
-// The cgroup of a pod that has gone is no error, and one that took its path is
-// not touched.
+// A cgroup that is gone is no error, and a new one of the same path is not killed.
 func TestFastKillGone(t *testing.T) {
 	p := newTestCgroup(t)
 	c := p.container("c1")
@@ -246,17 +167,17 @@ func TestFastKillGone(t *testing.T) {
 	}
 	p.run("exec sleep 1000")
 	if result := NewStriker(nil).Strike(handle, &evict.Guard{}); result.Err != nil || result.Processes != 0 {
-		t.Errorf("Strike() = %+v; want nothing done", result)
+		t.Errorf("fast kill = %+v; want nothing done", result)
 	}
 	if _, err := Prepare(p.hierarchy, "/proc", hardJob(c)); !errors.Is(err, cgroup.ErrGone) {
-		t.Errorf("Prepare() of the old cgroup = %v; want it gone", err)
+		t.Errorf("Prepare() of the old cgroup = %v; want ErrGone", err)
 	}
 	if got := len(p.pids()); got != 1 {
 		t.Errorf("%d processes are left; want the one of the new cgroup", got)
 	}
 }
 
-// A container that runs processes in cgroups of its own is struck as a whole.
+// A container that has moved its processes into cgroups below its own is killed as a whole.
 func TestFastKillNested(t *testing.T) {
 	p := newTestCgroup(t)
 	inner := filepath.Join(p.dirs[0], "inner")
@@ -268,14 +189,14 @@ func TestFastKillNested(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(inner, "cgroup.procs"), []byte(strconv.Itoa(cmd.Process.Pid)), 0); err != nil {
 		t.Skip("needs processes to be moved: ", err)
 	}
-	// Where it is not certain that the cgroup is the container's, others look at all of it.
+	// Without a known init process, the fast kill leaves the container to the Reaper.
 	handle := p.prepare(p.container("c1"))
 	if result := NewStriker(nil).Strike(handle, &evict.Guard{}); result.Err != nil || result.Processes != 0 || !handle.containers[0].partlyChecked {
-		t.Errorf("Strike() = %+v; want it left to others", result)
+		t.Errorf("fast kill = %+v; want it left to the Reaper", result)
 	}
 	handle = p.prepare(p.containerOf("c1", cmd.Process.Pid))
 	if result := NewStriker(nil).Strike(handle, &evict.Guard{}); result.Err != nil || result.Processes != 1 {
-		t.Fatalf("Strike() = %+v; want the process below", result)
+		t.Fatalf("fast kill = %+v; want the process below", result)
 	}
 	cmd.Wait()
 	if status := cmd.ProcessState.Sys().(syscall.WaitStatus); status.Signal() != syscall.SIGKILL {
@@ -283,10 +204,10 @@ func TestFastKillNested(t *testing.T) {
 	}
 }
 
-// In a fork storm v2 lists processes that have no number yet, or none any more, as 0
+// In a fork storm v2 lists processes that are being forked or reaped as 0
 // (kernel/cgroup/cgroup.c: cgroup_procs_show). The others are signalled.
 func TestKillListWithZeros(t *testing.T) {
-	for _, kind := range []string{"result", "kill"} {
+	for _, kind := range []string{"fast kill", "kill"} {
 		t.Run(kind, func(t *testing.T) {
 			cmd := exec.Command("sleep", "1000")
 			if err := cmd.Start(); err != nil {
@@ -304,7 +225,7 @@ func TestKillListWithZeros(t *testing.T) {
 			}
 			p := &testCgroup{t: t, hierarchy: h, path: "/c"}
 			var signalled int
-			if kind == "result" {
+			if kind == "fast kill" {
 				result := NewStriker(nil).Strike(p.prepare(p.container("c1")), &evict.Guard{})
 				signalled, err = result.Processes, result.Err
 			} else {
@@ -316,14 +237,14 @@ func TestKillListWithZeros(t *testing.T) {
 				err = v.kill("/proc")
 				signalled = len(v.signalled)
 			}
-			if !h.NamesAll() { // a 0 is a process that can't be named from here
+			if !h.NamesAll() { // a 0 can be a process of another pid namespace
 				if !errors.Is(err, cgroup.ErrForeign) || signalled != 0 {
 					t.Errorf("%d processes signalled, error %v; want none of a cgroup with a process of another pid namespace", signalled, err)
 				}
 				return
 			}
 			if err != nil || signalled != 1 {
-				t.Fatalf("%d processes signalled, error %v; want the one that has a number", signalled, err)
+				t.Fatalf("%d processes signalled, error %v; want the one with a pid", signalled, err)
 			}
 			cmd.Wait()
 			if status := cmd.ProcessState.Sys().(syscall.WaitStatus); status.Signal() != syscall.SIGKILL {
@@ -333,12 +254,12 @@ func TestKillListWithZeros(t *testing.T) {
 	}
 }
 
-// forbidden signals nobody, as where CAP_KILL is missing.
+// forbiddenSignaller fails to send a signal, like without CAP_KILL.
 type forbiddenSignaller struct{ noopSignaller }
 
 func (forbiddenSignaller) signal(int) error { return unix.EPERM }
 
-// What can't be signalled is no process that was, unless the kernel kills the cgroup.
+// A process that can't be signalled is not counted, unless the kernel kills the cgroup.
 func TestFastKillForbidden(t *testing.T) {
 	p := newTestCgroup(t)
 	p.run("sleep 1000 & wait")
@@ -346,88 +267,11 @@ func TestFastKillForbidden(t *testing.T) {
 	handle := p.prepare(p.container("c1"))
 	result := newFastKiller(forbiddenSignaller{}).Strike(handle, &evict.Guard{})
 	if v2 := handle.containers[0].killFD >= 0; !errors.Is(result.Err, unix.EPERM) != v2 || (result.Processes == 2) != v2 {
-		t.Errorf("Strike() = %+v; want it forbidden, or both killed with their cgroup", result)
+		t.Errorf("fast kill = %+v; want EPERM, or both processes killed by cgroup.kill", result)
 	}
 }
 
-func TestHandleOutdated(t *testing.T) {
-	p := newTestCgroup(t)
-	p.run("exec sleep 1000")
-	handle := p.prepare(p.container("c1"))
-	if handle.Outdated("/proc") || !handle.Direct() {
-		t.Error("Outdated() right after Prepare, or not Direct(); want it up to date and direct")
-	}
-	p.run("exec sleep 1000")
-	if !handle.Outdated("/proc") {
-		t.Error("Outdated() with another process = false; want true")
-	}
-	unproven := p.prepare(p.container("c1"), evict.ContainerHandle{ID: "c2", Unproven: "it is not"})
-	if unproven.Direct() {
-		t.Error("Direct() with a container that is not proven = true; want false")
-	}
-}
-
-func TestHandleUsage(t *testing.T) {
-	p := newTestCgroup(t)
-	p.run("x=$(head -c 20000000 /dev/zero | tr '\\0' x); sleep 1000 & wait")
-	handle := p.prepare(p.container("c1"))
-	g, err := p.hierarchy.Open(p.path)
-	if err != nil {
-		t.Fatal(err)
-	}
-	defer g.Close()
-	p.waitFor("it has memory", func() bool { used, ok := handle.Usage(); return ok && used > 15<<20 })
-	want, err := g.Memory()
-	if err != nil {
-		t.Fatal(err)
-	}
-	used, ok := handle.Usage()
-	workingSet, anonymous, read := handle.Memory()
-	const slack = 4 << 20
-	near := func(got int64, want uint64) bool { return max(got-int64(want), int64(want)-got) < slack }
-	if !ok || !read || !near(used, want.Usage) || !near(workingSet, want.WorkingSet) || !near(anonymous, want.Anon) {
-		t.Errorf("Usage() = %d, Memory() = %d, %d; want near %+v", used, workingSet, anonymous, want)
-	}
-}
-
-func TestParseNumber(t *testing.T) {
-	for text, want := range map[string]int64{"0\n": 0, "4096\n": 4096, "9223372036854771712\n": -1, "": -1, "\n": -1, "12": -1, "max\n": -1, "-1\n": -1, "1\n2\n": -1} {
-		got, ok := parseNumber([]byte(text))
-		if !ok {
-			got = -1
-		}
-		if got != want {
-			t.Errorf("number(%q) = %d; want %d", text, got, want)
-		}
-	}
-}
-
-// A Hold that was replaced between the choice and the result is struck all the same.
-func TestFastKillReplacedHandle(t *testing.T) {
-	p := newTestCgroup(t)
-	cmd := p.run("sleep 1000 & wait")
-	p.waitFor("both run", func() bool { return len(p.pids()) == 2 })
-	handle := p.prepare(p.container("c1"))
-	var reports progressLog
-	k := NewKiller(p.hierarchy, "/proc", &fakeRuntime{}, reports.record)
-	if !handle.Grab() {
-		t.Fatal("Grab() = false; want true")
-	}
-	handle.Close()
-	result := NewStriker(reaper(t)).Strike(handle, &evict.Guard{})
-	if result.Err != nil || result.Processes != 2 {
-		t.Errorf("Strike() = %+v; want 2 processes", result)
-	}
-	k.Follow(t.Context(), hardJob().Order, handle, result)
-	handle.Drop()
-	k.Wait()
-	if got := reports.stages(); !slices.Equal(got, []Stage{Signalled, FirstGone, LastGone, Finished}) || reports.last().Err != nil {
-		t.Errorf("stages = %v, error %v; want all four in order, and none", got, reports.last().Err)
-	}
-	cmd.Wait()
-}
-
-// pipe puts one in the place of the cgroup.kill of a container that is held.
+// replaceKillFile replaces the container's cgroup.kill by a pipe.
 func (p *testCgroup) replaceKillFile(h *Hold) (read int) {
 	p.t.Helper()
 	var ends [2]int
@@ -443,13 +287,12 @@ func (p *testCgroup) replaceKillFile(h *Hold) (read int) {
 	return ends[0]
 }
 
-// The kernel is asked to kill the whole cgroup, by another thread. Where that
-// hangs, the processes that are there have been signalled all the same, and nobody
-// waits.
+// The Reaper writes cgroup.kill. If the write hangs, the processes that were listed have
+// been signalled, and Follow does not wait for it.
 func TestFastKillWritesCgroupKill(t *testing.T) {
 	for _, hangs := range []bool{false, true} {
 		p := newTestCgroup(t)
-		cmd := p.run("for i in 1 2 3 4 5 6 7 8 9 10 11 12; do sleep 1000 & done; wait")
+		cmd := p.run(twelveSleeps)
 		p.waitFor("all run", func() bool { return len(p.pids()) == 13 })
 		handle := p.prepare(p.container("c1"))
 		asked := p.replaceKillFile(handle)
@@ -463,7 +306,7 @@ func TestFastKillWritesCgroupKill(t *testing.T) {
 			if _, err := unix.Write(fd, make([]byte, size)); err != nil {
 				t.Fatal(err)
 			}
-			defer func() { // so that the thread comes to its end
+			defer func() { // so that the thread ends
 				if _, err := unix.Read(asked, make([]byte, size)); err != nil {
 					t.Errorf("empty the pipe: %v", err)
 				}
@@ -473,7 +316,7 @@ func TestFastKillWritesCgroupKill(t *testing.T) {
 		k := NewKiller(p.hierarchy, "/proc", &fakeRuntime{}, reports.record)
 		result := NewStriker(r).Strike(handle, &evict.Guard{})
 		if result.Err != nil || result.Processes != 13 {
-			t.Errorf("hangs: %t: Strike() = %+v; want 13 processes", hangs, result)
+			t.Errorf("hangs: %t: fast kill = %+v; want 13 processes", hangs, result)
 		}
 		if !hangs {
 			got := make([]byte, 2)
@@ -490,11 +333,11 @@ func TestFastKillWritesCgroupKill(t *testing.T) {
 	}
 }
 
-// Of a container with more processes than a result looks at some are struck where it is
-// certain that the cgroup is the container's, and others end the rest.
+// Of a container with more processes than a fast kill reads, some are killed if the cgroup
+// is certainly the container's. The Reaper and Follow kill the others.
 func TestFastKillManyProcesses(t *testing.T) {
 	p := newTestCgroup(t)
-	cmd := p.run("for i in 1 2 3 4 5 6 7 8 9 10 11 12; do sleep 1000 & done; wait")
+	cmd := p.run(twelveSleeps)
 	p.waitFor("all run", func() bool { return len(p.pids()) == 13 })
 	few := func() *Striker {
 		s := NewStriker(reaper(t))
@@ -508,7 +351,7 @@ func TestFastKillManyProcesses(t *testing.T) {
 	handle := p.prepare(p.container("c1"))
 	result := few().Strike(handle, guard)
 	if result.Err != nil || result.Processes != 0 {
-		t.Errorf("Strike() of a container that may not be one = %+v; want it left to others", result)
+		t.Errorf("fast kill without a known init process = %+v; want nothing done", result)
 	}
 	k.Follow(t.Context(), hardJob().Order, handle, result)
 	k.Wait()
@@ -517,14 +360,14 @@ func TestFastKillManyProcesses(t *testing.T) {
 		t.Errorf("last report = %+v, %d processes are left; want it refused, and all 13", got, len(p.pids()))
 	}
 	handle = p.prepare(p.containerOf("c1", cmd.Process.Pid))
-	// A list is sorted by pid (v1). Where pids have begun again with low numbers, the first
-	// process is not among those that are looked at, and all is left to others.
+	// A v1 list is sorted by pid. If pids have wrapped around, the init process is not among
+	// those that are read, and nothing is killed at once.
 	listed := p.pids()
 	slices.Sort(listed)
 	seen := slices.Index(listed, cmd.Process.Pid) < 6
 	result = few().Strike(handle, &evict.Guard{})
 	if result.Err != nil || seen && result.Processes < 1 {
-		t.Errorf("Strike() = %+v; want some processes, as the first is listed: %t", result, seen)
+		t.Errorf("fast kill = %+v; want some processes if the init process is listed: %t", result, seen)
 	}
 	k.Follow(t.Context(), hardJob().Order, handle, result)
 	k.Wait()
@@ -532,86 +375,4 @@ func TestFastKillManyProcesses(t *testing.T) {
 		t.Fatalf("%d processes are left; want none", got)
 	}
 	cmd.Wait()
-}
-
-// What a container has used that has gone is nothing.
-func TestHandleUsageGone(t *testing.T) {
-	p := newTestCgroup(t)
-	handle := p.prepare(p.container("c1"))
-	for _, dir := range p.dirs {
-		if err := os.Remove(dir); err != nil {
-			t.Fatal(err)
-		}
-	}
-	if used, ok := handle.Usage(); !ok || used != 0 {
-		t.Errorf("Usage() of a cgroup that has gone = %d, %t; want 0, true", used, ok)
-	}
-}
-
-// hanging is a trigger whose signals hang until the other end of a pipe is closed. The
-// race detector takes a poll for no synchronization.
-type blockingSignaller struct {
-	noopSignaller
-	pipeFD int
-	began  *atomic.Bool
-}
-
-func (h blockingSignaller) signal(fd int) error {
-	h.began.Store(true)
-	for {
-		if _, err := unix.Poll([]unix.PollFd{{Fd: int32(h.pipeFD), Events: unix.POLLIN}}, -1); err != unix.EINTR {
-			return h.noopSignaller.signal(fd)
-		}
-	}
-}
-
-// A pod that another thread still strikes is followed without what that thread writes.
-func TestFollowDuringFastKill(t *testing.T) {
-	for _, dry := range []bool{false, true} {
-		p := newTestCgroup(t)
-		p.run("exec sleep 1000")
-		p.waitFor("it runs", func() bool { return len(p.pids()) == 1 })
-		handle := p.prepare(p.container("c1"))
-		var pipe [2]int
-		if err := unix.Pipe2(pipe[:], unix.O_CLOEXEC); err != nil {
-			t.Fatal(err)
-		}
-		t.Cleanup(func() { unix.Close(pipe[0]) })
-		began := &atomic.Bool{}
-		late := newFastKiller(blockingSignaller{pipeFD: pipe[0], began: began})
-		t.Cleanup(func() { late.Close() })
-		if !handle.Grab() {
-			t.Fatal("Grab() = false; want true")
-		}
-		over := make(chan struct{})
-		go func() {
-			defer close(over)
-			defer handle.Drop()
-			late.Strike(handle, &evict.Guard{})
-		}()
-		p.waitFor("the result has begun", began.Load)
-		own := NewBlank()
-		t.Cleanup(func() { own.Close() })
-		result := own.Strike(handle, &evict.Guard{})
-		if !errors.Is(result.Err, errAlreadyKilled) {
-			t.Errorf("dry %t: second Strike() = %+v; want that it was struck before", dry, result)
-		}
-		var heard progressLog
-		order := evict.Order{UID: "u", Hard: true}
-		k := NewKiller(p.hierarchy, "/proc", nil, heard.record)
-		if dry {
-			NewDryRun(p.hierarchy, "/proc", heard.record).Follow(t.Context(), order, handle, result)
-		} else {
-			k.Follow(t.Context(), order, handle, result)
-		}
-		unix.Close(pipe[1]) // the result goes on
-		k.Wait()
-		<-over
-		if last := heard.last(); last.Stage != Finished || last.Err != nil && !errors.Is(last.Err, errAlreadyKilled) || last.UID != "u" {
-			t.Errorf("dry %t: Follow() reports %+v at last; want that it has finished", dry, last)
-		}
-		if left := len(p.pids()); left != 0 && !dry || left != 1 && dry {
-			t.Errorf("dry %t: %d processes are left", dry, left)
-		}
-	}
 }

@@ -11,7 +11,7 @@ import (
 	"github.com/evictd/evictd/kernel/process"
 )
 
-// started returns the container with its first process.
+// containerOf returns the container with its init process.
 func (p *testCgroup) containerOf(id string, pid int) evict.ContainerHandle {
 	p.t.Helper()
 	c := p.container(id)
@@ -28,7 +28,7 @@ func startOf(t *testing.T, pid int) uint64 {
 	return stat.StartTime
 }
 
-// stranger starts a process outside of the container, which is to be guarded.
+// startSleep starts a process outside of the container.
 func startSleep(t *testing.T) *exec.Cmd {
 	t.Helper()
 	cmd := exec.Command("sleep", "1000")
@@ -39,7 +39,7 @@ func startSleep(t *testing.T) *exec.Cmd {
 	return cmd
 }
 
-// killing are the ways in which a container is killed: held beforehand, and not.
+// killPaths are the ways to kill a container: by a prepared handle, and without.
 var killPaths = map[string]func(p *testCgroup, k *Killer, job Job){
 	"result": func(p *testCgroup, k *Killer, job Job) {
 		handle, err := Prepare(p.hierarchy, "/proc", job)
@@ -51,8 +51,8 @@ var killPaths = map[string]func(p *testCgroup, k *Killer, job Job){
 	"kill": func(p *testCgroup, k *Killer, job Job) { k.Evict(p.t.Context(), job) },
 }
 
-// A guarded process that was moved into a container's cgroup does not make it immune:
-// the others are killed, and it lives.
+// A guarded process that was moved into a container's cgroup does not make it immune: all
+// other processes are killed.
 func TestKillProtectsMovedProcess(t *testing.T) {
 	for kind, kill := range killPaths {
 		t.Run(kind, func(t *testing.T) {
@@ -73,7 +73,7 @@ func TestKillProtectsMovedProcess(t *testing.T) {
 			kill(p, k, job)
 			k.Wait()
 			if got := p.pids(); !slices.Equal(got, []int{pid}) {
-				t.Fatalf("left in the cgroup: %v; want the guarded process alone, %d", got, pid)
+				t.Fatalf("processes left in the cgroup: %v; want only the guarded one, %d", got, pid)
 			}
 			if err := moved.Process.Signal(syscall.Signal(0)); err != nil {
 				t.Errorf("the guarded process: %v; want it alive", err)
@@ -81,23 +81,23 @@ func TestKillProtectsMovedProcess(t *testing.T) {
 			last := reports.last()
 			var spared *SparedError
 			if last.Stage != Finished || last.Processes != 9 || !errors.As(last.Err, &spared) || spared.PID != pid {
-				t.Errorf("last report = %+v; want nine processes, and the one that was spared named", last)
+				t.Errorf("last report = %+v; want nine processes, and an error with the protected one", last)
 			}
 			if got := reports.stages(); !slices.Contains(got, LastGone) {
-				t.Errorf("stages = %v; want the last process gone", got)
+				t.Errorf("stages = %v; want LastGone among them", got)
 			}
 			cmd.Wait()
 		})
 	}
 }
 
-// A cgroup is refused where it is not the container's alone, whatever was moved.
+// A cgroup that is not the container's alone is refused.
 func TestKillRefusesForeignCgroup(t *testing.T) {
 	for name, change := range map[string]func(g *evict.Guard, c *evict.ContainerHandle, init, moved int){
-		"the container's first process is not known":   func(_ *evict.Guard, c *evict.ContainerHandle, _, _ int) { c.InitPID, c.InitStart = 0, 0 },
-		"the first process's pid is another's by now":  func(_ *evict.Guard, c *evict.ContainerHandle, _, _ int) { c.InitStart++ },
-		"the first process of another container in it": func(g *evict.Guard, _ *evict.ContainerHandle, _, moved int) { g.Inits[moved] = "c2" },
-		"the first process is a guarded one":           func(g *evict.Guard, _ *evict.ContainerHandle, init, _ int) { g.Never[init] = "evictd" },
+		"init process unknown":              func(_ *evict.Guard, c *evict.ContainerHandle, _, _ int) { c.InitPID, c.InitStart = 0, 0 },
+		"init process's pid reused":         func(_ *evict.Guard, c *evict.ContainerHandle, _, _ int) { c.InitStart++ },
+		"init process of another container": func(g *evict.Guard, _ *evict.ContainerHandle, _, moved int) { g.Inits[moved] = "c2" },
+		"init process guarded":              func(g *evict.Guard, _ *evict.ContainerHandle, init, _ int) { g.Never[init] = "evictd" },
 	} {
 		for kind, kill := range killPaths {
 			t.Run(name+" "+kind, func(t *testing.T) {
@@ -125,7 +125,7 @@ func TestKillRefusesForeignCgroup(t *testing.T) {
 	}
 }
 
-// A pid that a guarded process had and another process has by now guards nothing.
+// The pid of a guarded process that was reused does not guard the new process.
 func TestKillIgnoresReusedGuardPID(t *testing.T) {
 	for kind, kill := range killPaths {
 		t.Run(kind, func(t *testing.T) {
@@ -139,7 +139,7 @@ func TestKillIgnoresReusedGuardPID(t *testing.T) {
 			kill(p, k, job)
 			k.Wait()
 			if got := p.pids(); len(got) != 0 {
-				t.Fatalf("left in the cgroup: %v (%v); want none", got, reports.last().Err)
+				t.Fatalf("processes left in the cgroup: %v (%v); want none", got, reports.last().Err)
 			}
 			cmd.Wait()
 		})

@@ -14,8 +14,8 @@ import (
 	"github.com/evictd/evictd/kernel/cgroup"
 )
 
-// away is a runtime that stops containers, and answers for sandboxes with one
-// error after the other.
+// flakyRuntime answers StopContainer with stopErr, and StopSandbox with one of sandboxErrs
+// after the other, then nil.
 type flakyRuntime struct {
 	mu           sync.Mutex
 	stopErr      error
@@ -35,7 +35,7 @@ func (a *flakyRuntime) StopSandbox(context.Context, string) error {
 	return a.sandboxErrs[a.sandboxCalls-1]
 }
 
-// A sandbox is stopped when the runtime is back, and that holds up no report.
+// A sandbox is stopped when the runtime is back. The order's end is reported before that.
 func TestStopSandboxLater(t *testing.T) {
 	gone := []error{cri.ErrUnreachable, cri.ErrUnreachable, cri.ErrTimeout}
 	for _, tt := range []struct {
@@ -46,9 +46,9 @@ func TestStopSandboxLater(t *testing.T) {
 	}{
 		{"hard", &flakyRuntime{sandboxErrs: gone}, true, 4},
 		{"soft", &flakyRuntime{sandboxErrs: gone}, false, 4},
-		{"refused for good", &flakyRuntime{sandboxErrs: []error{cri.ErrMalformed}}, true, 1},
-		{"containers live", &flakyRuntime{stopErr: cri.ErrUnreachable, sandboxErrs: gone}, true, 1},
-		{"containers live, softly", &flakyRuntime{stopErr: cri.ErrUnreachable, sandboxErrs: gone}, false, 0},
+		{"refused", &flakyRuntime{sandboxErrs: []error{cri.ErrMalformed}}, true, 1},
+		{"containers run", &flakyRuntime{stopErr: cri.ErrUnreachable, sandboxErrs: gone}, true, 1},
+		{"containers run, soft", &flakyRuntime{stopErr: cri.ErrUnreachable, sandboxErrs: gone}, false, 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -64,14 +64,14 @@ func TestStopSandboxLater(t *testing.T) {
 				}
 				k.Wait()
 				if tt.runtime.sandboxCalls != tt.asked {
-					t.Errorf("sandbox was asked for %d times; want %d", tt.runtime.sandboxCalls, tt.asked)
+					t.Errorf("sandbox stopped %d times; want %d", tt.runtime.sandboxCalls, tt.asked)
 				}
 			})
 		})
 	}
 }
 
-// Who ends does not wait for a runtime that stays away.
+// Wait does not wait for an unreachable runtime after the context has ended.
 func TestWaitWhileRuntimeUnreachable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
@@ -82,12 +82,12 @@ func TestWaitWhileRuntimeUnreachable(t *testing.T) {
 		cancel()
 		k.Wait()
 		if took := time.Since(began); took != 0 || !errors.Is(ctx.Err(), context.Canceled) {
-			t.Errorf("Wait after the end took %v; want no time", took)
+			t.Errorf("Wait took %v after the end; want 0", took)
 		}
 	})
 }
 
-// trips fails over containers that die while it is asked to stop them.
+// failingRuntime fails to stop a container that exits during the call.
 type failingRuntime struct{ failures, calls int }
 
 func (r *failingRuntime) StopContainer(context.Context, string, time.Duration) error {
@@ -99,7 +99,7 @@ func (r *failingRuntime) StopContainer(context.Context, string, time.Duration) e
 
 func (r *failingRuntime) StopSandbox(context.Context, string) error { return nil }
 
-// A runtime that fails over a container that has just died is asked once more.
+// A runtime that fails because the container has just exited is asked once more.
 func TestStopKilledRetries(t *testing.T) {
 	for _, tt := range []struct {
 		name         string
@@ -107,7 +107,7 @@ func TestStopKilledRetries(t *testing.T) {
 		fails        bool
 	}{
 		{"once", 1, 2, false},
-		{"for good", 1000, 2, true},
+		{"always", 1000, 2, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
@@ -118,7 +118,7 @@ func TestStopKilledRetries(t *testing.T) {
 				k.Wait()
 				last := reports.last()
 				if r.calls != tt.asked || (last.Err != nil) != tt.fails {
-					t.Errorf("asked %d times, last report %+v; want %d, failure %t", r.calls, last, tt.asked, tt.fails)
+					t.Errorf("%d calls, last report %+v; want %d, failure %t", r.calls, last, tt.asked, tt.fails)
 				}
 			})
 		})

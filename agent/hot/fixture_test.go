@@ -15,7 +15,7 @@ import (
 
 const mi = 1 << 20
 
-// fakePod is a pod that uses what the test says, in bytes.
+// fakePod is a pod with the given usage, in bytes.
 type fakePod struct {
 	name                          string
 	usage, workingSet, anonymous  int64
@@ -40,15 +40,15 @@ func (p *fakePod) Grab() bool {
 	return true
 }
 
-// uses lets the pod use so much, all of it anonymous.
+// uses sets the pod's usage, all of it anonymous.
 func (p *fakePod) uses(bytes int64) { p.usage, p.workingSet, p.anonymous = bytes, bytes, bytes }
 
-// fakeStriker notes whom it strikes.
+// fakeKiller records the pods that it kills.
 type fakeKiller struct {
 	killed [64]string
 	n      int
 	during func()
-	refuse string // a pod that holds what must live
+	refuse string // a pod whose kill is refused
 }
 
 func (s *fakeKiller) Strike(p Pod, _ *evict.Guard) act.Strike {
@@ -65,14 +65,14 @@ func (s *fakeKiller) Strike(p Pod, _ *evict.Guard) act.Strike {
 
 func (s *fakeKiller) names() []string { return s.killed[:s.n] }
 
-// fakeReader reads what is available of 64 GiB. With page cache the pods use what
-// usage says; unread tells that nothing else is known of them, and late that none
-// can be looked at.
+// fakeReader reads the given available memory of 64 GiB, and usage for kubepods with page
+// cache. With noKubepods nothing else is known of kubepods. With late, memory.stat can't be
+// read in time.
 type fakeReader struct {
 	available, cache, kubepods, usage int64
 	shmem                             uint64
 	noKubepods, late                  bool
-	looks                             int // for a look
+	looks                             int // reads of memory.stat
 }
 
 func (r *fakeReader) Read(now, _ time.Time, into *signal.Observations) memory.Node {
@@ -91,7 +91,7 @@ func (r *fakeReader) Look(p memory.Pod, limit time.Duration) (workingSet, anonym
 	return p.Memory()
 }
 
-// stage is a decider with all that is around it. A GiB must be available.
+// fixture is a decider with fakes. Its threshold is 1 GiB available.
 type fixture struct {
 	t            *testing.T
 	arbiter      *Desk
@@ -104,7 +104,7 @@ type fixture struct {
 	decider
 }
 
-// newStage has pods that use so many MiB each.
+// newFixture has pods of the given sizes, in MiB.
 func newFixture(t *testing.T, sizes ...int64) *fixture {
 	t.Helper()
 	value, err := signal.ParseThreshold("1Gi")
@@ -129,13 +129,13 @@ func newFixture(t *testing.T, sizes ...int64) *fixture {
 	return s
 }
 
-// take lets the decider read from r, with time enough on a busy machine.
+// setReader sets the reader, with enough time for memory.stat on a busy machine.
 func (s *fixture) setReader(r Reader) {
 	s.setUp(&Options{Desk: s.arbiter, Read: r, Strike: s.killer, Look: s.dryRunKiller})
 	s.readTimeout, s.readTimeoutAfterWalk = time.Minute, time.Minute
 }
 
-// table makes one of what the pods used when they were last listed.
+// table makes a table from the usage of the pods now.
 func (s *fixture) table(generation uint64, taken time.Time) *Table {
 	t := &Table{
 		Decision: evict.NewTable(&s.in, &s.state, taken), Pods: s.in.Pods, Guard: &evict.Guard{}, DryRun: s.in.DryRun, Generation: generation,
@@ -147,13 +147,13 @@ func (s *fixture) table(generation uint64, taken time.Time) *Table {
 	return t
 }
 
-// raise deals with an alarm.
+// alarm handles an alarm.
 func (s *fixture) alarm(lane string) Result {
 	s.t.Helper()
 	return s.handle(lanes.Raise{Lane: lane, Seen: time.Now()})
 }
 
-// kills returns what lies on the desk, by UID.
+// takeKills returns the queued kills, by UID.
 func (s *fixture) takeKills() (uids []string, generation uint64) {
 	kills, generation := s.arbiter.Kills(nil)
 	for _, k := range kills {

@@ -3,14 +3,10 @@ package act
 import (
 	"context"
 	"errors"
-	"fmt"
 	"os"
 	"os/exec"
-	"path/filepath"
 	"slices"
 	"strconv"
-	"sync"
-	"syscall"
 	"testing"
 	"time"
 
@@ -19,214 +15,20 @@ import (
 	"github.com/evictd/evictd/kernel/cgroup"
 )
 
-// place is a cgroup of the test's own, with the processes that it started in
-// it.
-type testCgroup struct {
-	t         *testing.T
-	hierarchy *cgroup.Hierarchy
-	path      string // in the hierarchy
-	dirs      []string
-}
-
-// newPlace makes a cgroup in the tree that carries memory, and on v1 in the
-// freezer's and the pids controller's. Whatever is in it dies with the test.
-func newTestCgroup(t *testing.T) *testCgroup {
-	t.Helper()
-	if os.Geteuid() != 0 {
-		t.Skip("needs root: to make a cgroup")
-	}
-	h, err := cgroup.Find("/sys/fs/cgroup")
-	if err != nil {
-		t.Skip("needs cgroups: ", err)
-	}
-	p := &testCgroup{t: t, hierarchy: h, path: fmt.Sprintf("/evictd-test-act-%d-%d", os.Getpid(), time.Now().UnixNano())}
-	roots := []string{"/sys/fs/cgroup"}
-	if h.Version != cgroup.V2 {
-		roots = []string{"/sys/fs/cgroup/memory", "/sys/fs/cgroup/freezer", "/sys/fs/cgroup/pids"}
-	}
-	t.Cleanup(p.remove)
-	for _, root := range roots {
-		dir := root + p.path
-		if err := os.Mkdir(dir, 0o755); err != nil {
-			t.Skip("needs to make a cgroup: ", err)
-		}
-		p.dirs = append(p.dirs, dir)
-	}
-	// What forks here must not take the machine's pids if the kill fails.
-	limit := filepath.Join(p.dirs[len(p.dirs)-1], "pids.max")
-	if err := os.WriteFile(limit, []byte("500"), 0); err != nil {
-		t.Skip("needs the pids controller: ", err)
-	}
-	return p
-}
-
-func (p *testCgroup) remove() {
-	for _, dir := range p.dirs {
-		os.WriteFile(filepath.Join(dir, "freezer.state"), []byte("THAWED"), 0)
-		os.WriteFile(filepath.Join(dir, "cgroup.freeze"), []byte("0"), 0)
-	}
-	for _, dir := range p.dirs {
-		for range 500 {
-			for _, pid := range p.pidsIn(dir) {
-				syscall.Kill(pid, syscall.SIGKILL)
-			}
-			if err := os.Remove(dir); err == nil || errors.Is(err, os.ErrNotExist) {
-				break
-			}
-			time.Sleep(10 * time.Millisecond)
-		}
-		if _, err := os.Stat(dir); err == nil {
-			p.t.Errorf("left behind: %s", dir)
-		}
-	}
-}
-
-func (p *testCgroup) pidsIn(dir string) []int {
-	content, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
-	if err != nil {
-		return nil
-	}
-	var pids []int
-	for _, field := range splitLines(string(content)) {
-		if pid, err := strconv.Atoi(field); err == nil {
-			pids = append(pids, pid)
-		}
-	}
-	return pids
-}
-
-func splitLines(s string) (lines []string) {
-	start := 0
-	for i := range s {
-		if s[i] == '\n' {
-			lines = append(lines, s[start:i])
-			start = i + 1
-		}
-	}
-	return lines
-}
-
-func (p *testCgroup) pids() []int { return p.pidsIn(p.dirs[0]) }
-
-// run starts a command in the cgroup: a shell enters it first.
-func (p *testCgroup) run(script string) *exec.Cmd {
-	p.t.Helper()
-	enter := ""
-	for _, dir := range p.dirs {
-		enter += fmt.Sprintf("echo $$ > %s/cgroup.procs; ", dir)
-	}
-	cmd := exec.Command("sh", "-c", enter+script)
-	if err := cmd.Start(); err != nil {
-		p.t.Fatal(err)
-	}
-	p.t.Cleanup(func() { cmd.Process.Kill(); cmd.Wait() })
-	p.waitFor("the command is in the cgroup", func() bool { return slices.Contains(p.pids(), cmd.Process.Pid) })
-	return cmd
-}
-
-func (p *testCgroup) waitFor(what string, ok func() bool) {
-	p.t.Helper()
-	deadline := time.Now().Add(20 * time.Second)
-	for !ok() {
-		if time.Now().After(deadline) {
-			p.t.Fatalf("waited in vain until %s", what)
-		}
-		time.Sleep(time.Millisecond)
-	}
-}
-
-func (p *testCgroup) container(id string) evict.ContainerHandle {
-	p.t.Helper()
-	g, err := p.hierarchy.Open(p.path)
-	if err != nil {
-		p.t.Fatal(err)
-	}
-	defer g.Close()
-	return evict.ContainerHandle{ID: id, Name: "c", Cgroup: p.path, CgroupID: g.ID()}
-}
-
-// stops is a Runtime that notes what it was asked.
-type fakeRuntime struct {
-	mu    sync.Mutex
-	calls []string
-	hang  bool
-	err   error
-}
-
-func (s *fakeRuntime) record(call string, ctx context.Context) error {
-	s.mu.Lock()
-	s.calls = append(s.calls, call)
-	s.mu.Unlock()
-	if s.hang {
-		<-ctx.Done()
-		return ctx.Err()
-	}
-	return s.err
-}
-
-func (s *fakeRuntime) StopContainer(ctx context.Context, id string, grace time.Duration) error {
-	return s.record(fmt.Sprintf("container %s %s", id, grace), ctx)
-}
-
-func (s *fakeRuntime) StopSandbox(ctx context.Context, id string) error {
-	return s.record("sandbox "+id, ctx)
-}
-
-// heard collects an actuator's reports.
-type progressLog struct {
-	mu      sync.Mutex
-	reports []Progress
-}
-
-func (h *progressLog) record(p Progress) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	h.reports = append(h.reports, p)
-}
-
-func (h *progressLog) stages() (stages []Stage) {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	for _, p := range h.reports {
-		stages = append(stages, p.Stage)
-	}
-	return stages
-}
-
-func (h *progressLog) last() Progress {
-	h.mu.Lock()
-	defer h.mu.Unlock()
-	if len(h.reports) == 0 {
-		return Progress{}
-	}
-	return h.reports[len(h.reports)-1]
-}
-
-func hardJob(c ...evict.ContainerHandle) Job {
-	return Job{Order: evict.Order{UID: "u", Pod: "default/p", Hard: true}, SandboxID: "s", Owned: true, Containers: c, Guard: &evict.Guard{}}
-}
-
-// bombScript forks as fast as it can, up to the limit of the place, and manyProcesses
-// is not far below that.
-const (
-	bombScript    = "perl -e 'while (1) { defined(fork) or select(undef, undef, undef, 0.001) }'"
-	manyProcesses = 400
-)
-
 func TestKill(t *testing.T) {
 	for _, tc := range []struct {
 		name, script string
-		processes    int // that there are before it is killed
+		processes    int // that must run before the kill
 	}{
 		{"one process", "exec sleep 1000", 1},
 		{"a tree", "sleep 1000 & sleep 1000 & (sleep 1000 & wait) & wait", 1},
-		{"ignores what it can", "trap '' TERM INT HUP; sleep 1000 & while :; do wait; done", 1},
+		{"ignores signals", "trap '' TERM INT HUP; sleep 1000 & while :; do wait; done", 1},
 		{"forks while it is killed", "while :; do sleep 1000 & sleep 0.001; done", 1},
 		{"fork bomb", "exec " + bombScript, manyProcesses},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			p := newTestCgroup(t)
-			// A fork bomb of our own making stops by itself.
+			// A CPU limit ends a fork bomb that the kill misses.
 			cmd := p.run("ulimit -t 20; " + tc.script)
 			p.waitFor("there are enough processes", func() bool { return len(p.pids()) >= tc.processes })
 			var reports progressLog
@@ -235,10 +37,10 @@ func TestKill(t *testing.T) {
 			k.Evict(t.Context(), hardJob(p.container("c1")))
 			k.Wait()
 			if pids := p.pids(); len(pids) > 0 {
-				t.Errorf("left in the cgroup: %v", pids)
+				t.Errorf("processes left in the cgroup: %v", pids)
 			}
 			if err := cmd.Wait(); err == nil {
-				t.Error("the command ended by itself; want it killed")
+				t.Error("the command exited by itself; want it killed")
 			}
 			if got := reports.stages(); !slices.Equal(got, []Stage{Signalled, FirstGone, LastGone, Finished}) {
 				t.Errorf("stages = %v; want all four in order", got)
@@ -254,7 +56,7 @@ func TestKill(t *testing.T) {
 	}
 }
 
-// A frozen process of cgroup v1 does not die before it runs again.
+// A frozen process of cgroup v1 does not exit before it is thawed.
 func TestKillThawsFrozen(t *testing.T) {
 	p := newTestCgroup(t)
 	p.run("exec sleep 1000")
@@ -274,15 +76,15 @@ func TestKillThawsFrozen(t *testing.T) {
 	k.Evict(t.Context(), hardJob(p.container("c1")))
 	k.Wait()
 	if pids := p.pids(); len(pids) > 0 {
-		t.Errorf("left in the cgroup: %v", pids)
+		t.Errorf("processes left in the cgroup: %v", pids)
 	}
 	if last := reports.last(); last.Stage != Finished || last.Err != nil {
 		t.Errorf("last report = %+v; want it finished", last)
 	}
 }
 
-// Of a fork bomb that is frozen while it is signalled nobody is left, although
-// nobody signals anybody afterwards.
+// All processes of a fork bomb that was frozen and signalled exit, without any further
+// signal.
 func TestKillFrozenForkBomb(t *testing.T) {
 	p := newTestCgroup(t)
 	p.run("ulimit -t 20; exec " + bombScript)
@@ -295,20 +97,21 @@ func TestKillFrozenForkBomb(t *testing.T) {
 	if err := v.group.Freeze(); errors.Is(err, kernel.ErrUnavailable) {
 		t.Skip("needs a freezer: ", err)
 	}
-	p.waitFor("all are signalled", func() bool { // each has to run to be frozen
+	p.waitFor("all are signalled", func() bool { // each process has to run before it freezes
 		all, err := v.killFrozen("/proc")
 		if err != nil {
 			t.Fatal(err)
 		}
 		return all
 	})
-	p.waitFor("all have gone", func() bool { return len(p.pids()) == 0 })
+	p.waitFor("all have exited", func() bool { return len(p.pids()) == 0 })
 	if frozen, err := v.group.Frozen(); err != nil || frozen {
 		t.Errorf("Frozen() = %v, %v; want it thawed", frozen, err)
 	}
 }
 
-// The freezer's cgroup of the same path may hold others, who are not to be stopped.
+// The freezer's cgroup of the same path may contain other processes, which must not be
+// frozen.
 func TestFreezeIsLocal(t *testing.T) {
 	p := newTestCgroup(t)
 	if p.hierarchy.Version == cgroup.V2 {
@@ -321,7 +124,7 @@ func TestFreezeIsLocal(t *testing.T) {
 	}
 	defer v.close()
 	if own, err := v.freezeIsLocal(); err != nil || !own {
-		t.Errorf("freezesItsOwn() = %v, %v; want true", own, err)
+		t.Errorf("freezeIsLocal() = %v, %v; want true", own, err)
 	}
 	other := exec.Command("sleep", "1000")
 	if err := other.Start(); err != nil {
@@ -333,17 +136,17 @@ func TestFreezeIsLocal(t *testing.T) {
 		t.Fatal(err)
 	}
 	if own, err := v.freezeIsLocal(); err != nil || own {
-		t.Errorf("freezesItsOwn() beside another = %v, %v; want false", own, err)
+		t.Errorf("freezeIsLocal() with another process = %v, %v; want false", own, err)
 	}
 	if all, err := v.killFrozen("/proc"); err != nil || all {
-		t.Errorf("killFrozen() beside another = %v, %v; want nothing done", all, err)
+		t.Errorf("killFrozen() with another process = %v, %v; want nothing done", all, err)
 	}
 	if !slices.Contains(p.pids(), v.procs[0]) {
-		t.Error("the container was killed; want it left to the rounds of drain")
+		t.Error("the container was killed; want it left to drain")
 	}
 }
 
-// What must live is not killed, and neither is anything beside it.
+// A cgroup with a guarded process and no live init process is not killed.
 func TestKillRefused(t *testing.T) {
 	p := newTestCgroup(t)
 	cmd := p.run("sleep 1000 & wait")
@@ -358,9 +161,9 @@ func TestKillRefused(t *testing.T) {
 		gone      bool
 		asked     []string // of the runtime
 	}{
-		"holds evictd's like":        {right, evict.Guard{Never: map[int]string{first: "the shim of container c9"}}, false, nil},
-		"holds a second container":   {right, evict.Guard{Inits: map[int]string{first: "c2"}}, false, []string{"container c1 0s", "sandbox s"}},
-		"another cgroup of the name": {wrong, evict.Guard{}, true, []string{"container c1 0s", "sandbox s"}},
+		"contains a shim":             {right, evict.Guard{Never: map[int]string{first: "the shim of container c9"}}, false, nil},
+		"contains a second container": {right, evict.Guard{Inits: map[int]string{first: "c2"}}, false, []string{"container c1 0s", "sandbox s"}},
+		"another cgroup of the name":  {wrong, evict.Guard{}, true, []string{"container c1 0s", "sandbox s"}},
 	} {
 		t.Run(name, func(t *testing.T) {
 			job := hardJob(tc.container)
@@ -383,7 +186,7 @@ func TestKillRefused(t *testing.T) {
 				var refusal *WrongVictimError
 				switch {
 				case tc.gone && last.Err != nil:
-					t.Errorf("%s: %+v; want nothing to be done for a cgroup that is gone", kind, last)
+					t.Errorf("%s: %+v; want no error for a cgroup that is gone", kind, last)
 				case !tc.gone && (last.Stage != Refused || !errors.As(last.Err, &refusal)):
 					t.Errorf("%s: %+v; want it refused as the wrong victim", kind, last)
 				}
@@ -395,10 +198,10 @@ func TestKillRefused(t *testing.T) {
 	}
 }
 
-// A container whose cgroup is not proven is left to the runtime.
+// A container whose cgroup is not proven is stopped through the runtime only.
 func TestKillUnproven(t *testing.T) {
 	h := &cgroup.Hierarchy{}
-	unproven := evict.ContainerHandle{ID: "c1", Name: "c", Unproven: "its cgroup holds another container"}
+	unproven := evict.ContainerHandle{ID: "c1", Name: "c", Unproven: "its cgroup contains another container"}
 	t.Run("runtime", func(t *testing.T) {
 		var reports progressLog
 		runtime := &fakeRuntime{}
@@ -423,7 +226,7 @@ func TestKillUnproven(t *testing.T) {
 	})
 }
 
-// A kubelet's sandbox is not evictd's to stop.
+// evictd does not stop a kubelet's sandbox.
 func TestKubeletSandboxNotStopped(t *testing.T) {
 	runtime := &fakeRuntime{}
 	k := NewKiller(&cgroup.Hierarchy{}, "/proc", runtime, func(Progress) {})
@@ -453,23 +256,23 @@ func TestHardenSoftEviction(t *testing.T) {
 		return slices.Contains(runtime.calls, "container c1 30s")
 	})
 	if len(p.pids()) == 0 {
-		t.Fatal("a soft eviction killed by itself")
+		t.Fatal("the soft eviction killed the pod before its grace period ended")
 	}
 	job.Order.Hard = true
 	k.Harden(ctx, job)
 	p.waitFor("the pod is gone although the runtime hangs", func() bool { return slices.Contains(reports.stages(), LastGone) })
 	if pids := p.pids(); len(pids) > 0 {
-		t.Errorf("left in the cgroup: %v", pids)
+		t.Errorf("processes left in the cgroup: %v", pids)
 	}
 	cancel()
 	k.Wait()
 	if got := reports.stages(); !slices.Contains(got, Hardened) {
-		t.Errorf("stages = %v; want Hardened among them", got)
+		t.Errorf("stages = %v; want the end of the grace period among them", got)
 	}
 }
 
-// A pod that came back is asked to stop anew: the end that is reported is the
-// newer request's, and a kill gives that one up.
+// A pod that came back is asked to stop again. Only the newer request reports an end, and
+// a kill cancels it.
 func TestSoftEvictionAgain(t *testing.T) {
 	var reports progressLog
 	runtime := &fakeRuntime{hang: true}
@@ -483,12 +286,12 @@ func TestSoftEvictionAgain(t *testing.T) {
 	k.mu.Lock()
 	newer := k.soft[job.Order.UID]
 	k.mu.Unlock()
-	time.Sleep(50 * time.Millisecond) // the first has been given up
+	time.Sleep(50 * time.Millisecond) // for the first request to be cancelled
 	k.mu.Lock()
 	still := k.soft[job.Order.UID]
 	k.mu.Unlock()
 	if newer == nil || still != newer {
-		t.Errorf("request = %p after the first was given up; want the second, %p", still, newer)
+		t.Errorf("request = %p after the first was cancelled; want the second, %p", still, newer)
 	}
 	if got := reports.stages(); slices.Contains(got, Finished) || slices.Contains(got, Refused) {
 		t.Errorf("stages = %v; want no end", got)
@@ -497,7 +300,7 @@ func TestSoftEvictionAgain(t *testing.T) {
 	k.Wait()
 }
 
-// A runtime that does not stop a pod softly does not save it from being killed.
+// A pod whose stop the runtime refused can still be killed.
 func TestHardenAfterRefusedStop(t *testing.T) {
 	p := newTestCgroup(t)
 	p.run("sleep 1000 & wait")
@@ -514,12 +317,11 @@ func TestHardenAfterRefusedStop(t *testing.T) {
 	k.Harden(t.Context(), job)
 	k.Wait()
 	if pids := p.pids(); len(pids) > 0 {
-		t.Errorf("left in the cgroup: %v", pids)
+		t.Errorf("processes left in the cgroup: %v", pids)
 	}
 }
 
-// A pid that was signalled once may come to name another process of the cgroup,
-// which has to die as well.
+// drain signals a pid again after a while, because it may have been reused.
 func TestDrainSignalsReusedPIDs(t *testing.T) {
 	p := newTestCgroup(t)
 	p.run("sleep 1000 & wait")
@@ -530,7 +332,7 @@ func TestDrainSignalsReusedPIDs(t *testing.T) {
 	}
 	defer v.close()
 	for _, pid := range p.pids() {
-		v.signalled[pid] = true // those before them
+		v.signalled[pid] = true // as if earlier processes had these pids
 	}
 	ctx, cancel := context.WithTimeout(t.Context(), 10*time.Second)
 	defer cancel()
