@@ -14,27 +14,27 @@ import (
 )
 
 const (
-	// chunk is how much is asked for at a time, in bytes.
-	chunk = 16 << 20
-	// again is how long a pod is left alone that was asked: what it needs it reads in
-	// again, and to take it away time after time would keep the threshold from being
-	// met for as long as the grace period takes, while the pod does nothing else.
-	again = 10 * time.Minute
-	// perPod is how long one pod is asked before the next one is, and altogether how
-	// long until it is left alone, where it still had some to give: what is swapped to a
-	// slow disk takes its time.
-	perPod, altogether = 3 * time.Second, 30 * time.Second
-	// lean is how many times in a row a pod may bring nothing that counts, beyond
-	// those for its cache that counts as available already.
-	lean = 8
-	// nice is the thread's: to reclaim takes processor time, which is no more urgent
-	// than that of the pods.
+	// reclaimStep is the size of one write to memory.reclaim, in bytes.
+	reclaimStep = 16 << 20
+	// podCooldown is how long a pod is left alone afterwards. It reads in again what it
+	// needs; reclaiming that again and again would keep memory above the threshold
+	// during the whole grace period while the pod makes no progress.
+	podCooldown = 10 * time.Minute
+	// podSliceTimeout is how long memory is reclaimed from one pod before the next one
+	// has its turn, and podTimeout how long altogether before its cooldown: swapping out
+	// to a slow disk takes time.
+	podSliceTimeout, podTimeout = 3 * time.Second, 30 * time.Second
+	// maxIdleSteps is the number of steps in a row that may not lower a pod's working
+	// set, beyond those that its inactive file cache takes.
+	maxIdleSteps = 8
+	// nice is the nice value of the thread: reclaiming takes CPU time, which is no more
+	// urgent than that of the pods.
 	nice = 0
 )
 
-// Plan is what is missing, and who is to be asked for it.
+// Plan is the amount of memory to reclaim and the pods to reclaim it from.
 type Plan struct {
-	// Short is in bytes; 0 is nothing.
+	// Short is the amount, in bytes; 0 if no memory is missing.
 	Short int64
 	Pods  []Pod
 }
@@ -45,83 +45,83 @@ type Pod struct {
 	Groups   []Group
 }
 
-// Group is a cgroup by its path, and its inode.
+// Group is a cgroup by path and inode.
 type Group struct {
 	Path string
 	ID   uint64
 }
 
-// Report tells what became of one pod.
+// Report is the result for one pod.
 type Report struct {
 	At  time.Time
 	Pod string
-	// Asked is what the kernel was asked for, and Gained by how much less the pod
-	// used then that does not count as available, both in bytes.
+	// Asked is the amount requested from the kernel, and Gained that by which the pod's
+	// working set fell, both in bytes.
 	Asked, Gained int64
 	Took          time.Duration
 	Err           error
 }
 
-// Options are what a Reclaimer is made of.
+// Options configure a Reclaimer.
 type Options struct {
 	Hierarchy *cgroup.Hierarchy
-	// Plan returns what is missing now. It must answer at once.
+	// Plan returns the current plan. It must not block.
 	Plan func() Plan
-	// Done hears of each pod that was asked.
+	// Done is called with the result for each pod.
 	Done func(Report)
 	Log  *slog.Logger
 }
 
-// Reclaimer asks.
+// Reclaimer reclaims memory from pods.
 type Reclaimer struct {
-	o     Options
-	poked chan struct{}
-	asked map[string]*asking // by UID
+	o        Options
+	wake     chan struct{}
+	attempts map[string]*attempt // by UID
 }
 
-// asking is what was done about a pod.
-type asking struct {
-	began time.Time // the first time
+// attempt is what has been reclaimed from a pod since its last cooldown.
+type attempt struct {
+	began time.Time
 	took  time.Duration
-	more  bool // it had not given all when it was left for the next
+	more  bool // the pod may have more to reclaim
 }
 
-// New returns a Reclaimer, which does nothing before it runs.
+// New returns a Reclaimer that does not run yet.
 func New(o Options) *Reclaimer {
-	return &Reclaimer{o: o, poked: make(chan struct{}, 1), asked: map[string]*asking{}}
+	return &Reclaimer{o: o, wake: make(chan struct{}, 1), attempts: map[string]*attempt{}}
 }
 
-// Poke tells that memory may be short. It never waits.
+// Poke wakes Run, because memory may be short. It does not block.
 func (r *Reclaimer) Poke() {
 	select {
-	case r.poked <- struct{}{}:
+	case r.wake <- struct{}{}:
 	default:
 	}
 }
 
-// Run asks where memory is short, until ctx ends. It returns nil.
+// Run reclaims while memory is short, until ctx ends or memory.reclaim is found to be
+// unavailable. It returns nil.
 func (r *Reclaimer) Run(ctx context.Context) error {
-	runtime.LockOSThread() // and ends with it
+	runtime.LockOSThread() // the thread ends with the goroutine
 	if err := process.SetThreadNice(nice); err != nil {
-		r.o.Log.Debug("cold memory is reclaimed at evictd's own priority", "error", err)
+		r.o.Log.Debug("could not set nice value; proactive reclaim runs at evictd's priority", "error", err)
 	}
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-r.poked:
+		case <-r.wake:
 		}
 		if p := r.o.Plan(); p.Short > 0 {
 			if err := r.round(ctx, p); errors.Is(err, kernel.ErrUnavailable) {
-				r.o.Log.Info("cold memory of pods can't be reclaimed", "error", err)
+				r.o.Log.Info("memory.reclaim is not available; proactive reclaim is off", "error", err)
 				return nil
 			}
 		}
 	}
 }
 
-// round asks one pod after the other, and those again that have more to give, until
-// there is enough.
+// round passes over the pods until memory is no longer short or no pod has more to give.
 func (r *Reclaimer) round(ctx context.Context, p Plan) error {
 	for more := true; more && p.Short > 0 && ctx.Err() == nil; p = r.o.Plan() {
 		var err error
@@ -132,53 +132,55 @@ func (r *Reclaimer) round(ctx context.Context, p Plan) error {
 	return nil
 }
 
-// pass asks each pod once, and reports whether any of them has more to give.
+// pass reclaims from each pod once, and reports whether any pod may have more to give.
 func (r *Reclaimer) pass(ctx context.Context, p Plan) (more bool, err error) {
 	began := time.Now()
-	maps.DeleteFunc(r.asked, func(_ string, a *asking) bool { return began.Sub(a.began) >= again })
+	maps.DeleteFunc(r.attempts, func(_ string, a *attempt) bool { return began.Sub(a.began) >= podCooldown })
 	missing := p.Short
 	for i := range p.Pods {
 		pod := &p.Pods[i]
-		a := r.asked[pod.UID]
+		a := r.attempts[pod.UID]
 		switch {
 		case a == nil:
-			a = &asking{began: began}
-			r.asked[pod.UID] = a
+			a = &attempt{began: began}
+			r.attempts[pod.UID] = a
 		case !a.more:
 			continue
 		}
 		var report Report
-		report, a.more = r.ask(ctx, pod, missing)
+		report, a.more = r.reclaimPod(ctx, pod, missing)
 		if errors.Is(report.Err, kernel.ErrUnavailable) {
 			return false, report.Err
 		}
 		a.took += report.Took
-		a.more = a.more && report.Gained > 0 && a.took < altogether
+		a.more = a.more && report.Gained > 0 && a.took < podTimeout
 		more = more || a.more
 		r.o.Done(report)
-		if missing -= report.Gained; missing <= 0 || !r.still(ctx) {
+		if missing -= report.Gained; missing <= 0 || !r.stillShort(ctx) {
 			return false, nil
 		}
 	}
 	return more, nil
 }
 
-// still reports whether memory is short.
-func (r *Reclaimer) still(ctx context.Context) bool { return ctx.Err() == nil && r.o.Plan().Short > 0 }
+// stillShort reports whether memory is still short.
+func (r *Reclaimer) stillShort(ctx context.Context) bool {
+	return ctx.Err() == nil && r.o.Plan().Short > 0
+}
 
-// ask takes from one pod what is missing, as far as it has that, and reports whether
-// it was left while it may have had more.
-func (r *Reclaimer) ask(ctx context.Context, pod *Pod, missing int64) (report Report, more bool) {
+// reclaimPod reclaims what is missing from one pod. more reports whether its time ran out
+// before it had no more to give.
+func (r *Reclaimer) reclaimPod(ctx context.Context, pod *Pod, missing int64) (report Report, more bool) {
 	report = Report{At: time.Now(), Pod: pod.Pod}
 	for _, g := range pod.Groups {
 		if missing <= report.Gained {
 			break
 		}
-		if time.Since(report.At) >= perPod {
+		if time.Since(report.At) >= podSliceTimeout {
 			more = true
 			break
 		}
-		inTime, err := r.take(ctx, g, missing-report.Gained, &report)
+		inTime, err := r.reclaimCgroup(ctx, g, missing-report.Gained, &report)
 		if err != nil && !errors.Is(err, cgroup.ErrGone) {
 			report.Err = err
 			break
@@ -189,9 +191,9 @@ func (r *Reclaimer) ask(ctx context.Context, pod *Pod, missing int64) (report Re
 	return report, more
 }
 
-// take takes what is missing from one cgroup; inTime is false where time was over
-// before that.
-func (r *Reclaimer) take(ctx context.Context, g Group, missing int64, report *Report) (inTime bool, err error) {
+// reclaimCgroup reclaims what is missing from one cgroup. inTime is false if the pod's time
+// ran out first.
+func (r *Reclaimer) reclaimCgroup(ctx context.Context, g Group, missing int64, report *Report) (inTime bool, err error) {
 	group, err := r.o.Hierarchy.Open(g.Path)
 	if err != nil {
 		return true, err
@@ -204,26 +206,26 @@ func (r *Reclaimer) take(ctx context.Context, g Group, missing int64, report *Re
 	if err != nil {
 		return true, err
 	}
-	least, idle := before.WorkingSet, 0
-	most := lean + int(before.InactiveFile/chunk)
-	for all := false; !all && missing > 0 && idle < most && r.still(ctx); {
-		if time.Since(report.At) >= perPod {
+	least, idleSteps := before.WorkingSet, 0
+	maxIdle := maxIdleSteps + int(before.InactiveFile/reclaimStep)
+	for all := false; !all && missing > 0 && idleSteps < maxIdle && r.stillShort(ctx); {
+		if time.Since(report.At) >= podSliceTimeout {
 			return false, nil
 		}
-		err := group.Reclaim(chunk)
+		err := group.Reclaim(reclaimStep)
 		if all = errors.Is(err, cgroup.ErrNotReclaimed); err != nil && !all {
 			return true, err
 		}
-		report.Asked += chunk
+		report.Asked += reclaimStep
 		now, err := group.Memory()
 		if err != nil {
 			return true, err
 		}
-		if idle++; now.WorkingSet < least {
+		if idleSteps++; now.WorkingSet < least {
 			gained := int64(least - now.WorkingSet)
 			report.Gained += gained
 			missing -= gained
-			least, idle = now.WorkingSet, 0
+			least, idleSteps = now.WorkingSet, 0
 		}
 	}
 	return true, nil
