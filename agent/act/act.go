@@ -7,7 +7,7 @@ import (
 	"github.com/evictd/evictd/agent/evict"
 )
 
-// Job is an order with the parts of its pod.
+// Job is an order with the containers and the sandbox of its pod.
 type Job struct {
 	Order evict.Order
 	// SandboxID is the pod's sandbox. Owned means that no kubelet made the sandbox,
@@ -75,7 +75,7 @@ type Actuator interface {
 	// Evict starts an order. For a hard order it returns when every process has
 	// been signalled.
 	Evict(ctx context.Context, job Job)
-	// Follow continues after a Striker killed the order's pod: it waits for the pod
+	// Follow continues after a [Striker] killed the order's pod: it waits for the pod
 	// to end, asks the runtime to stop it, and closes the handle.
 	Follow(ctx context.Context, order evict.Order, handle *Hold, result Strike)
 	// Harden ends the grace period of a soft eviction: it kills the containers that

@@ -32,7 +32,7 @@ type Striker struct {
 	signalErr                error // why a process can't be signalled, such as no CAP_KILL
 }
 
-// signaller sends the signals of a Striker.
+// signaller sends the signals of a [Striker].
 type signaller interface {
 	// signal sends SIGKILL to a process.
 	signal(fd int) error
@@ -53,10 +53,10 @@ const (
 	fastKillTimeout = 2 * time.Millisecond
 )
 
-// NewStriker returns a Striker that kills and leaves the rest to r, which may be nil.
+// NewStriker returns a [Striker] that kills and leaves the rest to r, which may be nil.
 func NewStriker(r *Reaper) *Striker { return newFastKiller(liveSignaller{r}) }
 
-// NewBlank returns a Striker for dry runs: it opens, reads and checks the same, and sends
+// NewBlank returns a [Striker] for dry runs: it opens, reads and checks the same, and sends
 // no signal.
 func NewBlank() *Striker { return newFastKiller(noopSignaller{}) }
 

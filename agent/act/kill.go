@@ -58,7 +58,7 @@ type victim struct {
 	check          guardCheck
 	signalledAt    time.Time // the first signal
 	largest        []*process.Process
-	// Of a victim that a Striker killed: the number of processes that it signalled, and
+	// Of a victim that a [Striker] killed: the number of processes that it signalled, and
 	// those to wait for. The descriptors belong to the handle.
 	preSignalled      int
 	finisherSignalled *atomic.Int64 // number of processes signalled by the Reaper; nil for none

@@ -26,7 +26,7 @@ type Hold struct {
 	direct     bool // every container has open descriptors
 	refs       atomic.Int64
 	killed     atomic.Bool
-	killDone   atomic.Bool  // the kill has returned and writes to containers no more
+	killDone   atomic.Bool  // the kill has returned and no longer writes to containers
 	guard      *evict.Guard // of the kill
 	procfs     kernel.FS
 	procDir    int // descriptor of procfs
@@ -291,7 +291,7 @@ func (h *Hold) Each(f func(name string, cgroupID uint64)) {
 	}
 }
 
-// Grab takes a reference: the descriptors stay open until Drop, even if Close is
+// Grab takes a reference: the descriptors stay open until [Hold.Drop], even if Close is
 // called. It returns false if the handle is closed.
 func (h *Hold) Grab() bool {
 	for {
@@ -305,7 +305,7 @@ func (h *Hold) Grab() bool {
 	}
 }
 
-// refInUse takes a reference like Grab, but also on a closed handle that still has a
+// refInUse takes a reference like [Hold.Grab], but also on a closed handle that still has a
 // reference: a handle can be replaced, and closed, between the kill and Follow.
 func (h *Hold) refInUse() bool {
 	for {

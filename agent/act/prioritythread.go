@@ -7,7 +7,6 @@ import (
 	"os"
 	"runtime"
 	"sync/atomic"
-	"time"
 
 	"golang.org/x/sys/unix"
 )
@@ -32,7 +31,7 @@ type threadJob struct {
 	ended atomic.Bool // orders memory: an eventfd does not, to Go
 }
 
-// NewUrgent returns an Urgent without a thread; Run provides it. The eventfd is never
+// NewUrgent returns an [Urgent] without a thread; Run provides it. The eventfd is never
 // closed.
 func NewUrgent() (*Urgent, error) {
 	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
@@ -80,7 +79,8 @@ func (u *Urgent) do(job func()) {
 	u.job.Store(mine)
 	wakeEventFD(u.wakeFD)
 	for fds := []unix.PollFd{{Fd: int32(done), Events: unix.POLLIN}}; ; {
-		if n, _ := unix.Poll(fds, int(threadCheckInterval.Milliseconds())); n > 0 && mine.ended.Load() {
+		// The end of the thread wakes no caller, so check for it every 100 ms.
+		if n, _ := unix.Poll(fds, 100); n > 0 && mine.ended.Load() {
 			return
 		}
 		if !u.running.Load() && u.job.CompareAndSwap(mine, nil) {
@@ -89,10 +89,6 @@ func (u *Urgent) do(job func()) {
 		}
 	}
 }
-
-// threadCheckInterval is how often do checks that the thread still runs: its end wakes no
-// caller.
-const threadCheckInterval = 100 * time.Millisecond
 
 // wakeEventFD adds one to an eventfd, which wakes its reader.
 func wakeEventFD(fd int) {

@@ -17,9 +17,9 @@ import (
 // Reaper has threads for the parts of a kill that can block.
 //
 // It releases the memory of dying processes by process_mrelease(2) (Linux 5.15), which
-// helps if they get too little CPU time to exit. If a thread that hangs in the kernel has
-// a process's mmap lock, a thread of the Reaper hangs too, for as long. The processes
-// then release their memory by exiting.
+// helps if they get too little CPU time to exit. If a process's mmap lock is held by a
+// thread that hangs in the kernel, a thread of the Reaper hangs with it; processes then
+// release their memory only by exiting.
 //
 // It also finishes kills. It writes cgroup.kill, which blocks while the cgroup tree is
 // changed, or signals the processes that a [Striker] left, which takes longer the more

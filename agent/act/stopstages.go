@@ -7,10 +7,6 @@ import (
 	"time"
 )
 
-// minStageGrace is the least grace period of a container in a later stage. Runtimes take
-// whole seconds, and 0 would kill it.
-const minStageGrace = time.Second
-
 // stopInStages asks the runtime to stop the containers of a job, stage by stage, each
 // within the rest of the job's grace period. It returns the answers, in the order of the
 // containers, when all stages have ended.
@@ -22,8 +18,9 @@ func (k *Killer) stopInStages(ctx context.Context, job *Job) []error {
 		grace := job.Order.Grace
 		if stage > 0 {
 			awaitStages(ctx, stages, time.Until(began.Add(latest)))
-			// In whole seconds, because a runtime would round it up.
-			grace = max(minStageGrace, (grace - time.Since(began)).Truncate(time.Second))
+			// In whole seconds, because a runtime would round it up, and not 0, which would
+			// kill the container.
+			grace = max(time.Second, (grace - time.Since(began)).Truncate(time.Second))
 		}
 		var stops sync.WaitGroup
 		for i, c := range job.Containers {

@@ -22,7 +22,6 @@ const maxCandidates = 10
 type Kill struct {
 	Pod *evict.Pod // from the table of the decision
 	// Memory and Freeable are the usage that the pod was chosen by, in bytes.
-	// Memory and Freeable are the usage that it was chosen for, in bytes.
 	Memory, Freeable int64
 	// Hold has a reference, which the taker of the kill drops.
 	Hold   Pod
@@ -78,7 +77,7 @@ type killQueue struct {
 	written, read atomic.Uint64 // number of kills
 }
 
-// NewDesk returns a Desk at generation 0.
+// NewDesk returns a [Desk] at generation 0.
 func NewDesk() *Desk { return &Desk{alarms: make(chan lanes.Raise, 1)} }
 
 // newQueue adds the queue of one more thread. It is called before any thread runs.
@@ -121,7 +120,7 @@ func (d *Desk) Claim(generation uint64) bool {
 	return d.state.CompareAndSwap(2*generation, 2*generation+2)
 }
 
-// acquireLease acquires a generation like Claim, but keeps it until release: no thread can
+// acquireLease acquires a generation like [Desk.Claim], but keeps it until release: no thread can
 // acquire the next one before the kills are queued.
 func (d *Desk) acquireLease(generation uint64) bool {
 	return d.state.CompareAndSwap(2*generation, 2*generation+1)

@@ -50,21 +50,21 @@ type decider struct {
 	arbiter      *Desk
 	queue        *killQueue
 	reader       Reader
-	walk         Walk // the reader, if it implements Walk
+	walk         Walk // the reader, if it implements that
 	killer       Striker
 	dryRunKiller Striker
 	nextTable    atomic.Pointer[Table]
 	counts       [Results]atomic.Uint64
 
 	// answered are the hard thresholds whose crossing a lane has answered, until the next
-	// decision takes them. The alarm of one lane can replace the alarm that said so.
+	// decision takes them: another alarm can replace the one that said so, and a recheck
+	// decides again.
 	answered answers
 
 	table    *Table
 	observed signal.Observations
 	headroom int64 // in the last reading, bytes
 	// Times of the current decision, for the record.
-	// Of the decision under way, for the record.
 	confirmedAt, chosenAt time.Time
 	// readTimeout bounds the reads of memory.stat for one alarm, which end at readDeadline.
 	readTimeout, readTimeoutAfterWalk time.Duration

@@ -19,7 +19,7 @@ type Pod interface {
 	Memory() (workingSet, anonymous int64, ok bool)
 	// Direct reports whether the pod can be killed without the runtime.
 	Direct() bool
-	// Grab takes a reference, which Drop drops. It returns false if the handle is closed.
+	// Grab takes a reference, which [Pod.Drop] drops. It returns false if the handle is closed.
 	Grab() bool
 	Drop()
 	// Close drops the reference that the handle was opened with.
@@ -80,7 +80,7 @@ type Row struct {
 	WorkingSet int64
 	// Memory and Freeable are the usage of the decision.
 	Memory, Freeable int64
-	// Known means that all fields above are set, Walkable that all but Hold and Usage
+	// Known means that all fields above are set, Walkable that all but [Row.Hold] and Usage
 	// are: a walk is then enough to refresh the row.
 	Known, Walkable bool
 
@@ -183,7 +183,7 @@ func toRead(v *evict.Verdict) int {
 
 // refreshCandidates refreshes the usage of all pods, from the last walk if it has them. For
 // other pods it reads the charged memory. Inactive file cache is part of that but counts as
-// available, and only memory.stat tells how much it is. If there was little of it, or if
+// available, and only memory.stat shows how much it is. If there was little of it, or if
 // memory.stat can't be read in time, it is taken to be unchanged.
 func (d *decider) refreshCandidates(now time.Time) {
 	t := d.table

@@ -28,7 +28,7 @@ func Rehearse(o Options, pod Pod) Result {
 	}
 	table := &Table{
 		Decision: evict.NewTable(&in, &evict.State{}, time.Time{}), Pods: in.Pods, Guard: &evict.Guard{}, DryRun: true,
-		Rows: []Row{{Hold: pod}}, // not Known, so that a refresh does not lower its usage
+		Rows: []Row{{Hold: pod}}, // not [Row.Known], so that a refresh does not lower its usage
 	}
 	pod.Usage()
 	o.Read.Look(pod, readTimeout)
