@@ -46,7 +46,7 @@ type signaller interface {
 
 const (
 	// maxListed bounds the processes of a container that are read, and maxOpened those
-	// that are opened and signalled besides the preopened ones.
+	// that are opened and signalled in addition to the preopened ones.
 	maxListed, maxOpened = 2 << 10, 64
 	// fastKillTimeout is when no further processes are opened and signalled, because
 	// other pods wait for the thread. The preopened ones are always signalled.

@@ -328,7 +328,7 @@ func (v *victim) drain(ctx context.Context, proc kernel.FS, first func()) error 
 }
 
 // unpopulated reports whether the kernel counts no process in the cgroup, or can't be
-// asked. It is needed besides the list because the list leaves out a process without a
+// asked. It is needed in addition to the list, which leaves out a process without a
 // pid, one that is just being forked.
 func (v *victim) unpopulated() bool {
 	if v.hasProtected {

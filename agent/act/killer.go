@@ -325,7 +325,7 @@ func (k *Killer) stopKilled(ctx context.Context, c evict.ContainerHandle) error 
 func (k *Killer) stopContainer(ctx context.Context, c evict.ContainerHandle, grace time.Duration) error {
 	if k.runtime == nil {
 		if c.Cgroup == "" {
-			return fmt.Errorf("container %s: %s, and there is no runtime that could stop it", c.Name, c.Unproven)
+			return fmt.Errorf("container %s: %s; no runtime is configured that could stop it", c.Name, c.Unproven)
 		}
 		return nil
 	}

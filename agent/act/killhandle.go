@@ -147,10 +147,10 @@ func openContainer(h *cgroup.Hierarchy, proc kernel.FS, c evict.ContainerHandle)
 	}
 	var st unix.Stat_t
 	if err := unix.Fstat(m.dirFD, &st); err != nil {
-		return nil, fmt.Errorf("look at cgroup %s: %w", c.Cgroup, err)
+		return nil, fmt.Errorf("stat cgroup %s: %w", c.Cgroup, err)
 	}
 	if st.Ino != c.CgroupID {
-		return nil, fmt.Errorf("cgroup %s is another one by now: %w", c.Cgroup, cgroup.ErrGone)
+		return nil, fmt.Errorf("cgroup %s was replaced by another: %w", c.Cgroup, cgroup.ErrGone)
 	}
 	for _, name := range []string{"memory.current", "memory.usage_in_bytes"} {
 		if m.usageFD, err = unix.Openat(m.dirFD, name, unix.O_RDONLY|unix.O_CLOEXEC, 0); err == nil {
@@ -158,7 +158,7 @@ func openContainer(h *cgroup.Hierarchy, proc kernel.FS, c evict.ContainerHandle)
 		}
 	}
 	if err != nil {
-		return nil, fmt.Errorf("open usage of cgroup %s: %w", c.Cgroup, err)
+		return nil, fmt.Errorf("open memory usage of cgroup %s: %w", c.Cgroup, err)
 	}
 	// Without cgroup.kill the processes are signalled one by one.
 	if fd, err := unix.Openat(m.dirFD, "cgroup.kill", unix.O_WRONLY|unix.O_CLOEXEC, 0); err == nil {

@@ -114,8 +114,8 @@ func TestResultOfOrder(t *testing.T) {
 	}{
 		{"killed", false, []act.Stage{act.Signalled, act.LastGone, act.Finished}, nil, evict.ResultKilled, `level=INFO msg="eviction ended"`, 3},
 		{"dry run", true, []act.Stage{act.Finished}, nil, evict.ResultDryRun, `level=INFO msg="dry run: pod left alone"`, 1},
-		{"refused", false, []act.Stage{act.Refused}, errors.New("it holds pid 1"), evict.ResultFailed, `level=ERROR msg="eviction did not succeed"`, 1},
-		{"refused in dry run", true, []act.Stage{act.Refused}, errors.New("it holds pid 1"), evict.ResultFailed, `level=ERROR msg="eviction would not succeed"`, 1},
+		{"refused", false, []act.Stage{act.Refused}, errors.New("it contains pid 1"), evict.ResultFailed, `level=ERROR msg="eviction did not succeed"`, 1},
+		{"refused in dry run", true, []act.Stage{act.Refused}, errors.New("it contains pid 1"), evict.ResultFailed, `level=ERROR msg="eviction would not succeed"`, 1},
 		{"stuck", false, []act.Stage{act.Signalled, act.Finished}, errors.New("2 processes left"), evict.ResultStuck, `level=ERROR msg="eviction did not succeed"`, 2},
 	} {
 		t.Run(tt.name, func(t *testing.T) {

@@ -107,11 +107,11 @@ func TestRecords(t *testing.T) {
 			{Stage: act.LastGone, Time: at(110)}, {Stage: act.Finished, Time: at(120), Processes: 2},
 		}, evict.Record{SignalSent: at(1), Hardened: at(100), LastGone: at(110), Processes: 2, Result: evict.ResultKilled}},
 		{"stuck", evict.Record{Hard: true}, []act.Progress{
-			{Stage: act.Signalled, Time: at(1), Processes: 1}, {Stage: act.Finished, Time: at(20), Err: errors.New("still holds 1 process")},
-		}, evict.Record{Hard: true, SignalSent: at(1), Processes: 1, Result: evict.ResultStuck, Error: "still holds 1 process"}},
+			{Stage: act.Signalled, Time: at(1), Processes: 1}, {Stage: act.Finished, Time: at(20), Err: errors.New("1 process left")},
+		}, evict.Record{Hard: true, SignalSent: at(1), Processes: 1, Result: evict.ResultStuck, Error: "1 process left"}},
 		{"refused", evict.Record{Hard: true}, []act.Progress{
-			{Stage: act.Signalled, Time: at(1)}, {Stage: act.Refused, Time: at(2), Err: errors.New("it holds pid 1")},
-		}, evict.Record{Hard: true, SignalSent: at(1), Result: evict.ResultFailed, Error: "it holds pid 1"}},
+			{Stage: act.Signalled, Time: at(1)}, {Stage: act.Refused, Time: at(2), Err: errors.New("it contains pid 1")},
+		}, evict.Record{Hard: true, SignalSent: at(1), Result: evict.ResultFailed, Error: "it contains pid 1"}},
 		{"dry run", evict.Record{Hard: true, DryRun: true, Expected: 100}, []act.Progress{
 			{Stage: act.Finished, Time: at(2), Processes: 4},
 		}, evict.Record{Hard: true, DryRun: true, Expected: 100, Processes: 4, Result: evict.ResultDryRun}},

@@ -170,7 +170,7 @@ func TestLeftToLoop(t *testing.T) {
 		}, Declined},
 		{"not listed", func(s *fixture) { s.in.Unlisted = true }, Declined},
 		{"unlisted pod", func(s *fixture) { s.reader.kubepods = 800*mi + evict.Stranger }, Strange},
-		{"unlisted pod besides known unaccounted memory", func(s *fixture) {
+		{"unlisted pod and known unaccounted memory", func(s *fixture) {
 			s.in.Unexplained, s.reader.kubepods = 2000*mi, 2800*mi+evict.Stranger
 		}, Strange},
 	} {

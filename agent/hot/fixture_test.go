@@ -139,7 +139,7 @@ func (s *fixture) setReader(r Reader) {
 func (s *fixture) table(generation uint64, taken time.Time) *Table {
 	t := &Table{
 		Decision: evict.NewTable(&s.in, &s.state, taken), Pods: s.in.Pods, Guard: &evict.Guard{}, DryRun: s.in.DryRun, Generation: generation,
-		Prepare: func(int) (Pod, error) { return nil, errors.New("it can't be held") },
+		Prepare: func(int) (Pod, error) { return nil, errors.New("no handle") },
 	}
 	for i, p := range s.pods {
 		t.Rows = append(t.Rows, NewRow(p, &s.in.Pods[i], []uint64{uint64(i)}, p.workingSet))
