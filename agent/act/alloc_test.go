@@ -50,7 +50,7 @@ func TestFastKillAllocatesNothing(t *testing.T) {
 			if len(r.processes.tasks) == 0 {
 				t.Error("no process was queued for the reaper")
 			}
-			run(t, r)
+			runReaper(t, r)
 		})
 	}
 }

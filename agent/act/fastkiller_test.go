@@ -48,7 +48,7 @@ func TestFastKill(t *testing.T) {
 			runtime := &fakeRuntime{}
 			k := NewKiller(p.hierarchy, "/proc", runtime, reports.record)
 			before := time.Now()
-			result := NewStriker(reaper(t)).Strike(handle, &evict.Guard{})
+			result := NewStriker(startReaper(t)).Strike(handle, &evict.Guard{})
 			if result.Err != nil || result.Processes < 1 || result.First.Before(before) {
 				t.Errorf("fast kill = %+v; want processes signalled", result)
 			}
@@ -296,7 +296,7 @@ func TestFastKillWritesCgroupKill(t *testing.T) {
 		p.waitFor("all run", func() bool { return len(p.pids()) == 13 })
 		handle := p.prepare(p.container("c1"))
 		asked := p.replaceKillFile(handle)
-		r := reaper(t)
+		r := startReaper(t)
 		if hangs {
 			fd := handle.containers[0].killFD
 			size, err := unix.FcntlInt(uintptr(fd), unix.F_GETPIPE_SZ, 0)
@@ -340,7 +340,7 @@ func TestFastKillManyProcesses(t *testing.T) {
 	cmd := p.run(twelveSleeps)
 	p.waitFor("all run", func() bool { return len(p.pids()) == 13 })
 	few := func() *Striker {
-		s := NewStriker(reaper(t))
+		s := NewStriker(startReaper(t))
 		s.pids, s.relisted = make([]int, 0, 6), make([]int, 0, 6)
 		return s
 	}

@@ -222,19 +222,19 @@ func (p *testCgroup) prepare(c ...evict.ContainerHandle) *Hold {
 	return h
 }
 
-// reaper makes a Reaper that runs until the test ends.
-func reaper(t *testing.T) *Reaper {
+// startReaper makes a Reaper that runs until the test ends.
+func startReaper(t *testing.T) *Reaper {
 	t.Helper()
 	r, err := NewReaper()
 	if err != nil {
 		t.Fatal(err)
 	}
-	run(t, r)
+	runReaper(t, r)
 	return r
 }
 
-// run runs a reaper until the test ends.
-func run(t *testing.T, r *Reaper) {
+// runReaper runs a reaper until the test ends.
+func runReaper(t *testing.T, r *Reaper) {
 	t.Cleanup(func() { r.Close() })
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})

@@ -23,7 +23,7 @@ func TestFollowReplacedHandle(t *testing.T) {
 	if !handle.Grab() {
 		t.Fatal("could not reference the handle")
 	}
-	result := NewStriker(reaper(t)).Strike(handle, &evict.Guard{})
+	result := NewStriker(startReaper(t)).Strike(handle, &evict.Guard{})
 	handle.Close()
 	k.Follow(t.Context(), hardJob().Order, handle, result)
 	handle.Drop()
@@ -119,7 +119,7 @@ func TestFastKillReplacedHandle(t *testing.T) {
 		t.Fatal("could not reference the handle")
 	}
 	handle.Close()
-	result := NewStriker(reaper(t)).Strike(handle, &evict.Guard{})
+	result := NewStriker(startReaper(t)).Strike(handle, &evict.Guard{})
 	if result.Err != nil || result.Processes != 2 {
 		t.Errorf("fast kill = %+v; want 2 processes", result)
 	}

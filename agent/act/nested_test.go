@@ -77,7 +77,7 @@ func TestFastKillIsBounded(t *testing.T) {
 	if n := len(handle.containers[0].lists); n > 2+maxReleased {
 		t.Errorf("a fast kill would read %d lists; want at most %d", n, 2+maxReleased)
 	}
-	result := NewStriker(reaper(t)).Strike(handle, &evict.Guard{})
+	result := NewStriker(startReaper(t)).Strike(handle, &evict.Guard{})
 	// The init process may be one of the largest.
 	if result.Err != nil || result.Processes < maxReleased || result.Processes > maxReleased+1 {
 		t.Errorf("fast kill = %+v; want the %d preopened processes and the init process", result, maxReleased)

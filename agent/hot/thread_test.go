@@ -25,8 +25,8 @@ func (s *fixture) newThread() *Thread {
 	return th
 }
 
-// run runs the thread until the test ends.
-func run(t *testing.T, th *Thread) {
+// runThread runs the thread until the test ends.
+func runThread(t *testing.T, th *Thread) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
@@ -92,7 +92,7 @@ func TestThread(t *testing.T) {
 	if err := th.Add(source); err != nil {
 		t.Fatal(err)
 	}
-	run(t, th)
+	runThread(t, th)
 	source.notify(t)
 	if r := s.nextAlarm(); r.Lane != "event" {
 		t.Errorf("alarm of %q; want event", r.Lane)
@@ -129,7 +129,7 @@ func TestRaiseDoesNotWait(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	run(t, th)
+	runThread(t, th)
 	s.nextAlarm()
 	if got := th.handled(); got != 1 {
 		t.Errorf("%d alarms handled; want 1 for all", got)
@@ -143,7 +143,7 @@ func TestExecute(t *testing.T) {
 	if err := th.Execute(t.Context(), order, time.Millisecond); !errors.Is(err, ErrBusy) {
 		t.Fatalf("Execute() of a thread that does not run = %v; want ErrBusy", err)
 	}
-	run(t, th)
+	runThread(t, th)
 	dry := &Order{Pods: []Pod{s.pods[0]}, Guard: &evict.Guard{}, DryRun: true}
 	if err := th.Execute(t.Context(), dry, time.Minute); err != nil || !slices.Equal(s.dryRunKiller.names(), []string{"p0"}) {
 		t.Errorf("Execute() in dry run = %v, checked %q; want p0", err, s.dryRunKiller.names())
@@ -160,7 +160,7 @@ func TestExecute(t *testing.T) {
 	}
 }
 
-func TestRehearse(t *testing.T) {
+func TestWarmUp(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		unread bool
@@ -231,7 +231,7 @@ func TestDo(t *testing.T) {
 	if th.Do(ended, func() {}) {
 		t.Error("Do() on a thread that does not run = true; want false")
 	}
-	run(t, th)
+	runThread(t, th)
 	on := 0
 	if !th.Do(t.Context(), func() { on = unix.Gettid() }) || on == 0 || on == unix.Gettid() {
 		t.Errorf("Do() = false, or ran on thread %d; want it on another thread than %d", on, unix.Gettid())

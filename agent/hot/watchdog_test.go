@@ -49,7 +49,7 @@ func TestWatchdog(t *testing.T) {
 		th := s.newThread()
 		th.Publish(s.table(0, time.Now()))
 		if threadWorks {
-			run(t, th)
+			runThread(t, th)
 		}
 		start := time.Now()
 		w := s.newWatchdog(th, &start)
@@ -88,7 +88,7 @@ func TestWatchdogKillsInSequence(t *testing.T) {
 		th := s.newThread()
 		th.Publish(s.table(0, time.Now()))
 		if threadWorks {
-			run(t, th)
+			runThread(t, th)
 		}
 		// The thread uses the real time, so the loop's last iteration is in the past.
 		lastIteration := time.Now().Add(-time.Minute)
@@ -144,7 +144,7 @@ func TestWatchdogRun(t *testing.T) {
 	s := newFixture(t, 500)
 	s.reader.available = 900 * mi
 	th := s.newThread()
-	run(t, th)
+	runThread(t, th)
 	th.Publish(s.table(0, time.Now()))
 	lastIteration := time.Now().Add(-time.Minute)
 	w := s.newWatchdog(th, &lastIteration)
