@@ -1,5 +1,5 @@
 // Package execute turns orders into actions, and results of actions into records
-// and reports. Every order goes through it.
+// and reports.
 //
 // The decision loop and the node's shutdown give their orders to an [Executor]. It
 // adds the record and chooses the actuator. It applies what the actuator reports to

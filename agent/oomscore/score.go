@@ -65,7 +65,8 @@ func Look(h *cgroup.Hierarchy, proc kernel.FS, c Container) (Seen, error) {
 }
 
 // Enforce sets the wanted score for every process of a container that has another one, and
-// returns how many it changed. It continues after an error and returns all errors.
+// returns how many it changed. If scores can't be changed, it continues and returns their
+// number with the first error.
 func Enforce(h *cgroup.Hierarchy, proc kernel.FS, c Container) (changed int, err error) {
 	group, err := open(h, &c)
 	if err != nil {
