@@ -154,7 +154,8 @@ func (s *Striker) killContainer(h *Hold, m *containerFDs, g *evict.Guard, out *S
 	}
 	checked := all && m.protectedErr == nil
 	finishes := s.signaller.finish(h, m, checked)
-	if s.signalErr != nil && !(finishes && checked && m.killFD >= 0) {
+	killsCgroup := finishes && checked && m.killFD >= 0 // by cgroup.kill
+	if s.signalErr != nil && !killsCgroup {
 		return fmt.Errorf("kill processes of %s: %w", m.Cgroup, s.signalErr)
 	}
 	if finishes && all {

@@ -201,7 +201,10 @@ func (d *decider) refreshCandidates(now time.Time) {
 	}
 	for i := range t.Rows {
 		r := &t.Rows[i]
-		if !r.Known || r.fromWalk || r.Usage-r.WorkingSet > maxHiddenCache && d.readMemory(i) {
+		if !r.Known || r.fromWalk {
+			continue
+		}
+		if r.Usage-r.WorkingSet > maxHiddenCache && d.readMemory(i) {
 			continue
 		}
 		if used, ok := r.Hold.Usage(); ok {
