@@ -74,8 +74,8 @@ func TestWiring(t *testing.T) {
 	}{
 		{"actuator", part(d.execute, "killer"), reflect.TypeFor[*act.Killer]()},
 		{"actuator of a dry run", part(d.execute, "dryRun"), reflect.TypeFor[*act.DryRun]()},
-		{"trigger", part(d.loop, "own", "Striker", "trigger"), part(act.NewStriker(nil), "trigger").Type()},
-		{"trigger of a dry run", part(d.loop, "ownLook", "Striker", "trigger"), part(act.NewBlank(), "trigger").Type()},
+		{"signaller", part(d.loop, "own", "Striker", "signaller"), part(act.NewStriker(nil), "signaller").Type()},
+		{"signaller of a dry run", part(d.loop, "ownLook", "Striker", "signaller"), part(act.NewBlank(), "signaller").Type()},
 	} {
 		if got := tt.of.Type(); got != tt.want {
 			t.Errorf("%s = %v; want %v", tt.name, got, tt.want)

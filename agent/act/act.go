@@ -7,78 +7,78 @@ import (
 	"github.com/evictd/evictd/agent/evict"
 )
 
-// Job is an order with what names the parts of the pod that it is about.
+// Job is an order with the containers and the sandbox of its pod.
 type Job struct {
 	Order evict.Order
-	// SandboxID is the pod's sandbox. Owned tells that no kubelet made it, so
-	// that it is evictd's to stop.
+	// SandboxID is the pod's sandbox. Owned means that no kubelet made the sandbox,
+	// so evictd may stop it.
 	SandboxID  string
 	Owned      bool
 	Containers []evict.ContainerHandle
-	// Turns is the order in which the containers are asked to stop, where there
-	// is one; without, all are at once. It concerns no kill.
+	// Turns is the order in which the runtime is asked to stop the containers. If
+	// it is empty, all are asked at once. A kill ignores it.
 	Turns []Turn
 	Guard *evict.Guard
 }
 
-// Turn is containers of a pod that are asked to stop together, when those of
-// the turns before have ended.
+// Turn is a set of containers that are asked to stop together, after the
+// containers of the previous sets have ended.
 type Turn struct {
-	// IDs are the containers'. One that no turn names is of the first.
+	// IDs are container IDs. A container without a set belongs to the first one.
 	IDs []string
-	// Latest is when they are asked although others have not ended, counted from
-	// the beginning.
+	// Latest is when the containers are asked even if earlier ones still run,
+	// counted from the start of the eviction.
 	Latest time.Duration
 }
 
-// Stage is how far an order has come.
+// Stage is a point that an order has reached.
 type Stage uint8
 
-// The stages, in the order in which they are reached. A stage may be skipped.
+// The stages, in the order in which they are reached. Stages may be skipped.
 const (
 	// Signalled: SIGKILL was sent, or the runtime was asked to stop.
 	Signalled Stage = iota
-	// Hardened: the grace period was cut short.
+	// Hardened: the grace period was ended early.
 	Hardened
-	// FirstGone and LastGone: the first process of the pod has gone; none of
-	// its containers' processes is left.
+	// FirstGone: the first process of the pod has exited. LastGone: no process of
+	// the containers is left.
 	FirstGone
 	LastGone
-	// Refused: the order could not be carried out at all.
+	// Refused: no part of the order could be carried out.
 	Refused
-	// Finished: the runtime knows, nothing more is to be done. Err is what
-	// went wrong with that.
+	// Finished: the runtime was asked, and nothing more will be done. Err has the
+	// errors of the containers and the sandbox.
 	Finished
 )
 
-// Progress tells that an order reached a stage.
+// Progress reports that an order reached a stage.
 type Progress struct {
 	UID   string
 	Stage Stage
 	Time  time.Time
-	// Processes is how many were signalled.
+	// Processes is the number of processes signalled.
 	Processes int
 	Err       error
 }
 
-// Runtime is what an Actuator wants of a container runtime.
+// Runtime is the part of a container runtime that an Actuator uses.
 type Runtime interface {
-	// StopContainer ends a container, at once where the grace is 0. One that
-	// is gone already is no error.
+	// StopContainer stops a container; grace 0 kills it. It returns nil for a
+	// container that no longer exists.
 	StopContainer(ctx context.Context, id string, grace time.Duration) error
-	// StopSandbox ends a sandbox with what is left in it.
+	// StopSandbox stops a sandbox and all that runs in it.
 	StopSandbox(ctx context.Context, id string) error
 }
 
 // Actuator carries out orders.
 type Actuator interface {
-	// Evict begins with an order and returns when what is urgent is done: for
-	// a hard one, when every process has been signalled.
+	// Evict starts an order. For a hard order it returns when every process has
+	// been signalled.
 	Evict(ctx context.Context, job Job)
-	// Follow goes on where a Striker has struck the pod of an order: it waits for
-	// its end, tells the runtime, and closes the Hold.
-	Follow(ctx context.Context, order evict.Order, hold *Hold, strike Strike)
-	// Harden ends the grace of a pod that is being evicted softly: it kills what
-	// the job says is left of it, also where the soft eviction has ended.
+	// Follow continues after a [Striker] killed the order's pod: it waits for the pod
+	// to end, asks the runtime to stop it, and closes the handle.
+	Follow(ctx context.Context, order evict.Order, handle *Hold, result Strike)
+	// Harden ends the grace period of a soft eviction: it kills the containers that
+	// the job lists. It also does so if the soft eviction has ended already.
 	Harden(ctx context.Context, job Job)
 }

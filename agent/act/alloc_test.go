@@ -8,49 +8,49 @@ import (
 	"github.com/evictd/evictd/agent/evict"
 )
 
-// Under the race detector every buffer that the kernel fills moves to the heap.
-// The reaper's threads begin afterwards: Go allocates for threads that wake up,
-// and the count is the whole process's.
-func TestStrikeAllocatesNothing(t *testing.T) {
+// Not under the race detector, which moves every buffer that the kernel fills to the heap.
+// The reaper's threads start after the measurement: Go allocates for threads that wake up,
+// and AllocsPerRun counts the whole process.
+func TestFastKillAllocatesNothing(t *testing.T) {
 	for _, tc := range []struct {
 		name, script string
 		below        int
 	}{
-		{"held", "exec sleep 1000", 0},
-		{"not all of them held", "for i in 1 2 3 4 5 6 7 8 9 10 11 12; do sleep 1000 & done; wait", 0},
-		{"in cgroups of its own", "for i in 1 2 3 4 5 6 7 8 9 10 11 12; do sleep 1000 & done; wait", 6},
+		{"preopened", "exec sleep 1000", 0},
+		{"not all preopened", twelveSleeps, 0},
+		{"in cgroups of its own", twelveSleeps, 6},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			const runs = 3 // and one to warm up
-			var holds []*Hold
+			const runs = 3 // and one that AllocsPerRun does first
+			var handles []*Hold
 			for range runs + 1 {
-				p := newPlace(t)
+				p := newTestCgroup(t)
 				cmd := p.run(tc.script)
-				p.await("all run", func() bool { return len(p.pids()) == 1 || len(p.pids()) == 13 })
-				c := p.started("c1", cmd.Process.Pid)
-				p.nest(tc.below)
-				holds = append(holds, p.prepare(c))
+				p.waitFor("all run", func() bool { return len(p.pids()) == 1 || len(p.pids()) == 13 })
+				c := p.containerOf("c1", cmd.Process.Pid)
+				p.spread(tc.below)
+				handles = append(handles, p.prepare(c))
 			}
 			guard := &evict.Guard{Never: map[int]string{1: "pid 1"}, Inits: map[int]string{1 << 21: "c9"}}
 			r, err := NewReaper()
 			if err != nil {
 				t.Fatal(err)
 			}
-			striker, at := NewStriker(r), 0
+			killer, at := NewStriker(r), 0
 			if n := testing.AllocsPerRun(runs, func() {
-				_, _ = holds[at].Usage()
-				_, _, _ = holds[at].Memory()
-				if strike := striker.Strike(holds[at], guard); strike.Err != nil || strike.Processes < 1 {
-					t.Errorf("Strike() = %+v; want processes", strike)
+				_, _ = handles[at].Usage()
+				_, _, _ = handles[at].Memory()
+				if result := killer.Strike(handles[at], guard); result.Err != nil || result.Processes < 1 {
+					t.Errorf("fast kill = %+v; want processes", result)
 				}
 				at++
 			}); n != 0 {
-				t.Errorf("Strike() allocates %v times; want 0", n)
+				t.Errorf("a fast kill allocates %v times; want 0", n)
 			}
-			if len(r.processes.waiting) == 0 {
-				t.Error("nobody was left to the reaper")
+			if len(r.processes.tasks) == 0 {
+				t.Error("no process was queued for the reaper")
 			}
-			run(t, r)
+			runReaper(t, r)
 		})
 	}
 }

@@ -1,21 +1,22 @@
-// Package act carries out orders: it kills, stops and tidies up.
+// Package act carries out eviction orders: it kills containers, stops them
+// through the runtime, and stops sandboxes.
 //
-// A hard eviction kills at once what the runtime names as a container's own
-// cgroup, and nothing else: [evict.Guard] is asked before every kill, with the
-// processes that the cgroup holds at that moment. Where a guarded process was moved
-// into a container's cgroup, all others are signalled, one by one. Processes are
-// signalled by
-// pidfd, and only while the cgroup still lists them, so that a reused pid can
-// not be hit. Then the runtime is told, and with a sandbox that no kubelet
-// made, the sandbox is stopped too: that is what gives back its shared memory.
-// A container whose cgroup could not be proven is stopped through the runtime
-// only.
+// A hard eviction kills only the cgroups that the runtime names for the pod's
+// containers. Before each kill, the processes listed in the cgroup are checked
+// against [evict.Guard]. If a guarded process was moved into a container's
+// cgroup, all other processes are signalled one by one. A process is signalled by
+// pidfd, and only if the cgroup still lists its pid after the pidfd was opened,
+// so that a reused pid is never hit. The runtime is then asked to stop the
+// containers, and the sandbox if no kubelet made it: stopping the sandbox frees
+// the pod's shared memory. A container whose cgroup is not proven is stopped
+// through the runtime only.
 //
-// What is urgent is prepared: a [Hold] has a pod's cgroups and largest processes
-// open before anybody decides that it has to go, and a [Striker] kills it without
-// asking for memory or waiting for anybody: what may hang, a [Reaper] does on
-// threads of its own. The [Killer] then follows.
+// The hot path kills through descriptors that are already open. A [Hold] has the
+// cgroups and the largest processes of a pod open before the pod is chosen. A
+// [Striker] kills through it without allocating and without blocking. A [Reaper]
+// does the parts that can block, on threads of its own. [Killer.Follow] then
+// waits until the pod is gone.
 //
-// [Killer] acts and [DryRun] only looks; both make the same checks. What
-// becomes of an order comes back as [Progress].
+// [Killer] kills. [DryRun] makes the same checks and changes nothing. Both report
+// each stage that an order reaches as [Progress].
 package act

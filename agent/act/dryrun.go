@@ -10,8 +10,8 @@ import (
 	"github.com/evictd/evictd/kernel/cgroup"
 )
 
-// DryRun is the Actuator that touches nothing: it checks what a Killer would
-// check, counts what it would signal, and reports that.
+// DryRun is the Actuator that changes nothing. It makes the checks of a Killer,
+// counts the processes that a Killer would signal, and reports the count.
 type DryRun struct {
 	hierarchy *cgroup.Hierarchy
 	proc      kernel.FS
@@ -29,9 +29,9 @@ func (d *DryRun) Evict(_ context.Context, job Job) {
 	processes := 0
 	for _, c := range job.Containers {
 		if c.Cgroup == "" {
-			continue // the runtime would be asked
+			continue // a Killer would ask the runtime
 		}
-		n, err := d.look(c, job.Guard)
+		n, err := d.countProcs(c, job.Guard)
 		if err != nil && !errors.Is(err, cgroup.ErrGone) {
 			errs = append(errs, err)
 		}
@@ -44,39 +44,39 @@ func (d *DryRun) Evict(_ context.Context, job Job) {
 	d.report(Progress{UID: job.Order.UID, Stage: stage, Time: time.Now(), Processes: processes, Err: errors.Join(errs...)})
 }
 
-func (d *DryRun) look(c evict.ContainerHandle, g *evict.Guard) (processes int, err error) {
+func (d *DryRun) countProcs(c evict.ContainerHandle, g *evict.Guard) (processes int, err error) {
 	v, err := open(d.hierarchy, c, g)
 	if err != nil {
 		return 0, err
 	}
 	defer v.close()
-	if err := v.list(d.proc); err != nil {
+	if err := v.listProcs(d.proc); err != nil {
 		return 0, err
 	}
-	return len(v.procs), v.verdict.note()
+	return len(v.procs), v.check.protectedError()
 }
 
 // Follow implements Actuator.
-func (d *DryRun) Follow(ctx context.Context, order evict.Order, hold *Hold, strike Strike) {
-	defer hold.Close()
-	if hold.beingStruck() {
-		job := hold.job
+func (d *DryRun) Follow(ctx context.Context, order evict.Order, handle *Hold, result Strike) {
+	defer handle.Close()
+	if handle.killInProgress() {
+		job := handle.job
 		job.Order = order
 		d.Evict(ctx, job)
 		return
 	}
-	processes, errs := strike.Processes, []error{strike.Err}
-	guard := hold.guard
+	processes, errs := result.Processes, []error{result.Err}
+	guard := handle.guard
 	if guard == nil {
-		guard = &evict.Guard{} // nothing was struck, and here nothing is
+		guard = &evict.Guard{} // no kill was attempted, so no guard was set
 	}
-	for _, m := range hold.members {
-		if m.err == nil { // a strike does not look at all processes of a container of many
-			n, err := d.look(m.ContainerHandle, guard)
+	for _, m := range handle.containers {
+		if m.err == nil { // the fast killer does not read all processes of a large container
+			n, err := d.countProcs(m.ContainerHandle, guard)
 			if err != nil && !errors.Is(err, cgroup.ErrGone) {
 				errs = append(errs, err)
 			}
-			processes += max(0, n-m.sent)
+			processes += max(0, n-m.signalled)
 		}
 	}
 	stage, err := Finished, errors.Join(errs...)
@@ -86,5 +86,5 @@ func (d *DryRun) Follow(ctx context.Context, order evict.Order, hold *Hold, stri
 	d.report(Progress{UID: order.UID, Stage: stage, Time: time.Now(), Processes: processes, Err: err})
 }
 
-// Harden implements Actuator. Nothing was begun, so nothing ends.
+// Harden implements Actuator. It does nothing: a dry run starts no grace period.
 func (d *DryRun) Harden(context.Context, Job) {}

@@ -9,21 +9,22 @@ import (
 	"github.com/evictd/evictd/kernel/cgroup"
 )
 
-// ended reports whether the containers have ended, whatever the runtime answered:
-// under pressure it may be too slow to say so, and what it was asked for happens
-// all the same. errs holds the answers, in the order of the containers.
-func (k *Killer) ended(containers []evict.ContainerHandle, errs []error) bool {
+// allEnded reports whether the containers have ended. errs has the runtime's
+// answers, in the order of the containers. An error is ignored if the container's
+// cgroup is empty: under pressure the runtime may time out and still stop the
+// container.
+func (k *Killer) allEnded(containers []evict.ContainerHandle, errs []error) bool {
 	for i, c := range containers {
-		if errs[i] != nil && !k.empty(c) {
+		if errs[i] != nil && !k.cgroupEmpty(c) {
 			return false
 		}
 	}
 	return true
 }
 
-// empty reports whether nobody is in a container's cgroup, or the cgroup is gone.
-// What can't be told is not empty.
-func (k *Killer) empty(c evict.ContainerHandle) bool {
+// cgroupEmpty reports whether a container's cgroup has no process or is gone. It
+// returns false if that can't be read.
+func (k *Killer) cgroupEmpty(c evict.ContainerHandle) bool {
 	if c.Cgroup == "" {
 		return false
 	}
@@ -33,19 +34,19 @@ func (k *Killer) empty(c evict.ContainerHandle) bool {
 	}
 	defer group.Close()
 	if group.ID() != c.CgroupID {
-		return true // it is another one by now
+		return true // the path names a newer cgroup
 	}
 	populated, err := group.Populated()
 	return err == nil && !populated || errors.Is(err, cgroup.ErrGone)
 }
 
-// endsLater waits, for as long as a pod is not ordered to go again, for containers
-// to end that the runtime was asked to stop and did not answer for.
-func (k *Killer) endsLater(ctx context.Context, containers []evict.ContainerHandle, errs []error) bool {
-	ctx, cancel := context.WithTimeout(ctx, longestDrain)
+// waitEnded waits up to drainTimeout for containers that the runtime was asked to
+// stop without answering, and reports whether they ended.
+func (k *Killer) waitEnded(ctx context.Context, containers []evict.ContainerHandle, errs []error) bool {
+	ctx, cancel := context.WithTimeout(ctx, drainTimeout)
 	defer cancel()
-	for wait := firstAgain; ; wait = min(2*wait, longestAgain) {
-		if k.ended(containers, errs) {
+	for wait := retryMin; ; wait = min(2*wait, retryMax) {
+		if k.allEnded(containers, errs) {
 			return true
 		}
 		select {

@@ -13,24 +13,24 @@ import (
 	"github.com/evictd/evictd/kernel/kerneltest"
 )
 
-// A runtime that is too slow to say that a container has stopped does not cost the pod its end: the sandbox, which
-// holds its shared memory, is stopped as soon as nobody is in the container's cgroup.
-func TestSoftStopOfASlowRuntime(t *testing.T) {
+// If the runtime times out while it stops a container, the sandbox is stopped as soon as the container's cgroup is
+// empty, which frees the pod's shared memory.
+func TestSoftStopRuntimeTimeout(t *testing.T) {
 	const populated, empty = "populated 1\nfrozen 0\n", "populated 0\nfrozen 0\n"
 	for _, tt := range []struct {
 		name   string
 		answer error
 		events string        // of the container's cgroup; "" for none
-		ends   time.Duration // when it is empty, after the answer; 0 is never, or at once
+		ends   time.Duration // when the cgroup is empty, after the answer; 0 for never, or at once
 		want   []Stage
-		asked  int // for the sandbox
+		asked  int // calls for the sandbox
 		after  time.Duration
 	}{
 		{"ended", cri.ErrTimeout, empty, 0, []Stage{Signalled, LastGone, Finished}, 1, 0},
 		{"gone", cri.ErrTimeout, "", 0, []Stage{Signalled, LastGone, Finished}, 1, 0},
-		{"ended, and the runtime went", cri.ErrUnreachable, empty, 0, []Stage{Signalled, LastGone, Finished}, 1, 0},
+		{"ended, and the runtime is away", cri.ErrUnreachable, empty, 0, []Stage{Signalled, LastGone, Finished}, 1, 0},
 		{"ends late", cri.ErrTimeout, populated, 2 * time.Second, []Stage{Signalled, Refused}, 1, 4 * time.Second},
-		{"lives", cri.ErrTimeout, populated, 0, []Stage{Signalled, Refused}, 0, longestDrain},
+		{"lives", cri.ErrTimeout, populated, 0, []Stage{Signalled, Refused}, 0, drainTimeout},
 		{"refused", cri.ErrMalformed, populated, 2 * time.Second, []Stage{Signalled, Refused}, 0, 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -53,8 +53,8 @@ func TestSoftStopOfASlowRuntime(t *testing.T) {
 				group.Close()
 			}
 			synctest.Test(t, func(t *testing.T) {
-				runtime, reports := &away{container: tt.answer}, &heard{}
-				k := NewKiller(h, "/proc", runtime, reports.take)
+				runtime, reports := &flakyRuntime{stopErr: tt.answer}, &progressLog{}
+				k := NewKiller(h, "/proc", runtime, reports.record)
 				began := time.Now()
 				k.Evict(t.Context(), Job{
 					Order: evict.Order{UID: "u", Grace: time.Second}, SandboxID: "s", Owned: true, Containers: []evict.ContainerHandle{c},
@@ -67,37 +67,37 @@ func TestSoftStopOfASlowRuntime(t *testing.T) {
 				if got := reports.stages(); !slices.Equal(got, tt.want) {
 					t.Errorf("stages = %v; want %v", got, tt.want)
 				}
-				if runtime.asked != tt.asked {
-					t.Errorf("sandbox was asked for %d times; want %d", runtime.asked, tt.asked)
+				if runtime.sandboxCalls != tt.asked {
+					t.Errorf("sandbox stopped %d times; want %d", runtime.sandboxCalls, tt.asked)
 				}
 				if took := time.Since(began); took > max(tt.after, tt.ends) {
-					t.Errorf("looked after for %v; want %v at most", took, max(tt.after, tt.ends))
+					t.Errorf("waited for %v; want %v at most", took, max(tt.after, tt.ends))
 				}
 			})
 		})
 	}
 }
 
-// What is gone was not refused, whatever the runtime answers: a refusal would let another pod go in its place.
-func TestHardKillOfASlowRuntime(t *testing.T) {
+// A pod that is gone was not refused, whatever the runtime answers: after a refusal another pod would be evicted.
+func TestHardKillRuntimeTimeout(t *testing.T) {
 	h := &cgroup.Hierarchy{Version: cgroup.V2, Memory: kernel.FS(t.TempDir())}
 	synctest.Test(t, func(t *testing.T) {
-		runtime, reports := &away{container: cri.ErrTimeout}, &heard{}
-		k := NewKiller(h, "/proc", runtime, reports.take)
+		runtime, reports := &flakyRuntime{stopErr: cri.ErrTimeout}, &progressLog{}
+		k := NewKiller(h, "/proc", runtime, reports.record)
 		k.Evict(t.Context(), Job{
 			Order: evict.Order{UID: "u", Hard: true}, SandboxID: "s", Owned: true,
 			Containers: []evict.ContainerHandle{{ID: "c", Cgroup: "/gone", CgroupID: 1}},
 		})
 		k.Wait()
 		want := []Stage{Signalled, FirstGone, LastGone, Finished}
-		if got := reports.stages(); !slices.Equal(got, want) || runtime.asked != 1 {
-			t.Errorf("stages = %v, sandbox asked for %d times; want %v, once", got, runtime.asked, want)
+		if got := reports.stages(); !slices.Equal(got, want) || runtime.sandboxCalls != 1 {
+			t.Errorf("stages = %v, sandbox stopped %d times; want %v, once", got, runtime.sandboxCalls, want)
 		}
 	})
 }
 
-// A container whose cgroup is not proven, or is another one by now, is told apart from one that lives.
-func TestEmpty(t *testing.T) {
+// A cgroup that is gone or replaced is empty; one that is not proven or can't be read is not.
+func TestCgroupEmpty(t *testing.T) {
 	root := kerneltest.Tree(t, map[string]string{
 		"c/memory.stat": "", "c/memory.current": "0\n", "c/memory.max": "max\n", "c/cgroup.events": "populated 1\nfrozen 0\n",
 		"bad/memory.stat": "", "bad/memory.current": "0\n", "bad/memory.max": "max\n", "bad/cgroup.events": "populated 2\n",
@@ -116,14 +116,14 @@ func TestEmpty(t *testing.T) {
 		c    evict.ContainerHandle
 		want bool
 	}{
-		{"lives", evict.ContainerHandle{Cgroup: "/c", CgroupID: id("/c")}, false},
+		{"populated", evict.ContainerHandle{Cgroup: "/c", CgroupID: id("/c")}, false},
 		{"not proven", evict.ContainerHandle{Unproven: "for the test"}, false},
 		{"gone", evict.ContainerHandle{Cgroup: "/gone", CgroupID: 1}, true},
-		{"another one", evict.ContainerHandle{Cgroup: "/c", CgroupID: id("/c") + 1}, true},
+		{"replaced", evict.ContainerHandle{Cgroup: "/c", CgroupID: id("/c") + 1}, true},
 		{"unreadable", evict.ContainerHandle{Cgroup: "/bad", CgroupID: id("/bad")}, false},
 	} {
-		if got := k.empty(tt.c); got != tt.want {
-			t.Errorf("empty(%s) = %t; want %t", tt.name, got, tt.want)
+		if got := k.cgroupEmpty(tt.c); got != tt.want {
+			t.Errorf("cgroupEmpty(%s) = %t; want %t", tt.name, got, tt.want)
 		}
 	}
 }

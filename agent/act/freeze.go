@@ -10,40 +10,40 @@ import (
 	"github.com/evictd/evictd/kernel/cgroup"
 )
 
-// longestFreeze is how long a cgroup is held while it is being frozen and its
-// processes are signalled: as long none of them dies.
-const longestFreeze = 100 * time.Millisecond
+// freezeTimeout bounds the time for which a cgroup is frozen while its processes
+// are signalled: until the thaw none of them exits.
+const freezeTimeout = 100 * time.Millisecond
 
-// killFrozen signals processes of which there are new ones at each look: what is
-// frozen does not fork, and what has been signalled does not fork any more once it
-// is thawed (kernel/fork.c: copy_process). It reports whether all were: not where there
-// is no freezer, where it would stop others too, or where somebody can't be frozen.
+// killFrozen signals all processes of a container that forks faster than it can be
+// read. Frozen tasks do not fork, and a signalled task does not fork after the thaw
+// (kernel/fork.c: copy_process). It reports false if there is no freezer, if freezing
+// would stop processes outside the container, or if not all tasks froze in time.
 func (v *victim) killFrozen(proc kernel.FS) (all bool, err error) {
-	if own, err := v.freezesItsOwn(); err != nil || !own {
+	if own, err := v.freezeIsLocal(); err != nil || !own {
 		return false, nil
 	}
 	if v.group.Freeze() != nil {
 		return false, nil
 	}
-	// Who has been signalled dies as soon as it is thawed. Should evictd end before, who
-	// stops the container thaws it: the next evictd, or the runtime.
+	// Signalled processes exit when they are thawed. If evictd ends before the thaw,
+	// the next evictd thaws the cgroup, or the runtime when it stops the container.
 	defer func() {
 		thawed := v.group.Thaw()
 		if thawed != nil && !errors.Is(thawed, cgroup.ErrGone) && !errors.Is(thawed, kernel.ErrUnavailable) {
 			err = errors.Join(err, fmt.Errorf("thaw %s: %w", v.container.Cgroup, thawed))
 		}
 	}()
-	for deadline := time.Now().Add(longestFreeze); ; time.Sleep(time.Millisecond) {
+	for deadline := time.Now().Add(freezeTimeout); ; time.Sleep(time.Millisecond) {
 		frozen, err := v.group.AllFrozen()
 		if err != nil {
-			return false, nil // the rounds of drain go on
+			return false, nil // drain continues without the freezer
 		}
-		// Of those that are frozen one may have the pid of another that was signalled.
-		if _, err := v.round(proc, frozen); err != nil {
+		// Once all are frozen, signal every pid again: one may have been reused.
+		if _, err := v.signalRound(proc, frozen); err != nil {
 			return false, err
 		}
-		if v.sparing {
-			return false, nil // a process that is left alone must not be stopped either
+		if v.hasProtected {
+			return false, nil // a protected process must not stay frozen
 		}
 		if frozen || time.Now().After(deadline) {
 			return frozen, nil
@@ -51,9 +51,10 @@ func (v *victim) killFrozen(proc kernel.FS) (all bool, err error) {
 	}
 }
 
-// freezesItsOwn reports whether freezing the container would stop nobody but those
-// who are in its memory cgroup: the freezer's cgroup is known by its path alone.
-func (v *victim) freezesItsOwn() (bool, error) {
+// freezeIsLocal reports whether freezing the container stops only processes of its
+// memory cgroup. On v1 the freezer's cgroup is found by path alone and may contain
+// others.
+func (v *victim) freezeIsLocal() (bool, error) {
 	before, err := v.group.FreezerProcs(nil)
 	if err != nil {
 		return false, err

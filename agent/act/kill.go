@@ -17,60 +17,62 @@ import (
 	"github.com/evictd/evictd/kernel/process"
 )
 
+// drain looks at a killed container after drainPollMin, doubled up to drainPollMax: soon
+// after the kill, when most exit, and rarely later. It gives up after drainTimeout: a pod
+// that does not exit is ordered again after a minute, and must not be drained twice.
 const (
-	// Between looks at a cgroup that is being killed: at first, and at most.
-	firstLook, slowestLook = time.Millisecond, 100 * time.Millisecond
-	// reaped is how many of the largest processes are torn down by us besides
-	// the kernel.
-	reaped = 4
-	// signalRounds bounds how often a cgroup is read again at once for
-	// processes that were forked meanwhile.
-	signalRounds = 8
-	// mostHeld bounds the descriptors that are open at a time, mostSized the
-	// processes that are looked at before they are signalled.
-	mostHeld, mostSized = 512, 64
-	// longestDrain is how long an emptying cgroup is looked after. A pod that
-	// does not go is ordered to go again after a minute, and must not be looked
-	// after twice then.
-	longestDrain = 50 * time.Second
+	drainPollMin, drainPollMax = time.Millisecond, 100 * time.Millisecond
+	drainTimeout               = 50 * time.Second
 )
 
-var errUndrained = errors.New("they do not die of SIGKILL")
+const (
+	// maxReleased is the number of processes per container, the largest ones, whose
+	// memory evictd releases by process_mrelease(2).
+	maxReleased = 4
+	// maxSignalRounds bounds how often kill reads a cgroup again for newly forked
+	// processes.
+	maxSignalRounds = 8
+	// maxOpenPidfds bounds the pidfds that are open at a time. maxSized bounds the
+	// processes whose size is read before they are signalled.
+	maxOpenPidfds, maxSized = 512, 64
+)
 
-// victim is a container's cgroup on its way to being empty.
+var errDrainTimeout = errors.New("they do not exit after SIGKILL")
+
+// victim is the cgroup of a container that is being killed.
 type victim struct {
 	container evict.ContainerHandle
 	guard     *evict.Guard
 	hierarchy *cgroup.Hierarchy
 	group     *cgroup.Cgroup
-	procs     []int // as read last
+	procs     []int // as last read
 	signalled map[int]bool
-	// sparing says that there are processes in it that are not to be signalled: they
-	// are left out of procs.
-	sparing bool
-	large   bool         // its list of processes takes long to make
-	mapped  bool         // /proc/PID/cgroup is known to name cgroups as the container's path does
-	killed  bool         // the kernel has killed the whole cgroup
-	proven  *atomic.Bool // the container's first process was there when the killing began
-	spares  bool         // what sparing was when the runtime was told
-	verdict verdict
-	began   time.Time // when the first was signalled
-	largest []*process.Process
-	// Of a victim that a Striker has struck: how many it signalled, and whom of
-	// them to wait for. The descriptors are the Hold's.
-	struck   int
-	finished *atomic.Int64 // how many the thread signalled that finished the strike; nil for none
-	dying    []pidfd
-	ready    []pidfd
-	borrowed bool // the group is the Hold's, too
-	// outrun tells that it forks faster than it is signalled, and unfreezable that it
-	// could not be frozen for that.
-	outrun, unfreezable bool
-	urgent              *Urgent
+	// hasProtected means that guarded processes are in the cgroup. They are not
+	// signalled and not in procs.
+	hasProtected   bool
+	hasLargeList   bool         // reading its list of processes takes long
+	pathsMatch     bool         // see verifyPaths
+	killed         bool         // cgroup.kill was written
+	initSeen       *atomic.Bool // the init process was alive when the kill began
+	stopAfterDrain bool         // the runtime is asked after drain; see finish
+	check          guardCheck
+	signalledAt    time.Time // the first signal
+	largest        []*process.Process
+	// Of a victim that a [Striker] killed: the number of processes that it signalled, and
+	// those to wait for. The descriptors belong to the handle.
+	preSignalled      int
+	finisherSignalled *atomic.Int64 // number of processes signalled by the Reaper; nil for none
+	exiting           []pidfd
+	preopened         []pidfd
+	sharedGroup       bool // group belongs to the handle
+	// outpaced means that the container forks faster than it is signalled, and
+	// unfreezable that killFrozen could not freeze it.
+	outpaced, unfreezable bool
+	thread                *Urgent
 }
 
-// open names the container's cgroup by descriptor and makes sure that it is
-// the one that was meant.
+// open opens a container's cgroup. It returns cgroup.ErrGone if the path names a
+// different cgroup than the container's.
 func open(h *cgroup.Hierarchy, c evict.ContainerHandle, g *evict.Guard) (*victim, error) {
 	group, err := h.Open(c.Cgroup)
 	if err != nil {
@@ -78,9 +80,9 @@ func open(h *cgroup.Hierarchy, c evict.ContainerHandle, g *evict.Guard) (*victim
 	}
 	if id := group.ID(); id != c.CgroupID {
 		group.Close()
-		return nil, fmt.Errorf("cgroup %s is another one by now: %w", c.Cgroup, cgroup.ErrGone)
+		return nil, fmt.Errorf("cgroup %s was replaced by another: %w", c.Cgroup, cgroup.ErrGone)
 	}
-	return &victim{container: c, guard: g, hierarchy: h, group: group, signalled: map[int]bool{}, proven: &atomic.Bool{}}, nil
+	return &victim{container: c, guard: g, hierarchy: h, group: group, signalled: map[int]bool{}, initSeen: &atomic.Bool{}}, nil
 }
 
 func (v *victim) close() {
@@ -88,45 +90,45 @@ func (v *victim) close() {
 		p.Close()
 	}
 	v.largest = nil
-	if !v.borrowed {
+	if !v.sharedGroup {
 		v.group.Close()
 	}
 }
 
-// kill signals every process of the cgroup, the largest first, and again while
-// new ones appear: what forks faster than it is read is caught by the kernel
-// where it can kill a whole cgroup (Linux 5.14, cgroup v2), else by drain.
+// kill signals every process of the cgroup, the largest first, and repeats while new
+// ones appear. A container that forks faster is killed by cgroup.kill (cgroup v2, Linux
+// 5.14), else by drain.
 func (v *victim) kill(proc kernel.FS) error {
-	for range signalRounds {
-		fresh, err := v.round(proc, false)
+	for range maxSignalRounds {
+		fresh, err := v.signalRound(proc, false)
 		if err != nil || fresh == 0 || v.killed {
 			return err
 		}
 	}
-	v.outrun = true
+	v.outpaced = true
 	return nil
 }
 
-// restEvery is after how many cgroups a thread at real-time priority rests.
-const restEvery = 64
+// yieldEvery is the number of cgroups after which a real-time thread yields.
+const yieldEvery = 64
 
-// round signals the processes that have not been, and with again also those that have.
-// It goes through the cgroups once, however many there are, and returns how many
-// processes it found to be signalled.
-func (v *victim) round(proc kernel.FS, again bool) (found int, err error) {
-	if err := v.judge(proc); err != nil {
+// signalRound reads all cgroups of the container once and signals the processes that are
+// not signalled yet; with again it signals all. It returns how many processes it found to
+// signal.
+func (v *victim) signalRound(proc kernel.FS, again bool) (found int, err error) {
+	if err := v.checkProcs(proc); err != nil {
 		return 0, err
 	}
-	v.signalReady(proc)
+	v.signalPreopened(proc)
 	v.procs = v.procs[:0]
-	cgroups, asked := 0, v.sparing
+	cgroups, asked := 0, v.hasProtected
 	err = v.group.WalkProcs(func(rel string, pids []int) (more bool, err error) {
-		if cgroups++; cgroups%restEvery == 0 {
-			rest()
+		if cgroups++; cgroups%yieldEvery == 0 {
+			yieldCPU()
 		}
 		var fresh []int
 		for _, pid := range pids {
-			if !v.verdict.add(pid) {
+			if !v.check.add(pid) {
 				continue
 			}
 			v.procs = append(v.procs, pid)
@@ -134,28 +136,28 @@ func (v *victim) round(proc kernel.FS, again bool) (found int, err error) {
 				fresh = append(fresh, pid)
 			}
 		}
-		// A guarded process may have been moved here meanwhile.
-		if err := v.verdict.err(); err != nil {
+		// A guarded process may have been moved here since the check.
+		if err := v.check.err(); err != nil {
 			return false, err
 		}
-		v.sparing = v.sparing || len(v.verdict.spared) > 0
+		v.hasProtected = v.hasProtected || len(v.check.protected) > 0
 		found += len(fresh)
 		for len(fresh) > 0 {
-			n := min(len(fresh), mostHeld)
-			if !asked && len(fresh) > mostSized {
-				// So many take a while to be held, and fork meanwhile. The oldest is mostly
-				// the first of the container's pid namespace: with it the kernel kills all
-				// that are in it (kernel/pid_namespace.c: zap_pid_ns_processes).
+			n := min(len(fresh), maxOpenPidfds)
+			if !asked && len(fresh) > maxSized {
+				// Opening so many takes a while, and they fork during that time. The oldest is
+				// usually the init process of the container's pid namespace; when it dies, the
+				// kernel kills the namespace (kernel/pid_namespace.c: zap_pid_ns_processes).
 				n = 1
 			}
 			err := v.signal(proc, rel, fresh[:n])
-			if !asked && !v.sparing {
-				// It needs no descriptor that is not open yet, so that it also helps
-				// where there is none left for the processes.
+			if !asked && !v.hasProtected {
+				// cgroup.kill needs no further descriptor, so it also works when none is left
+				// for pidfds.
 				asked = true
 				killed := v.group.Kill()
 				if killed == nil {
-					v.note()
+					v.noteKilled()
 					return false, nil
 				}
 				if !errors.Is(killed, kernel.ErrUnavailable) {
@@ -166,8 +168,8 @@ func (v *victim) round(proc kernel.FS, again bool) (found int, err error) {
 				return false, err
 			}
 			fresh = fresh[n:]
-			if n > mostSized {
-				rest()
+			if n > maxSized {
+				yieldCPU()
 			}
 		}
 		return true, nil
@@ -177,55 +179,54 @@ func (v *victim) round(proc kernel.FS, again bool) (found int, err error) {
 	return found, err
 }
 
-// signalReady signals the processes that were held beforehand and not reached yet, if
-// they say that they are in the container: of a container of many the others take long.
-func (v *victim) signalReady(proc kernel.FS) {
-	for _, p := range v.ready {
-		if v.signalled[p.pid] || !v.verdict.add(p.pid) {
+// signalPreopened signals the preopened processes that are still in the container. In a
+// container with many processes it takes long to reach the others.
+func (v *victim) signalPreopened(proc kernel.FS) {
+	for _, p := range v.preopened {
+		if v.signalled[p.pid] || !v.check.add(p.pid) {
 			continue
 		}
-		if inside, err := v.within(proc, p.pid); err != nil || !inside || unix.PidfdSendSignal(p.fd, unix.SIGKILL, nil, 0) != nil {
+		if inside, err := v.inContainer(proc, p.pid); err != nil || !inside || unix.PidfdSendSignal(p.fd, unix.SIGKILL, nil, 0) != nil {
 			continue
 		}
-		if v.began.IsZero() {
-			v.began = time.Now()
+		if v.signalledAt.IsZero() {
+			v.signalledAt = time.Now()
 		}
 		v.signalled[p.pid] = true
 	}
 }
 
-// rest lets others run: a thread at real-time priority must sleep now and then
+// yieldCPU sleeps for a microsecond: a real-time thread must sleep from time to time
 // (RLIMIT_RTTIME).
-func rest() { _ = unix.Nanosleep(&unix.Timespec{Nsec: 1000}, nil) }
+func yieldCPU() { _ = unix.Nanosleep(&unix.Timespec{Nsec: 1000}, nil) }
 
-// killUrgently is kill where there are so many processes that it takes a while.
-func (v *victim) killUrgently(proc kernel.FS) (err error) {
-	if len(v.procs) <= mostSized {
+// killAtPriority is kill, on the real-time thread if there are many processes.
+func (v *victim) killAtPriority(proc kernel.FS) (err error) {
+	if len(v.procs) <= maxSized {
 		return v.kill(proc)
 	}
-	v.urgent.do(func() { err = v.kill(proc) })
+	v.thread.do(func() { err = v.kill(proc) })
 	return err
 }
 
-// note counts those that were listed as signalled, after the kernel has killed the
-// whole cgroup.
-func (v *victim) note() {
+// noteKilled marks all listed processes as signalled, after a write to cgroup.kill.
+func (v *victim) noteKilled() {
 	v.killed = true
-	if v.began.IsZero() {
-		v.began = time.Now()
+	if v.signalledAt.IsZero() {
+		v.signalledAt = time.Now()
 	}
 	for _, pid := range v.procs {
 		v.signalled[pid] = true
 	}
 }
 
-// signal sends SIGKILL to those of the processes that their cgroup, by its path below
-// the container's, still lists once they are held by a descriptor: a pid that was reused
-// since it was read is not listed.
+// signal opens the processes of one cgroup, by its path below the container's, lists the
+// cgroup again, and sends SIGKILL to those that are still listed. A pid that was reused
+// since the first list is not.
 func (v *victim) signal(proc kernel.FS, rel string, pids []int) error {
-	held := make([]sized, 0, len(pids))
+	opened := make([]sizedProcess, 0, len(pids))
 	defer func() {
-		for _, h := range held {
+		for _, h := range opened {
 			if !slices.Contains(v.largest, h.Process) {
 				h.Close()
 			}
@@ -239,18 +240,18 @@ func (v *victim) signal(proc kernel.FS, rel string, pids []int) error {
 		if err != nil {
 			return err
 		}
-		h := sized{Process: p}
-		if len(pids) <= mostSized {
-			h.size, _ = process.Resident(proc, pid) // gone meanwhile: 0
+		h := sizedProcess{Process: p}
+		if len(pids) <= maxSized {
+			h.size, _ = process.Resident(proc, pid) // 0 if it has exited
 		}
-		held = append(held, h)
+		opened = append(opened, h)
 	}
 	still, err := v.group.ProcsOf(rel, nil)
 	if err != nil {
 		return err
 	}
-	slices.SortStableFunc(held, func(a, b sized) int { return cmp.Compare(b.size, a.size) })
-	for _, h := range held {
+	slices.SortStableFunc(opened, func(a, b sizedProcess) int { return cmp.Compare(b.size, a.size) })
+	for _, h := range opened {
 		if _, listed := slices.BinarySearch(still, h.PID()); !listed {
 			continue
 		}
@@ -260,113 +261,112 @@ func (v *victim) signal(proc kernel.FS, rel string, pids []int) error {
 			}
 			return fmt.Errorf("kill process %d of %s: %w", h.PID(), v.container.Cgroup, err)
 		}
-		if v.began.IsZero() {
-			v.began = time.Now()
+		if v.signalledAt.IsZero() {
+			v.signalledAt = time.Now()
 		}
 		v.signalled[h.PID()] = true
-		if len(v.largest) < reaped {
+		if len(v.largest) < maxReleased {
 			v.largest = append(v.largest, h.Process)
 		}
 	}
 	return nil
 }
 
-// sized is a held process and its resident memory, in bytes.
-type sized struct {
+// sizedProcess is an open process and its resident memory, in bytes.
+type sizedProcess struct {
 	*process.Process
 	size uint64
 }
 
-// drain waits until nothing of the cgroup runs any more, killing what was
-// forked, in a frozen cgroup where that is too much, and thawing what is frozen on
-// the way, and calls first when the first
-// process has gone.
+// drain waits until all processes of the cgroup have exited. It signals newly forked
+// processes, freezes the cgroup if they are too many, and thaws it if it was frozen. It
+// calls first when the first process has exited.
 func (v *victim) drain(ctx context.Context, proc kernel.FS, first func()) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, longestDrain, errUndrained)
+	ctx, cancel := context.WithTimeoutCause(ctx, drainTimeout, errDrainTimeout)
 	defer cancel()
-	wait := firstLook
+	wait := drainPollMin
 	timer := time.NewTimer(wait)
 	defer timer.Stop()
 	for {
 		if frozen, err := v.group.Frozen(); err == nil && frozen {
-			// A frozen task does not die before it runs again.
+			// A frozen task does not exit before it is thawed.
 			if err := v.group.Thaw(); err != nil && !errors.Is(err, cgroup.ErrGone) {
 				return fmt.Errorf("thaw %s: %w", v.container.Cgroup, err)
 			}
 		}
-		if wait == slowestLook {
-			// What is still here has had time to go: one of the pids may have been
-			// given to another that was forked meanwhile.
+		if wait == drainPollMax {
+			// Signalled processes have had time to exit. A pid that is still listed may have
+			// been reused, so signal all of them again.
 			clear(v.signalled)
 		}
-		if err := v.killUrgently(proc); err != nil && !errors.Is(err, cgroup.ErrGone) {
+		if err := v.killAtPriority(proc); err != nil && !errors.Is(err, cgroup.ErrGone) {
 			return err
 		}
-		if v.outrun && !v.unfreezable && !v.sparing {
+		if v.outpaced && !v.unfreezable && !v.hasProtected {
 			var all bool
 			var err error
-			v.urgent.do(func() { all, err = v.killFrozen(proc) })
+			v.thread.do(func() { all, err = v.killFrozen(proc) })
 			if err != nil && !errors.Is(err, cgroup.ErrGone) {
 				return err
 			}
-			v.outrun, v.unfreezable = false, !all
+			v.outpaced, v.unfreezable = false, !all
 		}
-		if len(v.procs) < max(len(v.signalled), v.struck) {
+		if len(v.procs) < max(len(v.signalled), v.preSignalled) {
 			first()
 		}
-		if len(v.procs) == 0 && v.exited() && v.emptied() {
+		if len(v.procs) == 0 && v.exited() && v.unpopulated() {
 			return nil
 		}
 		select {
 		case <-ctx.Done():
-			return fmt.Errorf("%s still holds %d processes: %w", v.container.Cgroup, len(v.procs), context.Cause(ctx))
+			return fmt.Errorf("%d processes left in %s: %w", len(v.procs), v.container.Cgroup, context.Cause(ctx))
 		case <-timer.C:
 		}
-		wait = min(2*wait, slowestLook)
+		wait = min(2*wait, drainPollMax)
 		timer.Reset(wait)
 	}
 }
 
-// emptied reports whether the kernel counts no process in the cgroup, or none any
-// more that it can be asked for: a list leaves out a process that has no number
-// because it is just beginning.
-func (v *victim) emptied() bool {
-	if v.sparing {
-		return true // those that are left alone remain
+// unpopulated reports whether the kernel counts no process in the cgroup, or can't be
+// asked. It is needed in addition to the list, which leaves out a process without a
+// pid, one that is just being forked.
+func (v *victim) unpopulated() bool {
+	if v.hasProtected {
+		return true // the protected processes remain
 	}
 	populated, err := v.group.Populated()
 	return err != nil || !populated
 }
 
-// exited reports whether the largest processes have let go of their memory: a
-// cgroup stops listing a process when its last thread begins to exit, its
-// pidfd becomes readable when it has.
+// exited reports whether the largest processes have released their memory. A cgroup stops
+// listing a process when its last thread begins to exit; its pidfd becomes readable when
+// the process has exited.
 func (v *victim) exited() bool {
 	for _, p := range v.largest {
 		if gone, err := p.Exited(); err == nil && !gone {
 			return false
 		}
 	}
-	for _, p := range v.dying {
-		if !ended(p.fd) {
+	for _, p := range v.exiting {
+		if !processExited(p.fd) {
 			return false
 		}
 	}
 	return true
 }
 
-// ended reports whether a process has, or can't be asked.
-func ended(fd int) bool {
+// processExited reports whether a process has exited, or can't be polled.
+func processExited(fd int) bool {
 	fds := []unix.PollFd{{Fd: int32(fd), Events: unix.POLLIN}}
 	n, err := unix.Poll(fds, 0)
 	return n > 0 || err != nil && err != unix.EINTR
 }
 
-// reap tears down the memory of the largest processes besides the kernel,
-// which matters where they get little CPU.
+// reap releases the memory of the largest processes, which helps if they get too little
+// CPU time to exit.
 func reap(largest []*process.Process) {
 	for _, p := range largest {
-		for range reapTries {
+		for range maxReleaseAttempts {
 			err := p.Release()
 			if !errors.Is(err, unix.EAGAIN) {
 				break
@@ -375,5 +375,5 @@ func reap(largest []*process.Process) {
 	}
 }
 
-// reapTries bounds the attempts on a process whose memory map is contended.
-const reapTries = 5
+// maxReleaseAttempts bounds the attempts on a process whose mmap lock is contended.
+const maxReleaseAttempts = 5

@@ -14,34 +14,33 @@ import (
 	"github.com/evictd/evictd/kernel/cgroup"
 )
 
-// Killer is the Actuator that acts. It is safe for concurrent use.
+// Killer is the Actuator that kills and stops pods. It is safe for concurrent use.
 type Killer struct {
 	hierarchy *cgroup.Hierarchy
 	proc      kernel.FS
 	runtime   Runtime
 	report    func(Progress)
-	// Urgent is the thread for victims of many processes; nil is none. It is set
-	// before the first order.
+	// Urgent is the real-time thread for containers with many processes; it may be
+	// nil. It is set before the first order.
 	Urgent *Urgent
 
 	work sync.WaitGroup
 	mu   sync.Mutex
-	// soft holds, by UID, the newest request to stop a pod whose grace period
-	// runs.
+	// soft maps the UID of a pod in its grace period to its newest stop request.
 	soft map[string]*request
 }
 
-// request is a request to stop a pod, and how it is given up.
+// request is a request to stop a pod, which cancel withdraws.
 type request struct{ cancel context.CancelFunc }
 
-// NewKiller returns a Killer that finds cgroups in h and processes in proc. Its
-// report is called from several goroutines and must not block. runtime may be
-// nil where none is declared: only proven cgroups can be killed then.
+// NewKiller returns a Killer that finds cgroups in h and processes in proc. report
+// is called from several goroutines and must not block. runtime may be nil; then
+// only containers with a proven cgroup can be killed.
 func NewKiller(h *cgroup.Hierarchy, proc kernel.FS, runtime Runtime, report func(Progress)) *Killer {
 	return &Killer{hierarchy: h, proc: proc, runtime: runtime, report: report, soft: map[string]*request{}}
 }
 
-// Wait returns when all that was begun has ended. It must not run beside Evict.
+// Wait returns when all orders have finished. It must not run concurrently with Evict.
 func (k *Killer) Wait() { k.work.Wait() }
 
 // Evict implements Actuator.
@@ -57,28 +56,28 @@ func (k *Killer) Evict(ctx context.Context, job Job) {
 func (k *Killer) Harden(ctx context.Context, job Job) {
 	uid := job.Order.UID
 	k.mu.Lock()
-	softly := k.soft[uid]
+	request := k.soft[uid]
 	delete(k.soft, uid)
 	k.mu.Unlock()
-	k.tell(uid, Hardened, 0, nil)
-	// A runtime that refused to stop the pod has ended the soft eviction, and
-	// the pod runs: so it is killed in any case.
+	k.reportNow(uid, Hardened, 0, nil)
+	// The soft eviction may have ended because the runtime refused it. The pod then
+	// still runs, so it is killed in any case.
 	k.kill(ctx, job)
-	if softly != nil {
-		softly.cancel()
+	if request != nil {
+		request.cancel()
 	}
 }
 
-func (k *Killer) tell(uid string, stage Stage, processes int, err error) {
-	k.tellAt(time.Now(), uid, stage, processes, err)
+func (k *Killer) reportNow(uid string, stage Stage, processes int, err error) {
+	k.reportAt(time.Now(), uid, stage, processes, err)
 }
 
-func (k *Killer) tellAt(when time.Time, uid string, stage Stage, processes int, err error) {
+func (k *Killer) reportAt(when time.Time, uid string, stage Stage, processes int, err error) {
 	k.report(Progress{UID: uid, Stage: stage, Time: when, Processes: processes, Err: err})
 }
 
-// kill signals all that can be killed directly, and leaves the rest to a
-// goroutine.
+// kill signals the processes of all containers with a proven cgroup, and starts a
+// goroutine for the rest of the order.
 func (k *Killer) kill(ctx context.Context, job Job) {
 	uid := job.Order.UID
 	var victims []*victim
@@ -91,8 +90,8 @@ func (k *Killer) kill(ctx context.Context, job Job) {
 		}
 		v, err := open(k.hierarchy, c, job.Guard)
 		if err == nil {
-			v.urgent = k.Urgent
-			k.Urgent.do(func() { err = v.kill(k.proc) }) // how many they are is not known yet
+			v.thread = k.Urgent
+			k.Urgent.do(func() { err = v.kill(k.proc) }) // the number of processes is not known yet
 			if err != nil {
 				v.close()
 			}
@@ -108,29 +107,29 @@ func (k *Killer) kill(ctx context.Context, job Job) {
 		default:
 			signalled += len(v.signalled)
 			victims = append(victims, v)
-			if note := v.verdict.note(); note != nil {
+			if note := v.check.protectedError(); note != nil {
 				errs = append(errs, note)
 			}
 		}
 	}
-	k.tellAt(firstSignal(victims), uid, Signalled, signalled, nil)
+	k.reportAt(firstSignal(victims), uid, Signalled, signalled, nil)
 	k.work.Go(func() {
 		for _, v := range victims {
-			// Nobody waits for it: it waits for the victim's memory map, which a
-			// thread that hangs in the kernel may hold for ever.
+			// Not awaited: process_mrelease(2) takes the victim's mmap lock, which a
+			// thread that hangs in the kernel may keep forever.
 			go reap(slices.Clone(v.largest))
 		}
 		k.conclude(ctx, job, victims, gone, untouchable, signalled, errs)
 	})
 }
 
-// conclude waits for the end of what was signalled and tells of it.
+// conclude waits for the end of the signalled containers and reports the end of the order.
 func (k *Killer) conclude(ctx context.Context, job Job, victims []*victim, gone int, untouchable map[string]bool, signalled int, errs []error) {
 	ended, sandbox, empty := k.finish(ctx, job, victims, gone, untouchable)
 	errs = append(append(errs, ended...), sandbox)
 	for _, v := range victims {
-		if v.finished != nil {
-			signalled += max(0, int(v.finished.Load())-v.struck)
+		if v.finisherSignalled != nil {
+			signalled += max(0, int(v.finisherSignalled.Load())-v.preSignalled)
 		}
 		v.close()
 	}
@@ -140,34 +139,34 @@ func (k *Killer) conclude(ctx context.Context, job Job, victims []*victim, gone 
 	if signalled == 0 && err != nil && !(direct && empty) {
 		stage = Refused
 	}
-	k.tell(job.Order.UID, stage, signalled, err)
+	k.reportNow(job.Order.UID, stage, signalled, err)
 	if empty {
 		k.stopSandboxLater(ctx, job, sandbox)
 	}
 }
 
 // Follow implements Actuator.
-func (k *Killer) Follow(ctx context.Context, order evict.Order, hold *Hold, strike Strike) {
-	job := hold.job
+func (k *Killer) Follow(ctx context.Context, order evict.Order, handle *Hold, result Strike) {
+	job := handle.job
 	job.Order = order
-	if hold.beingStruck() {
-		hold.Close() // what it has open, the thread that strikes it keeps
+	if handle.killInProgress() {
+		handle.Close() // the thread that kills has a reference of its own
 		k.kill(ctx, job)
 		return
 	}
-	if !hold.keep() {
-		// Its descriptors are others' by now.
+	if !handle.refInUse() {
+		// The descriptors are closed.
 		k.kill(ctx, job)
 		return
 	}
-	first := strike.First
+	first := result.First
 	if first.IsZero() {
 		first = time.Now()
 	}
-	k.tellAt(first, order.UID, Signalled, strike.Processes, nil)
+	k.reportAt(first, order.UID, Signalled, result.Processes, nil)
 	k.work.Go(func() {
-		defer hold.Close()
-		defer hold.release()
+		defer handle.Close()
+		defer handle.Drop()
 		var victims []*victim
 		var errs []error
 		untouchable := map[string]bool{}
@@ -177,22 +176,22 @@ func (k *Killer) Follow(ctx context.Context, order evict.Order, hold *Hold, stri
 				proven++
 			}
 		}
-		if hold.guard == nil {
-			hold.guard = job.Guard // nothing was struck
+		if handle.guard == nil {
+			handle.guard = job.Guard // no kill was attempted
 		}
-		for _, m := range hold.members {
+		for _, m := range handle.containers {
 			var wrong *WrongVictimError
-			v, err, note := m.victim(hold), m.err, m.note
-			if err == nil && m.unjudged {
-				err = v.judge(k.proc)
-				note = v.verdict.note()
+			v, err, note := m.killedVictim(handle), m.err, m.protectedErr
+			if err == nil && m.partlyChecked {
+				err = v.checkProcs(k.proc)
+				note = v.check.protectedError()
 			}
 			if !errors.As(err, &wrong) {
 				if note != nil {
 					errs = append(errs, note)
 				}
-				// What the strike could not finish, the rounds of the drain do.
-				v.urgent = k.Urgent
+				// drain signals what the fast killer left.
+				v.thread = k.Urgent
 				victims = append(victims, v)
 				continue
 			}
@@ -201,17 +200,16 @@ func (k *Killer) Follow(ctx context.Context, order evict.Order, hold *Hold, stri
 				untouchable[m.ID] = true
 			}
 		}
-		k.conclude(ctx, job, victims, proven-len(hold.members), untouchable, strike.Processes, errs)
+		k.conclude(ctx, job, victims, proven-len(handle.containers), untouchable, result.Processes, errs)
 	})
 }
 
-// firstSignal returns when the first process was signalled, which is some time
-// before the last one was; now, where none was.
+// firstSignal returns when the first process was signalled, or now if none was.
 func firstSignal(victims []*victim) time.Time {
 	var first time.Time
 	for _, v := range victims {
-		if !v.began.IsZero() && (first.IsZero() || v.began.Before(first)) {
-			first = v.began
+		if !v.signalledAt.IsZero() && (first.IsZero() || v.signalledAt.Before(first)) {
+			first = v.signalledAt
 		}
 	}
 	if first.IsZero() {
@@ -220,30 +218,31 @@ func firstSignal(victims []*victim) time.Time {
 	return first
 }
 
-// finish waits for the killed cgroups to empty while the runtime is told. What
-// could not be killed directly the runtime kills; gone counts what needed
-// neither. The untouchable hold what must live: the runtime must not kill them
-// either, nor the sandbox with them. It returns what went wrong with the
-// containers and with the sandbox, and whether no container is left.
+// finish waits for the killed cgroups to empty and asks the runtime to stop the
+// containers at the same time. The runtime kills containers whose cgroup is not proven;
+// gone is the number of containers whose cgroup is gone. A container in untouchable has
+// an essential process: the runtime is not asked to stop it, nor the sandbox. finish
+// returns the errors of the containers and of the sandbox, and whether all containers
+// have ended.
 func (k *Killer) finish(ctx context.Context, job Job, victims []*victim, gone int, untouchable map[string]bool) (ended []error, sandbox error, empty bool) {
 	uid := job.Order.UID
 	var once sync.Once
-	first := func() { once.Do(func() { k.tell(uid, FirstGone, 0, nil) }) }
+	first := func() { once.Do(func() { k.reportNow(uid, FirstGone, 0, nil) }) }
 	var drains, stops sync.WaitGroup
 	drained := make([]error, len(victims))
 	for _, v := range victims {
-		v.spares = v.sparing
+		v.stopAfterDrain = v.hasProtected
 	}
 	for i, v := range victims {
 		drains.Go(func() { drained[i] = v.drain(ctx, k.proc, first) })
 	}
 	stopped := make([]error, len(job.Containers))
-	// Where a process is to be spared that was moved into the cgroup, the runtime is asked
-	// when the container has ended: before, it might signal all that is in the cgroup.
-	stop := func(sparing bool) {
+	// A container with a protected process is stopped through the runtime only after its
+	// own processes have exited: the runtime might signal all processes in the cgroup.
+	stop := func(afterDrain bool) {
 		for i, c := range job.Containers {
-			spares := slices.ContainsFunc(victims, func(v *victim) bool { return v.container.ID == c.ID && v.spares })
-			if !untouchable[c.ID] && spares == sparing {
+			late := slices.ContainsFunc(victims, func(v *victim) bool { return v.container.ID == c.ID && v.stopAfterDrain })
+			if !untouchable[c.ID] && late == afterDrain {
 				stops.Go(func() { stopped[i] = k.stopKilled(ctx, c) })
 			}
 		}
@@ -252,7 +251,7 @@ func (k *Killer) finish(ctx context.Context, job Job, victims []*victim, gone in
 	last := func() {
 		empty = true
 		first()
-		k.tell(uid, LastGone, 0, nil)
+		k.reportNow(uid, LastGone, 0, nil)
 	}
 	drains.Wait()
 	stop(true)
@@ -265,15 +264,15 @@ func (k *Killer) finish(ctx context.Context, job Job, victims []*victim, gone in
 	if len(untouchable) > 0 {
 		return append(drained, stopped...), nil, empty
 	}
-	// What was not killed directly is gone when the runtime says so.
+	// A container without a proven cgroup has ended when the runtime says so.
 	if !direct && emptied && k.runtime != nil && errors.Join(stopped...) == nil {
 		last()
 	}
 	return append(drained, stopped...), k.stopSandbox(ctx, job), empty
 }
 
-// stopSandbox ends the sandbox of a pod that is evictd's to end, and with it
-// the shared memory that it holds.
+// stopSandbox stops the sandbox of a pod, which frees its shared memory, unless a
+// kubelet made it.
 func (k *Killer) stopSandbox(ctx context.Context, job Job) error {
 	if !job.Owned || k.runtime == nil || job.SandboxID == "" {
 		return nil
@@ -284,31 +283,32 @@ func (k *Killer) stopSandbox(ctx context.Context, job Job) error {
 	return nil
 }
 
-// The waits between attempts to stop a sandbox while the runtime is away.
-const firstAgain, longestAgain = 500 * time.Millisecond, 10 * time.Second
+// While the runtime does not answer, it is asked again after retryMin, doubled up to
+// retryMax: soon after a short restart, and rarely during a long outage. waitEnded
+// looks at its containers in the same intervals.
+const retryMin, retryMax = 500 * time.Millisecond, 10 * time.Second
 
-// stopSandboxLater stops a sandbox whose containers are gone when the runtime,
-// which was away at the first attempt, is back: a pod without containers is not
-// listed, so that nobody else would.
+// stopSandboxLater repeats a failed stop of a sandbox while the runtime does not answer.
+// A pod without containers is no longer listed, so no later eviction would stop it.
 func (k *Killer) stopSandboxLater(ctx context.Context, job Job, err error) {
-	wait := firstAgain
+	wait := retryMin
 	for errors.Is(err, cri.ErrUnreachable) || errors.Is(err, cri.ErrTimeout) {
 		select {
 		case <-ctx.Done():
 			return
 		case <-time.After(wait):
 		}
-		wait = min(2*wait, longestAgain)
+		wait = min(2*wait, retryMax)
 		err = k.stopSandbox(ctx, job)
 	}
 }
 
-// afterDeath is how long a runtime gets to learn that a container has died.
-const afterDeath = 100 * time.Millisecond
+// stopRetryDelay is the time that a runtime gets to notice that a container has exited.
+const stopRetryDelay = 100 * time.Millisecond
 
-// stopKilled has the runtime stop what is being killed. A runtime that is asked
-// just while the container dies may fail over that (containerd's "ttrpc: closed",
-// the shim being on its way out): it is asked once more when it knows.
+// stopKilled asks the runtime to stop a container that was killed. If the container exits
+// during the call, the call may fail (containerd: "ttrpc: closed", from a shim that is
+// exiting), so it is repeated once.
 func (k *Killer) stopKilled(ctx context.Context, c evict.ContainerHandle) error {
 	err := k.stopContainer(ctx, c, 0)
 	if err == nil || k.runtime == nil || errors.Is(err, cri.ErrUnreachable) || errors.Is(err, cri.ErrTimeout) {
@@ -317,7 +317,7 @@ func (k *Killer) stopKilled(ctx context.Context, c evict.ContainerHandle) error 
 	select {
 	case <-ctx.Done():
 		return err
-	case <-time.After(afterDeath):
+	case <-time.After(stopRetryDelay):
 	}
 	return k.stopContainer(ctx, c, 0)
 }
@@ -325,7 +325,7 @@ func (k *Killer) stopKilled(ctx context.Context, c evict.ContainerHandle) error 
 func (k *Killer) stopContainer(ctx context.Context, c evict.ContainerHandle, grace time.Duration) error {
 	if k.runtime == nil {
 		if c.Cgroup == "" {
-			return fmt.Errorf("container %s: %s, and there is no runtime that could stop it", c.Name, c.Unproven)
+			return fmt.Errorf("container %s: %s; no runtime is configured that could stop it", c.Name, c.Unproven)
 		}
 		return nil
 	}
@@ -335,7 +335,7 @@ func (k *Killer) stopContainer(ctx context.Context, c evict.ContainerHandle, gra
 	return nil
 }
 
-// stop asks the runtime to stop the pod within its grace.
+// stop asks the runtime to stop the pod within its grace period.
 func (k *Killer) stop(ctx context.Context, job Job) {
 	uid := job.Order.UID
 	stopping, cancel := context.WithCancel(ctx)
@@ -345,25 +345,25 @@ func (k *Killer) stop(ctx context.Context, job Job) {
 	k.soft[uid] = own
 	k.mu.Unlock()
 	if before != nil {
-		before.cancel() // the pod came back: this request is for all of it
+		before.cancel() // the new request covers the whole pod
 	}
-	k.tell(uid, Signalled, 0, nil)
+	k.reportNow(uid, Signalled, 0, nil)
 	k.work.Go(func() {
 		defer cancel()
-		errs := k.stopInTurn(stopping, &job)
+		errs := k.stopInStages(stopping, &job)
 		k.mu.Lock()
-		mine := k.soft[uid] == own
-		if mine {
+		newest := k.soft[uid] == own
+		if newest {
 			delete(k.soft, uid)
 		}
 		k.mu.Unlock()
-		if !mine {
-			return // hardened, or asked anew: whoever did that reports the end
+		if !newest {
+			return // the kill or the newer request reports the end
 		}
-		if k.ended(job.Containers, errs) {
-			k.tell(uid, LastGone, 0, nil)
+		if k.allEnded(job.Containers, errs) {
+			k.reportNow(uid, LastGone, 0, nil)
 			sandbox := k.stopSandbox(ctx, job)
-			k.tell(uid, Finished, 0, errors.Join(append(errs, sandbox)...))
+			k.reportNow(uid, Finished, 0, errors.Join(append(errs, sandbox)...))
 			k.stopSandboxLater(ctx, job, sandbox)
 			return
 		}
@@ -372,8 +372,8 @@ func (k *Killer) stop(ctx context.Context, job Job) {
 			stage = Refused
 		}
 		err := errors.Join(errs...)
-		k.tell(uid, stage, 0, err)
-		if (errors.Is(err, cri.ErrTimeout) || errors.Is(err, cri.ErrUnreachable)) && k.endsLater(ctx, job.Containers, errs) {
+		k.reportNow(uid, stage, 0, err)
+		if (errors.Is(err, cri.ErrTimeout) || errors.Is(err, cri.ErrUnreachable)) && k.waitEnded(ctx, job.Containers, errs) {
 			k.stopSandboxLater(ctx, job, k.stopSandbox(ctx, job))
 		}
 	})

@@ -16,8 +16,8 @@ import (
 	"github.com/evictd/evictd/agent/evict"
 )
 
-// nest makes cgroups below the container's and spreads its processes over them.
-func (p *place) nest(cgroups int) {
+// spread makes cgroups below the container's and moves its processes into them.
+func (p *testCgroup) spread(cgroups int) {
 	p.t.Helper()
 	pids := p.pids()
 	for i := range cgroups {
@@ -26,7 +26,7 @@ func (p *place) nest(cgroups int) {
 			p.t.Fatal(err)
 		}
 		p.t.Cleanup(func() {
-			p.await("the cgroup below is removed", func() bool {
+			p.waitFor("the cgroup below is removed", func() bool {
 				for _, pid := range p.pidsIn(dir) {
 					_ = syscall.Kill(pid, syscall.SIGKILL)
 				}
@@ -48,8 +48,8 @@ func enter(t *testing.T, dir string, pid int) {
 	}
 }
 
-// all lists the processes of all cgroups of the container.
-func (p *place) all() []int {
+// allPIDs lists the processes of all cgroups of the container.
+func (p *testCgroup) allPIDs() []int {
 	p.t.Helper()
 	g, err := p.hierarchy.Open(p.path)
 	if err != nil {
@@ -63,29 +63,29 @@ func (p *place) all() []int {
 	return pids
 }
 
-const twelve = "for i in 1 2 3 4 5 6 7 8 9 10 11 12; do sleep 1000 & done; wait"
+const twelveSleeps = "for i in 1 2 3 4 5 6 7 8 9 10 11 12; do sleep 1000 & done; wait"
 
-// However many cgroups a container has below its own, a strike signals what is held and
-// looks at no more than the cgroups of that. A thread of the Reaper ends the others.
-func TestStrikeIsBounded(t *testing.T) {
-	p := newPlace(t)
-	cmd := p.run(twelve)
-	p.await("all run", func() bool { return len(p.pids()) == 13 })
-	c := p.started("c1", cmd.Process.Pid)
-	p.nest(40)
-	hold := p.prepare(c)
-	if n := len(hold.members[0].lists); n > 2+reaped {
-		t.Errorf("a strike would read %d lists; want at most %d", n, 2+reaped)
+// A fast kill signals the preopened processes and reads only their cgroups, however many
+// cgroups the container has. The Reaper kills the others.
+func TestFastKillIsBounded(t *testing.T) {
+	p := newTestCgroup(t)
+	cmd := p.run(twelveSleeps)
+	p.waitFor("all run", func() bool { return len(p.pids()) == 13 })
+	c := p.containerOf("c1", cmd.Process.Pid)
+	p.spread(40)
+	handle := p.prepare(c)
+	if n := len(handle.containers[0].lists); n > 2+maxReleased {
+		t.Errorf("a fast kill would read %d lists; want at most %d", n, 2+maxReleased)
 	}
-	strike := NewStriker(reaper(t)).Strike(hold, &evict.Guard{})
-	// The first process may be one of the largest.
-	if strike.Err != nil || strike.Processes < reaped || strike.Processes > reaped+1 {
-		t.Errorf("Strike() = %+v; want the %d that are held, and the first", strike, reaped)
+	result := NewStriker(startReaper(t)).Strike(handle, &evict.Guard{})
+	// The init process may be one of the largest.
+	if result.Err != nil || result.Processes < maxReleased || result.Processes > maxReleased+1 {
+		t.Errorf("fast kill = %+v; want the %d preopened processes and the init process", result, maxReleased)
 	}
-	p.await("the reaper has ended the others", func() bool { return len(p.all()) == 0 })
-	var reports heard
-	k := NewKiller(p.hierarchy, "/proc", &stops{}, reports.take)
-	k.Follow(t.Context(), hard().Order, hold, strike)
+	p.waitFor("the reaper has killed the others", func() bool { return len(p.allPIDs()) == 0 })
+	var reports progressLog
+	k := NewKiller(p.hierarchy, "/proc", &fakeRuntime{}, reports.record)
+	k.Follow(t.Context(), hardJob().Order, handle, result)
 	k.Wait()
 	if last := reports.last(); last.Err != nil || last.Stage != Finished {
 		t.Errorf("last report = %+v; want it finished", last)
@@ -93,43 +93,43 @@ func TestStrikeIsBounded(t *testing.T) {
 	cmd.Wait()
 }
 
-// The guarded processes say themselves where they are, however deep that is below the
-// container's cgroup.
+// Guarded processes are found by their own /proc/PID/cgroup in any cgroup below the
+// container's.
 func TestKillNestedGuards(t *testing.T) {
 	for name, tc := range map[string]struct {
 		guard   func(g *evict.Guard, moved int)
 		refused bool
 	}{
-		"one that must live":                       {func(g *evict.Guard, moved int) { g.Never[moved] = "a shim" }, false},
-		"the first process of a second container":  {func(g *evict.Guard, moved int) { g.Inits[moved] = "c2" }, true},
-		"a process that had its pid was guarded":   {func(g *evict.Guard, moved int) { g.Inits[moved] = "c2"; g.Started[moved] = 1 }, false},
-		"pid 1 and others, but they are elsewhere": {func(g *evict.Guard, _ int) { g.Never[1], g.Never[os.Getpid()] = "pid 1", "evictd" }, false},
+		"essential process":               {func(g *evict.Guard, moved int) { g.Never[moved] = "a shim" }, false},
+		"init process of a second one":    {func(g *evict.Guard, moved int) { g.Inits[moved] = "c2" }, true},
+		"reused pid of a guarded process": {func(g *evict.Guard, moved int) { g.Inits[moved] = "c2"; g.Started[moved] = 1 }, false},
+		"guarded processes elsewhere":     {func(g *evict.Guard, _ int) { g.Never[1], g.Never[os.Getpid()] = "pid 1", "evictd" }, false},
 	} {
-		for kind, kill := range killing {
+		for kind, kill := range killPaths {
 			t.Run(name+" "+kind, func(t *testing.T) {
-				p := newPlace(t)
-				cmd := p.run(twelve)
-				p.await("all run", func() bool { return len(p.pids()) == 13 })
-				job := hard(p.started("c1", cmd.Process.Pid))
-				p.nest(8)
-				moved := stranger(t)
+				p := newTestCgroup(t)
+				cmd := p.run(twelveSleeps)
+				p.waitFor("all run", func() bool { return len(p.pids()) == 13 })
+				job := hardJob(p.containerOf("c1", cmd.Process.Pid))
+				p.spread(8)
+				moved := startSleep(t)
 				enter(t, filepath.Join(p.dirs[0], "below7"), moved.Process.Pid)
 				job.Guard = &evict.Guard{Never: map[int]string{}, Inits: map[int]string{}, Started: map[int]uint64{}}
 				tc.guard(job.Guard, moved.Process.Pid)
-				var reports heard
-				k := NewKiller(p.hierarchy, "/proc", &stops{}, reports.take)
+				var reports progressLog
+				k := NewKiller(p.hierarchy, "/proc", &fakeRuntime{}, reports.record)
 				kill(p, k, job)
 				k.Wait()
 				var wrong *WrongVictimError
 				if got := errors.As(reports.last().Err, &wrong); got != tc.refused {
 					t.Errorf("last report = %+v; want it refused: %t", reports.last(), tc.refused)
 				}
-				got := p.all()
+				got := p.allPIDs()
 				switch {
 				case tc.refused && !slices.Contains(got, moved.Process.Pid):
-					t.Errorf("left: %v; want the first process of the second container among them, %d", got, moved.Process.Pid)
+					t.Errorf("left: %v; want the init process of the second container among them, %d", got, moved.Process.Pid)
 				case !tc.refused && job.Guard.Never[moved.Process.Pid] != "" && !slices.Equal(got, []int{moved.Process.Pid}):
-					t.Errorf("left: %v; want the guarded process alone, %d", got, moved.Process.Pid)
+					t.Errorf("left: %v; want only the guarded process, %d", got, moved.Process.Pid)
 				case !tc.refused && job.Guard.Never[moved.Process.Pid] == "" && len(got) != 0:
 					t.Errorf("left: %v; want none", got)
 				}
@@ -138,30 +138,30 @@ func TestKillNestedGuards(t *testing.T) {
 	}
 }
 
-// With all descriptors in use a strike still signals what is held, and the others by
-// the descriptors that are kept for that.
-func TestStrikeWithoutDescriptors(t *testing.T) {
-	p := newPlace(t)
-	cmd := p.run(twelve)
-	p.await("all run", func() bool { return len(p.pids()) == 13 })
-	hold, striker := p.prepare(p.started("c1", cmd.Process.Pid)), NewStriker(nil)
-	t.Cleanup(func() { striker.Close() })
-	striker.longest = time.Hour // on a busy machine it could be interrupted
-	restore := exhaust(t)
-	strike := striker.Strike(hold, &evict.Guard{Never: map[int]string{1: "pid 1"}})
+// Without free descriptors a fast kill signals the preopened processes, and the others
+// through the descriptors in its reserve.
+func TestFastKillWithoutDescriptors(t *testing.T) {
+	p := newTestCgroup(t)
+	cmd := p.run(twelveSleeps)
+	p.waitFor("all run", func() bool { return len(p.pids()) == 13 })
+	handle, killer := p.prepare(p.containerOf("c1", cmd.Process.Pid)), NewStriker(nil)
+	t.Cleanup(func() { killer.Close() })
+	killer.timeout = time.Hour // a busy machine must not interrupt it
+	restore := useAllDescriptors(t)
+	result := killer.Strike(handle, &evict.Guard{Never: map[int]string{1: "pid 1"}})
 	restore()
-	if strike.Err != nil || strike.Processes != 13 {
-		t.Fatalf("Strike() = %+v; want 13 processes", strike)
+	if result.Err != nil || result.Processes != 13 {
+		t.Fatalf("fast kill = %+v; want 13 processes", result)
 	}
-	p.await("all have gone", func() bool { return len(p.pids()) == 0 })
+	p.waitFor("all have exited", func() bool { return len(p.pids()) == 0 })
 	cmd.Wait()
-	if got := len(striker.spares.fds); got == 0 {
-		t.Error("no spare descriptor is left after the strike; want the freed ones open again")
+	if got := len(killer.reserve.fds); got == 0 {
+		t.Error("the reserve is empty after the kill; want it filled again")
 	}
 }
 
-// exhaust leaves this process no descriptor, until restore is called.
-func exhaust(t *testing.T) (restore func()) {
+// useAllDescriptors leaves no free descriptor in this process until restore is called.
+func useAllDescriptors(t *testing.T) (restore func()) {
 	t.Helper()
 	var before unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_NOFILE, &before); err != nil {

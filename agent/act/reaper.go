@@ -14,88 +14,88 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Reaper does, on threads of its own, what a kill needs and may hang.
+// Reaper has threads for the parts of a kill that can block.
 //
-// It tears the memory of dying processes down besides the kernel, which matters
-// where the processes get little CPU (process_mrelease(2), Linux 5.15). One whose
-// memory map is held by a thread that hangs in the kernel keeps a thread for as
-// long; then processes die as fast as they can by themselves.
+// It releases the memory of dying processes by process_mrelease(2) (Linux 5.15), which
+// helps if they get too little CPU time to exit. If a process's mmap lock is held by a
+// thread that hangs in the kernel, a thread of the Reaper hangs with it; processes then
+// release their memory only by exiting.
 //
-// And it finishes a strike: it has the kernel kill whole cgroups, which waits while the
-// tree of the cgroups is changed, or signals what the strike could not, which takes
-// longer the more cgroups and processes there are.
+// It also finishes kills. It writes cgroup.kill, which blocks while the cgroup tree is
+// changed, or signals the processes that a [Striker] left, which takes longer the more
+// cgroups and processes there are.
 type Reaper struct {
 	processes, cgroups queue
-	// Started is called on the thread that finishes strikes, to give it a priority: its
-	// victims compete with it for the processor. It may be nil.
+	// Started is called on the thread that finishes kills, to set its priority: the
+	// victims compete with it for CPU time. It may be nil.
 	Started func()
 
-	spares  spares // of the thread that finishes strikes
+	reserve fdReserve // of the thread that finishes kills
 	stopped atomic.Bool
-	hung    atomic.Bool // a thread has not ended
+	hung    atomic.Bool // a thread has not ended in time
 }
 
-// dying is a process of a Hold by its descriptor, or a container of one.
-type dying struct {
-	hold *Hold
-	fd   int
-	// Of a container: judged says that the strike has looked at all of its processes and
-	// none is to be spared.
-	member *member
-	judged bool
+// reapTask is a dying process or a container whose kill is to be finished. It has a
+// reference of the handle.
+type reapTask struct {
+	handle *Hold
+	fd     int
+	// For a container: checked means that all its processes were read and none is
+	// protected.
+	container *containerFDs
+	checked   bool
 }
 
-// queue is what waits for a kind of thread.
+// queue is the queue of one kind of thread.
 type queue struct {
-	waiting chan dying
-	// bell is an eventfd, rung once for each: a thread that sleeps in the kernel
-	// is woken by the kernel, and whoever has no time does not wait for Go's
-	// scheduler.
-	bell int
+	tasks chan reapTask
+	// wakeFD is an eventfd, incremented once for each task. The thread sleeps in the
+	// kernel and is woken by the kernel, not by Go's scheduler, which can be late.
+	wakeFD int
 }
 
-// The threads that tear processes down, and how many processes, and cgroups, may
-// wait.
-const reapers, mostDying = 2, 64
+// releaseThreads is the number of threads that release memory. queueSize is the length
+// of each queue.
+const releaseThreads, queueSize = 2, 64
 
 // NewReaper returns a Reaper that does nothing until it runs.
 func NewReaper() (*Reaper, error) {
-	r := &Reaper{processes: queue{bell: -1}, cgroups: queue{bell: -1}}
+	r := &Reaper{processes: queue{wakeFD: -1}, cgroups: queue{wakeFD: -1}}
 	for _, q := range []*queue{&r.processes, &r.cgroups} {
-		bell, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_SEMAPHORE)
+		fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_SEMAPHORE)
 		if err != nil {
-			return nil, errors.Join(fmt.Errorf("make reaper: %w", os.NewSyscallError("eventfd2", err)), r.Close())
+			return nil, errors.Join(fmt.Errorf("create reaper: %w", os.NewSyscallError("eventfd2", err)), r.Close())
 		}
-		*q = queue{make(chan dying, mostDying), bell}
+		*q = queue{make(chan reapTask, queueSize), fd}
 	}
-	r.spares.fill()
+	r.reserve.fill()
 	return r, nil
 }
 
-// lastReap is how long the end of Run waits for a thread that is reaping: one
-// that hangs with its victim in the kernel must not keep evictd from ending.
-const lastReap = time.Second
+// reaperStopTimeout bounds how long Run waits for its threads at the end: one that hangs
+// in the kernel with its victim must not keep evictd from exiting.
+const reaperStopTimeout = time.Second
 
-// Run reaps until ctx ends. It is called once.
+// Run runs the threads until ctx ends. It is called once.
 func (r *Reaper) Run(ctx context.Context) {
 	var threads sync.WaitGroup
-	for range reapers {
-		threads.Go(func() { r.serve(&r.processes, func(d dying) { release(d.fd) }) })
+	for range releaseThreads {
+		threads.Go(func() { r.serve(&r.processes, func(d reapTask) { mrelease(d.fd) }) })
 	}
 	threads.Go(func() {
 		if r.Started != nil {
-			// It is never unlocked: a thread with a priority is not for others.
+			// Never unlocked: the thread has a priority and must not run other goroutines.
 			runtime.LockOSThread()
 			r.Started()
 		}
-		r.serve(&r.cgroups, r.end)
+		r.serve(&r.cgroups, r.finishKill)
 	})
 	<-ctx.Done()
 	r.stopped.Store(true)
-	for range reapers {
-		r.processes.ring()
+	for range releaseThreads {
+		r.processes.wake()
 	}
-	r.cgroups.ring()
+	r.cgroups.wake()
 	ended := make(chan struct{})
 	go func() {
 		defer close(ended)
@@ -103,105 +103,105 @@ func (r *Reaper) Run(ctx context.Context) {
 	}()
 	select {
 	case <-ended:
-	case <-time.After(lastReap):
+	case <-time.After(reaperStopTimeout):
 		r.hung.Store(true)
 	}
 }
 
-// serve is a thread that deals with what waits in a queue.
-func (r *Reaper) serve(q *queue, deal func(dying)) {
+// serve runs the tasks of a queue on a locked thread.
+func (r *Reaper) serve(q *queue, work func(reapTask)) {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	for q.wait() && !r.stopped.Load() {
 		select {
-		case d := <-q.waiting:
-			deal(d)
-			d.hold.release()
+		case d := <-q.tasks:
+			work(d)
+			d.handle.Drop()
 		default:
 		}
 	}
 }
 
-// Close gives the bells up, once nobody uses the Reaper any more. A thread that
-// hangs may come back to them: then they stay open for the rest of evictd's life.
-// Further calls do nothing.
+// Close closes the eventfds and the reserve, after the last use of the Reaper. It leaves
+// them open if a thread hangs, because it may use them later. Further calls do nothing.
 func (r *Reaper) Close() error {
 	if r.hung.Load() {
 		return nil
 	}
-	errs := []error{r.spares.close()}
+	errs := []error{r.reserve.close()}
 	for _, q := range []*queue{&r.processes, &r.cgroups} {
-		if q.bell >= 0 {
-			errs = append(errs, os.NewSyscallError("close", unix.Close(q.bell)))
-			q.bell = -1
+		if q.wakeFD >= 0 {
+			errs = append(errs, os.NewSyscallError("close", unix.Close(q.wakeFD)))
+			q.wakeFD = -1
 		}
 	}
 	return errors.Join(errs...)
 }
 
-// wait returns when the bell was rung; false says that it can't be.
+// wait returns true when there is a task, and false if the eventfd is closed.
 func (q *queue) wait() bool {
 	var count [8]byte
 	for {
-		if _, err := unix.Read(q.bell, count[:]); err != unix.EINTR {
+		if _, err := unix.Read(q.wakeFD, count[:]); err != unix.EINTR {
 			return err == nil
 		}
 	}
 }
 
-// ring wakes one thread. The bell can't be rung too often to be counted.
-func (q *queue) ring() {
+// wake wakes one thread.
+func (q *queue) wake() {
 	var one [8]byte
 	binary.NativeEndian.PutUint64(one[:], 1)
-	_, _ = unix.Write(q.bell, one[:]) // it waits for nothing and can't fail
+	_, _ = unix.Write(q.wakeFD, one[:]) // the counter can't overflow, so this does not block or fail
 }
 
-// put queues a descriptor of a Hold, if there is room, and keeps that open until
-// it was dealt with. It waits for nobody and allocates nothing.
-func (q *queue) put(d dying) bool {
-	h := d.hold
-	if !h.keep() {
+// enqueue queues a task if there is room, and takes a reference of its handle until the
+// task is done. It does not block or allocate.
+func (q *queue) enqueue(d reapTask) bool {
+	h := d.handle
+	if !h.refInUse() {
 		return false
 	}
 	select {
-	case q.waiting <- d:
-		q.ring()
+	case q.tasks <- d:
+		q.wake()
 		return true
 	default:
-		h.release()
+		h.Drop()
 		return false
 	}
 }
 
-// add has a process torn down that was sent SIGKILL, if there is room.
-func (r *Reaper) add(h *Hold, fd int) { r.processes.put(dying{hold: h, fd: fd}) }
+// releaseMemory queues the release of a signalled process's memory, if there is room.
+func (r *Reaper) releaseMemory(h *Hold, fd int) { r.processes.enqueue(reapTask{handle: h, fd: fd}) }
 
-// finish has the killing of a container finished; false says that it won't be.
-func (r *Reaper) finish(h *Hold, m *member, judged bool) bool {
-	return r.cgroups.put(dying{hold: h, member: m, judged: judged})
+// finish queues the rest of a container's kill. It returns false if there is no room.
+func (r *Reaper) finish(h *Hold, m *containerFDs, checked bool) bool {
+	return r.cgroups.enqueue(reapTask{handle: h, container: m, checked: checked})
 }
 
-// end ends what a strike has begun. What goes wrong the Killer that follows finds out.
-func (r *Reaper) end(d dying) {
-	m := d.member
-	if d.judged && m.kill >= 0 {
-		killCgroup(m.kill)
+// finishKill finishes the kill of a container. It drops errors: Killer.Follow meets them
+// again.
+func (r *Reaper) finishKill(d reapTask) {
+	m := d.container
+	if d.checked && m.killFD >= 0 {
+		killCgroup(m.killFD)
 		return
 	}
-	v := m.begun(d.hold)
+	v := m.startVictim(d.handle)
 	defer v.close()
-	if exhausted(v.kill(d.hold.procfs)) {
-		_ = r.spares.close()
-		_ = v.kill(d.hold.procfs)
-		r.spares.fill()
+	if outOfDescriptors(v.kill(d.handle.procfs)) {
+		_ = r.reserve.close()
+		_ = v.kill(d.handle.procfs)
+		r.reserve.fill()
 	}
-	m.finished.Store(int64(len(v.signalled)))
+	m.finisherSignalled.Store(int64(len(v.signalled)))
 }
 
 var one = [...]byte{'1'}
 
-// killCgroup writes cgroup.kill. A cgroup that has gone has nobody left; of any
-// other error whoever follows the pod finds out.
+// killCgroup writes cgroup.kill. It drops errors: a cgroup that is gone has no process,
+// and Killer.Follow finds the processes left by any other error.
 func killCgroup(fd int) {
 	for {
 		if _, err := unix.Write(fd, one[:]); err != unix.EINTR {
@@ -210,9 +210,9 @@ func killCgroup(fd int) {
 	}
 }
 
-// release is process_mrelease(2), again while the map is contended.
-func release(fd int) {
-	for range reapTries {
+// mrelease calls process_mrelease(2), again while the mmap lock is contended.
+func mrelease(fd int) {
+	for range maxReleaseAttempts {
 		if _, _, errno := unix.Syscall(unix.SYS_PROCESS_MRELEASE, uintptr(fd), 0, 0); errno != unix.EAGAIN {
 			return
 		}

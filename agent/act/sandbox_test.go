@@ -14,46 +14,46 @@ import (
 	"github.com/evictd/evictd/kernel/cgroup"
 )
 
-// away is a runtime that stops containers, and answers for sandboxes with one
-// error after the other.
-type away struct {
-	mu        sync.Mutex
-	container error
-	errs      []error
-	asked     int
+// flakyRuntime answers StopContainer with stopErr, and StopSandbox with one of sandboxErrs
+// after the other, then nil.
+type flakyRuntime struct {
+	mu           sync.Mutex
+	stopErr      error
+	sandboxErrs  []error
+	sandboxCalls int
 }
 
-func (a *away) StopContainer(context.Context, string, time.Duration) error { return a.container }
+func (a *flakyRuntime) StopContainer(context.Context, string, time.Duration) error { return a.stopErr }
 
-func (a *away) StopSandbox(context.Context, string) error {
+func (a *flakyRuntime) StopSandbox(context.Context, string) error {
 	a.mu.Lock()
 	defer a.mu.Unlock()
-	a.asked++
-	if a.asked > len(a.errs) {
+	a.sandboxCalls++
+	if a.sandboxCalls > len(a.sandboxErrs) {
 		return nil
 	}
-	return a.errs[a.asked-1]
+	return a.sandboxErrs[a.sandboxCalls-1]
 }
 
-// A sandbox is stopped when the runtime is back, and that holds up no report.
-func TestSandboxOfAnAbsentRuntime(t *testing.T) {
+// A sandbox is stopped when the runtime is back. The order's end is reported before that.
+func TestStopSandboxLater(t *testing.T) {
 	gone := []error{cri.ErrUnreachable, cri.ErrUnreachable, cri.ErrTimeout}
 	for _, tt := range []struct {
 		name    string
-		runtime *away
+		runtime *flakyRuntime
 		hard    bool
 		asked   int
 	}{
-		{"hard", &away{errs: gone}, true, 4},
-		{"soft", &away{errs: gone}, false, 4},
-		{"refused for good", &away{errs: []error{cri.ErrMalformed}}, true, 1},
-		{"containers live", &away{container: cri.ErrUnreachable, errs: gone}, true, 1},
-		{"containers live, softly", &away{container: cri.ErrUnreachable, errs: gone}, false, 0},
+		{"hard", &flakyRuntime{sandboxErrs: gone}, true, 4},
+		{"soft", &flakyRuntime{sandboxErrs: gone}, false, 4},
+		{"refused", &flakyRuntime{sandboxErrs: []error{cri.ErrMalformed}}, true, 1},
+		{"containers run", &flakyRuntime{stopErr: cri.ErrUnreachable, sandboxErrs: gone}, true, 1},
+		{"containers run, soft", &flakyRuntime{stopErr: cri.ErrUnreachable, sandboxErrs: gone}, false, 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				reports := &heard{}
-				k := NewKiller(&cgroup.Hierarchy{}, "/proc", tt.runtime, reports.take)
+				reports := &progressLog{}
+				k := NewKiller(&cgroup.Hierarchy{}, "/proc", tt.runtime, reports.record)
 				k.Evict(t.Context(), Job{
 					Order: evict.Order{UID: "u", Hard: tt.hard}, SandboxID: "s", Owned: true,
 					Containers: []evict.ContainerHandle{{ID: "c", Unproven: "for the test"}},
@@ -63,62 +63,62 @@ func TestSandboxOfAnAbsentRuntime(t *testing.T) {
 					t.Errorf("stages before the runtime is back = %v; want an end", stages)
 				}
 				k.Wait()
-				if tt.runtime.asked != tt.asked {
-					t.Errorf("sandbox was asked for %d times; want %d", tt.runtime.asked, tt.asked)
+				if tt.runtime.sandboxCalls != tt.asked {
+					t.Errorf("sandbox stopped %d times; want %d", tt.runtime.sandboxCalls, tt.asked)
 				}
 			})
 		})
 	}
 }
 
-// Who ends does not wait for a runtime that stays away.
-func TestAbsentRuntimeHoldsUpNoEnd(t *testing.T) {
+// Wait does not wait for an unreachable runtime after the context has ended.
+func TestWaitWhileRuntimeUnreachable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
-		k := NewKiller(&cgroup.Hierarchy{}, "/proc", &away{errs: slices.Repeat([]error{cri.ErrUnreachable}, 1000)}, func(Progress) {})
+		k := NewKiller(&cgroup.Hierarchy{}, "/proc", &flakyRuntime{sandboxErrs: slices.Repeat([]error{cri.ErrUnreachable}, 1000)}, func(Progress) {})
 		k.Evict(ctx, Job{Order: evict.Order{UID: "u", Hard: true}, SandboxID: "s", Owned: true, Containers: []evict.ContainerHandle{{ID: "c"}}})
 		time.Sleep(time.Hour)
 		began := time.Now()
 		cancel()
 		k.Wait()
 		if took := time.Since(began); took != 0 || !errors.Is(ctx.Err(), context.Canceled) {
-			t.Errorf("Wait after the end took %v; want no time", took)
+			t.Errorf("Wait took %v after the end; want 0", took)
 		}
 	})
 }
 
-// trips fails over containers that die while it is asked to stop them.
-type trips struct{ times, asked int }
+// failingRuntime fails to stop a container that exits during the call.
+type failingRuntime struct{ failures, calls int }
 
-func (r *trips) StopContainer(context.Context, string, time.Duration) error {
-	if r.asked++; r.asked <= r.times {
+func (r *failingRuntime) StopContainer(context.Context, string, time.Duration) error {
+	if r.calls++; r.calls <= r.failures {
 		return errors.New("failed to kill container: ttrpc: closed")
 	}
 	return nil
 }
 
-func (r *trips) StopSandbox(context.Context, string) error { return nil }
+func (r *failingRuntime) StopSandbox(context.Context, string) error { return nil }
 
-// A runtime that fails over a container that has just died is asked once more.
-func TestRuntimeTripsOverADeath(t *testing.T) {
+// A runtime that fails because the container has just exited is asked once more.
+func TestStopKilledRetries(t *testing.T) {
 	for _, tt := range []struct {
 		name         string
 		times, asked int
 		fails        bool
 	}{
 		{"once", 1, 2, false},
-		{"for good", 1000, 2, true},
+		{"always", 1000, 2, true},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				reports := &heard{}
-				r := &trips{times: tt.times}
-				k := NewKiller(&cgroup.Hierarchy{}, "/proc", r, reports.take)
+				reports := &progressLog{}
+				r := &failingRuntime{failures: tt.times}
+				k := NewKiller(&cgroup.Hierarchy{}, "/proc", r, reports.record)
 				k.Evict(t.Context(), Job{Order: evict.Order{UID: "u", Hard: true}, Containers: []evict.ContainerHandle{{ID: "c"}}})
 				k.Wait()
 				last := reports.last()
-				if r.asked != tt.asked || (last.Err != nil) != tt.fails {
-					t.Errorf("asked %d times, last report %+v; want %d, failure %t", r.asked, last, tt.asked, tt.fails)
+				if r.calls != tt.asked || (last.Err != nil) != tt.fails {
+					t.Errorf("%d calls, last report %+v; want %d, failure %t", r.calls, last, tt.asked, tt.fails)
 				}
 			})
 		})

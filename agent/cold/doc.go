@@ -1,12 +1,12 @@
-// Package cold has the kernel take back memory of pods that nobody has used
-// lately, where a soft threshold is met and its grace period runs: file cache that
-// counts as used, and anonymous memory where there is swap. What comes back so
-// need not be evicted.
+// Package cold reclaims memory of pods proactively, while a soft threshold is
+// crossed and its grace period runs. It writes memory.reclaim of the pods' cgroups:
+// the kernel then drops file cache that counts as used, and swaps out anonymous
+// memory if there is swap. Memory that is reclaimed need not be evicted.
 //
-// It asks the pods that would be evicted first, in turn, each for half a minute at
-// most and then not for ten: what a pod needs it reads in again, and to take it away
-// a second time would only slow the pod down and put its eviction off. It asks for a
-// little at a time, so that it stops as soon as there is enough, or something that
-// matters more: it never holds up a hard eviction, which is decided and carried out
-// elsewhere.
+// It reclaims from the pods that would be evicted first, one after the other, from
+// each for half a minute at most and then not for ten minutes: a pod reads in again
+// what it needs, and a second reclaim would only slow it down and delay its eviction.
+// It reclaims in small steps, so that it stops as soon as there is enough memory, or
+// a hard threshold is crossed. It never delays a hard eviction, which is decided and
+// carried out elsewhere.
 package cold

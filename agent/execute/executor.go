@@ -1,11 +1,11 @@
-// Package execute is the one place where an order becomes an action, and where
-// the result of an action becomes a record and a report.
+// Package execute turns orders into actions, and results of actions into records
+// and reports.
 //
-// The decision loop and the node's shutdown give their orders to an [Executor].
-// It adds the record, chooses the actuator, and takes what the actuator reports:
-// into the record, the metrics, the log and the saved state, and to those who
-// subscribed. The hot path's thread kills through agent/act without it; the loop
-// hands those kills to [Executor.Follow].
+// The decision loop and the node's shutdown give their orders to an [Executor]. It
+// adds the record and chooses the actuator. It applies what the actuator reports to
+// the record, the metrics, the log and the saved state, and passes it to its
+// subscribers. Only the hot path kills through agent/act directly; the loop passes
+// those kills to [Executor.Follow].
 package execute
 
 import (
@@ -16,14 +16,14 @@ import (
 	"github.com/evictd/evictd/agent/evict"
 )
 
-// Options are what an Executor needs.
+// Options configure an Executor.
 type Options struct {
-	// Killer and DryRun make the actuators. Each calls report from any goroutine.
+	// Killer and DryRun create the actuators, which may call report from any goroutine.
 	Killer, DryRun func(report func(act.Progress)) act.Actuator
 	Records        *Records
 	Log            *slog.Logger
 	Metrics        Metrics
-	// Save asks for the state to be saved soon. It must not block.
+	// Save requests that the state is saved soon. It must not block.
 	Save func()
 }
 
@@ -33,8 +33,8 @@ type Metrics interface{ Evicted(*evict.Record) }
 // Report is the progress of an order.
 type Report struct {
 	act.Progress
-	// Record is the order's record with that progress in it; empty if no record of
-	// the pod is pending.
+	// Record is the order's record after that progress; empty if the pod has no
+	// pending record.
 	Record evict.Record
 }
 
@@ -51,7 +51,7 @@ type Executor struct {
 // New returns an Executor.
 func New(o Options) *Executor {
 	e := &Executor{records: o.Records, log: o.Log, metrics: o.Metrics, save: o.Save}
-	e.killer, e.dryRun = o.Killer(e.take), o.DryRun(e.take)
+	e.killer, e.dryRun = o.Killer(e.onProgress), o.DryRun(e.onProgress)
 	return e
 }
 
@@ -69,29 +69,29 @@ func (e *Executor) actuator(dryRun bool) act.Actuator {
 	return e.killer
 }
 
-// Evict adds the record of an order and hands its job to the actuator: the dry
-// run if the record is one of a dry run.
+// Evict adds the record of an order and passes its job to the actuator that the
+// record's DryRun selects.
 func (e *Executor) Evict(ctx context.Context, rec evict.Record, job act.Job) {
-	e.begin(rec)
+	e.addRecord(rec)
 	e.actuator(rec.DryRun).Evict(ctx, job)
 }
 
-// Follow adds the record of a pod that was killed through a Hold, and has the
-// actuator wait for its end and close the Hold.
-func (e *Executor) Follow(ctx context.Context, rec evict.Record, order evict.Order, hold *act.Hold, strike act.Strike) {
-	e.begin(rec)
-	e.actuator(rec.DryRun).Follow(ctx, order, hold, strike)
+// Follow adds the record of a pod that was killed through a handle. The actuator
+// waits until the pod is gone and closes the handle.
+func (e *Executor) Follow(ctx context.Context, rec evict.Record, order evict.Order, handle *act.Hold, result act.Strike) {
+	e.addRecord(rec)
+	e.actuator(rec.DryRun).Follow(ctx, order, handle, result)
 }
 
-// begin adds a record before the actuator can report anything about it.
-func (e *Executor) begin(rec evict.Record) {
+// addRecord adds a record. It is called before the actuator can report on it.
+func (e *Executor) addRecord(rec evict.Record) {
 	e.records.add(rec)
 	e.save()
 }
 
-// Resume continues an eviction of an earlier run, with the record that it has.
+// Resume continues an eviction of an earlier run, with its record.
 func (e *Executor) Resume(ctx context.Context, job act.Job, dryRun bool) {
-	e.records.takeUp(job.Order.UID)
+	e.records.resume(job.Order.UID)
 	e.actuator(dryRun).Evict(ctx, job)
 }
 
@@ -100,10 +100,10 @@ func (e *Executor) Harden(ctx context.Context, job act.Job, dryRun bool) {
 	e.actuator(dryRun).Harden(ctx, job)
 }
 
-// take notes the progress of an order. The actuators call it from any goroutine,
-// and it never waits.
-func (e *Executor) take(p act.Progress) {
-	rec, ok := e.records.update(p.UID, func(rec *evict.Record) { apply(p, rec) })
+// onProgress applies the progress of an order. The actuators call it from any
+// goroutine, and it does not block.
+func (e *Executor) onProgress(p act.Progress) {
+	rec, ok := e.records.update(p.UID, func(rec *evict.Record) { applyProgress(p, rec) })
 	if ok && rec.Result != evict.ResultPending {
 		e.metrics.Evicted(&rec)
 		e.logEnd(&rec)
@@ -130,11 +130,11 @@ func (e *Executor) logEnd(rec *evict.Record) {
 	}
 }
 
-// InDryRun returns the log message for the mode: in dry run a line must not say
-// that evictd does what it leaves alone.
-func InDryRun(dryRun bool, acting, rehearsing string) string {
+// InDryRun returns dryRunMessage in dry run and message otherwise: a log line of a dry
+// run must not claim an action.
+func InDryRun(dryRun bool, message, dryRunMessage string) string {
 	if dryRun {
-		return rehearsing
+		return dryRunMessage
 	}
-	return acting
+	return message
 }

@@ -17,8 +17,8 @@ import (
 	"github.com/evictd/evictd/agent/evict"
 )
 
-// actuator is an act.Actuator that notes what it is asked for and reports stages
-// before it returns.
+// actuator is an act.Actuator that records its calls and reports stages before it
+// returns.
 type actuator struct {
 	name   string
 	calls  *[]string
@@ -27,25 +27,25 @@ type actuator struct {
 	err    error
 }
 
-func (a *actuator) do(call, uid string) {
+func (a *actuator) call(call, uid string) {
 	*a.calls = append(*a.calls, a.name+" "+call+" "+uid)
 	for _, s := range a.stages {
 		a.report(act.Progress{UID: uid, Stage: s, Time: time.Unix(1000, int64(s)), Processes: 2, Err: a.err})
 	}
 }
 
-func (a *actuator) Evict(_ context.Context, j act.Job)  { a.do("evict", j.Order.UID) }
-func (a *actuator) Harden(_ context.Context, j act.Job) { a.do("harden", j.Order.UID) }
+func (a *actuator) Evict(_ context.Context, j act.Job)  { a.call("evict", j.Order.UID) }
+func (a *actuator) Harden(_ context.Context, j act.Job) { a.call("harden", j.Order.UID) }
 func (a *actuator) Follow(_ context.Context, o evict.Order, _ *act.Hold, s act.Strike) {
-	a.do(fmt.Sprint("follow ", s.Processes), o.UID)
+	a.call(fmt.Sprint("follow ", s.Processes), o.UID)
 }
 
-// counted collects what the metrics are given.
+// counted records what is passed to the metrics.
 type counted []string
 
 func (c *counted) Evicted(r *evict.Record) { *c = append(*c, r.UID+" "+r.Result) }
 
-// fixture is an Executor with two actuators that only report.
+// fixture is an Executor with two fake actuators.
 type fixture struct {
 	*Executor
 	killer, dryRun *actuator
@@ -78,8 +78,8 @@ func pending(uid string, dryRun bool) evict.Record {
 
 func job(uid string) act.Job { return act.Job{Order: evict.Order{UID: uid}} }
 
-// Each call reaches the actuator of its mode, and only that.
-func TestActuatorOfTheMode(t *testing.T) {
+// Each call reaches only the actuator of its mode.
+func TestActuatorOfMode(t *testing.T) {
 	for _, dryRun := range []bool{false, true} {
 		name := map[bool]string{false: "killer", true: "dry run"}[dryRun]
 		w := newFixture()
@@ -96,13 +96,13 @@ func TestActuatorOfTheMode(t *testing.T) {
 			uids = append(uids, r.UID)
 		}
 		if !slices.Equal(uids, []string{"a", "b"}) || w.saves != 2 {
-			t.Errorf("dry run %t: records of %q and %d saves; want those of a and b, each saved", dryRun, uids, w.saves)
+			t.Errorf("dry run %t: records of %q and %d saves; want records of a and b, each saved", dryRun, uids, w.saves)
 		}
 	}
 }
 
-// An actuator may report the end of an order before it returns from it.
-func TestResultOfAnOrder(t *testing.T) {
+// An actuator may report the end of an order before it returns.
+func TestResultOfOrder(t *testing.T) {
 	for _, tt := range []struct {
 		name     string
 		dryRun   bool
@@ -114,8 +114,8 @@ func TestResultOfAnOrder(t *testing.T) {
 	}{
 		{"killed", false, []act.Stage{act.Signalled, act.LastGone, act.Finished}, nil, evict.ResultKilled, `level=INFO msg="eviction ended"`, 3},
 		{"dry run", true, []act.Stage{act.Finished}, nil, evict.ResultDryRun, `level=INFO msg="dry run: pod left alone"`, 1},
-		{"refused", false, []act.Stage{act.Refused}, errors.New("it holds pid 1"), evict.ResultFailed, `level=ERROR msg="eviction did not succeed"`, 1},
-		{"refused in dry run", true, []act.Stage{act.Refused}, errors.New("it holds pid 1"), evict.ResultFailed, `level=ERROR msg="eviction would not succeed"`, 1},
+		{"refused", false, []act.Stage{act.Refused}, errors.New("it contains pid 1"), evict.ResultFailed, `level=ERROR msg="eviction did not succeed"`, 1},
+		{"refused in dry run", true, []act.Stage{act.Refused}, errors.New("it contains pid 1"), evict.ResultFailed, `level=ERROR msg="eviction would not succeed"`, 1},
 		{"stuck", false, []act.Stage{act.Signalled, act.Finished}, errors.New("2 processes left"), evict.ResultStuck, `level=ERROR msg="eviction did not succeed"`, 2},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -135,7 +135,7 @@ func TestResultOfAnOrder(t *testing.T) {
 				t.Errorf("log = %s; want one line with %s", out, tt.log)
 			}
 			if w.saves != 2 {
-				t.Errorf("%d saves; want one at the beginning and one at the end", w.saves)
+				t.Errorf("%d saves; want one at the start and one at the end", w.saves)
 			}
 			if len(w.reports) != tt.attempts || w.reports[tt.attempts-1].Record.Result != tt.result {
 				t.Errorf("reports = %+v; want %d, the last with the result %s", w.reports, tt.attempts, tt.result)
@@ -144,8 +144,8 @@ func TestResultOfAnOrder(t *testing.T) {
 	}
 }
 
-// Progress of a pod that has no pending record is reported, and changes nothing.
-func TestProgressWithoutARecord(t *testing.T) {
+// Progress of a pod without a pending record is reported and changes no record.
+func TestProgressWithoutRecord(t *testing.T) {
 	w := newFixture()
 	w.killer.stages = []act.Stage{act.LastGone, act.Finished}
 	w.Harden(t.Context(), job("u"), false)
@@ -153,17 +153,17 @@ func TestProgressWithoutARecord(t *testing.T) {
 		t.Errorf("reports = %+v; want two of u without a record", w.reports)
 	}
 	if len(w.Records().List())+len(w.counted)+w.saves+w.log.Len() > 0 {
-		t.Errorf("records %v, counted %q, %d saves, log %s; want nothing", w.Records().List(), w.counted, w.saves, w.log.String())
+		t.Errorf("records %v, counted %q, %d saves, log %s; want none", w.Records().List(), w.counted, w.saves, w.log.String())
 	}
 }
 
-// A resumed order goes on with the record of the earlier run, and ends once.
+// A resumed order continues the record of the earlier run, and ends once.
 func TestResume(t *testing.T) {
 	w := newFixture()
 	w.Records().Restore([]evict.Record{pending("u", false), pending("left", false)})
 	w.killer.stages = []act.Stage{act.Signalled, act.LastGone, act.Finished}
 	w.Resume(t.Context(), job("u"), false)
-	w.take(act.Progress{UID: "u", Stage: act.Finished})
+	w.onProgress(act.Progress{UID: "u", Stage: act.Finished})
 	got := w.Records().List()
 	if len(got) != 2 || got[0].Result != evict.ResultKilled || got[0].Error != "" || got[0].Freed != 7 || got[1].Result != evict.ResultUnknown {
 		t.Errorf("records = %+v; want u killed and the other unknown", got)
@@ -173,7 +173,7 @@ func TestResume(t *testing.T) {
 	}
 }
 
-// A second order for a pod ends the record of the first: reports name the pod only.
+// A second order for a pod ends the record of the first, because reports name only the pod.
 func TestOrderedAgain(t *testing.T) {
 	w := newFixture()
 	w.Evict(t.Context(), pending("u", false), job("u"))
@@ -185,8 +185,8 @@ func TestOrderedAgain(t *testing.T) {
 	}
 }
 
-// What is found out after an eviction completes its record.
-func TestRecordsAreCompleted(t *testing.T) {
+// Values that are known only after an eviction are added to its record.
+func TestCompleteRecords(t *testing.T) {
 	var r Records
 	for _, rec := range []evict.Record{{UID: "a", Futile: true}, {UID: "b"}, {UID: "a"}} {
 		r.add(rec)

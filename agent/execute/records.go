@@ -10,29 +10,28 @@ import (
 	"github.com/evictd/evictd/agent/signal"
 )
 
-// keptRecords is how many records of evictions are kept, and keptKernelRecords how
-// many of kills by the kernel: a container that the kernel kills in again and again
-// must not displace evictions.
-const keptRecords, keptKernelRecords = 50, 10
+// maxRecords is the number of records of evictions that are kept, and maxKernelRecords
+// that of kills by the kernel: repeated kills by the kernel must not displace evictions.
+const maxRecords, maxKernelRecords = 50, 10
 
-// KernelKillGap is how far two kills by the kernel in one pod are apart for each to
-// have a record of its own.
+// KernelKillGap is the time between two kills by the kernel in one pod from which the
+// second has a record of its own.
 const KernelKillGap = time.Minute
 
-// resumeFor is for how long after a start the records of an earlier run that were
-// under way are kept whatever comes: their pods are taken up again by then.
-const resumeFor = time.Minute
+// resumeWindow is how long after a start the unfinished records of an earlier run are kept
+// regardless of their number: Resume finds their pods within that time.
+const resumeWindow = time.Minute
 
-// Records are the last evictions, and all that are under way: only when one ends is
-// it counted. They are safe for concurrent use.
+// Records are the last evictions and all pending ones. Only ended evictions count against
+// the limit. They are safe for concurrent use.
 type Records struct {
-	mu       sync.Mutex
-	list     []evict.Record // oldest first
-	restored time.Time      // when those of an earlier run were
+	mu         sync.Mutex
+	list       []evict.Record // oldest first
+	restoredAt time.Time      // when Restore was called
 }
 
-// Restore takes over the records of an earlier run. What was under way then
-// can't be followed any more.
+// Restore adds the records of an earlier run. The result of its pending evictions is
+// unknown until Resume.
 func (r *Records) Restore(list []evict.Record) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -40,17 +39,17 @@ func (r *Records) Restore(list []evict.Record) {
 	for i := range r.list {
 		if r.list[i].Result == evict.ResultPending {
 			r.list[i].Result = evict.ResultUnknown
-			r.list[i].Error = "evictd was restarted before the end was seen"
+			r.list[i].Error = "evictd restarted before the eviction ended"
 		}
 	}
-	r.restored = time.Now()
+	r.restoredAt = time.Now()
 	r.trim()
 }
 
-// trim drops the oldest records of each kind that are too many and have ended. The
-// caller holds mu.
+// trim drops the oldest ended records of each kind beyond the limit. The caller has locked
+// mu.
 func (r *Records) trim() {
-	evictions, kernel := -keptRecords, -keptKernelRecords
+	evictions, kernel := -maxRecords, -maxKernelRecords
 	for i := range r.list {
 		if r.list[i].Result == evict.ResultKernel {
 			kernel++
@@ -58,13 +57,13 @@ func (r *Records) trim() {
 			evictions++
 		}
 	}
-	resumed := time.Since(r.restored) >= resumeFor
+	resumeOver := time.Since(r.restoredAt) >= resumeWindow
 	r.list = slices.DeleteFunc(r.list, func(rec evict.Record) bool {
 		excess := &evictions
 		if rec.Result == evict.ResultKernel {
 			excess = &kernel
 		}
-		if *excess <= 0 || rec.Result == evict.ResultPending || rec.Result == evict.ResultUnknown && !resumed {
+		if *excess <= 0 || rec.Result == evict.ResultPending || rec.Result == evict.ResultUnknown && !resumeOver {
 			return false
 		}
 		*excess--
@@ -72,14 +71,14 @@ func (r *Records) trim() {
 	})
 }
 
-// add begins a record. Reports tell the pod, not the order: from now on they
-// are this one's.
+// add adds the record of a new eviction. Progress names the pod and not the order, so an
+// older pending record of the pod ends here.
 func (r *Records) add(record evict.Record) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for i := range r.list {
 		if rec := &r.list[i]; rec.UID == record.UID && rec.Result == evict.ResultPending {
-			rec.Result, rec.Error = evict.ResultUnknown, "the pod was ordered to go again before the end was seen"
+			rec.Result, rec.Error = evict.ResultUnknown, "the pod was evicted again before this eviction ended"
 		}
 	}
 	r.list = append(r.list, record)
@@ -93,8 +92,7 @@ func (r *Records) List() []evict.Record {
 	return slices.Clone(r.list)
 }
 
-// update changes the newest record of a pod that is under way, and returns it
-// as it is then; ok is false where there is none.
+// update changes the pending record of a pod and returns it; ok is false if there is none.
 func (r *Records) update(uid string, change func(*evict.Record)) (record evict.Record, ok bool) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -123,8 +121,8 @@ func (r *Records) Last(uid string) (record evict.Record, ok bool) {
 	return evict.Record{}, false
 }
 
-// takeUp makes a pod's newest record one under way again.
-func (r *Records) takeUp(uid string) {
+// resume makes a pod's newest record pending again.
+func (r *Records) resume(uid string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for i := len(r.list) - 1; i >= 0; i-- {
@@ -135,7 +133,7 @@ func (r *Records) takeUp(uid string) {
 	}
 }
 
-// Outside adds the largest cgroups outside the pods to a pod's newest record.
+// Outside sets the largest cgroups outside the pods in a pod's newest record.
 func (r *Records) Outside(uid string, largest []evict.CgroupUsage) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -147,8 +145,7 @@ func (r *Records) Outside(uid string, largest []evict.CgroupUsage) {
 	}
 }
 
-// EachFutile calls f for the records of evictions that could not relieve their signal,
-// to be completed in place.
+// EachFutile calls f for the records of futile evictions, which f may change.
 func (r *Records) EachFutile(f func(*evict.Record)) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -159,8 +156,8 @@ func (r *Records) EachFutile(f func(*evict.Record)) {
 	}
 }
 
-// Overshoot deepens how far the cause fell below its threshold, in the records
-// from a time on.
+// Overshoot raises the overshoot of a cause to available, in the records decided at or
+// after since.
 func (r *Records) Overshoot(cause string, since time.Time, available int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -171,9 +168,9 @@ func (r *Records) Overshoot(cause string, since time.Time, available int64) {
 	}
 }
 
-// KernelKilled adds the record of a process that the kernel took. While the kernel
-// goes on to take processes of one pod, with less than KernelKillGap between
-// two, they make one record, whose LastGone is the time of the last.
+// KernelKilled adds the record of a process that the kernel's OOM killer killed. Kills in
+// one pod with less than KernelKillGap between them share a record, whose LastGone is the
+// time of the last.
 func (r *Records) KernelKilled(record evict.Record) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -189,8 +186,8 @@ func (r *Records) KernelKilled(record evict.Record) {
 	r.trim()
 }
 
-// apply notes an order's progress in a record.
-func apply(p act.Progress, rec *evict.Record) {
+// applyProgress applies the progress of an order to its record.
+func applyProgress(p act.Progress, rec *evict.Record) {
 	switch p.Stage {
 	case act.Signalled:
 		if rec.SignalSent.IsZero() {
@@ -202,11 +199,11 @@ func apply(p act.Progress, rec *evict.Record) {
 	case act.FirstGone:
 		rec.FirstGone = p.Time
 	case act.LastGone:
-		// What an empty cgroup held has been given back.
+		// The memory of an empty cgroup is free.
 		rec.LastGone = p.Time
 		if s, ok := signal.Parse(rec.Cause); !ok || !s.IsDisk() {
 			rec.Freed = rec.Expected
-		} // what lies on a disk comes back with what is left of the pod: see the reclaims
+		} // disk space is freed later, by the reclaims
 	case act.Refused:
 		rec.Result = evict.ResultFailed
 	case act.Finished:

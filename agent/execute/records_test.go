@@ -18,8 +18,8 @@ import (
 	"github.com/evictd/evictd/agent/metrics"
 )
 
-// stopped is what the reports of many pods lead to that a shutdown stops at once: the
-// metric of those that were stopped, and the records that are kept.
+// stopped stops many pods at once, as a shutdown does. It returns the metric of stopped pods
+// and the number of records kept.
 func stopped(t *testing.T, begin func(*Records, evict.Record), pods int) (metric string, kept int) {
 	t.Helper()
 	m := metrics.New(metrics.Build{}, func() uint64 { return 0 })
@@ -33,12 +33,12 @@ func stopped(t *testing.T, begin func(*Records, evict.Record), pods int) (metric
 		begin(e.records, evict.Record{Pod: "default/p", UID: uid(i), Cause: evict.CauseShutdown, Decided: now, Result: evict.ResultPending})
 	}
 	if got := len(e.records.List()); got != pods {
-		t.Errorf("%d records of %d pods under way; want all", got, pods)
+		t.Errorf("%d records of %d pending pods; want all", got, pods)
 	}
 	for i := range pods {
-		e.take(act.Progress{UID: uid(i), Stage: act.Signalled, Time: now})
-		e.take(act.Progress{UID: uid(i), Stage: act.LastGone, Time: now})
-		e.take(act.Progress{UID: uid(i), Stage: act.Finished, Time: now})
+		e.onProgress(act.Progress{UID: uid(i), Stage: act.Signalled, Time: now})
+		e.onProgress(act.Progress{UID: uid(i), Stage: act.LastGone, Time: now})
+		e.onProgress(act.Progress{UID: uid(i), Stage: act.Finished, Time: now})
 	}
 	page := httptest.NewRecorder()
 	m.Handler(e.log).ServeHTTP(page, httptest.NewRequest("GET", "/metrics", nil))
@@ -51,15 +51,15 @@ func stopped(t *testing.T, begin func(*Records, evict.Record), pods int) (metric
 	return metric, len(e.records.List())
 }
 
-// Every pod of a shutdown is counted, however many are under way at one time.
+// All pods of a shutdown are counted, however many are pending at a time.
 func TestShutdownOfManyPods(t *testing.T) {
-	if metric, kept := stopped(t, (*Records).add, 110); metric != "110" || kept != keptRecords {
-		t.Errorf("metric = %s, %d records kept; want 110 and %d", metric, kept, keptRecords)
+	if metric, kept := stopped(t, (*Records).add, 110); metric != "110" || kept != maxRecords {
+		t.Errorf("metric = %s, %d records kept; want 110 and %d", metric, kept, maxRecords)
 	}
 }
 
-// So it is across a restart in the middle of the shutdown. What is not taken up again
-// gives way to later records.
+// All pods are counted across a restart during the shutdown too. Records that are not
+// resumed are dropped for later ones.
 func TestShutdownOfManyPodsAfterRestart(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var earlier []evict.Record
@@ -70,18 +70,18 @@ func TestShutdownOfManyPodsAfterRestart(t *testing.T) {
 			}
 			r.Restore(earlier)
 			for i := range earlier {
-				r.takeUp(earlier[i].UID)
+				r.resume(earlier[i].UID)
 			}
 		}, 110)
-		if metric != "110" || kept != keptRecords {
-			t.Errorf("metric = %s, %d records kept; want 110 and %d", metric, kept, keptRecords)
+		if metric != "110" || kept != maxRecords {
+			t.Errorf("metric = %s, %d records kept; want 110 and %d", metric, kept, maxRecords)
 		}
 		var r Records
 		r.Restore(earlier)
-		time.Sleep(resumeFor)
+		time.Sleep(resumeWindow)
 		r.add(evict.Record{UID: "new", Result: evict.ResultPending})
-		if got := r.List(); len(got) != keptRecords || got[len(got)-1].UID != "new" {
-			t.Errorf("%d records, the last %+v; want %d and the new one", len(got), got[len(got)-1], keptRecords)
+		if got := r.List(); len(got) != maxRecords || got[len(got)-1].UID != "new" {
+			t.Errorf("%d records, the last %+v; want %d and the new one", len(got), got[len(got)-1], maxRecords)
 		}
 	})
 }
@@ -107,11 +107,11 @@ func TestRecords(t *testing.T) {
 			{Stage: act.LastGone, Time: at(110)}, {Stage: act.Finished, Time: at(120), Processes: 2},
 		}, evict.Record{SignalSent: at(1), Hardened: at(100), LastGone: at(110), Processes: 2, Result: evict.ResultKilled}},
 		{"stuck", evict.Record{Hard: true}, []act.Progress{
-			{Stage: act.Signalled, Time: at(1), Processes: 1}, {Stage: act.Finished, Time: at(20), Err: errors.New("still holds 1 process")},
-		}, evict.Record{Hard: true, SignalSent: at(1), Processes: 1, Result: evict.ResultStuck, Error: "still holds 1 process"}},
+			{Stage: act.Signalled, Time: at(1), Processes: 1}, {Stage: act.Finished, Time: at(20), Err: errors.New("1 process left")},
+		}, evict.Record{Hard: true, SignalSent: at(1), Processes: 1, Result: evict.ResultStuck, Error: "1 process left"}},
 		{"refused", evict.Record{Hard: true}, []act.Progress{
-			{Stage: act.Signalled, Time: at(1)}, {Stage: act.Refused, Time: at(2), Err: errors.New("it holds pid 1")},
-		}, evict.Record{Hard: true, SignalSent: at(1), Result: evict.ResultFailed, Error: "it holds pid 1"}},
+			{Stage: act.Signalled, Time: at(1)}, {Stage: act.Refused, Time: at(2), Err: errors.New("it contains pid 1")},
+		}, evict.Record{Hard: true, SignalSent: at(1), Result: evict.ResultFailed, Error: "it contains pid 1"}},
 		{"dry run", evict.Record{Hard: true, DryRun: true, Expected: 100}, []act.Progress{
 			{Stage: act.Finished, Time: at(2), Processes: 4},
 		}, evict.Record{Hard: true, DryRun: true, Expected: 100, Processes: 4, Result: evict.ResultDryRun}},
@@ -120,17 +120,17 @@ func TestRecords(t *testing.T) {
 			var r Records
 			tc.rec.UID, tc.rec.Decided, tc.rec.Result = "u", decided, evict.ResultPending
 			tc.want.UID, tc.want.Decided = "u", decided
-			r.add(evict.Record{UID: "u", Result: evict.ResultKilled}) // an older one of the pod
+			r.add(evict.Record{UID: "u", Result: evict.ResultKilled}) // an older record of the pod
 			r.add(tc.rec)
 			for _, p := range tc.progress {
-				r.update("u", func(rec *evict.Record) { apply(p, rec) })
+				r.update("u", func(rec *evict.Record) { applyProgress(p, rec) })
 			}
 			got := r.List()
 			if diff := cmp.Diff(tc.want, got[1]); diff != "" {
 				t.Errorf("record differs (-want +got):\n%s", diff)
 			}
 			if _, ok := r.update("u", func(*evict.Record) {}); ok {
-				t.Error("a record that has ended was changed again")
+				t.Error("a record that has ended was changed")
 			}
 		})
 	}
@@ -138,16 +138,16 @@ func TestRecords(t *testing.T) {
 
 func TestRecordsKept(t *testing.T) {
 	var r Records
-	old := make([]evict.Record, 2*keptRecords)
-	old[2*keptRecords-1] = evict.Record{UID: "last", Result: evict.ResultPending}
+	old := make([]evict.Record, 2*maxRecords)
+	old[2*maxRecords-1] = evict.Record{UID: "last", Result: evict.ResultPending}
 	r.Restore(old)
 	got := r.List()
-	if len(got) != keptRecords || got[keptRecords-1].Result != evict.ResultUnknown {
-		t.Errorf("Restore() keeps %d, the last %+v; want %d, unknown", len(got), got[len(got)-1], keptRecords)
+	if len(got) != maxRecords || got[maxRecords-1].Result != evict.ResultUnknown {
+		t.Errorf("Restore() keeps %d, the last %+v; want %d, unknown", len(got), got[len(got)-1], maxRecords)
 	}
 	r.add(evict.Record{UID: "new"})
-	if got := r.List(); len(got) != keptRecords || got[keptRecords-1].UID != "new" {
-		t.Errorf("add() keeps %d, the last %q; want %d, the new one", len(got), got[len(got)-1].UID, keptRecords)
+	if got := r.List(); len(got) != maxRecords || got[maxRecords-1].UID != "new" {
+		t.Errorf("add() keeps %d, the last %q; want %d, the new one", len(got), got[len(got)-1].UID, maxRecords)
 	}
 }
 
@@ -169,9 +169,8 @@ func TestOvershoot(t *testing.T) {
 	}
 }
 
-// The kernel names each process that it takes: those of one pod in a row make one
-// record.
-func TestKernelKillsOfAPodAreOneRecord(t *testing.T) {
+// The kernel reports each process that it kills. Kills in one pod in a row share one record.
+func TestKernelKillsOfOnePod(t *testing.T) {
 	start := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
 	r := &Records{}
 	r.add(evict.Record{UID: "a", Result: evict.ResultKilled, Decided: start})
@@ -198,14 +197,14 @@ func TestKernelKillsOfAPodAreOneRecord(t *testing.T) {
 	}
 }
 
-// Whatever the kernel takes, the fifty records of evictions stay.
+// Kills by the kernel do not displace the records of evictions.
 func TestKernelKillsKeepEvictions(t *testing.T) {
 	start := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
 	r := &Records{}
-	for i := range keptRecords {
+	for i := range maxRecords {
 		r.add(evict.Record{UID: fmt.Sprint("evicted-", i), Result: evict.ResultKilled, Decided: start})
 	}
-	for i := range 3 * keptRecords {
+	for i := range 3 * maxRecords {
 		at := start.Add(time.Duration(i) * time.Hour)
 		r.KernelKilled(evict.Record{UID: fmt.Sprint("limited-", i), Result: evict.ResultKernel, Decided: at, LastGone: at, Processes: 1})
 	}
@@ -219,10 +218,10 @@ func TestKernelKillsKeepEvictions(t *testing.T) {
 			evictions = append(evictions, got[i].UID)
 		}
 	}
-	if len(evictions) != keptRecords || evictions[0] != "evicted-1" || evictions[keptRecords-1] != "new" {
-		t.Errorf("%d evictions are kept, from %q to %q; want the last %d", len(evictions), evictions[0], evictions[len(evictions)-1], keptRecords)
+	if len(evictions) != maxRecords || evictions[0] != "evicted-1" || evictions[maxRecords-1] != "new" {
+		t.Errorf("%d evictions kept, from %q to %q; want the last %d", len(evictions), evictions[0], evictions[len(evictions)-1], maxRecords)
 	}
-	if len(kernel) != keptKernelRecords || kernel[keptKernelRecords-1] != "limited-149" {
-		t.Errorf("kills by the kernel that are kept: %q; want the last %d", kernel, keptKernelRecords)
+	if len(kernel) != maxKernelRecords || kernel[maxKernelRecords-1] != "limited-149" {
+		t.Errorf("kills by the kernel kept: %q; want the last %d", kernel, maxKernelRecords)
 	}
 }

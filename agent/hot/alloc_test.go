@@ -13,17 +13,16 @@ import (
 	"github.com/evictd/evictd/kernel/cgroup"
 )
 
-// From the alarm to the strike nothing is allocated, with usage to be read anew
-// and a ranking of 500 pods.
-func TestAllocatesNothing(t *testing.T) {
+// From the alarm to the kill nothing is allocated, with a refresh and a ranking of 500 pods.
+func TestKillAllocatesNothing(t *testing.T) {
 	sizes := make([]int64, 500)
 	for i := range sizes {
 		sizes[i] = int64(i)
 	}
-	s := newStage(t, sizes...)
+	s := newFixture(t, sizes...)
 	s.reader.available = 900 * mi
 	const runs = 20
-	table := s.table(0, long())
+	table := s.table(0, staleTime())
 	s.publish(table)
 	raise := lanes.Raise{Lane: "bpf", Seen: time.Now()}
 	if n := testing.AllocsPerRun(runs, func() {
@@ -33,15 +32,15 @@ func TestAllocatesNothing(t *testing.T) {
 		}
 		s.reader.available -= 600 * mi
 	}); n != 0 {
-		t.Errorf("from the alarm to the strike there are %v allocations; want 0", n)
+		t.Errorf("%v allocations from the alarm to the kill; want 0", n)
 	}
-	if s.strike.n <= runs || s.pods[499].looks == 0 {
-		t.Errorf("struck %d, looked %d times at the first; want more than %d, and a look", s.strike.n, s.pods[499].looks, runs)
+	if s.killer.n <= runs || s.pods[499].memoryReads == 0 {
+		t.Errorf("killed %d, memory.stat of the first read %d times; want more than %d, and one", s.killer.n, s.pods[499].memoryReads, runs)
 	}
 }
 
-// The same with the readings of this machine.
-func TestReadingAllocatesNothing(t *testing.T) {
+// The same with readings of this machine.
+func TestReadAllocatesNothing(t *testing.T) {
 	h, err := cgroup.Find("/sys/fs/cgroup")
 	if err != nil {
 		t.Skip("needs cgroups: ", err)
@@ -56,15 +55,15 @@ func TestReadingAllocatesNothing(t *testing.T) {
 	defer func() {
 		cancel()
 		if err := errors.Join(<-done, read.Close()); err != nil {
-			t.Errorf("the reading of memory ends with %v; want no error", err)
+			t.Errorf("the reader ended with %v; want no error", err)
 		}
 	}()
-	s := newStage(t, 500)
-	s.read = read
-	s.publish(s.table(0, long()))
-	s.raise("bpf") // where there is no kubepods, it is looked for once a second
-	if n := testing.AllocsPerRun(20, func() { s.raise("bpf") }); n != 0 {
-		t.Errorf("an alarm that is not confirmed takes %v allocations; want 0", n)
+	s := newFixture(t, 500)
+	s.decider.reader = read
+	s.publish(s.table(0, staleTime()))
+	s.alarm("bpf") // without kubepods, the reader searches for it once a second
+	if n := testing.AllocsPerRun(20, func() { s.alarm("bpf") }); n != 0 {
+		t.Errorf("%v allocations for an alarm that is not confirmed; want 0", n)
 	}
 	if s.Count(NotConfirmed) == 0 {
 		t.Skip("needs 1 GiB of memory to be available")

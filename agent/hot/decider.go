@@ -10,26 +10,25 @@ import (
 	"github.com/evictd/evictd/agent/signal"
 )
 
-// Reader takes the readings that confirm an alarm. It allocates nothing and waits
-// for nobody.
+// Reader takes the readings that confirm an alarm. It does not allocate or block.
 type Reader = memory.Reader
 
-// Result is how an alarm was dealt with.
+// Result is how an alarm was handled.
 type Result uint8
 
 // The results.
 const (
-	// Struck: pods were killed for it, or would have been in dry run.
+	// Struck: pods were killed, or would have been killed in dry run.
 	Struck Result = iota
-	// NotConfirmed: a fresh reading showed no hard threshold crossed.
+	// NotConfirmed: in a fresh reading no hard threshold is crossed.
 	NotConfirmed
-	// Declined: the table saw no need for a victim, or could not tell one.
+	// Declined: the table needs no victim, or has none.
 	Declined
-	// Strange: the pods hold memory that nobody listed accounts for.
+	// Strange: kubepods uses memory that no listed pod accounts for.
 	Strange
-	// Unheld: a victim can't be held, so that it can't be killed directly.
+	// Unheld: no kill handle of a victim could be opened.
 	Unheld
-	// Outrun: somebody else has killed since the table was made, or does now.
+	// Outrun: another thread has killed since the table was made, or is killing.
 	Outrun
 	// Unready: there is no table yet.
 	Unready
@@ -38,7 +37,7 @@ const (
 	Results
 )
 
-// String says the result in words.
+// String returns the name of the result. The metrics have it as a label.
 func (r Result) String() string {
 	return [...]string{
 		Struck: "struck", NotConfirmed: "not confirmed", Declined: "declined", Strange: "pod not listed",
@@ -46,58 +45,59 @@ func (r Result) String() string {
 	}[min(r, Results)]
 }
 
-// decider confirms, decides and strikes. It belongs to one thread.
+// decider confirms alarms, decides and kills. It belongs to one thread.
 type decider struct {
-	desk   *Desk
-	pile   *pile
-	read   Reader
-	walk   Walk // the reader, where it is one
-	strike Striker
-	look   Striker // of dry run
-	next   atomic.Pointer[Table]
-	counts [Results]atomic.Uint64
+	arbiter      *Desk
+	queue        *killQueue
+	reader       Reader
+	walk         Walk // the reader, if it implements that
+	killer       Striker
+	dryRunKiller Striker
+	nextTable    atomic.Pointer[Table]
+	counts       [Results]atomic.Uint64
 
-	// answered are the hard thresholds whose crossing a lane has answered, until a
-	// decision takes that in: an alarm may stand for others, or be looked after again.
+	// answered are the hard thresholds whose crossing a lane has answered, until the next
+	// decision takes them: another alarm can replace the one that said so, and a recheck
+	// decides again.
 	answered answers
 
 	table    *Table
 	observed signal.Observations
-	headroom int64 // of the last reading, bytes
-	// Of the decision under way, for the record.
-	confirmed, ready time.Time
-	// How long the looks at pods may take, and when no more are taken.
-	lookLimit, lookAfterWalk time.Duration
-	looksEnd                 time.Time
-	chosen                   [mostKills]choice
+	headroom int64 // in the last reading, bytes
+	// Times of the current decision, for the record.
+	confirmedAt, chosenAt time.Time
+	// readTimeout bounds the reads of memory.stat for one alarm, which end at readDeadline.
+	readTimeout, readTimeoutAfterWalk time.Duration
+	readDeadline                      time.Time
+	chosen                            [maxKills]choice
 }
 
-// choice is a pod about to be struck.
+// choice is a pod that is about to be killed.
 type choice struct {
-	ranked evict.Ranked
-	hold   Pod
-	cold   bool
-	// refused tells that it holds what must live, so that nobody will end it.
+	ranked     evict.Ranked
+	handle     Pod
+	unprepared bool
+	// refused means that the pod contains an essential process and can't be ended.
 	refused bool
 }
 
 func (d *decider) setUp(o *Options) {
-	d.desk, d.read, d.strike, d.look = o.Desk, o.Read, o.Strike, o.Look
-	d.pile, d.lookLimit, d.lookAfterWalk = o.Desk.join(), lookLimit, lookAfterWalk
+	d.arbiter, d.reader, d.killer, d.dryRunKiller = o.Desk, o.Read, o.Strike, o.Look
+	d.queue, d.readTimeout, d.readTimeoutAfterWalk = o.Desk.newQueue(), readTimeout, readTimeoutAfterWalk
 	d.walk, _ = o.Read.(Walk)
 }
 
-// publish gives the decider its next table.
-func (d *decider) publish(t *Table) { d.next.Store(t) }
+// publish sets the decider's next table.
+func (d *decider) publish(t *Table) { d.nextTable.Store(t) }
 
-// noteAnswer takes in what an alarm says of a crossing, for the decider and the loop.
-// Any thread may call it.
-func (d *decider) noteAnswer(r *lanes.Raise) {
-	d.answered.note(r)
-	d.desk.answered.note(r)
+// recordAnswer records whether an alarm answers a crossing, for the decider and the loop.
+// It is safe for concurrent use.
+func (d *decider) recordAnswer(r *lanes.Raise) {
+	d.answered.record(r)
+	d.arbiter.answered.record(r)
 }
 
-// takeAnswers gives the table the answers that have come.
+// takeAnswers moves the recorded answers into the table.
 func (d *decider) takeAnswers() {
 	for m := range d.answered {
 		if d.answered[m].Load() && d.answered[m].Swap(false) {
@@ -112,59 +112,59 @@ func (d *decider) dropAnswers() {
 	}
 }
 
-// handle deals with an alarm. The loop is told in any case.
+// handle handles an alarm and passes it to the loop.
 func (d *decider) handle(r lanes.Raise) Result {
-	d.noteAnswer(&r)
+	d.recordAnswer(&r)
 	result := d.decide(r, r.Seen)
-	d.tell(result, r)
+	d.report(result, r)
 	return result
 }
 
-// tell counts how an alarm was dealt with, and tells the loop of it.
-func (d *decider) tell(result Result, r lanes.Raise) {
+// report counts the result of an alarm and passes the alarm to the loop.
+func (d *decider) report(result Result, r lanes.Raise) {
 	d.counts[result].Add(1)
-	d.desk.tell(r)
+	d.arbiter.notify(r)
 }
 
-// Count returns how many alarms were dealt with in a way.
+// Count returns the number of alarms with a result.
 func (d *decider) Count(r Result) uint64 { return d.counts[r].Load() }
 
-// dealt returns how many alarms were dealt with.
-func (d *decider) dealt() (n uint64) {
+// handled returns the number of alarms handled.
+func (d *decider) handled() (n uint64) {
 	for i := range d.counts {
 		n += d.counts[i].Load()
 	}
 	return n
 }
 
-// adopt takes up the table that was published last, unless somebody has killed
-// since its observation: then another is on its way.
-func (d *decider) adopt() {
-	if t := d.next.Swap(nil); t != nil && (d.table == nil || d.desk.current(t.Generation)) {
+// takeTable replaces the table by the last published one, unless another thread has killed
+// since the observation of that one: then a newer table will follow.
+func (d *decider) takeTable() {
+	if t := d.nextTable.Swap(nil); t != nil && (d.table == nil || d.arbiter.valid(t.Generation)) {
 		d.table = t
 	}
 }
 
-// decide is handle but for telling. No figure is older than since.
+// decide confirms an alarm, chooses and kills. No reading that it uses is older than since.
 func (d *decider) decide(r lanes.Raise, since time.Time) Result {
-	d.adopt()
+	d.takeTable()
 	t := d.table
 	if t == nil {
 		return Unready
 	}
 	now := time.Now()
-	t.trail()
-	node := d.read.Read(now, since, &d.observed)
+	t.updateKilled()
+	node := d.reader.Read(now, since, &d.observed)
 	if d.headroom = t.Decision.Headroom(&d.observed); d.headroom >= 0 {
-		if t.Decision.Saw(&d.observed, now); d.headroom >= near {
-			d.dropAnswers() // of a crossing that is over
+		if t.Decision.Saw(&d.observed, now); d.headroom >= recheckMargin {
+			d.dropAnswers() // the crossing is over
 		}
 		return NotConfirmed
 	}
-	if !d.desk.current(t.Generation) {
+	if !d.arbiter.valid(t.Generation) {
 		return Outrun
 	}
-	d.confirmed = time.Now()
+	d.confirmedAt = time.Now()
 	kubepods := node.Most(&t.Node)
 	t.shmemGrown = max(0, int64(node.Shmem)-int64(t.Node.Shmem))
 	d.takeAnswers()
@@ -175,23 +175,23 @@ func (d *decider) decide(r lanes.Raise, since time.Time) Result {
 		return Declined
 	case t.Decision.Strange(kubepods):
 		return Strange
-	case !d.hold(&v):
-		d.letGo(0)
+	case !d.refVictims(&v):
+		d.unrefVictims(0)
 		return Unheld
 	}
 	if fresh {
 		age = 0
 	}
-	d.ready = time.Now()
-	laid, result := d.fire(&v, r, now, age)
+	d.chosenAt = time.Now()
+	queued, result := d.kill(&v, r, now, age)
 	if result != Struck {
-		d.letGo(laid)
+		d.unrefVictims(queued)
 	}
 	return result
 }
 
-// hold grabs a Hold for each of the verdict's victims.
-func (d *decider) hold(v *evict.Verdict) bool {
+// refVictims takes a reference of a kill handle for each victim, and prepares missing ones.
+func (d *decider) refVictims(v *evict.Verdict) bool {
 	clear(d.chosen[:])
 	if v.N > len(d.chosen) {
 		return false
@@ -201,75 +201,76 @@ func (d *decider) hold(v *evict.Verdict) bool {
 		c.ranked = v.Ranking[i]
 		at := c.ranked.Index()
 		if h := d.table.Rows[at].Hold; h != nil && h.Grab() {
-			c.hold = h
+			c.handle = h
 			continue
 		}
 		h, err := d.table.Prepare(at)
 		if err != nil || !h.Grab() {
-			return false // whoever is told of the alarm finds out why
+			return false // the loop tries again and reports the error
 		}
-		c.hold, c.cold = h, true
+		c.handle, c.unprepared = h, true
 	}
 	return true
 }
 
-// letGo undoes hold, but for the first victims, which lie on the desk: who takes
-// their kills from there lets go of them.
-func (d *decider) letGo(laid int) {
-	for i := range d.chosen[laid:] {
-		c := &d.chosen[laid+i]
-		if c.hold == nil {
+// unrefVictims drops the references of refVictims from the first-th victim on. The loop
+// drops those of the queued kills.
+func (d *decider) unrefVictims(first int) {
+	for i := range d.chosen[first:] {
+		c := &d.chosen[first+i]
+		if c.handle == nil {
 			return
 		}
-		c.hold.Drop()
-		if c.cold {
-			c.hold.Close()
+		c.handle.Drop()
+		if c.unprepared {
+			c.handle.Close()
 		}
 	}
 }
 
-// fire strikes the verdict's victims, if nobody has killed since it was found, and
-// returns how many of them lie on the desk.
-func (d *decider) fire(v *evict.Verdict, r lanes.Raise, now time.Time, age time.Duration) (laid int, _ Result) {
+// kill kills the victims if no other thread has killed since the table was made. It returns
+// how many kills it has queued for the loop.
+func (d *decider) kill(v *evict.Verdict, r lanes.Raise, now time.Time, age time.Duration) (queued int, _ Result) {
 	t := d.table
-	if !d.pile.room(v.N) || !d.desk.claim(t.Generation) {
+	if !d.queue.hasRoom(v.N) || !d.arbiter.acquireLease(t.Generation) {
 		return 0, Outrun
 	}
-	striker := d.strike
+	killer := d.killer
 	if t.DryRun {
-		striker = d.look
+		killer = d.dryRunKiller
 	}
-	for laid < v.N {
-		c := &d.chosen[laid]
-		strike := striker.Strike(c.hold, t.Guard)
-		c.refused = strike.Refused()
-		if !d.desk.mine(t.Generation) {
-			// It took so long that somebody has seized the desk: the books are his now.
+	for queued < v.N {
+		c := &d.chosen[queued]
+		result := killer.Strike(c.handle, t.Guard)
+		c.refused = result.Refused()
+		if !d.arbiter.owned(t.Generation) {
+			// The kill took so long that another thread has seized the generation. It does
+			// not expect this kill, so the kill is not queued.
 			break
 		}
-		k := d.pile.next()
+		k := d.queue.next()
 		*k = Kill{
 			Pod: &t.Pods[c.ranked.Index()], Memory: c.ranked.Usage, Freeable: c.ranked.Expected,
-			Hold: c.hold, Strike: strike, DryRun: t.DryRun,
+			Hold: c.handle, Strike: result, DryRun: t.DryRun,
 			Threshold: *v.Threshold, Observation: v.Observation, Deficit: v.Deficit, Expected: c.ranked.Expected,
-			Raise: r, Decided: now, Confirmed: d.confirmed, Chosen: d.ready, RankingAge: age, Cold: c.cold,
+			Raise: r, Decided: now, Confirmed: d.confirmedAt, Chosen: d.chosenAt, RankingAge: age, Cold: c.unprepared,
 		}
 		k.ranked = copy(k.candidates[:], v.Ranking)
-		d.pile.added()
-		laid++
+		d.queue.commit()
+		queued++
 	}
-	if laid < v.N {
-		return laid, Outrun // the table, too, is outdated
+	if queued < v.N {
+		return queued, Outrun // the table is outdated too
 	}
 	t.Decision.Take(v)
 	for i := range v.N {
 		c := &d.chosen[i]
-		t.struck(c)
+		t.markKilled(c)
 		if c.refused {
 			t.Decision.Refuse(c.ranked.UID)
 		}
 	}
-	d.desk.done(t.Generation)
+	d.arbiter.release(t.Generation)
 	t.Generation++
-	return laid, Struck
+	return queued, Struck
 }

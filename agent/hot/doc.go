@@ -1,16 +1,16 @@
-// Package hot is the shortest way from an alarm to a SIGKILL, for hard memory
-// thresholds: one locked thread that waits for all lanes, confirms by a fresh
-// reading, lets an evict.Table decide, and kills through descriptors that were
-// opened beforehand. From the alarm to the kill it allocates nothing, takes no
-// lock that slow work holds, and writes no log.
+// Package hot kills for hard memory thresholds within milliseconds of an alarm.
+// One locked thread waits for all lanes, confirms an alarm by a fresh reading,
+// lets an [evict.Table] choose, and kills through descriptors that are already
+// open. From the alarm to the kill it does not allocate, take a lock that slow
+// work holds, or write a log.
 //
-// It has no rules of its own about who goes. What the table leaves to a whole
-// step (a futile signal, a pod that is not listed, one that can't be held) goes
-// to the decision loop at once, and so does every alarm after it was dealt with.
+// It has no rules of its own about victims. Alarms that the table can't decide (a
+// futile signal, a pod that is not listed, a pod without a kill handle) go to the
+// decision loop at once, and so does every alarm after it was handled.
 //
-// Every hard memory kill rests on a generation of the [Desk]: it is claimed
-// before anybody is killed, and can be claimed once. Whoever decided on what was
-// true before somebody else's kill finds it taken and has to decide again, so
-// that lanes which disagree, the loop and the thread at once, or the [Watchdog]
-// beside them, end one pod and not two.
+// Each hard memory kill is decided on one generation of the [Desk] and acquires
+// that generation first. A generation can be acquired once. If another thread has
+// killed since the observation, the decision is repeated with a new one. So one
+// crossing kills one pod, even if several lanes raise an alarm, or the loop, the
+// thread and the [Watchdog] decide at the same time.
 package hot

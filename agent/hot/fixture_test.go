@@ -15,41 +15,44 @@ import (
 
 const mi = 1 << 20
 
-// fakePod is a pod that uses what the test says, in bytes.
+// fakePod is a pod with the given usage, in bytes.
 type fakePod struct {
-	name                   string
-	usage, workingSet, own int64
-	unproven, closed       bool
-	looks, reads, grabbed  int
+	name                          string
+	usage, workingSet, anonymous  int64
+	unproven, closed              bool
+	memoryReads, usageReads, refs int
 }
 
-func (p *fakePod) Usage() (int64, bool)         { p.reads++; return p.usage, true }
-func (p *fakePod) Memory() (int64, int64, bool) { p.looks++; return p.workingSet, p.own, true }
-func (p *fakePod) Direct() bool                 { return !p.unproven }
-func (p *fakePod) Drop()                        { p.grabbed-- }
-func (p *fakePod) Close()                       { p.closed = true }
+func (p *fakePod) Usage() (int64, bool) { p.usageReads++; return p.usage, true }
+func (p *fakePod) Memory() (int64, int64, bool) {
+	p.memoryReads++
+	return p.workingSet, p.anonymous, true
+}
+func (p *fakePod) Direct() bool { return !p.unproven }
+func (p *fakePod) Drop()        { p.refs-- }
+func (p *fakePod) Close()       { p.closed = true }
 
 func (p *fakePod) Grab() bool {
 	if p.closed {
 		return false
 	}
-	p.grabbed++
+	p.refs++
 	return true
 }
 
-// uses lets the pod use so much, all of it anonymous.
-func (p *fakePod) uses(bytes int64) { p.usage, p.workingSet, p.own = bytes, bytes, bytes }
+// uses sets the pod's usage, all of it anonymous.
+func (p *fakePod) uses(bytes int64) { p.usage, p.workingSet, p.anonymous = bytes, bytes, bytes }
 
-// fakeStriker notes whom it strikes.
-type fakeStriker struct {
-	struck [64]string
+// fakeKiller records the pods that it kills.
+type fakeKiller struct {
+	killed [64]string
 	n      int
 	during func()
-	refuse string // a pod that holds what must live
+	refuse string // a pod whose kill is refused
 }
 
-func (s *fakeStriker) Strike(p Pod, _ *evict.Guard) act.Strike {
-	s.struck[s.n%len(s.struck)] = p.(*fakePod).name
+func (s *fakeKiller) Strike(p Pod, _ *evict.Guard) act.Strike {
+	s.killed[s.n%len(s.killed)] = p.(*fakePod).name
 	s.n++
 	if s.during != nil {
 		s.during()
@@ -60,55 +63,55 @@ func (s *fakeStriker) Strike(p Pod, _ *evict.Guard) act.Strike {
 	return act.Strike{Processes: 1, First: time.Now()}
 }
 
-func (s *fakeStriker) names() []string { return s.struck[:s.n] }
+func (s *fakeKiller) names() []string { return s.killed[:s.n] }
 
-// fakeReader reads what is available of 64 GiB. With page cache the pods use what
-// usage says; unread tells that nothing else is known of them, and late that none
-// can be looked at.
+// fakeReader reads the given available memory of 64 GiB, and usage for kubepods with page
+// cache. With noKubepods nothing else is known of kubepods. With late, memory.stat can't be
+// read in time.
 type fakeReader struct {
 	available, cache, kubepods, usage int64
 	shmem                             uint64
-	unread, late                      bool
-	asked                             int // for a look
+	noKubepods, late                  bool
+	looks                             int // reads of memory.stat
 }
 
 func (r *fakeReader) Read(now, _ time.Time, into *signal.Observations) memory.Node {
 	into[signal.MemoryAvailable] = signal.Observation{Status: signal.Observed, Available: r.available, Cache: r.cache, Capacity: 64 << 30, Time: now}
-	if r.unread {
+	if r.noKubepods {
 		return memory.Node{KubepodsUsage: r.usage}
 	}
 	return memory.Node{Shmem: r.shmem, Kubepods: r.kubepods, KubepodsUsage: r.usage, KubepodsKnown: true}
 }
 
 func (r *fakeReader) Look(p memory.Pod, limit time.Duration) (workingSet, anonymous int64, ok bool) {
-	r.asked++
+	r.looks++
 	if r.late || limit <= 0 {
 		return 0, 0, false
 	}
 	return p.Memory()
 }
 
-// stage is a decider with all that is around it. A GiB must be available.
-type stage struct {
-	t      *testing.T
-	desk   *Desk
-	reader *fakeReader
-	strike *fakeStriker
-	look   *fakeStriker
-	pods   []*fakePod
-	state  evict.State
-	in     evict.Inputs
+// fixture is a decider with fakes. Its threshold is 1 GiB available.
+type fixture struct {
+	t            *testing.T
+	arbiter      *Desk
+	reader       *fakeReader
+	killer       *fakeKiller
+	dryRunKiller *fakeKiller
+	pods         []*fakePod
+	state        evict.State
+	in           evict.Inputs
 	decider
 }
 
-// newStage has pods that use so many MiB each.
-func newStage(t *testing.T, sizes ...int64) *stage {
+// newFixture has pods of the given sizes, in MiB.
+func newFixture(t *testing.T, sizes ...int64) *fixture {
 	t.Helper()
 	value, err := signal.ParseThreshold("1Gi")
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &stage{t: t, desk: NewDesk(), reader: &fakeReader{available: 2048 * mi}, strike: &fakeStriker{}, look: &fakeStriker{}}
+	s := &fixture{t: t, arbiter: NewDesk(), reader: &fakeReader{available: 2048 * mi}, killer: &fakeKiller{}, dryRunKiller: &fakeKiller{}}
 	s.in = evict.Inputs{
 		Policy: &evict.Policy{
 			Thresholds: []evict.Threshold{{Threshold: signal.Threshold{Signal: signal.MemoryAvailable, Value: value}}},
@@ -122,21 +125,21 @@ func newStage(t *testing.T, sizes ...int64) *stage {
 		s.pods = append(s.pods, p)
 		s.in.Pods = append(s.in.Pods, evict.Pod{UID: p.name, Name: p.name, HasStats: true, Usage: evict.PodUsage{Memory: size * mi, Freeable: size * mi}})
 	}
-	s.take(s.reader)
+	s.setReader(s.reader)
 	return s
 }
 
-// take lets the decider read from r, with time enough on a busy machine.
-func (s *stage) take(r Reader) {
-	s.setUp(&Options{Desk: s.desk, Read: r, Strike: s.strike, Look: s.look})
-	s.lookLimit, s.lookAfterWalk = time.Minute, time.Minute
+// setReader sets the reader, with enough time for memory.stat on a busy machine.
+func (s *fixture) setReader(r Reader) {
+	s.setUp(&Options{Desk: s.arbiter, Read: r, Strike: s.killer, Look: s.dryRunKiller})
+	s.readTimeout, s.readTimeoutAfterWalk = time.Minute, time.Minute
 }
 
-// table makes one of what the pods used when they were last listed.
-func (s *stage) table(generation uint64, taken time.Time) *Table {
+// table makes a table from the usage of the pods now.
+func (s *fixture) table(generation uint64, taken time.Time) *Table {
 	t := &Table{
 		Decision: evict.NewTable(&s.in, &s.state, taken), Pods: s.in.Pods, Guard: &evict.Guard{}, DryRun: s.in.DryRun, Generation: generation,
-		Prepare: func(int) (Pod, error) { return nil, errors.New("it can't be held") },
+		Prepare: func(int) (Pod, error) { return nil, errors.New("no handle") },
 	}
 	for i, p := range s.pods {
 		t.Rows = append(t.Rows, NewRow(p, &s.in.Pods[i], []uint64{uint64(i)}, p.workingSet))
@@ -144,15 +147,15 @@ func (s *stage) table(generation uint64, taken time.Time) *Table {
 	return t
 }
 
-// raise deals with an alarm.
-func (s *stage) raise(lane string) Result {
+// alarm handles an alarm.
+func (s *fixture) alarm(lane string) Result {
 	s.t.Helper()
 	return s.handle(lanes.Raise{Lane: lane, Seen: time.Now()})
 }
 
-// kills returns what lies on the desk, by UID.
-func (s *stage) kills() (uids []string, generation uint64) {
-	kills, generation := s.desk.Kills(nil)
+// takeKills returns the queued kills, by UID.
+func (s *fixture) takeKills() (uids []string, generation uint64) {
+	kills, generation := s.arbiter.Kills(nil)
 	for _, k := range kills {
 		uids = append(uids, k.Pod.UID)
 	}

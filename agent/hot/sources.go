@@ -13,18 +13,18 @@ import (
 	"github.com/evictd/evictd/kernel/epoll"
 )
 
-// sources are the lanes' descriptors that the thread waits for. Who adds and
-// removes them waits; the thread never does.
+// sources are the lanes' descriptors that the thread waits for. Adding and removing can
+// block; the thread never does.
 type sources struct {
-	mu   sync.Mutex // of those who change them
+	mu   sync.Mutex // serializes add and remove
 	next uint64
-	// byToken is replaced as a whole.
+	// byToken points to an immutable map.
 	byToken atomic.Pointer[map[uint64]lanes.Source]
-	// turns is odd while the thread may be calling a source.
-	turns atomic.Uint64
+	// iterations is odd while the thread may be calling a source.
+	iterations atomic.Uint64
 }
 
-var errUnknownSource = errors.New("no such source")
+var errUnknownSource = errors.New("source was not added")
 
 func (s *sources) add(p *epoll.Poller, source lanes.Source) error {
 	s.mu.Lock()
@@ -50,8 +50,8 @@ func (s *sources) remove(p *epoll.Poller, source lanes.Source) error {
 			break
 		}
 	}
-	// A turn that began before may still be calling it.
-	for turn := s.turns.Load(); turn%2 == 1 && s.turns.Load() == turn; {
+	// An iteration that began earlier may still be calling the source.
+	for iteration := s.iterations.Load(); iteration%2 == 1 && s.iterations.Load() == iteration; {
 		time.Sleep(100 * time.Microsecond)
 	}
 	if err != nil && !errors.Is(err, os.ErrClosed) {
@@ -66,5 +66,5 @@ func (s *sources) change(f func(map[uint64]lanes.Source)) {
 	s.byToken.Store(&all)
 }
 
-// source returns what a token stands for; nil where it was removed.
+// source returns the source of an epoll token; nil if it was removed.
 func (s *sources) source(token uint64) lanes.Source { return (*s.byToken.Load())[token] }

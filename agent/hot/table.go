@@ -9,58 +9,57 @@ import (
 	"github.com/evictd/evictd/agent/memory"
 )
 
-// Pod is a pod held ready to be killed. Its methods allocate nothing.
+// Pod is a kill handle of a pod. Its methods do not allocate.
 type Pod interface {
-	// Usage is what its containers use together, in bytes, page cache included:
-	// a short read that waits for nobody. ok is false where it can't be read.
+	// Usage returns the memory charged to the pod's containers, in bytes, page cache
+	// included. It does not block. ok is false if it can't be read.
 	Usage() (bytes int64, ok bool)
-	// Memory is the working set of its containers and what of it is anonymous,
-	// in bytes. It may have to wait for the kernel, so that a Reader asks for it.
+	// Memory returns the working set of the containers and the anonymous part of it, in
+	// bytes. It can block in the kernel, so a Reader calls it.
 	Memory() (workingSet, anonymous int64, ok bool)
-	// Direct reports whether every container can be killed directly.
+	// Direct reports whether the pod can be killed without the runtime.
 	Direct() bool
-	// Grab keeps it from being given up, until Drop; false says that it has been.
+	// Grab takes a reference, which [Pod.Drop] drops. It returns false if the handle is closed.
 	Grab() bool
 	Drop()
-	// Close gives it up.
+	// Close drops the reference that the handle was opened with.
 	Close()
 }
 
-// Striker kills pods that are held, without allocating.
+// Striker kills pods by their handles, without allocating.
 type Striker interface {
 	Strike(p Pod, g *evict.Guard) act.Strike
 }
 
-// Walk is a Reader that, with every reading, learns what each of the pods'
-// cgroups uses.
+// Walk is implemented by a Reader that reads the usage of all pods' cgroups with each
+// reading, in one walk.
 type Walk interface {
-	// Usage is a cgroup's working set at the last reading, and what was on its lists
-	// of anonymous memory, tmpfs included, in bytes; ok is false where that did not
-	// tell. It allocates nothing.
+	// Usage returns a cgroup's working set and the size of its anonymous LRU lists,
+	// which include tmpfs, at the last reading, in bytes. ok is false if the walk did
+	// not reach the cgroup. It does not allocate.
 	Usage(cgroup uint64) (workingSet, anonymous int64, ok bool)
 }
 
-// Table is what the thread decides and acts with until it gets the next one.
+// Table is what the thread decides by until it gets the next one.
 type Table struct {
-	// Decision belongs to the thread from then on.
+	// Decision belongs to the thread once the table is published.
 	Decision *evict.Table
-	// Pods are those of the step, by the indices of the decision, and Rows what
-	// is known of each.
+	// Pods are the pods of the step, by the indices of Decision, and Rows their usage.
 	Pods []evict.Pod
 	Rows []Row
-	// Node is the reading of the node that the usage belongs to.
+	// Node is the reading of the node that belongs to the usage.
 	Node memory.Node
-	// Prepare holds a pod that has no Hold yet. It may allocate and wait.
+	// Prepare opens the handle of a pod that has none. It may allocate and block.
 	Prepare func(index int) (Pod, error)
 	Guard   *evict.Guard
 	DryRun  bool
-	// Generation is that of the observation that the decision rests on.
+	// Generation is that of the observation that Decision is made from.
 	Generation uint64
 
-	strikes int // of its rows
-	// shmemGrown is how much more tmpfs and other shared memory there was on the node
-	// at the last reading than at Node, in bytes. A walk counts it as anonymous, and a
-	// kill does not give it back.
+	kills int // number of killed rows
+	// shmemGrown is the growth of the node's shared memory, tmpfs included, from Node to
+	// the last reading, in bytes. A walk counts shared memory as anonymous, but a kill
+	// does not free it.
 	shmemGrown int64
 }
 
@@ -71,100 +70,100 @@ func (t *Table) Clone() *Table {
 	return &c
 }
 
-// Row is how a pod's usage is brought up to date: what its containers used, page
-// cache included, and their part of the working set, when the usage of the
-// decision was read, in bytes; and the containers' cgroups, by inode.
+// Row has what is needed to refresh the usage of one pod: the containers' cgroups, by
+// inode, and what they used when the usage of the decision was read. Usage includes page
+// cache; all numbers are bytes.
 type Row struct {
-	Hold       Pod // nil where it is not held
+	Hold       Pod // nil if no handle is open
 	Cgroups    []uint64
 	Usage      int64
 	WorkingSet int64
-	// Memory and Freeable are the decision's.
+	// Memory and Freeable are the usage of the decision.
 	Memory, Freeable int64
-	// Known tells that all of the above are known, and Walkable that all but the Hold
-	// and its Usage are: then a walk alone brings the row up to date.
+	// Known means that all fields above are set, Walkable that all but [Row.Hold] and Usage
+	// are: a walk is then enough to refresh the row.
 	Known, Walkable bool
 
-	// walked and exact tell that the usage was brought up to date by a walk, and that
-	// nothing more is to be learnt of it.
-	walked, exact bool
-	// Of a row that was struck: that it was, and what of its Usage a kill does not
-	// give back at once, page cache above all.
-	struck bool
-	stays  int64
+	// fromWalk means that a walk has refreshed the usage, and final that reading
+	// memory.stat adds nothing to it.
+	fromWalk, final bool
+	// killed is set for a killed pod. notFreed is the part of its Usage that a kill does
+	// not free at once, mostly page cache.
+	killed   bool
+	notFreed int64
 }
 
-// NewRow completes a row with what its pod uses now. hold is nil for a pod that is not
-// held, or exempt.
-func NewRow(hold Pod, pod *evict.Pod, cgroups []uint64, workingSet int64) Row {
-	r := Row{Hold: hold, Cgroups: cgroups, WorkingSet: workingSet, Memory: pod.Usage.Memory, Freeable: pod.Usage.Freeable}
+// NewRow returns the row of a pod, with what it uses now. handle is nil for a pod that is
+// exempt or has no open handle.
+func NewRow(handle Pod, pod *evict.Pod, cgroups []uint64, workingSet int64) Row {
+	r := Row{Hold: handle, Cgroups: cgroups, WorkingSet: workingSet, Memory: pod.Usage.Memory, Freeable: pod.Usage.Freeable}
 	r.Walkable = pod.HasStats && len(cgroups) > 0
-	if hold != nil && pod.HasStats {
-		r.Usage, r.Known = hold.Usage()
+	if handle != nil && pod.HasStats {
+		r.Usage, r.Known = handle.Usage()
 	}
 	return r
 }
 
-// mostHidden is how much inactive file cache may make a row's usage, without a
-// look at the whole of it, wrong by.
-const mostHidden = 32 << 20
+// maxHiddenCache is the inactive file cache up to which a pod's usage is taken for its
+// working set without reading memory.stat: the error that is accepted.
+const maxHiddenCache = 32 << 20
 
-// struck notes that a pod was, and what it held then. Until a table comes that the
-// loop made, its own Hold tells what is left of that.
-func (t *Table) struck(c *choice) {
+// markKilled marks the row of a killed pod. Until the loop publishes a table, the row's
+// handle shows how much memory is left.
+func (t *Table) markKilled(c *choice) {
 	r := &t.Rows[c.ranked.Index()]
-	r.stays = 0
+	r.notFreed = 0
 	if r.Known {
-		r.stays = max(0, r.Usage-r.Freeable)
+		r.notFreed = max(0, r.Usage-r.Freeable)
 	}
-	r.Hold, r.Memory, r.Freeable = c.hold, c.ranked.Usage, c.ranked.Expected
-	r.Known, r.Walkable, r.struck = false, false, true
-	t.strikes++
+	r.Hold, r.Memory, r.Freeable = c.handle, c.ranked.Usage, c.ranked.Expected
+	r.Known, r.Walkable, r.killed = false, false, true
+	t.kills++
 }
 
-// trail brings up to date what victims still hold. It comes before a reading of
-// the node: what they give back between the two is then counted twice, and not
-// left out, which would take a second victim for it.
-func (t *Table) trail() {
-	if t.strikes == 0 || t.DryRun {
+// updateKilled refreshes the usage of killed pods. It is called before the node is read.
+// Memory freed between the two reads is then counted twice; the other order would miss it
+// and kill a second pod.
+func (t *Table) updateKilled() {
+	if t.kills == 0 || t.DryRun {
 		return
 	}
 	for i := range t.Rows {
 		r := &t.Rows[i]
-		if !r.struck {
+		if !r.killed {
 			continue
 		}
 		if used, ok := r.Hold.Usage(); ok {
-			held := min(max(0, used-r.stays), r.Freeable)
-			t.Decision.Set(i, r.Memory-(r.Freeable-held), held)
+			left := min(max(0, used-r.notFreed), r.Freeable)
+			t.Decision.Set(i, r.Memory-(r.Freeable-left), left)
 		}
 	}
 }
 
-// oldest is how old usage may be that a victim is chosen by.
-const oldest = 50 * time.Millisecond
+const (
+	// maxRankingAge is the age up to which usage is used without a refresh.
+	maxRankingAge = 50 * time.Millisecond
+	// readTimeout bounds the reads of memory.stat for one alarm, all together, because
+	// each can block. After a walk they only separate tmpfs from other anonymous memory, so
+	// readTimeoutAfterWalk is shorter.
+	readTimeout, readTimeoutAfterWalk = 10 * time.Millisecond, time.Millisecond
+)
 
-// How long the looks at pods may take that an alarm brings about, all together:
-// where a walk told what they use, what is looked for is only how much of it is
-// tmpfs.
-const lookLimit, lookAfterWalk = 10 * time.Millisecond, time.Millisecond
-
-// choose returns the verdict on what was observed, by usage that is not older than
-// it may be, nor explains less than what all pods use by now, kubepods bytes: one
-// that grows fast may have grown since. fresh tells that it was brought up to date.
-// Whoever is chosen by what was estimated is looked at, and so on until those who
-// are chosen were.
+// choose returns the verdict on the last observation. It refreshes the usage first if it is
+// too old, or if kubepods, in bytes, has grown by more than the pods account for: a pod
+// that grows fast may have grown since. fresh reports whether it did. Victims that were
+// chosen by an estimate are read exactly, until all victims were.
 func (d *decider) choose(kubepods int64, now time.Time) (v evict.Verdict, fresh bool) {
 	t := d.table
-	fresh = now.Sub(t.Decision.Taken) > oldest || t.Decision.Strange(kubepods)
+	fresh = now.Sub(t.Decision.Taken) > maxRankingAge || t.Decision.Strange(kubepods)
 	if fresh {
-		d.refresh(now)
+		d.refreshCandidates(now)
 	}
 	v = t.Decision.Decide(&d.observed, now)
 	for again := fresh; again; {
 		again = false
-		for i := range toLookAt(&v) {
-			again = d.lookAt(v.Ranking[i].Index()) || again
+		for i := range toRead(&v) {
+			again = d.readMemory(v.Ranking[i].Index()) || again
 		}
 		if again {
 			v = t.Decision.Decide(&d.observed, now)
@@ -173,48 +172,50 @@ func (d *decider) choose(kubepods int64, now time.Time) (v evict.Verdict, fresh 
 	return v, fresh
 }
 
-// toLookAt returns how many of the first of the ranking are looked at: the victims, or,
-// where all pods together do not cover the deficit by what was estimated, as many as
-// can be victims at once.
-func toLookAt(v *evict.Verdict) int {
+// toRead returns how many pods of the ranking are read exactly: the victims, or, if by the
+// estimates all pods together do not cover the deficit, as many as can be victims at once.
+func toRead(v *evict.Verdict) int {
 	if v.Why == evict.Futile {
-		return min(len(v.Ranking), mostKills)
+		return min(len(v.Ranking), maxKills)
 	}
 	return v.N
 }
 
-// refresh brings the usage of all pods up to date, by a walk where there was one.
-// Else what a pod's cgroups use is read at once; the inactive file pages in it,
-// which count as free, need a look at memory.stat. Where they were few, or where
-// that takes too long, their number is taken for unchanged.
-func (d *decider) refresh(now time.Time) {
+// refreshCandidates refreshes the usage of all pods, from the last walk if it has them. For
+// other pods it reads the charged memory. Inactive file cache is part of that but counts as
+// available, and only memory.stat shows how much it is. If there was little of it, or if
+// memory.stat can't be read in time, it is taken to be unchanged.
+func (d *decider) refreshCandidates(now time.Time) {
 	t := d.table
-	d.looksEnd = time.Now().Add(d.lookLimit)
+	d.readDeadline = time.Now().Add(d.readTimeout)
 	for i := range t.Rows {
 		r := &t.Rows[i]
-		r.exact, r.walked = false, false
+		r.final, r.fromWalk = false, false
 		if !r.Walkable {
 			continue
 		}
-		if workingSet, anonymous, ok := r.ask(d.walk); ok {
-			t.found(i, r, workingSet, anonymous)
-			d.looksEnd = now.Add(d.lookAfterWalk)
+		if workingSet, anonymous, ok := r.walkUsage(d.walk); ok {
+			t.applyWalk(i, r, workingSet, anonymous)
+			d.readDeadline = now.Add(d.readTimeoutAfterWalk)
 		}
 	}
 	for i := range t.Rows {
 		r := &t.Rows[i]
-		if !r.Known || r.walked || r.Usage-r.WorkingSet > mostHidden && d.lookAt(i) {
+		if !r.Known || r.fromWalk {
+			continue
+		}
+		if r.Usage-r.WorkingSet > maxHiddenCache && d.readMemory(i) {
 			continue
 		}
 		if used, ok := r.Hold.Usage(); ok {
-			t.grow(i, r, used-r.Usage)
+			t.addGrowth(i, r, used-r.Usage)
 		}
 	}
 	t.Decision.Taken = now
 }
 
-// ask sums what a walk found of the pod's containers.
-func (r *Row) ask(walk Walk) (workingSet, anonymous int64, ok bool) {
+// walkUsage sums the usage of the pod's containers in the last walk.
+func (r *Row) walkUsage(walk Walk) (workingSet, anonymous int64, ok bool) {
 	if walk == nil {
 		return 0, 0, false
 	}
@@ -228,30 +229,30 @@ func (r *Row) ask(walk Walk) (workingSet, anonymous int64, ok bool) {
 	return workingSet, anonymous, true
 }
 
-// found takes in what a walk found of the i-th pod. What it has grown by is anonymous,
-// as far as there is so much on the lists of that, and shared memory has not grown;
-// where there is more, some of it is tmpfs, or was page cache. If the pod is chosen,
-// the Reader is asked which.
-func (t *Table) found(i int, r *Row, workingSet, anonymous int64) {
-	r.walked = true
+// applyWalk sets the usage of the i-th pod from a walk. Its growth counts as anonymous
+// memory, less the growth of shared memory, up to the size of its anonymous lists. If these
+// are larger, the rest is tmpfs, or was page cache; if the pod is chosen, readMemory finds
+// out.
+func (t *Table) applyWalk(i int, r *Row, workingSet, anonymous int64) {
+	r.fromWalk = true
 	grown := workingSet - r.WorkingSet
 	if r.Hold == nil || !r.Hold.Direct() {
-		r.exact = true // nothing else is known of what is not held
-		t.grow(i, r, grown)
+		r.final = true // memory.stat can't be read, or does not cover all containers
+		t.addGrowth(i, r, grown)
 		return
 	}
 	freeable := min(r.Freeable+max(0, grown-t.shmemGrown), anonymous)
-	r.exact = anonymous-freeable <= mostHidden
+	r.final = anonymous-freeable <= maxHiddenCache
 	t.Decision.Set(i, max(0, r.Memory+grown), freeable)
 }
 
-// grow takes what a pod has more than when the usage of the decision was read for
-// anonymous memory, as far as shared memory has not grown.
-func (t *Table) grow(i int, r *Row, grown int64) {
+// addGrowth adds the growth of the i-th pod since the usage of the decision was read. It
+// counts as anonymous memory, less the growth of shared memory.
+func (t *Table) addGrowth(i int, r *Row, grown int64) {
 	t.Decision.Set(i, max(0, r.Memory+grown), t.freeable(r, grown))
 }
 
-// freeable returns how much of a pod that has grown a kill gives back at once.
+// freeable returns how much memory a kill frees at once from a pod that has grown.
 func (t *Table) freeable(r *Row, grown int64) int64 {
 	if grown > 0 {
 		grown = max(0, grown-t.shmemGrown)
@@ -259,23 +260,23 @@ func (t *Table) freeable(r *Row, grown int64) int64 {
 	return max(0, r.Freeable+grown)
 }
 
-// lookAt has the whole usage of the i-th pod read, and reports whether that was new.
-func (d *decider) lookAt(i int) bool {
+// readMemory reads memory.stat of the i-th pod, and reports whether that refreshed its usage.
+func (d *decider) readMemory(i int) bool {
 	t := d.table
 	r := &t.Rows[i]
-	left := time.Until(d.looksEnd)
-	if r.exact || !r.Known || left <= 0 {
+	left := time.Until(d.readDeadline)
+	if r.final || !r.Known || left <= 0 {
 		return false
 	}
-	r.exact = true
-	workingSet, anonymous, ok := d.read.Look(r.Hold, left)
+	r.final = true
+	workingSet, anonymous, ok := d.reader.Look(r.Hold, left)
 	if !ok {
 		return false
 	}
 	grown := workingSet - r.WorkingSet
 	freeable := anonymous
 	if !r.Hold.Direct() {
-		// Of what is not held, nothing is known but what it was.
+		// memory.stat does not cover all containers, so add the growth to what was known.
 		freeable = t.freeable(r, grown)
 	}
 	t.Decision.Set(i, max(0, r.Memory+grown), freeable)

@@ -15,50 +15,50 @@ import (
 	"github.com/evictd/evictd/kernel/epoll"
 )
 
-// Options are what a Thread is made of.
+// Options configure a Thread or a Watchdog.
 type Options struct {
 	Desk *Desk
 	Read Reader
-	// Strike kills, and Look does all but that, for dry run.
+	// Strike kills. Look makes the same checks without killing, for dry run.
 	Strike, Look Striker
-	// Started is called on the thread before it waits for the first time, to
-	// give it its priority.
+	// Started is called on the thread before its first wait, to set its priority.
 	Started func()
 }
 
-// Thread is the hot path's thread.
+// Thread is the thread of the hot path.
 type Thread struct {
 	decider
 	sources sources
 	started func()
 	poller  *epoll.Poller
-	raise   atomic.Pointer[lanes.Raise]
+	pending atomic.Pointer[lanes.Raise]
 	order   atomic.Pointer[Order]
 	task    atomic.Pointer[task]
 	events  [16]epoll.Event
-	early   early
+	early   earlyAlarm
 }
 
-// early is an alarm that came a little before the crossing did, as that of a lane
-// whose view of the file cache is some milliseconds old: the thread goes on to
-// look by itself for a while, because the lane will not raise again.
-type early struct {
-	raise lanes.Raise
-	since time.Time // the alarm was heard
-	left  int       // looks
+// earlyAlarm is an alarm that came shortly before the crossing, for example from a lane
+// whose number for file cache is some milliseconds old. The thread then rechecks by itself
+// for a while, because the lane raises no second alarm.
+type earlyAlarm struct {
+	alarm        lanes.Raise
+	since        time.Time // when the alarm was received
+	rechecksLeft int
 }
 
 const (
-	// Looks that follow an alarm which was not confirmed, and how far apart.
-	mostLooks, betweenLooks = 20, time.Millisecond
-	// near is how close, in bytes, the nearest threshold must be for that. At 6
-	// GiB a second the looks cover as much.
-	near = 128 << 20
+	// An alarm that is not confirmed is followed by maxRechecks readings, one per
+	// recheckInterval.
+	maxRechecks, recheckInterval = 20, time.Millisecond
+	// recheckMargin is the greatest headroom of a recheck, in bytes: the rechecks cover
+	// it even if memory is filled at 6 GiB per second.
+	recheckMargin = 128 << 20
 )
 
 var _ lanes.Waiter = (*Thread)(nil)
 
-// New returns a Thread that waits for nothing yet. Nothing runs yet.
+// New returns a Thread that does not run yet.
 func New(o Options) (*Thread, error) {
 	t := &Thread{started: o.Started}
 	t.setUp(&o)
@@ -76,26 +76,26 @@ func (t *Thread) Add(s lanes.Source) error { return t.sources.add(t.poller, s) }
 // Remove implements lanes.Waiter.
 func (t *Thread) Remove(s lanes.Source) error { return t.sources.remove(t.poller, s) }
 
-// Close gives the descriptors up. Further calls do nothing.
+// Close closes the poller. Further calls do nothing.
 func (t *Thread) Close() error { return t.poller.Close() }
 
-// Publish gives the thread the table to decide with from now on.
+// Publish sets the table that the thread decides by from now on.
 func (t *Thread) Publish(table *Table) { t.publish(table) }
 
-// Raise implements lanes.Waiter. An alarm that is still waiting to be heard
-// stands for those after it.
+// Raise implements lanes.Waiter. While one alarm waits for the thread, later ones are
+// dropped.
 func (t *Thread) Raise(r lanes.Raise) error {
-	t.noteAnswer(&r) // also where another alarm stands for it
-	t.raise.CompareAndSwap(nil, &r)
+	t.recordAnswer(&r) // also if the alarm is dropped
+	t.pending.CompareAndSwap(nil, &r)
 	return t.poller.Wake()
 }
 
-// Order are the victims of a step, to be struck by the thread.
+// Order is a set of victims that the loop has the thread kill.
 type Order struct {
 	Pods   []Pod
 	Guard  *evict.Guard
 	DryRun bool
-	// Strikes is what came of each, once Execute has returned.
+	// Strikes are the results, set when Execute has returned nil.
 	Strikes []act.Strike
 
 	state atomic.Int32
@@ -109,20 +109,20 @@ const (
 	withdrawn
 )
 
-// ErrBusy says that the thread did not take an order up in time. Nothing of it
-// was carried out.
+// ErrBusy means that the thread did not take an order in time. Nothing was killed for it.
 var ErrBusy = errors.New("the hot path does not answer")
 
-// Execute has the thread strike the pods of an order that was claimed at the
-// desk, and returns when it has. Once it has begun it is not given up.
-func (t *Thread) Execute(ctx context.Context, o *Order, patience time.Duration) error {
+// Execute has the thread kill the pods of an order, and returns when it has. The caller has
+// acquired the generation of the order. It returns ErrBusy if the thread does not begin
+// within timeout; after that it waits for the end.
+func (t *Thread) Execute(ctx context.Context, o *Order, timeout time.Duration) error {
 	o.done = make(chan struct{})
 	o.Strikes = make([]act.Strike, len(o.Pods))
 	t.order.Store(o)
 	if err := t.poller.Wake(); err != nil {
 		return err
 	}
-	timer := time.NewTimer(patience)
+	timer := time.NewTimer(timeout)
 	defer timer.Stop()
 	select {
 	case <-o.done:
@@ -137,14 +137,14 @@ func (t *Thread) Execute(ctx context.Context, o *Order, patience time.Duration) 
 	return nil
 }
 
-// task is something to be done on the thread.
+// task is a function to be called on the thread.
 type task struct {
 	f    func()
 	done chan struct{}
 }
 
-// Do has the thread call f, and reports whether it has by the time that ctx ends.
-// It is for one caller at a time.
+// Do has the thread call f, and reports whether it has before ctx ends. It must not be
+// called concurrently.
 func (t *Thread) Do(ctx context.Context, f func()) bool {
 	do := &task{f, make(chan struct{})}
 	t.task.Store(do)
@@ -159,9 +159,9 @@ func (t *Thread) Do(ctx context.Context, f func()) bool {
 	}
 }
 
-// Run waits and acts until ctx ends, on a thread of its own that ends with it.
+// Run handles alarms and orders until ctx ends, on a locked thread that ends with it.
 func (t *Thread) Run(ctx context.Context) error {
-	// It is never unlocked: a thread with a priority is not for others.
+	// Never unlocked: the thread has a priority and must not run other goroutines.
 	runtime.LockOSThread()
 	stop := context.AfterFunc(ctx, func() { t.poller.Close() })
 	defer stop()
@@ -170,8 +170,8 @@ func (t *Thread) Run(ctx context.Context) error {
 	}
 	for {
 		timeout := epoll.Forever
-		if t.early.left > 0 {
-			timeout = betweenLooks
+		if t.early.rechecksLeft > 0 {
+			timeout = recheckInterval
 		}
 		n, err := t.poller.Wait(t.events[:], timeout)
 		if ctx.Err() != nil && (err == nil || errors.Is(err, os.ErrClosed)) {
@@ -180,75 +180,75 @@ func (t *Thread) Run(ctx context.Context) error {
 		if err != nil {
 			return fmt.Errorf("hot path: %w", err)
 		}
-		t.turn(n)
+		t.iterate(n)
 	}
 }
 
-// turn deals with what there is: orders first, as they were decided before.
-func (t *Thread) turn(events int) {
-	t.sources.turns.Add(1)
-	defer t.sources.turns.Add(1)
+// iterate handles all that has come. Orders are first, because they were decided earlier.
+func (t *Thread) iterate(events int) {
+	t.sources.iterations.Add(1)
+	defer t.sources.iterations.Add(1)
 	if o := t.order.Swap(nil); o != nil && o.state.CompareAndSwap(waiting, taken) {
-		t.carryOut(o)
+		t.killOrdered(o)
 	}
 	alarmed := false
 	if do := t.task.Swap(nil); do != nil {
 		do.f()
 		close(do.done)
 	}
-	if r := t.raise.Swap(nil); r != nil {
+	if r := t.pending.Swap(nil); r != nil {
 		t.alarm(*r)
 		alarmed = true
 	}
 	for _, e := range t.events[:events] {
 		s := t.sources.source(e.Token)
 		if s == nil {
-			continue // removed since the kernel told of it
+			continue // removed since the kernel reported the event
 		}
 		if r, raised := s.Ready(time.Now()); raised {
 			t.alarm(r)
 			alarmed = true
 		}
 	}
-	if !alarmed && t.early.left > 0 {
-		t.lookAgain()
+	if !alarmed && t.early.rechecksLeft > 0 {
+		t.recheck()
 	}
 }
 
-// alarm deals with an alarm, and is on the watch after one that came early.
+// alarm handles an alarm, and starts rechecks if it came early.
 func (t *Thread) alarm(r lanes.Raise) {
-	t.early = early{}
-	if t.handle(r) == NotConfirmed && t.headroom < near {
+	t.early = earlyAlarm{}
+	if t.handle(r) == NotConfirmed && t.headroom < recheckMargin {
 		r.LastAbove = time.Now()
-		t.early = early{raise: r, since: r.Seen, left: mostLooks}
+		t.early = earlyAlarm{alarm: r, since: r.Seen, rechecksLeft: maxRechecks}
 	}
 }
 
-// lookAgain looks whether what an early alarm told of has come by now. The loop
-// is told if so.
-func (t *Thread) lookAgain() {
-	t.early.left--
-	r := t.early.raise
+// recheck takes one more reading after an early alarm, and passes the alarm to the loop if
+// it is confirmed.
+func (t *Thread) recheck() {
+	t.early.rechecksLeft--
+	r := t.early.alarm
 	r.Seen = time.Now()
 	if result := t.decide(r, t.early.since); result != NotConfirmed {
-		t.tell(result, r)
-		t.early = early{}
+		t.report(result, r)
+		t.early = earlyAlarm{}
 		return
 	}
-	t.early.raise.LastAbove = r.Seen
-	if t.headroom >= near || t.early.left == 0 {
-		t.early = early{}
+	t.early.alarm.LastAbove = r.Seen
+	if t.headroom >= recheckMargin || t.early.rechecksLeft == 0 {
+		t.early = earlyAlarm{}
 		t.dropAnswers()
 	}
 }
 
-func (t *Thread) carryOut(o *Order) {
-	striker := t.strike
+func (t *Thread) killOrdered(o *Order) {
+	killer := t.killer
 	if o.DryRun {
-		striker = t.look
+		killer = t.dryRunKiller
 	}
 	for i, p := range o.Pods {
-		o.Strikes[i] = striker.Strike(p, o.Guard)
+		o.Strikes[i] = killer.Strike(p, o.Guard)
 	}
 	close(o.done)
 }

@@ -14,10 +14,10 @@ import (
 	"github.com/evictd/evictd/agent/lanes"
 )
 
-// newThread makes a thread that reads and strikes as the stage says.
-func (s *stage) newThread() *Thread {
+// newThread makes a thread with the fixture's fakes.
+func (s *fixture) newThread() *Thread {
 	s.t.Helper()
-	th, err := New(Options{Desk: s.desk, Read: s.reader, Strike: s.strike, Look: s.look})
+	th, err := New(Options{Desk: s.arbiter, Read: s.reader, Strike: s.killer, Look: s.dryRunKiller})
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -25,8 +25,8 @@ func (s *stage) newThread() *Thread {
 	return th
 }
 
-// run runs the thread until the test ends.
-func run(t *testing.T, th *Thread) {
+// runThread runs the thread until the test ends.
+func runThread(t *testing.T, th *Thread) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
@@ -39,19 +39,19 @@ func run(t *testing.T, th *Thread) {
 	})
 }
 
-// await waits for the next news.
-func (s *stage) await() lanes.Raise {
+// nextAlarm waits for the next alarm for the loop.
+func (s *fixture) nextAlarm() lanes.Raise {
 	s.t.Helper()
 	select {
-	case r := <-s.desk.News():
+	case r := <-s.arbiter.News():
 		return r
 	case <-time.After(20 * time.Second):
-		s.t.Fatal("no news after 20s")
+		s.t.Fatal("no alarm for the loop after 20s")
 		return lanes.Raise{}
 	}
 }
 
-// eventSource raises when its eventfd is written to.
+// eventSource raises an alarm when its eventfd is written to.
 type eventSource struct {
 	fd    int
 	calls int
@@ -76,7 +76,7 @@ func (e *eventSource) Ready(now time.Time) (lanes.Raise, bool) {
 	return lanes.Raise{Lane: "event", Seen: now}, err == nil
 }
 
-func (e *eventSource) ring(t *testing.T) {
+func (e *eventSource) notify(t *testing.T) {
 	t.Helper()
 	if _, err := unix.Write(e.fd, []byte{1, 0, 0, 0, 0, 0, 0, 0}); err != nil {
 		t.Fatal(err)
@@ -84,7 +84,7 @@ func (e *eventSource) ring(t *testing.T) {
 }
 
 func TestThread(t *testing.T) {
-	s := newStage(t, 500, 300)
+	s := newFixture(t, 500, 300)
 	s.reader.available = 900 * mi
 	th := s.newThread()
 	th.Publish(s.table(0, time.Now()))
@@ -92,149 +92,148 @@ func TestThread(t *testing.T) {
 	if err := th.Add(source); err != nil {
 		t.Fatal(err)
 	}
-	run(t, th)
-	source.ring(t)
-	if r := s.await(); r.Lane != "event" {
-		t.Errorf("news of %q; want event", r.Lane)
+	runThread(t, th)
+	source.notify(t)
+	if r := s.nextAlarm(); r.Lane != "event" {
+		t.Errorf("alarm of %q; want event", r.Lane)
 	}
-	if uids, _ := s.kills(); !slices.Equal(uids, []string{"p0"}) {
-		t.Errorf("struck %q; want p0", uids)
+	if uids, _ := s.takeKills(); !slices.Equal(uids, []string{"p0"}) {
+		t.Errorf("killed %q; want p0", uids)
 	}
 	if err := th.Raise(lanes.Raise{Lane: "poll"}); err != nil {
 		t.Fatal(err)
 	}
-	if r := s.await(); r.Lane != "poll" || th.Count(Declined) != 1 {
-		t.Errorf("news of %q, %d declined; want poll, 1: a victim is on its way", r.Lane, th.Count(Declined))
+	if r := s.nextAlarm(); r.Lane != "poll" || th.Count(Declined) != 1 {
+		t.Errorf("alarm of %q, %d declined; want poll, 1: a victim is in flight", r.Lane, th.Count(Declined))
 	}
 	if err := th.Remove(source); err != nil {
 		t.Fatal(err)
 	}
 	calls := source.calls
-	source.ring(t)
+	source.notify(t)
 	if err := th.Raise(lanes.Raise{Lane: "poll"}); err != nil {
 		t.Fatal(err)
 	}
-	s.await()
+	s.nextAlarm()
 	if err := th.Remove(source); !errors.Is(err, errUnknownSource) || source.calls != calls {
-		t.Errorf("second Remove() = %v, %d further calls; want it unknown and 0", err, source.calls-calls)
+		t.Errorf("second Remove() = %v, %d further calls; want errUnknownSource and 0", err, source.calls-calls)
 	}
 }
 
-// Alarms that come while one waits to be heard are not waited for.
+// Alarms that are raised while one is waiting do not block.
 func TestRaiseDoesNotWait(t *testing.T) {
-	s := newStage(t, 500)
+	s := newFixture(t, 500)
 	th := s.newThread()
 	for range 100 {
 		if err := th.Raise(lanes.Raise{Lane: "poll"}); err != nil {
 			t.Fatal(err)
 		}
 	}
-	run(t, th)
-	s.await()
-	if got := th.dealt(); got != 1 {
-		t.Errorf("%d alarms were dealt with; want 1 for all", got)
+	runThread(t, th)
+	s.nextAlarm()
+	if got := th.handled(); got != 1 {
+		t.Errorf("%d alarms handled; want 1 for all", got)
 	}
 }
 
 func TestExecute(t *testing.T) {
-	s := newStage(t, 500, 300)
+	s := newFixture(t, 500, 300)
 	th := s.newThread()
 	order := &Order{Pods: []Pod{s.pods[1], s.pods[0]}, Guard: &evict.Guard{}}
 	if err := th.Execute(t.Context(), order, time.Millisecond); !errors.Is(err, ErrBusy) {
-		t.Fatalf("Execute() of a thread that does not run = %v; want it busy", err)
+		t.Fatalf("Execute() of a thread that does not run = %v; want ErrBusy", err)
 	}
-	run(t, th)
+	runThread(t, th)
 	dry := &Order{Pods: []Pod{s.pods[0]}, Guard: &evict.Guard{}, DryRun: true}
-	if err := th.Execute(t.Context(), dry, time.Minute); err != nil || !slices.Equal(s.look.names(), []string{"p0"}) {
-		t.Errorf("Execute() in dry run = %v, looked at %q; want p0", err, s.look.names())
+	if err := th.Execute(t.Context(), dry, time.Minute); err != nil || !slices.Equal(s.dryRunKiller.names(), []string{"p0"}) {
+		t.Errorf("Execute() in dry run = %v, checked %q; want p0", err, s.dryRunKiller.names())
 	}
-	if s.strike.n > 0 {
-		t.Fatalf("struck %q; want nobody: the first order was withdrawn", s.strike.names())
+	if s.killer.n > 0 {
+		t.Fatalf("killed %q; want none, because the first order was withdrawn", s.killer.names())
 	}
 	order = &Order{Pods: order.Pods, Guard: order.Guard}
-	if err := th.Execute(t.Context(), order, time.Minute); err != nil || !slices.Equal(s.strike.names(), []string{"p1", "p0"}) {
-		t.Errorf("Execute() = %v, struck %q; want p1, p0", err, s.strike.names())
+	if err := th.Execute(t.Context(), order, time.Minute); err != nil || !slices.Equal(s.killer.names(), []string{"p1", "p0"}) {
+		t.Errorf("Execute() = %v, killed %q; want p1, p0", err, s.killer.names())
 	}
 	if len(order.Strikes) != 2 || order.Strikes[1].Processes != 1 {
-		t.Errorf("strikes = %+v; want what came of both", order.Strikes)
+		t.Errorf("results = %+v; want one for each pod", order.Strikes)
 	}
 }
 
-func TestRehearse(t *testing.T) {
+func TestWarmUp(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
 		unread bool
 		usage  int64
 	}{
 		{"pods read", false, 0},
-		// As where the first reading of kubepods takes too long (lanes.Apart).
+		// As if the first reading of kubepods takes too long (memory.Apart).
 		{"pods not read", true, math.MaxInt64},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			s := newStage(t, 500)
-			s.reader.unread, s.reader.usage = tt.unread, tt.usage
-			o := Options{Desk: s.desk, Read: s.reader, Strike: s.strike, Look: s.look}
+			s := newFixture(t, 500)
+			s.reader.noKubepods, s.reader.usage = tt.unread, tt.usage
+			o := Options{Desk: s.arbiter, Read: s.reader, Strike: s.killer, Look: s.dryRunKiller}
 			if got := Rehearse(o, s.pods[0]); got != Struck {
-				t.Errorf("Rehearse() = %v; want struck", got)
+				t.Errorf("warm-up = %v; want struck", got)
 			}
-			if uids, generation := s.kills(); s.strike.n > 0 || s.look.n != 1 || len(uids) > 0 || generation != 0 {
-				t.Errorf("struck %q, looked at %d, told of %q; want one looked at, and no kill reported", s.strike.names(), s.look.n, uids)
+			if uids, generation := s.takeKills(); s.killer.n > 0 || s.dryRunKiller.n != 1 || len(uids) > 0 || generation != 0 {
+				t.Errorf("killed %q, checked %d, queued %q; want one checked, and no kill queued", s.killer.names(), s.dryRunKiller.n, uids)
 			}
 		})
 	}
 }
 
-// An alarm that came a little early is not forgotten: the thread looks again.
-func TestEarly(t *testing.T) {
-	s := newStage(t, 500, 300)
+// After an alarm that came a little early, the thread takes more readings.
+func TestEarlyAlarm(t *testing.T) {
+	s := newFixture(t, 500, 300)
 	th := s.newThread()
 	th.Publish(s.table(0, time.Now()))
 	alarm := func() { th.alarm(lanes.Raise{Lane: "bpf", Seen: time.Now()}) }
 	s.reader.available = 1500 * mi
 	alarm()
-	if th.early.left != 0 {
-		t.Errorf("%d further looks after an alarm far from the threshold; want 0", th.early.left)
+	if th.early.rechecksLeft != 0 {
+		t.Errorf("%d rechecks after an alarm far from the threshold; want 0", th.early.rechecksLeft)
 	}
 	s.reader.available = 1030 * mi
 	alarm()
 	above := time.Now()
-	th.turn(0)
-	th.turn(0)
-	if th.early.left != mostLooks-2 || s.strike.n > 0 || th.Count(NotConfirmed) != 2 {
-		t.Errorf("%d further looks, struck %q, %d alarms not confirmed; want %d, nobody, 2", th.early.left, s.strike.names(), th.Count(NotConfirmed), mostLooks-2)
+	th.iterate(0)
+	th.iterate(0)
+	if th.early.rechecksLeft != maxRechecks-2 || s.killer.n > 0 || th.Count(NotConfirmed) != 2 {
+		t.Errorf("%d rechecks, killed %q, %d alarms not confirmed; want %d, none, 2", th.early.rechecksLeft, s.killer.names(), th.Count(NotConfirmed), maxRechecks-2)
 	}
 	s.reader.available = 900 * mi
 	below := time.Now()
-	th.turn(0)
-	kills, _ := s.desk.Kills(nil)
-	if len(kills) != 1 || th.early.left != 0 || th.Count(Struck) != 1 {
-		t.Fatalf("%d kills, %d further looks; want 1, 0", len(kills), th.early.left)
+	th.iterate(0)
+	kills, _ := s.arbiter.Kills(nil)
+	if len(kills) != 1 || th.early.rechecksLeft != 0 || th.Count(Struck) != 1 {
+		t.Fatalf("%d kills, %d rechecks; want 1, 0", len(kills), th.early.rechecksLeft)
 	}
 	if r := kills[0].Raise; r.Lane != "bpf" || r.LastAbove.Before(above) || r.LastAbove.After(below) || r.Seen.Before(below) {
-		t.Errorf("alarm of the kill = %+v; want the lane's, with the times of the thread's own looks", r)
+		t.Errorf("alarm of the kill = %+v; want the lane's, with the times of the thread's own readings", r)
 	}
 	s.reader.available = 1030 * mi
 	alarm()
 	s.reader.available = 2048 * mi
-	th.turn(0)
-	if th.early.left != 0 {
-		t.Errorf("%d further looks after memory has come back; want 0", th.early.left)
+	th.iterate(0)
+	if th.early.rechecksLeft != 0 {
+		t.Errorf("%d rechecks after memory was freed; want 0", th.early.rechecksLeft)
 	}
 }
 
-// What is to be done on the thread is, and is waited for only as long as that is
-// wanted.
+// Do runs a function on the thread, and waits for it until the context ends.
 func TestDo(t *testing.T) {
-	s := newStage(t, 500)
+	s := newFixture(t, 500)
 	th := s.newThread()
 	ended, cancel := context.WithCancel(t.Context())
 	cancel()
 	if th.Do(ended, func() {}) {
 		t.Error("Do() on a thread that does not run = true; want false")
 	}
-	run(t, th)
+	runThread(t, th)
 	on := 0
 	if !th.Do(t.Context(), func() { on = unix.Gettid() }) || on == 0 || on == unix.Gettid() {
-		t.Errorf("Do() = false, or was done on thread %d; want it done, on another than %d", on, unix.Gettid())
+		t.Errorf("Do() = false, or ran on thread %d; want it on another thread than %d", on, unix.Gettid())
 	}
 }

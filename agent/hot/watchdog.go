@@ -15,47 +15,45 @@ import (
 )
 
 const (
-	// deadMan is how long the decision loop may be silent while a hard threshold
-	// is met.
-	deadMan = 2 * time.Second
-	// ticks is how often the watchdog looks once the loop's next turn is late.
-	// Where its own last look is further back than longestTick, the whole process
-	// did not run.
-	ticks, longestTick = 100 * time.Millisecond, 300 * time.Millisecond
-	// late is how long the loop may be silent before the watchdog wakes up.
-	late = deadMan - longestTick
-	// threadPatience is how long the thread may take to deal with the watchdog's
-	// alarm before the watchdog acts by itself.
-	threadPatience = 100 * time.Millisecond
+	// loopTimeout is how long the decision loop may make no iteration while a hard
+	// threshold is crossed, before the watchdog kills.
+	loopTimeout = 2 * time.Second
+	// tickInterval is how often the watchdog checks once the loop's next iteration is
+	// late. If its own last check is maxTickGap ago, the whole process did not run.
+	tickInterval, maxTickGap = 100 * time.Millisecond, 300 * time.Millisecond
+	// wakeAfter is how long after an iteration the watchdog wakes up: early enough for
+	// the checks that have to precede a kill.
+	wakeAfter = loopTimeout - maxTickGap
+	// threadTimeout is how long the thread may take to handle the watchdog's alarm
+	// before the watchdog kills by itself.
+	threadTimeout = 100 * time.Millisecond
 )
 
-// WatchdogLane is the name by which the watchdog raises.
+// WatchdogLane is the lane of the watchdog's alarms.
 const WatchdogLane = "watchdog"
 
-// Watchdog ends a pod where the decision loop, which should, does not: a thread
-// of its own, with its own reading and its own table, that claims at the same
-// desk and strikes in the same way.
+// Watchdog kills a pod if the decision loop should and does not. It is a thread with a
+// reader and a table of its own, and acquires generations of the same [Desk].
 type Watchdog struct {
 	decider
-	thread *Thread
-	beat   func() time.Time
-	settle func() time.Duration
-	poller *epoll.Poller
-	timer  int       // a timerfd that expires when the loop is late
-	last   time.Time // tick
-	acted  time.Time
+	thread        *Thread
+	lastIteration func() time.Time
+	settleTimeout func() time.Duration
+	poller        *epoll.Poller
+	timer         int // a timerfd that expires when the loop is late
+	lastTick      time.Time
+	lastAct       time.Time
 }
 
-// NewWatchdog returns a watchdog beside a thread. beat tells when the decision
-// loop took its last turn, zero before the first, and settle how long a victim's
-// memory is waited for. read belongs to the watchdog from then on, and so do the
-// strikers.
-func NewWatchdog(t *Thread, o Options, beat func() time.Time, settle func() time.Duration) (*Watchdog, error) {
+// NewWatchdog returns a watchdog next to a thread. lastIteration returns when the decision
+// loop began its last iteration, zero before the first. settleTimeout returns how long a
+// victim's memory is waited for. The reader and the killers of o belong to the watchdog.
+func NewWatchdog(t *Thread, o Options, lastIteration func() time.Time, settleTimeout func() time.Duration) (*Watchdog, error) {
 	p, err := epoll.New()
 	if err != nil {
 		return nil, fmt.Errorf("watchdog: %w", err)
 	}
-	w := &Watchdog{thread: t, beat: beat, settle: settle, poller: p}
+	w := &Watchdog{thread: t, lastIteration: lastIteration, settleTimeout: settleTimeout, poller: p}
 	w.setUp(&o)
 	if w.timer, err = unix.TimerfdCreate(unix.CLOCK_MONOTONIC, unix.TFD_CLOEXEC|unix.TFD_NONBLOCK); err != nil {
 		return nil, errors.Join(fmt.Errorf("watchdog: %w", os.NewSyscallError("timerfd_create", err)), p.Close())
@@ -66,19 +64,19 @@ func NewWatchdog(t *Thread, o Options, beat func() time.Time, settle func() time
 	return w, nil
 }
 
-// Rewind tells that the decision loop has taken a turn: until the next one is
-// late, the watchdog sleeps. It must not be called once Close was.
+// Rewind restarts the timer after an iteration of the decision loop: the watchdog sleeps
+// until the next one is late. It must not be called after Close.
 func (w *Watchdog) Rewind() {
-	timer := unix.ItimerSpec{Value: unix.NsecToTimespec(int64(late))}
-	// It can't fail: the descriptor is a timer's and the time a valid one.
+	timer := unix.ItimerSpec{Value: unix.NsecToTimespec(int64(wakeAfter))}
+	// This can't fail: the descriptor is a timerfd and the time is valid.
 	_ = unix.TimerfdSettime(w.timer, 0, &timer, nil)
 }
 
-// Publish gives the watchdog the table to decide with from now on, which must
-// not be the thread's.
+// Publish sets the table that the watchdog decides by from now on. It must not be the
+// thread's.
 func (w *Watchdog) Publish(t *Table) { w.publish(t) }
 
-// Close gives the descriptors up. Further calls do nothing.
+// Close closes the poller and the timer. Further calls do nothing.
 func (w *Watchdog) Close() error {
 	err := w.poller.Close()
 	if w.timer >= 0 {
@@ -88,15 +86,15 @@ func (w *Watchdog) Close() error {
 	return err
 }
 
-// Run watches until ctx ends, on a thread of its own: one that sleeps in the
-// kernel and not in Go's scheduler, which may be what does not work.
+// Run checks the loop until ctx ends, on a locked thread. It sleeps in the kernel, because
+// Go's scheduler may be what does not work.
 func (w *Watchdog) Run(ctx context.Context) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	stop := context.AfterFunc(ctx, func() { w.poller.Close() })
 	defer stop()
 	var events [1]epoll.Event
-	for timeout := ticks; ; {
+	for timeout := tickInterval; ; {
 		_, err := w.poller.Wait(events[:], timeout)
 		if ctx.Err() != nil && (err == nil || errors.Is(err, os.ErrClosed)) {
 			return nil
@@ -105,70 +103,70 @@ func (w *Watchdog) Run(ctx context.Context) error {
 			return fmt.Errorf("watchdog: %w", err)
 		}
 		var expired [8]byte
-		_, _ = unix.Read(w.timer, expired[:]) // that it has not is no error
+		_, _ = unix.Read(w.timer, expired[:]) // EAGAIN if it has not expired
 		timeout = epoll.Forever
 		if w.tick(time.Now()) {
-			timeout = ticks
+			timeout = tickInterval
 		}
 	}
 }
 
-// condition is what the watchdog acts on.
+// condition is what the watchdog decides by.
 type condition struct {
-	silent    time.Duration // since the loop's last turn
-	ticked    time.Duration // since the watchdog's own last tick
-	below     bool          // its own fresh reading crosses a hard threshold
-	unsettled bool          // a victim is on its way
-	acted     time.Duration // since it acted last; negative for never
-	settle    time.Duration
+	sinceIteration time.Duration // since the loop's last iteration
+	sinceTick      time.Duration // since the watchdog's own last check
+	below          bool          // a fresh reading crosses a hard threshold
+	unsettled      bool          // a victim is in flight
+	sinceAct       time.Duration // since the watchdog's last alarm; negative for never
+	settleTimeout  time.Duration
 }
 
-// due reports whether the watchdog has to act.
+// due reports whether the watchdog must raise an alarm.
 func (c condition) due() bool {
-	return c.silent >= deadMan && c.ticked < longestTick && c.below && !c.unsettled && (c.acted < 0 || c.acted >= c.settle)
+	return c.sinceIteration >= loopTimeout && c.sinceTick < maxTickGap && c.below && !c.unsettled && (c.sinceAct < 0 || c.sinceAct >= c.settleTimeout)
 }
 
-// tick looks once, and reports whether the loop's next turn is late.
+// tick checks once, and reports whether the loop's next iteration is late.
 func (w *Watchdog) tick(now time.Time) bool {
-	c := condition{ticked: longestTick, acted: -1, settle: w.settle()}
-	if !w.last.IsZero() {
-		c.ticked = now.Sub(w.last)
+	c := condition{sinceTick: maxTickGap, sinceAct: -1, settleTimeout: w.settleTimeout()}
+	if !w.lastTick.IsZero() {
+		c.sinceTick = now.Sub(w.lastTick)
 	}
-	w.last = now
-	beat := w.beat()
-	if beat.IsZero() {
+	w.lastTick = now
+	iteration := w.lastIteration()
+	if iteration.IsZero() {
 		return false
 	}
-	if c.silent = now.Sub(beat); c.silent < deadMan {
-		return c.silent >= late // there is nothing to read for
+	if c.sinceIteration = now.Sub(iteration); c.sinceIteration < loopTimeout {
+		return c.sinceIteration >= wakeAfter // too early to take a reading
 	}
-	w.adopt()
+	w.takeTable()
 	if w.table == nil {
 		return true
 	}
-	if !w.acted.IsZero() {
-		c.acted = now.Sub(w.acted)
+	if !w.lastAct.IsZero() {
+		c.sinceAct = now.Sub(w.lastAct)
 	}
-	w.table.trail()
-	w.read.Read(now, now, &w.observed)
+	w.table.updateKilled()
+	w.reader.Read(now, now, &w.observed)
 	c.below = w.table.Decision.Headroom(&w.observed) < 0
 	w.table.Decision.Follow(now)
 	c.unsettled = w.table.Decision.Unsettled()
 	if c.due() {
-		w.acted = now
-		w.act(lanes.Raise{Lane: WatchdogLane, Seen: now})
+		w.lastAct = now
+		w.respond(lanes.Raise{Lane: WatchdogLane, Seen: now})
 	}
 	return true
 }
 
-// act raises with the thread, which knows best what it has killed meanwhile, and
-// acts where that does not answer.
-func (w *Watchdog) act(r lanes.Raise) {
-	before := w.thread.dealt()
+// respond raises an alarm with the thread, which knows its own kills best. If the thread
+// does not handle it in time, the watchdog does.
+func (w *Watchdog) respond(r lanes.Raise) {
+	before := w.thread.handled()
 	if w.thread.Raise(r) == nil {
 		var none [1]epoll.Event
-		for end := time.Now().Add(threadPatience); time.Now().Before(end); {
-			if w.thread.dealt() != before {
+		for end := time.Now().Add(threadTimeout); time.Now().Before(end); {
+			if w.thread.handled() != before {
 				return
 			}
 			if _, err := w.poller.Wait(none[:], time.Millisecond); err != nil {

@@ -7,20 +7,20 @@ import (
 	"time"
 )
 
-func TestDue(t *testing.T) {
-	met := condition{silent: 2 * time.Second, ticked: 100 * time.Millisecond, below: true, acted: -1, settle: time.Second}
+func TestConditionDue(t *testing.T) {
+	met := condition{sinceIteration: 2 * time.Second, sinceTick: 100 * time.Millisecond, below: true, sinceAct: -1, settleTimeout: time.Second}
 	for _, tc := range []struct {
 		name   string
 		change func(c *condition)
 		want   bool
 	}{
-		{"all that it takes", func(*condition) {}, true},
-		{"the loop works", func(c *condition) { c.silent = 1900 * time.Millisecond }, false},
-		{"nobody ran, as after SIGCONT", func(c *condition) { c.ticked = 300 * time.Millisecond }, false},
-		{"nothing is low", func(c *condition) { c.below = false }, false},
-		{"a victim is on its way", func(c *condition) { c.unsettled = true }, false},
-		{"it has acted just now", func(c *condition) { c.acted = 900 * time.Millisecond }, false},
-		{"it has acted before", func(c *condition) { c.acted = time.Second }, true},
+		{"all conditions", func(*condition) {}, true},
+		{"loop works", func(c *condition) { c.sinceIteration = 1900 * time.Millisecond }, false},
+		{"process stopped, until SIGCONT", func(c *condition) { c.sinceTick = 300 * time.Millisecond }, false},
+		{"above the threshold", func(c *condition) { c.below = false }, false},
+		{"victim in flight", func(c *condition) { c.unsettled = true }, false},
+		{"last alarm too recent", func(c *condition) { c.sinceAct = 900 * time.Millisecond }, false},
+		{"last alarm long enough ago", func(c *condition) { c.sinceAct = time.Second }, true},
 	} {
 		c := met
 		tc.change(&c)
@@ -30,11 +30,11 @@ func TestDue(t *testing.T) {
 	}
 }
 
-// newWatchdog makes one beside a thread, for a loop whose last turn was at beat.
-func (s *stage) newWatchdog(th *Thread, beat *time.Time) *Watchdog {
+// newWatchdog makes a watchdog next to a thread, for a loop with its last iteration at lastIteration.
+func (s *fixture) newWatchdog(th *Thread, lastIteration *time.Time) *Watchdog {
 	s.t.Helper()
-	w, err := NewWatchdog(th, Options{Desk: s.desk, Read: s.reader, Strike: s.strike, Look: s.look},
-		func() time.Time { return *beat }, func() time.Duration { return time.Second })
+	w, err := NewWatchdog(th, Options{Desk: s.arbiter, Read: s.reader, Strike: s.killer, Look: s.dryRunKiller},
+		func() time.Time { return *lastIteration }, func() time.Duration { return time.Second })
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -44,65 +44,65 @@ func (s *stage) newWatchdog(th *Thread, beat *time.Time) *Watchdog {
 
 func TestWatchdog(t *testing.T) {
 	for _, threadWorks := range []bool{false, true} {
-		s := newStage(t, 500, 300)
+		s := newFixture(t, 500, 300)
 		s.reader.available = 900 * mi
 		th := s.newThread()
 		th.Publish(s.table(0, time.Now()))
 		if threadWorks {
-			run(t, th)
+			runThread(t, th)
 		}
 		start := time.Now()
 		w := s.newWatchdog(th, &start)
 		w.Publish(s.table(0, time.Now()))
-		struck := func(at time.Duration, want ...string) {
+		killedAt := func(at time.Duration, want ...string) {
 			t.Helper()
 			w.tick(start.Add(at))
-			if uids, _ := s.kills(); !slices.Equal(uids, want) {
-				t.Errorf("thread works: %t: after %v struck %q; want %q", threadWorks, at, uids, want)
+			if uids, _ := s.takeKills(); !slices.Equal(uids, want) {
+				t.Errorf("thread works: %t: after %v killed %q; want %q", threadWorks, at, uids, want)
 			}
 		}
-		struck(1800 * time.Millisecond)
-		struck(1900 * time.Millisecond)
-		struck(5 * time.Second) // the whole process was stopped
-		struck(5100*time.Millisecond, "p0")
-		struck(5200 * time.Millisecond)
-		start = start.Add(5300 * time.Millisecond) // the loop is back
-		struck(0)
+		killedAt(1800 * time.Millisecond)
+		killedAt(1900 * time.Millisecond)
+		killedAt(5 * time.Second) // the whole process was stopped
+		killedAt(5100*time.Millisecond, "p0")
+		killedAt(5200 * time.Millisecond)
+		start = start.Add(5300 * time.Millisecond) // the loop works again
+		killedAt(0)
 		want := uint64(0)
 		if threadWorks {
 			want = 1
 		}
 		if got := th.Count(Struck); got != want {
-			t.Errorf("thread works: %t: the thread struck %d times; want %d", threadWorks, got, want)
+			t.Errorf("thread works: %t: the thread killed %d times; want %d", threadWorks, got, want)
 		}
 	}
 }
 
-// With the loop dead, the watchdog goes on as its victims go: their own Holds tell
-// that they are gone. One that keeps its memory is waited for, and while it is
-// expected to bring enough nobody else goes.
-func TestWatchdogGoesOn(t *testing.T) {
+// While the loop does not work, the watchdog kills as many pods as are needed. The handles
+// of its victims show how much memory they still have. While a victim is expected to free
+// enough, no other pod is killed.
+func TestWatchdogKillsInSequence(t *testing.T) {
 	for _, threadWorks := range []bool{false, true} {
-		s := newStage(t, 500, 400, 300, 200)
+		s := newFixture(t, 500, 400, 300, 200)
 		s.reader.available = 900 * mi
 		th := s.newThread()
 		th.Publish(s.table(0, time.Now()))
 		if threadWorks {
-			run(t, th)
+			runThread(t, th)
 		}
-		// The thread goes by the real time, so that the loop died in the past.
-		beat := time.Now().Add(-time.Minute)
-		w := s.newWatchdog(th, &beat)
-		w.settle = func() time.Duration { return 50 * time.Millisecond }
+		// The thread uses the real time, so the loop's last iteration is in the past.
+		lastIteration := time.Now().Add(-time.Minute)
+		w := s.newWatchdog(th, &lastIteration)
+		w.settleTimeout = func() time.Duration { return 50 * time.Millisecond }
 		s.in.Policy.SettleTimeout = 300 * time.Millisecond
 		w.Publish(s.table(0, time.Now()))
 		th.Publish(s.table(0, time.Now()))
-		// until ticks until so many have been struck.
+		// until ticks until n pods have been killed.
 		until := func(n int) {
 			t.Helper()
-			for deadline := time.Now().Add(10 * time.Second); s.strike.n < n; {
+			for deadline := time.Now().Add(10 * time.Second); s.killer.n < n; {
 				if time.Now().After(deadline) {
-					t.Fatalf("thread works: %t: struck %q; want %d", threadWorks, s.strike.names(), n)
+					t.Fatalf("thread works: %t: killed %q; want %d", threadWorks, s.killer.names(), n)
 				}
 				w.tick(time.Now())
 				time.Sleep(5 * time.Millisecond)
@@ -113,47 +113,47 @@ func TestWatchdogGoesOn(t *testing.T) {
 			s.pods[i].uses(0)
 			until(i + 2)
 		}
-		if want := []string{"p0", "p1", "p2", "p3"}; !slices.Equal(s.strike.names(), want) {
-			t.Errorf("thread works: %t: struck %q; want %q", threadWorks, s.strike.names(), want)
+		if want := []string{"p0", "p1", "p2", "p3"}; !slices.Equal(s.killer.names(), want) {
+			t.Errorf("thread works: %t: killed %q; want %q", threadWorks, s.killer.names(), want)
 		}
 	}
 }
 
-// A victim that has not brought its memory back holds the next one up.
-func TestWatchdogWaits(t *testing.T) {
-	s := newStage(t, 500, 400)
+// The next pod is killed only after a victim has freed its memory.
+func TestWatchdogWaitsForVictim(t *testing.T) {
+	s := newFixture(t, 500, 400)
 	s.reader.available = 900 * mi
 	th := s.newThread()
 	start := time.Now()
 	w := s.newWatchdog(th, &start)
 	w.Publish(s.table(0, time.Now()))
-	for at := 1800 * time.Millisecond; at < 3*time.Second; at += ticks {
+	for at := 1800 * time.Millisecond; at < 3*time.Second; at += tickInterval {
 		w.tick(start.Add(at))
 	}
-	if got := s.strike.names(); !slices.Equal(got, []string{"p0"}) {
-		t.Errorf("struck %q; want p0 alone", got)
+	if got := s.killer.names(); !slices.Equal(got, []string{"p0"}) {
+		t.Errorf("killed %q; want p0 alone", got)
 	}
 	s.pods[0].uses(50 * mi)
 	w.tick(start.Add(3100 * time.Millisecond))
-	if got := s.strike.names(); !slices.Equal(got, []string{"p0", "p1"}) {
-		t.Errorf("after most of it is back struck %q; want p0 and p1", got)
+	if got := s.killer.names(); !slices.Equal(got, []string{"p0", "p1"}) {
+		t.Errorf("after most of the memory is free, killed %q; want p0 and p1", got)
 	}
 }
 
-func TestWatchdogRuns(t *testing.T) {
-	s := newStage(t, 500)
+func TestWatchdogRun(t *testing.T) {
+	s := newFixture(t, 500)
 	s.reader.available = 900 * mi
 	th := s.newThread()
-	run(t, th)
+	runThread(t, th)
 	th.Publish(s.table(0, time.Now()))
-	beat := time.Now().Add(-time.Minute)
-	w := s.newWatchdog(th, &beat)
+	lastIteration := time.Now().Add(-time.Minute)
+	w := s.newWatchdog(th, &lastIteration)
 	w.Publish(s.table(0, time.Now()))
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- w.Run(ctx) }()
-	if r := s.await(); r.Lane != WatchdogLane {
-		t.Errorf("news of %q; want the watchdog's", r.Lane)
+	if r := s.nextAlarm(); r.Lane != WatchdogLane {
+		t.Errorf("alarm of %q; want the watchdog's", r.Lane)
 	}
 	cancel()
 	if err := <-done; err != nil {

@@ -1,9 +1,9 @@
-// Package oomscore looks after what the kernel's OOM killer is told of
-// containers, for the case that it gets to act before evictd: it takes the process
-// with the most memory, to which the oom_score_adj of each adds a thousandth of all
-// memory per point (mm/oom_kill.c: oom_badness). A score knows requests, by the
-// kubelet's formula, but no priorities.
+// Package oomscore enforces the oom_score_adj of containers, for the case that the
+// kernel's OOM killer acts before evictd. The OOM killer chooses the process that uses
+// the most memory, where each point of oom_score_adj counts as a thousandth of all
+// memory (mm/oom_kill.c: oom_badness). The kubelet's formula for the score considers
+// requests, but not priorities.
 //
-// Scores are those of processes, not of containers: a process inherits its
-// parent's, may raise it, and may lower it as far as it was before.
+// A score belongs to a process, not to a container. A process inherits the score of its
+// parent, may raise it, and may lower it to the value that it had before.
 package oomscore

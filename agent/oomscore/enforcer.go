@@ -11,62 +11,62 @@ import (
 	"github.com/evictd/evictd/kernel/cgroup"
 )
 
-// every is how often scores are looked at: a container that has just started has
-// its score from the runtime, and only what is started in it later may differ.
-const every = 10 * time.Second
+// checkInterval is how often scores are checked. The runtime sets the score of a container
+// when it starts; only processes started in it later can differ.
+const checkInterval = 10 * time.Second
 
-// Options are what an Enforcer is made of.
+// Options configure an Enforcer.
 type Options struct {
 	Hierarchy *cgroup.Hierarchy
 	Procfs    kernel.FS
-	// Containers lists those whose scores are enforced now.
+	// Containers returns the containers whose scores are enforced.
 	Containers func() []Container
-	// Changed hears of processes that were given another score.
+	// Changed is called with the number of processes whose score was changed.
 	Changed func(processes int)
 	Log     *slog.Logger
 }
 
-// Enforcer keeps the scores of containers at what they should be.
+// Enforcer keeps the oom_score_adj of containers at the wanted value.
 type Enforcer struct {
 	o Options
-	// told holds, by inode, what was last said of a container whose scores can't
-	// be changed.
-	told map[uint64]string
+	// reported maps the cgroup inode of a container whose scores can't be changed to
+	// the error that was logged.
+	reported map[uint64]string
 }
 
-// New returns an Enforcer, which does nothing before it runs.
-func New(o Options) *Enforcer { return &Enforcer{o: o, told: map[uint64]string{}} }
+// New returns an Enforcer that does not run yet.
+func New(o Options) *Enforcer { return &Enforcer{o: o, reported: map[uint64]string{}} }
 
-// Run enforces now and then until ctx ends. It returns nil.
+// Run enforces the scores every checkInterval until ctx ends. It returns nil.
 func (e *Enforcer) Run(ctx context.Context) error {
-	timer := time.NewTimer(every)
+	timer := time.NewTimer(checkInterval)
 	defer timer.Stop()
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
 		case now := <-timer.C:
-			e.round()
-			timer.Reset(pace.Together(now, every))
+			e.enforceAll()
+			timer.Reset(pace.Together(now, checkInterval))
 		}
 	}
 }
 
-// round looks at every container once. What can't be changed is told once.
-func (e *Enforcer) round() {
-	told := map[uint64]string{}
+// enforceAll enforces the scores of all containers once. It logs one error per container.
+func (e *Enforcer) enforceAll() {
+	reported := map[uint64]string{}
 	for _, c := range e.o.Containers() {
 		changed, err := Enforce(e.o.Hierarchy, e.o.Procfs, c)
 		if changed > 0 {
 			e.o.Changed(changed)
-			e.o.Log.Info("oom_score_adj corrected", "pod", c.Pod, "container", c.Name, "oom_score_adj", c.Wanted, "processes", changed)
+			e.o.Log.Info("corrected oom_score_adj", "pod", c.Pod, "container", c.Name, "oom_score_adj", c.Wanted, "processes", changed)
 		}
 		if err == nil || errors.Is(err, cgroup.ErrGone) {
 			continue
 		}
-		if told[c.ID] = err.Error(); e.told[c.ID] == "" {
-			e.o.Log.Warn("oom_score_adj can't be corrected, the kernel's OOM killer may take another pod first", "pod", c.Pod, "container", c.Name, "error", err)
+		if reported[c.ID] = err.Error(); e.reported[c.ID] == "" {
+			e.o.Log.Warn("could not correct oom_score_adj; the kernel's OOM killer may choose another pod first", "pod", c.Pod, "container", c.Name, "error", err)
 		}
 	}
-	e.told = told
+	e.reported = reported
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/evictd/evictd/kernel/process"
 )
 
-// container makes a cgroup with so many processes.
+// container makes a cgroup with a number of processes.
 func container(t *testing.T, processes int) (*cgroup.Hierarchy, Container, []int) {
 	t.Helper()
 	h, err := cgroup.Find("/sys/fs/cgroup")
@@ -51,6 +51,7 @@ func container(t *testing.T, processes int) (*cgroup.Hierarchy, Container, []int
 	return h, c, pids
 }
 
+// set sets the oom_score_adj of a process.
 func set(t *testing.T, pid, score int) {
 	t.Helper()
 	s, err := process.OpenScore("/proc", pid)
@@ -64,7 +65,7 @@ func set(t *testing.T, pid, score int) {
 }
 
 func TestLookAndEnforce(t *testing.T) {
-	h, c, pids := container(t, atOnce+3)
+	h, c, pids := container(t, maxOpen+3)
 	c.Wanted = 991
 	for _, pid := range pids {
 		set(t, pid, 991)
@@ -79,21 +80,21 @@ func TestLookAndEnforce(t *testing.T) {
 		t.Errorf("Look() = %+v; want %d processes from 991 to 999, 2 of them wrong", seen, len(pids))
 	}
 	if v2 := h.Version == cgroup.V2; (seen.Group != nil) != v2 {
-		t.Errorf("Look().Group = %v on cgroup %v; want it there on v2 alone", seen.Group, h.Version)
+		t.Errorf("Look().Group = %v on cgroup %v; want it on v2 only", seen.Group, h.Version)
 	}
 	c.Wanted = 1000
 	if changed, err := Enforce(h, "/proc", c); changed != len(pids) || err != nil {
 		t.Errorf("Enforce() = %d, %v; want %d", changed, err, len(pids))
 	}
 	if seen, err = Look(h, "/proc", c); err != nil || seen.Least != 1000 || seen.Wrong != 0 {
-		t.Errorf("Look() after Enforce() = %+v, %v; want all of them to have 1000", seen, err)
+		t.Errorf("Look() after Enforce() = %+v, %v; want 1000 for all", seen, err)
 	}
 	if changed, err := Enforce(h, "/proc", c); changed != 0 || err != nil {
-		t.Errorf("Enforce() once more = %d, %v; want 0", changed, err)
+		t.Errorf("second Enforce() = %d, %v; want 0", changed, err)
 	}
 }
 
-// A container that has gone, or whose path is another's by now, is left alone.
+// A container that is gone, or whose path names a different cgroup, is not changed.
 func TestGone(t *testing.T) {
 	h, c, pids := container(t, 1)
 	set(t, pids[0], 7)
@@ -107,15 +108,15 @@ func TestGone(t *testing.T) {
 	}
 	c.Cgroup += "-gone"
 	if _, err := Look(h, "/proc", c); !errors.Is(err, cgroup.ErrGone) {
-		t.Errorf("Look() of a cgroup that is not there = %v; want ErrGone", err)
+		t.Errorf("Look() of a missing cgroup = %v; want ErrGone", err)
 	}
 }
 
-// What can't be lowered is told, once, and raised all the same is what can be.
+// A score that can't be lowered is logged once; scores that can be raised are raised.
 func TestEnforcer(t *testing.T) {
 	h, c, pids := container(t, 2)
-	// What a process may go down to is what it was given by somebody with the
-	// privilege, which this machine may lack: then it is where it started.
+	// A process can lower its score to the value that a privileged process gave it. Without
+	// that privilege on this machine, that is the score that it started with.
 	c.Wanted = -1000
 	set(t, pids[0], 500)
 	var logged strings.Builder
@@ -124,15 +125,15 @@ func TestEnforcer(t *testing.T) {
 		Hierarchy: h, Procfs: "/proc", Containers: func() []Container { return []Container{c} }, Changed: func(n int) { changed += n },
 		Log: slog.New(slog.NewTextHandler(&logged, nil)),
 	})
-	e.round()
-	e.round()
+	e.enforceAll()
+	e.enforceAll()
 	_, err := Enforce(h, "/proc", c)
-	refusals := strings.Count(logged.String(), "can't be corrected")
+	refusals := strings.Count(logged.String(), "could not correct")
 	if may := err == nil; may && (changed != 2 || refusals != 0) || !may && (changed != 0 || refusals != 1) {
 		t.Errorf("changed %d, refused %d times with %v: want 2 and 0 with the privilege, 0 and 1 without:\n%s", changed, refusals, err, logged.String())
 	}
 	changed, c.Wanted = 0, 1000
-	e.round()
+	e.enforceAll()
 	if changed != 2 {
 		t.Errorf("%d raised; want 2:\n%s", changed, logged.String())
 	}

@@ -1,10 +1,10 @@
-// Package tasks watches how many more tasks the node, and its pods together, can
-// start: pid.available.
+// Package tasks observes pid.available: how many more tasks the node, and all pods
+// together, can start.
 //
-// A fork bomb outruns whoever looks now and then. So the kernel counts forks, and
-// wakes the watch up with the one that takes what is left below the next
-// threshold. Where it does not, how often the watch looks follows from how many are
-// left, and from how fast they have gone lately, down to once in a millisecond.
+// A fork bomb is faster than any polling interval. So the kernel counts forks, and
+// wakes the watch with the fork that brings pid.available below the next threshold.
+// Without that counter, the watch polls at an interval that follows from the headroom
+// and from the recent fork rate, down to one millisecond.
 package tasks
 
 import (
@@ -32,26 +32,26 @@ import (
 )
 
 const (
-	// fastest and slowest bound the time between two looks, low is that below
-	// every threshold.
-	fastest, slowest = time.Millisecond, time.Second
-	low              = 20 * time.Millisecond
-	// leastRate is how many tasks may come each second at least: what some
-	// processors fork as fast as they can.
-	leastRate = 50_000
-	// priority is the lowest of the real-time ones.
-	priority = 1
-	// unasked is the time between two looks where there is no threshold, and stale
-	// how much older than that a reading may be.
-	unasked = 10 * time.Second
-	stale   = 5 * time.Second
+	// pollMin and pollMax bound the polling interval. pollBelow is the interval below
+	// all thresholds, where no alarm reports that tasks have exited.
+	pollMin, pollMax = time.Millisecond, time.Second
+	pollBelow        = 20 * time.Millisecond
+	// idleInterval is the polling interval without a threshold. A reading older than
+	// that by staleAfter is not used.
+	idleInterval = 10 * time.Second
+	staleAfter   = 5 * time.Second
+	// minForkRate is the fork rate that is always assumed, in tasks per second: what a
+	// few CPUs can fork.
+	minForkRate = 50_000
+	// fifoPriority is the lowest real-time priority.
+	fifoPriority = 1
 )
 
-// Options are what a Watch is made of.
+// Options configure a Watch.
 type Options struct {
 	Procfs kernel.FS
-	// Pods returns the cgroup that holds all pods, in the tree of the pids
-	// controller; ok is false where there is none.
+	// Pods returns the cgroup of all pods in the hierarchy of the pids controller; ok is
+	// false if there is none.
 	Pods func() (tree kernel.FS, path string, ok bool)
 	Log  *slog.Logger
 }
@@ -59,178 +59,176 @@ type Options struct {
 // Counter counts tasks in the kernel, as [bpf.Forks] does. Its methods are called
 // by one goroutine at a time.
 type Counter interface {
-	// FD is ready to be read after an alarm, until Disarm.
+	// FD is readable after an alarm, until Disarm.
 	FD() int
-	// Count is how many tasks there are, but for a constant, and Raised how many
-	// alarms there were.
+	// Count returns the number of tasks plus a constant, and Raised the number of
+	// alarms.
 	Count() int64
 	Raised() uint64
-	// Arm asks for one alarm when the count is limit or more, Disarm for none.
+	// Arm requests one alarm when the count reaches limit. Disarm cancels it.
 	Arm(limit int64)
 	Disarm()
 }
 
-// Watch watches. Its methods are safe for concurrent use and answer at once, but
-// for Run.
+// Watch observes pid.available. Its methods are safe for concurrent use. Except for Run,
+// they do not block.
 type Watch struct {
 	o       Options
 	crossed chan struct{}
-	waiting *epoll.Poller
+	poller  *epoll.Poller
 
-	mu      sync.Mutex
-	last    signal.Observation
-	marks   []signal.Threshold
-	armed   time.Time
-	counter Counter
-	ahead   [2]int64 // how far its count was ahead of the kernel's at the least, of late and before
-	since   time.Time
-	limit   int64  // the count that is to raise; noLimit for none
-	raised  uint64 // alarms before it was asked to
-	missed  bool
+	mu           sync.Mutex
+	last         signal.Observation
+	thresholds   []signal.Threshold
+	armedAt      time.Time
+	counter      Counter
+	ahead        [2]int64 // lowest lead of the counter over the kernel's count: in this window, in the last one
+	aheadSince   time.Time
+	alarmAt      int64  // the count that raises an alarm; noAlarm for none
+	alarmsBefore uint64 // number of alarms before the counter was armed
+	missedAlarm  bool
 }
 
-// level is what is left of one limit.
-type level struct{ available, capacity int64 }
+// limit is the number of tasks available below one limit, and the limit.
+type limit struct{ available, capacity int64 }
 
-// reading is how many tasks the node has, and what is left of the limits: of the
-// node's and, where they have one, of that of all pods together.
+// reading is the number of tasks on the node, and the limits: the node's, and that of all
+// pods together if they have one.
 type reading struct {
 	tasks  int64
-	levels []level
+	limits []limit
 }
 
-// least is the level that has less.
-func (r *reading) least() level {
-	return slices.MinFunc(r.levels, func(a, b level) int { return cmp.Compare(a.available, b.available) })
+// least returns the limit with the fewest tasks available.
+func (r *reading) least() limit {
+	return slices.MinFunc(r.limits, func(a, b limit) int { return cmp.Compare(a.available, b.available) })
 }
 
-// room is how many tasks may come until the least level, whichever that is by then,
-// is at a mark; noLimit where there is no mark to fall to.
-func (r *reading) room(marks []signal.Threshold) int64 {
-	room := int64(noLimit)
+// headroom returns how many tasks can start until the least limit, which may be another one
+// by then, reaches a threshold; noAlarm if there is no threshold below.
+func (r *reading) headroom(thresholds []signal.Threshold) int64 {
+	headroom := int64(noAlarm)
 	least := r.least()
-	for _, l := range r.levels {
-		for _, t := range marks {
-			for _, mark := range []int64{t.Value.Amount(l.capacity), t.Target(l.capacity)} {
+	for _, l := range r.limits {
+		for _, t := range thresholds {
+			for _, level := range []int64{t.Value.Amount(l.capacity), t.Target(l.capacity)} {
 				switch {
-				case mark <= l.available:
-					room = min(room, l.available-mark)
+				case level <= l.available:
+					headroom = min(headroom, l.available-level)
 				case l != least:
-					// It is below a mark of its own, and has only to become the least.
-					room = min(room, l.available-least.available)
+					// It is below a threshold already, and is only not the least limit yet.
+					headroom = min(headroom, l.available-least.available)
 				}
 			}
 		}
 	}
-	return room
+	return headroom
 }
 
-// noLimit is the limit of a counter that is not armed.
-const noLimit = math.MaxInt64
+// noAlarm is the count of a counter that is not armed.
+const noAlarm = math.MaxInt64
 
-// New returns a watch that has seen nothing yet. It holds descriptors until Run
-// has ended, or Close.
+// New returns a Watch that has read nothing yet. Its descriptors are closed when Run ends,
+// or by Close.
 func New(o Options) (*Watch, error) {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	waiting, err := epoll.New()
+	poller, err := epoll.New()
 	if err != nil {
 		return nil, fmt.Errorf("watch tasks: %w", err)
 	}
-	return &Watch{o: o, crossed: make(chan struct{}, 1), waiting: waiting, limit: noLimit}, nil
+	return &Watch{o: o, crossed: make(chan struct{}, 1), poller: poller, alarmAt: noAlarm}, nil
 }
 
-// Close ends Run, and gives back what New took. Further calls do nothing.
-func (w *Watch) Close() error { return w.waiting.Close() }
+// Close ends Run and closes the descriptors. Further calls do nothing.
+func (w *Watch) Close() error { return w.poller.Close() }
 
-// Arm tells which thresholds to look out for.
+// Arm sets the thresholds of pid.available.
 func (w *Watch) Arm(p *evict.Policy) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	w.marks = nil
+	w.thresholds = nil
 	for _, t := range p.Thresholds {
 		if t.Signal == signal.PIDAvailable {
-			w.marks = append(w.marks, t.Threshold)
+			w.thresholds = append(w.thresholds, t.Threshold)
 		}
 	}
-	w.armed = time.Now()
-	w.waiting.Wake() // after Close there is nobody to wake
+	w.armedAt = time.Now()
+	w.poller.Wake() // fails only after Close
 }
 
-// Use has the watch woken up by a counter, in place of the one before, which is
-// not touched any more once Use has returned. nil is none.
+// Use replaces the counter; nil is none. The old counter is not used after Use returns.
 func (w *Watch) Use(c Counter) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	var err error
 	if w.counter != nil {
 		w.counter.Disarm()
-		err = w.waiting.Remove(w.counter.FD())
+		err = w.poller.Remove(w.counter.FD())
 	}
-	w.counter, w.limit, w.missed, w.ahead, w.since = nil, noLimit, false, [2]int64{noLimit, noLimit}, time.Time{}
+	w.counter, w.alarmAt, w.missedAlarm, w.ahead, w.aheadSince = nil, noAlarm, false, [2]int64{noAlarm, noAlarm}, time.Time{}
 	if c != nil && err == nil {
-		if err = w.waiting.Add(c.FD(), unix.EPOLLIN, 0); err == nil {
+		if err = w.poller.Add(c.FD(), unix.EPOLLIN, 0); err == nil {
 			w.counter = c
 		}
 	}
-	w.waiting.Wake() // the pace is another now; after Close there is nobody to wake
+	w.poller.Wake() // the polling interval changes; fails only after Close
 	if err != nil && !errors.Is(err, os.ErrClosed) {
 		return fmt.Errorf("watch tasks: %w", err)
 	}
 	return nil
 }
 
-// Missed reports whether the counter in use should have raised an alarm, and did
-// not.
+// Missed reports whether the counter in use failed to raise an alarm.
 func (w *Watch) Missed() bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	return w.missed
+	return w.missedAlarm
 }
 
-// Crossed is signalled when a threshold is crossed, in either direction.
+// Crossed receives when a threshold is crossed, in either direction.
 func (w *Watch) Crossed() <-chan struct{} { return w.crossed }
 
-// Read fills in pid.available with what was read last. What is below a threshold is
-// read again: who is to die for it may have done so by now.
+// Read stores the last reading of pid.available. Below a threshold it takes a new reading:
+// tasks may have exited since, and the reading may decide about a victim.
 func (w *Watch) Read(now time.Time, into *signal.Observations) {
 	w.mu.Lock()
-	last, below, old := w.last, w.below(&w.last), stale
-	if len(w.marks) == 0 || last.Time.Before(w.armed) {
-		old += unasked
+	last, below, maxAge := w.last, w.below(&w.last), staleAfter
+	if len(w.thresholds) == 0 || last.Time.Before(w.armedAt) {
+		maxAge += idleInterval
 	}
 	w.mu.Unlock()
 	o := &into[signal.PIDAvailable]
 	*o = last
 	if below {
-		*o, _ = w.observe(now) // nobody is kept waiting for it
+		*o, _ = w.observe(now) // not under mu
 		return
 	}
-	if o.Status == signal.Observed && now.Sub(o.Time) > old {
+	if o.Status == signal.Observed && now.Sub(o.Time) > maxAge {
 		*o = signal.Observation{Status: signal.Unreadable, Time: now, Err: errStale}
 	}
 }
 
-// below reports whether an observation is below a mark.
+// below reports whether an observation is below a threshold or its reclaim target.
 func (w *Watch) below(o *signal.Observation) bool {
-	return slices.ContainsFunc(w.marks, func(t signal.Threshold) bool {
+	return slices.ContainsFunc(w.thresholds, func(t signal.Threshold) bool {
 		return o.Below(t.Value.Amount(o.Capacity)) || o.Below(t.Target(o.Capacity))
 	})
 }
 
-var errStale = errors.New("it has not been read lately")
+var errStale = errors.New("the last task count is too old")
 
-// Run watches until ctx ends, on a thread of its own, at real-time priority where
-// that is granted: a fork bomb leaves others little of the processors.
+// Run observes until ctx ends, on a locked thread with SCHED_FIFO if that is allowed: a fork
+// bomb leaves little CPU time to threads of normal priority.
 func (w *Watch) Run(ctx context.Context) error {
-	runtime.LockOSThread() // and never unlocked: the thread ends with the goroutine
-	if _, err := process.SetFIFO(priority); err != nil {
-		w.o.Log.Info("tasks are counted at ordinary priority", "error", err)
+	runtime.LockOSThread() // never unlocked: the thread ends with the goroutine
+	if _, err := process.SetFIFO(fifoPriority); err != nil {
+		w.o.Log.Info("could not set SCHED_FIFO; tasks are counted at normal priority", "error", err)
 	}
-	defer w.waiting.Close()
-	defer context.AfterFunc(ctx, func() { w.waiting.Wake() })()
-	p := pace.Pace{Least: leastRate, Fastest: fastest, Slowest: slowest, Low: low}
+	defer w.poller.Close()
+	defer context.AfterFunc(ctx, func() { w.poller.Wake() })()
+	p := pace.Pace{Least: minForkRate, Fastest: pollMin, Slowest: pollMax, Low: pollBelow}
 	var events [1]epoll.Event
 	var alarmed time.Time
 	for ctx.Err() == nil {
@@ -240,21 +238,20 @@ func (w *Watch) Run(ctx context.Context) error {
 		if o.Status == signal.Observed {
 			p.Saw(now, o.Available)
 		}
-		marks := w.note(o)
-		wait := p.Next(marks)
+		levels := w.record(o)
+		wait := p.Next(levels)
 		switch {
-		case len(marks) == 0:
-			wait = pace.Together(now, unasked)
+		case len(levels) == 0:
+			wait = pace.Together(now, idleInterval)
 		case o.Status != signal.Observed:
-			wait = low
-		case now.Sub(alarmed) < fastest: // whoever comes and goes at a mark is not heard at each fork
-			wait = fastest
+			wait = pollBelow
+		case now.Sub(alarmed) < pollMin: // forks and exits around a threshold must not raise an alarm each
+			wait = pollMin
 		case w.arm(now, r, counted):
-			wait = pace.Together(now, slowest)
+			wait = pace.Together(now, pollMax)
 		}
-		// It waits in the kernel: a timer of the runtime may be any thread's to
-		// look after.
-		n, err := w.waiting.Wait(events[:], wait)
+		// Wait in the kernel: a Go timer may be run by a thread of normal priority.
+		n, err := w.poller.Wait(events[:], wait)
 		if err != nil {
 			return fmt.Errorf("count tasks: %w", err)
 		}
@@ -265,7 +262,7 @@ func (w *Watch) Run(ctx context.Context) error {
 	return nil
 }
 
-// disarm has the counter, if there is one, raise no more, and returns its count.
+// disarm cancels the counter's alarm and returns its count; 0 without a counter.
 func (w *Watch) disarm() int64 {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -273,56 +270,55 @@ func (w *Watch) disarm() int64 {
 		return 0
 	}
 	count := w.counter.Count()
-	if w.limit != noLimit && count-w.limit > underWay && w.counter.Raised() == w.raised {
-		w.missed = true
+	if w.alarmAt != noAlarm && count-w.alarmAt > maxForksInFlight && w.counter.Raised() == w.alarmsBefore {
+		w.missedAlarm = true
 	}
 	w.counter.Disarm()
-	w.limit = noLimit
+	w.alarmAt = noAlarm
 	return count
 }
 
-// underWay is how many forks may have been counted that have not come to raising
-// an alarm yet: one on each processor.
-const underWay = 512
+// maxForksInFlight is how many forks may be counted that have not raised the alarm yet: one
+// per CPU.
+const maxForksInFlight = 512
 
-// arm has the counter raise where as many tasks have come as take what was just read
-// below a mark. counted is what the counter told just before the reading. It reports
-// whether that is all there is to wait for: not where there is no counter, not below
-// a mark, as nobody tells when tasks have gone, and not where the counter does not
-// see how near the mark is, so many have gone of late.
+// arm arms the counter for the fork that brings the reading r below a threshold. counted is
+// the counter's value just before the reading. It reports whether waiting for the alarm is
+// enough. It is not enough without a counter, below a threshold, because no alarm reports
+// that tasks have exited, and if the counter is past the alarm already.
 func (w *Watch) arm(now time.Time, r reading, counted int64) bool {
 	w.mu.Lock()
 	defer w.mu.Unlock()
-	room := r.room(w.marks)
-	if w.counter == nil || room == noLimit {
+	headroom := r.headroom(w.thresholds)
+	if w.counter == nil || headroom == noAlarm {
 		return false
 	}
-	if now.Sub(w.since) >= aheadFor {
-		w.ahead, w.since = [2]int64{noLimit, w.ahead[0]}, now
+	if now.Sub(w.aheadSince) >= aheadWindow {
+		w.ahead, w.aheadSince = [2]int64{noAlarm, w.ahead[0]}, now
 	}
 	w.ahead[0] = min(w.ahead[0], counted-r.tasks)
-	w.limit, w.raised = min(w.ahead[0], w.ahead[1])+r.tasks+room+1, w.counter.Raised()
-	w.counter.Arm(w.limit)
-	// Tasks that have come since it was read are not heard of otherwise, if no more come.
-	return w.counter.Count() < w.limit && !w.below(&w.last)
+	w.alarmAt, w.alarmsBefore = min(w.ahead[0], w.ahead[1])+r.tasks+headroom+1, w.counter.Raised()
+	w.counter.Arm(w.alarmAt)
+	// If the count has been reached since the reading, no further fork may raise the alarm.
+	return w.counter.Count() < w.alarmAt && !w.below(&w.last)
 }
 
-// aheadFor is for how long it is remembered at least how far the counter was ahead.
-const aheadFor = 30 * time.Second
+// aheadWindow is how long the lowest lead of the counter is remembered.
+const aheadWindow = 30 * time.Second
 
-// note keeps a reading and returns the marks of its capacity.
-func (w *Watch) note(o signal.Observation) (marks []int64) {
+// record stores a reading and returns the thresholds and targets for its capacity.
+func (w *Watch) record(o signal.Observation) (levels []int64) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	before := w.last
 	w.last = o
 	crossed := before.Status != o.Status
-	for _, t := range w.marks {
-		// What was least before may have been of another limit.
+	for _, t := range w.thresholds {
+		// The reading before may have been that of another limit.
 		for _, amount := range []func(int64) int64{t.Value.Amount, t.Target} {
-			mark := amount(o.Capacity)
-			marks = append(marks, mark)
-			crossed = crossed || before.Below(amount(before.Capacity)) != o.Below(mark)
+			level := amount(o.Capacity)
+			levels = append(levels, level)
+			crossed = crossed || before.Below(amount(before.Capacity)) != o.Below(level)
 		}
 	}
 	if crossed {
@@ -332,13 +328,12 @@ func (w *Watch) note(o signal.Observation) (marks []int64) {
 		}
 	}
 	if o.Status == signal.Unreadable && before.Status != o.Status {
-		w.o.Log.Error("tasks can't be counted", "error", o.Err)
+		w.o.Log.Error("could not count tasks; pid.available is not observed", "error", o.Err)
 	}
-	return marks
+	return levels
 }
 
-// Pods reads how many tasks all pods have together; ok is false where that can't be
-// told.
+// Pods returns how many tasks all pods have together; ok is false if that can't be read.
 func (w *Watch) Pods() (tasks int64, ok bool) {
 	tree, path, ok := w.o.Pods()
 	if !ok {
@@ -348,8 +343,8 @@ func (w *Watch) Pods() (tasks int64, ok bool) {
 	return signed(group.Tasks), err == nil
 }
 
-// observe reads what is left, of the node or of all pods together, whichever has
-// less, and both.
+// observe reads the limits of the node and of all pods together. The observation is the one
+// with fewer tasks available.
 func (w *Watch) observe(now time.Time) (signal.Observation, reading) {
 	unreadable := func(err error) (signal.Observation, reading) {
 		return signal.Observation{Status: signal.Unreadable, Time: now, Err: err}, reading{}
@@ -358,8 +353,8 @@ func (w *Watch) observe(now time.Time) (signal.Observation, reading) {
 	if err != nil {
 		return unreadable(err)
 	}
-	of := func(tasks, most uint64) level { return level{signed(most) - signed(tasks), signed(most)} }
-	r := reading{signed(node.Tasks), []level{of(node.Tasks, node.Max)}}
+	limitOf := func(tasks, maximum uint64) limit { return limit{signed(maximum) - signed(tasks), signed(maximum)} }
+	r := reading{signed(node.Tasks), []limit{limitOf(node.Tasks, node.Max)}}
 	if tree, path, ok := w.o.Pods(); ok {
 		group, err := pids.ReadCgroup(tree, path)
 		switch {
@@ -367,7 +362,7 @@ func (w *Watch) observe(now time.Time) (signal.Observation, reading) {
 		case err != nil:
 			return unreadable(err)
 		case group.Limited:
-			r.levels = append(r.levels, of(group.Tasks, group.Max))
+			r.limits = append(r.limits, limitOf(group.Tasks, group.Max))
 		}
 	}
 	least := r.least()

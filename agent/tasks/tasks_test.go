@@ -20,7 +20,7 @@ import (
 	"github.com/evictd/evictd/kernel/kerneltest"
 )
 
-// node is a copy of what is read.
+// node is a copy of the files that are read.
 type node struct {
 	t    *testing.T
 	root string
@@ -32,7 +32,7 @@ func newNode(t *testing.T, tasks int) *node {
 	return n
 }
 
-// run replaces the file as a whole: the kernel's is never half written.
+// run replaces loadavg as a whole, because the kernel's file is never half written.
 func (n *node) run(tasks int) {
 	n.t.Helper()
 	kerneltest.Write(n.t, n.root, map[string]string{"next": fmt.Sprintf("0.00 0.00 0.00 1/%d 4711\n", tasks)})
@@ -77,13 +77,13 @@ func TestObserve(t *testing.T) {
 			t.Errorf("%s: %+v; want %d of %d", what, o, available, capacity)
 		}
 	}
-	check("no cgroup of the pods", 32000, 32768)
+	check("no cgroup of all pods", 32000, 32768)
 	n.pods(100, "max")
-	check("no limit on the pods", 32000, 32768)
+	check("no limit for all pods", 32000, 32768)
 	n.pods(100, "10000")
-	check("the pods have less", 9900, 10000)
+	check("fewer tasks available to the pods", 9900, 10000)
 	n.pods(100, "40000")
-	check("the node has less", 32000, 32768)
+	check("fewer tasks available to the node", 32000, 32768)
 	n.pods(120, "100")
 	check("above the limit", -20, 100)
 	n.pods(0, "many")
@@ -96,8 +96,7 @@ func TestObserve(t *testing.T) {
 	}
 }
 
-// fakeCounter is a counter of which a test says what it counts. Its descriptor is
-// ready when there was an alarm.
+// fakeCounter is a counter that the test sets. With silent, it raises no alarm.
 type fakeCounter struct {
 	fd int
 
@@ -105,7 +104,7 @@ type fakeCounter struct {
 	count  int64
 	limit  int64
 	armed  bool
-	deaf   bool
+	silent bool
 	raised uint64
 }
 
@@ -152,7 +151,7 @@ func (c *fakeCounter) forks(n int64) {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	c.count += n
-	if c.armed && c.count >= c.limit && !c.deaf {
+	if c.armed && c.count >= c.limit && !c.silent {
 		c.armed = false
 		c.raised++
 		_, _ = unix.Write(c.fd, binary.NativeEndian.AppendUint64(nil, 1))
@@ -165,11 +164,11 @@ func (c *fakeCounter) isArmed() (limit int64, armed bool) {
 	return c.limit, c.armed
 }
 
-// With a counter the watch sleeps until the very fork that is one too many, of the
-// node or of the pods, whichever comes first.
+// With a counter the watch sleeps until the fork that crosses a threshold, of the node or of
+// all pods, whichever comes first.
 func TestCounter(t *testing.T) {
-	n := newNode(t, 1000) // 31768 are left of 32768
-	n.pods(100, "20000")  // 19900
+	n := newNode(t, 1000) // 31768 available of 32768
+	n.pods(100, "20000")  // 19900 available
 	w := n.watch()
 	c := newCounter(t)
 	w.Arm(policy(t, "50%"))
@@ -192,13 +191,13 @@ func TestCounter(t *testing.T) {
 		}
 	}
 	<-w.Crossed() // the first reading
-	armed(9901)   // of the pods' 19900 - 10000: the node has 31768 - 16384
+	armed(9901)   // the pods' 19900 - 10000; for the node it would be 31768 - 16384
 	n.run(1000 + 9901)
-	c.forks(9901) // raises, and it was not the pods: the node has 21867 left, 5483 above its half
+	c.forks(9901) // raises an alarm, but the tasks are not the pods': the node has 21867 available, 5483 above its half
 	armed(9901 + 5484)
 	select {
 	case <-w.Crossed():
-		t.Fatal("a crossing was told; want none yet")
+		t.Fatal("crossing reported; want none yet")
 	default:
 	}
 	n.run(1000 + 9901 + 5484)
@@ -206,39 +205,38 @@ func TestCounter(t *testing.T) {
 	select {
 	case <-w.Crossed():
 	case <-time.After(20 * time.Second):
-		t.Fatal("after 20s: the crossing was not told")
+		t.Fatal("crossing not reported after 20s")
 	}
 	if w.Missed() {
-		t.Error("missed; want the alarms heard")
+		t.Error("Missed() = true; want false")
 	}
-	// What has gone is counted for a while: that must not put the alarm off.
+	// Tasks that exit lower the count only later. The lead of the counter must not delay the alarm.
 	n.run(1000)
 	<-w.Crossed()
 	armed(9901)
 	c.forks(-9901 - 5484)
 	armed(9901)
-	// One that counts and does not raise is found out by the look that comes anyway.
-	c.deaf = true
-	c.forks(9901 + underWay + 1)
+	// A poll finds out that a counter counts but raises no alarm.
+	c.silent = true
+	c.forks(9901 + maxForksInFlight + 1)
 	for deadline := time.Now().Add(20 * time.Second); !w.Missed(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatal("after 20s: the alarm that did not come was not missed")
+			t.Fatal("Missed() = false after 20s; want true")
 		}
 	}
 	if err := w.Use(nil); err != nil || w.Missed() {
-		t.Errorf("Use(nil) = %v, missed %v; want neither", err, w.Missed())
+		t.Errorf("Use(nil) = %v, Missed() = %v; want neither", err, w.Missed())
 	}
 	cancel()
 	if err := <-done; err != nil {
 		t.Errorf("Run: %v", err)
 	}
 	if err := w.Use(nil); err != nil {
-		t.Errorf("Use(nil) when nobody waits any more = %v; want nil", err)
+		t.Errorf("Use(nil) after the end of Run = %v; want nil", err)
 	}
 }
 
-// The crossing is told at once when tasks come as a fork bomb makes them, and so is
-// the end.
+// A crossing by a fork bomb is reported at once, and so is its end.
 func TestCrossing(t *testing.T) {
 	n := newNode(t, 100)
 	w := n.watch()
@@ -246,33 +244,33 @@ func TestCrossing(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- w.Run(ctx) }()
-	told := func(what string) {
+	crossed := func(what string) {
 		t.Helper()
 		select {
 		case <-w.Crossed():
 		case <-time.After(20 * time.Second):
-			t.Fatalf("after 20s: %s was not told", what)
+			t.Fatalf("%s not reported after 20s", what)
 		}
 	}
-	told("the first reading")
+	crossed("the first reading")
 	for tasks := 100; tasks < 32000 && len(w.Crossed()) == 0; tasks += 100 {
 		n.run(tasks)
-		time.Sleep(2 * time.Millisecond) // 50,000 a second, at most
+		time.Sleep(2 * time.Millisecond) // at most 50,000 per second
 	}
-	told("the crossing")
+	crossed("the crossing")
 	var o signal.Observations
 	w.Read(time.Now(), &o)
 	if got := o[signal.PIDAvailable]; !got.Below(5000) {
-		t.Errorf("told at %+v; want less than 5000", got)
+		t.Errorf("reported at %+v; want less than 5000", got)
 	}
 	n.run(100)
-	told("the end")
+	crossed("the end of the crossing")
 	cancel()
 	if err := <-done; err != nil {
 		t.Errorf("Run: %v", err)
 	}
-	if w.Read(time.Now().Add(2*stale), &o); o[signal.PIDAvailable].Status != signal.Unreadable {
+	if w.Read(time.Now().Add(2*staleAfter), &o); o[signal.PIDAvailable].Status != signal.Unreadable {
 		t.Errorf("ten seconds without a reading: %+v; want it unreadable", o[signal.PIDAvailable])
 	}
-	w.Arm(policy(t, "5000")) // nobody waits any more
+	w.Arm(policy(t, "5000")) // after the end of Run
 }

@@ -7,13 +7,13 @@ import (
 	"time"
 )
 
-// A job is done on the thread, on the caller's where that hangs, and always before
-// do returns.
-func TestUrgent(t *testing.T) {
+// do runs a job on the thread, or on the caller's thread if that one is busy or does not
+// run, and returns after the job.
+func TestPriorityThread(t *testing.T) {
 	var none *Urgent
 	done := false
 	if none.do(func() { done = true }); !done {
-		t.Error("without a thread the job was not done")
+		t.Error("without a thread: job not done")
 	}
 	u, err := NewUrgent()
 	if err != nil {
@@ -23,7 +23,7 @@ func TestUrgent(t *testing.T) {
 	u.Started = func() { started.Store(true) }
 	done = false
 	if u.do(func() { done = true }); !done || started.Load() {
-		t.Errorf("before it runs: done %v, started %v; want it done by the caller", done, started.Load())
+		t.Errorf("before Run: done %v, started %v; want it done by the caller", done, started.Load())
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	ended := make(chan struct{})
@@ -36,7 +36,7 @@ func TestUrgent(t *testing.T) {
 	}
 	done = false
 	if u.do(func() { done = true }); !done {
-		t.Error("on the thread the job was not done")
+		t.Error("on the thread: job not done")
 	}
 	hangs, release := make(chan struct{}), make(chan struct{})
 	freed := make(chan struct{})
@@ -50,7 +50,7 @@ func TestUrgent(t *testing.T) {
 	<-hangs
 	done = false
 	if u.do(func() { done = true }); !done {
-		t.Error("beside a job that hangs, the next was not done")
+		t.Error("while the thread is busy: job not done")
 	}
 	close(release)
 	<-freed
@@ -58,16 +58,16 @@ func TestUrgent(t *testing.T) {
 	select {
 	case <-ended:
 	case <-time.After(20 * time.Second):
-		t.Fatal("Run has not ended 20s after its context")
+		t.Fatal("Run has not returned 20s after its context ended")
 	}
 	if !started.Load() {
-		t.Error("Started was not called")
+		t.Error("the start function was not called")
 	}
-	// One that came as the thread ended.
+	// A job that is given while the thread ends.
 	u.running.Store(true)
 	time.AfterFunc(10*time.Millisecond, func() { u.running.Store(false) })
 	done = false
 	if u.do(func() { done = true }); !done {
-		t.Error("when the thread had ended, the job was not done")
+		t.Error("after the thread has ended: job not done")
 	}
 }

@@ -10,30 +10,30 @@ import (
 	"github.com/evictd/evictd/kernel/process"
 )
 
-// Container is one whose scores are looked after.
+// Container is a container whose scores are enforced.
 type Container struct {
 	Pod, Name string
-	// Cgroup is a path in the tree that carries memory, and ID its inode.
+	// Cgroup is a path in the memory controller's hierarchy, and ID its inode.
 	Cgroup string
 	ID     uint64
-	// Wanted is what the oom_score_adj of each process should be.
+	// Wanted is the oom_score_adj that each process should have.
 	Wanted int
 }
 
-// Seen is what a container's processes have.
+// Seen is what Look finds in a container.
 type Seen struct {
 	Processes int
 	// Least and Most are the lowest and the highest oom_score_adj.
 	Least, Most int
-	// Wrong is how many have another one than is wanted.
+	// Wrong is the number of processes with another oom_score_adj than wanted.
 	Wrong int
-	// Group tells whether the OOM killer takes all of them at once
-	// (memory.oom.group); nil where cgroups have no such setting.
+	// Group reports whether the OOM killer kills all processes together
+	// (memory.oom.group); nil if the cgroup has no such file.
 	Group *bool
 }
 
-// Look reads what a container's processes have. It is [cgroup.ErrGone] where the
-// container has gone.
+// Look reads the scores of a container's processes. It returns [cgroup.ErrGone] if the
+// container is gone.
 func Look(h *cgroup.Hierarchy, proc kernel.FS, c Container) (Seen, error) {
 	group, err := open(h, &c)
 	if err != nil {
@@ -47,7 +47,7 @@ func Look(h *cgroup.Hierarchy, proc kernel.FS, c Container) (Seen, error) {
 	case !errors.Is(err, kernel.ErrUnavailable):
 		return Seen{}, err
 	}
-	err = each(group, proc, func(score *process.Score) error {
+	err = eachScore(group, proc, func(score *process.Score) error {
 		have, err := score.Get()
 		if err != nil {
 			return err
@@ -64,9 +64,9 @@ func Look(h *cgroup.Hierarchy, proc kernel.FS, c Container) (Seen, error) {
 	return seen, err
 }
 
-// Enforce gives what is wanted to every process of a container that has something
-// else, and returns to how many. What can't be changed does not keep the others
-// from it, and is told.
+// Enforce sets the wanted score for every process of a container that has another one, and
+// returns how many it changed. If scores can't be changed, it continues and returns their
+// number with the first error.
 func Enforce(h *cgroup.Hierarchy, proc kernel.FS, c Container) (changed int, err error) {
 	group, err := open(h, &c)
 	if err != nil {
@@ -75,7 +75,7 @@ func Enforce(h *cgroup.Hierarchy, proc kernel.FS, c Container) (changed int, err
 	defer group.Close()
 	refused := 0
 	var first error
-	err = each(group, proc, func(score *process.Score) error {
+	err = eachScore(group, proc, func(score *process.Score) error {
 		have, err := score.Get()
 		if err != nil || have == c.Wanted {
 			return err
@@ -105,31 +105,31 @@ func open(h *cgroup.Hierarchy, c *Container) (*cgroup.Cgroup, error) {
 	}
 	if group.ID() != c.ID {
 		group.Close()
-		return nil, fmt.Errorf("%w: %s names another one", cgroup.ErrGone, c.Cgroup)
+		return nil, fmt.Errorf("%w: %s names a different cgroup", cgroup.ErrGone, c.Cgroup)
 	}
 	return group, nil
 }
 
-// atOnce is how many processes are held open at once.
-const atOnce = 64
+// maxOpen bounds the processes that are open at a time.
+const maxOpen = 64
 
-// each calls do with the score of every process of a cgroup that can be told for
-// sure to be of it: a pid may be another's by the time that it is opened, so those
-// count that are in the cgroup after that, too. One that goes meanwhile is left out.
-func each(group *cgroup.Cgroup, proc kernel.FS, do func(*process.Score) error) error {
+// eachScore calls do with the score of every process of a cgroup. A pid can be reused before
+// it is opened, so only processes count that the cgroup still lists afterwards. Processes
+// that exit during the call are skipped.
+func eachScore(group *cgroup.Cgroup, proc kernel.FS, do func(*process.Score) error) error {
 	pids, err := group.Procs(nil)
 	if err != nil {
 		return err
 	}
-	for some := range slices.Chunk(pids, atOnce) {
-		if err := eachOf(group, proc, some, do); err != nil {
+	for some := range slices.Chunk(pids, maxOpen) {
+		if err := eachScoreOf(group, proc, some, do); err != nil {
 			return err
 		}
 	}
 	return nil
 }
 
-func eachOf(group *cgroup.Cgroup, proc kernel.FS, pids []int, do func(*process.Score) error) error {
+func eachScoreOf(group *cgroup.Cgroup, proc kernel.FS, pids []int, do func(*process.Score) error) error {
 	scores := make([]*process.Score, len(pids))
 	defer func() {
 		for _, s := range scores {

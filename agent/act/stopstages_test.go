@@ -16,9 +16,9 @@ import (
 	"github.com/evictd/evictd/kernel/cgroup"
 )
 
-// slow is a runtime whose containers take some time to stop, at most their
-// grace.
-type slow struct {
+// slowRuntime is a runtime whose containers take some time to stop, at most their grace
+// period.
+type slowRuntime struct {
 	mu    sync.Mutex
 	began time.Time
 	takes map[string]time.Duration
@@ -31,7 +31,7 @@ type call struct {
 	grace time.Duration
 }
 
-func (s *slow) StopContainer(ctx context.Context, id string, grace time.Duration) error {
+func (s *slowRuntime) StopContainer(ctx context.Context, id string, grace time.Duration) error {
 	s.mu.Lock()
 	s.calls = append(s.calls, call{time.Since(s.began), id, grace})
 	s.mu.Unlock()
@@ -43,9 +43,9 @@ func (s *slow) StopContainer(ctx context.Context, id string, grace time.Duration
 	}
 }
 
-func (s *slow) StopSandbox(context.Context, string) error { return nil }
+func (s *slowRuntime) StopSandbox(context.Context, string) error { return nil }
 
-func TestTurns(t *testing.T) {
+func TestStopStages(t *testing.T) {
 	const long = time.Hour
 	for _, tt := range []struct {
 		name  string
@@ -54,32 +54,32 @@ func TestTurns(t *testing.T) {
 		want  []string
 	}{
 		{"all at once", nil, map[string]time.Duration{"a": long, "b": 1, "c": 1}, []string{"0s: a 30s", "0s: b 30s", "0s: c 30s"}},
-		{"a sidecar when the others have ended", []Turn{{IDs: []string{"a", "b"}}, {IDs: []string{"c"}, Latest: 30 * time.Second}},
+		{"sidecar after the others have ended", []Turn{{IDs: []string{"a", "b"}}, {IDs: []string{"c"}, Latest: 30 * time.Second}},
 			map[string]time.Duration{"a": 5 * time.Second, "b": 8500 * time.Millisecond, "c": long},
 			[]string{"0s: a 30s", "0s: b 30s", "8.5s: c 21s"}},
-		{"and when they have been killed", []Turn{{IDs: []string{"a", "b"}}, {IDs: []string{"c"}, Latest: 30 * time.Second}},
+		{"sidecar after the others were killed", []Turn{{IDs: []string{"a", "b"}}, {IDs: []string{"c"}, Latest: 30 * time.Second}},
 			map[string]time.Duration{"a": long, "b": 1, "c": long},
 			[]string{"0s: a 30s", "0s: b 30s", "30s: c 1s"}},
-		{"one after the other, each with its share", []Turn{{IDs: []string{"c"}}, {IDs: []string{"b"}, Latest: 10 * time.Second}, {IDs: []string{"a"}, Latest: 20 * time.Second}},
+		{"one after the other", []Turn{{IDs: []string{"c"}}, {IDs: []string{"b"}, Latest: 10 * time.Second}, {IDs: []string{"a"}, Latest: 20 * time.Second}},
 			map[string]time.Duration{"a": long, "b": 2 * time.Second, "c": long},
 			[]string{"0s: c 30s", "10s: b 20s", "20s: a 10s"}},
-		{"sooner where the one before has ended", []Turn{{IDs: []string{"c"}}, {IDs: []string{"b"}, Latest: 10 * time.Second}, {IDs: []string{"a"}, Latest: 20 * time.Second}},
+		{"earlier if the stage before has ended", []Turn{{IDs: []string{"c"}}, {IDs: []string{"b"}, Latest: 10 * time.Second}, {IDs: []string{"a"}, Latest: 20 * time.Second}},
 			map[string]time.Duration{"a": long, "b": 2 * time.Second, "c": 3 * time.Second},
 			[]string{"0s: c 30s", "3s: b 27s", "5s: a 25s"}},
-		{"one that no turn names is of the first", []Turn{{IDs: []string{"c"}}, {IDs: []string{"b"}, Latest: long}},
+		{"container without a stage", []Turn{{IDs: []string{"c"}}, {IDs: []string{"b"}, Latest: long}},
 			map[string]time.Duration{"a": 4 * time.Second, "b": 1, "c": 1},
 			[]string{"0s: a 30s", "0s: c 30s", "4s: b 26s"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				runtime := &slow{began: time.Now(), takes: tt.takes}
-				var reports heard
-				k := NewKiller(&cgroup.Hierarchy{}, "/proc", runtime, reports.take)
+				runtime := &slowRuntime{began: time.Now(), takes: tt.takes}
+				var reports progressLog
+				k := NewKiller(&cgroup.Hierarchy{}, "/proc", runtime, reports.record)
 				job := Job{Containers: []evict.ContainerHandle{{ID: "a"}, {ID: "b"}, {ID: "c"}}, Turns: tt.turns}
 				job.Order.UID, job.Order.Grace = "u", 30*time.Second
 				k.Evict(t.Context(), job)
 				k.Wait()
-				// Of one instant, in any order.
+				// Calls at the same time come in any order.
 				slices.SortStableFunc(runtime.calls, func(a, b call) int { return cmp.Or(cmp.Compare(a.at, b.at), cmp.Compare(a.id, b.id)) })
 				var got []string
 				for _, c := range runtime.calls {
@@ -96,12 +96,12 @@ func TestTurns(t *testing.T) {
 	}
 }
 
-// A pod that is hardened in the middle of its turns is killed as a whole.
-func TestTurnsGivenUp(t *testing.T) {
+// A pod whose grace period is ended between two stages is killed as a whole.
+func TestHardenDuringStopStages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		runtime := &slow{began: time.Now(), takes: map[string]time.Duration{"a": time.Hour, "b": time.Hour}}
-		var reports heard
-		k := NewKiller(&cgroup.Hierarchy{}, "/proc", runtime, reports.take)
+		runtime := &slowRuntime{began: time.Now(), takes: map[string]time.Duration{"a": time.Hour, "b": time.Hour}}
+		var reports progressLog
+		k := NewKiller(&cgroup.Hierarchy{}, "/proc", runtime, reports.record)
 		job := Job{Containers: []evict.ContainerHandle{{ID: "a"}, {ID: "b"}}, Turns: []Turn{{IDs: []string{"a"}}, {IDs: []string{"b"}, Latest: 20 * time.Second}}}
 		job.Order.UID, job.Order.Grace = "u", 30*time.Second
 		k.Evict(t.Context(), job)
@@ -109,7 +109,7 @@ func TestTurnsGivenUp(t *testing.T) {
 		k.Harden(t.Context(), job)
 		k.Wait()
 		if took := time.Since(runtime.began); took != 5*time.Second {
-			t.Errorf("the end came after %v; want it at once, after 5s", took)
+			t.Errorf("ended after %v; want 5s", took)
 		}
 		if stages := reports.stages(); !slices.Contains(stages, LastGone) {
 			t.Errorf("stages = %v; want LastGone among them", stages)

@@ -1,0 +1,373 @@
+package act
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/evictd/evictd/agent/evict"
+	"github.com/evictd/evictd/kernel/cgroup"
+)
+
+// Striker kills pods through a [Hold], with SIGKILL and the largest processes first. It
+// does not allocate and opens only pidfds of processes that the handle does not have. Its
+// work on the calling thread is bounded in number and time for any container. A [Reaper]
+// then writes cgroup.kill, or signals the remaining processes one by one. So the calling
+// thread never takes a lock of the cgroup tree (kernel/cgroup/cgroup.c: cgroup_kill_write
+// takes cgroup_mutex). It is not safe for concurrent use.
+type Striker struct {
+	signaller                signaller
+	pids, relisted, unopened []int
+	signalledPIDs            []int
+	buf                      []byte
+	batch                    []pidfd
+	reserve                  fdReserve
+	preopenedListed          [maxReleased]bool // which preopened processes their cgroup still lists
+	check                    guardCheck
+	began                    time.Time // of the kill
+	timeout                  time.Duration
+	signalErr                error // why a process can't be signalled, such as no CAP_KILL
+}
+
+// signaller sends the signals of a [Striker].
+type signaller interface {
+	// signal sends SIGKILL to a process.
+	signal(fd int) error
+	// finish has another thread finish the kill of a container. checked means that all
+	// its processes were read and none is protected. It returns false if there is no
+	// such thread.
+	finish(h *Hold, m *containerFDs, checked bool) bool
+	// reap has another thread release the memory of a process.
+	reap(h *Hold, fd int)
+}
+
+const (
+	// maxListed bounds the processes of a container that are read, and maxOpened those
+	// that are opened and signalled in addition to the preopened ones.
+	maxListed, maxOpened = 2 << 10, 64
+	// fastKillTimeout is when no further processes are opened and signalled, because
+	// other pods wait for the thread. The preopened ones are always signalled.
+	fastKillTimeout = 2 * time.Millisecond
+)
+
+// NewStriker returns a [Striker] that kills and leaves the rest to r, which may be nil.
+func NewStriker(r *Reaper) *Striker { return newFastKiller(liveSignaller{r}) }
+
+// NewBlank returns a [Striker] for dry runs: it opens, reads and checks the same, and sends
+// no signal.
+func NewBlank() *Striker { return newFastKiller(noopSignaller{}) }
+
+func newFastKiller(t signaller) *Striker {
+	s := &Striker{
+		signaller: t, pids: make([]int, 0, maxListed), relisted: make([]int, 0, maxListed), unopened: make([]int, 0, maxListed),
+		signalledPIDs: make([]int, 0, maxOpened+maxReleased+1), buf: make([]byte, 16<<10), batch: make([]pidfd, 0, maxOpened),
+		check: guardCheck{protected: make([]int, 0, maxProtected)}, timeout: fastKillTimeout,
+	}
+	s.reserve.fill()
+	return s
+}
+
+// Close closes the reserved descriptors.
+func (s *Striker) Close() error { return s.reserve.close() }
+
+// Strike is the result of killing one pod.
+type Strike struct {
+	// First is when the first process was signalled; zero for none.
+	First time.Time
+	// Processes is the number of processes signalled.
+	Processes int
+	// Err names what was not killed and why; a *WrongVictimError if it must not be
+	// killed.
+	Err error
+}
+
+// Refused reports whether the pod was not killed because of an essential process, so that
+// the pod must not be ended in another way either.
+func (s *Strike) Refused() bool {
+	if s.Processes > 0 || s.Err == nil {
+		return false
+	}
+	wrong := (*WrongVictimError)(nil)
+	return errors.As(s.Err, &wrong) && wrong.Never
+}
+
+var errAlreadyKilled = errors.New("kill handle was used before")
+
+// Strike kills the pod. Containers that are gone are no error. A handle that was closed
+// since can be used as long as the caller has a reference: the pod was chosen with this
+// handle, and one that replaced it is not used.
+func (s *Striker) Strike(h *Hold, g *evict.Guard) (out Strike) {
+	if !h.refInUse() {
+		out.Err = cgroup.ErrGone
+		return out
+	}
+	defer h.Drop()
+	if h.killed.Swap(true) {
+		out.Err = errAlreadyKilled
+		return out
+	}
+	defer h.killDone.Store(true)
+	h.guard = g
+	s.began = time.Now()
+	for _, m := range h.containers {
+		before := out.Processes
+		if m.err = s.killContainer(h, m, g, &out); m.err != nil && !errors.Is(m.err, cgroup.ErrGone) {
+			out.Err = errors.Join(out.Err, m.err)
+		} else if m.protectedErr != nil {
+			out.Err = errors.Join(out.Err, m.protectedErr)
+		}
+		m.signalled = out.Processes - before
+	}
+	return out
+}
+
+func (s *Striker) killContainer(h *Hold, m *containerFDs, g *evict.Guard, out *Strike) error {
+	s.signalledPIDs, s.signalErr = s.signalledPIDs[:0], nil
+	s.check.reset(g, &m.ContainerHandle, procfs{dir: h.procDir})
+	all, err := s.listProcs(m)
+	if err != nil {
+		return err
+	}
+	s.check.initSeen = s.check.hasInit && m.initFD >= 0 && !processExited(m.initFD)
+	m.initSeen.Store(s.check.initSeen)
+	wrong := s.check.err()
+	if all && wrong != nil {
+		return wrong
+	}
+	m.partlyChecked = !all
+	if all {
+		m.protectedErr = s.check.protectedError()
+	}
+	found := len(s.pids)
+	switch {
+	case all:
+		s.signalPreopened(h, m, out)
+		s.signalOthers(h, m, out)
+	case s.check.wrong == nil && s.check.initSeen:
+		// Not all processes were read, but the cgroup is certainly the container's: signal
+		// the processes that are open already, and the init process.
+		s.signalPreopened(h, m, out)
+		s.signalInit(m, out)
+	}
+	checked := all && m.protectedErr == nil
+	finishes := s.signaller.finish(h, m, checked)
+	killsCgroup := finishes && checked && m.killFD >= 0 // by cgroup.kill
+	if s.signalErr != nil && !killsCgroup {
+		return fmt.Errorf("kill processes of %s: %w", m.Cgroup, s.signalErr)
+	}
+	if finishes && all {
+		out.addSignalled(found - len(s.signalledPIDs))
+	}
+	return nil
+}
+
+// listProcs lists the processes of the container's cgroup. If there are cgroups below it,
+// it also lists those with a preopened process. It reports whether it has read all
+// processes of the container.
+func (s *Striker) listProcs(m *containerFDs) (all bool, err error) {
+	s.pids, s.preopenedListed = s.pids[:0], [maxReleased]bool{}
+	var st unix.Stat_t
+	if err := unix.Fstat(m.dirFD, &st); err != nil {
+		return false, fmt.Errorf("stat cgroup %s: %w", m.Cgroup, err)
+	}
+	if m.hasLargeList() {
+		return false, nil
+	}
+	lists := m.lists
+	all = st.Nlink == 2 // no cgroups below: kernfs counts each as a link
+	if all {
+		lists = lists[:1]
+	}
+	gone := true
+	for i := range lists {
+		l := &lists[i]
+		read := len(s.pids)
+		whole := false
+		s.pids, whole, err = s.readPIDs(m, l.first, &s.check, s.pids)
+		if err == cgroup.ErrGone || l.first < 0 {
+			continue
+		}
+		if err != nil {
+			return false, err
+		}
+		gone = false
+		all = all && whole
+		for j := range m.preopened {
+			p := &m.preopened[j]
+			s.preopenedListed[j] = s.preopenedListed[j] || p.rel == l.rel && slices.Contains(s.pids[read:], p.pid)
+		}
+	}
+	if gone {
+		return false, cgroup.ErrGone
+	}
+	slices.Sort(s.pids)
+	s.pids = slices.Compact(s.pids)
+	return all, nil
+}
+
+func (o *Strike) addSignalled(n int) {
+	if n > 0 && o.First.IsZero() {
+		o.First = time.Now()
+	}
+	o.Processes += n
+}
+
+// signalPreopened signals the preopened processes that their cgroup still lists.
+func (s *Striker) signalPreopened(h *Hold, m *containerFDs, out *Strike) {
+	for i := range m.preopened {
+		p := &m.preopened[i]
+		if !s.preopenedListed[i] || !s.signal(p.fd) {
+			continue // exited, or its pid was reused: signalOthers or the Reaper signals that one
+		}
+		out.addSignalled(1)
+		p.signalled = true
+		s.signalledPIDs = append(s.signalledPIDs, p.pid)
+		s.signaller.reap(h, p.fd)
+	}
+	slices.Sort(s.signalledPIDs)
+}
+
+// signalInit signals the container's init process, with which the kernel kills its pid
+// namespace (kernel/pid_namespace.c: zap_pid_ns_processes).
+func (s *Striker) signalInit(m *containerFDs, out *Strike) {
+	at, signalled := slices.BinarySearch(s.signalledPIDs, m.InitPID)
+	if !signalled && s.signal(m.initFD) {
+		out.addSignalled(1)
+		s.signalledPIDs = slices.Insert(s.signalledPIDs, at, m.InitPID)
+	}
+}
+
+// signal sends SIGKILL to a process and returns false on error. It keeps the error unless
+// the process has exited.
+func (s *Striker) signal(fd int) bool {
+	err := s.signaller.signal(fd)
+	if err != nil && err != unix.ESRCH {
+		s.signalErr = err
+	}
+	return err == nil
+}
+
+// signalOthers opens the processes that are not preopened, lists the cgroup again, and
+// signals those that are still listed. A pid that was reused since the first list is not.
+// Processes beyond the limits of time, number and descriptors are left to the Reaper.
+func (s *Striker) signalOthers(h *Hold, m *containerFDs, out *Strike) {
+	s.unopened, s.batch = s.unopened[:0], s.batch[:0]
+	for _, pid := range s.pids {
+		if _, signalled := slices.BinarySearch(s.signalledPIDs, pid); !signalled && len(s.unopened) < maxOpened {
+			s.unopened = append(s.unopened, pid)
+		}
+	}
+	for _, pid := range s.unopened {
+		if time.Since(s.began) > s.timeout {
+			break
+		}
+		fd, err := s.reserve.pidfdOpen(pid)
+		if noProcess(err) {
+			continue
+		}
+		if err != nil {
+			break
+		}
+		s.batch = append(s.batch, pidfd{pid: pid, fd: fd})
+	}
+	if len(s.batch) > 0 {
+		s.relisted, _, _ = s.readPIDs(m, m.lists[0].second, nil, s.relisted[:0])
+		slices.Sort(s.relisted)
+	}
+	for i, p := range s.batch {
+		_, listed := slices.BinarySearch(s.relisted, p.pid)
+		if listed && time.Since(s.began) <= s.timeout && s.signal(p.fd) {
+			out.addSignalled(1)
+			s.signalledPIDs = append(s.signalledPIDs, p.pid)
+			if len(m.openedAtKill)+len(m.preopened) < maxReleased {
+				m.openedAtKill = append(m.openedAtKill, p)
+				s.signaller.reap(h, p.fd)
+				continue
+			}
+		}
+		unix.Close(s.batch[i].fd)
+	}
+	s.reserve.fill()
+}
+
+// readPIDs appends the pids of a list to dst, in the order of the list, without those that
+// v, if not nil, protects. It stops when dst is full, and reports whether it has read all.
+func (s *Striker) readPIDs(m *containerFDs, list int, v *guardCheck, dst []int) (_ []int, all bool, err error) {
+	if list < 0 {
+		return dst, true, nil
+	}
+	pid, digits, off := 0, 0, int64(0)
+	for {
+		n, err := s.readChunk(m, list, off)
+		if n <= 0 || err != nil {
+			return dst, err == nil, err
+		}
+		off += int64(n)
+		for _, c := range s.buf[:n] {
+			switch {
+			case c >= '0' && c <= '9' && digits < 9:
+				pid, digits = 10*pid+int(c-'0'), digits+1
+			case c == '\n' && digits > 0 && pid > 0:
+				if len(dst) == cap(dst) {
+					return dst, false, nil
+				}
+				if v == nil || v.add(pid) {
+					dst = append(dst, pid)
+				}
+				pid, digits = 0, 0
+			case c == '\n' && digits > 0 && m.namesAll:
+				// The process is being forked or reaped. cgroup.kill or the next read of
+				// the list finds it.
+				pid, digits = 0, 0
+			case c == '\n' && digits > 0:
+				return dst, false, fmt.Errorf("list processes of %s: %w", m.Cgroup, cgroup.ErrForeign)
+			default:
+				return dst, false, fmt.Errorf("list processes of %s: unexpected byte %q", m.Cgroup, c)
+			}
+		}
+	}
+}
+
+// readChunk reads the next part of a list into s.buf and returns its length, 0 at the end.
+func (s *Striker) readChunk(m *containerFDs, list int, off int64) (int, error) {
+	for {
+		n, err := unix.Pread(list, s.buf, off)
+		switch err {
+		case nil:
+			return n, nil
+		case unix.EINTR:
+		case unix.ENODEV:
+			return 0, cgroup.ErrGone
+		case unix.EOPNOTSUPP:
+			return 0, nil // threaded cgroup: its domain cgroup lists the processes
+		default:
+			return 0, fmt.Errorf("list processes of %s: %w", m.Cgroup, err)
+		}
+	}
+}
+
+// liveSignaller sends SIGKILL.
+type liveSignaller struct{ reaper *Reaper }
+
+func (liveSignaller) signal(fd int) error { return unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0) }
+
+func (l liveSignaller) finish(h *Hold, m *containerFDs, checked bool) bool {
+	return l.reaper != nil && l.reaper.finish(h, m, checked)
+}
+
+func (l liveSignaller) reap(h *Hold, fd int) {
+	if l.reaper != nil {
+		l.reaper.releaseMemory(h, fd)
+	}
+}
+
+// noopSignaller sends signal 0, for which the kernel makes the same checks and sends
+// nothing (kernel/signal.c: group_send_sig_info).
+type noopSignaller struct{}
+
+func (noopSignaller) signal(fd int) error                    { return unix.PidfdSendSignal(fd, 0, nil, 0) }
+func (noopSignaller) finish(*Hold, *containerFDs, bool) bool { return true }
+func (noopSignaller) reap(*Hold, int)                        {}

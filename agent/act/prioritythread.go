@@ -1,0 +1,96 @@
+package act
+
+import (
+	"context"
+	"encoding/binary"
+	"fmt"
+	"os"
+	"runtime"
+	"sync/atomic"
+
+	"golang.org/x/sys/unix"
+)
+
+// Urgent is a thread, usually of real-time priority, that signals containers with many
+// processes. A thread of normal priority gets too little CPU time next to thousands of
+// forking tasks to signal faster than they fork. The thread and its caller wait in the
+// kernel, because a wake-up by Go's scheduler needs a thread of normal priority.
+type Urgent struct {
+	// Started is called on the thread, to set its priority. It may be nil.
+	Started func()
+
+	wakeFD  int         // an eventfd, incremented for each job
+	busy    atomic.Bool // a caller has a job on the thread
+	job     atomic.Pointer[threadJob]
+	running atomic.Bool
+}
+
+type threadJob struct {
+	do    func()
+	done  int         // an eventfd
+	ended atomic.Bool // orders memory: an eventfd does not, to Go
+}
+
+// NewUrgent returns an [Urgent] without a thread; Run provides it. The eventfd is never
+// closed.
+func NewUrgent() (*Urgent, error) {
+	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
+	if err != nil {
+		return nil, fmt.Errorf("create priority thread: %w", os.NewSyscallError("eventfd2", err))
+	}
+	return &Urgent{wakeFD: fd}, nil
+}
+
+// Run runs the thread until ctx ends.
+func (u *Urgent) Run(ctx context.Context) {
+	runtime.LockOSThread() // never unlocked: the thread has a priority and must not run other goroutines
+	if u.Started != nil {
+		u.Started()
+	}
+	defer context.AfterFunc(ctx, func() { wakeEventFD(u.wakeFD) })()
+	u.running.Store(true)
+	defer u.running.Store(false)
+	var count [8]byte
+	for ctx.Err() == nil {
+		_, _ = unix.Read(u.wakeFD, count[:]) // after EINTR the loop reads again
+		if job := u.job.Swap(nil); job != nil {
+			job.do()
+			job.ended.Store(true)
+			wakeEventFD(job.done)
+		}
+	}
+}
+
+// do runs a job on the thread and returns when it has ended. It runs the job on the
+// caller's thread if the thread is busy or does not run. u may be nil.
+func (u *Urgent) do(job func()) {
+	if u == nil || !u.running.Load() || !u.busy.CompareAndSwap(false, true) {
+		job()
+		return
+	}
+	defer u.busy.Store(false)
+	done, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
+	if err != nil {
+		job()
+		return
+	}
+	defer unix.Close(done)
+	mine := &threadJob{do: job, done: done}
+	u.job.Store(mine)
+	wakeEventFD(u.wakeFD)
+	for fds := []unix.PollFd{{Fd: int32(done), Events: unix.POLLIN}}; ; {
+		// The end of the thread wakes no caller, so check for it every 100 ms.
+		if n, _ := unix.Poll(fds, 100); n > 0 && mine.ended.Load() {
+			return
+		}
+		if !u.running.Load() && u.job.CompareAndSwap(mine, nil) {
+			job() // the thread has ended before it took the job
+			return
+		}
+	}
+}
+
+// wakeEventFD adds one to an eventfd, which wakes its reader.
+func wakeEventFD(fd int) {
+	_, _ = unix.Write(fd, binary.NativeEndian.AppendUint64(nil, 1)) // the counter can't overflow, so this does not block or fail
+}

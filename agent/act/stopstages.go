@@ -1,0 +1,71 @@
+package act
+
+import (
+	"context"
+	"slices"
+	"sync"
+	"time"
+)
+
+// stopInStages asks the runtime to stop the containers of a job, stage by stage, each
+// within the rest of the job's grace period. It returns the answers, in the order of the
+// containers, when all stages have ended.
+func (k *Killer) stopInStages(ctx context.Context, job *Job) []error {
+	errs := make([]error, len(job.Containers))
+	began := time.Now()
+	var stages []<-chan struct{} // each closed when the containers of the stage have stopped
+	for stage, latest := range job.stageStarts() {
+		grace := job.Order.Grace
+		if stage > 0 {
+			awaitStages(ctx, stages, time.Until(began.Add(latest)))
+			// In whole seconds, because a runtime would round it up, and not 0, which would
+			// kill the container.
+			grace = max(time.Second, (grace - time.Since(began)).Truncate(time.Second))
+		}
+		var stops sync.WaitGroup
+		for i, c := range job.Containers {
+			if job.stageOf(c.ID) == stage {
+				stops.Go(func() { errs[i] = k.stopContainer(ctx, c, grace) })
+			}
+		}
+		ended := make(chan struct{})
+		stages = append(stages, ended)
+		go func() {
+			stops.Wait()
+			close(ended)
+		}()
+	}
+	for _, ended := range stages {
+		<-ended
+	}
+	return errs
+}
+
+// stageStarts returns when each stage starts at the latest. There is at least one stage.
+func (j *Job) stageStarts() []time.Duration {
+	list := make([]time.Duration, max(1, len(j.Turns)))
+	for i := range j.Turns {
+		list[i] = j.Turns[i].Latest
+	}
+	return list
+}
+
+// stageOf returns the index of a container's stage.
+func (j *Job) stageOf(id string) int {
+	return max(0, slices.IndexFunc(j.Turns, func(t Turn) bool { return slices.Contains(t.IDs, id) }))
+}
+
+// awaitStages returns when all stages have ended, after timeout, or when ctx ends.
+func awaitStages(ctx context.Context, stages []<-chan struct{}, timeout time.Duration) {
+	timer := time.NewTimer(timeout)
+	defer timer.Stop()
+	for _, ended := range stages {
+		select {
+		case <-ended:
+		case <-timer.C:
+			return
+		case <-ctx.Done():
+			return
+		}
+	}
+}

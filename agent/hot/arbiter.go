@@ -1,0 +1,165 @@
+package hot
+
+import (
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/evictd/evictd/agent/act"
+	"github.com/evictd/evictd/agent/evict"
+	"github.com/evictd/evictd/agent/lanes"
+	"github.com/evictd/evictd/agent/signal"
+)
+
+// maxKills is the number of kills that a thread may have queued for the loop. If the loop
+// takes none, the thread stops killing, because kills must be recorded.
+const maxKills = 64
+
+// maxCandidates is the number of candidates that a Kill records.
+const maxCandidates = 10
+
+// Kill is a pod that was killed, with the values for its record.
+type Kill struct {
+	Pod *evict.Pod // from the table of the decision
+	// Memory and Freeable are the usage that the pod was chosen by, in bytes.
+	Memory, Freeable int64
+	// Hold has a reference, which the taker of the kill drops.
+	Hold   Pod
+	Strike act.Strike
+	DryRun bool
+
+	Threshold   evict.Threshold
+	Observation signal.Observation
+	Deficit     int64
+	Expected    int64
+
+	Raise lanes.Raise
+	// Decided is when the decision began, Confirmed when the confirming reading was
+	// taken, and Chosen when all victims were chosen and had a handle.
+	Decided, Confirmed, Chosen time.Time
+	RankingAge                 time.Duration
+	// Cold means that the pod had no kill handle before the decision.
+	Cold       bool
+	candidates [maxCandidates]evict.Ranked
+	ranked     int
+}
+
+// Candidates returns the first pods of the ranking.
+func (k *Kill) Candidates() []evict.Ranked { return k.candidates[:k.ranked] }
+
+// Desk arbitrates between the threads that may kill for a hard memory threshold: the hot
+// path, the watchdog and the decision loop.
+type Desk struct {
+	// state is twice the generation, plus one while a thread has acquired the
+	// generation and is killing.
+	state  atomic.Uint64
+	queues []*killQueue
+	alarms chan lanes.Raise
+	// answered are the hard thresholds whose crossing a lane has answered, until the
+	// loop takes them. An alarm waiting in the channel hides the next.
+	answered answers
+}
+
+// answers are the hard thresholds whose crossing a lane has answered.
+type answers [signal.Marks]atomic.Bool
+
+// record records whether an alarm answers a crossing. It does not allocate.
+func (a *answers) record(r *lanes.Raise) {
+	if r.Answered && r.Mark != 0 && r.Mark.Hard() {
+		a[r.Mark].Store(true)
+	}
+}
+
+// killQueue has the kills of one thread that wait for the loop. Each thread has a queue of
+// its own, because a thread that was believed to hang may still add a kill.
+type killQueue struct {
+	kills         [maxKills]Kill
+	written, read atomic.Uint64 // number of kills
+}
+
+// NewDesk returns a [Desk] at generation 0.
+func NewDesk() *Desk { return &Desk{alarms: make(chan lanes.Raise, 1)} }
+
+// newQueue adds the queue of one more thread. It is called before any thread runs.
+func (d *Desk) newQueue() *killQueue {
+	q := &killQueue{}
+	d.queues = append(d.queues, q)
+	return q
+}
+
+// News receives an alarm after it was handled. While one alarm waits, later ones are
+// dropped: the loop observes everything after any alarm.
+func (d *Desk) News() <-chan lanes.Raise { return d.alarms }
+
+// TakeAnswered reports whether a lane has answered the crossing of a hard memory
+// threshold since the last call. Only the loop calls it.
+func (d *Desk) TakeAnswered(m signal.Mark) bool { return d.answered[m].Swap(false) }
+
+func (d *Desk) notify(r lanes.Raise) {
+	select {
+	case d.alarms <- r:
+	default:
+	}
+}
+
+// Kills appends the kills since the last call to list, and returns it with the generation
+// to which an observation made from now on belongs. Only the loop calls it.
+func (d *Desk) Kills(list []Kill) (_ []Kill, generation uint64) {
+	generation = d.state.Load() / 2
+	for _, q := range d.queues {
+		list = q.drain(list)
+	}
+	slices.SortStableFunc(list, func(a, b Kill) int { return a.Decided.Compare(b.Decided) })
+	return list, generation
+}
+
+// Claim acquires a generation for kills that are decided on it, and begins the next one. It
+// returns false if another thread has acquired the generation. The loop uses it: it knows
+// its own kills, so its next observation may belong to the next generation at once.
+func (d *Desk) Claim(generation uint64) bool {
+	return d.state.CompareAndSwap(2*generation, 2*generation+2)
+}
+
+// acquireLease acquires a generation like [Desk.Claim], but keeps it until release: no thread can
+// acquire the next one before the kills are queued.
+func (d *Desk) acquireLease(generation uint64) bool {
+	return d.state.CompareAndSwap(2*generation, 2*generation+1)
+}
+
+// Seize takes a generation from a thread that has acquired it and hangs in the kernel.
+// Later kills of that thread are not queued, except one that it is just about to queue.
+// Further observations belong to the second generation after this one.
+func (d *Desk) Seize(generation uint64) bool {
+	return d.state.CompareAndSwap(2*generation+1, 2*generation+4)
+}
+
+// owned reports whether the thread that acquired a generation still has it.
+func (d *Desk) owned(generation uint64) bool { return d.state.Load() == 2*generation+1 }
+
+// release ends a generation after all its kills were queued.
+func (d *Desk) release(generation uint64) { d.state.CompareAndSwap(2*generation+1, 2*generation+2) }
+
+// Current reports whether no thread has killed since an observation of the generation.
+func (d *Desk) Current(generation uint64) bool { return d.valid(generation) }
+
+// valid reports whether the generation is current and no thread has acquired it.
+func (d *Desk) valid(generation uint64) bool { return d.state.Load() == 2*generation }
+
+// hasRoom reports whether n kills can be queued.
+func (q *killQueue) hasRoom(n int) bool { return q.written.Load()-q.read.Load()+uint64(n) <= maxKills }
+
+// next returns the slot of the next kill, and commit queues it.
+func (q *killQueue) next() *Kill { return &q.kills[q.written.Load()%maxKills] }
+
+func (q *killQueue) commit() { q.written.Add(1) }
+
+// drain appends the queued kills to list.
+func (q *killQueue) drain(list []Kill) []Kill {
+	for at := q.read.Load(); at < q.written.Load(); at++ {
+		k := &q.kills[at%maxKills]
+		list = append(list, *k)
+		*k = Kill{} // keeps no pod or handle alive
+		q.read.Store(at + 1)
+	}
+	return list
+}

@@ -1,0 +1,40 @@
+package hot
+
+import (
+	"math"
+	"time"
+
+	"k8s.io/apimachinery/pkg/api/resource"
+
+	"github.com/evictd/evictd/agent/evict"
+	"github.com/evictd/evictd/agent/lanes"
+	"github.com/evictd/evictd/agent/signal"
+)
+
+// Rehearse runs the path from an alarm to a kill once, with a threshold that is always met
+// and without sending a signal, so that every page of it is resident before the first real
+// alarm. The handle of pod is used up.
+func Rehearse(o Options, pod Pod) Result {
+	const unlimited = math.MaxInt64 / 4
+	threshold := signal.Threshold{Signal: signal.MemoryAvailable, Value: signal.Quantity(*resource.NewQuantity(unlimited, resource.BinarySI))}
+	in := evict.Inputs{
+		Policy: &evict.Policy{Thresholds: []evict.Threshold{{Threshold: threshold}}, MaxVictims: 1, SettleTimeout: time.Second},
+		Pods:   []evict.Pod{{UID: "rehearsal", HasStats: true, Usage: evict.PodUsage{Memory: unlimited, Freeable: unlimited}}},
+		// File cache does not delay a crossing while reclaim stalls. Unexplained covers any
+		// usage of kubepods, also the largest number, which stands for a reading that came
+		// too late: right after the start the reader thread may not have opened kubepods
+		// yet, and the warm-up would end before the kill.
+		Measured: true, DryRun: true, ReclaimStalled: true, Unexplained: math.MaxInt64 - unlimited,
+	}
+	table := &Table{
+		Decision: evict.NewTable(&in, &evict.State{}, time.Time{}), Pods: in.Pods, Guard: &evict.Guard{}, DryRun: true,
+		Rows: []Row{{Hold: pod}}, // not [Row.Known], so that a refresh does not lower its usage
+	}
+	pod.Usage()
+	o.Read.Look(pod, readTimeout)
+	o.Desk, o.Strike = NewDesk(), o.Look
+	var d decider
+	d.setUp(&o)
+	d.publish(table)
+	return d.handle(lanes.Raise{Lane: "rehearsal"})
+}
