@@ -149,7 +149,7 @@ func TestSavedWithTheLastRecord(t *testing.T) {
 // A pod that the node can't do without is not stopped.
 func TestVitalPod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t, configured, evict.Pod{UID: "self", Namespace: "default", Name: "self", HasStats: true, Spared: "holds evictd"})
+		n := newNode(t, configured, evict.Pod{UID: "self", Namespace: "default", Name: "self", HasStats: true, Spared: "contains evictd"})
 		defer n.start()()
 		n.events <- logind.Event{Preparing: true, Locked: true, Until: time.Now().Add(time.Minute)}
 		time.Sleep(time.Minute)
