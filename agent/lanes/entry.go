@@ -1,9 +1,10 @@
 package lanes
 
 import (
-	"github.com/evictd/evictd/agent/signal"
 	"sync/atomic"
 	"time"
+
+	"github.com/evictd/evictd/agent/signal"
 )
 
 // entry is a lane of a Set with its state.

@@ -38,7 +38,7 @@ type Apart struct {
 	pod      Pod
 	now      time.Time
 	pods     signal.Observation
-	kubepods kubepodsUsage
+	kubepods kubepodsReading
 	podUsage podUsage
 }
 

@@ -32,8 +32,8 @@ type Options struct {
 	// CountCache counts active file cache as available, where the kubelet
 	// counts it as used.
 	CountCache bool
-	// Armed are the thresholds that decide whether a reading of kubepods is corrected. Nil
-	// corrects each reading.
+	// Armed are the thresholds in force: a reading of kubepods is corrected only if it crosses
+	// one of them. Nil corrects each reading.
 	Armed *Armed
 	// Drift is how many bytes the per-CPU counters may lag behind ([HostDrift]).
 	Drift int64
@@ -176,23 +176,23 @@ func (m *Memory) observation(now time.Time, capacity int64, used *cgroup.Memory)
 	return o
 }
 
-// kubepodsUsage is what all pods use together, in bytes: see [Node].
-type kubepodsUsage struct {
+// kubepodsReading is what all pods use together, in bytes: see [Node].
+type kubepodsReading struct {
 	workingSet, usage int64
 	known             bool
 }
 
-func (p kubepodsUsage) applyTo(n *Node) {
+func (p kubepodsReading) applyTo(n *Node) {
 	n.Kubepods, n.KubepodsUsage, n.KubepodsKnown = p.workingSet, p.usage, p.known
 }
 
 // noPods is the usage where there is no kubepods cgroup, and unknownUsage where it could
 // not be read.
-var noPods, unknownUsage = kubepodsUsage{known: true}, kubepodsUsage{usage: math.MaxInt64}
+var noPods, unknownUsage = kubepodsReading{known: true}, kubepodsReading{usage: math.MaxInt64}
 
 // readKubepods returns the limit of kubepods less its working set, and its usage. The
 // signal is NotObserved where the cgroup or its limit is missing.
-func (m *Memory) readKubepods(now time.Time) (signal.Observation, kubepodsUsage) {
+func (m *Memory) readKubepods(now time.Time) (signal.Observation, kubepodsReading) {
 	if m.kubepods == nil {
 		if now.Sub(m.kubepodsChecked) < kubepodsCheckInterval && !m.kubepodsChecked.IsZero() {
 			return signal.Observation{}, noPods
@@ -217,7 +217,7 @@ func (m *Memory) readKubepods(now time.Time) (signal.Observation, kubepodsUsage)
 		m.kubepodsChecked = time.Time{}
 		return unreadable(now, fmt.Errorf("read kubepods' memory: %w", err)), usage
 	}
-	pods := kubepodsUsage{int64(used.WorkingSet), int64(used.Usage), true}
+	pods := kubepodsReading{int64(used.WorkingSet), int64(used.Usage), true}
 	if !used.Limited {
 		return signal.Observation{}, pods
 	}
@@ -288,7 +288,7 @@ func openUsage(h *cgroup.Hierarchy, path string) int {
 
 // readUsage reads the usage of kubepods, page cache included. The file is a single
 // counter (mm/memcontrol.c: memory_current_read), so the read does not block.
-func readUsage(fd int) kubepodsUsage {
+func readUsage(fd int) kubepodsReading {
 	var buf [32]byte
 	n, err := unix.Pread(fd, buf[:], 0)
 	if err != nil {
@@ -298,7 +298,7 @@ func readUsage(fd int) kubepodsUsage {
 	if err != nil || usage < 0 {
 		return unknownUsage
 	}
-	return kubepodsUsage{usage: usage}
+	return kubepodsReading{usage: usage}
 }
 
 func unreadable(now time.Time, err error) signal.Observation {

@@ -114,14 +114,14 @@ func (q *Quick) Look(p Pod, limit time.Duration) (workingSet, anonymous int64, o
 func (q *Quick) Counts() (sampler, files uint64) { return q.reads[0].Load(), q.reads[1].Load() }
 
 // read reads kubepods. ok is false if files have to be read instead.
-func (s *Sampler) read(now, raised time.Time, into *signal.Observations, walked *rowIndex) (pods kubepodsUsage, ok bool) {
-	asked, ok := bpf.Uptime()
+func (s *Sampler) read(now, raised time.Time, into *signal.Observations, walked *rowIndex) (pods kubepodsReading, ok bool) {
+	requested, ok := bpf.Uptime()
 	if !ok {
 		return unknownUsage, false
 	}
-	since := asked - min(max(0, now.Sub(raised)), maxWalkAge)
+	since := requested - min(max(0, now.Sub(raised)), maxWalkAge)
 	var sample bpf.Sample
-	if !s.tick(asked, since, &sample) || !sample.Node.Valid || !s.fresh(&sample, since) {
+	if !s.tick(requested, since, &sample) || !sample.Node.Valid || !s.fresh(&sample, since) {
 		return unknownUsage, false
 	}
 	walked.reset()
@@ -141,14 +141,14 @@ func (s *Sampler) fresh(sample *bpf.Sample, since time.Duration) bool {
 
 // allocatable is [Memory.readKubepods] from a sample that is fresh. The usage is as new as
 // the sample, and the file cache as new as the walk.
-func (s *Sampler) allocatable(now time.Time, sample *bpf.Sample, since time.Duration) (signal.Observation, kubepodsUsage) {
+func (s *Sampler) allocatable(now time.Time, sample *bpf.Sample, since time.Duration) (signal.Observation, kubepodsReading) {
 	if !s.Pods {
 		return signal.Observation{}, noPods
 	}
 	late := sample.Pods.Walked < since
-	pods := kubepodsUsage{int64(sample.Pods.WorkingSet()), int64(sample.Pods.Usage), true}
+	pods := kubepodsReading{int64(sample.Pods.WorkingSet()), int64(sample.Pods.Usage), true}
 	if late {
-		pods = kubepodsUsage{usage: pods.usage}
+		pods = kubepodsReading{usage: pods.usage}
 	}
 	switch {
 	case s.Kubepods == 0:
@@ -176,8 +176,8 @@ func (s *Sampler) clearlyAbove(sample *bpf.Sample) bool {
 }
 
 // tick makes the sampler tick, and walk unless its last walk is not older than since. It
-// reports whether sample is from a tick after asked.
-func (s *Sampler) tick(asked, since time.Duration, sample *bpf.Sample) bool {
+// reports whether sample is from a tick after requested.
+func (s *Sampler) tick(requested, since time.Duration, sample *bpf.Sample) bool {
 	var err error
 	if !s.Pods || s.Sample(sample) == nil && sample.Pods.Valid && sample.Pods.Walked >= since {
 		err = s.Kick()
@@ -188,7 +188,7 @@ func (s *Sampler) tick(asked, since time.Duration, sample *bpf.Sample) bool {
 	if err != nil {
 		return false
 	}
-	for start := time.Now(); s.Sample(sample) != nil || sample.Time < asked; {
+	for start := time.Now(); s.Sample(sample) != nil || sample.Time < requested; {
 		if time.Since(start) > samplerDeadline {
 			return false
 		}

@@ -29,8 +29,8 @@ func (t *Tree) Walk() bool {
 	if s == nil || !s.Pods {
 		return false
 	}
-	asked, ok := bpf.Uptime()
-	return ok && s.Walk(walkDeadline) == nil && t.rows.load(s.Sampler, asked)
+	requested, ok := bpf.Uptime()
+	return ok && s.Walk(walkDeadline) == nil && t.rows.load(s.Sampler, requested)
 }
 
 // Find returns the row of a cgroup in the last walk; nil if there is none.

@@ -107,8 +107,8 @@ func TestSamplerReadingReusesWalk(t *testing.T) {
 		if source.Walk(walkDeadline) != nil || source.Sample(&walked) != nil || walked.Pods.Walked < raised {
 			continue // another walk came in between
 		}
-		asked, _ := bpf.Uptime()
-		if source.tick(asked, raised, &sample) && sample.Time >= asked && sample.Pods.Walked == walked.Pods.Walked {
+		requested, _ := bpf.Uptime()
+		if source.tick(requested, raised, &sample) && sample.Time >= requested && sample.Pods.Walked == walked.Pods.Walked {
 			return
 		}
 	}
@@ -157,13 +157,13 @@ func TestPodsNotWalked(t *testing.T) {
 		source Sampler
 		since  time.Duration
 		want   signal.Status
-		used   kubepodsUsage
+		used   kubepodsReading
 	}{
 		{"no pods", Sampler{}, 0, signal.NotObserved, noPods},
-		{"walked", Sampler{Pods: true, Kubepods: 1000 * mib}, time.Second, signal.Observed, kubepodsUsage{500 * mib, 600 * mib, true}},
-		{"walked, no limit", Sampler{Pods: true}, time.Second, signal.NotObserved, kubepodsUsage{500 * mib, 600 * mib, true}},
-		{"late", Sampler{Pods: true, Kubepods: 1000 * mib}, 2 * time.Second, signal.Unreadable, kubepodsUsage{usage: 600 * mib}},
-		{"late, no limit", Sampler{Pods: true}, 2 * time.Second, signal.NotObserved, kubepodsUsage{usage: 600 * mib}},
+		{"walked", Sampler{Pods: true, Kubepods: 1000 * mib}, time.Second, signal.Observed, kubepodsReading{500 * mib, 600 * mib, true}},
+		{"walked, no limit", Sampler{Pods: true}, time.Second, signal.NotObserved, kubepodsReading{500 * mib, 600 * mib, true}},
+		{"late", Sampler{Pods: true, Kubepods: 1000 * mib}, 2 * time.Second, signal.Unreadable, kubepodsReading{usage: 600 * mib}},
+		{"late, no limit", Sampler{Pods: true}, 2 * time.Second, signal.NotObserved, kubepodsReading{usage: 600 * mib}},
 	} {
 		if o, used := tc.source.allocatable(now, sample, tc.since); o.Status != tc.want || used != tc.used {
 			t.Errorf("%s: allocatable() = %+v, %+v; want status %v, %+v", tc.name, o, used, tc.want, tc.used)

@@ -29,22 +29,22 @@ type deduction struct {
 // fill completes a pod whose members are set.
 func (d *deduction) fill(p *pod) {
 	l := d.listed
-	box := &l.Sandbox
-	kubelets := d.kubelet.Owns(box.Annotations)
+	sandbox := &l.Sandbox
+	byKubelet := d.kubelet.Owns(sandbox.Annotations)
 	if d.spec != nil {
 		p.spec = *d.spec
 		p.spec.Containers, p.spec.InitContainers = slices.Clone(d.spec.Containers), slices.Clone(d.spec.InitContainers)
 		p.spec.HasStats, p.spec.Usage = false, evict.PodUsage{}
 	} else {
-		p.spec.Labels = box.Labels
-		p.spec.Static = kubelets && box.Annotations[evict.ConfigSource] != "api"
-		if kubelets && l.Namespace == kubeSystem {
+		p.spec.Labels = sandbox.Labels
+		p.spec.Static = byKubelet && sandbox.Annotations[evict.ConfigSource] != "api"
+		if byKubelet && l.Namespace == kubeSystem {
 			p.spec.Spared = "a kubelet's pod in " + kubeSystem
 		}
 	}
 	p.spec.UID, p.spec.Namespace, p.spec.Name = l.UID, l.Namespace, l.Name
-	p.spec.Kubelet = kubelets
-	p.about = About{Handler: box.RuntimeHandler, KeptSince: l.kept}
+	p.spec.Kubelet = byKubelet
+	p.about = About{Handler: sandbox.RuntimeHandler, KeptSince: l.kept}
 
 	var running []*Container
 	for _, m := range p.members {

@@ -46,18 +46,18 @@ func (d *details[T]) begin() {
 // want adds a listed object with its state.
 func (d *details[T]) want(id string, state uint8, now time.Time) {
 	d.now = now
-	kept := d.known[id]
-	if kept == nil || kept.state != state {
-		kept = &detail[T]{state: state, err: errNotRequested}
+	result := d.known[id]
+	if result == nil || result.state != state {
+		result = &detail[T]{state: state, err: errNotRequested}
 	}
-	d.wanted[id] = kept
+	d.wanted[id] = result
 }
 
 // get returns the result, and why it is incomplete; the zero value for an object that is not
 // wanted.
 func (d *details[T]) get(id string) (T, error) {
-	if kept := d.wanted[id]; kept != nil {
-		return kept.value, kept.err
+	if result := d.wanted[id]; result != nil {
+		return result.value, result.err
 	}
 	var none T
 	return none, errNotRequested
@@ -65,11 +65,11 @@ func (d *details[T]) get(id string) (T, error) {
 
 // due returns the calls to make, first attempts before retries. Each writes one detail, and
 // does nothing after the end of ctx, which has a deadline.
-func (d *details[T]) due(ctx context.Context, ask func(ctx context.Context, id string) (T, error)) []func() {
-	var first, again []func()
+func (d *details[T]) due(ctx context.Context, read func(ctx context.Context, id string) (T, error)) []func() {
+	var first, retries []func()
 	end, _ := ctx.Deadline()
-	for id, kept := range d.wanted {
-		if kept.err == nil || d.now.Before(kept.next) {
+	for id, result := range d.wanted {
+		if result.err == nil || d.now.Before(result.next) {
 			continue
 		}
 		call := func() {
@@ -78,21 +78,21 @@ func (d *details[T]) due(ctx context.Context, ask func(ctx context.Context, id s
 				return
 			}
 			began := time.Now()
-			value, err := ask(ctx, id)
+			value, err := read(ctx, id)
 			if err != nil && time.Until(end) <= 0 && time.Since(began) < minAttempt {
 				return
 			}
-			kept.value, kept.err = value, err
-			kept.backoff = min(max(2*kept.backoff, minDetailBackoff), maxDetailBackoff)
-			kept.next = d.now.Add(kept.backoff)
+			result.value, result.err = value, err
+			result.backoff = min(max(2*result.backoff, minDetailBackoff), maxDetailBackoff)
+			result.next = d.now.Add(result.backoff)
 		}
-		if kept.backoff == 0 {
+		if result.backoff == 0 {
 			first = append(first, call)
 		} else {
-			again = append(again, call)
+			retries = append(retries, call)
 		}
 	}
-	return append(first, again...)
+	return append(first, retries...)
 }
 
 // parallel makes the calls, parallelDetails at a time, and returns when all are done.

@@ -166,12 +166,12 @@ func TestMeasureIsExact(t *testing.T) {
 	}
 	i.Forget()
 	if s := i.Measure(later); slices.ContainsFunc(s.Read, later.After) {
-		t.Errorf("after Forget() of all Read = %v; want %v for all", s.Read, later)
+		t.Errorf("after Forget(): Read = %v; want %v for all pods", s.Read, later)
 	}
 }
 
-// A list that came meanwhile is another, though nothing has moved.
-func TestStillByTheSameList(t *testing.T) {
+// After a new list Still fails even if no cgroup has changed.
+func TestStillNeedsSameList(t *testing.T) {
 	_, i, _, _ := newWalkedNode(t)
 	now := time.Now()
 	if _, ok := i.Still(now); ok {
