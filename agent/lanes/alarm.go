@@ -20,7 +20,7 @@ const (
 // Names returns the names of the lanes, the fastest first.
 func Names() []string { return []string{BPF, Memcg, Events, PSI, Reclaim, Forks, Polling} }
 
-// Raise is an alarm: a signal fell below a threshold, or may have.
+// Raise reports that a signal fell below a threshold, or may have.
 type Raise struct {
 	Lane string
 	// Mark is the threshold that was crossed; zero if the lane does not know.

@@ -133,7 +133,7 @@ func (p *Poll) Run(ctx context.Context, alarm chan<- Raise) error {
 
 // pollState is what Poll keeps between readings.
 type pollState struct {
-	below     uint64 // thresholds that were crossed, as bits by Mark
+	below     uint64 // thresholds that were crossed, as bits by identity
 	lastAbove time.Time
 	crossings [signal.Marks]*crossing
 	rate      float64 // fastest fill rate seen, bytes per second
@@ -177,7 +177,7 @@ func (w *pollState) repeatAnswer(m signal.Mark) {
 // before, or whose crossing is answered now and was not before, zero for none, and whether
 // the crossing is answered.
 func (w *pollState) update(now time.Time, o *signal.Observations, thresholds []signal.Threshold) (crossed signal.Mark, answered bool) {
-	var below uint64 // by Mark
+	var below uint64 // by identity
 	above := true    // all signals were read, and none is below
 	var armed [signal.Marks]bool
 	for i := range thresholds {

@@ -119,7 +119,7 @@ func (l *sampler) update(now time.Time, w *laneInput) (err error) {
 	return l.rearm(w)
 }
 
-// source returns what a memory.Quick reads; nil if files have to be read. Files are read
+// source returns what a [memory.Quick] reads; nil if files have to be read. Files are read
 // for the node too while kubepods can't be read.
 func (l *sampler) source(w *laneInput) *memory.Sampler {
 	known := l.podsReadable()

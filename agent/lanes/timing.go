@@ -24,8 +24,9 @@ const (
 
 // When a lane is degraded, and when it is opened again.
 const (
-	// heartbeatTimeout is how long a lane that samples may be without a new sample. It
-	// is many times the longest sampling interval.
+	// heartbeatTimeout is how long a lane that samples may be without a new sample, and
+	// polling without a reading beyond its interval. It is many times the longest interval
+	// of the sampler.
 	heartbeatTimeout = 2 * time.Second
 	// alarmDeadline is how long after a crossing was seen a lane may raise its alarm,
 	// and by how much its alarm may precede the last reading above the threshold: the

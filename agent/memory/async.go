@@ -19,7 +19,7 @@ import (
 // Apart reads a [Memory] for a thread that must not block. memory.stat of kubepods can
 // block until the kernel has flushed it (kernel/cgroup/rstat.c), so a reader thread reads
 // it with a deadline. After the deadline the signal is Unreadable, and the usage with page
-// cache is read directly. Only one goroutine may call Apart's methods, besides Run.
+// cache is read directly. Only one goroutine may call its methods, besides Run.
 type Apart struct {
 	memory *Memory
 	// wakeFD and doneFD are eventfds: the kernel wakes the thread that waits, without Go's

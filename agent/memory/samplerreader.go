@@ -16,7 +16,7 @@ import (
 // sampler can't provide it. It is not safe for concurrent use, except that the sampler may
 // be replaced at any time.
 type Quick struct {
-	// Files is read for the node, and for kubepods without the sampler. Only Quick uses it.
+	// Files is read for the node, and for kubepods without the sampler. Nothing else uses it.
 	Files Files
 
 	sampler atomic.Pointer[Sampler]
@@ -41,7 +41,7 @@ type Files interface {
 	ReadNode(now time.Time, into *signal.Observations) Node
 }
 
-// NewQuick returns a Quick that reads files until SetSampler is called.
+// NewQuick returns a [Quick] that reads files until SetSampler is called.
 func NewQuick(files Files) *Quick {
 	q := &Quick{Files: files}
 	q.rows.reserve(maxRows)

@@ -11,9 +11,6 @@ const (
 	// minDetailBackoff and maxDetailBackoff bound the pause before a failed status call is
 	// made again.
 	minDetailBackoff, maxDetailBackoff = time.Second, 10 * time.Second
-	// minAttempt is how long a call must have run to count as an attempt when the deadline
-	// of the list ends it.
-	minAttempt = detailsDeadline / 2
 )
 
 // errNotRequested means that no status call was made yet.
@@ -79,8 +76,8 @@ func (d *details[T]) due(ctx context.Context, read func(ctx context.Context, id 
 			}
 			began := time.Now()
 			value, err := read(ctx, id)
-			if err != nil && time.Until(end) <= 0 && time.Since(began) < minAttempt {
-				return
+			if err != nil && time.Until(end) <= 0 && time.Since(began) < detailsDeadline/2 {
+				return // the deadline ended it early: no attempt
 			}
 			result.value, result.err = value, err
 			result.backoff = min(max(2*result.backoff, minDetailBackoff), maxDetailBackoff)

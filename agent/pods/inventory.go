@@ -36,7 +36,8 @@ type Options struct {
 }
 
 // Inventory is the list of pods on the node. Its methods are safe for concurrent use. All
-// but Run, Sync, Outside, NotOurs, WatchKubelets and KubeletProcesses return at once.
+// return at once except Run, Sync, WatchKubelets, KubeletProcesses, [Inventory.Outside] and
+// [Inventory.NotOurs].
 type Inventory struct {
 	runtime    *trackedRuntime // nil if there is none
 	specs      Specifications
