@@ -15,7 +15,7 @@ type reclaim struct {
 	ring *ring
 
 	mu           sync.Mutex // guards the fields below: stalls is called from other goroutines
-	ringAcquired bool       // the ring
+	ringAcquired bool
 	reclaim      *bpf.Reclaim
 	oom          *bpf.OOM
 	missing      error // why one of the two is not available

@@ -30,7 +30,7 @@ type ring struct {
 // Victim is a process that the kernel's OOM killer kills.
 type Victim = bpf.Victim
 
-// maxQueuedVictims is how many victims of the OOM killer are queued for Set.Victims.
+// maxQueuedVictims is how many victims of the OOM killer are queued for [Set.Victims].
 const maxQueuedVictims = 64
 
 // acquire opens the ring for its first user.
