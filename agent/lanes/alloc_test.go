@@ -9,16 +9,15 @@ import (
 	"github.com/evictd/evictd/bpf"
 )
 
-// Under the race detector what the kernel fills moves to the heap.
+// Under the race detector buffers that the kernel fills escape to the heap.
 
-// TestRecordsAllocate: what comes from the kernel becomes an alarm without
-// feeding the collector.
-func TestRecordsAllocate(t *testing.T) {
-	s, th, _ := openHere(t, BPF, nil)
-	covered(t, s)
-	th.mu.Lock() // the thread stands aside
+// A record of the kernel becomes an alarm without an allocation.
+func TestAlarmDoesNotAllocate(t *testing.T) {
+	s, th, _ := openLane(t, BPF, nil)
+	waitCovered(t, s)
+	th.mu.Lock() // the waiting thread must not read the record
 	defer th.mu.Unlock()
-	source := heeded{s.ring, s}
+	source := recordedSource{s.ring, s}
 	up, ok := bpf.Uptime()
 	if !ok {
 		t.Fatal("no uptime")
@@ -31,7 +30,7 @@ func TestRecordsAllocate(t *testing.T) {
 	r, raised := source.Ready(now)
 	if ago := now.Sub(r.Seen); !raised || r.Lane != BPF || r.Mark != pods || ago < time.Millisecond-100*time.Microsecond || ago > 20*time.Millisecond ||
 		r.Seen.Sub(r.LastAbove) != time.Millisecond {
-		t.Fatalf("Ready() = %+v, %t; want the crossing of a millisecond ago", r, raised)
+		t.Fatalf("Ready() = %+v, %t; want the crossing 1 ms ago", r, raised)
 	}
 	const runs = 50
 	for range runs + 1 {

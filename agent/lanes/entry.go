@@ -1,69 +1,71 @@
 package lanes
 
 import (
-	"github.com/evictd/evictd/agent/signal"
 	"sync/atomic"
 	"time"
+
+	"github.com/evictd/evictd/agent/signal"
 )
 
-// entry is a lane in a Set.
+// entry is a lane of a Set with its state.
 type entry struct {
 	lane
 	name  string
 	mode  Mode
 	fault *Fault
 
-	// Written by the thread that waits, in nanoseconds since the Set's start.
-	raised  atomic.Uint64
-	heard   [signal.Marks]atomic.Int64
-	heardAt atomic.Int64
+	// Written by the waiting thread. Times are in nanoseconds since the Set's start.
+	raised      atomic.Uint64
+	alarmAt     [signal.Marks]atomic.Int64
+	lastAlarmAt atomic.Int64
 
-	state    State
-	why      string
-	since    time.Time
-	delay    time.Duration // of the next back-off
-	retry    time.Time
-	missed   uint64
-	reopened uint64
-	beatNow  uint64
-	beaten   time.Time
-	noted    string // the note that was told last, and when
-	notedAt  time.Time
+	state         State
+	reason        string
+	since         time.Time
+	backoff       time.Duration // of the next back-off
+	retryAt       time.Time     // while degraded
+	missed        uint64
+	reopened      uint64
+	heartbeatSeen uint64
+	heartbeatAt   time.Time
+	reported      string // last reported partial failure, and when
+	reportedAt    time.Time
 
-	// Of the Set's mutex.
-	covered  [signal.Marks]bool
-	slack    [signal.Marks]int64
-	expected [signal.Marks]expectation // by what polling saw
-	own      [signal.Marks]expectation // by the lane's own figures
-	low      [signal.Marks]bool        // polling saw it crossed, by however little
+	// Guarded by the Set's mutex.
+	covered   [signal.Marks]bool
+	tolerance [signal.Marks]int64
+	byPoll    [signal.Marks]expectation // crossings seen by polling
+	bySample  [signal.Marks]expectation // crossings in the lane's own samples
+	low       [signal.Marks]bool        // polling saw it crossed, by any amount
 }
 
-// forget forgets what was expected of a lane, under the Set's mutex.
-func (e *entry) forget() {
+// resetExpectations forgets what the lane covers and which alarms are expected of it. The
+// Set's mutex must be locked.
+func (e *entry) resetExpectations() {
 	e.covered, e.low = [signal.Marks]bool{}, [signal.Marks]bool{}
-	e.expected, e.own = [signal.Marks]expectation{}, [signal.Marks]expectation{}
+	e.byPoll, e.bySample = [signal.Marks]expectation{}, [signal.Marks]expectation{}
 }
 
 func (e *entry) status() Status {
 	st := Status{
-		Name: e.name, State: e.state, Why: e.why, Since: e.since,
+		Name: e.name, State: e.state, Why: e.reason, Since: e.since,
 		Raised: e.raised.Load(), Missed: e.missed, Reopened: e.reopened,
 	}
 	if e.state == Up {
-		st.Period, st.Why = e.period(), e.note()
+		st.Period, st.Why = e.period(), e.partialFailure()
 	}
 	return st
 }
 
-// covers is that of a coverer; ok is false for any other lane.
-func (e *entry) covers(m signal.Mark) (slack int64, ok bool) {
+// covers calls the lane's covers; ok is false for a lane that is no coverer.
+func (e *entry) covers(m signal.Mark) (tolerance int64, ok bool) {
 	if l, is := e.lane.(coverer); is {
 		return l.covers(m)
 	}
 	return 0, false
 }
 
-// period is that of a periodic lane; 0 for one that is notified.
+// period returns the lane's sampling interval; 0 for a lane that is not periodic.
 func (e *entry) period() time.Duration {
 	if l, ok := e.lane.(periodic); ok {
 		return l.period()
@@ -71,10 +73,11 @@ func (e *entry) period() time.Duration {
 	return 0
 }
 
-// note is that of a noter; empty for any other lane.
-func (e *entry) note() string {
-	if l, ok := e.lane.(noter); ok {
-		return l.note()
+// partialFailure calls the lane's partialFailure; empty for a lane that is no
+// partialFailer.
+func (e *entry) partialFailure() string {
+	if l, ok := e.lane.(partialFailer); ok {
+		return l.partialFailure()
 	}
 	return ""
 }

@@ -16,111 +16,105 @@ import (
 	"github.com/evictd/evictd/kernel/memcg"
 )
 
-// events is the lane of cgroup v2's counts, memory.events.local of kubepods and of
-// the containers. That all pods together meet their limit is a good moment to look
-// whether a mark has been crossed; that a container meets its own, as some do all
-// day, is a fact to be counted. memory.events of kubepods would tell of both.
+// events is the lane of cgroup v2's memory.events.local, of kubepods and of the containers.
+// When all pods together reach their limit, a threshold may have been crossed, and the
+// lane raises an alarm. When a container reaches its own limit, which may happen all the
+// time, the lane only counts it. memory.events of kubepods would include both.
 type events struct {
 	o      memory.Options
 	wait   Waiter
 	wanted atomic.Pointer[map[string]bool] // paths of containers
 
-	swept      time.Time
-	pods       *counted
-	troubled   trouble             // with the pods
-	containers map[string]*counted // by path
-	failed     map[string]*trouble // with containers, by path
-	totals     LimitCounts
+	lastFullCheck time.Time
+	pods          *cgroupEvents
+	podsFailure   partialFailure
+	containers    map[string]*cgroupEvents   // by path
+	failures      map[string]*partialFailure // of containers, by path
+	totals        LimitCounts
 }
 
-// LimitCounts are totals of what the kernel did for the memory limits of the
-// containers, as far as they were followed.
+// LimitCounts are totals of the kernel's actions at the memory limits of the containers,
+// while they were followed.
 type LimitCounts struct {
-	Max      uint64 // a container was about to pass its limit
-	OOM      uint64 // it was at its limit, and nothing could be freed
-	OOMKills uint64 // the kernel's OOM killer took a process of it
+	Max      uint64 // memory.events max: usage was about to exceed the limit
+	OOM      uint64 // memory.events oom: an allocation at the limit failed to reclaim
+	OOMKills uint64 // memory.events oom_kill: processes killed by the OOM killer
 }
 
-// counted is a cgroup's counts that are polled.
-type counted struct {
-	path   string
-	file   *memcg.Events
-	last   memcg.Counts // of the watch over the lanes
-	dirty  atomic.Bool
-	raises bool
-	// Of the thread that waits.
-	seen  memcg.Counts
-	alarm time.Time
+// cgroupEvents are the polled event counters of a cgroup.
+type cgroupEvents struct {
+	path    string
+	file    *memcg.Events
+	last    memcg.Counts // used by the Set's goroutine
+	changed atomic.Bool
+	raises  bool
+	// Used by the waiting thread.
+	alarmed   memcg.Counts
+	lastAlarm time.Time
 }
 
 // FD implements Source.
-func (c *counted) FD() int { return c.file.FD() }
+func (c *cgroupEvents) FD() int { return c.file.FD() }
 
-// Events implements Source. Edges alone, as a cgroup that is gone may report
-// its error for ever.
-func (c *counted) Events() uint32 { return unix.EPOLLPRI | unix.EPOLLET }
+// Events implements Source. It is edge-triggered, as a removed cgroup may report EPOLLERR
+// forever.
+func (c *cgroupEvents) Events() uint32 { return unix.EPOLLPRI | unix.EPOLLET }
 
-// eventPause is the least time between two alarms for the counts of a cgroup.
-const eventPause = 100 * time.Millisecond
-
-// Ready implements Source. A container's counts are left for the watch over the
-// lanes to read: an edge is told of anew although nobody has read (fs/kernfs/file.c:
-// kernfs_notify wakes whoever polls).
-func (c *counted) Ready(now time.Time) (Raise, bool) {
+// Ready implements Source. The counts of a container are read by the Set's goroutine: the
+// kernel reports the next edge even if nothing has read the file since
+// (fs/kernfs/file.c: kernfs_notify).
+func (c *cgroupEvents) Ready(now time.Time) (Raise, bool) {
 	if !c.raises {
-		c.dirty.Store(true)
+		c.changed.Store(true)
 		return Raise{}, false
 	}
 	counts, err := c.file.Read()
 	if err != nil {
-		return Raise{}, false // the watch over the lanes finds out
+		return Raise{}, false // reconcile handles the error
 	}
-	pressed := counts.High != c.seen.High || counts.Max != c.seen.Max || counts.OOM != c.seen.OOM
-	c.seen = counts
-	if !pressed || now.Sub(c.alarm) < eventPause {
+	pressed := counts.High != c.alarmed.High || counts.Max != c.alarmed.Max || counts.OOM != c.alarmed.OOM
+	c.alarmed = counts
+	if !pressed || now.Sub(c.lastAlarm) < cgroupAlarmInterval {
 		return Raise{}, false
 	}
-	c.alarm = now
+	c.lastAlarm = now
 	return Raise{Lane: Events, Seen: now}, true
 }
 
 // open implements lane.
-func (l *events) open(now time.Time, w *watched) error {
-	l.containers, l.failed = map[string]*counted{}, map[string]*trouble{}
+func (l *events) open(now time.Time, w *laneInput) error {
+	l.containers, l.failures = map[string]*cgroupEvents{}, map[string]*partialFailure{}
 	if l.o.Hierarchy.Version != cgroup.V2 {
-		return errNoEvents
+		return errNoLocalEvents
 	}
-	return l.tend(now, w)
+	return l.reconcile(now, w)
 }
 
-var errNoEvents = unavailableError("memory is in a v1 tree, which has no memory.events")
+var errNoLocalEvents = unavailableError("memory is in a v1 tree, which has no memory.events")
 
-// unavailableError is a reason why something can't be had here.
+// unavailableError is a reason why something is not available on this host.
 type unavailableError string
 
 func (e unavailableError) Error() string        { return string(e) }
 func (e unavailableError) Is(target error) bool { return target == kernel.ErrUnavailable }
 
-// sweepEach is how often all counts are read, also of those that have not told of
-// anything: a cgroup that was removed does not.
-const sweepEach = 10 * time.Second
-
-// tend implements lane. Nothing that is amiss with one cgroup is with the others.
-func (l *events) tend(now time.Time, _ *watched) error {
-	if !l.troubled.waits(now) {
-		l.troubled.set(now, l.followPods())
+// reconcile implements lane. A failure of one cgroup does not affect the others. Each
+// fullCheckInterval it reads all counters, because a removed cgroup raises no event.
+func (l *events) reconcile(now time.Time, _ *laneInput) error {
+	if !l.podsFailure.backingOff(now) {
+		l.podsFailure.record(now, l.followPods())
 	}
 	var wanted map[string]bool
 	if w := l.wanted.Load(); w != nil {
 		wanted = *w
 	}
-	sweep := now.Sub(l.swept) >= sweepEach
-	if sweep {
-		l.swept = now
+	full := now.Sub(l.lastFullCheck) >= fullCheckInterval
+	if full {
+		l.lastFullCheck = now
 	}
 	for path, c := range l.containers {
-		if c.dirty.Swap(false) || sweep || !wanted[path] {
-			l.count(now, c, wanted[path])
+		if c.changed.Swap(false) || full || !wanted[path] {
+			l.updateCounts(now, c, wanted[path])
 		}
 	}
 	for path := range wanted {
@@ -128,16 +122,17 @@ func (l *events) tend(now time.Time, _ *watched) error {
 			l.follow(now, path)
 		}
 	}
-	for path := range l.failed {
+	for path := range l.failures {
 		if !wanted[path] {
-			delete(l.failed, path)
+			delete(l.failures, path)
 		}
 	}
 	return nil
 }
 
-// count reads a container's counts, and drops one that is gone or not wanted.
-func (l *events) count(now time.Time, c *counted, wanted bool) {
+// updateCounts reads the counts of a container, and closes it if it was removed or is not
+// wanted.
+func (l *events) updateCounts(now time.Time, c *cgroupEvents, wanted bool) {
 	counts, err := c.file.Read()
 	if err == nil {
 		l.totals.Max += counts.Max - c.last.Max
@@ -152,12 +147,12 @@ func (l *events) count(now time.Time, c *counted, wanted bool) {
 	if dropped := l.drop(c); errors.Is(err, cgroup.ErrGone) || err == nil {
 		err = dropped
 	}
-	l.fails(now, c.path, err)
+	l.setFailure(now, c.path, err)
 }
 
-// follow begins to count for a container.
+// follow opens the counters of a container.
 func (l *events) follow(now time.Time, path string) {
-	if t := l.failed[path]; t != nil && t.waits(now) {
+	if t := l.failures[path]; t != nil && t.backingOff(now) {
 		return
 	}
 	c, err := l.add(path, false)
@@ -166,22 +161,22 @@ func (l *events) follow(now time.Time, path string) {
 	} else if errors.Is(err, cgroup.ErrGone) {
 		err = nil
 	}
-	l.fails(now, path, err)
+	l.setFailure(now, path, err)
 }
 
-// fails notes what is amiss with a container, or that nothing is.
-func (l *events) fails(now time.Time, path string, err error) {
+// setFailure records the failure of a container; nil clears it.
+func (l *events) setFailure(now time.Time, path string, err error) {
 	if err == nil {
-		delete(l.failed, path)
+		delete(l.failures, path)
 		return
 	}
-	t := &trouble{}
-	t.set(now, err)
-	l.failed[path] = t
+	t := &partialFailure{}
+	t.record(now, err)
+	l.failures[path] = t
 }
 
-// add opens a cgroup's counts and has them polled.
-func (l *events) add(path string, raises bool) (*counted, error) {
+// add opens the counters of a cgroup and polls them.
+func (l *events) add(path string, raises bool) (*cgroupEvents, error) {
 	group, err := l.o.Hierarchy.Open(path)
 	if err != nil {
 		return nil, err
@@ -191,9 +186,9 @@ func (l *events) add(path string, raises bool) (*counted, error) {
 	if err != nil {
 		return nil, err
 	}
-	c := &counted{path: path, file: file, raises: raises}
+	c := &cgroupEvents{path: path, file: file, raises: raises}
 	c.last, err = file.Read()
-	c.seen = c.last
+	c.alarmed = c.last
 	if err == nil {
 		err = l.wait.Add(c)
 	}
@@ -203,9 +198,9 @@ func (l *events) add(path string, raises bool) (*counted, error) {
 	return c, nil
 }
 
-func (l *events) drop(c *counted) error { return errors.Join(l.wait.Remove(c), c.file.Close()) }
+func (l *events) drop(c *cgroupEvents) error { return errors.Join(l.wait.Remove(c), c.file.Close()) }
 
-// followPods opens the counts of the pods' cgroup that is there now.
+// followPods opens the counters of the current kubepods cgroup.
 func (l *events) followPods() error {
 	if l.pods != nil {
 		_, err := l.pods.file.Read()
@@ -233,14 +228,14 @@ func (l *events) followPods() error {
 	return err
 }
 
-// note implements noter.
-func (l *events) note() string {
-	if note := l.troubled.note(ofPods); note != "" || len(l.failed) == 0 {
-		return note
+// partialFailure implements partialFailer.
+func (l *events) partialFailure() string {
+	if failed := l.podsFailure.describe(podsPart); failed != "" || len(l.failures) == 0 {
+		return failed
 	}
-	// The same one each time, or the note would change without a reason.
-	first := slices.Min(slices.Collect(maps.Keys(l.failed)))
-	return l.failed[first].note(fmt.Sprintf("%d containers, such as %s", len(l.failed), first))
+	// Always the same container, so that the text does not change without a reason.
+	first := slices.Min(slices.Collect(maps.Keys(l.failures)))
+	return l.failures[first].describe(fmt.Sprintf("%d containers, such as %s", len(l.failures), first))
 }
 
 // close implements lane.
@@ -252,6 +247,6 @@ func (l *events) close() error {
 	for _, c := range l.containers {
 		errs = append(errs, l.drop(c))
 	}
-	l.pods, l.containers, l.failed, l.troubled = nil, nil, nil, trouble{}
+	l.pods, l.containers, l.failures, l.podsFailure = nil, nil, nil, partialFailure{}
 	return errors.Join(errs...)
 }

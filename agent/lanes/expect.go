@@ -6,37 +6,27 @@ import (
 	"github.com/evictd/evictd/agent/signal"
 )
 
-const (
-	// longAbove is how long a signal must have been seen clearly above a mark
-	// before its fall below is a crossing that no lane may miss: for what dips and
-	// is back, they wait for a margin.
-	longAbove = 100 * time.Millisecond
-	// patience is how long after polling saw the crossing a lane may raise, and by
-	// how much it may have been ahead of the last reading that was above.
-	patience = time.Second
-)
-
-// expectation is what was seen of a mark that a lane covers, by polling or by the
-// lane itself.
+// expectation is what polling or the lane's own samples show of a threshold that the lane
+// covers.
 type expectation struct {
-	aboveFrom, above time.Time // of the last run of readings that were clearly above
+	aboveFrom, above time.Time // first and last of the latest readings that were clearly above
 	below            time.Time // the reading that fell clearly below; zero for none
 }
 
-// see takes a reading in, and reports whether the lane has to raise now: when it
-// is less than below, and was above or more before.
-func (e *expectation) see(now time.Time, o *signal.Observation, below, above int64) (expected bool) {
+// observe records a reading, and reports whether it makes an alarm due: the signal fell
+// from above or more to less than below.
+func (e *expectation) observe(now time.Time, o *signal.Observation, below, above int64) (expected bool) {
 	switch {
 	case o.Status != signal.Observed:
 		*e = expectation{}
-	case !e.below.IsZero(): // until it is judged
+	case !e.below.IsZero(): // an alarm is due already
 	case o.Available >= above:
 		if e.aboveFrom.IsZero() {
 			e.aboveFrom = now
 		}
 		e.above = now
-	case o.Available >= below: // who can say
-	case e.aboveFrom.IsZero() || e.above.Sub(e.aboveFrom) < longAbove:
+	case o.Available >= below: // within the tolerance
+	case e.aboveFrom.IsZero() || e.above.Sub(e.aboveFrom) < minAbove:
 		*e = expectation{}
 	default:
 		e.below = now
@@ -45,14 +35,13 @@ func (e *expectation) see(now time.Time, o *signal.Observation, below, above int
 	return false
 }
 
-// judge reports whether an alarm has been missed, when the last was heard at a
-// time that may be zero; and when to ask again, zero for when something was
-// expected anew.
-func (e *expectation) judge(now, heard time.Time) (missed bool, again time.Time) {
-	switch due := e.below.Add(patience); {
+// missed reports whether an alarm that was due is missing, given the time of the lane's
+// last alarm, zero for none. again is when to check again; zero if no alarm is due.
+func (e *expectation) missed(now, alarm time.Time) (missed bool, again time.Time) {
+	switch due := e.below.Add(alarmDeadline); {
 	case e.below.IsZero():
 		return false, time.Time{}
-	case !heard.IsZero() && heard.After(e.above.Add(-patience)):
+	case !alarm.IsZero() && alarm.After(e.above.Add(-alarmDeadline)):
 	case now.Before(due):
 		return false, due
 	default:

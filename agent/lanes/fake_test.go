@@ -10,21 +10,21 @@ import (
 	"github.com/evictd/evictd/agent/signal"
 )
 
-// ear is a Waiter that keeps what it hears.
-type ear struct {
+// fakeWaiter is a Waiter that records sources and alarms.
+type fakeWaiter struct {
 	mu      sync.Mutex
 	sources []Source
-	heard   []Raise
+	raised  []Raise
 }
 
-func (e *ear) Add(s Source) error {
+func (e *fakeWaiter) Add(s Source) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.sources = append(e.sources, s)
 	return nil
 }
 
-func (e *ear) Remove(s Source) error {
+func (e *fakeWaiter) Remove(s Source) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	for i := range e.sources {
@@ -36,38 +36,37 @@ func (e *ear) Remove(s Source) error {
 	return errors.New("no such source")
 }
 
-func (e *ear) Raise(r Raise) error {
+func (e *fakeWaiter) Raise(r Raise) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.heard = append(e.heard, r)
+	e.raised = append(e.raised, r)
 	return nil
 }
 
-func (e *ear) alarms() []Raise {
+func (e *fakeWaiter) alarms() []Raise {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return append([]Raise(nil), e.heard...)
+	return append([]Raise(nil), e.raised...)
 }
 
-// fakeLane raises when memory.available is below its hard mark, unless it is
-// told not to.
+// fakeLane covers the hard threshold on memory.available. Its alarms come from raise.
 type fakeLane struct {
-	wait     Waiter
-	mu       sync.Mutex
-	opens    []time.Time
-	closes   int
-	thorough int // turns that were not calm
-	ticks    uint64
-	openErr  error
-	tendErr  error
-	isOpen   bool
-	uncovers atomic.Bool
-	slack    int64
-	own      func() int64 // its own figure; nil for none
-	text     string
+	wait         Waiter
+	mu           sync.Mutex
+	opens        []time.Time
+	closes       int
+	fullChecks   int // reconciles that were not idle
+	ticks        uint64
+	openErr      error
+	reconcileErr error
+	isOpen       bool
+	uncovers     atomic.Bool
+	tolerance    int64
+	sample       func() int64 // what lastSample returns; nil for none
+	failure      string
 }
 
-func (l *fakeLane) open(now time.Time, _ *watched) error {
+func (l *fakeLane) open(now time.Time, _ *laneInput) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.opens = append(l.opens, now)
@@ -75,47 +74,47 @@ func (l *fakeLane) open(now time.Time, _ *watched) error {
 	return l.openErr
 }
 
-func (l *fakeLane) tend(_ time.Time, w *watched) error {
+func (l *fakeLane) reconcile(_ time.Time, w *laneInput) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !w.calm {
-		l.thorough++
+	if !w.idle {
+		l.fullChecks++
 	}
 	l.ticks++
-	return l.tendErr
+	return l.reconcileErr
 }
 
 func (l *fakeLane) covers(m signal.Mark) (int64, bool) {
-	return max(l.slack, 1<<20), m == 1 && !l.uncovers.Load()
+	return max(l.tolerance, 1<<20), m == 1 && !l.uncovers.Load()
 }
 
-func (l *fakeLane) figure(m signal.Mark) (available, below, above int64, ok bool) {
-	if l.own == nil || m != 1 {
+func (l *fakeLane) lastSample(m signal.Mark) (available, below, above int64, ok bool) {
+	if l.sample == nil || m != 1 {
 		return 0, 0, 0, false
 	}
-	return l.own(), gib, gib + 1<<20, true
+	return l.sample(), gib, gib + 1<<20, true
 }
 
-func (l *fakeLane) tended() uint64 {
+func (l *fakeLane) reconciled() uint64 {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	return l.ticks
 }
 
-func (l *fakeLane) beat() uint64 { return l.tended() }
+func (l *fakeLane) heartbeat() uint64 { return l.reconciled() }
 
 func (l *fakeLane) period() time.Duration { return time.Millisecond }
 
-func (l *fakeLane) note() string {
+func (l *fakeLane) partialFailure() string {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	return l.text
+	return l.failure
 }
 
-func (l *fakeLane) setNote(text string) {
+func (l *fakeLane) setFailure(text string) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	l.text = text
+	l.failure = text
 }
 
 func (l *fakeLane) close() error {
@@ -136,21 +135,21 @@ func (l *fakeLane) raise() error {
 	return l.wait.Raise(Raise{Lane: "fake", Mark: 1, Seen: time.Now()})
 }
 
-// world is a Set with one fake lane, and the memory that it watches.
-type world struct {
+// testSet is a Set with one fake lane, and the memory that it watches.
+type testSet struct {
 	*Set
 	lane    *fakeLane
-	ear     *ear
+	waiter  *fakeWaiter
 	poll    *Poll
 	mu      sync.Mutex
 	memory  int64        // available
-	reads   atomic.Int32 // by the Set itself
+	reads   atomic.Int32 // by the Set
 	changes []Status
 }
 
-func newWorld(t *testing.T, fault *Fault, mode Mode) *world {
+func newTestSet(t *testing.T, fault *Fault, mode Mode) *testSet {
 	t.Helper()
-	w := &world{ear: &ear{}, memory: 10 * gib}
+	w := &testSet{waiter: &fakeWaiter{}, memory: 10 * gib}
 	read := func(now time.Time, o *signal.Observations) {
 		w.mu.Lock()
 		defer w.mu.Unlock()
@@ -166,7 +165,7 @@ func newWorld(t *testing.T, fault *Fault, mode Mode) *world {
 			w.reads.Add(1)
 			read(now, o)
 		},
-		Wait: w.ear, Poll: w.poll, Modes: map[string]Mode{"fake": mode}, Faults: map[string]*Fault{"fake": fault},
+		Wait: w.waiter, Poll: w.poll, Modes: map[string]Mode{"fake": mode}, Faults: map[string]*Fault{"fake": fault},
 		Changed: func(s Status) { w.changes = append(w.changes, s) },
 	}, wake: make(chan struct{}, 1), start: time.Now()}
 	w.lane = &fakeLane{wait: w.Set}
@@ -176,8 +175,8 @@ func newWorld(t *testing.T, fault *Fault, mode Mode) *world {
 	return w
 }
 
-// setMemory sets what is available; a lane that works raises for what is low.
-func (w *world) setMemory(t *testing.T, available int64, raises bool) {
+// setMemory sets how much is available, and raises an alarm of the lane if raises is set.
+func (w *testSet) setMemory(t *testing.T, available int64, raises bool) {
 	t.Helper()
 	w.mu.Lock()
 	w.memory = available
@@ -189,4 +188,4 @@ func (w *world) setMemory(t *testing.T, available int64, raises bool) {
 	}
 }
 
-func (w *world) status() Status { return w.Statuses(time.Now())[0] }
+func (w *testSet) status() Status { return w.Statuses(time.Now())[0] }

@@ -8,15 +8,15 @@ import (
 	"github.com/evictd/evictd/bpf"
 )
 
-// Tasks is the watch over tasks that counts with what the kernel counts.
+// Tasks is the observer of pid.available (agent/tasks), which uses the kernel's count.
 type Tasks interface {
-	// Use hands a counter over, in place of the one before; nil is none.
+	// Use replaces the counter; nil removes it.
 	Use(TaskCounter) error
-	// Missed reports whether the counter should have raised an alarm, and did not.
+	// Missed reports whether the counter should have raised an alarm and did not.
 	Missed() bool
 }
 
-// TaskCounter is what the kernel counts with, as [bpf.Forks] tells it.
+// TaskCounter is the kernel's count of tasks: see [bpf.Forks].
 type TaskCounter interface {
 	FD() int
 	Count() int64
@@ -25,21 +25,21 @@ type TaskCounter interface {
 	Disarm()
 }
 
-// errMissed is what degrades a lane that has not raised when it should have.
-var errMissed = errors.New("more tasks have come than this lane was told, and it did not raise")
+// errMissedTasks degrades the lane.
+var errMissedTasks = errors.New("missed an alarm: more tasks were created than the limit that was armed")
 
-// forks is the lane of tasks that begin. Its alarms go to the watch over tasks, as
-// they are not about memory.
+// forks is the lane that counts new tasks. Its alarms go to [Tasks], as they do not
+// concern memory.
 type forks struct {
 	tasks  Tasks
 	raised *atomic.Uint64
 
 	forks  *bpf.Forks
-	before uint64 // alarms until it was opened
+	before uint64 // alarms before it was opened
 }
 
 // open implements lane.
-func (l *forks) open(time.Time, *watched) (err error) {
+func (l *forks) open(time.Time, *laneInput) (err error) {
 	if l.forks, err = bpf.OpenForks(); err != nil {
 		return err
 	}
@@ -47,11 +47,11 @@ func (l *forks) open(time.Time, *watched) (err error) {
 	return l.tasks.Use(l.forks)
 }
 
-// tend implements lane.
-func (l *forks) tend(time.Time, *watched) error {
+// reconcile implements lane.
+func (l *forks) reconcile(time.Time, *laneInput) error {
 	l.raised.Store(l.before + l.forks.Raised())
 	if l.tasks.Missed() {
-		return errMissed
+		return errMissedTasks
 	}
 	return nil
 }

@@ -8,7 +8,7 @@ import (
 	"time"
 )
 
-// fakeTasks is a watch over tasks that keeps what it is given.
+// fakeTasks is a Tasks that records its counters.
 type fakeTasks struct {
 	used   []TaskCounter
 	missed bool
@@ -21,40 +21,39 @@ func (f *fakeTasks) Use(c TaskCounter) error {
 
 func (f *fakeTasks) Missed() bool { return f.missed }
 
-// The watch over tasks has the counter as long as the lane is open, and says when
-// it should be opened anew.
+// Tasks has the counter while the lane is open, and a missed alarm is an error of reconcile.
 func TestForksLane(t *testing.T) {
-	watch := &fakeTasks{}
-	l := &forks{tasks: watch, raised: new(atomic.Uint64)}
-	if err := l.close(); err != nil || len(watch.used) != 0 {
-		t.Fatalf("close() of a lane that was never opened = %v, %d counters; want nothing done", err, len(watch.used))
+	tasks := &fakeTasks{}
+	l := &forks{tasks: tasks, raised: new(atomic.Uint64)}
+	if err := l.close(); err != nil || len(tasks.used) != 0 {
+		t.Fatalf("close() of a lane that was never opened = %v, %d counters; want nothing done", err, len(tasks.used))
 	}
 	for opened := range 2 {
-		if err := l.open(time.Now(), &watched{}); never(err) {
+		if err := l.open(time.Now(), &laneInput{}); permanent(err) {
 			t.Skip("needs CAP_BPF and CAP_PERFMON: ", err)
 		} else if err != nil {
 			t.Fatal(err)
 		}
-		counter := watch.used[len(watch.used)-1]
+		counter := tasks.used[len(tasks.used)-1]
 		counter.Arm(counter.Count() - 1<<20)
 		for deadline := time.Now().Add(20 * time.Second); counter.Raised() == 0 && time.Now().Before(deadline); {
 			if err := exec.Command("true").Run(); err != nil {
 				t.Fatal(err)
 			}
 		}
-		if err := l.tend(time.Now(), &watched{}); err != nil {
-			t.Errorf("tend() = %v; want nil", err)
+		if err := l.reconcile(time.Now(), &laneInput{}); err != nil {
+			t.Errorf("reconcile() = %v; want nil", err)
 		}
 		if n := l.raised.Load(); n != uint64(opened+1) {
-			t.Errorf("%d alarms after %d; want all that there were since the start", n, opened+1)
+			t.Errorf("%d alarms; want %d, all since the start", n, opened+1)
 		}
-		watch.missed = true
-		if err := l.tend(time.Now(), &watched{}); !errors.Is(err, errMissed) {
-			t.Errorf("tend() = %v; want %v", err, errMissed)
+		tasks.missed = true
+		if err := l.reconcile(time.Now(), &laneInput{}); !errors.Is(err, errMissedTasks) {
+			t.Errorf("reconcile() = %v; want %v", err, errMissedTasks)
 		}
-		watch.missed = false
-		if err := l.close(); err != nil || watch.used[len(watch.used)-1] != nil {
-			t.Errorf("close() = %v, the watch has %v; want it to have none", err, watch.used[len(watch.used)-1])
+		tasks.missed = false
+		if err := l.close(); err != nil || tasks.used[len(tasks.used)-1] != nil {
+			t.Errorf("close() = %v, counter %v; want none", err, tasks.used[len(tasks.used)-1])
 		}
 	}
 }

@@ -9,13 +9,13 @@ import (
 	"github.com/evictd/evictd/kernel"
 )
 
-// State and Status are the nouns that metrics and the control socket share.
+// State and Status are shared with metrics and the control socket.
 type (
 	State  = signal.LaneState
 	Status = signal.LaneStatus
 )
 
-// The states.
+// The states of a lane.
 const (
 	Off         = signal.LaneOff
 	Starting    = signal.LaneStarting
@@ -24,7 +24,7 @@ const (
 	Unavailable = signal.LaneUnavailable
 )
 
-// Mode tells whether a lane is wanted.
+// Mode is the configured use of a lane.
 type Mode string
 
 // The modes.
@@ -34,101 +34,98 @@ const (
 	Required Mode = "require"
 )
 
-// lane is a way to learn of pressure besides polling. All its methods are called
-// by one goroutine; only its sources are touched by the thread that waits. What not
-// every lane has is in interfaces of its own: coverer, witness, periodic, noter.
+// lane detects pressure in one way. One goroutine calls its methods; the waiting thread
+// uses only its sources. Interfaces that not every lane implements are coverer,
+// selfChecker, periodic and partialFailer.
 type lane interface {
-	// open gets it going, down to the sources. What it leaves behind on an error
-	// is close's to tidy up.
-	open(now time.Time, w *watched) error
-	// tend brings it up to date. An error is what is wrong with it: it is then
-	// closed and opened anew.
-	tend(now time.Time, w *watched) error
+	// open opens and arms the lane. After an error, close releases what open has opened.
+	open(now time.Time, w *laneInput) error
+	// reconcile updates what is armed. After an error the Set closes the lane and opens it
+	// again.
+	reconcile(now time.Time, w *laneInput) error
 	close() error
 }
 
-// coverer is a lane that raises when a threshold is crossed.
+// coverer is a lane that raises an alarm when a threshold is crossed.
 type coverer interface {
-	// covers returns by how many bytes the lane may be wrong about where the threshold
-	// is. ok is false while the lane does not cover it.
-	covers(m signal.Mark) (slack int64, ok bool)
+	// covers reports whether the lane watches the threshold, and by how many bytes it may be
+	// wrong about its position.
+	covers(m signal.Mark) (tolerance int64, ok bool)
 }
 
-// periodic is a lane that samples by itself. The others are silent until the kernel
-// notifies them.
+// periodic is a lane that samples periodically. The other lanes are silent until the
+// kernel notifies them.
 type periodic interface {
-	// beat is a number that grows as long as the lane samples.
-	beat() uint64
-	// period is how long it waits between two samples.
+	// heartbeat returns a number that grows with each sample.
+	heartbeat() uint64
+	// period returns the current sampling interval.
 	period() time.Duration
 }
 
-// noter is a lane that may be up and yet have something wrong with a part of it.
-type noter interface {
-	// note says what is wrong; normally it is empty.
-	note() string
+// partialFailer is a lane that can be up while a part of it has failed.
+type partialFailer interface {
+	// partialFailure describes the failed part; empty if there is none.
+	partialFailure() string
 }
 
-// witness is a lane that knows by figures of its own when it has to raise.
-type witness interface {
-	// figure returns how much of a mark's signal was available when the lane last
-	// looked, in bytes: it raises when that falls from above or more to less than
-	// below. ok is false where it does not cover the mark.
-	figure(m signal.Mark) (available, below, above int64, ok bool)
+// selfChecker is a lane whose own samples show when it must raise an alarm.
+type selfChecker interface {
+	// lastSample returns how much of a threshold's signal was available at the last sample,
+	// in bytes. The lane must raise an alarm when that falls from above or more to less than
+	// below. ok is false if the lane does not cover the threshold.
+	lastSample(m signal.Mark) (available, below, above int64, ok bool)
 }
 
-// What each lane has: a method that no longer fits its interface would otherwise be
-// missing without an error.
+// The optional interfaces of each lane. Without these assertions a method with a changed
+// signature would be ignored silently.
 var (
-	_ = []coverer{(*sampler)(nil), (*usage)(nil)}
-	_ = []witness{(*sampler)(nil)}
+	_ = []coverer{(*sampler)(nil), (*memcgLane)(nil)}
+	_ = []selfChecker{(*sampler)(nil)}
 	_ = []periodic{(*sampler)(nil)}
-	_ = []noter{(*sampler)(nil), (*usage)(nil), (*events)(nil), (*stalls)(nil), (*reclaim)(nil)}
+	_ = []partialFailer{(*sampler)(nil), (*memcgLane)(nil), (*events)(nil), (*stalls)(nil), (*reclaim)(nil)}
 )
 
-// watched is what lanes watch: the thresholds in force and the last reading,
-// which tells what they mean in bytes.
-type watched struct {
+// laneInput is what lanes are reconciled with: the thresholds in force, and the last
+// reading, which gives their values in bytes.
+type laneInput struct {
 	thresholds []signal.Threshold
 	observed   signal.Observations
-	// calm says that no signal is near a mark, no lane has told of anything of late,
-	// and what moves slowly was looked at not long ago. It is false where a lane is
-	// opened.
-	calm bool
+	// idle reports that no signal is near a threshold, no lane raised an alarm recently, and
+	// slow changes were looked for recently. It is false when a lane is opened.
+	idle bool
 }
 
-// level is a threshold on memory, in bytes.
-type level struct {
-	mark                signal.Mark
+// memoryThreshold is a threshold on a memory signal, in bytes.
+type memoryThreshold struct {
+	id                  signal.Mark
 	capacity, available int64
 }
 
-// levels returns the thresholds of the two memory signals, as far as they are
-// observed.
-func (w *watched) levels() []level {
-	var list []level
+// memoryThresholds returns the thresholds of the memory signals that are observed.
+func (w *laneInput) memoryThresholds() []memoryThreshold {
+	var list []memoryThreshold
 	for i := range w.thresholds {
 		t := &w.thresholds[i]
 		o := &w.observed[t.Signal]
 		if !t.Signal.IsMemory() || o.Status != signal.Observed {
 			continue
 		}
-		list = append(list, level{signal.MarkOf(t), o.Capacity, t.Value.Amount(o.Capacity)})
+		list = append(list, memoryThreshold{signal.MarkOf(t), o.Capacity, t.Value.Amount(o.Capacity)})
 	}
 	return list
 }
 
-// never reports whether an error says that asking again does not help.
-func never(err error) bool {
+// permanent reports whether an error means that the operation can't succeed on this host.
+func permanent(err error) bool {
 	return errors.Is(err, kernel.ErrUnavailable) || errors.Is(err, bpf.ErrUnavailable)
 }
 
-// Fault makes a lane fail, so that what follows can be seen. Each of its
-// functions may be nil, and is called from any goroutine.
+// Fault makes a lane fail, for tests. Each function may be nil, and may be called from any
+// goroutine.
 type Fault struct {
-	Open  func() error // an error keeps it from being opened
-	Still func() bool  // true makes its heart stand still
-	Deaf  func() bool  // true makes its alarms go unheard
+	Open  func() error // an error prevents opening
+	Still func() bool  // true hides new samples
+	Deaf  func() bool  // true discards alarms
 }
 
 func (f *Fault) open() error {
@@ -138,5 +135,5 @@ func (f *Fault) open() error {
 	return f.Open()
 }
 
-func (f *Fault) still() bool { return f != nil && f.Still != nil && f.Still() }
-func (f *Fault) deaf() bool  { return f != nil && f.Deaf != nil && f.Deaf() }
+func (f *Fault) hideSamples() bool { return f != nil && f.Still != nil && f.Still() }
+func (f *Fault) dropAlarms() bool  { return f != nil && f.Deaf != nil && f.Deaf() }

@@ -23,12 +23,12 @@ import (
 	"github.com/evictd/evictd/kernel/epoll"
 )
 
-// These tests run on this machine's kernel, in a cgroup of their own, whose
-// kubepods is limited: whatever else the machine does has no part in it.
+// These tests run on the kernel of the machine, in a new cgroup with a limited kubepods, so
+// that other load on the machine does not affect them.
 
-// thread is a Waiter that waits, and keeps what it hears.
+// thread is a Waiter that polls its sources and records alarms.
 type thread struct {
-	ear
+	fakeWaiter
 	poller  *epoll.Poller
 	byToken map[uint64]Source
 	last    uint64
@@ -52,7 +52,7 @@ func newThread(t *testing.T) *thread {
 				}
 				return
 			}
-			th.turn(events[:n])
+			th.handle(events[:n])
 		}
 	})
 	t.Cleanup(func() {
@@ -62,13 +62,13 @@ func newThread(t *testing.T) *thread {
 	return th
 }
 
-func (th *thread) turn(events []epoll.Event) {
+func (th *thread) handle(events []epoll.Event) {
 	th.mu.Lock()
 	defer th.mu.Unlock()
 	for _, e := range events {
 		if s := th.byToken[e.Token]; s != nil {
 			if r, raised := s.Ready(time.Now()); raised {
-				th.heard = append(th.heard, r)
+				th.raised = append(th.raised, r)
 			}
 		}
 	}
@@ -94,8 +94,8 @@ func (th *thread) Remove(s Source) error {
 	return errors.New("no such source")
 }
 
-// kubepods makes a cgroup of that name and limit below one of the test's own,
-// which it returns.
+// kubepods creates a cgroup of that name and limit below a new cgroup, and returns the
+// latter.
 func kubepods(t *testing.T, limit int64) (h *cgroup.Hierarchy, root string) {
 	t.Helper()
 	if os.Getuid() != 0 {
@@ -130,7 +130,7 @@ func kubepods(t *testing.T, limit int64) (h *cgroup.Hierarchy, root string) {
 	return h, root
 }
 
-// makeChild makes a cgroup with memory of its own below one that has no processes.
+// makeChild creates a cgroup with the memory controller below one without processes.
 func makeChild(t *testing.T, h *cgroup.Hierarchy, dir, name string) string {
 	t.Helper()
 	if h.Version == cgroup.V2 {
@@ -151,13 +151,13 @@ func write(t *testing.T, path, text string) {
 	}
 }
 
-// hog takes memory in a cgroup until the test ends, or stop is called.
+// hog allocates memory in a cgroup until the test ends or stop is called.
 func hog(t *testing.T, dir string, bytes int64) (stop func()) {
 	t.Helper()
 	return shell(t, dir, `exec dd if=/dev/zero of=/dev/null bs="$2" count=100000`, fmt.Sprint(bytes))
 }
 
-// shell runs a script in a cgroup, $1, likewise.
+// shell runs a script in a cgroup, $1, until the test ends or stop is called.
 func shell(t *testing.T, dir, script, argument string) (stop func()) {
 	t.Helper()
 	cmd := exec.Command("/bin/sh", "-c", `echo $$ >"$1/cgroup.procs" && `+script, "sh", dir, argument)
@@ -168,7 +168,7 @@ func shell(t *testing.T, dir, script, argument string) (stop func()) {
 	var once sync.Once
 	stop = func() {
 		once.Do(func() {
-			_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // ended already, at worst
+			_ = syscall.Kill(-cmd.Process.Pid, syscall.SIGKILL) // it may have ended already
 			_ = cmd.Wait()
 		})
 	}
@@ -180,25 +180,25 @@ func eventually(t *testing.T, what string, done func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(60 * time.Second); !done(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("%s: not within 60 s", what)
+			t.Fatalf("no %s within 60 s", what)
 		}
 	}
 }
 
-// openHere opens a Set of one lane alone, on this machine.
-func openHere(t *testing.T, lane string, fault *Fault) (*Set, *thread, string) {
+// openLane opens a Set with one lane on the kernel of the machine.
+func openLane(t *testing.T, lane string, fault *Fault) (*Set, *thread, string) {
 	t.Helper()
 	h, root := kubepods(t, 512*mib)
 	th := newThread(t)
 	o := memory.Options{Procfs: kernel.FS("/proc"), Hierarchy: h, CgroupRoot: root}
-	var reads [2]*memory.Memory
-	for i := range reads {
+	var readers [2]*memory.Memory
+	for i := range readers {
 		m, err := memory.Open(o)
 		if err != nil {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() { m.Close() })
-		reads[i] = m
+		readers[i] = m
 	}
 	modes := map[string]Mode{}
 	for _, name := range Names() {
@@ -208,20 +208,20 @@ func openHere(t *testing.T, lane string, fault *Fault) (*Set, *thread, string) {
 	}
 	var s *Set
 	poll := NewPoll(func(now time.Time, o *signal.Observations) {
-		reads[0].Read(now, o)
+		readers[0].Read(now, o)
 		s.Seen(now, o)
 	}, runtime.NumCPU(), 0)
 	s = NewSet(SetOptions{
 		Options: o, Sysfs: "/sys", Wait: th, Poll: poll, Modes: modes, Faults: map[string]*Fault{lane: fault},
-		Read:  func(now time.Time, o *signal.Observations) { reads[1].Read(now, o) },
+		Read:  func(now time.Time, o *signal.Observations) { readers[1].Read(now, o) },
 		Stall: time.Millisecond, StallWindow: 2 * time.Second, Quick: memory.NewQuick(nil),
 	})
-	marks := thresholds(t, map[string]time.Duration{"256Mi": 0})
-	for i := range marks {
-		marks[i].Signal = signal.AllocatableMemoryAvailable
+	armed := thresholds(t, map[string]time.Duration{"256Mi": 0})
+	for i := range armed {
+		armed[i].Signal = signal.AllocatableMemoryAvailable
 	}
-	s.Arm(marks)
-	poll.Arm(marks)
+	s.Arm(armed)
+	poll.Arm(armed)
 	if err := s.Open(); err != nil {
 		t.Fatal(err)
 	}
@@ -240,7 +240,7 @@ func openHere(t *testing.T, lane string, fault *Fault) (*Set, *thread, string) {
 			t.Errorf("Close() = %v; want nil", err)
 		}
 	})
-	eventually(t, "a lane that has started", func() bool { return statusOf(s, lane).State != Starting })
+	eventually(t, "start of the lane", func() bool { return statusOf(s, lane).State != Starting })
 	if st := statusOf(s, lane); st.State == Unavailable {
 		t.Skipf("needs the %s lane: %s", lane, st.Why)
 	}
@@ -256,24 +256,24 @@ func statusOf(s *Set, lane string) Status {
 	return Status{}
 }
 
-// covered waits until the lane sees to a mark.
-func covered(t *testing.T, s *Set) {
+// waitCovered waits until the lane covers a threshold.
+func waitCovered(t *testing.T, s *Set) {
 	t.Helper()
 	defer func() {
 		if t.Failed() {
 			t.Logf("lanes: %+v", s.Statuses(time.Now()))
 		}
 	}()
-	eventually(t, "a mark that is seen to", func() bool {
+	eventually(t, "covered threshold", func() bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		return slices.ContainsFunc(s.entries, func(e *entry) bool { return slices.Contains(e.covered[:], true) })
 	})
 }
 
-// calm reports whether the pods' memory is back, by the kernel's file and, where
-// there is one, by the sampler.
-func calm(t *testing.T, s *Set, dir string) bool {
+// memoryBack reports whether the memory of kubepods is freed, by its files and, if there is
+// one, by the sampler.
+func memoryBack(t *testing.T, s *Set, dir string) bool {
 	t.Helper()
 	group, err := s.o.Hierarchy.Open(strings.TrimPrefix(dir, string(s.o.Hierarchy.Memory)))
 	if err != nil {
@@ -293,14 +293,14 @@ func calm(t *testing.T, s *Set, dir string) bool {
 	return memory.WorkingSet < 64<<20 && sample.Pods.WorkingSet() < 64<<20
 }
 
-// seenAbove waits until polling has seen the mark above for long enough.
-func seenAbove(t *testing.T, s *Set, lane string) {
+// waitAbove waits until polling has seen the signal above the threshold for minAbove.
+func waitAbove(t *testing.T, s *Set, lane string) {
 	t.Helper()
-	eventually(t, "a mark that is seen above", func() bool {
+	eventually(t, "reading above the threshold for minAbove", func() bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		for _, e := range s.entries {
-			if x := &e.expected[pods]; e.name == lane && x.above.Sub(x.aboveFrom) >= longAbove {
+			if x := &e.byPoll[pods]; e.name == lane && x.above.Sub(x.aboveFrom) >= minAbove {
 				return true
 			}
 		}
@@ -310,24 +310,23 @@ func seenAbove(t *testing.T, s *Set, lane string) {
 
 const pods = signal.Mark(3) // the hard threshold on allocatableMemory.available
 
-// TestLanesHere: each lane that sees to marks raises when a cgroup grows, each
-// time anew.
-func TestLanesHere(t *testing.T) {
+// Each lane that covers thresholds raises an alarm each time a cgroup grows.
+func TestLanesRaise(t *testing.T) {
 	for _, lane := range []string{BPF, Memcg} {
 		t.Run(lane, func(t *testing.T) {
-			s, th, dir := openHere(t, lane, nil)
-			covered(t, s)
+			s, th, dir := openLane(t, lane, nil)
+			waitCovered(t, s)
 			for range 3 {
 				before := time.Now()
-				heard := len(th.alarms())
+				received := len(th.alarms())
 				stop := hog(t, dir, 300<<20)
-				eventually(t, "an alarm", func() bool { return len(th.alarms()) > heard })
-				r := th.alarms()[heard]
+				eventually(t, "an alarm", func() bool { return len(th.alarms()) > received })
+				r := th.alarms()[received]
 				if r.Lane != lane || r.Mark != pods || r.Seen.Before(before) || r.Seen.After(time.Now()) || r.LastAbove.After(r.Seen) {
 					t.Errorf("alarm %+v; want one of %s for the %v, seen after %v", r, lane, pods, before)
 				}
 				stop()
-				eventually(t, "the end of the crossing", func() bool { return calm(t, s, dir) })
+				eventually(t, "the end of the crossing", func() bool { return memoryBack(t, s, dir) })
 			}
 			if st := statusOf(s, lane); st.State != Up || st.Missed != 0 || st.Raised < 3 {
 				t.Errorf("status %+v; want it up, with three alarms and none missed", st)
@@ -336,20 +335,19 @@ func TestLanesHere(t *testing.T) {
 	}
 }
 
-// TestDeafLanesHere: polling finds out a lane whose alarms are not heard, and then
-// is on its toes.
-func TestDeafLanesHere(t *testing.T) {
+// Polling detects that the alarms of a lane are lost.
+func TestLanesLoseAlarms(t *testing.T) {
 	for _, lane := range []string{BPF, Memcg} {
 		t.Run(lane, func(t *testing.T) {
-			s, th, dir := openHere(t, lane, &Fault{Deaf: func() bool { return true }})
-			covered(t, s)
-			seenAbove(t, s, lane)
+			s, th, dir := openLane(t, lane, &Fault{Deaf: func() bool { return true }})
+			waitCovered(t, s)
+			waitAbove(t, s, lane)
 			hog(t, dir, 400<<20)
 			eventually(t, "a degraded lane", func() bool { return statusOf(s, lane).Missed > 0 })
 			if len(th.alarms()) != 0 {
-				t.Errorf("heard %v of a deaf lane; want nothing", th.alarms())
+				t.Errorf("alarms %v received; want none", th.alarms())
 			}
-			eventually(t, "the lane opened anew", func() bool {
+			eventually(t, "reopened lane", func() bool {
 				st := statusOf(s, lane)
 				return st.Reopened > 0 && st.State == Up
 			})
@@ -357,10 +355,9 @@ func TestDeafLanesHere(t *testing.T) {
 	}
 }
 
-// TestStallsHere: a cgroup that has to reclaim again and again stalls, which the
-// trigger and its total tell.
-func TestStallsHere(t *testing.T) {
-	s, th, dir := openHere(t, PSI, nil)
+// A cgroup that reclaims all the time stalls: there is an alarm and a sustained stall.
+func TestStallsRaise(t *testing.T) {
+	s, th, dir := openLane(t, PSI, nil)
 	limit := "memory.limit_in_bytes"
 	if s.o.Hierarchy.Version == cgroup.V2 {
 		limit = "memory.max"
@@ -370,17 +367,17 @@ func TestStallsHere(t *testing.T) {
 	shell(t, dir, `dd if=/dev/zero of="$2" bs=1M count=256 && while dd if="$2" of=/dev/null bs=1M; do :; done`, file)
 	eventually(t, "stalls", func() bool { return len(s.Stalls()) > 0 })
 	if got := s.Stalls()[0]; got.Condition != signal.SystemMemoryContentionPressure || time.Since(got.Since) > time.Minute {
-		t.Errorf("stalls %v; want the node's", got)
+		t.Errorf("stalls %v; want one of the node", got)
 	}
 	eventually(t, "an alarm", func() bool { return len(th.alarms()) > 0 })
 	if r := th.alarms()[0]; r.Lane != PSI || r.Mark != 0 {
-		t.Errorf("alarm %+v; want one of psi, of no mark", r)
+		t.Errorf("alarm %+v; want one of psi without a threshold", r)
 	}
 }
 
-// TestReclaimHere: the OOM killer's victims are told.
-func TestReclaimHere(t *testing.T) {
-	s, _, dir := openHere(t, Reclaim, nil)
+// Processes that the OOM killer kills are reported.
+func TestOOMVictims(t *testing.T) {
+	s, _, dir := openLane(t, Reclaim, nil)
 	hog(t, dir, 700<<20) // beyond the limit of 512 MiB
 	select {
 	case v := <-s.Victims():
@@ -394,21 +391,22 @@ func TestReclaimHere(t *testing.T) {
 		c := s.Counts()
 		return c.OOM != nil && c.OOM.Victims > 0 && c.Reclaim != nil
 	})
-	// Only a node that is out of memory makes tasks reclaim for themselves.
+	// Tasks stall in direct reclaim only on a node without free memory.
 	if _, err := s.ReclaimStalls(); err != nil {
 		t.Errorf("ReclaimStalls() = %v; want nil", err)
 	}
 }
 
-// TestEventsHere is for a machine with cgroup v2.
-func TestEventsHere(t *testing.T) {
-	s, th, dir := openHere(t, Events, nil)
+// A container at its limit is counted, and kubepods at its limit raises an alarm, on
+// cgroup v2.
+func TestEventsRaise(t *testing.T) {
+	s, th, dir := openLane(t, Events, nil)
 	s.Follow(map[string]bool{strings.TrimPrefix(dir, string(s.o.Hierarchy.Memory)): true})
-	eventually(t, "counts that are followed", func() bool {
+	eventually(t, "counts", func() bool {
 		c := s.Counts()
 		return c.Limits != nil
 	})
 	hog(t, dir, 700<<20) // beyond the limit of 512 MiB
 	eventually(t, "an alarm", func() bool { return len(th.alarms()) > 0 })
-	eventually(t, "a kill that is counted", func() bool { return s.Counts().Limits.OOMKills > 0 })
+	eventually(t, "counted kill", func() bool { return s.Counts().Limits.OOMKills > 0 })
 }

@@ -10,93 +10,91 @@ import (
 	"github.com/evictd/evictd/agent/signal"
 )
 
-// The bounds of the polling period.
+// The bounds of the polling interval.
 const (
-	shortest = 10 * time.Millisecond
-	longest  = time.Second
-	// unseen is the longest while a signal can't be read.
-	unseen = 100 * time.Millisecond
-	// attended is the shortest while other lanes see to the marks, and polling
-	// only watches over them.
-	attended = 100 * time.Millisecond
+	minPollInterval = 10 * time.Millisecond
+	maxPollInterval = time.Second
+	// unreadablePollInterval is the maximum while a signal can't be read: a crossing may
+	// go unseen.
+	unreadablePollInterval = 100 * time.Millisecond
+	// coveredPollInterval is the minimum while other lanes cover all thresholds, and polling
+	// only checks their alarms.
+	coveredPollInterval = 100 * time.Millisecond
 )
 
-// The rate, in bytes a second, at which memory may fill: the first guess for
-// each core, and the least that is ever assumed.
+// The rate, in bytes per second, at which memory may fill: the first estimate for each
+// core, and the least that is assumed.
 const (
-	fillPerCore = 3 << 30
-	slowestFill = 1 << 30
+	fillRatePerCore = 3 << 30
+	minFillRate     = 1 << 30
 )
 
-// Poll is the lane that reads memory again and again, with a period that
-// follows the headroom: what is left above the nearest mark over twice the
-// fastest fill seen, from 10 ms to 1 s, or from 100 ms where other lanes see to
-// the marks.
+// Poll is the lane that reads memory periodically. Its interval follows the headroom: what
+// is left above the nearest threshold over twice the fastest fill rate seen, from 10 ms to
+// 1 s, or from 100 ms while other lanes cover all thresholds.
 type Poll struct {
-	read  func(now time.Time, into *signal.Observations)
-	marks atomic.Pointer[[]signal.Threshold]
-	cores int
-	drift int64
+	read       func(now time.Time, into *signal.Observations)
+	thresholds atomic.Pointer[[]signal.Threshold]
+	cores      int
+	drift      int64
 
-	relaxed atomic.Bool
-	raised  atomic.Uint64
-	period  atomic.Int64 // the one in force, ns
-	beat    atomic.Int64 // the last reading, ns since the epoch
+	covered     atomic.Bool
+	raised      atomic.Uint64
+	period      atomic.Int64 // current interval, ns
+	lastReading atomic.Int64 // ns since the epoch; 0 for none
 }
 
-// NewPoll returns a lane that takes its readings with read, on a machine with
-// that many cores, whose per-CPU counters may hold back drift bytes (HostDrift). read
-// is called from Run's goroutine only.
+// NewPoll returns a lane that reads with read, on a machine with so many cores whose
+// per-CPU counters may lag behind by drift bytes (memory.HostDrift). Only Run's goroutine
+// calls read.
 func NewPoll(read func(time.Time, *signal.Observations), cores int, drift int64) *Poll {
 	p := &Poll{read: read, cores: cores, drift: drift}
-	p.period.Store(int64(shortest))
+	p.period.Store(int64(minPollInterval))
 	return p
 }
 
-// Name returns the lane's name, as records and metrics show it.
+// Name returns the lane's name in records and metrics.
 func (p *Poll) Name() string { return Polling }
 
-// Relax tells whether other lanes see to all marks, so that polling may be
-// slower. It may be called at any time.
-func (p *Poll) Relax(yes bool) { p.relaxed.Store(yes) }
+// Relax sets whether other lanes cover all thresholds, so that polling may be slower. It
+// may be called at any time.
+func (p *Poll) Relax(yes bool) { p.covered.Store(yes) }
 
 // Arm sets the thresholds to watch. It may be called at any time.
-func (p *Poll) Arm(thresholds []signal.Threshold) { p.marks.Store(&thresholds) }
+func (p *Poll) Arm(thresholds []signal.Threshold) { p.thresholds.Store(&thresholds) }
 
-// Period returns the polling period in force.
+// Period returns the current polling interval.
 func (p *Poll) Period() time.Duration { return time.Duration(p.period.Load()) }
 
-// Beat returns when the lane took its last reading; zero before the first.
+// Beat returns the time of the last reading; zero before the first.
 func (p *Poll) Beat() time.Time {
-	if ns := p.beat.Load(); ns != 0 {
+	if ns := p.lastReading.Load(); ns != 0 {
 		return time.Unix(0, ns)
 	}
 	return time.Time{}
 }
 
-// lateness is how long beyond its period a reading may be due.
-const lateness = 2 * time.Second
-
-// Status tells how polling stands.
+// Status returns the lane's status. Polling is degraded if it has not read for longer than
+// its interval and heartbeatTimeout.
 func (p *Poll) Status(now time.Time) Status {
 	s := Status{Name: Polling, State: Up, Period: p.Period(), Raised: p.raised.Load()}
 	beat := p.Beat()
 	switch silent := now.Sub(beat); {
 	case beat.IsZero():
-		s.State, s.Why = Degraded, "has not read yet"
-	case silent > s.Period+lateness:
-		s.State, s.Why = Degraded, fmt.Sprintf("has been silent for %v", silent.Round(time.Millisecond))
+		s.State, s.Why = Degraded, "no reading yet"
+	case silent > s.Period+heartbeatTimeout:
+		s.State, s.Why = Degraded, fmt.Sprintf("no reading for %v", silent.Round(time.Millisecond))
 	}
 	return s
 }
 
-// Run reads until ctx ends, and sends a Raise whenever a mark is crossed that
-// was not crossed in the reading before. It never waits for the receiver: an
-// alarm that is still waiting to be heard stands for those after it.
+// Run reads until ctx ends, and sends an alarm when a threshold is crossed that the reading
+// before did not cross. It does not wait for the receiver: an alarm that is not received
+// yet stands for later ones.
 func (p *Poll) Run(ctx context.Context, alarm chan<- Raise) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	w := watch{rate: float64(max(1, p.cores)) * fillPerCore, drift: p.drift}
+	w := pollState{rate: float64(max(1, p.cores)) * fillRatePerCore, drift: p.drift}
 	for {
 		select {
 		case <-ctx.Done():
@@ -104,54 +102,55 @@ func (p *Poll) Run(ctx context.Context, alarm chan<- Raise) error {
 		case <-timer.C:
 		}
 		now := time.Now()
-		var marks []signal.Threshold
-		if m := p.marks.Load(); m != nil {
-			marks = *m
+		var thresholds []signal.Threshold
+		if m := p.thresholds.Load(); m != nil {
+			thresholds = *m
 		}
 		var o signal.Observations
 		p.read(now, &o)
-		p.beat.Store(now.UnixNano())
-		if raised, answered := w.see(now, &o, marks); raised != 0 {
+		p.lastReading.Store(now.UnixNano())
+		if raised, answered := w.update(now, &o, thresholds); raised != 0 {
 			p.raised.Add(1)
 			select {
 			case alarm <- Raise{Lane: p.Name(), Mark: raised, LastAbove: w.lastAbove, Seen: now, Answered: answered}:
 			default:
 				if answered {
-					w.unheard(raised)
+					w.repeatAnswer(raised)
 				}
 			}
 		}
-		period := w.period(&o, marks)
-		if p.relaxed.Load() {
-			period = max(period, attended)
+		period := w.period(&o, thresholds)
+		if p.covered.Load() {
+			period = max(period, coveredPollInterval)
 		}
 		p.period.Store(int64(period))
-		if period == longest {
-			period = pace.Together(now, longest)
+		if period == maxPollInterval {
+			period = pace.Together(now, maxPollInterval)
 		}
 		timer.Reset(period)
 	}
 }
 
-// watch is what a polling lane remembers between readings.
-type watch struct {
-	below     uint64 // which marks were crossed, as bits by Mark
+// pollState is what Poll keeps between readings.
+type pollState struct {
+	below     uint64 // thresholds that were crossed, as bits by identity
 	lastAbove time.Time
-	waiting   [signal.Marks]*crossing
-	rate      float64 // the fastest fill seen, bytes a second
+	crossings [signal.Marks]*crossing
+	rate      float64 // fastest fill rate seen, bytes per second
 	last      signal.Observations
 	drift     int64 // of per-CPU counters, bytes
 }
 
-// crossing is what polling compares a crossing of a hard memory threshold with.
+// crossing is what polling compares the crossing of a hard memory threshold with.
 type crossing struct {
 	signal.Readings
-	at      signal.MemoryReading // of the crossing; none while the threshold is not met
+	at      signal.MemoryReading // of the crossing; zero while the threshold is not met
 	waiting bool                 // file cache brought it, and other memory has not grown since
 }
 
-// answers takes a reading in, and reports whether it answers the crossing of a hard
-// memory threshold of so many bytes that it meets, and whether an earlier one has not.
+// answers records a reading. It reports whether the reading meets and answers the crossing
+// of a hard memory threshold of so many bytes, and whether an earlier reading met it
+// without an answer.
 func (c *crossing) answers(now time.Time, o *signal.Observation, threshold, drift int64) (answered, waited bool) {
 	met := o.Below(threshold)
 	compared := c.Follow(c.at, o.Reading(now), met)
@@ -166,23 +165,23 @@ func (c *crossing) answers(now time.Time, o *signal.Observation, threshold, drif
 	return !c.waiting, waited
 }
 
-// unheard makes the next reading raise an answer again: an alarm that waits to be heard
-// may be of the same crossing, not answered yet.
-func (w *watch) unheard(m signal.Mark) {
-	if c := w.waiting[m]; c != nil {
+// repeatAnswer makes the next reading raise an answered crossing again: the alarm that is
+// not received yet may be of the same crossing before its answer.
+func (w *pollState) repeatAnswer(m signal.Mark) {
+	if c := w.crossings[m]; c != nil {
 		c.waiting = true
 	}
 }
 
-// see takes a reading in and returns the first mark that it crosses and the one
-// before did not, or whose crossing it answers and the one before did not, and
-// whether it is answered; zero for none.
-func (w *watch) see(now time.Time, o *signal.Observations, marks []signal.Threshold) (crossed signal.Mark, answered bool) {
-	var below uint64 // by Mark
-	above := true    // as far as can be told, and that is all
+// update records a reading. It returns the first threshold that is crossed now and was not
+// before, or whose crossing is answered now and was not before, zero for none, and whether
+// the crossing is answered.
+func (w *pollState) update(now time.Time, o *signal.Observations, thresholds []signal.Threshold) (crossed signal.Mark, answered bool) {
+	var below uint64 // by identity
+	above := true    // all signals were read, and none is below
 	var armed [signal.Marks]bool
-	for i := range marks {
-		t := &marks[i]
+	for i := range thresholds {
+		t := &thresholds[i]
 		r := &o[t.Signal]
 		if r.Status == signal.Unreadable {
 			above = false
@@ -191,10 +190,10 @@ func (w *watch) see(now time.Time, o *signal.Observations, marks []signal.Thresh
 		armed[m] = true
 		answers, waited := true, false
 		if t.Hard() && t.Signal.IsMemory() && r.Status == signal.Observed {
-			if w.waiting[m] == nil {
-				w.waiting[m] = &crossing{}
+			if w.crossings[m] == nil {
+				w.crossings[m] = &crossing{}
 			}
-			answers, waited = w.waiting[m].answers(now, r, t.Value.Amount(r.Capacity), w.drift)
+			answers, waited = w.crossings[m].answers(now, r, t.Value.Amount(r.Capacity), w.drift)
 		}
 		if !r.Below(t.Value.Amount(r.Capacity)) {
 			continue
@@ -211,18 +210,18 @@ func (w *watch) see(now time.Time, o *signal.Observations, marks []signal.Thresh
 	w.below = below
 	for m := range armed {
 		if !armed[m] {
-			w.waiting[m] = nil // it may be armed again, for another crossing
+			w.crossings[m] = nil // if it is armed again, its crossing is another
 		}
 	}
-	w.learn(o)
+	w.updateRate(o)
 	return crossed, answered
 }
 
-// learn keeps the fastest fill seen. It fades by half over 700 readings, so
-// that one burst does not make the lane busy for ever.
-func (w *watch) learn(o *signal.Observations) {
-	const fade = 0.999
-	w.rate = max(w.rate*fade, slowestFill)
+// updateRate keeps the fastest fill rate seen. It decays by half over 700 readings, so that
+// one burst does not shorten the interval forever.
+func (w *pollState) updateRate(o *signal.Observations) {
+	const decay = 0.999
+	w.rate = max(w.rate*decay, minFillRate)
 	for s := range o {
 		now, before := &o[s], &w.last[s]
 		if now.Status != signal.Observed || before.Status != signal.Observed || !signal.Signal(s).IsMemory() {
@@ -235,33 +234,31 @@ func (w *watch) learn(o *signal.Observations) {
 	w.last = *o
 }
 
-// period returns how long nothing can cross the nearest mark, at twice the
-// fastest fill seen.
-func (w *watch) period(o *signal.Observations, marks []signal.Threshold) time.Duration {
-	wait := longest
-	for _, t := range marks {
+// period returns how long no threshold can be crossed, at twice the fastest fill rate.
+func (w *pollState) period(o *signal.Observations, thresholds []signal.Threshold) time.Duration {
+	wait := maxPollInterval
+	for _, t := range thresholds {
 		r := &o[t.Signal]
 		if r.Status == signal.NotObserved || !t.Signal.IsMemory() {
 			continue
 		}
 		if r.Status == signal.Unreadable {
-			// Nobody knows how near the mark is.
-			wait = min(wait, unseen)
+			wait = min(wait, unreadablePollInterval)
 			continue
 		}
 		headroom := r.Available - t.Value.Amount(r.Capacity)
 		if headroom < 0 && !t.Hard() {
-			// Below already: whoever acts on it looks again by itself. What
-			// matters is the hard mark.
+			// A soft threshold that is crossed is followed by the decision loop. The
+			// hard one determines the interval.
 			continue
 		}
 		if headroom < 0 {
-			// It must be seen above before it can be seen to fall again, which the
-			// next hog may bring about right after the kill.
-			return shortest
+			// A reading above the threshold is needed before the next crossing can be
+			// seen, which may follow directly after the kill.
+			return minPollInterval
 		}
 		seconds := float64(headroom) / (2 * w.rate)
 		wait = min(wait, time.Duration(seconds*float64(time.Second)))
 	}
-	return max(wait, shortest)
+	return max(wait, minPollInterval)
 }

@@ -32,7 +32,7 @@ func observed(available int64) signal.Observations {
 const mib, gib = 1 << 20, 1 << 30
 
 func TestPeriod(t *testing.T) {
-	marks := thresholds(t, map[string]time.Duration{"1Gi": 0, "2Gi": time.Minute})
+	armed := thresholds(t, map[string]time.Duration{"1Gi": 0, "2Gi": time.Minute})
 	unreadable := observed(0)
 	unreadable[signal.MemoryAvailable].Status = signal.Unreadable
 	for _, tc := range []struct {
@@ -41,45 +41,45 @@ func TestPeriod(t *testing.T) {
 		rate float64
 		want time.Duration
 	}{
-		{"at ease", observed(20 * gib), 6 * gib, time.Second},
-		{"6 GiB above the soft mark", observed(8 * gib), 6 * gib, 500 * time.Millisecond},
-		{"a slow node may sleep longer", observed(4 * gib), gib, time.Second},
-		{"close", observed(2*gib + 1<<20), 6 * gib, shortest},
-		{"below the soft, above the hard mark", observed(gib + gib/2), 6 * gib, time.Second / 24},
-		{"below both: to see when it is above again", observed(gib / 2), 6 * gib, shortest},
+		{"far", observed(20 * gib), 6 * gib, time.Second},
+		{"6 GiB above the soft threshold", observed(8 * gib), 6 * gib, 500 * time.Millisecond},
+		{"slow fill rate", observed(4 * gib), gib, time.Second},
+		{"close", observed(2*gib + 1<<20), 6 * gib, minPollInterval},
+		{"below the soft, above the hard threshold", observed(gib + gib/2), 6 * gib, time.Second / 24},
+		{"below both, to see when it is above again", observed(gib / 2), 6 * gib, minPollInterval},
 		{"not observed", signal.Observations{}, 6 * gib, time.Second},
-		{"unreadable", unreadable, 6 * gib, unseen},
+		{"unreadable", unreadable, 6 * gib, unreadablePollInterval},
 	} {
-		w := watch{rate: tc.rate}
-		if got := w.period(&tc.o, marks); got.Round(time.Microsecond) != tc.want.Round(time.Microsecond) {
+		w := pollState{rate: tc.rate}
+		if got := w.period(&tc.o, armed); got.Round(time.Microsecond) != tc.want.Round(time.Microsecond) {
 			t.Errorf("%s: period = %v; want %v", tc.name, got, tc.want)
 		}
 	}
 }
 
 func TestCrossing(t *testing.T) {
-	marks := thresholds(t, map[string]time.Duration{"1Gi": 0, "2Gi": time.Minute})
+	armed := thresholds(t, map[string]time.Duration{"1Gi": 0, "2Gi": time.Minute})
 	start := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
 	unreadable := signal.Observations{signal.MemoryAvailable: {Status: signal.Unreadable, Err: errors.New("x")}}
 	const hard, soft = signal.Mark(1), signal.Mark(2)
-	var w watch
+	var w pollState
 	for i, tc := range []struct {
 		o    signal.Observations
 		want signal.Mark
 	}{
 		{observed(3 * gib), 0},
-		{observed(2 * gib), 0}, // at the mark is not below
+		{observed(2 * gib), 0}, // equal to the threshold is not below
 		{observed(2*gib - 1), soft},
 		{observed(2*gib - 2), 0},
 		{observed(gib - 1), hard},
 		{observed(gib - 2), 0},
 		{unreadable, 0},
-		{observed(gib - 2), signal.MarkOf(&marks[0])}, // out of sight may have been above
+		{observed(gib - 2), signal.MarkOf(&armed[0])}, // may have been above while unreadable
 		{observed(3 * gib), 0},
-		{observed(0), signal.MarkOf(&marks[0])}, // both at once: the first is told
+		{observed(0), signal.MarkOf(&armed[0])}, // both at once: the first is returned
 	} {
-		if got, _ := w.see(start.Add(time.Duration(i)*time.Second), &tc.o, marks); got != tc.want {
-			t.Errorf("reading %d: see() = %v; want %v", i, got, tc.want)
+		if got, _ := w.update(start.Add(time.Duration(i)*time.Second), &tc.o, armed); got != tc.want {
+			t.Errorf("reading %d: update() = %v; want %v", i, got, tc.want)
 		}
 	}
 	if want := start.Add(8 * time.Second); !w.lastAbove.Equal(want) {
@@ -87,18 +87,18 @@ func TestCrossing(t *testing.T) {
 	}
 }
 
-// A crossing that file cache brought is raised as not answered, and again when other
-// memory has grown.
+// The alarm of a crossing that file cache brought is not answered. A second one, answered,
+// follows when other memory has grown.
 func TestPollAnswers(t *testing.T) {
 	const hard = signal.Mark(1)
-	marks := thresholds(t, map[string]time.Duration{"1Gi": 0})
+	armed := thresholds(t, map[string]time.Duration{"1Gi": 0})
 	cached := func(available, cache int64) signal.Observations {
 		o := observed(available)
 		o[signal.MemoryAvailable].Cache = cache
 		return o
 	}
 	start := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
-	var w watch
+	var w pollState
 	for i, tc := range []struct {
 		o        signal.Observations
 		want     signal.Mark
@@ -113,43 +113,43 @@ func TestPollAnswers(t *testing.T) {
 		{cached(gib-1, 3*gib), hard, true}, // other memory brought it
 	} {
 		now := start.Add(time.Duration(i) * time.Second)
-		if got, answered := w.see(now, &tc.o, marks); got != tc.want || answered != tc.answered {
-			t.Errorf("reading %d: see() = %v, answered %t; want %v, %t", i, got, answered, tc.want, tc.answered)
+		if got, answered := w.update(now, &tc.o, armed); got != tc.want || answered != tc.answered {
+			t.Errorf("reading %d: update() = %v, answered %t; want %v, %t", i, got, answered, tc.want, tc.answered)
 		}
 	}
 }
 
-// An answer that was not heard is raised again.
-func TestPollAnswersAgain(t *testing.T) {
-	marks := thresholds(t, map[string]time.Duration{"1Gi": 0})
+// An answered crossing whose alarm was not received is raised again.
+func TestPollRepeatsAnswer(t *testing.T) {
+	armed := thresholds(t, map[string]time.Duration{"1Gi": 0})
 	start := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
-	var w watch
-	see := func(at int, available int64) (signal.Mark, bool) {
+	var w pollState
+	update := func(at int, available int64) (signal.Mark, bool) {
 		o := observed(available)
 		o[signal.MemoryAvailable].Cache = 3 * gib
-		return w.see(start.Add(time.Duration(at)*time.Second), &o, marks)
+		return w.update(start.Add(time.Duration(at)*time.Second), &o, armed)
 	}
-	see(0, gib-1)
-	m, answered := see(1, gib-33<<20)
+	update(0, gib-1)
+	m, answered := update(1, gib-33<<20)
 	if m != signal.Mark(1) || !answered {
-		t.Fatalf("see() = %v, %t; want the hard mark, answered", m, answered)
+		t.Fatalf("update() = %v, %t; want the hard threshold, answered", m, answered)
 	}
-	w.unheard(m)
-	if m, answered := see(2, gib-66<<20); m != signal.Mark(1) || !answered {
-		t.Errorf("after an answer that was not heard: see() = %v, %t; want it again", m, answered)
+	w.repeatAnswer(m)
+	if m, answered := update(2, gib-66<<20); m != signal.Mark(1) || !answered {
+		t.Errorf("after an alarm that was not received: update() = %v, %t; want it again", m, answered)
 	}
-	w.see(start.Add(3*time.Second), new(signal.Observations), nil) // it is no threshold any more
-	if w.waiting[m] != nil {
-		t.Error("a mark that is armed no more is still followed")
+	w.update(start.Add(3*time.Second), new(signal.Observations), nil) // not a threshold any more
+	if w.crossings[m] != nil {
+		t.Error("the crossing of a threshold that is not armed any more is still followed")
 	}
 }
 
-func TestLearn(t *testing.T) {
-	w := watch{rate: 6 * gib}
+func TestFillRate(t *testing.T) {
+	w := pollState{rate: 6 * gib}
 	at := func(seconds, available float64) {
 		o := observed(int64(available))
 		o[signal.MemoryAvailable].Time = time.Unix(0, int64(seconds*1e9)).Add(time.Hour)
-		w.learn(&o)
+		w.updateRate(&o)
 	}
 	at(0, 20*gib)
 	at(0.1, 18*gib)
@@ -159,13 +159,13 @@ func TestLearn(t *testing.T) {
 	for i := range 20000 {
 		at(1+float64(i), 18*gib)
 	}
-	if w.rate != slowestFill {
-		t.Errorf("rate after a long calm = %v; want %v", w.rate, float64(slowestFill))
+	if w.rate != minFillRate {
+		t.Errorf("rate after a long time without change = %v; want %v", w.rate, float64(minFillRate))
 	}
 }
 
-// A second hog may follow the first at once: the lane has to see that memory was
-// back above the mark in between.
+// A second crossing may follow the first at once: polling has to see that memory was above
+// the threshold in between.
 func TestPollRaisesAgain(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
@@ -190,15 +190,15 @@ func TestPollRaisesAgain(t *testing.T) {
 			t.Error("no second alarm")
 		}
 		if above := again.LastAbove.Sub(start); above < 2200*time.Millisecond || above > 2300*time.Millisecond {
-			t.Errorf("second alarm: last above at %v; want between the two hogs", above)
+			t.Errorf("second alarm: last above at %v; want between the two crossings", above)
 		}
 		cancel()
 		synctest.Wait()
 	})
 }
 
-// A lane that falls from far above reads often enough to raise soon after the
-// crossing, and says when it last saw the signal above.
+// While memory falls from far above, polling reads often enough to raise an alarm soon after
+// the crossing, and sets LastAbove.
 func TestPollRaises(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
@@ -222,12 +222,12 @@ func TestPollRaises(t *testing.T) {
 			t.Errorf("lastAbove = %v, seen = %v; the crossing was at %v", raise.LastAbove, raise.Seen, crossing)
 		}
 		time.Sleep(10 * time.Second)
-		if got := time.Since(p.Beat()); got > longest {
-			t.Errorf("last beat %v ago; want at most %v", got, longest)
+		if got := time.Since(p.Beat()); got > maxPollInterval {
+			t.Errorf("last reading %v ago; want at most %v", got, maxPollInterval)
 		}
 		select {
 		case again := <-alarms:
-			t.Errorf("raised again at %v although nothing new was crossed", again.Seen)
+			t.Errorf("raised again at %v without a new crossing", again.Seen)
 		default:
 		}
 		cancel()

@@ -9,29 +9,28 @@ import (
 	"github.com/evictd/evictd/bpf"
 )
 
-// reclaim is the lane of tracepoints: of the kernel's reclaim, which hurries the
-// sampler up and is measured, and of its OOM killer. Either may be had without the
-// other.
+// reclaim is the lane of tracepoints: of the kernel's reclaim, which shortens the
+// sampler's interval and is counted, and of its OOM killer. Each works without the other.
 type reclaim struct {
 	ring *ring
 
-	mu      sync.Mutex // of those who read beside open and close
-	holds   bool       // the ring
-	reclaim *bpf.Reclaim
-	oom     *bpf.OOM
-	missing error // why one of them can't be had
+	mu           sync.Mutex // guards the fields below: stalls is called from other goroutines
+	ringAcquired bool
+	reclaim      *bpf.Reclaim
+	oom          *bpf.OOM
+	missing      error // why one of the two is not available
 
-	last ReclaimCounts // of the watch over the lanes
+	last ReclaimCounts // used by the Set's goroutine only
 }
 
 // open implements lane.
-func (l *reclaim) open(time.Time, *watched) error {
+func (l *reclaim) open(time.Time, *laneInput) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if err := l.ring.acquire(); err != nil {
 		return err
 	}
-	l.holds = true
+	l.ringAcquired = true
 	var err1, err2 error
 	l.reclaim, err1 = bpf.OpenReclaim(l.ring.ring)
 	l.oom, err2 = bpf.OpenOOM(l.ring.ring)
@@ -42,18 +41,18 @@ func (l *reclaim) open(time.Time, *watched) error {
 	return nil
 }
 
-// tend implements lane.
-func (l *reclaim) tend(time.Time, *watched) error {
-	if broken := l.ring.broken.Load(); broken != nil {
-		return *broken
+// reconcile implements lane.
+func (l *reclaim) reconcile(time.Time, *laneInput) error {
+	if err := l.ring.readErr.Load(); err != nil {
+		return *err
 	}
 	var err error
 	l.last, err = l.counts()
 	return err
 }
 
-// ReclaimCounts are totals of the kernel's reclaim and of its OOM killer, since
-// the lane was opened. What can't be had is nil.
+// ReclaimCounts are counts of the kernel's reclaim and OOM killer since the lane was
+// opened. A field is nil if its tracepoints are not available.
 type ReclaimCounts struct {
 	Reclaim *bpf.ReclaimCounts
 	OOM     *bpf.OOMCounts
@@ -79,7 +78,7 @@ func (l *reclaim) counts() (c ReclaimCounts, err error) {
 	return c, nil
 }
 
-// stalls reads how each cgroup has stalled, by its id.
+// stalls returns the stalls in reclaim by cgroup id.
 func (l *reclaim) stalls() (map[uint64]bpf.Stall, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -97,12 +96,12 @@ func (l *reclaim) stalls() (map[uint64]bpf.Stall, error) {
 	return byCgroup, nil
 }
 
-// note implements noter.
-func (l *reclaim) note() string {
+// partialFailure implements partialFailer.
+func (l *reclaim) partialFailure() string {
 	if l.missing == nil {
 		return ""
 	}
-	return fmt.Sprintf("in part: %v", l.missing)
+	return fmt.Sprintf("partly available: %v", l.missing)
 }
 
 // close implements lane.
@@ -116,9 +115,9 @@ func (l *reclaim) close() error {
 	if l.oom != nil {
 		errs = append(errs, l.oom.Close())
 	}
-	if l.holds {
+	if l.ringAcquired {
 		errs = append(errs, l.ring.release())
 	}
-	l.reclaim, l.oom, l.holds, l.missing, l.last = nil, nil, false, nil, ReclaimCounts{}
+	l.reclaim, l.oom, l.ringAcquired, l.missing, l.last = nil, nil, false, nil, ReclaimCounts{}
 	return errors.Join(errs...)
 }

@@ -11,29 +11,29 @@ import (
 	"github.com/evictd/evictd/bpf"
 )
 
-// ring is the queue of records that the BPF programs share. It is there as long
-// as a lane uses it.
+// ring is the BPF ring buffer that the programs of several lanes share. It is open while a
+// lane uses it.
 type ring struct {
 	wait  Waiter
 	users int
 	ring  *bpf.Ring
 
-	// Of the thread that waits.
+	// Used by the waiting thread only.
 	record bpf.Record
 
-	gone    atomic.Bool               // a record said that the pods' cgroup is no more
-	victims chan bpf.Victim           // of the kernel's OOM killer; what nobody takes is dropped
-	raised  [signal.Marks]atomic.Bool // a crossing after which it was not armed anew
-	broken  atomic.Pointer[error]     // the first error of reading
+	podsGone atomic.Bool               // a record said that the cgroup of the pods was removed
+	victims  chan bpf.Victim           // of the kernel's OOM killer; dropped while the channel is full
+	raised   [signal.Marks]atomic.Bool // raised an alarm and not armed again since, by threshold
+	readErr  atomic.Pointer[error]     // first error of reading
 }
 
-// Victim is a process that the kernel's OOM killer takes.
+// Victim is a process that the kernel's OOM killer kills.
 type Victim = bpf.Victim
 
-// mostVictims is how many victims of the kernel may wait to be told.
-const mostVictims = 64
+// maxQueuedVictims is how many victims of the OOM killer are queued for [Set.Victims].
+const maxQueuedVictims = 64
 
-// acquire opens the ring for a user, if it is the first.
+// acquire opens the ring for its first user.
 func (r *ring) acquire() error {
 	if r.users == 0 {
 		opened, err := bpf.OpenRing()
@@ -41,8 +41,8 @@ func (r *ring) acquire() error {
 			return err
 		}
 		r.ring = opened
-		r.gone.Store(false)
-		r.broken.Store(nil)
+		r.podsGone.Store(false)
+		r.readErr.Store(nil)
 		if err := r.wait.Add(r); err != nil {
 			return errors.Join(err, opened.Close())
 		}
@@ -51,7 +51,7 @@ func (r *ring) acquire() error {
 	return nil
 }
 
-// release gives the ring up for a user, and closes it after the last.
+// release closes the ring after its last user.
 func (r *ring) release() error {
 	if r.users--; r.users > 0 {
 		return nil
@@ -65,13 +65,13 @@ func (r *ring) FD() int { return r.ring.FD() }
 // Events implements Source.
 func (r *ring) Events() uint32 { return unix.EPOLLIN }
 
-// Ready implements Source: it reads one record, and the descriptor stays ready
-// while there are more.
+// Ready implements Source. It reads one record; the descriptor stays ready while there are
+// more.
 func (r *ring) Ready(now time.Time) (Raise, bool) {
 	ok, err := r.ring.Next(&r.record)
 	if err != nil {
-		kept := err // which would be on the heap each time, were it err itself
-		r.broken.CompareAndSwap(nil, &kept)
+		first := err // with &err instead, each call would allocate
+		r.readErr.CompareAndSwap(nil, &first)
 		return Raise{}, false
 	}
 	if !ok {
@@ -79,9 +79,9 @@ func (r *ring) Ready(now time.Time) (Raise, bool) {
 	}
 	switch r.record.Kind {
 	case bpf.KindCrossing:
-		return r.crossing(&r.record.Crossing, now)
+		return r.alarm(&r.record.Crossing, now)
 	case bpf.KindGone:
-		r.gone.Store(true)
+		r.podsGone.Store(true)
 	case bpf.KindVictim:
 		select {
 		case r.victims <- r.record.Victim:
@@ -91,10 +91,10 @@ func (r *ring) Ready(now time.Time) (Raise, bool) {
 	return Raise{}, false
 }
 
-// crossing makes an alarm of a record. Its key is the mark.
-func (r *ring) crossing(c *bpf.Crossing, now time.Time) (Raise, bool) {
+// alarm converts a record of a crossing. Its key is the threshold.
+func (r *ring) alarm(c *bpf.Crossing, now time.Time) (Raise, bool) {
 	raise := Raise{Lane: BPF, Seen: now, Answered: !c.Waiting}
-	if c.Key < uint64(len(r.raised)) { // else it is of no mark that anybody has armed
+	if c.Key < uint64(len(r.raised)) { // any other key is of no armed threshold
 		raise.Mark = signal.Mark(c.Key)
 		r.raised[c.Key].Store(true)
 	}

@@ -15,41 +15,41 @@ import (
 	"github.com/evictd/evictd/kernel/cpu"
 )
 
-// sampler is the lane of the timer in the kernel.
+// sampler is the lane of the BPF timer.
 type sampler struct {
 	o    SetOptions
 	ring *ring
 
-	sampler  *bpf.Sampler
-	holds    bool // the ring
-	cpus     int  // that were online when it was opened
-	checked  time.Time
-	stats    bpf.Stats
-	last     bpf.Sample // of the last look at it
-	armed    []bpf.Threshold
-	pods     uint64  // the cgroup that is followed; 0 for none
-	troubled trouble // with that
+	sampler      *bpf.Sampler
+	ringAcquired bool
+	cpus         int // online when it was opened
+	checkedAt    time.Time
+	stats        bpf.Stats
+	last         bpf.Sample // of the last reconcile
+	armed        []bpf.Threshold
+	pods         uint64 // inode of the followed cgroup; 0 for none
+	podsFailure  partialFailure
 }
 
 // open implements lane.
-func (l *sampler) open(now time.Time, w *watched) error {
+func (l *sampler) open(now time.Time, w *laneInput) error {
 	if err := l.ring.acquire(); err != nil {
 		return err
 	}
-	l.holds = true
+	l.ringAcquired = true
 	var err error
 	if l.cpus, err = cpu.Online(l.o.Sysfs); err != nil {
 		return err
 	}
-	l.checked = now
+	l.checkedAt = now
 	l.sampler, err = bpf.OpenSampler(l.ring.ring, bpf.Options{
 		Floor: l.o.BPFFloor, Ceiling: l.o.BPFCeiling, CPUs: l.cpus, WalkLimit: l.o.walkLimit,
 	})
 	if err != nil {
 		return err
 	}
-	// From here on: to load the programs may have taken longer than the first tick may.
-	for deadline := time.Now().Add(firstTick); ; time.Sleep(time.Millisecond) {
+	// The deadline starts here: loading the programs may have taken longer.
+	for deadline := time.Now().Add(firstTickDeadline); ; time.Sleep(time.Millisecond) {
 		if _, err = l.sampler.Stats(); err == nil {
 			return l.update(now, w)
 		}
@@ -60,49 +60,48 @@ func (l *sampler) open(now time.Time, w *watched) error {
 }
 
 const (
-	// firstTick is how long the timer may take to tick for the first time.
-	firstTick = time.Second
-	// firstWalk is how long is waited for the figures of another cgroup.
-	firstWalk = 50 * time.Millisecond
-	// checkEach is how often the machine is looked at, whether it is still the one
-	// that the sampler was opened on.
-	checkEach = 10 * time.Second
+	// firstTickDeadline bounds the wait for the first tick. It is long compared with the
+	// longest sampling interval, for a busy machine.
+	firstTickDeadline = time.Second
+	// firstWalkDeadline bounds the wait for the first walk of another kubepods cgroup.
+	// Reconcile retries, so it is kept short.
+	firstWalkDeadline = 50 * time.Millisecond
 )
 
-// tend implements lane.
-func (l *sampler) tend(now time.Time, w *watched) error {
-	if broken := l.ring.broken.Load(); broken != nil {
-		return *broken
+// reconcile implements lane.
+func (l *sampler) reconcile(now time.Time, w *laneInput) error {
+	if err := l.ring.readErr.Load(); err != nil {
+		return *err
 	}
-	if now.Sub(l.checked) >= checkEach {
-		l.checked = now
-		if err := l.check(); err != nil {
+	if now.Sub(l.checkedAt) >= fullCheckInterval {
+		l.checkedAt = now
+		if err := l.checkMachine(); err != nil {
 			return err
 		}
 	}
 	return l.update(now, w)
 }
 
-// check fails where the machine has grown: the sampler would not see the memory of
-// another NUMA node, nor reckon with what more CPUs hold back.
-func (l *sampler) check() error {
+// checkMachine returns an error if the machine has grown: the sampler would miss the
+// memory of another NUMA node, and the drift of more CPUs.
+func (l *sampler) checkMachine() error {
 	cpus, err := cpu.Online(l.o.Sysfs)
 	if err != nil {
 		return err
 	}
 	if cpus > l.cpus {
-		return fmt.Errorf("%d CPUs are online, and were %d when it was opened", cpus, l.cpus)
+		return fmt.Errorf("%d CPUs are online; the sampler was opened with %d", cpus, l.cpus)
 	}
 	outdated, err := l.sampler.Outdated()
 	if err == nil && outdated {
-		err = errors.New("other NUMA nodes have memory than when it was opened")
+		err = errors.New("the NUMA nodes with memory have changed since the sampler was opened")
 	}
 	return err
 }
 
-func (l *sampler) update(now time.Time, w *watched) (err error) {
-	if !l.troubled.waits(now) && !(w.calm && l.stands()) {
-		l.troubled.set(now, l.follow())
+func (l *sampler) update(now time.Time, w *laneInput) (err error) {
+	if !l.podsFailure.backingOff(now) && !(w.idle && l.podsFollowed()) {
+		l.podsFailure.record(now, l.followPods())
 	}
 	if l.stats, err = l.sampler.Stats(); err != nil {
 		return err
@@ -110,7 +109,7 @@ func (l *sampler) update(now time.Time, w *watched) (err error) {
 	if err := l.sampler.Sample(&l.last); err != nil {
 		return err
 	}
-	if wanted := l.want(w); !slices.Equal(l.armed, wanted) {
+	if wanted := l.wantedThresholds(w); !slices.Equal(l.armed, wanted) {
 		if err := l.sampler.Arm(wanted); err != nil {
 			return err
 		}
@@ -120,12 +119,12 @@ func (l *sampler) update(now time.Time, w *watched) (err error) {
 	return l.rearm(w)
 }
 
-// source is what a memory.Quick reads from; nil where files have to do, which is so for
-// the node, too, while the pods can't be read.
-func (l *sampler) source(w *watched) *memory.Sampler {
-	known := l.readable()
-	if l.pods == 0 { // either there is none, or nobody knows which
-		known = l.troubled.err == nil
+// source returns what a [memory.Quick] reads; nil if files have to be read. Files are read
+// for the node too while kubepods can't be read.
+func (l *sampler) source(w *laneInput) *memory.Sampler {
+	known := l.podsReadable()
+	if l.pods == 0 { // there is none, or it is not known which it is
+		known = l.podsFailure.err == nil
 	}
 	if !known || !l.last.Node.Valid {
 		return nil
@@ -139,18 +138,18 @@ func (l *sampler) source(w *watched) *memory.Sampler {
 	return s
 }
 
-// want returns what should be armed.
-func (l *sampler) want(w *watched) []bpf.Threshold {
+// wantedThresholds returns the thresholds to arm.
+func (l *sampler) wantedThresholds(w *laneInput) []bpf.Threshold {
 	var list []bpf.Threshold
-	for _, lv := range w.levels() {
+	for _, th := range w.memoryThresholds() {
 		t := bpf.Threshold{
-			Key: uint64(lv.mark), Capacity: uint64(lv.capacity), Available: uint64(lv.available),
+			Key: uint64(th.id), Capacity: uint64(th.capacity), Available: uint64(th.available),
 			CountCache: l.o.CountCache, Margin: l.stats.Drift,
 		}
-		if lv.mark.Hard() && !l.o.CountCache {
-			t.GrowthFloor = uint64(signal.GrowthFloor(l.o.Drift, lv.available))
+		if th.id.Hard() && !l.o.CountCache {
+			t.GrowthFloor = uint64(signal.GrowthFloor(l.o.Drift, th.available))
 		}
-		if lv.mark.Signal() == signal.AllocatableMemoryAvailable {
+		if th.id.Signal() == signal.AllocatableMemoryAvailable {
 			t.Source = bpf.SourcePods
 		}
 		if len(list) < bpf.MaxThresholds {
@@ -160,9 +159,9 @@ func (l *sampler) want(w *watched) []bpf.Threshold {
 	return list
 }
 
-// rearm makes thresholds raise anew that have raised and are above again, or are
-// by what was read from files, but not by the margin that the sampler waits for.
-func (l *sampler) rearm(w *watched) error {
+// rearm arms thresholds again that have raised an alarm and are not crossed in the last
+// reading. The sampler itself would wait for a margin above the threshold.
+func (l *sampler) rearm(w *laneInput) error {
 	for i := range l.armed {
 		t := &l.armed[i]
 		o := &w.observed[signal.Mark(t.Key).Signal()]
@@ -178,45 +177,46 @@ func (l *sampler) rearm(w *watched) error {
 	return nil
 }
 
-// stands reports whether the pods' cgroup is followed, and not known to be gone.
-func (l *sampler) stands() bool {
-	return l.pods != 0 && l.troubled.err == nil && !l.ring.gone.Load()
+// podsFollowed reports whether the cgroup of the pods is followed and, as far as is known,
+// not removed.
+func (l *sampler) podsFollowed() bool {
+	return l.pods != 0 && l.podsFailure.err == nil && !l.ring.podsGone.Load()
 }
 
-// follow has the sampler follow the pods' cgroup that is there now. Where nobody
-// can say which that is, it stays at the one that it has.
-func (l *sampler) follow() error {
+// followPods makes the sampler follow the current kubepods cgroup. If it is not known
+// which that is, the sampler keeps its cgroup.
+func (l *sampler) followPods() error {
 	found, ok, err := l.o.Hierarchy.Kubepods(l.o.CgroupRoot)
 	if err != nil {
 		return err
 	}
 	if !ok {
-		return l.unfollow()
+		return l.unfollowPods()
 	}
 	dir, id, err := openDir(l.o.Hierarchy.Memory.Path(found.Path))
 	if errors.Is(err, os.ErrNotExist) {
-		return nil // it went just now
+		return nil // it was removed just now
 	}
 	if err != nil {
 		return fmt.Errorf("open kubepods: %w", err)
 	}
 	defer unix.Close(dir)
-	if gone := l.ring.gone.Swap(false); id == l.pods && !gone {
+	if gone := l.ring.podsGone.Swap(false); id == l.pods && !gone {
 		return nil
 	}
 	if err := l.sampler.SetPods(dir); err != nil {
-		return errors.Join(err, l.unfollow())
+		return errors.Join(err, l.unfollowPods())
 	}
 	l.pods = id
-	// Where it does not come in time, the sample tells why.
-	if err := l.sampler.Walk(firstWalk); !errors.Is(err, os.ErrDeadlineExceeded) {
+	// After the deadline, the sample has the reason.
+	if err := l.sampler.Walk(firstWalkDeadline); !errors.Is(err, os.ErrDeadlineExceeded) {
 		return err
 	}
 	return nil
 }
 
-// unfollow has the sampler follow no cgroup any more.
-func (l *sampler) unfollow() error {
+// unfollowPods makes the sampler follow no cgroup.
+func (l *sampler) unfollowPods() error {
 	if l.pods == 0 {
 		return nil
 	}
@@ -224,7 +224,7 @@ func (l *sampler) unfollow() error {
 	return l.sampler.SetPods(-1)
 }
 
-// openDir opens a directory and returns its descriptor and its inode number.
+// openDir opens a directory and returns its descriptor and inode number.
 func openDir(path string) (fd int, inode uint64, err error) {
 	if fd, err = unix.Open(path, unix.O_RDONLY|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err != nil {
 		return -1, 0, &os.PathError{Op: "open", Path: path, Err: err}
@@ -237,18 +237,17 @@ func openDir(path string) (fd int, inode uint64, err error) {
 	return fd, st.Ino, nil
 }
 
-// readable reports whether the sampler can read the pods, be it that it makes sure just
-// now.
-func (l *sampler) readable() bool { return l.last.Pods.Valid || l.last.Pods.Uncertain }
+// podsReadable reports whether the sampler can read kubepods, or is verifying that now.
+func (l *sampler) podsReadable() bool { return l.last.Pods.Valid || l.last.Pods.Uncertain }
 
-// covers implements coverer: both memory signals, as far as they are armed and can be
-// read.
-func (l *sampler) covers(m signal.Mark) (slack int64, ok bool) {
+// covers implements coverer. Thresholds of both memory signals are covered if they are
+// armed and the sampler can read their values.
+func (l *sampler) covers(m signal.Mark) (tolerance int64, ok bool) {
 	return 2 * int64(l.stats.Drift), l.threshold(m) != nil
 }
 
-// figure implements witness.
-func (l *sampler) figure(m signal.Mark) (available, below, above int64, ok bool) {
+// lastSample implements selfChecker.
+func (l *sampler) lastSample(m signal.Mark) (available, below, above int64, ok bool) {
 	t := l.threshold(m)
 	if t == nil || t.Source == bpf.SourcePods && !l.last.Pods.Valid {
 		return 0, 0, 0, false
@@ -256,14 +255,13 @@ func (l *sampler) figure(m signal.Mark) (available, below, above int64, ok bool)
 	return int64(t.Left(&l.last)), int64(t.Available), int64(t.Available + t.Margin), true
 }
 
-// threshold returns what is armed for a mark whose figures the last sample has; nil
-// where there is nothing.
+// threshold returns the armed threshold if the last sample has its values, else nil.
 func (l *sampler) threshold(m signal.Mark) *bpf.Threshold {
 	for i := range l.armed {
 		t := &l.armed[i]
 		valid := l.last.Node.Valid
 		if t.Source == bpf.SourcePods {
-			valid = l.pods != 0 && l.readable()
+			valid = l.pods != 0 && l.podsReadable()
 		}
 		if t.Key == uint64(m) && valid {
 			return t
@@ -272,23 +270,23 @@ func (l *sampler) threshold(m signal.Mark) *bpf.Threshold {
 	return nil
 }
 
-// beat implements periodic: the ticks.
-func (l *sampler) beat() uint64 { return l.stats.Ticks }
+// heartbeat implements periodic: the number of ticks.
+func (l *sampler) heartbeat() uint64 { return l.stats.Ticks }
 
 // period implements periodic.
 func (l *sampler) period() time.Duration { return l.stats.Period }
 
-// note implements noter.
-func (l *sampler) note() string {
-	t := l.troubled
+// partialFailure implements partialFailer.
+func (l *sampler) partialFailure() string {
+	t := l.podsFailure
 	switch {
 	case t.err != nil || l.pods == 0:
 	case l.last.Pods.Truncated:
-		t.err = errors.New("left to other lanes, as there are more cgroups than the sampler can read at once")
-	case !l.readable():
-		t.err = errors.New("left to other lanes, as the sampler can't read it")
+		t.err = errors.New("left to other lanes: more cgroups than the sampler can walk at once")
+	case !l.podsReadable():
+		t.err = errors.New("left to other lanes: the sampler can't read it")
 	}
-	return t.note(ofPods)
+	return t.describe(podsPart)
 }
 
 // close implements lane.
@@ -298,7 +296,7 @@ func (l *sampler) close() error {
 	if l.sampler != nil {
 		errs = append(errs, l.sampler.Close())
 	}
-	if l.holds {
+	if l.ringAcquired {
 		errs = append(errs, l.ring.release())
 	}
 	*l = sampler{o: l.o, ring: l.ring}

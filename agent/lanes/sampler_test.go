@@ -22,21 +22,21 @@ import (
 
 const node = signal.Mark(1) // the hard threshold on memory.available
 
-// A mark is covered as far as its figures are there: the node's are without the
-// pods'.
+// A threshold is covered while the sample has its values: those of the node do not need
+// those of kubepods.
 func TestSamplerCovers(t *testing.T) {
 	armed := []bpf.Threshold{{Key: uint64(node)}, {Key: uint64(pods), Source: bpf.SourcePods}}
 	for _, tc := range []struct {
-		name       string
-		lane       sampler
-		node, pods bool
-		note       string
+		name           string
+		lane           sampler
+		node, pods     bool
+		partialFailure string
 	}{
 		{"all", sampler{pods: 1, last: bpf.Sample{Node: bpf.Node{Valid: true}, Pods: bpf.Pods{Valid: true}}}, true, true, ""},
 		{"no pods", sampler{last: bpf.Sample{Node: bpf.Node{Valid: true}}}, true, false, ""},
 		{"too many cgroups", sampler{pods: 1, last: bpf.Sample{Node: bpf.Node{Valid: true}, Pods: bpf.Pods{Truncated: true}}}, true, false, "more cgroups than"},
-		{"pods that can't be read", sampler{pods: 1, last: bpf.Sample{Node: bpf.Node{Valid: true}}}, true, false, "can't read it"},
-		{"pods that can't be found", sampler{troubled: trouble{err: errors.New("two of them")}, last: bpf.Sample{Node: bpf.Node{Valid: true}}}, true, false, "two of them"},
+		{"kubepods unreadable", sampler{pods: 1, last: bpf.Sample{Node: bpf.Node{Valid: true}}}, true, false, "can't read it"},
+		{"kubepods not found", sampler{podsFailure: partialFailure{err: errors.New("two of them")}, last: bpf.Sample{Node: bpf.Node{Valid: true}}}, true, false, "two of them"},
 		{"no node", sampler{pods: 1, last: bpf.Sample{Pods: bpf.Pods{Valid: true}}}, false, true, ""},
 	} {
 		l := &tc.lane
@@ -44,44 +44,44 @@ func TestSamplerCovers(t *testing.T) {
 		_, ofNode := l.covers(node)
 		_, ofPods := l.covers(pods)
 		if ofNode != tc.node || ofPods != tc.pods {
-			t.Errorf("%s: covers the node %t, the pods %t; want %t, %t", tc.name, ofNode, ofPods, tc.node, tc.pods)
+			t.Errorf("%s: covers the node %t, kubepods %t; want %t, %t", tc.name, ofNode, ofPods, tc.node, tc.pods)
 		}
-		if note := l.note(); !strings.Contains(note, tc.note) || (note == "") != (tc.note == "") {
-			t.Errorf("%s: note %q; want %q", tc.name, note, tc.note)
+		if got := l.partialFailure(); !strings.Contains(got, tc.partialFailure) || (got == "") != (tc.partialFailure == "") {
+			t.Errorf("%s: partial failure %q; want %q", tc.name, got, tc.partialFailure)
 		}
-		if quick := l.source(&watched{}) != nil; quick != (tc.node && tc.note == "") {
-			t.Errorf("%s: a quick reading is the sampler's: %t; want %t", tc.name, quick, !quick)
+		if ok := l.source(&laneInput{}) != nil; ok != (tc.node && tc.partialFailure == "") {
+			t.Errorf("%s: readings use the sampler: %t; want %t", tc.name, ok, !ok)
 		}
 	}
 }
 
-// watchNodeToo adds a mark on the node that is never crossed.
-func watchNodeToo(t *testing.T, s *Set) {
+// addNodeThreshold adds a threshold on the node that is never crossed.
+func addNodeThreshold(t *testing.T, s *Set) {
 	t.Helper()
-	marks := thresholds(t, map[string]time.Duration{"1Mi": 0})
+	armed := thresholds(t, map[string]time.Duration{"1Mi": 0})
 	s.mu.Lock()
-	marks = append(marks, s.thresholds...)
+	armed = append(armed, s.thresholds...)
 	s.mu.Unlock()
-	s.Arm(marks)
+	s.Arm(armed)
 }
 
-// covers waits until a lane that is up covers the node's mark, and the pods' or
-// not.
-func covers(t *testing.T, s *Set, ofPods bool) {
+// waitCoverage waits until a lane that is up covers the threshold of the node, and that of
+// kubepods or not.
+func waitCoverage(t *testing.T, s *Set, ofPods bool) {
 	t.Helper()
-	eventually(t, fmt.Sprintf("the node's mark covered, the pods' %t", ofPods), func() bool {
+	eventually(t, fmt.Sprintf("coverage of the node, and of kubepods %t", ofPods), func() bool {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		return slices.ContainsFunc(s.entries, func(e *entry) bool { return e.covered[node] && e.covered[pods] == ofPods })
 	})
 }
 
-// TestTooManyCgroupsHere: a tree that a walk does not get through leaves the pods'
-// mark to the other lanes, and the node's where it is.
-func TestTooManyCgroupsHere(t *testing.T) {
+// A tree that is too large for a walk leaves the threshold of kubepods to the other lanes.
+// The threshold of the node stays covered.
+func TestTooManyCgroups(t *testing.T) {
 	var s *Set
 	var slow atomic.Bool
-	s, _, dir := openHere(t, BPF, &Fault{
+	s, _, dir := openLane(t, BPF, &Fault{
 		Still: slow.Load,
 		Open: func() error { // on the Set's goroutine
 			if slow.Swap(false) {
@@ -90,56 +90,55 @@ func TestTooManyCgroupsHere(t *testing.T) {
 			return nil
 		},
 	})
-	watchNodeToo(t, s)
-	covers(t, s, true)
+	addNodeThreshold(t, s)
+	waitCoverage(t, s, true)
 	for i := range 40 {
 		makeChild(t, s.o.Hierarchy, dir, fmt.Sprint(i))
 	}
-	slow.Store(true) // so that it is opened anew
-	covers(t, s, false)
-	eventually(t, "a word on how many they are", func() bool { return strings.Contains(statusOf(s, BPF).Why, "more cgroups than") })
+	slow.Store(true) // so that it is opened again
+	waitCoverage(t, s, false)
+	eventually(t, "a partial failure with the reason", func() bool { return strings.Contains(statusOf(s, BPF).Why, "more cgroups than") })
 	if st := statusOf(s, BPF); st.State != Up {
-		t.Errorf("status %+v; want it up, and the pods left to others", st)
+		t.Errorf("status %+v; want it up, and kubepods left to other lanes", st)
 	}
 }
 
-// TestAmbiguousPodsHere: that nobody can say which cgroup is the pods' does not
-// degrade the lane. It stays at the one that it has; one that is opened just then
-// covers the node's mark alone until it is known.
-func TestAmbiguousPodsHere(t *testing.T) {
-	var still atomic.Bool
-	s, _, dir := openHere(t, BPF, &Fault{
-		Still: still.Load,
-		Open:  func() error { still.Store(false); return nil },
+// Two candidates for kubepods do not degrade the lane, which keeps the cgroup that it
+// follows. A lane that is opened then covers the node alone, until there is one candidate.
+func TestAmbiguousKubepods(t *testing.T) {
+	var stopped atomic.Bool
+	s, _, dir := openLane(t, BPF, &Fault{
+		Still: stopped.Load,
+		Open:  func() error { stopped.Store(false); return nil },
 	})
-	watchNodeToo(t, s)
-	covers(t, s, true)
-	before := statusOf(s, BPF).Reopened // a machine that is slow may have been found to be so
+	addNodeThreshold(t, s)
+	waitCoverage(t, s, true)
+	before := statusOf(s, BPF).Reopened // a slow machine may have degraded it already
 	other := filepath.Join(filepath.Dir(dir), "kubepods.slice")
 	if err := os.Mkdir(other, 0o755); err != nil {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.Remove(other) })
-	eventually(t, "a word on the pods", func() bool { return strings.Contains(statusOf(s, BPF).Why, "are both there") })
-	covers(t, s, true)
+	eventually(t, "a partial failure of kubepods", func() bool { return strings.Contains(statusOf(s, BPF).Why, "are both there") })
+	waitCoverage(t, s, true)
 	if st := statusOf(s, BPF); st.State != Up || st.Reopened != before {
-		t.Errorf("status %+v; want it up as it was", st)
+		t.Errorf("status %+v; want it up and not reopened", st)
 	}
-	still.Store(true)
-	eventually(t, "the lane opened anew", func() bool { return statusOf(s, BPF).Reopened > before })
-	covers(t, s, false)
+	stopped.Store(true)
+	eventually(t, "reopened lane", func() bool { return statusOf(s, BPF).Reopened > before })
+	waitCoverage(t, s, false)
 	if err := os.Remove(other); err != nil {
 		t.Fatal(err)
 	}
-	covers(t, s, true)
+	waitCoverage(t, s, true)
 	if st := statusOf(s, BPF); st.State != Up || st.Why != "" {
-		t.Errorf("status %+v; want it up, and nothing amiss", st)
+		t.Errorf("status %+v; want it up without a partial failure", st)
 	}
 }
 
-// TestSlowLoadHere: the time that the programs took to load does not count against
-// the first tick. The Set passes the time at which it began to open the lane.
-func TestSlowLoadHere(t *testing.T) {
+// The time to load the programs does not count for the deadline of the first tick. The Set
+// passes the time at which it began to open the lane.
+func TestSlowLoad(t *testing.T) {
 	h, root := kubepods(t, 512<<20)
 	s := NewSet(SetOptions{
 		Options: memory.Options{Procfs: kernel.FS("/proc"), Hierarchy: h, CgroupRoot: root},
@@ -147,12 +146,12 @@ func TestSlowLoadHere(t *testing.T) {
 	})
 	l := s.sampler
 	for i := range 5 {
-		err := l.open(time.Now().Add(-2*firstTick), &watched{})
-		if never(err) {
+		err := l.open(time.Now().Add(-2*firstTickDeadline), &laneInput{})
+		if permanent(err) {
 			t.Skipf("needs the %s lane: %v", BPF, err)
 		}
 		if err != nil {
-			t.Errorf("open() %d of a sampler that took long to load = %v; want nil", i, err)
+			t.Errorf("open() %d of a sampler that loads slowly = %v; want nil", i, err)
 		}
 		if err := l.close(); err != nil {
 			t.Fatalf("close() = %v; want nil", err)
@@ -160,9 +159,9 @@ func TestSlowLoadHere(t *testing.T) {
 	}
 }
 
-// A machine that has grown makes the sampler look again. The sampler here belongs to
-// no Set, which on a slow machine closes and reopens its own at any time.
-func TestSamplerOnAGrownMachine(t *testing.T) {
+// New CPUs are an error of the sampler, which opens it again. The sampler of this test
+// belongs to no Set: on a slow machine a Set may reopen its own at any time.
+func TestSamplerAfterCPUHotplug(t *testing.T) {
 	ring, err := bpf.OpenRing()
 	if errors.Is(err, bpf.ErrUnavailable) {
 		t.Skipf("needs the %s lane: %v", BPF, err)
@@ -181,19 +180,19 @@ func TestSamplerOnAGrownMachine(t *testing.T) {
 	defer opened.Close()
 	tree := kerneltest.Tree(t, map[string]string{"devices/system/cpu/online": "0-1023\n"})
 	grown := &sampler{o: SetOptions{Sysfs: kernel.FS(tree)}, sampler: opened, cpus: 1024}
-	if err := grown.check(); err != nil {
-		t.Errorf("check() of the same machine = %v; want nil", err)
+	if err := grown.checkMachine(); err != nil {
+		t.Errorf("checkMachine() of the same machine = %v; want nil", err)
 	}
 	grown.cpus = 2
-	if err := grown.check(); err == nil || !strings.Contains(err.Error(), "1024 CPUs are online") {
-		t.Errorf("check() of a machine with more CPUs = %v; want an error", err)
+	if err := grown.checkMachine(); err == nil || !strings.Contains(err.Error(), "1024 CPUs are online") {
+		t.Errorf("checkMachine() with more CPUs = %v; want an error", err)
 	}
 }
 
-// In calm the pods' cgroup is looked for where there is a reason to.
-func TestSamplerFollows(t *testing.T) {
+// While idle, kubepods is looked for only if it is not followed.
+func TestSamplerPodsFollowed(t *testing.T) {
 	gone := &ring{}
-	gone.gone.Store(true)
+	gone.podsGone.Store(true)
 	for _, tc := range []struct {
 		name string
 		l    *sampler
@@ -202,38 +201,38 @@ func TestSamplerFollows(t *testing.T) {
 		{"followed", &sampler{ring: &ring{}, pods: 4711}, true},
 		{"none", &sampler{ring: &ring{}}, false},
 		{"gone", &sampler{ring: gone, pods: 4711}, false},
-		{"in trouble", &sampler{ring: &ring{}, pods: 4711, troubled: trouble{err: errors.New("two of them")}}, false},
+		{"failed", &sampler{ring: &ring{}, pods: 4711, podsFailure: partialFailure{err: errors.New("two of them")}}, false},
 	} {
-		if got := tc.l.stands(); got != tc.want {
-			t.Errorf("%s: stands() = %t; want %t", tc.name, got, tc.want)
+		if got := tc.l.podsFollowed(); got != tc.want {
+			t.Errorf("%s: podsFollowed() = %t; want %t", tc.name, got, tc.want)
 		}
 	}
 }
 
-// A record whose key is no mark is an alarm of none.
-func TestCrossingOfNoMark(t *testing.T) {
+// The alarm of a record whose key is no threshold has no threshold.
+func TestAlarmOfUnknownKey(t *testing.T) {
 	r := &ring{}
 	for _, key := range []uint64{0, uint64(signal.Marks), 256 + uint64(pods), 1 << 63} {
-		got, raised := r.crossing(&bpf.Crossing{Key: key}, time.Now())
+		got, raised := r.alarm(&bpf.Crossing{Key: key}, time.Now())
 		if !raised || got.Lane != BPF || got.Mark != 0 {
-			t.Errorf("crossing(key %d) = %+v, %t; want an alarm of no mark", key, got, raised)
+			t.Errorf("alarm(key %d) = %+v, %t; want an alarm without a threshold", key, got, raised)
 		}
 	}
-	if got, _ := r.crossing(&bpf.Crossing{Key: uint64(pods)}, time.Now()); got.Mark != pods || !r.raised[pods].Load() {
-		t.Errorf("crossing(key %d) = %+v; want the %v", pods, got, pods)
+	if got, _ := r.alarm(&bpf.Crossing{Key: uint64(pods)}, time.Now()); got.Mark != pods || !r.raised[pods].Load() {
+		t.Errorf("alarm(key %d) = %+v; want the %v", pods, got, pods)
 	}
 }
 
-// The readers of memory have the sampler as long as the lane is up.
-func TestReadersHaveTheSampler(t *testing.T) {
+// The memory readers have the sampler while the lane is up.
+func TestReadersUseSampler(t *testing.T) {
 	var tree *memory.Tree
 	t.Cleanup(func() { // after the Set is closed
 		if tree != nil && tree.Walk() {
 			t.Error("Walk() without the lane = true; want false")
 		}
 	})
-	s, _, pods := openHere(t, BPF, nil)
-	covered(t, s)
+	s, _, pods := openLane(t, BPF, nil)
+	waitCovered(t, s)
 	tree = s.o.Quick.Tree()
 	eventually(t, "a walk", tree.Walk)
 	fd, id, err := openDir(pods)

@@ -14,8 +14,8 @@ import (
 	"github.com/evictd/evictd/kernel"
 )
 
-// run opens the world's lanes and runs them, and polling, until the test's end.
-func (w *world) run(t *testing.T) (stop func()) {
+// run opens the lanes and runs them and polling until stop is called.
+func (w *testSet) run(t *testing.T) (stop func()) {
 	t.Helper()
 	if err := w.Open(); err != nil {
 		t.Fatal(err)
@@ -33,7 +33,7 @@ func (w *world) run(t *testing.T) (stop func()) {
 	}
 }
 
-func (w *world) want(t *testing.T, state State, why string) {
+func (w *testSet) want(t *testing.T, state State, why string) {
 	t.Helper()
 	synctest.Wait()
 	if got := w.status(); got.State != state || !strings.Contains(got.Why, why) {
@@ -41,8 +41,8 @@ func (w *world) want(t *testing.T, state State, why string) {
 	}
 }
 
-// wantChange checks that the lane has come into a state once.
-func (w *world) wantChange(t *testing.T, state State, why string) {
+// wantChange checks that the lane has changed to a state.
+func (w *testSet) wantChange(t *testing.T, state State, why string) {
 	t.Helper()
 	synctest.Wait()
 	for _, c := range w.changes {
@@ -53,9 +53,9 @@ func (w *world) wantChange(t *testing.T, state State, why string) {
 	t.Errorf("changes of the lane: %+v; want one to %s: %q", w.changes, state, why)
 }
 
-func TestLaneThatRaisesStaysUp(t *testing.T) {
+func TestLaneStaysUp(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, nil, Auto)
+		w := newTestSet(t, nil, Auto)
 		stop := w.run(t)
 		defer stop()
 		for range 20 {
@@ -66,31 +66,31 @@ func TestLaneThatRaisesStaysUp(t *testing.T) {
 		}
 		time.Sleep(5 * time.Second)
 		w.want(t, Up, "")
-		if got := w.status(); got.Raised != 20 || got.Missed != 0 || got.Reopened != 0 || len(w.ear.alarms()) != 20 {
-			t.Errorf("status %+v, %d alarms heard; want 20 raised and heard, none missed", got, len(w.ear.alarms()))
+		if got := w.status(); got.Raised != 20 || got.Missed != 0 || got.Reopened != 0 || len(w.waiter.alarms()) != 20 {
+			t.Errorf("status %+v, %d alarms received; want 20 raised and received, none missed", got, len(w.waiter.alarms()))
 		}
 	})
 }
 
-// Polling sees a crossing that the lane did not raise, however short it was.
-func TestLaneThatMissesIsDegraded(t *testing.T) {
+// Polling sees a crossing without an alarm of the lane, even a short one.
+func TestMissedAlarmDegradesLane(t *testing.T) {
 	for _, lasts := range []time.Duration{200 * time.Millisecond, time.Minute} {
 		synctest.Test(t, func(t *testing.T) {
-			w := newWorld(t, nil, Auto)
-			w.memory = gib + gib/4 // where polling looks every 100 ms
+			w := newTestSet(t, nil, Auto)
+			w.memory = gib + gib/4 // near: polling reads every 100 ms
 			stop := w.run(t)
 			defer stop()
 			time.Sleep(3 * time.Second)
 			w.want(t, Up, "")
 			w.setMemory(t, gib/2, false)
 			time.AfterFunc(lasts, func() { w.setMemory(t, gib+gib/4, false) })
-			time.Sleep(attended + patience + 2*busyTurn)
-			w.want(t, Degraded, "polling saw the hard threshold on memory.available crossed")
+			time.Sleep(coveredPollInterval + alarmDeadline + 2*activeInterval)
+			w.want(t, Degraded, "missed an alarm: polling saw the hard threshold on memory.available crossed")
 			if got := w.status(); got.Missed != 1 {
 				t.Errorf("missed %d; want 1", got.Missed)
 			}
-			// It gets another chance, and one crossing is held against it once.
-			time.Sleep(firstBack)
+			// It is opened again, and the crossing counts only once.
+			time.Sleep(minBackoff)
 			w.want(t, Up, "")
 			time.Sleep(time.Minute)
 			w.want(t, Up, "")
@@ -101,20 +101,20 @@ func TestLaneThatMissesIsDegraded(t *testing.T) {
 	}
 }
 
-// What was crossed when the lane came up, or dips only just below the mark, or is
-// above it only for an instant, is no lane's fault.
-func TestWhatNoLaneHasToRaise(t *testing.T) {
+// A lane need not raise an alarm for a threshold that was crossed when the lane was opened,
+// or is crossed by less than the tolerance, or after an instant above it.
+func TestNoAlarmExpected(t *testing.T) {
 	for _, tc := range []struct {
 		name  string
 		first int64
-		play  func(t *testing.T, w *world)
+		act   func(t *testing.T, w *testSet)
 	}{
-		{"low from the start", gib / 2, func(*testing.T, *world) {}},
-		{"by less than the slack", 10 * gib, func(t *testing.T, w *world) {
+		{"low from the start", gib / 2, func(*testing.T, *testSet) {}},
+		{"by less than the tolerance", 10 * gib, func(t *testing.T, w *testSet) {
 			time.Sleep(3 * time.Second)
 			w.setMemory(t, gib-mib/2, false)
 		}},
-		{"above for an instant", gib - 2*mib, func(t *testing.T, w *world) {
+		{"above for an instant", gib - 2*mib, func(t *testing.T, w *testSet) {
 			for range 5 {
 				time.Sleep(3 * time.Second)
 				w.setMemory(t, gib+2*mib, false)
@@ -122,18 +122,18 @@ func TestWhatNoLaneHasToRaise(t *testing.T) {
 				w.setMemory(t, gib-2*mib, false)
 			}
 		}},
-		{"not covered", 10 * gib, func(t *testing.T, w *world) {
+		{"not covered", 10 * gib, func(t *testing.T, w *testSet) {
 			w.lane.uncovers.Store(true)
 			time.Sleep(3 * time.Second)
 			w.setMemory(t, gib/2, false)
 		}},
 	} {
 		synctest.Test(t, func(t *testing.T) {
-			w := newWorld(t, nil, Auto)
+			w := newTestSet(t, nil, Auto)
 			w.memory = tc.first
 			stop := w.run(t)
 			defer stop()
-			tc.play(t, w)
+			tc.act(t, w)
 			time.Sleep(10 * time.Second)
 			if got := w.status(); got.State != Up || got.Missed != 0 {
 				t.Errorf("%s: %+v; want it up", tc.name, got)
@@ -142,47 +142,47 @@ func TestWhatNoLaneHasToRaise(t *testing.T) {
 	}
 }
 
-func TestHeartThatStandsStill(t *testing.T) {
+func TestSamplingStops(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var still atomic.Bool
-		w := newWorld(t, &Fault{Still: still.Load}, Auto)
+		var stopped atomic.Bool
+		w := newTestSet(t, &Fault{Still: stopped.Load}, Auto)
 		stop := w.run(t)
 		defer stop()
 		time.Sleep(10 * time.Second)
 		w.want(t, Up, "")
-		still.Store(true)
-		time.Sleep(mostStill + 2*calmTurn)
-		w.wantChange(t, Degraded, "its heart has stood still for")
-		still.Store(false)
-		time.Sleep(firstBack)
+		stopped.Store(true)
+		time.Sleep(heartbeatTimeout + 2*idleInterval)
+		w.wantChange(t, Degraded, "no sample for")
+		stopped.Store(false)
+		time.Sleep(minBackoff)
 		w.want(t, Up, "")
 		time.Sleep(time.Minute)
 		w.want(t, Up, "")
 	})
 }
 
-// A lane whose alarms are not heard is found out by polling.
-func TestDeafLane(t *testing.T) {
+// Polling detects that the alarms of a lane are lost.
+func TestLostAlarms(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, &Fault{Deaf: func() bool { return true }}, Auto)
+		w := newTestSet(t, &Fault{Deaf: func() bool { return true }}, Auto)
 		stop := w.run(t)
 		defer stop()
 		time.Sleep(3 * time.Second)
 		w.setMemory(t, gib/2, true)
-		time.Sleep(longest + patience + 2*busyTurn)
-		w.wantChange(t, Degraded, "this lane did not raise")
-		if heard := w.ear.alarms(); len(heard) != 0 {
-			t.Errorf("heard %v of a deaf lane; want nothing", heard)
+		time.Sleep(maxPollInterval + alarmDeadline + 2*activeInterval)
+		w.wantChange(t, Degraded, "missed an alarm")
+		if alarms := w.waiter.alarms(); len(alarms) != 0 {
+			t.Errorf("alarms %v received; want none", alarms)
 		}
 	})
 }
 
-// A lane that can't be opened is tried again after 1 s, 2 s, and so on up to a
-// minute, for ever; one that can't be had here is not.
+// A lane that can't be opened is tried again after 1 s, 2 s, and so on up to a minute,
+// forever. A lane that is not available on this host is not tried again.
 func TestBackOff(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		start := time.Now()
-		w := newWorld(t, nil, Auto)
+		w := newTestSet(t, nil, Auto)
 		w.lane.openErr = errors.New("busy")
 		stop := w.run(t)
 		defer stop()
@@ -196,28 +196,28 @@ func TestBackOff(t *testing.T) {
 			t.Errorf("opened at %s; want %s", got, want)
 		}
 		if len(w.changes) != 1 {
-			t.Errorf("changes: %+v; want one, as nothing has changed since", w.changes)
+			t.Errorf("changes: %+v; want one, as the state did not change again", w.changes)
 		}
 		w.lane.mu.Lock()
 		w.lane.openErr = nil
 		w.lane.mu.Unlock()
-		time.Sleep(longestBack)
+		time.Sleep(maxBackoff)
 		w.want(t, Up, "")
-		// After a long time without a fault the back-off begins anew.
-		time.Sleep(2 * longestBack)
+		// After maxBackoff without a fault the back-off starts again at minBackoff.
+		time.Sleep(2 * maxBackoff)
 		w.lane.mu.Lock()
-		w.lane.tendErr = errors.New("broken")
+		w.lane.reconcileErr = errors.New("broken")
 		w.lane.mu.Unlock()
-		time.Sleep(calmTurn)
+		time.Sleep(idleInterval)
 		w.wantChange(t, Degraded, "broken")
 		w.lane.mu.Lock()
-		w.lane.tendErr = nil
+		w.lane.reconcileErr = nil
 		w.lane.mu.Unlock()
-		time.Sleep(firstBack)
+		time.Sleep(minBackoff)
 		w.want(t, Up, "")
 	})
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, nil, Auto)
+		w := newTestSet(t, nil, Auto)
 		w.lane.openErr = fmt.Errorf("open: %w", kernel.ErrUnavailable)
 		stop := w.run(t)
 		defer stop()
@@ -231,137 +231,136 @@ func TestBackOff(t *testing.T) {
 
 func TestModes(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, nil, Disabled)
+		w := newTestSet(t, nil, Disabled)
 		stop := w.run(t)
 		time.Sleep(time.Minute)
-		w.want(t, Off, "switched off")
+		w.want(t, Off, "disabled")
 		stop()
 		if len(w.lane.opens) != 0 || w.lane.closes != 0 {
-			t.Errorf("a lane that is off was opened %d, closed %d times; want 0, 0", len(w.lane.opens), w.lane.closes)
+			t.Errorf("a disabled lane was opened %d, closed %d times; want 0, 0", len(w.lane.opens), w.lane.closes)
 		}
 	})
-	w := newWorld(t, &Fault{Open: func() error { return errors.New("no luck") }}, Required)
-	const want = "notification.fake is require, but the lane can't be had: no luck"
+	w := newTestSet(t, &Fault{Open: func() error { return errors.New("no luck") }}, Required)
+	const want = "notification.fake is require, but the lane is not available: no luck"
 	if err := w.Open(); err == nil || err.Error() != want {
 		t.Errorf("Open() = %v; want %s", err, want)
 	}
-	if err := newWorld(t, nil, Required).Open(); err != nil {
-		t.Errorf("Open() of a lane that is there = %v; want nil", err)
+	if err := newTestSet(t, nil, Required).Open(); err != nil {
+		t.Errorf("Open() of an available lane = %v; want nil", err)
 	}
 }
 
-// While a lane sees to all marks polling is at ease, and at once on its toes when
-// it does not.
-func TestPollingIsAtEaseWhileOthersWatch(t *testing.T) {
+// Polling is slower while a lane covers all thresholds, and fast as soon as it does not.
+func TestPollingWhileCovered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		var still atomic.Bool
-		w := newWorld(t, &Fault{Still: still.Load}, Auto)
-		w.memory = gib + 1<<20 // near the mark
+		var stopped atomic.Bool
+		w := newTestSet(t, &Fault{Still: stopped.Load}, Auto)
+		w.memory = gib + 1<<20 // near the threshold
 		stop := w.run(t)
 		defer stop()
 		time.Sleep(time.Second)
-		if got := w.poll.Period(); got != attended {
-			t.Errorf("period beside a lane that is up = %v; want %v", got, attended)
+		if got := w.poll.Period(); got != coveredPollInterval {
+			t.Errorf("period with a lane that is up = %v; want %v", got, coveredPollInterval)
 		}
-		still.Store(true)
-		for left := mostStill + 10*busyTurn; w.poll.Period() != shortest; left -= shortest {
+		stopped.Store(true)
+		for left := heartbeatTimeout + 10*activeInterval; w.poll.Period() != minPollInterval; left -= minPollInterval {
 			if left < 0 {
-				t.Fatalf("period beside a degraded lane = %v; want %v", w.poll.Period(), shortest)
+				t.Fatalf("period with a degraded lane = %v; want %v", w.poll.Period(), minPollInterval)
 			}
-			time.Sleep(shortest)
+			time.Sleep(minPollInterval)
 		}
 	})
 }
 
-// However often it is woken up, the watch does not look all the time.
-func TestWatchThatIsWokenOften(t *testing.T) {
+// A Set that is woken up all the time reconciles once per minInterval.
+func TestMinInterval(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, nil, Auto)
+		w := newTestSet(t, nil, Auto)
 		stop := w.run(t)
 		defer stop()
 		time.Sleep(10 * time.Second)
-		before := w.lane.tended()
+		before := w.lane.reconciled()
 		for range 2000 {
-			w.poke()
+			w.notify()
 			time.Sleep(time.Millisecond)
 		}
-		most := uint64(2*time.Second/leastTurn) + 1
-		if n := w.lane.tended() - before; n > most || n < most/2 {
-			t.Errorf("%d looks in 2 s of waking up each millisecond; want %d to %d", n, most/2, most)
+		most := uint64(2*time.Second/minInterval) + 1
+		if n := w.lane.reconciled() - before; n > most || n < most/2 {
+			t.Errorf("%d reconciles in 2 s of notifications each millisecond; want %d to %d", n, most/2, most)
 		}
-		// One call after a quiet time, between two turns, is answered at once.
-		time.Sleep(calmTurn)
-		time.Sleep(pace.Together(time.Now(), calmTurn) + calmTurn/2)
+		// A notification between two idle reconciles is handled at once.
+		time.Sleep(idleInterval)
+		time.Sleep(pace.Together(time.Now(), idleInterval) + idleInterval/2)
 		synctest.Wait()
-		before = w.lane.tended()
-		w.poke()
+		before = w.lane.reconciled()
+		w.notify()
 		synctest.Wait()
-		if n := w.lane.tended() - before; n != 1 {
-			t.Errorf("%d looks on being woken up; want 1 at once", n)
+		if n := w.lane.reconciled() - before; n != 1 {
+			t.Errorf("%d reconciles after a notification; want 1 at once", n)
 		}
 	})
 }
 
-// In calm what moves slowly is looked at every ten seconds, with all else each
-// second. Thresholds, nearness and alarms end that at once.
-func TestCalmTurns(t *testing.T) {
+// While idle, lanes reconcile each second, and look for slow changes every ten seconds. New
+// thresholds, a signal near a threshold and alarms end that at once.
+func TestIdleReconciles(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, nil, Auto)
+		w := newTestSet(t, nil, Auto)
 		stop := w.run(t)
 		defer stop()
-		counts := func() (all, thorough int) {
+		counts := func() (all, full int) {
 			synctest.Wait()
 			w.lane.mu.Lock()
 			defer w.lane.mu.Unlock()
-			return int(w.lane.ticks), w.lane.thorough
+			return int(w.lane.ticks), w.lane.fullChecks
 		}
-		turns := func(pass time.Duration) (all, thorough int) {
-			allBefore, thoroughBefore := counts()
+		reconciles := func(pass time.Duration) (all, full int) {
+			allBefore, fullBefore := counts()
 			time.Sleep(pass)
-			all, thorough = counts()
-			return all - allBefore, thorough - thoroughBefore
+			all, full = counts()
+			return all - allBefore, full - fullBefore
 		}
 		time.Sleep(3 * time.Second)
-		time.Sleep(pace.Together(time.Now(), calmTurn) + calmTurn/2) // between two turns
+		time.Sleep(pace.Together(time.Now(), idleInterval) + idleInterval/2) // between two reconciles
 		reads := w.reads.Load()
-		if all, thorough := turns(time.Minute); all != 60 || thorough != 6 {
-			t.Errorf("%d turns, %d of them thorough, in a minute of calm; want 60 and 6", all, thorough)
+		if all, full := reconciles(time.Minute); all != 60 || full != 6 {
+			t.Errorf("%d reconciles, %d of them full, in an idle minute; want 60 and 6", all, full)
 		}
 		if n := w.reads.Load() - reads; n != 6 {
-			t.Errorf("%d readings beside those of polling; want 6, for the thorough turns", n)
+			t.Errorf("%d readings besides those of polling; want 6, for the full reconciles", n)
 		}
-		if all, thorough := turns(3 * calmTurn); all != 3 || thorough != 0 {
-			t.Errorf("%d turns, %d of them thorough, in the three seconds after; want 3 and none", all, thorough)
+		if all, full := reconciles(3 * idleInterval); all != 3 || full != 0 {
+			t.Errorf("%d reconciles, %d of them full, in the three seconds after; want 3 and none", all, full)
 		}
 		_, before := counts()
 		w.Arm(thresholds(t, map[string]time.Duration{"1Gi": 0}))
 		if _, after := counts(); after != before+1 {
-			t.Errorf("%d thorough turns at once when thresholds were armed; want 1", after-before)
+			t.Errorf("%d full reconciles at once when thresholds were armed; want 1", after-before)
 		}
 		w.setMemory(t, gib+gib/4, false) // near, as polling sees
-		time.Sleep(longest + calmTurn)
-		if all, thorough := turns(5 * time.Second); thorough != all || all < 49 {
-			t.Errorf("%d turns, %d of them thorough, near a mark; want all", all, thorough)
+		time.Sleep(maxPollInterval + idleInterval)
+		if all, full := reconciles(5 * time.Second); full != all || all < 49 {
+			t.Errorf("%d reconciles, %d of them full, near a threshold; want all", all, full)
 		}
 		w.setMemory(t, 10*gib, false)
 		time.Sleep(time.Minute)
 		if err := w.lane.raise(); err != nil {
 			t.Fatal(err)
 		}
-		time.Sleep(calmTurn)
-		if all, thorough := turns(busyFor - 2*calmTurn); thorough != all || all < 29 {
-			t.Errorf("%d turns, %d of them thorough, after an alarm; want all", all, thorough)
+		time.Sleep(idleInterval)
+		if all, full := reconciles(activeAfterAlarm - 2*idleInterval); full != all || all < 29 {
+			t.Errorf("%d reconciles, %d of them full, after an alarm; want all", all, full)
 		}
 	})
 }
 
-// A lane whose slack hides a crossing from polling is held against its own figures.
-func TestLaneThatMissesByItsOwnFigures(t *testing.T) {
+// The lane's own samples show a crossing that the tolerance hides from polling.
+func TestMissedAlarmByOwnSamples(t *testing.T) {
 	for _, raises := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
-			w := newWorld(t, nil, Auto)
-			w.lane.slack = 2 * gib
-			w.lane.own = func() int64 {
+			w := newTestSet(t, nil, Auto)
+			w.lane.tolerance = 2 * gib
+			w.lane.sample = func() int64 {
 				w.mu.Lock()
 				defer w.mu.Unlock()
 				return w.memory
@@ -370,13 +369,13 @@ func TestLaneThatMissesByItsOwnFigures(t *testing.T) {
 			defer stop()
 			time.Sleep(10 * time.Second)
 			w.setMemory(t, gib/2, raises)
-			time.AfterFunc(calmTurn, func() { w.setMemory(t, 10*gib, false) })
+			time.AfterFunc(idleInterval, func() { w.setMemory(t, 10*gib, false) })
 			time.Sleep(5 * time.Second)
 			if raises {
 				w.want(t, Up, "")
 				return
 			}
-			w.wantChange(t, Degraded, "its own sample saw the hard threshold on memory.available crossed")
+			w.wantChange(t, Degraded, "missed an alarm: its own sample saw the hard threshold on memory.available crossed")
 			if got := w.status(); got.Missed != 1 {
 				t.Errorf("missed %d; want 1", got.Missed)
 			}
@@ -384,24 +383,25 @@ func TestLaneThatMissesByItsOwnFigures(t *testing.T) {
 	}
 }
 
-// A note that changes while a lane is up is told, but not all the time.
-func TestNoteThatChanges(t *testing.T) {
+// A changed partial failure of a lane that is up is reported, at most once per
+// reportInterval.
+func TestPartialFailureChanges(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newWorld(t, nil, Auto)
+		w := newTestSet(t, nil, Auto)
 		stop := w.run(t)
 		defer stop()
-		time.Sleep(2 * tellEach)
-		w.lane.setNote("in part")
-		time.Sleep(2 * calmTurn)
-		w.wantChange(t, Up, "in part")
+		time.Sleep(2 * reportInterval)
+		w.lane.setFailure("partly")
+		time.Sleep(2 * idleInterval)
+		w.wantChange(t, Up, "partly")
 		before := len(w.changes)
 		for i := range 120 {
-			w.lane.setNote(fmt.Sprint(i))
+			w.lane.setFailure(fmt.Sprint(i))
 			time.Sleep(time.Second)
 		}
 		synctest.Wait()
 		if n := len(w.changes) - before; n < 1 || n > 2 {
-			t.Errorf("%d notes told in two minutes; want one or two", n)
+			t.Errorf("%d reports in two minutes; want one or two", n)
 		}
 	})
 }

@@ -12,61 +12,59 @@ import (
 	"github.com/evictd/evictd/kernel/psi"
 )
 
-// Stall is a run of stalls on memory that goes on: the node, or the pods, get
-// less and less done, which no signal of available memory need show.
+// Stall is a sustained stall on memory: the node or the pods make little progress, even if
+// no signal of available memory shows it.
 type Stall struct {
-	// Condition names the place, as Kubernetes planned to (KEP-5394).
+	// Condition names where, as planned for Kubernetes (KEP-5394).
 	Condition signal.Condition
 	Since     time.Time
 }
 
-// stalls is the lane of triggers on stalls: one on the node and, on cgroup v2, one
-// on kubepods.
+// stalls is the lane of PSI triggers: one on the node and, on cgroup v2, one on kubepods.
 type stalls struct {
 	o         SetOptions
 	condition psi.Condition
 	wait      Waiter
-	poke      func()
+	notify    func()
 
-	node, pods *stall
-	kubepods   *cgroup.Cgroup // nil where there is none, or none that tells
-	mute       bool           // cgroups do not tell of pressure here
-	troubled   trouble        // with kubepods
+	node, pods  *stall
+	kubepods    *cgroup.Cgroup // nil while there is none, or none with PSI
+	noCgroupPSI bool           // cgroups have no PSI on this kernel
+	podsFailure partialFailure
 }
 
-// stall is a trigger, and what its total tells.
+// stall is a trigger and the growth of its total.
 type stall struct {
 	*psi.Trigger
 	condition signal.Condition
 	growth    psi.Growth
-	run       run
+	run       sustained
 	fired     atomic.Bool
-	poke      func()
+	notify    func()
 }
 
-// Events implements Source. Edges alone, as a cgroup that is gone would report
-// its error for ever.
+// Events implements Source. It is edge-triggered, as a removed cgroup would report
+// EPOLLERR forever.
 func (s *stall) Events() uint32 { return unix.EPOLLPRI | unix.EPOLLET }
 
-// Ready implements Source. Whether the event is borne out takes a look at the
-// total, which the watch over the lanes takes.
+// Ready implements Source. Reconcile reads the total, which confirms the event or not.
 func (s *stall) Ready(time.Time) (Raise, bool) {
 	s.fired.Store(true)
-	s.poke()
+	s.notify()
 	return Raise{}, false
 }
 
-// run follows for how long stalls have gone on at a rate.
-type run struct {
+// sustained follows since when stalls have continued at a rate.
+type sustained struct {
 	rate  psi.Condition
 	total time.Duration // at from
 	from  time.Time
 	since time.Time // zero while they do not
 }
 
-// see takes a reading in, once in a window. Where it came late, the rate counts
-// for the time that has passed.
-func (r *run) see(total time.Duration, now time.Time) {
+// update records a total, once per window. If the reading is late, the rate applies to the
+// time that has passed.
+func (r *sustained) update(total time.Duration, now time.Time) {
 	passed := now.Sub(r.from)
 	if !r.from.IsZero() && passed < r.rate.Window {
 		return
@@ -82,7 +80,7 @@ func (r *run) see(total time.Duration, now time.Time) {
 }
 
 // open implements lane.
-func (l *stalls) open(now time.Time, _ *watched) error {
+func (l *stalls) open(now time.Time, _ *laneInput) error {
 	node, err := psi.Arm(l.o.Procfs, psi.ForMemory, l.condition)
 	if err != nil {
 		return err
@@ -90,17 +88,17 @@ func (l *stalls) open(now time.Time, _ *watched) error {
 	if l.node, err = l.add(node, signal.SystemMemoryContentionPressure, now); err != nil {
 		return err
 	}
-	l.tendPods(now)
+	l.reconcilePods(now)
 	return nil
 }
 
-// add has a trigger polled. It is closed where that fails.
+// add polls a trigger. It closes the trigger on an error.
 func (l *stalls) add(t *psi.Trigger, c signal.Condition, now time.Time) (*stall, error) {
-	s := &stall{Trigger: t, condition: c, run: run{rate: l.condition}, poke: l.poke}
+	s := &stall{Trigger: t, condition: c, run: sustained{rate: l.condition}, notify: l.notify}
 	total, err := t.Total()
 	if err == nil {
 		s.growth = psi.NewGrowth(t.Armed(), total, now)
-		s.run.see(total, now)
+		s.run.update(total, now)
 		err = l.wait.Add(s)
 	}
 	if err != nil {
@@ -109,53 +107,53 @@ func (l *stalls) add(t *psi.Trigger, c signal.Condition, now time.Time) (*stall,
 	return s, nil
 }
 
-// tend implements lane.
-func (l *stalls) tend(now time.Time, _ *watched) error {
-	if err := l.look(l.node, now); err != nil {
+// reconcile implements lane.
+func (l *stalls) reconcile(now time.Time, _ *laneInput) error {
+	if err := l.check(l.node, now); err != nil {
 		return err
 	}
-	l.tendPods(now)
+	l.reconcilePods(now)
 	return nil
 }
 
-// tendPods looks after the trigger of the pods. What is amiss with it is not with
-// that of the node.
-func (l *stalls) tendPods(now time.Time) {
-	if l.troubled.waits(now) {
+// reconcilePods reconciles the trigger of kubepods. Its failure does not affect the trigger
+// of the node.
+func (l *stalls) reconcilePods(now time.Time) {
+	if l.podsFailure.backingOff(now) {
 		return
 	}
 	var err error
 	if l.pods != nil {
-		if err = l.look(l.pods, now); errors.Is(err, cgroup.ErrGone) {
+		if err = l.check(l.pods, now); errors.Is(err, cgroup.ErrGone) {
 			err = l.dropPods()
 		}
 	}
 	if err == nil {
-		err = l.follow(now)
+		err = l.followPods(now)
 	}
 	if err != nil {
 		err = errors.Join(err, l.dropPods())
 	}
-	l.troubled.set(now, err)
+	l.podsFailure.record(now, err)
 }
 
-// look reads a total, and raises where it bears an event out.
-func (l *stalls) look(s *stall, now time.Time) error {
+// check reads a total, and raises an alarm if it confirms an event.
+func (l *stalls) check(s *stall, now time.Time) error {
 	fired := s.fired.Swap(false)
 	total, err := s.Total()
 	if err != nil {
 		return err
 	}
-	s.run.see(total, now)
+	s.run.update(total, now)
 	if grown := s.growth.Read(total, now); !fired || !grown {
 		return nil
 	}
 	return l.wait.Raise(Raise{Lane: PSI, Seen: now})
 }
 
-// follow arms a trigger on the pods' cgroup that is there now, on cgroup v2.
-func (l *stalls) follow(now time.Time) error {
-	if l.mute || l.o.Hierarchy.Version != cgroup.V2 || l.kubepods != nil && l.kubepods.Check() == nil {
+// followPods arms a trigger on the current kubepods cgroup, on cgroup v2.
+func (l *stalls) followPods(now time.Time) error {
+	if l.noCgroupPSI || l.o.Hierarchy.Version != cgroup.V2 || l.kubepods != nil && l.kubepods.Check() == nil {
 		return nil
 	}
 	if err := l.dropPods(); err != nil {
@@ -177,8 +175,8 @@ func (l *stalls) follow(now time.Time) error {
 	switch {
 	case errors.Is(err, cgroup.ErrGone):
 		return l.dropPods()
-	case never(err):
-		l.mute = true // that of the node tells
+	case permanent(err):
+		l.noCgroupPSI = true // the node's trigger is left
 		return l.dropPods()
 	case err != nil:
 		return err
@@ -199,8 +197,8 @@ func (l *stalls) dropPods() error {
 	return errors.Join(errs...)
 }
 
-// now returns what stalls.
-func (l *stalls) now() []Stall {
+// ongoing returns the stalls that are sustained now.
+func (l *stalls) ongoing() []Stall {
 	var list []Stall
 	for _, s := range []*stall{l.node, l.pods} {
 		if s != nil && !s.run.since.IsZero() {
@@ -210,16 +208,16 @@ func (l *stalls) now() []Stall {
 	return list
 }
 
-// note implements noter: it says what is amiss with the pods' trigger, or what the kernel has armed
-// where it is not what was asked for.
-func (l *stalls) note() string {
-	if note := l.troubled.note("the pods' stalls"); note != "" {
-		return note
+// partialFailure implements partialFailer. It is the failure for kubepods, or the condition
+// that the kernel has armed if that is not the configured one.
+func (l *stalls) partialFailure() string {
+	if failed := l.podsFailure.describe("the stalls of the pods"); failed != "" {
+		return failed
 	}
 	if l.node == nil || l.node.Armed() == l.condition {
 		return ""
 	}
-	return "without CAP_SYS_RESOURCE the kernel watches for " + l.node.Armed().String() + " instead of " + l.condition.String()
+	return "without CAP_SYS_RESOURCE the trigger is armed for " + l.node.Armed().String() + " instead of " + l.condition.String()
 }
 
 // close implements lane.
@@ -228,6 +226,6 @@ func (l *stalls) close() error {
 	if l.node != nil {
 		err = errors.Join(err, l.wait.Remove(l.node), l.node.Close())
 	}
-	l.node, l.mute, l.troubled = nil, false, trouble{}
+	l.node, l.noCgroupPSI, l.podsFailure = nil, false, partialFailure{}
 	return err
 }

@@ -11,8 +11,8 @@ import (
 	"github.com/evictd/evictd/kernel/cgroup"
 )
 
-// BenchmarkObservation is the cost of what one turn of the decision loop reads: the
-// node, and what each pod's cgroup uses, by one walk of the sampler or by files.
+// BenchmarkObservation is the cost of the readings in one iteration of the decision loop:
+// the node, and the usage of each pod's cgroup, from one walk of the sampler or from files.
 func BenchmarkObservation(b *testing.B) {
 	if os.Getuid() != 0 {
 		b.Skip("needs root")

@@ -8,9 +8,9 @@ import (
 	"github.com/evictd/evictd/kernel/cpu"
 )
 
-// HostDrift returns how many bytes the per-CPU counters of this machine may hold back
-// from the node's figures (bpf.Drift). What can't be read is counted as it is known to
-// this process.
+// HostDrift returns how many bytes the node's values may lag behind because of per-CPU
+// counters ([bpf.Drift]). If the online CPUs or NUMA nodes can't be read, it uses
+// [runtime.NumCPU] and one node.
 func HostDrift(sysfs kernel.FS) int64 {
 	cpus, err := cpu.Online(sysfs)
 	if err != nil {

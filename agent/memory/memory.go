@@ -19,11 +19,11 @@ import (
 	"github.com/evictd/evictd/kernel/meminfo"
 )
 
-// lookAgain is how long a node that has no kubepods cgroup, or lost it, is
-// believed to have none.
-const lookAgain = time.Second
+// kubepodsCheckInterval is how often Memory looks for a kubepods cgroup while there is
+// none. A kubelet creates it at its start, so a second is soon enough.
+const kubepodsCheckInterval = time.Second
 
-// MemoryOptions say where a Memory reads and how it counts.
+// Options say where a Memory reads and how it counts.
 type Options struct {
 	Procfs    kernel.FS
 	Hierarchy *cgroup.Hierarchy
@@ -32,21 +32,23 @@ type Options struct {
 	// CountCache counts active file cache as available, where the kubelet
 	// counts it as used.
 	CountCache bool
-	// Armed are the thresholds that readings matter for; nil is any.
+	// Armed are the thresholds in force: a reading of kubepods is corrected only if it crosses
+	// one of them. Nil corrects each reading.
 	Armed *Armed
-	// Drift is how many bytes per-CPU counters may hold back (HostDrift).
+	// Drift is how many bytes the per-CPU counters may lag behind ([HostDrift]).
 	Drift int64
 }
 
-// Armed are thresholds that several share.
+// Armed is a set of thresholds that several readers share.
 type Armed struct {
 	thresholds atomic.Pointer[[]signal.Threshold]
 }
 
-// Set tells which are armed now. It may be called at any time.
+// Set replaces the thresholds. It is safe for concurrent use.
 func (a *Armed) Set(thresholds []signal.Threshold) { a.thresholds.Store(&thresholds) }
 
-// crosses reports whether an observation is below a threshold, or may be.
+// crosses reports whether an observation is below a threshold. It returns true where the
+// thresholds are not known.
 func (a *Armed) crosses(s signal.Signal, o *signal.Observation) bool {
 	if a == nil {
 		return true
@@ -57,46 +59,44 @@ func (a *Armed) crosses(s signal.Signal, o *signal.Observation) bool {
 	})
 }
 
-// Memory reads the two memory signals, through descriptors that it holds. It
-// is not safe for concurrent use.
+// Memory reads the two memory signals through descriptors that stay open. It is not safe
+// for concurrent use.
 //
-// The node's is read from /proc/meminfo, which has the figures of the root's
-// memory.stat, and has them at once: those are summed up every two seconds or when
-// somebody reads them, which may have to wait for others that do
-// (kernel/cgroup/rstat.c).
+// The node is read from /proc/meminfo, which has the values of the root's memory.stat
+// without the wait: memory.stat is flushed every two seconds or by a reader, which may
+// wait for other readers (kernel/cgroup/rstat.c).
 type Memory struct {
 	o        Options
 	meminfo  *meminfo.File
-	kubepods *cgroup.Cgroup // nil where there is none
-	usage    int            // the file with its usage; -1 where there is none
-	opened   func(usage int)
-	// explained is how much of what the pods use is neither anonymous nor file cache
-	// for certain: the kernel's own.
-	explained uint64
-	looked    time.Time // for kubepods, last
+	kubepods *cgroup.Cgroup  // nil while there is none
+	usageFD  int             // file with the usage of kubepods; -1 for none
+	onOpen   func(usage int) // called with usageFD once that is open; may be nil
+	// kernelUsage is how much of the usage of kubepods is known to be neither anonymous
+	// memory nor file cache, but the kernel's own.
+	kernelUsage     uint64
+	kubepodsChecked time.Time // when kubepods was last looked for
 }
 
-// NodeMemory is a reading of the node's memory, in bytes.
+// Node is a reading of the node's memory, in bytes.
 type Node struct {
 	Total, Hugetlb uint64
 	// Shmem is tmpfs and other shared memory.
 	Shmem uint64
-	// Kubepods is the working set of all pods together, and KubepodsUsage what they
-	// use with page cache; both are 0 where no cgroup holds them. KubepodsKnown tells
-	// that the first was read. Without, the second alone says how much it is at most:
-	// the largest number where not even that was read.
+	// Kubepods is the working set of all pods together, and KubepodsUsage their usage with
+	// page cache. Both are 0 where there is no kubepods cgroup. KubepodsKnown reports that
+	// Kubepods was read. Otherwise KubepodsUsage is an upper bound: math.MaxInt64 where it
+	// could not be read either.
 	Kubepods, KubepodsUsage int64
 	KubepodsKnown           bool
-	// Unaccounted is what is neither free nor anonymous, file cache or huge
-	// pages: the kernel's own, page tables, network buffers. No signal sees it.
+	// Unaccounted is memory that is neither free nor anonymous, file cache or huge pages:
+	// slab, page tables, network buffers. No signal shows it.
 	Unaccounted int64
 }
 
-// Most returns the working set of all pods together, in bytes, or where that was
-// not read the most that it can be, if the inactive page cache is still what it was
-// in an earlier reading: what of that has been reclaimed since is missing from the
-// usage of the pods that had it, too. Where the earlier reading does not know, all
-// page cache counts.
+// Most returns an upper bound of the working set of all pods together, in bytes. If
+// that was not read, it is the usage less the inactive page cache of an earlier reading:
+// cache that has been reclaimed since is missing from the usage too. If the earlier
+// reading does not have it either, all page cache counts.
 func (n *Node) Most(before *Node) int64 {
 	switch {
 	case n.KubepodsKnown:
@@ -107,47 +107,46 @@ func (n *Node) Most(before *Node) int64 {
 	return max(0, n.KubepodsUsage-max(0, before.KubepodsUsage-before.Kubepods))
 }
 
-// OpenMemory opens what the signals are read from. Missing kubepods is no
-// error: allocatableMemory.available then does not apply.
+// Open opens the files of the signals. A missing kubepods cgroup is no error:
+// allocatableMemory.available is then NotObserved.
 func Open(o Options) (*Memory, error) {
 	file, err := meminfo.Open(o.Procfs)
 	if err != nil {
 		return nil, err
 	}
-	return &Memory{o: o, meminfo: file, usage: -1}, nil
+	return &Memory{o: o, meminfo: file, usageFD: -1}, nil
 }
 
-// Close closes what is held open. It may be called twice.
+// Close closes all descriptors. It may be called twice.
 func (m *Memory) Close() error {
-	return errors.Join(m.meminfo.Close(), m.leaveKubepods())
+	return errors.Join(m.meminfo.Close(), m.closeKubepods())
 }
 
-// leaveKubepods closes what is open of kubepods.
-func (m *Memory) leaveKubepods() error {
+// closeKubepods closes the descriptors of kubepods.
+func (m *Memory) closeKubepods() error {
 	var errs []error
 	if m.kubepods != nil {
 		errs = append(errs, m.kubepods.Close())
 	}
-	if m.usage >= 0 {
-		errs = append(errs, os.NewSyscallError("close", unix.Close(m.usage)))
+	if m.usageFD >= 0 {
+		errs = append(errs, os.NewSyscallError("close", unix.Close(m.usageFD)))
 	}
-	m.kubepods, m.usage = nil, -1
+	m.kubepods, m.usageFD = nil, -1
 	return errors.Join(errs...)
 }
 
-// Read fills in the two memory signals. One that cannot be read is Unreadable
-// and says why; the other is not touched by that.
+// Read sets the two memory signals. One that can't be read is Unreadable with the
+// reason; the other is still read.
 func (m *Memory) Read(now time.Time, into *signal.Observations) Node {
 	node := m.readNode(now, into)
 	o, used := m.readKubepods(now)
 	into[signal.AllocatableMemoryAvailable] = o
-	used.of(&node)
+	used.applyTo(&node)
 	return node
 }
 
-// readNode fills in the node's signal: MemTotal less the working set, less the
-// huge pages, which nobody but their owners can use (as the kubelet does from
-// 1.37).
+// readNode sets memory.available: MemTotal less the working set, less huge pages, which
+// only their owners can use (as the kubelet computes it from 1.37).
 func (m *Memory) readNode(now time.Time, into *signal.Observations) Node {
 	var info meminfo.Info
 	if err := m.meminfo.Read(&info); err != nil {
@@ -177,32 +176,32 @@ func (m *Memory) observation(now time.Time, capacity int64, used *cgroup.Memory)
 	return o
 }
 
-// podsMemory is what all pods use together, in bytes, as in [NodeMemory].
-type podsMemory struct {
+// kubepodsReading is what all pods use together, in bytes: see [Node].
+type kubepodsReading struct {
 	workingSet, usage int64
 	known             bool
 }
 
-func (p podsMemory) of(n *Node) {
+func (p kubepodsReading) applyTo(n *Node) {
 	n.Kubepods, n.KubepodsUsage, n.KubepodsKnown = p.workingSet, p.usage, p.known
 }
 
-// noPods is the usage where no cgroup holds them, and boundless where nothing of it
-// could be read.
-var noPods, boundless = podsMemory{known: true}, podsMemory{usage: math.MaxInt64}
+// noPods is the usage where there is no kubepods cgroup, and unknownUsage where it could
+// not be read.
+var noPods, unknownUsage = kubepodsReading{known: true}, kubepodsReading{usage: math.MaxInt64}
 
-// readKubepods is the limit of the kubepods cgroup less its working set, and what
-// it uses. A node without the cgroup, or without a limit on it, has no such signal.
-func (m *Memory) readKubepods(now time.Time) (signal.Observation, podsMemory) {
+// readKubepods returns the limit of kubepods less its working set, and its usage. The
+// signal is NotObserved where the cgroup or its limit is missing.
+func (m *Memory) readKubepods(now time.Time) (signal.Observation, kubepodsReading) {
 	if m.kubepods == nil {
-		if now.Sub(m.looked) < lookAgain && !m.looked.IsZero() {
+		if now.Sub(m.kubepodsChecked) < kubepodsCheckInterval && !m.kubepodsChecked.IsZero() {
 			return signal.Observation{}, noPods
 		}
-		m.looked = now
+		m.kubepodsChecked = now
 		found, err := m.findKubepods()
 		if err != nil {
-			m.looked = time.Time{} // that there is none can't be told
-			return unreadable(now, fmt.Errorf("open kubepods: %w", err)), boundless
+			m.kubepodsChecked = time.Time{} // it is not known whether there is one: look again at the next reading
+			return unreadable(now, fmt.Errorf("open kubepods: %w", err)), unknownUsage
 		}
 		if !found {
 			return signal.Observation{}, noPods
@@ -210,20 +209,20 @@ func (m *Memory) readKubepods(now time.Time) (signal.Observation, podsMemory) {
 	}
 	var used cgroup.Memory
 	if err := m.kubepods.ReadMemory(&used); err != nil {
-		usage := readUsage(m.usage)
-		m.leaveKubepods()
+		usage := readUsage(m.usageFD)
+		m.closeKubepods()
 		if errors.Is(err, cgroup.ErrGone) {
 			return signal.Observation{}, noPods
 		}
-		m.looked = time.Time{}
+		m.kubepodsChecked = time.Time{}
 		return unreadable(now, fmt.Errorf("read kubepods' memory: %w", err)), usage
 	}
-	pods := podsMemory{int64(used.WorkingSet), int64(used.Usage), true}
+	pods := kubepodsReading{int64(used.WorkingSet), int64(used.Usage), true}
 	if !used.Limited {
 		return signal.Observation{}, pods
 	}
 	o := m.observation(now, int64(used.Limit), &used)
-	if m.o.Armed.crosses(signal.AllocatableMemoryAvailable, &o) && m.complete(&used) {
+	if m.o.Armed.crosses(signal.AllocatableMemoryAvailable, &o) && m.correctFileCache(&used) {
 		pods.workingSet = int64(used.WorkingSet)
 		o = m.observation(now, int64(used.Limit), &used)
 		o.Source = signal.CgroupFiles
@@ -231,26 +230,27 @@ func (m *Memory) readKubepods(now time.Time) (signal.Observation, podsMemory) {
 	return o, pods
 }
 
-// unexplainedMost is how far usage may be ahead of what memory.stat tells: what CPUs
-// have charged beforehand, and not summed up yet (mm/memcontrol.c: MEMCG_CHARGE_BATCH,
-// NR_MEMCG_STOCK), on a few of them.
-const unexplainedMost = 8 << 20
+// maxUnsummedCharge is how many bytes the usage may exceed the sum of memory.stat while
+// both are right: CPUs charge in batches ahead of use, and memory.stat lags (mm/memcontrol.c:
+// MEMCG_CHARGE_BATCH, NR_MEMCG_STOCK). It allows for a few CPUs.
+const maxUnsummedCharge = 8 << 20
 
-// complete corrects the file cache of the pods where memory.stat does not tell of much
-// that they use, and reports whether it did. The kernel may leave kubepods' behind by
-// all that was cached within two seconds, which would be taken for a working set then.
-func (m *Memory) complete(used *cgroup.Memory) bool {
-	unexplained := used.Usage - min(used.Usage, used.Anon+used.File)
-	m.explained = min(m.explained, unexplained)
-	if unexplained <= m.explained+unexplainedMost {
+// correctFileCache sums the file cache of the cgroups below kubepods where memory.stat of
+// kubepods leaves much of the usage unaccounted for, and reports whether it corrected used.
+// memory.stat of kubepods may lag by all that was cached within two seconds, and that cache
+// would count as working set.
+func (m *Memory) correctFileCache(used *cgroup.Memory) bool {
+	unaccounted := used.Usage - min(used.Usage, used.Anon+used.File)
+	m.kernelUsage = min(m.kernelUsage, unaccounted)
+	if unaccounted <= m.kernelUsage+maxUnsummedCharge {
 		return false
 	}
 	cache, err := m.kubepods.FileCacheBelow()
 	if err != nil {
-		return false // what can't be looked at closer is what it was read as
+		return false // keep the values that were read
 	}
-	told, found := used.InactiveFile+used.ActiveFile, cache.Inactive+cache.Active
-	m.explained = unexplained - min(unexplained, found-min(found, told))
+	listed, found := used.InactiveFile+used.ActiveFile, cache.Inactive+cache.Active
+	m.kernelUsage = unaccounted - min(unaccounted, found-min(found, listed))
 	if cache.Inactive <= used.InactiveFile {
 		return false
 	}
@@ -259,14 +259,14 @@ func (m *Memory) complete(used *cgroup.Memory) bool {
 	return true
 }
 
-// findKubepods opens the cgroup, and reports whether there is one.
+// findKubepods opens the kubepods cgroup and reports whether there is one.
 func (m *Memory) findKubepods() (bool, error) {
 	found, ok, err := m.o.Hierarchy.Kubepods(m.o.CgroupRoot)
 	if err == nil && ok {
 		if m.kubepods, err = m.o.Hierarchy.Open(found.Path); err == nil {
-			m.usage = openUsage(m.o.Hierarchy, found.Path)
-			if m.opened != nil {
-				m.opened(m.usage)
+			m.usageFD = openUsage(m.o.Hierarchy, found.Path)
+			if m.onOpen != nil {
+				m.onOpen(m.usageFD)
 			}
 		}
 	}
@@ -276,7 +276,7 @@ func (m *Memory) findKubepods() (bool, error) {
 	return m.kubepods != nil, err
 }
 
-// openUsage opens the file with a cgroup's usage; -1 is none.
+// openUsage opens the file with the usage of a cgroup. It returns -1 if there is none.
 func openUsage(h *cgroup.Hierarchy, path string) int {
 	for _, name := range []string{"memory.current", "memory.usage_in_bytes"} {
 		if fd, err := unix.Open(h.Memory.Path(path, name), unix.O_RDONLY|unix.O_CLOEXEC, 0); err == nil {
@@ -286,19 +286,19 @@ func openUsage(h *cgroup.Hierarchy, path string) int {
 	return -1
 }
 
-// readUsage reads what the pods use, page cache included. The file is a single
-// counter (mm/memcontrol.c: memory_current_read), for which nobody waits.
-func readUsage(fd int) podsMemory {
+// readUsage reads the usage of kubepods, page cache included. The file is a single
+// counter (mm/memcontrol.c: memory_current_read), so the read does not block.
+func readUsage(fd int) kubepodsReading {
 	var buf [32]byte
 	n, err := unix.Pread(fd, buf[:], 0)
 	if err != nil {
-		return boundless
+		return unknownUsage
 	}
 	usage, err := strconv.ParseInt(string(bytes.TrimSuffix(buf[:n], []byte{'\n'})), 10, 64)
 	if err != nil || usage < 0 {
-		return boundless
+		return unknownUsage
 	}
-	return podsMemory{usage: usage}
+	return kubepodsReading{usage: usage}
 }
 
 func unreadable(now time.Time, err error) signal.Observation {

@@ -15,7 +15,7 @@ import (
 	"github.com/evictd/evictd/kernel/kerneltest"
 )
 
-// meminfo is what Linux 6.18 prints, with huge pages reserved.
+// meminfoText is what Linux 6.18 prints, with huge pages reserved.
 const meminfoText = `MemTotal:       10485760 kB
 MemFree:         4194304 kB
 MemAvailable:    7340032 kB
@@ -74,7 +74,7 @@ func openMemory(t *testing.T, o Options) *Memory {
 	return m
 }
 
-func TestReadIsTheKubeletsFormula(t *testing.T) {
+func TestReadUsesKubeletFormula(t *testing.T) {
 	const total, hugetlb = 10240 * mib, 1024 * mib
 	proc := kernel.FS(kerneltest.Tree(t, map[string]string{"meminfo": meminfoText}))
 	for _, tc := range []struct {
@@ -136,7 +136,7 @@ func TestReadIsTheKubeletsFormula(t *testing.T) {
 					}
 				}
 				if got != want {
-					t.Errorf("counting cache %v: Read() = %+v; want %+v", countCache, got, want)
+					t.Errorf("CountCache %v: Read() = %+v; want %+v", countCache, got, want)
 				}
 				// 10240 − 4096 free − (1000 anon + 100 + 2000 file) − 1024 huge.
 				if node.Unaccounted != 2020*mib {
@@ -164,26 +164,26 @@ func TestReadWithoutKubepods(t *testing.T) {
 	if got := o[signal.AllocatableMemoryAvailable]; got != (signal.Observation{}) {
 		t.Errorf("without kubepods: %+v; want it not observed", got)
 	}
-	// A kubelet starts later.
+	// A kubelet that starts later creates the cgroup.
 	kerneltest.Write(t, root, map[string]string{
 		"memory/kubepods/memory.usage_in_bytes": "1048576\n", "memory/kubepods/memory.limit_in_bytes": "9223372036854771712\n",
 		"memory/kubepods/memory.stat": v1Stat(0, 0), "memory/kubepods/cgroup.procs": "",
 	})
-	m.Read(now.Add(lookAgain), &o)
+	m.Read(now.Add(kubepodsCheckInterval), &o)
 	if got := o[signal.AllocatableMemoryAvailable]; got != (signal.Observation{}) {
 		t.Errorf("kubepods without a limit: %+v; want it not observed", got)
 	}
 	if err := os.WriteFile(filepath.Join(root, "memory/kubepods/memory.limit_in_bytes"), []byte("4194304\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	m.Read(now.Add(2*lookAgain), &o)
+	m.Read(now.Add(2*kubepodsCheckInterval), &o)
 	if got := o[signal.AllocatableMemoryAvailable]; got.Status != signal.Observed || got.Available != 3<<20 {
 		t.Errorf("kubepods with a limit: %+v; want 3 MiB available", got)
 	}
 }
 
-// One signal that can't be read does not blind the other.
-func TestReadBroken(t *testing.T) {
+// A signal that can't be read does not affect the other.
+func TestReadMalformedMeminfo(t *testing.T) {
 	proc := kernel.FS(kerneltest.Tree(t, map[string]string{"meminfo": strings.Replace(meminfoText, "MemFree:", "MemFree: x", 1)}))
 	root := kerneltest.Tree(t, map[string]string{
 		"memory/memory.usage_in_bytes": "1000\n", "memory/memory.stat": v1Stat(0, 0), "memory/cgroup.procs": "",
@@ -198,14 +198,14 @@ func TestReadBroken(t *testing.T) {
 	var o signal.Observations
 	m.Read(time.Unix(1000, 0), &o)
 	if got := o[signal.MemoryAvailable]; got.Status != signal.Unreadable || got.Err == nil || got.Available != 0 {
-		t.Errorf("a broken meminfo: %+v; want it unreadable", got)
+		t.Errorf("malformed meminfo: %+v; want it unreadable", got)
 	}
 	if got := o[signal.AllocatableMemoryAvailable]; got.Status != signal.Observed {
-		t.Errorf("kubepods beside a broken meminfo: %+v; want it observed", got)
+		t.Errorf("kubepods with a malformed meminfo: %+v; want it observed", got)
 	}
 }
 
-func TestOpenMemoryFails(t *testing.T) {
+func TestOpenFails(t *testing.T) {
 	h, err := cgroup.Find(kernel.FS(kerneltest.Tree(t, map[string]string{
 		"memory/memory.usage_in_bytes": "1\n", "memory/memory.limit_in_bytes": "1\n", "memory/memory.stat": v1Stat(0, 0), "memory/cgroup.procs": "",
 	})))
@@ -213,11 +213,11 @@ func TestOpenMemoryFails(t *testing.T) {
 		t.Fatal(err)
 	}
 	if _, err := Open(Options{Procfs: kernel.FS(t.TempDir()), Hierarchy: h}); err == nil || !strings.Contains(err.Error(), "meminfo") {
-		t.Errorf("OpenMemory without meminfo = %v; want an error that names it", err)
+		t.Errorf("Open() without meminfo = %v; want an error that names it", err)
 	}
 }
 
-func here(tb testing.TB) *Memory {
+func hostMemory(tb testing.TB) *Memory {
 	tb.Helper()
 	h, err := cgroup.Find("/sys/fs/cgroup")
 	if err != nil {
@@ -231,8 +231,9 @@ func here(tb testing.TB) *Memory {
 	return m
 }
 
-// Where what the pods use can't be read, it is not nothing, however often it is read.
-func TestReadPodsBroken(t *testing.T) {
+// Where the usage of kubepods can't be read, its upper bound is not 0, in the first reading
+// and in later ones.
+func TestReadMalformedKubepods(t *testing.T) {
 	o, kubepods := copiedNode(t)
 	m := openMemory(t, o)
 	kerneltest.Write(t, kubepods, map[string]string{"memory.stat": "total_rss none\n"})
@@ -248,13 +249,13 @@ func TestReadPodsBroken(t *testing.T) {
 		}
 		node.Total, node.Hugetlb, node.Shmem, node.Unaccounted = 0, 0, 0, 0
 		if node != want || got[signal.AllocatableMemoryAvailable].Status != signal.Unreadable {
-			t.Errorf("reading %d: Read() = %+v, %+v; want %+v, and the pods' signal unreadable", i, node, got[signal.AllocatableMemoryAvailable], want)
+			t.Errorf("reading %d: Read() = %+v, %+v; want %+v, and the signal of kubepods unreadable", i, node, got[signal.AllocatableMemoryAvailable], want)
 		}
 	}
 }
 
-// What the pods use at most goes by the page cache that they had before.
-func TestMost(t *testing.T) {
+// The upper bound of the working set uses the page cache of the earlier reading.
+func TestKubepodsUpperBound(t *testing.T) {
 	before := Node{Kubepods: 600 * mib, KubepodsUsage: 1000 * mib, KubepodsKnown: true}
 	for _, tc := range []struct {
 		name        string
@@ -263,10 +264,10 @@ func TestMost(t *testing.T) {
 	}{
 		{"known", Node{Kubepods: 700 * mib, KubepodsUsage: 2000 * mib, KubepodsKnown: true}, before, 700 * mib},
 		{"no pods", Node{KubepodsKnown: true}, before, 0},
-		{"without the cache of before", Node{KubepodsUsage: 1100 * mib}, before, 700 * mib},
-		{"less than that", Node{KubepodsUsage: 300 * mib}, before, 0},
-		{"nothing before", Node{KubepodsUsage: 1100 * mib}, Node{}, 1100 * mib},
-		{"before not known either", Node{KubepodsUsage: 1100 * mib}, Node{KubepodsUsage: 900 * mib}, 1100 * mib},
+		{"cache from the earlier reading", Node{KubepodsUsage: 1100 * mib}, before, 700 * mib},
+		{"less than that cache", Node{KubepodsUsage: 300 * mib}, before, 0},
+		{"no earlier reading", Node{KubepodsUsage: 1100 * mib}, Node{}, 1100 * mib},
+		{"earlier reading incomplete", Node{KubepodsUsage: 1100 * mib}, Node{KubepodsUsage: 900 * mib}, 1100 * mib},
 	} {
 		if got := tc.now.Most(&tc.before); got != tc.want {
 			t.Errorf("%s: Most() = %d; want %d", tc.name, got, tc.want)
@@ -274,18 +275,18 @@ func TestMost(t *testing.T) {
 	}
 }
 
-func TestReadHere(t *testing.T) {
+func TestReadHost(t *testing.T) {
 	var o signal.Observations
-	node := here(t).Read(time.Now(), &o)
+	node := hostMemory(t).Read(time.Now(), &o)
 	got := o[signal.MemoryAvailable]
 	if got.Status != signal.Observed || got.Available <= 0 || got.Available > got.Capacity || got.Capacity != int64(node.Total-node.Hugetlb) {
-		t.Errorf("Read() here = %+v of %+v", got, node)
+		t.Errorf("Read() of the host = %+v of %+v", got, node)
 	}
 }
 
 // BenchmarkRead is the cost of one observation of the node.
 func BenchmarkRead(b *testing.B) {
-	m := here(b)
+	m := hostMemory(b)
 	var o signal.Observations
 	b.ReportAllocs()
 	for b.Loop() {

@@ -16,8 +16,8 @@ import (
 	"github.com/evictd/evictd/kernel/kerneltest"
 )
 
-// makePods makes n cgroups below a kubepods of its own, which are removed when the
-// test ends, and opens them.
+// makePods creates n cgroups below a new kubepods and opens them. They are removed when
+// the test ends.
 func makePods(tb testing.TB, h *cgroup.Hierarchy, n int) (root string, groups []*cgroup.Cgroup) {
 	tb.Helper()
 	root = fmt.Sprintf("/evictd-memory-%d", os.Getpid())
@@ -58,7 +58,7 @@ func makePods(tb testing.TB, h *cgroup.Hierarchy, n int) (root string, groups []
 	return root, groups
 }
 
-// openSampler returns the sampler in the kernel, which follows a cgroup.
+// openSampler returns a BPF sampler that follows a cgroup.
 func openSampler(tb testing.TB, kubepods string) *bpf.Sampler {
 	tb.Helper()
 	ring, err := bpf.OpenRing()
@@ -82,9 +82,9 @@ func openSampler(tb testing.TB, kubepods string) *bpf.Sampler {
 	return s
 }
 
-// samplerHere returns a reader with the sampler in the kernel, which follows a kubepods of
-// the test's own. The options are those of a reader of the same by files.
-func samplerHere(t *testing.T) (*Quick, Options) {
+// newSamplerReader returns a reader with a BPF sampler that follows a new kubepods, and the
+// options of a reader of the same cgroup through files.
+func newSamplerReader(t *testing.T) (*Quick, Options) {
 	t.Helper()
 	if os.Getuid() != 0 {
 		t.Skip("needs root")
@@ -102,10 +102,10 @@ func samplerHere(t *testing.T) (*Quick, Options) {
 	}
 	kerneltest.Write(t, kubepods, map[string]string{file: fmt.Sprint(limit)})
 	o := Options{Procfs: kernel.FS("/proc"), Hierarchy: h, CgroupRoot: root}
-	q := NewQuick(openApart(t, o))
+	q := NewQuick(openAsync(t, o))
 	q.SetSampler(&Sampler{
 		Sampler: openSampler(t, kubepods), Kubepods: limit, Pods: true, Raised: new([signal.Marks]atomic.Bool),
-		// A threshold that is always crossed: only a reading with a walk of its own will do.
+		// A threshold that is always crossed makes each reading walk.
 		Armed: []bpf.Threshold{{
 			Key:    uint64(signal.MarkOf(&signal.Threshold{Signal: signal.AllocatableMemoryAvailable})),
 			Source: bpf.SourcePods, Capacity: limit, Available: limit + 1,
@@ -119,7 +119,7 @@ func eventually(t *testing.T, what string, done func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(60 * time.Second); !done(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("%s: not within 60 s", what)
+			t.Fatalf("no %s within 60 s", what)
 		}
 	}
 }

@@ -7,95 +7,92 @@ import (
 	"github.com/evictd/evictd/bpf"
 )
 
-// Tree reads what all cgroups of the pods use, in one walk of the sampler in the
-// kernel. It is not safe for concurrent use; the sampler may come and go
-// meanwhile.
+// Tree reads the usage of all cgroups below kubepods in one walk of the BPF sampler. It is
+// not safe for concurrent use, except that the sampler may be replaced at any time.
 type Tree struct {
-	quick  *Quick
-	walked usages
+	quick *Quick
+	rows  rowIndex
 }
 
-// treeLimit is how long a walk may take that nobody waits for in a hurry.
-const treeLimit = 5 * time.Millisecond
+// walkDeadline bounds a walk that no alarm waits for: ten times samplerDeadline.
+const walkDeadline = 5 * time.Millisecond
 
-// Tree returns a reader of the sampler that the Quick is given.
+// Tree returns a reader that uses the sampler of q.
 func (q *Quick) Tree() *Tree { return &Tree{quick: q} }
 
-// Walk reads all cgroups anew, and reports false where that can't be had: what
-// Find and Shape tell is nothing then.
+// Walk reads all cgroups. If it returns false, Find and Shape have no data.
 func (t *Tree) Walk() bool {
-	t.walked.forget()
-	t.quick.users.Add(1)
-	defer t.quick.users.Add(-1)
+	t.rows.reset()
+	t.quick.inUse.Add(1)
+	defer t.quick.inUse.Add(-1)
 	s := t.quick.sampler.Load()
 	if s == nil || !s.Pods {
 		return false
 	}
-	asked, ok := bpf.Uptime()
-	return ok && s.Walk(treeLimit) == nil && t.walked.take(s.Sampler, asked)
+	requested, ok := bpf.Uptime()
+	return ok && s.Walk(walkDeadline) == nil && t.rows.load(s.Sampler, requested)
 }
 
-// Find returns what the last walk found of a cgroup; nil where it found none.
-func (t *Tree) Find(cgroup uint64) *bpf.Row { return t.walked.find(cgroup) }
+// Find returns the row of a cgroup in the last walk; nil if there is none.
+func (t *Tree) Find(cgroup uint64) *bpf.Row { return t.rows.find(cgroup) }
 
-// Shape is a number for the set of cgroups that the last walk found, in whatever
-// order: it is another when one has come or gone.
+// Shape returns a hash of the set of cgroups in the last walk, independent of their order.
+// It changes when a cgroup is created or removed.
 func (t *Tree) Shape() uint64 {
-	shape := uint64(len(t.walked.rows))
-	for i := range t.walked.rows {
-		mixed := t.walked.rows[i].Cgroup * spread
-		mixed = (mixed ^ mixed>>32) * spread
+	shape := uint64(len(t.rows.rows))
+	for i := range t.rows.rows {
+		mixed := t.rows.rows[i].Cgroup * hashMultiplier
+		mixed = (mixed ^ mixed>>32) * hashMultiplier
 		shape += mixed ^ mixed>>32
 	}
 	return shape
 }
 
-// usages are the rows of a walk, to be found by their cgroups.
-type usages struct {
+// rowIndex are the rows of a walk, indexed by cgroup.
+type rowIndex struct {
 	rows []bpf.Row
-	// slots are indices of rows and one more, at the place that the cgroup's number
-	// says or the next that was free; 0 is free.
+	// slots is a hash table with linear probing: the index of a row plus 1; 0 is free.
 	slots []int32
 }
 
-// spread is 2^64 over the golden ratio: products with it have their bits mixed.
-const spread = 0x9e3779b97f4a7c15
+// hashMultiplier is 2^64 over the golden ratio (Fibonacci hashing).
+const hashMultiplier = 0x9e3779b97f4a7c15
 
-// makeRoom lets so many rows be taken without asking for memory.
-func (u *usages) makeRoom(rows int) {
+// reserve allocates space for so many rows.
+func (u *rowIndex) reserve(rows int) {
 	u.rows = make([]bpf.Row, 0, rows)
-	u.slots = make([]int32, 0, slotsFor(rows))
+	u.slots = make([]int32, 0, slotCount(rows))
 }
 
-// slotsFor is a power of two, and leaves at least half of the slots free.
-func slotsFor(rows int) int { return 2 << bits.Len(uint(rows)) }
+// slotCount returns a power of two that leaves at least half of the slots free.
+func slotCount(rows int) int { return 2 << bits.Len(uint(rows)) }
 
-// forget leaves nothing to be found.
-func (u *usages) forget() { u.rows, u.slots = u.rows[:0], u.slots[:0] }
+// reset removes all rows.
+func (u *rowIndex) reset() { u.rows, u.slots = u.rows[:0], u.slots[:0] }
 
-// take reads the rows of the latest walk, if that began after a time and came to its
-// end.
-func (u *usages) take(s *bpf.Sampler, since time.Duration) bool {
+// load reads the rows of the latest walk. It returns false and removes all rows if that
+// walk began before since or was truncated.
+func (u *rowIndex) load(s *bpf.Sampler, since time.Duration) bool {
 	rows, table, err := s.Rows(u.rows[:0])
 	u.rows = rows
 	if err != nil || table.Time < since || table.Truncated {
-		u.forget()
+		u.reset()
 		return false
 	}
-	u.index()
+	u.rebuild()
 	return true
 }
 
-// index lets the rows be found.
-func (u *usages) index() {
-	n := slotsFor(len(u.rows))
+// rebuild fills the hash table.
+func (u *rowIndex) rebuild() {
+	n := slotCount(len(u.rows))
 	if cap(u.slots) < n {
 		u.slots = make([]int32, n)
 	}
 	u.slots = u.slots[:n]
 	clear(u.slots)
 	for i := range u.rows {
-		at := u.slot(u.rows[i].Cgroup)
+		at := u.firstSlot(u.rows[i].Cgroup)
 		for u.slots[at] != 0 {
 			at = (at + 1) % n
 		}
@@ -103,16 +100,16 @@ func (u *usages) index() {
 	}
 }
 
-// slot is where a cgroup is looked for first.
-func (u *usages) slot(cgroup uint64) int {
-	return int(cgroup * spread >> (64 - bits.Len(uint(len(u.slots)-1))))
+// firstSlot returns where the search for a cgroup begins.
+func (u *rowIndex) firstSlot(cgroup uint64) int {
+	return int(cgroup * hashMultiplier >> (64 - bits.Len(uint(len(u.slots)-1))))
 }
 
-func (u *usages) find(cgroup uint64) *bpf.Row {
+func (u *rowIndex) find(cgroup uint64) *bpf.Row {
 	if len(u.slots) == 0 {
 		return nil
 	}
-	for at := u.slot(cgroup); u.slots[at] != 0; at = (at + 1) % len(u.slots) {
+	for at := u.firstSlot(cgroup); u.slots[at] != 0; at = (at + 1) % len(u.slots) {
 		if row := &u.rows[u.slots[at]-1]; row.Cgroup == cgroup {
 			return row
 		}

@@ -12,15 +12,15 @@ import (
 	"github.com/evictd/evictd/kernel/kerneltest"
 )
 
-func TestUsages(t *testing.T) {
-	for _, n := range []int{0, 1, 2, 3, 300, mostRows} {
-		var u usages
-		u.makeRoom(mostRows)
+func TestRowIndex(t *testing.T) {
+	for _, n := range []int{0, 1, 2, 3, 300, maxRows} {
+		var u rowIndex
+		u.reserve(maxRows)
 		for i := range n {
-			// Inode numbers of a hierarchy come one after the other, and with gaps.
+			// Inode numbers of a hierarchy are ascending, with gaps.
 			u.rows = append(u.rows, bpf.Row{Cgroup: uint64(1000 + 7*i), Usage: uint64(i)})
 		}
-		u.index()
+		u.rebuild()
 		for i := range n {
 			if row := u.find(uint64(1000 + 7*i)); row == nil || row.Usage != uint64(i) {
 				t.Fatalf("%d rows: find(row %d) = %+v; want it", n, i, row)
@@ -31,17 +31,17 @@ func TestUsages(t *testing.T) {
 				t.Errorf("%d rows: find(%d) = %+v; want nil", n, other, row)
 			}
 		}
-		u.forget()
+		u.reset()
 		if row := u.find(1000); row != nil {
-			t.Errorf("%d rows, forgotten: find() = %+v; want nil", n, row)
+			t.Errorf("%d rows, after reset(): find() = %+v; want nil", n, row)
 		}
 	}
 }
 
-// A walk finds the cgroups of the pods with what they use, and its shape tells of
-// another. Where nobody samples there is none.
+// A walk finds the cgroups below kubepods with their usage, and its hash changes with the
+// set of cgroups. Without a sampler there is no walk.
 func TestTree(t *testing.T) {
-	q, o := samplerHere(t)
+	q, o := newSamplerReader(t)
 	tree := q.Tree()
 	eventually(t, "a walk", tree.Walk)
 	pods := o.Hierarchy.Memory.Path(o.CgroupRoot, "kubepods")
@@ -55,7 +55,7 @@ func TestTree(t *testing.T) {
 	}
 	before := tree.Shape()
 	if eventually(t, "another walk", tree.Walk); tree.Shape() != before {
-		t.Error("Shape() is another where no cgroup came or went")
+		t.Error("Shape() changed without a new or removed cgroup")
 	}
 	child := filepath.Join(pods, "child")
 	kerneltest.MakeCgroup(t, child)
@@ -64,9 +64,9 @@ func TestTree(t *testing.T) {
 	}
 	eventually(t, "a walk with the child", tree.Walk)
 	if tree.Shape() == before || tree.Find(st.Ino) == nil {
-		t.Errorf("a cgroup came: Shape() changed %t, Find() = %v; want true, a row", tree.Shape() != before, tree.Find(st.Ino))
+		t.Errorf("new cgroup: Shape() changed %t, Find() = %v; want true, a row", tree.Shape() != before, tree.Find(st.Ino))
 	}
-	// The reading for an alarm tells of them, too.
+	// The reading that confirms an alarm has their usage too.
 	var into signal.Observations
 	eventually(t, "a reading with the child", func() bool {
 		q.Read(time.Now(), time.Now(), &into)
@@ -79,16 +79,15 @@ func TestTree(t *testing.T) {
 	}
 	q.Read(time.Now(), time.Now(), &into)
 	if _, _, ok := q.Usage(st.Ino); ok {
-		t.Error("Usage() without a sampler tells something; want nothing")
+		t.Error("Usage() without a sampler is ok; want not ok")
 	}
 }
 
-// A row that is partial does not give a pod's working set, nor its anonymous memory; the
-// rows beside it do.
+// Usage does not use a partial row. Other rows of the same walk are used.
 func TestUsageOfPartialRows(t *testing.T) {
 	var q Quick
-	q.walked.rows = []bpf.Row{{Cgroup: 1, Usage: 5, Partial: true}, {Cgroup: 2, Usage: 3, Anon: 2, Partial: true}, {Cgroup: 3, Usage: 2, Anon: 1}}
-	q.walked.index()
+	q.rows.rows = []bpf.Row{{Cgroup: 1, Usage: 5, Partial: true}, {Cgroup: 2, Usage: 3, Anon: 2, Partial: true}, {Cgroup: 3, Usage: 2, Anon: 1}}
+	q.rows.rebuild()
 	if workingSet, anonymous, ok := q.Usage(2); ok {
 		t.Errorf("Usage() of a partial row = %d, %d; want none", workingSet, anonymous)
 	}
@@ -97,28 +96,28 @@ func TestUsageOfPartialRows(t *testing.T) {
 	}
 }
 
-// The walk that a crossing took is good enough to confirm it: the next would have
-// to wait for some times as long as that took.
-func TestQuickTakesTheCrossingsWalk(t *testing.T) {
-	q, _ := samplerHere(t)
+// The walk that found a crossing can confirm it: the sampler pauses for several times as
+// long as that walk took before the next.
+func TestSamplerReadingReusesWalk(t *testing.T) {
+	q, _ := newSamplerReader(t)
 	source := q.sampler.Load()
 	var walked, sample bpf.Sample
 	for range 100 {
 		raised, _ := bpf.Uptime()
-		if source.Walk(treeLimit) != nil || source.Sample(&walked) != nil || walked.Pods.Walked < raised {
-			continue // somebody else's walk came in between
+		if source.Walk(walkDeadline) != nil || source.Sample(&walked) != nil || walked.Pods.Walked < raised {
+			continue // another walk came in between
 		}
-		asked, _ := bpf.Uptime()
-		if source.tick(asked, raised, &sample) && sample.Time >= asked && sample.Pods.Walked == walked.Pods.Walked {
+		requested, _ := bpf.Uptime()
+		if source.tick(requested, raised, &sample) && sample.Time >= requested && sample.Pods.Walked == walked.Pods.Walked {
 			return
 		}
 	}
-	t.Errorf("in 100 tries each tick was late, or came with a new walk; the last was of %v with the walk of %v", sample.Time, sample.Pods.Walked)
+	t.Errorf("in 100 tries each tick was late or had a new walk; the last tick at %v has the walk of %v", sample.Time, sample.Pods.Walked)
 }
 
-// Without a walk in time, the pods' usage alone tells whether they can have
-// crossed a threshold.
-func TestAbove(t *testing.T) {
+// Without a walk in time, the usage of kubepods alone decides whether a threshold can be
+// crossed.
+func TestClearlyAbove(t *testing.T) {
 	const mib = 1 << 20
 	pods := func(available uint64, soft time.Duration) bpf.Threshold {
 		mark := signal.MarkOf(&signal.Threshold{Signal: signal.AllocatableMemoryAvailable, Grace: soft})
@@ -135,20 +134,20 @@ func TestAbove(t *testing.T) {
 		want  bool
 	}{
 		{"nothing armed", nil, true},
-		{"the node's alone", []bpf.Threshold{node}, true},
+		{"of the node only", []bpf.Threshold{node}, true},
 		{"far", []bpf.Threshold{node, pods(400, 0)}, true},
 		{"crossed if none of it is cache", []bpf.Threshold{pods(401, 0)}, false},
-		{"a soft one", []bpf.Threshold{pods(401, time.Minute)}, true},
+		{"soft", []bpf.Threshold{pods(401, time.Minute)}, true},
 	} {
 		s := &Sampler{Armed: tc.armed}
-		if got := s.above(&sample); got != tc.want {
-			t.Errorf("%s: above() = %t; want %t", tc.name, got, tc.want)
+		if got := s.clearlyAbove(&sample); got != tc.want {
+			t.Errorf("%s: clearlyAbove() = %t; want %t", tc.name, got, tc.want)
 		}
 	}
 }
 
-// Pods that were not walked in time have a signal that can't be read only where they
-// have a limit; how much they use at most is known.
+// Without a walk in time, the signal of kubepods is unreadable only where kubepods has a
+// limit; the upper bound of its usage is known.
 func TestPodsNotWalked(t *testing.T) {
 	const mib = 1 << 20
 	now := time.Now()
@@ -158,13 +157,13 @@ func TestPodsNotWalked(t *testing.T) {
 		source Sampler
 		since  time.Duration
 		want   signal.Status
-		used   podsMemory
+		used   kubepodsReading
 	}{
 		{"no pods", Sampler{}, 0, signal.NotObserved, noPods},
-		{"walked", Sampler{Pods: true, Kubepods: 1000 * mib}, time.Second, signal.Observed, podsMemory{500 * mib, 600 * mib, true}},
-		{"walked, no limit", Sampler{Pods: true}, time.Second, signal.NotObserved, podsMemory{500 * mib, 600 * mib, true}},
-		{"late", Sampler{Pods: true, Kubepods: 1000 * mib}, 2 * time.Second, signal.Unreadable, podsMemory{usage: 600 * mib}},
-		{"late, no limit", Sampler{Pods: true}, 2 * time.Second, signal.NotObserved, podsMemory{usage: 600 * mib}},
+		{"walked", Sampler{Pods: true, Kubepods: 1000 * mib}, time.Second, signal.Observed, kubepodsReading{500 * mib, 600 * mib, true}},
+		{"walked, no limit", Sampler{Pods: true}, time.Second, signal.NotObserved, kubepodsReading{500 * mib, 600 * mib, true}},
+		{"late", Sampler{Pods: true, Kubepods: 1000 * mib}, 2 * time.Second, signal.Unreadable, kubepodsReading{usage: 600 * mib}},
+		{"late, no limit", Sampler{Pods: true}, 2 * time.Second, signal.NotObserved, kubepodsReading{usage: 600 * mib}},
 	} {
 		if o, used := tc.source.allocatable(now, sample, tc.since); o.Status != tc.want || used != tc.used {
 			t.Errorf("%s: allocatable() = %+v, %+v; want status %v, %+v", tc.name, o, used, tc.want, tc.used)
@@ -172,12 +171,12 @@ func TestPodsNotWalked(t *testing.T) {
 	}
 }
 
-// New cgroups stand at the end of a walk until the next survey has put them in their place.
-func TestShapeHasNoOrder(t *testing.T) {
+// A walk lists new cgroups last, until the next survey sorts them.
+func TestShapeIgnoresOrder(t *testing.T) {
 	shape := func(cgroups ...uint64) uint64 {
 		var tree Tree
 		for _, c := range cgroups {
-			tree.walked.rows = append(tree.walked.rows, bpf.Row{Cgroup: c})
+			tree.rows.rows = append(tree.rows.rows, bpf.Row{Cgroup: c})
 		}
 		return tree.Shape()
 	}

@@ -12,30 +12,31 @@ import (
 	"github.com/evictd/evictd/agent/signal"
 )
 
-// The annotations by which a pod's author tells evictd what no runtime knows.
+// The annotations by which a pod's author gives evictd data that no runtime has.
 const (
 	annotationPrefix   = "evictd.io/"
 	annotationPriority = annotationPrefix + "priority"
 	annotationRequest  = annotationPrefix + "memory-request"
 	annotationCritical = annotationPrefix + "critical"
-	// configMirror marks, in the API, the image of a static pod. No kubelet runs
-	// such a pod, so that a sandbox with it was given it by the pod's author
+	// configMirror marks, in the API, the mirror pod of a static pod. No kubelet runs such a
+	// pod, so on a sandbox it was written by the pod's author
 	// (pkg/kubelet/types/pod_update.go).
 	configMirror = "kubernetes.io/config.mirror"
 )
 
-// criticalPriority is the lowest that makes a pod critical.
+// criticalPriority is the lowest priority that makes a pod critical
+// (pkg/apis/scheduling/types.go: SystemCriticalPriority).
 const criticalPriority = 2_000_000_000
 
-// annotations takes what the pod's annotations say of it, where its author may
-// say it, and reports the others.
+// annotations applies the pod's annotations that are trusted, and reports the others as
+// ignored.
 func (d *deduction) annotations(p *pod) {
-	all := d.listing.Sandbox.Annotations
+	all := d.listed.Sandbox.Annotations
 	ignore := func(key, why string) {
 		p.about.Ignored = append(p.about.Ignored, fmt.Sprintf("%s=%s: %s", strings.Trim(quoted(key), `"`), quoted(all[key]), why))
 	}
 	if _, ok := all[configMirror]; ok {
-		ignore(configMirror, "no kubelet runs a mirror pod, so the pod's author wrote it")
+		ignore(configMirror, "no kubelet runs a mirror pod; the pod's author wrote it")
 	}
 	made := evict.MadeByKubelet(all)
 	for _, key := range slices.Sorted(maps.Keys(all)) {
@@ -46,7 +47,7 @@ func (d *deduction) annotations(p *pod) {
 			ignore(key, "the pod's specification is known")
 			continue
 		}
-		if made && !slices.Contains(d.rules.trusted, d.listing.Namespace) {
+		if made && !slices.Contains(d.rules.trusted, d.listed.Namespace) {
 			ignore(key, "a kubelet's pod, and trustAnnotations does not list its namespace")
 			continue
 		}
@@ -56,7 +57,7 @@ func (d *deduction) annotations(p *pod) {
 	}
 }
 
-// annotate takes one annotation that is believed.
+// annotate applies one trusted annotation.
 func (p *pod) annotate(key, value string) error {
 	switch key {
 	case annotationPriority:
@@ -64,7 +65,7 @@ func (p *pod) annotate(key, value string) error {
 		if err != nil {
 			return fmt.Errorf("not a whole number from %d to %d", -1<<31, 1<<31-1)
 		}
-		if !p.critical { // which is the stronger word, and comes first
+		if !p.critical { // critical takes precedence; its key sorts first
 			p.spec.Priority = new(int32(n))
 		}
 	case annotationCritical:
@@ -88,13 +89,12 @@ func (p *pod) annotate(key, value string) error {
 	case annotationStorageRequests, annotationStorageLimits, annotationEmptyDirLimits:
 		return p.annotateStorage(key, value)
 	default:
-		return errors.New("not known to evictd")
+		return errors.New("unknown annotation")
 	}
 	return nil
 }
 
-// quoted prints what somebody else wrote, without control characters and not
-// all of it.
+// quoted returns untrusted text without control characters, truncated.
 func quoted(s string) string {
 	if len(s) > 100 {
 		return strconv.QuoteToASCII(s[:100]) + "…"

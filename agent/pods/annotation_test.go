@@ -21,23 +21,23 @@ func TestAnnotations(t *testing.T) {
 		wantOrigin string
 	}{
 		{name: "none", priority: 1 << 40, request: -1},
-		{name: "the operator's", a: map[string]string{annotationPriority: "100", annotationRequest: "512Mi"}, priority: 100, request: 512 << 20, wantOrigin: "annotation"},
+		{name: "of the operator", a: map[string]string{annotationPriority: "100", annotationRequest: "512Mi"}, priority: 100, request: 512 << 20, wantOrigin: "annotation"},
 		{name: "negative priority", a: map[string]string{annotationPriority: "-2147483648"}, priority: -1 << 31, request: -1},
 		{name: "critical", a: map[string]string{annotationCritical: "true"}, priority: 2_000_000_000, request: -1, critical: true},
 		{name: "critical and a priority", a: map[string]string{annotationCritical: "true", annotationPriority: "1"}, priority: 2_000_000_000, request: -1, critical: true},
 		{name: "not critical", a: map[string]string{annotationCritical: "false"}, priority: 1 << 40, request: -1},
 		{name: "a kubelet's pod", a: map[string]string{evict.ConfigSource: "api", annotationPriority: "100", annotationRequest: "512Mi", annotationCritical: "true"},
 			priority: 1 << 40, request: -1, ignored: "trustAnnotations"},
-		{name: "a kubelet's pod elsewhere trusted", a: map[string]string{evict.ConfigSource: "api", annotationPriority: "100"}, trust: []string{"other"},
+		{name: "a kubelet's pod, another namespace trusted", a: map[string]string{evict.ConfigSource: "api", annotationPriority: "100"}, trust: []string{"other"},
 			priority: 1 << 40, request: -1, ignored: "trustAnnotations"},
-		{name: "a trusted kubelet's pod", a: map[string]string{evict.ConfigSource: "api", annotationPriority: "100"}, trust: []string{"default"}, priority: 100, request: -1},
+		{name: "a kubelet's pod in a trusted namespace", a: map[string]string{evict.ConfigSource: "api", annotationPriority: "100"}, trust: []string{"default"}, priority: 100, request: -1},
 		{name: "priority too large", a: map[string]string{annotationPriority: "2147483648"}, priority: 1 << 40, request: -1, ignored: "not a whole number from -2147483648"},
 		{name: "priority with a space", a: map[string]string{annotationPriority: " 1"}, priority: 1 << 40, request: -1, ignored: "not a whole number"},
 		{name: "priority empty", a: map[string]string{annotationPriority: ""}, priority: 1 << 40, request: -1, ignored: `evictd.io/priority=""`},
 		{name: "critical misspelt", a: map[string]string{annotationCritical: "True"}, priority: 1 << 40, request: -1, ignored: "neither true nor false"},
 		{name: "request misspelt", a: map[string]string{annotationRequest: "512 Mi"}, priority: 1 << 40, request: -1, ignored: "not a quantity"},
 		{name: "request negative", a: map[string]string{annotationRequest: "-1"}, priority: 1 << 40, request: -1, ignored: "not a quantity"},
-		{name: "unknown", a: map[string]string{"evictd.io/prioritaet": "1"}, priority: 1 << 40, request: -1, ignored: "not known to evictd"},
+		{name: "unknown", a: map[string]string{"evictd.io/prioritaet": "1"}, priority: 1 << 40, request: -1, ignored: "unknown annotation"},
 		{name: "hostile value", a: map[string]string{annotationPriority: "\x1b[2J" + strings.Repeat("x", 1<<16)}, priority: 1 << 40, request: -1, ignored: `"\x1b[2Jxxx`},
 		{name: "hostile key", a: map[string]string{"evictd.io/\x1b[2J\n": ""}, priority: 1 << 40, request: -1, ignored: `evictd.io/\x1b[2J\n=`},
 	} {
@@ -81,7 +81,7 @@ func FuzzAnnotate(f *testing.F) {
 		p := pod{spec: evict.Pod{QoS: evict.BestEffort}}
 		err := p.annotate(key, value)
 		if err != nil && (p.spec.Priority != nil || p.spec.Resources.Requests.Memory != nil) {
-			t.Errorf("annotate(%q, %q) = %v, and was believed", key, value, err)
+			t.Errorf("annotate(%q, %q) = %v, and was applied", key, value, err)
 		}
 		if p.spec.Request("memory") < 0 {
 			t.Errorf("annotate(%q, %q): request %d", key, value, p.spec.Request("memory"))

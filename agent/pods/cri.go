@@ -9,7 +9,7 @@ import (
 	"github.com/evictd/evictd/cri"
 )
 
-// The labels by which a kubelet names its pods to the runtime
+// The labels by which a kubelet identifies its pods to the runtime
 // (pkg/kubelet/types/labels.go).
 const (
 	labelName      = "io.kubernetes.pod.name"
@@ -18,28 +18,29 @@ const (
 )
 
 const (
-	// identifyEvery is how often the runtime is asked who it is while nothing
-	// hints at another one.
-	identifyEvery = 10 * time.Second
-	// detailsTime bounds what one list spends on what only single calls tell.
-	detailsTime = time.Second
+	// identifyInterval is how often the runtime's version and pid are read while no call
+	// fails: a restarted runtime makes calls fail.
+	identifyInterval = 10 * time.Second
+	// detailsDeadline bounds the time that one list spends on single status calls: one
+	// listInterval.
+	detailsDeadline = time.Second
 	// parallelDetails is how many such calls are made at a time.
 	parallelDetails = 8
 )
 
-// CRI is a [Runtime] by way of its CRI socket.
+// CRI is a [Runtime] on a CRI socket.
 type CRI struct {
 	client   *cri.Client
 	endpoint string
 
 	version    cri.Version
 	pid        int
-	identified time.Time // zero: not, or not since a call failed
+	identified time.Time // zero: never, or not since a call failed
 	containers details[cri.ContainerDetail]
 	sandboxes  details[cri.SandboxDetail]
 }
 
-// NewCRI returns the runtime that client talks to on endpoint.
+// NewCRI returns the runtime that client is connected to on endpoint.
 func NewCRI(client *cri.Client, endpoint string) *CRI {
 	return &CRI{client: client, endpoint: endpoint}
 }
@@ -47,7 +48,7 @@ func NewCRI(client *cri.Client, endpoint string) *CRI {
 // Name returns the endpoint.
 func (c *CRI) Name() string { return c.endpoint }
 
-// Watch implements [Runtime] by the runtime's events, where it has them.
+// Watch implements [Runtime] with the runtime's events, if it has them.
 func (c *CRI) Watch(ctx context.Context, changed func()) error {
 	err := c.client.Events(ctx, func(cri.Event) { changed() })
 	if errors.Is(err, cri.ErrUnimplemented) {
@@ -56,10 +57,10 @@ func (c *CRI) Watch(ctx context.Context, changed func()) error {
 	return err
 }
 
-// List implements [Runtime]. What a list does not tell is asked for once for each
-// container and sandbox, and again, ever more rarely, where that failed.
+// List implements [Runtime]. Data that the list lacks are read once per container and
+// sandbox; failed reads are tried again with a back-off.
 func (c *CRI) List(ctx context.Context) (List, error) {
-	// Containers first: the sandbox of each is then in the later list.
+	// Containers first: the later list then has the sandbox of each.
 	containers, err := c.client.Containers(ctx)
 	if err != nil && !errors.Is(err, cri.ErrMalformed) {
 		c.identified = time.Time{}
@@ -82,10 +83,10 @@ func (c *CRI) List(ctx context.Context) (List, error) {
 	return list, nil
 }
 
-// identify asks who the runtime is. Where that fails the old answer stays: it
-// only names the runtime to people, and a process to be spared.
+// identify reads the runtime's version and pid. If that fails the old values stay: they are
+// used for logs, and to protect the process.
 func (c *CRI) identify(ctx context.Context) {
-	if !c.identified.IsZero() && time.Since(c.identified) < identifyEvery {
+	if !c.identified.IsZero() && time.Since(c.identified) < identifyInterval {
 		return
 	}
 	version, err := c.client.Version(ctx)
@@ -121,7 +122,7 @@ func (c *CRI) pods(ctx context.Context, sandboxes []cri.Sandbox, containers []cr
 			c.sandboxes.want(s.ID, ready, now)
 		}
 	}
-	ctx, cancel := context.WithTimeout(ctx, detailsTime)
+	ctx, cancel := context.WithTimeout(ctx, detailsDeadline)
 	defer cancel()
 	parallel(append(c.containers.due(ctx, c.container), c.sandboxes.due(ctx, c.client.SandboxDetail)...))
 
@@ -131,11 +132,11 @@ func (c *CRI) pods(ctx context.Context, sandboxes []cri.Sandbox, containers []cr
 		if p.UID == "" || p.Name == "" {
 			p.UID, p.Namespace, p.Name = s.UID, s.Namespace, s.Name
 		}
-		p.Sandbox.SandboxDetail, p.Sandbox.Err = c.sandboxes.of(s.ID)
-		p.Sandbox.Sandbox = merged(s, p.Sandbox.RuntimeHandler)
+		p.Sandbox.SandboxDetail, p.Sandbox.Err = c.sandboxes.get(s.ID)
+		p.Sandbox.Sandbox = withHandler(s, p.Sandbox.RuntimeHandler)
 		for _, listed := range in[s.ID] {
 			var ctr Container
-			ctr.ContainerDetail, ctr.Err = c.containers.of(listed.ID)
+			ctr.ContainerDetail, ctr.Err = c.containers.get(listed.ID)
 			ctr.Container = listed
 			p.Containers = append(p.Containers, ctr)
 		}
@@ -144,22 +145,22 @@ func (c *CRI) pods(ctx context.Context, sandboxes []cri.Sandbox, containers []cr
 	return pods
 }
 
-// merged is a sandbox as the latest list has it, with the handler of its
-// details where the list names none.
-func merged(listed cri.Sandbox, handler string) cri.Sandbox {
+// withHandler returns a sandbox of the latest list, with the runtime handler of its details
+// if the list has none.
+func withHandler(listed cri.Sandbox, handler string) cri.Sandbox {
 	if listed.RuntimeHandler == "" {
 		listed.RuntimeHandler = handler
 	}
 	return listed
 }
 
-// errNoProcess says that a container runs and its first process is not told.
-var errNoProcess = errors.New("the runtime tells no process of it")
+// errNoPID means that a container runs and the runtime does not report its first process.
+var errNoPID = errors.New("the runtime reports no pid")
 
 func (c *CRI) container(ctx context.Context, id string) (cri.ContainerDetail, error) {
 	d, err := c.client.ContainerDetail(ctx, id)
 	if err == nil && d.State == cri.StateRunning && d.PID == 0 {
-		err = errNoProcess
+		err = errNoPID
 	}
 	return d, err
 }

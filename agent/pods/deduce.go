@@ -9,54 +9,53 @@ import (
 	"github.com/evictd/evictd/agent/evict"
 )
 
-// annotationGrace is where the kubelet tells a container its pod's
-// terminationGracePeriodSeconds (pkg/kubelet/kuberuntime/labels.go).
+// annotationGrace is the container annotation with the pod's terminationGracePeriodSeconds
+// (pkg/kubelet/kuberuntime/labels.go).
 const annotationGrace = "io.kubernetes.pod.terminationGracePeriod"
 
-// kubeSystem is the namespace of what a cluster itself runs.
+// kubeSystem is the namespace of the cluster's own pods.
 const kubeSystem = "kube-system"
 
-// deduction makes what the decision needs to know of a pod out of what its
-// sandbox and its containers tell.
+// deduction derives the properties of a pod from its sandbox, containers and specification.
 type deduction struct {
 	rules       *rules
 	kubelet     evict.Kubelet
 	capacity    int64 // the node's memory, bytes
 	capacityErr error
-	listing     *listing
-	spec        *evict.Pod // the specification; nil is not known
+	listed      *listedPod
+	spec        *evict.Pod // nil if there is none
 }
 
-// fill completes a pod whose members are known.
+// fill completes a pod whose members are set.
 func (d *deduction) fill(p *pod) {
-	l := d.listing
-	box := &l.Sandbox
-	kubelets := d.kubelet.Owns(box.Annotations)
+	l := d.listed
+	sandbox := &l.Sandbox
+	byKubelet := d.kubelet.Owns(sandbox.Annotations)
 	if d.spec != nil {
 		p.spec = *d.spec
 		p.spec.Containers, p.spec.InitContainers = slices.Clone(d.spec.Containers), slices.Clone(d.spec.InitContainers)
 		p.spec.HasStats, p.spec.Usage = false, evict.PodUsage{}
 	} else {
-		p.spec.Labels = box.Labels
-		p.spec.Static = kubelets && box.Annotations[evict.ConfigSource] != "api"
-		if kubelets && l.Namespace == kubeSystem {
+		p.spec.Labels = sandbox.Labels
+		p.spec.Static = byKubelet && sandbox.Annotations[evict.ConfigSource] != "api"
+		if byKubelet && l.Namespace == kubeSystem {
 			p.spec.Spared = "a kubelet's pod in " + kubeSystem
 		}
 	}
 	p.spec.UID, p.spec.Namespace, p.spec.Name = l.UID, l.Namespace, l.Name
-	p.spec.Kubelet = kubelets
-	p.about = About{Handler: box.RuntimeHandler, KeptSince: l.kept}
+	p.spec.Kubelet = byKubelet
+	p.about = About{Handler: sandbox.RuntimeHandler, KeptSince: l.kept}
 
 	var running []*Container
 	for _, m := range p.members {
 		c := l.container(m.id)
 		running = append(running, c)
-		p.seat(m)
+		p.assignSlot(m)
 		if !c.Created.IsZero() {
 			p.spec.LastStart = max(p.spec.LastStart, c.Created.UnixNano())
 		}
-		if m.place.holds != "" {
-			p.spec.Spared = holds + m.place.holds
+		if m.location.guarded != "" {
+			p.spec.Spared = containsPrefix + m.location.guarded
 		}
 	}
 	if p.spec.TerminationGraceSeconds == nil {
@@ -71,15 +70,15 @@ func (d *deduction) fill(p *pod) {
 	d.annotations(p)
 }
 
-// seat finds a member's place among the spec's containers, and makes one where
-// the spec has none of that name.
-func (p *pod) seat(m *member) {
+// assignSlot finds the index of a member among the spec's containers, and adds a container
+// if none has its name.
+func (p *pod) assignSlot(m *member) {
 	named := func(c evict.Container) bool { return c.Name == m.name }
-	if m.slot = slices.IndexFunc(p.spec.Containers, named); m.slot >= 0 && !p.seated(m) {
+	if m.slot = slices.IndexFunc(p.spec.Containers, named); m.slot >= 0 && !p.slotTaken(m) {
 		return
 	}
 	if m.slot = slices.IndexFunc(p.spec.InitContainers, named); m.slot >= 0 {
-		if m.init = true; !p.seated(m) {
+		if m.init = true; !p.slotTaken(m) {
 			return
 		}
 	}
@@ -87,9 +86,9 @@ func (p *pod) seat(m *member) {
 	p.spec.Containers = append(p.spec.Containers, evict.Container{Name: m.name})
 }
 
-// seated reports whether an earlier member has the slot of m: names need not be
-// unique where no kubelet gives them.
-func (p *pod) seated(m *member) bool {
+// slotTaken reports whether an earlier member has the slot of m: names need not be unique
+// in pods that no kubelet made.
+func (p *pod) slotTaken(m *member) bool {
 	for _, other := range p.members {
 		if other == m {
 			return false
@@ -101,8 +100,7 @@ func (p *pod) seated(m *member) bool {
 	return false
 }
 
-// resources concludes the QoS class and what each container may use and asked
-// for.
+// resources sets the QoS class, and the limits and requests of each container.
 func (d *deduction) resources(p *pod, running []*Container) {
 	p.spec.QoS, p.about.QoSOrigin = d.qos(p, running)
 	var origins []string
@@ -122,10 +120,10 @@ func (d *deduction) resources(p *pod, running []*Container) {
 	p.about.RequestOrigin = strings.Join(origins, "; ")
 }
 
-// qos returns the pod's class and where that is from: the name of its cgroup,
-// in which a kubelet says it, else what the containers may use.
+// qos returns the pod's class and its origin: the name of the pod's cgroup, which a kubelet
+// derives from the class, else the oom_score_adj, else the limits.
 func (d *deduction) qos(p *pod, running []*Container) (evict.QoS, string) {
-	for _, parent := range []string{d.listing.Sandbox.CgroupParent, p.parent()} {
+	for _, parent := range []string{d.listed.Sandbox.CgroupParent, p.parent()} {
 		if qos := qosOf(parent); qos != "" {
 			return qos, "cgroup parent " + parent
 		}
@@ -136,11 +134,11 @@ func (d *deduction) qos(p *pod, running []*Container) (evict.QoS, string) {
 	none, all := true, true
 	for _, c := range running {
 		if !c.ResourcesKnown {
-			return evict.Burstable, "unknown, taken for Burstable"
+			return evict.Burstable, "unknown, assumed Burstable"
 		}
 		limited := c.CPUQuota != nil && c.MemoryLimit != nil
 		all = all && limited
-		none = none && c.MemoryLimit == nil && c.CPUQuota == nil && (c.CPUShares == nil || *c.CPUShares <= leastShares)
+		none = none && c.MemoryLimit == nil && c.CPUQuota == nil && (c.CPUShares == nil || *c.CPUShares <= minCPUShares)
 	}
 	switch {
 	case none:
@@ -151,34 +149,34 @@ func (d *deduction) qos(p *pod, running []*Container) (evict.QoS, string) {
 	return evict.Burstable, "limits"
 }
 
-// leastShares are the CPU shares of a container that requests no CPU.
-const leastShares = 2
+// minCPUShares are the CPU shares of a container without a CPU request.
+const minCPUShares = 2
 
-// qosByScore returns the class that all containers' scores agree on, "" where
-// they tell none: what no kubelet scored is usually 0.
+// qosByScore returns the class that the oom_score_adj of all containers agree on; "" if
+// they show none: without a kubelet the score is usually 0.
 func qosByScore(running []*Container) evict.QoS {
-	best, guaranteed, between := 0, 0, 0
+	bestEffort, guaranteed, burstable := 0, 0, 0
 	for _, c := range running {
 		if c.OOMScoreAdj == nil {
 			return ""
 		}
 		switch adj := *c.OOMScoreAdj; {
 		case adj == bestEffortScore:
-			best++
+			bestEffort++
 		case adj == guaranteedScore || adj == guaranteedScoreOnce:
 			guaranteed++
 		case lowestScore <= adj && adj <= highestScore:
-			between++
+			burstable++
 		default:
 			return ""
 		}
 	}
 	switch len(running) {
-	case best:
+	case bestEffort:
 		return evict.BestEffort
 	case guaranteed:
 		return evict.Guaranteed
-	case best + guaranteed + between:
+	case bestEffort + guaranteed + burstable:
 		return evict.Burstable
 	}
 	return ""
@@ -212,8 +210,8 @@ func qosOf(parent string) evict.QoS {
 	return ""
 }
 
-// grace returns the longest grace period that the containers' annotations tell,
-// in seconds; nil where none does.
+// grace returns the longest grace period in the containers' annotations, in seconds; nil if
+// there is none.
 func grace(running []*Container) *int64 {
 	var longest *int64
 	for _, c := range running {
@@ -225,14 +223,14 @@ func grace(running []*Container) *int64 {
 	return longest
 }
 
-// handle names the parts of a pod to whoever acts on it.
+// handle returns the identities that an eviction of the pod needs.
 func (d *deduction) handle(p *pod) Handle {
-	l := d.listing
+	l := d.listed
 	h := Handle{SandboxID: l.Sandbox.ID, Owned: !p.spec.Kubelet}
 	for _, m := range p.members {
-		c := evict.ContainerHandle{ID: m.id, Name: m.name, Unproven: m.unproven, InitPID: m.place.pid, InitStart: m.place.start, LogPath: l.container(m.id).LogPath, Init: m.init, Slot: m.slot}
+		c := evict.ContainerHandle{ID: m.id, Name: m.name, Unproven: m.unproven, InitPID: m.location.pid, InitStart: m.location.start, LogPath: l.container(m.id).LogPath, Init: m.init, Slot: m.slot}
 		if m.unproven == "" {
-			c.Cgroup, c.CgroupID = m.place.path, m.place.group.ID()
+			c.Cgroup, c.CgroupID = m.location.path, m.location.cgroup.ID()
 		}
 		c.OOMScoreAdj, c.OOMScoreFrom = d.score(p, m)
 		h.Containers = append(h.Containers, c)
@@ -240,9 +238,9 @@ func (d *deduction) handle(p *pod) Handle {
 	return h
 }
 
-// score returns what the oom_score_adj of a container should be: what follows from
-// the pod's requests, by the kubelet's formula, where somebody names those; else
-// what the runtime was told when it was made.
+// score returns the oom_score_adj that a container should have, and its origin: by the
+// kubelet's formula if the pod's requests are declared, else the value that the runtime was
+// given.
 func (d *deduction) score(p *pod, m *member) (*int, string) {
 	if p.declared && d.capacityErr == nil {
 		of := p.spec.Containers
@@ -251,13 +249,13 @@ func (d *deduction) score(p *pod, m *member) (*int, string) {
 		}
 		return new(p.spec.OOMScoreAdj(&of[m.slot], d.capacity)), p.about.RequestOrigin
 	}
-	if told := d.listing.container(m.id).OOMScoreAdj; told != nil {
-		return new(*told), "the runtime"
+	if given := d.listed.container(m.id).OOMScoreAdj; given != nil {
+		return new(*given), "the runtime"
 	}
 	return nil, ""
 }
 
-// container returns a container that is listed.
-func (l *listing) container(id string) *Container {
+// container returns the listed container with an ID.
+func (l *listedPod) container(id string) *Container {
 	return &l.Containers[slices.IndexFunc(l.Containers, func(c Container) bool { return c.ID == id })]
 }

@@ -6,39 +6,36 @@ import (
 	"github.com/evictd/evictd/agent/evict"
 )
 
-// About says what stands behind what is said of a pod, for people.
+// About explains the properties of a pod, for operators.
 type About struct {
-	// Handler is the runtime handler, empty for the runtime's default.
+	// Handler is the runtime handler; empty for the default.
 	Handler string
 	QoS     evict.QoS
-	// QoSOrigin and RequestOrigin say where the class and the memory request are
-	// from.
+	// QoSOrigin and RequestOrigin are the sources of the class and the memory request.
 	QoSOrigin     string
 	RequestOrigin string
-	// Ignored lists the annotations that are not believed, each with the reason.
+	// Ignored lists the annotations that are not trusted, each with the reason.
 	Ignored []string
-	// KeptSince is since when the pod is only taken to be there, because a list
-	// lacks some of it; zero while it is listed.
+	// KeptSince is since when the pod is kept although the list lacks a part of it; zero while
+	// it is listed.
 	KeptSince  time.Time
 	Containers []ContainerAbout
 }
 
-// ContainerAbout says what stands behind what is said of a container.
+// ContainerAbout explains the properties of a container.
 type ContainerAbout struct {
 	ID, Name string
-	// Cgroup is where the container is taken to live, proven or not; empty is
-	// not known.
+	// Cgroup is the container's cgroup, proven or not; empty if not known.
 	Cgroup string
-	// Unproven says why that is not proven to be the container's alone, so that
-	// it is stopped through the runtime only; Unmeasured why its usage is not
-	// known. Each is empty where it is.
+	// Unproven is why the cgroup is not proven to be the container's alone, so that the
+	// container is only stopped through the runtime. Unmeasured is why its usage is not known.
+	// Each is empty if it is.
 	Unproven, Unmeasured string
 }
 
-// Describe returns what stands behind what is said of a pod; the zero value
-// where no pod of that UID runs.
+// Describe explains a pod; the zero value if no pod with that UID runs.
 func (i *Inventory) Describe(uid string) About {
-	for _, p := range i.world.Load().pods {
+	for _, p := range i.current.Load().pods {
 		if p.spec.UID == uid {
 			return p.describe()
 		}
@@ -50,7 +47,7 @@ func (p *pod) describe() About {
 	about := p.about
 	about.QoS = p.spec.QoSClass()
 	for _, m := range p.members {
-		c := ContainerAbout{ID: m.id, Name: m.name, Cgroup: m.place.path, Unproven: m.unproven, Unmeasured: m.unmeasured}
+		c := ContainerAbout{ID: m.id, Name: m.name, Cgroup: m.location.path, Unproven: m.unproven, Unmeasured: m.unmeasured}
 		if failed := m.failed.Load(); failed != nil {
 			c.Unmeasured = *failed
 		}

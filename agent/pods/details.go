@@ -8,96 +8,91 @@ import (
 )
 
 const (
-	// A detail that could not be had is asked for again after firstRetry, then
-	// ever more rarely down to once in slowestRetry.
-	firstRetry, slowestRetry = time.Second, 10 * time.Second
-	// fairChance is how long a call must have had to count as an attempt when
-	// the list's time ends it.
-	fairChance = detailsTime / 2
+	// minDetailBackoff and maxDetailBackoff bound the pause before a failed status call is
+	// made again.
+	minDetailBackoff, maxDetailBackoff = time.Second, 10 * time.Second
 )
 
-// errNotAsked says that a detail was not asked for yet.
-var errNotAsked = errors.New("its details were not asked for yet")
+// errNotRequested means that no status call was made yet.
+var errNotRequested = errors.New("its status was not read yet")
 
-// details are what only single calls tell of things that are listed, kept by
-// ID for as long as the things are. The zero value is empty.
+// details are the results of status calls for listed objects, by ID, while the objects are
+// listed. The zero value is empty.
 type details[T any] struct {
 	known  map[string]*detail[T]
-	wanted map[string]*detail[T] // by the list at hand
+	wanted map[string]*detail[T] // in the current list
 	now    time.Time
 }
 
-// detail is what is known of one thing.
+// detail is the result for one object.
 type detail[T any] struct {
 	value T
-	err   error // why value is not all; nil once it is
-	// state is what the list said when it was asked for: with another, the
-	// answer is another.
-	state uint8
-	next  time.Time // when to ask again
-	delay time.Duration
+	err   error // why value is incomplete; nil if it is complete
+	// state is the state in the list when the call was made. In another state the result is
+	// outdated.
+	state   uint8
+	next    time.Time // when to call again
+	backoff time.Duration
 }
 
-// begin starts a list: what is not wanted until the next is forgotten.
+// begin starts a list. Results that it does not want are dropped at the next begin.
 func (d *details[T]) begin() {
 	d.known, d.wanted = d.wanted, make(map[string]*detail[T], len(d.wanted))
 }
 
-// want says that a thing is listed, in a state.
+// want adds a listed object with its state.
 func (d *details[T]) want(id string, state uint8, now time.Time) {
 	d.now = now
-	kept := d.known[id]
-	if kept == nil || kept.state != state {
-		kept = &detail[T]{state: state, err: errNotAsked}
+	result := d.known[id]
+	if result == nil || result.state != state {
+		result = &detail[T]{state: state, err: errNotRequested}
 	}
-	d.wanted[id] = kept
+	d.wanted[id] = result
 }
 
-// of returns what is known, and why that is not all; the zero value of what is
-// not wanted.
-func (d *details[T]) of(id string) (T, error) {
-	if kept := d.wanted[id]; kept != nil {
-		return kept.value, kept.err
+// get returns the result, and why it is incomplete; the zero value for an object that is not
+// wanted.
+func (d *details[T]) get(id string) (T, error) {
+	if result := d.wanted[id]; result != nil {
+		return result.value, result.err
 	}
 	var none T
-	return none, errNotAsked
+	return none, errNotRequested
 }
 
-// due returns the calls to make, the first attempts before the others. Each
-// writes to one detail alone, and does nothing once ctx, which has a deadline,
-// has ended.
-func (d *details[T]) due(ctx context.Context, ask func(ctx context.Context, id string) (T, error)) []func() {
-	var first, again []func()
+// due returns the calls to make, first attempts before retries. Each writes one detail, and
+// does nothing after the end of ctx, which has a deadline.
+func (d *details[T]) due(ctx context.Context, read func(ctx context.Context, id string) (T, error)) []func() {
+	var first, retries []func()
 	end, _ := ctx.Deadline()
-	for id, kept := range d.wanted {
-		if kept.err == nil || d.now.Before(kept.next) {
+	for id, result := range d.wanted {
+		if result.err == nil || d.now.Before(result.next) {
 			continue
 		}
 		call := func() {
-			// The end of the time is looked for by the clock: a context learns of
-			// it late when the processors are busy.
+			// Check the clock too: a context ends late on a busy machine.
 			if ctx.Err() != nil || time.Until(end) <= 0 {
 				return
 			}
 			began := time.Now()
-			value, err := ask(ctx, id)
-			if err != nil && time.Until(end) <= 0 && time.Since(began) < fairChance {
-				return
+			value, err := read(ctx, id)
+			if err != nil && time.Until(end) <= 0 && time.Since(began) < detailsDeadline/2 {
+				return // the deadline ended it early: no attempt
 			}
-			kept.value, kept.err = value, err
-			kept.delay = min(max(2*kept.delay, firstRetry), slowestRetry)
-			kept.next = d.now.Add(kept.delay)
+			result.value, result.err = value, err
+			result.backoff = min(max(2*result.backoff, minDetailBackoff), maxDetailBackoff)
+			result.next = d.now.Add(result.backoff)
 		}
-		if kept.delay == 0 {
+		if result.backoff == 0 {
 			first = append(first, call)
 		} else {
-			again = append(again, call)
+			retries = append(retries, call)
 		}
 	}
-	return append(first, again...)
+	return append(first, retries...)
 }
 
-// parallel makes the calls, a few at a time, and returns when all are done.
+// parallel makes the calls, parallelDetails at a time, and returns when all are done.
 func parallel(calls []func()) {
 	queue := make(chan func())
 	var workers sync.WaitGroup

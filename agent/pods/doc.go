@@ -1,28 +1,27 @@
-// Package pods is the inventory: it knows which pods run on this node, what
-// they asked for, what they use, and which cgroups are theirs alone.
+// Package pods is the inventory of the pods that run on this node: what they requested,
+// what they use, and which cgroups are theirs alone.
 //
-// The [Runtime] says what runs, and [Specifications], asked without I/O, what it is;
-// neither waits for the other. [Inventory.Run] keeps the list fresh. What was known
-// stays known while the runtime ([CRI]) does not answer, hangs or talks nonsense.
-// [Inventory.Measure] reads what every listed pod uses through descriptors that are
-// held open and does not ask the runtime, so that it can be called under pressure.
-// Where a [Tree] walks the cgroups, it reads only what that finds to have moved, and
-// the runtime is asked when a cgroup comes or goes.
+// The [Runtime] lists what runs. [Specifications] describe what the pods are, and answer
+// without I/O. Neither waits for the other. [Inventory.Run] keeps the list current. While
+// the runtime ([CRI]) does not answer, hangs or returns malformed data, the last known list
+// stays in use. [Inventory.Measure] reads the usage of each listed pod through open
+// descriptors and does not call the runtime, so it can be called under pressure. With a
+// [Tree], which walks the cgroups, it reads only the files of cgroups whose usage has
+// changed, and the runtime is listed when a cgroup is created or removed.
 //
-// What a pod is said to be is believed by rank:
+// The sources of a pod's properties are ranked:
 //
-//   - whose it is, its QoS class and its grace come from what only a kubelet or
-//     the operator writes; an annotation that its author could have forged is
-//     reported by [Inventory.Describe] and not believed;
-//   - without a specification, what it requested is computed back from the
-//     score that the kubelet derives from it, and is marked as an estimate;
-//   - a number that could not be read is not there: the pod then has no
-//     statistics, and Describe says why.
+//   - the owner, the QoS class and the grace period come from what only a kubelet or the
+//     operator can write; an annotation that the pod's author could have forged is ignored
+//     and reported by [Inventory.Describe];
+//   - without a specification, the memory request is computed from the oom_score_adj that
+//     the kubelet derives from it, and is marked as an estimate;
+//   - a value that could not be read is absent: the pod then has no statistics, and
+//     Describe has the reason.
 //
-// A container's cgroup is proven when the runtime names it, it is named after
-// the container, the container's first process is in it, and no other container
-// or sandbox is. A process that must live and was moved into it takes nothing from
-// that; one that the container started makes it unproven. Only a proven cgroup is
-// handed out to be killed. [evict.Guard] lists
-// the processes that no kill may reach, by what they are.
+// A container's cgroup is proven if the runtime names it, its name contains the
+// container's ID, the container's first process is in it, and no other container or
+// sandbox is. A protected process that was moved into it does not matter; one that the
+// container started makes it unproven. Only a proven cgroup is killed. [evict.Guard] lists
+// the processes that no kill may reach, by identity and not by name.
 package pods

@@ -23,15 +23,15 @@ func names(s Snapshot) string {
 	return strings.Join(all, " ")
 }
 
-// Whatever the runtime does, what was known stays known, and what is wrong is
-// said; when it comes to its senses, so does the list.
+// While the runtime fails the last known list stays, and the status has the error. When the
+// runtime has recovered the list is updated.
 func TestFaults(t *testing.T) {
 	for _, tt := range []struct {
 		name      string
 		break_    func(n *node)
 		heal      func(n *node)
 		connected bool
-		said      string
+		failure   string
 	}{
 		{"stopped", func(n *node) { n.runtime.Stop() }, func(n *node) { n.runtime.Restart() }, false, "not reachable"},
 		{"crashed", func(n *node) { n.runtime.Crash() }, func(n *node) { n.runtime.Restart() }, false, "not reachable"},
@@ -59,18 +59,18 @@ func TestFaults(t *testing.T) {
 
 			tt.break_(n)
 			err := i.Sync(context.Background())
-			if (err == nil) != (tt.said == "") {
-				t.Errorf("Sync() = %v; want an error: %t", err, tt.said != "")
+			if (err == nil) != (tt.failure == "") {
+				t.Errorf("Sync() = %v; want an error: %t", err, tt.failure != "")
 			}
 			s := i.Measure(time.Now())
 			if names(s) != "a b" || !s.Pods[0].HasStats || len(s.Handles[s.Pods[0].UID].Containers) != 2 {
-				t.Errorf("pods = %q, %+v; want a and b as they were", names(s), s.Pods)
+				t.Errorf("pods = %q, %+v; want a and b unchanged", names(s), s.Pods)
 			}
-			if tt.said != "" && !s.Listed.Equal(before.Listed) {
-				t.Errorf("listed = %v; want %v, when the last good list was complete", s.Listed, before.Listed)
+			if tt.failure != "" && !s.Listed.Equal(before.Listed) {
+				t.Errorf("listed = %v; want %v, when the last list was complete", s.Listed, before.Listed)
 			}
-			if st := i.Status(); st.Connected != tt.connected || !strings.Contains(st.Error, tt.said) || tt.said == "" && st.Error != "" {
-				t.Errorf("status = connected %t, error %q; want %t, %q", st.Connected, st.Error, tt.connected, tt.said)
+			if st := i.Status(); st.Connected != tt.connected || !strings.Contains(st.Error, tt.failure) || tt.failure == "" && st.Error != "" {
+				t.Errorf("status = connected %t, error %q; want %t, %q", st.Connected, st.Error, tt.connected, tt.failure)
 			}
 
 			tt.heal(n)
@@ -80,51 +80,50 @@ func TestFaults(t *testing.T) {
 			}
 			s = i.Measure(time.Now())
 			if st := i.Status(); names(s) != "a b c" || !s.Listed.After(before.Listed) || !st.Connected || st.Error != "" || st.RuntimeName != "containerd" {
-				t.Errorf("afterwards: pods %q, listed %v, status %+v; want a b c and nothing wrong", names(s), s.Listed, st)
+				t.Errorf("afterwards: pods %q, listed %v, status %+v; want a b c and no error", names(s), s.Listed, st)
 			}
 		})
 	}
 }
 
-// An incomplete list takes away what it lists as ended, and in the long run what
-// it does not list.
+// An incomplete list removes what it lists as ended, and after missingRetention what it lacks.
 func TestIncompleteList(t *testing.T) {
 	n := newNode(t, true)
 	a := n.addPod(critest.Pod{Name: "a", Containers: []critest.Container{{Name: "one", PID: 100}, {Name: "two", PID: 101}}})
 	i := n.synced()
 	two := a.Containers[1].ID
 	n.runtime.SetState(two, cri.StateExited)
-	n.runtime.Break("ListContainers", critest.Fault{Garble: critest.Duplicates}) // of the first, which is then left out
+	n.runtime.Break("ListContainers", critest.Fault{Garble: critest.Duplicates}) // of the first container, which is then left out
 	i.Sync(context.Background())
 	s := i.Measure(time.Now())
 	var left []string
 	for _, c := range s.Handles[a.UID].Containers {
 		left = append(left, c.ID)
 	}
-	// Whichever is listed twice is kept as it was known; the other is as listed.
+	// The container that is listed twice keeps its last state; the other is as listed.
 	if len(left) == 0 || len(left) == 2 && left[0] == left[1] {
 		t.Errorf("containers = %q", left)
 	}
 	if i.Describe(a.UID).KeptSince.IsZero() {
-		t.Error("a pod that lacks something in the list is not marked")
+		t.Error("KeptSince of a pod with a missing container is zero")
 	}
 
-	var src tracked
+	var src trackedRuntime
 	src.list = List{Pods: []Pod{{Sandbox: Sandbox{SandboxDetail: cri.SandboxDetail{Sandbox: cri.Sandbox{ID: "s"}}}}}}
 	now := time.Now()
 	for _, step := range []struct {
 		after time.Duration
 		want  int
-	}{{0, 1}, {time.Second, 1}, {keepMissing - time.Second, 1}, {keepMissing, 0}, {keepMissing + time.Second, 0}} {
-		src.complete(List{}, now.Add(step.after))
+	}{{0, 1}, {time.Second, 1}, {missingRetention - time.Second, 1}, {missingRetention, 0}, {missingRetention + time.Second, 0}} {
+		src.mergePartial(List{}, now.Add(step.after))
 		if len(src.list.Pods) != step.want {
-			t.Errorf("%d pods kept %s after they were missing first; want %d", len(src.list.Pods), step.after, step.want)
+			t.Errorf("%d pods kept %s after the first list without them; want %d", len(src.list.Pods), step.after, step.want)
 		}
 	}
 }
 
-// A runtime that is not there at the start is waited for.
-func TestAbsentAtStart(t *testing.T) {
+// A runtime may start after evictd.
+func TestRuntimeStartsLater(t *testing.T) {
 	n := newNode(t, true)
 	n.addPod(critest.Pod{Name: "a", Containers: []critest.Container{{PID: 100}}})
 	n.runtime.Stop()
@@ -147,7 +146,7 @@ func TestAbsentAtStart(t *testing.T) {
 	}
 }
 
-// A list that hangs ends with its context and takes nothing away.
+// A list that hangs ends with its context, and the last known list stays.
 func TestListHangs(t *testing.T) {
 	n := newNode(t, true)
 	n.addPod(critest.Pod{Name: "a", Containers: []critest.Container{{PID: 100}}})
@@ -175,7 +174,7 @@ func TestListHangs(t *testing.T) {
 	}
 }
 
-// A status that hangs holds up that container alone, and is asked for again.
+// A status call that hangs affects that container only, and is made again.
 func TestStatusHangs(t *testing.T) {
 	n := newNode(t, true)
 	n.addPod(critest.Pod{Name: "a", Containers: []critest.Container{{PID: 100}}})
@@ -190,7 +189,7 @@ func TestStatusHangs(t *testing.T) {
 	if names(s) != "a b c" || i.Status().Unproven != 1 {
 		t.Errorf("pods %q, %d unproven; want a b c, one unproven", names(s), i.Status().Unproven)
 	}
-	// The runtime is asked again once the time for that has come.
+	// The call is made again when its back-off is over.
 	src := i.runtime.Runtime.(*CRI)
 	for _, d := range src.containers.wanted {
 		d.next = time.Time{}
@@ -203,8 +202,8 @@ func TestStatusHangs(t *testing.T) {
 	}
 }
 
-// Nonsense about one container is kept from the others, and from numbers.
-func TestStatusIsGarbage(t *testing.T) {
+// A malformed status of one container affects no other, and yields no values.
+func TestMalformedStatus(t *testing.T) {
 	for _, info := range []string{"", "{", "null", "[]", `{"pid":-1}`, `{"pid":1}`, `{"pid":4194305}`, `{"runtimeSpec":{"process":{"oomScoreAdj":2000}}}`,
 		`{"runtimeSpec":{"linux":{"cgroupsPath":7}}}`, strings.Repeat(`{"a":`, 100_000)} {
 		t.Run(fmt.Sprintf("%.20q", info), func(t *testing.T) {
@@ -217,7 +216,7 @@ func TestStatusIsGarbage(t *testing.T) {
 				t.Fatalf("%d pods; want 1", len(s.Pods))
 			}
 			if c := s.Handles[p.UID].Containers[0]; s.Pods[0].HasStats || c.Unproven == "" || c.Cgroup != "" {
-				t.Errorf("stats %t, container %+v; want neither statistics nor proof", s.Pods[0].HasStats, c)
+				t.Errorf("stats %t, container %+v; want neither statistics nor a proven cgroup", s.Pods[0].HasStats, c)
 			}
 			if q := s.Pods[0].Containers[0].Resources.Requests.Memory; q != nil {
 				t.Errorf("request = %s; want none", q)
@@ -226,8 +225,8 @@ func TestStatusIsGarbage(t *testing.T) {
 	}
 }
 
-// What is known of a container is asked for once.
-func TestDetailsAreAskedForOnce(t *testing.T) {
+// Status calls that succeed are not repeated.
+func TestStatusCallsAreCached(t *testing.T) {
 	n := newNode(t, true)
 	n.addPod(critest.Pod{Containers: []critest.Container{{Name: "a", PID: 100}, {Name: "b", PID: 101}}})
 	i := n.synced()
@@ -245,8 +244,8 @@ func TestDetailsAreAskedForOnce(t *testing.T) {
 	}
 }
 
-// A list of 5,000 containers is there at once; what it does not tell is asked for
-// in portions, each container once.
+// A list of 5,000 containers is used at once. Status calls are spread over several lists,
+// one for each container.
 func TestManyContainers(t *testing.T) {
 	if testing.Short() {
 		t.Skip("builds 5,000 containers")
@@ -260,7 +259,7 @@ func TestManyContainers(t *testing.T) {
 		n.runtime.AddPod(p)
 	}
 	i := n.inventory()
-	asked := 0
+	seen := 0
 	for round := range 3 {
 		if err := i.Sync(context.Background()); err != nil {
 			t.Fatal(err)
@@ -276,11 +275,11 @@ func TestManyContainers(t *testing.T) {
 				ids[c.ID] = true
 			}
 		}
-		if len(ids) == asked && asked < 5000 {
-			t.Errorf("round %d asked for nothing new after %d containers", round, asked)
+		if len(ids) == seen && seen < 5000 {
+			t.Errorf("round %d made no new status calls after %d containers", round, seen)
 		}
-		if asked = len(ids); calls > asked+(round+1)*parallelDetails {
-			t.Errorf("%d calls for %d containers; want one each, but for those that a list's end cut off", calls, asked)
+		if seen = len(ids); calls > seen+(round+1)*parallelDetails {
+			t.Errorf("%d calls for %d containers; want one each, except calls that a deadline ended", calls, seen)
 		}
 	}
 }
@@ -294,16 +293,16 @@ func descriptors(t *testing.T) int {
 	return len(entries)
 }
 
-// Containers come and go; their descriptors too.
+// The descriptors of removed containers are closed.
 func TestDescriptors(t *testing.T) {
 	for _, v2 := range []bool{false, true} {
 		n := newNode(t, v2)
-		stays := n.addPod(critest.Pod{Name: "stays", Containers: []critest.Container{{PID: 99}}})
-		n.cgroup(stays.CgroupParent, 1<<20, 0)
+		permanent := n.addPod(critest.Pod{Name: "permanent", Containers: []critest.Container{{PID: 99}}})
+		n.cgroup(permanent.CgroupParent, 1<<20, 0)
 		i := n.synced()
 		before := descriptors(t)
 		for round := range 100 {
-			p := n.addPod(critest.Pod{Name: fmt.Sprintf("goes-%d", round), Containers: []critest.Container{
+			p := n.addPod(critest.Pod{Name: fmt.Sprintf("temporary-%d", round), Containers: []critest.Container{
 				{Name: "a", PID: 100 + 2*round}, {Name: "b", PID: 101 + 2*round},
 			}})
 			if err := i.Sync(context.Background()); err != nil {
@@ -313,7 +312,7 @@ func TestDescriptors(t *testing.T) {
 				t.Fatalf("round %d: %d pods; want 2, measured", round, len(s.Pods))
 			}
 			if round == 0 && descriptors(t) <= before {
-				t.Errorf("no descriptors are held for a pod")
+				t.Errorf("no descriptors are open for a pod")
 			}
 			n.runtime.RemovePod(p.ID)
 			if err := i.Sync(context.Background()); err != nil {

@@ -8,23 +8,23 @@ import (
 	"github.com/evictd/evictd/kernel/process"
 )
 
-// selfPID is evictd's own pid, which is the node's where evictd is in the pid
-// namespace of the procfs that it reads: elsewhere it does not act.
+// selfPID is evictd's own pid. It is the pid on the node if evictd is in the pid namespace of
+// the procfs that it reads; in any other evictd does not act.
 var selfPID = os.Getpid()
 
-// Guard returns the processes that must live, as of the last list.
-func (i *Inventory) Guard() *evict.Guard { return i.world.Load().guard }
+// Guard returns the processes that must not be killed, as of the last list.
+func (i *Inventory) Guard() *evict.Guard { return i.current.Load().guard }
 
-// guard collects what must live: what is known without the pods, and what their
-// places tell.
-func (i *Inventory) guard(listings []*listing, places map[string]*place) *evict.Guard {
+// guard collects the processes that must not be killed: those that are known without the
+// pods, and the shims and first processes of the containers.
+func (i *Inventory) guard(listed []*listedPod, locations map[string]*location) *evict.Guard {
 	g := &evict.Guard{Never: map[int]string{}, Inits: map[int]string{}, Started: map[int]uint64{}}
 	started := func(pid int, at uint64) {
 		if at != 0 {
 			g.Started[pid] = at
 		}
 	}
-	for _, p := range places {
+	for _, p := range locations {
 		if p.parent > 1 {
 			g.Never[p.parent] = "the shim of container " + p.id
 			started(p.parent, p.parentStart)
@@ -34,10 +34,10 @@ func (i *Inventory) guard(listings []*listing, places map[string]*place) *evict.
 			started(p.pid, p.start)
 		}
 	}
-	for _, l := range listings {
-		if l.home.pid != 0 {
-			g.Inits[l.home.pid] = l.home.id
-			started(l.home.pid, l.home.start)
+	for _, l := range listed {
+		if l.sandbox.pid != 0 {
+			g.Inits[l.sandbox.pid] = l.sandbox.id
+			started(l.sandbox.pid, l.sandbox.start)
 		}
 	}
 	for _, k := range i.guardedKubelets() {
@@ -53,7 +53,7 @@ func (i *Inventory) guard(listings []*listing, places map[string]*place) *evict.
 	return g
 }
 
-// startOf returns when a process began, 0 where that can't be read.
+// startOf returns the start time of a process, 0 if it can't be read.
 func (i *Inventory) startOf(pid int) uint64 {
 	stat, err := process.ReadStat(i.procfs, pid)
 	if err != nil {

@@ -18,7 +18,7 @@ func TestGuard(t *testing.T) {
 	n.process(70, 1, "kubelet")
 	n.process(60, shim, "pause")
 	a := n.addPod(critest.Pod{PID: 60, Containers: []critest.Container{{Name: "a", PID: 100}, {Name: "b", PID: 101}}})
-	// A hog that goes by the name of a shim, in its container.
+	// A process in the container with the name of a shim.
 	n.process(102, 100, "containerd-shim")
 	n.cgroup(n.path(a, a.Containers[0]), 100<<20, 60<<20, 100, 102)
 
@@ -30,7 +30,7 @@ func TestGuard(t *testing.T) {
 		t.Fatal(err)
 	}
 	got := i.Guard()
-	// The runtime is this very process.
+	// The process of the runtime is the test itself.
 	want := map[int]string{1: "pid 1", os.Getpid(): "evictd", 70: "kubelet /usr/bin/kubelet (pid 70)"}
 	if !strings.HasPrefix(got.Never[shim], "the shim of container ") {
 		t.Errorf("Never[%d] = %q; want the shim", shim, got.Never[shim])
@@ -44,14 +44,14 @@ func TestGuard(t *testing.T) {
 		t.Errorf("Inits (-want +got):\n%s", diff)
 	}
 
-	// With its start a pid names a process for good.
+	// A pid and its start identify a process.
 	started := map[int]uint64{60: 1060, 70: 1070, 100: 1100, 101: 1101, shim: 1000 + shim}
-	delete(got.Started, os.Getpid()) // the runtime is this very process
+	delete(got.Started, os.Getpid()) // the process of the runtime is the test itself
 	if diff := cmp.Diff(started, got.Started); diff != "" {
 		t.Errorf("Started (-want +got):\n%s", diff)
 	}
 	if !got.Reused(70, func(int) uint64 { return 4711 }) {
-		t.Error("Reused() of a pid that names another process by now = false")
+		t.Error("Reused() of a pid with another start = false; want true")
 	}
 
 	n.runtime.RemovePod(a.ID)
@@ -59,24 +59,24 @@ func TestGuard(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := i.Guard(); len(got.Inits) != 0 || got.Never[shim] != "" {
-		t.Errorf("Guard() after the pod has gone = %v; want nothing of it", got)
+		t.Errorf("Guard() after the pod was removed = %v; want none of its processes", got)
 	}
 }
 
-func TestGuardKnowsTheRuntime(t *testing.T) {
-	i := New(Options{Runtime: &source{}})
+func TestGuardHasRuntime(t *testing.T) {
+	i := New(Options{Runtime: &fakeRuntime{}})
 	i.runtime.list.PID = 4711
-	if got := i.guard(nil, nil).Never[4711]; got != "the container runtime (source)" {
+	if got := i.guard(nil, nil).Never[4711]; got != "the container runtime (fake)" {
 		t.Errorf("Never[4711] = %q; want the container runtime", got)
 	}
-	// A socket that an activator made names pid 1.
+	// The peer of a socket that systemd has created is pid 1.
 	i.runtime.list.PID = 1
 	if got := i.guard(nil, nil).Never[1]; got != "pid 1" {
 		t.Errorf("Never[1] = %q; want pid 1", got)
 	}
 }
 
-func TestOutside(t *testing.T) {
+func TestSystemCgroups(t *testing.T) {
 	for _, v2 := range []bool{false, true} {
 		t.Run(fmt.Sprintf("v2 %t", v2), func(t *testing.T) {
 			n := newNode(t, v2)
@@ -90,7 +90,7 @@ func TestOutside(t *testing.T) {
 			n.cgroup("/user.slice", 10<<20, 0)
 			got := n.synced().Outside(3)
 			want := []evict.CgroupUsage{
-				// The root's own is what no cgroup below it explains.
+				// The root's own usage is the rest without its children.
 				{Cgroup: "/", Memory: 7<<30 - 2<<30 - 3<<30 - 80<<20 - 5<<20},
 				{Cgroup: "/system.slice/big.service", Memory: 1500 << 20},
 				{Cgroup: "/system.slice/db.service", Memory: 1 << 30},
@@ -100,14 +100,14 @@ func TestOutside(t *testing.T) {
 			}
 			for _, o := range n.synced().Outside(100) {
 				if o.Cgroup == n.path(p, p.Containers[0]) || strings.HasPrefix(o.Cgroup, "/kubepods") {
-					t.Errorf("Outside(100) lists %s, which is the pods'", o.Cgroup)
+					t.Errorf("Outside(100) lists %s, which belongs to the pods", o.Cgroup)
 				}
 			}
 		})
 	}
 }
 
-func TestNotOurs(t *testing.T) {
+func TestForeignContainers(t *testing.T) {
 	const id = "4f1f7f0a5e0b6a1f0c6ba3a0f0a0a6e34f1f7f0a5e0b6a1f0c6ba3a0f0a0a6e3"
 	n := newNode(t, true)
 	n.addPod(critest.Pod{CgroupParent: critest.NoCgroupParent, Containers: []critest.Container{{PID: 100}}})
@@ -130,7 +130,7 @@ func TestNotOurs(t *testing.T) {
 	n.cgroup("/", 8<<30, 6<<30, 80, 81, 82, 83, 84, 100)
 
 	if got := n.inventory().NotOurs(); got != nil {
-		t.Errorf("NotOurs() before the first list = %+v; want nothing said", got)
+		t.Errorf("NotOurs() before the first list = %+v; want nil", got)
 	}
 	want := []Outsider{
 		{Cgroup: "/docker/" + id, Processes: 2, Memory: new(int64(1 << 30)), Command: "postgres?[2J"},

@@ -16,30 +16,30 @@ import (
 	"github.com/evictd/evictd/kernel/cgroup"
 )
 
-// Options are what an Inventory is made of.
+// Options configure an Inventory.
 type Options struct {
-	// Runtime lists the pods; nil says that there is no runtime, and so no pods.
+	// Runtime lists the pods; nil means that there is no runtime, and so no pods.
 	Runtime Runtime
-	// Specifications says what the pods are; nil where nothing does.
+	// Specifications describe the pods; may be nil.
 	Specifications Specifications
-	// Hierarchy is the tree in which the pods' cgroups are.
+	// Hierarchy is the tree with the pods' cgroups.
 	Hierarchy *cgroup.Hierarchy
 	Procfs    kernel.FS
 	// CgroupRoot is the kubelet's setting of that name; empty is "/".
 	CgroupRoot string
-	// TrustAnnotations and KubeletAbsent are as for [Inventory.Configure].
+	// TrustAnnotations and KubeletAbsent are the arguments of [Inventory.Configure].
 	TrustAnnotations []string
 	KubeletAbsent    bool
-	// Tree makes it cheap to measure what does not move, and tells when to list. It
-	// may be nil.
+	// Tree makes repeated measurements cheap and shows when to list. It may be nil.
 	Tree Tree
-	Log  *slog.Logger // nil writes none
+	Log  *slog.Logger // nil discards the log
 }
 
-// Inventory knows what runs on the node. Its methods are safe for concurrent
-// use; all but Run, Sync, Outside, NotOurs, WatchKubelets and KubeletProcesses answer at once.
+// Inventory is the list of pods on the node. Its methods are safe for concurrent use. All
+// return at once except Run, Sync, WatchKubelets, KubeletProcesses, [Inventory.Outside] and
+// [Inventory.NotOurs].
 type Inventory struct {
-	runtime    *tracked // nil where there is none
+	runtime    *trackedRuntime // nil if there is none
 	specs      Specifications
 	hierarchy  *cgroup.Hierarchy
 	procfs     kernel.FS
@@ -47,55 +47,53 @@ type Inventory struct {
 	log        *slog.Logger
 
 	rules   atomic.Pointer[rules]
-	world   atomic.Pointer[world]
+	current atomic.Pointer[listSnapshot]
 	status  atomic.Pointer[Status]
-	refresh chan struct{} // a list is wanted now
-	changed chan struct{} // the runtime says that something changed
+	refresh chan struct{} // a list is requested
+	changed chan struct{} // the runtime reported a change
 
-	mu          sync.Mutex // held by Sync and Close
-	places      map[string]*place
-	groups      *groups
-	kubelets    []evict.KubeletProcess
-	trusted     []evict.KubeletProcess // replaced, never changed
-	kubeletsErr error                  // why they could not be looked for
-	scanned     time.Time              // when kubelets was found
-	sighted     atomic.Pointer[sighting]
-	lookAgain   chan struct{} // kubelets are to be looked for
+	mu              sync.Mutex // locked by Sync and Close
+	locations       map[string]*location
+	cgroups         *cgroupCache
+	kubelets        []evict.KubeletProcess
+	trusted         []evict.KubeletProcess // replaced, never changed
+	kubeletsErr     error                  // why kubelets could not be looked for
+	kubeletsScanned time.Time              // when kubelets was found
+	kubeletScan     atomic.Pointer[kubeletScan]
+	scanRequests    chan struct{} // a scan for kubelets is requested
 	// stat returns the owner and the mode of the file that a path leads to.
 	stat func(path string) (owner uint32, mode fs.FileMode, err error)
 
-	// Of whoever measures.
-	readings readings
-	measured *world // last
-	last     Snapshot
-	walk     atomic.Pointer[walk] // nil while there is none
+	// Used by the goroutine that measures.
+	readings        readings
+	measuredOf      *listSnapshot // last
+	lastMeasurement Snapshot
+	lastWalk        atomic.Pointer[walkResult] // nil while there are no walks
 
 	nextMu sync.Mutex
-	next   chan struct{} // closed when the world is next replaced
+	next   chan struct{} // closed when current is next replaced
 }
 
-// tracked is the runtime with what it said last. It belongs to Sync, but for
-// watched.
-type tracked struct {
+// trackedRuntime is the runtime with its last answers. Only Sync uses it, except watched.
+type trackedRuntime struct {
 	Runtime
-	list    List
-	partial map[string]time.Time      // by sandbox, since when it is kept although lists lack some of it
-	listed  time.Time                 // when a list was last complete, and
-	asked   time.Time                 // when that was asked for
-	tried   time.Time                 // when the last list was, complete or not
-	answers bool                      // the last list came, complete or not
-	err     error                     // of the last list
-	watched atomic.Pointer[time.Time] // since when changes are told; nil while they are not
+	list      List
+	partial   map[string]time.Time      // by sandbox: since when it is kept although lists lack a part of it
+	listed    time.Time                 // when a list was last complete, and
+	requested time.Time                 // when that was requested
+	attempted time.Time                 // when the last list was requested, complete or not
+	answered  bool                      // the last list arrived, complete or not
+	err       error                     // of the last list
+	watched   atomic.Pointer[time.Time] // since when changes are reported; nil while they are not
 }
 
-// rules are the configuration's part in what is believed.
+// rules are the settings of [Inventory.Configure].
 type rules struct {
 	trusted       []string
 	kubeletAbsent bool
 }
 
-// New returns an Inventory that knows nothing yet. It asks nobody and starts
-// nothing.
+// New returns an empty Inventory. It performs no I/O and starts no goroutine.
 func New(o Options) *Inventory {
 	log := o.Log
 	if log == nil {
@@ -103,92 +101,91 @@ func New(o Options) *Inventory {
 	}
 	i := &Inventory{
 		specs: o.Specifications, hierarchy: o.Hierarchy, procfs: o.Procfs, cgroupRoot: o.CgroupRoot, log: log,
-		refresh: make(chan struct{}, 1), changed: make(chan struct{}, 1), next: make(chan struct{}), lookAgain: make(chan struct{}, 1),
-		places: map[string]*place{}, groups: newGroups(o.Hierarchy), stat: statFile,
+		refresh: make(chan struct{}, 1), changed: make(chan struct{}, 1), next: make(chan struct{}), scanRequests: make(chan struct{}, 1),
+		locations: map[string]*location{}, cgroups: newCgroupCache(o.Hierarchy), stat: statFile,
 		readings: readings{tree: o.Tree, known: map[uint64]*reading{}},
 	}
 	if o.Runtime != nil {
-		i.runtime = &tracked{Runtime: o.Runtime}
+		i.runtime = &trackedRuntime{Runtime: o.Runtime}
 	}
 	i.rules.Store(&rules{trusted: slices.Clone(o.TrustAnnotations), kubeletAbsent: o.KubeletAbsent})
-	i.world.Store(&world{guard: i.guard(nil, nil)})
-	i.note()
+	i.current.Store(&listSnapshot{guard: i.guard(nil, nil)})
+	i.updateStatus()
 	return i
 }
 
-// Configure says in which namespaces annotations are believed even on a
-// kubelet's pods, and whether it is declared that no kubelet runs here, so that
-// what one has left behind is evictd's. It counts from the next list on.
+// Configure sets in which namespaces annotations are trusted even on a kubelet's pods, and
+// whether it is declared that no kubelet runs here, so that pods that one has left behind
+// belong to evictd. It applies from the next list.
 func (i *Inventory) Configure(trustAnnotations []string, kubeletAbsent bool) {
 	i.rules.Store(&rules{trusted: slices.Clone(trustAnnotations), kubeletAbsent: kubeletAbsent})
 	i.Refresh()
 }
 
-// Refresh asks for a new list now.
-func (i *Inventory) Refresh() { poke(i.refresh) }
+// Refresh requests a new list.
+func (i *Inventory) Refresh() { notify(i.refresh) }
 
-// Changed returns a channel that is closed when what is listed is next brought
-// up to date.
+// Changed returns a channel that is closed when the list is next updated.
 func (i *Inventory) Changed() <-chan struct{} {
 	i.nextMu.Lock()
 	defer i.nextMu.Unlock()
 	return i.next
 }
 
-// Tried returns when the runtime had last been asked for a list that has come, or
-// that it has failed to give; zero for never. What runs since before then is known
-// as far as it can be.
-func (i *Inventory) Tried() time.Time { return i.world.Load().tried }
+// Tried returns when the last list was requested that the runtime has answered or failed
+// to answer; zero for never. Pods that were started before then are known as far as
+// possible.
+func (i *Inventory) Tried() time.Time { return i.current.Load().attempted }
 
-// Close gives all descriptors up. What is measured afterwards has no pods.
+// Close closes all descriptors. Later measurements have no pods.
 func (i *Inventory) Close() error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	i.publish(&world{guard: i.world.Load().guard, trusted: i.trusted})
-	return i.groups.close()
+	i.publish(&listSnapshot{guard: i.current.Load().guard, trusted: i.trusted})
+	return i.cgroups.close()
 }
 
-func (i *Inventory) publish(w *world) {
-	i.world.Store(w)
+func (i *Inventory) publish(w *listSnapshot) {
+	i.current.Store(w)
 	i.nextMu.Lock()
 	defer i.nextMu.Unlock()
 	close(i.next)
 	i.next = make(chan struct{})
 }
 
-// Sync brings the list up to date once: what Run does again and again. The error
-// says what could not be listed; what was known of that stays.
+// Sync updates the list once; Run calls it repeatedly. The error is what could not be
+// listed; the last known state of that stays.
 func (i *Inventory) Sync(ctx context.Context) error {
 	i.mu.Lock()
 	defer i.mu.Unlock()
 	var err error
 	if i.runtime != nil {
-		err = i.list(ctx, i.runtime)
+		err = i.listRuntime(ctx, i.runtime)
 	}
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	i.publish(i.build(time.Now()))
-	i.groups.closeUnused()
-	i.note()
+	i.publish(i.buildSnapshot(time.Now()))
+	i.cgroups.closeUnused()
+	i.updateStatus()
 	return err
 }
 
-// list asks the runtime, and logs when that begins or ends to fail.
-func (i *Inventory) list(ctx context.Context, s *tracked) error {
-	asked := time.Now()
+// listRuntime lists the runtime, and logs when that begins or stops to fail.
+func (i *Inventory) listRuntime(ctx context.Context, s *trackedRuntime) error {
+	requested := time.Now()
 	list, err := s.List(ctx)
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
 	now := time.Now()
-	s.tried = asked
-	s.answers = err == nil || errors.Is(err, ErrPartial)
+	s.attempted = requested
+	s.answered = err == nil || errors.Is(err, ErrPartial)
 	switch {
 	case err == nil:
-		s.list, s.partial, s.listed, s.asked = list, nil, now, asked
+		s.list, s.partial, s.listed, s.requested = list, nil, now, requested
 	case errors.Is(err, ErrPartial):
-		s.complete(list, now)
+		s.mergePartial(list, now)
 	}
 	if err != nil {
 		err = fmt.Errorf("list pods of %s: %w", s.Name(), err)
@@ -196,30 +193,29 @@ func (i *Inventory) list(ctx context.Context, s *tracked) error {
 	switch {
 	case err != nil && (s.err == nil || s.err.Error() != err.Error()):
 		if s.listed.IsZero() {
-			i.log.Warn("pods can't be listed, none is known yet", "source", s.Name(), "error", err)
+			i.log.Warn("could not list pods; none is known yet", "source", s.Name(), "error", err)
 		} else {
-			i.log.Warn("pods can't be listed, going on with what was known", "source", s.Name(), "error", err, "known_since", s.listed)
+			i.log.Warn("could not list pods; using the last known list", "source", s.Name(), "error", err, "known_since", s.listed)
 		}
-	case err == nil && (s.err != nil || s.listed == now && i.world.Load().listed.IsZero()):
-		i.log.Info("pods are listed", "source", s.Name(), "runtime", list.Software, "version", list.Version, "pods", len(list.Pods))
+	case err == nil && (s.err != nil || s.listed == now && i.current.Load().listed.IsZero()):
+		i.log.Info("listed pods", "source", s.Name(), "runtime", list.Software, "version", list.Version, "pods", len(list.Pods))
 	}
 	s.err = err
 	return err
 }
 
-// keepMissing is how long what an incomplete list lacks is taken to be there
-// still. What has a cgroup goes earlier, with that.
-const keepMissing = time.Minute
+// missingRetention is how long a pod or container that incomplete lists lack is kept. One
+// with a cgroup goes earlier, when that is removed.
+const missingRetention = time.Minute
 
-// complete takes an incomplete list and adds to it what was known before of
-// what it lacks.
-func (s *tracked) complete(list List, now time.Time) {
+// mergePartial takes an incomplete list, and adds from the last list what it lacks.
+func (s *trackedRuntime) mergePartial(list List, now time.Time) {
 	since := make(map[string]time.Time)
 	keep := func(id string) bool {
 		if since[id] = s.partial[id]; since[id].IsZero() {
 			since[id] = now
 		}
-		return now.Sub(since[id]) < keepMissing
+		return now.Sub(since[id]) < missingRetention
 	}
 	index := make(map[string]int, len(list.Pods))
 	for n := range list.Pods {
@@ -243,45 +239,45 @@ func (s *tracked) complete(list List, now time.Time) {
 	s.list, s.partial = list, since
 }
 
-// Status is how the Inventory fares.
+// Status is the state of an Inventory.
 type Status struct {
-	// DeclaredAbsent tells that there is no runtime.
+	// DeclaredAbsent reports that the configuration has no runtime.
 	DeclaredAbsent bool
-	// Endpoint names the runtime. Connected tells that it answers, if not with
-	// everything; Error is what went wrong last, empty where nothing did.
+	// Endpoint names the runtime. Connected reports that it answers, even if incompletely.
+	// Error is the last error, empty if there was none.
 	Endpoint  string
 	Connected bool
 	Error     string
 	// LastSync is when the list was last complete; zero for never.
 	LastSync time.Time
-	// RuntimeName and RuntimeVersion are what the runtime says of itself.
+	// RuntimeName and RuntimeVersion are the runtime's own.
 	RuntimeName    string
 	RuntimeVersion string
-	// Watched tells that changes are told at once and not found by listing.
+	// Watched reports that the runtime reports changes, so that they are not found by listing.
 	Watched bool
-	// Pods and Containers count what runs, Unproven those of the containers
-	// whose cgroup could not be proven to be theirs alone.
+	// Pods and Containers count what runs. Unproven counts the containers whose cgroup is not
+	// proven to be theirs alone.
 	Pods, Containers, Unproven int
 }
 
-// Status returns how the Inventory fares.
+// Status returns the state of the Inventory.
 func (i *Inventory) Status() Status {
 	s := *i.status.Load()
 	s.Watched = i.watched()
 	return s
 }
 
-// note keeps the status of the runtime and of the world.
-func (i *Inventory) note() {
-	w := i.world.Load()
+// updateStatus computes the Status from the runtime and the current list.
+func (i *Inventory) updateStatus() {
+	w := i.current.Load()
 	s := Status{DeclaredAbsent: i.runtime == nil, LastSync: w.listed}
 	if r := i.runtime; r != nil {
-		s.Endpoint, s.Connected, s.RuntimeName, s.RuntimeVersion = r.Name(), r.answers, r.list.Software, r.list.Version
+		s.Endpoint, s.Connected, s.RuntimeName, s.RuntimeVersion = r.Name(), r.answered, r.list.Software, r.list.Version
 		switch {
 		case r.err != nil:
 			s.Error = r.err.Error()
-		case !r.answers:
-			s.Error = "not asked yet"
+		case !r.answered:
+			s.Error = "not listed yet"
 		}
 	}
 	s.Pods = len(w.pods)

@@ -17,10 +17,9 @@ import (
 
 var quantities = cmp.Comparer(func(a, b resource.Quantity) bool { return a.Cmp(b) == 0 })
 
-// A kubelet's Burstable pod with two containers, by both drivers on both
-// versions.
+// A kubelet's Burstable pod with two containers, for both cgroup drivers and versions.
 //
-// Complexity: a check of everything that is known of one pod.
+// Complexity: checks all properties of one pod.
 //
 //gocyclo:ignore
 func TestMeasure(t *testing.T) {
@@ -119,8 +118,7 @@ func TestMeasureFollowsUsage(t *testing.T) {
 	}
 }
 
-// Without a cgroup that is the pod's alone, the containers' and the sandbox's
-// are added up.
+// Without a cgroup of its own, a pod's usage is the sum of its containers and sandbox.
 func TestMeasureSum(t *testing.T) {
 	n := newNode(t, false)
 	p := n.addPod(critest.Pod{CgroupParent: critest.NoCgroupParent, Containers: []critest.Container{
@@ -145,7 +143,7 @@ func TestMeasureSum(t *testing.T) {
 	}
 }
 
-// What can't be read is not 0.
+// An unreadable value is absent and not 0.
 func TestAbsentIsNotZero(t *testing.T) {
 	n := newNode(t, true)
 	p := n.addPod(critest.Pod{Containers: []critest.Container{{Name: "good", PID: 100}, {Name: "bad", PID: 101}}})
@@ -166,11 +164,11 @@ func TestAbsentIsNotZero(t *testing.T) {
 	}
 	n.cgroup(n.path(p, bad), 1<<20, 1<<20, 101)
 	if pod := i.Measure(time.Now()).Pods[0]; !pod.HasStats {
-		t.Error("a pod whose cgroups can be read again has no statistics")
+		t.Error("no statistics of a pod whose cgroups are readable again")
 	}
 }
 
-func TestWhoRuns(t *testing.T) {
+func TestRunningPods(t *testing.T) {
 	n := newNode(t, false)
 	add := func(p critest.Pod) { n.addPod(p) }
 	add(critest.Pod{Name: "runs", Containers: []critest.Container{{PID: 100}}})
@@ -185,14 +183,14 @@ func TestWhoRuns(t *testing.T) {
 		got = append(got, p.Name)
 	}
 	if diff := cmp.Diff([]string{"not-ready-runs", "runs"}, got); diff != "" {
-		t.Errorf("pods that run (-want +got):\n%s", diff)
+		t.Errorf("running pods (-want +got):\n%s", diff)
 	}
 	if !s.Kubelet.Pods {
-		t.Error("a dead sandbox of a kubelet's does not count as a kubelet's")
+		t.Error("Kubelet.Pods = false with a dead sandbox of a kubelet; want true")
 	}
 }
 
-func TestWhose(t *testing.T) {
+func TestOwner(t *testing.T) {
 	for _, tt := range []struct {
 		name           string
 		source, mirror string // annotations; "-" is none
@@ -203,16 +201,16 @@ func TestWhose(t *testing.T) {
 		spared         string
 		ignored        int
 	}{
-		{name: "the operator's", source: "-", mirror: "-"},
+		{name: "of the operator", source: "-", mirror: "-"},
 		{name: "from the API", source: "api", mirror: "-", kubelet: true},
 		{name: "from a file", source: "file", mirror: "-", kubelet: true, static: true},
 		{name: "from a URL", source: "http", mirror: "-", kubelet: true, static: true},
 		{name: "empty source", source: "", mirror: "-", kubelet: true, static: true},
 		{name: "forged mirror", source: "api", mirror: "deadbeef", kubelet: true, ignored: 1},
-		{name: "forged mirror of the operator's", source: "-", mirror: "deadbeef", ignored: 1},
+		{name: "forged mirror, of the operator", source: "-", mirror: "deadbeef", ignored: 1},
 		{name: "left behind", source: "file", mirror: "-", absent: true},
-		{name: "the cluster's", source: "api", mirror: "-", namespace: kubeSystem, kubelet: true, spared: "a kubelet's pod in kube-system"},
-		{name: "the operator's in kube-system", source: "-", mirror: "-", namespace: kubeSystem},
+		{name: "of the cluster", source: "api", mirror: "-", namespace: kubeSystem, kubelet: true, spared: "a kubelet's pod in kube-system"},
+		{name: "of the operator in kube-system", source: "-", mirror: "-", namespace: kubeSystem},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			n := newNode(t, false)
@@ -235,7 +233,7 @@ func TestWhose(t *testing.T) {
 				t.Errorf("owned = %t; want %t", got, !tt.kubelet)
 			}
 			if s.Kubelet.Pods != (tt.source != "-") {
-				t.Errorf("KubeletPods = %t; want %t", s.Kubelet.Pods, tt.source != "-")
+				t.Errorf("Kubelet.Pods = %t; want %t", s.Kubelet.Pods, tt.source != "-")
 			}
 			if got := i.Describe(p.UID).Ignored; len(got) != tt.ignored {
 				t.Errorf("ignored = %q; want %d", got, tt.ignored)
@@ -244,7 +242,7 @@ func TestWhose(t *testing.T) {
 	}
 }
 
-// A UID is whatever somebody typed.
+// Without a kubelet, UIDs and names are any text.
 func TestHostileIdentity(t *testing.T) {
 	n := newNode(t, true)
 	var first critest.Pod
@@ -262,7 +260,7 @@ func TestHostileIdentity(t *testing.T) {
 		t.Fatalf("%d pods, %d handles of three pods with one UID; want 3 and 3", len(s.Pods), len(s.Handles))
 	}
 	if got := s.Handles["typed"].SandboxID; got != first.ID {
-		t.Errorf("the UID names sandbox %s; want the oldest, %s", got, first.ID)
+		t.Errorf("the UID identifies sandbox %s; want the oldest, %s", got, first.ID)
 	}
 	for _, p := range s.Pods {
 		if h := s.Handles[p.UID]; len(h.Containers) != 1 {
@@ -271,7 +269,7 @@ func TestHostileIdentity(t *testing.T) {
 	}
 }
 
-// The sandbox's own metadata names a pod that has no labels.
+// A pod without labels is named by the metadata of its sandbox.
 func TestMetadataNames(t *testing.T) {
 	n := newNode(t, true)
 	n.addPod(critest.Pod{Name: "web", Namespace: "shop", UID: "u1", Containers: []critest.Container{{PID: 100}}})

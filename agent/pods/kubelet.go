@@ -21,131 +21,127 @@ import (
 	"github.com/evictd/evictd/kernel/process"
 )
 
-// kubeletExecutables are the names of the programs that are a kubelet, or have
-// one in them. They only select which processes are looked at.
+// kubeletExecutables are the names of programs that are or include a kubelet. A name only
+// selects a process for the checks of [Inventory.IsKubelet].
 var kubeletExecutables = []string{"kubelet", "kubelite", "k3s"}
 
 const (
-	// guardedKubeletAge is how old what is known of the kubelets may be that must
-	// live: no container's cgroup has one in it, unless it was put there by hand. It
-	// is also from which age on a process is trusted to be one.
-	guardedKubeletAge = time.Minute
-	// kubeletLookAge is how old that may be where evictd does what it must not do
-	// beside a kubelet.
-	kubeletLookAge = 10 * time.Second
-	// kubeletLookShare is how many times as long as looking for kubelets takes the
-	// next look waits: every user can start processes, and each is looked at.
-	kubeletLookShare = 50
+	// guardScanMaxAge is how old the scan may be that guards kubelets: a kubelet is in a
+	// container's cgroup only if it was moved there. It is also the age from which a kubelet
+	// is trusted (trustKubelets).
+	guardScanMaxAge = time.Minute
+	// actionScanMaxAge is how old the scan may be before evictd does what it must not do while
+	// a kubelet runs. It is short, as a kubelet may be started at any time; scanPauseFactor
+	// bounds the cost.
+	actionScanMaxAge = 10 * time.Second
+	// scanPauseFactor is how many times as long as a scan takes the pause before the next is:
+	// any user can start processes, and each costs time.
+	scanPauseFactor = 50
 	// processBatch is how many names of /proc are read at once.
 	processBatch = 512
 )
 
-// sighting is what was found when kubelets were looked for.
-type sighting struct {
+// kubeletScan is the result of a scan for kubelets.
+type kubeletScan struct {
 	found []evict.KubeletProcess // by pid
 	err   error
 	at    time.Time
 }
 
-// updateKubelets takes over which kubelets were found last. Those that are none
-// any more are left out: a process can be found before its container is listed.
-// containers are the paths of the containers' cgroups that the runtime listed when
-// it was asked at that time.
-func (i *Inventory) updateKubelets(containers []string, asked, now time.Time) {
-	s := i.kubeletSighting(guardedKubeletAge)
+// updateKubelets takes over the kubelets of the last scan. A process that is not outside
+// the containers any more is dropped: it may have been found before its container was
+// listed. containers are the paths of the containers' cgroups in the list that was
+// requested at that time.
+func (i *Inventory) updateKubelets(containers []string, requested, now time.Time) {
+	s := i.recentKubeletScan(guardScanMaxAge)
 	if s.err != nil {
-		if s.at != i.scanned {
-			i.log.Warn("can't look for a kubelet's process", "error", s.err)
+		if s.at != i.kubeletsScanned {
+			i.log.Warn("could not look for a kubelet process", "error", s.err)
 		}
-		i.scanned, i.kubeletsErr = s.at, s.err
+		i.kubeletsScanned, i.kubeletsErr = s.at, s.err
 		return
 	}
 	i.kubelets = slices.DeleteFunc(slices.Clone(s.found), func(k evict.KubeletProcess) bool { return i.kubelet(k.PID, containers) == "" })
-	i.scanned, i.kubeletsErr = s.at, nil
-	i.trustKubelets(asked, now)
+	i.kubeletsScanned, i.kubeletsErr = s.at, nil
+	i.trustKubelets(requested, now)
 }
 
-// kubeletProcess describes a kubelet that runs here: see [evict.Kubelet].
+// kubeletProcess describes a running kubelet: see [evict.Kubelet].
 func (i *Inventory) kubeletProcess() string {
 	switch {
 	case i.kubeletsErr != nil:
-		return fmt.Sprintf("whether one does can't be told: %v", i.kubeletsErr)
+		return fmt.Sprintf("not known whether a kubelet runs: %v", i.kubeletsErr)
 	case len(i.kubelets) > 0:
 		return i.kubelets[0].String()
 	}
 	return ""
 }
 
-// Kubelet returns what is known of a kubelet on this node. It has
-// [Inventory.WatchKubelets] look for one again where the last look was more than
-// kubeletLookAge ago.
+// Kubelet returns what is known of a kubelet on this node. If the last scan is older than
+// actionScanMaxAge, it requests another from [Inventory.WatchKubelets].
 func (i *Inventory) Kubelet() evict.Kubelet {
-	i.kubeletSighting(kubeletLookAge)
-	return i.world.Load().kubelet
+	i.recentKubeletScan(actionScanMaxAge)
+	return i.current.Load().kubelet
 }
 
-// kubeletOf is Kubelet for a snapshot of w. Where it is declared that no kubelet runs
-// here, each snapshot asks for a new look: evictd does not act beside one.
-func (i *Inventory) kubeletOf(w *world) evict.Kubelet {
+// kubeletOfSnapshot is Kubelet for a measurement of w. Where no kubelet is declared to run,
+// each measurement requests a recent scan: evictd does not act while one runs.
+func (i *Inventory) kubeletOfSnapshot(w *listSnapshot) evict.Kubelet {
 	if w.kubelet.Absent {
-		i.kubeletSighting(kubeletLookAge)
+		i.recentKubeletScan(actionScanMaxAge)
 	}
 	return w.kubelet
 }
 
-// kubeletSighting returns which kubelets run on this node, by pid: see
-// [Inventory.IsKubelet]. It answers from the last look, and asks
-// [Inventory.WatchKubelets] for another where that is older than maxAge. The
-// first call looks itself.
-func (i *Inventory) kubeletSighting(maxAge time.Duration) *sighting {
-	s := i.sighted.Load()
+// recentKubeletScan returns the last scan for kubelets, and requests another from
+// [Inventory.WatchKubelets] if it is older than maxAge. The first call scans itself.
+func (i *Inventory) recentKubeletScan(maxAge time.Duration) *kubeletScan {
+	s := i.kubeletScan.Load()
 	if s == nil {
-		s, _ = i.lookForKubelets()
+		s, _ = i.scanKubelets()
 	} else if time.Since(s.at) >= maxAge {
-		poke(i.lookAgain)
+		notify(i.scanRequests)
 	}
 	return s
 }
 
-// WatchKubelets looks for kubelets when that is asked for, until ctx ends, and
-// returns nil. It does so on a thread of its own, to which thread gives its
-// priority.
+// WatchKubelets scans for kubelets on request until ctx ends, and returns nil. It runs on a
+// thread of its own, whose priority the function thread sets.
 func (i *Inventory) WatchKubelets(ctx context.Context, thread func() error) error {
 	runtime.LockOSThread() // until the goroutine ends, and the thread with it
 	if err := thread(); err != nil {
-		i.log.Debug("kubelets are looked for at evictd's own priority", "error", err)
+		i.log.Debug("could not lower the priority of the kubelet scan; it runs at evictd's priority", "error", err)
 	}
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-i.lookAgain:
+		case <-i.scanRequests:
 		}
 		began := time.Now()
-		if _, changed := i.lookForKubelets(); changed {
+		if _, changed := i.scanKubelets(); changed {
 			i.Refresh()
 		}
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-time.After(kubeletLookShare * time.Since(began)):
+		case <-time.After(scanPauseFactor * time.Since(began)):
 		}
 	}
 }
 
-// lookForKubelets looks for kubelets, and reports whether others are there than
-// at the last time.
-func (i *Inventory) lookForKubelets() (s *sighting, changed bool) {
-	s = &sighting{at: time.Now()}
+// scanKubelets scans for kubelets, and reports whether they differ from the last scan.
+func (i *Inventory) scanKubelets() (s *kubeletScan, changed bool) {
+	s = &kubeletScan{at: time.Now()}
 	s.found, s.err = i.KubeletProcesses()
-	before := i.sighted.Swap(s)
+	before := i.kubeletScan.Swap(s)
 	return s, before == nil || !slices.Equal(before.found, s.found)
 }
 
-// KubeletProcesses looks for the kubelets that run on this node: it reads /proc
-// as a whole, which takes a second for some ten thousands of processes.
+// KubeletProcesses returns the kubelets that run on this node. It reads all of /proc, which
+// takes a second for some ten thousand processes.
 func (i *Inventory) KubeletProcesses() ([]evict.KubeletProcess, error) {
-	containers := i.world.Load().containers()
+	containers := i.current.Load().containers()
 	dir, err := os.Open(string(i.procfs))
 	if err != nil {
 		return nil, fmt.Errorf("look for a kubelet: %w", err)
@@ -174,26 +170,26 @@ func (i *Inventory) KubeletProcesses() ([]evict.KubeletProcess, error) {
 	return found, nil
 }
 
-// IsKubelet reports whether a process is a kubelet of this node. Its name shows
-// nothing, since every user can run a program of any name. A kubelet runs as
-// root of the first user namespace and in the first pid namespace, outside the
-// cgroups of pods, and only root can write its executable.
+// IsKubelet reports whether a process is a kubelet of this node. Any user can run a program
+// of any name, so the name proves nothing. A kubelet runs as root of the initial user
+// namespace, in the initial pid namespace, outside the cgroups of pods, and only root can
+// write its executable.
 func (i *Inventory) IsKubelet(pid int) bool {
-	return i.kubelet(pid, i.world.Load().containers()) != ""
+	return i.kubelet(pid, i.current.Load().containers()) != ""
 }
 
-// kubelet returns what a process runs if it is a kubelet, else "". A process
-// that has ended is none.
+// kubelet returns the executable of a process if it is a kubelet, else "". It returns ""
+// for a process that has ended.
 func (i *Inventory) kubelet(pid int, containers []string) string {
 	exe := i.kubeletExecutable(pid)
-	if exe == "" || !i.rootsOwn(pid) || !i.onNode(pid, containers) {
+	if exe == "" || !i.runsAsHostRoot(pid) || !i.outsidePods(pid, containers) {
 		return ""
 	}
 	return exe
 }
 
-// kubeletExecutable returns what a process runs if that is called like a
-// kubelet, else "".
+// kubeletExecutable returns the executable of a process if that has the name of a kubelet,
+// else "".
 func (i *Inventory) kubeletExecutable(pid int) string {
 	name := strconv.Itoa(pid)
 	exe, err := os.Readlink(i.procfs.Path(name, "exe"))
@@ -204,9 +200,8 @@ func (i *Inventory) kubeletExecutable(pid int) string {
 	if errors.Is(err, fs.ErrNotExist) {
 		return "" // gone, or a kernel thread
 	}
-	// The executable may have another name (hyperkube), or evictd may not be
-	// allowed to read the link. comm alone is set with prctl(2), so the command
-	// line has to agree.
+	// The executable may have another name (hyperkube), or evictd may not be allowed to read
+	// the link. A process can set its comm with prctl(2), so the command line must match too.
 	comm, err := os.ReadFile(i.procfs.Path(name, "comm"))
 	if err != nil || string(comm) != "kubelet\n" {
 		return ""
@@ -223,20 +218,19 @@ func (i *Inventory) kubeletExecutable(pid int) string {
 	return ""
 }
 
-// rootsOwn reports whether a process has no other user than root of the first
-// user namespace, and an executable that only root can write. All user IDs
-// count: a set-user-id program keeps the real one of the user who runs it.
-// A link that evictd may not read (without CAP_SYS_PTRACE) speaks neither for
-// nor against: the user IDs alone already keep other users out.
-func (i *Inventory) rootsOwn(pid int) bool {
+// runsAsHostRoot reports whether all user IDs of a process are root of the initial user
+// namespace, and only root can write its executable. All user IDs count: a set-user-ID
+// program keeps the real one of its user. If evictd may not read the executable's link
+// (without CAP_SYS_PTRACE), the user IDs decide.
+func (i *Inventory) runsAsHostRoot(pid int) bool {
 	if uids, err := process.ReadUIDs(i.procfs, pid); err != nil || uids != (process.UIDs{}) {
 		return false
 	}
 	if !i.inNamespace(pid, "user", process.FirstUserNamespace) {
 		return false
 	}
-	// Through the link the kernel opens the inode that runs, whatever has its
-	// name by now (fs/proc/base.c: proc_exe_link).
+	// The kernel resolves the link to the inode that runs, whatever file has its name now
+	// (fs/proc/base.c: proc_exe_link).
 	owner, mode, err := i.stat(i.procfs.Path(strconv.Itoa(pid), "exe"))
 	if errors.Is(err, fs.ErrPermission) {
 		return true
@@ -252,22 +246,21 @@ func statFile(path string) (owner uint32, mode fs.FileMode, err error) {
 	}
 	st, ok := info.Sys().(*syscall.Stat_t)
 	if !ok {
-		return 0, 0, fmt.Errorf("no owner is known of %s", path)
+		return 0, 0, fmt.Errorf("owner of %s is not known", path)
 	}
 	return st.Uid, info.Mode(), nil
 }
 
-// inNamespace reports whether a process is in a namespace of this link, or
-// evictd may not see in which one it is.
+// inNamespace reports whether a process is in the namespace of this link, or evictd may not
+// read its namespace.
 func (i *Inventory) inNamespace(pid int, kind, link string) bool {
 	own, err := os.Readlink(i.procfs.Path(strconv.Itoa(pid), "ns", kind))
 	return err != nil || own == link
 }
 
-// onNode reports whether a process is the node's own: neither in another pid
-// namespace nor in the cgroup of a pod or one of these containers. One whose
-// cgroup can't be read counts as the node's.
-func (i *Inventory) onNode(pid int, containers []string) bool {
+// outsidePods reports whether a process is in the initial pid namespace and in no cgroup of
+// a pod or of these containers. It returns true if the cgroup can't be read.
+func (i *Inventory) outsidePods(pid int, containers []string) bool {
 	if !i.inNamespace(pid, "pid", process.FirstPIDNamespace) {
 		return false
 	}
@@ -279,42 +272,42 @@ func (i *Inventory) onNode(pid int, containers []string) bool {
 	if err != nil {
 		return true
 	}
-	// A container that has just started may not be listed yet.
+	// The list may not have a container that has just started.
 	if kubepods, ok, err := i.hierarchy.Kubepods(i.cgroupRoot); err == nil && ok && below(at, kubepods.Path) {
 		return false
 	}
 	return !slices.ContainsFunc(containers, func(c string) bool { return below(at, c) })
 }
 
-// containers returns the paths of the cgroups of all containers.
-func (w *world) containers() (paths []string) {
+// containers returns the cgroup paths of all containers.
+func (w *listSnapshot) containers() (paths []string) {
 	for _, p := range w.pods {
 		for _, m := range p.members {
-			if m.place.path != "" {
-				paths = append(paths, m.place.path)
+			if m.location.path != "" {
+				paths = append(paths, m.location.path)
 			}
 		}
 	}
 	return paths
 }
 
-// containers returns the paths of the cgroups that the runtime names for the
-// containers, and of those that were found for them before.
-func (i *Inventory) containers(listings []*listing) (paths []string) {
-	for _, l := range listings {
+// containers returns the cgroup paths that the runtime names for the containers, or that
+// were found for them before.
+func (i *Inventory) containers(listed []*listedPod) (paths []string) {
+	for _, l := range listed {
 		for n := range l.Containers {
 			c := &l.Containers[n]
-			if before := i.places[c.ID]; before != nil && before.path != "" {
+			if before := i.locations[c.ID]; before != nil && before.path != "" {
 				paths = append(paths, before.path)
-			} else if told, _, err := cri.CgroupPath(c.CgroupsPath); err == nil {
-				paths = append(paths, told)
+			} else if cgroupPath, _, err := cri.CgroupPath(c.CgroupsPath); err == nil {
+				paths = append(paths, cgroupPath)
 			}
 		}
 	}
 	return paths
 }
 
-// below reports whether a path is at or below another.
+// below reports whether a path is top or below it.
 func below(at, top string) bool {
 	rest, ok := strings.CutPrefix(at, top)
 	return ok && top != "" && (rest == "" || rest[0] == '/')

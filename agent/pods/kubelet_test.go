@@ -26,7 +26,7 @@ func TestKubeletProcesses(t *testing.T) {
 	}{
 		{"none", func(n *node) { n.process(70, 1, "containerd") }, ""},
 		{"a kubelet", func(n *node) { n.process(70, 1, "kubelet") }, "/usr/bin/kubelet"},
-		{"upgraded under it", func(n *node) {
+		{"executable replaced by an upgrade", func(n *node) {
 			n.process(70, 1, "kubelet")
 			n.link(70, "exe", "/usr/bin/kubelet (deleted)")
 		}, "/usr/bin/kubelet"},
@@ -39,12 +39,12 @@ func TestKubeletProcesses(t *testing.T) {
 			n.link(70, "exe", "/hyperkube")
 			kerneltest.Write(n.t, n.proc, map[string]string{"70/cmdline": "/hyperkube\x00kubelet\x00--v=2\x00"})
 		}, "kubelet"},
-		{"by name alone", func(n *node) {
+		{"name only", func(n *node) {
 			n.process(70, 1, "kubelet")
 			n.link(70, "exe", "/usr/bin/hog")
 			kerneltest.Write(n.t, n.proc, map[string]string{"70/cmdline": "/usr/bin/hog\x00"})
 		}, ""},
-		{"by argument alone", func(n *node) {
+		{"argument only", func(n *node) {
 			n.process(70, 1, "tail")
 			kerneltest.Write(n.t, n.proc, map[string]string{"70/cmdline": "tail\x00kubelet\x00"})
 		}, ""},
@@ -52,7 +52,7 @@ func TestKubeletProcesses(t *testing.T) {
 			n.process(70, 1, "kubelet")
 			n.link(70, "ns/pid", "pid:[4026532999]")
 		}, ""},
-		{"namespaces are not shown", func(n *node) {
+		{"namespaces not readable", func(n *node) {
 			n.process(70, 1, "kubelet")
 			if err := os.Remove(n.proc + "/70/ns/pid"); err != nil {
 				n.t.Fatal(err)
@@ -86,20 +86,20 @@ func TestKubeletProcesses(t *testing.T) {
 			n.process(70, 1, "kubelet")
 			n.files = map[string]file{"/usr/bin/kubelet": {0, 0o757}}
 		}, ""},
-		{"of a pod that is not listed yet", func(n *node) {
+		{"in a pod that is not listed yet", func(n *node) {
 			n.cgroup("/kubepods/besteffort/podnew/c", 1<<20, 1<<20, 70)
 			n.process(70, 1, "kubelet")
-			n.member(70, "/kubepods/besteffort/podnew/c")
+			n.setCgroup(70, "/kubepods/besteffort/podnew/c")
 		}, ""},
 		{"in a pod", func(n *node) {
 			p := n.addPod(critest.Pod{Containers: []critest.Container{{PID: 100}}})
 			n.process(70, 100, "kubelet")
-			n.member(70, n.path(p, p.Containers[0])+"/deeper")
+			n.setCgroup(70, n.path(p, p.Containers[0])+"/deeper")
 		}, ""},
-		{"beside a pod", func(n *node) {
+		{"in a cgroup with a similar name", func(n *node) {
 			p := n.addPod(critest.Pod{CgroupParent: critest.NoCgroupParent, Containers: []critest.Container{{PID: 100}}})
 			n.process(70, 1, "kubelet")
-			n.member(70, n.path(p, p.Containers[0])+"0")
+			n.setCgroup(70, n.path(p, p.Containers[0])+"0")
 		}, "/usr/bin/kubelet"},
 		{"a kernel thread", func(n *node) {
 			n.process(70, 2, "kubelet")
@@ -141,13 +141,13 @@ func (n *node) users(pid int, ids ...int) {
 	kerneltest.Write(n.t, n.proc, map[string]string{fmt.Sprintf("%d/status", pid): "Name:\tx\n" + text + "\n"})
 }
 
-// A process that was found before its container was listed is dropped with the
-// list, although processes are looked for once a minute.
-func TestKubeletOfAContainerThatIsListedLate(t *testing.T) {
+// A process that was found before its container was listed is dropped with the list,
+// before the next scan.
+func TestKubeletInContainerListedLater(t *testing.T) {
 	n := newNode(t, true)
 	n.process(70, 1, "kubelet")
-	n.began(70, time.Second)
-	n.member(70, "/k8s.io/late")
+	n.setAge(70, time.Second)
+	n.setCgroup(70, "/k8s.io/late")
 	i := n.synced()
 	if what := i.Guard().Never[70]; what == "" {
 		t.Fatal("a kubelet outside the listed containers is not guarded")
@@ -157,11 +157,11 @@ func TestKubeletOfAContainerThatIsListedLate(t *testing.T) {
 		t.Fatal(err)
 	}
 	if what := i.Guard().Never[70]; what != "" {
-		t.Errorf("Never[70] = %q after its container was listed; want it not guarded", what)
+		t.Errorf("Never[70] = %q after its container was listed; want none", what)
 	}
 }
 
-// TestKubeletOfOtherUsers runs real processes that are named kubelet.
+// It runs real processes that are named kubelet.
 func TestKubeletOfOtherUsers(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: to run processes of other users")
@@ -180,17 +180,17 @@ func TestKubeletOfOtherUsers(t *testing.T) {
 		attr  syscall.SysProcAttr
 		want  bool
 	}{
-		{"root's", 0, 0o755, syscall.SysProcAttr{}, true},
-		{"another user's process", 0, 0o755, syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}, false},
-		{"another user's file", nobody, 0o755, syscall.SysProcAttr{}, false},
-		{"a file that every user can write", 0, 0o777, syscall.SysProcAttr{}, false},
+		{"root", 0, 0o755, syscall.SysProcAttr{}, true},
+		{"process of another user", 0, 0o755, syscall.SysProcAttr{Credential: &syscall.Credential{Uid: nobody, Gid: nobody}}, false},
+		{"file of another user", nobody, 0o755, syscall.SysProcAttr{}, false},
+		{"file that every user can write", 0, 0o777, syscall.SysProcAttr{}, false},
 		{"root of another user namespace", 0, 0o755, syscall.SysProcAttr{
 			Cloneflags:  syscall.CLONE_NEWUSER,
 			UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: nobody, Size: 1}},
 			GidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: nobody, Size: 1}},
 			Credential:  &syscall.Credential{NoSetGroups: true},
 		}, false},
-		{"root in a user namespace that root made", 0, 0o755, syscall.SysProcAttr{
+		{"root in a user namespace of root", 0, 0o755, syscall.SysProcAttr{
 			Cloneflags:  syscall.CLONE_NEWUSER,
 			UidMappings: []syscall.SysProcIDMap{{ContainerID: 0, HostID: 0, Size: 1}},
 		}, false},
@@ -198,7 +198,7 @@ func TestKubeletOfOtherUsers(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			pid := runKubelet(t, tt.owner, tt.mode, tt.attr)
 			if exe := i.kubeletExecutable(pid); exe == "" {
-				t.Fatalf("process %d is not called like a kubelet", pid)
+				t.Fatalf("process %d does not have the name of a kubelet", pid)
 			}
 			if got := i.IsKubelet(pid); got != tt.want {
 				t.Errorf("IsKubelet(%d) = %t; want %t", pid, got, tt.want)
@@ -241,25 +241,25 @@ func runKubelet(t *testing.T, owner int, mode os.FileMode, attr syscall.SysProcA
 	return cmd.Process.Pid
 }
 
-// Asking for the kubelets reads /proc once; after that WatchKubelets does, on its
-// own thread, whatever the number of processes that users start.
+// Only the first request scans /proc. Later scans run in WatchKubelets on its own thread,
+// however many processes users start.
 func TestWatchKubelets(t *testing.T) {
 	n := newNode(t, true)
 	i := n.inventory()
 	count := func(maxAge time.Duration) int {
 		t.Helper()
-		s := i.kubeletSighting(maxAge)
+		s := i.recentKubeletScan(maxAge)
 		if s.err != nil {
 			t.Fatal(s.err)
 		}
 		return len(s.found)
 	}
 	if got := count(0); got != 0 {
-		t.Fatalf("kubeletSighting() = %d; want none", got)
+		t.Fatalf("recentKubeletScan() = %d; want none", got)
 	}
 	n.process(70, 1, "kubelet")
 	if got := count(0); got != 0 {
-		t.Errorf("kubeletSighting() without a new look = %d; want what was found last", got)
+		t.Errorf("recentKubeletScan() without a new scan = %d; want the last result", got)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	prepared, done := make(chan bool, 1), make(chan error, 1)
@@ -269,27 +269,27 @@ func TestWatchKubelets(t *testing.T) {
 			return nil
 		})
 	}()
-	<-prepared // before anything is looked at
+	<-prepared // before the first scan
 	for end := time.Now().Add(20 * time.Second); count(time.Hour) == 0; time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatal("WatchKubelets() has not found the kubelet after 20s")
 		}
 	}
-	<-i.refresh // a list is asked for, which takes the kubelet over
+	<-i.refresh // a list is requested, which takes over the kubelet
 	cancel()
 	if err := <-done; err != nil {
 		t.Errorf("WatchKubelets() = %v; want nil", err)
 	}
 }
 
-// What is known of a kubelet is one value, that of the last list.
+// Kubelet and Measure return the same value, that of the last list.
 func TestKubelet(t *testing.T) {
 	n := newNode(t, false)
 	n.process(70, 1, "kubelet")
 	n.addPod(critest.Pod{Annotations: map[string]string{evict.ConfigSource: "api"}, Containers: []critest.Container{{PID: 100}}})
 	i := n.inventory(func(o *Options) { o.KubeletAbsent = true })
 	if got := i.Kubelet(); got != (evict.Kubelet{}) {
-		t.Errorf("Kubelet() before a list = %+v; want nothing known", got)
+		t.Errorf("Kubelet() before a list = %+v; want the zero value", got)
 	}
 	if err := i.Sync(context.Background()); err != nil {
 		t.Fatal(err)

@@ -11,52 +11,50 @@ import (
 	"github.com/evictd/evictd/kernel/cgroup"
 )
 
-// Snapshot is what runs and what it uses. It is not changed any more.
+// Snapshot is what runs and what it uses. It is immutable.
 type Snapshot struct {
-	// Pods are those that run, with their usage, by namespace, name and UID.
+	// Pods are the running pods with their usage, sorted by namespace, name and UID.
 	Pods []evict.Pod
-	// Taken is when the usage was read, or brought up to date by a walk; Listed when
-	// the list that it rests on was complete, zero for never, and Asked when that list
-	// was asked for. Tried is [Inventory.Tried] as of that list, or of a later one that
-	// was not complete.
+	// Taken is when the usage was read, or updated by a walk. Listed is when the list was
+	// complete, zero for never, and Asked when that list was requested. Tried is
+	// [Inventory.Tried] as of that list, or of a later incomplete one.
 	Taken, Listed, Asked, Tried time.Time
-	// Read is, for each of Pods, when its files were read: what of its memory is
-	// anonymous, and its tasks, no walk tells.
+	// Read is, for each of Pods, when its files were read: a walk has neither the anonymous
+	// part of its memory nor its tasks.
 	Read []time.Time
-	// Moved is how much more than Pods say they hold together, in bytes, where
-	// [Inventory.Still] has told that it is nothing to speak of for each.
+	// Moved is how much more the pods use together than Pods says, in bytes, after
+	// [Inventory.Still] has found no noticeable change of any of them.
 	Moved int64
-	// Version is another for each measurement. Walked tells that a walk was had,
-	// which makes it cheap to measure again.
+	// Version differs for each measurement. Walked reports that there was a walk, so that the
+	// next measurement is cheap.
 	Version uint64
 	Walked  bool
-	// Handles name the parts of each pod, by UID.
+	// Handles are the identities of each pod's parts, by UID.
 	Handles map[string]Handle
 	// Kubelet is what was known of a kubelet when the pods were listed.
 	Kubelet evict.Kubelet
 }
 
-// Handle names the parts of a pod to whoever acts on it.
+// Handle has the identities that an eviction of a pod needs.
 type Handle struct {
 	SandboxID string
-	// Owned tells that no kubelet made the pod, so that it is evictd's to stop
-	// as a whole.
+	// Owned reports that no kubelet made the pod, so that evictd may stop its sandbox.
 	Owned      bool
 	Containers []evict.ContainerHandle
 }
 
-// Measure reads what every pod uses now. It asks no source and waits for nobody
-// but the kernel, and is meant to be called from one goroutine at a time. A
-// container whose cgroup has gone is left out, and a pod whose containers have
-// all gone. Of what a walk finds not to have moved noticeably no file is read.
+// Measure reads the usage of each pod. It calls no runtime and waits for nothing but the
+// kernel. Only one goroutine may call it. A container whose cgroup is gone is left out, and
+// so is a pod whose containers are all gone. If a walk shows no noticeable change of a
+// cgroup, its files are not read.
 func (i *Inventory) Measure(now time.Time) Snapshot {
-	w := i.world.Load()
+	w := i.current.Load()
 	r := &i.readings
 	r.begin(now)
-	i.look(w)
+	i.recordWalk(w)
 	s := Snapshot{
-		Taken: now, Listed: w.listed, Asked: w.asked, Tried: w.tried, Version: i.last.Version + 1, Walked: r.walked,
-		Handles: w.handles, Kubelet: i.kubeletOf(w),
+		Taken: now, Listed: w.listed, Asked: w.requested, Tried: w.attempted, Version: i.lastMeasurement.Version + 1, Walked: r.walked,
+		Handles: w.handles, Kubelet: i.kubeletOfSnapshot(w),
 	}
 	s.Pods, s.Read = make([]evict.Pod, 0, len(w.pods)), make([]time.Time, 0, len(w.pods))
 	for _, p := range w.pods {
@@ -65,24 +63,23 @@ func (i *Inventory) Measure(now time.Time) Snapshot {
 			s.Pods, s.Read = append(s.Pods, pod), append(s.Read, r.oldest)
 		}
 	}
-	r.forget()
-	i.measured, i.last = w, s
+	r.dropUnused()
+	i.measuredOf, i.lastMeasurement = w, s
 	return s
 }
 
-// Still is Measure where the list is that of the last measurement and a walk finds
-// that nothing has moved noticeably since its files were read: the Pods are those
-// of the last measurement, and it costs next to nothing. ok is false where that is
-// not so or can't be told.
+// Still is Measure for the case that the list has not changed since the last measurement
+// and a walk shows no noticeable change of any cgroup. It returns the Pods of the last
+// measurement and reads no files. ok is false in any other case.
 func (i *Inventory) Still(now time.Time) (s Snapshot, ok bool) {
-	w := i.world.Load()
+	w := i.current.Load()
 	r := &i.readings
 	r.begin(now)
-	i.look(w)
-	if i.measured != w || !r.walked || !r.still(w.groups) {
+	i.recordWalk(w)
+	if i.measuredOf != w || !r.walked || !r.allCached(w.measured) {
 		return Snapshot{}, false
 	}
-	s = i.last
+	s = i.lastMeasurement
 	s.Taken, s.Walked = now, true
 	for _, p := range w.pods {
 		s.Moved += p.workingSet(r)
@@ -93,48 +90,48 @@ func (i *Inventory) Still(now time.Time) (s Snapshot, ok bool) {
 	return s, true
 }
 
-// Forget has the next measurement read the files of the pods, by UID, whatever a
-// walk tells; of all where none is named.
+// Forget makes the next measurement read the files of the pods with these UIDs whatever a
+// walk shows; of all pods if there are none.
 func (i *Inventory) Forget(uids ...string) {
 	if len(uids) == 0 {
 		clear(i.readings.known)
 		return
 	}
-	for _, p := range i.world.Load().pods {
+	for _, p := range i.current.Load().pods {
 		if slices.Contains(uids, p.spec.UID) {
-			for _, g := range p.measuredBy() {
+			for _, g := range p.cgroups() {
 				delete(i.readings.known, g.ID())
 			}
 		}
 	}
 }
 
-// look notes what the walk tells of the list: whether it has to be brought up to
-// date.
-func (i *Inventory) look(w *world) {
+// recordWalk records what the walk shows about the list, and requests a new list if a
+// cgroup was created or removed.
+func (i *Inventory) recordWalk(w *listSnapshot) {
 	r := &i.readings
 	if !r.walked {
-		if w := i.walk.Load(); w != nil && r.now.Sub(w.at) >= walkHolds && i.walk.Swap(nil) != nil {
-			poke(i.changed) // nobody looks any more
+		if w := i.lastWalk.Load(); w != nil && r.now.Sub(w.at) >= maxWalkAge && i.lastWalk.Swap(nil) != nil {
+			notify(i.changed) // there are no walks any more
 		}
 		return
 	}
-	before := i.walk.Load()
-	seen := &walk{at: r.now, shape: i.shape(), covers: true}
-	for _, g := range w.groups {
-		seen.covers = seen.covers && r.tree.Find(g.ID()) != nil
+	before := i.lastWalk.Load()
+	seen := &walkResult{at: r.now, setHash: i.setHash(), complete: true}
+	for _, g := range w.measured {
+		seen.complete = seen.complete && r.tree.Find(g.ID()) != nil
 	}
-	if seen.changed = r.now; before != nil && before.shape == seen.shape {
+	if seen.changed = r.now; before != nil && before.setHash == seen.setHash {
 		seen.changed = before.changed
 	} else {
-		poke(i.changed)
+		notify(i.changed)
 	}
-	i.walk.Store(seen)
+	i.lastWalk.Store(seen)
 }
 
-// measure returns the pod with what it uses; ok is false if it has gone. The
-// pod's usage is that of its own cgroup, as the kubelet counts it, or the sum of
-// what it consists of; a kill gives back what its containers hold.
+// measure returns the pod with its usage; ok is false if all its containers are gone. The
+// usage is that of the pod's own cgroup, as the kubelet counts it, or the sum of its
+// containers and sandbox. A kill frees the anonymous memory of the containers.
 func (p *pod) measure(r *readings) (_ evict.Pod, ok bool) {
 	pod := p.spec
 	pod.Containers, pod.InitContainers = slices.Clone(pod.Containers), slices.Clone(pod.InitContainers)
@@ -145,7 +142,7 @@ func (p *pod) measure(r *readings) (_ evict.Pod, ok bool) {
 			unmeasured++
 			continue
 		}
-		memory, tasks, err := r.read(m.place.group)
+		memory, tasks, err := r.read(m.location.cgroup)
 		m.note(err)
 		switch {
 		case isGone(err):
@@ -165,18 +162,18 @@ func (p *pod) measure(r *readings) (_ evict.Pod, ok bool) {
 	if left+unmeasured+failed == 0 {
 		return evict.Pod{}, false
 	}
-	whole, tasks, err := r.read(p.group)
+	whole, tasks, err := r.read(p.cgroup)
 	switch {
 	case failed > 0:
 	case err == nil:
 		pod.HasStats = true
 		pod.Usage = evict.PodUsage{Memory: signed(whole.WorkingSet), Freeable: sum.Freeable, PIDs: signed(tasks)}
-		if unmeasured > 0 { // what holds the memory ends with the pod
+		if unmeasured > 0 { // the unmeasured memory is freed with the pod
 			pod.Usage.Freeable = signed(whole.Anon)
 		}
 	case unmeasured == 0:
-		// What the sandbox's own process uses is next to nothing: where it can't
-		// be read, the containers' usage is not wrong.
+		// The sandbox's own process uses very little: if it can't be read, the sum
+		// of the containers is close enough.
 		if memory, tasks, err := r.read(p.sandbox); err == nil {
 			freeable := sum.Freeable
 			add(&sum, memory, tasks)
@@ -187,17 +184,16 @@ func (p *pod) measure(r *readings) (_ evict.Pod, ok bool) {
 	return pod, true
 }
 
-// workingSet is what measure makes of the pod where all readings are kept, in
-// bytes.
+// workingSet returns the pod's working set as measure does, in bytes, from cached readings.
 func (p *pod) workingSet(r *readings) (sum int64) {
-	if p.group != nil {
-		return r.workingSet(p.group)
+	if p.cgroup != nil {
+		return r.workingSet(p.cgroup)
 	}
 	for _, m := range p.members {
 		if m.unmeasured != "" {
 			return 0
 		}
-		sum += r.workingSet(m.place.group)
+		sum += r.workingSet(m.location.cgroup)
 	}
 	if p.sandbox != nil {
 		sum += r.workingSet(p.sandbox)
@@ -212,11 +208,11 @@ func add(sum *evict.PodUsage, memory cgroup.Memory, tasks uint64) {
 	sum.PIDs = saturating(sum.PIDs, tasks)
 }
 
-// isGone tells a cgroup that was removed, or was given up because a later list
-// lacks it.
+// isGone reports whether a cgroup was removed, or closed because a later list does not have
+// it.
 func isGone(err error) bool { return errors.Is(err, cgroup.ErrGone) || errors.Is(err, os.ErrClosed) }
 
-// note keeps why the last reading failed.
+// note records the error of the last reading.
 func (m *member) note(err error) {
 	switch {
 	case err != nil:
@@ -226,7 +222,7 @@ func (m *member) note(err error) {
 	}
 }
 
-// signed returns n, or the largest number that fits.
+// signed returns n, at most math.MaxInt64.
 func signed(n uint64) int64 { return int64(min(n, math.MaxInt64)) }
 
 func saturating(a int64, b uint64) int64 {

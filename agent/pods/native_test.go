@@ -17,24 +17,24 @@ import (
 	"github.com/evictd/evictd/kernel/cgroup"
 )
 
-// TestMain lets the test binary be a container's process: it takes 32 MiB, says
-// so and waits for its standard input to end.
+// TestMain lets the test binary run as a container's process: it allocates 32 MiB, prints a
+// line and waits for the end of its standard input.
 func TestMain(m *testing.M) {
 	if os.Getenv("EVICTD_TEST_CONTAINER") != "" {
-		hold := make([]byte, 32<<20)
-		for i := range hold {
-			hold[i] = 1
+		memory := make([]byte, 32<<20)
+		for i := range memory {
+			memory[i] = 1
 		}
-		fmt.Println("ready", hold[len(hold)-1])
+		fmt.Println("ready", memory[len(memory)-1])
 		bufio.NewReader(os.Stdin).ReadByte()
 		os.Exit(0)
 	}
 	os.Exit(m.Run())
 }
 
-// throwaway makes a cgroup of the host's, with another below it, that go with the
-// test.
-func throwaway(t *testing.T, h *cgroup.Hierarchy, below ...string) string {
+// makeCgroups creates a cgroup on the host with others below it. They are removed when the
+// test ends.
+func makeCgroups(t *testing.T, h *cgroup.Hierarchy, below ...string) string {
 	t.Helper()
 	if os.Getuid() != 0 {
 		t.Skip("needs root: makes a cgroup")
@@ -53,7 +53,7 @@ func throwaway(t *testing.T, h *cgroup.Hierarchy, below ...string) string {
 		t.Cleanup(func() { os.Remove(dir) })
 	}
 	if h.Version == cgroup.V2 {
-		// There, a cgroup has the controllers that its parent gives it.
+		// On v2 a cgroup has the controllers that its parent enables.
 		for _, dir := range dirs[:len(dirs)-1] {
 			if err := os.WriteFile(filepath.Join(dir, "cgroup.subtree_control"), []byte("+memory +pids"), 0); err != nil {
 				t.Skipf("needs memory and pids in the cgroup tree: %v", err)
@@ -63,10 +63,10 @@ func throwaway(t *testing.T, h *cgroup.Hierarchy, below ...string) string {
 	return at
 }
 
-// A process in a cgroup of the kernel's own is proven, measured and, once it and
-// its cgroup have gone, not listed any more, whatever the runtime says.
+// A process in a real cgroup is proven and measured. When it has ended and its cgroup was
+// removed, the pod is gone, although the runtime still lists it.
 //
-// Complexity: the life of one process, with a check after each step.
+// Complexity: the lifetime of one process, with a check after each step.
 //
 //gocyclo:ignore
 func TestNative(t *testing.T) {
@@ -74,7 +74,7 @@ func TestNative(t *testing.T) {
 	if err != nil {
 		t.Skipf("needs a cgroup tree: %v", err)
 	}
-	at := throwaway(t, h, "podu1", "c0ffee")
+	at := makeCgroups(t, h, "podu1", "c0ffee")
 
 	cmd := exec.Command("/bin/sh", "-c", "read go; exec /proc/"+strconv.Itoa(os.Getpid())+"/exe")
 	cmd.Env = append(os.Environ(), "EVICTD_TEST_CONTAINER=1")
@@ -86,8 +86,8 @@ func TestNative(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// Memory is charged to where a process is when it takes it: a shell waits
-	// until it was moved, and only then becomes the process.
+	// Memory is charged to the cgroup of the process when it is allocated: a shell waits
+	// until it was moved, and then executes the process.
 	if err := cmd.Start(); err != nil {
 		t.Skipf("needs a shell: %v", err)
 	}
@@ -128,7 +128,7 @@ func TestNative(t *testing.T) {
 	if u := s.Pods[0].Usage; u.Freeable < 32<<20 || u.Memory < u.Freeable || u.PIDs < 1 {
 		t.Errorf("usage = %+v; want at least 32 MiB and a task", u)
 	}
-	// Its parent is not a shim but this very test, which is spared anyway.
+	// Its parent is not a shim but the test itself, which is guarded anyway.
 	if got := i.Guard().Inits[cmd.Process.Pid]; got != "c0ffee" {
 		t.Errorf("Inits[%d] = %q; want c0ffee", cmd.Process.Pid, got)
 	}
@@ -140,18 +140,18 @@ func TestNative(t *testing.T) {
 	if s := i.Measure(time.Now()); len(s.Pods) != 0 {
 		t.Errorf("pods after the cgroup has gone = %q; want none", names(s))
 	}
-	for range 2 { // the runtime has not noticed
+	for range 2 { // the runtime still lists it
 		if err := i.Sync(context.Background()); err != nil {
 			t.Fatal(err)
 		}
 		if s := i.Measure(time.Now()); len(s.Pods) != 0 {
-			t.Errorf("pods after the cgroup has gone, by a new list = %q; want none", names(s))
+			t.Errorf("pods after the cgroup has gone, in a new list = %q; want none", names(s))
 		}
 	}
 }
 
-// The host's own cgroups can be looked at.
-func TestNativeOutside(t *testing.T) {
+// The cgroups of the host can be scanned.
+func TestNativeScan(t *testing.T) {
 	h, err := cgroup.Find("/sys/fs/cgroup")
 	if err != nil {
 		t.Skipf("needs a cgroup tree: %v", err)

@@ -17,24 +17,23 @@ import (
 	"github.com/evictd/evictd/kernel/kerneltest"
 )
 
-// node is a copy of a node's kernel filesystems, with the runtime of a critest
-// server on it.
+// node imitates the kernel filesystems of a node, with the runtime of a critest server.
 type node struct {
 	t       *testing.T
 	v2      bool
-	cgroups string // where the cgroup filesystems are
+	cgroups string // root of the cgroup filesystems
 	proc    string
 	runtime *critest.Server
-	files   map[string]file // by path; others are root's and of mode 0755
+	files   map[string]file // by path; others belong to root with mode 0755
 }
 
-// file is what is known of an executable.
+// file has the owner and mode of an executable.
 type file struct {
 	owner uint32
 	mode  fs.FileMode
 }
 
-// stat is that of an Inventory.
+// stat implements Inventory.stat.
 func (n *node) stat(path string) (uint32, fs.FileMode, error) {
 	target, err := os.Readlink(path)
 	if err != nil {
@@ -56,7 +55,7 @@ func newNode(t *testing.T, v2 bool) *node {
 	return n
 }
 
-// build makes what every node has.
+// build creates the files that each node has.
 func (n *node) build() {
 	n.t.Helper()
 	kerneltest.Write(n.t, n.proc, map[string]string{"meminfo": meminfoText})
@@ -102,7 +101,7 @@ Hugepagesize:       2048 kB
 Hugetlb:               0 kB
 `
 
-// memory is the root of the tree that carries memory.
+// memory is the root of the memory cgroup tree.
 func (n *node) memory() string {
 	if n.v2 {
 		return n.cgroups
@@ -110,9 +109,8 @@ func (n *node) memory() string {
 	return filepath.Join(n.cgroups, "memory")
 }
 
-// cgroup makes a cgroup, or changes what it uses and which processes it holds.
-// Of its usage, anon is anonymous and the rest half active, half inactive file
-// pages.
+// cgroup creates a cgroup, or changes its usage and processes. Of its usage, anon is
+// anonymous and the rest is half active, half inactive file cache.
 func (n *node) cgroup(at string, usage, anon int64, pids ...int) {
 	n.t.Helper()
 	file := usage - anon
@@ -137,7 +135,7 @@ func (n *node) cgroup(at string, usage, anon int64, pids ...int) {
 	kerneltest.Write(n.t, filepath.Join(n.memory(), at), files)
 }
 
-// process makes a process of root that runs /usr/bin/COMM.
+// process creates a process of root that runs /usr/bin/COMM.
 func (n *node) process(pid, parent int, comm string) {
 	n.t.Helper()
 	kerneltest.Write(n.t, n.proc, map[string]string{
@@ -151,7 +149,7 @@ func (n *node) process(pid, parent int, comm string) {
 	n.link(pid, "ns/user", "user:[4026531837]")
 }
 
-// link replaces one of a process's symbolic links.
+// link replaces a symbolic link of a process.
 func (n *node) link(pid int, name, target string) {
 	n.t.Helper()
 	at := filepath.Join(n.proc, fmt.Sprint(pid), name)
@@ -161,8 +159,8 @@ func (n *node) link(pid int, name, target string) {
 	kerneltest.Write(n.t, n.proc, map[string]string{fmt.Sprintf("%d/%s@", pid, name): target})
 }
 
-// member says which cgroup a process is in.
-func (n *node) member(pid int, at string) {
+// setCgroup sets the cgroup of a process.
+func (n *node) setCgroup(pid int, at string) {
 	n.t.Helper()
 	text := fmt.Sprintf("0::%s\n", at)
 	if !n.v2 {
@@ -171,12 +169,11 @@ func (n *node) member(pid int, at string) {
 	kerneltest.Write(n.t, n.proc, map[string]string{fmt.Sprintf("%d/cgroup", pid): text})
 }
 
-// shim is the parent of all containers' first processes.
+// shim is the parent of the first processes of all containers.
 const shim = 50
 
-// addPod adds a pod to the runtime, and for each of its containers that runs
-// the cgroup that the runtime names and the first process in it: with 100 MiB,
-// 60 of them anonymous.
+// addPod adds a pod to the runtime. For each running container it creates the first process
+// and its cgroup, with a usage of 100 MiB of which 60 MiB are anonymous.
 func (n *node) addPod(p critest.Pod) critest.Pod {
 	n.t.Helper()
 	p = n.runtime.AddPod(p)
@@ -186,34 +183,33 @@ func (n *node) addPod(p critest.Pod) critest.Pod {
 			n.process(c.PID, shim, c.Name)
 			at := n.path(p, c)
 			n.cgroup(at, 100<<20, 60<<20, c.PID)
-			n.member(c.PID, at)
+			n.setCgroup(c.PID, at)
 		}
 	}
 	return p
 }
 
-// path is where a container's cgroup is, in the spelling of containerd.
+// path is the cgroup path of a container, as containerd names it.
 func (n *node) path(p critest.Pod, c critest.Container) string {
 	n.t.Helper()
-	told := c.CgroupsPath
-	if told == "" {
-		told = path.Join(p.CgroupParent, c.ID)
+	cgroupsPath := c.CgroupsPath
+	if cgroupsPath == "" {
+		cgroupsPath = path.Join(p.CgroupParent, c.ID)
 		if p.CgroupParent == "" {
-			told = "/k8s.io/" + c.ID
+			cgroupsPath = "/k8s.io/" + c.ID
 		}
 		if strings.HasSuffix(p.CgroupParent, ".slice") {
-			told = path.Base(p.CgroupParent) + ":cri-containerd:" + c.ID
+			cgroupsPath = path.Base(p.CgroupParent) + ":cri-containerd:" + c.ID
 		}
 	}
-	at, _, err := cri.CgroupPath(told)
+	at, _, err := cri.CgroupPath(cgroupsPath)
 	if err != nil {
 		n.t.Fatal(err)
 	}
 	return at
 }
 
-// inventory returns an Inventory of the node, with what change makes of its
-// options.
+// inventory returns an Inventory of the node, with options modified by change.
 func (n *node) inventory(change ...func(*Options)) *Inventory {
 	n.t.Helper()
 	h, err := cgroup.Find(kernel.FS(n.cgroups))
@@ -222,7 +218,7 @@ func (n *node) inventory(change ...func(*Options)) *Inventory {
 	}
 	o := Options{Hierarchy: h, Procfs: kernel.FS(n.proc)}
 	if n.runtime != nil {
-		o.Runtime = n.source()
+		o.Runtime = n.newCRI()
 	}
 	for _, c := range change {
 		c(&o)
@@ -233,7 +229,7 @@ func (n *node) inventory(change ...func(*Options)) *Inventory {
 	return i
 }
 
-func (n *node) source() *CRI {
+func (n *node) newCRI() *CRI {
 	n.t.Helper()
 	client, err := cri.Connect(n.runtime.Endpoint())
 	if err != nil {

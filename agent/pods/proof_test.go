@@ -12,98 +12,98 @@ import (
 	"github.com/evictd/evictd/cri/critest"
 )
 
-// What may be killed directly, and why not.
+// A cgroup is killed only if it is proven to be the container's alone.
 func TestProof(t *testing.T) {
 	const id, other = "c0ffee", "bad1dea"
 	for _, tt := range []struct {
 		name string
 		pod  critest.Pod
-		// besides changes the node after the pod is there.
-		besides  func(n *node)
-		unproven string // "" where it is proven
+		// change is applied to the node after the pod was added.
+		change   func(n *node)
+		unproven string // "" if proven
 		measured bool
 		spared   string
 	}{
-		{name: "its own", pod: critest.Pod{}, measured: true},
+		{name: "own cgroup", pod: critest.Pod{}, measured: true},
 		{name: "a process below it",
-			besides: func(n *node) {
+			change: func(n *node) {
 				at := "/kubepods/besteffort/podu1/" + id
 				n.cgroup(at, 100<<20, 60<<20)
 				n.cgroup(at+"/init.scope", 1<<20, 1<<20, 100)
 			}, measured: true},
-		{name: "a runtime handler, but its own all the same", pod: critest.Pod{RuntimeHandler: "crun"}, measured: true},
+		{name: "own cgroup with a runtime handler", pod: critest.Pod{RuntimeHandler: "crun"}, measured: true},
 		{name: "no such cgroup", pod: critest.Pod{Containers: []critest.Container{{ID: id, PID: critest.NoProcess}}},
 			unproven: "cgroup is gone"},
 		{name: "a virtual machine", pod: critest.Pod{RuntimeHandler: "kata", Containers: []critest.Container{{ID: id, PID: critest.NoProcess}}},
-			besides:  func(n *node) { n.cgroup("/kubepods/besteffort/podu1/"+id, 1<<20, 0) },
+			change:   func(n *node) { n.cgroup("/kubepods/besteffort/podu1/"+id, 1<<20, 0) },
 			unproven: "is not in cgroup"},
-		{name: "the process is elsewhere",
-			besides:  func(n *node) { n.cgroup("/kubepods/besteffort/podu1/"+id, 100<<20, 60<<20, 101) },
+		{name: "process in another cgroup",
+			change:   func(n *node) { n.cgroup("/kubepods/besteffort/podu1/"+id, 100<<20, 60<<20, 101) },
 			unproven: "its first process, 100, is not in cgroup"},
-		{name: "the process has gone", besides: func(n *node) {
+		{name: "process ended", change: func(n *node) {
 			if err := os.Remove(n.proc + "/100/stat"); err != nil {
 				n.t.Fatal(err)
 			}
 		}, unproven: "process 100", measured: true},
-		{name: "the pod's parent", pod: critest.Pod{Containers: []critest.Container{{ID: id, PID: 100, CgroupsPath: "/kubepods/besteffort/podu1"}}},
-			unproven: "also holds"},
-		{name: "the class's", pod: critest.Pod{Containers: []critest.Container{{ID: id, PID: 100, CgroupsPath: "/kubepods/besteffort"}}},
-			unproven: "also holds"},
-		{name: "of another name", pod: critest.Pod{Containers: []critest.Container{{ID: id, PID: 100, CgroupsPath: "/user.slice"}}},
+		{name: "cgroup of the pod", pod: critest.Pod{Containers: []critest.Container{{ID: id, PID: 100, CgroupsPath: "/kubepods/besteffort/podu1"}}},
+			unproven: "also contains"},
+		{name: "cgroup of the QoS class", pod: critest.Pod{Containers: []critest.Container{{ID: id, PID: 100, CgroupsPath: "/kubepods/besteffort"}}},
+			unproven: "also contains"},
+		{name: "other name", pod: critest.Pod{Containers: []critest.Container{{ID: id, PID: 100, CgroupsPath: "/user.slice"}}},
 			unproven: "not named after the container", measured: true},
 		{name: "shared by two", pod: critest.Pod{Containers: []critest.Container{
 			{ID: id, PID: 100, CgroupsPath: "/shared/" + id + "-" + other}, {ID: other, Name: "b", PID: 101, CgroupsPath: "/shared/" + id + "-" + other},
-		}}, besides: func(n *node) { n.cgroup("/shared/"+id+"-"+other, 1<<20, 0, 100, 101) },
-			unproven: "also holds " + other},
+		}}, change: func(n *node) { n.cgroup("/shared/"+id+"-"+other, 1<<20, 0, 100, 101) },
+			unproven: "also contains " + other},
 		{name: "above another", pod: critest.Pod{Containers: []critest.Container{
 			{ID: id, PID: 100, CgroupsPath: "/own/" + id}, {ID: other, Name: "b", PID: 101, CgroupsPath: "/own/" + id + "/" + other},
-		}}, unproven: "also holds " + other},
+		}}, unproven: "also contains " + other},
 		{name: "above a container that is not started yet", pod: critest.Pod{Containers: []critest.Container{
 			{ID: id, PID: 100, CgroupsPath: "/own/" + id}, {ID: other, Name: "b", State: cri.StateCreated, CgroupsPath: "/own/" + id + "/" + other},
-		}}, unproven: "also holds " + other},
+		}}, unproven: "also contains " + other},
 		{name: "above a sandbox", pod: critest.Pod{ID: "5a4d", CgroupParent: "/own/" + id, Containers: []critest.Container{{ID: id, PID: 100, CgroupsPath: "/own/" + id}}},
-			unproven: "also holds 5a4d"},
-		{name: "all in one parent, each its own", pod: critest.Pod{CgroupParent: critest.NoCgroupParent}, measured: true},
+			unproven: "also contains 5a4d"},
+		{name: "same parent, own cgroups", pod: critest.Pod{CgroupParent: critest.NoCgroupParent}, measured: true},
 		{name: "the root", pod: critest.Pod{Containers: []critest.Container{{ID: id, PID: critest.NoProcess, CgroupsPath: "/"}}},
 			unproven: "names the root cgroup"},
 		{name: "relative", pod: critest.Pod{Containers: []critest.Container{{ID: id, PID: critest.NoProcess, CgroupsPath: "../" + id}}},
 			unproven: "neither absolute nor"},
-		{name: "outside", pod: critest.Pod{Containers: []critest.Container{{ID: id, PID: critest.NoProcess, CgroupsPath: "/a/../../" + id}}},
+		{name: "not clean", pod: critest.Pod{Containers: []critest.Container{{ID: id, PID: critest.NoProcess, CgroupsPath: "/a/../../" + id}}},
 			unproven: "not a clean path"},
-		{name: "a process of two", pod: critest.Pod{Containers: []critest.Container{
+		{name: "one process for two containers", pod: critest.Pod{Containers: []critest.Container{
 			{ID: id, PID: 100}, {ID: other, Name: "b", PID: 100},
 		}}, unproven: "process 100 for another container too", measured: true},
-		{name: "is evictd's own", besides: func(n *node) {
+		{name: "evictd's own container", change: func(n *node) {
 			n.process(os.Getpid(), 100, "evictd")
 			n.cgroup("/kubepods/besteffort/podu1/"+id, 100<<20, 60<<20, 100, os.Getpid())
-		}, unproven: "holds", measured: true, spared: "holds"},
-		{name: "evictd was moved into it", besides: func(n *node) {
+		}, unproven: "contains", measured: true, spared: "contains"},
+		{name: "evictd was moved into it", change: func(n *node) {
 			n.process(os.Getpid(), 1, "evictd")
 			n.cgroup("/kubepods/besteffort/podu1/"+id, 100<<20, 60<<20, 100, os.Getpid())
 		}, measured: true},
-		{name: "evictd was moved into it, and its first process away", besides: func(n *node) {
+		{name: "evictd was moved into it, and its first process away", change: func(n *node) {
 			n.process(os.Getpid(), 1, "evictd")
 			n.cgroup("/kubepods/besteffort/podu1/"+id, 100<<20, 60<<20, 101, os.Getpid())
-		}, unproven: "is not in cgroup", spared: "holds"},
-		{name: "holds pid 1", besides: func(n *node) {
+		}, unproven: "is not in cgroup", spared: "contains"},
+		{name: "contains pid 1", change: func(n *node) {
 			n.cgroup("/kubepods/besteffort/podu1/"+id, 100<<20, 60<<20, 1, 100)
-		}, unproven: "holds pid 1", measured: true, spared: "holds pid 1"},
-		{name: "its shim was moved into it", besides: func(n *node) {
+		}, unproven: "contains pid 1", measured: true, spared: "contains pid 1"},
+		{name: "its shim was moved into it", change: func(n *node) {
 			n.cgroup("/kubepods/besteffort/podu1/"+id, 100<<20, 60<<20, shim, 100)
 		}, measured: true},
-		{name: "the runtime names a child of its first process", besides: func(n *node) {
+		{name: "runtime reports a child of the first process", change: func(n *node) {
 			n.process(51, shim, "init")
 			n.process(100, 51, "child")
 			n.cgroup("/kubepods/besteffort/podu1/"+id, 100<<20, 60<<20, 51, 100)
-		}, unproven: "holds the parent of its first process, 51", measured: true},
-		{name: "a kubelet was moved into it", besides: func(n *node) {
+		}, unproven: "contains the parent of its first process, 51", measured: true},
+		{name: "a kubelet was moved into it", change: func(n *node) {
 			n.process(70, 1, "kubelet")
 			n.cgroup("/kubepods/besteffort/podu1/"+id, 100<<20, 60<<20, 70, 100)
 		}, measured: true},
-		{name: "started a kubelet", besides: func(n *node) {
+		{name: "started a kubelet", change: func(n *node) {
 			n.process(70, 100, "kubelet")
 			n.cgroup("/kubepods/besteffort/podu1/"+id, 100<<20, 60<<20, 70, 100)
-		}, unproven: "holds kubelet", measured: true, spared: "holds kubelet /usr/bin/kubelet (pid 70)"},
+		}, unproven: "contains kubelet", measured: true, spared: "contains kubelet /usr/bin/kubelet (pid 70)"},
 	} {
 		for _, v2 := range []bool{false, true} {
 			name := tt.name + " v1"
@@ -118,8 +118,8 @@ func TestProof(t *testing.T) {
 					p.Containers = []critest.Container{{ID: id, PID: 100}}
 				}
 				p = n.addPod(p)
-				if tt.besides != nil {
-					tt.besides(n)
+				if tt.change != nil {
+					tt.change(n)
 				}
 				i := n.synced()
 				s := i.Measure(time.Now())
@@ -133,7 +133,7 @@ func TestProof(t *testing.T) {
 					t.Errorf("unproven = %q; want %q", got.Unproven, tt.unproven)
 				}
 				if (got.Cgroup == "") != (tt.unproven != "") || (got.CgroupID == 0) != (tt.unproven != "") {
-					t.Errorf("cgroup = %q, id %d; want them exactly where it is proven", got.Cgroup, got.CgroupID)
+					t.Errorf("cgroup = %q, id %d; want both only if proven", got.Cgroup, got.CgroupID)
 				}
 				var about ContainerAbout
 				for _, c := range i.Describe("u1").Containers {
@@ -152,12 +152,12 @@ func TestProof(t *testing.T) {
 	}
 }
 
-// What cri-dockerd tells is enough to measure, not to kill directly.
-func TestNoCgroupTold(t *testing.T) {
+// The data of cri-dockerd are sufficient to measure, but not to prove a cgroup.
+func TestRuntimeNamesNoCgroup(t *testing.T) {
 	n := newNode(t, false)
 	n.runtime.Imitate(critest.CRIDockerd)
 	p := n.addPod(critest.Pod{CgroupParent: "/kubepods/burstable/podu1", UID: "u1", Containers: []critest.Container{{PID: 100}}})
-	n.member(100, n.path(p, p.Containers[0])+"/init.scope")
+	n.setCgroup(100, n.path(p, p.Containers[0])+"/init.scope")
 	s := n.synced().Measure(time.Now())
 	pod := s.Pods[0]
 	if !pod.HasStats || pod.Usage.Freeable != 60<<20 || pod.QoSClass() != "Burstable" {
@@ -168,8 +168,8 @@ func TestNoCgroupTold(t *testing.T) {
 	}
 }
 
-// A proof does not outlive its grounds.
-func TestProofIsTakenBack(t *testing.T) {
+// A proven cgroup becomes unproven when another container is created in it.
+func TestProofIsWithdrawn(t *testing.T) {
 	n := newNode(t, true)
 	p := n.addPod(critest.Pod{UID: "u1", Containers: []critest.Container{{ID: "c0ffee", PID: 100}}})
 	i := n.synced()
@@ -179,13 +179,13 @@ func TestProofIsTakenBack(t *testing.T) {
 	}
 	n.addPod(critest.Pod{Containers: []critest.Container{{PID: 101, CgroupsPath: n.path(p, p.Containers[0]) + "/below"}}})
 	i.Sync(context.Background())
-	if got := proven(); !strings.Contains(got, "also holds") {
-		t.Errorf("unproven after another container moved in = %q; want it to be", got)
+	if got := proven(); !strings.Contains(got, "also contains") {
+		t.Errorf("unproven after another container moved in = %q; want the other container named", got)
 	}
 }
 
-// CRI-O's names, and a cgroup that is there only after a while.
-func TestProofComesLater(t *testing.T) {
+// A cgroup with the name of CRI-O that is created after the first list.
+func TestProofLater(t *testing.T) {
 	n := newNode(t, true)
 	n.runtime.Imitate(critest.CRIO)
 	n.runtime.AddPod(critest.Pod{UID: "u1", CgroupParent: "kubepods-besteffort-podu1.slice", Containers: []critest.Container{{ID: "c0ffee", PID: 100}}})
@@ -200,11 +200,11 @@ func TestProofComesLater(t *testing.T) {
 	}
 	s := i.Measure(time.Now())
 	if c := s.Handles["u1"].Containers[0]; !s.Pods[0].HasStats || c.Unproven != "" {
-		t.Errorf("stats %t, unproven %q; want both good", s.Pods[0].HasStats, c.Unproven)
+		t.Errorf("stats %t, unproven %q; want statistics and a proven cgroup", s.Pods[0].HasStats, c.Unproven)
 	}
 }
 
-// A virtual machine's memory is the pod's, if not a container's.
+// The memory of a virtual machine counts for the pod, and for no container.
 func TestVirtualMachine(t *testing.T) {
 	n := newNode(t, true)
 	p := n.runtime.AddPod(critest.Pod{UID: "u1", RuntimeHandler: "kata", PID: 60, Containers: []critest.Container{{PID: 60}}})
@@ -219,7 +219,7 @@ func TestVirtualMachine(t *testing.T) {
 	}
 }
 
-// Another cgroup that takes a path is not the old one.
+// Another cgroup at the same path is not the old one.
 func TestReplacedCgroup(t *testing.T) {
 	n := newNode(t, false)
 	p := n.addPod(critest.Pod{UID: "u1", Containers: []critest.Container{{PID: 100}}})

@@ -9,108 +9,108 @@ import (
 	"github.com/evictd/evictd/kernel/cgroup"
 )
 
-// Tree tells what the cgroups of the pods use, all by one walk. It belongs to
-// whoever calls [Inventory.Measure].
+// Tree reads the usage of all cgroups below kubepods in one walk. Only the goroutine that
+// calls [Inventory.Measure] uses it.
 type Tree interface {
-	// Walk reads all anew, and reports false where that can't be had.
+	// Walk reads all cgroups. It returns false if there are no data.
 	Walk() bool
-	// Find returns what the last walk found of a cgroup, nil where it found none.
+	// Find returns the row of a cgroup in the last walk; nil if there is none.
 	Find(cgroup uint64) *bpf.Row
-	// Shape is a number for the set of cgroups that the last walk found.
+	// Shape returns a hash of the set of cgroups in the last walk.
 	Shape() uint64
 }
 
 const (
-	// readAgain is after how long a cgroup is read again of which a walk tells that
-	// it has not moved: a walk can't tell tmpfs from anonymous memory, nor tasks.
-	readAgain = time.Minute
-	// leastMove and moveShare are the least by which the usage of a cgroup moves
-	// noticeably, in bytes, and the share of it that is added.
-	leastMove, moveShare = 256 << 10, 256
+	// readingMaxAge is after how long the files of a cgroup are read again although walks show
+	// no change: a walk can't distinguish tmpfs from anonymous memory, and has no tasks.
+	readingMaxAge = time.Minute
+	// minChange is the least noticeable change of a cgroup's usage, in bytes, to which
+	// 1/changeShare of the usage is added.
+	minChange, changeShare = 256 << 10, 256
 )
 
-// reading is what the files of a cgroup said, and what a walk did right before.
+// reading is what was read from the files of a cgroup, and the row of the walk directly
+// before.
 type reading struct {
 	row    bpf.Row
 	at     time.Time
 	memory cgroup.Memory
 	tasks  uint64
-	turn   uint64 // in which it was used last
+	seq    uint64 // measurement that used it last
 }
 
-// holds reports whether the reading is still true, as far as a walk tells.
-func (r *reading) holds(now *bpf.Row, at time.Time) bool {
-	if at.Sub(r.at) >= readAgain {
+// unchanged reports whether a walk shows no noticeable change since the reading.
+func (r *reading) unchanged(now *bpf.Row, at time.Time) bool {
+	if at.Sub(r.at) >= readingMaxAge {
 		return false
 	}
-	most := leastMove + max(r.row.Usage, now.Usage)/moveShare
+	most := minChange + max(r.row.Usage, now.Usage)/changeShare
 	near := func(a, b uint64) bool { return max(a, b)-min(a, b) <= most }
 	return near(r.row.Usage, now.Usage) && near(r.row.InactiveFile, now.InactiveFile) &&
 		near(r.row.ActiveFile, now.ActiveFile) && near(r.row.Anon, now.Anon)
 }
 
-// by returns the memory of a reading that holds, with the working set brought up to
-// date by a walk: the little that each of many has moved by adds up.
-func (r *reading) by(now *bpf.Row) cgroup.Memory {
+// updatedBy returns the reading with its working set updated by a walk: small changes of
+// many cgroups add up.
+func (r *reading) updatedBy(now *bpf.Row) cgroup.Memory {
 	m := r.memory
 	m.WorkingSet = uint64(max(0, signed(m.WorkingSet)+signed(now.WorkingSet())-signed(r.row.WorkingSet())))
 	return m
 }
 
-// readings are what was read of cgroups. They belong to whoever measures.
+// readings are the cached readings by cgroup. Only the goroutine that measures uses them.
 type readings struct {
-	tree   Tree // nil where there is none
-	walked bool // just now
+	tree   Tree // may be nil
+	walked bool // in this measurement
 	now    time.Time
-	oldest time.Time // of the readings that were used since it was set
-	turn   uint64
+	oldest time.Time           // of the readings used since it was set
+	seq    uint64              // of this measurement
 	known  map[uint64]*reading // by cgroup
 }
 
-// begin begins a measurement.
+// begin starts a measurement.
 func (r *readings) begin(now time.Time) {
 	r.now = now
-	r.turn++
+	r.seq++
 	r.walked = r.tree != nil && r.tree.Walk()
 }
 
-// forget drops what was not used in this measurement.
-func (r *readings) forget() {
+// dropUnused removes the readings that this measurement did not use.
+func (r *readings) dropUnused() {
 	for id, known := range r.known {
-		if known.turn != r.turn {
+		if known.seq != r.seq {
 			delete(r.known, id)
 		}
 	}
 }
 
-// kept returns what is known of a cgroup, if it has not moved noticeably since;
-// nil where its files have to be read. row is what the walk found of it, nil where
-// that is only a part.
-func (r *readings) kept(g *cgroup.Cgroup) (known *reading, row *bpf.Row) {
+// cached returns the reading of a cgroup if it has not changed noticeably; nil if its files
+// have to be read. row is its row in the walk; nil if that is missing or partial.
+func (r *readings) cached(g *cgroup.Cgroup) (known *reading, row *bpf.Row) {
 	if !r.walked {
 		return nil, nil
 	}
 	if row = r.tree.Find(g.ID()); row == nil || row.Partial {
 		return nil, nil
 	}
-	if known = r.known[g.ID()]; known == nil || !known.holds(row, r.now) {
+	if known = r.known[g.ID()]; known == nil || !known.unchanged(row, r.now) {
 		return nil, row
 	}
-	known.turn = r.turn
+	known.seq = r.seq
 	return known, row
 }
 
-// read reads a cgroup; none is one that has gone.
+// read returns the usage of a cgroup, cached or from its files; [cgroup.ErrGone] for nil.
 func (r *readings) read(g *cgroup.Cgroup) (memory cgroup.Memory, tasks uint64, err error) {
 	if g == nil {
 		return memory, 0, cgroup.ErrGone
 	}
-	known, row := r.kept(g)
+	known, row := r.cached(g)
 	if known != nil {
 		if known.at.Before(r.oldest) {
 			r.oldest = known.at
 		}
-		return known.by(row), known.tasks, nil
+		return known.updatedBy(row), known.tasks, nil
 	}
 	if err := g.ReadMemory(&memory); err != nil {
 		return cgroup.Memory{}, 0, err
@@ -119,41 +119,41 @@ func (r *readings) read(g *cgroup.Cgroup) (memory cgroup.Memory, tasks uint64, e
 		return cgroup.Memory{}, 0, err
 	}
 	if row != nil {
-		r.known[g.ID()] = &reading{row: *row, at: r.now, memory: memory, tasks: tasks, turn: r.turn}
+		r.known[g.ID()] = &reading{row: *row, at: r.now, memory: memory, tasks: tasks, seq: r.seq}
 	}
 	return memory, tasks, nil
 }
 
-// workingSet returns that of a cgroup whose reading is kept, in bytes.
+// workingSet returns the working set of a cgroup from its cached reading, in bytes.
 func (r *readings) workingSet(g *cgroup.Cgroup) int64 {
-	known, row := r.kept(g)
+	known, row := r.cached(g)
 	if known == nil {
 		return 0
 	}
-	return signed(known.by(row).WorkingSet)
+	return signed(known.updatedBy(row).WorkingSet)
 }
 
-// still reports whether none of the cgroups has moved noticeably.
-func (r *readings) still(groups []*cgroup.Cgroup) bool {
+// allCached reports whether no cgroup has changed noticeably.
+func (r *readings) allCached(groups []*cgroup.Cgroup) bool {
 	for _, g := range groups {
-		if known, _ := r.kept(g); known == nil {
+		if known, _ := r.cached(g); known == nil {
 			return false
 		}
 	}
 	return true
 }
 
-// orphanages are the cgroups in which runtimes put what was given no place: a
-// walk of the pods' cgroup does not come by there.
-var orphanages = [...]string{"/", "/k8s.io", "/crio", "/system.slice"}
+// defaultParents are the cgroups in which runtimes create containers without a configured
+// parent. A walk of kubepods does not reach them.
+var defaultParents = [...]string{"/", "/k8s.io", "/crio", "/system.slice"}
 
-// shape is a number for the set of all cgroups that may be containers'.
-func (i *Inventory) shape() uint64 {
+// setHash returns a hash of the set of all cgroups that may be containers'.
+func (i *Inventory) setHash() uint64 {
 	shape := i.readings.tree.Shape()
-	for _, at := range orphanages {
+	for _, at := range defaultParents {
 		var st unix.Stat_t
 		if unix.Stat(i.hierarchy.Memory.Path(at), &st) == nil {
-			// A directory of kernfs has a link for each below it.
+			// A kernfs directory has a link for each of its subdirectories.
 			shape = shape*31 + uint64(st.Nlink)
 		}
 	}

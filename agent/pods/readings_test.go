@@ -14,15 +14,15 @@ import (
 	"github.com/evictd/evictd/cri/critest"
 )
 
-// fakeTree is a Tree that walks whenever it works.
+// fakeTree is a Tree with given rows.
 type fakeTree struct {
-	rows    map[uint64]bpf.Row
-	broken  bool
-	strange uint64 // in the shape
+	rows         map[uint64]bpf.Row
+	broken       bool
+	otherCgroups uint64 // hash of cgroups without rows
 }
 
 func (f *fakeTree) Walk() bool    { return !f.broken }
-func (f *fakeTree) Shape() uint64 { return uint64(len(f.rows)) + f.strange<<32 }
+func (f *fakeTree) Shape() uint64 { return uint64(len(f.rows)) + f.otherCgroups<<32 }
 
 func (f *fakeTree) Find(cgroup uint64) *bpf.Row {
 	if row, ok := f.rows[cgroup]; ok && !f.broken {
@@ -31,31 +31,30 @@ func (f *fakeTree) Find(cgroup uint64) *bpf.Row {
 	return nil
 }
 
-// use has the walk find so much more, anonymous, in a cgroup.
-func (f *fakeTree) use(cgroup, bytes uint64) {
+// grow adds anonymous memory to a cgroup.
+func (f *fakeTree) grow(cgroup, bytes uint64) {
 	row := f.rows[cgroup]
 	row.Usage += bytes
 	row.Anon += bytes
 	f.rows[cgroup] = row
 }
 
-// walked has a pod of two containers on a node whose walks find all that is
-// measured.
-func walked(t *testing.T) (*node, *Inventory, *fakeTree, critest.Pod) {
+// newWalkedNode returns a node with a pod of two containers whose cgroups all walks find.
+func newWalkedNode(t *testing.T) (*node, *Inventory, *fakeTree, critest.Pod) {
 	t.Helper()
 	n := newNode(t, true)
 	p := n.addPod(critest.Pod{Containers: []critest.Container{{PID: 100}, {PID: 101}}})
 	tree := &fakeTree{rows: map[uint64]bpf.Row{}}
 	i := n.synced(func(o *Options) { o.Tree = tree })
-	for _, g := range i.world.Load().groups {
+	for _, g := range i.current.Load().measured {
 		tree.rows[g.ID()] = bpf.Row{Cgroup: g.ID(), Usage: 128 << 20, Anon: 64 << 20, InactiveFile: 32 << 20, ActiveFile: 32 << 20}
 	}
 	return n, i, tree, p
 }
 
-// Of what a walk finds not to have moved nothing is read; of what has, all.
+// The files of a cgroup are read only after a walk has shown a noticeable change.
 func TestMeasureByWalk(t *testing.T) {
-	n, i, tree, p := walked(t)
+	n, i, tree, p := newWalkedNode(t)
 	now := time.Now()
 	first := i.Measure(now)
 	if got := first.Pods[0].Usage.Freeable; got != 120<<20 || !first.Walked {
@@ -64,41 +63,41 @@ func TestMeasureByWalk(t *testing.T) {
 	n.cgroup(n.path(p, p.Containers[0]), 3<<30, 2<<30, 100)
 	again := i.Measure(now.Add(time.Second))
 	if got := again.Pods[0].Usage.Freeable; got != 120<<20 || !again.Taken.Equal(now.Add(time.Second)) || !again.Read[0].Equal(now) {
-		t.Errorf("nothing moved: Measure() = %d MiB freeable, taken %v, read %v; want 120, a second later, then", got>>20, again.Taken, again.Read)
+		t.Errorf("unchanged: Measure() = %d MiB freeable, taken %v, read %v; want 120, a second later, at the first measurement", got>>20, again.Taken, again.Read)
 	}
-	// One container moves a little, then noticeably.
+	// One container changes a little, then noticeably.
 	id := first.Handles[p.UID].Containers[slices.IndexFunc(first.Handles[p.UID].Containers, func(c evict.ContainerHandle) bool { return c.InitPID == 100 })].CgroupID
-	tree.use(id, 100<<10)
+	tree.grow(id, 100<<10)
 	if got, ok := i.Still(now.Add(2 * time.Second)); !ok || got.Version != again.Version || got.Moved != 100<<10 || !got.Taken.Equal(now.Add(2*time.Second)) {
-		t.Errorf("moved by 100 KiB of 128 MiB: Still() = %+v, %t; want version %d, moved by that, 2 seconds later, true", got, ok, again.Version)
+		t.Errorf("changed by 100 KiB of 128 MiB: Still() = %+v, %t; want version %d, moved by 100 KiB, 2 seconds later, true", got, ok, again.Version)
 	}
-	tree.use(id, 1<<20)
+	tree.grow(id, 1<<20)
 	if got, ok := i.Still(now.Add(3 * time.Second)); ok {
-		t.Errorf("moved: Still() = %+v, true; want false", got)
+		t.Errorf("changed: Still() = %+v, true; want false", got)
 	}
 	moved := i.Measure(now.Add(3 * time.Second))
 	if got := moved.Pods[0].Usage.Freeable; got != 2<<30+60<<20 || moved.Version == again.Version || !moved.Read[0].Equal(now) {
-		t.Errorf("moved: Measure() = %d MiB freeable, version %d, read %v; want 2108, another, the other container's then", got>>20, moved.Version, moved.Read)
+		t.Errorf("changed: Measure() = %d MiB freeable, version %d, read %v; want 2108, another, at the first measurement", got>>20, moved.Version, moved.Read)
 	}
 	if got := first.Pods[0].Usage.Freeable; got != 120<<20 {
 		t.Errorf("the first snapshot has changed to %d MiB; want 120", got>>20)
 	}
-	// What a walk can't tell, the files do now and then.
+	// The files are read again after readingMaxAge, for what a walk does not show.
 	n.cgroup(n.path(p, p.Containers[0]), 1<<30, 1<<30, 100)
-	if got := i.Measure(now.Add(3*time.Second + readAgain)).Pods[0].Usage.Freeable; got != 1<<30+60<<20 {
-		t.Errorf("after %v: %d MiB freeable; want 1084", readAgain, got>>20)
+	if got := i.Measure(now.Add(3*time.Second + readingMaxAge)).Pods[0].Usage.Freeable; got != 1<<30+60<<20 {
+		t.Errorf("after %v: %d MiB freeable; want 1084", readingMaxAge, got>>20)
 	}
-	// Without a walk everything is read.
+	// Without a walk all files are read.
 	tree.broken = true
 	n.cgroup(n.path(p, p.Containers[0]), 512<<20, 512<<20, 100)
-	if s := i.Measure(now.Add(4*time.Second + readAgain)); s.Pods[0].Usage.Freeable != 572<<20 || s.Walked {
+	if s := i.Measure(now.Add(4*time.Second + readingMaxAge)); s.Pods[0].Usage.Freeable != 572<<20 || s.Walked {
 		t.Errorf("without a walk: %d MiB freeable, walked %t; want 572, false", s.Pods[0].Usage.Freeable>>20, s.Walked)
 	}
 }
 
-// A cgroup of which a walk has visited only a part is read from its files each time.
+// The files of a cgroup with a partial row are read each time.
 func TestMeasurePartialRow(t *testing.T) {
-	n, i, tree, p := walked(t)
+	n, i, tree, p := newWalkedNode(t)
 	now := time.Now()
 	first := i.Measure(now)
 	for id, row := range tree.rows {
@@ -109,23 +108,23 @@ func TestMeasurePartialRow(t *testing.T) {
 	for second := range 2 {
 		again := i.Measure(now.Add(time.Duration(second) * time.Second))
 		if got := again.Pods[0].Usage.Freeable; got != 2<<30+60<<20 || first.Pods[0].Usage.Freeable != 120<<20 {
-			t.Errorf("after %d s: %d MiB freeable; want 2108, as the files have it", second, got>>20)
+			t.Errorf("after %d s: %d MiB freeable; want 2108, from the files", second, got>>20)
 		}
 	}
 }
 
-// The little that each pod has moved by adds up to what all have, in a measurement
-// and where nothing has moved noticeably; what it consists of is read when asked for.
+// Small changes of many pods add up, in Measure and in Still. After Forget the files of a
+// pod are read.
 func TestMeasureIsExact(t *testing.T) {
 	n := newNode(t, true)
-	const many, little = 40, 250 << 10
+	const podCount, growth = 40, 250 << 10
 	var last critest.Pod
-	for pid := range many {
+	for pid := range podCount {
 		last = n.addPod(critest.Pod{Containers: []critest.Container{{PID: 100 + pid}}})
 	}
 	tree := &fakeTree{rows: map[uint64]bpf.Row{}}
 	i := n.synced(func(o *Options) { o.Tree = tree })
-	for _, g := range i.world.Load().groups {
+	for _, g := range i.current.Load().measured {
 		tree.rows[g.ID()] = bpf.Row{Cgroup: g.ID(), Usage: 100 << 20, Anon: 60 << 20, InactiveFile: 20 << 20, ActiveFile: 20 << 20}
 	}
 	sum := func(s Snapshot) (sum int64) {
@@ -140,22 +139,22 @@ func TestMeasureIsExact(t *testing.T) {
 	now := time.Now()
 	before := sum(i.Measure(now))
 	for id := range tree.rows {
-		tree.use(id, little)
+		tree.grow(id, growth)
 	}
-	if s, ok := i.Still(now.Add(time.Second)); !ok || sum(s)-before != many*little {
-		t.Errorf("%d pods grew by %d each: Still() tells of %d, %t; want %d", many, little, sum(s)-before, ok, many*little)
+	if s, ok := i.Still(now.Add(time.Second)); !ok || sum(s)-before != podCount*growth {
+		t.Errorf("%d pods grew by %d each: Still() sums up to %d, %t; want %d", podCount, growth, sum(s)-before, ok, podCount*growth)
 	}
-	if got := sum(i.Measure(now.Add(2*time.Second))) - before; got != many*little {
-		t.Errorf("%d pods grew by %d each: Measure() tells of %d; want %d", many, little, got, many*little)
+	if got := sum(i.Measure(now.Add(2*time.Second))) - before; got != podCount*growth {
+		t.Errorf("%d pods grew by %d each: Measure() sums up to %d; want %d", podCount, growth, got, podCount*growth)
 	}
-	// Half of one's heap has become tmpfs: the walk sees no difference.
-	n.cgroup(n.path(last, last.Containers[0]), 100<<20, 30<<20, 100+many-1)
+	// Half of a pod's heap has become tmpfs: a walk shows no difference.
+	n.cgroup(n.path(last, last.Containers[0]), 100<<20, 30<<20, 100+podCount-1)
 	freeable := func(s Snapshot) int64 {
 		return s.Pods[slices.IndexFunc(s.Pods, func(p evict.Pod) bool { return p.UID == last.UID })].Usage.Freeable
 	}
 	later := now.Add(3 * time.Second)
 	if got := freeable(i.Measure(later)); got != 60<<20 {
-		t.Fatalf("by the walk %d MiB are freeable; want it to tell of 60 still", got>>20)
+		t.Fatalf("with a walk %d MiB are freeable; want 60, unchanged", got>>20)
 	}
 	i.Forget(last.UID)
 	s := i.Measure(later)
@@ -167,13 +166,13 @@ func TestMeasureIsExact(t *testing.T) {
 	}
 	i.Forget()
 	if s := i.Measure(later); slices.ContainsFunc(s.Read, later.After) {
-		t.Errorf("after Forget() of all Read = %v; want %v for all", s.Read, later)
+		t.Errorf("after Forget(): Read = %v; want %v for all pods", s.Read, later)
 	}
 }
 
-// A list that came meanwhile is another, though nothing has moved.
-func TestStillByTheSameList(t *testing.T) {
-	_, i, _, _ := walked(t)
+// After a new list Still fails even if no cgroup has changed.
+func TestStillNeedsSameList(t *testing.T) {
+	_, i, _, _ := newWalkedNode(t)
 	now := time.Now()
 	if _, ok := i.Still(now); ok {
 		t.Error("Still() before Measure() = true; want false")
@@ -190,9 +189,9 @@ func TestStillByTheSameList(t *testing.T) {
 	}
 }
 
-// A cgroup that a walk does not find is read, and so is found to be gone.
-func TestMeasureWhatIsNotWalked(t *testing.T) {
-	n, i, tree, p := walked(t)
+// The files of a cgroup without a row are read.
+func TestMeasureWithoutRow(t *testing.T) {
+	n, i, tree, p := newWalkedNode(t)
 	i.Measure(time.Now())
 	rows := tree.rows
 	tree.rows = map[uint64]bpf.Row{}
@@ -206,24 +205,23 @@ func TestMeasureWhatIsNotWalked(t *testing.T) {
 	}
 }
 
-// countedSource counts how often it was asked.
-type countedSource struct {
-	source
+// countingRuntime counts its lists.
+type countingRuntime struct {
+	fakeRuntime
 	lists atomic.Int32
 }
 
-func (s *countedSource) List(ctx context.Context) (List, error) {
+func (s *countingRuntime) List(ctx context.Context) (List, error) {
 	s.lists.Add(1)
-	return s.source.List(ctx)
+	return s.fakeRuntime.List(ctx)
 }
 
-// While walks find the cgroups that are listed and no others, once a second, the
-// list is asked for rarely; at once when one comes or goes, ever more rarely after
-// that, and as before where nobody walks any more. The source does not tell of
-// changes, so that it is asked now and then all the same.
+// While walks each second find the listed cgroups and no others, lists become less frequent.
+// A created or removed cgroup requests a list at once. Without walks the interval is as
+// before. The runtime does not report changes, so watchedListInterval is the maximum.
 func TestRunListsWhileWalked(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &countedSource{source: source{watch: unwatchable}}
+		s := &countingRuntime{fakeRuntime: fakeRuntime{watch: unwatchable}}
 		tree := &fakeTree{rows: map[uint64]bpf.Row{}}
 		n := &node{t: t, v2: true, proc: t.TempDir(), cgroups: t.TempDir()}
 		n.build()
@@ -243,26 +241,26 @@ func TestRunListsWhileWalked(t *testing.T) {
 		}
 		time.Sleep(500 * time.Millisecond)
 		if got := walk(15); got < 4 || got > 6 {
-			t.Errorf("in the first 15 seconds: %d lists; want them ever more rarely", got)
+			t.Errorf("in the first 15 seconds: %d lists; want less and less frequent ones", got)
 		}
 		walk(20)
 		if got := walk(60); got < 5 || got > 7 {
-			t.Errorf("in a minute of calm: %d lists; want one every %v", got, watchedEvery)
+			t.Errorf("in an unchanged minute: %d lists; want one every %v", got, watchedListInterval)
 		}
-		tree.strange++
+		tree.otherCgroups++
 		if got := walk(1); got != 1 {
-			t.Errorf("right after a cgroup came: %d lists; want 1", got)
+			t.Errorf("directly after a new cgroup: %d lists; want 1", got)
 		}
 		if got := walk(10); got < 3 || got > 5 {
-			t.Errorf("in the 10 seconds after that: %d lists; want them ever more rarely", got)
+			t.Errorf("in the 10 seconds after that: %d lists; want less and less frequent ones", got)
 		}
 		walk(20)
 		tree.broken = true
 		if got := walk(2); got != 0 {
-			t.Errorf("right after a walk that failed: %d lists; want 0", got)
+			t.Errorf("directly after a failed walk: %d lists; want 0", got)
 		}
 		if got := walk(1); got != 1 {
-			t.Errorf("%v after the last walk: %d lists; want 1", walkHolds, got)
+			t.Errorf("%v after the last walk: %d lists; want 1", maxWalkAge, got)
 		}
 		if got := walk(10); got < 9 {
 			t.Errorf("without walks: %d lists in 10 seconds; want one a second", got)
@@ -274,82 +272,82 @@ func TestRunListsWhileWalked(t *testing.T) {
 	})
 }
 
-// Who is listed rarely could be missed for long where nothing tells of a pod that
-// no walk comes by.
-func TestRest(t *testing.T) {
+// A long interval needs both reports of changes and all pods below kubepods: otherwise a pod
+// outside the walked cgroups could go unseen for long.
+func TestNextListIn(t *testing.T) {
 	for _, tt := range []struct {
-		steady          time.Duration
-		watched, within bool
-		want            time.Duration
+		unchanged                 time.Duration
+		watched, allBelowKubepods bool
+		want                      time.Duration
 	}{
-		{0, false, false, listEvery},
-		{0, true, true, watchedEvery},
+		{0, false, false, listInterval},
+		{0, true, true, watchedListInterval},
 		{4 * time.Second, false, true, 4 * time.Second},
-		{time.Hour, false, true, watchedEvery},
-		{time.Hour, true, false, watchedEvery},
+		{time.Hour, false, true, watchedListInterval},
+		{time.Hour, true, false, watchedListInterval},
 		{20 * time.Second, true, true, 20 * time.Second},
-		{time.Hour, true, true, steadyEvery},
+		{time.Hour, true, true, unchangedListInterval},
 	} {
-		if got := rest(tt.steady, tt.watched, tt.within); got != tt.want {
-			t.Errorf("rest(%v, %t, %t) = %v; want %v", tt.steady, tt.watched, tt.within, got, tt.want)
+		if got := nextListIn(tt.unchanged, tt.watched, tt.allBelowKubepods); got != tt.want {
+			t.Errorf("nextListIn(%v, %t, %t) = %v; want %v", tt.unchanged, tt.watched, tt.allBelowKubepods, got, tt.want)
 		}
 	}
 }
 
-// All that is a pod's has to be below the cgroup of all pods.
-func TestWithin(t *testing.T) {
+// All cgroups of all pods must be below kubepods.
+func TestAllBelowKubepods(t *testing.T) {
 	for name, tt := range map[string]struct {
 		parents []string
 		want    bool
 	}{
-		"nobody":            {nil, false},
-		"all of them":       {[]string{"/kubepods/besteffort/poda", "/kubepods/podb"}, true},
-		"one is elsewhere":  {[]string{"/kubepods/besteffort/poda", "/foo/podb"}, false},
-		"a similar name":    {[]string{"/kubepods2/poda"}, false},
-		"the runtime's own": {[]string{"/k8s.io"}, false},
+		"no pods":                       {nil, false},
+		"all":                           {[]string{"/kubepods/besteffort/poda", "/kubepods/podb"}, true},
+		"one outside":                   {[]string{"/kubepods/besteffort/poda", "/foo/podb"}, false},
+		"a similar name":                {[]string{"/kubepods2/poda"}, false},
+		"default parent of the runtime": {[]string{"/k8s.io"}, false},
 	} {
 		n := newNode(t, true)
 		n.cgroup("/kubepods", 1<<30, 1<<30)
 		for pid, parent := range tt.parents {
 			n.addPod(critest.Pod{CgroupParent: parent, Containers: []critest.Container{{PID: 100 + pid}}})
 		}
-		if got := n.synced().world.Load().within; got != tt.want {
-			t.Errorf("%s: within = %t; want %t", name, got, tt.want)
+		if got := n.synced().current.Load().allBelowKubepods; got != tt.want {
+			t.Errorf("%s: allBelowKubepods = %t; want %t", name, got, tt.want)
 		}
 	}
 }
 
-// Walks say nothing of a container outside of the tree that is walked, nor of one
-// that was made and is not told to run yet.
-func TestSteady(t *testing.T) {
-	_, i, tree, _ := walked(t)
+// Walks do not show a container outside the walked tree, nor the start of one that was
+// created.
+func TestUnchangedFor(t *testing.T) {
+	_, i, tree, _ := newWalkedNode(t)
 	start := time.Now()
 	const later = 7 * time.Second
-	steady := func() time.Duration {
+	unchanged := func() time.Duration {
 		i.Measure(start)
 		i.Measure(start.Add(later))
-		return i.steady(start.Add(later))
+		return i.unchangedFor(start.Add(later))
 	}
-	if got := steady(); got != later {
-		t.Errorf("all found: steady() = %v; want %v", got, later)
+	if got := unchanged(); got != later {
+		t.Errorf("all found: unchangedFor() = %v; want %v", got, later)
 	}
-	i.world.Load().unstarted = true
-	if got := steady(); got != 0 {
-		t.Errorf("a container does not run yet: steady() = %v; want 0", got)
+	i.current.Load().hasUnstarted = true
+	if got := unchanged(); got != 0 {
+		t.Errorf("container created and not running: unchangedFor() = %v; want 0", got)
 	}
-	i.world.Load().unstarted = false
+	i.current.Load().hasUnstarted = false
 	for id := range maps.Keys(tree.rows) {
 		delete(tree.rows, id)
 		break
 	}
-	if got := steady(); got != 0 {
-		t.Errorf("a container is not found: steady() = %v; want 0", got)
+	if got := unchanged(); got != 0 {
+		t.Errorf("container not found: unchangedFor() = %v; want 0", got)
 	}
-	i.world.Load().groups = nil
-	if got := steady(); got != later {
-		t.Errorf("there are no containers: steady() = %v; want %v", got, later)
+	i.current.Load().measured = nil
+	if got := unchanged(); got != later {
+		t.Errorf("no containers: unchangedFor() = %v; want %v", got, later)
 	}
-	if got := i.steady(start.Add(later + walkHolds)); got != 0 {
-		t.Errorf("the last walk is long ago: steady() = %v; want 0", got)
+	if got := i.unchangedFor(start.Add(later + maxWalkAge)); got != 0 {
+		t.Errorf("no recent walk: unchangedFor() = %v; want 0", got)
 	}
 }

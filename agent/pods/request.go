@@ -9,22 +9,22 @@ import (
 	"github.com/evictd/evictd/agent/evict"
 )
 
-// The scores that say nothing about a request: the kubelet cuts a Burstable
-// container's off to 3 to 999 (pkg/kubelet/qos/policy.go), so that the ends
-// stand for whatever lies beyond too.
+// The values of oom_score_adj that do not identify a request: the kubelet limits those of
+// Burstable containers to 3 to 999 (pkg/kubelet/qos/policy.go), so both ends stand for all
+// requests beyond them.
 const (
 	lowestScore, highestScore = 3, 999
 	guaranteedScore           = -997
-	// guaranteedScoreOnce is what older kubelets gave.
+	// guaranteedScoreOnce is the value of older kubelets.
 	guaranteedScoreOnce = -998
 	bestEffortScore     = 1000
 )
 
-// invert returns the least and the largest memory request, in bytes, for which
-// the kubelet gives a Burstable container this oom_score_adj on a node with that
-// much memory: 1000 − 1000·request/capacity, in whole numbers. ok is false where
-// the score does not tell.
-func invert(score int, capacity int64) (low, high int64, ok bool) {
+// requestRange returns the smallest and the largest memory request, in bytes, for which the
+// kubelet gives a Burstable container this oom_score_adj on a node with that much memory:
+// 1000 − 1000·request/capacity, in integers. ok is false if the score does not identify a
+// request.
+func requestRange(score int, capacity int64) (low, high int64, ok bool) {
 	if score <= lowestScore || score >= highestScore || capacity <= 0 || capacity > math.MaxInt64/1000 {
 		return 0, 0, false
 	}
@@ -34,14 +34,14 @@ func invert(score int, capacity int64) (low, high int64, ok bool) {
 	return low, high, low <= high
 }
 
-// memoryRequest is the memory that a container is taken to have requested.
+// memoryRequest is the memory request that is assumed for a container.
 type memoryRequest struct {
 	amount *resource.Quantity // nil for none
 	origin string             // for explain
-	text   string             // for messages; empty where the amount is right
+	text   string             // for messages; empty if the amount is exact
 }
 
-// request returns the memory that a container is taken to have requested.
+// request returns the memory request of a container: from its oom_score_adj, else its limit.
 func (d *deduction) request(c *Container, qos evict.QoS) memoryRequest {
 	if qos == evict.BestEffort {
 		return memoryRequest{origin: "none, as the pod is BestEffort"}
@@ -52,17 +52,17 @@ func (d *deduction) request(c *Container, qos evict.QoS) memoryRequest {
 		why = "its status is not known"
 	case qos == evict.Guaranteed:
 	case c.OOMScoreAdj == nil:
-		why = "the runtime tells no oom_score_adj"
+		why = "the runtime reports no oom_score_adj"
 	case d.capacityErr != nil:
 		why = "the node's memory is not known"
 	default:
-		if low, high, ok := invert(*c.OOMScoreAdj, d.capacity); ok {
+		if low, high, ok := requestRange(*c.OOMScoreAdj, d.capacity); ok {
 			return memoryRequest{
 				amount: bytes(high), text: "about " + mebibytes(high) + ", from oom_score_adj",
 				origin: fmt.Sprintf("estimated from oom_score_adj %d: %s-%s", *c.OOMScoreAdj, mebibytes(low), mebibytes(high)),
 			}
 		}
-		why = fmt.Sprintf("oom_score_adj %d does not tell", *c.OOMScoreAdj)
+		why = fmt.Sprintf("oom_score_adj %d does not identify one", *c.OOMScoreAdj)
 	}
 	if c.MemoryLimit != nil {
 		m := memoryRequest{amount: bytes(*c.MemoryLimit), origin: "limit"}
@@ -79,7 +79,7 @@ func (d *deduction) request(c *Container, qos evict.QoS) memoryRequest {
 
 func bytes(n int64) *resource.Quantity { return resource.NewQuantity(n, resource.BinarySI) }
 
-// mebibytes prints bytes for people: whole Mi, or Ki where there are few.
+// mebibytes formats bytes: whole Mi, or Ki below 10 Mi.
 func mebibytes(n int64) string {
 	if n < 10<<20 {
 		return fmt.Sprintf("%dKi", n>>10)

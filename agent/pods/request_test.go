@@ -12,48 +12,47 @@ import (
 	"github.com/evictd/evictd/cri"
 )
 
-// score is what the kubelet gives a Burstable container.
+// score is the oom_score_adj that the kubelet gives a Burstable container.
 func score(request, capacity int64) int {
 	p := evict.Pod{QoS: evict.Burstable, Containers: []evict.Container{{}}}
 	p.Containers[0].Resources.Requests.Memory = resource.NewQuantity(request, resource.BinarySI)
 	return p.OOMScoreAdj(&p.Containers[0], capacity)
 }
 
-// Whatever was requested, the estimate is not less and gives the same score, and
-// one byte more would not.
-func TestInvertIsUpperEnd(t *testing.T) {
+// The range contains the request and has its score, and one byte more has another.
+func TestRequestRange(t *testing.T) {
 	r := rand.New(rand.NewPCG(1, 2))
-	inverted := 0
+	ranges := 0
 	for range 200_000 {
 		capacity := 1 + r.Int64N(1<<uint(1+r.IntN(45)))
 		request := r.Int64N(capacity + capacity/8 + 1)
 		s := score(request, capacity)
-		low, high, ok := invert(s, capacity)
+		low, high, ok := requestRange(s, capacity)
 		if !ok {
 			if s > lowestScore && s < highestScore {
-				t.Fatalf("invert(%d, %d) is not ok, but a request of %d has that score", s, capacity, request)
+				t.Fatalf("requestRange(%d, %d) is not ok, but a request of %d has that score", s, capacity, request)
 			}
 			continue
 		}
-		inverted++
+		ranges++
 		if request < low || request > high || score(low, capacity) != s || score(high, capacity) != s || score(high+1, capacity) == s {
-			t.Fatalf("invert(score(%d, %d) = %d) = %d, %d; want the interval of all requests with that score", request, capacity, s, low, high)
+			t.Fatalf("requestRange(score(%d, %d) = %d) = %d, %d; want the range of all requests with that score", request, capacity, s, low, high)
 		}
 	}
-	if inverted < 100_000 {
-		t.Errorf("only %d of 200000 could be inverted", inverted)
+	if ranges < 100_000 {
+		t.Errorf("only %d of 200000 scores have a range", ranges)
 	}
 }
 
-func TestInvertTellsNothing(t *testing.T) {
+func TestRequestRangeUnknown(t *testing.T) {
 	for _, s := range []int{-1000, -998, -997, -1, 0, 2, 3, 999, 1000, 1001} {
-		if low, high, ok := invert(s, memTotal); ok {
-			t.Errorf("invert(%d) = %d, %d; want nothing: the score is cut off or not the kubelet's", s, low, high)
+		if low, high, ok := requestRange(s, memTotal); ok {
+			t.Errorf("requestRange(%d) = %d, %d; want not ok: the score is limited or not of the kubelet", s, low, high)
 		}
 	}
 	for _, capacity := range []int64{0, -1, 1 << 62, 1} {
-		if _, _, ok := invert(500, capacity); ok {
-			t.Errorf("invert(500, %d) is ok; want not", capacity)
+		if _, _, ok := requestRange(500, capacity); ok {
+			t.Errorf("requestRange(500, %d) is ok; want not ok", capacity)
 		}
 	}
 }
@@ -75,15 +74,15 @@ func TestRequest(t *testing.T) {
 		{"estimated before limit", evict.Burstable, new(500), new(int64(1 << 40)), nil, nil, 5379446538, "estimated from oom_score_adj 500: 5120Mi-5130Mi", "about 5130Mi, from oom_score_adj"},
 		{"cut off above", evict.Burstable, new(999), new(int64(64 << 20)), nil, nil, 64 << 20, "limit", "not known, its limit is 64Mi"},
 		{"cut off below", evict.Burstable, new(3), new(int64(64 << 20)), nil, nil, 64 << 20, "limit", "not known, its limit is 64Mi"},
-		{"cut off, no limit", evict.Burstable, new(999), nil, nil, nil, -1, "unknown, counts as 0: oom_score_adj 999 does not tell", "not known"},
-		{"Burstable with a BestEffort score", evict.Burstable, new(1000), nil, nil, nil, -1, "unknown, counts as 0: oom_score_adj 1000 does not tell", "not known"},
+		{"cut off, no limit", evict.Burstable, new(999), nil, nil, nil, -1, "unknown, counts as 0: oom_score_adj 999 does not identify one", "not known"},
+		{"Burstable with a BestEffort score", evict.Burstable, new(1000), nil, nil, nil, -1, "unknown, counts as 0: oom_score_adj 1000 does not identify one", "not known"},
 		{"node-critical", evict.Burstable, new(-997), new(int64(1 << 20)), nil, nil, 1 << 20, "limit", "not known, its limit is 1Mi"},
 		{"Guaranteed", evict.Guaranteed, new(-997), new(int64(1 << 30)), nil, nil, 1 << 30, "limit", ""},
 		{"Guaranteed with another score", evict.Guaranteed, new(500), new(int64(1 << 30)), nil, nil, 1 << 30, "limit", ""},
 		{"Guaranteed without a limit", evict.Guaranteed, new(-997), nil, nil, nil, -1, "unknown, counts as 0: no limit", "not known"},
 		{"BestEffort", evict.BestEffort, new(1000), nil, nil, nil, -1, "none, as the pod is BestEffort", ""},
 		{"no score", evict.Burstable, nil, new(int64(1 << 20)), nil, nil, 1 << 20, "limit", "not known, its limit is 1Mi"},
-		{"nothing", evict.Burstable, nil, nil, nil, nil, -1, "unknown, counts as 0: the runtime tells no oom_score_adj", "not known"},
+		{"nothing", evict.Burstable, nil, nil, nil, nil, -1, "unknown, counts as 0: the runtime reports no oom_score_adj", "not known"},
 		{"no status", evict.Burstable, nil, nil, failed, nil, -1, "unknown, counts as 0: its status is not known", "not known"},
 		{"no capacity", evict.Burstable, new(500), nil, nil, failed, -1, "unknown, counts as 0: the node's memory is not known", "not known"},
 	} {
@@ -145,7 +144,7 @@ func FuzzQoSOf(f *testing.F) {
 	})
 }
 
-// Without a kubelet's names, the class is what the containers may use.
+// Without the cgroup names of a kubelet, the class follows from scores and limits.
 func TestQoSByResources(t *testing.T) {
 	known := func(score *int, memory, quota *int64, shares *uint64) *Container {
 		return &Container{ContainerDetail: cri.ContainerDetail{OOMScoreAdj: score, ResourcesKnown: true, MemoryLimit: memory, CPUQuota: quota, CPUShares: shares}}
@@ -159,15 +158,15 @@ func TestQoSByResources(t *testing.T) {
 		{"all score 1000", []*Container{known(new(1000), nil, nil, nil), known(new(1000), nil, nil, nil)}, evict.BestEffort, "oom_score_adj"},
 		{"all score -997", []*Container{known(new(-997), nil, nil, nil)}, evict.Guaranteed, "oom_score_adj"},
 		{"mixed scores", []*Container{known(new(1000), nil, nil, nil), known(new(950), nil, nil, nil)}, evict.Burstable, "oom_score_adj"},
-		{"nothing asked for", []*Container{known(new(0), nil, nil, nil)}, evict.BestEffort, "no limits"},
+		{"no requests", []*Container{known(new(0), nil, nil, nil)}, evict.BestEffort, "no limits"},
 		{"least shares", []*Container{known(new(0), nil, nil, new(uint64(2)))}, evict.BestEffort, "no limits"},
 		{"shares", []*Container{known(new(0), nil, nil, new(uint64(512)))}, evict.Burstable, "limits"},
 		{"all limited", []*Container{known(new(0), new(int64(1)), new(int64(1)), nil)}, evict.Guaranteed, "limits"},
 		{"one not limited", []*Container{known(new(0), new(int64(1)), new(int64(1)), nil), known(nil, nil, nil, nil)}, evict.Burstable, "limits"},
-		{"not told", []*Container{{}}, evict.Burstable, "unknown, taken for Burstable"},
+		{"not known", []*Container{{}}, evict.Burstable, "unknown, assumed Burstable"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			d := deduction{listing: &listing{Pod: &Pod{}}}
+			d := deduction{listed: &listedPod{Pod: &Pod{}}}
 			if got, origin := d.qos(&pod{}, tt.containers); got != tt.want || origin != tt.origin {
 				t.Errorf("qos() = %s, %q; want %s, %q", got, origin, tt.want, tt.origin)
 			}

@@ -8,30 +8,28 @@ import (
 )
 
 const (
-	// listEvery is how often the pods are listed where changes are not told;
-	// where they are, tellings may be lost, so that watchedEvery finds what was
-	// missed.
-	listEvery, watchedEvery = time.Second, 10 * time.Second
-	// steadyEvery is how often they are listed at least where changes are told and,
-	// once a second, walks of the cgroups find all of them and nobody else.
-	steadyEvery = 30 * time.Second
-	// shortestGap is left between lists that changes ask for: they come in
-	// bursts.
-	shortestGap = 100 * time.Millisecond
-	// watchAgain and watchAgainUnable are left between attempts to watch the
-	// runtime.
-	watchAgain, watchAgainUnable = time.Second, time.Minute
-	// watchHolds is how long a watch must last to be relied on: it is not
-	// acknowledged, only refused.
-	watchHolds = time.Second
+	// listInterval is how often pods are listed without reports of changes, like the
+	// kubelet's PLEG. With them it is watchedListInterval, as reports may be lost.
+	listInterval, watchedListInterval = time.Second, 10 * time.Second
+	// unchangedListInterval is the maximum while the runtime reports changes and a walk each
+	// second finds the cgroups of all listed pods and no others.
+	unchangedListInterval = 30 * time.Second
+	// minListGap is the minimum between lists that changes request: changes come in bursts.
+	minListGap = 100 * time.Millisecond
+	// watchBackoff and unwatchableBackoff are the pauses between attempts to watch the
+	// runtime, the second if it can't be watched.
+	watchBackoff, unwatchableBackoff = time.Second, time.Minute
+	// minWatchAge is how long a watch must last to be relied on: a runtime refuses a watch
+	// within that time and does not confirm one.
+	minWatchAge = time.Second
 )
 
-// Run keeps the list fresh until ctx ends, and returns nil then.
+// Run keeps the list current until ctx ends, and returns nil then.
 func (i *Inventory) Run(ctx context.Context) error {
 	var watches sync.WaitGroup
 	defer watches.Wait()
 	if i.runtime != nil {
-		watches.Go(func() { i.watch(ctx, i.runtime) })
+		watches.Go(func() { i.watchRuntime(ctx, i.runtime) })
 	}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -43,85 +41,85 @@ func (i *Inventory) Run(ctx context.Context) error {
 		case <-timer.C:
 		case <-i.refresh:
 		case <-i.changed:
-			if rest := shortestGap - time.Since(last); rest > 0 {
+			if rest := minListGap - time.Since(last); rest > 0 {
 				timer.Reset(rest)
 				continue
 			}
 		}
-		// What was asked for until now is about to be done.
+		// This list covers all requests so far.
 		drain(i.refresh)
 		drain(i.changed)
-		// What went wrong is logged and in the status; it is tried again.
+		// The error is logged and in the status; the list is tried again.
 		err := i.Sync(ctx)
 		last = time.Now()
 		if err != nil {
-			timer.Reset(listEvery)
+			timer.Reset(listInterval)
 		} else {
-			timer.Reset(rest(i.steady(last), i.watched(), i.world.Load().within))
+			timer.Reset(nextListIn(i.unchangedFor(last), i.watched(), i.current.Load().allBelowKubepods))
 		}
 	}
 }
 
-// rest is how long a list is good enough unless something is told: steady is for
-// how long walks have found nobody who came or went. A runtime can be told to put a
-// pod where no walk comes by, so that this alone bounds by watchedEvery how long
-// one is missed; beyond that it takes a runtime that tells, and no pod that is
-// elsewhere.
-func rest(steady time.Duration, watched, within bool) time.Duration {
+// nextListIn returns when to list next if nothing requests it earlier. unchanged is for how
+// long walks have found the same cgroups. A runtime can be configured to place a pod
+// outside the walked cgroups, so watchedListInterval bounds how long a pod goes unseen. The
+// interval is longer only if the runtime reports changes and no pod is elsewhere.
+func nextListIn(unchanged time.Duration, watched, allBelowKubepods bool) time.Duration {
 	switch {
-	case watched && within:
-		return min(max(steady, watchedEvery), steadyEvery)
+	case watched && allBelowKubepods:
+		return min(max(unchanged, watchedListInterval), unchangedListInterval)
 	case watched:
-		return watchedEvery
+		return watchedListInterval
 	}
-	return min(max(steady, listEvery), watchedEvery)
+	return min(max(unchanged, listInterval), watchedListInterval)
 }
 
-// watched reports whether there is no runtime, or it tells of changes.
+// watched reports whether there is no runtime, or it reports changes.
 func (i *Inventory) watched() bool {
 	if i.runtime == nil {
 		return true
 	}
 	since := i.runtime.watched.Load()
-	return since != nil && time.Since(*since) >= watchHolds
+	return since != nil && time.Since(*since) >= minWatchAge
 }
 
-// walk is what a walk of the cgroups told of the list.
-type walk struct {
-	at      time.Time
-	shape   uint64
-	changed time.Time // when the shape was first seen to be this
-	covers  bool      // it found all containers that are listed
+// walkResult is what a walk of the cgroups shows about the list.
+type walkResult struct {
+	at       time.Time
+	setHash  uint64
+	changed  time.Time // when setHash was first this value
+	complete bool      // it found all listed containers
 }
 
-// walkHolds is how old a walk may be that is relied on.
-const walkHolds = 3 * time.Second
+// maxWalkAge is how old a walk may be to count: three of the intervals of a second at which the
+// decision loop measures.
+const maxWalkAge = 3 * time.Second
 
-// steady returns for how long walks of the cgroups have told that nobody came or
-// went, as well as the runtime would: nothing runs, and nothing ends, without its
-// cgroup. As long may pass until the next list: a container whose cgroup has come
-// is soon listed, and the later the rarer. It is 0 where walks don't tell.
-func (i *Inventory) steady(now time.Time) time.Duration {
-	w := i.walk.Load()
-	if w == nil || !w.covers || i.world.Load().unstarted || now.Sub(w.at) >= walkHolds {
+// unchangedFor returns for how long walks have found the same set of cgroups; 0 without a
+// recent walk that found all containers. No container starts or ends without a change of
+// its cgroup, so the next list may wait as long: a container whose cgroup was created
+// recently is listed soon, and then less and less often.
+func (i *Inventory) unchangedFor(now time.Time) time.Duration {
+	w := i.lastWalk.Load()
+	if w == nil || !w.complete || i.current.Load().hasUnstarted || now.Sub(w.at) >= maxWalkAge {
 		return 0
 	}
 	return now.Sub(w.changed)
 }
 
-// watch follows the runtime's changes until ctx ends.
-func (i *Inventory) watch(ctx context.Context, s *tracked) {
+// watchRuntime watches the runtime's changes until ctx ends.
+func (i *Inventory) watchRuntime(ctx context.Context, s *trackedRuntime) {
 	for ctx.Err() == nil {
 		s.watched.Store(new(time.Now()))
-		err := s.Watch(ctx, func() { poke(i.changed) })
+		err := s.Watch(ctx, func() { notify(i.changed) })
 		s.watched.Store(nil)
-		again := watchAgain
+		again := watchBackoff
 		if errors.Is(err, ErrUnwatchable) {
-			again = watchAgainUnable
+			again = unwatchableBackoff
 		} else {
-			poke(i.changed) // by listing, what was not told is found
+			notify(i.changed) // list what was not reported
 		}
-		i.log.Debug("changes are not told, listing instead", "source", s.Name(), "error", err)
+		i.log.Debug("runtime does not report changes; listing instead", "source", s.Name(), "error", err)
 		select {
 		case <-ctx.Done():
 		case <-time.After(again):
@@ -129,15 +127,15 @@ func (i *Inventory) watch(ctx context.Context, s *tracked) {
 	}
 }
 
-// poke makes a channel of capacity 1 readable. It never waits.
-func poke(c chan struct{}) {
+// notify makes a channel of capacity 1 readable. It does not block.
+func notify(c chan struct{}) {
 	select {
 	case c <- struct{}{}:
 	default:
 	}
 }
 
-// drain makes it unreadable.
+// drain empties the channel.
 func drain(c chan struct{}) {
 	select {
 	case <-c:

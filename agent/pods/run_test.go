@@ -16,31 +16,31 @@ import (
 	"github.com/evictd/evictd/cri/critest"
 )
 
-// source is a Runtime that lists nothing and notes when it was asked.
-type source struct {
-	list     List
-	err      error
-	watch    func(ctx context.Context, changed func()) error
-	asked    []time.Duration
-	slow     time.Duration // how long a list takes
-	began    time.Time
-	inFlight bool
+// fakeRuntime is a Runtime that returns one list and records when it was requested.
+type fakeRuntime struct {
+	list      List
+	err       error
+	watch     func(ctx context.Context, changed func()) error
+	requested []time.Duration
+	slow      time.Duration // how long a list takes
+	began     time.Time
+	inFlight  bool
 }
 
-func (s *source) Name() string { return "source" }
+func (s *fakeRuntime) Name() string { return "fake" }
 
-func (s *source) List(context.Context) (List, error) {
+func (s *fakeRuntime) List(context.Context) (List, error) {
 	if s.inFlight {
 		panic("List called concurrently")
 	}
 	s.inFlight = true
 	defer func() { s.inFlight = false }()
-	s.asked = append(s.asked, time.Since(s.began))
+	s.requested = append(s.requested, time.Since(s.began))
 	time.Sleep(s.slow)
 	return s.list, s.err
 }
 
-func (s *source) Watch(ctx context.Context, changed func()) error { return s.watch(ctx, changed) }
+func (s *fakeRuntime) Watch(ctx context.Context, changed func()) error { return s.watch(ctx, changed) }
 
 func unwatchable(context.Context, func()) error { return ErrUnwatchable }
 
@@ -49,9 +49,9 @@ func silent(ctx context.Context, _ func()) error {
 	return ctx.Err()
 }
 
-// during runs an inventory of the source for a time of the bubble's, with do
-// beside it.
-func during(t *testing.T, s *source, d time.Duration, do func(i *Inventory)) {
+// runInventory runs an Inventory of the runtime for a time of the synctest bubble, and calls
+// do at the same time.
+func runInventory(t *testing.T, s *fakeRuntime, d time.Duration, do func(i *Inventory)) {
 	t.Helper()
 	n := &node{t: t, v2: true, proc: t.TempDir(), cgroups: t.TempDir()}
 	n.build()
@@ -69,7 +69,7 @@ func during(t *testing.T, s *source, d time.Duration, do func(i *Inventory)) {
 	}
 }
 
-// Without word of changes, pods are listed every second; with it, rarely.
+// Without reports of changes pods are listed each second, with them each ten seconds.
 func TestRunLists(t *testing.T) {
 	const ms = time.Millisecond
 	broken := errors.New("broken")
@@ -98,16 +98,16 @@ func TestRunLists(t *testing.T) {
 			time.Sleep(5 * ms)
 			i.Refresh()
 		}, 5 * time.Second, []time.Duration{0, 1000 * ms, 1010 * ms, 1015 * ms}},
-		{"a watch that breaks", nil, func(context.Context, func()) error {
+		{"watch fails", nil, func(context.Context, func()) error {
 			time.Sleep(1500 * ms)
 			return broken
 		}, nil, 3900 * ms, []time.Duration{0, 1000 * ms, 1500 * ms, 2500 * ms, 3500 * ms}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
-				s := &source{err: tt.err, watch: tt.watch}
-				during(t, s, tt.d, tt.do)
-				if diff := cmp.Diff(tt.want, s.asked); diff != "" {
+				s := &fakeRuntime{err: tt.err, watch: tt.watch}
+				runInventory(t, s, tt.d, tt.do)
+				if diff := cmp.Diff(tt.want, s.requested); diff != "" {
 					t.Errorf("listed at (-want +got):\n%s", diff)
 				}
 			})
@@ -115,12 +115,12 @@ func TestRunLists(t *testing.T) {
 	}
 }
 
-// A list that is asked for while the source makes another follows it: that other list may
-// lack what has begun since, and Tried says when it was asked for.
-func TestRefreshWhileAListIsMade(t *testing.T) {
+// A list that is requested during another follows it: the other may lack pods that were
+// started since, and Tried returns when it was requested.
+func TestRefreshDuringList(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		s := &source{watch: silent, slow: 200 * time.Millisecond}
-		during(t, s, 900*time.Millisecond, func(i *Inventory) {
+		s := &fakeRuntime{watch: silent, slow: 200 * time.Millisecond}
+		runInventory(t, s, 900*time.Millisecond, func(i *Inventory) {
 			time.Sleep(50 * time.Millisecond)
 			refreshed, listed := time.Now(), i.Changed()
 			i.Refresh()
@@ -128,14 +128,14 @@ func TestRefreshWhileAListIsMade(t *testing.T) {
 				<-listed
 				listed = i.Changed()
 				if tried := i.Tried(); tried.Before(refreshed) != before {
-					t.Errorf("list %d: Tried() is %v after Refresh(); want it before: %t", n, tried.Sub(refreshed), before)
+					t.Errorf("list %d: Tried() is %v after Refresh(); want before: %t", n, tried.Sub(refreshed), before)
 				}
 			}
 		})
 	})
 }
 
-// Without a runtime there is nothing to list, and that is known.
+// Without a runtime the empty list is complete.
 func TestDeclaredAbsent(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := &node{t: t, v2: true, proc: t.TempDir(), cgroups: t.TempDir()}
@@ -155,8 +155,7 @@ func TestDeclaredAbsent(t *testing.T) {
 	})
 }
 
-// A runtime with events is listed at once when something happens, over its
-// restart too.
+// A runtime with events is listed at once after a change, also after its restart.
 func TestRunFollowsEvents(t *testing.T) {
 	n := newNode(t, true)
 	n.runtime.Imitate(critest.Containerd17)
@@ -198,13 +197,13 @@ func TestRunFollowsEvents(t *testing.T) {
 	await("b")
 }
 
-// specifications are Specifications that are complete.
-type specifications map[string]*evict.Pod
+// specMap are Specifications in a map.
+type specMap map[string]*evict.Pod
 
-func (s specifications) Specification(uid string) *evict.Pod { return s[uid] }
+func (s specMap) Specification(uid string) *evict.Pod { return s[uid] }
 
-// A pod's specification is believed before what is concluded from what runs.
-func TestSpec(t *testing.T) {
+// The specification of a pod takes precedence over what is deduced from the runtime.
+func TestSpecification(t *testing.T) {
 	n := newNode(t, true)
 	p := n.addPod(critest.Pod{
 		Name: "web", UID: "u1", Annotations: map[string]string{evict.ConfigSource: "api", annotationPriority: "1"},
@@ -212,11 +211,11 @@ func TestSpec(t *testing.T) {
 	})
 	spec := &evict.Pod{
 		UID: "u1", Namespace: "default", Name: "web", Priority: new(int32(7)), QoS: evict.Burstable, TerminationGraceSeconds: new(int64(9)),
-		Containers:     []evict.Container{{Name: "main", Resources: evict.Resources{Requests: evict.Amounts{Memory: bytes(5 << 20)}}}, {Name: "not yet"}},
+		Containers:     []evict.Container{{Name: "main", Resources: evict.Resources{Requests: evict.Amounts{Memory: bytes(5 << 20)}}}, {Name: "not started"}},
 		InitContainers: []evict.Container{{Name: "sidecar", Sidecar: true}},
 		HasStats:       true, Usage: evict.PodUsage{Memory: 1 << 60},
 	}
-	i := n.synced(func(o *Options) { o.Specifications = specifications{"u1": spec, "elsewhere": spec} })
+	i := n.synced(func(o *Options) { o.Specifications = specMap{"u1": spec, "elsewhere": spec} })
 	s := i.Measure(time.Now())
 	if len(s.Pods) != 1 || len(s.Handles[p.UID].Containers) != 3 {
 		t.Fatalf("pods %q, handle %+v; want web with three containers", names(s), s.Handles[p.UID])
@@ -227,7 +226,7 @@ func TestSpec(t *testing.T) {
 		LastStart: got.LastStart,
 		Containers: []evict.Container{
 			{Name: "main", Resources: spec.Containers[0].Resources, Usage: evict.ContainerUsage{Memory: 80 << 20}},
-			{Name: "not yet"},
+			{Name: "not started"},
 			{Name: "debug", Usage: evict.ContainerUsage{Memory: 80 << 20}},
 		},
 		InitContainers: []evict.Container{{Name: "sidecar", Sidecar: true, Usage: evict.ContainerUsage{Memory: 80 << 20}}},
@@ -245,37 +244,37 @@ func TestSpec(t *testing.T) {
 	}
 }
 
-// fetched are Specifications of one pod, which a fetch brings.
-type fetched struct {
+// fetchedSpec are Specifications of one pod that arrive with a fetch.
+type fetchedSpec struct {
 	uid    string
-	answer chan *evict.Pod // of the other side
+	answer chan *evict.Pod // of the fetch
 	pod    atomic.Pointer[evict.Pod]
 }
 
-func (f *fetched) fetch() { f.pod.Store(<-f.answer) }
+func (f *fetchedSpec) fetch() { f.pod.Store(<-f.answer) }
 
-func (f *fetched) Specification(uid string) *evict.Pod {
+func (f *fetchedSpec) Specification(uid string) *evict.Pod {
 	if uid != f.uid {
 		return nil
 	}
 	return f.pod.Load()
 }
 
-// A list does not wait for specifications that are still fetched, and a specification
-// that comes while the runtime fails counts all the same.
-func TestSpecificationsAndRuntimeApart(t *testing.T) {
+// A list does not wait for specifications that are being fetched, and a specification that
+// arrives while the runtime fails is applied.
+func TestSpecificationArrivesLater(t *testing.T) {
 	n := newNode(t, true)
 	n.addPod(critest.Pod{Name: "web", UID: "u1", Containers: []critest.Container{{Name: "main", PID: 100}}})
-	specs := &fetched{uid: "u1", answer: make(chan *evict.Pod)}
-	hung := make(chan struct{})
-	go func() { specs.fetch(); close(hung) }()
+	specs := &fetchedSpec{uid: "u1", answer: make(chan *evict.Pod)}
+	fetched := make(chan struct{})
+	go func() { specs.fetch(); close(fetched) }()
 
 	i := n.synced(func(o *Options) { o.Specifications = specs })
 	if s := i.Measure(time.Now()); names(s) != "web" || s.Pods[0].Priority != nil {
 		t.Fatalf("while the fetch hangs: pods %+v; want web of unknown priority", s.Pods)
 	}
 	specs.answer <- &evict.Pod{Priority: new(int32(7))}
-	<-hung
+	<-fetched
 	if err := i.Sync(t.Context()); err != nil {
 		t.Fatal(err)
 	}

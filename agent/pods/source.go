@@ -9,46 +9,46 @@ import (
 )
 
 var (
-	// ErrPartial comes with a list that lacks some of what there is.
+	// ErrPartial is returned with a list that is incomplete.
 	ErrPartial = errors.New("the list is not complete")
-	// ErrUnwatchable says that a runtime can't tell of changes.
+	// ErrUnwatchable means that a runtime can't report changes.
 	ErrUnwatchable = errors.New("changes can't be watched")
 )
 
-// Runtime lists what runs. Its List is not called concurrently with itself, and
-// ends soon, whatever becomes of the other side.
+// Runtime lists what runs. List is not called concurrently with itself, and returns in
+// bounded time even if the runtime hangs.
 type Runtime interface {
-	// Name names the runtime for people: a socket, an address.
+	// Name identifies the runtime in logs: a socket, an address.
 	Name() string
-	// List lists what is there now. With an error the list counts only where
-	// that is ErrPartial.
+	// List returns what exists now. With an error the list is used only if that is
+	// ErrPartial.
 	List(ctx context.Context) (List, error)
-	// Watch calls changed whenever something did, until ctx ends or that can't
-	// be told any more, and returns why. It need not tell of every change.
+	// Watch calls changed after changes, until ctx ends or changes can't be reported any
+	// more, and returns the reason. It need not report each change.
 	Watch(ctx context.Context, changed func()) error
 }
 
-// Specifications knows what pods are: what their makers asked for, which is believed
-// before anything that is concluded from what runs. It answers from memory, without
-// I/O: an Inventory asks for every pod of each list, and a source that waited would
-// withhold the list. [Inventory.Refresh] makes a later answer count.
+// Specifications return what pods are: what their owners requested. They take precedence
+// over what is deduced from the runtime. They answer from memory, without I/O: an Inventory
+// calls them for each pod of each list, and waiting would delay the list. After a change,
+// [Inventory.Refresh] applies it.
 type Specifications interface {
-	// Specification returns the pod of a UID: its priority, QoS class, requests,
-	// tolerations, init containers and the like; nil where it is not known. Its usage
-	// is not looked at, and nothing in it is changed.
+	// Specification returns the pod with a UID: its priority, QoS class, requests,
+	// tolerations, init containers and so on; nil if it is not known. Its usage is ignored,
+	// and the Inventory does not change it.
 	Specification(uid string) *evict.Pod
 }
 
-// List is what a runtime knows. An Inventory keeps it and changes nothing in it.
+// List is the answer of a runtime. An Inventory keeps it and does not change it.
 type List struct {
 	Pods []Pod
-	// Software and Version are what the other side says that it is.
+	// Software and Version identify the runtime.
 	Software, Version string
-	// PID is the process that answered; 0 is not known.
+	// PID is the process that answered; 0 if not known.
 	PID int
 }
 
-// Pod is a pod as a runtime lists it.
+// Pod is a pod in a runtime's list.
 type Pod struct {
 	UID        string
 	Namespace  string
@@ -57,22 +57,20 @@ type Pod struct {
 	Containers []Container
 }
 
-// Sandbox is a pod's sandbox. Err says why only what a list tells is known of
-// it.
+// Sandbox is a pod's sandbox. Err is why only the data of the list are known.
 type Sandbox struct {
 	cri.SandboxDetail
 	Err error
 }
 
-// Container is a container in any state. Err says why only what a list tells is
-// known of it.
+// Container is a container in any state. Err is why only the data of the list are known.
 type Container struct {
 	cri.ContainerDetail
 	Err error
 }
 
-// live reports whether the container holds something, or may: what the runtime
-// has lost sight of may run.
+// live reports whether the container may use resources: one whose state the runtime does
+// not know may run.
 func (c *Container) live() bool { return c.State != cri.StateExited }
 
 // running reports whether the container counts as running.

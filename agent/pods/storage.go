@@ -12,41 +12,40 @@ import (
 	"github.com/evictd/evictd/agent/signal"
 )
 
-// The annotations about local storage: quantities by the name of a container, or
-// of a volume, as in "main=1Gi,sidecar=100Mi".
+// The annotations for local storage: quantities by the name of a container or of a volume,
+// as in "main=1Gi,sidecar=100Mi".
 const (
 	annotationStorageRequests = annotationPrefix + "ephemeral-storage-requests"
 	annotationStorageLimits   = annotationPrefix + "ephemeral-storage-limits"
 	annotationEmptyDirLimits  = annotationPrefix + "emptydir-limits"
 )
 
-// named is a quantity and whose it is.
-type named struct {
+// namedQuantity is the quantity of a container or volume.
+type namedQuantity struct {
 	name   string
 	amount resource.Quantity
 }
 
-var errNotNamed = errors.New("not quantities by name such as main=1Gi,sidecar=100Mi")
+var errNotNamedQuantities = errors.New("not quantities by name such as main=1Gi,sidecar=100Mi")
 
-// parseNamed reads a list of quantities by name, each name once.
-func parseNamed(text string) ([]named, error) {
-	var all []named
+// parseNamedQuantities parses a list of quantities with unique names.
+func parseNamedQuantities(text string) ([]namedQuantity, error) {
+	var all []namedQuantity
 	for part := range strings.SplitSeq(text, ",") {
 		name, amount, ok := strings.Cut(strings.TrimSpace(part), "=")
 		q, err := signal.ParseQuantity(amount)
-		if !ok || name == "" || err != nil || q.Sign() < 0 || slices.ContainsFunc(all, func(n named) bool { return n.name == name }) {
-			return nil, errNotNamed
+		if !ok || name == "" || err != nil || q.Sign() < 0 || slices.ContainsFunc(all, func(n namedQuantity) bool { return n.name == name }) {
+			return nil, errNotNamedQuantities
 		}
-		all = append(all, named{name, q})
+		all = append(all, namedQuantity{name, q})
 	}
 	return all, nil
 }
 
-// annotateStorage takes an annotation about local storage, all of it or nothing.
-// A container's limit is also its request where it states none, as the API server
-// has it.
+// annotateStorage applies an annotation for local storage, all of it or nothing. A limit is
+// also the request if there is none, as in the API server.
 func (p *pod) annotateStorage(key, value string) error {
-	all, err := parseNamed(value)
+	all, err := parseNamedQuantities(value)
 	if err != nil {
 		return err
 	}
@@ -59,7 +58,7 @@ func (p *pod) annotateStorage(key, value string) error {
 	containers := make([]*evict.Container, len(all))
 	for i := range all {
 		if containers[i] = p.container(all[i].name); containers[i] == nil {
-			return fmt.Errorf("no container is called %s", quoted(all[i].name))
+			return fmt.Errorf("no container is named %s", quoted(all[i].name))
 		}
 	}
 	for i, c := range containers {
@@ -75,7 +74,7 @@ func (p *pod) annotateStorage(key, value string) error {
 	return nil
 }
 
-// container returns a container of the pod by its name, nil for none.
+// container returns the container with a name; nil if there is none.
 func (p *pod) container(name string) *evict.Container {
 	for _, cs := range [][]evict.Container{p.spec.Containers, p.spec.InitContainers} {
 		for i := range cs {

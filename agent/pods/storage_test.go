@@ -23,7 +23,7 @@ func TestStorageAnnotations(t *testing.T) {
 		{name: "a limit is a request too", a: map[string]string{annotationStorageLimits: "main=1Gi"}, request: 1 << 30, limits: map[string]string{"main": "1Gi"}},
 		{name: "both", a: map[string]string{annotationStorageLimits: "main=2Gi, side=1Gi", annotationStorageRequests: "main=1Gi"}, request: 2 << 30, limits: map[string]string{"main": "2Gi", "side": "1Gi"}},
 		{name: "volumes", a: map[string]string{annotationEmptyDirLimits: "cache=1Gi,tmp=5M"}, emptyDirs: "cache=1Gi tmp=5M"},
-		{name: "another container", a: map[string]string{annotationStorageLimits: "main=1Gi,other=1Gi"}, ignored: "no container is called"},
+		{name: "another container", a: map[string]string{annotationStorageLimits: "main=1Gi,other=1Gi"}, ignored: "no container is named"},
 		{name: "twice", a: map[string]string{annotationStorageLimits: "main=1Gi,main=2Gi"}, ignored: "not quantities by name"},
 		{name: "no name", a: map[string]string{annotationStorageLimits: "1Gi"}, ignored: "not quantities by name"},
 		{name: "empty name", a: map[string]string{annotationEmptyDirLimits: "=1Gi"}, ignored: "not quantities by name"},
@@ -63,15 +63,15 @@ func TestStorageAnnotations(t *testing.T) {
 	}
 }
 
-func FuzzParseNamed(f *testing.F) {
+func FuzzParseNamedQuantities(f *testing.F) {
 	for _, text := range []string{"main=1Gi,side=2", "", ",", "=", "a==1", "a=1,a=2", "a=1e999999", " a = 1", "a=\x00"} {
 		f.Add(text)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		all, err := parseNamed(text)
+		all, err := parseNamedQuantities(text)
 		for _, n := range all {
 			if err != nil || n.name == "" || n.amount.Sign() < 0 {
-				t.Errorf("parseNamed(%q) = %v, %v", text, all, err)
+				t.Errorf("parseNamedQuantities(%q) = %v, %v", text, all, err)
 			}
 		}
 	})

@@ -9,61 +9,61 @@ import (
 	"github.com/evictd/evictd/kernel/process"
 )
 
-// trustKubelets remembers the kubelets that were found until they end. A pod that may
-// do so can move one into its own cgroup: it is then no longer found, and must not be
-// killed all the same. A kubelet is remembered if it was guardedKubeletAge old when the
-// list was asked for that has it in no container: a younger process can be one of a
-// container that was not listed yet.
-func (i *Inventory) trustKubelets(asked, now time.Time) {
-	trusted := i.running(i.trusted)
+// trustKubelets keeps the kubelets that were found until they end. A pod with the permission
+// can move a kubelet into its own cgroup: it is then not found any more, and must still not
+// be killed. A kubelet is trusted if it was guardScanMaxAge old when the list was requested
+// that has it in no container: a younger process may belong to a container that was not
+// listed yet.
+func (i *Inventory) trustKubelets(requested, now time.Time) {
+	trusted := i.stillRunning(i.trusted)
 	uptime, err := process.Uptime()
-	if err != nil || asked.IsZero() {
+	if err != nil || requested.IsZero() {
 		i.trusted = trusted
 		return
 	}
 	for _, k := range i.kubelets {
-		age := uptime - now.Sub(asked) - time.Duration(k.Start)*clockTick
-		if k.Start != 0 && age >= guardedKubeletAge && !slices.Contains(trusted, k) {
+		age := uptime - now.Sub(requested) - time.Duration(k.Start)*clockTick
+		if k.Start != 0 && age >= guardScanMaxAge && !slices.Contains(trusted, k) {
 			trusted = append(trusted, k)
 		}
 	}
 	i.trusted = trusted
 }
 
-// clockTick is the unit of start times in /proc/PID/stat, USER_HZ, which is 100 on all
-// architectures that evictd is built for (include/asm-generic/param.h).
+// clockTick is the unit of start times in /proc/PID/stat: USER_HZ, which is 100 on all
+// architectures that evictd supports (include/asm-generic/param.h).
 const clockTick = 10 * time.Millisecond
 
-// running returns those of a list that have not ended.
-func (i *Inventory) running(list []evict.KubeletProcess) []evict.KubeletProcess {
+// stillRunning returns the kubelets of a list that have not ended.
+func (i *Inventory) stillRunning(list []evict.KubeletProcess) []evict.KubeletProcess {
 	return slices.DeleteFunc(slices.Clone(list), func(k evict.KubeletProcess) bool {
 		stat, err := process.ReadStat(i.procfs, k.PID)
 		if err != nil {
-			return errors.Is(err, process.ErrGone) // what can't be read now may run on
+			return errors.Is(err, process.ErrGone) // an unreadable process may still run
 		}
 		return stat.StartTime != k.Start
 	})
 }
 
-// TrustedKubelets returns the kubelets that stay guarded until they end, wherever they
+// TrustedKubelets returns the kubelets that are guarded until they end, whatever cgroup they
 // are moved to. The caller must not change the list.
-func (i *Inventory) TrustedKubelets() []evict.KubeletProcess { return i.world.Load().trusted }
+func (i *Inventory) TrustedKubelets() []evict.KubeletProcess { return i.current.Load().trusted }
 
-// RestoreKubelets has an Inventory that has listed nothing yet guard what
-// [Inventory.TrustedKubelets] was in an earlier run of the same boot: a kubelet that
-// was moved into a container's cgroup would not be found again.
+// RestoreKubelets guards the [Inventory.TrustedKubelets] of an earlier run in the same boot:
+// a kubelet that was moved into a container's cgroup would not be found again. It must be
+// called before the first list.
 func (i *Inventory) RestoreKubelets(list []evict.KubeletProcess) {
 	if len(list) == 0 {
 		return
 	}
 	i.mu.Lock()
 	defer i.mu.Unlock()
-	i.trusted = i.running(list)
-	i.world.Store(&world{guard: i.guard(nil, nil), trusted: i.trusted})
+	i.trusted = i.stillRunning(list)
+	i.current.Store(&listSnapshot{guard: i.guard(nil, nil), trusted: i.trusted})
 }
 
-// guardedKubelets returns the kubelets that must live: those that are trusted, and those
-// that were found.
+// guardedKubelets returns the kubelets that must not be killed: the trusted ones, and those
+// of the last scan.
 func (i *Inventory) guardedKubelets() []evict.KubeletProcess {
 	list := slices.Clone(i.trusted)
 	for _, k := range i.kubelets {

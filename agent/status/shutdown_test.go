@@ -41,7 +41,7 @@ func TestPlanned(t *testing.T) {
 		evict.Pod{UID: "q", Namespace: "default", Name: "quick", TerminationGraceSeconds: &own},
 		evict.Pod{UID: "l", Namespace: "default", Name: "log", DaemonSet: true},
 		evict.Pod{UID: "d", Namespace: "kube-system", Name: "dns", Priority: &priority},
-		evict.Pod{UID: "e", Namespace: "default", Name: "evictd", Spared: "holds evictd (pid 7)"},
+		evict.Pod{UID: "e", Namespace: "default", Name: "evictd", Spared: "contains evictd (pid 7)"},
 	}}}
 	schedule := shutdown.Schedule{{Time: 20 * time.Second}, {Priority: 2_000_000_000, Time: 10 * time.Second}}
 	var got []string

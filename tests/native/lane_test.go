@@ -95,7 +95,7 @@ func TestRequiredLane(t *testing.T) {
 	}
 	d.start()
 	eventually(t, "end of evictd", func() bool { return !d.running() })
-	d.logged("is require, but the lane can't be had")
+	d.logged("is require, but the lane is not available")
 	if d.code == 0 {
 		t.Error("evictd ended with code 0; want another")
 	}

@@ -58,7 +58,7 @@ func TestDeafLane(t *testing.T) {
 		judged := time.Now().Add(judgement)
 		eventually(t, "judgement of the lane", func() bool { return d.lane(lanes.BPF).Missed > 0 || time.Now().After(judged) })
 	}
-	d.logged("lane degraded", "lane="+lanes.BPF, "did not raise")
+	d.logged("lane degraded", "lane="+lanes.BPF, "missed an alarm")
 	d.until("lane opened anew", func(s *control.Status) bool {
 		return slices.ContainsFunc(s.Lanes, func(l control.Lane) bool {
 			return l.Name == lanes.BPF && l.Up && l.Missed > 0 && l.Reopened > 0

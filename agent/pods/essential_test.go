@@ -6,8 +6,8 @@ import (
 	"github.com/evictd/evictd/agent/evict"
 )
 
-func TestVital(t *testing.T) {
-	for spared, want := range map[string]bool{"": false, "a kubelet's pod in kube-system": false, "holds containerd (pid 7)": true} {
+func TestEssential(t *testing.T) {
+	for spared, want := range map[string]bool{"": false, "a kubelet's pod in kube-system": false, "contains containerd (pid 7)": true} {
 		if got := Vital(&evict.Pod{Spared: spared}); got != want {
 			t.Errorf("Vital(%q) = %t; want %t", spared, got, want)
 		}

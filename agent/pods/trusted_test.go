@@ -12,8 +12,8 @@ import (
 	"github.com/evictd/evictd/kernel/process"
 )
 
-// began makes a process one that was started so long ago.
-func (n *node) began(pid int, age time.Duration) {
+// setAge sets how long ago a process was started.
+func (n *node) setAge(pid int, age time.Duration) {
 	n.t.Helper()
 	uptime, err := process.Uptime()
 	if err != nil {
@@ -24,26 +24,26 @@ func (n *node) began(pid int, age time.Duration) {
 	})
 }
 
-// A kubelet that a pod has moved into its own cgroup stays guarded until it ends, over
-// a restart of evictd, too.
+// A kubelet that was moved into a pod's cgroup stays guarded until it ends, also after a
+// restart of evictd.
 func TestMovedKubeletStaysGuarded(t *testing.T) {
 	const hour = time.Hour
 	for _, tt := range []struct {
 		name  string
 		age   time.Duration
-		moved bool // before evictd is started for the first time
+		moved bool // before evictd starts for the first time
 		want  bool
 	}{
 		{"found", hour, false, true},
-		{"found while it was young", time.Second, false, false},
+		{"found soon after its start", time.Second, false, false},
 		{"never found", hour, true, false},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			n := newNode(t, false)
 			p := n.addPod(critest.Pod{Containers: []critest.Container{{PID: 100}}})
 			n.process(70, 1, "kubelet")
-			n.began(70, tt.age)
-			move := func() { n.member(70, n.path(p, p.Containers[0])) }
+			n.setAge(70, tt.age)
+			move := func() { n.setCgroup(70, n.path(p, p.Containers[0])) }
 			guarded := func(i *Inventory, want bool) {
 				t.Helper()
 				if what := i.Guard().Never[70]; strings.Contains(what, "kubelet") != want {
@@ -67,13 +67,13 @@ func TestMovedKubeletStaysGuarded(t *testing.T) {
 
 			next := n.inventory()
 			next.RestoreKubelets(i.TrustedKubelets())
-			guarded(next, tt.want) // before anything is listed
+			guarded(next, tt.want) // before the first list
 			sync(next)
 			guarded(next, tt.want)
 			sync(next)
 			guarded(next, tt.want)
 
-			n.began(70, 2*hour) // another process has the pid
+			n.setAge(70, 2*hour) // another process with the pid
 			last := n.inventory()
 			last.RestoreKubelets(next.TrustedKubelets())
 			sync(last)

@@ -16,8 +16,8 @@ import (
 	"github.com/evictd/evictd/kernel/kerneltest"
 )
 
-// openApart runs one until the test ends.
-func openApart(t *testing.T, o Options) *Apart {
+// openAsync opens a reader that runs until the test ends.
+func openAsync(t *testing.T, o Options) *Apart {
 	t.Helper()
 	a, err := OpenApart(o)
 	if err != nil {
@@ -29,7 +29,7 @@ func openApart(t *testing.T, o Options) *Apart {
 	t.Cleanup(func() {
 		cancel()
 		if err := errors.Join(<-done, a.Close()); err != nil {
-			t.Errorf("reading apart ends with %v; want no error", err)
+			t.Errorf("Run() and Close() = %v; want no error", err)
 		}
 	})
 	return a
@@ -51,11 +51,11 @@ func copiedNode(t *testing.T) (Options, string) {
 	return Options{Procfs: proc, Hierarchy: h}, filepath.Join(root, "memory/kubepods")
 }
 
-// What is read apart is what Memory reads.
-func TestApart(t *testing.T) {
+// The reader thread reads the same values as Memory.
+func TestAsyncReading(t *testing.T) {
 	o, _ := copiedNode(t)
-	a, m := openApart(t, o), openMemory(t, o)
-	a.limit = time.Minute // the machine may be busy
+	a, m := openAsync(t, o), openMemory(t, o)
+	a.deadline = time.Minute // longer than any delay of a busy machine
 	for i := range 100 {
 		now := time.Unix(1000+int64(i), 0)
 		var got, want signal.Observations
@@ -66,38 +66,38 @@ func TestApart(t *testing.T) {
 	}
 }
 
-// While the kernel keeps the reading of the pods waiting, the node is read all the
-// same, nobody waits for longer than the limit, and only the first does; later
-// the pods are read again.
-func TestApartLate(t *testing.T) {
+// While a read of kubepods blocks, the node is still read. The first reading waits until
+// the deadline, and later ones do not wait. When the read has ended, kubepods is read
+// again.
+func TestAsyncReadingDeadline(t *testing.T) {
 	o, kubepods := copiedNode(t)
-	// A pipe in the place of memory.stat: who opens or reads it waits for a writer.
+	// A FIFO in place of memory.stat blocks open and read until there is a writer.
 	stat := filepath.Join(kubepods, "memory.stat")
 	if err := errors.Join(unix.Unlink(stat), unix.Mkfifo(stat, 0o600)); err != nil {
 		t.Fatal(err)
 	}
-	a := openApart(t, o)
+	a := openAsync(t, o)
 	read := func(name string, want signal.Status) (took time.Duration) {
 		t.Helper()
 		var got signal.Observations
 		now := time.Now()
 		node := a.Read(now, now, &got)
 		took = time.Since(now)
-		if late := want == signal.Unreadable; node.KubepodsKnown == late || late && node.KubepodsUsage != math.MaxInt64 {
-			t.Errorf("%s: Read() = %+v; want the pods' usage to be known %t, and anything else to be possible", name, node, !late)
+		if unread := want == signal.Unreadable; node.KubepodsKnown == unread || unread && node.KubepodsUsage != math.MaxInt64 {
+			t.Errorf("%s: Read() = %+v; want KubepodsKnown %t, and otherwise an unknown usage", name, node, !unread)
 		}
 		if got[signal.MemoryAvailable].Status != signal.Observed || got[signal.AllocatableMemoryAvailable].Status != want {
-			t.Errorf("%s: Read() = %+v; want the node observed, the pods %v", name, got, want)
+			t.Errorf("%s: Read() = %+v; want the node observed, kubepods %v", name, got, want)
 		}
 		return took
 	}
-	if took := read("late", signal.Unreadable); took < apartLimit {
-		t.Errorf("the first reading was waited for for %v; want %v", took, apartLimit)
+	if took := read("late", signal.Unreadable); took < readDeadline {
+		t.Errorf("the first reading took %v; want at least %v", took, readDeadline)
 	}
-	a.limit = time.Hour
+	a.deadline = time.Hour
 	read("still late", signal.Unreadable)
 
-	// Open for both, it waits for no other.
+	// Opened for reading and writing, the FIFO does not block.
 	w, err := unix.Open(stat, unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)
@@ -107,50 +107,50 @@ func TestApartLate(t *testing.T) {
 		t.Fatal(err)
 	}
 	kerneltest.Write(t, kubepods, map[string]string{"memory.stat": v1Stat(0, 0)})
-	// The reader that hangs gets an error, as a pipe can't be read at an offset.
-	eventually(t, "the end of the reading that hangs", func() bool { return a.done.Load() == a.asked.Load() })
-	a.memory.looked = time.Time{}
+	// The blocked read gets an error, as a FIFO can't be read at an offset.
+	eventually(t, "the end of the blocked reading", func() bool { return a.completed.Load() == a.requested.Load() })
+	a.memory.kubepodsChecked = time.Time{}
 	read("again", signal.Observed)
 }
 
-// aPod is a Pod that reads what the test says.
-type aPod func() (workingSet, anonymous int64, ok bool)
+// podFunc is a Pod that calls a function.
+type podFunc func() (workingSet, anonymous int64, ok bool)
 
-func (p aPod) Memory() (workingSet, anonymous int64, ok bool) { return p() }
+func (p podFunc) Memory() (workingSet, anonymous int64, ok bool) { return p() }
 
-// A pod is looked at as long as that takes no longer than it may. While it keeps the
-// reader waiting, what all pods use is read all the same, but for their page cache.
-func TestApartLook(t *testing.T) {
+// A pod is read within a deadline. While that read blocks, the usage of kubepods is still
+// read, without its page cache.
+func TestAsyncPodReading(t *testing.T) {
 	o, kubepods := copiedNode(t)
 	kerneltest.Write(t, kubepods, map[string]string{"memory.stat": v1Stat(0, 1<<18)})
-	a := openApart(t, o)
-	a.limit = time.Minute
+	a := openAsync(t, o)
+	a.deadline = time.Minute
 	read := func(want Node, pods signal.Status) {
 		t.Helper()
 		var got signal.Observations
 		node := a.Read(time.Now(), time.Now(), &got)
 		node.Total, node.Hugetlb, node.Shmem, node.Unaccounted = 0, 0, 0, 0
 		if node != want || got[signal.MemoryAvailable].Status != signal.Observed || got[signal.AllocatableMemoryAvailable].Status != pods {
-			t.Errorf("Read() = %+v, %+v; want %+v, and the pods' signal %v", node, got, want, pods)
+			t.Errorf("Read() = %+v, %+v; want %+v, and the signal of kubepods %v", node, got, want, pods)
 		}
 	}
 	read(Node{Kubepods: 3 << 18, KubepodsUsage: 1 << 20, KubepodsKnown: true}, signal.Observed)
 	for _, ok := range []bool{true, false} {
-		workingSet, anonymous, read := a.Look(aPod(func() (int64, int64, bool) { return 2, 1, ok }), time.Minute)
+		workingSet, anonymous, read := a.Look(podFunc(func() (int64, int64, bool) { return 2, 1, ok }), time.Minute)
 		if workingSet != 2 || anonymous != 1 || read != ok {
 			t.Errorf("Look() = %d, %d, %t; want 2, 1, %t", workingSet, anonymous, read, ok)
 		}
 	}
-	held := make(chan struct{})
-	if _, _, ok := a.Look(aPod(func() (int64, int64, bool) { <-held; return 0, 0, true }), time.Millisecond); ok {
-		t.Error("Look() at a pod that can't be read yet = true; want false")
+	release := make(chan struct{})
+	if _, _, ok := a.Look(podFunc(func() (int64, int64, bool) { <-release; return 0, 0, true }), time.Millisecond); ok {
+		t.Error("Look() at a pod that blocks = true; want false")
 	}
 	kerneltest.Write(t, kubepods, map[string]string{"memory.usage_in_bytes": "2097152\n"})
 	read(Node{KubepodsUsage: 2 << 20}, signal.Unreadable)
-	if _, _, ok := a.Look(aPod(func() (int64, int64, bool) { return 0, 0, true }), time.Minute); ok {
-		t.Error("Look() while another is hanging = true; want false")
+	if _, _, ok := a.Look(podFunc(func() (int64, int64, bool) { return 0, 0, true }), time.Minute); ok {
+		t.Error("Look() while another call is blocked = true; want false")
 	}
-	close(held)
-	eventually(t, "the end of the look that hangs", func() bool { return a.done.Load() == a.asked.Load() })
+	close(release)
+	eventually(t, "the end of the blocked call", func() bool { return a.completed.Load() == a.requested.Load() })
 	read(Node{Kubepods: 7 << 18, KubepodsUsage: 2 << 20, KubepodsKnown: true}, signal.Observed)
 }

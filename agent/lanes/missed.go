@@ -1,0 +1,132 @@
+package lanes
+
+import (
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/evictd/evictd/agent/signal"
+)
+
+// Seen records a reading of polling or of the decision loop, against which alarms are
+// checked. It wakes the Set up if the reading makes an alarm due.
+func (s *Set) Seen(now time.Time, o *signal.Observations) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	s.lastPoll, s.lastPollAt = *o, now
+	wake := s.idle && nearThreshold(s.thresholds, o)
+	for i := range s.thresholds {
+		t := &s.thresholds[i]
+		m, r := signal.MarkOf(t), &o[t.Signal]
+		amount := t.Value.Amount(r.Capacity)
+		low := r.Below(amount)
+		for _, e := range s.entries {
+			if !e.covered[m] {
+				continue
+			}
+			// Within the tolerance, the lane's own samples decide.
+			wake = wake || low && !e.low[m]
+			e.low[m] = low
+			if e.byPoll[m].observe(now, r, amount-e.tolerance[m], amount+e.tolerance[m]) {
+				wake = true
+			}
+		}
+	}
+	if wake {
+		s.notify()
+	}
+}
+
+// updateCoverage records which thresholds a lane covers.
+func (s *Set) updateCoverage(e *entry) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for m := 1; m < signal.Marks; m++ {
+		tolerance, ok := e.covers(signal.Mark(m))
+		if !ok {
+			e.byPoll[m], e.low[m] = expectation{}, false
+		}
+		e.covered[m], e.tolerance[m] = ok, tolerance
+	}
+}
+
+// selfCheck checks the alarms of a lane against its own samples, which need no tolerance.
+func (s *Set) selfCheck(e *entry, now time.Time) {
+	l, ok := e.lane.(selfChecker)
+	if !ok {
+		return
+	}
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for m := 1; m < signal.Marks; m++ {
+		o := signal.Observation{}
+		available, below, above, ok := l.lastSample(signal.Mark(m))
+		if ok {
+			o.Status, o.Available = signal.Observed, available
+		}
+		e.bySample[m].observe(now, &o, below, above)
+	}
+}
+
+// failMissed degrades lanes that have missed an alarm, and returns when the next check is
+// due.
+func (s *Set) failMissed(now time.Time) time.Duration {
+	wait := idleInterval
+	for _, e := range s.entries {
+		if e.state != Up {
+			continue
+		}
+		if m, seenBy, next := s.missedAlarm(e, now); m != 0 {
+			e.missed++
+			s.fail(e, now, fmt.Errorf("missed an alarm: %s saw the %v crossed", seenBy, m))
+			wait = min(wait, e.retryAt.Sub(now))
+		} else if !next.IsZero() {
+			wait = min(wait, next.Sub(now))
+		}
+	}
+	return wait
+}
+
+// missedAlarm returns the first threshold whose alarm a lane has missed, and what saw the
+// crossing; or when to check again.
+func (s *Set) missedAlarm(e *entry, now time.Time) (first signal.Mark, seenBy string, next time.Time) {
+	s.mu.Lock()
+	defer s.mu.Unlock()
+	for m := range signal.Marks {
+		var alarm time.Time
+		if at := e.alarmAt[m].Load(); at != 0 {
+			alarm = s.start.Add(time.Duration(at))
+		}
+		for _, x := range []struct {
+			by string
+			*expectation
+		}{{"polling", &e.byPoll[m]}, {"its own sample", &e.bySample[m]}} {
+			missed, retry := x.missed(now, alarm)
+			if missed && first == 0 {
+				first, seenBy = signal.Mark(m), x.by
+			}
+			if !retry.IsZero() && (next.IsZero() || retry.Before(next)) {
+				next = retry
+			}
+		}
+	}
+	return first, seenBy, next
+}
+
+// allSampled reports whether each memory threshold is covered by a lane that samples. A
+// lane that is only notified may have armed an outdated file cache.
+func (s *Set) allSampled(w *laneInput) bool {
+	for _, l := range w.memoryThresholds() {
+		sampled := slices.ContainsFunc(s.entries, func(e *entry) bool {
+			if e.state != Up || e.period() == 0 {
+				return false
+			}
+			_, ok := e.covers(l.id)
+			return ok
+		})
+		if !sampled {
+			return false
+		}
+	}
+	return true
+}

@@ -1,0 +1,203 @@
+package lanes
+
+import (
+	"errors"
+	"fmt"
+	"slices"
+	"time"
+
+	"github.com/evictd/evictd/agent/signal"
+)
+
+// input returns what lanes are reconciled with. While idle, it uses the last reading of
+// polling, which is at most two polling intervals old, instead of another reading.
+func (s *Set) input(now time.Time) *laneInput {
+	w := &laneInput{idle: !s.recentAlarm(now) && now.Sub(s.lastFullCheck) < fullCheckInterval}
+	s.mu.Lock()
+	w.thresholds, w.observed = s.thresholds, s.lastPoll
+	w.idle = w.idle && !s.thresholdsChanged && now.Sub(s.lastPollAt) < 2*maxPollInterval && !nearThreshold(w.thresholds, &w.observed)
+	s.idle, s.thresholdsChanged = w.idle, false
+	s.mu.Unlock()
+	if !w.idle {
+		s.lastFullCheck = now
+		s.o.Read(now, &w.observed)
+	}
+	return w
+}
+
+// recentAlarm reports whether a lane raised an alarm within activeAfterAlarm.
+func (s *Set) recentAlarm(now time.Time) bool {
+	return slices.ContainsFunc(s.entries, func(e *entry) bool {
+		at := e.lastAlarmAt.Load()
+		return at != 0 && now.Sub(s.start.Add(time.Duration(at))) < activeAfterAlarm
+	})
+}
+
+// reconcileAll reconciles all lanes and opens those that are due. It returns when to do so
+// again.
+func (s *Set) reconcileAll(now time.Time) time.Duration {
+	w := s.input(now)
+	wait := idleInterval
+	if nearThreshold(w.thresholds, &w.observed) {
+		wait = activeInterval
+	}
+	for _, e := range s.entries {
+		switch e.state {
+		case Up:
+			if err := s.reconcileLane(e, now, w); err != nil {
+				if errors.Is(err, errMissedTasks) {
+					e.missed++
+				}
+				s.fail(e, now, err)
+			}
+		case Starting:
+			s.open(e, now, w)
+		case Degraded:
+			if !now.Before(e.retryAt) {
+				e.reopened++
+				s.open(e, now, w)
+			}
+		}
+		if e.state == Degraded {
+			wait = min(wait, max(e.retryAt.Sub(now), 0))
+		}
+	}
+	if s.recentAlarm(now) {
+		wait = min(wait, activeInterval)
+	}
+	wait = min(wait, s.failMissed(now))
+	s.o.Poll.Relax(s.allSampled(w))
+	s.publish()
+	return wait
+}
+
+// nearThreshold reports whether a memory signal is below a threshold or within a sixteenth
+// of its capacity above it, so that armed thresholds have to be exact.
+func nearThreshold(thresholds []signal.Threshold, observed *signal.Observations) bool {
+	const share = 16
+	for i := range thresholds {
+		t := &thresholds[i]
+		o := &observed[t.Signal]
+		if t.Signal.IsMemory() && o.Status == signal.Observed && o.Available-t.Value.Amount(o.Capacity) < o.Capacity/share {
+			return true
+		}
+	}
+	return false
+}
+
+func (s *Set) open(e *entry, now time.Time, w *laneInput) {
+	err := e.fault.open()
+	if err == nil {
+		fresh := *w
+		fresh.idle = false
+		err = e.open(now, &fresh)
+	}
+	now = time.Now() // opening may have taken long
+	if err != nil {
+		_ = e.close() // the error of open is reported
+		if permanent(err) {
+			s.setState(e, now, Unavailable, err.Error())
+			return
+		}
+		s.backOff(e, now, err)
+		return
+	}
+	s.setState(e, now, Up, "")
+	e.heartbeatAt, e.reported, e.reportedAt = now, e.partialFailure(), now
+	s.updateCoverage(e)
+	s.selfCheck(e, now)
+}
+
+func (s *Set) reconcileLane(e *entry, now time.Time, w *laneInput) error {
+	if err := e.reconcile(now, w); err != nil {
+		return err
+	}
+	s.updateCoverage(e)
+	s.selfCheck(e, now)
+	s.reportPartialFailure(e, now)
+	l, ok := e.lane.(periodic)
+	if !ok {
+		return nil
+	}
+	if n := l.heartbeat(); n != e.heartbeatSeen && !e.fault.hideSamples() {
+		e.heartbeatSeen, e.heartbeatAt = n, now
+	}
+	if silent := now.Sub(e.heartbeatAt); silent > heartbeatTimeout {
+		return fmt.Errorf("no sample for %v", silent.Round(time.Millisecond))
+	}
+	return nil
+}
+
+// reportPartialFailure reports a changed partial failure of a lane that is up.
+func (s *Set) reportPartialFailure(e *entry, now time.Time) {
+	failure := e.partialFailure()
+	if failure == e.reported || now.Sub(e.reportedAt) < reportInterval {
+		return
+	}
+	e.reported, e.reportedAt = failure, now
+	if s.o.Changed != nil {
+		s.o.Changed(e.status())
+	}
+}
+
+// fail closes a lane that was up, and degrades it.
+func (s *Set) fail(e *entry, now time.Time, why error) {
+	if now.Sub(e.since) >= maxBackoff {
+		e.backoff = 0
+	}
+	if err := e.close(); err != nil {
+		why = fmt.Errorf("%w; closing it: %w", why, err)
+	}
+	s.backOff(e, now, why)
+}
+
+// backOff degrades a lane until its next attempt.
+func (s *Set) backOff(e *entry, now time.Time, why error) {
+	e.backoff = min(max(2*e.backoff, minBackoff), maxBackoff)
+	e.retryAt = now.Add(e.backoff)
+	s.mu.Lock()
+	e.resetExpectations()
+	s.mu.Unlock()
+	s.setState(e, now, Degraded, why.Error())
+}
+
+func (s *Set) setState(e *entry, now time.Time, state State, why string) {
+	if e.state == state && e.reason == why {
+		return
+	}
+	e.state, e.reason, e.since = state, why, now
+	s.publish()
+	if s.o.Changed != nil {
+		s.o.Changed(e.status())
+	}
+}
+
+func (s *Set) publish() {
+	var list []Status
+	for _, e := range s.entries {
+		list = append(list, e.status())
+	}
+	var counts Counts
+	var stalling []Stall
+	if s.up(BPF) {
+		stats := s.sampler.stats
+		counts.Sampler = &stats
+	}
+	if s.up(Events) {
+		limits := s.events.totals
+		counts.Limits = &limits
+	}
+	if s.up(PSI) {
+		stalling = s.stalls.ongoing()
+	}
+	if s.up(Reclaim) {
+		counts.ReclaimCounts = s.reclaim.last
+	}
+	s.mu.Lock()
+	s.statuses, s.counts, s.ongoingStalls = list, counts, stalling
+	s.mu.Unlock()
+}
+
+func (s *Set) up(name string) bool {
+	return slices.ContainsFunc(s.entries, func(e *entry) bool { return e.name == name && e.state == Up })
+}

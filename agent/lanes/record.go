@@ -1,0 +1,56 @@
+package lanes
+
+import "time"
+
+// recordedSource is a source whose alarms the Set records. It is a value, so that two of
+// the same source are equal.
+type recordedSource struct {
+	Source
+	set *Set
+}
+
+// Ready implements Source.
+func (h recordedSource) Ready(now time.Time) (Raise, bool) {
+	r, raised := h.Source.Ready(now)
+	if !raised || !h.set.record(&r, now) {
+		return Raise{}, false
+	}
+	return r, true
+}
+
+// record records an alarm, and reports whether it is passed on. A [Fault] may discard it.
+func (s *Set) record(r *Raise, now time.Time) bool {
+	for _, e := range s.entries {
+		if e.name != r.Lane {
+			continue
+		}
+		if e.fault.dropAlarms() {
+			return false
+		}
+		at := int64(now.Sub(s.start))
+		e.raised.Add(1)
+		e.lastAlarmAt.Store(at)
+		if r.Mark != 0 {
+			e.alarmAt[r.Mark].Store(at)
+		}
+		if e.name == Memcg {
+			s.notify() // move the threshold on growth after the crossing
+		}
+		return true
+	}
+	return true
+}
+
+// Add implements Waiter for the lanes, and records the alarms of their sources.
+func (s *Set) Add(source Source) error { return s.o.Wait.Add(recordedSource{source, s}) }
+
+// Remove implements Waiter.
+func (s *Set) Remove(source Source) error { return s.o.Wait.Remove(recordedSource{source, s}) }
+
+// Raise implements Waiter.
+func (s *Set) Raise(r Raise) error {
+	if !s.record(&r, time.Now()) {
+		return nil
+	}
+	return s.o.Wait.Raise(r)
+}

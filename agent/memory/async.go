@@ -1,0 +1,213 @@
+package memory
+
+import (
+	"context"
+	"encoding/binary"
+	"errors"
+	"fmt"
+	"os"
+	"runtime"
+	"sync"
+	"sync/atomic"
+	"time"
+
+	"golang.org/x/sys/unix"
+
+	"github.com/evictd/evictd/agent/signal"
+)
+
+// Apart reads a [Memory] for a thread that must not block. memory.stat of kubepods can
+// block until the kernel has flushed it (kernel/cgroup/rstat.c), so a reader thread reads
+// it with a deadline. After the deadline the signal is Unreadable, and the usage with page
+// cache is read directly. Only one goroutine may call its methods, besides Run.
+type Apart struct {
+	memory *Memory
+	// wakeFD and doneFD are eventfds: the kernel wakes the thread that waits, without Go's
+	// scheduler.
+	wakeFD, doneFD       int
+	deadline             time.Duration
+	requested, completed atomic.Uint64 // sequence numbers of readings
+	pollDone             [1]unix.PollFd
+	// usageFD is the file with the usage of kubepods, -1 for none. offeredFD is a new one, plus
+	// 1, that is to replace it; 0 for none.
+	usageFD   int
+	offeredFD atomic.Int64
+
+	// The current reading, of pod or, if that is nil, of kubepods. It belongs to the reader
+	// thread until it is completed.
+	pod      Pod
+	now      time.Time
+	pods     signal.Observation
+	kubepods kubepodsReading
+	podUsage podUsage
+}
+
+// Pod is a pod whose memory.stat is read. Memory returns the working set and the anonymous
+// part of it, in bytes. ok is false if it can't be read.
+type Pod interface {
+	Memory() (workingSet, anonymous int64, ok bool)
+}
+
+// podUsage is the result of Pod.Memory.
+type podUsage struct {
+	workingSet, anonymous int64
+	ok                    bool
+}
+
+// readDeadline bounds how long an alarm waits for memory.stat of kubepods, and so for
+// the kernel's flush.
+const readDeadline = 10 * time.Millisecond
+
+var errDeadline = fmt.Errorf("read memory of kubepods: no result within %v", readDeadline)
+
+// OpenApart opens the files of the signals. Until Run runs, kubepods can't be read.
+func OpenApart(o Options) (*Apart, error) {
+	memory, err := Open(o)
+	if err != nil {
+		return nil, err
+	}
+	a := &Apart{memory: memory, wakeFD: -1, doneFD: -1, usageFD: -1, deadline: readDeadline}
+	memory.onOpen = a.offerUsageFD
+	for _, fd := range []*int{&a.wakeFD, &a.doneFD} {
+		if *fd, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
+			return nil, errors.Join(fmt.Errorf("wait for a memory reading: %w", os.NewSyscallError("eventfd2", err)), a.Close())
+		}
+	}
+	a.pollDone[0] = unix.PollFd{Fd: int32(a.doneFD), Events: unix.POLLIN}
+	return a, nil
+}
+
+// Close closes all descriptors. Run must have returned, and no other method may run.
+// Further calls do nothing.
+func (a *Apart) Close() error {
+	errs := []error{a.memory.Close()}
+	a.takeUsageFD()
+	for _, fd := range []*int{&a.wakeFD, &a.doneFD, &a.usageFD} {
+		if *fd >= 0 {
+			errs = append(errs, os.NewSyscallError("close", unix.Close(*fd)))
+			*fd = -1
+		}
+	}
+	return errors.Join(errs...)
+}
+
+// Run is the reader thread. It returns when ctx ends.
+func (a *Apart) Run(ctx context.Context) error {
+	runtime.LockOSThread()
+	defer runtime.UnlockOSThread()
+	var notified sync.WaitGroup
+	notified.Add(1)
+	stop := context.AfterFunc(ctx, func() { defer notified.Done(); notify(a.wakeFD) })
+	defer func() {
+		if !stop() {
+			notified.Wait() // Close may close wakeFD afterwards
+		}
+	}()
+	wake := [1]unix.PollFd{{Fd: int32(a.wakeFD), Events: unix.POLLIN}}
+	for {
+		if _, err := unix.Poll(wake[:], -1); err != nil && err != unix.EINTR {
+			return fmt.Errorf("wait for a memory reading: %w", os.NewSyscallError("poll", err))
+		}
+		if ctx.Err() != nil {
+			return nil
+		}
+		drain(a.wakeFD)
+		seq := a.requested.Load()
+		if seq == a.completed.Load() {
+			continue
+		}
+		if a.pod == nil {
+			a.pods, a.kubepods = a.memory.readKubepods(a.now)
+		} else {
+			a.podUsage.workingSet, a.podUsage.anonymous, a.podUsage.ok = a.pod.Memory()
+			a.pod = nil
+		}
+		a.completed.Store(seq)
+		notify(a.doneFD)
+	}
+}
+
+// Read implements [Reader]. It allocates only when it opens kubepods.
+func (a *Apart) Read(now, _ time.Time, into *signal.Observations) Node {
+	node := a.memory.readNode(now, into)
+	if a.request(nil, now, a.deadline) {
+		into[signal.AllocatableMemoryAvailable] = a.pods
+		a.kubepods.applyTo(&node)
+		return node
+	}
+	into[signal.AllocatableMemoryAvailable] = unreadable(now, errDeadline)
+	a.takeUsageFD()
+	readUsage(a.usageFD).applyTo(&node)
+	return node
+}
+
+// ReadNode implements [Files]. It does not allocate.
+func (a *Apart) ReadNode(now time.Time, into *signal.Observations) Node {
+	return a.memory.readNode(now, into)
+}
+
+// Look implements [Reader]. It does not allocate.
+func (a *Apart) Look(p Pod, limit time.Duration) (workingSet, anonymous int64, ok bool) {
+	if !a.request(p, time.Time{}, limit) {
+		return 0, 0, false
+	}
+	return a.podUsage.workingSet, a.podUsage.anonymous, a.podUsage.ok
+}
+
+// offerUsageFD duplicates the usage file that Memory has opened, for the calling thread:
+// Memory closes its own when the cgroup is gone.
+func (a *Apart) offerUsageFD(usage int) {
+	fd, err := unix.FcntlInt(uintptr(usage), unix.F_DUPFD_CLOEXEC, 0)
+	if err != nil {
+		return // the calling thread keeps the old file
+	}
+	if old := a.offeredFD.Swap(int64(fd) + 1); old > 0 {
+		unix.Close(int(old) - 1)
+	}
+}
+
+// takeUsageFD replaces usageFD with the file that was opened last.
+func (a *Apart) takeUsageFD() {
+	fd := a.offeredFD.Swap(0)
+	if fd == 0 {
+		return
+	}
+	if a.usageFD >= 0 {
+		unix.Close(a.usageFD)
+	}
+	a.usageFD = int(fd) - 1
+}
+
+// request makes the reader thread read p or, if that is nil, kubepods, and reports whether
+// it finished within limit. While an earlier reading has not finished, it returns false at
+// once.
+func (a *Apart) request(p Pod, now time.Time, limit time.Duration) bool {
+	if a.completed.Load() != a.requested.Load() {
+		return false
+	}
+	drain(a.doneFD)
+	a.now, a.pod = now, p
+	seq := a.requested.Add(1)
+	notify(a.wakeFD)
+	for start := time.Now(); a.completed.Load() != seq; {
+		left := limit - time.Since(start)
+		if left <= 0 {
+			return false
+		}
+		timeout := unix.NsecToTimespec(int64(left))
+		_, _ = unix.Ppoll(a.pollDone[:], &timeout, nil) // the loop condition shows the result
+		drain(a.doneFD)
+	}
+	return true
+}
+
+var eventfdOne = binary.NativeEndian.AppendUint64(nil, 1)
+
+// notify makes an eventfd readable, and drain resets it. Neither blocks. Errors do not
+// matter: an eventfd that is not readable needs no reset.
+func notify(fd int) { _, _ = unix.Write(fd, eventfdOne) }
+
+func drain(fd int) {
+	var count [8]byte
+	_, _ = unix.Read(fd, count[:])
+}

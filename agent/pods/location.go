@@ -1,0 +1,219 @@
+package pods
+
+import (
+	"errors"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+
+	"github.com/evictd/evictd/agent/evict"
+	"github.com/evictd/evictd/cri"
+	"github.com/evictd/evictd/kernel/cgroup"
+	"github.com/evictd/evictd/kernel/process"
+)
+
+// location is where a container or a sandbox is in the memory cgroup tree, as far as that
+// could be determined without the other containers.
+type location struct {
+	id   string
+	pid  int    // of its first process; 0 if not known
+	path string // "" if not known
+	// cgroup is opened from path; nil if it can't be opened, and for a sandbox.
+	cgroup *cgroup.Cgroup
+	// measurable reports that the cgroup contains the container's first process or, if that
+	// is not known, is named after the container. What is read there is then the container's
+	// usage if no other container is in it.
+	measurable bool
+	// unproven is why the cgroup is not proven to be the container's; "" if it is, as far as
+	// can be decided without the other containers.
+	unproven string
+	// parent is the parent of the first process, a shim or conmon, and start when the first
+	// process began, in clock ticks since boot; 0 if not known.
+	parent             int
+	start, parentStart uint64
+	// guarded is the guarded process in the cgroup that belongs to the container. One that
+	// was moved into the cgroup is spared when the container is killed.
+	guarded string
+	// gone reports that the cgroup existed and was removed.
+	gone bool
+}
+
+// locateContainer determines where a container is. before is the previous result, nil for
+// none; never has the processes that are not killed.
+func (i *Inventory) locateContainer(c *Container, before *location, never *evict.Guard) *location {
+	p := &location{id: c.ID, pid: c.PID}
+	if c.Err != nil {
+		p.unproven = fmt.Sprintf("its status is not known: %v", c.Err)
+	}
+	switch cgroupPath, _, err := cri.CgroupPath(c.CgroupsPath); {
+	case err == nil:
+		p.path = cgroupPath
+		if !namedAfter(cgroupPath, c) {
+			p.unproven = fmt.Sprintf("cgroup %s is not named after the container", cgroupPath)
+		}
+	case c.CgroupsPath != "" && p.unproven == "":
+		p.unproven = err.Error()
+	case p.unproven == "":
+		p.unproven = "the runtime names no cgroup"
+	}
+	if p.path == "" {
+		p.path = i.pathOf(c)
+	}
+	if p.path == "" {
+		return p
+	}
+	var err error
+	if p.cgroup, err = i.cgroups.get(p.path); err != nil {
+		p.gone = before != nil && (before.gone || before.cgroup != nil) && errors.Is(err, cgroup.ErrGone)
+		p.unproven = err.Error()
+		return p
+	}
+	if before != nil && before.unproven == "" && before.cgroup == p.cgroup && before.pid == p.pid && p.unproven == "" {
+		return before
+	}
+	p.measurable = namedAfter(p.path, c)
+	i.prove(p, never)
+	return p
+}
+
+// namedAfter reports whether a cgroup has the name that runtimes give to a container's: the
+// ID, alone or in the name of a scope.
+func namedAfter(cgroupPath string, c *Container) bool {
+	return strings.Contains(path.Base(cgroupPath), c.ID)
+}
+
+// pathOf returns the cgroup of a container whose runtime names none: the cgroup of its first
+// process or the ancestor of that which is named after the container.
+func (i *Inventory) pathOf(c *Container) string {
+	if c.PID == 0 {
+		return ""
+	}
+	m, err := cgroup.Of(i.procfs, c.PID)
+	if err != nil {
+		return ""
+	}
+	at, err := m.Memory(i.hierarchy)
+	if err != nil {
+		return ""
+	}
+	for at != "/" {
+		if namedAfter(at, c) {
+			return at
+		}
+		at = path.Dir(at)
+	}
+	return ""
+}
+
+// prove checks that the cgroup contains the container's first process, and no guarded process
+// of the container. It reads cgroup.procs of the tree that would be killed, which unlike
+// /proc/PID/cgroup does not depend on evictd's cgroup namespace.
+func (i *Inventory) prove(p *location, never *evict.Guard) {
+	pids, err := p.cgroup.Procs(nil)
+	if err != nil {
+		if p.unproven == "" {
+			p.unproven = err.Error()
+		}
+		return
+	}
+	why := i.proveInit(p, pids)
+	for _, pid := range pids {
+		if what := never.Never[pid]; what != "" && !never.Reused(pid, i.startOf) && (why != "" || pid == 1 || i.startedBelow(pid, p.pid)) {
+			p.guarded = what
+		}
+	}
+	if p.unproven == "" {
+		p.unproven = why
+	}
+	if p.guarded != "" && p.unproven == "" {
+		p.unproven = fmt.Sprintf("cgroup %s contains %s", p.path, p.guarded)
+	}
+}
+
+// maxAncestors bounds how many ancestors of a process are read.
+const maxAncestors = 64
+
+// startedBelow reports whether a process is a container's first process or a descendant of
+// it: it then belongs to the container, like evictd in its own pod. A process that was moved
+// into the cgroup has other ancestors, and can't choose them. It returns true if an
+// ancestor can't be read.
+func (i *Inventory) startedBelow(pid, init int) bool {
+	for range maxAncestors {
+		if pid == init {
+			return true
+		}
+		if pid <= 1 {
+			return false
+		}
+		stat, err := process.ReadStat(i.procfs, pid)
+		if err != nil {
+			return true
+		}
+		pid = stat.PPID
+	}
+	return true
+}
+
+// proveInit looks for the container's first process among those of the cgroup, and sets its
+// start and parent. It returns why the cgroup is not proven.
+func (i *Inventory) proveInit(p *location, pids []int) string {
+	if p.pid == 0 {
+		return "the runtime reports no pid"
+	}
+	if _, in := slices.BinarySearch(pids, p.pid); !in {
+		// The process of a virtual machine, or of a sandbox that runs the container,
+		// is in another cgroup, and so is the memory.
+		p.measurable = false
+		return fmt.Sprintf("its first process, %d, is not in cgroup %s", p.pid, p.path)
+	}
+	p.measurable = true
+	stat, err := process.ReadStat(i.procfs, p.pid)
+	if err != nil {
+		return err.Error()
+	}
+	p.parent, p.start, p.parentStart = stat.PPID, stat.StartTime, i.startOf(stat.PPID)
+	if _, in := slices.BinarySearch(pids, p.parent); in && !i.isShim(p.parent) {
+		return fmt.Sprintf("cgroup %s contains the parent of its first process, %d", p.path, p.parent)
+	}
+	return ""
+}
+
+// isShim reports whether the parent of a container's first process is a shim by its position:
+// a child of pid 1, to which it was reparented, or of the runtime. If the runtime reports a
+// child of the first process by mistake, the parent is a child of the shim.
+func (i *Inventory) isShim(pid int) bool {
+	stat, err := process.ReadStat(i.procfs, pid)
+	return err == nil && (stat.PPID == 1 || i.runtime != nil && i.runtime.list.PID > 1 && i.runtime.list.PID == stat.PPID)
+}
+
+// locateSandbox determines where a sandbox's own process is.
+func (i *Inventory) locateSandbox(s *Sandbox) *location {
+	p := &location{id: s.ID, pid: s.PID}
+	if p.pid != 0 {
+		p.start = i.startOf(p.pid)
+	}
+	if cgroupPath, _, err := cri.CgroupPath(s.CgroupsPath); err == nil {
+		p.path = cgroupPath
+	}
+	return p
+}
+
+// cgroupIndex are the locations at or below each path.
+type cgroupIndex map[string][]*location
+
+func (c cgroupIndex) add(p *location) {
+	for at := p.path; at != "" && at != "/"; at = path.Dir(at) {
+		c[at] = append(c[at], p)
+	}
+}
+
+// other returns another location at or below p's path; nil if there is none.
+func (c cgroupIndex) other(p *location) *location {
+	for _, other := range c[p.path] {
+		if other != p {
+			return other
+		}
+	}
+	return nil
+}

@@ -1,0 +1,268 @@
+package pods
+
+import (
+	"cmp"
+	"fmt"
+	"path"
+	"slices"
+	"strings"
+	"sync/atomic"
+	"time"
+
+	"github.com/evictd/evictd/agent/evict"
+	"github.com/evictd/evictd/cri"
+	"github.com/evictd/evictd/kernel/cgroup"
+	"github.com/evictd/evictd/kernel/meminfo"
+)
+
+// listSnapshot is what is known after one list. It is immutable once published. Its cgroups
+// stay open, if only to return [cgroup.ErrGone].
+type listSnapshot struct {
+	listed           time.Time // when the list was last complete
+	requested        time.Time // when that was requested
+	attempted        time.Time // when the last list was requested, whatever the result
+	pods             []*pod    // running pods, by key and UID
+	handles          map[string]Handle
+	guard            *evict.Guard
+	trusted          []evict.KubeletProcess
+	kubelet          evict.Kubelet
+	byCgroup         cgroupIndex
+	measured         []*cgroup.Cgroup // cgroups that are read
+	hasUnstarted     bool             // a container was created and does not run yet
+	allBelowKubepods bool             // there are pods, and all their cgroups are below kubepods
+}
+
+// pod is a running pod, ready to be measured.
+type pod struct {
+	spec    evict.Pod // all but the usage
+	members []*member
+	// cgroup contains the whole pod and no other; nil if there is none. sandbox is then
+	// the sandbox's own, or nil.
+	cgroup  *cgroup.Cgroup
+	sandbox *cgroup.Cgroup
+	about   About
+	// critical reports that an annotation makes the pod critical.
+	critical bool
+	// declared reports that the requests come from the specification or an annotation, and
+	// are not computed from the runtime's data.
+	declared bool
+}
+
+// member is a running container of a pod.
+type member struct {
+	id, name string
+	location *location
+	// unproven is why the cgroup is not proven to be the container's alone, and unmeasured
+	// why its usage can't be read there; each is "" if it is.
+	unproven, unmeasured string
+	// failed is the error of the last reading; nil if it succeeded.
+	failed atomic.Pointer[string]
+	// init reports that the container is among the spec's init containers. slot is its
+	// index there or among the others.
+	init bool
+	slot int
+}
+
+// listedPod is a pod of the runtime's list, with the locations of its containers.
+type listedPod struct {
+	*Pod
+	kept      time.Time // since when it is kept although not listed; zero if listed
+	locations map[string]*location
+	sandbox   *location // the sandbox's
+}
+
+// buildSnapshot builds a listSnapshot from the runtime's last list.
+func (i *Inventory) buildSnapshot(now time.Time) *listSnapshot {
+	w := &listSnapshot{handles: map[string]Handle{}, byCgroup: cgroupIndex{}, attempted: now}
+	rules := i.rules.Load()
+	listed := i.listedPods(w)
+	i.updateKubelets(i.containers(listed), w.requested, now)
+	w.kubelet.Known = !w.listed.IsZero() || i.runtime == nil
+	w.kubelet.Absent, w.kubelet.Process = rules.kubeletAbsent, i.kubeletProcess()
+	never := i.guard(nil, nil)
+	locations := make(map[string]*location, len(i.locations))
+	claims := map[int]int{}
+	for _, l := range listed {
+		l.sandbox = i.locateSandbox(&l.Sandbox)
+		w.byCgroup.add(l.sandbox)
+		claims[l.sandbox.pid]++
+		for n := range l.Containers {
+			if c := &l.Containers[n]; c.live() {
+				p := i.locateContainer(c, i.locations[c.ID], never)
+				locations[c.ID], l.locations[c.ID] = p, p
+				w.byCgroup.add(p)
+				claims[p.pid]++
+				w.hasUnstarted = w.hasUnstarted || c.State == cri.StateCreated
+			}
+		}
+	}
+	i.locations = locations
+	w.allBelowKubepods = i.allBelowKubepods(listed)
+
+	capacity, capacityErr := i.capacity()
+	uids := map[string]bool{}
+	slices.SortFunc(listed, func(a, b *listedPod) int {
+		return cmp.Or(a.Sandbox.Created.Compare(b.Sandbox.Created), cmp.Compare(a.Sandbox.ID, b.Sandbox.ID))
+	})
+	for _, l := range listed {
+		p := &pod{}
+		for n := range l.Containers {
+			c := &l.Containers[n]
+			at := l.locations[c.ID]
+			if !c.running() || at == nil || at.gone || c.State == cri.StateUnknown && at.cgroup == nil {
+				continue
+			}
+			p.members = append(p.members, newMember(c, at, w.byCgroup, claims))
+		}
+		if len(p.members) == 0 {
+			continue
+		}
+		d := deduction{rules: rules, kubelet: w.kubelet, capacity: capacity, capacityErr: capacityErr, listed: l}
+		if i.specs != nil {
+			d.spec = i.specs.Specification(l.UID)
+		}
+		d.fill(p)
+		// UIDs must be unique: crictl accepts any text as a UID.
+		for p.spec.UID == "" || uids[p.spec.UID] {
+			p.spec.UID += l.Sandbox.ID
+		}
+		uids[p.spec.UID] = true
+		i.chooseCgroups(p, l, w.byCgroup)
+		w.measured = append(w.measured, p.cgroups()...)
+		w.handles[p.spec.UID] = d.handle(p)
+		w.pods = append(w.pods, p)
+	}
+	slices.SortFunc(w.pods, func(a, b *pod) int {
+		return cmp.Or(cmp.Compare(a.spec.Namespace, b.spec.Namespace), cmp.Compare(a.spec.Name, b.spec.Name), cmp.Compare(a.spec.UID, b.spec.UID))
+	})
+	w.guard, w.trusted = i.guard(listed, locations), i.trusted
+	return w
+}
+
+// allBelowKubepods reports whether there are pods, and all their cgroups are known to be
+// below kubepods.
+func (i *Inventory) allBelowKubepods(listed []*listedPod) bool {
+	kubepods, ok, err := i.hierarchy.Kubepods(i.cgroupRoot)
+	if err != nil || !ok {
+		return false
+	}
+	below := func(p *location) bool { return p.gone || strings.HasPrefix(p.path, kubepods.Path+"/") }
+	return len(listed) > 0 && !slices.ContainsFunc(listed, func(l *listedPod) bool {
+		for _, p := range l.locations {
+			if !below(p) {
+				return true
+			}
+		}
+		return !below(l.sandbox)
+	})
+}
+
+// listedPods returns the pods of the runtime's list with a ready sandbox or a live
+// container.
+func (i *Inventory) listedPods(w *listSnapshot) (listed []*listedPod) {
+	r := i.runtime
+	if r == nil {
+		return nil
+	}
+	w.listed, w.requested, w.attempted = r.listed, r.requested, r.attempted
+	for n := range r.list.Pods {
+		p := &r.list.Pods[n]
+		w.kubelet.Pods = w.kubelet.Pods || evict.MadeByKubelet(p.Sandbox.Annotations)
+		if p.Sandbox.Ready || slices.ContainsFunc(p.Containers, func(c Container) bool { return c.live() }) {
+			listed = append(listed, &listedPod{Pod: p, kept: r.partial[p.Sandbox.ID], locations: map[string]*location{}})
+		}
+	}
+	return listed
+}
+
+// capacity returns the node's memory, from which the kubelet computes oom_score_adj.
+func (i *Inventory) capacity() (int64, error) {
+	info, err := meminfo.Read(i.procfs)
+	if err != nil {
+		return 0, err
+	}
+	return signed(info.MemTotal), nil
+}
+
+// newMember decides whether a container's cgroup is proven and measurable, given the
+// locations of all others and how many containers name each pid.
+func newMember(c *Container, at *location, all cgroupIndex, claims map[int]int) *member {
+	m := &member{id: c.ID, name: c.Name, location: at, unproven: at.unproven}
+	switch other := all.other(at); {
+	case at.cgroup == nil:
+		m.unmeasured = at.unproven
+	case other != nil:
+		m.unproven = fmt.Sprintf("cgroup %s also contains %s", at.path, other.id)
+		m.unmeasured = m.unproven
+	case !at.measurable:
+		m.unmeasured = at.unproven
+	}
+	if at.pid != 0 && claims[at.pid] > 1 && m.unproven == "" {
+		m.unproven = fmt.Sprintf("the runtime names process %d for another container too", at.pid)
+	}
+	return m
+}
+
+// chooseCgroups selects the cgroups that are read for the usage of the whole pod: one that
+// is named after the pod and contains no other, else those of its containers and sandbox.
+func (i *Inventory) chooseCgroups(p *pod, l *listedPod, all cgroupIndex) {
+	if parent := p.parent(); parent != "" && namedAfterPod(parent, l.UID) {
+		own := len(l.locations)
+		if l.sandbox.path != "" {
+			own++
+		}
+		if below := all[parent]; len(below) <= own && !slices.ContainsFunc(below, func(o *location) bool { return o != l.sandbox && l.locations[o.id] != o }) {
+			if group, err := i.cgroups.get(parent); err == nil {
+				p.cgroup = group
+				return
+			}
+		}
+	}
+	if l.sandbox.path != "" && all.other(l.sandbox) == nil {
+		if group, err := i.cgroups.get(l.sandbox.path); err == nil {
+			p.sandbox = group
+		}
+	}
+}
+
+// cgroups returns the cgroups that are read to measure the pod.
+func (p *pod) cgroups() (groups []*cgroup.Cgroup) {
+	for _, m := range p.members {
+		if m.unmeasured == "" {
+			groups = append(groups, m.location.cgroup)
+		}
+	}
+	for _, g := range []*cgroup.Cgroup{p.cgroup, p.sandbox} {
+		if g != nil {
+			groups = append(groups, g)
+		}
+	}
+	return groups
+}
+
+// parent returns the cgroup directly above all containers of the pod; "" if there is none.
+func (p *pod) parent() string {
+	parent := ""
+	for _, m := range p.members {
+		switch above := path.Dir(m.location.path); {
+		case m.location.path == "" || parent != "" && above != parent:
+			return ""
+		default:
+			parent = above
+		}
+	}
+	return parent
+}
+
+// namedAfterPod reports whether a cgroup has the name that the kubelet gives to a pod's
+// (pkg/kubelet/cm/pod_container_manager_linux.go).
+func namedAfterPod(cgroupPath, uid string) bool {
+	if uid == "" {
+		return false
+	}
+	name, slice := strings.CutSuffix(path.Base(cgroupPath), ".slice")
+	if slice {
+		return strings.HasSuffix(name, "-pod"+strings.ReplaceAll(uid, "-", "_"))
+	}
+	return name == "pod"+uid
+}
