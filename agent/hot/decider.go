@@ -129,6 +129,15 @@ func (d *decider) report(result Result, r lanes.Raise) {
 // Count returns the number of alarms with a result.
 func (d *decider) Count(r Result) uint64 { return d.counts[r].Load() }
 
+// decided returns the number of alarms that were decided on a valid table, with a handle
+// of each victim.
+func (d *decider) decided() (n uint64) {
+	for _, r := range []Result{Struck, NotConfirmed, Declined, Strange} {
+		n += d.Count(r)
+	}
+	return n
+}
+
 // handled returns the number of alarms handled.
 func (d *decider) handled() (n uint64) {
 	for i := range d.counts {

@@ -187,7 +187,8 @@ func toRead(v *evict.Verdict) int {
 // memory.stat can't be read in time, it is taken to be unchanged.
 func (d *decider) refreshCandidates(now time.Time) {
 	t := d.table
-	d.readDeadline = time.Now().Add(d.readTimeout)
+	began := time.Now()
+	d.readDeadline = began.Add(d.readTimeout)
 	for i := range t.Rows {
 		r := &t.Rows[i]
 		r.final, r.fromWalk = false, false
@@ -196,7 +197,7 @@ func (d *decider) refreshCandidates(now time.Time) {
 		}
 		if workingSet, anonymous, ok := r.walkUsage(d.walk); ok {
 			t.applyWalk(i, r, workingSet, anonymous)
-			d.readDeadline = now.Add(d.readTimeoutAfterWalk)
+			d.readDeadline = began.Add(d.readTimeoutAfterWalk)
 		}
 	}
 	for i := range t.Rows {

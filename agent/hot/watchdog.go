@@ -160,14 +160,19 @@ func (w *Watchdog) tick(now time.Time) bool {
 }
 
 // respond raises an alarm with the thread, which knows its own kills best. If the thread
-// does not handle it in time, the watchdog does.
+// does not handle it in time, or has no valid table or handle for it, the watchdog handles
+// it: after a kill of the watchdog's own, only the watchdog's table is valid until the loop
+// publishes new ones.
 func (w *Watchdog) respond(r lanes.Raise) {
-	before := w.thread.handled()
+	decided, handled := w.thread.decided(), w.thread.handled()
 	if w.thread.Raise(r) == nil {
 		var none [1]epoll.Event
 		for end := time.Now().Add(threadTimeout); time.Now().Before(end); {
-			if w.thread.handled() != before {
+			if w.thread.decided() != decided {
 				return
+			}
+			if w.thread.handled() != handled {
+				break
 			}
 			if _, err := w.poller.Wait(none[:], time.Millisecond); err != nil {
 				return

@@ -78,6 +78,35 @@ func TestWatchdog(t *testing.T) {
 	}
 }
 
+// A thread that was late once has an outdated table from the watchdog's kill on. What it
+// answers then does not count.
+func TestWatchdogKillsAfterALateThread(t *testing.T) {
+	s := newFixture(t, 500, 400, 300, 200)
+	s.reader.available = 900 * mi
+	th := s.newThread()
+	th.Publish(s.table(0, time.Now()))
+	lastIteration := time.Now().Add(-time.Minute)
+	w := s.newWatchdog(th, &lastIteration)
+	w.settleTimeout = func() time.Duration { return 50 * time.Millisecond }
+	s.in.Policy.SettleTimeout = 300 * time.Millisecond
+	w.Publish(s.table(0, time.Now()))
+	for n := range 3 {
+		if n == 1 {
+			runThread(t, th)
+		}
+		for deadline := time.Now().Add(10 * time.Second); s.killer.n <= n; time.Sleep(5 * time.Millisecond) {
+			if time.Now().After(deadline) {
+				t.Fatalf("killed %q; want %d", s.killer.names(), n+1)
+			}
+			w.tick(time.Now())
+		}
+		s.pods[n].uses(0)
+	}
+	if want := []string{"p0", "p1", "p2"}; !slices.Equal(s.killer.names(), want) {
+		t.Errorf("killed %q; want %q", s.killer.names(), want)
+	}
+}
+
 // While the loop does not work, the watchdog kills as many pods as are needed. The handles
 // of its victims show how much memory they still have. While a victim is expected to free
 // enough, no other pod is killed.
