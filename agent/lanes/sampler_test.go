@@ -120,7 +120,7 @@ func TestAmbiguousPodsHere(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.Remove(other) })
-	eventually(t, "a word on the pods", func() bool { return strings.Contains(statusOf(s, BPF).Why, "are both there") })
+	eventually(t, "a word on the pods", func() bool { return strings.Contains(statusOf(s, BPF).Why, "both exist") })
 	covers(t, s, true)
 	if st := statusOf(s, BPF); st.State != Up || st.Reopened != before {
 		t.Errorf("status %+v; want it up as it was", st)
