@@ -15,53 +15,53 @@ const (
 	ioprioWhoProcess = 1
 	ioprioClassBest  = 2
 	ioprioClassShift = 13
-	ioprioLeast      = 7 // of its class
+	ioprioLowest     = 7 // within its class
 )
 
-const ordinaryNice, lowestNice = 0, 19
+// The nice values of a Thread: the kernel's default and its maximum.
+const defaultNice, lowestNice = 0, 19
 
-// Thread is an OS thread for work that must not compete with the rest of the node:
-// it never has more than ordinary priority, whatever priority this process has.
+// Thread is an OS thread for background work. Its CPU priority is never above the
+// default, even if that of this process is.
 type Thread struct {
-	mu       sync.Mutex
-	tid      int // 0 once the thread may be gone
-	ordinary int
-	fixed    bool // the priority can't be raised again once lowered
+	mu     sync.Mutex
+	tid    int  // 0 if the thread may have ended
+	normal int  // nice value while the thread does not yield
+	fixed  bool // the priority can't be raised again once lowered
 }
 
-// LockThread ties the calling goroutine to its thread and gives the thread ordinary
-// priority on the processors and the least of the best-effort class on disks whose
-// scheduler weighs priorities (BFQ). The I/O class is not idle: mq-deadline lets that
-// wait for up to ten seconds while others write (block/mq-deadline.c:
-// prio_aging_expire). The goroutine must call Ended and end without unlocking the
-// thread, which then ends too. What the kernel refuses is in the error; the thread
-// can be used all the same.
+// LockThread locks the calling goroutine to its thread and sets the thread to default
+// CPU priority and to the lowest I/O priority of the best-effort class, which BFQ
+// respects. It does not use the idle I/O class, whose requests mq-deadline delays for
+// up to ten seconds while others write (block/mq-deadline.c: prio_aging_expire). The
+// goroutine must call Ended and return without unlocking the thread, which ends the
+// thread. The error names what the kernel refused; the thread is usable nevertheless.
 func LockThread() (*Thread, error) {
 	runtime.LockOSThread()
 	t := &Thread{tid: unix.Gettid()}
 	var io error
-	if _, _, errno := unix.Syscall(unix.SYS_IOPRIO_SET, ioprioWhoProcess, uintptr(t.tid), ioprioClassBest<<ioprioClassShift|ioprioLeast); errno != 0 {
+	if _, _, errno := unix.Syscall(unix.SYS_IOPRIO_SET, ioprioWhoProcess, uintptr(t.tid), ioprioClassBest<<ioprioClassShift|ioprioLowest); errno != 0 {
 		io = os.NewSyscallError("ioprio_set", errno)
 	}
-	// The system call returns 20 - nice, so that it is not negative.
+	// The system call returns 20 - nice, which is never negative.
 	raw, err := unix.Getpriority(unix.PRIO_PROCESS, t.tid)
 	if err != nil {
 		return t, errors.Join(os.NewSyscallError("getpriority", err), io)
 	}
-	// Where evictd was started at a lower priority, it stays there.
-	t.ordinary = max(ordinaryNice, 20-raw)
-	err = t.set(t.ordinary)
-	// Raising it again takes CAP_SYS_NICE or RLIMIT_NICE (kernel/sys.c:
-	// set_one_prio). One step down and up shows whether that is granted.
-	if t.ordinary < lowestNice && t.set(t.ordinary+1) == nil {
-		t.fixed = t.set(t.ordinary) != nil
+	// If evictd was started at a lower priority, the thread keeps that.
+	t.normal = max(defaultNice, 20-raw)
+	err = t.set(t.normal)
+	// Raising the priority needs CAP_SYS_NICE or RLIMIT_NICE (kernel/sys.c:
+	// set_one_prio). Lowering it by one and raising it again tests that.
+	if t.normal < lowestNice && t.set(t.normal+1) == nil {
+		t.fixed = t.set(t.normal) != nil
 	}
 	return t, errors.Join(err, io)
 }
 
-// Yield lowers the thread's priority to the least, or brings it back to ordinary.
-// Any thread may call it. Where the kernel would not raise the priority again, it is
-// not lowered: on a busy node the thread would hardly run when it becomes urgent.
+// Yield sets the thread to the lowest CPU priority, or back to normal. Any thread may
+// call it. If the kernel would refuse to raise the priority again, Yield does not
+// lower it: on a busy node the thread would hardly run when its work becomes urgent.
 func (t *Thread) Yield(yield bool) error {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -71,11 +71,11 @@ func (t *Thread) Yield(yield bool) error {
 	case yield:
 		return t.set(lowestNice)
 	}
-	return t.set(t.ordinary)
+	return t.set(t.normal)
 }
 
-// Ended says that the thread is about to end, after which its number may be
-// another's.
+// Ended marks the thread as ending, so that Yield does not use its ID, which the
+// kernel may reuse.
 func (t *Thread) Ended() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
@@ -86,7 +86,7 @@ func (t *Thread) set(nice int) error {
 	return os.NewSyscallError("setpriority", unix.Setpriority(unix.PRIO_PROCESS, t.tid, nice))
 }
 
-// ThreadTime returns the processor time that the calling thread has used.
+// ThreadTime returns the CPU time that the calling thread has used.
 func ThreadTime() (time.Duration, error) {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_THREAD_CPUTIME_ID, &ts); err != nil {
