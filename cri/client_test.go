@@ -21,7 +21,7 @@ import (
 	"google.golang.org/grpc/codes"
 )
 
-// start returns a server and a client of it.
+// start starts a server and returns it with a client.
 func start(t *testing.T) (*critest.Server, *cri.Client) {
 	t.Helper()
 	s := critest.Start(t)
@@ -55,7 +55,7 @@ func TestVersion(t *testing.T) {
 	}
 }
 
-// addWeb adds a pod with everything that a runtime says of one, and returns what the client is to make of its sandbox.
+// addWeb adds a pod with every property, and returns it with the expected Sandbox.
 func addWeb(s *critest.Server) (critest.Pod, cri.Sandbox) {
 	web := s.AddPod(critest.Pod{
 		Name: "web", Namespace: "prod", Attempt: 2, Created: time.Unix(1700000000, 0), RuntimeHandler: "kata",
@@ -74,7 +74,7 @@ func addWeb(s *critest.Server) (critest.Pod, cri.Sandbox) {
 func TestSandboxes(t *testing.T) {
 	s, c := start(t)
 	web, want := addWeb(s)
-	gone := s.AddPod(critest.Pod{Name: "gone", NotReady: true})
+	stopped := s.AddPod(critest.Pod{Name: "stopped", NotReady: true})
 
 	boxes, err := c.Sandboxes(t.Context())
 	if err != nil {
@@ -84,7 +84,7 @@ func TestSandboxes(t *testing.T) {
 	for _, b := range boxes {
 		byName[b.Name] = b
 	}
-	if diff := cmp.Diff(want, byName["web"]); diff != "" || len(boxes) != 2 || byName["gone"].Ready {
+	if diff := cmp.Diff(want, byName["web"]); diff != "" || len(boxes) != 2 || byName["stopped"].Ready {
 		t.Errorf("Sandboxes = %+v; web (-want +got):\n%s", boxes, diff)
 	}
 
@@ -94,7 +94,7 @@ func TestSandboxes(t *testing.T) {
 	if diff := cmp.Diff(detail, box); diff != "" || err != nil {
 		t.Errorf("SandboxDetail: %v (-want +got):\n%s", err, diff)
 	}
-	if box, err := c.SandboxDetail(t.Context(), gone.ID); err != nil || box.Ready || box.PID != 0 || box.ProcessStatus != "deleted" {
+	if box, err := c.SandboxDetail(t.Context(), stopped.ID); err != nil || box.Ready || box.PID != 0 || box.ProcessStatus != "deleted" {
 		t.Errorf("SandboxDetail of a stopped sandbox = %+v, %v", box, err)
 	}
 }
@@ -116,7 +116,7 @@ func TestContainers(t *testing.T) {
 		t.Fatalf("ContainerDetail: %v", err)
 	}
 	if d.Started.IsZero() || !d.Finished.IsZero() {
-		t.Errorf("ContainerDetail: started %v, finished %v; want a start only", d.Started, d.Finished)
+		t.Errorf("ContainerDetail: started %v, finished %v; want only Started", d.Started, d.Finished)
 	}
 	d.Started = time.Time{}
 	want := cri.ContainerDetail{
@@ -140,8 +140,8 @@ func TestContainers(t *testing.T) {
 	}
 }
 
-// A pod made by hand, without a cgroup parent and without resources: it shares its
-// parent with all such pods, and its OOM score is not told.
+// A pod without a cgroup parent and without resources has the runtime's default
+// parent and no reported OOM score.
 func TestBarePod(t *testing.T) {
 	s, c := start(t)
 	p := s.AddPod(critest.Pod{CgroupParent: critest.NoCgroupParent, Containers: []critest.Container{{NoResources: true}}})
@@ -159,7 +159,7 @@ func TestFlavors(t *testing.T) {
 		name        string
 		flavor      critest.Flavor
 		runtime     string
-		cgroupsPath string // "" where it is not told, and the limits are not either
+		cgroupsPath string // "" if neither it nor the limits are reported
 	}{
 		{"containerd 1.7", critest.Containerd17, "containerd", "kubepods-podX.slice:cri-containerd:"},
 		{"CRI-O", critest.CRIO, "cri-o", "kubepods-podX.slice:crio:"},
@@ -176,22 +176,22 @@ func TestFlavors(t *testing.T) {
 			if err != nil || d.PID != 4711 || d.SandboxID != p.ID {
 				t.Errorf("ContainerDetail = %+v, %v; want pid 4711 in sandbox %s", d, err, p.ID)
 			}
-			told := tt.cgroupsPath != ""
+			reported := tt.cgroupsPath != ""
 			want := ""
-			if told {
+			if reported {
 				want = tt.cgroupsPath + d.ID
 			}
-			if d.CgroupsPath != want || d.ResourcesKnown != told || (d.MemoryLimit != nil) != told || (d.OOMScoreAdj != nil) != told {
-				t.Errorf("ContainerDetail = %+v; want cgroups path %q, limits told: %v", d, want, told)
+			if d.CgroupsPath != want || d.ResourcesKnown != reported || (d.MemoryLimit != nil) != reported || (d.OOMScoreAdj != nil) != reported {
+				t.Errorf("ContainerDetail = %+v; want cgroups path %q, limits reported: %v", d, want, reported)
 			}
-			if box, err := c.SandboxDetail(t.Context(), p.ID); err != nil || (box.CgroupParent == p.CgroupParent) != told || (box.PID != 0) != told {
-				t.Errorf("SandboxDetail = %+v, %v; parent and pid told: %v", box, err, told)
+			if box, err := c.SandboxDetail(t.Context(), p.ID); err != nil || (box.CgroupParent == p.CgroupParent) != reported || (box.PID != 0) != reported {
+				t.Errorf("SandboxDetail = %+v, %v; want parent and pid reported: %v", box, err, reported)
 			}
 			if err := c.StopContainer(t.Context(), "gone", 0); err != nil {
-				t.Errorf("StopContainer of a container that is gone: %v", err)
+				t.Errorf("StopContainer of a missing container = %v; want nil", err)
 			}
-			if _, err := c.ContainerDetail(t.Context(), "gone"); errors.Is(err, cri.ErrNotFound) != told || err == nil {
-				t.Errorf("ContainerDetail of a container that is gone = %v; ErrNotFound: want %v", err, told)
+			if _, err := c.ContainerDetail(t.Context(), "gone"); errors.Is(err, cri.ErrNotFound) != reported || err == nil {
+				t.Errorf("ContainerDetail of a missing container = %v; want ErrNotFound: %v", err, reported)
 			}
 		})
 	}
@@ -234,12 +234,12 @@ func TestStopAndRemove(t *testing.T) {
 		t.Errorf("stopped with grace (-want +got):\n%s", diff)
 	}
 	if _, exists := s.Ready(p.ID); exists {
-		t.Error("the sandbox is still there")
+		t.Error("the sandbox exists after its removal")
 	}
 
 	s.ForgetCalls()
 	if err := c.StopContainer(t.Context(), id(0), -1); err == nil {
-		t.Error("StopContainer with negative grace: no error")
+		t.Error("StopContainer with negative grace = nil; want an error")
 	}
 	for name, do := range map[string]func(context.Context, string) error{
 		"stop":           func(ctx context.Context, id string) error { return c.StopContainer(ctx, id, 0) },
@@ -248,7 +248,7 @@ func TestStopAndRemove(t *testing.T) {
 		"remove sandbox": c.RemoveSandbox,
 	} {
 		if err := do(t.Context(), ""); err == nil {
-			t.Errorf("%s of nothing: no error", name)
+			t.Errorf("%s of an empty id = nil; want an error", name)
 		}
 	}
 	if calls := s.Calls(); len(calls) != 0 {
@@ -286,7 +286,7 @@ func TestImageFsInfo(t *testing.T) {
 	}
 }
 
-// methods are the calls of a client, by CRI's names for them.
+// methods are the calls of a client, by their CRI method names.
 func methods(c *cri.Client, sandbox, container string) map[string]func(context.Context) error {
 	return map[string]func(context.Context) error{
 		"Version":          func(ctx context.Context) error { _, err := c.Version(ctx); return err },
@@ -323,7 +323,7 @@ func TestErrorCodes(t *testing.T) {
 			err := call(t.Context())
 			s.Heal(method)
 			if err == nil {
-				t.Errorf("%s with %v: no error", method, code)
+				t.Errorf("%s with %v = nil; want an error", method, code)
 				continue
 			}
 			for name, sentinel := range sentinels {
@@ -337,7 +337,7 @@ func TestErrorCodes(t *testing.T) {
 				}
 			}
 			if msg := err.Error(); !strings.Contains(msg, "injected fault") || strings.Contains(msg, "rpc error") {
-				t.Errorf("%s with %v = %q; want the runtime's words without gRPC's", method, code, msg)
+				t.Errorf("%s with %v = %q; want the runtime's message without gRPC's prefix", method, code, msg)
 			}
 		}
 	}
@@ -366,19 +366,19 @@ func TestHang(t *testing.T) {
 			t.Errorf("cancelled %s = %v; want context.Canceled", method, err)
 		}
 	}
-	// The client's own deadline, with a context that has none.
+	// The client's own timeout, with a context without a deadline.
 	c.SetCallTimeout(20 * time.Millisecond)
 	if _, err := c.Containers(context.Background()); !errors.Is(err, cri.ErrTimeout) {
 		t.Errorf("Containers = %v; want ErrTimeout", err)
 	}
-	// A method that hangs holds up no other.
+	// A method that hangs does not block another.
 	if _, err := c.SandboxDetail(t.Context(), "s"); !errors.Is(err, cri.ErrTimeout) {
 		t.Errorf("SandboxDetail = %v; want ErrTimeout", err)
 	}
 	s.Heal("Version")
 	c.SetCallTimeout(cri.CallTimeout)
 	if _, err := c.Version(t.Context()); err != nil {
-		t.Errorf("Version beside hanging calls: %v", err)
+		t.Errorf("Version during hanging calls = %v; want nil", err)
 	}
 }
 
@@ -398,10 +398,11 @@ func TestLateTimeoutStillStops(t *testing.T) {
 	s, c := start(t)
 	p := s.AddPod(critest.Pod{Containers: make([]critest.Container, 1)})
 	s.Break("StopContainer", critest.Fault{Late: true, Hang: true, Times: 1})
-	// The call must have come to the server before its time is over, which may take long where the processor is emulated.
+	// The call must reach the server before its timeout, which may take long on an
+	// emulated CPU.
 	stopped := func(c critest.Call) bool { return c.Method == "StopContainer" }
-	for patience := 250 * time.Millisecond; !slices.ContainsFunc(s.Calls(), stopped); patience *= 2 {
-		ctx, cancel := context.WithTimeout(t.Context(), patience)
+	for timeout := 250 * time.Millisecond; !slices.ContainsFunc(s.Calls(), stopped); timeout *= 2 {
+		ctx, cancel := context.WithTimeout(t.Context(), timeout)
 		defer cancel()
 		if err := c.StopContainer(ctx, p.Containers[0].ID, 0); !errors.Is(err, cri.ErrTimeout) {
 			t.Fatalf("StopContainer = %v; want ErrTimeout", err)
@@ -461,7 +462,7 @@ func TestDelay(t *testing.T) {
 	s.Break("Version", critest.Fault{Delay: 30 * time.Millisecond, Times: 1})
 	before := time.Now()
 	if _, err := c.Version(t.Context()); err != nil || time.Since(before) < 30*time.Millisecond {
-		t.Errorf("delayed Version = %v after %v; want no error after 30ms", err, time.Since(before))
+		t.Errorf("delayed Version = %v after %v; want no error after at least 30ms", err, time.Since(before))
 	}
 }
 
@@ -492,13 +493,13 @@ func TestFiveThousandContainers(t *testing.T) {
 	}
 }
 
-// What users write into annotations can make a list larger than any message.
+// Annotations can make a list larger than the message limit.
 func TestListBeyondMessageLimit(t *testing.T) {
 	s, c := start(t)
-	c.SetCallTimeout(time.Minute) // it is much to copy where the processor is emulated
-	fat := map[string]string{"example.com/fat": strings.Repeat("x", 256<<10)}
+	c.SetCallTimeout(time.Minute) // copying the list is slow on an emulated CPU
+	large := map[string]string{"example.com/large": strings.Repeat("x", 256<<10)}
 	for range 70 {
-		s.AddPod(critest.Pod{Annotations: fat, Containers: []critest.Container{{Annotations: fat}}})
+		s.AddPod(critest.Pod{Annotations: large, Containers: []critest.Container{{Annotations: large}}})
 	}
 	for name, list := range map[string]func() (int, error){
 		"Sandboxes":  func() (int, error) { l, err := c.Sandboxes(t.Context()); return len(l), err },
@@ -527,7 +528,7 @@ func TestUnreachable(t *testing.T) {
 			t.Errorf("%s without a socket = %v; want ErrUnreachable and the path", method, err)
 		}
 		if d := time.Since(before); d > time.Second {
-			t.Errorf("%s without a socket took %v; want an answer at once", method, d)
+			t.Errorf("%s without a socket took %v; want at most 1s", method, d)
 		}
 	}
 	if _, err := c.Version(t.Context()); !errors.Is(err, fs.ErrNotExist) {
@@ -561,7 +562,7 @@ func TestRestart(t *testing.T) {
 			t.Errorf("%s: first call after the restart: %v", down.name, err)
 		}
 	}
-	// A restart that the client had no chance to notice.
+	// Restarts that the client can't have noticed yet.
 	for range 20 {
 		s.Restart()
 		if _, err := c.Containers(t.Context()); err != nil {
@@ -580,11 +581,12 @@ func TestRestartDuringCall(t *testing.T) {
 	}
 	s.Stop()
 	if err := <-done; !errors.Is(err, cri.ErrUnreachable) {
-		t.Errorf("Containers, cut off = %v; want ErrUnreachable", err)
+		t.Errorf("Containers when the server stops = %v; want ErrUnreachable", err)
 	}
 }
 
-// A runtime that is stopped (SIGSTOP) still has its socket's backlog accept.
+// The kernel accepts connections into the socket's backlog even if the runtime is
+// stopped (SIGSTOP).
 func TestFrozenRuntime(t *testing.T) {
 	socket := filepath.Join(t.TempDir(), "s")
 	l, err := net.Listen("unix", socket)
@@ -722,7 +724,7 @@ func TestConnectErrors(t *testing.T) {
 	for _, endpoint := range []string{"", "tcp://127.0.0.1:1", "relative.sock"} {
 		if c, err := cri.Connect(endpoint); err == nil {
 			c.Close()
-			t.Errorf("Connect(%q): no error", endpoint)
+			t.Errorf("Connect(%q) = nil; want an error", endpoint)
 		}
 	}
 }
