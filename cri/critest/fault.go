@@ -64,7 +64,7 @@ func Info(text string) func(any) {
 		case *runtimev1.PodSandboxStatusResponse:
 			a.Info = map[string]string{"info": text}
 		default:
-			panic(fmt.Sprintf("critest: Info cannot garble a %T", answer))
+			panic(fmt.Sprintf("critest: Info cannot change a %T", answer))
 		}
 	}
 }
@@ -85,7 +85,7 @@ func EmptyIDs(answer any) {
 	case *runtimev1.PodSandboxStatusResponse:
 		a.Status.Id = ""
 	default:
-		panic(fmt.Sprintf("critest: EmptyIDs cannot garble a %T", answer))
+		panic(fmt.Sprintf("critest: EmptyIDs cannot change a %T", answer))
 	}
 }
 
@@ -108,6 +108,6 @@ func Duplicates(answer any) {
 			State:    s.State,
 		})
 	default:
-		panic(fmt.Sprintf("critest: Duplicates cannot garble a %T", answer))
+		panic(fmt.Sprintf("critest: Duplicates cannot change a %T", answer))
 	}
 }

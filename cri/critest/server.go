@@ -272,7 +272,7 @@ func (s *Server) stream(srv any, stream grpc.ServerStream, stopped <-chan struct
 			return err
 		}
 	}
-	if err := handle(srv, &garbledStream{ServerStream: stream, garble: fault.Garble}); err != nil {
+	if err := handle(srv, &mutatedStream{ServerStream: stream, mutate: fault.Garble}); err != nil {
 		return err
 	}
 	if fault.Late {
@@ -281,14 +281,14 @@ func (s *Server) stream(srv any, stream grpc.ServerStream, stopped <-chan struct
 	return nil
 }
 
-type garbledStream struct {
+type mutatedStream struct {
 	grpc.ServerStream
-	garble func(any)
+	mutate func(any)
 }
 
-func (g *garbledStream) SendMsg(m any) error {
-	if g.garble != nil {
-		g.garble(m)
+func (g *mutatedStream) SendMsg(m any) error {
+	if g.mutate != nil {
+		g.mutate(m)
 	}
 	return g.ServerStream.SendMsg(m)
 }

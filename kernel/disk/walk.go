@@ -10,7 +10,6 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
@@ -87,12 +86,6 @@ type buffer [32 << 10]byte
 
 var buffers = sync.Pool{New: func() any { return new(buffer) }}
 
-// inode identifies a file.
-type inode struct {
-	major, minor uint32
-	number       uint64
-}
-
 // level is a directory that is being walked.
 type level struct {
 	self    inode
@@ -155,7 +148,7 @@ func (w *Walker) Usage(ctx context.Context, path string) (Usage, error) {
 		}
 	}
 	for depth := len(w.stack) - 1; depth >= 0; depth-- {
-		w.callEach(depth)
+		w.report(depth)
 	}
 	if err := cmp.Or(w.stopErr, w.skipErr); err != nil {
 		return w.SoFar(), fmt.Errorf("walk %s: %w: %w", path, ErrAtLeast, err)
@@ -267,13 +260,13 @@ func (w *Walker) enter(name string) {
 	fd, err := openDir(w.fd, name)
 	if err != nil {
 		w.skip("open a directory", err)
-		w.resetAt()
+		w.resetCurrent()
 		return
 	}
 	if err := w.stat(fd, "", unix.AT_EMPTY_PATH); err != nil || w.mountID() != w.mount {
 		unix.Close(fd)
 		w.skip("stat a directory", err)
-		w.resetAt()
+		w.resetCurrent()
 		return
 	}
 	next.self = w.inode()
@@ -289,16 +282,16 @@ func (w *Walker) enter(name string) {
 
 var errSkipped = errors.New("skipped")
 
-// resetAt makes At return the current directory again.
-func (w *Walker) resetAt() {
+// resetCurrent makes At return the current directory again.
+func (w *Walker) resetCurrent() {
 	if depth := len(w.stack) - 1; w.Each != nil && depth <= w.Depth {
 		path := w.stack[depth].path
 		w.at.Store(&path)
 	}
 }
 
-// callEach calls Each for the directory at a depth when the walk leaves it.
-func (w *Walker) callEach(depth int) {
+// report calls Each for the directory at a depth when the walk leaves it.
+func (w *Walker) report(depth int) {
 	if w.Each == nil || depth > w.Depth {
 		return
 	}
@@ -316,12 +309,12 @@ func (w *Walker) callEach(depth int) {
 
 // leave returns to the parent directory and checks that it is the same one.
 func (w *Walker) leave() {
-	w.callEach(len(w.stack) - 1)
+	w.report(len(w.stack) - 1)
 	w.stack = w.stack[:len(w.stack)-1]
 	if len(w.stack) == 0 {
 		return
 	}
-	w.resetAt()
+	w.resetCurrent()
 	l := &w.stack[len(w.stack)-1]
 	if l.fd >= 0 {
 		unix.Close(w.fd)
@@ -372,49 +365,6 @@ func (w *Walker) count() {
 	w.bytes.Add(u.Bytes)
 	w.inodes.Add(u.Inodes)
 }
-
-// The fields and flags of statx(2). AT_STATX_DONT_SYNC keeps a network filesystem
-// from asking its server.
-const (
-	statMask  = unix.STATX_TYPE | unix.STATX_NLINK | unix.STATX_INO | unix.STATX_BLOCKS | unix.STATX_MNT_ID
-	statFlags = unix.AT_SYMLINK_NOFOLLOW | unix.AT_NO_AUTOMOUNT | unix.AT_STATX_DONT_SYNC
-)
-
-// stat calls statx(2) and stores the result in w.st.
-func (w *Walker) stat(dir int, name string, flags int) error {
-	for {
-		if err := unix.Statx(dir, name, flags|statFlags, statMask, &w.st); err != unix.EINTR {
-			return err
-		}
-	}
-}
-
-// statEntry is stat for a name in the current directory as returned by [dirent]: not
-// empty, and followed by a zero byte. It does not copy the name.
-func (w *Walker) statEntry(name []byte) error {
-	for {
-		_, _, errno := unix.Syscall6(unix.SYS_STATX, uintptr(w.fd), uintptr(unsafe.Pointer(&name[0])), statFlags, statMask,
-			uintptr(unsafe.Pointer(&w.st)), 0)
-		switch errno {
-		case 0:
-			return nil
-		case unix.EINTR:
-		default:
-			return errno
-		}
-	}
-}
-
-// mountID returns the mount ID of the file in w.st, or an ID made of its device
-// number before Linux 5.8.
-func (w *Walker) mountID() uint64 {
-	if w.st.Mask&unix.STATX_MNT_ID == 0 {
-		return 1<<63 | uint64(w.st.Dev_major)<<32 | uint64(w.st.Dev_minor)
-	}
-	return w.st.Mnt_id
-}
-
-func (w *Walker) inode() inode { return inode{w.st.Dev_major, w.st.Dev_minor, w.st.Ino} }
 
 func (w *Walker) close() {
 	for _, l := range w.stack {
