@@ -18,10 +18,12 @@ import (
 
 const (
 	// CallTimeout bounds a call that only reads, unless its context ends earlier.
+	// Runtimes normally answer within milliseconds; one that takes longer than this
+	// counts as hung.
 	CallTimeout = 2 * time.Second
 	// StopMargin bounds a call that stops or removes, in addition to the grace
-	// period: the runtime kills, waits for the exit, unmounts and tears the network
-	// down.
+	// period. It leaves time to kill, to wait for the exit, to unmount and to tear
+	// the network down.
 	StopMargin = 10 * time.Second
 
 	// maxMessage bounds a response, in bytes: the limit of the kubelet and of the
@@ -59,6 +61,8 @@ func Connect(endpoint string) (*Client, error) {
 		grpc.WithUserAgent("evictd"),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)),
 		grpc.WithConnectParams(grpc.ConnectParams{
+			// gRPC's default delays grow to two minutes. A restarted runtime must be
+			// reachable again within a second.
 			Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second},
 			MinConnectTimeout: CallTimeout,
 		}),

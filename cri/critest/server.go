@@ -215,7 +215,8 @@ func (s *Server) Restart() {
 // maxMessage is containerd's limit of a message, in bytes.
 const maxMessage = 16 << 20
 
-// record records a call and returns its fault, which is empty if there is none.
+// record records a call and returns its fault, which is empty if there is none. It
+// fails with Unimplemented for a method that the runtime does not have.
 func (s *Server) record(method string, req any) (*Fault, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

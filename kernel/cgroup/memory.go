@@ -50,8 +50,8 @@ var (
 	keysV2 = [statKeys]string{"file", "anon", "shmem", "file_mapped", "inactive_file", "active_file"}
 )
 
-// unlimited is the limit above which the kubelet takes a cgroup for unlimited: v1
-// prints the largest number of pages, in bytes.
+// unlimited is the limit above which the kubelet treats a cgroup as unlimited: for no
+// limit, v1 prints the largest number of pages, in bytes.
 const unlimited = 1 << 62
 
 // Memory reads the memory of the subtree. The v2 root has no usage file; its usage

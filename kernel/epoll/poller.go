@@ -1,8 +1,8 @@
 // Package epoll waits for events of kernel files on one thread.
 //
-// The Go runtime's poller never asks for EPOLLPRI, by which pressure triggers and
-// the event files of cgroups notify, and runs the waiting goroutine on any thread.
-// A [Poller] is for a locked thread, possibly of real-time priority, that must wake
+// The Go runtime's poller never asks for EPOLLPRI, which pressure triggers and the
+// event files of cgroups report, and resumes the waiting goroutine on any thread. A
+// [Poller] is for a locked thread, possibly of real-time priority, that must wake
 // without that delay (epoll(7), fs/eventpoll.c).
 //
 // The package starts no goroutine. Descriptors that are added remain their owner's.

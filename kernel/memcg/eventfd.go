@@ -21,7 +21,7 @@ type notifier struct {
 // FD returns the descriptor to poll for EPOLLIN, or -1 after Close.
 func (n *notifier) FD() int { return fdNumber(n.fd) }
 
-// Take returns how often the kernel has signalled since the last call, 0 included,
+// Take returns how often the kernel has signalled since the last call, possibly 0,
 // and resets the descriptor to unreadable. It allocates nothing.
 //
 // The kernel also signals when the cgroup is removed, so callers check after a
