@@ -37,7 +37,7 @@ const (
 	// maxDepth bounds the depth of a walk; each level takes about 40 bytes.
 	maxDepth = 1 << 17
 	// maxLinks is how many files with several names are remembered. Each name of a
-	// further one counts for its share of the usage.
+	// further one counts for its share of the bytes, and as one inode.
 	maxLinks = 1 << 16
 	// maxPending is how many subdirectories are queued before the first is entered.
 	maxPending = 64
@@ -357,7 +357,7 @@ func (w *Walker) count() {
 		if len(w.links) < maxLinks {
 			w.links[self] = struct{}{}
 		} else {
-			// Rounded up, so that a share is never 0 bytes.
+			// Rounded up, so that the share of a non-empty file is not 0 bytes.
 			links := uint64(w.st.Nlink)
 			u = Usage{Bytes: (u.Bytes + links - 1) / links, Inodes: 1}
 		}
