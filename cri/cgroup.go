@@ -15,21 +15,21 @@ const (
 	maxCgroupPath = 4095
 )
 
-// CgroupPath returns where below the cgroup root the cgroup of an OCI cgroupsPath
-// is, and whether systemd made it:
+// CgroupPath returns the path, below the cgroup root, of the cgroup of an OCI
+// cgroupsPath, and whether it is managed by systemd:
 //
 //	/kubepods/burstable/podUID/ID                  cgroupfs: the path itself
 //	kubepods-burstable-podUID.slice:cri-containerd:ID
 //	    → /kubepods.slice/kubepods-burstable.slice/kubepods-burstable-podUID.slice/cri-containerd-ID.scope
 //
-// The second form is slice:prefix:name as runc and crun give it to systemd; an
-// empty slice is system.slice, and -.slice is the root slice (systemd.slice(5)).
+// The second form is slice:prefix:name, as runc and crun pass it to systemd. An empty
+// slice is system.slice, and -.slice is the root slice (systemd.slice(5)).
 //
-// It is an error where the path could be anything but the cgroup of one
-// container: a relative path (runc resolves it against its own cgroup, which only
-// /proc/PID/cgroup of the container can tell), the root, a path that is not clean,
-// and a unit name that systemd would refuse or store under an escaped directory
-// name. That the cgroup exists and holds the container is for the caller to check.
+// CgroupPath fails unless the path can only be the cgroup of one container. It refuses
+// a relative path (runc resolves it against its own cgroup, which is visible only in
+// /proc/PID/cgroup of the container), the root, a path that is not clean, and a unit
+// name that systemd would refuse or escape. The caller checks that the cgroup exists
+// and contains the container.
 func CgroupPath(cgroupsPath string) (path string, systemd bool, err error) {
 	if strings.HasPrefix(cgroupsPath, "/") {
 		if err := checkCgroupfs(cgroupsPath); err != nil {
@@ -49,7 +49,7 @@ func CgroupPath(cgroupsPath string) (path string, systemd bool, err error) {
 		return "", true, fmt.Errorf("cgroups path %.300q: prefix or name is empty", cgroupsPath)
 	}
 	if strings.HasSuffix(parts[2], ".slice") {
-		return "", true, fmt.Errorf("cgroups path %.300q: names a slice, not a container", cgroupsPath)
+		return "", true, fmt.Errorf("cgroups path %.300q: is a slice, not a container", cgroupsPath)
 	}
 	parent, err := expandSlice(slice)
 	if err != nil {
@@ -65,15 +65,15 @@ func CgroupPath(cgroupsPath string) (path string, systemd bool, err error) {
 	return path, true, nil
 }
 
-// checkCgroupfs takes what mkdir(2) in a cgroup filesystem takes: any byte in a
-// name but NUL, and newline, which cgroup_mkdir() refuses because it would forge
-// lines of /proc/PID/cgroup.
+// checkCgroupfs checks a path by the rules of mkdir(2) in a cgroup filesystem. A name
+// may contain any byte except NUL, and newline, which cgroup_mkdir() refuses because
+// it would forge lines of /proc/PID/cgroup.
 func checkCgroupfs(p string) error {
 	switch {
 	case p == "/":
-		return errors.New("names the root cgroup")
+		return errors.New("is the root cgroup")
 	case strings.ContainsAny(p, "\x00\n"):
-		return errors.New("holds a NUL or a newline")
+		return errors.New("contains a NUL or a newline")
 	case path.Clean(p) != p:
 		return errors.New("not a clean path")
 	case len(p) > maxCgroupPath:
@@ -87,8 +87,8 @@ func checkCgroupfs(p string) error {
 	return nil
 }
 
-// expandSlice returns the cgroup of a slice. The dashes of its name are its place:
-// a-b-c.slice is in a-b.slice, which is in a.slice (systemd.slice(5)).
+// expandSlice returns the cgroup path of a slice. The dashes in its name separate the
+// levels: a-b-c.slice is in a-b.slice, which is in a.slice (systemd.slice(5)).
 func expandSlice(slice string) (string, error) {
 	if slice == "" {
 		slice = "system.slice"
@@ -121,13 +121,13 @@ func expandSlice(slice string) (string, error) {
 	return dir.String(), nil
 }
 
-// checkUnit takes the unit names whose cgroup directory has that very name. systemd
-// prefixes a directory with _ where the name could be one of the kernel's files
-// (cg_escape() in its basic/cgroup-util.c); runc does not know that, so where such
-// a container runs is anybody's guess.
+// checkUnit returns an error unless the cgroup directory of a unit has the same name
+// as the unit. systemd prefixes the directory with _ if the name could be that of a
+// kernel file (cg_escape() in its basic/cgroup-util.c). runc does not do that, so the
+// cgroup of such a container is uncertain.
 func checkUnit(unit string) error {
 	if len(unit) > maxUnitName {
-		return fmt.Errorf("unit name of %d bytes: systemd takes %d", len(unit), maxUnitName)
+		return fmt.Errorf("unit name of %d bytes: systemd allows %d", len(unit), maxUnitName)
 	}
 	for i := range len(unit) {
 		switch b := unit[i]; {
@@ -144,10 +144,10 @@ func checkUnit(unit string) error {
 		"hugetlb", "freezer", "misc", "rdma", "dmem", "net_cls", "net_prio", "perf_event",
 		"bpf-firewall", "bpf-devices", "bpf-foreign", "bpf-socket-bind",
 		"bpf-restrict-network-interfaces", "bpf-bind-network-interface":
-		return fmt.Errorf("unit %.300q: systemd escapes the directory of such a name", unit)
+		return fmt.Errorf("unit %.300q: systemd escapes the directory name of this unit", unit)
 	}
 	if unit[0] == '_' {
-		return fmt.Errorf("unit %.300q: systemd escapes the directory of such a name", unit)
+		return fmt.Errorf("unit %.300q: systemd escapes the directory name of this unit", unit)
 	}
 	return nil
 }

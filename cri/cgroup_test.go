@@ -68,13 +68,13 @@ var cgroupPaths = []struct {
 	{in: "a.slice:crio:../../x", err: "not allowed"},
 	{in: "a.slice:../x:ID", err: "not allowed"},
 	{in: "a.slice:crio:\x00", err: "not allowed"},
-	{in: "a.slice:crio:other.slice", err: "names a slice"},
+	{in: "a.slice:crio:other.slice", err: "is a slice"},
 	{in: "_a.slice:crio:ID", err: "escapes"},
 	{in: "..slice:crio:ID", err: "escapes"},
 	{in: "cgroup.slice:crio:ID", err: "escapes"},
 	{in: "pids.slice:crio:ID", err: "escapes"},
-	{in: "a.slice:crio:" + strings.Repeat("x", 250), err: "systemd takes 255"},
-	{in: strings.Repeat("a", 250) + ".slice:crio:ID", err: "systemd takes 255"},
+	{in: "a.slice:crio:" + strings.Repeat("x", 250), err: "systemd allows 255"},
+	{in: strings.Repeat("a", 250) + ".slice:crio:ID", err: "systemd allows 255"},
 	{in: strings.Repeat("a-", 100) + "a.slice:crio:ID", err: "PATH_MAX"},
 }
 

@@ -17,14 +17,17 @@ import (
 )
 
 const (
-	// CallTimeout ends a call that only reads, unless its context ends it earlier.
+	// CallTimeout bounds a call that only reads, unless its context ends earlier.
+	// Runtimes normally answer within milliseconds; one that takes longer than this
+	// counts as hung.
 	CallTimeout = 2 * time.Second
-	// StopMargin is what a call that stops or removes gets beyond the grace period:
-	// the runtime kills, waits for the exit, unmounts and takes the network down.
+	// StopMargin bounds a call that stops or removes, in addition to the grace
+	// period. It leaves time to kill, to wait for the exit, to unmount and to tear
+	// the network down.
 	StopMargin = 10 * time.Second
 
-	// maxMessage is the largest answer taken, in bytes: the kubelet's limit, and
-	// what the runtimes are willing to send.
+	// maxMessage bounds a response, in bytes: the limit of the kubelet and of the
+	// runtimes.
 	maxMessage = 16 << 20
 )
 
@@ -41,16 +44,15 @@ type Client struct {
 	closed      atomic.Bool
 }
 
-// Connect returns a client of the runtime at endpoint (see [SocketPath]). It does
-// not connect: that happens at the first call, and again whenever the connection
-// was lost.
+// Connect returns a client of the runtime at endpoint (see [SocketPath]). The
+// client dials at the first call, and again after the connection was lost.
 func Connect(endpoint string) (*Client, error) {
 	socket, err := SocketPath(endpoint)
 	if err != nil {
 		return nil, err
 	}
-	// The target is a fixed name, not the path: the path would become the
-	// :authority header, in which some HTTP/2 servers refuse an escaped slash.
+	// The target is a fixed name. The socket path would become the :authority
+	// header, in which some HTTP/2 servers refuse an escaped slash.
 	conn, err := grpc.NewClient("passthrough:///localhost",
 		grpc.WithContextDialer(func(ctx context.Context, _ string) (net.Conn, error) { return dial(ctx, socket) }),
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
@@ -59,6 +61,8 @@ func Connect(endpoint string) (*Client, error) {
 		grpc.WithUserAgent("evictd"),
 		grpc.WithDefaultCallOptions(grpc.MaxCallRecvMsgSize(maxMessage)),
 		grpc.WithConnectParams(grpc.ConnectParams{
+			// gRPC's default delays grow to two minutes. A restarted runtime must be
+			// reachable again within a second.
 			Backoff:           backoff.Config{BaseDelay: 100 * time.Millisecond, Multiplier: 1.6, Jitter: 0.2, MaxDelay: time.Second},
 			MinConnectTimeout: CallTimeout,
 		}),
@@ -80,8 +84,8 @@ func dial(ctx context.Context, socket string) (net.Conn, error) {
 	return d.DialContext(ctx, "unix", socket)
 }
 
-// Close ends the connection and every call on it. Closing again does nothing and
-// returns what the first Close returned.
+// Close closes the connection and ends every call on it. Further calls return the
+// result of the first one.
 func (c *Client) Close() error {
 	c.closeOnce.Do(func() {
 		c.closed.Store(true)
@@ -92,11 +96,12 @@ func (c *Client) Close() error {
 	return c.closeErr
 }
 
-// call runs one request under ctx and timeout. Every CRI call in use is
-// idempotent, so one that met a connection that was dying, or gRPC's reconnect
-// back-off, is made once more if the socket answers now: the first call after a
-// runtime's restart works. If the socket does not answer, the error is at once the
-// kernel's (ENOENT, ECONNREFUSED) instead of gRPC's last.
+// call runs one request under ctx and timeout. If it fails with Unavailable, because
+// the connection broke or gRPC is in its reconnect back-off, and the socket accepts
+// connections now, call retries once, so that the first call after a restart of the
+// runtime succeeds. All CRI calls in use are idempotent. If the socket does not accept
+// connections, call returns the error of connect(2) (ENOENT, ECONNREFUSED) without
+// waiting for gRPC.
 func (c *Client) call(ctx context.Context, timeout time.Duration, op string, f func(context.Context, ...grpc.CallOption) error) error {
 	ctx, cancel := context.WithTimeout(ctx, timeout)
 	defer cancel()
@@ -116,8 +121,8 @@ func (c *Client) call(ctx context.Context, timeout time.Duration, op string, f f
 	return nil
 }
 
-// dialFailed classifies a connect(2) that failed: by the socket, unless the
-// context ended first.
+// dialFailed returns the error of a failed connect(2): ErrUnreachable, or the error
+// of the context if that has ended.
 func (c *Client) dialFailed(ctx context.Context, op string, err error) error {
 	if ctx.Err() != nil {
 		return callFailed(ctx, c.closed.Load(), op, status.FromContextError(ctx.Err()).Err())
@@ -125,15 +130,15 @@ func (c *Client) dialFailed(ctx context.Context, op string, err error) error {
 	return &callError{op: op, kind: ErrUnreachable, cause: err}
 }
 
-// Version is what a runtime says of itself.
+// Version is the name and the versions of a runtime.
 type Version struct {
 	Runtime string // containerd, cri-o, docker
 	Version string // the runtime's own, as in 1.6.20~ds1
 	API     string // the CRI version, v1
 }
 
-// Version asks the runtime who it is. A runtime without CRI v1, or with its CRI
-// plugin disabled, is ErrUnimplemented.
+// Version returns the name and versions of the runtime. It fails with
+// ErrUnimplemented if the runtime does not have CRI v1 or its CRI plugin is disabled.
 func (c *Client) Version(ctx context.Context) (Version, error) {
 	const op = "runtime version"
 	var resp *runtimev1.VersionResponse

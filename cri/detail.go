@@ -11,59 +11,59 @@ import (
 	runtimev1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// ContainerDetail is a container with what only its verbose status tells.
+// ContainerDetail is a container with its verbose status.
 type ContainerDetail struct {
-	Container // SandboxID is "" if not told
+	Container // SandboxID is "" if not reported
 
 	Started  time.Time // zero: not started
 	Finished time.Time // zero: not exited
-	ExitCode int32     // meaningful once Finished is set
-	Reason   string    // OOMKilled, Error, Completed, or the runtime's own
+	ExitCode int32     // valid if Finished is set
+	Reason   string    // OOMKilled, Error, Completed, or specific to the runtime
 	Message  string
-	LogPath  string // absolute; "" if the runtime keeps no log, or does not tell
+	LogPath  string // absolute; "" if there is no log or it is not reported
 
-	// PID is the host pid of the container's first process as the runtime sees it,
-	// 0 if there is none or it is not told. 0 is never to be signalled.
+	// PID is the host pid of the container's first process, as reported by the
+	// runtime, 0 if there is none or it is not reported. Do not signal 0.
 	PID int
-	// CgroupsPath is the OCI cgroupsPath (see [CgroupPath]), "" if not told.
+	// CgroupsPath is the OCI cgroupsPath (see [CgroupPath]), "" if not reported.
 	CgroupsPath string
-	// OOMScoreAdj is -1000 to 1000, nil if not told.
+	// OOMScoreAdj is -1000 to 1000, nil if not reported.
 	OOMScoreAdj *int
 
-	// ResourcesKnown says that the runtime gave the limits below: then nil is "no
-	// limit", else "not told".
+	// ResourcesKnown means that the runtime reported the limits below: nil is then
+	// "no limit", and otherwise "not reported".
 	ResourcesKnown  bool
 	MemoryLimit     *int64  // bytes
-	MemorySwapLimit *int64  // bytes of memory and swap together
-	CPUShares       *uint64 // cgroup v1 shares, 2 to 262144, on v2 too
+	MemorySwapLimit *int64  // bytes, sum of memory and swap
+	CPUShares       *uint64 // cgroup v1 shares, 2 to 262144, also on v2
 	CPUQuota        *int64  // µs of CPU time per CPUPeriod
 	CPUPeriod       *uint64 // µs
 }
 
-// SandboxDetail is a sandbox with what only its verbose status tells.
+// SandboxDetail is a sandbox with its verbose status.
 type SandboxDetail struct {
 	Sandbox
 
 	// PID is the host pid of the sandbox's own process, 0 if there is none (CRI-O
-	// drops it where it can) or it is not told. 0 is never to be signalled.
+	// avoids it where possible) or it is not reported. Do not signal 0.
 	PID int
-	// ProcessStatus is containerd's word on that process (running, deleted, …).
+	// ProcessStatus is containerd's status of that process (running, deleted, …).
 	ProcessStatus string
-	// CgroupParent is the cgroup that the sandbox was asked to live in, in the form
-	// in which it was asked for; "" if not told.
+	// CgroupParent is the cgroup parent requested for the sandbox, in the requested
+	// form; "" if not reported.
 	CgroupParent string
 	// CgroupsPath is the OCI cgroupsPath of the sandbox's own process (see
-	// [CgroupPath]), "" if not told.
+	// [CgroupPath]), "" if not reported.
 	CgroupsPath string
-	// NetNSClosed says whether the network namespace is gone, nil if not told.
+	// NetNSClosed is whether the network namespace is closed, nil if not reported.
 	NetNSClosed *bool
 }
 
-// ContainerDetail asks for one container's verbose status. A container that is gone
-// is ErrNotFound. One that belongs to another container, or whose verbose
-// information cannot be read or true, is ErrMalformed. Little or no verbose
-// information is no error: cri-dockerd tells the pid of a container, but neither its
-// cgroup nor its limits, and nothing of a sandbox.
+// ContainerDetail returns the verbose status of one container. It fails with
+// ErrNotFound if the container does not exist, and with ErrMalformed if the response
+// is about another container, can't be parsed or has impossible values. Missing
+// verbose information is not an error: cri-dockerd reports the pid of a container, but
+// not its cgroup and limits, and nothing about a sandbox.
 func (c *Client) ContainerDetail(ctx context.Context, id string) (ContainerDetail, error) {
 	op := "container status " + id
 	if err := checkID(id); err != nil {
@@ -124,7 +124,7 @@ func containerDetailOf(id string, resp *runtimev1.ContainerStatusResponse) (Cont
 	return d, nil
 }
 
-// logPathOf takes a path that names one place on the host, whoever looks.
+// logPathOf returns p if it is an absolute, clean path, and "" otherwise.
 func logPathOf(p string) string {
 	if !path.IsAbs(p) || path.Clean(p) != p || strings.ContainsRune(p, 0) {
 		return ""
@@ -142,8 +142,8 @@ func (d *ContainerDetail) setSpecResources(r *resources) {
 	}
 }
 
-// setStatusResources takes the limits from the status proper, where 0 is "not
-// specified". That makes an OOM score of 0 unknown, so it is not taken.
+// setStatusResources sets the limits from the status itself, where 0 means "not
+// specified". It ignores an OOM score of 0, which can't be distinguished from that.
 func (d *ContainerDetail) setStatusResources(r *runtimev1.LinuxContainerResources) {
 	d.ResourcesKnown = true
 	memory, swap, quota := r.GetMemoryLimitInBytes(), r.GetMemorySwapLimitInBytes(), r.GetCpuQuota()
@@ -159,8 +159,8 @@ func (d *ContainerDetail) setStatusResources(r *runtimev1.LinuxContainerResource
 	}
 }
 
-// positive drops the numbers that mean "no limit" in an OCI configuration: 0 is
-// unset and -1 unlimited.
+// positive returns nil for the numbers that mean "no limit" in an OCI configuration:
+// 0 is unset and -1 unlimited.
 func positive[N int64 | uint64](n *N) *N {
 	if n == nil || *n <= 0 {
 		return nil
@@ -168,8 +168,8 @@ func positive[N int64 | uint64](n *N) *N {
 	return n
 }
 
-// SandboxDetail asks for one sandbox's verbose status. Errors are those of
-// [Client.ContainerDetail].
+// SandboxDetail returns the verbose status of one sandbox. It fails as
+// [Client.ContainerDetail] does.
 func (c *Client) SandboxDetail(ctx context.Context, id string) (SandboxDetail, error) {
 	op := "sandbox status " + id
 	if err := checkID(id); err != nil {

@@ -6,12 +6,11 @@ import (
 	"strings"
 )
 
-// maxSocketPath is the longest path that fits sockaddr_un.sun_path with its NUL
-// (unix(7)).
+// maxSocketPath is the size of sockaddr_un.sun_path without its NUL (unix(7)).
 const maxSocketPath = 107
 
-// DefaultEndpoints returns where containerd, CRI-O and cri-dockerd listen by
-// default, the most usual first.
+// DefaultEndpoints returns the default endpoints of containerd, CRI-O and
+// cri-dockerd, the most common first.
 func DefaultEndpoints() []string {
 	return []string{
 		"unix:///run/containerd/containerd.sock",
@@ -20,23 +19,23 @@ func DefaultEndpoints() []string {
 	}
 }
 
-// SocketPath returns the path of the unix socket that endpoint names. It takes
-// unix:///absolute/path and /absolute/path, nothing else.
+// SocketPath returns the path of the unix socket of an endpoint, which is either
+// unix:///absolute/path or /absolute/path.
 func SocketPath(endpoint string) (string, error) {
 	socket, scheme := strings.CutPrefix(endpoint, "unix://")
 	switch {
 	case socket == "":
-		return "", fmt.Errorf("runtime endpoint %q: no socket named; want unix:///path/to/socket", endpoint)
+		return "", fmt.Errorf("runtime endpoint %q: no socket path; want unix:///path/to/socket", endpoint)
 	case !scheme && strings.Contains(endpoint, "://"):
-		return "", fmt.Errorf("runtime endpoint %q: only unix sockets are dialled; want unix:///path/to/socket", endpoint)
+		return "", fmt.Errorf("runtime endpoint %q: only unix sockets are supported; want unix:///path/to/socket", endpoint)
 	case socket[0] != '/':
 		return "", fmt.Errorf("runtime endpoint %q: not an absolute path; want unix:///path/to/socket", endpoint)
 	case strings.ContainsRune(socket, 0):
-		return "", fmt.Errorf("runtime endpoint %q: holds a NUL byte", endpoint)
+		return "", fmt.Errorf("runtime endpoint %q: contains a NUL byte", endpoint)
 	case path.Clean(socket) == "/":
-		return "", fmt.Errorf("runtime endpoint %q: names a directory", endpoint)
+		return "", fmt.Errorf("runtime endpoint %q: is a directory", endpoint)
 	case len(socket) > maxSocketPath:
-		return "", fmt.Errorf("runtime endpoint %q: %d bytes; the kernel takes socket paths of at most %d", endpoint, len(socket), maxSocketPath)
+		return "", fmt.Errorf("runtime endpoint %q: %d bytes; a socket path has at most %d", endpoint, len(socket), maxSocketPath)
 	}
 	return socket, nil
 }

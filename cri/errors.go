@@ -10,24 +10,25 @@ import (
 )
 
 var (
-	// ErrUnreachable says that nobody answers on the socket: it is missing, refuses
-	// connections, or the connection broke. Nothing is known about the containers.
+	// ErrUnreachable means that the socket does not exist or refuses connections, or
+	// that the connection broke. Nothing is known about the containers.
 	ErrUnreachable = errors.New("container runtime not reachable")
-	// ErrTimeout says that the runtime did not answer in time. A stop or removal may
-	// still be carried out. Such an error is also a [context.DeadlineExceeded].
+	// ErrTimeout means that the runtime did not answer before the deadline. It may
+	// still carry out a stop or removal. The error also matches
+	// [context.DeadlineExceeded].
 	ErrTimeout = errors.New("container runtime did not answer in time")
-	// ErrUnimplemented says that this runtime does not have the call. It will not
-	// have it until it is upgraded.
+	// ErrUnimplemented means that this runtime does not have the call, until it is
+	// upgraded.
 	ErrUnimplemented = errors.New("not implemented by the container runtime")
-	// ErrNotFound says that the runtime knows no such sandbox or container. cri-dockerd
-	// says so only to stops and removals: its status calls fail without a sentinel.
+	// ErrNotFound means that the runtime has no such sandbox or container. cri-dockerd
+	// returns it only for stops and removals; its status calls fail without a sentinel.
 	ErrNotFound = errors.New("not known to the container runtime")
-	// ErrMalformed says that the runtime answered with something that cannot be true.
-	// A list that comes with it holds the entries that can be used.
+	// ErrMalformed means that a response has impossible values. A list returned with
+	// it contains the valid entries.
 	ErrMalformed = errors.New("malformed answer of the container runtime")
 )
 
-// callError is a failed call. It matches its kind, where it has one, and its cause.
+// callError is the error of a call. It matches its cause, and its kind if it has one.
 type callError struct {
 	op    string
 	kind  error
@@ -59,9 +60,9 @@ func (e *callError) Unwrap() []error {
 	return errs
 }
 
-// callFailed turns the error of a gRPC call made under ctx into one of this
-// package. gRPC reports a closed connection and a cancelled context with the same
-// code, so ctx and closed tell them apart.
+// callFailed converts the error of a gRPC call made under ctx. gRPC reports a closed
+// connection and a cancelled context with the same code; ctx and closed distinguish
+// them.
 func callFailed(ctx context.Context, closed bool, op string, err error) error {
 	e := &callError{op: op, cause: err}
 	switch status.Code(err) {

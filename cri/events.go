@@ -9,10 +9,10 @@ import (
 	runtimev1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// EventType is what happened to a container or sandbox.
+// EventType is the kind of a change of a container or sandbox.
 type EventType uint8
 
-// The events of CRI. Unknown is what a later CRI may add: something changed.
+// The events of CRI. Unknown is an event that a later CRI adds.
 const (
 	EventUnknown EventType = iota
 	EventCreated
@@ -35,23 +35,23 @@ func (t EventType) String() string {
 	return "unknown"
 }
 
-// Event is one change. For a change of the sandbox itself ContainerID is the
-// sandbox's ID.
+// Event is one change. ContainerID is the ID of the sandbox for a change of the
+// sandbox itself.
 type Event struct {
 	Type        EventType
 	ContainerID string
-	SandboxID   string    // "" if the runtime does not say
-	Time        time.Time // zero if the runtime does not say
+	SandboxID   string    // "" if not reported
+	Time        time.Time // zero if not reported
 }
 
 // Events calls f for each container event, in order and never concurrently, until
-// ctx ends, the stream breaks or the client is closed, and returns why; it never
-// returns nil. A runtime without events (containerd before 1.7) is
-// ErrUnimplemented: the caller relists. A stream that the runtime ends is
-// ErrUnreachable: the caller calls again, and relists, because events were lost.
+// ctx ends, the stream breaks or the client is closed. It always returns an error:
+// ErrUnimplemented for a runtime without events (containerd before 1.7), where the
+// caller must poll the lists, and ErrUnreachable for a stream that the runtime ends,
+// where the caller must call Events again and relist, because events were lost.
 //
-// Runtimes do not acknowledge the subscription and drop events when f is slow, so
-// events only hasten a relist; they never replace it.
+// Runtimes do not acknowledge the subscription and drop events if f is slow, so
+// events can trigger an early relist but not replace the periodic one.
 func (c *Client) Events(ctx context.Context, f func(Event)) error {
 	const op = "container events"
 	stream, err := c.runtime.GetContainerEvents(ctx, &runtimev1.GetEventsRequest{})

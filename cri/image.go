@@ -10,17 +10,17 @@ import (
 	runtimev1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Image is an image that the runtime has.
+// Image is a container image of the runtime.
 type Image struct {
 	ID      string
 	Tags    []string // such as docker.io/library/busybox:latest
 	Digests []string // such as docker.io/library/busybox@sha256:…
-	Bytes   int64    // as the runtime counts; images may share some of it
-	Pinned  bool     // not to be removed
+	Bytes   int64    // as the runtime counts them; images may share layers
+	Pinned  bool     // must not be removed
 }
 
-// Images lists the images, ordered by ID. Unusable entries are treated as by
-// [Client.Sandboxes]; a list beyond 16 MiB is an error.
+// Images lists the images, ordered by ID. It handles unusable entries as
+// [Client.Sandboxes] does, and fails for a list above 16 MiB.
 func (c *Client) Images(ctx context.Context) ([]Image, error) {
 	const op = "list images"
 	var items []*runtimev1.Image
@@ -45,21 +45,21 @@ func imageOf(i *runtimev1.Image) (Image, error) {
 	}, nil
 }
 
-// RemoveImage removes the image with that ID, under all its names. What it takes
-// up may come back later. It ends after [StopMargin]; an image that is gone counts
-// as removed.
+// RemoveImage removes the image with an ID, under all its names. The runtime may free
+// its space later. It fails with ErrTimeout after [StopMargin]. An image that does not
+// exist counts as removed.
 func (c *Client) RemoveImage(ctx context.Context, id string) error {
 	if id == "" {
 		return fmt.Errorf("remove image: %w: empty id", ErrMalformed)
 	}
-	return gone(c.call(ctx, StopMargin, "remove image "+id, func(ctx context.Context, opts ...grpc.CallOption) error {
+	return ignoreNotFound(c.call(ctx, StopMargin, "remove image "+id, func(ctx context.Context, opts ...grpc.CallOption) error {
 		_, err := c.images.RemoveImage(ctx, &runtimev1.RemoveImageRequest{Image: &runtimev1.ImageSpec{Image: id}}, opts...)
 		return err
 	}))
 }
 
-// SandboxImage returns the image of every sandbox, as containerd's configuration
-// names it; "" where a runtime does not tell. Such a runtime pins it.
+// SandboxImage returns the name of the sandbox image in containerd's configuration,
+// or "" if the runtime does not report it. Such a runtime pins that image.
 func (c *Client) SandboxImage(ctx context.Context) (string, error) {
 	const op = "runtime status"
 	var resp *runtimev1.StatusResponse
@@ -77,7 +77,7 @@ func (c *Client) SandboxImage(ctx context.Context) (string, error) {
 	return name, nil
 }
 
-// sandboxImageOf finds it in
+// sandboxImageOf parses the verbose runtime status of containerd:
 //
 //	{"containerd":{"snapshotter":"overlayfs",…},…,"sandboxImage":"registry.k8s.io/pause:3.6",…}
 func sandboxImageOf(info map[string]string) (string, error) {

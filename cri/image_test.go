@@ -18,7 +18,7 @@ func TestImages(t *testing.T) {
 	s.SetImages(want[1], want[0], cri.Image{})
 	got, err := c.Images(t.Context())
 	if diff := cmp.Diff(want, got); diff != "" || !errors.Is(err, cri.ErrMalformed) {
-		t.Errorf("Images with one that has no ID: %v (-want +got):\n%s", err, diff)
+		t.Errorf("Images with an entry without ID: %v; want ErrMalformed (-want +got):\n%s", err, diff)
 	}
 	for range 2 {
 		if err := c.RemoveImage(t.Context(), "sha256:aa"); err != nil {
@@ -29,14 +29,14 @@ func TestImages(t *testing.T) {
 		t.Errorf("images left (-want +got):\n%s", diff)
 	}
 	if err := c.RemoveImage(t.Context(), ""); !errors.Is(err, cri.ErrMalformed) {
-		t.Errorf("RemoveImage of nothing: %v; want ErrMalformed", err)
+		t.Errorf("RemoveImage of an empty id: %v; want ErrMalformed", err)
 	}
 }
 
 func TestSandboxImage(t *testing.T) {
 	s, c := start(t)
 	if got, err := c.SandboxImage(t.Context()); got != "" || err != nil {
-		t.Errorf("SandboxImage of a runtime that does not tell = %q, %v", got, err)
+		t.Errorf("SandboxImage that is not reported = %q, %v; want none", got, err)
 	}
 	s.SetSandboxImage("registry.k8s.io/pause:3.6")
 	if got, err := c.SandboxImage(t.Context()); got != "registry.k8s.io/pause:3.6" || err != nil {
@@ -44,6 +44,6 @@ func TestSandboxImage(t *testing.T) {
 	}
 	s.SetSandboxImage(`x","a":{`)
 	if _, err := c.SandboxImage(t.Context()); !errors.Is(err, cri.ErrMalformed) {
-		t.Errorf("SandboxImage of nonsense: %v; want ErrMalformed", err)
+		t.Errorf("SandboxImage of malformed JSON: %v; want ErrMalformed", err)
 	}
 }

@@ -11,25 +11,25 @@ import (
 	runtimev1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Filesystem is where a runtime keeps images or writable layers. UsedBytes and
-// InodesUsed are the runtime's own usage, not the filesystem's.
+// Filesystem is a filesystem with images or writable layers of a runtime. UsedBytes
+// and InodesUsed are the usage of the runtime, not of the filesystem.
 type Filesystem struct {
-	Mountpoint string    // an absolute path; on the filesystem, not always its mount point
-	UsedBytes  *uint64   // nil if not told
-	InodesUsed *uint64   // nil if not told
-	Measured   time.Time // zero if the runtime does not say
+	Mountpoint string    // an absolute path on the filesystem, not always its mount point
+	UsedBytes  *uint64   // nil if not reported
+	InodesUsed *uint64   // nil if not reported
+	Measured   time.Time // zero if not reported
 }
 
-// ImageFs are the runtime's filesystems: those of the images and those of the
-// containers' writable layers. Container is empty where a runtime does not tell them
-// apart (containerd before 1.7).
+// ImageFs are the runtime's filesystems of images and of writable layers. Container
+// is empty if the runtime does not distinguish them (containerd before 1.7).
 type ImageFs struct {
 	Image     []Filesystem
 	Container []Filesystem
 }
 
-// ImageFsInfo asks where images and writable layers are kept. A runtime that names
-// no image filesystem, or one without an absolute path, is ErrMalformed.
+// ImageFsInfo returns the filesystems of images and writable layers. It fails with
+// ErrMalformed if the runtime reports no image filesystem, or one without an absolute
+// path.
 func (c *Client) ImageFsInfo(ctx context.Context) (ImageFs, error) {
 	const op = "image filesystem info"
 	var resp *runtimev1.ImageFsInfoResponse

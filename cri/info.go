@@ -11,19 +11,19 @@ import (
 const (
 	// maxPID is PID_MAX_LIMIT of include/linux/threads.h on 64-bit kernels.
 	maxPID = 1 << 22
-	// crioCgroupParent is where CRI-O keeps the sandbox's cgroup parent.
+	// crioCgroupParent is CRI-O's annotation for the cgroup parent of the sandbox.
 	crioCgroupParent = "io.kubernetes.cri-o.CgroupParent"
 )
 
-// info is the part that matters of the JSON document under "info" in the verbose
-// answers of containerd, CRI-O and cri-dockerd, for containers and for sandboxes:
+// info is the part that evictd uses of the JSON document under "info" in the verbose
+// status of containers and sandboxes, from containerd, CRI-O and cri-dockerd:
 //
 //	{"sandboxID":"0ca0…","pid":5367,"removing":false,…,"runtimeSpec":{"ociVersion":"1.0.2-dev",
 //	 "process":{…,"oomScoreAdj":900},…,"linux":{"resources":{"memory":{"limit":67108864,…},
 //	 "cpu":{"shares":512,"quota":50000,"period":100000}},"cgroupsPath":"/kubepods/burstable/pod8f2a…/0f01…",…}}}
 //
-// It is a small mirror of the OCI configuration and not specs.Spec: what a later
-// runtime writes into the rest must not make a container's cgroup unreadable.
+// It declares a few fields of the OCI configuration and does not use specs.Spec, so
+// that a change in the other fields can't make the cgroup of a container unreadable.
 type info struct {
 	SandboxID          string `json:"sandboxID"`
 	PID                int    `json:"pid"`
@@ -52,8 +52,8 @@ type resources struct {
 	CPU    *specs.LinuxCPU    `json:"cpu"`
 }
 
-// parseInfo reads the verbose information of a container or sandbox. known is
-// false where the runtime gives none, which is no error.
+// parseInfo parses the verbose status of a container or sandbox. known is false,
+// without an error, if the runtime reports none.
 func parseInfo(verbose map[string]string) (in info, known bool, err error) {
 	text, ok := verbose["info"]
 	if !ok {
@@ -84,7 +84,8 @@ func (in *info) check() error {
 	return nil
 }
 
-// cgroupParent is the parent that the sandbox was made with, "" if not told.
+// cgroupParent returns the cgroup parent requested for the sandbox, "" if not
+// reported.
 func (in *info) cgroupParent() string {
 	if parent := in.Config.Linux.CgroupParent; parent != "" {
 		return parent

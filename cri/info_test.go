@@ -48,12 +48,12 @@ var containerInfos = []struct {
 			CPUPeriod: new(uint64(100000)), OOMScoreAdj: new(1000)},
 	},
 	{
-		name:   "status with zeros only says nothing about the OOM score",
+		name:   "status with zeros only has no OOM score",
 		status: &runtimev1.LinuxContainerResources{},
 		want:   ContainerDetail{Container: Container{ID: "c"}, ResourcesKnown: true},
 	},
 	{
-		name:   "the spec counts, not the status",
+		name:   "the spec takes precedence over the status",
 		info:   map[string]string{"info": `{"runtimeSpec":{"process":{"oomScoreAdj":0},"linux":{"resources":{}}}}`},
 		status: &runtimev1.LinuxContainerResources{MemoryLimitInBytes: 7, OomScoreAdj: 1000},
 		want:   ContainerDetail{Container: Container{ID: "c"}, ResourcesKnown: true, OOMScoreAdj: new(0)},
@@ -74,7 +74,7 @@ var containerInfos = []struct {
 		want: ContainerDetail{Container: Container{ID: "c"}},
 	},
 	{
-		name: "odd types in what is not read",
+		name: "unexpected types in unused fields",
 		info: map[string]string{"info": `{"pid":2,"runtimeOptions":7,"runtimeSpec":{"hooks":"new","mounts":{}}}`},
 		want: ContainerDetail{Container: Container{ID: "c"}, PID: 2},
 	},
@@ -84,7 +84,7 @@ var containerInfos = []struct {
 	{name: "pid as text", info: map[string]string{"info": `{"pid":"12"}`}, err: true},
 	{name: "pid negative", info: map[string]string{"info": `{"pid":-1}`}, err: true},
 	{name: "pid of init", info: map[string]string{"info": `{"pid":1}`}, err: true},
-	{name: "pid beyond the kernel's", info: map[string]string{"info": `{"pid":4194305}`}, err: true},
+	{name: "pid above PID_MAX_LIMIT", info: map[string]string{"info": `{"pid":4194305}`}, err: true},
 	{name: "pid beyond int64", info: map[string]string{"info": `{"pid":99999999999999999999}`}, err: true},
 	{name: "pid fraction", info: map[string]string{"info": `{"pid":1.5}`}, err: true},
 	{name: "OOM score", info: map[string]string{"info": `{"runtimeSpec":{"process":{"oomScoreAdj":1001}}}`}, err: true},
@@ -220,7 +220,7 @@ func TestSandboxDetailOf(t *testing.T) {
 		})
 	}
 	if _, err := sandboxDetailOf("s", nil); !errors.Is(err, ErrMalformed) {
-		t.Errorf("sandboxDetailOf of no answer = %v; want ErrMalformed", err)
+		t.Errorf("sandboxDetailOf(nil) = %v; want ErrMalformed", err)
 	}
 }
 
@@ -235,7 +235,7 @@ func FuzzParseInfo(f *testing.F) {
 		d, err := containerDetailOf("c", &runtimev1.ContainerStatusResponse{Status: &runtimev1.ContainerStatus{Id: "c"}, Info: verbose})
 		if err != nil {
 			if !errors.Is(err, ErrMalformed) || d.PID != 0 || d.CgroupsPath != "" {
-				t.Fatalf("containerDetailOf(%q) = %+v, %v; want nothing and ErrMalformed", text, d, err)
+				t.Fatalf("containerDetailOf(%q) = %+v, %v; want no values and ErrMalformed", text, d, err)
 			}
 			return
 		}
@@ -249,7 +249,7 @@ func FuzzParseInfo(f *testing.F) {
 			t.Fatalf("containerDetailOf(%q): memory limit %d", text, *d.MemoryLimit)
 		}
 		if _, err := sandboxDetailOf("s", &runtimev1.PodSandboxStatusResponse{Status: &runtimev1.PodSandboxStatus{Id: "s"}, Info: verbose}); err != nil {
-			t.Fatalf("sandboxDetailOf(%q) = %v where containerDetailOf takes it", text, err)
+			t.Fatalf("sandboxDetailOf(%q) = %v; want nil as from containerDetailOf", text, err)
 		}
 	})
 }

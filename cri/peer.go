@@ -7,17 +7,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// PeerPID returns the pid of the process that listens on the endpoint's socket,
-// so that a caller can spare the runtime by identity and not by name. It is
-// SO_PEERCRED (socket(7)) of a fresh connection, as seen from the caller's pid
-// namespace.
+// PeerPID returns the pid of the process that listens on the endpoint's socket, so
+// that a caller can identify the runtime without relying on its name. It is
+// SO_PEERCRED (socket(7)) of a new connection, in the caller's pid namespace.
 //
-// The kernel notes who called listen(2), not who accepts now: for a socket that
-// an activator handed over the pid is the activator's, normally 1, and the pid of
-// a listener that has exited since may have been given to another process.
+// The kernel records the process that called listen(2), not the one that accepts. With
+// socket activation, the pid is that of the activator, normally 1. If the listener has
+// exited since, its pid may belong to another process.
 //
-// Nobody listening is ErrUnreachable; a listener in a pid namespace that the
-// caller cannot see (the kernel says 0) is an error.
+// PeerPID fails with ErrUnreachable if no process listens. It also fails if the
+// listener is in a pid namespace that the caller can't see (the kernel returns 0).
 func PeerPID(endpoint string) (int, error) {
 	socket, err := SocketPath(endpoint)
 	if err != nil {

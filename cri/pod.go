@@ -19,8 +19,8 @@ import (
 // State is the state of a container.
 type State uint8
 
-// The states of CRI. Unknown is also what a later CRI may add: such a container may
-// be running.
+// The states of CRI. Unknown includes states that a later CRI adds; such a container
+// may be running.
 const (
 	StateUnknown State = iota
 	StateCreated
@@ -40,18 +40,18 @@ func (s State) String() string {
 	return "unknown"
 }
 
-// Sandbox is a pod as the runtime knows it. What came from the pod's author
-// (name, labels, annotations) is passed on unchecked.
+// Sandbox is a pod sandbox. Values that the author of the pod chooses (name, labels,
+// annotations) are not validated.
 type Sandbox struct {
 	ID        string
 	Name      string
 	Namespace string
 	UID       string
-	Attempt   uint32    // how often the kubelet has made this pod's sandbox again
-	Created   time.Time // zero if the runtime does not say
+	Attempt   uint32    // how often the kubelet has recreated the sandbox of this pod
+	Created   time.Time // zero if not reported
 	Ready     bool
 	Labels    map[string]string
-	// Annotations are the sandbox's; of a kubelet's pod, also the pod's own.
+	// Annotations are those of the sandbox, and for a kubelet's pod those of the pod.
 	Annotations map[string]string
 	// RuntimeHandler is the RuntimeClass handler, "" for the runtime's default.
 	RuntimeHandler string
@@ -64,19 +64,19 @@ type Container struct {
 	Name        string
 	Attempt     uint32
 	State       State
-	Created     time.Time // zero if the runtime does not say
-	Image       string    // as asked for
+	Created     time.Time // zero if not reported
+	Image       string    // as requested
 	ImageRef    string    // as resolved: a digest or an image ID
 	Labels      map[string]string
 	Annotations map[string]string
 }
 
-// Sandboxes lists the sandboxes, ready or not, ordered by ID. Entries that cannot
-// be used, that is without a proper ID or metadata or with an ID that occurs twice,
-// are left out; then the error is [ErrMalformed], and the list holds all others.
+// Sandboxes lists the sandboxes, ready or not, ordered by ID. If some entries are
+// unusable (no valid ID, no metadata, or a duplicate ID), it returns the others with
+// [ErrMalformed].
 //
-// A list beyond 16 MiB is fetched as a stream where the runtime has that (CRI of
-// Kubernetes 1.36), and is an error where not.
+// A list above 16 MiB is read as a stream if the runtime supports that (CRI of
+// Kubernetes 1.36), and is an error otherwise.
 func (c *Client) Sandboxes(ctx context.Context) ([]Sandbox, error) {
 	const op = "list sandboxes"
 	var items []*runtimev1.PodSandbox
@@ -95,8 +95,8 @@ func (c *Client) Sandboxes(ctx context.Context) ([]Sandbox, error) {
 	return distinct(op, items, sandboxOf, func(s Sandbox) string { return s.ID })
 }
 
-// Containers lists the containers in every state, ordered by ID. Unusable entries
-// and lists beyond 16 MiB are treated as by [Client.Sandboxes].
+// Containers lists the containers in any state, ordered by ID. It handles unusable
+// entries and lists above 16 MiB as [Client.Sandboxes] does.
 func (c *Client) Containers(ctx context.Context) ([]Container, error) {
 	const op = "list containers"
 	var items []*runtimev1.Container
@@ -115,8 +115,8 @@ func (c *Client) Containers(ctx context.Context) ([]Container, error) {
 	return distinct(op, items, containerOf, func(c Container) string { return c.ID })
 }
 
-// list fetches a list in one message or, where that is too large for either side,
-// as a stream. A user who can annotate pods can make the list too large.
+// list reads a list in one message or, if that is too large for either side, as a
+// stream. A user who can annotate pods can make the list too large.
 func (c *Client) list(ctx context.Context, op string, whole, stream func(context.Context, ...grpc.CallOption) error) error {
 	err := c.call(ctx, c.callTimeout, op, whole)
 	if status.Code(err) != codes.ResourceExhausted {
@@ -128,7 +128,8 @@ func (c *Client) list(ctx context.Context, op string, whole, stream func(context
 	return err
 }
 
-// drain reads a stream, opened with err, to its end.
+// drain reads a stream to its end and calls add for each message. err is the error
+// of opening the stream.
 func drain[R any](stream grpc.ServerStreamingClient[R], err error, add func(*R)) error {
 	if err != nil {
 		return err
@@ -145,9 +146,9 @@ func drain[R any](stream grpc.ServerStreamingClient[R], err error, add func(*R))
 	}
 }
 
-// distinct converts a list and orders it by ID. Of entries with one ID none is
-// kept: which of them is true would be a guess, and a container taken for another
-// pod's could be killed in its place.
+// distinct converts a list and orders it by ID. It drops all entries with a duplicate
+// ID: choosing one would be a guess, and a container mistaken for that of another pod
+// could be killed in its place.
 func distinct[P, T any](op string, items []P, convert func(P) (T, error), id func(T) string) ([]T, error) {
 	list := make([]T, 0, len(items))
 	var bad []error
@@ -237,8 +238,8 @@ func stateOf(s runtimev1.ContainerState) State {
 	return StateUnknown
 }
 
-// nanoseconds converts CRI's times, in which 0 is "not specified" and CRI-O's zero
-// time.Time is negative.
+// nanoseconds converts a CRI timestamp. 0 means "not specified", and CRI-O sends a
+// negative number for a zero time.Time; both become the zero time.
 func nanoseconds(ns int64) time.Time {
 	if ns <= 0 {
 		return time.Time{}
@@ -246,8 +247,8 @@ func nanoseconds(ns int64) time.Time {
 	return time.Unix(0, ns)
 }
 
-// checkID takes the IDs that the runtimes make: containerd's identifiers and the
-// hex strings of CRI-O and docker. An empty one in a request would mean all.
+// checkID checks an ID by the rules of the runtimes: containerd's identifiers and the
+// hex strings of CRI-O and docker. An empty ID in a request would mean all.
 func checkID(id string) error {
 	if id == "" {
 		return errors.New("empty id")
@@ -255,7 +256,7 @@ func checkID(id string) error {
 	if len(id) > 255 || strings.IndexFunc(id, func(r rune) bool {
 		return !('a' <= r && r <= 'z' || 'A' <= r && r <= 'Z' || '0' <= r && r <= '9' || r == '-' || r == '_' || r == '.')
 	}) >= 0 {
-		return fmt.Errorf("implausible id %.80q", id)
+		return fmt.Errorf("invalid id %.80q", id)
 	}
 	return nil
 }

@@ -52,7 +52,7 @@ func TestStateOf(t *testing.T) {
 }
 
 func TestNanoseconds(t *testing.T) {
-	// CRI-O gives UnixNano of the zero time, which overflows.
+	// CRI-O sends UnixNano of the zero time, which overflows.
 	for _, ns := range []int64{0, -1, time.Time{}.UnixNano()} {
 		if got := nanoseconds(ns); !got.IsZero() {
 			t.Errorf("nanoseconds(%d) = %v; want the zero time", ns, got)
@@ -72,8 +72,8 @@ func TestDistinct(t *testing.T) {
 	}{
 		{name: "none"},
 		{name: "ordered", in: []*runtimev1.PodSandbox{box("b", ""), box("a", ""), box("c", "")}, want: "a b c"},
-		{name: "twice", in: []*runtimev1.PodSandbox{box("b", "1"), box("a", ""), box("b", "2")}, want: "a", err: "2 of its 3 entries: id b occurs 2 times"},
-		{name: "thrice", in: []*runtimev1.PodSandbox{box("b", "1"), box("b", "2"), box("b", "3"), box("c", "")}, want: "c", err: "3 of its 4"},
+		{name: "two with one ID", in: []*runtimev1.PodSandbox{box("b", "1"), box("a", ""), box("b", "2")}, want: "a", err: "2 of its 3 entries: id b occurs 2 times"},
+		{name: "three with one ID", in: []*runtimev1.PodSandbox{box("b", "1"), box("b", "2"), box("b", "3"), box("c", "")}, want: "c", err: "3 of its 4"},
 		{name: "nil and empty", in: []*runtimev1.PodSandbox{nil, box("", ""), {Id: "x"}, box("a", "")}, want: "a", err: "3 of its 4"},
 	} {
 		got, err := distinct("list", tt.in, sandboxOf, func(s Sandbox) string { return s.ID })

@@ -9,17 +9,17 @@ import (
 	runtimev1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Layer is what a container's writable layer takes up, as the runtime counts now
-// and then.
+// Layer is the disk usage of a container's writable layer, as the runtime measures
+// it periodically.
 type Layer struct {
-	UsedBytes  *uint64   // nil if not told
-	InodesUsed *uint64   // nil if not told
-	Measured   time.Time // zero if the runtime does not say
+	UsedBytes  *uint64   // nil if not reported
+	InodesUsed *uint64   // nil if not reported
+	Measured   time.Time // zero if not reported
 }
 
-// Layers asks for the writable layers of all containers, by container ID. One of
-// which nothing is told is left out. Statistics that cannot be used are
-// [ErrMalformed], together with the others.
+// Layers returns the usage of the writable layers of all containers by container ID,
+// without those that are not reported. If some entries are unusable, it returns the
+// others with [ErrMalformed].
 func (c *Client) Layers(ctx context.Context) (map[string]Layer, error) {
 	const op = "list container statistics"
 	var resp *runtimev1.ListContainerStatsResponse

@@ -21,7 +21,7 @@ func TestLayersOf(t *testing.T) {
 		nil,
 	})
 	if !errors.Is(err, ErrMalformed) {
-		t.Errorf("layersOf with ids that can't be: %v; want ErrMalformed", err)
+		t.Errorf("layersOf with invalid ids: %v; want ErrMalformed", err)
 	}
 	want := map[string]Layer{"a": {UsedBytes: new(uint64(4096)), InodesUsed: new(uint64(3)), Measured: time.Unix(0, 7)}, "b": {}}
 	if diff := cmp.Diff(want, got); diff != "" {

@@ -11,15 +11,15 @@ import (
 	runtimev1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// maxSeconds is the longest grace that a runtime, which turns it into a
-// time.Duration, does not take for a negative one.
+// maxSeconds is the longest grace period that does not overflow when a runtime
+// converts it to a time.Duration.
 const maxSeconds = int64(math.MaxInt64 / time.Second)
 
-// StopContainer has the runtime send the container its stop signal and, grace
-// later, SIGKILL; grace 0 kills at once. CRI counts whole seconds: grace is rounded
-// up, so that no container gets less than it was promised. The call returns when
-// the container has exited, at the latest grace plus [StopMargin] from now
-// (ErrTimeout). A container that is gone counts as stopped.
+// StopContainer makes the runtime send the container its stop signal and, after
+// grace, SIGKILL; grace 0 kills at once. CRI counts whole seconds, so grace is
+// rounded up. StopContainer returns when the container has exited, or fails with
+// ErrTimeout after grace plus [StopMargin]. A container that does not exist counts
+// as stopped.
 func (c *Client) StopContainer(ctx context.Context, id string, grace time.Duration) error {
 	op := "stop container " + id
 	if err := checkID(id); err != nil {
@@ -36,14 +36,14 @@ func (c *Client) StopContainer(ctx context.Context, id string, grace time.Durati
 	if timeout < grace {
 		timeout = grace
 	}
-	return gone(c.call(ctx, timeout, op, func(ctx context.Context, opts ...grpc.CallOption) error {
+	return ignoreNotFound(c.call(ctx, timeout, op, func(ctx context.Context, opts ...grpc.CallOption) error {
 		_, err := c.runtime.StopContainer(ctx, &runtimev1.StopContainerRequest{ContainerId: id, Timeout: seconds}, opts...)
 		return err
 	}))
 }
 
-// RemoveContainer removes the container, killing it first if it runs. It ends
-// after [StopMargin]; a container that is gone counts as removed.
+// RemoveContainer removes the container, killing it first if it runs. It fails with
+// ErrTimeout after [StopMargin]. A container that does not exist counts as removed.
 func (c *Client) RemoveContainer(ctx context.Context, id string) error {
 	return c.remove(ctx, "remove container "+id, id, func(ctx context.Context, opts ...grpc.CallOption) error {
 		_, err := c.runtime.RemoveContainer(ctx, &runtimev1.RemoveContainerRequest{ContainerId: id}, opts...)
@@ -51,9 +51,9 @@ func (c *Client) RemoveContainer(ctx context.Context, id string) error {
 	})
 }
 
-// StopSandbox kills the sandbox and every container in it, without grace, and
-// takes its network down. It ends after [StopMargin]; a sandbox that is gone counts
-// as stopped.
+// StopSandbox kills every process of the sandbox and its containers, without grace,
+// and tears its network down. It fails with ErrTimeout after [StopMargin]. A sandbox
+// that does not exist counts as stopped.
 func (c *Client) StopSandbox(ctx context.Context, id string) error {
 	return c.remove(ctx, "stop sandbox "+id, id, func(ctx context.Context, opts ...grpc.CallOption) error {
 		_, err := c.runtime.StopPodSandbox(ctx, &runtimev1.StopPodSandboxRequest{PodSandboxId: id}, opts...)
@@ -61,8 +61,8 @@ func (c *Client) StopSandbox(ctx context.Context, id string) error {
 	})
 }
 
-// RemoveSandbox removes the sandbox and every container in it. It ends after
-// [StopMargin]; a sandbox that is gone counts as removed.
+// RemoveSandbox removes the sandbox and every container in it. It fails with
+// ErrTimeout after [StopMargin]. A sandbox that does not exist counts as removed.
 func (c *Client) RemoveSandbox(ctx context.Context, id string) error {
 	return c.remove(ctx, "remove sandbox "+id, id, func(ctx context.Context, opts ...grpc.CallOption) error {
 		_, err := c.runtime.RemovePodSandbox(ctx, &runtimev1.RemovePodSandboxRequest{PodSandboxId: id}, opts...)
@@ -74,11 +74,11 @@ func (c *Client) remove(ctx context.Context, op, id string, f func(context.Conte
 	if err := checkID(id); err != nil {
 		return fmt.Errorf("%s: %w", op, err)
 	}
-	return gone(c.call(ctx, StopMargin, op, f))
+	return ignoreNotFound(c.call(ctx, StopMargin, op, f))
 }
 
-// gone forgives that there was nothing left to do.
-func gone(err error) error {
+// ignoreNotFound returns nil for ErrNotFound, and err otherwise.
+func ignoreNotFound(err error) error {
 	if errors.Is(err, ErrNotFound) {
 		return nil
 	}

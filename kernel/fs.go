@@ -1,11 +1,11 @@
-// Package kernel and the packages below it read what the Linux kernel tells
-// about a node, and hand it orders: one package per kernel subject.
+// Package kernel and the packages below it are evictd's interface to the Linux
+// kernel, one package per kernel subject.
 //
-// Each takes the root of the filesystem that it reads as an [FS] value, so that
-// a container, a test and the host differ in nothing else. They keep no policy,
-// write no log, count no metric and start no goroutine. A number that they
-// return was read from the kernel just then; what could not be read is an error
-// and never a zero.
+// Each takes the root of the filesystem that it reads as an [FS] value, which is
+// the only difference between a container, a test and the host. They have no
+// policy, write no log, update no metric and start no goroutine. Every number
+// that they return was read from the kernel during the call; a number that can't
+// be read is an error and never a zero.
 package kernel
 
 import (
@@ -13,9 +13,9 @@ import (
 	"path/filepath"
 )
 
-// ErrUnavailable says that this kernel, as it was built, booted and mounted
-// here, lacks what was asked for. Asking again does not help; the next best way
-// does.
+// ErrUnavailable means that this kernel, as it was built, booted and mounted
+// here, lacks a feature. A retry gives the same error; callers use their
+// fallback.
 var ErrUnavailable = errors.New("not available on this kernel")
 
 // FS is the root of a mounted kernel filesystem: normally /proc, /sys or

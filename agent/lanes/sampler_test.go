@@ -119,7 +119,7 @@ func TestAmbiguousKubepods(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.Remove(other) })
-	eventually(t, "a partial failure of kubepods", func() bool { return strings.Contains(statusOf(s, BPF).Why, "are both there") })
+	eventually(t, "a partial failure of kubepods", func() bool { return strings.Contains(statusOf(s, BPF).Why, "both exist") })
 	waitCoverage(t, s, true)
 	if st := statusOf(s, BPF); st.State != Up || st.Reopened != before {
 		t.Errorf("status %+v; want it up and not reopened", st)

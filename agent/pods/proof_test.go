@@ -65,7 +65,7 @@ func TestProof(t *testing.T) {
 			unproven: "also contains 5a4d"},
 		{name: "same parent, own cgroups", pod: critest.Pod{CgroupParent: critest.NoCgroupParent}, measured: true},
 		{name: "the root", pod: critest.Pod{Containers: []critest.Container{{ID: id, PID: critest.NoProcess, CgroupsPath: "/"}}},
-			unproven: "names the root cgroup"},
+			unproven: "is the root cgroup"},
 		{name: "relative", pod: critest.Pod{Containers: []critest.Container{{ID: id, PID: critest.NoProcess, CgroupsPath: "../" + id}}},
 			unproven: "neither absolute nor"},
 		{name: "not clean", pod: critest.Pod{Containers: []critest.Container{{ID: id, PID: critest.NoProcess, CgroupsPath: "/a/../../" + id}}},

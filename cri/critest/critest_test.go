@@ -28,9 +28,8 @@ func dial(t *testing.T, s *Server) runtimev1.RuntimeServiceClient {
 	return runtimev1.NewRuntimeServiceClient(conn)
 }
 
-// The pod that the samples were taken of must come out as it did from containerd,
-// byte for byte.
-func TestInfoIsContainerds(t *testing.T) {
+// For the pod of the samples, the server returns the same bytes as containerd.
+func TestInfoMatchesContainerd(t *testing.T) {
 	var sample containerInfo
 	mustUnmarshal(containerSample, &sample)
 	var sampleBox sandboxInfo
@@ -69,8 +68,8 @@ func TestInfoIsContainerds(t *testing.T) {
 		}
 	}
 
-	if quiet, err := c.ContainerStatus(t.Context(), &runtimev1.ContainerStatusRequest{ContainerId: p.Containers[0].ID}); err != nil || quiet.GetInfo() != nil {
-		t.Errorf("ContainerStatus without verbose = %v, %v; want no info", quiet.GetInfo(), err)
+	if resp, err := c.ContainerStatus(t.Context(), &runtimev1.ContainerStatusRequest{ContainerId: p.Containers[0].ID}); err != nil || resp.GetInfo() != nil {
+		t.Errorf("ContainerStatus without verbose = %v, %v; want no info", resp.GetInfo(), err)
 	}
 }
 
@@ -105,7 +104,7 @@ func TestFaultTimes(t *testing.T) {
 	s.Break("Version", Fault{Code: codes.Internal})
 	s.Heal("Version")
 	if _, err := c.Version(t.Context(), &runtimev1.VersionRequest{}); err != nil {
-		t.Errorf("healed Version: %v", err)
+		t.Errorf("Version after Heal = %v; want nil", err)
 	}
 }
 
@@ -160,20 +159,20 @@ func TestInventoryChanges(t *testing.T) {
 	}
 	s.RemoveContainer(added.ID)
 	if _, ok := s.State(added.ID); ok {
-		t.Error("the removed container is still there")
+		t.Error("the container exists after its removal")
 	}
 	s.RemovePod(p.ID)
 	if _, ok := s.Ready(p.ID); ok {
-		t.Error("the removed pod is still there")
+		t.Error("the pod exists after its removal")
 	}
 }
 
-// OnStop is told once per running container, whichever call stops it.
+// The OnStop function is called once per running container, whichever call stops it.
 func TestOnStop(t *testing.T) {
 	s := Start(t)
 	p := s.AddPod(Pod{Containers: []Container{{Name: "a"}, {Name: "b"}, {Name: "c", State: cri.StateExited}}})
-	var told []string
-	s.OnStop(func(id string, grace time.Duration) { told = append(told, id+" "+grace.String()) })
+	var stopped []string
+	s.OnStop(func(id string, grace time.Duration) { stopped = append(stopped, id+" "+grace.String()) })
 	c := dial(t, s)
 	if _, err := c.StopContainer(t.Context(), &runtimev1.StopContainerRequest{ContainerId: p.Containers[0].ID, Timeout: 3}); err != nil {
 		t.Fatal(err)
@@ -182,12 +181,12 @@ func TestOnStop(t *testing.T) {
 		t.Fatal(err)
 	}
 	want := p.Containers[0].ID + " 3s\n" + p.Containers[1].ID + " 0s"
-	if got := strings.Join(told, "\n"); got != want {
-		t.Errorf("OnStop was told\n%s\nwant\n%s", got, want)
+	if got := strings.Join(stopped, "\n"); got != want {
+		t.Errorf("OnStop function called with\n%s\nwant\n%s", got, want)
 	}
 }
 
-// The name of this test is longer than a socket's path may be.
+// The name of this test is longer than the limit of a socket path.
 func TestAVeryLongNameThatLeavesNoRoomForASocketPathWhichTheKernelLimitsToOneHundredAndSevenBytes(t *testing.T) {
 	s := Start(t)
 	if path := strings.TrimPrefix(s.Endpoint(), "unix://"); len(path) > 107 || !filepath.IsAbs(path) {

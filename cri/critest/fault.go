@@ -10,25 +10,25 @@ import (
 	runtimev1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Fault is what goes wrong with a method. Its parts may be combined, and happen in
-// the order of the fields.
+// Fault is an injected fault of a method. Its parts may be combined and take effect
+// in the order of the fields.
 type Fault struct {
-	// Late lets the call take effect first: what fails is the answer.
+	// Late executes the call before the other parts of the fault.
 	Late bool
-	// Delay is waited before anything else, or until the call ends.
+	// Delay delays the call, at most until it ends.
 	Delay time.Duration
-	// Hang waits until the call ends or the server stops.
+	// Hang blocks the call until it ends or the server stops.
 	Hang bool
-	// Code is the error to answer with, if not OK.
+	// Code, if not OK, is the error code of the response.
 	Code codes.Code
-	// Garble changes the answer; see [Info], [EmptyIDs], [Duplicates].
+	// Garble changes the response; see [Info], [EmptyIDs], [Duplicates].
 	Garble func(answer any)
-	// Times is how many calls it concerns; 0 is all until [Server.Heal].
+	// Times is the number of calls with the fault; 0 is all until [Server.Heal].
 	Times int
 }
 
-// happen runs the part of the fault that precedes the answer.
-func (f *Fault) happen(ctx context.Context, stopped <-chan struct{}) error {
+// inject applies the delay, the hang and the error code.
+func (f *Fault) inject(ctx context.Context, stopped <-chan struct{}) error {
 	if f.Delay > 0 {
 		timer := time.NewTimer(f.Delay)
 		defer timer.Stop()
@@ -54,7 +54,8 @@ func (f *Fault) happen(ctx context.Context, stopped <-chan struct{}) error {
 	return nil
 }
 
-// Info makes the verbose information of a status this text, JSON or not.
+// Info returns a Garble that replaces the verbose information of a status with text,
+// which need not be JSON.
 func Info(text string) func(any) {
 	return func(answer any) {
 		switch a := answer.(type) {
@@ -63,12 +64,12 @@ func Info(text string) func(any) {
 		case *runtimev1.PodSandboxStatusResponse:
 			a.Info = map[string]string{"info": text}
 		default:
-			panic(fmt.Sprintf("critest: Info cannot garble a %T", answer))
+			panic(fmt.Sprintf("critest: Info cannot change a %T", answer))
 		}
 	}
 }
 
-// EmptyIDs takes the IDs out of a list or status.
+// EmptyIDs is a Garble that empties the IDs of a list or status.
 func EmptyIDs(answer any) {
 	switch a := answer.(type) {
 	case *runtimev1.ListContainersResponse:
@@ -84,11 +85,11 @@ func EmptyIDs(answer any) {
 	case *runtimev1.PodSandboxStatusResponse:
 		a.Status.Id = ""
 	default:
-		panic(fmt.Sprintf("critest: EmptyIDs cannot garble a %T", answer))
+		panic(fmt.Sprintf("critest: EmptyIDs cannot change a %T", answer))
 	}
 }
 
-// Duplicates repeats the first entry of a list, under another name.
+// Duplicates is a Garble that repeats the first entry of a list under another name.
 func Duplicates(answer any) {
 	switch a := answer.(type) {
 	case *runtimev1.ListContainersResponse:
@@ -107,6 +108,6 @@ func Duplicates(answer any) {
 			State:    s.State,
 		})
 	default:
-		panic(fmt.Sprintf("critest: Duplicates cannot garble a %T", answer))
+		panic(fmt.Sprintf("critest: Duplicates cannot change a %T", answer))
 	}
 }

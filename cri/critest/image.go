@@ -8,14 +8,14 @@ import (
 	runtimev1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// SetImages makes the runtime have these images and no others.
+// SetImages replaces the images of the runtime.
 func (s *Server) SetImages(images ...cri.Image) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.images = slices.Clone(images)
 }
 
-// Images returns the IDs of the images that are left, in their order.
+// Images returns the IDs of the remaining images, in the order of SetImages.
 func (s *Server) Images() (ids []string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -25,7 +25,8 @@ func (s *Server) Images() (ids []string) {
 	return ids
 }
 
-// SetSandboxImage makes the runtime tell of it, as containerd does.
+// SetSandboxImage sets the sandbox image that the runtime reports, as containerd
+// does.
 func (s *Server) SetSandboxImage(name string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -42,7 +43,7 @@ func (s *imageService) ListImages(context.Context, *runtimev1.ListImagesRequest)
 	return resp, nil
 }
 
-// RemoveImage forgives an unknown image, as CRI asks for.
+// RemoveImage succeeds for an unknown image, as CRI requires.
 func (s *imageService) RemoveImage(_ context.Context, req *runtimev1.RemoveImageRequest) (*runtimev1.RemoveImageResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

@@ -10,9 +10,9 @@ import (
 	runtimev1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// The verbose information of containerd 1.6.20 of a container and its sandbox,
-// running with host network, with a memory limit and a CPU quota. The specs in it
-// are the pattern of every spec that this server shows.
+// The verbose information of a container and its sandbox from containerd 1.6.20, with
+// host network, a memory limit and a CPU quota. Every spec that this server returns
+// is derived from the specs in it.
 var (
 	//go:embed testdata/containerd-1.6.20-container.json
 	containerSample []byte
@@ -22,7 +22,7 @@ var (
 
 const pauseImage = "localhost/pause:1"
 
-// containerInfo and sandboxInfo are containerd's, in its order of fields.
+// containerInfo and sandboxInfo are containerd's documents, in its field order.
 type containerInfo struct {
 	SandboxID      string                     `json:"sandboxID"`
 	PID            int                        `json:"pid"`
@@ -50,7 +50,7 @@ type sandboxInfo struct {
 	CNIResult          *struct{}                   `json:"cniResult"`
 }
 
-// crioContainerInfo and crioSandboxInfo are CRI-O's.
+// crioContainerInfo and crioSandboxInfo are CRI-O's documents.
 type crioContainerInfo struct {
 	SandboxID   string      `json:"sandboxID"`
 	PID         int         `json:"pid"`
@@ -64,7 +64,7 @@ type crioSandboxInfo struct {
 	RuntimeSpec *specs.Spec `json:"runtimeSpec"`
 }
 
-// dockerContainerInfo is cri-dockerd's; of sandboxes it tells nothing.
+// dockerContainerInfo is cri-dockerd's document. It has none for sandboxes.
 type dockerContainerInfo struct {
 	SandboxID string `json:"sandboxID"`
 	PID       int    `json:"pid"`
@@ -131,7 +131,7 @@ func (s *sandbox) info(f Flavor) map[string]string {
 	})
 }
 
-// spec is the sample's with what differs from container to container.
+// spec returns the sample's spec with the values of this container.
 func (c *container) spec(f Flavor) *specs.Spec {
 	var sample containerInfo
 	mustUnmarshal(containerSample, &sample)
@@ -161,8 +161,8 @@ func (c *container) spec(f Flavor) *specs.Spec {
 	return spec
 }
 
-// limits are what containerd derives from a container's resources: empty but there
-// where nothing is limited, absent where no resources were given.
+// limits returns the values that containerd derives from a container's resources:
+// empty if nothing is limited, nil if no resources were given.
 func (c *container) limits() (*int, *specs.LinuxMemory, *specs.LinuxCPU) {
 	if c.NoResources {
 		return nil, nil, nil
@@ -206,7 +206,7 @@ func hostNetwork() *runtimev1.NamespaceOption {
 	return &runtimev1.NamespaceOption{Network: runtimev1.NamespaceMode_NODE}
 }
 
-// namespaceFile is the name of a namespace under /proc/PID/ns.
+// namespaceFile returns the name of a namespace under /proc/PID/ns.
 func namespaceFile(kind specs.LinuxNamespaceType) string {
 	if kind == specs.NetworkNamespace {
 		return "net"
@@ -214,7 +214,7 @@ func namespaceFile(kind specs.LinuxNamespaceType) string {
 	return string(kind)
 }
 
-// verbose is what encoding/json makes of v, as both runtimes use it.
+// verbose encodes v with encoding/json, as both runtimes do.
 func verbose(v any) map[string]string {
 	b, err := json.Marshal(v)
 	if err != nil {

@@ -8,15 +8,15 @@ import (
 	runtimev1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// AddPod adds a pod and returns it with every default filled in. An ID that exists
-// panics.
+// AddPod adds a pod and returns it with its defaults filled in. It panics if the ID
+// exists.
 func (s *Server) AddPod(p Pod) Pod {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	p = p.withDefaults(s.made)
-	s.made++
+	p = p.withDefaults(s.podsAdded)
+	s.podsAdded++
 	if s.sandbox(p.ID) != nil {
-		panic("critest: there is a sandbox " + p.ID)
+		panic("critest: duplicate sandbox " + p.ID)
 	}
 	box := &sandbox{Pod: p}
 	box.Containers = nil
@@ -29,7 +29,8 @@ func (s *Server) AddPod(p Pod) Pod {
 	return p
 }
 
-// AddContainer adds a container to a sandbox that exists.
+// AddContainer adds a container to an existing sandbox and returns it with its
+// defaults filled in.
 func (s *Server) AddContainer(sandboxID string, c Container) Container {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -39,44 +40,44 @@ func (s *Server) AddContainer(sandboxID string, c Container) Container {
 func (s *Server) add(box *sandbox, c Container) Container {
 	c = c.withDefaults(box, len(box.containers))
 	if s.byID[c.ID] != nil {
-		panic("critest: there is a container " + c.ID)
+		panic("critest: duplicate container " + c.ID)
 	}
-	made := &container{Container: c, sandbox: box}
-	made.set(c.State)
-	box.containers = append(box.containers, made)
-	s.byID[c.ID] = made
-	s.emit(made, runtimev1.ContainerEventType_CONTAINER_CREATED_EVENT)
+	added := &container{Container: c, sandbox: box}
+	added.set(c.State)
+	box.containers = append(box.containers, added)
+	s.byID[c.ID] = added
+	s.emit(added, runtimev1.ContainerEventType_CONTAINER_CREATED_EVENT)
 	if c.State == cri.StateRunning {
-		s.emit(made, runtimev1.ContainerEventType_CONTAINER_STARTED_EVENT)
+		s.emit(added, runtimev1.ContainerEventType_CONTAINER_STARTED_EVENT)
 	}
 	return c
 }
 
-// RemovePod takes a pod out with its containers, as if somebody else had removed
-// it. An unknown ID panics.
+// RemovePod removes a pod and its containers, as another CRI client would. It panics
+// if the ID is unknown.
 func (s *Server) RemovePod(sandboxID string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.removeSandbox(s.mustSandbox(sandboxID))
 }
 
-// RemoveContainer takes a container out. An unknown ID panics.
+// RemoveContainer removes a container. It panics if the ID is unknown.
 func (s *Server) RemoveContainer(containerID string) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.removeContainer(s.mustContainer(containerID))
 }
 
-// SetState moves a container to a state, as if it had started or exited by itself.
-// An unknown ID panics.
+// SetState sets the state of a container, as if it had started or exited by itself.
+// It panics if the ID is unknown.
 func (s *Server) SetState(containerID string, state cri.State) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.setState(s.mustContainer(containerID), state)
 }
 
-// SetReady makes a sandbox ready or not, its containers left alone. An unknown ID
-// panics.
+// SetReady sets whether a sandbox is ready, without a change of its containers. It
+// panics if the ID is unknown.
 func (s *Server) SetReady(sandboxID string, ready bool) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -137,7 +138,7 @@ func (s *Server) setState(c *container, state cri.State) {
 	}
 }
 
-// exit stops a container, and has OnStop do it for real.
+// exit sets a running container to exited and calls the OnStop function.
 func (s *Server) exit(c *container, grace time.Duration) {
 	if c.State != cri.StateRunning {
 		return
@@ -161,7 +162,8 @@ func (s *Server) removeSandbox(box *sandbox) {
 	s.pods = slices.DeleteFunc(s.pods, func(other *sandbox) bool { return other == box })
 }
 
-// emit tells the subscribers. As in containerd, one that does not read loses events.
+// emit sends an event to the subscribers. As in containerd, a slow subscriber loses
+// events.
 func (s *Server) emit(c *container, what runtimev1.ContainerEventType) {
 	if len(s.subs) == 0 {
 		return

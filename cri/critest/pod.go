@@ -16,14 +16,13 @@ import (
 const (
 	// NoProcess is PID_MAX_LIMIT of 64-bit kernels: one more than the largest pid.
 	NoProcess = 1 << 22
-	// NoCgroupParent makes a pod as crictl does without a cgroup_parent: all such pods
-	// share one parent, which is containerd's /k8s.io or CRI-O's /crio.
+	// NoCgroupParent is the CgroupParent of a pod without one, as crictl creates it
+	// without cgroup_parent. The parent is then containerd's /k8s.io or CRI-O's /crio.
 	NoCgroupParent = "none"
 )
 
-// Pod is a sandbox and its containers. The zero value of a field is filled in with
-// what a runtime would have: IDs are 64 hex digits derived from the names, so equal
-// tests see equal IDs.
+// Pod is a sandbox and its containers. Zero fields get the value that a runtime would
+// report. IDs are 64 hex digits derived from the names, so they are deterministic.
 type Pod struct {
 	ID             string
 	Name           string // default pod-N
@@ -45,23 +44,23 @@ type Container struct {
 	ID          string
 	Name        string // default main, main-1, …
 	Attempt     uint32
-	State       cri.State // default cri.StateRunning; cri.StateUnknown cannot be had
+	State       cri.State // default cri.StateRunning; cri.StateUnknown is not possible
 	Created     time.Time // default the pod's
 	Image       string    // default localhost/pause:1
 	Labels      map[string]string
 	Annotations map[string]string
-	PID         int    // default NoProcess; 0 in the answers unless running
-	CgroupsPath string // default made of the pod's parent and the ID, as the runtime does
+	PID         int    // default NoProcess; reported as 0 unless running
+	CgroupsPath string // default derived from the pod's parent and the ID, as by the runtime
 	OOMScoreAdj int
 	MemoryLimit int64  // bytes, 0: none
 	CPUShares   uint64 // 0: none
 	CPUQuota    int64  // µs per 100 ms, 0: none
-	// NoResources makes a container as crictl does without resources: containerd
-	// then tells neither limits nor an OOM score.
+	// NoResources creates a container as crictl does without resources: containerd
+	// then reports neither limits nor an OOM score.
 	NoResources bool
 }
 
-// sandbox and container are the server's own copies, under its lock.
+// sandbox and container are the server's copies, protected by its mutex.
 type sandbox struct {
 	Pod
 	containers []*container
@@ -132,19 +131,19 @@ func (c Container) withDefaults(pod *sandbox, n int) Container {
 	return c
 }
 
-// cgroupsPath is how containerd and CRI-O name a container's cgroup under parent:
-// by systemd's rules if the parent is a slice, else as a directory of it, and in the
-// runtime's own directory without a parent.
+// cgroupsPath returns the OCI cgroupsPath that containerd and CRI-O set for a
+// container: in systemd's form if the parent is a slice, otherwise a directory below
+// the parent, or below the runtime's own directory if there is no parent.
 func (f Flavor) cgroupsPath(parent, id string) string {
-	systemd, directory, orphans := "cri-containerd", id, "/k8s.io"
+	prefix, directory, defaultParent := "cri-containerd", id, "/k8s.io"
 	if f == CRIO {
-		systemd, directory, orphans = "crio", "crio-"+id, "/crio"
+		prefix, directory, defaultParent = "crio", "crio-"+id, "/crio"
 	}
 	if parent == "" {
-		parent = orphans
+		parent = defaultParent
 	}
 	if base := path.Base(parent); strings.HasSuffix(base, ".slice") {
-		return base + ":" + systemd + ":" + id
+		return base + ":" + prefix + ":" + id
 	}
 	return path.Join(parent, directory)
 }
@@ -168,8 +167,8 @@ func (c *container) state() runtimev1.ContainerState {
 	return runtimev1.ContainerState_CONTAINER_UNKNOWN
 }
 
-// set moves the container to a state, with the times and the exit code that go
-// with it.
+// set sets the state of the container, and its times, exit code and reason
+// accordingly.
 func (c *container) set(state cri.State) {
 	c.State = state
 	switch state {
@@ -206,7 +205,7 @@ func (s *sandbox) pid() int {
 	return s.PID
 }
 
-// logDirectory is where the kubelet has a pod's logs written.
+// logDirectory returns the log directory that the kubelet sets for a pod.
 func (s *sandbox) logDirectory() string {
 	return "/var/log/pods/" + s.Namespace + "_" + s.Name + "_" + s.UID
 }
@@ -277,9 +276,9 @@ func (c *container) status(f Flavor) *runtimev1.ContainerStatus {
 	return status
 }
 
-// resources are the container's limits, as asked for or as in force: containerd
-// sets the swap limit to the memory limit, which leaves no swap.
-func (c *container) resources(inForce bool) *runtimev1.LinuxContainerResources {
+// resources returns the limits of the container, as requested or as in effect:
+// containerd sets the swap limit to the memory limit, which disables swap.
+func (c *container) resources(inEffect bool) *runtimev1.LinuxContainerResources {
 	if c.NoResources {
 		return nil
 	}
@@ -292,7 +291,7 @@ func (c *container) resources(inForce bool) *runtimev1.LinuxContainerResources {
 	if c.CPUQuota != 0 {
 		r.CpuPeriod = cpuPeriod
 	}
-	if inForce {
+	if inEffect {
 		r.MemorySwapLimitInBytes = c.MemoryLimit
 	}
 	return r

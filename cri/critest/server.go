@@ -19,16 +19,16 @@ import (
 	runtimev1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Flavor is a runtime to answer like.
+// Flavor is a runtime whose responses the server reproduces.
 type Flavor uint8
 
-// The runtimes that are known. CRIO and CRIDockerd are made after their sources,
-// containerd after a running one.
+// The runtimes. CRIO and CRIDockerd follow the source code of these runtimes,
+// Containerd16 and Containerd17 the responses of a running containerd.
 const (
 	Containerd16 Flavor = iota // no events
 	Containerd17               // with events
 	CRIO                       // with events; its own verbose information and cgroup names
-	CRIDockerd                 // no events; of a container only its sandbox and pid, no limits
+	CRIDockerd                 // no events; verbose information has only sandbox and pid of a container
 )
 
 // Server is a CRI server on a unix socket. Its methods are safe for concurrent use.
@@ -41,7 +41,7 @@ type Server struct {
 	missing      map[string]bool
 	pods         []*sandbox
 	byID         map[string]*container
-	made         int
+	podsAdded    int
 	faults       map[string]*Fault
 	calls        []Call
 	changed      chan struct{} // closed and replaced at each call and subscription
@@ -56,20 +56,20 @@ type Server struct {
 	served  chan struct{}
 }
 
-// Call is one request, noted when it arrives.
+// Call is one request, recorded when it arrives.
 type Call struct {
-	Method string        // as in ListContainers
-	ID     string        // of the sandbox or container it names, if any
+	Method string        // such as ListContainers
+	ID     string        // of the sandbox or container in the request, if any
 	Grace  time.Duration // of StopContainer
 }
 
-// Start runs a server until the test ends. It has no pods and answers as
+// Start starts a server that runs until the test ends. It has no pods and the flavor
 // [Containerd16].
 func Start(t testing.TB) *Server {
 	t.Helper()
 	dir := t.TempDir()
 	if len(dir) > 90 {
-		// A socket path has 107 bytes; a long test name leaves none.
+		// A socket path has at most 107 bytes, and the name of the test is part of it.
 		var err error
 		if dir, err = os.MkdirTemp("", "critest"); err != nil {
 			t.Fatalf("critest: %v", err)
@@ -96,11 +96,10 @@ func Start(t testing.TB) *Server {
 	return s
 }
 
-// Endpoint is the server's address, unix:///….
+// Endpoint returns the server's endpoint, unix:///….
 func (s *Server) Endpoint() string { return "unix://" + s.socket }
 
-// Imitate makes the server answer like another runtime from now on, and resets
-// [Server.Implement].
+// Imitate sets the flavor of the server and resets [Server.Implement].
 func (s *Server) Imitate(f Flavor) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -111,8 +110,8 @@ func (s *Server) Imitate(f Flavor) {
 	}
 }
 
-// Implement gives the runtime a method or takes it away: the answer is then
-// Unimplemented.
+// Implement sets whether the runtime has a method. A call of a method that it does
+// not have fails with Unimplemented.
 func (s *Server) Implement(method string, has bool) {
 	s.checkMethod(method)
 	s.mu.Lock()
@@ -120,7 +119,7 @@ func (s *Server) Implement(method string, has bool) {
 	s.missing[method] = !has
 }
 
-// Break makes the next calls of a method fail, in place of an earlier fault.
+// Break sets the fault of a method, instead of an earlier one.
 func (s *Server) Break(method string, f Fault) {
 	s.checkMethod(method)
 	s.mu.Lock()
@@ -128,7 +127,7 @@ func (s *Server) Break(method string, f Fault) {
 	s.faults[method] = &f
 }
 
-// Heal takes the fault of a method back. Calls that hang go on hanging.
+// Heal removes the fault of a method. Calls that hang continue to hang.
 func (s *Server) Heal(method string) {
 	s.checkMethod(method)
 	s.mu.Lock()
@@ -142,7 +141,7 @@ func (s *Server) checkMethod(method string) {
 	}
 }
 
-// methods are the names of CRI's methods.
+// methods is the set of CRI method names.
 var methods = func() map[string]struct{} {
 	names := make(map[string]struct{})
 	for _, desc := range []grpc.ServiceDesc{runtimev1.RuntimeService_ServiceDesc, runtimev1.ImageService_ServiceDesc} {
@@ -156,11 +155,12 @@ var methods = func() map[string]struct{} {
 	return names
 }()
 
-// Stop ends the server as SIGTERM does: open calls are cut off, the socket is
-// removed. It does nothing to a server that is down.
+// Stop stops the server as SIGTERM stops a runtime: open calls fail, and the socket is
+// removed. It does nothing if the server is stopped.
 func (s *Server) Stop() { s.stop(true) }
 
-// Crash ends the server as SIGKILL does: the socket stays and refuses connections.
+// Crash stops the server as SIGKILL stops a runtime: the socket stays and refuses
+// connections.
 func (s *Server) Crash() { s.stop(false) }
 
 func (s *Server) stop(unlink bool) {
@@ -179,8 +179,8 @@ func (s *Server) stop(unlink bool) {
 	}
 }
 
-// Restart brings the server up on the path it had, down or not. Pods, faults and
-// recorded calls are as they were.
+// Restart starts the server on the same path, after stopping it if necessary. Pods,
+// faults and recorded calls are kept.
 func (s *Server) Restart() {
 	s.t.Helper()
 	s.Stop()
@@ -212,11 +212,12 @@ func (s *Server) Restart() {
 	}()
 }
 
-// maxMessage is what containerd sends at most, in bytes.
+// maxMessage is containerd's limit of a message, in bytes.
 const maxMessage = 16 << 20
 
-// arrive notes a call and takes the fault that it meets, if any.
-func (s *Server) arrive(method string, req any) (*Fault, error) {
+// record records a call and returns its fault, which is empty if there is none. It
+// fails with Unimplemented for a method that the runtime does not have.
+func (s *Server) record(method string, req any) (*Fault, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.calls = append(s.calls, callOf(method, req))
@@ -238,12 +239,12 @@ func (s *Server) arrive(method string, req any) (*Fault, error) {
 }
 
 func (s *Server) unary(ctx context.Context, stopped <-chan struct{}, method string, req any, handle grpc.UnaryHandler) (any, error) {
-	fault, err := s.arrive(method, req)
+	fault, err := s.record(method, req)
 	if err != nil {
 		return nil, err
 	}
 	if !fault.Late {
-		if err := fault.happen(ctx, stopped); err != nil {
+		if err := fault.inject(ctx, stopped); err != nil {
 			return nil, err
 		}
 	}
@@ -252,7 +253,7 @@ func (s *Server) unary(ctx context.Context, stopped <-chan struct{}, method stri
 		return nil, err
 	}
 	if fault.Late {
-		if err := fault.happen(ctx, stopped); err != nil {
+		if err := fault.inject(ctx, stopped); err != nil {
 			return nil, err
 		}
 	}
@@ -263,32 +264,32 @@ func (s *Server) unary(ctx context.Context, stopped <-chan struct{}, method stri
 }
 
 func (s *Server) stream(srv any, stream grpc.ServerStream, stopped <-chan struct{}, method string, handle grpc.StreamHandler) error {
-	fault, err := s.arrive(method, nil)
+	fault, err := s.record(method, nil)
 	if err != nil {
 		return err
 	}
 	if !fault.Late {
-		if err := fault.happen(stream.Context(), stopped); err != nil {
+		if err := fault.inject(stream.Context(), stopped); err != nil {
 			return err
 		}
 	}
-	if err := handle(srv, &garbledStream{ServerStream: stream, garble: fault.Garble}); err != nil {
+	if err := handle(srv, &mutatedStream{ServerStream: stream, mutate: fault.Garble}); err != nil {
 		return err
 	}
 	if fault.Late {
-		return fault.happen(stream.Context(), stopped)
+		return fault.inject(stream.Context(), stopped)
 	}
 	return nil
 }
 
-type garbledStream struct {
+type mutatedStream struct {
 	grpc.ServerStream
-	garble func(any)
+	mutate func(any)
 }
 
-func (g *garbledStream) SendMsg(m any) error {
-	if g.garble != nil {
-		g.garble(m)
+func (g *mutatedStream) SendMsg(m any) error {
+	if g.mutate != nil {
+		g.mutate(m)
 	}
 	return g.ServerStream.SendMsg(m)
 }
@@ -307,21 +308,21 @@ func callOf(method string, req any) Call {
 	return c
 }
 
-// Calls returns what was called so far, in the order of arrival.
+// Calls returns the recorded calls, in the order of arrival.
 func (s *Server) Calls() []Call {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	return slices.Clone(s.calls)
 }
 
-// ForgetCalls empties the record.
+// ForgetCalls removes the recorded calls.
 func (s *Server) ForgetCalls() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.calls = nil
 }
 
-// AwaitCalls waits until a method has been called n times, hanging calls included.
+// AwaitCalls waits until n calls of a method are recorded, hanging ones included.
 func (s *Server) AwaitCalls(ctx context.Context, method string, n int) error {
 	s.checkMethod(method)
 	return s.await(ctx, method+" calls", n, func() (seen int) {
@@ -334,13 +335,13 @@ func (s *Server) AwaitCalls(ctx context.Context, method string, n int) error {
 	})
 }
 
-// AwaitSubscribers waits until n clients are subscribed to the events. Before that
-// an event may be lost, as the subscription is not acknowledged.
+// AwaitSubscribers waits until n clients have subscribed to events. Until then events
+// may be lost, because subscriptions are not acknowledged.
 func (s *Server) AwaitSubscribers(ctx context.Context, n int) error {
 	return s.await(ctx, "subscribers", n, func() int { return len(s.subs) })
 }
 
-// await waits until count, called under the lock, is at least n.
+// await waits until count, called with the mutex locked, returns at least n.
 func (s *Server) await(ctx context.Context, what string, n int, count func() int) error {
 	for {
 		s.mu.Lock()
@@ -357,21 +358,22 @@ func (s *Server) await(ctx context.Context, what string, n int, count func() int
 	}
 }
 
+// wake wakes every await. The mutex must be locked.
 func (s *Server) wake() {
 	close(s.changed)
 	s.changed = make(chan struct{})
 }
 
-// OnStop has f called for each running container that StopContainer stops, before
-// it is answered, so that a test can end a real process. StopPodSandbox and the
-// removals call it with grace 0. f must not call the server.
+// OnStop sets a function that is called for each running container that StopContainer
+// stops, before the response, so that a test can kill a real process. StopPodSandbox
+// and the removals call it with grace 0. f must not call the server.
 func (s *Server) OnStop(f func(containerID string, grace time.Duration)) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.onStop = f
 }
 
-// SetImageFs replaces what ImageFsInfo answers.
+// SetImageFs sets the response of ImageFsInfo.
 func (s *Server) SetImageFs(fs cri.ImageFs) {
 	s.mu.Lock()
 	defer s.mu.Unlock()

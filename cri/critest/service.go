@@ -11,8 +11,8 @@ import (
 	runtimev1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// runtimeService and imageService are the honest runtime; faults happen before and
-// after it.
+// runtimeService and imageService implement the runtime without faults, which the
+// interceptors inject.
 type runtimeService struct {
 	runtimev1.UnimplementedRuntimeServiceServer
 	*Server
@@ -131,7 +131,7 @@ func (s *runtimeService) StopContainer(_ context.Context, req *runtimev1.StopCon
 	return &runtimev1.StopContainerResponse{}, nil
 }
 
-// RemoveContainer forgives an unknown ID, as containerd does.
+// RemoveContainer succeeds for an unknown ID, as in containerd.
 func (s *runtimeService) RemoveContainer(_ context.Context, req *runtimev1.RemoveContainerRequest) (*runtimev1.RemoveContainerResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -156,7 +156,7 @@ func (s *runtimeService) StopPodSandbox(_ context.Context, req *runtimev1.StopPo
 	return &runtimev1.StopPodSandboxResponse{}, nil
 }
 
-// RemovePodSandbox forgives an unknown ID, as containerd does.
+// RemovePodSandbox succeeds for an unknown ID, as in containerd.
 func (s *runtimeService) RemovePodSandbox(_ context.Context, req *runtimev1.RemovePodSandboxRequest) (*runtimev1.RemovePodSandboxResponse, error) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -222,8 +222,8 @@ func usages(list []cri.Filesystem) []*runtimev1.FilesystemUsage {
 	return out
 }
 
-// statusNotFound is how a status call fails: cri-dockerd passes docker's error on as
-// it is, without a code.
+// statusNotFound returns the error of a status call for an unknown ID. cri-dockerd
+// returns docker's error unchanged, without a code.
 func (s *Server) statusNotFound(kind, id string) error {
 	if s.flavor == CRIDockerd {
 		return status.Errorf(codes.Unknown, "Error response from daemon: No such container: %s", id)

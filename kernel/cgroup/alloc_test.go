@@ -4,7 +4,7 @@ package cgroup
 
 import "testing"
 
-// Under the race detector every buffer that the kernel fills moves to the heap.
+// The race detector moves every buffer that the kernel fills to the heap.
 func TestReadMemoryAllocates(t *testing.T) {
 	for version, tree := range map[Version]map[string]string{V1: treeV1(t), V2: treeV2(t)} {
 		h, _ := findTree(t, tree)

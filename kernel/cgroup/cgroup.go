@@ -13,19 +13,19 @@ import (
 )
 
 var (
-	// ErrGone says that the cgroup does not exist any more.
+	// ErrGone means that the cgroup does not exist any more.
 	ErrGone = errors.New("cgroup is gone")
-	// ErrOutside says that a path leads outside the tree that can be seen: its
-	// process lives beyond this cgroup namespace.
+	// ErrOutside means that a path leads outside the visible tree: its process is
+	// outside this cgroup namespace.
 	ErrOutside = errors.New("outside this cgroup namespace")
-	// ErrForeign says that a cgroup holds a process that has no pid here: it
-	// lives beyond this pid namespace, and can be neither named nor killed.
+	// ErrForeign means that a cgroup contains a process that has no pid in this
+	// pid namespace. Such a process can't be named or killed.
 	ErrForeign = errors.New("process of another pid namespace")
 )
 
-// Cgroup is one cgroup in the tree that carries memory, held open. Its methods
-// may be called concurrently, Close too: it waits for nobody, and calls that are
-// under way finish.
+// Cgroup is an open cgroup in the hierarchy of the memory controller. Its methods
+// may be called concurrently, Close included: Close does not block, and calls in
+// flight complete.
 type Cgroup struct {
 	h    *Hierarchy
 	path string
@@ -35,28 +35,28 @@ type Cgroup struct {
 	dir   *sys.FD
 	stat  *sys.FD
 	usage *sys.FD // nil for the v2 root, which has none
-	limit *sys.FD // nil likewise
+	limit *sys.FD // nil for the v2 root
 
 	// v2 only.
 	events *sys.FD // nil for the root
-	kill   control
-	freeze control
+	kill   controlFile
+	freeze controlFile
 
-	// v1 only: the cgroup of the same path in the freezer's tree, or nil.
+	// v1 only: the cgroup of the same path in the freezer hierarchy, or nil.
 	freezer *sys.FD
-	pids    *sys.FD // pids.current, or nil where that controller is off
+	pids    *sys.FD // pids.current, or nil if the pids controller is off
 }
 
-// control is a file that is written, or the reason why it can't be. A reader
-// with few privileges may still open the cgroup.
-type control struct {
+// controlFile is a file open for writing, or the error of opening it. The error is
+// kept so that an unprivileged reader can still open the cgroup.
+type controlFile struct {
 	fd  *sys.FD
 	err error
 }
 
-// Open opens the cgroup of a path below the root. A missing one is [ErrGone]; a
-// v2 cgroup for which memory is not enabled is [kernel.ErrUnavailable]. It holds
-// up to eight descriptors.
+// Open opens the cgroup at a path below the root. It fails with [ErrGone] if there
+// is none, and with [kernel.ErrUnavailable] if the memory controller is not enabled
+// for a v2 cgroup. An open cgroup uses up to eight descriptors.
 func (h *Hierarchy) Open(name string) (*Cgroup, error) {
 	name, err := clean(name)
 	if err != nil {
@@ -64,17 +64,18 @@ func (h *Hierarchy) Open(name string) (*Cgroup, error) {
 	}
 	c := &Cgroup{h: h, path: name}
 	if err := c.open(); err != nil {
-		err = c.refused(err)
+		err = c.openError(err)
 		c.Close()
 		return nil, fmt.Errorf("open cgroup %s: %w", name, err)
 	}
 	return c, nil
 }
 
-// refused tells what it means that a file could not be opened. Those that vanish
-// while the cgroup is removed are no missing feature; who has found one just before
-// that is told ENODEV when it is opened (fs/kernfs/file.c: kernfs_fop_open).
-func (c *Cgroup) refused(err error) error {
+// openError classifies the error of opening a file of the cgroup. A missing file is
+// ErrGone if the cgroup was removed, and kernel.ErrUnavailable otherwise. ENODEV is
+// returned for a file that was looked up just before the removal
+// (fs/kernfs/file.c: kernfs_fop_open).
+func (c *Cgroup) openError(err error) error {
 	switch {
 	case errors.Is(err, unix.ENODEV):
 		return ErrGone
@@ -138,7 +139,7 @@ func (c *Cgroup) openV2() (err error) {
 	return c.openCore()
 }
 
-// openCore opens the files that a v2 cgroup has without the memory controller.
+// openCore opens the v2 files that do not depend on the memory controller.
 func (c *Cgroup) openCore() (err error) {
 	if c.events, err = absentIsNil(c.dir.OpenAt("cgroup.events", unix.O_RDONLY)); err != nil {
 		return err
@@ -151,7 +152,7 @@ func (c *Cgroup) openCore() (err error) {
 	return nil
 }
 
-// absentIsNil takes a missing file for one that the kernel does not offer here.
+// absentIsNil returns nil without an error if the file does not exist.
 func absentIsNil(fd *sys.FD, err error) (*sys.FD, error) {
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, nil
@@ -171,14 +172,14 @@ func identity(dir *sys.FD) (dev, ino uint64, err error) {
 	return dev, ino, err
 }
 
-// Path returns the path below the root of the tree that carries memory.
+// Path returns the path below the root of the memory controller's hierarchy.
 func (c *Cgroup) Path() string { return c.path }
 
-// ID returns the inode of the directory, which since Linux 5.5 is the cgroup id
-// that the kernel uses in its events and never gives out again.
+// ID returns the inode number of the directory. Since Linux 5.5 that is the cgroup
+// ID, which the kernel uses in its events and never reuses.
 func (c *Cgroup) ID() uint64 { return c.id }
 
-// Check returns [ErrGone] unless the path still names this cgroup.
+// Check returns [ErrGone] unless the path still refers to this cgroup.
 func (c *Cgroup) Check() error {
 	var st unix.Stat_t
 	err := unix.Stat(c.h.Memory.Path(c.path), &st)
@@ -189,32 +190,32 @@ func (c *Cgroup) Check() error {
 		return fmt.Errorf("check cgroup %s: %w", c.path, err)
 	}
 	if uint64(st.Dev) != c.dev || st.Ino != c.id {
-		return fmt.Errorf("%w: %s names another one", ErrGone, c.path)
+		return fmt.Errorf("%w: %s is another cgroup now", ErrGone, c.path)
 	}
 	return nil
 }
 
-// Close gives the descriptors up. Further calls do nothing.
+// Close closes the descriptors. Further calls do nothing.
 func (c *Cgroup) Close() error {
 	return errors.Join(c.dir.Close(), c.stat.Close(), c.usage.Close(), c.limit.Close(), c.events.Close(),
 		c.kill.fd.Close(), c.freeze.fd.Close(), c.freezer.Close(), c.pids.Close())
 }
 
-// isNodeRoot reports whether this is the root of the node's cgroups, where v2
-// has no numbers of its own.
+// isNodeRoot reports whether this is the root cgroup of the node. On v2 it has no
+// usage and no limit.
 func (c *Cgroup) isNodeRoot() bool { return c.path == "/" && !c.h.nested }
 
-// failed names the operation and turns what the kernel says of a cgroup that was
-// removed into [ErrGone].
-func (c *Cgroup) failed(op string, err error) error {
+// wrap adds the operation and the path to an error, and turns the errors of a
+// removed cgroup into [ErrGone].
+func (c *Cgroup) wrap(op string, err error) error {
 	if removed(err) {
 		err = ErrGone
 	}
 	return fmt.Errorf("%s of cgroup %s: %w", op, c.path, err)
 }
 
-// removed recognizes a removed cgroup: ENODEV for its open files, ENOENT for
-// those that are opened below its directory.
+// removed reports whether an error means that the cgroup was removed: ENODEV from
+// its open files, ENOENT from opening a file below its directory.
 func removed(err error) bool {
 	return errors.Is(err, unix.ENODEV) || errors.Is(err, unix.ENOENT)
 }

@@ -13,18 +13,18 @@ import (
 	"github.com/evictd/evictd/kernel/internal/sys"
 )
 
-// errRoot says that an order would hit the whole node, or the whole container
-// that the tree is seen from.
-var errRoot = errors.New("refused for the root")
+// errRoot means that an operation would apply to the whole node, or to the whole
+// container that evictd runs in.
+var errRoot = errors.New("refused for the root cgroup")
 
-// Kill writes cgroup.kill (since Linux 5.14): SIGKILL for every process in the
-// subtree, also for those that are being forked, and for frozen ones. It is
-// [kernel.ErrUnavailable] on v1: there, processes are killed one by one. On a
-// hybrid node the v2 cgroup of the same path may hold other processes, so it is
-// not taken for this one.
+// Kill writes cgroup.kill (since Linux 5.14), which sends SIGKILL to every process
+// in the subtree, including frozen ones and those that are being forked. It fails
+// with [kernel.ErrUnavailable] on v1, where processes must be killed one by one. On
+// a hybrid node it does not use the v2 cgroup of the same path, which may contain
+// other processes.
 func (c *Cgroup) Kill() error {
 	if err := c.writeKill(); err != nil {
-		return c.failed("kill processes", err)
+		return c.wrap("kill processes", err)
 	}
 	return nil
 }
@@ -39,24 +39,25 @@ func (c *Cgroup) writeKill() error {
 	return c.write(c.kill, "1")
 }
 
-// Freeze stops every process in the subtree. The kernel does it one by one, after
-// the call returned. The freezer of v1 is another tree: its cgroup of the same
-// path is frozen, and [kernel.ErrUnavailable] means that there is none.
+// Freeze freezes every process in the subtree. The kernel freezes them one by one
+// after the call returns; [Cgroup.AllFrozen] reports the end. The v1 freezer is a
+// hierarchy of its own: its cgroup of the same path is frozen. Freeze fails with
+// [kernel.ErrUnavailable] if there is none.
 //
-// On v1 a frozen process does not die of SIGKILL before it is thawed.
+// On v1 a frozen process does not die of SIGKILL until it is thawed.
 func (c *Cgroup) Freeze() error {
 	if err := c.setFrozen(true); err != nil {
-		return c.failed("freeze", err)
+		return c.wrap("freeze", err)
 	}
 	return nil
 }
 
-// Thaw undoes [Cgroup.Freeze]. On v1 it also thaws the cgroups below, which may
-// have been frozen on their own, since what is killed there has to run to die.
-// What a cgroup above has frozen stays frozen: [Cgroup.Frozen] tells.
+// Thaw undoes [Cgroup.Freeze]. On v1 it also thaws the descendants, which may have
+// been frozen separately, because a killed process must run to exit. A cgroup whose
+// ancestor is frozen stays frozen, which [Cgroup.Frozen] reports.
 func (c *Cgroup) Thaw() error {
 	if err := c.setFrozen(false); err != nil {
-		return c.failed("thaw", err)
+		return c.wrap("thaw", err)
 	}
 	return nil
 }
@@ -75,19 +76,19 @@ func (c *Cgroup) setFrozen(frozen bool) error {
 		return c.noFreezer()
 	}
 	if frozen {
-		return c.ofFreezer(writeAt(c.freezer, "freezer.state", "FROZEN"))
+		return c.freezerError(writeAt(c.freezer, "freezer.state", "FROZEN"))
 	}
-	return c.ofFreezer(walk(c.freezer, func(rel string) error {
+	return c.freezerError(walk(c.freezer, func(rel string) error {
 		return writeAt(c.freezer, path.Join(rel, "freezer.state"), "THAWED")
 	}))
 }
 
-// Frozen reports whether the cgroup is frozen, by its own order or by one above
-// it, or about to be by its own; on v1 also, whether one below it is.
+// Frozen reports whether the cgroup is frozen by itself or by an ancestor, or is
+// being frozen by itself; on v1 also, whether a descendant is frozen.
 func (c *Cgroup) Frozen() (bool, error) {
 	frozen, err := c.frozen()
 	if err != nil {
-		return false, c.failed("read freezer", err)
+		return false, c.wrap("read freezer", err)
 	}
 	return frozen, nil
 }
@@ -125,11 +126,11 @@ func (c *Cgroup) frozen() (bool, error) {
 		}
 		return fmt.Errorf("freezer.state is %q", b)
 	})
-	return frozen, c.ofFreezer(err)
+	return frozen, c.freezerError(err)
 }
 
-// AllFrozen reports whether nothing in the subtree runs any more since it was frozen,
-// and so nothing forks. It is false also for a cgroup that nobody has frozen.
+// AllFrozen reports whether the freeze of the subtree is complete, so that no
+// process in it runs or forks. It returns false for a cgroup that is not frozen.
 func (c *Cgroup) AllFrozen() (bool, error) {
 	var frozen bool
 	var err error
@@ -142,26 +143,28 @@ func (c *Cgroup) AllFrozen() (bool, error) {
 	case c.freezer == nil:
 		err = c.noFreezer()
 	default:
-		// FREEZING as long as one task runs (kernel/cgroup/legacy_freezer.c).
+		// FREEZING while a task still runs (kernel/cgroup/legacy_freezer.c).
 		var state []byte
 		state, err = readAt(c.freezer, "freezer.state", buf[:])
-		frozen, err = string(state) == "FROZEN", c.ofFreezer(err)
+		frozen, err = string(state) == "FROZEN", c.freezerError(err)
 	}
 	if err != nil {
-		return false, c.failed("read freezer", err)
+		return false, c.wrap("read freezer", err)
 	}
 	return frozen, nil
 }
 
-// ofFreezer keeps an error that says that the freezer's cgroup is gone from being
-// taken for one about memory's, which may live.
-func (c *Cgroup) ofFreezer(err error) error {
+// freezerError converts the error of a removed freezer cgroup, so that it does not
+// count as the removal of the memory cgroup, which may still exist.
+func (c *Cgroup) freezerError(err error) error {
 	if removed(err) {
 		return c.noFreezer()
 	}
 	return err
 }
 
+// noFreezer returns ErrGone if the memory cgroup was removed, and
+// kernel.ErrUnavailable if only the freezer cgroup is missing.
 func (c *Cgroup) noFreezer() error {
 	if err := c.Check(); err != nil {
 		return err
@@ -169,11 +172,11 @@ func (c *Cgroup) noFreezer() error {
 	return fmt.Errorf("no v1 freezer cgroup of this path: %w", kernel.ErrUnavailable)
 }
 
-// write gives an order to a file that was opened with the cgroup.
-func (c *Cgroup) write(to control, order string) error {
+// write writes a value to a file that was opened with the cgroup.
+func (c *Cgroup) write(to controlFile, value string) error {
 	switch {
 	case to.err == nil:
-		return to.fd.Write([]byte(order))
+		return to.fd.Write([]byte(value))
 	case !errors.Is(to.err, fs.ErrNotExist):
 		return to.err
 	case c.Check() != nil:
@@ -182,13 +185,13 @@ func (c *Cgroup) write(to control, order string) error {
 	return fmt.Errorf("%v: %w", to.err, kernel.ErrUnavailable)
 }
 
-func writeAt(dir *sys.FD, name, order string) error {
+func writeAt(dir *sys.FD, name, value string) error {
 	fd, err := dir.OpenAt(name, unix.O_WRONLY)
 	if err != nil {
 		return err
 	}
 	defer fd.Close()
-	return fd.Write([]byte(order))
+	return fd.Write([]byte(value))
 }
 
 // readAt reads a short file, without its line feed.

@@ -1,12 +1,13 @@
-// Package cgroup reads memory, processes and their places in the kernel's
-// control groups, and freezes and kills them: cgroup v1, v2 and both side by
-// side (Documentation/admin-guide/cgroup-v1, cgroup-v2.rst).
+// Package cgroup reads the memory and the processes of cgroups, and freezes and
+// kills them. It supports v1, v2 and hybrid hierarchies
+// (Documentation/admin-guide/cgroup-v1, cgroup-v2.rst).
 //
-// [Find] tells which tree carries the memory controller, [Hierarchy.Open] holds
-// one cgroup of it and [Of] tells in which cgroups a process is. A [Cgroup] is
-// named by its directory's descriptor: when it is removed, and also when another
-// takes its path, it answers [ErrGone] and never with the other's numbers.
+// [Find] finds the hierarchy of the memory controller, [Hierarchy.Open] opens one
+// cgroup of it, and [Of] returns the cgroups of a process. A [Cgroup] is
+// identified by the descriptor of its directory: after it was removed, even if
+// another cgroup has its path now, its methods return [ErrGone] and never the
+// values of the other cgroup.
 //
-// The package does not judge. Whether a cgroup may be killed is for its caller
-// to know; only the root of the tree is refused here.
+// The package has no policy. The caller decides whether a cgroup may be killed;
+// only the root is refused here.
 package cgroup

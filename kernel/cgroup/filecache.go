@@ -7,52 +7,53 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// FileCache is page cache by its list, in bytes.
+// FileCache is the page cache on each LRU list, in bytes.
 type FileCache struct{ Inactive, Active uint64 }
 
-// FileCacheBelow sums up the file cache of the subtree from each cgroup's own
-// memory.stat, where [Cgroup.ReadMemory] believes the topmost one. The kernel may
-// leave that behind by hundreds of MiB for its period of two seconds, however
-// often it is read: what is charged to a child that is due to be summed up is not
-// counted as due for those above (mm/memcontrol.c: memcg_rstat_updated), and when
-// they have been summed up meanwhile, nothing says that they are due again. A
-// cgroup without children has no such gap. What removed cgroups have left behind
-// counts as far as those above them tell.
+// FileCacheBelow returns the file cache of the subtree, computed from the
+// memory.stat of every cgroup in it. [Cgroup.ReadMemory] reads only the topmost
+// memory.stat, which can lag by hundreds of MiB for the kernel's flush period of
+// two seconds, however often it is read: an update of a child that is already
+// pending is not counted as pending for its ancestors (mm/memcontrol.c:
+// memcg_rstat_updated), and if they were flushed in between, nothing marks them as
+// pending again. A cgroup without children does not lag. The file cache of removed
+// cgroups counts if an ancestor's memory.stat includes it.
 //
-// It opens a file for each cgroup of the subtree.
+// It opens one file per cgroup of the subtree.
 func (c *Cgroup) FileCacheBelow() (FileCache, error) {
 	type node struct {
 		rel        string
 		own, below FileCache
 	}
 	var nodes []node
-	at := map[string]int{}
+	index := map[string]int{}
 	err := walk(c.dir, func(rel string) error {
 		own, err := c.fileCacheOf(rel)
 		if err != nil {
 			return err
 		}
-		at[rel] = len(nodes)
+		index[rel] = len(nodes)
 		nodes = append(nodes, node{rel: rel, own: own})
 		return nil
 	})
 	if err != nil {
-		return FileCache{}, c.failed("sum up file cache", err)
+		return FileCache{}, c.wrap("sum up file cache", err)
 	}
 	for i := len(nodes) - 1; i >= 0; i-- {
 		n := &nodes[i]
 		if sum := n.below.Inactive + n.below.Active; sum >= n.own.Inactive+n.own.Active {
 			n.own = n.below
 		}
-		if above, ok := at[path.Dir(n.rel)]; ok && i > 0 {
-			nodes[above].below.Inactive += n.own.Inactive
-			nodes[above].below.Active += n.own.Active
+		if parent, ok := index[path.Dir(n.rel)]; ok && i > 0 {
+			nodes[parent].below.Inactive += n.own.Inactive
+			nodes[parent].below.Active += n.own.Active
 		}
 	}
 	return nodes[0].own, nil
 }
 
-// fileCacheOf reads the memory.stat of a cgroup of the subtree.
+// fileCacheOf reads the file cache from the memory.stat of one cgroup of the
+// subtree.
 func (c *Cgroup) fileCacheOf(rel string) (FileCache, error) {
 	fd, err := c.dir.OpenAt(path.Join(rel, "memory.stat"), unix.O_RDONLY)
 	if err != nil {

@@ -34,12 +34,12 @@ func TestFileCacheBelow(t *testing.T) {
 		tree own
 		want FileCache
 	}{
-		{"no cgroup below", own{"": {7, 8}}, FileCache{7, 8}},
-		{"all agree", own{"": {70, 8}, "a": {30, 8}, "b": {40, 0}, "b/c": {40, 0}}, FileCache{70, 8}},
-		{"the top is behind", own{"": {5, 0}, "a": {30, 8}, "b": {40, 0}}, FileCache{70, 8}},
-		{"the middle is behind", own{"": {35, 8}, "a": {30, 8}, "b": {5, 0}, "b/c": {40, 1}, "b/d": {2, 1}}, FileCache{72, 10}},
-		{"removed ones left cache", own{"": {100, 8}, "a": {30, 8}, "b": {60, 0}, "b/c": {40, 0}}, FileCache{100, 8}},
-		{"what is active there is not here", own{"": {70, 0}, "a": {30, 40}}, FileCache{30, 40}},
+		{"no children", own{"": {7, 8}}, FileCache{7, 8}},
+		{"consistent", own{"": {70, 8}, "a": {30, 8}, "b": {40, 0}, "b/c": {40, 0}}, FileCache{70, 8}},
+		{"the top lags", own{"": {5, 0}, "a": {30, 8}, "b": {40, 0}}, FileCache{70, 8}},
+		{"the middle lags", own{"": {35, 8}, "a": {30, 8}, "b": {5, 0}, "b/c": {40, 1}, "b/d": {2, 1}}, FileCache{72, 10}},
+		{"cache of removed cgroups", own{"": {100, 8}, "a": {30, 8}, "b": {60, 0}, "b/c": {40, 0}}, FileCache{100, 8}},
+		{"active only in the child", own{"": {70, 0}, "a": {30, 40}}, FileCache{30, 40}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			files := treeV2(t)
@@ -65,14 +65,15 @@ func TestFileCacheBelow(t *testing.T) {
 	}
 }
 
-// TestCache is no test: it is what a test runs to have a process that caches a file.
+// TestCache is the body of a process that other tests start. It writes a file, so
+// that its cgroup is charged for the page cache.
 func TestCache(t *testing.T) {
 	name := os.Getenv("EVICTD_TEST_CACHE")
 	if name == "" {
-		return // it is the body of a process that other tests run
+		return // not started by another test
 	}
 	in := bufio.NewReader(os.Stdin)
-	if _, err := in.ReadString('\n'); err != nil { // it is in its cgroup
+	if _, err := in.ReadString('\n'); err != nil { // wait to be moved into the cgroup
 		return
 	}
 	f, err := os.Create(name)
@@ -91,7 +92,8 @@ func TestCache(t *testing.T) {
 
 const cached = 64 << 20
 
-// What a container caches is told at once, whatever the kernel says of those above.
+// FileCacheBelow includes the file cache of a container at once, even if memory.stat
+// of its ancestors lags.
 func TestNativeFileCacheBelow(t *testing.T) {
 	h := native(t)
 	name := kerneltest.Cgroup(t, h.Memory)
@@ -109,9 +111,9 @@ func TestNativeFileCacheBelow(t *testing.T) {
 	container := path.Join(pod, "container")
 	kerneltest.MakeCgroup(t, h.Memory.Path(container))
 	top, bottom := open(t, h, name), open(t, h, container)
-	behind, round := 0, 0
-	// The kernel sums all up every two seconds, and may be behind after that.
-	for began := time.Now(); behind == 0 && time.Since(began) < 5*time.Second; round++ {
+	lagging, round := 0, 0
+	// The kernel flushes the statistics every two seconds, and may lag after that.
+	for start := time.Now(); lagging == 0 && time.Since(start) < 5*time.Second; round++ {
 		file := filepath.Join(t.TempDir(), "cache")
 		writer := exec.Command(os.Args[0], "-test.run=^TestCache$")
 		writer.Env = append(os.Environ(), "EVICTD_TEST_CACHE="+file)
@@ -124,32 +126,32 @@ func TestNativeFileCacheBelow(t *testing.T) {
 			line, _ := bufio.NewReader(out).ReadString('\n')
 			done <- line
 		}()
-		var said string
+		var line string
 		var m Memory
-		for said == "" { // as all do who watch pods
+		for line == "" { // read both as often as evictd reads pods
 			for _, c := range []*Cgroup{bottom, top} {
 				if err := c.ReadMemory(&m); err != nil {
 					t.Fatal(err)
 				}
 			}
 			select {
-			case said = <-done:
+			case line = <-done:
 			case <-time.After(time.Millisecond):
 			}
 		}
-		if said != "cached\n" {
-			t.Fatalf("round %d: process says %q; want cached", round, said)
+		if line != "cached\n" {
+			t.Fatalf("round %d: the process printed %q; want cached", round, line)
 		}
 		if err := top.ReadMemory(&m); err != nil {
 			t.Fatal(err)
 		}
-		const slack = 4 << 20 // what CPUs have not told yet
+		const slack = 4 << 20 // per-CPU counters that are not flushed
 		if m.InactiveFile+m.ActiveFile+slack < cached {
-			behind++
+			lagging++
 		}
 		got, err := top.FileCacheBelow()
 		if err != nil || got.Inactive+got.Active+slack < cached || got.Inactive+got.Active > m.Usage+slack {
-			t.Errorf("round %d: FileCacheBelow() = %+v, %v; want %d MiB at least, and no more than the usage of %d", round, got, err, cached>>20, m.Usage)
+			t.Errorf("round %d: FileCacheBelow() = %+v, %v; want at least %d MiB, and at most the usage of %d", round, got, err, cached>>20, m.Usage)
 		}
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()
@@ -157,5 +159,5 @@ func TestNativeFileCacheBelow(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	t.Logf("memory.stat of the topmost cgroup was behind in %d of %d rounds", behind, round)
+	t.Logf("memory.stat of the topmost cgroup lagged in %d of %d rounds", lagging, round)
 }

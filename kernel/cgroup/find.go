@@ -13,17 +13,19 @@ import (
 	"github.com/evictd/evictd/kernel/internal/sys"
 )
 
-// maxCgroups bounds a walk over the whole tree, many times what a node has.
+// maxCgroups bounds a walk over the whole hierarchy. Nodes have a small fraction
+// of that.
 const maxCgroups = 1 << 17
 
-// FindPID reads cgroup.procs of every cgroup of the tree that carries memory and
-// returns the paths of those that list the pid. Unlike /proc/PID/cgroup, which
-// speaks of the namespace, that proves which cgroup of this tree it is. One path
-// is what should be found: with none, the tree is another than the process's,
-// and with more, something moved or the tree is none of the kernel's.
+// FindPID reads cgroup.procs of every cgroup in the memory controller's hierarchy
+// and returns the paths of those that list the pid. That proves which cgroup of
+// this mount the process is in, while the paths in /proc/PID/cgroup are relative to
+// the cgroup namespace. Normally there is one path. With none, the process is in
+// another tree; with several, the process moved or the directory is not a cgroup
+// filesystem.
 //
-// The kernel translates pids into those of the reader's namespace, so a pid that
-// is found is the node's only where that is the node's pid namespace.
+// The kernel translates pids to the reader's pid namespace, so pid is the node's
+// only if this process is in the node's pid namespace.
 func (h *Hierarchy) FindPID(pid int) ([]string, error) {
 	paths, err := h.findPID(pid)
 	if err != nil {
@@ -55,7 +57,7 @@ func (h *Hierarchy) findPID(pid int) ([]string, error) {
 		defer fd.Close()
 		pids, err = readPIDs(fd, pids[:0])
 		if errors.Is(err, unix.EOPNOTSUPP) {
-			return nil // threaded: its processes are listed above
+			return nil // threaded: an ancestor lists its processes
 		}
 		if slices.Contains(pids, pid) {
 			found = append(found, path.Join("/", rel))
@@ -68,7 +70,7 @@ func (h *Hierarchy) findPID(pid int) ([]string, error) {
 	return found, err
 }
 
-// Driver is how the kubelet names cgroups.
+// Driver is a kubelet's cgroup driver, which decides how it names cgroups.
 type Driver int
 
 // The drivers.
@@ -87,17 +89,17 @@ func (d Driver) String() string {
 	return fmt.Sprintf("Driver(%d)", int(d))
 }
 
-// Kubepods is the cgroup above all pods.
+// Kubepods is the parent cgroup of all pods.
 type Kubepods struct {
-	Path   string // below the root of the tree that carries memory
+	Path   string // below the root of the memory controller's hierarchy
 	Driver Driver
 }
 
-// Kubepods looks for the cgroup above all pods under the kubelet's cgroupRoot
-// ("" and "/" are the root), by the names of both drivers. It returns false where
-// there is none, as on a node without a kubelet. A node that changed its driver
-// has both until it boots: the one with processes counts, and if both have some,
-// or neither has, that is an error.
+// Kubepods finds the parent cgroup of all pods below the kubelet's cgroupRoot
+// ("" and "/" are the root), by the names of both drivers. It returns false if
+// there is none, as on a node without a kubelet. After a change of the driver, both
+// exist until the node reboots; the one with processes is returned. It fails if
+// both or neither have processes.
 func (h *Hierarchy) Kubepods(cgroupRoot string) (Kubepods, bool, error) {
 	k, err := h.kubepods(cgroupRoot)
 	if err != nil {
@@ -115,7 +117,7 @@ func (h *Hierarchy) kubepods(cgroupRoot string) (Kubepods, error) {
 	for _, k := range []Kubepods{
 		{path.Join(root, "kubepods"), Cgroupfs},
 		{systemdPath(root), Systemd},
-		// A cgroupRoot in systemd's own notation: /foo.slice.
+		// A cgroupRoot in systemd's notation: /foo.slice.
 		{path.Join(root, "kubepods.slice"), Systemd},
 	} {
 		if slices.Contains(found, k) {
@@ -133,7 +135,8 @@ func (h *Hierarchy) kubepods(cgroupRoot string) (Kubepods, error) {
 	return h.populated(found)
 }
 
-// populated returns the only one that has processes.
+// populated returns the one cgroup that has processes. It fails if there is not
+// exactly one.
 func (h *Hierarchy) populated(of []Kubepods) (Kubepods, error) {
 	var found []Kubepods
 	for _, k := range of {
@@ -151,13 +154,13 @@ func (h *Hierarchy) populated(of []Kubepods) (Kubepods, error) {
 		}
 	}
 	if len(found) != 1 {
-		return Kubepods{}, fmt.Errorf("%s and %s are both there, and %d of them have processes", of[0].Path, of[1].Path, len(found))
+		return Kubepods{}, fmt.Errorf("%s and %s both exist, and %d of them have processes", of[0].Path, of[1].Path, len(found))
 	}
 	return found[0], nil
 }
 
-// systemdPath returns the path of kubepods below a root as the kubelet's systemd
-// driver spells it: /a/b-c becomes /a.slice/a-b_c.slice/a-b_c-kubepods.slice.
+// systemdPath returns the path of kubepods below a root, as the kubelet's systemd
+// driver converts it: /a/b-c becomes /a.slice/a-b_c.slice/a-b_c-kubepods.slice.
 func systemdPath(root string) string {
 	name, slices := "", "/"
 	for part := range strings.SplitSeq(strings.Trim(root+"/kubepods", "/"), "/") {

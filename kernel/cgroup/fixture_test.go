@@ -21,7 +21,7 @@ func testdata(t testing.TB, name string) string {
 
 const unlimitedV1 = "9223372036854771712\n"
 
-// cgroupV1 adds a memory cgroup to the files of a v1 tree.
+// cgroupV1 adds a memory cgroup to the files of a v1 hierarchy.
 func cgroupV1(t testing.TB, files map[string]string, name, usage, limit, procs string) {
 	dir := path.Join("memory", name)
 	files[path.Join(dir, "memory.usage_in_bytes")] = usage
@@ -31,7 +31,7 @@ func cgroupV1(t testing.TB, files map[string]string, name, usage, limit, procs s
 	files[path.Join(dir, "tasks")] = procs
 }
 
-// cgroupV2 adds a cgroup to the files of a v2 tree.
+// cgroupV2 adds a cgroup to the files of a v2 hierarchy.
 func cgroupV2(t testing.TB, files map[string]string, name, current, max, procs string) {
 	populated := "populated 1\nfrozen 0\n"
 	if procs == "" {

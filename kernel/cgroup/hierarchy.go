@@ -14,11 +14,11 @@ import (
 	"github.com/evictd/evictd/kernel"
 )
 
-// Version says which trees a node has.
+// Version is the version of the cgroup hierarchies of a node.
 type Version int
 
-// The versions. A hybrid node has a v2 tree too, but its memory controller is
-// in v1.
+// The versions. A hybrid node has a v2 hierarchy too, but its memory controller is
+// on v1.
 const (
 	V1 Version = iota + 1
 	V2
@@ -37,36 +37,34 @@ func (v Version) String() string {
 	return fmt.Sprintf("Version(%d)", int(v))
 }
 
-// Hierarchy is the tree of cgroups that carries the memory controller, and the
-// trees beside it. The paths of cgroups are those below its root, as
-// /proc/PID/cgroup has them: "/kubepods/pod1".
+// Hierarchy is the cgroup hierarchy of the memory controller, and the other
+// hierarchies that are used with it. Paths of cgroups are below its root, as in
+// /proc/PID/cgroup: "/kubepods/pod1".
 type Hierarchy struct {
 	Version Version
-	Memory  kernel.FS // root of the tree that carries memory
-	Freezer kernel.FS // root of the v1 freezer; "" on V2, and where it is not mounted
-	Pids    kernel.FS // root of the v1 pids controller; "" on V2, and where it is not mounted
-	Unified kernel.FS // root of the v2 tree; "" where there is none
+	Memory  kernel.FS // root of the memory controller's hierarchy
+	Freezer kernel.FS // root of the v1 freezer; "" on V2 and if it is not mounted
+	Pids    kernel.FS // root of the v1 pids controller; "" on V2 and if it is not mounted
+	Unified kernel.FS // root of the v2 hierarchy; "" if there is none
 
-	nested bool
-	// namesAll says that this process is in the first pid namespace, where every
-	// process has a number.
-	namesAll bool
+	nested    bool
+	initPIDNS bool // this process is in the initial pid namespace
 }
 
-// firstPIDNamespace is what the link of the first pid namespace reads
+// initPIDNamespace is the target of /proc/PID/ns/pid in the initial pid namespace
 // (include/linux/proc_ns.h: PROC_PID_INIT_INO).
-const firstPIDNamespace = "pid:[4026531836]"
+const initPIDNamespace = "pid:[4026531836]"
 
-// NamesAll reports whether this process is in the first pid namespace. There a 0
-// in a list of v2 stands for no process of another namespace but for one that is
-// beginning or ending: the kernel lists it while it has no number
+// NamesAll reports whether this process is in the initial pid namespace. Every
+// process has a pid there, so a 0 in a list of v2 is a process that starts or
+// exits, and not one of another namespace: the kernel lists it while it has no pid
 // (kernel/fork.c: copy_process, kernel/exit.c: __unhash_process).
-func (h *Hierarchy) NamesAll() bool { return h.namesAll }
+func (h *Hierarchy) NamesAll() bool { return h.initPIDNS }
 
-// Find looks at a directory where cgroup filesystems are mounted, normally
-// /sys/fs/cgroup, and tells from its content which tree carries memory. When
-// none does, the error is a [kernel.ErrUnavailable] that names what was looked
-// for.
+// Find returns the hierarchy of the memory controller below a directory where
+// cgroup filesystems are mounted, normally /sys/fs/cgroup. It fails with
+// [kernel.ErrUnavailable] if there is none; the error names the files that are
+// missing.
 func Find(root kernel.FS) (*Hierarchy, error) {
 	h, err := find(root)
 	if err != nil {
@@ -75,33 +73,35 @@ func Find(root kernel.FS) (*Hierarchy, error) {
 	if h.nested, err = nested(h.Memory); err != nil {
 		return nil, fmt.Errorf("find cgroup memory controller: %w", err)
 	}
-	// The namespace is this process's own, whatever procfs it reads others from.
-	// Where it can't be read, a 0 remains a process of another namespace.
+	// This is always the namespace of this process, even if other processes are
+	// read from another procfs. If it can't be read, a 0 counts as a process of
+	// another namespace.
 	own, err := os.Readlink("/proc/self/ns/pid")
-	h.namesAll = err == nil && own == firstPIDNamespace
+	h.initPIDNS = err == nil && own == initPIDNamespace
 	return h, nil
 }
 
 func find(root kernel.FS) (*Hierarchy, error) {
-	// The unified mount comes first: below it, a cgroup may be named "memory".
-	if ok, err := carriesMemory(root); err != nil {
+	// The v2 mount is checked first, because a cgroup below it may be named
+	// "memory".
+	if ok, err := hasMemory(root); err != nil {
 		return nil, err
 	} else if ok {
 		return &Hierarchy{Version: V2, Memory: root, Unified: root}, nil
 	}
 
-	const unified = "unified"
-	beside := kernel.FS("")
-	if ok, err := exists(root.Path(unified, "cgroup.controllers")); err != nil {
+	const unifiedDir = "unified"
+	unified := kernel.FS("")
+	if ok, err := exists(root.Path(unifiedDir, "cgroup.controllers")); err != nil {
 		return nil, err
 	} else if ok {
-		beside = kernel.FS(root.Path(unified))
+		unified = kernel.FS(root.Path(unifiedDir))
 	}
 	if ok, err := exists(root.Path("memory", "memory.usage_in_bytes")); err != nil {
 		return nil, err
 	} else if ok {
-		h := &Hierarchy{Version: V1, Memory: kernel.FS(root.Path("memory")), Unified: beside}
-		if beside != "" {
+		h := &Hierarchy{Version: V1, Memory: kernel.FS(root.Path("memory")), Unified: unified}
+		if unified != "" {
 			h.Version = Hybrid
 		}
 		if h.Freezer, err = controller(root, "freezer"); err != nil {
@@ -113,20 +113,21 @@ func find(root kernel.FS) (*Hierarchy, error) {
 		return h, nil
 	}
 
-	// cgroup_no_v1=memory leaves the other controllers in v1 trees.
-	if beside != "" {
-		if ok, err := carriesMemory(beside); err != nil {
+	// cgroup_no_v1=memory moves memory to v2 and leaves the other controllers on v1.
+	if unified != "" {
+		if ok, err := hasMemory(unified); err != nil {
 			return nil, err
 		} else if ok {
-			return &Hierarchy{Version: V2, Memory: beside, Unified: beside}, nil
+			return &Hierarchy{Version: V2, Memory: unified, Unified: unified}, nil
 		}
 	}
 	return nil, fmt.Errorf("%w: neither %s (v2) nor %s lists memory, and there is no %s (v1)", kernel.ErrUnavailable,
-		root.Path("cgroup.controllers"), root.Path(unified, "cgroup.controllers"), root.Path("memory", "memory.usage_in_bytes"))
+		root.Path("cgroup.controllers"), root.Path(unifiedDir, "cgroup.controllers"), root.Path("memory", "memory.usage_in_bytes"))
 }
 
-// carriesMemory reads the controllers of a v2 root: "cpuset cpu io memory pids".
-func carriesMemory(root kernel.FS) (bool, error) {
+// hasMemory reports whether cgroup.controllers of a v2 root, such as
+// "cpuset cpu io memory pids", lists memory. A missing file is not an error.
+func hasMemory(root kernel.FS) (bool, error) {
 	b, err := os.ReadFile(root.Path("cgroup.controllers"))
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
@@ -137,7 +138,7 @@ func carriesMemory(root kernel.FS) (bool, error) {
 	return slices.Contains(strings.Fields(string(b)), "memory"), nil
 }
 
-// controller returns the root of a v1 tree, or "".
+// controller returns the root of a v1 controller, or "" if it is not mounted.
 func controller(root kernel.FS, name string) (kernel.FS, error) {
 	ok, err := exists(root.Path(name, "cgroup.procs"))
 	if !ok || err != nil {
@@ -155,8 +156,8 @@ func exists(name string) (bool, error) {
 }
 
 // nested reports whether a directory is a cgroup below the kernel's root, whose
-// inode is 1 on each cgroup filesystem. What is no cgroup filesystem is a copy
-// of one, and is taken for what it says.
+// inode number is 1 on each cgroup filesystem. A directory on another filesystem
+// is a test's copy and counts as the root.
 func nested(root kernel.FS) (bool, error) {
 	var fs unix.Statfs_t
 	if err := unix.Statfs(string(root), &fs); err != nil {
@@ -172,16 +173,16 @@ func nested(root kernel.FS) (bool, error) {
 	return st.Ino != 1, nil
 }
 
-// Nested reports whether the root is not the kernel's, but that of a container
-// or a cgroup namespace: the tree then shows a part of the node.
+// Nested reports whether the root is that of a container or a cgroup namespace
+// and not the kernel's. Such a hierarchy shows only a part of the node.
 func (h *Hierarchy) Nested() bool { return h.nested }
 
-// v1 reports whether the tree that carries memory is a v1 tree.
+// v1 reports whether the memory controller is on v1.
 func (h *Hierarchy) v1() bool { return h.Version != V2 }
 
-// RootMemory reads the memory of the whole node, as the kubelet counts it. A
-// nested tree does not show that: [kernel.ErrUnavailable]. Whoever reads it often
-// opens "/" and keeps it.
+// RootMemory reads the memory of the whole node, as the kubelet counts it. It
+// fails with [kernel.ErrUnavailable] for a nested hierarchy, which does not show
+// the whole node. For repeated reads, open "/" and keep the [Cgroup].
 func (h *Hierarchy) RootMemory() (Memory, error) {
 	if h.nested {
 		return Memory{}, fmt.Errorf("read root memory: %s is not the root of the node's cgroups: %w", h.Memory, kernel.ErrUnavailable)
@@ -194,8 +195,9 @@ func (h *Hierarchy) RootMemory() (Memory, error) {
 	return c.Memory()
 }
 
-// clean checks a cgroup's path. None may lead outside the tree, and an empty
-// one, which something forgot to fill in, must not name the root.
+// clean returns the clean form of a cgroup path. It fails for a path that leads
+// outside the hierarchy, and for an empty one: a path that was never set must not
+// refer to the root.
 func clean(name string) (string, error) {
 	if !strings.HasPrefix(name, "/") {
 		return "", fmt.Errorf("cgroup path %q is not absolute", name)

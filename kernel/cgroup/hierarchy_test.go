@@ -33,14 +33,14 @@ func TestFind(t *testing.T) {
 	for _, tt := range []struct {
 		name  string
 		files map[string]string
-		want  Hierarchy // paths relative to the tree
+		want  Hierarchy // paths relative to the test's directory
 	}{
 		{"v1", treeV1(t), Hierarchy{Version: V1, Memory: "memory", Freezer: "freezer", Pids: "pids"}},
 		{"v1, memory alone", bare, Hierarchy{Version: V1, Memory: "memory"}},
 		{"v2", treeV2(t), Hierarchy{Version: V2, Memory: ".", Unified: "."}},
 		{"v2 with a cgroup named memory", namedMemory, Hierarchy{Version: V2, Memory: ".", Unified: "."}},
 		{"hybrid", hybrid, Hierarchy{Version: Hybrid, Memory: "memory", Freezer: "freezer", Pids: "pids", Unified: "unified"}},
-		{"hybrid with memory in v2", noV1Memory, Hierarchy{Version: V2, Memory: "unified", Unified: "unified"}},
+		{"hybrid with memory on v2", noV1Memory, Hierarchy{Version: V2, Memory: "unified", Unified: "unified"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			got, root := findTree(t, tt.files)
@@ -53,7 +53,7 @@ func TestFind(t *testing.T) {
 				t.Errorf("Find() (-want +got):\n%s", diff)
 			}
 			if got.Nested() {
-				t.Error("Nested() of a tree of files = true; want false")
+				t.Error("Nested() of a directory of regular files = true; want false")
 			}
 		})
 	}
@@ -61,10 +61,10 @@ func TestFind(t *testing.T) {
 
 func TestFindNothing(t *testing.T) {
 	for name, files := range map[string]map[string]string{
-		"empty":          {"nothing/": ""},
-		"no controllers": {"cgroup.controllers": "cpu io pids\n"},
-		"hybrid without": {"unified/cgroup.controllers": "\n", "freezer/cgroup.procs": ""},
-		"a v1 root":      {"memory.usage_in_bytes": "4096\n", "cgroup.procs": ""},
+		"empty":                 {"nothing/": ""},
+		"no controllers":        {"cgroup.controllers": "cpu io pids\n"},
+		"hybrid without memory": {"unified/cgroup.controllers": "\n", "freezer/cgroup.procs": ""},
+		"a v1 root":             {"memory.usage_in_bytes": "4096\n", "cgroup.procs": ""},
 	} {
 		root := kerneltest.Tree(t, files)
 		_, err := Find(kernel.FS(root))
@@ -72,9 +72,9 @@ func TestFindNothing(t *testing.T) {
 			t.Errorf("%s: Find() = %v; want %v", name, err, kernel.ErrUnavailable)
 			continue
 		}
-		for _, looked := range []string{"cgroup.controllers", "unified/cgroup.controllers", "memory/memory.usage_in_bytes"} {
-			if !strings.Contains(err.Error(), filepath.Join(root, looked)) {
-				t.Errorf("%s: Find() = %v; want it to name %s", name, err, looked)
+		for _, file := range []string{"cgroup.controllers", "unified/cgroup.controllers", "memory/memory.usage_in_bytes"} {
+			if !strings.Contains(err.Error(), filepath.Join(root, file)) {
+				t.Errorf("%s: Find() = %v; want it to name %s", name, err, file)
 			}
 		}
 	}
@@ -125,7 +125,7 @@ func TestOpenPath(t *testing.T) {
 	}
 }
 
-// The error path of Open gives back what it took.
+// The error path of Open closes the descriptors that it opened.
 func TestOpenLeaksNothing(t *testing.T) {
 	files := treeV2(t)
 	cgroupV2(t, files, "/a", "4096\n", "max\n", "")
@@ -174,11 +174,11 @@ func TestCheck(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := c.Check(); !errors.Is(err, ErrGone) || !strings.Contains(err.Error(), "another") {
-		t.Errorf("Check() with another under its path = %v; want %v that says so", err, ErrGone)
+		t.Errorf("Check() with another cgroup at its path = %v; want %v that says so", err, ErrGone)
 	}
 }
 
-func TestRefused(t *testing.T) {
+func TestOpenError(t *testing.T) {
 	h, root := findTree(t, treeV2(t))
 	missing := &os.PathError{Op: "open", Path: "memory.stat", Err: unix.ENOENT}
 	removed := &os.PathError{Op: "open", Path: "memory.stat", Err: unix.ENODEV}
@@ -189,15 +189,15 @@ func TestRefused(t *testing.T) {
 		{removed, ErrGone},
 		{denied, unix.EACCES},
 	} {
-		if got := c.refused(tt.err); !errors.Is(got, tt.want) {
-			t.Errorf("refused(%v) = %v; want %v", tt.err, got, tt.want)
+		if got := c.openError(tt.err); !errors.Is(got, tt.want) {
+			t.Errorf("openError(%v) = %v; want %v", tt.err, got, tt.want)
 		}
 	}
 	if err := os.RemoveAll(filepath.Join(root, "kubepods.slice")); err != nil {
 		t.Fatal(err)
 	}
-	if got := c.refused(missing); !errors.Is(got, ErrGone) {
-		t.Errorf("refused(%v) without the cgroup = %v; want %v", missing, got, ErrGone)
+	if got := c.openError(missing); !errors.Is(got, ErrGone) {
+		t.Errorf("openError(%v) without the cgroup = %v; want %v", missing, got, ErrGone)
 	}
 }
 
@@ -226,12 +226,12 @@ func TestKubepods(t *testing.T) {
 			want: Kubepods{"/kubelet.slice/kubelet-a_b.slice/kubelet-a_b-kubepods.slice", Systemd}},
 		{name: "below a slice", root: "/foo.slice", files: v1("/foo.slice/kubepods.slice"), want: Kubepods{"/foo.slice/kubepods.slice", Systemd}},
 		{name: "not below that root", root: "/other", files: v1("/kubepods")},
-		{name: "left by the other driver", root: "/", files: v1("/kubepods", "/kubepods.slice/pod=7\n"), want: Kubepods{"/kubepods.slice", Systemd}},
+		{name: "left over from the other driver", root: "/", files: v1("/kubepods", "/kubepods.slice/pod=7\n"), want: Kubepods{"/kubepods.slice", Systemd}},
 		{name: "both in use", root: "/", files: v1("/kubepods/pod=6\n", "/kubepods.slice/pod=7\n"), err: "2 of them have processes"},
 		{name: "outside", root: "/../x", files: v1(), err: "outside"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			if tt.name == "both in use" || tt.name == "left by the other driver" {
+			if tt.name == "both in use" || tt.name == "left over from the other driver" {
 				cgroupV1(t, tt.files, "/kubepods", "4096\n", unlimitedV1, "")
 				cgroupV1(t, tt.files, "/kubepods.slice", "4096\n", unlimitedV1, "")
 			}
@@ -252,7 +252,7 @@ func TestKubepods(t *testing.T) {
 
 func TestFindPID(t *testing.T) {
 	files := treeV2(t)
-	cgroupV2(t, files, "/moved", "4096\n", "max\n", "0\n2\n") // as a reader in another pid namespace sees it
+	cgroupV2(t, files, "/moved", "4096\n", "max\n", "0\n2\n") // as read in another pid namespace
 	h, _ := findTree(t, files)
 	for _, tt := range []struct {
 		pid  int
@@ -302,7 +302,7 @@ func TestWideAndDeep(t *testing.T) {
 	}
 	c := open(t, h, "/deep")
 	if got, err := c.Procs(nil); err != nil || !slices.Equal(got, []int{4242}) {
-		t.Errorf("Procs() 200 levels above = %v, %v; want [4242]", got, err)
+		t.Errorf("Procs() of a tree 200 levels deep = %v, %v; want [4242]", got, err)
 	}
 	if got, err := h.FindPID(4242); err != nil || !slices.Equal(got, []string{deep}) {
 		t.Errorf("FindPID(4242) = %q, %v; want the deepest", got, err)

@@ -14,32 +14,30 @@ import (
 	"github.com/evictd/evictd/kernel"
 )
 
-// Membership is where a process is: one entry for each hierarchy.
+// Membership is the cgroup of a process in each hierarchy.
 type Membership []Entry
 
 // Entry is the cgroup of a process in one hierarchy.
 type Entry struct {
-	// Hierarchy is 0 for the v2 tree, and the same number as in /proc/cgroups
-	// for a v1 tree.
+	// Hierarchy is 0 for v2, and the hierarchy ID of /proc/cgroups for v1.
 	Hierarchy int
-	// Controllers are those of a v1 tree, or its one "name=systemd". The v2 tree
-	// lists none.
+	// Controllers are those of a v1 hierarchy, or a name such as "name=systemd".
+	// It is empty for v2.
 	Controllers []string
-	// Path is relative to the root of this process's cgroup namespace, which
-	// need not be the root of a tree that was mounted elsewhere.
+	// Path is relative to the root of this process's cgroup namespace, which can
+	// differ from the root of a mount.
 	Path string
-	// Deleted says that the v2 cgroup was removed while the process, a zombie
-	// now, was in it. A living cgroup whose name ends in " (deleted)" reads the
-	// same.
+	// Deleted means that the v2 cgroup was removed while the process, now a zombie,
+	// was in it. A cgroup whose name ends in " (deleted)" reads the same.
 	Deleted bool
 }
 
-// Of reads /proc/PID/cgroup. A process that does not exist is [fs.ErrNotExist].
-// For one that is exiting, a zombie too, the kernel prints "/" in every v1 tree,
-// wherever it was: the root is the cgroup only of a process that lives.
+// Of reads /proc/PID/cgroup. It fails with [fs.ErrNotExist] if there is no such
+// process. For an exiting process or a zombie, the kernel prints "/" in every v1
+// hierarchy: "/" is the cgroup only of a process that is alive.
 func Of(proc kernel.FS, pid int) (Membership, error) {
 	b, err := os.ReadFile(proc.Path(strconv.Itoa(pid), "cgroup"))
-	if errors.Is(err, unix.ESRCH) { // it went between open and read
+	if errors.Is(err, unix.ESRCH) { // it exited between open and read
 		err = fmt.Errorf("%w: %w", fs.ErrNotExist, err)
 	}
 	if err != nil {
@@ -82,9 +80,9 @@ func parseMembership(s string) (Membership, error) {
 	return m, nil
 }
 
-// Memory returns the path of the cgroup in the tree that carries memory. It is
-// [ErrOutside] if that is beyond the cgroup namespace, and [ErrGone] if it was
-// removed.
+// Memory returns the path of the cgroup in the memory controller's hierarchy. It
+// fails with [ErrOutside] if that is outside the cgroup namespace, and with
+// [ErrGone] if it was removed.
 func (m Membership) Memory(h *Hierarchy) (string, error) {
 	i := slices.IndexFunc(m, func(e Entry) bool {
 		if h.v1() {
@@ -93,7 +91,7 @@ func (m Membership) Memory(h *Hierarchy) (string, error) {
 		return e.Hierarchy == 0
 	})
 	if i < 0 {
-		return "", fmt.Errorf("process has no cgroup in the %s tree that carries memory", h.Version)
+		return "", fmt.Errorf("process has no cgroup in the memory controller's %s hierarchy", h.Version)
 	}
 	e := m[i]
 	if e.Path == "/.." || strings.HasPrefix(e.Path, "/../") {

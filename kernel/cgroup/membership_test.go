@@ -37,7 +37,7 @@ func TestParseMembership(t *testing.T) {
 		{in: "0::/a:b/cri-containerd:c\n", want: Membership{{Path: "/a:b/cri-containerd:c"}}},
 		{in: `0::/system.slice/dev-disk-by\x2dlabel-x.swap` + "\n", want: Membership{{Path: `/system.slice/dev-disk-by\x2dlabel-x.swap`}}},
 		{in: "0::/pod1/ctr (deleted)\n", want: Membership{{Path: "/pod1/ctr", Deleted: true}}},
-		// v1 does not mark removed cgroups: this is a name.
+		// v1 does not mark removed cgroups: this is part of the name.
 		{in: "4:memory:/x (deleted)\n", want: Membership{{Hierarchy: 4, Controllers: []string{"memory"}, Path: "/x (deleted)"}}},
 		{in: "0::/../../kubepods\n", want: Membership{{Path: "/../../kubepods"}}},
 		{in: "", want: nil},
@@ -94,7 +94,7 @@ func TestMembershipMemory(t *testing.T) {
 	m := Membership{{Hierarchy: 2, Controllers: []string{"cpu"}, Path: "/"}}
 	for _, v := range []Version{V1, V2, Hybrid} {
 		if got, err := m.Memory(&Hierarchy{Version: v}); err == nil {
-			t.Errorf("%s: Memory() without such an entry = %q; want an error", v, got)
+			t.Errorf("%s: Memory() without a memory or v2 entry = %q; want an error", v, got)
 		}
 	}
 }

@@ -12,20 +12,21 @@ import (
 	"github.com/evictd/evictd/kernel/internal/text"
 )
 
-// Memory is what a cgroup and all below it use, in bytes. The files are read one
-// after the other, the usage last: on a busy cgroup they disagree a little.
+// Memory is the memory usage of a cgroup and its descendants, in bytes. The files
+// are read one after the other, usage last, so the values of a busy cgroup are
+// slightly inconsistent.
 type Memory struct {
 	Usage uint64
-	// WorkingSet is Usage without InactiveFile, and 0 if that is larger. The
-	// kubelet ranks by it.
+	// WorkingSet is Usage minus InactiveFile, at least 0. The kubelet ranks pods by
+	// it.
 	WorkingSet   uint64
 	InactiveFile uint64
 	ActiveFile   uint64
-	File         uint64 // page cache, with Shmem
+	File         uint64 // page cache, including Shmem
 	Anon         uint64
 	Shmem        uint64
 	MappedFile   uint64
-	Limit        uint64 // the cgroup's own; 0 unless Limited
+	Limit        uint64 // of this cgroup, not of an ancestor; 0 unless Limited
 	Limited      bool
 }
 
@@ -42,38 +43,38 @@ const (
 
 type stat [statKeys]uint64
 
-// Without "total_", v1 leaves out the cgroups below (mm/memcontrol-v1.c:
-// memcg1_stat_format). There, rss is the anonymous memory.
+// On v1, keys without "total_" do not include descendants (mm/memcontrol-v1.c:
+// memcg1_stat_format), and rss is the anonymous memory.
 var (
 	keysV1 = [statKeys]string{"total_cache", "total_rss", "total_shmem", "total_mapped_file", "total_inactive_file", "total_active_file"}
 	keysV2 = [statKeys]string{"file", "anon", "shmem", "file_mapped", "inactive_file", "active_file"}
 )
 
-// unlimited is what the kubelet takes for no limit: v1 prints the largest number
-// of pages, in bytes.
+// unlimited is the limit above which the kubelet treats a cgroup as unlimited: for no
+// limit, v1 prints the largest number of pages, in bytes.
 const unlimited = 1 << 62
 
-// Memory reads the memory of the subtree. The root of a v2 tree has no usage of
-// its own: there it is anonymous memory and page cache, as on v1.
+// Memory reads the memory of the subtree. The v2 root has no usage file; its usage
+// is the sum of anonymous memory and page cache, as on v1.
 func (c *Cgroup) Memory() (Memory, error) {
 	var m Memory
 	err := c.ReadMemory(&m)
 	return m, err
 }
 
-// ReadMemory is [Cgroup.Memory] into a value that is there already. It allocates
-// nothing, and on an error leaves m as it was. Reading memory.stat can block
-// while the kernel sums its counters up.
+// ReadMemory is [Cgroup.Memory] without allocations. It leaves m unchanged on an
+// error. Reading memory.stat can block while the kernel flushes its statistics
+// (rstat).
 func (c *Cgroup) ReadMemory(m *Memory) error {
 	if err := c.readMemory(m); err != nil {
-		return c.failed("read memory", err)
+		return c.wrap("read memory", err)
 	}
 	return nil
 }
 
 func (c *Cgroup) readMemory(m *Memory) error {
-	// memory.stat is limited to one page, and usually has half of 4 KiB. The
-	// buffer lives on the stack so that readers share nothing.
+	// memory.stat has at most one page, and usually half of 4 KiB. The buffer is on
+	// the stack, so that concurrent readers share nothing.
 	var buf [8 << 10]byte
 	b, err := c.stat.Read(buf[:])
 	if err != nil {
@@ -133,7 +134,7 @@ func parseStat(b []byte, keys *[statKeys]string) (stat, error) {
 				continue
 			}
 			if seen&(1<<i) != 0 {
-				return stat{}, fmt.Errorf("memory.stat: %s is there twice", keys[i])
+				return stat{}, fmt.Errorf("memory.stat: duplicate key %s", keys[i])
 			}
 			if s[i], err = text.Uint(value); err != nil {
 				return stat{}, fmt.Errorf("memory.stat: %s: %w: %q", keys[i], err, bytes.Clone(value))
@@ -150,7 +151,8 @@ func parseStat(b []byte, keys *[statKeys]string) (stat, error) {
 	return s, nil
 }
 
-// readLimit reads memory.limit_in_bytes, or memory.max, which says "max".
+// readLimit reads memory.limit_in_bytes or memory.max. limited is false for "max"
+// and for the value by which v1 prints no limit.
 func readLimit(fd *sys.FD, buf []byte) (limit uint64, limited bool, err error) {
 	b, err := fd.Read(buf)
 	if err != nil {
@@ -184,23 +186,22 @@ func readUint(fd *sys.FD, buf []byte) (uint64, error) {
 	return n, nil
 }
 
-// OOMGroup reports whether the kernel's OOM killer, where it takes a process of
-// the cgroup, takes all of them (memory.oom.group, mm/memcontrol.c:
-// mem_cgroup_get_oom_group). A v1 tree has no such setting: it is
-// [kernel.ErrUnavailable] there.
+// OOMGroup reports whether the kernel's OOM killer kills all processes of the
+// cgroup together (memory.oom.group, mm/memcontrol.c: mem_cgroup_get_oom_group).
+// It fails with [kernel.ErrUnavailable] on v1.
 func (c *Cgroup) OOMGroup() (bool, error) {
 	if c.h.v1() {
 		return false, fmt.Errorf("memory.oom.group on v1: %w", kernel.ErrUnavailable)
 	}
 	fd, err := c.dir.OpenAt("memory.oom.group", unix.O_RDONLY)
 	if err != nil {
-		return false, c.failed("read memory.oom.group", err)
+		return false, c.wrap("read memory.oom.group", err)
 	}
 	defer fd.Close()
 	var buf [32]byte
 	n, err := readUint(fd, buf[:])
 	if err != nil {
-		return false, c.failed("read memory.oom.group", err)
+		return false, c.wrap("read memory.oom.group", err)
 	}
 	return n != 0, nil
 }

@@ -15,8 +15,8 @@ func TestMemory(t *testing.T) {
 	cgroupV1(t, v1, "/below", "4096\n", "9223372036854771712\n", "")
 	statV1 := Memory{InactiveFile: 233840640, ActiveFile: 315830272, File: 558755840, Anon: 41914368, Shmem: 9084928, MappedFile: 17035264}
 	statV2 := Memory{InactiveFile: 12288000, ActiveFile: 4091904, File: 16384000, Anon: 1548288, Shmem: 4096, MappedFile: 11010048}
-	with := func(m Memory, usage, working, limit uint64) Memory {
-		m.Usage, m.WorkingSet, m.Limit, m.Limited = usage, working, limit, limit != 0
+	with := func(m Memory, usage, workingSet, limit uint64) Memory {
+		m.Usage, m.WorkingSet, m.Limit, m.Limited = usage, workingSet, limit, limit != 0
 		return m
 	}
 	for _, tt := range []struct {
@@ -26,7 +26,7 @@ func TestMemory(t *testing.T) {
 	}{
 		{"v1 root", "/", v1, with(statV1, 600670208, 600670208-233840640, 0)},
 		{"v1 limited", "/kubepods", v1, with(statV1, 629145600, 629145600-233840640, 1<<30)},
-		{"v1 more inactive than used", "/below", v1, with(statV1, 4096, 0, 0)},
+		{"v1 inactive file above usage", "/below", v1, with(statV1, 4096, 0, 0)},
 		{"v2 root", "/", v2, with(statV2, 17932288, 5644288, 0)},
 		{"v2 limited", "/kubepods.slice", v2, with(statV2, 629145600, 616857600, 1<<30)},
 		{"v2 max", "/kubepods.slice/kubepods-pod1.slice/cri-containerd-a.scope", v2, with(statV2, 67108864, 54820864, 0)},
@@ -44,7 +44,7 @@ func TestMemory(t *testing.T) {
 				return
 			}
 			if root, err := h.RootMemory(); err != nil || root != got {
-				t.Errorf("RootMemory() = %+v, %v; want that of /", root, err)
+				t.Errorf("RootMemory() = %+v, %v; want the memory of /", root, err)
 			}
 		})
 	}
@@ -71,7 +71,7 @@ func TestMemoryErrors(t *testing.T) {
 		{"memory.stat", strings.Replace(stat, "anon 1548288", "anon x", 1), `anon: not a decimal number: "x"`},
 		{"memory.stat", strings.Replace(stat, "anon 1548288", "anon", 1), `anon: not a decimal number: ""`},
 		{"memory.stat", strings.ReplaceAll(stat, "\n", "\r\n"), "not a decimal number"},
-		{"memory.stat", stat + "anon 1\n", "anon is there twice"},
+		{"memory.stat", stat + "anon 1\n", "duplicate key anon"},
 		{"memory.stat", stat[:len(stat)-1], "text ends within a line"},
 		{"memory.stat", strings.Repeat("x 1\n", 4096), "longer than its buffer"},
 	} {
@@ -80,14 +80,14 @@ func TestMemoryErrors(t *testing.T) {
 		kerneltest.Write(t, root, map[string]string{path: tt.content})
 		m := before
 		if err := c.ReadMemory(&m); err == nil || !strings.Contains(err.Error(), tt.err) || m != before {
-			t.Errorf("ReadMemory() with %s %.20q = %v; want an error with %q and nothing read", tt.file, tt.content, err, tt.err)
+			t.Errorf("ReadMemory() with %s %.20q = %v; want an error with %q and m unchanged", tt.file, tt.content, err, tt.err)
 		}
 		kerneltest.Write(t, root, map[string]string{path: good})
 	}
 
 	kerneltest.Write(t, root, map[string]string{"memory.stat": strings.Replace(stat, "anon 1548288", "anon 18446744073709551615", 1)})
 	if m, err := h.RootMemory(); err == nil {
-		t.Errorf("RootMemory() with sums that overflow = %+v; want an error", m)
+		t.Errorf("RootMemory() with a sum that overflows = %+v; want an error", m)
 	}
 }
 

@@ -1,12 +1,9 @@
 package cgroup
 
 import (
-	"bufio"
 	"errors"
 	"fmt"
-	"io"
 	"os"
-	"os/exec"
 	"path/filepath"
 	"slices"
 	"strconv"
@@ -14,7 +11,6 @@ import (
 	"sync"
 	"sync/atomic"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -24,9 +20,9 @@ import (
 	"github.com/evictd/evictd/kernel/meminfo"
 )
 
-// These tests run on the cgroups of this machine, in cgroups of their own.
+// These tests create real cgroups on this machine.
 
-// native returns the tree of this machine that carries memory.
+// native returns the memory controller's hierarchy of this machine.
 func native(t *testing.T) *Hierarchy {
 	t.Helper()
 	h, err := Find("/sys/fs/cgroup")
@@ -38,104 +34,9 @@ func native(t *testing.T) *Hierarchy {
 	}
 	b, err := os.ReadFile(h.Memory.Path("cgroup.subtree_control"))
 	if err != nil || !slices.Contains(strings.Fields(string(b)), "memory") {
-		t.Skipf("needs memory enabled below the root of the v2 tree: %q, %v", b, err)
+		t.Skipf("needs memory enabled below the root of the v2 hierarchy: %q, %v", b, err)
 	}
 	return h
-}
-
-func eventually(t *testing.T, what string, done func() bool) {
-	t.Helper()
-	for deadline := time.Now().Add(10 * time.Second); !done(); time.Sleep(time.Millisecond) {
-		if time.Now().After(deadline) {
-			t.Errorf("%s: not within 10 s", what)
-			return
-		}
-	}
-}
-
-// start runs a process that lives until the test ends, and moves it into cgroups.
-func start(t *testing.T, dirs ...string) *exec.Cmd {
-	t.Helper()
-	cmd, _, _ := startCommand(t, exec.Command("cat"), dirs...)
-	return cmd
-}
-
-func startCommand(t *testing.T, cmd *exec.Cmd, dirs ...string) (*exec.Cmd, io.Writer, io.Reader) {
-	t.Helper()
-	in, err := cmd.StdinPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	out, err := cmd.StdoutPipe()
-	if err != nil {
-		t.Fatal(err)
-	}
-	if err := cmd.Start(); err != nil {
-		t.Fatal(err)
-	}
-	t.Cleanup(func() {
-		_ = cmd.Process.Kill()
-		_ = cmd.Wait()
-	})
-	for _, dir := range dirs {
-		order := []byte(strconv.Itoa(cmd.Process.Pid))
-		if err := os.WriteFile(filepath.Join(dir, "cgroup.procs"), order, 0); err != nil {
-			t.Fatal(err)
-		}
-	}
-	return cmd, in, out
-}
-
-// exits waits until the process of cmd is gone or its parent's to reap.
-func exits(t *testing.T, cmd *exec.Cmd) {
-	t.Helper()
-	done := make(chan struct{})
-	go func() {
-		_ = cmd.Wait()
-		close(done)
-	}()
-	select {
-	case <-done:
-	case <-time.After(10 * time.Second):
-		t.Errorf("process %d lives after 10 s; want it dead", cmd.Process.Pid)
-	}
-}
-
-const held = 32 << 20
-
-// TestHold is no test: it is what a test runs to have a process that holds memory.
-func TestHold(t *testing.T) {
-	if os.Getenv("EVICTD_TEST_HOLD") == "" {
-		return // it is the body of a process that other tests run
-	}
-	in := bufio.NewReader(os.Stdin)
-	if _, err := in.ReadString('\n'); err != nil { // it is in its cgroup
-		return
-	}
-	b, err := unix.Mmap(-1, 0, held, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
-	if err != nil {
-		t.Fatal(err)
-	}
-	for i := 0; i < len(b); i += 4096 {
-		b[i] = 1
-	}
-	fmt.Println("held")
-	_, _ = in.ReadString('\n')
-}
-
-// startHolder starts a process in the cgroup dir and returns its PID when it holds memory.
-func startHolder(t *testing.T, dir string) int {
-	t.Helper()
-	hold := exec.Command(os.Args[0], "-test.run=^TestHold$")
-	hold.Env = append(os.Environ(), "EVICTD_TEST_HOLD=1")
-	cmd, in, out := startCommand(t, hold, dir)
-	if _, err := io.WriteString(in, "\n"); err != nil {
-		t.Fatal(err)
-	}
-	if line, err := bufio.NewReader(out).ReadString('\n'); err != nil || line != "held\n" {
-		t.Fatalf("process says %q, %v; want held", line, err)
-	}
-	return cmd.Process.Pid
 }
 
 func TestNativeMemory(t *testing.T) {
@@ -149,19 +50,19 @@ func TestNativeMemory(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(dir, limit), []byte("134217728"), 0); err != nil {
 		t.Fatal(err)
 	}
-	pid := startHolder(t, dir)
+	pid := startAllocator(t, dir)
 	c := open(t, h, name)
 
-	// The kernel sums memory.stat up every 2 s, or when it is read with much due.
+	// The kernel flushes memory.stat every 2 s, or on a read if much is pending.
 	var m Memory
 	eventually(t, "anonymous memory in memory.stat", func() bool {
 		if err := c.ReadMemory(&m); err != nil {
 			t.Fatal(err)
 		}
-		return m.Anon >= held
+		return m.Anon >= allocated
 	})
-	if m.Usage < held || m.WorkingSet > m.Usage || m.Usage > 128<<20 || m.Limit != 128<<20 || !m.Limited {
-		t.Errorf("Memory() = %+v; want %d or more in use and a limit of 128 MiB", m, held)
+	if m.Usage < allocated || m.WorkingSet > m.Usage || m.Usage > 128<<20 || m.Limit != 128<<20 || !m.Limited {
+		t.Errorf("Memory() = %+v; want a usage of %d or more and a limit of 128 MiB", m, allocated)
 	}
 	if got, err := c.Procs(nil); err != nil || !slices.Equal(got, []int{pid}) {
 		t.Errorf("Procs() = %v, %v; want [%d]", got, err, pid)
@@ -169,11 +70,11 @@ func TestNativeMemory(t *testing.T) {
 	if got, err := c.Tasks(); err != nil || got < 1 {
 		t.Errorf("Tasks() = %d, %v; want the threads of a Go program", got, err)
 	}
-	in1, err := Of("/proc", pid)
+	membership, err := Of("/proc", pid)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, err := in1.Memory(h); err != nil || got != name {
+	if got, err := membership.Memory(h); err != nil || got != name {
 		t.Errorf("Of(%d).Memory() = %q, %v; want %q", pid, got, err, name)
 	}
 	if got, err := h.FindPID(pid); err != nil || !slices.Equal(got, []string{name}) {
@@ -209,10 +110,11 @@ func TestNativeGone(t *testing.T) {
 	if err := os.Mkdir(h.Memory.Path(name), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	gone("made anew")
+	gone("replaced")
 }
 
-// A cgroup that is removed while it is opened is either opened or gone, whichever of its files the kernel refuses.
+// Opening a cgroup that is removed at the same time either succeeds or fails with
+// ErrGone, whichever of its files the kernel refuses.
 func TestNativeOpenedWhileRemoved(t *testing.T) {
 	h := native(t)
 	name := kerneltest.Cgroup(t, h.Memory)
@@ -227,12 +129,12 @@ func TestNativeOpenedWhileRemoved(t *testing.T) {
 			default:
 			}
 			if err := errors.Join(os.Remove(dir), os.Mkdir(dir, 0o755)); err != nil {
-				t.Errorf("make and remove a cgroup: %v", err)
+				t.Errorf("create and remove a cgroup: %v", err)
 				return
 			}
 		}
 	})
-	// Who is interrupted between the look at the directory and the opening of a file finds it gone.
+	// The cgroup may be removed between the opening of its directory and of a file.
 	var opened atomic.Int64
 	var opening sync.WaitGroup
 	for range 8 {
@@ -255,8 +157,8 @@ func TestNativeOpenedWhileRemoved(t *testing.T) {
 	t.Logf("opened %d times of 16000", opened.Load())
 }
 
-// A process that came since the last reading is listed, and two who read at once
-// don't disturb each other.
+// Procs lists a process that was started since the last read, and concurrent reads
+// do not affect each other.
 func TestNativeProcsFresh(t *testing.T) {
 	h := native(t)
 	name := kerneltest.Cgroup(t, h.Memory)
@@ -314,7 +216,7 @@ func TestNativeFreezerV1(t *testing.T) {
 	if err := c.Freeze(); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { _ = c.Thaw() }) // or the cgroup can't be emptied
+	t.Cleanup(func() { _ = c.Thaw() }) // otherwise its processes can't exit
 	eventually(t, "freeze", func() bool {
 		b, err := os.ReadFile(h.Freezer.Path(name, "freezer.state"))
 		return err == nil && string(b) == "FROZEN\n"
@@ -325,7 +227,7 @@ func TestNativeFreezerV1(t *testing.T) {
 	if got, err := c.Frozen(); err != nil || !got {
 		t.Errorf("Frozen() = %v, %v; want true", got, err)
 	}
-	// Whoever is in the container may freeze a cgroup of its own below.
+	// A process in a container may freeze a descendant of its cgroup.
 	if err := os.WriteFile(h.Freezer.Path(name, "inner", "freezer.state"), []byte("FROZEN"), 0); err != nil {
 		t.Fatal(err)
 	}
@@ -338,20 +240,20 @@ func TestNativeFreezerV1(t *testing.T) {
 	if err := c.Thaw(); err != nil {
 		t.Errorf("Thaw() = %v; want nil", err)
 	}
-	exits(t, cmd)
+	waitExit(t, cmd)
 	if got, err := c.Frozen(); err != nil || got {
 		t.Errorf("Frozen() after Thaw = %v, %v; want false", got, err)
 	}
 }
 
-// The unified tree of a hybrid node has no memory controller, but the rest of v2.
+// The v2 hierarchy of a hybrid node has no memory controller, but the rest of v2.
 func TestNativeControlV2(t *testing.T) {
 	unified := kernel.FS("/sys/fs/cgroup/unified")
 	if _, err := os.Stat(unified.Path("cgroup.controllers")); err != nil {
 		unified = "/sys/fs/cgroup"
 	}
 	if _, err := os.Stat(unified.Path("cgroup.controllers")); err != nil {
-		t.Skip("needs a v2 tree: ", err)
+		t.Skip("needs a v2 hierarchy: ", err)
 	}
 	name := kerneltest.Cgroup(t, unified)
 	dir, err := sys.Open(unified.Path(name), unix.O_PATH|unix.O_DIRECTORY)
@@ -389,37 +291,37 @@ func TestNativeControlV2(t *testing.T) {
 	} else if err != nil {
 		t.Fatal(err)
 	}
-	exits(t, cmd) // although it is frozen
+	waitExit(t, cmd) // although it is frozen
 	eventually(t, "empty", func() bool {
 		populated, err := c.Populated()
 		return err == nil && !populated
 	})
 
-	// In a threaded cgroup, processes are listed by their domain above it.
+	// The processes of a threaded cgroup are listed by its domain cgroup.
 	kerneltest.MakeCgroup(t, unified.Path(name, "threaded"))
 	if err := os.WriteFile(unified.Path(name, "threaded", "cgroup.type"), []byte("threaded"), 0); err != nil {
 		t.Fatal(err)
 	}
 	if got, err := c.Procs(nil); err != nil || len(got) != 0 {
-		t.Errorf("Procs() with a threaded cgroup below = %v, %v; want none", got, err)
+		t.Errorf("Procs() with a threaded child = %v, %v; want none", got, err)
 	}
 }
 
-// The ways to the node's working set agree: three on v1, two on v2. Other
-// processes allocate meanwhile, so the readings are repeated until they were left
-// alone.
+// The node's working set is the same from all sources: three on v1, two on v2. Other
+// processes allocate memory at the same time, so the reads are repeated until they
+// agree.
 func TestNativeRoot(t *testing.T) {
 	h := native(t)
 	if h.Nested() {
 		t.Skip("needs the root of the node's cgroups")
 	}
 	const near = 32 << 20
-	eventually(t, "working sets that agree", func() bool {
+	eventually(t, "equal working sets", func() bool {
 		m, err := h.RootMemory()
 		if err != nil {
 			t.Fatal(err)
 		}
-		usage := m.Usage // a v2 root has no such file
+		usage := m.Usage // the v2 root has no usage file
 		if h.v1() {
 			raw, err := os.ReadFile(h.Memory.Path("memory.usage_in_bytes"))
 			if err != nil {
@@ -434,7 +336,7 @@ func TestNativeRoot(t *testing.T) {
 			t.Fatal(err)
 		}
 		if m.Limited || m.WorkingSet != m.Usage-m.InactiveFile {
-			t.Fatalf("RootMemory() = %+v; want usage without inactive files, and no limit", m)
+			t.Fatalf("RootMemory() = %+v; want usage minus inactive file, and no limit", m)
 		}
 		byFiles, byInfo := int64(usage-m.InactiveFile), int64(info.WorkingSet())
 		t.Logf("working set: %d by RootMemory, %d by its usage, %d by meminfo", m.WorkingSet, byFiles, byInfo)

@@ -13,25 +13,24 @@ import (
 	"github.com/evictd/evictd/kernel/internal/text"
 )
 
-// Procs returns the pids of the processes in the subtree, sorted and each once,
-// in the storage of dst. For a cgroup without others below it, and a dst that is
-// long enough, it allocates little. A process that can't be named from here is
-// [ErrForeign] on v2, unless [Hierarchy.NamesAll]; on v1 the kernel leaves it out.
+// Procs returns the pids of the processes in the subtree, sorted and without
+// duplicates, in the storage of dst. It allocates little for a cgroup without
+// descendants if dst is large enough. A process without a pid in this pid namespace
+// is [ErrForeign] on v2, unless [Hierarchy.NamesAll]; v1 does not list it.
 //
-// Processes may fork and move while the list is read: what is done to them has to
-// be repeated until the list is empty.
+// Processes may fork and move while the list is read, so callers repeat their
+// operation until the list is empty.
 func (c *Cgroup) Procs(dst []int) ([]int, error) {
 	dst, err := c.h.listProcs(c.dir, dst[:0])
 	if err != nil {
-		return dst[:0], c.failed("list processes", err)
+		return dst[:0], c.wrap("list processes", err)
 	}
 	return dst, nil
 }
 
-// WalkProcs calls visit for the cgroup (".") and for each below it, a parent before its
-// children, with the pids of the processes in that one alone, sorted, until visit returns
-// false or an error. The list is valid during the call. However many cgroups there are,
-// each is read once.
+// WalkProcs calls visit for the cgroup (".") and for each descendant, parents first,
+// with the sorted pids of the processes in that cgroup alone, until visit returns false
+// or an error. pids is valid during the call only. Each cgroup is read once.
 func (c *Cgroup) WalkProcs(visit func(rel string, pids []int) (more bool, err error)) error {
 	var pids []int
 	err := walk(c.dir, func(rel string) (err error) {
@@ -47,46 +46,48 @@ func (c *Cgroup) WalkProcs(visit func(rel string, pids []int) (more bool, err er
 		return err
 	})
 	if err != nil {
-		return c.failed("list processes", err)
+		return c.wrap("list processes", err)
 	}
 	return nil
 }
 
-// ProcsOf returns the pids of the processes in one cgroup of the subtree alone, by its
-// path as WalkProcs gives it, sorted. One that has gone has none.
+// ProcsOf returns the sorted pids of the processes in one cgroup of the subtree alone.
+// rel is its path as in WalkProcs. A descendant that was removed has none.
 func (c *Cgroup) ProcsOf(rel string, dst []int) ([]int, error) {
 	dst, err := c.h.readProcs(c.dir, rel, dst[:0])
 	if err != nil && rel != "." && removed(err) {
 		return dst[:0], nil
 	}
 	if err != nil {
-		return dst[:0], c.failed("list processes", err)
+		return dst[:0], c.wrap("list processes", err)
 	}
 	slices.Sort(dst)
 	return slices.Compact(dst), nil
 }
 
-// Leaf reports whether there is no cgroup below this one for certain.
+// Leaf reports whether this cgroup certainly has no child. It returns false if that
+// can't be read.
 func (c *Cgroup) Leaf() bool { return isLeaf(c.dir) }
 
-// FreezerProcs lists, as [Cgroup.Procs] does, whom [Cgroup.Freeze] would stop: on
-// v1 those of the freezer's cgroup of the same path, which may be others.
+// FreezerProcs returns the pids of the processes that [Cgroup.Freeze] freezes, as
+// [Cgroup.Procs] does: on v1 those of the freezer cgroup of the same path, which may
+// contain other processes than the memory cgroup.
 func (c *Cgroup) FreezerProcs(dst []int) ([]int, error) {
 	if !c.h.v1() {
 		return c.Procs(dst)
 	}
 	dst = dst[:0]
 	if c.freezer == nil {
-		return dst, c.failed("list processes", c.noFreezer())
+		return dst, c.wrap("list processes", c.noFreezer())
 	}
 	dst, err := c.h.listProcs(c.freezer, dst)
 	if err != nil {
-		return dst[:0], c.failed("list processes", c.ofFreezer(err))
+		return dst[:0], c.wrap("list processes", c.freezerError(err))
 	}
 	return dst, nil
 }
 
-// listProcs appends the pids of a cgroup and of all below it, and sorts them.
+// listProcs appends the pids of a cgroup and its descendants, and sorts them.
 func (h *Hierarchy) listProcs(dir *sys.FD, dst []int) ([]int, error) {
 	err := walk(dir, func(rel string) (err error) {
 		dst, err = h.readProcs(dir, rel, dst)
@@ -96,30 +97,30 @@ func (h *Hierarchy) listProcs(dir *sys.FD, dst []int) ([]int, error) {
 	return slices.Compact(dst), err
 }
 
-// zeroRereads is how often a list is read again at once because a process in it
-// had no number. In a fork storm the next list may have another such process.
+// zeroRereads is how often a list is read again because a process in it had no pid.
+// It is bounded because in a fork storm every list may have such a process.
 const zeroRereads = 3
 
 // readProcs appends the pids of one cgroup.
 func (h *Hierarchy) readProcs(dir *sys.FD, rel string, dst []int) ([]int, error) {
 	got, err := h.readList(dir, path.Join(rel, "cgroup.procs"), dst)
 	if errors.Is(err, unix.EOPNOTSUPP) && rel != "." {
-		// The threads of a threaded cgroup are those of processes that the domain
-		// above it lists. That one is in this subtree too.
+		// The threads of a threaded cgroup belong to processes that its domain
+		// cgroup lists, which is in this subtree too.
 		return dst, nil
 	}
 	return got, err
 }
 
-// readList appends the numbers of a list. In the first pid namespace an entry
-// without a number is skipped, and the list is read again, because a process that
-// was beginning has a number by then.
+// readList appends the numbers of a list. In the initial pid namespace, an entry of
+// 0 is skipped and the list is read again, because a starting process has a pid by
+// then.
 //
-// Each reading opens the list anew: v1 keeps that of an open file for a second
-// after each reading (kernel/cgroup/cgroup-v1.c: cgroup_pidlist_start), so that a
-// descriptor that is held misses what was forked since; and where two read one open
-// file, each starts the list again below the other, who then goes on in the middle
-// of a number.
+// Each read opens the file again: v1 caches the list of an open file for a second
+// after each read (kernel/cgroup/cgroup-v1.c: cgroup_pidlist_start), so a descriptor
+// that stays open misses later forks. With a shared descriptor, each reader would
+// also restart the list of the other one, which would then continue in the middle of
+// a number.
 func (h *Hierarchy) readList(dir *sys.FD, name string, dst []int) ([]int, error) {
 	for reread := 0; ; reread++ {
 		fd, err := dir.OpenAt(name, unix.O_RDONLY)
@@ -128,7 +129,7 @@ func (h *Hierarchy) readList(dir *sys.FD, name string, dst []int) ([]int, error)
 		}
 		got, err := readPIDs(fd, dst)
 		fd.Close()
-		if !h.namesAll || !errors.Is(err, ErrForeign) {
+		if !h.initPIDNS || !errors.Is(err, ErrForeign) {
 			return got, err
 		}
 		if reread == zeroRereads {
@@ -137,8 +138,9 @@ func (h *Hierarchy) readList(dir *sys.FD, name string, dst []int) ([]int, error)
 	}
 }
 
-// readPIDs appends the numbers of a file with one on each line. It reads on
-// after a process that has no number here, and then returns [ErrForeign].
+// readPIDs appends the numbers of a file with one number per line. It skips a
+// process without a pid in this namespace, reads to the end, and then returns
+// [ErrForeign].
 func readPIDs(fd *sys.FD, dst []int) ([]int, error) {
 	var buf [4 << 10]byte
 	foreign := false
@@ -170,9 +172,8 @@ func readPIDs(fd *sys.FD, dst []int) ([]int, error) {
 	}
 }
 
-// parsePIDs appends the numbers of the whole lines in b, and returns what
-// follows them. With [ErrForeign], which stands for zeros among them, it still
-// returns all.
+// parsePIDs appends the numbers of the complete lines in b, and returns the rest.
+// ErrForeign means that some of them are 0; the others are returned with it.
 func parsePIDs(b []byte, dst []int) (pids []int, rest []byte, err error) {
 	var foreign error
 	for {
@@ -188,7 +189,7 @@ func parsePIDs(b []byte, dst []int) (pids []int, rest []byte, err error) {
 			return dst, nil, fmt.Errorf("list of pids: %w: %q", err, bytes.Clone(line))
 		}
 		b = rest
-		// A 0 would be signalled as our own process group.
+		// kill(0) would signal evictd's own process group.
 		if pid == 0 {
 			foreign = ErrForeign
 			continue
@@ -200,13 +201,13 @@ func parsePIDs(b []byte, dst []int) (pids []int, rest []byte, err error) {
 // maxPID is PID_MAX_LIMIT of 64-bit kernels.
 const maxPID = 4 << 20
 
-// Populated reports whether a process is in the subtree; on v1, whether one is
-// that can be named from here. The root always is.
+// Populated reports whether the subtree contains a process; on v1, one with a pid
+// in this pid namespace. The root is always populated.
 func (c *Cgroup) Populated() (bool, error) {
 	if c.events != nil {
 		populated, err := c.event("populated")
 		if err != nil {
-			return false, c.failed("read events", err)
+			return false, c.wrap("read events", err)
 		}
 		return populated, nil
 	}
@@ -224,12 +225,12 @@ func (c *Cgroup) Populated() (bool, error) {
 		return err
 	})
 	if err != nil {
-		return false, c.failed("list processes", err)
+		return false, c.wrap("list processes", err)
 	}
 	return populated, nil
 }
 
-// event reads one flag of cgroup.events:
+// event reads one key of cgroup.events:
 //
 //	populated 1
 //	frozen 0
@@ -264,23 +265,23 @@ func parseEvent(b []byte, key string) (bool, error) {
 	return false, fmt.Errorf("cgroup.events: no line for %q", key)
 }
 
-// Children returns the names of the cgroups right below, sorted.
+// Children returns the names of the child cgroups, sorted.
 func (c *Cgroup) Children() ([]string, error) {
 	names, err := subdirectories(c.dir, ".")
 	if err != nil {
-		return nil, c.failed("list children", err)
+		return nil, c.wrap("list children", err)
 	}
 	slices.Reverse(names)
 	return names, nil
 }
 
-// Tasks returns how many threads are in the subtree: what the pids controller
-// counts where it is on, which on v1 is for its own cgroup of the same path,
-// else a count of the lists of threads.
+// Tasks returns the number of threads in the subtree. It reads pids.current if the
+// pids controller is on (on v1, that of the pids cgroup of the same path), and
+// counts the entries of the thread lists otherwise.
 func (c *Cgroup) Tasks() (uint64, error) {
 	n, err := c.tasks()
 	if err != nil {
-		return 0, c.failed("count tasks", err)
+		return 0, c.wrap("count tasks", err)
 	}
 	return n, nil
 }

@@ -16,7 +16,7 @@ import (
 
 func inode(st os.FileInfo) uint64 { return st.Sys().(*syscall.Stat_t).Ino }
 
-// descriptors counts those that this process has open.
+// descriptors returns the number of open descriptors of this process.
 func descriptors(t *testing.T) int {
 	t.Helper()
 	entries, err := os.ReadDir("/proc/self/fd")
@@ -35,22 +35,22 @@ func TestProcs(t *testing.T) {
 	}
 	for _, tt := range []struct {
 		name  string
-		procs map[string]string // in the cgroup and below it
+		procs map[string]string // by cgroup, relative to the one under test
 		want  []int
 		err   string
 	}{
 		{name: "empty", procs: map[string]string{".": ""}},
-		{name: "sorted once", procs: map[string]string{".": "30\n20\n30\n"}, want: []int{20, 30}},
+		{name: "sorted without duplicates", procs: map[string]string{".": "30\n20\n30\n"}, want: []int{20, 30}},
 		{name: "subtree", procs: map[string]string{".": "30\n", "a": "10\n", "a/b": "20\n", "c": ""}, want: []int{10, 20, 30}},
-		{name: "listed twice while it moved", procs: map[string]string{".": "", "a": "10\n", "b": "10\n"}, want: []int{10}},
+		{name: "moved between two cgroups", procs: map[string]string{".": "", "a": "10\n", "b": "10\n"}, want: []int{10}},
 		{name: "many", procs: map[string]string{".": many.String()}, want: all},
 		{name: "largest", procs: map[string]string{".": "4194304\n"}, want: []int{4194304}},
 		{name: "too large", procs: map[string]string{".": "4194305\n"}, err: "number too large"},
-		{name: "foreign", procs: map[string]string{".": "7\n", "a": "7\n0\n"}, err: ErrForeign.Error()},
+		{name: "other pid namespace", procs: map[string]string{".": "7\n", "a": "7\n0\n"}, err: ErrForeign.Error()},
 		{name: "negative", procs: map[string]string{".": "-7\n"}, err: "not a decimal number"},
 		{name: "cut off", procs: map[string]string{".": "7\n8"}, err: "text ends within a line"},
 		{name: "empty line", procs: map[string]string{".": "7\n\n"}, err: "not a decimal number"},
-		{name: "no line feed in sight", procs: map[string]string{".": strings.Repeat("1", 5000)}, err: "longer than its buffer"},
+		{name: "line too long", procs: map[string]string{".": strings.Repeat("1", 5000)}, err: "longer than its buffer"},
 	} {
 		v1, v2 := treeV1(t), treeV2(t)
 		for dir, procs := range tt.procs {
@@ -60,7 +60,7 @@ func TestProcs(t *testing.T) {
 		for version, files := range map[Version]map[string]string{V1: v1, V2: v2} {
 			t.Run(fmt.Sprint(tt.name, " ", version), func(t *testing.T) {
 				h, _ := findTree(t, files)
-				h.namesAll = false
+				h.initPIDNS = false
 				c := open(t, h, "/x")
 				dst := make([]int, 3, 8)
 				got, err := c.Procs(dst)
@@ -81,17 +81,17 @@ func TestProcs(t *testing.T) {
 	}
 }
 
-// In the first pid namespace a 0 is a process that is beginning or ending, in a
-// fork storm at nearly every reading: the others are listed.
-func TestProcsWithoutNumber(t *testing.T) {
+// In the initial pid namespace a 0 is a process that starts or exits, which a fork
+// storm has in nearly every list: the other processes are returned.
+func TestProcsWithoutPID(t *testing.T) {
 	v2 := treeV2(t)
 	cgroupV2(t, v2, "/storm", "4096\n", "max\n", "0\n7\n0\n9\n")
 	cgroupV2(t, v2, "/storm/below", "4096\n", "max\n", "0\n8\n")
 	h, _ := findTree(t, v2)
-	h.namesAll = true
+	h.initPIDNS = true
 	c := open(t, h, "/storm")
 	if got, err := c.Procs(nil); err != nil || !slices.Equal(got, []int{7, 8, 9}) {
-		t.Errorf("Procs() = %v, %v; want the processes with a number", got, err)
+		t.Errorf("Procs() = %v, %v; want the processes with a pid", got, err)
 	}
 	if n, err := c.Tasks(); err != nil || n != 3 {
 		t.Errorf("Tasks() = %d, %v; want 3", n, err)
@@ -109,10 +109,10 @@ func TestWalkProcs(t *testing.T) {
 		}
 		h, _ := findTree(t, files)
 		c := open(t, h, "/x")
-		walk := func(most int) (got []string, err error) {
+		walk := func(limit int) (got []string, err error) {
 			err = c.WalkProcs(func(rel string, pids []int) (bool, error) {
 				got = append(got, fmt.Sprint(rel, pids))
-				return len(got) < most, nil
+				return len(got) < limit, nil
 			})
 			return got, err
 		}
@@ -120,7 +120,7 @@ func TestWalkProcs(t *testing.T) {
 			t.Errorf("%s: WalkProcs() visits %q, %v; want each cgroup with its own processes", version, got, err)
 		}
 		if got, err := walk(2); err != nil || len(got) != 2 {
-			t.Errorf("%s: WalkProcs() that is to end after two visits %q, %v", version, got, err)
+			t.Errorf("%s: WalkProcs() visits %q, %v; want it to end after two cgroups", version, got, err)
 		}
 		failed := errors.New("no")
 		if err := c.WalkProcs(func(string, []int) (bool, error) { return true, failed }); !errors.Is(err, failed) {
@@ -132,7 +132,7 @@ func TestWalkProcs(t *testing.T) {
 			}
 		}
 		if c.Leaf() {
-			t.Errorf("%s: Leaf() of a cgroup with others below it = true; want false", version)
+			t.Errorf("%s: Leaf() of a cgroup with children = true; want false", version)
 		}
 	}
 }
@@ -142,7 +142,7 @@ func TestPopulated(t *testing.T) {
 	cgroupV1(t, v1, "/empty", "0\n", unlimitedV1, "")
 	cgroupV1(t, v1, "/empty/below", "0\n", unlimitedV1, "")
 	v2 := treeV2(t)
-	cgroupV2(t, v2, "/foreign", "0\n", "max\n", "0\n")
+	cgroupV2(t, v2, "/other-pidns", "0\n", "max\n", "0\n")
 	for _, tt := range []struct {
 		path  string
 		files map[string]string
@@ -152,8 +152,8 @@ func TestPopulated(t *testing.T) {
 		{"/kubepods", v1, true},
 		{"/empty", v1, false},
 		{"/", v2, true},
-		{"/kubepods.slice", v2, false}, // says its cgroup.events
-		{"/foreign", v2, true},
+		{"/kubepods.slice", v2, false}, // by its cgroup.events
+		{"/other-pidns", v2, true},
 	} {
 		h, _ := findTree(t, tt.files)
 		if got, err := open(t, h, tt.path).Populated(); err != nil || got != tt.want {
@@ -240,7 +240,7 @@ func TestFreezerV1(t *testing.T) {
 	if err := c.Thaw(); err != nil {
 		t.Errorf("Thaw() = %v; want nil", err)
 	}
-	// A plain file keeps the end of what was there before.
+	// A regular file keeps the end of its old content.
 	if got := state("inner"); !strings.HasPrefix(got, "THAWED") {
 		t.Errorf("state of the child after Thaw = %q; want THAWED", got)
 	}
@@ -283,8 +283,8 @@ func TestControlV2(t *testing.T) {
 		want           bool
 	}{
 		{"populated 1\nfrozen 0\n", "0\n", false},
-		{"populated 1\nfrozen 0\n", "1\n", true}, // under way
-		{"populated 1\nfrozen 1\n", "0\n", true}, // by a cgroup above
+		{"populated 1\nfrozen 0\n", "1\n", true}, // being frozen
+		{"populated 1\nfrozen 1\n", "0\n", true}, // by an ancestor
 	} {
 		kerneltest.Write(t, root, map[string]string{"kubepods.slice/cgroup.events": tt.events, "kubepods.slice/cgroup.freeze": tt.freeze})
 		if got, err := c.Frozen(); err != nil || got != tt.want {
@@ -298,7 +298,7 @@ func TestControlV2(t *testing.T) {
 
 func TestRootIsRefused(t *testing.T) {
 	for _, files := range []map[string]string{treeV1(t), treeV2(t)} {
-		files["cgroup.kill"], files["cgroup.freeze"] = "", "0\n" // a container's root has them
+		files["cgroup.kill"], files["cgroup.freeze"] = "", "0\n" // as in the root of a container
 		h, _ := findTree(t, files)
 		root := open(t, h, "/")
 		for name, err := range map[string]error{"Kill": root.Kill(), "Freeze": root.Freeze(), "Thaw": root.Thaw()} {

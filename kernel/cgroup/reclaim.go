@@ -11,14 +11,14 @@ import (
 	"github.com/evictd/evictd/kernel"
 )
 
-// ErrNotReclaimed tells that the kernel found less to reclaim than was asked for.
-var ErrNotReclaimed = errors.New("less was reclaimed than was asked for")
+// ErrNotReclaimed means that the kernel reclaimed less than requested.
+var ErrNotReclaimed = errors.New("less was reclaimed than requested")
 
-// Reclaim has the kernel reclaim so many bytes of the subtree's memory now, the
-// coldest first: file cache, and anonymous memory where there is swap
-// (memory.reclaim, mm/vmscan.c: user_proactive_reclaim). It returns when that is
-// done, which takes as long as it takes, or with [ErrNotReclaimed]. It needs
-// cgroup v2 and Linux 5.19: [kernel.ErrUnavailable] without.
+// Reclaim makes the kernel reclaim the given number of bytes from the subtree,
+// least recently used first: file cache, and anonymous memory if there is swap
+// (memory.reclaim, mm/vmscan.c: user_proactive_reclaim). It blocks without a
+// deadline until that is done, or fails with [ErrNotReclaimed]. It fails with
+// [kernel.ErrUnavailable] on v1 and before Linux 5.19.
 func (c *Cgroup) Reclaim(bytes uint64) error {
 	if err := c.reclaim(bytes); err != nil {
 		return fmt.Errorf("reclaim %d bytes of cgroup %s: %w", bytes, c.path, err)

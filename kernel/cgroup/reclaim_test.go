@@ -13,8 +13,8 @@ import (
 	"github.com/evictd/evictd/kernel/kerneltest"
 )
 
-// File cache that nobody uses is taken back as it is asked for; of more than there
-// is, all.
+// Reclaim frees the requested amount of unused file cache. A request for more than
+// there is frees all of it and fails with ErrNotReclaimed.
 func TestNativeReclaim(t *testing.T) {
 	h := native(t)
 	name := kerneltest.Cgroup(t, h.Memory)
@@ -38,7 +38,7 @@ func TestNativeReclaim(t *testing.T) {
 	_, in, out := startCommand(t, exec.Command("sh", "-c", script), h.Memory.Path(name))
 	fmt.Fprintln(in, "go")
 	if line, err := bufio.NewReader(out).ReadString('\n'); line != "done\n" {
-		t.Fatalf("the writer says %q, %v", line, err)
+		t.Fatalf("the writer printed %q, %v; want done", line, err)
 	}
 	before, err := c.Memory()
 	if err != nil || before.File < size/2 {
@@ -57,12 +57,12 @@ func TestNativeReclaim(t *testing.T) {
 		t.Errorf("Reclaim(1 GiB) = %v; want ErrNotReclaimed", err)
 	}
 	if last, err := c.Memory(); err != nil || last.File > 4<<20 {
-		t.Errorf("cache after Reclaim(1 GiB) = %d MiB, %v; want next to none", last.File>>20, err)
+		t.Errorf("cache after Reclaim(1 GiB) = %d MiB, %v; want at most 4", last.File>>20, err)
 	}
 
 	for _, want := range []bool{false, true} {
-		order := map[bool]string{false: "0", true: "1"}[want]
-		if err := os.WriteFile(h.Memory.Path(name, "memory.oom.group"), []byte(order), 0); err != nil {
+		value := map[bool]string{false: "0", true: "1"}[want]
+		if err := os.WriteFile(h.Memory.Path(name, "memory.oom.group"), []byte(value), 0); err != nil {
 			t.Fatal(err)
 		}
 		if got, err := c.OOMGroup(); got != want || err != nil {

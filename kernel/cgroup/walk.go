@@ -16,16 +16,16 @@ import (
 // errStop ends a walk early.
 var errStop = errors.New("stop")
 
-// walk calls visit for a directory and for each below it, a parent before its
-// children, with the path relative to it ("." first). Directories that vanish
-// meanwhile are skipped. One descriptor is open at a time, however deep the tree.
+// walk calls visit for a directory and for each one below it, parents first, with
+// its relative path ("." first). Directories that are removed during the walk are
+// skipped. One descriptor is open at a time, however deep the tree is.
 func walk(dir *sys.FD, visit func(rel string) error) error {
 	err := visit(".")
 	if err == errStop {
 		return nil
 	}
-	// Most containers have no cgroup below theirs, and this finds out without
-	// reading a directory or allocating.
+	// Most container cgroups have no children. isLeaf detects that without reading
+	// the directory and without allocations.
 	if err != nil || isLeaf(dir) {
 		return err
 	}
@@ -50,16 +50,16 @@ func walk(dir *sys.FD, visit func(rel string) error) error {
 	return nil
 }
 
-// isLeaf reports whether a directory has no other in it for certain: kernfs
-// counts ".." of each as a link. Other filesystems do too, or say 1.
+// isLeaf reports whether a directory certainly has no subdirectories: kernfs counts
+// the ".." of each as a link. Other filesystems do the same, or report 1 link.
 func isLeaf(dir *sys.FD) bool {
 	var st unix.Stat_t
 	err := dir.Use(func(fd int) error { return unix.Fstat(fd, &st) })
 	return err == nil && st.Nlink == 2
 }
 
-// subdirectories returns the paths of the directories in rel, in reverse order:
-// the walk takes them from the end.
+// subdirectories returns the paths of the directories in rel, in reverse order,
+// because walk pops them from the end.
 func subdirectories(dir *sys.FD, rel string) ([]string, error) {
 	var fd int
 	err := dir.Use(func(at int) (err error) {

@@ -1,5 +1,5 @@
-// Package cpu tells of the node's processors, which are more than those that a
-// process may run on: memory is filled, and counters are kept back, by all.
+// Package cpu counts the node's CPUs. These can be more than the CPUs that evictd
+// may run on, and all of them allocate memory and batch per-CPU counters.
 package cpu
 
 import (
@@ -12,8 +12,8 @@ import (
 	"github.com/evictd/evictd/kernel/internal/text"
 )
 
-// Online counts the CPUs that are online, from <sys>/devices/system/cpu/online. It
-// may differ from one call to the next.
+// Online returns the number of online CPUs, from <sys>/devices/system/cpu/online. It
+// can change at run time.
 func Online(sys kernel.FS) (int, error) {
 	content, err := os.ReadFile(sys.Path("devices", "system", "cpu", "online"))
 	if err != nil {
@@ -28,11 +28,11 @@ func Online(sys kernel.FS) (int, error) {
 
 var errList = errors.New("not a list of CPUs")
 
-// mostCPUs is more than any kernel counts (NR_CPUS).
-const mostCPUs = 1 << 20
+// maxCPUs bounds a CPU number, above the NR_CPUS of any kernel.
+const maxCPUs = 1 << 20
 
-// parseList counts the members of a list such as (lib/bitmap-str.c:
-// bitmap_print_to_pagebuf)
+// parseList returns the number of CPUs in a list (lib/bitmap-str.c:
+// bitmap_print_to_pagebuf):
 //
 //	0-3,6,8-11
 func parseList(b []byte) (int, error) {
@@ -54,7 +54,7 @@ func parseList(b []byte) (int, error) {
 			return 0, errList
 		}
 		to, err := text.Uint(last)
-		if err != nil || to < from || from < next || to >= mostCPUs {
+		if err != nil || to < from || from < next || to >= maxCPUs {
 			return 0, errList
 		}
 		count += to - from + 1

@@ -47,8 +47,8 @@ func FuzzParseList(f *testing.F) {
 	}
 	f.Fuzz(func(t *testing.T, list []byte) {
 		got, err := parseList(list)
-		if err == nil && (got < 1 || got > mostCPUs) || err != nil && got != 0 {
-			t.Errorf("parseList(%q) = %d, %v; want a count from 1 to %d, or 0 with an error", list, got, err, mostCPUs)
+		if err == nil && (got < 1 || got > maxCPUs) || err != nil && got != 0 {
+			t.Errorf("parseList(%q) = %d, %v; want a count from 1 to %d, or 0 with an error", list, got, err, maxCPUs)
 		}
 	})
 }
@@ -63,7 +63,7 @@ func TestOnline(t *testing.T) {
 	}
 }
 
-// A process may run on all CPUs that are online, or on fewer.
+// A process may run on all online CPUs or on fewer.
 func TestOnlineHere(t *testing.T) {
 	if got, err := Online("/sys"); err != nil || got < runtime.NumCPU() {
 		t.Errorf("Online() = %d, %v; want no less than %d", got, err, runtime.NumCPU())

@@ -6,25 +6,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// openDir opens a directory and nothing else, without touching its access time
-// where that is allowed.
+// openDir opens a directory. It fails if name is not a directory or is a symbolic
+// link. It does not update the access time if the kernel permits that.
 func openDir(dir int, name string) (int, error) {
 	const flags = unix.O_RDONLY | unix.O_DIRECTORY | unix.O_NOFOLLOW | unix.O_CLOEXEC | unix.O_NONBLOCK
-	quiet := unix.O_NOATIME
+	noatime := unix.O_NOATIME
 	for {
-		fd, err := unix.Openat(dir, name, flags|quiet, 0)
+		fd, err := unix.Openat(dir, name, flags|noatime, 0)
 		switch {
-		case err == unix.EPERM && quiet != 0:
-			quiet = 0
+		case err == unix.EPERM && noatime != 0:
+			noatime = 0
 		case err != unix.EINTR:
 			return fd, err
 		}
 	}
 }
 
-// dirent takes the first entry off what getdents64 filled (struct
-// linux_dirent64): inode 8, offset of the next 8, length 2, type 1, name. The name is
-// not empty, and a zero byte follows it.
+// dirent returns the first entry of a getdents64(2) buffer, and the rest of the
+// buffer. The layout of struct linux_dirent64 is: inode 8 bytes, offset of the next
+// entry 8, length 2, type 1, name. The name is not empty, and a zero byte follows it.
+// ok is false for a malformed entry.
 func dirent(buf []byte) (name []byte, next int64, rest []byte, ok bool) {
 	const header = 19
 	if len(buf) < header {

@@ -1,10 +1,10 @@
-// Package disk reads what filesystems have left and what directories take up.
+// Package disk reads the free space of filesystems and the disk usage of
+// directories.
 //
-// Every call here may hang for as long as the filesystem does that it asks: a
-// network filesystem whose server is gone, a FUSE one whose process sleeps, a
-// disk that retries. No signal ends such a wait. Callers therefore make each on
-// a goroutine of its own, and go on without it.
+// Every call here can hang as long as the filesystem does: a network filesystem
+// without its server, a FUSE filesystem whose process sleeps, a disk that retries.
+// No signal ends such a wait, so callers make each call on a goroutine of its own
+// that they can abandon.
 //
-// A path is followed as the kernel follows it, in the mount namespace of this
-// process.
+// Paths are resolved by the kernel in the mount namespace of this process.
 package disk

@@ -15,9 +15,9 @@ import (
 	"github.com/evictd/evictd/kernel"
 )
 
-// ID identifies a filesystem that is mounted: the device number of its super
-// block. It is the same for every mount of it, bind mounts and the subvolumes of
-// a btrfs included, where stat(2) tells another device for each subvolume.
+// ID identifies a mounted filesystem by the device number of its superblock. It is
+// the same for all its mounts, bind mounts and btrfs subvolumes included, although
+// stat(2) returns another device for each subvolume.
 type ID struct{ Major, Minor uint32 }
 
 func (id ID) String() string { return fmt.Sprintf("%d:%d", id.Major, id.Minor) }
@@ -32,23 +32,24 @@ type Mount struct {
 	Options    string // of the mount
 	Type       string // ext4, xfs, btrfs, overlay, …
 	Source     string
-	// SuperOptions are the filesystem's. An overlay's name its directories.
+	// SuperOptions are the options of the filesystem. Those of an overlay name its
+	// directories.
 	SuperOptions string
 }
 
-// ReadOnly reports whether nobody can write to the filesystem, through whichever
-// mount. A mount that is read-only for this process alone, as a sandbox makes them,
-// does not count. An ext4 that an error made so tells it since Linux 6.15 by an
-// option of its own (fs/ext4/super.c: _ext4_show_options), and in those from 6.12 on
-// not at all.
+// ReadOnly reports whether the filesystem itself is read-only, so that no mount of it
+// is writable. A read-only mount of a writable filesystem, as in a sandbox, does not
+// count. An ext4 that became read-only because of an error shows the option
+// emergency_ro since Linux 6.15 (fs/ext4/super.c: _ext4_show_options), and no option
+// at all from 6.12 to 6.14.
 func (m Mount) ReadOnly() bool {
 	options := strings.Split(m.SuperOptions, ",")
 	return options[0] == "ro" || m.Type == "ext4" && slices.Contains(options, "emergency_ro")
 }
 
-// Mounts reads the mounts that process pid sees, in the order in which they are
-// listed; "self" is this process (proc_pid_mountinfo(5), fs/proc_namespace.c). It
-// asks none of the filesystems.
+// Mounts reads the mounts of a process's mount namespace, in the order of
+// /proc/PID/mountinfo; pid can be "self" (proc_pid_mountinfo(5),
+// fs/proc_namespace.c). It calls none of the filesystems.
 func Mounts(proc kernel.FS, pid string) ([]Mount, error) {
 	content, err := os.ReadFile(proc.Path(pid, "mountinfo"))
 	if err != nil {
@@ -64,7 +65,7 @@ var errMountLine = errors.New("malformed line")
 //	36 35 98:0 /mnt1 /mnt2 rw,noatime master:1 - ext3 /dev/root rw,errors=continue
 //	(1)(2)(3)   (4)   (5)      (6)      (7)   (8) (9)   (10)         (11)
 //
-// where (7) is any number of fields and spaces are written as \040.
+// (7) is any number of fields, and spaces are escaped as \040.
 func parseMounts(content []byte) ([]Mount, error) {
 	var mounts []Mount
 	for n := 1; len(content) > 0; n++ {
@@ -117,9 +118,8 @@ func parseDevice(field []byte) (ID, error) {
 	return ID{uint32(a), uint32(b)}, nil
 }
 
-// unescape takes back how the kernel writes space, tab, newline, backslash and
-// number sign: as a backslash and three octal digits (fs/seq_file.c:
-// mangle_path).
+// unescape undoes the escaping of space, tab, newline, backslash and number sign as a
+// backslash and three octal digits (fs/seq_file.c: mangle_path).
 func unescape(field []byte) string {
 	if bytes.IndexByte(field, '\\') < 0 {
 		return string(field)
@@ -138,12 +138,12 @@ func unescape(field []byte) string {
 	return string(plain)
 }
 
-// ErrMoved says that mounts or directories changed under the reader; asking
-// again may help.
-var ErrMoved = errors.New("changed meanwhile")
+// ErrMoved means that mounts or directories changed during the call. A retry may
+// succeed.
+var ErrMoved = errors.New("changed during the read")
 
-// Locate returns the mount that path lies on, by the kernel's own lookup and not
-// by comparing names. It needs Linux 5.8.
+// Locate returns the mount that contains path, by the mount ID of statx(2) and not
+// by comparing names. It fails with [kernel.ErrUnavailable] before Linux 5.8.
 func Locate(proc kernel.FS, path string) (Mount, error) {
 	var st unix.Statx_t
 	for {
@@ -165,12 +165,12 @@ func Locate(proc kernel.FS, path string) (Mount, error) {
 	return m, nil
 }
 
-// longestLine is more than a line of mountinfo has: an overlay of 500 layers with
-// paths of 4 KiB, each byte of which is written as four.
-const longestLine = 16 << 20
+// maxLine bounds a line of mountinfo. The longest is an overlay of 500 layers with
+// paths of 4 KiB, each byte of which is escaped as four.
+const maxLine = 16 << 20
 
-// mountOf finds the mount of an id, and reads no further: the host's come before
-// those of the containers.
+// mountOf returns the mount with an ID. It stops reading there, because the host's
+// mounts come before those of the containers.
 func mountOf(proc kernel.FS, id uint64) (Mount, error) {
 	file, err := os.Open(proc.Path("self", "mountinfo"))
 	if err != nil {
@@ -178,7 +178,7 @@ func mountOf(proc kernel.FS, id uint64) (Mount, error) {
 	}
 	defer file.Close()
 	lines := bufio.NewScanner(file)
-	lines.Buffer(make([]byte, 4<<10), longestLine)
+	lines.Buffer(make([]byte, 4<<10), maxLine)
 	wanted := strconv.AppendUint(nil, id, 10)
 	for lines.Scan() {
 		if own, _, _ := bytes.Cut(lines.Bytes(), []byte{' '}); !bytes.Equal(own, wanted) {

@@ -15,8 +15,8 @@ import (
 	"github.com/evictd/evictd/kernel/kerneltest"
 )
 
-// mountinfo is of a node: a disk, an overlay, a bind mount, a btrfs subvolume,
-// names with a space and a newline.
+// mountinfo has a disk, an overlay, a bind mount, a btrfs subvolume, and names with
+// a space and a newline.
 const mountinfo = `22 1 254:0 / / rw,relatime shared:1 - ext4 /dev/vda rw
 31 22 0:27 / /sys/fs/cgroup/memory rw,nosuid shared:9 master:2 - cgroup cgroup rw,memory
 98 22 0:61 / /run/c/rootfs rw - overlay overlay rw,lowerdir=/l/1:/l/2,upperdir=/up/3/fs,workdir=/up/3/work
@@ -60,7 +60,7 @@ func FuzzParseMounts(f *testing.F) {
 	})
 }
 
-// A bind mount is the same filesystem, another disk is not.
+// A bind mount has the filesystem ID of its source, another disk has not.
 func TestLocate(t *testing.T) {
 	point := kerneltest.Loop(t, "ext4", 16*mebibyte, "")
 	dir := t.TempDir()
@@ -81,20 +81,20 @@ func TestLocate(t *testing.T) {
 		t.Errorf("Locate = %+v and %+v; want mounts on %s and %s", whole, bind, point, bound)
 	}
 	if whole.Filesystem != bind.Filesystem || whole.Filesystem == other.Filesystem {
-		t.Errorf("filesystems %v, %v and %v; want the first two to be one", whole.Filesystem, bind.Filesystem, other.Filesystem)
+		t.Errorf("filesystems %v, %v and %v; want only the first two equal", whole.Filesystem, bind.Filesystem, other.Filesystem)
 	}
 	if _, err := Locate("/proc", filepath.Join(dir, "missing")); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("Locate of nothing: %v", err)
+		t.Errorf("Locate of a missing path = %v; want %v", err, os.ErrNotExist)
 	}
 	if _, err := Locate("/nowhere", dir); err == nil {
-		t.Error("Locate without a mountinfo: no error")
+		t.Error("Locate without mountinfo = nil; want an error")
 	}
 }
 
-// An error makes an ext4 read-only if that is what was asked for.
+// An error makes an ext4 mounted with errors=remount-ro read-only.
 func TestMountReadOnlyAfterError(t *testing.T) {
 	if os.Getenv("EVICTD_TEST_VM") != "" {
-		t.Skip("makes the kernel tell of an error, which a virtual machine's must not")
+		t.Skip("makes the kernel log an error, which fails a run in a virtual machine")
 	}
 	point := kerneltest.Loop(t, "ext4", 16*mebibyte, "errors=remount-ro")
 	m, err := Locate("/proc", point)
@@ -106,10 +106,10 @@ func TestMountReadOnlyAfterError(t *testing.T) {
 	}
 	trigger := filepath.Join("/sys/fs/ext4", filepath.Base(m.Source), "trigger_fs_error")
 	if err := os.WriteFile(trigger, []byte("by a test\n"), 0); err != nil {
-		t.Skip("needs a kernel that makes errors of ext4: ", err)
+		t.Skip("needs trigger_fs_error of ext4: ", err)
 	}
 	if err := os.WriteFile(filepath.Join(point, "f"), []byte("x"), 0o600); !errors.Is(err, unix.EROFS) {
-		t.Errorf("writing after the error = %v; want %v", err, unix.EROFS)
+		t.Errorf("write after the error = %v; want %v", err, unix.EROFS)
 	}
 	m, err = Locate("/proc", point)
 	if err != nil {
@@ -120,14 +120,14 @@ func TestMountReadOnlyAfterError(t *testing.T) {
 		t.Fatal(err)
 	}
 	if release := unix.ByteSliceToString(uname.Release[:]); strings.HasPrefix(release, "6.12.") && !m.ReadOnly() {
-		t.Skip("needs another Linux than 6.12, which does not tell")
+		t.Skip("needs another Linux than 6.12, which does not show emergency_ro")
 	}
 	if !m.ReadOnly() {
 		t.Errorf("ReadOnly() of %+v after the error = false", m)
 	}
 }
 
-// A filesystem is read-only where nobody can write to it, not where one mount is.
+// ReadOnly reports a read-only filesystem, not a read-only mount.
 func TestMountReadOnly(t *testing.T) {
 	point := kerneltest.Loop(t, "ext4", 16*mebibyte, "")
 	readOnly := func() bool {
@@ -141,7 +141,7 @@ func TestMountReadOnly(t *testing.T) {
 		t.Fatal(err)
 	}
 	if readOnly() {
-		t.Error("ReadOnly() of a read-only mount = true; want what the filesystem is")
+		t.Error("ReadOnly() of a read-only mount of a writable filesystem = true; want false")
 	}
 	if err := unix.Mount("", point, "", unix.MS_REMOUNT|unix.MS_RDONLY, ""); err != nil {
 		t.Fatal(err)
@@ -151,7 +151,7 @@ func TestMountReadOnly(t *testing.T) {
 	}
 }
 
-// Subvolumes of a btrfs share their space, and are one filesystem.
+// Subvolumes of a btrfs have the same filesystem ID.
 func TestLocateSubvolumes(t *testing.T) {
 	point := kerneltest.Loop(t, "btrfs", 256*mebibyte, "")
 	sub := filepath.Join(point, "sub")
@@ -162,17 +162,17 @@ func TestLocateSubvolumes(t *testing.T) {
 		t.Fatal(err)
 	}
 	if a.Filesystem != b.Filesystem {
-		t.Errorf("the subvolume is on %v and what it is of on %v", b.Filesystem, a.Filesystem)
+		t.Errorf("the subvolume is on %v and its parent on %v; want the same", b.Filesystem, a.Filesystem)
 	}
-	info := func(path string) uint64 {
+	device := func(path string) uint64 {
 		var st unix.Stat_t
 		if err := unix.Stat(path, &st); err != nil {
 			t.Fatal(err)
 		}
 		return st.Dev
 	}
-	if info(point) == info(sub) {
-		t.Error("stat(2) tells one device for both, so that this test tells nothing")
+	if device(point) == device(sub) {
+		t.Error("stat(2) returns the same device for both, so this test proves nothing")
 	}
 }
 
@@ -183,27 +183,27 @@ func TestNotice(t *testing.T) {
 	}
 	defer n.Close()
 	if changed, err := n.Wait(0); changed || err != nil {
-		t.Fatalf("Wait at once = %t, %v; want nothing new", changed, err)
+		t.Fatalf("Wait before a change = %t, %v; want false", changed, err)
 	}
 	dir := t.TempDir()
-	told := make(chan error, 1)
+	done := make(chan error, 1)
 	go func() {
 		changed, err := n.Wait(20 * time.Second)
 		if err == nil && !changed {
-			err = errors.New("nothing")
+			err = errors.New("no change")
 		}
-		told <- err
+		done <- err
 	}()
 	kerneltest.Mounted(t, "tmpfs", dir, "tmpfs", 0, "size=4096")
-	if err := <-told; err != nil {
-		t.Errorf("Wait over a mount: %v", err)
+	if err := <-done; err != nil {
+		t.Errorf("Wait during a mount: %v", err)
 	}
 	go func() {
 		_, err := n.Wait(epoll.Forever)
-		told <- err
+		done <- err
 	}()
 	n.Close()
-	if err := <-told; !errors.Is(err, os.ErrClosed) {
-		t.Errorf("Wait over a Close: %v; want os.ErrClosed", err)
+	if err := <-done; !errors.Is(err, os.ErrClosed) {
+		t.Errorf("Wait during Close = %v; want os.ErrClosed", err)
 	}
 }

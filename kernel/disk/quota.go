@@ -11,17 +11,16 @@ import (
 	"github.com/evictd/evictd/kernel"
 )
 
-// Project is what a filesystem accounts to one project, a number that directories
-// carry and hand on to what is made in them.
+// Project is the usage that a filesystem accounts to one quota project, an ID that
+// new files inherit from their directory.
 type Project struct {
 	ID uint32
-	// Usage is what all that carries the number takes up on that filesystem, be
-	// it below one directory or many.
+	// Usage is that of all files of the project on the filesystem, in any directory.
 	Usage Usage
 }
 
-// ErrNoProject says that a directory belongs to no project, or that its
-// filesystem does not account for projects: a walk has to tell.
+// ErrNoProject means that a directory belongs to no project, or that its filesystem
+// has no project quota. The usage must be measured by a walk.
 var ErrNoProject = errors.New("no project quota")
 
 // fsxattr is what FS_IOC_FSGETXATTR fills (include/uapi/linux/fs.h).
@@ -48,8 +47,9 @@ const (
 	validInodes     = 8 // QIF_INODES
 )
 
-// ReadProject reads what is accounted to the project of a directory, at once
-// however much that is. It needs Linux 5.14, and ext4 or xfs mounted with prjquota.
+// ReadProject returns the usage of the project of a directory, without a walk. It
+// needs Linux 5.14, and ext4 or xfs mounted with prjquota. It fails with
+// [ErrNoProject] if the directory has no project quota.
 func ReadProject(path string) (Project, error) {
 	fd, err := openDir(unix.AT_FDCWD, path)
 	if err != nil {
@@ -71,7 +71,7 @@ func project(fd int) (Project, error) {
 		}
 		return Project{}, os.NewSyscallError("FS_IOC_FSGETXATTR", errno)
 	}
-	// Without the flag, what is made in the directory belongs to no project.
+	// Without the flag, new files in the directory belong to no project.
 	if x.project == 0 || x.flags&flagInherit == 0 {
 		return Project{}, ErrNoProject
 	}
@@ -81,7 +81,7 @@ func project(fd int) (Project, error) {
 	case 0:
 	case unix.ENOSYS:
 		return Project{}, fmt.Errorf("%w: quotactl_fd (Linux 5.14)", kernel.ErrUnavailable)
-	case unix.ESRCH, unix.ENOTSUP: // off, or not of this filesystem
+	case unix.ESRCH, unix.ENOTSUP: // quota is off, or not supported by this filesystem
 		return Project{}, ErrNoProject
 	default:
 		return Project{}, os.NewSyscallError("quotactl_fd", errno)

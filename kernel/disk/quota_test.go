@@ -11,7 +11,7 @@ import (
 	"github.com/evictd/evictd/kernel/kerneltest"
 )
 
-// setProject gives a directory a project, as the kubelet does.
+// setProject sets the quota project of a directory, as the kubelet does.
 func setProject(t *testing.T, path string, id, flags uint32) {
 	t.Helper()
 	fd, err := openDir(unix.AT_FDCWD, path)
@@ -26,8 +26,9 @@ func setProject(t *testing.T, path string, id, flags uint32) {
 	}
 }
 
-// projects mounts a filesystem that knows projects, and accounts for them if asked to.
-func projects(t *testing.T, fstype string, size int64, options string, mkfs ...string) string {
+// mountProjects mounts a filesystem with project IDs, and with project quota if the
+// options ask for it.
+func mountProjects(t *testing.T, fstype string, size int64, options string, mkfs ...string) string {
 	t.Helper()
 	root, err := kerneltest.TryLoop(t, fstype, size, options, append([]string{"-q"}, mkfs...)...)
 	if err != nil {
@@ -37,48 +38,48 @@ func projects(t *testing.T, fstype string, size int64, options string, mkfs ...s
 }
 
 func TestReadProject(t *testing.T) {
-	testReadProject(t, projects(t, "ext4", 64*mebibyte, "prjquota", "-O", "quota,project", "-E", "quotatype=prjquota"))
+	testReadProject(t, mountProjects(t, "ext4", 64*mebibyte, "prjquota", "-O", "quota,project", "-E", "quotatype=prjquota"))
 }
 
 func TestReadProjectOnXFS(t *testing.T) {
-	testReadProject(t, projects(t, "xfs", 512*mebibyte, "prjquota"))
+	testReadProject(t, mountProjects(t, "xfs", 512*mebibyte, "prjquota"))
 }
 
 func testReadProject(t *testing.T, root string) {
-	mine, other := mkdir(t, root, "mine"), mkdir(t, root, "other")
-	setProject(t, mine, 4711, flagInherit)
-	fill(t, filepath.Join(mkdir(t, mine, "deep", "er"), "f"), 5*mebibyte)
+	dir, other := mkdir(t, root, "dir"), mkdir(t, root, "other")
+	setProject(t, dir, 4711, flagInherit)
+	fill(t, filepath.Join(mkdir(t, dir, "deep", "er"), "f"), 5*mebibyte)
 	fill(t, filepath.Join(other, "f"), 7*mebibyte)
-	got, err := ReadProject(mine)
+	got, err := ReadProject(dir)
 	if err != nil {
 		t.Fatal(err)
 	}
-	walked, err := (&Walker{}).Usage(t.Context(), mine)
+	walked, err := (&Walker{}).Usage(t.Context(), dir)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if want := (Project{ID: 4711, Usage: walked}); got != want {
-		t.Errorf("ReadProject = %+v; want %+v as a walk finds", got, want)
+		t.Errorf("ReadProject = %+v; want %+v as counted by a walk", got, want)
 	}
 	if got, err := ReadProject(other); !errors.Is(err, ErrNoProject) {
-		t.Errorf("ReadProject of a directory without one = %+v, %v; want ErrNoProject", got, err)
+		t.Errorf("ReadProject of a directory without a project = %+v, %v; want ErrNoProject", got, err)
 	}
 	setProject(t, other, 4712, 0)
 	if got, err := ReadProject(other); !errors.Is(err, ErrNoProject) {
-		t.Errorf("ReadProject of a directory that does not hand it on = %+v, %v; want ErrNoProject", got, err)
+		t.Errorf("ReadProject of a directory without FS_XFLAG_PROJINHERIT = %+v, %v; want ErrNoProject", got, err)
 	}
 }
 
-// Without accounting, a number that a directory carries tells nothing.
+// A project ID without quota accounting is not a project quota.
 func TestReadProjectNumberAlone(t *testing.T) {
-	dir := mkdir(t, projects(t, "ext4", 64*mebibyte, "", "-O", "project"), "d")
+	dir := mkdir(t, mountProjects(t, "ext4", 64*mebibyte, "", "-O", "project"), "d")
 	setProject(t, dir, 4711, flagInherit)
 	if got, err := ReadProject(dir); !errors.Is(err, ErrNoProject) {
 		t.Errorf("ReadProject = %+v, %v; want ErrNoProject", got, err)
 	}
 }
 
-func TestReadProjectOfOthers(t *testing.T) {
+func TestReadProjectUnsupported(t *testing.T) {
 	root := kerneltest.Loop(t, "ext4", 16*mebibyte, "")
 	for _, path := range []string{root, "/proc", "/dev/shm"} {
 		if got, err := ReadProject(path); !errors.Is(err, ErrNoProject) {
@@ -86,6 +87,6 @@ func TestReadProjectOfOthers(t *testing.T) {
 		}
 	}
 	if _, err := ReadProject(filepath.Join(root, "none")); !errors.Is(err, unix.ENOENT) {
-		t.Errorf("ReadProject of nothing: %v", err)
+		t.Errorf("ReadProject of a missing path = %v; want %v", err, unix.ENOENT)
 	}
 }

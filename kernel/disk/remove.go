@@ -10,22 +10,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrMounted says that something is mounted in a directory that was to be removed.
-var ErrMounted = errors.New("something is mounted there")
+// ErrMounted means that a directory to be removed contains a mount point.
+var ErrMounted = errors.New("a mount point")
 
 const (
-	// deepestRemoved is how far down RemoveTree goes: it keeps a descriptor for each
-	// level.
-	deepestRemoved = 100
-	// namesAtOnce is how many names of a directory it reads at a time.
-	namesAtOnce = 1024
+	// maxRemoveDepth bounds the depth of RemoveTree, which keeps one descriptor open
+	// per level.
+	maxRemoveDepth = 100
+	// namesPerRead is the number of names of a directory that it reads at a time.
+	namesPerRead = 1024
 )
 
-// RemoveTree removes a file, or a directory with all that is in it. Unlike
-// os.RemoveAll it crosses no mount: what is mounted in the directory stays, with the
-// directories above it, and the error is an [ErrMounted]. All else is removed, as far
-// as it can be; the error is the first one. It follows no symbolic link below path's
-// directory. That nothing is there is no error.
+// RemoveTree removes a file, or a directory with its content. Unlike os.RemoveAll it
+// does not cross mounts: a mount point in the directory and its parents stay, and the
+// error is [ErrMounted]. RemoveTree removes everything else that it can and returns
+// the first error. It follows no symbolic link below the parent of path. A path that
+// does not exist is not an error.
 func RemoveTree(path string) error {
 	parent, err := os.Open(filepath.Dir(path))
 	if errors.Is(err, os.ErrNotExist) {
@@ -69,10 +69,10 @@ func (w *Walker) remove(dir int, name string, depth int) error {
 	return nil
 }
 
-// empty removes what is in a directory.
+// empty removes the content of a directory.
 func (w *Walker) empty(dir int, name string, depth int) error {
-	if depth >= deepestRemoved {
-		return fmt.Errorf("%s: deeper than %d directories", name, deepestRemoved)
+	if depth >= maxRemoveDepth {
+		return fmt.Errorf("%s: more than %d levels deep", name, maxRemoveDepth)
 	}
 	fd, err := openDir(dir, name)
 	if err == unix.ENOENT {
@@ -83,13 +83,13 @@ func (w *Walker) empty(dir int, name string, depth int) error {
 	}
 	f := os.NewFile(uintptr(fd), name)
 	defer f.Close()
-	// Something may have been mounted over it since it was looked at.
+	// It may have become a mount point since the first check.
 	if err := w.stat(fd, "", unix.AT_EMPTY_PATH); err != nil || w.mountID() != w.mount {
 		return fmt.Errorf("%s: %w", name, errors.Join(ErrMounted, err))
 	}
 	var first error
 	for {
-		names, err := f.Readdirnames(namesAtOnce)
+		names, err := f.Readdirnames(namesPerRead)
 		for _, entry := range names {
 			if err := w.remove(fd, entry, depth+1); err != nil && first == nil {
 				first = fmt.Errorf("%s/%w", name, err)

@@ -21,7 +21,7 @@ func TestRemoveTree(t *testing.T) {
 			t.Errorf("RemoveTree(%s) = %v", name, err)
 		}
 		if _, err := os.Lstat(path); !errors.Is(err, os.ErrNotExist) {
-			t.Errorf("%s is still there (%v)", name, err)
+			t.Errorf("%s exists after RemoveTree (%v)", name, err)
 		}
 	}
 	if _, err := os.Stat(filepath.Join(root, "outside/file")); err != nil {
@@ -29,8 +29,8 @@ func TestRemoveTree(t *testing.T) {
 	}
 }
 
-// What is mounted in a directory stays, as a filesystem of its own, as a directory or
-// as a file of the same one.
+// RemoveTree keeps a mount point in the directory, whether another filesystem, or a
+// directory or a file of the same one is mounted there.
 func TestRemoveTreeMounts(t *testing.T) {
 	for _, kind := range []string{"tmpfs", "directory", "file", "top"} {
 		root := kerneltest.Tree(t, map[string]string{"pod/a/0.log": "x", "pod/mnt/": "", "pod/z/0.log": "x", "pod/file": "", "outside/kept": "x"})
@@ -52,11 +52,11 @@ func TestRemoveTreeMounts(t *testing.T) {
 			t.Errorf("%s: RemoveTree() = %v; want ErrMounted", kind, err)
 		}
 		if b, err := os.ReadFile(kept); err != nil || string(b) != "x" {
-			t.Errorf("%s: what is mounted holds %q, %v; want it untouched", kind, b, err)
+			t.Errorf("%s: content of the mount = %q, %v; want it unchanged", kind, b, err)
 		}
 		for _, gone := range []string{"pod/a", "pod/z"} {
 			if _, err := os.Stat(filepath.Join(root, gone)); !errors.Is(err, os.ErrNotExist) {
-				t.Errorf("%s: %s is still there (%v)", kind, gone, err)
+				t.Errorf("%s: %s exists after RemoveTree (%v)", kind, gone, err)
 			}
 		}
 	}

@@ -9,21 +9,22 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Space is what a filesystem has, and has left.
+// Space is the size and the free space of a filesystem.
 type Space struct {
-	// Bytes is its size, Free what nobody uses and Available what of that is not
-	// kept for root: the number that the kubelet goes by.
+	// Bytes is its size, Free is the unused part, and Available is Free without the
+	// blocks reserved for root, which the kubelet uses.
 	Bytes, Free, Available uint64
-	// Inodes is how many it can have and InodesFree how many more it can make,
-	// where CountsInodes. Filesystems that make inodes as they need them (btrfs)
-	// tell 0 for both, which is neither a size nor a shortage.
+	// Inodes is the number of inodes and InodesFree the number of unused ones, valid
+	// if CountsInodes. Filesystems that allocate inodes dynamically (btrfs) report 0
+	// for both, which does not mean a shortage.
 	Inodes, InodesFree uint64
 	CountsInodes       bool
 }
 
-var errImpossible = errors.New("a size that can't be")
+var errImpossible = errors.New("impossible size")
 
-// ReadSpace reads the filesystem that path is on (statfs(2), fs/statfs.c).
+// ReadSpace reads the space of the filesystem that contains path (statfs(2),
+// fs/statfs.c).
 func ReadSpace(path string) (Space, error) {
 	var s unix.Statfs_t
 	for {
@@ -42,8 +43,8 @@ func ReadSpace(path string) (Space, error) {
 	return got, nil
 }
 
-// spaceOf computes in fragments, the unit of the counts. The kernel sets their
-// size to that of a block where the filesystem tells none.
+// spaceOf converts the counts of statfs(2), whose unit is the fragment size. The
+// kernel sets that to the block size if the filesystem has none.
 func spaceOf(s *unix.Statfs_t) (Space, error) {
 	unit := s.Frsize
 	if unit == 0 {
@@ -53,8 +54,8 @@ func spaceOf(s *unix.Statfs_t) (Space, error) {
 		return Space{}, errImpossible
 	}
 	size := uint64(unit)
-	// A filesystem may count more free than it has for a moment: neither number
-	// is taken under a lock.
+	// Free can exceed the size for a moment, because a filesystem does not read both
+	// under one lock.
 	return Space{
 		Bytes: s.Blocks * size, Free: min(s.Bfree, s.Blocks) * size, Available: min(s.Bavail, s.Blocks) * size,
 		Inodes: s.Files, InodesFree: min(s.Ffree, s.Files), CountsInodes: s.Files > 0,

@@ -7,9 +7,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Sync writes out what the filesystem that path is on still holds in memory
-// (syncfs(2)). On a btrfs that also gives back what removed files held: until its
-// transaction ends, which may take half a minute, it counts as used.
+// Sync writes the dirty data of the filesystem that contains path to disk
+// (syncfs(2)). On btrfs that also frees the space of removed files, which otherwise
+// counts as used until the transaction is committed, for up to half a minute.
 func Sync(path string) error {
 	fd, err := openDir(unix.AT_FDCWD, path)
 	if err != nil {

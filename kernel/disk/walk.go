@@ -10,61 +10,61 @@ import (
 	"slices"
 	"sync"
 	"sync/atomic"
-	"unsafe"
 
 	"golang.org/x/sys/unix"
 )
 
-// Usage is what files and directories take up on a filesystem.
+// Usage is the disk usage of files and directories.
 type Usage struct {
 	Bytes  uint64 // in allocated blocks, as du(1) counts
 	Inodes uint64
 }
 
-// Add adds to u what another usage is.
+// Add adds o to u.
 func (u *Usage) Add(o Usage) {
 	u.Bytes += o.Bytes
 	u.Inodes += o.Inodes
 }
 
-// ErrAtLeast says that a usage is less than all: not everything could be looked
-// at. What comes with it is there, and more may be.
+// ErrAtLeast means that a walk was incomplete: the usage returned with it is a
+// lower bound.
 var ErrAtLeast = errors.New("not everything was counted")
 
 const (
-	// keptOpen is how many directories above the present one stay open. Above
-	// them the way back is "..", which may lead elsewhere.
-	keptOpen = 64
-	// deepest is how far down a walk goes; some 40 bytes are kept for each level.
-	deepest = 1 << 17
-	// linksKept is how many files with several names are remembered. Of more,
-	// each name counts for its share.
-	linksKept = 1 << 16
-	// ahead is how many directories are noted before the first of them is walked.
-	ahead = 64
+	// maxOpen is how many ancestors of the current directory stay open. For a deeper
+	// directory the walk returns through "..", which may lead elsewhere.
+	maxOpen = 64
+	// maxDepth bounds the depth of a walk; each level takes about 40 bytes.
+	maxDepth = 1 << 17
+	// maxLinks is how many files with several names are remembered. Each name of a
+	// further one counts for its share of the bytes, and as one inode.
+	maxLinks = 1 << 16
+	// maxPending is how many subdirectories are queued before the first is entered.
+	maxPending = 64
 )
 
-// Walker finds what a directory takes up, by looking at everything in it. It
-// follows no symbolic link and enters no other mount; what has several names
-// counts once. A Walker is for one walk.
+// Walker computes the disk usage of a directory by visiting every entry. It follows
+// no symbolic links and enters no other mounts. A file with several names counts
+// once. A Walker is for one walk.
 //
-// Whoever writes to the directory meanwhile may be hostile: neither very deep
-// nor very wide nor moving trees make a walk leave the directory, take much
-// memory or go on after Most.
+// Other processes may write to the directory during the walk, and may be hostile: a
+// very deep, very wide or changing tree can't make the walk leave the directory, use
+// much memory or visit more than Most entries.
 type Walker struct {
-	// Most is the number of entries at which the walk ends; 0 is no limit.
+	// Most is the maximum number of entries; 0 is no limit.
 	Most uint64
-	// Pause is called after every 128 entries and may sleep; nil is none.
+	// Pause, if set, is called after every 128 entries and may sleep.
 	Pause func()
-	// Each is called for every directory down to Depth below the one that is walked,
-	// itself included, with its path below that one and what it takes up: at Depth with
-	// all below it, above Depth without the directories that Each is called for. What
-	// the walk did not come to is missing. nil is none.
+	// Each, if set, is called for every directory down to Depth levels below the root
+	// of the walk, root included, with its path relative to the root. At Depth, u
+	// includes all descendants; above Depth, it excludes the directories that Each is
+	// called for. u does not include entries that the walk did not reach.
 	Each  func(path string, depth int, u Usage)
 	Depth int
-	// Skip lists paths as Each has them that are not entered: they are missing.
+	// Skip lists directories, by their paths as in Each, that are not entered. Their
+	// usage is missing.
 	Skip []string
-	// Only chooses among the entries right in the directory; nil takes all.
+	// Only, if set, selects the entries of the root.
 	Only func(name string) bool
 
 	seen, bytes, inodes atomic.Uint64
@@ -74,49 +74,40 @@ type Walker struct {
 	buf   *buffer
 	st    unix.Statx_t
 	stack []level
-	fd    int // of the present directory, -1 for none
+	fd    int // of the current directory, or -1
 	mount uint64
-	// missed is why something was left out, the first time; over why the walk
-	// ended early.
-	missed, over error
+	// skipErr is the first reason why an entry was left out, stopErr the reason why
+	// the walk ended early.
+	skipErr, stopErr error
 }
 
-// buffer takes entries of a directory. Those of walks that have ended are used
-// again.
+// buffer is a getdents64(2) buffer. The pool lets later walks reuse it.
 type buffer [32 << 10]byte
 
 var buffers = sync.Pool{New: func() any { return new(buffer) }}
 
-// inode names a file.
-type inode struct {
-	major, minor uint32
-	number       uint64
-}
-
 // level is a directory that is being walked.
 type level struct {
 	self    inode
-	fd      int      // -1 where it is not kept open
-	offset  int64    // where to go on reading
+	fd      int      // -1 if it is not kept open
+	offset  int64    // of the next read
 	done    bool     // all entries are read
-	waiting []string // directories to enter
-	// For Each: the path down to Depth, what was counted before, and what Each was
-	// called with since.
-	path         string
-	before, told Usage
+	pending []string // subdirectories to enter
+	// For Each: the path down to Depth, the usage counted before the directory was
+	// entered, and the usage passed to Each since then.
+	path             string
+	before, reported Usage
 }
 
-// Seen returns how many entries have been looked at so far. It may be called
-// meanwhile, to tell a long walk from one that hangs.
+// Seen returns the number of entries visited so far. It may be called during the
+// walk, to distinguish a long walk from one that hangs.
 func (w *Walker) Seen() uint64 { return w.seen.Load() }
 
-// SoFar returns what has been counted so far, which is there at least. It may be
-// called during the walk.
+// SoFar returns the usage counted so far. It may be called during the walk.
 func (w *Walker) SoFar() Usage { return Usage{Bytes: w.bytes.Load(), Inodes: w.inodes.Load()} }
 
-// At returns, as Each has it, the path of the directory in which the walk is, or of the one
-// at Depth above that; "" is the one that is walked. It may be called during the walk,
-// which has Each.
+// At returns the path, as in Each, of the current directory, or of its ancestor at
+// Depth; "" is the root of the walk. It may be called during a walk with Each.
 func (w *Walker) At() string {
 	if at := w.at.Load(); at != nil {
 		return *at
@@ -124,12 +115,13 @@ func (w *Walker) At() string {
 	return ""
 }
 
-// pauseEvery is how many entries are looked at between two calls of Pause: some
-// 0.3 ms of processor time.
+// pauseEvery is the number of entries between two calls of Pause, about 0.3 ms of
+// CPU time.
 const pauseEvery = 128
 
-// Usage walks path: a directory, itself included, or a file. With [ErrAtLeast]
-// comes what was counted until then. What vanishes meanwhile is no error.
+// Usage walks path and returns its usage: of a directory, itself included, or of a
+// file. If the walk is incomplete, it returns the usage counted until then with
+// [ErrAtLeast]. Entries that are removed during the walk are not an error.
 func (w *Walker) Usage(ctx context.Context, path string) (Usage, error) {
 	w.links, w.fd, w.buf = map[inode]struct{}{}, -1, buffers.Get().(*buffer)
 	defer w.close()
@@ -150,28 +142,28 @@ func (w *Walker) Usage(ctx context.Context, path string) (Usage, error) {
 		return Usage{}, fmt.Errorf("walk %s: %w", path, err)
 	}
 	w.stack = append(w.stack, level{self: w.inode(), fd: -1})
-	for len(w.stack) > 0 && w.over == nil {
-		if w.over = ctx.Err(); w.over == nil {
+	for len(w.stack) > 0 && w.stopErr == nil {
+		if w.stopErr = ctx.Err(); w.stopErr == nil {
 			w.step()
 		}
 	}
 	for depth := len(w.stack) - 1; depth >= 0; depth-- {
-		w.tell(depth)
+		w.report(depth)
 	}
-	if err := cmp.Or(w.over, w.missed); err != nil {
+	if err := cmp.Or(w.stopErr, w.skipErr); err != nil {
 		return w.SoFar(), fmt.Errorf("walk %s: %w: %w", path, ErrAtLeast, err)
 	}
 	return w.SoFar(), nil
 }
 
-// step reads on in the present directory, or enters one that waits, or goes back
-// up.
+// step enters a pending subdirectory, reads further entries of the current
+// directory, or returns to the parent.
 func (w *Walker) step() {
 	l := &w.stack[len(w.stack)-1]
 	switch {
-	case len(l.waiting) > 0:
-		name := l.waiting[len(l.waiting)-1]
-		l.waiting = l.waiting[:len(l.waiting)-1]
+	case len(l.pending) > 0:
+		name := l.pending[len(l.pending)-1]
+		l.pending = l.pending[:len(l.pending)-1]
 		w.enter(name)
 	case !l.done:
 		w.read(l)
@@ -180,46 +172,47 @@ func (w *Walker) step() {
 	}
 }
 
-// read counts entries of the present directory until some directories wait.
+// read counts entries of the current directory until enough subdirectories are
+// pending.
 func (w *Walker) read(l *level) {
-	room := ahead
-	if len(w.stack) > keptOpen {
-		room = 1 // or a deep tree of wide directories would fill the memory
+	room := maxPending
+	if len(w.stack) > maxOpen {
+		room = 1 // bounds the memory for a deep tree of wide directories
 	}
 	if _, err := unix.Seek(w.fd, l.offset, unix.SEEK_SET); err != nil {
 		l.done = true
-		// ext4 forgets the order of a directory that was removed (EINVAL).
+		// ext4 returns EINVAL for a directory that was removed.
 		if stErr := w.stat(w.fd, "", unix.AT_EMPTY_PATH); stErr != nil || w.st.Nlink > 0 {
-			w.miss("seek in a directory", err)
+			w.skip("seek in a directory", err)
 		}
 		return
 	}
 	n, err := unix.Getdents(w.fd, w.buf[:])
 	if err != nil && err != unix.EINTR {
-		l.done = true // also where the directory itself was removed
-		w.miss("read a directory", err)
+		l.done = true // also if the directory itself was removed
+		w.skip("read a directory", err)
 		return
 	}
 	l.done = err == nil && n <= 0
-	for buf := w.buf[:max(n, 0)]; len(buf) > 0 && len(l.waiting) < room; {
+	for buf := w.buf[:max(n, 0)]; len(buf) > 0 && len(l.pending) < room; {
 		var name []byte
 		var ok bool
 		if name, l.offset, buf, ok = dirent(buf); !ok {
-			w.over = errors.New("read a directory: malformed entry")
+			w.stopErr = errors.New("read a directory: malformed entry")
 			return
 		}
 		if string(name) == "." || string(name) == ".." {
 			continue
 		}
-		if w.look(l, name); w.over != nil {
+		if w.visit(l, name); w.stopErr != nil {
 			return
 		}
 	}
 }
 
-// look counts an entry. Of a file it allocates nothing, or collecting the garbage of
-// a large walk would cost as much again as the walk.
-func (w *Walker) look(l *level, name []byte) {
+// visit counts a file or queues a subdirectory. It allocates nothing for a file:
+// otherwise garbage collection would double the cost of a large walk.
+func (w *Walker) visit(l *level, name []byte) {
 	if w.Only != nil && len(w.stack) == 1 && !w.Only(string(name)) {
 		return
 	}
@@ -228,28 +221,29 @@ func (w *Walker) look(l *level, name []byte) {
 		w.Pause()
 	}
 	if seen > w.Most && w.Most > 0 {
-		w.over = fmt.Errorf("more than %d entries", w.Most)
+		w.stopErr = fmt.Errorf("more than %d entries", w.Most)
 		return
 	}
 	if err := w.statEntry(name); err != nil {
-		w.miss("look at an entry", err)
+		w.skip("stat an entry", err)
 		return
 	}
 	if w.mountID() != w.mount {
-		return // something is mounted over it
+		return // it is a mount point
 	}
 	if w.st.Mode&unix.S_IFMT != unix.S_IFDIR {
 		w.count()
 		return
 	}
-	// It is counted when it is entered.
-	l.waiting = append(l.waiting, string(name))
+	// enter counts it.
+	l.pending = append(l.pending, string(name))
 }
 
-// enter goes down.
+// enter opens a subdirectory of the current directory, counts it and makes it the
+// current one.
 func (w *Walker) enter(name string) {
-	if len(w.stack) >= deepest {
-		w.miss("open a directory", fmt.Errorf("deeper than %d others", deepest))
+	if len(w.stack) >= maxDepth {
+		w.skip("open a directory", fmt.Errorf("more than %d levels deep", maxDepth))
 		return
 	}
 	next := level{fd: -1, before: w.SoFar()}
@@ -257,27 +251,27 @@ func (w *Walker) enter(name string) {
 	if w.Each != nil && len(w.stack) <= w.Depth {
 		path := filepath.Join(parent.path, name)
 		if slices.Contains(w.Skip, path) {
-			w.miss("enter "+path, errSkipped)
+			w.skip("enter "+path, errSkipped)
 			return
 		}
 		next.path = path
-		w.at.Store(&path) // opening it may hang
+		w.at.Store(&path) // before openDir, which may hang
 	}
 	fd, err := openDir(w.fd, name)
 	if err != nil {
-		w.miss("open a directory", err)
-		w.backAt()
+		w.skip("open a directory", err)
+		w.resetCurrent()
 		return
 	}
 	if err := w.stat(fd, "", unix.AT_EMPTY_PATH); err != nil || w.mountID() != w.mount {
 		unix.Close(fd)
-		w.miss("look at a directory", err)
-		w.backAt()
+		w.skip("stat a directory", err)
+		w.resetCurrent()
 		return
 	}
 	next.self = w.inode()
 	w.count()
-	if len(w.stack) <= keptOpen {
+	if len(w.stack) <= maxOpen {
 		parent.fd = w.fd
 	} else {
 		unix.Close(w.fd)
@@ -288,39 +282,39 @@ func (w *Walker) enter(name string) {
 
 var errSkipped = errors.New("skipped")
 
-// backAt has At return the present directory again.
-func (w *Walker) backAt() {
+// resetCurrent makes At return the current directory again.
+func (w *Walker) resetCurrent() {
 	if depth := len(w.stack) - 1; w.Each != nil && depth <= w.Depth {
 		path := w.stack[depth].path
 		w.at.Store(&path)
 	}
 }
 
-// tell calls Each for the directory at a depth, when the walk leaves it.
-func (w *Walker) tell(depth int) {
+// report calls Each for the directory at a depth when the walk leaves it.
+func (w *Walker) report(depth int) {
 	if w.Each == nil || depth > w.Depth {
 		return
 	}
 	l := &w.stack[depth]
 	u := w.SoFar()
-	u.Bytes -= l.before.Bytes + l.told.Bytes
-	u.Inodes -= l.before.Inodes + l.told.Inodes
+	u.Bytes -= l.before.Bytes + l.reported.Bytes
+	u.Inodes -= l.before.Inodes + l.reported.Inodes
 	w.Each(l.path, depth, u)
 	if depth > 0 {
-		above := &w.stack[depth-1]
-		above.told.Add(u)
-		above.told.Add(l.told)
+		parent := &w.stack[depth-1]
+		parent.reported.Add(u)
+		parent.reported.Add(l.reported)
 	}
 }
 
-// leave goes back up, making sure that it is where it came from.
+// leave returns to the parent directory and checks that it is the same one.
 func (w *Walker) leave() {
-	w.tell(len(w.stack) - 1)
+	w.report(len(w.stack) - 1)
 	w.stack = w.stack[:len(w.stack)-1]
 	if len(w.stack) == 0 {
 		return
 	}
-	w.backAt()
+	w.resetCurrent()
 	l := &w.stack[len(w.stack)-1]
 	if l.fd >= 0 {
 		unix.Close(w.fd)
@@ -336,23 +330,23 @@ func (w *Walker) leave() {
 		w.fd = fd
 	}
 	if err != nil {
-		w.over = fmt.Errorf("go back to a directory deep below: %w", err)
+		w.stopErr = fmt.Errorf("return to a parent directory: %w", err)
 	}
 }
 
-// miss notes that something was left out, unless that has gone, or is no
-// directory any more, or nothing is wrong at all.
-func (w *Walker) miss(doing string, err error) {
+// skip records why an entry was left out. It ignores a nil error, and the errors of
+// an entry that was removed or is not a directory any more.
+func (w *Walker) skip(op string, err error) {
 	switch err {
 	case nil, unix.ENOENT, unix.ENOTDIR, unix.ELOOP, unix.EINTR:
 		return
 	}
-	if w.missed == nil {
-		w.missed = fmt.Errorf("%s: %w", doing, err)
+	if w.skipErr == nil {
+		w.skipErr = fmt.Errorf("%s: %w", op, err)
 	}
 }
 
-// count adds what was looked at last.
+// count adds the usage of the file in w.st.
 func (w *Walker) count() {
 	u := Usage{Bytes: w.st.Blocks * 512, Inodes: 1}
 	if w.st.Nlink > 1 && w.st.Mode&unix.S_IFMT != unix.S_IFDIR {
@@ -360,10 +354,10 @@ func (w *Walker) count() {
 		if _, known := w.links[self]; known {
 			return
 		}
-		if len(w.links) < linksKept {
+		if len(w.links) < maxLinks {
 			w.links[self] = struct{}{}
 		} else {
-			// Rounded up, so that nothing becomes nothing.
+			// Rounded up, so that the share of a non-empty file is not 0 bytes.
 			links := uint64(w.st.Nlink)
 			u = Usage{Bytes: (u.Bytes + links - 1) / links, Inodes: 1}
 		}
@@ -371,48 +365,6 @@ func (w *Walker) count() {
 	w.bytes.Add(u.Bytes)
 	w.inodes.Add(u.Inodes)
 }
-
-// What stat asks for, and how: it does not make a network filesystem that is mounted
-// there ask its server.
-const (
-	statMask  = unix.STATX_TYPE | unix.STATX_NLINK | unix.STATX_INO | unix.STATX_BLOCKS | unix.STATX_MNT_ID
-	statFlags = unix.AT_SYMLINK_NOFOLLOW | unix.AT_NO_AUTOMOUNT | unix.AT_STATX_DONT_SYNC
-)
-
-// stat looks at an entry.
-func (w *Walker) stat(dir int, name string, flags int) error {
-	for {
-		if err := unix.Statx(dir, name, flags|statFlags, statMask, &w.st); err != unix.EINTR {
-			return err
-		}
-	}
-}
-
-// statEntry is stat for a name of the present directory that [dirent] returned: not
-// empty, and followed by a zero byte.
-func (w *Walker) statEntry(name []byte) error {
-	for {
-		_, _, errno := unix.Syscall6(unix.SYS_STATX, uintptr(w.fd), uintptr(unsafe.Pointer(&name[0])), statFlags, statMask,
-			uintptr(unsafe.Pointer(&w.st)), 0)
-		switch errno {
-		case 0:
-			return nil
-		case unix.EINTR:
-		default:
-			return errno
-		}
-	}
-}
-
-// mountID tells one mount from another; before Linux 5.8 one device from another.
-func (w *Walker) mountID() uint64 {
-	if w.st.Mask&unix.STATX_MNT_ID == 0 {
-		return 1<<63 | uint64(w.st.Dev_major)<<32 | uint64(w.st.Dev_minor)
-	}
-	return w.st.Mnt_id
-}
-
-func (w *Walker) inode() inode { return inode{w.st.Dev_major, w.st.Dev_minor, w.st.Ino} }
 
 func (w *Walker) close() {
 	for _, l := range w.stack {

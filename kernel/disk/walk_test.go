@@ -30,7 +30,7 @@ func command(t *testing.T, name string, args ...string) string {
 	return string(out)
 }
 
-// du is what the walk is compared with.
+// du returns the usage that du(1) reports, to compare the walk with.
 func du(t *testing.T, path string) Usage {
 	t.Helper()
 	number := func(flag string) uint64 {
@@ -53,7 +53,7 @@ func mkdir(t *testing.T, elem ...string) string {
 	return path
 }
 
-// A tree with all that trees have takes up what du says.
+// A tree with every kind of entry has the usage that du reports.
 func TestWalk(t *testing.T) {
 	for _, fstype := range []string{"ext4", "xfs", "btrfs"} {
 		t.Run(fstype, func(t *testing.T) {
@@ -74,13 +74,13 @@ func TestWalk(t *testing.T) {
 			must(err)
 			must(sparse.Truncate(1 << 40))
 			must(sparse.Close())
-			for i := range 1000 { // more directories than are noted at a time, in more than one reading
+			for i := range 1000 { // more than maxPending, and more than one getdents64(2) returns
 				mkdir(t, root, "wide", strings.Repeat("n", 200)+strconv.Itoa(i), "x")
 			}
 			deep := root
-			for i := range 3 * keptOpen {
+			for i := range 3 * maxOpen {
 				deep = mkdir(t, deep, "d"+strconv.Itoa(i))
-				mkdir(t, deep, "beside")
+				mkdir(t, deep, "sibling")
 			}
 			fill(t, filepath.Join(deep, "bottom"), mebibyte)
 
@@ -88,10 +88,10 @@ func TestWalk(t *testing.T) {
 			before := descriptors(t)
 			got, err := (&Walker{}).Usage(t.Context(), root)
 			if err != nil || got != want {
-				t.Errorf("Usage = %+v, %v; want %+v as du says", got, err, want)
+				t.Errorf("Usage = %+v, %v; want %+v as du reports", got, err, want)
 			}
 			if after := descriptors(t); after != before {
-				t.Errorf("%d descriptors after the walk; %d before", after, before)
+				t.Errorf("%d descriptors after the walk; want %d as before", after, before)
 			}
 		})
 	}
@@ -106,10 +106,10 @@ func descriptors(t *testing.T) int {
 	return len(entries)
 }
 
-// What is mounted below is somebody else's, also where it is the same filesystem.
+// A walk does not enter other mounts, even of the same filesystem.
 func TestWalkStaysOnItsMount(t *testing.T) {
 	root := kerneltest.Loop(t, "ext4", 64*mebibyte, "")
-	alone, err := (&Walker{}).Usage(t.Context(), mkdir(t, root, "here"))
+	want, err := (&Walker{}).Usage(t.Context(), mkdir(t, root, "here"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -123,8 +123,8 @@ func TestWalkStaysOnItsMount(t *testing.T) {
 	kerneltest.Mounted(t, filepath.Join(root, "elsewhere", "big"), file, "", unix.MS_BIND, "")
 	kerneltest.Mounted(t, "tmpfs", filepath.Join(root, "here", "tmpfs"), "tmpfs", 0, "")
 	got, err := (&Walker{}).Usage(t.Context(), filepath.Join(root, "here"))
-	if err != nil || got != alone {
-		t.Errorf("Usage = %+v, %v; want %+v", got, err, alone)
+	if err != nil || got != want {
+		t.Errorf("Usage = %+v, %v; want %+v as without mounts", got, err, want)
 	}
 }
 
@@ -155,7 +155,7 @@ func TestWalkIsBounded(t *testing.T) {
 		t.Errorf("Usage of a file = %+v, %v", got, err)
 	}
 	if _, err := (&Walker{}).Usage(t.Context(), filepath.Join(root, "none")); !errors.Is(err, os.ErrNotExist) || errors.Is(err, ErrAtLeast) {
-		t.Errorf("Usage of nothing: %v", err)
+		t.Errorf("Usage of a missing path = %v; want %v", err, os.ErrNotExist)
 	}
 	link := filepath.Join(root, "link")
 	if err := os.Symlink("/", link); err != nil {
@@ -166,8 +166,7 @@ func TestWalkIsBounded(t *testing.T) {
 	}
 }
 
-// A tree deeper than any path may be, and than directories are kept open, is
-// walked to its bottom and back.
+// A walk handles a tree deeper than PATH_MAX and than maxOpen.
 func TestWalkDeep(t *testing.T) {
 	root := t.TempDir()
 	const levels = 5000
@@ -188,20 +187,20 @@ func TestWalkDeep(t *testing.T) {
 	}
 	unix.Close(fd)
 	if got, err := (&Walker{}).Usage(t.Context(), root); err != nil || got.Inodes != levels+1 {
-		t.Errorf("Usage of %d directories in each other = %+v, %v", levels, got, err)
+		t.Errorf("Usage of %d nested directories = %+v, %v", levels, got, err)
 	}
 }
 
-// Somebody who moves directories about does not lead the walk out of its tree.
+// A process that moves directories can't make the walk leave its tree.
 func TestWalkMovingTree(t *testing.T) {
 	root := t.TempDir()
 	a := root
-	for range keptOpen + 10 {
+	for range maxOpen + 10 {
 		a = mkdir(t, a, "d")
 	}
 	other := mkdir(t, root, "other")
 	w := &Walker{}
-	// The moment is made by hand: down to the bottom, then the move.
+	// The race is simulated: the walk goes to the bottom, then the directory moves.
 	w.links, w.fd = map[inode]struct{}{}, -1
 	defer w.close()
 	fd, err := openDir(unix.AT_FDCWD, root)
@@ -213,22 +212,22 @@ func TestWalkMovingTree(t *testing.T) {
 		t.Fatal(err)
 	}
 	w.mount, w.stack = w.mountID(), []level{{self: w.inode(), fd: -1}}
-	for range keptOpen + 10 {
+	for range maxOpen + 10 {
 		w.enter("d")
 	}
-	if len(w.stack) != keptOpen+11 {
-		t.Fatalf("%d levels down; want %d", len(w.stack), keptOpen+11)
+	if len(w.stack) != maxOpen+11 {
+		t.Fatalf("depth %d; want %d", len(w.stack), maxOpen+11)
 	}
 	if err := os.Rename(a, filepath.Join(other, "moved")); err != nil {
 		t.Fatal(err)
 	}
-	if w.leave(); !errors.Is(w.over, ErrMoved) {
-		t.Errorf("going up from a directory that was moved: %v; want ErrMoved", w.over)
+	if w.leave(); !errors.Is(w.stopErr, ErrMoved) {
+		t.Errorf("leave() of a directory that was moved = %v; want ErrMoved", w.stopErr)
 	}
 }
 
-// While files come and go the walk ends, without an error.
-func TestWalkWhileFilesGo(t *testing.T) {
+// A walk of a tree whose files are created and removed ends without an error.
+func TestWalkConcurrentRemoval(t *testing.T) {
 	root := t.TempDir()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
@@ -251,7 +250,7 @@ func TestWalkWhileFilesGo(t *testing.T) {
 	<-done
 }
 
-// The walk can be paused, and tells what it has counted by then.
+// Pause is called every pauseEvery entries, and SoFar returns the usage by then.
 func TestWalkPauses(t *testing.T) {
 	root := t.TempDir()
 	for i := range 10 * pauseEvery {
@@ -273,8 +272,7 @@ func TestWalkPauses(t *testing.T) {
 	}
 }
 
-// What each directory near the top takes up adds up to the whole, also where the walk
-// ends early.
+// The usages passed to Each add up to the total, even if the walk ends early.
 func TestWalkEach(t *testing.T) {
 	root := t.TempDir()
 	fill(t, filepath.Join(root, "top"), 10000)
@@ -282,25 +280,25 @@ func TestWalkEach(t *testing.T) {
 	fill(t, filepath.Join(mkdir(t, root, "a", "b"), "f"), 30000)
 	fill(t, filepath.Join(mkdir(t, root, "a", "b", "c", "d"), "f"), 40000)
 	mkdir(t, root, "e", "f", "g")
-	for _, most := range []uint64{0, 6} {
+	for _, limit := range []uint64{0, 6} {
 		got, sum := map[string]uint64{}, Usage{}
-		w := &Walker{Depth: 2, Most: most}
+		w := &Walker{Depth: 2, Most: limit}
 		w.Each = func(path string, depth int, u Usage) {
 			if want := len(strings.FieldsFunc(path, func(r rune) bool { return r == '/' })); depth != want {
 				t.Errorf("%s: depth %d; want %d", path, depth, want)
 			}
-			if at := w.At(); at != path && most == 0 {
-				t.Errorf("At = %q in %q", at, path)
+			if at := w.At(); at != path && limit == 0 {
+				t.Errorf("At() = %q in %q", at, path)
 			}
 			got[path] = u.Inodes
 			sum.Add(u)
 		}
-		all, err := w.Usage(t.Context(), root)
-		if (err != nil) != (most > 0) || sum != all {
-			t.Errorf("at most %d: %+v, %v; directories add up to %+v", most, all, err, sum)
+		total, err := w.Usage(t.Context(), root)
+		if (err != nil) != (limit > 0) || sum != total {
+			t.Errorf("at most %d entries: Usage = %+v, %v; directories add up to %+v", limit, total, err, sum)
 		}
 		want := map[string]uint64{"": 2, "a": 2, "a/b": 5, "e": 1, "e/f": 2}
-		if diff := cmp.Diff(want, got); diff != "" && most == 0 {
+		if diff := cmp.Diff(want, got); diff != "" && limit == 0 {
 			t.Errorf("inodes (-want +got):\n%s", diff)
 		}
 	}

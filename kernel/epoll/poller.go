@@ -1,14 +1,12 @@
-// Package epoll waits for kernel files on one thread.
+// Package epoll waits for events of kernel files on one thread.
 //
-// The Go runtime has a poller of its own, but that never asks for EPOLLPRI, by
-// which pressure triggers and the event files of cgroups speak, and it hands what
-// it heard to whichever thread comes next. A [Poller] is for a thread that has
-// locked itself, may run at real-time priority, and wants to hear at once
-// (epoll(7), fs/eventpoll.c).
+// The Go runtime's poller never asks for EPOLLPRI, which pressure triggers and the
+// event files of cgroups report, and resumes the waiting goroutine on any thread. A
+// [Poller] is for a locked thread, possibly of real-time priority, that must wake
+// without that delay (epoll(7), fs/eventpoll.c).
 //
-// The package starts no goroutine. Descriptors that are added stay their owner's:
-// the kernel takes one that is closed off the list by itself, unless it was
-// duplicated.
+// The package starts no goroutine. Descriptors that are added remain their owner's.
+// The kernel removes a descriptor that is closed, unless it was duplicated.
 package epoll
 
 import (
@@ -24,35 +22,35 @@ import (
 	"github.com/evictd/evictd/kernel/internal/sys"
 )
 
-// Forever makes [Poller.Wait] wait without end.
+// Forever makes [Poller.Wait] wait without a timeout.
 const Forever time.Duration = -1
 
-// wakeToken is the token of the poller's own descriptor.
+// wakeToken is the token of the poller's own eventfd.
 const wakeToken = math.MaxUint64
 
-// atOnce is how many events one system call returns. What is left over comes
-// with the next one, in turn (fs/eventpoll.c: ep_send_events).
-const atOnce = 64
+// maxEvents is the number of events that one system call returns. The next one
+// returns the rest, in turn (fs/eventpoll.c: ep_send_events).
+const maxEvents = 64
 
-// Event is one descriptor that has something to tell.
+// Event is a ready descriptor.
 type Event struct {
-	Token uint64 // as it was given to Add
-	// Events are EPOLLIN, EPOLLPRI and so on. EPOLLERR and EPOLLHUP come
-	// unasked. An event file of a cgroup says EPOLLERR with every EPOLLPRI
-	// (fs/kernfs/file.c: kernfs_generic_poll): it means no error there.
+	Token uint64 // as passed to Add
+	// Events are EPOLLIN, EPOLLPRI and so on. EPOLLERR and EPOLLHUP are always
+	// reported. An event file of a cgroup reports EPOLLERR with every EPOLLPRI
+	// (fs/kernfs/file.c: kernfs_generic_poll); it is not an error there.
 	Events uint32
 }
 
 // Poller is an epoll instance. One thread at a time may call Wait; the other
-// methods may be called from anywhere, also meanwhile.
+// methods may be called concurrently with it.
 type Poller struct {
 	ep     *sys.FD
 	wake   *sys.FD
 	closed atomic.Bool
-	raw    [atOnce]unix.EpollEvent // of Wait
+	raw    [maxEvents]unix.EpollEvent // used by Wait
 }
 
-// New makes a poller that watches nothing yet. It holds two descriptors.
+// New returns a poller without descriptors. It uses two descriptors itself.
 func New() (*Poller, error) {
 	fd, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err != nil {
@@ -71,48 +69,48 @@ func New() (*Poller, error) {
 	return p, nil
 }
 
-// Add watches a descriptor for events: EPOLLIN, EPOLLPRI, with EPOLLET only news.
-// Wait returns the token with each. The largest token is the poller's own.
+// Add adds a descriptor and the events to wait for: EPOLLIN, EPOLLPRI, EPOLLET.
+// Wait returns the token with each event. The largest token is reserved.
 func (p *Poller) Add(fd int, events uint32, token uint64) error {
 	if token == wakeToken {
-		return fmt.Errorf("poll descriptor %d: token %d is the poller's own", fd, token)
+		return fmt.Errorf("add descriptor %d to poller: token %d is reserved", fd, token)
 	}
 	if err := p.add(fd, events, token); err != nil {
-		return fmt.Errorf("poll descriptor %d: %w", fd, err)
+		return fmt.Errorf("add descriptor %d to poller: %w", fd, err)
 	}
 	return nil
 }
 
 func (p *Poller) add(fd int, events uint32, token uint64) error {
-	// The kernel's data field is 64 bits wide; x/sys has it as two halves.
+	// The kernel's data field has 64 bits, which x/sys splits into two.
 	ev := unix.EpollEvent{Events: events, Fd: int32(token), Pad: int32(token >> 32)}
 	return p.ep.Use(func(ep int) error {
 		return os.NewSyscallError("epoll_ctl", unix.EpollCtl(ep, unix.EPOLL_CTL_ADD, fd, &ev))
 	})
 }
 
-// Remove watches a descriptor no longer. What Wait has already returned of it
-// may still lie before its caller.
+// Remove removes a descriptor. An event that Wait has returned may still be
+// unprocessed.
 func (p *Poller) Remove(fd int) error {
 	err := p.ep.Use(func(ep int) error {
 		return os.NewSyscallError("epoll_ctl", unix.EpollCtl(ep, unix.EPOLL_CTL_DEL, fd, nil))
 	})
 	if err != nil {
-		return fmt.Errorf("poll descriptor %d no longer: %w", fd, err)
+		return fmt.Errorf("remove descriptor %d from poller: %w", fd, err)
 	}
 	return nil
 }
 
-// Wait fills buf with events and returns how many there are. It returns none
-// when the time is over, which is counted in whole milliseconds, rounded up, and
-// when [Poller.Wake] was called. After [Poller.Close], also one that comes while
-// it waits, it is [os.ErrClosed]. It allocates nothing.
+// Wait waits for events, stores them in buf and returns their number. It returns 0
+// at the timeout, which is rounded up to milliseconds, and after [Poller.Wake]. It
+// fails with [os.ErrClosed] if [Poller.Close] is called before or during the wait.
+// It allocates nothing.
 func (p *Poller) Wait(buf []Event, timeout time.Duration) (n int, err error) {
 	if len(buf) == 0 {
-		return 0, errors.New("wait for events: no room for one")
+		return 0, errors.New("wait for events: empty buffer")
 	}
-	// Both stay open until it returns: a wake-up that is closed too early would
-	// be taken off the list, and never be heard.
+	// Both descriptors stay open until the wait returns. The kernel would remove an
+	// eventfd that Close closes earlier, and its wake-up would be lost.
 	err = p.ep.Use(func(ep int) error {
 		return p.wake.Use(func(wake int) error {
 			n, err = p.wait(ep, wake, buf, timeout)
@@ -159,7 +157,7 @@ func (p *Poller) wait(ep, wake int, buf []Event, timeout time.Duration) (int, er
 	return n, nil
 }
 
-// milliseconds rounds up, so that a wait does not end early and begin again.
+// milliseconds rounds up, so that a wait does not end before its timeout.
 func milliseconds(d time.Duration) int {
 	if d < 0 {
 		return -1
@@ -171,7 +169,7 @@ func milliseconds(d time.Duration) int {
 	return int(min(ms, math.MaxInt32))
 }
 
-// drain resets an eventfd.
+// drain resets the counter of an eventfd.
 func drain(fd int) error {
 	var count [8]byte
 	for {
@@ -186,13 +184,14 @@ func drain(fd int) error {
 	}
 }
 
-// Wake lets the present Wait return, or else the next one. It allocates nothing.
+// Wake makes the current Wait return, or the next one if there is none. It
+// allocates nothing.
 func (p *Poller) Wake() error {
-	// The kernel adds the number, in the byte order of the machine, to its
-	// counter: any but 0 and the largest will do.
+	// The kernel adds the number, in native byte order, to the counter of the
+	// eventfd. Any number wakes except 0; the largest is invalid.
 	one := [8]byte{1}
 	err := p.wake.Write(one[:])
-	if err == unix.EAGAIN { // the counter is full, so it is awake
+	if err == unix.EAGAIN { // the counter is full, so a wake-up is pending
 		return nil
 	}
 	if err != nil {
@@ -201,7 +200,7 @@ func (p *Poller) Wake() error {
 	return nil
 }
 
-// Close lets Wait return and gives the poller up. Further calls do nothing. The
+// Close makes Wait return and closes the poller. Further calls do nothing. The
 // descriptors that were added stay open.
 func (p *Poller) Close() error {
 	if p.closed.Swap(true) {

@@ -22,8 +22,8 @@ func newPoller(t *testing.T) *Poller {
 	return p
 }
 
-// counter returns an eventfd, which is readable once it was written.
-func counter(t *testing.T) int {
+// newEventfd returns an eventfd, which is readable after signal.
+func newEventfd(t *testing.T) int {
 	t.Helper()
 	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
 	if err != nil {
@@ -44,13 +44,13 @@ func TestWait(t *testing.T) {
 	p := newPoller(t)
 	tokens := []uint64{0, 1, math.MaxUint32, 1 << 32, 1<<63 | 7, math.MaxUint64 - 1}
 	for _, token := range tokens {
-		fd := counter(t)
+		fd := newEventfd(t)
 		if err := p.Add(fd, unix.EPOLLIN, token); err != nil {
 			t.Fatal(err)
 		}
 		buf := make([]Event, 4)
 		if n, err := p.Wait(buf, 0); n != 0 || err != nil {
-			t.Errorf("Wait() before anything happened = %d, %v; want 0", n, err)
+			t.Errorf("Wait() before an event = %d, %v; want 0", n, err)
 		}
 		signal(t, fd)
 		n, err := p.Wait(buf, Forever)
@@ -69,11 +69,11 @@ func TestWait(t *testing.T) {
 	}
 }
 
-// More may be ready than there is room for: the rest comes with the next calls.
+// If more descriptors are ready than fit into the buffer, later calls return the rest.
 func TestWaitShortBuffer(t *testing.T) {
 	p := newPoller(t)
 	for token := range uint64(5) {
-		fd := counter(t)
+		fd := newEventfd(t)
 		if err := p.Add(fd, unix.EPOLLIN, token); err != nil {
 			t.Fatal(err)
 		}
@@ -125,20 +125,19 @@ func TestMilliseconds(t *testing.T) {
 
 func TestAddRefused(t *testing.T) {
 	p := newPoller(t)
-	fd := counter(t)
+	fd := newEventfd(t)
 	if err := p.Add(fd, unix.EPOLLIN, math.MaxUint64); err == nil {
-		t.Error("Add() with the poller's own token = nil; want an error")
+		t.Error("Add() with the reserved token = nil; want an error")
 	}
 	if err := p.Add(-1, unix.EPOLLIN, 1); !errors.Is(err, unix.EBADF) {
 		t.Errorf("Add(-1) = %v; want %v", err, unix.EBADF)
 	}
 	if err := p.Remove(fd); !errors.Is(err, unix.ENOENT) {
-		t.Errorf("Remove() of what was not added = %v; want %v", err, unix.ENOENT)
+		t.Errorf("Remove() of a descriptor that was not added = %v; want %v", err, unix.ENOENT)
 	}
 }
 
-// Every wake-up is heard, whether it comes before the wait or within it, and
-// none is heard twice.
+// Every Wake before or during a Wait makes exactly one Wait return.
 func TestWake(t *testing.T) {
 	p := newPoller(t)
 	buf := make([]Event, 1)
@@ -152,13 +151,13 @@ func TestWake(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	fd := counter(t)
+	fd := newEventfd(t)
 	if err := p.Add(fd, unix.EPOLLIN, 1); err != nil {
 		t.Fatal(err)
 	}
 	signal(t, fd)
 	if n, err := p.Wait(buf, Forever); n != 1 || err != nil {
-		t.Errorf("Wait() after all wake-ups were heard = %d, %v; want the event", n, err)
+		t.Errorf("Wait() without a pending wake-up = %d, %v; want the event", n, err)
 	}
 }
 
@@ -177,7 +176,7 @@ func TestClose(t *testing.T) {
 	}
 }
 
-// A poller may be closed just when its thread is about to wait.
+// A poller may be closed when its thread is about to wait.
 func TestCloseWhileWaiting(t *testing.T) {
 	for range 500 {
 		p := newPoller(t)

@@ -12,31 +12,31 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-var cgroupsMade atomic.Int64
+var cgroupsCreated atomic.Int64
 
-// Cgroup makes a cgroup below the root of each tree and returns its path, which is
-// the same in all of them and of no other test. See [MakeCgroup].
+// Cgroup creates a cgroup of the same path in each hierarchy, by [MakeCgroup], and
+// returns the path. It is unique to the test.
 func Cgroup[Root ~string](t testing.TB, roots ...Root) string {
 	t.Helper()
-	name := fmt.Sprintf("/evictd-test-%d-%d", os.Getpid(), cgroupsMade.Add(1))
+	name := fmt.Sprintf("/evictd-test-%d-%d", os.Getpid(), cgroupsCreated.Add(1))
 	for _, root := range roots {
 		MakeCgroup(t, filepath.Join(string(root), name))
 	}
 	return name
 }
 
-// MakeCgroup makes one of the kernel's cgroups. When the test ends the cgroup is
-// removed, as soon as the last process has left it: the test ends its processes by
-// a cleanup of its own. Without root, or in a tree that can't be written to, the
-// test is skipped.
+// MakeCgroup creates a real cgroup. When the test ends, it waits for the last
+// process to leave the cgroup and removes it; the test kills its processes in a
+// cleanup of its own. The test is skipped without root, and if the hierarchy is not
+// writable.
 func MakeCgroup(t testing.TB, dir string) {
 	t.Helper()
 	if os.Geteuid() != 0 {
-		t.Skip("needs root: makes cgroups")
+		t.Skip("needs root to create cgroups")
 	}
 	err := os.Mkdir(dir, 0o755)
 	if errors.Is(err, unix.EROFS) || errors.Is(err, unix.EACCES) || errors.Is(err, unix.ENOENT) {
-		t.Skip("needs a writable cgroup tree: ", err)
+		t.Skip("needs a writable cgroup hierarchy: ", err)
 	}
 	if err != nil {
 		t.Fatal(err)

@@ -9,9 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Hang mounts a filesystem that nobody answers for: whoever asks it what it has
-// waits until release is called, and gets an error then. It is taken away when
-// the test ends. Without root, or FUSE, the test is skipped.
+// Hang mounts a FUSE filesystem without a server. System calls on it block until
+// release is called, and then fail. It is unmounted when the test ends. The test is
+// skipped without root or FUSE.
 func Hang(t testing.TB, point string) (release func()) {
 	t.Helper()
 	fd, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)

@@ -13,9 +13,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Loop makes a filesystem of a type (ext4, xfs, btrfs) and a size in bytes in a
-// file, mounts it with the options and returns where. It is taken away when the
-// test ends. Without root, or without the type's mkfs, the test is skipped.
+// Loop creates a filesystem of a type (ext4, xfs, btrfs) and a size in bytes in a
+// file, mounts it with the options and returns the mount point. It is unmounted when
+// the test ends. The test is skipped without root or without mkfs for the type.
 func Loop(t testing.TB, fstype string, size int64, options string, mkfs ...string) string {
 	t.Helper()
 	point, err := TryLoop(t, fstype, size, options, mkfs...)
@@ -25,7 +25,7 @@ func Loop(t testing.TB, fstype string, size int64, options string, mkfs ...strin
 	return point
 }
 
-// TryLoop is Loop for what the kernel may not be able to mount.
+// TryLoop is Loop, but returns an error if the mount fails.
 func TryLoop(t testing.TB, fstype string, size int64, options string, mkfs ...string) (string, error) {
 	t.Helper()
 	if os.Getuid() != 0 {
@@ -62,7 +62,8 @@ func TryLoop(t testing.TB, fstype string, size int64, options string, mkfs ...st
 	return point, nil
 }
 
-// Mounted mounts with mount(2) and unmounts when the test ends.
+// Mounted calls mount(2), and unmounts when the test ends. The test is skipped if
+// the mount fails.
 func Mounted(t testing.TB, source, target, fstype string, flags uintptr, data string) {
 	t.Helper()
 	if err := unix.Mount(source, target, fstype, flags, data); err != nil {
@@ -71,7 +72,7 @@ func Mounted(t testing.TB, source, target, fstype string, flags uintptr, data st
 	t.Cleanup(func() { Unmount(t, target) })
 }
 
-// Unmount takes a mount away. What is not mounted any more is no error.
+// Unmount unmounts target. A target that is not mounted is not an error.
 func Unmount(t testing.TB, target string) {
 	t.Helper()
 	var err error
@@ -79,7 +80,7 @@ func Unmount(t testing.TB, target string) {
 		if err = unix.Unmount(target, unix.UMOUNT_NOFOLLOW); err != unix.EBUSY {
 			break
 		}
-		time.Sleep(10 * time.Millisecond) // somebody else looks at it
+		time.Sleep(10 * time.Millisecond) // another process has a file of it open
 	}
 	if err == unix.EBUSY {
 		err = unix.Unmount(target, unix.MNT_DETACH)

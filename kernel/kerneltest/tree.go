@@ -1,5 +1,5 @@
-// Package kerneltest builds small copies of kernel filesystems for tests, and makes
-// real cgroups, mounts and hangs that are gone when the test ends.
+// Package kerneltest builds copies of kernel filesystems for tests, and creates real
+// cgroups and mounts that are removed when the test ends.
 package kerneltest
 
 import (
@@ -9,10 +9,10 @@ import (
 	"testing"
 )
 
-// Tree writes files into a new temporary directory and returns its path. A key
-// is a path below it and its value the file's content; as in the output of
-// ls -F, a key that ends in "/" is a directory (its value is not used) and one
-// that ends in "@" a symbolic link to its value.
+// Tree writes files into a new temporary directory and returns its path. A key is
+// a path below it, and its value is the content of the file. As in the output of
+// ls -F, a key that ends in "/" is a directory, whose value is not used, and one
+// that ends in "@" is a symbolic link to its value.
 func Tree(t testing.TB, files map[string]string) string {
 	t.Helper()
 	root := t.TempDir()
@@ -20,8 +20,8 @@ func Tree(t testing.TB, files map[string]string) string {
 	return root
 }
 
-// Write adds files to a tree, or replaces their content in place: a descriptor
-// that is already open reads the new content, as it does on a kernel filesystem.
+// Write adds files to a tree or replaces their content in place, so that an open
+// descriptor reads the new content, as on a kernel filesystem.
 func Write(t testing.TB, root string, files map[string]string) {
 	t.Helper()
 	for name, content := range files {

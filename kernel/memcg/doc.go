@@ -1,11 +1,12 @@
-// Package memcg lets the kernel tell when a cgroup's memory crosses a line.
+// Package memcg subscribes to the kernel's notifications about the memory of a
+// cgroup.
 //
-// A v1 tree has thresholds of usage and levels of reclaim, which speak through
-// an eventfd ([ArmUsage], [ArmPressure]; mm/memcontrol-v1.c, mm/vmpressure.c).
-// A v2 tree counts events in files that can be polled ([OpenEvents];
-// mm/memcontrol.c). Neither has the other's: that is [kernel.ErrUnavailable].
+// v1 has usage thresholds and reclaim pressure levels, which signal an eventfd
+// ([ArmUsage], [ArmPressure]; mm/memcontrol-v1.c, mm/vmpressure.c). v2 counts
+// events in files that can be polled ([OpenEvents]; mm/memcontrol.c). Each fails
+// with [kernel.ErrUnavailable] on the other version.
 //
-// Everything is opened below the directory of the [cgroup.Cgroup] that was
-// asked for, after a look at its inode: one that was removed is
-// [cgroup.ErrGone], also when another has taken its path.
+// Files are opened below the directory of the given [cgroup.Cgroup] after a check
+// of its inode number. If the cgroup was removed, even if another one has its path
+// now, the error is [cgroup.ErrGone].
 package memcg

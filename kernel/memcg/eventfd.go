@@ -12,34 +12,34 @@ import (
 	"github.com/evictd/evictd/kernel/internal/sys"
 )
 
-// notice is an eventfd that the kernel signals for something in a v1 cgroup.
-type notice struct {
-	place place
-	fd    *sys.FD
+// notifier is an eventfd that the kernel signals for an event of a v1 cgroup.
+type notifier struct {
+	target target
+	fd     *sys.FD
 }
 
-// FD returns the descriptor, to be polled for EPOLLIN until Close, after which
-// it is -1.
-func (n *notice) FD() int { return number(n.fd) }
+// FD returns the descriptor to poll for EPOLLIN, or -1 after Close.
+func (n *notifier) FD() int { return fdNumber(n.fd) }
 
-// Take returns how often the kernel has signalled since the last call, and makes
-// the descriptor unreadable until it does again. None is 0. It allocates nothing.
+// Take returns how often the kernel has signalled since the last call, possibly 0,
+// and resets the descriptor to unreadable. It allocates nothing.
 //
-// The kernel signals once more when the cgroup is removed: whoever takes a signal
-// looks whether the cgroup is still there.
-func (n *notice) Take() (uint64, error) {
+// The kernel also signals when the cgroup is removed, so callers check after a
+// signal whether the cgroup still exists.
+func (n *notifier) Take() (uint64, error) {
 	var count uint64
 	err := n.fd.Use(func(fd int) (err error) {
-		count, err = take(fd)
+		count, err = readCount(fd)
 		return err
 	})
 	if err != nil {
-		return 0, n.place.failed("take notice", err)
+		return 0, n.target.wrap("read eventfd", err)
 	}
 	return count, nil
 }
 
-func take(fd int) (uint64, error) {
+// readCount reads the counter of an eventfd and resets it to 0.
+func readCount(fd int) (uint64, error) {
 	var buf [8]byte
 	for {
 		_, err := unix.Read(fd, buf[:])
@@ -55,50 +55,51 @@ func take(fd int) (uint64, error) {
 	}
 }
 
-// Close drops the notice. Further calls do nothing. The kernel takes it off its
-// list in a worker, which waits for an RCU grace period; Close does not.
-func (n *notice) Close() error { return n.fd.Close() }
+// Close removes the registration. Further calls do nothing. The kernel removes it in
+// a worker, which waits for an RCU grace period; Close does not wait.
+func (n *notifier) Close() error { return n.fd.Close() }
 
-// notify registers a new eventfd for a file of the cgroup, by a line in
+// register registers a new eventfd for a file of the cgroup, by a line in
 // cgroup.event_control (mm/memcontrol-v1.c: memcg_write_event_control):
 //
 //	<eventfd> <descriptor of the file> <arguments>
-func (p place) notify(file, arguments string) (notice, error) {
-	if err := p.v1(); err != nil {
-		return notice{}, err
+func (t target) register(file, arguments string) (notifier, error) {
+	if err := t.checkV1(); err != nil {
+		return notifier{}, err
 	}
-	dir, err := p.dir()
+	dir, err := t.openDir()
 	if err != nil {
-		return notice{}, err
+		return notifier{}, err
 	}
 	defer dir.Close()
-	watched, err := p.fileIn(dir, file, unix.O_RDONLY)
+	watched, err := t.openAt(dir, file, unix.O_RDONLY)
 	if err != nil {
-		return notice{}, err
+		return notifier{}, err
 	}
-	// The kernel keeps the eventfd and the cgroup, not this file.
+	// The kernel keeps references to the eventfd and the cgroup, not to this file.
 	defer watched.Close()
-	control, err := p.fileIn(dir, "cgroup.event_control", unix.O_WRONLY)
+	control, err := t.openAt(dir, "cgroup.event_control", unix.O_WRONLY)
 	if err != nil {
-		return notice{}, err
+		return notifier{}, err
 	}
 	defer control.Close()
 
 	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
 	if err != nil {
-		return notice{}, os.NewSyscallError("eventfd2", err)
+		return notifier{}, os.NewSyscallError("eventfd2", err)
 	}
-	n := notice{place: p, fd: sys.New(fd)}
+	n := notifier{target: t, fd: sys.New(fd)}
 	err = watched.Use(func(watched int) error {
 		return control.Write(fmt.Appendf(nil, "%d %d %s", fd, watched, arguments))
 	})
 	if err != nil {
 		n.Close()
-		// PREEMPT_RT kernels have the file and refuse (not seen; by the source).
+		// PREEMPT_RT kernels have the file but refuse the write (from the source;
+		// not tested).
 		if errors.Is(err, unix.EOPNOTSUPP) {
 			err = fmt.Errorf("%w: %w", kernel.ErrUnavailable, err)
 		}
-		return notice{}, fmt.Errorf("register %s for %q: %w", file, arguments, err)
+		return notifier{}, fmt.Errorf("register %s for %q: %w", file, arguments, err)
 	}
 	return n, nil
 }

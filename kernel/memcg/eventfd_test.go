@@ -11,21 +11,21 @@ import (
 	"github.com/evictd/evictd/kernel/internal/sys"
 )
 
-// counter is a notice that the test signals itself.
-func counter(t *testing.T) *notice {
+// testNotifier returns a notifier whose eventfd the test signals.
+func testNotifier(t *testing.T) *notifier {
 	t.Helper()
 	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK)
 	if err != nil {
 		t.Fatal(err)
 	}
 	h, c := fixture(t, nil)
-	n := &notice{place: place{h, c}, fd: sys.New(fd)}
+	n := &notifier{target: target{h, c}, fd: sys.New(fd)}
 	t.Cleanup(func() { n.Close() })
 	return n
 }
 
 func TestTake(t *testing.T) {
-	n := counter(t)
+	n := testNotifier(t)
 	for _, signals := range []uint64{0, 1, 3, 0} {
 		for range signals {
 			if _, err := unix.Write(n.FD(), binary.NativeEndian.AppendUint64(nil, 1)); err != nil {

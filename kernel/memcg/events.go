@@ -12,55 +12,55 @@ import (
 	"github.com/evictd/evictd/kernel/internal/text"
 )
 
-// Counts are how often something has happened to the memory of a v2 cgroup since
-// it was made.
+// Counts are the event counters of memory.events of a v2 cgroup, since its
+// creation.
 type Counts struct {
-	Low  uint64 // it was reclaimed from although below memory.low
-	High uint64 // it was above memory.high, and its tasks had to reclaim
-	Max  uint64 // it was about to pass memory.max
-	OOM  uint64 // it was at its limit, and nothing could be freed
-	// OOMKill is how many processes in it the kernel's OOM killer has killed. With
-	// memory.oom.group, the first one counts twice.
+	Low  uint64 // reclaimed although below memory.low
+	High uint64 // above memory.high, so that its tasks had to reclaim
+	Max  uint64 // about to exceed memory.max
+	OOM  uint64 // at its limit, and reclaim failed
+	// OOMKill is the number of processes in it that the kernel's OOM killer killed.
+	// With memory.oom.group, the first one counts twice.
 	OOMKill uint64
-	// OOMGroupKill is how often the whole cgroup was killed. Kernels before 5.17
-	// do not count that: it means something only with HasOOMGroupKill.
+	// OOMGroupKill is the number of times that the whole cgroup was killed. It is
+	// valid only if HasOOMGroupKill; kernels before 5.17 do not count it.
 	OOMGroupKill    uint64
 	HasOOMGroupKill bool
 }
 
-// Events is an event file of a v2 cgroup, held open. Its descriptor reports
-// EPOLLPRI when a count has grown since it was last read, at once, and then at
-// most once in 10 ms (kernel/cgroup/cgroup.c: cgroup_file_notify). EPOLLERR comes
-// with it and means no error. Both are there when the cgroup was removed, but who
-// waits already does not hear of that (seen on Linux 6.1 and 6.12).
+// Events is an open event file of a v2 cgroup. Its descriptor reports EPOLLPRI as
+// soon as a counter has grown since the last read, at most once in 10 ms
+// (kernel/cgroup/cgroup.c: cgroup_file_notify). EPOLLERR comes with it and is not an
+// error. Both are reported after the removal of the cgroup, but a wait that began
+// earlier is not woken for that (observed on Linux 6.1 and 6.12).
 type Events struct {
-	place place
-	name  string
-	fd    *sys.FD
+	target target
+	name   string
+	fd     *sys.FD
 }
 
-// OpenEvents opens memory.events, which counts for the subtree. It is
-// [kernel.ErrUnavailable] on v1, and for the root, which has none.
+// OpenEvents opens memory.events, which counts events in the subtree. It fails with
+// [kernel.ErrUnavailable] on v1, and for the root, which has no such file.
 func OpenEvents(h *cgroup.Hierarchy, c *cgroup.Cgroup) (*Events, error) {
-	return openEvents(place{h, c}, "memory.events")
+	return openEvents(target{h, c}, "memory.events")
 }
 
-// OpenLocalEvents opens memory.events.local (since Linux 5.2), which counts for
-// the cgroup without those below it.
+// OpenLocalEvents opens memory.events.local (since Linux 5.2), which counts events
+// in the cgroup without its descendants.
 func OpenLocalEvents(h *cgroup.Hierarchy, c *cgroup.Cgroup) (*Events, error) {
-	return openEvents(place{h, c}, "memory.events.local")
+	return openEvents(target{h, c}, "memory.events.local")
 }
 
-func openEvents(p place, name string) (*Events, error) {
-	if err := p.v2(); err != nil {
-		return nil, p.failed("open "+name, err)
+func openEvents(t target, name string) (*Events, error) {
+	if err := t.checkV2(); err != nil {
+		return nil, t.wrap("open "+name, err)
 	}
-	fd, err := p.file(name, unix.O_RDONLY)
+	fd, err := t.open(name, unix.O_RDONLY)
 	if err != nil {
-		return nil, p.failed("open "+name, err)
+		return nil, t.wrap("open "+name, err)
 	}
-	e := &Events{place: p, name: name, fd: fd}
-	// A file that was never read reports news from the start.
+	e := &Events{target: t, name: name, fd: fd}
+	// A file that was never read reports EPOLLPRI from the start.
 	if _, err := e.Read(); err != nil {
 		e.Close()
 		return nil, err
@@ -68,24 +68,23 @@ func openEvents(p place, name string) (*Events, error) {
 	return e, nil
 }
 
-// FD returns the descriptor, to be polled for EPOLLPRI until [Events.Close],
-// after which it is -1.
-func (e *Events) FD() int { return number(e.fd) }
+// FD returns the descriptor to poll for EPOLLPRI, or -1 after [Events.Close].
+func (e *Events) FD() int { return fdNumber(e.fd) }
 
-// Close gives the file up. Further calls do nothing.
+// Close closes the file. Further calls do nothing.
 func (e *Events) Close() error { return e.fd.Close() }
 
-// Read returns the counts, and makes the descriptor silent until one of them
-// grows. It is [cgroup.ErrGone] when the cgroup was removed. It allocates nothing.
+// Read returns the counters, and clears EPOLLPRI until one of them grows. It fails
+// with [cgroup.ErrGone] if the cgroup was removed. It allocates nothing.
 func (e *Events) Read() (Counts, error) {
 	var buf [512]byte // seven lines of at most 36 bytes
 	b, err := e.fd.Read(buf[:])
 	if err != nil {
-		return Counts{}, e.place.failed("read "+e.name, err)
+		return Counts{}, e.target.wrap("read "+e.name, err)
 	}
 	c, err := parseCounts(b)
 	if err != nil {
-		return Counts{}, e.place.failed("read "+e.name, err)
+		return Counts{}, e.target.wrap("read "+e.name, err)
 	}
 	return c, nil
 }
@@ -103,10 +102,10 @@ const (
 
 var keys = [countKeys]string{"low", "high", "max", "oom", "oom_kill", "oom_group_kill"}
 
-// Errors of parseCounts that have no others within.
+// Errors of parseCounts.
 var (
-	errTwice   = errors.New("a key is there twice")
-	errMissing = errors.New("a key is missing")
+	errDuplicate = errors.New("duplicate key")
+	errMissing   = errors.New("missing key")
 )
 
 // parseCounts parses memory.events (mm/memcontrol.c: __memory_events_show):
@@ -132,7 +131,7 @@ func parseCounts(b []byte) (Counts, error) {
 				continue
 			}
 			if seen&(1<<i) != 0 {
-				return Counts{}, fmt.Errorf("%w: %s", errTwice, keys[i])
+				return Counts{}, fmt.Errorf("%w: %s", errDuplicate, keys[i])
 			}
 			if n[i], err = text.Uint(value); err != nil {
 				return Counts{}, fmt.Errorf("%s: %w: %q", keys[i], err, bytes.Clone(value))

@@ -20,13 +20,13 @@ var counts = []struct {
 	want       Counts
 	ok         bool
 }{
-	{"fresh", zero, Counts{HasOOMGroupKill: true}, true},
-	{"used", "low 1\nhigh 26\nmax 1043\noom 4\noom_kill 3\noom_group_kill 2\n", Counts{1, 26, 1043, 4, 3, 2, true}, true},
+	{"zero", zero, Counts{HasOOMGroupKill: true}, true},
+	{"non-zero", "low 1\nhigh 26\nmax 1043\noom 4\noom_kill 3\noom_group_kill 2\n", Counts{1, 26, 1043, 4, 3, 2, true}, true},
 	{"before 5.17", "low 0\nhigh 26\nmax 0\noom 0\noom_kill 3\n", Counts{High: 26, OOMKill: 3}, true},
-	{"a key of the future", "low 0\nhigh 26\nmax 0\noom 0\noom_kill 3\noom_group_kill 0\nsock_throttled x\n", Counts{High: 26, OOMKill: 3, HasOOMGroupKill: true}, true},
+	{"an unknown key", "low 0\nhigh 26\nmax 0\noom 0\noom_kill 3\noom_group_kill 0\nsock_throttled x\n", Counts{High: 26, OOMKill: 3, HasOOMGroupKill: true}, true},
 	{"empty", "", Counts{}, false},
 	{"a key missing", "low 0\nhigh 26\nmax 0\noom_kill 3\n", Counts{}, false},
-	{"twice", "low 0\nhigh 26\nhigh 27\nmax 0\noom 0\noom_kill 3\n", Counts{}, false},
+	{"a duplicate key", "low 0\nhigh 26\nhigh 27\nmax 0\noom 0\noom_kill 3\n", Counts{}, false},
 	{"negative", "low 0\nhigh -26\nmax 0\noom 0\noom_kill 3\n", Counts{}, false},
 	{"no number", "low\nhigh 26\nmax 0\noom 0\noom_kill 3\n", Counts{}, false},
 	{"too large", "low 18446744073709551616\nhigh 26\nmax 0\noom 0\noom_kill 3\n", Counts{}, false},
@@ -91,7 +91,7 @@ func TestEvents(t *testing.T) {
 	}
 }
 
-// openHere opens the event file of a cgroup of this machine, and polls it.
+// openHere opens memory.events of a cgroup of this machine.
 func openHere(t *testing.T, h *cgroup.Hierarchy, c *cgroup.Cgroup) *Events {
 	t.Helper()
 	e, err := OpenEvents(h, c)
@@ -119,29 +119,29 @@ func TestEventsFire(t *testing.T) {
 	}
 	p := watch(t, e.FD(), unix.EPOLLPRI)
 	if events := wait(t, p, 0); events != 0 {
-		t.Errorf("events of a file that was just read = %#x; want none", events)
+		t.Errorf("events after a read = %#x; want none", events)
 	}
 
-	// A little above memory.high: far above, a task without swap sleeps for long.
+	// Only a little above memory.high: the kernel throttles a task by its excess.
 	const below = 16 << 20
 	high := usage(t, c) + below
 	write(t, h, c.Path(), "memory.high", strconv.FormatUint(high, 10))
-	mark := high - usage(t, c)
-	g.begin(t, "grow %d %d", below+256<<10, mark)
+	offset := high - usage(t, c)
+	g.begin(t, "grow %d %d", below+256<<10, offset)
 	if events := wait(t, p, 20*time.Second); events != pri {
 		t.Fatalf("events above memory.high = %#x; want EPOLLPRI and EPOLLERR", events)
 	}
-	heard := now()
-	t.Logf("heard %v after the page at memory.high was touched (negative: before, of a batch)", time.Duration(heard-g.end(t)))
-	eventually(t, "silence", func() bool { // a second event may come 10 ms later
+	woken := now()
+	t.Logf("woken %v after the page at memory.high was touched (negative: charged earlier in a batch)", time.Duration(woken-g.end(t)))
+	eventually(t, "no further event", func() bool { // a second event may come 10 ms later
 		after, err := e.Read()
 		if err != nil || after.High <= before.High || after.OOMKill != before.OOMKill {
-			t.Errorf("Read() = %+v, %v; want more of high than %+v and nothing of oom_kill", after, err, before)
+			t.Errorf("Read() = %+v, %v; want high above that of %+v and the same oom_kill", after, err, before)
 		}
 		return wait(t, p, 0) == 0
 	})
 	if got, err := local.Read(); err != nil || got.High == 0 {
-		t.Errorf("Read() of the local file = %+v, %v; want some of high", got, err)
+		t.Errorf("Read() of the local file = %+v, %v; want high above 0", got, err)
 	}
 }
 
@@ -168,11 +168,11 @@ func TestEventsOOM(t *testing.T) {
 		return got.OOMKill > 0 && (!got.HasOOMGroupKill || got.OOMGroupKill > 0)
 	})
 	if got.Max == 0 || got.OOM == 0 {
-		t.Errorf("Read() = %+v; want some of max and oom too", got)
+		t.Errorf("Read() = %+v; want max and oom above 0", got)
 	}
 	t.Logf("%+v", got)
 	if err := g.cmd.Wait(); err == nil {
-		t.Error("the process lives; want it killed")
+		t.Error("the process exited normally; want it killed")
 	}
 }
 
@@ -183,7 +183,7 @@ func TestEventsGone(t *testing.T) {
 	if err := os.Remove(h.Memory.Path(c.Path())); err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("events of who waits while the cgroup is removed: %#x", wait(t, p, time.Second))
+	t.Logf("events of a wait that began before the removal: %#x", wait(t, p, time.Second))
 	if _, err := e.Read(); !errors.Is(err, cgroup.ErrGone) {
 		t.Errorf("Read() = %v; want %v", err, cgroup.ErrGone)
 	}

@@ -12,15 +12,15 @@ import (
 )
 
 // LimitHits returns how often a charge has failed because of the limit of this one
-// cgroup, so that its tasks had to reclaim its memory: a failure because of a limit
-// above or below is counted there. It reads memory.failcnt on v1 (mm/page_counter.c:
-// page_counter_try_charge, failcnt of the counter that fails), and max of
-// memory.events.local on v2 (since Linux 5.2; mm/memcontrol.c: try_charge_memcg,
-// MEMCG_MAX of mem_over_limit). The path names a cgroup below the root of h's memory
-// tree; one that is not there is [cgroup.ErrGone].
+// cgroup, so that its tasks had to reclaim its memory. A failure because of the limit
+// of an ancestor or descendant is counted in that cgroup. It reads memory.failcnt on v1
+// (mm/page_counter.c: page_counter_try_charge, failcnt of the counter that fails), and
+// max of memory.events.local on v2 (since Linux 5.2; mm/memcontrol.c: try_charge_memcg,
+// MEMCG_MAX of mem_over_limit). path is below the root of h.Memory. LimitHits fails
+// with [cgroup.ErrGone] if there is no such cgroup.
 func LimitHits(h *cgroup.Hierarchy, path string) (uint64, error) {
 	if h.Version != cgroup.V2 {
-		b, err := readOf(h, path, "memory.failcnt")
+		b, err := readFile(h, path, "memory.failcnt")
 		if err != nil {
 			return 0, err
 		}
@@ -30,7 +30,7 @@ func LimitHits(h *cgroup.Hierarchy, path string) (uint64, error) {
 		}
 		return text.Uint(line)
 	}
-	b, err := readOf(h, path, "memory.events.local")
+	b, err := readFile(h, path, "memory.events.local")
 	if err != nil {
 		return 0, err
 	}
@@ -41,9 +41,9 @@ func LimitHits(h *cgroup.Hierarchy, path string) (uint64, error) {
 	return counts.Max, nil
 }
 
-// readOf reads a file of a cgroup. A file that is missing in a cgroup that is there is
-// [kernel.ErrUnavailable].
-func readOf(h *cgroup.Hierarchy, path, name string) ([]byte, error) {
+// readFile reads a file of a cgroup. It fails with [cgroup.ErrGone] if the cgroup does
+// not exist, and with [kernel.ErrUnavailable] if only the file does not.
+func readFile(h *cgroup.Hierarchy, path, name string) ([]byte, error) {
 	b, err := os.ReadFile(h.Memory.Path(path, name))
 	switch {
 	case err == nil:

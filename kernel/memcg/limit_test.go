@@ -12,8 +12,8 @@ import (
 	"github.com/evictd/evictd/kernel/kerneltest"
 )
 
-// The kernel counts a failed charge where the limit is: a container that reclaims for
-// its own limit is told apart from one that reclaims for the limit of all pods.
+// The kernel counts a failed charge in the cgroup whose limit failed, so reclaim for a
+// container's own limit can be distinguished from reclaim for the limit of all pods.
 func TestLimitHits(t *testing.T) {
 	h, err := cgroup.Find("/sys/fs/cgroup")
 	if err != nil {
@@ -30,15 +30,15 @@ func TestLimitHits(t *testing.T) {
 		limitFile = "memory.max"
 		write(t, h, pods.Path(), "cgroup.subtree_control", "+memory")
 	}
-	hits := func(of string) uint64 {
+	hits := func(path string) uint64 {
 		t.Helper()
-		n, err := LimitHits(h, of)
+		n, err := LimitHits(h, path)
 		if err != nil {
 			t.Fatal(err)
 		}
 		return n
 	}
-	// fill writes twice as much file cache as all pods may have.
+	// fill writes twice as much file cache as the limit of all pods.
 	fill := func() {
 		t.Helper()
 		file := filepath.Join(t.TempDir(), "file")
@@ -49,14 +49,14 @@ func TestLimitHits(t *testing.T) {
 	}
 	write(t, h, container, limitFile, "67108864")
 	fill()
-	if of, own := hits(pods.Path()), hits(container); of != 0 || own == 0 {
-		t.Errorf("limit hits of the pods %d, of the container %d after it was filled to its own limit; want 0 and some", of, own)
+	if all, own := hits(pods.Path()), hits(container); all != 0 || own == 0 {
+		t.Errorf("limit hits of the pods %d, of the container %d at the container's limit; want 0 and more than 0", all, own)
 	}
 	write(t, h, container, limitFile, "1073741824")
 	before := hits(container)
 	fill()
-	if of, own := hits(pods.Path()), hits(container); of == 0 || own != before {
-		t.Errorf("limit hits of the pods %d, of the container %d after all were filled to the limit of the pods; want some and %d", of, own, before)
+	if all, own := hits(pods.Path()), hits(container); all == 0 || own != before {
+		t.Errorf("limit hits of the pods %d, of the container %d at the limit of the pods; want more than 0 and %d", all, own, before)
 	}
 }
 

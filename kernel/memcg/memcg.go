@@ -12,31 +12,32 @@ import (
 	"github.com/evictd/evictd/kernel/internal/sys"
 )
 
-// place is where files are opened: a cgroup in its tree.
-type place struct {
-	tree *cgroup.Hierarchy
-	of   *cgroup.Cgroup
+// target is a cgroup and its hierarchy.
+type target struct {
+	hierarchy *cgroup.Hierarchy
+	cgroup    *cgroup.Cgroup
 }
 
-// v1 and v2 make sure of the tree's version, so that a file that is missing says
-// that the kernel lacks it.
-func (p place) v1() error {
-	if p.tree.Version == cgroup.V2 {
-		return fmt.Errorf("%w: memory is in a v2 tree", kernel.ErrUnavailable)
+// checkV1 and checkV2 check the version first, so that a missing file means that
+// the kernel does not have it.
+func (t target) checkV1() error {
+	if t.hierarchy.Version == cgroup.V2 {
+		return fmt.Errorf("%w: the memory controller is on v2", kernel.ErrUnavailable)
 	}
 	return nil
 }
 
-func (p place) v2() error {
-	if p.tree.Version != cgroup.V2 {
-		return fmt.Errorf("%w: memory is in a v1 tree", kernel.ErrUnavailable)
+func (t target) checkV2() error {
+	if t.hierarchy.Version != cgroup.V2 {
+		return fmt.Errorf("%w: the memory controller is on v1", kernel.ErrUnavailable)
 	}
 	return nil
 }
 
-// dir opens the cgroup's directory, and no other.
-func (p place) dir() (*sys.FD, error) {
-	dir, err := sys.Open(p.tree.Memory.Path(p.of.Path()), unix.O_PATH|unix.O_DIRECTORY)
+// openDir opens the directory of the cgroup. It fails with cgroup.ErrGone if the
+// path does not exist or is another cgroup now.
+func (t target) openDir() (*sys.FD, error) {
+	dir, err := sys.Open(t.hierarchy.Memory.Path(t.cgroup.Path()), unix.O_PATH|unix.O_DIRECTORY)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil, cgroup.ErrGone
 	}
@@ -45,8 +46,8 @@ func (p place) dir() (*sys.FD, error) {
 	}
 	var st unix.Stat_t
 	err = dir.Use(func(fd int) error { return unix.Fstat(fd, &st) })
-	if err == nil && st.Ino != p.of.ID() {
-		err = fmt.Errorf("%w: its path names another one", cgroup.ErrGone)
+	if err == nil && st.Ino != t.cgroup.ID() {
+		err = fmt.Errorf("%w: its path is another cgroup now", cgroup.ErrGone)
 	}
 	if err != nil {
 		dir.Close()
@@ -55,40 +56,40 @@ func (p place) dir() (*sys.FD, error) {
 	return dir, nil
 }
 
-// file opens one file of the cgroup.
-func (p place) file(name string, flags int) (*sys.FD, error) {
-	dir, err := p.dir()
+// open opens one file of the cgroup.
+func (t target) open(name string, flags int) (*sys.FD, error) {
+	dir, err := t.openDir()
 	if err != nil {
 		return nil, err
 	}
 	defer dir.Close()
-	return p.fileIn(dir, name, flags)
+	return t.openAt(dir, name, flags)
 }
 
-// fileIn opens a file in the directory. Files vanish with their cgroup; one that
-// is missing while the cgroup lives is what the kernel does not have.
-func (p place) fileIn(dir *sys.FD, name string, flags int) (*sys.FD, error) {
+// openAt opens a file in the directory of the cgroup. A missing file is
+// cgroup.ErrGone if the cgroup was removed, and kernel.ErrUnavailable otherwise.
+func (t target) openAt(dir *sys.FD, name string, flags int) (*sys.FD, error) {
 	fd, err := dir.OpenAt(name, flags)
 	if !errors.Is(err, fs.ErrNotExist) {
 		return fd, err
 	}
-	if gone := p.of.Check(); gone != nil {
+	if gone := t.cgroup.Check(); gone != nil {
 		return nil, gone
 	}
 	return nil, fmt.Errorf("%w: %w", kernel.ErrUnavailable, err)
 }
 
-// failed names the operation and the cgroup. ENODEV is what an open file of a
-// removed one answers.
-func (p place) failed(op string, err error) error {
+// wrap adds the operation and the cgroup to an error, and turns ENODEV, the error
+// of an open file of a removed cgroup, into cgroup.ErrGone.
+func (t target) wrap(op string, err error) error {
 	if errors.Is(err, unix.ENODEV) {
 		err = cgroup.ErrGone
 	}
-	return fmt.Errorf("%s of cgroup %s: %w", op, p.of.Path(), err)
+	return fmt.Errorf("%s of cgroup %s: %w", op, t.cgroup.Path(), err)
 }
 
-// number returns the descriptor's number, or -1 once it is closed.
-func number(fd *sys.FD) int {
+// fdNumber returns the number of a descriptor, or -1 if it is closed.
+func fdNumber(fd *sys.FD) int {
 	n := -1
 	_ = fd.Use(func(fd int) error { n = fd; return nil })
 	return n

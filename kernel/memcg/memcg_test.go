@@ -21,7 +21,7 @@ import (
 	"github.com/evictd/evictd/kernel/kerneltest"
 )
 
-// fixture is a v2 tree with one cgroup, /pod, and more files in it.
+// fixture returns a v2 hierarchy with one cgroup, /pod, and more files in it.
 func fixture(t *testing.T, more map[string]string) (*cgroup.Hierarchy, *cgroup.Cgroup) {
 	t.Helper()
 	files := map[string]string{
@@ -52,8 +52,8 @@ func open(t *testing.T, h *cgroup.Hierarchy, name string) *cgroup.Cgroup {
 
 const limit = 128 << 20
 
-// here makes a cgroup on this machine with a limit of 128 MiB. The test is
-// skipped unless memory is in a tree of the version.
+// here creates a cgroup on this machine with a limit of 128 MiB. The test is
+// skipped unless the memory controller is on the given version.
 func here(t *testing.T, v2 bool) (*cgroup.Hierarchy, *cgroup.Cgroup) {
 	t.Helper()
 	h, err := cgroup.Find("/sys/fs/cgroup")
@@ -61,7 +61,7 @@ func here(t *testing.T, v2 bool) (*cgroup.Hierarchy, *cgroup.Cgroup) {
 		t.Skip("needs a mounted cgroup filesystem: ", err)
 	}
 	if v2 != (h.Version == cgroup.V2) {
-		t.Skip("needs the memory controller in a tree of the other version, not in " + h.Version.String())
+		t.Skip("needs the memory controller on the other version, not on " + h.Version.String())
 	}
 	name := kerneltest.Cgroup(t, h.Memory)
 	dir := h.Memory.Path(name)
@@ -93,44 +93,44 @@ func eventually(t *testing.T, what string, done func() bool) {
 	}
 }
 
-// TestGrow is no test: it is what others run to have a process whose memory they
-// control. It answers each line that it reads:
+// TestGrow is the body of a process that other tests start, to control its memory.
+// It executes commands from its standard input and answers each with a line:
 //
-//	grow BYTES MARK	touches so much memory more, and says at what time, in
-//			nanoseconds since boot, it had touched MARK bytes of it
-//	drop		gives all of it back
-//	read FILE	reads a file
+//	grow BYTES OFFSET	touches that much more memory, and prints the time, in
+//				nanoseconds since boot, at which it touched OFFSET
+//	drop			unmaps all of it
+//	read FILE		reads a file
 func TestGrow(t *testing.T) {
 	if os.Getenv("EVICTD_TEST_GROW") == "" {
-		return // it is the body of a process that other tests run
+		return // not started by another test
 	}
-	var held [][]byte
+	var mapped [][]byte
 	for in := bufio.NewScanner(os.Stdin); in.Scan(); {
-		var size, mark int
+		var size, offset int
 		var file string
 		var at int64
-		if n, _ := fmt.Sscanf(in.Text(), "grow %d %d", &size, &mark); n == 2 {
+		if n, _ := fmt.Sscanf(in.Text(), "grow %d %d", &size, &offset); n == 2 {
 			b, err := unix.Mmap(-1, 0, size, unix.PROT_READ|unix.PROT_WRITE, unix.MAP_ANON|unix.MAP_PRIVATE)
 			if err != nil {
 				t.Fatal(err)
 			}
-			// Huge pages would charge 2 MiB at once, and put the mark elsewhere. A
-			// kernel without them says EINVAL.
+			// Huge pages would charge 2 MiB at once and make the offset inexact. A
+			// kernel without them returns EINVAL.
 			_ = unix.Madvise(b, unix.MADV_NOHUGEPAGE)
 			for i := 0; i < size; i += os.Getpagesize() {
 				b[i] = 1
-				if i <= mark && mark < i+os.Getpagesize() {
+				if i <= offset && offset < i+os.Getpagesize() {
 					at = now()
 				}
 			}
-			held = append(held, b)
+			mapped = append(mapped, b)
 		} else if in.Text() == "drop" {
-			for _, b := range held {
+			for _, b := range mapped {
 				if err := unix.Munmap(b); err != nil {
 					t.Fatal(err)
 				}
 			}
-			held = nil
+			mapped = nil
 		} else if n, _ := fmt.Sscanf(in.Text(), "read %s", &file); n == 1 {
 			f, err := os.Open(file)
 			if err != nil {
@@ -153,7 +153,7 @@ func now() int64 {
 	return ts.Nano()
 }
 
-// grower is a process in a cgroup that does what TestGrow is told.
+// grower is a process in a cgroup that runs TestGrow.
 type grower struct {
 	cmd *exec.Cmd
 	in  io.Writer
@@ -181,18 +181,19 @@ func grow(t *testing.T, h *cgroup.Hierarchy, c *cgroup.Cgroup) *grower {
 	})
 	g := &grower{cmd: cmd, in: in, out: bufio.NewReader(out)}
 	write(t, h, c.Path(), "cgroup.procs", strconv.Itoa(cmd.Process.Pid))
-	g.do(t, "drop") // from here on, it is up and in its cgroup
+	g.do(t, "drop") // returns when the process runs
 	return g
 }
 
-// begin gives an order, and end waits until it is done and returns its time.
-func (g *grower) begin(t *testing.T, order string, args ...any) {
+// begin sends a command.
+func (g *grower) begin(t *testing.T, command string, args ...any) {
 	t.Helper()
-	if _, err := fmt.Fprintf(g.in, order+"\n", args...); err != nil {
+	if _, err := fmt.Fprintf(g.in, command+"\n", args...); err != nil {
 		t.Fatal(err)
 	}
 }
 
+// end waits for the answer to a command and returns its time.
 func (g *grower) end(t *testing.T) int64 {
 	t.Helper()
 	line, err := g.out.ReadString('\n')
@@ -206,9 +207,9 @@ func (g *grower) end(t *testing.T) int64 {
 	return at
 }
 
-func (g *grower) do(t *testing.T, order string, args ...any) int64 {
+func (g *grower) do(t *testing.T, command string, args ...any) int64 {
 	t.Helper()
-	g.begin(t, order, args...)
+	g.begin(t, command, args...)
 	return g.end(t)
 }
 
@@ -226,7 +227,7 @@ func watch(t *testing.T, fd int, events uint32) *epoll.Poller {
 	return p
 }
 
-// wait returns the events of the one descriptor, 0 for none in this time.
+// wait returns the events of the descriptor, or 0 at the timeout.
 func wait(t *testing.T, p *epoll.Poller, timeout time.Duration) uint32 {
 	t.Helper()
 	buf := make([]epoll.Event, 1)
@@ -249,7 +250,7 @@ func usage(t *testing.T, c *cgroup.Cgroup) uint64 {
 	return m.Usage
 }
 
-// Each tree lacks what the other has.
+// Each version lacks the notifications of the other.
 func TestOtherVersion(t *testing.T) {
 	h, c := fixture(t, nil)
 	_, usage := ArmUsage(h, c, 1<<20)
@@ -271,7 +272,7 @@ func TestOtherVersion(t *testing.T) {
 	}
 }
 
-// Whatever takes a cgroup's path is not it.
+// A new cgroup at the same path is not the one that was opened.
 func TestReplaced(t *testing.T) {
 	h, c := fixture(t, map[string]string{"memory.events": zero})
 	dir := h.Memory.Path(c.Path())

@@ -6,14 +6,14 @@ import (
 	"github.com/evictd/evictd/kernel/cgroup"
 )
 
-// Level is how hard reclaim has become: by which part of the pages that it
-// looked at it could not free (mm/vmpressure.c). The zero value is none.
+// Level is a vmpressure level: the share of scanned pages that the kernel could
+// not reclaim (mm/vmpressure.c). The zero value is not a level.
 type Level int
 
-// The levels. A notice of one comes for the higher ones too.
+// The levels. A notification for one is also sent for the higher ones.
 const (
-	Low      Level = iota + 1 // reclaim goes on
-	Medium                    // 60 % or more were looked at in vain
+	Low      Level = iota + 1 // pages are being reclaimed
+	Medium                    // 60 % or more of the scanned pages were not reclaimed
 	Critical                  // 95 % or more
 )
 
@@ -29,15 +29,15 @@ func (l Level) String() string {
 	return fmt.Sprintf("Level(%d)", int(l))
 }
 
-// Mode says who hears of pressure in a cgroup: it and those above it. The zero
+// Mode is the propagation of pressure from a cgroup to its ancestors. The zero
 // value is the kernel's default.
 type Mode int
 
 // The modes.
 const (
-	Default   Mode = iota // only the nearest that listens
-	Hierarchy             // all that listen so
-	Local                 // only the cgroup itself
+	Default   Mode = iota // notify the nearest cgroup with a listener
+	Hierarchy             // notify all ancestors with such a listener
+	Local                 // notify only the cgroup itself
 )
 
 func (m Mode) String() string {
@@ -52,36 +52,36 @@ func (m Mode) String() string {
 	return fmt.Sprintf("Mode(%d)", int(m))
 }
 
-// Pressure is a notice of reclaim in a v1 cgroup. Its descriptor becomes readable
-// when reclaim has reached the level, which the kernel finds out every 512 pages
-// that it looks at, in a worker: under pressure that may be late. While nothing
-// is reclaimed there is no pressure.
+// Pressure is a subscription to vmpressure of a v1 cgroup. Its descriptor becomes
+// readable when reclaim has reached the level. The kernel computes the level in a
+// worker for every 512 scanned pages, which may be late under pressure. There is no
+// notification while nothing is reclaimed.
 type Pressure struct {
-	notice
+	notifier
 	level Level
 	mode  Mode
 }
 
-// ArmPressure arms a notice of reclaim. Its errors are those of [ArmUsage]. Newer
-// kernels say in their log, once, that this one is deprecated.
+// ArmPressure subscribes to vmpressure of a cgroup. It fails as [ArmUsage] does.
+// Newer kernels log once that this interface is deprecated.
 func ArmPressure(h *cgroup.Hierarchy, c *cgroup.Cgroup, level Level, mode Mode) (*Pressure, error) {
-	p := place{h, c}
+	t := target{h, c}
 	arguments, err := pressureArguments(level, mode)
 	if err != nil {
-		return nil, p.failed("arm pressure notice", err)
+		return nil, t.wrap("arm pressure notification", err)
 	}
-	n, err := p.notify("memory.pressure_level", arguments)
+	n, err := t.register("memory.pressure_level", arguments)
 	if err != nil {
-		return nil, p.failed("arm pressure notice", err)
+		return nil, t.wrap("arm pressure notification", err)
 	}
-	return &Pressure{notice: n, level: level, mode: mode}, nil
+	return &Pressure{notifier: n, level: level, mode: mode}, nil
 }
 
-// pressureArguments writes "critical,hierarchy"; the default mode may go without
-// a word.
+// pressureArguments returns the arguments of a registration, such as
+// "critical,hierarchy", or "critical" for the default mode.
 func pressureArguments(level Level, mode Mode) (string, error) {
 	if level < Low || level > Critical {
-		return "", fmt.Errorf("%v is no level of pressure", level)
+		return "", fmt.Errorf("%v is not a pressure level", level)
 	}
 	switch mode {
 	case Default:
@@ -89,11 +89,11 @@ func pressureArguments(level Level, mode Mode) (string, error) {
 	case Hierarchy, Local:
 		return level.String() + "," + mode.String(), nil
 	}
-	return "", fmt.Errorf("%v is no mode of pressure", mode)
+	return "", fmt.Errorf("%v is not a pressure mode", mode)
 }
 
-// Level returns the level that it was armed for.
+// Level returns the level of the subscription.
 func (p *Pressure) Level() Level { return p.level }
 
-// Mode returns the mode that it was armed with.
+// Mode returns the mode of the subscription.
 func (p *Pressure) Mode() Mode { return p.mode }

@@ -14,7 +14,7 @@ import (
 	"github.com/evictd/evictd/kernel/cgroup"
 )
 
-// armHere arms a threshold, or skips the test where the kernel has none.
+// armHere arms a threshold, or skips the test if the kernel has none.
 func armHere(t *testing.T, h *cgroup.Hierarchy, c *cgroup.Cgroup, bytes uint64) *Threshold {
 	t.Helper()
 	start := time.Now()
@@ -38,7 +38,7 @@ func TestThresholdFires(t *testing.T) {
 	threshold := armHere(t, h, c, before+below)
 	p := watch(t, threshold.FD(), unix.EPOLLIN)
 
-	// Far below the threshold nothing is heard.
+	// Far below the threshold there is no event.
 	g.do(t, "grow %d 0", below/2)
 	if events := wait(t, p, 0); events != 0 {
 		t.Errorf("events below the threshold = %#x; want none", events)
@@ -47,15 +47,15 @@ func TestThresholdFires(t *testing.T) {
 
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
-	var late []time.Duration
+	var latencies []time.Duration
 	for range 20 {
 		before := usage(t, c)
 		g.begin(t, "grow %d %d", size, threshold.Bytes()-before)
 		if events := wait(t, p, 10*time.Second); events != unix.EPOLLIN {
 			t.Fatalf("events above the threshold = %#x; want EPOLLIN", events)
 		}
-		heard := now()
-		late = append(late, time.Duration(heard-g.end(t)))
+		woken := now()
+		latencies = append(latencies, time.Duration(woken-g.end(t)))
 		if n, err := threshold.Take(); n == 0 || err != nil {
 			t.Errorf("Take() after the threshold was crossed = %d, %v; want 1 or more", n, err)
 		}
@@ -74,8 +74,8 @@ func TestThresholdFires(t *testing.T) {
 			t.Errorf("Take() on the way down = %d, %v; want 1 or more", n, err)
 		}
 	}
-	slices.Sort(late)
-	t.Logf("heard after the page at the threshold was touched: median %v, longest %v (negative: before, of a batch)", late[len(late)/2], late[len(late)-1])
+	slices.Sort(latencies)
+	t.Logf("woken after the page at the threshold was touched: median %v, longest %v (negative: charged earlier in a batch)", latencies[len(latencies)/2], latencies[len(latencies)-1])
 }
 
 func TestRearm(t *testing.T) {
@@ -83,7 +83,7 @@ func TestRearm(t *testing.T) {
 	g := grow(t, h, c)
 	before := usage(t, c)
 	old := armHere(t, h, c, before+8<<20)
-	c.Close() // it is not needed any more
+	c.Close() // Rearm does not need it
 	next, err := old.Rearm(before + 32<<20)
 	if err != nil {
 		t.Fatal(err)
@@ -122,7 +122,7 @@ func TestRearm(t *testing.T) {
 	}
 }
 
-// Who waits for a cgroup hears of its end.
+// The removal of a cgroup wakes a waiting poller.
 func TestThresholdGone(t *testing.T) {
 	h, c := here(t, false)
 	threshold := armHere(t, h, c, 1<<20)
@@ -174,7 +174,7 @@ func TestPressureArguments(t *testing.T) {
 	}
 }
 
-// Reading a file through a cgroup that has no room for it makes it reclaim.
+// Reading a file larger than the limit of the cgroup makes it reclaim.
 func TestPressureFires(t *testing.T) {
 	h, c := here(t, false)
 	write(t, h, c.Path(), "memory.limit_in_bytes", "33554432")
@@ -203,7 +203,7 @@ func TestPressureFires(t *testing.T) {
 		}
 		defer pressure.Close()
 		if n, err := pressure.Take(); n != 0 || err != nil {
-			t.Errorf("%s: Take() before there was pressure = %d, %v; want 0", mode, n, err)
+			t.Errorf("%s: Take() before any pressure = %d, %v; want 0", mode, n, err)
 		}
 		p := watch(t, pressure.FD(), unix.EPOLLIN)
 		g.begin(t, "read %s", file)

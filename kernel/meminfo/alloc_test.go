@@ -8,7 +8,7 @@ import (
 	"github.com/evictd/evictd/kernel/meminfo"
 )
 
-// Under the race detector every buffer that the kernel fills moves to the heap.
+// The race detector moves every buffer that the kernel fills to the heap.
 func TestFileReadAllocates(t *testing.T) {
 	f, err := meminfo.Open("/proc")
 	if err != nil {

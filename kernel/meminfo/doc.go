@@ -1,8 +1,7 @@
-// Package meminfo reads /proc/meminfo, the node's memory in one short file
-// (fs/proc/meminfo.c), and computes from it what the kubelet counts as used.
+// Package meminfo reads the node's memory from /proc/meminfo (fs/proc/meminfo.c)
+// and computes the working set as the kubelet counts it.
 //
-// [File] is for whoever reads it often: it keeps the file open and allocates
-// nothing. [Read] opens it for one reading. Both fail, with the name of the
-// line, when one that an [Info] needs is missing or malformed; lines that are
-// not needed are not looked at.
+// [File] is for frequent reads: it keeps the file open and allocates nothing.
+// [Read] opens the file for one read. Both fail if a line that an [Info] needs is
+// missing or malformed, and the error names it. Other lines are ignored.
 package meminfo

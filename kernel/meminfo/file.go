@@ -9,7 +9,7 @@ import (
 	"github.com/evictd/evictd/kernel/internal/sys"
 )
 
-// File is /proc/meminfo, held open. Its methods may be called concurrently.
+// File is an open /proc/meminfo. Its methods may be called concurrently.
 type File struct{ fd *sys.FD }
 
 // Open opens the file.
@@ -21,11 +21,11 @@ func Open(fs kernel.FS) (*File, error) {
 	return &File{fd}, nil
 }
 
-// Read reads the file anew into info, with one pread and without allocating. On
-// an error info is left as it was.
+// Read reads the file into info, with one pread(2) and without allocations. It
+// leaves info unchanged on an error.
 func (f *File) Read(info *Info) error {
-	// The file has some 1600 bytes. It lives on the stack so that readers share
-	// nothing.
+	// The file has about 1600 bytes. The buffer is on the stack, so that concurrent
+	// readers share nothing.
 	var buf [8 << 10]byte
 	b, err := f.fd.Read(buf[:])
 	if err != nil {

@@ -16,7 +16,7 @@ type Info struct {
 	MemFree      uint64
 	MemAvailable uint64
 	Buffers      uint64
-	Cached       uint64 // without Buffers and SwapCached, with Shmem
+	Cached       uint64 // includes Shmem, excludes Buffers and SwapCached
 	SwapCached   uint64
 	ActiveAnon   uint64 // Active(anon)
 	InactiveAnon uint64 // Inactive(anon)
@@ -34,31 +34,30 @@ type Info struct {
 	SUnreclaim   uint64
 	KernelStack  uint64
 	PageTables   uint64
-	// Hugetlb is what the huge page pools of all sizes hold, in use or not. It is
-	// 0 on a kernel without hugetlbfs, which prints none of its lines.
+	// Hugetlb is the memory of the huge page pools of all sizes, in use or not. It is
+	// 0 on a kernel without hugetlbfs, which does not print the line.
 	Hugetlb uint64
 }
 
-// FileAndAnon returns the pages that belong to files or are anonymous: what
-// nr_file_pages + nr_anon_pages of /proc/vmstat say, and what memory.stat of the
-// root cgroup says as file + anon.
+// FileAndAnon returns the file and anonymous pages: nr_file_pages +
+// nr_anon_pages of /proc/vmstat, or file + anon in memory.stat of the root cgroup.
 func (i Info) FileAndAnon() uint64 {
 	return i.AnonPages + i.Buffers + i.Cached + i.SwapCached
 }
 
 // WorkingSet returns the node's working set as the kubelet counts it:
-// [Info.FileAndAnon] without the inactive file pages. Active file pages count as
+// [Info.FileAndAnon] minus the inactive file pages. Active file pages count as
 // used; slab, page tables, kernel stacks and huge pages do not.
 func (i Info) WorkingSet() uint64 { return minus(i.FileAndAnon(), i.InactiveFile) }
 
-// Unaccounted returns what is neither free nor a huge page and that no working
-// set counts: the kernel's own memory, mostly.
+// Unaccounted returns the memory that is neither free, in a huge page pool, nor in
+// [Info.FileAndAnon]: mostly the kernel's own memory, which no working set counts.
 func (i Info) Unaccounted() uint64 {
 	return minus(minus(minus(i.MemTotal, i.MemFree), i.FileAndAnon()), i.Hugetlb)
 }
 
-// minus is a - b, and 0 where the lines, which the kernel does not sample at one
-// instant, cross.
+// minus returns a - b, or 0 if b is larger: the kernel does not sample all lines at
+// the same instant.
 func minus(a, b uint64) uint64 { return a - min(a, b) }
 
 // Read reads the file once.
@@ -145,7 +144,7 @@ func Parse(b []byte) (Info, error) {
 			return Info{}, fmt.Errorf("parse meminfo: %s: %w: %q", names[i], err, bytes.Clone(value))
 		}
 		if seen&(1<<i) != 0 {
-			return Info{}, fmt.Errorf("parse meminfo: %s is there twice", names[i])
+			return Info{}, fmt.Errorf("parse meminfo: duplicate line %s", names[i])
 		}
 		v[i], seen, next = n, seen|1<<i, i+1
 	}
@@ -169,11 +168,11 @@ func Parse(b []byte) (Info, error) {
 	}, nil
 }
 
-// find returns the index of a line's name, or -1. The names come in one order,
-// so it looks at the one that is due before it looks at all.
-func find(key []byte, due int) int {
-	if due < lines && string(key) == names[due] {
-		return due
+// find returns the index of a line's name, or -1. The kernel prints the lines in a
+// fixed order, so find compares with the expected one first.
+func find(key []byte, expected int) int {
+	if expected < lines && string(key) == names[expected] {
+		return expected
 	}
 	for i := range names {
 		if string(key) == names[i] {

@@ -58,7 +58,7 @@ func TestParse(t *testing.T) {
 	}
 }
 
-// edit returns the sample with the line of a key replaced; "" takes it out.
+// edit returns the sample with the line of a key replaced, or removed if line is "".
 func edit(s, key, line string) string {
 	var b strings.Builder
 	for l := range strings.Lines(s) {
@@ -88,7 +88,7 @@ func TestParseVariants(t *testing.T) {
 		{name: "no hugetlbfs", in: withoutHuge(s), want: func(i *meminfo.Info) { i.Hugetlb = 0 }},
 		{name: "unknown lines", in: "Fancy:   1 kB\nnonsense\n" + s + "HardwareCorrupted: x kB\n", want: func(*meminfo.Info) {}},
 		{name: "largest", in: edit(s, "Cached", "Cached:         18014398509481983 kB\n"), want: func(i *meminfo.Info) { i.Cached = 1<<64 - 1<<10 }},
-		{name: "hugetlbfs without its sum", in: edit(s, "Hugetlb", ""), err: `no line for ["Hugetlb"]`},
+		{name: "hugetlbfs without Hugetlb", in: edit(s, "Hugetlb", ""), err: `no line for ["Hugetlb"]`},
 		{name: "missing", in: edit(edit(s, "MemFree", ""), "Inactive(file)", ""), err: `no line for ["MemFree" "Inactive(file)"]`},
 		{name: "empty", in: "", err: "no line for"},
 		{name: "negative", in: edit(s, "MemFree", "MemFree:        -4 kB\n"), err: `MemFree: not a decimal number: "        -4 kB"`},
@@ -97,7 +97,7 @@ func TestParseVariants(t *testing.T) {
 		{name: "no value", in: edit(s, "Shmem", "Shmem: kB\n"), err: "Shmem: not a number of kB"},
 		{name: "too large for bytes", in: edit(s, "Cached", "Cached:         18014398509481984 kB\n"), err: "Cached: number too large"},
 		{name: "CRLF", in: strings.ReplaceAll(s, "\n", "\r\n"), err: "MemTotal: not a number of kB"},
-		{name: "twice", in: s + "MemFree:        1 kB\n", err: "MemFree is there twice"},
+		{name: "duplicate", in: s + "MemFree:        1 kB\n", err: "duplicate line MemFree"},
 		{name: "cut off", in: s[:len(s)-20], err: "text ends within a line"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -135,30 +135,30 @@ func FuzzParse(f *testing.F) {
 
 func TestFormulas(t *testing.T) {
 	for _, tt := range []struct {
-		name                     string
-		in                       meminfo.Info
-		file, working, elsewhere uint64
+		name                                 string
+		in                                   meminfo.Info
+		fileAndAnon, workingSet, unaccounted uint64
 	}{
 		{
 			name: "plain",
 			in: meminfo.Info{MemTotal: 1000, MemFree: 300, AnonPages: 200, Buffers: 10, Cached: 100, SwapCached: 5,
 				InactiveFile: 40, Hugetlb: 64},
-			file: 315, working: 275, elsewhere: 321,
+			fileAndAnon: 315, workingSet: 275, unaccounted: 321,
 		},
 		{
-			name: "lines that cross",
-			in:   meminfo.Info{MemTotal: 1000, MemFree: 990, AnonPages: 20, Cached: 10, InactiveFile: 31},
-			file: 30, working: 0, elsewhere: 0,
+			name:        "inconsistent lines",
+			in:          meminfo.Info{MemTotal: 1000, MemFree: 990, AnonPages: 20, Cached: 10, InactiveFile: 31},
+			fileAndAnon: 30, workingSet: 0, unaccounted: 0,
 		},
 	} {
-		if got := tt.in.FileAndAnon(); got != tt.file {
-			t.Errorf("%s: FileAndAnon() = %d; want %d", tt.name, got, tt.file)
+		if got := tt.in.FileAndAnon(); got != tt.fileAndAnon {
+			t.Errorf("%s: FileAndAnon() = %d; want %d", tt.name, got, tt.fileAndAnon)
 		}
-		if got := tt.in.WorkingSet(); got != tt.working {
-			t.Errorf("%s: WorkingSet() = %d; want %d", tt.name, got, tt.working)
+		if got := tt.in.WorkingSet(); got != tt.workingSet {
+			t.Errorf("%s: WorkingSet() = %d; want %d", tt.name, got, tt.workingSet)
 		}
-		if got := tt.in.Unaccounted(); got != tt.elsewhere {
-			t.Errorf("%s: Unaccounted() = %d; want %d", tt.name, got, tt.elsewhere)
+		if got := tt.in.Unaccounted(); got != tt.unaccounted {
+			t.Errorf("%s: Unaccounted() = %d; want %d", tt.name, got, tt.unaccounted)
 		}
 	}
 }
@@ -188,7 +188,7 @@ func TestFile(t *testing.T) {
 	}
 	kerneltest.Write(t, root, map[string]string{"meminfo": strings.Repeat("x\n", 8<<10)})
 	if err := f.Read(&got); err == nil {
-		t.Error("Read() of an endless file = nil; want an error")
+		t.Error("Read() of a file longer than the buffer = nil; want an error")
 	}
 
 	for range 2 {
@@ -211,7 +211,7 @@ func TestAbsentFile(t *testing.T) {
 	}
 }
 
-// On the machine that runs the test.
+// TestNative reads the real /proc/meminfo.
 func TestNative(t *testing.T) {
 	info, err := meminfo.Read("/proc")
 	if err != nil {

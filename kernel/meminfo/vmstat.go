@@ -10,14 +10,14 @@ import (
 	"github.com/evictd/evictd/kernel/internal/text"
 )
 
-// DirectScanned returns how many pages tasks that wait for memory have looked at to
-// reclaim them, since the boot, from /proc/vmstat:
+// DirectScanned returns the number of pages scanned by direct reclaim since boot, from
+// /proc/vmstat:
 //
 //	pgscan_direct 0
 //
 // Reclaim for the limit of a cgroup does not count (mm/vmscan.c: shrink_inactive_list
-// adds to it for !cgroup_reclaim alone), so it grows only where the node itself is
-// short of memory. A missing line is an error.
+// adds to it only if !cgroup_reclaim), so it grows only if the node itself is short of
+// memory. A missing line is an error.
 func DirectScanned(fs kernel.FS) (pages uint64, err error) {
 	b, err := os.ReadFile(fs.Path("vmstat"))
 	if err != nil {
@@ -29,7 +29,7 @@ func DirectScanned(fs kernel.FS) (pages uint64, err error) {
 	return pages, nil
 }
 
-var errNoScanned = errors.New("pgscan_direct is missing")
+var errNoScanned = errors.New("no line for \"pgscan_direct\"")
 
 func parseDirectScanned(b []byte) (pages uint64, err error) {
 	for len(b) > 0 {

@@ -7,7 +7,7 @@ import (
 	"github.com/evictd/evictd/kernel"
 )
 
-// What follows is of Linux 6.18.
+// vmstatText is a part of /proc/vmstat of Linux 6.18.
 const vmstatText = `allocstall_movable 3
 pgsteal_kswapd 10
 pgscan_kswapd 120
@@ -23,9 +23,9 @@ func TestParseDirectScanned(t *testing.T) {
 		want       uint64
 		err        string
 	}{
-		{"as it is", vmstatText, 34, ""},
-		{"empty", "", 0, "missing"},
-		{"without the line", strings.Replace(vmstatText, "pgscan_direct ", "pgscan_other ", 1), 0, "missing"},
+		{"sample", vmstatText, 34, ""},
+		{"empty", "", 0, "no line for"},
+		{"without the line", strings.Replace(vmstatText, "pgscan_direct ", "pgscan_other ", 1), 0, "no line for"},
 		{"not a number", strings.Replace(vmstatText, "34", "-34", 1), 0, "pgscan_direct: not a decimal number"},
 		{"no value", strings.Replace(vmstatText, "pgscan_direct 34", "pgscan_direct", 1), 0, "pgscan_direct: not a decimal number"},
 		{"cut", strings.TrimSuffix(vmstatText[:strings.Index(vmstatText, "pgscan_direct 34")+15], "\n"), 0, "within a line"},

@@ -1,7 +1,7 @@
-// Package pids counts tasks and reads how many there may be: on the node, and in
-// a cgroup of the pids controller.
+// Package pids reads the number of tasks and its limit, of the node and of a
+// cgroup of the pids controller.
 //
-// A task is a thread: each takes a pid, and each counts.
+// A task is a thread; each uses a pid.
 package pids
 
 import (
@@ -15,15 +15,16 @@ import (
 	"github.com/evictd/evictd/kernel/internal/text"
 )
 
-// Node is how many tasks there are and may be. A namespace may allow fewer.
+// Node is the number of tasks on the node and their limit. A pid namespace can have
+// a lower limit.
 type Node struct {
 	Tasks uint64
-	// Max is the lower of kernel.pid_max, from which pids are taken, and
+	// Max is the lower of kernel.pid_max, which bounds the pids, and
 	// kernel.threads-max, which bounds the tasks.
 	Max uint64
 }
 
-// ReadNode reads the tasks of the whole node, whatever the pid namespace, and
+// ReadNode reads the number of tasks on the whole node, in any pid namespace, and
 // their limit.
 func ReadNode(proc kernel.FS) (Node, error) {
 	pidMax, err1 := readUint(proc.Path("sys/kernel/pid_max"))
@@ -41,11 +42,9 @@ func ReadNode(proc kernel.FS) (Node, error) {
 
 var errMalformed = errors.New("malformed")
 
-// parseLoadavg returns nr_threads of
+// parseLoadavg returns nr_threads, the number after the slash (fs/proc/loadavg.c):
 //
 //	0.20 0.18 0.12 1/80 11206
-//
-// the number behind the slash (fs/proc/loadavg.c).
 func parseLoadavg(content []byte) (uint64, error) {
 	fields := bytes.Fields(content)
 	if len(fields) != 5 {
@@ -58,23 +57,23 @@ func parseLoadavg(content []byte) (uint64, error) {
 	return text.Uint(tasks)
 }
 
-// Cgroup is how many tasks a cgroup's subtree holds and may hold.
+// Cgroup is the number of tasks in a cgroup's subtree and their limit.
 type Cgroup struct {
 	Tasks   uint64
 	Limited bool
-	Max     uint64 // where Limited
+	Max     uint64 // if Limited
 }
 
-// ReadCgroup reads a cgroup in the tree that carries the pids controller. Where
-// the cgroup is not there, or the controller is off in it, that is
-// [kernel.ErrUnavailable].
-func ReadCgroup(tree kernel.FS, path string) (Cgroup, error) {
+// ReadCgroup reads the number of tasks in a cgroup of the pids controller's
+// hierarchy and their limit. It fails with [kernel.ErrUnavailable] if the cgroup
+// does not exist or the controller is off in it.
+func ReadCgroup(hierarchy kernel.FS, path string) (Cgroup, error) {
 	var c Cgroup
-	current, err := readUint(tree.Path(path, "pids.current"))
+	current, err := readUint(hierarchy.Path(path, "pids.current"))
 	if err == nil {
 		c.Tasks = current
 		var limit []byte
-		if limit, err = os.ReadFile(tree.Path(path, "pids.max")); err == nil {
+		if limit, err = os.ReadFile(hierarchy.Path(path, "pids.max")); err == nil {
 			if limit = bytes.TrimSpace(limit); string(limit) == "max" {
 				return c, nil
 			}

@@ -19,8 +19,8 @@ func TestReadNode(t *testing.T) {
 		want  Node
 		bad   bool
 	}{
-		{"pids are fewer", tree("32768\n", "192730\n", "4.61 2.72 2.56 5/163 7213\n"), Node{163, 32768}, false},
-		{"threads are fewer", tree("4194304\n", "192730\n", "0.00 0.00 0.00 1/99999 1\n"), Node{99999, 192730}, false},
+		{"pid_max is lower", tree("32768\n", "192730\n", "4.61 2.72 2.56 5/163 7213\n"), Node{163, 32768}, false},
+		{"threads-max is lower", tree("4194304\n", "192730\n", "0.00 0.00 0.00 1/99999 1\n"), Node{99999, 192730}, false},
 		{"no number", tree("x\n", "192730\n", "0.00 0.00 0.00 1/9 1\n"), Node{}, true},
 		{"negative", tree("-1\n", "192730\n", "0.00 0.00 0.00 1/9 1\n"), Node{}, true},
 		{"no slash", tree("1\n", "1\n", "0.00 0.00 0.00 9 1\n"), Node{}, true},
@@ -35,7 +35,7 @@ func TestReadNode(t *testing.T) {
 	}
 }
 
-// A thread more is a task more.
+// The node has at least as many tasks as this process has threads.
 func TestReadNodeHere(t *testing.T) {
 	got, err := ReadNode("/proc")
 	if err != nil {

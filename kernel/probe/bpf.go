@@ -13,11 +13,11 @@ import (
 	"github.com/evictd/evictd/kernel"
 )
 
-// ringBuffer makes a ring buffer (Linux 5.8) and drops it: whoever may not, may
-// load no BPF program either.
+// ringBuffer creates a BPF ring buffer (Linux 5.8) and closes it. A process that may
+// not do that may not load BPF programs either.
 func ringBuffer() Feature {
 	const name = "bpf ring buffer"
-	// The part of union bpf_attr that BPF_MAP_CREATE reads of a map without keys
+	// The part of union bpf_attr that BPF_MAP_CREATE reads for a map without keys
 	// (include/uapi/linux/bpf.h).
 	attr := struct {
 		mapType, keySize, valueSize, maxEntries, flags uint32
@@ -32,18 +32,18 @@ func ringBuffer() Feature {
 	case errno == unix.EINVAL:
 		return no(name, errno.Error(), "Linux 5.8")
 	case errors.Is(errno, unix.EPERM), errors.Is(errno, unix.EACCES):
-		return no(name, errno.Error(), "CAP_BPF, and a seccomp filter that lets bpf(2) through")
+		return no(name, errno.Error(), "CAP_BPF, and a seccomp filter that allows bpf(2)")
 	}
-	return unknown(name, fmt.Errorf("make bpf ring buffer: %w", errno))
+	return unknown(name, fmt.Errorf("create bpf ring buffer: %w", errno))
 }
 
-// lockdown tells whether the kernel lets programs read its memory, as all that
-// trace do. One that is locked down to confidentiality takes the helpers for it away,
-// and leaves typed loads through bpf_rdonly_cast, which came with Linux 6.2.
+// lockdown probes whether BPF programs may read kernel memory, as tracing programs
+// do. Lockdown in confidentiality mode disables the helpers for that, but not typed
+// loads through bpf_rdonly_cast (Linux 6.2).
 func lockdown(proc, sys kernel.FS) Feature {
 	const name = "bpf tracing"
 	content, err := os.ReadFile(sys.Path("kernel", "security", "lockdown"))
-	if err != nil { // a kernel that can't be locked down has none; nor has one whose securityfs is not mounted
+	if err != nil { // missing if the kernel has no lockdown, or if securityfs is not mounted
 		return unknown(name, fmt.Errorf("read lockdown: %w", err))
 	}
 	// security/lockdown/lockdown.c: lockdown_read:
@@ -54,16 +54,16 @@ func lockdown(proc, sys kernel.FS) Feature {
 		return yes(name, level)
 	}
 	const cast = "bpf_rdonly_cast"
-	switch there, err := hasSymbol(proc, cast); {
+	switch found, err := hasSymbol(proc, cast); {
 	case err != nil:
 		return unknown(name, err)
-	case there:
+	case found:
 		return yes(name, level+", by "+cast)
 	}
-	return no(name, level, "Linux 6.2, or a kernel that is not locked down to confidentiality")
+	return no(name, level, "Linux 6.2, or a kernel without lockdown in confidentiality mode")
 }
 
-// hasSymbol looks for a function of the kernel in <proc>/kallsyms:
+// hasSymbol reports whether <proc>/kallsyms lists a symbol:
 //
 //	0000000000000000 T bpf_rdonly_cast
 func hasSymbol(proc kernel.FS, symbol string) (bool, error) {
@@ -72,9 +72,9 @@ func hasSymbol(proc kernel.FS, symbol string) (bool, error) {
 		return false, fmt.Errorf("read kernel symbols: %w", err)
 	}
 	defer f.Close()
-	lines, some := bufio.NewScanner(f), false
+	lines, empty := bufio.NewScanner(f), true
 	for lines.Scan() {
-		some = true
+		empty = false
 		if fields := strings.Fields(lines.Text()); len(fields) >= 3 && fields[2] == symbol {
 			return true, nil
 		}
@@ -82,7 +82,7 @@ func hasSymbol(proc kernel.FS, symbol string) (bool, error) {
 	if err := lines.Err(); err != nil {
 		return false, fmt.Errorf("read kernel symbols: %w", err)
 	}
-	if !some { // as systemd's ProtectKernelTunables= has it
+	if empty { // as with systemd's ProtectKernelTunables=
 		return false, errors.New("read kernel symbols: the list is empty")
 	}
 	return false, nil

@@ -13,26 +13,26 @@ import (
 	"github.com/evictd/evictd/kernel/process"
 )
 
-// capabilities are those that this process has on the node.
+// capabilities is the effective set of this process.
 type capabilities struct {
 	effective uint64
-	// below says that they hold in a user namespace only, so that the kernel
-	// refuses what concerns the node.
-	below bool
+	// namespaced means that this process is not in the initial user namespace. The
+	// kernel does not honour its capabilities for operations on the node.
+	namespaced bool
 }
 
-func (c capabilities) has(bit int) bool { return !c.below && c.effective>>bit&1 != 0 }
+func (c capabilities) has(bit int) bool { return !c.namespaced && c.effective>>bit&1 != 0 }
 
-// wanted are the capabilities that evictd makes use of, and what does not work
-// without each.
+// wanted lists the capabilities that evictd uses, and what does not work without
+// each.
 var wanted = []struct {
 	bit           int
 	name, without string
 }{
 	{unix.CAP_KILL, "CAP_KILL", "processes of other users can't be killed"},
-	{unix.CAP_IPC_LOCK, "CAP_IPC_LOCK", "memory is locked only up to a limit"},
+	{unix.CAP_IPC_LOCK, "CAP_IPC_LOCK", "memory is locked only up to RLIMIT_MEMLOCK"},
 	{unix.CAP_SYS_RESOURCE, "CAP_SYS_RESOURCE", "oom_score_adj can't be lowered, and psi triggers take only windows that are multiples of 2 s"},
-	{unix.CAP_SYS_NICE, "CAP_SYS_NICE", "evictd waits for a processor like any other process"},
+	{unix.CAP_SYS_NICE, "CAP_SYS_NICE", "evictd runs at normal priority"},
 	{unix.CAP_SYS_PTRACE, "CAP_SYS_PTRACE", "the executables and namespaces of other users' processes can't be read"},
 	{unix.CAP_BPF, "CAP_BPF", "no BPF program can be loaded"},
 	{unix.CAP_PERFMON, "CAP_PERFMON", "no BPF program can be attached to a tracepoint"},
@@ -40,7 +40,7 @@ var wanted = []struct {
 	{unix.CAP_DAC_READ_SEARCH, "CAP_DAC_READ_SEARCH", "directories of other users can be read only with CAP_DAC_OVERRIDE"},
 }
 
-// features returns one answer for each capability that is wanted.
+// features returns one Feature per wanted capability.
 func (c capabilities) features(err error) []Feature {
 	features := make([]Feature, len(wanted))
 	for i, w := range wanted {
@@ -50,8 +50,8 @@ func (c capabilities) features(err error) []Feature {
 			features[i] = unknown(w.name, err)
 		case c.has(w.bit):
 			features[i] = yes(w.name, "")
-		case c.below && c.effective>>w.bit&1 != 0:
-			features[i] = no(w.name, "held in a user namespace only", missing)
+		case c.namespaced && c.effective>>w.bit&1 != 0:
+			features[i] = no(w.name, "effective only in a user namespace", missing)
 		default:
 			features[i] = no(w.name, "", missing)
 		}
@@ -59,7 +59,7 @@ func (c capabilities) features(err error) []Feature {
 	return features
 }
 
-// readCapabilities reads those of this process.
+// readCapabilities reads the capabilities of this process.
 func readCapabilities(proc kernel.FS) (capabilities, error) {
 	c, err := capabilitiesOf(proc)
 	if err != nil {
@@ -79,18 +79,18 @@ func capabilitiesOf(proc kernel.FS) (capabilities, error) {
 	}
 	ns, err := os.Readlink(proc.Path("self", "ns", "user"))
 	if errors.Is(err, os.ErrNotExist) {
-		// A kernel without user namespaces has one only.
-		if _, gone := os.Stat(proc.Path("self", "ns")); gone == nil {
+		// The kernel has no user namespaces.
+		if _, statErr := os.Stat(proc.Path("self", "ns")); statErr == nil {
 			return capabilities{effective: effective}, nil
 		}
 	}
 	if err != nil {
 		return capabilities{}, err
 	}
-	return capabilities{effective: effective, below: ns != process.FirstUserNamespace}, nil
+	return capabilities{effective: effective, namespaced: ns != process.FirstUserNamespace}, nil
 }
 
-// parseEffective returns the set of capabilities in a line of /proc/PID/status
+// parseEffective returns the effective capabilities in /proc/PID/status
 // (fs/proc/array.c: task_cap):
 //
 //	CapEff:	000001fffeffffff

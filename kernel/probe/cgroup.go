@@ -13,55 +13,56 @@ import (
 	"github.com/evictd/evictd/kernel/cgroup"
 )
 
-// errNoTree stands for the reason that the first feature gives.
-var errNoTree = errors.New("no cgroup tree carries memory")
+// errNoHierarchy is the error of the features that need a hierarchy. The feature
+// "cgroup" has the reason.
+var errNoHierarchy = errors.New("no cgroup hierarchy of the memory controller")
 
-// cgroupTree tells which tree carries the memory controller.
-func cgroupTree(h *cgroup.Hierarchy, err error) Feature {
+// hierarchy reports the cgroup hierarchy of the memory controller.
+func hierarchy(h *cgroup.Hierarchy, err error) Feature {
 	const name = "cgroup"
 	if errors.Is(err, kernel.ErrUnavailable) {
-		return no(name, err.Error(), "the memory controller (a kernel without cgroup_disable=memory), and its tree mounted here")
+		return no(name, err.Error(), "the memory controller (a kernel without cgroup_disable=memory), and its hierarchy mounted here")
 	}
 	if err != nil {
 		return unknown(name, err)
 	}
 	detail := fmt.Sprintf("%s: memory is in %s", h.Version, h.Memory)
 	if h.Version == cgroup.Hybrid {
-		detail += fmt.Sprintf(", beside a v2 tree in %s", h.Unified)
+		detail += fmt.Sprintf(", a v2 hierarchy in %s", h.Unified)
 	}
 	f := yes(name, detail)
 	if h.Nested() {
 		f.Detail += ", which is not the root of the node's cgroups"
-		f.Missing = "the host's cgroup namespace, or its tree mounted here: this one shows a part of the node"
+		f.Missing = "the host's cgroup namespace, or its hierarchy mounted here: this one shows a part of the node"
 	}
 	return f
 }
 
-// kubepods looks for the cgroup above a kubelet's pods.
+// kubepods reports the parent cgroup of a kubelet's pods.
 func kubepods(h *cgroup.Hierarchy, err error) Feature {
 	const name = "kubepods"
 	if err != nil {
-		return unknown(name, errNoTree)
+		return unknown(name, errNoHierarchy)
 	}
 	k, found, err := h.Kubepods("/")
 	switch {
 	case err != nil:
 		return unknown(name, err)
 	case !found:
-		return no(name, "no kubelet has made one under /: allocatableMemory.available does not apply", "")
+		return no(name, "no kubelet has created one under /: allocatableMemory.available does not apply", "")
 	}
 	return yes(name, fmt.Sprintf("%s, named by the %s driver", k.Path, k.Driver))
 }
 
-// ownCgroup tells whether this process finds itself in the tree that it reads,
-// without which that may be the tree of another.
+// ownCgroup checks that exactly one cgroup of the hierarchy lists this process. If
+// none does, the hierarchy may be that of another namespace.
 func ownCgroup(h *cgroup.Hierarchy, err error) Feature {
 	const (
 		name    = "own cgroup"
-		missing = "the host's cgroup tree mounted here, and the host's pid namespace (hostPID)"
+		missing = "the host's cgroup hierarchy mounted here, and the host's pid namespace (hostPID)"
 	)
 	if err != nil {
-		return unknown(name, errNoTree)
+		return unknown(name, errNoHierarchy)
 	}
 	paths, err := h.FindPID(os.Getpid())
 	switch {
@@ -75,75 +76,76 @@ func ownCgroup(h *cgroup.Hierarchy, err error) Feature {
 	return yes(name, paths[0])
 }
 
-// cgroupKill looks for cgroup.kill (Linux 5.14) in the tree that carries memory.
+// cgroupKill checks for cgroup.kill (Linux 5.14) in the memory controller's
+// hierarchy.
 func cgroupKill(h *cgroup.Hierarchy, err error) Feature {
 	const name = "cgroup.kill"
 	if err != nil {
-		return unknown(name, errNoTree)
+		return unknown(name, errNoHierarchy)
 	}
 	if h.Version != cgroup.V2 {
-		return no(name, "memory is in a v1 tree: processes are killed one by one", "cgroup v2")
+		return no(name, "the memory controller is on v1: processes are killed one by one", "cgroup v2")
 	}
-	return orderFile(h, name, "Linux 5.14")
+	return controlFile(h, name, "Linux 5.14")
 }
 
-// freezer looks for what stops a cgroup's processes.
+// freezer checks for the v2 or v1 freezer.
 func freezer(h *cgroup.Hierarchy, err error) Feature {
 	const name = "freezer"
 	if err != nil {
-		return unknown(name, errNoTree)
+		return unknown(name, errNoHierarchy)
 	}
 	if h.Version == cgroup.V2 {
-		f := orderFile(h, "cgroup.freeze", "Linux 5.2")
+		f := controlFile(h, "cgroup.freeze", "Linux 5.2")
 		f.Name = name
 		return f
 	}
 	if h.Freezer == "" {
-		return no(name, "the v1 freezer is not mounted", "a mount of it beside the memory controller")
+		return no(name, "the v1 freezer is not mounted", "a mount of it next to the memory controller")
 	}
 	return writable(name, h.Freezer.Path("cgroup.procs"))
 }
 
-// orderFile looks for a file that every v2 cgroup has but the root of them all.
-func orderFile(h *cgroup.Hierarchy, file, since string) Feature {
+// controlFile checks for a file that every v2 cgroup has except the kernel's root.
+func controlFile(h *cgroup.Hierarchy, file, since string) Feature {
 	entries, err := os.ReadDir(string(h.Memory))
 	if err != nil {
 		return unknown(file, err)
 	}
-	dirs := []string{"."} // the root of a part of the tree has it
+	dirs := []string{"."} // the root of a nested hierarchy has the file
 	for _, e := range entries {
 		if e.IsDir() {
 			dirs = append(dirs, e.Name())
 		}
 	}
-	looked := false
+	found := false // a cgroup that could have the file
 	for _, dir := range dirs {
 		f := writable(file, h.Memory.Path(dir, file))
 		if f.Supported != No || f.Missing != "" {
 			return f
 		}
-		// A cgroup that went meanwhile lacks it too.
+		// A cgroup that was removed during the search does not count.
 		if _, err := os.Stat(h.Memory.Path(dir, "cgroup.procs")); err == nil && dir != "." {
-			looked = true
+			found = true
 		}
 	}
-	if !looked {
-		return unknown(file, fmt.Errorf("there is no cgroup below %s to look for it", h.Memory))
+	if !found {
+		return unknown(file, fmt.Errorf("no cgroup below %s to check", h.Memory))
 	}
 	return no(file, "no cgroup has it", since)
 }
 
-// writable tells whether a file can be written, without opening it. A missing one
-// is a No without a remedy.
+// writable checks whether this process may write a file, without opening it. For a
+// missing file it returns No without Missing.
 func writable(name, path string) Feature {
 	err := unix.Faccessat(unix.AT_FDCWD, path, unix.W_OK, unix.AT_EACCESS)
 	switch {
 	case err == nil:
 		return yes(name, path)
 	case errors.Is(err, fs.ErrNotExist):
-		return no(name, path+" is not there", "")
+		return no(name, path+" does not exist", "")
 	case errors.Is(err, fs.ErrPermission), errors.Is(err, unix.EROFS):
-		return no(name, fmt.Sprintf("%s: %v", path, err), "the tree mounted read-write, and root or CAP_DAC_OVERRIDE")
+		return no(name, fmt.Sprintf("%s: %v", path, err), "the hierarchy mounted read-write, and root or CAP_DAC_OVERRIDE")
 	}
 	return unknown(name, &os.PathError{Op: "access", Path: path, Err: err})
 }

@@ -1,12 +1,12 @@
-// Package probe finds out what this kernel, its cgroup trees and the privileges
-// of this process allow.
+// Package probe detects which features this kernel, its cgroup hierarchies and the
+// privileges of this process provide.
 //
-// It tries each thing and never compares versions: kernels are patched and
-// configured, and what runs in a container is filtered. Every answer is one of
-// three, since what could not be tried is neither there nor missing. Answers hold
-// for the process that asks: a daemon with other privileges, or in another
-// namespace, has others.
+// It tries each feature and never compares versions, because kernels are patched
+// and configured, and system calls in a container are filtered. A feature that
+// can't be tried is [Unknown], neither supported nor unsupported. The results apply
+// to the calling process; a process with other privileges, or in another namespace,
+// can get others.
 //
-// Probing leaves nothing behind: it signals and freezes nobody, and what it
-// opens is closed when [Run] returns.
+// Probing has no side effects: it signals and freezes no process, and closes
+// everything that it opens before [Run] returns.
 package probe

@@ -11,14 +11,14 @@ import (
 	"github.com/evictd/evictd/kernel/memcg"
 )
 
-// thresholds arms one that is never reached, on the root, and drops it.
+// thresholds arms an unreachable usage threshold on the root and closes it.
 func thresholds(h *cgroup.Hierarchy, err error) Feature {
 	const name = "memcg thresholds"
 	if err != nil {
-		return unknown(name, errNoTree)
+		return unknown(name, errNoHierarchy)
 	}
 	if h.Version == cgroup.V2 {
-		return no(name, "memory is in a v2 tree", "")
+		return no(name, "the memory controller is on v2", "")
 	}
 	c, err := h.Open("/")
 	if err != nil {
@@ -39,33 +39,33 @@ func thresholds(h *cgroup.Hierarchy, err error) Feature {
 	return yes(name, "")
 }
 
-// memoryEvents looks for a cgroup whose events can be read: the root of them all
-// has none.
+// memoryEvents checks for a cgroup with readable memory.events, which every v2
+// cgroup has except the kernel's root.
 func memoryEvents(h *cgroup.Hierarchy, err error) Feature {
 	const name = "memory.events"
 	if err != nil {
-		return unknown(name, errNoTree)
+		return unknown(name, errNoHierarchy)
 	}
 	if h.Version != cgroup.V2 {
-		return no(name, "memory is in a v1 tree", "cgroup v2")
+		return no(name, "the memory controller is on v1", "cgroup v2")
 	}
 	entries, err := os.ReadDir(string(h.Memory))
 	if err != nil {
 		return unknown(name, err)
 	}
-	dirs := []string{"/"} // the root of a part of the tree has them
+	dirs := []string{"/"} // the root of a nested hierarchy has the file
 	for _, e := range entries {
 		if e.IsDir() {
 			dirs = append(dirs, "/"+e.Name())
 		}
 	}
-	last := fmt.Errorf("there is no cgroup below %s to look for it", h.Memory)
+	last := fmt.Errorf("no cgroup below %s to check", h.Memory)
 	for _, dir := range dirs {
 		err := readEvents(h, dir)
 		if err == nil {
 			return yes(name, h.Memory.Path(dir, name))
 		}
-		// A cgroup that went meanwhile tells nothing.
+		// A cgroup that was removed during the search does not count.
 		if dir != "/" && !errors.Is(err, cgroup.ErrGone) {
 			last = err
 		}

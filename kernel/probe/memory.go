@@ -17,7 +17,7 @@ import (
 
 const bootWithPSI = "a kernel with CONFIG_PSI, booted with psi=1"
 
-// pressure reads the node's memory pressure.
+// pressure probes PSI by reading the node's memory pressure.
 func pressure(proc kernel.FS) Feature {
 	const name = "psi"
 	_, err := psi.Memory(proc)
@@ -30,7 +30,7 @@ func pressure(proc kernel.FS) Feature {
 	return yes(name, "some and full, for memory")
 }
 
-// pressureTriggers arms a trigger and drops it.
+// pressureTriggers arms a PSI trigger and closes it.
 func pressureTriggers(proc kernel.FS) Feature {
 	const (
 		name       = "psi triggers"
@@ -40,7 +40,7 @@ func pressureTriggers(proc kernel.FS) Feature {
 	trigger, err := psi.Arm(proc, psi.ForMemory, asked)
 	switch {
 	case errors.Is(err, kernel.ErrUnavailable):
-		return no(name, "no memory pressure here", bootWithPSI)
+		return no(name, "no memory pressure files", bootWithPSI)
 	case errors.Is(err, fs.ErrPermission):
 		return no(name, err.Error(), "CAP_SYS_RESOURCE")
 	case errors.Is(err, unix.EROFS):
@@ -57,19 +57,19 @@ func pressureTriggers(proc kernel.FS) Feature {
 	return f
 }
 
-// btf looks for the kernel's types, by which BPF programs fit themselves to it.
+// btf checks for the kernel's BTF, which BPF programs need for relocations.
 func btf(sys kernel.FS) Feature {
 	const name = "btf"
 	path := sys.Path("kernel", "btf", "vmlinux")
 	f, err := os.Open(path)
 	if errors.Is(err, fs.ErrNotExist) {
-		return no(name, path+" is not there", "a kernel with CONFIG_DEBUG_INFO_BTF")
+		return no(name, path+" does not exist", "a kernel with CONFIG_DEBUG_INFO_BTF")
 	}
 	if err != nil {
 		return unknown(name, err)
 	}
 	defer f.Close()
-	// include/uapi/linux/btf.h: BTF_MAGIC, in the byte order of the machine.
+	// include/uapi/linux/btf.h: BTF_MAGIC, in native byte order.
 	var magic [2]byte
 	if _, err := f.ReadAt(magic[:], 0); err != nil {
 		return unknown(name, fmt.Errorf("read btf: %w", err))
@@ -80,7 +80,8 @@ func btf(sys kernel.FS) Feature {
 	return yes(name, path)
 }
 
-// hugetlb tells what huge page pools hold, which no process can get otherwise.
+// hugetlb reports the memory of the huge page pools, which is not available for
+// other use.
 func hugetlb(proc, sys kernel.FS) Feature {
 	const name = "hugetlb"
 	entries, err := os.ReadDir(sys.Path("kernel", "mm", "hugepages"))
@@ -100,10 +101,10 @@ func hugetlb(proc, sys kernel.FS) Feature {
 			sizes = append(sizes, size)
 		}
 	}
-	return yes(name, fmt.Sprintf("the pools (%s) hold %d bytes, which are not available", strings.Join(sizes, ", "), info.Hugetlb))
+	return yes(name, fmt.Sprintf("the pools (%s) reserve %d bytes, which are not available", strings.Join(sizes, ", "), info.Hugetlb))
 }
 
-// swap reads /proc/swaps.
+// swap reports the swap areas in /proc/swaps.
 func swap(proc kernel.FS) Feature {
 	const name = "swap"
 	b, err := os.ReadFile(proc.Path("swaps"))
@@ -120,15 +121,14 @@ func swap(proc kernel.FS) Feature {
 	case areas == 0:
 		return no(name, "none is in use", "")
 	}
-	return yes(name, fmt.Sprintf("%d areas of together %d KiB, which do not count as available memory", areas, kib))
+	return yes(name, fmt.Sprintf("%d areas with a total of %d KiB, which do not count as available memory", areas, kib))
 }
 
-// parseSwaps returns the number of areas and their size in KiB of
+// parseSwaps returns the number of swap areas and their total size in KiB. Spaces
+// in names are escaped as \040 (mm/swapfile.c: swap_show):
 //
 //	Filename				Type		Size		Used		Priority
 //	/dev/dm-1                               partition	999420		0		-2
-//
-// where spaces in names are written \040 (mm/swapfile.c: swap_show).
 func parseSwaps(s string) (areas int, kib uint64, err error) {
 	header, rest, _ := strings.Cut(s, "\n")
 	if !strings.HasPrefix(header, "Filename") {
@@ -137,9 +137,9 @@ func parseSwaps(s string) (areas int, kib uint64, err error) {
 	for line := range strings.Lines(rest) {
 		fields := strings.Fields(line)
 		if len(fields) != 5 || !strings.HasSuffix(line, "\n") {
-			return 0, 0, fmt.Errorf("line %q has not five fields", line)
+			return 0, 0, fmt.Errorf("line %q does not have five fields", line)
 		}
-		// 2^53 KiB is far more than there is, and sums of it do not overflow.
+		// A bound of 2^53 KiB keeps the sum from overflowing.
 		n, err := strconv.ParseUint(fields[2], 10, 53)
 		if err != nil {
 			return 0, 0, fmt.Errorf("size of %s: %w", fields[0], err)
@@ -149,25 +149,25 @@ func parseSwaps(s string) (areas int, kib uint64, err error) {
 	return areas, kib, nil
 }
 
-// memlock tells whether all memory of a process can be locked, also what it gets
-// later.
-func memlock(held capabilities, heldErr error) Feature {
+// memlock probes whether a process can lock all its memory, future mappings
+// included.
+func memlock(caps capabilities, capsErr error) Feature {
 	const name = "memlock"
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_MEMLOCK, &limit); err != nil {
 		return unknown(name, os.NewSyscallError("getrlimit", err))
 	}
-	return mayLock(name, limit.Cur, held, heldErr)
+	return mayLock(name, limit.Cur, caps, capsErr)
 }
 
-func mayLock(name string, limit uint64, held capabilities, heldErr error) Feature {
+func mayLock(name string, limit uint64, caps capabilities, capsErr error) Feature {
 	switch {
 	case limit == unix.RLIM_INFINITY:
 		return yes(name, "no limit")
-	case heldErr != nil:
-		return unknown(name, heldErr)
-	case held.has(unix.CAP_IPC_LOCK):
-		return yes(name, fmt.Sprintf("CAP_IPC_LOCK goes beyond the limit of %d bytes", limit))
+	case capsErr != nil:
+		return unknown(name, capsErr)
+	case caps.has(unix.CAP_IPC_LOCK):
+		return yes(name, fmt.Sprintf("CAP_IPC_LOCK overrides the limit of %d bytes", limit))
 	}
 	return no(name, fmt.Sprintf("a limit of %d bytes", limit), "CAP_IPC_LOCK, or LimitMEMLOCK=infinity")
 }

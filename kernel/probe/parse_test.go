@@ -48,7 +48,7 @@ var statuses = []struct {
 }{
 	{"all but one", "Name:\tx\nCapInh:\t0000000000000000\nCapPrm:\t000001fffeffffff\nCapEff:\t000001fffeffffff\nSeccomp:\t0\n", 0x1fffeffffff, true},
 	{"none", "CapEff:\t0000000000000000\n", 0, true},
-	{"a name that looks like it", "Name:\tCapEff:\\t000001ffffffffff\nCapEff:\t0000000000000020\n", 0x20, true},
+	{"a name that looks like the line", "Name:\tCapEff:\\t000001ffffffffff\nCapEff:\t0000000000000020\n", 0x20, true},
 	{"empty", "", 0, false},
 	{"no line", "CapPrm:\t000001fffeffffff\n", 0, false},
 	{"cut short", "CapEff:\t000001ff", 0, false},

@@ -7,10 +7,10 @@ import (
 	"github.com/evictd/evictd/kernel/cgroup"
 )
 
-// State is the answer to whether something works here.
+// State is whether a feature works here.
 type State int
 
-// The answers.
+// The states.
 const (
 	Unknown State = iota // it could not be tried
 	No
@@ -29,39 +29,38 @@ func (s State) String() string {
 	return fmt.Sprintf("State(%d)", int(s))
 }
 
-// MarshalText makes a State a word in JSON too.
+// MarshalText marshals a State as its name.
 func (s State) MarshalText() ([]byte, error) { return []byte(s.String()), nil }
 
-// Feature is one thing that evictd can make use of.
+// Feature is the result of probing one feature.
 type Feature struct {
 	Name      string `json:"name"`
 	Supported State  `json:"supported"`
-	// Detail says what was found, or why nothing was.
+	// Detail is what was found, or why nothing was.
 	Detail string `json:"detail,omitempty"`
-	// Missing says what would make it work, or work better; empty where nothing
-	// would or nothing is amiss.
+	// Missing is what would make the feature work, or work better; empty if nothing
+	// would, or if it works fully.
 	Missing string `json:"missing,omitempty"`
 }
 
-// Run tries everything and returns the answers, always the same features in the
-// same order. The roots are those of the node: normally /proc, /sys and
-// /sys/fs/cgroup.
+// Run probes all features and returns the results, always the same features in the
+// same order. The arguments are normally /proc, /sys and /sys/fs/cgroup of the node.
 func Run(procfs, sysfs, cgroupfs kernel.FS) []Feature {
-	tree, treeErr := cgroup.Find(cgroupfs)
-	held, heldErr := readCapabilities(procfs)
+	h, hierarchyErr := cgroup.Find(cgroupfs)
+	caps, capsErr := readCapabilities(procfs)
 
 	features := []Feature{
-		cgroupTree(tree, treeErr),
-		kubepods(tree, treeErr),
-		ownCgroup(tree, treeErr),
-		cgroupKill(tree, treeErr),
-		freezer(tree, treeErr),
+		hierarchy(h, hierarchyErr),
+		kubepods(h, hierarchyErr),
+		ownCgroup(h, hierarchyErr),
+		cgroupKill(h, hierarchyErr),
+		freezer(h, hierarchyErr),
 		HostPIDs(procfs),
 		pidfdOpen(),
 		processMrelease(),
 		realTime(),
-		thresholds(tree, treeErr),
-		memoryEvents(tree, treeErr),
+		thresholds(h, hierarchyErr),
+		memoryEvents(h, hierarchyErr),
 		pressure(procfs),
 		pressureTriggers(procfs),
 		btf(sysfs),
@@ -69,9 +68,9 @@ func Run(procfs, sysfs, cgroupfs kernel.FS) []Feature {
 		lockdown(procfs, sysfs),
 		hugetlb(procfs, sysfs),
 		swap(procfs),
-		memlock(held, heldErr),
+		memlock(caps, capsErr),
 	}
-	return append(features, held.features(heldErr)...)
+	return append(features, caps.features(capsErr)...)
 }
 
 func yes(name, detail string) Feature {

@@ -20,7 +20,7 @@ import (
 
 var self = strconv.Itoa(os.Getpid())
 
-// names are the features, in their order.
+// names are the features that Run returns, in order.
 var names = []string{
 	"cgroup", "kubepods", "own cgroup", "cgroup.kill", "freezer", "host pids", "pidfd_open", "process_mrelease",
 	"real time", "memcg thresholds", "memory.events", "psi", "psi triggers",
@@ -28,7 +28,7 @@ var names = []string{
 	"CAP_DAC_OVERRIDE", "CAP_DAC_READ_SEARCH",
 }
 
-// node is a host's /proc, /sys and v2 tree.
+// node returns /proc, /sys and a v2 hierarchy of a host.
 func node() map[string]string {
 	return map[string]string{
 		"proc/self@":                 self,
@@ -83,7 +83,7 @@ Hugepagesize:       2048 kB
 Hugetlb:            2048 kB
 `
 
-// without returns a node that lacks the files whose names begin with a prefix.
+// without returns a node without the files whose names have one of the prefixes.
 func without(prefixes ...string) map[string]string { return drop(node(), prefixes...) }
 
 func drop(files map[string]string, prefixes ...string) map[string]string {
@@ -125,8 +125,8 @@ func TestRun(t *testing.T) {
 		files   map[string]string
 		feature string
 		want    State
-		detail  string // a part of it
-		missing string // a part of it; "" wants none
+		detail  string // a substring
+		missing string // a substring; "" means that Missing must be empty
 	}{
 		{"v2", node(), "cgroup", Yes, "v2: memory is in ", ""},
 		{"v2", node(), "kubepods", Yes, "/kubepods.slice, named by the systemd driver", ""},
@@ -139,27 +139,27 @@ func TestRun(t *testing.T) {
 		{"v2", node(), "psi", Yes, "some and full", ""},
 		{"v2", node(), "psi triggers", Yes, "500 ms", ""},
 		{"v2", node(), "btf", Yes, "btf/vmlinux", ""},
-		{"v2", node(), "hugetlb", Yes, "(2048kB) hold 2097152 bytes", ""},
-		{"v2", node(), "swap", Yes, "1 areas of together 999420 KiB", ""},
+		{"v2", node(), "hugetlb", Yes, "(2048kB) reserve 2097152 bytes", ""},
+		{"v2", node(), "swap", Yes, "1 areas with a total of 999420 KiB", ""},
 		{"v2", node(), "memlock", Yes, "", ""},
 		{"v2", node(), "CAP_SYS_RESOURCE", Yes, "", ""},
 
 		{"no cgroups", without("cgroup/"), "cgroup", No, "not available on this kernel", "memory controller"},
-		{"no cgroups", without("cgroup/"), "cgroup.kill", Unknown, "no cgroup tree", ""},
-		{"no cgroups", without("cgroup/"), "freezer", Unknown, "no cgroup tree", ""},
-		{"no cgroups", without("cgroup/"), "own cgroup", Unknown, "no cgroup tree", ""},
-		{"no cgroups", without("cgroup/"), "kubepods", Unknown, "no cgroup tree", ""},
+		{"no cgroups", without("cgroup/"), "cgroup.kill", Unknown, "no cgroup hierarchy", ""},
+		{"no cgroups", without("cgroup/"), "freezer", Unknown, "no cgroup hierarchy", ""},
+		{"no cgroups", without("cgroup/"), "own cgroup", Unknown, "no cgroup hierarchy", ""},
+		{"no cgroups", without("cgroup/"), "kubepods", Unknown, "no cgroup hierarchy", ""},
 		{"unreadable controllers", with(map[string]string{"cgroup/cgroup.controllers/": ""}, without("cgroup/cgroup.controllers")), "cgroup", Unknown, "is a directory", ""},
-		{"empty v2 tree", without("cgroup/kubepods", "cgroup/system"), "cgroup.kill", Unknown, "there is no cgroup below", ""},
+		{"empty v2 tree", without("cgroup/kubepods", "cgroup/system"), "cgroup.kill", Unknown, "no cgroup below", ""},
 		{"before cgroup.kill", without("cgroup/kubepods.slice/cgroup.kill"), "cgroup.kill", No, "no cgroup has it", "Linux 5.14"},
 		{"before cgroup.freeze", without("cgroup/kubepods.slice/cgroup.freeze"), "freezer", No, "no cgroup has it", "Linux 5.2"},
-		{"no cgroups", without("cgroup/"), "memcg thresholds", Unknown, "no cgroup tree", ""},
-		{"no cgroups", without("cgroup/"), "memory.events", Unknown, "no cgroup tree", ""},
-		{"empty v2 tree", without("cgroup/kubepods", "cgroup/system"), "memory.events", Unknown, "there is no cgroup below", ""},
+		{"no cgroups", without("cgroup/"), "memcg thresholds", Unknown, "no cgroup hierarchy", ""},
+		{"no cgroups", without("cgroup/"), "memory.events", Unknown, "no cgroup hierarchy", ""},
+		{"empty v2 tree", without("cgroup/kubepods", "cgroup/system"), "memory.events", Unknown, "no cgroup below", ""},
 		{"no memory below the root", without("cgroup/kubepods.slice/memory"), "memory.events", No, "memory.stat", "subtree_control"},
 		{"broken events", with(map[string]string{"cgroup/kubepods.slice/memory.events": "low x\n"}, without("cgroup/system")), "memory.events", Unknown, "low", ""},
 		{"no kubelet", without("cgroup/kubepods"), "kubepods", No, "does not apply", ""},
-		{"another's tree", without("cgroup/system"), "own cgroup", No, "lists pid " + self, "hostPID"},
+		{"another namespace's hierarchy", without("cgroup/system"), "own cgroup", No, "lists pid " + self, "hostPID"},
 		{"listed twice", with(map[string]string{"cgroup/x/cgroup.procs": self + "\n"}, node()), "own cgroup", No, "/system.slice, /x", "hostPID"},
 
 		{"v1", nodeV1(), "cgroup", Yes, "v1: memory is in ", ""},
@@ -170,7 +170,7 @@ func TestRun(t *testing.T) {
 		{"v1", nodeV1(), "memory.events", No, "v1", "cgroup v2"},
 		{"v1", nodeV1(), "freezer", Yes, "freezer/cgroup.procs", ""},
 		{"v1 without freezer", with(map[string]string{"cgroup/memory/memory.usage_in_bytes": "1\n"}, without("cgroup/")), "freezer", No, "not mounted", "a mount"},
-		{"hybrid", with(map[string]string{"cgroup/unified/cgroup.controllers": "\n"}, nodeV1()), "cgroup", Yes, "beside a v2 tree in ", ""},
+		{"hybrid", with(map[string]string{"cgroup/unified/cgroup.controllers": "\n"}, nodeV1()), "cgroup", Yes, "a v2 hierarchy in ", ""},
 
 		{"no procfs", without("proc/"), "host pids", Unknown, "self", ""},
 		{"procfs of another namespace", with(map[string]string{"proc/self@": "1" + self}, without("proc/self")), "host pids", No, "1" + self, "hostPID"},
@@ -180,14 +180,14 @@ func TestRun(t *testing.T) {
 		{"no psi", without("proc/pressure"), "psi triggers", No, "", "psi=1"},
 		{"broken psi", with(map[string]string{"proc/pressure/memory": "some\n"}, node()), "psi", Unknown, "total", ""},
 		{"psi is a directory", with(map[string]string{"proc/pressure/memory/": ""}, without("proc/pressure")), "psi triggers", Unknown, "is a directory", ""},
-		{"no btf", without("sys/kernel/btf"), "btf", No, "is not there", "CONFIG_DEBUG_INFO_BTF"},
+		{"no btf", without("sys/kernel/btf"), "btf", No, "does not exist", "CONFIG_DEBUG_INFO_BTF"},
 		{"empty btf", with(map[string]string{"sys/kernel/btf/vmlinux": ""}, node()), "btf", Unknown, "EOF", ""},
-		{"other than btf", with(map[string]string{"sys/kernel/btf/vmlinux": "\x7fELF"}, node()), "btf", Unknown, "7f 45", ""},
-		{"locked down a little", with(map[string]string{"sys/kernel/security/lockdown": "none [integrity] confidentiality\n"}, node()), "bpf tracing", Yes, "[integrity]", ""},
-		{"locked down", with(map[string]string{"sys/kernel/security/lockdown": "none integrity [confidentiality]\n", "proc/kallsyms": "0000000000000000 T bpf_rdonly_caster\n"}, node()), "bpf tracing", No, "[confidentiality]", "Linux 6.2"},
-		{"locked down, with typed loads", with(map[string]string{"sys/kernel/security/lockdown": "none integrity [confidentiality]\n", "proc/kallsyms": "0000000000000000 T _text\n0000000000000000 T bpf_rdonly_cast\n"}, node()), "bpf tracing", Yes, "bpf_rdonly_cast", ""},
-		{"locked down, with the symbols hidden", with(map[string]string{"sys/kernel/security/lockdown": "none integrity [confidentiality]\n", "proc/kallsyms": ""}, node()), "bpf tracing", Unknown, "empty", ""},
-		{"locked down, without symbols", with(map[string]string{"sys/kernel/security/lockdown": "none integrity [confidentiality]\n"}, node()), "bpf tracing", Unknown, "kallsyms", ""},
+		{"not btf", with(map[string]string{"sys/kernel/btf/vmlinux": "\x7fELF"}, node()), "btf", Unknown, "7f 45", ""},
+		{"lockdown in integrity mode", with(map[string]string{"sys/kernel/security/lockdown": "none [integrity] confidentiality\n"}, node()), "bpf tracing", Yes, "[integrity]", ""},
+		{"lockdown in confidentiality mode", with(map[string]string{"sys/kernel/security/lockdown": "none integrity [confidentiality]\n", "proc/kallsyms": "0000000000000000 T bpf_rdonly_caster\n"}, node()), "bpf tracing", No, "[confidentiality]", "Linux 6.2"},
+		{"lockdown in confidentiality mode with typed loads", with(map[string]string{"sys/kernel/security/lockdown": "none integrity [confidentiality]\n", "proc/kallsyms": "0000000000000000 T _text\n0000000000000000 T bpf_rdonly_cast\n"}, node()), "bpf tracing", Yes, "bpf_rdonly_cast", ""},
+		{"lockdown in confidentiality mode with hidden symbols", with(map[string]string{"sys/kernel/security/lockdown": "none integrity [confidentiality]\n", "proc/kallsyms": ""}, node()), "bpf tracing", Unknown, "empty", ""},
+		{"lockdown in confidentiality mode without kallsyms", with(map[string]string{"sys/kernel/security/lockdown": "none integrity [confidentiality]\n"}, node()), "bpf tracing", Unknown, "kallsyms", ""},
 		{"no securityfs", node(), "bpf tracing", Unknown, "read lockdown", ""},
 		{"no huge pages", without("sys/kernel/mm"), "hugetlb", No, "no huge page pools", ""},
 		{"no meminfo", without("proc/meminfo"), "hugetlb", Unknown, "meminfo", ""},
@@ -245,27 +245,27 @@ func TestCalled(t *testing.T) {
 
 func TestMayLock(t *testing.T) {
 	lock := capabilities{effective: 1 << unix.CAP_IPC_LOCK}
-	below := capabilities{effective: 1 << unix.CAP_IPC_LOCK, below: true}
+	namespaced := capabilities{effective: 1 << unix.CAP_IPC_LOCK, namespaced: true}
 	for _, tt := range []struct {
 		limit uint64
-		held  capabilities
+		caps  capabilities
 		err   error
 		want  State
 	}{
 		{unix.RLIM_INFINITY, capabilities{}, nil, Yes},
 		{unix.RLIM_INFINITY, capabilities{}, fs.ErrNotExist, Yes},
 		{8 << 20, lock, nil, Yes},
-		{8 << 20, below, nil, No},
+		{8 << 20, namespaced, nil, No},
 		{8 << 20, capabilities{}, nil, No},
 		{0, capabilities{}, fs.ErrNotExist, Unknown},
 	} {
-		if got := mayLock("memlock", tt.limit, tt.held, tt.err); got.Supported != tt.want {
-			t.Errorf("mayLock(%d, %+v, %v) = %+v; want %v", tt.limit, tt.held, tt.err, got, tt.want)
+		if got := mayLock("memlock", tt.limit, tt.caps, tt.err); got.Supported != tt.want {
+			t.Errorf("mayLock(%d, %+v, %v) = %+v; want %v", tt.limit, tt.caps, tt.err, got, tt.want)
 		}
 	}
 }
 
-// The kernel's own trees, on whatever machine this is.
+// TestRunHere probes this machine.
 func TestRunHere(t *testing.T) {
 	if _, err := os.Stat("/proc/self/status"); err != nil {
 		t.Skip("needs procfs: ", err)
@@ -275,14 +275,14 @@ func TestRunHere(t *testing.T) {
 	for _, f := range Run("/proc", "/sys", "/sys/fs/cgroup") {
 		got[f.Name] = f
 		if f.Supported != Yes && f.Detail == "" && f.Missing == "" {
-			t.Errorf("%s = %v without a word", f.Name, f.Supported)
+			t.Errorf("%s = %v without Detail and Missing", f.Name, f.Supported)
 		}
 	}
 	if after := descriptors(t); after > before {
-		t.Errorf("descriptors after Run() = %d; want the %d before it", after, before)
+		t.Errorf("descriptors after Run() = %d; want %d as before", after, before)
 	}
 
-	// What a kernel has by its version may be hidden, but is never a No.
+	// A feature that the kernel has by its version may be hidden, but is never No.
 	for name, since := range map[string][2]int{"pidfd_open": {5, 3}, "process_mrelease": {5, 15}} {
 		if major, minor := release(t); major > since[0] || major == since[0] && minor >= since[1] {
 			if got[name].Supported == No {
@@ -291,7 +291,7 @@ func TestRunHere(t *testing.T) {
 		}
 	}
 
-	// capget(2) answers what /proc/self/status prints.
+	// capget(2) returns the same set as /proc/self/status.
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var sets [2]unix.CapUserData
 	if err := unix.Capget(&header, &sets[0]); err != nil {

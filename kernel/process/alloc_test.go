@@ -17,8 +17,8 @@ import (
 	"github.com/evictd/evictd/kernel/kerneltest"
 )
 
-// Under the race detector every buffer that the kernel fills moves to the heap.
-// What is measured is the way to a kill: errors, which come after it, allocate.
+// The race detector moves every buffer that the kernel fills to the heap. Only calls
+// without an error must not allocate.
 func TestSignalAllocates(t *testing.T) {
 	p, err := Open(os.Getpid())
 	if err != nil {
@@ -41,8 +41,8 @@ func TestSignalAllocates(t *testing.T) {
 	}
 }
 
-// A process that is frozen in the v1 freezer has a SIGKILL pending for as long as
-// one likes, so that its memory can be released again and again.
+// In a process frozen by the v1 freezer, SIGKILL stays pending, so that Release can be
+// called repeatedly.
 func TestReleaseAllocates(t *testing.T) {
 	const freezer = "/sys/fs/cgroup/freezer"
 	dir := freezer + kerneltest.Cgroup(t, freezer)
@@ -115,6 +115,6 @@ func TestStartTimeAtAllocates(t *testing.T) {
 		t.Errorf("StartTimeAt allocates %v times; want 0", n)
 	}
 	if start, err := StartTimeAt(dir, 1<<22+1); err != unix.ENOENT {
-		t.Errorf("StartTimeAt() of no process = %d, %v; want ENOENT", start, err)
+		t.Errorf("StartTimeAt() of an unused pid = %d, %v; want ENOENT", start, err)
 	}
 }

@@ -1,12 +1,12 @@
-// Package process names processes by descriptor, signals them, and reads what
-// the kernel says of them. It also sets what a process may set for itself
-// (scheduling, the memory lock), and the oom_score_adj of another.
+// Package process opens processes by pidfd, signals them and reads their state
+// from procfs. It also sets the scheduling and the memory lock of this process, and
+// the oom_score_adj of others.
 //
-// A PID can be reused; a pidfd can not. To kill a process, open it first, check
-// that it is still the one that was meant, and signal through the descriptor
-// (pidfd_open(2), Linux 5.3). A process that has ended is [ErrGone].
+// A pid can be reused; a pidfd can't. To kill a process, open it, check that it is
+// the intended one, and signal it through the pidfd (pidfd_open(2), Linux 5.3).
+// Calls for a process that has ended fail with [ErrGone].
 //
-// Scheduling and the memory lock are returned as the kernel granted them; a limit
-// or a capability that is missing is an error that names it. The package does not
+// Functions that set scheduling or the memory lock return what the kernel granted.
+// If a limit or a capability is missing, the error names it. The package does not
 // decide which process may be signalled.
 package process

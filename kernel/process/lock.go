@@ -9,32 +9,32 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Locked is what of this process's memory can't be paged out. Nothing is read in
-// for it: pages stay from when they are first touched (MCL_ONFAULT, Linux 4.4).
+// Locked is the part of this process's memory that is locked. Locking does not load
+// pages: a page is locked when it is first touched (MCL_ONFAULT, Linux 4.4).
 type Locked struct {
-	Present bool // what was mapped at the call
-	Future  bool // what is mapped later, too
+	Present bool // memory mapped at the time of the call
+	Future  bool // memory mapped later
 }
 
-// LockMemory locks the memory of the process, and that which it will map while
-// it may. Future memory is locked only while CAP_IPC_LOCK is in effect or
-// RLIMIT_MEMLOCK is infinite: else the kernel would refuse the Go runtime's next
-// piece of heap as soon as the limit is reached, and the process would die.
+// LockMemory locks the memory of the process, and future mappings if
+// CAP_IPC_LOCK is effective or RLIMIT_MEMLOCK is unlimited. With a limit and without
+// the capability, locking future mappings would make the kernel refuse the Go
+// runtime's next heap arena at the limit, and the process would die.
 //
-// A process that has locked future memory must keep CAP_IPC_LOCK and its limit.
+// A process that has locked future mappings must keep CAP_IPC_LOCK and its limit.
 //
-// An error leaves what was locked before as it was. ENOMEM is a limit that is
-// smaller than what is mapped, as that of a Go program is by far.
+// An error leaves the locks unchanged. ENOMEM means that the limit is smaller than
+// the mapped memory, of which a Go program has far more than any usual limit.
 func LockMemory() (Locked, error) {
 	limit, err := lockLimit()
 	if err != nil {
 		return Locked{}, fmt.Errorf("lock memory: %w", err)
 	}
-	beyond, err := mayLockBeyond(limit)
+	unlimited, err := mayExceed(limit)
 	if err != nil {
 		return Locked{}, fmt.Errorf("lock memory: %w", err)
 	}
-	if beyond {
+	if unlimited {
 		return lock(unix.MCL_CURRENT|unix.MCL_FUTURE|unix.MCL_ONFAULT, limit)
 	}
 	return lock(unix.MCL_CURRENT|unix.MCL_ONFAULT, limit)
@@ -48,21 +48,21 @@ func lockLimit() (uint64, error) {
 	return limit.Cur, nil
 }
 
-// mayLockBeyond reports whether RLIMIT_MEMLOCK of so many bytes does not bind
-// this process. It asks the kernel (mm/mlock.c: do_mlock), because a capability
-// that is held in a user namespace only does not count: it locks one page more
-// than the limit, of a mapping that can't be touched and so has no memory.
-func mayLockBeyond(limit uint64) (bool, error) {
+// mayExceed reports whether this process may lock more than its RLIMIT_MEMLOCK. It
+// tries that instead of reading capabilities, because one in a user namespace does
+// not count (mm/mlock.c: do_mlock): it locks one page more than the limit, of an
+// inaccessible mapping, which uses no memory.
+func mayExceed(limit uint64) (bool, error) {
 	if limit == unix.RLIM_INFINITY {
 		return true, nil
 	}
-	const far = 1 << 46 // about where user space ends
-	if limit > far {
+	const maxMapping = 1 << 46 // about the size of the user address space
+	if limit > maxMapping {
 		return false, nil
 	}
 	size := uintptr(limit) + uintptr(os.Getpagesize())
 	at, err := unix.MmapPtr(-1, 0, nil, size, unix.PROT_NONE, unix.MAP_ANON|unix.MAP_PRIVATE|unix.MAP_NORESERVE)
-	// Whatever it is that a process can't map it can't lock.
+	// A mapping that fails can't be locked either.
 	if err == unix.ENOMEM || err == unix.EAGAIN {
 		return false, nil
 	}

@@ -18,7 +18,7 @@ func allThreads(call uintptr, header *unix.CapUserHeader, data *[2]unix.CapUserD
 	return syscall.AllThreadsSyscall(call, uintptr(unsafe.Pointer(header)), uintptr(unsafe.Pointer(data)), 0)
 }
 
-// limitLock sets RLIMIT_MEMLOCK to what a service gets by default, if it is more.
+// limitLock lowers RLIMIT_MEMLOCK to 8 MiB, the default for a service.
 func limitLock() {
 	var limit unix.Rlimit
 	must(unix.Getrlimit(unix.RLIMIT_MEMLOCK, &limit))
@@ -26,29 +26,29 @@ func limitLock() {
 	must(unix.Setrlimit(unix.RLIMIT_MEMLOCK, &limit))
 }
 
-// needLock skips where nothing can be locked to begin with.
+// needLock skips the test without CAP_IPC_LOCK.
 func needLock() {
-	held, err := hasCapability(unix.CAP_IPC_LOCK)
+	effective, err := hasCapability(unix.CAP_IPC_LOCK)
 	must(err)
-	if !held {
+	if !effective {
 		skip("needs CAP_IPC_LOCK")
 	}
 }
 
-// grow makes the Go runtime map several pieces of heap, of 64 MiB each.
+// grow makes the Go runtime map several heap arenas of 64 MiB each.
 func grow() {
-	var held [][]byte
+	var blocks [][]byte
 	for range 3 {
 		b := make([]byte, 64<<20)
 		for i := 0; i < len(b); i += 64 << 10 {
 			b[i] = 1
 		}
-		held = append(held, b)
+		blocks = append(blocks, b)
 	}
-	runtime.KeepAlive(held)
+	runtime.KeepAlive(blocks)
 }
 
-// locked returns VmLck of this process, in bytes: what is locked of its address
+// locked returns VmLck of this process, in bytes: the locked part of its address
 // space, touched or not.
 func locked() uint64 {
 	b, err := os.ReadFile("/proc/self/status")
@@ -71,14 +71,14 @@ func childLockThenGrow() {
 	must(err)
 	got, err := LockMemory()
 	must(err)
-	check(got == Locked{true, true}, "LockMemory() = %+v; want all", got)
+	check(got == Locked{true, true}, "LockMemory() = %+v; want present and future", got)
 	after, err := Resident("/proc", os.Getpid())
 	must(err)
-	check(after < before+64<<20, "locking took the resident memory from %d to %d bytes; want it on fault", before, after)
-	held := locked()
+	check(after < before+64<<20, "locking raised the resident memory from %d to %d bytes; want pages locked on fault", before, after)
+	vmLck := locked()
 	grow()
-	check(locked() >= held+100<<20, "VmLck from %d to %d after the heap has grown; want more", held, locked())
-	fmt.Printf("resident %d MiB before and %d after, VmLck %d MiB\n", before>>20, after>>20, held>>20)
+	check(locked() >= vmLck+100<<20, "VmLck from %d to %d after the heap has grown; want 100 MiB more", vmLck, locked())
+	fmt.Printf("resident %d MiB before and %d after, VmLck %d MiB\n", before>>20, after>>20, vmLck>>20)
 }
 
 func childDropLockGrow() {
@@ -90,7 +90,8 @@ func childDropLockGrow() {
 	grow()
 }
 
-// childLockDropGrow does what LockMemory warns of.
+// childLockDropGrow drops CAP_IPC_LOCK after locking, which the comment of LockMemory
+// forbids.
 func childLockDropGrow() {
 	needLock()
 	limitLock()
@@ -101,7 +102,7 @@ func childLockDropGrow() {
 	grow()
 }
 
-func childNoLimit() {
+func childZeroLimit() {
 	must(unix.Setrlimit(unix.RLIMIT_MEMLOCK, &unix.Rlimit{}))
 	dropCapabilities()
 	got, err := LockMemory()
@@ -116,7 +117,7 @@ func childInfinite() {
 	dropCapabilities()
 	got, err := LockMemory()
 	must(err)
-	check(got == Locked{true, true}, "LockMemory() without a limit = %+v; want all", got)
+	check(got == Locked{true, true}, "LockMemory() without a limit = %+v; want present and future", got)
 	grow()
 }
 
@@ -124,17 +125,17 @@ func TestLockMemory(t *testing.T) { succeeds(t, "lock then grow") }
 
 func TestLockMemoryUnprivileged(t *testing.T) { succeeds(t, "drop, lock, grow") }
 
-func TestLockMemoryUnderNoLimit(t *testing.T) { succeeds(t, "limit of nothing") }
+func TestLockMemoryZeroLimit(t *testing.T) { succeeds(t, "zero limit") }
 
 func TestLockMemoryInfinite(t *testing.T) { succeeds(t, "infinite limit") }
 
-// The danger is real: with all future memory locked and the privilege gone, the
-// heap can't grow.
+// With future mappings locked and the capability dropped, the heap can't grow and the
+// process dies.
 func TestLockedHeapCannotGrow(t *testing.T) {
 	out, err := child(t, "lock, drop, grow")
 	skipped(t, out)
 	if err == nil || !strings.HasPrefix(out, "dropped\n") || !strings.Contains(out, "out of memory") {
-		t.Errorf("heap grown after the privilege was dropped: %v, %s; want the process dead", err, first(out, 20))
+		t.Errorf("heap growth after the capability was dropped: %v, %s; want the process dead", err, first(out, 20))
 	}
 	t.Logf("%v: %s", err, strings.TrimSpace(first(out, 3)))
 }

@@ -1,7 +1,7 @@
 package process
 
-// The links in /proc/PID/ns of processes in the first namespaces, to which the
-// kernel gives these inode numbers (include/linux/proc_ns.h: PROC_PID_INIT_INO,
+// The link targets in /proc/PID/ns of processes in the initial namespaces, whose
+// inode numbers are fixed (include/linux/proc_ns.h: PROC_PID_INIT_INO,
 // PROC_USER_INIT_INO).
 const (
 	FirstPIDNamespace  = "pid:[4026531836]"

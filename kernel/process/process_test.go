@@ -97,7 +97,7 @@ func TestKill(t *testing.T) {
 		t.Fatal(err)
 	}
 	if err := p.Release(); err == nil {
-		t.Error("Release() of a process that lives = nil; want an error")
+		t.Error("Release() of a running process = nil; want an error")
 	}
 	if gone, err := p.Exited(); gone || err != nil {
 		t.Errorf("Exited() before the kill = %v, %v; want false", gone, err)
@@ -125,7 +125,7 @@ func TestKill(t *testing.T) {
 }
 
 func TestOpenGone(t *testing.T) {
-	// A pid may be reused at once, but not again and again.
+	// A pid may be reused at once, but not three times in a row.
 	for range 3 {
 		cmd := exec.Command("true")
 		if err := cmd.Run(); err != nil {
@@ -146,10 +146,10 @@ func TestOpenGone(t *testing.T) {
 func TestSelf(t *testing.T) {
 	s, err := ReadStat("/proc", os.Getpid())
 	if err != nil || s.PID != os.Getpid() || s.PPID != os.Getppid() || s.State != 'R' && s.State != 'S' {
-		t.Errorf("ReadStat of ourselves = %+v, %v", s, err)
+		t.Errorf("ReadStat of this process = %+v, %v", s, err)
 	}
 	if n, err := Resident("/proc", os.Getpid()); err != nil || n < 1<<20 || n > 1<<32 {
-		t.Errorf("Resident of ourselves = %d, %v", n, err)
+		t.Errorf("Resident of this process = %d, %v", n, err)
 	}
 	if id, err := BootID("/proc"); err != nil || len(id) != 36 {
 		t.Errorf("BootID = %q, %v", id, err)

@@ -14,17 +14,17 @@ import (
 	"github.com/evictd/evictd/kernel"
 )
 
-// Scheduling is how a thread gets its processor (sched(7)).
+// Scheduling is the scheduling policy and priority of a thread (sched(7)).
 type Scheduling struct {
 	Policy   Policy
-	Priority int // of FIFO and RR: 1, the lowest, to 99
-	Nice     int // of the other policies: -20, the most, to 19
-	// ResetOnFork says that threads and processes that it starts do not inherit
-	// this.
+	Priority int // for FIFO and RR: 1 (lowest) to 99
+	Nice     int // for the other policies: -20 (highest priority) to 19
+	// ResetOnFork means that threads and processes that the thread starts do not
+	// inherit its scheduling.
 	ResetOnFork bool
 }
 
-// Policy is a scheduling policy by the kernel's number.
+// Policy is a scheduling policy, as the kernel numbers them.
 type Policy uint32
 
 // The policies that are used here.
@@ -33,8 +33,8 @@ const (
 	FIFO   Policy = unix.SCHED_FIFO
 )
 
-// ThreadScheduling reads what is in force for the calling thread, which should
-// be locked (runtime.LockOSThread).
+// ThreadScheduling returns the scheduling of the calling thread, which should be
+// locked (runtime.LockOSThread).
 func ThreadScheduling() (Scheduling, error) {
 	attr, err := unix.SchedGetAttr(0, 0)
 	if err != nil {
@@ -46,13 +46,14 @@ func ThreadScheduling() (Scheduling, error) {
 	}, nil
 }
 
-// SetFIFO gives the calling thread, which must be locked, a real-time priority
-// from 1 to 99: it runs before every normal task, until it waits. Threads and
-// processes that it starts do not inherit that. It returns what is in force then.
+// SetFIFO sets the calling thread, which must be locked, to SCHED_FIFO with a
+// priority from 1 to 99: it preempts every normal task until it waits. Threads and
+// processes that it starts do not inherit that. SetFIFO returns the scheduling in
+// effect.
 //
-// [ErrNoRealTime] says that the thread's cpu cgroup may not run real-time tasks.
-// An EPERM without it is a lack of privilege: the priority needs CAP_SYS_NICE, or
-// an RLIMIT_RTPRIO that is as large.
+// It fails with [ErrNoRealTime] if the thread's cpu cgroup may not run real-time
+// tasks. EPERM without it means that the thread has neither CAP_SYS_NICE nor an
+// RLIMIT_RTPRIO of at least the priority.
 func SetFIFO(priority int) (Scheduling, error) {
 	if err := setFIFO(priority, true); err != nil {
 		return Scheduling{}, err
@@ -60,8 +61,8 @@ func SetFIFO(priority int) (Scheduling, error) {
 	return ThreadScheduling()
 }
 
-// TryFIFO tells whether [SetFIFO] would be granted: it gives a thread the
-// priority and takes it back.
+// TryFIFO returns the error that [SetFIFO] would return. It sets the priority on a
+// thread and restores the old one.
 func TryFIFO(priority int) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -69,13 +70,13 @@ func TryFIFO(priority int) error {
 	if err != nil {
 		return err
 	}
-	// Dropping the reset on fork would take a privilege.
+	// Clearing reset-on-fork would need a privilege.
 	if err := setFIFO(priority, before.ResetOnFork); err != nil {
 		return err
 	}
 	if err := before.set(); err != nil {
-		runtime.LockOSThread() // nobody else gets this thread
-		return fmt.Errorf("take real-time priority back: %w", err)
+		runtime.LockOSThread() // a second lock, so that no other goroutine uses this thread
+		return fmt.Errorf("reset real-time priority: %w", err)
 	}
 	return nil
 }
@@ -85,12 +86,12 @@ func setFIFO(priority int, resetOnFork bool) error {
 		return fmt.Errorf("set real-time priority %d: not from 1 to 99", priority)
 	}
 	if err := (Scheduling{Policy: FIFO, Priority: priority, ResetOnFork: resetOnFork}).set(); err != nil {
-		return fmt.Errorf("set real-time priority %d: %w", priority, whyNot(err, priority))
+		return fmt.Errorf("set real-time priority %d: %w", priority, explainEPERM(err, priority))
 	}
 	return nil
 }
 
-// set gives the scheduling to the calling thread.
+// set applies the scheduling to the calling thread.
 func (s Scheduling) set() error {
 	attr := unix.SchedAttr{Size: unix.SizeofSchedAttr, Policy: uint32(s.Policy), Priority: uint32(s.Priority), Nice: int32(s.Nice)}
 	if s.ResetOnFork {
@@ -99,17 +100,17 @@ func (s Scheduling) set() error {
 	return unix.SchedSetAttr(0, &attr, 0)
 }
 
-// ErrNoRealTime says that a thread's cpu cgroup has no time for real-time tasks:
-// its cpu.rt_runtime_us is 0, as in each that was made anew on a kernel with
-// CONFIG_RT_GROUP_SCHED. Only another cgroup helps, such as the root. In a user
-// namespace, whose capabilities the kernel does not honour here, a lack of
-// privilege looks the same.
+// ErrNoRealTime means that a thread's cpu cgroup has no real-time runtime: its
+// cpu.rt_runtime_us is 0, the default of a new cgroup on a kernel with
+// CONFIG_RT_GROUP_SCHED. The thread must move to another cgroup, such as the root.
+// In a user namespace, missing privileges can't be distinguished from this, because
+// the kernel does not honour the capabilities of the namespace here.
 var ErrNoRealTime = errors.New("the cpu cgroup has no real-time runtime")
 
-// whyNot tells one EPERM from the other. The kernel looks at the privileges
-// first (kernel/sched/syscalls.c: __sched_setscheduler), so with these it is the
-// cgroup.
-func whyNot(err error, priority int) error {
+// explainEPERM distinguishes the two causes of EPERM. The kernel checks privileges
+// first (kernel/sched/syscalls.c: __sched_setscheduler), so if they suffice, the
+// cause is the cgroup.
+func explainEPERM(err error, priority int) error {
 	if !errors.Is(err, unix.EPERM) {
 		return err
 	}
@@ -125,8 +126,8 @@ func whyNot(err error, priority int) error {
 	return fmt.Errorf("%w: it needs CAP_SYS_NICE, or an RLIMIT_RTPRIO of more than %d", err, limit.Cur)
 }
 
-// hasCapability reports whether the calling thread has a capability in effect,
-// be it in a user namespace only.
+// hasCapability reports whether a capability of the calling thread is effective,
+// possibly only in its user namespace.
 func hasCapability(bit int) (bool, error) {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var sets [2]unix.CapUserData
@@ -137,14 +138,14 @@ func hasCapability(bit int) (bool, error) {
 }
 
 // SetNice sets the nice value, from -20 to 19, of all threads of this process,
-// and of those that it starts later. A real-time thread keeps it for when it is
-// none. Lowering it needs CAP_SYS_NICE: EACCES. In a program that uses cgo it is
-// kernel.ErrUnavailable.
+// which threads started later inherit. It has no effect on a real-time thread while
+// it is one. It fails with EACCES if lowering the value needs CAP_SYS_NICE, and with
+// kernel.ErrUnavailable in a program that uses cgo.
 func SetNice(nice int) error {
 	if nice < -20 || nice > 19 {
 		return fmt.Errorf("set nice value %d: not from -20 to 19", nice)
 	}
-	// The kernel keeps one for each thread, and knows no call for all.
+	// The nice value is per thread, and the kernel has no call that sets it for all.
 	_, _, errno := syscall.AllThreadsSyscall(unix.SYS_SETPRIORITY, unix.PRIO_PROCESS, 0, uintptr(nice))
 	switch errno {
 	case 0:
@@ -155,11 +156,11 @@ func SetNice(nice int) error {
 	return fmt.Errorf("set nice value %d: %w", nice, os.NewSyscallError("setpriority", errno))
 }
 
-// SetThreadNice sets the nice value of the calling thread alone, to which the
-// goroutine must be locked. Raising it needs no privilege.
+// SetThreadNice sets the nice value of the calling thread alone, which must be
+// locked. Raising the value needs no privilege.
 func SetThreadNice(nice int) error {
 	if err := unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), nice); err != nil {
-		return fmt.Errorf("set nice value %d of a thread: %w", nice, os.NewSyscallError("setpriority", err))
+		return fmt.Errorf("set nice value %d of this thread: %w", nice, os.NewSyscallError("setpriority", err))
 	}
 	return nil
 }
@@ -167,20 +168,20 @@ func SetThreadNice(nice int) error {
 // Unlimited is no limit.
 const Unlimited time.Duration = math.MaxInt64
 
-// RTTimeLimit is how long a real-time thread of this process may run without
-// waiting for anything. The kernel counts in ticks. At Soft it sends SIGXCPU,
-// which a Go program ignores unless it asked for it, raises Soft by a second, and
-// so on (kernel/time/posix-cpu-timers.c: check_thread_timers). At Hard it kills
-// the process: a thread that ran wild frees the node by its death.
+// RTTimeLimit is the CPU time that a real-time thread of this process may use
+// without blocking (RLIMIT_RTTIME). The kernel counts in ticks. At Soft it sends
+// SIGXCPU, which a Go program ignores by default, and raises Soft by a second
+// (kernel/time/posix-cpu-timers.c: check_thread_timers). At Hard it kills the
+// process, so that a runaway thread can't occupy the node.
 //
-// A loop in Go code may never get there. The runtime interrupts it every 10 ms,
-// its thread then mostly sleeps for a moment, and the kernel begins to count
-// anew. What the limit catches is a thread that the runtime can't interrupt.
+// A loop in Go code may never reach the limit: the runtime preempts it every 10 ms,
+// its thread then usually blocks for a moment, and the kernel restarts the count.
+// The limit is for a thread that the runtime can't preempt.
 type RTTimeLimit struct {
 	Soft, Hard time.Duration // Unlimited for none
 }
 
-// ReadRTTimeLimit reads what is in force.
+// ReadRTTimeLimit returns the limit in effect.
 func ReadRTTimeLimit() (RTTimeLimit, error) {
 	var limit unix.Rlimit
 	if err := unix.Getrlimit(unix.RLIMIT_RTTIME, &limit); err != nil {
@@ -189,9 +190,9 @@ func ReadRTTimeLimit() (RTTimeLimit, error) {
 	return RTTimeLimit{Soft: fromMicroseconds(limit.Cur), Hard: fromMicroseconds(limit.Max)}, nil
 }
 
-// SetRTTimeLimit sets the limit for the whole process, all its threads and those
-// whom it starts: the kernel keeps limits for processes. It returns what is in
-// force then. Raising Hard again needs CAP_SYS_RESOURCE: EPERM.
+// SetRTTimeLimit sets the limit of this process, which applies to each of its
+// threads and is inherited by child processes, and returns the limit in effect.
+// Raising Hard again fails with EPERM without CAP_SYS_RESOURCE.
 func SetRTTimeLimit(to RTTimeLimit) (RTTimeLimit, error) {
 	if to.Soft <= 0 || to.Hard < to.Soft {
 		return RTTimeLimit{}, fmt.Errorf("set limit of real-time to %v and %v: they must be more than 0, and in this order", to.Soft, to.Hard)

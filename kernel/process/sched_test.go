@@ -21,12 +21,12 @@ import (
 	"github.com/evictd/evictd/kernel/kerneltest"
 )
 
-// TestChild is no test: it is what others run for what a process can't undo, and
-// may not survive.
+// TestChild is the body of a process that other tests start, for changes that a
+// process can't undo or may not survive.
 func TestChild(t *testing.T) {
 	body, ok := children[os.Getenv("EVICTD_TEST_CHILD")]
 	if !ok {
-		return // it is the body of a process that other tests run
+		return // not started by another test
 	}
 	body()
 	fmt.Println("done")
@@ -43,11 +43,11 @@ var children = map[string]func(){
 	"lock then grow":    childLockThenGrow,
 	"drop, lock, grow":  childDropLockGrow,
 	"lock, drop, grow":  childLockDropGrow,
-	"limit of nothing":  childNoLimit,
+	"zero limit":        childZeroLimit,
 	"infinite limit":    childInfinite,
 }
 
-// child runs one of children and returns what it says and how it ended.
+// child runs one of children and returns its output and its exit error.
 func child(t *testing.T, name string, env ...string) (string, error) {
 	t.Helper()
 	ctx, cancel := context.WithTimeout(t.Context(), time.Minute)
@@ -70,12 +70,12 @@ func succeeds(t *testing.T, name string, env ...string) {
 		t.Errorf("%s: %v\n%s", name, err, first(out, 20))
 		return
 	}
-	if said := strings.TrimSuffix(out, "done\n"); said != "" {
-		t.Log(strings.TrimSpace(said))
+	if rest := strings.TrimSuffix(out, "done\n"); rest != "" {
+		t.Log(strings.TrimSpace(rest))
 	}
 }
 
-// skipped skips a test whose child says that something is missing.
+// skipped skips the test if the child called skip.
 func skipped(t *testing.T, out string) {
 	t.Helper()
 	for line := range strings.Lines(out) {
@@ -90,7 +90,7 @@ func first(out string, lines int) string {
 	return strings.Join(split[:min(lines, len(split))], "")
 }
 
-// must ends a child with a reason.
+// must ends a child if err is not nil.
 func must(err error) {
 	if err != nil {
 		fmt.Println("failed:", err)
@@ -109,7 +109,7 @@ func skip(format string, args ...any) {
 	os.Exit(0)
 }
 
-// dropCapabilities takes all capabilities from all threads.
+// dropCapabilities drops all capabilities of all threads.
 func dropCapabilities() {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var none [2]unix.CapUserData
@@ -138,7 +138,7 @@ func childFIFO() {
 	must(err)
 	want := Scheduling{Policy: FIFO, Priority: 7, ResetOnFork: true}
 	check(got == want, "SetFIFO(7) = %+v; want %+v", got, want)
-	// What is started from here is a normal task.
+	// Processes and threads started from here have normal scheduling.
 	out, err := exec.Command("/proc/self/exe", "-test.run=^$").CombinedOutput()
 	check(err == nil, "process of a real-time thread: %v: %s", err, out)
 	other := make(chan Scheduling)
@@ -166,7 +166,7 @@ func childUnprivileged() {
 	must(unix.Setrlimit(unix.RLIMIT_RTPRIO, &unix.Rlimit{}))
 	runtime.LockOSThread()
 	got, err := SetFIFO(7)
-	check(errors.Is(err, unix.EPERM) && !errors.Is(err, ErrNoRealTime), "SetFIFO() = %+v, %v; want EPERM for want of privilege", got, err)
+	check(errors.Is(err, unix.EPERM) && !errors.Is(err, ErrNoRealTime), "SetFIFO() = %+v, %v; want EPERM without ErrNoRealTime", got, err)
 	try := TryFIFO(7)
 	check(errors.Is(try, unix.EPERM), "TryFIFO() = %v; want EPERM", try)
 	fmt.Println(err)
@@ -183,7 +183,7 @@ func childCgroup() {
 	fmt.Println(err)
 }
 
-// A cpu cgroup that was made anew has no real-time runtime.
+// A new cpu cgroup has no real-time runtime.
 func TestSetFIFOInCgroup(t *testing.T) {
 	const cpu = "/sys/fs/cgroup/cpu"
 	dir := cpu + kerneltest.Cgroup(t, cpu)
@@ -201,7 +201,7 @@ func childNice() {
 	must(err)
 	tasks, err := os.ReadDir("/proc/self/task")
 	must(err)
-	check(len(tasks) > 1, "%d threads; want some", len(tasks))
+	check(len(tasks) > 1, "%d threads; want more than one", len(tasks))
 	for _, task := range tasks {
 		tid, err := strconv.Atoi(task.Name())
 		must(err)
@@ -209,9 +209,9 @@ func childNice() {
 		must(err)
 		check(attr.Nice == 5, "thread %d has nice value %d; want 5", tid, attr.Nice)
 	}
-	// A thread that is started now.
+	// Threads that are started later inherit the value.
 	seen, done := make(chan int), make(chan struct{})
-	for range 20 { // more than are there, since each keeps its own
+	for range 20 { // more than the existing threads, so that new ones start
 		go func() {
 			runtime.LockOSThread()
 			s, err := ThreadScheduling()
@@ -240,23 +240,23 @@ func TestSetNice(t *testing.T) {
 	}
 }
 
-// childRunaway never waits: the kernel says so, and then kills it.
+// childRunaway never blocks: the kernel sends SIGXCPU and then SIGKILL.
 func childRunaway() {
 	limit := RTTimeLimit{Soft: 100 * time.Millisecond, Hard: 300 * time.Millisecond}
 	got, err := SetRTTimeLimit(limit)
 	must(err)
 	check(got == limit, "SetRTTimeLimit(%v) = %v", limit, got)
-	told := make(chan os.Signal, 16)
-	signal.Notify(told, unix.SIGXCPU)
-	go func() { // if another processor has time for it meanwhile
-		<-told
-		fmt.Println("told")
+	signals := make(chan os.Signal, 16)
+	signal.Notify(signals, unix.SIGXCPU)
+	go func() { // runs if another CPU is free
+		<-signals
+		fmt.Println("SIGXCPU")
 	}()
 	runtime.LockOSThread()
 	if _, err := SetFIFO(1); err != nil {
 		skip("needs real-time priority: %v", err)
 	}
-	for spins = 0; spins < 1<<36; spins++ { // nothing in here lets go of the thread
+	for spins = 0; spins < 1<<36; spins++ { // no preemption point
 	}
 }
 
@@ -264,14 +264,14 @@ var spins int
 
 func TestRTTimeLimit(t *testing.T) {
 	if runtime.NumCPU() < 2 {
-		t.Skip("needs a second processor: a real-time thread runs wild on one for 300 ms")
+		t.Skip("needs a second CPU: a real-time thread occupies one for 300 ms")
 	}
 	start := time.Now()
-	out, err := child(t, "runaway", "GODEBUG=asyncpreemptoff=1") // or the runtime interrupts it
+	out, err := child(t, "runaway", "GODEBUG=asyncpreemptoff=1") // otherwise the runtime preempts it
 	skipped(t, out)
 	var exit *exec.ExitError
 	if !errors.As(err, &exit) || exit.Sys().(syscall.WaitStatus).Signal() != unix.SIGKILL {
-		t.Errorf("a real-time thread that never waits: %v, %q; want it killed", err, out)
+		t.Errorf("a real-time thread that never blocks: %v, %q; want it killed", err, out)
 	}
 	t.Logf("killed after %v, output %q", time.Since(start), out)
 }
@@ -287,7 +287,7 @@ func TestSetRTTimeLimitRefused(t *testing.T) {
 		}
 	}
 	if after, err := ReadRTTimeLimit(); after != before || err != nil {
-		t.Errorf("limit after refusals = %v, %v; want %v", after, err, before)
+		t.Errorf("limit after invalid calls = %v, %v; want %v", after, err, before)
 	}
 }
 

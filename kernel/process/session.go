@@ -12,10 +12,10 @@ import (
 	"github.com/evictd/evictd/kernel"
 )
 
-// SetSessionNice gives the session that this process leads a nice value, from -20 to 19, beside other sessions: where
-// the kernel shares out processors among sessions first (sched(7), autogroup), the nice values of processes count
-// within one alone. Lowering it needs CAP_SYS_NICE or an RLIMIT_NICE that allows it: EPERM. kernel.ErrUnavailable says
-// that this kernel does no such thing, or that the session is another's.
+// SetSessionNice sets the autogroup nice value, from -20 to 19, of the session that this process leads. With autogroup
+// (sched(7)), the kernel first divides CPU time among sessions, and the nice values of processes count only within
+// one. It fails with EPERM if lowering the value needs CAP_SYS_NICE or a higher RLIMIT_NICE, and with
+// kernel.ErrUnavailable if the kernel has no autogroup or another process leads the session.
 func SetSessionNice(proc kernel.FS, nice int) error {
 	session, err := unix.Getsid(0)
 	if err != nil {
@@ -27,7 +27,7 @@ func SetSessionNice(proc kernel.FS, nice int) error {
 	// kernel/sched/autogroup.c: proc_sched_autogroup_set_nice
 	f, err := os.OpenFile(proc.Path("self", "autogroup"), os.O_WRONLY, 0)
 	if errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("set nice value of the session: %w: the kernel does not schedule by sessions", kernel.ErrUnavailable)
+		return fmt.Errorf("set nice value of the session: %w: the kernel has no autogroup scheduling", kernel.ErrUnavailable)
 	}
 	if err != nil {
 		return fmt.Errorf("set nice value of the session: %w", err)

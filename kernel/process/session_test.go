@@ -11,7 +11,7 @@ import (
 	"github.com/evictd/evictd/kernel"
 )
 
-// childSessionNice leads a session of its own.
+// childSessionNice tests SetSessionNice before and after it becomes a session leader.
 func childSessionNice() {
 	const proc = kernel.FS("/proc")
 	err := SetSessionNice(proc, 5)
@@ -25,14 +25,14 @@ func childSessionNice() {
 	check(errors.Is(err, kernel.ErrUnavailable), "SetSessionNice() without the file = %v; want ErrUnavailable", err)
 	err = SetSessionNice(proc, 5)
 	if errors.Is(err, kernel.ErrUnavailable) {
-		skip("needs a kernel that schedules by sessions: %v", err)
+		skip("needs autogroup scheduling: %v", err)
 	}
 	must(err)
 	text, err := os.ReadFile(proc.Path("self", "autogroup"))
 	must(err)
 	check(strings.HasSuffix(string(text), " nice 5\n"), "autogroup %q; want nice 5", text)
 	err = SetSessionNice(proc, 20)
-	check(err != nil && !errors.Is(err, kernel.ErrUnavailable), "SetSessionNice(20) = %v; want an error of the kernel", err)
+	check(err != nil && !errors.Is(err, kernel.ErrUnavailable), "SetSessionNice(20) = %v; want the kernel's error", err)
 }
 
 func TestSetSessionNice(t *testing.T) { succeeds(t, "session nice") }

@@ -17,19 +17,19 @@ import (
 	"github.com/evictd/evictd/kernel"
 )
 
-// Stat is what /proc/PID/stat says of a process (fs/proc/array.c).
+// Stat is the part of /proc/PID/stat that evictd uses (fs/proc/array.c).
 type Stat struct {
 	PID     int
-	Comm    string // at most 15 bytes, whatever they are
+	Comm    string // at most 15 arbitrary bytes
 	State   byte   // R, S, D, Z, T, …
 	PPID    int
 	Threads int
-	// StartTime is when the process started, in clock ticks since boot. With the
-	// pid it names the process for good.
+	// StartTime is when the process started, in clock ticks since boot. Together
+	// with the pid it identifies the process.
 	StartTime uint64
 }
 
-// ReadStat reads /proc/PID/stat. It is ErrGone where there is no such process.
+// ReadStat reads /proc/PID/stat. It fails with ErrGone if there is no such process.
 func ReadStat(proc kernel.FS, pid int) (Stat, error) {
 	content, err := read(proc, pid, "stat")
 	if err != nil {
@@ -54,8 +54,8 @@ const (
 //
 //	1 (systemd) S 0 1 1 0 -1 4194560 … 20 0 1 0 8 172183552 …
 //
-// The comm is whatever the process calls itself and may hold brackets, spaces
-// and line feeds: it ends at the last closing bracket.
+// A process chooses its comm, which may contain brackets, spaces and line feeds. It
+// ends at the last closing bracket.
 func parseStat(content []byte) (Stat, error) {
 	before, rest, found := bytes.Cut(content, []byte(" ("))
 	end := bytes.LastIndexByte(rest, ')')
@@ -82,9 +82,9 @@ func parseStat(content []byte) (Stat, error) {
 	return s, nil
 }
 
-// StartTimeAt returns when a process began, as [Stat.StartTime], by an open directory of
-// procfs. It takes one descriptor and allocates nothing. It is unix.ENOENT or unix.ESRCH
-// where there is no such process.
+// StartTimeAt returns the [Stat.StartTime] of a process; proc is a descriptor of the
+// procfs root. It opens one descriptor and allocates nothing. It fails with unix.ENOENT
+// or unix.ESRCH if there is no such process.
 func StartTimeAt(proc, pid int) (uint64, error) {
 	var path [32]byte
 	name := append(strconv.AppendInt(path[:0], int64(pid), 10), "/stat\x00"...)
@@ -108,8 +108,8 @@ func StartTimeAt(proc, pid int) (uint64, error) {
 
 var errNoStart = errors.New("no start time in stat")
 
-// startTime finds the start time in the content that parseStat parses, without
-// allocating.
+// startTime is the part of parseStat that returns the start time, without
+// allocations.
 func startTime(content []byte) (start uint64, ok bool) {
 	end := bytes.LastIndexByte(content, ')')
 	if end < 0 {
@@ -124,7 +124,7 @@ func startTime(content []byte) (start uint64, ok bool) {
 			}
 			within = false
 			continue
-		case c < ' ' || c > '~': // which the kernel does not write
+		case c < ' ' || c > '~': // the kernel does not print these
 			return 0, false
 		case !within:
 			field, within = field+1, true
@@ -145,9 +145,9 @@ func number(text string) (int, error) {
 	return int(n), err
 }
 
-// Resident returns how much memory a process has resident, in bytes, from
-// /proc/PID/statm, which waits for no lock of the process. It is ErrGone where
-// there is no such process.
+// Resident returns the resident memory of a process in bytes, from
+// /proc/PID/statm, whose read takes no lock of the process. It fails with ErrGone
+// if there is no such process.
 func Resident(proc kernel.FS, pid int) (uint64, error) {
 	content, err := read(proc, pid, "statm")
 	if err != nil {
@@ -160,13 +160,13 @@ func Resident(proc kernel.FS, pid int) (uint64, error) {
 	return pages * uint64(os.Getpagesize()), nil
 }
 
-// parseStatm returns the second number, the resident pages, of, for example,
+// parseStatm returns the second number, the resident pages:
 //
 //	42037 2966 1874 12 0 4963 0
 func parseStatm(content []byte) (uint64, error) {
 	fields := bytes.Fields(content)
 	if len(fields) < 2 {
-		return 0, fmt.Errorf("%q is no list of sizes", content)
+		return 0, fmt.Errorf("%q is not a list of sizes", content)
 	}
 	return strconv.ParseUint(string(fields[1]), 10, 40)
 }
@@ -182,7 +182,7 @@ func read(proc kernel.FS, pid int, name string) ([]byte, error) {
 	return content, nil
 }
 
-// BootID returns the random name of the boot that the kernel is in.
+// BootID returns the random ID of the current boot.
 func BootID(proc kernel.FS) (string, error) {
 	content, err := os.ReadFile(proc.Path("sys", "kernel", "random", "boot_id"))
 	if err != nil {
@@ -195,7 +195,7 @@ func BootID(proc kernel.FS) (string, error) {
 	return id, nil
 }
 
-// Uptime returns how long ago the kernel was booted, sleep included.
+// Uptime returns the time since boot, including suspend.
 func Uptime() (time.Duration, error) {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {

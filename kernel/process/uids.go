@@ -8,14 +8,13 @@ import (
 	"github.com/evictd/evictd/kernel"
 )
 
-// UIDs are the user IDs of a process, as the user namespace of the reader shows
-// them (credentials(7)).
+// UIDs are the user IDs of a process in the user namespace of the reader
+// (credentials(7)).
 type UIDs struct{ Real, Effective, Saved, FS uint32 }
 
-// ReadUIDs reads the user IDs in /proc/PID/status. The owner of /proc/PID is no
-// substitute: it is root for every process that is not dumpable
-// (fs/proc/base.c: task_dump_owner). It is ErrGone where there is no such
-// process.
+// ReadUIDs reads the user IDs in /proc/PID/status. It fails with ErrGone if there is
+// no such process. The owner of /proc/PID is not equivalent: it is root for every
+// process that is not dumpable (fs/proc/base.c: task_dump_owner).
 func ReadUIDs(proc kernel.FS, pid int) (UIDs, error) {
 	content, err := read(proc, pid, "status")
 	if err != nil {
@@ -28,12 +27,12 @@ func ReadUIDs(proc kernel.FS, pid int) (UIDs, error) {
 	return u, nil
 }
 
-// parseUIDs finds, for example,
+// parseUIDs parses the line
 //
 //	Uid:	1000	1000	1000	1000
 //
-// The name of the process, which comes before it, may hold anything but a line
-// feed: the kernel escapes that (fs/proc/array.c: proc_task_name).
+// The name of the process, on an earlier line, can't forge it: the kernel escapes
+// line feeds in it (fs/proc/array.c: proc_task_name).
 func parseUIDs(content []byte) (u UIDs, err error) {
 	for line := range bytes.Lines(content) {
 		rest, ok := bytes.CutPrefix(line, []byte("Uid:"))
@@ -42,16 +41,16 @@ func parseUIDs(content []byte) (u UIDs, err error) {
 		}
 		fields := bytes.Fields(rest)
 		if len(fields) != 4 {
-			return UIDs{}, fmt.Errorf("%q is no list of user IDs", line)
+			return UIDs{}, fmt.Errorf("%q is not a list of user IDs", line)
 		}
 		for n, to := range []*uint32{&u.Real, &u.Effective, &u.Saved, &u.FS} {
 			id, err := strconv.ParseUint(string(fields[n]), 10, 32)
 			if err != nil {
-				return UIDs{}, fmt.Errorf("%q is no list of user IDs", line)
+				return UIDs{}, fmt.Errorf("%q is not a list of user IDs", line)
 			}
 			*to = uint32(id)
 		}
 		return u, nil
 	}
-	return UIDs{}, fmt.Errorf("no line %q", "Uid:")
+	return UIDs{}, fmt.Errorf("no line for %q", "Uid")
 }

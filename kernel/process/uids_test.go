@@ -15,7 +15,7 @@ var uidsTests = []struct {
 }{
 	{"root", "Name:\tsystemd\nUmask:\t0000\nPid:\t1\nUid:\t0\t0\t0\t0\nGid:\t0\t0\t0\t0\n", UIDs{}, true},
 	{"a set-user-id program", "Name:\tsu\nUid:\t1000\t0\t0\t0\n", UIDs{Real: 1000}, true},
-	{"of a user namespace without a mapping", "Uid:\t65534\t65534\t65534\t4294967295\n", UIDs{65534, 65534, 65534, 1<<32 - 1}, true},
+	{"without a mapping in the user namespace", "Uid:\t65534\t65534\t65534\t4294967295\n", UIDs{65534, 65534, 65534, 1<<32 - 1}, true},
 	{"a name that looks like the line", "Name:\t\\nUid:\t0\t0\t0\t0\nUid:\t7\t7\t7\t7\n", UIDs{7, 7, 7, 7}, true},
 	{"empty", "", UIDs{}, false},
 	{"no such line", "Name:\tx\nGid:\t0\t0\t0\t0\n", UIDs{}, false},

@@ -7,7 +7,7 @@ import (
 	"time"
 )
 
-// Under the race detector every buffer that the kernel fills moves to the heap.
+// The race detector moves every buffer that the kernel fills to the heap.
 func TestTotalAllocates(t *testing.T) {
 	trigger := armHere(t, ForMemory, Condition{Some, time.Second, 2 * time.Second})
 	g := NewGrowth(trigger.Armed(), 0, time.Now())

@@ -1,10 +1,10 @@
-// Package psi reads pressure stall information, for how long tasks have waited
-// for a resource, and arms triggers that tell when they begin to
+// Package psi reads pressure stall information, the time that tasks have waited
+// for a resource, and arms triggers, which notify when they start to wait
 // (Documentation/accounting/psi.rst, kernel/sched/psi.c).
 //
-// Kernels may be built without it, or need psi=1 on their command line: that
-// is kernel.ErrUnavailable, never a pressure of 0.
+// Kernels can be built without PSI, or need psi=1 on their command line. That is
+// kernel.ErrUnavailable and never a pressure of 0.
 //
-// Pressure is no measure of free memory: where there is clean cache to drop, a
-// node may run low without any stall.
+// Pressure does not measure free memory: while there is clean cache to drop, a
+// node may run low on memory without a stall.
 package psi

@@ -2,16 +2,16 @@ package psi
 
 import "time"
 
-// Growth bears out what a trigger says by the total that it watches: a fresh
-// reading, before somebody is killed for it.
+// Growth confirms the event of a trigger by a fresh reading of its total, before
+// a pod is killed for it.
 //
-// To the growth within its window the kernel adds a share of the one before
-// (kernel/sched/psi.c: window_update), so the stall that it reports lies within
-// the last two windows. Growth counts from a reading at least that old. When
-// readings are rare, more time counts, and stalls that have long ended may bear
-// out an event: whoever keeps a trigger reads its total every window or so.
+// The kernel adds to the growth within a window a share of the growth in the
+// previous window (kernel/sched/psi.c: window_update), so the stall that it reports
+// lies within the last two windows. Growth therefore counts from a reading at least
+// two windows old. If readings are rarer, it counts more time, and a stall that
+// ended long ago may confirm an event: callers read the total about once per window.
 //
-// The zero value is not usable. A Growth is a value, and knows no clock.
+// The zero value is not usable.
 type Growth struct {
 	condition Condition
 	from      reading // at least two windows old, or the first
@@ -23,14 +23,14 @@ type reading struct {
 	at    time.Time
 }
 
-// NewGrowth begins with the total when the trigger was armed.
+// NewGrowth returns a Growth that starts from the total at the time of arming.
 func NewGrowth(armed Condition, total time.Duration, now time.Time) Growth {
 	first := reading{total, now}
 	return Growth{condition: armed, from: first, last: first}
 }
 
-// Read takes the next reading, and reports whether the total has grown by the
-// trigger's stall or more.
+// Read adds a reading and reports whether the total has grown by at least the
+// trigger's stall.
 func (g *Growth) Read(total time.Duration, now time.Time) bool {
 	if now.Sub(g.last.at) >= 2*g.condition.Window {
 		g.from, g.last = g.last, reading{total, now}

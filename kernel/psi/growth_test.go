@@ -15,22 +15,22 @@ func TestGrowth(t *testing.T) {
 		name     string
 		readings []reading
 	}{
-		{"none", []reading{{500 * ms, 0, false}, {1000 * ms, 0, false}, {9000 * ms, 0, false}}},
-		{"a little less", []reading{{100 * ms, 99 * ms, false}}},
-		{"just enough", []reading{{100 * ms, 100 * ms, true}}},
-		// The second event counts a share of the window of the first: what was
-		// reported once must not be missing now.
+		{"no stall", []reading{{500 * ms, 0, false}, {1000 * ms, 0, false}, {9000 * ms, 0, false}}},
+		{"below the stall", []reading{{100 * ms, 99 * ms, false}}},
+		{"equal to the stall", []reading{{100 * ms, 100 * ms, true}}},
+		// The kernel's second event includes a share of the first window, so its growth
+		// must still count.
 		{"two events in a row", []reading{{100 * ms, 100 * ms, true}, {600 * ms, 150 * ms, true}}},
-		{"a little in each of many windows", []reading{{500 * ms, 40 * ms, false}, {1000 * ms, 80 * ms, false}, {1500 * ms, 99 * ms, false}, {2000 * ms, 139 * ms, false}, {2500 * ms, 170 * ms, false}, {3000 * ms, 179 * ms, false}}},
-		{"long over", []reading{{100 * ms, 100 * ms, true}, {1000 * ms, 100 * ms, true}, {2000 * ms, 100 * ms, false}, {2100 * ms, 100 * ms, false}}},
-		{"a total that goes back", []reading{{100 * ms, -5 * ms, false}}},
+		{"less than the stall in each of many windows", []reading{{500 * ms, 40 * ms, false}, {1000 * ms, 80 * ms, false}, {1500 * ms, 99 * ms, false}, {2000 * ms, 139 * ms, false}, {2500 * ms, 170 * ms, false}, {3000 * ms, 179 * ms, false}}},
+		{"ended more than two windows ago", []reading{{100 * ms, 100 * ms, true}, {1000 * ms, 100 * ms, true}, {2000 * ms, 100 * ms, false}, {2100 * ms, 100 * ms, false}}},
+		{"a total that decreases", []reading{{100 * ms, -5 * ms, false}}},
 	} {
 		start := time.Unix(1000, 0)
 		const base = time.Hour
 		g := NewGrowth(Condition{Some, 100 * ms, 500 * ms}, base, start)
 		for i, r := range tc.readings {
 			if got := g.Read(base+r.total, start.Add(r.at)); got != r.want {
-				t.Errorf("%s: reading %d, a total of +%v after %v = %v; want %v", tc.name, i, r.total, r.at, got, r.want)
+				t.Errorf("%s: reading %d, Read(+%v) after %v = %v; want %v", tc.name, i, r.total, r.at, got, r.want)
 			}
 		}
 	}

@@ -17,7 +17,7 @@ import (
 	"github.com/evictd/evictd/kernel/internal/text"
 )
 
-// Resource is what tasks wait for. The zero value is none of them.
+// Resource is what tasks wait for. The zero value is not a resource.
 type Resource int
 
 // The resources.
@@ -39,13 +39,13 @@ func (r Resource) String() string {
 	return fmt.Sprintf("Resource(%d)", int(r))
 }
 
-// Kind is how many tasks wait. The zero value is neither.
+// Kind is the line of a pressure file. The zero value is neither.
 type Kind int
 
 // The kinds.
 const (
-	Some Kind = iota + 1 // at least one, while others may run
-	Full                 // all that are not idle
+	Some Kind = iota + 1 // at least one task waits, while others may run
+	Full                 // all non-idle tasks wait
 )
 
 func (k Kind) String() string {
@@ -58,8 +58,8 @@ func (k Kind) String() string {
 	return fmt.Sprintf("Kind(%d)", int(k))
 }
 
-// Stall is the total time for which some, or all, of the tasks have stalled
-// since boot. It grows with the event, where the averages beside it lag.
+// Stall is the total time since boot during which some, or all, tasks have
+// stalled. Unlike the averages in the same file, it does not lag.
 type Stall struct {
 	Some, Full time.Duration
 }
@@ -67,11 +67,11 @@ type Stall struct {
 // Memory reads /proc/pressure/memory.
 func Memory(proc kernel.FS) (Stall, error) { return read(proc, ForMemory) }
 
-// CgroupMemory reads memory.pressure of the subtree of a cgroup of h. A v1 tree has
-// none: that is [kernel.ErrUnavailable].
+// CgroupMemory reads memory.pressure of the subtree of a cgroup of h. It fails with
+// [kernel.ErrUnavailable] on v1, which has no such file.
 func CgroupMemory(h *cgroup.Hierarchy, path string) (Stall, error) {
 	if h.Version != cgroup.V2 {
-		return Stall{}, fmt.Errorf("read memory pressure of cgroup %s: %w: a %s tree has no pressure", path, kernel.ErrUnavailable, h.Version)
+		return Stall{}, fmt.Errorf("read memory pressure of cgroup %s: %w: a %s hierarchy has no pressure", path, kernel.ErrUnavailable, h.Version)
 	}
 	return readAt(h.Memory.Path(path, "memory.pressure"), ForMemory)
 }
@@ -79,9 +79,9 @@ func CgroupMemory(h *cgroup.Hierarchy, path string) (Stall, error) {
 // IO reads /proc/pressure/io.
 func IO(proc kernel.FS) (Stall, error) { return read(proc, ForIO) }
 
-// CPU reads /proc/pressure/cpu, for how long some task has waited for a
-// processor. That all have does not happen to a whole node: kernels before 5.13
-// have no such line there, later ones say 0.
+// CPU reads the time that some task has waited for a CPU, from
+// /proc/pressure/cpu. It has no full time: the line does not exist before Linux
+// 5.13 and is 0 for a whole node since then.
 func CPU(proc kernel.FS) (time.Duration, error) {
 	content, err := readFile(proc.Path("pressure", ForCPU.String()), ForCPU)
 	if err != nil {
@@ -119,8 +119,9 @@ func readFile(path string, r Resource) ([]byte, error) {
 	return content, nil
 }
 
-// unavailable recognizes a kernel without pressure: one that was built without
-// it has no files, and one that was booted without it may refuse them.
+// unavailable adds kernel.ErrUnavailable to the errors of a kernel without PSI:
+// built without it, there are no files; booted without it, opening them fails with
+// EOPNOTSUPP.
 func unavailable(err error) error {
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.EOPNOTSUPP) {
 		return fmt.Errorf("%w: %w", kernel.ErrUnavailable, err)
@@ -128,18 +129,19 @@ func unavailable(err error) error {
 	return err
 }
 
-// Errors of parse. It runs on the way to a kill, where nothing is allocated.
+// Errors of parse. They are static because parse runs on the hot path, which must
+// not allocate.
 var (
 	errNoLine  = errors.New("a line is missing")
-	errNoTotal = errors.New("a line without a total in microseconds")
+	errNoTotal = errors.New("a line has no total in microseconds")
 )
 
-// parse returns the total of one line, some or full, of
+// parse returns the total of the line of a kind:
 //
 //	some avg10=0.00 avg60=0.00 avg300=0.00 total=0
 //	full avg10=0.00 avg60=0.00 avg300=0.00 total=0
 //
-// with the totals in microseconds. It allocates nothing.
+// Totals are in microseconds. It allocates nothing.
 func parse(content []byte, kind Kind) (time.Duration, error) {
 	for len(content) > 0 {
 		line, rest, err := text.Line(content)
@@ -172,10 +174,11 @@ func total(values []byte) (time.Duration, error) {
 	return 0, errNoTotal
 }
 
-// maxFile is many times what two lines take.
+// maxFile is the buffer size for a pressure file, several times the length of its
+// two lines.
 const maxFile = 512
 
-// readTotal reads a pressure file that is open.
+// readTotal reads the total of a kind from an open pressure file.
 func readTotal(fd *sys.FD, kind Kind) (time.Duration, error) {
 	var buf [maxFile]byte
 	content, err := fd.Read(buf[:])

@@ -17,9 +17,9 @@ var cases = []struct {
 	{"idle", "some avg10=0.00 avg60=0.00 avg300=0.00 total=0\nfull avg10=0.00 avg60=0.00 avg300=0.00 total=0\n", 0, 0},
 	{"stalled", "some avg10=1.53 avg60=0.87 avg300=0.27 total=4221654\nfull avg10=0.65 avg60=0.42 avg300=0.11 total=2084513\n",
 		4221654 * time.Microsecond, 2084513 * time.Microsecond},
-	{"the processor before 5.13", "some avg10=1.53 avg60=0.87 avg300=0.27 total=4221654\n", 4221654 * time.Microsecond, -1},
-	{"CRLF and a line of the future", "some avg10=0.00 total=7\r\nmost total=x\r\nfull total=5\r\n", 7 * time.Microsecond, 5 * time.Microsecond},
-	{"a field of the future", "some total=7 avg900=0.00\nfull avg10=0.00 total=5 total2=x\n", 7 * time.Microsecond, 5 * time.Microsecond},
+	{"cpu before 5.13", "some avg10=1.53 avg60=0.87 avg300=0.27 total=4221654\n", 4221654 * time.Microsecond, -1},
+	{"CRLF and an unknown line", "some avg10=0.00 total=7\r\nmost total=x\r\nfull total=5\r\n", 7 * time.Microsecond, 5 * time.Microsecond},
+	{"an unknown field", "some total=7 avg900=0.00\nfull avg10=0.00 total=5 total2=x\n", 7 * time.Microsecond, 5 * time.Microsecond},
 	{"empty", "", -1, -1},
 	{"no total", "some avg10=0.00\nfull total=1\n", -1, time.Microsecond},
 	{"negative", "some total=-1\nfull total=1\n", -1, time.Microsecond},
@@ -81,14 +81,14 @@ func TestRead(t *testing.T) {
 	}
 }
 
-// A file that is there and makes no sense is no missing feature.
+// A malformed file is an error, but not ErrUnavailable.
 func TestReadBroken(t *testing.T) {
 	proc := kernel.FS(kerneltest.Tree(t, map[string]string{"pressure/memory": "some avg10=0.00 total=7\n", "pressure/cpu": "full total=7\n"}))
 	_, err1 := Memory(proc)
 	_, err2 := CPU(proc)
 	for _, err := range []error{err1, err2} {
 		if err == nil || errors.Is(err, kernel.ErrUnavailable) {
-			t.Errorf("a file without the line = %v; want an error other than ErrUnavailable", err)
+			t.Errorf("error of a file without the line = %v; want one other than ErrUnavailable", err)
 		}
 	}
 }
@@ -97,23 +97,23 @@ func TestReadHere(t *testing.T) {
 	if _, err := os.Stat("/proc/pressure/memory"); err != nil {
 		t.Skip("needs a kernel with PSI: ", err)
 	}
-	type all struct {
+	type totals struct {
 		memory, io Stall
 		cpu        time.Duration
 	}
-	read := func() all {
+	read := func() totals {
 		memory, err1 := Memory("/proc")
 		io, err2 := IO("/proc")
 		cpu, err3 := CPU("/proc")
 		if err := errors.Join(err1, err2, err3); err != nil {
 			t.Fatal(err)
 		}
-		return all{memory, io, cpu}
+		return totals{memory, io, cpu}
 	}
 	before := read()
 	after := read()
 	if after.memory.Some < before.memory.Some || after.memory.Full < before.memory.Full ||
 		after.io.Some < before.io.Some || after.io.Full < before.io.Full || after.cpu < before.cpu {
-		t.Errorf("totals went back from %+v to %+v", before, after)
+		t.Errorf("totals decreased from %+v to %+v", before, after)
 	}
 }

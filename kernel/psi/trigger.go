@@ -14,19 +14,20 @@ import (
 	"github.com/evictd/evictd/kernel/internal/sys"
 )
 
-// The kernel takes windows of these lengths (kernel/sched/psi.c: WINDOW_MIN_US,
-// WINDOW_MAX_US).
+// The kernel accepts windows from MinWindow to MaxWindow (kernel/sched/psi.c:
+// WINDOW_MIN_US, WINDOW_MAX_US).
 const (
 	MinWindow = 500 * time.Millisecond
 	MaxWindow = 10 * time.Second
 )
 
-// coarse is the period in which the kernel averages: whoever lacks
-// CAP_SYS_RESOURCE shares that timer, and gets its multiples only.
-const coarse = 2 * time.Second
+// averagePeriod is the period of the kernel's averages (kernel/sched/psi.c:
+// PSI_FREQ). Triggers armed without CAP_SYS_RESOURCE share its timer, so their
+// windows must be multiples of it.
+const averagePeriod = 2 * time.Second
 
-// Condition is when a trigger fires: when tasks have stalled for so long within
-// a window of so long. Both count in microseconds; what is finer is rounded up.
+// Condition is when a trigger fires: tasks stalled for Stall within Window. Both
+// are rounded up to microseconds.
 type Condition struct {
 	Kind   Kind
 	Stall  time.Duration
@@ -38,9 +39,9 @@ func (c Condition) String() string {
 }
 
 // Coarse returns the condition that a process without CAP_SYS_RESOURCE may arm:
-// the window rounded up to a multiple of 2 s, and a stall of the same share of it.
+// the window is rounded up to a multiple of 2 s, and the stall grows in proportion.
 func (c Condition) Coarse() Condition {
-	window := (c.Window + coarse - 1) / coarse * coarse
+	window := (c.Window + averagePeriod - 1) / averagePeriod * averagePeriod
 	if window == c.Window {
 		return c
 	}
@@ -63,27 +64,27 @@ func (c Condition) check() error {
 	case c.Window < MinWindow || c.Window > MaxWindow:
 		return fmt.Errorf("window of %v is not from %v to %v", c.Window, MinWindow, MaxWindow)
 	case c.Stall <= 0 || c.Stall > c.Window:
-		return fmt.Errorf("stall of %v is not within its window of %v", c.Stall, c.Window)
+		return fmt.Errorf("stall of %v is not between 0 and its window of %v", c.Stall, c.Window)
 	}
 	return nil
 }
 
-// Trigger is an armed trigger. Its descriptor reports EPOLLPRI, at most once for
-// each window, and EPOLLERR for good when its cgroup is gone.
+// Trigger is an armed trigger. Its descriptor reports EPOLLPRI at most once per
+// window, and EPOLLERR permanently after its cgroup was removed.
 //
-// The kernel looks at the growth of the total every tenth of a window, from the
-// first stall on, and at coarse windows every 2 s. One event stays pending, and
-// is over as soon as it was polled.
+// From the first stall on, the kernel checks the growth of the total every tenth of
+// a window, or every 2 s for a trigger armed without CAP_SYS_RESOURCE. One event
+// stays pending until it is polled.
 type Trigger struct {
 	fd    *sys.FD
 	armed Condition
 }
 
 // Arm arms a trigger for the whole node, on /proc/pressure. Without
-// CAP_SYS_RESOURCE the kernel refuses most windows: then the condition's
-// [Condition.Coarse] is armed, and [Trigger.Armed] tells. Before Linux 6.5 it
-// refuses all, which is [fs.ErrPermission]. It is kernel.ErrUnavailable where
-// there is no pressure.
+// CAP_SYS_RESOURCE the kernel refuses most windows; Arm then arms
+// [Condition.Coarse], and [Trigger.Armed] returns it. Before Linux 6.5 the kernel
+// refuses all of them, and Arm fails with [fs.ErrPermission]. It fails with
+// kernel.ErrUnavailable on a kernel without PSI.
 func Arm(proc kernel.FS, r Resource, c Condition) (*Trigger, error) {
 	t, err := arm(proc.Path("pressure", r.String()), c)
 	if err != nil {
@@ -92,10 +93,9 @@ func Arm(proc kernel.FS, r Resource, c Condition) (*Trigger, error) {
 	return t, nil
 }
 
-// ArmCgroup is [Arm] for the subtree of a cgroup of h, on its memory.pressure and
-// so on, which only v2 has: kernel.ErrUnavailable elsewhere, and where
-// cgroup.pressure was switched off. A cgroup that was removed is cgroup.ErrGone,
-// also when another has taken its path.
+// ArmCgroup is [Arm] for the subtree of a cgroup of h, on its pressure files. It
+// fails with kernel.ErrUnavailable on v1 and if cgroup.pressure is off, and with
+// cgroup.ErrGone if the cgroup was removed, even if another one has its path now.
 func ArmCgroup(h *cgroup.Hierarchy, of *cgroup.Cgroup, r Resource, c Condition) (*Trigger, error) {
 	t, err := armCgroup(h, of, r, c)
 	if err != nil {
@@ -106,11 +106,11 @@ func ArmCgroup(h *cgroup.Hierarchy, of *cgroup.Cgroup, r Resource, c Condition) 
 
 func armCgroup(h *cgroup.Hierarchy, of *cgroup.Cgroup, r Resource, c Condition) (*Trigger, error) {
 	if h.Version != cgroup.V2 {
-		return nil, fmt.Errorf("%w: a %s tree has no pressure", kernel.ErrUnavailable, h.Version)
+		return nil, fmt.Errorf("%w: a %s hierarchy has no pressure", kernel.ErrUnavailable, h.Version)
 	}
 	t, err := arm(h.Memory.Path(of.Path(), r.String()+".pressure"), c)
-	// The path was followed before this: if it names the cgroup still, it did so
-	// then, since inodes are not given out again and v2 renames no cgroup.
+	// The path was resolved before this check. If it refers to the cgroup now, it
+	// did so then: inode numbers are not reused, and v2 cgroups can't be renamed.
 	if gone := of.Check(); gone != nil {
 		if err == nil {
 			t.Close()
@@ -127,7 +127,7 @@ func arm(path string, c Condition) (*Trigger, error) {
 	c.Stall, c.Window = wholeMicroseconds(c.Stall), wholeMicroseconds(c.Window)
 	fd, err := sys.Open(path, unix.O_RDWR|unix.O_NONBLOCK)
 	if errors.Is(err, fs.ErrPermission) {
-		return nil, fmt.Errorf("%w: it has to be writable, and before Linux 6.5 CAP_SYS_RESOURCE is needed", err)
+		return nil, fmt.Errorf("%w: arming needs write access, and before Linux 6.5 CAP_SYS_RESOURCE", err)
 	}
 	if err != nil {
 		return nil, unavailable(err)
@@ -146,11 +146,11 @@ func arm(path string, c Condition) (*Trigger, error) {
 	return &Trigger{fd: fd, armed: armed}, nil
 }
 
-// write gives the kernel a condition:
+// write writes a condition, in microseconds:
 //
 //	some 150000 1000000
 //
-// in microseconds. The kernel puts a NUL over the last byte.
+// The kernel overwrites the last byte with a NUL.
 func write(fd *sys.FD, c Condition) error {
 	err := fd.Write(fmt.Appendf(nil, "%s %d %d\x00", c.Kind, c.Stall.Microseconds(), c.Window.Microseconds()))
 	if err != nil {
@@ -159,20 +159,18 @@ func write(fd *sys.FD, c Condition) error {
 	return nil
 }
 
-// Armed returns the condition that the kernel has taken.
+// Armed returns the condition that the kernel accepted.
 func (t *Trigger) Armed() Condition { return t.armed }
 
-// FD returns the descriptor, to be polled for EPOLLPRI until [Trigger.Close],
-// after which it is -1.
+// FD returns the descriptor to poll for EPOLLPRI, or -1 after [Trigger.Close].
 func (t *Trigger) FD() int {
 	number := -1
 	_ = t.fd.Use(func(fd int) error { number = fd; return nil })
 	return number
 }
 
-// Total reads for how long tasks have stalled, of the kind and the resource that
-// the trigger watches. It is cgroup.ErrGone when the trigger's cgroup is. It
-// allocates nothing.
+// Total reads the total stall time of the trigger's kind and resource. It fails
+// with cgroup.ErrGone if the trigger's cgroup was removed. It allocates nothing.
 func (t *Trigger) Total() (time.Duration, error) {
 	total, err := readTotal(t.fd, t.armed.Kind)
 	if err != nil {
@@ -184,5 +182,5 @@ func (t *Trigger) Total() (time.Duration, error) {
 	return total, nil
 }
 
-// Close drops the trigger. Further calls do nothing.
+// Close disarms the trigger. Further calls do nothing.
 func (t *Trigger) Close() error { return t.fd.Close() }

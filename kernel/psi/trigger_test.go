@@ -49,7 +49,7 @@ func TestArmRefused(t *testing.T) {
 		{Kind(3), time.Millisecond, time.Second},
 	} {
 		if trigger, err := Arm(proc, ForMemory, c); err == nil || errors.Is(err, kernel.ErrUnavailable) {
-			t.Errorf("Arm(%v) = %v, %v; want an error of its own", c, trigger, err)
+			t.Errorf("Arm(%v) = %v, %v; want an error other than ErrUnavailable", c, trigger, err)
 		}
 	}
 	if _, err := Arm(kernel.FS(t.TempDir()), ForMemory, Condition{Some, time.Millisecond, time.Second}); !errors.Is(err, kernel.ErrUnavailable) {
@@ -57,8 +57,8 @@ func TestArmRefused(t *testing.T) {
 	}
 }
 
-// What is written is what the kernel parses (kernel/sched/psi.c:
-// psi_trigger_create), with a byte at the end for it to overwrite.
+// Arm writes the format that the kernel parses (kernel/sched/psi.c:
+// psi_trigger_create), with a last byte that the kernel overwrites.
 func TestArmWrites(t *testing.T) {
 	root := kerneltest.Tree(t, map[string]string{"pressure/io": ""})
 	trigger, err := Arm(kernel.FS(root), ForIO, Condition{Full, 150*time.Millisecond + time.Nanosecond, time.Second})
@@ -97,7 +97,7 @@ func TestClose(t *testing.T) {
 	}
 }
 
-// armHere arms a trigger of this machine, or skips the test.
+// armHere arms a trigger on this machine, or skips the test.
 func armHere(t *testing.T, r Resource, c Condition) *Trigger {
 	t.Helper()
 	trigger, err := Arm("/proc", r, c)
@@ -124,8 +124,7 @@ func privileged(t *testing.T) bool {
 	return sets[0].Effective&(1<<unix.CAP_SYS_RESOURCE) != 0
 }
 
-// With CAP_SYS_RESOURCE the kernel takes what was asked for, without it the next
-// multiple of 2 s.
+// The kernel accepts any window with CAP_SYS_RESOURCE, and multiples of 2 s without.
 func TestArmHere(t *testing.T) {
 	for _, asked := range []Condition{
 		{Some, 50 * time.Millisecond, 500 * time.Millisecond},
@@ -149,14 +148,14 @@ func TestArmHere(t *testing.T) {
 	}
 }
 
-// TestSpin is no test: it is what others run to have tasks that wait for a
-// processor.
+// TestSpin is the body of a process that other tests start. Its threads compete for
+// one CPU.
 func TestSpin(t *testing.T) {
 	if os.Getenv("EVICTD_TEST_SPIN") == "" {
-		return // it is the body of a process that other tests run
+		return // not started by another test
 	}
 	in := bufio.NewReader(os.Stdin)
-	if _, err := in.ReadString('\n'); err != nil { // it is in its cgroup
+	if _, err := in.ReadString('\n'); err != nil { // wait to be moved into the cgroup
 		return
 	}
 	var set unix.CPUSet
@@ -180,16 +179,16 @@ func TestSpin(t *testing.T) {
 			if err := unix.Setpriority(unix.PRIO_PROCESS, 0, 19); err != nil {
 				panic(err)
 			}
-			for !over.Load() { // four share one processor: three wait
+			for !over.Load() { // four threads on one CPU: three wait
 			}
 		}()
 	}
-	_, _ = in.ReadString('\n') // until the test is over
+	_, _ = in.ReadString('\n') // wait for the end of the test
 	over.Store(true)
 }
 
-// spin starts four tasks that share one processor, in a cgroup or where the
-// test is.
+// spin starts four tasks on one CPU, in the cgroup dir, or in the cgroup of the test
+// if dir is "".
 func spin(t *testing.T, dir string) {
 	t.Helper()
 	cmd := exec.Command(os.Args[0], "-test.run=^TestSpin$")
@@ -215,7 +214,7 @@ func spin(t *testing.T, dir string) {
 	}
 }
 
-// watch polls a trigger from now on.
+// watch returns a poller of the trigger.
 func watch(t *testing.T, trigger *Trigger) *epoll.Poller {
 	t.Helper()
 	p, err := epoll.New()
@@ -229,7 +228,7 @@ func watch(t *testing.T, trigger *Trigger) *epoll.Poller {
 	return p
 }
 
-// wait returns what the trigger says, 0 for nothing within 10 s.
+// wait returns the events of the trigger, or 0 if there is none within 10 s.
 func wait(t *testing.T, p *epoll.Poller) (events uint32) {
 	t.Helper()
 	buf := make([]epoll.Event, 1)
@@ -249,8 +248,8 @@ func TestTriggerFires(t *testing.T) {
 	g := NewGrowth(trigger.Armed(), total, start)
 	p := watch(t, trigger)
 	spin(t, "")
-	// On a machine that was busy before, the kernel may count what was before it was armed.
-	const most = 3
+	// On a busy machine, the kernel may count stalls from before it was armed.
+	const maxEvents = 3
 	var now time.Time
 	for fired := 1; ; fired++ {
 		events := wait(t, p)
@@ -264,14 +263,14 @@ func TestTriggerFires(t *testing.T) {
 		if g.Read(total, now) {
 			break
 		}
-		if fired == most {
-			t.Fatalf("%v fired %d times, and the total that has grown to %v does not bear it out", trigger.Armed(), most, total)
+		if fired == maxEvents {
+			t.Fatalf("%v fired %d times, but Read(%v) does not confirm it", trigger.Armed(), maxEvents, total)
 		}
 	}
-	t.Logf("%v fired %v after four tasks were started for one processor", trigger.Armed(), now.Sub(start))
+	t.Logf("%v fired %v after four tasks were started on one CPU", trigger.Armed(), now.Sub(start))
 }
 
-// v2 returns the root of a v2 tree, with or without the memory controller.
+// v2 returns the root of a v2 hierarchy, with or without the memory controller.
 func v2(t *testing.T) kernel.FS {
 	t.Helper()
 	for _, root := range []kernel.FS{"/sys/fs/cgroup", "/sys/fs/cgroup/unified"} {
@@ -279,14 +278,15 @@ func v2(t *testing.T) kernel.FS {
 			return root
 		}
 	}
-	t.Skip("needs a v2 tree")
+	t.Skip("needs a v2 hierarchy")
 	return ""
 }
 
-// The pressure of a cgroup needs no controller, so that any v2 tree will do.
-func armIn(t *testing.T, tree kernel.FS, name string, c Condition) *Trigger {
+// armIn arms a trigger on cpu.pressure, which needs no controller, so any v2
+// hierarchy has it.
+func armIn(t *testing.T, root kernel.FS, name string, c Condition) *Trigger {
 	t.Helper()
-	trigger, err := arm(tree.Path(name, "cpu.pressure"), c)
+	trigger, err := arm(root.Path(name, "cpu.pressure"), c)
 	if errors.Is(err, kernel.ErrUnavailable) || errors.Is(err, fs.ErrPermission) {
 		t.Skip("needs pressure of cgroups, and CAP_SYS_RESOURCE or Linux 6.5: ", err)
 	}
@@ -298,30 +298,30 @@ func armIn(t *testing.T, tree kernel.FS, name string, c Condition) *Trigger {
 }
 
 func TestCgroupTriggerFires(t *testing.T) {
-	tree := v2(t)
-	name := kerneltest.Cgroup(t, tree)
-	trigger := armIn(t, tree, name, Condition{Some, 20 * time.Millisecond, 500 * time.Millisecond})
+	root := v2(t)
+	name := kerneltest.Cgroup(t, root)
+	trigger := armIn(t, root, name, Condition{Some, 20 * time.Millisecond, 500 * time.Millisecond})
 	p := watch(t, trigger)
 	start := time.Now()
-	spin(t, tree.Path(name))
+	spin(t, root.Path(name))
 	if events := wait(t, p); events != unix.EPOLLPRI {
 		t.Errorf("events = %#x; want EPOLLPRI", events)
 	}
-	t.Logf("%v fired %v after four tasks were started for one processor", trigger.Armed(), time.Since(start))
+	t.Logf("%v fired %v after four tasks were started on one CPU", trigger.Armed(), time.Since(start))
 	if total, err := trigger.Total(); err != nil || total < trigger.Armed().Stall {
 		t.Errorf("Total() = %v, %v; want %v or more", total, err, trigger.Armed().Stall)
 	}
 }
 
 func TestCgroupTriggerGone(t *testing.T) {
-	tree := v2(t)
-	name := kerneltest.Cgroup(t, tree)
-	trigger := armIn(t, tree, name, Condition{Some, time.Second, 2 * time.Second})
+	root := v2(t)
+	name := kerneltest.Cgroup(t, root)
+	trigger := armIn(t, root, name, Condition{Some, time.Second, 2 * time.Second})
 	p := watch(t, trigger)
-	if err := os.Remove(tree.Path(name)); err != nil {
+	if err := os.Remove(root.Path(name)); err != nil {
 		t.Fatal(err)
 	}
-	events := wait(t, p) // it has to be woken: it does not look again by itself
+	events := wait(t, p) // the removal must wake the waiting poller
 	if events&unix.EPOLLERR == 0 {
 		t.Errorf("events after the cgroup was removed = %#x; want EPOLLERR", events)
 	}
@@ -358,7 +358,7 @@ func TestArmCgroup(t *testing.T) {
 	if trigger.Armed() != asked {
 		t.Errorf("Armed() = %v; want %v", trigger.Armed(), asked)
 	}
-	// Another cgroup of the same path is another.
+	// A new cgroup at the same path is not the one that was opened.
 	if err := os.Remove(h.Memory.Path(name)); err != nil {
 		t.Fatal(err)
 	}

@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// The race detector wants to know of every buffer that the kernel fills, and
-// moves it to the heap for that: there is nothing to measure under it.
+// The race detector moves every buffer that the kernel fills to the heap, so this
+// test does not run under it.
 func TestReadAllocates(t *testing.T) {
 	f, err := Open(write(t, "4096\n"), unix.O_RDONLY)
 	if err != nil {

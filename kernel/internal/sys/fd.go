@@ -1,9 +1,9 @@
-// Package sys holds descriptors of kernel files for readers in a hurry.
+// Package sys wraps descriptors of kernel files for latency-critical readers.
 //
-// They are raw, because the Go runtime must not poll them, and counted, because
-// one goroutine drops the descriptors of a container that is gone while another
-// reads or signals: a number that the kernel has handed out again would then
-// name another container.
+// They are raw, because the Go runtime must not poll them. They are
+// reference-counted, because one goroutine closes the descriptors of a removed
+// container while another one reads or signals through them: a descriptor number
+// that the kernel has reused would then refer to another container.
 package sys
 
 import (
@@ -15,15 +15,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrTooLong says that a file did not fit into the buffer it was read into.
+// ErrTooLong means that a file did not fit into the buffer it was read into.
 var ErrTooLong = errors.New("longer than its buffer")
 
 // FD is a descriptor that may be closed while it is in use: it stays open until
-// its last user is done. A nil FD is a closed one.
+// the last call that uses it returns. A nil FD counts as closed.
 type FD struct {
 	fd int
-	// users counts those who hold the number, the owner included, and carries
-	// closed from the first Close on.
+	// users is the number of references, the owner's included. Its closed bit is
+	// set by the first Close.
 	users atomic.Int64
 }
 
@@ -68,8 +68,8 @@ func open(dir int, path string, flags int) (int, error) {
 	}
 }
 
-// Use calls use with the number, which stays valid until use returns. After
-// Close it returns [os.ErrClosed] instead.
+// Use calls use with the descriptor number, which stays valid until use returns.
+// After Close it returns [os.ErrClosed] without calling use.
 func (f *FD) Use(use func(fd int) error) error {
 	if !f.acquire() {
 		return os.ErrClosed
@@ -79,9 +79,9 @@ func (f *FD) Use(use func(fd int) error) error {
 	return err
 }
 
-// Read reads the file from its start with one pread, which for a kernel file
-// that is written as one record is all of it, and returns the part of buf that
-// it filled. It allocates nothing.
+// Read reads the file from its start with one pread(2) and returns the part of
+// buf that it filled. One pread returns a whole kernel file that is generated as
+// one record. It fails with [ErrTooLong] if buf is full. It allocates nothing.
 func (f *FD) Read(buf []byte) ([]byte, error) {
 	n, err := f.ReadAt(buf, 0)
 	if err != nil {
@@ -109,7 +109,7 @@ func (f *FD) ReadAt(buf []byte, off int64) (int, error) {
 	}
 }
 
-// Write writes b, which a kernel file takes whole or not at all.
+// Write writes b with one write(2); kernel files accept it whole or not at all.
 func (f *FD) Write(b []byte) error {
 	if !f.acquire() {
 		return os.ErrClosed
@@ -123,7 +123,8 @@ func (f *FD) Write(b []byte) error {
 	}
 }
 
-// Close gives the descriptor up. Further calls do nothing.
+// Close closes the descriptor after the last call that uses it. Further calls do
+// nothing.
 func (f *FD) Close() error {
 	if f == nil {
 		return nil
@@ -160,7 +161,7 @@ func (f *FD) acquire() bool {
 
 func (f *FD) release() {
 	if f.users.Add(-1) == closed {
-		// Whoever closed it has long gone on: nobody is left to tell.
+		// Close has returned already, so there is no caller to return the error to.
 		_ = unix.Close(f.fd)
 	}
 }

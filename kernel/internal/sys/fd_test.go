@@ -33,7 +33,7 @@ func TestRead(t *testing.T) {
 	}{
 		{buf: 16, want: "4096\n"},
 		{buf: 6, want: "4096\n"},
-		{buf: 5, err: ErrTooLong}, // there is no telling whether more follows
+		{buf: 5, err: ErrTooLong}, // more may follow
 		{buf: 2, err: ErrTooLong},
 	} {
 		got, err := f.Read(make([]byte, tt.buf))
@@ -83,8 +83,8 @@ func TestClose(t *testing.T) {
 	}
 }
 
-// The number must stay taken while somebody uses it, or the kernel gives it to
-// the next one who opens a file.
+// The descriptor must stay open while it is in use: otherwise the kernel reuses its
+// number for the next file that is opened.
 func TestCloseWhileInUse(t *testing.T) {
 	r, w, err := os.Pipe()
 	if err != nil {
@@ -108,11 +108,11 @@ func TestCloseWhileInUse(t *testing.T) {
 		return io.EOF
 	})
 	if err != io.EOF {
-		t.Errorf("Use() = %v; want what its function returned", err)
+		t.Errorf("Use() = %v; want the error of its function", err)
 	}
-	// With the last reader gone, the pipe has no reading end.
+	// The last reference to the read end was closed.
 	if _, err := w.Write([]byte("x")); !errors.Is(err, unix.EPIPE) {
-		t.Errorf("write after the last user left = %v; want %v", err, unix.EPIPE)
+		t.Errorf("write after the last use = %v; want %v", err, unix.EPIPE)
 	}
 }
 
@@ -128,7 +128,7 @@ func TestConcurrentClose(t *testing.T) {
 			wg.Go(func() {
 				b, err := f.Read(make([]byte, 16))
 				if err == nil && string(b) != "4096\n" || err != nil && !errors.Is(err, os.ErrClosed) {
-					t.Errorf("Read beside Close = %q, %v; want the content or %v", b, err, os.ErrClosed)
+					t.Errorf("Read concurrent with Close = %q, %v; want the content or %v", b, err, os.ErrClosed)
 				}
 			})
 		}

@@ -1,4 +1,4 @@
-// Package text cuts the text of kernel files without allocating.
+// Package text parses lines and numbers of kernel files without allocating.
 package text
 
 import (
@@ -13,8 +13,8 @@ var (
 	ErrRange  = errors.New("number too large")
 )
 
-// ErrCut says that a text ends within a line. The kernel ends every line, so
-// the rest was lost, and a number at its end may have lost digits.
+// ErrCut means that a text ends within a line. The kernel ends every line, so
+// the rest was lost, and a number at its end may lack digits.
 var ErrCut = errors.New("text ends within a line")
 
 // Uint parses a decimal number. It takes digits only: no sign, space or
@@ -37,7 +37,8 @@ func Uint(b []byte) (uint64, error) {
 	return n, nil
 }
 
-// Line returns the first line of b without its line feed, and what follows it.
+// Line returns the first line of b without its line feed, and the rest of b. It
+// fails with [ErrCut] if b has no line feed.
 func Line(b []byte) (line, rest []byte, err error) {
 	i := bytes.IndexByte(b, '\n')
 	if i < 0 {

@@ -13,16 +13,16 @@ import (
 	"github.com/evictd/evictd/kernel/internal/sys"
 )
 
-// Score is the oom_score_adj of one process, by which the kernel's OOM killer
-// tells processes apart (fs/proc/base.c: proc_oom_score_adj_read). It stays that
-// process's: when its pid is another's, it is [ErrGone].
+// Score is the oom_score_adj of one process, which the kernel's OOM killer adds to
+// its score (fs/proc/base.c: proc_oom_score_adj_read). If the pid is reused, its
+// methods fail with [ErrGone].
 type Score struct {
 	pid int
 	dir *sys.FD
 }
 
-// OpenScore opens the score of a process. It is ErrGone where there is no such
-// process. The Score must be closed.
+// OpenScore opens the oom_score_adj of a process. It fails with ErrGone if there is
+// no such process. The caller must close the Score.
 func OpenScore(proc kernel.FS, pid int) (*Score, error) {
 	dir, err := sys.Open(proc.Path(strconv.Itoa(pid)), unix.O_PATH|unix.O_DIRECTORY)
 	if err != nil {
@@ -31,10 +31,10 @@ func OpenScore(proc kernel.FS, pid int) (*Score, error) {
 	return &Score{pid, dir}, nil
 }
 
-// Close gives the descriptor up.
+// Close closes the descriptor.
 func (s *Score) Close() error { return s.dir.Close() }
 
-// Get returns the score, from -1000 to 1000.
+// Get returns the oom_score_adj, from -1000 to 1000.
 func (s *Score) Get() (int, error) {
 	fd, err := s.dir.OpenAt("oom_score_adj", unix.O_RDONLY)
 	if err != nil {
@@ -53,10 +53,10 @@ func (s *Score) Get() (int, error) {
 	return n, nil
 }
 
-// Set sets the score of the process, and of those that share its memory. Lowering
-// it below what it was at the last time that a privileged process set it needs
-// CAP_SYS_RESOURCE, and to write that of another user's process CAP_DAC_OVERRIDE
-// (fs/proc/base.c: __set_oom_adj): fs.ErrPermission without.
+// Set sets the oom_score_adj of the process and of those that share its memory. It
+// fails with fs.ErrPermission without CAP_SYS_RESOURCE if the value is lower than
+// the last one set by a privileged process, and without CAP_DAC_OVERRIDE for a
+// process of another user (fs/proc/base.c: __set_oom_adj).
 func (s *Score) Set(score int) error {
 	fd, err := s.dir.OpenAt("oom_score_adj", unix.O_WRONLY)
 	if err == nil {
@@ -69,7 +69,8 @@ func (s *Score) Set(score int) error {
 	return nil
 }
 
-// scoreError names the operation and tells when the process has gone.
+// scoreError adds the operation to an error, and turns the errors of a process that
+// has ended into ErrGone.
 func scoreError(op string, pid int, err error) error {
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) {
 		err = ErrGone

@@ -32,8 +32,8 @@ func scoreOf(t *testing.T, text string) (int, error) {
 	return s.Get()
 }
 
-// Raising needs no privilege, and what is written can be read; of a process that
-// has gone, nothing can.
+// Raising the value needs no privilege, and Get returns what Set wrote. Both fail for
+// a process that has ended.
 func TestScoreSet(t *testing.T) {
 	cmd := exec.Command("sleep", "1000")
 	if err := cmd.Start(); err != nil {
@@ -56,9 +56,9 @@ func TestScoreSet(t *testing.T) {
 	_ = cmd.Process.Kill()
 	_ = cmd.Wait()
 	if _, err := s.Get(); !errors.Is(err, ErrGone) {
-		t.Errorf("Get() of a process that has gone = %v; want ErrGone", err)
+		t.Errorf("Get() of a process that has ended = %v; want ErrGone", err)
 	}
 	if err := s.Set(0); !errors.Is(err, ErrGone) {
-		t.Errorf("Set() of a process that has gone = %v; want ErrGone", err)
+		t.Errorf("Set() of a process that has ended = %v; want ErrGone", err)
 	}
 }

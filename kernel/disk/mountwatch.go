@@ -11,15 +11,14 @@ import (
 	"github.com/evictd/evictd/kernel/internal/sys"
 )
 
-// Notice tells when a mount of this process's mount namespace is made, moved,
-// changed or taken away. One thread at a time may wait; Close may be called from
-// any other meanwhile.
+// Notice watches the mounts of this process's mount namespace for changes. One
+// thread at a time may call Wait; Close may be called concurrently.
 type Notice struct {
 	poller *epoll.Poller
 	fd     *sys.FD
 }
 
-// OpenNotice begins to watch: what changes from now on is told.
+// OpenNotice starts to watch for changes.
 func OpenNotice(proc kernel.FS) (*Notice, error) {
 	fd, err := sys.Open(proc.Path("self", "mountinfo"), unix.O_RDONLY)
 	if err != nil {
@@ -39,10 +38,10 @@ func OpenNotice(proc kernel.FS) (*Notice, error) {
 	return &Notice{poller, fd}, nil
 }
 
-// Wait waits until mounts have changed since the last call, at most for timeout,
-// which may be [epoll.Forever], and reports whether they have. After Close it is
-// [os.ErrClosed]. The kernel counts one change or many as one
-// (fs/proc_namespace.c: mounts_poll).
+// Wait waits until a mount has changed since the last call, at most for timeout,
+// which may be [epoll.Forever], and reports whether one has. It fails with
+// [os.ErrClosed] after Close. The kernel coalesces changes (fs/proc_namespace.c:
+// mounts_poll).
 func (n *Notice) Wait(timeout time.Duration) (changed bool, err error) {
 	var events [1]epoll.Event
 	count, err := n.poller.Wait(events[:], timeout)
@@ -52,7 +51,7 @@ func (n *Notice) Wait(timeout time.Duration) (changed bool, err error) {
 	return count > 0, nil
 }
 
-// Close ends the watch, and whatever waits. Further calls do nothing.
+// Close ends the watch and makes Wait return. Further calls do nothing.
 func (n *Notice) Close() error {
 	err := n.poller.Close()
 	n.fd.Close()

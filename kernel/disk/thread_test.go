@@ -11,11 +11,11 @@ import (
 	"github.com/evictd/evictd/kernel/process"
 )
 
-// A thread made by a process of high priority has ordinary priority, yields and comes
-// back, at the word of other threads.
+// A thread started by a process of high priority has normal priority. Other threads
+// can make it yield and return.
 func TestThread(t *testing.T) {
 	kerneltest.NeedsRaise(t)
-	threads, ask, answers := make(chan *Thread), make(chan struct{}), make(chan int)
+	threads, requests, nices := make(chan *Thread), make(chan struct{}), make(chan int)
 	go func() {
 		runtime.LockOSThread() // never unlocked: the thread ends with its priority
 		if err := process.SetThreadNice(-7); err != nil {
@@ -26,26 +26,26 @@ func TestThread(t *testing.T) {
 			t.Errorf("LockThread: %v", err)
 		}
 		io, _, errno := unix.Syscall(unix.SYS_IOPRIO_GET, ioprioWhoProcess, 0, 0)
-		if want := uintptr(ioprioClassBest<<ioprioClassShift | ioprioLeast); errno != 0 || io != want {
+		if want := uintptr(ioprioClassBest<<ioprioClassShift | ioprioLowest); errno != 0 || io != want {
 			t.Errorf("I/O priority %#x, %v; want %#x", io, errno, want)
 		}
 		threads <- locked
-		for range ask {
+		for range requests {
 			s, err := process.ThreadScheduling()
 			if err != nil {
 				t.Error(err)
 			}
-			answers <- s.Nice
+			nices <- s.Nice
 		}
 		locked.Ended()
-		close(answers)
+		close(nices)
 	}()
 	locked := <-threads
 	want := func(nice int) {
 		t.Helper()
-		ask <- struct{}{}
-		if got := <-answers; got != nice {
-			t.Errorf("nice %d; want %d", got, nice)
+		requests <- struct{}{}
+		if got := <-nices; got != nice {
+			t.Errorf("nice value %d; want %d", got, nice)
 		}
 	}
 	want(0)
@@ -55,14 +55,14 @@ func TestThread(t *testing.T) {
 		}
 		want(map[bool]int{true: 19, false: 0}[yield])
 	}
-	close(ask)
-	<-answers
+	close(requests)
+	<-nices
 	if err := locked.Yield(false); err != nil || locked.tid != 0 {
-		t.Errorf("Yield of a thread that has ended: %v; want nothing done", err)
+		t.Errorf("Yield of a thread that has ended = %v; want no operation", err)
 	}
-	// Where the priority could not be raised again it stays.
+	// If the priority could not be raised again, it is not lowered.
 	if err := (&Thread{tid: -1, fixed: true}).Yield(true); err != nil {
-		t.Errorf("Yield where it could not be undone: %v", err)
+		t.Errorf("Yield of a thread whose priority can't be raised = %v; want nil", err)
 	}
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
@@ -78,12 +78,12 @@ func TestThreadTime(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	for began := before; ; {
+	for {
 		now, err := ThreadTime()
-		if err != nil || now < began {
-			t.Fatalf("ThreadTime = %v, %v; want no less than %v", now, err, began)
+		if err != nil || now < before {
+			t.Fatalf("ThreadTime = %v, %v; want at least %v", now, err, before)
 		}
-		if now > began+time.Millisecond {
+		if now > before+time.Millisecond {
 			return
 		}
 	}
