@@ -12,6 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/evictd/evictd/kernel"
+	"github.com/evictd/evictd/kernel/process"
 )
 
 // Version is the version of the cgroup hierarchies of a node.
@@ -51,10 +52,6 @@ type Hierarchy struct {
 	initPIDNS bool // this process is in the initial pid namespace
 }
 
-// initPIDNamespace is the target of /proc/PID/ns/pid in the initial pid namespace
-// (include/linux/proc_ns.h: PROC_PID_INIT_INO).
-const initPIDNamespace = "pid:[4026531836]"
-
 // NamesAll reports whether this process is in the initial pid namespace. Every
 // process has a pid there, so a 0 in a list of v2 is a process that starts or
 // exits, and not one of another namespace: the kernel lists it while it has no pid
@@ -77,7 +74,7 @@ func Find(root kernel.FS) (*Hierarchy, error) {
 	// read from another procfs. If it can't be read, a 0 counts as a process of
 	// another namespace.
 	own, err := os.Readlink("/proc/self/ns/pid")
-	h.initPIDNS = err == nil && own == initPIDNamespace
+	h.initPIDNS = err == nil && own == process.FirstPIDNamespace
 	return h, nil
 }
 
@@ -179,21 +176,6 @@ func (h *Hierarchy) Nested() bool { return h.nested }
 
 // v1 reports whether the memory controller is on v1.
 func (h *Hierarchy) v1() bool { return h.Version != V2 }
-
-// RootMemory reads the memory of the whole node, as the kubelet counts it. It
-// fails with [kernel.ErrUnavailable] for a nested hierarchy, which does not show
-// the whole node. For repeated reads, open "/" and keep the [Cgroup].
-func (h *Hierarchy) RootMemory() (Memory, error) {
-	if h.nested {
-		return Memory{}, fmt.Errorf("read root memory: %s is not the root of the node's cgroups: %w", h.Memory, kernel.ErrUnavailable)
-	}
-	c, err := h.Open("/")
-	if err != nil {
-		return Memory{}, err
-	}
-	defer c.Close()
-	return c.Memory()
-}
 
 // clean returns the clean form of a cgroup path. It fails for a path that leads
 // outside the hierarchy, and for an empty one: a path that was never set must not

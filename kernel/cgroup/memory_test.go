@@ -40,12 +40,6 @@ func TestMemory(t *testing.T) {
 			if diff := cmp.Diff(tt.want, got); diff != "" {
 				t.Errorf("Memory() (-want +got):\n%s", diff)
 			}
-			if tt.path != "/" {
-				return
-			}
-			if root, err := h.RootMemory(); err != nil || root != got {
-				t.Errorf("RootMemory() = %+v, %v; want the memory of /", root, err)
-			}
 		})
 	}
 }
@@ -86,8 +80,8 @@ func TestMemoryErrors(t *testing.T) {
 	}
 
 	kerneltest.Write(t, root, map[string]string{"memory.stat": strings.Replace(stat, "anon 1548288", "anon 18446744073709551615", 1)})
-	if m, err := h.RootMemory(); err == nil {
-		t.Errorf("RootMemory() with a sum that overflows = %+v; want an error", m)
+	if m, err := open(t, h, "/").Memory(); err == nil {
+		t.Errorf("Memory() of the root with a sum that overflows = %+v; want an error", m)
 	}
 }
 

@@ -315,9 +315,10 @@ func TestNativeRoot(t *testing.T) {
 	if h.Nested() {
 		t.Skip("needs the root of the node's cgroups")
 	}
+	root := open(t, h, "/")
 	const near = 32 << 20
 	eventually(t, "equal working sets", func() bool {
-		m, err := h.RootMemory()
+		m, err := root.Memory()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -336,10 +337,10 @@ func TestNativeRoot(t *testing.T) {
 			t.Fatal(err)
 		}
 		if m.Limited || m.WorkingSet != m.Usage-m.InactiveFile {
-			t.Fatalf("RootMemory() = %+v; want usage minus inactive file, and no limit", m)
+			t.Fatalf("Memory() of the root = %+v; want usage minus inactive file, and no limit", m)
 		}
 		byFiles, byInfo := int64(usage-m.InactiveFile), int64(info.WorkingSet())
-		t.Logf("working set: %d by RootMemory, %d by its usage, %d by meminfo", m.WorkingSet, byFiles, byInfo)
+		t.Logf("working set: %d by Memory, %d by its usage, %d by meminfo", m.WorkingSet, byFiles, byInfo)
 		return max(byFiles-int64(m.WorkingSet), int64(m.WorkingSet)-byFiles) < near &&
 			max(byInfo-int64(m.WorkingSet), int64(m.WorkingSet)-byInfo) < near
 	})

@@ -58,8 +58,6 @@ func (m Mode) String() string {
 // notification while nothing is reclaimed.
 type Pressure struct {
 	notifier
-	level Level
-	mode  Mode
 }
 
 // ArmPressure subscribes to vmpressure of a cgroup. It fails as [ArmUsage] does.
@@ -74,7 +72,7 @@ func ArmPressure(h *cgroup.Hierarchy, c *cgroup.Cgroup, level Level, mode Mode) 
 	if err != nil {
 		return nil, t.wrap("arm pressure notification", err)
 	}
-	return &Pressure{notifier: n, level: level, mode: mode}, nil
+	return &Pressure{n}, nil
 }
 
 // pressureArguments returns the arguments of a registration, such as
@@ -91,9 +89,3 @@ func pressureArguments(level Level, mode Mode) (string, error) {
 	}
 	return "", fmt.Errorf("%v is not a pressure mode", mode)
 }
-
-// Level returns the level of the subscription.
-func (p *Pressure) Level() Level { return p.level }
-
-// Mode returns the mode of the subscription.
-func (p *Pressure) Mode() Mode { return p.mode }
