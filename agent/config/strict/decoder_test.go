@@ -151,7 +151,7 @@ f.yaml:2: wait: is a value tagged "!!binary"; want a duration such as 90s or 1m3
 		{"number", "number: '5'", `f.yaml:1: number: is the string "5"; want a whole number`},
 		{"float", "number: 5.0", "f.yaml:1: number: is the number 5.0; want a whole number"},
 		{"infinite", "number: .inf", "f.yaml:1: number: is the number .inf; want a whole number"},
-		{"octal", "number: 010", "f.yaml:1: number: is the number 010, which is octal to some readers of YAML and decimal to others; leave out the leading 0"},
+		{"octal", "number: 010", "f.yaml:1: number: is the number 010, which is octal in YAML 1.1 and decimal in YAML 1.2; leave out the leading 0"},
 		{"too large", "number: 2147483648\nsmall: -129", `
 f.yaml:1: number: is the number 2147483648; want one from -2147483648 to 2147483647
 f.yaml:2: small: is the number -129; want one from -128 to 127`},
@@ -159,7 +159,7 @@ f.yaml:2: small: is the number -129; want one from -128 to 127`},
 		{"duration", "wait: 30mins", `f.yaml:1: wait: is the string "30mins"; want a duration such as 90s or 1m30s`},
 		{"duration without unit", "wait: 30", "f.yaml:1: wait: is the number 30; want a duration such as 90s or 1m30s"},
 		{"quantity", "amount: 5GB", `f.yaml:1: amount: is the string "5GB"; want a quantity such as 500Mi`},
-		{"quantity octal", "amount: 010", "f.yaml:1: amount: is the number 010, which is octal to some readers of YAML and decimal to others; leave out the leading 0"},
+		{"quantity octal", "amount: 010", "f.yaml:1: amount: is the number 010, which is octal in YAML 1.1 and decimal in YAML 1.2; leave out the leading 0"},
 		{"quantity of bool", "amount: true", "f.yaml:1: amount: is true; want a quantity such as 500Mi"},
 		{"text type", "colour: blue", `f.yaml:1: colour: "blue" is no colour; want red`},
 		{"text key", "colours:\n  red: 1\n  blue: 2", `f.yaml:3: colours.blue: "blue" is no colour; want red`},
@@ -186,7 +186,7 @@ f.yaml:2: items[0]: a merge key (<<) is the number 5; want a map, or a list of m
 f.yaml:3: items[1]: a merge key (<<) is the number 6; want a map, or a list of maps`},
 		{"inside itself", "items: &a\n- waits: {x: *a}\nmap: &b\n  <<: *b\n", `
 f.yaml:2: items[0].waits.x: is a list; want a string
-f.yaml:4: map: alias *b stands inside of what it stands for`},
+f.yaml:4: map: alias *b refers to a value that contains it`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			_, _, err := decode(t, tt.text)
@@ -274,7 +274,7 @@ func TestManyProblems(t *testing.T) {
 	if !errors.As(err, &problems) || len(problems) != maxProblems+1 {
 		t.Fatalf("%d problems; want %d", len(problems), maxProblems+1)
 	}
-	if got, want := problems[maxProblems].String(), "f.yaml:1002: and more, which are not shown"; got != want {
+	if got, want := problems[maxProblems].String(), "f.yaml:1002: more problems are not shown"; got != want {
 		t.Errorf("last problem = %q; want %q", got, want)
 	}
 }
@@ -320,7 +320,7 @@ func TestLenient(t *testing.T) {
 		t.Errorf("flag, number, small, text = %t, %d, %d, %q; want false, 60, 8, b", s.Flag, *s.Number, s.Small, s.Text)
 	}
 	want := []string{
-		"k.yaml: what follows the first document is ignored",
+		"k.yaml: documents after the first are ignored",
 		"k.yaml:4: other: is not a field here and is ignored",
 		"k.yaml:6: text: is given twice; the one in line 5 is ignored",
 		"k.yaml:7: items[0].nmae: is not a field here and is ignored; did you mean name?",
