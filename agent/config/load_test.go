@@ -35,7 +35,7 @@ func TestLoadLayers(t *testing.T) {
 	}
 	for _, tt := range []struct {
 		name           string
-		agent, kubelet string // without their heads; "-" is no file
+		agent, kubelet string // without their headers; "-" means no file
 		flag           bool
 		want           wants
 	}{
@@ -43,15 +43,15 @@ func TestLoadLayers(t *testing.T) {
 			"evictionHard.memory.available": OriginDefault,
 		}}},
 		{"no file, flag", "-", "-", true, wants{true, OriginFlag, "memory.available 100Mi 0s 0", nil}},
-		{"ours", "evictionHard: {memory.available: 1Gi}", "-", false, wants{false, OriginDefault, "memory.available 1Gi 0s 0", map[string]Origin{
+		{"agent file", "evictionHard: {memory.available: 1Gi}", "-", false, wants{false, OriginDefault, "memory.available 1Gi 0s 0", map[string]Origin{
 			"evictionHard.memory.available":    OriginFile,
 			"evictionHard":                     OriginFile,
 			"maxVictims":                       OriginDefault,
 			"evictionPressureTransitionPeriod": OriginDefault,
 		}}},
-		{"ours, flag", "dryRun: false", "-", true, wants{true, OriginFlag, "memory.available 100Mi 0s 0", nil}},
-		{"ours says dry run", "dryRun: true", "-", false, wants{true, OriginFile, "memory.available 100Mi 0s 0", nil}},
-		{"kubelet's alone", "-", "evictionHard: {memory.available: 1Gi}", false, wants{true, OriginDefault, "memory.available 1Gi 0s 0", map[string]Origin{
+		{"agent file, flag", "dryRun: false", "-", true, wants{true, OriginFlag, "memory.available 100Mi 0s 0", nil}},
+		{"dry run in agent file", "dryRun: true", "-", false, wants{true, OriginFile, "memory.available 100Mi 0s 0", nil}},
+		{"kubelet file only", "-", "evictionHard: {memory.available: 1Gi}", false, wants{true, OriginDefault, "memory.available 1Gi 0s 0", map[string]Origin{
 			"evictionHard.memory.available": OriginKubelet,
 		}}},
 		{"both", "evictionHard: {memory.available: 1Gi}\nevictionPressureTransitionPeriod: 0s\nprotect: {names: [a/b]}",
@@ -59,7 +59,7 @@ func TestLoadLayers(t *testing.T) {
 			wants{false, OriginDefault, "memory.available 1Gi 0s 0", map[string]Origin{
 				"evictionHard.memory.available":    OriginFile,
 				"evictionMaxPodGracePeriod":        OriginKubelet,
-				"evictionPressureTransitionPeriod": OriginDefault, // 0 is the default, whoever says it
+				"evictionPressureTransitionPeriod": OriginDefault, // 0 means the default in either file
 				"protect.names[0]":                 OriginFile,
 				"protect.daemonSets":               OriginDefault,
 			}}},
@@ -136,13 +136,13 @@ func TestLoadErrors(t *testing.T) {
 	}
 	_, err = Load(Options{Path: write(t, "a.yaml", "{"), KubeletPath: write(t, "k.yaml", "{")})
 	if err == nil || strings.Count(err.Error(), "\n") != 1 {
-		t.Errorf("Load of two broken files = %v; want a problem of each", err)
+		t.Errorf("Load of two invalid files = %v; want one problem for each", err)
 	}
 }
 
 func TestKubeletFile(t *testing.T) {
 	for _, tt := range []struct{ name, text, thresholds, notices string }{
-		{"fields of the kubelet's own", "address: 0.0.0.0\nauthentication: {anonymous: {enabled: false}}\nkernelMemcgNotification: yes\nevictionHard: {}\nport: 5", "", ""},
+		{"fields that only the kubelet uses", "address: 0.0.0.0\nauthentication: {anonymous: {enabled: false}}\nkernelMemcgNotification: yes\nevictionHard: {}\nport: 5", "", ""},
 		{"no field at all", "", "memory.available 100Mi 0s 0\n", ""},
 		{"unknown field", "evictionHard: {}\nevictionHrad: {}", "", "k:4: evictionHrad: is not a field here and is ignored; did you mean evictionHard?"},
 		{"duplicate", "evictionHard: {memory.available: 1Gi}\nevictionHard: {pid.available: 1k}", "pid.available 1k 0s 0\n", "k:4: evictionHard: is given twice; the one in line 3 is ignored"},
@@ -164,7 +164,7 @@ k:5: evictionMaxPodGracePeriod: -1 is negative; pods get their own grace period,
 		{"shutdown groups", "evictionHard: {}\nshutdownGracePeriodByPodPriority: [{priority: 0, shutdownGracePeriodSeconds: -1}, {priority: 0, shutdownGracePeriodSeconds: 5, x: y}]", "", `k:4: shutdownGracePeriodByPodPriority[1].x: is not a field here and is ignored
 k:4: shutdownGracePeriodByPodPriority[0].shutdownGracePeriodSeconds: -1 is negative and counts as 0
 k:4: shutdownGracePeriodByPodPriority[1].priority: 0 is listed twice; as in the kubelet the first applies to pods of exactly that priority, the last to those above`},
-		{"cgroups of the kubelet's", "evictionHard: {}\nenforceNodeAllocatable: [pods, kube-reserved, system-reserved-compressible]\nkubeReservedCgroup: /kube\nsystemReservedCgroup: /system\ncgroupsPerQOS: true", "", ""},
+		{"the kubelet's cgroups", "evictionHard: {}\nenforceNodeAllocatable: [pods, kube-reserved, system-reserved-compressible]\nkubeReservedCgroup: /kube\nsystemReservedCgroup: /system\ncgroupsPerQOS: true", "", ""},
 		{"anchors", "evictionHard: &e {memory.available: 1Gi}\nevictionMinimumReclaim:\n  <<: *e", "memory.available 1Gi 0s 1Gi\n", ""},
 		{"several documents", "evictionHard: {}\n---\nmore: stuff", "", "k: documents after the first are ignored"},
 	} {
@@ -199,7 +199,7 @@ k:4: shutdownGracePeriodByPodPriority[1].priority: 0 is listed twice; as in the 
 	}
 }
 
-// TestKubeletRefuses has what stops a kubelet, too.
+// TestKubeletRefuses loads files with which a kubelet does not start.
 func TestKubeletRefuses(t *testing.T) {
 	for _, tt := range []struct{ text, want string }{
 		{kubeletHead + "evictionHard: {memory.available: lots}", `k:3: evictionHard.memory.available: "lots" is not a quantity; ` + wantThreshold},
@@ -236,7 +236,8 @@ k:3: systemReserved.pid: "1e5x" is not a quantity; want a quantity of at least 0
 	}
 }
 
-// TestShutdownOverride has the two ways to plan a shutdown in different files.
+// TestShutdownOverride sets the two ways to configure a shutdown in different
+// files.
 func TestShutdownOverride(t *testing.T) {
 	kubelet := write(t, "k.yaml", kubeletHead+"shutdownGracePeriod: 30s\nshutdownGracePeriodCriticalPods: 10s")
 	agent := write(t, "a.yaml", head+"shutdownGracePeriodByPodPriority: [{priority: 0, shutdownGracePeriodSeconds: 5}]")
@@ -245,7 +246,7 @@ func TestShutdownOverride(t *testing.T) {
 		t.Fatal(err)
 	}
 	if c.ShutdownGracePeriod != 0 || c.ShutdownGracePeriodCriticalPods != 0 || len(c.ShutdownGracePeriodByPodPriority) != 1 {
-		t.Errorf("shutdown = %v, %v, %v; want the groups of the AgentConfiguration alone", c.ShutdownGracePeriod, c.ShutdownGracePeriodCriticalPods, c.ShutdownGracePeriodByPodPriority)
+		t.Errorf("shutdown = %v, %v, %v; want only the groups of the AgentConfiguration", c.ShutdownGracePeriod, c.ShutdownGracePeriodCriticalPods, c.ShutdownGracePeriodByPodPriority)
 	}
 	kubelet = write(t, "k.yaml", kubeletHead+"shutdownGracePeriodByPodPriority: [{priority: 0, shutdownGracePeriodSeconds: 5}]")
 	agent = write(t, "a.yaml", head+"shutdownGracePeriod: 30s")
@@ -254,7 +255,7 @@ func TestShutdownOverride(t *testing.T) {
 		t.Fatal(err)
 	}
 	if c.ShutdownGracePeriod == 0 || len(c.ShutdownGracePeriodByPodPriority) != 0 {
-		t.Errorf("shutdown = %v, %v; want the period of the AgentConfiguration alone", c.ShutdownGracePeriod, c.ShutdownGracePeriodByPodPriority)
+		t.Errorf("shutdown = %v, %v; want only the period of the AgentConfiguration", c.ShutdownGracePeriod, c.ShutdownGracePeriodByPodPriority)
 	}
 	if got := notices(c); !strings.Contains(got, "shutdownGracePeriodByPodPriority: is overridden by shutdownGracePeriod") {
 		t.Errorf("notices = %s", got)

@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// sample has a field of every kind that Decode knows.
+// sample has a field of every kind that Decode supports.
 type sample struct {
 	Text     string                      `yaml:"text"`
 	Flag     bool                        `yaml:"flag"`
@@ -38,7 +38,7 @@ type sampleItem struct {
 	Waits map[string]string `yaml:"waits"`
 }
 
-// Inlined is exported, as reflection can't set an embedded type that is not.
+// Inlined is exported, because reflection can't set an unexported embedded type.
 type Inlined struct {
 	Extra string `yaml:"extra"`
 }
@@ -48,7 +48,7 @@ type colour string
 
 func (c *colour) UnmarshalText(text []byte) error {
 	if string(text) != "red" {
-		return fmt.Errorf("%s is no colour; want red", Quote(string(text)))
+		return fmt.Errorf("%s is not a colour; want red", Quote(string(text)))
 	}
 	*c = "red"
 	return nil
@@ -161,8 +161,8 @@ f.yaml:2: small: is the number -129; want one from -128 to 127`},
 		{"quantity", "amount: 5GB", `f.yaml:1: amount: is the string "5GB"; want a quantity such as 500Mi`},
 		{"quantity octal", "amount: 010", "f.yaml:1: amount: is the number 010, which is octal in YAML 1.1 and decimal in YAML 1.2; leave out the leading 0"},
 		{"quantity of bool", "amount: true", "f.yaml:1: amount: is true; want a quantity such as 500Mi"},
-		{"text type", "colour: blue", `f.yaml:1: colour: "blue" is no colour; want red`},
-		{"text key", "colours:\n  red: 1\n  blue: 2", `f.yaml:3: colours.blue: "blue" is no colour; want red`},
+		{"text type", "colour: blue", `f.yaml:1: colour: "blue" is not a colour; want red`},
+		{"text key", "colours:\n  red: 1\n  blue: 2", `f.yaml:3: colours.blue: "blue" is not a colour; want red`},
 		{"own decoder", "items: []\nshout: quiet", "f.yaml:2: shout: is too quiet at shout"},
 		{"null elements", "list: [a, null, ~]\nmap:\n  a:\n", `
 f.yaml:1: list[1]: is null; give it a value, or leave it out
@@ -229,7 +229,7 @@ items:
 	}
 }
 
-// TestBombs decodes files that stand for billions of values.
+// TestBombs decodes files that expand to billions of values.
 func TestBombs(t *testing.T) {
 	list := "x: &a0 [a]\n"
 	merge := "x: &m0 {a: b}\n"
@@ -256,7 +256,7 @@ func TestBombs(t *testing.T) {
 		}
 	}
 	if _, _, err := decode(t, list+"list: *a9\n"); err == nil {
-		t.Error("list: no error; want one for each list where a string belongs")
+		t.Error("list: no error; want one for each list in place of a string")
 	}
 }
 
@@ -342,8 +342,8 @@ func TestLenient(t *testing.T) {
 	}
 }
 
-// A removed field is a problem at its own path alone, also where the file gives it no
-// value, and where the decoder is that of a part of the file.
+// TestRemoved checks that a removed field is a problem only at its own path, also
+// without a value and with a decoder of a part of the file.
 func TestRemoved(t *testing.T) {
 	for _, tt := range []struct{ name, text, want string }{
 		{"with a value", "items: []\ninner: {old: x}", "f.yaml:2: inner.old: was removed in v2: nothing used it; leave it out"},
