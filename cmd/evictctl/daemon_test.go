@@ -167,7 +167,7 @@ func busy() *daemon {
 		explanation: control.Explanation{
 			At: now, Signal: signal.MemoryAvailable, Observation: memory,
 			Ranking: control.List[control.Candidate]{
-				{Ranked: evict.Ranked{Pod: "default/hog", UID: "1", Over: true, Usage: 3 * gib, Expected: 2 * gib}, QoS: evict.BestEffort, Why: "uses 3Gi and requests none, priority 0"},
+				{Ranked: evict.Ranked{Pod: "default/hog", UID: "1", Over: true, Usage: 3 * gib, Expected: 2 * gib}, QoS: evict.BestEffort, Why: "uses 3Gi and has no request, priority 0"},
 				{
 					Ranked: evict.Ranked{Pod: "default/web", UID: "2", Usage: gib, Request: 2 * gib, Expected: gib}, QoS: evict.Burstable, RequestOrigin: "estimated from oom_score_adj",
 					Reclaim:            &control.ReclaimStalls{Count: 34, Seconds: 1.25, LongestSeconds: 0.3},
@@ -307,7 +307,7 @@ func TestReload(t *testing.T) {
 	}
 	d.err = errors.New("config.yaml:5: evictionHrad: unknown field\nconfig.yaml:6: dryRun: not a boolean")
 	code, out, errs = call("reload", "--control-socket", socket)
-	if code != exitFailure || out != "" || errs != "evictctl: evictd answered: "+d.err.Error()+"\n" {
+	if code != exitFailure || out != "" || errs != "evictctl: evictd refused the request: "+d.err.Error()+"\n" {
 		t.Errorf("reload of a mistake exits %d with %q, %q; want %d and all that is wrong", code, out, errs, exitFailure)
 	}
 }
@@ -381,9 +381,9 @@ func TestDaemonFailures(t *testing.T) {
 		code int
 		want string
 	}{
-		{[]string{"status", "--control-socket", hung}, exitFailure, "evictctl: evictd does not answer on " + hung + ": the connection broke off; it hangs or stops, "},
-		{[]string{"explain", "--control-socket", early}, exitFailure, "evictctl: evictd answered: the first observation is not complete yet\n"},
-		{[]string{"explain", "--signal", "cpu"}, exitUsage, `evictctl: unknown signal "cpu": it is one of memory.available, `},
+		{[]string{"status", "--control-socket", hung}, exitFailure, "evictctl: evictd does not respond on " + hung + ": it closed the connection; it hangs or stops, "},
+		{[]string{"explain", "--control-socket", early}, exitFailure, "evictctl: evictd refused the request: the first observation is not complete yet\n"},
+		{[]string{"explain", "--signal", "cpu"}, exitUsage, `evictctl: unknown signal "cpu"; want one of memory.available, `},
 		{[]string{"explain", "default/hog"}, exitUsage, "unknown command"},
 	} {
 		code, out, errs := call(tt.args...)

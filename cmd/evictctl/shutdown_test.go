@@ -142,7 +142,7 @@ func TestShutdownRefused(t *testing.T) {
 	socket := serve(t, &daemon{shutdowns: []control.Shutdown{plan()}, err: errors.New("neither is configured")})
 	for _, command := range []string{"begin", "cancel"} {
 		code, out, errs := call("shutdown", command, "--control-socket", socket)
-		if code != exitFailure || out != "" || errs != "evictctl: evictd answered: neither is configured\n" {
+		if code != exitFailure || out != "" || errs != "evictctl: evictd refused the request: neither is configured\n" {
 			t.Errorf("shutdown %s exits %d with %q, %q; want %d and the reason", command, code, out, errs, exitFailure)
 		}
 	}
