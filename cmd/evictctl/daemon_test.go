@@ -210,10 +210,10 @@ func TestDaemonText(t *testing.T) {
 // A status that lacks something says what, and is no success for a script.
 func TestStatusNotReady(t *testing.T) {
 	const missing = "runtime: list pods of unix:///run/containerd/containerd.sock: connection refused"
-	socket := serve(t, &daemon{status: control.Status{Missing: control.List[string]{missing, "observation: the first is not complete yet"}}})
+	socket := serve(t, &daemon{status: control.Status{Missing: control.List[string]{missing, "observation: the first observation is not complete yet"}}})
 	for _, format := range []string{"text", "json"} {
 		code, out, errs := call("status", "-o", format, "--control-socket", socket)
-		if want := "evictctl: evictd is not ready: " + missing + "; observation: the first is not complete yet\n"; code != exitFailure || errs != want {
+		if want := "evictctl: evictd is not ready: " + missing + "; observation: the first observation is not complete yet\n"; code != exitFailure || errs != want {
 			t.Errorf("status -o %s exits %d with %q; want %d and %q", format, code, errs, exitFailure, want)
 		}
 		if !strings.Contains(strings.Join(strings.Fields(out), " "), "connection refused") {
