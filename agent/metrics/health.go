@@ -73,7 +73,7 @@ type checks []Check
 // ServeHTTP responds in the format of Kubernetes' components:
 //
 //	[+]observation ok
-//	[!]pods warning: no pod may be evicted
+//	[!]pods warning: no pod is eligible for eviction
 //	[-]runtime failed: connection refused
 func (cs checks) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	var b strings.Builder

@@ -66,7 +66,7 @@ func TestReadyz(t *testing.T) {
 		return Check{Name: name, Run: func() (Verdict, string) { return v, detail }}
 	}
 	observation := check("observation", Pass, "")
-	pods := check("pods", Warn, "no pod may be evicted")
+	pods := check("pods", Warn, "no pod is eligible for eviction")
 	runtime := check("runtime", Fail, "connection refused")
 	tests := []struct {
 		checks []Check
@@ -76,8 +76,8 @@ func TestReadyz(t *testing.T) {
 	}{
 		{nil, "/readyz", 200, "ok\n"},
 		{[]Check{observation, pods}, "/readyz", 200, "ok\n"},
-		{[]Check{observation, pods}, "/readyz?verbose", 200, "[+]observation ok\n[!]pods warning: no pod may be evicted\nok\n"},
-		{[]Check{observation, runtime, pods}, "/readyz", 503, "[+]observation ok\n[-]runtime failed: connection refused\n[!]pods warning: no pod may be evicted\nfailed\n"},
+		{[]Check{observation, pods}, "/readyz?verbose", 200, "[+]observation ok\n[!]pods warning: no pod is eligible for eviction\nok\n"},
+		{[]Check{observation, runtime, pods}, "/readyz", 503, "[+]observation ok\n[-]runtime failed: connection refused\n[!]pods warning: no pod is eligible for eviction\nfailed\n"},
 		{[]Check{runtime}, "/readyz?verbose=1", 503, "[-]runtime failed: connection refused\nfailed\n"},
 	}
 	for _, tt := range tests {
