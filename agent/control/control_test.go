@@ -173,7 +173,7 @@ func TestWire(t *testing.T) {
 		{"GET", "/v1/records", "", 200, `{"records":[]}`},
 		{"GET", "/v1/shutdown", "", 200, emptyShutdown},
 		{"POST", "/v1/shutdown/begin", "", 200, emptyShutdown},
-		{"POST", "/v1/shutdown/cancel", "", 409, `{"error":"no shutdown goes on"}`},
+		{"POST", "/v1/shutdown/cancel", "", 409, `{"error":"no shutdown is in progress"}`},
 		{"GET", "/v1/shutdown/begin", "", 405, "Method Not Allowed"},
 		{"POST", "/v1/shutdown", "", 405, "Method Not Allowed"},
 		{"POST", "/v1/shutdown/begin", "now", 413, `{"error":"a request must not have a body"}`},
@@ -217,7 +217,7 @@ func TestWire(t *testing.T) {
 // onlyBegin accepts the command begin and rejects all others.
 func onlyBegin(_ context.Context, name string) error {
 	if name == "cancel" {
-		return errors.New("no shutdown goes on")
+		return errors.New("no shutdown is in progress")
 	}
 	return nil
 }
@@ -243,7 +243,7 @@ func TestShutdownCommands(t *testing.T) {
 	if got, err := client.Shutdown(t.Context()); err != nil || got.Phase != want.Phase {
 		t.Errorf("Shutdown() = %+v, %v; want the same", got, err)
 	}
-	if _, err := client.CancelShutdown(t.Context()); err == nil || err.Error() != "evictd refused the request: no shutdown goes on" {
+	if _, err := client.CancelShutdown(t.Context()); err == nil || err.Error() != "evictd refused the request: no shutdown is in progress" {
 		t.Errorf("CancelShutdown() = %v; want the reason why not", err)
 	}
 	if want := []string{"begin", "cancel"}; !slices.Equal(heard, want) {
@@ -297,7 +297,7 @@ func TestServeReadsNoBody(t *testing.T) {
 // TestServeEndsWhileASourceHangs checks that Serve does not wait at its end for a
 // source that hangs.
 func TestServeEndsWhileASourceHangs(t *testing.T) {
-	asked, release := make(chan struct{}), make(chan struct{})
+	entered, release := make(chan struct{}), make(chan struct{})
 	defer close(release)
 	path := filepath.Join(socketDir(t), "evictd.sock")
 	l, err := Listen(path)
@@ -307,7 +307,7 @@ func TestServeEndsWhileASourceHangs(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	source := &daemon{explain: func(signal.Signal) (Explanation, error) {
-		close(asked)
+		close(entered)
 		<-release
 		return Explanation{}, nil
 	}}
@@ -317,7 +317,7 @@ func TestServeEndsWhileASourceHangs(t *testing.T) {
 		_, err := NewClient(path).Explain(context.Background(), signal.MemoryAvailable)
 		answered <- err
 	}()
-	<-asked
+	<-entered
 	cancel()
 	if err := <-done; err != nil {
 		t.Errorf("Serve() = %v; want nil", err)
@@ -328,9 +328,9 @@ func TestServeEndsWhileASourceHangs(t *testing.T) {
 }
 
 func TestServeTooManyAtOnce(t *testing.T) {
-	asked, release := make(chan struct{}), make(chan struct{})
+	entered, release := make(chan struct{}), make(chan struct{})
 	client := NewClient(serve(t, &daemon{explain: func(signal.Signal) (Explanation, error) {
-		asked <- struct{}{}
+		entered <- struct{}{}
 		<-release
 		return Explanation{}, nil
 	}}))
@@ -342,7 +342,7 @@ func TestServeTooManyAtOnce(t *testing.T) {
 		}()
 	}
 	for range maxConcurrent {
-		<-asked
+		<-entered
 	}
 	_, err := client.Status(t.Context())
 	if want := "evictd refused the request: too many requests at once"; err == nil || err.Error() != want {
@@ -521,7 +521,7 @@ func TestListenRefuses(t *testing.T) {
 		{"lock file of mode 0644", lockedBy("open", func(at string) error { return os.WriteFile(at, nil, 0o644) }), "other users can lock it"},
 		{"too long", filepath.Join(dir, strings.Repeat("x", 120)), "longer than 107 bytes"},
 	}
-	if os.Geteuid() == 0 { // who alone can give a file away
+	if os.Geteuid() == 0 { // only root may change the owner of a file
 		foreign := filepath.Join(dir, "foreign")
 		makeStaleSocket(t, foreign)
 		if err := os.Lchown(foreign, 65534, -1); err != nil {

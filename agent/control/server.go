@@ -18,7 +18,8 @@ import (
 
 // Limits on a client. Only root can connect, so they guard against mistakes
 // rather than attacks: a client that hangs must not use evictd's memory under
-// pressure for long, and must not delay its end.
+// pressure for long, and must not delay its end. A response takes milliseconds, so
+// a client that takes seconds hangs.
 const (
 	readTimeout  = 5 * time.Second
 	writeTimeout = 10 * time.Second

@@ -15,7 +15,8 @@ type bucket struct {
 	at    time.Time
 }
 
-// maxWait limits how long a caller waits, however much other callers have taken.
+// maxWait limits how long a caller waits, however much other callers have taken. It
+// is less than Prometheus' default scrape timeout of 10 s.
 const maxWait = 5 * time.Second
 
 func newBucket(perSecond, burst float64) *bucket {

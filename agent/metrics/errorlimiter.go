@@ -8,7 +8,7 @@ import (
 )
 
 // errorLogInterval is the minimum time between two logged errors that requests
-// cause.
+// cause, so that clients can't fill the log.
 const errorLogInterval = time.Minute
 
 // errorLimiter drops errors within errorLogInterval of the last one. The exporter

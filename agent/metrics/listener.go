@@ -25,11 +25,11 @@ const (
 	// sendBuffer is the kernel's send buffer of a connection, in bytes: the response
 	// to a scrape fits.
 	sendBuffer = 128 << 10
-	// maxRequestTime is how long a request may take before its connection can be
-	// closed in favor of another.
+	// maxRequestTime is how long a request, which takes milliseconds, may take before
+	// its connection can be closed in favor of another.
 	maxRequestTime = 2 * time.Second
 	// fullLogInterval is the minimum time between two log lines about too many
-	// connections.
+	// connections, so that clients can't fill the log.
 	fullLogInterval = time.Hour
 )
 

@@ -12,7 +12,8 @@ import (
 	"github.com/prometheus/exporter-toolkit/web"
 )
 
-// Limits on one client; listener and conn have those on all clients together.
+// Limits on one client; listener and conn have those on all clients together. A
+// response takes milliseconds, so a client that takes seconds hangs.
 const (
 	readTimeout  = 5 * time.Second
 	writeTimeout = 10 * time.Second

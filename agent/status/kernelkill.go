@@ -17,7 +17,7 @@ const (
 	// and again loses a hundred processes a second.
 	summaryInterval = execute.KernelKillGap
 	// listInterval is the minimum time between two lists of the pods that kills
-	// request.
+	// request, which limits the load on the runtime.
 	listInterval = time.Second
 )
 

@@ -18,7 +18,8 @@ import (
 const (
 	// logBuffer is the maximum size of the queue in bytes.
 	logBuffer = 256 << 10
-	// flushTimeout bounds how long Run waits at its end for a sink that blocks.
+	// flushTimeout bounds how long Run waits at its end for a sink that blocks. It is
+	// a part of the unit's TimeoutStopSec=10s.
 	flushTimeout = 2 * time.Second
 )
 

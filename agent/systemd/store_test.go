@@ -93,9 +93,9 @@ func TestKeepWithoutManager(t *testing.T) {
 	}
 }
 
-// TestForgetNeverBlocks checks that Forget returns an error if the manager does not
-// read.
-func TestForgetNeverBlocks(t *testing.T) {
+// TestStoreNeverBlocks checks that a message to a manager that does not read is an
+// error.
+func TestStoreNeverBlocks(t *testing.T) {
 	manager(t)
 	n, err := NewNotifier()
 	if err != nil {
@@ -121,7 +121,7 @@ func TestKept(t *testing.T) {
 		{"more names than descriptors", own, "1", "socket:lock", -1},
 		{"nonsense", own, "many", "lock", -1},
 		{"empty names", own, "2", "", -1},
-		// Kept does not use the descriptor, except to set its close-on-exec flag.
+		// The descriptor is not used, except to set its close-on-exec flag.
 		{"the second", own, "2", "socket:lock", firstPassedFD + 1},
 	} {
 		t.Setenv("LISTEN_PID", tt.pid)

@@ -115,8 +115,8 @@ var now = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
 const gib = int64(1) << 30
 
-// busy returns a daemon with data in every part of its status.
-func busy() *daemon {
+// fullDaemon returns a daemon with data in every part of its status.
+func fullDaemon() *daemon {
 	memory := control.SignalStatus{
 		Signal: signal.MemoryAvailable, Status: control.Observed,
 		Available: number(gib / 2), Capacity: number(24 * gib), AgeSeconds: number(0.0123),
@@ -187,7 +187,7 @@ func busy() *daemon {
 }
 
 func TestDaemonText(t *testing.T) {
-	socket := serve(t, busy())
+	socket := serve(t, fullDaemon())
 	for _, tt := range []struct {
 		args   []string
 		golden string
@@ -270,7 +270,7 @@ func TestIdleDaemonText(t *testing.T) {
 }
 
 func TestDaemonJSON(t *testing.T) {
-	d := busy()
+	d := fullDaemon()
 	socket := serve(t, d)
 	var status control.Status
 	code, out, errs := call("status", "-o", "json", "--control-socket", socket)
@@ -291,7 +291,7 @@ func TestDaemonJSON(t *testing.T) {
 }
 
 func TestReload(t *testing.T) {
-	d := busy()
+	d := fullDaemon()
 	d.status.Config = control.Config{
 		Files: control.List[string]{"/etc/evictd/config.yaml", "/var/lib/kubelet/config.yaml"}, LoadedAt: now,
 		Changed:      control.List[control.ConfigChange]{{Field: "maxVictims", Before: "3", After: "5"}, {Field: "evictionHard.pid.available", Before: "10%"}},
@@ -314,7 +314,7 @@ func TestReload(t *testing.T) {
 }
 
 func TestProbe(t *testing.T) {
-	ask := func(socket string) (answer struct {
+	probe := func(socket string) (answer struct {
 		Features    []struct{ Name, Supported string }
 		Daemon      *probedDaemon
 		DaemonError string
@@ -330,11 +330,11 @@ func TestProbe(t *testing.T) {
 		return answer
 	}
 	none := filepath.Join(socketDir(t), "none")
-	if answer := ask(none); answer.Daemon != nil || !strings.Contains(answer.DaemonError, "evictd is not running") {
+	if answer := probe(none); answer.Daemon != nil || !strings.Contains(answer.DaemonError, "evictd is not running") {
 		t.Errorf("probe without evictd = %+v, %q; want that it is not running", answer.Daemon, answer.DaemonError)
 	}
-	socket := serve(t, busy())
-	if answer := ask(socket); answer.Daemon == nil || answer.Daemon.Runtime.Version != "1.6.20" || answer.DaemonError != "" {
+	socket := serve(t, fullDaemon())
+	if answer := probe(socket); answer.Daemon == nil || answer.Daemon.Runtime.Version != "1.6.20" || answer.DaemonError != "" {
 		t.Errorf("probe with evictd = %+v, %q; want its runtime", answer.Daemon, answer.DaemonError)
 	}
 	for _, tt := range []struct{ socket, want string }{

@@ -199,8 +199,8 @@ logind can cancel a shutdown that logind has begun.`,
 const (
 	phaseIdle     = "idle"
 	phaseStopping = "stopping"
-	// pollInterval is how often begin requests the progress: a shutdown script waits
-	// at most that long in vain.
+	// pollInterval is how often begin requests the progress. It delays a shutdown
+	// script by at most that time.
 	pollInterval = 200 * time.Millisecond
 )
 

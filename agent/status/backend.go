@@ -29,7 +29,7 @@ import (
 	"github.com/evictd/evictd/kernel/meminfo"
 )
 
-// Options are the sources of a Board.
+// Options are the sources of a [Board].
 type Options struct {
 	Procfs, Cgroupfs, StateDir string // paths
 	Hierarchy                  *cgroup.Hierarchy
@@ -63,7 +63,7 @@ type Board struct {
 	loadResult atomic.Pointer[Loading]
 }
 
-// New returns a Board of a daemon that starts now.
+// New returns a [Board] of a daemon that starts now.
 func New(o Options) *Board {
 	b := &Board{o: o, started: time.Now()}
 	b.loadResult.Store(&Loading{At: b.started})
