@@ -16,19 +16,12 @@ import (
 	"github.com/evictd/evictd/agent/signal"
 )
 
-// Limits on a client. Only root can connect, so they guard against mistakes
-// rather than attacks: a client that hangs must not use evictd's memory under
-// pressure for long, and must not delay its end. A response takes milliseconds, so
-// a client that takes seconds hangs.
 const (
-	readTimeout  = 5 * time.Second
-	writeTimeout = 10 * time.Second
-	idleTimeout  = 10 * time.Second
 	// stopTimeout bounds how long Serve waits at its end for responses in progress.
 	// It also waits that long for a connection without a request, which net/http
 	// counts as active for its first five seconds.
-	stopTimeout   = 300 * time.Millisecond
-	maxHeader     = 8 << 10
+	stopTimeout = 300 * time.Millisecond
+	// maxConcurrent is the maximum number of requests in progress.
 	maxConcurrent = 8
 )
 
@@ -62,14 +55,16 @@ func New(source Source, log *slog.Logger) *Server {
 // Serve serves on the listener until ctx ends, and then returns nil. It closes the
 // listener. Responses in progress get stopTimeout to finish.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
+	// Only root can connect, so the limits guard against mistakes rather than attacks:
+	// a client that hangs must not use evictd's memory under pressure for long. A
+	// response takes milliseconds, so a client that takes seconds hangs.
 	server := &http.Server{
-		Handler:           s.Handler(),
-		ReadHeaderTimeout: readTimeout,
-		ReadTimeout:       readTimeout,
-		WriteTimeout:      writeTimeout,
-		IdleTimeout:       idleTimeout,
-		MaxHeaderBytes:    maxHeader,
-		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+		Handler:        s.Handler(),
+		ReadTimeout:    5 * time.Second,
+		WriteTimeout:   10 * time.Second,
+		IdleTimeout:    10 * time.Second,
+		MaxHeaderBytes: 8 << 10,
+		ErrorLog:       slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	stopped := make(chan struct{})

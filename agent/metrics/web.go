@@ -12,18 +12,9 @@ import (
 	"github.com/prometheus/exporter-toolkit/web"
 )
 
-// Limits on one client; listener and conn have those on all clients together. A
-// response takes milliseconds, so a client that takes seconds hangs.
-const (
-	readTimeout  = 5 * time.Second
-	writeTimeout = 10 * time.Second
-	// idleTimeout is longer than a usual scrape interval, so that a scraper keeps
-	// its connection.
-	idleTimeout = 2 * time.Minute
-	// stopTimeout bounds how long Serve waits at its end for responses in progress.
-	stopTimeout = 500 * time.Millisecond
-	maxHeader   = 16 << 10
-)
+// stopTimeout bounds how long Serve waits at its end for responses in progress, which
+// take milliseconds.
+const stopTimeout = 500 * time.Millisecond
 
 // CheckWebConfig validates a web configuration file: TLS and basic authentication
 // in the exporter toolkit's format. An empty path is valid.
@@ -55,15 +46,16 @@ func Serve(ctx context.Context, l net.Listener, o Options) error {
 	protocols.SetHTTP1(true)
 	limited := newListener(l, o.Thread, o.Log)
 	server := &http.Server{
-		Handler:           withoutBody(o.Handler),
-		Protocols:         &protocols,
-		ReadHeaderTimeout: readTimeout,
-		ReadTimeout:       readTimeout,
-		WriteTimeout:      writeTimeout,
-		IdleTimeout:       idleTimeout,
-		MaxHeaderBytes:    maxHeader,
-		ConnState:         limited.connState,
-		ErrorLog:          slog.NewLogLogger(o.Log.Handler(), slog.LevelDebug),
+		Handler:   withoutBody(o.Handler),
+		Protocols: &protocols,
+		// Limits on one client; listener and conn have those on all clients together.
+		// A response takes milliseconds, so a client that takes seconds hangs.
+		ReadTimeout:    5 * time.Second,
+		WriteTimeout:   10 * time.Second,
+		IdleTimeout:    2 * time.Minute, // a scraper keeps its connection between scrapes
+		MaxHeaderBytes: 16 << 10,
+		ConnState:      limited.connState,
+		ErrorLog:       slog.NewLogLogger(o.Log.Handler(), slog.LevelDebug),
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	stopped := make(chan struct{})
