@@ -95,7 +95,7 @@ func kubeletAccepts(text string) bool {
 // of ten without a limit on its time.
 func tooLarge(text string) bool {
 	if plainNumber.MatchString(text) {
-		f, _ := strconv.ParseFloat(text, 64) // infinite where it is out of range
+		f, _ := strconv.ParseFloat(text, 64) // infinite if out of range
 		return f >= math.MaxInt64
 	}
 	if exponent.MatchString(text) {

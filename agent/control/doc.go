@@ -6,7 +6,7 @@
 // The protocol is plain HTTP with JSON bodies. A GET changes nothing:
 //
 //	GET  /v1/status             Status
-//	GET  /v1/explain?signal=S   Explanation, of memory.available where S is not given
+//	GET  /v1/explain?signal=S   Explanation; S is memory.available by default
 //	GET  /v1/records            Records
 //	GET  /v1/shutdown           Shutdown
 //	POST /v1/shutdown/begin     stops the pods as in a node shutdown; Shutdown

@@ -27,7 +27,7 @@ func (h *Heartbeat) Age() (age time.Duration, ok bool) {
 	return time.Since(*last), true
 }
 
-// Verdict is the result of a check.
+// Verdict states whether a check passed.
 type Verdict uint8
 
 // The verdicts. Only Fail makes evictd not ready.

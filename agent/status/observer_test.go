@@ -35,13 +35,13 @@ func TestStatusLine(t *testing.T) {
 // affects.
 func TestUnreadable(t *testing.T) {
 	v := &loop.View{}
-	missing := errors.New("the container runtime has not told where it is")
+	missing := errors.New("the runtime did not report the filesystem")
 	for _, s := range []signal.Signal{signal.ImageFsAvailable, signal.ImageFsInodesFree, signal.ContainerFsAvailable} {
 		v.Observations[s] = signal.Observation{Status: signal.Unreadable, Err: missing}
 		v.Orders.Unreadable = append(v.Orders.Unreadable, s)
 	}
 	v.Orders.Unreadable = append(v.Orders.Unreadable, signal.PIDAvailable)
-	const want = "imagefs.available, imagefs.inodesFree, containerfs.available can't be read: the container runtime has not told where it is; " +
+	const want = "imagefs.available, imagefs.inodesFree, containerfs.available can't be read: the runtime did not report the filesystem; " +
 		"pid.available can't be read: unknown"
 	if got := unreadableText(v); got != want {
 		t.Errorf("unreadableText() = %q; want %q", got, want)
@@ -57,7 +57,7 @@ func TestUnreadable(t *testing.T) {
 	}
 }
 
-// A layout is named once it is known where all filesystems are.
+// TestLayoutOf checks that the layout is empty until all filesystems are located.
 func TestLayoutOf(t *testing.T) {
 	found := evict.FilesystemStatus{Path: "/", Device: "8:1"}
 	for _, tt := range []struct {
