@@ -2,52 +2,22 @@ package metrics
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sys/unix"
 )
-
-func TestBucket(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBucket(10, 3)
-		for i, step := range []struct {
-			idle   time.Duration
-			amount float64
-			wait   time.Duration
-		}{
-			{0, 3, 0},
-			{0, 1, 100 * time.Millisecond},
-			{0, 2, 300 * time.Millisecond}, // after the previous caller
-			{300 * time.Millisecond, 0, 0},
-			{time.Hour, 3, 0}, // fills up to the burst only
-			{0, 0.5, 50 * time.Millisecond},
-		} {
-			time.Sleep(step.idle)
-			if got := b.take(step.amount).Round(time.Microsecond); got != step.wait {
-				t.Errorf("step %d: take(%v) = %v; want %v", i, step.amount, got, step.wait)
-			}
-		}
-	})
-}
 
 // countingListener counts its open connections.
 type countingListener struct {
@@ -359,59 +329,6 @@ func TestConnStateOfTLS(t *testing.T) {
 	}
 }
 
-// TestRequestErrorsAreRateLimited checks that requests cause one log line per minute
-// while the web configuration is invalid.
-func TestRequestErrorsAreRateLimited(t *testing.T) {
-	config := filepath.Join(t.TempDir(), "web.yml")
-	write := func(text string) {
-		if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	write("{}")
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var logged bytes.Buffer
-	o := options(http.NotFoundHandler(), config)
-	o.Log = slog.New(slog.NewTextHandler(&logged, nil))
-	t.Run("requests", func(t *testing.T) {
-		serveOn(t, l, o)
-		const requests = 20
-		for n := range requests {
-			response, err := http.Get("http://" + l.Addr().String())
-			if err != nil {
-				t.Fatal(err)
-			}
-			io.Copy(io.Discard, response.Body)
-			response.Body.Close()
-			if want := map[bool]int{true: 404, false: 500}[n == 0]; response.StatusCode != want {
-				t.Errorf("request %d = %d; want %d", n, response.StatusCode, want)
-			}
-			write("{")
-		}
-	})
-	if n := strings.Count(logged.String(), "level=ERROR"); n != 1 {
-		t.Errorf("%d errors were logged; want 1:\n%s", n, &logged)
-	}
-}
-
-func TestErrorLimiter(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var logged bytes.Buffer
-		log := slog.New(&errorLimiter{Handler: slog.NewTextHandler(&logged, nil)})
-		for _, pause := range []time.Duration{0, 0, errorLogInterval - 1, 1} {
-			time.Sleep(pause)
-			log.Error("broken")
-			log.Info("other")
-		}
-		if e, i := strings.Count(logged.String(), "broken"), strings.Count(logged.String(), "other"); e != 2 || i != 4 {
-			t.Errorf("%d errors and %d others were logged; want 2 and 4", e, i)
-		}
-	})
-}
-
 func TestServeReadsNoBody(t *testing.T) {
 	address := start(t, http.NotFoundHandler(), "")
 	c, err := net.Dial("tcp", address)
@@ -423,58 +340,5 @@ func TestServeReadsNoBody(t *testing.T) {
 	r, err := http.ReadResponse(bufio.NewReader(c), nil)
 	if err != nil || r.StatusCode != http.StatusRequestEntityTooLarge || !r.Close {
 		t.Errorf("response to a request with a body = %+v, %v; want 413 and the connection closed", r, err)
-	}
-}
-
-// countingCollector counts how often it is collected. If it is broken, its metric
-// is invalid.
-type countingCollector struct {
-	n      int
-	broken bool
-}
-
-var gathered = prometheus.NewDesc("gathered", "Number of collections.", nil, nil)
-
-func (g *countingCollector) Describe(chan<- *prometheus.Desc) {}
-
-func (g *countingCollector) Collect(to chan<- prometheus.Metric) {
-	g.n++
-	if g.broken {
-		to <- prometheus.NewInvalidMetric(gathered, errors.New("broken"))
-		return
-	}
-	to <- prometheus.MustNewConstMetric(gathered, prometheus.GaugeValue, float64(g.n))
-}
-
-func TestScrapesShareResponse(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		g := &countingCollector{}
-		r := prometheus.NewRegistry()
-		r.MustRegister(g, prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "other"}, func() float64 { return 7 }))
-		s := &scrapeHandler{gatherer: r, log: discard}
-		for i, tt := range []struct {
-			pause  time.Duration
-			broken bool
-			want   string
-		}{
-			{0, false, "gathered 1"},
-			{0, false, "gathered 1"},
-			{999 * time.Millisecond, false, "gathered 1"},
-			{time.Millisecond, false, "gathered 2"},
-			{time.Second, true, "other 7"}, // the metrics that could be gathered
-		} {
-			time.Sleep(tt.pause)
-			g.broken = tt.broken
-			w := httptest.NewRecorder()
-			s.ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
-			if w.Code != 200 || !strings.Contains(w.Body.String(), tt.want) || w.Header().Get("Content-Type") != "text/plain; version=0.0.4; charset=utf-8" {
-				t.Errorf("scrape %d = %d %v %q; want %q", i, w.Code, w.Header(), w.Body, tt.want)
-			}
-		}
-	})
-	r := prometheus.NewRegistry()
-	r.MustRegister(&countingCollector{broken: true})
-	if code, _ := request(&scrapeHandler{gatherer: r, log: discard}, "GET", "/metrics"); code != 500 {
-		t.Errorf("scrape without a valid metric = %d; want 500", code)
 	}
 }
