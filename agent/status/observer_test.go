@@ -35,13 +35,13 @@ func TestStatusLine(t *testing.T) {
 // affects.
 func TestUnreadable(t *testing.T) {
 	v := &loop.View{}
-	missing := errors.New("the runtime did not report the filesystem")
+	missing := errors.New("path not known: no answer to ImageFsInfo from the container runtime")
 	for _, s := range []signal.Signal{signal.ImageFsAvailable, signal.ImageFsInodesFree, signal.ContainerFsAvailable} {
 		v.Observations[s] = signal.Observation{Status: signal.Unreadable, Err: missing}
 		v.Orders.Unreadable = append(v.Orders.Unreadable, s)
 	}
 	v.Orders.Unreadable = append(v.Orders.Unreadable, signal.PIDAvailable)
-	const want = "imagefs.available, imagefs.inodesFree, containerfs.available can't be read: the runtime did not report the filesystem; " +
+	const want = "imagefs.available, imagefs.inodesFree, containerfs.available can't be read: path not known: no answer to ImageFsInfo from the container runtime; " +
 		"pid.available can't be read: unknown"
 	if got := unreadableText(v); got != want {
 		t.Errorf("unreadableText() = %q; want %q", got, want)
