@@ -6,8 +6,8 @@ import (
 	"github.com/evictd/evictd/agent/config/strict"
 )
 
-// accepted are fields of a KubeletConfiguration that people paste and that mean
-// nothing to evictd, or something else.
+// accepted are fields of a KubeletConfiguration that operators paste into an
+// AgentConfiguration. They are no errors, but have no effect.
 type accepted struct {
 	KernelMemcgNotification       *bool          `yaml:"kernelMemcgNotification"`
 	PodPidsLimit                  *int64         `yaml:"podPidsLimit"`
@@ -16,17 +16,18 @@ type accepted struct {
 	VolumeStatsAggPeriod          *time.Duration `yaml:"volumeStatsAggPeriod"`
 }
 
-func (a *accepted) explain(d *strict.Decoder) {
+// notice reports each field that the file sets, and why it has no effect.
+func (a *accepted) notice(d *strict.Decoder) {
 	for _, f := range []struct {
 		name  string
 		given bool
 		means string
 	}{
-		{"kernelMemcgNotification", a.KernelMemcgNotification != nil, "notification tells how evictd learns of pressure"},
+		{"kernelMemcgNotification", a.KernelMemcgNotification != nil, "notification selects how evictd is notified of pressure"},
 		{"podPidsLimit", a.PodPidsLimit != nil, "evictd sets no limits on pods; a threshold on pid.available guards the node"},
 		{"singleProcessOOMKill", a.SingleProcessOOMKill != nil, "evictd leaves the kernel's OOM killer as it is, and itself kills all processes of a container"},
-		{"localStorageCapacityIsolation", a.LocalStorageCapacityIsolation != nil, "limits on local storage that evictd knows of always count"},
-		{"volumeStatsAggPeriod", a.VolumeStatsAggPeriod != nil, "evictd itself chooses when it measures volumes, and never stops"},
+		{"localStorageCapacityIsolation", a.LocalStorageCapacityIsolation != nil, "limits on local storage that evictd knows are always enforced"},
+		{"volumeStatsAggPeriod", a.VolumeStatsAggPeriod != nil, "evictd chooses itself when it measures volumes, and can't be made to stop"},
 	} {
 		if f.given {
 			d.Noticef(f.name, "has no effect here: %s", f.means)
@@ -34,20 +35,17 @@ func (a *accepted) explain(d *strict.Decoder) {
 	}
 }
 
-// refuseRemoved makes the fields that an AgentConfiguration once had errors that say
-// since when they are gone and why.
+// refuseRemoved makes each removed field of an AgentConfiguration an error that
+// states when and why it was removed.
 func refuseRemoved(d *strict.Decoder) {
-	d.Removed("pressure.memory.brake", "before the first release: an evictd that was killed left memory.high of all pods lowered, "+
+	d.Removed("pressure.memory.brake", "before the first release: if evictd was killed, memory.high of all pods stayed lowered, "+
 		"and its benefit was never measured")
 }
 
-// explainIdle tells of fields of an AgentConfiguration that are checked and that
-// nothing follows, so that nobody relies on them. In a kubelet's file they are
-// the kubelet's business.
-func (c *Config) explainIdle() {
-	const (
-		reserved = "is checked, but has no effect here: the limit of the kubepods cgroup counts, as whoever made it set it"
-	)
+// noticeIneffective reports the fields of an AgentConfiguration that are validated
+// but have no effect. A kubelet's file may set them for the kubelet.
+func (c *Config) noticeIneffective() {
+	const reserved = "is checked, but has no effect here: evictd uses the limit that the kubepods cgroup has"
 	for _, f := range []struct{ name, means string }{
 		{"systemReserved", reserved}, {"kubeReserved", reserved},
 	} {

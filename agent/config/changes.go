@@ -6,14 +6,14 @@ import (
 	"slices"
 )
 
-// Change is a field whose value differs between two configurations. A value that
-// one of them does not have is empty.
+// Change is a field whose value differs between two configurations. Before or
+// After is empty if that configuration does not have the field.
 type Change struct {
 	Field, Before, After string
 }
 
-// Changes returns what differs from an earlier configuration, in the order of the
-// fields; what only the earlier one has comes last.
+// Changes returns the differences from an earlier configuration in the order of
+// the fields. Fields that only the earlier one has come last.
 func (c *Config) Changes(earlier *Config) ([]Change, error) {
 	before, err := earlier.texts()
 	if err != nil {
@@ -41,7 +41,7 @@ func (c *Config) Changes(earlier *Config) ([]Change, error) {
 	return changes, nil
 }
 
-// text is a value as people read it.
+// text is a field and its value as printed for people.
 type text struct{ field, value string }
 
 func (c *Config) texts() ([]text, error) {

@@ -10,7 +10,7 @@ import (
 	"github.com/evictd/evictd/agent/signal"
 )
 
-// APIVersion and Kind are what an AgentConfiguration begins with.
+// APIVersion and Kind are the header of an AgentConfiguration.
 const (
 	APIVersion = "evictd.io/v1alpha1"
 	Kind       = "AgentConfiguration"
@@ -22,53 +22,54 @@ type Config struct {
 	KubeletFields `yaml:",inline"`
 
 	// RuntimeEndpoint is the socket of the container runtime, as a path or
-	// unix:///path; empty is to be detected.
+	// unix:///path. Empty means that it is detected.
 	RuntimeEndpoint string `yaml:"runtimeEndpoint"`
-	// CgroupRoot is the cgroup below which kubepods lies.
+	// CgroupRoot is the parent cgroup of kubepods.
 	CgroupRoot string `yaml:"cgroupRoot"`
-	// NodefsPath is a directory on the node's filesystem; empty is
-	// /var/lib/kubelet where there is one, else /.
+	// NodefsPath is a directory on the node's filesystem. Empty means
+	// /var/lib/kubelet if it exists, else /.
 	NodefsPath string `yaml:"nodefsPath"`
-	// DryRun makes evictd decide and report, and touch nothing.
+	// DryRun makes evictd decide and report without acting.
 	DryRun bool `yaml:"dryRun"`
-	// Kubelet tells what to do beside a kubelet.
+	// Kubelet selects what evictd does next to a kubelet.
 	Kubelet KubeletMode `yaml:"kubelet"`
-	// UnknownPriority tells what becomes of a kubelet's pods while their
-	// priority is not known.
+	// UnknownPriority selects whether a kubelet's pods may be evicted while their
+	// priority is unknown.
 	UnknownPriority UnknownPriority `yaml:"unknownPriority"`
-	// TrustAnnotations lists the namespaces in which annotations are believed
-	// even on a kubelet's pods.
+	// TrustAnnotations lists the namespaces in which evictd's annotations are
+	// trusted even on a kubelet's pods.
 	TrustAnnotations []string `yaml:"trustAnnotations"`
-	// Protect names the pods that are left alone.
+	// Protect selects the pods that are never evicted.
 	Protect Protect `yaml:"protect"`
-	// MemoryAccounting tells what counts as available memory.
+	// MemoryAccounting selects what counts as available memory.
 	MemoryAccounting MemoryAccounting `yaml:"memoryAccounting"`
-	// MaxVictims is the most pods that one decision evicts, at least 1.
+	// MaxVictims is the maximum number of pods that one decision evicts, at least 1.
 	MaxVictims int `yaml:"maxVictims"`
-	// SettleTimeout is how long the memory of a victim is waited for, above 0.
+	// SettleTimeout is how long a decision waits for the memory of a victim; it is
+	// above 0.
 	SettleTimeout time.Duration `yaml:"settleTimeout"`
-	// ImageGC tells whether unused images are removed.
+	// ImageGC selects whether unused images are removed.
 	ImageGC ImageGC `yaml:"imageGC"`
-	// Reclaim tells what is taken back before a pod has to go.
+	// Reclaim configures what is reclaimed before a pod is evicted.
 	Reclaim Reclaim `yaml:"reclaim"`
-	// OOMScoreAdj tells what becomes of what the kernel's OOM killer is told of
-	// containers.
+	// OOMScoreAdj selects whether the oom_score_adj of containers is shown or
+	// corrected.
 	OOMScoreAdj OOMScoreAdj `yaml:"oomScoreAdj"`
-	// Notification tells how evictd learns of memory pressure.
+	// Notification selects the lanes that notify evictd of pressure.
 	Notification Notification `yaml:"notification"`
-	// Pressure tells what becomes of stalls.
+	// Pressure configures the response to memory stalls.
 	Pressure Pressure `yaml:"pressure"`
-	// Shutdown tells what becomes of a shutdown beside a kubelet.
+	// Shutdown configures a graceful node shutdown next to a kubelet.
 	Shutdown Shutdown `yaml:"shutdown"`
 
 	// Files lists the files that this configuration was read from.
 	Files []string `yaml:"-"`
-	// Notices are what an operator should know about a valid configuration.
+	// Notices are remarks on a valid configuration, for the operator.
 	Notices []strict.Problem `yaml:"-"`
 
 	thresholds []signal.Threshold // hard ones, then soft ones, each in order
 	sources    sources
-	origin     map[string]Origin // by path, what sources does not tell
+	origin     map[string]Origin // by path, where it differs from that of sources
 }
 
 // KubeletFields are the fields that a KubeletConfiguration has too, with the
@@ -78,43 +79,45 @@ type KubeletFields struct {
 	// percentage of the signal's capacity.
 	EvictionHard Amounts `yaml:"evictionHard"`
 	EvictionSoft Amounts `yaml:"evictionSoft"`
-	// EvictionSoftGracePeriod is how long each soft threshold must be met.
+	// EvictionSoftGracePeriod is how long each soft threshold must be met before a
+	// pod is evicted.
 	EvictionSoftGracePeriod map[string]time.Duration `yaml:"evictionSoftGracePeriod"`
-	// EvictionMinimumReclaim is how far above its thresholds a signal must come
-	// back, as a quantity or a percentage.
+	// EvictionMinimumReclaim is how far a signal must rise above its thresholds
+	// before eviction ends, as a quantity or a percentage.
 	EvictionMinimumReclaim Amounts `yaml:"evictionMinimumReclaim"`
-	// EvictionPressureTransitionPeriod is how long a condition outlives its
-	// last sight.
+	// EvictionPressureTransitionPeriod is how long a node condition stays after
+	// its threshold was last met.
 	EvictionPressureTransitionPeriod time.Duration `yaml:"evictionPressureTransitionPeriod"`
-	// EvictionMaxPodGracePeriod caps the grace of soft evictions, in seconds;
-	// negative is the pod's own.
+	// EvictionMaxPodGracePeriod limits the grace period of soft evictions, in
+	// seconds. Negative means the pod's own.
 	EvictionMaxPodGracePeriod int32 `yaml:"evictionMaxPodGracePeriod"`
 	// MergeDefaultEvictionSettings adds the defaults that EvictionHard omits.
 	MergeDefaultEvictionSettings bool `yaml:"mergeDefaultEvictionSettings"`
-	// EnforceNodeAllocatable arms allocatableMemory.available where it lists
+	// EnforceNodeAllocatable enables allocatableMemory.available if it lists
 	// "pods".
 	EnforceNodeAllocatable []string `yaml:"enforceNodeAllocatable"`
 	// SystemReserved and KubeReserved are quantities by resource.
 	SystemReserved Amounts `yaml:"systemReserved"`
 	KubeReserved   Amounts `yaml:"kubeReserved"`
 
-	// The percentages of disk usage from which and down to which images are
-	// collected, 0 to 100, and the ages of an unused image that spare and doom
-	// it; a maximum of 0 is none.
+	// Image collection starts at the high and ends at the low percentage of disk
+	// usage, 0 to 100. An unused image younger than the minimum age is kept, one
+	// older than the maximum age is removed; a maximum of 0 means no limit.
 	ImageGCHighThresholdPercent int32         `yaml:"imageGCHighThresholdPercent"`
 	ImageGCLowThresholdPercent  int32         `yaml:"imageGCLowThresholdPercent"`
 	ImageMinimumGCAge           time.Duration `yaml:"imageMinimumGCAge"`
 	ImageMaximumGCAge           time.Duration `yaml:"imageMaximumGCAge"`
 
-	// How long a shutdown waits for all pods and, as a part of that, for the
-	// critical ones; 0 does not wait.
+	// ShutdownGracePeriod is how long a shutdown waits for all pods. The part of
+	// it given by ShutdownGracePeriodCriticalPods is reserved for the critical
+	// ones. With 0 the shutdown does not wait.
 	ShutdownGracePeriod             time.Duration `yaml:"shutdownGracePeriod"`
 	ShutdownGracePeriodCriticalPods time.Duration `yaml:"shutdownGracePeriodCriticalPods"`
-	// ShutdownGracePeriodByPodPriority replaces both, group by group.
+	// ShutdownGracePeriodByPodPriority replaces both, with one period per group.
 	ShutdownGracePeriodByPodPriority []ShutdownGroup `yaml:"shutdownGracePeriodByPodPriority"`
 }
 
-// ShutdownGroup is how long a shutdown waits for pods of at least a priority.
+// ShutdownGroup is how long a shutdown waits for pods with at least a priority.
 type ShutdownGroup struct {
 	Priority                   int32 `yaml:"priority"`
 	ShutdownGracePeriodSeconds int64 `yaml:"shutdownGracePeriodSeconds"`
@@ -139,8 +142,9 @@ func (a *Amounts) DecodeYAML(d *strict.Decoder, n *yaml.Node) {
 // amount is the text of a quantity or percentage.
 type amount string
 
-// DecodeYAML reads a string or a plain number; of a kubelet's file a string
-// alone, since the kubelet does not start with a number in its maps of strings.
+// DecodeYAML reads a string or a plain number. In a kubelet's file it accepts a
+// string only, because the kubelet refuses to start with a number in its maps of
+// strings.
 func (a *amount) DecodeYAML(d *strict.Decoder, n *yaml.Node) {
 	if d.Lenient() {
 		d.Decode(n, (*string)(a))
@@ -150,16 +154,17 @@ func (a *amount) DecodeYAML(d *strict.Decoder, n *yaml.Node) {
 	*a = amount(text)
 }
 
-// KubeletMode tells what evictd does beside a kubelet.
+// KubeletMode selects what evictd does next to a kubelet.
 type KubeletMode string
 
-// The modes beside a kubelet.
+// The kubelet modes.
 const (
-	// KubeletAuto: while a kubelet's pods run here, evictd stays in dry run.
+	// KubeletAuto keeps evictd in dry run while a kubelet's pods run on the node.
 	KubeletAuto KubeletMode = "auto"
-	// KubeletAbsent: no kubelet runs here; what looks like its pods is ours.
+	// KubeletAbsent states that no kubelet runs on the node. Pods with a kubelet's
+	// annotations are left-overs that evictd may evict.
 	KubeletAbsent KubeletMode = "absent"
-	// KubeletOverride: evictd acts although a kubelet runs here.
+	// KubeletOverride makes evictd act although a kubelet runs on the node.
 	KubeletOverride KubeletMode = "override"
 )
 
@@ -168,10 +173,11 @@ func (m *KubeletMode) UnmarshalText(text []byte) error {
 	return choose(m, text, KubeletAuto, KubeletAbsent, KubeletOverride)
 }
 
-// UnknownPriority tells what becomes of a kubelet's pods of unknown priority.
+// UnknownPriority selects whether a kubelet's pods of unknown priority may be
+// evicted.
 type UnknownPriority string
 
-// What becomes of pods of unknown priority.
+// The values of UnknownPriority.
 const (
 	SparePriority UnknownPriority = "spare"
 	EvictPriority UnknownPriority = "evict"
@@ -182,10 +188,10 @@ func (p *UnknownPriority) UnmarshalText(text []byte) error {
 	return choose(p, text, SparePriority, EvictPriority)
 }
 
-// MemoryAccounting tells what counts as available memory.
+// MemoryAccounting selects what counts as available memory.
 type MemoryAccounting string
 
-// The ways to count available memory.
+// The values of MemoryAccounting.
 const (
 	// AccountingKubelet counts active file cache as used.
 	AccountingKubelet MemoryAccounting = "kubelet"
@@ -198,14 +204,15 @@ func (a *MemoryAccounting) UnmarshalText(text []byte) error {
 	return choose(a, text, AccountingKubelet, AccountingAvailable)
 }
 
-// ImageGC tells whether unused images are removed.
+// ImageGC selects whether unused images are removed.
 type ImageGC string
 
-// Whether images are collected.
+// The values of ImageGC.
 const (
-	// ImageGCAuto: unless a kubelet runs here, which collects them itself.
+	// ImageGCAuto removes images unless a kubelet runs on the node, because the
+	// kubelet collects them itself.
 	ImageGCAuto ImageGC = "auto"
-	// ImageGCOn and ImageGCOff: always, and never.
+	// ImageGCOn always removes images, ImageGCOff never.
 	ImageGCOn  ImageGC = "on"
 	ImageGCOff ImageGC = "off"
 )
@@ -215,19 +222,20 @@ func (g *ImageGC) UnmarshalText(text []byte) error {
 	return choose(g, text, ImageGCAuto, ImageGCOn, ImageGCOff)
 }
 
-// Reclaim tells what is taken back before a pod has to go.
+// Reclaim configures what is reclaimed before a pod is evicted.
 type Reclaim struct {
-	// Memory tells whether the kernel is asked for cold memory of pods under soft
-	// thresholds.
+	// Memory selects whether memory of pods is reclaimed proactively
+	// (memory.reclaim) while a soft threshold is met.
 	Memory ReclaimMemory `yaml:"memory"`
 }
 
-// ReclaimMemory tells whether the kernel is asked for cold memory.
+// ReclaimMemory selects whether memory is reclaimed proactively.
 type ReclaimMemory string
 
-// Whether it is.
+// The values of ReclaimMemory.
 const (
-	// ReclaimMemoryAuto: where it can be, on cgroup v2 from Linux 5.19.
+	// ReclaimMemoryAuto reclaims where memory.reclaim exists: cgroup v2 from Linux
+	// 5.19.
 	ReclaimMemoryAuto ReclaimMemory = "auto"
 	ReclaimMemoryOff  ReclaimMemory = "off"
 )
@@ -237,16 +245,17 @@ func (r *ReclaimMemory) UnmarshalText(text []byte) error {
 	return choose(r, text, ReclaimMemoryAuto, ReclaimMemoryOff)
 }
 
-// OOMScoreAdj tells what becomes of the oom_score_adj of containers' processes.
+// OOMScoreAdj selects whether the oom_score_adj of containers' processes is shown
+// or corrected.
 type OOMScoreAdj string
 
-// What becomes of them.
+// The values of OOMScoreAdj.
 const (
-	// OOMScoreAdjObserve: evictctl explain shows them.
+	// OOMScoreAdjObserve shows the values in evictctl explain.
 	OOMScoreAdjObserve OOMScoreAdj = "observe"
-	// OOMScoreAdjEnforce: wrong ones are corrected, too, but a kubelet's pods'.
+	// OOMScoreAdjEnforce also corrects wrong values, except in a kubelet's pods.
 	OOMScoreAdjEnforce OOMScoreAdj = "enforce"
-	// OOMScoreAdjOff: they are not looked at.
+	// OOMScoreAdjOff does not read the values.
 	OOMScoreAdjOff OOMScoreAdj = "off"
 )
 
@@ -255,6 +264,8 @@ func (o *OOMScoreAdj) UnmarshalText(text []byte) error {
 	return choose(o, text, OOMScoreAdjObserve, OOMScoreAdjEnforce, OOMScoreAdjOff)
 }
 
+// choose sets into to the allowed value that equals text. The error lists the
+// allowed values.
 func choose[T ~string](into *T, text []byte, allowed ...T) error {
 	list := ""
 	for i, a := range allowed {

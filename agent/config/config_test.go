@@ -16,7 +16,7 @@ import (
 	"github.com/evictd/evictd/agent/evict"
 )
 
-var update = flag.Bool("update", false, "write golden files anew")
+var update = flag.Bool("update", false, "rewrite the golden files")
 
 // golden compares text with a file under testdata.
 func golden(t *testing.T, name, got string) {
@@ -73,7 +73,7 @@ func TestGolden(t *testing.T) {
 	golden(t, "full.golden.yaml", dump(t, c))
 }
 
-// same compares configurations by what they mean.
+// same compares the values and the policies of two configurations.
 func same(t *testing.T, what string, want, got *Config) {
 	t.Helper()
 	strip := func(c *Config) Config {
@@ -184,7 +184,7 @@ func TestPolicyRules(t *testing.T) {
 		t.Errorf("Policy = %+v", p)
 	}
 	if p := mustParse(t, "").Policy(evict.SingleFs); !p.SpareUnknownPriority {
-		t.Error("a kubelet's pods of unknown priority are not spared by default")
+		t.Error("SparePriority is not the default for a kubelet's pods of unknown priority")
 	}
 }
 
@@ -233,7 +233,7 @@ func TestFromNode(t *testing.T) {
 			t.Fatal(err)
 		}
 		var s scenario
-		d.Decode(root.Content[1], &s) // wrong on purpose: the first value is no map
+		d.Decode(root.Content[1], &s) // wrong on purpose: the first value is not a map
 		return d, root.Content[3]
 	}
 	d, n := parse("x: 1\nconfig:\n  evictionHard:\n    memory.available: 1Gi\n  podPidsLimit: 5\n")
@@ -260,9 +260,9 @@ s.yaml:5: config.maxVictims: is 0; want at least 1`
 	same(t, "no node", mustParse(t, ""), c)
 }
 
-// TestFieldsAreChecked holds against forgetting: every field of a configuration
-// is in the full example, so that its golden file covers it.
-func TestFieldsAreChecked(t *testing.T) {
+// TestFullExampleIsComplete checks that the full example sets every field of a
+// configuration, so that its golden file covers it.
+func TestFullExampleIsComplete(t *testing.T) {
 	d, root, err := strict.Parse("full.yaml", func() []byte {
 		data, err := os.ReadFile(filepath.Join("testdata", "full.yaml"))
 		if err != nil {

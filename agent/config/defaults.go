@@ -3,7 +3,7 @@ package config
 import "time"
 
 // defaultHard returns the kubelet's hard thresholds on Linux
-// (pkg/kubelet/eviction/defaults_linux.go). There is none on PIDs.
+// (pkg/kubelet/eviction/defaults_linux.go). It has none on PIDs.
 func defaultHard() Amounts {
 	return Amounts{
 		"memory.available":   "100Mi",
@@ -14,14 +14,15 @@ func defaultHard() Amounts {
 	}
 }
 
+// The kubelet's defaults for durations in which 0 means "not set"
+// (pkg/kubelet/apis/config/v1beta1/defaults.go).
 const (
 	defaultTransitionPeriod  = 5 * time.Minute
 	defaultImageMinimumGCAge = 2 * time.Minute
 )
 
-// base returns what a configuration is before a file is read. What the kubelet
-// fills in only afterwards, because 0 and absent are the same to it, is left to
-// complete.
+// base returns the configuration before a file is read. Defaults that the kubelet
+// also applies to an explicit 0 are left to setDefaults.
 func base() *Config {
 	return &Config{
 		KubeletFields: KubeletFields{
@@ -45,8 +46,8 @@ func base() *Config {
 	}
 }
 
-// complete fills in what no file gave.
-func (c *Config) complete() {
+// setDefaults fills in the fields that no file sets.
+func (c *Config) setDefaults() {
 	hard := defaultHard()
 	switch {
 	case c.EvictionHard == nil:

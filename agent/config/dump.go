@@ -18,7 +18,7 @@ type Value struct {
 }
 
 // Values returns every value in force in the order of the fields. An empty map
-// or list is a value of its own.
+// or list counts as one value.
 func (c *Config) Values() ([]Value, error) {
 	root, err := c.node()
 	if err != nil {
@@ -33,8 +33,8 @@ func (c *Config) Values() ([]Value, error) {
 	return values, err
 }
 
-// Dump returns the configuration in force as an AgentConfiguration, each value
-// with where it comes from as a comment. Parsing it gives the same configuration.
+// Dump returns the configuration in force as an AgentConfiguration, with the
+// origin of each value as a comment. Parsing it gives the same configuration.
 func (c *Config) Dump() ([]byte, error) {
 	root, err := c.node()
 	if err != nil {
@@ -61,7 +61,7 @@ func (c *Config) node() (*yaml.Node, error) {
 
 func scalar(text string) *yaml.Node { return &yaml.Node{Kind: yaml.ScalarNode, Value: text} }
 
-// leaves visits what has a value of its own: scalars, and empty maps and lists.
+// leaves calls visit for each scalar and for each empty map or list.
 func leaves(n *yaml.Node, path string, visit func(path string, n *yaml.Node)) {
 	switch {
 	case len(n.Content) == 0:

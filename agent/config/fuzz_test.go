@@ -9,8 +9,8 @@ import (
 	"github.com/evictd/evictd/agent/config/strict"
 )
 
-// FuzzParse parses anything as either kind of file: the result is problems, or
-// a configuration whose dump parses to the same one.
+// FuzzParse parses arbitrary input as either kind of file. The result must be
+// problems, or a configuration whose dump parses to the same one.
 func FuzzParse(f *testing.F) {
 	full, err := os.ReadFile(filepath.Join("testdata", "full.yaml"))
 	if err != nil {

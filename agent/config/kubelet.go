@@ -18,16 +18,16 @@ const (
 )
 
 // readKubelet decodes the part of a KubeletConfiguration that concerns evictd
-// over what c holds.
+// into c.
 func (c *Config) readKubelet(name string, data []byte) error {
 	d, root, err := strict.ParseLenient(name, data)
 	if err != nil {
 		return err
 	}
-	if err := foreign(d, root, kubeletKind, map[string]string{Kind: "evictd reads its own with --config"}); err != nil {
+	if err := wrongKind(d, root, kubeletKind, map[string]string{Kind: "evictd reads its own with --config"}); err != nil {
 		return err
 	}
-	d.Ignore(kubeletsOwn...)
+	d.Ignore(ignoredKubeletFields...)
 	c.sources.kubelet = d
 	c.Files = append(c.Files, name)
 	file := struct {
@@ -41,17 +41,17 @@ func (c *Config) readKubelet(name string, data []byte) error {
 }
 
 // kubeletCgroups are fields of a KubeletConfiguration that evictd reads only to
-// know whether a kubelet would start with the others.
+// check whether a kubelet would start with its enforceNodeAllocatable.
 type kubeletCgroups struct {
 	System string `yaml:"systemReservedCgroup"`
 	Kube   string `yaml:"kubeReservedCgroup"`
 	PerQOS *bool  `yaml:"cgroupsPerQOS"`
 }
 
-// bend returns what the kubelet makes of a threshold or minimum reclaim that
-// evictd refuses, and a word about it; text is empty where nothing is left. Ok
-// is false where the kubelet refuses it too.
-func bend(text string, reclaim bool) (bent, about string, ok bool) {
+// kubeletAmount returns what the kubelet makes of a threshold or minimum reclaim
+// that evictd refuses, and a notice about it. Converted is empty if the value has
+// no effect in the kubelet; ok is false if the kubelet refuses it too.
+func kubeletAmount(text string, reclaim bool) (converted, notice string, ok bool) {
 	if strings.HasSuffix(text, "%") {
 		number := strings.TrimRight(text, "%")
 		share, err := strconv.ParseFloat(number, 32)
@@ -59,15 +59,15 @@ func bend(text string, reclaim bool) (bent, about string, ok bool) {
 		case err != nil:
 			return "", "", false
 		case math.IsNaN(share), math.IsInf(share, 1) && reclaim:
-			return "", "the kubelet takes it for a mark that is never reached; it is left out", true
+			return "", "in the kubelet this threshold is never met; it is ignored", true
 		}
-		return number + "%", "is taken for " + number + "%, as by the kubelet", true
+		return number + "%", "is read as " + number + "%, as by the kubelet", true
 	}
 	if !tooLarge(text) {
 		return "", "", false
 	}
-	most := strconv.FormatInt(math.MaxInt64, 10)
-	return most, "is taken for " + most + ", which is as good as any larger one", true
+	largest := strconv.FormatInt(math.MaxInt64, 10)
+	return largest, "is read as " + largest + ", the largest quantity that evictd supports", true
 }
 
 var (
@@ -79,23 +79,23 @@ var (
 // withExponent is a quantity in scientific notation that is not negative.
 var withExponent = regexp.MustCompile(`^\+?([0-9]+(\.[0-9]*)?|\.[0-9]+)[eE][-+]?[0-9]+$`)
 
-// kubeletReads reports whether the kubelet takes a quantity of systemReserved or
-// kubeReserved that evictd refuses: one that is too large, and "Gi" for 0
-// (cmd/kubelet/app/server.go: parseResourceList).
-func kubeletReads(text string) bool {
-	if exponent.MatchString(text) { // not for ParseQuantity, see tooLarge
+// kubeletAccepts reports whether the kubelet accepts a quantity of systemReserved
+// or kubeReserved that evictd refuses: one that is too large, and "Gi", which it
+// reads as 0 (cmd/kubelet/app/server.go: parseResourceList).
+func kubeletAccepts(text string) bool {
+	if exponent.MatchString(text) { // ParseQuantity must not see it, see tooLarge
 		return withExponent.MatchString(text)
 	}
 	q, err := resource.ParseQuantity(text)
 	return err == nil && q.Sign() >= 0
 }
 
-// tooLarge reports whether text is a quantity beyond what evictd counts with.
+// tooLarge reports whether text is a quantity above the largest int64.
 // resource.ParseQuantity must not see an exponent, because it computes the power
-// of ten however long that takes.
+// of ten without a limit on its time.
 func tooLarge(text string) bool {
 	if plainNumber.MatchString(text) {
-		f, _ := strconv.ParseFloat(text, 64) // infinite where it is out of range
+		f, _ := strconv.ParseFloat(text, 64) // infinite if out of range
 		return f >= math.MaxInt64
 	}
 	if exponent.MatchString(text) {
@@ -105,40 +105,40 @@ func tooLarge(text string) bool {
 	return err == nil && q.Cmp(*resource.NewQuantity(math.MaxInt64, resource.DecimalSI)) > 0
 }
 
-// harden turns the soft thresholds whose grace period is 0 into hard ones, which
-// they are to the kubelet (pkg/kubelet/eviction/helpers.go:
-// isHardEvictionThreshold). The kubelet keeps both where evictionHard has the
-// signal too, and acts when the first of them is met: that is the larger of both.
-func (c *Config) harden(hard, soft map[signal.Signal]signal.Value) {
+// moveZeroGraceToHard turns soft thresholds with a grace period of 0 into hard
+// ones, which they are in the kubelet (pkg/kubelet/eviction/helpers.go:
+// isHardEvictionThreshold). If evictionHard has the signal too, the kubelet keeps
+// both and acts when the first of them is met, which is the larger one.
+func (c *Config) moveZeroGraceToHard(hard, soft map[signal.Signal]signal.Value) {
 	for _, s := range signal.All() {
 		name := s.String()
 		grace, given := c.EvictionSoftGracePeriod[name]
-		mark, isSoft := soft[s]
+		value, isSoft := soft[s]
 		path := strict.Key(fieldSoftGrace, name)
 		if !given || grace != 0 || !isSoft || !c.sources.lenient(fieldSoftGrace) {
 			continue
 		}
-		about := "is 0, which makes the threshold a hard one, as for the kubelet"
+		notice := "is 0, which makes the threshold a hard one, as in the kubelet"
 		other, both := hard[s]
 		if both {
-			mark = signal.Larger(mark, other)
-			about += "; of it and that of evictionHard, " + other.String() + ", the one that is reached first counts"
+			value = signal.Larger(value, other)
+			notice += "; of it and that of evictionHard, " + other.String() + ", the one that is reached first counts"
 		}
-		if !both || mark.String() != other.String() {
-			hard[s] = mark
-			c.EvictionHard[name] = mark.String()
+		if !both || value.String() != other.String() {
+			hard[s] = value
+			c.EvictionHard[name] = value.String()
 			c.origin[strict.Key(fieldHard, name)] = c.Origin(strict.Key(fieldSoft, name))
 		}
-		c.noticef(path, "%s", about)
+		c.noticef(path, "%s", notice)
 		delete(soft, s)
 		delete(c.EvictionSoft, name)
 		delete(c.EvictionSoftGracePeriod, name)
 	}
 }
 
-// kubeletsOwn are the fields of a KubeletConfiguration that evictd does not
-// read, up to Kubernetes 1.37 and back to the first v1beta1.
-var kubeletsOwn = []string{
+// ignoredKubeletFields are the fields of a KubeletConfiguration that evictd does
+// not read, up to Kubernetes 1.37 and back to the first v1beta1.
+var ignoredKubeletFields = []string{
 	"address", "allowedUnsafeSysctls", "authentication", "authorization", "cgroupDriver", "cgroupRoot",
 	"clusterDNS", "clusterDomain", "configMapAndSecretChangeDetectionStrategy", "configTrialDuration",
 	"containerLogMaxFiles", "containerLogMaxSize", "containerLogMaxWorkers", "containerLogMonitorInterval",

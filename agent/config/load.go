@@ -10,24 +10,25 @@ import (
 	"github.com/evictd/evictd/agent/config/strict"
 )
 
-// DefaultPath is where an AgentConfiguration is looked for.
+// DefaultPath is the default path of the AgentConfiguration.
 const DefaultPath = "/etc/evictd/config.yaml"
 
-// Options say what Load reads.
+// Options name the files that Load reads.
 type Options struct {
-	// Path is the AgentConfiguration's. It may be missing unless PathGiven.
+	// Path is the path of the AgentConfiguration. The file may be missing unless
+	// PathGiven is set.
 	Path      string
 	PathGiven bool
-	// KubeletPath is a KubeletConfiguration's; empty is none.
+	// KubeletPath is the path of a KubeletConfiguration; empty means none.
 	KubeletPath string
 	// DryRun switches dry run on, whatever the files say.
 	DryRun bool
 }
 
-// Load reads the configuration in force: the kubelet's defaults, on top of them
-// a KubeletConfiguration, and on top of that an AgentConfiguration, field by
-// field and maps and lists as a whole. Without an AgentConfiguration it is in
-// dry run. What is wrong with the files' contents is a [strict.Problems].
+// Load returns the configuration in force: the kubelet's defaults, overridden by
+// a KubeletConfiguration, overridden by an AgentConfiguration, field by field; a
+// map or list is replaced as a whole. Without an AgentConfiguration it is in dry
+// run. Invalid contents of the files are reported as [strict.Problems].
 func Load(o Options) (*Config, error) {
 	var kubelet []byte
 	if o.KubeletPath != "" {
@@ -43,8 +44,8 @@ func Load(o Options) (*Config, error) {
 	return parse(o, kubelet, agent)
 }
 
-// parse is [Load] of the contents of the files that o names; nil is a file that
-// is not there.
+// parse builds the configuration from the contents of the files that o names.
+// Nil stands for a missing file.
 func parse(o Options, kubelet, agent []byte) (*Config, error) {
 	c := base()
 	var kubeletErr, agentErr error
@@ -67,16 +68,15 @@ func parse(o Options, kubelet, agent []byte) (*Config, error) {
 }
 
 // FromNode reads a configuration that is a part of another file, without
-// apiVersion and kind. D is the decoder of that part, to which what is wrong is
-// reported; then, the configuration is nil. A nil node is an empty
-// configuration.
+// apiVersion and kind. It reports problems to d, the decoder of that part, and
+// then returns nil. A nil node is an empty configuration.
 func FromNode(d *strict.Decoder, n *yaml.Node) *Config {
 	c := base()
 	c.sources.agent = d
 	if n != nil {
 		c.decodeAgent(d, n, nil)
 	}
-	c.settle()
+	c.validate()
 	if d.Failed("") {
 		return nil
 	}
@@ -84,14 +84,13 @@ func FromNode(d *strict.Decoder, n *yaml.Node) *Config {
 	return c
 }
 
-// header is what every file begins with.
+// header identifies the kind of a file.
 type header struct {
 	APIVersion string `yaml:"apiVersion"`
 	Kind       string `yaml:"kind"`
 }
 
-// check reports what is wrong with the header. Another kind of file is the one
-// problem of that file: everything in it would be wrong.
+// check reports a missing or wrong apiVersion or kind.
 func (h header) check(d *strict.Decoder, apiVersion, kind string) {
 	for _, f := range []struct{ name, found, want string }{
 		{"apiVersion", h.APIVersion, apiVersion}, {"kind", h.Kind, kind},
@@ -106,9 +105,9 @@ func (h header) check(d *strict.Decoder, apiVersion, kind string) {
 	}
 }
 
-// foreign returns an error when a file says that it is of another kind: each of
-// its fields would be wrong, and only one thing is.
-func foreign(d *strict.Decoder, n *yaml.Node, kind string, hints map[string]string) error {
+// wrongKind returns an error if the kind of a file is one of those in hints. It is
+// then the only problem reported, instead of one for each field of the file.
+func wrongKind(d *strict.Decoder, n *yaml.Node, kind string, hints map[string]string) error {
 	for i := 0; n.Kind == yaml.MappingNode && i+1 < len(n.Content); i += 2 {
 		key, value := n.Content[i], n.Content[i+1]
 		if hint, known := hints[value.Value]; known && key.Value == "kind" {
@@ -126,7 +125,7 @@ func (c *Config) readAgent(name string, data []byte) error {
 	if err != nil {
 		return err
 	}
-	if err := foreign(d, root, Kind, map[string]string{
+	if err := wrongKind(d, root, Kind, map[string]string{
 		kubeletKind: "evictd reads a kubelet's file with --kubelet-config",
 		"Scenario":  "evictctl simulate replays scenarios",
 	}); err != nil {
@@ -140,8 +139,8 @@ func (c *Config) readAgent(name string, data []byte) error {
 	return nil
 }
 
-// decodeAgent decodes an AgentConfiguration over what c holds, with its header
-// unless h is nil.
+// decodeAgent decodes an AgentConfiguration into c, whose fields keep their
+// values where the file has none. It reads the header too unless h is nil.
 func (c *Config) decodeAgent(d *strict.Decoder, n *yaml.Node, h *header) {
 	file := struct {
 		Header   *header  `yaml:",inline"`
@@ -150,19 +149,20 @@ func (c *Config) decodeAgent(d *strict.Decoder, n *yaml.Node, h *header) {
 	}{Header: h, Config: c}
 	refuseRemoved(d)
 	d.Decode(n, &file)
-	file.Accepted.explain(d)
+	file.Accepted.notice(d)
 }
 
-// settle fills in the defaults and checks what fields mean, each for itself and
-// together.
-func (c *Config) settle() {
-	c.complete()
+// validate fills in the defaults and checks each field, and the fields against
+// each other.
+func (c *Config) validate() {
+	c.setDefaults()
 	c.check()
 }
 
-// finish settles what whole files gave.
+// finish validates the configuration and returns all problems of the files as one
+// error.
 func (c *Config) finish() (*Config, error) {
-	c.settle()
+	c.validate()
 	var errs []error
 	for _, d := range []*strict.Decoder{c.sources.kubelet, c.sources.agent} {
 		if d != nil {
@@ -176,18 +176,18 @@ func (c *Config) finish() (*Config, error) {
 	return c, nil
 }
 
-// errorf reports what is wrong with the field at path to the file that gave it.
+// errorf reports a problem with the field at path to the file that sets it.
 func (c *Config) errorf(path, format string, args ...any) {
 	c.sources.reporter(path).Errorf(path, format, args...)
 }
 
-// noticef reports what an operator should know about the field at path.
+// noticef reports a notice about the field at path to the file that sets it.
 func (c *Config) noticef(path, format string, args ...any) {
 	c.sources.reporter(path).Noticef(path, format, args...)
 }
 
-// failed reports whether the field at path could not be read, so that others
-// can't be held against it.
+// failed reports whether the field at path could not be read, so that other
+// fields can't be compared with it.
 func (c *Config) failed(path string) bool {
 	d := c.sources.of(path)
 	return d != nil && d.Failed(path)

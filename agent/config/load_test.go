@@ -35,7 +35,7 @@ func TestLoadLayers(t *testing.T) {
 	}
 	for _, tt := range []struct {
 		name           string
-		agent, kubelet string // without their heads; "-" is no file
+		agent, kubelet string // without their headers; "-" means no file
 		flag           bool
 		want           wants
 	}{
@@ -43,15 +43,15 @@ func TestLoadLayers(t *testing.T) {
 			"evictionHard.memory.available": OriginDefault,
 		}}},
 		{"no file, flag", "-", "-", true, wants{true, OriginFlag, "memory.available 100Mi 0s 0", nil}},
-		{"ours", "evictionHard: {memory.available: 1Gi}", "-", false, wants{false, OriginDefault, "memory.available 1Gi 0s 0", map[string]Origin{
+		{"agent file", "evictionHard: {memory.available: 1Gi}", "-", false, wants{false, OriginDefault, "memory.available 1Gi 0s 0", map[string]Origin{
 			"evictionHard.memory.available":    OriginFile,
 			"evictionHard":                     OriginFile,
 			"maxVictims":                       OriginDefault,
 			"evictionPressureTransitionPeriod": OriginDefault,
 		}}},
-		{"ours, flag", "dryRun: false", "-", true, wants{true, OriginFlag, "memory.available 100Mi 0s 0", nil}},
-		{"ours says dry run", "dryRun: true", "-", false, wants{true, OriginFile, "memory.available 100Mi 0s 0", nil}},
-		{"kubelet's alone", "-", "evictionHard: {memory.available: 1Gi}", false, wants{true, OriginDefault, "memory.available 1Gi 0s 0", map[string]Origin{
+		{"agent file, flag", "dryRun: false", "-", true, wants{true, OriginFlag, "memory.available 100Mi 0s 0", nil}},
+		{"dry run in agent file", "dryRun: true", "-", false, wants{true, OriginFile, "memory.available 100Mi 0s 0", nil}},
+		{"kubelet file only", "-", "evictionHard: {memory.available: 1Gi}", false, wants{true, OriginDefault, "memory.available 1Gi 0s 0", map[string]Origin{
 			"evictionHard.memory.available": OriginKubelet,
 		}}},
 		{"both", "evictionHard: {memory.available: 1Gi}\nevictionPressureTransitionPeriod: 0s\nprotect: {names: [a/b]}",
@@ -59,7 +59,7 @@ func TestLoadLayers(t *testing.T) {
 			wants{false, OriginDefault, "memory.available 1Gi 0s 0", map[string]Origin{
 				"evictionHard.memory.available":    OriginFile,
 				"evictionMaxPodGracePeriod":        OriginKubelet,
-				"evictionPressureTransitionPeriod": OriginDefault, // 0 is the default, whoever says it
+				"evictionPressureTransitionPeriod": OriginDefault, // 0 means the default in either file
 				"protect.names[0]":                 OriginFile,
 				"protect.daemonSets":               OriginDefault,
 			}}},
@@ -136,37 +136,37 @@ func TestLoadErrors(t *testing.T) {
 	}
 	_, err = Load(Options{Path: write(t, "a.yaml", "{"), KubeletPath: write(t, "k.yaml", "{")})
 	if err == nil || strings.Count(err.Error(), "\n") != 1 {
-		t.Errorf("Load of two broken files = %v; want a problem of each", err)
+		t.Errorf("Load of two invalid files = %v; want one problem for each", err)
 	}
 }
 
 func TestKubeletFile(t *testing.T) {
 	for _, tt := range []struct{ name, text, thresholds, notices string }{
-		{"fields of the kubelet's own", "address: 0.0.0.0\nauthentication: {anonymous: {enabled: false}}\nkernelMemcgNotification: yes\nevictionHard: {}\nport: 5", "", ""},
+		{"fields that only the kubelet uses", "address: 0.0.0.0\nauthentication: {anonymous: {enabled: false}}\nkernelMemcgNotification: yes\nevictionHard: {}\nport: 5", "", ""},
 		{"no field at all", "", "memory.available 100Mi 0s 0\n", ""},
 		{"unknown field", "evictionHard: {}\nevictionHrad: {}", "", "k:4: evictionHrad: is not a field here and is ignored; did you mean evictionHard?"},
 		{"duplicate", "evictionHard: {memory.available: 1Gi}\nevictionHard: {pid.available: 1k}", "pid.available 1k 0s 0\n", "k:4: evictionHard: is given twice; the one in line 3 is ignored"},
-		{"odd percentages", "evictionHard: {memory.available: 5%%, nodefs.available: NaN%, imagefs.available: 0.0%, pid.available: 0%%}", "memory.available 5% 0s 0\nimagefs.available 0.0% 0s 0\n", `k:3: evictionHard.memory.available: "5%%" is taken for 5%, as by the kubelet
-k:3: evictionHard.nodefs.available: "NaN%": the kubelet takes it for a mark that is never reached; it is left out
-k:3: evictionHard.pid.available: "0%%" is taken for 0%, as by the kubelet`},
-		{"odd reclaims", "evictionHard: {memory.available: 1Gi, pid.available: '5', nodefs.available: '1'}\nevictionMinimumReclaim: {memory.available: Inf%, nodefs.available: 10%%, pid.available: '1e20'}", "memory.available 1Gi 0s 0\nnodefs.available 1 0s 10%\npid.available 5 0s 9223372036854775807\n", `k:4: evictionMinimumReclaim.memory.available: "Inf%": the kubelet takes it for a mark that is never reached; it is left out
-k:4: evictionMinimumReclaim.nodefs.available: "10%%" is taken for 10%, as by the kubelet
-k:4: evictionMinimumReclaim.pid.available: "1e20" is taken for 9223372036854775807, which is as good as any larger one`},
-		{"soft with grace 0 is hard", "evictionHard: {}\nevictionSoft: {memory.available: 1Gi, nodefs.available: 5%}\nevictionSoftGracePeriod: {memory.available: 0s, nodefs.available: 1s}\nevictionMinimumReclaim: {memory.available: '5'}", "memory.available 1Gi 0s 5\nnodefs.available 5% 1s 0\n", `k:5: evictionSoftGracePeriod.memory.available: is 0, which makes the threshold a hard one, as for the kubelet`},
-		{"soft with grace 0 above hard", "evictionHard: {memory.available: 1Gi}\nevictionSoft: {memory.available: 2Gi}\nevictionSoftGracePeriod: {memory.available: 0s}", "memory.available 2Gi 0s 0\n", `k:5: evictionSoftGracePeriod.memory.available: is 0, which makes the threshold a hard one, as for the kubelet; of it and that of evictionHard, 1Gi, the one that is reached first counts`},
-		{"soft with grace 0 below hard", "evictionHard: {memory.available: 20%}\nevictionSoft: {memory.available: 10%}\nevictionSoftGracePeriod: {memory.available: 0s}", "memory.available 20% 0s 0\n", `k:5: evictionSoftGracePeriod.memory.available: is 0, which makes the threshold a hard one, as for the kubelet; of it and that of evictionHard, 20%, the one that is reached first counts`},
-		{"soft with grace 0 beside a percentage", "evictionHard: {memory.available: 20%}\nevictionSoft: {memory.available: 1Mi}\nevictionSoftGracePeriod: {memory.available: 0s}", "memory.available 20% or 1Mi 0s 0\n", `k:5: evictionSoftGracePeriod.memory.available: is 0, which makes the threshold a hard one, as for the kubelet; of it and that of evictionHard, 20%, the one that is reached first counts`},
-		{"soft percentage with grace 0", "evictionHard: {memory.available: 1Gi}\nevictionSoft: {memory.available: 5%}\nevictionSoftGracePeriod: {memory.available: 0s}", "memory.available 5% or 1Gi 0s 0\n", `k:5: evictionSoftGracePeriod.memory.available: is 0, which makes the threshold a hard one, as for the kubelet; of it and that of evictionHard, 1Gi, the one that is reached first counts`},
-		{"containerfs", "evictionHard: {containerfs.available: 5%}", "", `k:3: evictionHard.containerfs.available: is ignored, as by the kubelet: the thresholds of the filesystem that holds the writable layers count for containerfs.available`},
-		{"negative periods", "evictionHard: {}\nevictionPressureTransitionPeriod: -1m\nevictionMaxPodGracePeriod: -1", "", `k:4: evictionPressureTransitionPeriod: -1m0s is negative; conditions end as soon as their cause
-k:5: evictionMaxPodGracePeriod: -1 is negative; pods get their own grace period, as the kubelet documents, where the kubelet gives them a second`},
+		{"odd percentages", "evictionHard: {memory.available: 5%%, nodefs.available: NaN%, imagefs.available: 0.0%, pid.available: 0%%}", "memory.available 5% 0s 0\nimagefs.available 0.0% 0s 0\n", `k:3: evictionHard.memory.available: "5%%" is read as 5%, as by the kubelet
+k:3: evictionHard.nodefs.available: "NaN%": in the kubelet this threshold is never met; it is ignored
+k:3: evictionHard.pid.available: "0%%" is read as 0%, as by the kubelet`},
+		{"odd reclaims", "evictionHard: {memory.available: 1Gi, pid.available: '5', nodefs.available: '1'}\nevictionMinimumReclaim: {memory.available: Inf%, nodefs.available: 10%%, pid.available: '1e20'}", "memory.available 1Gi 0s 0\nnodefs.available 1 0s 10%\npid.available 5 0s 9223372036854775807\n", `k:4: evictionMinimumReclaim.memory.available: "Inf%": in the kubelet this threshold is never met; it is ignored
+k:4: evictionMinimumReclaim.nodefs.available: "10%%" is read as 10%, as by the kubelet
+k:4: evictionMinimumReclaim.pid.available: "1e20" is read as 9223372036854775807, the largest quantity that evictd supports`},
+		{"soft with grace 0 is hard", "evictionHard: {}\nevictionSoft: {memory.available: 1Gi, nodefs.available: 5%}\nevictionSoftGracePeriod: {memory.available: 0s, nodefs.available: 1s}\nevictionMinimumReclaim: {memory.available: '5'}", "memory.available 1Gi 0s 5\nnodefs.available 5% 1s 0\n", `k:5: evictionSoftGracePeriod.memory.available: is 0, which makes the threshold a hard one, as in the kubelet`},
+		{"soft with grace 0 above hard", "evictionHard: {memory.available: 1Gi}\nevictionSoft: {memory.available: 2Gi}\nevictionSoftGracePeriod: {memory.available: 0s}", "memory.available 2Gi 0s 0\n", `k:5: evictionSoftGracePeriod.memory.available: is 0, which makes the threshold a hard one, as in the kubelet; of it and that of evictionHard, 1Gi, the one that is reached first counts`},
+		{"soft with grace 0 below hard", "evictionHard: {memory.available: 20%}\nevictionSoft: {memory.available: 10%}\nevictionSoftGracePeriod: {memory.available: 0s}", "memory.available 20% 0s 0\n", `k:5: evictionSoftGracePeriod.memory.available: is 0, which makes the threshold a hard one, as in the kubelet; of it and that of evictionHard, 20%, the one that is reached first counts`},
+		{"soft with grace 0 beside a percentage", "evictionHard: {memory.available: 20%}\nevictionSoft: {memory.available: 1Mi}\nevictionSoftGracePeriod: {memory.available: 0s}", "memory.available 20% or 1Mi 0s 0\n", `k:5: evictionSoftGracePeriod.memory.available: is 0, which makes the threshold a hard one, as in the kubelet; of it and that of evictionHard, 20%, the one that is reached first counts`},
+		{"soft percentage with grace 0", "evictionHard: {memory.available: 1Gi}\nevictionSoft: {memory.available: 5%}\nevictionSoftGracePeriod: {memory.available: 0s}", "memory.available 5% or 1Gi 0s 0\n", `k:5: evictionSoftGracePeriod.memory.available: is 0, which makes the threshold a hard one, as in the kubelet; of it and that of evictionHard, 1Gi, the one that is reached first counts`},
+		{"containerfs", "evictionHard: {containerfs.available: 5%}", "", `k:3: evictionHard.containerfs.available: is ignored, as by the kubelet: containerfs.available uses the thresholds of the filesystem with the writable layers`},
+		{"negative periods", "evictionHard: {}\nevictionPressureTransitionPeriod: -1m\nevictionMaxPodGracePeriod: -1", "", `k:4: evictionPressureTransitionPeriod: -1m0s is negative; conditions end as soon as their threshold is no longer met
+k:5: evictionMaxPodGracePeriod: -1 is negative; pods get their own grace period, as the kubelet documents; the kubelet itself gives them one second`},
 		{"numbers as JSON would have them", "evictionHard: {}\nevictionMaxPodGracePeriod: 60.0\nimageGCHighThresholdPercent: 0x5a\nsystemReserved: {memory: '1e999', cpu: '500m'}", "", `k:6: systemReserved.memory: "1e999" is not a quantity of at most 64 characters and two digits of exponent; it is ignored`},
 		{"shutdown groups", "evictionHard: {}\nshutdownGracePeriodByPodPriority: [{priority: 0, shutdownGracePeriodSeconds: -1}, {priority: 0, shutdownGracePeriodSeconds: 5, x: y}]", "", `k:4: shutdownGracePeriodByPodPriority[1].x: is not a field here and is ignored
-k:4: shutdownGracePeriodByPodPriority[0].shutdownGracePeriodSeconds: -1 is negative and is taken for 0
-k:4: shutdownGracePeriodByPodPriority[1].priority: 0 is listed twice; as for the kubelet the first is for pods of just that priority, the last for those above`},
-		{"cgroups of the kubelet's", "evictionHard: {}\nenforceNodeAllocatable: [pods, kube-reserved, system-reserved-compressible]\nkubeReservedCgroup: /kube\nsystemReservedCgroup: /system\ncgroupsPerQOS: true", "", ""},
+k:4: shutdownGracePeriodByPodPriority[0].shutdownGracePeriodSeconds: -1 is negative and counts as 0
+k:4: shutdownGracePeriodByPodPriority[1].priority: 0 is listed twice; as in the kubelet the first applies to pods of exactly that priority, the last to those above`},
+		{"the kubelet's cgroups", "evictionHard: {}\nenforceNodeAllocatable: [pods, kube-reserved, system-reserved-compressible]\nkubeReservedCgroup: /kube\nsystemReservedCgroup: /system\ncgroupsPerQOS: true", "", ""},
 		{"anchors", "evictionHard: &e {memory.available: 1Gi}\nevictionMinimumReclaim:\n  <<: *e", "memory.available 1Gi 0s 1Gi\n", ""},
-		{"several documents", "evictionHard: {}\n---\nmore: stuff", "", "k: what follows the first document is ignored"},
+		{"several documents", "evictionHard: {}\n---\nmore: stuff", "", "k: documents after the first are ignored"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			c := base()
@@ -199,7 +199,7 @@ k:4: shutdownGracePeriodByPodPriority[1].priority: 0 is listed twice; as for the
 	}
 }
 
-// TestKubeletRefuses has what stops a kubelet, too.
+// TestKubeletRefuses loads files with which a kubelet does not start.
 func TestKubeletRefuses(t *testing.T) {
 	for _, tt := range []struct{ text, want string }{
 		{kubeletHead + "evictionHard: {memory.available: lots}", `k:3: evictionHard.memory.available: "lots" is not a quantity; ` + wantThreshold},
@@ -221,7 +221,7 @@ k:3: systemReserved.pid: "1e5x" is not a quantity; want a quantity of at least 0
 			"k:3: enforceNodeAllocatable[2]: system-reserved-compressible needs systemReservedCgroup"},
 		{kubeletHead + "enforceNodeAllocatable: [kube-reserved-compressible, kube-reserved]\nkubeReservedCgroup: /kube", "k:3: enforceNodeAllocatable[0]: kube-reserved-compressible excludes kube-reserved; give one of them"},
 		{kubeletHead + "enforceNodeAllocatable: [pods]\ncgroupsPerQOS: false", "k:3: enforceNodeAllocatable[0]: pods needs cgroupsPerQOS: true"},
-		{kubeletHead + "\tx", "k:3: a tab indents this line; YAML is indented with spaces"},
+		{kubeletHead + "\tx", "k:3: this line is indented with a tab; YAML is indented with spaces"},
 		{head, "k:2: kind: is AgentConfiguration; want KubeletConfiguration (evictd reads its own with --config)"},
 		{"evictionHard: {}", "k:1: apiVersion: is missing; want kubelet.config.k8s.io/v1beta1\nk:1: kind: is missing; want KubeletConfiguration"},
 	} {
@@ -236,7 +236,8 @@ k:3: systemReserved.pid: "1e5x" is not a quantity; want a quantity of at least 0
 	}
 }
 
-// TestShutdownOverride has the two ways to plan a shutdown in different files.
+// TestShutdownOverride sets the two ways to configure a shutdown in different
+// files.
 func TestShutdownOverride(t *testing.T) {
 	kubelet := write(t, "k.yaml", kubeletHead+"shutdownGracePeriod: 30s\nshutdownGracePeriodCriticalPods: 10s")
 	agent := write(t, "a.yaml", head+"shutdownGracePeriodByPodPriority: [{priority: 0, shutdownGracePeriodSeconds: 5}]")
@@ -245,7 +246,7 @@ func TestShutdownOverride(t *testing.T) {
 		t.Fatal(err)
 	}
 	if c.ShutdownGracePeriod != 0 || c.ShutdownGracePeriodCriticalPods != 0 || len(c.ShutdownGracePeriodByPodPriority) != 1 {
-		t.Errorf("shutdown = %v, %v, %v; want the groups of the AgentConfiguration alone", c.ShutdownGracePeriod, c.ShutdownGracePeriodCriticalPods, c.ShutdownGracePeriodByPodPriority)
+		t.Errorf("shutdown = %v, %v, %v; want only the groups of the AgentConfiguration", c.ShutdownGracePeriod, c.ShutdownGracePeriodCriticalPods, c.ShutdownGracePeriodByPodPriority)
 	}
 	kubelet = write(t, "k.yaml", kubeletHead+"shutdownGracePeriodByPodPriority: [{priority: 0, shutdownGracePeriodSeconds: 5}]")
 	agent = write(t, "a.yaml", head+"shutdownGracePeriod: 30s")
@@ -254,7 +255,7 @@ func TestShutdownOverride(t *testing.T) {
 		t.Fatal(err)
 	}
 	if c.ShutdownGracePeriod == 0 || len(c.ShutdownGracePeriodByPodPriority) != 0 {
-		t.Errorf("shutdown = %v, %v; want the period of the AgentConfiguration alone", c.ShutdownGracePeriod, c.ShutdownGracePeriodByPodPriority)
+		t.Errorf("shutdown = %v, %v; want only the period of the AgentConfiguration", c.ShutdownGracePeriod, c.ShutdownGracePeriodByPodPriority)
 	}
 	if got := notices(c); !strings.Contains(got, "shutdownGracePeriodByPodPriority: is overridden by shutdownGracePeriod") {
 		t.Errorf("notices = %s", got)

@@ -6,13 +6,13 @@ import (
 	"github.com/evictd/evictd/agent/config/strict"
 )
 
-// Notification tells in which ways evictd learns of pressure, besides
-// polling, which is always there.
+// Notification selects the lanes that notify evictd of pressure. Polling is
+// always enabled.
 type Notification struct {
-	// BPF is the sampler in the kernel, Memcg cgroup v1's thresholds of usage,
-	// Events cgroup v2's counts, PSI the triggers of pressure stall information,
-	// Reclaim the tracepoints of the kernel's reclaim and OOM killer, Forks the count
-	// of tasks in the kernel.
+	// BPF is the sampler in the kernel, Memcg the usage thresholds of cgroup v1,
+	// Events the memory.events counters of cgroup v2, PSI the pressure stall
+	// triggers, Reclaim the tracepoints of reclaim and the OOM killer, Forks the
+	// kernel's count of tasks.
 	BPF     LaneMode `yaml:"bpf"`
 	Memcg   LaneMode `yaml:"memcg"`
 	Events  LaneMode `yaml:"events"`
@@ -24,14 +24,14 @@ type Notification struct {
 	BPFCeiling time.Duration `yaml:"bpfCeiling"`
 }
 
-// LaneMode tells whether a way of learning of pressure is used.
+// LaneMode selects whether a lane is used.
 type LaneMode string
 
 // The modes of a lane.
 const (
-	LaneAuto    LaneMode = "auto"    // where it can be had
-	LaneOff     LaneMode = "off"     // never
-	LaneRequire LaneMode = "require" // evictd does not start without
+	LaneAuto    LaneMode = "auto"    // used if the node supports it
+	LaneOff     LaneMode = "off"     // never used
+	LaneRequire LaneMode = "require" // evictd does not start without it
 )
 
 // UnmarshalText accepts the modes by name.
@@ -39,20 +39,17 @@ func (m *LaneMode) UnmarshalText(text []byte) error {
 	return choose(m, text, LaneAuto, LaneOff, LaneRequire)
 }
 
-// The bounds of the sampler's period. Below the least the timer itself would
-// take a noticeable part of a processor; above the most it is of no use.
+// The bounds of the sampler's period. Below the minimum the timer itself takes a
+// noticeable share of a CPU; above the maximum its samples come too late to help.
 const (
-	leastBPFFloor  = 100 * time.Microsecond
-	mostBPFCeiling = time.Second
-
-	defaultBPFFloor   = 200 * time.Microsecond
-	defaultBPFCeiling = 50 * time.Millisecond
+	minSamplerPeriod = 100 * time.Microsecond
+	maxSamplerPeriod = time.Second
 )
 
 func defaultNotification() Notification {
 	return Notification{
 		BPF: LaneAuto, Memcg: LaneAuto, Events: LaneAuto, PSI: LaneAuto, Reclaim: LaneAuto, Forks: LaneAuto,
-		BPFFloor: defaultBPFFloor, BPFCeiling: defaultBPFCeiling,
+		BPFFloor: 200 * time.Microsecond, BPFCeiling: 50 * time.Millisecond,
 	}
 }
 
@@ -64,8 +61,8 @@ func (c *Config) checkNotification() {
 		path  string
 		value time.Duration
 	}{{floor, n.BPFFloor}, {ceiling, n.BPFCeiling}} {
-		if !c.failed(f.path) && (f.value < leastBPFFloor || f.value > mostBPFCeiling) {
-			c.errorf(f.path, "is %v; want a duration from %v to %v", f.value, leastBPFFloor, mostBPFCeiling)
+		if !c.failed(f.path) && (f.value < minSamplerPeriod || f.value > maxSamplerPeriod) {
+			c.errorf(f.path, "is %v; want a duration from %v to %v", f.value, minSamplerPeriod, maxSamplerPeriod)
 		}
 	}
 	if c.failed(floor) || c.failed(ceiling) || n.BPFFloor <= n.BPFCeiling {

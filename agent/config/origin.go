@@ -6,7 +6,7 @@ import (
 	"github.com/evictd/evictd/agent/config/strict"
 )
 
-// Origin tells where a value in force comes from.
+// Origin is the source of a value in force.
 type Origin string
 
 // The origins.
@@ -17,9 +17,9 @@ const (
 	OriginFlag    Origin = "flag"
 )
 
-// Origin returns where the value in force at a field's path comes from, for
-// example of evictionHard.memory.available. An entry that a map omits, and a 0
-// that stands for a default, come from the defaults.
+// Origin returns the origin of the value at a path such as
+// evictionHard.memory.available. An entry that a map omits, and a 0 that means
+// the default, have OriginDefault.
 func (c *Config) Origin(field string) Origin {
 	if origin, ok := c.origin[field]; ok {
 		return origin
@@ -34,9 +34,9 @@ func (c *Config) Origin(field string) Origin {
 	}
 }
 
-// top returns the first name of a path: a file gives the field of that name as
+// topField returns the first name of a path: a file sets the field of that name as
 // a whole or not at all.
-func top(path string) string {
+func topField(path string) string {
 	return path[:strings.IndexAny(path+".", ".[")]
 }
 
@@ -44,14 +44,13 @@ func top(path string) string {
 type sources struct {
 	agent   *strict.Decoder
 	kubelet *strict.Decoder
-	cgroups kubeletCgroups // of the kubelet's file
+	cgroups kubeletCgroups // from the kubelet's file
 }
 
-// of returns the file that the field at path was read from, nil where it is a
-// default's.
+// of returns the file that the field at path was read from, nil for a default.
 func (s sources) of(path string) *strict.Decoder {
 	for _, d := range []*strict.Decoder{s.agent, s.kubelet} {
-		if d != nil && d.Has(top(path)) {
+		if d != nil && d.Has(topField(path)) {
 			return d
 		}
 	}
@@ -61,7 +60,8 @@ func (s sources) of(path string) *strict.Decoder {
 // lenient reports whether the field at path comes from the kubelet's file.
 func (s sources) lenient(path string) bool { return s.kubelet != nil && s.of(path) == s.kubelet }
 
-// reporter returns the file to which a problem with the field at path belongs.
+// reporter returns the file to which a problem with the field at path is
+// attributed.
 func (s sources) reporter(path string) *strict.Decoder {
 	if d := s.of(path); d != nil {
 		return d

@@ -6,9 +6,9 @@ import (
 	"github.com/evictd/evictd/agent/evict"
 )
 
-// Policy returns what agent/evict decides by on a node whose filesystems are
-// cut as layout says: the configured thresholds and those that derive from them,
-// and the configuration's other rules.
+// Policy returns the policy that agent/evict decides by on a node with the given
+// layout of filesystems: the configured thresholds, those derived from them, and
+// the configuration's other rules.
 func (c *Config) Policy(layout evict.Layout) *evict.Policy {
 	return &evict.Policy{
 		Thresholds:           evict.WithCopies(c.thresholds, layout, slices.Contains(c.EnforceNodeAllocatable, enforcePods)),

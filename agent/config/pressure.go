@@ -8,31 +8,30 @@ import (
 	"github.com/evictd/evictd/agent/config/strict"
 )
 
-// Pressure tells what becomes of stalls: tasks that wait for a resource, which
-// no signal of available memory shows.
+// Pressure configures the response to stalls (PSI): tasks that wait for a
+// resource. Signals of available memory don't show them.
 type Pressure struct {
 	Memory MemoryPressure `yaml:"memory"`
 }
 
-// MemoryPressure tells when the waiting for memory is too much, and what
-// follows.
+// MemoryPressure is a limit on memory stalls, and the action when it is exceeded.
 type MemoryPressure struct {
-	// Full is the share of the time in which all tasks stalled at once.
+	// Full is the limit on the time in which all tasks stall at once.
 	Full StallRate `yaml:"full"`
-	// Sustained is for how long, without a break.
+	// Sustained is how long the limit must be exceeded without a break.
 	Sustained time.Duration `yaml:"sustained"`
-	// Action is what is done then, each time anew.
+	// Action is taken each time the limit was exceeded for Sustained.
 	Action PressureAction `yaml:"action"`
 }
 
-// PressureAction is what follows sustained pressure.
+// PressureAction is the response to sustained pressure.
 type PressureAction string
 
 // The actions.
 const (
-	// PressureReport tells: by a condition, the log and the metrics.
+	// PressureReport sets a node condition, and reports in the log and metrics.
 	PressureReport PressureAction = "report"
-	// PressureEvict also evicts one pod, in the order of memory.
+	// PressureEvict also evicts one pod, ranked by memory.
 	PressureEvict PressureAction = "evict"
 )
 
@@ -41,23 +40,23 @@ func (a *PressureAction) UnmarshalText(text []byte) error {
 	return choose(a, text, PressureReport, PressureEvict)
 }
 
-// StallRate is a stall within a window, as the kernel takes it for a trigger
-// (Documentation/accounting/psi.rst). It is written 150ms/1s.
+// StallRate is the stall time within a window of a PSI trigger
+// (Documentation/accounting/psi.rst), written 150ms/1s.
 type StallRate struct {
 	Stall, Window time.Duration
 }
 
-// The kernel takes windows of these lengths (kernel/sched/psi.c: WINDOW_MIN_US,
+// The bounds of the window of a PSI trigger (kernel/sched/psi.c: WINDOW_MIN_US,
 // WINDOW_MAX_US).
 const (
-	leastStallWindow = 500 * time.Millisecond
-	mostStallWindow  = 10 * time.Second
+	minStallWindow = 500 * time.Millisecond
+	maxStallWindow = 10 * time.Second
 )
 
 // String is the inverse of UnmarshalText.
 func (r StallRate) String() string { return r.Stall.String() + "/" + r.Window.String() }
 
-// MarshalText is String.
+// MarshalText returns the rate in the form of String.
 func (r StallRate) MarshalText() ([]byte, error) { return []byte(r.String()), nil }
 
 // UnmarshalText reads a stall and its window.
@@ -72,8 +71,8 @@ func (r *StallRate) UnmarshalText(text []byte) error {
 	switch {
 	case err1 != nil || err2 != nil:
 		return fmt.Errorf("is %s; %s", strict.Quote(string(text)), want)
-	case window < leastStallWindow || window > mostStallWindow:
-		return fmt.Errorf("has a window of %v; want one from %v to %v", window, leastStallWindow, mostStallWindow)
+	case window < minStallWindow || window > maxStallWindow:
+		return fmt.Errorf("has a window of %v; want one from %v to %v", window, minStallWindow, maxStallWindow)
 	case stall < time.Microsecond || stall > window:
 		return fmt.Errorf("has a stall of %v in a window of %v; want one from 1µs to the whole window", stall, window)
 	}
@@ -100,6 +99,6 @@ func (c *Config) checkPressure() {
 		c.errorf(sustained, "is %v; want at least the window of %s, which is %v", m.Sustained, full, m.Full.Window)
 	}
 	if m.Action == PressureEvict && c.Notification.PSI == LaneOff {
-		c.errorf(action, "is %s, but notification.psi is %s, so that nothing would tell of pressure", PressureEvict, LaneOff)
+		c.errorf(action, "is %s, but notification.psi is %s, so that evictd would not be notified of pressure", PressureEvict, LaneOff)
 	}
 }

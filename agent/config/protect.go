@@ -10,11 +10,11 @@ import (
 	"github.com/evictd/evictd/agent/evict"
 )
 
-// Protect names the pods that are left alone. One that any of its lists names
-// is.
+// Protect selects the pods that are never evicted. A pod is protected if any of
+// the fields selects it.
 type Protect struct {
 	Namespaces []string `yaml:"namespaces"`
-	// LabelSelectors are written as kubectl takes them: app=db,tier!=cache.
+	// LabelSelectors have kubectl's syntax: app=db,tier!=cache.
 	LabelSelectors []string `yaml:"labelSelectors"`
 	// Names are namespace/name.
 	Names []string `yaml:"names"`
@@ -31,7 +31,7 @@ func (c *Config) checkProtect() {
 		switch {
 		case c.failed(path):
 		case err != nil:
-			c.errorf(path, "%s is no label selector; want one such as app=db,tier!=cache", strict.Quote(text))
+			c.errorf(path, "%s is not a label selector; want one such as app=db,tier!=cache", strict.Quote(text))
 		case selector.Empty():
 			c.errorf(path, "is empty, which selects every pod; want a selector such as app=db")
 		}
@@ -40,23 +40,23 @@ func (c *Config) checkProtect() {
 		namespace, pod, found := strings.Cut(name, "/")
 		at := strict.Index(base+".names", i)
 		if !c.failed(at) && (!found || namespace == "" || pod == "" || strings.Contains(pod, "/")) {
-			c.errorf(at, "%s is no pod; want namespace/name", strict.Quote(name))
+			c.errorf(at, "%s is not a pod; want namespace/name", strict.Quote(name))
 		}
 	}
 }
 
-// checkNamespaces takes whatever a container runtime takes as a namespace:
-// outside of Kubernetes they need not be DNS labels.
+// checkNamespaces accepts every namespace that a container runtime accepts:
+// outside of Kubernetes it need not be a DNS label.
 func (c *Config) checkNamespaces(path string, namespaces []string) {
 	for i, namespace := range namespaces {
 		if at := strict.Index(path, i); !c.failed(at) && (namespace == "" || strings.Contains(namespace, "/")) {
-			c.errorf(at, "%s is no namespace; want one such as kube-system", strict.Quote(namespace))
+			c.errorf(at, "%s is not a namespace; want one such as kube-system", strict.Quote(namespace))
 		}
 	}
 }
 
-// protected returns what tells why the operator wants a pod left alone, nil
-// where nothing is protected.
+// protected returns a function that returns why a pod is protected, "" if it is
+// not. It returns nil if the configuration protects no pod.
 func (p *Protect) protected() func(*evict.Pod) string {
 	if len(p.Namespaces) == 0 && len(p.LabelSelectors) == 0 && len(p.Names) == 0 && !p.DaemonSets {
 		return nil

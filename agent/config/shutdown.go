@@ -17,20 +17,22 @@ const (
 	fieldShutdownGroups   = "shutdownGracePeriodByPodPriority"
 )
 
-// Shutdown is what of a shutdown is evictd's own.
+// Shutdown are evictd's own fields about a graceful node shutdown.
 type Shutdown struct {
-	// BesideKubelet tells whose the shutdown is where a kubelet runs.
+	// BesideKubelet selects which program stops the pods on a node with a kubelet.
 	BesideKubelet ShutdownOwner `yaml:"besideKubelet"`
 }
 
-// ShutdownOwner tells who stops the pods when a node with a kubelet goes down.
+// ShutdownOwner is the program that stops the pods when a node with a kubelet
+// shuts down.
 type ShutdownOwner string
 
 // The owners.
 const (
-	// ShutdownKubelet leaves it to the kubelet.
+	// ShutdownKubelet leaves the shutdown to the kubelet.
 	ShutdownKubelet ShutdownOwner = "kubelet"
-	// ShutdownOwn is evictd's; the kubelet's shutdownGracePeriod must be 0s.
+	// ShutdownOwn makes evictd stop the pods; the kubelet's shutdownGracePeriod
+	// must be 0s.
 	ShutdownOwn ShutdownOwner = "own"
 )
 
@@ -39,22 +41,22 @@ func (o *ShutdownOwner) UnmarshalText(text []byte) error {
 	return choose(o, text, ShutdownKubelet, ShutdownOwn)
 }
 
-// Schedule returns the groups in which the pods are stopped when the node goes
-// down; without any, nobody is.
+// Schedule returns the groups in which the pods are stopped when the node shuts
+// down. An empty schedule stops no pod.
 func (c *Config) Schedule() shutdown.Schedule {
 	if len(c.ShutdownGracePeriodByPodPriority) == 0 {
 		return shutdown.ByPeriods(c.ShutdownGracePeriod, c.ShutdownGracePeriodCriticalPods)
 	}
-	const most = math.MaxInt64 / int64(time.Second)
+	const maxSeconds = math.MaxInt64 / int64(time.Second)
 	groups := make([]shutdown.Group, 0, len(c.ShutdownGracePeriodByPodPriority))
 	for _, g := range c.ShutdownGracePeriodByPodPriority {
-		groups = append(groups, shutdown.Group{Priority: g.Priority, Time: time.Duration(min(g.ShutdownGracePeriodSeconds, most)) * time.Second})
+		groups = append(groups, shutdown.Group{Priority: g.Priority, Time: time.Duration(min(g.ShutdownGracePeriodSeconds, maxSeconds)) * time.Second})
 	}
 	return shutdown.ByPriority(groups)
 }
 
 func (c *Config) checkShutdown() {
-	c.chooseShutdown()
+	c.resolveShutdown()
 	if c.ShutdownGracePeriodCriticalPods > c.ShutdownGracePeriod && !c.failed(fieldShutdown) {
 		c.errorf(fieldShutdownCritical, "%v is more than shutdownGracePeriod, of which it is a part and which is %v",
 			c.ShutdownGracePeriodCriticalPods, c.ShutdownGracePeriod)
@@ -70,10 +72,10 @@ func (c *Config) checkShutdown() {
 	c.checkShutdownGroups()
 }
 
-// chooseShutdown settles that the two ways to plan a shutdown exclude each
-// other. Where each comes from another file, the one of the AgentConfiguration
-// overrides.
-func (c *Config) chooseShutdown() {
+// resolveShutdown keeps one of the two ways to configure a shutdown. Both in one
+// file are an error. If each comes from another file, the AgentConfiguration's
+// overrides the kubelet's.
+func (c *Config) resolveShutdown() {
 	periods := fieldShutdown
 	if c.ShutdownGracePeriod == 0 {
 		periods = fieldShutdownCritical
@@ -105,7 +107,7 @@ func (c *Config) checkShutdownGroups() {
 		}
 		if group.ShutdownGracePeriodSeconds < 0 {
 			if lenient {
-				c.noticef(seconds, "%d is negative and is taken for 0", group.ShutdownGracePeriodSeconds)
+				c.noticef(seconds, "%d is negative and counts as 0", group.ShutdownGracePeriodSeconds)
 				group.ShutdownGracePeriodSeconds = 0
 			} else {
 				c.errorf(seconds, "is %d; want a number of seconds of at least 0", group.ShutdownGracePeriodSeconds)
@@ -116,21 +118,21 @@ func (c *Config) checkShutdownGroups() {
 		} else if !lenient {
 			c.errorf(priority, "%d is listed twice, first in %s", group.Priority, strict.Index(fieldShutdownGroups, other))
 		} else {
-			c.noticef(priority, "%d is listed twice; as for the kubelet the first is for pods of just that priority, the last for those above", group.Priority)
+			c.noticef(priority, "%d is listed twice; as in the kubelet the first applies to pods of exactly that priority, the last to those above", group.Priority)
 		}
 		kept = append(kept, group)
 	}
 	if lenient {
-		kept = splitTwice(kept)
+		kept = splitDuplicates(kept)
 	}
 	c.ShutdownGracePeriodByPodPriority = slices.Clip(kept)
 }
 
-// splitTwice makes groups of the same priority unique as the kubelet takes them
-// (nodeshutdown_manager.go: groupByPriority): its binary search puts pods of just
-// that priority into the first group, and those above it, up to the next priority,
-// into the last. Those between get no pod.
-func splitTwice(groups []ShutdownGroup) []ShutdownGroup {
+// splitDuplicates makes groups of the same priority unique in the way the kubelet
+// reads them (nodeshutdown_manager.go: groupByPriority): its binary search puts
+// pods of exactly that priority into the first group, and those above it, up to
+// the next priority, into the last. The groups in between get no pod.
+func splitDuplicates(groups []ShutdownGroup) []ShutdownGroup {
 	slices.SortStableFunc(groups, func(a, b ShutdownGroup) int { return cmp.Compare(a.Priority, b.Priority) })
 	var unique []ShutdownGroup
 	for i := 0; i < len(groups); {
@@ -140,8 +142,8 @@ func splitTwice(groups []ShutdownGroup) []ShutdownGroup {
 			next++
 		}
 		unique = append(unique, g)
-		above := next < len(groups) && groups[next].Priority == g.Priority+1 // no pod lies between
-		if next-i > 1 && g.Priority < math.MaxInt32 && !above {
+		adjacent := next < len(groups) && groups[next].Priority == g.Priority+1 // no priority in between
+		if next-i > 1 && g.Priority < math.MaxInt32 && !adjacent {
 			last := groups[next-1]
 			last.Priority++
 			unique = append(unique, last)

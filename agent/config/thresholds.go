@@ -23,14 +23,14 @@ const (
 // maxAmount is the longest text of a quantity or percentage, in bytes.
 const maxAmount = 64
 
-// checkThresholds checks the four maps about thresholds, each for itself and
-// against each other, and makes thresholds of them.
+// checkThresholds checks the four maps about thresholds, each separately and
+// against each other, and builds the list of thresholds.
 func (c *Config) checkThresholds() {
-	hard := c.marks(fieldHard, c.EvictionHard)
-	soft := c.marks(fieldSoft, c.EvictionSoft)
-	reclaim := c.reclaims()
+	hard := c.parseThresholds(fieldHard, c.EvictionHard)
+	soft := c.parseThresholds(fieldSoft, c.EvictionSoft)
+	reclaim := c.parseMinReclaims()
 	c.checkGraces()
-	c.harden(hard, soft)
+	c.moveZeroGraceToHard(hard, soft)
 
 	c.thresholds = nil
 	for _, s := range signal.All() {
@@ -49,11 +49,11 @@ func (c *Config) checkThresholds() {
 	}
 }
 
-// marks parses the thresholds of one map. Those that are switched off are not in
-// the result.
-func (c *Config) marks(field string, texts Amounts) map[signal.Signal]signal.Value {
+// parseThresholds parses the thresholds of one map. The result omits those that
+// are switched off.
+func (c *Config) parseThresholds(field string, texts Amounts) map[signal.Signal]signal.Value {
 	const want = "a quantity above 0 such as 100Mi, or a percentage up to 100% such as 10%"
-	marks := map[signal.Signal]signal.Value{}
+	values := map[signal.Signal]signal.Value{}
 	for _, name := range slices.Sorted(maps.Keys(texts)) {
 		path := strict.Key(field, name)
 		s, ok := c.signal(path, name)
@@ -66,17 +66,17 @@ func (c *Config) marks(field string, texts Amounts) map[signal.Signal]signal.Val
 		case err != nil:
 			c.errorf(path, "%v; want %s", err, want)
 		default:
-			marks[s] = v
+			values[s] = v
 		}
 		if isContainerFs(s) {
-			c.noticef(path, "is ignored, as by the kubelet: the thresholds of the filesystem that holds the writable layers count for %s", name)
+			c.noticef(path, "is ignored, as by the kubelet: %s uses the thresholds of the filesystem with the writable layers", name)
 		}
 	}
-	return marks
+	return values
 }
 
-// reclaims parses evictionMinimumReclaim.
-func (c *Config) reclaims() map[signal.Signal]signal.Value {
+// parseMinReclaims parses evictionMinimumReclaim.
+func (c *Config) parseMinReclaims() map[signal.Signal]signal.Value {
 	const want = "a quantity such as 500Mi, or a percentage above 0% such as 5%"
 	reclaims := map[signal.Signal]signal.Value{}
 	for _, name := range slices.Sorted(maps.Keys(c.EvictionMinimumReclaim)) {
@@ -97,7 +97,7 @@ func (c *Config) reclaims() map[signal.Signal]signal.Value {
 		}
 		switch {
 		case isContainerFs(s):
-			c.noticef(path, "is ignored, as by the kubelet: that of the filesystem that holds the writable layers counts for %s", name)
+			c.noticef(path, "is ignored, as by the kubelet: %s uses that of the filesystem with the writable layers", name)
 		case !onHard && !onSoft:
 			c.noticef(path, "has no effect: there is no threshold on %s", name)
 		}
@@ -105,39 +105,40 @@ func (c *Config) reclaims() map[signal.Signal]signal.Value {
 	return reclaims
 }
 
-// amount parses one value of a map. What the kubelet takes for another value is
-// replaced by that one in a kubelet's map, with a notice; where nothing is left
-// of it, it is deleted there and the error is ErrOff.
+// amount parses one value of a map. In a kubelet's map it replaces a value that
+// the kubelet reads differently with what the kubelet makes of it, and reports a
+// notice. If the kubelet ignores the value, amount deletes it from the map and
+// returns signal.ErrOff.
 func (c *Config) amount(path string, texts Amounts, name string, parse func(string) (signal.Value, error)) (signal.Value, error) {
 	text := texts[name]
 	if len(text) > maxAmount {
 		return signal.Value{}, fmt.Errorf("%s is too long", strict.Quote(text))
 	}
 	if signal.HasBoth(text) && c.sources.lenient(path) {
-		return signal.Value{}, fmt.Errorf("%s is not a quantity", strict.Quote(text)) // to the kubelet
+		return signal.Value{}, fmt.Errorf("%s is not a quantity", strict.Quote(text)) // for the kubelet
 	}
 	v, err := parse(text)
 	if err == nil || errors.Is(err, signal.ErrOff) || !c.sources.lenient(path) {
 		return v, err
 	}
-	bent, about, ok := bend(text, top(path) == fieldReclaim)
+	converted, notice, ok := kubeletAmount(text, topField(path) == fieldReclaim)
 	if !ok {
 		return v, err
 	}
-	if bent == "" {
-		c.noticef(path, "%s: %s", strict.Quote(text), about)
+	if converted == "" {
+		c.noticef(path, "%s: %s", strict.Quote(text), notice)
 		delete(texts, name)
 		return v, signal.ErrOff
 	}
-	v, err = parse(bent)
+	v, err = parse(converted)
 	if err == nil || errors.Is(err, signal.ErrOff) {
-		c.noticef(path, "%s %s", strict.Quote(text), about)
-		texts[name] = bent
+		c.noticef(path, "%s %s", strict.Quote(text), notice)
+		texts[name] = converted
 	}
 	return v, err
 }
 
-// checkGraces checks the entries of evictionSoftGracePeriod each for itself.
+// checkGraces checks each entry of evictionSoftGracePeriod.
 func (c *Config) checkGraces() {
 	for _, name := range slices.Sorted(maps.Keys(c.EvictionSoftGracePeriod)) {
 		path := strict.Key(fieldSoftGrace, name)
@@ -173,7 +174,7 @@ func (c *Config) broken(field string) bool {
 	return d != nil && d.Broken(field)
 }
 
-// signal parses the name of a signal, and reports one that is none.
+// signal parses the name of a signal, and reports an unknown name.
 func (c *Config) signal(path, name string) (signal.Signal, bool) {
 	s, ok := signal.Parse(name)
 	if ok {

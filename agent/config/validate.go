@@ -12,7 +12,7 @@ import (
 	"github.com/evictd/evictd/agent/signal"
 )
 
-// The values of enforceNodeAllocatable that mean something here.
+// The values of enforceNodeAllocatable that have an effect.
 const (
 	enforcePods = "pods"
 	enforceNone = "none"
@@ -21,8 +21,8 @@ const (
 // maxSocketPath is the longest path of a unix socket (unix(7), less its NUL).
 const maxSocketPath = 107
 
-// check validates the whole configuration, with its defaults, as far as it
-// could be read.
+// check validates the whole configuration, with its defaults, except for fields
+// that could not be read.
 func (c *Config) check() {
 	c.checkThresholds()
 	c.checkConditions()
@@ -36,7 +36,7 @@ func (c *Config) check() {
 	c.checkProtect()
 	c.checkNotification()
 	c.checkPressure()
-	c.explainIdle()
+	c.noticeIneffective()
 }
 
 func (c *Config) checkConditions() {
@@ -45,13 +45,13 @@ func (c *Config) checkConditions() {
 		if !c.sources.lenient(transition) {
 			c.errorf(transition, "%v is negative; want a duration, or 0s for the default of %v", p, defaultTransitionPeriod)
 		} else {
-			c.noticef(transition, "%v is negative; conditions end as soon as their cause", p)
+			c.noticef(transition, "%v is negative; conditions end as soon as their threshold is no longer met", p)
 			c.EvictionPressureTransitionPeriod = time.Nanosecond
 		}
 	}
 	const grace = "evictionMaxPodGracePeriod"
 	if g := c.EvictionMaxPodGracePeriod; g < 0 && c.sources.lenient(grace) {
-		c.noticef(grace, "%d is negative; pods get their own grace period, as the kubelet documents, where the kubelet gives them a second", g)
+		c.noticef(grace, "%d is negative; pods get their own grace period, as the kubelet documents; the kubelet itself gives them one second", g)
 	}
 }
 
@@ -76,9 +76,9 @@ func (c *Config) checkAllocatable() {
 	}
 }
 
-// checkKubeletCgroup reports what a kubelet does not start with: a value of
-// enforceNodeAllocatable without the field that names its cgroup, or two for the
-// same cgroup (pkg/kubelet/apis/config/validation/validation.go).
+// checkKubeletCgroup reports errors with which a kubelet refuses to start: a value
+// of enforceNodeAllocatable without the field that names its cgroup, or two values
+// for the same cgroup (pkg/kubelet/apis/config/validation/validation.go).
 func (c *Config) checkKubeletCgroup(at, value string) {
 	of, compressible := strings.CutSuffix(value, "-compressible")
 	group := map[string]struct{ field, path string }{
@@ -101,7 +101,7 @@ func (c *Config) checkReserved(field string, amounts Amounts) {
 	for _, name := range slices.Sorted(maps.Keys(amounts)) {
 		at := strict.Key(field, name)
 		if !slices.Contains(allowed, name) {
-			c.errorf(at, "is no resource that can be reserved; want one of %s", strings.Join(allowed, ", "))
+			c.errorf(at, "is not a resource that can be reserved; want one of %s", strings.Join(allowed, ", "))
 			continue
 		}
 		q, err := signal.ParseQuantity(amounts[name])
@@ -109,8 +109,8 @@ func (c *Config) checkReserved(field string, amounts Amounts) {
 			err = fmt.Errorf("%q is below 0", amounts[name])
 		}
 		switch {
-		case err != nil && c.sources.lenient(field) && kubeletReads(amounts[name]):
-			// Nothing here depends on it.
+		case err != nil && c.sources.lenient(field) && kubeletAccepts(amounts[name]):
+			// evictd does not use the value.
 			c.noticef(at, "%v; it is ignored", err)
 			delete(amounts, name)
 		case err != nil:
@@ -173,7 +173,8 @@ func (c *Config) checkNode() {
 // RuntimeNone is the RuntimeEndpoint of a node that has no container runtime.
 const RuntimeNone = "none"
 
-// badEndpoint returns why text is no endpoint of a container runtime.
+// badEndpoint returns why text can't be a container runtime's endpoint, and "" if
+// it can.
 func badEndpoint(text string) string {
 	if text == "" || text == RuntimeNone {
 		return ""
@@ -187,9 +188,9 @@ func badEndpoint(text string) string {
 	case path.Clean(socket) == "/":
 		return "is a directory"
 	case strings.ContainsRune(socket, 0):
-		return "holds a NUL byte"
+		return "contains a NUL byte"
 	case len(socket) > maxSocketPath:
-		return "is longer than a socket's path can be"
+		return "is longer than a socket path may be"
 	}
 	return ""
 }

@@ -86,7 +86,7 @@ f:3: enforceNodeAllocatable[2]: is "pod"; want one of pods, system-reserved, sys
 f:3: enforceNodeAllocatable[3]: pods is listed twice`},
 		{"reserved", "systemReserved: {memory: -1, nvidia.com/gpu: 1}\nkubeReserved: {cpu: lots}", `
 f:3: systemReserved.memory: "-1" is below 0; want a quantity of at least 0 such as 500Mi
-f:3: systemReserved.nvidia.com/gpu: is no resource that can be reserved; want one of cpu, memory, ephemeral-storage, pid
+f:3: systemReserved.nvidia.com/gpu: is not a resource that can be reserved; want one of cpu, memory, ephemeral-storage, pid
 f:4: kubeReserved.cpu: "lots" is not a quantity; want a quantity of at least 0 such as 500Mi`},
 		{"image GC", "imageGCHighThresholdPercent: 101\nimageGCLowThresholdPercent: -1\nimageMinimumGCAge: -1m\nimageMaximumGCAge: -2m", `
 f:3: imageGCHighThresholdPercent: is 101; ` + wantPercent + `
@@ -130,9 +130,9 @@ f:3: runtimeEndpoint: "unix://" is not an absolute path; want unix:///path/to/so
 		{"endpoint at the root", "runtimeEndpoint: unix:////", `
 f:3: runtimeEndpoint: "unix:////" is a directory; want unix:///path/to/socket, /path/to/socket or none`},
 		{"long endpoint", "runtimeEndpoint: /" + strings.Repeat("x", 107), `
-f:3: runtimeEndpoint: "/` + strings.Repeat("x", 63) + `…" is longer than a socket's path can be; want unix:///path/to/socket, /path/to/socket or none`},
+f:3: runtimeEndpoint: "/` + strings.Repeat("x", 63) + `…" is longer than a socket path may be; want unix:///path/to/socket, /path/to/socket or none`},
 		{"NUL in paths", "runtimeEndpoint: \"/a\\0\"\nnodefsPath: \"/a\\0\"", `
-f:3: runtimeEndpoint: "/a\x00" holds a NUL byte; want unix:///path/to/socket, /path/to/socket or none
+f:3: runtimeEndpoint: "/a\x00" contains a NUL byte; want unix:///path/to/socket, /path/to/socket or none
 f:4: nodefsPath: "/a\x00" is not an absolute path in its shortest form; want one such as /`},
 		{"paths", "cgroupRoot: /a/../b\nnodefsPath: var/lib", `
 f:3: cgroupRoot: "/a/../b" is not an absolute path in its shortest form; want one such as /
@@ -157,12 +157,12 @@ f:3: notification.bpfCeiling: notification.bpfFloor is 10ms and notification.bpf
 f:4: notification.bpfFloor: notification.bpfFloor is 60ms and notification.bpfCeiling is 50ms; want the first no longer than the second`},
 		{"pressure", "notification: {psi: off}\npressure:\n  memory:\n    full: 150ms\n    sustained: -1s\n    action: evict", `
 f:6: pressure.memory.full: is "150ms"; want a stall within a window such as 150ms/1s
-f:8: pressure.memory.action: is evict, but notification.psi is off, so that nothing would tell of pressure`},
+f:8: pressure.memory.action: is evict, but notification.psi is off, so that evictd would not be notified of pressure`},
 		{"a removed field", "notification: {bpf: auto}\npressure: {memory: {brake: off}}\nbrake: off", `
-f:4: pressure.memory.brake: was removed before the first release: an evictd that was killed left memory.high of all pods lowered, and its benefit was never measured; leave it out
+f:4: pressure.memory.brake: was removed before the first release: if evictd was killed, memory.high of all pods stayed lowered, and its benefit was never measured; leave it out
 f:5: brake: is not a field here`},
 		{"a removed field without a value", "pressure:\n  memory:\n    brake:", `
-f:5: pressure.memory.brake: was removed before the first release: an evictd that was killed left memory.high of all pods lowered, and its benefit was never measured; leave it out`},
+f:5: pressure.memory.brake: was removed before the first release: if evictd was killed, memory.high of all pods stayed lowered, and its benefit was never measured; leave it out`},
 		{"pressure, shorter than its window", "pressure: {memory: {full: 1s/2s, sustained: 1s, action: kill}}", `
 f:3: pressure.memory.action: is "kill"; want report or evict
 f:3: pressure.memory.sustained: is 1s; want at least the window of pressure.memory.full, which is 2s`},
@@ -180,17 +180,17 @@ protect:
   names: [web, /web, default/, a/b/c, ""]
   pods: []`, `
 f:4: trustAnnotations[2]: is the number 5; want a string: put it in quotes
-f:4: trustAnnotations[0]: "" is no namespace; want one such as kube-system
-f:4: trustAnnotations[1]: "a/b" is no namespace; want one such as kube-system
-f:6: protect.namespaces[0]: "" is no namespace; want one such as kube-system
-f:7: protect.labelSelectors[0]: "a in (" is no label selector; want one such as app=db,tier!=cache
+f:4: trustAnnotations[0]: "" is not a namespace; want one such as kube-system
+f:4: trustAnnotations[1]: "a/b" is not a namespace; want one such as kube-system
+f:6: protect.namespaces[0]: "" is not a namespace; want one such as kube-system
+f:7: protect.labelSelectors[0]: "a in (" is not a label selector; want one such as app=db,tier!=cache
 f:7: protect.labelSelectors[1]: is empty, which selects every pod; want a selector such as app=db
-f:7: protect.labelSelectors[2]: "," is no label selector; want one such as app=db,tier!=cache
-f:8: protect.names[0]: "web" is no pod; want namespace/name
-f:8: protect.names[1]: "/web" is no pod; want namespace/name
-f:8: protect.names[2]: "default/" is no pod; want namespace/name
-f:8: protect.names[3]: "a/b/c" is no pod; want namespace/name
-f:8: protect.names[4]: "" is no pod; want namespace/name
+f:7: protect.labelSelectors[2]: "," is not a label selector; want one such as app=db,tier!=cache
+f:8: protect.names[0]: "web" is not a pod; want namespace/name
+f:8: protect.names[1]: "/web" is not a pod; want namespace/name
+f:8: protect.names[2]: "default/" is not a pod; want namespace/name
+f:8: protect.names[3]: "a/b/c" is not a pod; want namespace/name
+f:8: protect.names[4]: "" is not a pod; want namespace/name
 f:9: protect.pods: is not a field here`},
 		{"accepted fields are still checked", "kernelMemcgNotification: 1\npodPidsLimit: many\nsingleProcessOOMKill: x\nlocalStorageCapacityIsolation: 0\nvolumeStatsAggPeriod: 1", `
 f:3: kernelMemcgNotification: is the number 1; want true or false
@@ -245,17 +245,17 @@ kubeReserved: {memory: 1Gi}
 imageGCHighThresholdPercent: 90
 shutdownGracePeriod: 10s
 `)
-	want := `f.yaml:3: evictionHard.containerfs.available: is ignored, as by the kubelet: the thresholds of the filesystem that holds the writable layers count for containerfs.available
-f.yaml:4: evictionSoft.containerfs.inodesFree: is ignored, as by the kubelet: the thresholds of the filesystem that holds the writable layers count for containerfs.inodesFree
+	want := `f.yaml:3: evictionHard.containerfs.available: is ignored, as by the kubelet: containerfs.available uses the thresholds of the filesystem with the writable layers
+f.yaml:4: evictionSoft.containerfs.inodesFree: is ignored, as by the kubelet: containerfs.inodesFree uses the thresholds of the filesystem with the writable layers
 f.yaml:5: evictionSoftGracePeriod.pid.available: has no effect: evictionSoft has no threshold on pid.available
-f.yaml:6: evictionMinimumReclaim.containerfs.available: is ignored, as by the kubelet: that of the filesystem that holds the writable layers counts for containerfs.available
+f.yaml:6: evictionMinimumReclaim.containerfs.available: is ignored, as by the kubelet: containerfs.available uses that of the filesystem with the writable layers
 f.yaml:6: evictionMinimumReclaim.nodefs.available: has no effect: there is no threshold on nodefs.available
-f.yaml:7: kernelMemcgNotification: has no effect here: notification tells how evictd learns of pressure
+f.yaml:7: kernelMemcgNotification: has no effect here: notification selects how evictd is notified of pressure
 f.yaml:8: podPidsLimit: has no effect here: evictd sets no limits on pods; a threshold on pid.available guards the node
 f.yaml:9: singleProcessOOMKill: has no effect here: evictd leaves the kernel's OOM killer as it is, and itself kills all processes of a container
-f.yaml:10: localStorageCapacityIsolation: has no effect here: limits on local storage that evictd knows of always count
-f.yaml:11: volumeStatsAggPeriod: has no effect here: evictd itself chooses when it measures volumes, and never stops
-f.yaml:12: kubeReserved: is checked, but has no effect here: the limit of the kubepods cgroup counts, as whoever made it set it`
+f.yaml:10: localStorageCapacityIsolation: has no effect here: limits on local storage that evictd knows are always enforced
+f.yaml:11: volumeStatsAggPeriod: has no effect here: evictd chooses itself when it measures volumes, and can't be made to stop
+f.yaml:12: kubeReserved: is checked, but has no effect here: evictd uses the limit that the kubepods cgroup has`
 	if diff := cmp.Diff(want, notices(c)); diff != "" {
 		t.Errorf("notices (-want +got):\n%s", diff)
 	}

@@ -14,8 +14,8 @@ import (
 	"time"
 )
 
-// stranger listens on a socket and does with each connection what it is told.
-func stranger(t testing.TB, serve func(net.Conn)) string {
+// listenAndServe listens on a socket and calls serve for each connection.
+func listenAndServe(t testing.TB, serve func(net.Conn)) string {
 	t.Helper()
 	path := filepath.Join(socketDir(t), "s")
 	l, err := net.Listen("unix", path)
@@ -38,8 +38,8 @@ func stranger(t testing.TB, serve func(net.Conn)) string {
 	return path
 }
 
-// answering reads a request and writes a fixed answer.
-func answering(answer string) func(net.Conn) {
+// respondWith reads a request and writes a fixed response.
+func respondWith(response string) func(net.Conn) {
 	return func(c net.Conn) {
 		for r := bufio.NewReader(c); ; {
 			line, err := r.ReadString('\n')
@@ -47,75 +47,76 @@ func answering(answer string) func(net.Conn) {
 				break
 			}
 		}
-		fmt.Fprint(c, answer)
+		fmt.Fprint(c, response)
 	}
 }
 
-func reply(code, kind, body string) string {
+func httpResponse(code, kind, body string) string {
 	return fmt.Sprintf("HTTP/1.1 %s\r\nContent-Type: %s\r\nContent-Length: %d\r\n\r\n%s", code, kind, len(body), body)
 }
 
-func TestClientAgainstStrangers(t *testing.T) {
+func TestClientWithOtherServers(t *testing.T) {
 	const asJSON = "application/json"
 	tests := []struct {
-		name   string
-		answer string
-		is     error
-		want   string
+		name     string
+		response string
+		is       error
+		want     string
 	}{
 		{"not HTTP", "SSH-2.0-OpenSSH_9.2\r\n", ErrNotEvictd, "malformed HTTP response"},
 		{"binary", "\x00\x01\x02\xff\xfe\r\n\r\n", ErrNotEvictd, "malformed HTTP"},
-		{"nothing", "", ErrNoAnswer, "broke off"},
-		{"HTML", reply("200 OK", "text/html", "<html>"), ErrNotEvictd, `"text/html"`},
-		{"another HTTP server", reply("404 Not Found", "text/plain", "404 page not found"), ErrNotEvictd, "404 Not Found"},
-		{"not JSON", reply("200 OK", asJSON, "{"), ErrNotEvictd, "unexpected end of JSON input"},
-		{"more than JSON", reply("200 OK", asJSON, "{} {}"), ErrNotEvictd, "after top-level value"},
-		{"a list", reply("200 OK", asJSON, "[]"), ErrNotEvictd, "cannot unmarshal array"},
-		{"an unknown signal", reply("200 OK", asJSON, `{"signals":[{"signal":"cpu.available"}]}`), ErrNotEvictd, "unsupported eviction signal"},
-		{"a number that is none", reply("200 OK", asJSON, `{"pid":"x"}`), ErrNotEvictd, "cannot unmarshal string"},
-		{"deep", reply("200 OK", asJSON, strings.Repeat("[", 1<<20)), ErrNotEvictd, "exceeded max depth"},
-		{"short", "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{", ErrNoAnswer, "broke off"},
-		{"huge", reply("200 OK", asJSON, strings.Repeat(" ", maxAnswer+1)), ErrNotEvictd, "longer than 16Mi"},
+		{"nothing", "", ErrNoAnswer, "closed the connection"},
+		{"HTML", httpResponse("200 OK", "text/html", "<html>"), ErrNotEvictd, `"text/html"`},
+		{"another HTTP server", httpResponse("404 Not Found", "text/plain", "404 page not found"), ErrNotEvictd, "404 Not Found"},
+		{"not JSON", httpResponse("200 OK", asJSON, "{"), ErrNotEvictd, "unexpected end of JSON input"},
+		{"more than JSON", httpResponse("200 OK", asJSON, "{} {}"), ErrNotEvictd, "after top-level value"},
+		{"a list", httpResponse("200 OK", asJSON, "[]"), ErrNotEvictd, "cannot unmarshal array"},
+		{"an unknown signal", httpResponse("200 OK", asJSON, `{"signals":[{"signal":"cpu.available"}]}`), ErrNotEvictd, "unsupported eviction signal"},
+		{"a string for a number", httpResponse("200 OK", asJSON, `{"pid":"x"}`), ErrNotEvictd, "cannot unmarshal string"},
+		{"deep", httpResponse("200 OK", asJSON, strings.Repeat("[", 1<<20)), ErrNotEvictd, "exceeded max depth"},
+		{"short", "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{", ErrNoAnswer, "closed the connection"},
+		{"huge", httpResponse("200 OK", asJSON, strings.Repeat(" ", maxResponse+1)), ErrNotEvictd, "longer than 16Mi"},
 		{"huge header", "HTTP/1.1 200 OK\r\nX: " + strings.Repeat("x", 1<<20) + "\r\n\r\n", ErrNotEvictd, "header"},
 		{"a redirect", "HTTP/1.1 302 Found\r\nLocation: http://localhost:1/\r\nContent-Length: 0\r\n\r\n", ErrNotEvictd, "302 Found"},
-		{"an error without a word", reply("500 Internal Server Error", asJSON, "{}"), ErrNotEvictd, "500 Internal"},
+		{"an error without a message", httpResponse("500 Internal Server Error", asJSON, "{}"), ErrNotEvictd, "500 Internal"},
 	}
 	for _, tt := range tests {
-		_, err := NewClient(stranger(t, answering(tt.answer))).Status(t.Context())
+		_, err := NewClient(listenAndServe(t, respondWith(tt.response))).Status(t.Context())
 		if !errors.Is(err, tt.is) || !strings.Contains(fmt.Sprint(err), tt.want) {
 			t.Errorf("Status() of %s = %v; want %v with %q", tt.name, err, tt.is, tt.want)
 		}
 	}
 }
 
-func TestClientReadsALargeAnswer(t *testing.T) {
+func TestClientReadsLargeResponse(t *testing.T) {
 	body := `{"version":"` + strings.Repeat("x", 8<<20) + `"}`
-	s, err := NewClient(stranger(t, answering(reply("200 OK", "application/json", body)))).Status(t.Context())
+	s, err := NewClient(listenAndServe(t, respondWith(httpResponse("200 OK", "application/json", body)))).Status(t.Context())
 	if err != nil || len(s.Version) != 8<<20 {
 		t.Errorf("Status() of 8 MiB = %d bytes, %v; want all of them", len(s.Version), err)
 	}
 }
 
-// TestClientSkipsUnknownFields: a newer daemon may say more.
+// TestClientSkipsUnknownFields reads the response of a newer version, which may
+// have more fields.
 func TestClientSkipsUnknownFields(t *testing.T) {
-	socket := stranger(t, answering(reply("200 OK", "application/json; charset=utf-8", `{"pid":3,"moon":"full"}`)))
+	socket := listenAndServe(t, respondWith(httpResponse("200 OK", "application/json; charset=utf-8", `{"pid":3,"moon":"full"}`)))
 	if s, err := NewClient(socket).Status(t.Context()); err != nil || s.PID != 3 {
 		t.Errorf("Status() = %+v, %v; want pid 3", s, err)
 	}
 }
 
-func TestClientWaitsForAHungServer(t *testing.T) {
+func TestClientTimesOut(t *testing.T) {
 	hang := make(chan struct{})
 	t.Cleanup(func() { close(hang) })
 	tests := []struct{ name, first string }{
-		{"before its answer", ""},
+		{"before its response", ""},
 		{"in its header", "HTTP/1.1 200 OK\r\n"},
 		{"in its body", "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 10\r\n\r\n{"},
 	}
 	for _, tt := range tests {
 		t.Run(tt.name, func(t *testing.T) {
-			client := NewClient(stranger(t, func(c net.Conn) {
-				answering(tt.first)(c)
+			client := NewClient(listenAndServe(t, func(c net.Conn) {
+				respondWith(tt.first)(c)
 				<-hang
 			}))
 			client.http.Timeout = 200 * time.Millisecond
@@ -131,10 +132,10 @@ func TestClientWaitsForAHungServer(t *testing.T) {
 	}
 }
 
-func TestClientWithoutADaemon(t *testing.T) {
+func TestClientWithoutServer(t *testing.T) {
 	dir := socketDir(t)
 	leftover := filepath.Join(dir, "leftover")
-	leave(t, leftover)
+	makeStaleSocket(t, leftover)
 	file := filepath.Join(dir, "file")
 	if err := os.WriteFile(file, nil, 0o600); err != nil {
 		t.Fatal(err)
@@ -148,13 +149,13 @@ func TestClientWithoutADaemon(t *testing.T) {
 		is         error
 		want       string
 	}{
-		{"no socket", filepath.Join(dir, "none"), ErrNotRunning, "there is no control socket " + dir},
-		{"no directory", filepath.Join(dir, "no", "none"), ErrNotRunning, "there is no control socket"},
-		{"a left-over socket", leftover, ErrNotRunning, "nobody listens"},
-		{"a file", file, ErrNotEvictd, "it is no socket"},
-		{"a directory", dir, ErrNotEvictd, "it is no socket"},
+		{"no socket", filepath.Join(dir, "none"), ErrNotRunning, "control socket " + dir},
+		{"no directory", filepath.Join(dir, "no", "none"), ErrNotRunning, "does not exist"},
+		{"a left-over socket", leftover, ErrNotRunning, "no process listens"},
+		{"a file", file, ErrNotEvictd, "it is not a socket"},
+		{"a directory", dir, ErrNotEvictd, "it is not a socket"},
 		{"a symlink to itself", loop, ErrNotEvictd, "too many levels"},
-		{"an abstract name", "@evictd", ErrNotRunning, "there is no control socket @evictd"},
+		{"an abstract name", "@evictd", ErrNotRunning, "control socket @evictd does not exist"},
 		{"too long", filepath.Join(dir, strings.Repeat("x", 200)), ErrNotEvictd, "invalid argument"},
 	}
 	for _, tt := range tests {

@@ -1,28 +1,29 @@
-// Package control is how an operator asks a running evictd what it sees and
-// why it decides as it does, and tells it of a shutdown that nobody else tells
-// it of: the answers as JSON types, the server that gives them over a unix
-// socket, and the client that evictctl asks with.
+// Package control is the HTTP API of a running evictd on a unix socket: the
+// responses as JSON types, the server, and the client that evictctl uses. An
+// operator reads evictd's status and decisions, reloads the configuration, and
+// begins a shutdown on hosts without logind.
 //
 // The protocol is plain HTTP with JSON bodies. A GET changes nothing:
 //
 //	GET  /v1/status             Status
-//	GET  /v1/explain?signal=S   Explanation, of memory.available where S is not given
+//	GET  /v1/explain?signal=S   Explanation; S is memory.available by default
 //	GET  /v1/records            Records
 //	GET  /v1/shutdown           Shutdown
-//	POST /v1/shutdown/begin     stops the pods as if the node went down; Shutdown
+//	POST /v1/shutdown/begin     stops the pods as in a node shutdown; Shutdown
 //	POST /v1/shutdown/cancel    stops no further pod; Shutdown
+//	POST /v1/reload             reads the configuration again; Config
 //
-// A command that is not taken is answered with 409 and the reason.
+// A rejected command gets status 409 and the reason.
 //
-// An answer other than 200 has the body {"error": "…"}. Numbers are in bytes,
-// inodes, PIDs or seconds, and null where they are not known, which is never
-// 0. A list that is empty is [], never null. Fields may be added in later
-// versions, so a reader skips those that it does not know.
+// A response other than 200 has the body {"error": "…"}. Numbers are in bytes,
+// inodes, PIDs or seconds. An unknown number is null, never 0. An empty list is
+// [], never null. Later versions may add fields, so a reader must skip unknown
+// ones.
 //
-// [Listen] makes the socket, which is its owner's alone (mode 0600): that is
-// all the authentication there is. [Server.Serve] returns when its context
-// ends. The server asks its [Source] and nobody else, and holds no state.
+// [Listen] creates the socket with mode 0600; there is no other authentication.
+// [Server.Serve] returns when its context ends. The server gets all data from its
+// [Source] and has no state of its own.
 package control
 
-// DefaultSocket is where evictd listens unless it is told otherwise.
+// DefaultSocket is the default path of evictd's control socket.
 const DefaultSocket = "/run/evictd/evictd.sock"

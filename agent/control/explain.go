@@ -10,62 +10,62 @@ import (
 	"github.com/evictd/evictd/agent/signal"
 )
 
-// Explanation is what would happen if a signal's threshold were met now, and
-// why: today's ranking by the code that evicts.
+// Explanation is the ranking of the pods for a signal, by the code that evicts:
+// which pods would be evicted if a threshold were met now, and why.
 type Explanation struct {
 	At          time.Time     `json:"at"`
 	Signal      signal.Signal `json:"signal"`
 	Observation SignalStatus  `json:"observation"`
-	// Ranking lists the eligible pods, the first to go first.
+	// Ranking lists the eligible pods in the order of eviction.
 	Ranking List[Candidate] `json:"ranking"`
 	// Exempt lists the pods that are never evicted, or not now.
 	Exempt List[evict.Exempt] `json:"exempt"`
-	// NotOurs lists containers on this host that are not the runtime's pods
-	// and are never killed.
+	// NotOurs lists containers on this host that don't belong to the runtime.
+	// evictd never kills them.
 	NotOurs List[Outsider] `json:"notOurs"`
-	// Memory is what the two memory signals leave out; absent elsewhere.
+	// Memory is memory outside the two memory signals; absent for other signals.
 	Memory *LeftOut `json:"memory,omitempty"`
-	// OOMScores lists what the kernel's OOM killer is told of each container, of
-	// exempt pods too; for the memory signals only, and not where oomScoreAdj is off.
+	// OOMScores lists the oom_score_adj of each container, including those of exempt
+	// pods, for the memory signals. It is empty if oomScoreAdj is off.
 	OOMScores List[OOMScore] `json:"oomScores"`
-	// Notes are facts in words that bear on the answer.
+	// Notes are further facts in words.
 	Notes List[string] `json:"notes"`
 }
 
-// Candidate is an eligible pod in its place. Amounts are in the signal's unit.
+// Candidate is an eligible pod in the ranking. Amounts are in the signal's unit.
 type Candidate struct {
 	evict.Ranked
 	QoS evict.QoS `json:"qos"`
-	// RequestOrigin says where the request is from, such as the API, a
-	// container's oom_score_adj or its limit.
+	// RequestOrigin is the source of the request, such as the API, a container's
+	// oom_score_adj or its limit.
 	RequestOrigin string `json:"requestOrigin,omitempty"`
-	// IgnoredAnnotations are evictd's annotations on the pod that are not
-	// believed.
+	// IgnoredAnnotations are evictd's annotations on the pod that evictd does not
+	// trust.
 	IgnoredAnnotations List[string]    `json:"ignoredAnnotations"`
 	Containers         List[Container] `json:"containers"`
-	// Reclaim is how its tasks have stalled where they had to reclaim memory
-	// themselves; absent where that is not followed.
+	// Reclaim are the stalls of the pod's tasks in direct reclaim; absent if they
+	// are not traced.
 	Reclaim *ReclaimStalls `json:"reclaim,omitempty"`
-	// Disk is how what it holds on the disks is known; absent for other signals.
+	// Disk is how the pod's disk usage was measured; absent for other signals.
 	Disk *DiskUsage `json:"disk,omitempty"`
-	// Why says in words why the pod stands where it stands.
+	// Why explains in words the pod's rank.
 	Why string `json:"why"`
 }
 
-// ReclaimStalls are stalls in direct reclaim, since they are followed.
+// ReclaimStalls are the stalls in direct reclaim since tracing began.
 type ReclaimStalls struct {
 	Count          uint64  `json:"count"`
 	Seconds        float64 `json:"seconds"`
 	LongestSeconds float64 `json:"longestSeconds"`
 }
 
-// DiskUsage is how the disk usage of a pod is known.
+// DiskUsage is how the disk usage of a pod was measured.
 type DiskUsage struct {
-	// By lists the ways in which it was measured: walk, project quota, runtime.
+	// By lists the methods: walk, project quota, runtime.
 	By List[string] `json:"by"`
-	// AgeSeconds is how old the oldest measurement is; null where there is none.
+	// AgeSeconds is the age of the oldest measurement; null if there is none.
 	AgeSeconds *float64 `json:"ageSeconds"`
-	// Short says why there may be more; empty where nothing says so.
+	// Short is why the measurement may be too low; empty if it is complete.
 	Short string `json:"short,omitempty"`
 }
 
@@ -73,68 +73,67 @@ type DiskUsage struct {
 type Container struct {
 	Name   string `json:"name"`
 	Cgroup string `json:"cgroup,omitempty"`
-	// Usage and Request are null where they are not known.
+	// Usage and Request are null if unknown.
 	Usage   *int64 `json:"usage"`
 	Request *int64 `json:"request"`
 }
 
-// OOMScore is what the kernel's OOM killer is told of a container.
+// OOMScore is the oom_score_adj of a container's processes.
 type OOMScore struct {
 	Pod       string `json:"pod"`
 	Container string `json:"container"`
-	// Wanted is what the oom_score_adj of its processes should be, null where
-	// nobody tells, and From who does.
+	// Wanted is the oom_score_adj that the processes should have, null if unknown,
+	// and From is its source.
 	Wanted *int   `json:"wanted"`
 	From   string `json:"from,omitempty"`
-	// Least and Most are the lowest and the highest that a process has, of so many,
-	// and Wrong is how many of them have another one than is wanted; null where
-	// that could not be read, for the reason in Error.
+	// Least and Most are the lowest and the highest oom_score_adj of the container's
+	// Processes, and Wrong counts those that differ from Wanted. They are null if
+	// they could not be read; Error is then the reason.
 	Least     *int   `json:"least"`
 	Most      *int   `json:"most"`
 	Processes int    `json:"processes"`
 	Wrong     *int   `json:"wrong"`
 	Error     string `json:"error,omitempty"`
-	// Group tells whether the OOM killer takes all processes of the container
-	// where it takes one (memory.oom.group); null on cgroup v1.
+	// Group is the container's memory.oom.group: whether the OOM killer kills all
+	// of its processes together. It is null on cgroup v1.
 	Group *bool `json:"group"`
 }
 
-// Outsider is a container that is not the runtime's.
+// Outsider is a container that does not belong to the runtime.
 type Outsider struct {
 	Cgroup    string `json:"cgroup"`
 	Processes int    `json:"processes"`
-	// MemoryBytes is null where it could not be read.
+	// MemoryBytes is null if it could not be read.
 	MemoryBytes *int64 `json:"memoryBytes"`
-	// Command is its oldest process's.
+	// Command is the command of the oldest process.
 	Command string `json:"command,omitempty"`
 }
 
-// LeftOut is memory that no signal sees.
+// LeftOut is memory that the signals don't count.
 type LeftOut struct {
-	// UnaccountedBytes is MemTotal − MemFree − anonymous − file − hugetlb: what
-	// the kernel itself uses. Null where it is not known.
+	// UnaccountedBytes is MemTotal − MemFree − anonymous − file − hugetlb, which is
+	// the kernel's own memory. It is null if unknown.
 	UnaccountedBytes *int64 `json:"unaccountedBytes"`
-	// SwapTotalBytes and SwapFreeBytes are shown because nothing here counts
-	// them: swap is ignored.
+	// SwapTotalBytes and SwapFreeBytes are the node's swap, which evictd ignores.
 	SwapTotalBytes *int64 `json:"swapTotalBytes"`
 	SwapFreeBytes  *int64 `json:"swapFreeBytes"`
 }
 
-// Why says why the pod at index i of a signal's ranking stands where it
-// stands: what it uses, and what puts it after the one before it. The criteria
-// are those of evict.Policy.Rank, in the same order.
+// Why returns in words the rank of the pod at index i: what it uses, and by which
+// criterion it follows the one before it. The criteria are those of
+// evict.Policy.Rank, in the same order.
 func Why(s signal.Signal, ranked []evict.Ranked, i int) string {
 	r := ranked[i]
 	var b strings.Builder
 	switch {
 	case r.NoStats:
-		b.WriteString("its usage is not known")
+		b.WriteString("its usage is unknown")
 	case s == signal.PIDAvailable:
 		fmt.Fprintf(&b, "runs %d tasks", r.Usage)
 	case s.IsInodes():
 		fmt.Fprintf(&b, "uses %d inodes", r.Usage)
 	case r.Over && r.Request == 0:
-		fmt.Fprintf(&b, "uses %s and requests none", Amount(s, r.Usage))
+		fmt.Fprintf(&b, "uses %s and has no request", Amount(s, r.Usage))
 	case r.Over:
 		fmt.Fprintf(&b, "uses %s, %s above its request of %s", Amount(s, r.Usage), Amount(s, r.Usage-r.Request), Amount(s, r.Request))
 	default:
@@ -148,15 +147,15 @@ func Why(s signal.Signal, ranked []evict.Ranked, i int) string {
 	fmt.Fprintf(&b, "; after %s, which ", previous.Pod)
 	switch {
 	case previous.Over != r.Over && s.IsInodes():
-		b.WriteString("uses some")
+		b.WriteString("uses inodes")
 	case previous.Over != r.Over:
 		b.WriteString("exceeds its request")
 	case previous.Priority != r.Priority:
-		b.WriteString("has the lower priority")
+		b.WriteString("has a lower priority")
 	case previous.NoStats != r.NoStats:
-		b.WriteString("is measured")
+		b.WriteString("has a known usage")
 	case previous.Usage-previous.Request == r.Usage-r.Request:
-		b.WriteString("is its equal, by UID")
+		b.WriteString("is equal and has the lower UID")
 	case s == signal.PIDAvailable:
 		b.WriteString("runs more")
 	case s.IsInodes():
@@ -167,8 +166,8 @@ func Why(s signal.Signal, ranked []evict.Ranked, i int) string {
 	return b.String()
 }
 
-// Amount prints n of a signal's unit for people: bytes with three significant
-// digits and a binary suffix, inodes and PIDs in full.
+// Amount formats n in a signal's unit: bytes with three significant digits and a
+// binary suffix, inodes and PIDs in full.
 func Amount(s signal.Signal, n int64) string {
 	switch s.Resource() {
 	case signal.Inodes, signal.PIDs:
@@ -177,8 +176,7 @@ func Amount(s signal.Signal, n int64) string {
 	return Bytes(n)
 }
 
-// Bytes prints n bytes for people, with three significant digits: 512Mi,
-// 1.5Gi, 20.1Gi.
+// Bytes formats n bytes with three significant digits: 512Mi, 1.5Gi, 20.1Gi.
 func Bytes(n int64) string {
 	const suffixes = "KMGTPE"
 	f := float64(n)

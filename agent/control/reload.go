@@ -6,20 +6,20 @@ import (
 	"time"
 )
 
-// ConfigChange is a field whose value is another one than before. A value that
-// is absent is empty.
+// ConfigChange is a field whose value has changed. Before or After is empty if the
+// field was or is absent.
 type ConfigChange struct {
 	Field  string `json:"field"`
 	Before string `json:"before"`
 	After  string `json:"after"`
 }
 
-// reloadTimeout is how long the configuration may take to be read and to come
-// into force: less than a client waits, so that it gets the reason.
-const reloadTimeout = answerTimeout - time.Second
+// reloadTimeout bounds a reload. It is shorter than a client waits, so that the
+// client gets the reason of a failure.
+const reloadTimeout = responseTimeout - time.Second
 
-// addReload adds the command that reads the configuration again. It answers with
-// the configuration in force, or with what is wrong with the new one.
+// addReload adds the command that reads the configuration again. Its response is
+// the configuration in force, or the errors in the new one.
 func (s *Server) addReload(mux *http.ServeMux) {
 	mux.HandleFunc("POST /v1/reload", func(w http.ResponseWriter, r *http.Request) {
 		ctx, cancel := context.WithTimeout(r.Context(), reloadTimeout)
@@ -28,12 +28,11 @@ func (s *Server) addReload(mux *http.ServeMux) {
 			s.fail(w, http.StatusConflict, err.Error())
 			return
 		}
-		s.answer(w, http.StatusOK, s.source.Status().Config)
+		s.respond(w, http.StatusOK, s.source.Status().Config)
 	})
 }
 
-// Reload has the daemon read its configuration again, and returns the one in
-// force.
+// Reload makes evictd read its configuration again, and returns the one in force.
 func (c *Client) Reload(ctx context.Context) (Config, error) {
-	return ask[Config](ctx, c, http.MethodPost, "/v1/reload")
+	return request[Config](ctx, c, http.MethodPost, "/v1/reload")
 }

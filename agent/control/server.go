@@ -16,60 +16,55 @@ import (
 	"github.com/evictd/evictd/agent/signal"
 )
 
-// Limits on what a client may do. The socket is root's, so they are against
-// mistakes rather than attacks: a stuck client must not hold the daemon's
-// memory while that is short, nor its end: stopTimeout is how long an answer under
-// way is waited for, and a connection on which nothing was asked yet, which net/http
-// takes for one for its first five seconds.
 const (
-	readTimeout   = 5 * time.Second
-	writeTimeout  = 10 * time.Second
-	idleTimeout   = 10 * time.Second
-	stopTimeout   = 300 * time.Millisecond
-	maxHeader     = 8 << 10
+	// stopTimeout bounds how long Serve waits at its end for responses in progress.
+	// It also waits that long for a connection without a request, which net/http
+	// counts as active for its first five seconds.
+	stopTimeout = 300 * time.Millisecond
+	// maxConcurrent is the maximum number of requests in progress.
 	maxConcurrent = 8
 )
 
-// Source knows the answers. Its methods are called from several goroutines,
-// must not wait for anything slow, and return values that nobody changes
-// afterwards.
+// Source supplies the data. Its methods are called from several goroutines. The
+// read methods must not block, and return values that are not changed afterwards.
 type Source interface {
 	Status() Status
 	Explain(signal.Signal) (Explanation, error)
 	Shutdown() Shutdown
-	// BeginShutdown and CancelShutdown are commands. They return when the command
-	// has been taken, or why it was not.
+	// BeginShutdown and CancelShutdown return when the command was accepted, or an
+	// error with the reason why it was rejected.
 	BeginShutdown(context.Context) error
 	CancelShutdown(context.Context) error
-	// Reload reads the configuration again. It returns when that is in force, or
-	// why it is not.
+	// Reload reads the configuration again. It returns when the new one is in
+	// force, or an error with the reason why it is not.
 	Reload(context.Context) error
 }
 
-// Server answers what is asked over the control socket.
+// Server serves a Source over the control socket.
 type Server struct {
 	source Source
 	log    *slog.Logger
-	busy   chan struct{} // as many as may be answered at once
+	slots  chan struct{} // one element for each request in progress
 }
 
-// New returns a server of what the source knows. It logs what goes wrong with a
-// connection, at debug level, and answers that break off.
+// New returns a server of the source. It logs connection errors at debug level.
 func New(source Source, log *slog.Logger) *Server {
-	return &Server{source: source, log: log, busy: make(chan struct{}, maxConcurrent)}
+	return &Server{source: source, log: log, slots: make(chan struct{}, maxConcurrent)}
 }
 
-// Serve answers on the listener, which it closes, until ctx ends; that is nil.
-// Answers under way get a second to finish.
+// Serve serves on the listener until ctx ends, and then returns nil. It closes the
+// listener. Responses in progress get stopTimeout to finish.
 func (s *Server) Serve(ctx context.Context, l net.Listener) error {
+	// Only root can connect, so the limits guard against mistakes rather than attacks:
+	// a client that hangs must not use evictd's memory under pressure for long. A
+	// response takes milliseconds, so a client that takes seconds hangs.
 	server := &http.Server{
-		Handler:           s.Handler(),
-		ReadHeaderTimeout: readTimeout,
-		ReadTimeout:       readTimeout,
-		WriteTimeout:      writeTimeout,
-		IdleTimeout:       idleTimeout,
-		MaxHeaderBytes:    maxHeader,
-		ErrorLog:          slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
+		Handler:        s.Handler(),
+		ReadTimeout:    5 * time.Second,
+		WriteTimeout:   10 * time.Second,
+		IdleTimeout:    10 * time.Second,
+		MaxHeaderBytes: 8 << 10,
+		ErrorLog:       slog.NewLogLogger(s.log.Handler(), slog.LevelDebug),
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	stopped := make(chan struct{})
@@ -91,29 +86,29 @@ func (s *Server) Serve(ctx context.Context, l net.Listener) error {
 	return nil
 }
 
-// Handler returns the API's own mux.
+// Handler returns the handler of the API.
 func (s *Server) Handler() http.Handler {
 	mux := http.NewServeMux()
 	mux.HandleFunc("GET /v1/status", func(w http.ResponseWriter, _ *http.Request) {
-		s.answer(w, http.StatusOK, s.source.Status())
+		s.respond(w, http.StatusOK, s.source.Status())
 	})
 	mux.HandleFunc("GET /v1/records", func(w http.ResponseWriter, _ *http.Request) {
-		s.answer(w, http.StatusOK, Records{Records: s.source.Status().Records})
+		s.respond(w, http.StatusOK, Records{Records: s.source.Status().Records})
 	})
 	mux.HandleFunc("GET /v1/explain", s.explain)
 	s.addShutdown(mux)
 	s.addReload(mux)
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		select {
-		case s.busy <- struct{}{}:
-			defer func() { <-s.busy }()
+		case s.slots <- struct{}{}:
+			defer func() { <-s.slots }()
 		default:
 			s.fail(w, http.StatusServiceUnavailable, "too many requests at once")
 			return
 		}
 		if r.ContentLength != 0 {
 			w.Header().Set("Connection", "close") // instead of reading it
-			s.fail(w, http.StatusRequestEntityTooLarge, "a question has no body")
+			s.fail(w, http.StatusRequestEntityTooLarge, "a request must not have a body")
 			return
 		}
 		mux.ServeHTTP(w, r)
@@ -135,42 +130,43 @@ func (s *Server) explain(w http.ResponseWriter, r *http.Request) {
 		s.fail(w, http.StatusInternalServerError, err.Error())
 		return
 	}
-	s.answer(w, http.StatusOK, explanation)
+	s.respond(w, http.StatusOK, explanation)
 }
 
-// UnknownSignal says that a name is no signal, and which are.
+// UnknownSignal returns the error message for an unknown signal, which lists the
+// known ones.
 func UnknownSignal(name string) string {
 	names := make([]string, 0, signal.Count)
 	for _, s := range signal.All() {
 		names = append(names, s.String())
 	}
-	return fmt.Sprintf("unknown signal %q: it is one of %s", name, strings.Join(names, ", "))
+	return fmt.Sprintf("unknown signal %q; want one of %s", name, strings.Join(names, ", "))
 }
 
-// failure is the body of an answer that is not 200.
+// failure is the body of a response other than 200.
 type failure struct {
 	Error string `json:"error"`
 }
 
 func (s *Server) fail(w http.ResponseWriter, code int, message string) {
-	s.answer(w, code, failure{Error: message})
+	s.respond(w, code, failure{Error: message})
 }
 
-// answer encodes before it writes, so that what can't be encoded is told
-// instead of an answer that breaks off.
-func (s *Server) answer(w http.ResponseWriter, code int, body any) {
+// respond encodes the body before it writes the header, so that an encoding error
+// becomes status 500 instead of a truncated response.
+func (s *Server) respond(w http.ResponseWriter, code int, body any) {
 	var b bytes.Buffer
 	e := json.NewEncoder(&b)
 	e.SetEscapeHTML(false)
 	if err := e.Encode(body); err != nil {
-		s.log.Error("control answer not encoded", "error", err)
-		http.Error(w, `{"error":"the answer could not be encoded"}`, http.StatusInternalServerError)
+		s.log.Error("could not encode response on control socket", "error", err)
+		http.Error(w, `{"error":"could not encode the response"}`, http.StatusInternalServerError)
 		return
 	}
 	w.Header().Set("Content-Type", "application/json")
 	w.Header().Set("Content-Length", strconv.Itoa(b.Len()))
 	w.WriteHeader(code)
 	if _, err := w.Write(b.Bytes()); err != nil {
-		s.log.Debug("control answer broke off", "error", err)
+		s.log.Debug("could not write response on control socket", "error", err)
 	}
 }

@@ -8,43 +8,44 @@ import (
 	"github.com/evictd/evictd/agent/shutdown"
 )
 
-// Shutdown is how evictd stands to a shutdown of the node: what it would do, or
-// does.
+// Shutdown is the plan or the progress of a graceful node shutdown.
 type Shutdown struct {
 	At time.Time `json:"at"`
-	// Phase is idle, stopping or ended. Manual tells that an operator began it.
+	// Phase is idle, stopping or ended. Manual reports whether an operator began
+	// the shutdown.
 	Phase  string `json:"phase"`
 	Manual bool   `json:"manual"`
-	// Began and Over are of the last shutdown of this boot; absent where there
-	// was none, or it goes on.
+	// Began and Over are the times of the last shutdown of this boot. Began is
+	// absent if there was none, Over also while one is in progress. CalledOff
+	// reports whether it was canceled.
 	Began     time.Time `json:"began,omitzero"`
 	Over      time.Time `json:"over,omitzero"`
 	CalledOff bool      `json:"calledOff"`
 
-	// Why lists every reason why evictd stops no pods; empty where it does.
-	// DryRun tells that it would only tell.
+	// Why lists every reason why evictd stops no pods; it is empty if evictd does.
+	// DryRun reports whether evictd would only report the pods.
 	Why    List[string] `json:"why"`
 	DryRun bool         `json:"dryRun"`
 
-	// Stopped, Running and WouldStop count the pods of a shutdown that has
-	// begun: those that have gone, those that have not, and those that dry run
-	// left alone. A pod is counted once.
+	// Stopped, Running and WouldStop count the pods of a shutdown that has begun:
+	// those that are gone, those that are not, and those that dry run did not
+	// stop. A pod is counted once.
 	Stopped   int `json:"stopped"`
 	Running   int `json:"running"`
 	WouldStop int `json:"wouldStop"`
 
-	// NeedsSeconds is for how long a shutdown has to be held up, and
-	// LimitSeconds for how long logind allows it; null where that is not known.
-	// Held tells that evictd holds the lock for it.
+	// NeedsSeconds is how long a shutdown must be delayed. LimitSeconds is how long
+	// logind allows to delay it, null if unknown. Held reports whether evictd has
+	// the inhibitor lock.
 	NeedsSeconds float64  `json:"needsSeconds"`
 	LimitSeconds *float64 `json:"limitSeconds"`
 	Held         bool     `json:"held"`
-	// LogindError is what is wrong with logind, or with its limit.
+	// LogindError is an error of logind, or a problem with its limit.
 	LogindError string `json:"logindError,omitempty"`
 
-	// Groups are those in force, in the order in which they stop.
+	// Groups are the groups in force, in the order in which they stop.
 	Groups List[ShutdownGroup] `json:"groups"`
-	// Current is the index of the group whose turn it is; null where none has it.
+	// Current is the index of the group that stops now, null if none does.
 	Current *int `json:"current"`
 
 	Last shutdown.Last `json:"last"`
@@ -54,29 +55,32 @@ type Shutdown struct {
 type ShutdownGroup struct {
 	Priority    int32             `json:"priority"` // the lowest
 	TimeSeconds float64           `json:"timeSeconds"`
-	Pods        List[ShutdownPod] `json:"pods"` // in the order of their waves
+	Pods        List[ShutdownPod] `json:"pods"` // the first wave before the last
 }
 
 // ShutdownPod is a pod of a group.
 type ShutdownPod struct {
 	Pod string `json:"pod"`
-	// Last tells that it stops after the others of its group.
+	// Last reports whether the pod stops after the others of its group.
 	Last bool `json:"last"`
 	// Status is planned, or, once a shutdown has begun, waiting, asked, killed,
 	// gone or pretended.
 	Status string `json:"status"`
-	// GraceSeconds is what it would be given at most, or was.
+	// GraceSeconds is the grace period: the longest possible one in a plan, the
+	// actual one in a shutdown.
 	GraceSeconds float64 `json:"graceSeconds"`
-	Refused      bool    `json:"refused,omitempty"` // it came too late
+	// Refused reports whether the pod started during the shutdown.
+	Refused bool `json:"refused,omitempty"`
 }
 
-// commandTimeout is how long a command may take to be accepted.
+// commandTimeout bounds how long the shutdown driver may take to accept a command.
+// It is shorter than a client waits, so that the client gets the reason.
 const commandTimeout = 2 * time.Second
 
-// addShutdown adds what concerns a shutdown.
+// addShutdown adds the handlers about a shutdown.
 func (s *Server) addShutdown(mux *http.ServeMux) {
 	mux.HandleFunc("GET /v1/shutdown", func(w http.ResponseWriter, _ *http.Request) {
-		s.answer(w, http.StatusOK, s.source.Shutdown())
+		s.respond(w, http.StatusOK, s.source.Shutdown())
 	})
 	command := func(pattern string, do func(context.Context) error) {
 		mux.HandleFunc(pattern, func(w http.ResponseWriter, r *http.Request) {
@@ -86,24 +90,24 @@ func (s *Server) addShutdown(mux *http.ServeMux) {
 				s.fail(w, http.StatusConflict, err.Error())
 				return
 			}
-			s.answer(w, http.StatusOK, s.source.Shutdown())
+			s.respond(w, http.StatusOK, s.source.Shutdown())
 		})
 	}
 	command("POST /v1/shutdown/begin", s.source.BeginShutdown)
 	command("POST /v1/shutdown/cancel", s.source.CancelShutdown)
 }
 
-// Shutdown asks how the daemon stands to a shutdown.
+// Shutdown returns the plan or the progress of a shutdown.
 func (c *Client) Shutdown(ctx context.Context) (Shutdown, error) {
-	return ask[Shutdown](ctx, c, http.MethodGet, "/v1/shutdown")
+	return request[Shutdown](ctx, c, http.MethodGet, "/v1/shutdown")
 }
 
-// BeginShutdown has the daemon stop the pods as if the node went down.
+// BeginShutdown makes evictd stop the pods as in a node shutdown.
 func (c *Client) BeginShutdown(ctx context.Context) (Shutdown, error) {
-	return ask[Shutdown](ctx, c, http.MethodPost, "/v1/shutdown/begin")
+	return request[Shutdown](ctx, c, http.MethodPost, "/v1/shutdown/begin")
 }
 
-// CancelShutdown has it stop no further pods.
+// CancelShutdown makes evictd stop no further pods.
 func (c *Client) CancelShutdown(ctx context.Context) (Shutdown, error) {
-	return ask[Shutdown](ctx, c, http.MethodPost, "/v1/shutdown/cancel")
+	return request[Shutdown](ctx, c, http.MethodPost, "/v1/shutdown/cancel")
 }

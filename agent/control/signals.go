@@ -8,10 +8,10 @@ import (
 	"github.com/evictd/evictd/agent/signal"
 )
 
-// Reading tells whether a signal's numbers can be used.
+// Reading is whether a signal was read.
 type Reading string
 
-// The readings, as signal.Status has them.
+// The readings, which correspond to those of signal.Status.
 const (
 	NotObserved Reading = "not observed"
 	Observed    Reading = "observed"
@@ -23,50 +23,49 @@ const (
 type SignalStatus struct {
 	Signal signal.Signal `json:"signal"`
 	Status Reading       `json:"status"`
-	// Available and Capacity are null unless the signal was observed.
-	// Available may be negative where more is used than the capacity.
+	// Available and Capacity are null unless the signal was observed. Available is
+	// negative if more is used than the capacity.
 	Available *int64 `json:"available"`
 	Capacity  *int64 `json:"capacity"`
-	// DryRunAdds is what the pods that dry run counts as gone would free.
-	// Available is as it was read: in dry run thresholds are met, or not, by the
-	// sum of both. It is 0 where evictd acts.
+	// DryRunAdds is the amount that the pods that dry run counts as gone would
+	// free. It is not part of Available; dry run compares thresholds with the sum of
+	// both. It is 0 outside dry run.
 	DryRunAdds int64 `json:"dryRunAdds"`
-	// AgeSeconds is how old the reading is, null where there is none.
+	// AgeSeconds is the age of the reading, null if there is none.
 	AgeSeconds *float64 `json:"ageSeconds"`
 	// Error is why the signal is unreadable.
 	Error      string                `json:"error,omitempty"`
 	Thresholds List[ThresholdStatus] `json:"thresholds"`
 }
 
-// ThresholdStatus is a threshold and how it stands.
+// ThresholdStatus is a threshold and whether it is met.
 type ThresholdStatus struct {
-	// Value is the threshold as it was configured, Quantity what it means of
-	// the capacity; null where that is not known.
+	// Value is the threshold as configured, Quantity its amount; null for a
+	// percentage of an unknown capacity.
 	Value    string `json:"value"`
 	Quantity *int64 `json:"quantity"`
 	Soft     bool   `json:"soft"`
-	// Derived tells that it was made from another signal's threshold.
+	// Derived reports whether it was derived from another signal's threshold.
 	Derived      bool    `json:"derived"`
 	GraceSeconds float64 `json:"graceSeconds"`
-	// MinReclaim is how far above the threshold the signal has to come back;
-	// null where it is a share of a capacity that is not known.
+	// MinReclaim is how far the signal must rise above the threshold; null for a
+	// percentage of an unknown capacity.
 	MinReclaim *int64 `json:"minReclaim"`
 	Met        bool   `json:"met"`
-	// Since is when it was first met, and Past whether that is longer ago than
-	// its grace.
+	// Since is when it was first met, and Past whether its grace period is over.
 	Since time.Time `json:"since,omitzero"`
 	Past  bool      `json:"past"`
-	// HeldByCache tells that file cache brought the crossing, which therefore
-	// waits before it is acted upon.
+	// HeldByCache reports whether file cache caused the crossing. evictd then waits
+	// before it acts.
 	HeldByCache bool `json:"heldByCache"`
 }
 
-// Signals describes every signal, in order, from what the last step was given
-// and what it returned.
-func Signals(p *evict.Policy, observed signal.Observations, state *evict.State, held []evict.Key, now time.Time) []SignalStatus {
+// Signals returns the status of every signal, in order, from the inputs and the
+// result of the last step. Waiting are the thresholds that file cache crossed.
+func Signals(p *evict.Policy, observed signal.Observations, state *evict.State, waiting []evict.Key, now time.Time) []SignalStatus {
 	all := make([]SignalStatus, signal.Count)
 	for i := range all {
-		all[i] = describe(signal.Signal(i), observed[i], now)
+		all[i] = signalStatus(signal.Signal(i), observed[i], now)
 	}
 	for _, t := range p.Thresholds {
 		s := &all[t.Signal]
@@ -78,7 +77,7 @@ func Signals(p *evict.Policy, observed signal.Observations, state *evict.State, 
 			Derived:      t.Copy,
 			GraceSeconds: t.Grace.Seconds(),
 			MinReclaim:   amount(t.MinReclaim, s.Capacity),
-			HeldByCache:  slices.Contains(held, key),
+			HeldByCache:  slices.Contains(waiting, key),
 		}
 		for _, timer := range state.Timers {
 			if timer.Threshold == key {
@@ -90,8 +89,7 @@ func Signals(p *evict.Policy, observed signal.Observations, state *evict.State, 
 	return all
 }
 
-// AddDryRun completes the signals with what the pods that dry run counts as
-// gone would free of each.
+// AddDryRun sets DryRunAdds of each observed signal.
 func AddDryRun(all []SignalStatus, wouldFree [signal.Count]int64) {
 	for i := range all {
 		if s := &all[i]; s.Status == Observed {
@@ -100,7 +98,7 @@ func AddDryRun(all []SignalStatus, wouldFree [signal.Count]int64) {
 	}
 }
 
-func describe(s signal.Signal, o signal.Observation, now time.Time) SignalStatus {
+func signalStatus(s signal.Signal, o signal.Observation, now time.Time) SignalStatus {
 	status := SignalStatus{Signal: s, Status: NotObserved}
 	switch o.Status {
 	case signal.Observed:
@@ -119,7 +117,7 @@ func describe(s signal.Signal, o signal.Observation, now time.Time) SignalStatus
 	return status
 }
 
-// amount is nil for a share of a capacity that is not known.
+// amount returns the amount of v, nil for a percentage of an unknown capacity.
 func amount(v signal.Value, capacity *int64) *int64 {
 	var n int64
 	switch {

@@ -74,7 +74,7 @@ func TestSignals(t *testing.T) {
 	}
 }
 
-// What was read stays as it was read: what dry run adds is beside it.
+// TestAddDryRun checks that Available stays as it was read.
 func TestAddDryRun(t *testing.T) {
 	observed := signal.Observations{
 		signal.MemoryAvailable: {Status: signal.Observed, Available: 100, Capacity: 1000},
@@ -114,22 +114,22 @@ func TestWhy(t *testing.T) {
 		want   []string
 	}{
 		{signal.MemoryAvailable, memory, []string{
-			"uses 3Gi and requests none, priority 0",
+			"uses 3Gi and has no request, priority 0",
 			"uses 2Gi, 1.5Gi above its request of 512Mi, priority 0; after a/one, which uses more in relation to its request",
-			"uses 4Gi, 3.5Gi above its request of 512Mi, priority 5; after a/two, which has the lower priority",
+			"uses 4Gi, 3.5Gi above its request of 512Mi, priority 5; after a/two, which has a lower priority",
 			"uses 100Mi, within its request of 512Mi, priority 5; after a/three, which exceeds its request",
-			"uses 100Mi, within its request of 512Mi, priority 5; after a/four, which is its equal, by UID",
-			"its usage is not known, priority 5; after a/five, which is measured",
+			"uses 100Mi, within its request of 512Mi, priority 5; after a/four, which is equal and has the lower UID",
+			"its usage is unknown, priority 5; after a/five, which has a known usage",
 		}},
 		{signal.PIDAvailable, pids, []string{
 			"runs 400 tasks, priority 0",
 			"runs 30 tasks, priority 0; after a/one, which runs more",
-			"runs 500 tasks, priority 1; after a/two, which has the lower priority",
+			"runs 500 tasks, priority 1; after a/two, which has a lower priority",
 		}},
 		{signal.NodeFsInodesFree, inodes, []string{
 			"uses 400 inodes, priority 0",
 			"uses 30 inodes, priority 0; after a/one, which uses more",
-			"uses 0 inodes, priority 0; after a/two, which uses some",
+			"uses 0 inodes, priority 0; after a/two, which uses inodes",
 		}},
 	}
 	for _, tt := range tests {

@@ -13,24 +13,24 @@ import (
 )
 
 const (
-	// maxSocketPath is the longest path that fits sockaddr_un.sun_path with
+	// maxSocketPath is the longest path that fits into sockaddr_un.sun_path with
 	// its NUL (unix(7)).
 	maxSocketPath = 107
-	// lockPatience is how long Listen waits for another one that is at work on
-	// the same socket.
-	lockPatience = 3 * time.Second
-	// lockSuffix makes the name of the lock file from that of the socket.
+	// lockTimeout bounds how long Listen waits for another Listen on the same
+	// socket, which takes milliseconds.
+	lockTimeout = 3 * time.Second
+	// lockSuffix is appended to the socket's path for the lock file.
 	lockSuffix = ".lock"
 )
 
-// ErrInUse is what Listen returns where a live daemon has the socket.
-var ErrInUse = errors.New("another evictd runs")
+// ErrInUse is returned by Listen if another process listens on the socket.
+var ErrInUse = errors.New("another evictd is running")
 
-// Listen makes the control socket at path with mode 0600, and its directory
-// where that is missing. A socket that a daemon left behind is replaced, one
-// with a listener is ErrInUse, and anything else in its place is an error: a
-// symbolic link is not followed, and a file is not removed. Closing the
-// listener removes the socket.
+// Listen creates the control socket at path with mode 0600, and its directory if
+// that is missing. It replaces a socket without a listener, and returns ErrInUse
+// for one with a listener. Any other file at path is an error: Listen does not
+// follow a symbolic link or remove a file. Closing the listener removes the
+// socket.
 func Listen(path string) (net.Listener, error) {
 	l, err := listen(path)
 	if err != nil {
@@ -45,14 +45,13 @@ func listen(path string) (net.Listener, error) {
 		return nil, err
 	}
 	if len(path) > maxSocketPath {
-		return nil, fmt.Errorf("%s: the path is longer than the %d bytes that a socket's may have", path, maxSocketPath)
+		return nil, fmt.Errorf("%s: the path is longer than %d bytes, the maximum for a socket", path, maxSocketPath)
 	}
 	dir := filepath.Dir(path)
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return nil, err
 	}
-	// Between the look at what is there and the bind, no other daemon may do
-	// the same.
+	// No other evictd may check and bind the path at the same time.
 	unlock, err := lock(path + lockSuffix)
 	if err != nil {
 		return nil, err
@@ -61,14 +60,14 @@ func listen(path string) (net.Listener, error) {
 	if err := removeStale(path); err != nil {
 		return nil, err
 	}
-	config := net.ListenConfig{Control: private}
+	config := net.ListenConfig{Control: setPrivateMode}
 	return config.Listen(context.Background(), "unix", path)
 }
 
-// private sets the mode of a socket before it is bound, so that at no time
-// another user can connect: the kernel takes the file's mode from the socket's
+// setPrivateMode sets the mode of a socket before it is bound, so that another
+// user can connect at no time: the kernel takes the file's mode from the socket's
 // (net/unix/af_unix.c, unix_bind_bsd).
-func private(_, _ string, c syscall.RawConn) error {
+func setPrivateMode(_, _ string, c syscall.RawConn) error {
 	var err error
 	if e := c.Control(func(fd uintptr) { err = syscall.Fchmod(int(fd), 0o600) }); e != nil {
 		return e
@@ -76,14 +75,14 @@ func private(_, _ string, c syscall.RawConn) error {
 	return err
 }
 
-// lock takes the flock of a file that only this user can open, which it makes
-// where it is missing and leaves behind. The kernel drops the lock with the
-// process. The directory itself is no place for a lock: flock(2) needs no more
-// than a descriptor, and every user may open a directory of mode 0755.
+// lock takes an flock(2) on a file that only this user can open. It creates the
+// file if it is missing and does not remove it. The kernel releases the lock when
+// the process ends. A lock on the directory would not do: flock(2) needs no more
+// than a descriptor, and every user may open a directory with mode 0755.
 func lock(path string) (unlock func(), err error) {
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|syscall.O_NOFOLLOW, 0o600)
 	if errors.Is(err, syscall.ELOOP) {
-		return nil, fmt.Errorf("%s is a symbolic link, which is not followed", path)
+		return nil, fmt.Errorf("%s is a symbolic link, which evictd does not follow", path)
 	}
 	if err != nil {
 		return nil, err
@@ -92,7 +91,7 @@ func lock(path string) (unlock func(), err error) {
 		f.Close()
 		return nil, err
 	}
-	for deadline := time.Now().Add(lockPatience); ; time.Sleep(10 * time.Millisecond) {
+	for deadline := time.Now().Add(lockTimeout); ; time.Sleep(10 * time.Millisecond) {
 		err = syscall.Flock(int(f.Fd()), syscall.LOCK_EX|syscall.LOCK_NB)
 		if err == nil {
 			return func() { f.Close() }, nil
@@ -104,8 +103,8 @@ func lock(path string) (unlock func(), err error) {
 	}
 }
 
-// ownerOnly reports why another user could open an open file; nil where none
-// can. Where the directory belongs to another user, the file may be that user's.
+// ownerOnly returns an error if another user could open the file too. The file may
+// be another user's if the directory belongs to that user.
 func ownerOnly(f *os.File) error {
 	info, err := f.Stat()
 	if err != nil {
@@ -114,7 +113,7 @@ func ownerOnly(f *os.File) error {
 	st, ok := info.Sys().(*syscall.Stat_t)
 	switch {
 	case !info.Mode().IsRegular():
-		return fmt.Errorf("%s is in the way and is no regular file", f.Name())
+		return fmt.Errorf("%s exists and is not a regular file", f.Name())
 	case ok && int(st.Uid) != os.Geteuid():
 		return fmt.Errorf("%s belongs to user %d: remove it, or use another path", f.Name(), st.Uid)
 	case info.Mode().Perm()&0o077 != 0:
@@ -132,9 +131,9 @@ func removeStale(path string) error {
 	case err != nil:
 		return err
 	case info.Mode().Type() == fs.ModeSymlink:
-		return fmt.Errorf("%s is a symbolic link, which is not followed", path)
+		return fmt.Errorf("%s is a symbolic link, which evictd does not follow", path)
 	case info.Mode().Type() != fs.ModeSocket:
-		return fmt.Errorf("%s is in the way and is no socket", path)
+		return fmt.Errorf("%s exists and is not a socket", path)
 	}
 	if st, ok := info.Sys().(*syscall.Stat_t); ok && int(st.Uid) != os.Geteuid() {
 		return fmt.Errorf("%s belongs to user %d: remove it, or use another path", path, st.Uid)
@@ -145,7 +144,7 @@ func removeStale(path string) error {
 		defer conn.Close()
 		return fmt.Errorf("%w: %slistens on %s", ErrInUse, peer(conn), path)
 	case errors.Is(err, syscall.EAGAIN), errors.Is(err, os.ErrDeadlineExceeded): // its queue is full
-		return fmt.Errorf("%w: somebody listens on %s, and does not answer", ErrInUse, path)
+		return fmt.Errorf("%w: a process listens on %s and does not accept connections", ErrInUse, path)
 	case errors.Is(err, fs.ErrNotExist):
 		return nil
 	case !errors.Is(err, syscall.ECONNREFUSED):
@@ -157,8 +156,8 @@ func removeStale(path string) error {
 	return nil
 }
 
-// peer names the process that listens at the other end, "" where it can't be
-// seen from this pid namespace.
+// peer returns "process N " for the process that listens on the socket, and "" if
+// it is not in this pid namespace.
 func peer(conn net.Conn) string {
 	uc, ok := conn.(*net.UnixConn)
 	if !ok {

@@ -7,123 +7,124 @@ import (
 	"github.com/evictd/evictd/agent/signal"
 )
 
-// Status is what the daemon knows of itself and its node at one instant.
+// Status is the state of evictd and its node at one instant.
 type Status struct {
 	Version string    `json:"version"`
 	PID     int       `json:"pid"`
 	Started time.Time `json:"started"`
-	// At is when the status was taken; every age in it ends there.
+	// At is when the status was taken; all ages are relative to it.
 	At time.Time `json:"at"`
-	// Ready reports whether evictd reads everything that it decides by, as /readyz
-	// does; Missing lists in words what it lacks.
+	// Ready reports whether all checks of /readyz pass; Missing lists those that
+	// fail.
 	Ready   bool               `json:"ready"`
 	Missing List[string]       `json:"missing"`
 	Mode    Mode               `json:"mode"`
 	Node    Node               `json:"node"`
 	Signals List[SignalStatus] `json:"signals"`
-	// Conditions are those that the node is in, sorted.
+	// Conditions are the node's present conditions, sorted.
 	Conditions List[signal.Condition] `json:"conditions"`
 	Runtime    Runtime                `json:"runtime"`
 	Lanes      List[Lane]             `json:"lanes"`
-	// Layout is the layout of the filesystems: single, imagefs or split; empty
-	// while it is not known.
+	// Layout is the layout of the filesystems: single, imagefs or split, and empty
+	// while unknown.
 	Layout      string           `json:"layout"`
 	Filesystems List[Filesystem] `json:"filesystems"`
 	Pods        Pods             `json:"pods"`
-	// Victims are the pods on their way out.
+	// Victims are the pods whose eviction is in progress.
 	Victims List[evict.Victim] `json:"victims"`
 	// WouldBeVictims are the pods that dry run counts as gone.
 	WouldBeVictims List[WouldBeVictim] `json:"wouldBeVictims"`
-	// Futile lists the signals that stay low whatever is evicted.
+	// Futile lists the signals that evictions can't bring above their thresholds.
 	Futile List[evict.Futility] `json:"futile"`
 	// Records are the last evictions, the oldest first.
 	Records List[evict.Record] `json:"records"`
-	// Reclaims are the last node-level reclaims that have ended, the oldest first.
-	// Those for disks survive a restart.
+	// Reclaims are the last completed node-level reclaims, the oldest first. Those
+	// for disks survive a restart.
 	Reclaims List[Reclaim] `json:"reclaims"`
-	// Shutdown is how evictd stands to a shutdown of the node, without its pods.
+	// Shutdown is the plan or progress of a node shutdown, without its groups.
 	Shutdown Shutdown     `json:"shutdown"`
 	Config   Config       `json:"config"`
 	Warnings List[string] `json:"warnings"`
 }
 
-// Mode tells whether the daemon acts on what it decides.
+// Mode is whether evictd enforces its decisions.
 type Mode struct {
 	DryRun bool `json:"dryRun"`
-	// Why lists every reason for dry run in words; empty where it acts.
+	// Why lists every reason for dry run in words; it is empty if evictd enforces.
 	Why List[string] `json:"why"`
 }
 
-// Node is the machine, and where the daemon reads it.
+// Node is the machine and the filesystems from which evictd reads it.
 type Node struct {
 	Name     string `json:"name"`
 	ProcFS   string `json:"procfs"`
 	CgroupFS string `json:"cgroupfs"`
-	// CgroupVersion is the tree that carries memory: v1, v2 or hybrid.
+	// CgroupVersion is the hierarchy of the memory controller: v1, v2 or hybrid.
 	CgroupVersion string `json:"cgroupVersion"`
 }
 
 // Runtime is the connection to the container runtime.
 type Runtime struct {
 	Endpoint string `json:"endpoint,omitempty"`
-	// DeclaredAbsent tells that the configuration says that there is none.
+	// DeclaredAbsent reports whether the configuration states that the node has no
+	// runtime.
 	DeclaredAbsent bool   `json:"declaredAbsent"`
 	Connected      bool   `json:"connected"`
 	Name           string `json:"name,omitempty"`
 	Version        string `json:"version,omitempty"`
-	// Error is why it is not connected, or what went wrong last.
+	// Error is why it is not connected, or the last error.
 	Error string `json:"error,omitempty"`
-	// LastSync is when the list of pods was last complete; absent for never.
+	// LastSync is when the list of pods was last complete; absent if never.
 	LastSync time.Time `json:"lastSync,omitzero"`
 }
 
-// Lane is one of the ways in which the daemon learns of pressure.
+// Lane is the status of one source of alarms.
 type Lane struct {
 	Name string `json:"name"`
 	Up   bool   `json:"up"`
 	// State is starting, up, degraded, off or unavailable.
 	State string `json:"state"`
-	// Why says what is missing where the lane is not up.
+	// Why states what is missing if the lane is not up.
 	Why string `json:"why,omitempty"`
-	// Since is when it came into its state; absent where that is not known.
+	// Since is when the lane entered its state; absent if unknown.
 	Since time.Time `json:"since,omitzero"`
-	// PeriodSeconds is how often a lane that samples does so now; null for one
-	// that is notified.
+	// PeriodSeconds is the present sampling period; null for a lane that does not
+	// sample.
 	PeriodSeconds *float64 `json:"periodSeconds"`
-	// Raised counts its alarms, Missed those that should have come and did not,
-	// Reopened how often it was closed for a fault and tried again.
+	// Raised counts the lane's alarms, Missed the crossings without its alarm, and
+	// Reopened how often it was closed after a fault and opened again.
 	Raised   uint64 `json:"raised"`
 	Missed   uint64 `json:"missed"`
 	Reopened uint64 `json:"reopened"`
 }
 
-// Filesystem is one of those that signals are about. What is not known is null
-// or absent.
+// Filesystem is a filesystem that signals are about. Unknown values are null or
+// absent.
 type Filesystem struct {
 	Name string `json:"name"` // nodefs, imagefs or containerfs
-	// Path is the directory on it that is asked. Mountpoint is where it is
-	// mounted, Type what it is, and Device tells one from another.
+	// Path is the directory that statfs(2) is called on. Mountpoint, Type and
+	// Device are those of its mount.
 	Path       string `json:"path,omitempty"`
 	Mountpoint string `json:"mountpoint,omitempty"`
 	Type       string `json:"type,omitempty"`
 	Device     string `json:"device,omitempty"`
 	ReadOnly   bool   `json:"readOnly"`
-	// AvailableBytes and SizeBytes are of the last reading that succeeded, as are
-	// InodesFree and Inodes, which are null where a filesystem counts none.
+	// AvailableBytes, SizeBytes, InodesFree and Inodes are of the last successful
+	// reading. The inodes are null for a filesystem that does not count them.
 	AvailableBytes *int64 `json:"availableBytes"`
 	SizeBytes      *int64 `json:"sizeBytes"`
 	InodesFree     *int64 `json:"inodesFree"`
 	Inodes         *int64 `json:"inodes"`
-	// AgeSeconds is how old that reading is, PeriodSeconds how long after it the
-	// next was to follow.
+	// AgeSeconds is the age of that reading, PeriodSeconds the planned time between
+	// two readings.
 	AgeSeconds    *float64 `json:"ageSeconds"`
 	PeriodSeconds float64  `json:"periodSeconds"`
-	// Error is why its signals can't be read now, or why it may have moved.
+	// Error is why its signals can't be read now, or why Path may be outdated.
 	Error string `json:"error,omitempty"`
 }
 
-// Reclaim is what was removed from the node before a pod had to go, or to keep a
-// filesystem from running full.
+// Reclaim is a node-level reclaim: containers, images or memory that evictd
+// reclaimed instead of, or before, evicting a pod.
 type Reclaim struct {
 	At time.Time `json:"at"`
 	// Kind is containers, images or memory, Reason pressure, threshold or age.
@@ -131,15 +132,16 @@ type Reclaim struct {
 	Reason string            `json:"reason"`
 	Signal signal.Signal     `json:"signal"`
 	DryRun bool              `json:"dryRun"`
-	// Removed names what was removed, or would have been; the pod, of memory.
+	// Removed names the removed containers or images, or those that would have been
+	// removed. For kind memory it names the pod.
 	Removed List[string] `json:"removed"`
-	// Deficit is what was missing when it began, in the signal's unit; 0 where it
-	// was for age or of memory. Freed is by how much more the filesystem had left
-	// afterwards; how much less the pod used, of memory.
+	// Deficit is the amount below the threshold at the start, in the signal's unit;
+	// 0 for reason age and for kind memory. Freed is how much more the filesystem
+	// had available afterwards, or how much less memory the pod used.
 	Deficit     int64   `json:"deficit"`
 	Freed       int64   `json:"freed"`
 	TookSeconds float64 `json:"tookSeconds"`
-	// Note says why nothing was tried, Error what went wrong.
+	// Note is why nothing was tried, Error what failed.
 	Note  string `json:"note,omitempty"`
 	Error string `json:"error,omitempty"`
 }
@@ -153,28 +155,27 @@ type Pods struct {
 
 // Config is the configuration in force.
 type Config struct {
-	// Files are those that it was read from; none means the defaults.
+	// Files are the files that it was read from; none means the defaults.
 	Files    List[string] `json:"files"`
 	LoadedAt time.Time    `json:"loadedAt"`
-	// LastReloadError is why the last reload changed nothing; empty where it
-	// went well.
+	// LastReloadError is why the last reload failed; empty if it succeeded.
 	LastReloadError string `json:"lastReloadError,omitempty"`
-	// Changed is what the last reload changed.
+	// Changed lists the fields that the last reload changed.
 	Changed List[ConfigChange] `json:"changed"`
-	// NeedsRestart names the fields whose value in the files differs from the
-	// one in force, because it is only read when evictd starts.
+	// NeedsRestart lists the fields whose value in the files differs from the one
+	// in force, because evictd reads it only at its start.
 	NeedsRestart List[string] `json:"needsRestart"`
 }
 
-// WouldBeVictim is a pod that evictd would have evicted if it were not in dry
-// run. It runs on, and counts as gone until the pressure is over.
+// WouldBeVictim is a pod that evictd would have evicted outside dry run. It
+// continues to run, and counts as gone until the episode ends.
 type WouldBeVictim struct {
 	Pod    string        `json:"pod"`
 	UID    string        `json:"uid"`
 	Signal signal.Signal `json:"signal"`
 }
 
-// Records is the answer to /v1/records.
+// Records is the response to /v1/records.
 type Records struct {
 	// Records are the last evictions, the oldest first.
 	Records List[evict.Record] `json:"records"`

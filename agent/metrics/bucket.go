@@ -6,8 +6,7 @@ import (
 )
 
 // bucket is a token bucket: it fills at perSecond up to burst. A caller may take
-// more than there is and then has to wait; callers wait in the order of their
-// calls.
+// more than its level and must then wait; callers wait in the order of their calls.
 type bucket struct {
 	perSecond, burst float64
 
@@ -16,22 +15,22 @@ type bucket struct {
 	at    time.Time
 }
 
-// longestDebt bounds, in seconds, how long a caller waits: what many others have taken
-// must not keep it out.
-const longestDebt = 5
+// maxWait limits how long a caller waits, however much other callers have taken. It
+// is less than Prometheus' default scrape timeout of 10 s.
+const maxWait = 5 * time.Second
 
 func newBucket(perSecond, burst float64) *bucket {
 	return &bucket{perSecond: perSecond, burst: burst, level: burst, at: time.Now()}
 }
 
-// take takes an amount and returns how long to wait for it.
+// take takes an amount and returns how long the caller must wait for it.
 func (b *bucket) take(amount float64) time.Duration {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	now := time.Now()
 	b.level = min(b.burst, b.level+now.Sub(b.at).Seconds()*b.perSecond)
 	b.at = now
-	b.level = max(b.level-amount, -longestDebt*b.perSecond)
+	b.level = max(b.level-amount, -maxWait.Seconds()*b.perSecond)
 	if b.level >= 0 {
 		return 0
 	}

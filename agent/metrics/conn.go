@@ -10,55 +10,55 @@ import (
 )
 
 const (
-	// cpuShare is how much of one processor serving may take, and cpuBurst how
-	// much processor time it may take at once after a rest: a TLS handshake and a
-	// password are checked without a wait.
+	// cpuShare is the share of one CPU that serving may use. cpuBurst is the CPU
+	// time that it may use at once after idling: enough to check a TLS handshake and
+	// a password without a wait.
 	cpuShare = 0.05
 	cpuBurst = 250 * time.Millisecond
-	// leastCost is what each read from a client costs at least. It bounds the
-	// requests per second where they are cheap, and with them the garbage that
-	// they leave: while memory is short it is collected late.
-	leastCost = time.Millisecond
+	// minReadCost is the minimum charge for each read from a client. It limits the
+	// rate of cheap requests, and with it the garbage that they create, which is
+	// collected late while memory is short.
+	minReadCost = time.Millisecond
 )
 
-// conn is a connection whose work is done on a thread of its own, which has
-// ordinary priority, and is paid for from the listener's budget.
+// conn is a connection that is served on its own thread at ordinary priority. The
+// thread's CPU time is charged to the listener's budget.
 //
 // net/http serves a connection on one goroutine, which reads, checks TLS and
-// passwords and answers. With the first bytes from the client this goroutine is
-// locked to its thread, so that the kernel accounts to that thread what the
-// connection costs. The thread ends with the goroutine.
+// passwords and responds. The first read with data locks this goroutine to its
+// thread, so that the thread's CPU time is that of the connection. The thread ends
+// with the goroutine.
 type conn struct {
 	net.Conn
 	listener *listener
-	peer     string // whom it counts for
+	peer     string // see peerOf
 
-	// Of the listener, under its lock.
-	changed   time.Time // when net/http last began or ended something
-	answering bool
+	// Guarded by the listener's lock.
+	changed time.Time // of active
+	active  bool      // a request is in progress
 
 	close  sync.Once
 	closed chan struct{}
 
-	// Of the goroutine that reads. net/http has a second one, which reads while
-	// a request is answered, and waits for its end before it goes on.
-	paying bool
-	clock  int32 // the thread's
-	spent  time.Duration
+	// Used by the goroutine that reads. While a request is in progress this is a
+	// second goroutine of net/http, which ends before the first continues.
+	locked bool          // to a thread
+	clock  int32         // CPU-time clock of the thread
+	spent  time.Duration // reading of clock up to which the budget was charged
 }
 
-// Read reads, and waits until what the connection has cost so far can be
-// afforded.
+// Read reads, and then waits until the budget allows the CPU time that the
+// connection has used.
 func (c *conn) Read(p []byte) (int, error) {
 	n, err := c.Conn.Read(p)
 	if n == 0 {
 		return n, err
 	}
-	if !c.paying {
-		c.paying = true
-		c.takeThread()
+	if !c.locked {
+		c.locked = true
+		c.lockThread()
 	}
-	wait := c.listener.budget.take(max(c.cost(), leastCost).Seconds())
+	wait := c.listener.budget.take(max(c.cost(), minReadCost).Seconds())
 	if wait == 0 {
 		return n, err
 	}
@@ -72,9 +72,9 @@ func (c *conn) Read(p []byte) (int, error) {
 	}
 }
 
-// settle pays for what the connection has cost since it was read from last.
-func (c *conn) settle() {
-	if c.paying {
+// chargeRest charges the CPU time since the last read.
+func (c *conn) chargeRest() {
+	if c.locked {
 		c.listener.budget.take(c.cost().Seconds())
 	}
 }
@@ -84,25 +84,25 @@ func (c *conn) Close() (err error) {
 	c.close.Do(func() {
 		close(c.closed)
 		err = c.Conn.Close()
-		c.listener.remove(c) // after it, so that no more are open than may be
+		c.listener.remove(c) // after Close, so that maxConnections is never exceeded
 	})
 	return err
 }
 
-// takeThread locks the calling goroutine to its thread, for good, and gives the
-// thread ordinary priority. Go starts no thread from a locked one, so that no
-// other inherits that.
-func (c *conn) takeThread() {
+// lockThread locks the calling goroutine to its thread until it ends, and sets the
+// thread to ordinary priority. Go starts no thread from a locked one, so no other
+// thread inherits the priority.
+func (c *conn) lockThread() {
 	runtime.LockOSThread()
 	if err := c.listener.thread(); err != nil {
-		c.listener.log.Debug("metrics are served at evictd's own priority", "error", err)
+		c.listener.log.Debug("could not lower the priority of a metrics thread; it runs at evictd's priority", "error", err)
 	}
 	// kernel/time/posix-cpu-timers.c: CPUCLOCK_PERTHREAD | CPUCLOCK_SCHED of the tid
 	c.clock = int32(^unix.Gettid()<<3 | 6)
 	c.spent, _ = threadTime(c.clock)
 }
 
-// cost returns the processor time that the thread has used since the last call.
+// cost returns the CPU time that the thread has used since the last call.
 func (c *conn) cost() time.Duration {
 	now, err := threadTime(c.clock)
 	if err != nil {

@@ -36,23 +36,23 @@ func newEvictions(r prometheus.Registerer) *evictions {
 	e := &evictions{
 		total: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Namespace: namespace, Name: "evictions_total",
-			Help: "Evictions that are over, by their cause (a signal, the pod's own limit that it exceeded, a condition of stalls, or a shutdown of the node), by whether they were carried out, and by what came of them.",
+			Help: "Number of completed evictions, by cause (a signal, the pod's local storage limit, a pressure condition, or a node shutdown), mode and result.",
 		}, []string{"signal", "mode", "result"}),
 		failed: prometheus.NewCounter(prometheus.CounterOpts{
 			Namespace: namespace, Name: "failed_kills_total",
-			Help: "Evictions that left processes behind or could not be carried out.",
+			Help: "Number of evictions that failed or left processes running.",
 		}),
 		age: prometheus.NewHistogramVec(prometheus.HistogramOpts{
 			Namespace: namespace, Name: "eviction_stats_age_seconds",
-			Help:    "How old the usage was on which a victim was chosen.",
+			Help:    "Age of the usage by which a victim was chosen, in seconds.",
 			Buckets: prometheus.ExponentialBuckets(1e-3, 4, 8), // 1 ms to 16 s
 		}, []string{"signal"}),
-		latency: histogram("kill_latency_seconds", "Time from the first reading below a hard threshold to the first SIGKILL.",
+		latency: histogram("kill_latency_seconds", "Time from the first reading below a hard threshold to the first SIGKILL, in seconds.",
 			[]float64{100e-6, 250e-6, 500e-6, 1e-3, 1.5e-3, 2.5e-3, 5e-3, 10e-3, 25e-3, 50e-3, 100e-3, 250e-3, 1, 10}),
-		release: histogram("kill_release_seconds", "Time from a victim's first SIGKILL to the end of its last process.",
+		release: histogram("kill_release_seconds", "Time from a victim's first SIGKILL to the end of its last process, in seconds.",
 			prometheus.ExponentialBuckets(1e-3, 2.5, 12)), // 1 ms to 24 s
-		freed:     histogram("eviction_freed_bytes", "Memory that a victim gave back.", sizes),
-		overshoot: histogram("eviction_overshoot_bytes", "How far below its threshold memory fell before it was back above.", sizes),
+		freed:     histogram("eviction_freed_bytes", "Memory that a victim freed, in bytes.", sizes),
+		overshoot: histogram("eviction_overshoot_bytes", "Largest distance of available memory below its threshold in an episode, in bytes.", sizes),
 	}
 	r.MustRegister(e.total, e.failed, e.age)
 	causes := []string{
@@ -72,8 +72,7 @@ func newEvictions(r prometheus.Registerer) *evictions {
 	return e
 }
 
-// count takes what the record knows; a time that it does not know makes no
-// sample.
+// count counts a complete record. A duration with an unknown end is not observed.
 func (e *evictions) count(r *evict.Record) {
 	if r.Result == evict.ResultPending {
 		return

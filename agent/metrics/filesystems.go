@@ -8,28 +8,28 @@ import (
 	"github.com/evictd/evictd/agent/evict"
 )
 
-// filesystems collects how the filesystems fare when it is scraped.
+// filesystems collects the status of the filesystems.
 type filesystems struct {
 	list atomic.Pointer[func() []evict.FilesystemStatus]
 }
 
 var (
 	readableDesc = prometheus.NewDesc(namespace+"_filesystem_readable",
-		"Whether a filesystem answers in time: 1 where it does.", []string{"filesystem"}, nil)
+		"Whether a filesystem responds in time (1) or not (0).", []string{"filesystem"}, nil)
 	readOnlyDesc = prometheus.NewDesc(namespace+"_filesystem_read_only",
-		"Whether a filesystem can't be written to: 1 where it can't; absent where it was never read.", []string{"filesystem"}, nil)
+		"Whether a filesystem is read-only (1) or not (0); absent if it was never read.", []string{"filesystem"}, nil)
 	readDesc = prometheus.NewDesc(namespace+"_filesystem_read_timestamp_seconds",
-		"When a filesystem was last read, in seconds since the epoch; absent where it never was.", []string{"filesystem"}, nil)
+		"Time of the last reading of a filesystem, in seconds since the epoch; absent if there was none.", []string{"filesystem"}, nil)
 )
 
-// Describe sends the descriptions of what Collect may send.
+// Describe implements prometheus.Collector.
 func (f *filesystems) Describe(ch chan<- *prometheus.Desc) {
 	ch <- readableDesc
 	ch <- readOnlyDesc
 	ch <- readDesc
 }
 
-// Collect sends what is known.
+// Collect implements prometheus.Collector.
 func (f *filesystems) Collect(ch chan<- prometheus.Metric) {
 	list := f.list.Load()
 	if list == nil {
@@ -39,14 +39,14 @@ func (f *filesystems) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
 	}
 	for _, s := range (*list)() {
-		gauge(readableDesc, truth(s.Readable), s.Name)
+		gauge(readableDesc, boolValue(s.Readable), s.Name)
 		if !s.At.IsZero() {
-			gauge(readOnlyDesc, truth(s.ReadOnly), s.Name)
+			gauge(readOnlyDesc, boolValue(s.ReadOnly), s.Name)
 			gauge(readDesc, float64(s.At.UnixMilli())/1000, s.Name)
 		}
 	}
 }
 
-// Filesystems tells where to ask for the filesystems. The function may be called
-// at any time.
+// Filesystems sets the source of the filesystems' metrics. Each scrape calls it, at
+// any time.
 func (m *Metrics) Filesystems(list func() []evict.FilesystemStatus) { m.filesystems.list.Store(&list) }

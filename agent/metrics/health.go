@@ -8,17 +8,17 @@ import (
 	"time"
 )
 
-// Heartbeat is the decision loop's sign of life. The zero Heartbeat has not
-// beaten yet.
+// Heartbeat records the time of the decision loop's last iteration. The zero
+// Heartbeat has none yet.
 type Heartbeat struct{ last atomic.Pointer[time.Time] }
 
-// Beat is called by the loop, once in each turn.
+// Beat records an iteration. The loop calls it once in each.
 func (h *Heartbeat) Beat() {
 	now := time.Now()
 	h.last.Store(&now)
 }
 
-// Age returns how long ago the last beat was; ok is false where there was none.
+// Age returns the time since the last beat; ok is false if there was none.
 func (h *Heartbeat) Age() (age time.Duration, ok bool) {
 	last := h.last.Load()
 	if last == nil {
@@ -27,7 +27,7 @@ func (h *Heartbeat) Age() (age time.Duration, ok bool) {
 	return time.Since(*last), true
 }
 
-// Verdict is what a check found.
+// Verdict states whether a check passed.
 type Verdict uint8
 
 // The verdicts. Only Fail makes evictd not ready.
@@ -37,21 +37,20 @@ const (
 	Fail
 )
 
-// Check is one condition of readiness. Run must not wait for anything; detail
-// says what is wrong, or what was found.
+// Check is one condition of readiness. Run must not block. Detail states the
+// problem, or what was found.
 type Check struct {
 	Name string
 	Run  func() (v Verdict, detail string)
 }
 
-// Mux returns what is served over HTTP, on a mux of its own:
+// Mux returns a new mux that serves:
 //
 //	/metrics   the metrics
 //	/healthz   200 while the loop's last beat is at most maxAge old, else 503
 //	/readyz    200 while no check fails, else 503
 //
-// Both health pages list what they checked where they fail, and always with
-// ?verbose.
+// Both health pages list their checks if they fail, and always with ?verbose.
 func Mux(metrics http.Handler, beat *Heartbeat, maxAge time.Duration, ready ...Check) *http.ServeMux {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", metrics)
@@ -59,11 +58,11 @@ func Mux(metrics http.Handler, beat *Heartbeat, maxAge time.Duration, ready ...C
 		age, ok := beat.Age()
 		switch {
 		case !ok:
-			return Fail, "has not turned yet"
+			return Fail, "no iteration yet"
 		case age > maxAge:
-			return Fail, fmt.Sprintf("has not turned for %v, which should be at most %v", age.Round(time.Millisecond), maxAge)
+			return Fail, fmt.Sprintf("no iteration for %v; want at most %v", age.Round(time.Millisecond), maxAge)
 		}
-		return Pass, fmt.Sprintf("turned %v ago", age.Round(time.Millisecond))
+		return Pass, fmt.Sprintf("last iteration %v ago", age.Round(time.Millisecond))
 	}}})
 	mux.Handle("GET /readyz", checks(ready))
 	return mux
@@ -71,10 +70,10 @@ func Mux(metrics http.Handler, beat *Heartbeat, maxAge time.Duration, ready ...C
 
 type checks []Check
 
-// ServeHTTP answers in the form of Kubernetes' components:
+// ServeHTTP responds in the format of Kubernetes' components:
 //
 //	[+]observation ok
-//	[!]pods warning: no pod may be evicted
+//	[!]pods warning: no pod is eligible for eviction
 //	[-]runtime failed: connection refused
 func (cs checks) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	var b strings.Builder

@@ -2,96 +2,67 @@ package metrics
 
 import (
 	"bufio"
-	"bytes"
 	"context"
 	"crypto/tls"
 	"errors"
 	"fmt"
 	"io"
-	"log/slog"
 	"net"
 	"net/http"
-	"net/http/httptest"
 	"net/netip"
-	"os"
-	"path/filepath"
 	"slices"
-	"strings"
 	"sync"
 	"testing"
 	"testing/synctest"
 	"time"
 
-	"github.com/prometheus/client_golang/prometheus"
 	"golang.org/x/sys/unix"
 )
 
-func TestBucket(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		b := newBucket(10, 3)
-		for i, step := range []struct {
-			rest   time.Duration
-			amount float64
-			wait   time.Duration
-		}{
-			{0, 3, 0},
-			{0, 1, 100 * time.Millisecond},
-			{0, 2, 300 * time.Millisecond}, // behind the one before
-			{300 * time.Millisecond, 0, 0},
-			{time.Hour, 3, 0}, // no more than the burst is kept
-			{0, 0.5, 50 * time.Millisecond},
-		} {
-			time.Sleep(step.rest)
-			if got := b.take(step.amount).Round(time.Microsecond); got != step.wait {
-				t.Errorf("step %d: take(%v) = %v; want %v", i, step.amount, got, step.wait)
-			}
-		}
-	})
-}
-
-// counting counts the connections of a listener that are open.
-type counting struct {
+// countingListener counts its open connections.
+type countingListener struct {
 	net.Listener
 	mu         sync.Mutex
 	open, most int
 }
 
-type counted struct {
+type countedConn struct {
 	net.Conn
-	once sync.Once
-	of   *counting
+	once     sync.Once
+	listener *countingListener
 }
 
-func (l *counting) Accept() (net.Conn, error) {
+func (l *countingListener) Accept() (net.Conn, error) {
 	c, err := l.Listener.Accept()
 	if err == nil {
 		l.add(1)
-		c = &counted{Conn: c, of: l}
+		c = &countedConn{Conn: c, listener: l}
 	}
 	return c, err
 }
 
-func (l *counting) add(n int) {
+func (l *countingListener) add(n int) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.open += n
 	l.most = max(l.most, l.open)
 }
 
-func (c *counted) Close() error {
-	c.once.Do(func() { c.of.add(-1) })
+func (c *countedConn) Close() error {
+	c.once.Do(func() { c.listener.add(-1) })
 	return c.Conn.Close()
 }
 
-// Clients that connect and say nothing, or never end their headers, or wait
-// between requests, have at most maxConnections, and do not prevent a scrape.
-func TestServeBoundsConnections(t *testing.T) {
+// TestServeLimitsConnections opens connections without a request, with incomplete
+// headers, and idle between requests. They must not exceed maxConnections or
+// prevent a scrape.
+func TestServeLimitsConnections(t *testing.T) {
 	inner, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
-	l := &counting{Listener: inner}
-	serveOn(t, l, options(Mux(newMetrics().Handler(quiet), &Heartbeat{}, time.Second), ""))
+	l := &countingListener{Listener: inner}
+	serveOn(t, l, options(Mux(newMetrics().Handler(discard), &Heartbeat{}, time.Second), ""))
 	address := inner.Addr().String()
 	for n := range 4 * maxConnections {
 		c, err := net.Dial("tcp", address)
@@ -109,28 +80,28 @@ func TestServeBoundsConnections(t *testing.T) {
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	response, err := client.Get("http://" + address + "/metrics")
 	if err != nil {
-		t.Fatalf("a scrape beside %d idle connections: %v", 4*maxConnections, err)
+		t.Fatalf("scrape with %d idle connections: %v", 4*maxConnections, err)
 	}
 	response.Body.Close()
 	if response.StatusCode != http.StatusOK {
-		t.Errorf("a scrape beside idle connections = %s; want 200", response.Status)
+		t.Errorf("scrape with idle connections = %s; want 200", response.Status)
 	}
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	// One more is accepted, before another is closed for it.
+	// One more is accepted before another is closed to make room.
 	if l.most > maxConnections+1 {
 		t.Errorf("%d connections were open at once; want at most %d", l.most, maxConnections+1)
 	}
 }
 
-// addressed is a connection with the addresses of its ends.
-type addressed struct {
+// addressedConn is a connection with given addresses.
+type addressedConn struct {
 	net.Conn
 	remote, local net.Addr
 }
 
-func (c *addressed) RemoteAddr() net.Addr { return c.remote }
-func (c *addressed) LocalAddr() net.Addr  { return c.local }
+func (c *addressedConn) RemoteAddr() net.Addr { return c.remote }
+func (c *addressedConn) LocalAddr() net.Addr  { return c.local }
 
 func tcpAddress(t *testing.T, text string) *net.TCPAddr {
 	t.Helper()
@@ -141,15 +112,16 @@ func tcpAddress(t *testing.T, text string) *net.TCPAddr {
 	return net.TCPAddrFromAddrPort(a)
 }
 
-// Connections from one peer, however many and however new, close none of another.
+// TestConnectionsOfOnePeer checks that connections from one peer, however many,
+// close no connection of another peer.
 func TestConnectionsOfOnePeer(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		pipes := newPipes()
-		l := newListener(pipes, func() error { return nil }, quiet)
+		l := newListener(pipes, func() error { return nil }, discard)
 		connect := func(remote string) *conn {
 			_, server := net.Pipe()
 			go func() {
-				pipes.conns <- &addressed{Conn: server, remote: tcpAddress(t, remote), local: tcpAddress(t, "192.0.2.1:9908")}
+				pipes.conns <- &addressedConn{Conn: server, remote: tcpAddress(t, remote), local: tcpAddress(t, "192.0.2.1:9908")}
 			}()
 			c, err := l.Accept()
 			if err != nil {
@@ -171,7 +143,7 @@ func TestConnectionsOfOnePeer(t *testing.T) {
 			connect(fmt.Sprintf("192.0.2.1:%d", 2000+i)) // from the node, too
 		}
 		if !isOpen(scraper) {
-			t.Error("connections of the node's processes have closed that of another peer")
+			t.Error("connections of the node's processes closed the connection of another peer")
 		}
 		again := connect("192.0.2.7:1001")
 		connect("[2001:db8::1]:1")
@@ -180,20 +152,20 @@ func TestConnectionsOfOnePeer(t *testing.T) {
 			connect(fmt.Sprintf("[2001:db8::%x]:2", i+3))
 		}
 		if !isOpen(scraper) || !isOpen(again) {
-			t.Error("connections of one IPv6 network have closed those of another peer")
+			t.Error("connections of one IPv6 network closed the connections of another peer")
 		}
 		if n := len(l.open); n != maxConnections {
 			t.Errorf("%d connections are open; want %d", n, maxConnections)
 		}
-		// A peer whose connections all have a request to answer keeps no other peer waiting.
+		// A peer whose connections all have a request in progress delays no other peer.
 		for _, c := range l.open {
-			c.answering, c.changed = true, time.Now()
+			c.active, c.changed = true, time.Now()
 		}
 		_, flood := net.Pipe()
 		began := time.Now()
-		admitted := l.admit(&addressed{Conn: flood, remote: tcpAddress(t, "[2001:db8::1]:9"), local: tcpAddress(t, "192.0.2.1:9908")})
+		admitted := l.admit(&addressedConn{Conn: flood, remote: tcpAddress(t, "[2001:db8::1]:9"), local: tcpAddress(t, "192.0.2.1:9908")})
 		if waited := time.Since(began); admitted != nil || waited > time.Second {
-			t.Errorf("admit() = %v after %v; want nil without a wait for an answer", admitted, waited)
+			t.Errorf("admit() = %v after %v; want nil without waiting for a request to end", admitted, waited)
 		}
 		for _, c := range slices.Clone(l.open) {
 			c.Close()
@@ -215,24 +187,25 @@ func serveOn(t *testing.T, l net.Listener, o Options) {
 	})
 }
 
-// A request is answered on a thread that was given its priority.
+// TestServeOnOwnThreads checks that each connection is served on a thread for which
+// Options.Thread was called.
 func TestServeOnOwnThreads(t *testing.T) {
 	inner, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
 	}
 	var mu sync.Mutex
-	given := map[int]bool{}
-	answered := make(chan int, 1)
+	prepared := map[int]bool{}
+	served := make(chan int, 1)
 	serveOn(t, inner, Options{
-		Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) { answered <- unix.Gettid() }),
+		Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) { served <- unix.Gettid() }),
 		Thread: func() error {
 			mu.Lock()
 			defer mu.Unlock()
-			given[unix.Gettid()] = true
+			prepared[unix.Gettid()] = true
 			return nil
 		},
-		Log: quiet,
+		Log: discard,
 	})
 	c, err := net.Dial("tcp", inner.Addr().String())
 	if err != nil {
@@ -241,16 +214,16 @@ func TestServeOnOwnThreads(t *testing.T) {
 	defer c.Close()
 	for n := range 3 {
 		io.WriteString(c, "GET / HTTP/1.1\r\nHost: x\r\n\r\n")
-		tid := <-answered
+		tid := <-served
 		mu.Lock()
-		if !given[tid] || len(given) != 1 {
-			t.Errorf("request %d was answered on thread %d; want the one that was given a priority: %v", n, tid, given)
+		if !prepared[tid] || len(prepared) != 1 {
+			t.Errorf("request %d was served on thread %d; want the one for which Thread was called: %v", n, tid, prepared)
 		}
 		mu.Unlock()
 	}
 }
 
-// pipes is a listener in memory, whose time is the test's.
+// pipes is a listener of in-memory connections, which work with synctest.
 type pipes struct {
 	conns  chan net.Conn
 	closed chan struct{}
@@ -276,14 +249,15 @@ func (p *pipes) Close() error {
 func (p *pipes) Addr() net.Addr { return &net.UnixAddr{Name: "pipe", Net: "unix"} }
 
 func (p *pipes) dial() net.Conn {
-	ours, theirs := net.Pipe()
-	p.conns <- theirs
-	return ours
+	client, server := net.Pipe()
+	p.conns <- server
+	return client
 }
 
-// A client that asks in a loop is slowed down to the share that serving has.
-func TestServeBoundsRequests(t *testing.T) {
-	const most = 2000
+// TestServeLimitsRequests checks that a client that sends requests in a loop is
+// throttled to cpuShare.
+func TestServeLimitsRequests(t *testing.T) {
+	const maxRequests = 2000
 	synctest.Test(t, func(t *testing.T) {
 		l := newPipes()
 		ctx, cancel := context.WithCancel(t.Context())
@@ -292,14 +266,14 @@ func TestServeBoundsRequests(t *testing.T) {
 			done <- Serve(ctx, l, options(http.HandlerFunc(func(http.ResponseWriter, *http.Request) {}), ""))
 		}()
 		c := l.dial()
-		answers := bufio.NewReader(c)
+		responses := bufio.NewReader(c)
 		began := time.Now()
 		n := 0
-		for ; n < most && time.Since(began) < 10*time.Second; n++ {
+		for ; n < maxRequests && time.Since(began) < 10*time.Second; n++ {
 			if _, err := io.WriteString(c, "GET / HTTP/1.1\r\nHost: x\r\n\r\n"); err != nil {
 				t.Fatal(err)
 			}
-			r, err := http.ReadResponse(answers, nil)
+			r, err := http.ReadResponse(responses, nil)
 			if err != nil {
 				t.Fatal(err)
 			}
@@ -310,18 +284,19 @@ func TestServeBoundsRequests(t *testing.T) {
 		if err := <-done; err != nil {
 			t.Errorf("Serve() = %v; want nil", err)
 		}
-		afford := int((cpuBurst.Seconds() + 10*cpuShare) / leastCost.Seconds())
-		if n > afford+1 || n < 1 {
-			t.Errorf("%d requests were answered in %v; want at most %d", n, time.Since(began), afford)
+		limit := int((cpuBurst.Seconds() + 10*cpuShare) / minReadCost.Seconds())
+		if n > limit+1 || n < 1 {
+			t.Errorf("%d requests were served in %v; want at most %d", n, time.Since(began), limit)
 		}
 	})
 }
 
-// Read ends when the connection is closed to make room for another.
+// TestConnClosedWhileItWaits checks that Close ends a Read that waits for the
+// budget.
 func TestConnClosedWhileItWaits(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		l := newListener(newPipes(), func() error { return nil }, quiet)
-		l.budget.take(3600) // all that there is for a long time
+		l := newListener(newPipes(), func() error { return nil }, discard)
+		l.budget.take(3600) // the whole budget for a long time
 		client, server := net.Pipe()
 		c := &conn{Conn: server, listener: l, closed: make(chan struct{})}
 		read := make(chan error, 1)
@@ -333,76 +308,25 @@ func TestConnClosedWhileItWaits(t *testing.T) {
 		synctest.Wait()
 		c.Close()
 		if err := <-read; !errors.Is(err, net.ErrClosed) {
-			t.Errorf("Read() of a connection that was closed = %v; want %v", err, net.ErrClosed)
+			t.Errorf("Read() of a closed connection = %v; want %v", err, net.ErrClosed)
 		}
 	})
 }
 
-// The states of a connection with TLS are those of the connection below it.
-func TestFollowTLS(t *testing.T) {
-	l := newListener(newPipes(), func() error { return nil }, quiet)
+// TestConnStateOfTLS checks that the state of a TLS connection is recorded for the
+// connection below it.
+func TestConnStateOfTLS(t *testing.T) {
+	l := newListener(newPipes(), func() error { return nil }, discard)
 	c := &conn{listener: l}
 	l.open = []*conn{c}
-	l.follow(tls.Server(c, nil), http.StateActive)
-	if !c.answering {
-		t.Error("a request by TLS does not count as one")
+	l.connState(tls.Server(c, nil), http.StateActive)
+	if !c.active {
+		t.Error("TLS connection with a request in progress is not active")
 	}
-	l.follow(tls.Server(c, nil), http.StateIdle)
-	if c.answering {
-		t.Error("a connection with TLS whose request is answered does not count as idle")
+	l.connState(tls.Server(c, nil), http.StateIdle)
+	if c.active {
+		t.Error("idle TLS connection is active")
 	}
-}
-
-// Requests cause one line a minute while the web configuration is broken.
-func TestErrorsOfRequestsAreLoggedSparingly(t *testing.T) {
-	config := filepath.Join(t.TempDir(), "web.yml")
-	write := func(text string) {
-		if err := os.WriteFile(config, []byte(text), 0o600); err != nil {
-			t.Fatal(err)
-		}
-	}
-	write("{}")
-	l, err := net.Listen("tcp", "127.0.0.1:0")
-	if err != nil {
-		t.Fatal(err)
-	}
-	var logged bytes.Buffer
-	o := options(http.NotFoundHandler(), config)
-	o.Log = slog.New(slog.NewTextHandler(&logged, nil))
-	t.Run("requests", func(t *testing.T) {
-		serveOn(t, l, o)
-		const requests = 20
-		for n := range requests {
-			response, err := http.Get("http://" + l.Addr().String())
-			if err != nil {
-				t.Fatal(err)
-			}
-			io.Copy(io.Discard, response.Body)
-			response.Body.Close()
-			if want := map[bool]int{true: 404, false: 500}[n == 0]; response.StatusCode != want {
-				t.Errorf("request %d = %d; want %d", n, response.StatusCode, want)
-			}
-			write("{")
-		}
-	})
-	if n := strings.Count(logged.String(), "level=ERROR"); n != 1 {
-		t.Errorf("%d errors were logged; want 1:\n%s", n, &logged)
-	}
-}
-
-func TestSparing(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var logged bytes.Buffer
-		log := slog.New(&sparing{Handler: slog.NewTextHandler(&logged, nil)})
-		for _, rest := range []time.Duration{0, 0, errorLogInterval - 1, 1} {
-			time.Sleep(rest)
-			log.Error("broken")
-			log.Info("other")
-		}
-		if e, i := strings.Count(logged.String(), "broken"), strings.Count(logged.String(), "other"); e != 2 || i != 4 {
-			t.Errorf("%d errors and %d others were logged; want 2 and 4", e, i)
-		}
-	})
 }
 
 func TestServeReadsNoBody(t *testing.T) {
@@ -415,59 +339,6 @@ func TestServeReadsNoBody(t *testing.T) {
 	fmt.Fprint(c, "POST /metrics HTTP/1.1\r\nHost: x\r\nContent-Length: 1073741824\r\n\r\nx")
 	r, err := http.ReadResponse(bufio.NewReader(c), nil)
 	if err != nil || r.StatusCode != http.StatusRequestEntityTooLarge || !r.Close {
-		t.Errorf("a request with a body = %+v, %v; want 413 and the connection closed", r, err)
-	}
-}
-
-// gathering counts how often it is asked, and has a metric that can't be read
-// where it is broken.
-type gathering struct {
-	n      int
-	broken bool
-}
-
-var gathered = prometheus.NewDesc("gathered", "Times that this was asked for.", nil, nil)
-
-func (g *gathering) Describe(chan<- *prometheus.Desc) {}
-
-func (g *gathering) Collect(to chan<- prometheus.Metric) {
-	g.n++
-	if g.broken {
-		to <- prometheus.NewInvalidMetric(gathered, errors.New("broken"))
-		return
-	}
-	to <- prometheus.MustNewConstMetric(gathered, prometheus.GaugeValue, float64(g.n))
-}
-
-func TestScrapesShareAnAnswer(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		g := &gathering{}
-		r := prometheus.NewRegistry()
-		r.MustRegister(g, prometheus.NewGaugeFunc(prometheus.GaugeOpts{Name: "other"}, func() float64 { return 7 }))
-		s := &scrapes{gatherer: r, log: quiet}
-		for i, tt := range []struct {
-			rest   time.Duration
-			broken bool
-			want   string
-		}{
-			{0, false, "gathered 1"},
-			{0, false, "gathered 1"},
-			{999 * time.Millisecond, false, "gathered 1"},
-			{time.Millisecond, false, "gathered 2"},
-			{time.Second, true, "other 7"}, // what there is, although not all could be gathered
-		} {
-			time.Sleep(tt.rest)
-			g.broken = tt.broken
-			w := httptest.NewRecorder()
-			s.ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
-			if w.Code != 200 || !strings.Contains(w.Body.String(), tt.want) || w.Header().Get("Content-Type") != "text/plain; version=0.0.4; charset=utf-8" {
-				t.Errorf("scrape %d = %d %v %q; want %q", i, w.Code, w.Header(), w.Body, tt.want)
-			}
-		}
-	})
-	r := prometheus.NewRegistry()
-	r.MustRegister(&gathering{broken: true})
-	if code, _ := ask(&scrapes{gatherer: r, log: quiet}, "GET", "/metrics"); code != 500 {
-		t.Errorf("scrape of nothing = %d; want 500", code)
+		t.Errorf("response to a request with a body = %+v, %v; want 413 and the connection closed", r, err)
 	}
 }

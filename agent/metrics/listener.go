@@ -13,30 +13,31 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What all clients together may have. Every local user, and every pod in the
-// host's network, can connect: beyond this a client waits.
+// Limits on all clients together. Every local user, and every pod in the host's
+// network, can connect; beyond the limits a client waits.
 const (
-	// maxConnections is how many connections are open at once.
+	// maxConnections is the maximum number of open connections.
 	maxConnections = 16
-	// acceptsPerSecond is how many connections are accepted, and backlog how many
-	// the kernel keeps that are not accepted yet.
+	// acceptsPerSecond limits the rate of new connections, and backlog the number of
+	// connections that the kernel queues.
 	acceptsPerSecond = 50
 	backlog          = 128
-	// sendBuffer is what the kernel keeps of answers that a client does not read,
-	// in bytes for each connection: a scrape fits.
+	// sendBuffer is the kernel's send buffer of a connection, in bytes: the response
+	// to a scrape fits.
 	sendBuffer = 128 << 10
-	// stuckAnswer is how long an answer may take before its connection can be
-	// closed for another.
-	stuckAnswer = 2 * time.Second
-	// crowdedLogInterval is how often the log says that there are too many.
-	crowdedLogInterval = time.Hour
+	// maxRequestTime is how long a request, which takes milliseconds, may take before
+	// its connection can be closed in favor of another.
+	maxRequestTime = 2 * time.Second
+	// fullLogInterval is the minimum time between two log lines about too many
+	// connections, so that clients can't fill the log.
+	fullLogInterval = time.Hour
 )
 
-// listener bounds the connections of a listener. When there are maxConnections
-// and another client connects, a connection of the peer with the most is closed: the one
-// that has been without a request for the longest time. So clients which only hold
-// connections open, or open ever new ones, keep no client at another address from its
-// answer.
+// listener limits the connections of a listener. If a client connects when there
+// are maxConnections, the listener closes a connection of the peer that has the
+// most: the one without a request for the longest time. Clients that keep
+// connections open, or open new ones all the time, therefore can't prevent a
+// client at another address from being served.
 type listener struct {
 	net.Listener
 	accepts *bucket
@@ -44,31 +45,31 @@ type listener struct {
 	thread  func() error
 	log     *slog.Logger
 
-	mu      sync.Mutex
-	open    []*conn // oldest change of state first
-	freed   sync.Cond
-	crowded time.Time // when the log said so last
+	mu         sync.Mutex
+	open       []*conn // oldest change of state first
+	freed      sync.Cond
+	fullLogged time.Time // when too many connections were last logged
 }
 
 // newListener returns a listener whose connections are served at the priority
-// that thread gives to the calling thread, within a share of a processor.
+// that thread sets for the calling thread, within cpuShare.
 func newListener(l net.Listener, thread func() error, log *slog.Logger) *listener {
 	if tcp, ok := l.(*net.TCPListener); ok {
 		if raw, err := tcp.SyscallConn(); err == nil {
-			// On a socket that listens already, listen(2) only sets the backlog
-			// (net/ipv4/af_inet.c: __inet_listen_sk). Go takes somaxconn, mostly 4096.
+			// On a listening socket, listen(2) only sets the backlog
+			// (net/ipv4/af_inet.c: __inet_listen_sk). Go uses somaxconn, mostly 4096.
 			_ = raw.Control(func(fd uintptr) { _ = unix.Listen(int(fd), backlog) })
 		}
 	}
-	bounded := &listener{
+	limited := &listener{
 		Listener: l, thread: thread, log: log,
 		accepts: newBucket(acceptsPerSecond, acceptsPerSecond), budget: newBucket(cpuShare, cpuBurst.Seconds()),
 	}
-	bounded.freed.L = &bounded.mu
-	return bounded
+	limited.freed.L = &limited.mu
+	return limited
 }
 
-// Accept waits for a connection and for the right to have one more.
+// Accept returns the next connection that is within the limits.
 func (l *listener) Accept() (net.Conn, error) {
 	for {
 		inner, err := l.Listener.Accept()
@@ -82,12 +83,12 @@ func (l *listener) Accept() (net.Conn, error) {
 	}
 }
 
-// admit makes room for a connection, and returns nil where its peer has the most
-// connections and each of them has a request to answer: waiting for one of those would
-// keep the connections of other peers waiting.
+// admit makes room for a connection. It returns nil if the connection's peer has
+// the most connections and each of them has a request in progress: waiting for one
+// of those would delay the connections of other peers.
 func (l *listener) admit(inner net.Conn) *conn {
 	if tcp, ok := inner.(*net.TCPConn); ok {
-		_ = tcp.SetWriteBuffer(sendBuffer) // else the kernel lets it grow to tcp_wmem
+		_ = tcp.SetWriteBuffer(sendBuffer) // by default it grows up to tcp_wmem
 	}
 	time.Sleep(l.accepts.take(1))
 	c := &conn{Conn: inner, listener: l, peer: peerOf(inner), closed: make(chan struct{})}
@@ -105,10 +106,10 @@ func (l *listener) admit(inner net.Conn) *conn {
 	}
 }
 
-// peerOf names the peer of a connection: its address, of IPv6 the /64 network. The node's
-// own processes are one peer: they may use any address of the loopback network, and the
-// kernel gives them the address that they connect to (net/ipv4/route.c:
-// ip_route_output_key_hash_rcu).
+// peerOf returns the peer of a connection: the remote IPv4 address, or the /64
+// network of an IPv6 address. All processes of the node are one peer, because they
+// may use any loopback address, and the kernel gives them the address that they
+// connect to (net/ipv4/route.c: ip_route_output_key_hash_rcu).
 func peerOf(c net.Conn) string {
 	remote, ok := c.RemoteAddr().(*net.TCPAddr)
 	local, bound := c.LocalAddr().(*net.TCPAddr)
@@ -125,42 +126,43 @@ func peerOf(c net.Conn) string {
 	return ip.String()
 }
 
-// makeRoom closes a connection for one of a peer, or waits a moment where each of those
-// with the most connections has a request to answer; it returns false where the peer
-// itself is one of those. The caller holds mu, which is released.
-func (l *listener) makeRoom(newcomer string) bool {
-	of, most := map[string]int{newcomer: 1}, 1
+// makeRoom closes a connection to make room for a new one of peer. If all
+// connections of the peers with the most have a request in progress, it waits for
+// the end of one, or returns false if peer is one of those. The caller has locked
+// mu; makeRoom unlocks it.
+func (l *listener) makeRoom(peer string) bool {
+	count, most := map[string]int{peer: 1}, 1
 	for _, c := range l.open {
-		of[c.peer]++
-		most = max(most, of[c.peer])
+		count[c.peer]++
+		most = max(most, count[c.peer])
 	}
 	for _, c := range l.open {
-		if of[c.peer] == most && (!c.answering || time.Since(c.changed) > stuckAnswer) {
-			first := time.Since(l.crowded) > crowdedLogInterval
-			if first {
-				l.crowded = time.Now()
+		if count[c.peer] == most && (!c.active || time.Since(c.changed) > maxRequestTime) {
+			logIt := time.Since(l.fullLogged) > fullLogInterval
+			if logIt {
+				l.fullLogged = time.Now()
 			}
 			l.mu.Unlock()
-			if first {
-				l.log.Warn("too many connections to the metrics port, closing idle ones", "most", maxConnections)
+			if logIt {
+				l.log.Warn("too many connections to the metrics port; closing idle ones", "most", maxConnections)
 			}
 			c.Close()
 			return true
 		}
 	}
-	if of[newcomer] == most {
+	if count[peer] == most {
 		l.mu.Unlock()
 		return false
 	}
-	wake := time.AfterFunc(stuckAnswer, l.freed.Broadcast)
+	wake := time.AfterFunc(maxRequestTime, l.freed.Broadcast)
 	l.freed.Wait()
 	l.mu.Unlock()
 	wake.Stop()
 	return true
 }
 
-// follow is the http.Server.ConnState of connections of the listener.
-func (l *listener) follow(nc net.Conn, state http.ConnState) {
+// connState is the http.Server.ConnState hook of the listener's connections.
+func (l *listener) connState(nc net.Conn, state http.ConnState) {
 	if t, ok := nc.(*tls.Conn); ok {
 		nc = t.NetConn()
 	}
@@ -169,7 +171,7 @@ func (l *listener) follow(nc net.Conn, state http.ConnState) {
 		return
 	}
 	if state == http.StateClosed {
-		c.settle()
+		c.chargeRest()
 		return
 	}
 	l.mu.Lock()
@@ -178,12 +180,12 @@ func (l *listener) follow(nc net.Conn, state http.ConnState) {
 	if n < 0 {
 		return
 	}
-	c.answering, c.changed = state == http.StateActive, time.Now()
+	c.active, c.changed = state == http.StateActive, time.Now()
 	l.open = append(slices.Delete(l.open, n, n+1), c)
 	l.freed.Broadcast()
 }
 
-// remove forgets a connection that is closed.
+// remove removes a closed connection from the list.
 func (l *listener) remove(c *conn) {
 	l.mu.Lock()
 	defer l.mu.Unlock()

@@ -21,15 +21,15 @@ import (
 	"github.com/evictd/evictd/agent/signal"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
+var update = flag.Bool("update", false, "rewrite the golden files")
 
-var quiet = slog.New(slog.DiscardHandler)
+var discard = slog.New(slog.DiscardHandler)
 
 func newMetrics() *Metrics {
 	return New(Build{Version: "v1.2.3", Revision: "abcdef", GoVersion: "go1.26"}, func() uint64 { return 3 })
 }
 
-// text returns evictd's own metrics, as they are scraped.
+// text returns evictd's own metrics in the text format.
 func text(t *testing.T, m *Metrics) string {
 	t.Helper()
 	families, err := m.registry.Gather()
@@ -64,8 +64,8 @@ func golden(t *testing.T, name, got string) {
 	}
 }
 
-// TestAtStart: every series with a known label is there, and nothing that was
-// not read.
+// TestAtStart checks that every series with a known label exists, and none for a
+// value that was not read.
 func TestAtStart(t *testing.T) { golden(t, "start.prom", text(t, newMetrics())) }
 
 func TestInUse(t *testing.T) {
@@ -83,18 +83,18 @@ func threshold(t *testing.T, s signal.Signal, value string, grace time.Duration,
 	return evict.Threshold{Threshold: signal.Threshold{Signal: s, Value: v, Grace: grace}, Copy: derived}
 }
 
-// use puts something into every metric.
+// use sets every metric.
 func use(t *testing.T, m *Metrics) {
 	t.Helper()
 	now := time.Unix(1767323045, 500e6)
 	m.Policy(&evict.Policy{Thresholds: []evict.Threshold{
 		threshold(t, signal.MemoryAvailable, "100Mi", 0, false),
 		threshold(t, signal.MemoryAvailable, "1Gi", time.Minute, false),
-		threshold(t, signal.AllocatableMemoryAvailable, "50Mi", 0, false), // two hard ones of one signal
+		threshold(t, signal.AllocatableMemoryAvailable, "50Mi", 0, false), // two hard thresholds of one signal
 		threshold(t, signal.AllocatableMemoryAvailable, "100Mi", 0, true),
-		threshold(t, signal.NodeFsAvailable, "10%", 0, false), // unreadable: a share of nothing
+		threshold(t, signal.NodeFsAvailable, "10%", 0, false), // unreadable: a percentage of an unknown capacity
 		threshold(t, signal.NodeFsInodesFree, "25%", 0, false),
-		threshold(t, signal.PIDAvailable, "10", 0, false), // not observed: still a number
+		threshold(t, signal.PIDAvailable, "10", 0, false), // not observed: an amount all the same
 	}})
 	m.Observed(signal.Observations{
 		signal.MemoryAvailable:  {Status: signal.Observed, Available: -1 << 20, Capacity: 8 << 30, Time: now},
@@ -111,9 +111,9 @@ func use(t *testing.T, m *Metrics) {
 		RankingAge: 20 * time.Millisecond, Freed: 3 << 30, Overshoot: 5 << 20, Result: evict.ResultKilled,
 	}
 	m.Evicted(killed)
-	pretended := *killed
-	pretended.DryRun, pretended.Result = true, evict.ResultDryRun
-	m.Evicted(&pretended)
+	dryRun := *killed
+	dryRun.DryRun, dryRun.Result = true, evict.ResultDryRun
+	m.Evicted(&dryRun)
 	m.Evicted(&evict.Record{Cause: "memory.available", Hard: true, Result: evict.ResultPending})
 	m.Evicted(&evict.Record{Cause: "memory.available", Hard: true, CrossingSeen: now, Result: evict.ResultFailed})
 	m.Evicted(&evict.Record{Cause: "nodefs.available", SignalSent: now, LastGone: now.Add(time.Second), Freed: 9, Result: evict.ResultStopped})
@@ -150,8 +150,8 @@ func use(t *testing.T, m *Metrics) {
 	m.Probed("psi triggers", false)
 }
 
-// TestSteppedForgets: what is over goes back to 0.
-func TestSteppedForgets(t *testing.T) {
+// TestSteppedResets checks that past conditions and futility go back to 0.
+func TestSteppedResets(t *testing.T) {
 	m := newMetrics()
 	before := text(t, m)
 	m.Stepped(&evict.State{Futile: []evict.Backoff{{Signal: signal.PIDAvailable, Delay: 1}}}, &evict.Orders{Conditions: []signal.Condition{signal.PIDPressure}}, 0)
@@ -160,7 +160,7 @@ func TestSteppedForgets(t *testing.T) {
 	}
 	m.Stepped(&evict.State{Futile: []evict.Backoff{{Signal: signal.NodeFsAvailable, None: true}}}, &evict.Orders{}, 0)
 	if got := text(t, m); !strings.Contains(got, `evictd_futile{signal="nodefs.available"} 1`) {
-		t.Errorf("where no pod can relieve nodefs the metrics are:\n%s", got)
+		t.Errorf("with nodefs futile the metrics are:\n%s", got)
 	}
 	m.Stepped(&evict.State{}, &evict.Orders{}, 0)
 	keep := func(s string) string {
@@ -189,20 +189,21 @@ func TestLint(t *testing.T) {
 	}
 }
 
-// TestScrape: the handler also tells of the process and the Go runtime.
+// TestScrape checks that the handler also serves metrics of the process and the Go
+// runtime.
 func TestScrape(t *testing.T) {
 	m := newMetrics()
 	w := httptest.NewRecorder()
-	m.Handler(quiet).ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
+	m.Handler(discard).ServeHTTP(w, httptest.NewRequest("GET", "/metrics", nil))
 	for _, want := range []string{"evictd_build_info{", "process_resident_memory_bytes ", "process_open_fds ", "go_goroutines "} {
 		if !strings.Contains(w.Body.String(), want) {
-			t.Errorf("a scrape has no %q", want)
+			t.Errorf("the scrape has no %q", want)
 		}
 	}
 }
 
-// TestScrapeBesideUse is for the race detector.
-func TestScrapeBesideUse(t *testing.T) {
+// TestScrapeDuringUse is for the race detector.
+func TestScrapeDuringUse(t *testing.T) {
 	m := newMetrics()
 	done := make(chan struct{})
 	go func() {
@@ -217,8 +218,9 @@ func TestScrapeBesideUse(t *testing.T) {
 	<-done
 }
 
-// TestSteppedAllocatesNothing: what the loop does in each turn must not feed the
-// collector. A reading is one object that scrapes may keep.
+// TestSteppedAllocatesNothing checks that an iteration of the loop does not
+// allocate, so that it causes no garbage collection. Observed allocates one object,
+// because a scrape may still use the last one.
 func TestSteppedAllocatesNothing(t *testing.T) {
 	m := newMetrics()
 	state, orders := &evict.State{Futile: []evict.Backoff{{Delay: 1}}}, &evict.Orders{Conditions: []signal.Condition{signal.DiskPressure}}

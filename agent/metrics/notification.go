@@ -9,75 +9,75 @@ import (
 	"github.com/evictd/evictd/agent/signal"
 )
 
-// Notification is how evictd learns of pressure, as of a scrape. What is not
-// known is nil, and has no series.
+// Notification is the state of the lanes and the hot path at a scrape. Unknown
+// values are nil, and have no series.
 type Notification struct {
 	Lanes   []signal.LaneStatus
 	Sampler *Sampler
 	Reclaim *Reclaim
 	Limits  *Limits
 	Stalls  []Stall
-	// Alarms counts how the hot path has dealt with alarms, by result, and
-	// Readings what the readings were taken from that confirmed them, by source.
+	// Alarms counts the alarms that the hot path has handled, by result. Readings
+	// counts its confirming readings, by source.
 	Alarms, Readings map[string]uint64
 }
 
-// Sampler is the sampler in the kernel, with its counts since it was opened.
+// Sampler has the counts of the sampler in the kernel since it was opened.
 type Sampler struct {
 	Ticks, Lost     uint64
 	Period, RunTime time.Duration
 }
 
-// Reclaim is the kernel's reclaim, with its counts since they were begun.
+// Reclaim has the counts of the kernel's reclaim since tracing began.
 type Reclaim struct {
 	KswapdWakes, Direct      uint64
 	DirectTime, ThrottleTime time.Duration
 }
 
-// Limits counts what the kernel did for the memory limits of containers.
+// Limits counts the memory.events of containers.
 type Limits struct{ Max, OOM, OOMKills uint64 }
 
-// Stall is for how long tasks have waited for a resource since the node was
-// booted: some of them, or all at once (kind full).
+// Stall is the total time since boot in which some tasks, or all at once (kind
+// full), have waited for a resource.
 type Stall struct {
 	Resource, Kind string
 	Total          time.Duration
 }
 
-// notification is a collector of what its source tells.
+// notification collects the Notification that its source returns.
 type notification struct {
 	source atomic.Pointer[func() Notification]
 }
 
 var (
-	laneUp       = describe("lane_up", "Whether a way of learning of pressure works: 1 where it does.", "lane")
-	laneDegraded = describe("lane_degraded", "Whether a lane that could be had has failed, and is tried again: 1 where it has.", "lane")
-	laneRaised   = describe("lane_raised_total", "Alarms that a lane has raised.", "lane")
-	laneMissed   = describe("lane_missed_total", "Alarms that polling was the only one to raise although this lane should have.", "lane")
-	laneReopened = describe("lane_reopened_total", "Times that a lane was opened again after a fault.", "lane")
+	laneUp       = describe("lane_up", "Whether a lane works (1) or not (0).", "lane")
+	laneDegraded = describe("lane_degraded", "Whether a supported lane has failed and is being retried (1) or not (0).", "lane")
+	laneRaised   = describe("lane_raised_total", "Number of alarms raised by a lane.", "lane")
+	laneMissed   = describe("lane_missed_total", "Number of crossings that polling saw and this lane missed.", "lane")
+	laneReopened = describe("lane_reopened_total", "Number of times that a lane was reopened after a fault.", "lane")
 
-	hotAlarms   = describe("hot_alarms_total", "Alarms that the hot path has dealt with, by what came of them.", "result")
-	hotReadings = describe("hot_readings_total", "Readings that the hot path took to confirm an alarm, by what it read.", "source")
+	hotAlarms   = describe("hot_alarms_total", "Number of alarms handled by the hot path, by result.", "result")
+	hotReadings = describe("hot_readings_total", "Number of readings that the hot path took to confirm an alarm, by source.", "source")
 
-	samplerTicks  = describe("sampler_ticks_total", "Samples that were taken in the kernel.")
-	samplerLost   = describe("sampler_lost_total", "Crossings that found no room on their way from the kernel at first.")
-	samplerPeriod = describe("sampler_period_seconds", "Time until the kernel takes the next sample.")
-	samplerRun    = describe("sampler_run_seconds_total", "Time that the kernel has spent on samples.")
+	samplerTicks  = describe("sampler_ticks_total", "Number of samples taken by the sampler in the kernel.")
+	samplerLost   = describe("sampler_lost_total", "Number of crossings that did not fit into the sampler's ring buffer at first.")
+	samplerPeriod = describe("sampler_period_seconds", "Present period of the sampler in seconds.")
+	samplerRun    = describe("sampler_run_seconds_total", "CPU time that the sampler has used in seconds.")
 
-	kswapdWakes    = describe("reclaim_kswapd_wakes_total", "Times that the kernel's background reclaim began.")
-	directReclaims = describe("reclaim_direct_total", "Times that a task had to reclaim memory itself.")
-	directTime     = describe("reclaim_direct_seconds_total", "Time that tasks have stalled in reclaim of their own.")
-	throttleTime   = describe("reclaim_throttled_seconds_total", "Time that reclaim had to wait.")
+	kswapdWakes    = describe("reclaim_kswapd_wakes_total", "Number of times that kswapd began to reclaim.")
+	directReclaims = describe("reclaim_direct_total", "Number of direct reclaims.")
+	directTime     = describe("reclaim_direct_seconds_total", "Time that tasks have stalled in direct reclaim, in seconds.")
+	throttleTime   = describe("reclaim_throttled_seconds_total", "Time that reclaim was throttled, in seconds.")
 
-	limitEvents = describe("container_memory_events_total", "What the kernel did for the memory limits of containers, while they were followed.", "event")
-	stallTime   = describe("pressure_seconds_total", "Time that some tasks, or all at once (full), have waited for a resource since the node was booted.", "resource", "kind")
+	limitEvents = describe("container_memory_events_total", "Number of memory.events of containers while evictd followed them, by event.", "event")
+	stallTime   = describe("pressure_seconds_total", "Time since boot in which some tasks, or all at once (full), have waited for a resource, in seconds.", "resource", "kind")
 )
 
 func describe(name, help string, labels ...string) *prometheus.Desc {
 	return prometheus.NewDesc(namespace+"_"+name, help, labels, nil)
 }
 
-// Describe sends the descriptions of what Collect may send.
+// Describe implements prometheus.Collector.
 func (n *notification) Describe(ch chan<- *prometheus.Desc) {
 	for _, d := range []*prometheus.Desc{
 		laneUp, laneDegraded, laneRaised, laneMissed, laneReopened, samplerTicks, samplerLost, samplerPeriod, samplerRun,
@@ -87,7 +87,7 @@ func (n *notification) Describe(ch chan<- *prometheus.Desc) {
 	}
 }
 
-// Collect asks the source and sends what it tells.
+// Collect implements prometheus.Collector.
 func (n *notification) Collect(ch chan<- prometheus.Metric) {
 	source := n.source.Load()
 	if source == nil {
@@ -101,8 +101,8 @@ func (n *notification) Collect(ch chan<- prometheus.Metric) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.CounterValue, v, labels...)
 	}
 	for _, l := range now.Lanes {
-		gauge(laneUp, truth(l.State == signal.LaneUp), l.Name)
-		gauge(laneDegraded, truth(l.State == signal.LaneDegraded), l.Name)
+		gauge(laneUp, boolValue(l.State == signal.LaneUp), l.Name)
+		gauge(laneDegraded, boolValue(l.State == signal.LaneDegraded), l.Name)
 		counter(laneRaised, float64(l.Raised), l.Name)
 		counter(laneMissed, float64(l.Missed), l.Name)
 		counter(laneReopened, float64(l.Reopened), l.Name)
@@ -135,12 +135,11 @@ func (n *notification) Collect(ch chan<- prometheus.Metric) {
 	}
 }
 
-// Notification has each scrape ask how evictd learns of pressure. The source may
-// be called at any time, and must not wait.
+// Notification sets the source of the lanes' metrics. Each scrape calls it, at any
+// time; it must not block.
 func (m *Metrics) Notification(source func() Notification) { m.notification.source.Store(&source) }
 
-// KernelKilled counts a process that the kernel's OOM killer took, by whether it
-// was a pod's.
+// KernelKilled counts a process killed by the kernel's OOM killer.
 func (m *Metrics) KernelKilled(ofPod bool) {
 	if ofPod {
 		m.kernelKills[0].Inc()
@@ -149,6 +148,5 @@ func (m *Metrics) KernelKilled(ofPod bool) {
 	m.kernelKills[1].Inc()
 }
 
-// ScoresCorrected counts processes that were given the oom_score_adj that they
-// should have.
+// ScoresCorrected counts processes whose oom_score_adj was corrected.
 func (m *Metrics) ScoresCorrected(processes int) { m.scores.Add(float64(processes)) }

@@ -9,16 +9,15 @@ import (
 	"github.com/evictd/evictd/agent/signal"
 )
 
-// readings is a collector of the last observations and of the thresholds in
-// force, so that a signal that is not observed has no series. Writers only
-// exchange pointers.
+// readings collects the last observations and the thresholds in force. A signal
+// that is not observed has no series. Writers only swap pointers.
 type readings struct {
 	observed    atomic.Pointer[signal.Observations]
 	policy      atomic.Pointer[evict.Policy]
 	unaccounted atomic.Pointer[int64]
 }
 
-// unitDescs describes one unit's metrics.
+// unitDescs are the descriptions of one unit's metrics.
 type unitDescs struct{ available, capacity, threshold *prometheus.Desc }
 
 var (
@@ -30,25 +29,25 @@ var (
 		signal.PIDs:             describeUnit("pids"),
 	}
 	ratioDesc = prometheus.NewDesc(namespace+"_signal_available_ratio",
-		"What is left of a signal's capacity, 0 to 1; negative where more is used.", []string{"signal"}, nil)
+		"Available share of a signal's capacity, 0 to 1; negative if more is used.", []string{"signal"}, nil)
 	timeDesc = prometheus.NewDesc(namespace+"_signal_observed_timestamp_seconds",
-		"When a signal was last read, in seconds since the epoch.", []string{"signal"}, nil)
+		"Time of the last reading of a signal, in seconds since the epoch.", []string{"signal"}, nil)
 	unaccountedDesc = prometheus.NewDesc(namespace+"_memory_unaccounted_bytes",
-		"Memory that is neither free, anonymous, file cache nor hugetlb: the kernel's own.", nil, nil)
+		"Memory of the kernel itself in bytes: neither free, anonymous, file cache nor hugetlb.", nil, nil)
 )
 
 func describeUnit(unit string) unitDescs {
 	return unitDescs{
 		available: prometheus.NewDesc(namespace+"_signal_available_"+unit,
-			"What is left of a signal.", []string{"signal"}, nil),
+			"Available amount of a signal in "+unit+".", []string{"signal"}, nil),
 		capacity: prometheus.NewDesc(namespace+"_signal_capacity_"+unit,
-			"What percentages of a signal are taken of.", []string{"signal"}, nil),
+			"Capacity of a signal in "+unit+", to which percentages refer.", []string{"signal"}, nil),
 		threshold: prometheus.NewDesc(namespace+"_signal_threshold_"+unit,
-			"Below what a signal must not fall; of several of a kind the highest.", []string{"signal", "kind"}, nil),
+			"Threshold of a signal in "+unit+"; the highest if it has several of a kind.", []string{"signal", "kind"}, nil),
 	}
 }
 
-// Describe sends the descriptions of what Collect may send.
+// Describe implements prometheus.Collector.
 func (r *readings) Describe(ch chan<- *prometheus.Desc) {
 	for _, resource := range []signal.Resource{signal.Memory, signal.Inodes, signal.PIDs} {
 		d := units[resource]
@@ -61,7 +60,7 @@ func (r *readings) Describe(ch chan<- *prometheus.Desc) {
 	ch <- unaccountedDesc
 }
 
-// Collect sends what is known.
+// Collect implements prometheus.Collector.
 func (r *readings) Collect(ch chan<- prometheus.Metric) {
 	gauge := func(d *prometheus.Desc, v float64, labels ...string) {
 		ch <- prometheus.MustNewConstMetric(d, prometheus.GaugeValue, v, labels...)
@@ -105,14 +104,14 @@ func (r *readings) Collect(ch chan<- prometheus.Metric) {
 }
 
 // highest returns the threshold of a kind that a falling signal meets first. A
-// signal may have two, its own and one derived from another signal's.
+// signal may have two of a kind, its own and one derived from another signal's.
 func highest(p *evict.Policy, s signal.Signal, soft bool, o signal.Observation) (n int64, ok bool) {
 	for _, t := range p.Thresholds {
 		if t.Signal != s || t.Hard() == soft {
 			continue
 		}
 		if t.Value.IsPercentage() && o.Status != signal.Observed {
-			continue // a share of what is not known
+			continue // a percentage of an unknown capacity
 		}
 		n, ok = max(n, t.Value.Amount(o.Capacity)), true
 	}

@@ -6,25 +6,25 @@ import (
 	"github.com/evictd/evictd/agent/evict"
 )
 
-// reclaims counts what was removed from the node before a pod had to go.
+// reclaims are the metrics of node-level reclaim.
 type reclaims struct {
 	removed, freed, seconds *prometheus.CounterVec
 }
 
-// newReclaims registers the metrics, with every series that can be.
+// newReclaims registers the metrics with all their series.
 func newReclaims(r *prometheus.Registry) *reclaims {
 	v := &reclaims{
 		removed: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Namespace: namespace, Name: "node_reclaim_removed_total",
-			Help: "Dead containers with their sandboxes, and images, that were removed from the node, and pods whose cold memory was reclaimed, or would have been in a dry run.",
+			Help: "Number of dead containers and images removed from the node, and of pods whose memory was proactively reclaimed, by kind and mode.",
 		}, []string{"kind", "mode"}),
 		freed: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Namespace: namespace, Name: "node_reclaim_freed_bytes_total",
-			Help: "Bytes that a filesystem had left more after a node-level reclaim for its space than before, and by how much less memory pods used.",
+			Help: "Bytes freed by node-level reclaim, by kind.",
 		}, []string{"kind"}),
 		seconds: prometheus.NewCounterVec(prometheus.CounterOpts{
 			Namespace: namespace, Name: "node_reclaim_seconds_total",
-			Help: "Time that node-level reclaims took, for disks until the filesystem's numbers had settled.",
+			Help: "Time that node-level reclaims took, in seconds; for disks until the filesystem's available space had settled.",
 		}, []string{"kind"}),
 	}
 	for _, kind := range []string{"containers", "images", "memory"} {
@@ -38,7 +38,7 @@ func newReclaims(r *prometheus.Registry) *reclaims {
 	return v
 }
 
-// Reclaimed counts what a node-level reclaim did.
+// Reclaimed counts a node-level reclaim.
 func (m *Metrics) Reclaimed(r *evict.ReclaimReport) {
 	mode := "enforce"
 	if r.DryRun {

@@ -12,33 +12,33 @@ import (
 	"github.com/prometheus/common/expfmt"
 )
 
-// scrapeInterval is how often the metrics are gathered at most.
-const scrapeInterval = time.Second
+// gatherInterval is the minimum time between two gatherings of the metrics, which
+// limits the CPU time for scrapes of several clients.
+const gatherInterval = time.Second
 
-// format is the only one that is served, uncompressed: every Prometheus accepts
-// it, and one rendering serves all clients.
+// format is the only format served, uncompressed: every Prometheus accepts it, and
+// one rendering serves all clients.
 var format = expfmt.NewFormat(expfmt.TypeTextPlain)
 
-// scrapes answers scrapes. Clients that ask within scrapeInterval get the same
-// answer.
-type scrapes struct {
+// scrapeHandler serves the metrics. Requests within gatherInterval get the same
+// response.
+type scrapeHandler struct {
 	gatherer prometheus.Gatherer
 	log      *slog.Logger
 
 	mu       sync.Mutex
 	gathered time.Time
 	text     []byte // not changed once it is set
-	failure  string // of the last time
+	failure  string // of the last gathering
 }
 
-// Handler answers scrapes.
+// Handler returns the handler of /metrics.
 func (m *Metrics) Handler(log *slog.Logger) http.Handler {
-	return &scrapes{gatherer: m.registry, log: log}
+	return &scrapeHandler{gatherer: m.registry, log: log}
 }
 
-// ServeHTTP answers with what could be gathered. It fails only where that is
-// nothing.
-func (s *scrapes) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
+// ServeHTTP serves all metrics that could be gathered. It fails only if none could.
+func (s *scrapeHandler) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	text := s.current()
 	if len(text) == 0 {
 		http.Error(w, "no metric could be gathered", http.StatusInternalServerError)
@@ -46,21 +46,21 @@ func (s *scrapes) ServeHTTP(w http.ResponseWriter, _ *http.Request) {
 	}
 	w.Header().Set("Content-Type", string(format))
 	w.Header().Set("Content-Length", strconv.Itoa(len(text)))
-	_, _ = w.Write(text) // the client has gone
+	_, _ = w.Write(text) // an error means that the client is gone
 }
 
-// current returns the metrics as text, at most scrapeInterval old.
-func (s *scrapes) current() []byte {
+// current returns the metrics as text, at most gatherInterval old.
+func (s *scrapeHandler) current() []byte {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	if now := time.Now(); s.gathered.IsZero() || now.Sub(s.gathered) >= scrapeInterval {
+	if now := time.Now(); s.gathered.IsZero() || now.Sub(s.gathered) >= gatherInterval {
 		s.gathered = now
 		s.text = s.gather()
 	}
 	return s.text
 }
 
-func (s *scrapes) gather() []byte {
+func (s *scrapeHandler) gather() []byte {
 	families, err := s.gatherer.Gather()
 	var b bytes.Buffer
 	b.Grow(len(s.text))

@@ -8,52 +8,53 @@ import (
 	"github.com/evictd/evictd/agent/shutdown"
 )
 
-// going is what is told of shutdowns of the node.
-type going struct {
+// nodeShutdown are the metrics of graceful node shutdowns.
+type nodeShutdown struct {
 	began, over prometheus.Gauge
 	condition   prometheus.Gauge
-	held        prometheus.Gauge
+	inhibited   prometheus.Gauge
 	last        *prometheus.GaugeVec
 }
 
-func newGoing(r prometheus.Registerer) *going {
+func newNodeShutdown(r prometheus.Registerer) *nodeShutdown {
 	gauge := func(name, help string) prometheus.Gauge {
 		g := prometheus.NewGauge(prometheus.GaugeOpts{Namespace: namespace, Name: name, Help: help})
 		r.MustRegister(g)
 		return g
 	}
-	g := &going{
-		began: gauge("graceful_shutdown_start_time_seconds", "When the last graceful shutdown of the node began, in seconds since the epoch; 0 where there was none in this boot."),
-		over:  gauge("graceful_shutdown_end_time_seconds", "When it ended or was called off, in seconds since the epoch; 0 while it goes on."),
-		held:  gauge("shutdown_held_up", "Whether a shutdown of the node would wait for the pods: 1 where evictd holds an inhibitor lock."),
+	n := &nodeShutdown{
+		began:     gauge("graceful_shutdown_start_time_seconds", "Start time of the last graceful node shutdown in seconds since the epoch; 0 if there was none in this boot."),
+		over:      gauge("graceful_shutdown_end_time_seconds", "End or cancel time of the last graceful node shutdown in seconds since the epoch; 0 while it is in progress."),
+		inhibited: gauge("shutdown_held_up", "Whether evictd has an inhibitor lock, so that a node shutdown waits for the pods (1) or not (0)."),
 		last: prometheus.NewGaugeVec(prometheus.GaugeOpts{
 			Namespace: namespace, Name: "last_shutdown_clean",
-			Help: "Whether the node's last shutdown was clean: 1 where it was, 0 where not, by what is known of it; absent where that can't be told.",
+			Help: "Whether the node's last shutdown was clean (1) or not (0), by reason; absent if unknown.",
 		}, []string{"reason"}),
 	}
-	r.MustRegister(g.last)
-	return g
+	r.MustRegister(n.last)
+	return n
 }
 
-// Shutdown tells how far a shutdown of the node has come, and whether one would
-// be held up.
-func (m *Metrics) Shutdown(s *shutdown.State, held bool) {
-	m.going.began.Set(seconds(s.Began))
-	m.going.over.Set(seconds(s.Over))
-	m.going.condition.Set(truth(s.Active()))
-	m.going.held.Set(truth(held))
+// Shutdown sets the progress of a node shutdown, and whether evictd has an
+// inhibitor lock.
+func (m *Metrics) Shutdown(s *shutdown.State, inhibited bool) {
+	m.shutdown.began.Set(timestamp(s.Began))
+	m.shutdown.over.Set(timestamp(s.Over))
+	m.shutdown.condition.Set(boolValue(s.Active()))
+	m.shutdown.inhibited.Set(boolValue(inhibited))
 }
 
-// LastShutdown tells what became of the boot before this one. What can't be
-// told has no series.
+// LastShutdown sets how the previous boot ended. It has no series if that is
+// unknown.
 func (m *Metrics) LastShutdown(l shutdown.Last) {
-	m.going.last.Reset()
+	m.shutdown.last.Reset()
 	if l.Clean != nil {
-		m.going.last.WithLabelValues(string(l.Reason)).Set(truth(*l.Clean))
+		m.shutdown.last.WithLabelValues(string(l.Reason)).Set(boolValue(*l.Clean))
 	}
 }
 
-func seconds(t time.Time) float64 {
+// timestamp returns t in seconds since the epoch, and 0 for the zero time.
+func timestamp(t time.Time) float64 {
 	if t.IsZero() {
 		return 0
 	}

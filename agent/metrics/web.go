@@ -12,17 +12,12 @@ import (
 	"github.com/prometheus/exporter-toolkit/web"
 )
 
-// Limits on what one client may do; see listener and conn for all together.
-const (
-	readTimeout  = 5 * time.Second
-	writeTimeout = 10 * time.Second
-	idleTimeout  = 2 * time.Minute // more than a usual scrape interval
-	stopTimeout  = 500 * time.Millisecond
-	maxHeader    = 16 << 10
-)
+// stopTimeout bounds how long Serve waits at its end for responses in progress, which
+// take milliseconds.
+const stopTimeout = 500 * time.Millisecond
 
-// CheckWebConfig reports what is wrong with a web configuration file: TLS and
-// basic authentication in the exporter toolkit's format. No file is fine.
+// CheckWebConfig validates a web configuration file: TLS and basic authentication
+// in the exporter toolkit's format. An empty path is valid.
 func CheckWebConfig(path string) error {
 	if err := web.Validate(path); err != nil {
 		return fmt.Errorf("web configuration %s: %w", path, err)
@@ -30,36 +25,37 @@ func CheckWebConfig(path string) error {
 	return nil
 }
 
-// Options are what Serve needs.
+// Options configure Serve.
 type Options struct {
 	Handler http.Handler
-	// ConfigFile is a web configuration file, which is read anew for each
-	// connection; empty is none.
+	// ConfigFile is a web configuration file, which is read for each connection.
+	// Empty means none.
 	ConfigFile string
-	// Thread is called on each thread that serves, and gives it its priority.
+	// Thread is called on each thread that serves, and sets its priority.
 	Thread func() error
 	Log    *slog.Logger
 }
 
-// Serve answers on the listener, which it closes, until ctx ends; that is nil.
-// Answers under way get stopTimeout to finish. All clients together get
-// maxConnections and cpuShare of a processor: a client that asks for more waits.
+// Serve serves on the listener until ctx ends, and then returns nil. It closes the
+// listener. Responses in progress get stopTimeout to finish. All clients together
+// get maxConnections and cpuShare of a CPU; a client that needs more waits.
 func Serve(ctx context.Context, l net.Listener, o Options) error {
-	// One connection of HTTP/2 would carry many requests at once, on goroutines
-	// of their own.
+	// HTTP/2 is disabled, because one of its connections serves many requests at
+	// once, each on another goroutine.
 	var protocols http.Protocols
 	protocols.SetHTTP1(true)
-	bounded := newListener(l, o.Thread, o.Log)
+	limited := newListener(l, o.Thread, o.Log)
 	server := &http.Server{
-		Handler:           withoutBody(o.Handler),
-		Protocols:         &protocols,
-		ReadHeaderTimeout: readTimeout,
-		ReadTimeout:       readTimeout,
-		WriteTimeout:      writeTimeout,
-		IdleTimeout:       idleTimeout,
-		MaxHeaderBytes:    maxHeader,
-		ConnState:         bounded.follow,
-		ErrorLog:          slog.NewLogLogger(o.Log.Handler(), slog.LevelDebug),
+		Handler:   withoutBody(o.Handler),
+		Protocols: &protocols,
+		// Limits on one client; listener and conn have those on all clients together.
+		// A response takes milliseconds, so a client that takes seconds hangs.
+		ReadTimeout:    5 * time.Second,
+		WriteTimeout:   10 * time.Second,
+		IdleTimeout:    2 * time.Minute, // a scraper keeps its connection between scrapes
+		MaxHeaderBytes: 16 << 10,
+		ConnState:      limited.connState,
+		ErrorLog:       slog.NewLogLogger(o.Log.Handler(), slog.LevelDebug),
 	}
 	ctx, cancel := context.WithCancel(ctx)
 	stopped := make(chan struct{})
@@ -72,10 +68,10 @@ func Serve(ctx context.Context, l net.Listener, o Options) error {
 			server.Close()
 		}
 	}()
-	err := web.Serve(bounded, server, &web.FlagConfig{WebConfigFile: &o.ConfigFile}, slog.New(&sparing{Handler: o.Log.Handler()}))
+	err := web.Serve(limited, server, &web.FlagConfig{WebConfigFile: &o.ConfigFile}, slog.New(&errorLimiter{Handler: o.Log.Handler()}))
 	cancel()
 	<-stopped
-	// Where the configuration is broken the toolkit returns before it serves.
+	// With an invalid configuration the toolkit returns without closing the listener.
 	l.Close()
 	if !errors.Is(err, http.ErrServerClosed) {
 		return fmt.Errorf("serve metrics: %w", err)
@@ -83,12 +79,12 @@ func Serve(ctx context.Context, l net.Listener, o Options) error {
 	return nil
 }
 
-// withoutBody refuses requests with a body, which net/http would read.
+// withoutBody refuses requests with a body, which net/http would otherwise read.
 func withoutBody(h http.Handler) http.Handler {
 	return http.HandlerFunc(func(w http.ResponseWriter, r *http.Request) {
 		if r.ContentLength != 0 {
 			w.Header().Set("Connection", "close")
-			http.Error(w, "a request has no body", http.StatusRequestEntityTooLarge)
+			http.Error(w, "a request must not have a body", http.StatusRequestEntityTooLarge)
 			return
 		}
 		h.ServeHTTP(w, r)

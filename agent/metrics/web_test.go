@@ -25,7 +25,8 @@ import (
 	"golang.org/x/crypto/bcrypt"
 )
 
-func ask(h http.Handler, method, target string) (int, string) {
+// request sends a request to h and returns the status code and body.
+func request(h http.Handler, method, target string) (int, string) {
 	w := httptest.NewRecorder()
 	h.ServeHTTP(w, httptest.NewRequest(method, target, nil))
 	return w.Code, w.Body.String()
@@ -42,18 +43,18 @@ func TestHealthz(t *testing.T) {
 			code  int
 			want  string
 		}{
-			{false, 0, "/healthz", 503, "[-]loop failed: has not turned yet\nfailed\n"},
+			{false, 0, "/healthz", 503, "[-]loop failed: no iteration yet\nfailed\n"},
 			{true, 0, "/healthz", 200, "ok\n"},
 			{false, 2 * time.Second, "/healthz", 200, "ok\n"},
-			{false, time.Millisecond, "/healthz", 503, "[-]loop failed: has not turned for 2.001s, which should be at most 2s\nfailed\n"},
-			{true, time.Second, "/healthz?verbose", 200, "[+]loop ok: turned 1s ago\nok\n"},
+			{false, time.Millisecond, "/healthz", 503, "[-]loop failed: no iteration for 2.001s; want at most 2s\nfailed\n"},
+			{true, time.Second, "/healthz?verbose", 200, "[+]loop ok: last iteration 1s ago\nok\n"},
 		}
 		for i, s := range steps {
 			if s.beat {
 				beat.Beat()
 			}
 			time.Sleep(s.after)
-			if code, body := ask(mux, "GET", s.path); code != s.code || body != s.want {
+			if code, body := request(mux, "GET", s.path); code != s.code || body != s.want {
 				t.Errorf("step %d: GET %s = %d %q; want %d %q", i, s.path, code, body, s.code, s.want)
 			}
 		}
@@ -65,7 +66,7 @@ func TestReadyz(t *testing.T) {
 		return Check{Name: name, Run: func() (Verdict, string) { return v, detail }}
 	}
 	observation := check("observation", Pass, "")
-	pods := check("pods", Warn, "no pod may be evicted")
+	pods := check("pods", Warn, "no pod is eligible for eviction")
 	runtime := check("runtime", Fail, "connection refused")
 	tests := []struct {
 		checks []Check
@@ -75,20 +76,20 @@ func TestReadyz(t *testing.T) {
 	}{
 		{nil, "/readyz", 200, "ok\n"},
 		{[]Check{observation, pods}, "/readyz", 200, "ok\n"},
-		{[]Check{observation, pods}, "/readyz?verbose", 200, "[+]observation ok\n[!]pods warning: no pod may be evicted\nok\n"},
-		{[]Check{observation, runtime, pods}, "/readyz", 503, "[+]observation ok\n[-]runtime failed: connection refused\n[!]pods warning: no pod may be evicted\nfailed\n"},
+		{[]Check{observation, pods}, "/readyz?verbose", 200, "[+]observation ok\n[!]pods warning: no pod is eligible for eviction\nok\n"},
+		{[]Check{observation, runtime, pods}, "/readyz", 503, "[+]observation ok\n[-]runtime failed: connection refused\n[!]pods warning: no pod is eligible for eviction\nfailed\n"},
 		{[]Check{runtime}, "/readyz?verbose=1", 503, "[-]runtime failed: connection refused\nfailed\n"},
 	}
 	for _, tt := range tests {
 		mux := Mux(http.NotFoundHandler(), &Heartbeat{}, time.Second, tt.checks...)
-		if code, body := ask(mux, "GET", tt.path); code != tt.code || body != tt.want {
+		if code, body := request(mux, "GET", tt.path); code != tt.code || body != tt.want {
 			t.Errorf("GET %s of %d checks = %d %q; want %d %q", tt.path, len(tt.checks), code, body, tt.code, tt.want)
 		}
 	}
 }
 
 func TestMux(t *testing.T) {
-	mux := Mux(newMetrics().Handler(quiet), &Heartbeat{}, time.Second)
+	mux := Mux(newMetrics().Handler(discard), &Heartbeat{}, time.Second)
 	for _, tt := range []struct {
 		method, path string
 		code         int
@@ -96,14 +97,14 @@ func TestMux(t *testing.T) {
 		{"GET", "/metrics", 200}, {"HEAD", "/metrics", 200}, {"POST", "/metrics", 405}, {"POST", "/readyz", 405},
 		{"GET", "/", 404}, {"GET", "/debug/pprof/", 404}, {"GET", "/metrics/../etc", 307},
 	} {
-		if code, _ := ask(mux, tt.method, tt.path); code != tt.code {
+		if code, _ := request(mux, tt.method, tt.path); code != tt.code {
 			t.Errorf("%s %s = %d; want %d", tt.method, tt.path, code, tt.code)
 		}
 	}
 }
 
 func options(handler http.Handler, configFile string) Options {
-	return Options{Handler: handler, ConfigFile: configFile, Thread: func() error { return nil }, Log: quiet}
+	return Options{Handler: handler, ConfigFile: configFile, Thread: func() error { return nil }, Log: discard}
 }
 
 // start serves until the test ends and returns the address.
@@ -118,7 +119,7 @@ func start(t *testing.T, handler http.Handler, configFile string) string {
 }
 
 func TestServe(t *testing.T) {
-	address := start(t, Mux(newMetrics().Handler(quiet), &Heartbeat{}, time.Second), "")
+	address := start(t, Mux(newMetrics().Handler(discard), &Heartbeat{}, time.Second), "")
 	client := &http.Client{Transport: &http.Transport{DisableKeepAlives: true}}
 	response, err := client.Get("http://" + address + "/metrics")
 	if err != nil {
@@ -127,11 +128,11 @@ func TestServe(t *testing.T) {
 	defer response.Body.Close()
 	body, err := io.ReadAll(response.Body)
 	if err != nil || !bytes.Contains(body, []byte("evictd_build_info")) {
-		t.Errorf("a scrape over TCP = %d bytes, %v; want the metrics", len(body), err)
+		t.Errorf("scrape over TCP = %d bytes, %v; want the metrics", len(body), err)
 	}
 }
 
-func TestServeEndsBesideAHungClient(t *testing.T) {
+func TestServeEndsWhileAHandlerHangs(t *testing.T) {
 	l, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -156,7 +157,7 @@ func TestServeEndsBesideAHungClient(t *testing.T) {
 	began := time.Now()
 	cancel()
 	if err := <-done; err != nil || time.Since(began) > stopTimeout+2*time.Second {
-		t.Errorf("Serve() beside a hung answer = %v after %v; want nil within %v", err, time.Since(began), stopTimeout)
+		t.Errorf("Serve() while a handler hangs = %v after %v; want nil within %v", err, time.Since(began), stopTimeout)
 	}
 }
 
@@ -236,7 +237,7 @@ func certificate(t *testing.T, dir string) {
 	}
 }
 
-func TestBrokenWebConfig(t *testing.T) {
+func TestInvalidWebConfig(t *testing.T) {
 	missing := filepath.Join(t.TempDir(), "none.yml")
 	broken := filepath.Join(t.TempDir(), "web.yml")
 	if err := os.WriteFile(broken, []byte("tls_server_config:\n  cert: [\n"), 0o600); err != nil {
@@ -254,7 +255,7 @@ func TestBrokenWebConfig(t *testing.T) {
 			t.Errorf("Serve(%s) = nil; want an error", tt.path)
 		}
 		if _, err := net.Dial("tcp", l.Addr().String()); err == nil {
-			t.Errorf("after Serve(%s) somebody listens; want the listener closed", tt.path)
+			t.Errorf("after Serve(%s) the address accepts connections; want the listener closed", tt.path)
 		}
 	}
 	if err := CheckWebConfig(""); err != nil {

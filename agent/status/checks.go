@@ -9,12 +9,12 @@ import (
 	"github.com/evictd/evictd/agent/state"
 )
 
-// Checks are what readiness means.
+// Checks returns the readiness checks.
 func (b *Board) Checks() []metrics.Check {
 	return []metrics.Check{
 		{Name: "observation", Run: func() (metrics.Verdict, string) {
 			if v := b.o.View(); v == nil {
-				return metrics.Fail, "the first is not complete yet"
+				return metrics.Fail, "the first observation is not complete yet"
 			} else if len(v.Orders.Unreadable) > 0 {
 				return metrics.Fail, unreadableText(v)
 			}
@@ -36,13 +36,13 @@ func (b *Board) Checks() []metrics.Check {
 			if b.o.Shutdown.State().Active() {
 				return metrics.Fail, "node is shutting down"
 			}
-			return metrics.Pass, "stays up"
+			return metrics.Pass, "is not shutting down"
 		}},
 		{Name: "eligible pods", Run: func() (metrics.Verdict, string) {
 			if v := b.o.View(); v == nil || v.Eligible() == 0 {
-				return metrics.Warn, "no pod may be evicted"
+				return metrics.Warn, "no pod is eligible for eviction"
 			}
-			return metrics.Pass, "some"
+			return metrics.Pass, "at least one"
 		}},
 		{Name: "state", Run: func() (metrics.Verdict, string) {
 			if err := b.o.Store.Err(); err != nil {
@@ -59,8 +59,7 @@ func (b *Board) Checks() []metrics.Check {
 	}
 }
 
-// checkLanes fails where polling does, which is always there, and warns of any
-// other that should work and does not.
+// checkLanes fails if the poll lane is degraded, and warns if another lane is.
 func (b *Board) checkLanes() (metrics.Verdict, string) {
 	verdict, detail := metrics.Pass, ""
 	for _, l := range b.o.Lanes.Statuses(time.Now()) {

@@ -1,9 +1,8 @@
-// Package status is what people and programs see of the daemon.
+// Package status reports the state of evictd to operators and other programs.
 //
-// An [Observer] is called after each iteration of the decision loop. It publishes the
-// view, sets the metrics, logs what has changed and notifies the service manager. A
-// [Board] answers the control socket and the checks of readiness from the last view
-// and from the other parts; it never asks the loop, and so answers at once whatever
-// the loop does. [KernelKills] reports the processes that the kernel's OOM killer
-// takes.
+// The decision loop calls an [Observer] after each iteration. It publishes the view,
+// sets the metrics, logs changes and notifies the service manager. A [Board] serves
+// the control socket and the readiness checks from the last view and from the other
+// parts; it never waits for the loop. [KernelKills] reports the processes that the
+// kernel's OOM killer kills.
 package status

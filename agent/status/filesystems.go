@@ -9,32 +9,33 @@ import (
 	"github.com/evictd/evictd/agent/signal"
 )
 
-// Largest returns the largest directories outside the pods on the
-// filesystem of a disk signal, as far as that is known. It does not wait.
+// Largest returns the largest known directories outside the pods on the filesystem
+// of a disk signal. It does not block.
 func Largest(w *disks.Watch, u *disks.Usages, s signal.Signal) []evict.DirectoryUsage {
-	point := w.MountOf(s)
-	if point == "" {
+	mountPoint := w.MountOf(s)
+	if mountPoint == "" {
 		return nil
 	}
-	return u.Largest(point, s.IsInodes())
+	return u.Largest(mountPoint, s.IsInodes())
 }
 
-// layoutOf names the layout of the filesystems; empty while it is not known
-// where one of them is, for which evictd then decides as if there were one.
-func layoutOf(l evict.Layout, all []evict.FilesystemStatus) string {
-	if len(all) == 0 {
+// layoutOf returns the name of the layout of the filesystems. It returns "" while
+// the location of one of them is unknown, although evictd then decides as for a
+// single filesystem.
+func layoutOf(l evict.Layout, filesystems []evict.FilesystemStatus) string {
+	if len(filesystems) == 0 {
 		return ""
 	}
-	for i := range all {
-		if all[i].Path == "" || all[i].Device == "" {
+	for i := range filesystems {
+		if filesystems[i].Path == "" || filesystems[i].Device == "" {
 			return ""
 		}
 	}
 	return l.String()
 }
 
-// filesystemStatus is a filesystem's status as evictctl shows it: with the age of the
-// reading for its time, and seconds for durations.
+// filesystemStatus converts a filesystem's status for the control socket: the time
+// of the reading to its age, durations to seconds.
 func filesystemStatus(s *evict.FilesystemStatus, now time.Time) control.Filesystem {
 	f := control.Filesystem{
 		Name: s.Name, Path: s.Path, Mountpoint: s.Mountpoint, Type: s.Type, Device: s.Device, ReadOnly: s.ReadOnly,

@@ -12,7 +12,8 @@ import (
 	"github.com/evictd/evictd/agent/signal"
 )
 
-// Where no pod fills a disk, explain says that what does is being looked for.
+// TestOutsideDirectories checks that explain reports the search for the largest
+// directories if no pod fills the disk.
 func TestOutsideDirectories(t *testing.T) {
 	watch := disks.New(disks.Options{Procfs: "/proc", NodePath: t.TempDir()})
 	ctx, cancel := context.WithCancel(t.Context())
@@ -24,12 +25,12 @@ func TestOutsideDirectories(t *testing.T) {
 	}
 	b := New(Options{Disks: watch, Usages: disks.NewUsages(disks.UsageOptions{Procfs: "/proc"})})
 	v := &loop.View{Futile: []evict.Futility{{Signal: signal.NodeFsAvailable}}}
-	if got := b.outsideDirectories(signal.NodeFsAvailable, v); !strings.Contains(got, "being looked for") {
-		t.Errorf("explain before they are known: %q", got)
+	if got := b.outsideDirectories(signal.NodeFsAvailable, v); !strings.Contains(got, "search for the largest directories") {
+		t.Errorf("outsideDirectories() before the search is complete = %q", got)
 	}
 	for _, s := range []signal.Signal{signal.NodeFsInodesFree, signal.MemoryAvailable} {
 		if got := b.outsideDirectories(s, v); got != "" {
-			t.Errorf("explain of %s, which is not futile: %q; want nothing", s, got)
+			t.Errorf("outsideDirectories(%s), which is not futile, = %q; want none", s, got)
 		}
 	}
 }

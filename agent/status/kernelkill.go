@@ -12,40 +12,41 @@ import (
 )
 
 const (
-	// kernelKillSummary is how often further kills in one container are logged and
-	// saved after the first, in one line that counts them. A container that reaches
-	// its limit again and again loses a hundred processes a second.
-	kernelKillSummary = execute.KernelKillGap
-	// kernelKillList bounds how often a kill asks the runtimes for a new list.
-	kernelKillList = time.Second
+	// summaryInterval is how often further kills in a container are logged and
+	// saved, in one line with their number. A container that reaches its limit again
+	// and again loses a hundred processes a second.
+	summaryInterval = execute.KernelKillGap
+	// listInterval is the minimum time between two lists of the pods that kills
+	// request, which limits the load on the runtime.
+	listInterval = time.Second
 )
 
-// KernelKills reports the processes that the kernel's OOM killer takes. The first
-// in a container is reported at once; further ones are counted and summed up, so
-// that neither lines nor lists nor records grow with the number of kills.
+// KernelKills reports the processes that the kernel's OOM killer kills. The first in
+// a container is reported at once. Further ones are counted and reported as a
+// number, so that log, lists and records don't grow with the number of kills.
 type KernelKills struct {
 	Victims  <-chan lanes.Victim
 	Snapshot func() *pods.Snapshot
 	Records  *execute.Records
 	Warn     func(message string, attributes ...any)
 	Count    func(ofPod bool)
-	Save     func() // asks for the state to be saved
-	List     func() // asks for a new list of pods
+	Save     func() // requests that the state is saved
+	List     func() // requests a new list of pods
 
-	// recent are the containers whose last report is younger than
-	// kernelKillSummary.
+	// recent are the containers whose last report is younger than summaryInterval.
 	recent map[killedContainer]*killCount
-	// listed is when a list was last asked for, and stale says that a process was
-	// killed since.
+	// listed is when a list was last requested. Stale is set if a process was killed
+	// since then.
 	listed time.Time
 	stale  bool
 }
 
-// killedContainer names a container over its restarts. All processes that are in no
-// listed container share the empty one: cgroups outside the pods are without bound.
+// killedContainer identifies a container across restarts. All processes outside the
+// listed containers share the zero value, because the number of cgroups outside the
+// pods is not limited.
 type killedContainer struct{ uid, container string }
 
-// killCount counts what was not reported yet.
+// killCount counts the kills that are not reported yet.
 type killCount struct {
 	pod      string
 	reported time.Time
@@ -53,10 +54,10 @@ type killCount struct {
 	last     lanes.Victim
 }
 
-// Run reports what the kernel's OOM killer takes until ctx ends.
+// Run reports kills until ctx ends.
 func (k *KernelKills) Run(ctx context.Context) {
 	k.recent = map[killedContainer]*killCount{}
-	timer := time.NewTimer(kernelKillSummary)
+	timer := time.NewTimer(summaryInterval)
 	defer timer.Stop()
 	for {
 		select {
@@ -70,7 +71,7 @@ func (k *KernelKills) Run(ctx context.Context) {
 	}
 }
 
-// killed counts one process, and reports it where it is the first of its container.
+// killed counts one process, and reports it if it is the first of its container.
 func (k *KernelKills) killed(v *lanes.Victim, now time.Time) {
 	k.stale = true
 	pod, container := podOfCgroup(k.Snapshot(), v.Cgroup)
@@ -80,7 +81,7 @@ func (k *KernelKills) killed(v *lanes.Victim, now time.Time) {
 		key, name = killedContainer{pod.UID, container}, pod.Key()
 		k.Records.KernelKilled(evict.Record{
 			Pod: name, UID: pod.UID, Cause: evict.CauseKernelOOM, Hard: true, Reason: "OOMKilled",
-			Message: fmt.Sprintf("The kernel's OOM killer took process %d (%s). ", v.TGID, v.Comm),
+			Message: fmt.Sprintf("The kernel's OOM killer killed process %d (%s). ", v.TGID, v.Comm),
 			Lane:    lanes.Reclaim, Decided: now, LastGone: now, Processes: 1, Result: evict.ResultKernel,
 		})
 	}
@@ -91,15 +92,16 @@ func (k *KernelKills) killed(v *lanes.Victim, now time.Time) {
 	}
 	k.recent[key] = &killCount{pod: name, reported: now}
 	k.Save()
-	k.Warn("the kernel's OOM killer took a process", "pod", name, "container", container, "thread", v.PID, "process", v.TGID,
+	k.Warn("kernel OOM killer killed a process", "pod", name, "container", container, "thread", v.PID, "process", v.TGID,
 		"command", v.Comm, "cgroup_id", v.Cgroup)
 }
 
-// due does what has come due, and returns the time until something does again.
+// due requests a list and reports the summaries that are due. It returns the time
+// until the next one is.
 func (k *KernelKills) due(now time.Time) time.Duration {
-	wait := kernelKillSummary
+	wait := summaryInterval
 	if k.stale {
-		if left := kernelKillList - now.Sub(k.listed); left > 0 {
+		if left := listInterval - now.Sub(k.listed); left > 0 {
 			wait = min(wait, left)
 		} else {
 			k.listed, k.stale = now, false
@@ -107,7 +109,7 @@ func (k *KernelKills) due(now time.Time) time.Duration {
 		}
 	}
 	for key, c := range k.recent {
-		if left := kernelKillSummary - now.Sub(c.reported); left > 0 {
+		if left := summaryInterval - now.Sub(c.reported); left > 0 {
 			wait = min(wait, left)
 			continue
 		}
@@ -116,15 +118,15 @@ func (k *KernelKills) due(now time.Time) time.Duration {
 			continue
 		}
 		k.Save()
-		k.Warn("the kernel's OOM killer took more processes", "pod", c.pod, "container", key.container, "processes", c.more,
+		k.Warn("kernel OOM killer killed more processes", "pod", c.pod, "container", key.container, "processes", c.more,
 			"seconds", int(now.Sub(c.reported).Seconds()), "last_process", c.last.TGID, "last_command", c.last.Comm)
 		c.reported, c.more = now, 0
 	}
 	return wait
 }
 
-// podOfCgroup returns the pod that has a container in a cgroup, and the container's
-// name; nil where none does.
+// podOfCgroup returns the pod with a container in a cgroup, and the container's
+// name. It returns nil if there is none.
 func podOfCgroup(s *pods.Snapshot, id uint64) (*evict.Pod, string) {
 	for i := range s.Pods {
 		for _, c := range s.Handles[s.Pods[i].UID].Containers {

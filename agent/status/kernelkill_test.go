@@ -15,9 +15,10 @@ import (
 	"github.com/evictd/evictd/agent/pods"
 )
 
-// A container that reaches its limit a hundred times a second costs a line, a list a
-// second and a record, and no more than that again each minute.
-func TestKernelKillsAreSummedUp(t *testing.T) {
+// TestKernelKillsAreSummarized kills a hundred processes of a container per second.
+// That must cause one log line and one record, one list per second, and one more
+// log line for each summaryInterval.
+func TestKernelKillsAreSummarized(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const kills, every = 530, 10 * time.Millisecond
 		var lines bytes.Buffer
@@ -41,25 +42,25 @@ func TestKernelKillsAreSummedUp(t *testing.T) {
 		}()
 		for i := range kills {
 			victims <- lanes.Victim{TGID: 1000 + i, Comm: "hog", Cgroup: 5}
-			victims <- lanes.Victim{TGID: 5000 + i, Comm: "other", Cgroup: uint64(100 + i)} // of no container
+			victims <- lanes.Victim{TGID: 5000 + i, Comm: "other", Cgroup: uint64(100 + i)} // outside the containers
 			if i == 0 {
 				synctest.Wait()
-				if n := strings.Count(lines.String(), "took a process"); n != 2 || lists != 1 {
-					t.Errorf("%d lines and %d lists at the first kills; want 2 and 1 at once", n, lists)
+				if n := strings.Count(lines.String(), "killed a process"); n != 2 || lists != 1 {
+					t.Errorf("%d log lines and %d lists after the first kills; want 2 and 1", n, lists)
 				}
 			}
 			time.Sleep(every)
 		}
 		took := kills * every
-		time.Sleep(3 * kernelKillSummary)
+		time.Sleep(3 * summaryInterval)
 		cancel()
 		<-done
-		if most := int(took/kernelKillList) + 2; lists > most {
-			t.Errorf("%d lists were asked for in %v; want at most %d", lists, took, most)
+		if limit := int(took/listInterval) + 2; lists > limit {
+			t.Errorf("%d lists were requested in %v; want at most %d", lists, took, limit)
 		}
 		out := lines.String()
 		if n := strings.Count(out, "\n"); n != 4 || strings.Count(out, "processes=529") != 2 {
-			t.Errorf("the log has %d lines; want the first kills and their sums:\n%s", n, out)
+			t.Errorf("the log has %d lines; want the first kills and their summaries:\n%s", n, out)
 		}
 		if saves != 4 || counted != 2*kills {
 			t.Errorf("saved %d times, counted %d; want 4 and %d", saves, counted, 2*kills)
@@ -68,7 +69,7 @@ func TestKernelKillsAreSummedUp(t *testing.T) {
 			t.Errorf("records = %+v; want one of %d processes", got, kills)
 		}
 		if len(k.recent) != 0 {
-			t.Errorf("%d containers are remembered after the last report; want none", len(k.recent))
+			t.Errorf("%d containers are recent after the last report; want none", len(k.recent))
 		}
 	})
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/evictd/evictd/agent/systemd"
 )
 
-// ObserverOptions are what an Observer needs.
+// ObserverOptions configure an Observer.
 type ObserverOptions struct {
 	Log      *slog.Logger
 	Metrics  *metrics.Metrics
@@ -25,40 +25,41 @@ type ObserverOptions struct {
 	Beat     *metrics.Heartbeat // of the loop
 	View     *atomic.Pointer[loop.View]
 	Board    *Board
-	// Changed is called with each new view, Listed with each new list of pods, and
-	// Waiting while a threshold's grace period runs. None may block.
+	// Changed is called for each new view, Listed for each new list of pods, and
+	// Waiting in each step while a grace period runs. None may block.
 	Changed func()
 	Listed  func(*pods.Snapshot)
 	Waiting func()
-	// RequestSave asks for the state to be saved soon.
+	// RequestSave requests that the state is saved soon.
 	RequestSave func()
 }
 
-// Observer reports what the loop did: in the view that others see, the metrics, the
-// log and to the service manager. It implements loop.Observer.
+// Observer publishes the results of the loop: as the view, in metrics and log, and
+// to the service manager. It implements loop.Observer.
 type Observer struct {
 	o ObserverOptions
 
-	// What was told last, so that only changes are. The loop's goroutine alone
-	// uses these.
+	// The last published values, so that only changes are logged or sent. Only the
+	// loop's goroutine uses them.
 	ready      bool
 	status     string // for systemctl status
 	conditions string
 	unreadable string
 	futile     string
-	held       string
+	waiting    string
 	saved      time.Time
 	listed     time.Time
-	kubelets   []evict.KubeletProcess // that were saved
+	kubelets   []evict.KubeletProcess
 	victims    int
 }
 
 // NewObserver returns an Observer.
 func NewObserver(o ObserverOptions) *Observer { return &Observer{o: o} }
 
-// keepWhileWaiting is how often the state is written while its timers run, so
-// that a restart knows how long evictd was away.
-const keepWhileWaiting = 2 * time.Second
+// saveInterval is how often the state is saved while timers run. After a restart the
+// time of the last save shows how long evictd was not running: soft grace carries
+// over only across less than 10 s.
+const saveInterval = 2 * time.Second
 
 // Stepped implements loop.Observer.
 func (r *Observer) Stepped(v *loop.View) {
@@ -74,14 +75,14 @@ func (r *Observer) Stepped(v *loop.View) {
 			r.o.RequestSave()
 		}
 	}
-	r.measure(v)
-	r.announce(v)
+	r.setMetrics(v)
+	r.reportChanges(v)
 	if len(v.State.Timers) > 0 {
 		r.o.Waiting()
 	}
-	running := len(v.State.Timers) > 0 || len(v.State.Victims) > 0 || len(v.State.Conditions) > 0
+	timing := len(v.State.Timers) > 0 || len(v.State.Victims) > 0 || len(v.State.Conditions) > 0
 	ordered := len(v.Orders.Evict)+len(v.Orders.Adopted)+len(v.Orders.Harden) > 0
-	if ordered || len(v.State.Victims) != r.victims || running && v.Time.Sub(r.saved) >= keepWhileWaiting {
+	if ordered || len(v.State.Victims) != r.victims || timing && v.Time.Sub(r.saved) >= saveInterval {
 		r.saved, r.victims = v.Time, len(v.State.Victims)
 		r.o.RequestSave()
 	}
@@ -91,7 +92,7 @@ func (r *Observer) Stepped(v *loop.View) {
 		r.status = statusLine(v)
 		r.o.Notifier.Ready(r.status)
 		if v.Eligible() == 0 {
-			r.o.Log.Warn("no pod may be evicted, pressure can't be relieved", "pods", len(v.Snapshot.Pods))
+			r.o.Log.Warn("no pod is eligible for eviction; pressure can't be relieved", "pods", len(v.Snapshot.Pods))
 		}
 	}
 }
@@ -105,13 +106,13 @@ func (r *Observer) Looked(v *loop.View) {
 	r.o.Metrics.Unaccounted(v.Node.Unaccounted)
 }
 
-// complete reports whether the observation lacks nothing that it should have.
+// complete reports whether memory was read and the runtime, if any, is connected.
 func (r *Observer) complete(v *loop.View) bool {
 	s := r.o.Board.o.Inventory.Status()
 	return v.Observations[signal.MemoryAvailable].Status == signal.Observed && (s.Connected || s.DeclaredAbsent)
 }
 
-func (r *Observer) measure(v *loop.View) {
+func (r *Observer) setMetrics(v *loop.View) {
 	m := r.o.Metrics
 	m.Observed(v.Observations)
 	m.Unaccounted(v.Node.Unaccounted)
@@ -122,81 +123,82 @@ func (r *Observer) measure(v *loop.View) {
 	m.Records(len(r.o.Board.o.Records.List()))
 }
 
-// announce logs what has changed.
-func (r *Observer) announce(v *loop.View) {
+// reportChanges logs changes since the last step, and sends them to the service
+// manager.
+func (r *Observer) reportChanges(v *loop.View) {
 	if changed(&r.conditions, fmt.Sprint(v.Orders.Conditions)) {
-		r.o.Log.Warn("node conditions", "conditions", v.Orders.Conditions)
+		r.o.Log.Warn("node conditions changed", "conditions", v.Orders.Conditions)
 	}
 	line := statusLine(v)
 	if !r.ready {
 		line = notReadyLine(r.o.Board.missing())
 	}
-	if line != r.status && (r.ready || !r.complete(v)) { // else it comes with READY
+	if line != r.status && (r.ready || !r.complete(v)) { // otherwise READY has it
 		r.status = line
 		r.o.Notifier.Status(line)
 	}
 	if changed(&r.unreadable, fmt.Sprint(v.Orders.Unreadable)) {
 		for _, u := range unreadable(v) {
-			r.o.Log.Error("signals can't be read and are skipped", "signals", strings.Join(u.signals, ", "), "error", u.cause)
+			r.o.Log.Error("could not read signals; they are skipped", "signals", strings.Join(u.signals, ", "), "error", u.cause)
 		}
 	}
 	var futile []signal.Signal
 	for _, f := range v.Orders.Futile {
 		futile = append(futile, f.Signal)
 	}
-	// Where a pod was evicted all the same, the loop has told it with that.
+	// If a pod was evicted anyway, the loop has logged it with the eviction.
 	if len(futile) > 0 && changed(&r.futile, fmt.Sprint(futile)) && len(v.Orders.Evict) == 0 {
 		for _, f := range v.Orders.Futile {
 			if f.Signal.IsDisk() {
-				// Where the directories are not known yet, a log line with them follows.
-				r.o.Log.Error("all pods that may be evicted use too little of the filesystem; no pod is evicted",
+				// Another log line follows if the directories are not known yet.
+				r.o.Log.Error("all eligible pods use too little of the filesystem; no pod is evicted",
 					"signal", f.Signal.String(), "deficit", f.Deficit, "coverage", f.Coverage,
 					"largest_outside", Largest(r.o.Board.o.Disks, r.o.Board.o.Usages, f.Signal))
 				continue
 			}
-			r.o.Log.Error("no pod may be evicted to relieve the signal", "signal", f.Signal.String(), "deficit", f.Deficit,
+			r.o.Log.Error("no pod is eligible for eviction; the signal can't be relieved", "signal", f.Signal.String(), "deficit", f.Deficit,
 				"largest_outside", r.o.Board.o.Inventory.Outside(loop.Outsiders))
 		}
 	}
 	if len(v.Orders.Met) == 0 {
 		r.futile = ""
 	}
-	if changed(&r.held, fmt.Sprint(v.Orders.Waiting)) && len(v.Orders.Waiting) > 0 {
-		r.o.Log.Warn("file cache brought memory below the threshold; no pod is evicted for it yet", "thresholds", fmt.Sprint(v.Orders.Waiting))
+	if changed(&r.waiting, fmt.Sprint(v.Orders.Waiting)) && len(v.Orders.Waiting) > 0 {
+		r.o.Log.Warn("file cache caused the crossing of a memory threshold; no pod is evicted yet", "thresholds", fmt.Sprint(v.Orders.Waiting))
 	}
 	for _, uid := range v.Orders.Revived {
-		r.o.Log.Warn("evicted pod came back", "uid", uid)
+		r.o.Log.Warn("evicted pod is running again", "uid", uid)
 	}
 	for _, uid := range v.Orders.Stuck {
-		r.o.Log.Error("victim is stuck, its processes do not go", "uid", uid)
+		r.o.Log.Error("victim is stuck; its processes have not exited", "uid", uid)
 	}
 }
 
-// skipped are the signals that can't be read for one cause.
-type skipped struct {
+// unreadableSignals are the signals that can't be read for one cause.
+type unreadableSignals struct {
 	cause   string
 	signals []string
 }
 
-// unreadable groups the signals that can't be read by their cause: one runtime
-// that is missing leaves four of them unread.
-func unreadable(v *loop.View) (all []skipped) {
+// unreadable groups the signals that can't be read by cause: a missing runtime
+// makes four of them unreadable.
+func unreadable(v *loop.View) (groups []unreadableSignals) {
 	for _, s := range v.Orders.Unreadable {
 		cause := "unknown"
 		if err := v.Observations[s].Err; err != nil {
 			cause = err.Error()
 		}
-		at := slices.IndexFunc(all, func(u skipped) bool { return u.cause == cause })
+		at := slices.IndexFunc(groups, func(u unreadableSignals) bool { return u.cause == cause })
 		if at < 0 {
-			at = len(all)
-			all = append(all, skipped{cause: cause})
+			at = len(groups)
+			groups = append(groups, unreadableSignals{cause: cause})
 		}
-		all[at].signals = append(all[at].signals, s.String())
+		groups[at].signals = append(groups[at].signals, s.String())
 	}
-	return all
+	return groups
 }
 
-// unreadableText is unreadable in one line.
+// unreadableText returns the result of unreadable in one line.
 func unreadableText(v *loop.View) string {
 	var texts []string
 	for _, u := range unreadable(v) {
@@ -205,18 +207,18 @@ func unreadableText(v *loop.View) string {
 	return strings.Join(texts, "; ")
 }
 
-// changed remembers what is told, and reports whether it is news. The first
-// empty list is none.
-func changed(told *string, now string) bool {
-	if *told == now || *told == "" && now == "[]" {
+// changed sets last to now and reports whether that is a change. An empty list is
+// no change from the initial "".
+func changed(last *string, now string) bool {
+	if *last == now || *last == "" && now == "[]" {
 		return false
 	}
-	*told = now
+	*last = now
 	return true
 }
 
-// statusLine is what systemctl status shows. It is sent when it changes, so it
-// has no reading, which would be old when it is read.
+// statusLine returns the text for systemctl status. It is only sent when it
+// changes, so it has no readings, which would be outdated.
 func statusLine(v *loop.View) string {
 	line := execute.InDryRun(v.Mode.DryRun, "enforcing", "dry run, nothing is evicted")
 	if len(v.Orders.Conditions) == 0 {
@@ -228,7 +230,7 @@ func statusLine(v *loop.View) string {
 	return line
 }
 
-// StatusLine is that of the last view once evictd is ready.
+// StatusLine returns the text for systemctl status from the last view.
 func (b *Board) StatusLine() string {
 	v, missing := b.o.View(), b.missing()
 	if v == nil || len(missing) > 0 {
@@ -237,5 +239,5 @@ func (b *Board) StatusLine() string {
 	return statusLine(v)
 }
 
-// notReadyLine is what systemctl status shows of an evictd that is not ready.
+// notReadyLine returns the text for systemctl status while evictd is not ready.
 func notReadyLine(missing []string) string { return "not ready: " + strings.Join(missing, "; ") }

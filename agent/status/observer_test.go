@@ -12,7 +12,6 @@ import (
 	"github.com/evictd/evictd/agent/signal"
 )
 
-// The status for systemctl status has no reading: it is only sent when it changes.
 func TestStatusLine(t *testing.T) {
 	v := &loop.View{}
 	v.Observations[signal.MemoryAvailable] = signal.Observation{Status: signal.Observed, Available: 1 << 30}
@@ -32,7 +31,8 @@ func TestStatusLine(t *testing.T) {
 	}
 }
 
-// One cause is one line, however many signals it leaves unread.
+// TestUnreadable checks that one cause is logged once, however many signals it
+// affects.
 func TestUnreadable(t *testing.T) {
 	v := &loop.View{}
 	missing := errors.New("path not known: no answer to ImageFsInfo from the container runtime")
@@ -48,16 +48,16 @@ func TestUnreadable(t *testing.T) {
 	}
 	var b bytes.Buffer
 	r := NewObserver(ObserverOptions{Log: slog.New(slog.NewTextHandler(&b, nil))})
-	r.ready = true // and so without a line of what is missing
+	r.ready = true // so that no status about failed checks is sent
 	r.status = statusLine(v)
-	r.announce(v)
-	r.announce(v) // nothing has changed
+	r.reportChanges(v)
+	r.reportChanges(v) // without a change
 	if got := strings.Count(b.String(), "level=ERROR"); got != 2 {
-		t.Errorf("%d errors are logged; want 2, one for each cause:\n%s", got, b.String())
+		t.Errorf("%d errors were logged; want 2, one for each cause:\n%s", got, b.String())
 	}
 }
 
-// A layout is named once it is known where all filesystems are.
+// TestLayoutOf checks that the layout is empty until all filesystems are located.
 func TestLayoutOf(t *testing.T) {
 	found := evict.FilesystemStatus{Path: "/", Device: "8:1"}
 	for _, tt := range []struct {

@@ -12,7 +12,7 @@ import (
 	"github.com/evictd/evictd/kernel/cgroup"
 )
 
-// oomScores reads what the kernel's OOM killer is told of each container.
+// oomScores reads the oom_score_adj of each container.
 func (b *Board) oomScores(v *loop.View) (list control.List[control.OOMScore]) {
 	if v.Config.OOMScoreAdj == config.OOMScoreAdjOff {
 		return nil
@@ -29,9 +29,9 @@ func (b *Board) oomScores(v *loop.View) (list control.List[control.OOMScore]) {
 	return list
 }
 
-// oomScore reads that of one container, which may have gone.
-func (b *Board) oomScore(pod string, c *evict.ContainerHandle) (control.OOMScore, bool) {
-	score := control.OOMScore{Pod: pod, Container: c.Name, Wanted: c.OOMScoreAdj, From: c.OOMScoreFrom, Error: c.Unproven}
+// oomScore reads the oom_score_adj of one container; ok is false if it is gone.
+func (b *Board) oomScore(pod string, c *evict.ContainerHandle) (score control.OOMScore, ok bool) {
+	score = control.OOMScore{Pod: pod, Container: c.Name, Wanted: c.OOMScoreAdj, From: c.OOMScoreFrom, Error: c.Unproven}
 	if c.Cgroup == "" {
 		return score, true
 	}

@@ -8,33 +8,33 @@ import (
 	"github.com/evictd/evictd/agent/evict"
 )
 
-// keptCold is how many reports of cold memory are kept.
-const keptCold = 20
+// maxProactiveReports is the number of reports of proactive reclaim that are kept.
+const maxProactiveReports = 20
 
-// coldReports are the last reports of cold memory. They are safe for concurrent
-// use.
-type coldReports struct {
+// proactiveReports are the last reports of proactive reclaim. They are safe for
+// concurrent use.
+type proactiveReports struct {
 	mu   sync.Mutex
 	list []evict.ReclaimReport // oldest first
 }
 
-func (c *coldReports) add(r evict.ReclaimReport) {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	c.list = append(c.list, r)
-	c.list = c.list[max(0, len(c.list)-keptCold):]
+func (p *proactiveReports) add(r evict.ReclaimReport) {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	p.list = append(p.list, r)
+	p.list = p.list[max(0, len(p.list)-maxProactiveReports):]
 }
 
-func (c *coldReports) snapshot() []evict.ReclaimReport {
-	c.mu.Lock()
-	defer c.mu.Unlock()
-	return slices.Clone(c.list)
+func (p *proactiveReports) snapshot() []evict.ReclaimReport {
+	p.mu.Lock()
+	defer p.mu.Unlock()
+	return slices.Clone(p.list)
 }
 
-// AddReclaim shows a reclaim of cold memory.
-func (b *Board) AddReclaim(r evict.ReclaimReport) { b.cold.add(r) }
+// AddReclaim adds the report of a proactive reclaim.
+func (b *Board) AddReclaim(r evict.ReclaimReport) { b.proactive.add(r) }
 
-// reclaimStatus is a reclaim as evictctl shows it.
+// reclaimStatus converts the report of a reclaim for the control socket.
 func reclaimStatus(r *evict.ReclaimReport) control.Reclaim {
 	return control.Reclaim{
 		At: r.At, Kind: r.Kind, Reason: r.Reason, Signal: r.Signal, DryRun: r.DryRun, Removed: r.Removed,

@@ -12,8 +12,8 @@ import (
 	"github.com/evictd/evictd/agent/shutdown/driver"
 )
 
-// Shutdown implements control.Source: what a shutdown would do to the pods that
-// run now, or does.
+// Shutdown implements control.Source. It returns the progress of a shutdown, or the
+// plan for the running pods.
 func (b *Board) Shutdown() control.Shutdown {
 	c := b.shutdownStatus()
 	v, state, guard := b.o.View(), b.o.Shutdown.State(), b.o.Guard.Status()
@@ -29,10 +29,10 @@ func (b *Board) Shutdown() control.Shutdown {
 	return c
 }
 
-// phaseIdle is what shutdown.Idle is called outside.
+// phaseIdle is the name of shutdown.Idle in the API.
 const phaseIdle = "idle"
 
-// shutdownStatus is Shutdown without the pods.
+// shutdownStatus returns the result of Shutdown without the groups.
 func (b *Board) shutdownStatus() control.Shutdown {
 	state, guard := b.o.Shutdown.State(), b.o.Guard.Status()
 	c := control.Shutdown{
@@ -68,7 +68,7 @@ func (b *Board) shutdownStatus() control.Shutdown {
 	return c
 }
 
-// groupsUnderWay lists the groups of a shutdown that goes on.
+// groupsUnderWay returns the groups of the shutdown in progress.
 func groupsUnderWay(state *shutdown.State) (list control.List[control.ShutdownGroup]) {
 	for _, g := range state.Schedule {
 		list = append(list, control.ShutdownGroup{Priority: g.Priority, TimeSeconds: g.Time.Seconds()})
@@ -79,30 +79,30 @@ func groupsUnderWay(state *shutdown.State) (list control.List[control.ShutdownGr
 			Pod: m.Pod, Last: m.Last, Status: string(m.Status), GraceSeconds: m.Grace.Seconds(), Refused: m.Refused,
 		})
 	}
-	inOrder(list)
+	sortByWave(list)
 	return list
 }
 
-// groupsPlanned lists the groups of a shutdown that would begin now, each pod
-// with what it would be given if nobody stopped before its group's time is up.
+// groupsPlanned returns the groups of a shutdown that would begin now. Each pod has
+// the grace period that it would get if no pod stopped early.
 func groupsPlanned(v *loop.View, schedule shutdown.Schedule) (list control.List[control.ShutdownGroup]) {
-	state, orders := planned(v, schedule)
+	state, graces := plan(v, schedule)
 	for _, g := range schedule {
 		list = append(list, control.ShutdownGroup{Priority: g.Priority, TimeSeconds: g.Time.Seconds()})
 	}
 	for i := range state.Pods {
 		m := &state.Pods[i]
 		list[m.Group].Pods = append(list[m.Group].Pods, control.ShutdownPod{
-			Pod: m.Pod, Last: m.Last, Status: "planned", GraceSeconds: orders[m.UID].Seconds(),
+			Pod: m.Pod, Last: m.Last, Status: "planned", GraceSeconds: graces[m.UID].Seconds(),
 		})
 	}
-	inOrder(list)
+	sortByWave(list)
 	return list
 }
 
-// planned plays a shutdown in which every pod takes all of the time that it is
-// given, by the step itself, and returns what each was given.
-func planned(v *loop.View, schedule shutdown.Schedule) (shutdown.State, map[string]time.Duration) {
+// plan simulates, with shutdown.Step, a shutdown in which every pod uses its whole
+// grace period. It returns the final state and the grace period of each pod.
+func plan(v *loop.View, schedule shutdown.Schedule) (shutdown.State, map[string]time.Duration) {
 	in := shutdown.Inputs{Event: shutdown.Begin, Schedule: schedule}
 	for i := range v.Snapshot.Pods {
 		if p := &v.Snapshot.Pods[i]; !pods.Vital(p) {
@@ -122,8 +122,8 @@ func planned(v *loop.View, schedule shutdown.Schedule) (shutdown.State, map[stri
 	}
 }
 
-// inOrder sorts the pods of each group by their wave.
-func inOrder(list []control.ShutdownGroup) {
+// sortByWave sorts the pods of each group by wave: those with Last come last.
+func sortByWave(list []control.ShutdownGroup) {
 	for i := range list {
 		slices.SortStableFunc(list[i].Pods, func(a, b control.ShutdownPod) int {
 			switch {

@@ -17,8 +17,8 @@ import (
 	"github.com/evictd/evictd/agent/shutdown/logind"
 )
 
-// The status counts the pods of a shutdown by what became of them: one that dry
-// run left alone has not stopped.
+// TestShutdownCounts checks the counts of a shutdown's pods. A pod that dry run did
+// not stop does not count as stopped.
 func TestShutdownCounts(t *testing.T) {
 	guard := logind.NewGuard(logind.Options{})
 	stops := driver.New(driver.Options{Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Guard: guard})
@@ -29,12 +29,13 @@ func TestShutdownCounts(t *testing.T) {
 	}
 	stops.Restore(state)
 	if s := b.Shutdown(); s.Stopped != 3 || s.Running != 2 || s.WouldStop != 1 {
-		t.Errorf("Shutdown() counts %d stopped, %d running, %d that would be stopped; want 3, 2, 1", s.Stopped, s.Running, s.WouldStop)
+		t.Errorf("Shutdown() = %d stopped, %d running, %d that would be stopped; want 3, 2, 1", s.Stopped, s.Running, s.WouldStop)
 	}
 }
 
-// TestPlanned: every pod that may be stopped has its place, with what it has if nobody is quick.
-func TestPlanned(t *testing.T) {
+// TestGroupsPlanned checks the groups and grace periods of the pods if no pod stops
+// early.
+func TestGroupsPlanned(t *testing.T) {
 	priority, own := int32(2_000_000_000), int64(7)
 	v := &loop.View{Time: time.Unix(1000, 0), Snapshot: pods.Snapshot{Pods: []evict.Pod{
 		evict.Pod{UID: "w", Namespace: "default", Name: "web"},

@@ -19,8 +19,8 @@ import (
 	"github.com/evictd/evictd/kernel/cgroup"
 )
 
-// Each iteration of the loop is published; what has changed is logged once, and the
-// state is saved when it matters after a restart.
+// TestStepped checks that each iteration of the loop is published, that changes are
+// logged once, and that the state is saved when a restart needs it.
 func TestStepped(t *testing.T) {
 	notifier, err := systemd.NewNotifier()
 	if err != nil {
@@ -52,7 +52,7 @@ func TestStepped(t *testing.T) {
 	step(0, nil)
 	step(time.Second, nil)
 	if changed != 2 || listed != 1 || waiting != 0 || saves != 0 {
-		t.Errorf("at rest: %d views, %d lists, %d waiting, %d saves; want 2, 1, 0, 0", changed, listed, waiting, saves)
+		t.Errorf("without pressure: %d views, %d lists, %d waiting, %d saves; want 2, 1, 0, 0", changed, listed, waiting, saves)
 	}
 	low := func(v *loop.View) {
 		v.State.Timers = make([]evict.Timer, 1)
@@ -63,9 +63,9 @@ func TestStepped(t *testing.T) {
 	}
 	step(2*time.Second, low)
 	step(3*time.Second, low)
-	step(2*time.Second+keepWhileWaiting, low)
+	step(2*time.Second+saveInterval, low)
 	if waiting != 3 || saves != 2 {
-		t.Errorf("while a grace period runs: %d waiting, %d saves; want 3, and one save every %v", waiting, saves, keepWhileWaiting)
+		t.Errorf("while a grace period runs: %d waiting, %d saves; want 3, and one save every %v", waiting, saves, saveInterval)
 	}
 	step(10*time.Second, func(v *loop.View) {
 		v.Orders.Evict, v.State.Victims = make([]evict.Order, 1), make([]evict.Victim, 1)
@@ -75,9 +75,9 @@ func TestStepped(t *testing.T) {
 		t.Errorf("%d saves after an order; want one more", saves)
 	}
 	for _, line := range []string{
-		`msg="node conditions" conditions=[MemoryPressure]`, `msg="no pod may be evicted to relieve the signal" signal=pid.available`,
-		`msg="file cache brought memory below the threshold; no pod is evicted for it yet"`, `msg="evicted pod came back" uid=u`,
-		`msg="victim is stuck, its processes do not go" uid=w`,
+		`msg="node conditions changed" conditions=[MemoryPressure]`, `msg="no pod is eligible for eviction; the signal can't be relieved" signal=pid.available`,
+		`msg="file cache caused the crossing of a memory threshold; no pod is evicted yet"`, `msg="evicted pod is running again" uid=u`,
+		`msg="victim is stuck; its processes have not exited" uid=w`,
 	} {
 		if n := strings.Count(lines.String(), line); n != 1 {
 			t.Errorf("%d lines with %s; want 1:\n%s", n, line, lines.String())
@@ -85,6 +85,6 @@ func TestStepped(t *testing.T) {
 	}
 	v := &loop.View{}
 	if o.Looked(v); view.Load() != v || changed != 6 {
-		t.Errorf("an iteration without a step: published %t, %d views for the shutdown; want it published alone", view.Load() == v, changed)
+		t.Errorf("an iteration without a step: published %t, Changed called %d times; want true, 6", view.Load() == v, changed)
 	}
 }

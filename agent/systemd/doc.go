@@ -1,8 +1,7 @@
-// Package systemd is evictd as a service: what it tells its service manager
-// (sd_notify(3)), and how it logs where the journal or anything else reads its
-// standard error.
+// Package systemd connects evictd to its service manager: notifications
+// (sd_notify(3)), the descriptor store, and a log for the journal or any other
+// reader of standard error.
 //
-// Both have one rule: whoever has something to say never waits for whoever
-// listens. [Notifier] and [Log] take what they are told into memory, and each
-// has one goroutine, its Run, that passes it on.
+// Callers never wait for a reader. [Notifier] and [Log] queue notifications and log
+// lines in memory, and each has one goroutine, its Run, that writes them.
 package systemd

@@ -29,7 +29,7 @@ func (f Format) plain(w io.Writer) slog.Handler {
 	return slog.NewTextHandler(w, options)
 }
 
-// PrefixError in front of a line gives it the priority of an error in the journal
+// PrefixError is the prefix of a line with the journal's priority "err"
 // (sd-daemon(3)).
 const PrefixError = "<3>"
 
@@ -44,15 +44,14 @@ var priorities = [...]struct {
 	{slog.LevelDebug, "<7>"},
 }
 
-// journalHandler is one handler for each priority, which differ in what they
-// put in front of a line.
+// journalHandler has one handler for each priority, with its own prefix.
 type journalHandler [len(priorities)]slog.Handler
 
 // Enabled reports whether lines of the level are written.
 func (h journalHandler) Enabled(ctx context.Context, l slog.Level) bool { return h[0].Enabled(ctx, l) }
 
 // Handle writes the record with its priority and without its time, which the
-// journal adds. What is below debug is debug.
+// journal adds. Levels below debug have the priority of debug.
 func (h journalHandler) Handle(ctx context.Context, r slog.Record) error {
 	r.Time = time.Time{}
 	for i, p := range priorities {
@@ -79,7 +78,7 @@ func (h journalHandler) WithGroup(name string) slog.Handler {
 	return h
 }
 
-// prefixWriter puts a prefix in front of each line, which comes in one Write.
+// prefixWriter puts a prefix in front of each line. Each Write has one line.
 type prefixWriter struct {
 	w      io.Writer
 	prefix string

@@ -16,44 +16,45 @@ import (
 )
 
 const (
-	// logBuffer is how many bytes of log wait for the writer at most.
+	// logBuffer is the maximum size of the queue in bytes.
 	logBuffer = 256 << 10
-	// flushTimeout is how long Run waits, at its end, for a reader that blocks.
+	// flushTimeout bounds how long Run waits at its end for a sink that blocks. It is
+	// a part of the unit's TimeoutStopSec=10s.
 	flushTimeout = 2 * time.Second
 )
 
-// Format is how log lines look.
+// Format is the format of log lines.
 type Format struct {
 	JSON  bool
-	Level slog.Leveler // nil is Info
-	// Journal makes the lines fit for the journal: without a time, which it
-	// adds itself, and with their priority in front (sd-daemon(3)).
+	Level slog.Leveler // nil means Info
+	// Journal omits the time, which the journal adds, and puts the priority in front
+	// of each line (sd-daemon(3)).
 	Journal bool
 }
 
-// ToJournal reports whether standard error is connected to the journal: whether
-// it is the file that JOURNAL_STREAM names by device and inode.
+// ToJournal reports whether standard error is connected to the journal: whether it
+// is the file with the device and inode in JOURNAL_STREAM.
 func ToJournal() bool {
 	yes, err := journal.StderrIsJournalStream()
 	return err == nil && yes
 }
 
-// Log takes lines into a bounded memory and writes them from there, so that a
-// reader that is slow, or blocks, delays nobody who logs. A line for which
-// there is no room is dropped and counted; those before it tell how it came to
-// that. So is one that could not be written, because the disk is full, say.
+// Log queues lines in memory and writes them on one goroutine, so that a slow or
+// blocked reader does not delay logging. If the queue is full, a new line is dropped
+// and counted; the older lines stay, because they show the cause. Lines that could
+// not be written, for example to a full disk, are counted too.
 type Log struct {
 	sink    lineSink
 	format  Format
 	wake    chan struct{}
-	dropped atomic.Uint64 // for want of room
-	failed  atomic.Uint64 // for want of a sink that takes them
+	dropped atomic.Uint64 // lines that did not fit into the queue
+	failed  atomic.Uint64 // lines that could not be written
 
 	mu     sync.Mutex
 	queue  []byte // whole lines
-	spare  []byte // the buffer that is not the queue
-	direct bool   // Run is over: lines go straight to the sink
-	closed bool   // Run is over and the sink blocks: lines are dropped
+	spare  []byte // the second buffer
+	direct bool   // Run has ended: lines are written directly to the sink
+	closed bool   // Run has ended and the sink blocks: lines are dropped
 }
 
 // NewLog returns a log to the sink, usually standard error. Nothing is written
@@ -65,16 +66,16 @@ func NewLog(sink io.Writer, format Format) *Log {
 	}
 }
 
-// Handler returns what slog.New takes.
+// Handler returns the handler for slog.New.
 func (l *Log) Handler() slog.Handler { return l.format.handler(queueWriter{l}) }
 
-// Dropped returns how many lines were dropped so far, those that could not be
-// written among them.
+// Dropped returns the number of lines dropped so far, including those that could
+// not be written.
 func (l *Log) Dropped() uint64 { return l.dropped.Load() + l.failed.Load() }
 
-// Run writes until ctx ends, and then what is left. What is logged after that
-// is written at once. A sink that still blocks two seconds after the end makes
-// Run return an error and is left alone.
+// Run writes lines until ctx ends, and then those still queued. Later lines are
+// written directly. If the sink still blocks flushTimeout after the end, Run returns
+// an error and does not write to it again.
 func (l *Log) Run(ctx context.Context) error {
 	written := make(chan error, 1)
 	go func() { written <- l.write(ctx) }()
@@ -90,17 +91,17 @@ func (l *Log) Run(ctx context.Context) error {
 		l.mu.Lock()
 		defer l.mu.Unlock()
 		l.closed = true
-		return errors.New("write log: the reader blocks, lines were lost")
+		return errors.New("write log: the reader blocks; lines were lost")
 	}
 }
 
-// write is the one goroutine that touches the sink. An error of the sink loses
-// what was being written and does not stop it; the first is returned. How many
-// lines were dropped is told after the first that it takes again.
+// write is the only goroutine that writes to the sink. After a write error, which
+// loses the lines being written, it continues; it returns the first error. After the
+// next successful write it logs how many lines were dropped.
 func (l *Log) write(ctx context.Context) error {
 	var first error
-	note := l.format.handler(&l.sink)
-	told := uint64(0)
+	handler := l.format.handler(&l.sink)
+	reported := uint64(0)
 	for end := false; ; {
 		select {
 		case <-l.wake:
@@ -112,9 +113,9 @@ func (l *Log) write(ctx context.Context) error {
 			if err != nil {
 				first = cmp.Or(first, fmt.Errorf("write log: %w", err))
 			}
-			l.giveBack(lines)
-			if dropped += l.failed.Load(); err == nil && dropped > told && tellDropped(note, dropped-told) == nil {
-				told = dropped
+			l.reuse(lines)
+			if dropped += l.failed.Load(); err == nil && dropped > reported && logDropped(handler, dropped-reported) == nil {
+				reported = dropped
 			}
 		}
 		if end {
@@ -123,7 +124,7 @@ func (l *Log) write(ctx context.Context) error {
 	}
 }
 
-// put writes lines, and counts those that the sink does not take.
+// put writes lines, and counts those that could not be written.
 func (l *Log) put(lines []byte) error {
 	n, err := l.sink.Write(lines)
 	if err != nil {
@@ -132,9 +133,9 @@ func (l *Log) put(lines []byte) error {
 	return err
 }
 
-// tellDropped writes that lines were dropped; a level that has no room for that
-// is none of the sink's faults.
-func tellDropped(h slog.Handler, lines uint64) error {
+// logDropped logs the number of dropped lines. It returns the error of the sink, and
+// nil if the level excludes warnings.
+func logDropped(h slog.Handler, lines uint64) error {
 	if !h.Enabled(context.Background(), slog.LevelWarn) {
 		return nil
 	}
@@ -143,14 +144,13 @@ func tellDropped(h slog.Handler, lines uint64) error {
 	return h.Handle(context.Background(), r)
 }
 
-// lineSink keeps a line that was cut by an error apart from what is written
-// after it.
+// lineSink starts a new line after a write error that cut one.
 type lineSink struct {
 	io.Writer
 	cut bool
 }
 
-// Write is the sink's, for whole lines.
+// Write writes whole lines.
 func (s *lineSink) Write(lines []byte) (int, error) {
 	if s.cut {
 		if _, err := s.Writer.Write([]byte{'\n'}); err != nil {
@@ -163,9 +163,8 @@ func (s *lineSink) Write(lines []byte) (int, error) {
 	return n, err
 }
 
-// take returns the lines that wait, and how many lines had been dropped, after
-// them, by then. At the end, when none wait, those to come are written
-// directly.
+// take returns the queued lines, and the number of lines dropped so far. At the end,
+// when the queue is empty, it makes later lines go directly to the sink.
 func (l *Log) take(end bool) (lines []byte, dropped uint64) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
@@ -178,17 +177,17 @@ func (l *Log) take(end bool) (lines []byte, dropped uint64) {
 	return lines, l.dropped.Load()
 }
 
-func (l *Log) giveBack(buffer []byte) {
+func (l *Log) reuse(buffer []byte) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	l.spare = buffer[:0]
 }
 
-// queueWriter takes lines into the queue of a log.
+// queueWriter appends lines to the queue of a log.
 type queueWriter struct{ *Log }
 
-// Write takes one line, whole or not at all. It never waits for the sink while
-// the log runs.
+// Write queues one line, or drops it as a whole. It never waits for the sink while
+// Run is running.
 func (w queueWriter) Write(line []byte) (int, error) {
 	w.mu.Lock()
 	switch {

@@ -18,12 +18,12 @@ import (
 	"time"
 )
 
-// logged runs a log to its end and returns what it wrote.
-func logged(t *testing.T, f Format, say func(*slog.Logger)) string {
+// logged returns what a log writes for the lines that emit logs.
+func logged(t *testing.T, f Format, emit func(*slog.Logger)) string {
 	t.Helper()
 	var b bytes.Buffer
 	l := NewLog(&b, f)
-	say(slog.New(l.Handler()))
+	emit(slog.New(l.Handler()))
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	if err := l.Run(ctx); err != nil {
@@ -33,10 +33,10 @@ func logged(t *testing.T, f Format, say func(*slog.Logger)) string {
 }
 
 func TestFormats(t *testing.T) {
-	say := func(l *slog.Logger) {
+	emit := func(l *slog.Logger) {
 		l.Debug("trace")
 		l.Info("ready", "pods", 3)
-		l.With("a", 1).WithGroup("g").Warn("held", "time", "now", "line", "x\n<0>y")
+		l.With("a", 1).WithGroup("g").Warn("waiting", "time", "now", "line", "x\n<0>y")
 		l.Error("stuck")
 		l.Log(context.Background(), slog.LevelError+4, "worse")
 		l.Log(context.Background(), slog.LevelDebug-4, "finer")
@@ -48,13 +48,13 @@ func TestFormats(t *testing.T) {
 	}{
 		{Format{Journal: true, Level: all}, `<7>level=DEBUG msg=trace
 <6>level=INFO msg=ready pods=3
-<4>level=WARN msg=held a=1 g.time=now g.line="x\n<0>y"
+<4>level=WARN msg=waiting a=1 g.time=now g.line="x\n<0>y"
 <3>level=ERROR msg=stuck
 <3>level=ERROR+4 msg=worse
 <7>level=DEBUG-4 msg=finer
 `},
 		{Format{Journal: true}, `<6>level=INFO msg=ready pods=3
-<4>level=WARN msg=held a=1 g.time=now g.line="x\n<0>y"
+<4>level=WARN msg=waiting a=1 g.time=now g.line="x\n<0>y"
 <3>level=ERROR msg=stuck
 <3>level=ERROR+4 msg=worse
 `},
@@ -63,23 +63,23 @@ func TestFormats(t *testing.T) {
 `},
 	}
 	for _, tt := range tests {
-		if got := logged(t, tt.format, say); got != tt.want {
+		if got := logged(t, tt.format, emit); got != tt.want {
 			t.Errorf("%+v logs\n%s; want\n%s", tt.format, got, tt.want)
 		}
 	}
 
-	text := logged(t, Format{Level: slog.LevelError}, say)
+	text := logged(t, Format{Level: slog.LevelError}, emit)
 	if !strings.HasPrefix(text, "time=20") || !strings.Contains(text, " level=ERROR msg=stuck\n") {
 		t.Errorf("text logs %q; want lines with a time", text)
 	}
 	var line struct{ Time, Level, Msg string }
-	first, _, _ := strings.Cut(logged(t, Format{JSON: true}, say), "\n")
+	first, _, _ := strings.Cut(logged(t, Format{JSON: true}, emit), "\n")
 	if err := json.Unmarshal([]byte(first), &line); err != nil || line.Time == "" || line.Level != "INFO" || line.Msg != "ready" {
 		t.Errorf("JSON logs %s (%v); want time, level and msg", first, err)
 	}
 }
 
-// gate is a reader of the log that blocks until it is opened.
+// gate is a sink that blocks until it is opened.
 type gate struct {
 	open chan struct{}
 	mu   sync.Mutex
@@ -99,8 +99,9 @@ func (g *gate) String() string {
 	return g.b.String()
 }
 
-// TestBlockedReader: while nobody reads, logging goes on, what does not fit is
-// dropped and counted, and afterwards the log says so.
+// TestBlockedReader checks that logging does not block while the reader does, that
+// lines that don't fit are dropped and counted, and that the log reports their
+// number afterwards.
 func TestBlockedReader(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := &gate{open: make(chan struct{})}
@@ -136,12 +137,12 @@ func TestBlockedReader(t *testing.T) {
 		}
 		log.Info("at the very end")
 		if out := g.String(); !strings.HasSuffix(out, "<6>level=INFO msg=after\n<6>level=INFO msg=\"at the very end\"\n") {
-			t.Errorf("the log ends in %q; want what was logged last", out[max(0, len(out)-100):])
+			t.Errorf("the log ends in %q; want the last lines", out[max(0, len(out)-100):])
 		}
 	})
 }
 
-// TestReaderThatBlocksForever: evictd ends all the same.
+// TestReaderThatBlocksForever checks that Run ends all the same.
 func TestReaderThatBlocksForever(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		g := &gate{open: make(chan struct{})}
@@ -158,7 +159,7 @@ func TestReaderThatBlocksForever(t *testing.T) {
 		if got := l.Dropped(); got != 1 {
 			t.Errorf("Dropped() = %d; want 1", got)
 		}
-		close(g.open) // for the goroutine that was left alone
+		close(g.open) // ends the writing goroutine
 	})
 }
 
@@ -184,7 +185,7 @@ func TestBrokenReader(t *testing.T) {
 	}
 }
 
-// fullDisk has room for so many bytes.
+// fullDisk is a sink with room for a number of bytes.
 type fullDisk struct {
 	room int
 	b    bytes.Buffer
@@ -200,8 +201,8 @@ func (d *fullDisk) Write(p []byte) (int, error) {
 	return n, nil
 }
 
-// TestFullDisk: what a full disk does not take is counted, and told of when it
-// takes lines again; the line that it cut stands alone.
+// TestFullDisk checks that lines that a full disk refuses are counted and reported
+// after the next successful write, and that a cut line is ended.
 func TestFullDisk(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		line := func(n int) string { return fmt.Sprintf("<6>level=INFO msg=line n=%d\n", n) }
@@ -218,7 +219,7 @@ func TestFullDisk(t *testing.T) {
 		if got := l.Dropped(); got != 2 {
 			t.Errorf("Dropped() = %d; want 2", got)
 		}
-		d.room = 1 + len(line(3)) // and none for the word of what was dropped
+		d.room = 1 + len(line(3)) // and no room for the report of dropped lines
 		log.Info("line", "n", 3)
 		synctest.Wait()
 		d.room = 1000
@@ -251,7 +252,7 @@ func TestHugeLine(t *testing.T) {
 	}
 }
 
-// TestManyWriters is for the race detector: no line is torn or lost.
+// TestManyWriters checks, with the race detector, that no line is split or lost.
 func TestManyWriters(t *testing.T) {
 	var b bytes.Buffer
 	l := NewLog(&b, Format{Journal: true})
@@ -279,13 +280,13 @@ func TestManyWriters(t *testing.T) {
 	for _, line := range lines {
 		var writer, n int
 		if _, err := fmt.Sscanf(line, "<6>level=INFO msg=line writer=%d n=%d", &writer, &n); err != nil {
-			t.Fatalf("line %q is torn: %v", line, err)
+			t.Fatalf("line %q is split: %v", line, err)
 		}
 	}
 }
 
-// TestToJournal runs this test binary with its standard error on a pipe, and
-// with what the service manager would say about it.
+// TestToJournal runs this test binary with its standard error on a pipe, and with the
+// JOURNAL_STREAM that a service manager would set.
 func TestToJournal(t *testing.T) {
 	if os.Getenv("EVICTD_TEST_TO_JOURNAL") != "" {
 		fmt.Println("to journal:", ToJournal())
@@ -296,7 +297,7 @@ func TestToJournal(t *testing.T) {
 		stream func(own string) string
 		want   bool
 	}{
-		{"not told", func(string) string { return "" }, false},
+		{"not set", func(string) string { return "" }, false},
 		{"standard error", func(own string) string { return own }, true},
 		{"another file", func(string) string { return "8:1" }, false},
 		{"garbage", func(string) string { return "journal" }, false},
@@ -315,10 +316,10 @@ func TestToJournal(t *testing.T) {
 		cmd.Stderr = w
 		out, err := cmd.Output()
 		w.Close()
-		said, _ := io.ReadAll(r)
+		stderr, _ := io.ReadAll(r)
 		r.Close()
 		if err != nil {
-			t.Fatalf("%v: %s", err, said)
+			t.Fatalf("%v: %s", err, stderr)
 		}
 		if want := fmt.Sprintf("to journal: %v\n", tt.want); !strings.Contains(string(out), want) {
 			t.Errorf("with JOURNAL_STREAM for %s: %q; want %q", tt.name, out, want)

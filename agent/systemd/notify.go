@@ -11,69 +11,75 @@ import (
 	"github.com/coreos/go-systemd/v22/daemon"
 )
 
-// Notifier tells the service manager how the service is. Its methods may be
-// called from any goroutine and never wait; without a service manager they do
+// Notifier sends the state of the service to the service manager. Its methods may be
+// called from any goroutine and never block. Without a service manager they do
 // nothing.
 type Notifier struct {
 	enabled  bool
-	interval time.Duration // between pings; 0 where there is no watchdog
+	interval time.Duration // between watchdog pings; 0 without a watchdog
 	wake     chan struct{}
 
 	mu      sync.Mutex
 	pending []string // states, in order
-	status  string   // the last, if it is not sent yet
-	ready   bool     // has been told
-	beat    bool     // the loop has turned since the last ping
+	status  string   // the last one, if it is not sent yet
+	ready   bool     // Ready was called
+	beat    bool     // a watchdog ping is due
 	pinged  time.Time
-	// extend says that the loop has turned since more time was asked for last.
+	// extend is set if a request for more start time is due.
 	extend   bool
 	extended time.Time
 }
 
-// While the service is not ready, every extendInterval the service manager is asked for
-// startExtension more (EXTEND_TIMEOUT_USEC, since systemd 236).
-const extendInterval, startExtension = 10 * time.Second, time.Minute
+// While the service is not ready, the Notifier requests startExtension more time
+// every extendInterval (EXTEND_TIMEOUT_USEC, since systemd 236). The extension is
+// several intervals long, so that a late iteration of the loop does not end the
+// start.
+const (
+	extendInterval = 10 * time.Second
+	startExtension = time.Minute
+)
 
-// NewNotifier reads from the environment where the service manager listens
-// (NOTIFY_SOCKET), and how often it wants to hear of the service (WATCHDOG_USEC,
-// WATCHDOG_PID). A malformed watchdog is an error, since the service would be
-// killed for not knowing it.
+// NewNotifier reads from the environment the service manager's socket
+// (NOTIFY_SOCKET) and the watchdog timeout (WATCHDOG_USEC, WATCHDOG_PID). A
+// malformed timeout is an error, because the service manager would kill a service
+// that sends no pings.
 func NewNotifier() (*Notifier, error) {
 	n := &Notifier{enabled: os.Getenv("NOTIFY_SOCKET") != "", wake: make(chan struct{}, 1)}
 	timeout, err := daemon.SdWatchdogEnabled(false)
 	if err != nil {
 		return nil, fmt.Errorf("read watchdog settings: %w", err)
 	}
-	// Half of the timeout is what sd_watchdog_enabled(3) recommends; a quarter
-	// leaves room for a turn of the loop that is late.
+	// sd_watchdog_enabled(3) recommends half of the timeout. A quarter leaves time
+	// for a late iteration of the loop.
 	n.interval = timeout / 4
 	return n, nil
 }
 
-// Watchdog returns how often a beat is passed on, 0 where nobody watches. The
-// loop should turn at least that often; four times as rarely, it is killed.
+// Watchdog returns the interval of watchdog pings, 0 without a watchdog. The loop
+// should iterate at least that often. The service manager aborts evictd after four
+// intervals without an iteration.
 func (n *Notifier) Watchdog() time.Duration { return n.interval }
 
-// Ready tells that the service does its work, at the end of its start.
+// Ready reports that the service has started.
 func (n *Notifier) Ready(status string) {
 	n.mu.Lock()
 	n.ready = true
 	n.mu.Unlock()
-	n.tell(daemon.SdNotifyReady, status)
+	n.notify(daemon.SdNotifyReady, status)
 }
 
-// Reloading tells that a reload begins, and when. Before [Notifier.Ready] the service
-// manager is not told: what ends a reload would end the start.
+// Reloading reports that a reload begins, and when. Before [Notifier.Ready] it sends
+// nothing, because READY=1, which ends a reload, would end the start.
 func (n *Notifier) Reloading() {
 	if n.isReady() {
-		n.tell(daemon.SdNotifyReloading+"\n"+strings.TrimSuffix(daemon.SdNotifyMonotonicUsec(), "\n"), "")
+		n.notify(daemon.SdNotifyReloading+"\n"+strings.TrimSuffix(daemon.SdNotifyMonotonicUsec(), "\n"), "")
 	}
 }
 
-// Reloaded tells that a reload has ended.
+// Reloaded reports that a reload has ended.
 func (n *Notifier) Reloaded(status string) {
 	if n.isReady() {
-		n.tell(daemon.SdNotifyReady, status)
+		n.notify(daemon.SdNotifyReady, status)
 		return
 	}
 	n.Status(status)
@@ -85,19 +91,18 @@ func (n *Notifier) isReady() bool {
 	return n.ready
 }
 
-// Stopping tells that the service ends.
-func (n *Notifier) Stopping() { n.tell(daemon.SdNotifyStopping, "") }
+// Stopping reports that the service is stopping.
+func (n *Notifier) Stopping() { n.notify(daemon.SdNotifyStopping, "") }
 
-// Status tells, in words for systemctl status, what the service does. Of those
-// that could not be sent yet only the last counts.
-func (n *Notifier) Status(text string) { n.tell("", text) }
+// Status sets the text for systemctl status. Only the last text that is not sent yet
+// is sent.
+func (n *Notifier) Status(text string) { n.notify("", text) }
 
-// Beat tells that the decision loop has turned. It is called from there and
-// nowhere else, so that the watchdog fires when the loop hangs, whatever else
-// still runs.
+// Beat reports an iteration of the decision loop. Only the loop calls it, so that the
+// watchdog fires when the loop hangs, even if other goroutines run.
 //
-// Until [Notifier.Ready] it extends the start of the service: a container runtime may come
-// hours later, and a loop that hangs is for the service manager to end.
+// Until [Notifier.Ready] it extends the start of the service: a container runtime
+// may start hours later. If the loop hangs, the service manager ends the start.
 func (n *Notifier) Beat() {
 	if !n.enabled {
 		return
@@ -112,7 +117,7 @@ func (n *Notifier) Beat() {
 	}
 }
 
-func (n *Notifier) tell(state, status string) {
+func (n *Notifier) notify(state, status string) {
 	if !n.enabled {
 		return
 	}
@@ -127,7 +132,7 @@ func (n *Notifier) tell(state, status string) {
 	n.signal()
 }
 
-// oneLine keeps a text from being read as further assignments.
+// oneLine joins the lines of a text, so that none is read as another assignment.
 func oneLine(text string) string { return strings.Join(strings.Fields(text), " ") }
 
 func (n *Notifier) signal() {
@@ -137,9 +142,9 @@ func (n *Notifier) signal() {
 	}
 }
 
-// Run sends what the Notifier is told until ctx ends, and then what it was told
-// until then. An error of sending does not stop it; the first is returned at
-// the end. A service manager that does not read holds up Run alone.
+// Run sends notifications until ctx ends, and then those still queued. It continues
+// after an error, and returns the first at the end. A service manager that does not
+// read blocks only Run.
 func (n *Notifier) Run(ctx context.Context) error {
 	var first error
 	send := func() {
@@ -160,8 +165,8 @@ func (n *Notifier) Run(ctx context.Context) error {
 	}
 }
 
-// take returns the next message: one state, and with the last of them the
-// status and the ping.
+// take returns the next message: one state, and with the last state the status and
+// the watchdog ping.
 func (n *Notifier) take() string {
 	n.mu.Lock()
 	defer n.mu.Unlock()

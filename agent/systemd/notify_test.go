@@ -12,10 +12,10 @@ import (
 	"time"
 )
 
-// manager listens where NOTIFY_SOCKET says, as a service manager does.
+// manager listens on a socket and sets NOTIFY_SOCKET to it, as a service manager does.
 func manager(t *testing.T) *net.UnixConn {
 	t.Helper()
-	dir, err := os.MkdirTemp("", "evictd-notify-") // a socket's path is short
+	dir, err := os.MkdirTemp("", "evictd-notify-") // the path of a socket must be short
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -30,7 +30,7 @@ func manager(t *testing.T) *net.UnixConn {
 	return conn
 }
 
-// run runs the notifier and returns what ends it.
+// run runs the notifier and returns a function that ends it.
 func run(t *testing.T, n *Notifier) (end func() error) {
 	ctx, cancel := context.WithCancel(context.Background())
 	t.Cleanup(cancel)
@@ -42,7 +42,7 @@ func run(t *testing.T, n *Notifier) (end func() error) {
 	}
 }
 
-// receive returns the next message, "" where none comes in the time.
+// receive returns the next message, "" if none arrives within the time.
 func receive(t *testing.T, conn *net.UnixConn, within time.Duration) string {
 	t.Helper()
 	b := make([]byte, 4096)
@@ -64,9 +64,9 @@ func TestNotifier(t *testing.T) {
 	}
 	end := run(t, n)
 	steps := []struct {
-		name string
-		tell func()
-		want string
+		name   string
+		notify func()
+		want   string
 	}{
 		{"Status", func() { n.Status("waiting for the runtime") }, `^STATUS=waiting for the runtime$`},
 		{"Ready", func() { n.Ready("dry run") }, `^READY=1\nSTATUS=dry run$`},
@@ -75,12 +75,12 @@ func TestNotifier(t *testing.T) {
 		{"Status with lines", func() { n.Status("a\nMAINPID=1\n\tb ") }, `^STATUS=a MAINPID=1 b$`},
 	}
 	for _, s := range steps {
-		s.tell()
+		s.notify()
 		if got := receive(t, conn, 10*time.Second); !regexp.MustCompile(s.want).MatchString(got) {
 			t.Errorf("%s sends %q; want %s", s.name, got, s.want)
 		}
 	}
-	n.Beat() // nobody asked for pings
+	n.Beat() // without a watchdog
 	n.Stopping()
 	if err := end(); err != nil {
 		t.Errorf("Run() = %v; want nil", err)
@@ -90,8 +90,8 @@ func TestNotifier(t *testing.T) {
 	}
 }
 
-// TestNotifierKeepsOrder: what is told before Run is sent by it, states in
-// order, and the last status once.
+// TestNotifierKeepsOrder checks that Run sends notifications from before its start:
+// states in order, and the last status once.
 func TestNotifierKeepsOrder(t *testing.T) {
 	conn := manager(t)
 	n, err := NewNotifier()
@@ -135,16 +135,16 @@ func TestWatchdog(t *testing.T) {
 	if got := receive(t, conn, 10*time.Second); got != "WATCHDOG=1" {
 		t.Errorf("after a beat received %q; want WATCHDOG=1", got)
 	}
-	n.Beat() // too soon to matter
+	n.Beat() // before the next ping is due
 	if got := receive(t, conn, 50*time.Millisecond); got != "" {
-		t.Errorf("after a beat in between received %q; want nothing", got)
+		t.Errorf("after an early beat received %q; want nothing", got)
 	}
 	for deadline := time.Now().Add(10 * time.Second); ; {
 		n.Beat()
 		if got := receive(t, conn, 10*time.Millisecond); got == "WATCHDOG=1" {
 			break
 		} else if got != "" || time.Now().After(deadline) {
-			t.Fatalf("beating on received %q; want WATCHDOG=1", got)
+			t.Fatalf("after further beats received %q; want WATCHDOG=1", got)
 		}
 	}
 	if err := end(); err != nil {
@@ -152,9 +152,9 @@ func TestWatchdog(t *testing.T) {
 	}
 }
 
-// TestNotReadyUntilTold: a loop that turns extends the start, however long it takes, and a
-// reload does not end it.
-func TestNotReadyUntilTold(t *testing.T) {
+// TestStartIsExtended checks that iterations of the loop extend the start, however
+// long it takes, and that a reload does not end it.
+func TestStartIsExtended(t *testing.T) {
 	conn := manager(t)
 	n, err := NewNotifier()
 	if err != nil {
@@ -166,7 +166,7 @@ func TestNotReadyUntilTold(t *testing.T) {
 		if got, want := receive(t, conn, 10*time.Second), "EXTEND_TIMEOUT_USEC=60000000"; got != want {
 			t.Errorf("a beat before the service is ready sends %q; want %q", got, want)
 		}
-		n.Beat() // too soon to matter
+		n.Beat() // before the next extension is due
 		if got := receive(t, conn, 50*time.Millisecond); got != "" {
 			t.Errorf("a beat right after sends %q; want nothing", got)
 		}
@@ -192,9 +192,9 @@ func TestNotReadyUntilTold(t *testing.T) {
 	}
 }
 
-// TestNotReadyWithoutBeat: a start in which the loop does not turn is the service
-// manager's to end.
-func TestNotReadyWithoutBeat(t *testing.T) {
+// TestStartWithoutBeat checks that the start is not extended if the loop does not
+// iterate: the service manager then ends it.
+func TestStartWithoutBeat(t *testing.T) {
 	conn := manager(t)
 	n, err := NewNotifier()
 	if err != nil {
@@ -213,9 +213,9 @@ func TestNotReadyWithoutBeat(t *testing.T) {
 	}
 }
 
-// TestBeatNeverWaits: a service manager that reads nothing must not hold up the
-// loop.
-func TestBeatNeverWaits(t *testing.T) {
+// TestBeatNeverBlocks checks that a service manager that does not read does not block
+// the loop.
+func TestBeatNeverBlocks(t *testing.T) {
 	conn := manager(t)
 	t.Setenv("WATCHDOG_USEC", "4")
 	n, err := NewNotifier()
@@ -223,19 +223,19 @@ func TestBeatNeverWaits(t *testing.T) {
 		t.Fatal(err)
 	}
 	end := run(t, n)
-	told := make(chan struct{})
+	done := make(chan struct{})
 	go func() {
-		defer close(told)
-		for range 20000 { // more than any queue of datagrams holds
+		defer close(done)
+		for range 20000 { // more than any queue of datagrams
 			n.Beat()
 			n.Status("x")
 		}
 		n.Stopping()
 	}()
 	select {
-	case <-told:
+	case <-done:
 	case <-time.After(20 * time.Second):
-		t.Fatal("Beat and Status wait for a service manager that reads nothing")
+		t.Fatal("Beat and Status block while the service manager does not read")
 	}
 	go func() {
 		b := make([]byte, 4096)
@@ -264,7 +264,7 @@ func TestNoServiceManager(t *testing.T) {
 	}
 }
 
-// TestServiceManagerGone: an error is reported at the end and stops nothing.
+// TestServiceManagerGone checks that Run returns an error only at its end.
 func TestServiceManagerGone(t *testing.T) {
 	t.Setenv("NOTIFY_SOCKET", filepath.Join(t.TempDir(), "none"))
 	n, err := NewNotifier()

@@ -10,21 +10,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// firstPassed is the first of the descriptors that a service manager passes
-// (sd_listen_fds(3)).
-const firstPassed = 3
+// firstPassedFD is the first descriptor that a service manager passes
+// (SD_LISTEN_FDS_START of sd_listen_fds(3)).
+const firstPassedFD = 3
 
-// Keep gives the service manager a descriptor to keep, under a name, for the
-// next run of this service: it outlives a crash (FDSTORE, sd_notify(3); systemd
-// 233, and the unit's FileDescriptorStoreMax). It is sent at once and waits for
-// nobody; without a service manager it does nothing.
+// Keep stores a descriptor under a name with the service manager, for the next run
+// of this service. It survives a crash (FDSTORE of sd_notify(3), systemd 233; the
+// unit needs FileDescriptorStoreMax). It sends at once and does not block. Without a
+// service manager it does nothing.
 func (n *Notifier) Keep(name string, fd int) error {
-	// The manager would take an inhibitor lock for unusable, and close it, whenever
-	// logind is started again: FDPOLL=0.
+	// Without FDPOLL=0 the manager closes an inhibitor lock when logind restarts.
 	return n.sendNow("FDSTORE=1\nFDNAME="+name+"\nFDPOLL=0", fd)
 }
 
-// Forget has the service manager close what it keeps under a name.
+// Forget makes the service manager close the descriptors stored under a name.
 func (n *Notifier) Forget(name string) error {
 	return n.sendNow("FDSTOREREMOVE=1\nFDNAME=" + name)
 }
@@ -58,9 +57,9 @@ func (n *Notifier) sendNow(message string, fds ...int) error {
 	return nil
 }
 
-// Kept returns the descriptor that an earlier run had kept under a name, which
-// is the caller's from then on, −1 where there is none. It reads what the service
-// manager has put into the environment.
+// Kept returns the descriptor that an earlier run stored under a name, and −1 if
+// there is none. The caller owns it. The descriptors are listed in the environment
+// that the service manager has set (sd_listen_fds(3)).
 func Kept(name string) int {
 	if pid, err := strconv.Atoi(os.Getenv("LISTEN_PID")); err != nil || pid != os.Getpid() {
 		return -1
@@ -71,14 +70,14 @@ func Kept(name string) int {
 	}
 	found := -1
 	for i, passed := range strings.Split(os.Getenv("LISTEN_FDNAMES"), ":") {
-		fd := firstPassed + i
+		fd := firstPassedFD + i
 		switch {
 		case i >= count || passed != name:
 		case found < 0:
 			unix.CloseOnExec(fd)
 			found = fd
 		default:
-			unix.Close(fd) // one is as good as two
+			unix.Close(fd) // a duplicate
 		}
 	}
 	return found

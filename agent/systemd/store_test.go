@@ -25,27 +25,28 @@ func TestKeepAndForget(t *testing.T) {
 		t.Fatal(err)
 	}
 	unix.Close(ends[1])
-	text, fds := receiveWith(t, conn)
+	text, fds := receiveFDs(t, conn)
 	if want := "FDSTORE=1\nFDNAME=lock\nFDPOLL=0"; text != want || len(fds) != 1 {
 		t.Fatalf("Keep sends %q with %d descriptors; want %q with 1", text, len(fds), want)
 	}
-	// It is the pipe: while the manager has it, there is no end of file.
+	// While the manager has the write end of the pipe, the read end has no hang-up.
 	if hungUp(t, ends[0]) {
-		t.Error("the other end of what is kept has hung up")
+		t.Error("the read end has a hang-up while the write end is stored")
 	}
 	unix.Close(fds[0])
 	if !hungUp(t, ends[0]) {
-		t.Error("the other end of what was kept, and closed, has not hung up")
+		t.Error("the read end has no hang-up after the stored write end was closed")
 	}
 	if err := n.Forget("lock"); err != nil {
 		t.Fatal(err)
 	}
-	if text, fds := receiveWith(t, conn); text != "FDSTOREREMOVE=1\nFDNAME=lock" || len(fds) != 0 {
-		t.Errorf("Forget sends %q with %d descriptors; want the name, and none", text, len(fds))
+	if text, fds := receiveFDs(t, conn); text != "FDSTOREREMOVE=1\nFDNAME=lock" || len(fds) != 0 {
+		t.Errorf("Forget sends %q with %d descriptors; want the name and no descriptor", text, len(fds))
 	}
 }
 
-func receiveWith(t *testing.T, conn *net.UnixConn) (text string, fds []int) {
+// receiveFDs returns the next message and its descriptors.
+func receiveFDs(t *testing.T, conn *net.UnixConn) (text string, fds []int) {
 	t.Helper()
 	if err := conn.SetReadDeadline(time.Now().Add(10 * time.Second)); err != nil {
 		t.Fatal(err)
@@ -92,8 +93,9 @@ func TestKeepWithoutManager(t *testing.T) {
 	}
 }
 
-// A manager that does not read is not waited for.
-func TestKeepNeverWaits(t *testing.T) {
+// TestStoreNeverBlocks checks that a message to a manager that does not read is an
+// error.
+func TestStoreNeverBlocks(t *testing.T) {
 	manager(t)
 	n, err := NewNotifier()
 	if err != nil {
@@ -104,7 +106,7 @@ func TestKeepNeverWaits(t *testing.T) {
 			return
 		}
 	}
-	t.Error("10000 messages that nobody reads were taken; want an error")
+	t.Error("10000 unread messages were sent; want an error")
 }
 
 func TestKept(t *testing.T) {
@@ -119,9 +121,8 @@ func TestKept(t *testing.T) {
 		{"more names than descriptors", own, "1", "socket:lock", -1},
 		{"nonsense", own, "many", "lock", -1},
 		{"empty names", own, "2", "", -1},
-		// The number is all that is looked at where there is one: what it names in
-		// this process is not touched but for its close-on-exec flag.
-		{"the second", own, "2", "socket:lock", firstPassed + 1},
+		// The descriptor is not used, except to set its close-on-exec flag.
+		{"the second", own, "2", "socket:lock", firstPassedFD + 1},
 	} {
 		t.Setenv("LISTEN_PID", tt.pid)
 		t.Setenv("LISTEN_FDS", tt.count)

@@ -14,7 +14,7 @@ import (
 func newConfigCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "config",
-		Short: "Check and show configurations",
+		Short: "Validate and print configurations",
 		RunE:  needsSubcommand,
 		Example: `  evictctl config check /etc/evictd/config.yaml
   evictctl config dump --kubelet-config /var/lib/kubelet/config.yaml`,
@@ -27,20 +27,20 @@ func newConfigCommand() *cobra.Command {
 func newConfigCheckCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "check FILE...",
-		Short: "Say what is wrong with configuration files",
-		Long: `Check reads AgentConfiguration files as evictd would and prints everything that
-is wrong with them at once, each as
+		Short: "Validate configuration files",
+		Long: `Check reads AgentConfiguration files in the same way as evictd, and prints all
+errors at once, each as
 
-  FILE:LINE: FIELD: what is wrong; what is allowed
+  FILE:LINE: FIELD: error; what is allowed
 
-It needs no daemon and changes nothing. Notices, which begin with "notice:",
-are about valid configurations.
+It needs no running evictd and changes nothing. Lines that begin with "notice:" are
+remarks on valid configurations.
 
-It exits with 0 when all files are valid and with 1 when one is not.`,
-		Example: `  # Before a configuration is rolled out
+It exits with 0 if all files are valid, and with 1 if one is not.`,
+		Example: `  # Before you roll out a configuration
   evictctl config check config.yaml
 
-  # For a machine to read
+  # In a machine-readable format
   evictctl config check -o json *.yaml`,
 		Args: cobra.MinimumNArgs(1),
 	}
@@ -63,7 +63,7 @@ It exits with 0 when all files are valid and with 1 when one is not.`,
 	return cmd
 }
 
-// verdict is what check finds of one file.
+// verdict is the result of checking one file.
 type verdict struct {
 	File    string           `json:"file"`
 	Valid   bool             `json:"valid"`
@@ -116,25 +116,25 @@ func printNotices(stderr io.Writer, notices []strict.Problem) {
 func newConfigDumpCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "dump",
-		Short: "Print the configuration in force and where each value comes from",
-		Long: `Dump reads the configuration as evictd does with the same flags and prints every
-value that is in force, with its origin: default, kubelet (a KubeletConfiguration),
-file (the AgentConfiguration) or flag. The text is itself a valid
+		Short: "Print the configuration in force and the origin of each value",
+		Long: `Dump reads the configuration in the same way as evictd with the same flags, and
+prints every value in force with its origin: default, kubelet (a
+KubeletConfiguration), file (the AgentConfiguration) or flag. The output is a valid
 AgentConfiguration.`,
-		Example: `  # What does evictd do here without any configuration?
+		Example: `  # What is the default configuration?
   evictctl config dump
 
-  # What would it take over from the kubelet?
+  # Which values would come from the kubelet?
   evictctl config dump --kubelet-config /var/lib/kubelet/config.yaml
 
-  # Everything that does not come from the defaults
+  # All values that are not defaults
   evictctl config dump -o json | jq '.[] | select(.origin != "default")'`,
 		Args: cobra.NoArgs,
 	}
 	o := config.Options{}
-	cmd.Flags().StringVar(&o.Path, "config", config.DefaultPath, "the AgentConfiguration; may be missing unless it is named")
-	cmd.Flags().BoolVar(&o.DryRun, "dry-run", false, "as evictd --dry-run: dry run, whatever the file says")
-	cmd.Flags().StringVar(&o.KubeletPath, "kubelet-config", "", "a KubeletConfiguration, whose part about eviction and shutdown lies below")
+	cmd.Flags().StringVar(&o.Path, "config", config.DefaultPath, "read the AgentConfiguration from `FILE`; the default file may be missing")
+	cmd.Flags().BoolVar(&o.DryRun, "dry-run", false, "switch dry run on, as evictd --dry-run does")
+	cmd.Flags().StringVar(&o.KubeletPath, "kubelet-config", "", "read eviction and shutdown settings from the KubeletConfiguration `FILE`; --config overrides it field by field")
 	format := addOutputFlag(cmd)
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		o.PathGiven = cmd.Flags().Changed("config")
@@ -160,8 +160,8 @@ AgentConfiguration.`,
 	return cmd
 }
 
-// reportLoad prints what is wrong with files as check does, so that an editor
-// that understands file:line: does here too.
+// reportLoad prints the problems of files in the format of check, FILE:LINE:, which
+// editors understand. It returns other errors.
 func reportLoad(stderr io.Writer, err error) error {
 	var problems strict.Problems
 	if !errors.As(err, &problems) {

@@ -22,14 +22,14 @@ import (
 	"github.com/evictd/evictd/agent/signal"
 )
 
-var update = flag.Bool("update", false, "write the golden files anew")
+var update = flag.Bool("update", false, "rewrite the golden files")
 
-// daemon is evictd as far as its control socket goes.
+// daemon is a control.Source with fixed data.
 type daemon struct {
 	status      control.Status
 	explanation control.Explanation
 	err         error
-	shutdowns   []control.Shutdown // one after the other, the last again and again
+	shutdowns   []control.Shutdown // returned in order, the last one repeatedly
 }
 
 func (d *daemon) Shutdown() control.Shutdown {
@@ -50,7 +50,7 @@ func (d *daemon) Status() control.Status { return d.status }
 
 func (d *daemon) Explain(signal.Signal) (control.Explanation, error) { return d.explanation, d.err }
 
-// serve answers on a control socket until the test ends.
+// serve serves a control socket until the test ends.
 func serve(t *testing.T, d *daemon) (socket string) {
 	t.Helper()
 	socket = filepath.Join(socketDir(t), "evictd.sock")
@@ -70,7 +70,8 @@ func serve(t *testing.T, d *daemon) (socket string) {
 	return socket
 }
 
-// socketDir is short, since a socket's path has 107 bytes.
+// socketDir returns a directory with a short path: the path of a socket has at most
+// 107 bytes.
 func socketDir(t *testing.T) string {
 	t.Helper()
 	dir, err := os.MkdirTemp("", "evictctl-")
@@ -114,8 +115,8 @@ var now = time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 
 const gib = int64(1) << 30
 
-// busy is a daemon with something in every part of its status.
-func busy() *daemon {
+// fullDaemon returns a daemon with data in every part of its status.
+func fullDaemon() *daemon {
 	memory := control.SignalStatus{
 		Signal: signal.MemoryAvailable, Status: control.Observed,
 		Available: number(gib / 2), Capacity: number(24 * gib), AgeSeconds: number(0.0123),
@@ -162,12 +163,12 @@ func busy() *daemon {
 				{Pod: "default/\x1b[2Jtrick\tname", Cause: "pid.available", Hard: true, Decided: now, Result: evict.ResultDryRun, Futile: true},
 			},
 			Config:   control.Config{Files: control.List[string]{"/etc/evictd/config.yaml"}, LoadedAt: now.Add(-time.Hour), LastReloadError: "config.yaml:3: dryRun: not a boolean"},
-			Warnings: control.List[string]{"no pod may be evicted"},
+			Warnings: control.List[string]{"no pod is eligible for eviction"},
 		},
 		explanation: control.Explanation{
 			At: now, Signal: signal.MemoryAvailable, Observation: memory,
 			Ranking: control.List[control.Candidate]{
-				{Ranked: evict.Ranked{Pod: "default/hog", UID: "1", Over: true, Usage: 3 * gib, Expected: 2 * gib}, QoS: evict.BestEffort, Why: "uses 3Gi and requests none, priority 0"},
+				{Ranked: evict.Ranked{Pod: "default/hog", UID: "1", Over: true, Usage: 3 * gib, Expected: 2 * gib}, QoS: evict.BestEffort, Why: "uses 3Gi and has no request, priority 0"},
 				{
 					Ranked: evict.Ranked{Pod: "default/web", UID: "2", Usage: gib, Request: 2 * gib, Expected: gib}, QoS: evict.Burstable, RequestOrigin: "estimated from oom_score_adj",
 					Reclaim:            &control.ReclaimStalls{Count: 34, Seconds: 1.25, LongestSeconds: 0.3},
@@ -186,7 +187,7 @@ func busy() *daemon {
 }
 
 func TestDaemonText(t *testing.T) {
-	socket := serve(t, busy())
+	socket := serve(t, fullDaemon())
 	for _, tt := range []struct {
 		args   []string
 		golden string
@@ -207,13 +208,13 @@ func TestDaemonText(t *testing.T) {
 	}
 }
 
-// A status that lacks something says what, and is no success for a script.
+// TestStatusNotReady checks that status prints what is missing, and fails.
 func TestStatusNotReady(t *testing.T) {
 	const missing = "runtime: list pods of unix:///run/containerd/containerd.sock: connection refused"
-	socket := serve(t, &daemon{status: control.Status{Missing: control.List[string]{missing, "observation: the first is not complete yet"}}})
+	socket := serve(t, &daemon{status: control.Status{Missing: control.List[string]{missing, "observation: the first observation is not complete yet"}}})
 	for _, format := range []string{"text", "json"} {
 		code, out, errs := call("status", "-o", format, "--control-socket", socket)
-		if want := "evictctl: evictd is not ready: " + missing + "; observation: the first is not complete yet\n"; code != exitFailure || errs != want {
+		if want := "evictctl: evictd is not ready: " + missing + "; observation: the first observation is not complete yet\n"; code != exitFailure || errs != want {
 			t.Errorf("status -o %s exits %d with %q; want %d and %q", format, code, errs, exitFailure, want)
 		}
 		if !strings.Contains(strings.Join(strings.Fields(out), " "), "connection refused") {
@@ -222,8 +223,8 @@ func TestStatusNotReady(t *testing.T) {
 	}
 }
 
-// What was read and what dry run adds to it are shown separately: a threshold that is
-// met by what was read is not just "ok".
+// TestDryRunText checks that the reading and the amount that dry run adds are shown
+// separately, and that a threshold met by the reading alone is not "ok".
 func TestDryRunText(t *testing.T) {
 	memory := control.SignalStatus{
 		Signal: signal.MemoryAvailable, Status: control.Observed, Available: number(gib / 2), Capacity: number(24 * gib),
@@ -252,7 +253,7 @@ func TestDryRunText(t *testing.T) {
 	}
 }
 
-// TestIdleDaemonText: nothing that is empty makes a heading.
+// TestIdleDaemonText checks that empty tables have no heading.
 func TestIdleDaemonText(t *testing.T) {
 	socket := serve(t, &daemon{
 		status: control.Status{
@@ -269,7 +270,7 @@ func TestIdleDaemonText(t *testing.T) {
 }
 
 func TestDaemonJSON(t *testing.T) {
-	d := busy()
+	d := fullDaemon()
 	socket := serve(t, d)
 	var status control.Status
 	code, out, errs := call("status", "-o", "json", "--control-socket", socket)
@@ -290,7 +291,7 @@ func TestDaemonJSON(t *testing.T) {
 }
 
 func TestReload(t *testing.T) {
-	d := busy()
+	d := fullDaemon()
 	d.status.Config = control.Config{
 		Files: control.List[string]{"/etc/evictd/config.yaml", "/var/lib/kubelet/config.yaml"}, LoadedAt: now,
 		Changed:      control.List[control.ConfigChange]{{Field: "maxVictims", Before: "3", After: "5"}, {Field: "evictionHard.pid.available", Before: "10%"}},
@@ -302,18 +303,18 @@ func TestReload(t *testing.T) {
 		t.Errorf("reload exits %d with %q; want %d", code, errs, exitOK)
 	}
 	golden(t, "reload.txt", out)
-	if _, out, _ := call("status", "--control-socket", socket); !strings.Contains(out, "after a restart only: notification") {
-		t.Errorf("status prints\n%s; want what needs a restart", out)
+	if _, out, _ := call("status", "--control-socket", socket); !strings.Contains(out, "only after a restart: notification") {
+		t.Errorf("status prints\n%s; want the fields that need a restart", out)
 	}
 	d.err = errors.New("config.yaml:5: evictionHrad: unknown field\nconfig.yaml:6: dryRun: not a boolean")
 	code, out, errs = call("reload", "--control-socket", socket)
-	if code != exitFailure || out != "" || errs != "evictctl: evictd answered: "+d.err.Error()+"\n" {
-		t.Errorf("reload of a mistake exits %d with %q, %q; want %d and all that is wrong", code, out, errs, exitFailure)
+	if code != exitFailure || out != "" || errs != "evictctl: evictd refused the request: "+d.err.Error()+"\n" {
+		t.Errorf("reload of an invalid file exits %d with %q, %q; want %d and all errors", code, out, errs, exitFailure)
 	}
 }
 
 func TestProbe(t *testing.T) {
-	ask := func(socket string) (answer struct {
+	probe := func(socket string) (answer struct {
 		Features    []struct{ Name, Supported string }
 		Daemon      *probedDaemon
 		DaemonError string
@@ -329,15 +330,15 @@ func TestProbe(t *testing.T) {
 		return answer
 	}
 	none := filepath.Join(socketDir(t), "none")
-	if answer := ask(none); answer.Daemon != nil || !strings.Contains(answer.DaemonError, "evictd is not running") {
+	if answer := probe(none); answer.Daemon != nil || !strings.Contains(answer.DaemonError, "evictd is not running") {
 		t.Errorf("probe without evictd = %+v, %q; want that it is not running", answer.Daemon, answer.DaemonError)
 	}
-	socket := serve(t, busy())
-	if answer := ask(socket); answer.Daemon == nil || answer.Daemon.Runtime.Version != "1.6.20" || answer.DaemonError != "" {
+	socket := serve(t, fullDaemon())
+	if answer := probe(socket); answer.Daemon == nil || answer.Daemon.Runtime.Version != "1.6.20" || answer.DaemonError != "" {
 		t.Errorf("probe with evictd = %+v, %q; want its runtime", answer.Daemon, answer.DaemonError)
 	}
 	for _, tt := range []struct{ socket, want string }{
-		{none, "mode, runtime and lanes are not known: evictd is not running: "},
+		{none, "mode, runtime and lanes are unknown: evictd is not running: "},
 		{socket, "runtime: containerd 1.6.20 at unix:///run/containerd/containerd.sock, not connected"},
 	} {
 		code, out, errs := call("probe", "--control-socket", tt.socket)
@@ -348,12 +349,12 @@ func TestProbe(t *testing.T) {
 	}
 }
 
-// TestProbeOfAnEmptyTree: roots that hold nothing are told of, not fatal.
-func TestProbeOfAnEmptyTree(t *testing.T) {
+// TestProbeOfEmptyTree checks that empty filesystems are reported and no error.
+func TestProbeOfEmptyTree(t *testing.T) {
 	empty := t.TempDir()
 	code, out, errs := call("probe", "--path.procfs", empty, "--path.sysfs", empty, "--path.cgroupfs", empty, "--control-socket", filepath.Join(empty, "none"))
 	if code != exitOK || errs != "" || !strings.Contains(out, "FEATURE") {
-		t.Errorf("probe of nothing exits %d with %q and prints\n%s; want the features", code, errs, out)
+		t.Errorf("probe of an empty tree exits %d with %q and prints\n%s; want the features", code, errs, out)
 	}
 }
 
@@ -370,7 +371,7 @@ func TestDaemonFailures(t *testing.T) {
 			if err != nil {
 				return
 			}
-			// What was not read would break the connection off in another way.
+			// With unread data Close would reset the connection (ECONNRESET).
 			_, _ = conn.Read(make([]byte, 4096))
 			conn.Close()
 		}
@@ -381,9 +382,9 @@ func TestDaemonFailures(t *testing.T) {
 		code int
 		want string
 	}{
-		{[]string{"status", "--control-socket", hung}, exitFailure, "evictctl: evictd does not answer on " + hung + ": the connection broke off; it hangs or stops, "},
-		{[]string{"explain", "--control-socket", early}, exitFailure, "evictctl: evictd answered: the first observation is not complete yet\n"},
-		{[]string{"explain", "--signal", "cpu"}, exitUsage, `evictctl: unknown signal "cpu": it is one of memory.available, `},
+		{[]string{"status", "--control-socket", hung}, exitFailure, "evictctl: evictd does not respond on " + hung + ": it closed the connection; it hangs or is stopping, "},
+		{[]string{"explain", "--control-socket", early}, exitFailure, "evictctl: evictd refused the request: the first observation is not complete yet\n"},
+		{[]string{"explain", "--signal", "cpu"}, exitUsage, `evictctl: unknown signal "cpu"; want one of memory.available, `},
 		{[]string{"explain", "default/hog"}, exitUsage, "unknown command"},
 	} {
 		code, out, errs := call(tt.args...)

@@ -16,22 +16,22 @@ func newExplainCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "explain",
 		Short: "Show which pods would be evicted now, and why",
-		Long: `Show which pods the running evictd would evict if a signal were low now, in
-which order and why; which pods are exempt; and which containers on this host
-are not the runtime's: those are not ours and never killed.
+		Long: `Show which pods the running evictd would evict if a signal were low now, in which
+order and why. It also shows which pods are exempt, and which containers on this
+host don't belong to the container runtime; evictd never kills those.
 
-JSON also has each pod's containers and their cgroups.`,
+JSON also has the containers of each pod and their cgroups.`,
 		Args: cobra.NoArgs,
 		Example: `  evictctl explain
 
-  # Who goes first when the disk is full?
+  # Which pod is evicted first when the disk is full?
   evictctl explain --signal nodefs.available
 
   evictctl explain -o json | jq -r '.ranking[0].pod'`,
 	}
 	format := addOutputFlag(cmd)
 	socket := addSocketFlag(cmd)
-	name := cmd.Flags().String("signal", signal.MemoryAvailable.String(), "the `signal` to rank for")
+	name := cmd.Flags().String("signal", signal.MemoryAvailable.String(), "`signal` to rank for")
 	names := make([]cobra.Completion, 0, signal.Count)
 	for _, s := range signal.All() {
 		names = append(names, s.String())
@@ -58,22 +58,22 @@ JSON also has each pod's containers and their cgroups.`,
 
 func explanationPage(e *control.Explanation) *page {
 	p := &page{}
-	p.line("%s: %s", e.Signal, underPressure(&e.Observation))
+	p.line("%s: %s", e.Signal, signalState(&e.Observation))
 	if e.Observation.DryRunAdds > 0 {
-		p.line("dry run:    would-be victims add %s to that", control.Amount(e.Signal, e.Observation.DryRunAdds))
+		p.line("dry run:    dry-run victims add %s", control.Amount(e.Signal, e.Observation.DryRunAdds))
 	}
 	for _, t := range e.Observation.Thresholds {
-		p.line("threshold:  %s, %s: %s", thresholdText(e.Signal, &t), kind(&t), standing(&e.Observation, &t, e.At))
+		p.line("threshold:  %s, %s: %s", thresholdText(e.Signal, &t), kind(&t), thresholdState(&e.Observation, &t, e.At))
 	}
 	if len(e.Observation.Thresholds) == 0 {
 		p.line("threshold:  none")
 	}
 	if m := e.Memory; m != nil {
 		if m.UnaccountedBytes != nil {
-			p.line("note:       %s of memory are neither free, anonymous, file cache nor hugetlb: the kernel's own, which no eviction brings back", control.Bytes(*m.UnaccountedBytes))
+			p.line("note:       %s of memory is the kernel's own (neither free, anonymous, file cache nor hugetlb); evictions don't free it", control.Bytes(*m.UnaccountedBytes))
 		}
 		if m.SwapTotalBytes != nil && m.SwapFreeBytes != nil && *m.SwapTotalBytes > 0 {
-			p.line("note:       %s of %s of swap are free, which do not count", control.Bytes(*m.SwapFreeBytes), control.Bytes(*m.SwapTotalBytes))
+			p.line("note:       %s of %s of swap is free; it does not count as available", control.Bytes(*m.SwapFreeBytes), control.Bytes(*m.SwapTotalBytes))
 		}
 	}
 	for _, n := range e.Notes {
@@ -81,13 +81,13 @@ func explanationPage(e *control.Explanation) *page {
 	}
 	for _, c := range e.Ranking {
 		for _, a := range c.IgnoredAnnotations {
-			p.line("note:       %s: the annotation %s is not believed", c.Pod, a)
+			p.line("note:       %s: untrusted annotation %s is ignored", c.Pod, a)
 		}
 	}
 	for _, c := range e.Ranking {
 		if r := c.Reclaim; r != nil && r.Count > 0 {
-			p.line("note:       %s: its tasks have stalled in reclaim for %s in all, %d times, the longest for %s",
-				c.Pod, seconds(r.Seconds), r.Count, seconds(r.LongestSeconds))
+			p.line("note:       %s: its tasks stalled %d times in direct reclaim, %s in total, %s at most",
+				c.Pod, r.Count, seconds(r.Seconds), seconds(r.LongestSeconds))
 		}
 	}
 	for _, c := range e.Ranking {
@@ -97,18 +97,18 @@ func explanationPage(e *control.Explanation) *page {
 				age = seconds(*d.AgeSeconds) + " ago"
 			}
 			if d.Short != "" {
-				short = "; it may hold more: " + d.Short
+				short = "; it may use more: " + d.Short
 			}
 			p.line("note:       %s: measured %s by %s%s", c.Pod, age, orDash(strings.Join(d.By, ", ")), short)
 		}
 	}
 	if len(e.Ranking) == 0 {
-		p.line("ranking:    no pod may be evicted")
+		p.line("ranking:    no pod is eligible for eviction")
 	}
 	p.table([]string{"#", "POD", "QOS", "EXPECTED", "WHY"}, rankingRows(e))
 	p.table([]string{"EXEMPT", "REASON", "DETAIL"}, exemptRows(e.Exempt))
 	p.table([]string{"OOM_SCORE_ADJ", "CONTAINER", "IS", "SHOULD BE", "OOM GROUP", "BY"}, scoreRows(e.OOMScores))
-	p.table([]string{"PROCESSES", "MEMORY", "COMMAND", "NOT OURS, NEVER KILLED"}, outsiderRows(e.NotOurs))
+	p.table([]string{"PROCESSES", "MEMORY", "COMMAND", "FOREIGN CONTAINER, NEVER KILLED"}, foreignRows(e.NotOurs))
 	return p
 }
 
@@ -132,12 +132,13 @@ func exemptRows(exempt []evict.Exempt) [][]string {
 	return rows
 }
 
-// scoreRows shows the scores of processes: one, or the lowest and the highest.
+// scoreRows returns one row per container. A container whose processes differ shows
+// the lowest and the highest score.
 func scoreRows(scores []control.OOMScore) [][]string {
 	var rows [][]string
 	for i := range scores {
 		s := &scores[i]
-		is, wanted, group, by := "not known", "-", "-", orDash(s.From)
+		is, wanted, group, by := "unknown", "-", "-", orDash(s.From)
 		if s.Error != "" {
 			by += "; " + s.Error
 		}
@@ -160,14 +161,14 @@ func scoreRows(scores []control.OOMScore) [][]string {
 	return rows
 }
 
-func outsiderRows(outsiders []control.Outsider) [][]string {
+func foreignRows(containers []control.Outsider) [][]string {
 	var rows [][]string
-	for _, o := range outsiders {
+	for _, c := range containers {
 		memory := "-"
-		if o.MemoryBytes != nil {
-			memory = control.Bytes(*o.MemoryBytes)
+		if c.MemoryBytes != nil {
+			memory = control.Bytes(*c.MemoryBytes)
 		}
-		rows = append(rows, []string{strconv.Itoa(o.Processes), memory, orDash(o.Command), o.Cgroup})
+		rows = append(rows, []string{strconv.Itoa(c.Processes), memory, orDash(c.Command), c.Cgroup})
 	}
 	return rows
 }

@@ -1,9 +1,9 @@
-// Evictctl is the operator's tool beside evictd: it checks and shows
-// configurations, replays scenarios, and asks a running daemon what it sees
-// and why it decides as it does. It never links the daemon.
+// Evictctl is the operator's tool for evictd. It validates and prints
+// configurations, replays scenarios, and shows the status and decisions of a
+// running evictd. It does not link the daemon.
 //
-// It exits with 0 when it did what was asked, 1 when that failed or what was
-// checked is invalid, and 2 when it was called wrongly.
+// It exits with 0 on success, 1 on failure or if a checked file is invalid, and 2 on
+// wrong usage.
 package main
 
 import "os"

@@ -8,7 +8,7 @@ import (
 	"github.com/spf13/cobra"
 )
 
-// output is how a command prints its answer.
+// output is the output format of a command.
 type output string
 
 const (
@@ -16,10 +16,10 @@ const (
 	outputJSON output = "json"
 )
 
-// addOutputFlag gives a command -o text|json, text unless it is told otherwise.
+// addOutputFlag adds -o text|json to a command, with the default text.
 func addOutputFlag(cmd *cobra.Command) *output {
 	o := outputText
-	cmd.Flags().VarP(&o, "output", "o", "how to print the answer: text or json")
+	cmd.Flags().VarP(&o, "output", "o", "output format: text or json")
 	complete := cobra.FixedCompletions([]cobra.Completion{string(outputText), string(outputJSON)}, cobra.ShellCompDirectiveNoFileComp)
 	if err := cmd.RegisterFlagCompletionFunc("output", complete); err != nil {
 		panic(err) // the flag was declared two lines above
@@ -27,10 +27,10 @@ func addOutputFlag(cmd *cobra.Command) *output {
 	return &o
 }
 
-// String returns the format's name; with Set and Type it makes output a flag.
+// String implements pflag.Value.
 func (o *output) String() string { return string(*o) }
 
-// Set accepts text and json.
+// Set implements pflag.Value.
 func (o *output) Set(text string) error {
 	switch output(text) {
 	case outputText, outputJSON:
@@ -40,11 +40,10 @@ func (o *output) Set(text string) error {
 	return fmt.Errorf("want %s or %s", outputText, outputJSON)
 }
 
-// Type names the kind of value in --help.
+// Type implements pflag.Value; --help shows it.
 func (o *output) Type() string { return "text|json" }
 
-// printJSON writes v on as many lines as are good to read. Quotes and angle
-// brackets stay as they are: nothing here ends in a web page.
+// printJSON writes v as indented JSON, without HTML escapes.
 func printJSON(w io.Writer, v any) error {
 	e := json.NewEncoder(w)
 	e.SetEscapeHTML(false)

@@ -13,15 +13,15 @@ import (
 	"unicode/utf8"
 )
 
-// page is a text answer in the making. Whatever is put on it is made printable:
-// names of processes and messages come from strangers, and must neither move
-// the cursor nor break a table.
+// page is the text output of a command. It escapes unprintable characters: names of
+// processes and messages come from pods, and must neither move the cursor nor break
+// a table.
 type page struct{ b bytes.Buffer }
 
-// pageWidth is where text is wrapped: the width of a terminal, and of a mail.
+// pageWidth is the column at which text is wrapped: the default width of a terminal.
 const pageWidth = 80
 
-// label is what a line begins with whose further lines are indented to its text.
+// label matches the label of a line. Wrapped lines are indented to the text after it.
 var label = regexp.MustCompile(`^[a-z ]{1,12}: +`)
 
 // line adds one line, wrapped.
@@ -31,13 +31,13 @@ func (p *page) line(format string, args ...any) {
 	p.wrap(head, text[len(head):], len(head))
 }
 
-// wrap adds text after head, and indents what does not fit to a column. A word
-// that is too long stays whole.
+// wrap adds text after head. Further lines are indented to a column. A word that is
+// too long is not split.
 func (p *page) wrap(head, text string, column int) {
 	line, empty := head, true
 	for _, word := range strings.Fields(text) {
 		if !empty && utf8.RuneCountInString(line)+1+utf8.RuneCountInString(word) > pageWidth {
-			p.end(line)
+			p.addLine(line)
 			line, empty = strings.Repeat(" ", column), true
 		}
 		if !empty {
@@ -45,24 +45,23 @@ func (p *page) wrap(head, text string, column int) {
 		}
 		line, empty = line+word, false
 	}
-	p.end(line)
+	p.addLine(line)
 }
 
-// end adds a line that fits.
-func (p *page) end(line string) {
+// addLine adds one line without wrapping it.
+func (p *page) addLine(line string) {
 	p.b.WriteString(strings.TrimRight(line, " "))
 	p.b.WriteByte('\n')
 }
 
-// table adds an empty line and a table, whose columns the header names, unless
-// there are no rows. The last column is wrapped: within itself where it has
-// room, else on lines of its own.
+// table adds an empty line and a table, unless there are no rows. The last column is
+// wrapped: within the column if it is wide enough, else on separate lines.
 func (p *page) table(header []string, rows [][]string) {
 	if len(rows) == 0 {
 		return
 	}
 	p.b.WriteByte('\n')
-	const gap, leastRoom, indent = 2, 30, 4
+	const gap, minColumn, indent = 2, 30, 4
 	last := len(header) - 1
 	all := append([][]string{header}, rows...)
 	widths := make([]int, last)
@@ -82,10 +81,10 @@ func (p *page) table(header []string, rows [][]string) {
 		}
 		column := utf8.RuneCountInString(head)
 		switch {
-		case column+utf8.RuneCountInString(row[last]) <= pageWidth || pageWidth-column >= leastRoom:
+		case column+utf8.RuneCountInString(row[last]) <= pageWidth || pageWidth-column >= minColumn:
 			p.wrap(head, row[last], column)
 		default:
-			p.end(head)
+			p.addLine(head)
 			if row[last] == "" {
 				break
 			}
@@ -100,7 +99,7 @@ func (p *page) print(w io.Writer) error {
 	return err
 }
 
-// printable escapes what does not print, as in a Go string.
+// printable escapes unprintable characters as in a Go string.
 func printable(s string) string {
 	if strings.IndexFunc(s, func(r rune) bool { return !unicode.IsPrint(r) }) < 0 && utf8.ValidString(s) {
 		return s
@@ -122,7 +121,7 @@ func printable(s string) string {
 	return string(b)
 }
 
-// span prints a duration to the precision that matters at its size.
+// span formats a duration with about three significant digits.
 func span(d time.Duration) string {
 	switch {
 	case d < 0:
@@ -144,10 +143,11 @@ func span(d time.Duration) string {
 	return text
 }
 
-// seconds is span of a number of seconds.
+// seconds formats a number of seconds as span does.
 func seconds(s float64) string { return span(time.Duration(s * float64(time.Second))) }
 
-// between is the span from one time to another, "-" where one is not known.
+// between formats the time from one instant to another, and returns "-" if one is
+// unknown.
 func between(from, to time.Time) string {
 	if from.IsZero() || to.IsZero() {
 		return "-"
@@ -155,10 +155,10 @@ func between(from, to time.Time) string {
 	return span(to.Sub(from))
 }
 
-// at prints a time in UTC to the second.
+// at formats a time in UTC with second precision.
 func at(t time.Time) string { return t.UTC().Format(time.RFC3339) }
 
-// orDash stands in for an empty cell.
+// orDash returns "-" for an empty string.
 func orDash(s string) string {
 	if s == "" {
 		return "-"

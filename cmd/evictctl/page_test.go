@@ -8,7 +8,8 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// Text is wrapped between words; a word that is too long stays whole.
+// TestPage checks that text is wrapped between words, and that a long word is not
+// split.
 func TestPage(t *testing.T) {
 	p := &page{}
 	long := strings.Repeat("x", 90)

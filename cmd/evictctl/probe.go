@@ -8,16 +8,16 @@ import (
 	"github.com/evictd/evictd/kernel/probe"
 )
 
-// probed is what probe prints as JSON.
+// probed is the JSON output of probe.
 type probed struct {
 	Features []probe.Feature `json:"features"`
-	// Daemon is what the running evictd adds; null where it could not be asked,
-	// which DaemonError then explains.
+	// Daemon is from the running evictd. It is null if the request failed, for the
+	// reason in DaemonError.
 	Daemon      *probedDaemon `json:"daemon"`
 	DaemonError string        `json:"daemonError,omitempty"`
 }
 
-// probedDaemon is the part of a daemon's status that a probe is about.
+// probedDaemon is the part of evictd's status that probe shows.
 type probedDaemon struct {
 	Mode    control.Mode               `json:"mode"`
 	Runtime control.Runtime            `json:"runtime"`
@@ -27,13 +27,13 @@ type probedDaemon struct {
 func newProbeCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "probe",
-		Short: "Show what this kernel and these privileges allow, and what is missing",
-		Long: `Show what this kernel, its cgroup tree and these privileges allow, and what is
-missing for better. Each thing is tried and leaves nothing behind. The answers
-hold for whoever asks: run it as the user, and where, evictd runs.
+		Short: "Show which features the kernel and your privileges support",
+		Long: `Show which features the kernel, its cgroup tree and your privileges support, and
+what is missing. Each feature is tried, and the test leaves nothing behind. The
+results are valid for the user and container in which you run the command: run it
+as the same user, and in the same place, as evictd.
 
-Where evictd is running its own mode, runtime and lanes are shown too; without
-it the rest is shown all the same.`,
+If evictd is running, the command shows its mode, runtime and lanes too.`,
 		Args: cobra.NoArgs,
 		Example: `  sudo evictctl probe
 
@@ -42,9 +42,9 @@ it the rest is shown all the same.`,
 	}
 	format := addOutputFlag(cmd)
 	socket := addSocketFlag(cmd)
-	procfs := cmd.Flags().String("path.procfs", "/proc", "the node's procfs `directory`")
-	sysfs := cmd.Flags().String("path.sysfs", "/sys", "the node's sysfs `directory`")
-	cgroupfs := cmd.Flags().String("path.cgroupfs", "/sys/fs/cgroup", "the node's cgroup `directory`")
+	procfs := cmd.Flags().String("path.procfs", "/proc", "`directory` of the node's proc filesystem")
+	sysfs := cmd.Flags().String("path.sysfs", "/sys", "`directory` of the node's sys filesystem")
+	cgroupfs := cmd.Flags().String("path.cgroupfs", "/sys/fs/cgroup", "`directory` of the node's cgroup filesystem")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		answer := probed{Features: probe.Run(kernel.FS(*procfs), kernel.FS(*sysfs), kernel.FS(*cgroupfs))}
 		s, err := control.NewClient(*socket).Status(cmd.Context())
@@ -68,7 +68,7 @@ func probePage(answer *probed, s *control.Status) *page {
 		p.line("runtime:     %s", runtimeLine(d.Runtime, s.At))
 		p.table(laneHeads, laneRows(d.Lanes))
 	} else {
-		p.line("mode, runtime and lanes are not known: %s", answer.DaemonError)
+		p.line("mode, runtime and lanes are unknown: %s", answer.DaemonError)
 	}
 	var rows [][]string
 	for _, f := range answer.Features {
@@ -81,6 +81,6 @@ func probePage(answer *probed, s *control.Status) *page {
 			rows = append(rows, []string{f.Name, f.Missing})
 		}
 	}
-	p.table([]string{"FOR BETTER", "IT TAKES"}, rows)
+	p.table([]string{"FEATURE", "REQUIRES"}, rows)
 	return p
 }

@@ -11,12 +11,12 @@ import (
 func newReloadCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "reload",
-		Short: "Have the running evictd read its configuration again",
-		Long: `Have the running evictd read the files that it was started with again, and show
-what has changed. systemctl reload runs this command.
+		Short: "Reload the configuration of the running evictd",
+		Long: `Make the running evictd read again the configuration files that it was started
+with, and show what has changed. systemctl reload runs this command.
 
-It exits with 1 when a file is wrong, and prints everything that is wrong with it;
-the configuration in force stays the one before.`,
+If a file is invalid, it prints all errors and exits with 1; the previous
+configuration stays in force.`,
 		Args:    cobra.NoArgs,
 		Example: `  evictctl reload`,
 	}
@@ -39,7 +39,7 @@ func reloadPage(c *control.Config) *page {
 	p := &page{}
 	p.line("config:      %s", configLine(*c))
 	if len(c.Changed) == 0 {
-		p.line("changed:     nothing")
+		p.line("changed:     none")
 	}
 	for _, change := range c.Changed {
 		p.line("changed:     %s: %s -> %s", change.Field, orDash(change.Before), orDash(change.After))
@@ -50,7 +50,8 @@ func reloadPage(c *control.Config) *page {
 	return p
 }
 
-// needsRestart says which fields wait for a restart.
+// needsRestart returns a warning that lists the fields that take effect at the next
+// start.
 func needsRestart(c *control.Config) string {
-	return "changed, but in force after a restart only: " + strings.Join(c.NeedsRestart, ", ")
+	return "changed, but takes effect only after a restart: " + strings.Join(c.NeedsRestart, ", ")
 }

@@ -10,15 +10,14 @@ import (
 	"github.com/evictd/evictd/agent/config/strict"
 )
 
-// replayable is what a file of any kind of scenario is read into.
+// replayable is a parsed scenario of either kind.
 type replayable interface {
 	WriteText(io.Writer) error
 	WriteJSON(io.Writer) error
 }
 
-// replay reads all files and prints what comes of each, with what there is to
-// say of them on stderr. Where any is invalid it says so of all and prints
-// nothing else.
+// replay parses all files and prints the result of each, with notices on stderr. If
+// a file is invalid, it prints only the errors of all files.
 func replay[S replayable](cmd *cobra.Command, files []string, format output, parse func(string, []byte) (S, error), notices func(S) []strict.Problem) error {
 	var scenarios []S
 	var errs []error
@@ -60,8 +59,7 @@ func readScenario[S any](stdin io.Reader, file string, parse func(string, []byte
 	return parse(name, data)
 }
 
-// writeScenario prints a scenario for people, under its name where there are
-// several.
+// writeScenario prints a scenario as text, with its file name if there are several.
 func writeScenario(w io.Writer, s replayable, i int, files []string) error {
 	if len(files) > 1 {
 		if i > 0 {

@@ -11,12 +11,12 @@ import (
 // The exit codes.
 const (
 	exitOK      = 0
-	exitFailure = 1 // it failed, or what was checked is invalid
-	exitUsage   = 2 // evictctl was called wrongly
+	exitFailure = 1 // failure, or a checked file is invalid
+	exitUsage   = 2 // wrong usage
 )
 
-// usageError is a mistake in the call that only the command itself can see,
-// such as two flags that exclude each other.
+// usageError is wrong usage that only the command itself can detect, such as an
+// unknown signal.
 type usageError struct{ message string }
 
 func (e *usageError) Error() string { return e.message }
@@ -25,10 +25,10 @@ func usagef(format string, args ...any) error {
 	return &usageError{message: fmt.Sprintf(format, args...)}
 }
 
-// errReported is returned by a command that has already printed why it failed.
+// errReported is returned by a command that has already printed its error.
 var errReported = errors.New("reported already")
 
-// run carries out one call of evictctl and returns its exit code.
+// run runs evictctl with args and returns its exit code.
 func run(args []string, stdout, stderr io.Writer) int {
 	root := newRootCommand()
 	started := false
@@ -54,7 +54,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 func newRootCommand() *cobra.Command {
 	root := &cobra.Command{
 		Use:           "evictctl",
-		Short:         "Check, replay and explain what evictd does",
+		Short:         "Inspect and control evictd",
 		SilenceErrors: true,
 		SilenceUsage:  true,
 		RunE:          needsSubcommand,
@@ -75,8 +75,8 @@ func newRootCommand() *cobra.Command {
 	return root
 }
 
-// needsSubcommand is what a command runs that only groups others: cobra would
-// print its help and report success.
+// needsSubcommand is the RunE of a command that only groups others. Without it cobra
+// prints the help and exits with 0.
 func needsSubcommand(cmd *cobra.Command, args []string) error {
 	if len(args) > 0 {
 		return usagef("unknown command %q for %q", args[0], cmd.CommandPath())

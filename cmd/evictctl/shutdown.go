@@ -18,7 +18,7 @@ import (
 func newShutdownCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "shutdown",
-		Short: "Plan, replay and begin a shutdown of the node",
+		Short: "Plan, simulate and begin a graceful node shutdown",
 		RunE:  needsSubcommand,
 	}
 	cmd.AddCommand(newShutdownPlanCommand(), newShutdownSimulateCommand(), newShutdownBeginCommand(), newShutdownCancelCommand())
@@ -28,24 +28,22 @@ func newShutdownCommand() *cobra.Command {
 func newShutdownSimulateCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "simulate FILE...",
-		Short: "Replay a shutdown: who would have been stopped when?",
-		Long: `Simulate replays scenarios of a shutdown: files that hold a configuration, the
-pods of a node, how long each takes to stop, and when the shutdown begins or is
-called off. It prints who would be asked to stop when, and what each would be
-given, by the code that evictd itself runs, with simulated time and on any
-machine. FILE may be - for the standard input.
+		Short: "Replay a shutdown scenario and show which pods stop when",
+		Long: `Simulate replays shutdown scenarios: files with a configuration, the pods of a
+node, how long each takes to stop, and when the shutdown begins or is canceled.
+It prints when evictd would ask each pod to stop, and with which grace period. It
+runs evictd's own code with simulated time, on any machine. FILE may be - for the
+standard input.
 
-A pod without stopsAfter never stops by itself: it is killed when its time is
-up. inhibitDelayMax is how long the shutdown may be held up; without it that is
-as long as the groups need.
+A pod without stopsAfter never stops by itself: it is killed when its time is up.
+inhibitDelayMax is how long the shutdown may be delayed; the default is as long as
+the groups need.
 
-With -o json it prints one object a line: the groups, then every instant at
-which something happened.
+With -o json it prints one object per line: the groups, then every event.
 
-It exits with 0 when all scenarios were replayed, and with 1 when a file is
-invalid; then it prints everything that is wrong with all of them, and replays
-none.`,
-		Example: `  # How long does the database get when the others are quick?
+It exits with 0 if all scenarios were replayed. If a file is invalid, it prints the
+errors of all files, replays none and exits with 1.`,
+		Example: `  # How long does the database get if the other pods stop fast?
   cat >node.yaml <<EOF
   apiVersion: evictd.io/v1alpha1
   kind: ShutdownScenario
@@ -72,18 +70,17 @@ none.`,
 func newShutdownPlanCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "plan",
-		Short: "Show what a shutdown would do to the pods that run now",
-		Long: `Show what a shutdown of the node would do to the pods that run now: the groups
-in the order in which they stop, what each pod would be given, and whether logind
-lets the shutdown be held up for that long. While a shutdown goes on, show how far
-it has come.
+		Short: "Show how a node shutdown would stop the running pods",
+		Long: `Show how a node shutdown would stop the running pods: the groups in the order in
+which they stop, the grace period of each pod, and whether logind allows to delay
+the shutdown for that long. During a shutdown, show its progress.
 
-A grace is what a pod has if all those before it take all of their time; what
-they leave over goes to the later groups.`,
+The plan assumes that all pods use their whole time; later groups get the time
+that earlier ones do not use.`,
 		Args: cobra.NoArgs,
 		Example: `  evictctl shutdown plan
 
-  # Is a shutdown held up for the pods at all?
+  # Does evictd delay a shutdown for the pods?
   evictctl shutdown plan -o json | jq '.held, .why[]'`,
 	}
 	format := addOutputFlag(cmd)
@@ -108,15 +105,15 @@ func printShutdown(cmd *cobra.Command, s *control.Shutdown, format output) error
 func newShutdownBeginCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "begin",
-		Short: "Stop the pods as if the node went down, and wait for that",
-		Long: `Stop the pods as if the node went down, group by group, and wait until that is
-over. It is for the shutdown scripts of hosts without logind; where there is one
-evictd hears of a shutdown by itself.
+		Short: "Stop the pods as in a node shutdown, and wait until they are gone",
+		Long: `Stop the pods as in a node shutdown, group by group, and wait until they are gone.
+Use it in the shutdown scripts of hosts without logind; logind notifies evictd by
+itself.
 
-New pods are stopped until evictctl shutdown cancel, or the end of the node.
+New pods are stopped too, until evictctl shutdown cancel or the end of the node.
 
-It exits with 1 when evictd does not stop the pods, and says why: in dry run too,
-where it only shows which pods would be stopped.`,
+If evictd does not stop the pods, the command prints the reason and exits with 1.
+So it does in dry run, after it has shown which pods would be stopped.`,
 		Args: cobra.NoArgs,
 		Example: `  # In a shutdown script, before the container runtime is stopped
   evictctl shutdown begin
@@ -125,7 +122,7 @@ where it only shows which pods would be stopped.`,
 	}
 	format := addOutputFlag(cmd)
 	socket := addSocketFlag(cmd)
-	wait := cmd.Flags().Bool("wait", true, "wait until the pods are gone, or their time is up")
+	wait := cmd.Flags().Bool("wait", true, "wait until the pods are gone or their time is up")
 	cmd.RunE = func(cmd *cobra.Command, _ []string) error {
 		client := control.NewClient(*socket)
 		s, err := client.BeginShutdown(cmd.Context())
@@ -133,7 +130,7 @@ where it only shows which pods would be stopped.`,
 			select {
 			case <-cmd.Context().Done():
 				return cmd.Context().Err()
-			case <-time.After(lookAgain):
+			case <-time.After(pollInterval):
 			}
 			s, err = client.Shutdown(cmd.Context())
 		}
@@ -141,7 +138,7 @@ where it only shows which pods would be stopped.`,
 		case err != nil:
 			return withRemedy(err)
 		case s.CalledOff && *wait:
-			return errors.New("the shutdown was called off")
+			return errors.New("the shutdown was canceled")
 		}
 		if err := printShutdown(cmd, &s, *format); err != nil {
 			return err
@@ -151,16 +148,16 @@ where it only shows which pods would be stopped.`,
 	return cmd
 }
 
-// dryRunError is the error of a begin that stopped no pod because evictd is in
-// dry run: a shutdown script must not take the pods for stopped.
+// dryRunError returns the error of begin in dry run, so that a shutdown script does
+// not assume that the pods are stopped. It returns nil outside dry run.
 func dryRunError(s *control.Shutdown) error {
 	if !s.DryRun && s.WouldStop == 0 {
 		return nil
 	}
-	return fmt.Errorf("dry run: no pod is stopped%s; evictctl status says why", wouldStop(s))
+	return fmt.Errorf("dry run: no pod is stopped%s; see evictctl status for the reason", wouldStop(s))
 }
 
-// wouldStop says how many pods dry run has left alone; nothing before they are
+// wouldStop returns how many pods dry run did not stop, and "" before they are
 // listed.
 func wouldStop(s *control.Shutdown) string {
 	if s.WouldStop == 0 {
@@ -169,7 +166,7 @@ func wouldStop(s *control.Shutdown) string {
 	return ", " + counted(s.WouldStop, "pod") + " would be"
 }
 
-// counted is a number with its noun.
+// counted returns a number with its noun.
 func counted(n int, noun string) string {
 	if n == 1 {
 		return "1 " + noun
@@ -181,9 +178,9 @@ func newShutdownCancelCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "cancel",
 		Short: "Stop no further pods",
-		Long: `Call a shutdown off that evictctl shutdown begin has begun: no further pod is
-asked to stop, and new ones are welcome. Those that were asked already go on with
-that. A shutdown that logind has told of is logind's to call off.`,
+		Long: `Cancel a shutdown that was begun by evictctl shutdown begin: evictd asks no further
+pod to stop, and admits new pods. Pods that were asked already still stop. Only
+logind can cancel a shutdown that logind has begun.`,
 		Args:    cobra.NoArgs,
 		Example: `  evictctl shutdown cancel`,
 	}
@@ -202,8 +199,9 @@ that. A shutdown that logind has told of is logind's to call off.`,
 const (
 	phaseIdle     = "idle"
 	phaseStopping = "stopping"
-	// lookAgain is how often begin looks how far it has come.
-	lookAgain = 200 * time.Millisecond
+	// pollInterval is how often begin requests the progress. It delays a shutdown
+	// script by at most that time.
+	pollInterval = 200 * time.Millisecond
 )
 
 func shutdownPage(s *control.Shutdown) *page {
@@ -226,7 +224,7 @@ func shutdownPage(s *control.Shutdown) *page {
 			group[0] += " now"
 		}
 		if len(g.Pods) == 0 {
-			rows = append(rows, append(group, "nobody", "-", "-", "-"))
+			rows = append(rows, append(group, "no pod", "-", "-", "-"))
 		}
 		for _, pod := range g.Pods {
 			wave := "first"
@@ -244,7 +242,7 @@ func shutdownPage(s *control.Shutdown) *page {
 	return p
 }
 
-// podStatus says a status of control.ShutdownPod in words.
+// podStatus returns the text for a status of control.ShutdownPod.
 func podStatus(status string) string {
 	if status == string(shutdown.Pretended) {
 		return "would be stopped"
@@ -252,7 +250,7 @@ func podStatus(status string) string {
 	return status
 }
 
-// shutdownLine says how evictd stands to a shutdown.
+// shutdownLine returns the progress of a shutdown, or what evictd does in one.
 func shutdownLine(s *control.Shutdown) string {
 	if s.Phase != phaseIdle {
 		by := "logind's"
@@ -272,13 +270,13 @@ func shutdownLine(s *control.Shutdown) string {
 	}
 	switch {
 	case len(s.Why) > 0:
-		return "left alone; " + strings.Join(s.Why, "; ")
+		return "pods are not stopped; " + strings.Join(s.Why, "; ")
 	case s.DryRun:
-		return "dry run, nothing is stopped nor held up"
+		return "dry run, no pod is stopped and the shutdown is not delayed"
 	case s.Held:
-		return "held up for the pods"
+		return "delayed until the pods are stopped"
 	}
-	return "heard of only from evictctl shutdown begin"
+	return "pods are stopped only by evictctl shutdown begin"
 }
 
 func lastLine(s *control.Shutdown) string {

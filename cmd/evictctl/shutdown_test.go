@@ -27,7 +27,7 @@ func plan() control.Shutdown {
 	}
 }
 
-// underWay is a shutdown in its second group.
+// underWay returns a shutdown in its last group.
 func underWay() control.Shutdown {
 	s := plan()
 	s.Phase, s.Manual, s.Began, s.Current = "stopping", true, now.Add(-3*time.Second), new(2)
@@ -44,8 +44,8 @@ func over() control.Shutdown {
 	return s
 }
 
-// rehearsed is a shutdown in dry run, as soon as it has begun.
-func rehearsed() control.Shutdown {
+// dryRun returns a shutdown in dry run, right after it has begun.
+func dryRun() control.Shutdown {
 	s := over()
 	s.DryRun, s.WouldStop = true, 3
 	s.Groups[0].Pods[0].Status, s.Groups[0].Pods[1].Status = "pretended", "pretended"
@@ -55,7 +55,7 @@ func rehearsed() control.Shutdown {
 }
 
 func TestShutdownText(t *testing.T) {
-	for name, s := range map[string]control.Shutdown{"shutdown-plan.txt": plan(), "shutdown-under-way.txt": underWay(), "shutdown-dry-run.txt": rehearsed()} {
+	for name, s := range map[string]control.Shutdown{"shutdown-plan.txt": plan(), "shutdown-under-way.txt": underWay(), "shutdown-dry-run.txt": dryRun()} {
 		socket := serve(t, &daemon{shutdowns: []control.Shutdown{s}})
 		code, out, errs := call("shutdown", "plan", "--control-socket", socket)
 		if code != exitOK || errs != "" {
@@ -66,25 +66,25 @@ func TestShutdownText(t *testing.T) {
 }
 
 func TestShutdownLine(t *testing.T) {
-	alone := plan()
-	alone.Held, alone.Why = false, control.List[string]{"a kubelet owns pods of this node", "and holds a lock"}
-	pretends := plan()
-	pretends.Held, pretends.DryRun = false, true
+	kubelets := plan()
+	kubelets.Held, kubelets.Why = false, control.List[string]{"a kubelet owns pods of this node", "and has a lock"}
+	planDryRun := plan()
+	planDryRun.Held, planDryRun.DryRun = false, true
 	left := over()
 	left.Stopped, left.Running = 2, 1
-	unheld := plan()
-	unheld.Held = false
+	unlocked := plan()
+	unlocked.Held = false
 	for _, tt := range []struct {
 		s    control.Shutdown
 		want string
 	}{
-		{plan(), "held up for the pods"},
-		{alone, "left alone; a kubelet owns pods of this node; and holds a lock"},
-		{pretends, "dry run, nothing is stopped nor held up"},
-		{unheld, "heard of only from evictctl shutdown begin"},
+		{plan(), "delayed until the pods are stopped"},
+		{kubelets, "pods are not stopped; a kubelet owns pods of this node; and has a lock"},
+		{planDryRun, "dry run, no pod is stopped and the shutdown is not delayed"},
+		{unlocked, "pods are stopped only by evictctl shutdown begin"},
 		{underWay(), "stopping the pods, an operator's, since 3s"},
 		{over(), "the pods are stopped, an operator's, since 3s, it took 3s"},
-		{rehearsed(), "dry run, no pod is stopped, 3 pods would be; an operator's, since 3s"},
+		{dryRun(), "dry run, no pod is stopped, 3 pods would be; an operator's, since 3s"},
 		{left, "over, 1 pod still running, an operator's, since 3s, it took 3s"},
 	} {
 		if got := shutdownLine(&tt.s); got != tt.want {
@@ -102,7 +102,8 @@ func TestShutdownJSON(t *testing.T) {
 	}
 }
 
-// Begin waits until the pods are gone, unless it is told not to.
+// TestShutdownBegin checks that begin waits until the pods are gone, unless
+// --wait=false is given.
 func TestShutdownBegin(t *testing.T) {
 	socket := serve(t, &daemon{shutdowns: []control.Shutdown{underWay(), underWay(), over()}})
 	code, out, _ := call("shutdown", "begin", "--control-socket", socket)
@@ -112,28 +113,28 @@ func TestShutdownBegin(t *testing.T) {
 	socket = serve(t, &daemon{shutdowns: []control.Shutdown{underWay(), over()}})
 	code, out, _ = call("shutdown", "begin", "--wait=false", "--control-socket", socket)
 	if code != exitOK || !strings.HasPrefix(out, "shutdown:  stopping the pods, ") {
-		t.Errorf("shutdown begin --wait=false exits %d with %q; want it under way", code, out)
+		t.Errorf("shutdown begin --wait=false exits %d with %q; want it in progress", code, out)
 	}
-	off := plan()
-	off.CalledOff = true
-	socket = serve(t, &daemon{shutdowns: []control.Shutdown{underWay(), off}})
+	canceled := plan()
+	canceled.CalledOff = true
+	socket = serve(t, &daemon{shutdowns: []control.Shutdown{underWay(), canceled}})
 	code, _, errs := call("shutdown", "begin", "--control-socket", socket)
-	if code != exitFailure || errs != "evictctl: the shutdown was called off\n" {
-		t.Errorf("shutdown begin that is called off exits %d with %q; want %d and that", code, errs, exitFailure)
+	if code != exitFailure || errs != "evictctl: the shutdown was canceled\n" {
+		t.Errorf("shutdown begin that is canceled exits %d with %q; want %d and the reason", code, errs, exitFailure)
 	}
 }
 
-// In dry run no pod is stopped: begin says so, and a script that relies on the
-// exit code does not take the pods for stopped.
+// TestShutdownBeginDryRun checks that begin fails in dry run, so that a script does not
+// assume that the pods are stopped.
 func TestShutdownBeginDryRun(t *testing.T) {
 	for _, wait := range []string{"--wait=true", "--wait=false"} {
-		socket := serve(t, &daemon{shutdowns: []control.Shutdown{rehearsed()}})
+		socket := serve(t, &daemon{shutdowns: []control.Shutdown{dryRun()}})
 		code, out, errs := call("shutdown", "begin", wait, "--control-socket", socket)
-		if want := "evictctl: dry run: no pod is stopped, 3 pods would be; evictctl status says why\n"; code != exitFailure || errs != want {
+		if want := "evictctl: dry run: no pod is stopped, 3 pods would be; see evictctl status for the reason\n"; code != exitFailure || errs != want {
 			t.Errorf("shutdown begin %s in dry run exits %d with %q; want %d and %q", wait, code, errs, exitFailure, want)
 		}
 		if !strings.HasPrefix(out, "shutdown:  dry run, no pod is stopped, 3 pods would be; ") || strings.Contains(out, "pods are stopped") {
-			t.Errorf("shutdown begin %s in dry run prints %q; want that it is one", wait, out)
+			t.Errorf("shutdown begin %s in dry run prints %q; want it to report dry run", wait, out)
 		}
 	}
 }
@@ -142,12 +143,12 @@ func TestShutdownRefused(t *testing.T) {
 	socket := serve(t, &daemon{shutdowns: []control.Shutdown{plan()}, err: errors.New("neither is configured")})
 	for _, command := range []string{"begin", "cancel"} {
 		code, out, errs := call("shutdown", command, "--control-socket", socket)
-		if code != exitFailure || out != "" || errs != "evictctl: evictd answered: neither is configured\n" {
+		if code != exitFailure || out != "" || errs != "evictctl: evictd refused the request: neither is configured\n" {
 			t.Errorf("shutdown %s exits %d with %q, %q; want %d and the reason", command, code, out, errs, exitFailure)
 		}
 	}
 	code, _, errs := call("shutdown", "plan", "--control-socket", socket+"x")
 	if code != exitFailure || !strings.Contains(errs, "evictd is not running") {
-		t.Errorf("shutdown plan without evictd exits %d with %q; want %d and that", code, errs, exitFailure)
+		t.Errorf("shutdown plan without evictd exits %d with %q; want %d and the reason", code, errs, exitFailure)
 	}
 }

@@ -10,19 +10,18 @@ import (
 func newSimulateCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "simulate FILE...",
-		Short: "Replay a timeline of observations: what would have been evicted?",
-		Long: `Simulate replays scenarios: files that hold a configuration, the pods of a node
-and, step by step, what was observed of it. It prints what evictd would have
-decided in each step, by the code that evictd itself runs, with simulated time
-and on any machine. FILE may be - for the standard input.
+		Short: "Replay a scenario and show what evictd would evict",
+		Long: `Simulate replays scenarios: files with a configuration, the pods of a node and
+observations, step by step. It prints what evictd would decide in each step. It
+runs evictd's own code with simulated time, on any machine. FILE may be - for the
+standard input.
 
-With -o json it prints one object a line: the pods and thresholds, then every
+With -o json it prints one object per line: the pods and thresholds, then every
 step.
 
-It exits with 0 when all scenarios were replayed, and with 1 when a file is
-invalid; then it prints everything that is wrong with all of them, and replays
-none.`,
-		Example: `  # What would a threshold of 1Gi have done to this node?
+It exits with 0 if all scenarios were replayed. If a file is invalid, it prints the
+errors of all files, replays none and exits with 1.`,
+		Example: `  # What would a threshold of 1Gi do on this node?
   cat >node.yaml <<EOF
   apiVersion: evictd.io/v1alpha1
   kind: Scenario

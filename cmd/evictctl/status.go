@@ -17,21 +17,21 @@ import (
 func newStatusCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "status",
-		Short: "Show what the running evictd sees and has done",
-		Long: `Show what the running evictd sees and has done: its mode and why, each signal
-with its thresholds, conditions, the runtime, victims under way and the last
+		Short: "Show the status of the running evictd",
+		Long: `Show the status of the running evictd: its mode and the reason, the runtime, node
+conditions, each signal with its thresholds, victims in progress and the last
 evictions, the newest at the bottom. Times are in UTC.
 
-A threshold with "for" is a soft one, and one with * was made from another
-signal's. JSON has more of all, every number in bytes, inodes, PIDs or seconds,
-and null where it is not known.
+A threshold with "for" is soft. One with * is derived from another signal's. JSON
+has more details; its numbers are in bytes, inodes, PIDs or seconds, and null if
+unknown.
 
-It exits with 1, after it has printed the status, when evictd is not ready: while
-it does not see the node's pods, say.`,
+If evictd is not ready, for example before it has listed the node's pods, the
+command prints the status and exits with 1.`,
 		Args: cobra.NoArgs,
 		Example: `  evictctl status
 
-  # How much memory is left, in bytes?
+  # How much memory is available, in bytes?
   evictctl status -o json | jq '.signals[] | select(.signal == "memory.available").available'`,
 	}
 	format := addOutputFlag(cmd)
@@ -62,7 +62,7 @@ func statusPage(s *control.Status) *page {
 	p.line("runtime:     %s", runtimeLine(s.Runtime, s.At))
 	p.line("config:      %s", configLine(s.Config))
 	p.line("cgroups:     %s at %s, processes at %s", s.Node.CgroupVersion, s.Node.CgroupFS, s.Node.ProcFS)
-	p.line("pods:        %d, of which %d may be evicted", s.Pods.Count, s.Pods.Eligible)
+	p.line("pods:        %d, %d eligible for eviction", s.Pods.Count, s.Pods.Eligible)
 	p.line("conditions:  %s", conditions(s.Conditions))
 	p.line("shutdown:    %s", shutdownLine(&s.Shutdown))
 	p.line("layout:      %s", layouts[s.Layout])
@@ -70,11 +70,11 @@ func statusPage(s *control.Status) *page {
 		p.line("dry run:     %s would have been evicted for %s and counts as gone", v.Pod, v.Signal)
 	}
 	for _, f := range s.Futile {
-		p.line("futile:      %s lacks %s, all eligible pods would bring %s; next victim after %s",
+		p.line("futile:      %s lacks %s, all eligible pods would free %s; next victim after %s",
 			f.Signal, control.Amount(f.Signal, f.Deficit), control.Amount(f.Signal, f.Coverage), at(f.Until))
 	}
 	if s.Config.LastReloadError != "" {
-		p.line("warning:     the last reload changed nothing: %s", strings.ReplaceAll(s.Config.LastReloadError, "\n", "; "))
+		p.line("warning:     the last reload failed; the previous configuration is in force: %s", strings.ReplaceAll(s.Config.LastReloadError, "\n", "; "))
 	}
 	if len(s.Config.NeedsRestart) > 0 {
 		p.line("warning:     %s", needsRestart(&s.Config))
@@ -111,7 +111,7 @@ func runtimeLine(r control.Runtime, now time.Time) string {
 	}
 	text := strings.TrimSpace(r.Name + " " + r.Version)
 	if text == "" {
-		text = "not known"
+		text = "unknown"
 	}
 	if r.Endpoint != "" {
 		text += " at " + r.Endpoint
@@ -152,8 +152,8 @@ func conditions(cs []signal.Condition) string {
 	return strings.Join(names, ", ")
 }
 
-// signalRows lists the signals that are read or watched, one line for each
-// threshold.
+// signalRows returns one row for each threshold, and one for each observed signal
+// without a threshold.
 func signalRows(signals []control.SignalStatus, now time.Time) [][]string {
 	var rows [][]string
 	for _, s := range signals {
@@ -165,14 +165,14 @@ func signalRows(signals []control.SignalStatus, now time.Time) [][]string {
 			rows = append(rows, append(cells, "-", unmet(&s)))
 		}
 		for _, t := range s.Thresholds {
-			rows = append(rows, append(cells, thresholdText(s.Signal, &t)+suffix(&t), standing(&s, &t, now)))
+			rows = append(rows, append(cells, thresholdText(s.Signal, &t)+suffix(&t), thresholdState(&s, &t, now)))
 			cells = []string{"", ""}
 		}
 	}
 	return rows
 }
 
-// outOf is an amount and its capacity, "-" where they are not known.
+// outOf returns "AMOUNT of CAPACITY", and "-" if the amount is unknown.
 func outOf(s signal.Signal, n, capacity *int64) string {
 	if n == nil {
 		return "-"
@@ -180,8 +180,7 @@ func outOf(s signal.Signal, n, capacity *int64) string {
 	return amount(s, n) + " of " + amount(s, capacity)
 }
 
-// suffix says in the table how a threshold differs from a hard one: for how long
-// a soft one has to be met.
+// suffix returns the grace period of a soft threshold, and " *" for a derived one.
 func suffix(t *control.ThresholdStatus) (text string) {
 	if t.Soft {
 		text = " for " + seconds(t.GraceSeconds)
@@ -192,7 +191,7 @@ func suffix(t *control.ThresholdStatus) (text string) {
 	return text
 }
 
-// amount is "-" for a number that is not known.
+// amount formats n, and returns "-" if it is unknown.
 func amount(s signal.Signal, n *int64) string {
 	if n == nil {
 		return "-"
@@ -218,25 +217,25 @@ func kind(t *control.ThresholdStatus) string {
 	return text
 }
 
-// standing says how a threshold stands.
-func standing(s *control.SignalStatus, t *control.ThresholdStatus, now time.Time) string {
+// thresholdState returns whether a threshold is met, and for how long.
+func thresholdState(s *control.SignalStatus, t *control.ThresholdStatus, now time.Time) string {
 	switch {
 	case !t.Met && s.DryRunAdds > 0 && s.Available != nil && t.Quantity != nil && *s.Available < *t.Quantity:
-		return "met, but in dry run would-be victims add " + control.Amount(s.Signal, s.DryRunAdds)
+		return "met, but dry-run victims add " + control.Amount(s.Signal, s.DryRunAdds)
 	case !t.Met:
 		return unmet(s)
 	case t.HeldByCache:
-		return "met for " + between(t.Since, now) + ", waits: file cache brought it"
+		return "met for " + between(t.Since, now) + ", waiting: caused by file cache"
 	case !t.Past:
-		return "met for " + between(t.Since, now) + ", within its grace"
+		return "met for " + between(t.Since, now) + ", within its grace period"
 	case t.Soft:
-		return "met for " + between(t.Since, now) + ", past its grace"
+		return "met for " + between(t.Since, now) + ", past its grace period"
 	}
 	return "met for " + between(t.Since, now)
 }
 
-// oldReading is the age of a reading, in seconds, that is worth a word: signals
-// are read at least every 10 s.
+// oldReading is the age, in seconds, from which the age of a reading is shown:
+// three times the longest interval between two readings.
 const oldReading = 30
 
 func unmet(s *control.SignalStatus) string {
@@ -252,9 +251,9 @@ func unmet(s *control.SignalStatus) string {
 	return string(s.Status)
 }
 
-// layouts says in words what the layouts are.
+// layouts describes the layouts of filesystems.
 var layouts = map[string]string{
-	"":        "not known",
+	"":        "unknown",
 	"single":  "one filesystem for the node, images and containers",
 	"imagefs": "images and containers on a filesystem of their own",
 	"split":   "images on a filesystem of their own",
@@ -337,7 +336,7 @@ func recordRows(records []evict.Record) [][]string {
 	return rows
 }
 
-// outcome says what became of an eviction.
+// outcome describes the result of an eviction.
 func outcome(r *evict.Record) string {
 	text := r.Cause + ", soft: " + r.Result
 	if r.Hard {
@@ -361,8 +360,9 @@ func outcome(r *evict.Record) string {
 	return text
 }
 
-// underPressure says in a few words where a signal stands.
-func underPressure(s *control.SignalStatus) string {
+// signalState returns the available amount and capacity of a signal, or why they are
+// unknown.
+func signalState(s *control.SignalStatus) string {
 	if s.Status != control.Observed {
 		return unmet(s)
 	}

@@ -11,7 +11,7 @@ import (
 func newVersionCommand() *cobra.Command {
 	cmd := &cobra.Command{
 		Use:   "version",
-		Short: "Print which evictctl this is",
+		Short: "Print the version of evictctl",
 		Args:  cobra.NoArgs,
 		Example: `  evictctl version
   evictctl version -o json`,

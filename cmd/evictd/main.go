@@ -1,5 +1,5 @@
-// Command evictd keeps a node standing when its memory runs out: it watches
-// the kubelet's eviction signals and evicts the pod that has to go.
+// Command evictd is a node agent that evicts pods under resource pressure. It
+// monitors the kubelet's eviction signals.
 package main
 
 import (
@@ -23,8 +23,8 @@ const (
 	exitOK      = 0
 	exitFailure = 1
 	exitUsage   = 2
-	// exitConfig is for a configuration that is wrong (EX_CONFIG of sysexits.h):
-	// to start evictd again without a change is in vain, and the unit does not.
+	// exitConfig means that the configuration is invalid (EX_CONFIG of sysexits.h).
+	// The unit does not restart evictd after it, because evictd would fail again.
 	exitConfig = 78
 )
 
@@ -35,20 +35,20 @@ func run(args []string, stdout, stderr io.Writer) int {
 	flags := flag.NewFlagSet("evictd", flag.ContinueOnError)
 	flags.SetOutput(stderr)
 	flags.Usage = func() { usage(flags) }
-	flags.StringVar(&o.ConfigPath, "config", o.ConfigPath, "read the AgentConfiguration from `FILE`; the default may be missing: then the kubelet's defaults hold, in dry run")
-	flags.StringVar(&o.ControlSocket, "control-socket", o.ControlSocket, "serve evictctl on the unix socket `PATH`, mode 0600")
-	flags.BoolVar(&o.DryRun, "dry-run", false, "decide and report, but evict nothing, whatever the configuration says")
-	flags.StringVar(&o.KubeletConfigPath, "kubelet-config", "", "take thresholds from the KubeletConfiguration `FILE`; --config overrides it field by field")
-	flags.TextVar(&o.LogLevel, "log.level", slog.LevelInfo, "log messages of at least this `LEVEL`: debug, info, warn or error")
-	flags.StringVar(&o.LogFormat, "log.format", o.LogFormat, "log as `FORMAT`: text or json")
+	flags.StringVar(&o.ConfigPath, "config", o.ConfigPath, "read the AgentConfiguration from `FILE`; without the default file evictd uses the kubelet's defaults, in dry run")
+	flags.StringVar(&o.ControlSocket, "control-socket", o.ControlSocket, "create the control socket for evictctl at `PATH`, with mode 0600")
+	flags.BoolVar(&o.DryRun, "dry-run", false, "decide and report, but evict no pod, whatever the configuration says")
+	flags.StringVar(&o.KubeletConfigPath, "kubelet-config", "", "read eviction and shutdown settings from the KubeletConfiguration `FILE`; --config overrides it field by field")
+	flags.TextVar(&o.LogLevel, "log.level", slog.LevelInfo, "log messages with at least `LEVEL`: debug, info, warn or error")
+	flags.StringVar(&o.LogFormat, "log.format", o.LogFormat, "log in `FORMAT`: text or json")
 	flags.StringVar(&o.Cgroupfs, "path.cgroupfs", o.Cgroupfs, "`DIR` where the host's cgroups are mounted")
 	flags.StringVar(&o.Procfs, "path.procfs", o.Procfs, "`DIR` where the host's proc filesystem is mounted")
-	flags.StringVar(&o.Rootfs, "path.rootfs", o.Rootfs, "`DIR` where the host's root is mounted; the runtime's socket, the node's filesystem and the files of pods are looked for below it")
+	flags.StringVar(&o.Rootfs, "path.rootfs", o.Rootfs, "`DIR` where the host's root is mounted; the runtime's socket, the node's filesystem and the files of pods are below it")
 	flags.StringVar(&o.Sysfs, "path.sysfs", o.Sysfs, "`DIR` where the host's sys filesystem is mounted")
-	flags.StringVar(&o.StateDir, "state-dir", o.StateDir, "keep what must survive a restart in `DIR`")
+	flags.StringVar(&o.StateDir, "state-dir", o.StateDir, "keep the state that survives a restart in `DIR`")
 	showVersion := flags.Bool("version", false, "print the version and exit")
-	flags.StringVar(&o.WebConfigFile, "web.config.file", "", "`FILE` that configures TLS and authentication of the web server, as Prometheus exporters take it")
-	flags.StringVar(&o.WebAddress, "web.listen-address", o.WebAddress, "serve metrics and health on `ADDRESS`; empty for not")
+	flags.StringVar(&o.WebConfigFile, "web.config.file", "", "`FILE` with TLS and authentication of the web server, in the format of Prometheus exporters")
+	flags.StringVar(&o.WebAddress, "web.listen-address", o.WebAddress, "serve metrics and health checks on `ADDRESS`; empty to disable")
 
 	if err := flags.Parse(args); err != nil {
 		if errors.Is(err, flag.ErrHelp) {
@@ -75,8 +75,8 @@ func run(args []string, stdout, stderr io.Writer) int {
 	})
 	o.Stderr = stderr
 
-	// A thread that comes back from a wait must find a processor free, whatever
-	// else is running here.
+	// A thread that returns from a system call must find a free P, so that it does not
+	// wait for other goroutines.
 	runtime.GOMAXPROCS(max(8, runtime.GOMAXPROCS(0)))
 	ctx, stop := signal.NotifyContext(context.Background(), syscall.SIGTERM, os.Interrupt)
 	defer stop()
@@ -95,13 +95,13 @@ func run(args []string, stdout, stderr io.Writer) int {
 
 func usage(flags *flag.FlagSet) {
 	out := flags.Output()
-	fmt.Fprint(out, `evictd keeps a node standing when its memory runs out.
+	fmt.Fprint(out, `evictd evicts pods when a node runs out of memory, disk space or PIDs.
 
-  evictd --dry-run                       say what would be evicted on this host
+  evictd --dry-run                       report what would be evicted on this host
   evictd --config /etc/evictd/config.yaml
   evictd --kubelet-config /var/lib/kubelet/config.yaml
 
-SIGHUP reads the configuration again; SIGTERM ends it cleanly.
+SIGHUP reloads the configuration; SIGTERM stops evictd.
 
 `)
 	flags.PrintDefaults()

@@ -8,8 +8,8 @@ import (
 	"testing"
 )
 
-// A wrong configuration has an exit code of its own, upon which the unit does not
-// start evictd again.
+// TestExitCodes checks, among others, that an invalid configuration has its own exit
+// code, after which the unit does not restart evictd.
 func TestExitCodes(t *testing.T) {
 	dir := t.TempDir()
 	wrong := filepath.Join(dir, "wrong.yaml")

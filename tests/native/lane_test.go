@@ -116,7 +116,7 @@ func TestKernelOOM(t *testing.T) {
 	if rec.Pod != hog.key() || rec.UID != hog.UID || rec.Cause != evict.CauseKernelOOM || rec.Result != evict.ResultKernel || rec.Processes != 1 {
 		t.Errorf("record %+v; want one process of %s that the kernel took", rec, hog.key())
 	}
-	d.logged("the kernel's OOM killer took a process", "pod="+hog.key(), "command=hog")
+	d.logged("kernel OOM killer killed a process", "pod="+hog.key(), "command=hog")
 	if s := d.looks(2); len(s.Records) != 1 {
 		t.Errorf("records %+v; want the kernel's kill alone", s.Records)
 	}

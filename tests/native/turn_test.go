@@ -54,7 +54,7 @@ func TestCrossingAfterATurn(t *testing.T) {
 		d.knows(1)
 	}
 	// The first few hundred KiB that are missing may be explained by what active cache there is: then the hot path waits.
-	if cached := strings.Count(d.log.String(), "file cache brought memory below the threshold"); left > cached {
+	if cached := strings.Count(d.log.String(), "file cache caused the crossing of a memory threshold"); left > cached {
 		t.Errorf("%d of 5 hogs were left to the loop, %d of them for active file cache; want the others killed by the hot path", left, cached)
 	}
 }

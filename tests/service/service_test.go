@@ -232,7 +232,7 @@ func (s *life) reloadMistake(t *testing.T) {
 	if out, code := s.run("systemctl", "reload", unitName); code == 0 {
 		t.Errorf("systemctl reload with a mistake: exit code 0: %s; want another", out)
 	}
-	s.logged("evictctl: evictd answered: "+agent.Defaults().ConfigPath+":6", "evictionHrad")
+	s.logged("evictctl: evictd refused the request: "+agent.Defaults().ConfigPath+":6", "evictionHrad")
 	s.logged("configuration not reloaded", "evictionHrad")
 	// So it is on SIGHUP.
 	s.must("systemctl", "kill", "--kill-whom=main", "--signal=HUP", unitName)

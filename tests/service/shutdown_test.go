@@ -268,8 +268,8 @@ func (s *shutdowns) lockAndLimit(t *testing.T) {
 		t.Errorf("logind allows %d s; want 62: the groups' 60, and the reserve", got)
 	}
 	out := s.must("evictctl", "shutdown", "plan")
-	if !strings.Contains(out, "held up for the pods") || !strings.Contains(out, "allows 1m2s") {
-		t.Errorf("evictctl shutdown plan does not say that it is held up and allowed:\n%s", out)
+	if !strings.Contains(out, "delayed until the pods are stopped") || !strings.Contains(out, "allows 1m2s") {
+		t.Errorf("evictctl shutdown plan does not show that evictd delays the shutdown and that logind allows it:\n%s", out)
 	}
 }
 

@@ -12,7 +12,7 @@ import (
 	"k8s.io/apimachinery/pkg/api/resource"
 )
 
-// sample has a field of every kind that Decode knows.
+// sample has a field of every kind that Decode supports.
 type sample struct {
 	Text     string                      `yaml:"text"`
 	Flag     bool                        `yaml:"flag"`
@@ -38,7 +38,7 @@ type sampleItem struct {
 	Waits map[string]string `yaml:"waits"`
 }
 
-// Inlined is exported, as reflection can't set an embedded type that is not.
+// Inlined is exported, because reflection can't set an unexported embedded type.
 type Inlined struct {
 	Extra string `yaml:"extra"`
 }
@@ -48,7 +48,7 @@ type colour string
 
 func (c *colour) UnmarshalText(text []byte) error {
 	if string(text) != "red" {
-		return fmt.Errorf("%s is no colour; want red", Quote(string(text)))
+		return fmt.Errorf("%s is not a colour; want red", Quote(string(text)))
 	}
 	*c = "red"
 	return nil
@@ -151,7 +151,7 @@ f.yaml:2: wait: is a value tagged "!!binary"; want a duration such as 90s or 1m3
 		{"number", "number: '5'", `f.yaml:1: number: is the string "5"; want a whole number`},
 		{"float", "number: 5.0", "f.yaml:1: number: is the number 5.0; want a whole number"},
 		{"infinite", "number: .inf", "f.yaml:1: number: is the number .inf; want a whole number"},
-		{"octal", "number: 010", "f.yaml:1: number: is the number 010, which is octal to some readers of YAML and decimal to others; leave out the leading 0"},
+		{"octal", "number: 010", "f.yaml:1: number: is the number 010, which is octal in YAML 1.1 and decimal in YAML 1.2; leave out the leading 0"},
 		{"too large", "number: 2147483648\nsmall: -129", `
 f.yaml:1: number: is the number 2147483648; want one from -2147483648 to 2147483647
 f.yaml:2: small: is the number -129; want one from -128 to 127`},
@@ -159,10 +159,10 @@ f.yaml:2: small: is the number -129; want one from -128 to 127`},
 		{"duration", "wait: 30mins", `f.yaml:1: wait: is the string "30mins"; want a duration such as 90s or 1m30s`},
 		{"duration without unit", "wait: 30", "f.yaml:1: wait: is the number 30; want a duration such as 90s or 1m30s"},
 		{"quantity", "amount: 5GB", `f.yaml:1: amount: is the string "5GB"; want a quantity such as 500Mi`},
-		{"quantity octal", "amount: 010", "f.yaml:1: amount: is the number 010, which is octal to some readers of YAML and decimal to others; leave out the leading 0"},
+		{"quantity octal", "amount: 010", "f.yaml:1: amount: is the number 010, which is octal in YAML 1.1 and decimal in YAML 1.2; leave out the leading 0"},
 		{"quantity of bool", "amount: true", "f.yaml:1: amount: is true; want a quantity such as 500Mi"},
-		{"text type", "colour: blue", `f.yaml:1: colour: "blue" is no colour; want red`},
-		{"text key", "colours:\n  red: 1\n  blue: 2", `f.yaml:3: colours.blue: "blue" is no colour; want red`},
+		{"text type", "colour: blue", `f.yaml:1: colour: "blue" is not a colour; want red`},
+		{"text key", "colours:\n  red: 1\n  blue: 2", `f.yaml:3: colours.blue: "blue" is not a colour; want red`},
 		{"own decoder", "items: []\nshout: quiet", "f.yaml:2: shout: is too quiet at shout"},
 		{"null elements", "list: [a, null, ~]\nmap:\n  a:\n", `
 f.yaml:1: list[1]: is null; give it a value, or leave it out
@@ -186,7 +186,7 @@ f.yaml:2: items[0]: a merge key (<<) is the number 5; want a map, or a list of m
 f.yaml:3: items[1]: a merge key (<<) is the number 6; want a map, or a list of maps`},
 		{"inside itself", "items: &a\n- waits: {x: *a}\nmap: &b\n  <<: *b\n", `
 f.yaml:2: items[0].waits.x: is a list; want a string
-f.yaml:4: map: alias *b stands inside of what it stands for`},
+f.yaml:4: map: alias *b refers to a value that contains it`},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			_, _, err := decode(t, tt.text)
@@ -229,7 +229,7 @@ items:
 	}
 }
 
-// TestBombs decodes files that stand for billions of values.
+// TestBombs decodes files that expand to billions of values.
 func TestBombs(t *testing.T) {
 	list := "x: &a0 [a]\n"
 	merge := "x: &m0 {a: b}\n"
@@ -256,7 +256,7 @@ func TestBombs(t *testing.T) {
 		}
 	}
 	if _, _, err := decode(t, list+"list: *a9\n"); err == nil {
-		t.Error("list: no error; want one for each list where a string belongs")
+		t.Error("list: no error; want one for each list in place of a string")
 	}
 }
 
@@ -274,7 +274,7 @@ func TestManyProblems(t *testing.T) {
 	if !errors.As(err, &problems) || len(problems) != maxProblems+1 {
 		t.Fatalf("%d problems; want %d", len(problems), maxProblems+1)
 	}
-	if got, want := problems[maxProblems].String(), "f.yaml:1002: and more, which are not shown"; got != want {
+	if got, want := problems[maxProblems].String(), "f.yaml:1002: more problems are not shown"; got != want {
 		t.Errorf("last problem = %q; want %q", got, want)
 	}
 }
@@ -320,7 +320,7 @@ func TestLenient(t *testing.T) {
 		t.Errorf("flag, number, small, text = %t, %d, %d, %q; want false, 60, 8, b", s.Flag, *s.Number, s.Small, s.Text)
 	}
 	want := []string{
-		"k.yaml: what follows the first document is ignored",
+		"k.yaml: documents after the first are ignored",
 		"k.yaml:4: other: is not a field here and is ignored",
 		"k.yaml:6: text: is given twice; the one in line 5 is ignored",
 		"k.yaml:7: items[0].nmae: is not a field here and is ignored; did you mean name?",
@@ -342,8 +342,8 @@ func TestLenient(t *testing.T) {
 	}
 }
 
-// A removed field is a problem at its own path alone, also where the file gives it no
-// value, and where the decoder is that of a part of the file.
+// TestRemoved checks that a removed field is a problem only at its own path, also
+// without a value and with a decoder of a part of the file.
 func TestRemoved(t *testing.T) {
 	for _, tt := range []struct{ name, text, want string }{
 		{"with a value", "items: []\ninner: {old: x}", "f.yaml:2: inner.old: was removed in v2: nothing used it; leave it out"},

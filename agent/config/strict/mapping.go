@@ -13,12 +13,12 @@ type entry struct {
 	value *yaml.Node
 }
 
-// entries returns what a map holds: its own keys in the order of the file,
-// then those that merge keys bring. A key that is given twice is reported.
+// entries returns the entries of a map: its own keys in the order of the file,
+// then those from merge keys. It reports duplicate keys.
 func (d *Decoder) entries(n *yaml.Node, path string) []entry {
 	var own []entry
 	var merges []*yaml.Node
-	first := map[string]int{} // by key, its place in own
+	first := map[string]int{} // by key, its index in own
 	for i := 0; i+1 < len(n.Content); i += 2 {
 		key, value := n.Content[i], n.Content[i+1]
 		if key.Kind == yaml.AliasNode {
@@ -53,8 +53,8 @@ func (d *Decoder) entries(n *yaml.Node, path string) []entry {
 	return own
 }
 
-// merge adds what a merge key names: a map, or a list of maps of which the
-// first that has a key gives its value. Keys that are there already stay.
+// merge adds the entries of a merge key's value: a map, or a list of maps, of
+// which the first with a key sets its value. Entries in own are not replaced.
 func (d *Decoder) merge(own []entry, first map[string]int, n *yaml.Node, path string) []entry {
 	line := n.Line
 	n, done := d.follow(n, path)
@@ -83,26 +83,27 @@ func (d *Decoder) merge(own []entry, first map[string]int, n *yaml.Node, path st
 	return own
 }
 
-// follow returns what an alias stands for, and the node itself where it is
-// none. It returns nil where that leads nowhere, which it reports. The caller
-// must call done when it has decoded the value.
+// follow returns the node that an alias refers to, and any other node itself. It
+// reports an alias that contains itself and returns nil for it. The caller must
+// call done when it has decoded the value.
 func (d *Decoder) follow(n *yaml.Node, path string) (value *yaml.Node, done func()) {
 	if n.Kind != yaml.AliasNode {
 		return n, func() {}
 	}
 	if d.following[n.Alias] {
-		d.problem(n.Line, path, fmt.Sprintf("alias *%s stands inside of what it stands for", n.Value))
+		d.problem(n.Line, path, fmt.Sprintf("alias *%s refers to a value that contains it", n.Value))
 		return nil, func() {}
 	}
 	d.following[n.Alias] = true
 	return n.Alias, func() { delete(d.following, n.Alias) }
 }
 
-// spend takes a value off the budget, and reports when that is used up, once.
+// spend takes one value off the budget and returns whether some is left. It
+// reports once when the budget is used up.
 func (d *Decoder) spend(line int, path string) bool {
 	d.budget--
 	if d.budget == 0 {
-		d.problem(line, path, "the aliases and merge keys up to here stand for too many values")
+		d.problem(line, path, "the aliases and merge keys up to here expand to too many values")
 	}
 	return d.budget > 0
 }

@@ -2,9 +2,9 @@ package strict
 
 import "strings"
 
-// Nearest returns the candidate that a misspelled name most likely meant, or ""
-// where none is near: one that differs in case alone, else the one with the
-// fewest edits, up to a third of its letters.
+// Nearest returns the candidate that is nearest to a misspelled name: one that
+// differs only in case, else the one with the fewest edits, up to a third of its
+// letters. It returns "" if none is that near.
 func Nearest(name string, candidates []string) string {
 	best, fewest := "", len(name)
 	for _, c := range candidates {
@@ -22,9 +22,9 @@ func Nearest(name string, candidates []string) string {
 	return best
 }
 
-// edits returns how many letters must be inserted, deleted, replaced or swapped
-// with their neighbour to make b of a (the distance named optimal string
-// alignment).
+// edits returns the optimal string alignment distance of a and b: the number of
+// letters that must be inserted, deleted, replaced or swapped with their
+// neighbour.
 func edits(a, b string) int {
 	before, last, row := make([]int, len(b)+1), make([]int, len(b)+1), make([]int, len(b)+1)
 	for j := range last {

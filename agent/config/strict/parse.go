@@ -14,11 +14,11 @@ import (
 	"go.yaml.in/yaml/v3"
 )
 
-// MaxSize is the size in bytes beyond which a file is refused.
+// MaxSize is the maximum size of a file in bytes.
 const MaxSize = 1 << 20
 
-// ReadFile reads a file of at most MaxSize bytes. Of a larger one it reads one
-// byte more, for Parse to refuse: the file may be a device without an end.
+// ReadFile reads at most MaxSize+1 bytes of a file, which may be a device without
+// an end. Parse refuses more than MaxSize.
 func ReadFile(name string) ([]byte, error) {
 	f, err := os.Open(name)
 	if err != nil {
@@ -28,19 +28,19 @@ func ReadFile(name string) ([]byte, error) {
 	return Read(f)
 }
 
-// Read is ReadFile for what is open already.
+// Read is ReadFile for an open file.
 func Read(r io.Reader) ([]byte, error) { return io.ReadAll(io.LimitReader(r, MaxSize+1)) }
 
-// Parse reads the one document that data must hold. Name is the file's, for
-// messages. The error is a Problems.
+// Parse parses the one document of a file. Name is the file's name in messages.
+// Its errors are Problems.
 func Parse(name string, data []byte) (*Decoder, *yaml.Node, error) {
 	return parse(&file{name: name}, data)
 }
 
 // ParseLenient is Parse for a file that another program owns and has accepted.
-// Unknown fields, duplicate keys (the last one holds) and further documents
-// (the first one holds) become notices, and booleans and numbers may be spelled
-// as YAML 1.1 allows.
+// Unknown fields, duplicate keys (the last one counts) and further documents (the
+// first one counts) become notices, and booleans and numbers may have the forms
+// of YAML 1.1.
 func ParseLenient(name string, data []byte) (*Decoder, *yaml.Node, error) {
 	return parse(&file{name: name, lenient: true}, data)
 }
@@ -58,8 +58,8 @@ func parse(f *file, data []byte) (*Decoder, *yaml.Node, error) {
 	return d, root, nil
 }
 
-// document returns the root of the first document, or reports why there is
-// none.
+// document returns the root of the first document. It reports a problem and
+// returns nil if there is none.
 func (f *file) document(data []byte) *yaml.Node {
 	if len(data) > MaxSize {
 		f.problem(0, "", fmt.Sprintf("the file is larger than %d bytes", MaxSize))
@@ -83,17 +83,17 @@ func (f *file) document(data []byte) *yaml.Node {
 	switch {
 	case errors.Is(err, io.EOF):
 	case f.lenient:
-		f.notice(0, "", "what follows the first document is ignored")
+		f.notice(0, "", "documents after the first are ignored")
 	case err != nil:
 		f.syntax(data, err)
 	default:
-		f.problem(second.Line, "", "a second document begins here; a file holds one")
+		f.problem(second.Line, "", "a second document begins here; want a single one")
 	}
 	return document.Content[0]
 }
 
-// next reads one document. The library panics on a few inputs of which it says
-// that they can't be; they must not take the caller down.
+// next reads one document. The YAML library panics on a few inputs that it
+// considers impossible; next returns such a panic as an error.
 func next(decoder *yaml.Decoder) (document *yaml.Node, err error) {
 	defer func() {
 		if r := recover(); r != nil {
@@ -115,8 +115,8 @@ var (
 //	yaml: line 3: mapping values are not allowed in this context
 //	yaml: unknown anchor 'x' referenced
 //
-// Its scanner counts lines from 1. Its parser, whose errors are told by their
-// text, counts them from 0, and leaves line 0 out.
+// Its scanner counts lines from 1. Its parser, whose errors fromParser recognizes
+// by their text, counts from 0 and omits line 0.
 func (f *file) syntax(data []byte, err error) {
 	message := strings.TrimPrefix(err.Error(), "yaml: ")
 	line := 0
@@ -130,32 +130,32 @@ func (f *file) syntax(data []byte, err error) {
 		message = fmt.Sprintf("alias *%s has no anchor &%s above it", m[1], m[1])
 		line = lineAt(data, max(0, bytes.Index(data, []byte("*"+m[1]))))
 	}
-	// The end of the file may count as a line of its own.
+	// The library may count the end of the file as another line.
 	line = min(max(line, 1), lineAt(data, len(data)))
 	switch message {
 	case "found character that cannot start any token", "found a tab character that violates indentation":
-		message = "a character here can't begin a value; put the value in quotes"
+		message = "a value can't begin with this character; put the value in quotes"
 		if at := tabIndented(data, line); at > 0 {
 			line = at
-			message = "a tab indents this line; YAML is indented with spaces"
+			message = "this line is indented with a tab; YAML is indented with spaces"
 		}
 	case "did not find expected key":
-		// The library names the line where the map begins, or the wrong one.
-		message = "from here on this is no well-formed map; want lines of key: value, indented alike"
+		// The library's line is that where the map begins, or the wrong one.
+		message = "from this line on the text is not a well-formed map; want lines of key: value with equal indentation"
 	case "did not find expected '-' indicator":
-		message = "from here on this is no well-formed list; want lines of - value, indented alike"
+		message = "from this line on the text is not a well-formed list; want lines of - value with equal indentation"
 	case "did not find expected ',' or ']'":
-		message = "from here on a list in brackets lacks a ',' or its ']'"
+		message = "from this line on a list in brackets lacks a ',' or its ']'"
 	case "did not find expected ',' or '}'":
-		message = "from here on a map in braces lacks a ',' or its '}'"
+		message = "from this line on a map in braces lacks a ',' or its '}'"
 	case "control characters are not allowed":
 		line = lineAt(data, max(0, bytes.IndexFunc(data, unprintable)))
-		message = "a control character stands here"
+		message = "this line contains a control character"
 	}
 	f.problem(line, "", message)
 }
 
-// unprintable tells control characters that YAML does not allow.
+// unprintable reports whether r is a control character that YAML does not allow.
 func unprintable(r rune) bool {
 	return r < ' ' && r != '\t' && r != '\n' && r != '\r' || r >= 0x7f && r < 0xa0 && r != 0x85 || r >= 0xfffe
 }
@@ -185,13 +185,13 @@ func invalidUTF8(data []byte) int {
 	return -1
 }
 
-// lineBreak is what YAML 1.1, and with it the library, takes for one.
+// lineBreak matches the line breaks of YAML 1.1, which the library uses.
 var lineBreak = regexp.MustCompile("\r\n|[\r\n\u0085\u2028\u2029]")
 
 func lineAt(data []byte, offset int) int { return 1 + len(lineBreak.FindAllIndex(data[:offset], -1)) }
 
-// tabIndented returns the line that a tab indents: the given one or the next,
-// of which the library names either; 0 where neither is.
+// tabIndented returns which line is indented with a tab: the given one, the next,
+// or 0 for neither. The library reports either of them.
 func tabIndented(data []byte, line int) int {
 	n := 0
 	for text := range bytes.Lines(data) {

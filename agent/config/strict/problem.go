@@ -8,19 +8,19 @@ import (
 	"strings"
 )
 
-// Problem is one thing that is wrong with a file, or worth knowing about it.
+// Problem is one mistake in a file, or a notice about it.
 type Problem struct {
 	File string `json:"file,omitempty"`
-	// Line counts from 1; 0 is not known, as of a field that is missing.
+	// Line counts from 1; 0 means unknown, for example for a missing field.
 	Line int `json:"line,omitempty"`
 	// Field is the path from the file's root, for example
-	// shutdownGracePeriodByPodPriority[1].priority. Empty is the whole file.
+	// shutdownGracePeriodByPodPriority[1].priority. Empty means the whole file.
 	Field string `json:"field,omitempty"`
-	// Message says what is wrong and what is allowed.
+	// Message states the mistake and what is allowed.
 	Message string `json:"message"`
 }
 
-// String prints file:line: field: message, without what is not known.
+// String returns "file:line: field: message", without unknown parts.
 func (p Problem) String() string {
 	var b strings.Builder
 	if p.File != "" {
@@ -37,19 +37,19 @@ func (p Problem) String() string {
 	return b.String()
 }
 
-// Problems is an error that holds all that is wrong, in the order of lines.
+// Problems is an error that lists all mistakes in the order of lines.
 type Problems []Problem
 
-// Error prints one problem a line.
+// Error returns one problem per line.
 func (p Problems) Error() string {
 	lines := make([]string, len(p))
-	for i, one := range p {
-		lines[i] = one.String()
+	for i, problem := range p {
+		lines[i] = problem.String()
 	}
 	return strings.Join(lines, "\n")
 }
 
-// Err returns the problems as an error, and nil where there are none.
+// Err returns the problems as an error, and nil if there are none.
 func (p Problems) Err() error {
 	if len(p) == 0 {
 		return nil
@@ -57,8 +57,8 @@ func (p Problems) Err() error {
 	return p
 }
 
-// Join puts the problems of several files together, file by file. An error that
-// is no Problems becomes a problem of its own.
+// Join concatenates the problems of several files. An error that is not Problems
+// becomes one problem.
 func Join(errs ...error) error {
 	var all Problems
 	for _, err := range errs {

@@ -15,7 +15,7 @@ import (
 	"github.com/evictd/evictd/agent/signal"
 )
 
-// isNull reports whether a node, or what it is an alias of, is null.
+// isNull reports whether a node, or the node that an alias refers to, is null.
 func isNull(n *yaml.Node) bool {
 	if n.Kind == yaml.AliasNode {
 		n = n.Alias
@@ -23,7 +23,7 @@ func isNull(n *yaml.Node) bool {
 	return n.Kind == yaml.ScalarNode && n.ShortTag() == "!!null"
 }
 
-// found says what a node is, for messages.
+// found describes a node for messages.
 func found(n *yaml.Node) string {
 	switch n.Kind {
 	case yaml.MappingNode:
@@ -45,23 +45,23 @@ func found(n *yaml.Node) string {
 	}
 }
 
-// Quote quotes a value for a message, shortened.
+// Quote shortens and quotes a value for a message.
 func Quote(text string) string { return strconv.Quote(shorten(text)) }
 
 func shorten(text string) string {
-	const most = 64
-	if len(text) <= most {
+	const maxLength = 64
+	if len(text) <= maxLength {
 		return text
 	}
-	return strings.ToValidUTF8(text[:most], "") + "…"
+	return strings.ToValidUTF8(text[:maxLength], "") + "…"
 }
 
 func (d *Decoder) mismatch(n *yaml.Node, want string) {
 	d.Errorf("", "is %s; want %s", found(n), want)
 }
 
-// isText reports whether a node is a string. An unquoted 2006-01-02 is one like
-// any other here.
+// isText reports whether a node is a string. An unquoted date such as 2006-01-02
+// counts as one.
 func isText(n *yaml.Node) bool {
 	return n.Kind == yaml.ScalarNode && (n.ShortTag() == "!!str" || n.ShortTag() == "!!timestamp")
 }
@@ -82,8 +82,9 @@ func (d *Decoder) text(n *yaml.Node) (string, bool) {
 	return "", false
 }
 
-// Amount returns the text of a value that is a string or a plain number: the
-// ways to write a quantity. Want says in messages what it should be.
+// Amount returns the text of a string or plain number, the two ways to write a
+// quantity. For any other value it reports a problem in which want describes the
+// expected value.
 func (d *Decoder) Amount(n *yaml.Node, want string) (text string, ok bool) {
 	switch {
 	case isText(n), isNumber(n) && d.decimal(n):
@@ -96,12 +97,12 @@ func (d *Decoder) Amount(n *yaml.Node, want string) (text string, ok bool) {
 
 var octal = regexp.MustCompile(`^[-+]?0[0-9_]+$`)
 
-// decimal refuses numbers such as 010, which are 8 to some and 10 to others.
+// decimal refuses numbers such as 010, which is 8 in YAML 1.1 and 10 in YAML 1.2.
 func (d *Decoder) decimal(n *yaml.Node) bool {
 	if !octal.MatchString(n.Value) {
 		return true
 	}
-	d.Errorf("", "is the number %s, which is octal to some readers of YAML and decimal to others; leave out the leading 0", shorten(n.Value))
+	d.Errorf("", "is the number %s, which is octal in YAML 1.1 and decimal in YAML 1.2; leave out the leading 0", shorten(n.Value))
 	return false
 }
 
@@ -138,7 +139,7 @@ func (d *Decoder) boolean(n *yaml.Node, into reflect.Value) {
 		into.SetBool(strings.EqualFold(n.Value, "true"))
 		return
 	}
-	// Plain words that were booleans until YAML 1.2.
+	// These plain words are booleans in YAML 1.1.
 	if d.lenient && n.Kind == yaml.ScalarNode && n.Style == 0 {
 		switch strings.ToLower(n.Value) {
 		case "y", "yes", "on":
@@ -174,8 +175,8 @@ func (d *Decoder) integer(n *yaml.Node, into reflect.Value) {
 	}
 }
 
-// wholeFloat reads a number such as 60.0, which is a whole one to readers that
-// turn YAML into JSON first.
+// wholeFloat reads a number such as 60.0, which is an integer for programs that
+// convert YAML to JSON first.
 func wholeFloat(text string) (int64, error) {
 	f, err := strconv.ParseFloat(text, 64)
 	if err == nil && (f != math.Trunc(f) || math.Abs(f) >= 1<<53) {

@@ -73,28 +73,28 @@ func (d *Decoder) structure(n *yaml.Node, v reflect.Value) {
 		return
 	}
 	fields := map[string]reflect.Value{}
-	collect(v, fields)
+	collectFields(v, fields)
 	for _, e := range d.entries(n, d.path) {
 		path := Key(d.path, e.key)
 		field, known := fields[e.key]
 		switch {
 		case known && !isNull(e.value):
-			d.note(path, e.line)
+			d.setLine(path, e.line)
 			d.value(e.value, field, path)
 		case known || d.ignored[path]:
 		case d.removed[path] != "":
 			d.problem(e.line, path, "was removed "+d.removed[path]+"; leave it out")
 		case d.lenient:
-			d.notice(e.line, path, "is not a field here and is ignored"+meant(e.key, fields))
+			d.notice(e.line, path, "is not a field here and is ignored"+suggestion(e.key, fields))
 		default:
-			d.problem(e.line, path, "is not a field here"+meant(e.key, fields))
+			d.problem(e.line, path, "is not a field here"+suggestion(e.key, fields))
 		}
 	}
 }
 
-// collect finds the fields of a struct by their names in the file, those of
-// inlined structs included. An inlined nil pointer has none.
-func collect(v reflect.Value, fields map[string]reflect.Value) {
+// collectFields adds the fields of a struct by their names in the file, including
+// those of inlined structs. An inlined nil pointer has none.
+func collectFields(v reflect.Value, fields map[string]reflect.Value) {
 	if v.Kind() == reflect.Pointer {
 		if v.IsNil() {
 			return
@@ -105,15 +105,16 @@ func collect(v reflect.Value, fields map[string]reflect.Value) {
 		name, option, _ := strings.Cut(v.Type().Field(i).Tag.Get("yaml"), ",")
 		switch {
 		case option == "inline":
-			collect(v.Field(i), fields)
+			collectFields(v.Field(i), fields)
 		case name != "" && name != "-":
 			fields[name] = v.Field(i)
 		}
 	}
 }
 
-// meant suggests the field that a misspelled name may stand for.
-func meant(name string, fields map[string]reflect.Value) string {
+// suggestion returns the end of a message that suggests the field nearest to a
+// misspelled name, and "" if none is near.
+func suggestion(name string, fields map[string]reflect.Value) string {
 	if near := Nearest(name, slices.Sorted(maps.Keys(fields))); near != "" {
 		return "; did you mean " + near + "?"
 	}
@@ -128,7 +129,7 @@ func (d *Decoder) mapping(n *yaml.Node, v reflect.Value) {
 	v.Set(reflect.MakeMap(v.Type()))
 	for _, e := range d.entries(n, d.path) {
 		path := Key(d.path, e.key)
-		d.note(path, e.line)
+		d.setLine(path, e.line)
 		key := reflect.New(v.Type().Key())
 		if text, ok := key.Interface().(encoding.TextUnmarshaler); ok {
 			if err := text.UnmarshalText([]byte(e.key)); err != nil {
@@ -152,16 +153,16 @@ func (d *Decoder) list(n *yaml.Node, v reflect.Value) {
 	v.Set(reflect.MakeSlice(v.Type(), 0, len(n.Content)))
 	for i, one := range n.Content {
 		path := Index(d.path, i)
-		d.note(path, one.Line)
-		// A broken element keeps its place, so that the indices of those
-		// after it are those of the file.
+		d.setLine(path, one.Line)
+		// An invalid element is appended too, so that the indices of later ones
+		// match the file.
 		value, _ := d.element(one, v.Type().Elem(), path)
 		v.Set(reflect.Append(v, value))
 	}
 }
 
-// element decodes an entry of a map or list. A null is nil where the entries
-// are pointers, and an error elsewhere.
+// element decodes an entry of a map or list. A null is nil if the entries are
+// pointers, else an error.
 func (d *Decoder) element(n *yaml.Node, t reflect.Type, path string) (value reflect.Value, ok bool) {
 	value = reflect.New(t).Elem()
 	if t.Kind() != reflect.Pointer && isNull(n) {

@@ -29,11 +29,11 @@ import (
 	"github.com/evictd/evictd/kernel/meminfo"
 )
 
-// Options are what a Board shows.
+// Options are the sources of a [Board].
 type Options struct {
 	Procfs, Cgroupfs, StateDir string // paths
 	Hierarchy                  *cgroup.Hierarchy
-	// View returns what the decision loop knew last; nil before its first iteration.
+	// View returns the loop's last view, nil before its first iteration.
 	View      func() *loop.View
 	Inventory *pods.Inventory
 	Disks     *disks.Watch
@@ -44,29 +44,29 @@ type Options struct {
 	Lanes     *lanes.Set
 	Shutdown  *driver.Driver
 	Guard     *logind.Guard
-	// WebWarning says why metrics are not served; empty if they are.
+	// WebWarning returns why metrics are not served; "" if they are.
 	WebWarning func() string
-	// Accounting is the one in force: that of the start.
+	// Accounting is the memory accounting in force: that of the start.
 	Accounting config.MemoryAccounting
-	Last       shutdown.Last // what became of the boot before
+	Last       shutdown.Last // how the previous boot ended
 	Warnings   []string      // of the start
-	// Reload has the configuration read again, and returns when it is in force.
+	// Reload reads the configuration again, and returns when it is in force.
 	Reload func(context.Context) error
 }
 
-// Board serves what the loop knew last, and the state of the other parts, to the
-// control socket and the checks of readiness. It never asks the loop.
+// Board serves the loop's last view and the state of the other parts to the control
+// socket and the readiness checks. It never waits for the loop.
 type Board struct {
-	o       Options
-	started time.Time
-	cold    coldReports
-	loading atomic.Pointer[Loading]
+	o          Options
+	started    time.Time
+	proactive  proactiveReports
+	loadResult atomic.Pointer[Loading]
 }
 
-// New returns a Board of a daemon that starts now.
+// New returns a [Board] of a daemon that starts now.
 func New(o Options) *Board {
 	b := &Board{o: o, started: time.Now()}
-	b.loading.Store(&Loading{At: b.started})
+	b.loadResult.Store(&Loading{At: b.started})
 	return b
 }
 
@@ -95,7 +95,7 @@ func (b *Board) Status() control.Status {
 	}
 	s.Runtime = runtimeStatus(b.o.Inventory.Status())
 	s.Shutdown = b.shutdownStatus()
-	for _, r := range append(b.o.Reclaimer.Reports(), b.cold.snapshot()...) {
+	for _, r := range append(b.o.Reclaimer.Reports(), b.proactive.snapshot()...) {
 		s.Reclaims = append(s.Reclaims, reclaimStatus(&r))
 	}
 	slices.SortStableFunc(s.Reclaims, func(a, b control.Reclaim) int { return a.At.Compare(b.At) })
@@ -126,7 +126,7 @@ func (b *Board) Status() control.Status {
 	return s
 }
 
-// missing says what evictd lacks to be ready: the checks of /readyz that fail.
+// missing returns the readiness checks that fail, each with its detail.
 func (b *Board) missing() (list control.List[string]) {
 	for _, c := range b.Checks() {
 		if verdict, detail := c.Run(); verdict == metrics.Fail {
@@ -136,14 +136,14 @@ func (b *Board) missing() (list control.List[string]) {
 	return list
 }
 
-// signals describes every signal as it was read, and what dry run adds to it.
+// signals returns the status of every signal, with the amount that dry run adds.
 func signals(v *loop.View, now time.Time) []control.SignalStatus {
-	all := control.Signals(v.Policy, v.Observations, &v.State, v.Orders.Waiting, now)
-	control.AddDryRun(all, v.Policy.WouldFree(&v.State, v.Snapshot.Pods))
-	return all
+	statuses := control.Signals(v.Policy, v.Observations, &v.State, v.Orders.Waiting, now)
+	control.AddDryRun(statuses, v.Policy.WouldFree(&v.State, v.Snapshot.Pods))
+	return statuses
 }
 
-// wouldBeVictims lists the pods that dry run counts as gone, in the order in
+// wouldBeVictims returns the pods that dry run counts as gone, in the order in
 // which they were chosen.
 func wouldBeVictims(v *loop.View) (list control.List[control.WouldBeVictim]) {
 	for _, p := range v.State.Pretended {
@@ -161,17 +161,17 @@ func warnings(v *loop.View) []string {
 		w = append(w, n.String())
 	}
 	if len(v.Snapshot.Pods) > 0 && v.Eligible() == 0 {
-		w = append(w, "no pod may be evicted: pressure can't be relieved")
+		w = append(w, "no pod is eligible for eviction: pressure can't be relieved")
 	}
-	if names := unwatched(v); names != "" {
-		w = append(w, names)
+	if warning := notObserved(v); warning != "" {
+		w = append(w, warning)
 	}
 	return w
 }
 
-// unwatched names the thresholds on what the node does not have, or nothing here
-// observes.
-func unwatched(v *loop.View) string {
+// notObserved returns a warning that lists the configured signals that are not
+// observed on this node; "" if all are.
+func notObserved(v *loop.View) string {
 	names := ""
 	var seen [signal.Count]bool
 	for _, t := range v.Policy.Thresholds {
@@ -189,17 +189,17 @@ func unwatched(v *loop.View) string {
 	return "configured but not observed here: " + names
 }
 
-// laneStatus is a lane's status as evictctl shows it.
+// laneStatus converts a lane's status for the control socket.
 func laneStatus(l *lanes.Status) control.Lane {
-	shown := control.Lane{
+	lane := control.Lane{
 		Name: l.Name, Up: l.State == lanes.Up, State: string(l.State), Why: l.Why, Since: l.Since,
 		Raised: l.Raised, Missed: l.Missed, Reopened: l.Reopened,
 	}
 	if l.Period > 0 {
 		period := l.Period.Seconds()
-		shown.PeriodSeconds = &period
+		lane.PeriodSeconds = &period
 	}
-	return shown
+	return lane
 }
 
 func runtimeStatus(s pods.Status) control.Runtime {
@@ -219,7 +219,8 @@ func hostname() string {
 
 var errNoView = errors.New("the first observation is not complete yet; try again in a second")
 
-// Explain implements control.Source: today's ranking for a signal.
+// Explain implements control.Source. It ranks the pods of the last view for a
+// signal.
 func (b *Board) Explain(s signal.Signal) (control.Explanation, error) {
 	v := b.o.View()
 	if v == nil {
@@ -236,7 +237,7 @@ func (b *Board) Explain(s signal.Signal) (control.Explanation, error) {
 	}
 	if s.IsMemory() {
 		if err := b.addReclaim(v, e.Ranking); err != nil {
-			e.Notes = append(e.Notes, "how pods have stalled in reclaim can't be told: "+err.Error())
+			e.Notes = append(e.Notes, "could not read the reclaim stalls of pods: "+err.Error())
 		}
 	}
 	for _, o := range b.o.Inventory.NotOurs() {
@@ -249,15 +250,15 @@ func (b *Board) Explain(s signal.Signal) (control.Explanation, error) {
 		e.OOMScores = b.oomScores(v)
 		e.Memory = b.leftOut()
 		if outside := b.o.Inventory.Outside(loop.Outsiders); len(outside) > 0 {
-			note := "the largest outside the pods:"
+			note := "the largest cgroups outside the pods:"
 			for _, o := range outside {
 				note += " " + o.Cgroup + " " + control.Bytes(o.Memory)
 			}
 			e.Notes = append(e.Notes, note)
 		}
-		e.Notes = append(e.Notes, "swap is ignored, as the kubelet ignores it")
+		e.Notes = append(e.Notes, "swap is ignored, as in the kubelet")
 		if b.o.Accounting == config.AccountingKubelet {
-			e.Notes = append(e.Notes, "active file cache counts as used, as the kubelet counts it; memoryAccounting: available counts it as reclaimable")
+			e.Notes = append(e.Notes, "active file cache counts as used, as in the kubelet; memoryAccounting: available counts it as reclaimable")
 		}
 	}
 	if v.Mode.DryRun {
@@ -267,55 +268,55 @@ func (b *Board) Explain(s signal.Signal) (control.Explanation, error) {
 		}
 	}
 	if o := v.Observations[s]; o.Status == signal.NotObserved {
-		e.Notes = append(e.Notes, "the signal is not observed here; the ranking is what it would be")
+		e.Notes = append(e.Notes, "the signal is not observed on this node; the ranking is hypothetical")
 	}
 	return e, nil
 }
 
 func (b *Board) candidate(s signal.Signal, v *loop.View, ranked []evict.Ranked, i int, r evict.Ranked) control.Candidate {
 	pod := &v.Snapshot.Pods[r.Index()]
-	about := b.o.Inventory.Describe(r.UID)
+	description := b.o.Inventory.Describe(r.UID)
 	c := control.Candidate{
-		Ranked: r, QoS: pod.QoSClass(), RequestOrigin: about.RequestOrigin,
-		IgnoredAnnotations: about.Ignored, Why: control.Why(s, ranked, i),
+		Ranked: r, QoS: pod.QoSClass(), RequestOrigin: description.RequestOrigin,
+		IgnoredAnnotations: description.Ignored, Why: control.Why(s, ranked, i),
 	}
-	if holding := v.Holdings[r.UID]; s.IsDisk() {
-		c.Disk = &control.DiskUsage{By: holding.By, Short: holding.Short}
-		if !holding.Oldest.IsZero() {
-			c.Disk.AgeSeconds = new(time.Since(holding.Oldest).Seconds())
+	if usage := v.Holdings[r.UID]; s.IsDisk() {
+		c.Disk = &control.DiskUsage{By: usage.By, Short: usage.Short}
+		if !usage.Oldest.IsZero() {
+			c.Disk.AgeSeconds = new(time.Since(usage.Oldest).Seconds())
 		}
 	}
 	for j := range pod.Containers {
 		container := &pod.Containers[j]
-		shown := control.Container{Name: container.Name}
+		status := control.Container{Name: container.Name}
 		for _, h := range v.Snapshot.Handles[r.UID].Containers {
 			if h.Name == container.Name {
-				shown.Cgroup = h.Cgroup
+				status.Cgroup = h.Cgroup
 			}
 		}
 		if u := &container.Usage; s.IsDisk() && !pod.DiskUnknown {
-			shown.Usage = new(u.Rootfs + u.Logs)
+			status.Usage = new(u.Rootfs + u.Logs)
 			if s.IsInodes() {
-				shown.Usage = new(u.Inodes + u.LogsInodes)
+				status.Usage = new(u.Inodes + u.LogsInodes)
 			}
 		}
 		if s.IsMemory() {
 			if pod.HasStats {
 				usage := container.Usage.Memory
-				shown.Usage = &usage
+				status.Usage = &usage
 			}
 			if q := container.Resources.Requests.Memory; q != nil {
 				request := q.Value()
-				shown.Request = &request
+				status.Request = &request
 			}
 		}
-		c.Containers = append(c.Containers, shown)
+		c.Containers = append(c.Containers, status)
 	}
 	return c
 }
 
-// outsideDirectories names the largest directories outside the pods where evicting pods
-// can't relieve a disk signal; "" elsewhere.
+// outsideDirectories returns a note with the largest directories outside the pods
+// if a disk signal is futile, else "".
 func (b *Board) outsideDirectories(s signal.Signal, v *loop.View) string {
 	if !s.IsDisk() || !slices.ContainsFunc(v.Futile, func(f evict.Futility) bool { return f.Signal == s }) {
 		return ""
@@ -329,12 +330,12 @@ func (b *Board) outsideDirectories(s signal.Signal, v *loop.View) string {
 		note += " " + d.Path + " " + control.Amount(s, amount)
 	}
 	if note == "" {
-		return "the largest directories outside the pods are being looked for; try again in a few minutes"
+		return "the search for the largest directories outside the pods is in progress; try again in a few minutes"
 	}
 	return "the largest directories outside the pods:" + note
 }
 
-// addReclaim adds for how long the tasks of each pod have stalled in reclaim.
+// addReclaim adds the stalls in direct reclaim of each pod.
 func (b *Board) addReclaim(v *loop.View, ranking []control.Candidate) error {
 	stalls, err := b.o.Lanes.ReclaimStalls()
 	if err != nil || stalls == nil {
@@ -353,7 +354,7 @@ func (b *Board) addReclaim(v *loop.View, ranking []control.Candidate) error {
 	return nil
 }
 
-// leftOut reads what no signal sees.
+// leftOut reads the memory outside the memory signals.
 func (b *Board) leftOut() *control.LeftOut {
 	info, err := meminfo.Read(kernel.FS(b.o.Procfs))
 	if err != nil {

@@ -7,27 +7,28 @@ import (
 	"time"
 )
 
-// errorLogInterval is how often an error is logged at most that requests cause.
+// errorLogInterval is the minimum time between two logged errors that requests
+// cause, so that clients can't fill the log.
 const errorLogInterval = time.Minute
 
-// sparing drops errors that come sooner than errorLogInterval after another. The
-// exporter toolkit logs one for each request while the web configuration can't be
+// errorLimiter drops errors within errorLogInterval of the last one. The exporter
+// toolkit logs an error for each request while the web configuration can't be
 // read, and every local user can send requests.
-type sparing struct {
+type errorLimiter struct {
 	slog.Handler
 	mu   sync.Mutex
 	last time.Time
 }
 
 // Handle implements slog.Handler.
-func (s *sparing) Handle(ctx context.Context, r slog.Record) error {
+func (s *errorLimiter) Handle(ctx context.Context, r slog.Record) error {
 	if r.Level >= slog.LevelError && !s.due() {
 		return nil
 	}
 	return s.Handler.Handle(ctx, r)
 }
 
-func (s *sparing) due() bool {
+func (s *errorLimiter) due() bool {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	now := time.Now()
