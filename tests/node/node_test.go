@@ -231,7 +231,7 @@ func TestCgroupParents(t *testing.T) {
 	for parent, want := range map[string]string{
 		"/kubepods/pod1":                          "is not below",
 		n.Kubepods() + "/../../x":                 "is not below",
-		n.Child(path.Dir(n.Kubepods()), "beside"): "needs a memory limit",
+		n.Child(path.Dir(n.Kubepods()), "outside"): "needs a memory limit",
 		node.NoCgroupParent:                       unlimited,
 	} {
 		_, err := n.RunPod(t.Context(), node.PodSpec{Name: "refused", CgroupParent: parent, Containers: hold("1")})
