@@ -216,16 +216,18 @@ func (d *demo) check(ctx context.Context) error {
 	}
 	fmt.Println("  ok  the condition MemoryPressure has ended")
 	for _, before := range d.pods {
-		pod, err := d.node.Pod(ctx, before.ID)
-		if err != nil {
+		want := before.ID != d.hog.ID
+		if err := d.wait(ctx, fmt.Sprintf("%s, alive: %t", before.Name, want), func() (bool, error) {
+			pod, err := d.node.Pod(ctx, before.ID)
+			if err != nil {
+				return false, err
+			}
+			alive := pod.Containers[0].Running && pod.Containers[0].PID == before.Containers[0].PID
+			return alive == want && pod.Ready == (want || d.dryRun), nil
+		}); err != nil {
 			return err
 		}
-		container, want := pod.Containers[0], pod.Name != "hog"
-		alive := container.Running && container.PID == before.Containers[0].PID
-		if alive != want || pod.Ready != (want || d.dryRun) {
-			return fmt.Errorf("pod %s is %+v; want it alive: %t", pod.Name, pod, want)
-		}
-		fmt.Printf("  ok  %s: process %d alive: %t\n", pod.Name, before.Containers[0].PID, alive)
+		fmt.Printf("  ok  %s: process %d alive: %t\n", before.Name, before.Containers[0].PID, want)
 	}
 	return nil
 }

@@ -229,10 +229,10 @@ func TestCgroupParents(t *testing.T) {
 		}
 	}
 	for parent, want := range map[string]string{
-		"/kubepods/pod1":                          "is not below",
-		n.Kubepods() + "/../../x":                 "is not below",
+		"/kubepods/pod1":                           "is not below",
+		n.Kubepods() + "/../../x":                  "is not below",
 		n.Child(path.Dir(n.Kubepods()), "outside"): "needs a memory limit",
-		node.NoCgroupParent:                       unlimited,
+		node.NoCgroupParent:                        unlimited,
 	} {
 		_, err := n.RunPod(t.Context(), node.PodSpec{Name: "refused", CgroupParent: parent, Containers: hold("1")})
 		if err == nil || !strings.Contains(err.Error(), want) {

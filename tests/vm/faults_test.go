@@ -18,13 +18,13 @@ import (
 // The tests of this file boot virtual machines in which something goes wrong, and want to be told what, and soon.
 
 // bootsMachines prepares a test that boots machines, and skips it where that is not wanted.
-func bootsMachines(t *testing.T) *bed {
+func bootsMachines(t *testing.T) *runner {
 	t.Helper()
 	if os.Getenv("EVICTD_VM_TESTS") == "" {
 		t.Skip("needs EVICTD_VM_TESTS=1 (boots virtual machines)")
 	}
 	t.Chdir("../..") // to the module's root, where the guest is built from
-	b := &bed{options: options{kernels: []string{"6.1"}, driver: "systemd"}, out: newPrinter(io.Discard)}
+	b := &runner{options: options{kernels: []string{"6.1"}, driver: "systemd"}, out: newPrinter(io.Discard)}
 	done, err := b.prepare(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -38,7 +38,7 @@ func bootsMachines(t *testing.T) *bed {
 }
 
 // bootPlan boots a machine of the bed, with what change does to it.
-func bootPlan(t *testing.T, b *bed, change func(*machine.Config), commands ...protocol.Command) (machine.Report, error) {
+func bootPlan(t *testing.T, b *runner, change func(*machine.Config), commands ...protocol.Command) (machine.Report, error) {
 	t.Helper()
 	for i := range commands {
 		commands[i].Timeout = 5 * time.Minute

@@ -16,7 +16,7 @@ func TestParse(t *testing.T) {
 		"-suite naive":                    `no suite "naive", but boot`,
 		"-profile quick":                  `no profile "quick"`,
 		"-driver runc":                    `no driver "runc"`,
-		"-parallel 0":                     "0 machines are none",
+		"-parallel 0":                     "0 is not positive",
 		"native":                          `unexpected argument "native"`,
 		"-kernels 6.1":                    "not defined: -kernels",
 	} {

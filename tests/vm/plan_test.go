@@ -10,8 +10,8 @@ import (
 )
 
 // bedOf has suites of two packages and one with classes.
-func bedOf(profile string, suites []string, run string) (*bed, []suite) {
-	b := &bed{options: options{profile: profile, suites: suites, run: run, kernels: []string{"6.1", "6.12"}, driver: "systemd"}}
+func bedOf(profile string, suites []string, run string) (*runner, []suite) {
+	b := &runner{options: options{profile: profile, suites: suites, run: run, kernels: []string{"6.1", "6.12"}, driver: "systemd"}}
 	b.payload = &payload{tests: map[string][]string{
 		"kernel": {"kernel/psi", "agent/evict"},
 		"native": {"tests/native"},
@@ -123,7 +123,7 @@ func TestGoTestCommand(t *testing.T) {
 // Every machine of every profile must get a plan that its guest accepts, with a command for each suite.
 func TestPlansAreValid(t *testing.T) {
 	for _, profile := range []string{profileSmoke, profileTest, profileFull} {
-		b := &bed{options: options{profile: profile, kernels: []string{"6.1", "6.12"}, driver: "systemd"}}
+		b := &runner{options: options{profile: profile, kernels: []string{"6.1", "6.12"}, driver: "systemd"}}
 		b.payload = &payload{tests: map[string][]string{
 			"kernel": {"kernel/psi"}, "agent": {"agent/evict"}, "node": {"tests/node"}, "native": {"tests/native"}, "service": {"tests/service"},
 		}}
@@ -133,7 +133,7 @@ func TestPlansAreValid(t *testing.T) {
 				t.Errorf("%s: two machines are named %s", profile, v.name)
 			}
 			names[v.name] = true
-			commands, _ := b.plan(v, b.chosen())
+			commands, _ := b.plan(v, b.selectedSuites())
 			plan := protocol.Plan{Writes: v.writes, Hide: v.hide}
 			for _, p := range commands {
 				plan.Commands = append(plan.Commands, p.command)
@@ -153,7 +153,7 @@ func TestPlansAreValid(t *testing.T) {
 }
 
 func TestMachinesThatAreAskedFor(t *testing.T) {
-	b := &bed{options: options{profile: profileFull, kernels: []string{"6.1", "6.12"}, machines: []string{"6.1-cgroupfs-v1", "6.12-systemd", "6.12-cgroupfs-v1"}}}
+	b := &runner{options: options{profile: profileFull, kernels: []string{"6.1", "6.12"}, machines: []string{"6.1-cgroupfs-v1", "6.12-systemd", "6.12-cgroupfs-v1"}}}
 	var names []string
 	for _, v := range b.variants() {
 		names = append(names, v.name)

@@ -67,7 +67,7 @@ func TestEntriesOf(t *testing.T) {
 	boot, victims := of("boot", "boot", failed, "LOST the machine hangs"), of("native", "native/victims", failed, "FAIL native/victims: TestC/d: exit code 1", "skipped: TestB: needs a disk")
 	boot.Seconds = 2
 	victims.Seconds, victims.Passed, victims.Failed, victims.Skipped = 99, 1, 1, 1
-	want := results{boot, victims, of("native", "native/soft", notRun, "not run, as the machine ended: native/soft")}
+	want := results{boot, victims, of("native", "native/soft", notRun, "not run, because the machine ended: native/soft")}
 	if diff := cmp.Diff(want, entriesOf(r, time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC), "cafe")); diff != "" {
 		t.Errorf("entries (-want +got):\n%s", diff)
 	}

@@ -79,11 +79,11 @@ func TestVerdicts(t *testing.T) {
 		{name: "a panic that ends QEMU", steps: []step{hello(15 * s), print(20*s, "[   20.1] Kernel panic - not syncing: sysrq triggered crash"), {at: 21 * s, ended: true}}, kind: ErrPanicked, text: "sysrq triggered crash"},
 		{name: "a panic before the runner", steps: []step{print(5*s, "guest: mount /dev/vda: no such device"), print(6*s, "[    6.1] Kernel panic - not syncing: Attempted to kill init! exitcode=0x00000100"), {at: 7 * s, ended: true}}, kind: ErrPanicked, text: "Attempted to kill init"},
 		{name: "an oops tells more than its panic", steps: []step{print(5*s, "[    5.1] BUG: kernel NULL pointer dereference, address: 00000000000000a8"), print(6*s, "[    6.1] Kernel panic - not syncing: Fatal exception"), {at: 7 * s, ended: true}}, kind: ErrPanicked, text: "NULL pointer dereference, address: 00000000000000a8; Kernel panic - not syncing: Fatal exception"},
-		{name: "switched off too early", steps: []step{hello(15 * s), begin(16*s, "x"), {at: 17 * s, ended: true}}, kind: ErrDied, text: "before it was done"},
+		{name: "powered off too early", steps: []step{hello(15 * s), begin(16*s, "x"), {at: 17 * s, ended: true}}, kind: ErrDied, text: "before it was done"},
 		{name: "goes down by itself", steps: []step{hello(15 * s), begin(16*s, "x"), leave(17 * s), beat(20 * s), look(29 * s), {at: 30 * s, ended: true}}},
 		{name: "goes down in trouble", steps: []step{hello(15 * s), begin(16*s, "x"), leave(17 * s), {at: 18 * s, ended: true, exit: errors.New("exit status 1")}}, kind: ErrDied, text: "QEMU: exit status 1"},
 		{name: "hangs as it goes down", steps: []step{hello(15 * s), begin(16*s, "x"), leave(17 * s), look(28 * s)}, kind: ErrHung, text: "silent for 10s"},
-		{name: "stays", steps: []step{hello(15 * s), begin(16*s, "x"), leave(17 * s), end(18*s, protocol.Event{ExitCode: -1, Text: "not switched off"}), say(19*s, protocol.Event{Kind: protocol.Done})}, done: true},
+		{name: "stays", steps: []step{hello(15 * s), begin(16*s, "x"), leave(17 * s), end(18*s, protocol.Event{ExitCode: -1, Text: "not powered off"}), say(19*s, protocol.Event{Kind: protocol.Done})}, done: true},
 		{name: "ends after it has stayed", steps: []step{hello(15 * s), begin(16*s, "x"), leave(17 * s), end(18*s, protocol.Event{ExitCode: -1}), {at: 19 * s, ended: true}}, kind: ErrDied, text: "before it was done"},
 		{name: "QEMU fails", steps: []step{{at: s, ended: true, exit: errors.New("exit status 1")}}, kind: ErrDied, text: "QEMU: exit status 1"},
 		{name: "events before hello", steps: []step{begin(s, "x")}, kind: ErrDied, text: "before hello"},
@@ -161,12 +161,12 @@ func TestDetailShowsTheConsole(t *testing.T) {
 		t.Errorf("console has %d lines, %q to %q; want the last %d", len(lines), lines[0], lines[len(lines)-1], tailLength)
 	}
 	e := &Error{Kind: ErrHung, Text: "silent for 30s", Console: lines, QEMU: "qemu: warning\n"}
-	for _, want := range []string{"the machine hangs: silent for 30s\n", "| line 60\n", "| line 99\n", "QEMU said: qemu: warning\n"} {
+	for _, want := range []string{"the machine hangs: silent for 30s\n", "| line 60\n", "| line 99\n", "output of QEMU: qemu: warning\n"} {
 		if !strings.Contains(e.Detail(), want) {
 			t.Errorf("Detail = %q; want %q in it", e.Detail(), want)
 		}
 	}
-	if got := (&Error{Kind: ErrHung}).Detail(); !strings.Contains(got, "nothing on the console") {
+	if got := (&Error{Kind: ErrHung}).Detail(); !strings.Contains(got, "the console is empty") {
 		t.Errorf("Detail without a console = %q; want it to say so", got)
 	}
 }

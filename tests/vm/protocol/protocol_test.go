@@ -98,7 +98,7 @@ func TestPlanIsRefused(t *testing.T) {
 		"no program":          with(func(c *Command) { c.Argv = nil }),
 		"a: timeout":          with(func(c *Command) { c.Timeout = 0 }),
 		`"src" is not`:        with(func(c *Command) { c.Dir = "src" }),
-		`no trouble "nerves"`: with(func(c *Command) { c.Expect = []Trouble{"nerves"} }),
+		`unknown trouble "nerves"`: with(func(c *Command) { c.Expect = []Trouble{"nerves"} }),
 	} {
 		if _, err := (Plan{Commands: commands}).Encode(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("Encode of a plan with %+v = %v; want an error with %q", commands, err, want)
