@@ -93,11 +93,11 @@ func TestPlanIsRefused(t *testing.T) {
 		return []Command{c}
 	}
 	for want, commands := range map[string][]Command{
-		"no name":             with(func(c *Command) { c.Name = "" }),
-		`two commands`:        {ok, ok},
-		"no program":          with(func(c *Command) { c.Argv = nil }),
-		"a: timeout":          with(func(c *Command) { c.Timeout = 0 }),
-		`"src" is not`:        with(func(c *Command) { c.Dir = "src" }),
+		"no name":                  with(func(c *Command) { c.Name = "" }),
+		`two commands`:             {ok, ok},
+		"no program":               with(func(c *Command) { c.Argv = nil }),
+		"a: timeout":               with(func(c *Command) { c.Timeout = 0 }),
+		`"src" is not`:             with(func(c *Command) { c.Dir = "src" }),
 		`unknown trouble "nerves"`: with(func(c *Command) { c.Expect = []Trouble{"nerves"} }),
 	} {
 		if _, err := (Plan{Commands: commands}).Encode(); err == nil || !strings.Contains(err.Error(), want) {
