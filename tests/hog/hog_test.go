@@ -229,7 +229,7 @@ func TestUsage(t *testing.T) {
 		{"mapped -bytes 1", 2, "-path is needed"},
 		{"logs -bytes 0", 2, "-bytes must be positive"},
 		{"files -n 1", 2, "-dir is needed"},
-		{"files -dir /nowhere -n 1", 1, "make file 0"},
+		{"files -dir /nowhere -n 1", 1, "create file 0"},
 		{"pause now", 2, `unexpected argument "now"`},
 		{"grow -h", 0, "-stamp"},
 	} {

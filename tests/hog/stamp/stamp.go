@@ -92,7 +92,7 @@ func parse(b []byte) (Marks, error) {
 			break
 		}
 		if ns < 0 || len(m) > 0 && time.Duration(ns) < m[len(m)-1] {
-			return nil, fmt.Errorf("parse stamp file: word %d (%d) is before its predecessor", len(m), ns)
+			return nil, fmt.Errorf("parse stamp file: word %d (%d) is negative or before its predecessor", len(m), ns)
 		}
 		m = append(m, time.Duration(ns))
 	}

@@ -13,8 +13,8 @@ func TestPatchesRight(t *testing.T) {
 		"":                                                                      false,
 		"QEMU emulator version 99999999999999999999.2":                          false,
 	} {
-		if got := patchesRight(said); got != want {
-			t.Errorf("patchesRight(%q) = %t; want %t", said, got, want)
+		if got := isRecentQEMU(said); got != want {
+			t.Errorf("isRecentQEMU(%q) = %t; want %t", said, got, want)
 		}
 	}
 }
