@@ -73,7 +73,7 @@ func TestEntriesOf(t *testing.T) {
 	}
 }
 
-// What was run on other days is kept, and what was not run is said.
+// TestDocument: results.md has results of earlier runs, and lists commands that were not run.
 func TestDocument(t *testing.T) {
 	dir := t.TempDir()
 	var native results
@@ -121,7 +121,7 @@ func TestDocument(t *testing.T) {
 	}
 }
 
-// What the matrix has is what full runs: each machine and each suite has its place in the results.
+// TestPlaces: each suite on each machine of the full profile has a place in the results.
 func TestPlaces(t *testing.T) {
 	all := places()
 	for _, want := range []place{{"6.1-systemd", "bench"}, {"6.12-cgroupfs", "service"}, {"6.1-cgroupfs-v1", "native"}, {"6.12-systemd-nomglru", "kernel"}} {
@@ -131,7 +131,7 @@ func TestPlaces(t *testing.T) {
 	}
 	for _, none := range []place{{"6.1-cgroupfs", "bench"}, {"6.1-cgroupfs", "kernel"}, {"6.12-systemd-nobtf", "service"}} {
 		if slices.Contains(all, none) {
-			t.Errorf("the matrix has %v; want it not to: there is nothing to run", none)
+			t.Errorf("the matrix has %v; want no place without a command", none)
 		}
 	}
 }
