@@ -199,7 +199,7 @@ func TestReportsFullDisk(t *testing.T) {
 func TestReportsTimeout(t *testing.T) {
 	b := bootsMachines(t)
 	long := shell("long", "trap 'echo quitting; exit 5' QUIT; sleep 900 & echo started; while :; do sleep 0.2; done")
-	plan := protocol.Plan{Commands: []protocol.Command{long, shell("after", "pgrep -x sleep && exit 1; echo nobody sleeps")}}
+	plan := protocol.Plan{Commands: []protocol.Command{long, shell("after", "pgrep -x sleep && exit 1; echo no sleep runs")}}
 	plan.Commands[0].Timeout, plan.Commands[1].Timeout = 5*time.Second, time.Minute
 	c, err := b.config(t.Context(), plain(b.kernels, b.driver)[0], &plan)
 	if err != nil {
@@ -213,7 +213,7 @@ func TestReportsTimeout(t *testing.T) {
 	if first := report.Results[0]; !errors.Is(first.Err, machine.ErrTimeout) || !strings.Contains(strings.Join(first.Output, "\n"), "quitting") {
 		t.Errorf("long: %v, %q; want a timeout and the output after SIGQUIT", first.Err, first.Output)
 	}
-	if after := report.Results[1]; after.Err != nil || lastOf(after.Output) != "nobody sleeps" {
+	if after := report.Results[1]; after.Err != nil || lastOf(after.Output) != "no sleep runs" {
 		t.Errorf("after: %v, %q; want no process of the first left", after.Err, after.Output)
 	}
 }

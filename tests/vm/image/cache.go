@@ -47,7 +47,7 @@ func (c *Cache) entry(ctx context.Context, name, what string, build func(ctx con
 	}
 	unlock, err := c.lock(ctx)
 	if err != nil {
-		return "", fmt.Errorf("make %s: %w", what, err)
+		return "", fmt.Errorf("build %s: %w", what, err)
 	}
 	defer func() { err = errors.Join(err, unlock()) }()
 	if _, err := os.Stat(dir); err == nil {
@@ -57,19 +57,19 @@ func (c *Cache) entry(ctx context.Context, name, what string, build func(ctx con
 		return "", err
 	}
 	start := time.Now()
-	fmt.Fprintf(c.log, "making %s (once; kept in %s)\n", what, dir)
+	fmt.Fprintf(c.log, "building %s (once; cached in %s)\n", what, dir)
 	building, err := os.MkdirTemp(c.dir, unfinished)
 	if err != nil {
-		return "", fmt.Errorf("make %s: %w", what, err)
+		return "", fmt.Errorf("build %s: %w", what, err)
 	}
 	defer func() { err = errors.Join(err, os.RemoveAll(building)) }()
 	if err := build(ctx, building); err != nil {
-		return "", fmt.Errorf("make %s: %w", what, err)
+		return "", fmt.Errorf("build %s: %w", what, err)
 	}
 	if err := os.Rename(building, dir); err != nil {
-		return "", fmt.Errorf("make %s: %w", what, err)
+		return "", fmt.Errorf("build %s: %w", what, err)
 	}
-	fmt.Fprintf(c.log, "made %s in %v\n", what, time.Since(start).Round(time.Second))
+	fmt.Fprintf(c.log, "built %s in %v\n", what, time.Since(start).Round(time.Second))
 	return dir, nil
 }
 
@@ -91,15 +91,15 @@ func (c *Cache) lock(ctx context.Context) (unlock func() error, err error) {
 	if err != nil {
 		return nil, fmt.Errorf("lock cache: %w", err)
 	}
-	for told := false; ; told = true {
+	for logged := false; ; logged = true {
 		err := unix.Flock(int(f.Fd()), unix.LOCK_EX|unix.LOCK_NB)
 		switch {
 		case err == nil:
 			return f.Close, nil
 		case !errors.Is(err, unix.EWOULDBLOCK):
 			return nil, errors.Join(fmt.Errorf("lock cache: %w", err), f.Close())
-		case !told:
-			fmt.Fprintf(c.log, "another process makes images in %s: waiting for it\n", c.dir)
+		case !logged:
+			fmt.Fprintf(c.log, "waiting for another process that builds images in %s\n", c.dir)
 		}
 		select {
 		case <-ctx.Done():

@@ -2,7 +2,7 @@ package image
 
 import "testing"
 
-func TestPatchesRight(t *testing.T) {
+func TestIsRecentQEMU(t *testing.T) {
 	for said, want := range map[string]bool{
 		"QEMU emulator version 7.2.22 (Debian 1:7.2+dfsg-7+deb12u18+b3)\nCopyright (c) 2003-2022 Fabrice Bellard": false,
 		"QEMU emulator version 8.0.5":                                           false,

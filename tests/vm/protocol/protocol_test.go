@@ -21,7 +21,7 @@ var events = []Event{
 	{Kind: Done, Uptime: 2 * time.Minute},
 }
 
-func TestEventsComeBack(t *testing.T) {
+func TestEncodeDecode(t *testing.T) {
 	for _, e := range events {
 		line := string(e.Encode())
 		if n := strings.Count(line, "\n"); n != 1 || !strings.HasSuffix(line, "\n") {
@@ -37,7 +37,7 @@ func TestEventsComeBack(t *testing.T) {
 func TestDecodeRefuses(t *testing.T) {
 	for _, line := range []string{
 		"", "{}", "null", "[]", `"beat"`, `{"kind":"nap"}`, `{"kind":"beat"`, `{"kind":"beat"}{"kind":"beat"}`, `{"kind":"beat","colour":"red"}`,
-		`{"kind":"line","text":"of nobody"}`, `{"kind":"end"}`, `{"kind":"begin","command":""}`, `{"kind":"kernel","text":"of no trouble"}`,
+		`{"kind":"line","text":"no command"}`, `{"kind":"end"}`, `{"kind":"begin","command":""}`, `{"kind":"kernel","text":"of no trouble"}`,
 		`{"kind":"kernel","trouble":"a bad mood"}`, `{"kind":"beat","diskFree":-1}`, "[    1.0] Linux version 6.1",
 	} {
 		if e, err := Decode([]byte(line)); err == nil {
@@ -58,7 +58,7 @@ func FuzzDecode(f *testing.F) {
 		}
 		again, err := Decode(e.Encode())
 		if diff := cmp.Diff(e, again); err != nil || diff != "" {
-			t.Errorf("of %q: %v, differs when said again (-first +second):\n%s", line, err, diff)
+			t.Errorf("of %q: %v, differs when encoded again (-first +second):\n%s", line, err, diff)
 		}
 	})
 }
