@@ -171,17 +171,14 @@ func (d *demo) growHog(ctx context.Context) error {
 	} else {
 		d.print(r.SignalSent, "SIGKILL   to %s, %v after the crossing", r.Pod, r.SignalSent.Sub(r.CrossingSeen).Round(time.Microsecond))
 	}
-	if err := d.wait(ctx, "memory.available to recover", func() (bool, error) {
-		n, err := available()
-		return n >= d.threshold, err
-	}); err != nil {
+	if err := d.waitRecord(ctx, func(*evict.Record) bool { n, err := available(); return err == nil && n >= d.threshold }); err != nil {
 		return err
 	}
 	d.print(time.Now(), "RECOVERY  memory.available is above the threshold, %v after the crossing", time.Since(r.CrossingSeen).Round(time.Millisecond))
 	return d.waitRecord(ctx, func(r *evict.Record) bool { return r.Result != evict.ResultPending })
 }
 
-// waitRecord prints memory.available until evictd's first record meets a condition.
+// waitRecord prints memory.available until evictd has a record and ok returns true for it.
 func (d *demo) waitRecord(ctx context.Context, ok func(*evict.Record) bool) error {
 	return d.wait(ctx, "evictd's record of the hog", func() (bool, error) {
 		answer, err := d.daemon.Client().Records(ctx)

@@ -22,21 +22,19 @@ import (
 	"github.com/evictd/evictd/tests/node"
 )
 
-func main() { os.Exit(run()) }
-
-func run() int {
+func main() {
 	d := &demo{start: time.Now()}
 	flag.BoolVar(&d.dryRun, "dry-run", false, "run evictd in dry run")
 	flag.StringVar(&d.executable, "evictd", daemon.Executable, "`FILE` to run as evictd")
 	flag.Parse()
 	// The signals only cancel ctx, also a second ^C, so that the node is always removed completely.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
-	defer stop()
-	if err := d.run(ctx); err != nil {
+	err := d.run(ctx)
+	stop()
+	if err != nil {
 		fmt.Fprintf(os.Stderr, "demo: %v\n", err)
-		return 1
+		os.Exit(1)
 	}
-	return 0
 }
 
 // run starts a node, runs the steps of the demo on it and removes it.
