@@ -11,8 +11,8 @@ import (
 	"time"
 )
 
-// The daemon is small, because under the pressure that it handles its pages are
-// the first to be needed and the last to be there.
+// TestDaemonBudget: the executable and the resident memory of an idle evictd stay below their limits. Under memory
+// pressure, evictd's pages must be resident.
 func TestDaemonBudget(t *testing.T) {
 	const largestBinary, largestRSS = 32 << 20, 28 << 20
 	binary := buildEvictd(t)
@@ -35,7 +35,7 @@ func TestDaemonBudget(t *testing.T) {
 	t.Logf("binary %d bytes, resident %d kB", info.Size(), rss>>10)
 }
 
-// buildEvictd returns the path of an executable as it is released.
+// buildEvictd builds evictd as for a release and returns its path.
 func buildEvictd(t *testing.T) string {
 	t.Helper()
 	binary := filepath.Join(t.TempDir(), "evictd")
@@ -48,15 +48,14 @@ func buildEvictd(t *testing.T) string {
 	return binary
 }
 
-// built is an evictd that runs, in dry run and without a runtime.
+// built is a running evictd, in dry run and without a runtime.
 type built struct {
 	pid int
-	// web is where it serves metrics.
+	// web is the address of its metrics.
 	web string
 }
 
-// runBuilt runs an executable of evictd until the test ends, and returns when it
-// is ready.
+// runBuilt runs evictd until the test ends, and returns when it is ready.
 func runBuilt(t *testing.T, binary string) built {
 	t.Helper()
 	dir := t.TempDir()
@@ -102,7 +101,7 @@ func runBuilt(t *testing.T, binary string) built {
 	return d
 }
 
-// resident returns how much memory it has resident, in bytes.
+// resident returns its resident memory in bytes.
 func (d built) resident(t *testing.T) int {
 	t.Helper()
 	status, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", d.pid))

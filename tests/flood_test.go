@@ -16,9 +16,8 @@ import (
 	"github.com/evictd/evictd/kernel/process"
 )
 
-// Every local user, and every pod in the host's network, can connect to the
-// metrics port. That must cost evictd neither its descriptors nor locked memory,
-// and its answers come from threads of ordinary priority.
+// TestMetricsPortFlood: any local user, and any pod in the host's network, can connect to the metrics port. Many
+// connections must not exhaust evictd's descriptors or its memory.
 func TestMetricsPortFlood(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: to run evictd on this host")
@@ -31,7 +30,7 @@ func TestMetricsPortFlood(t *testing.T) {
 	d := runBuilt(t, buildEvictd(t))
 	address, err := net.ResolveTCPAddr("tcp", d.web)
 	if err != nil {
-		t.Fatalf("evictd serves metrics on %q: %v", d.web, err)
+		t.Fatalf("address of the metrics %q: %v", d.web, err)
 	}
 	for n := range connections {
 		connect(t, address.Port, n%2 == 0)
@@ -39,21 +38,21 @@ func TestMetricsPortFlood(t *testing.T) {
 	d.scrape(t)
 	rss, descriptors := d.resident(t), d.descriptors(t)
 	if rss > mostRSS {
-		t.Errorf("resident memory beside %d connections = %d bytes; want at most %d", connections, rss, mostRSS)
+		t.Errorf("resident memory with %d connections = %d bytes; want at most %d", connections, rss, mostRSS)
 	}
 	if descriptors > mostDescriptors {
-		t.Errorf("%d descriptors beside %d connections; want at most %d", descriptors, connections, mostDescriptors)
+		t.Errorf("%d descriptors with %d connections; want at most %d", descriptors, connections, mostDescriptors)
 	}
 	t.Logf("resident %d kB, %d descriptors", rss>>10, descriptors)
 }
 
-// TestMetricsPriority: what serves does not inherit evictd's own priority.
+// TestMetricsPriority: the threads that serve metrics do not inherit evictd's priority.
 func TestMetricsPriority(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root: to run evictd on this host")
 	}
 	d := runBuilt(t, buildEvictd(t))
-	before := d.ordinary(t)
+	before := d.normalThreads(t)
 	const clients = 3
 	for range clients {
 		c, err := net.Dial("tcp", d.web)
@@ -68,14 +67,14 @@ func TestMetricsPriority(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	if got := d.ordinary(t); got < before+clients {
-		t.Errorf("%d threads of ordinary priority beside %d clients; want at least %d more than %d", got, clients, clients, before)
+	if got := d.normalThreads(t); got < before+clients {
+		t.Errorf("%d threads of normal priority with %d clients; want at least %d more than %d", got, clients, clients, before)
 	}
 }
 
-// connect begins a connection to a port of this host and does not wait for it,
-// as an attacker would; it is closed when the test ends.
-func connect(t *testing.T, port int, speak bool) {
+// connect starts a connection to a port of this host without waiting for it, and closes it when the test ends. With
+// incomplete it sends the beginning of a request.
+func connect(t *testing.T, port int, incomplete bool) {
 	t.Helper()
 	fd, err := unix.Socket(unix.AF_INET, unix.SOCK_STREAM|unix.SOCK_NONBLOCK|unix.SOCK_CLOEXEC, 0)
 	if err != nil {
@@ -86,12 +85,12 @@ func connect(t *testing.T, port int, speak bool) {
 	if err != nil && !errors.Is(err, unix.EINPROGRESS) {
 		t.Fatal(err)
 	}
-	if speak { // and never come to the end of it
+	if incomplete {
 		unix.Write(fd, []byte("GET /metrics HTTP/1.1\r\nHost: "))
 	}
 }
 
-// scrape waits until the metrics are answered.
+// scrape waits until evictd serves its metrics.
 func (d built) scrape(t *testing.T) {
 	t.Helper()
 	client := &http.Client{Timeout: 10 * time.Second, Transport: &http.Transport{DisableKeepAlives: true}}
@@ -119,8 +118,8 @@ func (d built) descriptors(t *testing.T) int {
 	return len(entries)
 }
 
-// ordinary counts the threads that have no better priority than others' have.
-func (d built) ordinary(t *testing.T) (n int) {
+// normalThreads returns the number of threads with SCHED_NORMAL and a nice value of at least 0.
+func (d built) normalThreads(t *testing.T) (n int) {
 	t.Helper()
 	entries, err := os.ReadDir(fmt.Sprintf("/proc/%d/task", d.pid))
 	if err != nil {

@@ -1,6 +1,6 @@
-// Package tests holds what needs more than one package's go test: a real
-// containerd, benchmarks, scripts of the commands, example scenarios, and the
-// rules that the whole tree keeps.
+// Package tests has the tests of the whole tree: import rules, and size, memory and connection limits of the daemon. Its
+// subdirectories have tests that need a real containerd or a virtual machine, benchmarks, scripts of the commands, and
+// example scenarios.
 package tests
 
 import (
@@ -13,9 +13,8 @@ import (
 
 const module = "github.com/evictd/evictd/"
 
-// rooms states who may import whom: for each room, the rooms that it may
-// import itself. A room stands for its subpackages, except those that have an entry of
-// their own; one that ends in "/..." for all of them.
+// rooms lists for each room the rooms that it may import. A room includes its subpackages, except those with their own
+// entry; a name that ends in "/..." includes all of them.
 var rooms = map[string][]string{
 	"bpf":                   {"bpf"},
 	"kernel":                {"kernel"},
@@ -52,13 +51,13 @@ var rooms = map[string][]string{
 	"tests":                 {"tests", "agent/...", "kernel", "cri", "cmd/...", "bpf"},
 }
 
-// forbidden lists what the daemon must not link, and why.
+// forbidden lists packages that the daemon must not link, with the reason.
 var forbidden = map[string]string{
-	"k8s.io/client-go/kubernetes":    "the typed clientset costs 17 MB for nothing that is used",
-	"k8s.io/client-go/informers":     "a list of every pod of the cluster has no place on a node",
-	"sigs.k8s.io/controller-runtime": "it is for controllers",
-	"k8s.io/cri-client":              "it brings OpenTelemetry and component-base along",
-	"k8s.io/kubernetes":              "the kubelet's own packages are no library",
+	"k8s.io/client-go/kubernetes":    "the typed clientset adds 17 MB, and the daemon does not use it",
+	"k8s.io/client-go/informers":     "a node must not list all pods of the cluster",
+	"sigs.k8s.io/controller-runtime": "only controllers need it",
+	"k8s.io/cri-client":              "it imports OpenTelemetry and component-base",
+	"k8s.io/kubernetes":              "the kubelet's packages are not a library",
 	"github.com/spf13/cobra":         "the daemon's flags are the standard library's",
 }
 
@@ -87,7 +86,7 @@ func list(t *testing.T, pattern ...string) []listed {
 	return all
 }
 
-// room returns the longest room that holds a package, or "".
+// room returns the longest room that includes a package, "" if none does.
 func room(path string) string {
 	best := ""
 	for r := range rooms {
@@ -103,7 +102,7 @@ func TestImportRules(t *testing.T) {
 		path := strings.TrimPrefix(p.ImportPath, module)
 		from := room(path)
 		if from == "" {
-			t.Errorf("package %s is in no room", path)
+			t.Errorf("package %s belongs to no room", path)
 			continue
 		}
 		for _, imported := range p.Imports {
@@ -134,8 +133,8 @@ func TestDaemonLinksNothingForbidden(t *testing.T) {
 	}
 }
 
-// Nothing is forked under pressure, and so nothing at all: what other modules
-// link for tests of their own is not called.
+// TestDaemonForksNothing: evictd must not fork under memory pressure, so none of its packages imports os/exec. Other
+// modules may import it without calling it.
 func TestDaemonForksNothing(t *testing.T) {
 	for _, p := range list(t, "-deps", "./cmd/evictd") {
 		if strings.HasPrefix(p.ImportPath, module) && slices.Contains(p.Imports, "os/exec") {
@@ -144,7 +143,7 @@ func TestDaemonForksNothing(t *testing.T) {
 	}
 }
 
-// The operator's tool must never be able to kill.
+// TestToolLinksNoDaemon: evictctl must not be able to kill.
 func TestToolLinksNoDaemon(t *testing.T) {
 	for _, p := range list(t, "./cmd/evictctl") {
 		for _, dep := range p.Deps {

@@ -1,8 +1,8 @@
-// Package daemon runs evictd as an operator does, for whoever shows or measures it: the executable that was
-// built, as a process of its own, with a configuration, a state directory and a control socket in one directory.
+// Package daemon runs an evictd executable for the demonstration and the benchmarks, as a process with its
+// configuration, state directory and control socket in one directory.
 //
-// A Process dies with the one that started it, however that one ends. Stop ends it as a service manager would,
-// and tells what it had to say where it did not end well. Nothing here touches /etc, /run or /var.
+// The kernel kills a Process when the process that started it exits for any reason. Stop ends evictd as a service
+// manager does, and returns the end of its log with an error. The package does not touch /etc, /run or /var.
 package daemon
 
 import (
@@ -21,23 +21,23 @@ import (
 	"github.com/evictd/evictd/tests/node"
 )
 
-// Executable is where `make build` leaves evictd, from the root of the module.
+// Executable is the path of the evictd that `make build` builds, relative to the module's root.
 const Executable = ".build/evictd"
 
-// Options say what to run. All but Args are needed.
+// Options configure an evictd. All but Args are required.
 type Options struct {
 	// Executable is evictd's path.
 	Executable string
-	// Dir receives the configuration, the log, the state and the control socket. It must exist, and its path be
-	// short, as it becomes part of the socket's.
+	// Dir receives the configuration, the log, the state and the control socket. It must exist, and its path must be
+	// short, because it is part of the path of a unix socket.
 	Dir string
 	// Config is the text of an AgentConfiguration.
 	Config string
-	// Args come after those that name the files in Dir.
+	// Args are further arguments, after those for the files in Dir.
 	Args []string
 }
 
-// Daemon is an evictd that runs. It is safe for concurrent use.
+// Daemon is a running evictd. It is safe for concurrent use.
 type Daemon struct {
 	*Process
 	dir  string
@@ -50,10 +50,10 @@ const (
 	socketName = "evictd.sock"
 )
 
-// patience is how long evictd may take to end.
-var patience = node.Slow(5 * time.Second)
+// stopTimeout is the time for evictd to exit after SIGTERM, before SIGKILL.
+var stopTimeout = node.Slow(5 * time.Second)
 
-// Start starts evictd, which then is not ready yet.
+// Start starts evictd. It does not wait until evictd is ready.
 func Start(o Options) (*Daemon, error) {
 	d := &Daemon{dir: o.Dir}
 	d.stop = sync.OnceValue(d.end)
@@ -82,10 +82,10 @@ func (d *Daemon) path(elem ...string) string {
 	return filepath.Join(append([]string{d.dir}, elem...)...)
 }
 
-// Client asks it over its control socket.
+// Client returns a client of evictd's control socket.
 func (d *Daemon) Client() *control.Client { return control.NewClient(d.path(socketName)) }
 
-// Await returns the first status with which ok is content. The error is ctx's, or says that evictd has ended.
+// Await returns the first status for which ok returns true. It fails when ctx ends or evictd exits.
 func (d *Daemon) Await(ctx context.Context, ok func(*control.Status) bool) (control.Status, error) {
 	client := d.Client()
 	for {
@@ -93,12 +93,12 @@ func (d *Daemon) Await(ctx context.Context, ok func(*control.Status) bool) (cont
 		switch {
 		case err == nil && ok(&s):
 			return s, nil
-		case err != nil && !errors.Is(err, control.ErrNotRunning) && !late(err) && ctx.Err() == nil:
+		case err != nil && !errors.Is(err, control.ErrNotRunning) && !isTimeout(err) && ctx.Err() == nil:
 			return control.Status{}, err
 		}
 		select {
 		case <-d.Done():
-			return control.Status{}, fmt.Errorf("evictd ended (%v): %s", d.Err(), d.LogTail())
+			return control.Status{}, fmt.Errorf("evictd exited (%v): %s", d.Err(), d.LogTail())
 		case <-ctx.Done():
 			return control.Status{}, fmt.Errorf("wait for evictd: %w: %s", context.Cause(ctx), d.LogTail())
 		case <-time.After(10 * time.Millisecond):
@@ -106,10 +106,10 @@ func (d *Daemon) Await(ctx context.Context, ok func(*control.Status) bool) (cont
 	}
 }
 
-// late tells an answer that did not come in the client's time, on a machine that is slower than that is made for.
-func late(err error) bool { return node.Slow(1) > 1 && errors.Is(err, control.ErrNoAnswer) }
+// isTimeout reports whether the client's own timeout expired on a slow machine, for which it is too short.
+func isTimeout(err error) bool { return node.Slow(1) > 1 && errors.Is(err, control.ErrNoAnswer) }
 
-// LogTail is the end of evictd's log, for an error.
+// LogTail returns the end of evictd's log, for an error text.
 func (d *Daemon) LogTail() string {
 	b, err := os.ReadFile(d.path(logName))
 	if err != nil {
@@ -122,17 +122,17 @@ func (d *Daemon) LogTail() string {
 	return strings.TrimSpace(string(b))
 }
 
-// Stop ends evictd by SIGTERM. It is idempotent. The error tells that it had ended before, that it did not do so
-// cleanly, or that it had to be killed.
+// Stop ends evictd with SIGTERM. It is idempotent. It fails if evictd had exited before, exits with an error, or had to
+// be killed.
 func (d *Daemon) Stop() error { return d.stop() }
 
 func (d *Daemon) end() error {
 	select {
 	case <-d.Done():
-		return fmt.Errorf("evictd had ended by itself (%v): %s", d.Err(), d.LogTail())
+		return fmt.Errorf("evictd had already exited (%v): %s", d.Err(), d.LogTail())
 	default:
 	}
-	if err := d.Terminate(patience); err != nil {
+	if err := d.Terminate(stopTimeout); err != nil {
 		return fmt.Errorf("stop evictd: %w: %s", err, d.LogTail())
 	}
 	return nil

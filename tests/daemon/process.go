@@ -11,14 +11,15 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Process is a child that does not outlive the process that started it, however that one ends.
+// Process is a child process that the kernel kills when this process exits for any reason.
 type Process struct {
 	process *os.Process
-	done    chan struct{} // closed once err is what Wait said
+	done    chan struct{} // closed after err is set to the result of Wait
 	err     error
 }
 
-// StartProcess starts a command in a process group of its own: a ^C is for us, who then stop it.
+// StartProcess starts a command in its own process group, so that the terminal's ^C goes only to this process, which
+// then stops the command.
 func StartProcess(cmd *exec.Cmd) (*Process, error) {
 	if cmd.SysProcAttr == nil {
 		cmd.SysProcAttr = &unix.SysProcAttr{}
@@ -34,8 +35,8 @@ func StartProcess(cmd *exec.Cmd) (*Process, error) {
 	return p, nil
 }
 
-// run starts and awaits the process on one thread: the kernel's signal at the parent's death comes when the thread
-// that forked ends (prctl(2), PR_SET_PDEATHSIG), which is therefore kept.
+// run starts the process and waits for it on one locked thread: the kernel sends the parent-death signal when the thread
+// that forked exits (prctl(2), PR_SET_PDEATHSIG).
 func (p *Process) run(cmd *exec.Cmd, started chan<- error) {
 	runtime.LockOSThread()
 	err := cmd.Start()
@@ -46,29 +47,29 @@ func (p *Process) run(cmd *exec.Cmd, started chan<- error) {
 	close(p.done)
 }
 
-// PID is the process's.
+// PID returns the process ID.
 func (p *Process) PID() int { return p.process.Pid }
 
-// Done is closed when the process has ended; Err then is how.
+// Done returns a channel that is closed when the process has exited and Err is set.
 func (p *Process) Done() <-chan struct{} { return p.done }
 
-// Err is what became of a process that is done.
+// Err returns the result of a process that has exited, as [exec.Cmd.Wait] does.
 func (p *Process) Err() error { return p.err }
 
-var errPatience = errors.New("it did not end in time and was killed")
+var errKilled = errors.New("did not exit in time and was killed")
 
-// Terminate sends SIGTERM, and SIGKILL after patience, and returns when the process has ended. The error is how it
-// ended, if that was not by exit code 0.
-func (p *Process) Terminate(patience time.Duration) error {
+// Terminate sends SIGTERM, and SIGKILL after the timeout, and returns when the process has exited. The error is nil for
+// exit code 0.
+func (p *Process) Terminate(timeout time.Duration) error {
 	if err := p.process.Signal(unix.SIGTERM); err != nil && !errors.Is(err, os.ErrProcessDone) {
 		return fmt.Errorf("terminate process %d: %w", p.PID(), err)
 	}
 	select {
 	case <-p.done:
 		return p.err
-	case <-time.After(patience):
-		_ = p.process.Kill() // ended just now, at worst
+	case <-time.After(timeout):
+		_ = p.process.Kill() // fails only if it has already exited
 		<-p.done
-		return errPatience
+		return errKilled
 	}
 }

@@ -14,11 +14,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// between is how long a process of a bomb waits between two children.
-const between = 5 * time.Millisecond
+// forkInterval is the time between two children of one process of a bomb.
+const forkInterval = 5 * time.Millisecond
 
-// bomb takes memory and starts processes that do the same, without end: only a limit ends it, and whoever kills all
-// of them faster than new ones come.
+// bomb touches memory and starts processes that do the same, without end. It ends only if all processes are killed
+// faster than they fork.
 func bomb(args []string, stderr io.Writer) error {
 	fs, parse := flags("bomb", stderr)
 	size := fs.Int64("bytes", mebibyte, "bytes that each process touches")
@@ -48,14 +48,14 @@ func bomb(args []string, stderr io.Writer) error {
 		cmd.Args[0] = os.Args[0]
 		// EAGAIN is pids.max and ENOMEM the memory limit: it is tried again.
 		if err := cmd.Start(); err == nil {
-			_ = cmd.Process.Release() // nobody waits for it
+			_ = cmd.Process.Release() // never waited for
 		}
-		time.Sleep(between)
+		time.Sleep(forkInterval)
 	}
 }
 
-// forkOn forks without end, in each child, too. Where there is no room it waits for some. In a child Go's runtime has
-// lost all threads but this one, which must not need any: no call here has a way into it.
+// forkOn forks without end, also in each child. After a failed fork it sleeps. In a child the Go runtime has only this
+// thread, so nothing here may call into the runtime.
 //
 //go:nosplit
 //go:norace
@@ -67,16 +67,17 @@ func forkOn(signal int, pause *unix.Timespec) {
 	}
 }
 
-// contained returns an error unless process 1 is a hog, too: with it goes the bomb, and its container has a limit.
+// contained returns an error unless process 1 is a hog too: then this is a container with a PID limit, and the kernel
+// kills all processes of the bomb when process 1 exits.
 func contained() error {
 	own, err := os.Stat("/proc/self/exe")
 	if err != nil {
-		return fmt.Errorf("find the own executable: %w", err)
+		return fmt.Errorf("stat /proc/self/exe: %w", err)
 	}
-	// Whoever may not look at process 1 is not of its kind.
+	// Without permission to read /proc/1/exe, process 1 is not this container's.
 	first, err := os.Stat("/proc/1/exe")
 	if err != nil || !os.SameFile(own, first) {
-		return errors.New("process 1 is no hog: a bomb is for a container alone")
+		return errors.New("process 1 is not a hog: a bomb runs only in a container")
 	}
 	return nil
 }

@@ -9,11 +9,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// database warms its cache like a database server after its start: it reads its
-// file from the disk twice, so that the file's cache becomes active, and touches a
-// shared buffer, which is shared memory. Without a rate the buffer comes before the
-// reading, as one that is touched in advance; with a rate it grows beside the reading
-// and after it.
+// database fills its caches like a database server after its start: it reads its file from the disk twice, so that the
+// file cache becomes active, and touches a shared buffer, which is shared memory. Without a rate it touches the buffer
+// before it reads, like a server that allocates it in advance; with a rate the buffer grows during and after the reads.
 func database(args []string, stderr io.Writer) error {
 	fs, parse := flags("database", stderr)
 	path := fs.String("path", "", "file to write, and to read after the delay")
@@ -27,7 +25,7 @@ func database(args []string, stderr io.Writer) error {
 	if *path == "" || *size <= 0 || *buffer <= 0 || *rate < 0 || *delay < 0 {
 		return usageError{errors.New("-path is needed, -bytes and -buffer must be positive, -rate and -delay not negative")}
 	}
-	f, err := coldFile(*path, *size)
+	f, err := uncachedFile(*path, *size)
 	if err != nil {
 		return err
 	}
@@ -53,10 +51,9 @@ func database(args []string, stderr io.Writer) error {
 	return nil
 }
 
-// mapped writes to every page of a mapping of its file, which faults the pages in
-// from the disk, and then reads the file twice. With the multi-generational LRU the
-// fault makes a page active (mm/swap.c: folio_add_lru), with the classic lists
-// the second read does.
+// mapped writes to every page of a mapping of its file, which faults the pages in from the disk, and then reads the file
+// twice. With the multi-generational LRU the fault makes a page active (mm/swap.c: folio_add_lru), with the classic
+// lists the second read does.
 func mapped(args []string, stderr io.Writer) error {
 	fs, parse := flags("mapped", stderr)
 	path := fs.String("path", "", "file to write, and to map after the delay")
@@ -68,7 +65,7 @@ func mapped(args []string, stderr io.Writer) error {
 	if *path == "" || *size <= 0 || *delay < 0 {
 		return usageError{errors.New("-path is needed, -bytes must be positive, -delay not negative")}
 	}
-	f, err := coldFile(*path, *size)
+	f, err := uncachedFile(*path, *size)
 	if err != nil {
 		return err
 	}
@@ -86,16 +83,16 @@ func mapped(args []string, stderr io.Writer) error {
 	return nil
 }
 
-// coldFile writes a file of which nothing is cached.
-func coldFile(path string, size int64) (*os.File, error) {
+// uncachedFile writes a file and drops its cache.
+func uncachedFile(path string, size int64) (*os.File, error) {
 	if err := write(path, size, 0); err != nil {
 		return nil, err
 	}
 	f, err := os.OpenFile(path, os.O_RDWR, 0)
 	if err != nil {
-		return nil, fmt.Errorf("open what was written: %w", err)
+		return nil, fmt.Errorf("open the written file: %w", err)
 	}
-	// Dirty pages would stay.
+	// FADV_DONTNEED does not drop dirty pages.
 	if err := f.Sync(); err != nil {
 		f.Close()
 		return nil, fmt.Errorf("sync: %w", err)

@@ -10,8 +10,8 @@ import (
 	"strconv"
 )
 
-// logs writes what its runtime keeps as the container's log. Unlike say, it waits
-// for whoever reads.
+// logs writes lines to standard output, which the runtime writes to the container's log. Unlike say, it blocks while
+// the runtime does not read.
 func logs(args []string, stderr io.Writer) error {
 	fs, parse := flags("logs", stderr)
 	size := fs.Int64("bytes", 0, "bytes to write")
@@ -23,23 +23,23 @@ func logs(args []string, stderr io.Writer) error {
 		return usageError{errors.New("-bytes must be positive, -rate not negative")}
 	}
 	line := append(bytes.Repeat([]byte{'x'}, 1023), '\n')
-	pace := newPace(*rate)
+	limiter := newRateLimiter(*rate)
 	for done := int64(0); done < *size; {
 		n, err := os.Stdout.Write(line[:min(int64(len(line)), *size-done)])
 		if err != nil {
 			return fmt.Errorf("write after %d bytes: %w", done, err)
 		}
 		done += int64(n)
-		pace.after(n)
+		limiter.after(n)
 	}
 	return nil
 }
 
-// files takes inodes and next to no space.
+// files uses inodes and almost no space.
 func files(args []string, stderr io.Writer) error {
 	fs, parse := flags("files", stderr)
-	dir := fs.String("dir", "", "directory to make them in")
-	n := fs.Int("n", 0, "how many")
+	dir := fs.String("dir", "", "directory for the files")
+	n := fs.Int("n", 0, "number of files")
 	if err := parse(args); err != nil {
 		return err
 	}
@@ -49,7 +49,7 @@ func files(args []string, stderr io.Writer) error {
 	for i := range *n {
 		f, err := os.Create(filepath.Join(*dir, "hog-"+strconv.Itoa(i)))
 		if err != nil {
-			return fmt.Errorf("make file %d: %w", i, err)
+			return fmt.Errorf("create file %d: %w", i, err)
 		}
 		f.Close()
 	}

@@ -8,7 +8,7 @@ import (
 	"path/filepath"
 )
 
-// tmpfs fills a file that lives in memory: it is charged to this cgroup, and outlives this process.
+// tmpfs writes a file to a tmpfs. Its memory is charged to this cgroup and outlives this process.
 func tmpfs(args []string, stderr io.Writer) error {
 	fs, parse := flags("tmpfs", stderr)
 	dir := fs.String("dir", "/dev/shm", "directory on a tmpfs")
@@ -25,8 +25,8 @@ func tmpfs(args []string, stderr io.Writer) error {
 	return write(filepath.Join(*dir, "hog"), *size, *rate)
 }
 
-// file makes page cache: the first pass writes (inactive pages), a second reading makes them active, and
-// dirty pages are synced so that all of it could be reclaimed.
+// file fills page cache: writing creates inactive pages, reading them again makes them active. It syncs dirty pages, so
+// that all of the cache can be reclaimed.
 func file(args []string, stderr io.Writer) error {
 	fs, parse := flags("file", stderr)
 	path := fs.String("path", "", "file to write")
@@ -53,7 +53,7 @@ func file(args []string, stderr io.Writer) error {
 	return read(f, *passes)
 }
 
-// read reads a file from its beginning to its end, that many times.
+// read reads the whole file so many times.
 func read(f *os.File, passes int) error {
 	buf := make([]byte, mebibyte)
 	for pass := range passes {
@@ -80,15 +80,15 @@ func write(path string, size, rate int64) error {
 	}
 	defer f.Close()
 	buf := make([]byte, mebibyte)
-	pace := newPace(rate)
+	limiter := newRateLimiter(rate)
 	for done := int64(0); done < size; {
 		n, err := f.Write(buf[:min(int64(len(buf)), size-done)])
 		if err != nil {
 			return fmt.Errorf("write after %d bytes: %w", done, err)
 		}
 		done += int64(n)
-		pace.after(n)
-		if done/mebibyte%sayEvery == 0 {
+		limiter.after(n)
+		if done/mebibyte%progressInterval == 0 {
 			say("wrote %d bytes", done)
 		}
 	}

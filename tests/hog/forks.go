@@ -12,25 +12,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// forks keeps n children alive: one that dies is replaced at once, so that who kills them one after the other
-// races with us. With -relay a child also starts its own successor and exits, over and over: a list of pids
-// is old as soon as it is read.
+// forks keeps n children alive: it immediately replaces one that is killed, so that killing them one after the other
+// does not end. With -relay each child also starts a successor and exits, so that a list of PIDs is always outdated.
 func forks(args []string, stderr io.Writer) error {
 	fs, parse := flags("forks", stderr)
 	n := fs.Int("n", 8, "children to keep")
 	size := fs.Int64("bytes", mebibyte, "bytes that each child touches")
-	relay := fs.Duration("relay", 0, "after this long a child hands over to a successor; 0 is never")
-	child := fs.Bool("child", false, "be such a child")
+	relay := fs.Duration("relay", 0, "time after which a child starts a successor and exits; 0 is never")
+	isChild := fs.Bool("child", false, "be one of the children")
 	if err := parse(args); err != nil {
 		return err
 	}
 	if *n <= 0 || *size <= 0 || *relay < 0 {
 		return usageError{errors.New("-n and -bytes must be positive, -relay not negative")}
 	}
-	if *child {
-		return runner(*size, *relay)
+	if *isChild {
+		return child(*size, *relay)
 	}
-	// A relay's later children are orphans: they come to us, and their ends free their places.
+	// Successors of a child are orphans. As their subreaper, this process reaps them, which frees their PIDs.
 	if err := unix.Prctl(unix.PR_SET_CHILD_SUBREAPER, 1, 0, 0, 0); err != nil {
 		return fmt.Errorf("become subreaper: %w", err)
 	}
@@ -49,9 +48,9 @@ func forks(args []string, stderr io.Writer) error {
 		case err != nil && !errors.Is(err, unix.ECHILD):
 			return fmt.Errorf("wait for a child: %w", err)
 		case err == nil && status.Exited() && status.ExitStatus() == 0:
-			continue // handed over
+			continue // it has started its successor
 		}
-		// EAGAIN is pids.max and ENOMEM the memory limit: the next end of a child makes room.
+		// EAGAIN is pids.max and ENOMEM the memory limit: try again after the next exit of a child.
 		if err := spawn(*size, *relay); err != nil {
 			time.Sleep(time.Millisecond)
 		}
@@ -69,11 +68,11 @@ func spawn(size int64, relay time.Duration) error {
 	return cmd.Process.Release()
 }
 
-// errHandedOver ends a child that has started its successor.
-var errHandedOver = errors.New("handed over")
+// errReplaced ends a child that has started its successor.
+var errReplaced = errors.New("replaced by a successor")
 
-// runner is a child: it holds, and hands over if it was told to.
-func runner(size int64, relay time.Duration) error {
+// child touches its memory and, after relay, starts a successor.
+func child(size int64, relay time.Duration) error {
 	mem, err := anonymous(size, false)
 	if err != nil {
 		return err
@@ -85,7 +84,7 @@ func runner(size int64, relay time.Duration) error {
 	for {
 		time.Sleep(relay)
 		if err := spawn(size, relay); err == nil {
-			return errHandedOver
+			return errReplaced
 		}
 	}
 }

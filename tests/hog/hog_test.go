@@ -19,7 +19,7 @@ import (
 	"github.com/evictd/evictd/tests/hog/stamp"
 )
 
-// asHog in the environment makes this test binary a hog: what is tested is a process.
+// asHog is the environment variable that makes this test binary run as a hog, because most tests need a process.
 const asHog = "HOG_TEST_RUN"
 
 func TestMain(m *testing.M) {
@@ -48,7 +48,7 @@ func start(t *testing.T, args ...string) process {
 	return p
 }
 
-// eventually waits for a process that is not ours to command.
+// eventually polls until ok returns true.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
 	for end := time.Now().Add(20 * time.Second); !ok(); {
@@ -59,10 +59,10 @@ func eventually(t *testing.T, what string, ok func() bool) {
 	}
 }
 
-// rssAnon is the anonymous resident memory of a process in bytes, -1 when it is gone.
+// rssAnon returns the anonymous resident memory of a process in bytes, -1 if it does not exist.
 func rssAnon(pid int) int64 { return rss(pid, "RssAnon:") }
 
-// rss is the resident memory of a process under a name of its status.
+// rss returns the value of a field of /proc/PID/status in bytes.
 func rss(pid int, name string) int64 {
 	b, err := os.ReadFile(fmt.Sprintf("/proc/%d/status", pid))
 	if err != nil {
@@ -80,7 +80,7 @@ func rss(pid int, name string) int64 {
 	return -1
 }
 
-// children lists the pids of a process's children: the kernel keeps them per thread that forked.
+// children lists the PIDs of a process's children. The kernel lists them per thread that forked.
 func children(pid int) []string {
 	files, err := filepath.Glob(fmt.Sprintf("/proc/%d/task/*/children", pid))
 	if err != nil {
@@ -111,7 +111,7 @@ func TestGrowTouchesAndStamps(t *testing.T) {
 		t.Errorf("before the signal: %d bytes resident; want none of the 16 MiB", rss)
 	}
 	eventually(t, "17 MiB after SIGUSR1", func() bool {
-		// The signal is repeated: the first may come before the hog listens, and is then without effect.
+		// Repeat the signal: before the hog handles it, it has no effect.
 		_ = p.Process.Signal(unix.SIGUSR1)
 		m, err := stamp.Read(file)
 		return err == nil && len(m) == 18 && m[0] > before
@@ -132,11 +132,11 @@ func TestIgnoreTerm(t *testing.T) {
 	_ = p.Process.Signal(unix.SIGKILL)
 	err := <-p.exited
 	if exit := (*exec.ExitError)(nil); !errors.As(err, &exit) || exit.Sys().(interface{ Signal() unix.Signal }).Signal() != unix.SIGKILL {
-		t.Errorf("after SIGTERM and SIGKILL: %v; want a death by SIGKILL", err)
+		t.Errorf("after SIGTERM and SIGKILL: %v; want an end by SIGKILL", err)
 	}
 }
 
-func TestForksReplacesTheDead(t *testing.T) {
+func TestForksReplacesKilled(t *testing.T) {
 	p := start(t, "forks", "-n", "3", "-bytes", "1")
 	eventually(t, "three children", func() bool { return len(children(p.Process.Pid)) == 3 })
 	first := children(p.Process.Pid)[0]
@@ -169,7 +169,7 @@ func TestGrowByThreads(t *testing.T) {
 	eventually(t, "16 MiB", func() bool { return rssAnon(p.Process.Pid) >= 16<<20 })
 }
 
-func TestDatabaseSharesItsBuffer(t *testing.T) {
+func TestDatabaseSharedBuffer(t *testing.T) {
 	p := start(t, "database", "-path", filepath.Join(t.TempDir(), "data"), "-bytes", "1", "-buffer", "16777217")
 	eventually(t, "16 MiB of shared memory", func() bool { return rss(p.Process.Pid, "RssShmem:") >= 16<<20 })
 }
@@ -218,7 +218,7 @@ func TestUsage(t *testing.T) {
 		{"grow -bytes 1 -stamp /nowhere/stamp", 1, "create stamp file"},
 		{"forks -n 0", 2, "-n and -bytes"},
 		{"bomb -bytes 0", 2, "-bytes must be positive"},
-		{"bomb", 1, "process 1 is no hog"},
+		{"bomb", 1, "process 1 is not a hog"},
 		{"tmpfs -bytes 0", 2, "-bytes must be positive"},
 		{"tmpfs -bytes 1 -dir /nowhere", 1, "create"},
 		{"file -bytes 1", 2, "-path is needed"},
@@ -229,7 +229,7 @@ func TestUsage(t *testing.T) {
 		{"mapped -bytes 1", 2, "-path is needed"},
 		{"logs -bytes 0", 2, "-bytes must be positive"},
 		{"files -n 1", 2, "-dir is needed"},
-		{"files -dir /nowhere -n 1", 1, "make file 0"},
+		{"files -dir /nowhere -n 1", 1, "create file 0"},
 		{"pause now", 2, `unexpected argument "now"`},
 		{"grow -h", 0, "-stamp"},
 	} {
@@ -240,20 +240,20 @@ func TestUsage(t *testing.T) {
 	}
 }
 
-func TestPaceSleepsToTheSchedule(t *testing.T) {
+func TestRateLimiter(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		begin := time.Now()
-		p := newPace(4 * mebibyte)
-		p.after(mebibyte)
+		limiter := newRateLimiter(4 * mebibyte)
+		limiter.after(mebibyte)
 		if took := time.Since(begin); took != 250*time.Millisecond {
 			t.Errorf("1 MiB at 4 MiB/s took %v; want 250ms", took)
 		}
-		time.Sleep(time.Second) // as a busy machine may make us
-		p.after(4 * mebibyte)
+		time.Sleep(time.Second) // a sleep that takes too long
+		limiter.after(4 * mebibyte)
 		if took := time.Since(begin); took != 1250*time.Millisecond {
 			t.Errorf("5 MiB at 4 MiB/s with an oversleep took %v; want 1.25s", took)
 		}
-		newPace(0).after(1 << 40)
+		newRateLimiter(0).after(1 << 40)
 		if took := time.Since(begin); took != 1250*time.Millisecond {
 			t.Errorf("without a rate: %v; want no sleep", took)
 		}

@@ -1,24 +1,24 @@
-// Command hog is what the pods of the tests run: it takes memory in the ways that matter to an eviction, and
-// it is also the pods' pause process. It is linked statically, so that an image needs nothing else.
+// Command hog is the program in the pods of the tests. It allocates memory, files or processes in the ways that matter
+// to an eviction, and it is also the pause process. It is statically linked, so that an image needs no other file.
 //
 //	hog pause                                       wait for a signal
 //	hog hold  -bytes N                              touch N bytes of anonymous memory, then sleep
 //	hog grow  -bytes N [-rate B] [-threads T] [-delay D] [-stamp FILE]
 //	                                                the same, at B bytes per second or by T threads, after D or SIGUSR1
-//	hog forks -n N [-bytes B] [-relay D]            keep N children that hold B bytes each
-//	hog bomb  [-bytes B] [-delay D] [-forks]        fork such processes without end; in a container alone
+//	hog forks -n N [-bytes B] [-relay D]            keep N children with B bytes each
+//	hog bomb  [-bytes B] [-delay D] [-forks]        fork such processes without end; only in a container
 //	hog tmpfs -dir DIR -bytes N [-rate B] [-delay D]
-//	                                                write N bytes into a file of a tmpfs
+//	                                                write N bytes to a file on a tmpfs
 //	hog file  -path FILE -bytes N -passes K         write a file and re-read it until its cache is active
 //	hog database -path FILE -bytes N -buffer M [-rate B] [-delay D]
-//	                                                read a file twice from the disk, beside a shared buffer of M bytes
+//	                                                read a file twice from the disk, and touch a shared buffer of M bytes
 //	hog mapped -path FILE -bytes N [-delay D]       write to every page of a mapped file, and read it until its cache is active
 //	hog logs  -bytes N [-rate B]                    write N bytes of lines to standard output
-//	hog files -dir DIR -n N                         make N empty files
+//	hog files -dir DIR -n N                         create N empty files
 //
-// Every command sleeps when it is done, until SIGTERM (exit 143), which -ignore-term ignores. Memory comes from
-// mmap: the Go heap stays out of the numbers. Progress goes to standard output, and is dropped rather than
-// waited for when nobody reads it: a hog must not stop because its runtime did.
+// Every command sleeps when it is done, until SIGTERM (exit code 143), which -ignore-term ignores. Memory is allocated
+// with mmap, so that the Go heap does not distort its size. Progress is written to standard output without blocking: a
+// hog must go on when the container runtime does not read its output.
 package main
 
 import (
@@ -35,7 +35,7 @@ import (
 
 func main() { os.Exit(run(os.Args[1:], os.Stderr)) }
 
-// commands are what the first argument may be. Each parses its own flags and returns when it is done taking.
+// commands are the values of the first argument. Each parses its own flags and returns when it has allocated everything.
 var commands = map[string]func(args []string, stderr io.Writer) error{
 	"pause":    pause,
 	"hold":     grow,
@@ -50,7 +50,7 @@ var commands = map[string]func(args []string, stderr io.Writer) error{
 	"files":    files,
 }
 
-// exitTerm is what a shell makes of a death by SIGTERM.
+// exitTerm is the exit code that a shell returns for a process killed by SIGTERM.
 const exitTerm = 128 + int(unix.SIGTERM)
 
 func run(args []string, stderr io.Writer) int {
@@ -58,7 +58,7 @@ func run(args []string, stderr io.Writer) int {
 		fmt.Fprintln(stderr, "usage: hog pause|hold|grow|forks|bomb|tmpfs|file|database|mapped|logs|files [flags]")
 		return 2
 	}
-	// Go would exit on SIGTERM by itself, except as process 1 of a pid namespace, where the kernel drops it.
+	// Needed in process 1 of a PID namespace, for which the kernel drops signals without a handler.
 	terminated := make(chan os.Signal, 1)
 	signal.Notify(terminated, unix.SIGTERM, unix.SIGINT)
 	done := make(chan error, 1)
@@ -69,7 +69,7 @@ func run(args []string, stderr io.Writer) int {
 			return exitTerm
 		case err := <-done:
 			switch {
-			case errors.Is(err, flag.ErrHelp), errors.Is(err, errHandedOver):
+			case errors.Is(err, flag.ErrHelp), errors.Is(err, errReplaced):
 				return 0
 			case errors.As(err, new(usageError)):
 				fmt.Fprintf(stderr, "hog %s: %v\n", args[0], err)
@@ -78,15 +78,15 @@ func run(args []string, stderr io.Writer) int {
 				fmt.Fprintf(stderr, "hog %s: %v\n", args[0], err)
 				return 1
 			}
-			done = nil // what was taken is held until the signal
+			done = nil // keep everything until the signal
 		}
 	}
 }
 
-// usageError is a mistake in the arguments, as against one that the kernel answered with.
+// usageError is an error in the arguments.
 type usageError struct{ error }
 
-// flags returns a flag set with what every command has.
+// flags returns a flag set with the flags of every command, and its parse function.
 func flags(name string, stderr io.Writer) (fs *flag.FlagSet, parse func(args []string) error) {
 	fs = flag.NewFlagSet(name, flag.ContinueOnError)
 	fs.SetOutput(stderr)
@@ -113,8 +113,8 @@ func pause(args []string, stderr io.Writer) error {
 	return parse(args)
 }
 
-// say prints one line of progress. Standard output is a FIFO that the container runtime empties: when it is
-// full because that one is gone, the line is lost.
+// say prints one line of progress. Standard output is a FIFO that the container runtime reads: if it is full, the line
+// is dropped.
 func say(format string, args ...any) {
 	_ = unix.SetNonblock(syscall.Stdout, true)
 	_, _ = unix.Write(syscall.Stdout, fmt.Appendf(nil, format+"\n", args...))

@@ -18,10 +18,10 @@ import (
 
 const mebibyte = 1 << 20
 
-// sayEvery is how many MiB lie between two lines of progress.
-const sayEvery = 256
+// progressInterval is the number of MiB between two lines of progress.
+const progressInterval = 256
 
-// grow is both `hog grow` and `hog hold`, which is a growth without rate and delay.
+// grow implements `hog grow` and `hog hold`, which is a growth without rate and delay.
 func grow(args []string, stderr io.Writer) error {
 	fs, parse := flags("grow", stderr)
 	size := fs.Int64("bytes", 0, "bytes to touch")
@@ -61,7 +61,7 @@ func grow(args []string, stderr io.Writer) error {
 	return nil
 }
 
-// anonymous maps size bytes of private memory without touching them. The mapping is never given back.
+// anonymous maps size bytes of private memory without touching them. The mapping is never unmapped.
 func anonymous(size int64, thp bool) ([]byte, error) {
 	mem, err := unix.Mmap(-1, 0, int(size), unix.PROT_READ|unix.PROT_WRITE,
 		unix.MAP_PRIVATE|unix.MAP_ANONYMOUS|unix.MAP_NORESERVE)
@@ -69,7 +69,7 @@ func anonymous(size int64, thp bool) ([]byte, error) {
 		return nil, fmt.Errorf("map %d bytes: %w", size, err)
 	}
 	if !thp {
-		// EINVAL is a kernel without huge pages, which is what was asked for.
+		// EINVAL means that the kernel has no transparent huge pages.
 		if err := unix.Madvise(mem, unix.MADV_NOHUGEPAGE); err != nil && !errors.Is(err, unix.EINVAL) {
 			return nil, fmt.Errorf("madvise nohugepage: %w", err)
 		}
@@ -77,7 +77,7 @@ func anonymous(size int64, thp bool) ([]byte, error) {
 	return mem, nil
 }
 
-// wait returns after d, or at SIGUSR1. Who starts the growth by the signal gives a long delay.
+// wait returns after d or on SIGUSR1. A test that starts the growth with the signal sets a long delay.
 func wait(d time.Duration) {
 	if d == 0 {
 		return
@@ -95,24 +95,24 @@ func wait(d time.Duration) {
 // touch writes one byte of every page, MiB by MiB, and marks each.
 func touch(mem []byte, rate int64, marks *stamp.Writer) {
 	page := os.Getpagesize()
-	pace := newPace(rate)
+	limiter := newRateLimiter(rate)
 	marks.Mark()
 	for done := 0; done < len(mem); {
 		end := min(done+mebibyte, len(mem))
 		for i := done; i < end; i += page {
 			mem[i] = 1
 		}
-		pace.after(end - done)
+		limiter.after(end - done)
 		done = end
 		marks.Mark()
-		if done/mebibyte%sayEvery == 0 {
+		if done/mebibyte%progressInterval == 0 {
 			say("touched %d bytes", done)
 		}
 	}
 }
 
-// touchInParallel has each of the threads touch a part of the memory, as the
-// garbage collector of a JVM does with its heap (-XX:+AlwaysPreTouch).
+// touchInParallel touches the memory with several threads, each a part of it, as the garbage collector of a JVM does
+// with its heap (-XX:+AlwaysPreTouch).
 func touchInParallel(mem []byte, threads int) {
 	var done sync.WaitGroup
 	part := (len(mem) + threads - 1) / threads
@@ -125,20 +125,20 @@ func touchInParallel(mem []byte, threads int) {
 	done.Wait()
 }
 
-// chunks is how many MiB size is, a broken one included.
+// chunks returns size in MiB, rounded up.
 func chunks(size int64) int { return int((size + mebibyte - 1) / mebibyte) }
 
-// A pace keeps a stream of bytes at a rate. It sleeps to the schedule, not between the steps, so that an
-// oversleep is made up for.
-type pace struct {
+// A rateLimiter delays a stream of bytes to a rate. It sleeps until absolute times, so that a sleep that took too long
+// is compensated.
+type rateLimiter struct {
 	rate  int64
 	start time.Time
 	bytes int64
 }
 
-func newPace(rate int64) *pace { return &pace{rate: rate, start: time.Now()} }
+func newRateLimiter(rate int64) *rateLimiter { return &rateLimiter{rate: rate, start: time.Now()} }
 
-func (p *pace) after(n int) {
+func (p *rateLimiter) after(n int) {
 	if p.rate == 0 {
 		return
 	}

@@ -12,21 +12,20 @@ import (
 	"github.com/evictd/evictd/tests/node"
 )
 
-// The alarms of these tests are not the kernel's: they are written into the ring buffer of the evictd that runs, by
-// the program that is loaded for it. What follows of them is all evictd's.
+// The tests of this file write alarms into the ring buffer of a running evictd, with its own BPF program inject.
 
-// TestAlarmWithoutCause: alarms of a crossing that is over before it can be confirmed end nobody, whether memory is
-// far from the threshold or about to cross it; nor do records that make no sense.
+// TestAlarmWithoutCause: an alarm without a crossing evicts no pod, whether memory is far from the threshold or close
+// to it. Neither does a malformed record.
 func TestAlarmWithoutCause(t *testing.T) {
 	n := startNode(t, gibibyte)
-	calm := runPod(t, n, node.PodSpec{Name: "calm", Containers: one(holding(500 * mebibyte))}).uses(500 * mebibyte)
-	d := startDaemon(t, n, below("100Mi"), calm)
+	bystander := runPod(t, n, node.PodSpec{Name: "bystander", Containers: oneContainer(holdArgs(500 * mebibyte))}).waitUsage(500 * mebibyte)
+	d := startDaemon(t, n, hardThreshold("100Mi"), bystander)
 	d.laneIsUp(lanes.BPF)
 	for _, threshold := range []string{
 		"100Mi",
-		"500Mi", // of 1024, of which a little more than 500 are in use
+		"500Mi", // of 1024 MiB, of which a little more than 500 are in use
 	} {
-		d.configure(below(threshold))
+		d.configure(hardThreshold(threshold))
 		if s := d.reload(); s.Config.LastReloadError != "" {
 			t.Fatalf("reload error = %q; want none", s.Config.LastReloadError)
 		}
@@ -34,44 +33,44 @@ func TestAlarmWithoutCause(t *testing.T) {
 		before := d.lane(lanes.BPF).Raised
 		const alarms = 100
 		for i := range alarms {
-			if !s.tell(bpf.KindCrossing, podsMark) {
+			if !s.write(bpf.KindCrossing, podsThresholdID) {
 				t.Fatalf("the ring is full after %d records; want room for more than %d", i, alarms)
 			}
 		}
-		d.until("end of the alarms", func(s *control.Status) bool { return raised(s, lanes.BPF) >= before+alarms })
+		d.waitStatus("end of the alarms", func(s *control.Status) bool { return raised(s, lanes.BPF) >= before+alarms })
 		if got := d.lane(lanes.BPF).Raised - before; got != alarms {
 			t.Errorf("threshold %s: %d alarms raised; want %d, one per record", threshold, got, alarms)
 		}
-		if s := d.looks(3); len(s.Records) > 0 {
+		if s := d.waitReadings(3); len(s.Records) > 0 {
 			t.Errorf("threshold %s: records %+v; want none", threshold, s.Records)
 		}
-		mustLive(t, calm)
+		mustLive(t, bystander)
 	}
 	s := d.sampler()
 	for _, kind := range []bpf.Kind{0, bpf.KindGone, 99, 1 << 31} {
-		s.tell(kind, podsMark)
+		s.write(kind, podsThresholdID)
 	}
 	for _, mark := range []signal.Mark{0, signal.Mark(signal.Marks) - 1, signal.Mark(signal.Marks), 255} {
-		s.tell(bpf.KindCrossing, mark)
+		s.write(bpf.KindCrossing, mark)
 	}
-	if s := d.looks(3); len(s.Records) > 0 {
+	if s := d.waitReadings(3); len(s.Records) > 0 {
 		t.Errorf("records %+v; want none", s.Records)
 	}
-	mustLive(t, calm)
+	mustLive(t, bystander)
 
-	// All this has done the lane no harm.
+	// The lane still works.
 	d.laneIsUp(lanes.BPF)
-	hog := runPod(t, n, node.PodSpec{Name: "hog", Containers: one(growing(400 * mebibyte))})
-	calm.remove()
-	d.configure(below("700Mi"))
+	hog := runPod(t, n, node.PodSpec{Name: "hog", Containers: oneContainer(growArgs(400 * mebibyte))})
+	bystander.remove()
+	d.configure(hardThreshold("700Mi"))
 	d.reload()
-	d.knows(1)
-	hog.press()
+	d.waitPods(1)
+	hog.grow()
 	hog.mustDie()
-	d.victims(hog)
+	d.checkVictims(hog)
 }
 
-// raised is how many alarms a lane has raised.
+// raised returns the number of alarms that a lane has raised.
 func raised(s *control.Status, lane string) uint64 {
 	for _, l := range s.Lanes {
 		if l.Name == lane {
@@ -81,83 +80,83 @@ func raised(s *control.Status, lane string) uint64 {
 	return 0
 }
 
-// TestLanesDisagree: all lanes raise at a crossing, and one of them goes on to tell of others that are none, before,
-// during and after the kill. One pod dies, and not the next one with it.
+// TestLanesDisagree: all lanes raise an alarm at a crossing, and one lane raises further alarms without a crossing
+// before, during and after the kill. Exactly one pod is killed.
 func TestLanesDisagree(t *testing.T) {
 	n := startNode(t, gibibyte)
-	calm := runPod(t, n, node.PodSpec{Name: "calm", Containers: one(holding(250 * mebibyte))}).uses(250 * mebibyte)
-	d := startDaemon(t, n, below("400Mi"), calm)
+	bystander := runPod(t, n, node.PodSpec{Name: "bystander", Containers: oneContainer(holdArgs(250 * mebibyte))}).waitUsage(250 * mebibyte)
+	d := startDaemon(t, n, hardThreshold("400Mi"), bystander)
 	d.laneIsUp(lanes.BPF)
 	s := d.sampler()
 	for _, name := range []string{"first", "second"} {
-		hog := runPod(t, n, node.PodSpec{Name: name, Containers: one(growing(700 * mebibyte))})
-		d.knows(2)
-		hog.press()
-		told := 0
-		for end := time.Now().Add(patience); hog.containersLive() && time.Now().Before(end); told++ {
-			s.tell(bpf.KindCrossing, podsMark)
-			s.tell(bpf.KindCrossing, signal.MarkOf(&signal.Threshold{Signal: signal.MemoryAvailable}))
+		hog := runPod(t, n, node.PodSpec{Name: name, Containers: oneContainer(growArgs(700 * mebibyte))})
+		d.waitPods(2)
+		hog.grow()
+		written := 0
+		for end := time.Now().Add(waitTimeout); hog.containersLive() && time.Now().Before(end); written++ {
+			s.write(bpf.KindCrossing, podsThresholdID)
+			s.write(bpf.KindCrossing, signal.MarkOf(&signal.Threshold{Signal: signal.MemoryAvailable}))
 		}
 		hog.mustDie()
 		for range 20 {
-			s.tell(bpf.KindCrossing, podsMark)
+			s.write(bpf.KindCrossing, podsThresholdID)
 		}
-		rec := d.ended(hog)
-		killed(t, &rec, hog)
-		t.Logf("%d alarms too many until the kill: raised by %s, %s", 2*told, rec.Lane, rec.Confirm)
-		mustLive(t, calm)
+		rec := d.waitRecord(hog)
+		checkKilled(t, &rec, hog)
+		t.Logf("%d false alarms until the kill: raised by %s, %s", 2*written, rec.Lane, rec.Confirm)
+		mustLive(t, bystander)
 		hog.remove()
-		d.knows(1)
+		d.waitPods(1)
 	}
-	if s := d.looks(3); len(s.Records) != 2 {
+	if s := d.waitReadings(3); len(s.Records) != 2 {
 		t.Errorf("%d records; want 2", len(s.Records))
 	}
-	mustLive(t, calm)
+	mustLive(t, bystander)
 }
 
-// TestRingOverrun: evictd is stopped, its ring buffer runs over, and the crossing finds no room in it. When evictd
-// goes on, the hog dies all the same, and alone.
+// TestRingOverrun: evictd is stopped and its ring buffer is full, so that the record of the crossing is dropped. When
+// evictd continues, it kills the hog and no other pod.
 func TestRingOverrun(t *testing.T) {
 	n := startNode(t, gibibyte)
-	calm := runPod(t, n, node.PodSpec{Name: "calm", Containers: one(holding(200 * mebibyte))}).uses(200 * mebibyte)
-	hog := runPod(t, n, node.PodSpec{Name: "hog", Containers: one(growing(500 * mebibyte))})
-	d := startDaemon(t, n, below("400Mi"), calm, hog)
+	bystander := runPod(t, n, node.PodSpec{Name: "bystander", Containers: oneContainer(holdArgs(200 * mebibyte))}).waitUsage(200 * mebibyte)
+	hog := runPod(t, n, node.PodSpec{Name: "hog", Containers: oneContainer(growArgs(500 * mebibyte))})
+	d := startDaemon(t, n, hardThreshold("400Mi"), bystander, hog)
 	d.laneIsUp(lanes.BPF)
 	s := d.sampler()
 	if err := d.cmd.Process.Signal(syscall.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	d.stopped()
+	d.waitStopped()
 	filled := 0
-	for s.tell(bpf.KindCrossing, podsMark) {
+	for s.write(bpf.KindCrossing, podsThresholdID) {
 		if filled++; filled > 1<<16 {
-			t.Fatalf("the ring has room for %d records of an evictd that is stopped", filled)
+			t.Fatalf("the ring of a stopped evictd took %d records; want it full", filled)
 		}
 	}
-	hog.press()
-	hog.uses(500 * mebibyte)
-	if s.tell(bpf.KindCrossing, podsMark) {
-		t.Error("the ring has room again, and nobody has read it")
+	hog.grow()
+	hog.waitUsage(500 * mebibyte)
+	if s.write(bpf.KindCrossing, podsThresholdID) {
+		t.Error("the ring of a stopped evictd has room again")
 	}
-	mustLive(t, calm, hog)
+	mustLive(t, bystander, hog)
 	if err := d.cmd.Process.Signal(syscall.SIGCONT); err != nil {
 		t.Fatal(err)
 	}
 	hog.mustDie()
-	d.victims(hog)
-	mustLive(t, calm)
-	t.Logf("%d records found room", filled)
+	d.checkVictims(hog)
+	mustLive(t, bystander)
+	t.Logf("the ring took %d records", filled)
 
-	// The ring is in use again.
+	// evictd reads the ring again.
 	d.laneIsUp(lanes.BPF)
 	s = d.sampler()
 	before := d.lane(lanes.BPF).Raised
-	if !s.tell(bpf.KindCrossing, podsMark) {
-		t.Fatal("the ring has no room; want it read")
+	if !s.write(bpf.KindCrossing, podsThresholdID) {
+		t.Fatal("the ring is full; want it drained by evictd")
 	}
-	d.until("alarm after the overrun", func(s *control.Status) bool { return raised(s, lanes.BPF) > before })
-	if s := d.looks(3); len(s.Records) != 1 {
-		t.Errorf("records %+v; want the hog's alone", s.Records)
+	d.waitStatus("alarm after the overrun", func(s *control.Status) bool { return raised(s, lanes.BPF) > before })
+	if s := d.waitReadings(3); len(s.Records) != 1 {
+		t.Errorf("records %+v; want only the hog's", s.Records)
 	}
-	mustLive(t, calm)
+	mustLive(t, bystander)
 }

@@ -25,44 +25,44 @@ import (
 
 func isGone(err error) bool { return errors.Is(err, cgroup.ErrGone) }
 
-// daemon is an evictd that a test runs on a node.
+// daemon is an evictd process that a test runs on a node.
 type daemon struct {
 	t      *testing.T
 	n      *node.Node
-	dir    string // with its configuration and its state
+	dir    string // of its configuration, state and control socket
 	env    []string
-	args   []string // more of them
+	args   []string // in addition to those of command
 	client *control.Client
 
 	cmd  *exec.Cmd
-	log  *journal
-	out  io.Writer     // what it logs to, if not the journal
-	done chan struct{} // closed when it has ended, with code
+	log  *logBuffer
+	out  io.Writer     // replaces log as standard error, unless nil
+	done chan struct{} // closed when it has exited and code is set
 	code int
 }
 
-// journal keeps what evictd logs. It is safe for concurrent use.
-type journal struct {
+// logBuffer has the output of evictd. It is safe for concurrent use.
+type logBuffer struct {
 	mu   sync.Mutex
 	text bytes.Buffer
 }
 
-func (j *journal) Write(b []byte) (int, error) {
+func (j *logBuffer) Write(b []byte) (int, error) {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.text.Write(b)
 }
 
-func (j *journal) String() string {
+func (j *logBuffer) String() string {
 	j.mu.Lock()
 	defer j.mu.Unlock()
 	return j.text.String()
 }
 
-// newDaemon makes an evictd that is not started yet. settings are those of an AgentConfiguration.
+// newDaemon returns an evictd that is not started yet. settings are fields of an AgentConfiguration.
 func newDaemon(t *testing.T, n *node.Node, settings string) *daemon {
 	t.Helper()
-	d := &daemon{t: t, n: n, dir: t.TempDir(), log: &journal{}}
+	d := &daemon{t: t, n: n, dir: t.TempDir(), log: &logBuffer{}}
 	d.client = control.NewClient(d.socket())
 	d.configure(settings)
 	t.Cleanup(func() {
@@ -74,13 +74,13 @@ func newDaemon(t *testing.T, n *node.Node, settings string) *daemon {
 	return d
 }
 
-// startDaemon starts an evictd, and returns when it knows the pods and what each of them uses: of one that a slow runtime
-// has not told all of yet, it would not be known that it comes first.
+// startDaemon starts an evictd and returns when it has listed the pods and read the usage of each: without a usage,
+// the ranking would not be the one that the test expects.
 func startDaemon(t *testing.T, n *node.Node, settings string, pods ...*pod) *daemon {
 	t.Helper()
 	d := newDaemon(t, n, settings)
 	d.start()
-	d.knows(len(pods))
+	d.waitPods(len(pods))
 	eventually(t, "usage of every pod", func() bool {
 		return !slices.ContainsFunc(d.explain().Ranking, func(c control.Candidate) bool { return c.NoStats })
 	})
@@ -91,8 +91,8 @@ func (d *daemon) socket() string   { return filepath.Join(d.dir, "evictd.sock") 
 func (d *daemon) stateDir() string { return filepath.Join(d.dir, "state") }
 func (d *daemon) file() string     { return filepath.Join(d.dir, "evictd.yaml") }
 
-// configure writes the configuration. Victims are given as much more time as the machine is slower: who asks a runtime to
-// stop a pod waits for both.
+// configure writes the configuration. settleTimeout is scaled to the speed of the machine, because a stop waits for
+// the runtime and for the victim's processes.
 func (d *daemon) configure(settings string) {
 	d.t.Helper()
 	settings += fmt.Sprintf("\nsettleTimeout: %v", node.Slow(time.Second))
@@ -103,7 +103,7 @@ func (d *daemon) configure(settings string) {
 	}
 }
 
-// command is an evictd with the daemon's configuration and state.
+// command returns the command of an evictd with the daemon's configuration and state.
 func (d *daemon) command(socket string) *exec.Cmd {
 	d.t.Helper()
 	e, err := programs()
@@ -112,7 +112,7 @@ func (d *daemon) command(socket string) *exec.Cmd {
 	}
 	cmd := exec.Command(e.evictd, append([]string{"--config", d.file(), "--state-dir", d.stateDir(), "--control-socket", socket,
 		"--web.listen-address", "", "--log.level", "debug"}, d.args...)...)
-	// It does not outlive a test that is killed.
+	// SIGKILL evictd if the test process is killed.
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
 	return cmd
 }
@@ -129,29 +129,29 @@ func (d *daemon) start() {
 		d.t.Fatal(err)
 	}
 	go func(cmd *exec.Cmd, done chan struct{}) {
-		_ = cmd.Wait() // the code tells
+		_ = cmd.Wait() // the exit code has the result
 		d.code = cmd.ProcessState.ExitCode()
 		close(done)
 	}(d.cmd, d.done)
 }
 
-// kill sends a signal that is to end evictd, and waits for that.
+// kill sends a signal and waits until evictd has exited.
 func (d *daemon) kill(s syscall.Signal) {
 	d.t.Helper()
 	if d.cmd == nil {
 		return
 	}
-	_ = d.cmd.Process.Signal(s) // ended already, at worst
+	_ = d.cmd.Process.Signal(s) // fails only if it has already exited
 	select {
 	case <-d.done:
-	case <-time.After(patience):
+	case <-time.After(waitTimeout):
 		_ = d.cmd.Process.Kill()
 		<-d.done
-		d.t.Errorf("evictd did not end within %v of %v", patience, s)
+		d.t.Errorf("evictd did not exit within %v after %v", waitTimeout, s)
 	}
 }
 
-// running reports whether evictd has not ended.
+// running reports whether evictd has not exited.
 func (d *daemon) running() bool {
 	select {
 	case <-d.done:
@@ -161,54 +161,54 @@ func (d *daemon) running() bool {
 	}
 }
 
-// status asks evictd; ok is false where it does not answer.
+// status reads the status from the control socket; ok is false if evictd does not answer.
 func (d *daemon) status() (s control.Status, ok bool) {
 	d.t.Helper()
 	if !d.running() {
-		d.t.Fatalf("evictd has ended with code %d", d.code)
+		d.t.Fatalf("evictd exited with code %d", d.code)
 	}
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), waitTimeout)
 	defer cancel()
 	s, err := d.client.Status(ctx)
-	if err != nil && !errors.Is(err, control.ErrNotRunning) && !late(err) {
+	if err != nil && !errors.Is(err, control.ErrNotRunning) && !isTimeout(err) {
 		d.t.Fatal(err)
 	}
 	return s, err == nil
 }
 
-// late tells an answer that did not come in the client's time, on a machine that is slower than that is made for.
-func late(err error) bool { return node.Slow(1) > 1 && errors.Is(err, control.ErrNoAnswer) }
+// isTimeout reports whether the client's own timeout expired on a slow machine, for which it is too short.
+func isTimeout(err error) bool { return node.Slow(1) > 1 && errors.Is(err, control.ErrNoAnswer) }
 
-// until waits for a status that meets a condition, and returns it.
-func (d *daemon) until(what string, meets func(*control.Status) bool) control.Status {
+// waitStatus waits for a status that meets a condition, and returns it.
+func (d *daemon) waitStatus(what string, meets func(*control.Status) bool) control.Status {
 	d.t.Helper()
 	var s control.Status
 	eventually(d.t, what, func() bool {
 		var ok bool
 		s, ok = d.status()
-		return ok && len(s.Signals) > 0 && meets(&s) // it answers before it has looked
+		return ok && len(s.Signals) > 0 && meets(&s) // evictd answers before its first reading
 	})
 	return s
 }
 
-// knows waits until evictd is connected and knows that many pods.
-func (d *daemon) knows(pods int) control.Status {
+// waitPods waits until evictd is connected to the runtime and lists so many pods.
+func (d *daemon) waitPods(pods int) control.Status {
 	d.t.Helper()
-	return d.until(fmt.Sprintf("%d pods known to evictd", pods), func(s *control.Status) bool {
+	return d.waitStatus(fmt.Sprintf("%d pods listed by evictd", pods), func(s *control.Status) bool {
 		return s.Runtime.Connected && s.Pods.Count == pods
 	})
 }
 
-// looks waits until evictd has looked at memory that many times from now on.
-func (d *daemon) looks(times int) control.Status {
+// waitReadings waits for so many further readings of memory by evictd.
+func (d *daemon) waitReadings(times int) control.Status {
 	d.t.Helper()
 	var last time.Time
-	return d.until(fmt.Sprintf("%d further looks at memory", times), func(s *control.Status) bool {
+	return d.waitStatus(fmt.Sprintf("%d further readings of memory", times), func(s *control.Status) bool {
 		o := s.Signals[signal.MemoryAvailable]
 		if o.AgeSeconds == nil {
 			return false
 		}
-		// Two computations of one reading's time differ by the rounding of its age.
+		// The time of one reading, computed twice, differs by the rounding of its age.
 		at := s.At.Add(-time.Duration(*o.AgeSeconds * float64(time.Second)))
 		if at.Sub(last) > time.Millisecond {
 			last = at
@@ -218,32 +218,32 @@ func (d *daemon) looks(times int) control.Status {
 	})
 }
 
-// of returns the records of a pod, the oldest first.
-func of(s *control.Status, p *pod) []evict.Record {
+// recordsOf returns the records of a pod, the oldest first.
+func recordsOf(s *control.Status, p *pod) []evict.Record {
 	return slices.DeleteFunc(slices.Clone([]evict.Record(s.Records)), func(r evict.Record) bool { return r.UID != p.UID })
 }
 
-// ended waits for the pod's only record to have come to its end.
-func (d *daemon) ended(p *pod) evict.Record {
+// waitRecord waits until the pod's eviction has finished and returns its only record.
+func (d *daemon) waitRecord(p *pod) evict.Record {
 	d.t.Helper()
-	s := d.until("end of the eviction of "+p.Name, func(s *control.Status) bool {
-		records := of(s, p)
+	s := d.waitStatus("end of the eviction of "+p.Name, func(s *control.Status) bool {
+		records := recordsOf(s, p)
 		return len(records) > 0 && records[0].Result != evict.ResultPending
 	})
-	records := of(&s, p)
+	records := recordsOf(&s, p)
 	if len(records) > 1 {
 		d.t.Errorf("pod %s has %d records; want 1", p.Name, len(records))
 	}
 	return records[0]
 }
 
-// victims waits until every eviction has ended, and fails unless those evicted are exactly the pods.
-func (d *daemon) victims(pods ...*pod) {
+// checkVictims waits until all evictions have finished, and fails the test unless exactly these pods were evicted.
+func (d *daemon) checkVictims(pods ...*pod) {
 	d.t.Helper()
 	for _, p := range pods {
-		d.ended(p)
+		d.waitRecord(p)
 	}
-	s := d.looks(2)
+	s := d.waitReadings(2)
 	var got, want []string
 	for _, r := range s.Records {
 		got = append(got, r.Pod)
@@ -258,8 +258,8 @@ func (d *daemon) victims(pods ...*pod) {
 	}
 }
 
-// logged waits for a line of the log with all of the words.
-func (d *daemon) logged(words ...string) {
+// waitLog waits for a log line with all of the words.
+func (d *daemon) waitLog(words ...string) {
 	d.t.Helper()
 	eventually(d.t, "log line with "+strings.Join(words, ", "), func() bool {
 		for line := range strings.Lines(d.log.String()) {
@@ -271,23 +271,23 @@ func (d *daemon) logged(words ...string) {
 	})
 }
 
-// explain asks why the pods stand where they stand for allocatableMemory.available.
+// explain returns evictd's explanation of the ranking for allocatableMemory.available.
 func (d *daemon) explain() control.Explanation {
 	d.t.Helper()
-	ctx, cancel := context.WithTimeout(context.Background(), patience)
+	ctx, cancel := context.WithTimeout(context.Background(), waitTimeout)
 	defer cancel()
 	for {
 		e, err := d.client.Explain(ctx, signal.AllocatableMemoryAvailable)
 		if err == nil {
 			return e
 		}
-		if !late(err) {
+		if !isTimeout(err) {
 			d.t.Fatal(err)
 		}
 	}
 }
 
-// reload has evictd read its configuration again, and returns when it has.
+// reload sends SIGHUP and returns when evictd has loaded or refused the configuration.
 func (d *daemon) reload() control.Status {
 	d.t.Helper()
 	before, ok := d.status()
@@ -297,13 +297,13 @@ func (d *daemon) reload() control.Status {
 	if err := d.cmd.Process.Signal(syscall.SIGHUP); err != nil {
 		d.t.Fatal(err)
 	}
-	return d.until("answer to SIGHUP", func(s *control.Status) bool {
+	return d.waitStatus("reload after SIGHUP", func(s *control.Status) bool {
 		return s.Config.LoadedAt.After(before.Config.LoadedAt) || s.Config.LastReloadError != before.Config.LastReloadError
 	})
 }
 
-// saved waits until the state on the disk has a word.
-func (d *daemon) saved(word string) {
+// waitState waits until the state file contains a word.
+func (d *daemon) waitState(word string) {
 	d.t.Helper()
 	eventually(d.t, "state with "+word, func() bool {
 		b, err := os.ReadFile(filepath.Join(d.stateDir(), "state.json"))

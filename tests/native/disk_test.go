@@ -20,7 +20,7 @@ import (
 	"github.com/evictd/evictd/tests/node"
 )
 
-// startDiskNode starts a node on a filesystem of its own.
+// startDiskNode starts a node on a new filesystem.
 func startDiskNode(t *testing.T, fstype string, size int64, mkfs ...string) (n *node.Node, dir string) {
 	t.Helper()
 	if err := node.Check(""); err != nil {
@@ -34,8 +34,8 @@ func startDiskNode(t *testing.T, fstype string, size int64, mkfs ...string) (n *
 	return startNodeIn(t, node.Options{Dir: dir, Log: t.Output(), Hog: e.hog, MemoryLimit: 2 * gibibyte}), dir
 }
 
-// writes is a pod that writes into the layer of its container.
-func writes(name string, bytes int64) node.PodSpec {
+// podWriting returns a pod that writes so many bytes to the layer of its container.
+func podWriting(name string, bytes int64) node.PodSpec {
 	return node.PodSpec{Name: name, Containers: []node.ContainerSpec{{
 		Args: []string{"file", "-path", "/tmp/data", "-passes", "0", "-bytes", fmt.Sprint(bytes)},
 	}}}
@@ -43,8 +43,8 @@ func writes(name string, bytes int64) node.PodSpec {
 
 func TestDiskUsageOfPods(t *testing.T) {
 	n, dir := startDiskNode(t, "ext4", gibibyte)
-	a := runPod(t, n, writes("a", 20*mebibyte))
-	b := runPod(t, n, writes("b", 50*mebibyte))
+	a := runPod(t, n, podWriting("a", 20*mebibyte))
+	b := runPod(t, n, podWriting("b", 50*mebibyte))
 	d := startDaemon(t, n, "nodefsPath: "+filepath.Join(dir)+"\nevictionHard: {nodefs.available: 1Mi}", a, b)
 	eventually(t, "ranking by disk usage", func() bool {
 		x, err := d.client.Explain(t.Context(), signal.NodeFsAvailable)
@@ -52,7 +52,7 @@ func TestDiskUsageOfPods(t *testing.T) {
 	})
 }
 
-// available is what the node's filesystem has left.
+// available reads the space of a filesystem.
 func available(t *testing.T, dir string) disk.Space {
 	t.Helper()
 	s, err := disk.ReadSpace(dir)
@@ -62,12 +62,12 @@ func available(t *testing.T, dir string) disk.Space {
 	return s
 }
 
-// rate is how fast the hogs of disks write: slowly enough for others to be looked at
-// meanwhile, and much faster than the period of a poller.
-const rate = "83886080" // 80 MiB/s
+// diskRate is the write rate of disk hogs, in bytes per second: slow enough that evictd measures the other pods during
+// the growth, and fast enough to cross a threshold within few polling intervals.
+const diskRate = "83886080" // 80 MiB/s
 
-// A pod that fills the disk is evicted, the others live, and the space is back: of
-// one that writes into its layer, one that logs, and one that takes the inodes.
+// TestDiskHogs: a pod that fills the disk is evicted, the others stay, and the space is freed. The hogs write to their
+// layer, to their log, or create many files.
 func TestDiskHogs(t *testing.T) {
 	for _, tt := range []struct {
 		name, fstype string
@@ -75,36 +75,36 @@ func TestDiskHogs(t *testing.T) {
 		threshold    string
 		signal       signal.Signal
 		hog          []string
-		apart        bool // nodefs is another filesystem
+		separate     bool // nodefs is another filesystem
 	}{
 		{name: "layer on ext4", fstype: "ext4", threshold: "nodefs.available: 600Mi", signal: signal.NodeFsAvailable,
-			hog: []string{"file", "-path", "/tmp/data", "-passes", "0", "-rate", rate, "-bytes", "800000000"}},
+			hog: []string{"file", "-path", "/tmp/data", "-passes", "0", "-rate", diskRate, "-bytes", "800000000"}},
 		{name: "layer on xfs", fstype: "xfs", threshold: "imagefs.available: 600Mi", signal: signal.ImageFsAvailable,
-			hog: []string{"file", "-path", "/tmp/data", "-passes", "0", "-rate", rate, "-bytes", "800000000"}},
+			hog: []string{"file", "-path", "/tmp/data", "-passes", "0", "-rate", diskRate, "-bytes", "800000000"}},
 		{name: "layer on btrfs", fstype: "btrfs", threshold: "nodefs.available: 600Mi", signal: signal.NodeFsAvailable,
-			hog: []string{"file", "-path", "/tmp/data", "-passes", "0", "-rate", rate, "-bytes", "800000000"}},
-		{name: "logs", fstype: "ext4", threshold: "nodefs.available: 600Mi", signal: signal.NodeFsAvailable, hog: []string{"logs", "-rate", rate, "-bytes", "800000000"}},
+			hog: []string{"file", "-path", "/tmp/data", "-passes", "0", "-rate", diskRate, "-bytes", "800000000"}},
+		{name: "logs", fstype: "ext4", threshold: "nodefs.available: 600Mi", signal: signal.NodeFsAvailable, hog: []string{"logs", "-rate", diskRate, "-bytes", "800000000"}},
 		{name: "inodes", fstype: "ext4", mkfs: []string{"-q", "-N", "16384"}, threshold: "nodefs.inodesFree: 8k", signal: signal.NodeFsInodesFree,
 			hog: []string{"files", "-dir", "/tmp", "-n", "15000"}},
-		{name: "inodes of a filesystem apart", fstype: "ext4", mkfs: []string{"-q", "-N", "16384"}, threshold: "imagefs.inodesFree: 8k",
-			signal: signal.ImageFsInodesFree, apart: true, hog: []string{"files", "-dir", "/tmp", "-n", "15000"}},
-		{name: "layer on a filesystem apart", fstype: "ext4", threshold: "imagefs.available: 600Mi", signal: signal.ImageFsAvailable, apart: true,
-			hog: []string{"file", "-path", "/tmp/data", "-passes", "0", "-rate", rate, "-bytes", "800000000"}},
+		{name: "inodes of a separate imagefs", fstype: "ext4", mkfs: []string{"-q", "-N", "16384"}, threshold: "imagefs.inodesFree: 8k",
+			signal: signal.ImageFsInodesFree, separate: true, hog: []string{"files", "-dir", "/tmp", "-n", "15000"}},
+		{name: "layer on a separate imagefs", fstype: "ext4", threshold: "imagefs.available: 600Mi", signal: signal.ImageFsAvailable, separate: true,
+			hog: []string{"file", "-path", "/tmp/data", "-passes", "0", "-rate", diskRate, "-bytes", "800000000"}},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			n, dir := startDiskNode(t, tt.fstype, gibibyte, tt.mkfs...)
-			calm := runPod(t, n, writes("calm", 20*mebibyte))
+			bystander := runPod(t, n, podWriting("bystander", 20*mebibyte))
 			idle := runPod(t, n, node.PodSpec{Name: "idle", Containers: []node.ContainerSpec{{}}})
 			nodefs, layout := dir, "single"
-			if tt.apart {
+			if tt.separate {
 				nodefs, layout = kerneltest.Loop(t, "ext4", 16*mebibyte, ""), "imagefs"
 			}
-			d := startDaemon(t, n, "nodefsPath: "+nodefs+"\nevictionHard: {"+tt.threshold+"}", calm, idle)
-			d.until("layout "+layout, func(s *control.Status) bool { return s.Layout == layout })
+			d := startDaemon(t, n, "nodefsPath: "+nodefs+"\nevictionHard: {"+tt.threshold+"}", bystander, idle)
+			d.waitStatus("layout "+layout, func(s *control.Status) bool { return s.Layout == layout })
 			before := available(t, dir)
 			hog := runPod(t, n, node.PodSpec{Name: "hog", Containers: []node.ContainerSpec{{Args: tt.hog}}})
 			hog.mustDie()
-			s := d.until("end of the pressure", func(s *control.Status) bool {
+			s := d.waitStatus("end of the pressure", func(s *control.Status) bool {
 				o := s.Signals[tt.signal]
 				met := false
 				for _, th := range o.Thresholds {
@@ -112,30 +112,30 @@ func TestDiskHogs(t *testing.T) {
 				}
 				return o.Available != nil && !met && len(s.Victims) == 0
 			})
-			// On one filesystem, either signal of it may be the first to be seen.
+			// On a shared filesystem, the crossing of either signal may be detected first.
 			cause, _ := signal.Parse(s.Records[0].Cause)
-			if records := of(&s, hog); len(records) != 1 || cause.Resource() != tt.signal.Resource() || len(s.Records) != 1 {
-				t.Errorf("records %+v; want one, of the hog, for %s", s.Records, tt.signal)
+			if records := recordsOf(&s, hog); len(records) != 1 || cause.Resource() != tt.signal.Resource() || len(s.Records) != 1 {
+				t.Errorf("records %+v; want one, of the hog for %s", s.Records, tt.signal)
 			}
-			// A btrfs keeps the chunks that it has made for metadata.
+			// btrfs does not free the chunks that it has allocated for metadata.
 			kept := uint64(20 * mebibyte)
 			if tt.fstype == "btrfs" {
 				kept = 128 * mebibyte
 			}
 			var last uint64
-			eventually(t, "return of what the hog took", func() bool {
+			eventually(t, "space that the hog used", func() bool {
 				after := available(t, dir)
 				last = after.Available
 				return after.Available+kept > before.Available && (!before.CountsInodes || after.InodesFree+200 > before.InodesFree)
 			})
 			t.Logf("%d MiB were available before, %d after", before.Available/mebibyte, last/mebibyte)
-			s = d.looks(3)
+			s = d.waitReadings(3)
 			if len(s.Records) != 1 {
-				t.Errorf("records %+v; want the hog's alone", s.Records)
+				t.Errorf("records %+v; want only the hog's", s.Records)
 			}
-			mustLive(t, calm, idle)
+			mustLive(t, bystander, idle)
 			if len(s.Reclaims) == 0 {
-				t.Error("no reclaim is told of")
+				t.Error("the status has no reclaim; want at least one")
 			}
 			for _, r := range s.Reclaims {
 				t.Logf("reclaim of %s: %v, %d freed in %.2f s %s%s", r.Kind, r.Removed, r.Freed, r.TookSeconds, r.Note, r.Error)
@@ -144,16 +144,16 @@ func TestDiskHogs(t *testing.T) {
 	}
 }
 
-// A pod over its own limits goes, whatever the node has left: over that of a
-// container, and over that of an emptyDir.
+// TestStorageLimits: a pod over its own limit of a container or of an emptyDir is evicted, however much space the node
+// has.
 func TestStorageLimits(t *testing.T) {
 	n, dir := startDiskNode(t, "ext4", gibibyte)
-	calm := runPod(t, n, withAnnotations(writes("calm", 20*mebibyte), map[string]string{"evictd.io/ephemeral-storage-limits": "main=50Mi"}))
-	d := startDaemon(t, n, "nodefsPath: "+dir+"\nevictionHard: {nodefs.available: 1Mi}", calm)
-	hog := runPod(t, n, withAnnotations(writes("hog", 80*mebibyte), map[string]string{"evictd.io/ephemeral-storage-limits": "main=50Mi"}))
+	bystander := runPod(t, n, withAnnotations(podWriting("bystander", 20*mebibyte), map[string]string{"evictd.io/ephemeral-storage-limits": "main=50Mi"}))
+	d := startDaemon(t, n, "nodefsPath: "+dir+"\nevictionHard: {nodefs.available: 1Mi}", bystander)
+	hog := runPod(t, n, withAnnotations(podWriting("hog", 80*mebibyte), map[string]string{"evictd.io/ephemeral-storage-limits": "main=50Mi"}))
 	hog.mustDie()
-	if r := d.ended(hog); r.Cause != evict.CausePodLimit || !r.DisruptionTarget {
-		t.Errorf("record %+v; want it over the limits of its containers, with DisruptionTarget", r)
+	if r := d.waitRecord(hog); r.Cause != evict.CausePodLimit || !r.DisruptionTarget {
+		t.Errorf("record %+v; want cause %s, with DisruptionTarget", r, evict.CausePodLimit)
 	}
 
 	const uid = "0a1b2c3d-0000-4000-8000-000000000001"
@@ -161,15 +161,15 @@ func TestStorageLimits(t *testing.T) {
 	if err := os.MkdirAll(volume, 0o777); err != nil {
 		t.Fatal(err)
 	}
-	spec := writes("filler", 80*mebibyte)
+	spec := podWriting("filler", 80*mebibyte)
 	spec.UID, spec.Containers[0].Mounts = uid, []node.Mount{{Host: volume, Container: "/cache"}}
 	spec.Containers[0].Args[2] = "/cache/data"
 	filler := runPod(t, n, withAnnotations(spec, map[string]string{"evictd.io/emptydir-limits": "cache=50Mi"}))
 	filler.mustDie()
-	if r := d.ended(filler); r.Cause != evict.CauseEmptyDirLimit {
-		t.Errorf("record %+v; want it over the limit of its emptyDir", r)
+	if r := d.waitRecord(filler); r.Cause != evict.CauseEmptyDirLimit {
+		t.Errorf("record %+v; want cause %s", r, evict.CauseEmptyDirLimit)
 	}
-	mustLive(t, calm)
+	mustLive(t, bystander)
 }
 
 func withAnnotations(spec node.PodSpec, annotations map[string]string) node.PodSpec {
@@ -177,10 +177,9 @@ func withAnnotations(spec node.PodSpec, annotations map[string]string) node.PodS
 	return spec
 }
 
-// Images go before a pod does, as many as the deficit needs, and not those that are
-// in use.
+// TestImagesGoFirst: before a pod is evicted, unused images are removed, as many as the deficit needs.
 //
-// Complexity: filling a real filesystem is expensive, so that all is checked on one.
+// Complexity: filling a real filesystem is expensive, so the test checks everything on one.
 //
 //gocyclo:ignore
 func TestImagesGoFirst(t *testing.T) {
@@ -190,10 +189,10 @@ func TestImagesGoFirst(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	calm := runPod(t, n, writes("calm", 20*mebibyte))
-	d := startDaemon(t, n, "nodefsPath: "+dir+"\nimageMinimumGCAge: 1s\nevictionHard: {nodefs.available: 400Mi}", calm)
-	// It has to have seen the images for a second.
-	d.until("look at the images", func(*control.Status) bool {
+	bystander := runPod(t, n, podWriting("bystander", 20*mebibyte))
+	d := startDaemon(t, n, "nodefsPath: "+dir+"\nimageMinimumGCAge: 1s\nevictionHard: {nodefs.available: 400Mi}", bystander)
+	// imageMinimumGCAge counts from evictd's first list of the images.
+	d.waitStatus("list of the images", func(*control.Status) bool {
 		images := 0
 		state, err := os.ReadFile(filepath.Join(d.stateDir(), "state.json"))
 		if err == nil {
@@ -210,7 +209,7 @@ func TestImagesGoFirst(t *testing.T) {
 	if err := unix.Fallocate(int(f.Fd()), 0, 0, int64(fill)); err != nil {
 		t.Fatal(err)
 	}
-	s := d.until("reclaim of images", func(s *control.Status) bool {
+	s := d.waitStatus("reclaim of images", func(s *control.Status) bool {
 		for _, r := range s.Reclaims {
 			if r.Kind == evict.ReclaimImages && len(r.Removed) > 0 {
 				return true
@@ -218,7 +217,7 @@ func TestImagesGoFirst(t *testing.T) {
 		}
 		return false
 	})
-	d.until("end of the pressure", func(s *control.Status) bool {
+	d.waitStatus("end of the pressure", func(s *control.Status) bool {
 		a := s.Signals[signal.NodeFsAvailable].Available
 		return a != nil && *a >= 400*mebibyte
 	})
@@ -227,25 +226,25 @@ func TestImagesGoFirst(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(names) < 4 || len(names) > 5 || !slices.Contains(names, node.HogImage) || !slices.Contains(names, node.PauseImage) {
-		t.Errorf("images left: %q; want those in use, and two or three of the four others", names)
+		t.Errorf("images left: %q; want those in use, and two or three of the other four", names)
 	}
 	for _, r := range s.Reclaims {
 		t.Logf("reclaim of %s: %v, %d freed in %.2f s %s%s", r.Kind, r.Removed, r.Freed, r.TookSeconds, r.Note, r.Error)
 	}
-	if s = d.looks(3); len(s.Records) != 0 {
+	if s = d.waitReadings(3); len(s.Records) != 0 {
 		t.Errorf("records %+v; want none", s.Records)
 	}
-	mustLive(t, calm)
+	mustLive(t, bystander)
 
-	// Dead containers brought nothing, images enough; both are known after a crash.
+	// Removing dead containers freed nothing, removing images enough. Both reclaims are in the status after a crash.
 	before := []control.Reclaim(s.Reclaims)
 	if len(before) != 2 || before[0].Freed >= before[0].Deficit || before[1].Freed < before[1].Deficit || before[1].TookSeconds <= 0 {
-		t.Errorf("reclaims %+v; want one in vain and one that sufficed", before)
+		t.Errorf("reclaims %+v; want one without and one with enough freed", before)
 	}
 	eventually(t, "state with the reclaims", func() bool { return len(d.savedState().Reclaims) == len(before) })
 	d.kill(syscall.SIGKILL)
 	d.start()
-	s = d.knows(1)
+	s = d.waitPods(1)
 	if diff := cmp.Diff(before, []control.Reclaim(s.Reclaims)); diff != "" {
 		t.Errorf("reclaims after a crash (-before +after):\n%s", diff)
 	}

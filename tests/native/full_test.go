@@ -16,45 +16,46 @@ import (
 	"github.com/evictd/evictd/tests/node"
 )
 
-// TestFullStateDisk: where evictd's own state can't be written it goes on, and says so once.
+// TestFullStateDisk: if evictd can't write its state, it goes on and logs that once.
 func TestFullStateDisk(t *testing.T) {
 	n := startNode(t, gibibyte)
-	calm := runPod(t, n, node.PodSpec{Name: "calm", Containers: one(holding(32 * mebibyte))}).uses(32 * mebibyte)
-	hog := runPod(t, n, node.PodSpec{Name: "hog", Containers: one(growing(600 * mebibyte))})
-	d := newDaemon(t, n, below("512Mi"))
+	bystander := runPod(t, n, node.PodSpec{Name: "bystander", Containers: oneContainer(holdArgs(32 * mebibyte))}).waitUsage(32 * mebibyte)
+	hog := runPod(t, n, node.PodSpec{Name: "hog", Containers: oneContainer(growArgs(600 * mebibyte))})
+	d := newDaemon(t, n, hardThreshold("512Mi"))
 	if err := os.MkdirAll(d.stateDir(), 0o700); err != nil {
 		t.Fatal(err)
 	}
 	kerneltest.Mounted(t, "tmpfs", d.stateDir(), "tmpfs", 0, "size=64k")
 	t.Cleanup(func() { d.kill(unix.SIGKILL) }) // before it is unmounted
 	d.start()
-	d.knows(2)
+	d.waitPods(2)
 	if err := os.WriteFile(filepath.Join(d.stateDir(), "full"), make([]byte, 128<<10), 0o600); !errors.Is(err, unix.ENOSPC) {
 		t.Fatalf("filling the state's disk: %v; want ENOSPC", err)
 	}
-	hog.press()
+	hog.grow()
 	hog.mustDie()
-	d.victims(hog)
-	mustLive(t, calm)
-	eventually(t, "word of the state", func() bool { return strings.Contains(d.log.String(), "state is not saved") })
-	d.looks(3)
+	d.checkVictims(hog)
+	mustLive(t, bystander)
+	eventually(t, "log line about the state", func() bool { return strings.Contains(d.log.String(), "state is not saved") })
+	d.waitReadings(3)
 	if got := strings.Count(d.log.String(), "state is not saved"); got != 1 {
-		t.Errorf("it was told %d times; want once", got)
+		t.Errorf("evictd logged %d times that state is not saved; want once", got)
 	}
 }
 
-// TestFullLogDisk: where what evictd logs can't be written it goes on, and says so when it can be again.
+// TestFullLogDisk: if evictd can't write its log, it goes on, and logs the number of dropped lines when it can write
+// again.
 func TestFullLogDisk(t *testing.T) {
 	n := startNode(t, gibibyte)
-	calm := runPod(t, n, node.PodSpec{Name: "calm", Containers: one(holding(32 * mebibyte))}).uses(32 * mebibyte)
-	hog := runPod(t, n, node.PodSpec{Name: "hog", Containers: one(growing(600 * mebibyte))})
+	bystander := runPod(t, n, node.PodSpec{Name: "bystander", Containers: oneContainer(holdArgs(32 * mebibyte))}).waitUsage(32 * mebibyte)
+	hog := runPod(t, n, node.PodSpec{Name: "hog", Containers: oneContainer(growArgs(600 * mebibyte))})
 	dir := t.TempDir()
 	kerneltest.Mounted(t, "tmpfs", dir, "tmpfs", 0, "size=64k")
 	out, err := os.OpenFile(filepath.Join(dir, "log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
 		t.Fatal(err)
 	}
-	d := newDaemon(t, n, below("512Mi"))
+	d := newDaemon(t, n, hardThreshold("512Mi"))
 	d.out = out
 	t.Cleanup(func() { d.kill(unix.SIGKILL); out.Close() }) // before it is unmounted
 	full := filepath.Join(dir, "full")
@@ -62,11 +63,11 @@ func TestFullLogDisk(t *testing.T) {
 		t.Fatalf("filling the log's disk: %v; want ENOSPC", err)
 	}
 	d.start()
-	d.knows(2)
-	hog.press()
+	d.waitPods(2)
+	hog.grow()
 	hog.mustDie()
-	d.victims(hog)
-	mustLive(t, calm)
+	d.checkVictims(hog)
+	mustLive(t, bystander)
 	logged := func() string {
 		text, err := os.ReadFile(out.Name())
 		if err != nil {
@@ -75,21 +76,21 @@ func TestFullLogDisk(t *testing.T) {
 		return string(text)
 	}
 	if text := logged(); strings.Contains(text, "hog") {
-		t.Fatalf("the log has %q; want no room for it", text)
+		t.Fatalf("the log on a full disk has %q; want no line about the hog", text)
 	}
 	if err := os.Remove(full); err != nil {
 		t.Fatal(err)
 	}
 	d.reload()
-	eventually(t, "word of what was dropped", func() bool { return strings.Contains(logged(), "log lines dropped") })
+	eventually(t, "log line about dropped lines", func() bool { return strings.Contains(logged(), "log lines dropped") })
 	d.kill(unix.SIGTERM)
 	if d.code != 0 {
-		t.Errorf("evictd ended with code %d; want 0", d.code)
+		t.Errorf("evictd exited with code %d; want 0", d.code)
 	}
 }
 
-// TestReadOnlyFilesystem: a filesystem that nobody can write to gives nothing back, so nobody goes for it; once it can be
-// written to again, who fills it does.
+// TestReadOnlyFilesystem: an eviction frees nothing on a read-only filesystem, so no pod is evicted. Once the filesystem
+// is writable again, the pod that uses most of it is evicted.
 func TestReadOnlyFilesystem(t *testing.T) {
 	n := startNode(t, gibibyte)
 	nodefs := kerneltest.Loop(t, "ext4", 64*mebibyte, "")
@@ -101,7 +102,7 @@ func TestReadOnlyFilesystem(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(volume, "data"), make([]byte, 40*mebibyte), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	calm := runPod(t, n, node.PodSpec{Name: "calm", Containers: []node.ContainerSpec{{}}})
+	bystander := runPod(t, n, node.PodSpec{Name: "bystander", Containers: []node.ContainerSpec{{}}})
 	filler := runPod(t, n, node.PodSpec{Name: "filler", UID: uid, Containers: []node.ContainerSpec{{}}})
 	remount := func(flags uintptr) {
 		t.Helper()
@@ -112,47 +113,47 @@ func TestReadOnlyFilesystem(t *testing.T) {
 	remount(unix.MS_RDONLY)
 	d := newDaemon(t, n, "nodefsPath: "+nodefs+"\nevictionHard: {nodefs.available: 30Mi}")
 	d.start()
-	d.knows(2)
-	d.until("pressure on a filesystem that is read-only", func(s *control.Status) bool {
+	d.waitPods(2)
+	d.waitStatus("crossed threshold of a read-only filesystem", func(s *control.Status) bool {
 		o := s.Signals[signal.NodeFsAvailable]
 		readOnly := slices.ContainsFunc(s.Filesystems, func(f control.Filesystem) bool { return f.Name == "nodefs" && f.ReadOnly })
 		return readOnly && len(o.Thresholds) == 1 && o.Thresholds[0].Past
 	})
-	if s := d.looks(5); len(s.Records) != 0 || len(s.Reclaims) != 0 {
+	if s := d.waitReadings(5); len(s.Records) != 0 || len(s.Reclaims) != 0 {
 		t.Errorf("records %+v, reclaims %+v; want none while nothing can be freed", s.Records, s.Reclaims)
 	}
-	mustLive(t, calm, filler)
+	mustLive(t, bystander, filler)
 
 	remount(0)
 	filler.mustDie()
 	if err := os.RemoveAll(volume); err != nil { // as a kubelet would
 		t.Fatal(err)
 	}
-	d.victims(filler)
-	mustLive(t, calm)
+	d.checkVictims(filler)
+	mustLive(t, bystander)
 }
 
-// TestHungFilesystem: a filesystem that answers nobody makes its own signals unreadable. Memory is not held up by it,
-// and evictd ends when it is asked to.
+// TestHungFilesystem: a filesystem that does not answer makes only its own signals unreadable. It delays neither an
+// eviction for memory nor the exit of evictd.
 func TestHungFilesystem(t *testing.T) {
 	n := startNode(t, gibibyte)
-	calm := runPod(t, n, node.PodSpec{Name: "calm", Containers: one(holding(32 * mebibyte))}).uses(32 * mebibyte)
-	hog := runPod(t, n, node.PodSpec{Name: "hog", Containers: one(growing(600 * mebibyte))})
+	bystander := runPod(t, n, node.PodSpec{Name: "bystander", Containers: oneContainer(holdArgs(32 * mebibyte))}).waitUsage(32 * mebibyte)
+	hog := runPod(t, n, node.PodSpec{Name: "hog", Containers: oneContainer(growArgs(600 * mebibyte))})
 	hung := t.TempDir()
 	kerneltest.Hang(t, hung)
-	d := startDaemon(t, n, below("512Mi")+"\nnodefsPath: "+hung, calm, hog)
-	d.until("word of what hangs", func(s *control.Status) bool {
+	d := startDaemon(t, n, hardThreshold("512Mi")+"\nnodefsPath: "+hung, bystander, hog)
+	d.waitStatus("error of the filesystem that hangs", func(s *control.Status) bool {
 		return strings.Contains(s.Signals[signal.NodeFsAvailable].Error, "has not returned") && s.Signals[signal.ImageFsAvailable].Available != nil
 	})
-	hog.press()
+	hog.grow()
 	hog.mustDie()
-	d.victims(hog)
-	if r := d.ended(hog); r.CrossingSeen.IsZero() || r.SignalSent.Sub(r.CrossingSeen) > patience/10 {
-		t.Errorf("killed %v after the crossing; want it not to be held up", r.SignalSent.Sub(r.CrossingSeen))
+	d.checkVictims(hog)
+	if r := d.waitRecord(hog); r.CrossingSeen.IsZero() || r.SignalSent.Sub(r.CrossingSeen) > waitTimeout/10 {
+		t.Errorf("killed %v after the crossing; want no delay by the filesystem", r.SignalSent.Sub(r.CrossingSeen))
 	}
-	mustLive(t, calm)
+	mustLive(t, bystander)
 	d.kill(unix.SIGTERM)
 	if d.code != 0 {
-		t.Errorf("evictd ended with code %d; want 0", d.code)
+		t.Errorf("evictd exited with code %d; want 0", d.code)
 	}
 }

@@ -16,7 +16,7 @@ import (
 	"github.com/evictd/evictd/tests/node"
 )
 
-// emptyDirOf makes an emptyDir of a pod where a kubelet would.
+// emptyDirOf creates the directory of a pod's emptyDir as a kubelet would.
 func emptyDirOf(t *testing.T, nodefs, uid, name string) string {
 	t.Helper()
 	dir := filepath.Join(nodefs, "pods", uid, "volumes", "kubernetes.io~empty-dir", name)
@@ -26,8 +26,8 @@ func emptyDirOf(t *testing.T, nodefs, uid, name string) string {
 	return dir
 }
 
-// A pod whose emptyDirs are FUSE filesystems that do not answer keeps no hog from being
-// found that starts later, and no innocent pod goes in its place.
+// TestDiskHogBesideHang: a pod with emptyDirs on FUSE filesystems that do not answer does not prevent the eviction of a
+// hog that starts later, and no other pod is evicted.
 func TestDiskHogBesideHang(t *testing.T) {
 	n, dir := startDiskNode(t, "ext4", gibibyte)
 	const uid = "0a1b2c3d-0000-4000-8000-000000000002"
@@ -35,31 +35,31 @@ func TestDiskHogBesideHang(t *testing.T) {
 		kerneltest.Hang(t, emptyDirOf(t, dir, uid, "v"+strconv.Itoa(i)))
 	}
 	hangs := runPod(t, n, node.PodSpec{Name: "hangs", UID: uid, Containers: []node.ContainerSpec{{}}})
-	calm := runPod(t, n, writes("calm", 40*mebibyte))
-	d := startDaemon(t, n, "nodefsPath: "+dir+"\nevictionHard: {nodefs.available: 600Mi}", hangs, calm)
-	d.until("reading of the filesystem", func(s *control.Status) bool { return s.Signals[signal.NodeFsAvailable].Available != nil })
+	bystander := runPod(t, n, podWriting("bystander", 40*mebibyte))
+	d := startDaemon(t, n, "nodefsPath: "+dir+"\nevictionHard: {nodefs.available: 600Mi}", hangs, bystander)
+	d.waitStatus("reading of the filesystem", func(s *control.Status) bool { return s.Signals[signal.NodeFsAvailable].Available != nil })
 	hog := runPod(t, n, node.PodSpec{Name: "hog", Containers: []node.ContainerSpec{{
-		Args: []string{"file", "-path", "/tmp/data", "-passes", "0", "-rate", rate, "-bytes", "800000000"},
+		Args: []string{"file", "-path", "/tmp/data", "-passes", "0", "-rate", diskRate, "-bytes", "800000000"},
 	}}})
 	hog.mustDie()
-	d.ended(hog)
-	s := d.until("end of the pressure", func(s *control.Status) bool { return len(s.Victims) == 0 })
-	if records := of(&s, hog); len(records) != 1 || len(s.Records) != 1 {
+	d.waitRecord(hog)
+	s := d.waitStatus("end of the pressure", func(s *control.Status) bool { return len(s.Victims) == 0 })
+	if records := recordsOf(&s, hog); len(records) != 1 || len(s.Records) != 1 {
 		t.Errorf("records %+v; want one, of the hog", s.Records)
 	}
-	mustLive(t, hangs, calm)
+	mustLive(t, hangs, bystander)
 }
 
-// A disk that something outside the pods fills costs no pod, and what fills it is named.
+// TestDiskFullOutsidePods: if a file outside of the pods fills the disk, no pod is evicted, and explain names the file.
 func TestDiskFullOutsidePods(t *testing.T) {
 	n, dir := startDiskNode(t, "ext4", 4*gibibyte)
-	a, b := runPod(t, n, writes("a", mebibyte)), runPod(t, n, writes("b", mebibyte))
+	a, b := runPod(t, n, podWriting("a", mebibyte)), runPod(t, n, podWriting("b", mebibyte))
 	d := startDaemon(t, n, "nodefsPath: "+dir+"\nevictionHard: {nodefs.available: 3Gi}", a, b)
-	journal := filepath.Join(dir, "log", "journal")
-	if err := os.Mkdir(filepath.Dir(journal), 0o755); err != nil {
+	logBuffer := filepath.Join(dir, "log", "logBuffer")
+	if err := os.Mkdir(filepath.Dir(logBuffer), 0o755); err != nil {
 		t.Fatal(err)
 	}
-	f, err := os.Create(journal)
+	f, err := os.Create(logBuffer)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -67,8 +67,8 @@ func TestDiskFullOutsidePods(t *testing.T) {
 	if err := unix.Fallocate(int(f.Fd()), 0, 0, 1400*mebibyte); err != nil {
 		t.Fatal(err)
 	}
-	d.until("notice that no pod can help", func(s *control.Status) bool {
-		// The containers' filesystem is the same one here, and may be noticed besides.
+	d.waitStatus("futile signal without a back-off", func(s *control.Status) bool {
+		// imagefs is the same filesystem and may be futile too.
 		nodefs := false
 		for _, f := range s.Futile {
 			if !f.Until.IsZero() {
@@ -78,11 +78,11 @@ func TestDiskFullOutsidePods(t *testing.T) {
 		}
 		return nodefs
 	})
-	eventually(t, "name of what fills it", func() bool {
+	eventually(t, "path of the file in explain", func() bool {
 		x, err := d.client.Explain(t.Context(), signal.NodeFsAvailable)
 		return err == nil && strings.Contains(strings.Join(x.Notes, "\n"), "/log 1.37Gi")
 	})
-	s := d.looks(3)
+	s := d.waitReadings(3)
 	for _, r := range s.Records {
 		if r.Result != evict.ResultKernel {
 			t.Errorf("record %+v; want no eviction", r)

@@ -13,7 +13,7 @@ import (
 	"github.com/evictd/evictd/tests/node"
 )
 
-// onlyLane switches all lanes off but one, and polling, which can't be.
+// onlyLane returns settings with all lanes off except one with the mode, and polling, which can't be off.
 func onlyLane(name, mode string) string {
 	var modes []string
 	for _, lane := range lanes.Names() {
@@ -28,11 +28,11 @@ func onlyLane(name, mode string) string {
 	return "notification: {" + strings.Join(modes, ", ") + "}"
 }
 
-// laneIsUp waits until a lane is up, and skips the test where it can't be had here.
+// laneIsUp waits until a lane is up. It skips the test if the lane is unavailable on this machine.
 func (d *daemon) laneIsUp(name string) {
 	d.t.Helper()
 	unavailable := ""
-	d.until(name+" lane up", func(s *control.Status) bool {
+	d.waitStatus(name+" lane up", func(s *control.Status) bool {
 		for _, l := range s.Lanes {
 			if l.Name == name && strings.HasPrefix(l.State, "unavailable") {
 				unavailable = l.Why
@@ -48,105 +48,105 @@ func (d *daemon) laneIsUp(name string) {
 	}
 }
 
-// TestEachLaneKills: with one lane alone, and polling at ease, it is that lane that learns of a hog.
+// TestEachLaneKills: with only one lane, and polling at its long interval, that lane detects the crossing.
 func TestEachLaneKills(t *testing.T) {
 	n := startNode(t, gibibyte)
 	for _, lane := range []string{lanes.BPF, lanes.Memcg} {
 		t.Run(lane, func(t *testing.T) {
-			calm := runPod(t, n, node.PodSpec{Name: "calm", Containers: one(holding(100 * mebibyte))}).uses(100 * mebibyte)
-			defer calm.remove() // also where the lane can't be had
-			d := startDaemon(t, n, below("512Mi")+"\n"+onlyLane(lane, "auto"), calm)
+			bystander := runPod(t, n, node.PodSpec{Name: "bystander", Containers: oneContainer(holdArgs(100 * mebibyte))}).waitUsage(100 * mebibyte)
+			defer bystander.remove() // even if the lane is unavailable
+			d := startDaemon(t, n, hardThreshold("512Mi")+"\n"+onlyLane(lane, "auto"), bystander)
 			d.laneIsUp(lane)
-			// Polling, which goes on, may happen to look just after the crossing.
+			// Polling can't be off and may happen to read just after the crossing.
 			const tries = 3
 			var seen []string
 			for i := range tries {
-				hog := runPod(t, n, node.PodSpec{Name: fmt.Sprint("hog", i), Containers: one(growing(640 * mebibyte))})
-				d.knows(2)
-				hog.press()
+				hog := runPod(t, n, node.PodSpec{Name: fmt.Sprint("hog", i), Containers: oneContainer(growArgs(640 * mebibyte))})
+				d.waitPods(2)
+				hog.grow()
 				hog.mustDie()
-				rec := d.ended(hog)
-				killed(t, &rec, hog)
+				rec := d.waitRecord(hog)
+				checkKilled(t, &rec, hog)
 				t.Logf("lane %s: signal %v after the last reading above, %v after the crossing was seen", rec.Lane,
 					rec.SignalSent.Sub(rec.LastAbove), rec.SignalSent.Sub(rec.CrossingSeen))
 				hog.remove()
-				d.knows(1)
+				d.waitPods(1)
 				if seen = append(seen, rec.Lane); rec.Lane == lane {
 					break
 				}
 				if rec.Lane != lanes.Polling {
-					t.Fatalf("raised by %s; want %s, or by chance %s", rec.Lane, lane, lanes.Polling)
+					t.Fatalf("raised by %s; want %s, or %s by chance", rec.Lane, lane, lanes.Polling)
 				}
 			}
 			if seen[len(seen)-1] != lane {
 				t.Errorf("raised by %v; want one by %s", seen, lane)
 			}
-			mustLive(t, calm)
+			mustLive(t, bystander)
 		})
 	}
 }
 
-// TestRequiredLane: evictd does not start without a lane that is required, and says why.
+// TestRequiredLane: evictd exits with an error if a required lane is unavailable.
 func TestRequiredLane(t *testing.T) {
 	n := startNode(t, gibibyte)
-	d := newDaemon(t, n, below("512Mi")+"\n"+onlyLane(lanes.Events, "require"))
+	d := newDaemon(t, n, hardThreshold("512Mi")+"\n"+onlyLane(lanes.Events, "require"))
 	if memoryMount(t) == "/sys/fs/cgroup" {
-		d.configure(below("512Mi") + "\n" + onlyLane(lanes.Memcg, "require"))
+		d.configure(hardThreshold("512Mi") + "\n" + onlyLane(lanes.Memcg, "require"))
 	}
 	d.start()
-	eventually(t, "end of evictd", func() bool { return !d.running() })
-	d.logged("is require, but the lane is not available")
+	eventually(t, "exit of evictd", func() bool { return !d.running() })
+	d.waitLog("is require, but the lane is not available")
 	if d.code == 0 {
-		t.Error("evictd ended with code 0; want another")
+		t.Error("evictd exited with code 0; want an error")
 	}
 }
 
-// TestKernelOOM: what the kernel's OOM killer takes at a container's own limit is no eviction, and is told all the
-// same: which pod and which process.
+// TestKernelOOM: a process that the kernel's OOM killer kills at a container's own limit is not an eviction, but it is
+// recorded and logged with its pod.
 func TestKernelOOM(t *testing.T) {
 	n := limitedNode(t, gibibyte)
-	calm := runPod(t, n, node.PodSpec{Name: "calm", Containers: one(holding(100 * mebibyte))}).uses(100 * mebibyte)
-	limited := []node.ContainerSpec{{Args: growing(256 * mebibyte), MemoryLimit: 128 * mebibyte}}
+	bystander := runPod(t, n, node.PodSpec{Name: "bystander", Containers: oneContainer(holdArgs(100 * mebibyte))}).waitUsage(100 * mebibyte)
+	limited := []node.ContainerSpec{{Args: growArgs(256 * mebibyte), MemoryLimit: 128 * mebibyte}}
 	hog := runPod(t, n, node.PodSpec{Name: "hog", Containers: limited})
-	d := startDaemon(t, n, below("256Mi"), calm, hog)
+	d := startDaemon(t, n, hardThreshold("256Mi"), bystander, hog)
 	d.laneIsUp(lanes.Reclaim)
-	hog.press()
-	s := d.until("record of the kernel's kill", func(s *control.Status) bool { return len(s.Records) > 0 })
+	hog.grow()
+	s := d.waitStatus("record of the kernel's kill", func(s *control.Status) bool { return len(s.Records) > 0 })
 	rec := s.Records[0]
 	if rec.Pod != hog.key() || rec.UID != hog.UID || rec.Cause != evict.CauseKernelOOM || rec.Result != evict.ResultKernel || rec.Processes != 1 {
-		t.Errorf("record %+v; want one process of %s that the kernel took", rec, hog.key())
+		t.Errorf("record %+v; want one process of %s, killed by the kernel", rec, hog.key())
 	}
-	d.logged("kernel OOM killer killed a process", "pod="+hog.key(), "command=hog")
-	if s := d.looks(2); len(s.Records) != 1 {
-		t.Errorf("records %+v; want the kernel's kill alone", s.Records)
+	d.waitLog("kernel OOM killer killed a process", "pod="+hog.key(), "command=hog")
+	if s := d.waitReadings(2); len(s.Records) != 1 {
+		t.Errorf("records %+v; want only the kernel's kill", s.Records)
 	}
-	mustLive(t, calm)
+	mustLive(t, bystander)
 }
 
-// TestStallsEvict: tasks that wait for memory again and again press on a node where plenty is available. It is told as
-// a condition and, where that is asked for, a pod goes for it.
+// TestStallsEvict: tasks stall on memory although enough is available. evictd reports a condition and, with action:
+// evict, evicts a pod.
 func TestStallsEvict(t *testing.T) {
 	n := startNode(t, gibibyte)
-	calm := runPod(t, n, node.PodSpec{Name: "calm", Containers: one(holding(100 * mebibyte))}).uses(100 * mebibyte)
-	// It reads a file that its limit leaves no room for.
+	bystander := runPod(t, n, node.PodSpec{Name: "bystander", Containers: oneContainer(holdArgs(100 * mebibyte))}).waitUsage(100 * mebibyte)
+	// The pod reads a file that is larger than its memory limit.
 	thrashing := []node.ContainerSpec{{
 		Args: []string{"file", "-path", "/thrash", "-bytes", fmt.Sprint(256 * mebibyte), "-passes", "1000000"}, MemoryLimit: 48 * mebibyte,
 	}}
 	thrasher := runPod(t, n, node.PodSpec{Name: "thrasher", Containers: thrashing})
-	d := startDaemon(t, n, below("64Mi")+"\nprotect: {names: [default/calm]}\n"+
-		"pressure: {memory: {full: 1ms/2s, sustained: 4s, action: evict}}", calm, thrasher)
+	d := startDaemon(t, n, hardThreshold("64Mi")+"\nprotect: {names: [default/bystander]}\n"+
+		"pressure: {memory: {full: 1ms/2s, sustained: 4s, action: evict}}", bystander, thrasher)
 	d.laneIsUp(lanes.PSI)
 	thrasher.mustDie()
-	rec := d.ended(thrasher)
+	rec := d.waitRecord(thrasher)
 	if rec.Cause != string(signal.SystemMemoryContentionPressure) || rec.Lane != lanes.PSI || !rec.Hard || rec.Result != evict.ResultKilled {
 		t.Errorf("record %+v; want %s, by lane %s, killed", rec, signal.SystemMemoryContentionPressure, lanes.PSI)
 	}
 	if want := "The node was low on resource: memory. Tasks have stalled on it for "; !strings.HasPrefix(rec.Message, want) {
-		t.Errorf("message %q; want %q and so on", rec.Message, want)
+		t.Errorf("message %q; want prefix %q", rec.Message, want)
 	}
-	s := d.looks(1)
+	s := d.waitReadings(1)
 	if !slices.Contains(s.Conditions, signal.SystemMemoryContentionPressure) {
 		t.Errorf("conditions %v; want %s among them", s.Conditions, signal.SystemMemoryContentionPressure)
 	}
-	mustLive(t, calm)
+	mustLive(t, bystander)
 }

@@ -1,12 +1,12 @@
-// Package native_test runs evictd as its users do: as a process, against a real containerd, with pods that take
-// real memory. What it does is seen from outside, by what lives and by what its control socket tells.
+// Package native_test runs evictd as a process against a real containerd, with pods that use real memory. The tests
+// observe it from outside: which processes are alive, and what the control socket returns.
 //
-// The pressure is mostly on allocatableMemory.available, whose capacity is the memory limit of the node's own
-// kubepods cgroup: a few hundred MiB are enough then, and whatever else the machine does has no part in it. The
-// tests that need memory.available leave room for that part.
+// Most tests cross a threshold on allocatableMemory.available. Its capacity is the memory limit of the node's own
+// kubepods cgroup, so a few hundred MiB are enough, and other processes on the machine have no influence. The tests of
+// memory.available leave a margin for other processes.
 //
-// Nothing here sleeps to let something happen: a test waits for a condition, and fails when it does not come. That
-// something does not happen is concluded from evictd having looked again several times since.
+// No test sleeps until something has happened: it waits for a condition, and fails after a timeout. That something
+// does not happen is checked after evictd has taken several more readings.
 package native_test
 
 import (
@@ -41,10 +41,10 @@ func run(m *testing.M) int {
 	return m.Run()
 }
 
-// executables are what the tests run.
+// executables are the paths of the programs that the tests run.
 type executables struct{ evictd, evictctl, hog string }
 
-// programs finds or builds them, once for all tests and not before one needs them.
+// programs finds or builds the executables, once for all tests, when the first test needs them.
 var programs func() (executables, error)
 
 func build(dir string) (executables, error) {
@@ -70,15 +70,19 @@ func build(dir string) (executables, error) {
 	return e, errors.Join(err, node.BuildHog(ctx, e.hog))
 }
 
-// patience is how long what is waited for may take: far longer than it should, as the machine may be busy.
-var patience = node.Slow(20 * time.Second)
+var (
+	// waitTimeout bounds each wait for a condition. It is far longer than any of them takes on an idle machine.
+	waitTimeout = node.Slow(20 * time.Second)
+	// promptLimit is the tolerance for an action that evictd must take without delay.
+	promptLimit = node.Slow(5 * time.Second)
+)
 
-// eventually waits for a condition.
+// eventually polls until ok returns true.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(patience); !ok(); time.Sleep(5 * time.Millisecond) {
+	for end := time.Now().Add(waitTimeout); !ok(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("after %v: no %s", patience, what)
+			t.Fatalf("after %v: no %s", waitTimeout, what)
 		}
 	}
 }

@@ -13,17 +13,17 @@ import (
 	"github.com/evictd/evictd/tests/node"
 )
 
-// nfs is a filesystem that this machine serves to itself.
+// nfs is a mount of a directory that this machine exports to itself.
 type nfs struct {
 	t   *testing.T
 	dir string
 }
 
-// startNFS mounts one until the test ends. It needs a virtual machine: the server is everybody's.
+// startNFS mounts it until the test ends. It skips the test outside of a virtual machine.
 func startNFS(t *testing.T) *nfs {
 	t.Helper()
 	if os.Getenv("EVICTD_TEST_VM") == "" {
-		t.Skip("needs a virtual machine: a server of NFS is everybody's")
+		t.Skip("needs a virtual machine: an NFS server affects the whole machine")
 	}
 	n := &nfs{t, t.TempDir()}
 	served := t.TempDir()
@@ -48,37 +48,37 @@ func (n *nfs) must(argv ...string) {
 	}
 }
 
-// hang leaves the server without threads, so that whoever asks waits; answer ends that.
+// hang stops all threads of the server, so that requests wait; answer starts them again.
 func (n *nfs) hang()   { n.must("rpc.nfsd", "0") }
 func (n *nfs) answer() { n.must("rpc.nfsd", "2") }
 
-// TestHungNFS: a server that is gone makes the signals of its filesystem unreadable and holds nothing else up; when it is
-// back, so are they.
+// TestHungNFS: a server that does not answer makes the signals of its filesystem unreadable and delays nothing else.
+// When it answers again, so do the signals.
 func TestHungNFS(t *testing.T) {
 	share := startNFS(t)
 	n := startNode(t, gibibyte)
-	calm := runPod(t, n, node.PodSpec{Name: "calm", Containers: one(holding(32 * mebibyte))}).uses(32 * mebibyte)
-	hog := runPod(t, n, node.PodSpec{Name: "hog", Containers: one(growing(600 * mebibyte))})
-	d := startDaemon(t, n, below("512Mi")+"\nnodefsPath: "+share.dir, calm, hog)
+	bystander := runPod(t, n, node.PodSpec{Name: "bystander", Containers: oneContainer(holdArgs(32 * mebibyte))}).waitUsage(32 * mebibyte)
+	hog := runPod(t, n, node.PodSpec{Name: "hog", Containers: oneContainer(growArgs(600 * mebibyte))})
+	d := startDaemon(t, n, hardThreshold("512Mi")+"\nnodefsPath: "+share.dir, bystander, hog)
 	readable := func(s *control.Status) bool { return s.Signals[signal.NodeFsAvailable].Available != nil }
-	d.until("reading of the share", readable)
+	d.waitStatus("reading of the share", readable)
 	share.hang()
-	d.until("word of what hangs", func(s *control.Status) bool {
+	d.waitStatus("error of the share that hangs", func(s *control.Status) bool {
 		return strings.Contains(s.Signals[signal.NodeFsAvailable].Error, "has not returned") && s.Signals[signal.ImageFsAvailable].Available != nil
 	})
-	hog.press()
+	hog.grow()
 	hog.mustDie()
-	d.victims(hog)
-	if r := d.ended(hog); r.CrossingSeen.IsZero() || r.SignalSent.Sub(r.CrossingSeen) > patience/10 {
-		t.Errorf("killed %v after the crossing; want it not to be held up", r.SignalSent.Sub(r.CrossingSeen))
+	d.checkVictims(hog)
+	if r := d.waitRecord(hog); r.CrossingSeen.IsZero() || r.SignalSent.Sub(r.CrossingSeen) > waitTimeout/10 {
+		t.Errorf("killed %v after the crossing; want no delay by the filesystem", r.SignalSent.Sub(r.CrossingSeen))
 	}
-	mustLive(t, calm)
+	mustLive(t, bystander)
 	share.answer()
-	d.until("reading of the share that is back", readable)
+	d.waitStatus("reading of the share after the hang", readable)
 	share.hang()
-	d.until("word of what hangs again", func(s *control.Status) bool { return !readable(s) })
+	d.waitStatus("error of the share that hangs again", func(s *control.Status) bool { return !readable(s) })
 	d.kill(unix.SIGTERM)
 	if d.code != 0 {
-		t.Errorf("evictd ended with code %d; want 0", d.code)
+		t.Errorf("evictd exited with code %d; want 0", d.code)
 	}
 }

@@ -8,7 +8,7 @@ import (
 	"github.com/evictd/evictd/tests/node"
 )
 
-// score returns what evictd tells of the only container of a pod.
+// score returns evictd's report on the oom_score_adj of a pod's only container.
 func (d *daemon) score(p *pod) control.OOMScore {
 	d.t.Helper()
 	e := d.explain()
@@ -21,20 +21,20 @@ func (d *daemon) score(p *pod) control.OOMScore {
 	return control.OOMScore{}
 }
 
-// TestOOMScores: what the kernel's OOM killer is told of a container is shown beside what it should be, and corrected
-// where that is asked for.
+// TestOOMScores: evictd reports the actual and the wanted oom_score_adj of a container, and corrects it with
+// oomScoreAdj: enforce.
 func TestOOMScores(t *testing.T) {
 	n := startNode(t, gibibyte)
 	web := runPod(t, n, node.PodSpec{
-		Name: "web", Containers: []node.ContainerSpec{{Args: holding(16 * mebibyte), MemoryRequest: 200 * mebibyte}},
-	}).uses(16 * mebibyte)
-	d := startDaemon(t, n, below("64Mi"), web)
+		Name: "web", Containers: []node.ContainerSpec{{Args: holdArgs(16 * mebibyte), MemoryRequest: 200 * mebibyte}},
+	}).waitUsage(16 * mebibyte)
+	d := startDaemon(t, n, hardThreshold("64Mi"), web)
 	before := d.score(web)
 	if before.Wanted == nil || *before.Wanted <= 0 || *before.Wanted >= 1000 || before.From != "the runtime" {
-		t.Fatalf("score = %+v; want a Burstable container's, as the runtime was told", before)
+		t.Fatalf("score = %+v; want a Burstable container's, from the runtime", before)
 	}
 	if *before.Wrong != 0 || *before.Least != *before.Wanted || *before.Most != *before.Wanted || before.Processes != 1 {
-		t.Errorf("score = %+v; want one process that has what is wanted", before)
+		t.Errorf("score = %+v; want one process with the wanted value", before)
 	}
 	score, err := process.OpenScore("/proc", web.Containers[0].PID)
 	if err != nil {
@@ -45,26 +45,27 @@ func TestOOMScores(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := d.score(web); *got.Most != 1000 || *got.Wrong != 1 {
-		t.Errorf("score = %+v; want the wrong 1000 to be shown", got)
+		t.Errorf("score = %+v; want 1000, wrong", got)
 	}
-	d.configure(below("64Mi") + "\noomScoreAdj: enforce")
+	d.configure(hardThreshold("64Mi") + "\noomScoreAdj: enforce")
 	d.reload()
 	eventually(t, "corrected score", func() bool {
 		have, err := score.Get()
 		return err == nil && have == *before.Wanted
 	})
 	if got := d.score(web); *got.Wrong != 0 {
-		t.Errorf("score = %+v; want none that is wrong", got)
+		t.Errorf("score = %+v; want none wrong", got)
 	}
 	mustLive(t, web)
 }
 
-// TestKernelsChoice: whom the kernel takes where it gets to act, beside whom evictd would have taken. Scores know
-// requests, so that both may take the same; they know no priority, which decides for evictd.
-func TestKernelsChoice(t *testing.T) {
+// TestKernelOOMChoice compares the victim of the kernel's OOM killer with the one that evictd would have chosen.
+// oom_score_adj reflects requests, so both can choose the same pod; it does not reflect priority, by which evictd
+// ranks.
+func TestKernelOOMChoice(t *testing.T) {
 	type candidate struct {
 		name            string
-		holds, requests int64
+		usage, requests int64
 		priority        string
 	}
 	for _, tt := range []struct {
@@ -81,29 +82,29 @@ func TestKernelsChoice(t *testing.T) {
 			var all []*pod
 			var used int64
 			for _, c := range tt.pods {
-				spec := node.PodSpec{Name: c.name, Containers: []node.ContainerSpec{{Args: holding(c.holds), MemoryRequest: c.requests}}}
+				spec := node.PodSpec{Name: c.name, Containers: []node.ContainerSpec{{Args: holdArgs(c.usage), MemoryRequest: c.requests}}}
 				if c.priority != "" {
 					spec.Annotations = map[string]string{"evictd.io/priority": c.priority}
 				}
-				all = append(all, runPod(t, n, spec).uses(c.holds))
-				used += c.holds
+				all = append(all, runPod(t, n, spec).waitUsage(c.usage))
+				used += c.usage
 			}
-			// Whoever takes the last of the memory is no candidate of the kernel's.
+			// The OOM killer must not choose the pod that reaches the limit.
 			pusher := runPod(t, n, node.PodSpec{Name: "pusher", Containers: []node.ContainerSpec{
-				{Args: growing(limit - used + 24*mebibyte), OOMScoreAdj: new(int64(0))},
+				{Args: growArgs(limit - used + 24*mebibyte), OOMScoreAdj: new(int64(0))},
 			}})
-			d := startDaemon(t, n, below("1Mi")+"\ndryRun: true\nprotect: {names: [default/pusher]}", append(all, pusher)...)
+			d := startDaemon(t, n, hardThreshold("1Mi")+"\ndryRun: true\nprotect: {names: [default/pusher]}", append(all, pusher)...)
 			if first := d.explain().Ranking[0].Pod; first != "default/"+tt.evictds {
-				t.Errorf("evictd would take %s first; want %s", first, tt.evictds)
+				t.Errorf("first of evictd's ranking = %s; want %s", first, tt.evictds)
 			}
 			records := kernelLog(t)
-			pusher.press()
-			// It may take another before the memory of the first is back: the first is its choice.
+			pusher.grow()
+			// The kernel may kill another pod before the first has freed its memory: only the first counts.
 			first := ""
 			eventually(t, "the kernel's OOM killer", func() bool {
 				for _, line := range records() {
 					for i := range all {
-						if first == "" && killsIn(line, all[i].Containers[0].Cgroup) {
+						if first == "" && isOOMKillIn(line, all[i].Containers[0].Cgroup) {
 							first = all[i].Name
 						}
 					}
@@ -111,7 +112,7 @@ func TestKernelsChoice(t *testing.T) {
 				return first != ""
 			})
 			if first != tt.kernel {
-				t.Errorf("the kernel took %s first; want %s", first, tt.kernel)
+				t.Errorf("the kernel killed %s first; want %s", first, tt.kernel)
 			}
 		})
 	}

@@ -7,7 +7,6 @@ import (
 	"strconv"
 	"strings"
 	"testing"
-	"time"
 
 	"golang.org/x/sys/unix"
 
@@ -16,22 +15,22 @@ import (
 	"github.com/evictd/evictd/tests/node"
 )
 
-// startNode starts a node as limitedNode does. The test also fails if the kernel's OOM killer takes anybody of the pods.
+// startNode is limitedNode, but the test also fails if the kernel's OOM killer kills a process of the pods.
 func startNode(t *testing.T, limit int64) *node.Node {
 	t.Helper()
 	n := limitedNode(t, limit)
-	kernelKillsNobody(t, n)
+	failOnKernelOOM(t, n)
 	return n
 }
 
-// limitedNode starts a node whose pods may take limit bytes together, and removes it with the test, which fails if
-// anything of it stays.
+// limitedNode starts a node with a memory limit of all pods together in bytes. It closes the node at the end of the
+// test, which fails if anything of the node remains.
 func limitedNode(t *testing.T, limit int64) *node.Node {
 	t.Helper()
 	return startNodeWith(t, node.Options{MemoryLimit: limit})
 }
 
-// startNodeWith is a node with options of which the common ones are left out.
+// startNodeWith starts a node with the options; it sets Dir, Log and Hog.
 func startNodeWith(t *testing.T, o node.Options) *node.Node {
 	t.Helper()
 	if err := node.Check(""); err != nil {
@@ -56,35 +55,35 @@ func startNodeIn(t *testing.T, o node.Options) *node.Node {
 			t.Error(err)
 		}
 		if left := n.Leftovers(); len(left) > 0 {
-			t.Errorf("the node left %d things:\n%s", len(left), strings.Join(left, "\n"))
+			t.Errorf("Leftovers() of the closed node = %d:\n%s", len(left), strings.Join(left, "\n"))
 		}
 	})
 	return n
 }
 
-// pod is a pod whose processes are held, so that whether they live can be told whatever the runtime says.
+// pod is a pod with pidfds of its first processes, so that a test knows whether they are alive without the runtime.
 type pod struct {
 	node.Pod
-	t    *testing.T
-	n    *node.Node
-	held []held
+	t     *testing.T
+	n     *node.Node
+	procs []watchedProcess
 }
 
-// held is a process by its pidfd.
-type held struct {
+// watchedProcess is a process with its pidfd.
+type watchedProcess struct {
 	what string
 	pid  int
 	fd   int
 }
 
-func (h *held) lives() bool {
+func (h *watchedProcess) alive() bool {
 	fds := []unix.PollFd{{Fd: int32(h.fd), Events: unix.POLLIN}}
 	for {
 		n, err := unix.Poll(fds, 0)
 		if errors.Is(err, unix.EINTR) {
 			continue
 		}
-		return err == nil && n == 0 // readable once the process has ended
+		return err == nil && n == 0 // readable once the process has exited
 	}
 }
 
@@ -96,32 +95,32 @@ func runPod(t *testing.T, n *node.Node, spec node.PodSpec) *pod {
 		t.Fatal(err)
 	}
 	p := &pod{Pod: made, t: t, n: n}
-	p.hold("sandbox", made.PID)
+	p.watch("sandbox", made.PID)
 	for _, c := range made.Containers {
-		p.hold("container "+c.Name, c.PID)
+		p.watch("container "+c.Name, c.PID)
 	}
 	return p
 }
 
-func (p *pod) hold(what string, pid int) {
+func (p *pod) watch(what string, pid int) {
 	p.t.Helper()
 	fd, err := unix.PidfdOpen(pid, 0)
 	if err != nil {
-		p.t.Fatalf("hold %s of %s, process %d: %v", what, p.Name, pid, err)
+		p.t.Fatalf("open pidfd of the %s of %s, process %d: %v", what, p.Name, pid, err)
 	}
 	p.t.Cleanup(func() { unix.Close(fd) })
-	p.held = append(p.held, held{what: what, pid: pid, fd: fd})
+	p.procs = append(p.procs, watchedProcess{what: what, pid: pid, fd: fd})
 }
 
-// key is the pod's name as evictd gives it.
+// key returns the pod's namespace and name as evictd reports them.
 func (p *pod) key() string { return p.Namespace + "/" + p.Name }
 
-// sandboxLives tells whether the pod's own process lives, containersLive whether the first of each container does.
-func (p *pod) sandboxLives() bool { return p.held[0].lives() }
+// sandboxLives reports whether the pause process is alive, containersLive whether the first process of a container is.
+func (p *pod) sandboxLives() bool { return p.procs[0].alive() }
 
 func (p *pod) containersLive() bool {
-	for i := range p.held[1:] {
-		if !p.held[i+1].lives() {
+	for i := range p.procs[1:] {
+		if !p.procs[i+1].alive() {
 			return false
 		}
 	}
@@ -132,15 +131,15 @@ func (p *pod) containersLive() bool {
 func mustLive(t *testing.T, pods ...*pod) {
 	t.Helper()
 	for _, p := range pods {
-		for i := range p.held {
-			if h := &p.held[i]; !h.lives() {
-				t.Errorf("pod %s: its %s (process %d) has ended; want it alive", p.Name, h.what, h.pid)
+		for i := range p.procs {
+			if h := &p.procs[i]; !h.alive() {
+				t.Errorf("pod %s: its %s (process %d) has exited; want it alive", p.Name, h.what, h.pid)
 			}
 		}
 	}
 }
 
-// mustDie waits until the pod is gone as a whole, and nothing is left in its containers' cgroups.
+// mustDie waits until the sandbox and the containers have exited and the containers' cgroups are empty.
 func (p *pod) mustDie() {
 	p.t.Helper()
 	p.containersMustDie()
@@ -149,16 +148,16 @@ func (p *pod) mustDie() {
 
 func (p *pod) containersMustDie() {
 	p.t.Helper()
-	for i := range p.held[1:] {
-		h := &p.held[i+1]
-		eventually(p.t, "end of the "+h.what+" of "+p.Name, func() bool { return !h.lives() })
+	for i := range p.procs[1:] {
+		h := &p.procs[i+1]
+		eventually(p.t, "end of the "+h.what+" of "+p.Name, func() bool { return !h.alive() })
 	}
 	for _, c := range p.Containers {
 		eventually(p.t, "empty cgroup "+c.Cgroup, func() bool { return len(processes(p.t, c.Cgroup)) == 0 })
 	}
 }
 
-// processes lists those of a cgroup and of all below it; a cgroup that is gone has none.
+// processes lists the processes of a cgroup and its descendants; none if the cgroup does not exist.
 func processes(t *testing.T, path string) []int {
 	t.Helper()
 	c := openCgroup(t, path)
@@ -173,7 +172,7 @@ func processes(t *testing.T, path string) []int {
 	return pids
 }
 
-// openCgroup opens a cgroup, nil where it is gone.
+// openCgroup opens a cgroup. It returns nil if the cgroup does not exist.
 func openCgroup(t *testing.T, path string) *cgroup.Cgroup {
 	t.Helper()
 	h, err := cgroup.Find(kernel.FS("/sys/fs/cgroup"))
@@ -190,8 +189,8 @@ func openCgroup(t *testing.T, path string) *cgroup.Cgroup {
 	return c
 }
 
-// uses waits until the pod's first container is charged with that many bytes.
-func (p *pod) uses(bytes int64) *pod {
+// waitUsage waits until at least so many bytes are charged to the pod's first container.
+func (p *pod) waitUsage(bytes int64) *pod {
 	p.t.Helper()
 	c := p.Containers[0].Cgroup
 	eventually(p.t, fmt.Sprintf("%d MiB in %s", bytes/mebibyte, p.Name), func() bool { return p.usage(c) >= bytes })
@@ -207,18 +206,19 @@ func (p *pod) usage(cgroup string) int64 {
 	return usage
 }
 
-// press lets a pod whose first container is growing begin to grow. It returns once it does, or was evicted for it.
-func (p *pod) press() {
+// grow makes the hog in the pod's first container start to grow (see growArgs). It returns once the usage has
+// increased, or once the container has been killed.
+func (p *pod) grow() {
 	p.t.Helper()
 	c := p.Containers[0]
 	before := p.usage(c.Cgroup)
 	eventually(p.t, "growth of "+p.Name, func() bool {
-		if !p.held[1].lives() {
+		if !p.procs[1].alive() {
 			return true
 		}
-		// The first signals may come before the hog listens, and then have no effect; nor have those after the
-		// first that it hears.
-		if err := unix.PidfdSendSignal(p.held[1].fd, unix.SIGUSR1, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
+		// Before the hog handles SIGUSR1, the signal has no effect on process 1 of a PID namespace. The hog ignores
+		// all but the first.
+		if err := unix.PidfdSendSignal(p.procs[1].fd, unix.SIGUSR1, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
 			p.t.Fatal(err)
 		}
 		usage, err := p.n.MemoryUsage(c.Cgroup)
@@ -226,28 +226,25 @@ func (p *pod) press() {
 	})
 }
 
-// holding are the arguments of a hog that takes that many bytes at once.
-func holding(bytes int64, more ...string) []string {
+// holdArgs returns the arguments of a hog that allocates so many bytes immediately and keeps them.
+func holdArgs(bytes int64, more ...string) []string {
 	return append([]string{"hold", "-bytes", strconv.FormatInt(bytes, 10)}, more...)
 }
 
-// growing are those of a hog that takes them once it is pressed.
-func growing(bytes int64, more ...string) []string {
+// growArgs returns the arguments of a hog that allocates so many bytes after [pod.grow].
+func growArgs(bytes int64, more ...string) []string {
 	return append([]string{"grow", "-delay", "1h", "-bytes", strconv.FormatInt(bytes, 10)}, more...)
 }
 
-// one is the containers of a pod that has a single one.
-func one(args []string) []node.ContainerSpec { return []node.ContainerSpec{{Args: args}} }
+// oneContainer returns the containers of a pod with one container.
+func oneContainer(args []string) []node.ContainerSpec { return []node.ContainerSpec{{Args: args}} }
 
-// remove removes a pod within the test, as a kubelet would.
+// remove removes the pod before the end of the test, as a kubelet would.
 func (p *pod) remove() {
 	p.t.Helper()
-	ctx, cancel := context.WithTimeout(p.t.Context(), patience)
+	ctx, cancel := context.WithTimeout(p.t.Context(), waitTimeout)
 	defer cancel()
 	if err := p.n.RemovePod(ctx, p.Pod); err != nil {
 		p.t.Fatal(err)
 	}
 }
-
-// soon is a short while by which a test tells what is prompt.
-var soon = node.Slow(5 * time.Second)

@@ -21,10 +21,10 @@ import (
 	"github.com/evictd/evictd/tests/node"
 )
 
-// leaves is what a hog on the whole node must leave the machine: a quarter of a small one, of a large one 4 GiB.
-func leaves(total int64) int64 { return min(total/4, 4*gibibyte) }
+// reserve is the memory that must stay available on the machine next to a hog: a quarter of the total, at most 4 GiB.
+func reserve(total int64) int64 { return min(total/4, 4*gibibyte) }
 
-// nodeHog is the size of a hog that presses on the whole node: an eighth of a small one, of a large one 2 GiB.
+// nodeHog returns the size of a hog for memory.available: an eighth of the machine's memory, at most 2 GiB.
 func nodeHog(t *testing.T) int64 {
 	t.Helper()
 	info, err := meminfo.Read(kernel.FS("/proc"))
@@ -34,25 +34,25 @@ func nodeHog(t *testing.T) int64 {
 	return min(int64(info.MemTotal)/8, 2*gibibyte)
 }
 
-// nodeThreshold makes a hard threshold on memory.available that a hog of that size crosses in its middle, so that
-// what else the machine does matters little. The pods and the node run already.
+// nodeThreshold returns a hard threshold on memory.available that a hog of that size crosses after half of its growth,
+// so that other processes on the machine have little influence. The node and its pods must be running.
 func nodeThreshold(t *testing.T, hog int64) string {
 	t.Helper()
 	available, activeFile := nodeAvailable(t, hog)
-	// File cache is left out of the account: how much of it there is is the rest of the machine's doing, and while
-	// it explains a crossing evictd would wait.
+	// memoryAccounting ignores file cache: other processes determine its size, and evictd would wait while file cache
+	// explains the crossing.
 	return fmt.Sprintf("memoryAccounting: available\nenforceNodeAllocatable: []\nevictionHard: {memory.available: %d}", available+activeFile-hog/2)
 }
 
-// nodeAvailable returns memory.available as a kubelet computes it, and how much active file cache it counts as used. It
-// skips the test where the machine can't do without hog bytes.
+// nodeAvailable returns memory.available as a kubelet computes it, and the active file cache, which the kubelet counts
+// as used. It skips the test if the machine has too little memory for a hog of that size.
 func nodeAvailable(t *testing.T, hog int64) (available, activeFile int64) {
 	t.Helper()
 	info, err := meminfo.Read(kernel.FS("/proc"))
 	if err != nil {
 		t.Fatal(err)
 	}
-	if available, needed := int64(info.MemAvailable), hog+leaves(int64(info.MemTotal)); available < needed {
+	if available, needed := int64(info.MemAvailable), hog+reserve(int64(info.MemTotal)); available < needed {
 		t.Skipf("needs %d MiB of available memory: there are %d", needed/mebibyte, available/mebibyte)
 	}
 	root := openCgroup(t, "/")
@@ -64,37 +64,37 @@ func nodeAvailable(t *testing.T, hog int64) (available, activeFile int64) {
 	return int64(info.MemTotal) - int64(info.Hugetlb) - int64(memory.WorkingSet), int64(memory.ActiveFile)
 }
 
-// TestMemoryOutsideThePods: what presses is none of the pods, so that evicting all of them would not help. One goes
-// per back-off, the record says who else holds the memory, and when that one leaves, so does the pressure.
+// TestMemoryOutsideThePods: a process outside of the pods uses the memory, so evicting all pods would not help. One
+// pod is evicted per back-off, the record names the other cgroup, and the pressure ends when that process exits.
 func TestMemoryOutsideThePods(t *testing.T) {
 	n := startNode(t, gibibyte)
 	var pods []*pod
 	for i := range 4 {
 		pods = append(pods, runPod(t, n, node.PodSpec{
-			Name: fmt.Sprint("pod", i), Containers: one(holding(int64(64-8*i) * mebibyte)),
-		}).uses(int64(64-8*i)*mebibyte))
+			Name: fmt.Sprint("pod", i), Containers: oneContainer(holdArgs(int64(64-8*i) * mebibyte)),
+		}).waitUsage(int64(64-8*i)*mebibyte))
 	}
 	size := nodeHog(t)
 	threshold := nodeThreshold(t, size)
-	// To come back by so much is more than all pods can bring, from the first one on, and less than they and the hog.
+	// The minimum reclaim is more than all pods can free together, and less than the pods and the hog can.
 	d := startDaemon(t, n, threshold+"\nevictionMinimumReclaim: {memory.available: 320Mi}", pods...)
 	outside, end := hogOutside(t, n, size)
 	pods[0].mustDie()
-	first := d.ended(pods[0])
-	killed(t, &first, pods[0])
-	// What else runs on the machine may hold more.
+	first := d.waitRecord(pods[0])
+	checkKilled(t, &first, pods[0])
+	// Other cgroups of the machine may use more.
 	named := slices.ContainsFunc(first.Outside, func(c evict.CgroupUsage) bool { return c.Cgroup == outside })
 	if !first.Futile || len(first.Outside) > 5 || !named {
 		t.Errorf("record of the first pod: futile %t, outside %+v; want true and %s among at most five", first.Futile, first.Outside, outside)
 	}
-	d.logged("evicting pods can't relieve the signal", outside)
-	second := d.ended(pods[1])
+	d.waitLog("evicting pods can't relieve the signal", outside)
+	second := d.waitRecord(pods[1])
 	if apart := second.Decided.Sub(first.Decided); apart < time.Second || !second.Futile {
 		t.Errorf("second victim %v after the first, futile %t; want it futile, after the back-off of 1s", apart, second.Futile)
 	}
 	end()
-	s := d.until("end of the pressure", func(s *control.Status) bool { return len(s.Futile) == 0 && !met(s) })
-	// With the third back-off, of 4s, the fourth pod has been safe for 7s after the first.
+	s := d.waitStatus("end of the pressure", func(s *control.Status) bool { return len(s.Futile) == 0 && !met(s) })
+	// The fourth victim comes at least 7 s after the first: after back-offs of 1 s, 2 s and 4 s.
 	if n := len(s.Records); n > 3 && s.Records[3].Decided.Sub(first.Decided) < 7*time.Second {
 		t.Errorf("%d victims, the last %v after the first; want one per back-off, which doubles", n, s.Records[3].Decided.Sub(first.Decided))
 	}
@@ -113,7 +113,8 @@ func met(s *control.Status) bool {
 	return false
 }
 
-// hogOutside runs a hog in a cgroup of the node's that is no pod's, and returns its path and what ends it.
+// hogOutside runs a hog in a cgroup of the node that belongs to no pod. It returns the cgroup's path and a function
+// that kills the hog.
 func hogOutside(t *testing.T, n *node.Node, bytes int64) (path string, end func()) {
 	t.Helper()
 	e, err := programs()
@@ -124,20 +125,20 @@ func hogOutside(t *testing.T, n *node.Node, bytes int64) (path string, end func(
 		t.Fatal(err)
 	}
 	procs := filepath.Join(memoryMount(t), path, "cgroup.procs")
-	cmd := exec.Command("/bin/sh", append([]string{"-c", `echo $$ >"$1" && shift && exec "$@"`, "sh", procs, e.hog}, holding(bytes)...)...)
+	cmd := exec.Command("/bin/sh", append([]string{"-c", `echo $$ >"$1" && shift && exec "$@"`, "sh", procs, e.hog}, holdArgs(bytes)...)...)
 	cmd.SysProcAttr = &syscall.SysProcAttr{Pdeathsig: syscall.SIGKILL, Setpgid: true}
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
 	end = func() {
-		_ = cmd.Process.Kill() // ended already, at worst
+		_ = cmd.Process.Kill() // fails only if it has already exited
 		_ = cmd.Wait()
 	}
 	t.Cleanup(end)
 	return path, end
 }
 
-// memoryMount is where the tree that carries memory is mounted: by itself on v1, else as the only one.
+// memoryMount returns the mount point of the hierarchy with the memory controller.
 func memoryMount(t *testing.T) string {
 	t.Helper()
 	const v1 = "/sys/fs/cgroup/memory"
@@ -147,22 +148,22 @@ func memoryMount(t *testing.T) string {
 	return "/sys/fs/cgroup"
 }
 
-// TestFrozenVictim: a container that the freezer holds can't die before it is thawed.
+// TestFrozenVictim: a frozen container is killed; on v1 its processes exit only after evictd has thawed it.
 func TestFrozenVictim(t *testing.T) {
 	n := startNode(t, gibibyte)
-	victim := runPod(t, n, node.PodSpec{Name: "victim", Containers: one(holding(400 * mebibyte))}).uses(400 * mebibyte)
-	pusher := runPod(t, n, node.PodSpec{Name: "pusher", Containers: one(growing(200 * mebibyte))})
+	victim := runPod(t, n, node.PodSpec{Name: "victim", Containers: oneContainer(holdArgs(400 * mebibyte))}).waitUsage(400 * mebibyte)
+	pusher := runPod(t, n, node.PodSpec{Name: "pusher", Containers: oneContainer(growArgs(200 * mebibyte))})
 	freeze(t, victim)
-	d := startDaemon(t, n, below("512Mi")+"\nprotect: {names: [default/pusher]}", victim, pusher)
-	pusher.press()
+	d := startDaemon(t, n, hardThreshold("512Mi")+"\nprotect: {names: [default/pusher]}", victim, pusher)
+	pusher.grow()
 	victim.mustDie()
-	d.victims(victim)
+	d.checkVictims(victim)
 	mustLive(t, pusher)
-	rec := d.ended(victim)
-	killed(t, &rec, victim)
-	ranksFirst(t, &rec, victim)
-	if took := rec.LastGone.Sub(rec.SignalSent); took > soon {
-		t.Errorf("the frozen victim was gone %v after its signal; want less than %v", took, soon)
+	rec := d.waitRecord(victim)
+	checkKilled(t, &rec, victim)
+	checkRanksFirst(t, &rec, victim)
+	if took := rec.LastGone.Sub(rec.SignalSent); took > promptLimit {
+		t.Errorf("the frozen victim was gone %v after its signal; want less than %v", took, promptLimit)
 	}
 }
 
@@ -174,7 +175,7 @@ func freeze(t *testing.T, p *pod) {
 		t.Fatalf("the cgroup of %s is gone", p.Name)
 	}
 	t.Cleanup(func() {
-		_ = c.Thaw() // it is gone, where all went well
+		_ = c.Thaw() // fails if the pod was evicted
 		c.Close()
 	})
 	if err := c.Freeze(); err != nil {
@@ -189,45 +190,45 @@ func freeze(t *testing.T, p *pod) {
 	})
 }
 
-// TestSharedMemoryHog: what lies in /dev/shm outlives the container's processes and is back once the sandbox has
-// stopped. What its kill brings at once does not cover the deficit, so that no other pod may be there to go with it.
+// TestSharedMemoryHog: files in /dev/shm outlive the container's processes and are freed once the sandbox has been
+// stopped. The kill alone does not cover the deficit, so the other pod is protected.
 func TestSharedMemoryHog(t *testing.T) {
 	n := startNode(t, gibibyte)
-	other := runPod(t, n, node.PodSpec{Name: "other", Containers: one(holding(64 * mebibyte))}).uses(64 * mebibyte)
-	d := newDaemon(t, n, below("512Mi")+"\nprotect: {names: [default/other]}")
-	hog := runPod(t, n, node.PodSpec{Name: "hog", ShmBytes: 600 * mebibyte, Containers: one(
+	other := runPod(t, n, node.PodSpec{Name: "other", Containers: oneContainer(holdArgs(64 * mebibyte))}).waitUsage(64 * mebibyte)
+	d := newDaemon(t, n, hardThreshold("512Mi")+"\nprotect: {names: [default/other]}")
+	hog := runPod(t, n, node.PodSpec{Name: "hog", ShmBytes: 600 * mebibyte, Containers: oneContainer(
 		[]string{"tmpfs", "-bytes", fmt.Sprint(520 * mebibyte), "-rate", fmt.Sprint(200 * mebibyte)},
 	)})
 	d.start()
-	d.knows(2)
+	d.waitPods(2)
 	hog.mustDie()
-	d.until("shared memory that is back", func(s *control.Status) bool {
+	d.waitStatus("freed shared memory", func(s *control.Status) bool {
 		available := s.Signals[signal.AllocatableMemoryAvailable].Available
 		return available != nil && *available > 900*mebibyte
 	})
-	d.victims(hog)
+	d.checkVictims(hog)
 	mustLive(t, other)
-	rec := d.ended(hog)
-	killed(t, &rec, hog)
+	rec := d.waitRecord(hog)
+	checkKilled(t, &rec, hog)
 	if rec.Expected > 64*mebibyte {
-		t.Errorf("expected of a hog of shared memory: %d MiB; want little, as a kill alone brings nothing", rec.Expected/mebibyte)
+		t.Errorf("expected of a hog of shared memory = %d MiB; want at most 64, because a kill alone does not free it", rec.Expected/mebibyte)
 	}
 }
 
-// TestStoppedVictim: a process that SIGSTOP holds dies of SIGKILL as any other.
+// TestStoppedVictim: SIGKILL also ends a process that SIGSTOP has stopped.
 func TestStoppedVictim(t *testing.T) {
 	n := startNode(t, gibibyte)
-	victim := runPod(t, n, node.PodSpec{Name: "victim", Containers: one(holding(400 * mebibyte))}).uses(400 * mebibyte)
-	pusher := runPod(t, n, node.PodSpec{Name: "pusher", Containers: one(growing(200 * mebibyte))})
-	if err := unix.PidfdSendSignal(victim.held[1].fd, unix.SIGSTOP, nil, 0); err != nil {
+	victim := runPod(t, n, node.PodSpec{Name: "victim", Containers: oneContainer(holdArgs(400 * mebibyte))}).waitUsage(400 * mebibyte)
+	pusher := runPod(t, n, node.PodSpec{Name: "pusher", Containers: oneContainer(growArgs(200 * mebibyte))})
+	if err := unix.PidfdSendSignal(victim.procs[1].fd, unix.SIGSTOP, nil, 0); err != nil {
 		t.Fatal(err)
 	}
-	d := startDaemon(t, n, below("512Mi")+"\nprotect: {names: [default/pusher]}", victim, pusher)
-	pusher.press()
+	d := startDaemon(t, n, hardThreshold("512Mi")+"\nprotect: {names: [default/pusher]}", victim, pusher)
+	pusher.grow()
 	victim.mustDie()
-	d.victims(victim)
+	d.checkVictims(victim)
 	mustLive(t, pusher)
 	if line := d.log.String(); strings.Contains(line, "stuck") {
-		t.Error("the log speaks of a stuck victim; want none")
+		t.Error("the log mentions a stuck victim; want none")
 	}
 }

@@ -13,8 +13,8 @@ import (
 	"github.com/evictd/evictd/tests/node"
 )
 
-// plausible checks what every record of a pod that was killed for memory must show, whatever the case.
-func plausible(t *testing.T, rec *evict.Record, p *pod) {
+// checkRecord checks what is common to all records of pods that were evicted for memory.
+func checkRecord(t *testing.T, rec *evict.Record, p *pod) {
 	t.Helper()
 	check := func(ok bool, what string, args ...any) {
 		t.Helper()
@@ -26,7 +26,7 @@ func plausible(t *testing.T, rec *evict.Record, p *pod) {
 	check(rec.Reason == evict.ReasonEvicted && rec.DisruptionTarget, "reason %q, disruption target %t; want Evicted, true", rec.Reason, rec.DisruptionTarget)
 	check(strings.HasPrefix(rec.Message, "The node was low on resource: memory. Threshold quantity: "), "message %q", rec.Message)
 	check(slices.Contains(append(lanes.Names(), "step"), rec.Lane), "lane %q", rec.Lane)
-	check(rec.Confirm != "", "it does not say what confirmed the crossing")
+	check(rec.Confirm != "", "confirm is empty")
 	check(rec.RankingAge >= 0 && rec.RankingAge < node.Slow(time.Second), "ranking age %v", rec.RankingAge)
 	check(rec.Available < rec.Threshold, "available %d, threshold %d; want less", rec.Available, rec.Threshold)
 	check(rec.Deficit > 0, "deficit %d", rec.Deficit)
@@ -37,13 +37,13 @@ func plausible(t *testing.T, rec *evict.Record, p *pod) {
 	if first := rec.Candidates; len(first) == 0 || len(first) > 10 {
 		t.Errorf("record of %s: %d candidates; want 1 to 10", p.Name, len(first))
 	} else {
-		check(slices.ContainsFunc(first, func(r evict.Ranked) bool { return r.UID == p.UID }), "it is not among the candidates %+v", first)
+		check(slices.ContainsFunc(first, func(r evict.Ranked) bool { return r.UID == p.UID }), "the pod is not among the candidates %+v", first)
 	}
-	plausibleTimes(t, rec, p)
+	checkTimes(t, rec, p)
 }
 
-// plausibleTimes checks that what is known of a record's times is in order.
-func plausibleTimes(t *testing.T, rec *evict.Record, p *pod) {
+// checkTimes checks that the times of a record that are set are in order.
+func checkTimes(t *testing.T, rec *evict.Record, p *pod) {
 	t.Helper()
 	now := time.Now()
 	before, name := time.Time{}, ""
@@ -65,24 +65,24 @@ func plausibleTimes(t *testing.T, rec *evict.Record, p *pod) {
 	}
 }
 
-// killed checks the record of a pod that was killed at once.
-func killed(t *testing.T, rec *evict.Record, p *pod) {
+// checkKilled checks the record of a pod that was killed for a hard threshold.
+func checkKilled(t *testing.T, rec *evict.Record, p *pod) {
 	t.Helper()
-	plausible(t, rec, p)
-	if rec.Result != evict.ResultKilled || !flawless(rec) || !rec.Hard || rec.DryRun {
+	checkRecord(t, rec, p)
+	if rec.Result != evict.ResultKilled || !noErrors(rec) || !rec.Hard || rec.DryRun {
 		t.Errorf("record of %s: result %s, error %q, hard %t, dry run %t; want killed, none, true, false", p.Name, rec.Result, rec.Error, rec.Hard, rec.DryRun)
 	}
 	if rec.SignalSent.IsZero() || rec.FirstGone.IsZero() || rec.LastGone.IsZero() {
-		t.Errorf("record of %s: signal sent %v, first gone %v, last gone %v; want all known", p.Name, rec.SignalSent, rec.FirstGone, rec.LastGone)
+		t.Errorf("record of %s: signal sent %v, first gone %v, last gone %v; want all set", p.Name, rec.SignalSent, rec.FirstGone, rec.LastGone)
 	}
 	if rec.Processes < 1 {
 		t.Errorf("record of %s: %d processes; want at least 1", p.Name, rec.Processes)
 	}
 }
 
-// flawless reports whether nothing went wrong with an eviction. An emulated runtime may need longer than evictd waits
-// for it, which is none of evictd's making: the processes are gone then all the same, and the sandbox is stopped later.
-func flawless(rec *evict.Record) bool {
+// noErrors reports whether a record has no error. On a slow machine it ignores time-outs of the runtime: the processes
+// have exited nevertheless, and the sandbox is stopped later.
+func noErrors(rec *evict.Record) bool {
 	for line := range strings.Lines(rec.Error) {
 		if node.Slow(1) == 1 || !strings.Contains(line, cri.ErrTimeout.Error()) {
 			return false
@@ -91,10 +91,10 @@ func flawless(rec *evict.Record) bool {
 	return true
 }
 
-// ranksFirst checks that the record names the pod as the first of the ranking, and evicting it as of use.
-func ranksFirst(t *testing.T, rec *evict.Record, p *pod) {
+// checkRanksFirst checks that the pod is the first candidate of the record, and that the eviction was not futile.
+func checkRanksFirst(t *testing.T, rec *evict.Record, p *pod) {
 	t.Helper()
 	if len(rec.Candidates) == 0 || rec.Candidates[0].UID != p.UID || rec.Futile {
-		t.Errorf("record of %s: candidates %+v, futile %t; want it first, false", p.Name, rec.Candidates, rec.Futile)
+		t.Errorf("record of %s: candidates %+v, futile %t; want the pod first, false", p.Name, rec.Candidates, rec.Futile)
 	}
 }

@@ -21,21 +21,21 @@ import (
 	"github.com/evictd/evictd/tests/hog/stamp"
 )
 
-// sampler is the one in the kernel of an evictd that runs, as its user space half never sees it: its records can be
-// made up, and what it was told can be taken back. What its types look like it is asked itself, by BTF.
+// sampler accesses the BPF sampler of a running evictd: tests write records into its ring buffer and remove its
+// thresholds. The layout of its structs is read from BTF.
 type sampler struct {
 	t        *testing.T
 	inject   *ebpf.Program // writes a record into evictd's ring buffer
-	controls *ebpf.Map     // what evictd told the timer
+	controls *ebpf.Map     // the thresholds and settings of the timer
 	crossing *btf.Struct
 	control  *btf.Struct
 }
 
-// sampler finds the sampler of evictd, whose lane is up.
+// sampler opens evictd's BPF sampler. The BPF lane must be up.
 func (d *daemon) sampler() *sampler {
 	d.t.Helper()
 	s := &sampler{t: d.t}
-	for _, id := range d.held("prog_id:") {
+	for _, id := range d.openIDs("prog_id:") {
 		p, err := ebpf.NewProgramFromID(ebpf.ProgramID(id))
 		if err != nil {
 			d.t.Fatal(err)
@@ -44,12 +44,12 @@ func (d *daemon) sampler() *sampler {
 			d.t.Fatal(err)
 		} else if info.Name == "inject" {
 			d.t.Cleanup(func() { p.Close() })
-			s.inject, s.crossing = p, structure(d.t, p, "crossing")
+			s.inject, s.crossing = p, structOf(d.t, p, "crossing")
 			continue
 		}
 		p.Close()
 	}
-	for _, id := range d.held("map_id:") {
+	for _, id := range d.openIDs("map_id:") {
 		m, err := ebpf.NewMapFromID(ebpf.MapID(id))
 		if err != nil {
 			d.t.Fatal(err)
@@ -58,19 +58,19 @@ func (d *daemon) sampler() *sampler {
 			d.t.Fatal(err)
 		} else if info.Name == "controls" {
 			d.t.Cleanup(func() { m.Close() })
-			s.controls, s.control = m, structure(d.t, m, "control")
+			s.controls, s.control = m, structOf(d.t, m, "control")
 			continue
 		}
 		m.Close()
 	}
 	if s.inject == nil || s.controls == nil {
-		d.t.Fatalf("evictd holds the program inject: %t, the map controls: %t; want both", s.inject != nil, s.controls != nil)
+		d.t.Fatalf("evictd has the program inject open: %t, the map controls: %t; want both", s.inject != nil, s.controls != nil)
 	}
 	return s
 }
 
-// held lists the ids of the BPF objects that evictd holds by descriptors of a kind.
-func (d *daemon) held(key string) (ids []uint32) {
+// openIDs lists the ids of BPF objects of one kind that evictd has open, from the line with key in its fdinfo files.
+func (d *daemon) openIDs(key string) (ids []uint32) {
 	d.t.Helper()
 	dir := filepath.Join("/proc", strconv.Itoa(d.cmd.Process.Pid), "fdinfo")
 	entries, err := os.ReadDir(dir)
@@ -80,7 +80,7 @@ func (d *daemon) held(key string) (ids []uint32) {
 	for _, e := range entries {
 		b, err := os.ReadFile(filepath.Join(dir, e.Name()))
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // closed meanwhile
+			continue // closed since the list was read
 		}
 		if err != nil {
 			d.t.Fatal(err)
@@ -98,8 +98,8 @@ func (d *daemon) held(key string) (ids []uint32) {
 	return ids
 }
 
-// structure is a type of a program's or a map's.
-func structure(t *testing.T, of interface{ Handle() (*btf.Handle, error) }, name string) *btf.Struct {
+// structOf returns a struct from the BTF of a program or a map.
+func structOf(t *testing.T, of interface{ Handle() (*btf.Handle, error) }, name string) *btf.Struct {
 	t.Helper()
 	handle, err := of.Handle()
 	if err != nil {
@@ -117,8 +117,8 @@ func structure(t *testing.T, of interface{ Handle() (*btf.Handle, error) }, name
 	return s
 }
 
-// put sets members of a struct, of 4 or 8 bytes each.
-func put(t *testing.T, s *btf.Struct, into []byte, values map[string]uint64) {
+// putMembers sets members of a struct, of 4 or 8 bytes each.
+func putMembers(t *testing.T, s *btf.Struct, into []byte, values map[string]uint64) {
 	t.Helper()
 	for _, m := range s.Members {
 		value, ok := values[m.Name]
@@ -144,8 +144,8 @@ func put(t *testing.T, s *btf.Struct, into []byte, values map[string]uint64) {
 	}
 }
 
-// get reads a member of 8 bytes.
-func get(t *testing.T, s *btf.Struct, from []byte, name string) uint64 {
+// getMember reads a member of 8 bytes.
+func getMember(t *testing.T, s *btf.Struct, from []byte, name string) uint64 {
 	t.Helper()
 	for _, m := range s.Members {
 		if m.Name == name {
@@ -156,15 +156,16 @@ func get(t *testing.T, s *btf.Struct, from []byte, name string) uint64 {
 	return 0
 }
 
-// podsMark is the mark of the hard threshold on allocatableMemory.available.
-var podsMark = signal.MarkOf(&signal.Threshold{Signal: signal.AllocatableMemoryAvailable})
+// podsThresholdID identifies the hard threshold on allocatableMemory.available.
+var podsThresholdID = signal.MarkOf(&signal.Threshold{Signal: signal.AllocatableMemoryAvailable})
 
-// tell writes a record as if the timer had seen a mark crossed just now. It reports false where the ring is full.
-func (s *sampler) tell(kind bpf.Kind, mark signal.Mark) bool {
+// write writes a record to the ring buffer as if the timer had just seen a threshold crossed. It returns false if the
+// ring is full.
+func (s *sampler) write(kind bpf.Kind, mark signal.Mark) bool {
 	s.t.Helper()
 	record := make([]byte, s.crossing.Size)
 	now := uint64(stamp.Now())
-	put(s.t, s.crossing, record, map[string]uint64{
+	putMembers(s.t, s.crossing, record, map[string]uint64{
 		"kind": uint64(kind), "source": uint64(bpf.SourcePods), "key": uint64(mark), "seen": now, "sent": now, "last_above": now - 1e6,
 		"available": 1, "threshold": 2,
 	})
@@ -175,19 +176,19 @@ func (s *sampler) tell(kind bpf.Kind, mark signal.Mark) bool {
 	return code == 0
 }
 
-// forget takes back every threshold that the timer was given. It ticks on, and raises no more.
-func (s *sampler) forget() {
+// clearThresholds removes all thresholds of the timer. The timer keeps running and raises no more alarms.
+func (s *sampler) clearThresholds() {
 	s.t.Helper()
 	control, err := s.controls.LookupBytes(uint32(0))
 	if err != nil || len(control) < int(s.control.Size) {
-		s.t.Fatalf("read what the sampler was told: %d bytes, %v; want %d", len(control), err, s.control.Size)
+		s.t.Fatalf("read the sampler's control: %d bytes, %v; want %d", len(control), err, s.control.Size)
 	}
-	if n := get(s.t, s.control, control, "count"); n == 0 {
-		s.t.Fatal("the sampler has no threshold to forget")
+	if n := getMember(s.t, s.control, control, "count"); n == 0 {
+		s.t.Fatal("the sampler has no threshold to remove")
 	}
-	put(s.t, s.control, control, map[string]uint64{
-		// Far from the numbers that evictd itself goes through.
-		"seq": get(s.t, s.control, control, "seq") + 1<<40, "generation": get(s.t, s.control, control, "generation") + 1<<40,
+	putMembers(s.t, s.control, control, map[string]uint64{
+		// Far above the numbers that evictd itself uses.
+		"seq": getMember(s.t, s.control, control, "seq") + 1<<40, "generation": getMember(s.t, s.control, control, "generation") + 1<<40,
 		"count": 0,
 	})
 	if err := s.controls.Put(uint32(0), control); err != nil {
@@ -195,10 +196,10 @@ func (s *sampler) forget() {
 	}
 }
 
-// lane is how a lane stands.
+// lane returns the status of a lane.
 func (d *daemon) lane(name string) (l control.Lane) {
 	d.t.Helper()
-	d.until(fmt.Sprintf("status of the lane %s", name), func(s *control.Status) bool {
+	d.waitStatus(fmt.Sprintf("status of the lane %s", name), func(s *control.Status) bool {
 		for _, l = range s.Lanes {
 			if l.Name == name {
 				return true
@@ -209,8 +210,8 @@ func (d *daemon) lane(name string) (l control.Lane) {
 	return l
 }
 
-// stopped waits until SIGSTOP holds every thread of evictd.
-func (d *daemon) stopped() {
+// waitStopped waits until every thread of evictd is stopped by SIGSTOP.
+func (d *daemon) waitStopped() {
 	d.t.Helper()
 	tasks := filepath.Join("/proc", strconv.Itoa(d.cmd.Process.Pid), "task")
 	eventually(d.t, "stop of all threads", func() bool {

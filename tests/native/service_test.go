@@ -22,25 +22,25 @@ import (
 	"github.com/evictd/evictd/tests/node"
 )
 
-// TestDryRun: nothing is touched, and a pod is named once as long as the pressure lasts.
+// TestDryRun: no process is killed, and a would-be victim is recorded once per episode.
 func TestDryRun(t *testing.T) {
 	n := startNode(t, gibibyte)
-	other := runPod(t, n, node.PodSpec{Name: "other", Containers: one(holding(64 * mebibyte))}).uses(64 * mebibyte)
-	hog := runPod(t, n, node.PodSpec{Name: "hog", Containers: one(growing(560 * mebibyte))})
+	other := runPod(t, n, node.PodSpec{Name: "other", Containers: oneContainer(holdArgs(64 * mebibyte))}).waitUsage(64 * mebibyte)
+	hog := runPod(t, n, node.PodSpec{Name: "hog", Containers: oneContainer(growArgs(560 * mebibyte))})
 	before := processes(t, n.Kubepods())
-	d := startDaemon(t, n, below("512Mi")+"\ndryRun: true", other, hog)
-	hog.press()
-	rec := d.ended(hog)
-	plausible(t, &rec, hog)
-	ranksFirst(t, &rec, hog)
+	d := startDaemon(t, n, hardThreshold("512Mi")+"\ndryRun: true", other, hog)
+	hog.grow()
+	rec := d.waitRecord(hog)
+	checkRecord(t, &rec, hog)
+	checkRanksFirst(t, &rec, hog)
 	if !rec.DryRun || rec.Result != evict.ResultDryRun || rec.Processes != 1 || rec.Freed != 0 || rec.Error != "" {
 		t.Errorf("record of the hog: dry run %t, result %s, %d processes, freed %d, error %q; want true, dry-run, 1, 0, none",
 			rec.DryRun, rec.Result, rec.Processes, rec.Freed, rec.Error)
 	}
-	hog.uses(560 * mebibyte)
-	s := d.looks(4)
+	hog.waitUsage(560 * mebibyte)
+	s := d.waitReadings(4)
 	if why := strings.Join(s.Mode.Why, "; "); !s.Mode.DryRun || !strings.Contains(why, "dryRun: true") {
-		t.Errorf("mode = dry run %t, because %q; want it because of the configuration", s.Mode.DryRun, why)
+		t.Errorf("mode = dry run %t, because %q; want true, \"dryRun: true\"", s.Mode.DryRun, why)
 	}
 	memory := s.Signals[signal.AllocatableMemoryAvailable]
 	if low := *memory.Thresholds[0].Quantity; *memory.Available >= low || *memory.Available+memory.DryRunAdds < low {
@@ -49,18 +49,18 @@ func TestDryRun(t *testing.T) {
 	if w := s.WouldBeVictims; len(w) != 1 || w[0].UID != hog.UID {
 		t.Errorf("would-be victims = %+v; want the hog", w)
 	}
-	d.victims(hog)
+	d.checkVictims(hog)
 	mustLive(t, other, hog)
 	if diff := cmp.Diff(before, processes(t, n.Kubepods())); diff != "" {
 		t.Errorf("processes of the pods (-before +after):\n%s", diff)
 	}
 }
 
-// TestReload: SIGHUP takes a configuration that is valid; one that is not changes nothing and is told of.
+// TestReload: SIGHUP loads a valid configuration; an invalid one changes nothing and is reported.
 func TestReload(t *testing.T) {
 	n := startNode(t, gibibyte)
-	hog := runPod(t, n, node.PodSpec{Name: "hog", Containers: one(holding(300 * mebibyte))}).uses(300 * mebibyte)
-	d := startDaemon(t, n, below("100Mi"), hog)
+	hog := runPod(t, n, node.PodSpec{Name: "hog", Containers: oneContainer(holdArgs(300 * mebibyte))}).waitUsage(300 * mebibyte)
+	d := startDaemon(t, n, hardThreshold("100Mi"), hog)
 	threshold := func(s *control.Status) string {
 		return s.Signals[signal.AllocatableMemoryAvailable].Thresholds[0].Value
 	}
@@ -72,34 +72,34 @@ func TestReload(t *testing.T) {
 			t.Errorf("reload error = %q; want it to name %s", s.Config.LastReloadError, want)
 		}
 	}
-	d.logged("avialable", "ERROR")
+	d.waitLog("avialable", "ERROR")
 	if got := threshold(&s); got != "100Mi" {
 		t.Errorf("threshold after a refused reload = %s; want 100Mi", got)
 	}
 	mustLive(t, hog)
 
-	d.configure(below("900Mi"))
+	d.configure(hardThreshold("900Mi"))
 	s = d.reload()
 	if s.Config.LastReloadError != "" {
 		t.Errorf("reload error = %q; want none", s.Config.LastReloadError)
 	}
-	d.until("new threshold", func(s *control.Status) bool { return threshold(s) == "900Mi" })
+	d.waitStatus("new threshold", func(s *control.Status) bool { return threshold(s) == "900Mi" })
 	hog.mustDie()
-	d.victims(hog)
+	d.checkVictims(hog)
 }
 
-// TestTerm: SIGTERM ends evictd with code 0; the state stays and the socket goes.
-func TestTerm(t *testing.T) {
+// TestSIGTERM: on SIGTERM evictd exits with code 0, keeps its state file and removes its control socket.
+func TestSIGTERM(t *testing.T) {
 	n := startNode(t, gibibyte)
-	pod := runPod(t, n, node.PodSpec{Name: "pod", Containers: one(holding(32 * mebibyte))})
-	d := startDaemon(t, n, below("100Mi"), pod)
+	pod := runPod(t, n, node.PodSpec{Name: "pod", Containers: oneContainer(holdArgs(32 * mebibyte))})
+	d := startDaemon(t, n, hardThreshold("100Mi"), pod)
 	began := time.Now()
 	d.kill(syscall.SIGTERM)
 	if d.code != 0 {
 		t.Errorf("exit code after SIGTERM = %d; want 0", d.code)
 	}
-	if took := time.Since(began); took > soon {
-		t.Errorf("evictd ended %v after SIGTERM; want less than %v", took, soon)
+	if took := time.Since(began); took > promptLimit {
+		t.Errorf("evictd exited %v after SIGTERM; want less than %v", took, promptLimit)
 	}
 	if _, err := os.Stat(filepath.Join(d.stateDir(), "state.json")); err != nil {
 		t.Errorf("state after SIGTERM: %v; want it there", err)
@@ -110,77 +110,78 @@ func TestTerm(t *testing.T) {
 	mustLive(t, pod)
 }
 
-// TestTermWhileEvicting: evictd does not wait for the grace period of a victim in order to end.
-func TestTermWhileEvicting(t *testing.T) {
+// TestSIGTERMWhileEvicting: evictd exits without waiting for the grace period of a victim.
+func TestSIGTERMWhileEvicting(t *testing.T) {
 	n := startNode(t, gibibyte)
-	hog := runPod(t, n, node.PodSpec{Name: "hog", Containers: one(growing(560*mebibyte, "-ignore-term"))})
-	d := startDaemon(t, n, soft("1s", "evictionMaxPodGracePeriod: 60"), hog)
-	hog.press()
-	d.until("soft victim", func(s *control.Status) bool { return len(s.Victims) == 1 })
+	hog := runPod(t, n, node.PodSpec{Name: "hog", Containers: oneContainer(growArgs(560*mebibyte, "-ignore-term"))})
+	d := startDaemon(t, n, softSettings("1s", "evictionMaxPodGracePeriod: 60"), hog)
+	hog.grow()
+	d.waitStatus("soft victim", func(s *control.Status) bool { return len(s.Victims) == 1 })
 	began := time.Now()
 	d.kill(syscall.SIGTERM)
-	if took := time.Since(began); d.code != 0 || took > soon {
-		t.Errorf("evictd ended %v after SIGTERM with code %d; want 0, within %v", took, d.code, soon)
+	if took := time.Since(began); d.code != 0 || took > promptLimit {
+		t.Errorf("evictd exited %v after SIGTERM with code %d; want 0, within %v", took, d.code, promptLimit)
 	}
 	mustLive(t, hog)
 }
 
-// TestSecondOnOneState: of two on one state directory the second refuses, and the first does not mind.
-func TestSecondOnOneState(t *testing.T) {
+// TestSecondDaemonOnStateDir: a second evictd on the same state directory exits with an error and does not disturb the
+// first.
+func TestSecondDaemonOnStateDir(t *testing.T) {
 	n := startNode(t, gibibyte)
-	pod := runPod(t, n, node.PodSpec{Name: "pod", Containers: one(holding(32 * mebibyte))})
-	d := startDaemon(t, n, below("100Mi"), pod)
+	pod := runPod(t, n, node.PodSpec{Name: "pod", Containers: oneContainer(holdArgs(32 * mebibyte))})
+	d := startDaemon(t, n, hardThreshold("100Mi"), pod)
 	out, err := d.command(filepath.Join(d.dir, "second.sock")).CombinedOutput()
 	var exit *exec.ExitError
 	if !errors.As(err, &exit) || exit.ExitCode() != 1 || !strings.Contains(string(out), "in use by another evictd") {
 		t.Errorf("a second evictd = %v: %s; want exit code 1 and the reason", err, out)
 	}
-	d.looks(2)
-	d.knows(1)
+	d.waitReadings(2)
+	d.waitPods(1)
 }
 
-// TestReadiness: the service manager hears READY once the pods are known, and not before, whatever else happens. Until
-// then its status and evictctl name what is missing.
+// TestReadiness: evictd sends READY=1 to the service manager only after it has listed the pods. Until then STATUS and
+// evictctl name what is missing.
 func TestReadiness(t *testing.T) {
 	n := startNode(t, gibibyte)
-	pod := runPod(t, n, node.PodSpec{Name: "pod", Containers: one(holding(32 * mebibyte))})
+	pod := runPod(t, n, node.PodSpec{Name: "pod", Containers: oneContainer(holdArgs(32 * mebibyte))})
 	n.Kill()
-	d := newDaemon(t, n, below("100Mi"))
+	d := newDaemon(t, n, hardThreshold("100Mi"))
 	m := listen(t)
 	d.env = append(d.env, "NOTIFY_SOCKET="+m.path)
 	d.start()
-	d.looks(3)
+	d.waitReadings(3)
 	if s, _ := d.status(); s.Runtime.Connected || s.Ready {
-		t.Errorf("ready %t, runtime connected %t; want neither, it does not run", s.Ready, s.Runtime.Connected)
+		t.Errorf("ready %t, runtime connected %t; want false, false without a runtime", s.Ready, s.Runtime.Connected)
 	}
 	eventually(t, "status that names the runtime", func() bool {
-		return strings.Contains(m.told(), "STATUS=not ready: ") && strings.Contains(m.told(), n.Socket())
+		return strings.Contains(m.received(), "STATUS=not ready: ") && strings.Contains(m.received(), n.Socket())
 	})
 	if out, code := d.evictctl("status"); code != 1 || !strings.Contains(out, "ready:       no; ") || !strings.Contains(out, n.Socket()) {
 		t.Errorf("evictctl status exits with %d; want 1 and the name of the runtime:\n%s", code, out)
 	}
 	d.reload()
-	d.looks(2)
-	if got := m.told(); strings.Contains(got, "READY=1") || !strings.Contains(got, "EXTEND_TIMEOUT_USEC=") {
-		t.Errorf("without a runtime the service manager was told %q; want more time asked for, and no READY", got)
+	d.waitReadings(2)
+	if got := m.received(); strings.Contains(got, "READY=1") || !strings.Contains(got, "EXTEND_TIMEOUT_USEC=") {
+		t.Errorf("notifications without a runtime = %q; want EXTEND_TIMEOUT_USEC and no READY", got)
 	}
 	if err := n.Restart(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	eventually(t, "READY", func() bool { return strings.Contains(m.told(), "READY=1\nSTATUS=enforcing") })
+	eventually(t, "READY", func() bool { return strings.Contains(m.received(), "READY=1\nSTATUS=enforcing") })
 	if s, ok := d.status(); !ok || !s.Runtime.Connected || s.Pods.Count != 1 {
 		t.Errorf("status when ready: runtime %+v, %d pods; want it connected, 1", s.Runtime, s.Pods.Count)
 	}
-	d.until("ready", func(s *control.Status) bool { return s.Ready })
+	d.waitStatus("ready", func(s *control.Status) bool { return s.Ready })
 	if out, code := d.evictctl("status"); code != 0 || !strings.Contains(out, "ready:       yes") {
 		t.Errorf("evictctl status exits with %d when evictd is ready; want 0:\n%s", code, out)
 	}
 	d.kill(syscall.SIGTERM)
-	eventually(t, "STOPPING", func() bool { return strings.Contains(m.told(), "STOPPING=1") })
+	eventually(t, "STOPPING", func() bool { return strings.Contains(m.received(), "STOPPING=1") })
 	mustLive(t, pod)
 }
 
-// evictctl asks the daemon, and returns what was printed and the exit code.
+// evictctl runs evictctl against the daemon and returns its output and exit code.
 func (d *daemon) evictctl(args ...string) (out string, code int) {
 	d.t.Helper()
 	e, err := programs()
@@ -196,7 +197,7 @@ func (d *daemon) evictctl(args ...string) (out string, code int) {
 	return string(b), cmd.ProcessState.ExitCode()
 }
 
-// manager is the service manager's end of sd_notify.
+// manager is the service manager's socket of sd_notify.
 type manager struct {
 	t    *testing.T
 	path string
@@ -216,8 +217,8 @@ func listen(t *testing.T) *manager {
 	return m
 }
 
-// told returns all that was told until now.
-func (m *manager) told() string {
+// received returns all notifications until now.
+func (m *manager) received() string {
 	m.t.Helper()
 	buf := make([]byte, 4096)
 	for {
@@ -236,13 +237,13 @@ func (m *manager) told() string {
 	}
 }
 
-// TestStatusCommand: evictctl shows what the daemon knows, to people and to programs.
+// TestStatusCommand: evictctl status shows the record as JSON and as text.
 func TestStatusCommand(t *testing.T) {
 	n := startNode(t, gibibyte)
-	hog := runPod(t, n, node.PodSpec{Name: "hog", Containers: one(growing(560 * mebibyte))})
-	d := startDaemon(t, n, below("512Mi"), hog)
-	hog.press()
-	want := d.ended(hog)
+	hog := runPod(t, n, node.PodSpec{Name: "hog", Containers: oneContainer(growArgs(560 * mebibyte))})
+	d := startDaemon(t, n, hardThreshold("512Mi"), hog)
+	hog.grow()
+	want := d.waitRecord(hog)
 	e, err := programs()
 	if err != nil {
 		t.Fatal(err)

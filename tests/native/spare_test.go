@@ -12,8 +12,8 @@ import (
 	"github.com/evictd/evictd/tests/node"
 )
 
-// source is the annotation that a kubelet puts on every pod.
-func source(from string, more ...string) map[string]string {
+// kubeletAnnotations returns the annotation that a kubelet sets on every pod, and more of them.
+func kubeletAnnotations(from string, more ...string) map[string]string {
 	annotations := map[string]string{"kubernetes.io/config.source": from}
 	for i := 0; i+1 < len(more); i += 2 {
 		annotations[more[i]] = more[i+1]
@@ -21,102 +21,102 @@ func source(from string, more ...string) map[string]string {
 	return annotations
 }
 
-// TestExemptPodsLive: whoever may not be evicted lives, although each is larger than the one that may be, and
-// although evicting that one does not help.
+// TestExemptPodsLive: exempt pods are not evicted, although each is larger than the only eligible pod, and although
+// evicting that one is not enough.
 func TestExemptPodsLive(t *testing.T) {
 	n := startNode(t, gibibyte)
-	// They leave 352 MiB, less what each pod takes besides: up to 5 MiB, on cgroup v2 with the kernel's own for it.
-	large := one(holding(96 * mebibyte))
+	// The exempt pods leave 352 MiB, less their overhead of up to 5 MiB each (on cgroup v2 including kernel memory).
+	large := oneContainer(holdArgs(96 * mebibyte))
 	var exempt []*pod
 	reasons := map[string]string{}
 	for _, tt := range []struct {
 		reason string
 		spec   node.PodSpec
 	}{
-		{evict.ReasonStatic, node.PodSpec{Name: "static", Annotations: source("file")}},
-		{evict.ReasonProtected, node.PodSpec{Name: "kubelets", Annotations: source("api")}},
-		{evict.ReasonProtected, node.PodSpec{Name: "system", Namespace: "kube-system", Annotations: source("api")}},
+		{evict.ReasonStatic, node.PodSpec{Name: "static", Annotations: kubeletAnnotations("file")}},
+		{evict.ReasonProtected, node.PodSpec{Name: "kubelets", Annotations: kubeletAnnotations("api")}},
+		{evict.ReasonProtected, node.PodSpec{Name: "system", Namespace: "kube-system", Annotations: kubeletAnnotations("api")}},
 		{evict.ReasonProtected, node.PodSpec{Name: "named"}},
 		{evict.ReasonProtected, node.PodSpec{Name: "labelled", Labels: map[string]string{"app": "db"}}},
 		{evict.ReasonProtected, node.PodSpec{Name: "spaced", Namespace: "quiet"}},
 		{evict.ReasonCritical, node.PodSpec{Name: "critical", Annotations: map[string]string{"evictd.io/critical": "true"}}},
 	} {
 		tt.spec.Containers = large
-		p := runPod(t, n, tt.spec).uses(96 * mebibyte)
+		p := runPod(t, n, tt.spec).waitUsage(96 * mebibyte)
 		exempt = append(exempt, p)
 		reasons[p.key()] = tt.reason
 	}
-	victim := runPod(t, n, node.PodSpec{Name: "victim", Containers: one(growing(92 * mebibyte))})
-	d := startDaemon(t, n, below("280Mi")+"\nkubelet: override\nprotect: {names: [default/named], namespaces: [quiet], labelSelectors: [app=db]}",
+	victim := runPod(t, n, node.PodSpec{Name: "victim", Containers: oneContainer(growArgs(92 * mebibyte))})
+	d := startDaemon(t, n, hardThreshold("280Mi")+"\nkubelet: override\nprotect: {names: [default/named], namespaces: [quiet], labelSelectors: [app=db]}",
 		append(exempt, victim)...)
-	d.exempt(reasons)
-	victim.press()
+	d.checkExempt(reasons)
+	victim.grow()
 	victim.mustDie()
-	d.victims(victim)
-	d.until("pods of which none may go", func(s *control.Status) bool { return s.Pods.Eligible == 0 && s.Pods.Count == len(exempt) })
-	d.looks(3)
+	d.checkVictims(victim)
+	d.waitStatus("no eligible pod", func(s *control.Status) bool { return s.Pods.Eligible == 0 && s.Pods.Count == len(exempt) })
+	d.waitReadings(3)
 	mustLive(t, exempt...)
-	rec := d.ended(victim)
-	killed(t, &rec, victim)
+	rec := d.waitRecord(victim)
+	checkKilled(t, &rec, victim)
 
-	// What is left does not fit, so that evictd must say that it can't help.
-	d.configure(below("512Mi") + "\nkubelet: override\nprotect: {names: [default/named], namespaces: [quiet], labelSelectors: [app=db]}")
+	// The exempt pods alone cross this threshold, so evictd must report the signal as futile.
+	d.configure(hardThreshold("512Mi") + "\nkubelet: override\nprotect: {names: [default/named], namespaces: [quiet], labelSelectors: [app=db]}")
 	d.reload()
-	s := d.until("futile signal", func(s *control.Status) bool { return len(s.Futile) > 0 })
+	s := d.waitStatus("futile signal", func(s *control.Status) bool { return len(s.Futile) > 0 })
 	if f := s.Futile[0]; f.Deficit <= 0 || f.Coverage != 0 {
 		t.Errorf("futility = %+v; want a deficit and no coverage", f)
 	}
-	d.looks(3)
+	d.waitReadings(3)
 	mustLive(t, exempt...)
-	d.victims(victim)
+	d.checkVictims(victim)
 }
 
-// TestKubeletsPods: beside a kubelet evictd only watches.
+// TestKubeletsPods: on a node with a kubelet's pods, evictd is in dry run.
 func TestKubeletsPods(t *testing.T) {
 	n := startNode(t, gibibyte)
-	other := runPod(t, n, node.PodSpec{Name: "other", Containers: one(holding(16 * mebibyte))}).uses(16 * mebibyte)
-	hog := runPod(t, n, node.PodSpec{Name: "hog", Annotations: source("api"), Containers: one(growing(600 * mebibyte))})
-	d := startDaemon(t, n, below("512Mi")+"\nunknownPriority: evict", other, hog)
-	s := d.looks(1)
+	other := runPod(t, n, node.PodSpec{Name: "other", Containers: oneContainer(holdArgs(16 * mebibyte))}).waitUsage(16 * mebibyte)
+	hog := runPod(t, n, node.PodSpec{Name: "hog", Annotations: kubeletAnnotations("api"), Containers: oneContainer(growArgs(600 * mebibyte))})
+	d := startDaemon(t, n, hardThreshold("512Mi")+"\nunknownPriority: evict", other, hog)
+	s := d.waitReadings(1)
 	if why := strings.Join(s.Mode.Why, "; "); !s.Mode.DryRun || !strings.Contains(why, "a kubelet owns pods of this node") {
 		t.Errorf("mode = dry run %t, because %q; want dry run because of the kubelet's pods", s.Mode.DryRun, why)
 	}
-	hog.press()
-	rec := d.ended(hog)
-	plausible(t, &rec, hog)
+	hog.grow()
+	rec := d.waitRecord(hog)
+	checkRecord(t, &rec, hog)
 	if !rec.DryRun || rec.Result != evict.ResultDryRun || !rec.SignalSent.IsZero() {
 		t.Errorf("record of the hog: dry run %t, result %s, signal sent %v; want true, dry-run, never", rec.DryRun, rec.Result, rec.SignalSent)
 	}
-	d.looks(4)
-	d.victims(hog)
+	d.waitReadings(4)
+	d.checkVictims(hog)
 	mustLive(t, other, hog)
 }
 
-// TestOverride: told to, evictd kills a kubelet's container by the priority that a trusted annotation gives, and
-// leaves the sandbox to the kubelet.
+// TestOverride: with kubelet: override, evictd ranks a kubelet's pods by the priority in a trusted annotation, kills
+// the container and leaves the sandbox to the kubelet.
 func TestOverride(t *testing.T) {
 	n := startNode(t, gibibyte)
 	pods := map[string]*pod{}
 	for name, priority := range map[string]string{"hog": "-5", "other": "5"} {
 		pods[name] = runPod(t, n, node.PodSpec{
-			Name: name, Annotations: source("api", "evictd.io/priority", priority), Containers: one(growing(300 * mebibyte)),
+			Name: name, Annotations: kubeletAnnotations("api", "evictd.io/priority", priority), Containers: oneContainer(growArgs(300 * mebibyte)),
 		})
 	}
-	// Nobody trusts this namespace, so that the pod's priority stays unknown and it is spared.
+	// This namespace is not trusted, so the pod's priority is unknown and the pod is protected.
 	pods["distrusted"] = runPod(t, n, node.PodSpec{
-		Name: "distrusted", Namespace: "users", Annotations: source("api", "evictd.io/priority", "-1000"), Containers: one(holding(100 * mebibyte)),
-	}).uses(100 * mebibyte)
-	d := startDaemon(t, n, below("512Mi")+"\nkubelet: override\ntrustAnnotations: [default]", pods["hog"], pods["other"], pods["distrusted"])
-	pods["other"].press()
-	pods["other"].uses(300 * mebibyte)
-	pods["hog"].press()
+		Name: "distrusted", Namespace: "users", Annotations: kubeletAnnotations("api", "evictd.io/priority", "-1000"), Containers: oneContainer(holdArgs(100 * mebibyte)),
+	}).waitUsage(100 * mebibyte)
+	d := startDaemon(t, n, hardThreshold("512Mi")+"\nkubelet: override\ntrustAnnotations: [default]", pods["hog"], pods["other"], pods["distrusted"])
+	pods["other"].grow()
+	pods["other"].waitUsage(300 * mebibyte)
+	pods["hog"].grow()
 	hog := pods["hog"]
 	hog.containersMustDie()
-	d.victims(hog)
+	d.checkVictims(hog)
 	mustLive(t, pods["other"], pods["distrusted"])
-	rec := d.ended(hog)
-	killed(t, &rec, hog)
-	ranksFirst(t, &rec, hog)
+	rec := d.waitRecord(hog)
+	checkKilled(t, &rec, hog)
+	checkRanksFirst(t, &rec, hog)
 	now, err := n.Pod(t.Context(), hog.ID)
 	if err != nil {
 		t.Fatal(err)
@@ -126,70 +126,70 @@ func TestOverride(t *testing.T) {
 	}
 }
 
-// TestSharedParent: two pods in one cgroup are two pods: one of them goes.
+// TestSharedParent: of two pods with the same cgroup parent, only the hog is evicted.
 func TestSharedParent(t *testing.T) {
 	n := startNode(t, gibibyte)
 	parent := n.Child(n.Kubepods(), "shared")
-	other := runPod(t, n, node.PodSpec{Name: "other", CgroupParent: parent, Containers: one(holding(32 * mebibyte))}).uses(32 * mebibyte)
-	hog := runPod(t, n, node.PodSpec{Name: "hog", CgroupParent: parent, Containers: one(growing(600 * mebibyte))})
-	d := startDaemon(t, n, below("512Mi"), other, hog)
-	hog.press()
+	other := runPod(t, n, node.PodSpec{Name: "other", CgroupParent: parent, Containers: oneContainer(holdArgs(32 * mebibyte))}).waitUsage(32 * mebibyte)
+	hog := runPod(t, n, node.PodSpec{Name: "hog", CgroupParent: parent, Containers: oneContainer(growArgs(600 * mebibyte))})
+	d := startDaemon(t, n, hardThreshold("512Mi"), other, hog)
+	hog.grow()
 	hog.mustDie()
-	d.victims(hog)
+	d.checkVictims(hog)
 	mustLive(t, other)
-	rec := d.ended(hog)
-	killed(t, &rec, hog)
-	ranksFirst(t, &rec, hog)
+	rec := d.waitRecord(hog)
+	checkKilled(t, &rec, hog)
+	checkRanksFirst(t, &rec, hog)
 }
 
-// TestUnprovenCgroup: a container whose cgroup holds another's is not killed by evictd, who can't tell them apart,
-// but stopped by the runtime. That containerd then takes the inner one along is its own doing.
+// TestUnprovenCgroup: evictd does not kill a container whose cgroup contains another container, but stops it through
+// the runtime. containerd then kills the inner container too.
 func TestUnprovenCgroup(t *testing.T) {
 	if memoryMount(t) == "/sys/fs/cgroup" {
 		t.Skip("needs memory in a v1 tree: a v2 cgroup with processes in it has none below")
 	}
 	n := startNode(t, gibibyte)
-	other := runPod(t, n, node.PodSpec{Name: "other", Containers: one(holding(32 * mebibyte))}).uses(32 * mebibyte)
-	outer := runPod(t, n, node.PodSpec{Name: "outer", Containers: one(growing(600 * mebibyte))})
-	runPod(t, n, node.PodSpec{Name: "inner", CgroupParent: outer.Containers[0].Cgroup, Containers: one(holding(32 * mebibyte))}).uses(32 * mebibyte)
-	d := newDaemon(t, n, below("512Mi")+"\nprotect: {names: [default/inner, default/other]}")
+	other := runPod(t, n, node.PodSpec{Name: "other", Containers: oneContainer(holdArgs(32 * mebibyte))}).waitUsage(32 * mebibyte)
+	outer := runPod(t, n, node.PodSpec{Name: "outer", Containers: oneContainer(growArgs(600 * mebibyte))})
+	runPod(t, n, node.PodSpec{Name: "inner", CgroupParent: outer.Containers[0].Cgroup, Containers: oneContainer(holdArgs(32 * mebibyte))}).waitUsage(32 * mebibyte)
+	d := newDaemon(t, n, hardThreshold("512Mi")+"\nprotect: {names: [default/inner, default/other]}")
 	d.start()
-	d.knows(3)
-	outer.press()
+	d.waitPods(3)
+	outer.grow()
 	eventually(t, "end of the outer container", func() bool { return !outer.containersLive() })
-	rec := d.ended(outer)
-	plausible(t, &rec, outer)
+	rec := d.waitRecord(outer)
+	checkRecord(t, &rec, outer)
 	if rec.Result != evict.ResultKilled || rec.Processes != 0 {
-		t.Errorf("record: result %s, %d processes signalled; want killed, and none by evictd", rec.Result, rec.Processes)
+		t.Errorf("record: result %s, %d processes signalled; want killed, 0", rec.Result, rec.Processes)
 	}
 	if !rec.Futile || !rec.Candidates[0].NoStats {
-		t.Errorf("record of a pod that can't be measured: futile %t, candidates %+v; want it so", rec.Futile, rec.Candidates)
+		t.Errorf("record of a pod that can't be measured: futile %t, candidates %+v; want true, no stats", rec.Futile, rec.Candidates)
 	}
-	d.victims(outer)
+	d.checkVictims(outer)
 	mustLive(t, other)
 }
 
-// TestOwnCgroup: a pod that moves evictd into its own cgroup is no less evicted for that, and evictd lives.
+// TestOwnCgroup: a pod that has moved evictd into its cgroup is evicted nevertheless, and evictd survives.
 func TestOwnCgroup(t *testing.T) {
 	n := startNode(t, gibibyte)
-	other := runPod(t, n, node.PodSpec{Name: "other", Containers: one(holding(32 * mebibyte))}).uses(32 * mebibyte)
-	hog := runPod(t, n, node.PodSpec{Name: "hog", Containers: one(growing(600 * mebibyte))})
-	d := newDaemon(t, n, below("512Mi"))
+	other := runPod(t, n, node.PodSpec{Name: "other", Containers: oneContainer(holdArgs(32 * mebibyte))}).waitUsage(32 * mebibyte)
+	hog := runPod(t, n, node.PodSpec{Name: "hog", Containers: oneContainer(growArgs(600 * mebibyte))})
+	d := newDaemon(t, n, hardThreshold("512Mi"))
 	d.start()
-	enter(t, hog.Containers[0].Cgroup, d.cmd.Process.Pid)
-	d.knows(2)
-	d.exempt(nil)
-	hog.press()
-	rec := d.ended(hog)
-	d.victims(hog)
+	joinCgroup(t, hog.Containers[0].Cgroup, d.cmd.Process.Pid)
+	d.waitPods(2)
+	d.checkExempt(nil)
+	hog.grow()
+	rec := d.waitRecord(hog)
+	d.checkVictims(hog)
 	mustLive(t, other)
 	if rec.Result != evict.ResultKilled || !strings.Contains(rec.Error, "is not signalled") {
-		t.Errorf("record: result %s, error %q; want it killed, and evictd named as spared", rec.Result, rec.Error)
+		t.Errorf("record: result %s, error %q; want killed, and an error that names evictd as not signalled", rec.Result, rec.Error)
 	}
 }
 
-// enter takes a process into a cgroup of the tree that carries memory.
-func enter(t *testing.T, cgroup string, pid int) {
+// joinCgroup moves a process into a cgroup of the hierarchy with the memory controller.
+func joinCgroup(t *testing.T, cgroup string, pid int) {
 	t.Helper()
 	file := filepath.Join(memoryMount(t), cgroup, "cgroup.procs")
 	if err := os.WriteFile(file, strconv.AppendInt(nil, int64(pid), 10), 0); err != nil {
@@ -197,30 +197,29 @@ func enter(t *testing.T, cgroup string, pid int) {
 	}
 }
 
-// TestNoCgroupParent: a pod that has no cgroup of its own, with a container in one that the runtime made up.
+// TestNoCgroupParent: a pod without a cgroup parent, whose containers are in cgroups that the runtime chose.
 func TestNoCgroupParent(t *testing.T) {
 	n := startNode(t, gibibyte)
 	if n.Driver() == node.Systemd {
-		t.Skip("needs the cgroupfs driver: runc makes up no slice")
+		t.Skip("needs the cgroupfs driver: runc chooses no slice itself")
 	}
 	size := nodeHog(t)
-	other := runPod(t, n, node.PodSpec{Name: "other", Containers: one(holding(32 * mebibyte))}).uses(32 * mebibyte)
+	other := runPod(t, n, node.PodSpec{Name: "other", Containers: oneContainer(holdArgs(32 * mebibyte))}).waitUsage(32 * mebibyte)
 	hog := runPod(t, n, node.PodSpec{Name: "hog", QoS: node.BestEffort, CgroupParent: node.NoCgroupParent, Containers: []node.ContainerSpec{
-		{Args: growing(size), MemoryLimit: size + 128*mebibyte},
+		{Args: growArgs(size), MemoryLimit: size + 128*mebibyte},
 	}})
 	d := startDaemon(t, n, nodeThreshold(t, size), other, hog)
-	hog.press()
+	hog.grow()
 	hog.mustDie()
-	d.victims(hog)
+	d.checkVictims(hog)
 	mustLive(t, other)
-	rec := d.ended(hog)
-	killed(t, &rec, hog)
-	ranksFirst(t, &rec, hog)
+	rec := d.waitRecord(hog)
+	checkKilled(t, &rec, hog)
+	checkRanksFirst(t, &rec, hog)
 }
 
-// exempt fails the test unless evictd explains that exactly these pods, by name, are exempt for these reasons. It
-// empties the map.
-func (d *daemon) exempt(reasons map[string]string) {
+// checkExempt fails the test unless evictd lists exactly these pods as exempt for these reasons. It empties the map.
+func (d *daemon) checkExempt(reasons map[string]string) {
 	d.t.Helper()
 	for _, e := range d.explain().Exempt {
 		if want, ok := reasons[e.Pod]; !ok || e.Reason != want {

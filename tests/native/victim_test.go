@@ -9,56 +9,55 @@ import (
 	"github.com/evictd/evictd/tests/node"
 )
 
-// below makes allocatableMemory.available<amount the hard threshold, and the only one.
-func below(amount string) string {
+// hardThreshold returns settings with the only threshold allocatableMemory.available<amount.
+func hardThreshold(amount string) string {
 	return "evictionHard: {allocatableMemory.available: " + amount + "}"
 }
 
-// TestHogOfEachClass: the pod that outgrows the others is killed, whatever its class, and they live. Where a
-// BestEffort or Burstable pod runs over its request a Guaranteed hog is never the first, so that beside it all are
-// within theirs: by far, so that what the hog takes between two readings does not put another before it.
+// TestHogOfEachClass: the pod that grows is killed, whatever its QoS class, and the others stay. A Guaranteed pod
+// ranks after any pod over its request, so next to the Guaranteed hog all pods are far within their requests.
 func TestHogOfEachClass(t *testing.T) {
 	n := startNode(t, gibibyte)
-	within := []node.ContainerSpec{{Args: holding(16 * mebibyte), MemoryRequest: 512 * mebibyte}}
-	limited := []node.ContainerSpec{{Args: holding(16 * mebibyte), MemoryLimit: 512 * mebibyte}}
+	within := []node.ContainerSpec{{Args: holdArgs(16 * mebibyte), MemoryRequest: 512 * mebibyte}}
+	limited := []node.ContainerSpec{{Args: holdArgs(16 * mebibyte), MemoryLimit: 512 * mebibyte}}
 	others := []*pod{
-		runPod(t, n, node.PodSpec{Name: "burstable", Containers: within}).uses(16 * mebibyte),
-		runPod(t, n, node.PodSpec{Name: "guaranteed", Containers: limited}).uses(16 * mebibyte),
+		runPod(t, n, node.PodSpec{Name: "burstable", Containers: within}).waitUsage(16 * mebibyte),
+		runPod(t, n, node.PodSpec{Name: "guaranteed", Containers: limited}).waitUsage(16 * mebibyte),
 	}
 	for _, tt := range []struct {
 		class node.QoS
 		hog   node.ContainerSpec
-		joins []node.ContainerSpec // a pod that is there from now on
+		joins []node.ContainerSpec // of a pod that is started before this case
 	}{
 		{node.Guaranteed, node.ContainerSpec{MemoryLimit: 700 * mebibyte}, nil},
-		{node.Burstable, node.ContainerSpec{MemoryRequest: 128 * mebibyte}, one(holding(16 * mebibyte))},
+		{node.Burstable, node.ContainerSpec{MemoryRequest: 128 * mebibyte}, oneContainer(holdArgs(16 * mebibyte))},
 		{node.BestEffort, node.ContainerSpec{}, nil},
 	} {
 		if tt.joins != nil {
-			others = append(others, runPod(t, n, node.PodSpec{Name: "besteffort", Containers: tt.joins}).uses(16*mebibyte))
+			others = append(others, runPod(t, n, node.PodSpec{Name: "besteffort", Containers: tt.joins}).waitUsage(16*mebibyte))
 		}
 		t.Run(string(tt.class), func(t *testing.T) {
-			tt.hog.Args = growing(640 * mebibyte)
+			tt.hog.Args = growArgs(640 * mebibyte)
 			hog := runPod(t, n, node.PodSpec{Name: "hog", Containers: []node.ContainerSpec{tt.hog}})
-			d := startDaemon(t, n, below("512Mi"), append(slices.Clone(others), hog)...)
-			hog.press()
+			d := startDaemon(t, n, hardThreshold("512Mi"), append(slices.Clone(others), hog)...)
+			hog.grow()
 			hog.mustDie()
-			d.victims(hog)
+			d.checkVictims(hog)
 			mustLive(t, others...)
-			rec := d.ended(hog)
-			killed(t, &rec, hog)
-			ranksFirst(t, &rec, hog)
+			rec := d.waitRecord(hog)
+			checkKilled(t, &rec, hog)
+			checkRanksFirst(t, &rec, hog)
 			hog.remove()
 		})
 	}
 }
 
-// TestRanking: of three pods the right one goes, and what presses is a fourth that is protected.
+// TestRanking: of three pods the first of the ranking is evicted, while a fourth, protected pod grows.
 func TestRanking(t *testing.T) {
 	n := startNode(t, gibibyte)
 	type candidate struct {
 		name     string
-		holds    int64
+		usage    int64
 		requests int64
 		priority string
 	}
@@ -88,31 +87,31 @@ func TestRanking(t *testing.T) {
 			var victim *pod
 			var used int64
 			for _, c := range tt.pods {
-				spec := node.PodSpec{Name: c.name, Containers: []node.ContainerSpec{{Args: holding(c.holds), MemoryRequest: c.requests}}}
+				spec := node.PodSpec{Name: c.name, Containers: []node.ContainerSpec{{Args: holdArgs(c.usage), MemoryRequest: c.requests}}}
 				if c.priority != "" {
 					spec.Annotations = map[string]string{"evictd.io/priority": c.priority}
 				}
-				p := runPod(t, n, spec).uses(c.holds)
-				used += c.holds
+				p := runPod(t, n, spec).waitUsage(c.usage)
+				used += c.usage
 				if all = append(all, p); c.name == tt.victim {
 					victim = p
 				} else {
 					others = append(others, p)
 				}
 			}
-			// The pods leave the pusher 96 MiB, and the last 64 of what it takes are missing.
-			pusher := runPod(t, n, node.PodSpec{Name: "pusher", Containers: one(growing(gibibyte - used - 512*mebibyte + 64*mebibyte))})
+			// The pusher crosses the threshold of 512 MiB by 64 MiB.
+			pusher := runPod(t, n, node.PodSpec{Name: "pusher", Containers: oneContainer(growArgs(gibibyte - used - 512*mebibyte + 64*mebibyte))})
 			others = append(others, pusher)
-			d := startDaemon(t, n, below("512Mi")+"\nprotect: {names: [default/pusher]}", append(all, pusher)...)
-			pusher.press()
+			d := startDaemon(t, n, hardThreshold("512Mi")+"\nprotect: {names: [default/pusher]}", append(all, pusher)...)
+			pusher.grow()
 			victim.mustDie()
-			d.victims(victim)
+			d.checkVictims(victim)
 			mustLive(t, others...)
-			rec := d.ended(victim)
-			killed(t, &rec, victim)
-			ranksFirst(t, &rec, victim)
+			rec := d.waitRecord(victim)
+			checkKilled(t, &rec, victim)
+			checkRanksFirst(t, &rec, victim)
 			if len(rec.Candidates) != len(tt.pods) {
-				t.Errorf("candidates = %+v; want the three", rec.Candidates)
+				t.Errorf("candidates = %+v; want %d", rec.Candidates, len(tt.pods))
 			}
 			for _, p := range append(all, pusher) {
 				p.remove()
@@ -121,38 +120,39 @@ func TestRanking(t *testing.T) {
 	}
 }
 
-// TestTwoHogs: two pods grow at once, each of them too much for the node, and both go.
+// TestTwoHogs: two pods grow at once, each by too much for the node, and both are evicted.
 func TestTwoHogs(t *testing.T) {
 	n := startNode(t, gibibyte)
-	other := runPod(t, n, node.PodSpec{Name: "other", Containers: one(holding(16 * mebibyte))}).uses(16 * mebibyte)
-	a := runPod(t, n, node.PodSpec{Name: "a", Containers: one(growing(384 * mebibyte))})
-	b := runPod(t, n, node.PodSpec{Name: "b", Containers: one(growing(384 * mebibyte))})
-	d := startDaemon(t, n, below("800Mi"), other, a, b)
-	a.press()
-	b.press()
+	other := runPod(t, n, node.PodSpec{Name: "other", Containers: oneContainer(holdArgs(16 * mebibyte))}).waitUsage(16 * mebibyte)
+	a := runPod(t, n, node.PodSpec{Name: "a", Containers: oneContainer(growArgs(384 * mebibyte))})
+	b := runPod(t, n, node.PodSpec{Name: "b", Containers: oneContainer(growArgs(384 * mebibyte))})
+	d := startDaemon(t, n, hardThreshold("800Mi"), other, a, b)
+	a.grow()
+	b.grow()
 	a.mustDie()
 	b.mustDie()
-	d.victims(a, b)
+	d.checkVictims(a, b)
 	mustLive(t, other)
 	for _, p := range []*pod{a, b} {
-		rec := d.ended(p)
-		killed(t, &rec, p)
+		rec := d.waitRecord(p)
+		checkKilled(t, &rec, p)
 	}
 }
 
-// TestForkingHog: a hog whose processes replace themselves faster than a list of them is read.
+// TestForkingHog: all processes of a hog are killed, although they replace themselves faster than a list of them is
+// read.
 func TestForkingHog(t *testing.T) {
 	n := startNode(t, gibibyte)
-	other := runPod(t, n, node.PodSpec{Name: "other", Containers: one(holding(16 * mebibyte))}).uses(16 * mebibyte)
+	other := runPod(t, n, node.PodSpec{Name: "other", Containers: oneContainer(holdArgs(16 * mebibyte))}).waitUsage(16 * mebibyte)
 	hog := runPod(t, n, node.PodSpec{
 		Name: "hog", HostPID: true,
-		Containers: one([]string{"forks", "-n", "10", "-bytes", fmt.Sprint(48 * mebibyte), "-relay", "200ms"}),
+		Containers: oneContainer([]string{"forks", "-n", "10", "-bytes", fmt.Sprint(48 * mebibyte), "-relay", "200ms"}),
 	})
-	d := startDaemon(t, n, below("700Mi"), other, hog)
+	d := startDaemon(t, n, hardThreshold("700Mi"), other, hog)
 	hog.mustDie()
-	d.victims(hog)
+	d.checkVictims(hog)
 	mustLive(t, other)
-	rec := d.ended(hog)
+	rec := d.waitRecord(hog)
 	if rec.Result != evict.ResultKilled || rec.Processes < 8 {
 		t.Errorf("record of the hog: result %s, %d processes; want killed, at least 8", rec.Result, rec.Processes)
 	}

@@ -23,14 +23,14 @@ import (
 	"github.com/evictd/evictd/tests/node"
 )
 
-// reading are the arguments of a database that has a file of so many bytes to read once it is pressed, and a shared
-// buffer to touch.
-func reading(file, buffer int64, more ...string) []string {
+// databaseArgs returns the arguments of a database that, after [pod.grow], reads a file of so many bytes and touches a
+// shared buffer.
+func databaseArgs(file, buffer int64, more ...string) []string {
 	return append([]string{"database", "-path", "/data", "-delay", "1h", "-bytes", fmt.Sprint(file), "-buffer", fmt.Sprint(buffer)}, more...)
 }
 
-// TestDatabaseWarmsCache: a database reads its file twice at full speed, so that the file's cache becomes active and
-// crosses the threshold. That waits, whether its buffer was touched before or grows slowly beside the reading.
+// TestDatabaseWarmsCache: a database reads its file twice at full speed, so that the file cache becomes active and
+// crosses the threshold. The eviction waits, whether the buffer was touched before or grows slowly during the reading.
 func TestDatabaseWarmsCache(t *testing.T) {
 	for _, tt := range []struct {
 		name         string
@@ -42,154 +42,155 @@ func TestDatabaseWarmsCache(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			n := startNode(t, 512*mebibyte)
-			calm := runPod(t, n, node.PodSpec{Name: "calm", Containers: one(holding(32 * mebibyte))}).uses(32 * mebibyte)
-			database := runPod(t, n, node.PodSpec{Name: "database", Containers: one(reading(tt.file, tt.buffer, tt.more...))})
-			written(t, database, tt.file)
-			d := startDaemon(t, n, below("256Mi"), calm, database)
-			database.press()
+			bystander := runPod(t, n, node.PodSpec{Name: "bystander", Containers: oneContainer(holdArgs(32 * mebibyte))}).waitUsage(32 * mebibyte)
+			database := runPod(t, n, node.PodSpec{Name: "database", Containers: oneContainer(databaseArgs(tt.file, tt.buffer, tt.more...))})
+			waitWritten(t, database, tt.file)
+			d := startDaemon(t, n, hardThreshold("256Mi"), bystander, database)
+			database.grow()
 			if classicLRU() {
-				waitsForCache(t, d, database)
+				checkWaitsForCache(t, d, database)
 				return
 			}
-			// With the multi-generational LRU what is read by read(2) stays inactive, and inactive cache counts as free.
-			database.says("pass 2 of 2")
-			if s := d.looks(3); met(&s) || len(s.Records) > 0 {
+			// With the multi-generational LRU, cache filled by read(2) stays inactive, and inactive cache counts as free.
+			database.waitOutput("pass 2 of 2")
+			if s := d.waitReadings(3); met(&s) || len(s.Records) > 0 {
 				t.Errorf("with %d MiB of inactive cache: threshold met %t, records %+v; want none", tt.file/mebibyte, met(&s), s.Records)
 			}
-			mustLive(t, calm, database)
+			mustLive(t, bystander, database)
 		})
 	}
 }
 
-// TestMappedFile: pages of a file that is mapped are file cache, also while they are dirty.
+// TestMappedFile: pages of a mapped file count as file cache, even if they are dirty.
 func TestMappedFile(t *testing.T) {
 	n := startNode(t, 512*mebibyte)
 	const size = 380 * mebibyte
-	calm := runPod(t, n, node.PodSpec{Name: "calm", Containers: one(holding(32 * mebibyte))}).uses(32 * mebibyte)
-	mapped := runPod(t, n, node.PodSpec{Name: "mapped", Containers: one([]string{"mapped", "-path", "/data", "-delay", "1h", "-bytes", fmt.Sprint(size)})})
-	written(t, mapped, size)
-	d := startDaemon(t, n, below("256Mi"), calm, mapped)
-	mapped.press()
-	waitsForCache(t, d, mapped)
+	bystander := runPod(t, n, node.PodSpec{Name: "bystander", Containers: oneContainer(holdArgs(32 * mebibyte))}).waitUsage(32 * mebibyte)
+	mapped := runPod(t, n, node.PodSpec{Name: "mapped", Containers: oneContainer([]string{"mapped", "-path", "/data", "-delay", "1h", "-bytes", fmt.Sprint(size)})})
+	waitWritten(t, mapped, size)
+	d := startDaemon(t, n, hardThreshold("256Mi"), bystander, mapped)
+	mapped.grow()
+	checkWaitsForCache(t, d, mapped)
 }
 
-// written waits until a pod has written its file to the disk and dropped its cache, so that it waits to be pressed.
-func written(t *testing.T, p *pod, size int64) {
+// waitWritten waits until a pod has written its file to the disk, dropped its cache and waits for [pod.grow].
+func waitWritten(t *testing.T, p *pod, size int64) {
 	t.Helper()
-	p.says("waiting")
+	p.waitOutput("waiting")
 	if usage := p.usage(p.Containers[0].Cgroup); usage > size/4 {
-		t.Fatalf("%s uses %d MiB before it reads its file; want nothing of it cached", p.Name, usage/mebibyte)
+		t.Fatalf("%s uses %d MiB before it reads its file; want none of it cached", p.Name, usage/mebibyte)
 	}
 }
 
-// waitsForCache checks that a crossing by the file cache of a pod waits, and that the pod goes when it has.
-func waitsForCache(t *testing.T, d *daemon, p *pod) {
+// checkWaitsForCache checks that the eviction waits after a crossing by a pod's file cache, and that the pod is
+// evicted then.
+func checkWaitsForCache(t *testing.T, d *daemon, p *pod) {
 	t.Helper()
-	s := d.until("threshold met by active cache", func(s *control.Status) bool { return met(s) || len(s.Records) > 0 })
+	s := d.waitStatus("threshold met by active cache", func(s *control.Status) bool { return met(s) || len(s.Records) > 0 })
 	if th := podsThreshold(t, &s); !th.HeldByCache {
-		t.Errorf("threshold = %+v; want it to wait for the cache", th)
+		t.Errorf("threshold = %+v; want heldByCache", th)
 	}
-	s = d.until("an eviction", func(s *control.Status) bool { return len(s.Records) > 0 })
+	s = d.waitStatus("an eviction", func(s *control.Status) bool { return len(s.Records) > 0 })
 	for i, r := range s.Records {
-		// The cache is charged to the pods' cgroup after its pod is gone: one pod in each back-off, then.
+		// The cache stays charged to the pods' cgroup after its pod is gone, so more pods may be evicted, one per
+		// back-off.
 		if i == 0 && r.Pod != p.key() || i > 0 && !r.Futile {
-			t.Errorf("record %d: %+v; want the pod whose cache it is, and others as futile ones alone", i, r)
+			t.Errorf("record %d: %+v; want %s first, and other pods only with futile set", i, r, p.key())
 		}
 	}
 	rec := &s.Records[0]
-	if held := rec.Decided.Sub(rec.CrossingSeen); held < cacheHeld {
-		t.Errorf("record: decided %v after the crossing was seen; want at least %v", held, cacheHeld)
+	if waited := rec.Decided.Sub(rec.CrossingSeen); waited < cacheWait {
+		t.Errorf("record: decided %v after the crossing was seen; want at least %v", waited, cacheWait)
 	}
-	measured(t, rec)
+	logTiming(t, rec)
 }
 
-// answeredAtOnce checks the record of a pod whose memory brought the crossing.
-func answeredAtOnce(t *testing.T, d *daemon, p *pod) {
+// checkKilledAtOnce checks the record of a pod whose growth caused the crossing.
+func checkKilledAtOnce(t *testing.T, d *daemon, p *pod) {
 	t.Helper()
-	rec := d.ended(p)
-	killed(t, &rec, p)
-	if took := rec.SignalSent.Sub(rec.CrossingSeen); took > atOnce {
-		t.Errorf("%s was killed %v after the crossing; want it at once", p.Name, took)
+	rec := d.waitRecord(p)
+	checkKilled(t, &rec, p)
+	if took := rec.SignalSent.Sub(rec.CrossingSeen); took > immediateLimit {
+		t.Errorf("%s was killed %v after the crossing; want at most %v", p.Name, took, immediateLimit)
 	}
-	measured(t, &rec)
+	logTiming(t, &rec)
 }
 
-// measured logs what a record says of an eviction's speed.
-func measured(t *testing.T, rec *evict.Record) {
+// logTiming logs the latencies in a record.
+func logTiming(t *testing.T, rec *evict.Record) {
 	t.Helper()
 	t.Logf("%s: lane %s, %s: SIGKILL %v after the crossing was seen, overshoot %.1f MiB, expected %.1f MiB", rec.Pod, rec.Lane, rec.Confirm,
 		rec.SignalSent.Sub(rec.CrossingSeen), float64(rec.Overshoot)/mebibyte, float64(rec.Expected)/mebibyte)
 }
 
-// heap are the arguments of a JVM that touches its heap at once, with the threads of its collector.
-func heap(bytes int64) []string { return growing(bytes, "-threads", "8") }
+// heapArgs returns the arguments of a JVM that touches its whole heap after [pod.grow] with its collector threads.
+func heapArgs(bytes int64) []string { return growArgs(bytes, "-threads", "8") }
 
-// withActiveCache runs a pod with so much active file cache.
-func withActiveCache(t *testing.T, n *node.Node, size int64) *pod {
+// podWithActiveCache runs a pod with so many bytes of active file cache.
+func podWithActiveCache(t *testing.T, n *node.Node, size int64) *pod {
 	t.Helper()
-	cache := runPod(t, n, node.PodSpec{Name: "cache", Containers: one([]string{"mapped", "-path", "/cache", "-bytes", fmt.Sprint(size)})})
-	cache.says("mapped")
+	cache := runPod(t, n, node.PodSpec{Name: "cache", Containers: oneContainer([]string{"mapped", "-path", "/cache", "-bytes", fmt.Sprint(size)})})
+	cache.waitOutput("mapped")
 	return cache
 }
 
-// besideCache is a node with a pod that has active file cache and a calm one.
-func besideCache(t *testing.T) (n *node.Node, others []*pod) {
+// nodeWithCache starts a node with two pods: one has active file cache, the other constant anonymous memory.
+func nodeWithCache(t *testing.T) (n *node.Node, others []*pod) {
 	t.Helper()
 	n = startNode(t, gibibyte)
-	calm := runPod(t, n, node.PodSpec{Name: "calm", Containers: one(holding(32 * mebibyte))}).uses(32 * mebibyte)
-	return n, []*pod{withActiveCache(t, n, 320*mebibyte), calm}
+	bystander := runPod(t, n, node.PodSpec{Name: "bystander", Containers: oneContainer(holdArgs(32 * mebibyte))}).waitUsage(32 * mebibyte)
+	return n, []*pod{podWithActiveCache(t, n, 320*mebibyte), bystander}
 }
 
-// goesAtOnce has a pod grow, and checks that it goes at once and alone.
-func goesAtOnce(t *testing.T, d *daemon, p *pod, others []*pod) {
+// checkEvictedAtOnce makes a pod grow, and checks that only it is evicted, without delay.
+func checkEvictedAtOnce(t *testing.T, d *daemon, p *pod, others []*pod) {
 	t.Helper()
-	p.press()
+	p.grow()
 	p.mustDie()
-	answeredAtOnce(t, d, p)
-	d.victims(p)
+	checkKilledAtOnce(t, d, p)
+	d.checkVictims(p)
 	mustLive(t, others...)
 }
 
-// TestHeapBesideActiveCache: many threads touch a heap at full speed; what active cache there is does not hold up the
-// answer.
+// TestHeapBesideActiveCache: many threads touch a heap at full speed. The node's active cache does not delay the kill.
 func TestHeapBesideActiveCache(t *testing.T) {
-	n, others := besideCache(t)
-	jvm := runPod(t, n, node.PodSpec{Name: "jvm", Containers: one(heap(900 * mebibyte))})
-	d := startDaemon(t, n, below("256Mi"), append(others, jvm)...)
-	d.looks(2)
-	goesAtOnce(t, d, jvm, others)
+	n, others := nodeWithCache(t)
+	jvm := runPod(t, n, node.PodSpec{Name: "jvm", Containers: oneContainer(heapArgs(900 * mebibyte))})
+	d := startDaemon(t, n, hardThreshold("256Mi"), append(others, jvm)...)
+	d.waitReadings(2)
+	checkEvictedAtOnce(t, d, jvm, others)
 }
 
-// TestHeapAfterStart: right after evictd's own start, which leaves it few readings to compare with, a heap is answered
-// at once, too.
+// TestHeapAfterStart: right after its own start, with few readings to compare with, evictd kills a growing heap
+// without delay too.
 func TestHeapAfterStart(t *testing.T) {
-	n, others := besideCache(t)
-	jvm := runPod(t, n, node.PodSpec{Name: "jvm", Containers: one(heap(900 * mebibyte))})
-	d := newDaemon(t, n, below("256Mi"))
+	n, others := nodeWithCache(t)
+	jvm := runPod(t, n, node.PodSpec{Name: "jvm", Containers: oneContainer(heapArgs(900 * mebibyte))})
+	d := newDaemon(t, n, hardThreshold("256Mi"))
 	m := listen(t)
 	d.env = append(d.env, "NOTIFY_SOCKET="+m.path)
 	d.start()
-	eventually(t, "READY", func() bool { return strings.Contains(m.told(), "READY=1") })
-	goesAtOnce(t, d, jvm, others)
+	eventually(t, "READY", func() bool { return strings.Contains(m.received(), "READY=1") })
+	checkEvictedAtOnce(t, d, jvm, others)
 }
 
-// TestDatabaseBuffer: a shared buffer that is touched at once is other memory than file cache. A kill is not expected to
-// free shared memory, which may be a tmpfs's: on a slow machine the deficit would need other victims as well, so that
-// the other pods are protected.
+// TestDatabaseBuffer: a shared buffer is not file cache. evictd does not expect a kill to free shared memory, which may
+// belong to a tmpfs: on a slow machine it would choose further victims for the deficit, so the other pods are
+// protected.
 func TestDatabaseBuffer(t *testing.T) {
-	n, others := besideCache(t)
-	database := runPod(t, n, node.PodSpec{Name: "database", Containers: one(reading(32*mebibyte, 900*mebibyte))})
-	written(t, database, 32*mebibyte)
-	d := startDaemon(t, n, below("256Mi")+"\nprotect: {names: [default/cache, default/calm]}", append(others, database)...)
-	goesAtOnce(t, d, database, others)
+	n, others := nodeWithCache(t)
+	database := runPod(t, n, node.PodSpec{Name: "database", Containers: oneContainer(databaseArgs(32*mebibyte, 900*mebibyte))})
+	waitWritten(t, database, 32*mebibyte)
+	d := startDaemon(t, n, hardThreshold("256Mi")+"\nprotect: {names: [default/cache, default/bystander]}", append(others, database)...)
+	checkEvictedAtOnce(t, d, database, others)
 }
 
-// TestMemoryVolumeHog: what a pod writes at full speed to its /dev/shm, or to a volume in memory, is other memory than
-// file cache. It is back when the sandbox has been stopped, or when the volume is unmounted then, as a kubelet does it.
+// TestMemoryVolumeHog: files in /dev/shm or in a memory volume are not file cache. Their memory is freed when the
+// sandbox has been stopped or, for the volume, when it is unmounted after that, as a kubelet does.
 func TestMemoryVolumeHog(t *testing.T) {
 	for _, dir := range []string{"/dev/shm", "/volume"} {
 		t.Run(filepath.Base(dir), func(t *testing.T) {
-			n, others := besideCache(t)
+			n, others := nodeWithCache(t)
 			hog := node.ContainerSpec{Args: []string{"tmpfs", "-dir", dir, "-delay", "1h", "-bytes", fmt.Sprint(900 * mebibyte)}}
 			volume := ""
 			if dir != "/dev/shm" {
@@ -200,19 +201,19 @@ func TestMemoryVolumeHog(t *testing.T) {
 				hog.Mounts = []node.Mount{{Host: volume, Container: dir}}
 			}
 			p := runPod(t, n, node.PodSpec{Name: "hog", ShmBytes: gibibyte, Containers: []node.ContainerSpec{hog}})
-			// Until the stop is done, what the kill frees may not be enough.
-			d := startDaemon(t, n, below("256Mi")+"\nprotect: {names: [default/cache, default/calm]}", append(others, p)...)
-			before := d.looks(1)
-			p.press()
+			// Until the sandbox has been stopped, the kill may not free enough.
+			d := startDaemon(t, n, hardThreshold("256Mi")+"\nprotect: {names: [default/cache, default/bystander]}", append(others, p)...)
+			before := d.waitReadings(1)
+			p.grow()
 			p.mustDie()
 			if volume != "" {
 				if err := unix.Unmount(volume, 0); err != nil {
 					t.Fatalf("unmount the volume: %v", err)
 				}
 			}
-			answeredAtOnce(t, d, p)
-			d.victims(p)
-			d.until("memory that is back", func(s *control.Status) bool {
+			checkKilledAtOnce(t, d, p)
+			d.checkVictims(p)
+			d.waitStatus("freed memory", func(s *control.Status) bool {
 				return *s.Signals[signal.AllocatableMemoryAvailable].Available > *before.Signals[signal.AllocatableMemoryAvailable].Available-64*mebibyte
 			})
 			mustLive(t, others...)
@@ -220,41 +221,41 @@ func TestMemoryVolumeHog(t *testing.T) {
 	}
 }
 
-// TestImagePull: the runtime pulls an image, whose file cache is inactive, while other file cache crosses the node's
-// threshold. That waits; a hog that grows at the same time does not.
+// TestImagePull: the runtime imports an image, whose file cache is inactive, while other file cache crosses the node's
+// threshold. The eviction waits, unless a hog grows at the same time.
 func TestImagePull(t *testing.T) {
 	for _, grows := range []bool{false, true} {
 		t.Run(fmt.Sprintf("hog %t", grows), func(t *testing.T) {
 			size := min(nodeHog(t), gibibyte)
 			n := startNode(t, 2*size)
-			calm := runPod(t, n, node.PodSpec{Name: "calm", Containers: one(holding(32 * mebibyte))}).uses(32 * mebibyte)
-			// With the hog goes enough for the signal to recover, whatever is cached.
+			bystander := runPod(t, n, node.PodSpec{Name: "bystander", Containers: oneContainer(holdArgs(32 * mebibyte))}).waitUsage(32 * mebibyte)
+			// The kill of the hog frees enough for the signal to recover with any amount of cache.
 			hog := runPod(t, n, node.PodSpec{Name: "hog", Containers: []node.ContainerSpec{
-				{Args: growing(size / 2)}, {Name: "holds", Args: holding(size)},
+				{Args: growArgs(size / 2)}, {Name: "constant", Args: holdArgs(size)},
 			}})
 			eventually(t, "memory of the second container", func() bool { return hog.usage(hog.Containers[1].Cgroup) >= size })
-			pulled := pull(t, n, size/2)
+			pulled := startPull(t, n, size/2)
 			available, _ := nodeAvailable(t, 2*size)
-			d := startDaemon(t, n, fmt.Sprintf("enforceNodeAllocatable: []\nevictionHard: {memory.available: %d}", available-size/2), calm, hog)
-			grown := growth(t)
-			cacheOutside(t, n, size*3/4)
-			d.until("threshold met by active cache", func(s *control.Status) bool { return met(s) || len(s.Records) > 0 })
+			d := startDaemon(t, n, fmt.Sprintf("enforceNodeAllocatable: []\nevictionHard: {memory.available: %d}", available-size/2), bystander, hog)
+			grown := trackGrowth(t)
+			cacheOutsidePods(t, n, size*3/4)
+			d.waitStatus("threshold met by active cache", func(s *control.Status) bool { return met(s) || len(s.Records) > 0 })
 			if grows {
-				hog.press()
+				hog.grow()
 			}
 			hog.mustDie()
-			rec := d.ended(hog)
-			measured(t, &rec)
+			rec := d.waitRecord(hog)
+			logTiming(t, &rec)
 			switch waited, other := rec.Decided.Sub(rec.CrossingSeen), grown(); {
-			case grows && waited >= cacheHeld:
-				t.Errorf("the hog was killed %v after the crossing; want it when it grew", waited)
-			case !grows && waited < cacheHeld && other < signal.DefaultGrowthFloor*3/4:
-				t.Errorf("the pod was killed %v after the crossing, and other memory had grown by %d MiB; want it after %v", waited, other/mebibyte, cacheHeld)
-			case !grows && waited < cacheHeld:
-				t.Logf("other memory of this machine grew by %d MiB, and answered the crossing", other/mebibyte)
+			case grows && waited >= cacheWait:
+				t.Errorf("the hog was killed %v after the crossing; want less than %v", waited, cacheWait)
+			case !grows && waited < cacheWait && other < signal.DefaultGrowthFloor*3/4:
+				t.Errorf("the pod was killed %v after the crossing, and other memory had grown by %d MiB; want it after %v", waited, other/mebibyte, cacheWait)
+			case !grows && waited < cacheWait:
+				t.Logf("other memory of this machine grew by %d MiB, which ended the wait", other/mebibyte)
 			}
-			d.victims(hog)
-			mustLive(t, calm)
+			d.checkVictims(hog)
+			mustLive(t, bystander)
 			if err := <-pulled; err != nil {
 				t.Error(err)
 			}
@@ -262,9 +263,10 @@ func TestImagePull(t *testing.T) {
 	}
 }
 
-// growth follows how much memory of the machine is no file cache, and returns a function that ends that and returns how much more
-// than at its least it was at most, from then on: what else runs here may answer a crossing of the node's threshold.
-func growth(t *testing.T) (grown func() int64) {
+// trackGrowth samples the machine's anonymous and shared memory. It returns a function that stops the sampling and
+// returns the largest growth above an earlier minimum: growth of other processes also ends the wait after a crossing
+// of the node's threshold.
+func trackGrowth(t *testing.T) (grown func() int64) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	most := make(chan int64, 1)
@@ -293,8 +295,8 @@ func growth(t *testing.T) (grown func() int64) {
 	return end
 }
 
-// pull has the runtime import an image of so many bytes, and returns when it is at that.
-func pull(t *testing.T, n *node.Node, bytes int64) <-chan error {
+// startPull makes the runtime import an image of so many bytes, and returns once an eighth of it is written.
+func startPull(t *testing.T, n *node.Node, bytes int64) <-chan error {
 	t.Helper()
 	done := make(chan error, 1)
 	go func() { done <- n.AddImage(t.Context(), "localhost/pulled:1", bytes) }()
@@ -311,9 +313,9 @@ func pull(t *testing.T, n *node.Node, bytes int64) <-chan error {
 	return done
 }
 
-// cacheOutside makes so much active file cache that is charged to no pod. The file has no content on the disk: its pages
-// are cached all the same.
-func cacheOutside(t *testing.T, n *node.Node, size int64) {
+// cacheOutsidePods creates so many bytes of active file cache that is charged to no pod. The file is sparse; the pages
+// of its holes are cached too.
+func cacheOutsidePods(t *testing.T, n *node.Node, size int64) {
 	t.Helper()
 	path := filepath.Join(n.Dir(), "cache")
 	f, err := os.Create(path)
@@ -328,7 +330,7 @@ func cacheOutside(t *testing.T, n *node.Node, size int64) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	// A fault makes the page active with the multi-generational LRU, the second reading does with the classic lists.
+	// With the multi-generational LRU the page fault makes a page active, with the classic lists the second read does.
 	sum := byte(0)
 	for i := 0; i < len(mem); i += os.Getpagesize() {
 		sum += mem[i]
@@ -337,12 +339,12 @@ func cacheOutside(t *testing.T, n *node.Node, size int64) {
 		t.Fatalf("unmap: %v, content %d", err, sum)
 	}
 	for range 2 {
-		readThrough(t, path)
+		readFile(t, path)
 	}
 }
 
-// says waits until a pod's first container has printed something.
-func (p *pod) says(words string) {
+// waitOutput waits until the pod's first container has printed the words.
+func (p *pod) waitOutput(words string) {
 	p.t.Helper()
 	file := filepath.Join(p.n.Dir(), "logs", p.Namespace+"_"+p.Name+"_"+p.UID, p.Containers[0].Name+".log")
 	eventually(p.t, fmt.Sprintf("%q from %s", words, p.Name), func() bool {

@@ -13,15 +13,15 @@ import (
 	"strings"
 )
 
-// ErrNoContainerd says that this machine has no containerd to run. Fetch may help.
+// ErrNoContainerd means that containerd or runc was not found. Fetch may help.
 var ErrNoContainerd = errors.New("no containerd here")
 
-// Binaries are the absolute paths of what a node runs.
+// Binaries are the absolute paths of the executables that a node runs.
 type Binaries struct {
 	Containerd, Shim, Ctr, Runc string
 }
 
-// CacheDir is where Fetch unpacks to if not told otherwise: $XDG_CACHE_HOME/evictd or ~/.cache/evictd.
+// CacheDir returns the default directory of Fetch: $XDG_CACHE_HOME/evictd or ~/.cache/evictd.
 func CacheDir() (string, error) {
 	dir, err := os.UserCacheDir()
 	if err != nil {
@@ -30,9 +30,8 @@ func CacheDir() (string, error) {
 	return filepath.Join(dir, "evictd"), nil
 }
 
-// Find looks for containerd, its shim, ctr and runc in PATH, in the system directories that a PATH often
-// lacks, and then in what Fetch left in cache ("" is CacheDir). The error names what is missing and is
-// ErrNoContainerd.
+// Find searches containerd, its shim, ctr and runc in PATH, in the system directories that a PATH often lacks, and
+// then in Fetch's cache ("" is CacheDir). The error is ErrNoContainerd and names what is missing.
 func Find(cache string) (Binaries, error) {
 	if cache == "" {
 		var err error
@@ -50,11 +49,13 @@ func Find(cache string) (Binaries, error) {
 func findIn(dirs []string) (Binaries, error) {
 	var b Binaries
 	var missing []string
-	// containerd, its shim and ctr speak to each other in terms that change between versions: all three come
-	// from one directory.
-	family := []string{"containerd", "containerd-shim-runc-v2", "ctr"}
-	if dir := firstWith(dirs, family...); dir != "" {
-		b.Containerd, b.Shim, b.Ctr = filepath.Join(dir, family[0]), filepath.Join(dir, family[1]), filepath.Join(dir, family[2])
+	// containerd, its shim and ctr must be of one version, because their protocols change: all three are taken from
+	// one directory.
+	sameVersion := []string{"containerd", "containerd-shim-runc-v2", "ctr"}
+	if dir := firstWith(dirs, sameVersion...); dir != "" {
+		b.Containerd = filepath.Join(dir, sameVersion[0])
+		b.Shim = filepath.Join(dir, sameVersion[1])
+		b.Ctr = filepath.Join(dir, sameVersion[2])
 	} else {
 		missing = append(missing, "containerd with containerd-shim-runc-v2 and ctr")
 	}
@@ -83,7 +84,7 @@ func firstWith(dirs []string, names ...string) string {
 	return dirs[i]
 }
 
-// path is the PATH that lets containerd find its shim, and the shim the mount helpers.
+// path returns the PATH with which containerd finds its shim, and the shim finds the mount helpers.
 func (b Binaries) path() string {
 	return strings.Join([]string{filepath.Dir(b.Shim), filepath.Dir(b.Runc), "/usr/sbin", "/usr/bin", "/sbin", "/bin"}, ":")
 }
@@ -91,26 +92,26 @@ func (b Binaries) path() string {
 //go:embed fetch.sh
 var fetchScript string
 
-// Fetch unpacks Debian's containerd and runc into cache ("" is CacheDir), for Find to find. It downloads
-// about 35 MB with apt-get, takes seconds, and installs nothing; what is there already is kept. Progress goes
-// to log, nil for nobody.
+// Fetch unpacks Debian's containerd and runc into cache ("" is CacheDir), where Find looks for them. It downloads
+// about 35 MB with apt-get, takes seconds, and installs nothing; it keeps what is already in the cache. Progress is
+// written to log unless that is nil.
 func Fetch(ctx context.Context, cache string, log io.Writer) error {
 	args := []string{"-s"}
 	if cache != "" {
 		args = append(args, "--", cache)
 	}
-	var said strings.Builder
+	var stderr strings.Builder
 	cmd := exec.CommandContext(ctx, "sh", args...)
 	cmd.Stdin = strings.NewReader(fetchScript)
-	cmd.Stdout, cmd.Stderr = log, &said
+	cmd.Stdout, cmd.Stderr = log, &stderr
 	if err := cmd.Run(); err != nil {
-		return fmt.Errorf("fetch containerd: %w: %s", err, strings.TrimSpace(said.String()))
+		return fmt.Errorf("fetch containerd: %w: %s", err, strings.TrimSpace(stderr.String()))
 	}
 	return nil
 }
 
-// BuildHog compiles the hog, linked statically, into file. The Go command must be in PATH, and the working
-// directory in this module.
+// BuildHog compiles the hog, statically linked, into file. The go command must be in PATH, and the working directory
+// in this module.
 func BuildHog(ctx context.Context, file string) error {
 	cmd := exec.CommandContext(ctx, "go", "build", "-trimpath", "-buildvcs=false", "-ldflags=-s -w", "-o", file,
 		"github.com/evictd/evictd/tests/hog")

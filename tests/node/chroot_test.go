@@ -10,11 +10,12 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// chrootInto in the environment makes this test binary build a root directory there, and run tests in it.
-const chrootInto = "NODE_TEST_CHROOT_INTO"
+// chrootEnv is the environment variable with a directory in which this test binary creates a root directory, to run
+// tests in it.
+const chrootEnv = "NODE_TEST_CHROOT_INTO"
 
-// TestInPlainChroot repeats tests in what debootstrap and chroot make of a machine: a root directory that is no
-// mount point, without /etc/hosts.
+// TestInPlainChroot repeats tests in a root directory as debootstrap and chroot create it: not a mount point, and
+// without /etc/hosts.
 func TestInPlainChroot(t *testing.T) {
 	if err := Check(""); err != nil {
 		t.Skipf("needs %v", err)
@@ -24,20 +25,20 @@ func TestInPlainChroot(t *testing.T) {
 		t.Fatal(err)
 	}
 	root := t.TempDir()
-	cmd := exec.Command(self, "-test.v", "-test.run=^(TestPodsOfEachClass|TestHogInAPodIsWitnessed|TestSharedMemorySize|TestCloseAfterKill)$")
-	cmd.Env = append(os.Environ(), chrootInto+"="+root)
+	cmd := exec.Command(self, "-test.v", "-test.run=^(TestPodsOfEachClass|TestHogInAPodWritesStamps|TestSharedMemorySize|TestCloseAfterKill)$")
+	cmd.Env = append(os.Environ(), chrootEnv+"="+root)
 	cmd.Stdout, cmd.Stderr = t.Output(), t.Output()
-	// The mounts are in a namespace of their own: however this ends, nobody follows them when root is removed.
+	// A private mount namespace, so that removing root never follows the bind mounts.
 	cmd.SysProcAttr = &unix.SysProcAttr{Cloneflags: unix.CLONE_NEWNS}
 	if err := cmd.Run(); err != nil {
 		t.Errorf("in a chroot: %v", err)
 	}
 	if left, err := filepath.Glob(filepath.Join(root, "etc/*")); err != nil || len(left) > 0 {
-		t.Errorf("/etc of the chroot holds %q, %v; want it empty as it was", left, err)
+		t.Errorf("/etc of the chroot has %q, %v; want it empty as before", left, err)
 	}
 }
 
-// enterChroot returns only on error.
+// enterChroot creates the root directory and re-executes the test binary in it. It returns only on error.
 func enterChroot(root string) error {
 	all, err := mounts()
 	if err != nil {
@@ -85,7 +86,7 @@ func enterChroot(root string) error {
 	if err := os.Chdir(dir); err != nil {
 		return err
 	}
-	if err := os.Unsetenv(chrootInto); err != nil {
+	if err := os.Unsetenv(chrootEnv); err != nil {
 		return err
 	}
 	return unix.Exec(os.Args[0], os.Args, os.Environ())

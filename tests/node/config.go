@@ -6,24 +6,23 @@ import (
 	"strconv"
 )
 
-// The names of the two images. They are the hog both, pause being one of its commands.
+// The names of the two images. Both run the hog, which has a pause command.
 const (
 	PauseImage = "localhost/pause:1"
 	HogImage   = "localhost/hog:1"
 )
 
-// namespace is containerd's name for what CRI sees.
+// namespace is the containerd namespace that CRI uses.
 const namespace = "k8s.io"
 
-// containerdConfig is the configuration file. Everything that containerd would put elsewhere is moved below
-// dir, except the shims' sockets, whose place is compiled in. Paths are quoted as Go does, which is TOML for
-// what a path may hold.
+// containerdConfig returns the configuration file. All files of containerd are below dir, except the shims' sockets,
+// whose directory is compiled in. Paths are quoted as Go strings, which is valid TOML for every path used here.
 func containerdConfig(dir string, b Binaries, snapshotter string, restrictOOMScore bool, driver Driver) string {
 	q := func(elem ...string) string { return strconv.Quote(filepath.Join(append([]string{dir}, elem...)...)) }
 	return fmt.Sprintf(`version = 2
 root = %s
 state = %s
-# Bound to processes, containers and files of this node alone: no plugin that sets up the machine.
+# Plugins that would change the machine outside of this node.
 disabled_plugins = [
   "io.containerd.internal.v1.opt",
   "io.containerd.snapshotter.v1.aufs",
@@ -42,7 +41,7 @@ disabled_plugins = [
 [plugins."io.containerd.grpc.v1.cri"]
   sandbox_image = %q
   disable_apparmor = true
-  # Without CAP_SYS_RESOURCE nobody may lower an OOM score, and runc dies of trying to.
+  # Lowering oom_score_adj needs CAP_SYS_RESOURCE; without it, runc fails.
   restrict_oom_score_adj = %t
   [plugins."io.containerd.grpc.v1.cri".cni]
     bin_dir = %s

@@ -15,28 +15,28 @@ import (
 // daemon is a running containerd.
 type daemon struct {
 	cmd  *exec.Cmd
-	done chan struct{} // closed once err is what Wait said
+	done chan struct{} // closed after err is set to the result of Wait
 	err  error
 }
 
-// inside makes a command that runs in the node's system cgroup from its first instruction on, so that
-// whatever it forks is there too.
-func (n *Node) inside(ctx context.Context, name string, args ...string) *exec.Cmd {
+// systemCommand returns a command that a shell starts after it has joined the node's system cgroup, so that all of
+// the command's children are in that cgroup too.
+func (n *Node) systemCommand(ctx context.Context, name string, args ...string) *exec.Cmd {
 	const join = `while [ "$1" != -- ]; do echo $$ >"$1" || exit 126; shift; done; shift; exec "$@"`
 	argv := append([]string{"-c", join, "sh"}, n.tree.procsFiles(n.system())...)
 	argv = append(append(argv, "--", name), args...)
 	cmd := exec.CommandContext(ctx, "/bin/sh", argv...)
 	cmd.Dir = "/"
 	cmd.SysProcAttr = &unix.SysProcAttr{
-		Chroot:  n.slash,
-		Setpgid: true, // a ^C is for us
+		Chroot:  n.chroot,
+		Setpgid: true, // the terminal's ^C goes only to this process
 	}
 	cmd.Env = append(os.Environ(), "PATH="+n.binaries.path())
 	return cmd
 }
 
-// Restart starts containerd again on what it had, after killing it if it runs. Containers and shims live on.
-// It returns when CRI answers.
+// Restart kills containerd if it runs and starts it with the same state. Containers and shims are not affected. It
+// returns when CRI answers.
 func (n *Node) Restart(ctx context.Context) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -47,8 +47,8 @@ func (n *Node) Restart(ctx context.Context) error {
 		return fmt.Errorf("start containerd: %w", err)
 	}
 	defer logFile.Close()
-	// Its life does not end with ctx. And it writes to a file: a pipe would break when we die.
-	cmd := n.inside(context.WithoutCancel(ctx), n.binaries.Containerd, "--config", n.path("containerd.toml"))
+	// containerd outlives ctx. It logs to a file, because a pipe would break when this process dies.
+	cmd := n.systemCommand(context.WithoutCancel(ctx), n.binaries.Containerd, "--config", n.path("containerd.toml"))
 	cmd.Stdout, cmd.Stderr = logFile, logFile
 	if err := cmd.Start(); err != nil {
 		return fmt.Errorf("start containerd: %w", err)
@@ -59,15 +59,16 @@ func (n *Node) Restart(ctx context.Context) error {
 		d.err = cmd.Wait()
 		close(d.done)
 	}()
-	if err := n.answers(ctx, d); err != nil {
+	if err := n.waitForCRI(ctx, d); err != nil {
 		return fmt.Errorf("start containerd: %w: %s", err, n.logTail())
 	}
 	n.log.Printf("containerd (pid %d) answers after %v", cmd.Process.Pid, since(began))
 	return nil
 }
 
-// answers waits until CRI is served. It listens before it is ready, and then answers with errors.
-func (n *Node) answers(ctx context.Context, d *daemon) error {
+// waitForCRI waits until CRI answers without an error. containerd listens before the CRI plugin is ready, and answers
+// with errors until then.
+func (n *Node) waitForCRI(ctx context.Context, d *daemon) error {
 	ctx, cancel := context.WithTimeout(ctx, Slow(time.Minute))
 	defer cancel()
 	go func() {
@@ -86,7 +87,7 @@ func (n *Node) answers(ctx context.Context, d *daemon) error {
 		case <-ctx.Done():
 			select {
 			case <-d.done:
-				return fmt.Errorf("it ended: %w", d.err)
+				return fmt.Errorf("containerd exited: %w", d.err)
 			default:
 				return err
 			}
@@ -95,7 +96,7 @@ func (n *Node) answers(ctx context.Context, d *daemon) error {
 	}
 }
 
-// Kill kills containerd by SIGKILL, and nothing else: shims and containers live on. Restart starts it again.
+// Kill sends SIGKILL to containerd. Shims and containers go on running. Restart starts containerd again.
 func (n *Node) Kill() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -106,12 +107,12 @@ func (n *Node) killDaemon() {
 	if n.daemon == nil {
 		return
 	}
-	_ = n.daemon.cmd.Process.Kill() // ended already, at worst
+	_ = n.daemon.cmd.Process.Kill() // fails only if it has already exited
 	<-n.daemon.done
 	n.daemon = nil
 }
 
-// PID is containerd's, 0 while it does not run.
+// PID returns the process ID of containerd, or 0 while it does not run.
 func (n *Node) PID() int {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -121,7 +122,7 @@ func (n *Node) PID() int {
 	return n.daemon.cmd.Process.Pid
 }
 
-// logTail is the end of containerd's log, for an error.
+// logTail returns the end of containerd's log, for an error text.
 func (n *Node) logTail() string {
 	b, err := os.ReadFile(n.path(logName))
 	if err != nil {

@@ -8,10 +8,10 @@ import (
 	"strings"
 )
 
-// Driver is who makes the cgroups of pods and of their containers, by the names of the kubelet's cgroupDriver.
+// Driver creates the cgroups of pods and containers. Its values are those of the kubelet's cgroupDriver.
 type Driver string
 
-// The two drivers. With [Systemd], pods are slices and containers are scopes, and systemd makes them:
+// The two drivers. With [Systemd], systemd creates pods as slices and containers as scopes:
 //
 //	/evictd_test_1f2e3d4c.slice/…-kubepods.slice/…-kubepods-burstable.slice/…-pod<uid>.slice/cri-containerd-<id>.scope
 const (
@@ -19,11 +19,12 @@ const (
 	Systemd  Driver = "systemd"
 )
 
-// DriverVariable names the environment variable that chooses the driver of nodes for which none is given.
+// DriverVariable is the environment variable with the driver of nodes whose Options name none.
 const DriverVariable = "EVICTD_TEST_CGROUP_DRIVER"
 
-// chosen is the driver itself or, where none is given, what the environment says, else cgroupfs.
-func (d Driver) chosen() (Driver, error) {
+// resolve returns the driver itself or, if it is empty, the one in the environment, else cgroupfs. It fails for an
+// unknown name.
+func (d Driver) resolve() (Driver, error) {
 	from := ""
 	if d == "" {
 		d, from = Driver(os.Getenv(DriverVariable)), DriverVariable+": "
@@ -34,27 +35,27 @@ func (d Driver) chosen() (Driver, error) {
 	case "":
 		return Cgroupfs, nil
 	}
-	return "", fmt.Errorf("%s%q is no cgroup driver: it is cgroupfs or systemd", from, string(d))
+	return "", fmt.Errorf("%s%q is not a cgroup driver: want cgroupfs or systemd", from, string(d))
 }
 
-// check tells whether this machine has what the driver needs: nil, or what is missing.
+// check returns an error that names what this machine lacks for the driver.
 func (d Driver) check(t tree) error {
 	if d != Systemd {
 		return nil
 	}
-	// What sd_booted(3) looks at.
+	// The same test as sd_booted(3).
 	if _, err := os.Lstat("/run/systemd/system"); err != nil {
 		return errors.New("systemd as pid 1, for its cgroup driver")
 	}
 	if len(t) != 1 || !t[0].v2 {
-		// On v1, systemd makes a slice's cgroups in some of the hierarchies only.
+		// On v1, systemd creates a slice's cgroup only in some of the hierarchies.
 		return errors.New("the unified cgroup v2 hierarchy, for the systemd driver")
 	}
 	return nil
 }
 
-// child is the cgroup of that name below another. The dashes of a slice's name are its place in the tree, so that a
-// name has none of its own: the kubelet writes _ for them (pkg/kubelet/cm/cgroup_manager_linux.go).
+// child returns the path of a child cgroup. In the name of a slice, dashes separate its ancestors, so dashes in name
+// become underscores, as in the kubelet (pkg/kubelet/cm/cgroup_manager_linux.go).
 func (d Driver) child(parent, name string) string {
 	if d != Systemd {
 		return parent + "/" + name
@@ -67,7 +68,7 @@ const sliceSuffix = ".slice"
 
 func sliceName(name string) string { return strings.ReplaceAll(name, "-", "_") }
 
-// makePods makes a cgroup for pods. Limits in bytes and processes; 0 is none.
+// makePods creates a cgroup for pods, with limits in bytes and processes; 0 is no limit.
 func (n *Node) makePods(cgroup string, memory, pids int64) error {
 	if n.record.Driver == Systemd {
 		return startSlice(n.tree[0], cgroup, memory, pids)
@@ -86,32 +87,32 @@ func (n *Node) makePods(cgroup string, memory, pids int64) error {
 	return nil
 }
 
-// removePods removes a cgroup that makePods has made, once nobody is in it.
+// removePods removes a cgroup that makePods has created. It must have no processes.
 func (n *Node) removePods(cgroup string) error {
 	if n.record.Driver == Systemd {
 		if err := stopSlice(n.tree, cgroup); err != nil {
 			return err
 		}
 	}
-	return n.tree.remove(cgroup, removePatience)
+	return n.tree.remove(cgroup, removeTimeout)
 }
 
-// containerCgroup is the path of a container's cgroup. The runtime tells the path itself, or slice:prefix:id, of
-// which it makes a scope in its pod's slice.
-func containerCgroup(told, pod string) (string, error) {
-	if filepath.IsAbs(told) {
-		return told, nil
+// containerCgroup returns the path of a container's cgroup from the cgroupsPath of its OCI spec. That is the path
+// itself or, with the systemd driver, slice:prefix:id, which names a scope in the pod's slice.
+func containerCgroup(cgroupsPath, pod string) (string, error) {
+	if filepath.IsAbs(cgroupsPath) {
+		return cgroupsPath, nil
 	}
-	slice, scope, ok := strings.Cut(told, ":")
+	slice, scope, ok := strings.Cut(cgroupsPath, ":")
 	prefix, id, two := strings.Cut(scope, ":")
 	if !ok || !two || slice != filepath.Base(pod) {
-		return "", fmt.Errorf("cgroups path %q is neither absolute nor in the slice of its pod, %s", told, pod)
+		return "", fmt.Errorf("cgroups path %q is neither absolute nor in the slice of its pod, %s", cgroupsPath, pod)
 	}
 	return filepath.Join(pod, prefix+"-"+id+".scope"), nil
 }
 
-// MakeCgroup makes a cgroup that is no pod's, with a limit of its memory in bytes, beside those of the pods, and
-// returns its path below a hierarchy's mount point. It goes with the node.
+// MakeCgroup creates a cgroup with a memory limit in bytes, outside of kubepods, and returns its path below the
+// hierarchy's mount point. Close removes it with the node.
 func (n *Node) MakeCgroup(name string, memory int64) (string, error) {
 	cgroup := n.record.cgroup() + "/" + name
 	if err := n.tree.make(cgroup); err != nil {

@@ -27,25 +27,25 @@ func TestDriverChild(t *testing.T) {
 func TestContainerCgroup(t *testing.T) {
 	const pod = "/r.slice/r-kubepods.slice/r-kubepods-podu.slice"
 	for _, tt := range []struct {
-		told, pod, want string
-		err             bool
+		cgroupsPath, pod, want string
+		err                    bool
 	}{
-		{told: "/r/kubepods/podu/c1", pod: "/r/kubepods/podu", want: "/r/kubepods/podu/c1"},
-		{told: "/k8s.io/c1", want: "/k8s.io/c1"},
-		{told: "r-kubepods-podu.slice:cri-containerd:c1", pod: pod, want: pod + "/cri-containerd-c1.scope"},
-		{told: "r-kubepods-podx.slice:cri-containerd:c1", pod: pod, err: true},
-		{told: "r-kubepods-podu.slice:c1", pod: pod, err: true},
-		{told: "c1", pod: pod, err: true},
-		{told: "", pod: pod, err: true},
+		{cgroupsPath: "/r/kubepods/podu/c1", pod: "/r/kubepods/podu", want: "/r/kubepods/podu/c1"},
+		{cgroupsPath: "/k8s.io/c1", want: "/k8s.io/c1"},
+		{cgroupsPath: "r-kubepods-podu.slice:cri-containerd:c1", pod: pod, want: pod + "/cri-containerd-c1.scope"},
+		{cgroupsPath: "r-kubepods-podx.slice:cri-containerd:c1", pod: pod, err: true},
+		{cgroupsPath: "r-kubepods-podu.slice:c1", pod: pod, err: true},
+		{cgroupsPath: "c1", pod: pod, err: true},
+		{cgroupsPath: "", pod: pod, err: true},
 	} {
-		got, err := containerCgroup(tt.told, tt.pod)
+		got, err := containerCgroup(tt.cgroupsPath, tt.pod)
 		if (err != nil) != tt.err || got != tt.want {
-			t.Errorf("containerCgroup(%q, %q) = %q, %v; want %q, error: %t", tt.told, tt.pod, got, err, tt.want, tt.err)
+			t.Errorf("containerCgroup(%q, %q) = %q, %v; want %q, error: %t", tt.cgroupsPath, tt.pod, got, err, tt.want, tt.err)
 		}
 	}
 }
 
-func TestChosenDriver(t *testing.T) {
+func TestResolveDriver(t *testing.T) {
 	for _, tt := range []struct {
 		given  Driver
 		env    string
@@ -59,14 +59,14 @@ func TestChosenDriver(t *testing.T) {
 		{given: "runc", blames: `"runc"`},
 	} {
 		t.Setenv(DriverVariable, tt.env)
-		got, err := tt.given.chosen()
+		got, err := tt.given.resolve()
 		if got != tt.want || (err != nil) != (tt.blames != "") || err != nil && !strings.Contains(err.Error(), tt.blames) {
-			t.Errorf("with %q: %q.chosen() = %q, %v; want %q and an error with %q", tt.env, tt.given, got, err, tt.want, tt.blames)
+			t.Errorf("with %q: %q.resolve() = %q, %v; want %q and an error with %q", tt.env, tt.given, got, err, tt.want, tt.blames)
 		}
 	}
 }
 
-func TestSlowness(t *testing.T) {
+func TestReadSlowFactor(t *testing.T) {
 	dir := t.TempDir()
 	cpuinfo := func(name, text string) string {
 		file := filepath.Join(dir, name)
@@ -78,22 +78,22 @@ func TestSlowness(t *testing.T) {
 	emulator := cpuinfo("emulator", "processor\t: 0\nvendor_id\t: AuthenticAMD\nmodel name\t: QEMU TCG CPU version 2.5+\nflags\t\t: fpu de\n")
 	metal := cpuinfo("metal", "processor\t: 0\nmodel name\t: Intel(R) Xeon(R) Processor @ 2.60GHz\nbugs\t\t: QEMU TCG CPU\n")
 	for _, tt := range []struct {
-		asked, cpuinfo string
-		want           int64
-		err            bool
+		variable, cpuinfo string
+		want              int64
+		err               bool
 	}{
 		{cpuinfo: metal, want: 1},
-		{cpuinfo: emulator, want: emulated},
-		{asked: "3", cpuinfo: emulator, want: 3},
-		{asked: "1", cpuinfo: filepath.Join(dir, "absent"), want: 1},
+		{cpuinfo: emulator, want: emulatedFactor},
+		{variable: "3", cpuinfo: emulator, want: 3},
+		{variable: "1", cpuinfo: filepath.Join(dir, "absent"), want: 1},
 		{cpuinfo: filepath.Join(dir, "absent"), err: true},
-		{asked: "0", cpuinfo: metal, err: true},
-		{asked: "2.5", cpuinfo: metal, err: true},
-		{asked: "-1", cpuinfo: metal, err: true},
+		{variable: "0", cpuinfo: metal, err: true},
+		{variable: "2.5", cpuinfo: metal, err: true},
+		{variable: "-1", cpuinfo: metal, err: true},
 	} {
-		got, err := slowness(tt.asked, tt.cpuinfo)
+		got, err := readSlowFactor(tt.variable, tt.cpuinfo)
 		if (err != nil) != tt.err || int64(got) != tt.want {
-			t.Errorf("slowness(%q, %s) = %d, %v; want %d, error: %t", tt.asked, filepath.Base(tt.cpuinfo), int64(got), err, tt.want, tt.err)
+			t.Errorf("readSlowFactor(%q, %s) = %d, %v; want %d, error: %t", tt.variable, filepath.Base(tt.cpuinfo), int64(got), err, tt.want, tt.err)
 		}
 	}
 }
@@ -115,6 +115,6 @@ func TestPrebuilt(t *testing.T) {
 	}
 	_, err := Prebuilt("evictd", "evictctl", "hog")
 	if err == nil || !strings.HasSuffix(err.Error(), "no executable evictctl, hog") {
-		t.Errorf("Prebuilt of what is not there = %v; want it to name evictctl and hog", err)
+		t.Errorf("Prebuilt of missing executables = %v; want an error that names evictctl and hog", err)
 	}
 }

@@ -7,7 +7,7 @@ import (
 	"testing"
 )
 
-func TestFetchKeepsWhatIsThere(t *testing.T) {
+func TestFetchKeepsExisting(t *testing.T) {
 	cache := t.TempDir()
 	for _, name := range []string{"usr/bin/containerd", "usr/bin/containerd-shim-runc-v2", "usr/bin/ctr", "usr/sbin/runc"} {
 		path := filepath.Join(cache, "containerd", name)
@@ -23,15 +23,15 @@ func TestFetchKeepsWhatIsThere(t *testing.T) {
 		t.Fatal(err)
 	}
 	if want := filepath.Join(cache, "containerd"); !strings.Contains(log.String(), want) {
-		t.Errorf("Fetch says %q; want it to name %s", log.String(), want)
+		t.Errorf("Fetch logs %q; want it to name %s", log.String(), want)
 	}
 	if b, err := os.ReadFile(filepath.Join(cache, "containerd/usr/sbin/runc")); err != nil || string(b) != "usr/sbin/runc" {
-		t.Errorf("runc after Fetch = %q, %v; want it untouched", b, err)
+		t.Errorf("runc after Fetch = %q, %v; want it unchanged", b, err)
 	}
 }
 
 func TestFetchNeedsApt(t *testing.T) {
-	// A PATH with a shell alone: another distribution.
+	// A PATH with only a shell, as on a distribution without apt.
 	sh := t.TempDir()
 	if err := os.Symlink("/bin/sh", filepath.Join(sh, "sh")); err != nil {
 		t.Fatal(err)
@@ -39,7 +39,7 @@ func TestFetchNeedsApt(t *testing.T) {
 	t.Setenv("PATH", sh)
 	cache := t.TempDir()
 	if err := Fetch(t.Context(), cache, nil); err == nil || !strings.Contains(err.Error(), "apt-get is missing") {
-		t.Errorf("Fetch without apt-get = %v; want an error that says so", err)
+		t.Errorf("Fetch without apt-get = %v; want an error with \"apt-get is missing\"", err)
 	}
 	if entries, err := os.ReadDir(cache); err != nil || len(entries) > 0 {
 		t.Errorf("cache after a failed Fetch = %v, %v; want it empty", entries, err)

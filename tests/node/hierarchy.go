@@ -18,15 +18,15 @@ import (
 // A hierarchy is one mounted cgroup tree.
 type hierarchy struct {
 	mount       string   // "/sys/fs/cgroup/memory"
-	controllers []string // of v1: "memory", "cpu", "name=systemd"; nil on v2, whose files tell
+	controllers []string // of v1: "memory", "cpu", "name=systemd"; nil on v2, which has them in cgroup.controllers
 	v2          bool
 }
 
-// A tree is a set of hierarchies seen as one: a path in it is the same path in each of them. Every change is
-// made below one private root, and nothing outside of it is written.
+// A tree is a set of hierarchies: a path in it is the same path in each of them. Callers change only cgroups below
+// the node's private root.
 type tree []hierarchy
 
-// mountedTree finds every cgroup hierarchy of this machine, each once.
+// mountedTree returns each cgroup hierarchy of this machine once. It fails if none is mounted.
 func mountedTree() (tree, error) {
 	all, err := mounts()
 	if err != nil {
@@ -41,7 +41,7 @@ func mountedTree() (tree, error) {
 		seen[m.device] = true
 		h := hierarchy{mount: m.point, v2: m.fstype == "cgroup2"}
 		if !h.v2 {
-			// Beside the controllers stand flags like rw, which are no controller's name and do no harm.
+			// The options also have flags like rw, which never equal the name of a controller.
 			h.controllers = strings.Split(m.options, ",")
 		}
 		t = append(t, h)
@@ -52,8 +52,8 @@ func mountedTree() (tree, error) {
 	return t, nil
 }
 
-// having returns the hierarchy that holds a controller.
-func (t tree) having(controller string) (hierarchy, error) {
+// withController returns the hierarchy that has a controller, or an error.
+func (t tree) withController(controller string) (hierarchy, error) {
 	for _, h := range t {
 		if slices.Contains(h.controllers, controller) {
 			return h, nil
@@ -75,14 +75,14 @@ func (h hierarchy) path(cgroup string, file ...string) string {
 	return filepath.Join(append([]string{h.mount, cgroup}, file...)...)
 }
 
-// make creates a cgroup in every hierarchy, parents included, ready for processes.
+// make creates a cgroup and its parents in every hierarchy, so that processes can join it.
 func (t tree) make(cgroup string) error {
 	for _, h := range t {
 		at := "/"
 		for name := range strings.SplitSeq(strings.Trim(cgroup, "/"), "/") {
 			parent := at
 			at = filepath.Join(at, name)
-			if err := h.makeOne(parent, at); err != nil {
+			if err := h.makeDir(parent, at); err != nil {
 				return fmt.Errorf("make cgroup: %w", err)
 			}
 		}
@@ -90,10 +90,10 @@ func (t tree) make(cgroup string) error {
 	return nil
 }
 
-func (h hierarchy) makeOne(parent, cgroup string) error {
+func (h hierarchy) makeDir(parent, cgroup string) error {
 	if h.v2 && parent != "/" {
-		// A child has the controllers that its parent hands down. The root's list is the machine's business.
-		if err := h.handDown(parent); err != nil {
+		// A child has the controllers in its parent's cgroup.subtree_control. The root's is not changed.
+		if err := h.enableControllers(parent); err != nil {
 			return err
 		}
 	}
@@ -105,7 +105,7 @@ func (h hierarchy) makeOne(parent, cgroup string) error {
 		return err
 	}
 	if slices.Contains(h.controllers, "cpuset") {
-		// A new v1 cpuset is empty and refuses processes.
+		// A new v1 cpuset is empty, and no process can join it.
 		for _, file := range []string{"cpuset.cpus", "cpuset.mems"} {
 			b, err := os.ReadFile(h.path(parent, file))
 			if err != nil {
@@ -119,7 +119,7 @@ func (h hierarchy) makeOne(parent, cgroup string) error {
 	return nil
 }
 
-func (h hierarchy) handDown(cgroup string) error {
+func (h hierarchy) enableControllers(cgroup string) error {
 	b, err := os.ReadFile(h.path(cgroup, "cgroup.controllers"))
 	if err != nil {
 		return err
@@ -132,9 +132,9 @@ func (h hierarchy) handDown(cgroup string) error {
 	return nil
 }
 
-// set writes a controller's limit: v1File or v2File, by what is mounted.
+// set writes a controller's limit to v1File or v2File, whichever the mounted hierarchy has.
 func (t tree) set(controller, cgroup, v1File, v2File string, value int64) error {
-	h, err := t.having(controller)
+	h, err := t.withController(controller)
 	if err != nil {
 		return err
 	}
@@ -148,7 +148,7 @@ func (t tree) set(controller, cgroup, v1File, v2File string, value int64) error 
 	return nil
 }
 
-// procsFiles are the files that take a process into the cgroup, one per hierarchy.
+// procsFiles returns the cgroup.procs files of a cgroup, one per hierarchy.
 func (t tree) procsFiles(cgroup string) []string {
 	var files []string
 	for _, h := range t {
@@ -161,7 +161,7 @@ func (t tree) procsFiles(cgroup string) []string {
 func (t tree) dirs(cgroup string) []string {
 	var dirs []string
 	for _, h := range t {
-		// A directory may vanish under the walk; what counts is what is still there.
+		// A directory that is removed during the walk is skipped.
 		_ = filepath.WalkDir(h.path(cgroup), func(path string, d fs.DirEntry, err error) error {
 			if err != nil {
 				return fs.SkipDir
@@ -184,7 +184,7 @@ func (t tree) processes(cgroup string) []int {
 			continue
 		}
 		for line := range bytes.FieldsSeq(b) {
-			// 0 is a process of a pid namespace that we can't see.
+			// 0 is a process outside of this process's PID namespace.
 			if pid, err := strconv.Atoi(string(line)); err == nil && pid > 0 {
 				pids = append(pids, pid)
 			}
@@ -194,18 +194,19 @@ func (t tree) processes(cgroup string) []int {
 	return slices.Compact(pids)
 }
 
-// kill ends every process in cgroup and its descendants, and returns when none is left.
-func (t tree) kill(cgroup string, patience time.Duration) error {
-	for end := time.Now().Add(patience); ; time.Sleep(2 * time.Millisecond) {
+// kill sends SIGKILL to every process in cgroup and its descendants, and returns when none is left. It fails after
+// the timeout.
+func (t tree) kill(cgroup string, timeout time.Duration) error {
+	for end := time.Now().Add(timeout); ; time.Sleep(2 * time.Millisecond) {
 		pids := t.processes(cgroup)
 		if len(pids) == 0 {
 			return nil
 		}
 		if time.Now().After(end) {
-			return fmt.Errorf("kill cgroup %s: after %v %d processes live: %v", cgroup, patience, len(pids), pids)
+			return fmt.Errorf("kill cgroup %s: after %v %d processes live: %v", cgroup, timeout, len(pids), pids)
 		}
 		for _, dir := range t.dirs(cgroup) {
-			// Nobody forks any more, and nobody is frozen, who could then not die. Not every hierarchy has every file.
+			// Prevent forks, and thaw: on v1 a frozen process does not die. Not every hierarchy has all files.
 			for file, value := range map[string]string{"pids.max": "0", "freezer.state": "THAWED", "cgroup.freeze": "0"} {
 				if _, err := os.Stat(filepath.Join(dir, file)); err == nil {
 					_ = os.WriteFile(filepath.Join(dir, file), []byte(value), 0)
@@ -213,15 +214,16 @@ func (t tree) kill(cgroup string, patience time.Duration) error {
 			}
 		}
 		for _, pid := range pids {
-			if err := killOne(pid, cgroup); err != nil {
+			if err := killProcess(pid, cgroup); err != nil {
 				return err
 			}
 		}
 	}
 }
 
-// killOne kills a process, if it is (still) in the cgroup once it is held by a pidfd.
-func killOne(pid int, cgroup string) error {
+// killProcess kills a process if it is in the cgroup. It opens a pidfd before it checks that, so that a reused PID is
+// never killed.
+func killProcess(pid int, cgroup string) error {
 	fd, err := unix.PidfdOpen(pid, 0)
 	if errors.Is(err, unix.ESRCH) || errors.Is(err, unix.EINVAL) {
 		return nil
@@ -232,7 +234,7 @@ func killOne(pid int, cgroup string) error {
 	defer unix.Close(fd)
 	b, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "cgroup"))
 	if err != nil || !memberOf(string(b), cgroup) {
-		return nil // gone, or another one by now
+		return nil // exited, or the PID was reused
 	}
 	if err := unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0); err != nil && !errors.Is(err, unix.ESRCH) {
 		return fmt.Errorf("kill %d: %w", pid, err)
@@ -240,7 +242,7 @@ func killOne(pid int, cgroup string) error {
 	return nil
 }
 
-// memberOf says whether the text of /proc/PID/cgroup names cgroup or a descendant in any hierarchy:
+// memberOf reports whether the text of /proc/PID/cgroup names cgroup or a descendant in any hierarchy:
 //
 //	4:memory:/kubepods/besteffort/pod1
 //	0::/system
@@ -254,10 +256,10 @@ func memberOf(text, cgroup string) bool {
 	return false
 }
 
-// remove removes cgroup and its descendants, which must hold no process. The kernel lets go of a cgroup a
-// moment after its last process, so that it is tried for a while.
-func (t tree) remove(cgroup string, patience time.Duration) error {
-	for end := time.Now().Add(patience); ; time.Sleep(2 * time.Millisecond) {
+// remove removes cgroup and its descendants, which must have no processes. It retries until the timeout, because the
+// kernel returns EBUSY for a moment after the last process has exited.
+func (t tree) remove(cgroup string, timeout time.Duration) error {
+	for end := time.Now().Add(timeout); ; time.Sleep(2 * time.Millisecond) {
 		var left error
 		for _, dir := range slices.Backward(t.dirs(cgroup)) {
 			if err := unix.Rmdir(dir); err != nil && !errors.Is(err, unix.ENOENT) {

@@ -14,11 +14,11 @@ import (
 	"runtime"
 )
 
-// An archive writes itself, the same each time: what is large is never in memory as a whole.
+// An archive writes its content, the same bytes on each call. Large content is streamed, never in memory as a whole.
 type archive func(io.Writer) error
 
-// imageArchive packs an executable as two images that share one layer, in the format of docker-archive: a tar
-// with manifest.json, a configuration per image, and the layer, itself a tar.
+// imageArchive returns a docker-archive of two images that share one layer with the executable: a tar with
+// manifest.json, a configuration per image, and the layer, which is a tar too.
 func imageArchive(hog []byte) (archive, error) {
 	layer := archiveOf(
 		entry{name: "hog", mode: 0o755, size: int64(len(hog)), write: contentOf(hog)},
@@ -27,7 +27,8 @@ func imageArchive(hog []byte) (archive, error) {
 	return imagesOf(layer, image{PauseImage, []string{"/hog", "pause"}}, image{HogImage, []string{"/hog"}})
 }
 
-// dataArchive is an image with one file, whose content no filesystem makes smaller and no other image has.
+// dataArchive returns an image with one file of random content, which is neither compressible nor shared with another
+// image.
 func dataArchive(tag string, size int64) (archive, error) {
 	var seed [32]byte
 	_, _ = rand.Read(seed[:]) // never fails
@@ -79,7 +80,7 @@ func imagesOf(layer archive, images ...image) (archive, error) {
 	return archiveOf(append(entries, entry{name: "manifest.json", mode: 0o644, size: int64(len(b)), write: contentOf(b)})...), nil
 }
 
-// measure is a writer that keeps the size and the digest alone.
+// measure is a writer that computes the size and the digest.
 type measure struct {
 	hash.Hash
 	size int64
@@ -104,7 +105,7 @@ func contentOf(data []byte) func(io.Writer) error {
 	}
 }
 
-// archiveOf is a tar of the entries.
+// archiveOf returns a tar of the entries.
 func archiveOf(entries ...entry) archive {
 	return func(to io.Writer) error {
 		w := tar.NewWriter(to)

@@ -11,13 +11,13 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Pod is a sandbox and its containers as CRI knew them at one time.
+// Pod is a snapshot of a sandbox and its containers in CRI.
 type Pod struct {
 	ID, Name, Namespace, UID string
 	Ready                    bool
-	// Cgroup is the pod's, the parent of all of its containers'; "" if it has none of its own.
+	// Cgroup is the parent cgroup of the pod's containers; "" for a pod without a cgroup parent.
 	Cgroup string
-	// PID is the pause process.
+	// PID is the process ID of the pause process.
 	PID        int
 	Containers []Container
 }
@@ -26,14 +26,14 @@ type Pod struct {
 type Container struct {
 	ID, Name string
 	Running  bool
-	// PID is its first process, 0 when it does not run.
+	// PID is the container's first process, 0 if it does not run.
 	PID int
-	// Cgroup is its path below a hierarchy's mount point.
+	// Cgroup is the path below a hierarchy's mount point.
 	Cgroup   string
 	ExitCode int
 }
 
-// Pods lists all pods, those that are not ready too, in CRI's order.
+// Pods lists all pods, including those that are not ready, in CRI's order.
 func (n *Node) Pods(ctx context.Context) ([]Pod, error) {
 	list, err := n.runtime.ListPodSandbox(ctx, &cri.ListPodSandboxRequest{})
 	if err != nil {
@@ -50,15 +50,15 @@ func (n *Node) Pods(ctx context.Context) ([]Pod, error) {
 	return pods, nil
 }
 
-// Pod asks CRI for one pod, by its sandbox's id.
+// Pod reads one pod from CRI by the id of its sandbox.
 func (n *Node) Pod(ctx context.Context, id string) (Pod, error) {
 	answer, err := n.runtime.PodSandboxStatus(ctx, &cri.PodSandboxStatusRequest{PodSandboxId: id, Verbose: true})
 	if err != nil {
-		return Pod{}, fmt.Errorf("ask for sandbox %s: %w", id, err)
+		return Pod{}, fmt.Errorf("read status of sandbox %s: %w", id, err)
 	}
 	info, err := parseInfo(answer.GetInfo())
 	if err != nil {
-		return Pod{}, fmt.Errorf("ask for sandbox %s: %w", id, err)
+		return Pod{}, fmt.Errorf("read status of sandbox %s: %w", id, err)
 	}
 	sandbox := answer.GetStatus()
 	pod := Pod{
@@ -77,7 +77,7 @@ func (n *Node) Pod(ctx context.Context, id string) (Pod, error) {
 	for _, c := range list.GetContainers() {
 		container, err := n.container(ctx, c.GetId(), pod.Cgroup)
 		if err != nil {
-			return Pod{}, fmt.Errorf("ask for container of %s: %w", pod.Name, err)
+			return Pod{}, fmt.Errorf("read status of a container of %s: %w", pod.Name, err)
 		}
 		pod.Containers = append(pod.Containers, container)
 	}
@@ -111,7 +111,7 @@ func (n *Node) container(ctx context.Context, id, pod string) (Container, error)
 	return c, nil
 }
 
-// info is the part that we need of containerd's verbose answers: JSON, under the key "info".
+// info is the part of containerd's verbose status that tests need: JSON, under the key "info".
 type info struct {
 	PID         int `json:"pid"`
 	RuntimeSpec struct {
@@ -134,9 +134,9 @@ func parseInfo(answer map[string]string) (info, error) {
 	return i, nil
 }
 
-// MemoryUsage is a cgroup's charge in bytes: memory.usage_in_bytes, on v2 memory.current.
+// MemoryUsage reads the memory charged to a cgroup in bytes: memory.usage_in_bytes, on v2 memory.current.
 func (n *Node) MemoryUsage(cgroup string) (int64, error) {
-	h, err := n.tree.having("memory")
+	h, err := n.tree.withController("memory")
 	if err != nil {
 		return 0, err
 	}
@@ -155,7 +155,7 @@ func (n *Node) MemoryUsage(cgroup string) (int64, error) {
 	return usage, nil
 }
 
-// ContainerLog is the file that receives a container's output, in CRI's format.
+// ContainerLog returns the path of a container's log, in CRI's format.
 func (n *Node) ContainerLog(pod Pod, container string) string {
 	return n.path("logs", pod.Namespace+"_"+pod.Name+"_"+pod.UID, container+".log")
 }

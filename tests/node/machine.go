@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// meminfo is what a node's size is reckoned from, in bytes.
+// meminfo has the fields of /proc/meminfo from which the pods' limit is computed, in bytes.
 type meminfo struct{ total, available int64 }
 
 func readMeminfo() (meminfo, error) {
@@ -37,7 +37,7 @@ func parseMeminfo(text string) (meminfo, error) {
 	return meminfo{int64(total) << 10, int64(available) << 10}, nil
 }
 
-// lacksSysResource says whether this process can't lower an OOM score.
+// lacksSysResource reports whether this process lacks CAP_SYS_RESOURCE, which lowering oom_score_adj needs.
 func lacksSysResource() (bool, error) {
 	b, err := os.ReadFile("/proc/self/status")
 	if err != nil {

@@ -13,10 +13,10 @@ import (
 
 // A mount is one line of mountinfo.
 type mount struct {
-	point   string // where
+	point   string // the mount point
 	device  string // "major:minor"
 	fstype  string
-	options string // the filesystem's, not the mount's
+	options string // of the superblock, not of the mount
 }
 
 // mounts lists every mount, parents before their children.
@@ -28,8 +28,8 @@ func mounts() ([]mount, error) {
 	return parseMountinfo(string(b))
 }
 
-// mountsBelow lists the mounts below dir, not one that dir itself is. A dir that is a symbolic link names
-// nothing.
+// mountsBelow lists the mounts below dir, without one on dir itself. dir must not have symbolic links, because
+// mountinfo has none.
 func mountsBelow(dir string) ([]mount, error) {
 	all, err := mounts()
 	if err != nil {
@@ -38,7 +38,7 @@ func mountsBelow(dir string) ([]mount, error) {
 	return slices.DeleteFunc(all, func(m mount) bool { return !below(m.point, dir) }), nil
 }
 
-// below says whether a clean absolute path lies in dir, and is not dir itself.
+// below reports whether a clean absolute path is inside dir. It is false for dir itself.
 func below(path, dir string) bool {
 	return path != dir && strings.HasPrefix(path, strings.TrimSuffix(dir, "/")+"/")
 }
@@ -47,7 +47,7 @@ func below(path, dir string) bool {
 //
 //	36 25 0:31 / /sys/fs/cgroup/memory rw,relatime shared:9 - cgroup cgroup rw,memory
 //
-// The fields before the dash vary in number. Space, tab, newline and backslash are escaped as octal.
+// The number of fields before the dash varies. Space, tab, newline and backslash are escaped as octal.
 func parseMountinfo(text string) ([]mount, error) {
 	var mounts []mount
 	for line := range strings.Lines(text) {
@@ -61,7 +61,7 @@ func parseMountinfo(text string) ([]mount, error) {
 	return mounts, nil
 }
 
-// unescape undoes the kernel's mangle_path: \040 and the like.
+// unescape replaces the octal escapes that the kernel's mangle_path writes, such as \040.
 func unescape(s string) string {
 	var out strings.Builder
 	for {
@@ -82,10 +82,10 @@ func unescape(s string) string {
 	}
 }
 
-// makeSlash makes a mount of what is the root directory, for runc: it can't run where that is no mount point,
-// which is so in a plain chroot. It returns dir, where the same files are seen, or "" where none of this is
-// needed. dir must be a place that nobody removes recursively.
-func makeSlash(dir string) (string, error) {
+// bindRoot bind-mounts the root directory on dir if the root directory is not a mount point, as in a plain chroot,
+// where runc can't run. It returns dir, or "" if no bind mount is needed. dir must not be in a directory that a test
+// removes recursively.
+func bindRoot(dir string) (string, error) {
 	all, err := mounts()
 	if err != nil {
 		return "", err
@@ -99,17 +99,17 @@ func makeSlash(dir string) (string, error) {
 	if err := unix.Mount("/", dir, "", unix.MS_BIND|unix.MS_REC, ""); err != nil {
 		return "", fmt.Errorf("bind the root directory: %w", err)
 	}
-	// Else what is unmounted here could be unmounted there.
+	// Without MS_PRIVATE an unmount below dir could propagate to the original mounts.
 	if err := unix.Mount("", dir, "", unix.MS_PRIVATE|unix.MS_REC, ""); err != nil {
 		return "", fmt.Errorf("make the root directory private: %w", err)
 	}
 	return dir, nil
 }
 
-// unmountBelow unmounts everything below dir, the last mounted first. A busy mount is waited for, then
-// detached: it goes when its last user does.
-func unmountBelow(dir string, patience time.Duration) error {
-	end := time.Now().Add(patience)
+// unmountBelow unmounts everything below dir, the last mounted first. It retries busy mounts until the timeout and
+// then detaches them (MNT_DETACH): the kernel removes them when their last user has closed them.
+func unmountBelow(dir string, timeout time.Duration) error {
+	end := time.Now().Add(timeout)
 	for flags := unix.UMOUNT_NOFOLLOW; ; time.Sleep(2 * time.Millisecond) {
 		left, err := mountsBelow(dir)
 		if err != nil || len(left) == 0 {
@@ -122,7 +122,7 @@ func unmountBelow(dir string, patience time.Duration) error {
 			flags |= unix.MNT_DETACH
 		}
 		for _, m := range slices.Backward(left) {
-			// What failed is in the next list.
+			// A mount whose unmount failed is in the next list.
 			_ = unix.Unmount(m.point, flags)
 		}
 	}

@@ -20,43 +20,43 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Options say how to start a node. Only Dir is needed.
+// Options configure a node. Only Dir is required.
 type Options struct {
-	// Dir is where the node lives: a directory that is empty or does not exist. Its path must be short, as it
-	// becomes part of a socket's.
+	// Dir is the node's directory. It must be empty or not exist. Its path must be short, because it is part of
+	// the path of a unix socket.
 	Dir string
-	// Log receives a line per event. nil is nobody.
+	// Log receives a line per event. With nil, events are not logged.
 	Log io.Writer
-	// Cache is where binaries are looked for that the system does not have; "" is CacheDir.
+	// Cache is the directory with binaries that the system lacks; "" is CacheDir.
 	Cache string
-	// Hog is the executable of the images; "" takes that of EVICTD_TEST_PROGRAMS, or compiles tests/hog, which
-	// needs Go and a second.
+	// Hog is the executable of the images. "" means the one in EVICTD_TEST_PROGRAMS; if that is not set, Start
+	// compiles tests/hog, which needs Go and takes a second.
 	Hog string
-	// CgroupDriver makes the cgroups of the pods; "" is what EVICTD_TEST_CGROUP_DRIVER says, else Cgroupfs.
+	// CgroupDriver creates the cgroups of the pods; "" is the value of EVICTD_TEST_CGROUP_DRIVER, else Cgroupfs.
 	CgroupDriver Driver
-	// MemoryLimit of all pods together, in bytes. 0 leaves the machine 5 GiB of what it has free now, or
-	// half of that on a small one.
+	// MemoryLimit is the limit of all pods together, in bytes. 0 is MemAvailable minus 5 GiB, or half of
+	// MemAvailable if less than 3 GiB would be left for the pods.
 	MemoryLimit int64
-	// PIDLimit of all pods together; 0 is none.
+	// PIDLimit is the process limit of all pods together; 0 is no limit.
 	PIDLimit int64
 }
 
-// Node is a containerd that belongs to the caller. It is safe for concurrent use.
+// Node is a private containerd. It is safe for concurrent use.
 type Node struct {
 	lock     *machineLock
 	record   record
 	binaries Binaries
 	tree     tree
 	capacity int64 // MemTotal
-	// slash is where the node has its root directory, "" for the usual place.
-	slash string
-	log   *log.Logger
+	// chroot is the root directory of containerd, "" for this process's own: see bindRoot.
+	chroot string
+	log    *log.Logger
 
 	conn    *grpc.ClientConn
 	runtime cri.RuntimeServiceClient
 	images  cri.ImageServiceClient
 
-	mu     sync.Mutex // guards daemon, and so the order of kills and starts
+	mu     sync.Mutex // guards daemon, and serializes Kill and Restart
 	daemon *daemon
 
 	close func() error
@@ -65,12 +65,13 @@ type Node struct {
 const (
 	socketName = "containerd.sock"
 	logName    = "containerd.log"
-	// socketMax is sun_path, with the zero. containerd makes a second socket, with .ttrpc appended.
+	// socketMax is the size of sun_path without the terminating zero and without .ttrpc, which containerd appends
+	// for a second socket.
 	socketMax = 108 - 1 - len(".ttrpc")
 )
 
-// Check tells whether a node can be started here: nil, or an error that names what is missing, so that it can
-// follow "needs". cache is that of Options; the driver is that of the environment. The error is ErrNoContainerd if
+// Check returns nil if a node can be started here, else an error that names what is missing and reads well after
+// "needs". cache is Options.Cache; the cgroup driver is taken from the environment. The error is ErrNoContainerd if
 // Fetch may help.
 func Check(cache string) error {
 	if os.Geteuid() != 0 {
@@ -83,11 +84,11 @@ func Check(cache string) error {
 	if err != nil {
 		return err
 	}
-	if _, err := t.having("memory"); err != nil {
+	if _, err := t.withController("memory"); err != nil {
 		return err
 	}
-	// A driver that is none is not missing here: Start refuses it.
-	if driver, err := Driver("").chosen(); err == nil {
+	// An invalid driver name is not a missing prerequisite: Start refuses it.
+	if driver, err := Driver("").resolve(); err == nil {
 		if err := driver.check(t); err != nil {
 			return err
 		}
@@ -100,9 +101,9 @@ func Check(cache string) error {
 	return nil
 }
 
-// Start starts containerd, imports the images and makes the cgroups that pods will live in. A machine has one
-// node at a time: Start waits until the one before is closed, also if that is this process's own. It removes
-// abandoned nodes. ctx bounds the start alone. On error nothing is left.
+// Start starts containerd, imports the images and creates the pods' parent cgroups. A machine has one node at a time:
+// Start waits until the previous one is closed, even if this process started it. It removes abandoned nodes. ctx
+// bounds only the start. On error Start removes everything that it created.
 func Start(ctx context.Context, o Options) (*Node, error) {
 	lock, err := lockMachine(ctx, func() {
 		if o.Log != nil {
@@ -113,7 +114,7 @@ func Start(ctx context.Context, o Options) (*Node, error) {
 		return nil, fmt.Errorf("start node: %w", err)
 	}
 	if err := sweepAbandoned(); err != nil {
-		return nil, errors.Join(fmt.Errorf("start node: sweep an abandoned one: %w", err), lock.Close())
+		return nil, errors.Join(fmt.Errorf("start node: remove abandoned nodes: %w", err), lock.Close())
 	}
 	n, err := start(ctx, o)
 	if err != nil {
@@ -123,7 +124,7 @@ func Start(ctx context.Context, o Options) (*Node, error) {
 	return n, nil
 }
 
-// start is Start for who has the machine's lock.
+// start is Start for a caller that has the machine's lock.
 func start(ctx context.Context, o Options) (_ *Node, err error) {
 	began := time.Now()
 	n := &Node{log: log.New(io.Discard, "", 0)}
@@ -136,17 +137,17 @@ func start(ctx context.Context, o Options) (_ *Node, err error) {
 	if n.tree, err = mountedTree(); err != nil {
 		return nil, fmt.Errorf("start node: %w", err)
 	}
-	driver, err := o.CgroupDriver.chosen()
+	driver, err := o.CgroupDriver.resolve()
 	if err != nil {
 		return nil, fmt.Errorf("start node: %w", err)
 	}
 	if err := driver.check(n.tree); err != nil {
 		return nil, fmt.Errorf("start node: needs %w", err)
 	}
-	if n.record, err = claim(o.Dir, driver, n.tree); err != nil {
+	if n.record, err = prepareDir(o.Dir, driver, n.tree); err != nil {
 		return nil, fmt.Errorf("start node: %w", err)
 	}
-	n.close = sync.OnceValue(n.shut)
+	n.close = sync.OnceValue(n.teardown)
 	defer func() {
 		if err != nil {
 			err = errors.Join(fmt.Errorf("start node: %w", err), n.Close())
@@ -155,7 +156,7 @@ func start(ctx context.Context, o Options) (_ *Node, err error) {
 	if err := n.makeCgroups(o.MemoryLimit, o.PIDLimit); err != nil {
 		return nil, err
 	}
-	if n.slash, err = makeSlash(filepath.Join(n.record.aside(), slashName)); err != nil {
+	if n.chroot, err = bindRoot(filepath.Join(n.record.sideDir(), rootDirName)); err != nil {
 		return nil, err
 	}
 	if err := n.configure(); err != nil {
@@ -176,7 +177,7 @@ func start(ctx context.Context, o Options) (_ *Node, err error) {
 	}
 	if hog == "" {
 		hog = n.path("hog")
-		go func() { built <- BuildHog(ctx, hog) }() // the compiler and containerd's start take turns in waiting
+		go func() { built <- BuildHog(ctx, hog) }() // in parallel with containerd's start
 	} else {
 		built <- nil
 	}
@@ -192,7 +193,7 @@ func start(ctx context.Context, o Options) (_ *Node, err error) {
 
 const gibibyte = 1 << 30
 
-// makeCgroups makes those of the daemon and of the kubelet, and bounds the pods.
+// makeCgroups creates the cgroup of containerd and those that a kubelet would create, and limits the pods.
 func (n *Node) makeCgroups(limit, pids int64) error {
 	info, err := readMeminfo()
 	if err != nil {
@@ -215,7 +216,7 @@ func (n *Node) makeCgroups(limit, pids int64) error {
 			return err
 		}
 	}
-	n.log.Printf("cgroup %s by %s, pods limited to %d MiB", n.record.podRoot(), n.record.Driver, limit>>20)
+	n.log.Printf("cgroup %s, driver %s, memory limit of all pods %d MiB", n.record.podRoot(), n.record.Driver, limit>>20)
 	return nil
 }
 
@@ -226,7 +227,7 @@ func (n *Node) configure() error {
 	}
 	snapshotter := "overlayfs"
 	if st.Type == unix.OVERLAYFS_SUPER_MAGIC {
-		snapshotter = "native" // an overlay does not lie on an overlay
+		snapshotter = "native" // overlayfs can't have its upper directory on overlayfs
 	}
 	restrict, err := lacksSysResource()
 	if err != nil {
@@ -242,7 +243,7 @@ func (n *Node) configure() error {
 func (n *Node) connect() error {
 	conn, err := grpc.NewClient(n.Endpoint(),
 		grpc.WithTransportCredentials(insecure.NewCredentials()),
-		// The peer is killed and started again, on this machine: look for it often.
+		// containerd is local, and tests kill and restart it, so reconnect quickly.
 		grpc.WithConnectParams(grpc.ConnectParams{
 			Backoff:           backoff.Config{BaseDelay: 5 * time.Millisecond, Multiplier: 1.5, MaxDelay: 50 * time.Millisecond},
 			MinConnectTimeout: time.Second,
@@ -255,7 +256,7 @@ func (n *Node) connect() error {
 	return nil
 }
 
-// AddImage gives the node an image of that name with one file of so many bytes in it, which nothing can run.
+// AddImage imports an image that has one file of the given size and nothing to run.
 func (n *Node) AddImage(ctx context.Context, name string, bytes int64) error {
 	archive, err := dataArchive(name, bytes)
 	if err != nil {
@@ -291,16 +292,16 @@ func (n *Node) importImages(ctx context.Context, hog string) error {
 }
 
 func (n *Node) importArchive(ctx context.Context, images archive, names ...string) error {
-	cmd := n.inside(ctx, n.binaries.Ctr, "--address", n.Socket(), "--namespace", namespace, "images", "import", "-")
+	cmd := n.systemCommand(ctx, n.binaries.Ctr, "--address", n.Socket(), "--namespace", namespace, "images", "import", "-")
 	read, write := io.Pipe()
 	go func() { write.CloseWithError(images(write)) }()
 	cmd.Stdin = read
 	out, err := cmd.CombinedOutput()
-	read.Close() // ends the writer where ctr ended early
+	read.Close() // unblocks the writer if ctr exited early
 	if err != nil {
 		return fmt.Errorf("import images: %w: %s", err, strings.TrimSpace(string(out)))
 	}
-	// CRI learns of an image by an event, a moment later.
+	// containerd's CRI plugin updates its image list asynchronously, on an event.
 	for _, image := range names {
 		for {
 			answer, err := n.images.ImageStatus(ctx, &cri.ImageStatusRequest{Image: &cri.ImageSpec{Image: image}})
@@ -320,10 +321,10 @@ func (n *Node) importArchive(ctx context.Context, images archive, names ...strin
 	return nil
 }
 
-// Close removes the node: every process, mount, cgroup and file. It is idempotent.
+// Close removes the node's processes, mounts, cgroups and files. It is idempotent.
 func (n *Node) Close() error { return n.close() }
 
-func (n *Node) shut() error {
+func (n *Node) teardown() error {
 	began := time.Now()
 	n.Kill()
 	var closed error
@@ -333,38 +334,38 @@ func (n *Node) shut() error {
 	if err := errors.Join(closed, n.record.sweep(), n.lock.Close()); err != nil {
 		return fmt.Errorf("close node: %w", err)
 	}
-	n.log.Printf("node %s is gone after %v", n.record.ID, since(began))
+	n.log.Printf("node %s removed after %v", n.record.ID, since(began))
 	return nil
 }
 
-// Leftovers lists what there is of the node, each in words: processes and cgroups below its root, mounts and
-// files below its directory, its record. After Close it is empty.
+// Leftovers describes what exists of the node: processes and cgroups below its root, mounts and files below its
+// directory, and its record. After Close the list is empty.
 func (n *Node) Leftovers() []string { return n.record.leftovers() }
 
-// Dir is the node's directory, with symbolic links resolved.
+// Dir returns the node's directory, with symbolic links resolved.
 func (n *Node) Dir() string { return n.record.Dir }
 
 func (n *Node) path(elem ...string) string {
 	return filepath.Join(append([]string{n.Dir()}, elem...)...)
 }
 
-// Socket is the path of the CRI socket.
+// Socket returns the path of the CRI socket.
 func (n *Node) Socket() string { return n.path(socketName) }
 
-// Endpoint is the CRI socket as a kubelet would be told it.
+// Endpoint returns the CRI socket as a kubelet's containerRuntimeEndpoint.
 func (n *Node) Endpoint() string { return "unix://" + n.Socket() }
 
-// CgroupRoot is the private root, the "cgroupRoot" of this node's kubelet if it had one. The systemd driver writes it
-// in its own way, and makes it a slice.
+// CgroupRoot returns the private root, which would be the "cgroupRoot" of a kubelet on this node. With the systemd
+// driver the pods are in the slice of that name.
 func (n *Node) CgroupRoot() string { return n.record.cgroup() }
 
-// Kubepods is the cgroup of all pods.
+// Kubepods returns the cgroup of all pods.
 func (n *Node) Kubepods() string { return n.Child(n.record.podRoot(), "kubepods") }
 
-// Child is the path of a cgroup for pods below another, as this node's driver names it. It need not be there.
+// Child returns the path of a child cgroup for pods, as this node's driver names it. It need not exist.
 func (n *Node) Child(parent, name string) string { return n.record.Driver.child(parent, name) }
 
-// Driver makes the cgroups of the pods.
+// Driver returns the cgroup driver of the pods.
 func (n *Node) Driver() Driver { return n.record.Driver }
 
 func (n *Node) system() string { return n.CgroupRoot() + "/system" }

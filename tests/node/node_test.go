@@ -20,7 +20,7 @@ import (
 
 const mebibyte = 1 << 20
 
-// start starts a node and removes it with the test, which fails if anything stays.
+// start starts a node and closes it at the end of the test, which fails if anything of the node remains.
 func start(t *testing.T) *node.Node {
 	t.Helper()
 	if err := node.Check(""); err != nil {
@@ -62,13 +62,13 @@ func run(t *testing.T, n *node.Node, spec node.PodSpec) node.Pod {
 	return pod
 }
 
-// eventually waits for what a process does in its own time.
+// eventually polls until ok returns true.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	patience := node.Slow(20 * time.Second)
-	for end := time.Now().Add(patience); !ok(); time.Sleep(5 * time.Millisecond) {
+	timeout := node.Slow(20 * time.Second)
+	for end := time.Now().Add(timeout); !ok(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("after %v: no %s", patience, what)
+			t.Fatalf("after %v: no %s", timeout, what)
 		}
 	}
 }
@@ -91,7 +91,7 @@ func TestPodsOfEachClass(t *testing.T) {
 	for _, tt := range []struct {
 		spec   node.PodSpec
 		cgroup map[node.Driver]string // % is the private root
-		holds  int64
+		usage  int64
 	}{
 		{node.PodSpec{Name: "guaranteed", UID: "u-1", Containers: guaranteed}, map[node.Driver]string{
 			node.Cgroupfs: "/%/kubepods/podu-1",
@@ -121,7 +121,7 @@ func TestPodsOfEachClass(t *testing.T) {
 		if !pod.Ready || !c.Running || c.PID == 0 || pod.PID == 0 {
 			t.Errorf("pod %s = %+v; want it ready with pids", pod.Name, pod)
 		}
-		eventually(t, "memory in "+c.Cgroup, uses(t, n, c.Cgroup, tt.holds))
+		eventually(t, "memory in "+c.Cgroup, uses(t, n, c.Cgroup, tt.usage))
 	}
 
 	before, err := n.Pods(t.Context())
@@ -133,7 +133,7 @@ func TestPodsOfEachClass(t *testing.T) {
 		t.Fatal(err)
 	}
 	if n.PID() == old {
-		t.Errorf("after Restart: containerd still is process %d", old)
+		t.Errorf("PID() after Restart = %d; want a new process", old)
 	}
 	after, err := n.Pods(t.Context())
 	if err != nil {
@@ -150,7 +150,7 @@ func TestPodsOfEachClass(t *testing.T) {
 			t.Error(err)
 		}
 		if _, err := n.MemoryUsage(pod.Cgroup); !errors.Is(err, fs.ErrNotExist) {
-			t.Errorf("cgroup of the removed pod %s: %v; want none there", pod.Name, err)
+			t.Errorf("cgroup of the removed pod %s: %v; want it removed", pod.Name, err)
 		}
 	}
 }
@@ -164,7 +164,7 @@ func describe(pods []node.Pod) []string {
 	return all
 }
 
-func TestHogInAPodIsWitnessed(t *testing.T) {
+func TestHogInAPodWritesStamps(t *testing.T) {
 	n := start(t)
 	volume, err := n.Volume("stamps", mebibyte)
 	if err != nil {
@@ -177,7 +177,7 @@ func TestHogInAPodIsWitnessed(t *testing.T) {
 	before := stamp.Now()
 	var marks stamp.Marks
 	eventually(t, "64 MiB", func() bool {
-		// The first signal may come before the hog listens, and is then without effect on process 1.
+		// A signal without a handler has no effect on process 1 of a PID namespace, so send it until the hog grows.
 		if err := unix.Kill(pod.Containers[0].PID, unix.SIGUSR1); err != nil {
 			t.Fatal(err)
 		}
@@ -200,7 +200,7 @@ func TestCgroupParents(t *testing.T) {
 	a := run(t, n, node.PodSpec{Name: "a", CgroupParent: shared, Containers: limited})
 	b := run(t, n, node.PodSpec{Name: "b", CgroupParent: shared, Containers: limited})
 	if a.Cgroup != shared || b.Cgroup != shared {
-		t.Errorf("cgroups = %s and %s; want %s", a.Cgroup, b.Cgroup, shared)
+		t.Errorf("cgroups of the pods = %s and %s; want %s", a.Cgroup, b.Cgroup, shared)
 	}
 	if err := n.RemovePod(t.Context(), a); err != nil {
 		t.Errorf("RemovePod with another pod in its cgroup = %v; want nil", err)
@@ -229,10 +229,10 @@ func TestCgroupParents(t *testing.T) {
 		}
 	}
 	for parent, want := range map[string]string{
-		"/kubepods/pod1":                          "is not below",
-		n.Kubepods() + "/../../x":                 "is not below",
-		n.Child(path.Dir(n.Kubepods()), "beside"): "needs a memory limit",
-		node.NoCgroupParent:                       unlimited,
+		"/kubepods/pod1":                           "is not below",
+		n.Kubepods() + "/../../x":                  "is not below",
+		n.Child(path.Dir(n.Kubepods()), "outside"): "needs a memory limit",
+		node.NoCgroupParent:                        unlimited,
 	} {
 		_, err := n.RunPod(t.Context(), node.PodSpec{Name: "refused", CgroupParent: parent, Containers: hold("1")})
 		if err == nil || !strings.Contains(err.Error(), want) {
@@ -284,7 +284,7 @@ func TestOneNodeAtATime(t *testing.T) {
 		t.Errorf("a second Start = %+v, %v; want %v", second, err, context.DeadlineExceeded)
 	}
 	if !strings.Contains(log.String(), "waiting for another node") {
-		t.Errorf("log of the second Start = %q; want it to say what it waits for", log.String())
+		t.Errorf("log of the second Start = %q; want \"waiting for another node\" in it", log.String())
 	}
 	if n.PID() == 0 {
 		t.Error("the first node's containerd does not run")
@@ -299,7 +299,7 @@ func TestCloseAfterKill(t *testing.T) {
 		t.Errorf("PID() after Kill = %d; want 0", n.PID())
 	}
 	if left := strings.Join(n.Leftovers(), "\n"); !strings.Contains(left, "/hog hold") {
-		t.Errorf("after Kill the pod does not run any more:\n%s", left)
+		t.Errorf("after Kill the pod does not run:\n%s", left)
 	}
 	if err := n.Close(); err != nil {
 		t.Fatal(err)

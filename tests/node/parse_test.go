@@ -109,7 +109,7 @@ func TestMemberOf(t *testing.T) {
 		{"0::/evictd-test-1f2e3d4c/system (deleted)\n", true},
 		{"4:memory:/evictd-test-1f2e3d4cc/x\n0::/\n", false},
 		{"4:memory:/other/evictd-test-1f2e3d4c\n", false},
-		{"9:name=a:b:/evictd-test-1f2e3d4c\n", false}, // a colon is no part of a hierarchy's name
+		{"9:name=a:b:/evictd-test-1f2e3d4c\n", false}, // a hierarchy's name has no colon
 		{"", false},
 		{"0\n", false},
 	} {
@@ -181,7 +181,7 @@ func TestParseInfo(t *testing.T) {
 	got, err := parseInfo(map[string]string{"info": `{"pid":7,"config":{"linux":{"cgroup_parent":"/kubepods/pod1"}},` +
 		`"runtimeSpec":{"process":{"oomScoreAdj":1000},"linux":{"cgroupsPath":"/kubepods/pod1/c1"}}}`})
 	if err != nil || got.PID != 7 || got.RuntimeSpec.Linux.CgroupsPath != "/kubepods/pod1/c1" || got.Config.Linux.CgroupParent != "/kubepods/pod1" {
-		t.Errorf("parseInfo = %+v, %v; want what the JSON says", got, err)
+		t.Errorf("parseInfo = %+v, %v; want the values of the JSON", got, err)
 	}
 	for _, in := range []map[string]string{nil, {"info": ""}, {"info": "[]"}, {"info": `{"pid":"7"}`}} {
 		if got, err := parseInfo(in); err == nil {
@@ -205,10 +205,10 @@ func TestQoS(t *testing.T) {
 		{"all of the node", []ContainerSpec{{MemoryRequest: capacity}}, Burstable, 3},
 		{"request below limit", []ContainerSpec{{MemoryRequest: 12 << 30, MemoryLimit: 13 << 30}}, Burstable, 500},
 		{"one of two", []ContainerSpec{{MemoryLimit: 12 << 30}, {}}, Burstable, 500},
-		{"a second container that asks for nothing", []ContainerSpec{{}, {MemoryLimit: mib}}, Burstable, 999},
+		{"a second container without a request", []ContainerSpec{{}, {MemoryLimit: mib}}, Burstable, 999},
 	} {
 		spec := PodSpec{Name: tt.name, Containers: tt.containers}
-		if err := spec.complete(); err != nil {
+		if err := spec.setDefaults(); err != nil {
 			t.Fatal(err)
 		}
 		if spec.QoS != tt.want {
@@ -220,19 +220,19 @@ func TestQoS(t *testing.T) {
 	}
 }
 
-func TestComplete(t *testing.T) {
+func TestSetDefaults(t *testing.T) {
 	for _, spec := range []PodSpec{
 		{Containers: []ContainerSpec{{}}},
 		{Name: "empty"},
 		{Name: "odd", QoS: "Best", Containers: []ContainerSpec{{}}},
 	} {
-		if err := spec.complete(); err == nil {
-			t.Errorf("complete(%+v) = nil; want an error", spec)
+		if err := spec.setDefaults(); err == nil {
+			t.Errorf("setDefaults(%+v) = nil; want an error", spec)
 		}
 	}
 	containers := []ContainerSpec{{}}
 	spec := PodSpec{Name: "x", Containers: containers}
-	if err := spec.complete(); err != nil {
+	if err := spec.setDefaults(); err != nil {
 		t.Fatal(err)
 	}
 	if containers[0].Name != "" {
@@ -267,7 +267,7 @@ func TestFindIn(t *testing.T) {
 		want    Binaries
 		missing []string
 	}{
-		{name: "one place", dirs: []string{noExec, full}, want: binaries(full, full)},
+		{name: "one directory", dirs: []string{noExec, full}, want: binaries(full, full)},
 		{name: "runc elsewhere", dirs: []string{noShim, sbin, full}, want: binaries(full, sbin)},
 		{name: "nothing", dirs: []string{noExec, ""}, missing: []string{"containerd with", "runc"}},
 		{name: "relative", dirs: []string{"full"}, missing: []string{"containerd with", "runc"}},
@@ -291,7 +291,7 @@ func TestFindIn(t *testing.T) {
 	}
 }
 
-func TestClaimRefuses(t *testing.T) {
+func TestPrepareDirRefuses(t *testing.T) {
 	used := t.TempDir()
 	if err := os.WriteFile(filepath.Join(used, "thesis.tex"), nil, 0o644); err != nil {
 		t.Fatal(err)
@@ -301,8 +301,8 @@ func TestClaimRefuses(t *testing.T) {
 		used: "has thesis.tex",
 		filepath.Join(t.TempDir(), strings.Repeat("x", 100)): "too long",
 	} {
-		if r, err := claim(dir, Cgroupfs, nil); err == nil || !strings.Contains(err.Error(), want) {
-			t.Errorf("claim(%q) = %+v, %v; want an error with %q", dir, r, err, want)
+		if r, err := prepareDir(dir, Cgroupfs, nil); err == nil || !strings.Contains(err.Error(), want) {
+			t.Errorf("prepareDir(%q) = %+v, %v; want an error with %q", dir, r, err, want)
 		}
 	}
 }

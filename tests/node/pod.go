@@ -17,10 +17,10 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// RunPod runs a pod and returns when all containers are started. On error nothing of it is left.
+// RunPod runs a pod and returns when all containers are started. On error it removes the pod.
 func (n *Node) RunPod(ctx context.Context, spec PodSpec) (_ Pod, err error) {
 	began := time.Now()
-	if err := spec.complete(); err != nil {
+	if err := spec.setDefaults(); err != nil {
 		return Pod{}, fmt.Errorf("run pod %s: %w", spec.Name, err)
 	}
 	parent, err := n.podCgroup(spec)
@@ -31,7 +31,7 @@ func (n *Node) RunPod(ctx context.Context, spec PodSpec) (_ Pod, err error) {
 	var id string
 	defer func() {
 		if err != nil {
-			// The caller's time may be what ran out.
+			// The error may be that ctx has ended.
 			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), Slow(10*time.Second))
 			defer cancel()
 			err = errors.Join(fmt.Errorf("run pod %s: %w", spec.Name, err), n.removePod(ctx, id, parent))
@@ -48,7 +48,7 @@ func (n *Node) RunPod(ctx context.Context, spec PodSpec) (_ Pod, err error) {
 	}
 	id = sandbox.GetPodSandboxId()
 	if spec.ShmBytes > 0 {
-		shm := filepath.Join(n.slash, n.path("state/io.containerd.grpc.v1.cri/sandboxes", id, "shm"))
+		shm := filepath.Join(n.chroot, n.path("state/io.containerd.grpc.v1.cri/sandboxes", id, "shm"))
 		if err := unix.Mount("shm", shm, "tmpfs", unix.MS_REMOUNT|unix.MS_NOEXEC|unix.MS_NOSUID|unix.MS_NODEV,
 			"mode=1777,size="+strconv.FormatInt(spec.ShmBytes, 10)); err != nil {
 			return Pod{}, fmt.Errorf("resize /dev/shm: %w", err)
@@ -67,7 +67,8 @@ func (n *Node) RunPod(ctx context.Context, spec PodSpec) (_ Pod, err error) {
 	return pod, nil
 }
 
-// podCgroup is the cgroup parent that CRI is told, "" for none.
+// podCgroup returns the cgroup parent of the CRI request, "" for none. It fails if that is not below the node's root,
+// or if nothing would limit the pod's memory.
 func (n *Node) podCgroup(spec PodSpec) (string, error) {
 	var path string
 	switch spec.CgroupParent {
@@ -83,12 +84,12 @@ func (n *Node) podCgroup(spec PodSpec) (string, error) {
 		}
 	}
 	if _, limited := spec.memoryLimit(); !limited && path != n.Kubepods() && !below(path, n.Kubepods()) {
-		return "", fmt.Errorf("outside of %s every container needs a memory limit", n.Kubepods())
+		return "", fmt.Errorf("outside of %s each container needs a memory limit", n.Kubepods())
 	}
 	return path, nil
 }
 
-// makePodCgroup does what a kubelet does before it asks for a sandbox.
+// makePodCgroup creates the pod's cgroup with its limits, as a kubelet does before it calls RunPodSandbox.
 func (n *Node) makePodCgroup(spec PodSpec, cgroup string) error {
 	limit, ok := spec.memoryLimit()
 	if !ok || spec.CgroupParent != "" {
@@ -107,7 +108,7 @@ func (n *Node) sandboxConfig(spec PodSpec, parent string) *cri.PodSandboxConfig 
 	return &cri.PodSandboxConfig{
 		Metadata:     &cri.PodSandboxMetadata{Name: spec.Name, Namespace: spec.Namespace, Uid: spec.UID},
 		LogDirectory: n.path("logs", spec.Namespace+"_"+spec.Name+"_"+spec.UID),
-		// Without, /etc/resolv.conf is copied, which need not be there.
+		// Without a DNS configuration, containerd copies /etc/resolv.conf, which need not exist.
 		DnsConfig:   &cri.DNSConfig{Servers: []string{"127.0.0.1"}},
 		Labels:      labels,
 		Annotations: spec.Annotations,
@@ -133,7 +134,7 @@ func (n *Node) runContainer(ctx context.Context, spec PodSpec, c ContainerSpec, 
 	}
 	var mounts []*cri.Mount
 	for _, m := range c.Mounts {
-		mounts = append(mounts, &cri.Mount{HostPath: strings.TrimPrefix(m.Host, n.slash), ContainerPath: m.Container, Readonly: m.ReadOnly})
+		mounts = append(mounts, &cri.Mount{HostPath: strings.TrimPrefix(m.Host, n.chroot), ContainerPath: m.Container, Readonly: m.ReadOnly})
 	}
 	created, err := n.runtime.CreateContainer(ctx, &cri.CreateContainerRequest{
 		PodSandboxId:  sandbox,
@@ -169,8 +170,8 @@ func (n *Node) runContainer(ctx context.Context, spec PodSpec, c ContainerSpec, 
 	return nil
 }
 
-// CreateFrom creates a container of an image in a pod and does not start it, so that the
-// image is in use until remove is called.
+// CreateFrom creates a container of an image in a pod without starting it. The image is in use until remove is
+// called.
 func (n *Node) CreateFrom(ctx context.Context, pod Pod, image string) (remove func(context.Context) error, err error) {
 	created, err := n.runtime.CreateContainer(ctx, &cri.CreateContainerRequest{
 		PodSandboxId: pod.ID,
@@ -196,7 +197,7 @@ func (n *Node) CreateFrom(ctx context.Context, pod Pod, image string) (remove fu
 	}, nil
 }
 
-// StopPod stops a pod's processes at once and leaves what CRI remembers of it.
+// StopPod stops a pod's sandbox and containers. CRI still lists them.
 func (n *Node) StopPod(ctx context.Context, pod Pod) error {
 	if _, err := n.runtime.StopPodSandbox(ctx, &cri.StopPodSandboxRequest{PodSandboxId: pod.ID}); err != nil {
 		return fmt.Errorf("stop pod %s: %w", pod.Name, err)
@@ -204,8 +205,8 @@ func (n *Node) StopPod(ctx context.Context, pod Pod) error {
 	return nil
 }
 
-// RemovePod stops and forgets a pod, and removes its cgroup as a kubelet would. A pod that is gone already is
-// no error.
+// RemovePod stops and removes a pod, and removes its cgroup as a kubelet would. It returns nil if the pod does not
+// exist.
 func (n *Node) RemovePod(ctx context.Context, pod Pod) error {
 	if err := n.removePod(ctx, pod.ID, pod.Cgroup); err != nil {
 		return fmt.Errorf("remove pod %s: %w", pod.Name, err)
@@ -215,7 +216,7 @@ func (n *Node) RemovePod(ctx context.Context, pod Pod) error {
 
 func (n *Node) removePod(ctx context.Context, id, cgroup string) error {
 	if id != "" {
-		// containerd 1.6 does not know how to stop what is gone, against CRI's word; removing it is fine.
+		// containerd 1.6 returns NotFound for a sandbox that is gone, where CRI requires success.
 		_, err := n.runtime.StopPodSandbox(ctx, &cri.StopPodSandboxRequest{PodSandboxId: id})
 		if err != nil && status.Code(err) != codes.NotFound {
 			return fmt.Errorf("stop sandbox: %w", err)
@@ -224,17 +225,17 @@ func (n *Node) removePod(ctx context.Context, id, cgroup string) error {
 			return fmt.Errorf("remove sandbox: %w", err)
 		}
 	}
-	// A cgroup that other pods are in is not this one's.
+	// With a CgroupParent, several pods can share a cgroup: it stays while another pod has processes there.
 	if !below(cgroup, n.Kubepods()) || len(n.tree.processes(cgroup)) > 0 {
 		return nil
 	}
 	return n.removePods(cgroup)
 }
 
-// Volume makes a directory on the node, for a Mount. With bytes > 0 it is a tmpfs of that size: what a kubelet
-// makes of an emptyDir with medium Memory.
+// Volume creates a directory on the node, for a Mount. With bytes > 0 it is a tmpfs of that size, as a kubelet mounts
+// for an emptyDir of medium Memory.
 func (n *Node) Volume(name string, bytes int64) (string, error) {
-	dir := filepath.Join(n.slash, n.path("volumes", name)) // where containerd will see what is mounted
+	dir := filepath.Join(n.chroot, n.path("volumes", name)) // containerd sees only what is mounted below its root
 	if err := os.MkdirAll(dir, 0o777); err != nil {
 		return "", fmt.Errorf("make volume: %w", err)
 	}

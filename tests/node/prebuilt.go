@@ -7,12 +7,12 @@ import (
 	"strings"
 )
 
-// ProgramsVariable names the environment variable that tells a directory with the executables that the tests run,
-// by the names of their packages: for machines without Go.
+// ProgramsVariable is the environment variable with a directory of the executables that tests run, named after their
+// packages. It is for machines without Go.
 const ProgramsVariable = "EVICTD_TEST_PROGRAMS"
 
-// Prebuilt returns the paths of executables in the directory that EVICTD_TEST_PROGRAMS tells. It returns nil where
-// that is not set, and the caller has to build them. The error names what is missing.
+// Prebuilt returns the paths of executables in the directory EVICTD_TEST_PROGRAMS. It returns nil if that is not set:
+// the caller then builds them. The error names the missing executables.
 func Prebuilt(names ...string) ([]string, error) {
 	dir := os.Getenv(ProgramsVariable)
 	if dir == "" {
@@ -20,7 +20,7 @@ func Prebuilt(names ...string) ([]string, error) {
 	}
 	dir, err := filepath.Abs(dir)
 	if err != nil {
-		return nil, fmt.Errorf("look into %s: %w", ProgramsVariable, err)
+		return nil, fmt.Errorf("resolve %s: %w", ProgramsVariable, err)
 	}
 	var paths, missing []string
 	for _, name := range names {

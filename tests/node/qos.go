@@ -1,6 +1,6 @@
 package node
 
-// QoS is a pod's class of service, by Kubernetes' names.
+// QoS is a pod's quality of service class. Its values are those of Kubernetes.
 type QoS string
 
 // The three classes.
@@ -10,7 +10,7 @@ const (
 	BestEffort QoS = "BestEffort"
 )
 
-// qosCgroup is the parent of the pods of a class, as a kubelet names it.
+// qosCgroup returns the parent cgroup of the pods of a class, as a kubelet names it.
 func (n *Node) qosCgroup(q QoS) string {
 	switch q {
 	case Burstable:
@@ -21,8 +21,8 @@ func (n *Node) qosCgroup(q QoS) string {
 	return n.Kubepods()
 }
 
-// oomScoreAdj is the kubelet's (pkg/kubelet/qos/policy.go). A Burstable container loses a thousandth per
-// thousandth of the node's memory that it requests, and stays between the other two classes.
+// oomScoreAdj returns a container's oom_score_adj by the kubelet's formula (pkg/kubelet/qos/policy.go). For Burstable
+// it is 1000 minus the request in thousandths of the node's memory, clamped between the values of the other classes.
 func (q QoS) oomScoreAdj(request, capacity int64) int64 {
 	switch q {
 	case Guaranteed:

@@ -17,12 +17,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// recordDir holds one file per node on this machine. It is a place of root's alone, and empty after a boot,
-// as processes, mounts and cgroups are. Who starts a node holds a lock on it.
+// recordDir has one file per node of this machine. Only root can write to it, and it is empty after a boot, when no
+// process, mount or cgroup of a node exists. A process that has a node locks the directory.
 const recordDir = "/run/evictd-test"
 
-// lockMachine waits for its turn to have a node: two would press on the same memory, and each spoil what the
-// other measures. The lock ends with Close or with this process.
+// lockMachine waits until no other process has a node on this machine: two nodes would use the same memory and
+// disturb each other's measurements. The lock ends with Close or with this process. It calls waiting once if it has
+// to wait.
 func lockMachine(ctx context.Context, waiting func()) (*machineLock, error) {
 	for first := true; ; first = false {
 		lock, err := tryLockMachine()
@@ -40,10 +41,10 @@ func lockMachine(ctx context.Context, waiting func()) (*machineLock, error) {
 	}
 }
 
-// machineLock is the lock on recordDir. The zero value is none.
+// machineLock is the lock on recordDir. The zero value is not locked.
 type machineLock struct{ dir *os.File }
 
-// tryLockMachine returns EWOULDBLOCK if another has the lock.
+// tryLockMachine returns EWOULDBLOCK if another process has the lock.
 func tryLockMachine() (*machineLock, error) {
 	for {
 		if err := os.Mkdir(recordDir, 0o700); err != nil && !errors.Is(err, fs.ErrExist) {
@@ -51,7 +52,7 @@ func tryLockMachine() (*machineLock, error) {
 		}
 		dir, err := os.Open(recordDir)
 		if errors.Is(err, fs.ErrNotExist) {
-			continue // a node that ended has just removed it
+			continue // another process has just removed it in Close
 		}
 		if err != nil {
 			return nil, fmt.Errorf("open record directory: %w", err)
@@ -60,7 +61,7 @@ func tryLockMachine() (*machineLock, error) {
 			_ = dir.Close()
 			return nil, fmt.Errorf("lock record directory: %w", err)
 		}
-		// What is locked may by now have been removed, and another stand in its place.
+		// Another process may have removed and recreated the directory between open and flock.
 		locked, err := dir.Stat()
 		if err != nil {
 			_ = dir.Close()
@@ -73,7 +74,7 @@ func tryLockMachine() (*machineLock, error) {
 	}
 }
 
-// Close gives the lock back, and removes the directory if no node needs it. It is idempotent.
+// Close releases the lock, and removes the directory if it has no records. It is idempotent.
 func (l *machineLock) Close() error {
 	if l == nil || l.dir == nil {
 		return nil
@@ -84,30 +85,30 @@ func (l *machineLock) Close() error {
 	return err
 }
 
-// A record is what a sweep needs to know of a node. It is written before the node touches anything, and its
-// file is locked for as long as the process lives that started the node.
+// A record has what is needed to remove a node. It is written before the node creates anything, and its file is
+// locked as long as the process lives that started the node.
 type record struct {
 	ID  string `json:"id"`
 	Dir string `json:"dir"`
-	// Driver makes the pods' cgroups; none is Cgroupfs.
+	// Driver creates the pods' cgroups; "" is Cgroupfs.
 	Driver Driver `json:"driver,omitempty"`
-	// What was not there before, and is removed if it is empty in the end.
+	// Made lists directories that did not exist before the node. The sweep removes those that are empty.
 	Made []string `json:"made"`
-	// MadeHosts says that the machine has no /etc/hosts but ours.
+	// MadeHosts is true if the node wrote /etc/hosts, because the machine had none.
 	MadeHosts bool `json:"madeHosts"`
 
-	file *os.File // nil when read back
+	file *os.File // nil in a record that was read from recordDir
 }
 
 var recordID = regexp.MustCompile(`^[0-9a-f]{8}$`)
 
-// cgroup is the node's private root.
+// cgroup returns the node's private root.
 func (r record) cgroup() string { return "/evictd-test-" + r.ID }
 
-// slice is the unit that is the private root of what systemd makes for the node.
+// slice returns the name of the node's private slice, below which systemd creates the pods.
 func (r record) slice() string { return sliceName("evictd-test-"+r.ID) + sliceSuffix }
 
-// podRoot is the cgroup below which the pods are: the private root, or the private slice.
+// podRoot returns the cgroup below which the pods are: the private root, or the private slice.
 func (r record) podRoot() string {
 	if r.Driver == Systemd {
 		return "/" + r.slice()
@@ -115,20 +116,21 @@ func (r record) podRoot() string {
 	return r.cgroup()
 }
 
-// roots are the cgroups that are the node's with all that is in them.
+// roots returns the cgroups that belong to the node with all of their descendants.
 func (r record) roots() []string {
 	return slices.Compact([]string{r.cgroup(), r.podRoot()})
 }
 
 func (r record) path() string { return filepath.Join(recordDir, r.ID) }
 
-// aside is a directory of the node's that is not in Dir, which a test removes with all that is in it.
-func (r record) aside() string { return r.path() + ".aside" }
+// sideDir returns a directory of the node outside of Dir. Tests remove Dir recursively, which must not follow a bind
+// mount of the root directory.
+func (r record) sideDir() string { return r.path() + ".aside" }
 
-// slashName is what it may hold: see makeSlash.
-const slashName = "slash"
+// rootDirName is the mount point of bindRoot in sideDir.
+const rootDirName = "slash"
 
-// newRecord gives the record an id, writes it and locks it. The caller has the machine's lock.
+// newRecord sets the record's id, writes it and locks its file. The caller has the machine's lock.
 func newRecord(r record) (record, error) {
 	var b [4]byte
 	_, _ = rand.Read(b[:]) // never fails
@@ -140,7 +142,7 @@ func newRecord(r record) (record, error) {
 	if r.file, err = os.CreateTemp(recordDir, ".new-*"); err != nil {
 		return record{}, fmt.Errorf("record node: %w", err)
 	}
-	// The file gets its name when it is complete and locked: nobody takes it for a dead node's.
+	// The file is renamed to its final name once it is complete and locked, so that it never looks abandoned.
 	err = unix.Flock(int(r.file.Fd()), unix.LOCK_EX)
 	if err == nil {
 		_, err = r.file.Write(text)
@@ -156,10 +158,10 @@ func newRecord(r record) (record, error) {
 	return r, nil
 }
 
-// forget removes the record.
-func (r record) forget() error {
+// removeFile removes the record's file and its lock.
+func (r record) removeFile() error {
 	if err := os.Remove(r.path()); err != nil && !errors.Is(err, fs.ErrNotExist) {
-		return fmt.Errorf("forget node: %w", err)
+		return fmt.Errorf("remove node record: %w", err)
 	}
 	if r.file != nil {
 		_ = r.file.Close()
@@ -167,7 +169,7 @@ func (r record) forget() error {
 	return nil
 }
 
-// records reads back the records of all nodes on this machine.
+// records reads the records of all nodes of this machine.
 func records() ([]record, error) {
 	entries, err := os.ReadDir(recordDir)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -179,7 +181,7 @@ func records() ([]record, error) {
 	var all []record
 	for _, e := range entries {
 		if !recordID.MatchString(e.Name()) {
-			continue // not complete yet, or a directory aside
+			continue // an incomplete record, or a sideDir
 		}
 		b, err := os.ReadFile(filepath.Join(recordDir, e.Name()))
 		if errors.Is(err, fs.ErrNotExist) {
@@ -197,29 +199,29 @@ func records() ([]record, error) {
 	return all, nil
 }
 
-// parseRecord is strict: what the record names will be removed by root.
+// parseRecord is strict, because the sweep removes as root what the record names.
 func parseRecord(b []byte) (record, error) {
 	var r record
 	if err := json.Unmarshal(b, &r); err != nil {
 		return record{}, err
 	}
 	if !recordID.MatchString(r.ID) {
-		return record{}, fmt.Errorf("%q is no node's id", r.ID)
+		return record{}, fmt.Errorf("%q is not a node's id", r.ID)
 	}
 	switch r.Driver {
 	case "", Cgroupfs, Systemd:
 	default:
-		return record{}, fmt.Errorf("%q is no cgroup driver", string(r.Driver))
+		return record{}, fmt.Errorf("%q is not a cgroup driver", string(r.Driver))
 	}
 	for _, path := range append([]string{r.Dir}, r.Made...) {
 		if !filepath.IsAbs(path) || filepath.Clean(path) != path || path == "/" {
-			return record{}, fmt.Errorf("%q is no directory of a node", path)
+			return record{}, fmt.Errorf("%q is not a directory of a node", path)
 		}
 	}
 	return r, nil
 }
 
-// abandoned says whether the process that started the node is gone.
+// abandoned reports whether the process that started the node has exited.
 func (r record) abandoned() bool {
 	f, err := os.Open(r.path())
 	if err != nil {

@@ -12,8 +12,9 @@ import (
 	"time"
 )
 
-// startSlice has systemd make a slice and those above it, as libcontainer does for a kubelet: as a transient unit,
-// that is gone when it is stopped. It returns when the cgroup has its limits. One that is there stays as it is.
+// startSlice makes systemd start a slice and its ancestors as a transient unit, as libcontainer does for a kubelet.
+// systemd unloads a transient unit when it is stopped. startSlice returns when the cgroup has its limits. It does not
+// change a slice that exists.
 func startSlice(h hierarchy, cgroup string, memory, pids int64) error {
 	if _, err := os.Lstat(h.path(cgroup)); err == nil {
 		return nil
@@ -31,8 +32,7 @@ func startSlice(h hierarchy, cgroup string, memory, pids int64) error {
 			properties = append(properties, []string{property, "t", strconv.FormatInt(limits[file], 10)})
 		}
 	}
-	// The unit is called in the bus's own terms: no other tool that comes with systemd starts a slice that has
-	// properties without leaving files behind.
+	// busctl, because no other tool of systemd starts a slice with properties without leaving files behind.
 	args := []string{
 		"--quiet", "call", "org.freedesktop.systemd1", "/org/freedesktop/systemd1", "org.freedesktop.systemd1.Manager",
 		"StartTransientUnit", "ssa(sv)a(sa(sv))", filepath.Base(cgroup), "fail", strconv.Itoa(len(properties)),
@@ -43,7 +43,7 @@ func startSlice(h hierarchy, cgroup string, memory, pids int64) error {
 	if _, err := systemd("busctl", append(args, "0")...); err != nil {
 		return fmt.Errorf("start slice %s: %w", filepath.Base(cgroup), err)
 	}
-	for end := time.Now().Add(slicePatience); ; time.Sleep(2 * time.Millisecond) {
+	for end := time.Now().Add(sliceTimeout); ; time.Sleep(2 * time.Millisecond) {
 		missing := ""
 		for file, limit := range limits {
 			b, err := os.ReadFile(h.path(cgroup, file))
@@ -57,12 +57,12 @@ func startSlice(h hierarchy, cgroup string, memory, pids int64) error {
 			return nil
 		}
 		if time.Now().After(end) {
-			return fmt.Errorf("start slice %s: after %v: %s", filepath.Base(cgroup), slicePatience, missing)
+			return fmt.Errorf("start slice %s: after %v: %s", filepath.Base(cgroup), sliceTimeout, missing)
 		}
 	}
 }
 
-// stopSlice has systemd forget a slice and what is in it, whatever became of that. Nobody may run there any more.
+// stopSlice makes systemd stop and unload a slice and all units below it. The slice must have no processes.
 func stopSlice(t tree, cgroup string) error {
 	units := []string{filepath.Base(cgroup)}
 	for _, dir := range t.dirs(cgroup) {
@@ -76,22 +76,22 @@ func stopSlice(t tree, cgroup string) error {
 	if _, err := systemd("systemctl", append([]string{"stop", "--"}, units...)...); err != nil && !notLoaded(err) {
 		return fmt.Errorf("stop slice %s: %w", filepath.Base(cgroup), err)
 	}
-	// A scope that the kernel's OOM killer visited stays, as failed. The others are not known any more by now.
+	// A scope in which the kernel's OOM killer killed a process stays loaded as failed. The others are unloaded.
 	if _, err := systemd("systemctl", append([]string{"reset-failed", "--"}, units...)...); err != nil && !notLoaded(err) {
-		return fmt.Errorf("forget slice %s: %w", filepath.Base(cgroup), err)
+		return fmt.Errorf("reset failed units of slice %s: %w", filepath.Base(cgroup), err)
 	}
 	return nil
 }
 
-// notLoaded recognizes the answer for units of which systemd knows nothing.
+// notLoaded reports whether systemctl failed because a unit is not loaded.
 func notLoaded(err error) bool { return strings.Contains(err.Error(), "not loaded") }
 
-// systemd runs one of systemd's tools, which wait for it, and returns what it prints.
+// systemd runs one of systemd's command-line tools and returns its output. It fails after sliceTimeout.
 func systemd(tool string, args ...string) (string, error) {
-	ctx, cancel := context.WithTimeout(context.Background(), slicePatience)
+	ctx, cancel := context.WithTimeout(context.Background(), sliceTimeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, tool, args...)
-	// Else it does nothing in a chroot, and calls that a success.
+	// Without SYSTEMD_IGNORE_CHROOT, systemctl in a chroot does nothing and exits with 0.
 	cmd.Env = append(os.Environ(), "SYSTEMD_IGNORE_CHROOT=1", "LC_ALL=C")
 	out, err := cmd.CombinedOutput()
 	if err != nil {
@@ -100,10 +100,10 @@ func systemd(tool string, args ...string) (string, error) {
 	return string(out), nil
 }
 
-// transientDir is where systemd keeps what it was told of transient units.
+// transientDir is where systemd writes the unit files of transient units.
 const transientDir = "/run/systemd/transient"
 
-// units lists, in words, what systemd knows of a node's slices.
+// units describes the loaded units of a node and their transient unit files.
 func (r record) units() []string {
 	if r.Driver != Systemd {
 		return nil
@@ -117,7 +117,7 @@ func (r record) units() []string {
 	for line := range strings.Lines(out) {
 		all = append(all, "unit "+strings.TrimSpace(line))
 	}
-	files, _ := filepath.Glob(filepath.Join(transientDir, pattern)) // the pattern is a good one
+	files, _ := filepath.Glob(filepath.Join(transientDir, pattern)) // fails only for a malformed pattern
 	for _, file := range files {
 		all = append(all, "file "+file)
 	}

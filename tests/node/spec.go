@@ -10,31 +10,30 @@ import (
 	cri "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// NoCgroupParent, as a PodSpec's CgroupParent, gives the runtime none: it makes up a cgroup per container,
-// outside of the kubelet's and of the node's.
+// NoCgroupParent, as a PodSpec's CgroupParent, sends the runtime no cgroup parent. It then creates a cgroup per
+// container outside of the node's private root.
 const NoCgroupParent = "none"
 
-// PodSpec is a pod to run. Only Name and a container are needed.
+// PodSpec is a pod to run. Only Name and one container are required.
 type PodSpec struct {
 	Name string
-	// Namespace is "default" if empty, UID is made up.
+	// Namespace is "default" if empty; UID is random if empty.
 	Namespace, UID string
-	// Labels and Annotations come on top of those that a kubelet writes.
+	// Labels and Annotations are added to those that a kubelet writes.
 	Labels, Annotations map[string]string
-	// QoS decides on the cgroup and the OOM scores; "" derives it from the containers as the kubelet does,
-	// from memory alone.
+	// QoS determines the cgroup and oom_score_adj; "" derives it from the containers' memory as the kubelet does.
 	QoS QoS
-	// CgroupParent is below CgroupRoot, and made if it is not there; "" is where the kubelet would put the
-	// pod. NoCgroupParent is none. A container that is not below Kubepods needs a MemoryLimit, as nothing
-	// else bounds it.
+	// CgroupParent is a cgroup below CgroupRoot, created if it does not exist; "" is the kubelet's location for
+	// the pod; NoCgroupParent sends none. A container that is not below Kubepods needs a MemoryLimit, because
+	// nothing else limits it.
 	CgroupParent string
-	// PIDLimit of the pod's cgroup; 0 is 1024, so that no fork bomb gets out of hand. Without a cgroup
-	// parent there is no limit.
+	// PIDLimit is the limit of the pod's cgroup; 0 is 1024, which contains a fork bomb. Without a cgroup parent
+	// there is no limit.
 	PIDLimit int64
 	// TerminationGracePeriod, in whole seconds; 0 is 30 s.
 	TerminationGracePeriod time.Duration
-	// HostPID runs the containers in the host's pid namespace, so that the death of one process is not
-	// the death of all.
+	// HostPID runs the containers in the host's PID namespace, so that the exit of a container's first process
+	// does not kill its other processes.
 	HostPID bool
 	// ShmBytes is the size of /dev/shm; 0 is containerd's 64 MiB.
 	ShmBytes   int64
@@ -45,9 +44,9 @@ type PodSpec struct {
 type ContainerSpec struct {
 	// Name is "main" if empty.
 	Name string
-	// Args are the hog's: {"hold", "-bytes", "1048576"}. None is {"pause"}.
+	// Args are the arguments of the hog: {"hold", "-bytes", "1048576"}. The default is {"pause"}.
 	Args []string
-	// MemoryRequest and MemoryLimit in bytes; 0 is none. As in Kubernetes, a limit alone is a request too.
+	// MemoryRequest and MemoryLimit in bytes; 0 is none. As in Kubernetes, the request defaults to the limit.
 	MemoryRequest, MemoryLimit int64
 	// OOMScoreAdj overrides the kubelet's formula.
 	OOMScoreAdj *int64
@@ -57,19 +56,19 @@ type ContainerSpec struct {
 	Mounts      []Mount
 }
 
-// Mount shows a directory or file of the host in a container.
+// Mount is a bind mount of a host directory or file into a container.
 type Mount struct {
 	Host, Container string
 	ReadOnly        bool
 }
 
-// complete fills in what was left out.
-func (s *PodSpec) complete() error {
+// setDefaults sets the defaults of empty fields. It fails for an incomplete or invalid spec.
+func (s *PodSpec) setDefaults() error {
 	if s.Name == "" {
-		return errors.New("it has no name")
+		return errors.New("no name given")
 	}
 	if len(s.Containers) == 0 {
-		return errors.New("it has no container")
+		return errors.New("no container given")
 	}
 	if s.Namespace == "" {
 		s.Namespace = "default"
@@ -83,7 +82,7 @@ func (s *PodSpec) complete() error {
 	if s.TerminationGracePeriod == 0 {
 		s.TerminationGracePeriod = 30 * time.Second
 	}
-	s.Containers = slices.Clone(s.Containers) // the caller's stay as they are
+	s.Containers = slices.Clone(s.Containers) // don't change the caller's
 	for i := range s.Containers {
 		c := &s.Containers[i]
 		if c.Name == "" {
@@ -101,7 +100,7 @@ func (s *PodSpec) complete() error {
 	case "":
 		s.QoS = s.derivedQoS()
 	default:
-		return fmt.Errorf("%q is no QoS class", s.QoS)
+		return fmt.Errorf("%q is not a QoS class", s.QoS)
 	}
 	return nil
 }
@@ -121,7 +120,7 @@ func (s *PodSpec) derivedQoS() QoS {
 	return Burstable
 }
 
-// memoryLimit is the pod's, which has one if all containers do.
+// memoryLimit returns the pod's memory limit. A pod has one if all of its containers have one.
 func (s *PodSpec) memoryLimit() (limit int64, ok bool) {
 	for _, c := range s.Containers {
 		if c.MemoryLimit == 0 {
@@ -132,7 +131,7 @@ func (s *PodSpec) memoryLimit() (limit int64, ok bool) {
 	return limit, true
 }
 
-// namespaces are the kubelet's, with the host's network.
+// namespaces returns the kubelet's default namespaces, but with the host's network.
 func (s *PodSpec) namespaces() *cri.NamespaceOption {
 	pid := cri.NamespaceMode_CONTAINER
 	if s.HostPID {
@@ -141,7 +140,7 @@ func (s *PodSpec) namespaces() *cri.NamespaceOption {
 	return &cri.NamespaceOption{Network: cri.NamespaceMode_NODE, Pid: pid, Ipc: cri.NamespaceMode_POD}
 }
 
-// newUID makes up a pod's UID: a random UUID.
+// newUID returns a random UUID for a pod.
 func newUID() string {
 	var b [16]byte
 	_, _ = rand.Read(b[:]) // never fails

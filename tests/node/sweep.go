@@ -15,16 +15,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
+// How long Close and a sweep wait for each step. The timeouts only end a hang; a step usually takes milliseconds.
 var (
-	killPatience   = Slow(30 * time.Second)
-	umountPatience = Slow(10 * time.Second)
-	removePatience = Slow(30 * time.Second)
-	slicePatience  = Slow(10 * time.Second)
+	killTimeout    = Slow(30 * time.Second)
+	unmountTimeout = Slow(10 * time.Second)
+	removeTimeout  = Slow(30 * time.Second)
+	sliceTimeout   = Slow(10 * time.Second)
 )
 
-// sweepAbandoned removes what is left of every node on this machine whose process has died without Close:
-// processes, mounts, cgroups, sockets, the contents of its directory. Nothing that is not recorded as a node's is
-// touched. The caller has the machine's lock.
+// sweepAbandoned removes every node of this machine whose process has died without Close: processes, mounts, cgroups,
+// sockets and the contents of its directory. It removes only what a record names. The caller has the machine's lock.
 func sweepAbandoned() error {
 	all, err := records()
 	if err != nil {
@@ -39,7 +39,7 @@ func sweepAbandoned() error {
 	return errors.Join(errs...)
 }
 
-// realDir is dir as the kernel shows it in its lists: absolute, without symbolic links. It need not exist.
+// realDir returns dir as the kernel shows it in mountinfo: absolute, without symbolic links. It need not exist.
 func realDir(dir string) (string, error) {
 	dir, err := filepath.Abs(dir)
 	if err != nil {
@@ -56,8 +56,8 @@ func realDir(dir string) (string, error) {
 	return real, nil
 }
 
-// sweep goes on after an error, so that as little as possible stays. Only a node that is gone altogether is
-// forgotten.
+// sweep removes the node. It goes on after an error, so that as little as possible stays. It removes the record only
+// if everything else is removed.
 func (r record) sweep() error {
 	t, err := mountedTree()
 	if err != nil {
@@ -66,25 +66,25 @@ func (r record) sweep() error {
 	cgroups, sockets := r.cgroups(), r.sockets()
 	var errs []error
 	for _, cgroup := range cgroups {
-		errs = append(errs, t.kill(cgroup, killPatience))
+		errs = append(errs, t.kill(cgroup, killTimeout))
 	}
-	errs = append(errs, unmountBelow(r.Dir, umountPatience), unmountBelow(r.aside(), umountPatience))
+	errs = append(errs, unmountBelow(r.Dir, unmountTimeout), unmountBelow(r.sideDir(), unmountTimeout))
 	if r.Driver == Systemd {
 		errs = append(errs, stopSlice(t, r.podRoot()))
 	}
 	for _, cgroup := range cgroups {
-		errs = append(errs, t.remove(cgroup, removePatience))
+		errs = append(errs, t.remove(cgroup, removeTimeout))
 	}
 	for _, socket := range sockets {
 		if err := os.Remove(socket); err != nil && !errors.Is(err, fs.ErrNotExist) {
 			errs = append(errs, fmt.Errorf("remove shim socket: %w", err))
 		}
 	}
-	// Behind a mount may be anybody's files.
+	// Files below a remaining mount may not belong to the node.
 	if left, err := mountsBelow(r.Dir); err == nil && len(left) == 0 {
-		errs = append(errs, empty(r.Dir))
+		errs = append(errs, removeContents(r.Dir))
 	}
-	for _, dir := range slices.Backward(append(slices.Clone(r.Made), r.aside(), filepath.Join(r.aside(), slashName))) {
+	for _, dir := range slices.Backward(append(slices.Clone(r.Made), r.sideDir(), filepath.Join(r.sideDir(), rootDirName))) {
 		if err := unix.Rmdir(dir); err != nil && !errors.Is(err, unix.ENOENT) && !errors.Is(err, unix.ENOTEMPTY) {
 			errs = append(errs, fmt.Errorf("remove %s: %w", dir, err))
 		}
@@ -95,14 +95,14 @@ func (r record) sweep() error {
 	if err := errors.Join(errs...); err != nil {
 		return err
 	}
-	return r.forget()
+	return r.removeFile()
 }
 
-// lostAndFound is what an empty ext4 has in its root.
+// lostAndFound is the directory that an empty ext4 has in its root.
 const lostAndFound = "lost+found"
 
 // empty removes what is in dir.
-func empty(dir string) error {
+func removeContents(dir string) error {
 	entries, err := os.ReadDir(dir)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -121,23 +121,23 @@ func empty(dir string) error {
 	return nil
 }
 
-// bundles are the directories in which containerd keeps what it gave to runc, one per container.
+// bundles returns the OCI bundle directories, one per container.
 func (r record) bundles() []string {
 	dirs, err := filepath.Glob(filepath.Join(r.Dir, "state/io.containerd.runtime.v2.task", namespace, "*"))
 	if err != nil {
-		return nil // a pattern that is wrong, which it isn't
+		return nil // only for a malformed pattern
 	}
 	return dirs
 }
 
-// cgroups are the private roots and, of containers that were run with no cgroup parent, what containerd then
-// makes up: a cgroup named by the container's id, which is nobody else's.
+// cgroups returns the private roots and the cgroups of containers without a cgroup parent. containerd names those
+// after the container's id, which is unique.
 func (r record) cgroups() []string {
 	all := r.roots()
 	for _, bundle := range r.bundles() {
 		b, err := os.ReadFile(filepath.Join(bundle, "config.json"))
 		if err != nil {
-			continue // not created altogether, or gone
+			continue // not created completely, or removed
 		}
 		var spec struct {
 			Linux struct{ CgroupsPath string }
@@ -153,10 +153,10 @@ func (r record) cgroups() []string {
 	return all
 }
 
-// shimSocket is the only place where a shim listens.
+// shimSocket matches the sockets on which shims listen. Their directory is compiled into containerd.
 var shimSocket = regexp.MustCompile(`^/run/containerd/s/[0-9a-f]{64}$`)
 
-// sockets are those of the shims. A shim removes its own, unless it is killed.
+// sockets returns the sockets of the shims. A shim that is killed does not remove its socket.
 func (r record) sockets() []string {
 	var all []string
 	for _, bundle := range r.bundles() {
@@ -171,7 +171,7 @@ func (r record) sockets() []string {
 	return all
 }
 
-// leftovers lists what is there of the node, in words.
+// leftovers describes everything that exists of the node.
 func (r record) leftovers() []string {
 	t, err := mountedTree()
 	if err != nil {
@@ -190,7 +190,7 @@ func (r record) leftovers() []string {
 		}
 	}
 	all = append(all, r.units()...)
-	for _, dir := range []string{r.Dir, r.aside()} {
+	for _, dir := range []string{r.Dir, r.sideDir()} {
 		mounts, err := mountsBelow(dir)
 		if err != nil {
 			all = append(all, err.Error())

@@ -11,23 +11,23 @@ import (
 	"testing"
 )
 
-// abandonIn in the environment makes this test binary start a node in that directory, with pods that are hard
-// to get rid of, and wait to be killed.
-const abandonIn = "NODE_TEST_ABANDON_IN"
+// abandonEnv is the environment variable with a directory in which this test binary starts a node, with pods that are
+// hard to remove, and waits to be killed.
+const abandonEnv = "NODE_TEST_ABANDON_IN"
 
 func TestMain(m *testing.M) {
-	if root := os.Getenv(chrootInto); root != "" {
+	if root := os.Getenv(chrootEnv); root != "" {
 		fmt.Println(enterChroot(root))
 		os.Exit(1)
 	}
-	if dir := os.Getenv(abandonIn); dir != "" {
+	if dir := os.Getenv(abandonEnv); dir != "" {
 		fmt.Println(abandon(context.Background(), dir))
 		select {}
 	}
 	os.Exit(m.Run())
 }
 
-// abandon returns what its process says when all is running: "ready" or an error.
+// abandon starts the node and its pods and returns "ready" or the text of an error.
 func abandon(ctx context.Context, dir string) string {
 	n, err := start(ctx, Options{Dir: dir}) // the test has the lock
 	if err != nil {
@@ -52,7 +52,7 @@ func abandon(ctx context.Context, dir string) string {
 			spec.Containers = []ContainerSpec{{}}
 		}
 		if spec.CgroupParent == NoCgroupParent && n.Driver() == Systemd {
-			spec.CgroupParent = "" // it can't do without
+			spec.CgroupParent = "" // the systemd driver needs a slice
 		}
 		pod, err := n.RunPod(ctx, spec)
 		if err != nil {
@@ -70,14 +70,14 @@ func abandon(ctx context.Context, dir string) string {
 }
 
 func freeze(t tree, cgroup string) error {
-	h, err := t.having("freezer")
+	h, err := t.withController("freezer")
 	if err != nil {
 		return os.WriteFile(t[0].path(cgroup, "cgroup.freeze"), []byte("1"), 0)
 	}
 	return os.WriteFile(h.path(cgroup, "freezer.state"), []byte("FROZEN"), 0)
 }
 
-// lock takes the machine for this test, so that no other sweeps what it has abandoned.
+// lock acquires the machine's lock for this test, so that no other process sweeps the node that it abandons.
 func lock(t *testing.T) {
 	t.Helper()
 	if err := Check(""); err != nil {
@@ -90,12 +90,12 @@ func lock(t *testing.T) {
 	t.Cleanup(func() { _ = lock.Close() })
 }
 
-// abandoned starts a node in a process of its own, kills both and returns the node's record.
+// abandoned starts a node in a child process, kills that process and containerd, and returns the node's record.
 func abandoned(t *testing.T, dir string) record {
 	t.Helper()
 	lock(t)
 	cmd := exec.Command("/proc/self/exe")
-	cmd.Env = append(os.Environ(), abandonIn+"="+dir)
+	cmd.Env = append(os.Environ(), abandonEnv+"="+dir)
 	cmd.Stderr = os.Stderr
 	stdout, err := cmd.StdoutPipe()
 	if err != nil {
@@ -109,11 +109,11 @@ func abandoned(t *testing.T, dir string) record {
 			t.Error(err)
 		}
 	})
-	said, _ := bufio.NewReader(stdout).ReadString('\n')
+	firstLine, _ := bufio.NewReader(stdout).ReadString('\n')
 	_ = cmd.Process.Kill()
 	_ = cmd.Wait()
-	if strings.TrimSpace(said) != "ready" {
-		t.Fatalf("the process that abandons a node says %q; want ready", said)
+	if strings.TrimSpace(firstLine) != "ready" {
+		t.Fatalf("first line of the process that abandons a node = %q; want ready", firstLine)
 	}
 	all, err := records()
 	if err != nil {
@@ -130,20 +130,20 @@ func TestSweep(t *testing.T) {
 	dir := t.TempDir()
 	r := abandoned(t, dir)
 	outside, sockets := r.cgroups(), r.sockets()
-	want := 3 // the root, and those of the sandbox and the container without parent
+	want := 3 // the root, and those of the sandbox and the container without a cgroup parent
 	if r.Driver == Systemd {
 		want = 2 // the root and the slice
 	}
 	if len(outside) != want {
 		t.Errorf("cgroups of the node = %q; want %d", outside, want)
 	}
-	if len(sockets) != 4*2 { // a pod has one shim, and two bundles that name it
+	if len(sockets) != 4*2 { // a pod has one shim and two bundles, each with the shim's address
 		t.Errorf("shim sockets = %q; want one for each of 8 bundles", sockets)
 	}
 	found := strings.Join(r.leftovers(), "\n")
 	for _, want := range []string{"process ", "/hog forks", "containerd-shim", "cgroup ", dir + "/volumes/memory", "record "} {
 		if !strings.Contains(found, want) {
-			t.Errorf("leftovers of the abandoned node do not have %q:\n%s", want, found)
+			t.Errorf("leftovers of the abandoned node lack %q:\n%s", want, found)
 		}
 	}
 
@@ -151,7 +151,7 @@ func TestSweep(t *testing.T) {
 		t.Fatal(err)
 	}
 	if left := r.leftovers(); len(left) > 0 {
-		t.Errorf("after the sweep there are:\n%s", strings.Join(left, "\n"))
+		t.Errorf("leftovers after the sweep:\n%s", strings.Join(left, "\n"))
 	}
 	tree, err := mountedTree()
 	if err != nil {
@@ -159,12 +159,12 @@ func TestSweep(t *testing.T) {
 	}
 	for _, cgroup := range outside {
 		if dirs := tree.dirs(cgroup); len(dirs) > 0 {
-			t.Errorf("after the sweep there is %q", dirs)
+			t.Errorf("cgroups after the sweep: %q", dirs)
 		}
 	}
 	for _, socket := range sockets {
 		if _, err := os.Lstat(socket); err == nil {
-			t.Errorf("after the sweep there is %s", socket)
+			t.Errorf("after the sweep %s exists", socket)
 		}
 	}
 	if err := sweepAbandoned(); err != nil {
@@ -179,18 +179,18 @@ func TestLiveNodeIsNotAbandoned(t *testing.T) {
 		t.Fatal(err)
 	}
 	if r.abandoned() {
-		t.Error("a record held by this process counts as abandoned")
+		t.Error("abandoned() = true for a record that this process has locked")
 	}
 	if err := r.file.Close(); err != nil {
 		t.Fatal(err)
 	}
 	if !r.abandoned() {
-		t.Error("a record that nobody holds does not count as abandoned")
+		t.Error("abandoned() = false for a record that is not locked")
 	}
-	if err := r.forget(); err != nil {
+	if err := r.removeFile(); err != nil {
 		t.Fatal(err)
 	}
 	if r.abandoned() {
-		t.Error("a record that is gone counts as abandoned")
+		t.Error("abandoned() = true for a record that does not exist")
 	}
 }

@@ -1,5 +1,5 @@
-// Package script runs evictctl as its users do: each *.txtar file here is a
-// script of calls and of what they must print and return.
+// Package script tests evictctl as a command: each *.txtar file is a script of calls with their expected output and exit
+// codes.
 package script
 
 import (
@@ -12,7 +12,7 @@ import (
 	"github.com/rogpeppe/go-internal/testscript"
 )
 
-// bin is the directory of the programs under test, which lead PATH in scripts.
+// bin is the directory of evictctl. It comes first in the PATH of scripts.
 var bin string
 
 func TestMain(m *testing.M) { os.Exit(run(m)) }
@@ -47,7 +47,7 @@ func TestScripts(t *testing.T) {
 	})
 }
 
-// code runs a program and checks its exit code, which exec tells only from 0:
+// code runs a program and checks its exit code; exec only distinguishes 0 from other codes:
 //
 //	code 2 evictctl config check
 func code(ts *testscript.TestScript, neg bool, args []string) {
@@ -66,7 +66,7 @@ func code(ts *testscript.TestScript, neg bool, args []string) {
 	}
 }
 
-// fill writes a file of many copies of a text:
+// fill writes a file with many copies of a text:
 //
 //	fill big.yaml 2000000 x
 func fill(ts *testscript.TestScript, neg bool, args []string) {

@@ -22,18 +22,17 @@ const (
 	unitDir    = "/etc/systemd/system"
 	dropInDir  = "/run/systemd/system/evictd.service.d"
 	programDir = "/usr/bin"
-	// patience is how long what is waited for may take, on a machine that is
-	// emulated.
-	patience = 90 * time.Second
+	// waitTimeout bounds each wait for a condition, on an emulated machine.
+	waitTimeout = 90 * time.Second
 )
 
-// machine is one on which evictd is installed.
+// machine is this machine, with evictd installed.
 type machine struct {
 	t   *testing.T
 	hog string
 }
 
-// install installs evictd as deploy/README.md says, and removes it with the test.
+// install installs evictd as described in deploy/README.md, and removes it at the end of the test.
 func install(t *testing.T) *machine {
 	t.Helper()
 	switch _, err := os.Stat("/run/systemd/system"); {
@@ -49,15 +48,15 @@ func install(t *testing.T) *machine {
 	}
 	programs := os.Getenv("EVICTD_TEST_PROGRAMS")
 	if programs == "" {
-		t.Fatal("EVICTD_TEST_PROGRAMS does not say where evictd, evictctl and hog are")
+		t.Fatal("EVICTD_TEST_PROGRAMS is not set: no evictd, evictctl and hog")
 	}
 	m := &machine{t: t, hog: filepath.Join(programs, "hog")}
-	m.place(filepath.Join(programs, "evictd"), filepath.Join(programDir, "evictd"), 0o755)
-	m.place(filepath.Join(programs, "evictctl"), filepath.Join(programDir, "evictctl"), 0o755)
+	m.copyFile(filepath.Join(programs, "evictd"), filepath.Join(programDir, "evictd"), 0o755)
+	m.copyFile(filepath.Join(programs, "evictctl"), filepath.Join(programDir, "evictctl"), 0o755)
 	for _, name := range []string{unitName, "evictd.slice"} {
-		m.place(filepath.Join(deployDir(), "systemd", name), filepath.Join(unitDir, name), 0o644)
+		m.copyFile(filepath.Join(deployDir(), "systemd", name), filepath.Join(unitDir, name), 0o644)
 	}
-	m.place(filepath.Join(deployDir(), "evictd.yaml"), agent.Defaults().ConfigPath, 0o644)
+	m.copyFile(filepath.Join(deployDir(), "evictd.yaml"), agent.Defaults().ConfigPath, 0o644)
 	t.Cleanup(func() {
 		if t.Failed() {
 			t.Logf("journal of evictd:\n%s", m.journal())
@@ -73,8 +72,8 @@ func install(t *testing.T) *machine {
 	return m
 }
 
-// place copies a file, and removes the copy with the test.
-func (m *machine) place(from, to string, mode fs.FileMode) {
+// copyFile copies a file, and removes the copy at the end of the test.
+func (m *machine) copyFile(from, to string, mode fs.FileMode) {
 	m.t.Helper()
 	content, err := os.ReadFile(from)
 	if err != nil {
@@ -93,11 +92,11 @@ func (m *machine) place(from, to string, mode fs.FileMode) {
 	})
 }
 
-// run runs a command, and returns what it wrote and its exit code.
+// run runs a command, and returns its output and its exit code.
 func (m *machine) run(argv ...string) (out string, code int) {
 	m.t.Helper()
-	// The test's own time may be over when it cleans up.
-	ctx, cancel := context.WithTimeout(context.WithoutCancel(m.t.Context()), 2*patience)
+	// The test's context has ended when cleanups run.
+	ctx, cancel := context.WithTimeout(context.WithoutCancel(m.t.Context()), 2*waitTimeout)
 	defer cancel()
 	cmd := exec.CommandContext(ctx, argv[0], argv[1:]...)
 	cmd.Env = append(os.Environ(), "SYSTEMD_PAGER=", "SYSTEMD_COLORS=0", "SYSTEMD_URLIFY=0")
@@ -109,7 +108,7 @@ func (m *machine) run(argv ...string) (out string, code int) {
 	return strings.TrimSpace(string(b)), cmd.ProcessState.ExitCode()
 }
 
-// must runs a command that has to succeed.
+// must runs a command, and fails the test if the exit code is not 0.
 func (m *machine) must(argv ...string) string {
 	m.t.Helper()
 	out, code := m.run(argv...)
@@ -143,15 +142,15 @@ func (m *machine) restarts() int {
 	return n
 }
 
-// journal is what the service, and systemd about it, said since the boot.
+// journal returns the journal of the unit since the boot.
 func (m *machine) journal() string {
 	m.t.Helper()
 	out, _ := m.run("journalctl", "--boot", "--no-pager", "--output", "cat", "--unit", unitName)
 	return out
 }
 
-// logged waits for a line of the journal with all of the words.
-func (m *machine) logged(words ...string) {
+// waitLog waits for a line of the journal with all of the words.
+func (m *machine) waitLog(words ...string) {
 	m.t.Helper()
 	m.eventually("line in the journal with "+strings.Join(words, ", "), func() bool {
 		return containsLine(m.journal(), words)
@@ -171,7 +170,7 @@ lines:
 	return false
 }
 
-// dropIn changes the unit until the next one does; "" takes it as it is delivered.
+// dropIn replaces the test's drop-in of the unit; "" is the unit as delivered.
 func (m *machine) dropIn(lines string) {
 	m.t.Helper()
 	path := filepath.Join(dropInDir, "test.conf")
@@ -193,22 +192,22 @@ func (m *machine) configure(settings string) {
 	}
 }
 
-// eventually waits for a condition.
+// eventually polls until ok returns true.
 func (m *machine) eventually(what string, ok func() bool) {
 	m.t.Helper()
-	for end := time.Now().Add(patience); !ok(); time.Sleep(50 * time.Millisecond) {
+	for end := time.Now().Add(waitTimeout); !ok(); time.Sleep(50 * time.Millisecond) {
 		if time.Now().After(end) {
-			m.t.Fatalf("after %v: no %s", patience, what)
+			m.t.Fatalf("after %v: no %s", waitTimeout, what)
 		}
 	}
 }
 
-// until waits for a status of evictd that meets a condition, and returns it.
-func (m *machine) until(what string, meets func(*control.Status) bool) (s control.Status) {
+// waitStatus waits for a status of evictd that meets a condition, and returns it.
+func (m *machine) waitStatus(what string, meets func(*control.Status) bool) (s control.Status) {
 	m.t.Helper()
 	client := control.NewClient(agent.Defaults().ControlSocket)
 	m.eventually(what, func() bool {
-		ctx, cancel := context.WithTimeout(m.t.Context(), patience)
+		ctx, cancel := context.WithTimeout(m.t.Context(), waitTimeout)
 		defer cancel()
 		var err error
 		s, err = client.Status(ctx)
@@ -220,9 +219,8 @@ func (m *machine) until(what string, meets func(*control.Status) bool) (s contro
 	return s
 }
 
-// active waits until systemd takes the service for started, by another process
-// than the one given.
-func (m *machine) active(but int) {
+// waitActive waits until the service is active with another process than the given one.
+func (m *machine) waitActive(but int) {
 	m.t.Helper()
 	m.eventually(fmt.Sprintf("service by another process than %d", but), func() bool {
 		state, pid := m.show("ActiveState"), m.pid()

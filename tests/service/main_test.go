@@ -1,12 +1,11 @@
-// Package service_test is about evictd as a service of systemd: what the unit
-// says, which any machine can check, and what comes of it under a systemd that
-// runs.
+// Package service_test tests evictd as a systemd service: the content of the units, on any machine, and its effect
+// under a running systemd.
 //
-// The latter installs evictd, so that it runs in a virtual machine only:
+// The latter tests install evictd and run only in a virtual machine:
 //
 //	EVICTD_TEST_VM=1           this machine may be changed
-//	EVICTD_TEST_PROGRAMS=DIR   where evictd, evictctl and hog are
-//	EVICTD_TEST_DEPLOY=DIR     deploy/, if not that of the source
+//	EVICTD_TEST_PROGRAMS=DIR   the directory of evictd, evictctl and hog
+//	EVICTD_TEST_DEPLOY=DIR     deploy/, if not that of the source tree
 package service_test
 
 import (
@@ -15,10 +14,9 @@ import (
 )
 
 func TestMain(m *testing.M) {
-	// The same executable is what runs in evictd's place, to tell what it may do
-	// there.
-	if path := os.Getenv("EVICTD_TEST_WITNESS"); path != "" {
-		os.Exit(testify(path))
+	// This executable also runs in the unit instead of evictd, as a probe of its permissions.
+	if path := os.Getenv("EVICTD_TEST_PROBE"); path != "" {
+		os.Exit(probeMain(path))
 	}
 	os.Exit(m.Run())
 }

@@ -16,30 +16,30 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// TestSandbox: what evictd may do in its unit, and what each capability is worth,
-// by a witness that runs in its place.
+// TestSandbox runs a probe in the unit instead of evictd and checks which operations are permitted, with all
+// capabilities and without each of them.
 func TestSandbox(t *testing.T) {
 	m := install(t)
 	delivered := readUnit(t, unitName).capabilities()
 	type variant struct {
 		name  string
 		lines string
-		held  []string
+		kept  []string
 	}
 	variants := []variant{{"as delivered", "", delivered}}
 	for _, c := range delivered {
-		held := slices.DeleteFunc(slices.Clone(delivered), func(other string) bool { return other == c })
-		variants = append(variants, variant{"without " + c, onlyCapabilities(held), held})
+		kept := slices.DeleteFunc(slices.Clone(delivered), func(other string) bool { return other == c })
+		variants = append(variants, variant{"without " + c, onlyCapabilities(kept), kept})
 	}
 	for _, v := range variants {
 		t.Run(v.name, func(t *testing.T) {
-			got := m.testimony(t, v.lines)
+			got := m.runProbe(t, v.lines)
 			for _, a := range abilities {
-				may := !a.never && !slices.ContainsFunc(a.needs, func(c string) bool { return !slices.Contains(v.held, c) })
+				may := !a.never && !slices.ContainsFunc(a.needs, func(c string) bool { return !slices.Contains(v.kept, c) })
 				problem, tried := got[a.name]
 				switch {
 				case !tried:
-					t.Errorf("the witness does not tell whether it may %s", a.name)
+					t.Errorf("the probe has no result of %s", a.name)
 				case may && problem != "":
 					t.Errorf("%s: %s; want it to be allowed", a.name, problem)
 				case !may && problem == "":
@@ -50,26 +50,25 @@ func TestSandbox(t *testing.T) {
 	}
 }
 
-// onlyCapabilities are the lines of a drop-in that leave these capabilities.
+// onlyCapabilities returns the lines of a drop-in with only these capabilities.
 func onlyCapabilities(names []string) string {
 	return "CapabilityBoundingSet=\nCapabilityBoundingSet=" + strings.Join(names, " ") + "\n"
 }
 
-// testimony runs the witness in the unit, with further lines, and returns the
-// error of each ability.
-func (m *machine) testimony(t *testing.T, lines string) map[string]string {
+// runProbe runs the probe in the unit with further lines, and returns the error of each ability.
+func (m *machine) runProbe(t *testing.T, lines string) map[string]string {
 	t.Helper()
 	self, err := os.Executable()
 	if err != nil {
 		t.Fatal(err)
 	}
-	const witness, results = "/usr/bin/evictd-witness", "/var/lib/evictd/witness.json"
+	const probe, results = "/usr/bin/evictd-probe", "/var/lib/evictd/probe.json"
 	copyTo := machine{t: t}
-	copyTo.place(self, witness, 0o755)
-	at := m.victims(t)
-	leftovers(t)
-	m.dropIn(fmt.Sprintf("Type=oneshot\nWatchdogSec=0\nRestart=no\nExecReload=\nExecStart=\nExecStart=%s\nEnvironment=EVICTD_TEST_WITNESS=%s EVICTD_TEST_VICTIMS=%s\n%s",
-		witness, results, at, lines))
+	copyTo.copyFile(self, probe, 0o755)
+	at := m.targets(t)
+	makeFiles(t)
+	m.dropIn(fmt.Sprintf("Type=oneshot\nWatchdogSec=0\nRestart=no\nExecReload=\nExecStart=\nExecStart=%s\nEnvironment=EVICTD_TEST_PROBE=%s EVICTD_TEST_TARGETS=%s\n%s",
+		probe, results, at, lines))
 	m.must("systemctl", "start", unitName)
 	b, err := os.ReadFile(results)
 	if err != nil {
@@ -85,9 +84,8 @@ func (m *machine) testimony(t *testing.T, lines string) map[string]string {
 	return got
 }
 
-// leftovers makes what the witness looks into and removes, and sees that nothing
-// of it stays.
-func leftovers(t *testing.T) {
+// makeFiles creates the files that the probe reads and removes, and removes the remaining ones at the end of the test.
+func makeFiles(t *testing.T) {
 	t.Helper()
 	var made []string
 	t.Cleanup(func() {
@@ -114,18 +112,17 @@ func leftovers(t *testing.T) {
 	}
 }
 
-// nobody is the user of whom containers are made that are not root's.
+// nobody is the user ID of containers that do not run as root.
 const nobody = 65534
 
-// victims starts a process of another user in each of two cgroups, and removes
-// them with the test.
-func (m *machine) victims(t *testing.T) victims {
+// targets starts a process of another user in each of two cgroups, and removes them at the end of the test.
+func (m *machine) targets(t *testing.T) targets {
 	t.Helper()
-	v := victims("/sys/fs/cgroup/evictd-test-sandbox")
+	v := targets("/sys/fs/cgroup/evictd-test-sandbox")
 	hog := filepath.Join(programDir, "evictd-test-hog")
 	copyTo := machine{t: t}
-	copyTo.place(m.hog, hog, 0o755)
-	for _, group := range []string{oneByOne, asOne} {
+	copyTo.copyFile(m.hog, hog, 0o755)
+	for _, group := range []string{byPidfd, byCgroup} {
 		if err := os.MkdirAll(v.path(group), 0o755); err != nil {
 			t.Fatal(err)
 		}
@@ -143,12 +140,12 @@ func (m *machine) victims(t *testing.T) victims {
 			t.Fatal(err)
 		}
 		t.Cleanup(func() {
-			_ = cmd.Process.Kill() // killed by the witness, at best
+			_ = cmd.Process.Kill() // the probe may have killed it
 			_ = cmd.Wait()
 			if err := os.Remove(v.path(group)); err != nil {
 				t.Error(err)
 			}
-			if group == oneByOne { // cleaned up last
+			if group == byPidfd { // cleaned up last
 				if err := os.Remove(string(v)); err != nil {
 					t.Error(err)
 				}

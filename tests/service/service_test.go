@@ -23,36 +23,36 @@ import (
 
 const mebibyte = 1 << 20
 
-// TestService is one life of the service, from before there is a runtime to its
-// end. Each part goes on from where the one before left it.
+// TestService runs the service from a start without a runtime to its stop. Each part starts in the state in which the
+// previous one ended.
 func TestService(t *testing.T) {
 	m := install(t)
 	if err := node.Check(""); err != nil {
 		t.Fatalf("a node needs %v", err)
 	}
 	dir := "/var/lib/evictd-test-node"
-	s := &life{machine: m, log: t.Output(), dir: dir, endpoint: "unix://" + dir + "/containerd.sock"}
+	s := &lifecycle{machine: m, log: t.Output(), dir: dir, endpoint: "unix://" + dir + "/containerd.sock"}
 	for _, part := range []struct {
 		name string
-		run  func(*life, *testing.T)
+		run  func(*lifecycle, *testing.T)
 	}{
-		{"unit", (*life).unit},
-		{"without a runtime", (*life).withoutRuntime},
-		{"with a runtime", (*life).withRuntime},
-		{"protection", (*life).protection},
-		{"reload", (*life).reload},
-		{"reload of a mistake", (*life).reloadMistake},
-		{"eviction", (*life).eviction},
-		{"crash", (*life).crash},
-		{"watchdog", (*life).watchdog},
-		{"eviction without CAP_KILL", (*life).evictionWithoutKill},
-		{"stop", (*life).stop},
+		{"unit", (*lifecycle).unit},
+		{"without a runtime", (*lifecycle).withoutRuntime},
+		{"with a runtime", (*lifecycle).withRuntime},
+		{"protection", (*lifecycle).protection},
+		{"reload", (*lifecycle).reload},
+		{"reload of a mistake", (*lifecycle).reloadMistake},
+		{"eviction", (*lifecycle).eviction},
+		{"crash", (*lifecycle).crash},
+		{"watchdog", (*lifecycle).watchdog},
+		{"eviction without CAP_KILL", (*lifecycle).evictionWithoutKill},
+		{"stop", (*lifecycle).stop},
 	} {
 		if !t.Run(part.name, func(t *testing.T) {
 			s.machine = &machine{t: t, hog: m.hog}
 			part.run(s, t)
 		}) {
-			break // the next would say nothing
+			break // the next parts depend on this one
 		}
 	}
 	if s.node != nil {
@@ -62,16 +62,16 @@ func TestService(t *testing.T) {
 	}
 }
 
-// life is what the parts share.
-type life struct {
+// lifecycle is the state that the parts share.
+type lifecycle struct {
 	*machine
 	log           io.Writer // of the whole test
 	dir, endpoint string
 	node          *node.Node
 }
 
-// settings are evictd's, with a threshold on what the pods may take together.
-func (s *life) settings(threshold string) string {
+// settings returns evictd's settings with a threshold on allocatableMemory.available.
+func (s *lifecycle) settings(threshold string) string {
 	root := "/"
 	if s.node != nil {
 		root = s.node.CgroupRoot()
@@ -79,11 +79,11 @@ func (s *life) settings(threshold string) string {
 	return fmt.Sprintf("runtimeEndpoint: %s\ncgroupRoot: %s\nevictionHard: {allocatableMemory.available: %s}", s.endpoint, root, threshold)
 }
 
-func (s *life) unit(t *testing.T) {
+func (s *lifecycle) unit(t *testing.T) {
 	if out := s.must("systemd-analyze", "verify", unitName); out != "" {
-		t.Errorf("systemd-analyze verify: %s; want nothing to say", out)
+		t.Errorf("systemd-analyze verify: %s; want no output", out)
 	}
-	// As it is installed, with what this systemd adds by itself.
+	// The installed unit, with the defaults of this systemd.
 	out, code := s.run("systemd-analyze", "security", "--no-pager", fmt.Sprintf("--threshold=%d", mostExposed), unitName)
 	if code != 0 {
 		t.Errorf("systemd-analyze security --threshold=%d: exit code %d: %s", mostExposed, code, out)
@@ -92,31 +92,30 @@ func (s *life) unit(t *testing.T) {
 	t.Log(lines[len(lines)-1])
 }
 
-// withoutRuntime: the start does not end, evictd runs for longer than systemd gives a
-// start and says what is missing.
-func (s *life) withoutRuntime(t *testing.T) {
+// withoutRuntime: the unit stays activating for longer than its start timeout, and evictd names what is missing.
+func (s *lifecycle) withoutRuntime(t *testing.T) {
 	s.configure(s.settings("100Mi"))
 	s.dropIn("TimeoutStartSec=20s\n")
 	s.must("systemctl", "start", "--no-block", unitName)
-	s.until("run of 30 s", func(s *control.Status) bool { return s.At.Sub(s.Started) > 30*time.Second })
+	s.waitStatus("run of 30 s", func(s *control.Status) bool { return s.At.Sub(s.Started) > 30*time.Second })
 	if state, n := s.show("ActiveState"), s.restarts(); state != "activating" || n != 0 {
 		t.Errorf("the service is %s after %d restarts; want activating after none", state, n)
 	}
 	if got := s.show("StatusText"); !strings.Contains(got, "not ready") || !strings.Contains(got, s.dir) {
-		t.Errorf("status text is %q; want it to say that it is not ready, and the name of the runtime", got)
+		t.Errorf("status text is %q; want \"not ready\" and the runtime", got)
 	}
 	if code, text := s.ready(); code != http.StatusServiceUnavailable || !strings.Contains(text, "runtime") {
 		t.Errorf("/readyz answers %d, %q; want %d, because of the runtime", code, text, http.StatusServiceUnavailable)
 	}
 	if out, code := s.run("evictctl", "status"); code != 1 || !strings.Contains(out, "ready:       no; ") || !strings.Contains(out, s.dir) {
-		t.Errorf("evictctl status exits %d and does not name the runtime that is missing; want 1 and its name:\n%s", code, out)
+		t.Errorf("evictctl status exits with %d; want 1 and the name of the missing runtime:\n%s", code, out)
 	}
 }
 
-// ready asks whether evictd is.
-func (s *life) ready() (code int, text string) {
+// ready requests /readyz.
+func (s *lifecycle) ready() (code int, text string) {
 	s.t.Helper()
-	client := http.Client{Timeout: patience}
+	client := http.Client{Timeout: waitTimeout}
 	answer, err := client.Get("http://" + agent.Defaults().WebAddress + "/readyz?verbose")
 	if err != nil {
 		s.t.Fatal(err)
@@ -129,28 +128,27 @@ func (s *life) ready() (code int, text string) {
 	return answer.StatusCode, string(b)
 }
 
-// withRuntime: evictd finds the runtime when it comes, and a start ends when it
-// has answered.
-func (s *life) withRuntime(t *testing.T) {
+// withRuntime: evictd connects to the runtime once that runs, and then the unit becomes active.
+func (s *lifecycle) withRuntime(t *testing.T) {
 	n, err := node.Start(t.Context(), node.Options{Dir: s.dir, Log: s.log, Hog: s.hog, MemoryLimit: 256 * mebibyte})
 	if err != nil {
 		t.Fatal(err)
 	}
 	s.node = n
-	s.until("runtime", func(s *control.Status) bool { return s.Runtime.Connected })
-	s.eventually("end of the start", func() bool { return s.show("ActiveState") == "active" })
+	s.waitStatus("runtime", func(s *control.Status) bool { return s.Runtime.Connected })
+	s.eventually("active unit", func() bool { return s.show("ActiveState") == "active" })
 	s.dropIn("")
-	s.eventually("status text of evictd that is ready", func() bool { return strings.Contains(s.show("StatusText"), "no pressure") })
+	s.eventually("status text of a ready evictd", func() bool { return strings.Contains(s.show("StatusText"), "no pressure") })
 	s.configure(s.settings("100Mi"))
 	s.must("systemctl", "restart", unitName)
-	s.eventually("the same after a restart", func() bool { return strings.Contains(s.show("StatusText"), "no pressure") })
+	s.eventually("status text of a ready evictd after a restart", func() bool { return strings.Contains(s.show("StatusText"), "no pressure") })
 	if code, text := s.ready(); code != http.StatusOK {
 		t.Errorf("/readyz answers %d, %q; want %d", code, text, http.StatusOK)
 	}
 }
 
-// protection: what is to keep evictd running is in force, in the kernel's words.
-func (s *life) protection(t *testing.T) {
+// protection checks the kernel's values of evictd's oom_score_adj, memory.min, capabilities and limits.
+func (s *lifecycle) protection(t *testing.T) {
 	pid := s.pid()
 	proc := func(name string) string {
 		b, err := os.ReadFile(fmt.Sprintf("/proc/%d/%s", pid, name))
@@ -197,7 +195,7 @@ func (s *life) protection(t *testing.T) {
 			t.Errorf("%s: %q; want %q", name, got, want)
 		}
 	}
-	// evictd may bound this further.
+	// evictd may lower this limit itself.
 	const realTime = "Max realtime timeout"
 	if got := limits[realTime]; len(got) != 2 {
 		t.Errorf("%s: %q; want two figures", realTime, got)
@@ -213,46 +211,46 @@ func threshold(s *control.Status) string {
 	return s.Signals[signal.AllocatableMemoryAvailable].Thresholds[0].Value
 }
 
-func (s *life) reload(t *testing.T) {
+func (s *lifecycle) reload(t *testing.T) {
 	pid := s.pid()
 	s.configure(s.settings("101Mi"))
 	s.must("systemctl", "reload", unitName)
-	s.until("new threshold", func(s *control.Status) bool { return threshold(s) == "101Mi" })
-	s.logged("configuration reloaded")
+	s.waitStatus("new threshold", func(s *control.Status) bool { return threshold(s) == "101Mi" })
+	s.waitLog("configuration reloaded")
 	s.eventually("end of the reload", func() bool { return s.show("ActiveState") == "active" })
 	if got := s.pid(); got != pid {
-		t.Errorf("process after a reload is %d; want %d, the one before", got, pid)
+		t.Errorf("process after a reload = %d; want %d, as before", got, pid)
 	}
 }
 
-// reloadMistake: a mistake is told, and changes nothing, whoever finds it.
-func (s *life) reloadMistake(t *testing.T) {
+// reloadMistake: an invalid configuration is reported by systemctl reload and after SIGHUP, and changes nothing.
+func (s *lifecycle) reloadMistake(t *testing.T) {
 	pid := s.pid()
 	s.configure(s.settings("102Mi") + "\nevictionHrad: {}")
 	if out, code := s.run("systemctl", "reload", unitName); code == 0 {
 		t.Errorf("systemctl reload with a mistake: exit code 0: %s; want another", out)
 	}
-	s.logged("evictctl: evictd refused the request: "+agent.Defaults().ConfigPath+":6", "evictionHrad")
-	s.logged("configuration not reloaded", "evictionHrad")
-	// So it is on SIGHUP.
+	s.waitLog("evictctl: evictd refused the request: "+agent.Defaults().ConfigPath+":6", "evictionHrad")
+	s.waitLog("configuration not reloaded", "evictionHrad")
+	// The same after SIGHUP.
 	s.must("systemctl", "kill", "--kill-whom=main", "--signal=HUP", unitName)
 	s.eventually("end of the reload", func() bool { return s.show("ActiveState") == "active" })
 	if got := s.show("StatusText"); got != "configuration not reloaded" {
-		t.Errorf("status text is %q; want that the configuration was not reloaded", got)
+		t.Errorf("status text is %q; want \"configuration not reloaded\"", got)
 	}
 	if got := s.pid(); got != pid {
-		t.Errorf("process after a mistake is %d; want %d, the one before", got, pid)
+		t.Errorf("process after a mistake = %d; want %d, as before", got, pid)
 	}
-	s.until("status with the old threshold and the error", func(s *control.Status) bool {
+	s.waitStatus("status with the old threshold and the error", func(s *control.Status) bool {
 		return threshold(s) == "101Mi" && strings.Contains(s.Config.LastReloadError, "evictionHrad")
 	})
 }
 
-// evict has evictd evict a pod of another user, and returns the record.
-func (s *life) evict(t *testing.T, name string) evict.Record {
+// evict runs a pod of another user that evictd must evict, and returns the record.
+func (s *lifecycle) evict(t *testing.T, name string) evict.Record {
 	s.configure(s.settings("128Mi"))
 	s.must("systemctl", "reload-or-restart", unitName)
-	s.until("new threshold", func(s *control.Status) bool { return threshold(s) == "128Mi" && !s.Mode.DryRun })
+	s.waitStatus("new threshold", func(s *control.Status) bool { return threshold(s) == "128Mi" && !s.Mode.DryRun })
 	hog, err := s.node.RunPod(t.Context(), node.PodSpec{Name: name, Containers: []node.ContainerSpec{{
 		Args: []string{"hold", "-bytes", strconv.Itoa(160 * mebibyte)}, RunAsUser: nobody,
 	}}})
@@ -260,7 +258,7 @@ func (s *life) evict(t *testing.T, name string) evict.Record {
 		t.Fatal(err)
 	}
 	var record evict.Record
-	s.until("record of "+name, func(s *control.Status) bool {
+	s.waitStatus("record of "+name, func(s *control.Status) bool {
 		for _, r := range s.Records {
 			if r.UID == hog.UID && r.Result != evict.ResultPending {
 				record = r
@@ -278,19 +276,18 @@ func (s *life) evict(t *testing.T, name string) evict.Record {
 	if err := s.node.RemovePod(t.Context(), hog); err != nil {
 		t.Error(err)
 	}
-	t.Logf("record: result %s, %d processes, signal after %v, last gone after %v, error %q", record.Result, record.Processes,
+	t.Logf("record: result %s, %d processes, signal after %v, last exit after %v, error %q", record.Result, record.Processes,
 		record.SignalSent.Sub(record.CrossingSeen), record.LastGone.Sub(record.CrossingSeen), record.Error)
 	return record
 }
 
-// eviction: in its unit evictd kills, and tells of it.
-func (s *life) eviction(t *testing.T) {
+// eviction: in its unit evictd kills a hog and records that.
+func (s *lifecycle) eviction(t *testing.T) {
 	r := s.evict(t, "hog")
 	if r.Result != evict.ResultKilled || r.Processes != 1 || r.DryRun {
 		t.Errorf("record: result %s, %d processes, dry run %t; want killed, 1, false", r.Result, r.Processes, r.DryRun)
 	}
-	// Where the machine is emulated, a runtime may need longer than evictd waits
-	// for it to tidy up.
+	// On an emulated machine, the runtime may need longer for the stop than evictd waits.
 	for line := range strings.Lines(r.Error) {
 		if !strings.Contains(line, cri.ErrTimeout.Error()) {
 			t.Errorf("record: error %q; want none", line)
@@ -301,40 +298,40 @@ func (s *life) eviction(t *testing.T) {
 	}
 }
 
-// crash: systemd starts evictd again, and evictd remembers.
-func (s *life) crash(t *testing.T) {
+// crash: after SIGKILL systemd restarts evictd, and evictd restores its records.
+func (s *lifecycle) crash(t *testing.T) {
 	pid, restarts := s.pid(), s.restarts()
 	s.must("systemctl", "kill", "--kill-whom=main", "--signal=KILL", unitName)
-	s.active(pid)
+	s.waitActive(pid)
 	if got := s.restarts(); got != restarts+1 {
 		t.Errorf("restarts = %d; want %d", got, restarts+1)
 	}
-	s.until("record of before the crash", func(s *control.Status) bool {
+	s.waitStatus("record of before the crash", func(s *control.Status) bool {
 		return s.PID != pid && len(s.Records) == 1 && s.Records[0].Pod == "default/hog"
 	})
 }
 
-// watchdog: a process that does nothing any more is ended and started again.
-func (s *life) watchdog(t *testing.T) {
+// watchdog: systemd kills and restarts a stopped evictd.
+func (s *lifecycle) watchdog(t *testing.T) {
 	s.dropIn("WatchdogSec=10s\nTimeoutAbortSec=2s\n")
 	s.must("systemctl", "restart", unitName)
 	pid, restarts := s.pid(), s.restarts()
-	first := s.beat()
-	s.eventually("beats for twice the watchdog's", func() bool { return s.beat()-first >= 20*time.Second })
+	first := s.lastKeepAlive()
+	s.eventually("keep-alives for twice the watchdog's interval", func() bool { return s.lastKeepAlive()-first >= 20*time.Second })
 	if got := s.pid(); got != pid {
-		t.Fatalf("process after 20 s is %d; want %d, which beats", got, pid)
+		t.Fatalf("process after 20 s is %d; want %d, which sends keep-alives", got, pid)
 	}
 	s.must("systemctl", "kill", "--kill-whom=main", "--signal=STOP", unitName)
-	s.active(pid)
+	s.waitActive(pid)
 	if got := s.restarts(); got != restarts+1 {
 		t.Errorf("restarts = %d; want %d", got, restarts+1)
 	}
-	s.logged("Watchdog timeout")
+	s.waitLog("Watchdog timeout")
 	s.dropIn("")
 }
 
-// beat is when evictd last told that it lives, since the boot.
-func (s *life) beat() time.Duration {
+// lastKeepAlive returns the time of evictd's last WATCHDOG=1, since the boot.
+func (s *lifecycle) lastKeepAlive() time.Duration {
 	s.t.Helper()
 	us, err := strconv.ParseInt(s.show("WatchdogTimestampMonotonic"), 10, 64)
 	if err != nil {
@@ -343,20 +340,20 @@ func (s *life) beat() time.Duration {
 	return time.Duration(us) * time.Microsecond
 }
 
-// evictionWithoutKill: where no process can be signalled by itself, the kernel ends the whole cgroup. Whether the record
-// counts whom that took is not promised.
-func (s *life) evictionWithoutKill(t *testing.T) {
+// evictionWithoutKill: without CAP_KILL evictd can't signal single processes, but cgroup.kill works. The record need not
+// count the killed processes.
+func (s *lifecycle) evictionWithoutKill(t *testing.T) {
 	others := slices.DeleteFunc(readUnit(t, unitName).capabilities(), func(c string) bool { return c == "CAP_KILL" })
 	s.dropIn(onlyCapabilities(others))
 	s.must("systemctl", "restart", unitName)
 	if r := s.evict(t, "other-hog"); r.Result != evict.ResultKilled || r.LastGone.IsZero() {
-		t.Errorf("record without CAP_KILL: result %s, last gone %v; want killed, and known", r.Result, r.LastGone)
+		t.Errorf("record without CAP_KILL: result %s, last gone %v; want killed, a time", r.Result, r.LastGone)
 	}
 	s.dropIn("")
 }
 
-// stop: it ends at once and without fault, and leaves its state alone.
-func (s *life) stop(t *testing.T) {
+// stop: evictd exits promptly with code 0 and keeps its state.
+func (s *lifecycle) stop(t *testing.T) {
 	s.must("systemctl", "restart", unitName)
 	began := time.Now()
 	s.must("systemctl", "stop", unitName)

@@ -2,11 +2,9 @@ package service_test
 
 import (
 	"fmt"
-	"io"
 	"os"
 	"path/filepath"
 	"slices"
-	"strconv"
 	"strings"
 	"sync"
 	"testing"
@@ -17,29 +15,28 @@ import (
 	"github.com/evictd/evictd/agent"
 	"github.com/evictd/evictd/agent/control"
 	"github.com/evictd/evictd/agent/evict"
-	"github.com/evictd/evictd/agent/shutdown"
 	"github.com/evictd/evictd/agent/shutdown/logind"
 	"github.com/evictd/evictd/tests/node"
 	"github.com/evictd/evictd/tests/vm/protocol"
 )
 
-// TestPowerOff is a shutdown that takes place: pods of four priorities stop in order, and the machine is off after it.
-// The last is for whoever runs the machine to see.
+// TestPowerOff is a real shutdown: pods of four priorities are stopped in order, and then the machine powers off. The
+// process that runs the machine checks the latter.
 func TestPowerOff(t *testing.T) {
 	m := install(t)
 	if err := node.Check(""); err != nil {
 		t.Fatalf("a node needs %v", err)
 	}
-	// What is to be looked at must be there until it has been.
+	// Delay the shutdown until this test has ended.
 	m.must("systemd-run", "--unit=evictd-test-last", "systemd-inhibit", "--mode=delay", "--what=shutdown", "--who=test",
 		"sh", "-c", fmt.Sprintf("while kill -0 %d; do sleep 0.2; done", os.Getpid()))
-	s := &shutdowns{machine: m, log: t.Output()}
+	s := &shutdownTest{machine: m, log: t.Output()}
 	s.startNode(t)
 	s.configure(s.settings())
 	s.must("systemctl", "start", unitName)
-	s.held()
+	s.waitInhibited()
 	pods := make([]node.Pod, len(priorities))
-	for _, i := range []int{2, 0, 3, 1} { // made in another order
+	for _, i := range []int{2, 0, 3, 1} { // created in another order
 		pods[i] = s.pod(t, fmt.Sprint("pod-", i), priorities[i], false)
 	}
 	s.must("systemctl", "poweroff")
@@ -48,224 +45,54 @@ func TestPowerOff(t *testing.T) {
 		gone = append(gone, s.record(p).LastGone)
 	}
 	if !slices.IsSortedFunc(gone, time.Time.Compare) || gone[0].IsZero() {
-		t.Errorf("gone, by priority, at %v; want them in this order", gone)
+		t.Errorf("last exits by priority = %v; want them in order", gone)
 	}
-	s.eventually("evictd's lock given up", func() bool { return s.locks() == 0 })
+	s.eventually("release of evictd's lock", func() bool { return s.locks() == 0 })
 }
 
-// TestNodeShutdown is about shutdowns under the real logind. The machine stays
-// up: in the place of what powers it off there is a unit that tells when it would
-// have been. To logind that is a shutdown that has been carried out, and then did
-// not take place.
+// TestNodeShutdown tests shutdowns with the real logind. The machine stays up: a unit replaces poweroff.target and
+// records the time of the power-off. For logind, the shutdown was executed but had no effect.
 func TestNodeShutdown(t *testing.T) {
 	m := install(t)
 	if err := node.Check(""); err != nil {
 		t.Fatalf("a node needs %v", err)
 	}
-	s := &shutdowns{machine: m, log: t.Output()}
-	s.standIn()
+	s := &shutdownTest{machine: m, log: t.Output()}
+	s.fakePowerOff()
 	s.startNode(t)
 	s.configure(s.settings())
 	s.must("systemctl", "start", unitName)
 	for _, part := range []struct {
 		name string
-		run  func(*shutdowns, *testing.T)
+		run  func(*shutdownTest, *testing.T)
 	}{
-		{"lock and limit", (*shutdowns).lockAndLimit},
-		{"in order", (*shutdowns).inOrder},
-		{"a second inhibitor", (*shutdowns).secondInhibitor},
-		{"scheduled and called off", (*shutdowns).scheduled},
-		{"called off in the middle", (*shutdowns).calledOff},
-		{"evictd killed in the middle", (*shutdowns).killed},
-		{"a runtime that hangs in the middle", (*shutdowns).hungRuntime},
-		{"power key", (*shutdowns).powerKey},
-		{"restarts of the bus and of logind", (*shutdowns).restarts},
-		{"a restart of the bus in the middle", (*shutdowns).busInTheMiddle},
-		{"overridden", (*shutdowns).overridden},
-		{"stop", (*shutdowns).stop},
+		{"lock and limit", (*shutdownTest).lockAndLimit},
+		{"in order", (*shutdownTest).inOrder},
+		{"a second inhibitor", (*shutdownTest).secondInhibitor},
+		{"scheduled and cancelled", (*shutdownTest).scheduled},
+		{"cancelled during the shutdown", (*shutdownTest).cancelled},
+		{"evictd killed during the shutdown", (*shutdownTest).killed},
+		{"a runtime that hangs during the shutdown", (*shutdownTest).hungRuntime},
+		{"power key", (*shutdownTest).powerKey},
+		{"restarts of the bus and of logind", (*shutdownTest).restarts},
+		{"a restart of the bus during the shutdown", (*shutdownTest).busRestart},
+		{"overridden", (*shutdownTest).overridden},
+		{"stop", (*shutdownTest).stop},
 	} {
 		t.Run(part.name, func(t *testing.T) {
 			s.machine = &machine{t: t, hog: m.hog}
 			part.run(s, t)
-			s.sweep(t)
+			s.cleanUp(t)
 		})
 	}
 	s.machine = m
 }
 
-type shutdowns struct {
-	*machine
-	log  io.Writer
-	node *node.Node
-	pods []node.Pod
-}
-
-// marker is written when the machine would be powered off.
-const marker = "/run/evictd-test-off"
-
-// standIn puts a unit in the place of the one that powers the machine off, for as
-// long as the test lasts.
-func (s *shutdowns) standIn() {
-	s.t.Helper()
-	for name, text := range map[string]string{
-		"poweroff.target":         "[Unit]\nDescription=Stands in for the end of the machine\nDefaultDependencies=no\nRequires=evictd-test-off.service\nAfter=evictd-test-off.service\nAllowIsolate=yes\n",
-		"evictd-test-off.service": "[Unit]\nDefaultDependencies=no\n[Service]\nType=oneshot\nExecStart=/usr/bin/touch " + marker + "\n",
-	} {
-		path := filepath.Join(unitDir, name)
-		if err := os.WriteFile(path, []byte(text), 0o644); err != nil {
-			s.t.Fatal(err)
-		}
-		s.t.Cleanup(func() {
-			if err := os.Remove(path); err != nil {
-				s.t.Error(err)
-			}
-			_, _ = (&machine{t: s.t}).run("systemctl", "daemon-reload")
-		})
-	}
-	s.must("systemctl", "daemon-reload")
-}
-
-func (s *shutdowns) startNode(t *testing.T) {
-	n, err := node.Start(t.Context(), node.Options{Dir: "/var/lib/evictd-test-node", Log: s.log, Hog: s.hog, MemoryLimit: 512 * mebibyte})
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.node = n
-	t.Cleanup(func() {
-		if err := n.Close(); err != nil {
-			t.Error(err)
-		}
-	})
-}
-
-// groupTime is what each of the groups has, by priorities: 60 s in all.
-const groupTime = 15
-
-var priorities = []int{0, 100, 1000, 10_000}
-
-// settings are evictd's.
-func (s *shutdowns) settings() string {
-	text := fmt.Sprintf("runtimeEndpoint: %s\ncgroupRoot: %s\nevictionHard: {}\nshutdownGracePeriodByPodPriority:\n", s.node.Endpoint(), s.node.CgroupRoot())
-	for _, priority := range priorities {
-		text += fmt.Sprintf("- {priority: %d, shutdownGracePeriodSeconds: %d}\n", priority, groupTime)
-	}
-	return text
-}
-
-// pod runs a pod of a priority, which stops when it is asked to unless it is deaf.
-func (s *shutdowns) pod(t *testing.T, name string, priority int, deaf bool) node.Pod {
-	t.Helper()
-	args := []string{"hold", "-bytes", strconv.Itoa(mebibyte)}
-	if deaf {
-		args = append(args, "-ignore-term")
-	}
-	p, err := s.node.RunPod(t.Context(), node.PodSpec{
-		Name: name, Annotations: map[string]string{"evictd.io/priority": strconv.Itoa(priority)}, TerminationGracePeriod: 5 * time.Minute,
-		Containers: []node.ContainerSpec{{Args: args}},
-	})
-	if err != nil {
-		t.Fatal(err)
-	}
-	s.pods = append(s.pods, p)
-	s.until(name+" known to evictd", func(st *control.Status) bool { return st.Pods.Count >= s.running(t) })
-	return p
-}
-
-// running counts the pods whose container runs.
-func (s *shutdowns) running(t *testing.T) (n int) {
-	t.Helper()
-	for _, p := range s.pods {
-		if s.lives(t, p) {
-			n++
-		}
-	}
-	return n
-}
-
-func (s *shutdowns) lives(t *testing.T, p node.Pod) bool {
-	t.Helper()
-	now, err := s.node.Pod(t.Context(), p.ID)
-	if err != nil {
-		t.Fatal(err)
-	}
-	return slices.ContainsFunc(now.Containers, func(c node.Container) bool { return c.Running })
-}
-
-// sweep removes the pods of a part, and what else it left.
-func (s *shutdowns) sweep(t *testing.T) {
-	for _, p := range s.pods {
-		if err := s.node.RemovePod(t.Context(), p); err != nil {
-			t.Error(err)
-		}
-	}
-	s.pods = nil
-	if err := os.Remove(marker); err != nil && !os.IsNotExist(err) {
-		t.Error(err)
-	}
-}
-
-// held waits until evictd holds its lock, as logind sees it.
-func (s *shutdowns) held() {
-	s.t.Helper()
-	s.until("a shutdown that is held up", func(st *control.Status) bool { return st.Shutdown.Held && st.Shutdown.Phase == "idle" })
-	if n := s.locks(); n != 1 {
-		s.t.Errorf("evictd holds %d locks; want 1:\n%s", n, s.must("systemd-inhibit", "--list"))
-	}
-}
-
-// locks counts those of evictd.
-func (s *shutdowns) locks() int {
-	s.t.Helper()
-	return strings.Count(s.must("busctl", "call", "org.freedesktop.login1", "/org/freedesktop/login1", "org.freedesktop.login1.Manager", "ListInhibitors"), `"`+logind.Who+`"`)
-}
-
-// limit is logind's, in seconds.
-func (s *shutdowns) limit() int {
-	s.t.Helper()
-	out := s.must("busctl", "get-property", "org.freedesktop.login1", "/org/freedesktop/login1", "org.freedesktop.login1.Manager", "InhibitDelayMaxUSec")
-	us, err := strconv.Atoi(strings.TrimPrefix(out, "t "))
-	if err != nil {
-		s.t.Fatalf("InhibitDelayMaxUSec = %q: %v", out, err)
-	}
-	return us / 1_000_000
-}
-
-// off waits until the machine would be powered off, and returns when.
-func (s *shutdowns) off() (at time.Time) {
-	s.t.Helper()
-	s.eventually("end of the machine", func() bool {
-		info, err := os.Stat(marker)
-		if err == nil {
-			at = info.ModTime()
-		}
-		return err == nil
-	})
-	return at
-}
-
-// record waits for the end of a pod's only record.
-func (s *shutdowns) record(p node.Pod) (rec evict.Record) {
-	s.t.Helper()
-	s.until("end of the record of "+p.Name, func(st *control.Status) bool {
-		for _, r := range st.Records {
-			if r.UID == p.UID {
-				rec = r
-			}
-		}
-		// What an evictd began that was killed is unknown until the next goes on with it.
-		return rec.UID != "" && rec.Result != evict.ResultPending && rec.Result != evict.ResultUnknown
-	})
-	if rec.Cause != evict.CauseShutdown || rec.Reason != shutdown.ReasonTerminated || rec.Message != shutdown.MessageTerminated {
-		s.t.Errorf("record of %s: %s, %s, %q; want %s, Terminated, and its message", p.Name, rec.Cause, rec.Reason, rec.Message, evict.CauseShutdown)
-	}
-	return rec
-}
-
-// lockAndLimit: what logind itself allows is too little, and is raised.
-func (s *shutdowns) lockAndLimit(t *testing.T) {
-	s.held()
+// lockAndLimit: evictd raises logind's limit, whose default is too low.
+func (s *shutdownTest) lockAndLimit(t *testing.T) {
+	s.waitInhibited()
 	if got := s.limit(); got != 62 {
-		t.Errorf("logind allows %d s; want 62: the groups' 60, and the reserve", got)
+		t.Errorf("InhibitDelayMaxSec of logind = %d; want the groups' 60 plus the reserve of 2", got)
 	}
 	out := s.must("evictctl", "shutdown", "plan")
 	if !strings.Contains(out, "delayed until the pods are stopped") || !strings.Contains(out, "allows 1m2s") {
@@ -273,158 +100,156 @@ func (s *shutdowns) lockAndLimit(t *testing.T) {
 	}
 }
 
-// inOrder: the pods stop by priority, one that does not hear is killed at the end
-// of its group, the machine goes down then and not before.
-func (s *shutdowns) inOrder(t *testing.T) {
-	low, deaf := s.pod(t, "low", priorities[0], false), s.pod(t, "deaf", priorities[1], true)
+// inOrder: pods are stopped by priority, one that ignores SIGTERM is killed at the end of its group's period, and the
+// machine powers off after that.
+func (s *shutdownTest) inOrder(t *testing.T) {
+	low, unresponsive := s.pod(t, "low", priorities[0], false), s.pod(t, "unresponsive", priorities[1], true)
 	high, highest := s.pod(t, "high", priorities[2], false), s.pod(t, "highest", priorities[3], false)
 	began := time.Now()
 	s.must("systemctl", "poweroff")
-	off := s.off().Sub(began)
+	off := s.waitPowerOff().Sub(began)
 	var gone []time.Time
-	for _, p := range []node.Pod{low, deaf, high, highest} {
+	for _, p := range []node.Pod{low, unresponsive, high, highest} {
 		rec := s.record(p)
 		if rec.LastGone.IsZero() {
-			t.Errorf("record of %s: %s, %q; want its end known", p.Name, rec.Result, rec.Error)
+			t.Errorf("record of %s: %s, %q; want its last exit", p.Name, rec.Result, rec.Error)
 		}
 		gone = append(gone, rec.LastGone)
-		if s.lives(t, p) {
-			t.Errorf("%s lives when the machine goes down", p.Name)
+		if s.alive(t, p) {
+			t.Errorf("%s is alive when the machine powers off", p.Name)
 		}
 	}
 	if !slices.IsSortedFunc(gone, time.Time.Compare) {
-		t.Errorf("gone: low, deaf, high, highest at %v; want them in this order", gone)
+		t.Errorf("last exits of low, unresponsive, high, highest = %v; want them in this order", gone)
 	}
-	// The deaf pod has its group's time, and what the low one left over.
+	// The second group gets the time that the low pod did not need.
 	if at := gone[1].Sub(began); at < 29*time.Second || at > 40*time.Second {
-		t.Errorf("the deaf pod was gone after %v; want 30s", at)
+		t.Errorf("the unresponsive pod exited after %v; want 30s", at)
 	}
 	if off < 30*time.Second || off > 62*time.Second {
 		t.Errorf("the machine would be off after %v; want more than 30s, and at most the 62s that logind allows", off)
 	}
-	// The end of the last pod is told when the runtime has answered, for which
-	// nobody waits long; that of the one before it was seen.
-	if late := s.off().Sub(gone[1]); late < 0 || late > 20*time.Second {
-		t.Errorf("the machine would be off %v after the deaf pod; want soon after it", late)
+	// The last pod's exit is recorded only when the runtime has answered, so the one before it is compared.
+	if late := s.waitPowerOff().Sub(gone[1]); late < 0 || late > 20*time.Second {
+		t.Errorf("the machine would be off %v after the unresponsive pod; want at most 20s", late)
 	}
-	// It did not take place after all.
-	s.held()
+	s.waitInhibited() // for logind, the shutdown had no effect
 }
 
-// secondInhibitor: logind waits for the other one, evictd does not.
-func (s *shutdowns) secondInhibitor(t *testing.T) {
+// secondInhibitor: logind waits for the other inhibitor, evictd does not.
+func (s *shutdownTest) secondInhibitor(t *testing.T) {
 	low := s.pod(t, "low", 0, false)
 	s.must("systemd-run", "--unit=evictd-test-other", "systemd-inhibit", "--mode=delay", "--what=shutdown", "--who=other", "sleep", "30")
 	t.Cleanup(func() { s.run("systemctl", "stop", "evictd-test-other") })
 	s.eventually("the other's lock", func() bool { return strings.Contains(s.must("systemd-inhibit", "--list"), "other") })
 	s.must("systemctl", "poweroff")
 	s.record(low)
-	s.eventually("evictd's lock given up", func() bool { return s.locks() == 0 })
+	s.eventually("release of evictd's lock", func() bool { return s.locks() == 0 })
 	if _, err := os.Stat(marker); err == nil {
-		t.Error("the machine goes down although somebody else holds it up")
+		t.Error("the machine powers off although another inhibitor has a lock")
 	}
-	s.off()
-	s.held()
+	s.waitPowerOff()
+	s.waitInhibited()
 }
 
-// scheduled: a shutdown that is only planned stops nobody.
-func (s *shutdowns) scheduled(t *testing.T) {
+// scheduled: a shutdown that is only scheduled stops no pod.
+func (s *shutdownTest) scheduled(t *testing.T) {
 	low := s.pod(t, "low", 0, false)
 	s.must("shutdown", "-P", "+1")
 	s.must("shutdown", "-c")
 	s.must("busctl", "get-property", "org.freedesktop.login1", "/org/freedesktop/login1", "org.freedesktop.login1.Manager", "PreparingForShutdown")
-	s.held()
-	if !s.lives(t, low) {
-		t.Error("a shutdown that was planned and called off has stopped a pod")
+	s.waitInhibited()
+	if !s.alive(t, low) {
+		t.Error("a shutdown that was scheduled and cancelled has stopped a pod")
 	}
 }
 
-// calledOff: logind forgets a shutdown that it holds up when it is started again.
-func (s *shutdowns) calledOff(t *testing.T) {
-	deaf, high := s.pod(t, "deaf", 0, true), s.pod(t, "high", 1000, false)
+// cancelled: a restart of logind cancels a delayed shutdown.
+func (s *shutdownTest) cancelled(t *testing.T) {
+	unresponsive, high := s.pod(t, "unresponsive", 0, true), s.pod(t, "high", 1000, false)
 	s.must("systemctl", "poweroff")
-	s.until("a pod that is asked to stop", func(st *control.Status) bool {
-		return slices.ContainsFunc(st.Records, func(r evict.Record) bool { return r.UID == deaf.UID })
+	s.waitStatus("start of a pod's stop", func(st *control.Status) bool {
+		return slices.ContainsFunc(st.Records, func(r evict.Record) bool { return r.UID == unresponsive.UID })
 	})
 	s.must("systemctl", "restart", "systemd-logind")
-	s.until("end of the shutdown", func(st *control.Status) bool { return st.Shutdown.Phase == "idle" && st.Shutdown.CalledOff })
-	s.held()
-	if !s.lives(t, high) {
-		t.Error("a pod whose turn had not come was stopped")
+	s.waitStatus("end of the shutdown", func(st *control.Status) bool { return st.Shutdown.Phase == "idle" && st.Shutdown.CalledOff })
+	s.waitInhibited()
+	if !s.alive(t, high) {
+		t.Error("a pod of a later group was stopped")
 	}
 	if _, err := os.Stat(marker); err == nil {
-		t.Error("the machine goes down although that was called off")
+		t.Error("the machine powers off although the shutdown was cancelled")
 	}
 }
 
-// killed: systemd keeps the lock of an evictd that dies, so that the next one goes
-// on where it was, and the machine waits for that.
-func (s *shutdowns) killed(t *testing.T) {
-	deaf, high := s.pod(t, "deaf", 0, true), s.pod(t, "high", 1000, false)
+// killed: systemd stores the lock of an evictd that is killed, so that the machine waits and the next evictd continues
+// the shutdown.
+func (s *shutdownTest) killed(t *testing.T) {
+	unresponsive, high := s.pod(t, "unresponsive", 0, true), s.pod(t, "high", 1000, false)
 	pid := s.pid()
 	began := time.Now()
 	s.must("systemctl", "poweroff")
-	s.until("a pod that is asked to stop", func(st *control.Status) bool {
-		return slices.ContainsFunc(st.Records, func(r evict.Record) bool { return r.UID == deaf.UID })
+	s.waitStatus("start of a pod's stop", func(st *control.Status) bool {
+		return slices.ContainsFunc(st.Records, func(r evict.Record) bool { return r.UID == unresponsive.UID })
 	})
 	s.must("systemctl", "kill", "--kill-whom=main", "--signal=KILL", unitName)
-	s.active(pid)
-	for _, p := range []node.Pod{deaf, high} {
+	s.waitActive(pid)
+	for _, p := range []node.Pod{unresponsive, high} {
 		s.record(p)
-		if s.lives(t, p) {
-			t.Errorf("%s lives; want it stopped by the next evictd", p.Name)
+		if s.alive(t, p) {
+			t.Errorf("%s is alive; want it stopped by the next evictd", p.Name)
 		}
 	}
-	if off := s.off().Sub(began); off < groupTime*time.Second || off > 62*time.Second {
-		t.Errorf("the machine would be off after %v; want more than the %ds that the deaf pod has, and at most 62s", off, groupTime)
+	if off := s.waitPowerOff().Sub(began); off < groupTime*time.Second || off > 62*time.Second {
+		t.Errorf("the machine would be off after %v; want more than the %ds that the unresponsive pod has, and at most 62s", off, groupTime)
 	}
-	s.held()
+	s.waitInhibited()
 }
 
-// hungRuntime: the node goes down in time although nobody stops its pods.
-func (s *shutdowns) hungRuntime(t *testing.T) {
-	deaf, high := s.pod(t, "deaf", priorities[0], true), s.pod(t, "high", priorities[2], false)
+// hungRuntime: the machine powers off in time although the runtime stops no pods.
+func (s *shutdownTest) hungRuntime(t *testing.T) {
+	unresponsive, high := s.pod(t, "unresponsive", priorities[0], true), s.pod(t, "high", priorities[2], false)
 	began := time.Now()
 	s.must("systemctl", "poweroff")
-	s.until("a pod that is asked to stop", func(st *control.Status) bool {
-		return slices.ContainsFunc(st.Records, func(r evict.Record) bool { return r.UID == deaf.UID })
+	s.waitStatus("start of a pod's stop", func(st *control.Status) bool {
+		return slices.ContainsFunc(st.Records, func(r evict.Record) bool { return r.UID == unresponsive.UID })
 	})
 	hung := s.node.PID()
 	if err := unix.Kill(hung, unix.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
-	goOn := sync.OnceFunc(func() {
+	resume := sync.OnceFunc(func() {
 		if err := unix.Kill(hung, unix.SIGCONT); err != nil {
 			t.Error(err)
 		}
 	})
-	t.Cleanup(goOn)
-	if off := s.off().Sub(began); off > 64*time.Second {
+	t.Cleanup(resume)
+	if off := s.waitPowerOff().Sub(began); off > 64*time.Second {
 		t.Errorf("the machine would be off after %v; want at most the 62s that logind allows", off)
 	}
-	goOn()
-	for _, p := range []node.Pod{deaf, high} {
-		s.until("record of "+p.Name, func(st *control.Status) bool {
+	resume()
+	for _, p := range []node.Pod{unresponsive, high} {
+		s.waitStatus("record of "+p.Name, func(st *control.Status) bool {
 			return slices.ContainsFunc(st.Records, func(r evict.Record) bool { return r.UID == p.UID })
 		})
 	}
-	s.held()
+	s.waitInhibited()
 }
 
-// powerKey: who presses the machine's power key shuts it down like anybody else.
-func (s *shutdowns) powerKey(t *testing.T) {
+// powerKey: the machine's power key starts the same shutdown.
+func (s *shutdownTest) powerKey(t *testing.T) {
 	low := s.pod(t, "low", priorities[0], false)
 	fmt.Println(protocol.PressPowerKey)
 	s.record(low)
-	s.off()
-	s.held()
+	s.waitPowerOff()
+	s.waitInhibited()
 }
 
-// restarts: whatever is started again, a lock is held afterwards, and one only.
-func (s *shutdowns) restarts(t *testing.T) {
+// restarts: after a restart of logind or D-Bus, evictd has exactly one lock.
+func (s *shutdownTest) restarts(t *testing.T) {
 	for _, name := range []string{"systemd-logind", "dbus", "systemd-logind"} {
 		s.must("systemctl", "restart", name)
-		// Logind may take its time to come back to the bus.
+		// logind reconnects to the bus with a delay.
 		s.eventually("logind back after the restart of "+name, func() bool {
 			_, code := s.run("busctl", "call", "org.freedesktop.login1", "/org/freedesktop/login1", "org.freedesktop.login1.Manager", "ListInhibitors")
 			return code == 0
@@ -435,37 +260,37 @@ func (s *shutdowns) restarts(t *testing.T) {
 		})
 	}
 	low := s.pod(t, "low", 0, false)
-	s.until("connection to logind", func(st *control.Status) bool { return st.Shutdown.Held && st.Shutdown.LimitSeconds != nil })
+	s.waitStatus("connection to logind", func(st *control.Status) bool { return st.Shutdown.Held && st.Shutdown.LimitSeconds != nil })
 	s.must("systemctl", "poweroff")
 	s.record(low)
-	s.off()
-	s.held()
+	s.waitPowerOff()
+	s.waitInhibited()
 }
 
-// busInTheMiddle: whether logind, which loses its bus, remembers the shutdown or not, evictd goes by what it says then:
-// all pods have stopped, or none is stopped any more whose turn had not come.
-func (s *shutdowns) busInTheMiddle(t *testing.T) {
-	deaf, high := s.pod(t, "deaf", priorities[0], true), s.pod(t, "high", priorities[2], false)
+// busRestart: after a restart of D-Bus, logind may have dropped the shutdown or not. evictd follows logind: either all
+// pods are stopped, or no further group is.
+func (s *shutdownTest) busRestart(t *testing.T) {
+	unresponsive, high := s.pod(t, "unresponsive", priorities[0], true), s.pod(t, "high", priorities[2], false)
 	s.must("systemctl", "poweroff")
-	s.until("a pod that is asked to stop", func(st *control.Status) bool {
-		return slices.ContainsFunc(st.Records, func(r evict.Record) bool { return r.UID == deaf.UID })
+	s.waitStatus("start of a pod's stop", func(st *control.Status) bool {
+		return slices.ContainsFunc(st.Records, func(r evict.Record) bool { return r.UID == unresponsive.UID })
 	})
 	s.must("systemctl", "restart", "dbus")
 	s.eventually("logind back", func() bool {
 		_, code := s.run("busctl", "call", "org.freedesktop.login1", "/org/freedesktop/login1", "org.freedesktop.login1.Manager", "ListInhibitors")
 		return code == 0
 	})
-	s.held()
+	s.waitInhibited()
 	_, err := os.Stat(marker)
 	off := err == nil
 	t.Logf("the machine would be off: %v", off)
-	if lives := s.lives(t, high); lives == off {
-		t.Errorf("the pod of the third group lives: %v; want it to, unless the machine would be off", lives)
+	if lives := s.alive(t, high); lives == off {
+		t.Errorf("the pod of the third group is alive: %v; want true unless the machine would be off", lives)
 	}
 }
 
-// overridden: a drop-in that comes later has the say, and is named.
-func (s *shutdowns) overridden(t *testing.T) {
+// overridden: a later drop-in overrides evictd's limit, and evictd names it.
+func (s *shutdownTest) overridden(t *testing.T) {
 	const late = "/etc/systemd/logind.conf.d/zzzz-late.conf"
 	if err := os.MkdirAll(filepath.Dir(late), 0o755); err != nil {
 		t.Fatal(err)
@@ -473,36 +298,36 @@ func (s *shutdowns) overridden(t *testing.T) {
 	if err := os.WriteFile(late, []byte("[Login]\nInhibitDelayMaxSec=30\n"), 0o644); err != nil {
 		t.Fatal(err)
 	}
-	t.Cleanup(func() { os.RemoveAll(filepath.Dir(late)) }) // where the test ends before
+	t.Cleanup(func() { os.RemoveAll(filepath.Dir(late)) }) // if the test fails before it removes the file
 	s.must("systemctl", "restart", unitName)
-	s.until("limit of the later drop-in", func(st *control.Status) bool {
+	s.waitStatus("limit of the later drop-in", func(st *control.Status) bool {
 		return st.Shutdown.Held && st.Shutdown.LimitSeconds != nil && *st.Shutdown.LimitSeconds == 30 && strings.Contains(st.Shutdown.LogindError, late)
 	})
-	deaf := s.pod(t, "deaf", 0, true)
+	unresponsive := s.pod(t, "unresponsive", 0, true)
 	began := time.Now()
 	s.must("systemctl", "poweroff")
 	// Its share of the 28 s: 7 s.
-	if at := s.record(deaf).LastGone.Sub(began); at < 6900*time.Millisecond || at > 18*time.Second {
-		t.Errorf("the deaf pod was gone after %v; want its share of what is allowed, 7s", at)
+	if at := s.record(unresponsive).LastGone.Sub(began); at < 6900*time.Millisecond || at > 18*time.Second {
+		t.Errorf("the unresponsive pod exited after %v; want its share of the limit, 7s", at)
 	}
-	if off := s.off().Sub(began); off > 30*time.Second {
+	if off := s.waitPowerOff().Sub(began); off > 30*time.Second {
 		t.Errorf("the machine would be off after %v; want at most the 30s that are allowed", off)
 	}
-	s.held()
+	s.waitInhibited()
 	if err := os.Remove(late); err != nil {
 		t.Fatal(err)
 	}
 	s.must("systemctl", "restart", unitName)
-	s.until("the whole limit again", func(st *control.Status) bool {
+	s.waitStatus("the whole limit again", func(st *control.Status) bool {
 		return st.Shutdown.LimitSeconds != nil && *st.Shutdown.LimitSeconds == 62
 	})
 }
 
-// stop: nothing of a lock and of the limit is left.
-func (s *shutdowns) stop(t *testing.T) {
+// stop: evictd releases its lock and removes its limit.
+func (s *shutdownTest) stop(t *testing.T) {
 	s.must("systemctl", "stop", unitName)
 	if n := s.locks(); n != 0 {
-		t.Errorf("evictd holds %d locks after its end; want none", n)
+		t.Errorf("evictd has %d locks after its stop; want none", n)
 	}
 	s.eventually("logind's own limit", func() bool { return s.limit() == 5 })
 	if left, _ := filepath.Glob(filepath.Join(logind.DropInDir, "*evictd*")); len(left) > 0 {

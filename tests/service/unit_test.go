@@ -27,15 +27,14 @@ import (
 type directive struct {
 	section, name, value string
 	line                 int
-	// explained says that a comment stands above it, or above those that it
-	// follows without a blank line.
+	// explained means that there is a comment above the directive or its block of lines.
 	explained bool
 }
 
-// unit is what a unit file says, in its order.
+// unit has the directives of a unit file in order.
 type unit []directive
 
-// parseUnit reads a unit file of which no line is continued.
+// parseUnit parses a unit file. It fails for continued lines.
 func parseUnit(text string) (unit, error) {
 	var u unit
 	section, explained, n := "", false, 0
@@ -52,7 +51,7 @@ func parseUnit(text string) (unit, error) {
 		default:
 			name, value, ok := strings.Cut(line, "=")
 			if !ok || section == "" || strings.HasSuffix(value, `\`) || name != strings.TrimSpace(name) {
-				return nil, fmt.Errorf("line %d: %q is no directive", n, line)
+				return nil, fmt.Errorf("line %d: %q is not a directive", n, line)
 			}
 			u = append(u, directive{section, name, value, n, explained})
 		}
@@ -60,7 +59,7 @@ func parseUnit(text string) (unit, error) {
 	return u, nil
 }
 
-// all returns the values of a directive, in their order.
+// all returns the values of a directive in order.
 func (u unit) all(name string) (values []string) {
 	for _, d := range u {
 		if d.name == name {
@@ -70,7 +69,7 @@ func (u unit) all(name string) (values []string) {
 	return values
 }
 
-// capabilities returns what the service may keep of root's, sorted.
+// capabilities returns the capability bounding set, sorted.
 func (u unit) capabilities() []string {
 	return slices.Sorted(slices.Values(strings.Fields(strings.Join(u.all("CapabilityBoundingSet"), " "))))
 }
@@ -93,7 +92,7 @@ func TestParseUnit(t *testing.T) {
 	}
 }
 
-// deployDir is where the files to be installed are.
+// deployDir returns the directory of the files to install.
 func deployDir() string {
 	if dir := os.Getenv("EVICTD_TEST_DEPLOY"); dir != "" {
 		return dir
@@ -114,8 +113,8 @@ func readUnit(t *testing.T, name string) unit {
 	return u
 }
 
-// TestReasons: whoever reads the unit learns of each directive why it is there.
-func TestReasons(t *testing.T) {
+// TestDirectivesAreExplained: each directive has a comment with its reason, and each capability a row in the README.
+func TestDirectivesAreExplained(t *testing.T) {
 	for _, name := range []string{"evictd.service", "evictd.slice"} {
 		for _, d := range readUnit(t, name) {
 			if (d.section == "Service" || d.section == "Slice") && !d.explained {
@@ -126,12 +125,12 @@ func TestReasons(t *testing.T) {
 	section := readmeSection(t, "## Capabilities")
 	for _, c := range readUnit(t, "evictd.service").capabilities() {
 		if !strings.Contains(section, "| "+c+" |") {
-			t.Errorf("deploy/README.md does not tell what evictd loses without %s", c)
+			t.Errorf("deploy/README.md does not explain %s", c)
 		}
 	}
 	for _, row := range regexp.MustCompile(`(?m)^\| (CAP_\w+) \|`).FindAllStringSubmatch(section, -1) {
 		if !slices.Contains(readUnit(t, "evictd.service").capabilities(), row[1]) {
-			t.Errorf("deploy/README.md tells of %s, which the unit does not give", row[1])
+			t.Errorf("deploy/README.md explains %s, which the unit does not have", row[1])
 		}
 	}
 }
@@ -151,8 +150,8 @@ func readmeSection(t *testing.T, heading string) string {
 	return section
 }
 
-// TestProtectionReachesTheService: memory.min holds as far as the slice has it.
-func TestProtectionReachesTheService(t *testing.T) {
+// TestMemoryMin: the slice has the memory.min of the service, because a parent's limits the effective one.
+func TestMemoryMin(t *testing.T) {
 	service, slice := readUnit(t, "evictd.service"), readUnit(t, "evictd.slice")
 	if got := service.all("Slice"); !slices.Equal(got, []string{"evictd.slice"}) {
 		t.Errorf("the service is in %q; want evictd.slice", got)
@@ -163,7 +162,7 @@ func TestProtectionReachesTheService(t *testing.T) {
 	}
 }
 
-// TestPathsAgree: what the unit makes and checks is what evictd uses without flags.
+// TestPathsAgree: the directories of the unit are those that evictd uses without flags.
 func TestPathsAgree(t *testing.T) {
 	u, o := readUnit(t, "evictd.service"), agent.Defaults()
 	for _, tt := range []struct {
@@ -181,11 +180,11 @@ func TestPathsAgree(t *testing.T) {
 			t.Errorf("%s= below %s: %q; want %q", tt.directive, tt.under, got, tt.want)
 		}
 	}
-	// evictd knows which files it was started with; the unit does not.
+	// The reload has no paths: evictd reloads the files with which it was started.
 	if got := u.all("ExecReload"); !slices.Equal(got, []string{"/usr/bin/evictctl reload"}) {
 		t.Errorf("ExecReload=%q; want /usr/bin/evictctl reload", got)
 	}
-	// What no restart mends is not restarted (cmd/evictd: exitUsage, exitConfig).
+	// No restart after errors that a restart can't fix (cmd/evictd: exitUsage, exitConfig).
 	if got := u.all("RestartPreventExitStatus"); !slices.Equal(got, []string{"2 78"}) {
 		t.Errorf("RestartPreventExitStatus=%q; want the exit codes of wrong flags and of a wrong configuration", got)
 	}
@@ -194,7 +193,7 @@ func TestPathsAgree(t *testing.T) {
 	}
 }
 
-// TestConfiguration: what is installed is valid, and evicts nothing.
+// TestConfiguration: the installed configuration is valid and in dry run.
 func TestConfiguration(t *testing.T) {
 	path := filepath.Join(deployDir(), "evictd.yaml")
 	c, err := config.Load(config.Options{Path: path, PathGiven: true})
@@ -204,7 +203,7 @@ func TestConfiguration(t *testing.T) {
 	if !c.DryRun || c.Origin("dryRun") != config.OriginFile {
 		t.Errorf("dryRun is %t, by %s; want true, by the file", c.DryRun, c.Origin("dryRun"))
 	}
-	// What is shown as an example is valid as well.
+	// The examples in its comments are valid too.
 	text, err := os.ReadFile(path)
 	if err != nil {
 		t.Fatal(err)
@@ -226,8 +225,8 @@ func TestConfiguration(t *testing.T) {
 	}
 }
 
-// TestInstall: the commands of the README install everything, and a second time
-// they leave the operator's configuration alone.
+// TestInstall: the commands in the README install all files. When they are run again, they keep the operator's
+// configuration.
 func TestInstall(t *testing.T) {
 	var script []string
 	for line := range strings.Lines(readmeSection(t, "## Install")) {
@@ -271,10 +270,10 @@ func TestInstall(t *testing.T) {
 	}
 }
 
-// mostExposed is ten times the exposure that the service may have.
+// mostExposed is the maximum exposure level of systemd-analyze security, times ten.
 const mostExposed = 35
 
-// TestExposure: systemd's own verdict, and a reason for each point of it.
+// TestExposure: the exposure level is at most mostExposed, and the README explains each remaining point.
 func TestExposure(t *testing.T) {
 	if _, err := exec.LookPath("systemd-analyze"); err != nil {
 		t.Skip("needs systemd-analyze: ", err)
@@ -313,20 +312,20 @@ func TestExposure(t *testing.T) {
 	}
 }
 
-// capabilityNames are those that the tests tell apart, by their numbers.
+// capabilityNames has the numbers of the capabilities in the unit.
 var capabilityNames = map[string]int{
 	"CAP_KILL": unix.CAP_KILL, "CAP_SYS_PTRACE": unix.CAP_SYS_PTRACE, "CAP_SYS_RESOURCE": unix.CAP_SYS_RESOURCE,
 	"CAP_BPF": unix.CAP_BPF, "CAP_PERFMON": unix.CAP_PERFMON, "CAP_DAC_READ_SEARCH": unix.CAP_DAC_READ_SEARCH,
 }
 
-// capabilityMask is a set as the kernel writes it in /proc/PID/status.
+// capabilityMask returns a set of capabilities as in /proc/PID/status.
 func capabilityMask(t *testing.T, names []string) string {
 	t.Helper()
 	var mask uint64
 	for _, name := range names {
 		bit, ok := capabilityNames[name]
 		if !ok {
-			t.Fatalf("the tests do not know the number of %s", name)
+			t.Fatalf("no number for %s", name)
 		}
 		mask |= 1 << bit
 	}

@@ -1,4 +1,4 @@
-# Is this machine what the tests take it for? Prints what it is.
+# Checks and prints the kernel and the settings of this machine.
 set -eu
 
 fail() {
@@ -6,7 +6,7 @@ fail() {
 	exit 1
 }
 
-# Everything that was to start has: a unit that fails on its own makes this one fail.
+# All units have started; a failed unit fails this command.
 state=$(systemctl is-system-running --wait) || {
 	systemctl list-units --failed --no-legend --plain
 	systemctl list-jobs --no-legend
@@ -31,10 +31,10 @@ echo "cgroup $VM_CGROUP"
 
 case $VM_PSI in
 1) cat /proc/pressure/memory ;;
-0) if cat /proc/pressure/memory 2>/dev/null; then fail "there is pressure information"; fi ;;
+0) if cat /proc/pressure/memory 2>/dev/null; then fail "/proc/pressure/memory exists"; fi ;;
 esac
 
-# All that the kernel knows, as root of a machine of one's own has it.
+# All capabilities of the kernel.
 last=$(cat /proc/sys/kernel/cap_last_cap)
 want=$(printf '%016x' $(((1 << (last + 1)) - 1)))
 have=$(sed -n 's/^CapEff:[[:space:]]*//p' /proc/self/status)

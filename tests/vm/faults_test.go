@@ -15,16 +15,16 @@ import (
 	"github.com/evictd/evictd/tests/vm/protocol"
 )
 
-// The tests of this file boot virtual machines in which something goes wrong, and want to be told what, and soon.
+// The tests of this file boot virtual machines with a fault and check that the fault is reported correctly and soon.
 
-// bootsMachines prepares a test that boots machines, and skips it where that is not wanted.
-func bootsMachines(t *testing.T) *bed {
+// bootsMachines prepares a test that boots machines. It skips the test unless EVICTD_VM_TESTS is set.
+func bootsMachines(t *testing.T) *runner {
 	t.Helper()
 	if os.Getenv("EVICTD_VM_TESTS") == "" {
 		t.Skip("needs EVICTD_VM_TESTS=1 (boots virtual machines)")
 	}
-	t.Chdir("../..") // to the module's root, where the guest is built from
-	b := &bed{options: options{kernels: []string{"6.1"}, driver: "systemd"}, out: newPrinter(io.Discard)}
+	t.Chdir("../..") // the module's root, from which the guest is built
+	b := &runner{options: options{kernels: []string{"6.1"}, driver: "systemd"}, out: newPrinter(io.Discard)}
 	done, err := b.prepare(t.Context())
 	if err != nil {
 		t.Fatal(err)
@@ -37,8 +37,8 @@ func bootsMachines(t *testing.T) *bed {
 	return b
 }
 
-// bootPlan boots a machine of the bed, with what change does to it.
-func bootPlan(t *testing.T, b *bed, change func(*machine.Config), commands ...protocol.Command) (machine.Report, error) {
+// bootPlan boots a machine with the commands. change may modify its configuration.
+func bootPlan(t *testing.T, b *runner, change func(*machine.Config), commands ...protocol.Command) (machine.Report, error) {
 	t.Helper()
 	for i := range commands {
 		commands[i].Timeout = 5 * time.Minute
@@ -61,7 +61,7 @@ func shell(name, script string, expect ...protocol.Trouble) protocol.Command {
 	return protocol.Command{Name: name, Argv: []string{"/bin/sh", "-c", script}, Expect: expect}
 }
 
-// lostMachine returns the machine's own error, and wants it to be of a kind and to show the console.
+// lostMachine returns the error of the machine. It must be of a kind and have the console.
 func lostMachine(t *testing.T, err, kind error) *machine.Error {
 	t.Helper()
 	var lost *machine.Error
@@ -69,14 +69,14 @@ func lostMachine(t *testing.T, err, kind error) *machine.Error {
 		t.Fatalf("the machine ended by %v; want %v", err, kind)
 	}
 	if len(lost.Console) == 0 {
-		t.Errorf("the error shows no console: %s", lost.Detail())
+		t.Errorf("the error has no console: %s", lost.Detail())
 	}
 	return lost
 }
 
-// A command whose machine's kernel kills for want of memory fails at once, by the kernel's own words, though it
-// would sleep on; those after it are run. One that expects it goes on.
-func TestKernelOOMIsTold(t *testing.T) {
+// TestReportsKernelOOM: when the kernel's OOM killer acts, the running command fails immediately with the kernel's
+// message, and the next commands are run. A command that expects the kill goes on.
+func TestReportsKernelOOM(t *testing.T) {
 	b := bootsMachines(t)
 	const fill = "tail /dev/zero; sleep %d; echo slept"
 	report, err := bootPlan(t, b, func(c *machine.Config) { c.Memory = 1024 },
@@ -120,7 +120,7 @@ func lastOf(lines []string) string {
 	return lines[len(lines)-1]
 }
 
-func TestPanicIsTold(t *testing.T) {
+func TestReportsPanic(t *testing.T) {
 	b := bootsMachines(t)
 	report, err := bootPlan(t, b, nil, shell("crash", "echo c >/proc/sysrq-trigger"), shell("after", "true"))
 	lost := lostMachine(t, err, machine.ErrPanicked)
@@ -132,11 +132,11 @@ func TestPanicIsTold(t *testing.T) {
 	}
 }
 
-func TestHungBootIsTold(t *testing.T) {
+func TestReportsHungBoot(t *testing.T) {
 	b := bootsMachines(t)
 	start := time.Now()
 	report, err := bootPlan(t, b, func(c *machine.Config) {
-		c.Append = []string{"init=/bin/cat"} // waits for what nobody types
+		c.Append = []string{"init=/bin/cat"} // waits for input for ever
 		c.Limits.Boot = 40 * time.Second
 	}, shell("never", "true"))
 	lost := lostMachine(t, err, machine.ErrHung)
@@ -144,18 +144,18 @@ func TestHungBootIsTold(t *testing.T) {
 		t.Errorf("the error says %q; want %q", lost.Text, want)
 	}
 	if took := time.Since(start); took > 60*time.Second {
-		t.Errorf("told after %v; want it soon after 40s", took)
+		t.Errorf("reported after %v; want soon after 40s", took)
 	}
 	if !strings.Contains(lost.Detail(), "virtio_blk") {
-		t.Errorf("the error shows %s; want the kernel's last messages", lost.Detail())
+		t.Errorf("the error is %s; want the kernel's last messages in it", lost.Detail())
 	}
 	if len(report.Results) != 0 {
 		t.Errorf("results = %+v; want none", report.Results)
 	}
 }
 
-// A machine that stops working after its boot is noticed by its silence.
-func TestHungMachineIsTold(t *testing.T) {
+// TestReportsHungMachine: a machine that stops after its boot sends no more events.
+func TestReportsHungMachine(t *testing.T) {
 	b := bootsMachines(t)
 	_, err := bootPlan(t, b, func(c *machine.Config) { c.Limits.Silence = 15 * time.Second },
 		shell("stop", "kill -STOP $(pidof guest); sleep 1000"))
@@ -165,8 +165,8 @@ func TestHungMachineIsTold(t *testing.T) {
 	}
 }
 
-// So is one whose runner is gone.
-func TestDeadRunnerIsTold(t *testing.T) {
+// TestReportsDeadRunner: a machine whose runner has exited powers itself off.
+func TestReportsDeadRunner(t *testing.T) {
 	b := bootsMachines(t)
 	_, err := bootPlan(t, b, nil, shell("kill", "kill -KILL $(pidof guest); sleep 1000"))
 	if lost := lostMachine(t, err, machine.ErrDied); !strings.Contains(lost.Text, "before it was done") {
@@ -174,7 +174,7 @@ func TestDeadRunnerIsTold(t *testing.T) {
 	}
 }
 
-func TestFullDiskIsTold(t *testing.T) {
+func TestReportsFullDisk(t *testing.T) {
 	b := bootsMachines(t)
 	report, err := bootPlan(t, b, nil,
 		shell("fill", "trap 'rm /t/fill; exit 1' QUIT; fallocate -l $(($(df --output=avail -B1 / | tail -n 1) - (8<<20))) /t/fill; sleep 200 & wait"),
@@ -194,11 +194,12 @@ func TestFullDiskIsTold(t *testing.T) {
 	}
 }
 
-// A command that never ends is stopped, tells where it was, and leaves nothing to the next.
-func TestTimeoutIsTold(t *testing.T) {
+// TestReportsTimeout: a command that exceeds its timeout is stopped with SIGQUIT, and its processes are killed before the
+// next command.
+func TestReportsTimeout(t *testing.T) {
 	b := bootsMachines(t)
 	long := shell("long", "trap 'echo quitting; exit 5' QUIT; sleep 900 & echo started; while :; do sleep 0.2; done")
-	plan := protocol.Plan{Commands: []protocol.Command{long, shell("after", "pgrep -x sleep && exit 1; echo nobody sleeps")}}
+	plan := protocol.Plan{Commands: []protocol.Command{long, shell("after", "pgrep -x sleep && exit 1; echo no sleep runs")}}
 	plan.Commands[0].Timeout, plan.Commands[1].Timeout = 5*time.Second, time.Minute
 	c, err := b.config(t.Context(), plain(b.kernels, b.driver)[0], &plan)
 	if err != nil {
@@ -210,9 +211,9 @@ func TestTimeoutIsTold(t *testing.T) {
 		t.Fatalf("the machine ended by %v with %+v; want two results", err, report.Results)
 	}
 	if first := report.Results[0]; !errors.Is(first.Err, machine.ErrTimeout) || !strings.Contains(strings.Join(first.Output, "\n"), "quitting") {
-		t.Errorf("long: %v, %q; want a time-out and its last words", first.Err, first.Output)
+		t.Errorf("long: %v, %q; want a timeout and the output after SIGQUIT", first.Err, first.Output)
 	}
-	if after := report.Results[1]; after.Err != nil || lastOf(after.Output) != "nobody sleeps" {
-		t.Errorf("after: %v, %q; want nothing left of the first", after.Err, after.Output)
+	if after := report.Results[1]; after.Err != nil || lastOf(after.Output) != "no sleep runs" {
+		t.Errorf("after: %v, %q; want no process of the first left", after.Err, after.Output)
 	}
 }

@@ -4,7 +4,7 @@
 //	go run ./tests/vm -kernel 6.12 -suite native -driver systemd
 //	go run ./tests/vm -kernel 6.1 -shell
 //
-// See README.md. The exit code is 0 if everything that was to run did, and went well; 1 if not; 2 for wrong usage.
+// See README.md. The exit code is 0 if all planned commands ran and passed, 1 if not, 2 for wrong usage.
 package main
 
 import (
@@ -30,7 +30,7 @@ const (
 
 func main() { os.Exit(run(os.Args[1:], os.Stdout, os.Stderr)) }
 
-// options are what the flags say.
+// options are the values of the flags.
 type options struct {
 	kernels  []string
 	suites   []string // nil for the profile's
@@ -54,13 +54,13 @@ func run(args []string, stdout, stderr io.Writer) int {
 		fmt.Fprintf(stderr, "vm: %v; see -help\n", err)
 		return exitUsage
 	}
-	// A second ^C must not leave anything behind: all of them only end the machines.
+	// The signals only cancel ctx, also a second ^C, so that the machines are always ended and removed.
 	ctx, stop := signal.NotifyContext(context.Background(), os.Interrupt, syscall.SIGTERM, syscall.SIGHUP)
 	defer stop()
-	bed := &bed{options: o, out: newPrinter(stdout)}
-	work := bed.test
+	vm := &runner{options: o, out: newPrinter(stdout)}
+	work := vm.test
 	if o.shell {
-		work = bed.shell
+		work = vm.shell
 	}
 	err = work(ctx)
 	switch {
@@ -82,13 +82,13 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	flags.SetOutput(stderr)
 	kernels := flags.String("kernel", strings.Join(image.Series(), ","), "`KERNELS` to boot")
 	suiteList := flags.String("suite", "", "`SUITES` to run, whatever their duration; empty for the profile's: "+strings.Join(suiteNames(), ", "))
-	classList := flags.String("class", "", "only these `CLASSES` of the suites that are divided into such, as more-soft of native")
-	packageList := flags.String("package", "", "only these `PACKAGES` of the suites that are Go tests, as kernel/psi,bpf")
+	classList := flags.String("class", "", "only these `CLASSES` of the suites that have classes, such as more-soft of native")
+	packageList := flags.String("package", "", "only these `PACKAGES` of the suites of Go tests, such as kernel/psi,bpf")
 	machines := flags.String("machine", "", "only these `MACHINES` of the profile, by the names in its table, such as 6.1-cgroupfs-v1")
-	flags.StringVar(&o.profile, "profile", profileTest, "what to run: smoke (minutes), test (12 minutes a kernel) or full (the whole matrix)")
+	flags.StringVar(&o.profile, "profile", profileTest, "tests to run: smoke (minutes), test (12 minutes per kernel) or full (the whole matrix)")
 	flags.StringVar(&o.driver, "driver", "systemd", "cgroup `DRIVER` of the tests' nodes: systemd or cgroupfs")
 	flags.StringVar(&o.run, "run", "", "`REGEXP` of the tests to run in the suites that are Go tests, as in go test -run")
-	flags.IntVar(&o.parallel, "parallel", 2, "how many machines run at once")
+	flags.IntVar(&o.parallel, "parallel", 2, "number of machines that run at once")
 	flags.StringVar(&o.out, "out", ".build/vm", "`DIR` that gets the logs")
 	flags.BoolVar(&o.shell, "shell", false, "boot the first kernel to a shell on this terminal; poweroff or ^A x ends it")
 	if err := flags.Parse(args); err != nil {
@@ -97,7 +97,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	o.kernels = strings.Split(*kernels, ",")
 	for _, k := range o.kernels {
 		if !slices.Contains(image.Series(), k) {
-			return o, fmt.Errorf("-kernel: there is no kernel %q, but %s", k, strings.Join(image.Series(), " and "))
+			return o, fmt.Errorf("-kernel: there is no kernel %q; want one of %s", k, strings.Join(image.Series(), ", "))
 		}
 	}
 	if *suiteList != "" {
@@ -114,12 +114,12 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	}
 	for _, c := range o.classes {
 		if !slices.Contains(classNames(), c) {
-			return o, fmt.Errorf("-class: there is no class %q, but %s", c, strings.Join(classNames(), ", "))
+			return o, fmt.Errorf("-class: there is no class %q; want one of %s", c, strings.Join(classNames(), ", "))
 		}
 	}
 	for _, s := range o.suites {
 		if !slices.Contains(suiteNames(), s) {
-			return o, fmt.Errorf("-suite: there is no suite %q, but %s", s, strings.Join(suiteNames(), ", "))
+			return o, fmt.Errorf("-suite: there is no suite %q; want one of %s", s, strings.Join(suiteNames(), ", "))
 		}
 	}
 	switch {
@@ -130,7 +130,7 @@ func parse(args []string, stderr io.Writer) (options, error) {
 	case o.driver != "systemd" && o.driver != "cgroupfs":
 		return o, fmt.Errorf("-driver: there is no driver %q", o.driver)
 	case o.parallel < 1:
-		return o, fmt.Errorf("-parallel: %d machines are none", o.parallel)
+		return o, fmt.Errorf("-parallel: %d is not positive", o.parallel)
 	}
 	return o, nil
 }

@@ -6,12 +6,12 @@ import (
 	"strings"
 )
 
-// outcome counts the tests of a Go test program by what it prints with -test.v, subtests apart.
+// outcome has the results in the output of a Go test program with -test.v. The counts are without subtests.
 type outcome struct {
 	passed, failed int
-	// broken are the names of those that failed, subtests instead of the tests that failed for them.
-	broken []string
-	// skipped are the names, and why.
+	// failures are the names of failed tests; of a test with failed subtests, only those of the subtests.
+	failures []string
+	// skipped are the names and the reasons: "TestA: needs root".
 	skipped []string
 }
 
@@ -22,13 +22,13 @@ var (
 	failedLine = regexp.MustCompile(`^ *--- FAIL: (\S+) \(`)
 	//     reclaim_test.go:31: needs process_mrelease
 	logLine = regexp.MustCompile(`^\s+\S+\.go:\d+: (.*)`)
-	// A program without a matching test succeeds; so does one that was not asked for its tests.
+	// A test program in which no test matches the expression exits with 0.
 	noTests = "testing: warning: no tests to run"
 )
 
-var errNoTests = errors.New("no test fits the expression")
+var errNoTests = errors.New("no test matches the expression")
 
-// outcomeOf reads a program's output. It is an error that no test was run.
+// outcomeOf parses a program's output. It returns errNoTests if no test was run.
 func outcomeOf(output []string) (outcome, error) {
 	var o outcome
 	why := ""
@@ -43,11 +43,11 @@ func outcomeOf(output []string) (outcome, error) {
 			return o, errNoTests
 		}
 		if m := failedLine.FindStringSubmatch(line); m != nil {
-			// A test comes before its subtests.
-			if last := len(o.broken) - 1; last >= 0 && strings.HasPrefix(m[1], o.broken[last]+"/") {
-				o.broken = o.broken[:last]
+			// The line of a test precedes those of its subtests.
+			if last := len(o.failures) - 1; last >= 0 && strings.HasPrefix(m[1], o.failures[last]+"/") {
+				o.failures = o.failures[:last]
 			}
-			o.broken = append(o.broken, m[1])
+			o.failures = append(o.failures, m[1])
 		}
 		m := verdictLine.FindStringSubmatch(line)
 		switch {
@@ -63,7 +63,7 @@ func outcomeOf(output []string) (outcome, error) {
 	return o, nil
 }
 
-// byReason puts tests that were skipped for the same reason, as in "TestA: needs root", into one line.
+// byReason joins tests that were skipped for the same reason into one line: "TestA, TestB: needs root".
 func byReason(skipped []string) []string {
 	var reasons []string
 	tests := make(map[string][]string)

@@ -28,12 +28,12 @@ func TestOutcomeOf(t *testing.T) {
     --- FAIL: TestParse/empty (0.00s)
     --- SKIP: TestParse/root (0.00s)
 FAIL`,
-			want: outcome{passed: 1, failed: 1, broken: []string{"TestParse/empty"}, skipped: []string{"TestFIFO: needs SCHED_FIFO: operation not permitted"}},
+			want: outcome{passed: 1, failed: 1, failures: []string{"TestParse/empty"}, skipped: []string{"TestFIFO: needs SCHED_FIFO: operation not permitted"}},
 		},
 		{
 			name:   "failures of each depth",
 			output: "--- FAIL: TestA (1.00s)\n    --- FAIL: TestA/b (0.10s)\n        --- FAIL: TestA/b/c (0.10s)\n    --- FAIL: TestA/d (0.10s)\n--- FAIL: TestAB (0.00s)\n",
-			want:   outcome{failed: 2, broken: []string{"TestA/b/c", "TestA/d", "TestAB"}},
+			want:   outcome{failed: 2, failures: []string{"TestA/b/c", "TestA/d", "TestAB"}},
 		},
 		{name: "a skip without a reason after a test that logs", output: "=== RUN   TestA\n    a_test.go:1: fine\n--- PASS: TestA (0.00s)\n=== RUN   TestB\n--- SKIP: TestB (0.00s)\n", want: outcome{passed: 1, skipped: []string{"TestB: "}}},
 		{name: "nothing fits -run", output: "testing: warning: no tests to run\nPASS\n", err: errNoTests},

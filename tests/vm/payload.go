@@ -21,17 +21,17 @@ import (
 
 const module = "github.com/evictd/evictd"
 
-// extra are directories of the repository that tests read besides testdata.
+// extra lists directories of the repository, other than testdata, that tests read.
 var extra = []string{"deploy", "tests/scenarios"}
 
-// payload is what all machines of a run get on their second disk, besides their plans.
+// payload is the content of the second disk of all machines of a run, except their plans.
 type payload struct {
 	dir string
 	// tests are the packages of each suite that have tests, as paths below the module.
 	tests map[string][]string
 }
 
-// goCommand returns a Go command in the module's root that makes static Linux programs.
+// goCommand returns a go command, in the module's root, for static Linux programs.
 func goCommand(ctx context.Context, args ...string) *exec.Cmd {
 	cmd := exec.CommandContext(ctx, "go", args...)
 	cmd.Env = append(os.Environ(), "CGO_ENABLED=0", "GOOS=linux", "GOARCH=amd64")
@@ -40,19 +40,19 @@ func goCommand(ctx context.Context, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// goOutput runs it. The error has what Go said.
+// goOutput runs a go command and returns its standard output. The error has the standard error.
 func goOutput(ctx context.Context, args ...string) (string, error) {
 	cmd := goCommand(ctx, args...)
-	var said bytes.Buffer
-	cmd.Stderr = &said
+	var stderr bytes.Buffer
+	cmd.Stderr = &stderr
 	out, err := cmd.Output()
 	if err != nil {
-		return "", fmt.Errorf("run go %s: %w: %s", args[0], err, bytes.TrimSpace(said.Bytes()))
+		return "", fmt.Errorf("run go %s: %w: %s", args[0], err, bytes.TrimSpace(stderr.Bytes()))
 	}
 	return string(out), nil
 }
 
-// buildPayload makes everything in dir from the module in the working directory.
+// buildPayload builds the payload in dir from the module in the working directory.
 func buildPayload(ctx context.Context, dir string, suites []suite) (*payload, error) {
 	p := &payload{dir: dir, tests: make(map[string][]string)}
 	bin := filepath.Join(dir, "bin")
@@ -82,15 +82,15 @@ func buildPayload(ctx context.Context, dir string, suites []suite) (*payload, er
 		return nil, fmt.Errorf("build payload: %w", err)
 	}
 	for _, name := range append(data, extra...) {
-		if err := p.ship(name); err != nil {
+		if err := p.copyDir(name); err != nil {
 			return nil, fmt.Errorf("build payload: %w", err)
 		}
 	}
 	return p, nil
 }
 
-// testPackages returns those of the packages that have tests. A pattern that fits no package, as its directory is
-// not there, has none.
+// testPackages returns the packages of the patterns that have tests. It ignores a pattern whose directory does not
+// exist.
 func testPackages(ctx context.Context, patterns []string) ([]string, error) {
 	var packages []string
 	for _, pattern := range patterns {
@@ -110,10 +110,10 @@ func testPackages(ctx context.Context, patterns []string) ([]string, error) {
 	return packages, nil
 }
 
-// buildTests compiles the tests of packages and puts each where its package is in the repository.
+// buildTests compiles the test programs of packages, each into the package's directory below src.
 func (p *payload) buildTests(ctx context.Context, packages []string) error {
 	out := filepath.Join(p.dir, "build")
-	// Go compiles several at once into a directory, if their names, which are their last elements, differ.
+	// go test -c compiles several packages into one directory if the last elements of their paths differ.
 	for len(packages) > 0 {
 		batch := make(map[string]string)
 		var later []string
@@ -148,8 +148,8 @@ func (p *payload) buildTests(ctx context.Context, packages []string) error {
 	return os.RemoveAll(out)
 }
 
-// testdata returns the directories of that name in the repository, which tests read, those of other packages among them: the
-// tests of cri read testdata of critest.
+// testdata returns all testdata directories of the repository. Tests also read those of other packages: the tests of
+// cri read testdata of critest.
 func testdata(root fs.FS) ([]string, error) {
 	var dirs []string
 	err := fs.WalkDir(root, ".", func(name string, d fs.DirEntry, err error) error {
@@ -159,9 +159,9 @@ func testdata(root fs.FS) ([]string, error) {
 		case d.Name() == "testdata":
 			dirs = append(dirs, name)
 			return fs.SkipDir
-		case slices.Contains(extra, name): // goes there as a whole
+		case slices.Contains(extra, name): // copied as a whole
 			return fs.SkipDir
-		case strings.HasPrefix(d.Name(), "."): // what was built, and version control
+		case strings.HasPrefix(d.Name(), "."): // build output and version control
 			return fs.SkipDir
 		}
 		return nil
@@ -169,21 +169,21 @@ func testdata(root fs.FS) ([]string, error) {
 	return dirs, err
 }
 
-// ship copies a directory of the repository, if it is there.
-func (p *payload) ship(name string) error {
+// copyDir copies a directory of the repository to the payload if it exists.
+func (p *payload) copyDir(name string) error {
 	if _, err := os.Stat(name); errors.Is(err, fs.ErrNotExist) {
 		return nil
 	}
 	return os.CopyFS(filepath.Join(p.dir, "src", name), os.DirFS(name))
 }
 
-// disk makes the disk of one machine: the payload, and the plan if there is one.
+// disk creates the disk image of one machine with the payload and the plan, each unless nil.
 func (p *payload) disk(ctx context.Context, plan *protocol.Plan, dir, file string) error {
 	tree := filepath.Join(dir, "disk")
 	if err := os.Mkdir(tree, 0o755); err != nil {
 		return err
 	}
-	// The programs are shared with other machines' disks until mkfs copies them.
+	// Hard links to the payload; mkfs copies the contents.
 	if p != nil {
 		if err := linkTree(p.dir, tree); err != nil {
 			return err
@@ -204,7 +204,7 @@ func (p *payload) disk(ctx context.Context, plan *protocol.Plan, dir, file strin
 	return os.RemoveAll(tree)
 }
 
-// linkTree makes to, which exists, look like from.
+// linkTree creates the directories of from in to, which exists, and hard links of its files.
 func linkTree(from, to string) error {
 	return filepath.WalkDir(from, func(file string, d fs.DirEntry, err error) error {
 		if err != nil || file == from {

@@ -7,25 +7,25 @@ import (
 	"time"
 )
 
-// budgets are how long the suites of a profile may take in one machine, its boot apart. What is expected to take
-// longer is left to the full profile, which has no bound.
+// budgets are the total expected durations of the suites of a profile in one machine, without its boot. Commands beyond
+// the budget run only in the full profile, which has none.
 var budgets = map[string]time.Duration{
 	profileSmoke: 6 * time.Minute,
 	profileTest:  11 * time.Minute,
 }
 
-// slack is by how much a command may take longer than expected before it is stopped: a busy host stretches
-// everything, and what hangs is noticed by its own patience before.
-const slack = 6
+// A command's timeout is timeoutFactor times its expected duration, but at least minTimeout: a busy host slows
+// everything down, and tests that hang end by their own timeouts first.
+const (
+	timeoutFactor = 6
+	minTimeout    = 5 * time.Minute
+)
 
-// leastTimeout is what even the shortest gets.
-const leastTimeout = 5 * time.Minute
+func timeoutOf(expected time.Duration) time.Duration { return max(minTimeout, timeoutFactor*expected) }
 
-func timeoutOf(takes time.Duration) time.Duration { return max(leastTimeout, slack*takes) }
-
-// plan returns the commands of suites in order, what is more after the rest and the end of the machine last, and names what the profile's budget has no
-// room for.
-func (b *bed) plan(v variant, suites []suite) (commands []planned, omitted []string) {
+// plan returns the commands of suites in order: those of further classes after all others, and one that powers the
+// machine off last. It also returns the commands for which the profile's budget has no room.
+func (b *runner) plan(v variant, suites []suite) (commands []planned, omitted []string) {
 	left, bounded := budgets[b.profile]
 	if b.suites != nil {
 		bounded = false
@@ -58,15 +58,15 @@ func (b *bed) plan(v variant, suites []suite) (commands []planned, omitted []str
 	return commands, omitted
 }
 
-// item is a command with the time that it is expected to take; more is its class's.
+// item is a command with its expected duration and its class's more.
 type item struct {
 	planned
 	takes time.Duration
 	more  bool
 }
 
-// items are the commands of a suite.
-func (b *bed) items(v variant, s suite) []item {
+// items returns the commands of a suite.
+func (b *runner) items(v variant, s suite) []item {
 	var items []item
 	if s.commands != nil {
 		for _, c := range s.commands(v) {
@@ -87,7 +87,7 @@ func (b *bed) items(v variant, s suite) []item {
 		switch {
 		case b.run != "":
 			most := takes
-			for _, c := range s.classes { // whichever the tests are of
+			for _, c := range s.classes { // the tests may be of any class
 				most += c.takes
 			}
 			items = append(items, item{planned: planned{s.name, true, testCommand(v, pkg, name, timeoutOf(most), "run="+b.run)}, takes: takes})

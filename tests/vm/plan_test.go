@@ -9,9 +9,9 @@ import (
 	"github.com/evictd/evictd/tests/vm/protocol"
 )
 
-// bedOf has suites of two packages and one with classes.
-func bedOf(profile string, suites []string, run string) (*bed, []suite) {
-	b := &bed{options: options{profile: profile, suites: suites, run: run, kernels: []string{"6.1", "6.12"}, driver: "systemd"}}
+// newTestRunner returns a runner with a suite of two packages and one with classes.
+func newTestRunner(profile string, suites []string, run string) (*runner, []suite) {
+	b := &runner{options: options{profile: profile, suites: suites, run: run, kernels: []string{"6.1", "6.12"}, driver: "systemd"}}
 	b.payload = &payload{tests: map[string][]string{
 		"kernel": {"kernel/psi", "agent/evict"},
 		"native": {"tests/native"},
@@ -48,7 +48,7 @@ func TestPlan(t *testing.T) {
 		{name: "suites that were asked for have no bound", profile: profileTest, suites: []string{"native"}, want: "kernel/kernel/psi kernel/agent/evict native/pods native/long native/soft native/off"},
 		{name: "tests that were asked for", profile: profileTest, suites: []string{"native"}, run: "TestX", want: "kernel/kernel/psi kernel/agent/evict native"},
 	} {
-		b, suites := bedOf(tt.profile, tt.suites, tt.run)
+		b, suites := newTestRunner(tt.profile, tt.suites, tt.run)
 		commands, omitted := b.plan(variant{}, suites)
 		if got := planNames(commands); got != tt.want {
 			t.Errorf("%s: plan = %q; want %q", tt.name, got, tt.want)
@@ -59,9 +59,9 @@ func TestPlan(t *testing.T) {
 	}
 }
 
-// Of each subject there is one before there are two of any, whichever suite it is of.
+// TestPlanOfMore: further classes are planned after the first class of each subject, across suites.
 func TestPlanOfMore(t *testing.T) {
-	b, suites := bedOf(profileTest, nil, "")
+	b, suites := newTestRunner(profileTest, nil, "")
 	suites[1].classes = []class{
 		{name: "pods", run: "^TestPods$", takes: time.Minute},
 		{name: "more-pods", run: "^TestMorePods$", takes: 5 * time.Minute, more: true},
@@ -78,9 +78,9 @@ func TestPlanOfMore(t *testing.T) {
 	}
 }
 
-// A machine that is special runs, of the suites that it is there for, the classes that it is there for.
-func TestPlanOfASpecialMachine(t *testing.T) {
-	b, suites := bedOf(profileFull, nil, "")
+// TestPlanOfSpecialMachine: a special machine runs only its suites and classes.
+func TestPlanOfSpecialMachine(t *testing.T) {
+	b, suites := newTestRunner(profileFull, nil, "")
 	commands, _ := b.plan(variant{suites: []string{"native"}, classes: []string{"soft", "pods"}}, suites)
 	if got, want := planNames(commands), "native/pods native/soft"; got != want {
 		t.Errorf("plan = %q; want %q", got, want)
@@ -104,7 +104,7 @@ func TestPlanOfASpecialMachine(t *testing.T) {
 }
 
 func TestGoTestCommand(t *testing.T) {
-	b, suites := bedOf(profileFull, nil, "")
+	b, suites := newTestRunner(profileFull, nil, "")
 	commands, _ := b.plan(variant{name: "6.1-cgroupfs", driver: "cgroupfs"}, suites)
 	c := commands[2].command
 	if got, want := strings.Join(c.Argv, " "), "./native.test -test.v -test.timeout=17m50s -test.run=^TestPod"; got != want {
@@ -120,10 +120,10 @@ func TestGoTestCommand(t *testing.T) {
 	}
 }
 
-// Every machine of every profile must get a plan that its guest accepts, with a command for each suite.
+// TestPlansAreValid: each machine of each profile has a valid plan with a command for each suite.
 func TestPlansAreValid(t *testing.T) {
 	for _, profile := range []string{profileSmoke, profileTest, profileFull} {
-		b := &bed{options: options{profile: profile, kernels: []string{"6.1", "6.12"}, driver: "systemd"}}
+		b := &runner{options: options{profile: profile, kernels: []string{"6.1", "6.12"}, driver: "systemd"}}
 		b.payload = &payload{tests: map[string][]string{
 			"kernel": {"kernel/psi"}, "agent": {"agent/evict"}, "node": {"tests/node"}, "native": {"tests/native"}, "service": {"tests/service"},
 		}}
@@ -133,7 +133,7 @@ func TestPlansAreValid(t *testing.T) {
 				t.Errorf("%s: two machines are named %s", profile, v.name)
 			}
 			names[v.name] = true
-			commands, _ := b.plan(v, b.chosen())
+			commands, _ := b.plan(v, b.selectedSuites())
 			plan := protocol.Plan{Writes: v.writes, Hide: v.hide}
 			for _, p := range commands {
 				plan.Commands = append(plan.Commands, p.command)
@@ -152,14 +152,14 @@ func TestPlansAreValid(t *testing.T) {
 	}
 }
 
-func TestMachinesThatAreAskedFor(t *testing.T) {
-	b := &bed{options: options{profile: profileFull, kernels: []string{"6.1", "6.12"}, machines: []string{"6.1-cgroupfs-v1", "6.12-systemd", "6.12-cgroupfs-v1"}}}
+func TestMachineFlag(t *testing.T) {
+	b := &runner{options: options{profile: profileFull, kernels: []string{"6.1", "6.12"}, machines: []string{"6.1-cgroupfs-v1", "6.12-systemd", "6.12-cgroupfs-v1"}}}
 	var names []string
 	for _, v := range b.variants() {
 		names = append(names, v.name)
 	}
 	if want := []string{"6.12-systemd", "6.1-cgroupfs-v1"}; !slices.Equal(names, want) {
-		t.Errorf("machines = %q; want %q, as there is no other", names, want)
+		t.Errorf("machines = %q; want %q", names, want)
 	}
 }
 
@@ -169,7 +169,7 @@ func TestMatrix(t *testing.T) {
 		case v.cgroupV1 && v.kernel != "6.1":
 			t.Errorf("%s: %s has no memory controller of cgroup v1", v.name, v.kernel)
 		case v.cgroupV1 && !slices.Contains(v.env(), "VM_CGROUP=v1"), v.noPSI && !slices.Contains(v.env(), "VM_PSI=0"), v.noBTF && !slices.Contains(v.env(), "VM_BTF=no"):
-			t.Errorf("%s: environment %q does not tell what it is", v.name, v.env())
+			t.Errorf("%s: environment %q does not describe the machine", v.name, v.env())
 		}
 	}
 }

@@ -6,7 +6,7 @@ import (
 	"sync"
 )
 
-// printer writes whole lines of several machines to one place.
+// printer writes whole lines of several machines to one writer.
 type printer struct {
 	mu  sync.Mutex
 	out io.Writer
@@ -14,18 +14,18 @@ type printer struct {
 
 func newPrinter(out io.Writer) *printer { return &printer{out: out} }
 
-// say prints a line; who is the machine, "" for none.
-func (p *printer) say(who, format string, args ...any) {
+// say prints a line, with the machine as a prefix unless that is "".
+func (p *printer) say(machine, format string, args ...any) {
 	line := fmt.Sprintf(format, args...)
-	if who != "" {
-		line = who + " | " + line
+	if machine != "" {
+		line = machine + " | " + line
 	}
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	fmt.Fprintln(p.out, line)
 }
 
-// Write lets others write lines.
+// Write writes b, which has whole lines.
 func (p *printer) Write(b []byte) (int, error) {
 	p.mu.Lock()
 	defer p.mu.Unlock()

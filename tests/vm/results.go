@@ -18,17 +18,17 @@ import (
 	"github.com/evictd/evictd/tests/vm/machine"
 )
 
-// resultsDir keeps the last result of each command on each machine of the matrix: results.json, which a run changes only
-// where it has something new to say, and results.md, which is made of it for people.
+// resultsDir has the last result of each command on each machine of the matrix: results.json, in which a run replaces
+// only its own entries, and results.md, which is generated from it.
 const resultsDir = "tests/vm"
 
-// entry is the last result of a command, which is a suite or a part of one, on a machine.
+// entry is the last result of a command on a machine. A command runs a suite or a part of one.
 type entry struct {
 	Machine string `json:"machine"`
 	Suite   string `json:"suite"`
 	Command string `json:"command"`
 	Kernel  string `json:"kernel"`
-	// Date is the day and Commit the evictd that was run, with "-dirty" if it was changed since.
+	// Date is the day of the run. Commit is the tested commit, with "-dirty" for a changed working directory.
 	Date    string   `json:"date"`
 	Commit  string   `json:"commit"`
 	Result  string   `json:"result"`
@@ -54,10 +54,10 @@ const (
 	notRun = "not run"
 )
 
-// The remark on tests that were skipped begins so, and goes on as in "TestA, TestB: needs root".
+// skippedRemark is the prefix of a remark on skipped tests: "skipped: TestA, TestB: needs root".
 const skippedRemark = "skipped: "
 
-// entriesOf are a machine's results.
+// entriesOf returns the results of a machine.
 func entriesOf(r record, now time.Time, commit string) results {
 	var all results
 	for _, p := range r.planned {
@@ -67,13 +67,13 @@ func entriesOf(r record, now time.Time, commit string) results {
 		}
 		i := slices.IndexFunc(r.report.Results, func(r machine.Result) bool { return r.Command == p.command.Name })
 		if i < 0 {
-			e.Result, e.Remarks = notRun, []string{"not run, as the machine ended: " + p.command.Name}
+			e.Result, e.Remarks = notRun, []string{"not run, because the machine ended: " + p.command.Name}
 		} else {
 			e.enter(r.report.Results[i], p.goTest)
 		}
 		all = append(all, e)
 	}
-	// What happened to the machine while no command ran is entered with its first command.
+	// A problem of the machine while no command ran is recorded with its first command.
 	for _, why := range lossesOf(r) {
 		if len(all) == 0 {
 			all = results{{Machine: r.variant.name, Suite: "boot", Command: "boot"}}
@@ -83,7 +83,7 @@ func entriesOf(r record, now time.Time, commit string) results {
 	return all
 }
 
-// enter takes over the result of the command.
+// enter sets the fields of an entry from the result of its command.
 func (e *entry) enter(r machine.Result, goTest bool) {
 	e.Result, e.Seconds = ok, int(r.Duration.Round(time.Second).Seconds())
 	var o outcome
@@ -92,8 +92,8 @@ func (e *entry) enter(r machine.Result, goTest bool) {
 		var noTests error
 		o, noTests = outcomeOf(r.Output)
 		e.Passed, e.Failed, e.Skipped = o.passed, o.failed, len(o.skipped)
-		if err = errors.Join(err, noTests); err != nil && len(o.broken) > 0 {
-			err = fmt.Errorf("%s: %w", strings.Join(o.broken, ", "), err)
+		if err = errors.Join(err, noTests); err != nil && len(o.failures) > 0 {
+			err = fmt.Errorf("%s: %w", strings.Join(o.failures, ", "), err)
 		}
 	}
 	if err != nil {
@@ -104,7 +104,7 @@ func (e *entry) enter(r machine.Result, goTest bool) {
 	}
 }
 
-// lossesOf is what happened to a machine outside of its commands.
+// lossesOf returns the problems of a machine outside of its commands.
 func lossesOf(r record) []string {
 	var lost []string
 	if r.err != nil {
@@ -118,8 +118,8 @@ func lossesOf(r record) []string {
 	return lost
 }
 
-// merge returns what is known after a run: its own entries, and of those before it what it did not touch and the matrix
-// still has. A suite that was run as a whole, and not by classes, leaves none.
+// merge returns the entries of a run and those of r that the run did not replace, for the places of the matrix. With
+// whole, the run had all commands of its suites, so all previous entries of these suites are dropped.
 func (r results) merge(run results, whole bool, matrix []place) results {
 	var all results
 	for _, at := range matrix {
@@ -142,12 +142,12 @@ func (r results) merge(run results, whole bool, matrix []place) results {
 	return all
 }
 
-// rank is the place of an entry among those of its suite: of classes, that in which they are listed.
+// rank returns the index of an entry's class in its suite.
 func (e entry) rank() int {
 	return slices.IndexFunc(classesOf(e.Suite), func(c class) bool { return e.Suite+"/"+c.name == e.Command })
 }
 
-// missing are the classes of a suite on a machine of the matrix that have no entry.
+// missing returns the classes of a suite that have no entry for a machine of the matrix.
 func (r results) missing(v variant, s suite) []string {
 	var names []string
 	for _, c := range s.classes {
@@ -158,8 +158,8 @@ func (r results) missing(v variant, s suite) []string {
 	return names
 }
 
-// places are all suites on all machines of the full profile, in order. A suite that has nothing to run on a machine has
-// none.
+// places returns all pairs of machine and suite of the full profile, in order, without suites that have no command on
+// a machine.
 func places() []place {
 	var all []place
 	eachPlace(func(v variant, s suite) { all = append(all, place{v.name, s.name}) })
@@ -176,7 +176,7 @@ func eachPlace(f func(variant, suite)) {
 	}
 }
 
-// readResults reads results.json; there are none before the first run.
+// readResults reads results.json. It returns no results if the file does not exist.
 func readResults(dir string) (results, error) {
 	text, err := os.ReadFile(filepath.Join(dir, "results.json"))
 	if errors.Is(err, fs.ErrNotExist) {
@@ -207,8 +207,8 @@ func (r results) write(dir string) error {
 	return nil
 }
 
-// keep enters the results of a machine, of whole suites or of some of their classes.
-func (r record) keep(dir string, now time.Time, commit string, whole bool) error {
+// save merges the results of a machine into the files. whole means that all commands of its suites ran.
+func (r record) save(dir string, now time.Time, commit string, whole bool) error {
 	before, err := readResults(dir)
 	if err != nil {
 		return err
@@ -216,8 +216,7 @@ func (r record) keep(dir string, now time.Time, commit string, whole bool) error
 	return before.merge(entriesOf(r, now, commit), whole, places()).write(dir)
 }
 
-// commit names the evictd in the working directory, "unknown" where git does not. That results were written changes
-// no evictd.
+// commit returns the commit of the working directory, or "unknown" if git fails. Changed results do not make it dirty.
 func commit(ctx context.Context) string {
 	out, err := exec.CommandContext(ctx, "git", "rev-parse", "--short=10", "HEAD").Output()
 	if err != nil {

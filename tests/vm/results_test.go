@@ -67,13 +67,13 @@ func TestEntriesOf(t *testing.T) {
 	boot, victims := of("boot", "boot", failed, "LOST the machine hangs"), of("native", "native/victims", failed, "FAIL native/victims: TestC/d: exit code 1", "skipped: TestB: needs a disk")
 	boot.Seconds = 2
 	victims.Seconds, victims.Passed, victims.Failed, victims.Skipped = 99, 1, 1, 1
-	want := results{boot, victims, of("native", "native/soft", notRun, "not run, as the machine ended: native/soft")}
+	want := results{boot, victims, of("native", "native/soft", notRun, "not run, because the machine ended: native/soft")}
 	if diff := cmp.Diff(want, entriesOf(r, time.Date(2026, 11, 21, 12, 0, 0, 0, time.UTC), "cafe")); diff != "" {
 		t.Errorf("entries (-want +got):\n%s", diff)
 	}
 }
 
-// What was run on other days is kept, and what was not run is said.
+// TestDocument: results.md has results of earlier runs, and lists commands that were not run.
 func TestDocument(t *testing.T) {
 	dir := t.TempDir()
 	var native results
@@ -121,7 +121,7 @@ func TestDocument(t *testing.T) {
 	}
 }
 
-// What the matrix has is what full runs: each machine and each suite has its place in the results.
+// TestPlaces: each suite on each machine of the full profile has a place in the results.
 func TestPlaces(t *testing.T) {
 	all := places()
 	for _, want := range []place{{"6.1-systemd", "bench"}, {"6.12-cgroupfs", "service"}, {"6.1-cgroupfs-v1", "native"}, {"6.12-systemd-nomglru", "kernel"}} {
@@ -131,7 +131,7 @@ func TestPlaces(t *testing.T) {
 	}
 	for _, none := range []place{{"6.1-cgroupfs", "bench"}, {"6.1-cgroupfs", "kernel"}, {"6.12-systemd-nobtf", "service"}} {
 		if slices.Contains(all, none) {
-			t.Errorf("the matrix has %v; want it not to: there is nothing to run", none)
+			t.Errorf("the matrix has %v; want no place without a command", none)
 		}
 	}
 }

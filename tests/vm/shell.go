@@ -7,14 +7,14 @@ import (
 	"github.com/evictd/evictd/tests/vm/machine"
 )
 
-// shell boots one machine with the programs, and gives its console to the terminal.
-func (b *bed) shell(ctx context.Context) (err error) {
+// shell boots one machine with the payload and connects its console to the terminal.
+func (b *runner) shell(ctx context.Context) (err error) {
 	done, err := b.prepare(ctx)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, done()) }()
-	if b.payload, err = buildPayload(ctx, b.scratch+"/payload", b.chosen()); err != nil {
+	if b.payload, err = buildPayload(ctx, b.scratch+"/payload", b.selectedSuites()); err != nil {
 		return err
 	}
 	v := plain(b.kernels[:1], b.driver)[0]
@@ -23,6 +23,6 @@ func (b *bed) shell(ctx context.Context) (err error) {
 		return err
 	}
 	c.Dir = b.scratch
-	b.out.say("", "booting %s; the programs are below /payload; poweroff or ^A x ends it", v.kernel)
+	b.out.say("", "booting %s; the programs are in /payload; poweroff or ^A x ends it", v.kernel)
 	return machine.Shell(ctx, c)
 }

@@ -17,41 +17,41 @@ const (
 	profileFull  = "full"
 )
 
-// suite is a number of tests that are run and told of together.
+// suite is a set of tests that are run and reported together.
 type suite struct {
 	name string
-	// profiles lists those that run it.
+	// profiles are those that run the suite.
 	profiles []string
 	// packages are patterns of the Go packages whose tests are run.
 	packages []string
-	// without lists those of them that ask no kernel for anything, and are not run.
+	// without lists packages whose tests do not depend on the kernel and are not run.
 	without []string
-	// classes divide the tests of one package by regular expressions; nil runs all of them at once.
+	// classes divide the tests of one package by regular expressions; nil runs all of them with one command.
 	classes []class
-	// takes is how long it takes in the machine, roughly, with two machines on two processors; of each package if
-	// there are no classes, but for the long ones. The budget of a profile is spent by it, and time-outs are a multiple.
+	// takes is the expected duration with two machines on two processors; without classes it is that of each package,
+	// except those in long. Expected durations count against the budget of a profile, and timeouts are a multiple.
 	takes time.Duration
 	long  map[string]time.Duration
-	// commands are run that are no Go tests.
+	// commands returns commands that are not Go tests.
 	commands func(variant) []protocol.Command
 }
 
-// class are tests of one subject. Without an expression they are those that no other class has: a test that is new
-// is run before somebody finds it a class.
+// class is a set of tests of one subject. A class without an expression has all tests that no other class has, so that
+// new tests are run too.
 type class struct {
 	name, run string
 	takes     time.Duration
-	// smoke has it in the smoke as well. A partial one is a part of another class, and stands in for it where that may
-	// find no room: everywhere but in full.
+	// smoke includes the class in the smoke profile. A partial class is a part of another class and runs in all
+	// profiles but full, because the budget may have no room for the other class.
 	smoke, partial bool
-	// more has it planned after everything that is not: another class has the first test of the subject, and of each
-	// subject there is one before there are two of any.
+	// more plans the class after all classes without more, so that one test of each subject comes before further
+	// tests of any subject.
 	more bool
-	// powersOff has the machine go down by itself: nothing is planned after it.
+	// powersOff means that the class powers the machine off: it is planned last.
 	powersOff bool
 }
 
-// in says that a profile runs the class.
+// in reports whether a profile runs the class.
 func (c class) in(profile string) bool {
 	if profile == profileSmoke {
 		return c.smoke
@@ -72,7 +72,7 @@ var suites = []suite{
 		{name: "growth", run: "^(TestHeapBesideActiveCache|TestMappedFile)$", takes: 90 * time.Second},
 		{name: "lanes", run: "^(TestEachLaneKills|TestRequiredLane)$", takes: 55 * time.Second},
 		{name: "soft", run: "^TestSoftTurnsHard$", takes: 40 * time.Second},
-		{name: "restart", run: "^TestKilledAfterTheKill$", takes: 35 * time.Second},
+		{name: "restart", run: "^TestKilledAfterKill$", takes: 35 * time.Second},
 		{name: "spare", run: "^TestSharedParent$", takes: 40 * time.Second},
 		{name: "runtime", run: "^TestRuntimeAbsentAtStart$", takes: 45 * time.Second},
 		{name: "daemon", run: "^TestReload$", takes: 40 * time.Second},
@@ -83,15 +83,15 @@ var suites = []suite{
 		{name: "more-memory", run: "^(TestMemoryOutsideThePods|TestSharedMemoryHog|TestStoppedVictim)$", takes: 160 * time.Second, more: true},
 		{name: "more-growth", run: "^(TestHogBesideActiveCache|TestHogWhileCrossingWaits|TestDatabaseWarmsCache|TestDatabaseBuffer|TestHeapAfterStart|TestMemoryVolumeHog|TestImagePull)$", takes: 550 * time.Second, more: true},
 		{name: "more-soft", run: "^TestSoftRecovery$", takes: 90 * time.Second, more: true},
-		{name: "more-restart", run: "^(TestKilledInTheMiddle|TestGraceOverRestart)$", takes: 120 * time.Second, more: true},
+		{name: "more-restart", run: "^(TestKilledDuringGrace|TestGraceOverRestart)$", takes: 120 * time.Second, more: true},
 		{name: "more-spare", run: "^(TestExemptPodsLive|TestKubeletsPods|TestOverride|TestUnprovenCgroup|TestOwnCgroup|TestNoCgroupParent)$", takes: 250 * time.Second, more: true},
-		{name: "more-runtime", run: "^(TestRuntimeRestart|TestNewcomer)$", takes: 110 * time.Second, more: true},
-		{name: "more-daemon", run: "^(TestDryRun|TestTerm|TestTermWhileEvicting|TestSecondOnOneState|TestReadiness|TestStatusCommand)$", takes: 290 * time.Second, more: true},
-		{name: "more-lanes", run: "^(TestAlarmWithoutCause|TestLanesDisagree|TestRingOverrun|TestDeafLane|TestPollingKills|TestCollectorAtWork|TestCrossingAfterATurn|TestCalmPodLives|TestStoppedDaemon|TestReloadArmsAgain|TestReloadWhileGrowing|TestLimitRaises)$", takes: 800 * time.Second, more: true},
-		{name: "kernel-kills", run: "^(TestKernelOOM|TestStallsEvict|TestOOMScores|TestKernelsChoice)$", takes: 175 * time.Second, more: true},
+		{name: "more-runtime", run: "^(TestRuntimeRestart|TestUnlistedPod)$", takes: 110 * time.Second, more: true},
+		{name: "more-daemon", run: "^(TestDryRun|TestSIGTERM|TestSIGTERMWhileEvicting|TestSecondDaemonOnStateDir|TestReadiness|TestStatusCommand)$", takes: 290 * time.Second, more: true},
+		{name: "more-lanes", run: "^(TestAlarmWithoutCause|TestLanesDisagree|TestRingOverrun|TestBrokenLane|TestPollingKills|TestContinuousGC|TestCrossingAfterIteration|TestSteadyPodLives|TestStoppedDaemon|TestReloadRearms|TestReloadWhileGrowing|TestLimitRaises)$", takes: 800 * time.Second, more: true},
+		{name: "kernel-kills", run: "^(TestKernelOOM|TestStallsEvict|TestOOMScores|TestKernelOOMChoice)$", takes: 175 * time.Second, more: true},
 		{name: "disks", run: "^(TestDiskUsageOfPods|TestDiskHogs|TestStorageLimits|TestDiskHogBesideHang|TestDiskFullOutsidePods|TestImagesGoFirst|TestFullStateDisk|TestFullLogDisk|TestReadOnlyFilesystem|TestHungFilesystem|TestHungNFS)$", takes: 1250 * time.Second, more: true},
-		{name: "pids", run: "^(TestForkBomb|TestForkBombTakesPIDs|TestForkBombThatIsNew|TestForkingAllocators|TestIgnoredTerm)$", takes: 160 * time.Second, more: true},
-		{name: "cold", run: "^(TestCacheKillsNobodyAtOnce|TestColdMemory)$", takes: 120 * time.Second, more: true},
+		{name: "pids", run: "^(TestForkBomb|TestForkBombTakesPIDs|TestUnlistedForkBomb|TestForkingAllocators|TestHogIgnoresSIGTERM)$", takes: 160 * time.Second, more: true},
+		{name: "cold", run: "^(TestCacheWaits|TestProactiveReclaim)$", takes: 120 * time.Second, more: true},
 		{name: "shutdown", run: "^TestShutdown", takes: 240 * time.Second, more: true},
 		{name: "rest", takes: 10 * time.Second, more: true},
 	}},
@@ -119,7 +119,7 @@ func suiteNames() []string {
 	return names
 }
 
-// classesOf are those of a suite, by its name.
+// classesOf returns the classes of a suite by its name.
 func classesOf(name string) []class {
 	for _, s := range suites {
 		if s.name == name {
@@ -141,7 +141,7 @@ func classNames() []string {
 	return names
 }
 
-// boot asks the machine whether it is what it was to be.
+// boot returns a command that checks the kernel and the settings of the machine.
 func boot(v variant) []protocol.Command {
 	return []protocol.Command{{
 		Name:    "boot",
@@ -151,7 +151,8 @@ func boot(v variant) []protocol.Command {
 	}}
 }
 
-// bench holds evictd against others. systemd-oomd, one of them, watches units, which only one of the drivers makes.
+// bench returns the command of the benchmark. It compares evictd with systemd-oomd, which needs the units of the systemd
+// driver.
 func bench(v variant) []protocol.Command {
 	if v.driver != "systemd" {
 		return nil
@@ -162,14 +163,14 @@ func bench(v variant) []protocol.Command {
 	}}
 }
 
-// Where things are on the payload disk.
+// The directories of the payload disk.
 const (
 	sourceDir   = protocol.PayloadDir + "/src"
 	programsDir = protocol.PayloadDir + "/bin"
 	deployDir   = sourceDir + "/deploy"
 )
 
-// testCommand runs tests of a package. Flags say which, as go test's without their prefix; none are all.
+// testCommand returns a command that runs tests of a package. flags are those of go test, without "-test.".
 func testCommand(v variant, pkg, name string, timeout time.Duration, flags ...string) protocol.Command {
 	argv := []string{"./" + path.Base(pkg) + ".test", "-test.v", "-test.timeout=" + (timeout - 10*time.Second).String()}
 	for _, f := range flags {
@@ -178,7 +179,7 @@ func testCommand(v variant, pkg, name string, timeout time.Duration, flags ...st
 	return protocol.Command{Name: name, Argv: argv, Env: v.env(), Dir: path.Join(sourceDir, pkg), Timeout: timeout}
 }
 
-// flag chooses the tests of a class.
+// flag returns the flag that selects the tests of a class.
 func (s suite) flag(c class) string {
 	if c.run != "" {
 		return "run=" + c.run

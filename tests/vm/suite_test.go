@@ -10,7 +10,7 @@ import (
 
 var testFunction = regexp.MustCompile(`(?m)^func (Test\w+)\(t \*testing\.T\)`)
 
-// No test is in two classes, none is in none, and every class has tests.
+// TestClasses: each test is in exactly one class, and each class has tests.
 func TestClasses(t *testing.T) {
 	for _, s := range suites {
 		if s.classes == nil {
@@ -46,7 +46,7 @@ func TestClasses(t *testing.T) {
 	}
 }
 
-// What is left out is there: a package that was moved would be run unnoticed.
+// TestWithout: the packages that a suite leaves out exist.
 func TestWithout(t *testing.T) {
 	for _, s := range suites {
 		for _, pkg := range s.without {
@@ -92,7 +92,7 @@ func testsIn(t *testing.T, dir string) []string {
 	return names
 }
 
-func TestSmokeHasWhatItShould(t *testing.T) {
+func TestSmokeClasses(t *testing.T) {
 	var smoke []string
 	for _, s := range suites {
 		for _, c := range s.classes {

@@ -10,7 +10,7 @@ import (
 	"time"
 )
 
-// table is the outcome of one run, for a terminal.
+// table is the result of one run, printed to a terminal.
 type table struct {
 	results results
 	omitted []string
@@ -31,7 +31,7 @@ func (t *table) passed() bool {
 	return len(t.results) > 0 && !slices.ContainsFunc(t.results, func(e entry) bool { return e.Result != ok })
 }
 
-// print writes a row for each suite on each machine, and below them what needs explanation.
+// print writes a row for each suite on each machine, and then failures, skips and omitted commands.
 func (t *table) print(out io.Writer) {
 	w := tabwriter.NewWriter(out, 0, 0, 2, ' ', 0)
 	fmt.Fprintln(w, "\nmachine\tsuite\tresult\ttime\ttests")
@@ -51,11 +51,11 @@ func (t *table) print(out io.Writer) {
 		fmt.Fprintf(out, "skipped on %s: %s: %s\n", strings.Join(s.machines, ", "), strings.Join(s.tests, ", "), s.reason)
 	}
 	for _, o := range t.omitted {
-		fmt.Fprintln(out, "moved to test-vm-full, as it does not fit the time: "+o)
+		fmt.Fprintln(out, "left to test-vm-full, because it exceeds the budget: "+o)
 	}
 }
 
-// at are the results of a suite on a machine.
+// at returns the results of a suite on a machine.
 func (r results) at(p place) results {
 	var here results
 	for _, e := range r {
@@ -66,11 +66,11 @@ func (r results) at(p place) results {
 	return here
 }
 
-// sum makes one entry of those of a suite on a machine.
+// sum returns one entry with the sums of r, which are the results of a suite on a machine.
 func (r results) sum() entry {
 	s := entry{Machine: r[0].Machine, Suite: r[0].Suite, Kernel: r[0].Kernel, Result: ok}
 	for _, e := range r {
-		// The worst of them: failed, then not run, then ok.
+		// The worst result: failed, then not run, then ok.
 		if e.Result == failed || s.Result == ok {
 			s.Result = e.Result
 		}
@@ -80,7 +80,7 @@ func (r results) sum() entry {
 	return s
 }
 
-// tests are the counts, "" if there are none.
+// tests returns the non-zero counts as text.
 func (e entry) tests() string {
 	var counts []string
 	for _, c := range []struct {
@@ -94,7 +94,7 @@ func (e entry) tests() string {
 	return strings.Join(counts, ", ")
 }
 
-// notOK is a line for each remark on what failed or was not run.
+// notOK returns a line for each remark on a command that failed or was not run.
 func (r results) notOK() []string {
 	var lines []string
 	for _, e := range r {
@@ -107,14 +107,14 @@ func (r results) notOK() []string {
 	return lines
 }
 
-// skip is tests that were skipped for one reason on the same machines.
+// skip has the tests that were skipped for one reason on the same machines.
 type skip struct {
 	reason          string
 	tests, machines []string
 }
 
-// skips are all that was skipped, without repeating a reason for each machine. What follows a reason after two spaces
-// is an error that a test appended to it, with paths and PIDs that differ from run to run.
+// skips returns the skipped tests, grouped by reason and machines. It drops the text after a reason and two spaces:
+// that is an error with paths and PIDs, which differ from run to run.
 func (r results) skips() []skip {
 	var each []skip // of one test
 	for _, e := range r {
@@ -149,10 +149,10 @@ func (r results) skips() []skip {
 	return all
 }
 
-// document is results.md: a row for each suite on each machine, and what needs explanation.
+// document returns results.md: a row for each suite on each machine, and then remarks and skips.
 func (r results) document() []byte {
 	var b bytes.Buffer
-	fmt.Fprintln(&b, "# The whole matrix, as last run\n\nWritten by `make test-vm-full`, of each part what it was when it was run last. Times are of emulated processors.")
+	fmt.Fprintln(&b, "# The last results of the whole matrix\n\nWritten by `make test-vm-full`: the last result of each suite on each machine. Times are of emulated processors.")
 	fmt.Fprintln(&b, "\n| machine | kernel | suite | result | time | tests | run on | commit |\n|---|---|---|---|---|---|---|---|")
 	var remarks []string
 	eachPlace(func(v variant, s suite) {
@@ -190,7 +190,7 @@ func (r results) document() []byte {
 	return b.Bytes()
 }
 
-// list joins what is different, in order.
+// list joins the distinct values in order.
 func list(all []string) string {
 	slices.Sort(all)
 	return strings.Join(slices.Compact(all), ", ")

@@ -78,15 +78,15 @@ func TestTable(t *testing.T) {
 	}{
 		{"all well", good, true, []string{
 			"6.1-systemd  boot    ok      2 s   \n", "6.1-systemd  kernel  ok      7 s   2 passed, 1 skipped\n",
-			"skipped on 6.1-systemd: TestB: needs a disk\n", "moved to test-vm-full, as it does not fit the time: 6.1-systemd node (3m0s)\n",
+			"skipped on 6.1-systemd: TestB: needs a disk\n", "left to test-vm-full, because it exceeds the budget: 6.1-systemd node (3m0s)\n",
 		}},
-		{"a command that failed", failed, false, []string{"boot    FAIL", "kernel  ok", "6.1-systemd boot: FAIL boot: the kernel had no memory left and killed: Out of memory: Killed process 7\n"}},
+		{"a command that failed", failed, false, []string{"boot    FAIL", "kernel  ok", "6.1-systemd boot: FAIL boot: the kernel's OOM killer killed a process: Out of memory: Killed process 7\n"}},
 		{"a machine that hung", lost, false, []string{
 			"boot    FAIL", "kernel  FAIL", "6.1-systemd boot: LOST the machine hangs: silent for 30s\n", "6.1-systemd kernel: FAIL kernel/psi: the machine hangs",
-			"6.1-systemd kernel: not run, as the machine ended: kernel/fs\n",
+			"6.1-systemd kernel: not run, because the machine ended: kernel/fs\n",
 		}},
 		{"a warning during the boot", warned, false, []string{"boot    FAIL", "6.1-systemd boot: LOST kernel warning between the commands: WARNING: CPU: 0 PID: 1 at mm/x.c:7\n"}},
-		{"an expression that fits nothing", empty, false, []string{"6.1-systemd kernel: FAIL kernel/psi: no test fits the expression\n"}},
+		{"an expression that matches nothing", empty, false, []string{"6.1-systemd kernel: FAIL kernel/psi: no test matches the expression\n"}},
 		{"a machine that never was", unbooted, false, []string{"6.12-systemd boot: LOST no such kernel\n", "boot    FAIL", "kernel  not run"}},
 	} {
 		table := newTable([]record{tt.record})

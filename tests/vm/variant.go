@@ -6,26 +6,26 @@ import (
 	"github.com/evictd/evictd/tests/vm/protocol"
 )
 
-// variant is a machine that tests run on: a kernel, and what is said to it.
+// variant is a machine that tests run on: a kernel and its settings.
 type variant struct {
 	name   string
 	kernel string
 	driver string
-	// append are kernel arguments, writes and hide of the plan.
+	// append are kernel arguments; writes and hide are fields of the plan.
 	append []string
 	writes []protocol.Write
 	hide   []string
-	// cgroupV1, noPSI and noBTF say what the machine then is.
+	// cgroupV1, noPSI and noBTF are properties that result from these settings.
 	cgroupV1, noPSI, noBTF bool
-	// suites are those of the profile that it is there for, and classes those of the suites that are divided into such;
-	// nil is all.
+	// suites and classes are those of the profile that run on the machine; nil is all. classes does not apply to suites
+	// without classes.
 	suites, classes []string
 }
 
-// has says that the machine is there for a suite.
+// has reports whether the machine runs a suite.
 func (v variant) has(s suite) bool { return v.suites == nil || slices.Contains(v.suites, s.name) }
 
-// env tells the tests what they run on.
+// env returns the environment that describes the machine to the tests.
 func (v variant) env() []string {
 	word := func(no bool, yes, otherwise string) string {
 		if no {
@@ -44,12 +44,12 @@ func (v variant) env() []string {
 	}
 }
 
-// hasClass says that it is there for a class of such a suite.
+// hasClass reports whether the machine runs a class.
 func (v variant) hasClass(c class) bool {
 	return v.classes == nil || slices.Contains(v.classes, c.name)
 }
 
-// plain are the machines as they come, one for each kernel.
+// plain returns the machines without special settings, one for each kernel.
 func plain(kernels []string, driver string) []variant {
 	var all []variant
 	for _, k := range kernels {
@@ -58,15 +58,15 @@ func plain(kernels []string, driver string) []variant {
 	return all
 }
 
-// special is what is different about a machine of the matrix.
+// special is a machine of the matrix with special settings, without kernel and driver.
 type special struct {
 	variant
-	// kernels are those that have it; nil is all.
+	// kernels are those that support it; nil is all. why explains the others.
 	kernels []string
 	why     string
 }
 
-// specials make the matrix, together with kernels and drivers.
+// specials are the special machines of the matrix.
 var specials = []special{
 	{
 		variant: variant{name: "v1", append: []string{"systemd.unified_cgroup_hierarchy=0"}, cgroupV1: true},
@@ -80,15 +80,15 @@ var specials = []special{
 	{variant: variant{name: "nomglru", writes: []protocol.Write{{File: "/sys/kernel/mm/lru_gen/enabled", Text: "n"}}}, kernels: []string{"6.12"}, why: "6.1 has it off"},
 }
 
-// specialSuites and specialClasses are what a speciality of the kernel may have to do with: how memory is read and
-// learnt of. What evictd makes of that is tested on the plain machines.
+// specialSuites and specialClasses run on the special machines. They test what depends on the kernel: reading memory
+// and detecting crossings. The plain machines test the rest.
 var (
 	specialSuites  = []string{"boot", "native", "kernel"}
 	specialClasses = []string{"each-class", "soft-eviction", "growth", "lanes"}
 )
 
-// driverSuites and driverClasses are what the cgroup driver of the pods may have to do with: other suites have no pods,
-// or make cgroups of their own. Of each subject there is a test, and all of those where the cgroup is the subject.
+// driverSuites and driverClasses run on the machines with the cgroupfs driver. Other suites have no pods or create their
+// own cgroups. The classes have one test of each subject, and all tests of cgroups.
 var (
 	driverSuites  = []string{"boot", "native", "service"}
 	driverClasses = []string{
@@ -96,7 +96,8 @@ var (
 	}
 )
 
-// matrix are the machines of the full profile: both drivers, and each speciality once on each kernel that has it.
+// matrix returns the machines of the full profile: plain machines with both drivers, and each special one with each
+// kernel that supports it.
 func matrix(kernels []string) []variant {
 	all := plain(kernels, "systemd")
 	for _, v := range plain(kernels, "cgroupfs") {

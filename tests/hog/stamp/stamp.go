@@ -1,13 +1,12 @@
-// Package stamp is the clock that a hog leaves behind for a witness outside of it: a file, mapped and
-// shared, that says when which MiB of memory was touched.
+// Package stamp records when a hog has touched each MiB of its memory, in a shared mapped file that other processes
+// read.
 //
-// The hog calls Create and then, per MiB, Mark. A witness calls Read at any time, also after the hog was
-// killed: a store into a shared mapping survives its writer. Times are CLOCK_MONOTONIC in nanoseconds,
-// which every process on one kernel shares (outside of time namespaces), so that they compare with the
-// times of the one who killed the hog.
+// The hog calls Create and then Mark for each MiB. Another process calls Read at any time, also after the hog was
+// killed: a store to a shared mapping outlives the process. Times are CLOCK_MONOTONIC in nanoseconds, which is the same
+// for all processes outside of time namespaces, so that they compare with the times in evictd's records.
 //
-// The file is an array of little-endian 64-bit words. Word 0 is the time just before the first touch, word
-// i the time just after MiB i was complete. Zero means "not yet".
+// The file is an array of little-endian 64-bit words. Word 0 is the time just before the first touch, word i the time
+// just after MiB i was touched. Zero means "not yet".
 package stamp
 
 import (
@@ -29,8 +28,8 @@ type Writer struct {
 	next  int
 }
 
-// Create makes path, with room for mebibytes marks after the first, and maps it for the rest of the process. Every
-// page of it is written once, so that no later Mark takes a page fault.
+// Create creates path with room for mebibytes marks after the first, and maps it for the lifetime of the process. It
+// writes every page once, so that no later Mark causes a page fault.
 func Create(path string, mebibytes int) (*Writer, error) {
 	n := mebibytes + 1
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o644)
@@ -52,8 +51,8 @@ func Create(path string, mebibytes int) (*Writer, error) {
 	return w, nil
 }
 
-// Mark stores the present time in the next word: the first call is the start, call i+1 says that MiB i is
-// complete. Calls beyond the room given to Create are ignored, as are those on a nil Writer.
+// Mark stores the current time in the next word: the first call is the start, call i+1 means that MiB i is touched.
+// Calls beyond the room of Create are ignored, and so are calls on a nil Writer.
 func (w *Writer) Mark() {
 	if w == nil || w.next == len(w.words) {
 		return
@@ -62,19 +61,18 @@ func (w *Writer) Mark() {
 	w.next++
 }
 
-// Now is CLOCK_MONOTONIC: the time since some point before boot's end, the same for every process.
+// Now returns CLOCK_MONOTONIC.
 func Now() time.Duration {
 	var ts unix.Timespec
-	// The clock exists on every kernel and the pointer is good, so that there is no error to return.
+	// Can't fail: the clock exists on every kernel, and the pointer is valid.
 	_ = unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts)
 	return time.Duration(ts.Nano())
 }
 
-// Marks are the times of a stamp file: Marks[0] is the start, Marks[i] the completion of MiB i. Only the
-// marks that were set are there.
+// Marks are the times of a stamp file that are set: Marks[0] is the start, Marks[i] the time of MiB i.
 type Marks []time.Duration
 
-// Read returns what has been marked so far.
+// Read returns the marks so far.
 func Read(path string) (Marks, error) {
 	b, err := os.ReadFile(path)
 	if err != nil {
@@ -85,7 +83,7 @@ func Read(path string) (Marks, error) {
 
 func parse(b []byte) (Marks, error) {
 	if len(b) == 0 || len(b)%word != 0 {
-		return nil, fmt.Errorf("parse stamp file: %d bytes are no array of %d-byte words", len(b), word)
+		return nil, fmt.Errorf("parse stamp file: %d bytes are not an array of %d-byte words", len(b), word)
 	}
 	var m Marks
 	for ; len(b) > 0; b = b[word:] {
@@ -94,7 +92,7 @@ func parse(b []byte) (Marks, error) {
 			break
 		}
 		if ns < 0 || len(m) > 0 && time.Duration(ns) < m[len(m)-1] {
-			return nil, fmt.Errorf("parse stamp file: word %d (%d) goes back in time", len(m), ns)
+			return nil, fmt.Errorf("parse stamp file: word %d (%d) is negative or before its predecessor", len(m), ns)
 		}
 		m = append(m, time.Duration(ns))
 	}

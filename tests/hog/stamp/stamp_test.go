@@ -62,8 +62,8 @@ var parseTests = []struct {
 	{name: "a hole ends it", in: words(7, 0, 9), want: Marks{7}},
 	{name: "empty", err: "0 bytes"},
 	{name: "short", in: words(7)[:5], err: "5 bytes"},
-	{name: "backwards", in: words(7, 6), err: "word 1 (6) goes back"},
-	{name: "negative", in: words(-1), err: "word 0 (-1) goes back"},
+	{name: "backwards", in: words(7, 6), err: "word 1 (6) is negative or before"},
+	{name: "negative", in: words(-1), err: "word 0 (-1) is negative or before"},
 }
 
 func TestParse(t *testing.T) {

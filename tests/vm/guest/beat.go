@@ -10,26 +10,26 @@ import (
 	"github.com/evictd/evictd/tests/vm/protocol"
 )
 
-// leastFree are the bytes of the root disk below which nothing works any more that writes files.
-const leastFree = 16 << 20
+// minFree is the free space of the root disk in bytes below which it counts as full.
+const minFree = 16 << 20
 
-// beat tells each second that the machine is alive, and looks after its disk.
+// beat sends a Beat each second, and reports a full disk.
 func (r *runner) beat() {
 	for range time.Tick(time.Second) {
 		var disk unix.Statfs_t
 		if err := unix.Statfs("/", &disk); err != nil {
-			r.port.send(protocol.Event{Kind: protocol.Kernel, Trouble: protocol.DiskFull, Text: fmt.Sprintf("ask the root disk: %v", err)})
+			r.port.send(protocol.Event{Kind: protocol.Kernel, Trouble: protocol.DiskFull, Text: fmt.Sprintf("statfs /: %v", err)})
 			continue
 		}
 		free := disk.Bavail * uint64(disk.Bsize)
 		r.port.send(protocol.Event{Kind: protocol.Beat, Uptime: uptime(), DiskFree: free, LoadAverage: loadAverage()})
-		if free < leastFree {
+		if free < minFree {
 			r.trouble(protocol.DiskFull, fmt.Sprintf("the root disk is full: %d bytes of %d are free", free, disk.Blocks*uint64(disk.Bsize)))
 		}
 	}
 }
 
-// loadAverage is the first number of /proc/loadavg, zero if there is none.
+// loadAverage returns the first number of /proc/loadavg, zero on error.
 func loadAverage() float64 {
 	b, err := os.ReadFile("/proc/loadavg")
 	if err != nil {

@@ -19,7 +19,7 @@ import (
 	"github.com/evictd/evictd/tests/vm/protocol"
 )
 
-// command is one of the plan's that runs.
+// command is a running command of the plan.
 type command struct {
 	protocol.Command
 	stop context.CancelCauseFunc
@@ -29,10 +29,10 @@ type command struct {
 	text    string
 }
 
-// errTrouble ends a command that the kernel's trouble has failed.
-var errTrouble = errors.New("the machine is in trouble")
+// errTrouble is the cause of the end of a command that a trouble has failed.
+var errTrouble = errors.New("a trouble of the machine")
 
-// fail ends the command, unless it expects what happened or it fails nothing.
+// fail stops the command, unless it expects the trouble or the trouble fails no command.
 func (c *command) fail(t protocol.Trouble, text string) {
 	if !t.Fails() || slices.Contains(c.Expect, t) {
 		return
@@ -45,20 +45,26 @@ func (c *command) fail(t protocol.Trouble, text string) {
 	c.stop(errTrouble)
 }
 
-// troubled says that the command has failed by trouble already, or expects all there is.
-func (c *command) troubled() bool {
+// failed reports whether a trouble has already failed the command.
+func (c *command) failed() bool {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.trouble != ""
 }
 
-// lastWords is how long a command may take to tell where it was when it is stopped.
-const lastWords = 10 * time.Second
+const (
+	// dumpTimeout is the time for a command to print its goroutines after SIGQUIT, before SIGKILL.
+	dumpTimeout = 10 * time.Second
+	// powerOffTimeout is the time for a machine to power itself off.
+	powerOffTimeout = 3 * time.Minute
+	// endScopeTimeout bounds the calls of systemctl that kill a scope.
+	endScopeTimeout = 30 * time.Second
+)
 
-// scope is the unit that a command runs in, with all that it starts. Its cgroup is the command's to divide.
+// scope is the unit in which a command runs with its children. Its cgroup is delegated to the command.
 const scope = "vm-command.scope"
 
-// run runs one command to its end and tells the host.
+// run runs one command to its end and reports it to the host.
 func (r *runner) run(pc protocol.Command) {
 	start := time.Now()
 	ctx, stop := context.WithCancelCause(context.Background())
@@ -91,19 +97,16 @@ func (r *runner) run(pc protocol.Command) {
 	c.mu.Unlock()
 	if pc.PowersOff && code == 0 && end.Text == "" {
 		r.port.send(protocol.Event{Kind: protocol.Leave, Command: pc.Name, Duration: end.Duration})
-		time.Sleep(goesDown)
-		end.ExitCode, end.Text = -1, fmt.Sprintf("the machine was not switched off within %v", goesDown)
+		time.Sleep(powerOffTimeout)
+		end.ExitCode, end.Text = -1, fmt.Sprintf("the machine did not power itself off within %v", powerOffTimeout)
 	}
 	r.port.send(end)
 }
 
-// goesDown is how long a machine may take to switch itself off.
-const goesDown = 3 * time.Minute
-
-// execute runs the program until it ends, or ctx does. The code is −1 if it did not exit by itself.
+// execute runs the program until it or ctx ends. The code is −1 if a signal ended it.
 func (c *command) execute(ctx context.Context, say func(string)) (code int, err error) {
-	// The program starts as one that the kernel's OOM killer may take, which this one is not. systemd-run executes
-	// it in its own place, so that it keeps the environment, the directory and the process id.
+	// choom resets oom_score_adj, which is -1000 for this process. systemd-run --scope executes the program in its own
+	// process, so that the program has this environment, directory and process ID.
 	args := append([]string{
 		"-n", "0", "--", "systemd-run", "--scope", "--quiet", "--collect", "--unit=" + scope, "--slice=vmcommands.slice",
 		"--property=Delegate=yes", "--",
@@ -117,7 +120,7 @@ func (c *command) execute(ctx context.Context, say func(string)) (code int, err 
 	if cmd.Dir == "" {
 		cmd.Dir = protocol.ScratchDir
 	}
-	// A pipe of our own: Wait closes cmd's before what its children hold is read.
+	// An explicit pipe: Wait would close one of cmd's before the output of the program's children is read.
 	out, in, err := os.Pipe()
 	if err != nil {
 		return -1, fmt.Errorf("run %s: %w", c.Name, err)
@@ -125,7 +128,7 @@ func (c *command) execute(ctx context.Context, say func(string)) (code int, err 
 	defer out.Close()
 	cmd.Stdout, cmd.Stderr = in, in
 	cmd.Cancel = func() error { return cmd.Process.Signal(unix.SIGQUIT) }
-	cmd.WaitDelay = lastWords
+	cmd.WaitDelay = dumpTimeout
 	err = cmd.Start()
 	in.Close()
 	if err != nil {
@@ -137,13 +140,13 @@ func (c *command) execute(ctx context.Context, say func(string)) (code int, err 
 		readLines(out, say)
 	}()
 	err = cmd.Wait()
-	// What it has left behind goes before the next command, and lets go of the pipe.
+	// Remaining processes are killed before the next command; then they no longer have the pipe open.
 	if left := endScope(); left != "" {
-		say("left behind, and killed: " + left)
+		say("killed remaining processes: " + left)
 	}
 	select {
 	case <-read:
-	case <-time.After(lastWords): // a process in another cgroup holds it
+	case <-time.After(dumpTimeout): // a process in another cgroup has the pipe open
 		out.Close()
 		<-read
 	}
@@ -157,7 +160,7 @@ func (c *command) execute(ctx context.Context, say func(string)) (code int, err 
 	return code, err
 }
 
-// readLines reads to the end, and cuts lines that no event holds.
+// readLines reads to the end, and splits lines that are too long for an event.
 func readLines(out io.Reader, say func(string)) {
 	const longest = protocol.MaxLine / 8 // a byte may need six in JSON
 	r := bufio.NewReaderSize(out, longest)
@@ -172,11 +175,11 @@ func readLines(out io.Reader, say func(string)) {
 	}
 }
 
-// endScope kills what is left in the scope and returns the processes' names.
+// endScope kills the remaining processes of the scope and returns their names.
 func endScope() string {
-	ctx, cancel := context.WithTimeout(context.Background(), 30*time.Second)
+	ctx, cancel := context.WithTimeout(context.Background(), endScopeTimeout)
 	defer cancel()
-	// The scope is gone when its last process is, which may be just now.
+	// systemd removes the scope with its last process.
 	if err := exec.CommandContext(ctx, "systemctl", "is-active", "--quiet", scope).Run(); err != nil {
 		return ""
 	}

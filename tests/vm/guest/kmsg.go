@@ -11,7 +11,7 @@ import (
 	"github.com/evictd/evictd/tests/vm/protocol"
 )
 
-// openKernelLog opens the kernel's log at its beginning: what went wrong during the boot counts as well.
+// openKernelLog opens the kernel's log at its beginning, so that problems during the boot are reported too.
 func openKernelLog() (int, error) {
 	fd, err := unix.Open("/dev/kmsg", unix.O_RDONLY|unix.O_CLOEXEC, 0)
 	if err != nil {
@@ -20,9 +20,9 @@ func openKernelLog() (int, error) {
 	return fd, nil
 }
 
-// watchKernel reads the log for ever.
+// watchKernel reads the kernel's log and reports troubles. It returns only on error.
 func (r *runner) watchKernel(fd int) {
-	record := make([]byte, 8192) // more than the kernel puts into one (CONSOLE_EXT_LOG_MAX)
+	record := make([]byte, 8192) // at least the maximum of the kernel (CONSOLE_EXT_LOG_MAX)
 	for {
 		n, err := unix.Read(fd, record)
 		switch {
@@ -32,7 +32,7 @@ func (r *runner) watchKernel(fd int) {
 				r.trouble(t, message)
 			}
 		case errors.Is(err, unix.EPIPE), errors.Is(err, unix.EINTR):
-			// Records were overwritten before they were read: those that follow are not.
+			// EPIPE: unread records were overwritten. The next read returns the oldest record that is left.
 		default:
 			fmt.Fprintf(os.Stderr, "guest: read the kernel's log: %v\n", err)
 			return
@@ -45,7 +45,7 @@ func (r *runner) watchKernel(fd int) {
 //	6,339,5140900,-;NET: Registered PF_INET protocol family
 //	 SUBSYSTEM=acpi
 //
-// (Documentation/ABI/testing/dev-kmsg). A process that writes into the log gets another facility, whatever it asks.
+// (Documentation/ABI/testing/dev-kmsg). A message that a process writes never has facility 0.
 func parseRecord(record string) (message string, ofKernel bool) {
 	prefix, rest, ok := strings.Cut(record, ";")
 	if !ok {
@@ -60,13 +60,13 @@ func parseRecord(record string) (message string, ofKernel bool) {
 	return message, priority>>3 == 0
 }
 
-// trouble tells the host what befell the kernel or the disk, and ends the running command if that fails it. A disk
-// that stays full is told once for each command.
+// trouble reports a trouble to the host, and stops the running command if the trouble fails it. A full disk is reported
+// once per command.
 func (r *runner) trouble(t protocol.Trouble, text string) {
 	r.mu.Lock()
 	c := r.running
 	r.mu.Unlock()
-	if t == protocol.DiskFull && c != nil && c.troubled() {
+	if t == protocol.DiskFull && c != nil && c.failed() {
 		return
 	}
 	name := ""

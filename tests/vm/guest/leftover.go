@@ -7,8 +7,8 @@ import (
 	"strings"
 )
 
-// processes returns the names of what runs in a cgroup and below it, as systemd knows it: in the unified hierarchy or
-// in systemd's own of cgroup v1.
+// processes returns the names of the processes in a cgroup and its descendants, in systemd's hierarchy: the unified one,
+// or name=systemd of cgroup v1.
 func processes(group string) string {
 	if group == "" {
 		return ""
@@ -18,7 +18,7 @@ func processes(group string) string {
 		root = "/sys/fs/cgroup/systemd"
 	}
 	var names []string
-	// A cgroup that goes away meanwhile has none.
+	// A cgroup that is removed during the walk is skipped.
 	_ = filepath.WalkDir(root+group, func(path string, d fs.DirEntry, err error) error {
 		if err != nil || d.Name() != "cgroup.procs" {
 			return nil

@@ -1,11 +1,11 @@
-// Command guest is the inside of a virtual machine of the tests: one static program that is there twice.
+// Command guest is the program inside a virtual machine of the tests. It is static and has two roles.
 //
-// As process 1 of the initial file system it loads the modules that came along, mounts the disks (root, modules,
-// payload, known by their serial numbers), leaves itself with a unit in /run, and hands over to the root's init.
+// As process 1 of the initial file system it loads the modules in /modules, mounts the disks (root, modules, payload,
+// found by their serial numbers), writes itself and a systemd unit to /run, and executes the root's init.
 //
-// As that unit it carries out the plan on the payload disk: it runs the commands one after the other, each in a
-// scope of systemd's, tells of them and of the kernel on a virtio port, and switches the machine off. It is out of
-// reach of what the commands do: never a victim of the kernel's OOM killer, and in a slice of its own.
+// Started by that unit it executes the plan on the payload disk: it runs the commands in order, each in a systemd scope,
+// sends events about them and the kernel to a virtio port, and powers the machine off. Commands can't affect it: its
+// oom_score_adj is -1000, and it has its own slice.
 package main
 
 import (
@@ -19,10 +19,10 @@ func main() {
 	case os.Getpid() == 1:
 		err = startRoot()
 	default:
-		err = carryOut()
+		err = runPlan()
 	}
 	if err != nil {
-		// As process 1 the end of this is the end of the kernel, which prints a panic below the reason.
+		// When process 1 exits, the kernel panics, and the console has the reason above the panic.
 		fmt.Fprintf(os.Stderr, "guest: %v\n", err)
 		os.Exit(1)
 	}

@@ -19,7 +19,7 @@ const newRoot = "/root"
 
 const (
 	modulesFile = "/run/modprobe.d/vm.conf"
-	// Modules that udev would load for devices that nobody uses, some with a self-test of seconds.
+	// unwanted are modules that udev would load for unused devices. Some have a self-test of seconds.
 	unwanted = "aesni_intel ghash_clmulni_intel crct10dif_pclmul crc32_pclmul crc32c_intel sha1_ssse3 sha256_ssse3 " +
 		"sha512_ssse3 kvm kvm_amd kvm_intel ata_piix ata_generic qemu_fw_cfg serio_raw"
 )
@@ -31,9 +31,9 @@ const (
 	unitLink  = "/run/systemd/system/multi-user.target.wants/vm-guest.service"
 )
 
-// unit starts the runner once there is a system to run in. If the runner ends by itself, so does the machine: the
-// host then knows at once, and has on the console what the runner said. A shutdown does not stop it before the very
-// end, so that the host hears of it until then; nor does one stop its slice.
+// unit starts the runner after basic.target. If the runner exits, the unit powers the machine off, so that the host
+// notices immediately, with the runner's error on the console. Without default dependencies, a shutdown stops neither
+// the runner nor its slice, so that events are sent until the end.
 const unit = `[Unit]
 Description=Runner of the virtual machine's plan
 DefaultDependencies=no
@@ -56,7 +56,7 @@ Description=The runner's
 DefaultDependencies=no
 `
 
-// startRoot does what process 1 of the initial file system has to, and becomes the init of the root disk.
+// startRoot is process 1 of the initial file system: it mounts the disks and executes the init of the root disk.
 func startRoot() error {
 	for _, m := range []struct{ kind, dir string }{{"devtmpfs", "/dev"}, {"proc", "/proc"}, {"sysfs", "/sys"}} {
 		if err := unix.Mount(m.kind, m.dir, m.kind, 0, ""); err != nil {
@@ -69,14 +69,14 @@ func startRoot() error {
 	if err := mountDisks(); err != nil {
 		return err
 	}
-	if err := leaveRunner(); err != nil {
+	if err := installRunner(); err != nil {
 		return err
 	}
 	cmdline, err := os.ReadFile("/proc/cmdline")
 	if err != nil {
 		return fmt.Errorf("read the command line: %w", err)
 	}
-	// The initial file system stays in memory as long as it has files.
+	// Free the memory of the initial file system.
 	if err := errors.Join(os.Remove("/init"), os.RemoveAll("/modules")); err != nil {
 		return fmt.Errorf("empty the initial file system: %w", err)
 	}
@@ -102,7 +102,7 @@ func startRoot() error {
 	return fmt.Errorf("execute %s: %w", init, unix.Exec(init, []string{init}, []string{"HOME=/", "TERM=linux", "PATH=/usr/sbin:/usr/bin:/sbin:/bin"}))
 }
 
-// initOf returns what the kernel's command line names as init.
+// initOf returns the init program of a kernel command line.
 func initOf(cmdline string) string {
 	init := "/sbin/init"
 	for field := range strings.FieldsSeq(cmdline) {
@@ -113,7 +113,7 @@ func initOf(cmdline string) string {
 	return init
 }
 
-// loadModules loads what is in a directory, by name.
+// loadModules loads the modules in a directory in the order of their names.
 func loadModules(dir string) error {
 	files, err := filepath.Glob(filepath.Join(dir, "*.ko"))
 	if err != nil {
@@ -162,9 +162,9 @@ func mountDisks() error {
 	return nil
 }
 
-// diskOf waits for the disk with a serial number, which a driver may still be looking for.
-func diskOf(serial string, patience time.Duration) (string, error) {
-	for end := time.Now().Add(patience); ; time.Sleep(10 * time.Millisecond) {
+// diskOf waits until the driver has found the disk with a serial number, and returns its device.
+func diskOf(serial string, timeout time.Duration) (string, error) {
+	for end := time.Now().Add(timeout); ; time.Sleep(10 * time.Millisecond) {
 		files, err := filepath.Glob("/sys/block/*/serial")
 		if err != nil {
 			return "", fmt.Errorf("find disk %s: %w", serial, err)
@@ -180,19 +180,19 @@ func diskOf(serial string, patience time.Duration) (string, error) {
 	}
 }
 
-// leaveRunner mounts /run, which systemd takes over as it is, and leaves there this program with its unit, and what
-// keeps the boot short.
-func leaveRunner() error {
+// installRunner mounts /run, which systemd keeps, and writes to it this program, its unit, and a list of modules that
+// udev must not load.
+func installRunner() error {
 	if err := unix.Mount("tmpfs", newRoot+"/run", "tmpfs", unix.MS_NOSUID|unix.MS_NODEV, "mode=0755"); err != nil {
 		return fmt.Errorf("mount /run: %w", err)
 	}
 	program, err := os.ReadFile("/init")
 	if err != nil {
-		return fmt.Errorf("leave the runner: %w", err)
+		return fmt.Errorf("install the runner: %w", err)
 	}
 	for _, dir := range []string{filepath.Dir(guestFile), filepath.Dir(unitLink), filepath.Dir(modulesFile)} {
 		if err := os.MkdirAll(newRoot+dir, 0o755); err != nil {
-			return fmt.Errorf("leave the runner: %w", err)
+			return fmt.Errorf("install the runner: %w", err)
 		}
 	}
 	var blacklist strings.Builder
@@ -207,7 +207,7 @@ func leaveRunner() error {
 		os.Symlink(unitFile, newRoot+unitLink),
 	)
 	if err != nil {
-		return fmt.Errorf("leave the runner: %w", err)
+		return fmt.Errorf("install the runner: %w", err)
 	}
 	return nil
 }

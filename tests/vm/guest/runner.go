@@ -14,16 +14,16 @@ import (
 	"github.com/evictd/evictd/tests/vm/protocol"
 )
 
-// runner carries out a plan.
+// runner executes a plan.
 type runner struct {
 	port *port
-	// running is the command that troubles fail; nil between commands.
+	// running is the current command, nil between commands.
 	mu      sync.Mutex
 	running *command
 }
 
-// carryOut does what the plan says, and switches the machine off.
-func carryOut() error {
+// runPlan executes the plan and powers the machine off.
+func runPlan() error {
 	text, err := os.ReadFile(protocol.PlanFile)
 	if err != nil {
 		return fmt.Errorf("read plan: %w", err)
@@ -55,11 +55,11 @@ func carryOut() error {
 		r.run(c)
 	}
 	r.port.send(protocol.Event{Kind: protocol.Done, Uptime: uptime()})
-	// There is nothing on this machine that would be missed.
-	return fmt.Errorf("switch the machine off: %w", unix.Reboot(unix.LINUX_REBOOT_CMD_POWER_OFF))
+	// Without a shutdown: the disk is discarded.
+	return fmt.Errorf("power the machine off: %w", unix.Reboot(unix.LINUX_REBOOT_CMD_POWER_OFF))
 }
 
-// prepare makes the machine what the plan wants before any command.
+// prepare applies the settings of the plan.
 func prepare(plan protocol.Plan) error {
 	if err := os.MkdirAll(protocol.ScratchDir, 0o1777); err != nil {
 		return fmt.Errorf("make scratch directory: %w", err)
@@ -77,7 +77,7 @@ func prepare(plan protocol.Plan) error {
 	return nil
 }
 
-// uptime is the age of the kernel, or zero if the kernel does not tell it.
+// uptime returns the uptime of the kernel, zero on error.
 func uptime() time.Duration {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_BOOTTIME, &ts); err != nil {
@@ -86,7 +86,7 @@ func uptime() time.Duration {
 	return time.Duration(ts.Nano())
 }
 
-// port is the wire to the host.
+// port is the virtio port to the host.
 type port struct {
 	mu   sync.Mutex
 	file *os.File
@@ -103,7 +103,7 @@ func openPort() (*port, error) {
 		if err != nil || strings.TrimSpace(string(name)) != protocol.PortName {
 			continue
 		}
-		// Blocking: an event must wait while the host is slow.
+		// A blocking write waits while the host is slow.
 		fd, err := unix.Open("/dev/"+filepath.Base(filepath.Dir(file)), unix.O_WRONLY|unix.O_CLOEXEC, 0)
 		if err != nil {
 			return nil, fmt.Errorf("open the port: %w", err)
@@ -113,11 +113,11 @@ func openPort() (*port, error) {
 	return nil, errors.New("find the port: no virtio port named " + protocol.PortName)
 }
 
-// send tells the host. A host that can't be told any more has given up on this machine.
+// send sends an event to the host. It only logs an error: then the host has closed its end.
 func (p *port) send(e protocol.Event) {
 	p.mu.Lock()
 	defer p.mu.Unlock()
 	if _, err := p.file.Write(e.Encode()); err != nil {
-		fmt.Fprintf(os.Stderr, "guest: tell the host: %v\n", err)
+		fmt.Fprintf(os.Stderr, "guest: send event: %v\n", err)
 	}
 }

@@ -9,13 +9,13 @@ import (
 	"strings"
 )
 
-// aptArchive is a Source as apt sees it that has its lists and packages in a directory of its own.
+// aptArchive accesses a Source with apt, which keeps its lists and packages in a private directory.
 type aptArchive struct {
 	debs    string
 	options []string
 }
 
-// openAptArchive fetches the lists of suites into work. apt verifies them, and by them the packages.
+// openAptArchive fetches the package lists of suites into work. apt verifies them, and the packages with them.
 func openAptArchive(ctx context.Context, source Source, suites []string, work string) (*aptArchive, error) {
 	for _, dir := range []string{"lists/partial", "cache/archives/partial", "debs"} {
 		if err := os.MkdirAll(filepath.Join(work, dir), 0o755); err != nil {
@@ -30,8 +30,8 @@ func openAptArchive(ctx context.Context, source Source, suites []string, work st
 	if err := os.WriteFile(list, []byte(lines.String()), 0o644); err != nil {
 		return nil, err
 	}
-	// apt as configured on the machine, but with these sources and all its files here; and as ourselves, as the
-	// user _apt that it would change to can't write here.
+	// The machine's configuration, but with these sources and all files in work. apt runs as the current user, because
+	// the user _apt can't write there.
 	a := &aptArchive{filepath.Join(work, "debs"), []string{
 		"-q", "-o", "APT::Sandbox::User=root", "-o", "APT::Architecture=amd64", "-o", "Acquire::Languages=none",
 		"-o", "Dir::Etc::SourceList=" + list, "-o", "Dir::Etc::SourceParts=/dev/null",
@@ -56,7 +56,7 @@ func (a *aptArchive) download(ctx context.Context, pkg string) (deb string, err 
 	name, _, _ := strings.Cut(pkg, "/")
 	debs, err := filepath.Glob(filepath.Join(a.debs, name+"_*.deb"))
 	if err != nil || len(debs) != 1 {
-		return "", fmt.Errorf("download %s: %d packages came", name, len(debs))
+		return "", fmt.Errorf("download %s: got %d packages", name, len(debs))
 	}
 	return debs[0], nil
 }

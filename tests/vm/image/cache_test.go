@@ -55,28 +55,28 @@ func TestEntryIsBuiltOnce(t *testing.T) {
 	}
 	all.Wait()
 	if built.Load() != 1 {
-		t.Errorf("four at once build it %d times; want 1", built.Load())
+		t.Errorf("four concurrent calls built it %d times; want 1", built.Load())
 	}
 	if got, want := names(t, c.dir), "lock x-1"; got != want {
 		t.Errorf("cache has %q; want %q", got, want)
 	}
 }
 
-func TestEntryThatFailsLeavesNothing(t *testing.T) {
+func TestFailedEntryLeavesNothing(t *testing.T) {
 	c := openCache(t)
 	broken := errors.New("broken")
 	_, err := c.entry(t.Context(), "x-1", "an x", func(_ context.Context, dir string) error {
 		return errors.Join(broken, os.WriteFile(filepath.Join(dir, "half"), nil, 0o644))
 	})
 	if !errors.Is(err, broken) {
-		t.Errorf("entry = %v; want what went wrong", err)
+		t.Errorf("entry = %v; want the error of the build", err)
 	}
 	if got, want := names(t, c.dir), "lock"; got != want {
 		t.Errorf("cache has %q; want %q", got, want)
 	}
 }
 
-func TestEntryRemovesWhatWasInterrupted(t *testing.T) {
+func TestEntryRemovesInterruptedBuilds(t *testing.T) {
 	c := openCache(t)
 	if err := os.MkdirAll(filepath.Join(c.dir, unfinished+"123", "root"), 0o755); err != nil {
 		t.Fatal(err)
@@ -89,7 +89,7 @@ func TestEntryRemovesWhatWasInterrupted(t *testing.T) {
 	}
 }
 
-func TestLockIsAwaited(t *testing.T) {
+func TestLockWaits(t *testing.T) {
 	c := openCache(t)
 	unlock, err := c.lock(t.Context())
 	if err != nil {
@@ -137,7 +137,7 @@ func TestScratch(t *testing.T) {
 		t.Errorf("a directory in use is removed: %v", err)
 	}
 	if _, err := os.Stat(abandoned); !errors.Is(err, os.ErrNotExist) {
-		t.Errorf("a directory that nobody uses: %v; want it removed", err)
+		t.Errorf("an unused directory: %v; want it removed", err)
 	}
 	if err := errors.Join(done(), other()); err != nil {
 		t.Fatal(err)

@@ -5,7 +5,7 @@ import (
 	"fmt"
 )
 
-// archive is an initial file system: a cpio archive in the format "newc", as Linux unpacks it
+// archive is an initial file system: a cpio archive in the newc format, which Linux unpacks
 // (Documentation/driver-api/early-userspace/buffer-format.rst).
 type archive struct {
 	bytes.Buffer
@@ -18,7 +18,7 @@ const (
 	trailer  = "TRAILER!!!"
 )
 
-// add appends a directory or a file. Directories come before what is in them.
+// add appends a directory or a file. A directory must be added before its content.
 func (a *archive) add(name string, mode int, content []byte) {
 	a.inode++
 	links := 1
@@ -26,7 +26,7 @@ func (a *archive) add(name string, mode int, content []byte) {
 		links = 2
 	}
 	// Magic, inode, mode, uid, gid, links, mtime, size, device and its type (two numbers each), length of the name,
-	// check sum: all but the magic in eight hexadecimal digits.
+	// checksum: all but the magic are eight hexadecimal digits.
 	fmt.Fprintf(a, "070701%08X%08X%08X%08X%08X%08X%08X%08X%08X%08X%08X%08X%08X", a.inode, mode, 0, 0, links, 0,
 		len(content), 0, 0, 0, 0, len(name)+1, 0)
 	a.WriteString(name)
@@ -36,14 +36,14 @@ func (a *archive) add(name string, mode int, content []byte) {
 	a.pad()
 }
 
-// pad aligns to four bytes.
+// pad aligns the archive to four bytes.
 func (a *archive) pad() {
 	for a.Len()%4 != 0 {
 		a.WriteByte(0)
 	}
 }
 
-// close ends the archive, which then can be unpacked.
+// close appends the trailer.
 func (a *archive) close() []byte {
 	a.add(trailer, 0, nil)
 	return a.Bytes()

@@ -1,8 +1,7 @@
-// Package image makes what virtual machines boot from: a Debian 12 root, Debian's kernels with their modules, and the
-// disks and the initial file system that are put together for one run.
+// Package image builds the images of virtual machines: a Debian 12 root file system, Debian's kernels with their
+// modules, and the disks and the initial file system of a run.
 //
-// Root and kernels are made once and kept in a Cache. An entry's name carries a hash of its recipe, so that a changed
-// recipe makes another entry. Everything comes from the Debian archive that the machine's own apt uses, verified with
-// the keys that it trusts; nothing is installed on the machine, and no file outside the cache and the temporary
-// directory is written.
+// Root and kernels are built once and stay in a Cache. The name of an entry has a hash of its recipe, so that a changed
+// recipe builds a new entry. All packages come from the Debian archive in the machine's apt sources, verified with the
+// keys that apt trusts. The package installs nothing, and writes only to the cache and the temporary directory.
 package image

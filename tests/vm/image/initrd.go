@@ -7,9 +7,8 @@ import (
 	"slices"
 )
 
-// Initrd writes to file the initial file system of a kernel: init, a static program, and in /modules what it has to
-// load, in the order of the names. It is not compressed: an emulated processor would take longer to unpack it than
-// to read it.
+// Initrd writes the initial file system of a kernel to file: init, a static program, and in /modules the modules that
+// it loads in the order of their names. It is not compressed, because an emulated processor decompresses slowly.
 func (k Kernel) Initrd(init, file string) error {
 	program, err := os.ReadFile(init)
 	if err != nil {

@@ -12,39 +12,38 @@ import (
 	"strings"
 )
 
-// series describes a kernel that machines can boot.
+// series is a kernel series that machines can boot.
 type series struct {
 	Name string
-	// Suites are where its packages are, Package what they are called.
+	// Suites are the archive suites of its packages, Package matches their names.
 	Suites  []string
 	Package string
 }
 
-// kernels are Debian's for virtual machines: small, with virtio, BTF and both cgroup hierarchies' controllers (the
-// memory controller of v1 in 6.1 only: 6.12 is built without CONFIG_MEMCG_V1).
+// kernels are Debian's cloud kernels: small, with virtio, BTF and the controllers of both cgroup versions (the memory
+// controller of v1 only in 6.1: 6.12 is built without CONFIG_MEMCG_V1).
 var kernels = []series{
 	{Name: "6.1", Suites: []string{suite, suite + "-backports"}, Package: `^linux-image-6\.1\.0-(\d+)-cloud-amd64$`},
 	{Name: "6.12", Suites: []string{suite, suite + "-backports"}, Package: `^linux-image-6\.12\.(\d+)\+deb12-cloud-amd64$`},
 }
 
-// bootModules are what the root disk is mounted with and the events leave by. What they depend on is found out, and
-// what is built in is left out.
+// bootModules are the modules for the disks and the event port, without their dependencies.
 var bootModules = []string{"virtio_pci", "virtio_blk", "virtio_console"}
 
 // Kernel is a kernel in the cache.
 type Kernel struct {
-	// Series is such as 6.1, Release what uname says.
+	// Series is for example 6.1, Release is that of uname -r.
 	Series, Release string
 	dir             string
 }
 
-// Image is the file that QEMU boots.
+// Image returns the file that QEMU boots.
 func (k Kernel) Image() string { return filepath.Join(k.dir, "vmlinuz") }
 
-// Modules is a disk with the content of /lib/modules/RELEASE.
+// Modules returns a disk image with the content of /lib/modules/RELEASE.
 func (k Kernel) Modules() string { return filepath.Join(k.dir, "modules.img") }
 
-// Series lists the kernels that there are, oldest first.
+// Series lists the kernel series, oldest first.
 func Series() []string {
 	var names []string
 	for _, s := range kernels {
@@ -53,10 +52,10 @@ func Series() []string {
 	return names
 }
 
-// ErrNoKernel says that a series is not one of Series, or that the archive does not have it.
+// ErrNoKernel means that a series is not one of Series, or that the archive does not have it.
 var ErrNoKernel = errors.New("no such kernel")
 
-// Kernel returns the kernel of a series, which a first call downloads (30 MB).
+// Kernel returns the kernel of a series, which the first call downloads (30 MB).
 func (c *Cache) Kernel(ctx context.Context, name string) (Kernel, error) {
 	i := slices.IndexFunc(kernels, func(s series) bool { return s.Name == name })
 	if i < 0 {
@@ -81,7 +80,7 @@ func (c *Cache) Kernel(ctx context.Context, name string) (Kernel, error) {
 	return Kernel{Series: name, Release: strings.TrimSpace(string(release)), dir: dir}, nil
 }
 
-// build makes release, vmlinuz, modules.img and boot in dir.
+// build creates release, vmlinuz, modules.img and boot in dir.
 func (s series) build(ctx context.Context, source Source, dir string) error {
 	work := filepath.Join(dir, "work")
 	deb, err := s.download(ctx, source, work)
@@ -133,7 +132,7 @@ func (s series) download(ctx context.Context, source Source, work string) (deb s
 	return a.download(ctx, name)
 }
 
-// newest returns the name with the largest number where the pattern has its group, "" if none fits.
+// newest returns the name with the largest number in the pattern's group, "" if none matches.
 func newest(names []string, pattern *regexp.Regexp) string {
 	best, most := "", -1
 	for _, name := range names {

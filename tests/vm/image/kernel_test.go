@@ -32,13 +32,13 @@ func TestNewest(t *testing.T) {
 	}
 }
 
-func TestKernelThatThereIsNot(t *testing.T) {
+func TestUnknownKernel(t *testing.T) {
 	c, err := OpenCache(t.TempDir(), io.Discard)
 	if err != nil {
 		t.Fatal(err)
 	}
 	if _, err := c.Kernel(t.Context(), "5.4"); !errors.Is(err, ErrNoKernel) || !strings.Contains(err.Error(), "6.1, 6.12") {
-		t.Errorf("Kernel(5.4) = %v; want ErrNoKernel and the kernels that there are", err)
+		t.Errorf("Kernel(5.4) = %v; want ErrNoKernel and the known kernels", err)
 	}
 }
 

@@ -9,8 +9,8 @@ import (
 	"strings"
 )
 
-// copyBootModules copies what bootModules need from a directory of modules to dir, decompressed, in names that sort
-// in the order to load them.
+// copyBootModules copies bootModules and their dependencies from a directory of modules to dir, decompressed. Their
+// names sort in load order.
 func copyBootModules(ctx context.Context, modules, dir string) error {
 	dep, err := os.ReadFile(filepath.Join(modules, "modules.dep"))
 	if err != nil {
@@ -40,7 +40,7 @@ func copyBootModules(ctx context.Context, modules, dir string) error {
 	return nil
 }
 
-// readModule returns a module as the kernel takes it: those of 6.12 are compressed.
+// readModule returns the decompressed module. Those of 6.12 are compressed.
 func readModule(ctx context.Context, file string) ([]byte, error) {
 	if !strings.HasSuffix(file, ".xz") {
 		return os.ReadFile(file)
@@ -49,12 +49,12 @@ func readModule(ctx context.Context, file string) ([]byte, error) {
 	return []byte(text), err
 }
 
-// loadOrder returns the files of modules and of what they depend on, those first that others need. dep is
-// modules.dep, where the dependencies of a line are in the order to unload them:
+// loadOrder returns the files of modules and their dependencies in load order. dep is modules.dep, in which the
+// dependencies on a line are in the order in which to unload them:
 //
 //	kernel/drivers/block/virtio_blk.ko.xz: kernel/drivers/virtio/virtio_ring.ko.xz kernel/drivers/virtio/virtio.ko.xz
 //
-// and builtin modules.builtin, one file a line.
+// builtin is modules.builtin, which has one file per line. Built-in modules are omitted.
 func loadOrder(dep, builtin string, modules []string) ([]string, error) {
 	needs := make(map[string][]string)
 	for line := range strings.Lines(dep) {
@@ -80,7 +80,7 @@ func loadOrder(dep, builtin string, modules []string) ([]string, error) {
 	return order, nil
 }
 
-// moduleName is virtio_blk for kernel/drivers/block/virtio_blk.ko.xz.
+// moduleName returns for example virtio_blk for kernel/drivers/block/virtio_blk.ko.xz.
 func moduleName(file string) string {
 	name, _, _ := strings.Cut(filepath.Base(file), ".ko")
 	return strings.ReplaceAll(name, "-", "_")

@@ -9,7 +9,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// modulesDep is of Linux 6.1.0-50-cloud-amd64, shortened.
+// modulesDep is the modules.dep of Linux 6.1.0-50-cloud-amd64, shortened.
 const modulesDep = `kernel/fs/overlayfs/overlay.ko:
 kernel/drivers/block/virtio_blk.ko: kernel/drivers/virtio/virtio_ring.ko kernel/drivers/virtio/virtio.ko
 kernel/drivers/char/virtio_console.ko: kernel/drivers/virtio/virtio_ring.ko kernel/drivers/virtio/virtio.ko

@@ -13,33 +13,32 @@ import (
 type QEMU struct {
 	// Program is its path, or a name in PATH.
 	Program string
-	// Args come before all others: they name the directories of its firmware.
+	// Args are its first arguments, with the directories of its firmware.
 	Args []string
 }
 
-// leastMajor and leastMinor are of the first QEMU that emulates patched instructions
-// right. An older one may go on with the translation of an int3 after another
-// processor has taken it back, and the kernel, which no longer knows of it, panics
-// ("Oops: int3"). QEMU 8.1 locks pages before translation (accel/tcg, deba78709ae8).
-// Linux patches while it boots and whenever tracing is switched on or off: 6.12's
-// __schedule and try_to_wake_up then, which always run on the other processor.
-const leastMajor, leastMinor = 8, 1
+// minMajor and minMinor are the version of the first QEMU that emulates patched instructions correctly. An older
+// one may execute the translation of an int3 after another processor has removed the int3, and the kernel panics
+// ("Oops: int3"). QEMU 8.1 locks pages before translation (accel/tcg, deba78709ae8). Linux patches instructions during
+// the boot and whenever tracing is switched on or off: in 6.12 __schedule and try_to_wake_up, which are always running
+// on the other processor.
+const minMajor, minMinor = 8, 1
 
-// newQEMU is where Debian 12 has a newer one than its own 7.2.
+// newQEMU is the archive suite with a newer QEMU than the 7.2 of Debian 12.
 var newQEMU = struct {
 	Suite    string
 	Packages []string
 }{suite + "-backports", []string{"qemu-system-x86", "qemu-system-data"}}
 
-// QEMU returns the installed emulator, or one in the cache where that is too old. A
-// first call then downloads it (13 MB). It uses the libraries of the installed one.
+// QEMU returns the installed emulator or, if that is too old, one in the cache, which the first call downloads (13 MB).
+// That one uses the libraries of the installed one.
 func (c *Cache) QEMU(ctx context.Context) (QEMU, error) {
 	const installed = "qemu-system-x86_64"
 	said, err := output(command(ctx, installed, "--version"))
 	if err != nil {
 		return QEMU{}, err
 	}
-	if patchesRight(said) {
+	if isRecentQEMU(said) {
 		return QEMU{Program: installed}, nil
 	}
 	dir, err := c.entry(ctx, "qemu-"+hash(newQEMU), "a newer QEMU", func(ctx context.Context, dir string) error {
@@ -55,8 +54,7 @@ func (c *Cache) QEMU(ctx context.Context) (QEMU, error) {
 	return unpackedQEMU(dir), nil
 }
 
-// unpackedQEMU is the one in dir. The firmware of the PC is in a package of its own,
-// which the installed QEMU needs as well.
+// unpackedQEMU returns the QEMU in dir. The PC firmware is in a separate package, on which the installed QEMU depends.
 func unpackedQEMU(dir string) QEMU {
 	return QEMU{
 		Program: filepath.Join(dir, "usr/bin/qemu-system-x86_64"),
@@ -84,24 +82,24 @@ func buildQEMU(ctx context.Context, source Source, dir string) error {
 	if err != nil {
 		return err
 	}
-	if !patchesRight(said) {
-		return fmt.Errorf("%s has no QEMU %d.%d or newer: %s", newQEMU.Suite, leastMajor, leastMinor, said)
+	if !isRecentQEMU(said) {
+		return fmt.Errorf("%s has no QEMU %d.%d or newer: %s", newQEMU.Suite, minMajor, minMinor, said)
 	}
 	return os.RemoveAll(work)
 }
 
-// versionLine is the first that QEMU says of itself:
+// versionLine matches the first line of qemu --version:
 //
 //	QEMU emulator version 7.2.22 (Debian 1:7.2+dfsg-7+deb12u18+b3)
 var versionLine = regexp.MustCompile(`^QEMU emulator version (\d+)\.(\d+)`)
 
-// patchesRight reports whether a QEMU is new enough, by what it says to --version.
-func patchesRight(said string) bool {
+// isRecentQEMU reports whether a QEMU is new enough, by its output of --version.
+func isRecentQEMU(said string) bool {
 	match := versionLine.FindStringSubmatch(said)
 	if match == nil {
 		return false
 	}
 	major, err := strconv.Atoi(match[1])
 	minor, errMinor := strconv.Atoi(match[2])
-	return err == nil && errMinor == nil && (major > leastMajor || major == leastMajor && minor >= leastMinor)
+	return err == nil && errMinor == nil && (major > minMajor || major == minMajor && minor >= minMinor)
 }

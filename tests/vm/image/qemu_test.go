@@ -2,7 +2,7 @@ package image
 
 import "testing"
 
-func TestPatchesRight(t *testing.T) {
+func TestIsRecentQEMU(t *testing.T) {
 	for said, want := range map[string]bool{
 		"QEMU emulator version 7.2.22 (Debian 1:7.2+dfsg-7+deb12u18+b3)\nCopyright (c) 2003-2022 Fabrice Bellard": false,
 		"QEMU emulator version 8.0.5":                                           false,
@@ -13,8 +13,8 @@ func TestPatchesRight(t *testing.T) {
 		"":                                                                      false,
 		"QEMU emulator version 99999999999999999999.2":                          false,
 	} {
-		if got := patchesRight(said); got != want {
-			t.Errorf("patchesRight(%q) = %t; want %t", said, got, want)
+		if got := isRecentQEMU(said); got != want {
+			t.Errorf("isRecentQEMU(%q) = %t; want %t", said, got, want)
 		}
 	}
 }

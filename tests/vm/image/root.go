@@ -16,17 +16,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// suite is the release of Debian in the machines.
+// suite is the Debian release of the machines.
 const suite = "bookworm"
 
-// recipe is all that makes a root what it is. Its hash is in the name of the entry.
+// recipe determines the content of a root. Its hash is in the name of the cache entry.
 type recipe struct {
 	Suite    string
 	Size     string // of the file system; the file is sparse
 	Packages []string
-	// Files are written, with these texts.
+	// Files are written with these contents.
 	Files map[string]string
-	// Disabled units are not started unless asked for, masked ones never.
+	// Disabled units are not started at boot, masked ones can't be started.
 	Disabled, Masked []string
 }
 
@@ -34,19 +34,19 @@ var rootRecipe = recipe{
 	Suite: suite,
 	Size:  "4G",
 	Packages: []string{
-		"systemd", "systemd-sysv", "udev", "kmod", "dbus", "libpam-systemd", // a booted system with logind
-		"containerd", "runc", // what evictd works with
-		"systemd-oomd", "earlyoom", // what would run in its place
-		"ipmitool", "stress-ng", "procps", "iproute2", "nftables", // what tests call
-		"nfs-kernel-server", "xfsprogs", "btrfs-progs", // for their filesystems
+		"systemd", "systemd-sysv", "udev", "kmod", "dbus", "libpam-systemd", // systemd with logind
+		"containerd", "runc", // evictd's runtime
+		"systemd-oomd", "earlyoom", // the benchmark's other daemons
+		"ipmitool", "stress-ng", "procps", "iproute2", "nftables", // programs that tests run
+		"nfs-kernel-server", "xfsprogs", "btrfs-progs", // filesystems of tests
 	},
 	Files: map[string]string{
 		"etc/hostname": "evictd-vm\n",
 		"etc/hosts":    "127.0.0.1 localhost evictd-vm\n",
 		"etc/fstab":    "",
-		// The journal on the disk would only cost time, and be lost as well.
+		// The journal stays in memory: the disk is discarded too.
 		"etc/systemd/journald.conf.d/vm.conf": "[Journal]\nStorage=volatile\nForwardToConsole=no\nRateLimitBurst=0\n",
-		// A stop that hangs is to be seen, not waited for.
+		// Fail early if a stop hangs.
 		"etc/systemd/system.conf.d/vm.conf": "[Manager]\nDefaultTimeoutStopSec=20s\n",
 		// For the shell. The runner's machines have no getty (systemd.getty_auto=no).
 		"etc/systemd/system/serial-getty@ttyS0.service.d/login.conf": "[Service]\nExecStart=\nExecStart=-/sbin/agetty --autologin root --keep-baud 115200 - xterm\n",
@@ -57,30 +57,30 @@ var rootRecipe = recipe{
 		"nfs-server.service", "nfs-client.target", "nfs-blkmap.service", "rpcbind.service", "rpcbind.socket",
 	},
 	Masked: []string{
-		// Work for a machine that is kept.
+		// Maintenance that a discarded machine does not need.
 		"apt-daily.timer", "apt-daily-upgrade.timer", "dpkg-db-backup.timer", "e2scrub_all.timer", "e2scrub_reap.service",
 		"fstrim.timer", "man-db.timer", "systemd-timesyncd.service", "systemd-firstboot.service", "systemd-sysusers.service",
 		"systemd-update-utmp.service", "systemd-update-utmp-runlevel.service", "systemd-random-seed.service",
 		"systemd-journal-flush.service", "systemd-pstore.service", "systemd-remount-fs.service", "nftables.service",
 		"networking.service", "systemd-networkd-wait-online.service", "getty@tty1.service",
-		// Modules are loaded when something asks for them.
+		// Modules are loaded on demand.
 		"systemd-modules-load.service", "modprobe@configfs.service", "modprobe@dm_mod.service", "modprobe@drm.service",
 		"modprobe@efi_pstore.service", "modprobe@fuse.service", "modprobe@loop.service", "sys-fs-fuse-connections.mount",
 		"sys-kernel-config.mount", "sys-kernel-debug.mount", "proc-sys-fs-binfmt_misc.automount",
 	},
 }
 
-// hash names what was made by a recipe.
+// hash returns the hash of a recipe for the name of an entry.
 func hash(recipe any) string {
 	b, err := json.Marshal(recipe)
 	if err != nil {
-		panic(err) // recipes are of strings
+		panic(err) // a recipe has only strings
 	}
 	return fmt.Sprintf("%x", sha256.Sum256(b))[:12]
 }
 
-// Root returns the image of the root file system, ext4, which a first call makes: it needs root, debootstrap, a
-// minute, and a network or at least an archive. A machine must not write to it.
+// Root returns the image of the root file system, ext4. The first call builds it, which needs root, debootstrap, a
+// minute, and access to the archive. A machine must not write to it.
 func (c *Cache) Root(ctx context.Context) (file string, err error) {
 	dir, err := c.entry(ctx, "root-"+hash(rootRecipe), "a Debian root", func(ctx context.Context, dir string) error {
 		source, err := FindSource("/etc/apt")
@@ -94,7 +94,7 @@ func (c *Cache) Root(ctx context.Context) (file string, err error) {
 
 const debianKeys = "/usr/share/keyrings/debian-archive-keyring.gpg"
 
-// build makes dir/root.img.
+// build builds dir/root.img.
 func (r recipe) build(ctx context.Context, source Source, dir string) error {
 	if os.Geteuid() != 0 {
 		return errors.New("debootstrap needs root")
@@ -104,7 +104,7 @@ func (r recipe) build(ctx context.Context, source Source, dir string) error {
 		keys = debianKeys
 	}
 	root := filepath.Join(dir, "root")
-	// The mounts that debootstrap makes go with its mount namespace, what it starts with its pid namespace.
+	// The kernel removes debootstrap's mounts with its mount namespace, and kills its processes with its PID namespace.
 	cmd := command(ctx, "debootstrap", "--variant=minbase", "--keyring="+keys,
 		"--include="+strings.Join(r.Packages, ","), r.Suite, root, source.URI)
 	cmd.SysProcAttr.Unshareflags = unix.CLONE_NEWNS
@@ -133,7 +133,7 @@ func (r recipe) build(ctx context.Context, source Source, dir string) error {
 	return os.RemoveAll(root)
 }
 
-// write makes the files, and removes what a package manager alone would miss.
+// write writes the files of the recipe, and removes files that only a package manager needs.
 func (r recipe) write(root string) error {
 	for _, name := range slices.Sorted(maps.Keys(r.Files)) {
 		file := filepath.Join(root, name)

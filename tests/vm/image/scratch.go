@@ -13,10 +13,10 @@ import (
 
 const scratch = "run-"
 
-// Scratch returns an empty directory in the cache that goes with done, or at the latest, should this process be
-// killed, with the next one's: it is locked as long as its process lives.
+// Scratch returns an empty directory in the cache, which done removes. It is locked as long as this process lives: if the
+// process is killed, the next call of Scratch removes the directory.
 func (c *Cache) Scratch() (dir string, done func() error, err error) {
-	if err := c.sweepScratch(); err != nil {
+	if err := c.removeScratch(); err != nil {
 		return "", nil, fmt.Errorf("make scratch directory: %w", err)
 	}
 	if dir, err = os.MkdirTemp(c.dir, scratch); err != nil {
@@ -32,9 +32,8 @@ func (c *Cache) Scratch() (dir string, done func() error, err error) {
 	return dir, func() error { return errors.Join(os.RemoveAll(dir), lock.Close()) }, nil
 }
 
-// sweepScratch removes directories that nobody locks. One that is being made just now has no lock yet: it is spared
-// while it is younger than what that takes.
-func (c *Cache) sweepScratch() error {
+// removeScratch removes directories that are not locked, except recent ones, which may be about to be locked.
+func (c *Cache) removeScratch() error {
 	entries, err := os.ReadDir(c.dir)
 	if err != nil {
 		return err
@@ -45,7 +44,7 @@ func (c *Cache) sweepScratch() error {
 		}
 		info, err := e.Info()
 		if err != nil || time.Since(info.ModTime()) < 10*time.Second {
-			continue // gone meanwhile, or just made
+			continue // already removed, or recent
 		}
 		dir := filepath.Join(c.dir, e.Name())
 		f, err := os.Open(dir)

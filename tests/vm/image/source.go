@@ -11,20 +11,20 @@ import (
 	"strings"
 )
 
-// Source is an archive of packages, as sources.list(5) names it.
+// Source is a package archive as in sources.list(5).
 type Source struct {
 	URI        string
 	Suites     []string
 	Components []string
-	// SignedBy is the file of keys, "" for those that apt trusts anyway.
+	// SignedBy is a file of keys, "" for apt's default keys.
 	SignedBy string
 }
 
-// ErrNoSource says that apt knows no archive of Debian 12.
+// ErrNoSource means that apt's sources have no archive of Debian 12.
 var ErrNoSource = errors.New("no archive of Debian 12 (bookworm, main) in apt's sources")
 
-// FindSource returns the archive that apt, configured in dir, normally /etc/apt, takes bookworm's main packages from.
-// The error is ErrNoSource if there is none.
+// FindSource returns the archive with bookworm's main packages in the apt configuration in dir, normally /etc/apt. The
+// error is ErrNoSource if there is none.
 func FindSource(dir string) (Source, error) {
 	files := []string{filepath.Join(dir, "sources.list")}
 	for _, pattern := range []string{"*.list", "*.sources"} {
@@ -66,7 +66,7 @@ func choose(all []Source) (Source, error) {
 //
 //	deb [arch=amd64 signed-by=/usr/share/keyrings/debian-archive-keyring.gpg] http://mirror.example.org/debian bookworm main contrib
 //
-// Lines that are not of binary packages, or make no sense, are skipped, as apt itself has to cope with them.
+// Lines of source packages and malformed lines are skipped.
 func parseLines(text string) []Source {
 	var sources []Source
 	for line := range strings.Lines(text) {
@@ -135,7 +135,7 @@ func parseStanzas(text string) []Source {
 	return sources
 }
 
-// keyFile returns the first file of a Signed-By; a key that is written out there, or a fingerprint, is none.
+// keyFile returns the first file in a Signed-By field, "" for an inline key or a fingerprint.
 func keyFile(value string) string {
 	first, _, _ := strings.Cut(strings.TrimSpace(value), ",")
 	if !filepath.IsAbs(first) || strings.Contains(first, "\n") {
@@ -144,7 +144,7 @@ func keyFile(value string) string {
 	return first
 }
 
-// line is the source in the one-line format, with one suite of it and main.
+// line returns the source in the one-line format, with one suite and main.
 func (s Source) line(suite string) string {
 	options := ""
 	if s.SignedBy != "" {

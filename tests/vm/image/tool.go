@@ -12,7 +12,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// tools are the programs that this package runs and the Debian packages that they are in.
+// tools are the programs that this package runs, with their Debian packages.
 var tools = map[string]string{
 	"qemu-system-x86_64": "qemu-system-x86",
 	"debootstrap":        "debootstrap",
@@ -25,10 +25,10 @@ var tools = map[string]string{
 	"chroot":             "coreutils",
 }
 
-// toolPath is where programs are, which the PATH of an ordinary user often lacks.
+// toolPath has the directories of programs, some of which an ordinary user's PATH often lacks.
 const toolPath = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin"
 
-// MissingError says which programs are not on the machine.
+// MissingError lists programs that the machine lacks.
 type MissingError struct {
 	// Tools are their names, Packages the Debian packages to install.
 	Tools, Packages []string
@@ -38,7 +38,7 @@ func (e *MissingError) Error() string {
 	return fmt.Sprintf("%s not found: apt-get install %s", strings.Join(e.Tools, ", "), strings.Join(e.Packages, " "))
 }
 
-// CheckTools returns a *MissingError if something is missing that images and virtual machines need.
+// CheckTools returns a *MissingError if a program is missing that images and virtual machines need.
 func CheckTools() error { return checkTools(toolPath + ":" + os.Getenv("PATH")) }
 
 func checkTools(path string) error {
@@ -58,7 +58,7 @@ func checkTools(path string) error {
 	return &missing
 }
 
-// find returns the path of a program in a list of directories, or "".
+// find returns the path of a program in a list of directories, "" if none has it.
 func find(tool, path string) string {
 	for dir := range strings.SplitSeq(path, ":") {
 		if dir == "" {
@@ -71,12 +71,12 @@ func find(tool, path string) string {
 	return ""
 }
 
-// command returns a command that does not outlive this process, and whose children go with it: all are in one
-// process group, which ctx's end kills.
+// command returns a command that the kernel kills when this process exits. When ctx ends, its whole process group is
+// killed.
 func command(ctx context.Context, tool string, args ...string) *exec.Cmd {
 	file := find(tool, toolPath+":"+os.Getenv("PATH"))
 	if file == "" {
-		file = tool // exec says that it is not there
+		file = tool // exec returns the error
 	}
 	cmd := exec.CommandContext(ctx, file, args...)
 	cmd.Env = append(os.Environ(), "PATH="+toolPath, "LC_ALL=C", "DEBIAN_FRONTEND=noninteractive")
@@ -85,7 +85,7 @@ func command(ctx context.Context, tool string, args ...string) *exec.Cmd {
 	return cmd
 }
 
-// output runs a command and returns what it printed. The error has the end of what it said.
+// output runs a command and returns its standard output. The error has the end of its standard error.
 func output(cmd *exec.Cmd) (string, error) {
 	var out, said bytes.Buffer
 	cmd.Stdout, cmd.Stderr = &out, &said

@@ -39,12 +39,12 @@ func TestCheckTools(t *testing.T) {
 		}
 	}
 	if err := checkTools("/nowhere::" + dir); err != nil {
-		t.Errorf("checkTools with all = %v; want none", err)
+		t.Errorf("checkTools with all tools = %v; want nil", err)
 	}
 }
 
-// What a build started ends with it, grandchildren too.
-func TestCommandEndsWhole(t *testing.T) {
+// TestCommandKillsDescendants: the end of the context kills the command and its descendants.
+func TestCommandKillsDescendants(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	cmd := command(ctx, "sh", "-c", "sleep 1000 & echo; wait")
 	out, err := cmd.StdoutPipe()
@@ -66,14 +66,14 @@ func TestCommandEndsWhole(t *testing.T) {
 		t.Error("a command that was ended succeeds; want an error")
 	}
 	if err := unix.Kill(-cmd.Process.Pid, 0); !errors.Is(err, unix.ESRCH) && err != nil {
-		t.Errorf("ask for the process group: %v; want none", err)
+		t.Errorf("kill(0) of the process group: %v; want no process", err)
 	}
 }
 
-func TestOutputTells(t *testing.T) {
+func TestOutput(t *testing.T) {
 	_, err := output(command(t.Context(), "sh", "-c", "echo why >&2; exit 3"))
 	if err == nil || !strings.Contains(err.Error(), "exit status 3: why") {
-		t.Errorf("output of what fails = %v; want its status and its last words", err)
+		t.Errorf("output of a failed command = %v; want its status and the end of its standard error", err)
 	}
 	if got, err := output(command(t.Context(), "sh", "-c", "echo fine; echo noise >&2")); err != nil || got != "fine\n" {
 		t.Errorf("output = %q, %v; want %q", got, err, "fine\n")

@@ -8,34 +8,34 @@ import (
 	"github.com/evictd/evictd/tests/vm/protocol"
 )
 
-// What may become of a machine. Each is the Kind of an *Error.
+// The kinds of an *Error of a machine.
 var (
-	// ErrHung is a machine that says nothing any more, or never said that it has booted.
+	// ErrHung: the guest sends no events any more, or did not boot in time.
 	ErrHung = errors.New("the machine hangs")
-	// ErrPanicked is a kernel that gave up.
+	// ErrPanicked: the kernel panicked.
 	ErrPanicked = errors.New("the kernel panicked")
-	// ErrDied is a machine that ended before it was done, or speaks nonsense.
+	// ErrDied: the machine ended before Done, or sent an invalid event.
 	ErrDied = errors.New("the machine died")
 )
 
-// What may become of a command of a machine that goes on. Each is the Kind of an *Error as well.
+// The kinds of an *Error of a command. The machine goes on.
 var (
-	ErrKernelOOM = errors.New("the kernel had no memory left and killed")
+	ErrKernelOOM = errors.New("the kernel's OOM killer killed a process")
 	ErrDiskFull  = errors.New("the disk of the machine is full")
-	ErrTrouble   = errors.New("the kernel is in trouble")
+	ErrTrouble   = errors.New("kernel problem")
 	ErrTimeout   = errors.New("timed out")
 	ErrExit      = errors.New("failed")
 )
 
-// Error says how a machine or a command ended, and what there was to see.
+// Error is the failure of a machine or a command, with the end of the console.
 type Error struct {
 	// Kind is one of the errors above.
 	Kind error
-	// Text is what the kernel or the runner said about it, or how long was waited.
+	// Text is the message of the kernel or the runner, or the time that was waited.
 	Text string
-	// Console are the last lines of the machine's console, if the machine has ended by this.
+	// Console are the last lines of the console, for the failure of a machine.
 	Console []string
-	// QEMU is what QEMU itself said.
+	// QEMU is the output of QEMU itself.
 	QEMU string
 }
 
@@ -50,15 +50,15 @@ func (e *Error) Error() string {
 
 func (e *Error) Unwrap() error { return e.Kind }
 
-// Detail is the error with the console below it.
+// Detail returns the error with the console below it.
 func (e *Error) Detail() string {
 	var b strings.Builder
 	b.WriteString(e.Error() + "\n")
 	if e.QEMU != "" {
-		fmt.Fprintf(&b, "  QEMU said: %s\n", strings.TrimSpace(e.QEMU))
+		fmt.Fprintf(&b, "  output of QEMU: %s\n", strings.TrimSpace(e.QEMU))
 	}
 	if len(e.Console) == 0 {
-		b.WriteString("  nothing on the console\n")
+		b.WriteString("  the console is empty\n")
 	} else {
 		fmt.Fprintf(&b, "  the last %d lines on the console:\n", len(e.Console))
 	}
@@ -68,7 +68,7 @@ func (e *Error) Detail() string {
 	return b.String()
 }
 
-// ofEnd returns what was wrong with a command by its last event, nil if nothing was.
+// ofEnd returns the error of a command by its End event, nil for success.
 func ofEnd(e protocol.Event) error {
 	switch {
 	case e.Trouble == protocol.KernelOOM:

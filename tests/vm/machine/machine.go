@@ -15,20 +15,20 @@ import (
 	"github.com/evictd/evictd/tests/vm/protocol"
 )
 
-// Config is what to run. All files but those in Dir are only read.
+// Config is a machine to run. Only files in Dir are written.
 type Config struct {
 	// QEMU is the emulator's program, and QEMUArgs come before all other arguments.
 	QEMU     string
 	QEMUArgs []string
-	// Kernel, Initrd, Root, Modules and Payload are what package image makes.
+	// Kernel, Initrd, Root, Modules and Payload are files that package image creates.
 	Kernel, Initrd, Root, Modules, Payload string
-	// Append are arguments of the kernel, besides those that every machine gets.
+	// Append are kernel arguments in addition to those of every machine.
 	Append []string
 	// Dir gets console.log and events.log. It must exist.
 	Dir string
 	// Memory is in MiB; 0 is 4096.
 	Memory int
-	// Budget is what the plan may take after the boot. Limits that are zero are the default's.
+	// Budget is the maximum duration of the plan after the boot. Limits that are zero are those of DefaultLimits.
 	Budget time.Duration
 	Limits Limits
 }
@@ -36,12 +36,12 @@ type Config struct {
 // DefaultMemory of a machine, in MiB.
 const DefaultMemory = 4096
 
-// Run boots the machine and returns the result of each command that was begun, in order. Events go to tell, one after
-// the other, nil for nobody. The error is an *Error, ctx's, or that QEMU could not be started; the results until
-// then are valid, and the last tells the same if its command was running.
-func Run(ctx context.Context, c Config, tell func(protocol.Event)) (Report, error) {
-	if tell == nil {
-		tell = func(protocol.Event) {}
+// Run boots the machine and returns the result of each command that was begun, in order. It calls onEvent, unless nil,
+// with each event. The error is an *Error, the cause of ctx, or that QEMU could not be started; the results until then
+// are valid, and a command that was running has the same error.
+func Run(ctx context.Context, c Config, onEvent func(protocol.Event)) (Report, error) {
+	if onEvent == nil {
+		onEvent = func(protocol.Event) {}
 	}
 	console, consoleEnd, err := os.Pipe()
 	if err != nil {
@@ -59,16 +59,16 @@ func Run(ctx context.Context, c Config, tell func(protocol.Event)) (Report, erro
 		return Report{}, errors.Join(fmt.Errorf("start machine: %w", err), consoleEnd.Close(), eventsEnd.Close())
 	}
 	defer monitor.close()
-	said, err := os.Create(filepath.Join(c.Dir, "qemu.log"))
+	output, err := os.Create(filepath.Join(c.Dir, "qemu.log"))
 	if err != nil {
 		return Report{}, errors.Join(fmt.Errorf("start machine: %w", err), consoleEnd.Close(), eventsEnd.Close(), monitorEnd.Close())
 	}
-	defer said.Close()
+	defer output.Close()
 
 	cmd := exec.Command(c.QEMU, c.arguments()...)
 	cmd.ExtraFiles = []*os.File{consoleEnd, eventsEnd, monitorEnd}
-	cmd.Env = append(os.Environ(), "TMPDIR="+c.Dir) // for what the guest writes
-	cmd.Stdout, cmd.Stderr = said, said
+	cmd.Env = append(os.Environ(), "TMPDIR="+c.Dir) // for the writes of snapshot=on
+	cmd.Stdout, cmd.Stderr = output, output
 	qemu, err := daemon.StartProcess(cmd)
 	consoleEnd.Close()
 	eventsEnd.Close()
@@ -80,7 +80,7 @@ func Run(ctx context.Context, c Config, tell func(protocol.Event)) (Report, erro
 
 	w := newWatch(time.Now(), c.Limits.orDefault(), c.Budget)
 	err = follow(ctx, c.Dir, w, qemu, console, events, func(e protocol.Event) error {
-		tell(e)
+		onEvent(e)
 		if e.Kind == protocol.Line && e.Text == protocol.PressPowerKey {
 			return monitor.pressPowerKey()
 		}
@@ -89,7 +89,7 @@ func Run(ctx context.Context, c Config, tell func(protocol.Event)) (Report, erro
 	var lost *Error
 	if errors.As(err, &lost) {
 		lost.Console = w.tail.lines()
-		if b, err := os.ReadFile(said.Name()); err == nil && len(b) > 0 {
+		if b, err := os.ReadFile(output.Name()); err == nil && len(b) > 0 {
 			lost.QEMU = string(b)
 		}
 	}
@@ -97,8 +97,8 @@ func Run(ctx context.Context, c Config, tell func(protocol.Event)) (Report, erro
 	return w.report, err
 }
 
-// follow feeds the watch with all that the machine says until it has a verdict, nil for a machine that is done.
-func follow(ctx context.Context, dir string, w *watch, qemu *daemon.Process, console, events io.Reader, tell func(protocol.Event) error) error {
+// follow passes the console and the events to the watch until the machine is done or has failed.
+func follow(ctx context.Context, dir string, w *watch, qemu *daemon.Process, console, events io.Reader, onEvent func(protocol.Event) error) error {
 	consoleLines, consoleDone, err := lines(console, filepath.Join(dir, "console.log"))
 	if err != nil {
 		return err
@@ -107,7 +107,7 @@ func follow(ctx context.Context, dir string, w *watch, qemu *daemon.Process, con
 	if err != nil {
 		return err
 	}
-	// Whoever reads must not be left waiting for us; with QEMU gone, they come to an end.
+	// The readers must not block on their channels. They finish when QEMU has exited.
 	defer func(console, events <-chan string) {
 		_ = qemu.Terminate(0)
 		for range console {
@@ -137,7 +137,7 @@ func follow(ctx context.Context, dir string, w *watch, qemu *daemon.Process, con
 			}
 			var e protocol.Event
 			if e, err = protocol.Decode([]byte(line)); err == nil {
-				err = errors.Join(w.event(time.Now(), e), tell(e))
+				err = errors.Join(w.event(time.Now(), e), onEvent(e))
 			} else {
 				err = &Error{Kind: ErrDied, Text: err.Error()}
 			}
@@ -149,18 +149,18 @@ func follow(ctx context.Context, dir string, w *watch, qemu *daemon.Process, con
 			return err
 		case w.done:
 			return nil
-		case consoleLines == nil && eventLines == nil: // all has been read, as QEMU has closed both
+		case consoleLines == nil && eventLines == nil: // QEMU has closed both, and all is read
 			<-qemu.Done()
 			return w.ended(qemu.Err())
 		}
 	}
 }
 
-// lines copies what comes into a file and returns it by lines. done is closed when the file is complete.
+// lines copies r to a file and returns its lines. done is closed when the file is complete.
 func lines(r io.Reader, file string) (text <-chan string, done <-chan struct{}, err error) {
 	f, err := os.Create(file)
 	if err != nil {
-		return nil, nil, fmt.Errorf("keep what the machine says: %w", err)
+		return nil, nil, fmt.Errorf("log the machine's output: %w", err)
 	}
 	out, finished := make(chan string), make(chan struct{})
 	go func() {

@@ -16,8 +16,9 @@ import (
 	"github.com/evictd/evictd/tests/vm/protocol"
 )
 
-// actor puts a shell script in QEMU's place. It has the console on descriptor 3 and the events on 4.
-func actor(t *testing.T, script string) {
+// fakeQEMU puts a shell script named qemu-system-x86_64 into PATH. It has the console on descriptor 3 and the events
+// on 4.
+func fakeQEMU(t *testing.T, script string) {
 	t.Helper()
 	dir := t.TempDir()
 	if err := os.WriteFile(filepath.Join(dir, "qemu-system-x86_64"), []byte("#!/bin/sh\n"+script), 0o755); err != nil {
@@ -41,18 +42,18 @@ func TestRun(t *testing.T) {
 		commands     int
 	}{
 		{"done", "echo 'Linux version 6.1' >&3\n" + sayHello + sayBegin + sayEnd + sayDone + "exec sleep 1000", nil, "", 1},
-		{"QEMU can't", "echo 'Could not open root.img' >&2; exit 1", ErrDied, "QEMU said: Could not open root.img", 0},
-		{"off before it is done", sayHello + sayBegin + "echo 'guest: find the port' >&3", ErrDied, "guest: find the port", 1},
-		{"nothing ever", "exec sleep 1000", ErrHung, "nothing on the console", 0},
+		{"QEMU fails", "echo 'Could not open root.img' >&2; exit 1", ErrDied, "output of QEMU: Could not open root.img", 0},
+		{"powered off before it is done", sayHello + sayBegin + "echo 'guest: find the port' >&3", ErrDied, "guest: find the port", 1},
+		{"no output", "exec sleep 1000", ErrHung, "the console is empty", 0},
 		{"silence", "echo 'last words' >&3\n" + sayHello + sayBegin + "exec sleep 1000", ErrHung, "last words", 1},
 		{"panic", sayHello + "echo '[   20.1] Kernel panic - not syncing: sysrq triggered crash' >&3", ErrPanicked, "sysrq triggered crash", 0},
-		{"nonsense", "echo 'Segmentation fault' >&4\nexec sleep 1000", ErrDied, "parse event", 0},
+		{"invalid event", "echo 'Segmentation fault' >&4\nexec sleep 1000", ErrDied, "parse event", 0},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			actor(t, tt.script)
+			fakeQEMU(t, tt.script)
 			dir := t.TempDir()
-			told := 0
-			report, err := Run(t.Context(), Config{QEMU: "qemu-system-x86_64", Dir: dir, Limits: Limits{Boot: time.Second, Silence: time.Second}}, func(protocol.Event) { told++ })
+			received := 0
+			report, err := Run(t.Context(), Config{QEMU: "qemu-system-x86_64", Dir: dir, Limits: Limits{Boot: time.Second, Silence: time.Second}}, func(protocol.Event) { received++ })
 			if !errors.Is(err, tt.want) {
 				t.Fatalf("Run = %v; want %v", err, tt.want)
 			}
@@ -68,8 +69,8 @@ func TestRun(t *testing.T) {
 					t.Errorf("after Run: %v; want the log", err)
 				}
 			}
-			if events, err := os.ReadFile(filepath.Join(dir, "events.log")); err != nil || tt.want == nil && strings.Count(string(events), "\n") != told {
-				t.Errorf("%d events were told of %q, %v; want all", told, events, err)
+			if events, err := os.ReadFile(filepath.Join(dir, "events.log")); err != nil || tt.want == nil && strings.Count(string(events), "\n") != received {
+				t.Errorf("%d events received of %q, %v; want all", received, events, err)
 			}
 		})
 	}
@@ -77,7 +78,7 @@ func TestRun(t *testing.T) {
 
 func TestRunEndsWithItsContext(t *testing.T) {
 	file := filepath.Join(t.TempDir(), "pid")
-	actor(t, "echo $$ >"+file+".new; mv "+file+".new "+file+"\n"+sayHello+"exec sleep 1000")
+	fakeQEMU(t, "echo $$ >"+file+".new; mv "+file+".new "+file+"\n"+sayHello+"exec sleep 1000")
 	why := errors.New("enough")
 	ctx, cancel := context.WithCancelCause(t.Context())
 	defer cancel(nil)
@@ -92,32 +93,34 @@ func TestRunEndsWithItsContext(t *testing.T) {
 	awaitEnd(t, awaitPID(t, file))
 }
 
-// The machine must not outlive a test bed that is killed: the child plays that.
-func TestMachineDiesWithItsBed(t *testing.T) {
-	if file := os.Getenv("MACHINE_TEST_BED"); file != "" {
+// TestMachineDiesWithItsParent: the machine does not outlive the process that runs it, here a child process that is
+// killed.
+func TestMachineDiesWithItsParent(t *testing.T) {
+	if file := os.Getenv("MACHINE_TEST_PARENT"); file != "" {
 		_, err := Run(t.Context(), Config{QEMU: "qemu-system-x86_64", Dir: filepath.Dir(file)}, nil)
 		t.Fatalf("Run = %v; want this process to be killed before", err)
 	}
 	file := filepath.Join(t.TempDir(), "pid")
-	actor(t, "echo $$ >"+file+".new; mv "+file+".new "+file+"\nexec sleep 1000")
-	bed := exec.Command(os.Args[0], "-test.run=^TestMachineDiesWithItsBed$")
-	bed.Env = append(os.Environ(), "MACHINE_TEST_BED="+file)
-	if err := bed.Start(); err != nil {
+	fakeQEMU(t, "echo $$ >"+file+".new; mv "+file+".new "+file+"\nexec sleep 1000")
+	parent := exec.Command(os.Args[0], "-test.run=^TestMachineDiesWithItsParent$")
+	parent.Env = append(os.Environ(), "MACHINE_TEST_PARENT="+file)
+	if err := parent.Start(); err != nil {
 		t.Fatal(err)
 	}
 	pid := awaitPID(t, file)
-	if err := bed.Process.Kill(); err != nil {
+	if err := parent.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
-	_ = bed.Wait() // it was killed
+	_ = parent.Wait() // it was killed
 	awaitEnd(t, pid)
 }
 
-const patience = 20 * time.Second
+// waitTimeout bounds the waits for a process to start or to exit.
+const waitTimeout = 20 * time.Second
 
 func awaitPID(t *testing.T, file string) int {
 	t.Helper()
-	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(waitTimeout); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		b, err := os.ReadFile(file)
 		if err != nil {
 			continue
@@ -128,19 +131,19 @@ func awaitPID(t *testing.T, file string) int {
 		}
 		return pid
 	}
-	t.Fatalf("no machine after %v", patience)
+	t.Fatalf("no machine after %v", waitTimeout)
 	return 0
 }
 
-// awaitEnd waits until a process is gone; a zombie, whose new parent takes its time, is.
+// awaitEnd waits until a process has exited. A zombie that its new parent has not reaped yet counts as exited.
 func awaitEnd(t *testing.T, pid int) {
 	t.Helper()
-	for end := time.Now().Add(patience); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
+	for end := time.Now().Add(waitTimeout); time.Now().Before(end); time.Sleep(10 * time.Millisecond) {
 		stat, err := os.ReadFile("/proc/" + strconv.Itoa(pid) + "/stat")
 		if err != nil || strings.Contains(string(stat), ") Z ") {
 			return
 		}
 	}
 	_ = unix.Kill(pid, unix.SIGKILL)
-	t.Errorf("the machine (process %d) is alive %v after its bed", pid, patience)
+	t.Errorf("the machine (process %d) is alive %v after its parent", pid, waitTimeout)
 }

@@ -8,16 +8,16 @@ import (
 	"github.com/evictd/evictd/tests/vm/protocol"
 )
 
-// Limits say how long to wait for a machine. All are of the host's clock, and generous: two emulated machines share
-// two processors with whatever else runs.
+// Limits bound the waits for a machine, by the host's clock. They are long, because two emulated machines share two
+// processors with other load.
 type Limits struct {
-	// Boot is the time until the runner says that it is there.
+	// Boot is the maximum time until the runner sends Hello.
 	Boot time.Duration
-	// Silence is how long nothing may come after that: the runner sends something each second.
+	// Silence is the maximum time without an event after that: the runner sends a Beat each second.
 	Silence time.Duration
 }
 
-// DefaultLimits are those of machines that nothing else is said of.
+// DefaultLimits are the limits of machines whose Config has none.
 var DefaultLimits = Limits{Boot: 5 * time.Minute, Silence: time.Minute}
 
 func (l Limits) orDefault() Limits {
@@ -30,48 +30,48 @@ func (l Limits) orDefault() Limits {
 	return l
 }
 
-// Report is what is known of a machine.
+// Report is the result of a machine.
 type Report struct {
-	// Release is the kernel's, "" if the machine has not booted.
+	// Release is the kernel's release, "" if the machine has not booted.
 	Release string
-	// Boot is the time from the start until the runner was there.
+	// Boot is the time from the start to Hello.
 	Boot time.Duration
 	// Results are of the commands that were begun.
 	Results []Result
-	// Troubles are what the kernel told, in order, also where it failed nothing.
+	// Troubles are the Kernel events, in order, including those that fail no command.
 	Troubles []protocol.Event
 }
 
-// Result is what became of a command.
+// Result is the result of a command.
 type Result struct {
 	Command  string
 	Duration time.Duration
-	// Output is what it printed, by lines.
+	// Output has the printed lines.
 	Output []string
-	// Err is nil if all went well, or an *Error.
+	// Err is nil for success, or an *Error.
 	Err error
 }
 
-// watch draws conclusions from what a machine says. It has no clock: now is given.
+// watch is the state of a machine, derived from its console and events. It has no clock: callers pass now.
 type watch struct {
 	limits  Limits
 	budget  time.Duration
 	started time.Time
-	// heard is when the last event came, zero before the first; panicked when the console told of a panic.
-	heard, panicked time.Time
-	panic           string
-	tail            tail
-	report          Report
-	running         bool // the last result is of a command that runs
-	leaving         bool // that command has ended, and the machine goes down for it
-	done            bool
+	// lastEvent is the time of the last event, zero before the first; panicked is the time of a panic on the console.
+	lastEvent, panicked time.Time
+	panic               string
+	tail                tail
+	report              Report
+	running             bool // the last result's command is running
+	leaving             bool // that command has succeeded, and the machine powers itself off
+	done                bool
 }
 
 func newWatch(now time.Time, limits Limits, budget time.Duration) *watch {
 	return &watch{limits: limits, budget: budget, started: now}
 }
 
-// console takes a line of the console.
+// console processes a line of the console.
 func (w *watch) console(now time.Time, line string) {
 	w.tail.add(line)
 	switch t := protocol.Classify(line); {
@@ -82,32 +82,32 @@ func (w *watch) console(now time.Time, line string) {
 		}
 		w.panic += message(line)
 	case t == protocol.Oops && w.panic == "" && w.panicked.IsZero():
-		w.panic = message(line) // the panic that follows (oops=panic) says less
+		w.panic = message(line) // more specific than the panic that follows (oops=panic)
 	}
 }
 
-// event takes an event. The error is of one that makes no sense where it comes.
+// event processes an event. It returns an error for one that is invalid in the current state.
 func (w *watch) event(now time.Time, e protocol.Event) error {
-	nonsense := func(why string) error {
+	invalid := func(why string) error {
 		return &Error{Kind: ErrDied, Text: fmt.Sprintf("its runner sent %s of %q %s", e.Kind, e.Command, why)}
 	}
-	if w.heard.IsZero() && e.Kind != protocol.Hello {
-		return nonsense("before hello")
+	if w.lastEvent.IsZero() && e.Kind != protocol.Hello {
+		return invalid("before hello")
 	}
-	w.heard = now
+	w.lastEvent = now
 	results := w.report.Results
 	switch e.Kind {
 	case protocol.Hello:
 		w.report.Release, w.report.Boot = e.Text, now.Sub(w.started)
 	case protocol.Begin:
 		if w.running {
-			return nonsense("while " + results[len(results)-1].Command + " runs")
+			return invalid("while " + results[len(results)-1].Command + " runs")
 		}
 		w.running = true
 		w.report.Results = append(results, Result{Command: e.Command})
 	case protocol.Line, protocol.End, protocol.Leave:
 		if !w.running || results[len(results)-1].Command != e.Command {
-			return nonsense("that does not run")
+			return invalid("that does not run")
 		}
 		last := &results[len(results)-1]
 		if e.Kind == protocol.Line {
@@ -124,26 +124,26 @@ func (w *watch) event(now time.Time, e protocol.Event) error {
 		w.report.Troubles = append(w.report.Troubles, e)
 	case protocol.Done:
 		if w.running {
-			return nonsense("while a command runs")
+			return invalid("while a command runs")
 		}
 		w.done = true
 	}
 	return nil
 }
 
-// farewell is how long the console of a kernel that panics may take to tell it all.
-const farewell = 5 * time.Second
+// panicDelay is the time for the console of a kernel that panics to print everything.
+const panicDelay = 5 * time.Second
 
-// check says whether the machine is lost.
+// check returns an error if the machine has panicked, hangs or exceeds its budget.
 func (w *watch) check(now time.Time) error {
 	switch {
-	case !w.panicked.IsZero() && now.Sub(w.panicked) > farewell:
+	case !w.panicked.IsZero() && now.Sub(w.panicked) > panicDelay:
 		return &Error{Kind: ErrPanicked, Text: w.panic}
 	case !w.panicked.IsZero():
 		return nil
-	case w.heard.IsZero() && now.Sub(w.started) > w.limits.Boot:
+	case w.lastEvent.IsZero() && now.Sub(w.started) > w.limits.Boot:
 		return &Error{Kind: ErrHung, Text: fmt.Sprintf("not booted after %v", w.limits.Boot)}
-	case !w.heard.IsZero() && now.Sub(w.heard) > w.limits.Silence:
+	case !w.lastEvent.IsZero() && now.Sub(w.lastEvent) > w.limits.Silence:
 		return &Error{Kind: ErrHung, Text: fmt.Sprintf("silent for %v", w.limits.Silence)}
 	case w.budget > 0 && now.Sub(w.started) > w.limits.Boot+w.budget:
 		return &Error{Kind: ErrTimeout, Text: fmt.Sprintf("not done after %v", w.limits.Boot+w.budget)}
@@ -151,7 +151,7 @@ func (w *watch) check(now time.Time) error {
 	return nil
 }
 
-// ended says what it means that QEMU is gone.
+// ended returns the error of a machine whose QEMU has exited.
 func (w *watch) ended(err error) error {
 	switch {
 	case !w.panicked.IsZero():
@@ -161,17 +161,17 @@ func (w *watch) ended(err error) error {
 	case w.leaving:
 		return nil
 	}
-	return &Error{Kind: ErrDied, Text: "switched off before it was done"}
+	return &Error{Kind: ErrDied, Text: "powered off before it was done"}
 }
 
-// finish gives a command that was running the machine's error.
+// finish sets the machine's error as that of a running command.
 func (w *watch) finish(err error) {
 	if w.running && err != nil {
 		w.report.Results[len(w.report.Results)-1].Err = err
 	}
 }
 
-// message is a line of the console without its time.
+// message returns a line of the console without its timestamp.
 func message(line string) string {
 	if _, rest, ok := strings.Cut(line, "] "); ok && strings.HasPrefix(line, "[") {
 		return rest
@@ -181,10 +181,10 @@ func message(line string) string {
 
 func trimEnd(line string) string { return strings.TrimRight(line, "\r\n") }
 
-// tailLength is how many lines of the console an error shows.
+// tailLength is the number of console lines in an error.
 const tailLength = 40
 
-// tail keeps the last lines.
+// tail has the last lines.
 type tail struct{ kept []string }
 
 func (t *tail) add(line string) {

@@ -12,7 +12,7 @@ import (
 	"github.com/evictd/evictd/tests/vm/protocol"
 )
 
-// step is what a machine says, at a time since its start.
+// step is an input of a watch, at a time since the start of the machine.
 type step struct {
 	at      time.Duration
 	console string
@@ -23,7 +23,7 @@ type step struct {
 
 func say(at time.Duration, e protocol.Event) step { return step{at: at, event: &e} }
 func print(at time.Duration, line string) step    { return step{at: at, console: line} }
-func look(at time.Duration) step                  { return step{at: at} }
+func check(at time.Duration) step                 { return step{at: at} }
 func begin(at time.Duration, command string) step {
 	return say(at, protocol.Event{Kind: protocol.Begin, Command: command})
 }
@@ -38,7 +38,7 @@ func end(at time.Duration, e protocol.Event) step {
 func leave(at time.Duration) step {
 	return say(at, protocol.Event{Kind: protocol.Leave, Command: "x"})
 }
-func play(w *watch, start time.Time, s ...step) error {
+func replay(w *watch, start time.Time, s ...step) error {
 	for _, s := range s {
 		now := start.Add(s.at)
 		switch {
@@ -61,7 +61,7 @@ func play(w *watch, start time.Time, s ...step) error {
 
 const s = time.Second
 
-func TestVerdicts(t *testing.T) {
+func TestWatch(t *testing.T) {
 	limits := Limits{Boot: 60 * s, Silence: 10 * s}
 	for _, tt := range []struct {
 		name  string
@@ -70,31 +70,31 @@ func TestVerdicts(t *testing.T) {
 		text  string // contained in the error
 		done  bool
 	}{
-		{name: "all well", steps: []step{print(s, "[    0.0] Linux version"), hello(15 * s), begin(16*s, "x"), beat(20 * s), look(25 * s), end(30*s, protocol.Event{}), say(31*s, protocol.Event{Kind: protocol.Done})}, done: true},
-		{name: "still booting", steps: []step{look(59 * s)}},
-		{name: "a boot that hangs", steps: []step{print(s, "[    0.0] Linux version"), print(59*s, "[   58.0] random: crng init done"), look(61 * s)}, kind: ErrHung, text: "not booted after 1m0s"},
-		{name: "a machine that hangs", steps: []step{hello(15 * s), begin(16*s, "x"), beat(20 * s), look(29 * s), look(31 * s)}, kind: ErrHung, text: "silent for 10s"},
-		{name: "a machine that is slow", steps: []step{hello(15 * s), beat(24 * s), look(30 * s), beat(33 * s), look(42 * s)}},
-		{name: "a panic", steps: []step{hello(15 * s), begin(16*s, "x"), print(20*s, "[   20.1] Kernel panic - not syncing: sysrq triggered crash"), look(24 * s), look(26 * s)}, kind: ErrPanicked, text: "sysrq triggered crash"},
+		{name: "success", steps: []step{print(s, "[    0.0] Linux version"), hello(15 * s), begin(16*s, "x"), beat(20 * s), check(25 * s), end(30*s, protocol.Event{}), say(31*s, protocol.Event{Kind: protocol.Done})}, done: true},
+		{name: "still booting", steps: []step{check(59 * s)}},
+		{name: "a boot that hangs", steps: []step{print(s, "[    0.0] Linux version"), print(59*s, "[   58.0] random: crng init done"), check(61 * s)}, kind: ErrHung, text: "not booted after 1m0s"},
+		{name: "a machine that hangs", steps: []step{hello(15 * s), begin(16*s, "x"), beat(20 * s), check(29 * s), check(31 * s)}, kind: ErrHung, text: "silent for 10s"},
+		{name: "a machine that is slow", steps: []step{hello(15 * s), beat(24 * s), check(30 * s), beat(33 * s), check(42 * s)}},
+		{name: "a panic", steps: []step{hello(15 * s), begin(16*s, "x"), print(20*s, "[   20.1] Kernel panic - not syncing: sysrq triggered crash"), check(24 * s), check(26 * s)}, kind: ErrPanicked, text: "sysrq triggered crash"},
 		{name: "a panic that ends QEMU", steps: []step{hello(15 * s), print(20*s, "[   20.1] Kernel panic - not syncing: sysrq triggered crash"), {at: 21 * s, ended: true}}, kind: ErrPanicked, text: "sysrq triggered crash"},
 		{name: "a panic before the runner", steps: []step{print(5*s, "guest: mount /dev/vda: no such device"), print(6*s, "[    6.1] Kernel panic - not syncing: Attempted to kill init! exitcode=0x00000100"), {at: 7 * s, ended: true}}, kind: ErrPanicked, text: "Attempted to kill init"},
-		{name: "an oops tells more than its panic", steps: []step{print(5*s, "[    5.1] BUG: kernel NULL pointer dereference, address: 00000000000000a8"), print(6*s, "[    6.1] Kernel panic - not syncing: Fatal exception"), {at: 7 * s, ended: true}}, kind: ErrPanicked, text: "NULL pointer dereference, address: 00000000000000a8; Kernel panic - not syncing: Fatal exception"},
-		{name: "switched off too early", steps: []step{hello(15 * s), begin(16*s, "x"), {at: 17 * s, ended: true}}, kind: ErrDied, text: "before it was done"},
-		{name: "goes down by itself", steps: []step{hello(15 * s), begin(16*s, "x"), leave(17 * s), beat(20 * s), look(29 * s), {at: 30 * s, ended: true}}},
-		{name: "goes down in trouble", steps: []step{hello(15 * s), begin(16*s, "x"), leave(17 * s), {at: 18 * s, ended: true, exit: errors.New("exit status 1")}}, kind: ErrDied, text: "QEMU: exit status 1"},
-		{name: "hangs as it goes down", steps: []step{hello(15 * s), begin(16*s, "x"), leave(17 * s), look(28 * s)}, kind: ErrHung, text: "silent for 10s"},
-		{name: "stays", steps: []step{hello(15 * s), begin(16*s, "x"), leave(17 * s), end(18*s, protocol.Event{ExitCode: -1, Text: "not switched off"}), say(19*s, protocol.Event{Kind: protocol.Done})}, done: true},
-		{name: "ends after it has stayed", steps: []step{hello(15 * s), begin(16*s, "x"), leave(17 * s), end(18*s, protocol.Event{ExitCode: -1}), {at: 19 * s, ended: true}}, kind: ErrDied, text: "before it was done"},
+		{name: "an oops before its panic", steps: []step{print(5*s, "[    5.1] BUG: kernel NULL pointer dereference, address: 00000000000000a8"), print(6*s, "[    6.1] Kernel panic - not syncing: Fatal exception"), {at: 7 * s, ended: true}}, kind: ErrPanicked, text: "NULL pointer dereference, address: 00000000000000a8; Kernel panic - not syncing: Fatal exception"},
+		{name: "powered off too early", steps: []step{hello(15 * s), begin(16*s, "x"), {at: 17 * s, ended: true}}, kind: ErrDied, text: "before it was done"},
+		{name: "powers itself off", steps: []step{hello(15 * s), begin(16*s, "x"), leave(17 * s), beat(20 * s), check(29 * s), {at: 30 * s, ended: true}}},
+		{name: "QEMU fails during the power-off", steps: []step{hello(15 * s), begin(16*s, "x"), leave(17 * s), {at: 18 * s, ended: true, exit: errors.New("exit status 1")}}, kind: ErrDied, text: "QEMU: exit status 1"},
+		{name: "hangs during the power-off", steps: []step{hello(15 * s), begin(16*s, "x"), leave(17 * s), check(28 * s)}, kind: ErrHung, text: "silent for 10s"},
+		{name: "does not power itself off", steps: []step{hello(15 * s), begin(16*s, "x"), leave(17 * s), end(18*s, protocol.Event{ExitCode: -1, Text: "not powered off"}), say(19*s, protocol.Event{Kind: protocol.Done})}, done: true},
+		{name: "exits after a failed power-off", steps: []step{hello(15 * s), begin(16*s, "x"), leave(17 * s), end(18*s, protocol.Event{ExitCode: -1}), {at: 19 * s, ended: true}}, kind: ErrDied, text: "before it was done"},
 		{name: "QEMU fails", steps: []step{{at: s, ended: true, exit: errors.New("exit status 1")}}, kind: ErrDied, text: "QEMU: exit status 1"},
 		{name: "events before hello", steps: []step{begin(s, "x")}, kind: ErrDied, text: "before hello"},
 		{name: "two commands at once", steps: []step{hello(s), begin(2*s, "x"), begin(3*s, "y")}, kind: ErrDied, text: "while x runs"},
-		{name: "an end of nothing", steps: []step{hello(s), end(2*s, protocol.Event{})}, kind: ErrDied, text: "does not run"},
+		{name: "an end without a command", steps: []step{hello(s), end(2*s, protocol.Event{})}, kind: ErrDied, text: "does not run"},
 		{name: "done while a command runs", steps: []step{hello(s), begin(2*s, "x"), say(3*s, protocol.Event{Kind: protocol.Done})}, kind: ErrDied, text: "while a command runs"},
-		{name: "beyond its budget", steps: []step{hello(s), begin(2*s, "x"), beat(69 * s), look(70 * s), beat(101 * s), look(101 * s)}, kind: ErrTimeout, text: "1m40s"},
+		{name: "beyond its budget", steps: []step{hello(s), begin(2*s, "x"), beat(69 * s), check(70 * s), beat(101 * s), check(101 * s)}, kind: ErrTimeout, text: "1m40s"},
 	} {
 		start := time.Unix(1000, 0)
 		w := newWatch(start, limits, 40*s)
-		err := play(w, start, tt.steps...)
+		err := replay(w, start, tt.steps...)
 		if !errors.Is(err, tt.kind) || tt.kind != nil && !strings.Contains(err.Error(), tt.text) {
 			t.Errorf("%s: %v; want %v with %q", tt.name, err, tt.kind, tt.text)
 		}
@@ -121,7 +121,7 @@ func TestResults(t *testing.T) {
 	} {
 		start := time.Unix(1000, 0)
 		w := newWatch(start, DefaultLimits, 0)
-		err := play(w, start, hello(s), begin(2*s, "x"), say(3*s, protocol.Event{Kind: protocol.Line, Command: "x", Text: "working"}), end(4*s, tt.end))
+		err := replay(w, start, hello(s), begin(2*s, "x"), say(3*s, protocol.Event{Kind: protocol.Line, Command: "x", Text: "working"}), end(4*s, tt.end))
 		if err != nil {
 			t.Errorf("%s: %v; want the machine to go on", tt.name, err)
 			continue
@@ -136,11 +136,11 @@ func TestResults(t *testing.T) {
 	}
 }
 
-// What ends the machine ends the command that ran, and none that had ended.
+// TestMachineErrorIsTheCommands: the error of a machine is also that of the running command, not of earlier ones.
 func TestMachineErrorIsTheCommands(t *testing.T) {
 	start := time.Unix(1000, 0)
 	w := newWatch(start, DefaultLimits, 0)
-	if err := play(w, start, hello(s), begin(2*s, "x"), end(3*s, protocol.Event{}), begin(4*s, "y")); err != nil {
+	if err := replay(w, start, hello(s), begin(2*s, "x"), end(3*s, protocol.Event{}), begin(4*s, "y")); err != nil {
 		t.Fatal(err)
 	}
 	lost := &Error{Kind: ErrHung}
@@ -161,12 +161,12 @@ func TestDetailShowsTheConsole(t *testing.T) {
 		t.Errorf("console has %d lines, %q to %q; want the last %d", len(lines), lines[0], lines[len(lines)-1], tailLength)
 	}
 	e := &Error{Kind: ErrHung, Text: "silent for 30s", Console: lines, QEMU: "qemu: warning\n"}
-	for _, want := range []string{"the machine hangs: silent for 30s\n", "| line 60\n", "| line 99\n", "QEMU said: qemu: warning\n"} {
+	for _, want := range []string{"the machine hangs: silent for 30s\n", "| line 60\n", "| line 99\n", "output of QEMU: qemu: warning\n"} {
 		if !strings.Contains(e.Detail(), want) {
 			t.Errorf("Detail = %q; want %q in it", e.Detail(), want)
 		}
 	}
-	if got := (&Error{Kind: ErrHung}).Detail(); !strings.Contains(got, "nothing on the console") {
+	if got := (&Error{Kind: ErrHung}).Detail(); !strings.Contains(got, "the console is empty") {
 		t.Errorf("Detail without a console = %q; want it to say so", got)
 	}
 }

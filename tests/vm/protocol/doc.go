@@ -1,6 +1,6 @@
-// Package protocol is what a virtual machine and the host that started it say to each other.
+// Package protocol defines the messages between a virtual machine and its host.
 //
-// The host leaves a Plan on the payload disk. The guest answers on a virtio port with one Event a line, in JSON, and
-// nothing else: what the kernel prints goes to the console, which is another wire. Both sides are built from one
-// commit, so that there are no versions; what can't be understood is an error.
+// The host writes a Plan to the payload disk. The guest writes Events to a virtio port, one JSON object per line and
+// nothing else: the kernel's messages go to the console, which is another device. Both sides are built from one commit,
+// so the protocol has no versions; a message that can't be parsed is an error.
 package protocol

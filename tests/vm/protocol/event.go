@@ -9,27 +9,27 @@ import (
 	"time"
 )
 
-// Kind says what an Event tells.
+// Kind is the kind of an Event.
 type Kind string
 
 // The kinds of events, with the fields that they use.
 const (
-	Hello  Kind = "hello"  // the runner is there: Text is the kernel's release, Uptime its age
+	Hello  Kind = "hello"  // the runner has started: Text is the kernel's release, Uptime its uptime
 	Begin  Kind = "begin"  // Command starts
 	Line   Kind = "line"   // Command printed Text
-	Kernel Kind = "kernel" // the kernel printed Text, which is Trouble
+	Kernel Kind = "kernel" // the kernel printed Text, classified as Trouble
 	Beat   Kind = "beat"   // each second: Uptime, DiskFree, LoadAverage
-	End    Kind = "end"    // Command has ended: ExitCode, Duration, and what else was wrong in TimedOut, Trouble and Text
-	Leave  Kind = "leave"  // Command has ended well after Duration, and the machine goes down for it
-	Done   Kind = "done"   // every command has ended, and the machine is switched off
+	End    Kind = "end"    // Command has ended: ExitCode, Duration, and TimedOut, Trouble and Text of a failure
+	Leave  Kind = "leave"  // Command has succeeded after Duration, and powers the machine off
+	Done   Kind = "done"   // all commands have ended, and the runner powers the machine off
 )
 
 var kinds = []Kind{Hello, Begin, Line, Kernel, Beat, End, Leave, Done}
 
-// ofCommand are the kinds that are nothing without a command.
+// ofCommand are the kinds that need a Command.
 var ofCommand = []Kind{Begin, Line, End, Leave}
 
-// PressPowerKey is a Line that has the host press the machine's power key.
+// PressPowerKey is a Line on which the host presses the machine's power key.
 const PressPowerKey = "(the power key is pressed)"
 
 // Event is one line from the guest.
@@ -42,27 +42,27 @@ type Event struct {
 	TimedOut bool          `json:"timedOut,omitempty"`
 	Duration time.Duration `json:"duration,omitempty"`
 	Uptime   time.Duration `json:"uptime,omitempty"`
-	// DiskFree are the bytes that are left on the guest's root disk.
+	// DiskFree is the free space of the guest's root disk in bytes.
 	DiskFree uint64 `json:"diskFree,omitempty"`
-	// LoadAverage is the kernel's, of one minute.
+	// LoadAverage is the kernel's load average of one minute.
 	LoadAverage float64 `json:"loadAverage,omitempty"`
 }
 
-// Encode returns the event as a line, with its end.
+// Encode returns the event as a line with its newline.
 func (e Event) Encode() []byte {
 	b, err := json.Marshal(e)
 	if err != nil {
-		panic(err) // there is nothing in an Event that JSON can't say
+		panic(err) // an Event has only fields that JSON can encode
 	}
 	return append(b, '\n')
 }
 
-// MaxLine bounds one encoded event, in bytes. The guest cuts what a command prints accordingly.
+// MaxLine is the maximum size of an encoded event in bytes. The guest splits longer lines of output.
 const MaxLine = 1 << 20
 
 var errShape = errors.New("not an event")
 
-// Decode reads one line without its end. It is an error that a field is unknown, or missing in an event of its kind.
+// Decode parses one line without its newline. It fails for an unknown field, and for a missing field that the kind needs.
 func Decode(line []byte) (Event, error) {
 	var e Event
 	dec := json.NewDecoder(bytes.NewReader(line))
@@ -77,11 +77,11 @@ func Decode(line []byte) (Event, error) {
 	case !slices.Contains(kinds, e.Kind):
 		return Event{}, fmt.Errorf("parse event %.80q: %w: kind %q", line, errShape, e.Kind)
 	case slices.Contains(ofCommand, e.Kind) && e.Command == "":
-		return Event{}, fmt.Errorf("parse event %.80q: %w: of no command", line, errShape)
+		return Event{}, fmt.Errorf("parse event %.80q: %w: no command", line, errShape)
 	case e.Trouble != "" && !slices.Contains(troubles, e.Trouble):
 		return Event{}, fmt.Errorf("parse event %.80q: %w: trouble %q", line, errShape, e.Trouble)
 	case e.Kind == Kernel && e.Trouble == "":
-		return Event{}, fmt.Errorf("parse event %.80q: %w: of no trouble", line, errShape)
+		return Event{}, fmt.Errorf("parse event %.80q: %w: no trouble", line, errShape)
 	}
 	return e, nil
 }

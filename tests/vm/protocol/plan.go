@@ -9,7 +9,7 @@ import (
 	"time"
 )
 
-// Where the guest finds its things. Short, as paths of sockets are made below them.
+// Paths in the guest. They are short, because tests create unix sockets below them.
 const (
 	// PayloadDir is where the payload disk is mounted, read-only.
 	PayloadDir = "/payload"
@@ -17,17 +17,17 @@ const (
 	PlanFile = PayloadDir + "/plan.json"
 	// ScratchDir is a directory on the root disk: HOME and TMPDIR of the commands.
 	ScratchDir = "/t"
-	// PortName is the virtio port that takes the events.
+	// PortName is the name of the virtio port for events.
 	PortName = "evictd.events"
 )
 
-// Plan is what a guest does from its boot to its end.
+// Plan is what a guest executes after its boot.
 type Plan struct {
 	// Writes are made first, in order.
 	Writes []Write `json:"writes,omitempty"`
-	// Hide names directories that an empty one is mounted over, so that nothing in them is found.
+	// Hide lists directories over which an empty tmpfs is mounted.
 	Hide []string `json:"hide,omitempty"`
-	// Commands are run one after the other, each whatever became of those before it.
+	// Commands are run in order, also after a failure.
 	Commands []Command `json:"commands"`
 }
 
@@ -39,7 +39,7 @@ type Write struct {
 
 // Command is one program to run.
 type Command struct {
-	// Name is the command's in all that is said of it.
+	// Name identifies the command in events and results.
 	Name string `json:"name"`
 	// Argv is the program, absolute or in PATH, and its arguments.
 	Argv []string `json:"argv"`
@@ -47,15 +47,15 @@ type Command struct {
 	Env []string `json:"env,omitempty"`
 	// Dir is the working directory, ScratchDir if empty.
 	Dir string `json:"dir,omitempty"`
-	// Timeout is how long it may take. It then gets SIGQUIT, which makes a Go program tell where it was.
+	// Timeout is the maximum duration. After it, the command gets SIGQUIT, on which a Go program prints its goroutines.
 	Timeout time.Duration `json:"timeout"`
-	// Expect lists what may befall the kernel without failing the command.
+	// Expect lists troubles that do not fail the command.
 	Expect []Trouble `json:"expect,omitempty"`
-	// PowersOff says that the machine goes down by itself once the command has ended well: it has to, and is waited for.
+	// PowersOff means that the machine must power itself off after the command has succeeded.
 	PowersOff bool `json:"powersOff,omitempty"`
 }
 
-// Budget is the time that all commands may take together.
+// Budget returns the maximum duration of all commands together.
 func (p Plan) Budget() time.Duration {
 	var sum time.Duration
 	for _, c := range p.Commands {
@@ -64,7 +64,7 @@ func (p Plan) Budget() time.Duration {
 	return sum
 }
 
-// Encode returns the plan as text for PlanFile. The error is Validate's.
+// Encode returns the content of PlanFile, or the error of Validate.
 func (p Plan) Encode() ([]byte, error) {
 	if err := p.Validate(); err != nil {
 		return nil, err
@@ -72,7 +72,7 @@ func (p Plan) Encode() ([]byte, error) {
 	return json.MarshalIndent(p, "", "\t")
 }
 
-// DecodePlan reads a plan. The error is Validate's, or tells what is not JSON.
+// DecodePlan parses the content of PlanFile. It fails for invalid JSON or with the error of Validate.
 func DecodePlan(text []byte) (Plan, error) {
 	var p Plan
 	if err := json.Unmarshal(text, &p); err != nil {
@@ -81,7 +81,7 @@ func DecodePlan(text []byte) (Plan, error) {
 	return p, p.Validate()
 }
 
-// Validate tells what a guest could not do.
+// Validate returns the errors of the plan.
 func (p Plan) Validate() error {
 	var errs []error
 	seen := make(map[string]bool)
@@ -99,7 +99,7 @@ func (p Plan) Validate() error {
 			errs = append(errs, fmt.Errorf("plan: %s: directory %q is not absolute", c.Name, c.Dir))
 		}
 		if i := slices.IndexFunc(c.Expect, func(t Trouble) bool { return !slices.Contains(troubles, t) }); i >= 0 {
-			errs = append(errs, fmt.Errorf("plan: %s: there is no trouble %q", c.Name, c.Expect[i]))
+			errs = append(errs, fmt.Errorf("plan: %s: unknown trouble %q", c.Name, c.Expect[i]))
 		}
 		seen[c.Name] = true
 	}

@@ -21,7 +21,7 @@ var events = []Event{
 	{Kind: Done, Uptime: 2 * time.Minute},
 }
 
-func TestEventsComeBack(t *testing.T) {
+func TestEncodeDecode(t *testing.T) {
 	for _, e := range events {
 		line := string(e.Encode())
 		if n := strings.Count(line, "\n"); n != 1 || !strings.HasSuffix(line, "\n") {
@@ -37,7 +37,7 @@ func TestEventsComeBack(t *testing.T) {
 func TestDecodeRefuses(t *testing.T) {
 	for _, line := range []string{
 		"", "{}", "null", "[]", `"beat"`, `{"kind":"nap"}`, `{"kind":"beat"`, `{"kind":"beat"}{"kind":"beat"}`, `{"kind":"beat","colour":"red"}`,
-		`{"kind":"line","text":"of nobody"}`, `{"kind":"end"}`, `{"kind":"begin","command":""}`, `{"kind":"kernel","text":"of no trouble"}`,
+		`{"kind":"line","text":"no command"}`, `{"kind":"end"}`, `{"kind":"begin","command":""}`, `{"kind":"kernel","text":"of no trouble"}`,
 		`{"kind":"kernel","trouble":"a bad mood"}`, `{"kind":"beat","diskFree":-1}`, "[    1.0] Linux version 6.1",
 	} {
 		if e, err := Decode([]byte(line)); err == nil {
@@ -58,7 +58,7 @@ func FuzzDecode(f *testing.F) {
 		}
 		again, err := Decode(e.Encode())
 		if diff := cmp.Diff(e, again); err != nil || diff != "" {
-			t.Errorf("of %q: %v, differs when said again (-first +second):\n%s", line, err, diff)
+			t.Errorf("of %q: %v, differs when encoded again (-first +second):\n%s", line, err, diff)
 		}
 	})
 }
@@ -93,12 +93,12 @@ func TestPlanIsRefused(t *testing.T) {
 		return []Command{c}
 	}
 	for want, commands := range map[string][]Command{
-		"no name":             with(func(c *Command) { c.Name = "" }),
-		`two commands`:        {ok, ok},
-		"no program":          with(func(c *Command) { c.Argv = nil }),
-		"a: timeout":          with(func(c *Command) { c.Timeout = 0 }),
-		`"src" is not`:        with(func(c *Command) { c.Dir = "src" }),
-		`no trouble "nerves"`: with(func(c *Command) { c.Expect = []Trouble{"nerves"} }),
+		"no name":                  with(func(c *Command) { c.Name = "" }),
+		`two commands`:             {ok, ok},
+		"no program":               with(func(c *Command) { c.Argv = nil }),
+		"a: timeout":               with(func(c *Command) { c.Timeout = 0 }),
+		`"src" is not`:             with(func(c *Command) { c.Dir = "src" }),
+		`unknown trouble "nerves"`: with(func(c *Command) { c.Expect = []Trouble{"nerves"} }),
 	} {
 		if _, err := (Plan{Commands: commands}).Encode(); err == nil || !strings.Contains(err.Error(), want) {
 			t.Errorf("Encode of a plan with %+v = %v; want an error with %q", commands, err, want)

@@ -5,17 +5,17 @@ import (
 	"strings"
 )
 
-// Trouble is what may befall a machine while a command runs.
+// Trouble is a kind of problem of a machine's kernel or disk.
 type Trouble string
 
-// The troubles, and what the kernel prints of them (6.1 and 6.12).
+// The kinds of problems. The kernel's messages are those of 6.1 and 6.12.
 const (
-	// KernelOOM is a kill by the kernel because the whole machine had no memory left (mm/oom_kill.c,
-	// __oom_kill_process). evictd is there so that this does not happen.
+	// KernelOOM is a kill by the kernel's OOM killer because the whole machine is out of memory (mm/oom_kill.c,
+	// __oom_kill_process). evictd must prevent it.
 	KernelOOM Trouble = "kernel OOM kill"
-	// CgroupOOM is the same within a memory limit, which tests provoke: it is told, and fails nothing.
+	// CgroupOOM is the same at a memory limit. Tests provoke it, so it is reported and does not fail a command.
 	CgroupOOM Trouble = "cgroup OOM kill"
-	// Panic is the end of the kernel (kernel/panic.c).
+	// Panic is a kernel panic (kernel/panic.c).
 	Panic Trouble = "kernel panic"
 	// Oops is a fault of the kernel itself (arch/x86/kernel/dumpstack.c, lib/bug.c).
 	Oops Trouble = "kernel oops"
@@ -23,23 +23,23 @@ const (
 	Warning Trouble = "kernel warning"
 	// HungTask is a task that did not run for two minutes (kernel/hung_task.c).
 	HungTask Trouble = "hung task"
-	// Stall is a processor that did not come to schedule (kernel/watchdog.c, kernel/rcu/tree_stall.h). An emulated
-	// one does that on a busy host: it is told, and fails nothing.
+	// Stall is a processor that did not schedule (kernel/watchdog.c, kernel/rcu/tree_stall.h). That happens to an
+	// emulated one on a busy host, so it is reported and does not fail a command.
 	Stall Trouble = "stalled processor"
-	// DiskFull is a root disk without room. The runner sees it; the kernel prints nothing.
+	// DiskFull is a full root disk. The runner detects it; the kernel prints nothing.
 	DiskFull Trouble = "full disk"
 )
 
 var troubles = []Trouble{KernelOOM, CgroupOOM, Panic, Oops, Warning, HungTask, Stall, DiskFull}
 
-// Fails says that the trouble fails the command that it befalls, if that did not expect it.
+// Fails reports whether the trouble fails a running command that does not expect it.
 func (t Trouble) Fails() bool { return t != "" && t != CgroupOOM && t != Stall }
 
-// timestamp is what the console has before each message (CONFIG_PRINTK_TIME), and, where a message was printed into
-// another line, anything before it.
+// timestamp matches the prefix of a message on the console (CONFIG_PRINTK_TIME), including the begin of another line
+// into which the message was printed.
 var timestamp = regexp.MustCompile(`^.{0,80}?\[ *[0-9]+\.[0-9]+\](\[ *[TC][0-9]+\])? `)
 
-// signs are how messages that tell of trouble begin. The first that fits counts.
+// signs are the beginnings of the kernel's messages about troubles. The first match counts.
 var signs = []struct {
 	begin   string
 	contain string
@@ -73,7 +73,7 @@ var signs = []struct {
 	{begin: "EXT4-fs error ", trouble: Oops},
 }
 
-// Classify says what trouble a message of the kernel tells of, with or without the console's timestamp; "" is none.
+// Classify returns the trouble that a kernel message reports, "" for none. The message may have the console's timestamp.
 func Classify(message string) Trouble {
 	message = strings.TrimSuffix(message, "\r")
 	if loc := timestamp.FindStringIndex(message); loc != nil {

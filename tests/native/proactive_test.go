@@ -16,9 +16,9 @@ import (
 	"github.com/evictd/evictd/tests/node"
 )
 
-// TestColdMemory: memory that nobody touches any more is taken back while the grace period of a soft threshold runs, so
-// that nobody has to go; where that is switched off, somebody does.
-func TestColdMemory(t *testing.T) {
+// TestProactiveReclaim: unused memory is reclaimed during the grace period of a soft threshold, so that no pod is
+// evicted. With reclaim off, a pod is evicted.
+func TestProactiveReclaim(t *testing.T) {
 	h, err := cgroup.Find("/sys/fs/cgroup")
 	if err != nil {
 		t.Fatal(err)
@@ -33,34 +33,34 @@ func TestColdMemory(t *testing.T) {
 		takes []string
 	}{
 		{"cache", needClassicLRU, []string{"file", "-path", "/cache", "-bytes", fmt.Sprint(size), "-passes", "2"}},
-		{"anonymous", needSwap, holding(size)},
+		{"anonymous", needSwap, holdArgs(size)},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			tt.needs(t)
 			for _, mode := range []string{"auto", "off"} {
-				t.Run(mode, func(t *testing.T) { coldMemory(t, mode, tt.takes, size) })
+				t.Run(mode, func(t *testing.T) { testProactiveReclaim(t, mode, tt.takes, size) })
 			}
 		})
 	}
 }
 
-// coldMemory fills the pods' memory and looks whether anybody has to go for it.
-func coldMemory(t *testing.T, mode string, takes []string, size int64) {
+// testProactiveReclaim fills the pods' memory and checks that a pod is evicted only if the mode is off.
+func testProactiveReclaim(t *testing.T, mode string, takes []string, size int64) {
 	grace := node.Slow(8 * time.Second)
 	n := startNode(t, gibibyte)
-	pods := []*pod{runPod(t, n, node.PodSpec{Name: "busy", Containers: one(holding(32 * mebibyte))}).uses(32 * mebibyte)}
+	pods := []*pod{runPod(t, n, node.PodSpec{Name: "bystander", Containers: oneContainer(holdArgs(32 * mebibyte))}).waitUsage(32 * mebibyte)}
 	for i := range 3 {
-		pods = append(pods, runPod(t, n, node.PodSpec{Name: fmt.Sprintf("cold-%d", i), Containers: one(takes)}).uses(size))
+		pods = append(pods, runPod(t, n, node.PodSpec{Name: fmt.Sprintf("unused-%d", i), Containers: oneContainer(takes)}).waitUsage(size))
 	}
-	d := startDaemon(t, n, soft(grace.String(), "reclaim: {memory: "+mode+"}"), pods...)
+	d := startDaemon(t, n, softSettings(grace.String(), "reclaim: {memory: "+mode+"}"), pods...)
 	if mode == "off" {
-		d.until("a pod that goes", func(s *control.Status) bool { return len(s.Records) > 0 })
+		d.waitStatus("an eviction", func(s *control.Status) bool { return len(s.Records) > 0 })
 		return
 	}
-	s := d.until("soft threshold met no more", func(s *control.Status) bool { return !softThreshold(t, s).Met && coldIn(s) > 0 })
-	t.Logf("%d MiB taken back", coldIn(&s)/mebibyte)
+	s := d.waitStatus("soft threshold no longer met", func(s *control.Status) bool { return !softThreshold(t, s).Met && freedProactively(s) > 0 })
+	t.Logf("%d MiB reclaimed", freedProactively(&s)/mebibyte)
 	time.Sleep(grace)
-	if s := d.looks(2); len(s.Records) > 0 {
+	if s := d.waitReadings(2); len(s.Records) > 0 {
 		t.Errorf("records %+v; want none", s.Records)
 	}
 	mustLive(t, pods...)
@@ -68,20 +68,20 @@ func coldMemory(t *testing.T, mode string, takes []string, size int64) {
 
 func needClassicLRU(t *testing.T) {
 	if !classicLRU() {
-		t.Skip("needs the classic LRU lists: with the multi-generational ones, reading makes no cache active")
+		t.Skip("needs the classic LRU lists: with the multi-generational ones, read(2) does not activate file cache")
 	}
 }
 
-// classicLRU reports whether the kernel ages file cache by two lists, and not by generations.
+// classicLRU reports whether the kernel uses the classic active and inactive lists, not the multi-generational LRU.
 func classicLRU() bool {
 	mode, err := os.ReadFile("/sys/kernel/mm/lru_gen/enabled")
 	return err != nil || string(mode) == "0x0000\n"
 }
 
-// needSwap gives a virtual machine swap until the test ends.
+// needSwap adds swap until the test ends. It skips the test outside of a virtual machine.
 func needSwap(t *testing.T) {
 	if os.Getenv("EVICTD_TEST_VM") == "" {
-		t.Skip("needs a virtual machine: swap is everybody's")
+		t.Skip("needs a virtual machine: swap affects the whole machine")
 	}
 	file := filepath.Join(t.TempDir(), "swap")
 	f, err := os.OpenFile(file, os.O_CREATE|os.O_RDWR, 0o600)
@@ -90,7 +90,7 @@ func needSwap(t *testing.T) {
 	}
 	defer f.Close()
 	if err := unix.Fallocate(int(f.Fd()), 0, 0, gibibyte); err != nil {
-		t.Fatalf("make room for swap: %v", err)
+		t.Fatalf("allocate the swap file: %v", err)
 	}
 	for _, c := range [][]string{{"mkswap", file}, {"swapon", file}} {
 		if out, err := exec.Command(c[0], c[1:]...).CombinedOutput(); err != nil {
@@ -104,8 +104,8 @@ func needSwap(t *testing.T) {
 	})
 }
 
-// coldIn is how much cold memory was taken back, in bytes.
-func coldIn(s *control.Status) (freed int64) {
+// freedProactively returns the bytes that proactive reclaim has freed.
+func freedProactively(s *control.Status) (freed int64) {
 	for _, r := range s.Reclaims {
 		if r.Kind == evict.ReclaimMemory {
 			freed += r.Freed

@@ -16,27 +16,28 @@ import (
 	"github.com/evictd/evictd/tests/vm/protocol"
 )
 
-// errFailed says that the table tells what failed.
-var errFailed = errors.New("not everything went well")
+// errFailed means that a command failed or did not run. The printed table has the details.
+var errFailed = errors.New("not all commands passed")
 
-// bed boots machines and runs suites in them.
-type bed struct {
+// runner boots machines and runs suites in them.
+type runner struct {
 	options
 	out   *printer
 	cache *image.Cache
-	// scratch is a directory that goes with the run; guest is the program that is in every machine.
+	// scratch is a directory that is removed after the run; guest is the path of the program in the initrd of each
+	// machine.
 	scratch, guest, root string
 	qemu                 image.QEMU
 	payload              *payload
 }
 
-// prepare makes, or finds, what all machines need.
-func (b *bed) prepare(ctx context.Context) (done func() error, err error) {
+// prepare builds or finds in the cache what all machines need. done removes the scratch directory.
+func (b *runner) prepare(ctx context.Context) (done func() error, err error) {
 	if err := image.CheckTools(); err != nil {
 		return nil, err
 	}
 	if _, err := os.Stat("tests/vm/guest"); err != nil {
-		return nil, fmt.Errorf("find the module's root, which is to be the working directory: %w", err)
+		return nil, fmt.Errorf("the working directory must be the module's root: %w", err)
 	}
 	dir, err := image.CacheDir()
 	if err != nil {
@@ -67,16 +68,16 @@ func (b *bed) prepare(ctx context.Context) (done func() error, err error) {
 	return done, nil
 }
 
-// test runs what the options say. The error is errFailed if a table was printed that tells.
-func (b *bed) test(ctx context.Context) (err error) {
+// test runs the suites of the options and prints a table. The error is errFailed if a command failed or did not run.
+func (b *runner) test(ctx context.Context) (err error) {
 	start := time.Now()
 	done, err := b.prepare(ctx)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, done()) }()
-	chosen, tested := b.chosen(), commit(ctx)
-	if b.payload, err = buildPayload(ctx, filepath.Join(b.scratch, "payload"), chosen); err != nil {
+	selected, tested := b.selectedSuites(), commit(ctx)
+	if b.payload, err = buildPayload(ctx, filepath.Join(b.scratch, "payload"), selected); err != nil {
 		return err
 	}
 	variants := b.variants()
@@ -85,8 +86,8 @@ func (b *bed) test(ctx context.Context) (err error) {
 	}
 	b.out.say("", "%d machines, at most %d at once; ready to boot after %v", len(variants), b.parallel, time.Since(start).Round(time.Second))
 	records := make([]record, len(variants))
-	kept := make([]error, len(variants))
-	var keeping sync.Mutex
+	saveErrs := make([]error, len(variants))
+	var saving sync.Mutex
 	var machines sync.WaitGroup
 	slots := make(chan struct{}, b.parallel)
 	for i, v := range variants {
@@ -96,12 +97,13 @@ func (b *bed) test(ctx context.Context) (err error) {
 		}
 		machines.Go(func() {
 			defer func() { <-slots }()
-			records[i] = b.boot(ctx, v, chosen)
-			// At once, as who waits for the whole matrix may not wait to its end. Single tests say nothing of their suite.
+			records[i] = b.boot(ctx, v, selected)
+			// Saved after each machine, because a run of the whole matrix may be interrupted. Single tests (-run)
+			// are not the result of a suite.
 			if b.profile == profileFull && b.run == "" && ctx.Err() == nil {
-				keeping.Lock()
-				defer keeping.Unlock()
-				kept[i] = records[i].keep(resultsDir, time.Now(), tested, b.classes == nil && b.packages == nil)
+				saving.Lock()
+				defer saving.Unlock()
+				saveErrs[i] = records[i].save(resultsDir, time.Now(), tested, b.classes == nil && b.packages == nil)
 			}
 		})
 	}
@@ -111,8 +113,8 @@ func (b *bed) test(ctx context.Context) (err error) {
 	}
 	t := newTable(records)
 	t.print(b.out)
-	b.out.say("", "all of it took %v; logs are in %s", time.Since(start).Round(time.Second), b.options.out)
-	if err := errors.Join(kept...); err != nil {
+	b.out.say("", "finished after %v; logs are in %s", time.Since(start).Round(time.Second), b.options.out)
+	if err := errors.Join(saveErrs...); err != nil {
 		return err
 	}
 	if !t.passed() {
@@ -121,19 +123,20 @@ func (b *bed) test(ctx context.Context) (err error) {
 	return nil
 }
 
-// chosen are the suites to run.
-func (b *bed) chosen() []suite {
-	var chosen []suite
+// selectedSuites returns the suites to run.
+func (b *runner) selectedSuites() []suite {
+	var selected []suite
 	for _, s := range suites {
 		if slices.Contains(b.suites, s.name) || b.suites == nil && slices.Contains(s.profiles, b.profile) {
-			chosen = append(chosen, s)
+			selected = append(selected, s)
 		}
 	}
-	return chosen
+	return selected
 }
 
-// variants are the machines to boot, those of the options if they name any. A smoke is one machine, on the last kernel.
-func (b *bed) variants() []variant {
+// variants returns the machines to boot: of the profile, or those of them in the options. The smoke profile has one
+// machine, with the last kernel.
+func (b *runner) variants() []variant {
 	var all []variant
 	switch b.profile {
 	case profileFull:
@@ -146,14 +149,14 @@ func (b *bed) variants() []variant {
 	return slices.DeleteFunc(all, func(v variant) bool { return b.machines != nil && !slices.Contains(b.machines, v.name) })
 }
 
-// record is what became of one machine.
+// record is the result of one machine.
 type record struct {
 	variant variant
 	report  machine.Report
-	// planned are the commands in order, with the suite of each; omitted is what the budget had no room for.
+	// planned are the commands in order, with the suite of each; omitted are those for which the budget had no room.
 	planned []planned
 	omitted []string
-	// err is why the machine was not even booted, or what its report says.
+	// err is the reason why the machine was not booted, or the error of its run.
 	err error
 }
 
@@ -165,7 +168,7 @@ type planned struct {
 }
 
 // boot runs one machine.
-func (b *bed) boot(ctx context.Context, v variant, suites []suite) record {
+func (b *runner) boot(ctx context.Context, v variant, suites []suite) record {
 	r := record{variant: v}
 	r.planned, r.omitted = b.plan(v, suites)
 	r.report, r.err = b.runMachine(ctx, v, r.planned)
@@ -175,8 +178,8 @@ func (b *bed) boot(ctx context.Context, v variant, suites []suite) record {
 	return r
 }
 
-// sayError tells of how a machine ended, with its last words.
-func (b *bed) sayError(v variant, err error) {
+// sayError prints the error with which a machine ended, and the end of its console.
+func (b *runner) sayError(v variant, err error) {
 	b.out.say(v.name, "%v", err)
 	var lost *machine.Error
 	if errors.As(err, &lost) {
@@ -186,8 +189,8 @@ func (b *bed) sayError(v variant, err error) {
 	}
 }
 
-// logs makes the directory of a machine's logs, empty.
-func (b *bed) logs(v variant) (string, error) {
+// logs creates an empty directory for a machine's logs.
+func (b *runner) logs(v variant) (string, error) {
 	dir := filepath.Join(b.options.out, v.name)
 	if err := os.RemoveAll(dir); err != nil {
 		return "", err
@@ -195,7 +198,7 @@ func (b *bed) logs(v variant) (string, error) {
 	return dir, os.MkdirAll(dir, 0o755)
 }
 
-func (b *bed) runMachine(ctx context.Context, v variant, commands []planned) (machine.Report, error) {
+func (b *runner) runMachine(ctx context.Context, v variant, commands []planned) (machine.Report, error) {
 	logs, err := b.logs(v)
 	if err != nil {
 		return machine.Report{}, err
@@ -209,7 +212,7 @@ func (b *bed) runMachine(ctx context.Context, v variant, commands []planned) (ma
 		return machine.Report{}, err
 	}
 	c.Dir, c.Budget = logs, plan.Budget()
-	report, err := machine.Run(ctx, c, func(e protocol.Event) { b.tell(v, e) })
+	report, err := machine.Run(ctx, c, func(e protocol.Event) { b.printEvent(v, e) })
 	for _, result := range report.Results {
 		file := filepath.Join(logs, strings.ReplaceAll(result.Command, "/", "-")+".log")
 		err = errors.Join(err, os.WriteFile(file, []byte(strings.Join(result.Output, "\n")+"\n"), 0o644))
@@ -217,8 +220,8 @@ func (b *bed) runMachine(ctx context.Context, v variant, commands []planned) (ma
 	return report, err
 }
 
-// config makes the disks of a machine; without a plan its runner is not started.
-func (b *bed) config(ctx context.Context, v variant, plan *protocol.Plan) (machine.Config, error) {
+// config creates the initrd and the payload disk of a machine. Without a plan the machine boots to a shell.
+func (b *runner) config(ctx context.Context, v variant, plan *protocol.Plan) (machine.Config, error) {
 	kernel, err := b.cache.Kernel(ctx, v.kernel)
 	if err != nil {
 		return machine.Config{}, err
@@ -239,8 +242,8 @@ func (b *bed) config(ctx context.Context, v variant, plan *protocol.Plan) (machi
 	return c, b.payload.disk(ctx, plan, dir, c.Payload)
 }
 
-// tell prints what a machine tells, but for its heartbeat.
-func (b *bed) tell(v variant, e protocol.Event) {
+// printEvent prints an event of a machine, except heartbeats.
+func (b *runner) printEvent(v variant, e protocol.Event) {
 	switch e.Kind {
 	case protocol.Hello:
 		b.out.say(v.name, "booted Linux %s in %.0f s", e.Text, e.Uptime.Seconds())

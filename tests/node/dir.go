@@ -9,8 +9,9 @@ import (
 	"slices"
 )
 
-// claim records dir as a node's, and makes it if it is not there.
-func claim(dir string, driver Driver, t tree) (record, error) {
+// prepareDir writes the record of a node in dir, and creates dir if it does not exist. It fails if dir is not empty
+// or if its path is too long for a unix socket.
+func prepareDir(dir string, driver Driver, t tree) (record, error) {
 	if dir == "" {
 		return record{}, errors.New("no directory given")
 	}
@@ -19,7 +20,7 @@ func claim(dir string, driver Driver, t tree) (record, error) {
 		return record{}, err
 	}
 	if n := len(filepath.Join(dir, socketName)); n > socketMax {
-		return record{}, fmt.Errorf("%s is too long: its socket's path would have %d bytes of at most %d", dir, n, socketMax)
+		return record{}, fmt.Errorf("%s is too long: the path of its socket would have %d bytes; the maximum is %d", dir, n, socketMax)
 	}
 	entries, err := os.ReadDir(dir)
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -30,8 +31,8 @@ func claim(dir string, driver Driver, t tree) (record, error) {
 			return record{}, fmt.Errorf("%s is not empty: it has %s", dir, e.Name())
 		}
 	}
-	// The shims' sockets are in /run/containerd, whatever is configured, and containers without a cgroup parent
-	// below the cgroup that is named by containerd's namespace.
+	// The shims' sockets are always in /run/containerd, and containers without a cgroup parent are in a cgroup named
+	// after containerd's namespace.
 	outside := []string{dir, "/run/containerd", "/run/containerd/s"}
 	for _, h := range t {
 		outside = append(outside, h.path(namespace))
@@ -55,14 +56,14 @@ func claim(dir string, driver Driver, t tree) (record, error) {
 	return r, nil
 }
 
-// containerd copies /etc/hosts into every sandbox, and runs none without. A minimal Debian does not have it: then
-// it gets this one while the node is there.
+// containerd copies /etc/hosts into every sandbox and fails without it. A minimal Debian has none; the node then
+// writes this one and removes it in Close.
 const (
 	hostsFile = "/etc/hosts"
 	hostsText = "127.0.0.1 localhost # evictd-test\n"
 )
 
-// removeHosts removes /etc/hosts if it still is what a node wrote.
+// removeHosts removes /etc/hosts if its content is what a node wrote.
 func removeHosts() error {
 	b, err := os.ReadFile(hostsFile)
 	if errors.Is(err, fs.ErrNotExist) || err == nil && string(b) != hostsText {
@@ -72,7 +73,7 @@ func removeHosts() error {
 		err = os.Remove(hostsFile)
 	}
 	if err != nil {
-		return fmt.Errorf("remove what the node wrote: %w", err)
+		return fmt.Errorf("remove the node's %s: %w", hostsFile, err)
 	}
 	return nil
 }
