@@ -84,3 +84,18 @@ func TestHardThresholdAfterAReloadToDryRun(t *testing.T) {
 		n.wantCalls("in dry run", "dry run: harden b")
 	}, func(n *node, _ *Options) { n.add("a", gi/4); n.add("b", gi) })
 }
+
+// The reclaimer learns of the end of a pod that was really killed although dry run has
+// begun since.
+func TestVictimEndsAfterAReloadToDryRun(t *testing.T) {
+	run(t, settings, func(n *node) {
+		n.grow("b", 15*gi+gi/2)
+		n.alarm()
+		n.wantCalls("in force", "hot b dry run false", "follow b")
+		if err := n.Reload(n.t.Context(), parse(t, settings+"dryRun: true\n")); err != nil {
+			n.t.Fatal(err)
+		}
+		n.pass(5 * time.Second)
+		n.wantCalls("in dry run", "evicted s-b 0")
+	}, func(n *node, _ *Options) { n.add("b", gi); n.dying = 3 * time.Second })
+}

@@ -48,24 +48,25 @@ func (l *Loop) revived(v *View) {
 	}
 }
 
-// gone reports to the reclaimer how an eviction ended.
+// gone reports to the reclaimer how an eviction ended. The pod's record says whether that
+// was a dry run: the mode may have changed since. A dry run reports no pod as gone.
 func (l *Loop) gone(uid string, stage act.Stage) {
 	l.repeats.reset()
-	h, ok := l.handles[uid]
+	h, listed := l.handles[uid]
+	if !listed {
+		return
+	}
+	rec, recorded := l.records.Last(uid)
 	switch {
-	case !ok || l.mode.DryRun:
-	case !h.Owned && stage == act.LastGone:
-		if rec, known := l.records.Last(uid); known {
-			// A pod that was evicted for a limit of its own has nothing to do with a
-			// filesystem that is low.
-			if s, isSignal := signal.Parse(rec.Cause); isSignal && s.IsDisk() {
-				l.reclaimer.EvictedFromKubelet(uid, reclaim.Held{Amount: rec.Expected, Inodes: s.IsInodes()})
-			}
-		}
-	case !h.Owned:
-	case stage == act.LastGone:
+	case stage == act.LastGone && h.Owned:
 		l.reclaimer.Evicted(h.SandboxID, reclaim.Held{})
-	case stage == act.Refused:
+	case stage == act.LastGone && recorded:
+		// A pod that was evicted for a limit of its own has nothing to do with a
+		// filesystem that is low.
+		if s, isSignal := signal.Parse(rec.Cause); isSignal && s.IsDisk() {
+			l.reclaimer.EvictedFromKubelet(uid, reclaim.Held{Amount: rec.Expected, Inodes: s.IsInodes()})
+		}
+	case stage == act.Refused && h.Owned && !rec.DryRun:
 		l.reclaimer.Spared(h.SandboxID)
 	}
 }
