@@ -42,7 +42,7 @@ func (d *daemon) buildHot(from memory.Options) error {
 		d.self.Rehearse(forThread)
 	}
 	d.lock = func(ctx context.Context) {
-		d.self.LockMemory(ctx, d.lanesStarting, func(ctx context.Context) bool {
+		d.self.LockMemory(ctx, d.lanesStarting, func() bool { return d.urgency() == self.Idle }, func(ctx context.Context) bool {
 			return d.hot.Do(ctx, func() { d.self.Rehearse(forThread) })
 		})
 	}

@@ -15,42 +15,67 @@ import (
 )
 
 const (
-	// lanesOpen is how long the lanes may take to be opened before memory is locked
-	// without that, and lookForLanes how often that is looked for.
-	lanesOpen, lookForLanes = 10 * time.Second, 100 * time.Millisecond
+	// lanesTimeout is how long LockMemory waits for the lanes to open: one that the kernel
+	// refuses keeps being tried. pollInterval is how often it checks.
+	lanesTimeout, pollInterval = 10 * time.Second, 100 * time.Millisecond
+	// trimDelay is from the first lock to the trim: by then the pods have been listed, their
+	// directories found and the first decisions made, which need memory only once.
+	trimDelay = 10 * time.Second
 )
 
-// LockMemory gives back what was only needed to begin, the loading of programs into
-// the kernel above all, has the hot path gone once more, and locks what is there:
-// locked memory stays. It waits until no lane is starting, and returns early when ctx
-// ends or rehearse returns false.
-func (p *Process) LockMemory(ctx context.Context, starting func() bool, rehearse func(context.Context) bool) {
-	ctx, cancel := context.WithTimeout(ctx, lanesOpen)
+// LockMemory returns to the kernel the memory that only the start needed, loading BPF
+// programs above all, runs warmUp, and locks what is resident and what is touched later:
+// locked memory is never returned. It waits until starting reports false, for 10 s at
+// most. Some seconds later, when idle reports true, it does the same once more, for the
+// first list of the pods and what follows from it. It returns early when ctx ends or
+// warmUp returns false.
+func (p *Process) LockMemory(ctx context.Context, starting, idle func() bool, warmUp func(context.Context) bool) {
+	started, cancel := context.WithTimeout(ctx, lanesTimeout)
 	defer cancel()
-	for starting() {
+	wait(started, 0, func() bool { return !starting() })
+	if ctx.Err() != nil || !p.trimAndLock(ctx, warmUp) || !wait(ctx, trimDelay, idle) {
+		return
+	}
+	// The kernel takes no page back from a locked mapping (mm/madvise.c: madvise_dontneed_free_valid_vma).
+	if err := unix.Munlockall(); err != nil {
+		p.log.Info("could not unlock memory; what the start used stays resident", "error", os.NewSyscallError("munlockall", err))
+		return
+	}
+	p.trimAndLock(ctx, warmUp)
+}
+
+// wait returns true when ok does, after a delay, and false when ctx ends before.
+func wait(ctx context.Context, delay time.Duration, ok func() bool) bool {
+	for {
 		select {
 		case <-ctx.Done():
-		case <-time.After(lookForLanes):
-			continue
+			return false
+		case <-time.After(delay):
 		}
-		break
+		if ok() {
+			return true
+		}
+		delay = pollInterval
 	}
-	if context.Cause(ctx) == context.Canceled {
-		return
-	}
+}
+
+// trimAndLock frees memory that is not in use, runs warmUp and locks memory. It reports
+// whether memory is locked.
+func (p *Process) trimAndLock(ctx context.Context, warmUp func(context.Context) bool) bool {
 	debug.FreeOSMemory()
 	if err := forgetCode(); err != nil {
-		p.log.Debug("the code of the start stays in memory", "error", err)
+		p.log.Debug("could not drop unused pages of the executable", "error", err)
 	}
-	if !rehearse(ctx) {
-		return
+	if !warmUp(ctx) {
+		return false
 	}
 	locked, err := process.LockMemory()
 	if err != nil {
 		p.log.Info("memory is not locked", "error", err)
-		return
+		return false
 	}
 	p.log.Debug("memory is locked as it is touched", "future", locked.Future)
+	return true
 }
 
 // forgetCode takes the pages of evictd's executable out of its memory. They stay in

@@ -1,11 +1,41 @@
 package self
 
 import (
+	"context"
+	"log/slog"
 	"os"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"github.com/evictd/evictd/kernel/process"
 )
+
+// Memory is trimmed and locked when the lanes have opened, and once more when the start
+// is over and the node is idle.
+func TestLockMemory(t *testing.T) {
+	if _, err := process.LockMemory(); err != nil {
+		t.Skip("needs to lock memory: ", err)
+	}
+	t.Cleanup(func() {
+		if err := unix.Munlockall(); err != nil {
+			t.Error(err)
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		start, opened, idleAt := time.Now(), 2*time.Second, 30*time.Second
+		var warmUps []time.Duration
+		New("/proc", nil, slog.New(slog.NewTextHandler(t.Output(), nil))).LockMemory(t.Context(),
+			func() bool { return time.Since(start) < opened }, func() bool { return time.Since(start) >= idleAt },
+			func(context.Context) bool { warmUps = append(warmUps, time.Since(start)); return true })
+		if len(warmUps) != 2 || warmUps[0] < opened || warmUps[0] > opened+time.Second || warmUps[1] < idleAt || warmUps[1] > idleAt+time.Second {
+			t.Errorf("memory locked after %v; want it after %v and again after %v", warmUps, opened, idleAt)
+		}
+	})
+}
 
 func TestUnchangedMappings(t *testing.T) {
 	// Of Linux 6.18, shortened; the third is what relocation leaves of a
