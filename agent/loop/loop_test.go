@@ -144,7 +144,7 @@ func TestHotPathHangs(t *testing.T) {
 		n.pass(time.Second)
 		n.wantCalls("below the threshold", "strike b", "follow b", "evicted s-b 0")
 		n.wantResult("b", evict.ResultKilled)
-		if !strings.Contains(n.log.String(), "the hot path does not answer, killing without it") {
+		if !strings.Contains(n.log.String(), "hot path does not answer; the loop kills without it") {
 			t.Errorf("log = %s; want it to say that the hot path does not answer", n.log.String())
 		}
 	}, func(n *node, _ *Options) { n.add("b", gi) })
@@ -183,11 +183,11 @@ func TestHungKill(t *testing.T) {
 		n.desk.hung, n.hot.hangs = true, true
 		n.grow("b", 15*gi+gi/2)
 		n.alarm()
-		n.pass(longestKilling / 2)
+		n.pass(hotKillTimeout / 2)
 		n.wantCalls("while the hot path kills")
-		n.pass(longestKilling + hotPatience)
+		n.pass(hotKillTimeout + hotPathTimeout)
 		n.wantCalls("when it hangs", "strike b", "follow b", "evicted s-b 0")
-		if n.desk.seized != 1 || !strings.Contains(n.log.String(), "the hot path hangs while it kills") {
+		if n.desk.seized != 1 || !strings.Contains(n.log.String(), "hot path hangs in a kill") {
 			t.Errorf("%d seized; want 1, and a line of the log: %s", n.desk.seized, n.log.String())
 		}
 	}, func(n *node, _ *Options) { n.add("b", gi) })
@@ -231,7 +231,7 @@ func TestSoftThenHard(t *testing.T) {
 		if r := n.wantResult("b", evict.ResultKilled); r.Hardened.IsZero() {
 			t.Errorf("record = %+v; want it hardened", r)
 		}
-		if !strings.Contains(n.log.String(), "grace period cut short, a hard threshold is met") {
+		if !strings.Contains(n.log.String(), "grace period ended early: a hard threshold is met") {
 			t.Errorf("log = %s; want the end of the grace in it", n.log.String())
 		}
 	}, func(n *node, _ *Options) { n.add("a", gi/4); n.add("b", gi) })

@@ -66,16 +66,16 @@ func TestStalls(t *testing.T) {
 		{25400 * time.Millisecond, 8*time.Second + 400*time.Millisecond, false, true},
 	} {
 		if !tc.idle {
-			pages += leastScanned
+			pages += minScannedPages
 		} else {
-			pages += leastScanned - 1
+			pages += minScannedPages - 1
 		}
-		if got := m.see(start.Add(tc.at), tc.full, pages, leastScanned); got != tc.want {
+		if got := m.update(start.Add(tc.at), tc.full, pages, minScannedPages); got != tc.want {
 			t.Errorf("reading %d: stalls = %v; want %v", i, got, tc.want)
 		}
 	}
 	// Without pressure information nothing is said to stall.
-	if (&stalls{proc: kernel.FS(t.TempDir())}).check(start) {
+	if (&stallDetector{proc: kernel.FS(t.TempDir())}).check(start) {
 		t.Error("check() without /proc/pressure = true; want false")
 	}
 }
@@ -92,12 +92,12 @@ func TestStallsOfThePods(t *testing.T) {
 		low   bool
 		want  bool
 	}{
-		{"at the limit, v1", v1, leastHits, 100_000, true, true},
-		{"at the limit, v2", v2, leastHits, 100_000, true, true},
-		{"for containers' own limits, v1", v1, leastHits - 1, 900_000, true, false},
-		{"for containers' own limits, v2", v2, leastHits - 1, 900_000, true, false},
+		{"at the limit, v1", v1, minLimitHits, 100_000, true, true},
+		{"at the limit, v2", v2, minLimitHits, 100_000, true, true},
+		{"for containers' own limits, v1", v1, minLimitHits - 1, 900_000, true, false},
+		{"for containers' own limits, v2", v2, minLimitHits - 1, 900_000, true, false},
 		{"reclaim makes headway", v2, 1000, 90_000, true, false},
-		{"enough is left", v2, leastHits, 100_000, false, false},
+		{"enough is left", v2, minLimitHits, 100_000, false, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			root, proc := kerneltest.Tree(t, map[string]string{tc.tree: "memory\n"}), t.TempDir()
@@ -118,7 +118,7 @@ func TestStallsOfThePods(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			s := &stalls{proc: kernel.FS(proc), tree: h}
+			s := &stallDetector{proc: kernel.FS(proc), tree: h}
 			start := time.Unix(1000, 0)
 			if s.checkPods(start, "", true) {
 				t.Error("checkPods() = true at the first look; want false")
@@ -141,13 +141,13 @@ func TestPace(t *testing.T) {
 		v    View
 		want time.Duration
 	}{
-		{"calm", View{}, calm},
-		{"a victim dies", View{State: victim(false, evict.Unsettled), Orders: met}, settling},
-		{"a victim has its grace", View{State: victim(true, evict.Unsettled), Orders: met}, low},
-		{"a victim has settled", View{State: victim(false, evict.Settled)}, calm},
-		{"low, and nothing to do", View{Orders: met}, low},
+		{"calm", View{}, idleInterval},
+		{"a victim dies", View{State: victim(false, evict.Unsettled), Orders: met}, settlingInterval},
+		{"a victim has its grace", View{State: victim(true, evict.Unsettled), Orders: met}, lowInterval},
+		{"a victim has settled", View{State: victim(false, evict.Settled)}, idleInterval},
+		{"low, and nothing to do", View{Orders: met}, lowInterval},
 	} {
-		if got := tempo(&tc.v); got != tc.want {
+		if got := levelInterval(&tc.v); got != tc.want {
 			t.Errorf("%s: tempo() = %v; want %v", tc.name, got, tc.want)
 		}
 	}
@@ -162,13 +162,13 @@ func TestRest(t *testing.T) {
 		seen time.Duration // how long ago an alarm was
 		want time.Duration
 	}{
-		{"calm", View{Took: time.Millisecond}, time.Hour, calm},
-		{"calm, and slow", View{Took: time.Second}, time.Hour, mostBusy * time.Second},
-		{"an alarm that was not confirmed", View{Took: time.Millisecond}, time.Millisecond, settling},
-		{"low, and slow", View{Took: time.Second, Orders: met}, time.Hour, low},
+		{"calm", View{Took: time.Millisecond}, time.Hour, idleInterval},
+		{"calm, and slow", View{Took: time.Second}, time.Hour, restFactor * time.Second},
+		{"an alarm that was not confirmed", View{Took: time.Millisecond}, time.Millisecond, settlingInterval},
+		{"low, and slow", View{Took: time.Second, Orders: met}, time.Hour, lowInterval},
 	} {
 		tc.v.Time = now
-		if got := rest(&tc.v, lanes.Raise{Seen: now.Add(-tc.seen)}); got != tc.want {
+		if got := nextInterval(&tc.v, lanes.Raise{Seen: now.Add(-tc.seen)}); got != tc.want {
 			t.Errorf("%s: rest() = %v; want %v", tc.name, got, tc.want)
 		}
 	}
@@ -181,13 +181,13 @@ func TestUntouched(t *testing.T) {
 	before := evict.State{Victims: []evict.Victim{
 		{UID: "a", Fell: long, Status: evict.Unsettled}, {UID: "b", Fell: long, Status: evict.Stuck}, {UID: "c", Fell: long, Status: evict.Unsettled},
 	}}
-	got := untouched(before, map[string]bool{"a": true, "b": true}, &View{Time: now})
+	got := restartSettling(before, map[string]bool{"a": true, "b": true}, &View{Time: now})
 	want := before.Clone()
 	want.Victims[0].Fell = now
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("untouched() differs (-want +got):\n%s", diff)
 	}
-	if diff := cmp.Diff(before, untouched(before, nil, &View{Time: now})); diff != "" {
+	if diff := cmp.Diff(before, restartSettling(before, nil, &View{Time: now})); diff != "" {
 		t.Errorf("untouched() with nobody left differs (-want +got):\n%s", diff)
 	}
 }

@@ -28,7 +28,7 @@ func TestChosen(t *testing.T) {
 		{"two: nobody knows which has grown", two, []int64{95, 5}},
 	} {
 		before := tc.pod.Containers[0].Usage
-		got := chosen(&hot.Kill{Pod: &tc.pod, Memory: 400, Freeable: 390})
+		got := victimAsKilled(&hot.Kill{Pod: &tc.pod, Memory: 400, Freeable: 390})
 		var containers []int64
 		for _, c := range got.Containers {
 			containers = append(containers, c.Usage.Memory)
@@ -94,7 +94,7 @@ func TestCrossed(t *testing.T) {
 	} {
 		l := &Loop{}
 		l.crossing[signal.MemoryAvailable] = tc.before
-		l.crossed(signal.MemoryAvailable, &hot.Kill{Raise: tc.raise, Decided: at(10)})
+		l.noteCrossing(signal.MemoryAvailable, &hot.Kill{Raise: tc.raise, Decided: at(10)})
 		if got := l.crossing[signal.MemoryAvailable]; got != tc.want {
 			t.Errorf("%s: crossed() = %v; want %v", tc.name, got, tc.want)
 		}
@@ -117,7 +117,7 @@ func TestAdopt(t *testing.T) {
 			n.pass(time.Second)
 			confirm := "fresh reading on the hot path"
 			if tt.cold {
-				confirm += ", pod not held beforehand"
+				confirm += ", pod not prepared"
 			}
 			want, result := []string{"follow b", "evicted s-b 0"}, evict.ResultKilled
 			if dryRun {

@@ -45,12 +45,12 @@ func TestListWait(t *testing.T) {
 		w, now, looks := listWait{began: began}, began, 0
 		left := func() float64 { return max(0, tc.available-tc.rate*now.Sub(began).Seconds()) / tc.threshold }
 		for {
-			wait, goOn := w.look(left(), tc.available > 0, now)
+			wait, goOn := w.next(left(), tc.available > 0, now)
 			if !goOn {
 				break
 			}
-			if wait < leastLook || wait > settling {
-				t.Fatalf("%s: look() = %v; want %v to %v", tc.name, wait, leastLook, settling)
+			if wait < minCheckInterval || wait > settlingInterval {
+				t.Fatalf("%s: look() = %v; want %v to %v", tc.name, wait, minCheckInterval, settlingInterval)
 			}
 			looks++
 			now = now.Add(wait)

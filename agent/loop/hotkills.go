@@ -11,22 +11,22 @@ import (
 	"github.com/evictd/evictd/agent/signal"
 )
 
-// fired turns what the hot path struck into inputs of a step.
-func fired(kills []hot.Kill) []evict.Fired {
+// hotKillInputs returns the hot path's kills as inputs of a step.
+func hotKillInputs(kills []hot.Kill) []evict.Fired {
 	var list []evict.Fired
 	for i := range kills {
 		k := &kills[i]
 		list = append(list, evict.Fired{
-			Pod: chosen(k), Threshold: k.Threshold, Observation: k.Observation,
+			Pod: victimAsKilled(k), Threshold: k.Threshold, Observation: k.Observation,
 			Deficit: k.Deficit, Expected: k.Expected, Time: k.Decided, DryRun: k.DryRun,
 		})
 	}
 	return list
 }
 
-// chosen returns the pod with the usage that it was chosen for. What has grown
-// is told of the container where there is only one.
-func chosen(k *hot.Kill) *evict.Pod {
+// victimAsKilled returns the pod with the usage that it was killed for. The growth since
+// the table is added to its container if it has only one.
+func victimAsKilled(k *hot.Kill) *evict.Pod {
 	pod := *k.Pod
 	grown := k.Memory - pod.Usage.Memory
 	pod.Usage.Memory, pod.Usage.Freeable = k.Memory, k.Freeable
@@ -37,8 +37,8 @@ func chosen(k *hot.Kill) *evict.Pod {
 	return &pod
 }
 
-// refusals are the outcomes of kills that nobody will carry out: the pod holds
-// what must live.
+// refusals returns the outcomes of kills that were refused, because the pod contains a
+// guarded process.
 func refusals(kills []hot.Kill) (list []evict.Outcome) {
 	for i := range kills {
 		if k := &kills[i]; k.Strike.Refused() {
@@ -48,31 +48,31 @@ func refusals(kills []hot.Kill) (list []evict.Outcome) {
 	return list
 }
 
-// adopt makes the records of what the hot path struck, as if the step had
-// ordered it, and has it followed.
-func (l *Loop) adopt(ctx context.Context, v *View, kills []hot.Kill) {
+// adoptHotKills adds the records of the hot path's kills, as if the step had ordered
+// them, and makes the executor follow their victims to the end.
+func (l *Loop) adoptHotKills(ctx context.Context, v *View, kills []hot.Kill) {
 	for i := range v.Orders.Adopted {
 		k, order := &kills[i], v.Orders.Adopted[i]
 		s := k.Threshold.Signal
-		l.crossed(s, k)
+		l.noteCrossing(s, k)
 		rec := l.record(v, &order)
 		rec.DryRun, rec.Decided, rec.Confirmed, rec.Chosen, rec.RankingAge = k.DryRun, k.Decided, k.Confirmed, k.Chosen, k.RankingAge
 		rec.Lane, rec.Confirm = k.Raise.Lane, "fresh reading on the hot path"
 		if k.Cold {
-			rec.Confirm += ", pod not held beforehand"
+			rec.Confirm += ", pod not prepared"
 		}
 		rec.Candidates = slices.Clone(k.Candidates())
 		hold := k.Hold.(*act.Hold)
-		l.holds.forget(order.UID, k.Hold)
+		l.killHandles.remove(order.UID, k.Hold)
 		l.logOrder(&rec)
 		l.execute.Follow(ctx, rec, order, hold, k.Strike)
 		hold.Drop()
 	}
 }
 
-// crossed notes the crossing for which a pod was struck, which may be over
-// before the loop has seen it.
-func (l *Loop) crossed(s signal.Signal, k *hot.Kill) {
+// noteCrossing notes the crossing that a kill of the hot path answers: it may be over
+// before the loop reads the signal.
+func (l *Loop) noteCrossing(s signal.Signal, k *hot.Kill) {
 	c := &l.crossing[s]
 	if c.seen.IsZero() {
 		if r := &k.Raise; r.LastAbove.After(c.lastAbove) && !r.LastAbove.After(k.Decided) {
@@ -82,7 +82,7 @@ func (l *Loop) crossed(s signal.Signal, k *hot.Kill) {
 		if c.seen.Before(c.lastAbove) || c.seen.After(k.Decided) {
 			c.seen = k.Decided
 		}
-		// Two observers may disagree by microseconds.
+		// The clocks of two lanes may differ by microseconds.
 		if c.lastAbove.After(c.seen) {
 			c.lastAbove = c.seen
 		}
@@ -90,13 +90,13 @@ func (l *Loop) crossed(s signal.Signal, k *hot.Kill) {
 	}
 }
 
-// hotPatience is how long the hot path may take to begin with an order, before
-// the loop strikes by itself.
-const hotPatience = 100 * time.Millisecond
+// hotPathTimeout is how long the hot path may take to begin with an order before the loop
+// kills without it: about a hundred times as long as a kill takes.
+const hotPathTimeout = 100 * time.Millisecond
 
-// strike kills the victims of a step that are urgent, by way of the hot path,
-// and returns the orders that it could not take, because a pod can't be held.
-func (l *Loop) strike(ctx context.Context, v *View, guard *evict.Guard) (rest []evict.Order) {
+// killUrgent kills the victims of a step's urgent orders on the hot path's thread. It
+// returns the other orders, and those whose pod has no handle that can be opened.
+func (l *Loop) killUrgent(ctx context.Context, v *View, guard *evict.Guard) (rest []evict.Order) {
 	order := hot.Order{Guard: guard, DryRun: v.Mode.DryRun}
 	var orders []evict.Order
 	var struck []*act.Hold
@@ -105,25 +105,25 @@ func (l *Loop) strike(ctx context.Context, v *View, guard *evict.Guard) (rest []
 			rest = append(rest, o)
 			continue
 		}
-		hold := l.holds.take(o.UID)
+		hold := l.killHandles.take(o.UID)
 		if hold == nil {
 			var err error
-			if hold, err = l.holds.prepare(o.UID, &v.Snapshot, guard); err != nil {
+			if hold, err = l.killHandles.prepare(o.UID, &v.Snapshot, guard); err != nil {
 				rest = append(rest, o)
 				continue
 			}
-			l.holds.take(o.UID)
+			l.killHandles.take(o.UID)
 		}
 		orders, struck, order.Pods = append(orders, o), append(struck, hold), append(order.Pods, hold)
 	}
 	if len(orders) == 0 {
 		return rest
 	}
-	if err := l.hot.Execute(ctx, &order, hotPatience); err != nil {
-		l.log.Error("the hot path does not answer, killing without it", "error", err)
-		own := l.own
+	if err := l.hot.Execute(ctx, &order, hotPathTimeout); err != nil {
+		l.log.Error("hot path does not answer; the loop kills without it", "error", err)
+		own := l.ownKiller
 		if v.Mode.DryRun {
-			own = l.ownLook
+			own = l.ownDryRun
 		}
 		for i, p := range order.Pods {
 			order.Strikes[i] = own.Strike(p, guard)
@@ -137,8 +137,7 @@ func (l *Loop) strike(ctx context.Context, v *View, guard *evict.Guard) (rest []
 	return rest
 }
 
-// urgent reports whether an order is one for the hot path: for a hard threshold
-// of memory.
+// urgent reports whether an order is for a hard memory threshold, and so for the hot path.
 func urgent(o *evict.Order) bool {
 	s, ok := signal.Parse(o.Cause)
 	return ok && o.Hard && s.IsMemory()

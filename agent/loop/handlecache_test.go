@@ -91,17 +91,17 @@ func join(t *testing.T, h *cgroup.Hierarchy, path string) {
 func TestHolds(t *testing.T) {
 	h, s := inCgroup(t)
 	before := descriptors(t)
-	held := newHolds(func(j act.Job) (*act.Hold, error) { return act.Prepare(h, "/proc", j) }, "/proc")
+	held := newHandleCache(func(j act.Job) (*act.Hold, error) { return act.Prepare(h, "/proc", j) }, "/proc")
 	defer held.close()
 	ranked := []evict.Ranked{{UID: "gone"}, {UID: "u"}}
 	now := time.Now()
-	held.follow(&s, ranked, &evict.Guard{}, now)
+	held.update(&s, ranked, &evict.Guard{}, now)
 	if len(held.byUID) != 1 || held.byUID["u"] == nil {
 		t.Fatalf("held = %v; want u alone", held.byUID)
 	}
-	first := held.byUID["u"].hold
-	held.follow(&s, ranked, &evict.Guard{}, now.Add(2*lookAgain))
-	if held.byUID["u"].hold != first {
+	first := held.byUID["u"].handle
+	held.update(&s, ranked, &evict.Guard{}, now.Add(2*recheckInterval))
+	if held.byUID["u"].handle != first {
 		t.Error("a pod whose processes are the same was prepared anew; want it kept")
 	}
 
@@ -129,32 +129,32 @@ func TestHolds(t *testing.T) {
 		t.Error("Prepare(0) of a pod that has gone is no error; want one")
 	}
 
-	held.follow(&s, ranked, &evict.Guard{}, now.Add(3*lookAgain))
+	held.update(&s, ranked, &evict.Guard{}, now.Add(3*recheckInterval))
 	was := descriptors(t)
 	join(t, h, s.Handles["u"].Containers[0].Cgroup)
 	before += descriptors(t) - was
-	looked := now.Add(3 * lookAgain)
-	if held.outdated(looked.Add(lookQuietly - 1)) {
-		t.Errorf("outdated() right after a look = true; want it looked at every %v", lookQuietly)
+	looked := now.Add(3 * recheckInterval)
+	if held.processesChanged(looked.Add(idleHandleCheckInterval - 1)) {
+		t.Errorf("outdated() right after a look = true; want it looked at every %v", idleHandleCheckInterval)
 	}
-	if !held.outdated(looked.Add(lookQuietly)) {
+	if !held.processesChanged(looked.Add(idleHandleCheckInterval)) {
 		t.Error("outdated() with another process in the cgroup = false; want true")
 	}
-	held.follow(&s, ranked, &evict.Guard{}, looked.Add(lookQuietly))
-	if held.byUID["u"].hold == first {
+	held.update(&s, ranked, &evict.Guard{}, looked.Add(idleHandleCheckInterval))
+	if held.byUID["u"].handle == first {
 		t.Error("after that the pod is held as it was; want it prepared anew")
 	}
-	first = held.byUID["u"].hold
-	if held.outdated(looked.Add(2 * lookQuietly)) {
+	first = held.byUID["u"].handle
+	if held.processesChanged(looked.Add(2 * idleHandleCheckInterval)) {
 		t.Error("outdated() of a pod that was prepared anew = true; want false")
 	}
 
 	handle := s.Handles["u"]
 	handle.Containers[0].ID = "c2" // it was restarted in place
 	restarted := pods.Snapshot{Pods: s.Pods, Handles: map[string]pods.Handle{"u": {Containers: append([]evict.ContainerHandle{}, handle.Containers...)}}}
-	held.byUID["u"].of = []evict.ContainerHandle{{ID: "c1"}}
-	held.follow(&restarted, ranked[1:], &evict.Guard{}, now)
-	if held.byUID["u"] == nil || held.byUID["u"].hold == first || first.Grab() {
+	held.byUID["u"].containers = []evict.ContainerHandle{{ID: "c1"}}
+	held.update(&restarted, ranked[1:], &evict.Guard{}, now)
+	if held.byUID["u"] == nil || held.byUID["u"].handle == first || first.Grab() {
 		t.Error("a pod with another container is held as it was; want it prepared anew, and the old one given up")
 	}
 	taken := held.take("u")
@@ -162,7 +162,7 @@ func TestHolds(t *testing.T) {
 		t.Errorf("take() twice = %v; want a Hold once", taken)
 	}
 	taken.Close()
-	held.follow(&pods.Snapshot{}, nil, &evict.Guard{}, now)
+	held.update(&pods.Snapshot{}, nil, &evict.Guard{}, now)
 	if after := descriptors(t); after != before {
 		t.Errorf("descriptors went from %d to %d; want all given back", before, after)
 	}
@@ -173,17 +173,17 @@ func TestHolds(t *testing.T) {
 func TestHoldsMakeRoom(t *testing.T) {
 	h, s := inCgroup(t)
 	handle := s.Handles["u"]
-	for i := range preparedPerTurn + 4 {
+	for i := range maxOpenedPerStep + 4 {
 		s.Handles[fmt.Sprint("gone", i)] = s.Handles["gone"]
 	}
 	for i := range 8 {
 		s.Handles[fmt.Sprint("u", i)] = handle
 	}
-	held := newHolds(func(j act.Job) (*act.Hold, error) { return act.Prepare(h, "/proc", j) }, "/proc")
-	held.most = 4
+	held := newHandleCache(func(j act.Job) (*act.Hold, error) { return act.Prepare(h, "/proc", j) }, "/proc")
+	held.maxPods = 4
 	defer held.close()
 	ranking := func(uids ...string) (list []evict.Ranked) {
-		for i := range preparedPerTurn + 4 {
+		for i := range maxOpenedPerStep + 4 {
 			list = append(list, evict.Ranked{UID: fmt.Sprint("gone", i)})
 		}
 		for _, uid := range uids {
@@ -193,17 +193,17 @@ func TestHoldsMakeRoom(t *testing.T) {
 	}
 	now := time.Now()
 	holding := func() []string { return slices.Sorted(maps.Keys(held.byUID)) }
-	held.follow(&s, ranking("u0", "u1", "u2", "u3"), &evict.Guard{}, now)
-	held.follow(&s, ranking("u0", "u1", "u2", "u3"), &evict.Guard{}, now.Add(time.Second))
+	held.update(&s, ranking("u0", "u1", "u2", "u3"), &evict.Guard{}, now)
+	held.update(&s, ranking("u0", "u1", "u2", "u3"), &evict.Guard{}, now.Add(time.Second))
 	if got := holding(); !slices.Equal(got, []string{"u0", "u1", "u2", "u3"}) {
 		t.Errorf("in the second turn held = %q; want all four", got)
 	}
-	if len(held.failed) != preparedPerTurn+4 {
-		t.Errorf("%d are known not to be held; want %d", len(held.failed), preparedPerTurn+4)
+	if len(held.failed) != maxOpenedPerStep+4 {
+		t.Errorf("%d are known not to be held; want %d", len(held.failed), maxOpenedPerStep+4)
 	}
 	follow := func(want []string, uids ...string) {
 		t.Helper()
-		held.follow(&s, ranking(uids...)[preparedPerTurn+4:], &evict.Guard{}, now.Add(time.Second))
+		held.update(&s, ranking(uids...)[maxOpenedPerStep+4:], &evict.Guard{}, now.Add(time.Second))
 		if got := holding(); !slices.Equal(got, want) {
 			t.Errorf("ranking %q: held = %q; want %q", uids, got, want)
 		}
@@ -211,9 +211,9 @@ func TestHoldsMakeRoom(t *testing.T) {
 	follow([]string{"u0", "u1", "u2", "u5"}, "u5", "u0", "u1", "u2", "u3")
 	follow([]string{"u0", "u2", "u5", "u6"}, "u5", "u6", "u0", "u2") // u1 is not to be evicted any more
 	follow([]string{"u0", "u2", "u5", "u6"}, "u5", "u6", "u7", "u0", "u2")
-	held.follow(&s, nil, &evict.Guard{}, now.Add(2*prepareAgain))
+	held.update(&s, nil, &evict.Guard{}, now.Add(2*reopenInterval))
 	if len(held.failed) > 0 {
-		t.Errorf("after %v %d are known not to be held; want them tried again", 2*prepareAgain, len(held.failed))
+		t.Errorf("after %v %d are known not to be held; want them tried again", 2*reopenInterval, len(held.failed))
 	}
 }
 

@@ -25,7 +25,7 @@ func TestHold(t *testing.T) {
 	measured := func(bytes, inodes uint64) disks.Measured {
 		return disks.Measured{Usage: disk.Usage{Bytes: bytes, Inodes: inodes}}
 	}
-	hold(&pod, handle, &disks.Holding{
+	setDiskUsage(&pod, handle, &disks.Holding{
 		Known:  true,
 		Layers: map[string]disks.Measured{"1": measured(10, 1), "2": measured(20, 2), "3": measured(30, 3), "4": measured(40, 4)},
 		Logs:   map[string]disks.Measured{"1": measured(100, 5)},
@@ -50,12 +50,12 @@ func TestHold(t *testing.T) {
 	if diff := cmp.Diff(want, pod); diff != "" {
 		t.Errorf("hold (-want +got):\n%s", diff)
 	}
-	hold(&pod, handle, &disks.Holding{}, nil)
+	setDiskUsage(&pod, handle, &disks.Holding{}, nil)
 	if !pod.DiskUnknown {
 		t.Error("a pod of which nothing is known: DiskUnknown = false")
 	}
 	pod.HasStats = false
-	if hold(&pod, handle, &disks.Holding{Known: true}, nil); !pod.DiskUnknown {
+	if setDiskUsage(&pod, handle, &disks.Holding{Known: true}, nil); !pod.DiskUnknown {
 		t.Error("a pod without statistics: DiskUnknown = false")
 	}
 }
@@ -74,7 +74,7 @@ func TestFill(t *testing.T) {
 		t.Errorf("filled %+v of %+v; want what is not known to be said of the copy alone", first[0], shared[0])
 	}
 	s.Pods = shared
-	d.Fill(&s, nil, now.Add(lookUp), images)
+	d.Fill(&s, nil, now.Add(usageInterval), images)
 	if &s.Pods[0] != &first[0] {
 		t.Error("the same pods were filled again, with the same")
 	}
@@ -82,10 +82,10 @@ func TestFill(t *testing.T) {
 		"another version": func() time.Time { s.Version++; return now },
 		"something else is known": func() time.Time {
 			d.usages.Want(d.subjects[:0], false)
-			now = now.Add(2 * lookUp)
+			now = now.Add(2 * usageInterval)
 			return now
 		},
-		"what is known has aged": func() time.Time { now = now.Add(lookUpAge); return now },
+		"what is known has aged": func() time.Time { now = now.Add(usageMaxAge); return now },
 	} {
 		s.Pods = shared
 		d.Fill(&s, nil, change(), images)

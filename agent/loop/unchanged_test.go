@@ -56,30 +56,30 @@ func TestQuiet(t *testing.T) {
 	start := time.Now()
 	step := func() {
 		l.view = l.step(t.Context(), start)
-		if !l.view.atRest() || l.view.low() {
+		if !l.view.nothingPending() || l.view.anyThresholdMet() {
 			t.Fatalf("a node with memory is not at rest: %+v", l.view.Orders)
 		}
 	}
-	if l.quiet(start) != nil {
+	if l.iterateUnchanged(start) != nil {
 		t.Error("quiet() before the first step = a view; want nil")
 	}
 	step()
 	later := start.Add(time.Second)
-	v := l.quiet(later)
+	v := l.iterateUnchanged(later)
 	if v == nil || !v.Time.Equal(later) || !v.Observations[signal.MemoryAvailable].Time.Equal(later) {
 		t.Fatalf("quiet() = %+v; want a view of now", v)
 	}
 	memory := l.memory
 	for name, change := range map[string]func(){
 		"an outcome":          func() { l.outcomes = []evict.Outcome{{UID: "u", Err: errors.New("it can't")}} },
-		"an earlier run's":    func() { l.unfinished = map[string]bool{"u": true} },
+		"an earlier run's":    func() { l.toResume = map[string]bool{"u": true} },
 		"a stall":             func() { n.stalls = make([]lanes.Stall, 1) },
-		"somebody has killed": func() { l.desk.Claim(l.generation) },
+		"somebody has killed": func() { l.arbiter.Claim(l.generation) },
 		"a victim":            func() { l.view.State.Victims = make([]evict.Victim, 1) },
 		"a condition":         func() { l.view.State.Conditions = make([]evict.ConditionTimer, 1) },
 		"unreadable":          func() { l.view.Orders.Unreadable = make([]signal.Signal, 1) },
 		"another mode":        func() { l.view.Mode.Why = []string{"because"} },
-		"long ago":            func() { l.stepped = later.Add(-thorough) },
+		"long ago":            func() { l.lastStep = later.Add(-maxStepGap) },
 		"reclaim stalls":      func() { waited(100_000) },
 		"no walk":             func() { tree.broken = true },
 		"a list": func() {
@@ -89,9 +89,9 @@ func TestQuiet(t *testing.T) {
 		},
 		"measured meanwhile": func() { l.inventory.Measure(start) },
 		"less is unexplained": func() {
-			l.unexplained = evict.Unexplained{}
+			l.unaccounted = evict.Unexplained{}
 			for i := range 3 {
-				l.unexplained.See(start.Add(time.Duration(i)), 1<<40)
+				l.unaccounted.See(start.Add(time.Duration(i)), 1<<40)
 			}
 			listed = pods.New(pods.Options{Hierarchy: n.hierarchy, Procfs: "/proc", Tree: tree, Runtime: nobody{}})
 			t.Cleanup(func() { listed.Close() })
@@ -110,15 +110,15 @@ func TestQuiet(t *testing.T) {
 	} {
 		step()
 		change()
-		if l.quiet(later) != nil {
+		if l.iterateUnchanged(later) != nil {
 			t.Errorf("%s: quiet() = a view; want nil, and so a step", name)
 		}
-		l.outcomes, l.unfinished, n.stalls = nil, nil, nil
+		l.outcomes, l.toResume, n.stalls = nil, nil, nil
 		tree.broken = false
 		waited(0)
-		l.stalls = stalls{proc: l.stalls.proc, tree: l.stalls.tree}
-		l.memory, l.unexplained = memory, evict.Unexplained{}
-		if _, generation := l.desk.Kills(nil); generation != l.generation {
+		l.reclaimStalls = stallDetector{proc: l.reclaimStalls.proc, tree: l.reclaimStalls.tree}
+		l.memory, l.unaccounted = memory, evict.Unexplained{}
+		if _, generation := l.arbiter.Kills(nil); generation != l.generation {
 			l.generation = generation
 		}
 	}
@@ -142,19 +142,19 @@ func TestUnexplainedWhilePodsShrink(t *testing.T) {
 		{"a pod has ended", hog, 90, nil, 90},
 		{"a victim dies", pods.Snapshot{}, 20, func(l *Loop) { l.state.Victims = []evict.Victim{{UID: "u", Status: evict.Unsettled}} }, 150},
 		{"a victim is stuck", pods.Snapshot{}, 20, func(l *Loop) { l.state.Victims = []evict.Victim{{UID: "u", Status: evict.Stuck}} }, 20},
-		{"somebody was just struck", pods.Snapshot{}, 20, func(l *Loop) { l.kills = make([]hot.Kill, 1) }, 150},
+		{"somebody was just struck", pods.Snapshot{}, 20, func(l *Loop) { l.hotKills = make([]hot.Kill, 1) }, 150},
 	} {
 		l := &Loop{inventory: pods.New(pods.Options{Hierarchy: &cgroup.Hierarchy{Memory: kernel.FS(t.TempDir())}, Procfs: kernel.FS(t.TempDir())})}
 		at := time.Unix(1000, 0)
 		for i := range 3 {
-			l.unexplained.See(at.Add(time.Duration(i)), 150*mi)
+			l.unaccounted.See(at.Add(time.Duration(i)), 150*mi)
 		}
 		if tc.change != nil {
 			tc.change(l)
 		}
 		tc.snapshot.Asked = at.Add(2)
-		l.sum(&View{Snapshot: tc.snapshot, Node: memory.Node{Kubepods: tc.kubepods * mi, KubepodsKnown: true}})
-		if got := l.unexplained.Known(); got != tc.want*mi {
+		l.updateUnaccounted(&View{Snapshot: tc.snapshot, Node: memory.Node{Kubepods: tc.kubepods * mi, KubepodsKnown: true}})
+		if got := l.unaccounted.Known(); got != tc.want*mi {
 			t.Errorf("%s: %d MiB are known; want %d", tc.name, got/mi, tc.want)
 		}
 	}
@@ -174,11 +174,11 @@ func TestNewcomerBesideUnreadablePods(t *testing.T) {
 		t.Fatalf("the node = %+v; want %d used by its pods", v.Node, usage-inactive)
 	}
 	kerneltest.Write(t, tree, map[string]string{"memory/kubepods/memory.stat": "nonsense\n"})
-	before := l.unexplained
+	before := l.unaccounted
 	v.Snapshot = l.inventory.Measure(v.Time)
 	l.readNode(v)
-	if v.Node.KubepodsKnown || v.unexplained() != usage-inactive || l.unexplained != before {
-		t.Fatalf("the pods can't be read: the node = %+v, %d unexplained; want at most %d, and nothing learnt from it", v.Node, v.unexplained(), usage-inactive)
+	if v.Node.KubepodsKnown || v.unaccounted() != usage-inactive || l.unaccounted != before {
+		t.Fatalf("the pods can't be read: the node = %+v, %d unexplained; want at most %d, and nothing learnt from it", v.Node, v.unaccounted(), usage-inactive)
 	}
 	v.Orders.Evict = []evict.Order{{UID: "innocent", Cause: signal.MemoryAvailable.String(), Hard: true}}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -189,7 +189,7 @@ func TestNewcomerBesideUnreadablePods(t *testing.T) {
 			time.Sleep(time.Millisecond)
 		}
 	}()
-	if !l.newcomer(ctx, v) {
+	if !l.unlistedPod(ctx, v) {
 		t.Error("newcomer() = false; want a list waited for")
 	}
 }
@@ -224,21 +224,21 @@ func TestNear(t *testing.T) {
 		walked    bool
 		want      time.Duration
 	}{
-		{8192, true, calm},
-		{2049, true, calm},
-		{2047, true, attentive},
-		{2047, false, calm},
+		{8192, true, idleInterval},
+		{2049, true, idleInterval},
+		{2047, true, nearInterval},
+		{2047, false, idleInterval},
 	} {
 		v.Observations[signal.MemoryAvailable] = signal.Observation{Status: signal.Observed, Available: tc.available << 20, Capacity: 16 << 30}
 		v.Snapshot.Walked = tc.walked
 		v.Time = time.Now()
-		if got := rest(v, lanes.Raise{}); got != tc.want {
+		if got := nextInterval(v, lanes.Raise{}); got != tc.want {
 			t.Errorf("with %d MiB available, walked %t: rest() = %v; want %v", tc.available, tc.walked, got, tc.want)
 		}
 	}
 	v.Snapshot.Walked = true
 	v.Took = 20 * time.Millisecond
-	if got, want := rest(v, lanes.Raise{}), seldomBusy*v.Took; got != want {
+	if got, want := nextInterval(v, lanes.Raise{}), idleRestFactor*v.Took; got != want {
 		t.Errorf("after a turn of %v: rest() = %v; want %v", v.Took, got, want)
 	}
 }

@@ -65,18 +65,18 @@ func TestReclaimInVainIsRepeatedLessOften(t *testing.T) {
 			// turns is what the loop does about reclaims.
 			turns := func(period time.Duration) (lists int) {
 				before := int(runtime.lists.Load())
-				for end := time.Now().Add(period); time.Now().Before(end); time.Sleep(low) {
+				for end := time.Now().Add(period); time.Now().Before(end); time.Sleep(lowInterval) {
 					select {
 					case report := <-reclaimer.Done():
 						l.reclaimed(&report)
 					default:
 					}
 					v := &View{Time: time.Now(), Snapshot: pods.Snapshot{Handles: handles}}
-					in := evict.Inputs{Policy: policy, Outcomes: l.outcomes, NothingReclaimed: l.repeats.inVain(v.Time), DryRun: dryRun}
+					in := evict.Inputs{Policy: policy, Outcomes: l.outcomes, NothingReclaimed: l.reclaimBackoff.deferred(v.Time), DryRun: dryRun}
 					lowDisk{}.Read(v.Time, &in.Observations)
 					v.State, v.Orders = evict.Step(l.state, in, v.Time)
 					l.state, l.outcomes = v.State, nil
-					l.repeats.follow(l.handles, v)
+					l.reclaimBackoff.update(l.handles, v)
 					l.handles = handles
 					l.reclaim(v)
 				}
@@ -92,7 +92,7 @@ func TestReclaimInVainIsRepeatedLessOften(t *testing.T) {
 				t.Errorf("dry run %t: %d lists after a pod has gone; want another attempt at once", dryRun, n)
 			}
 			turns(10 * time.Minute)
-			l.gone("calm", act.LastGone)
+			l.evictionEnded("calm", act.LastGone)
 			if n := turns(5 * time.Second); n < 2 {
 				t.Errorf("dry run %t: %d lists after the end of a victim; want another attempt at once", dryRun, n)
 			}
