@@ -38,7 +38,7 @@ func TestLockMemory(t *testing.T) {
 }
 
 func TestUnchangedMappings(t *testing.T) {
-	// Of Linux 6.18, shortened; the third is what relocation leaves of a
+	// From Linux 6.18, shortened. The third has pages that were relocated in a
 	// position-independent executable.
 	const smaps = `00400000-00c83000 r-xp 00000000 fe:00 10210878                           /usr/sbin/evictd
 Size:               8716 kB
@@ -71,9 +71,8 @@ Anonymous:             0 kB
 	}
 }
 
-// What has been forgotten comes back: the rest of this test is read from the file
-// again.
-func TestForgetCode(t *testing.T) {
+// Dropped pages return from the file: the rest of this test runs from them.
+func TestDropTextPages(t *testing.T) {
 	exe, err := os.Readlink("/proc/self/exe")
 	if err != nil {
 		t.Fatal(err)
@@ -83,9 +82,9 @@ func TestForgetCode(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(unchangedMappings(maps, exe)) == 0 {
-		t.Errorf("no mapping of %s is forgotten; want its code", exe)
+		t.Errorf("no mapping of %s can be dropped; want its text", exe)
 	}
-	if err := forgetCode(); err != nil {
-		t.Errorf("forgetCode() = %v; want no error", err)
+	if err := dropTextPages(); err != nil {
+		t.Errorf("dropTextPages() = %v; want no error", err)
 	}
 }
