@@ -21,7 +21,7 @@
 //
 // daemon.start starts them all, except those that a package starts itself. What they share
 // is immutable once published, atomic, or protected by a mutex. The hot path takes no mutex
-// that slow work holds.
+// that slow work locks.
 //
 //   - loop (agent/loop): the only writer of the decision's state ([evict.State]). It
 //     publishes a View after each iteration, and a table for the hot path after each step;
@@ -75,7 +75,7 @@
 //  8. A restart loses nothing that matters, and uses nothing that is not true any more.
 //  9. Bad input gets a clear error and changes nothing.
 //  10. evictd keeps running under the pressure that it handles: between alarm and kill it
-//     does not allocate, fork, log or take a mutex that slow work holds, and its memory is
+//     does not allocate, fork, log or take a mutex that slow work locks, and its memory is
 //     locked on fault.
 //  11. A node has one owner. While a kubelet has sandboxes and nothing can mark their pods
 //     Failed, evictd is in dry run unless it is configured otherwise. Even then it never

@@ -39,7 +39,7 @@ func TestDryRun(t *testing.T) {
 	}
 }
 
-// A refusal in dry run is not reported to the reclaimer, which was not told of the pod.
+// A refusal in dry run is not reported to the reclaimer, which does not wait for the pod.
 func TestRefusedInDryRun(t *testing.T) {
 	run(t, settings+"dryRun: true\n", func(n *node) {
 		n.grow("b", 15*gi+gi/2)

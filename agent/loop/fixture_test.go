@@ -193,10 +193,10 @@ func (n *node) start() (stop func()) {
 	return stop
 }
 
-// pass lets time pass. What the test has read until then is read before what the
-// loop, which takes the mutex at every iteration, writes meanwhile.
+// pass advances the time. It locks the mutex first, as the loop does at every iteration, so
+// that the test's reads before it don't race with the loop's writes.
 func (n *node) pass(d time.Duration) {
-	n.runs("") // takes the mutex
+	n.runs("") // locks the mutex
 	time.Sleep(d)
 	synctest.Wait()
 }
@@ -264,18 +264,18 @@ func (n *node) kill(uid string, memory int64, strike act.Strike) lanes.Raise {
 	n.t.Helper()
 	v := n.last()
 	at := slices.IndexFunc(n.hot.table.Pods, func(p evict.Pod) bool { return p.UID == uid })
-	pod, hold := n.hot.table.Pods[at], n.hot.table.Rows[at].Hold
+	pod, handle := n.hot.table.Pods[at], n.hot.table.Rows[at].Hold
 	if n.unprepared {
 		var err error
-		if hold, err = n.hot.table.Prepare(at); err != nil {
+		if handle, err = n.hot.table.Prepare(at); err != nil {
 			n.t.Fatal(err)
 		}
 	}
-	hold.Grab()
+	handle.Grab()
 	decided := time.Now()
 	raise := lanes.Raise{Lane: lanes.BPF, LastAbove: decided.Add(-2 * time.Millisecond), Seen: decided.Add(-time.Millisecond)}
 	n.arbiter.kills = []hot.Kill{{
-		Pod: &pod, Memory: memory, Freeable: memory, Hold: hold, Strike: strike, DryRun: n.arbiter.dryRun,
+		Pod: &pod, Memory: memory, Freeable: memory, Hold: handle, Strike: strike, DryRun: n.arbiter.dryRun,
 		Threshold: v.Policy.Thresholds[0], Deficit: gi / 2, Expected: memory, Raise: raise, Decided: decided, RankingAge: time.Millisecond, Cold: n.unprepared,
 		Observation: signal.Observation{Status: signal.Observed, Capacity: capacity, Available: gi / 2, Time: decided},
 	}}

@@ -88,9 +88,9 @@ func join(t *testing.T, h *cgroup.Hierarchy, path string) {
 //
 //gocyclo:ignore
 func TestHandleCache(t *testing.T) {
-	h, s := inCgroup(t)
+	hierarchy, s := inCgroup(t)
 	before := descriptors(t)
-	cache := newHandleCache(func(j act.Job) (*act.Hold, error) { return act.Prepare(h, "/proc", j) }, "/proc")
+	cache := newHandleCache(func(j act.Job) (*act.Hold, error) { return act.Prepare(hierarchy, "/proc", j) }, "/proc")
 	defer cache.close()
 	ranked := []evict.Ranked{{UID: "gone"}, {UID: "u"}}
 	now := time.Now()
@@ -130,7 +130,7 @@ func TestHandleCache(t *testing.T) {
 
 	cache.update(&s, ranked, &evict.Guard{}, now.Add(3*recheckInterval))
 	was := descriptors(t)
-	join(t, h, s.Handles["u"].Containers[0].Cgroup)
+	join(t, hierarchy, s.Handles["u"].Containers[0].Cgroup)
 	before += descriptors(t) - was
 	checked := now.Add(3 * recheckInterval)
 	if cache.processesChanged(checked.Add(idleHandleCheckInterval - 1)) {

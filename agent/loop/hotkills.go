@@ -62,11 +62,11 @@ func (l *Loop) adoptHotKills(ctx context.Context, v *View, kills []hot.Kill) {
 			rec.Confirm += ", pod not prepared"
 		}
 		rec.Candidates = slices.Clone(k.Candidates())
-		hold := k.Hold.(*act.Hold)
+		handle := k.Hold.(*act.Hold)
 		l.killHandles.remove(order.UID, k.Hold)
 		l.logOrder(&rec)
-		l.execute.Follow(ctx, rec, order, hold, k.Strike)
-		hold.Drop()
+		l.execute.Follow(ctx, rec, order, handle, k.Strike)
+		handle.Drop()
 	}
 }
 
@@ -82,7 +82,7 @@ func (l *Loop) noteCrossing(s signal.Signal, k *hot.Kill) {
 		if c.seen.Before(c.lastAbove) || c.seen.After(k.Decided) {
 			c.seen = k.Decided
 		}
-		// The clocks of two lanes may differ by microseconds.
+		// Two lanes may see one crossing microseconds apart.
 		if c.lastAbove.After(c.seen) {
 			c.lastAbove = c.seen
 		}
@@ -99,40 +99,40 @@ const hotPathTimeout = 100 * time.Millisecond
 func (l *Loop) killUrgent(ctx context.Context, v *View, guard *evict.Guard) (rest []evict.Order) {
 	order := hot.Order{Guard: guard, DryRun: v.Mode.DryRun}
 	var orders []evict.Order
-	var struck []*act.Hold
+	var handles []*act.Hold
 	for _, o := range v.Orders.Evict {
 		if !urgent(&o) {
 			rest = append(rest, o)
 			continue
 		}
-		hold := l.killHandles.take(o.UID)
-		if hold == nil {
+		handle := l.killHandles.take(o.UID)
+		if handle == nil {
 			var err error
-			if hold, err = l.killHandles.prepare(o.UID, &v.Snapshot, guard); err != nil {
+			if handle, err = l.killHandles.prepare(o.UID, &v.Snapshot, guard); err != nil {
 				rest = append(rest, o)
 				continue
 			}
 			l.killHandles.take(o.UID)
 		}
-		orders, struck, order.Pods = append(orders, o), append(struck, hold), append(order.Pods, hold)
+		orders, handles, order.Pods = append(orders, o), append(handles, handle), append(order.Pods, handle)
 	}
 	if len(orders) == 0 {
 		return rest
 	}
 	if err := l.hot.Execute(ctx, &order, hotPathTimeout); err != nil {
 		l.log.Error("hot path does not answer; the loop kills without it", "error", err)
-		own := l.ownKiller
+		killer := l.ownKiller
 		if v.Mode.DryRun {
-			own = l.ownDryRun
+			killer = l.ownDryRun
 		}
 		for i, p := range order.Pods {
-			order.Strikes[i] = own.Strike(p, guard)
+			order.Strikes[i] = killer.Strike(p, guard)
 		}
 	}
 	for i, o := range orders {
 		rec := l.record(v, &o)
 		l.logOrder(&rec)
-		l.execute.Follow(ctx, rec, o, struck[i], order.Strikes[i])
+		l.execute.Follow(ctx, rec, o, handles[i], order.Strikes[i])
 	}
 	return rest
 }

@@ -96,8 +96,8 @@ type Tasks interface {
 type Reclaimer interface {
 	Order(evict.Reclaim)
 	Done() <-chan evict.ReclaimReport
-	Evicted(sandboxID string, held reclaim.Held)
-	EvictedFromKubelet(uid string, held reclaim.Held)
+	Evicted(sandboxID string, usage reclaim.Held)
+	EvictedFromKubelet(uid string, usage reclaim.Held)
 	Revived(uid string)
 	Spared(sandboxID string)
 	ImageBytes() map[string]int64

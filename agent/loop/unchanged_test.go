@@ -26,7 +26,7 @@ func (s *unchangedTree) Walk() bool           { return !s.broken }
 func (s *unchangedTree) Find(uint64) *bpf.Row { return nil }
 func (s *unchangedTree) Shape() uint64        { return 1 }
 
-// nobody is a source that lists no pods.
+// emptySource is a runtime that lists no pods.
 type emptySource struct{}
 
 func (emptySource) Name() string                            { return "empty" }

@@ -39,7 +39,7 @@ func (v *View) Eligible() int {
 // Busy reports whether a threshold is met or a victim is in flight.
 func (v *View) Busy() bool { return levelInterval(v) != idleInterval }
 
-// Liveness tells the watchdog when the loop last iterated. It is safe for concurrent use.
+// Liveness shows the watchdog when the loop last iterated. It is safe for concurrent use.
 type Liveness struct {
 	last          atomic.Pointer[time.Time]
 	settleTimeout atomic.Int64

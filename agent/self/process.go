@@ -108,13 +108,13 @@ func (p *Process) Rehearse(o hot.Options) {
 	if own.Cgroup == "/" {
 		return // that contains all processes of the node
 	}
-	hold, err := act.Prepare(p.hierarchy, p.procfs, act.Job{Order: evict.Order{UID: "evictd"}, Containers: []evict.ContainerHandle{own}})
+	handle, err := act.Prepare(p.hierarchy, p.procfs, act.Job{Order: evict.Order{UID: "evictd"}, Containers: []evict.ContainerHandle{own}})
 	if err != nil {
 		p.log.Info("hot path warm-up skipped: could not open evictd's own cgroup", "error", err)
 		return
 	}
-	defer hold.Close()
-	if result := hot.Rehearse(o, hold); result != hot.Struck {
+	defer handle.Close()
+	if result := hot.Rehearse(o, handle); result != hot.Struck {
 		p.log.Info("hot path warm-up ended early", "result", result.String())
 	}
 }
