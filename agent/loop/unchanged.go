@@ -23,11 +23,10 @@ const (
 // It returns the last step's view with new readings, and nil when a step is needed, which
 // is always so without a BPF sampler. Beside 100 pods it takes a tenth of a step's time.
 func (l *Loop) iterateUnchanged(now time.Time) *View {
-	last := l.view
-	if last == nil || now.Sub(l.lastStep) >= maxStepGap || !last.nothingPending() || !l.arbiter.Current(l.generation) ||
-		len(l.outcomes) > 0 || len(l.toResume) > 0 || len(l.contention()) > 0 {
+	if l.stepDue(now) {
 		return nil
 	}
+	last := l.view
 	still, ok := l.inventory.Still(now)
 	if !ok || still.Version != last.Snapshot.Version || l.reclaimStalls.check(now) != l.stalled || l.killHandles.processesChanged(now) {
 		return nil
@@ -45,6 +44,18 @@ func (l *Loop) iterateUnchanged(now time.Time) *View {
 	}
 	l.trackCrossings(&v)
 	return &v
+}
+
+// stepDue reports whether a step is due whatever the readings are: the last one is too long
+// ago or left something pending, or it lacks an input that has come since.
+func (l *Loop) stepDue(now time.Time) bool {
+	switch {
+	case l.view == nil || now.Sub(l.lastStep) >= maxStepGap || !l.view.nothingPending():
+		return true
+	case len(l.outcomes) > 0 || len(l.toResume) > 0 || len(l.contention()) > 0:
+		return true
+	}
+	return !l.arbiter.Current(l.generation) // the hot path has killed a pod
 }
 
 // nothingPending reports whether the step left nothing for the next one to continue.
