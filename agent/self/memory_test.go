@@ -15,11 +15,9 @@ import (
 )
 
 // Memory is trimmed and locked when the lanes have opened, and once more when the start
-// is over and the node is idle.
+// is over and the node is idle; only the former without the privilege to lock it.
 func TestLockMemory(t *testing.T) {
-	if _, err := process.LockMemory(); err != nil {
-		t.Skip("needs to lock memory: ", err)
-	}
+	_, forbidden := process.LockMemory()
 	t.Cleanup(func() {
 		if err := unix.Munlockall(); err != nil {
 			t.Error(err)
@@ -31,6 +29,9 @@ func TestLockMemory(t *testing.T) {
 		New("/proc", nil, slog.New(slog.NewTextHandler(t.Output(), nil))).LockMemory(t.Context(),
 			func() bool { return time.Since(start) < opened }, func() bool { return time.Since(start) >= idleAt },
 			func(context.Context) bool { warmUps = append(warmUps, time.Since(start)); return true })
+		if forbidden != nil && len(warmUps) == 1 {
+			return
+		}
 		if len(warmUps) != 2 || warmUps[0] < opened || warmUps[0] > opened+time.Second || warmUps[1] < idleAt || warmUps[1] > idleAt+time.Second {
 			t.Errorf("memory locked after %v; want it after %v and again after %v", warmUps, opened, idleAt)
 		}
