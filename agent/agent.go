@@ -4,10 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
-	"os"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -40,7 +37,6 @@ import (
 	"github.com/evictd/evictd/cri"
 	"github.com/evictd/evictd/kernel"
 	"github.com/evictd/evictd/kernel/cgroup"
-	"github.com/evictd/evictd/kernel/cpu"
 	"github.com/evictd/evictd/kernel/probe"
 	"github.com/evictd/evictd/kernel/process"
 )
@@ -78,29 +74,6 @@ func Run(ctx context.Context, o Options) error {
 	}
 	log.Info("stopped")
 	return nil
-}
-
-// startLog starts the logger. flush writes the lines that wait, and stops it.
-func startLog(o Options) (log *asyncLog, flush func()) {
-	sink := systemd.NewLog(o.Stderr, systemd.Format{
-		JSON: o.LogFormat == "json", Level: o.LogLevel, Journal: systemd.ToJournal(),
-	})
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		sink.Run(ctx) // its error could only be logged to the sink itself
-	}()
-	return &asyncLog{Logger: slog.New(sink.Handler()), dropped: sink.Dropped}, func() {
-		cancel()
-		<-done
-	}
-}
-
-// asyncLog is a logger that never blocks, and counts the lines that it dropped.
-type asyncLog struct {
-	*slog.Logger
-	dropped func() uint64
 }
 
 // loopTimeout is how long ago the loop's last iteration may be while /readyz says ready:
@@ -284,46 +257,6 @@ func ignoreClosed(f func() error) func() error {
 	}
 }
 
-// buildObservers makes the inventory of the pods and the readers of memory.
-func (d *daemon) buildObservers(cfg *config.Config, h *cgroup.Hierarchy) error {
-	o := d.options
-	procfs := kernel.FS(o.Procfs)
-	inventory := pods.Options{
-		Hierarchy: h, Procfs: procfs, CgroupRoot: cfg.CgroupRoot,
-		TrustAnnotations: cfg.TrustAnnotations, KubeletAbsent: cfg.Kubelet == config.KubeletAbsent, Log: d.log.Logger,
-	}
-	if cfg.RuntimeEndpoint != config.RuntimeNone {
-		endpoint, err := endpointOf(cfg.RuntimeEndpoint, o.Rootfs)
-		if err != nil {
-			return err
-		}
-		if d.runtime, err = cri.Connect(endpoint); err != nil {
-			return err
-		}
-		d.closers = append(d.closers, d.runtime.Close)
-		inventory.Runtime = countedLists{pods.NewCRI(d.runtime, endpoint), d.metrics.RuntimeCallFailed}
-	}
-	d.samplerReader = memory.NewQuick(nil)
-	inventory.Tree = d.samplerReader.Tree()
-	d.inventory = pods.New(inventory)
-	d.closers = append(d.closers, d.inventory.Close)
-
-	options := d.memoryOptions(cfg, h)
-	cpus, err := cpu.Online(kernel.FS(o.Sysfs))
-	if err != nil {
-		cpus = runtime.NumCPU() // for the first estimate of the fill rate
-	}
-	if d.pollReader, err = memory.Open(options); err != nil {
-		return err
-	}
-	d.closers = append(d.closers, d.pollReader.Close)
-	d.poll = lanes.NewPoll(func(now time.Time, into *signal.Observations) {
-		d.pollReader.Read(now, into)
-		d.lanes.Seen(now, into)
-	}, cpus, options.Drift)
-	return d.buildHot(options)
-}
-
 // buildExecute makes the actuators and their executor.
 func (d *daemon) buildExecute() {
 	procfs := kernel.FS(d.options.Procfs)
@@ -435,26 +368,4 @@ func (d *daemon) setThresholds(cfg *config.Config) *evict.Policy {
 	d.lanes.Arm(armed)
 	d.setDiskThresholds(policy)
 	return policy
-}
-
-// endpointOf returns the runtime's socket: the configured one, else the first default one
-// that exists, else the first default one, which may appear later.
-func endpointOf(configured, rootfs string) (string, error) {
-	if configured != "" {
-		return configured, nil
-	}
-	candidates := cri.DefaultEndpoints()
-	for _, endpoint := range candidates {
-		path, err := cri.SocketPath(endpoint)
-		if err != nil {
-			return "", err
-		}
-		if rootfs != "/" {
-			path = rootfs + path
-		}
-		if _, err := os.Stat(path); err == nil {
-			return "unix://" + path, nil
-		}
-	}
-	return candidates[0], nil
 }
