@@ -11,7 +11,7 @@ import (
 const (
 	// idleInterval applies while no threshold is met: the ranking and the conditions
 	// are a second old at most. A longer one saves no CPU time: without the walk of each
-	// iteration the inventory would list the pods every second instead of every 10 s.
+	// iteration the inventory would list the pods three to ten times as often.
 	idleInterval = time.Second
 	// nearInterval applies when a threshold is near and BPF walks make an iteration
 	// cheap.
