@@ -4,10 +4,7 @@ import (
 	"context"
 	"errors"
 	"fmt"
-	"log/slog"
 	"net"
-	"os"
-	"runtime"
 	"sync"
 	"sync/atomic"
 	"time"
@@ -40,7 +37,6 @@ import (
 	"github.com/evictd/evictd/cri"
 	"github.com/evictd/evictd/kernel"
 	"github.com/evictd/evictd/kernel/cgroup"
-	"github.com/evictd/evictd/kernel/cpu"
 	"github.com/evictd/evictd/kernel/probe"
 	"github.com/evictd/evictd/kernel/process"
 )
@@ -59,15 +55,14 @@ func Run(ctx context.Context, o Options) error {
 	}
 	defer d.close()
 	g := group{cancel: cancel}
-	// The service manager hears of the end, so it is told longer than the rest
-	// runs.
-	telling, told := context.WithCancel(context.WithoutCancel(ctx))
-	defer told()
-	g.run("service manager", func() error { return d.notifier.Run(telling) })
+	// The notifier outlives the other parts: it reports the end to the service manager.
+	notifierCtx, stopNotifier := context.WithCancel(context.WithoutCancel(ctx))
+	defer stopNotifier()
+	g.run("service manager", func() error { return d.notifier.Run(notifierCtx) })
 	d.start(ctx, &g)
 	<-ctx.Done()
 	d.notifier.Stopping()
-	told()
+	stopNotifier()
 	d.stopped.Store(true)
 	d.down.Store(d.shutdown.GoingDown())
 	g.wait.Wait()
@@ -81,33 +76,11 @@ func Run(ctx context.Context, o Options) error {
 	return nil
 }
 
-// startLog begins to log; flush writes out what is left.
-func startLog(o Options) (log *droppingLog, flush func()) {
-	sink := systemd.NewLog(o.Stderr, systemd.Format{
-		JSON: o.LogFormat == "json", Level: o.LogLevel, Journal: systemd.ToJournal(),
-	})
-	ctx, cancel := context.WithCancel(context.Background())
-	done := make(chan struct{})
-	go func() {
-		defer close(done)
-		sink.Run(ctx) // the sink is where an error of it would be told
-	}()
-	return &droppingLog{Logger: slog.New(sink.Handler()), dropped: sink.Dropped}, func() {
-		cancel()
-		<-done
-	}
-}
+// loopTimeout is how long ago the loop's last iteration may be while /readyz says ready:
+// about ten times its longest interval.
+const loopTimeout = 10 * time.Second
 
-// droppingLog is a logger that never waits, and tells how many lines that cost.
-type droppingLog struct {
-	*slog.Logger
-	dropped func() uint64
-}
-
-// slowestTurn is how long the loop may be silent and still count as healthy.
-const slowestTurn = 10 * time.Second
-
-// group runs the daemon's parts; the first that fails ends all.
+// group runs the daemon's parts. The first that fails ends all of them.
 type group struct {
 	wait   sync.WaitGroup
 	cancel context.CancelCauseFunc
@@ -121,60 +94,61 @@ func (g *group) run(name string, f func() error) {
 	})
 }
 
-// daemon is all that runs.
+// daemon has all parts of evictd.
 type daemon struct {
-	options   Options
-	config    *config.Config // at the start
-	log       *droppingLog
-	store     *state.Store
-	bootID    string
-	hierarchy *cgroup.Hierarchy
-	self      *self.Process
-	runtime   *cri.Client // nil where it is declared absent
-	inventory *pods.Inventory
-	disks     *disks.Watch
-	usages    *disks.Usages
-	diskUsage *loop.DiskUsage
-	reclaimer *reclaim.Reclaimer
-	tasks     *tasks.Watch
-	scores    *oomscore.Enforcer
-	cold      *cold.Reclaimer
-	killer    *act.Killer
-	execute   *execute.Executor
-	poll      *lanes.Poll
-	pollRead  *memory.Memory
-	armed     memory.Armed
-	lanes     *lanes.Set
-	quick     *memory.Quick
-	apart     []*memory.Apart // of the hot path and of the watchdog
-	lock      func(context.Context)
-	hot       *hot.Thread
-	watchdog  *hot.Watchdog
-	reaper    *act.Reaper
-	desk      *hot.Desk
-	liveness  *loop.Liveness
-	loop      *loop.Loop
-	view      *atomic.Pointer[loop.View] // the loop's last
-	records   *execute.Records
-	board     *status.Board
-	beat      metrics.Heartbeat // of the loop
-	reloads   chan chan<- error // what an operator asks for
-	warnings  []string          // of the start
-	last      shutdown.Last     // what became of the boot before
-	metrics   *metrics.Metrics
-	notifier  *systemd.Notifier
-	keeper    *keeper
-	guard     *logind.Guard
-	shutdown  *driver.Driver
-	control   net.Listener
-	web       *webServer // nil where metrics are not to be served
-	closers   []func() error
-	// For the next run: that this one was asked to end, and that the node was on
-	// its way down then.
+	options        Options
+	config         *config.Config // at the start
+	log            *asyncLog
+	store          *state.Store
+	bootID         string
+	hierarchy      *cgroup.Hierarchy
+	self           *self.Process
+	runtime        *cri.Client // nil if the configuration says that there is none
+	inventory      *pods.Inventory
+	disks          *disks.Watch
+	usages         *disks.Usages
+	diskUsage      *loop.DiskUsage
+	reclaimer      *reclaim.Reclaimer
+	tasks          *tasks.Watch
+	oomScores      *oomscore.Enforcer
+	proactive      *cold.Reclaimer
+	killer         *act.Killer
+	execute        *execute.Executor
+	poll           *lanes.Poll
+	pollReader     *memory.Memory
+	thresholds     memory.Armed
+	lanes          *lanes.Set
+	samplerReader  *memory.Quick
+	asyncReaders   []*memory.Apart // of the hot path and the watchdog
+	lockMemory     func(context.Context)
+	hot            *hot.Thread
+	watchdog       *hot.Watchdog
+	reaper         *act.Reaper
+	arbiter        *hot.Desk
+	liveness       *loop.Liveness
+	loop           *loop.Loop
+	lastView       *atomic.Pointer[loop.View]
+	records        *execute.Records
+	statusBoard    *status.Board
+	heartbeat      metrics.Heartbeat // of the loop
+	reloadRequests chan chan<- error // of the control socket
+	startWarnings  []string
+	lastBoot       shutdown.Last // how the last boot ended
+	metrics        *metrics.Metrics
+	notifier       *systemd.Notifier
+	stateWriter    *stateWriter
+	delayLock      *logind.Guard
+	shutdown       *driver.Driver
+	control        net.Listener
+	web            *webServer // nil if metrics are not served
+	closers        []func() error
+	// For the next run: whether this one was asked to end, and whether the node was
+	// shutting down then.
 	stopped, down atomic.Bool
-	saving        sync.Mutex
+	saveMutex     sync.Mutex
 }
 
+// close closes all parts, the last one first.
 func (d *daemon) close() {
 	for i := len(d.closers) - 1; i >= 0; i-- {
 		if err := d.closers[i](); err != nil {
@@ -183,11 +157,11 @@ func (d *daemon) close() {
 	}
 }
 
-// build opens and connects everything, and starts nothing.
-func build(o Options, log *droppingLog) (_ *daemon, err error) {
+// build makes and connects all parts, and starts none of them.
+func build(o Options, log *asyncLog) (_ *daemon, err error) {
 	d := &daemon{
-		options: o, log: log, liveness: &loop.Liveness{}, view: &atomic.Pointer[loop.View]{}, records: &execute.Records{},
-		keeper: &keeper{wake: make(chan struct{}, 1)}, reloads: make(chan chan<- error),
+		options: o, log: log, liveness: &loop.Liveness{}, lastView: &atomic.Pointer[loop.View]{}, records: &execute.Records{},
+		stateWriter: &stateWriter{requests: make(chan struct{}, 1)}, reloadRequests: make(chan chan<- error),
 	}
 	defer func() {
 		if err != nil {
@@ -206,8 +180,8 @@ func build(o Options, log *droppingLog) (_ *daemon, err error) {
 	if d.bootID, err = process.BootID(kernel.FS(o.Procfs)); err != nil {
 		return nil, err
 	}
-	// Before the configuration, which ends the start where it names the removed field.
-	warnLoweredHigh(o.StateDir, d.bootID, hierarchy, log.Logger)
+	// Before the configuration, which is an error if it has the removed field.
+	warnMemoryHigh(o.StateDir, d.bootID, hierarchy, log.Logger)
 	cfg, err := config.Load(config.Options{Path: o.ConfigPath, PathGiven: o.ConfigGiven, KubeletPath: o.KubeletConfigPath, DryRun: o.DryRun})
 	if err != nil {
 		return nil, &configError{err}
@@ -226,7 +200,7 @@ func build(o Options, log *droppingLog) (_ *daemon, err error) {
 	if err := d.buildObservers(cfg, hierarchy); err != nil {
 		return nil, err
 	}
-	d.scores, d.cold = d.buildScores(hierarchy), d.buildCold(hierarchy)
+	d.oomScores, d.proactive = d.buildScores(hierarchy), d.buildProactiveReclaim(hierarchy)
 	d.buildDisks(cfg)
 	d.buildReclaimer(cfg)
 	if err := d.buildTasks(cfg, hierarchy); err != nil {
@@ -241,7 +215,7 @@ func build(o Options, log *droppingLog) (_ *daemon, err error) {
 	}
 	if warning := self.ForeignRoot(kernel.FS(o.Procfs), o.Rootfs); warning != "" {
 		log.Error("the host's root is not mounted", "error", warning)
-		d.warnings = append(d.warnings, warning)
+		d.startWarnings = append(d.startWarnings, warning)
 	}
 	d.buildExecute()
 	d.buildShutdown()
@@ -260,7 +234,7 @@ func (d *daemon) listen() (err error) {
 		return &configError{err}
 	}
 	if d.control, err = control.Listen(d.options.ControlSocket); err != nil {
-		return fmt.Errorf("%w (--control-socket names another place)", err)
+		return fmt.Errorf("%w (--control-socket sets another path)", err)
 	}
 	d.closers = append(d.closers, ignoreClosed(d.control.Close))
 	if d.options.WebAddress == "" {
@@ -273,8 +247,7 @@ func (d *daemon) listen() (err error) {
 	return nil
 }
 
-// ignoreClosed makes a second Close no error: whoever serves on a listener
-// closes it.
+// ignoreClosed ignores the error of a second Close: the server closes its listener, too.
 func ignoreClosed(f func() error) func() error {
 	return func() error {
 		if err := f(); err != nil && !errors.Is(err, net.ErrClosed) {
@@ -284,48 +257,7 @@ func ignoreClosed(f func() error) func() error {
 	}
 }
 
-// buildObservers connects what is observed: the runtime's pods and the node's
-// memory.
-func (d *daemon) buildObservers(cfg *config.Config, h *cgroup.Hierarchy) error {
-	o := d.options
-	procfs := kernel.FS(o.Procfs)
-	inventory := pods.Options{
-		Hierarchy: h, Procfs: procfs, CgroupRoot: cfg.CgroupRoot,
-		TrustAnnotations: cfg.TrustAnnotations, KubeletAbsent: cfg.Kubelet == config.KubeletAbsent, Log: d.log.Logger,
-	}
-	if cfg.RuntimeEndpoint != config.RuntimeNone {
-		endpoint, err := endpointOf(cfg.RuntimeEndpoint, o.Rootfs)
-		if err != nil {
-			return err
-		}
-		if d.runtime, err = cri.Connect(endpoint); err != nil {
-			return err
-		}
-		d.closers = append(d.closers, d.runtime.Close)
-		inventory.Runtime = countedLists{pods.NewCRI(d.runtime, endpoint), d.metrics.RuntimeCallFailed}
-	}
-	d.quick = memory.NewQuick(nil)
-	inventory.Tree = d.quick.Tree()
-	d.inventory = pods.New(inventory)
-	d.closers = append(d.closers, d.inventory.Close)
-
-	options := d.memoryOptions(cfg, h)
-	cpus, err := cpu.Online(kernel.FS(o.Sysfs))
-	if err != nil {
-		cpus = runtime.NumCPU() // a first guess of how fast memory may fill
-	}
-	if d.pollRead, err = memory.Open(options); err != nil {
-		return err
-	}
-	d.closers = append(d.closers, d.pollRead.Close)
-	d.poll = lanes.NewPoll(func(now time.Time, into *signal.Observations) {
-		d.pollRead.Read(now, into)
-		d.lanes.Seen(now, into)
-	}, cpus, options.Drift)
-	return d.buildHot(options)
-}
-
-// buildExecute makes the actuators and what gives orders to them.
+// buildExecute makes the actuators and their executor.
 func (d *daemon) buildExecute() {
 	procfs := kernel.FS(d.options.Procfs)
 	var stopper act.Runtime
@@ -338,27 +270,27 @@ func (d *daemon) buildExecute() {
 			return d.killer
 		},
 		DryRun:  func(report func(act.Progress)) act.Actuator { return act.NewDryRun(d.hierarchy, procfs, report) },
-		Records: d.records, Log: d.log.Logger, Metrics: d.metrics, Save: d.keeper.poke,
+		Records: d.records, Log: d.log.Logger, Metrics: d.metrics, Save: d.stateWriter.notify,
 	})
 	if urgent, err := act.NewUrgent(); err != nil {
-		d.log.Warn("victims of many processes are signalled at evictd's own priority", "error", err)
+		d.log.Warn("no real-time thread for pods with many processes; they are signalled at normal priority", "error", err)
 	} else {
 		urgent.Started, d.killer.Urgent = d.self.GiveRealTime, urgent
 	}
 }
 
-// buildStatus makes what others see of the daemon.
+// buildStatus makes the status, as the control socket and /readyz show it.
 func (d *daemon) buildStatus() {
 	o := d.options
-	d.board = status.New(status.Options{
-		Procfs: o.Procfs, Cgroupfs: o.Cgroupfs, StateDir: o.StateDir, Hierarchy: d.hierarchy, View: d.view.Load,
+	d.statusBoard = status.New(status.Options{
+		Procfs: o.Procfs, Cgroupfs: o.Cgroupfs, StateDir: o.StateDir, Hierarchy: d.hierarchy, View: d.lastView.Load,
 		Inventory: d.inventory, Disks: d.disks, Usages: d.usages, Reclaimer: d.reclaimer, Records: d.records, Store: d.store,
-		Lanes: d.lanes, Shutdown: d.shutdown, Guard: d.guard, WebWarning: d.web.warning, Accounting: d.config.MemoryAccounting,
-		Last: d.last, Warnings: d.warnings, Reload: d.requestReload,
+		Lanes: d.lanes, Shutdown: d.shutdown, Guard: d.delayLock, WebWarning: d.web.warning, Accounting: d.config.MemoryAccounting,
+		Last: d.lastBoot, Warnings: d.startWarnings, Reload: d.requestReload,
 	})
 }
 
-// buildLoop makes the decision loop, which goes on with what an earlier run decided.
+// buildLoop makes the decision loop, with the decision's state of an earlier run.
 func (d *daemon) buildLoop(decision *evict.State) error {
 	procfs := kernel.FS(d.options.Procfs)
 	options := d.memoryOptions(d.config, d.hierarchy)
@@ -367,28 +299,28 @@ func (d *daemon) buildLoop(decision *evict.State) error {
 		return err
 	}
 	d.closers = append(d.closers, read.Close)
-	kill, look := d.strikers()
+	kill, look := d.fastKillers()
 	d.loop = loop.New(loop.Options{
 		Log: d.log.Logger, Config: d.config, State: *decision,
 		Memory: read, Inventory: d.inventory, Disks: d.disks, Tasks: d.tasks, DiskUsage: d.diskUsage, Reclaimer: d.reclaimer,
 		Largest: func(s signal.Signal) []evict.DirectoryUsage { return status.Largest(d.disks, d.usages, s) },
-		Lanes:   d.lanes, Facts: d.facts(d.hierarchy), Rearm: d.armDisks, Procfs: procfs, Hierarchy: d.hierarchy, Drift: options.Drift,
-		Hot: d.hot, Desk: d.desk, Watchdog: d.watchdog, Liveness: d.liveness, Strike: kill, Look: look,
+		Lanes:   d.lanes, Facts: d.facts(d.hierarchy), Rearm: d.setDiskThresholds, Procfs: procfs, Hierarchy: d.hierarchy, Drift: options.Drift,
+		Hot: d.hot, Desk: d.arbiter, Watchdog: d.watchdog, Liveness: d.liveness, Strike: kill, Look: look,
 		Prepare: func(j act.Job) (*act.Hold, error) { return act.Prepare(d.hierarchy, procfs, j) },
 		Execute: d.execute,
 		Observer: status.NewObserver(status.ObserverOptions{
-			Log: d.log.Logger, Metrics: d.metrics, Notifier: d.notifier, Beat: &d.beat, View: d.view, Board: d.board,
-			Changed: d.shutdown.Changed, Listed: d.watchContainers, Waiting: d.cold.Poke, RequestSave: d.keeper.poke,
+			Log: d.log.Logger, Metrics: d.metrics, Notifier: d.notifier, Beat: &d.heartbeat, View: d.lastView, Board: d.statusBoard,
+			Changed: d.shutdown.Changed, Listed: d.followContainers, Waiting: d.proactive.Poke, RequestSave: d.stateWriter.notify,
 		}),
 	})
 	d.closers = append(d.closers, d.loop.Close)
 	return nil
 }
 
-// start sets everything going.
+// start starts all parts.
 func (d *daemon) start(ctx context.Context, g *group) {
 	d.self.Protect()
-	policy := d.arm(d.config)
+	policy := d.setThresholds(d.config)
 	d.metrics.ConfigLoaded(time.Now())
 	o := d.options
 	for _, f := range probe.Run(kernel.FS(o.Procfs), kernel.FS(o.Sysfs), kernel.FS(o.Cgroupfs)) {
@@ -404,57 +336,36 @@ func (d *daemon) start(ctx context.Context, g *group) {
 	g.run("filesystems", func() error { return d.disks.Run(ctx) })
 	g.run("disk usage", func() error { return d.usages.Run(ctx) })
 	g.run("reclaim", func() error { return d.reclaimer.Run(ctx) })
-	g.run("cold memory", func() error { return d.cold.Run(ctx) })
-	g.run("OOM scores", func() error { return d.scores.Run(ctx) })
+	g.run("cold memory", func() error { return d.proactive.Run(ctx) })
+	g.run("OOM scores", func() error { return d.oomScores.Run(ctx) })
 	g.run("tasks", func() error { return d.tasks.Run(ctx) })
 	d.startHot(ctx, g)
 	d.startLanes(ctx, g)
-	g.run("memory", func() error { d.lock(ctx); return nil })
-	g.run("control socket", func() error { return control.New(d.board, d.log.Logger).Serve(ctx, d.control) })
+	g.run("memory", func() error { d.lockMemory(ctx); return nil })
+	g.run("control socket", func() error { return control.New(d.statusBoard, d.log.Logger).Serve(ctx, d.control) })
 	if d.web != nil {
 		g.run("web server", func() error { return d.web.run(ctx) })
 	}
-	g.run("state", func() error { d.keeper.run(ctx, d.save, d.log.Logger); return nil })
+	g.run("state", func() error { d.stateWriter.run(ctx, d.save, d.log.Logger); return nil })
 	g.run("reload", func() error { d.reload(ctx); return nil })
-	g.run("logind", func() error { return d.guard.Run(ctx) })
+	g.run("logind", func() error { return d.delayLock.Run(ctx) })
 	g.run("shutdown", func() error { d.shutdown.Run(ctx); return nil })
 	g.run("loop", func() error {
 		d.loop.Run(ctx)
-		<-d.shutdown.Ended() // who orders, too
+		<-d.shutdown.Ended() // it uses the killer, too
 		d.killer.Wait()
 		return nil
 	})
 }
 
-// arm tells everyone which thresholds are in force, and returns the policy of that.
-func (d *daemon) arm(cfg *config.Config) *evict.Policy {
+// setThresholds gives the thresholds of a configuration to all that watch them, and returns
+// the policy.
+func (d *daemon) setThresholds(cfg *config.Config) *evict.Policy {
 	policy := cfg.Policy(d.disks.Layout())
-	armed := marks(policy)
-	d.armed.Set(armed)
+	armed := thresholdsOf(policy)
+	d.thresholds.Set(armed)
 	d.poll.Arm(armed)
 	d.lanes.Arm(armed)
-	d.armDisks(policy)
+	d.setDiskThresholds(policy)
 	return policy
-}
-
-// endpointOf returns the runtime's socket: the configured one, else the first
-// of the usual ones that is there, else the most usual, which may appear.
-func endpointOf(configured, rootfs string) (string, error) {
-	if configured != "" {
-		return configured, nil
-	}
-	candidates := cri.DefaultEndpoints()
-	for _, endpoint := range candidates {
-		path, err := cri.SocketPath(endpoint)
-		if err != nil {
-			return "", err
-		}
-		if rootfs != "/" {
-			path = rootfs + path
-		}
-		if _, err := os.Stat(path); err == nil {
-			return "unix://" + path, nil
-		}
-	}
-	return candidates[0], nil
 }

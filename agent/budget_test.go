@@ -22,7 +22,7 @@ func buildHere(t *testing.T) *daemon {
 		t.Fatal(err)
 	}
 	sink := systemd.NewLog(os.Stderr, systemd.Format{})
-	d, err := build(o, &droppingLog{Logger: testLogger(t), dropped: sink.Dropped})
+	d, err := build(o, &asyncLog{Logger: testLogger(t), dropped: sink.Dropped})
 	if err != nil {
 		t.Skip("needs this host's cgroups to be readable: ", err)
 	}
@@ -30,9 +30,8 @@ func buildHere(t *testing.T) *daemon {
 	return d
 }
 
-// running has the loop of a daemon run until the test ends, and returns what has it
-// take a step.
-func running(t *testing.T, d *daemon) (step func()) {
+// runLoop runs the loop of a daemon until the test ends. step makes it take a step.
+func runLoop(t *testing.T, d *daemon) (step func()) {
 	t.Helper()
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan struct{})
@@ -61,19 +60,18 @@ func descriptors(t *testing.T) int {
 	return len(entries)
 }
 
-// A hundred turns of the loop open nothing that stays open, and the heap stays
-// within what a host agent may take.
+// A hundred steps leave no descriptor open, and the live heap stays below 6 MiB.
 func TestBudget(t *testing.T) {
-	const turns, largestHeap = 100, 6 << 20
+	const steps, largestHeap = 100, 6 << 20
 	d := buildHere(t)
-	turn := running(t, d)
-	turn()
+	step := runLoop(t, d)
+	step()
 	before := descriptors(t)
-	for range turns {
-		turn()
+	for range steps {
+		step()
 	}
 	if after := descriptors(t); after != before {
-		t.Errorf("descriptors went from %d to %d in %d turns; want them to stay", before, after, turns)
+		t.Errorf("descriptors went from %d to %d in %d steps; want no change", before, after, steps)
 	}
 	runtime.GC()
 	var m runtime.MemStats
@@ -81,7 +79,7 @@ func TestBudget(t *testing.T) {
 	if m.HeapAlloc > largestHeap {
 		t.Errorf("live heap = %d bytes; want at most %d", m.HeapAlloc, largestHeap)
 	}
-	if v := d.view.Load(); v == nil || !v.Mode.DryRun {
+	if v := d.lastView.Load(); v == nil || !v.Mode.DryRun {
 		t.Errorf("view = %+v; want one, in dry run", v)
 	}
 }

@@ -9,7 +9,7 @@ import (
 	"github.com/evictd/evictd/agent/pods"
 )
 
-// countedRuntime counts the calls to the runtime that fail.
+// countedRuntime counts the runtime's calls that fail.
 type countedRuntime struct {
 	act.Runtime
 	failed func()
@@ -32,7 +32,7 @@ func (c countedRuntime) StopSandbox(ctx context.Context, id string) error {
 	return c.count(c.Runtime.StopSandbox(ctx, id))
 }
 
-// countedLists counts the lists that fail.
+// countedLists counts the runtime's lists that fail.
 type countedLists struct {
 	pods.Runtime
 	failed func()

@@ -14,7 +14,7 @@ import (
 	"github.com/evictd/evictd/kernel"
 )
 
-// buildDisks makes the watch over the filesystems.
+// buildDisks makes the watch of the filesystems and the meter of disk usage.
 func (d *daemon) buildDisks(cfg *config.Config) {
 	o := disks.Options{
 		Procfs: kernel.FS(d.options.Procfs), Rootfs: d.options.Rootfs, NodePath: cfg.NodefsPath, Log: d.log.Logger,
@@ -25,21 +25,21 @@ func (d *daemon) buildDisks(cfg *config.Config) {
 	d.disks = disks.New(o)
 	d.metrics.Filesystems(func() []evict.FilesystemStatus { return d.disks.Statuses(time.Now()) })
 	usages := disks.UsageOptions{
-		Procfs: o.Procfs, Rootfs: o.Rootfs, LayersDir: d.disks.LayersDir, Surveyed: d.surveyed, Log: d.log.Logger,
+		Procfs: o.Procfs, Rootfs: o.Rootfs, LayersDir: d.disks.LayersDir, Surveyed: d.addSurvey, Log: d.log.Logger,
 	}
 	if cfg.NodefsPath != "" {
 		usages.PodsDir = filepath.Join(cfg.NodefsPath, "pods")
 	}
 	if d.runtime != nil {
-		usages.Layers = layers(d.runtime)
+		usages.Layers = layersOf(d.runtime)
 	}
 	d.usages = disks.NewUsages(usages)
 	d.diskUsage = loop.NewDiskUsage(d.usages)
 }
 
-// surveyed adds the largest directories of a filesystem to the records of evictions
-// that could not relieve it and were decided before these were known.
-func (d *daemon) surveyed(point string, byBytes, byInodes []evict.DirectoryUsage) {
+// addSurvey adds the largest directories of a filesystem to the records of futile evictions
+// that were decided before the survey.
+func (d *daemon) addSurvey(point string, byBytes, byInodes []evict.DirectoryUsage) {
 	d.records.EachFutile(func(rec *evict.Record) {
 		s, known := signal.Parse(rec.Cause)
 		switch {
@@ -50,26 +50,26 @@ func (d *daemon) surveyed(point string, byBytes, byInodes []evict.DirectoryUsage
 			rec.OutsideDirectories = byBytes
 		}
 	})
-	d.keeper.poke()
+	d.stateWriter.notify()
 }
 
-// armDisks tells which thresholds are in force, as they are with this layout of
+// setDiskThresholds sets the thresholds of disks and tasks, which depend on the layout of
 // the filesystems.
-func (d *daemon) armDisks(p *evict.Policy) {
+func (d *daemon) setDiskThresholds(p *evict.Policy) {
 	d.disks.Arm(p)
 	d.tasks.Arm(p)
 	d.metrics.Policy(p)
 }
 
-// layers asks the runtime for what writable layers take up.
-func layers(runtime *cri.Client) func(context.Context) (map[string]disks.Measured, error) {
+// layersOf returns a function that asks the runtime for the usage of writable layers.
+func layersOf(runtime *cri.Client) func(context.Context) (map[string]disks.Measured, error) {
 	return func(ctx context.Context) (map[string]disks.Measured, error) {
-		told, err := runtime.Layers(ctx)
-		if len(told) == 0 && err != nil {
+		layers, err := runtime.Layers(ctx)
+		if len(layers) == 0 && err != nil {
 			return nil, err
 		}
-		all := make(map[string]disks.Measured, len(told))
-		for id, l := range told {
+		all := make(map[string]disks.Measured, len(layers))
+		for id, l := range layers {
 			if l.UsedBytes == nil || l.Measured.IsZero() {
 				continue
 			}
@@ -78,7 +78,7 @@ func layers(runtime *cri.Client) func(context.Context) (map[string]disks.Measure
 			if l.InodesUsed != nil {
 				m.Inodes = *l.InodesUsed
 			} else {
-				m.Short = "the runtime tells no inodes"
+				m.Short = "the runtime does not report inodes"
 			}
 			all[id] = m
 		}

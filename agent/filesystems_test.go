@@ -11,10 +11,10 @@ import (
 	"github.com/evictd/evictd/agent/signal"
 )
 
-// Where no pod fills a disk, the records name what does, once that is known.
+// The records of futile evictions get the largest directories once they are surveyed.
 func TestOutsideDirectories(t *testing.T) {
 	node := t.TempDir()
-	d := &daemon{disks: disks.New(disks.Options{Procfs: "/proc", NodePath: node}), keeper: &keeper{wake: make(chan struct{}, 1)}}
+	d := &daemon{disks: disks.New(disks.Options{Procfs: "/proc", NodePath: node}), stateWriter: &stateWriter{requests: make(chan struct{}, 1)}}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- d.disks.Run(ctx) }()
@@ -32,8 +32,8 @@ func TestOutsideDirectories(t *testing.T) {
 		{UID: "memory", Cause: "memory.available", Futile: true},
 		{UID: "known", Cause: "nodefs.available", Futile: true, OutsideDirectories: byInodes},
 	})
-	d.surveyed("/elsewhere", byInodes, byBytes)
-	d.surveyed(point, byBytes, byInodes)
+	d.addSurvey("/elsewhere", byInodes, byBytes)
+	d.addSurvey(point, byBytes, byInodes)
 	want := map[string]string{"bytes": "/b", "inodes": "/i", "helped": "", "memory": "", "known": "/i"}
 	for _, rec := range d.records.List() {
 		got := ""

@@ -12,7 +12,7 @@ import (
 	"github.com/evictd/evictd/agent/self"
 )
 
-// buildHot makes the hot path and the watchdog beside it.
+// buildHot makes the hot path and its watchdog.
 func (d *daemon) buildHot(from memory.Options) error {
 	var err error
 	if d.reaper, err = act.NewReaper(); err != nil {
@@ -20,29 +20,29 @@ func (d *daemon) buildHot(from memory.Options) error {
 	}
 	d.reaper.Started = d.self.GiveRealTime
 	d.closers = append(d.closers, d.reaper.Close)
-	d.desk = hot.NewDesk()
+	d.arbiter = hot.NewDesk()
 	options := func() (hot.Options, error) {
 		read, err := memory.OpenApart(from)
 		if err != nil {
 			return hot.Options{}, err
 		}
 		d.closers = append(d.closers, read.Close)
-		d.apart = append(d.apart, read)
-		kill, look := d.strikers()
-		return hot.Options{Desk: d.desk, Read: read, Strike: kill, Look: look}, nil
+		d.asyncReaders = append(d.asyncReaders, read)
+		kill, look := d.fastKillers()
+		return hot.Options{Desk: d.arbiter, Read: read, Strike: kill, Look: look}, nil
 	}
 	forThread, err := options()
 	if err != nil {
 		return err
 	}
-	d.quick.Files = d.apart[0]
-	forThread.Read = d.quick
+	d.samplerReader.Files = d.asyncReaders[0]
+	forThread.Read = d.samplerReader
 	forThread.Started = func() {
 		d.self.GiveRealTime()
 		d.self.Rehearse(forThread)
 	}
-	d.lock = func(ctx context.Context) {
-		d.self.LockMemory(ctx, d.lanesStarting, func(ctx context.Context) bool {
+	d.lockMemory = func(ctx context.Context) {
+		d.self.LockMemory(ctx, d.lanesStarting, func() bool { return d.urgency() == self.Idle }, func(ctx context.Context) bool {
 			return d.hot.Do(ctx, func() { d.self.Rehearse(forThread) })
 		})
 	}
@@ -61,22 +61,22 @@ func (d *daemon) buildHot(from memory.Options) error {
 	return nil
 }
 
-// strikers makes a thread's own way to kill, and that of a dry run.
-func (d *daemon) strikers() (kill, look striker) {
-	kill, look = striker{act.NewStriker(d.reaper)}, striker{act.NewBlank()}
+// fastKillers makes a killer for one thread, and one for dry run.
+func (d *daemon) fastKillers() (kill, look fastKiller) {
+	kill, look = fastKiller{act.NewStriker(d.reaper)}, fastKiller{act.NewBlank()}
 	d.closers = append(d.closers, kill.Close, look.Close)
 	return kill, look
 }
 
-// startHot sets the hot path going, and the lane that is always there.
+// startHot starts the hot path, the watchdog and the poll lane.
 func (d *daemon) startHot(ctx context.Context, g *group) {
-	for _, a := range d.apart {
+	for _, a := range d.asyncReaders {
 		g.run("memory of the pods", func() error { return a.Run(ctx) })
 	}
 	g.run("collector", func() error { self.CollectGarbage(ctx, d.lanesStarting, d.urgency); return nil })
 	g.run("reaper", func() error { d.reaper.Run(ctx); return nil })
 	if d.killer.Urgent != nil {
-		go d.killer.Urgent.Run(ctx) // nobody waits for it: it may hang with a kill
+		go d.killer.Urgent.Run(ctx) // the end of evictd does not wait for it: it may hang in a kill
 	}
 	g.run("hot path", func() error { return d.hot.Run(ctx) })
 	g.run("watchdog", func() error { return d.watchdog.Run(ctx) })
@@ -96,21 +96,21 @@ func (d *daemon) startHot(ctx context.Context, g *group) {
 	})
 }
 
-// hotCounts tells how alarms were dealt with, and from what the readings were
-// taken that confirmed them.
-func (d *daemon) hotCounts() (alarms, readings map[string]uint64) {
+// hotPathCounts returns the number of alarms by result, and of confirming readings by
+// source.
+func (d *daemon) hotPathCounts() (alarms, readings map[string]uint64) {
 	alarms = make(map[string]uint64, hot.Results)
 	for r := range hot.Results {
 		alarms[strings.ReplaceAll(r.String(), " ", "_")] = d.hot.Count(r) + d.watchdog.Count(r)
 	}
-	sampler, files := d.quick.Counts()
+	sampler, files := d.samplerReader.Counts()
 	return alarms, map[string]uint64{"sampler": sampler, "files": files}
 }
 
-// striker strikes what holds made.
-type striker struct{ *act.Striker }
+// fastKiller is an act.Striker as a hot.Striker.
+type fastKiller struct{ *act.Striker }
 
 // Strike implements hot.Striker.
-func (s striker) Strike(p hot.Pod, g *evict.Guard) act.Strike {
+func (s fastKiller) Strike(p hot.Pod, g *evict.Guard) act.Strike {
 	return s.Striker.Strike(p.(*act.Hold), g)
 }

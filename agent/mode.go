@@ -9,15 +9,15 @@ import (
 	"github.com/evictd/evictd/kernel/cgroup"
 )
 
-// facts returns what the mode follows from, but for what the loop knows.
+// facts returns what the mode depends on, except what the loop knows.
 func (d *daemon) facts(h *cgroup.Hierarchy) func(*config.Config) loop.Facts {
-	place := self.Misplaced(kernel.FS(d.options.Procfs), h)
+	misplaced := self.Misplaced(kernel.FS(d.options.Procfs), h)
 	return func(cfg *config.Config) loop.Facts {
-		return loop.Facts{Configured: describeConfigured(cfg), Misplaced: place}
+		return loop.Facts{Configured: describeConfigured(cfg), Misplaced: misplaced}
 	}
 }
 
-// describeThresholds lists thresholds as the kubelet's flags have them.
+// describeThresholds formats thresholds as the kubelet's flags do.
 func describeThresholds(p *evict.Policy) []string {
 	var list []string
 	for _, t := range p.Thresholds {
@@ -30,7 +30,7 @@ func describeThresholds(p *evict.Policy) []string {
 	return list
 }
 
-// describeConfigured says why the configuration wants dry run, or "".
+// describeConfigured returns why the configuration asks for dry run, or "".
 func describeConfigured(cfg *config.Config) string {
 	if !cfg.DryRun {
 		return ""

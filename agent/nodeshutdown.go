@@ -9,41 +9,41 @@ import (
 	"github.com/evictd/evictd/agent/systemd"
 )
 
-// buildShutdown makes what stops the pods when the node goes down.
+// buildShutdown makes the graceful node shutdown and its connection to logind.
 func (d *daemon) buildShutdown() {
 	bus := "unix:path=" + filepath.Join(d.options.Rootfs, "/run/dbus/system_bus_socket")
-	d.guard = logind.NewGuard(logind.Options{
+	d.delayLock = logind.NewGuard(logind.Options{
 		Address: bus, Root: d.options.Rootfs, Log: d.log.Logger,
-		Keeper: lockKeeper{d.notifier}, Kept: keptLock(), IsKubelet: d.inventory.IsKubelet,
+		Keeper: lockStore{d.notifier}, Kept: storedLock(), IsKubelet: d.inventory.IsKubelet,
 	})
 	d.shutdown = driver.New(driver.Options{
-		Log: d.log.Logger, Guard: d.guard, View: d.view.Load, Inventory: d.inventory, Execute: d.execute, Metrics: d.metrics,
-		Save: d.save, RequestSave: d.keeper.poke, Bus: bus,
+		Log: d.log.Logger, Guard: d.delayLock, View: d.lastView.Load, Inventory: d.inventory, Execute: d.execute, Metrics: d.metrics,
+		Save: d.save, RequestSave: d.stateWriter.notify, Bus: bus,
 		Announce: func(p shutdown.Phase) {
 			status := "shutdown: " + string(p)
 			if p == shutdown.Idle {
-				status = d.board.StatusLine()
+				status = d.statusBoard.StatusLine()
 			}
 			d.notifier.Status(status)
 		},
 	})
 }
 
-// lockName is the lock's among the descriptors that the service manager keeps.
-const lockName = "evictd-inhibitor"
+// lockFDName is the name of the inhibitor lock in the service manager's FD store.
+const lockFDName = "evictd-inhibitor"
 
-// lockKeeper keeps the lock with the service manager.
-type lockKeeper struct{ *systemd.Notifier }
+// lockStore stores the inhibitor lock in the service manager's FD store.
+type lockStore struct{ *systemd.Notifier }
 
 // Keep implements logind.Keeper.
-func (k lockKeeper) Keep(fd int) error { return k.Notifier.Keep(lockName, fd) }
+func (k lockStore) Keep(fd int) error { return k.Notifier.Keep(lockFDName, fd) }
 
 // Forget implements logind.Keeper.
-func (k lockKeeper) Forget() error { return k.Notifier.Forget(lockName) }
+func (k lockStore) Forget() error { return k.Notifier.Forget(lockFDName) }
 
-// keptLock returns the lock of an earlier run, nil where there is none.
-func keptLock() *int {
-	if fd := systemd.Kept(lockName); fd >= 0 {
+// storedLock returns the stored lock of an earlier run, nil if there is none.
+func storedLock() *int {
+	if fd := systemd.Kept(lockFDName); fd >= 0 {
 		return &fd
 	}
 	return nil

@@ -20,17 +20,16 @@ import (
 	"github.com/evictd/evictd/kernel/psi"
 )
 
-// memoryOptions say where memory is read, and how it counts.
+// memoryOptions returns where memory is read, and how it is counted.
 func (d *daemon) memoryOptions(cfg *config.Config, h *cgroup.Hierarchy) memory.Options {
 	return memory.Options{
 		Procfs: kernel.FS(d.options.Procfs), Hierarchy: h, CgroupRoot: cfg.CgroupRoot,
-		CountCache: cfg.MemoryAccounting == config.AccountingAvailable, Armed: &d.armed,
+		CountCache: cfg.MemoryAccounting == config.AccountingAvailable, Armed: &d.thresholds,
 		Drift: memory.HostDrift(kernel.FS(d.options.Sysfs)),
 	}
 }
 
-// buildLanes opens the ways in which evictd learns of pressure. One that is
-// required and can't be had is an error.
+// buildLanes makes and opens the lanes. It fails if a required one is not available.
 func (d *daemon) buildLanes(cfg *config.Config, h *cgroup.Hierarchy) error {
 	options := d.memoryOptions(cfg, h)
 	read, err := memory.Open(options)
@@ -49,25 +48,25 @@ func (d *daemon) buildLanes(cfg *config.Config, h *cgroup.Hierarchy) error {
 		Tasks:    countedTasks{d.tasks},
 		BPFFloor: n.BPFFloor, BPFCeiling: n.BPFCeiling,
 		Stall: cfg.Pressure.Memory.Full.Stall, StallWindow: cfg.Pressure.Memory.Full.Window,
-		Quick:   d.quick,
-		Changed: d.tellLane,
+		Quick:   d.samplerReader,
+		Changed: d.logLane,
 	})
 	d.closers = append(d.closers, d.lanes.Close)
 	d.metrics.Notification(d.notification)
-	armed := marks(cfg.Policy(d.disks.Layout()))
-	d.armed.Set(armed)
+	armed := thresholdsOf(cfg.Policy(d.disks.Layout()))
+	d.thresholds.Set(armed)
 	d.lanes.Arm(armed)
 	return d.lanes.Open()
 }
 
-// countedTasks is the watch over tasks, which has its own name for a counter.
+// countedTasks is a tasks.Watch as lanes.Tasks.
 type countedTasks struct{ *tasks.Watch }
 
 // Use implements lanes.Tasks.
 func (t countedTasks) Use(c lanes.TaskCounter) error { return t.Watch.Use(c) }
 
-// marks are the thresholds of a policy, as lanes watch them.
-func marks(p *evict.Policy) []signal.Threshold {
+// thresholdsOf returns the thresholds of a policy, as the lanes watch them.
+func thresholdsOf(p *evict.Policy) []signal.Threshold {
 	var list []signal.Threshold
 	for _, t := range p.Thresholds {
 		list = append(list, t.Threshold)
@@ -75,13 +74,13 @@ func marks(p *evict.Policy) []signal.Threshold {
 	return list
 }
 
-// tellLane logs that a lane came into another state.
-func (d *daemon) tellLane(s lanes.Status) {
+// logLane logs a lane's change of state.
+func (d *daemon) logLane(s lanes.Status) {
 	switch s.State {
 	case lanes.Degraded:
-		d.log.Warn("lane degraded, the others go on", "lane", s.Name, "why", s.Why)
+		d.log.Warn("lane degraded; the other lanes remain", "lane", s.Name, "why", s.Why)
 	case lanes.Unavailable:
-		d.log.Info("lane not available here", "lane", s.Name, "why", s.Why)
+		d.log.Info("lane not available on this host", "lane", s.Name, "why", s.Why)
 	case lanes.Up:
 		attributes := []any{"lane", s.Name}
 		if s.Why != "" {
@@ -91,14 +90,14 @@ func (d *daemon) tellLane(s lanes.Status) {
 	}
 }
 
-// startLanes sets the watch over the lanes going.
+// startLanes starts the lanes and the reader of the OOM killer's victims.
 func (d *daemon) startLanes(ctx context.Context, g *group) {
 	g.run("lanes", func() error { return d.lanes.Run(ctx) })
 	g.run("kernel's kills", func() error { d.kernelKills().Run(ctx); return nil })
 }
 
-// watchContainers has the lanes watch over the containers that run.
-func (d *daemon) watchContainers(s *pods.Snapshot) {
+// followContainers gives the cgroups of the running containers to the lanes.
+func (d *daemon) followContainers(s *pods.Snapshot) {
 	cgroups := map[string]bool{}
 	for _, h := range s.Handles {
 		for _, c := range h.Containers {
@@ -110,7 +109,7 @@ func (d *daemon) watchContainers(s *pods.Snapshot) {
 	d.lanes.Follow(cgroups)
 }
 
-// notification is what a scrape is told of the lanes.
+// notification returns the metrics of the lanes.
 func (d *daemon) notification() (n metrics.Notification) {
 	n.Lanes = d.lanes.Statuses(time.Now())
 	counts := d.lanes.Counts()
@@ -123,13 +122,13 @@ func (d *daemon) notification() (n metrics.Notification) {
 	if l := counts.Limits; l != nil {
 		n.Limits = &metrics.Limits{Max: l.Max, OOM: l.OOM, OOMKills: l.OOMKills}
 	}
-	n.Alarms, n.Readings = d.hotCounts()
+	n.Alarms, n.Readings = d.hotPathCounts()
 	n.Stalls = stallTotals(kernel.FS(d.options.Procfs))
 	return n
 }
 
-// stallTotals reads for how long tasks have waited for each resource. What the
-// kernel does not tell is left out.
+// stallTotals reads how long tasks have waited for each resource. It leaves out what the
+// kernel does not have.
 func stallTotals(proc kernel.FS) (list []metrics.Stall) {
 	both := func(resource psi.Resource, s psi.Stall, err error) {
 		if err == nil {
@@ -147,14 +146,14 @@ func stallTotals(proc kernel.FS) (list []metrics.Stall) {
 	return list
 }
 
-// lanesStarting reports whether a lane has not been opened for the first time.
+// lanesStarting reports whether a lane has not been opened yet.
 func (d *daemon) lanesStarting() bool {
 	return slices.ContainsFunc(d.lanes.Statuses(time.Now()), func(s lanes.Status) bool { return s.State == lanes.Starting })
 }
 
-// urgency is that of the loop's last iteration.
+// urgency returns the pressure level of the loop's last iteration.
 func (d *daemon) urgency() self.Urgency {
-	v := d.view.Load()
+	v := d.lastView.Load()
 	switch {
 	case v == nil || v.Busy():
 		return self.Busy
@@ -164,13 +163,13 @@ func (d *daemon) urgency() self.Urgency {
 	return self.Idle
 }
 
-// kernelKills makes what reports the processes that the kernel's OOM killer takes.
+// kernelKills makes the reporter of the kernel's OOM kills.
 func (d *daemon) kernelKills() *status.KernelKills {
 	return &status.KernelKills{
 		Victims: d.lanes.Victims(), Records: d.records, Warn: d.log.Warn,
-		Count: d.metrics.KernelKilled, Save: d.keeper.poke, List: d.inventory.Refresh,
+		Count: d.metrics.KernelKilled, Save: d.stateWriter.notify, List: d.inventory.Refresh,
 		Snapshot: func() *pods.Snapshot {
-			if v := d.view.Load(); v != nil {
+			if v := d.lastView.Load(); v != nil {
 				return &v.Snapshot
 			}
 			return &pods.Snapshot{}

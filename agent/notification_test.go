@@ -27,15 +27,15 @@ func TestUrgency(t *testing.T) {
 		view *loop.View
 		want self.Urgency
 	}{
-		{"before the first turn", nil, self.Busy},
+		{"before the first iteration", nil, self.Busy},
 		{"plenty", view(8 * gi), self.Idle},
 		{"near the threshold", view(gi / 2), self.Near},
 		{"low", low, self.Busy},
-		{"a victim on its way", view(8*gi, evict.Victim{Status: evict.Unsettled}), self.Busy},
+		{"a victim in flight", view(8*gi, evict.Victim{Status: evict.Unsettled}), self.Busy},
 	} {
-		d := &daemon{view: &atomic.Pointer[loop.View]{}}
+		d := &daemon{lastView: &atomic.Pointer[loop.View]{}}
 		if tt.view != nil {
-			d.view.Store(tt.view)
+			d.lastView.Store(tt.view)
 		}
 		if got := d.urgency(); got != tt.want {
 			t.Errorf("%s: urgency() = %d; want %d", tt.name, got, tt.want)

@@ -8,7 +8,7 @@ import (
 	"github.com/evictd/evictd/kernel/cgroup"
 )
 
-// buildScores makes what keeps the OOM scores of containers at what they should be.
+// buildScores makes the enforcer of the containers' OOM scores.
 func (d *daemon) buildScores(h *cgroup.Hierarchy) *oomscore.Enforcer {
 	return oomscore.New(oomscore.Options{
 		Hierarchy: h, Procfs: kernel.FS(d.options.Procfs), Containers: d.enforcedScores,
@@ -16,10 +16,10 @@ func (d *daemon) buildScores(h *cgroup.Hierarchy) *oomscore.Enforcer {
 	})
 }
 
-// enforcedScores lists the containers whose scores are enforced now: none in a dry
-// run, and none of a kubelet's pods.
+// enforcedScores returns the containers whose scores are enforced: none in dry run, and
+// none of a kubelet's pods.
 func (d *daemon) enforcedScores() (list []oomscore.Container) {
-	v := d.view.Load()
+	v := d.lastView.Load()
 	if v == nil || v.Mode.DryRun || v.Config.OOMScoreAdj != config.OOMScoreAdjEnforce {
 		return nil
 	}
@@ -27,7 +27,7 @@ func (d *daemon) enforcedScores() (list []oomscore.Container) {
 		p := &v.Snapshot.Pods[i]
 		handle := v.Snapshot.Handles[p.UID]
 		for n := range handle.Containers {
-			if c, ok := scored(p.Key(), &handle.Containers[n]); ok && handle.Owned {
+			if c, ok := wantedScore(p.Key(), &handle.Containers[n]); ok && handle.Owned {
 				list = append(list, c)
 			}
 		}
@@ -35,8 +35,9 @@ func (d *daemon) enforcedScores() (list []oomscore.Container) {
 	return list
 }
 
-// scored returns a container whose score is known that it should have.
-func scored(pod string, c *evict.ContainerHandle) (oomscore.Container, bool) {
+// wantedScore returns a container with the score that it should have; ok is false if that
+// is not known.
+func wantedScore(pod string, c *evict.ContainerHandle) (oomscore.Container, bool) {
 	if c.Cgroup == "" || c.OOMScoreAdj == nil {
 		return oomscore.Container{}, false
 	}

@@ -6,10 +6,10 @@ import (
 	"os"
 )
 
-// Options are what the command line decides.
+// Options are the values of the command line.
 type Options struct {
-	// ConfigPath is the AgentConfiguration; ConfigGiven tells that it was
-	// asked for by name, so that it must be there.
+	// ConfigPath is the AgentConfiguration. With ConfigGiven it was given by a flag, so
+	// that it must exist.
 	ConfigPath        string
 	ConfigGiven       bool
 	KubeletConfigPath string
@@ -20,7 +20,7 @@ type Options struct {
 	WebAddress    string
 	WebConfigFile string
 
-	// The places where the host's filesystems are mounted.
+	// Where the host's filesystems are mounted.
 	Cgroupfs string
 	Procfs   string
 	Rootfs   string
@@ -30,7 +30,7 @@ type Options struct {
 	LogFormat string // text or json
 	Stderr    io.Writer
 
-	// Reload asks for the configuration to be read again.
+	// Reload requests that the configuration be read again.
 	Reload <-chan os.Signal
 }
 

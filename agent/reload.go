@@ -11,8 +11,8 @@ import (
 	"github.com/evictd/evictd/agent/status"
 )
 
-// reload reads the configuration again on SIGHUP and on a command of the control
-// socket. One that is wrong changes nothing.
+// reload reads the configuration again on SIGHUP and on request of the control socket. A
+// wrong one changes nothing.
 func (d *daemon) reload(ctx context.Context) {
 	inForce := d.config
 	for {
@@ -21,16 +21,16 @@ func (d *daemon) reload(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-d.options.Reload:
-		case answer = <-d.reloads:
+		case answer = <-d.reloadRequests:
 		}
 		d.notifier.Reloading()
-		cfg, err := d.loadAgain(ctx, inForce)
+		cfg, err := d.reloadConfig(ctx, inForce)
 		if cfg != nil {
 			inForce = cfg
 		}
 		line := "configuration not reloaded"
 		if err == nil {
-			line = d.board.StatusLine()
+			line = d.statusBoard.StatusLine()
 		}
 		d.notifier.Reloaded(line)
 		if answer != nil {
@@ -39,15 +39,16 @@ func (d *daemon) reload(ctx context.Context) {
 	}
 }
 
-// loadAgain reads the configuration and puts it into force, and returns it.
-func (d *daemon) loadAgain(ctx context.Context, before *config.Config) (*config.Config, error) {
+// reloadConfig reads the configuration, puts it into force and returns it. On an error the
+// old one stays in force.
+func (d *daemon) reloadConfig(ctx context.Context, before *config.Config) (*config.Config, error) {
 	o := d.options
 	cfg, err := config.Load(config.Options{Path: o.ConfigPath, PathGiven: o.ConfigGiven, KubeletPath: o.KubeletConfigPath, DryRun: o.DryRun})
 	if err != nil {
 		d.metrics.ConfigRejected()
-		rejected := d.board.Loading()
+		rejected := d.statusBoard.Loading()
 		rejected.Error = err.Error()
-		d.board.SetLoading(rejected)
+		d.statusBoard.SetLoading(rejected)
 		d.log.Error("configuration not reloaded, the old one stays in force", "error", err)
 		return nil, err
 	}
@@ -56,16 +57,16 @@ func (d *daemon) loadAgain(ctx context.Context, before *config.Config) (*config.
 	}
 	d.inventory.Configure(cfg.TrustAnnotations, cfg.Kubelet == config.KubeletAbsent)
 	d.reclaimer.Configure(reclaimPolicy(cfg))
-	d.arm(cfg)
+	d.setThresholds(cfg)
 	now := status.Loading{At: time.Now(), NeedsRestart: needRestart(d.config, cfg)}
 	d.metrics.ConfigLoaded(now.At)
 	if now.Changed, err = cfg.Changes(before); err != nil {
-		d.log.Error("the changes of the configuration can't be listed", "error", err)
+		d.log.Error("could not compare the configuration with the old one", "error", err)
 	}
-	d.board.SetLoading(now)
+	d.statusBoard.SetLoading(now)
 	d.log.Info("configuration reloaded", "files", cfg.Files, "changed", changesText(now.Changed))
 	if len(now.NeedsRestart) > 0 {
-		d.log.Warn("changed configuration is in force after a restart only", "fields", now.NeedsRestart)
+		d.log.Warn("changed fields take effect after a restart of evictd", "fields", now.NeedsRestart)
 	}
 	for _, n := range cfg.Notices {
 		d.log.Warn("configuration", "notice", n.String())
@@ -73,10 +74,10 @@ func (d *daemon) loadAgain(ctx context.Context, before *config.Config) (*config.
 	return cfg, nil
 }
 
-// loggedChanges is how many changes a log line lists: a file may have thousands.
+// loggedChanges is the most changes in a log line: a file may have thousands.
 const loggedChanges = 20
 
-// changesText lists changes for a log line.
+// changesText formats changes for a log line.
 func changesText(changes []config.Change) string {
 	if len(changes) == 0 {
 		return "nothing"
@@ -99,25 +100,25 @@ func changesText(changes []config.Change) string {
 	return strings.Join(texts, "; ")
 }
 
-// requestReload has the configuration read again, and returns when it is in force.
+// requestReload reloads the configuration, and returns when it is in force.
 func (d *daemon) requestReload(ctx context.Context) error {
 	answer := make(chan error, 1)
 	select {
-	case d.reloads <- answer:
+	case d.reloadRequests <- answer:
 	case <-ctx.Done():
-		return errLoadingLate
+		return errReloadTimeout
 	}
 	select {
 	case err := <-answer:
 		return err
 	case <-ctx.Done():
-		return errLoadingLate
+		return errReloadTimeout
 	}
 }
 
-var errLoadingLate = errors.New("the configuration is not in force yet, evictd is busy; evictctl status shows when it is")
+var errReloadTimeout = errors.New("the configuration is not in force yet, evictd is busy; evictctl status shows when it is")
 
-// needRestart names the fields that differ and are only read when evictd starts.
+// needRestart returns the fields that differ and are read only at the start of evictd.
 func needRestart(started, now *config.Config) (fields []string) {
 	if now.RuntimeEndpoint != started.RuntimeEndpoint {
 		fields = append(fields, "runtimeEndpoint")

@@ -13,9 +13,8 @@ import (
 	"github.com/evictd/evictd/agent/control"
 )
 
-// A reload reads the files that evictd was started with, the kubelet's too; it
-// says what it has changed, what is wrong, and what waits for a restart for as
-// long as that is so.
+// A reload reads the files that evictd was started with, the kubelet's too. The status has
+// what changed, what is wrong, and which fields need a restart.
 func TestReload(t *testing.T) {
 	d := buildHere(t)
 	kubelet := filepath.Join(t.TempDir(), "kubelet.yaml")
@@ -49,18 +48,18 @@ func TestReload(t *testing.T) {
 			"evictionHard.memory.available", "evictionHard.imagefs.available", "evictionHard.imagefs.inodesFree", "evictionHard.nodefs.available", "evictionHard.nodefs.inodesFree",
 		}, nil},
 		{"mistake in it", header + "evictionHard: {memory.avialable: 200Mi}", "", kubelet + ":3: evictionHard.memory.avialable: ", nil, nil},
-		{"mended", header + "evictionHard: {memory.available: 200Mi}", "", "", []string{}, nil},
-		{"for the next start", header + "evictionHard: {memory.available: 200Mi}", "memoryAccounting: available\n", "", []string{"memoryAccounting"}, []string{"memoryAccounting"}},
-		{"it still waits", header + "evictionHard: {memory.available: 200Mi}", "memoryAccounting: available\nmaxVictims: 5\n", "", []string{"maxVictims"}, []string{"memoryAccounting"}},
-		{"taken back", header + "evictionHard: {memory.available: 200Mi}", "maxVictims: 5\n", "", []string{"memoryAccounting"}, nil},
+		{"corrected", header + "evictionHard: {memory.available: 200Mi}", "", "", []string{}, nil},
+		{"needs a restart", header + "evictionHard: {memory.available: 200Mi}", "memoryAccounting: available\n", "", []string{"memoryAccounting"}, []string{"memoryAccounting"}},
+		{"still needs a restart", header + "evictionHard: {memory.available: 200Mi}", "memoryAccounting: available\nmaxVictims: 5\n", "", []string{"maxVictims"}, []string{"memoryAccounting"}},
+		{"reverted", header + "evictionHard: {memory.available: 200Mi}", "maxVictims: 5\n", "", []string{"memoryAccounting"}, nil},
 	} {
 		write(kubelet, tt.kubelet)
 		write(d.options.ConfigPath, string(own)+tt.own)
-		err := d.board.Reload(t.Context())
+		err := d.statusBoard.Reload(t.Context())
 		if (err != nil) != (tt.err != "") || err != nil && !strings.Contains(err.Error(), tt.err) {
 			t.Errorf("%s: Reload() = %v; want %q in it", tt.name, err, tt.err)
 		}
-		c := d.board.Status().Config
+		c := d.statusBoard.Status().Config
 		if (c.LastReloadError != "") != (tt.err != "") {
 			t.Errorf("%s: last reload error = %q; want one: %t", tt.name, c.LastReloadError, tt.err != "")
 		}

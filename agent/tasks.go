@@ -10,10 +10,11 @@ import (
 	"github.com/evictd/evictd/kernel/cgroup"
 )
 
-// kubepodsFor is how long the place of the pods' cgroup holds.
-const kubepodsFor = 10 * time.Second
+// kubepodsLookupInterval is how often the pods' cgroup is looked up: it moves only when the
+// kubelet is configured again.
+const kubepodsLookupInterval = 10 * time.Second
 
-// buildTasks makes the watch over tasks.
+// buildTasks makes the watch of the tasks.
 func (d *daemon) buildTasks(cfg *config.Config, h *cgroup.Hierarchy) error {
 	tree := h.Memory // v2 has one tree for all
 	if h.Version != cgroup.V2 {
@@ -27,7 +28,7 @@ func (d *daemon) buildTasks(cfg *config.Config, h *cgroup.Hierarchy) error {
 		Pods: func() (kernel.FS, string, bool) {
 			mu.Lock()
 			defer mu.Unlock()
-			if looked.IsZero() || time.Since(looked) > kubepodsFor {
+			if looked.IsZero() || time.Since(looked) > kubepodsLookupInterval {
 				looked, path = time.Now(), ""
 				if found, ok, err := h.Kubepods(cfg.CgroupRoot); err == nil && ok {
 					path = found.Path

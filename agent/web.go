@@ -12,12 +12,11 @@ import (
 	"github.com/evictd/evictd/agent/self"
 )
 
-// webRetryInterval is how often evictd tries again to serve metrics.
+// webRetryInterval is how often evictd tries again to listen, after a failure.
 const webRetryInterval = 10 * time.Second
 
-// webServer serves metrics and health. Evictions do not depend on it: every
-// local user can take a port above 1023, and that must not keep evictd from its
-// start.
+// webServer serves metrics and health. evictd starts without it, because every local user
+// can bind a port above 1023.
 type webServer struct {
 	address string
 	serve   func(context.Context, net.Listener) error
@@ -31,7 +30,7 @@ func (d *daemon) newWebServer() *webServer {
 		address: d.options.WebAddress, retry: webRetryInterval, log: d.log.Logger,
 		serve: func(ctx context.Context, l net.Listener) error {
 			return metrics.Serve(ctx, l, metrics.Options{
-				Handler:    metrics.Mux(d.metrics.Handler(d.log.Logger), &d.beat, slowestTurn, d.board.Checks()...),
+				Handler:    metrics.Mux(d.metrics.Handler(d.log.Logger), &d.heartbeat, loopTimeout, d.statusBoard.Checks()...),
 				ConfigFile: d.options.WebConfigFile,
 				Thread:     self.OrdinaryPriority,
 				Log:        d.log.Logger,
@@ -40,7 +39,7 @@ func (d *daemon) newWebServer() *webServer {
 	}
 }
 
-// run serves until ctx ends, and tries again where that fails. It returns nil.
+// run serves until ctx ends, and tries again after a failure. It returns nil.
 func (w *webServer) run(ctx context.Context) error {
 	logged := ""
 	for {
@@ -52,7 +51,7 @@ func (w *webServer) run(ctx context.Context) error {
 		failure := err.Error()
 		w.failure.Store(&failure)
 		if failure != logged || time.Since(began) > w.retry {
-			w.log.Warn("metrics and health are not served, trying again", "address", w.address, "error", err)
+			w.log.Warn("could not serve metrics and health; evictd tries again", "address", w.address, "error", err)
 		}
 		logged = failure
 		select {
@@ -63,6 +62,7 @@ func (w *webServer) run(ctx context.Context) error {
 	}
 }
 
+// once listens and serves until that fails or ctx ends.
 func (w *webServer) once(ctx context.Context) error {
 	l, err := (&net.ListenConfig{}).Listen(ctx, "tcp", w.address)
 	if err != nil {
@@ -72,7 +72,7 @@ func (w *webServer) once(ctx context.Context) error {
 	return w.serve(ctx, l)
 }
 
-// warning says why metrics are not served, "" where they are.
+// warning returns why metrics are not served, "" if they are.
 func (w *webServer) warning() string {
 	if w == nil || w.failure.Load() == nil {
 		return ""
@@ -80,9 +80,8 @@ func (w *webServer) warning() string {
 	return fmt.Sprintf("metrics and health are not served, trying again every %v: %s", w.retry, *w.failure.Load())
 }
 
-// checkWebAddress reports an address that can never be listened on. Whether it
-// can be now may change: its port may be free later, and the node may get its
-// address.
+// checkWebAddress returns an error for an address that is malformed. It does not listen: the
+// port may be free later, and the node may get the address later.
 func checkWebAddress(ctx context.Context, address string) error {
 	_, port, err := net.SplitHostPort(address)
 	if err == nil {

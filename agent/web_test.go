@@ -12,9 +12,9 @@ import (
 	"time"
 )
 
-// Every local user can take the port: evictd starts without metrics, says so, and
-// serves them when the port is free.
-func TestMetricsPortTaken(t *testing.T) {
+// While another process has the port, evictd runs without metrics and warns. It serves them
+// when the port is free.
+func TestMetricsPortInUse(t *testing.T) {
 	taken, err := net.Listen("tcp", "127.0.0.1:0")
 	if err != nil {
 		t.Fatal(err)
@@ -23,7 +23,7 @@ func TestMetricsPortTaken(t *testing.T) {
 	address := taken.Addr().String()
 	d := &daemon{
 		options: Options{ControlSocket: filepath.Join(t.TempDir(), "s"), WebAddress: address},
-		log:     &droppingLog{Logger: slog.New(slog.DiscardHandler)},
+		log:     &asyncLog{Logger: slog.New(slog.DiscardHandler)},
 	}
 	defer d.close()
 	if err := d.listen(); err != nil {
@@ -40,10 +40,10 @@ func TestMetricsPortTaken(t *testing.T) {
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() { done <- w.run(ctx) }()
-	until(t, "a warning names the port", func() bool { return strings.Contains(w.warning(), "address already in use") })
+	waitFor(t, "a warning names the port", func() bool { return strings.Contains(w.warning(), "address already in use") })
 
 	taken.Close()
-	until(t, "metrics are served", func() bool {
+	waitFor(t, "metrics are served", func() bool {
 		response, err := http.Get("http://" + address)
 		if err != nil {
 			return false
@@ -60,12 +60,12 @@ func TestMetricsPortTaken(t *testing.T) {
 	}
 }
 
-// until waits for something to be so.
-func until(t *testing.T, what string, so func() bool) {
+// waitFor waits until ok returns true.
+func waitFor(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	for end := time.Now().Add(20 * time.Second); !so(); time.Sleep(time.Millisecond) {
+	for end := time.Now().Add(20 * time.Second); !ok(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
-			t.Fatalf("not so after 20s: %s", what)
+			t.Fatalf("after 20 s, not yet: %s", what)
 		}
 	}
 }

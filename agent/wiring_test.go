@@ -12,7 +12,7 @@ import (
 	"github.com/evictd/evictd/agent/signal"
 )
 
-// part returns a field, also an unexported one, of what v leads to.
+// part returns a field, also an unexported one, of the struct that v points to.
 func part(v any, names ...string) reflect.Value {
 	r := reflect.ValueOf(v)
 	for _, name := range names {
@@ -27,8 +27,7 @@ func part(v any, names ...string) reflect.Value {
 	return r
 }
 
-// missing names the fields of a struct without which it can't work: interfaces,
-// functions and pointers that are nil.
+// missing returns the fields of a struct that are nil interfaces, functions and pointers.
 func missing(v reflect.Value) (names []string) {
 	for v.Kind() == reflect.Pointer {
 		v = v.Elem()
@@ -44,21 +43,21 @@ func missing(v reflect.Value) (names []string) {
 	return names
 }
 
-// The rooms get all that they need, the same of it, and each actuator and striker in
-// the place of its kind: a dry run must never get one that kills.
+// All parts get their dependencies, and share one instance of each. Dry run never gets an
+// actuator or killer that kills.
 func TestWiring(t *testing.T) {
 	d := buildHere(t)
 	for name, shared := range map[string][]reflect.Value{
-		"desk":      {reflect.ValueOf(d.desk), part(d.loop, "desk")},
+		"arbiter":   {reflect.ValueOf(d.arbiter), part(d.loop, "arbiter")},
 		"liveness":  {reflect.ValueOf(d.liveness), part(d.loop, "liveness")},
 		"executor":  {reflect.ValueOf(d.execute), part(d.loop, "execute"), part(d.shutdown, "o", "Execute")},
-		"records":   {reflect.ValueOf(d.records), part(d.execute, "records"), part(d.loop, "records"), part(d.board, "o", "Records")},
-		"view":      {reflect.ValueOf(d.view), part(d.loop, "observer", "o", "View")},
-		"board":     {reflect.ValueOf(d.board), part(d.loop, "observer", "o", "Board")},
+		"records":   {reflect.ValueOf(d.records), part(d.execute, "records"), part(d.loop, "records"), part(d.statusBoard, "o", "Records")},
+		"view":      {reflect.ValueOf(d.lastView), part(d.loop, "observer", "o", "View")},
+		"board":     {reflect.ValueOf(d.statusBoard), part(d.loop, "observer", "o", "Board")},
 		"hot path":  {reflect.ValueOf(d.hot), part(d.loop, "hot")},
 		"watchdog":  {reflect.ValueOf(d.watchdog), part(d.loop, "watchdog")},
-		"inventory": {reflect.ValueOf(d.inventory), part(d.loop, "inventory"), part(d.shutdown, "o", "Inventory"), part(d.board, "o", "Inventory")},
-		"guard":     {reflect.ValueOf(d.guard), part(d.shutdown, "o", "Guard"), part(d.board, "o", "Guard")},
+		"inventory": {reflect.ValueOf(d.inventory), part(d.loop, "inventory"), part(d.shutdown, "o", "Inventory"), part(d.statusBoard, "o", "Inventory")},
+		"guard":     {reflect.ValueOf(d.delayLock), part(d.shutdown, "o", "Guard"), part(d.statusBoard, "o", "Guard")},
 		"killer":    {reflect.ValueOf(d.killer), part(d.execute, "killer")},
 	} {
 		for _, other := range shared[1:] {
@@ -74,8 +73,8 @@ func TestWiring(t *testing.T) {
 	}{
 		{"actuator", part(d.execute, "killer"), reflect.TypeFor[*act.Killer]()},
 		{"actuator of a dry run", part(d.execute, "dryRun"), reflect.TypeFor[*act.DryRun]()},
-		{"signaller", part(d.loop, "own", "Striker", "signaller"), part(act.NewStriker(nil), "signaller").Type()},
-		{"signaller of a dry run", part(d.loop, "ownLook", "Striker", "signaller"), part(act.NewBlank(), "signaller").Type()},
+		{"signaller", part(d.loop, "ownKiller", "Striker", "signaller"), part(act.NewStriker(nil), "signaller").Type()},
+		{"signaller of a dry run", part(d.loop, "ownDryRun", "Striker", "signaller"), part(act.NewBlank(), "signaller").Type()},
 	} {
 		if got := tt.of.Type(); got != tt.want {
 			t.Errorf("%s = %v; want %v", tt.name, got, tt.want)
@@ -86,21 +85,21 @@ func TestWiring(t *testing.T) {
 		later []string // what is nil until Run
 	}{
 		"loop":     {reflect.ValueOf(d.loop), []string{"view"}},
-		"holds":    {part(d.loop, "holds"), nil},
+		"handles":  {part(d.loop, "killHandles"), nil},
 		"observer": {part(d.loop, "observer", "o"), nil},
 		"executor": {reflect.ValueOf(d.execute), nil},
 		"shutdown": {part(d.shutdown, "o"), nil},
-		"status":   {part(d.board, "o"), nil},
+		"status":   {part(d.statusBoard, "o"), nil},
 	} {
 		if got := missing(of.room); !slices.Equal(got, of.later) {
 			t.Errorf("%s: nil = %q; want %q", name, got, of.later)
 		}
 	}
-	if part(d.loop, "drift").Int() <= 0 || part(d.loop, "stalls", "tree").IsNil() || part(d.shutdown, "o", "Bus").Len() == 0 {
+	if part(d.loop, "drift").Int() <= 0 || part(d.loop, "reclaimStalls", "tree").IsNil() || part(d.shutdown, "o", "Bus").Len() == 0 {
 		t.Error("the loop lacks the drift of per-CPU counters or the hierarchy, or the shutdown its bus")
 	}
-	if part(d.board, "o", "Last", "Reason").Len() == 0 {
-		t.Error("the status lacks what became of the boot before: it was made before that was restored")
+	if part(d.statusBoard, "o", "Last", "Reason").Len() == 0 {
+		t.Error("the status lacks how the last boot ended: it was made before the state was restored")
 	}
 	// Function values can't be compared, but their code can.
 	if !slices.ContainsFunc(d.closers, func(f func() error) bool {
@@ -110,11 +109,11 @@ func TestWiring(t *testing.T) {
 	}
 }
 
-// The first step of a run goes on with what the run before has saved.
-func TestVictimsAreKept(t *testing.T) {
+// A run continues with the victims and records that the run before has saved.
+func TestVictimsAreSaved(t *testing.T) {
 	d := buildHere(t)
 	victim := evict.Victim{UID: "u", Pod: "default/p", Cause: signal.MemoryAvailable.String(), Decided: time.Now(), Fell: time.Now(), Status: evict.Unsettled}
-	d.view.Store(&loop.View{State: evict.State{Victims: []evict.Victim{victim}}})
+	d.lastView.Store(&loop.View{State: evict.State{Victims: []evict.Victim{victim}}})
 	d.records.Restore([]evict.Record{{UID: "u", Pod: "default/p", Result: evict.ResultKilled}})
 	if err := d.save(); err != nil {
 		t.Fatal(err)
@@ -126,11 +125,11 @@ func TestVictimsAreKept(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(again.close)
-	running(t, again)()
-	if v := again.view.Load(); len(v.State.Victims) != 1 || v.State.Victims[0].UID != "u" {
+	runLoop(t, again)()
+	if v := again.lastView.Load(); len(v.State.Victims) != 1 || v.State.Victims[0].UID != "u" {
 		t.Errorf("victims = %+v; want the one that was saved", v.State.Victims)
 	}
-	if r := again.board.Status().Records; len(r) != 1 || r[0].UID != "u" {
+	if r := again.statusBoard.Status().Records; len(r) != 1 || r[0].UID != "u" {
 		t.Errorf("records = %+v; want the one that was saved", r)
 	}
 }

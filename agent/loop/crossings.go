@@ -9,12 +9,12 @@ import (
 	"github.com/evictd/evictd/agent/signal"
 )
 
-// crossingTime is when a signal was last seen above, and first below, its hard
+// crossingTime is when a signal was last read above, and first read below, its hard
 // threshold.
 type crossingTime struct{ lastAbove, seen time.Time }
 
-// trackCrossings keeps when each signal was seen above its hard threshold last
-// and below it first, and how far below it fell.
+// trackCrossings updates the crossing times of the hard thresholds, and in the records how
+// far the signals fell below them.
 func (l *Loop) trackCrossings(v *View) {
 	for _, t := range v.Policy.Thresholds {
 		if !t.Hard() {
@@ -30,10 +30,10 @@ func (l *Loop) trackCrossings(v *View) {
 		default:
 			if c.seen.IsZero() {
 				c.seen = v.Time
-				if l.raise.LastAbove.After(c.lastAbove) {
-					c.lastAbove = l.raise.LastAbove
+				if l.alarm.LastAbove.After(c.lastAbove) {
+					c.lastAbove = l.alarm.LastAbove
 				}
-				if r := l.raise; r.Seen.After(c.lastAbove) && r.Seen.Before(v.Time) {
+				if r := l.alarm; r.Seen.After(c.lastAbove) && r.Seen.Before(v.Time) {
 					c.seen = r.Seen
 				}
 				l.episode[t.Signal] = v.Time
@@ -43,7 +43,7 @@ func (l *Loop) trackCrossings(v *View) {
 	}
 }
 
-// record begins the record of an order.
+// record returns the new record of an order.
 func (l *Loop) record(v *View, o *evict.Order) evict.Record {
 	rec := evict.Record{
 		Pod: o.Pod, UID: o.UID, Cause: o.Cause, Hard: o.Hard, DryRun: v.Mode.DryRun,
@@ -58,8 +58,8 @@ func (l *Loop) record(v *View, o *evict.Order) evict.Record {
 		if !o.Hard {
 			rec.LastAbove, rec.CrossingSeen = time.Time{}, l.softSince(s)
 		}
-		if l.raise.Lane != "" && !l.raise.Seen.Before(rec.LastAbove) {
-			rec.Lane = l.raise.Lane
+		if l.alarm.Lane != "" && !l.alarm.Seen.Before(rec.LastAbove) {
+			rec.Lane = l.alarm.Lane
 		}
 	}
 	if slices.ContainsFunc(l.contention(), func(c evict.Contention) bool { return string(c.Condition) == o.Cause }) {
@@ -68,7 +68,7 @@ func (l *Loop) record(v *View, o *evict.Order) evict.Record {
 	return rec
 }
 
-// softSince returns when a signal's soft threshold was first seen to be met.
+// softSince returns since when a signal's soft threshold is met; zero if it is not.
 func (l *Loop) softSince(s signal.Signal) (since time.Time) {
 	for _, t := range l.state.Timers {
 		if t.Threshold.Signal == s && t.Threshold.Soft {
@@ -78,12 +78,12 @@ func (l *Loop) softSince(s signal.Signal) (since time.Time) {
 	return since
 }
 
-// answered lists the hard memory thresholds whose crossing a lane has answered since
+// answered returns the hard memory thresholds whose crossing was answered by a lane since
 // the last call.
 func (l *Loop) answered() (keys []evict.Key) {
 	for m := range signal.Marks {
-		if !l.desk.TakeAnswered(signal.Mark(m)) {
-			continue // also of thresholds that are no more
+		if !l.arbiter.TakeAnswered(signal.Mark(m)) {
+			continue // thresholds that were removed since are taken, too
 		}
 		for _, t := range l.policy.Thresholds {
 			if signal.MarkOf(&t.Threshold) == signal.Mark(m) {
@@ -94,7 +94,7 @@ func (l *Loop) answered() (keys []evict.Key) {
 	return keys
 }
 
-// contention lists where tasks stall on memory.
+// contention returns the memory contention that the lanes see.
 func (l *Loop) contention() (list []evict.Contention) {
 	for _, s := range l.lanes.Stalls() {
 		list = append(list, evict.Contention{Condition: s.Condition, Since: s.Since})

@@ -11,8 +11,8 @@ import (
 	"github.com/evictd/evictd/agent/signal"
 )
 
-// Dry run goes the same way with another actuator: each pod is reported once, and
-// counts as gone.
+// Dry run is the same run with another actuator: each pod is reported once, and counts as
+// gone.
 func TestDryRun(t *testing.T) {
 	for _, hangs := range []bool{false, true} {
 		run(t, settings, func(n *node) {
@@ -39,7 +39,7 @@ func TestDryRun(t *testing.T) {
 	}
 }
 
-// A refusal in dry run leaves the reclaimer out: no pod was to be killed.
+// A refusal in dry run is not reported to the reclaimer, which does not wait for the pod.
 func TestRefusedInDryRun(t *testing.T) {
 	run(t, settings+"dryRun: true\n", func(n *node) {
 		n.grow("b", 15*gi+gi/2)
@@ -53,7 +53,7 @@ func TestRefusedInDryRun(t *testing.T) {
 	})
 }
 
-// No disk space is waited for that a dry run does not free.
+// The reclaimer does not wait for disk space in dry run, which frees none.
 func TestDiskInDryRun(t *testing.T) {
 	run(t, settings+"dryRun: true\n", func(n *node) {
 		n.observe(signal.NodeFsAvailable, gi/2)
@@ -67,8 +67,8 @@ func TestDiskInDryRun(t *testing.T) {
 	}, func(n *node, _ *Options) { n.add("a", gi) })
 }
 
-// Dry run that begins while a pod has its grace kills nothing: a hard threshold does not
-// end that grace.
+// When dry run begins during a pod's grace period, a hard threshold does not end that
+// period early.
 func TestHardThresholdAfterAReloadToDryRun(t *testing.T) {
 	run(t, softSettings, func(n *node) {
 		n.grow("b", 14*gi)
@@ -83,4 +83,18 @@ func TestHardThresholdAfterAReloadToDryRun(t *testing.T) {
 		n.pass(500 * time.Millisecond)
 		n.wantCalls("in dry run", "dry run: harden b")
 	}, func(n *node, _ *Options) { n.add("a", gi/4); n.add("b", gi) })
+}
+
+// The reclaimer gets the end of a real eviction also when dry run has begun since.
+func TestVictimEndsAfterAReloadToDryRun(t *testing.T) {
+	run(t, settings, func(n *node) {
+		n.grow("b", 15*gi+gi/2)
+		n.alarm()
+		n.wantCalls("in force", "hot b dry run false", "follow b")
+		if err := n.Reload(n.t.Context(), parse(t, settings+"dryRun: true\n")); err != nil {
+			n.t.Fatal(err)
+		}
+		n.pass(5 * time.Second)
+		n.wantCalls("in dry run", "evicted s-b 0")
+	}, func(n *node, _ *Options) { n.add("b", gi); n.dying = 3 * time.Second })
 }

@@ -17,7 +17,7 @@ import (
 	"github.com/evictd/evictd/agent/signal"
 )
 
-// fakeMemory reads the node's memory.
+// fakeMemory returns the node's memory.
 type fakeMemory struct{ n *node }
 
 func (m fakeMemory) Read(now time.Time, into *signal.Observations) memory.Node {
@@ -41,14 +41,14 @@ func (i inventory) Changed() <-chan struct{} {
 	return i.n.changed
 }
 
-// Refresh asks for a list, which comes when the runtime is that slow.
+// Refresh requests a list, which comes after listDelay.
 func (i inventory) Refresh() {
 	n, asked := i.n, time.Now()
 	n.work.Go(func() {
-		time.Sleep(n.slow)
+		time.Sleep(n.listDelay)
 		n.mu.Lock()
 		defer n.mu.Unlock()
-		if n.absent {
+		if n.noList {
 			return
 		}
 		n.listed, n.asked = time.Now(), asked
@@ -73,7 +73,7 @@ func (i inventory) Measure(now time.Time) pods.Snapshot {
 	i.n.mu.Lock()
 	defer i.n.mu.Unlock()
 	s := pods.Snapshot{
-		Pods: slices.Clone(i.n.pods), Handles: map[string]pods.Handle{}, Version: i.n.version, Walked: i.n.still,
+		Pods: slices.Clone(i.n.pods), Handles: map[string]pods.Handle{}, Version: i.n.version, Walked: i.n.unchanged,
 		Listed: i.n.listed, Asked: i.n.asked, Tried: i.n.asked, Taken: now, Kubelet: evict.Kubelet{Known: true, Pods: i.n.kubelet},
 	}
 	if s.Listed.IsZero() {
@@ -81,8 +81,8 @@ func (i inventory) Measure(now time.Time) pods.Snapshot {
 	}
 	for k := range s.Pods {
 		read := now
-		if !slices.Contains(i.n.forgot, s.Pods[k].UID) {
-			read = now.Add(-i.n.age)
+		if !slices.Contains(i.n.readingsDropped, s.Pods[k].UID) {
+			read = now.Add(-i.n.readingsAge)
 		}
 		s.Read = append(s.Read, read)
 		s.Handles[s.Pods[k].UID] = i.n.handles[s.Pods[k].UID]
@@ -91,7 +91,7 @@ func (i inventory) Measure(now time.Time) pods.Snapshot {
 }
 
 func (i inventory) Still(now time.Time) (pods.Snapshot, bool) {
-	if !i.n.still {
+	if !i.n.unchanged {
 		return pods.Snapshot{}, false
 	}
 	return i.Measure(now), true
@@ -100,13 +100,12 @@ func (i inventory) Still(now time.Time) (pods.Snapshot, bool) {
 func (i inventory) Forget(uids ...string) {
 	i.n.mu.Lock()
 	defer i.n.mu.Unlock()
-	i.n.forgot = append(i.n.forgot, uids...)
+	i.n.readingsDropped = append(i.n.readingsDropped, uids...)
 }
 
 func (inventory) Guard() *evict.Guard { return &evict.Guard{Never: map[int]string{1: "pid 1"}} }
 
-// wantGuard fails the test if a kill, or what prepares one, has not got the guard of
-// the inventory.
+// wantGuard fails the test if a kill, or its preparation, does not get the inventory's guard.
 func (n *node) wantGuard(by string, g *evict.Guard) {
 	if g == nil || g.Never[1] == "" {
 		n.t.Errorf("%s: guard = %+v; want the inventory's", by, g)
@@ -170,7 +169,7 @@ func (n *node) observe(s signal.Signal, available int64) {
 	}
 }
 
-// usages measures 10 GiB of disk for each pod.
+// usages returns 10 GiB of disk usage for each pod.
 type usages struct{ n *node }
 
 func (usages) Want([]disks.Subject, bool) {}
@@ -181,7 +180,7 @@ func (usages) Of(s *disks.Subject) disks.Holding {
 	return disks.Holding{Known: true, Layers: map[string]disks.Measured{"c-" + s.UID: layer}}
 }
 
-// reclaimer frees nothing by itself.
+// reclaimer frees nothing; tests send its reports.
 type reclaimer struct{ n *node }
 
 func (r reclaimer) Order(o evict.Reclaim)                         { r.n.note("reclaim %s", o.Signal) }
@@ -192,7 +191,7 @@ func (r reclaimer) EvictedFromKubelet(uid string, h reclaim.Held) { r.n.note("ku
 func (r reclaimer) Revived(uid string)                            { r.n.note("revived %s", uid) }
 func (r reclaimer) Evicted(id string, h reclaim.Held)             { r.n.note("evicted %s %d", id, h.Amount) }
 
-// fakeLanes reports where tasks stall.
+// fakeLanes reports the stalls of the node.
 type fakeLanes struct{ n *node }
 
 func (f fakeLanes) Seen(_ time.Time, o *signal.Observations) {
@@ -208,7 +207,7 @@ func (f fakeLanes) Stalls() []lanes.Stall {
 	return slices.Clone(f.n.stalls)
 }
 
-// watchdog keeps the last table, and counts the iterations.
+// watchdog keeps the last table, and counts its resets.
 type watchdog struct {
 	table   *hot.Table
 	rewinds int
@@ -217,7 +216,7 @@ type watchdog struct {
 func (w *watchdog) Rewind()              { w.rewinds++ }
 func (w *watchdog) Publish(t *hot.Table) { w.table = t }
 
-// fakeHot is the hot path's thread: it kills what it is ordered to, or hangs.
+// fakeHot is the hot path's thread: it kills the pods of an order, or hangs.
 type fakeHot struct {
 	node  *node
 	hangs bool
@@ -249,7 +248,7 @@ func (f *fakeHot) Publish(t *hot.Table) {
 	for i := range t.Rows {
 		if h := t.Rows[i].Hold; h != nil {
 			if !h.Grab() {
-				f.node.t.Errorf("table: the Hold of %s is closed", t.Pods[i].UID)
+				f.node.t.Errorf("table: the handle of %s is closed", t.Pods[i].UID)
 				continue
 			}
 			h.Drop()
@@ -257,38 +256,38 @@ func (f *fakeHot) Publish(t *hot.Table) {
 	}
 }
 
-// fakeDesk hands over what the hot path did.
-type fakeDesk struct {
-	news       chan lanes.Raise
-	kills      []hot.Kill
-	generation uint64
-	answered   map[signal.Mark]bool
-	dryRun     bool // of the kills
-	lost       int  // claims that fail, because of a kill
-	hung       bool // no claim succeeds, only Seize
-	seized     int
+// fakeArbiter has the kills of the hot path.
+type fakeArbiter struct {
+	alarms       chan lanes.Raise
+	kills        []hot.Kill
+	generation   uint64
+	answered     map[signal.Mark]bool
+	dryRun       bool // of the kills
+	failedClaims int  // claims that fail, because of a kill
+	neverClaims  bool // no claim succeeds, only Seize
+	seizes       int
 }
 
-func (d *fakeDesk) News() <-chan lanes.Raise { return d.news }
+func (d *fakeArbiter) News() <-chan lanes.Raise { return d.alarms }
 
-func (d *fakeDesk) Kills(list []hot.Kill) ([]hot.Kill, uint64) {
+func (d *fakeArbiter) Kills(list []hot.Kill) ([]hot.Kill, uint64) {
 	list = append(list, d.kills...)
 	d.kills = nil
 	return list, d.generation
 }
 
-func (d *fakeDesk) TakeAnswered(m signal.Mark) bool {
+func (d *fakeArbiter) TakeAnswered(m signal.Mark) bool {
 	a := d.answered[m]
 	delete(d.answered, m)
 	return a
 }
 
-func (d *fakeDesk) Claim(generation uint64) bool {
-	if d.hung || generation != d.generation {
+func (d *fakeArbiter) Claim(generation uint64) bool {
+	if d.neverClaims || generation != d.generation {
 		return false
 	}
-	if d.lost > 0 {
-		d.lost--
+	if d.failedClaims > 0 {
+		d.failedClaims--
 		d.generation++
 		return false
 	}
@@ -296,17 +295,17 @@ func (d *fakeDesk) Claim(generation uint64) bool {
 	return true
 }
 
-func (d *fakeDesk) Seize(generation uint64) bool {
+func (d *fakeArbiter) Seize(generation uint64) bool {
 	if generation != d.generation {
 		return false
 	}
 	d.generation += 2
-	d.hung = false
-	d.seized++
+	d.neverClaims = false
+	d.seizes++
 	return true
 }
 
-func (d *fakeDesk) Current(generation uint64) bool { return generation == d.generation }
+func (d *fakeArbiter) Current(generation uint64) bool { return generation == d.generation }
 
 // striker is the loop's own way to kill.
 type striker struct {

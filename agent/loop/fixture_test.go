@@ -30,56 +30,56 @@ import (
 
 const gi = int64(1) << 30
 
-// node is a node that the loop runs on: its kernel, its runtime and the hot path
-// are fakes, the decision, the Executor and the records are the real ones. What a
-// pod uses is missing from what is available; a pod that is killed has gone after
-// dying, unless it survives.
+// node is a node that the loop runs on. Its kernel, its runtime and the hot path are
+// fakes; the decision, the Executor and the records are real. What is available is the
+// capacity without what the pods and others use. A killed pod has gone after dying,
+// unless it is in survives.
 type node struct {
 	t *testing.T
 	*Loop
 	hierarchy *cgroup.Hierarchy
 	proc      string
 
-	mu       sync.Mutex
-	pods     []evict.Pod
-	handles  map[string]pods.Handle
-	listed   time.Time // of the last list
-	asked    time.Time // when it was asked for
-	version  uint64
-	changed  chan struct{}
-	unlisted evict.Pod // one that the next list brings
-	slow     time.Duration
-	absent   bool // the runtime gives no list
-	still    bool // Still works, as with a walk
-	forgot   []string
-	used     int64         // of memory, by others than pods
-	cache    int64         // active file cache
-	reading  time.Duration // how long a reading of memory takes
-	age      time.Duration // of the pods' files, until they are forgotten
-	layout   evict.Layout
-	kubelet  bool // made a sandbox
-	observed map[signal.Signal]signal.Observation
-	dying    time.Duration
-	dead     []string
-	survives map[string]bool
-	refuses  map[string]error
-	facts    Facts
+	mu              sync.Mutex
+	pods            []evict.Pod
+	handles         map[string]pods.Handle
+	listed          time.Time // of the last list
+	asked           time.Time // when it was requested
+	version         uint64
+	changed         chan struct{}
+	unlisted        evict.Pod // one that the next list has
+	listDelay       time.Duration
+	noList          bool // the runtime gives no list
+	unchanged       bool // Still returns true, as after a walk
+	readingsDropped []string
+	used            int64         // of memory, by others than pods
+	cache           int64         // active file cache
+	reading         time.Duration // how long a reading of memory takes
+	readingsAge     time.Duration // until they are dropped
+	layout          evict.Layout
+	kubelet         bool // a kubelet owns a pod
+	observed        map[signal.Signal]signal.Observation
+	dying           time.Duration
+	dead            []string
+	survives        map[string]bool
+	refuses         map[string]error
+	facts           Facts
 
-	hot      fakeHot
-	cold     bool // the hot path kills pods by Holds of its own
-	desk     fakeDesk
-	watchdog watchdog
-	stalls   []lanes.Stall
-	seen     int      // readings of memory that the lanes have seen
-	calls    []string // of actuators, the reclaimer and strikers
-	log      syncBuffer
-	views    []*View
-	looked   int
-	result   chan evict.ReclaimReport
-	disk     chan struct{}
-	report   func(act.Progress)
-	done     chan struct{}
-	work     sync.WaitGroup
+	hot                 fakeHot
+	unprepared          bool // the hot path opens its own handles
+	arbiter             fakeArbiter
+	watchdog            watchdog
+	stalls              []lanes.Stall
+	seen                int      // readings of memory that the lanes have seen
+	calls               []string // of actuators, the reclaimer and killers
+	log                 syncBuffer
+	views               []*View
+	unchangedIterations int
+	result              chan evict.ReclaimReport
+	disk                chan struct{}
+	report              func(act.Progress)
+	done                chan struct{}
+	work                sync.WaitGroup
 }
 
 // syncBuffer is a bytes.Buffer for several goroutines.
@@ -131,7 +131,7 @@ func newNode(t *testing.T, settings string, change ...func(*node, *Options)) *no
 		survives: map[string]bool{}, refuses: map[string]error{}, observed: map[signal.Signal]signal.Observation{},
 		result: make(chan evict.ReclaimReport, 1), disk: make(chan struct{}, 1), done: make(chan struct{}),
 	}
-	n.desk.news, n.desk.generation = make(chan lanes.Raise, 1), 7
+	n.arbiter.alarms, n.arbiter.generation = make(chan lanes.Raise, 1), 7
 	n.hot.node = n
 	n.observed[signal.NodeFsAvailable] = signal.Observation{Status: signal.Observed, Available: 100 * gi, Capacity: 200 * gi}
 	n.observed[signal.PIDAvailable] = signal.Observation{Status: signal.Observed, Available: 30_000, Capacity: 32_000}
@@ -141,7 +141,7 @@ func newNode(t *testing.T, settings string, change ...func(*node, *Options)) *no
 		Memory: fakeMemory{n}, Inventory: inventory{n}, Disks: watch{n: n}, Tasks: watch{n: n, tasks: true}, DiskUsage: NewDiskUsage(usages{n}),
 		Reclaimer: reclaimer{n}, Lanes: fakeLanes{n}, Facts: n.factsOf, Rearm: func(*evict.Policy) { n.note("rearm") },
 		Largest: func(signal.Signal) []evict.DirectoryUsage { return []evict.DirectoryUsage{{Path: "/big", Bytes: 7}} },
-		Procfs:  kernel.FS(n.proc), Hot: &n.hot, Desk: &n.desk, Watchdog: &n.watchdog, Liveness: &Liveness{},
+		Procfs:  kernel.FS(n.proc), Hot: &n.hot, Desk: &n.arbiter, Watchdog: &n.watchdog, Liveness: &Liveness{},
 		Prepare: func(j act.Job) (*act.Hold, error) {
 			n.wantGuard("prepare", j.Guard)
 			return act.Prepare(h, kernel.FS(n.proc), j)
@@ -159,7 +159,7 @@ func newNode(t *testing.T, settings string, change ...func(*node, *Options)) *no
 	for _, f := range change {
 		f(n, &o)
 	}
-	if !n.absent {
+	if !n.noList {
 		n.listed, n.asked = time.Now(), time.Now()
 	}
 	n.Loop = New(o)
@@ -193,10 +193,10 @@ func (n *node) start() (stop func()) {
 	return stop
 }
 
-// pass lets time pass. What the test has read until then is read before what the
-// loop, which takes the mutex at every iteration, writes meanwhile.
+// pass advances the time. It locks the mutex first, as the loop does at every iteration, so
+// that the test's reads before it don't race with the loop's writes.
 func (n *node) pass(d time.Duration) {
-	n.runs("") // takes the mutex
+	n.runs("") // locks the mutex
 	time.Sleep(d)
 	synctest.Wait()
 }
@@ -216,7 +216,7 @@ func (n *node) took() []string {
 	return calls
 }
 
-// add has a pod run that uses anonymous memory, in bytes. In the fake tree its
+// add adds a pod that uses so many bytes of anonymous memory. In the fake tree its
 // container has a cgroup without processes.
 func (n *node) add(uid string, memory int64) {
 	n.mu.Lock()
@@ -245,7 +245,7 @@ func (n *node) pod(uid string, memory int64) evict.Pod {
 	}
 }
 
-// grow changes what a pod uses.
+// grow changes the memory of a pod.
 func (n *node) grow(uid string, memory int64) {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -259,38 +259,38 @@ func (n *node) grow(uid string, memory int64) {
 	}
 }
 
-// kill has the hot path kill a pod by itself, and returns its alarm.
+// kill is a kill that the hot path decides. It returns the alarm.
 func (n *node) kill(uid string, memory int64, strike act.Strike) lanes.Raise {
 	n.t.Helper()
 	v := n.last()
 	at := slices.IndexFunc(n.hot.table.Pods, func(p evict.Pod) bool { return p.UID == uid })
-	pod, hold := n.hot.table.Pods[at], n.hot.table.Rows[at].Hold
-	if n.cold {
+	pod, handle := n.hot.table.Pods[at], n.hot.table.Rows[at].Hold
+	if n.unprepared {
 		var err error
-		if hold, err = n.hot.table.Prepare(at); err != nil {
+		if handle, err = n.hot.table.Prepare(at); err != nil {
 			n.t.Fatal(err)
 		}
 	}
-	hold.Grab()
+	handle.Grab()
 	decided := time.Now()
 	raise := lanes.Raise{Lane: lanes.BPF, LastAbove: decided.Add(-2 * time.Millisecond), Seen: decided.Add(-time.Millisecond)}
-	n.desk.kills = []hot.Kill{{
-		Pod: &pod, Memory: memory, Freeable: memory, Hold: hold, Strike: strike, DryRun: n.desk.dryRun,
-		Threshold: v.Policy.Thresholds[0], Deficit: gi / 2, Expected: memory, Raise: raise, Decided: decided, RankingAge: time.Millisecond, Cold: n.cold,
+	n.arbiter.kills = []hot.Kill{{
+		Pod: &pod, Memory: memory, Freeable: memory, Hold: handle, Strike: strike, DryRun: n.arbiter.dryRun,
+		Threshold: v.Policy.Thresholds[0], Deficit: gi / 2, Expected: memory, Raise: raise, Decided: decided, RankingAge: time.Millisecond, Cold: n.unprepared,
 		Observation: signal.Observation{Status: signal.Observed, Capacity: capacity, Available: gi / 2, Time: decided},
 	}}
-	n.desk.generation++
-	n.desk.news <- raise
+	n.arbiter.generation++
+	n.arbiter.alarms <- raise
 	return raise
 }
 
-// alarm raises for the node's memory.
+// alarm raises an alarm for the node's memory.
 func (n *node) alarm() {
-	n.desk.news <- lanes.Raise{Lane: lanes.BPF, Seen: time.Now(), LastAbove: time.Now().Add(-time.Millisecond)}
+	n.arbiter.alarms <- lanes.Raise{Lane: lanes.BPF, Seen: time.Now(), LastAbove: time.Now().Add(-time.Millisecond)}
 	synctest.Wait()
 }
 
-// die lets the processes of a pod go. The next list lacks the pod.
+// die ends the processes of a pod. The next list lacks the pod.
 func (n *node) die(uid string) {
 	time.Sleep(n.dying)
 	n.mu.Lock()
@@ -331,7 +331,7 @@ func (n *node) record(uid string) evict.Record {
 func (n *node) Stepped(v *View) { n.views = append(n.views, v) }
 
 // Looked implements Observer.
-func (n *node) Looked(v *View) { n.looked++ }
+func (n *node) Looked(v *View) { n.unchangedIterations++ }
 
 // Evicted implements execute.Metrics.
 func (n *node) Evicted(*evict.Record) {}

@@ -18,34 +18,34 @@ import (
 	"github.com/evictd/evictd/agent/signal"
 )
 
-// Loop observes, decides and acts, again and again. All of it happens on one
-// goroutine; what others want to see of it they get as a View.
+// Loop observes, decides and acts in iterations, all on the goroutine of Run. Other
+// goroutines see it through Views.
 type Loop struct {
-	log       *slog.Logger
-	memory    Memory
-	inventory Inventory
-	disks     Disks
-	rearm     func(*evict.Policy) // with a policy of another layout
-	tasks     Tasks
-	usage     *DiskUsage
-	reclaimer Reclaimer
-	largest   func(signal.Signal) []evict.DirectoryUsage
-	lanes     Lanes
-	stalls    stalls
-	hot       HotPath
-	desk      Desk
-	watchdog  Watchdog
-	liveness  *Liveness
-	holds     *holds
-	own       hot.Striker // where the hot path does not answer
-	ownLook   hot.Striker
-	execute   *execute.Executor
-	records   *execute.Records // that it adds
-	observer  Observer
-	facts     func(*config.Config) Facts
-	drift     int64 // what per-CPU counters hold back, in bytes
-	reloads   chan reload
-	progress  chan act.Progress
+	log                *slog.Logger
+	memory             Memory
+	inventory          Inventory
+	disks              Disks
+	armDisks           func(*evict.Policy) // called when the layout has changed
+	tasks              Tasks
+	usage              *DiskUsage
+	reclaimer          Reclaimer
+	largestDirectories func(signal.Signal) []evict.DirectoryUsage
+	lanes              Lanes
+	reclaimStalls      stallDetector
+	hot                HotPath
+	arbiter            Desk
+	watchdog           Watchdog
+	liveness           *Liveness
+	killHandles        *handleCache
+	ownKiller          hot.Striker // used when the hot path does not answer
+	ownDryRun          hot.Striker
+	execute            *execute.Executor
+	records            *execute.Records // of execute
+	observer           Observer
+	modeFacts          func(*config.Config) Facts
+	drift              int64 // how far per-CPU counters may be off, in bytes
+	reloads            chan reload
+	progress           chan act.Progress
 
 	config   *config.Config
 	policy   *evict.Policy
@@ -53,35 +53,35 @@ type Loop struct {
 	mode     Mode
 	outcomes []evict.Outcome
 	met      []signal.Signal // in the last step
-	// handles are those of the last step, reclaiming tells that an order is under way.
-	handles    map[string]pods.Handle
-	reclaiming bool
-	repeats    reclaimRepeats
-	kills      []hot.Kill // of the hot path, that no step has adopted yet
+	// handles are those of the last step; reclaiming is set while an order is in flight.
+	handles        map[string]pods.Handle
+	reclaiming     bool
+	reclaimBackoff reclaimBackoff
+	hotKills       []hot.Kill // not adopted by a step yet
 
-	unexplained evict.Unexplained
-	node        memory.Node // the last that told what all pods use
-	stalled     bool        // what the last step took reclaim to do
+	unaccounted evict.Unexplained
+	node        memory.Node // the last reading in which kubepods was readable
+	stalled     bool        // whether reclaim stalled at the last step
 
-	view       *View                      // of the last turn
-	stepped    time.Time                  // when the last step was
-	generation uint64                     // of the table that was published last
-	raise      lanes.Raise                // the alarm that began this episode
-	unfinished map[string]bool            // victims of an earlier run, by UID
-	futile     []evict.Futility           // as long as it holds
+	view       *View // of the last iteration
+	lastStep   time.Time
+	generation uint64                     // of the last published table
+	alarm      lanes.Raise                // the last one
+	toResume   map[string]bool            // victims of an earlier run whose eviction goes on, by UID
+	futile     []evict.Futility           // of the signals that are still met
 	crossing   [signal.Count]crossingTime // of hard thresholds
-	episode    [signal.Count]time.Time    // when it began; zero while not low
+	episode    [signal.Count]time.Time    // when the signal was first below its hard threshold; zero while it is not
 }
 
-// reload is a configuration that is to be in force from now on. inForce is closed
-// when it is: also the hot path then decides by it.
+// reload is a configuration that Run puts into force. Run closes inForce when the hot
+// path decides by it, too.
 type reload struct {
 	config  *config.Config
 	inForce chan struct{}
 }
 
-// Reload puts a configuration into force and returns when it is: also the hot path
-// then decides by it. It fails when ctx ends before that.
+// Reload puts a configuration into force. It returns nil when the loop and the hot path
+// decide by it, and ctx's error when ctx ends first.
 func (l *Loop) Reload(ctx context.Context, cfg *config.Config) error {
 	r := reload{config: cfg, inForce: make(chan struct{})}
 	select {
@@ -97,164 +97,167 @@ func (l *Loop) Reload(ctx context.Context, cfg *config.Config) error {
 	}
 }
 
-// Run steps until ctx ends: at every alarm, whenever something it waits for
-// happens, and by its own pace.
+// Run iterates until ctx ends: at every alarm, on every other input, and at its own
+// interval.
 func (l *Loop) Run(ctx context.Context) {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
 		listed := l.inventory.Changed()
 		var reloaded chan struct{}
-		called := true
+		onTimer := false
 		select {
 		case <-ctx.Done():
 			return
 		case <-listed:
-		case l.raise = <-l.desk.News():
+		case l.alarm = <-l.arbiter.News():
 		case p := <-l.progress:
 			if p.Stage == act.Refused {
 				l.outcomes = append(l.outcomes, evict.Outcome{UID: p.UID, Err: p.Err})
 			}
 			if p.Stage != act.LastGone && p.Stage != act.Refused {
-				continue // nothing that the decision waits for
+				continue // the decision does not depend on it
 			}
-			l.gone(p.UID, p.Stage)
+			l.evictionEnded(p.UID, p.Stage)
 			l.inventory.Refresh()
 		case report := <-l.reclaimer.Done():
 			l.reclaimed(&report)
 		case r := <-l.reloads:
 			l.config, l.policy = r.config, r.config.Policy(l.disks.Layout())
-			l.repeats.reset()
+			l.reclaimBackoff.reset()
 			reloaded = r.inForce
 		case <-l.disks.Crossed():
 		case <-l.tasks.Crossed():
 		case <-timer.C:
-			called = false
+			onTimer = true
 		}
 		start := time.Now()
 		var view *View
-		if !called && start.Sub(l.raise.Seen) >= calm {
-			view = l.quiet(start)
+		if onTimer && start.Sub(l.alarm.Seen) >= idleInterval {
+			view = l.iterateUnchanged(start)
 		}
-		tell := l.observer.Looked
+		report := l.observer.Looked
 		if view == nil {
-			view, tell = l.step(ctx, start), l.observer.Stepped
+			view, report = l.step(ctx, start), l.observer.Stepped
 		}
 		if reloaded != nil {
 			close(reloaded)
 		}
 		view.Took = time.Since(start)
 		l.view = view
-		l.turned(time.Now())
-		tell(view)
-		wait := rest(view, l.raise)
-		if wait == calm {
-			wait = pace.Together(time.Now(), calm)
+		l.endIteration(time.Now())
+		report(view)
+		wait := nextInterval(view, l.alarm)
+		if wait == idleInterval {
+			wait = pace.Together(time.Now(), idleInterval)
 		}
 		timer.Reset(wait)
 	}
 }
 
-// turned notes the end of a turn.
-func (l *Loop) turned(now time.Time) {
+// endIteration resets the watchdog.
+func (l *Loop) endIteration(now time.Time) {
 	l.liveness.note(now, l.policy.SettleTimeout)
 	l.watchdog.Rewind()
 }
 
-// step is one turn: observe, decide, act, note.
+// step is a whole iteration: it observes, decides, acts and publishes a table for the
+// hot path.
 func (l *Loop) step(ctx context.Context, now time.Time) *View {
-	l.rearrange()
+	l.updateLayout()
 	v, in, generation := l.decide(ctx, now)
 	l.state, l.outcomes, l.met = v.State, nil, v.Orders.Met
-	l.repeats.follow(l.handles, v)
+	l.reclaimBackoff.update(l.handles, v)
 	l.handles = v.Snapshot.Handles
 	v.Futile = l.trackFutile(v)
-	l.adopt(ctx, v, l.kills)
-	l.kills = nil
+	l.adoptHotKills(ctx, v, l.hotKills)
+	l.hotKills = nil
 	l.trackCrossings(v)
 	l.act(ctx, v)
-	// The ranking of all, also where nobody had to be chosen: the hot path is
-	// prepared for whoever comes first.
+	// All pods are ranked, even when no threshold is met: the hot path needs the
+	// ranking and open handles before the next alarm.
 	guard := l.inventory.Guard()
 	ranked, _ := l.policy.Rank(v.Snapshot.Pods, signal.MemoryAvailable, &l.state, v.Time)
-	l.holds.follow(&v.Snapshot, ranked, guard, v.Time)
-	table := l.holds.table(in, v, ranked, guard, generation)
+	l.killHandles.update(&v.Snapshot, ranked, guard, v.Time)
+	table := l.killHandles.table(in, v, ranked, guard, generation)
 	table.Node = l.node
 	l.watchdog.Publish(table.Clone())
 	l.hot.Publish(table)
-	l.stepped, l.generation, l.stalled = v.Time, generation, in.ReclaimStalled
+	l.lastStep, l.generation, l.stalled = v.Time, generation, in.ReclaimStalled
 	return v
 }
 
-// rearrange goes by the layout of the filesystems that is known now.
-func (l *Loop) rearrange() {
+// updateLayout makes the policy follow the layout of the filesystems, which evictd
+// finds out after its start.
+func (l *Loop) updateLayout() {
 	if layout := l.disks.Layout(); layout != l.policy.Layout {
 		l.policy = l.config.Policy(layout)
-		l.rearm(l.policy)
+		l.armDisks(l.policy)
 	}
 }
 
-// decide observes and decides, again while somebody kills or has killed
-// meanwhile, but not for ever. What it orders for hard memory thresholds is
-// claimed: it rests on an observation that nobody has overtaken.
+// decide observes and decides. Before it returns orders for hard memory thresholds it
+// acquires the arbiter, so that no kill of the hot path came between observation and
+// order. While the hot path kills, or has killed since the observation, decide repeats
+// both, for hotKillTimeout at most; then it steals the arbiter.
 func (l *Loop) decide(ctx context.Context, now time.Time) (v *View, in *evict.Inputs, generation uint64) {
-	var until time.Time // others are waited for
+	var until time.Time // the end of the wait for the hot path
 	var answered []evict.Key
 	for {
-		l.kills, generation = l.desk.Kills(l.kills)
+		l.hotKills, generation = l.arbiter.Kills(l.hotKills)
 		v = &View{Time: now, Config: l.config, Policy: l.policy}
-		answered = append(answered, l.answered()...) // before the reading that is held against it
+		answered = append(answered, l.answered()...) // before the reading that it is compared with
 		l.observe(v)
 		v.Mode = l.decideMode(&v.Snapshot)
-		l.state = untouched(l.state, l.unfinished, v)
+		l.state = restartSettling(l.state, l.toResume, v)
 		in = &evict.Inputs{
 			Policy: l.policy, Observations: v.Observations, Pods: v.Snapshot.Pods, Unlisted: v.Snapshot.Listed.IsZero() && len(v.Snapshot.Pods) == 0,
-			Outcomes: append(slices.Clone(l.outcomes), refusals(l.kills)...), Fired: fired(l.kills),
-			Measured: true, Unexplained: l.unexplained.Known(), DryRun: v.Mode.DryRun, ReclaimStalled: l.stalls.check(now), Contention: l.contention(),
-			PodsReclaimStalled: l.stalls.checkPods(now, l.config.CgroupRoot, slices.Contains(l.met, signal.AllocatableMemoryAvailable)),
-			Answered:           answered, Drift: l.drift, NothingReclaimed: l.repeats.inVain(now),
+			Outcomes: append(slices.Clone(l.outcomes), refusals(l.hotKills)...), Fired: hotKillInputs(l.hotKills),
+			Measured: true, Unexplained: l.unaccounted.Known(), DryRun: v.Mode.DryRun, ReclaimStalled: l.reclaimStalls.check(now), Contention: l.contention(),
+			PodsReclaimStalled: l.reclaimStalls.checkPods(now, l.config.CgroupRoot, slices.Contains(l.met, signal.AllocatableMemoryAvailable)),
+			Answered:           answered, Drift: l.drift, NothingReclaimed: l.reclaimBackoff.deferred(now),
 		}
 		v.State, v.Orders = evict.Step(l.state, *in, now)
-		if l.newcomer(ctx, v) {
-			l.decideAgain(v, in)
+		if l.unlistedPod(ctx, v) {
+			l.repeatDecision(v, in)
 		}
 		for l.readAgain(v, now) {
-			l.decideAgain(v, in)
+			l.repeatDecision(v, in)
 		}
 		if !slices.ContainsFunc(v.Orders.Evict, func(o evict.Order) bool { return urgent(&o) }) {
 			return v, in, generation
 		}
-		if l.desk.Claim(generation) {
+		if l.arbiter.Claim(generation) {
 			return v, in, generation + 1
 		}
 		if until.IsZero() {
-			until = time.Now().Add(longestKilling)
-		} else if time.Now().After(until) && l.desk.Seize(generation) {
-			l.log.Error("the hot path hangs while it kills, deciding without it")
+			until = time.Now().Add(hotKillTimeout)
+		} else if time.Now().After(until) && l.arbiter.Seize(generation) {
+			l.log.Error("hot path hangs in a kill; the loop decides without it")
 			return v, in, generation + 2
 		}
 		select {
 		case <-ctx.Done():
 			v.State, v.Orders.Evict = l.state, nil
 			return v, in, generation
-		case <-time.After(killing):
+		case <-time.After(claimRetryInterval):
 		}
 		now = time.Now()
 	}
 }
 
-// decideAgain observes and decides as if nothing had been decided yet.
-func (l *Loop) decideAgain(v *View, in *evict.Inputs) {
+// repeatDecision observes again and replaces the decision in v.
+func (l *Loop) repeatDecision(v *View, in *evict.Inputs) {
 	v.Time = time.Now()
 	l.observe(v)
-	v.Mode = l.decideMode(&v.Snapshot) // a newcomer may be a kubelet's
-	in.Pods, in.Observations, in.DryRun, in.Unexplained = v.Snapshot.Pods, v.Observations, v.Mode.DryRun, l.unexplained.Known()
+	v.Mode = l.decideMode(&v.Snapshot) // a new pod may be a kubelet's
+	in.Pods, in.Observations, in.DryRun, in.Unexplained = v.Snapshot.Pods, v.Observations, v.Mode.DryRun, l.unaccounted.Known()
 	v.State, v.Orders = evict.Step(l.state, *in, v.Time)
 }
 
-// readAgain reports whether a pod is about to be evicted whose files were last read
-// before the turn began, and has the next observation read them: no walk tells what
-// of its memory has become tmpfs, which a kill does not give back.
+// readAgain reports whether the orders name a pod whose cgroup files were last read
+// before the iteration began, and makes the next observation read them. The BPF walk
+// does not distinguish tmpfs, which a kill does not free, from anonymous memory.
 func (l *Loop) readAgain(v *View, began time.Time) bool {
 	var uids []string
 	for i := range v.Snapshot.Pods {
@@ -270,23 +273,22 @@ func (l *Loop) readAgain(v *View, began time.Time) bool {
 	return true
 }
 
-// killing is about how long somebody else's kill takes, and longestKilling how long
-// it may: a thread that takes longer hangs in the kernel.
-const killing, longestKilling = time.Millisecond, 500 * time.Millisecond
+// claimRetryInterval is about as long as a kill of the hot path takes. hotKillTimeout
+// bounds the wait for one: a thread that takes longer hangs in the kernel.
+const claimRetryInterval, hotKillTimeout = time.Millisecond, 500 * time.Millisecond
 
-// observe reads the pods and the node. The pods first: what a victim gives back
-// between the two readings is then counted twice, and not left out, which would
-// take a second victim for it.
+// observe reads the pods before the node. Memory freed between the two readings is then
+// counted twice; the other order would miss it and kill a second pod.
 func (l *Loop) observe(v *View) {
 	v.Snapshot = l.inventory.Measure(v.Time)
 	l.readNode(v)
 	l.readDisks(v)
-	l.fillDisks(v)
+	l.applyDiskUsage(v)
 }
 
-// readNode reads the node's memory, after the pods of the view. Where it is not
-// known what all pods use together, the most that it can be stands for it: who is
-// not listed is rather asked for in vain.
+// readNode reads the node's memory into the view. While the usage of kubepods can't be
+// read it uses the most that it can be: at worst the runtime is asked for a list of the
+// pods without need.
 func (l *Loop) readNode(v *View) {
 	v.Node = l.memory.Read(v.Time, &v.Observations)
 	l.lanes.Seen(v.Time, &v.Observations)
@@ -295,31 +297,32 @@ func (l *Loop) readNode(v *View) {
 		return
 	}
 	l.node = v.Node
-	l.sum(v)
+	l.updateUnaccounted(v)
 }
 
-// readDisks takes what is known of the filesystems and of the tasks.
+// readDisks copies the last readings of the filesystems and of the tasks.
 func (l *Loop) readDisks(v *View) {
 	l.disks.Read(v.Time, &v.Observations)
 	l.tasks.Read(v.Time, &v.Observations)
 }
 
-// fillDisks puts into pods that were just measured what they hold on the disks.
-func (l *Loop) fillDisks(v *View) {
-	// Nobody goes for a filesystem that is read-only, so nobody has to be measured for it.
+// applyDiskUsage adds the disk usage of the pods to the snapshot.
+func (l *Loop) applyDiskUsage(v *View) {
+	// No pod is evicted for a read-only filesystem, so no usage is needed for it.
 	met := slices.DeleteFunc(slices.Clone(l.met), func(s signal.Signal) bool { return v.Observations[s].ReadOnly })
 	l.usage.Fill(&v.Snapshot, met, v.Time, l.reclaimer.ImageBytes)
-	v.Holdings = l.usage.holdings
+	v.Holdings = l.usage.byUID
 }
 
+// decideMode returns the mode and logs it when it changes.
 func (l *Loop) decideMode(s *pods.Snapshot) Mode {
-	f := l.facts(l.config)
+	f := l.modeFacts(l.config)
 	f.Kubelet = string(l.config.Kubelet)
 	f.Found = s.Kubelet
 	f.Outdated = !s.Listed.IsZero() && s.Kubelet.Absent != (l.config.Kubelet == config.KubeletAbsent)
 	m := decideMode(f)
 	if !m.equal(l.mode) {
-		l.repeats.reset()
+		l.reclaimBackoff.reset()
 		if m.DryRun {
 			l.log.Warn("dry run: nothing is evicted", "why", m.Why)
 		} else {
@@ -330,23 +333,22 @@ func (l *Loop) decideMode(s *pods.Snapshot) Mode {
 	return m
 }
 
-// untouched returns the state with the victims of an earlier run as if they had
-// been ordered to go now, as long as they have not been taken up: until then
-// nobody is killing them, so they are not late.
-func untouched(s evict.State, unfinished map[string]bool, v *View) evict.State {
-	if v.Mode.DryRun || len(unfinished) == 0 {
+// restartSettling returns the state with the settle timeout of victims that are to be
+// resumed starting now: until their evictions are resumed they can't make progress.
+func restartSettling(s evict.State, toResume map[string]bool, v *View) evict.State {
+	if v.Mode.DryRun || len(toResume) == 0 {
 		return s
 	}
 	s = s.Clone()
 	for i := range s.Victims {
-		if victim := &s.Victims[i]; unfinished[victim.UID] && victim.Status == evict.Unsettled {
+		if victim := &s.Victims[i]; toResume[victim.UID] && victim.Status == evict.Unsettled {
 			victim.Fell = v.Time
 		}
 	}
 	return s
 }
 
-// trackFutile keeps what was found futile until the state forgets it.
+// trackFutile returns the signals that were found futile and are still met.
 func (l *Loop) trackFutile(v *View) []evict.Futility {
 	known := slices.DeleteFunc(slices.Clone(l.futile), func(f evict.Futility) bool {
 		replaced := slices.ContainsFunc(v.Orders.Futile, func(n evict.Futility) bool { return n.Signal == f.Signal })

@@ -18,7 +18,8 @@ import (
 	"github.com/evictd/evictd/agent/signal"
 )
 
-// run has the loop of a node run, in a bubble in which time is the test's own.
+// run runs the test in a synctest bubble in which the loop of a node runs. It fails if
+// descriptors are left open.
 func run(t *testing.T, settings string, test func(*node), change ...func(*node, *Options)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
@@ -26,7 +27,7 @@ func run(t *testing.T, settings string, test func(*node), change ...func(*node, 
 		before := descriptors(t)
 		t.Cleanup(func() {
 			if after := descriptors(t); after != before {
-				t.Errorf("descriptors went from %d to %d; want all given back", before, after)
+				t.Errorf("descriptors went from %d to %d; want all closed", before, after)
 			}
 		})
 		n := newNode(t, settings, change...)
@@ -51,7 +52,7 @@ func (n *node) wantResult(uid, result string) evict.Record {
 	return r
 }
 
-// messages lists the log's messages about pods.
+// messages returns the log's messages about pods.
 func (n *node) messages() (all []string) {
 	for _, m := range regexp.MustCompile(`msg="?(.*?)"? (?:pod|uid)=`).FindAllStringSubmatch(n.log.String(), -1) {
 		all = append(all, m[1])
@@ -59,7 +60,7 @@ func (n *node) messages() (all []string) {
 	return all
 }
 
-// With nothing low the loop only looks, and the watchdog knows that it lives.
+// With no threshold met the loop does nothing, and resets the watchdog.
 func TestNothingLow(t *testing.T) {
 	run(t, settings, func(n *node) {
 		n.pass(5 * time.Second)
@@ -70,39 +71,39 @@ func TestNothingLow(t *testing.T) {
 			t.Errorf("%d steps in 5 s; want about one a second", len(n.views))
 		}
 		if v := n.last(); v.Busy() || v.Eligible() != 1 || v.Mode.DryRun {
-			t.Errorf("view = busy %t, %d eligible, mode %+v; want one pod to be evicted if need be", v.Busy(), v.Eligible(), v.Mode)
+			t.Errorf("view = busy %t, %d eligible, mode %+v; want one eligible pod, enforcing", v.Busy(), v.Eligible(), v.Mode)
 		}
 		if since := time.Since(n.liveness.Last()); since > 2*time.Second || n.liveness.SettleTimeout() != time.Second {
 			t.Errorf("last iteration %v ago, settle timeout %v; want a recent one, and the configuration's timeout", since, n.liveness.SettleTimeout())
 		}
-		if all := len(n.views) + n.looked; n.seen != all || n.watchdog.rewinds != all {
+		if all := len(n.views) + n.unchangedIterations; n.seen != all || n.watchdog.rewinds != all {
 			t.Errorf("%d iterations, %d readings for the lanes, %d rewinds of the watchdog; want as many", all, n.seen, n.watchdog.rewinds)
 		}
-		if own, spare := n.hot.table, n.watchdog.table; own == spare || spare == nil || own.Generation != n.desk.generation || spare.Generation != n.desk.generation || own.Node != n.last().Node {
-			t.Errorf("tables %+v and %+v; want one for the hot path and one for the watchdog, of this node, generation %d", own, spare, n.desk.generation)
+		if own, spare := n.hot.table, n.watchdog.table; own == spare || spare == nil || own.Generation != n.arbiter.generation || spare.Generation != n.arbiter.generation || own.Node != n.last().Node {
+			t.Errorf("tables %+v and %+v; want one for the hot path and one for the watchdog, of this node, generation %d", own, spare, n.arbiter.generation)
 		}
 	}, func(n *node, _ *Options) { n.add("a", gi) })
 }
 
-// Where a walk shows that nothing has changed, no step is taken.
-func TestNothingMoved(t *testing.T) {
+// When a walk shows that nothing has changed, the loop takes no step.
+func TestNothingChanged(t *testing.T) {
 	run(t, settings, func(n *node) {
 		n.pass(5 * time.Second)
-		if len(n.views) != 1 || n.looked < 4 {
-			t.Errorf("%d steps and %d looks in 5 s; want one step", len(n.views), n.looked)
+		if len(n.views) != 1 || n.unchangedIterations < 4 {
+			t.Errorf("%d steps and %d iterations without one in 5 s; want one step", len(n.views), n.unchangedIterations)
 		}
-	}, func(n *node, _ *Options) { n.add("a", gi); n.still = true })
+	}, func(n *node, _ *Options) { n.add("a", gi); n.unchanged = true })
 }
 
-// A hard memory threshold: the largest pod is killed by way of the hot path, only
-// that, and its record is complete.
+// At a hard memory threshold the hot path's thread kills the largest pod, and only that
+// one, and the record is complete.
 func TestHardMemory(t *testing.T) {
 	run(t, settings, func(n *node) {
 		n.pass(2 * time.Second)
 		before := time.Now()
 		n.grow("b", 15*gi)
 		n.alarm()
-		n.grow("a", 3*gi/4) // while b's processes go
+		n.grow("a", 3*gi/4) // while b's processes end
 		n.pass(time.Second)
 		n.wantCalls("below the threshold", "hot b dry run false", "follow b", "evicted s-b 0")
 		r := n.wantResult("b", evict.ResultKilled)
@@ -121,8 +122,8 @@ func TestHardMemory(t *testing.T) {
 	}, func(n *node, _ *Options) { n.add("a", gi/2); n.add("b", gi) })
 }
 
-// A pod of which no Hold can be had is killed by the actuator.
-func TestWithoutAHold(t *testing.T) {
+// A pod whose handle can't be opened is killed by the actuator.
+func TestWithoutAHandle(t *testing.T) {
 	run(t, settings, func(n *node) {
 		n.grow("b", 15*gi+gi/2)
 		n.alarm()
@@ -135,7 +136,7 @@ func TestWithoutAHold(t *testing.T) {
 	})
 }
 
-// Where the hot path does not answer, the loop kills with a striker of its own.
+// When the hot path does not answer, the loop kills on its own goroutine.
 func TestHotPathHangs(t *testing.T) {
 	run(t, settings, func(n *node) {
 		n.hot.hangs = true
@@ -144,13 +145,13 @@ func TestHotPathHangs(t *testing.T) {
 		n.pass(time.Second)
 		n.wantCalls("below the threshold", "strike b", "follow b", "evicted s-b 0")
 		n.wantResult("b", evict.ResultKilled)
-		if !strings.Contains(n.log.String(), "the hot path does not answer, killing without it") {
-			t.Errorf("log = %s; want it to say that the hot path does not answer", n.log.String())
+		if !strings.Contains(n.log.String(), "hot path does not answer; the loop kills without it") {
+			t.Errorf("log = %s; want the unanswered order in it", n.log.String())
 		}
 	}, func(n *node, _ *Options) { n.add("b", gi) })
 }
 
-// A victim that the hot path must not kill is refused, and another goes.
+// When a victim is refused, another pod is evicted.
 func TestRefused(t *testing.T) {
 	run(t, settings, func(n *node) {
 		n.refuses["b"] = &act.WrongVictimError{Never: true}
@@ -163,42 +164,42 @@ func TestRefused(t *testing.T) {
 	}, func(n *node, _ *Options) { n.add("a", 3*gi); n.add("b", gi) })
 }
 
-// Where another has killed since the observation, the loop observes again.
-func TestClaimLost(t *testing.T) {
+// When the hot path has killed since the observation, the loop observes again.
+func TestKillDuringTheDecision(t *testing.T) {
 	run(t, settings, func(n *node) {
-		n.desk.lost = 3
+		n.arbiter.failedClaims = 3
 		n.grow("b", 15*gi+gi/2)
 		n.alarm()
 		n.pass(time.Second)
 		n.wantCalls("below the threshold", "hot b dry run false", "follow b", "evicted s-b 0")
-		if n.desk.lost != 0 || n.desk.seized != 0 {
-			t.Errorf("%d claims left to lose, %d seized; want all lost and none seized", n.desk.lost, n.desk.seized)
+		if n.arbiter.failedClaims != 0 || n.arbiter.seizes != 0 {
+			t.Errorf("%d failures of Claim left, %d calls of Seize; want none of either", n.arbiter.failedClaims, n.arbiter.seizes)
 		}
 	}, func(n *node, _ *Options) { n.add("b", gi) })
 }
 
-// A hot path that hangs while it kills is not waited for for ever.
-func TestHungKill(t *testing.T) {
+// The wait for a hot path that hangs in a kill is bounded.
+func TestHotPathHangsInAKill(t *testing.T) {
 	run(t, settings, func(n *node) {
-		n.desk.hung, n.hot.hangs = true, true
+		n.arbiter.neverClaims, n.hot.hangs = true, true
 		n.grow("b", 15*gi+gi/2)
 		n.alarm()
-		n.pass(longestKilling / 2)
+		n.pass(hotKillTimeout / 2)
 		n.wantCalls("while the hot path kills")
-		n.pass(longestKilling + hotPatience)
+		n.pass(hotKillTimeout + hotPathTimeout)
 		n.wantCalls("when it hangs", "strike b", "follow b", "evicted s-b 0")
-		if n.desk.seized != 1 || !strings.Contains(n.log.String(), "the hot path hangs while it kills") {
-			t.Errorf("%d seized; want 1, and a line of the log: %s", n.desk.seized, n.log.String())
+		if n.arbiter.seizes != 1 || !strings.Contains(n.log.String(), "hot path hangs in a kill") {
+			t.Errorf("%d calls of Seize; want 1, and a line of the log: %s", n.arbiter.seizes, n.log.String())
 		}
 	}, func(n *node, _ *Options) { n.add("b", gi) })
 }
 
-// The end of evictd does not wait for a hot path that hangs, and kills no pod.
+// When evictd ends, the loop does not wait for a hot path that hangs, and kills no pod.
 func TestStopWhileTheHotPathKills(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, settings, func(n *node, _ *Options) { n.add("b", gi) })
 		stop := n.start()
-		n.desk.hung = true
+		n.arbiter.neverClaims = true
 		n.grow("b", 15*gi+gi/2)
 		n.alarm()
 		stop()
@@ -226,30 +227,30 @@ func TestSoftThenHard(t *testing.T) {
 		n.alarm()
 		n.pass(time.Second)
 		if calls := n.took(); !slices.Contains(calls, "harden b") {
-			t.Errorf("calls = %q; want b's grace ended", calls)
+			t.Errorf("calls = %q; want b's grace period ended", calls)
 		}
 		if r := n.wantResult("b", evict.ResultKilled); r.Hardened.IsZero() {
-			t.Errorf("record = %+v; want it hardened", r)
+			t.Errorf("record = %+v; want the time at which the grace period was ended early", r)
 		}
-		if !strings.Contains(n.log.String(), "grace period cut short, a hard threshold is met") {
-			t.Errorf("log = %s; want the end of the grace in it", n.log.String())
+		if !strings.Contains(n.log.String(), "grace period ended early: a hard threshold is met") {
+			t.Errorf("log = %s; want the end of the grace period in it", n.log.String())
 		}
 	}, func(n *node, _ *Options) { n.add("a", gi/4); n.add("b", gi) })
 }
 
-// A soft eviction that nothing hardens ends when the pod has stopped.
+// A soft eviction ends when the pod has stopped.
 func TestSoft(t *testing.T) {
 	run(t, softSettings, func(n *node) {
 		n.grow("b", 14*gi)
 		n.alarm()
 		n.pass(45 * time.Second)
-		n.wantCalls("after both graces", "evict b hard false grace 30s", "evicted s-b 0")
+		n.wantCalls("after both grace periods", "evict b hard false grace 30s", "evicted s-b 0")
 		n.wantResult("b", evict.ResultStopped)
 	}, func(n *node, _ *Options) { n.add("a", gi/2); n.add("b", gi) })
 }
 
-// A configuration is in force when Reload returns: the table of the hot path too is
-// of its thresholds.
+// A configuration is in force when Reload returns: the hot path's table has its thresholds,
+// too.
 func TestReload(t *testing.T) {
 	run(t, settings, func(n *node) {
 		n.pass(2 * time.Second)
@@ -267,15 +268,15 @@ func TestReload(t *testing.T) {
 		if v := n.last(); v.Config != cfg || len(v.Policy.Thresholds) == 0 || v.Policy.Thresholds[0].Value.Amount(capacity) != 2*gi {
 			t.Errorf("view = %+v; want the new configuration in force", v.Policy.Thresholds)
 		}
-		if n.hot.table == nil || n.hot.table.Generation != n.desk.generation {
-			t.Errorf("table of the hot path = %+v; want one of generation %d", n.hot.table, n.desk.generation)
+		if n.hot.table == nil || n.hot.table.Generation != n.arbiter.generation {
+			t.Errorf("table of the hot path = %+v; want one of generation %d", n.hot.table, n.arbiter.generation)
 		}
 		n.pass(time.Second)
 		n.wantCalls("after", "hot b dry run false", "follow b", "evicted s-b 0")
 	}, func(n *node, _ *Options) { n.add("b", 14*gi+gi/2); n.reading = 50 * time.Millisecond })
 }
 
-// A reload that the loop does not come to fails with its context.
+// Reload fails with ctx's error if the loop does not take or finish it.
 func TestReloadWithoutTheLoop(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, settings)

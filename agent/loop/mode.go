@@ -6,25 +6,25 @@ import (
 	"github.com/evictd/evictd/agent/evict"
 )
 
-// Mode says whether evictd acts, and every reason why it does not.
+// Mode is whether evictd is in dry run, and why.
 type Mode struct {
 	DryRun bool
-	Why    []string
-	// Apart are the reasons apart from that a kubelet owns the pods, which a
-	// shutdown has a rule of its own for.
+	Why    []string // every reason for dry run
+	// Apart are the reasons except that a kubelet owns the pods, for which a shutdown has
+	// a rule of its own.
 	Apart []string
 }
 
-// Facts are what the mode follows from.
+// Facts are what the mode depends on.
 type Facts struct {
-	Configured string // why the configuration or a flag wants dry run; empty for not
+	Configured string // why the configuration or a flag asks for dry run; empty if neither does
 	Kubelet    string // the configuration's kubelet: auto, absent or override
 	Found      evict.Kubelet
-	Outdated   bool   // whose the pods are was told by another configuration
-	Misplaced  string // why evictd does not know where it is; empty where it does
+	Outdated   bool   // Found was determined under another value of Kubelet
+	Misplaced  string // why evictd does not find itself on the host; empty if it does
 }
 
-// decideMode returns the mode: dry run where anything asks for it.
+// decideMode returns the mode: dry run if there is any reason for it.
 func decideMode(f Facts) Mode {
 	var why []string
 	add := func(reason string) {

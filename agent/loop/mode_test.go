@@ -66,22 +66,22 @@ func TestStalls(t *testing.T) {
 		{25400 * time.Millisecond, 8*time.Second + 400*time.Millisecond, false, true},
 	} {
 		if !tc.idle {
-			pages += leastScanned
+			pages += minScannedPages
 		} else {
-			pages += leastScanned - 1
+			pages += minScannedPages - 1
 		}
-		if got := m.see(start.Add(tc.at), tc.full, pages, leastScanned); got != tc.want {
+		if got := m.update(start.Add(tc.at), tc.full, pages, minScannedPages); got != tc.want {
 			t.Errorf("reading %d: stalls = %v; want %v", i, got, tc.want)
 		}
 	}
-	// Without pressure information nothing is said to stall.
-	if (&stalls{proc: kernel.FS(t.TempDir())}).check(start) {
+	// Without PSI reclaim never stalls.
+	if (&stallDetector{proc: kernel.FS(t.TempDir())}).check(start) {
 		t.Error("check() without /proc/pressure = true; want false")
 	}
 }
 
-// The pods' signal goes by the limit of all pods, not by what containers and the node
-// reclaim for.
+// Reclaim of the pods' signal stalls at the limit of all pods only, not at limits of
+// containers or of the node.
 func TestStallsOfThePods(t *testing.T) {
 	const v1, v2 = "memory/memory.usage_in_bytes", "cgroup.controllers"
 	for _, tc := range []struct {
@@ -92,12 +92,12 @@ func TestStallsOfThePods(t *testing.T) {
 		low   bool
 		want  bool
 	}{
-		{"at the limit, v1", v1, leastHits, 100_000, true, true},
-		{"at the limit, v2", v2, leastHits, 100_000, true, true},
-		{"for containers' own limits, v1", v1, leastHits - 1, 900_000, true, false},
-		{"for containers' own limits, v2", v2, leastHits - 1, 900_000, true, false},
-		{"reclaim makes headway", v2, 1000, 90_000, true, false},
-		{"enough is left", v2, leastHits, 100_000, false, false},
+		{"at the limit, v1", v1, minLimitHits, 100_000, true, true},
+		{"at the limit, v2", v2, minLimitHits, 100_000, true, true},
+		{"for containers' own limits, v1", v1, minLimitHits - 1, 900_000, true, false},
+		{"for containers' own limits, v2", v2, minLimitHits - 1, 900_000, true, false},
+		{"reclaim makes progress", v2, 1000, 90_000, true, false},
+		{"enough is left", v2, minLimitHits, 100_000, false, false},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			root, proc := kerneltest.Tree(t, map[string]string{tc.tree: "memory\n"}), t.TempDir()
@@ -118,10 +118,10 @@ func TestStallsOfThePods(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			s := &stalls{proc: kernel.FS(proc), tree: h}
+			s := &stallDetector{proc: kernel.FS(proc), tree: h}
 			start := time.Unix(1000, 0)
 			if s.checkPods(start, "", true) {
-				t.Error("checkPods() = true at the first look; want false")
+				t.Error("first checkPods() = true; want false")
 			}
 			state(100+tc.hits, 5_000_000+tc.waits)
 			if got := s.checkPods(start.Add(stallWindow), "", tc.low); got != tc.want {
@@ -131,7 +131,7 @@ func TestStallsOfThePods(t *testing.T) {
 	}
 }
 
-func TestPace(t *testing.T) {
+func TestLevelInterval(t *testing.T) {
 	victim := func(soft bool, status evict.VictimStatus) evict.State {
 		return evict.State{Victims: []evict.Victim{{Soft: soft, Status: status}}}
 	}
@@ -141,19 +141,19 @@ func TestPace(t *testing.T) {
 		v    View
 		want time.Duration
 	}{
-		{"calm", View{}, calm},
-		{"a victim dies", View{State: victim(false, evict.Unsettled), Orders: met}, settling},
-		{"a victim has its grace", View{State: victim(true, evict.Unsettled), Orders: met}, low},
-		{"a victim has settled", View{State: victim(false, evict.Settled)}, calm},
-		{"low, and nothing to do", View{Orders: met}, low},
+		{"idle", View{}, idleInterval},
+		{"a victim dies", View{State: victim(false, evict.Unsettled), Orders: met}, settlingInterval},
+		{"a victim has its grace", View{State: victim(true, evict.Unsettled), Orders: met}, lowInterval},
+		{"a victim has settled", View{State: victim(false, evict.Settled)}, idleInterval},
+		{"low, without an order", View{Orders: met}, lowInterval},
 	} {
-		if got := tempo(&tc.v); got != tc.want {
-			t.Errorf("%s: tempo() = %v; want %v", tc.name, got, tc.want)
+		if got := levelInterval(&tc.v); got != tc.want {
+			t.Errorf("%s: levelInterval() = %v; want %v", tc.name, got, tc.want)
 		}
 	}
 }
 
-func TestRest(t *testing.T) {
+func TestNextInterval(t *testing.T) {
 	now := time.Unix(1000, 0)
 	met := evict.Orders{Met: []signal.Signal{signal.MemoryAvailable}}
 	for _, tc := range []struct {
@@ -162,33 +162,32 @@ func TestRest(t *testing.T) {
 		seen time.Duration // how long ago an alarm was
 		want time.Duration
 	}{
-		{"calm", View{Took: time.Millisecond}, time.Hour, calm},
-		{"calm, and slow", View{Took: time.Second}, time.Hour, mostBusy * time.Second},
-		{"an alarm that was not confirmed", View{Took: time.Millisecond}, time.Millisecond, settling},
-		{"low, and slow", View{Took: time.Second, Orders: met}, time.Hour, low},
+		{"idle", View{Took: time.Millisecond}, time.Hour, idleInterval},
+		{"idle, and slow", View{Took: time.Second}, time.Hour, restFactor * time.Second},
+		{"an alarm that was not confirmed", View{Took: time.Millisecond}, time.Millisecond, settlingInterval},
+		{"low, and slow", View{Took: time.Second, Orders: met}, time.Hour, lowInterval},
 	} {
 		tc.v.Time = now
-		if got := rest(&tc.v, lanes.Raise{Seen: now.Add(-tc.seen)}); got != tc.want {
-			t.Errorf("%s: rest() = %v; want %v", tc.name, got, tc.want)
+		if got := nextInterval(&tc.v, lanes.Raise{Seen: now.Add(-tc.seen)}); got != tc.want {
+			t.Errorf("%s: nextInterval() = %v; want %v", tc.name, got, tc.want)
 		}
 	}
 }
 
-// The time in which nobody killed it does not count against a victim of an
-// earlier run.
-func TestUntouched(t *testing.T) {
+// The time between two runs does not count for the settle timeout of a victim.
+func TestRestartSettling(t *testing.T) {
 	long, now := time.Unix(1000, 0), time.Unix(1009, 0)
 	before := evict.State{Victims: []evict.Victim{
 		{UID: "a", Fell: long, Status: evict.Unsettled}, {UID: "b", Fell: long, Status: evict.Stuck}, {UID: "c", Fell: long, Status: evict.Unsettled},
 	}}
-	got := untouched(before, map[string]bool{"a": true, "b": true}, &View{Time: now})
+	got := restartSettling(before, map[string]bool{"a": true, "b": true}, &View{Time: now})
 	want := before.Clone()
 	want.Victims[0].Fell = now
 	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("untouched() differs (-want +got):\n%s", diff)
+		t.Errorf("restartSettling() differs (-want +got):\n%s", diff)
 	}
-	if diff := cmp.Diff(before, untouched(before, nil, &View{Time: now})); diff != "" {
-		t.Errorf("untouched() with nobody left differs (-want +got):\n%s", diff)
+	if diff := cmp.Diff(before, restartSettling(before, nil, &View{Time: now})); diff != "" {
+		t.Errorf("restartSettling() without victims to resume differs (-want +got):\n%s", diff)
 	}
 }
 
@@ -204,7 +203,7 @@ func TestJob(t *testing.T) {
 	}
 }
 
-func TestDecideModeApart(t *testing.T) {
+func TestDecideModeReasons(t *testing.T) {
 	for _, tt := range []struct {
 		facts Facts
 		want  int

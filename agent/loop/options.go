@@ -19,12 +19,12 @@ import (
 	"github.com/evictd/evictd/kernel/cgroup"
 )
 
-// Options are all that a Loop needs.
+// Options are everything that a Loop uses.
 type Options struct {
 	Log    *slog.Logger
 	Config *config.Config // in force until Reload
-	// State is the decision's state of an earlier run; the eviction of each of its
-	// victims that had not failed is resumed.
+	// State is the decision's state of an earlier run. The evictions of its victims that
+	// had not failed are resumed.
 	State evict.State
 
 	Memory    Memory
@@ -37,24 +37,24 @@ type Options struct {
 	// a disk signal. It must not block.
 	Largest func(signal.Signal) []evict.DirectoryUsage
 	Lanes   Lanes
-	// Facts returns what the mode depends on, except what a snapshot of the pods and
-	// the configuration say.
+	// Facts returns what the mode depends on besides the snapshot of the pods and the
+	// configuration.
 	Facts func(*config.Config) Facts
 	// Rearm is called with the policy when the layout of the filesystems has changed.
 	Rearm func(*evict.Policy)
-	// Procfs and Hierarchy are where pressure and the processes of pods are read.
+	// Procfs and Hierarchy are where pressure and processes are read.
 	Procfs    kernel.FS
 	Hierarchy *cgroup.Hierarchy
-	// Drift is how much memory per-CPU counters may hide, in bytes.
+	// Drift is how far the kernel's per-CPU counters may be off, in bytes.
 	Drift int64
 
 	Hot      HotPath
 	Desk     Desk
 	Watchdog Watchdog
 	Liveness *Liveness
-	// Prepare opens what is needed to kill the pod of a job.
+	// Prepare opens the kill handle of a job's pod.
 	Prepare func(act.Job) (*act.Hold, error)
-	// Strike kills where the hot path does not answer; Look does the same for dry run.
+	// Strike kills when the hot path does not answer; Look is used in dry run.
 	Strike, Look hot.Striker
 
 	Execute  *execute.Executor
@@ -66,7 +66,7 @@ type Memory interface {
 	Read(now time.Time, into *signal.Observations) memory.Node
 }
 
-// Inventory is what runs on the node.
+// Inventory lists and measures the pods of the node.
 type Inventory interface {
 	Changed() <-chan struct{}
 	Refresh()
@@ -85,19 +85,19 @@ type Disks interface {
 	Layout() evict.Layout
 }
 
-// Tasks watches the node's tasks.
+// Tasks counts the tasks of the node and of its pods.
 type Tasks interface {
 	Read(now time.Time, into *signal.Observations)
 	Crossed() <-chan struct{}
 	Pods() (tasks int64, ok bool)
 }
 
-// Reclaimer frees disk space without evicting pods.
+// Reclaimer frees disk space by removing containers and images.
 type Reclaimer interface {
 	Order(evict.Reclaim)
 	Done() <-chan evict.ReclaimReport
-	Evicted(sandboxID string, held reclaim.Held)
-	EvictedFromKubelet(uid string, held reclaim.Held)
+	Evicted(sandboxID string, usage reclaim.Held)
+	EvictedFromKubelet(uid string, usage reclaim.Held)
 	Revived(uid string)
 	Spared(sandboxID string)
 	ImageBytes() map[string]int64
@@ -109,8 +109,8 @@ type Lanes interface {
 	Stalls() []lanes.Stall
 }
 
-// HotPath kills the pods of an order on its own thread, and decides by the last
-// table for alarms.
+// HotPath is the real-time thread, which kills the pods of an order, and on an alarm those
+// that it chooses from the published table.
 type HotPath interface {
 	Execute(ctx context.Context, o *hot.Order, patience time.Duration) error
 	Publish(*hot.Table)
@@ -126,7 +126,7 @@ type Desk interface {
 	Current(generation uint64) bool
 }
 
-// Watchdog acts where the loop does not.
+// Watchdog decides by the published table when the loop has not iterated for too long.
 type Watchdog interface {
 	Rewind()
 	Publish(*hot.Table)
@@ -134,13 +134,13 @@ type Watchdog interface {
 
 // Observer is called after each iteration, on the loop's goroutine.
 type Observer interface {
-	// Stepped follows every step, Looked every iteration that took none.
+	// Stepped is called after a step, Looked after an iteration without one.
 	Stepped(*View)
 	Looked(*View)
 }
 
-// progressBuffer is how many reports of the actuators wait for the loop. Of those
-// that do not fit it learns when the pod is gone.
+// progressBuffer is how many reports of the actuators can wait for the loop. If one is
+// dropped, the loop finds the end of the victim by its cgroup.
 const progressBuffer = 1024
 
 // New returns a Loop. It subscribes to the reports of its Executor.
@@ -148,15 +148,15 @@ func New(o Options) *Loop {
 	l := &Loop{
 		log: o.Log, config: o.Config, policy: o.Config.Policy(o.Disks.Layout()), state: o.State,
 		memory: o.Memory, inventory: o.Inventory, disks: o.Disks, tasks: o.Tasks, usage: o.DiskUsage,
-		reclaimer: o.Reclaimer, largest: o.Largest, lanes: o.Lanes, facts: o.Facts, rearm: o.Rearm,
-		stalls: stalls{proc: o.Procfs, tree: o.Hierarchy}, drift: o.Drift, hot: o.Hot, desk: o.Desk, watchdog: o.Watchdog, liveness: o.Liveness,
-		holds: newHolds(o.Prepare, o.Procfs), own: o.Strike, ownLook: o.Look,
+		reclaimer: o.Reclaimer, largestDirectories: o.Largest, lanes: o.Lanes, modeFacts: o.Facts, armDisks: o.Rearm,
+		reclaimStalls: stallDetector{proc: o.Procfs, tree: o.Hierarchy}, drift: o.Drift, hot: o.Hot, arbiter: o.Desk, watchdog: o.Watchdog, liveness: o.Liveness,
+		killHandles: newHandleCache(o.Prepare, o.Procfs), ownKiller: o.Strike, ownDryRun: o.Look,
 		execute: o.Execute, records: o.Execute.Records(), observer: o.Observer,
 		reloads: make(chan reload), progress: make(chan act.Progress, progressBuffer),
-		unfinished: map[string]bool{},
+		toResume: map[string]bool{},
 	}
 	for _, v := range o.State.Victims {
-		l.unfinished[v.UID] = v.Status != evict.Failed
+		l.toResume[v.UID] = v.Status != evict.Failed
 	}
 	o.Execute.Subscribe(func(r execute.Report) {
 		select {
@@ -167,5 +167,5 @@ func New(o Options) *Loop {
 	return l
 }
 
-// Close gives up what is held of the pods. It must not be called while Run runs.
-func (l *Loop) Close() error { return l.holds.close() }
+// Close closes the kill handles. It must not be called during Run.
+func (l *Loop) Close() error { return l.killHandles.close() }

@@ -14,8 +14,8 @@ import (
 	"github.com/evictd/evictd/agent/signal"
 )
 
-// The runtime refuses a pod before the actuator returns: the log has its beginning
-// first all the same, and another pod goes.
+// When the actuator refuses a pod before it returns, the log still has the start of the
+// eviction first, and another pod is evicted.
 func TestRuntimeRefuses(t *testing.T) {
 	run(t, settings, func(n *node) {
 		n.observe(signal.PIDAvailable, 50)
@@ -35,8 +35,8 @@ func TestRuntimeRefuses(t *testing.T) {
 	})
 }
 
-// Pods that must go at once go before those that have a grace period.
-func TestHardFirst(t *testing.T) {
+// Hard orders are carried out before soft ones.
+func TestHardOrdersFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, settings, func(n *node, o *Options) { n.add("a", gi); n.add("b", gi); o.Drift = 3 })
 		v, in, _ := n.decide(t.Context(), time.Now())
@@ -50,8 +50,8 @@ func TestHardFirst(t *testing.T) {
 	})
 }
 
-// A filesystem that is low: node-level reclaim goes first, and a pod after it, whose
-// disk usage is waited for until the runtime has removed it.
+// When a filesystem is low, node-level reclaim comes first and a pod after it. The reclaimer
+// waits for the pod's disk space until the runtime has removed it.
 func TestDisk(t *testing.T) {
 	run(t, settings, func(n *node) {
 		n.observe(signal.NodeFsAvailable, gi/2)
@@ -69,7 +69,7 @@ func TestDisk(t *testing.T) {
 	}, func(n *node, _ *Options) { n.add("a", gi); n.add("b", gi) })
 }
 
-// A reclaim that an earlier run waited for is over.
+// A reclaim that an earlier run waited for counts as done.
 func TestReclaimOfAnEarlierRun(t *testing.T) {
 	run(t, settings, func(n *node) {
 		n.pass(5 * time.Second)
@@ -81,8 +81,8 @@ func TestReclaimOfAnEarlierRun(t *testing.T) {
 	})
 }
 
-// Where evicting can't help, one pod goes, and the record and the log name what
-// else uses the resource.
+// When evicting is futile, one pod is evicted, and the record and the log name what else
+// uses the resource.
 func TestFutile(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
@@ -113,14 +113,14 @@ func TestFutile(t *testing.T) {
 					t.Errorf("log = %s; want %s", out, tt.log)
 				}
 				if v := n.last(); len(v.Futile) != 1 {
-					t.Errorf("futile = %+v; want the signal named while it lasts", v.Futile)
+					t.Errorf("futile = %+v; want the signal while it is met", v.Futile)
 				}
 			}, func(n *node, _ *Options) { n.add("a", gi/4) })
 		})
 	}
 }
 
-// Stalls on memory that go on evict a pod where the configuration says so.
+// Sustained memory stalls evict a pod if the configuration says so.
 func TestContention(t *testing.T) {
 	run(t, settings+"pressure: {memory: {sustained: 30s, action: evict}}\n", func(n *node) {
 		n.mu.Lock()
@@ -133,13 +133,13 @@ func TestContention(t *testing.T) {
 			t.Errorf("calls = %q; want b evicted", calls)
 		}
 		if r := n.record("b"); r.Cause != string(signal.SystemMemoryContentionPressure) || r.Lane != lanes.PSI || r.Confirm != "growth of the stalls in each window" {
-			t.Errorf("record = %+v; want the stalls named", r)
+			t.Errorf("record = %+v; want the stalls as cause", r)
 		}
 	}, func(n *node, _ *Options) { n.add("a", gi/2); n.add("b", gi) })
 }
 
-// Memory of a pod that is not listed yet is no reason to evict another: a list is
-// waited for, and the decision is repeated with it.
+// No pod is evicted for the memory of one that is not listed yet: the loop waits for a list
+// and decides again.
 func TestUnlistedPod(t *testing.T) {
 	run(t, settings, func(n *node) {
 		n.pass(2 * time.Second)
@@ -149,28 +149,27 @@ func TestUnlistedPod(t *testing.T) {
 		n.alarm()
 		n.pass(time.Second)
 		n.wantCalls("below the threshold", "hot new dry run false", "follow new", "evicted s-new 0")
-	}, func(n *node, _ *Options) { n.add("a", gi); n.add("b", gi+gi/2); n.slow = 20 * time.Millisecond })
+	}, func(n *node, _ *Options) { n.add("a", gi); n.add("b", gi+gi/2); n.listDelay = 20 * time.Millisecond })
 }
 
-// Where no list comes, the wait is bounded: 100 ms once less than half of the
-// threshold is left.
+// The wait for a list is bounded: to 100 ms once less than half of the threshold is left.
 func TestUnlistedPodWithoutAList(t *testing.T) {
 	run(t, settings, func(n *node) {
 		n.pass(2 * time.Second)
 		n.mu.Lock()
-		n.absent, n.unlisted = true, n.pod("new", 14*gi)
+		n.noList, n.unlisted = true, n.pod("new", 14*gi)
 		n.mu.Unlock()
 		before := time.Now()
 		n.alarm()
 		n.pass(3 * time.Second)
 		r := n.record("b")
-		if took := r.SignalSent.Sub(before); took < shortLook || took > 2*shortLook {
-			t.Errorf("b was killed after %v; want about %v", took, shortLook)
+		if took := r.SignalSent.Sub(before); took < listTimeout || took > 2*listTimeout {
+			t.Errorf("b was killed after %v; want about %v", took, listTimeout)
 		}
 	}, func(n *node, _ *Options) { n.add("a", gi/2); n.add("b", gi+gi/4) })
 }
 
-// Tasks of a pod that is not listed yet are no reason to evict another.
+// No pod is evicted for the tasks of one that is not listed yet.
 func TestUnlistedTasks(t *testing.T) {
 	run(t, settings, func(n *node) {
 		n.pass(2 * time.Second)
@@ -183,25 +182,28 @@ func TestUnlistedTasks(t *testing.T) {
 		if calls := n.took(); len(calls) == 0 || !strings.HasPrefix(calls[0], "evict new") {
 			t.Errorf("calls = %q; want the new pod evicted", calls)
 		}
-	}, func(n *node, _ *Options) { n.add("a", gi); n.pods[0].Usage.PIDs = 600; n.slow = 20 * time.Millisecond })
+	}, func(n *node, _ *Options) {
+		n.add("a", gi)
+		n.pods[0].Usage.PIDs = 600
+		n.listDelay = 20 * time.Millisecond
+	})
 }
 
-// Files that were read before the iteration began are read again before a pod is
-// evicted by them.
+// A pod is evicted only by files that were read in the same iteration.
 func TestFilesAreReadAgain(t *testing.T) {
 	run(t, settings, func(n *node) {
-		n.age = time.Minute
+		n.readingsAge = time.Minute
 		n.grow("b", 15*gi+gi/2)
 		n.alarm()
 		n.pass(time.Second)
-		if !slices.Contains(n.forgot, "b") || slices.Contains(n.forgot, "a") {
-			t.Errorf("forgotten = %q; want what is known of b alone", n.forgot)
+		if !slices.Contains(n.readingsDropped, "b") || slices.Contains(n.readingsDropped, "a") {
+			t.Errorf("readings dropped of %q; want of b alone", n.readingsDropped)
 		}
 		n.wantCalls("below the threshold", "hot b dry run false", "follow b", "evicted s-b 0")
 	}, func(n *node, _ *Options) { n.add("a", gi/4); n.add("b", gi) })
 }
 
-// A crossing that file cache brought waits, unless a lane has answered it.
+// A crossing that file cache caused waits, unless a lane has answered it.
 func TestAnsweredByALane(t *testing.T) {
 	for _, answered := range []bool{false, true} {
 		run(t, settings, func(n *node) {
@@ -210,7 +212,7 @@ func TestAnsweredByALane(t *testing.T) {
 			n.cache = 15 * gi
 			n.mu.Unlock()
 			if answered {
-				n.desk.answered = map[signal.Mark]bool{signal.MarkOf(&n.last().Policy.Thresholds[0].Threshold): true}
+				n.arbiter.answered = map[signal.Mark]bool{signal.MarkOf(&n.last().Policy.Thresholds[0].Threshold): true}
 			}
 			n.alarm()
 			n.pass(time.Second)
@@ -240,7 +242,7 @@ func TestLayoutChanges(t *testing.T) {
 	}, func(n *node, _ *Options) { n.add("b", gi) })
 }
 
-// A kubelet's pods are left alone, and said so once.
+// Beside a kubelet evictd is in dry run, and logs that once.
 func TestBesideAKubelet(t *testing.T) {
 	run(t, settings, func(n *node) {
 		n.grow("b", 15*gi+gi/2)
@@ -248,7 +250,7 @@ func TestBesideAKubelet(t *testing.T) {
 		n.pass(5 * time.Second)
 		n.wantCalls("in dry run", "hot b dry run true", "dry run: follow b")
 		if got := strings.Count(n.log.String(), "a kubelet owns pods of this node"); got != 1 {
-			t.Errorf("%d lines say so; want 1", got)
+			t.Errorf("%d log lines name the kubelet; want 1", got)
 		}
 		n.mu.Lock()
 		n.kubelet = false
@@ -260,7 +262,7 @@ func TestBesideAKubelet(t *testing.T) {
 	}, func(n *node, _ *Options) { n.add("b", gi); n.kubelet = true })
 }
 
-// Reports that are not received do not block the actuator.
+// The actuator never waits for the loop to receive its reports.
 func TestReportsDoNotBlock(t *testing.T) {
 	n := newNode(t, settings)
 	for range 2 * progressBuffer {

@@ -12,7 +12,7 @@ import (
 	"github.com/evictd/evictd/agent/signal"
 )
 
-// View is what the loop knew and decided last. It is not changed any more.
+// View is what the loop observed and decided in one iteration. It is immutable.
 type View struct {
 	Time         time.Time
 	Took         time.Duration
@@ -24,34 +24,34 @@ type View struct {
 	Snapshot     pods.Snapshot
 	State        evict.State
 	Orders       evict.Orders
-	// Holdings are what is known of the pods' disk usage, by UID.
+	// Holdings is the measured disk usage of the pods, by UID.
 	Holdings map[string]disks.Holding
-	// Futile lists the signals that evicting does not help, also while a
-	// back-off runs.
+	// Futile has the signals that evicting pods can't relieve, also during a back-off.
 	Futile []evict.Futility
 }
 
-// Eligible counts the pods that memory pressure could evict.
+// Eligible returns how many pods memory pressure could evict.
 func (v *View) Eligible() int {
 	ranked, _ := v.Policy.Rank(v.Snapshot.Pods, signal.MemoryAvailable, &v.State, v.Time)
 	return len(ranked)
 }
 
-// Busy reports whether a signal is low or a victim has not ended yet.
-func (v *View) Busy() bool { return tempo(v) != calm }
+// Busy reports whether a threshold is met or a victim is in flight.
+func (v *View) Busy() bool { return levelInterval(v) != idleInterval }
 
-// Liveness is what the watchdog knows of the loop. It is safe for concurrent use.
+// Liveness shows the watchdog when the loop last iterated. It is safe for concurrent use.
 type Liveness struct {
 	last          atomic.Pointer[time.Time]
 	settleTimeout atomic.Int64
 }
 
+// note records the end of an iteration, and the settle timeout in force.
 func (l *Liveness) note(now time.Time, settle time.Duration) {
 	l.settleTimeout.Store(int64(settle))
 	l.last.Store(&now)
 }
 
-// Last returns when the loop's last iteration ended; zero before the first.
+// Last returns when the loop's last iteration ended; zero before the first one.
 func (l *Liveness) Last() time.Time {
 	if at := l.last.Load(); at != nil {
 		return *at
@@ -59,5 +59,5 @@ func (l *Liveness) Last() time.Time {
 	return time.Time{}
 }
 
-// SettleTimeout returns how long a victim's memory is waited for.
+// SettleTimeout returns the settle timeout in force: how long a victim may make no progress.
 func (l *Liveness) SettleTimeout() time.Duration { return time.Duration(l.settleTimeout.Load()) }

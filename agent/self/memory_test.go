@@ -1,14 +1,45 @@
 package self
 
 import (
+	"context"
+	"log/slog"
 	"os"
 	"testing"
+	"testing/synctest"
+	"time"
 
 	"github.com/google/go-cmp/cmp"
+	"golang.org/x/sys/unix"
+
+	"github.com/evictd/evictd/kernel/process"
 )
 
+// Memory is trimmed and locked when the lanes have opened, and once more when the start
+// is over and the node is idle; only the former without the privilege to lock it.
+func TestLockMemory(t *testing.T) {
+	_, forbidden := process.LockMemory()
+	t.Cleanup(func() {
+		if err := unix.Munlockall(); err != nil {
+			t.Error(err)
+		}
+	})
+	synctest.Test(t, func(t *testing.T) {
+		start, opened, idleAt := time.Now(), 2*time.Second, 30*time.Second
+		var warmUps []time.Duration
+		New("/proc", nil, slog.New(slog.NewTextHandler(t.Output(), nil))).LockMemory(t.Context(),
+			func() bool { return time.Since(start) < opened }, func() bool { return time.Since(start) >= idleAt },
+			func(context.Context) bool { warmUps = append(warmUps, time.Since(start)); return true })
+		if forbidden != nil && len(warmUps) == 1 {
+			return
+		}
+		if len(warmUps) != 2 || warmUps[0] < opened || warmUps[0] > opened+time.Second || warmUps[1] < idleAt || warmUps[1] > idleAt+time.Second {
+			t.Errorf("memory locked after %v; want it after %v and again after %v", warmUps, opened, idleAt)
+		}
+	})
+}
+
 func TestUnchangedMappings(t *testing.T) {
-	// Of Linux 6.18, shortened; the third is what relocation leaves of a
+	// From Linux 6.18, shortened. The third has pages that were relocated in a
 	// position-independent executable.
 	const smaps = `00400000-00c83000 r-xp 00000000 fe:00 10210878                           /usr/sbin/evictd
 Size:               8716 kB
@@ -41,9 +72,8 @@ Anonymous:             0 kB
 	}
 }
 
-// What has been forgotten comes back: the rest of this test is read from the file
-// again.
-func TestForgetCode(t *testing.T) {
+// Dropped pages return from the file: the rest of this test runs from them.
+func TestDropTextPages(t *testing.T) {
 	exe, err := os.Readlink("/proc/self/exe")
 	if err != nil {
 		t.Fatal(err)
@@ -53,9 +83,9 @@ func TestForgetCode(t *testing.T) {
 		t.Fatal(err)
 	}
 	if len(unchangedMappings(maps, exe)) == 0 {
-		t.Errorf("no mapping of %s is forgotten; want its code", exe)
+		t.Errorf("no mapping of %s can be dropped; want its text", exe)
 	}
-	if err := forgetCode(); err != nil {
-		t.Errorf("forgetCode() = %v; want no error", err)
+	if err := dropTextPages(); err != nil {
+		t.Errorf("dropTextPages() = %v; want no error", err)
 	}
 }

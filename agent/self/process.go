@@ -1,9 +1,11 @@
-// Package self is what evictd does about its own process: its priority, its place
-// on the host, its garbage collector and its memory, which the pressure that it
-// handles must not slow down.
+// Package self adapts evictd's own process to the pressure that it handles: priority, OOM
+// score, memory lock and garbage collector. It also checks that evictd sees the host's
+// processes, cgroups and root directory. A function that lacks a privilege logs what
+// follows from that, and evictd goes on.
 package self
 
 import (
+	"errors"
 	"log/slog"
 	"os"
 	"runtime"
@@ -25,56 +27,99 @@ type Process struct {
 	log       *slog.Logger
 }
 
-// New returns evictd's process as procfs and h show it.
+// New returns evictd's process, as found in procfs and h.
 func New(procfs kernel.FS, h *cgroup.Hierarchy, log *slog.Logger) *Process {
 	return &Process{procfs: procfs, hierarchy: h, log: log}
 }
 
 const (
-	// hotPriority is the real-time priority of the hot path's thread: above all
-	// normal tasks, below the kernel's own threads.
+	// hotPriority is the real-time priority of the hot path's threads: above all normal
+	// tasks, below the kernel's own threads.
 	hotPriority = 1
-	// The longest that a real-time thread may run without waiting: the kernel
-	// ends evictd then, so that a bug can't keep a core. A kill of many processes
-	// takes some milliseconds.
-	rtSoft, rtHard = time.Second, 2 * time.Second
+	// rtSoftLimit and rtHardLimit are how long a real-time thread may run without
+	// blocking before the kernel kills evictd (RLIMIT_RTTIME), so that a bug can't occupy
+	// a core. A kill of many processes takes some milliseconds.
+	rtSoftLimit, rtHardLimit = time.Second, 2 * time.Second
 )
 
-// GiveRealTime gives the calling thread its priority. Where that is not to be had
-// evictd is slower under pressure, and no less right.
+// GiveRealTime sets SCHED_FIFO for the calling thread. If that fails it logs why: evictd
+// then kills the same pods, but later under pressure.
 func (p *Process) GiveRealTime() {
-	_, err := process.SetRTTimeLimit(process.RTTimeLimit{Soft: rtSoft, Hard: rtHard})
+	_, err := process.SetRTTimeLimit(process.RTTimeLimit{Soft: rtSoftLimit, Hard: rtHardLimit})
 	if err == nil {
 		_, err = process.SetFIFO(hotPriority)
 	}
 	if err != nil {
-		p.log.Info("a thread of the hot path waits for a processor like any other process", "error", err)
+		p.log.Info("could not set SCHED_FIFO; a hot path thread runs at normal priority", "error", err)
 	}
 }
 
-// Rehearse goes the whole hot path at the cost of nobody: evictd's own cgroup stands
-// in for a pod's.
+const (
+	// ownOOMScoreAdj makes evictd the last choice of the kernel's OOM killer.
+	ownOOMScoreAdj = -999
+	// ownNice is the nice value of evictd's threads without real-time priority: the hot
+	// path waits for them while Go stops the world.
+	ownNice = -20
+)
+
+// Protect sets evictd's oom_score_adj and nice values, and logs what it may not set: then
+// the service manager has to (OOMScoreAdjust=, Nice= of the unit).
+func (p *Process) Protect() {
+	if err := setOwnScore(p.procfs); err != nil {
+		p.log.Info("could not set oom_score_adj to -999; the kernel's OOM killer may choose evictd", "error", err)
+	}
+	if err := process.SetNice(ownNice); err != nil {
+		p.log.Info("could not set nice to -20; evictd runs at normal priority", "error", err)
+	}
+	err := process.SetSessionNice(p.procfs, ownNice)
+	if err != nil && !errors.Is(err, kernel.ErrUnavailable) {
+		p.log.Info("could not set the nice value of the autogroup to -20; evictd's session runs at normal priority", "error", err)
+	}
+}
+
+// OrdinaryPriority sets the nice value of the calling thread back to 0. The goroutine must
+// be locked to the thread.
+func OrdinaryPriority() error {
+	now, err := process.ThreadScheduling()
+	if err != nil || now.Nice >= 0 {
+		return err
+	}
+	return process.SetThreadNice(0)
+}
+
+// setOwnScore writes evictd's oom_score_adj.
+func setOwnScore(proc kernel.FS) error {
+	score, err := process.OpenScore(proc, os.Getpid())
+	if err != nil {
+		return err
+	}
+	defer score.Close()
+	return score.Set(ownOOMScoreAdj)
+}
+
+// Rehearse runs the hot path once without sending a signal, with evictd's own cgroup as the
+// pod's, so that its code and data are resident before the first alarm.
 func (p *Process) Rehearse(o hot.Options) {
 	own, err := ownCgroup(p.procfs, p.hierarchy)
 	if err != nil {
-		p.log.Info("the hot path is not rehearsed", "error", err)
+		p.log.Info("hot path warm-up skipped: could not find evictd's own cgroup", "error", err)
 		return
 	}
 	if own.Cgroup == "/" {
-		return // all processes of the node are in that
+		return // that contains all processes of the node
 	}
-	hold, err := act.Prepare(p.hierarchy, p.procfs, act.Job{Order: evict.Order{UID: "evictd"}, Containers: []evict.ContainerHandle{own}})
+	handle, err := act.Prepare(p.hierarchy, p.procfs, act.Job{Order: evict.Order{UID: "evictd"}, Containers: []evict.ContainerHandle{own}})
 	if err != nil {
-		p.log.Info("the hot path is not rehearsed", "error", err)
+		p.log.Info("hot path warm-up skipped: could not open evictd's own cgroup", "error", err)
 		return
 	}
-	defer hold.Close()
-	if result := hot.Rehearse(o, hold); result != hot.Struck {
-		p.log.Info("the rehearsal of the hot path did not come to its end", "result", result.String())
+	defer handle.Close()
+	if result := hot.Rehearse(o, handle); result != hot.Struck {
+		p.log.Info("hot path warm-up ended early", "result", result.String())
 	}
 }
 
-// ownCgroup returns evictd's own cgroup as if it were a container's.
+// ownCgroup returns evictd's own cgroup as the handle of a container.
 func ownCgroup(procfs kernel.FS, h *cgroup.Hierarchy) (evict.ContainerHandle, error) {
 	membership, err := cgroup.Of(procfs, os.Getpid())
 	if err != nil {
@@ -92,15 +137,16 @@ func ownCgroup(procfs kernel.FS, h *cgroup.Hierarchy) (evict.ContainerHandle, er
 	return evict.ContainerHandle{ID: "evictd", Name: "evictd", Cgroup: path, CgroupID: group.ID()}, nil
 }
 
-// leastProcs is how many threads may run Go code at once, whatever the cores: one
-// that comes back from a wait must find a place free, also while others are busy.
-const leastProcs = 8
+// minProcs is the least GOMAXPROCS, whatever the number of CPUs: a thread that returns from
+// a system call must find a free P while others run.
+const minProcs = 8
 
-// TuneRuntime sets Go's runtime up for a thread that must not wait for others.
+// TuneRuntime sets GOMAXPROCS, and the GC's target and memory limit unless the environment
+// does.
 func TuneRuntime() {
-	runtime.GOMAXPROCS(max(leastProcs, runtime.GOMAXPROCS(0)))
+	runtime.GOMAXPROCS(max(minProcs, runtime.GOMAXPROCS(0)))
 	if os.Getenv("GOGC") == "" {
-		debug.SetGCPercent(garbage)
+		debug.SetGCPercent(gcPercent)
 	}
 	if os.Getenv("GOMEMLIMIT") == "" {
 		debug.SetMemoryLimit(memoryLimit)

@@ -17,7 +17,7 @@ import (
 // pressure.memory.brake was killed before it restored memory.high. That evictd kept
 // brake.json in the state directory until it had restored the limit. The limit is
 // left as it is, because another program may have set it since.
-func warnLoweredHigh(stateDir, bootID string, h *cgroup.Hierarchy, log *slog.Logger) {
+func warnMemoryHigh(stateDir, bootID string, h *cgroup.Hierarchy, log *slog.Logger) {
 	file := filepath.Join(stateDir, "brake.json")
 	content, err := os.ReadFile(file)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -33,7 +33,7 @@ func warnLoweredHigh(stateDir, bootID string, h *cgroup.Hierarchy, log *slog.Log
 	}
 	switch {
 	case err != nil:
-		log.Warn("could not read which memory.high an earlier evictd lowered; check that of the pods' cgroup, then remove the file", "file", file, "error", err)
+		log.Warn("could not read which memory.high an earlier evictd lowered; check the one of the pods' cgroup, then remove the file", "file", file, "error", err)
 	case left.BootID == bootID:
 		limit := "max"
 		if left.Was != math.MaxUint64 {

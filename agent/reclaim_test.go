@@ -9,7 +9,7 @@ import (
 	"github.com/evictd/evictd/cri"
 )
 
-// Nobody is chosen for a disk before a list was asked for since the disk was low.
+// No pod is evicted for a disk before a list that was requested since the disk was low.
 func TestUnmeasuredWithoutAList(t *testing.T) {
 	d := buildHere(t)
 	since := time.Now()
@@ -17,7 +17,7 @@ func TestUnmeasuredWithoutAList(t *testing.T) {
 	if got := unmeasured(since); got != "" {
 		t.Errorf("without a runtime %q is missing; want nothing", got)
 	}
-	runtime, err := cri.Connect("unix://" + filepath.Join(t.TempDir(), "nobody.sock"))
+	runtime, err := cri.Connect("unix://" + filepath.Join(t.TempDir(), "absent.sock"))
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -34,6 +34,6 @@ func TestUnmeasuredWithoutAList(t *testing.T) {
 	s.Tried = since
 	d.diskUsage.Fill(&s, nil, since, d.reclaimer.ImageBytes)
 	if got := unmeasured(since); got != "" {
-		t.Errorf("with a list asked for since %q is missing; want nothing", got)
+		t.Errorf("with a newer list %q is missing; want nothing", got)
 	}
 }

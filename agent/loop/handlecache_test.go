@@ -18,8 +18,7 @@ import (
 	"github.com/evictd/evictd/kernel/cgroup"
 )
 
-// inCgroup runs a process in a cgroup of the test's own, and returns a snapshot
-// of a node on which that is a pod.
+// inCgroup runs a process in a new cgroup, and returns a snapshot in which that is a pod.
 func inCgroup(t *testing.T) (*cgroup.Hierarchy, pods.Snapshot) {
 	t.Helper()
 	if os.Geteuid() != 0 {
@@ -76,7 +75,7 @@ func join(t *testing.T, h *cgroup.Hierarchy, path string) {
 	if _, err := out.Read(make([]byte, 1)); err != nil {
 		t.Fatal(err)
 	}
-	// Processes are held in the order of their sizes, which change until it sleeps.
+	// A handle has the processes in the order of their sizes, which change until it sleeps.
 	wchan := fmt.Sprintf("/proc/%d/wchan", cmd.Process.Pid)
 	for asleep := []byte(nil); !bytes.Contains(asleep, []byte("nanosleep")); time.Sleep(time.Millisecond) {
 		if asleep, err = os.ReadFile(wchan); err != nil {
@@ -88,102 +87,102 @@ func join(t *testing.T, h *cgroup.Hierarchy, path string) {
 // Complexity: the life of one handle, with a check after each step.
 //
 //gocyclo:ignore
-func TestHolds(t *testing.T) {
-	h, s := inCgroup(t)
+func TestHandleCache(t *testing.T) {
+	hierarchy, s := inCgroup(t)
 	before := descriptors(t)
-	held := newHolds(func(j act.Job) (*act.Hold, error) { return act.Prepare(h, "/proc", j) }, "/proc")
-	defer held.close()
+	cache := newHandleCache(func(j act.Job) (*act.Hold, error) { return act.Prepare(hierarchy, "/proc", j) }, "/proc")
+	defer cache.close()
 	ranked := []evict.Ranked{{UID: "gone"}, {UID: "u"}}
 	now := time.Now()
-	held.follow(&s, ranked, &evict.Guard{}, now)
-	if len(held.byUID) != 1 || held.byUID["u"] == nil {
-		t.Fatalf("held = %v; want u alone", held.byUID)
+	cache.update(&s, ranked, &evict.Guard{}, now)
+	if len(cache.byUID) != 1 || cache.byUID["u"] == nil {
+		t.Fatalf("cached = %v; want u alone", cache.byUID)
 	}
-	first := held.byUID["u"].hold
-	held.follow(&s, ranked, &evict.Guard{}, now.Add(2*lookAgain))
-	if held.byUID["u"].hold != first {
-		t.Error("a pod whose processes are the same was prepared anew; want it kept")
+	first := cache.byUID["u"].handle
+	cache.update(&s, ranked, &evict.Guard{}, now.Add(2*recheckInterval))
+	if cache.byUID["u"].handle != first {
+		t.Error("the handle of an unchanged pod was opened again; want it kept")
 	}
 
 	policy := &evict.Policy{}
 	order, _ := policy.Rank(s.Pods, signal.MemoryAvailable, &evict.State{}, now)
 	for victims, want := range map[int]time.Time{1: s.Read[order[0].Index()], 2: s.Read[0]} {
 		in := &evict.Inputs{Policy: &evict.Policy{MaxVictims: victims}, Pods: s.Pods}
-		if got := held.table(in, &View{Snapshot: s}, order, &evict.Guard{}, 3).Decision.Taken; !got.Equal(want) {
-			t.Errorf("%d may be chosen: the table is of %v; want %v, when what they hold was read", victims, got, want)
+		if got := cache.table(in, &View{Snapshot: s}, order, &evict.Guard{}, 3).Decision.Taken; !got.Equal(want) {
+			t.Errorf("with %d victims at most, Taken = %v; want %v, the oldest reading of them", victims, got, want)
 		}
 	}
-	table := held.table(&evict.Inputs{Policy: policy, Pods: s.Pods}, &View{Snapshot: s}, nil, &evict.Guard{}, 3)
+	table := cache.table(&evict.Inputs{Policy: policy, Pods: s.Pods}, &View{Snapshot: s}, nil, &evict.Guard{}, 3)
 	if r := table.Rows[1]; r.Hold != first || !r.Known || r.WorkingSet != 5 || r.Memory != 7 || r.Freeable != 6 || len(r.Cgroups) != 1 || r.Cgroups[0] != s.Handles["u"].Containers[0].CgroupID {
-		t.Errorf("row of u = %+v; want its Hold and what was read of it", r)
+		t.Errorf("row of u = %+v; want its handle and its readings", r)
 	}
 	if r := table.Rows[0]; r.Hold != nil || r.Known || table.Generation != 3 {
 		t.Errorf("row of the pod that has gone = %+v of generation %d; want none, of 3", r, table.Generation)
 	}
-	cold, err := table.Prepare(1)
+	unprepared, err := table.Prepare(1)
 	if err != nil {
 		t.Fatalf("Prepare(1) = %v; want u's", err)
 	}
-	cold.Close()
+	unprepared.Close()
 	if _, err := table.Prepare(0); err == nil {
 		t.Error("Prepare(0) of a pod that has gone is no error; want one")
 	}
 
-	held.follow(&s, ranked, &evict.Guard{}, now.Add(3*lookAgain))
+	cache.update(&s, ranked, &evict.Guard{}, now.Add(3*recheckInterval))
 	was := descriptors(t)
-	join(t, h, s.Handles["u"].Containers[0].Cgroup)
+	join(t, hierarchy, s.Handles["u"].Containers[0].Cgroup)
 	before += descriptors(t) - was
-	looked := now.Add(3 * lookAgain)
-	if held.outdated(looked.Add(lookQuietly - 1)) {
-		t.Errorf("outdated() right after a look = true; want it looked at every %v", lookQuietly)
+	checked := now.Add(3 * recheckInterval)
+	if cache.processesChanged(checked.Add(idleHandleCheckInterval - 1)) {
+		t.Errorf("processesChanged() less than %v after a check = true; want false", idleHandleCheckInterval)
 	}
-	if !held.outdated(looked.Add(lookQuietly)) {
-		t.Error("outdated() with another process in the cgroup = false; want true")
+	if !cache.processesChanged(checked.Add(idleHandleCheckInterval)) {
+		t.Error("processesChanged() with another process in the cgroup = false; want true")
 	}
-	held.follow(&s, ranked, &evict.Guard{}, looked.Add(lookQuietly))
-	if held.byUID["u"].hold == first {
-		t.Error("after that the pod is held as it was; want it prepared anew")
+	cache.update(&s, ranked, &evict.Guard{}, checked.Add(idleHandleCheckInterval))
+	if cache.byUID["u"].handle == first {
+		t.Error("the handle of a pod with another process was kept; want it opened again")
 	}
-	first = held.byUID["u"].hold
-	if held.outdated(looked.Add(2 * lookQuietly)) {
-		t.Error("outdated() of a pod that was prepared anew = true; want false")
+	first = cache.byUID["u"].handle
+	if cache.processesChanged(checked.Add(2 * idleHandleCheckInterval)) {
+		t.Error("processesChanged() after the handle was opened again = true; want false")
 	}
 
 	handle := s.Handles["u"]
 	handle.Containers[0].ID = "c2" // it was restarted in place
 	restarted := pods.Snapshot{Pods: s.Pods, Handles: map[string]pods.Handle{"u": {Containers: append([]evict.ContainerHandle{}, handle.Containers...)}}}
-	held.byUID["u"].of = []evict.ContainerHandle{{ID: "c1"}}
-	held.follow(&restarted, ranked[1:], &evict.Guard{}, now)
-	if held.byUID["u"] == nil || held.byUID["u"].hold == first || first.Grab() {
-		t.Error("a pod with another container is held as it was; want it prepared anew, and the old one given up")
+	cache.byUID["u"].containers = []evict.ContainerHandle{{ID: "c1"}}
+	cache.update(&restarted, ranked[1:], &evict.Guard{}, now)
+	if cache.byUID["u"] == nil || cache.byUID["u"].handle == first || first.Grab() {
+		t.Error("the handle of a pod with another container was kept; want it opened again, and the old one closed")
 	}
-	taken := held.take("u")
-	if taken == nil || held.take("u") != nil {
-		t.Errorf("take() twice = %v; want a Hold once", taken)
+	taken := cache.take("u")
+	if taken == nil || cache.take("u") != nil {
+		t.Errorf("take() twice = %v; want a handle once", taken)
 	}
 	taken.Close()
-	held.follow(&pods.Snapshot{}, nil, &evict.Guard{}, now)
+	cache.update(&pods.Snapshot{}, nil, &evict.Guard{}, now)
 	if after := descriptors(t); after != before {
-		t.Errorf("descriptors went from %d to %d; want all given back", before, after)
+		t.Errorf("descriptors went from %d to %d; want all closed", before, after)
 	}
 }
 
-// Whoever comes first in the ranking is held, also when as many are as may be, and
-// those that can't be held do not keep the others waiting.
-func TestHoldsMakeRoom(t *testing.T) {
+// A full cache makes room for pods that rank higher, and pods whose handle can't be opened
+// don't delay the others.
+func TestHandleCacheMakesRoom(t *testing.T) {
 	h, s := inCgroup(t)
 	handle := s.Handles["u"]
-	for i := range preparedPerTurn + 4 {
+	for i := range maxOpenedPerStep + 4 {
 		s.Handles[fmt.Sprint("gone", i)] = s.Handles["gone"]
 	}
 	for i := range 8 {
 		s.Handles[fmt.Sprint("u", i)] = handle
 	}
-	held := newHolds(func(j act.Job) (*act.Hold, error) { return act.Prepare(h, "/proc", j) }, "/proc")
-	held.most = 4
-	defer held.close()
+	cache := newHandleCache(func(j act.Job) (*act.Hold, error) { return act.Prepare(h, "/proc", j) }, "/proc")
+	cache.maxPods = 4
+	defer cache.close()
 	ranking := func(uids ...string) (list []evict.Ranked) {
-		for i := range preparedPerTurn + 4 {
+		for i := range maxOpenedPerStep + 4 {
 			list = append(list, evict.Ranked{UID: fmt.Sprint("gone", i)})
 		}
 		for _, uid := range uids {
@@ -192,34 +191,34 @@ func TestHoldsMakeRoom(t *testing.T) {
 		return list
 	}
 	now := time.Now()
-	holding := func() []string { return slices.Sorted(maps.Keys(held.byUID)) }
-	held.follow(&s, ranking("u0", "u1", "u2", "u3"), &evict.Guard{}, now)
-	held.follow(&s, ranking("u0", "u1", "u2", "u3"), &evict.Guard{}, now.Add(time.Second))
-	if got := holding(); !slices.Equal(got, []string{"u0", "u1", "u2", "u3"}) {
-		t.Errorf("in the second turn held = %q; want all four", got)
+	cached := func() []string { return slices.Sorted(maps.Keys(cache.byUID)) }
+	cache.update(&s, ranking("u0", "u1", "u2", "u3"), &evict.Guard{}, now)
+	cache.update(&s, ranking("u0", "u1", "u2", "u3"), &evict.Guard{}, now.Add(time.Second))
+	if got := cached(); !slices.Equal(got, []string{"u0", "u1", "u2", "u3"}) {
+		t.Errorf("after two updates, cached = %q; want all four", got)
 	}
-	if len(held.failed) != preparedPerTurn+4 {
-		t.Errorf("%d are known not to be held; want %d", len(held.failed), preparedPerTurn+4)
+	if len(cache.failed) != maxOpenedPerStep+4 {
+		t.Errorf("%d handles known to fail; want %d", len(cache.failed), maxOpenedPerStep+4)
 	}
-	follow := func(want []string, uids ...string) {
+	update := func(want []string, uids ...string) {
 		t.Helper()
-		held.follow(&s, ranking(uids...)[preparedPerTurn+4:], &evict.Guard{}, now.Add(time.Second))
-		if got := holding(); !slices.Equal(got, want) {
-			t.Errorf("ranking %q: held = %q; want %q", uids, got, want)
+		cache.update(&s, ranking(uids...)[maxOpenedPerStep+4:], &evict.Guard{}, now.Add(time.Second))
+		if got := cached(); !slices.Equal(got, want) {
+			t.Errorf("ranking %q: cached = %q; want %q", uids, got, want)
 		}
 	}
-	follow([]string{"u0", "u1", "u2", "u5"}, "u5", "u0", "u1", "u2", "u3")
-	follow([]string{"u0", "u2", "u5", "u6"}, "u5", "u6", "u0", "u2") // u1 is not to be evicted any more
-	follow([]string{"u0", "u2", "u5", "u6"}, "u5", "u6", "u7", "u0", "u2")
-	held.follow(&s, nil, &evict.Guard{}, now.Add(2*prepareAgain))
-	if len(held.failed) > 0 {
-		t.Errorf("after %v %d are known not to be held; want them tried again", 2*prepareAgain, len(held.failed))
+	update([]string{"u0", "u1", "u2", "u5"}, "u5", "u0", "u1", "u2", "u3")
+	update([]string{"u0", "u2", "u5", "u6"}, "u5", "u6", "u0", "u2") // u1 is not to be evicted any more
+	update([]string{"u0", "u2", "u5", "u6"}, "u5", "u6", "u7", "u0", "u2")
+	cache.update(&s, nil, &evict.Guard{}, now.Add(2*reopenInterval))
+	if len(cache.failed) > 0 {
+		t.Errorf("after %v, %d handles known to fail; want none, so that they are tried again", 2*reopenInterval, len(cache.failed))
 	}
 }
 
-// The row of a pod that is not held names the containers whose cgroups are proven, with
-// what was read of those: a walk brings it up to date.
-func TestRowOfAPodThatIsNotHeld(t *testing.T) {
+// The row of a pod without a handle has the containers whose cgroups are proven, with
+// their readings, so that a walk can refresh it.
+func TestRowWithoutAHandle(t *testing.T) {
 	pod := evict.Pod{
 		HasStats: true, Usage: evict.PodUsage{Memory: 100, Freeable: 60},
 		Containers:     []evict.Container{{Name: "a", Usage: evict.ContainerUsage{Memory: 40}}, {Name: "b", Usage: evict.ContainerUsage{Memory: 30}}},
@@ -227,9 +226,9 @@ func TestRowOfAPodThatIsNotHeld(t *testing.T) {
 	}
 	row := newRow(&pod, nil, []evict.ContainerHandle{{Name: "a", CgroupID: 7}, {Name: "b", Unproven: "shared"}, {Name: "side", CgroupID: 9}})
 	if !slices.Equal(row.Cgroups, []uint64{7, 9}) || row.WorkingSet != 60 || row.Memory != 100 || !row.Walkable || row.Known || row.Hold != nil {
-		t.Errorf("newRow() = %+v; want one of the cgroups 7 and 9 with 60 bytes, to be brought up to date by a walk", row)
+		t.Errorf("newRow() = %+v; want one of the cgroups 7 and 9 with 60 bytes, to be refreshed by a walk", row)
 	}
 	if row := newRow(&pod, nil, nil); row.Walkable {
-		t.Errorf("newRow() without a proven cgroup = %+v; want one that no walk brings up to date", row)
+		t.Errorf("newRow() without a proven cgroup = %+v; want one that no walk refreshes", row)
 	}
 }

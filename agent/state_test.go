@@ -26,8 +26,8 @@ import (
 	"github.com/evictd/evictd/kernel/process"
 )
 
-// A broken state that can't be moved aside does not keep evictd from starting, and
-// is reported in the status and in readyz.
+// evictd starts with a broken state that can't be moved away, and reports it in the status
+// and in /readyz.
 func TestRestoreBrokenState(t *testing.T) {
 	dir := t.TempDir()
 	path := filepath.Join(dir, "state.json")
@@ -42,13 +42,13 @@ func TestRestoreBrokenState(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer store.Close()
-	d := keeping(t, store, dir)
+	d := newSavingDaemon(t, store, dir)
 	saved, err := d.load()
 	if err != nil {
 		t.Fatalf("load() = %v; want nil", err)
 	}
 	d.restore(&saved)
-	if w := strings.Join(d.warnings, "; "); !strings.Contains(w, "could not be moved aside") {
+	if w := strings.Join(d.startWarnings, "; "); !strings.Contains(w, "could not be moved aside") {
 		t.Errorf("warnings = %q; want the broken state", w)
 	}
 	for _, c := range status.New(status.Options{Store: store, StateDir: dir}).Checks() {
@@ -62,20 +62,20 @@ func TestRestoreBrokenState(t *testing.T) {
 	t.Error("readyz has no check of the state")
 }
 
-// keeping returns a daemon that can save and restore.
-func keeping(t *testing.T, store *state.Store, dir string) *daemon {
+// newSavingDaemon returns a daemon that can save and restore.
+func newSavingDaemon(t *testing.T, store *state.Store, dir string) *daemon {
 	t.Helper()
 	d := &daemon{
-		options: Options{Procfs: "/proc", Sysfs: t.TempDir(), Rootfs: t.TempDir(), StateDir: dir}, log: &droppingLog{Logger: testLogger(t)},
-		store: store, records: &execute.Records{}, view: &atomic.Pointer[loop.View]{}, reclaimer: reclaim.New(reclaim.Options{}, reclaim.Policy{}),
+		options: Options{Procfs: "/proc", Sysfs: t.TempDir(), Rootfs: t.TempDir(), StateDir: dir}, log: &asyncLog{Logger: testLogger(t)},
+		store: store, records: &execute.Records{}, lastView: &atomic.Pointer[loop.View]{}, reclaimer: reclaim.New(reclaim.Options{}, reclaim.Policy{}),
 		metrics: metrics.New(metrics.Build{}, func() uint64 { return 0 }), inventory: pods.New(pods.Options{Procfs: "/proc"}), bootID: "b1",
 	}
 	d.shutdown = driver.New(driver.Options{Log: d.log.Logger})
 	return d
 }
 
-// Which kubelets are guarded survives a restart of evictd, and no reboot.
-func TestKubeletsAreKept(t *testing.T) {
+// The guarded kubelets survive a restart of evictd, but not a reboot.
+func TestKubeletsAreSaved(t *testing.T) {
 	dir := t.TempDir()
 	stat, err := process.ReadStat("/proc", os.Getpid())
 	if err != nil {
@@ -90,7 +90,7 @@ func TestKubeletsAreKept(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		d := keeping(t, store, dir)
+		d := newSavingDaemon(t, store, dir)
 		d.bootID = run.boot
 		saved, err := d.load()
 		d.restore(&saved)
@@ -98,19 +98,19 @@ func TestKubeletsAreKept(t *testing.T) {
 			t.Errorf("kubelets in boot %s = %v; want %v", run.boot, got, run.want)
 		}
 		d.inventory.RestoreKubelets(run.found)
-		d.view.Store(&loop.View{})
+		d.lastView.Store(&loop.View{})
 		if err := errors.Join(err, d.save(), store.Close()); err != nil {
 			t.Fatal(err)
 		}
 	}
 }
 
-// A state that can't be written is logged once for each reason, and written as soon
-// as it can be, without an event.
-func TestKeeperTriesAgain(t *testing.T) {
+// A failure to write the state is logged once for each cause. The state is written again
+// without a request.
+func TestStateWriterRetries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
-		k := &keeper{wake: make(chan struct{}, 1)}
+		k := &stateWriter{requests: make(chan struct{}, 1)}
 		var fault atomic.Pointer[error]
 		full := errors.New("no space left on device")
 		fault.Store(&full)
@@ -121,22 +121,22 @@ func TestKeeperTriesAgain(t *testing.T) {
 			defer close(done)
 			k.run(ctx, func() error { saves.Add(1); return *fault.Load() }, slog.New(slog.NewTextHandler(&out, nil)))
 		}()
-		k.poke()
-		time.Sleep(3*saveAgain + time.Second)
+		k.notify()
+		time.Sleep(3*saveRetryInterval + time.Second)
 		synctest.Wait()
 		if n := saves.Load(); n != 4 {
 			t.Errorf("%d attempts in 3 minutes; want 4", n)
 		}
 		fault.Store(new(error))
-		time.Sleep(2 * saveAgain)
+		time.Sleep(2 * saveRetryInterval)
 		synctest.Wait()
 		if n := saves.Load(); n != 5 {
 			t.Errorf("%d attempts; want none after the one that succeeded", n)
 		}
 		cancel()
 		<-done
-		if text := out.String(); strings.Count(text, state.NotKept) != 1 || strings.Count(text, "state is kept again") != 1 {
-			t.Errorf("log:\n%swant one line of the fault, and one of its end", text)
+		if text := out.String(); strings.Count(text, state.NotKept) != 1 || strings.Count(text, "state is saved again") != 1 {
+			t.Errorf("log:\n%swant one line for the failure and one for its end", text)
 		}
 	})
 }

@@ -6,7 +6,7 @@ import (
 	"testing"
 )
 
-func TestCollectorTurn(t *testing.T) {
+func TestCollectorCheck(t *testing.T) {
 	const mi = 1 << 20
 	for _, tt := range []struct {
 		name          string
@@ -15,11 +15,11 @@ func TestCollectorTurn(t *testing.T) {
 		want          int
 	}{
 		{"little garbage", 9 * mi, 8 * mi, Idle, 0},
-		{"half as much as lives", 12 * mi, 8 * mi, Idle, 1},
-		{"half as much as lives, near a threshold", 12 * mi, 8 * mi, Near, 0},
-		{"a lot, near a threshold", 16 * mi, 8 * mi, Near, 1},
-		{"half as much as lives of a lot, near a threshold", 29 * mi, 20 * mi, Near, 0},
-		{"a lot, and something is low", 40 * mi, 8 * mi, Busy, 0},
+		{"half of the live heap", 12 * mi, 8 * mi, Idle, 1},
+		{"half of the live heap, near a threshold", 12 * mi, 8 * mi, Near, 0},
+		{"the size of the live heap, near a threshold", 16 * mi, 8 * mi, Near, 1},
+		{"less than half of a large live heap, near a threshold", 29 * mi, 20 * mi, Near, 0},
+		{"much garbage, and a threshold is met", 40 * mi, 8 * mi, Busy, 0},
 		{"a small heap", mi + mi/2, mi / 2, Idle, 1},
 		{"a small heap with too little", mi, mi / 2, Idle, 0},
 		{"never collected", 2 * mi, 0, Idle, 1},
@@ -29,22 +29,22 @@ func TestCollectorTurn(t *testing.T) {
 			sizes: func() (uint64, uint64) { return tt.objects, tt.live }, urgency: func() Urgency { return tt.urgency },
 			collect: func() { collected++ },
 		}
-		if c.turn(); collected != tt.want {
-			t.Errorf("%s: turn() with %d of %d bytes alive collected %d times; want %d", tt.name, tt.live, tt.objects, collected, tt.want)
+		if c.check(); collected != tt.want {
+			t.Errorf("%s: check() with %d of %d bytes live collected %d times; want %d", tt.name, tt.live, tt.objects, collected, tt.want)
 		}
 	}
 }
 
 var kept []byte
 
-// The figures are the runtime's own: after garbage there is something to collect, and then there is not.
-func TestCollectorHere(t *testing.T) {
+// With the runtime's own sizes: check collects garbage once.
+func TestCollectorWithTheRuntime(t *testing.T) {
 	collected := 0
 	c := collector{sizes: heapSizes(), urgency: func() Urgency { return Idle }, collect: func() { collected++; runtime.GC() }}
 	percent := debug.SetGCPercent(-1)
 	t.Cleanup(func() { debug.SetGCPercent(percent) })
 	runtime.GC()
-	if c.turn(); collected != 0 {
+	if c.check(); collected != 0 {
 		t.Errorf("collected %d times right after a collection; want 0", collected)
 	}
 	_, live := c.sizes()
@@ -52,10 +52,10 @@ func TestCollectorHere(t *testing.T) {
 		kept = make([]byte, max(live, 1<<20)) // each but the last is garbage
 	}
 	kept = nil
-	if c.turn(); collected != 1 {
+	if c.check(); collected != 1 {
 		t.Errorf("collected %d times with garbage; want once", collected)
 	}
-	if c.turn(); collected != 1 {
+	if c.check(); collected != 1 {
 		t.Errorf("collected %d times after that; want no more", collected)
 	}
 }

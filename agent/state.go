@@ -13,53 +13,53 @@ import (
 	"github.com/evictd/evictd/kernel/process"
 )
 
-// keeper writes the state when poked, on a goroutine of its own.
-type keeper struct{ wake chan struct{} }
+// stateWriter writes the state on request, on its own goroutine.
+type stateWriter struct{ requests chan struct{} }
 
-// poke asks for the state to be written soon. It never waits.
-func (k *keeper) poke() {
+// notify requests that the state be written soon. It never blocks.
+func (k *stateWriter) notify() {
 	select {
-	case k.wake <- struct{}{}:
+	case k.requests <- struct{}{}:
 	default:
 	}
 }
 
-// saveAgain is how long after a failed attempt to write the next one is made, also
-// where nothing has changed.
-const saveAgain = time.Minute
+// saveRetryInterval is how long after a failure the state is written again, also without a
+// request: the disk may have space again.
+const saveRetryInterval = time.Minute
 
-// run writes when poked, and again while that fails, until ctx ends. It logs when
-// that begins, changes and ends.
-func (k *keeper) run(ctx context.Context, save func() error, log *slog.Logger) {
+// run writes on request until ctx ends, and tries again after a failure. It logs when
+// failures begin, have another cause, and end.
+func (k *stateWriter) run(ctx context.Context, save func() error, log *slog.Logger) {
 	var failing string
 	var again <-chan time.Time
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-k.wake:
+		case <-k.requests:
 		case <-again:
 		}
 		again = nil
 		switch err := save(); {
 		case err != nil:
-			again = time.After(saveAgain)
+			again = time.After(saveRetryInterval)
 			if text := err.Error(); text != failing {
 				failing = text
 				log.Error(state.NotKept, "error", err)
 			}
 		case failing != "":
 			failing = ""
-			log.Info("state is kept again")
+			log.Info("state is saved again")
 		}
 	}
 }
 
-// openState opens the state directory. Where it can't be written to evictd starts all
-// the same, and its lock lies beside the control socket, on a filesystem of its own.
+// openState opens the state directory. If it is not writable evictd starts nevertheless, with
+// its lock file in the control socket's directory, which is on another filesystem.
 func (d *daemon) openState() (err error) {
 	if d.store, err = state.OpenAnyway(d.options.StateDir, filepath.Dir(d.options.ControlSocket)); err != nil {
-		return fmt.Errorf("%w (--state-dir names another place)", err)
+		return fmt.Errorf("%w (--state-dir sets another directory)", err)
 	}
 	d.closers = append(d.closers, d.store.Close)
 	if err := d.store.Err(); err != nil {
@@ -68,24 +68,25 @@ func (d *daemon) openState() (err error) {
 	return nil
 }
 
+// clock returns now, as the state is stamped with it.
 func (d *daemon) clock(now time.Time) (state.Clock, error) {
 	uptime, err := process.Uptime()
 	return state.Clock{BootID: d.bootID, Uptime: uptime, Now: now}, err
 }
 
-// save writes what the loop knew last. Of two at a time the later one writes last.
+// save writes the state of the loop's last iteration. It serializes concurrent calls.
 func (d *daemon) save() error {
-	d.saving.Lock()
-	defer d.saving.Unlock()
+	d.saveMutex.Lock()
+	defer d.saveMutex.Unlock()
 	saved := state.Saved{
-		Records: d.records.List(), Shutdown: *d.shutdown.State(), Last: &d.last,
+		Records: d.records.List(), Shutdown: *d.shutdown.State(), Last: &d.lastBoot,
 		Reclaims: d.reclaimer.Reports(), Images: d.reclaimer.Uses(), Kubelets: d.inventory.TrustedKubelets(),
 		Stopped: d.stopped.Load(), GoingDown: d.down.Load() || d.shutdown.State().Active(),
 	}
-	if v := d.view.Load(); v != nil {
+	if v := d.lastView.Load(); v != nil {
 		saved.Decision = v.State
 	} else {
-		return nil // nothing has been decided yet, and what was kept stays
+		return nil // before the first decision the saved state remains
 	}
 	clock, err := d.clock(time.Now())
 	if err != nil {
@@ -96,15 +97,15 @@ func (d *daemon) save() error {
 	return err
 }
 
-// earlier is what an earlier run left.
-type earlier struct {
+// savedState is the state of an earlier run.
+type savedState struct {
 	state.Saved
 	note string
-	err  error // why it can't be used
+	err  error // why it could not be loaded
 }
 
-// load reads what an earlier run left.
-func (d *daemon) load() (e earlier, err error) {
+// load reads the state of an earlier run.
+func (d *daemon) load() (e savedState, err error) {
 	clock, err := d.clock(time.Now())
 	if err != nil {
 		return e, err
@@ -113,19 +114,19 @@ func (d *daemon) load() (e earlier, err error) {
 	return e, nil
 }
 
-// restore takes over what an earlier run left, apart from what the loop does.
-func (d *daemon) restore(saved *earlier) {
+// restore restores the state of an earlier run, except that of the loop.
+func (d *daemon) restore(saved *savedState) {
 	if saved.err != nil {
-		d.log.Error("state of an earlier run can't be used", "error", saved.err)
-		d.warnings = append(d.warnings, saved.err.Error())
+		d.log.Error("could not load the state of an earlier run; grace periods and victims in flight are lost", "error", saved.err)
+		d.startWarnings = append(d.startWarnings, saved.err.Error())
 	}
 	d.metrics.StateKept(d.store.Err() == nil)
 	if saved.note != "" {
 		d.log.Info("state of an earlier run", "note", saved.note)
 	}
 	d.shutdown.Restore(saved.Shutdown)
-	d.last = driver.Last(saved.Last, saved.Before, d.options.Sysfs, d.options.Rootfs, d.log.Logger)
-	d.metrics.LastShutdown(d.last)
+	d.lastBoot = driver.Last(saved.Last, saved.Before, d.options.Sysfs, d.options.Rootfs, d.log.Logger)
+	d.metrics.LastShutdown(d.lastBoot)
 	d.records.Restore(saved.Records)
 	d.reclaimer.Restore(saved.Images)
 	d.inventory.RestoreKubelets(saved.Kubelets)

@@ -6,8 +6,8 @@ import (
 	"testing"
 )
 
-// In the journal each line of a fatal error has the priority of an error; a
-// terminal shows none.
+// Each line of a fatal error has the priority of an error in the journal, and none on a
+// terminal.
 func TestWriteError(t *testing.T) {
 	err := errors.New("a.yaml:3: x: wrong\na.yaml:4: y: wrong")
 	for _, tt := range []struct {

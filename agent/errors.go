@@ -9,11 +9,10 @@ import (
 	"github.com/evictd/evictd/agent/systemd"
 )
 
-// ErrConfig is what Run fails with where a file of the configuration is wrong or
-// missing.
+// ErrConfig is the error of Run if a configuration file is wrong or missing.
 var ErrConfig = errors.New("wrong configuration")
 
-// configError is an error that is ErrConfig, and reads as it did without that.
+// configError makes an error match ErrConfig without changing its text.
 type configError struct{ error }
 
 // Unwrap returns the cause.
@@ -25,8 +24,8 @@ func (e *configError) Is(target error) bool { return target == ErrConfig }
 // WriteError writes the error with which Run ended.
 func WriteError(w io.Writer, err error) { writeError(w, err, systemd.ToJournal()) }
 
-// writeError gives each line the priority of an error where the journal reads
-// it, which takes each line for a message of its own.
+// writeError prefixes each line with the priority of an error if the journal reads it: to
+// the journal, each line is a message.
 func writeError(w io.Writer, err error, journal bool) {
 	prefix := ""
 	if journal {

@@ -13,9 +13,9 @@ import (
 	"github.com/evictd/evictd/kernel/process"
 )
 
-// The warning comes also from a start that fails on its configuration: one that was
-// written for the earlier evictd may name the removed field.
-func TestLoweredHighIsReported(t *testing.T) {
+// The warning is logged also if the start fails because of the configuration, which may
+// have the removed field.
+func TestMemoryHighOfAnEarlierRun(t *testing.T) {
 	boot, err := process.BootID(kernel.FS(Defaults().Procfs))
 	if err != nil {
 		t.Fatal(err)
@@ -41,7 +41,7 @@ func TestLoweredHighIsReported(t *testing.T) {
 				}
 			}
 			var log bytes.Buffer
-			if _, err := build(o, &droppingLog{Logger: slog.New(slog.NewTextHandler(&log, nil))}); err == nil {
+			if _, err := build(o, &asyncLog{Logger: slog.New(slog.NewTextHandler(&log, nil))}); err == nil {
 				t.Fatal("build() without its configuration = nil; want an error")
 			}
 			if n := strings.Count(log.String(), "level=WARN"); n != min(len(tt.want), 1) {

@@ -14,7 +14,7 @@ import (
 	"github.com/evictd/evictd/kernel/disk"
 )
 
-func TestHold(t *testing.T) {
+func TestSetDiskUsage(t *testing.T) {
 	limit := resource.MustParse("1Gi")
 	pod := evict.Pod{
 		HasStats:   true,
@@ -25,7 +25,7 @@ func TestHold(t *testing.T) {
 	measured := func(bytes, inodes uint64) disks.Measured {
 		return disks.Measured{Usage: disk.Usage{Bytes: bytes, Inodes: inodes}}
 	}
-	hold(&pod, handle, &disks.Holding{
+	setDiskUsage(&pod, handle, &disks.Holding{
 		Known:  true,
 		Layers: map[string]disks.Measured{"1": measured(10, 1), "2": measured(20, 2), "3": measured(30, 3), "4": measured(40, 4)},
 		Logs:   map[string]disks.Measured{"1": measured(100, 5)},
@@ -48,21 +48,21 @@ func TestHold(t *testing.T) {
 		},
 	}
 	if diff := cmp.Diff(want, pod); diff != "" {
-		t.Errorf("hold (-want +got):\n%s", diff)
+		t.Errorf("pod differs (-want +got):\n%s", diff)
 	}
-	hold(&pod, handle, &disks.Holding{}, nil)
+	setDiskUsage(&pod, handle, &disks.Holding{}, nil)
 	if !pod.DiskUnknown {
-		t.Error("a pod of which nothing is known: DiskUnknown = false")
+		t.Error("a pod without measurements: DiskUnknown = false; want true")
 	}
 	pod.HasStats = false
-	if hold(&pod, handle, &disks.Holding{Known: true}, nil); !pod.DiskUnknown {
-		t.Error("a pod without statistics: DiskUnknown = false")
+	if setDiskUsage(&pod, handle, &disks.Holding{Known: true}, nil); !pod.DiskUnknown {
+		t.Error("a pod without statistics: DiskUnknown = false; want true")
 	}
 }
 
-// What others may have seen is not changed any more, and pods that have not moved
-// are not filled again.
-func TestFill(t *testing.T) {
+// The pods of an earlier snapshot are not modified, and the usage of unchanged pods is
+// not copied again.
+func TestApplyDiskUsage(t *testing.T) {
 	d := NewDiskUsage(disks.NewUsages(disks.UsageOptions{}))
 	images := func() map[string]int64 { return nil }
 	shared := []evict.Pod{{UID: "u", Containers: []evict.Container{{Name: "a"}}}}
@@ -71,39 +71,39 @@ func TestFill(t *testing.T) {
 	d.Fill(&s, nil, now, images)
 	first := s.Pods
 	if !first[0].DiskUnknown || shared[0].DiskUnknown {
-		t.Errorf("filled %+v of %+v; want what is not known to be said of the copy alone", first[0], shared[0])
+		t.Errorf("filled %+v of %+v; want DiskUnknown set in the copy only", first[0], shared[0])
 	}
 	s.Pods = shared
-	d.Fill(&s, nil, now.Add(lookUp), images)
+	d.Fill(&s, nil, now.Add(usageInterval), images)
 	if &s.Pods[0] != &first[0] {
-		t.Error("the same pods were filled again, with the same")
+		t.Error("the usage of unchanged pods was copied again; want the same slice")
 	}
 	for what, change := range map[string]func() time.Time{
 		"another version": func() time.Time { s.Version++; return now },
-		"something else is known": func() time.Time {
+		"new measurements": func() time.Time {
 			d.usages.Want(d.subjects[:0], false)
-			now = now.Add(2 * lookUp)
+			now = now.Add(2 * usageInterval)
 			return now
 		},
-		"what is known has aged": func() time.Time { now = now.Add(lookUpAge); return now },
+		"the copy is too old": func() time.Time { now = now.Add(usageMaxAge); return now },
 	} {
 		s.Pods = shared
 		d.Fill(&s, nil, change(), images)
 		if &s.Pods[0] == &first[0] {
-			t.Errorf("%s: the pods were not filled anew", what)
+			t.Errorf("%s: the usage was not copied again; want a new slice", what)
 		}
 		first = s.Pods
 	}
 	d.Fill(&s, []signal.Signal{signal.MemoryAvailable, signal.NodeFsAvailable}, now, images)
 	if !d.low {
-		t.Error("nodefs is low, and that was not noticed")
+		t.Error("low = false with nodefs.available met; want true")
 	}
 	if d.Covers(now) {
-		t.Errorf("a list that nobody tells the age of covers what ran at %v", now)
+		t.Errorf("Covers(%v) of a list without a time = true; want false", now)
 	}
 	s.Tried = now.Add(1)
 	d.Fill(&s, nil, now, images)
 	if !d.Covers(now.Add(1)) || d.Covers(now.Add(2)) {
-		t.Error("a list covers what had begun when it was asked for, and nothing later")
+		t.Error("Covers() is wrong; want true up to the time at which the list was requested, and false after it")
 	}
 }

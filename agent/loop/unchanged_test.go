@@ -19,27 +19,27 @@ import (
 	"github.com/evictd/evictd/kernel/kerneltest"
 )
 
-// stillTree is a pods.Tree that finds nobody, and so nothing that has moved.
-type stillTree struct{ broken bool }
+// stillTree is a pods.Tree without cgroups, so that nothing ever changes.
+type unchangedTree struct{ broken bool }
 
-func (s *stillTree) Walk() bool           { return !s.broken }
-func (s *stillTree) Find(uint64) *bpf.Row { return nil }
-func (s *stillTree) Shape() uint64        { return 1 }
+func (s *unchangedTree) Walk() bool           { return !s.broken }
+func (s *unchangedTree) Find(uint64) *bpf.Row { return nil }
+func (s *unchangedTree) Shape() uint64        { return 1 }
 
-// nobody is a source that lists no pods.
-type nobody struct{}
+// emptySource is a runtime that lists no pods.
+type emptySource struct{}
 
-func (nobody) Name() string                            { return "nobody" }
-func (nobody) List(context.Context) (pods.List, error) { return pods.List{}, nil }
-func (nobody) Watch(context.Context, func()) error     { return pods.ErrUnwatchable }
+func (emptySource) Name() string                            { return "empty" }
+func (emptySource) List(context.Context) (pods.List, error) { return pods.List{}, nil }
+func (emptySource) Watch(context.Context, func()) error     { return pods.ErrUnwatchable }
 
-// A turn in which nothing has happened takes no step; whatever a step could act
-// upon leads to one.
-func TestQuiet(t *testing.T) {
+// An iteration in which nothing has changed takes no step; everything that a step could
+// act upon leads to one.
+func TestIterateUnchanged(t *testing.T) {
 	n := newNode(t, settings)
 	n.used = gi
 	l := n.Loop
-	tree := &stillTree{}
+	tree := &unchangedTree{}
 	listed := pods.New(pods.Options{Hierarchy: n.hierarchy, Procfs: "/proc", Tree: tree})
 	l.inventory = listed
 	t.Cleanup(func() { listed.Close() })
@@ -56,44 +56,44 @@ func TestQuiet(t *testing.T) {
 	start := time.Now()
 	step := func() {
 		l.view = l.step(t.Context(), start)
-		if !l.view.atRest() || l.view.low() {
-			t.Fatalf("a node with memory is not at rest: %+v", l.view.Orders)
+		if !l.view.nothingPending() || l.view.anyThresholdMet() {
+			t.Fatalf("orders on a node with enough memory: %+v", l.view.Orders)
 		}
 	}
-	if l.quiet(start) != nil {
-		t.Error("quiet() before the first step = a view; want nil")
+	if l.iterateUnchanged(start) != nil {
+		t.Error("iterateUnchanged() before the first step = a view; want nil")
 	}
 	step()
 	later := start.Add(time.Second)
-	v := l.quiet(later)
+	v := l.iterateUnchanged(later)
 	if v == nil || !v.Time.Equal(later) || !v.Observations[signal.MemoryAvailable].Time.Equal(later) {
-		t.Fatalf("quiet() = %+v; want a view of now", v)
+		t.Fatalf("iterateUnchanged() = %+v; want a view of now", v)
 	}
 	memory := l.memory
 	for name, change := range map[string]func(){
-		"an outcome":          func() { l.outcomes = []evict.Outcome{{UID: "u", Err: errors.New("it can't")}} },
-		"an earlier run's":    func() { l.unfinished = map[string]bool{"u": true} },
-		"a stall":             func() { n.stalls = make([]lanes.Stall, 1) },
-		"somebody has killed": func() { l.desk.Claim(l.generation) },
-		"a victim":            func() { l.view.State.Victims = make([]evict.Victim, 1) },
-		"a condition":         func() { l.view.State.Conditions = make([]evict.ConditionTimer, 1) },
-		"unreadable":          func() { l.view.Orders.Unreadable = make([]signal.Signal, 1) },
-		"another mode":        func() { l.view.Mode.Why = []string{"because"} },
-		"long ago":            func() { l.stepped = later.Add(-thorough) },
-		"reclaim stalls":      func() { waited(100_000) },
-		"no walk":             func() { tree.broken = true },
+		"an outcome":             func() { l.outcomes = []evict.Outcome{{UID: "u", Err: errors.New("it can't")}} },
+		"a victim to resume":     func() { l.toResume = map[string]bool{"u": true} },
+		"a stall":                func() { n.stalls = make([]lanes.Stall, 1) },
+		"a kill of the hot path": func() { l.arbiter.Claim(l.generation) },
+		"a victim":               func() { l.view.State.Victims = make([]evict.Victim, 1) },
+		"a condition":            func() { l.view.State.Conditions = make([]evict.ConditionTimer, 1) },
+		"unreadable":             func() { l.view.Orders.Unreadable = make([]signal.Signal, 1) },
+		"another mode":           func() { l.view.Mode.Why = []string{"because"} },
+		"long ago":               func() { l.lastStep = later.Add(-maxStepGap) },
+		"reclaim stalls":         func() { waited(100_000) },
+		"no walk":                func() { tree.broken = true },
 		"a list": func() {
 			if err := listed.Sync(t.Context()); err != nil {
 				t.Fatal(err)
 			}
 		},
-		"measured meanwhile": func() { l.inventory.Measure(start) },
-		"less is unexplained": func() {
-			l.unexplained = evict.Unexplained{}
+		"another measurement": func() { l.inventory.Measure(start) },
+		"less is unaccounted": func() {
+			l.unaccounted = evict.Unexplained{}
 			for i := range 3 {
-				l.unexplained.See(start.Add(time.Duration(i)), 1<<40)
+				l.unaccounted.See(start.Add(time.Duration(i)), 1<<40)
 			}
-			listed = pods.New(pods.Options{Hierarchy: n.hierarchy, Procfs: "/proc", Tree: tree, Runtime: nobody{}})
+			listed = pods.New(pods.Options{Hierarchy: n.hierarchy, Procfs: "/proc", Tree: tree, Runtime: emptySource{}})
 			t.Cleanup(func() { listed.Close() })
 			if err := listed.Sync(t.Context()); err != nil {
 				t.Fatal(err)
@@ -110,28 +110,28 @@ func TestQuiet(t *testing.T) {
 	} {
 		step()
 		change()
-		if l.quiet(later) != nil {
-			t.Errorf("%s: quiet() = a view; want nil, and so a step", name)
+		if l.iterateUnchanged(later) != nil {
+			t.Errorf("%s: iterateUnchanged() = a view; want nil, and so a step", name)
 		}
-		l.outcomes, l.unfinished, n.stalls = nil, nil, nil
+		l.outcomes, l.toResume, n.stalls = nil, nil, nil
 		tree.broken = false
 		waited(0)
-		l.stalls = stalls{proc: l.stalls.proc, tree: l.stalls.tree}
-		l.memory, l.unexplained = memory, evict.Unexplained{}
-		if _, generation := l.desk.Kills(nil); generation != l.generation {
+		l.reclaimStalls = stallDetector{proc: l.reclaimStalls.proc, tree: l.reclaimStalls.tree}
+		l.memory, l.unaccounted = memory, evict.Unexplained{}
+		if _, generation := l.arbiter.Kills(nil); generation != l.generation {
 			l.generation = generation
 		}
 	}
 }
 
-// What a pod has given back between the two readings is missing from what none
-// accounts for: it has nobody taken for a newcomer that is there anyway.
-func TestUnexplainedWhilePodsShrink(t *testing.T) {
+// Memory that a pod frees between the two readings makes the unaccounted amount too low. It
+// must not make the known remainder look like an unlisted pod.
+func TestUnaccountedWhilePodsShrink(t *testing.T) {
 	const mi = 1 << 20
 	hog := pods.Snapshot{Pods: []evict.Pod{{UID: "u", HasStats: true, Usage: evict.PodUsage{Memory: 8192 * mi}}}}
 	for _, tc := range []struct {
 		name     string
-		snapshot pods.Snapshot // before the node was read; after that there is nobody
+		snapshot pods.Snapshot // before the node was read; after that there are no pods
 		kubepods int64
 		change   func(l *Loop)
 		want     int64
@@ -142,26 +142,26 @@ func TestUnexplainedWhilePodsShrink(t *testing.T) {
 		{"a pod has ended", hog, 90, nil, 90},
 		{"a victim dies", pods.Snapshot{}, 20, func(l *Loop) { l.state.Victims = []evict.Victim{{UID: "u", Status: evict.Unsettled}} }, 150},
 		{"a victim is stuck", pods.Snapshot{}, 20, func(l *Loop) { l.state.Victims = []evict.Victim{{UID: "u", Status: evict.Stuck}} }, 20},
-		{"somebody was just struck", pods.Snapshot{}, 20, func(l *Loop) { l.kills = make([]hot.Kill, 1) }, 150},
+		{"a pod was just killed", pods.Snapshot{}, 20, func(l *Loop) { l.hotKills = make([]hot.Kill, 1) }, 150},
 	} {
 		l := &Loop{inventory: pods.New(pods.Options{Hierarchy: &cgroup.Hierarchy{Memory: kernel.FS(t.TempDir())}, Procfs: kernel.FS(t.TempDir())})}
 		at := time.Unix(1000, 0)
 		for i := range 3 {
-			l.unexplained.See(at.Add(time.Duration(i)), 150*mi)
+			l.unaccounted.See(at.Add(time.Duration(i)), 150*mi)
 		}
 		if tc.change != nil {
 			tc.change(l)
 		}
 		tc.snapshot.Asked = at.Add(2)
-		l.sum(&View{Snapshot: tc.snapshot, Node: memory.Node{Kubepods: tc.kubepods * mi, KubepodsKnown: true}})
-		if got := l.unexplained.Known(); got != tc.want*mi {
-			t.Errorf("%s: %d MiB are known; want %d", tc.name, got/mi, tc.want)
+		l.updateUnaccounted(&View{Snapshot: tc.snapshot, Node: memory.Node{Kubepods: tc.kubepods * mi, KubepodsKnown: true}})
+		if got := l.unaccounted.Known(); got != tc.want*mi {
+			t.Errorf("%s: %d MiB unaccounted; want %d", tc.name, got/mi, tc.want)
 		}
 	}
 }
 
-// Where it can't be read what all pods use together, it is not taken for nothing.
-func TestNewcomerBesideUnreadablePods(t *testing.T) {
+// Unreadable usage of kubepods is not taken for 0.
+func TestUnlistedPodWithUnreadableKubepods(t *testing.T) {
 	const usage, inactive = 1 << 30, 100 << 20
 	stat := fmt.Sprintf("total_cache 0\ntotal_rss 1\ntotal_shmem 0\ntotal_mapped_file 0\ntotal_inactive_file %d\ntotal_active_file 0\n", inactive)
 	tree := podsTree(t, fmt.Sprintf("%d\n", usage), stat)
@@ -174,27 +174,27 @@ func TestNewcomerBesideUnreadablePods(t *testing.T) {
 		t.Fatalf("the node = %+v; want %d used by its pods", v.Node, usage-inactive)
 	}
 	kerneltest.Write(t, tree, map[string]string{"memory/kubepods/memory.stat": "nonsense\n"})
-	before := l.unexplained
+	before := l.unaccounted
 	v.Snapshot = l.inventory.Measure(v.Time)
 	l.readNode(v)
-	if v.Node.KubepodsKnown || v.unexplained() != usage-inactive || l.unexplained != before {
-		t.Fatalf("the pods can't be read: the node = %+v, %d unexplained; want at most %d, and nothing learnt from it", v.Node, v.unexplained(), usage-inactive)
+	if v.Node.KubepodsKnown || v.unaccounted() != usage-inactive || l.unaccounted != before {
+		t.Fatalf("the pods can't be read: the node = %+v, %d unexplained; want at most %d, and no new sample", v.Node, v.unaccounted(), usage-inactive)
 	}
 	v.Orders.Evict = []evict.Order{{UID: "innocent", Cause: signal.MemoryAvailable.String(), Hard: true}}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	go func() {
 		for ctx.Err() == nil {
-			_ = listed.Sync(ctx) // until somebody has waited for it
+			_ = listed.Sync(ctx) // until a list was waited for
 			time.Sleep(time.Millisecond)
 		}
 	}()
-	if !l.newcomer(ctx, v) {
-		t.Error("newcomer() = false; want a list waited for")
+	if !l.unlistedPod(ctx, v) {
+		t.Error("unlistedPod() = false; want it to wait for a list")
 	}
 }
 
-// Whoever is about to be evicted by files that were read long ago is read again.
+// A pod that is about to be evicted by files that were read earlier is read again.
 func TestReadAgain(t *testing.T) {
 	now := time.Unix(1000, 0)
 	l := &Loop{inventory: pods.New(pods.Options{Hierarchy: &cgroup.Hierarchy{Memory: kernel.FS(t.TempDir())}, Procfs: "/proc"})}
@@ -209,7 +209,7 @@ func TestReadAgain(t *testing.T) {
 		}
 	}
 	if v.Orders.Evict = nil; l.readAgain(v, now) {
-		t.Error("nobody is to be evicted: readAgain() = true; want false")
+		t.Error("no pod is to be evicted: readAgain() = true; want false")
 	}
 }
 
@@ -224,22 +224,22 @@ func TestNear(t *testing.T) {
 		walked    bool
 		want      time.Duration
 	}{
-		{8192, true, calm},
-		{2049, true, calm},
-		{2047, true, attentive},
-		{2047, false, calm},
+		{8192, true, idleInterval},
+		{2049, true, idleInterval},
+		{2047, true, nearInterval},
+		{2047, false, idleInterval},
 	} {
 		v.Observations[signal.MemoryAvailable] = signal.Observation{Status: signal.Observed, Available: tc.available << 20, Capacity: 16 << 30}
 		v.Snapshot.Walked = tc.walked
 		v.Time = time.Now()
-		if got := rest(v, lanes.Raise{}); got != tc.want {
-			t.Errorf("with %d MiB available, walked %t: rest() = %v; want %v", tc.available, tc.walked, got, tc.want)
+		if got := nextInterval(v, lanes.Raise{}); got != tc.want {
+			t.Errorf("with %d MiB available, walked %t: nextInterval() = %v; want %v", tc.available, tc.walked, got, tc.want)
 		}
 	}
 	v.Snapshot.Walked = true
 	v.Took = 20 * time.Millisecond
-	if got, want := rest(v, lanes.Raise{}), seldomBusy*v.Took; got != want {
-		t.Errorf("after a turn of %v: rest() = %v; want %v", v.Took, got, want)
+	if got, want := nextInterval(v, lanes.Raise{}), idleRestFactor*v.Took; got != want {
+		t.Errorf("after an iteration of %v: nextInterval() = %v; want %v", v.Took, got, want)
 	}
 }
 

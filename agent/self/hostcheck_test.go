@@ -21,7 +21,7 @@ func TestMisplaced(t *testing.T) {
 		t.Fatal(err)
 	}
 	if why := Misplaced("/proc", h); !strings.Contains(why, "0 cgroups") {
-		t.Errorf("Misplaced() in a tree without us = %q; want it to say so", why)
+		t.Errorf("Misplaced() in a tree without evictd = %q; want the number of cgroups", why)
 	}
 	elsewhere := t.TempDir()
 	if err := os.Symlink("1", elsewhere+"/self"); err != nil {
@@ -35,11 +35,11 @@ func TestMisplaced(t *testing.T) {
 		t.Skip("needs cgroups: ", err)
 	}
 	if why := Misplaced("/proc", here); why != "" {
-		t.Errorf("Misplaced() here = %q; want nothing", why)
+		t.Errorf("Misplaced() on this host = %q; want \"\"", why)
 	}
 }
 
-// A root that is not pid 1's is that of evictd's own container.
+// A root directory that is not that of pid 1 is reported.
 func TestForeignRoot(t *testing.T) {
 	own, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {

@@ -15,7 +15,7 @@ import (
 	"github.com/evictd/evictd/agent/signal"
 )
 
-func TestChosen(t *testing.T) {
+func TestVictimAsKilled(t *testing.T) {
 	pod := evict.Pod{UID: "u", Usage: evict.PodUsage{Memory: 100, Freeable: 90, PIDs: 3}, Containers: []evict.Container{{Name: "a", Usage: evict.ContainerUsage{Memory: 95}}}}
 	two := pod
 	two.Containers = append(two.Containers[:1:1], evict.Container{Name: "b", Usage: evict.ContainerUsage{Memory: 5}})
@@ -25,10 +25,10 @@ func TestChosen(t *testing.T) {
 		want []int64 // of the containers
 	}{
 		{"one container", pod, []int64{395}},
-		{"two: nobody knows which has grown", two, []int64{95, 5}},
+		{"two, of which either may have grown", two, []int64{95, 5}},
 	} {
 		before := tc.pod.Containers[0].Usage
-		got := chosen(&hot.Kill{Pod: &tc.pod, Memory: 400, Freeable: 390})
+		got := victimAsKilled(&hot.Kill{Pod: &tc.pod, Memory: 400, Freeable: 390})
 		var containers []int64
 		for _, c := range got.Containers {
 			containers = append(containers, c.Usage.Memory)
@@ -49,14 +49,14 @@ func TestRefusals(t *testing.T) {
 	never := &act.WrongVictimError{Never: true}
 	var kills []hot.Kill
 	for uid, strike := range map[string]act.Strike{
-		"struck": {Processes: 1}, "other": {Err: &act.WrongVictimError{}}, "broken": {Err: errors.New("no")},
-		"partly": {Processes: 1, Err: never}, "must live": {Err: never},
+		"killed": {Processes: 1}, "other": {Err: &act.WrongVictimError{}}, "broken": {Err: errors.New("no")},
+		"partly": {Processes: 1, Err: never}, "protected": {Err: never},
 	} {
 		kills = append(kills, hot.Kill{Pod: &evict.Pod{UID: uid}, Strike: strike})
 	}
 	got := refusals(kills)
-	if len(got) != 1 || got[0].UID != "must live" || !errors.Is(got[0].Err, never) {
-		t.Errorf("refusals() = %+v; want only the pod that must live", got)
+	if len(got) != 1 || got[0].UID != "protected" || !errors.Is(got[0].Err, never) {
+		t.Errorf("refusals() = %+v; want only the protected pod", got)
 	}
 }
 
@@ -77,9 +77,9 @@ func TestUrgent(t *testing.T) {
 	}
 }
 
-// The record of a kill that the hot path made has the times of its alarm, unless
-// the crossing was known before.
-func TestCrossed(t *testing.T) {
+// The record of a hot path's kill has the times of its alarm, unless the loop had read the
+// crossing before.
+func TestNoteCrossing(t *testing.T) {
 	at := func(ms int) time.Time { return time.Unix(1000, 0).Add(time.Duration(ms) * time.Millisecond) }
 	for _, tc := range []struct {
 		name   string
@@ -87,37 +87,37 @@ func TestCrossed(t *testing.T) {
 		raise  lanes.Raise
 		want   crossingTime
 	}{
-		{"news", crossingTime{lastAbove: at(0)}, lanes.Raise{LastAbove: at(8), Seen: at(9)}, crossingTime{at(8), at(9)}},
-		{"a lane that does not know when it was above", crossingTime{lastAbove: at(0)}, lanes.Raise{Seen: at(9)}, crossingTime{at(0), at(9)}},
+		{"new", crossingTime{lastAbove: at(0)}, lanes.Raise{LastAbove: at(8), Seen: at(9)}, crossingTime{at(8), at(9)}},
+		{"an alarm without the time above", crossingTime{lastAbove: at(0)}, lanes.Raise{Seen: at(9)}, crossingTime{at(0), at(9)}},
 		{"above again after the alarm", crossingTime{lastAbove: at(9)}, lanes.Raise{LastAbove: at(5), Seen: at(8)}, crossingTime{at(9), at(10)}},
 		{"known", crossingTime{at(1), at(2)}, lanes.Raise{LastAbove: at(8), Seen: at(9)}, crossingTime{at(1), at(2)}},
 	} {
 		l := &Loop{}
 		l.crossing[signal.MemoryAvailable] = tc.before
-		l.crossed(signal.MemoryAvailable, &hot.Kill{Raise: tc.raise, Decided: at(10)})
+		l.noteCrossing(signal.MemoryAvailable, &hot.Kill{Raise: tc.raise, Decided: at(10)})
 		if got := l.crossing[signal.MemoryAvailable]; got != tc.want {
-			t.Errorf("%s: crossed() = %v; want %v", tc.name, got, tc.want)
+			t.Errorf("%s: noteCrossing() made it %v; want %v", tc.name, got, tc.want)
 		}
 	}
 }
 
-// What the hot path killed by itself is adopted: the record has what it decided by,
-// and the pod is followed, in the mode that the hot path was in.
-func TestAdopt(t *testing.T) {
+// The loop adopts a kill that the hot path decided: the record has the values of that
+// decision, and the executor follows the pod in the hot path's mode.
+func TestAdoptHotKills(t *testing.T) {
 	for _, tt := range []struct{ hot, loop, cold bool }{{hot: false, loop: false}, {hot: true, loop: true}, {hot: true, loop: false}, {cold: true}} {
 		dryRun := tt.hot
 		run(t, settings, func(n *node) {
 			n.pass(2 * time.Second)
-			if tt.hot == tt.loop { // else memory is available again, and b lives
+			if tt.hot == tt.loop { // else memory is available again, and b is not killed
 				n.grow("b", 15*gi)
 			}
-			n.desk.dryRun = dryRun
+			n.arbiter.dryRun = dryRun
 			decided := time.Now()
 			raise := n.kill("b", 15*gi, act.Strike{Processes: 1})
 			n.pass(time.Second)
 			confirm := "fresh reading on the hot path"
 			if tt.cold {
-				confirm += ", pod not held beforehand"
+				confirm += ", pod not prepared"
 			}
 			want, result := []string{"follow b", "evicted s-b 0"}, evict.ResultKilled
 			if dryRun {
@@ -127,7 +127,7 @@ func TestAdopt(t *testing.T) {
 			r := n.wantResult("b", result)
 			if r.Lane != lanes.BPF || r.Confirm != confirm || !r.Decided.Equal(decided) || r.RankingAge != time.Millisecond ||
 				!r.CrossingSeen.Equal(raise.Seen) || !r.LastAbove.Equal(raise.LastAbove) || r.Expected != 15*gi || r.DryRun != dryRun {
-				t.Errorf("record = %+v; want what the hot path decided by", r)
+				t.Errorf("record = %+v; want the values that the hot path decided by", r)
 			}
 			messages := []string{"evicting pod", "eviction ended"}
 			if dryRun {
@@ -139,7 +139,7 @@ func TestAdopt(t *testing.T) {
 		}, func(n *node, _ *Options) {
 			n.add("a", gi/2)
 			n.add("b", gi)
-			n.cold = tt.cold
+			n.unprepared = tt.cold
 			if tt.loop {
 				n.facts.Configured = "--dry-run was given"
 			}
@@ -147,8 +147,8 @@ func TestAdopt(t *testing.T) {
 	}
 }
 
-// A pod that the hot path chose and must not kill is refused, and another goes.
-func TestAdoptRefused(t *testing.T) {
+// When the hot path's kill is refused, another pod is evicted.
+func TestAdoptARefusedKill(t *testing.T) {
 	run(t, settings, func(n *node) {
 		n.pass(2 * time.Second)
 		n.grow("b", 13*gi)
@@ -157,7 +157,7 @@ func TestAdoptRefused(t *testing.T) {
 		n.wantCalls("after the refusal", "follow b", "hot a dry run false", "follow a", "spared s-b", "evicted s-a 0")
 		n.wantResult("b", evict.ResultFailed)
 		if got := n.messages(); len(got) < 2 || got[0] != "evicting pod" || got[1] != "eviction did not succeed" {
-			t.Errorf("messages = %q; want the beginning of b's eviction before its refusal", got)
+			t.Errorf("messages = %q; want the start of b's eviction before its refusal", got)
 		}
 		n.wantResult("a", evict.ResultKilled)
 	}, func(n *node, _ *Options) { n.add("a", 3*gi); n.add("b", gi) })

@@ -9,41 +9,41 @@ import (
 	"github.com/evictd/evictd/kernel"
 )
 
-// buildReclaimer makes what frees space before a pod has to go.
+// buildReclaimer makes the node-level reclaim, which comes before evictions.
 func (d *daemon) buildReclaimer(cfg *config.Config) {
 	o := reclaim.Options{
 		Space: d.disks, Unmeasured: d.unmeasured(), Rootfs: d.options.Rootfs, Procfs: kernel.FS(d.options.Procfs), Log: d.log.Logger,
-		// Until a mode is known nothing is touched.
+		// Before the first decision it is dry run.
 		DryRun: func() bool {
-			v := d.view.Load()
+			v := d.lastView.Load()
 			return v == nil || v.Mode.DryRun
 		},
 		Kubelet: d.inventory.Kubelet,
 		Changed: func(r evict.ReclaimReport) {
 			d.metrics.Reclaimed(&r)
-			d.keeper.poke()
+			d.stateWriter.notify()
 		},
 	}
-	o.Seen = func() { d.keeper.poke() }
+	o.Seen = func() { d.stateWriter.notify() }
 	if d.runtime != nil {
 		o.Runtime = d.runtime
 	}
 	d.reclaimer = reclaim.New(o, reclaimPolicy(cfg))
 }
 
-// listAgain is how often a list is asked for that is waited for.
-const listAgain = time.Second
+// relistInterval is how often a list that reclaim waits for is requested again.
+const relistInterval = time.Second
 
-// unmeasured returns what names what of the pods' disk usage was not measured since a
-// time, "" for nothing. A pod that has begun since may not be listed yet: before it
-// is, another would be chosen for what it holds.
+// unmeasured returns a function that describes which disk usage of the pods was not measured
+// since a time; "" if all was. A pod that started since may not be listed yet, and another
+// would be evicted for its disk usage.
 func (d *daemon) unmeasured() func(since time.Time) string {
 	var asked time.Time
 	return func(since time.Time) string {
 		if d.runtime == nil || d.diskUsage.Covers(since) {
 			return d.usages.Unmeasured(since)
 		}
-		if now := time.Now(); now.Sub(asked) >= listAgain {
+		if now := time.Now(); now.Sub(asked) >= relistInterval {
 			asked = now
 			d.inventory.Refresh()
 		}
@@ -51,6 +51,7 @@ func (d *daemon) unmeasured() func(since time.Time) string {
 	}
 }
 
+// reclaimPolicy returns the configuration's policy of node-level reclaim.
 func reclaimPolicy(cfg *config.Config) reclaim.Policy {
 	return reclaim.Policy{
 		Images: reclaim.Mode(cfg.ImageGC), MinAge: cfg.ImageMinimumGCAge, MaxAge: cfg.ImageMaximumGCAge,

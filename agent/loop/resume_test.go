@@ -9,9 +9,9 @@ import (
 	"github.com/evictd/evictd/agent/signal"
 )
 
-// Victims of an earlier run are taken up when the first list is there; one that it
-// lacks has gone, and nothing is done for it, nor for one whose eviction has failed.
-func TestTakeUp(t *testing.T) {
+// The evictions of an earlier run are resumed when the first list has come, except for
+// victims that it lacks, which have gone, and those whose eviction has failed.
+func TestResumeEvictions(t *testing.T) {
 	victims := func() []evict.Victim {
 		now := time.Now()
 		return []evict.Victim{
@@ -25,9 +25,9 @@ func TestTakeUp(t *testing.T) {
 		n.pass(5 * time.Second)
 		n.wantCalls("before the list")
 		if v := n.last(); len(v.Orders.Stuck) > 0 || slices.ContainsFunc(v.State.Victims, func(v evict.Victim) bool { return v.Status == evict.Stuck }) {
-			t.Errorf("victims = %+v; want none that nothing kills yet called stuck", v.State.Victims)
+			t.Errorf("victims = %+v; want none stuck before its eviction is resumed", v.State.Victims)
 		}
-		n.absent = false
+		n.noList = false
 		n.inventory.Refresh()
 		n.pass(time.Second)
 		n.wantCalls("after it", "evict b hard false grace 15s", "evict c hard true grace 0s", "evicted s-c 0")
@@ -36,7 +36,7 @@ func TestTakeUp(t *testing.T) {
 		n.pass(20 * time.Second)
 		n.wantResult("b", evict.ResultStopped)
 	}, func(n *node, o *Options) {
-		n.absent = true
+		n.noList = true
 		n.add("b", gi)
 		n.add("c", gi)
 		n.add("failed", gi)
@@ -49,8 +49,8 @@ func TestTakeUp(t *testing.T) {
 	})
 }
 
-// In dry run nothing of an earlier run is taken up.
-func TestTakeUpInDryRun(t *testing.T) {
+// In dry run no eviction of an earlier run is resumed.
+func TestResumeInDryRun(t *testing.T) {
 	run(t, settings, func(n *node) {
 		n.pass(5 * time.Second)
 		n.wantCalls("in dry run")
@@ -61,9 +61,8 @@ func TestTakeUpInDryRun(t *testing.T) {
 	})
 }
 
-// A hard threshold that is met when a victim of an earlier run is taken up has it
-// killed once.
-func TestTakeUpBelowAHardThreshold(t *testing.T) {
+// A victim is killed once if a hard threshold is met when its eviction is resumed.
+func TestResumeBelowAHardThreshold(t *testing.T) {
 	run(t, settings, func(n *node) {
 		n.pass(time.Second)
 		n.wantCalls("at the first step", "evict b hard true grace 0s", "evicted s-b 0")

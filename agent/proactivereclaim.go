@@ -9,15 +9,15 @@ import (
 	"github.com/evictd/evictd/kernel/cgroup"
 )
 
-// buildCold makes what has the kernel take back cold memory of pods.
-func (d *daemon) buildCold(h *cgroup.Hierarchy) *cold.Reclaimer {
-	return cold.New(cold.Options{Hierarchy: h, Plan: d.coldPlan, Done: d.coldDone, Log: d.log.Logger})
+// buildProactiveReclaim makes the proactive reclaimer of pods' memory.
+func (d *daemon) buildProactiveReclaim(h *cgroup.Hierarchy) *cold.Reclaimer {
+	return cold.New(cold.Options{Hierarchy: h, Plan: d.proactivePlan, Done: d.proactiveReclaimed, Log: d.log.Logger})
 }
 
-// coldPlan returns what memory is short under a soft threshold; nothing, in a dry
-// run.
-func (d *daemon) coldPlan() cold.Plan {
-	v := d.view.Load()
+// proactivePlan returns how much memory is missing above a soft threshold, and the pods to
+// reclaim it from; an empty plan in dry run.
+func (d *daemon) proactivePlan() cold.Plan {
+	v := d.lastView.Load()
 	if v == nil || v.Mode.DryRun || v.Config.Reclaim.Memory == config.ReclaimMemoryOff {
 		return cold.Plan{}
 	}
@@ -35,8 +35,8 @@ func (d *daemon) coldPlan() cold.Plan {
 	return plan
 }
 
-// coldDone tells what became of a pod's cold memory.
-func (d *daemon) coldDone(r cold.Report) {
+// proactiveReclaimed reports what was reclaimed from a pod.
+func (d *daemon) proactiveReclaimed(r cold.Report) {
 	report := evict.ReclaimReport{
 		At: r.At, Kind: evict.ReclaimMemory, Reason: reclaim.Pressure, Signal: signal.MemoryAvailable,
 		Removed: []string{r.Pod}, Freed: r.Gained, Took: r.Took,
@@ -44,7 +44,7 @@ func (d *daemon) coldDone(r cold.Report) {
 	if r.Err != nil {
 		report.Error = r.Err.Error()
 	}
-	d.board.AddReclaim(report)
+	d.statusBoard.AddReclaim(report)
 	d.metrics.Reclaimed(&report)
 	d.log.Info("cold memory reclaimed", "pod", r.Pod, "asked", r.Asked, "gained", r.Gained, "took", r.Took.String(), "error", report.Error)
 }

@@ -15,7 +15,7 @@ import (
 	"github.com/evictd/evictd/cri"
 )
 
-// bareRuntime is a container runtime with images, which counts its lists.
+// bareRuntime is a container runtime that has only images, and counts lists.
 type bareRuntime struct {
 	reclaim.Runtime
 	images []cri.Image
@@ -39,8 +39,8 @@ func (lowDisk) Read(now time.Time, into *signal.Observations) {
 }
 
 // While a disk stays low and nothing can be reclaimed, the runtime is asked for its lists
-// less and less often, and at once again when something has changed.
-func TestReclaimInVainIsRepeatedLessOften(t *testing.T) {
+// at doubling intervals, and at once when something has changed.
+func TestReclaimBackoff(t *testing.T) {
 	for _, dryRun := range []bool{false, true} {
 		synctest.Test(t, func(t *testing.T) {
 			ctx, cancel := context.WithCancel(t.Context())
@@ -62,38 +62,38 @@ func TestReclaimInVainIsRepeatedLessOften(t *testing.T) {
 			threshold := evict.Threshold{Threshold: signal.Threshold{Signal: signal.NodeFsAvailable, Value: value}}
 			policy := &evict.Policy{Thresholds: []evict.Threshold{threshold}, MaxVictims: 3}
 			handles := map[string]pods.Handle{"calm": {Containers: []evict.ContainerHandle{{ID: "1"}}}}
-			// turns is what the loop does about reclaims.
-			turns := func(period time.Duration) (lists int) {
+			// iterate does the loop's part of reclaims for a period.
+			iterate := func(period time.Duration) (lists int) {
 				before := int(runtime.lists.Load())
-				for end := time.Now().Add(period); time.Now().Before(end); time.Sleep(low) {
+				for end := time.Now().Add(period); time.Now().Before(end); time.Sleep(lowInterval) {
 					select {
 					case report := <-reclaimer.Done():
 						l.reclaimed(&report)
 					default:
 					}
 					v := &View{Time: time.Now(), Snapshot: pods.Snapshot{Handles: handles}}
-					in := evict.Inputs{Policy: policy, Outcomes: l.outcomes, NothingReclaimed: l.repeats.inVain(v.Time), DryRun: dryRun}
+					in := evict.Inputs{Policy: policy, Outcomes: l.outcomes, NothingReclaimed: l.reclaimBackoff.deferred(v.Time), DryRun: dryRun}
 					lowDisk{}.Read(v.Time, &in.Observations)
 					v.State, v.Orders = evict.Step(l.state, in, v.Time)
 					l.state, l.outcomes = v.State, nil
-					l.repeats.follow(l.handles, v)
+					l.reclaimBackoff.update(l.handles, v)
 					l.handles = handles
 					l.reclaim(v)
 				}
 				return int(runtime.lists.Load()) - before
 			}
 			// 2 s, 4 s, … and then a minute between two attempts, of two lists each.
-			first := turns(10 * time.Minute)
+			first := iterate(10 * time.Minute)
 			if first > 40 || first < 20 {
 				t.Errorf("dry run %t: %d lists in ten minutes; want about 28", dryRun, first)
 			}
 			handles = map[string]pods.Handle{}
-			if n := turns(5 * time.Second); n < 2 {
+			if n := iterate(5 * time.Second); n < 2 {
 				t.Errorf("dry run %t: %d lists after a pod has gone; want another attempt at once", dryRun, n)
 			}
-			turns(10 * time.Minute)
-			l.gone("calm", act.LastGone)
-			if n := turns(5 * time.Second); n < 2 {
+			iterate(10 * time.Minute)
+			l.evictionEnded("calm", act.LastGone)
+			if n := iterate(5 * time.Second); n < 2 {
 				t.Errorf("dry run %t: %d lists after the end of a victim; want another attempt at once", dryRun, n)
 			}
 			cancel()

@@ -1,0 +1,146 @@
+package loop
+
+import (
+	"slices"
+	"sync/atomic"
+	"time"
+
+	"github.com/evictd/evictd/agent/disks"
+	"github.com/evictd/evictd/agent/evict"
+	"github.com/evictd/evictd/agent/pods"
+	"github.com/evictd/evictd/agent/signal"
+)
+
+// The loop copies the measured disk usage every usageInterval, and every usageIntervalLow
+// while a disk threshold is met: its iterations may be much more frequent, for memory.
+// After usageMaxAge it copies also what has not changed, for the time of measurement.
+const (
+	usageInterval, usageIntervalLow = time.Second, 100 * time.Millisecond
+	usageMaxAge                     = 10 * time.Second
+)
+
+// Usages measures the disk usage of pods.
+type Usages interface {
+	Want(subjects []disks.Subject, low bool)
+	Version() uint64
+	Of(*disks.Subject) disks.Holding
+}
+
+// NewDiskUsage returns a DiskUsage without measurements.
+func NewDiskUsage(usages Usages) *DiskUsage { return &DiskUsage{usages: usages} }
+
+// DiskUsage is the loop's copy of the measured disk usage of the pods.
+type DiskUsage struct {
+	usages Usages
+
+	// tried is when the list that the subjects are from was requested; nil without one.
+	tried       atomic.Pointer[time.Time]
+	read        time.Time // of the last check for new measurements; zero makes the next one due
+	readVersion uint64    // of the measurements at that time
+	copied      time.Time
+	low         bool // a disk threshold is met
+	subjects    []disks.Subject
+	byUID       map[string]disks.Holding
+
+	// podsWithUsage are the pods of the snapshot of that version, with their disk usage.
+	// Views share them, so they are immutable.
+	podsWithUsage []evict.Pod
+	version       uint64
+}
+
+// Fill adds the measured disk usage to the pods of a snapshot. met are the signals with a
+// threshold met at the last step: for those of disks, measurements are urgent. images
+// returns, by container, the bytes of images that no other container uses.
+func (d *DiskUsage) Fill(s *pods.Snapshot, met []signal.Signal, now time.Time, images func() map[string]int64) {
+	low := slices.ContainsFunc(met, signal.Signal.IsDisk)
+	if before := d.tried.Load(); before == nil || s.Tried != *before || low != d.low {
+		d.low, d.subjects = low, subjectsOf(s)
+		d.usages.Want(d.subjects, low)
+		tried := s.Tried
+		d.tried.Store(&tried)
+		d.read, d.copied = time.Time{}, time.Time{}
+	}
+	interval := usageInterval
+	if low {
+		interval = usageIntervalLow
+	}
+	if now.Sub(d.read) >= interval {
+		d.read = now
+		d.update(now)
+	}
+	if d.podsWithUsage != nil && d.version == s.Version {
+		s.Pods = d.podsWithUsage
+		return
+	}
+	d.podsWithUsage, d.version = slices.Clone(s.Pods), s.Version
+	exclusive := images()
+	for i := range d.podsWithUsage {
+		pod := &d.podsWithUsage[i]
+		pod.Containers, pod.InitContainers, pod.Volumes = slices.Clone(pod.Containers), slices.Clone(pod.InitContainers), slices.Clone(pod.Volumes)
+		usage := d.byUID[pod.UID]
+		setDiskUsage(pod, s.Handles[pod.UID], &usage, exclusive)
+	}
+	s.Pods = d.podsWithUsage
+}
+
+// update copies the measurements if they have changed or the copy is too old.
+func (d *DiskUsage) update(now time.Time) {
+	version := d.usages.Version()
+	if version == d.readVersion && now.Sub(d.copied) < usageMaxAge {
+		return
+	}
+	d.readVersion, d.copied, d.podsWithUsage = version, now, nil
+	d.byUID = make(map[string]disks.Holding, len(d.subjects))
+	for i := range d.subjects {
+		d.byUID[d.subjects[i].UID] = d.usages.Of(&d.subjects[i])
+	}
+}
+
+// Covers reports whether the measured pods are from a list that was requested since a
+// time. It is safe for concurrent use.
+func (d *DiskUsage) Covers(since time.Time) bool {
+	tried := d.tried.Load()
+	return tried != nil && !tried.Before(since)
+}
+
+// subjectsOf returns the pods of a snapshot as subjects of measurements.
+func subjectsOf(s *pods.Snapshot) []disks.Subject {
+	subjects := make([]disks.Subject, 0, len(s.Pods))
+	for i := range s.Pods {
+		uid := s.Pods[i].UID
+		subjects = append(subjects, disks.Subject{UID: uid, Containers: s.Handles[uid].Containers, Limited: s.Pods[i].Limited()})
+	}
+	return subjects
+}
+
+// setDiskUsage copies the measurements of one pod into it.
+func setDiskUsage(pod *evict.Pod, handle pods.Handle, h *disks.Holding, images map[string]int64) {
+	// A pod without statistics counts as using nothing, so its files don't count as
+	// measured either.
+	pod.DiskUnknown = !h.Known || !pod.HasStats
+	for _, c := range handle.Containers {
+		slots := pod.Containers
+		if c.Init {
+			slots = pod.InitContainers
+		}
+		if c.Slot >= len(slots) {
+			continue
+		}
+		layer, logs, usage := h.Layers[c.ID], h.Logs[c.ID], &slots[c.Slot].Usage
+		usage.Rootfs, usage.Inodes = int64(layer.Bytes), int64(layer.Inodes)
+		usage.Logs, usage.LogsInodes = int64(logs.Bytes), int64(logs.Inodes)
+		usage.ImagesBytes = images[c.ID]
+	}
+	for _, v := range h.Volumes {
+		i := slices.IndexFunc(pod.Volumes, func(o evict.Volume) bool { return o.Name == v.Name && o.Type == v.Type })
+		if i < 0 {
+			pod.Volumes = append(pod.Volumes, v)
+			continue
+		}
+		known := &pod.Volumes[i]
+		known.Used, known.Inodes = v.Used, v.Inodes
+		if v.Medium != "" {
+			known.Medium = v.Medium
+		}
+	}
+}
