@@ -74,8 +74,8 @@ func TestForksCount(t *testing.T) {
 // One alarm for each time that it is armed, and none when it is not.
 func TestForksRaise(t *testing.T) {
 	f := openForks(t)
-	fork := func() { fire(t, f.hooked, forksProgForked) }
-	free := func() { fire(t, f.hooked, forksProgFreed) }
+	fork := func() { fire(t, f.attached, forksProgForked) }
+	free := func() { fire(t, f.attached, forksProgFreed) }
 	const far = 1 << 20
 	fork()
 	if f.alarmed(0) || f.Raised() != 0 {

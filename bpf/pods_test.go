@@ -365,7 +365,7 @@ func TestSumUp(t *testing.T) {
 		{Cgroup: 3, Parent: 1, Usage: 50, InactiveFile: 20, Anon: 30, Partial: true},
 		{Cgroup: 4, Parent: 0, Usage: 5, ActiveFile: 7, Unevictable: 1},
 	}
-	if diff := cmp.Diff(want, sumUp(rows)); diff != "" {
-		t.Errorf("sumUp() differs (-want +got):\n%s", diff)
+	if diff := cmp.Diff(want, addToParents(rows)); diff != "" {
+		t.Errorf("addToParents() differs (-want +got):\n%s", diff)
 	}
 }

@@ -20,7 +20,7 @@ const readsVariable = "EVICTD_TEST_READS"
 
 func init() {
 	if only := os.Getenv(readsVariable); only != "" {
-		ways = []Reads{Reads(only)}
+		readMethods = []Reads{Reads(only)}
 	}
 }
 
@@ -37,13 +37,13 @@ func TestWaysToRead(t *testing.T) {
 		want    Reads
 		err     error
 	}{
-		{"taken", []error{nil}, ways[0], nil},
+		{"taken", []error{nil}, readMethods[0], nil},
 		{"refused at first", []error{refused, nil}, ReadsTyped, nil},
 		{"refused", []error{refused, refused}, "", refused},
 		{"no privileges", []error{forbidden}, "", forbidden},
 		{"no memory", []error{unix.ENOMEM}, "", unix.ENOMEM},
 	} {
-		if len(test.answers) > len(ways) {
+		if len(test.answers) > len(readMethods) {
 			continue // a process that reads in one way
 		}
 		tries := 0
@@ -94,12 +94,12 @@ func TestTypedObjectsCallNoProbeRead(t *testing.T) {
 // locked down takes alone, do all that the others do.
 func TestTypedReads(t *testing.T) {
 	openSampler(t, Options{})
-	if len(ways) == 1 {
-		t.Skip("needs both ways to read: this process has one")
+	if len(readMethods) == 1 {
+		t.Skip("needs both methods to read: this process has one")
 	}
-	saved := ways
-	defer func() { ways = saved }()
-	ways = []Reads{ReadsTyped}
+	saved := readMethods
+	defer func() { readMethods = saved }()
+	readMethods = []Reads{ReadsTyped}
 	ring := openRing(t)
 	s, err := OpenSampler(ring, Options{})
 	if err != nil {

@@ -49,7 +49,7 @@ func tracefs(t *testing.T) {
 }
 
 // fire runs a program as its tracepoint would, on this thread.
-func fire(t *testing.T, h *hooked, name string, args ...uint64) {
+func fire(t *testing.T, h *attachedObject, name string, args ...uint64) {
 	t.Helper()
 	context := make([]uint64, 4)
 	copy(context, args)
@@ -89,15 +89,15 @@ func TestReclaim(t *testing.T) {
 	runtime.LockOSThread() // a stall begins and ends in one thread
 	defer runtime.UnlockOSThread()
 	for range 2 {
-		fire(t, r.hooked, reclaimProgDirectBegin, 0, 0)
+		fire(t, r.attached, reclaimProgDirectBegin, 0, 0)
 		now(t, s)
-		fire(t, r.hooked, reclaimProgDirectEnd, 32)
+		fire(t, r.attached, reclaimProgDirectEnd, 32)
 	}
-	fire(t, r.hooked, reclaimProgDirectEnd, 32) // that began before anyone looked
-	fire(t, r.hooked, reclaimProgKswapdWake, 0, 0, 0)
-	fire(t, r.hooked, reclaimProgKswapdSleep, 0)
-	fire(t, r.hooked, reclaimProgThrottled, 0, 1000, 300, 2)
-	fire(t, r.hooked, reclaimProgThrottled, 0, 1000, ^uint64(0), 2) // the clock went backwards
+	fire(t, r.attached, reclaimProgDirectEnd, 32) // that began before anyone looked
+	fire(t, r.attached, reclaimProgKswapdWake, 0, 0, 0)
+	fire(t, r.attached, reclaimProgKswapdSleep, 0)
+	fire(t, r.attached, reclaimProgThrottled, 0, 1000, 300, 2)
+	fire(t, r.attached, reclaimProgThrottled, 0, 1000, ^uint64(0), 2) // the clock went backwards
 
 	got, err := r.Counts()
 	if err != nil {
@@ -135,12 +135,12 @@ func TestReclaimHurries(t *testing.T) {
 	if got := period(); got != 50*time.Millisecond {
 		t.Fatalf("period = %s; want the ceiling", got)
 	}
-	fire(t, r.hooked, reclaimProgKswapdWake, 0, 0, 0)
+	fire(t, r.attached, reclaimProgKswapdWake, 0, 0, 0)
 	if got := period(); got != 200*time.Microsecond {
 		t.Errorf("period after kswapd woke = %s; want the floor", got)
 	}
 	eventually(t, "calm", func() bool {
-		fire(t, r.hooked, reclaimProgDirectBegin, 0, 0) // one after the other
+		fire(t, r.attached, reclaimProgDirectBegin, 0, 0) // one after the other
 		return period() == 50*time.Millisecond
 	})
 }
@@ -279,7 +279,7 @@ func TestOOMLost(t *testing.T) {
 	for s.Inject(Crossing{}) == nil {
 	}
 	for range 64 { // where a crossing has no room, some victims still have
-		fire(t, o.hooked, oomProgMarkVictim, 0)
+		fire(t, o.attached, oomProgMarkVictim, 0)
 	}
 	if counts, err := o.Counts(); err != nil || counts.Lost == 0 {
 		t.Errorf("Counts() = %+v, %v; want some lost", counts, err)
