@@ -208,7 +208,7 @@ func forkBombs(ctx context.Context, s *testbed) error {
 			continue
 		}
 		b.Version = s.version
-		errs = append(errs, s.book.add(result{Bombs: b}))
+		errs = append(errs, s.results.add(result{Bombs: b}))
 	}
 	_, err := fmt.Fprint(s.out, bombTable(all).text())
 	return errors.Join(append(errs, err)...)
@@ -218,9 +218,9 @@ func forkBombs(ctx context.Context, s *testbed) error {
 func (s *testbed) bomb(ctx context.Context, d bombContender, b *bombs) (err error) {
 	ctx, cancel := context.WithTimeoutCause(ctx, 2*crossingTimeout, fmt.Errorf("not over after %v", 2*crossingTimeout))
 	defer cancel()
-	s.made.Add(1)
+	s.podCount.Add(1)
 	pod, err := s.node.RunPod(ctx, node.PodSpec{
-		Name: fmt.Sprintf("bomb-%04d", s.made.Load()), PIDLimit: bombRoom, TerminationGracePeriod: time.Second,
+		Name: fmt.Sprintf("bomb-%04d", s.podCount.Load()), PIDLimit: bombRoom, TerminationGracePeriod: time.Second,
 		Containers: []node.ContainerSpec{{Args: []string{"bomb", "-forks", "-bytes", "4096", "-delay", "1h"}}},
 	})
 	if err != nil {
@@ -309,7 +309,7 @@ func (s *testbed) awaitBomb(ctx context.Context, v *victim, w *taskSampler) (not
 
 // taskSampler counts the machine's tasks on a separate thread.
 type taskSampler struct {
-	limit, calm int64 // numbers of tasks above which the threshold is crossed, and at which the bomb is over
+	limit, bombOver int64 // numbers of tasks above which the threshold is crossed, and at which the bomb is over
 
 	done, rises, over atomic.Bool
 	end               chan taskSamplerResult
@@ -322,8 +322,8 @@ type taskSamplerResult struct {
 	err                  error
 }
 
-func watchTasks(limit, calm int64) *taskSampler {
-	w := &taskSampler{limit: limit, calm: calm, end: make(chan taskSamplerResult, 1)}
+func watchTasks(limit, bombOver int64) *taskSampler {
+	w := &taskSampler{limit: limit, bombOver: bombOver, end: make(chan taskSamplerResult, 1)}
 	go func() {
 		// The thread stays locked, so that it ends with the goroutine and its priority is not inherited.
 		runtime.LockOSThread()
@@ -352,14 +352,14 @@ func (w *taskSampler) sample() (t taskSamplerResult) {
 		}
 		tasks, now := int64(n.Tasks), stamp.Now()
 		t.most = max(t.most, tasks)
-		if tasks > w.calm && t.began == 0 {
+		if tasks > w.bombOver && t.began == 0 {
 			t.began = now
 			w.rises.Store(true)
 		}
 		if tasks > w.limit && t.crossed == 0 {
 			t.crossed = now
 		}
-		if tasks <= w.calm && t.crossed != 0 && t.gone == 0 {
+		if tasks <= w.bombOver && t.crossed != 0 && t.gone == 0 {
 			t.gone = now
 			w.over.Store(true)
 		}

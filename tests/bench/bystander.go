@@ -22,9 +22,9 @@ type bystanderSpec struct {
 
 // bystanderSpecs use less memory than the burst, so that no ranking has a reason to choose one.
 var bystanderSpecs = []bystanderSpec{
-	{name: "calm-cache", anonymous: mebibyte, activeFile: 256 * mebibyte},
-	{name: "calm-guaranteed", memoryLimit: gibibyte, anonymous: 512 * mebibyte},
-	{name: "calm-small", anonymous: 16 * mebibyte},
+	{name: "bystander-cache", anonymous: mebibyte, activeFile: 256 * mebibyte},
+	{name: "bystander-guaranteed", memoryLimit: gibibyte, anonymous: 512 * mebibyte},
+	{name: "bystander-small", anonymous: 16 * mebibyte},
 }
 
 // survivalCase is the case of the bursts with bystanders, as the results store it.
@@ -48,7 +48,7 @@ func survival(ctx context.Context, s *testbed) error {
 		return err
 	}
 	r := crossingCase{section: "survival", name: survivalCase, batch: 4, startDelay: 200 * time.Millisecond}
-	r.shape = workload{drop: gibibyte, total: 3 * gibibyte}
+	r.workload = workload{drop: gibibyte, total: 3 * gibibyte}
 	return errors.Join(s.runSeries(ctx, r, entries), undo())
 }
 
@@ -87,7 +87,7 @@ func (s *testbed) startBystanders(pods []bystanderSpec) (undo func() error, err 
 // runBystander runs a bystander and returns when it has allocated its memory and its file cache is active.
 func (s *testbed) runBystander(ctx context.Context, p bystanderSpec) (v *victim, err error) {
 	pod, err := s.node.RunPod(ctx, node.PodSpec{Name: p.name, TerminationGracePeriod: time.Second, Containers: []node.ContainerSpec{{
-		RunAsUser: hogUser, MemoryLimit: p.memoryLimit, Args: []string{"hold", "-thp=false", "-bytes", strconv.FormatInt(p.anonymous, 10)},
+		RunAsUser: victimUser, MemoryLimit: p.memoryLimit, Args: []string{"hold", "-thp=false", "-bytes", strconv.FormatInt(p.anonymous, 10)},
 	}}})
 	if err != nil {
 		return nil, err

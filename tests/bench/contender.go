@@ -51,11 +51,11 @@ const (
 
 // evictdContender is evictd in enforcing mode.
 type evictdContender struct {
-	stage  *testbed
-	title  string
-	meters meter
-	lanes  map[string]string // modes by lane; others have their default
-	daemon *daemon.Daemon
+	testbed   *testbed
+	title     string
+	meterFunc meter
+	lanes     map[string]string // modes by lane; others have their default
+	daemon    *daemon.Daemon
 }
 
 // evictds returns evictd with all lanes and with one lane each, by name. The poll lane is always on, with a long
@@ -68,14 +68,14 @@ func evictds(s *testbed) map[string]*evictdContender {
 		}
 		modes[lane] = "require"
 		delete(modes, lanes.Polling) // which can't be switched
-		return &evictdContender{stage: s, title: title, meters: signalAvailable, lanes: modes}
+		return &evictdContender{testbed: s, title: title, meterFunc: signalAvailable, lanes: modes}
 	}
 	return map[string]*evictdContender{
-		allLanes:      {stage: s, title: allLanes, meters: signalAvailable},
+		allLanes:      {testbed: s, title: allLanes, meterFunc: signalAvailable},
 		bpfAlone:      alone(bpfAlone, lanes.BPF),
 		memcgAlone:    alone(memcgAlone, lanes.Memcg),
 		pollAlone:     alone(pollAlone, lanes.Polling),
-		countingCache: {stage: s, title: countingCache, meters: cacheAvailable},
+		countingCache: {testbed: s, title: countingCache, meterFunc: cacheAvailable},
 	}
 }
 
@@ -106,19 +106,19 @@ func (e *evictdContender) notification() string {
 
 func (e *evictdContender) name() string { return e.title }
 
-func (e *evictdContender) meter() meter { return e.meters }
+func (e *evictdContender) meter() meter { return e.meterFunc }
 
 func (e *evictdContender) begin(ctx context.Context, threshold int64, pods int) error {
-	dir, err := os.MkdirTemp(e.stage.dir, "e")
+	dir, err := os.MkdirTemp(e.testbed.dir, "e")
 	if err != nil {
 		return err
 	}
-	settings := e.stage.settings + e.notification()
+	settings := e.testbed.settings + e.notification()
 	if e.title == countingCache {
 		settings += "memoryAccounting: available\n"
 	}
-	config := fmt.Sprintf(evictdConfig, e.stage.node.Endpoint(), e.stage.node.CgroupRoot(), threshold, settings)
-	if e.daemon, err = daemon.Start(daemon.Options{Executable: e.stage.executable, Dir: dir, Config: config}); err != nil {
+	config := fmt.Sprintf(evictdConfig, e.testbed.node.Endpoint(), e.testbed.node.CgroupRoot(), threshold, settings)
+	if e.daemon, err = daemon.Start(daemon.Options{Executable: e.testbed.executable, Dir: dir, Config: config}); err != nil {
 		return err
 	}
 	var last control.Status
@@ -132,7 +132,7 @@ func (e *evictdContender) begin(ctx context.Context, threshold int64, pods int) 
 	if err != nil {
 		return fmt.Errorf("%w: %d of %d pods, dry run %t, lanes %+v", err, last.Pods.Eligible, pods, last.Mode.DryRun, last.Lanes)
 	}
-	e.stage.version = last.Version
+	e.testbed.version = last.Version
 	return nil
 }
 
@@ -156,8 +156,8 @@ func (e *evictdContender) done(ctx context.Context, n int) (recordTimes, error) 
 	case len(s.Records) > n:
 		return recordTimes{}, fmt.Errorf("evictd evicted %d pods; want %d", len(s.Records), n)
 	}
-	if e.stage.crossed != nil {
-		if err := e.stage.crossed(ctx, e.daemon); err != nil {
+	if e.testbed.onCrossing != nil {
+		if err := e.testbed.onCrossing(ctx, e.daemon); err != nil {
 			return recordTimes{}, err
 		}
 	}

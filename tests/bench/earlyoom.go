@@ -21,7 +21,7 @@ import (
 // earlyoomContender is earlyoom as Debian's unit runs it (unprivileged, nice -20), but without CAP_KILL. It runs as the
 // same user as the victims, which no other process has, so that the kernel does not let it kill anything else.
 type earlyoomContender struct {
-	stage      *testbed
+	testbed    *testbed
 	executable string
 	version    string
 	scale      float64 // the total that earlyoom's percentages refer to, divided by MemTotal
@@ -29,17 +29,17 @@ type earlyoomContender struct {
 }
 
 // hogUser is the user of the victims and of earlyoom. No other process may run as it.
-const hogUser = 61234
+const victimUser = 61234
 
 // newEarlyoom returns errNotFound if earlyoom is not installed. earlyoom converts a size to percentages, which refer to
 // MemTotal before version 1.8, and to the memory of user space since. A dry run shows which.
 func newEarlyoom(ctx context.Context, s *testbed) (*earlyoomContender, error) {
-	e := &earlyoomContender{stage: s, scale: 1}
+	e := &earlyoomContender{testbed: s, scale: 1}
 	var err error
 	if e.executable, err = exec.LookPath(s.earlyoom); err != nil {
 		return nil, fmt.Errorf("%w: %w", errNotFound, err)
 	}
-	if err := unusedUser(hogUser); err != nil {
+	if err := unusedUser(victimUser); err != nil {
 		return nil, err
 	}
 	said, err := e.run(ctx, "--dryrun", "-M", "1024")
@@ -92,7 +92,7 @@ func (e *earlyoomContender) begin(ctx context.Context, threshold int64, _ int) e
 
 // run starts earlyoom and returns its output when it watches memory.
 func (e *earlyoomContender) run(ctx context.Context, args ...string) ([]byte, error) {
-	name := filepath.Join(e.stage.dir, "earlyoom.log")
+	name := filepath.Join(e.testbed.dir, "earlyoom.log")
 	log, err := os.Create(name)
 	if err != nil {
 		return nil, err
@@ -100,7 +100,7 @@ func (e *earlyoomContender) run(ctx context.Context, args ...string) ([]byte, er
 	defer log.Close()
 	cmd := exec.Command(e.executable, append([]string{"-r", "3600"}, args...)...)
 	cmd.Stdout, cmd.Stderr = log, log
-	cmd.SysProcAttr = &unix.SysProcAttr{Credential: &syscall.Credential{Uid: hogUser, Gid: hogUser}}
+	cmd.SysProcAttr = &unix.SysProcAttr{Credential: &syscall.Credential{Uid: victimUser, Gid: victimUser}}
 	if e.process, err = daemon.StartProcess(cmd); err != nil {
 		return nil, fmt.Errorf("start earlyoom: %w", err)
 	}

@@ -49,7 +49,7 @@ func (s *testbed) manyFiles() (undo func() error, err error) {
 	}
 	s.bystanders, s.settings = append(s.bystanders, v), "nodefsPath: "+root+"\n"
 	crossings, late := 0, 0
-	s.crossed = func(ctx context.Context, d *daemon.Daemon) error {
+	s.onCrossing = func(ctx context.Context, d *daemon.Daemon) error {
 		x, err := d.Client().Explain(ctx, signal.NodeFsInodesFree)
 		if err != nil {
 			return err
@@ -66,7 +66,7 @@ func (s *testbed) manyFiles() (undo func() error, err error) {
 	return func() error {
 		fmt.Fprintf(s.out, "  (evictd walked during %d of %d crossings)\n", crossings-late, crossings)
 		s.bystanders = slices.DeleteFunc(s.bystanders, func(b *victim) bool { return b == v })
-		s.settings, s.crossed = "", nil
+		s.settings, s.onCrossing = "", nil
 		err := errors.Join(v.remove(s.node), removeFiles())
 		if late > 0 {
 			err = errors.Join(err, fmt.Errorf("evictd had finished measuring the %[3]d files at %[1]d of %[2]d crossings", late, crossings, volumeFiles))

@@ -43,7 +43,7 @@ func startHelper(name string, args ...string) (_ *helper, err error) {
 	}
 	cmd := exec.Command(self, append([]string{name}, args...)...)
 	cmd.SysProcAttr = &unix.SysProcAttr{}
-	in, cue, err := os.Pipe()
+	in, start, err := os.Pipe()
 	if err != nil {
 		return nil, err
 	}
@@ -58,15 +58,15 @@ func startHelper(name string, args ...string) (_ *helper, err error) {
 	p, err := daemon.StartProcess(cmd)
 	out.Close()
 	if err != nil {
-		cue.Close()
+		start.Close()
 		return nil, fmt.Errorf("start %s: %w", name, err)
 	}
 	if n, err := readyPipe.Read(make([]byte, 1)); n == 0 {
-		cue.Close()
+		start.Close()
 		<-p.Done()
 		return nil, fmt.Errorf("start %s: %w: %w: %s", name, err, p.Err(), bytes.TrimSpace(stderr.Bytes()))
 	}
-	return &helper{p, cue}, nil
+	return &helper{p, start}, nil
 }
 
 // ready notifies startHelper.

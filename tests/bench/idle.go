@@ -132,7 +132,7 @@ func (s *testbed) watchIdle(ctx context.Context, e *evictdContender, pods, cgrou
 	i.Programs, i.Runs = after.programs.time-before.programs.time, after.programs.runs-before.programs.runs
 	i.Timer, i.Ticks = after.timer.time-before.timer.time, after.timer.runs-before.timer.runs
 	i.Resident, i.Anon, i.Threads, i.Files = after.resident, after.anonymous, after.threads, after.files
-	return i, s.book.add(result{Idle: i})
+	return i, s.results.add(result{Idle: i})
 }
 
 // idleTable returns a table with a row per result.

@@ -37,14 +37,14 @@ func vmContenders(ctx context.Context, s *testbed) (err error) {
 	switch err := checkOomd(s.node); {
 	case err == nil:
 		for _, title := range []string{oomdDefault, oomdEager} {
-			entries = append(entries, &entry{contender: &oomdContender{stage: s, title: title}, wanted: max(1, s.bursts/2)})
+			entries = append(entries, &entry{contender: &oomdContender{testbed: s, title: title}, wanted: max(1, s.bursts/2)})
 		}
 	case errors.Is(err, errNotFound):
 		fmt.Fprintf(s.out, "\nsystemd-oomd is skipped: %v\n", err)
 	default:
 		return err
 	}
-	undo, err := s.startBystanders([]bystanderSpec{{name: "calm", anonymous: s.machine.Memory / 32}})
+	undo, err := s.startBystanders([]bystanderSpec{{name: "bystander", anonymous: s.machine.Memory / 32}})
 	if err != nil {
 		return err
 	}
@@ -56,18 +56,18 @@ func vmContenders(ctx context.Context, s *testbed) (err error) {
 	if err != nil {
 		return err
 	}
-	// A victim can take twice as much again below the threshold, up to the limit of all pods: systemd-oomd needs the
+	// Below the threshold the victim can take as much again before it reaches the limit of all pods: systemd-oomd needs the
 	// pressure that only a limit causes.
 	r := crossingCase{section: "vm", name: vmCase, batch: 1, startDelay: node.Slow(100 * time.Millisecond)}
-	r.shape = workload{drop: free / 5, total: free * 3 / 5}
+	r.workload = workload{drop: free / 5, total: free * 3 / 5}
 	return s.runSeries(ctx, r, entries)
 }
 
 // oomdContender is systemd-oomd, configured to watch the slice of all pods.
 type oomdContender struct {
-	stage *testbed
-	title string
-	begun bool
+	testbed    *testbed
+	title      string
+	configured bool
 }
 
 // oomdConfig is a drop-in in /run, which does not survive a reboot.
@@ -102,8 +102,8 @@ func (o *oomdContender) begin(ctx context.Context, _ int64, _ int) error {
 	if err := os.WriteFile(oomdConfig, []byte(config), 0o644); err != nil {
 		return err
 	}
-	o.begun = true
-	slice := filepath.Base(o.stage.node.Kubepods())
+	o.configured = true
+	slice := filepath.Base(o.testbed.node.Kubepods())
 	for _, args := range [][]string{
 		{"set-property", "--runtime", slice, "ManagedOOMMemoryPressure=kill", "ManagedOOMMemoryPressureLimit=" + limit},
 		{"restart", "systemd-oomd.service"},
@@ -129,13 +129,13 @@ func (*oomdContender) target(context.Context, *victim) error { return nil }
 func (*oomdContender) done(context.Context, int) (recordTimes, error) { return recordTimes{}, nil }
 
 func (o *oomdContender) end() error {
-	if !o.begun {
+	if !o.configured {
 		return nil
 	}
-	o.begun = false
+	o.configured = false
 	ctx, cancel := context.WithTimeout(context.Background(), node.Slow(10*time.Second))
 	defer cancel()
-	slice := filepath.Base(o.stage.node.Kubepods())
+	slice := filepath.Base(o.testbed.node.Kubepods())
 	return errors.Join(
 		systemctl(ctx, "stop", "systemd-oomd.service", "systemd-oomd.socket"),
 		systemctl(ctx, "set-property", "--runtime", slice, "ManagedOOMMemoryPressure=auto"),

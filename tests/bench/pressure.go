@@ -14,9 +14,9 @@ import (
 // reserve is the available memory that a victim must leave on a large machine.
 const reserve = 4 * gibibyte
 
-// planFor returns how far below available memory the threshold is (drop), and how much the victim allocates (takes). drop
+// planFor returns how far below available memory the threshold is (drop), and how much the victim allocates (total). drop
 // is 3 GiB if there is room for a victim of three times as much and the reserve, else less. It fails below 8 GiB.
-func planFor(available int64) (drop, takes int64, err error) {
+func planFor(available int64) (drop, total int64, err error) {
 	drop = min(3*gibibyte, (available-reserve-gibibyte)/3)
 	if drop < gibibyte {
 		return 0, 0, fmt.Errorf("needs 8 GiB of available memory; there are %.1f", float64(available)/gibibyte)
@@ -37,13 +37,13 @@ func bursts(ctx context.Context, s *testbed) error {
 	if err != nil {
 		return err
 	}
-	drop, takes, err := planFor(free)
+	drop, total, err := planFor(free)
 	if err != nil {
 		return err
 	}
 	rounds := []crossingCase{
-		{name: fullSpeed, shape: workload{drop: drop, total: takes}, batch: 4, startDelay: s.startDelay},
-		{name: slowSpeed, shape: workload{drop: drop, total: takes, preallocated: drop - slowPart, rate: slowRate}, batch: 1, startDelay: s.startDelay},
+		{name: fullSpeed, workload: workload{drop: drop, total: total}, batch: 4, startDelay: s.startDelay},
+		{name: slowSpeed, workload: workload{drop: drop, total: total, preallocated: drop - slowPart, rate: slowRate}, batch: 1, startDelay: s.startDelay},
 	}
 	var errs []error
 	for _, cache := range caches {
@@ -170,7 +170,7 @@ func (s *testbed) underCondition(ctx context.Context, c condition) (err error) {
 	r := s.small()
 	r.section, r.name, r.batch = "conditions", c.name, 10
 	if c.shape != nil {
-		c.shape(&r.shape)
+		c.shape(&r.workload)
 	}
 	if c.do != nil {
 		undo, err := c.do(s)

@@ -57,8 +57,8 @@ func (b *resultSet) document(causes string) string {
 		if len(bombs) > 0 {
 			section("Fork bombs ("+on.Name+")", bombsAbout, bombTable(bombs).markdown(), bombs[0].footnote())
 		}
-		if cold := b.reclaimCrossings(on.Name); len(cold) > 0 {
-			section("Evictions avoided by memory.reclaim ("+on.Name+")", reclaimAbout, reclaimTable(cold).markdown(), cold[0].footnote())
+		if reclaims := b.reclaimCrossings(on.Name); len(reclaims) > 0 {
+			section("Evictions avoided by memory.reclaim ("+on.Name+")", reclaimAbout, reclaimTable(reclaims).markdown(), reclaims[0].footnote())
 		}
 		if len(idle) > 0 {
 			section("Idle ("+on.Name+")", "CPU is the time of the process, its BPF timer and its BPF programs, in percent of one CPU. The kernel charges BPF "+
@@ -135,15 +135,15 @@ func (o *origin) footnote() string {
 
 // footnote returns the same of series, with the largest median uncertainty.
 func footnote(all []*crossings) string {
-	low, high, doubt := all[0].Load, all[0].Load, int64(0)
+	low, high, uncertainty := all[0].Load, all[0].Load, int64(0)
 	for _, c := range all {
 		low, high = min(low, c.Load), max(high, c.Load)
 		if len(c.Uncertainty) > 0 {
-			doubt = max(doubt, median(c.Uncertainty))
+			uncertainty = max(uncertainty, median(c.Uncertainty))
 		}
 	}
 	return fmt.Sprintf("%s, evictd %s; load average %.1f to %.1f. The median uncertainty of the time of the crossing is at most %s.",
-		all[0].Taken.Format("2006-01-02 15:04 MST"), all[0].Version, low, high, milliseconds(doubt))
+		all[0].Taken.Format("2006-01-02 15:04 MST"), all[0].Version, low, high, milliseconds(uncertainty))
 }
 
 // ratios returns a table that compares the contenders in a virtual machine with evictd with all lanes.

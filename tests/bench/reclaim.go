@@ -82,7 +82,7 @@ func proactiveReclaim(ctx context.Context, s *testbed) (err error) {
 			return fmt.Errorf("reclaim.memory %s, crossing %d: %w", mode, c.Crossings+1, err)
 		}
 		c.Version = s.version
-		if err := s.book.add(result{Reclaim: c}); err != nil {
+		if err := s.results.add(result{Reclaim: c}); err != nil {
 			return err
 		}
 		all = append(all, c)
@@ -100,10 +100,10 @@ func (s *testbed) reclaimSeries(ctx context.Context, c *reclaimCrossings) (err e
 		}
 	}()
 	run := func(bytes int64) error {
-		s.made.Add(1)
+		s.podCount.Add(1)
 		p, err := s.node.RunPod(ctx, node.PodSpec{
-			Name: fmt.Sprintf("cold-%04d", s.made.Load()), TerminationGracePeriod: time.Second,
-			Containers: []node.ContainerSpec{{RunAsUser: hogUser, Args: []string{"hold", "-thp=false", "-bytes", strconv.FormatInt(bytes, 10)}}},
+			Name: fmt.Sprintf("reclaim-%04d", s.podCount.Load()), TerminationGracePeriod: time.Second,
+			Containers: []node.ContainerSpec{{RunAsUser: victimUser, Args: []string{"hold", "-thp=false", "-bytes", strconv.FormatInt(bytes, 10)}}},
 		})
 		if err != nil {
 			return err

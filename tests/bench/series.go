@@ -25,7 +25,7 @@ const maxFailures = 3
 // crossingCase describes crossings that are the same for all contenders.
 type crossingCase struct {
 	section, name string
-	shape         workload
+	workload      workload
 	batch         int           // victims that are prepared before a contender begins
 	startDelay    time.Duration // before a start signal: a quarter of it plus a random part of it
 }
@@ -101,7 +101,7 @@ func (s *testbed) add(entries []*entry) (all []*crossings, err error) {
 			continue
 		}
 		e.result.Version = s.version
-		if err := s.book.add(result{Crossings: &e.result}); err != nil {
+		if err := s.results.add(result{Crossings: &e.result}); err != nil {
 			return nil, err
 		}
 		all = append(all, &e.result)
@@ -119,7 +119,7 @@ func (s *testbed) runBatch(ctx context.Context, r crossingCase, e *entry, n int)
 	if err := s.refillCache(ctx); err != nil {
 		return err
 	}
-	victims, err := s.victims(ctx, r.shape, n)
+	victims, err := s.victims(ctx, r.workload, n)
 	defer func() {
 		err = errors.Join(err, e.end(), s.removeAll(victims))
 	}()
@@ -136,7 +136,7 @@ func (s *testbed) runBatch(ctx context.Context, r crossingCase, e *entry, n int)
 	if err != nil {
 		return err
 	}
-	threshold := at - (r.shape.drop - r.shape.preallocated)
+	threshold := at - (r.workload.drop - r.workload.preallocated)
 	if err := s.begin(ctx, e, threshold, n+len(s.bystanders)); err != nil {
 		return err
 	}
@@ -195,8 +195,8 @@ const maxParallel = 4
 func (s *testbed) victims(ctx context.Context, sh workload, n int) ([]*victim, error) {
 	victims := make([]*victim, n)
 	err := each(n, func(i int) (err error) {
-		s.made.Add(1)
-		victims[i], err = s.victim(ctx, fmt.Sprintf("hog-%04d", s.made.Load()), sh)
+		s.podCount.Add(1)
+		victims[i], err = s.victim(ctx, fmt.Sprintf("hog-%04d", s.podCount.Load()), sh)
 		return err
 	})
 	var made []*victim
@@ -234,5 +234,5 @@ func (s *testbed) small() crossingCase {
 	if node.Slow(1) > 1 {
 		drop = 96 * mebibyte
 	}
-	return crossingCase{shape: workload{drop: drop, total: drop + gibibyte}, batch: 40, startDelay: 60 * time.Millisecond}
+	return crossingCase{workload: workload{drop: drop, total: drop + gibibyte}, batch: 40, startDelay: 60 * time.Millisecond}
 }

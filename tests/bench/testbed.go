@@ -27,14 +27,14 @@ type testbed struct {
 	node       *node.Node
 	dir        string
 	out        io.Writer
-	book       *resultSet
+	results    *resultSet
 	machine    machine
 	reserve    int64         // bytes of available memory that victims must leave
 	startDelay time.Duration // see crossingCase
-	stamps     string        // a directory on a tmpfs, for the victims' time stamps
+	stampDir   string        // a directory on a tmpfs, for the victims' time stamps
 	kills      *traceInstance
 	version    string // of the evictd that ran last
-	made       atomic.Int64
+	podCount   atomic.Int64
 	cache      int64 // bytes of active file cache on the node; see fillCache
 
 	// bystanders are the pods besides the victims. revive, if set, replaces those that have died.
@@ -42,8 +42,8 @@ type testbed struct {
 	revive     func(context.Context) error
 	oomKills   int
 	// settings are added to evictd's configuration. crossed, if set, is called after each crossing under evictd.
-	settings string
-	crossed  func(context.Context, *daemon.Daemon) error
+	settings   string
+	onCrossing func(context.Context, *daemon.Daemon) error
 }
 
 // onNode returns the function of a step that needs a testbed. The testbed is removed after the step.
@@ -62,7 +62,7 @@ func onNode(measure func(context.Context, *testbed) error) func(context.Context,
 		if err := node.Check(""); err != nil {
 			return fmt.Errorf("needs %w", err)
 		}
-		s := &testbed{options: o, book: b, out: out, reserve: reserve, startDelay: time.Second}
+		s := &testbed{options: o, results: b, out: out, reserve: reserve, startDelay: time.Second}
 		if s.machine, err = thisMachine(&o); err != nil {
 			return err
 		}
@@ -91,7 +91,7 @@ func onNode(measure func(context.Context, *testbed) error) func(context.Context,
 				err = errors.Join(err, fmt.Errorf("left behind: %s", strings.Join(left, "; ")))
 			}
 		}()
-		if s.stamps, err = s.node.Volume("stamps", 16*mebibyte); err != nil {
+		if s.stampDir, err = s.node.Volume("stamps", 16*mebibyte); err != nil {
 			return err
 		}
 		if s.kills, err = openTracing("evictd-bench-kills"); err != nil {

@@ -45,19 +45,19 @@ type victim struct {
 
 // victim runs a victim, which waits for its start signal.
 func (s *testbed) victim(ctx context.Context, name string, sh workload) (_ *victim, err error) {
-	v := &victim{workload: sh, stampFile: filepath.Join(s.stamps, name)}
-	grow := node.ContainerSpec{RunAsUser: hogUser}
+	v := &victim{workload: sh, stampFile: filepath.Join(s.stampDir, name)}
+	grow := node.ContainerSpec{RunAsUser: victimUser}
 	if sh.processes == 0 {
 		grow.Args = []string{
 			"grow", "-bytes", strconv.FormatInt(sh.total-sh.preallocated, 10), "-rate", strconv.FormatInt(sh.rate, 10),
 			"-delay", "1h", "-thp=false", "-stamp", "/stamps/" + name,
 		}
-		grow.Mounts = []node.Mount{{Host: s.stamps, Container: "/stamps"}}
+		grow.Mounts = []node.Mount{{Host: s.stampDir, Container: "/stamps"}}
 	}
 	spec := node.PodSpec{Name: name, TerminationGracePeriod: time.Second, Containers: []node.ContainerSpec{grow}}
 	if sh.preallocated > 0 {
 		spec.Containers = append(spec.Containers, node.ContainerSpec{
-			Name: "held", RunAsUser: hogUser, Args: []string{"hold", "-thp=false", "-bytes", strconv.FormatInt(sh.preallocated, 10)},
+			Name: "preallocated", RunAsUser: victimUser, Args: []string{"hold", "-thp=false", "-bytes", strconv.FormatInt(sh.preallocated, 10)},
 		})
 	}
 	if v.pod, err = s.node.RunPod(ctx, spec); err != nil {
