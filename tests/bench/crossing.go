@@ -19,7 +19,7 @@ const (
 )
 
 var (
-	// crossingTimeout bounds one crossing: the slowest contenders poll every few seconds. recoveryTimeout bounds the waits
+	// crossingTimeout bounds one crossing: systemd-oomd waits 30 s by default. recoveryTimeout bounds the waits
 	// after it: for the memory of a dead victim, and for a contender to finish.
 	crossingTimeout = node.Slow(time.Minute)
 	recoveryTimeout = node.Slow(20 * time.Second)
