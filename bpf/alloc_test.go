@@ -11,14 +11,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// What runs between a crossing and a kill allocates nothing. Under the race
-// detector what the kernel fills in moves to the heap.
-func TestAllocates(t *testing.T) {
+// The calls of the hot path do not allocate. The race detector moves variables that the
+// kernel writes to the heap.
+func TestHotPathCallsDoNotAllocate(t *testing.T) {
 	ring, s := openSampler(t, Options{})
 	top := makeCgroup(t)
 	top.child(t, "pod")
-	follow(t, s, top)
-	now(t, s)
+	setPods(t, s, top)
+	tickNow(t, s)
 	const runs = 100
 	for range runs + 1 {
 		if err := s.Inject(Crossing{Key: 1}); err != nil {
@@ -55,11 +55,11 @@ func TestAllocates(t *testing.T) {
 	}
 }
 
-// Nor does what fails there: that is when memory is short and time is.
-func TestFailsWithoutAllocating(t *testing.T) {
+// The calls of the hot path do not allocate if they fail, either.
+func TestFailedCallsDoNotAllocate(t *testing.T) {
 	ring := openRing(t)
-	_, late := openSampler(t, Options{}) // with no cgroup to walk
-	var idle Sampler                     // that has never ticked
+	_, late := openSampler(t, Options{}) // without a cgroup of pods
+	var idle Sampler                     // has never ticked
 	idle.latest.entries, idle.table.entries = make([]samplerLatest, 1), make([]samplerTable, 1)
 	closed, err := OpenSampler(ring, Options{})
 	if err != nil {
@@ -74,7 +74,7 @@ func TestFailsWithoutAllocating(t *testing.T) {
 		want error
 		call func() error
 	}{
-		{"Walk that is late", os.ErrDeadlineExceeded, func() error { return late.Walk(0) }},
+		{"Walk after its limit", os.ErrDeadlineExceeded, func() error { return late.Walk(0) }},
 		{"Walk when closed", os.ErrClosed, func() error { return closed.Walk(0) }},
 		{"Kick when closed", os.ErrClosed, closed.Kick},
 		{"Sample when closed", os.ErrClosed, func() error { return closed.Sample(&sample) }},

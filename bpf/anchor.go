@@ -10,15 +10,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// anchor is the kernel's struct cgroup of a directory, held: as long as the link
-// is open its memory is not another cgroup's.
+// anchor is a reference to the struct cgroup of a directory. The kernel does not free
+// the struct while the iterator's link is open.
 type anchor struct {
 	link   link.Link
 	cgroup uint64
 	id     uint64
 }
 
-// openAnchor finds the cgroup of a directory in the tree of the memory controller.
+// openAnchor finds the struct cgroup of a directory. It fails if the directory is not
+// in the tree of the memory controller. The error wraps [ErrUnavailable] before
+// Linux 6.1.
 func openAnchor(dir int) (_ *anchor, err error) {
 	var objects anchorObjects
 	if _, err := anchorObject.load(func(spec *ebpf.CollectionSpec) error {
@@ -26,25 +28,25 @@ func openAnchor(dir int) (_ *anchor, err error) {
 	}); err != nil {
 		return nil, unavailable("load cgroup iterator", err)
 	}
-	defer objects.Close() // the link keeps what it needs
+	defer objects.Close() // the link keeps its program
 	fd, err := linkCgroupIter(objects.Anchor, dir)
 	if errors.Is(err, unix.EINVAL) {
-		// An iterator without a cgroup is what a kernel before 6.1 understands.
+		// Before 6.1 the kernel has no iterator over cgroups.
 		return nil, unavailable("find cgroup", err)
 	}
 	if err != nil {
 		return nil, fmt.Errorf("find cgroup: %w", err)
 	}
-	held, err := link.NewFromFD(fd)
+	iterator, err := link.NewFromFD(fd)
 	if err != nil {
 		return nil, fmt.Errorf("find cgroup: %w", err)
 	}
 	defer func() {
 		if err != nil {
-			_ = held.Close()
+			_ = iterator.Close()
 		}
 	}()
-	if err := iterate(held); err != nil {
+	if err := iterate(iterator); err != nil {
 		return nil, fmt.Errorf("find cgroup: %w", err)
 	}
 	var found anchorAnchored
@@ -52,19 +54,19 @@ func openAnchor(dir int) (_ *anchor, err error) {
 		return nil, fmt.Errorf("find cgroup: %w", err)
 	}
 	if found.Cgroup == 0 {
-		return nil, errors.New("find cgroup: the iterator saw none")
+		return nil, errors.New("find cgroup: the iterator visited none")
 	}
 	if found.Memory == 0 {
-		return nil, errors.New("find cgroup: the memory controller is not on in it")
+		return nil, errors.New("find cgroup: the memory controller is not enabled in it")
 	}
-	return &anchor{held, found.Cgroup, found.Id}, nil
+	return &anchor{iterator, found.Cgroup, found.Id}, nil
 }
 
-// iterate runs an iterator's program over all there is.
+// iterate runs an iterator's program once for each of its objects.
 func iterate(l link.Link) error {
 	iter, ok := l.(*link.Iter)
 	if !ok {
-		return fmt.Errorf("%T is no iterator", l)
+		return fmt.Errorf("%T is not an iterator", l)
 	}
 	reader, err := iter.Open()
 	if err != nil {
@@ -75,6 +77,7 @@ func iterate(l link.Link) error {
 	return err
 }
 
+// close drops the reference. The anchor may be nil.
 func (a *anchor) close() error {
 	if a == nil {
 		return nil

@@ -8,7 +8,7 @@ import (
 
 func BenchmarkSample(b *testing.B) {
 	_, s := openSampler(b, Options{})
-	now(b, s)
+	tickNow(b, s)
 	var sample Sample
 	for b.Loop() {
 		if err := s.Sample(&sample); err != nil {
@@ -17,7 +17,7 @@ func BenchmarkSample(b *testing.B) {
 	}
 }
 
-// What a tick takes in the kernel, beside what it takes to ask for one.
+// BenchmarkKick measures a request for a tick, and the tick itself in the kernel.
 func BenchmarkKick(b *testing.B) {
 	_, s := openSampler(b, Options{})
 	before, err := s.Stats()
@@ -36,14 +36,14 @@ func BenchmarkKick(b *testing.B) {
 	b.ReportMetric(float64(after.RunTime-before.RunTime)/float64(after.Ticks-before.Ticks), "ns/tick")
 }
 
-// A walk of 200 cgroups with its table, and the reading of that.
+// BenchmarkWalk measures a walk of 200 cgroups with its table, and reading the table.
 func BenchmarkWalk(b *testing.B) {
 	_, s := openSampler(b, Options{})
 	top := makeCgroup(b)
 	for i := range 199 {
 		top.child(b, fmt.Sprint(i))
 	}
-	follow(b, s, top)
+	setPods(b, s, top)
 	rows := make([]Row, 0, 200)
 	var inKernel, reading time.Duration
 	var walks int

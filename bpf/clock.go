@@ -6,8 +6,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Uptime reads CLOCK_MONOTONIC, which the programs take their times from. ok is false
-// where it can't be read.
+// Uptime returns CLOCK_MONOTONIC, the clock of all times in this package. ok is false
+// if it can't be read.
 func Uptime() (now time.Duration, ok bool) {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {

@@ -15,9 +15,9 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-// The objects that are checked in are those that the sources give with the pinned
-// compiler. What the kernel is handed is compared, instructions, maps, variables
-// and types, and not bytes: those differ with the compiler's build.
+// The checked-in objects are those that the pinned compiler makes of the sources. The test
+// compares instructions, maps, variables and types, since the bytes differ between builds
+// of the compiler.
 func TestObjectsAreCurrent(t *testing.T) {
 	for _, tool := range []string{"clang-16", "llvm-strip-16", "go"} {
 		if _, err := exec.LookPath(tool); err != nil {
@@ -32,8 +32,8 @@ func TestObjectsAreCurrent(t *testing.T) {
 	if err != nil || len(objects) != 9 {
 		t.Fatalf("objects = %q, %v; want nine", objects, err)
 	}
-	// The generator runs where the sources are, as its relative paths are part of
-	// what it makes, and writes elsewhere.
+	// The generator runs in the directory of the sources, since its output has relative
+	// paths, and writes to another one.
 	fresh := t.TempDir()
 	for _, line := range directives(t) {
 		args := append([]string{"tool", "bpf2go", "-output-dir", fresh, "-go-package", "bpf"}, line...)
@@ -46,16 +46,16 @@ func TestObjectsAreCurrent(t *testing.T) {
 	for _, object := range objects {
 		want, got := describe(t, filepath.Join(fresh, object)), describe(t, object)
 		if diff := cmp.Diff(want, got); diff != "" {
-			t.Errorf("%s is not what its source gives; run go generate ./bpf (-source +checked in):\n%s", object, diff)
+			t.Errorf("%s is out of date; run go generate ./bpf (-source +checked in):\n%s", object, diff)
 		}
 		source := strings.TrimSuffix(object, ".o") + ".go"
-		if diff := cmp.Diff(read(t, filepath.Join(fresh, source)), read(t, source)); diff != "" {
-			t.Errorf("%s is not what its source gives; run go generate ./bpf (-source +checked in):\n%s", source, diff)
+		if diff := cmp.Diff(readFile(t, filepath.Join(fresh, source)), readFile(t, source)); diff != "" {
+			t.Errorf("%s is out of date; run go generate ./bpf (-source +checked in):\n%s", source, diff)
 		}
 	}
 }
 
-func read(t *testing.T, file string) string {
+func readFile(t *testing.T, file string) string {
 	t.Helper()
 	b, err := os.ReadFile(file)
 	if err != nil {
@@ -67,18 +67,18 @@ func read(t *testing.T, file string) string {
 // directives returns the arguments of bpf2go in doc.go.
 func directives(t *testing.T) (lines [][]string) {
 	t.Helper()
-	for line := range strings.Lines(read(t, "doc.go")) {
+	for line := range strings.Lines(readFile(t, "doc.go")) {
 		if args, ok := strings.CutPrefix(line, "//go:generate go tool bpf2go "); ok {
 			lines = append(lines, strings.Fields(args))
 		}
 	}
 	if len(lines) == 0 {
-		t.Fatal("doc.go has no directive")
+		t.Fatal("doc.go has no go:generate directive of bpf2go")
 	}
 	return lines
 }
 
-// description is what the kernel is handed of an object.
+// description is the content of an object that the kernel gets.
 type description struct {
 	Programs, Maps, Variables map[string][]string
 	Types                     []string
@@ -108,13 +108,13 @@ func describe(t *testing.T, object string) description {
 		if err != nil {
 			t.Fatal(err)
 		}
-		d.Types = append(d.Types, format(typ))
+		d.Types = append(d.Types, formatType(typ))
 	}
 	slices.Sort(d.Types)
 	return d
 }
 
-// instruction tells an instruction with what the loader is to put into it.
+// instruction returns an instruction with its symbol, reference and relocation.
 func instruction(ins asm.Instruction) string {
 	text := ins.Symbol() + " " + ins.Reference() + " " + strings.TrimSpace(asm.Instructions{ins}.String())
 	if relo := btf.CORERelocationMetadata(&ins); relo != nil {
@@ -123,7 +123,7 @@ func instruction(ins asm.Instruction) string {
 	return text
 }
 
-func format(typ btf.Type) string {
+func formatType(typ btf.Type) string {
 	text := fmt.Sprint(typ)
 	if s, ok := typ.(*btf.Struct); ok {
 		for _, m := range s.Members {

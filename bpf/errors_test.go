@@ -12,14 +12,14 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// answer is what a process says that lacks something.
-type answer struct {
+// openResult is the result of OpenSampler in a helper process.
+type openResult struct {
 	Unavailable bool
 	Error       string
 }
 
-func say(err error) {
-	a := answer{Unavailable: errors.Is(err, ErrUnavailable)}
+func printResult(err error) {
+	a := openResult{Unavailable: errors.Is(err, ErrUnavailable)}
 	if err != nil {
 		a.Error = err.Error()
 	}
@@ -27,7 +27,7 @@ func say(err error) {
 	os.Exit(0)
 }
 
-func open() error {
+func openAll() error {
 	ring, err := OpenRing()
 	if err != nil {
 		return err
@@ -40,21 +40,21 @@ func runWithoutBTF(t *testing.T) {
 	if err := unix.Mount("none", "/sys/kernel/btf", "tmpfs", 0, ""); err != nil {
 		t.Fatal(err)
 	}
-	say(open())
+	printResult(openAll())
 }
 
 func runWithoutCapability(t *testing.T) {
 	header := unix.CapUserHeader{Version: unix.LINUX_CAPABILITY_VERSION_3}
 	var none [2]unix.CapUserData
-	runtime.LockOSThread() // privileges are a thread's
+	runtime.LockOSThread() // capabilities belong to a thread
 	if err := unix.Capset(&header, &none[0]); err != nil {
 		t.Fatal(err)
 	}
-	say(open())
+	printResult(openAll())
 }
 
 func TestUnavailable(t *testing.T) {
-	openSampler(t, Options{}) // or what follows says nothing
+	openSampler(t, Options{}) // skips if the sampler is not available anyway
 	for _, test := range []struct {
 		body, want string
 		clone      uintptr
@@ -63,19 +63,19 @@ func TestUnavailable(t *testing.T) {
 		{"no capability", "CAP_BPF", 0},
 	} {
 		t.Run(test.body, func(t *testing.T) {
-			cmd := body(test.body)
+			cmd := helperProcess(test.body)
 			cmd.SysProcAttr = &syscall.SysProcAttr{Unshareflags: test.clone}
 			out, err := cmd.Output()
 			if err != nil {
 				t.Fatalf("%v: %s", err, out)
 			}
-			var got answer
+			var got openResult
 			if err := json.Unmarshal(out, &got); err != nil {
 				t.Fatalf("%v: %s", err, out)
 			}
 			t.Log(got.Error)
 			if !got.Unavailable || !strings.Contains(got.Error, test.want) {
-				t.Errorf("OpenSampler() = %q, unavailable %v; want it unavailable for want of %s", got.Error, got.Unavailable, test.want)
+				t.Errorf("OpenSampler() = %q, unavailable %v; want it unavailable because of %s", got.Error, got.Unavailable, test.want)
 			}
 		})
 	}

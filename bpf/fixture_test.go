@@ -15,25 +15,25 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// These tests run on this machine's kernel, in cgroups of their own.
+// These tests run on this machine's kernel, in cgroups that they create.
 
 const (
 	mib = 1 << 20
 	gib = 1 << 30
 )
 
-// eventually waits for longer than it takes until a survey comes by itself.
+// eventually polls until done returns true. Its timeout is longer than the interval of
+// surveys.
 func eventually(t testing.TB, what string, done func() bool) {
 	t.Helper()
 	for deadline := time.Now().Add(30 * time.Second); !done(); time.Sleep(time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("%s: not within 30 s", what)
+			t.Fatalf("timeout after 30 s: %s", what)
 		}
 	}
 }
 
-// openRing and openSampler skip a test where the kernel or the privileges lack what
-// it takes, which the error names.
+// openRing and openSampler skip the test if the error wraps ErrUnavailable.
 func openRing(t testing.TB) *Ring {
 	t.Helper()
 	ring, err := OpenRing()
@@ -74,8 +74,8 @@ func arm(t testing.TB, s *Sampler, thresholds ...Threshold) {
 	}
 }
 
-// now kicks the sampler and returns a tick that began after the call.
-func now(t testing.TB, s *Sampler) samplerLatest {
+// tickNow kicks the sampler and returns a tick that began after the call.
+func tickNow(t testing.TB, s *Sampler) samplerLatest {
 	t.Helper()
 	var before, after samplerLatest
 	if err := s.read(&before); err != nil {
@@ -98,8 +98,8 @@ func now(t testing.TB, s *Sampler) samplerLatest {
 	}
 }
 
-// next waits for a record as the daemon does, in an epoll.
-func next(t *testing.T, ring *Ring) Record {
+// nextRecord waits for a record with epoll, as the daemon does.
+func nextRecord(t *testing.T, ring *Ring) Record {
 	t.Helper()
 	epoll, err := unix.EpollCreate1(unix.EPOLL_CLOEXEC)
 	if err != nil {
@@ -128,18 +128,18 @@ func next(t *testing.T, ring *Ring) Record {
 	}
 }
 
-// none lets the sampler tick n times and fails if that writes a record.
-func none(t *testing.T, ring *Ring, s *Sampler, n uint64) {
+// noRecord lets the sampler tick n times and fails if it writes a record.
+func noRecord(t *testing.T, ring *Ring, s *Sampler, n uint64) {
 	t.Helper()
-	start := now(t, s).Sample.Tick
-	eventually(t, "ticks", func() bool { return now(t, s).Sample.Tick >= start+n })
+	start := tickNow(t, s).Sample.Tick
+	eventually(t, "ticks", func() bool { return tickNow(t, s).Sample.Tick >= start+n })
 	var record Record
 	if ok, err := ring.Next(&record); err != nil || ok {
 		t.Fatalf("Next() = %v, %v with %+v; want no record", ok, err, record)
 	}
 }
 
-func drain(t *testing.T, ring *Ring) (records []Record) {
+func takeRecords(t *testing.T, ring *Ring) (records []Record) {
 	t.Helper()
 	for {
 		var record Record
@@ -156,11 +156,11 @@ func drain(t *testing.T, ring *Ring) (records []Record) {
 
 var madeCgroups atomic.Int64
 
-// memoryTree returns the mount of the memory controller and whether it is v1.
+// memoryTree returns the mount point of the memory controller and whether it is v1.
 func memoryTree(t testing.TB) (string, bool) {
 	t.Helper()
 	if os.Getuid() != 0 {
-		t.Skip("needs root: makes cgroups")
+		t.Skip("needs root: creates cgroups")
 	}
 	if _, err := os.Stat("/sys/fs/cgroup/memory/memory.usage_in_bytes"); err == nil {
 		return "/sys/fs/cgroup/memory", true
@@ -172,7 +172,7 @@ func memoryTree(t testing.TB) (string, bool) {
 	return "/sys/fs/cgroup", false
 }
 
-// cgroup is a cgroup of the test's own, limited to 1 GiB.
+// cgroup is a cgroup that a test has created. makeCgroup limits it to 1 GiB.
 type cgroup struct {
 	dir string
 	v1  bool
@@ -264,8 +264,8 @@ func (c cgroup) usage(t *testing.T) uint64 {
 	return usage
 }
 
-// stat reads a figure of memory.stat with all that is below, which the kernel sums
-// up every two seconds.
+// stat returns a figure of memory.stat, with everything below. The kernel sums it up every
+// two seconds.
 func (c cgroup) stat(t *testing.T, name string) uint64 {
 	t.Helper()
 	if c.v1 {
@@ -274,7 +274,7 @@ func (c cgroup) stat(t *testing.T, name string) uint64 {
 	return field(t, filepath.Join(c.dir, "memory.stat"), name)
 }
 
-// field reads a number from a file of lines such as "nr_anon_pages 4711".
+// field returns a number from a file of lines such as "nr_anon_pages 4711".
 func field(t *testing.T, file, name string) uint64 {
 	t.Helper()
 	f, err := os.Open(file)

@@ -9,17 +9,17 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Forks counts the tasks of the node in the kernel, threads included, and wakes
-// up whoever waits for [Forks.FD] when they have become too many. Its count is one
-// less only an RCU grace period after a task's pid is free again: it is ahead of the
-// kernel's own by as many tasks as have gone that recently, and that may be thousands.
+// Forks counts the tasks of the node in the kernel, threads included, and makes
+// [Forks.FD] readable when the count reaches a limit. The count falls an RCU grace
+// period after the kernel has released a task's PID, so it is higher than the kernel's
+// own count by the tasks that ended in that time, which may be thousands.
 //
-// One goroutine at a time may call its methods.
+// Its methods must not be called concurrently.
 type Forks struct {
-	hooked *hooked
-	tasks  mapped[forksTasks]
-	alarms ringbuf
-	fd     int
+	attached *attachedObject
+	tasks    mapped[forksTasks]
+	alarms   ringbuf
+	fd       int
 }
 
 var forkHooks = []hook{
@@ -27,9 +27,8 @@ var forkHooks = []hook{
 	{"sched", "sched_process_free", forksProgFreed, forksProgFreedClassic},
 }
 
-// OpenForks attaches to the tracepoints of tasks that begin and of such that the
-// kernel gives back. An error wraps [ErrUnavailable] where asking again does not
-// help.
+// OpenForks attaches to the tracepoints of new and of freed tasks. The error wraps
+// [ErrUnavailable] if a retry can't help.
 func OpenForks() (_ *Forks, err error) {
 	spec, err := loadForks()
 	if err != nil {
@@ -37,7 +36,7 @@ func OpenForks() (_ *Forks, err error) {
 	}
 	spec.Maps[forksMapAlarms].MaxEntries = uint32(os.Getpagesize())
 	f := &Forks{fd: -1}
-	if f.hooked, err = attachEither(spec, nil, forkHooks); err != nil {
+	if f.attached, err = attachEither(spec, nil, forkHooks); err != nil {
 		return nil, refused("count tasks", err)
 	}
 	defer func() {
@@ -45,7 +44,7 @@ func OpenForks() (_ *Forks, err error) {
 			_ = f.Close()
 		}
 	}()
-	maps := f.hooked.collection.Maps
+	maps := f.attached.collection.Maps
 	if f.tasks, err = mapArray[forksTasks](maps[forksMapCounts], unix.PROT_READ|unix.PROT_WRITE); err != nil {
 		return nil, fmt.Errorf("count tasks: %w", err)
 	}
@@ -56,15 +55,15 @@ func OpenForks() (_ *Forks, err error) {
 	return f, nil
 }
 
-// Via says how the programs are attached.
-func (f *Forks) Via() Via { return f.hooked.via }
+// Via returns how the programs are attached.
+func (f *Forks) Via() Via { return f.attached.via }
 
-// FD returns the descriptor that is readable (EPOLLIN) after an alarm, until
-// [Forks.Disarm]. It is -1 after Close.
+// FD returns the descriptor that becomes readable (EPOLLIN) with an alarm and stays so
+// until [Forks.Disarm]. It returns -1 after Close.
 func (f *Forks) FD() int { return f.fd }
 
-// Count returns how many more tasks there are than when this was opened; it is
-// negative where they are less. It is 0 after Close.
+// Count returns the number of tasks, less those at the time of [OpenForks]. It may be
+// negative. It returns 0 after Close.
 func (f *Forks) Count() int64 {
 	if f.tasks.entries == nil {
 		return 0
@@ -72,7 +71,7 @@ func (f *Forks) Count() int64 {
 	return int64(atomic.LoadUint64(&f.tasks.first().Count))
 }
 
-// Raised returns how many alarms there were since this was opened.
+// Raised returns the number of alarms since [OpenForks]. It returns 0 after Close.
 func (f *Forks) Raised() uint64 {
 	if f.tasks.entries == nil {
 		return 0
@@ -80,8 +79,9 @@ func (f *Forks) Raised() uint64 {
 	return atomic.LoadUint64(&f.tasks.first().Raised)
 }
 
-// Arm asks for one alarm, with the first fork that takes the count to limit or
-// above, in place of what was asked for before. It takes no system call.
+// Arm requests one alarm, at the first fork that brings the count to the limit or
+// above. It replaces the previous limit and discards a pending alarm. It takes no
+// system call.
 func (f *Forks) Arm(limit int64) {
 	if f.tasks.entries == nil {
 		return
@@ -92,20 +92,20 @@ func (f *Forks) Arm(limit int64) {
 	atomic.StoreUint64(&t.Armed, 1)
 }
 
-// Disarm asks for no alarm, and takes in what was raised.
+// Disarm cancels the limit and discards a pending alarm.
 func (f *Forks) Disarm() {
 	if f.tasks.entries == nil {
 		return
 	}
 	atomic.StoreUint64(&f.tasks.first().Armed, 0)
-	for f.alarms.next(func([]byte) {}) { // it tells nothing but that it is there
+	for f.alarms.next(func([]byte) {}) { // a record has no content
 	}
 }
 
-// Close detaches from the tracepoints. Further calls do nothing.
+// Close detaches the programs. Further calls do nothing.
 func (f *Forks) Close() error {
 	f.fd = -1
-	if err := errors.Join(f.alarms.unmap(), f.tasks.unmap(), f.hooked.Close()); err != nil {
+	if err := errors.Join(f.alarms.unmap(), f.tasks.unmap(), f.attached.Close()); err != nil {
 		return fmt.Errorf("close count of tasks: %w", err)
 	}
 	return nil

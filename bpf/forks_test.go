@@ -27,8 +27,8 @@ func openForks(t *testing.T) *Forks {
 	return f
 }
 
-// alarmed waits for an alarm.
-func (f *Forks) alarmed(patience time.Duration) bool {
+// waitAlarm reports whether there is an alarm within a time.
+func (f *Forks) waitAlarm(patience time.Duration) bool {
 	fds := []unix.PollFd{{Fd: int32(f.FD()), Events: unix.POLLIN}}
 	deadline := time.Now().Add(patience)
 	for {
@@ -39,7 +39,7 @@ func (f *Forks) alarmed(patience time.Duration) bool {
 	}
 }
 
-// Processes that are started are counted while they are there, and some time after.
+// The count rises with new processes, and falls some time after they have exited.
 func TestForksCount(t *testing.T) {
 	f := openForks(t)
 	if f.Via() != ViaRaw {
@@ -55,9 +55,9 @@ func TestForksCount(t *testing.T) {
 		}
 		sleepers = append(sleepers, cmd)
 	}
-	// Others on the machine come and go meanwhile; not that many.
+	// Other processes of the machine start and exit, too, but fewer.
 	if n := f.Count() - before; n < some/2 {
-		t.Errorf("the count rose by %d with %d processes more", n, some)
+		t.Errorf("the count rose by %d with %d new processes; want at least half", n, some)
 	}
 	with := f.Count()
 	for _, cmd := range sleepers {
@@ -66,43 +66,43 @@ func TestForksCount(t *testing.T) {
 	}
 	for deadline := time.Now().Add(20 * time.Second); with-f.Count() < some/2; time.Sleep(10 * time.Millisecond) {
 		if time.Now().After(deadline) {
-			t.Fatalf("the count fell by %d in 20 s after %d processes had ended", with-f.Count(), some)
+			t.Fatalf("the count fell by %d in 20 s after %d processes exited; want at least half", with-f.Count(), some)
 		}
 	}
 }
 
-// One alarm for each time that it is armed, and none when it is not.
-func TestForksRaise(t *testing.T) {
+// Each Arm allows one alarm.
+func TestForksAlarm(t *testing.T) {
 	f := openForks(t)
-	fork := func() { fire(t, f.hooked, forksProgForked) }
-	free := func() { fire(t, f.hooked, forksProgFreed) }
+	fork := func() { runHook(t, f.attached, forksProgForked) }
+	free := func() { runHook(t, f.attached, forksProgFreed) }
 	const far = 1 << 20
 	fork()
-	if f.alarmed(0) || f.Raised() != 0 {
-		t.Fatal("raised, and was never armed")
+	if f.waitAlarm(0) || f.Raised() != 0 {
+		t.Fatal("alarm without Arm")
 	}
 	f.Arm(f.Count() + far)
 	fork()
-	if f.alarmed(0) || f.Raised() != 0 {
-		t.Fatalf("raised %d forks before the limit", far)
+	if f.waitAlarm(0) || f.Raised() != 0 {
+		t.Fatalf("alarm %d forks before the limit", far)
 	}
 	f.Arm(f.Count() - far)
 	fork()
 	fork()
-	if !f.alarmed(0) || f.Raised() != 1 {
-		t.Fatalf("%d alarms above the limit; want 1, to be read", f.Raised())
+	if !f.waitAlarm(0) || f.Raised() != 1 {
+		t.Fatalf("%d alarms above the limit; want 1, and the descriptor readable", f.Raised())
 	}
 	f.Disarm()
 	fork()
-	if f.alarmed(0) || f.Raised() != 1 {
-		t.Fatalf("%d alarms, %v to be read, when it was not armed; want 1 and none", f.Raised(), f.alarmed(0))
+	if f.waitAlarm(0) || f.Raised() != 1 {
+		t.Fatalf("%d alarms, descriptor readable: %v after Disarm; want 1, false", f.Raised(), f.waitAlarm(0))
 	}
-	for range 5000 { // more than the ring holds
+	for range 5000 { // more than the ring has room for
 		f.Arm(f.Count() - far)
 		free()
 		fork()
 	}
-	if !f.alarmed(0) || f.Raised() != 5001 {
+	if !f.waitAlarm(0) || f.Raised() != 5001 {
 		t.Errorf("%d alarms; want 5001", f.Raised())
 	}
 	if err := f.Close(); err != nil {
@@ -115,7 +115,7 @@ func TestForksRaise(t *testing.T) {
 	}
 }
 
-// A real fork that takes the count to the limit wakes the waiter up.
+// A real fork that brings the count to the limit makes the descriptor readable.
 func TestForksWake(t *testing.T) {
 	f := openForks(t)
 	f.Arm(f.Count() + 1)
@@ -124,14 +124,14 @@ func TestForksWake(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer func() { _ = cmd.Process.Kill(); _ = cmd.Wait() }()
-	if !f.alarmed(20 * time.Second) {
+	if !f.waitAlarm(20 * time.Second) {
 		t.Errorf("no alarm after a fork; count %d", f.Count())
 	}
 }
 
 // The classic tracepoints count as well.
 func TestForksClassic(t *testing.T) {
-	tracefs(t)
+	mountTracefs(t)
 	spec, err := loadForks()
 	if err != nil {
 		t.Fatal(err)
@@ -151,7 +151,7 @@ func TestForksClassic(t *testing.T) {
 	}
 	for deadline := time.Now().Add(20 * time.Second); count() <= 0; {
 		if time.Now().After(deadline) {
-			t.Fatalf("count %d while processes are started; want more", count())
+			t.Fatalf("count %d after starting processes for 20 s; want it above 0", count())
 		}
 		cmd := exec.Command("sleep", "0.1")
 		if err := cmd.Start(); err != nil {

@@ -9,23 +9,23 @@ import (
 	"github.com/evictd/evictd/agent/signal"
 )
 
-// crossPods follows a cgroup of which so many bytes can be used before a threshold is
-// crossed, once there is a reference that is a second old.
-func crossPods(t *testing.T, s *Sampler, top cgroup, room uint64) Threshold {
+// armPodsThreshold sets a cgroup as that of the pods, arms a threshold that is crossed
+// after room more bytes, and waits until there is a reference that is a second old.
+func armPodsThreshold(t *testing.T, s *Sampler, top cgroup, room uint64) Threshold {
 	t.Helper()
-	follow(t, s, top)
+	setPods(t, s, top)
 	used := pods(t, s)
 	th := Threshold{Key: 3, Source: SourcePods, Capacity: used.WorkingSet() + gib, Available: gib - room, GrowthFloor: 16 * mib}
 	arm(t, s, th)
-	start := now(t, s).Sample.Time
+	start := tickNow(t, s).Sample.Time
 	eventually(t, "a reference of a second ago", func() bool {
-		return now(t, s).Sample.Time > start+uint64(2*time.Second)
+		return tickNow(t, s).Sample.Time > start+uint64(2*time.Second)
 	})
 	return th
 }
 
-// checkRule holds what the sampler found against the same rule in Go.
-func checkRule(t *testing.T, th Threshold, c *Crossing) {
+// compareWithRule compares a crossing of the sampler with the same rule in Go.
+func compareWithRule(t *testing.T, th Threshold, c *Crossing) {
 	t.Helper()
 	reading := func(p MemoryPoint) signal.MemoryReading {
 		m := signal.MemoryReading{Source: signal.Sampler, Other: int64(th.Capacity) - int64(p.Other), FileCache: int64(p.FileCache)}
@@ -37,7 +37,7 @@ func checkRule(t *testing.T, th Threshold, c *Crossing) {
 	crossing := signal.Crossing{Reference: reading(c.Reference), At: reading(c.At), Recent: reading(c.Recent), Now: reading(c.Now)}
 	want := crossing.Now.Other >= int64(th.Available) && !crossing.Answered(int64(th.GrowthFloor))
 	if c.Waiting != want {
-		t.Errorf("crossing %+v: waiting = %t; want %t, as signal.Crossing has it", c, c.Waiting, want)
+		t.Errorf("crossing %+v: waiting = %t; want %t as by signal.Crossing", c, c.Waiting, want)
 	}
 }
 
@@ -48,16 +48,16 @@ func TestOtherMemoryCrosses(t *testing.T) {
 	top := makeCgroup(t)
 	hog := startHog(t, top.child(t, "pod"))
 	file := cacheFile(t)
-	hog.do("cache %s", file)
-	hog.do("activate %s", file)
-	th := crossPods(t, s, top, 24*mib)
-	hog.do("grow %d", 64*mib)
-	c := next(t, ring).Crossing
+	hog.run("cache %s", file)
+	hog.run("activate %s", file)
+	th := armPodsThreshold(t, s, top, 24*mib)
+	hog.run("grow %d", 64*mib)
+	c := nextRecord(t, ring).Crossing
 	if c.Waiting || c.Reference.Time == 0 || c.At.Time-c.Reference.Time < time.Second {
 		t.Errorf("crossing = %+v; want it answered, by a reference of a second ago", c)
 	}
-	checkRule(t, th, &c)
-	none(t, ring, s, 20)
+	compareWithRule(t, th, &c)
+	noRecord(t, ring, s, 20)
 }
 
 // A crossing that file cache brought waits, and is raised once more when other memory
@@ -67,157 +67,157 @@ func TestFileCacheCrosses(t *testing.T) {
 	top := makeCgroup(t)
 	hog := startHog(t, top.child(t, "pod"))
 	file := cacheFile(t)
-	th := crossPods(t, s, top, 24*mib)
-	hog.do("cache %s", file)
-	hog.do("activate %s", file)
+	th := armPodsThreshold(t, s, top, 24*mib)
+	hog.run("cache %s", file)
+	hog.run("activate %s", file)
 	if got := pods(t, s); got.ActiveFile < 32*mib {
 		t.Fatalf("Pods = %+v; want active file cache", got)
 	}
-	c := next(t, ring).Crossing
+	c := nextRecord(t, ring).Crossing
 	if !c.Waiting {
 		t.Errorf("crossing = %+v; want it to wait", c)
 	}
-	checkRule(t, th, &c)
-	hog.do("grow %d", 8*mib)
-	none(t, ring, s, 20)
-	hog.do("grow %d", 32*mib)
-	answered := next(t, ring).Crossing
+	compareWithRule(t, th, &c)
+	hog.run("grow %d", 8*mib)
+	noRecord(t, ring, s, 20)
+	hog.run("grow %d", 32*mib)
+	answered := nextRecord(t, ring).Crossing
 	if answered.Waiting || answered.Seen != c.Seen || answered.Key != th.Key {
 		t.Errorf("second record = %+v; want the same crossing, answered", answered)
 	}
-	checkRule(t, th, &answered)
+	compareWithRule(t, th, &answered)
 	grown := int64(answered.Now.Other - answered.At.Other)
 	if late := grown - int64(th.GrowthFloor); late < 0 || late > 16*mib {
 		t.Errorf("answered when other memory had grown by %d KiB; want %d KiB or little more", grown>>10, th.GrowthFloor>>10)
 	}
 	t.Logf("answered %v after it was sent, at %d KiB more", answered.Sent-c.Sent, grown>>10)
-	none(t, ring, s, 20)
+	noRecord(t, ring, s, 20)
 }
 
-// The reference of the end of a crossing falls with the victims' memory, of which only
-// part is free by then.
-func TestCrossesAgainAfterARelease(t *testing.T) {
+// The reference taken at the end of a crossing is lowered while the victims' memory falls,
+// of which only part is free at that time.
+func TestReferenceFallsAfterRelease(t *testing.T) {
 	ring, s := openSampler(t, Options{})
 	top := makeCgroup(t)
 	first, second := startHog(t, top.child(t, "first")), startHog(t, top.child(t, "second"))
 	third := startHog(t, top.child(t, "third"))
 	file := cacheFile(t)
-	third.do("cache %s", file)
-	third.do("activate %s", file)
-	th := crossPods(t, s, top, 24*mib)
-	if err := s.SetWalk(time.Microsecond); err != nil { // references are made of walks
+	third.run("cache %s", file)
+	third.run("activate %s", file)
+	th := armPodsThreshold(t, s, top, 24*mib)
+	if err := s.SetWalk(time.Microsecond); err != nil { // references are from walks
 		t.Fatal(err)
 	}
-	first.do("grow %d", 20*mib)
-	second.do("grow %d", 20*mib)
-	if c := next(t, ring).Crossing; c.Waiting {
+	first.run("grow %d", 20*mib)
+	second.run("grow %d", 20*mib)
+	if c := nextRecord(t, ring).Crossing; c.Waiting {
 		t.Fatalf("crossing = %+v; want it answered", c)
 	}
-	drain(t, ring)
+	takeRecords(t, ring)
 	pass := func(d time.Duration) {
-		start := now(t, s).Sample.Time
-		eventually(t, "samples of "+d.String(), func() bool { return now(t, s).Sample.Time > start+uint64(d) })
+		start := tickNow(t, s).Sample.Time
+		eventually(t, "samples of "+d.String(), func() bool { return tickNow(t, s).Sample.Time > start+uint64(d) })
 	}
 	pass(400 * time.Millisecond)
-	first.do("shrink")
+	first.run("shrink")
 	pass(150 * time.Millisecond)
-	second.do("shrink")
+	second.run("shrink")
 	pass(time.Second)
-	third.do("grow %d", 48*mib)
-	c := next(t, ring).Crossing
+	third.run("grow %d", 48*mib)
+	c := nextRecord(t, ring).Crossing
 	if c.Waiting || c.Reference.Time == 0 {
 		t.Errorf("crossing = %+v; want it answered", c)
 	}
-	checkRule(t, th, &c)
+	compareWithRule(t, th, &c)
 }
 
-// The first reference is taken as soon as the pods are followed.
+// The first reference is taken as soon as the pods' cgroup is set.
 func TestOtherMemoryCrossesAtOnce(t *testing.T) {
 	ring, s := openSampler(t, Options{})
 	top := makeCgroup(t)
 	hog := startHog(t, top.child(t, "pod"))
-	follow(t, s, top)
+	setPods(t, s, top)
 	used := pods(t, s)
 	th := Threshold{Source: SourcePods, Capacity: used.WorkingSet() + gib, Available: gib - 24*mib, GrowthFloor: 16 * mib}
 	arm(t, s, th)
-	hog.do("grow %d", 64*mib)
-	c := next(t, ring).Crossing
+	hog.run("grow %d", 64*mib)
+	c := nextRecord(t, ring).Crossing
 	if c.Waiting || c.Reference.Time == 0 {
 		t.Errorf("crossing = %+v; want it answered", c)
 	}
-	checkRule(t, th, &c)
+	compareWithRule(t, th, &c)
 }
 
-// A wait is over as soon as the threshold is no longer met, whatever the margin.
+// A wait ends as soon as the threshold is no longer crossed, within the margin too.
 func TestWaitEndsInTheMargin(t *testing.T) {
 	ring, s := openSampler(t, Options{})
 	top := makeCgroup(t)
 	hog, other := startHog(t, top.child(t, "pod")), startHog(t, top.child(t, "other"))
 	file := cacheFile(t)
-	follow(t, s, top)
-	other.do("grow %d", 32*mib)
+	setPods(t, s, top)
+	other.run("grow %d", 32*mib)
 	used := pods(t, s)
 	th := Threshold{Source: SourcePods, Capacity: used.WorkingSet() + gib, Available: gib - 24*mib, GrowthFloor: 16 * mib, Margin: 512 * mib}
 	arm(t, s, th)
-	start := now(t, s).Sample.Time
-	eventually(t, "a reference of a second ago", func() bool { return now(t, s).Sample.Time > start+uint64(2*time.Second) })
-	hog.do("cache %s", file)
-	hog.do("activate %s", file)
-	if c := next(t, ring).Crossing; !c.Waiting {
+	start := tickNow(t, s).Sample.Time
+	eventually(t, "a reference of a second ago", func() bool { return tickNow(t, s).Sample.Time > start+uint64(2*time.Second) })
+	hog.run("cache %s", file)
+	hog.run("activate %s", file)
+	if c := nextRecord(t, ring).Crossing; !c.Waiting {
 		t.Fatalf("crossing = %+v; want it to wait", c)
 	}
-	for _, again := range drain(t, ring) { // available memory may go up and down about the threshold
+	for _, again := range takeRecords(t, ring) { // available memory may go up and down around the threshold
 		if !again.Crossing.Waiting {
-			t.Fatalf("record = %+v; want another crossing that waits, if any", again)
+			t.Fatalf("record = %+v; want only crossings that wait", again)
 		}
 	}
-	// What the file has is given back: above the threshold, and far below the margin.
+	// Freeing the file's cache brings memory above the threshold, but not by the margin.
 	if err := os.Truncate(file, 0); err != nil {
 		t.Fatal(err)
 	}
-	none(t, ring, s, 20)
-	other.do("grow %d", 96*mib)
-	c := next(t, ring).Crossing
+	noRecord(t, ring, s, 20)
+	other.run("grow %d", 96*mib)
+	c := nextRecord(t, ring).Crossing
 	if c.Waiting || c.LastAbove == 0 || c.Seen < c.LastAbove {
 		t.Errorf("crossing = %+v; want another one, answered", c)
 	}
-	checkRule(t, th, &c)
+	compareWithRule(t, th, &c)
 }
 
-// A crossing after a time in which the pods could not be read is compared with the latest
-// reading before that, however many references of the node were taken meanwhile.
-func TestCrossesAfterATimeWithoutFigures(t *testing.T) {
+// A crossing after the pods could not be read for some time is compared with their latest
+// reference before that, however many references of the node were taken since.
+func TestFiguresMissingBeforeCrossing(t *testing.T) {
 	ring, s := openSampler(t, Options{WalkLimit: time.Nanosecond})
 	top := makeCgroup(t)
 	hog, other := startHog(t, top.child(t, "pod")), startHog(t, makeCgroup(t))
 	file := cacheFile(t)
-	hog.do("cache %s", file)
-	hog.do("activate %s", file)
-	th := crossPods(t, s, top, 24*mib)
+	hog.run("cache %s", file)
+	hog.run("activate %s", file)
+	th := armPodsThreshold(t, s, top, 24*mib)
 	read := func() bool {
 		var sample Sample
 		return s.Sample(&sample) == nil && sample.Pods.Valid
 	}
 	var children []cgroup
-	for i := range 40 { // more than a walk visits before it looks at the clock
+	for i := range 40 { // more than a walk visits before it reads the clock
 		children = append(children, top.child(t, strconv.Itoa(i)))
 	}
 	eventually(t, "pods that can't be read", func() bool { return !read() })
-	hog.do("grow %d", 48*mib)
+	hog.run("grow %d", 48*mib)
 	// The end of a crossing of the node's memory takes a reference.
-	node := below(t, s, 0, 0)
+	node := thresholdBelow(t, s, 0, 0)
 	node.Key = 4
 	node.Available -= 32 * mib
 	arm(t, s, th, node)
 	for range 20 {
-		other.do("grow %d", 96*mib)
-		now(t, s)
-		other.do("shrink")
-		start := now(t, s).Sample.Time
-		eventually(t, "the next reference", func() bool { return now(t, s).Sample.Time > start+uint64(110*time.Millisecond) })
+		other.run("grow %d", 96*mib)
+		tickNow(t, s)
+		other.run("shrink")
+		start := tickNow(t, s).Sample.Time
+		eventually(t, "the next reference", func() bool { return tickNow(t, s).Sample.Time > start+uint64(110*time.Millisecond) })
 	}
 	if read() {
-		t.Fatal("the pods can be read beside 40 cgroups; want walks that give up")
+		t.Fatal("the pods' figures are valid with 40 cgroups; want walks that give up")
 	}
 	for _, c := range children {
 		if err := os.Remove(c.dir); err != nil {
@@ -226,7 +226,7 @@ func TestCrossesAfterATimeWithoutFigures(t *testing.T) {
 	}
 	var c Crossing
 	eventually(t, "a crossing of the pods", func() bool {
-		for _, r := range drain(t, ring) {
+		for _, r := range takeRecords(t, ring) {
 			if r.Kind == KindCrossing && r.Crossing.Key == th.Key {
 				c = r.Crossing
 			}
@@ -236,26 +236,26 @@ func TestCrossesAfterATimeWithoutFigures(t *testing.T) {
 	if c.Waiting || c.Reference.Time == 0 {
 		t.Errorf("crossing = %+v; want it answered, by a reference from before the pods could not be read", c)
 	}
-	checkRule(t, th, &c)
+	compareWithRule(t, th, &c)
 }
 
-// A crossing of one cgroup says nothing of the next one that is followed.
+// SetPods ends a crossing of the previous cgroup.
 func TestSetPodsEndsACrossing(t *testing.T) {
 	ring, s := openSampler(t, Options{})
 	first, second := makeCgroup(t), makeCgroup(t)
-	startHog(t, first).do("grow %d", 64*mib)
-	startHog(t, second).do("grow %d", 64*mib)
-	follow(t, s, first)
+	startHog(t, first).run("grow %d", 64*mib)
+	startHog(t, second).run("grow %d", 64*mib)
+	setPods(t, s, first)
 	arm(t, s, Threshold{Source: SourcePods, Capacity: gib, Available: gib - 32*mib, GrowthFloor: 16 * mib})
-	before := next(t, ring).Crossing
-	follow(t, s, second)
-	if after := next(t, ring).Crossing; after.Seen <= before.Seen || after.LastAbove > after.Seen {
+	before := nextRecord(t, ring).Crossing
+	setPods(t, s, second)
+	if after := nextRecord(t, ring).Crossing; after.Seen <= before.Seen || after.LastAbove > after.Seen {
 		t.Errorf("crossing = %+v; want one of the second cgroup, after %v", after, before.Seen)
 	}
 }
 
 // A crossing that file cache brought is answered after ten seconds.
-func TestFileCacheCrossingLasts(t *testing.T) {
+func TestFileCacheCrossingIsAnsweredAfterTimeout(t *testing.T) {
 	if testing.Short() {
 		t.Skip("takes ten seconds")
 	}
@@ -263,13 +263,13 @@ func TestFileCacheCrossingLasts(t *testing.T) {
 	top := makeCgroup(t)
 	hog := startHog(t, top.child(t, "pod"))
 	file := cacheFile(t)
-	th := crossPods(t, s, top, 24*mib)
-	hog.do("cache %s", file)
-	hog.do("activate %s", file)
-	waiting := next(t, ring).Crossing
+	th := armPodsThreshold(t, s, top, 24*mib)
+	hog.run("cache %s", file)
+	hog.run("activate %s", file)
+	waiting := nextRecord(t, ring).Crossing
 	var answered Crossing
 	eventually(t, "a second record", func() bool {
-		for _, r := range drain(t, ring) {
+		for _, r := range takeRecords(t, ring) {
 			answered = r.Crossing
 		}
 		return answered.Sent != 0
@@ -277,46 +277,46 @@ func TestFileCacheCrossingLasts(t *testing.T) {
 	if !waiting.Waiting || answered.Waiting || answered.Seen != waiting.Seen || answered.Sent-answered.Seen < 10*time.Second {
 		t.Errorf("records = %+v and %+v; want one that waits, and one that is answered 10 s later", waiting, answered)
 	}
-	checkRule(t, th, &answered)
+	compareWithRule(t, th, &answered)
 }
 
-// A crossing of the node's memory waits and is answered likewise. What other
-// processes do meanwhile is part of it.
+// A crossing of the node's memory waits and is answered in the same way. Memory that other
+// processes of the machine take counts, too.
 func TestFileCacheCrossesNode(t *testing.T) {
 	ring, s := openSampler(t, Options{})
 	top := makeCgroup(t)
 	hog := startHog(t, top)
-	crossed := func() Threshold { // already: nothing grew that brought it
-		th := below(t, s, 0, 0)
+	crossed := func() Threshold { // crossed when it is armed, without growth
+		th := thresholdBelow(t, s, 0, 0)
 		th.Available += 16 * mib
 		th.GrowthFloor = 48 * mib
 		return th
 	}
 	th := crossed()
-	if used := now(t, s).Sample; used.ActiveFile < 64*mib {
+	if used := tickNow(t, s).Sample; used.ActiveFile < 64*mib {
 		file := cacheFile(t)
-		hog.do("cache %s", file)
-		hog.do("activate %s", file)
+		hog.run("cache %s", file)
+		hog.run("activate %s", file)
 		th = crossed()
 	}
 	var c Crossing
 	for range 20 {
 		arm(t, s, th)
-		c = next(t, ring).Crossing
-		checkRule(t, th, &c)
+		c = nextRecord(t, ring).Crossing
+		compareWithRule(t, th, &c)
 		if c.Waiting || c.At.Other-c.Reference.Other < th.GrowthFloor {
 			break
 		}
-		// Processes of the machine took memory just then: their growth answers it.
+		// The growth of other processes of the machine answered the crossing.
 		arm(t, s)
 		th = crossed()
 	}
 	if !c.Waiting {
 		t.Fatalf("crossing = %+v; want it to wait", c)
 	}
-	hog.do("grow %d", 96*mib)
-	answered := next(t, ring).Crossing
-	checkRule(t, th, &answered)
+	hog.run("grow %d", 96*mib)
+	answered := nextRecord(t, ring).Crossing
+	compareWithRule(t, th, &answered)
 	if answered.Waiting || answered.Seen != c.Seen {
 		t.Errorf("second record = %+v; want the same crossing, answered", answered)
 	}

@@ -14,7 +14,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// hog is a process in a cgroup that takes memory as it is told.
+// hog is a process in a cgroup that allocates memory on commands.
 type hog struct {
 	t   *testing.T
 	cmd *exec.Cmd
@@ -22,17 +22,18 @@ type hog struct {
 	out *bufio.Reader
 }
 
-// body runs one of the bodies below in a process of its own.
-func body(name string) *exec.Cmd {
-	cmd := exec.Command("/proc/self/exe", "-test.run=^TestBody$")
-	cmd.Env = append(os.Environ(), "EVICTD_TEST_BODY="+name)
+// helperProcess returns a command that runs one of the functions of TestHelperProcess in a
+// separate process.
+func helperProcess(name string) *exec.Cmd {
+	cmd := exec.Command("/proc/self/exe", "-test.run=^TestHelperProcess$")
+	cmd.Env = append(os.Environ(), "EVICTD_TEST_HELPER="+name)
 	cmd.Stderr = os.Stderr
 	return cmd
 }
 
 func startHog(t *testing.T, c cgroup) *hog {
 	t.Helper()
-	cmd := body("hog")
+	cmd := helperProcess("hog")
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -53,35 +54,36 @@ func startHog(t *testing.T, c cgroup) *hog {
 	return h
 }
 
-// move puts the hog into a cgroup, with what it takes from then on.
+// move moves the hog into a cgroup. Memory that it allocates from then on is charged there.
 func (h *hog) move(c cgroup) {
 	h.t.Helper()
 	write(h.t, filepath.Join(c.dir, "cgroup.procs"), strconv.Itoa(h.cmd.Process.Pid))
 }
 
-// What "cache" and "write" leave in the page cache.
+// The sizes of the files that the commands "cache" and "write" write, in bytes.
 const (
-	cached  = 64 * mib
-	written = 64 << 10
+	cachedBytes  = 64 * mib
+	writtenBytes = 64 << 10
 )
 
-// do tells the hog: "grow BYTES", "shrink", "cache FILE" or "write FILE".
-func (h *hog) do(format string, args ...any) {
+// run sends a command and waits until the hog has done it: "grow BYTES", "shrink",
+// "cache FILE", "activate FILE" or "write FILE".
+func (h *hog) run(format string, args ...any) {
 	h.t.Helper()
-	h.tell(format, args...)
+	h.send(format, args...)
 	if line, err := h.out.ReadString('\n'); err != nil || line != "done\n" {
-		h.t.Fatalf("hog says %q, %v; want done", line, err)
+		h.t.Fatalf("answer of the hog = %q, %v; want done", line, err)
 	}
 }
 
-func (h *hog) tell(format string, args ...any) {
+func (h *hog) send(format string, args ...any) {
 	h.t.Helper()
 	if _, err := fmt.Fprintf(h.in, format+"\n", args...); err != nil {
 		h.t.Fatal(err)
 	}
 }
 
-// stop ends the hog and waits until it is gone.
+// stop kills the hog and waits until it has exited.
 func (h *hog) stop() {
 	h.t.Helper()
 	if err := h.cmd.Process.Kill(); err != nil {
@@ -90,11 +92,11 @@ func (h *hog) stop() {
 	_ = h.cmd.Wait()
 }
 
-// TestBody is no test: it is what processes run that tests start.
-func TestBody(t *testing.T) {
-	switch name := os.Getenv("EVICTD_TEST_BODY"); name {
+// TestHelperProcess is not a test: it is the entry of the helper processes of other tests.
+func TestHelperProcess(t *testing.T) {
+	switch name := os.Getenv("EVICTD_TEST_HELPER"); name {
 	case "":
-		return // it is the body of a process that other tests run
+		return // not in a helper process
 	case "hog":
 		runHog(t)
 	case "sampler":
@@ -104,12 +106,12 @@ func TestBody(t *testing.T) {
 	case "no capability":
 		runWithoutCapability(t)
 	default:
-		t.Fatalf("no body %q", name)
+		t.Fatalf("unknown helper %q", name)
 	}
 }
 
 func runHog(t *testing.T) {
-	var held [][]byte
+	var mappings [][]byte
 	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
 		order, arg, _ := strings.Cut(lines.Text(), " ")
 		switch order {
@@ -125,22 +127,22 @@ func runHog(t *testing.T) {
 			for i := 0; i < len(b); i += 4096 {
 				b[i] = 1
 			}
-			held = append(held, b)
+			mappings = append(mappings, b)
 		case "shrink":
-			for _, b := range held {
+			for _, b := range mappings {
 				if err := unix.Munmap(b); err != nil {
 					t.Fatal(err)
 				}
 			}
-			held = nil
+			mappings = nil
 		case "cache", "write":
 			f, err := os.Create(arg)
 			if err != nil {
 				t.Fatal(err)
 			}
-			size := cached
+			size := cachedBytes
 			if order == "write" {
-				size = written
+				size = writtenBytes
 			}
 			for piece := make([]byte, min(size, mib)); size > 0; size -= len(piece) {
 				if _, err := f.Write(piece); err != nil {
@@ -156,16 +158,16 @@ func runHog(t *testing.T) {
 				t.Fatal(err)
 			}
 		default:
-			t.Fatalf("no order %q", order)
+			t.Fatalf("unknown command %q", order)
 		}
 		fmt.Println("done")
 	}
-	os.Exit(0) // without the word that the test passed
+	os.Exit(0) // so that the test framework prints nothing
 }
 
-// activate makes a file's page cache active: the classic LRU activates what is read
-// again (mm/swap.c: folio_mark_accessed), the multi-generational one what is added by
-// a page fault (mm/swap.c: folio_add_lru).
+// activate makes a file's page cache active: the classic LRU activates a page when it is
+// read again (mm/swap.c: folio_mark_accessed), the multi-generational one when a page
+// fault adds it (mm/swap.c: folio_add_lru).
 func activate(name string) error {
 	f, err := os.Open(name)
 	if err != nil {
@@ -175,7 +177,7 @@ func activate(name string) error {
 	if err := unix.Fadvise(int(f.Fd()), 0, 0, unix.FADV_DONTNEED); err != nil {
 		return err
 	}
-	mapped, err := unix.Mmap(int(f.Fd()), 0, cached, unix.PROT_READ, unix.MAP_SHARED)
+	mapped, err := unix.Mmap(int(f.Fd()), 0, cachedBytes, unix.PROT_READ, unix.MAP_SHARED)
 	if err != nil {
 		return err
 	}

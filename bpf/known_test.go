@@ -12,8 +12,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// walked walks and returns the rows by their cgroup, and how many surveys there were.
-func walked(t *testing.T, s *Sampler) (map[uint64]Row, uint64) {
+// walk requests a walk and returns the rows by their cgroup, and the number of surveys.
+func walk(t *testing.T, s *Sampler) (map[uint64]Row, uint64) {
 	t.Helper()
 	if err := s.Walk(time.Second); err != nil {
 		t.Fatal(err)
@@ -45,25 +45,25 @@ func byCgroup(t *testing.T, rows []Row) map[uint64]Row {
 	return byCgroup
 }
 
-// A cgroup that was made after the last survey is in the next walk, and so are those
-// below it; what a removed one leaves behind is its parent's at once.
-func TestKnownAtOnce(t *testing.T) {
+// A walk finds cgroups that were created after the last survey, and those below them. It
+// adds the memory of removed ones to the parent.
+func TestWalkFindsNewAndRemovedCgroups(t *testing.T) {
 	_, s := openSampler(t, Options{})
 	top := makeCgroup(t)
 	old := top.child(t, "old")
-	follow(t, s, top)
-	now(t, s)
+	setPods(t, s, top)
+	tickNow(t, s)
 	changed := 0
 	for round := range 5 {
-		// Only what comes to be between two surveys tells.
-		before, surveys := walked(t, s)
+		// A round counts only if no survey runs during it.
+		before, surveys := walk(t, s)
 		pod := top.child(t, fmt.Sprint("pod", round))
 		container := pod.child(t, "container")
 		below := old.child(t, fmt.Sprint("below", round))
 		if _, seen := before[pod.id(t)]; seen {
-			t.Fatalf("round %d: the pod is known before it was made", round)
+			t.Fatalf("round %d: there is a row of the pod before it was created", round)
 		}
-		after, same := walked(t, s)
+		after, same := walk(t, s)
 		for _, c := range []cgroup{top, old, pod, container, below} {
 			if _, ok := after[c.id(t)]; !ok {
 				t.Errorf("round %d: no row of %s", round, c.dir)
@@ -77,18 +77,18 @@ func TestKnownAtOnce(t *testing.T) {
 		}
 
 		hog := startHog(t, container)
-		hog.do("cache %s", cacheFile(t))
+		hog.run("cache %s", cacheFile(t))
 		hog.stop()
-		_, surveys = walked(t, s)
+		_, surveys = walk(t, s)
 		ids := []uint64{container.id(t), pod.id(t)}
 		eventually(t, "remove", func() bool { return os.Remove(container.dir) == nil && os.Remove(pod.dir) == nil })
-		after, same = walked(t, s)
+		after, same = walk(t, s)
 		if slices.ContainsFunc(ids, func(id uint64) bool { _, ok := after[id]; return ok }) {
 			t.Errorf("round %d: there are rows of removed cgroups", round)
 		}
-		// What goes with a removed cgroup, but its cache, looks like a loss of that.
+		// Other memory that is freed with a cgroup looks like a loss of its cache.
 		const lost = 4 * mib
-		if got, most := after[top.id(t)].InactiveFile, uint64(round+1)*cached; got+uint64(round+1)*lost < most || got > most+mib {
+		if got, most := after[top.id(t)].InactiveFile, uint64(round+1)*cachedBytes; got+uint64(round+1)*lost < most || got > most+mib {
 			t.Errorf("round %d: %d MiB of inactive file cache; want %d", round, got/mib, most/mib)
 		}
 		if surveys == same {
@@ -96,68 +96,68 @@ func TestKnownAtOnce(t *testing.T) {
 		}
 	}
 	if changed == 0 {
-		t.Error("there was a survey between any two walks; want few")
+		t.Error("a survey ran between all walks; want few surveys")
 	}
 }
 
-// What removed cgroups lose counts at once, although they are not visited.
-func TestKnownShrink(t *testing.T) {
+// Walks notice that the cache of removed cgroups shrinks, although they do not visit them.
+func TestWalkSeesRemovedCgroupsShrink(t *testing.T) {
 	_, s := openSampler(t, Options{})
 	top := makeCgroup(t)
 	alive := startHog(t, top.child(t, "alive"))
-	alive.do("grow %d", 16*mib)
+	alive.run("grow %d", 16*mib)
 	var files []string
 	for i := range 3 {
 		child := top.child(t, strconv.Itoa(i))
 		hog := startHog(t, child)
 		files = append(files, cacheFile(t))
-		hog.do("cache %s", files[i])
+		hog.run("cache %s", files[i])
 		hog.stop()
 		eventually(t, "remove", func() bool { return os.Remove(child.dir) == nil })
 	}
-	follow(t, s, top)
+	setPods(t, s, top)
 	atOnce := 0
 	eventually(t, "file cache of removed cgroups", func() bool {
-		rows, _ := walked(t, s)
-		return rows[top.id(t)].InactiveFile > 3*(cached-mib)
+		rows, _ := walk(t, s)
+		return rows[top.id(t)].InactiveFile > 3*(cachedBytes-mib)
 	})
 	for i, file := range files {
-		_, surveys := walked(t, s)
+		_, surveys := walk(t, s)
 		dropCache(t, file)
-		left := uint64(2-i) * cached
+		left := uint64(2-i) * cachedBytes
 		var got Row
 		var same uint64
-		eventually(t, "less of it", func() bool {
+		eventually(t, "less file cache of removed cgroups", func() bool {
 			var rows map[uint64]Row
-			rows, same = walked(t, s)
+			rows, same = walk(t, s)
 			got = rows[top.id(t)]
 			return got.InactiveFile < left+mib
 		})
-		// With the cache goes what the kernel had to keep it, which looks like more of it.
-		if got.InactiveFile+cached/8 < left {
+		// The kernel's own memory for the cache is freed, too, and looks like more cache.
+		if got.InactiveFile+cachedBytes/8 < left {
 			t.Errorf("%d files dropped: %d MiB of inactive file cache; want %d", i+1, got.InactiveFile/mib, left/mib)
 		}
 		if got.WorkingSet() < 16*mib || got.WorkingSet() > 64*mib {
-			t.Errorf("%d files dropped: a working set of %d MiB; want that of the one alive", i+1, got.WorkingSet()/mib)
+			t.Errorf("%d files dropped: a working set of %d MiB; want that of the living cgroup", i+1, got.WorkingSet()/mib)
 		}
 		if same == surveys {
 			atOnce++
 		}
 	}
 	if atOnce == 0 {
-		t.Error("each loss was seen by a survey alone; want most seen by walks")
+		t.Error("only surveys noticed that the cache shrank; want walks to notice it")
 	}
 }
 
-// A crossing by so little that a survey may tell otherwise waits for one, and not long.
-func TestKnownUncertain(t *testing.T) {
+// A crossing that a survey may refute waits for the survey, for a short time.
+func TestUncertainCrossingWaitsForSurvey(t *testing.T) {
 	ring, s := openSampler(t, Options{})
 	top := makeCgroup(t)
 	child := top.child(t, "removed")
 	hog := startHog(t, child)
 	file := cacheFile(t)
-	hog.do("cache %s", file)
-	for range 2 { // which makes it active with the classic LRU
+	hog.run("cache %s", file)
+	for range 2 { // makes it active with the classic LRU
 		if _, err := os.ReadFile(file); err != nil {
 			t.Fatal(err)
 		}
@@ -165,9 +165,9 @@ func TestKnownUncertain(t *testing.T) {
 	hog.stop()
 	eventually(t, "remove", func() bool { return os.Remove(child.dir) == nil })
 	alive := startHog(t, top.child(t, "alive"))
-	follow(t, s, top)
+	setPods(t, s, top)
 	used := pods(t, s)
-	if used.InactiveFile+used.ActiveFile < cached/2 {
+	if used.InactiveFile+used.ActiveFile < cachedBytes/2 {
 		t.Fatalf("Pods = %+v; want the file cache of the removed cgroup", used)
 	}
 	// Far from the threshold there is a survey every ten seconds, and what was active may
@@ -178,36 +178,36 @@ func TestKnownUncertain(t *testing.T) {
 		t.Fatal(err)
 	}
 	arm(t, s, Threshold{Key: 5, Source: SourcePods, Capacity: used.WorkingSet() + gib, Available: gib - 4*mib})
-	alive.do("grow %d", 16*mib)
-	if c := next(t, ring).Crossing; c.Key != 5 || !c.Sample.Pods.Valid || c.Sample.Pods.Uncertain {
-		t.Errorf("crossing = %+v; want it of figures that are certain", c)
+	alive.run("grow %d", 16*mib)
+	if c := nextRecord(t, ring).Crossing; c.Key != 5 || !c.Sample.Pods.Valid || c.Sample.Pods.Uncertain {
+		t.Errorf("crossing = %+v; want one with certain figures", c)
 	}
 	after, err := s.Stats()
 	if err != nil {
 		t.Fatal(err)
 	}
 	if n := after.Surveys - before.Surveys; n == 0 || n > 3 {
-		t.Errorf("%d surveys from far off to the crossing; want one or two", n)
+		t.Errorf("%d surveys until the crossing; want one or two", n)
 	}
 }
 
-// A survey makes way for walks, but not for ever.
-func TestSurveyAmongWalks(t *testing.T) {
+// A survey runs even if a walk is due in each tick.
+func TestSurveyDuringWalks(t *testing.T) {
 	_, s := openSampler(t, Options{})
 	top := makeCgroup(t)
 	top.child(t, "pod")
-	follow(t, s, top)
+	setPods(t, s, top)
 	if err := s.SetWalk(time.Microsecond); err != nil { // in each tick
 		t.Fatal(err)
 	}
-	_, before := walked(t, s)
+	_, before := walk(t, s)
 	eventually(t, "another survey", func() bool {
 		stats, err := s.Stats()
 		return err == nil && stats.Surveys > before
 	})
 }
 
-// dropCache has the kernel forget what it cached of a file.
+// dropCache makes the kernel drop the page cache of a file.
 func dropCache(t *testing.T, file string) {
 	t.Helper()
 	f, err := os.Open(file)
@@ -220,10 +220,9 @@ func dropCache(t *testing.T, file string) {
 	}
 }
 
-// A tree with many removed cgroups is surveyed in slices, each of which is short, and
-// walks don't visit those.
+// A survey of many removed cgroups runs in short slices, and walks do not visit them.
 func TestSurveyInSlices(t *testing.T) {
-	_, s := openSampler(t, Options{WalkLimit: time.Nanosecond}) // the clock is looked at every 32 cgroups
+	_, s := openSampler(t, Options{WalkLimit: time.Nanosecond}) // a slice is 32 cgroups
 	top := makeCgroup(t)
 	dir := t.TempDir()
 	last := top.child(t, "last")
@@ -232,14 +231,14 @@ func TestSurveyInSlices(t *testing.T) {
 	for i := range removed {
 		child := top.child(t, strconv.Itoa(i))
 		hog.move(child)
-		hog.do("write %s", filepath.Join(dir, strconv.Itoa(i)))
+		hog.run("write %s", filepath.Join(dir, strconv.Itoa(i)))
 		hog.move(last)
 		eventually(t, "remove", func() bool { return os.Remove(child.dir) == nil })
 	}
 	for i := range 5 {
 		top.child(t, fmt.Sprint("alive", i))
 	}
-	follow(t, s, top)
+	setPods(t, s, top)
 	var pods Pods
 	eventually(t, "figures of the pods", func() bool {
 		var sample Sample
@@ -247,15 +246,15 @@ func TestSurveyInSlices(t *testing.T) {
 		pods = sample.Pods
 		return err == nil && pods.Valid
 	})
-	if want := uint64(removed * written * 9 / 10); pods.InactiveFile+pods.ActiveFile < want {
-		t.Errorf("Pods = %+v; want %d of file cache at least, which removed cgroups left", pods, want)
+	if want := uint64(removed * writtenBytes * 9 / 10); pods.InactiveFile+pods.ActiveFile < want {
+		t.Errorf("Pods = %+v; want at least %d bytes of file cache of removed cgroups", pods, want)
 	}
-	if rows, _ := walked(t, s); len(rows) != 7 {
+	if rows, _ := walk(t, s); len(rows) != 7 {
 		t.Errorf("%d rows; want 7", len(rows))
 	}
 	stats, err := s.Stats()
 	if err != nil || stats.Surveys == 0 || stats.SurveySlices < removed/32 || stats.Truncated != 0 {
-		t.Errorf("Stats() = %+v, %v; want a survey in %d slices at least, and nothing truncated", stats, err, removed/32)
+		t.Errorf("Stats() = %+v, %v; want a survey in at least %d slices, and nothing truncated", stats, err, removed/32)
 	}
 	t.Logf("the survey took %v in slices, a walk %v, the longest tick %v", stats.SurveyTime, stats.WalkTime, stats.Longest)
 }

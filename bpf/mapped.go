@@ -10,14 +10,16 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// mapped is the memory of an array map whose entries are Ts, shared with the
-// programs. T consists of 64-bit words, and so is read and written one word at a
-// time, in order.
+// mapped is the mmapped memory of an array map with entries of type T, which user space
+// shares with the programs. T consists of 64-bit words, so that entries can be read and
+// written one word at a time, in order.
 type mapped[T any] struct {
 	mem     []byte
 	entries []T
 }
 
+// mapArray maps an array map into memory. It fails if the map's entries have another
+// size than T.
 func mapArray[T any](m *ebpf.Map, prot int) (mapped[T], error) {
 	var entry T
 	if size := uint32(unsafe.Sizeof(entry)); size != m.ValueSize() || size%8 != 0 {
@@ -32,7 +34,7 @@ func mapArray[T any](m *ebpf.Map, prot int) (mapped[T], error) {
 	return mapped[T]{mem, unsafe.Slice((*T)(unsafe.Pointer(&mem[0])), m.MaxEntries())}, nil
 }
 
-// first returns the entry of a map that has one.
+// first returns the entry of a map that has only one.
 func (m *mapped[T]) first() *T { return &m.entries[0] }
 
 func (m *mapped[T]) unmap() error {
@@ -44,8 +46,8 @@ func (m *mapped[T]) unmap() error {
 	return unix.Munmap(mem)
 }
 
-// loadWords and storeWords copy from and to memory that is shared. Atomic loads and
-// stores keep their order on every architecture, which plain ones don't.
+// loadWords and storeWords copy an entry from and to shared memory. They use atomic loads
+// and stores, whose order is kept on every architecture; that of plain ones is not.
 func loadWords[T any](to, shared *T) {
 	source, target := words(shared), words(to)
 	for i := range target {

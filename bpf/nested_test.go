@@ -11,9 +11,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// nest makes n cgroups in a cgroup, as a tenant can in a container of its own. Cleanup
-// removes them whether or not all were made.
-func (c cgroup) nest(t *testing.T, prefix string, n int) {
+// makeNested creates n cgroups in a cgroup, as a tenant can in a container. The cleanup
+// removes those that were created.
+func (c cgroup) makeNested(t *testing.T, prefix string, n int) {
 	t.Helper()
 	path := func(i int) string { return filepath.Join(c.dir, prefix+strconv.Itoa(i)) }
 	t.Cleanup(func() {
@@ -34,8 +34,8 @@ func (c cgroup) nest(t *testing.T, prefix string, n int) {
 	}
 }
 
-// More cgroups than the sampler lists, all made in one container, leave the figures of
-// the pods, the rows of other pods and the pods' crossing as they are.
+// With more cgroups in one container than the sampler lists, the figures of the pods, the
+// rows of other pods and crossings are still right.
 func TestManyNestedCgroups(t *testing.T) {
 	ring, s := openSampler(t, Options{})
 	top := makeCgroup(t)
@@ -43,16 +43,16 @@ func TestManyNestedCgroups(t *testing.T) {
 	tenant := qos.child(t, "tenant").child(t, "container")
 	cacheIn := tenant.child(t, "zz")
 	other := qos.child(t, "other").child(t, "container")
-	tenant.nest(t, "before", 9000)
+	tenant.makeNested(t, "before", 9000)
 	last := cgroup{filepath.Join(tenant.dir, "before8999"), tenant.v1}
 	nested, hog := startHog(t, last), startHog(t, other)
-	nested.do("grow %d", 16*mib)
-	nested.do("cache %s", cacheFile(t))
-	hog.do("grow %d", 32*mib)
-	follow(t, s, top)
+	nested.run("grow %d", 16*mib)
+	nested.run("cache %s", cacheFile(t))
+	hog.run("grow %d", 32*mib)
+	setPods(t, s, top)
 
-	// Of the tenant's container only the usage is known in each walk; what is on the
-	// lists of its cgroups comes from the last survey.
+	// A walk reads only the usage of the tenant's container. The lists of its cgroups are
+	// from the last survey.
 	check := func(when string) {
 		t.Helper()
 		eventually(t, when, func() bool {
@@ -63,13 +63,13 @@ func TestManyNestedCgroups(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			if table.Truncated { // late, on a slow machine: the next survey lists fewer
+			if table.Truncated { // the machine is slow: the next survey lists fewer
 				return false
 			}
 			rows := byCgroup(t, list)
 			its, others := rows[tenant.id(t)], rows[other.id(t)]
-			if its.Usage != tenant.usage(t) || !its.Partial || its.InactiveFile < cached/2 || its.Anon < 15*mib {
-				t.Logf("row of the tenant's container = %+v; want it partial, with a usage of %d and what its cgroups have", its, tenant.usage(t))
+			if its.Usage != tenant.usage(t) || !its.Partial || its.InactiveFile < cachedBytes/2 || its.Anon < 15*mib {
+				t.Logf("row of the tenant's container = %+v; want it partial, with a usage of %d and the memory of its cgroups", its, tenant.usage(t))
 				return false
 			}
 			if others.Usage != other.usage(t) || others.Partial || others.Anon < 31*mib || others.Anon > 64*mib {
@@ -77,23 +77,23 @@ func TestManyNestedCgroups(t *testing.T) {
 				return false
 			}
 			used := pods(t, s)
-			if !used.Valid || used.Usage != top.usage(t) || used.InactiveFile < cached/2 {
+			if !used.Valid || used.Usage != top.usage(t) || used.InactiveFile < cachedBytes/2 {
 				t.Logf("Pods = %+v; want them valid, with a usage of %d", used, top.usage(t))
 				return false
 			}
 			return true
 		})
 	}
-	check("figures of cgroups that were there")
-	tenant.nest(t, "after", 1500)
-	cacheIn.nest(t, "below", 1500)
-	check("figures while more come")
+	check("figures of nested cgroups")
+	tenant.makeNested(t, "after", 1500)
+	cacheIn.makeNested(t, "below", 1500)
+	check("figures after more nested cgroups")
 
 	used := pods(t, s)
 	arm(t, s, Threshold{Key: 3, Source: SourcePods, Capacity: used.WorkingSet() + gib, Available: gib - 64*mib, GrowthFloor: 16 * mib})
-	hog.do("grow %d", 160*mib)
-	if c := next(t, ring).Crossing; c.Key != 3 || c.Waiting || !c.Sample.Pods.Valid {
-		t.Errorf("crossing = %+v; want it answered, on figures that are valid", c)
+	hog.run("grow %d", 160*mib)
+	if c := nextRecord(t, ring).Crossing; c.Key != 3 || c.Waiting || !c.Sample.Pods.Valid {
+		t.Errorf("crossing = %+v; want it answered, with valid figures", c)
 	}
 	stats, err := s.Stats()
 	if err != nil {
@@ -102,33 +102,32 @@ func TestManyNestedCgroups(t *testing.T) {
 	t.Logf("a survey took %v in %d slices, a walk %v, the longest tick %v", stats.SurveyTime, stats.SurveySlices, stats.WalkTime, stats.Longest)
 }
 
-// File cache that is read in a cgroup which no walk visits is still told apart from
-// other memory before its crossing is answered.
+// File cache of a cgroup that walks do not visit is not mistaken for other memory.
 func TestNestedFileCacheCrosses(t *testing.T) {
 	ring, s := openSampler(t, Options{})
 	top := makeCgroup(t)
 	tenant := top.child(t, "burstable").child(t, "tenant").child(t, "container")
-	tenant.nest(t, "nested", 3000)
+	tenant.makeNested(t, "nested", 3000)
 	hog := startHog(t, cgroup{filepath.Join(tenant.dir, "nested2999"), tenant.v1})
 	file := cacheFile(t)
-	th := crossPods(t, s, top, 24*mib)
-	hog.do("cache %s", file)
-	hog.do("activate %s", file)
-	c := next(t, ring).Crossing
+	th := armPodsThreshold(t, s, top, 24*mib)
+	hog.run("cache %s", file)
+	hog.run("activate %s", file)
+	c := nextRecord(t, ring).Crossing
 	if !c.Waiting {
 		t.Errorf("crossing = %+v; want it to wait", c)
 	}
-	checkRule(t, th, &c)
-	none(t, ring, s, 20)
-	hog.do("grow %d", 48*mib)
-	answered := next(t, ring).Crossing
+	compareWithRule(t, th, &c)
+	noRecord(t, ring, s, 20)
+	hog.run("grow %d", 48*mib)
+	answered := nextRecord(t, ring).Crossing
 	if answered.Waiting || answered.Seen != c.Seen {
 		t.Errorf("second record = %+v; want the same crossing, answered", answered)
 	}
-	checkRule(t, th, &answered)
+	compareWithRule(t, th, &answered)
 }
 
-// No depth of nesting ends a survey.
+// A survey handles cgroups that are nested deeper than it lists.
 func TestDeeplyNestedCgroups(t *testing.T) {
 	_, s := openSampler(t, Options{})
 	top := makeCgroup(t)
@@ -137,28 +136,28 @@ func TestDeeplyNestedCgroups(t *testing.T) {
 	for range 80 {
 		deep = deep.child(t, "d")
 	}
-	startHog(t, deep).do("grow %d", 16*mib)
-	follow(t, s, top)
-	rows, _ := walked(t, s)
+	startHog(t, deep).run("grow %d", 16*mib)
+	setPods(t, s, top)
+	rows, _ := walk(t, s)
 	if row := rows[container.id(t)]; row.Usage < 16*mib || row.Anon < 15*mib {
-		t.Errorf("row of the container = %+v; want what the cgroup 80 below it uses", row)
+		t.Errorf("row of the container = %+v; want the memory of the cgroup 80 levels below", row)
 	}
 	if got := pods(t, s); !got.Valid {
 		t.Errorf("Pods = %+v; want them valid", got)
 	}
 }
 
-// A survey comes to its end although a tenant removes cgroups as soon as they are made,
-// at which a slice may have ended.
-func TestSurveyAmongRemovals(t *testing.T) {
+// A survey ends even if a tenant removes and creates cgroups all the time, among them the
+// one at which a slice has ended.
+func TestSurveyDuringRemovals(t *testing.T) {
 	_, s := openSampler(t, Options{WalkLimit: 1}) // a slice is 32 cgroups
 	top := makeCgroup(t)
 	qos := top.child(t, "burstable")
 	tenant := qos.child(t, "tenant").child(t, "container")
 	qos.child(t, "other").child(t, "container")
 	const n = 200
-	tenant.nest(t, "churn", n)
-	follow(t, s, top)
+	tenant.makeNested(t, "churn", n)
+	setPods(t, s, top)
 	stop, stopped := make(chan struct{}), make(chan error)
 	go func() {
 		for i := 0; ; i = (i + 1) % n {
@@ -181,25 +180,25 @@ func TestSurveyAmongRemovals(t *testing.T) {
 			t.Error(err)
 		}
 	}()
-	before := now(t, s).Stats.Surveys
-	eventually(t, "three surveys", func() bool { return now(t, s).Stats.Surveys >= before+3 })
+	before := tickNow(t, s).Stats.Surveys
+	eventually(t, "three surveys", func() bool { return tickNow(t, s).Stats.Surveys >= before+3 })
 }
 
-// Where a walk over the cgroups that pods nest takes too long, fewer of them are listed,
-// and the figures of the pods are there all the same.
-func TestFewerNestedWhereWalksAreLate(t *testing.T) {
+// If a walk over nested cgroups takes too long, the next survey lists fewer of them, and
+// the figures of the pods are valid.
+func TestLateWalkListsFewerNestedCgroups(t *testing.T) {
 	_, s := openSampler(t, Options{WalkLimit: 1}) // a walk over 32 cgroups is late
 	top := makeCgroup(t)
 	tenant := top.child(t, "burstable").child(t, "tenant").child(t, "container")
-	tenant.nest(t, "nested", 200)
-	startHog(t, cgroup{filepath.Join(tenant.dir, "nested199"), tenant.v1}).do("grow %d", 16*mib)
-	follow(t, s, top)
+	tenant.makeNested(t, "nested", 200)
+	startHog(t, cgroup{filepath.Join(tenant.dir, "nested199"), tenant.v1}).run("grow %d", 16*mib)
+	setPods(t, s, top)
 	eventually(t, "figures of the pods", func() bool {
 		var sample Sample
 		return s.Sample(&sample) == nil && sample.Pods.Valid && !sample.Pods.Truncated
 	})
-	rows, _ := walked(t, s)
+	rows, _ := walk(t, s)
 	if row := rows[tenant.id(t)]; len(rows) > 32 || !row.Partial || row.Usage != tenant.usage(t) || row.Anon < 15*mib {
-		t.Errorf("%d rows, of the container %+v; want few, and that one partial with what its cgroups use", len(rows), row)
+		t.Errorf("%d rows, of the container %+v; want few rows, and that one partial with the memory of its cgroups", len(rows), row)
 	}
 }

@@ -10,14 +10,14 @@ import (
 	"strings"
 )
 
-// The lists of NUMA nodes (drivers/base/node.c: node_state_attr).
+// The kernel's lists of NUMA nodes (drivers/base/node.c: node_state_attr).
 const (
 	nodesOnline     = "online"
 	nodesWithMemory = "has_memory"
 )
 
-// readNodes returns the NUMA nodes of a list, a bit for each. A kernel built
-// without NUMA has node 0.
+// readNodes returns the NUMA nodes of a list, one bit each. A kernel built without NUMA
+// has node 0 only.
 func readNodes(list string) (uint64, error) {
 	content, err := os.ReadFile("/sys/devices/system/node/" + list)
 	if errors.Is(err, fs.ErrNotExist) {
@@ -33,15 +33,15 @@ func readNodes(list string) (uint64, error) {
 	return nodes, nil
 }
 
-// NodesWithMemory returns how many NUMA nodes have memory. It reads a file.
+// NodesWithMemory returns the number of NUMA nodes that have memory. It reads a file.
 func NodesWithMemory() (int, error) {
 	nodes, err := readNodes(nodesWithMemory)
 	return bits.OnesCount64(nodes), err
 }
 
 // Outdated reports whether other NUMA nodes have memory than when the sampler was
-// opened, which is when it looked for them: its figures of the node are wrong
-// then, and it has to be opened anew. It reads a file.
+// opened. If so, the sampler's figures of the node are wrong and the caller must open
+// a new one, since [OpenSampler] finds the nodes. It reads a file.
 func (s *Sampler) Outdated() (bool, error) {
 	nodes, err := readNodes(nodesWithMemory)
 	return err == nil && nodes != s.nodes, err
@@ -51,8 +51,8 @@ func (s *Sampler) Outdated() (bool, error) {
 //
 //	0-1,4
 //
-// (lib/bitmap.c: bitmap_print_to_pagebuf). Nodes beyond the 64th are left out: one
-// node suffices to find the rest.
+// (lib/bitmap.c: bitmap_print_to_pagebuf). It ignores nodes beyond the 64th: the
+// sampler needs only one node to find the others.
 func parseNodes(list string) (uint64, error) {
 	var nodes uint64
 	for part := range strings.SplitSeq(strings.TrimSpace(list), ",") {
@@ -62,11 +62,11 @@ func parseNodes(list string) (uint64, error) {
 		}
 		from, err := strconv.ParseUint(first, 10, 16)
 		if err != nil {
-			return 0, fmt.Errorf("%q is not a list of nodes", list)
+			return 0, fmt.Errorf("parse list of NUMA nodes %q", list)
 		}
 		to, err := strconv.ParseUint(last, 10, 16)
 		if err != nil || to < from {
-			return 0, fmt.Errorf("%q is not a list of nodes", list)
+			return 0, fmt.Errorf("parse list of NUMA nodes %q", list)
 		}
 		for n := from; n <= min(to, 63); n++ {
 			nodes |= 1 << n

@@ -8,7 +8,7 @@ func TestOutdated(t *testing.T) {
 	if got, err := s.Outdated(); got || err != nil {
 		t.Errorf("Outdated() = %t, %v; want false", got, err)
 	}
-	s.nodes = 1 << 63 // as if the nodes that have memory now had had none
+	s.nodes = 1 << 63 // as if the current nodes had no memory before
 	if got, err := s.Outdated(); !got || err != nil {
 		t.Errorf("Outdated() after another node got memory = %t, %v; want true", got, err)
 	}

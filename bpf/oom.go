@@ -10,45 +10,46 @@ import (
 	"github.com/cilium/ebpf/btf"
 )
 
-// OOM writes a [Victim] into its ring for each process that the kernel's OOM
-// killer takes.
+// OOM writes a [Victim] into its ring for each process that the kernel's OOM killer
+// chooses.
 type OOM struct {
-	hooked *hooked
-	ring   *Ring
+	attached *attachedObject
+	ring     *Ring
 }
 
 // OOMCounts are totals since the ring was opened.
 type OOMCounts struct {
-	Victims uint64 // written into the ring
-	Lost    uint64 // for want of room in it
+	Victims uint64 // records written into the ring
+	Lost    uint64 // victims without a record, because the ring was full
 }
 
 var oomHooks = []hook{{"oom", "mark_victim", oomProgMarkVictim, oomProgMarkVictimClassic}}
 
-// OpenOOM attaches to the tracepoint of the kernel's OOM killer. Attached in the
-// classic way, as it is without BTF, a [Victim] has a PID and no more. An error
-// wraps [ErrUnavailable].
+// OpenOOM attaches to the tracepoint of the kernel's OOM killer. Without BTF it can only
+// use the classic attachment, where a [Victim] has nothing but a PID. The error wraps
+// [ErrUnavailable] if a retry can't help.
 func OpenOOM(ring *Ring) (*OOM, error) {
-	var hooked *hooked
+	var attached *attachedObject
 	if _, err := oomObject.load(func(spec *ebpf.CollectionSpec) (err error) {
-		if err = tellPrototype(spec); err == nil {
-			hooked, err = attachEither(spec, ring, oomHooks)
+		if err = setVictimPrototype(spec); err == nil {
+			attached, err = attachEither(spec, ring, oomHooks)
 			return err
 		}
-		// Without BTF the classic form is left: it reads nothing but the tracepoint's record.
+		// The classic program needs no BTF: it reads only the tracepoint's own record.
 		var classicErr error
-		if hooked, classicErr = attach(spec, ring, oomHooks, ViaClassic); classicErr != nil {
+		if attached, classicErr = attach(spec, ring, oomHooks, ViaClassic); classicErr != nil {
 			return errors.Join(err, classicErr)
 		}
 		return nil
 	}); err != nil {
 		return nil, unavailable("watch the oom killer", err)
 	}
-	return &OOM{hooked, ring}, nil
+	return &OOM{attached, ring}, nil
 }
 
-// tellPrototype tells the object of this kernel's prototype of the tracepoint.
-func tellPrototype(spec *ebpf.CollectionSpec) error {
+// setVictimPrototype sets the object's variable for this kernel's prototype of the
+// tracepoint. It fails if the kernel has no BTF.
+func setVictimPrototype(spec *ebpf.CollectionSpec) error {
 	types, err := btf.LoadKernelSpec()
 	if err != nil {
 		return err
@@ -64,11 +65,11 @@ func tellPrototype(spec *ebpf.CollectionSpec) error {
 	return spec.Variables[oomVarVictimIsTask].Set(value)
 }
 
-// victimIsTask says whether mark_victim hands over a task, as in
+// victimIsTask reports whether the argument of mark_victim is a task, as in
 //
 //	typedef void (*btf_trace_mark_victim)(void *, struct task_struct *, uid_t);
 //
-// and not a PID as in older kernels.
+// In older kernels it is a PID.
 func victimIsTask(types *btf.Spec) (bool, error) {
 	var probe *btf.Typedef
 	if err := types.TypeByName("btf_trace_mark_victim", &probe); err != nil {
@@ -86,22 +87,22 @@ func victimIsTask(types *btf.Spec) (bool, error) {
 	return isTask, nil
 }
 
-// Via says how the program is attached.
-func (o *OOM) Via() Via { return o.hooked.via }
+// Via returns how the program is attached.
+func (o *OOM) Via() Via { return o.attached.via }
 
-// Counts reads the totals, without a system call.
+// Counts returns the totals. It takes no system call, and fails after Close.
 func (o *OOM) Counts() (OOMCounts, error) {
-	if o.hooked.collection == nil {
+	if o.attached.collection == nil {
 		return OOMCounts{}, fmt.Errorf("read oom counts: %w", os.ErrClosed)
 	}
 	p := o.ring.pressure.first()
 	return OOMCounts{Victims: atomic.LoadUint64(&p.Victims), Lost: atomic.LoadUint64(&p.VictimsLost)}, nil
 }
 
-// Close detaches from the tracepoint. No other method may run at the same time.
-// Further calls do nothing.
+// Close detaches the program. It must not run concurrently with another method. Further
+// calls do nothing.
 func (o *OOM) Close() error {
-	if err := o.hooked.Close(); err != nil {
+	if err := o.attached.Close(); err != nil {
 		return fmt.Errorf("close oom: %w", err)
 	}
 	return nil

@@ -11,7 +11,7 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-func follow(t testing.TB, s *Sampler, c cgroup) {
+func setPods(t testing.TB, s *Sampler, c cgroup) {
 	t.Helper()
 	dir := c.open(t)
 	if err := s.SetPods(int(dir.Fd())); err != nil {
@@ -20,20 +20,20 @@ func follow(t testing.TB, s *Sampler, c cgroup) {
 	dir.Close()
 }
 
-// pods walks and returns what the pods' cgroup then has.
+// pods requests a walk and returns the figures of the pods' cgroup.
 func pods(t *testing.T, s *Sampler) Pods {
 	t.Helper()
 	if err := s.Walk(time.Second); err != nil {
 		t.Fatal(err)
 	}
-	raw := now(t, s)
+	raw := tickNow(t, s)
 	var sample Sample
 	sample.set(&raw.Sample)
 	sample.Pods.Slope, sample.Pods.Walked = 0, 0
 	return sample.Pods
 }
 
-// cacheFile returns a file on a filesystem whose cache is on the file LRU.
+// cacheFile returns the name of a file on a filesystem whose cache is on the file LRU.
 func cacheFile(t *testing.T) string {
 	t.Helper()
 	return filepath.Join(t.TempDir(), "cache")
@@ -44,16 +44,16 @@ func TestPodsFigures(t *testing.T) {
 	top := makeCgroup(t)
 	inner := top.child(t, "pod").child(t, "container")
 	hog := startHog(t, inner)
-	hog.do("grow %d", 96*mib)
-	hog.do("cache %s", cacheFile(t))
-	follow(t, s, top)
+	hog.run("grow %d", 96*mib)
+	hog.run("cache %s", cacheFile(t))
+	setPods(t, s, top)
 
 	eventually(t, "figures as in the cgroup's files", func() bool {
 		want := Pods{Valid: true, Usage: top.usage(t), WalkUsage: top.usage(t), InactiveFile: top.stat(t, "inactive_file"), ActiveFile: top.stat(t, "active_file")}
 		got := pods(t, s)
-		// Large folios that wait in a CPU's batch for their list (mm/swap.c:
-		// folio_add_lru) are megabytes.
-		if want.InactiveFile+want.ActiveFile < cached/2 || cmp.Diff(want, got) != "" {
+		// Megabytes of large folios may be in the CPUs' batches (mm/swap.c: folio_add_lru)
+		// and not on a list yet.
+		if want.InactiveFile+want.ActiveFile < cachedBytes/2 || cmp.Diff(want, got) != "" {
 			t.Logf("got %+v; want %+v", got, want)
 			return false
 		}
@@ -67,8 +67,8 @@ func TestRows(t *testing.T) {
 	pod := top.child(t, "pod")
 	container, other := pod.child(t, "container"), top.child(t, "other")
 	hog := startHog(t, container)
-	hog.do("grow %d", 96*mib)
-	hog.do("cache %s", cacheFile(t))
+	hog.run("grow %d", 96*mib)
+	hog.run("cache %s", cacheFile(t))
 
 	if _, _, err := s.Rows(nil); !errors.Is(err, ErrNoTable) {
 		t.Errorf("Rows() before a walk = %v; want %v", err, ErrNoTable)
@@ -76,12 +76,12 @@ func TestRows(t *testing.T) {
 	if err := s.Walk(10 * time.Millisecond); !errors.Is(err, os.ErrDeadlineExceeded) {
 		t.Errorf("Walk() without a cgroup = %v; want %v", err, os.ErrDeadlineExceeded)
 	}
-	follow(t, s, top)
-	// Children are listed in the order of their making.
+	setPods(t, s, top)
+	// The kernel lists children in the order of their creation.
 	cgroups := []cgroup{top, pod, container, other}
 	parents := []int{0, 0, 1, 0}
 	eventually(t, "rows as in the cgroups' files", func() bool {
-		before := now(t, s).Sample.Time
+		before := tickNow(t, s).Sample.Time
 		if err := s.Walk(time.Second); err != nil {
 			t.Fatal(err)
 		}
@@ -108,22 +108,22 @@ func TestRows(t *testing.T) {
 		t.Fatal(err)
 	}
 	_, last, _ := s.Rows(nil)
-	eventually(t, "a walk unasked", func() bool {
+	eventually(t, "walk without a request", func() bool {
 		_, table, err := s.Rows(nil)
 		return err == nil && table.Time > last.Time
 	})
 }
 
-// A removed cgroup has no row. The file cache that it leaves behind counts for the
-// one above, as in that one's memory.stat.
-func TestRowsOfRemoved(t *testing.T) {
+// A removed cgroup has no row. Its file cache counts for its parent, as in the parent's
+// memory.stat.
+func TestRowsAfterRemoval(t *testing.T) {
 	_, s := openSampler(t, Options{})
 	top := makeCgroup(t)
 	pod := top.child(t, "pod")
 	container := pod.child(t, "container")
 	hog := startHog(t, container)
-	hog.do("cache %s", cacheFile(t))
-	follow(t, s, top)
+	hog.run("cache %s", cacheFile(t))
+	setPods(t, s, top)
 	hog.stop()
 	eventually(t, "remove", func() bool { return os.Remove(container.dir) == nil })
 
@@ -148,22 +148,22 @@ func TestRowsOfRemoved(t *testing.T) {
 	})
 }
 
-// A table that is too small has the rows that it has room for, and what is on the lists
-// of the other cgroups counts for the row above them, which says that it is partial.
+// If the table is too small, the lists of cgroups without a row count for the row of their
+// parent, which is partial.
 func TestTooFewRows(t *testing.T) {
 	_, s := openSampler(t, Options{Rows: 2})
 	top := makeCgroup(t)
 	first := top.child(t, "a")
-	startHog(t, top.child(t, "b")).do("grow %d", 16*mib)
-	startHog(t, top.child(t, "c")).do("grow %d", 16*mib)
-	follow(t, s, top)
+	startHog(t, top.child(t, "b")).run("grow %d", 16*mib)
+	startHog(t, top.child(t, "c")).run("grow %d", 16*mib)
+	setPods(t, s, top)
 	got := pods(t, s)
 	rows, table, err := s.Rows(nil)
 	if err != nil || len(rows) != 2 || table.Truncated {
 		t.Fatalf("Rows() = %d rows, %+v, %v; want 2, not truncated", len(rows), table, err)
 	}
 	if rows[0].Cgroup != top.id(t) || !rows[0].Partial || rows[0].Anon < 31*mib {
-		t.Errorf("first row = %+v; want a partial one with what all cgroups have", rows[0])
+		t.Errorf("first row = %+v; want a partial one with the memory of all cgroups", rows[0])
 	}
 	if rows[1].Cgroup != first.id(t) || rows[1].Partial {
 		t.Errorf("second row = %+v; want a whole one of the first cgroup", rows[1])
@@ -176,8 +176,8 @@ func TestTooFewRows(t *testing.T) {
 	}
 }
 
-// A walk that takes too long gives up, says so, and is tried ever more seldom.
-// The node's figures go on, and the pods' are back when the tree is small again.
+// A walk that takes too long gives up, and the next follows after a growing back-off. The
+// node's figures stay valid. The pods' are valid again when the tree is small again.
 func TestWalkGivesUp(t *testing.T) {
 	ring, s := openSampler(t, Options{WalkLimit: time.Nanosecond})
 	top := makeCgroup(t)
@@ -185,8 +185,8 @@ func TestWalkGivesUp(t *testing.T) {
 	for i := range 40 {
 		children = append(children, top.child(t, strconv.Itoa(i)))
 	}
-	startHog(t, top.child(t, "hog")).do("grow %d", 64*mib)
-	follow(t, s, top)
+	startHog(t, top.child(t, "hog")).run("grow %d", 64*mib)
+	setPods(t, s, top)
 	arm(t, s, Threshold{Key: 7, Source: SourcePods, Capacity: gib, Available: gib - 16*mib})
 	eventually(t, "three walks that gave up", func() bool {
 		stats, err := s.Stats()
@@ -194,19 +194,19 @@ func TestWalkGivesUp(t *testing.T) {
 	})
 	var sample Sample
 	if err := s.Sample(&sample); err != nil || sample.Pods.Valid || !sample.Pods.Truncated || !sample.Node.Valid {
-		t.Errorf("Sample() = %+v, %v; want no pods as they are truncated, and the node", sample, err)
+		t.Errorf("Sample() = %+v, %v; want truncated pods and a valid node", sample, err)
 	}
-	if records := drain(t, ring); len(records) != 0 {
-		t.Errorf("records = %+v; want none of figures that are not there", records)
+	if records := takeRecords(t, ring); len(records) != 0 {
+		t.Errorf("records = %+v; want none, since there are no figures of the pods", records)
 	}
-	// The pause after three is half a second, and what follows is longer.
-	before, begin := now(t, s).Stats, time.Now()
+	// The back-off after three is half a second, and doubles.
+	before, begin := tickNow(t, s).Stats, time.Now()
 	for range 100 {
 		if err := s.Kick(); err != nil {
 			t.Fatal(err)
 		}
 	}
-	after, took := now(t, s).Stats, time.Since(begin)
+	after, took := tickNow(t, s).Stats, time.Since(begin)
 	if most := 1 + uint64(took/(500*time.Millisecond)); after.Walks > before.Walks+most {
 		t.Errorf("%d walks in 100 ticks and %v after three that gave up; want at most %d", after.Walks-before.Walks, took, most)
 	}
@@ -219,82 +219,81 @@ func TestWalkGivesUp(t *testing.T) {
 		err := s.Sample(&sample)
 		return err == nil && sample.Pods.Valid && !sample.Pods.Truncated
 	})
-	if got := next(t, ring).Crossing; got.Key != 7 {
+	if got := nextRecord(t, ring).Crossing; got.Key != 7 {
 		t.Errorf("crossing = %+v; want the one of the pods", got)
 	}
 }
 
-// Anonymous memory crosses the pods' threshold, file cache that can be dropped
-// does not.
+// Anonymous memory crosses the pods' threshold, inactive file cache does not.
 func TestPodsCrossing(t *testing.T) {
 	ring, s := openSampler(t, Options{})
 	top := makeCgroup(t)
 	hog := startHog(t, top.child(t, "pod"))
-	follow(t, s, top)
+	setPods(t, s, top)
 	used := pods(t, s)
 	th := Threshold{Key: 3, Source: SourcePods, Capacity: used.WorkingSet() + gib, Available: gib - 32*mib}
 	arm(t, s, th)
 
-	hog.do("cache %s", cacheFile(t))
-	const least = cached / 2 // as large folios wait in a CPU's batch for their list
+	hog.run("cache %s", cacheFile(t))
+	const least = cachedBytes / 2 // large folios may be in the CPUs' batches, see TestPodsFigures
 	if got := pods(t, s); got.Usage < used.Usage+least || got.InactiveFile < least {
 		t.Fatalf("Pods = %+v; want 64 MiB of inactive file cache", got)
 	}
-	none(t, ring, s, 20)
+	noRecord(t, ring, s, 20)
 
-	hog.do("grow %d", 64*mib)
-	c := next(t, ring).Crossing
+	hog.run("grow %d", 64*mib)
+	c := nextRecord(t, ring).Crossing
 	p := c.Sample.Pods
 	if c.Key != 3 || c.Source != SourcePods || c.Available >= th.Available || c.Available != th.Capacity-p.WorkingSet() {
 		t.Errorf("crossing = %+v; want one of %+v", c, th)
 	}
 	if !p.Valid || p.Walked < c.Seen || p.InactiveFile < least {
-		t.Errorf("crossing seen %s on %+v; want file figures that are no older", c.Seen, p)
+		t.Errorf("crossing seen %s with %+v; want file figures that are not older", c.Seen, p)
 	}
-	// Whoever confirms the crossing finds who uses what in the same walk, or one after.
+	// The table is of the walk that found the crossing, or a later one.
 	rows, table, err := s.Rows(nil)
 	if err != nil || table.Time < p.Walked || len(rows) != 2 || rows[1].Usage < 64*mib+least {
-		t.Errorf("Rows() = %+v of %s, %v; want what the pod uses, of the crossing's walk at %s or later", rows, table.Time, err, p.Walked)
+		t.Errorf("Rows() = %+v of %s, %v; want the pod's usage, of a walk at %s or later", rows, table.Time, err, p.Walked)
 	}
 	t.Logf("seen %s after it was above, %d KiB below", c.Seen-c.LastAbove, (th.Available-c.Available)>>10)
-	none(t, ring, s, 20)
+	noRecord(t, ring, s, 20)
 }
 
-// What hovers at a threshold raises once: it has to be above by more than the
-// margin before it is crossed anew.
+// While available memory varies around a threshold, the crossing is reported once. It is
+// reported again only after memory was above the threshold by the margin.
 func TestMargin(t *testing.T) {
 	ring, s := openSampler(t, Options{})
 	top := makeCgroup(t)
 	first, second := startHog(t, top), startHog(t, top)
-	follow(t, s, top)
+	setPods(t, s, top)
 	used := pods(t, s)
 	arm(t, s, Threshold{Source: SourcePods, Capacity: used.WorkingSet() + gib, Available: gib - 48*mib, Margin: 32 * mib})
-	first.do("grow %d", 36*mib)
-	none(t, ring, s, 20)
-	second.do("grow %d", 36*mib)
-	if got := next(t, ring); got.Kind != KindCrossing {
+	first.run("grow %d", 36*mib)
+	noRecord(t, ring, s, 20)
+	second.run("grow %d", 36*mib)
+	if got := nextRecord(t, ring); got.Kind != KindCrossing {
 		t.Fatalf("Next() = %+v; want a crossing", got)
 	}
-	second.do("shrink") // 12 MiB above
-	none(t, ring, s, 20)
-	second.do("grow %d", 36*mib)
-	none(t, ring, s, 20)
-	second.do("shrink")
-	first.do("shrink") // 48 MiB above
-	none(t, ring, s, 20)
-	first.do("grow %d", 96*mib)
-	if got := next(t, ring); got.Kind != KindCrossing || got.Crossing.LastAbove == 0 {
+	second.run("shrink") // 12 MiB above
+	noRecord(t, ring, s, 20)
+	second.run("grow %d", 36*mib)
+	noRecord(t, ring, s, 20)
+	second.run("shrink")
+	first.run("shrink") // 48 MiB above
+	noRecord(t, ring, s, 20)
+	first.run("grow %d", 96*mib)
+	if got := nextRecord(t, ring); got.Kind != KindCrossing || got.Crossing.LastAbove == 0 {
 		t.Errorf("Next() = %+v; want another crossing", got)
 	}
-	none(t, ring, s, 20)
+	noRecord(t, ring, s, 20)
 }
 
-// A cgroup that is removed is reported once, is no figure any more, and leaves no
-// trace when another is followed.
+// The removal of the pods' cgroup is reported once, its figures are no longer valid, and
+// they do not affect those of the next one.
 func TestGone(t *testing.T) {
 	ring, s := openSampler(t, Options{})
 	first, second := makeCgroup(t), makeCgroup(t)
-	follow(t, s, first)
+	setPods(t, s, first)
 	arm(t, s, Threshold{Source: SourcePods, Capacity: gib, Available: 1})
 	id := first.id(t)
 	if got := pods(t, s); !got.Valid {
@@ -303,32 +302,32 @@ func TestGone(t *testing.T) {
 	if err := os.Remove(first.dir); err != nil {
 		t.Fatal(err)
 	}
-	if got := next(t, ring); got.Kind != KindGone || got.Gone.Cgroup != id || got.Gone.Time <= 0 {
+	if got := nextRecord(t, ring); got.Kind != KindGone || got.Gone.Cgroup != id || got.Gone.Time <= 0 {
 		t.Errorf("Next() = %+v; want cgroup %d gone", got, id)
 	}
-	none(t, ring, s, 20)
+	noRecord(t, ring, s, 20)
 	var sample Sample
 	if err := s.Sample(&sample); err != nil || sample.Pods != (Pods{}) || !sample.Node.Valid {
-		t.Errorf("Sample() = %+v, %v; want no pods, and the node", sample, err)
+		t.Errorf("Sample() = %+v, %v; want no pods and a valid node", sample, err)
 	}
 
-	// The pointer stays the first one's until another is set, whatever comes to be
-	// where it was.
+	// The sampler still has the first cgroup's pointer: new cgroups must not be mistaken
+	// for it.
 	for range 30 {
 		makeCgroup(t)
 	}
-	none(t, ring, s, 20)
-	follow(t, s, second)
+	noRecord(t, ring, s, 20)
+	setPods(t, s, second)
 	if got := pods(t, s); !got.Valid {
 		t.Errorf("Pods of another cgroup = %+v; want it valid", got)
 	}
 	if err := s.SetPods(-1); err != nil {
 		t.Fatal(err)
 	}
-	none(t, ring, s, 3)
+	noRecord(t, ring, s, 3)
 }
 
-func TestSetPodsRefuses(t *testing.T) {
+func TestSetPodsInvalid(t *testing.T) {
 	ring, s := openSampler(t, Options{})
 	memoryTree(t)
 	plain, err := os.Open(t.TempDir())
@@ -349,10 +348,10 @@ func TestSetPodsRefuses(t *testing.T) {
 	if err := s.SetPods(int(other.Fd())); err == nil {
 		t.Error("SetPods() in the tree of another controller = nil; want an error")
 	}
-	none(t, ring, s, 3)
+	noRecord(t, ring, s, 3)
 }
 
-func TestSumUp(t *testing.T) {
+func TestAddToParents(t *testing.T) {
 	rows := []Row{
 		{Cgroup: 1, Parent: 0, Usage: 100, InactiveFile: 1, ActiveFile: 2, Anon: 3, Unevictable: 4},
 		{Cgroup: 2, Parent: 0, Usage: 60, InactiveFile: 10},
@@ -365,7 +364,7 @@ func TestSumUp(t *testing.T) {
 		{Cgroup: 3, Parent: 1, Usage: 50, InactiveFile: 20, Anon: 30, Partial: true},
 		{Cgroup: 4, Parent: 0, Usage: 5, ActiveFile: 7, Unevictable: 1},
 	}
-	if diff := cmp.Diff(want, sumUp(rows)); diff != "" {
-		t.Errorf("sumUp() differs (-want +got):\n%s", diff)
+	if diff := cmp.Diff(want, addToParents(rows)); diff != "" {
+		t.Errorf("addToParents() differs (-want +got):\n%s", diff)
 	}
 }

@@ -7,20 +7,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Reads says how programs read the kernel's memory.
+// Reads is the method by which programs read the kernel's memory.
 type Reads string
 
-// The ways. The helper tells of a fault, which a load reads as zero; but under
-// lockdown=confidentiality there is no helper. Typed loads need Linux 6.2.
+// The methods. The helper returns an error on a fault, where a load reads zero. But the
+// kernel refuses the helper under lockdown=confidentiality. Typed loads need Linux 6.2.
 const (
 	ReadsByHelper Reads = "bpf_probe_read_kernel"
 	ReadsTyped    Reads = "bpf_rdonly_cast"
 )
 
-// ways lists what is tried, in this order.
-var ways = []Reads{ReadsByHelper, ReadsTyped}
+// readMethods lists the methods in the order in which they are tried.
+var readMethods = []Reads{ReadsByHelper, ReadsTyped}
 
-// object is one source file's object, built for each way to read.
+// object has the loaders of one source file's object, one for each method to read.
 type object map[Reads]func() (*ebpf.CollectionSpec, error)
 
 var (
@@ -30,11 +30,11 @@ var (
 	oomObject     = object{ReadsByHelper: loadOom, ReadsTyped: loadOomTyped}
 )
 
-// load has the kernel take the object that reads in the first way which the
-// verifier does not refuse, and returns that way.
+// load loads the object with the first method that the verifier does not refuse, and
+// returns that method. It fails with the errors of all methods tried.
 func (o object) load(load func(*ebpf.CollectionSpec) error) (Reads, error) {
 	var refused []error
-	for _, reads := range ways {
+	for _, reads := range readMethods {
 		spec, err := o[reads]()
 		if err == nil {
 			err = load(spec)
@@ -43,16 +43,17 @@ func (o object) load(load func(*ebpf.CollectionSpec) error) (Reads, error) {
 			return reads, nil
 		}
 		refused = append(refused, err)
-		if !refuses(err) {
+		if !verifierRefused(err) {
 			break
 		}
 	}
 	return "", errors.Join(refused...)
 }
 
-// refuses reports whether an error is the verifier's word on a program, which
-// another program may not get, and not one on privileges or on what there is.
-func refuses(err error) bool {
+// verifierRefused reports whether the verifier refused a program. The verifier may
+// accept the program with another method to read; missing privileges or memory are
+// no reason to try that.
+func verifierRefused(err error) bool {
 	var rejected *ebpf.VerifierError
 	return errors.As(err, &rejected) && !errors.Is(err, unix.EPERM)
 }

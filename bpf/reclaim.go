@@ -9,31 +9,31 @@ import (
 	"github.com/cilium/ebpf"
 )
 
-// Reclaim watches how the kernel reclaims the node's memory, and hurries the
-// sampler on the same [Ring] up when that begins.
+// Reclaim counts how the kernel reclaims the node's memory. When reclaim begins, it
+// makes the sampler on the same [Ring] use its shortest period for a while.
 type Reclaim struct {
-	hooked *hooked
-	ring   *Ring
+	attached *attachedObject
+	ring     *Ring
 }
 
 // ReclaimCounts are totals since the ring was opened.
 type ReclaimCounts struct {
 	KswapdWakes, KswapdSleeps uint64
-	// DirectBegins and DirectEnds count reclaims by tasks that wanted memory
-	// themselves; DirectTime is for how long those that ended have stalled.
+	// DirectBegins and DirectEnds count direct reclaims, in which a task that allocates
+	// reclaims memory itself. DirectTime is the stall time of those that have ended.
 	DirectBegins, DirectEnds uint64
 	DirectTime               time.Duration
-	// Throttles counts how often reclaim had to wait, also within a direct reclaim.
+	// Throttles counts how often reclaim was throttled, in direct reclaim too.
 	Throttles    uint64
 	ThrottleTime time.Duration
 }
 
-// Stall is how the tasks of one cgroup have stalled in direct reclaim.
+// Stall is the total of the stalls of one cgroup's tasks in direct reclaim.
 type Stall struct {
 	Cgroup        uint64 // inode number of the memory cgroup's directory
 	Count         uint64
 	Time, Longest time.Duration
-	Last          time.Duration // when the latest ended
+	Last          time.Duration // end of the latest stall, of CLOCK_MONOTONIC
 }
 
 var reclaimHooks = []hook{
@@ -44,25 +44,25 @@ var reclaimHooks = []hook{
 	{"vmscan", "mm_vmscan_throttled", reclaimProgThrottled, reclaimProgThrottledClassic},
 }
 
-// OpenReclaim attaches to the tracepoints of reclaim. An error wraps
-// [ErrUnavailable].
+// OpenReclaim attaches to the tracepoints of reclaim. The error wraps [ErrUnavailable]
+// if a retry can't help.
 func OpenReclaim(ring *Ring) (*Reclaim, error) {
-	var hooked *hooked
+	var attached *attachedObject
 	if _, err := reclaimObject.load(func(spec *ebpf.CollectionSpec) (err error) {
-		hooked, err = attachEither(spec, ring, reclaimHooks)
+		attached, err = attachEither(spec, ring, reclaimHooks)
 		return err
 	}); err != nil {
 		return nil, unavailable("watch reclaim", err)
 	}
-	return &Reclaim{hooked, ring}, nil
+	return &Reclaim{attached, ring}, nil
 }
 
-// Via says how the programs are attached.
-func (r *Reclaim) Via() Via { return r.hooked.via }
+// Via returns how the programs are attached.
+func (r *Reclaim) Via() Via { return r.attached.via }
 
-// Counts reads the totals, without a system call.
+// Counts returns the totals. It takes no system call, and fails after Close.
 func (r *Reclaim) Counts() (ReclaimCounts, error) {
-	if r.hooked.collection == nil {
+	if r.attached.collection == nil {
 		return ReclaimCounts{}, fmt.Errorf("read reclaim counts: %w", os.ErrClosed)
 	}
 	p := r.ring.pressure.first()
@@ -77,17 +77,17 @@ func (r *Reclaim) Counts() (ReclaimCounts, error) {
 	}, nil
 }
 
-// Stalls reads the totals of each cgroup that has stalled, in no order, into
-// stalls from its beginning. Of more than 4096 cgroups the kernel forgets some, the
-// longest ago first. It takes system calls for each cgroup and allocates.
+// Stalls returns the totals of each cgroup that has stalled, in no order. It reuses the
+// memory of stalls. The map has room for 4096 cgroups; the kernel then evicts the least
+// recently used. It takes system calls for each cgroup and allocates.
 func (r *Reclaim) Stalls(stalls []Stall) ([]Stall, error) {
 	stalls = stalls[:0]
-	if r.hooked.collection == nil {
+	if r.attached.collection == nil {
 		return stalls, fmt.Errorf("read stalls: %w", os.ErrClosed)
 	}
 	var id uint64
 	var raw reclaimStall
-	entries := r.hooked.collection.Maps[reclaimMapStalls].Iterate()
+	entries := r.attached.collection.Maps[reclaimMapStalls].Iterate()
 	for entries.Next(&id, &raw) {
 		stalls = append(stalls, Stall{
 			Cgroup: id, Count: raw.Count,
@@ -100,10 +100,10 @@ func (r *Reclaim) Stalls(stalls []Stall) ([]Stall, error) {
 	return stalls, nil
 }
 
-// Close detaches from the tracepoints. No other method may run at the same time.
-// Further calls do nothing.
+// Close detaches the programs. It must not run concurrently with another method. Further
+// calls do nothing.
 func (r *Reclaim) Close() error {
-	if err := r.hooked.Close(); err != nil {
+	if err := r.attached.Close(); err != nil {
 		return fmt.Errorf("close reclaim: %w", err)
 	}
 	return nil

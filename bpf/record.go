@@ -7,17 +7,17 @@ import (
 	"unsafe"
 )
 
-// Kind says which part of a [Record] is filled in.
+// Kind is the kind of a [Record]: it says which of its parts is set.
 type Kind uint32
 
 // The kinds of records.
 const (
 	KindCrossing Kind = 1 // a threshold was crossed
 	KindGone     Kind = 2 // the pods' cgroup was removed
-	KindVictim   Kind = 3 // the kernel's OOM killer took a process
+	KindVictim   Kind = 3 // the kernel's OOM killer chose a process
 )
 
-// Record is one event.
+// Record is one event of a [Ring].
 type Record struct {
 	Kind     Kind
 	Crossing Crossing
@@ -25,36 +25,37 @@ type Record struct {
 	Victim   Victim
 }
 
-// Crossing says that less is available than a threshold asks for. It is written
-// once: again only after there was a margin above the threshold, or after
-// [Sampler.Rearm]. A crossing that waits because file cache brought it is written
-// once more when it is answered (growth.h).
+// Crossing reports that less memory is available than a threshold requires. The sampler
+// writes one record per crossing, and the next only after available memory was above the
+// threshold by its margin, or after [Sampler.Rearm]. A crossing that waits because file
+// cache brought it is written once more when it is answered (growth.h).
 type Crossing struct {
-	Key    uint64 // of the Threshold
+	Key    uint64 // Threshold.Key
 	Source Source
-	// LastAbove is when the tick before saw no crossing; 0 if none has since the
-	// threshold was armed.
+	// LastAbove is the time of the latest tick that was not below the threshold; 0 if
+	// there was none since the threshold was armed.
 	LastAbove time.Duration
-	// Seen is when the crossing was, Sent when this record was written: later if
-	// there was no room before, or if the threshold was raised just then.
+	// Seen is the time of the tick that found the crossing, Sent the time of this
+	// record. Sent is later if the ring was full or the threshold had been reported
+	// just before.
 	Seen, Sent time.Duration
 	Available  uint64
 	Threshold  uint64
-	Period     time.Duration // between the tick that saw it and the one before
-	// Waiting says that file cache brought the crossing, and that other memory has
-	// not grown since by as much as the threshold's GrowthFloor.
+	Period     time.Duration // between the tick that found the crossing and the one before
+	// Waiting means that file cache brought the crossing, and that other memory has
+	// not grown by the threshold's GrowthFloor since.
 	Waiting bool
-	// Reference is what the crossing is compared with, At the crossing, Now the
-	// latest point and Recent the latest that is a second older than that. A point
-	// with Time 0 is none.
+	// Reference is the point that the crossing is compared with, At that of the
+	// crossing, Now the latest, and Recent the latest that is at least a second older
+	// than Now. A point with Time 0 is absent.
 	Reference, At, Recent, Now MemoryPoint
-	Sample                     Sample // of the tick that wrote it
+	Sample                     Sample // of the tick that wrote the record
 }
 
-// MemoryPoint is what was in use at one time, in bytes: file cache, which is active
-// file pages, and all other memory. Inactive file pages are not in use.
+// MemoryPoint is the working set at one time, in bytes, split into file cache (active
+// file pages) and all other memory. Inactive file pages are in neither.
 type MemoryPoint struct {
-	Time             time.Duration // of CLOCK_MONOTONIC; 0: none
+	Time             time.Duration // 0: absent
 	Other, FileCache uint64
 }
 
@@ -66,27 +67,27 @@ func (p *MemoryPoint) raw() samplerMemoryPoint {
 	return samplerMemoryPoint{Time: uint64(p.Time), Other: p.Other, FileCache: p.FileCache}
 }
 
-// Gone says that the cgroup given to [Sampler.SetPods] is no more.
+// Gone reports that the cgroup given to [Sampler.SetPods] was removed.
 type Gone struct {
 	Time   time.Duration
 	Cgroup uint64
 }
 
-// Victim is a process that the kernel's OOM killer is about to kill, for want of
-// memory in a cgroup or on the node.
+// Victim is a process that the kernel's OOM killer is about to kill, because a cgroup
+// or the node is out of memory.
 type Victim struct {
 	Time time.Duration
 	PID  int // the thread that was chosen
-	// TGID is its process, Comm its name, OOMScoreAdj its adjustment and Cgroup its
-	// memory cgroup. All of them are zero where the kernel's tracepoint tells no
-	// more than the PID.
+	// TGID is the thread's process, Comm its name, OOMScoreAdj its oom_score_adj and
+	// Cgroup its memory cgroup. All are zero where the kernel's tracepoint has only
+	// the PID.
 	TGID        int
 	Comm        string
 	OOMScoreAdj int
 	Cgroup      uint64
 }
 
-// Sample is what one tick has read.
+// Sample has the figures of one tick.
 type Sample struct {
 	Time time.Duration
 	Tick uint64
@@ -94,36 +95,38 @@ type Sample struct {
 	Pods Pods
 }
 
-// Node is the node's memory as memory.available counts it.
+// Node has the node's figures that memory.available is computed from.
 type Node struct {
-	Valid                                bool // false: it could not be read
+	Valid                                bool // false: the figures could not be read
 	Anon, File, InactiveFile, ActiveFile uint64
 	Slope                                int64 // of the working set, in bytes per second
 }
 
-// WorkingSet is what the kubelet subtracts from the capacity.
+// WorkingSet returns the node's working set, which the kubelet subtracts from the
+// capacity.
 func (n Node) WorkingSet() uint64 { return workingSet(n.Anon+n.File, n.InactiveFile) }
 
-// Pods is the memory of the pods' cgroup, with all that is below it.
+// Pods has the figures of the pods' cgroup, with everything below it.
 type Pods struct {
-	Valid bool // false: there is no such cgroup, or it could not be read
-	// Truncated says that the last walk did not get to the end of the tree, which is
-	// why the figures are not valid.
+	Valid bool // false: there is no such cgroup, or the figures could not be read
+	// Truncated means that the figures are not valid because the last walk gave up
+	// before the end of the tree.
 	Truncated bool
-	// Uncertain says that a threshold is crossed by so little that a survey of what
-	// removed and unlisted cgroups have is to decide, soon. Until then the figures are
-	// not valid.
+	// Uncertain means that the figures are not valid until the next survey: a threshold
+	// is crossed by less than the estimates for removed and unlisted cgroups can be
+	// wrong by.
 	Uncertain bool
-	Usage     uint64
-	// Walked is when the file figures were read, and WalkUsage what was in use then.
-	// Usage is as old as the sample.
+	Usage     uint64 // at the time of the sample
+	// Walked is the time of the walk that read the file figures, WalkUsage the usage
+	// that it read.
 	Walked                   time.Duration
 	WalkUsage                uint64
 	InactiveFile, ActiveFile uint64
 	Slope                    int64 // of the usage, in bytes per second
 }
 
-// WorkingSet is what the kubelet subtracts from the allocatable capacity.
+// WorkingSet returns the pods' working set, which the kubelet subtracts from the
+// allocatable capacity.
 func (p Pods) WorkingSet() uint64 { return workingSet(p.Usage, p.InactiveFile) }
 
 func workingSet(usage, inactiveFile uint64) uint64 { return usage - min(usage, inactiveFile) }
@@ -171,7 +174,7 @@ func (s *Sample) raw() samplerSample {
 	return raw
 }
 
-// enum valid of records.h.
+// The bits of enum valid in records.h.
 const (
 	validNode = 1 << iota
 	validPods
@@ -179,7 +182,8 @@ const (
 	podsUncertain
 )
 
-// decode reads one record. It reports false for a kind that it does not know.
+// decode parses one record. It returns false for an unknown kind, and an error for a
+// record that is too short.
 func (r *Record) decode(raw []byte) (bool, error) {
 	if len(raw) < 4 {
 		return false, fmt.Errorf("a record of %d bytes has no kind", len(raw))
@@ -226,7 +230,7 @@ func (r *Record) decode(raw []byte) (bool, error) {
 	return true, nil
 }
 
-// as reads raw, which starts at a multiple of 8, as a T.
+// as returns raw as a T. raw must be aligned to 8 bytes.
 func as[T any](raw []byte) (*T, error) {
 	var t T
 	if uintptr(len(raw)) < unsafe.Sizeof(t) {

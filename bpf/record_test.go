@@ -88,7 +88,7 @@ func FuzzDecode(f *testing.F) {
 func TestWorkingSet(t *testing.T) {
 	for _, test := range []struct{ usage, inactive, want uint64 }{
 		{0, 0, 0}, {10, 3, 7}, {3, 3, 0},
-		{3, 10, 0}, // the two are not read at the same moment
+		{3, 10, 0}, // the two figures are not read at the same time
 	} {
 		if got := (Pods{Usage: test.usage, InactiveFile: test.inactive}).WorkingSet(); got != test.want {
 			t.Errorf("WorkingSet() of %d with %d inactive = %d; want %d", test.usage, test.inactive, got, test.want)

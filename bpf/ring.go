@@ -9,8 +9,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Ring is the queue of records that all programs share: a BPF ring buffer, read
-// through its memory.
+// Ring is the BPF ring buffer into which all programs but [Forks] write their records.
 type Ring struct {
 	events    *ebpf.Map
 	pressures *ebpf.Map
@@ -18,7 +17,7 @@ type Ring struct {
 	buffer    ringbuf
 }
 
-// OpenRing makes an empty ring. An error wraps [ErrUnavailable].
+// OpenRing creates an empty ring. The error wraps [ErrUnavailable] if a retry can't help.
 func OpenRing() (_ *Ring, err error) {
 	spec, err := loadSampler()
 	if err != nil {
@@ -45,21 +44,21 @@ func OpenRing() (_ *Ring, err error) {
 	return r, nil
 }
 
-// FD returns the descriptor to wait on. It is readable (EPOLLIN) while there are
-// records to read, and stays the ring's.
+// FD returns the descriptor to wait on. It is readable (EPOLLIN) while there are records
+// to read. The ring owns it.
 func (r *Ring) FD() int { return r.events.FD() }
 
-// Next reads the oldest record into record and reports whether there was one. It
-// takes no system call, and allocates for the name in a [Victim] alone. One
-// goroutine at a time may call it. After an error the record that was not
-// understood is left behind.
+// Next takes the oldest record out of the ring, stores it in record and reports whether
+// there was one. It skips records of unknown kinds, and returns an error for one that is
+// too short, which it drops. It takes no system call and allocates only for the name in a
+// [Victim]. It must not be called concurrently.
 func (r *Ring) Next(record *Record) (bool, error) {
 	if r.buffer.consumer == nil {
 		return false, fmt.Errorf("read ring buffer: %w", os.ErrClosed)
 	}
 	known, err := false, error(nil)
 	take := func(raw []byte) { known, err = record.decode(raw) }
-	for !known && err == nil && r.buffer.next(take) { // a kind that is not known is left out
+	for !known && err == nil && r.buffer.next(take) {
 	}
 	if err != nil {
 		return false, fmt.Errorf("read ring buffer: %w", err)
@@ -67,9 +66,8 @@ func (r *Ring) Next(record *Record) (bool, error) {
 	return known, nil
 }
 
-// Close gives the memory back. The programs that write into the ring are to be
-// closed first, and no other method may run at the same time. Further calls do
-// nothing.
+// Close frees the ring. The caller must close the programs that write into it first. It
+// must not run concurrently with another method. Further calls do nothing.
 func (r *Ring) Close() error {
 	errs := []error{r.buffer.unmap(), r.pressure.unmap()}
 	for _, m := range []*ebpf.Map{r.events, r.pressures} {
@@ -83,8 +81,9 @@ func (r *Ring) Close() error {
 	return nil
 }
 
-// replacing loads an object with the ring's maps in place of its own.
-func replacing(r *Ring) *ebpf.CollectionOptions {
+// withMapsOf returns options that load an object with the ring's maps in place of the
+// object's own.
+func withMapsOf(r *Ring) *ebpf.CollectionOptions {
 	return &ebpf.CollectionOptions{MapReplacements: map[string]*ebpf.Map{
 		samplerMapEvents:    r.events,
 		samplerMapPressures: r.pressures,

@@ -11,11 +11,11 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ringbuf is the memory of a BPF ring buffer that one goroutine at a time reads
-// (kernel/bpf/ringbuf.c, Linux 5.8).
+// ringbuf is the mmapped memory of a BPF ring buffer (kernel/bpf/ringbuf.c, Linux 5.8).
+// It must not be read concurrently.
 type ringbuf struct {
-	consumer []byte // one page: how far user space has read
-	producer []byte // one page: how far the kernel has written; then the data, twice
+	consumer []byte // one page with the consumer position
+	producer []byte // one page with the producer position, then the data, mapped twice
 	data     []byte
 	mask     uint64
 }
@@ -33,7 +33,7 @@ func mapRingbuf(m *ebpf.Map) (r ringbuf, err error) {
 	return r, nil
 }
 
-// The header of a record: its length and two flags.
+// The header of a record has its length and two flags.
 const (
 	headerSize  = 8
 	busyBit     = 1 << 31
@@ -41,8 +41,8 @@ const (
 	lengthField = discardBit - 1
 )
 
-// next has take read the oldest record, and drops it then. It reports whether
-// there was one. It takes no system call.
+// next calls take with the oldest record, drops the record and reports whether there was
+// one. It takes no system call.
 func (r *ringbuf) next(take func(record []byte)) bool {
 	consumed := (*uint64)(unsafe.Pointer(&r.consumer[0]))
 	produced := (*uint64)(unsafe.Pointer(&r.producer[0]))
@@ -51,11 +51,11 @@ func (r *ringbuf) next(take func(record []byte)) bool {
 		if at >= atomic.LoadUint64(produced) {
 			return false
 		}
-		// The data is mapped twice in a row, so that no record is in two parts.
+		// The data is mapped twice in a row, so a record that wraps around is contiguous.
 		start := at & r.mask
 		header := atomic.LoadUint32((*uint32)(unsafe.Pointer(&r.data[start])))
 		if header&busyBit != 0 {
-			return false // it is being written, and the waiter is woken again
+			return false // still being written; the kernel wakes the waiter when it is done
 		}
 		length := uint64(header & lengthField)
 		written := header&discardBit == 0

@@ -14,24 +14,26 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Options of a [Sampler]. Zero means the default.
+// Options are the options of a [Sampler]. Zero means the default.
 type Options struct {
-	// Floor and Ceiling bound the time between two ticks: 200 µs and 50 ms.
+	// Floor and Ceiling bound the time between two ticks. Defaults: 200 µs and 50 ms.
 	Floor, Ceiling time.Duration
-	// CPUs of the node that are online: as many as this process may use. They say how fast memory
-	// can fill until it is known, and by how much the kernel's counters may drift.
+	// CPUs is the number of online CPUs. Until a fill rate has been measured, it
+	// determines the rate that is assumed. It also bounds the drift of the kernel's
+	// counters. Default: the number of CPUs that this process may use.
 	CPUs int
-	// Rows is how many cgroups the table of a walk has room for: 4096.
+	// Rows is the number of cgroups that the table of a walk has room for. Default: 4096.
 	Rows int
-	// WalkLimit is how long a walk may take, in a softirq, before it gives up: 5 ms.
+	// WalkLimit is the time after which a walk, which runs in a softirq, gives up.
+	// Default: 5 ms.
 	WalkLimit time.Duration
 }
 
-// Sampler is the timer in the kernel. It ticks from [OpenSampler] on.
+// Sampler is the timer in the kernel. It ticks from [OpenSampler] until Close.
 //
-// Arm, SetPods, SetWalk, Close are for one goroutine at a time among themselves.
-// Rearm, Kick, Walk, Rows, Sample and Stats may be called at any time by any, but
-// not while Close runs.
+// Arm, SetPods, SetWalk and Close must not be called concurrently with each other.
+// Rearm, Kick, Walk, Rows, Sample and Stats may be called concurrently, but not while
+// Close runs.
 type Sampler struct {
 	programs samplerPrograms
 	maps     samplerMaps
@@ -43,31 +45,37 @@ type Sampler struct {
 	rows    mapped[samplerRow]
 
 	mu     sync.Mutex
-	want   samplerControl // what control says
+	want   samplerControl // the content of control
 	pods   *anchor
 	closed atomic.Bool
 	cpus   int
-	nodes  uint64 // those with memory, when it was opened
+	nodes  uint64 // NUMA nodes with memory when the sampler was opened, one bit each
 	reads  Reads
 }
 
+// The defaults of [Options].
 const (
-	defaultFloor   = 200 * time.Microsecond
+	// A tick that only reads the node takes less than 1 µs: less than 0.5 % of a CPU.
+	defaultFloor = 200 * time.Microsecond
+	// Bounds the age of the latest sample, which readers get without a tick of their own.
 	defaultCeiling = 50 * time.Millisecond
 	defaultRows    = 4096
-	defaultLimit   = 5 * time.Millisecond
+	// A softirq delays everything else on its CPU.
+	defaultWalkLimit = 5 * time.Millisecond
+)
 
-	// How fast memory fills: at first each CPU is thought to clear pages at 3 GiB/s;
-	// never is it thought to be less than 1 GiB/s in all, nor more than 12 GiB/s a
-	// CPU, whatever a counter that jumps looks like.
+const (
+	// The fill rates that periods are computed from, in bytes per second. At first each
+	// CPU is assumed to clear pages at 3 GiB/s. The rate is at least 1 GiB/s in all, and
+	// at most 12 GiB/s per CPU even if a counter jumps.
 	rateStart   = 3 << 30
 	rateFloor   = 1 << 30
 	rateCeiling = 12 << 30
 )
 
-// OpenSampler loads the sampler and starts its timer, with no threshold armed. It
-// writes its records into ring. An error wraps [ErrUnavailable] where this kernel
-// or this process can't have it.
+// OpenSampler loads the sampler and starts its timer, with no threshold armed. The
+// sampler writes its records into ring. The error wraps [ErrUnavailable] if this kernel
+// or this process can't run it.
 func OpenSampler(ring *Ring, o Options) (_ *Sampler, err error) {
 	if o.Floor == 0 {
 		o.Floor = defaultFloor
@@ -82,7 +90,7 @@ func OpenSampler(ring *Ring, o Options) (_ *Sampler, err error) {
 		o.Rows = defaultRows
 	}
 	if o.WalkLimit == 0 {
-		o.WalkLimit = defaultLimit
+		o.WalkLimit = defaultWalkLimit
 	}
 	if o.Floor < 0 || o.Ceiling < o.Floor || o.CPUs < 0 || o.Rows < 0 || o.Rows > 1<<16 || o.WalkLimit < 0 {
 		return nil, fmt.Errorf("open sampler: options %+v are out of range", o)
@@ -116,7 +124,8 @@ func (s *Sampler) load(ring *Ring, o Options) error {
 	if err != nil {
 		return fmt.Errorf("open sampler: %w", err)
 	}
-	// Before the nodes are looked for, so that one which comes meanwhile shows later.
+	// Read before the program start finds the nodes: if a node gets memory between the
+	// two, Outdated reports it.
 	if s.nodes, err = readNodes(nodesWithMemory); err != nil {
 		return fmt.Errorf("open sampler: %w", err)
 	}
@@ -145,7 +154,7 @@ func (s *Sampler) loadObject(spec *ebpf.CollectionSpec, ring *Ring, o Options, o
 		samplerPrograms
 		samplerMaps
 	}
-	if err := spec.LoadAndAssign(&objects, replacing(ring)); err != nil {
+	if err := spec.LoadAndAssign(&objects, withMapsOf(ring)); err != nil {
 		return err
 	}
 	s.programs, s.maps = objects.samplerPrograms, objects.samplerMaps
@@ -172,7 +181,8 @@ func (s *Sampler) mapObject() (err error) {
 	return nil
 }
 
-// startError says what start's answer means, an enum of sampler.bpf.c.
+// startError returns the error for a return value of the programs start and kick, which
+// is an enum in sampler.bpf.c.
 func startError(code uint32) error {
 	switch code {
 	case 0:
@@ -180,17 +190,18 @@ func startError(code uint32) error {
 	case 1:
 		return errors.New("the memory controller is off")
 	case 2:
-		return errors.New("no NUMA node was found")
+		return errors.New("no NUMA node found")
 	case 3:
 		return errNoTimer
 	}
-	return fmt.Errorf("answer %d", code)
+	return fmt.Errorf("unknown return value %d", code)
 }
 
-// Reads says how the sampler reads the kernel's memory.
+// Reads returns the method by which the sampler reads the kernel's memory.
 func (s *Sampler) Reads() Reads { return s.reads }
 
-// publish hands want over to the timer as a whole.
+// publish writes want into the shared map. The sequence number is odd during the write,
+// so that the timer never uses a part of it.
 func (s *Sampler) publish() {
 	s.want.Seq += 2
 	shared := s.control.first()
@@ -201,10 +212,10 @@ func (s *Sampler) publish() {
 	atomic.StoreUint64(&shared.Seq, s.want.Seq)
 }
 
-// SetPods makes the sampler follow the cgroup of a directory in the tree of the
-// memory controller; -1 is none. The descriptor may be closed afterwards. When
-// the cgroup is removed, a [Gone] is written and the pods' figures are not valid
-// until another is set.
+// SetPods sets the cgroup of all pods, by a descriptor of its directory in the tree of
+// the memory controller; -1 sets none. The caller may close the descriptor afterwards.
+// When the cgroup is removed, the sampler writes a [Gone], and the pods' figures are
+// not valid until another cgroup is set.
 func (s *Sampler) SetPods(dir int) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -225,14 +236,14 @@ func (s *Sampler) SetPods(dir int) error {
 		s.want.Pods, s.want.PodsId = pods.cgroup, pods.id
 	}
 	s.publish()
-	if err := old.close(); err != nil { // only now, see take_control
+	if err := old.close(); err != nil { // after publish, see take_control in sampler.bpf.c
 		return fmt.Errorf("set pods' cgroup: %w", err)
 	}
 	return s.Kick()
 }
 
-// Kick makes the next tick happen now. It takes one system call and allocates
-// nothing, nor when it fails.
+// Kick makes the next tick happen now. It takes one system call. It does not allocate,
+// even if it fails.
 func (s *Sampler) Kick() error {
 	if s.closed.Load() {
 		return errKickClosed
@@ -244,8 +255,8 @@ func (s *Sampler) Kick() error {
 	return startError(code)
 }
 
-// Sample reads the latest tick into sample, without a system call. It allocates nothing,
-// nor when it fails.
+// Sample stores the figures of the latest tick in sample. It returns [ErrNoTick] before
+// the first tick. It takes no system call and does not allocate, even if it fails.
 func (s *Sampler) Sample(sample *Sample) error {
 	var raw samplerLatest
 	if err := s.read(&raw); err != nil {
@@ -255,8 +266,8 @@ func (s *Sampler) Sample(sample *Sample) error {
 	return nil
 }
 
-// read copies the latest tick. The writer is a softirq that runs for microseconds,
-// so that a reader which meets it need not try often.
+// read copies the latest tick. It retries while a tick changes it: the writer is a
+// softirq that runs for microseconds.
 func (s *Sampler) read(raw *samplerLatest) error {
 	if s.closed.Load() {
 		return errReadClosed
@@ -278,8 +289,9 @@ func (s *Sampler) read(raw *samplerLatest) error {
 	return errReadBusy
 }
 
-// Inject writes a crossing into the ring as if it had been seen, so that all that
-// comes after can be tested without pressure.
+// Inject writes a crossing into the ring as if the sampler had found it, so that
+// everything behind the ring can be tested without memory pressure. It returns
+// [ErrFull] if the ring has no room.
 func (s *Sampler) Inject(c Crossing) error {
 	raw := samplerCrossing{
 		Kind: uint32(KindCrossing), Source: uint32(c.Source), Key: c.Key,
@@ -301,10 +313,10 @@ func (s *Sampler) Inject(c Crossing) error {
 	return nil
 }
 
-// ErrFull says that the ring has no room for a record.
+// ErrFull means that the ring has no room for a record.
 var ErrFull = errors.New("the ring buffer is full")
 
-// Close stops the timer and gives everything back. Further calls do nothing.
+// Close stops the timer and frees the sampler. Further calls do nothing.
 func (s *Sampler) Close() error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -312,8 +324,8 @@ func (s *Sampler) Close() error {
 		return nil
 	}
 	var errs []error
-	// The map of the timer goes first: with its last descriptor the timer is
-	// cancelled, and none of what it reads is gone before.
+	// The timer's map is closed first: the kernel cancels the timer with the map's last
+	// descriptor, and the timer reads the other maps until then.
 	if s.maps.Clocks != nil {
 		errs = append(errs, s.maps.Clocks.Close(), s.programs.Close())
 	}

@@ -26,8 +26,8 @@ func vmstat(t *testing.T) Node {
 	}
 }
 
-// The figures are those of /proc/vmstat. Other processes allocate meanwhile, so the
-// file is read before and after, until it has moved little.
+// The figures are those of /proc/vmstat. Since other processes allocate, the test reads the
+// file before and after, and repeats until the difference is small.
 func TestNodeFigures(t *testing.T) {
 	const little, near = 8 * mib, mib
 	_, s := openSampler(t, Options{})
@@ -38,9 +38,9 @@ func TestNodeFigures(t *testing.T) {
 			t.Log(differs)
 		}
 	}()
-	eventually(t, "a moment of calm, and the figures of /proc/vmstat", func() bool {
+	eventually(t, "sample with the figures of /proc/vmstat", func() bool {
 		before := figures(vmstat(t))
-		raw := now(t, s)
+		raw := tickNow(t, s)
 		after := figures(vmstat(t))
 		var sample Sample
 		sample.set(&raw.Sample)
@@ -65,11 +65,11 @@ func TestNodeFigures(t *testing.T) {
 	}
 }
 
-// below returns a threshold that is crossed when the node's working set has grown
-// by so much.
-func below(t *testing.T, s *Sampler, room, margin uint64) Threshold {
+// thresholdBelow returns a threshold that is crossed when the node's working set has grown
+// by room bytes.
+func thresholdBelow(t *testing.T, s *Sampler, room, margin uint64) Threshold {
 	t.Helper()
-	raw := now(t, s)
+	raw := tickNow(t, s)
 	var sample Sample
 	sample.set(&raw.Sample)
 	return Threshold{Key: 7, Capacity: sample.Node.WorkingSet() + 2*gib, Available: 2*gib - room, Margin: margin}
@@ -78,13 +78,13 @@ func below(t *testing.T, s *Sampler, room, margin uint64) Threshold {
 func TestCrossing(t *testing.T) {
 	ring, s := openSampler(t, Options{})
 	hog := startHog(t, makeCgroup(t))
-	// Others may give back memory meanwhile, but not as much as the margin.
-	th := below(t, s, 192*mib, 2*gib)
+	// Other processes may free memory, but less than the margin.
+	th := thresholdBelow(t, s, 192*mib, 2*gib)
 	arm(t, s, th)
-	none(t, ring, s, 3)
+	noRecord(t, ring, s, 3)
 
-	hog.do("grow %d", 384*mib)
-	record := next(t, ring)
+	hog.run("grow %d", 384*mib)
+	record := nextRecord(t, ring)
 	c := record.Crossing
 	if record.Kind != KindCrossing || c.Key != 7 || c.Source != SourceNode || c.Threshold != th.Available {
 		t.Fatalf("Next() = %+v; want a crossing of %+v", record, th)
@@ -96,40 +96,40 @@ func TestCrossing(t *testing.T) {
 		t.Errorf("last above %s, seen %s, sent %s; want them in order", c.LastAbove, c.Seen, c.Sent)
 	}
 	if c.Sample.Time != c.Seen || c.Sample.Node.Slope <= 0 {
-		t.Errorf("sample of %s with slope %d; want the one of %s, and memory filling", c.Sample.Time, c.Sample.Node.Slope, c.Seen)
+		t.Errorf("sample of %s with slope %d; want that of %s, with a positive slope", c.Sample.Time, c.Sample.Node.Slope, c.Seen)
 	}
 	t.Logf("seen %s after it was above, %d KiB below, slope %d MiB/s", c.Seen-c.LastAbove, (th.Available-c.Available)>>10, c.Sample.Node.Slope>>20)
-	none(t, ring, s, 20)
+	noRecord(t, ring, s, 20)
 }
 
-// A threshold that is crossed when it is armed raises at once, and does so again
-// when its owner asks, but never more often than every 10 ms.
+// A threshold that is crossed when it is armed is reported at once, and again after Rearm,
+// but at most every 10 ms.
 func TestArmCrossed(t *testing.T) {
 	ring, s := openSampler(t, Options{})
-	th := below(t, s, 0, 0)
+	th := thresholdBelow(t, s, 0, 0)
 	th.Available += gib
 	arm(t, s, Threshold{Key: 1, Capacity: th.Capacity, Available: 1}, th)
-	first := next(t, ring).Crossing
+	first := nextRecord(t, ring).Crossing
 	if first.Key != 7 || first.LastAbove != 0 {
 		t.Errorf("crossing = %+v; want key 7, never above", first)
 	}
-	none(t, ring, s, 20)
+	noRecord(t, ring, s, 20)
 
-	if err := s.Rearm(0); err != nil { // is not crossed
+	if err := s.Rearm(0); err != nil { // not crossed
 		t.Fatal(err)
 	}
-	none(t, ring, s, 20)
+	noRecord(t, ring, s, 20)
 
 	last := first.Sample.Time
 	for range 50 {
 		if err := s.Rearm(1); err != nil {
 			t.Fatal(err)
 		}
-		now(t, s)
+		tickNow(t, s)
 	}
-	records := drain(t, ring)
+	records := takeRecords(t, ring)
 	if len(records) == 0 {
-		records = append(records, next(t, ring))
+		records = append(records, nextRecord(t, ring))
 	}
 	for _, r := range records {
 		if r.Crossing.Sample.Time-last < 10*time.Millisecond {
@@ -142,10 +142,10 @@ func TestArmCrossed(t *testing.T) {
 	}
 }
 
-// Active file pages are used, or available where they are to count.
+// Active file pages count as used, or as available with CountCache.
 func TestCountCache(t *testing.T) {
 	ring, s := openSampler(t, Options{})
-	raw := now(t, s)
+	raw := tickNow(t, s)
 	var sample Sample
 	sample.set(&raw.Sample)
 	active := sample.Node.ActiveFile
@@ -156,23 +156,23 @@ func TestCountCache(t *testing.T) {
 	counting := th
 	counting.Key, counting.CountCache = 2, true
 	arm(t, s, counting, th)
-	c := next(t, ring).Crossing
+	c := nextRecord(t, ring).Crossing
 	if off := int64(c.Available) - gib; c.Key != 1 || max(off, -off) > int64(active/2) {
-		t.Errorf("crossing = %+v; want key 1 alone, with about 1 GiB available", c)
+		t.Errorf("crossing = %+v; want only key 1, with about 1 GiB available", c)
 	}
-	none(t, ring, s, 20)
+	noRecord(t, ring, s, 20)
 
 	counting.Available = gib + 2*active
 	arm(t, s, counting)
-	c = next(t, ring).Crossing
+	c = nextRecord(t, ring).Crossing
 	if off := int64(c.Available) - gib - int64(active); max(off, -off) > int64(active/2) {
-		t.Errorf("crossing = %+v; want %d bytes more available, which are active file pages", c, active)
+		t.Errorf("crossing = %+v; want %d more bytes available for active file pages", c, active)
 	}
 }
 
-func TestArmRefuses(t *testing.T) {
+func TestArmInvalid(t *testing.T) {
 	ring, s := openSampler(t, Options{})
-	th := below(t, s, 0, 0)
+	th := thresholdBelow(t, s, 0, 0)
 	th.Available += gib
 	for _, thresholds := range [][]Threshold{
 		make([]Threshold, MaxThresholds+1),
@@ -183,10 +183,10 @@ func TestArmRefuses(t *testing.T) {
 			t.Errorf("Arm(%+v) = nil; want an error", thresholds)
 		}
 	}
-	none(t, ring, s, 3)
+	noRecord(t, ring, s, 3)
 	arm(t, s, slices.Repeat([]Threshold{th}, MaxThresholds)...)
 	eventually(t, "all to be raised", func() bool { return s.latest.first().Stats.Raised >= uint64(MaxThresholds) })
-	if got := len(drain(t, ring)); got != MaxThresholds {
+	if got := len(takeRecords(t, ring)); got != MaxThresholds {
 		t.Errorf("%d records; want %d", got, MaxThresholds)
 	}
 }
@@ -196,29 +196,29 @@ func TestArmRefuses(t *testing.T) {
 func TestPeriod(t *testing.T) {
 	const floor, ceiling = 300 * time.Microsecond, 20 * time.Millisecond
 	ring, s := openSampler(t, Options{Floor: floor, Ceiling: ceiling})
-	if got := time.Duration(now(t, s).Stats.Period); got != ceiling {
+	if got := time.Duration(tickNow(t, s).Stats.Period); got != ceiling {
 		t.Errorf("period without thresholds = %s; want %s", got, ceiling)
 	}
 
-	// One that is crossed has a say for no more than a second.
-	crossed := below(t, s, 0, 0)
+	// A threshold that is crossed affects the period for only a second.
+	crossed := thresholdBelow(t, s, 0, 0)
 	crossed.Available += gib
 	arm(t, s, crossed)
-	next(t, ring)
-	if got := time.Duration(now(t, s).Stats.Period); got > time.Millisecond {
+	nextRecord(t, ring)
+	if got := time.Duration(tickNow(t, s).Stats.Period); got > time.Millisecond {
 		t.Errorf("period after a crossing = %s; want 1ms at most", got)
 	}
-	eventually(t, "the ceiling", func() bool { return time.Duration(now(t, s).Stats.Period) == ceiling })
+	eventually(t, "the ceiling", func() bool { return time.Duration(tickNow(t, s).Stats.Period) == ceiling })
 
-	// The working set moves, so that it takes several attempts to be near a threshold.
+	// The working set changes, so it takes several attempts to be near a threshold.
 	for _, test := range []struct {
 		room uint64
 		min  time.Duration
 	}{{2 * gib, ceiling}, {64 * mib, 2 * floor}, {mib, floor}} {
 		eventually(t, fmt.Sprintf("a period for %d MiB", test.room/mib), func() bool {
-			th := below(t, s, test.room, 0)
+			th := thresholdBelow(t, s, test.room, 0)
 			arm(t, s, th)
-			raw := now(t, s)
+			raw := tickNow(t, s)
 			var sample Sample
 			sample.set(&raw.Sample)
 			available := th.Capacity - sample.Node.WorkingSet()
@@ -233,10 +233,10 @@ func TestPeriod(t *testing.T) {
 	}
 }
 
-// A crossing that finds the ring full is counted, and comes when there is room.
-func TestOverrun(t *testing.T) {
+// A crossing while the ring is full is counted, and written when there is room.
+func TestFullRing(t *testing.T) {
 	ring, s := openSampler(t, Options{})
-	th := below(t, s, 0, 0)
+	th := thresholdBelow(t, s, 0, 0)
 	th.Available += gib
 	filled := 0
 	for ; ; filled++ {
@@ -249,18 +249,18 @@ func TestOverrun(t *testing.T) {
 		}
 	}
 	arm(t, s, th)
-	eventually(t, "the loss to be counted", func() bool { return now(t, s).Stats.Lost == 1 })
+	eventually(t, "the loss to be counted", func() bool { return tickNow(t, s).Stats.Lost == 1 })
 	for range 10 {
-		if got := now(t, s).Stats.Lost; got != 1 {
+		if got := tickNow(t, s).Stats.Lost; got != 1 {
 			t.Fatalf("lost = %d; want 1 for one crossing", got)
 		}
 	}
-	records := drain(t, ring)
+	records := takeRecords(t, ring)
 	if len(records) < filled {
 		t.Fatalf("%d records; want %d at least", len(records), filled)
 	}
 	if len(records) == filled {
-		records = append(records, next(t, ring))
+		records = append(records, nextRecord(t, ring))
 	}
 	last := records[len(records)-1].Crossing
 	if last.Key != 7 || last.Sent <= last.Seen {
@@ -281,18 +281,18 @@ func TestInject(t *testing.T) {
 			Pods: Pods{Valid: true, Usage: 14, Walked: 15, InactiveFile: 16, ActiveFile: 17, Slope: -18},
 		},
 	}}
-	// So many that the ring begins anew several times.
+	// Enough records to wrap around the ring several times.
 	for range 600 {
 		if err := s.Inject(want.Crossing); err != nil {
 			t.Fatal(err)
 		}
-		if diff := cmp.Diff(want, next(t, ring)); diff != "" {
+		if diff := cmp.Diff(want, nextRecord(t, ring)); diff != "" {
 			t.Fatalf("Next() differs from what was injected (-want +got):\n%s", diff)
 		}
 	}
 }
 
-// runSampler has a sampler and says which map it writes to.
+// runSampler runs a sampler and prints the id of the map that it writes to.
 func runSampler(t *testing.T) {
 	_, s := openSampler(t, Options{})
 	info, err := s.maps.Latests.Info()
@@ -304,10 +304,10 @@ func runSampler(t *testing.T) {
 	_, _ = os.Stdin.Read(make([]byte, 1))
 }
 
-// The timer ends with its process, however that ends.
-func TestKilled(t *testing.T) {
+// The timer ends with its process, even if that is killed.
+func TestTimerEndsWithProcess(t *testing.T) {
 	_, clock := openSampler(t, Options{})
-	cmd := body("sampler")
+	cmd := helperProcess("sampler")
 	in, err := cmd.StdinPipe()
 	if err != nil {
 		t.Fatal(err)
@@ -344,17 +344,17 @@ func TestKilled(t *testing.T) {
 		return raw.Sample.Tick
 	}
 	alive := ticks()
-	eventually(t, "ticks of the living", func() bool { return ticks() > alive+3 })
+	eventually(t, "tick of the process", func() bool { return ticks() > alive+3 })
 	if err := cmd.Process.Kill(); err != nil {
 		t.Fatal(err)
 	}
 	_ = cmd.Wait()
-	dead, start := ticks(), now(t, clock).Sample.Time
+	dead, start := ticks(), tickNow(t, clock).Sample.Time
 	eventually(t, "half a second", func() bool {
-		return now(t, clock).Sample.Time > start+uint64(500*time.Millisecond)
+		return tickNow(t, clock).Sample.Time > start+uint64(500*time.Millisecond)
 	})
 	if got := ticks(); got != dead {
-		t.Errorf("%d ticks half a second after the process's end, %d at the end; want no more", got, dead)
+		t.Errorf("%d ticks half a second after the process was killed, %d before; want no more", got, dead)
 	}
 }
 
@@ -386,7 +386,7 @@ func TestClosed(t *testing.T) {
 	}
 }
 
-func TestOptionsRefused(t *testing.T) {
+func TestInvalidOptions(t *testing.T) {
 	ring := openRing(t)
 	for _, o := range []Options{
 		{Floor: -1}, {Ceiling: -1}, {CPUs: -1}, {Rows: -1}, {Rows: 1 << 20},
@@ -396,7 +396,7 @@ func TestOptionsRefused(t *testing.T) {
 			s.Close()
 			t.Errorf("OpenSampler(%+v) = nil; want an error", o)
 		} else if errors.Is(err, ErrUnavailable) {
-			t.Errorf("OpenSampler(%+v) = %v; want an error of the caller's", o, err)
+			t.Errorf("OpenSampler(%+v) = %v; want another error", o, err)
 		}
 	}
 }

@@ -5,33 +5,33 @@ import (
 	"time"
 )
 
-// Stats counts what the sampler does. Totals are since it was opened.
+// Stats are counters and durations of the sampler. Totals are since [OpenSampler].
 type Stats struct {
 	Ticks    uint64
 	LastTick time.Duration
 	Period   time.Duration // until the next tick
-	Rate     uint64        // fastest fill that is reckoned with, in bytes per second
+	Rate     uint64        // fill rate that the period is computed from, in bytes per second
 	Raised   uint64        // crossings written
-	// Lost counts records that found no room in the ring. A crossing is then tried
-	// again in each tick for as long as it lasts.
+	// Lost counts crossings for which the ring was full. The sampler tries again in each
+	// tick as long as the threshold is crossed.
 	Lost uint64
-	// RunTime is the time spent in ticks, Longest the longest of them.
+	// RunTime is the time spent in ticks, Longest that of the longest tick.
 	RunTime, Longest time.Duration
 	Walks            uint64
-	WalkTime         time.Duration // the last walk's
+	WalkTime         time.Duration // of the last walk
 	Surveys          uint64
-	SurveyTime       time.Duration // the last survey's
-	SurveySlices     uint64        // likewise
+	SurveyTime       time.Duration // of the last survey
+	SurveySlices     uint64        // of the last survey
 	Truncated        uint64        // walks that took too long, walks and surveys with more cgroups than rows
 	Faults           uint64        // figures that could not be read
 	Nodes            uint64        // NUMA nodes with memory
-	// Drift is how far the node's working set may be from the truth for what the
-	// CPUs have not yet added to the node's counters.
+	// Drift bounds the error of the node's working set: changes that the CPUs have not
+	// yet added to the node's counters, in bytes.
 	Drift uint64
 }
 
-// Stats reads the counters, without a system call. It allocates nothing, nor when it
-// fails.
+// Stats returns the counters. It returns [ErrNoTick] before the first tick. It takes no
+// system call and does not allocate, even if it fails.
 func (s *Sampler) Stats() (Stats, error) {
 	var raw samplerLatest
 	if err := s.read(&raw); err != nil {
@@ -50,10 +50,10 @@ func (s *Sampler) Stats() (Stats, error) {
 	}, nil
 }
 
-// Drift bounds, in bytes, what so many CPUs hold back of the three counters of each
-// NUMA node that make a working set. mm/vmstat.c: calculate_normal_threshold gives no
-// CPU more than 125 pages.
+// Drift returns a bound, in bytes, on the changes that CPUs have not yet added to the
+// three counters of each NUMA node that a working set is computed from. The bound is 125
+// pages for each CPU and counter (mm/vmstat.c: calculate_normal_threshold).
 func Drift(cpus int, nodes uint64) uint64 {
-	const items, pages = 3, 125
-	return items * pages * uint64(cpus) * max(nodes, 1) * uint64(os.Getpagesize())
+	const counters, pages = 3, 125
+	return counters * pages * uint64(cpus) * max(nodes, 1) * uint64(os.Getpagesize())
 }

@@ -8,8 +8,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Commands of bpf(2), from include/uapi/linux/bpf.h: one that the library's call
-// allocates for, and one that it has no call for with a cgroup.
+// Commands of bpf(2), from include/uapi/linux/bpf.h. cilium/ebpf allocates for
+// BPF_PROG_TEST_RUN, and can't create a link of an iterator over a cgroup.
 const (
 	cmdProgTestRun = 10
 	cmdLinkCreate  = 28
@@ -17,8 +17,8 @@ const (
 	cgroupIterSelfOnly = 1
 )
 
-// testRunAttr is the part of union bpf_attr that BPF_PROG_TEST_RUN reads. The
-// pointers are pointers so that they stay right when a stack moves.
+// testRunAttr is the part of union bpf_attr that BPF_PROG_TEST_RUN reads. Its pointers
+// have pointer types, so that Go updates them when it moves a stack.
 type testRunAttr struct {
 	progFD      uint32
 	retval      uint32
@@ -38,8 +38,8 @@ type testRunAttr struct {
 	_           uint32
 }
 
-// run runs a SEC("syscall") program once with a context, which may be nil, and
-// returns what it returned. It does not allocate, nor when it fails.
+// run runs a SEC("syscall") program once with a context, which may be nil, and returns
+// the program's return value. It does not allocate, even if it fails.
 func run(prog *ebpf.Program, context unsafe.Pointer, size uintptr) (uint32, error) {
 	attr := testRunAttr{progFD: uint32(prog.FD()), ctxSizeIn: uint32(size), ctxIn: context}
 	_, _, errno := unix.Syscall(unix.SYS_BPF, cmdProgTestRun, uintptr(unsafe.Pointer(&attr)), unsafe.Sizeof(attr))
@@ -49,17 +49,18 @@ func run(prog *ebpf.Program, context unsafe.Pointer, size uintptr) (uint32, erro
 	return attr.retval, nil
 }
 
-// runError is the kernel's answer to run. Numbers below 256 become an error without
-// memory for it (runtime/iface.go: convT64).
+// runError is the errno of run. Go converts values below 256 to an interface without
+// allocating (runtime/iface.go: convT64).
 type runError unix.Errno
 
 // Error implements error.
 func (e runError) Error() string { return "run bpf program: " + unix.Errno(e).Error() }
 
-// Unwrap returns the number.
+// Unwrap returns the errno.
 func (e runError) Unwrap() error { return unix.Errno(e) }
 
-// linkCgroupIter links an iterator program to the one cgroup of a directory.
+// linkCgroupIter creates a link of an iterator program to the cgroup of a directory and
+// returns its descriptor.
 func linkCgroupIter(prog *ebpf.Program, dir int) (int, error) {
 	info := struct { // union bpf_iter_link_info
 		order    uint32

@@ -9,37 +9,36 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Row is what one cgroup uses, with all that is below it.
+// Row has the memory of one cgroup, with everything below it.
 type Row struct {
 	Cgroup uint64 // inode number of its directory
-	// Parent is the index of the row of the cgroup above, which stands before this
-	// one; the first row's is its own.
+	// Parent is the index of the parent's row, which is lower than this row's. The first
+	// row is its own parent.
 	Parent int
 	Usage  uint64
-	// InactiveFile and ActiveFile are page cache as memory.stat counts it, but as
-	// of this moment.
+	// InactiveFile and ActiveFile are page cache as in memory.stat, but at the time of
+	// the walk; memory.stat may be seconds old.
 	InactiveFile, ActiveFile uint64
-	// Anon is what stands on the LRU lists of anonymous memory: with tmpfs, without
-	// what is locked. Unevictable is the latter.
+	// Anon is the size of the LRU lists of anonymous memory, which include tmpfs but not
+	// locked pages. Unevictable has the locked pages.
 	Anon, Unevictable uint64
-	// Partial says that there are cgroups below that the walk did not visit: the
-	// figures but Usage are, of those, as of the last survey.
+	// Partial means that the walk did not visit some cgroups below. Their figures, except
+	// for Usage, are those of the last survey.
 	Partial bool
 }
 
-// WorkingSet is the usage without inactive file pages.
+// WorkingSet returns the usage without inactive file pages.
 func (r *Row) WorkingSet() uint64 { return workingSet(r.Usage, r.InactiveFile) }
 
 // Table describes the rows of one walk.
 type Table struct {
 	Time      time.Duration // when the walk began
-	Truncated bool          // the walk took too long; what is there is not all
+	Truncated bool          // the walk took too long; rows are missing
 }
 
-// SetWalk makes the sampler read all cgroups of the pods anew whenever the last
-// reading is as old as period: 0 is never, except on demand and where a crossing may
-// come of it. Ticks are no closer than the sampler's floor and no further apart than
-// its ceiling, and walks take at most a quarter of the time.
+// SetWalk sets the age at which the sampler repeats the walk of the pods' cgroups. With 0
+// it walks only on demand and where a threshold of the pods depends on it. The time
+// between ticks remains within its bounds, and walks take at most a quarter of the time.
 func (s *Sampler) SetWalk(period time.Duration) error {
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -54,10 +53,10 @@ func (s *Sampler) SetWalk(period time.Duration) error {
 	return s.Kick()
 }
 
-// Walk has all cgroups of the pods read now, and returns when there is a table
-// whose reading began after this call did. It allocates nothing, nor when it fails.
-// Where none comes within limit, and so where there is no cgroup of the pods, it is
-// an [os.ErrDeadlineExceeded].
+// Walk requests a walk of the pods' cgroups and returns when there is a table of a walk
+// that began after the call. It returns an error that wraps [os.ErrDeadlineExceeded] if
+// there is none within limit, for example because no pods' cgroup is set. It does not
+// allocate, even if it fails.
 func (s *Sampler) Walk(limit time.Duration) error {
 	if s.closed.Load() {
 		return errWalkClosed
@@ -68,8 +67,8 @@ func (s *Sampler) Walk(limit time.Duration) error {
 	if err := s.Kick(); err != nil {
 		return err
 	}
-	// By now the softirq has run on this CPU, as a rule. Where it was left to
-	// ksoftirqd, that has to get the CPU.
+	// The softirq normally has run on this CPU by now. If the kernel left it to
+	// ksoftirqd, the sleep lets that thread run.
 	for start := time.Now(); atomic.LoadUint64(&table.Done) <= begun; {
 		if time.Since(start) > limit {
 			return errWalkLate
@@ -80,9 +79,9 @@ func (s *Sampler) Walk(limit time.Duration) error {
 	return nil
 }
 
-// Rows reads the table of the latest walk into rows, from its beginning, and
-// returns it with what the walk found. It takes no system call, and allocates only
-// when rows has not the capacity. Before the first walk it is [ErrNoTable].
+// Rows returns the table of the latest walk. It reuses the memory of rows, takes no
+// system call and allocates only if the capacity of rows is too small. It returns
+// [ErrNoTable] before the first walk.
 func (s *Sampler) Rows(rows []Row) ([]Row, Table, error) {
 	if s.closed.Load() {
 		return rows[:0], Table{}, errRowsClosed
@@ -110,29 +109,29 @@ func (s *Sampler) Rows(rows []Row) ([]Row, Table, error) {
 				Partial: raw.Partial != 0,
 			})
 		}
-		// The walk after the next writes over these rows.
+		// The walk after the next one overwrites these rows.
 		if atomic.LoadUint64(&shared.Begun) > done+1 {
 			continue
 		}
-		return sumUp(rows), table, nil
+		return addToParents(rows), table, nil
 	}
-	return rows[:0], Table{}, errRowsOutrun
+	return rows[:0], Table{}, errRowsOverrun
 }
 
-// sumUp adds what each cgroup has on its own lists to all above it. Whoever is above
-// stands before.
-func sumUp(rows []Row) []Row {
+// addToParents adds the lists of each cgroup to those of all its ancestors. It goes from
+// the last row to the first, since a parent's row has a lower index.
+func addToParents(rows []Row) []Row {
 	for i := len(rows) - 1; i > 0; i-- {
 		row := &rows[i]
 		if row.Parent < 0 || row.Parent >= i {
 			continue
 		}
-		above := &rows[row.Parent]
-		above.InactiveFile += row.InactiveFile
-		above.ActiveFile += row.ActiveFile
-		above.Anon += row.Anon
-		above.Unevictable += row.Unevictable
-		above.Partial = above.Partial || row.Partial
+		parent := &rows[row.Parent]
+		parent.InactiveFile += row.InactiveFile
+		parent.ActiveFile += row.ActiveFile
+		parent.Anon += row.Anon
+		parent.Unevictable += row.Unevictable
+		parent.Partial = parent.Partial || row.Partial
 	}
 	return rows
 }

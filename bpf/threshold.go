@@ -7,7 +7,7 @@ import (
 	"sync/atomic"
 )
 
-// Source is where a figure comes from.
+// Source is the origin of the figures that a threshold is compared with.
 type Source uint32
 
 // The sources: the working set of the node, or of the pods' cgroup.
@@ -26,26 +26,26 @@ func (s Source) String() string {
 	return fmt.Sprintf("Source(%d)", uint32(s))
 }
 
-// Threshold is crossed when less than Available of Capacity is available, where
-// what is available is the capacity without the working set of the source, and
-// with its active file pages where they are to count.
+// Threshold is crossed when less than Available is available. Available memory is the
+// capacity less the working set of the source, plus the source's active file pages if
+// CountCache is set.
 type Threshold struct {
-	Key       uint64 // comes back in each Crossing
+	Key       uint64 // copied into each Crossing
 	Source    Source
 	Capacity  uint64
 	Available uint64
-	// CountCache counts active file pages as available, too.
+	// CountCache counts active file pages as available.
 	CountCache bool
-	// GrowthFloor is how many bytes other memory than file cache must grow by to
-	// answer a crossing that file cache brought ([Crossing].Waiting). 0: no crossing
-	// waits.
+	// GrowthFloor is the growth, in bytes, of memory other than file cache that answers a
+	// crossing that file cache brought ([Crossing].Waiting). 0: no crossing waits.
 	GrowthFloor uint64
-	// Margin above Available ends a crossing, so that the next is a new one. It
+	// Margin is how far available memory must rise above Available to end a crossing. It
 	// should be no less than [Stats.Drift].
 	Margin uint64
 }
 
-// Left returns what is available by a sample, of which the source's part is valid.
+// Left returns the available memory by a sample. The caller checks that the sample is
+// valid for the threshold's source.
 func (t *Threshold) Left(s *Sample) uint64 {
 	used, active := s.Node.WorkingSet(), s.Node.ActiveFile
 	if t.Source == SourcePods {
@@ -57,14 +57,14 @@ func (t *Threshold) Left(s *Sample) uint64 {
 	return t.Capacity - min(t.Capacity, used)
 }
 
-// MaxThresholds is how many can be armed at once.
+// MaxThresholds is the number of thresholds that can be armed at once.
 const MaxThresholds = len(samplerControl{}.Thresholds)
 
-// Arm replaces all thresholds, as a whole and between two ticks. One that is
-// crossed already raises at once. At most [MaxThresholds] can be armed.
+// Arm replaces all thresholds at once, between two ticks. A threshold that is crossed
+// already is reported at once. It fails for more than [MaxThresholds].
 func (s *Sampler) Arm(thresholds []Threshold) error {
 	if len(thresholds) > MaxThresholds {
-		return fmt.Errorf("arm thresholds: %d are too many; at most %d", len(thresholds), MaxThresholds)
+		return fmt.Errorf("arm thresholds: %d thresholds; at most %d are possible", len(thresholds), MaxThresholds)
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -91,15 +91,16 @@ func (s *Sampler) Arm(thresholds []Threshold) error {
 	return s.Kick()
 }
 
-// Rearm makes the threshold at an index of what was last armed raise anew if it
-// is crossed. It is for a caller that took a crossing for none, or for over: the
-// sampler by itself waits for a margin above the threshold.
+// Rearm makes the sampler report the threshold again if it is crossed. index is the one
+// in the slice last given to Arm. It is for a caller that has not confirmed a crossing or
+// considers it over: otherwise the sampler reports the threshold again only after
+// available memory was above it by the margin.
 func (s *Sampler) Rearm(index int) error {
 	if s.closed.Load() {
 		return errRearmClosed
 	}
 	if index < 0 || index >= MaxThresholds {
-		return fmt.Errorf("rearm threshold: %d is out of range", index)
+		return fmt.Errorf("rearm threshold: index %d is out of range", index)
 	}
 	atomic.AddUint64(&s.orders.first().Rearm[index], 1)
 	return s.Kick()

@@ -8,17 +8,17 @@ import (
 	"github.com/cilium/ebpf/link"
 )
 
-// Via says how programs are attached to tracepoints.
+// Via is how programs are attached to tracepoints.
 type Via string
 
-// The ways. The classic one needs tracefs, and tells of a [Victim] no more than
-// its PID.
+// The kinds of attachment. The classic one needs tracefs, and a [Victim] has only a PID
+// with it.
 const (
 	ViaRaw     Via = "raw_tp"
 	ViaClassic Via = "tracepoint"
 )
 
-// hook is a tracepoint and the names of the programs for it.
+// hook is a tracepoint and the names of its two programs.
 type hook struct {
 	group, name  string
 	raw, classic string
@@ -31,16 +31,16 @@ func (h hook) program(via Via) string {
 	return h.classic
 }
 
-// hooked is an object whose programs are attached.
-type hooked struct {
+// attachedObject is a loaded object whose programs are attached.
+type attachedObject struct {
 	via        Via
 	collection *ebpf.Collection
 	links      []link.Link
 }
 
-// attachEither attaches raw, and classic where that fails. ring is nil for an object
-// that has nothing to do with it.
-func attachEither(spec *ebpf.CollectionSpec, ring *Ring, hooks []hook) (*hooked, error) {
+// attachEither attaches the raw programs of an object, or the classic ones if that fails.
+// ring is nil for an object that does not use the ring.
+func attachEither(spec *ebpf.CollectionSpec, ring *Ring, hooks []hook) (*attachedObject, error) {
 	h, err := attach(spec.Copy(), ring, hooks, ViaRaw)
 	if err == nil {
 		return h, nil
@@ -52,9 +52,9 @@ func attachEither(spec *ebpf.CollectionSpec, ring *Ring, hooks []hook) (*hooked,
 	return h, nil
 }
 
-// attach loads those programs of an object that are attached one way, so that the
-// others can't keep it from loading, and attaches them all or none.
-func attach(spec *ebpf.CollectionSpec, ring *Ring, hooks []hook, via Via) (_ *hooked, err error) {
+// attach loads and attaches the programs of an object for one kind of attachment. It does
+// not load the others, which the kernel may refuse. It attaches all of them or none.
+func attach(spec *ebpf.CollectionSpec, ring *Ring, hooks []hook, via Via) (_ *attachedObject, err error) {
 	programs := map[string]*ebpf.ProgramSpec{}
 	for _, hook := range hooks {
 		programs[hook.program(via)] = spec.Programs[hook.program(via)]
@@ -62,13 +62,13 @@ func attach(spec *ebpf.CollectionSpec, ring *Ring, hooks []hook, via Via) (_ *ho
 	spec.Programs = programs
 	var options ebpf.CollectionOptions
 	if ring != nil {
-		options = *replacing(ring)
+		options = *withMapsOf(ring)
 	}
 	collection, err := ebpf.NewCollectionWithOptions(spec, options)
 	if err != nil {
 		return nil, err
 	}
-	h := &hooked{via: via, collection: collection}
+	h := &attachedObject{via: via, collection: collection}
 	defer func() {
 		if err != nil {
 			_ = h.Close()
@@ -91,7 +91,7 @@ func attach(spec *ebpf.CollectionSpec, ring *Ring, hooks []hook, via Via) (_ *ho
 }
 
 // Close detaches the programs. Further calls do nothing.
-func (h *hooked) Close() error {
+func (h *attachedObject) Close() error {
 	var errs []error
 	for _, l := range h.links {
 		errs = append(errs, l.Close())

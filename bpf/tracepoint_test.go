@@ -31,8 +31,8 @@ func openReclaim(t *testing.T, ring *Ring) *Reclaim {
 	return r
 }
 
-// tracefs mounts what classic tracepoints need for as long as the test runs.
-func tracefs(t *testing.T) {
+// mountTracefs mounts tracefs, which classic tracepoints need, until the test ends.
+func mountTracefs(t *testing.T) {
 	t.Helper()
 	const dir = "/sys/kernel/tracing"
 	if _, err := os.Stat(dir + "/events/oom/mark_victim/id"); err == nil {
@@ -48,8 +48,8 @@ func tracefs(t *testing.T) {
 	})
 }
 
-// fire runs a program as its tracepoint would, on this thread.
-func fire(t *testing.T, h *hooked, name string, args ...uint64) {
+// runHook runs a program with the arguments of its tracepoint, on this thread.
+func runHook(t *testing.T, h *attachedObject, name string, args ...uint64) {
 	t.Helper()
 	context := make([]uint64, 4)
 	copy(context, args)
@@ -89,15 +89,15 @@ func TestReclaim(t *testing.T) {
 	runtime.LockOSThread() // a stall begins and ends in one thread
 	defer runtime.UnlockOSThread()
 	for range 2 {
-		fire(t, r.hooked, reclaimProgDirectBegin, 0, 0)
-		now(t, s)
-		fire(t, r.hooked, reclaimProgDirectEnd, 32)
+		runHook(t, r.attached, reclaimProgDirectBegin, 0, 0)
+		tickNow(t, s)
+		runHook(t, r.attached, reclaimProgDirectEnd, 32)
 	}
-	fire(t, r.hooked, reclaimProgDirectEnd, 32) // that began before anyone looked
-	fire(t, r.hooked, reclaimProgKswapdWake, 0, 0, 0)
-	fire(t, r.hooked, reclaimProgKswapdSleep, 0)
-	fire(t, r.hooked, reclaimProgThrottled, 0, 1000, 300, 2)
-	fire(t, r.hooked, reclaimProgThrottled, 0, 1000, ^uint64(0), 2) // the clock went backwards
+	runHook(t, r.attached, reclaimProgDirectEnd, 32) // its begin was not recorded
+	runHook(t, r.attached, reclaimProgKswapdWake, 0, 0, 0)
+	runHook(t, r.attached, reclaimProgKswapdSleep, 0)
+	runHook(t, r.attached, reclaimProgThrottled, 0, 1000, 300, 2)
+	runHook(t, r.attached, reclaimProgThrottled, 0, 1000, ^uint64(0), 2) // the clock went backwards
 
 	got, err := r.Counts()
 	if err != nil {
@@ -127,26 +127,26 @@ func TestReclaim(t *testing.T) {
 	}
 }
 
-// Reclaim brings the sampler to its floor for a while, but not for ever.
-func TestReclaimHurries(t *testing.T) {
+// After reclaim began, the period is the floor for some time only.
+func TestReclaimShortensPeriod(t *testing.T) {
 	ring, s := openSampler(t, Options{})
 	r := openReclaim(t, ring)
-	period := func() time.Duration { return time.Duration(now(t, s).Stats.Period) }
+	period := func() time.Duration { return time.Duration(tickNow(t, s).Stats.Period) }
 	if got := period(); got != 50*time.Millisecond {
 		t.Fatalf("period = %s; want the ceiling", got)
 	}
-	fire(t, r.hooked, reclaimProgKswapdWake, 0, 0, 0)
+	runHook(t, r.attached, reclaimProgKswapdWake, 0, 0, 0)
 	if got := period(); got != 200*time.Microsecond {
 		t.Errorf("period after kswapd woke = %s; want the floor", got)
 	}
-	eventually(t, "calm", func() bool {
-		fire(t, r.hooked, reclaimProgDirectBegin, 0, 0) // one after the other
+	eventually(t, "period of the ceiling", func() bool {
+		runHook(t, r.attached, reclaimProgDirectBegin, 0, 0) // one after the other
 		return period() == 50*time.Millisecond
 	})
 }
 
 func TestReclaimClassic(t *testing.T) {
-	tracefs(t)
+	mountTracefs(t)
 	ring, _ := openSampler(t, Options{})
 	spec, err := loadReclaim()
 	if err != nil {
@@ -161,16 +161,16 @@ func TestReclaimClassic(t *testing.T) {
 	}
 }
 
-// kill has the kernel's OOM killer take a process, and returns its record.
-func kill(t *testing.T, ring *Ring) (victim Victim, pid int, in cgroup) {
+// oomKill makes the kernel's OOM killer kill a process and returns the record.
+func oomKill(t *testing.T, ring *Ring) (victim Victim, pid int, in cgroup) {
 	t.Helper()
 	in = makeCgroup(t)
 	hog := startHog(t, in)
 	in.limit(t, 64*mib)
-	hog.tell("grow %d", 256*mib)
+	hog.send("grow %d", 256*mib)
 	pid = hog.cmd.Process.Pid
 	for {
-		record := next(t, ring)
+		record := nextRecord(t, ring)
 		if record.Kind != KindVictim {
 			t.Fatalf("Next() = %+v; want a victim", record)
 		}
@@ -180,8 +180,8 @@ func kill(t *testing.T, ring *Ring) (victim Victim, pid int, in cgroup) {
 	}
 }
 
-// openOOM skips where the kernel has neither form of the tracepoint for programs:
-// the raw one wants BTF and, under lockdown, Linux 6.2, the classic one tracefs.
+// openOOM skips the test if the kernel allows neither kind of attachment: the raw one needs
+// BTF and, under lockdown, Linux 6.2, the classic one tracefs.
 func openOOM(t *testing.T, ring *Ring) *OOM {
 	t.Helper()
 	o, err := OpenOOM(ring)
@@ -198,12 +198,12 @@ func openOOM(t *testing.T, ring *Ring) *OOM {
 func TestOOM(t *testing.T) {
 	ring := openRing(t)
 	o := openOOM(t, ring)
-	got, pid, in := kill(t, ring)
+	got, pid, in := oomKill(t, ring)
 	comm, err := os.ReadFile("/proc/self/comm")
 	if err != nil {
 		t.Fatal(err)
 	}
-	// The hog is started through /proc/self/exe, whose name it then bears.
+	// The hog is started through /proc/self/exe, so its name is exe.
 	want := Victim{Time: got.Time, PID: pid, TGID: pid, Comm: "exe", Cgroup: in.id(t), OOMScoreAdj: got.OOMScoreAdj}
 	if _, err := btf.LoadKernelSpec(); err != nil {
 		want = Victim{Time: got.Time, PID: pid}
@@ -225,7 +225,7 @@ func TestOOM(t *testing.T) {
 }
 
 func TestOOMClassic(t *testing.T) {
-	tracefs(t)
+	mountTracefs(t)
 	ring := openRing(t)
 	spec, err := loadOom()
 	if err != nil {
@@ -236,13 +236,13 @@ func TestOOMClassic(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer h.Close()
-	got, pid, _ := kill(t, ring)
+	got, pid, _ := oomKill(t, ring)
 	if diff := cmp.Diff(Victim{Time: got.Time, PID: pid}, got); diff != "" {
 		t.Errorf("victim differs (-want +got):\n%s", diff)
 	}
 }
 
-// Where the tracepoint hands over a PID, as older kernels do, that is all there is.
+// If the tracepoint's argument is a PID, as in older kernels, a victim has only that.
 func TestOOMByPID(t *testing.T) {
 	if _, err := btf.LoadKernelSpec(); err != nil {
 		t.Skip("needs BTF: ", err)
@@ -260,11 +260,11 @@ func TestOOMByPID(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer h.Close()
-	fire(t, h, oomProgMarkVictim, 4711)
+	runHook(t, h, oomProgMarkVictim, 4711)
 	for {
-		got := next(t, ring).Victim
+		got := nextRecord(t, ring).Victim
 		if got.PID != 4711 {
-			continue // somebody else's
+			continue // another process of the machine
 		}
 		if diff := cmp.Diff(Victim{Time: got.Time, PID: 4711}, got); diff != "" {
 			t.Errorf("victim differs (-want +got):\n%s", diff)
@@ -278,8 +278,8 @@ func TestOOMLost(t *testing.T) {
 	o := openOOM(t, ring)
 	for s.Inject(Crossing{}) == nil {
 	}
-	for range 64 { // where a crossing has no room, some victims still have
-		fire(t, o.hooked, oomProgMarkVictim, 0)
+	for range 64 { // there may be room for some, since a victim is smaller than a crossing
+		runHook(t, o.attached, oomProgMarkVictim, 0)
 	}
 	if counts, err := o.Counts(); err != nil || counts.Lost == 0 {
 		t.Errorf("Counts() = %+v, %v; want some lost", counts, err)

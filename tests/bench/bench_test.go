@@ -10,9 +10,9 @@ import (
 
 func TestUsage(t *testing.T) {
 	for _, tt := range []struct {
-		args []string
-		want int
-		says string
+		args   []string
+		want   int
+		stderr string
 	}{
 		{[]string{"-help"}, exitOK, "-bursts"},
 		{[]string{"-no-such-flag"}, exitUsage, "no-such-flag"},
@@ -25,13 +25,13 @@ func TestUsage(t *testing.T) {
 		{[]string{"-only", "idle", "-evictd", "/nowhere/evictd"}, exitFailure, "make build"},
 	} {
 		var stdout, stderr strings.Builder
-		if got := run(tt.args, &stdout, &stderr); got != tt.want || !strings.Contains(stderr.String(), tt.says) {
-			t.Errorf("run(%q) = %d, saying %q; want %d and %q", tt.args, got, stderr.String(), tt.want, tt.says)
+		if got := run(tt.args, &stdout, &stderr); got != tt.want || !strings.Contains(stderr.String(), tt.stderr) {
+			t.Errorf("run(%q) = %d with stderr %q; want %d and %q", tt.args, got, stderr.String(), tt.want, tt.stderr)
 		}
 	}
 }
 
-func TestChoose(t *testing.T) {
+func TestSelectSteps(t *testing.T) {
 	for _, tt := range []struct {
 		list string
 		vm   bool
@@ -42,13 +42,13 @@ func TestChoose(t *testing.T) {
 		{"bursts,idle", false, "idle bursts"},
 		{"vm", false, "vm"},
 	} {
-		chosen, err := choose(tt.list, tt.vm)
+		chosen, err := selectSteps(tt.list, tt.vm)
 		var names []string
 		for _, s := range chosen {
 			names = append(names, s.name)
 		}
 		if got := strings.Join(names, " "); got != tt.want || err != nil {
-			t.Errorf("choose(%q, %t) = %s, %v; want %s", tt.list, tt.vm, got, err, tt.want)
+			t.Errorf("selectSteps(%q, %t) = %s, %v; want %s", tt.list, tt.vm, got, err, tt.want)
 		}
 	}
 }
@@ -78,28 +78,28 @@ func TestQuantile(t *testing.T) {
 	}
 }
 
-func TestTestimony(t *testing.T) {
+func TestSamplerResult(t *testing.T) {
 	const threshold = 100
 	for _, tt := range []struct {
 		name    string
 		samples []sample
-		want    testimony
+		want    samplerResult
 	}{
-		{"never below", []sample{{1, 200}, {2, 100}}, testimony{above: sample{2, 100}, gap: 1}},
-		{"equal is not below", []sample{{1, 100}, {3, 99}}, testimony{above: sample{1, 100}, below: sample{3, 99}, lowest: 99, gap: 2}},
-		{"recovers", []sample{{1, 200}, {2, 90}, {3, 80}, {9, 100}, {10, 300}}, testimony{above: sample{1, 200}, below: sample{2, 90}, lowest: 80, recovered: 9, gap: 6}},
-		{"falls again", []sample{{1, 200}, {2, 90}, {3, 150}, {4, 70}, {5, 120}}, testimony{above: sample{1, 200}, below: sample{2, 90}, lowest: 70, recovered: 5, gap: 1}},
-		{"a gap before the crossing does not count", []sample{{50, 200}, {51, 200}, {52, 90}, {53, 110}}, testimony{above: sample{51, 200}, below: sample{52, 90}, lowest: 90, recovered: 53, gap: 1}},
-		{"a gap after the recovery does not count", []sample{{1, 200}, {2, 90}, {3, 110}, {99, 300}}, testimony{above: sample{1, 200}, below: sample{2, 90}, lowest: 90, recovered: 3, gap: 1}},
+		{"never below", []sample{{1, 200}, {2, 100}}, samplerResult{above: sample{2, 100}, gap: 1}},
+		{"equal is not below", []sample{{1, 100}, {3, 99}}, samplerResult{above: sample{1, 100}, below: sample{3, 99}, lowest: 99, gap: 2}},
+		{"recovers", []sample{{1, 200}, {2, 90}, {3, 80}, {9, 100}, {10, 300}}, samplerResult{above: sample{1, 200}, below: sample{2, 90}, lowest: 80, recovered: 9, gap: 6}},
+		{"falls again", []sample{{1, 200}, {2, 90}, {3, 150}, {4, 70}, {5, 120}}, samplerResult{above: sample{1, 200}, below: sample{2, 90}, lowest: 70, recovered: 5, gap: 1}},
+		{"a gap before the crossing does not count", []sample{{50, 200}, {51, 200}, {52, 90}, {53, 110}}, samplerResult{above: sample{51, 200}, below: sample{52, 90}, lowest: 90, recovered: 53, gap: 1}},
+		{"a gap after the recovery does not count", []sample{{1, 200}, {2, 90}, {3, 110}, {99, 300}}, samplerResult{above: sample{1, 200}, below: sample{2, 90}, lowest: 90, recovered: 3, gap: 1}},
 	} {
-		var got testimony
+		var got samplerResult
 		var last time.Duration
 		for _, s := range tt.samples {
-			got.see(s, s.at-last, threshold)
+			got.add(s, s.at-last, threshold)
 			last = s.at
 		}
-		if diff := cmp.Diff(tt.want, got, cmp.AllowUnexported(testimony{}, sample{})); diff != "" {
-			t.Errorf("%s: see(%v) (-want +got):\n%s", tt.name, tt.samples, diff)
+		if diff := cmp.Diff(tt.want, got, cmp.AllowUnexported(samplerResult{}, sample{})); diff != "" {
+			t.Errorf("%s: add(%v) differs (-want +got):\n%s", tt.name, tt.samples, diff)
 		}
 	}
 }
@@ -110,33 +110,33 @@ func TestCrossed(t *testing.T) {
 		want         time.Duration
 	}{
 		{sample{100, 120}, sample{200, 80}, 150},
-		{sample{100, 100}, sample{200, 80}, 100}, // it fell from the very threshold
+		{sample{100, 100}, sample{200, 80}, 100}, // the sample above is exactly at the threshold
 		{sample{100, 190}, sample{200, 90}, 190},
-		{sample{}, sample{200, 90}, 200}, // below from the first sample on
+		{sample{}, sample{200, 90}, 200}, // no sample above
 	} {
-		seen := testimony{above: tt.above, below: tt.below}
-		if got := seen.crossed(100); got != tt.want {
-			t.Errorf("crossed(100) between %v and %v = %d; want %d", tt.above, tt.below, got, tt.want)
+		seen := samplerResult{above: tt.above, below: tt.below}
+		if got := seen.crossedAt(100); got != tt.want {
+			t.Errorf("crossedAt(100) between %v and %v = %d; want %d", tt.above, tt.below, got, tt.want)
 		}
 	}
 }
 
-func TestJudge(t *testing.T) {
-	v := &victim{shape: shape{drop: 100 * mebibyte}, pids: []int{10, 11}, cued: time.Second}
+func TestEvaluate(t *testing.T) {
+	v := &victim{workload: workload{drop: 100 * mebibyte}, pids: []int{10, 11}, started: time.Second}
 	other := &victim{pids: []int{20}}
 	const threshold = 1000 * mebibyte
-	seen := testimony{
+	seen := samplerResult{
 		above: sample{2 * time.Second, threshold + mebibyte}, below: sample{2*time.Second + 200, threshold - mebibyte},
 		recovered: 2*time.Second + 900, lowest: threshold - 4*mebibyte,
 	}
-	rescued, never := seen, testimony{above: seen.above}
-	rescued.rescued = true
-	endless := seen
-	endless.recovered = 0
+	reserveReached, neverBelow := seen, samplerResult{above: seen.above}
+	reserveReached.killedVictim = true
+	noRecovery := seen
+	noRecovery.recovered = 0
 	const at, crossedAt = 2*time.Second + 400, 2*time.Second + 100
 	for _, tt := range []struct {
 		name  string
-		seen  testimony
+		seen  samplerResult
 		kills []kill
 		gone  bool
 		want  crossing
@@ -144,26 +144,26 @@ func TestJudge(t *testing.T) {
 	}{
 		{
 			"by the contender", seen, []kill{{at - 350, 9, false, 0}, {at, 11, false, 0}, {at + 5, 10, false, 0}}, true,
-			crossing{by: byContender, crossed: crossedAt, killed: 300, back: 800, doubt: 200, overshoot: 4 * mebibyte, rate: 109051860}, true,
+			crossing{by: byContender, crossed: crossedAt, killed: 300, back: 800, uncertainty: 200, overshoot: 4 * mebibyte, rate: 109051860}, true,
 		},
 		{
 			"before the crossing", seen, []kill{{at - 350, 10, false, 0}}, true,
-			crossing{by: byContender, crossed: crossedAt, killed: -50, back: 800, doubt: 200, overshoot: 4 * mebibyte, rate: 109051898}, true,
+			crossing{by: byContender, crossed: crossedAt, killed: -50, back: 800, uncertainty: 200, overshoot: 4 * mebibyte, rate: 109051898}, true,
 		},
-		{"before any sample was below", never, []kill{{at, 10, false, 0}}, true, crossing{by: byEarly, doubt: -2 * time.Second}, true},
+		{"before any sample was below", neverBelow, []kill{{at, 10, false, 0}}, true, crossing{by: byEarly, uncertainty: -2 * time.Second}, true},
 		{
 			"with a bystander", seen, []kill{{at, 20, false, 0}, {at, 10, false, 0}}, true,
-			crossing{by: byContender, crossed: crossedAt, killed: 300, back: 800, doubt: 200, overshoot: 4 * mebibyte, rate: 109051860, bystanders: 1}, true,
+			crossing{by: byContender, crossed: crossedAt, killed: 300, back: 800, uncertainty: 200, overshoot: 4 * mebibyte, rate: 109051860, bystandersKilled: 1}, true,
 		},
-		{"by the kernel", seen, []kill{{at, 10, true, 0}, {at + 9, 10, false, 0}}, true, crossing{by: byKernel, doubt: 200}, true},
-		{"by the witness", rescued, []kill{{at, 10, false, 0}}, true, crossing{by: byWitness, doubt: 200}, true},
-		{"by nobody", seen, nil, false, crossing{by: byNobody, doubt: 200}, true},
-		{"it ended by itself", seen, []kill{{at, 12, false, 0}}, true, crossing{doubt: 200}, false},
-		{"the memory stays away", endless, []kill{{at, 10, false, 0}}, true, crossing{by: byContender, crossed: crossedAt, killed: 300, doubt: 200}, false},
+		{"by the kernel", seen, []kill{{at, 10, true, 0}, {at + 9, 10, false, 0}}, true, crossing{by: byKernel, uncertainty: 200}, true},
+		{"by the sampler", reserveReached, []kill{{at, 10, false, 0}}, true, crossing{by: bySampler, uncertainty: 200}, true},
+		{"not killed", seen, nil, false, crossing{by: byNone, uncertainty: 200}, true},
+		{"no SIGKILL to the victim", seen, []kill{{at, 12, false, 0}}, true, crossing{uncertainty: 200}, false},
+		{"no recovery", noRecovery, []kill{{at, 10, false, 0}}, true, crossing{by: byContender, crossed: crossedAt, killed: 300, uncertainty: 200}, false},
 	} {
-		got, err := judge(v, &tt.seen, threshold, tt.kills, tt.gone, []*victim{other})
-		if diff := cmp.Diff(tt.want, got, cmp.AllowUnexported(crossing{}, account{})); diff != "" || (err == nil) != tt.ok {
-			t.Errorf("%s: judge() = %v; want ok %t (-want +got):\n%s", tt.name, err, tt.ok, diff)
+		got, err := evaluate(v, &tt.seen, threshold, tt.kills, tt.gone, []*victim{other})
+		if diff := cmp.Diff(tt.want, got, cmp.AllowUnexported(crossing{}, recordTimes{})); diff != "" || (err == nil) != tt.ok {
+			t.Errorf("%s: evaluate() = %v; want ok %t (-want +got):\n%s", tt.name, err, tt.ok, diff)
 		}
 	}
 }
@@ -199,7 +199,7 @@ func TestCalibrate(t *testing.T) {
 		{"no memory", start + "mem avail:     0 of     0 MiB\n", 1, false},
 		{"another program", "hello\n", 1, false},
 	} {
-		e := withEarlyoom{scale: 1}
+		e := earlyoomContender{scale: 1}
 		err := e.calibrate([]byte(tt.said))
 		if e.scale != tt.scale || (err == nil) != tt.ok {
 			t.Errorf("%s: calibrate(%q) = %v, scale %v; want ok %t, scale %v", tt.name, tt.said, err, e.scale, tt.ok, tt.scale)
@@ -214,7 +214,7 @@ func TestPlanLeavesTheReserve(t *testing.T) {
 			t.Errorf("planFor(%d) = %d, %d, %v; want ok %t", available, drop, takes, err, ok)
 		}
 		if err == nil && (available-takes < reserve+gibibyte || drop <= slowPart || takes <= drop) {
-			t.Errorf("planFor(%d) = %d, %d; want a hog beyond the threshold that leaves %d", available, drop, takes, int64(reserve+gibibyte))
+			t.Errorf("planFor(%d) = %d, %d; want a victim that crosses the threshold and leaves %d", available, drop, takes, int64(reserve+gibibyte))
 		}
 		if want := int64(3 * gibibyte); available >= 16*gibibyte && drop != want {
 			t.Errorf("planFor(%d) = %d; want %d", available, drop, want)

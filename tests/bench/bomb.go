@@ -30,19 +30,20 @@ import (
 )
 
 const (
-	// bombRoom is how many tasks the pod of a fork bomb may have, and bombMiddle where the threshold lies.
-	bombRoom   = 10_000
-	bombMiddle = bombRoom / 2
-	// kubeletPeriod is how often the kubelet looks at pid.available.
-	kubeletPeriod = 10 * time.Second
-	// calmTasks is how many more tasks than before there may be when a bomb is over.
-	calmTasks = 100
+	// bombRoom is the PID limit of a fork bomb's pod. The threshold is crossed after bombThreshold tasks.
+	bombRoom      = 10_000
+	bombThreshold = bombRoom / 2
+	// kubeletInterval is the kubelet's interval for pid.available.
+	kubeletInterval = 10 * time.Second
+	// A bomb is over when there are at most bombOverTasks more tasks than before.
+	bombOverTasks = 100
 )
 
-// justBefore is how late the witness may be.
-const justBefore = 5 * time.Millisecond
+// earlyKillWindow is how long before the sampled crossing a SIGKILL may be to count as an answer to it: the sampler may
+// be that late.
+const earlyKillWindow = 5 * time.Millisecond
 
-// bombConfig has one threshold, on tasks.
+// bombConfig has only a threshold on pid.available.
 const bombConfig = `apiVersion: evictd.io/v1alpha1
 kind: AgentConfiguration
 runtimeEndpoint: %s
@@ -51,17 +52,19 @@ evictionHard:
   pid.available: "%d"
 %s`
 
-// defuser ends fork bombs. start has it watch for less than some tasks left, and returns what ends it.
-type defuser struct {
+// bombContender ends fork bombs.
+type bombContender struct {
 	name   string
-	period time.Duration // the cue comes at any point of it
-	start  func(ctx context.Context, s *stage, threshold int64, pod node.Pod) (stop func() error, err error)
+	period time.Duration // the start signal comes at a random point of it
+	// start runs the contender, which acts when fewer tasks than the threshold are left. It returns when the contender
+	// watches, with a function that stops it.
+	start func(ctx context.Context, s *testbed, threshold int64, pod node.Pod) (stop func() error, err error)
 }
 
-// byEvictd is evictd with modes of its lanes.
-func byEvictd(name string, modes map[string]string) defuser {
-	e := &withEvictd{title: name, lanes: modes}
-	return defuser{name, time.Second, func(ctx context.Context, s *stage, threshold int64, _ node.Pod) (func() error, error) {
+// evictdBombContender returns evictd with modes of its lanes.
+func evictdBombContender(name string, modes map[string]string) bombContender {
+	e := &evictdContender{title: name, lanes: modes}
+	return bombContender{name, time.Second, func(ctx context.Context, s *testbed, threshold int64, _ node.Pod) (func() error, error) {
 		dir, err := os.MkdirTemp(s.dir, "b")
 		if err != nil {
 			return nil, err
@@ -71,22 +74,23 @@ func byEvictd(name string, modes map[string]string) defuser {
 		if err != nil {
 			return nil, err
 		}
-		ctx, cancel := context.WithTimeoutCause(ctx, crossingTime, fmt.Errorf("it does not watch after %v", crossingTime))
+		ctx, cancel := context.WithTimeoutCause(ctx, crossingTimeout, fmt.Errorf("not ready after %v", crossingTimeout))
 		defer cancel()
 		status, err := d.Await(ctx, func(st *control.Status) bool {
-			return st.Pods.Eligible == 1 && !st.Mode.DryRun && e.listens(st) && st.Signals[signal.PIDAvailable].Capacity != nil
+			return st.Pods.Eligible == 1 && !st.Mode.DryRun && e.lanesUp(st) && st.Signals[signal.PIDAvailable].Capacity != nil
 		})
 		if err != nil {
 			return nil, errors.Join(err, d.Stop())
 		}
 		s.version = status.Version
-		return func() error { return d.Terminate(backTime) }, nil
+		return func() error { return d.Terminate(recoveryTimeout) }, nil
 	}}
 }
 
-// byPoller looks once in a while, as the kubelet does, and kills everything in the pod when it is too late.
-func byPoller(period time.Duration) defuser {
-	return defuser{fmt.Sprintf("a look every %v", period), period, func(_ context.Context, s *stage, threshold int64, pod node.Pod) (func() error, error) {
+// pollerBombContender returns a process that polls at an interval, as the kubelet does, and kills all processes of the pod
+// at once when the threshold is crossed.
+func pollerBombContender(period time.Duration) bombContender {
+	return bombContender{fmt.Sprintf("a look every %v", period), period, func(_ context.Context, s *testbed, threshold int64, pod node.Pod) (func() error, error) {
 		dirs, err := cgroupDirs(pod.Containers[0].PID)
 		if err != nil {
 			return nil, err
@@ -95,7 +99,7 @@ func byPoller(period time.Duration) defuser {
 		if !ok {
 			dir = dirs[""]
 		}
-		a, err := startActor("poller", "-period", period.String(), "-threshold", strconv.FormatInt(threshold, 10), "-cgroup", dir)
+		a, err := startHelper("poller", "-period", period.String(), "-threshold", strconv.FormatInt(threshold, 10), "-cgroup", dir)
 		if err != nil {
 			return nil, err
 		}
@@ -108,8 +112,8 @@ func byPoller(period time.Duration) defuser {
 	}}
 }
 
-// actPoller is the process of byPoller.
-func actPoller(args []string, _ io.Reader, out io.Writer) error {
+// runPoller is the helper of pollerBombContender.
+func runPoller(args []string, _ io.Reader, out io.Writer) error {
 	flags := flag.NewFlagSet("poller", flag.ContinueOnError)
 	period := flags.Duration("period", 0, "")
 	threshold := flags.Int64("threshold", 0, "")
@@ -132,7 +136,7 @@ func actPoller(args []string, _ io.Reader, out io.Writer) error {
 	}
 }
 
-// killAll kills what is in a cgroup until nobody is.
+// killAll kills the processes of a cgroup until none is left.
 func killAll(dir string) error {
 	for {
 		text, err := os.ReadFile(filepath.Join(dir, "cgroup.procs"))
@@ -149,50 +153,50 @@ func killAll(dir string) error {
 				return err
 			}
 			if pid > 0 {
-				_ = unix.Kill(pid, unix.SIGKILL) // it may have gone
+				_ = unix.Kill(pid, unix.SIGKILL) // it may have exited
 			}
 		}
 	}
 }
 
-// bombs are fork bombs under one defuser. The lists have one value for each that it ended.
+// bombs are the results of fork bombs under one contender. The lists have one value for each bomb that it ended.
 type bombs struct {
 	origin
 	Contender string `json:"contender"`
-	// Killed is from the crossing to the first SIGKILL, Gone from the crossing until the tasks are gone: microseconds.
+	// Killed is the time from the crossing to the first SIGKILL, Gone that until the tasks are gone, in microseconds.
 	Killed []int64 `json:"killedMicroseconds"`
 	Gone   []int64 `json:"goneMicroseconds"`
-	// Left is how many tasks the pod could still have begun when there were most, of Room.
+	// Left is the least number of tasks that the pod could still create, of Room.
 	Left []int64 `json:"left"`
 	Room int64   `json:"room"`
-	// Rate is the median of forks a second until the crossing, Nobody counts those that went on for too long.
-	Rate   int64 `json:"forksPerSecond"`
-	Nobody int   `json:"nobody"`
+	// Rate is the median of forks a second until the crossing. NotEnded counts bombs that the contender did not end.
+	Rate     int64 `json:"forksPerSecond"`
+	NotEnded int   `json:"nobody"`
 
 	rates []int64
 }
 
-// forkBombs are fork bombs under evictd, with the kernel's count of forks and without, and under what looks as often as
-// the kubelet.
-func forkBombs(ctx context.Context, s *stage) error {
+// forkBombs is the step bombs: fork bombs under evictd with and without the BPF count of forks, and under a process that
+// polls as often as the kubelet.
+func forkBombs(ctx context.Context, s *testbed) error {
 	alone := make(map[string]string)
 	for _, l := range lanes.Names() {
 		if l != lanes.Polling {
 			alone[l] = "off"
 		}
 	}
-	defusers := []defuser{byEvictd(allLanes, nil), byEvictd(pollAlone, alone), byPoller(kubeletPeriod)}
-	all := make([]*bombs, len(defusers))
-	for i, d := range defusers {
+	contenders := []bombContender{evictdBombContender(allLanes, nil), evictdBombContender(pollAlone, alone), pollerBombContender(kubeletInterval)}
+	all := make([]*bombs, len(contenders))
+	for i, d := range contenders {
 		all[i] = &bombs{origin: s.origin(), Contender: d.name, Room: bombRoom}
 	}
-	fmt.Fprintf(s.out, "\nFork bombs, %d tasks at most, threshold after %d:\n", bombRoom, bombMiddle)
+	fmt.Fprintf(s.out, "\nFork bombs, %d tasks at most, threshold after %d:\n", bombRoom, bombThreshold)
 	var errs []error
 	for n := range s.bombs {
-		for i := range defusers {
-			at := (n + i) % len(defusers)
-			if err := s.bomb(ctx, defusers[at], all[at]); err != nil {
-				errs = append(errs, fmt.Errorf("fork bomb %d under %s: %w", n+1, defusers[at].name, err))
+		for i := range contenders {
+			at := (n + i) % len(contenders)
+			if err := s.bomb(ctx, contenders[at], all[at]); err != nil {
+				errs = append(errs, fmt.Errorf("fork bomb %d under %s: %w", n+1, contenders[at].name, err))
 			}
 			if ctx.Err() != nil {
 				return errors.Join(errs...)
@@ -200,23 +204,23 @@ func forkBombs(ctx context.Context, s *stage) error {
 		}
 	}
 	for _, b := range all {
-		if len(b.Killed)+b.Nobody == 0 {
+		if len(b.Killed)+b.NotEnded == 0 {
 			continue
 		}
 		b.Version = s.version
-		errs = append(errs, s.book.add(result{Bombs: b}))
+		errs = append(errs, s.results.add(result{Bombs: b}))
 	}
 	_, err := fmt.Fprint(s.out, bombTable(all).text())
 	return errors.Join(append(errs, err)...)
 }
 
-// bomb sets one off.
-func (s *stage) bomb(ctx context.Context, d defuser, b *bombs) (err error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, 2*crossingTime, fmt.Errorf("not over after %v", 2*crossingTime))
+// bomb runs one fork bomb under a contender and adds the result.
+func (s *testbed) bomb(ctx context.Context, d bombContender, b *bombs) (err error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, 2*crossingTimeout, fmt.Errorf("not over after %v", 2*crossingTimeout))
 	defer cancel()
-	s.made.Add(1)
+	s.podCount.Add(1)
 	pod, err := s.node.RunPod(ctx, node.PodSpec{
-		Name: fmt.Sprintf("bomb-%04d", s.made.Load()), PIDLimit: bombRoom, TerminationGracePeriod: time.Second,
+		Name: fmt.Sprintf("bomb-%04d", s.podCount.Load()), PIDLimit: bombRoom, TerminationGracePeriod: time.Second,
 		Containers: []node.ContainerSpec{{Args: []string{"bomb", "-forks", "-bytes", "4096", "-delay", "1h"}}},
 	})
 	if err != nil {
@@ -231,28 +235,28 @@ func (s *stage) bomb(ctx context.Context, d defuser, b *bombs) (err error) {
 	if err != nil {
 		return err
 	}
-	threshold := int64(before.Max) - int64(before.Tasks) - bombMiddle
-	if threshold <= bombMiddle {
-		return fmt.Errorf("the machine can have %d tasks and has %d; a bomb needs more", before.Max, before.Tasks)
+	threshold := int64(before.Max) - int64(before.Tasks) - bombThreshold
+	if threshold <= bombThreshold {
+		return fmt.Errorf("the machine's limit is %d tasks and it has %d; a bomb needs more room", before.Max, before.Tasks)
 	}
 	stop, err := d.start(ctx, s, threshold, pod)
 	if err != nil {
 		return err
 	}
 	defer func() { err = errors.Join(err, stop()) }()
-	if err := sleep(ctx, s.rest/4+rand.N(d.period)); err != nil {
+	if err := sleep(ctx, s.startDelay/4+rand.N(d.period)); err != nil {
 		return err
 	}
 	if err := s.kills.clear(); err != nil {
 		return err
 	}
 	limit := int64(before.Max) - threshold
-	if before, err = pids.ReadNode(kernel.FS("/proc")); err != nil { // with the defuser's own
+	if before, err = pids.ReadNode(kernel.FS("/proc")); err != nil { // including the contender's tasks
 		return err
 	}
-	w := watchTasks(limit, calmTasks+int64(before.Tasks))
-	nobody, err := s.awaitBomb(ctx, v, w)
-	seen := w.testify()
+	w := watchTasks(limit, bombOverTasks+int64(before.Tasks))
+	notEnded, err := s.awaitBomb(ctx, v, w)
+	seen := w.stop()
 	if err := errors.Join(err, seen.err); err != nil {
 		return err
 	}
@@ -260,18 +264,18 @@ func (s *stage) bomb(ctx context.Context, d defuser, b *bombs) (err error) {
 	if err != nil {
 		return err
 	}
-	// Pids say little of whose a process was, as a bomb goes through all there are. One killed just before the crossing, as
-	// the witness saw it, counts with its negative time; what was killed long before was not for it.
-	first := slices.IndexFunc(kills, func(k kill) bool { return !k.kernel && k.at >= seen.crossed-justBefore })
-	if nobody || seen.crossed == 0 || first < 0 {
-		b.Nobody++
+	// The kill can't be found by PID, since a bomb uses all of them. A SIGKILL shortly before the sampled crossing counts
+	// with its negative time; an earlier one was not for the bomb.
+	first := slices.IndexFunc(kills, func(k kill) bool { return !k.kernel && k.at >= seen.crossed-earlyKillWindow })
+	if notEnded || seen.crossed == 0 || first < 0 {
+		b.NotEnded++
 		return nil
 	}
 	b.Killed = append(b.Killed, microseconds(kills[first].at-seen.crossed))
 	b.Gone = append(b.Gone, microseconds(seen.gone-seen.crossed))
 	b.Left = append(b.Left, int64(before.Tasks)+bombRoom-seen.most)
 	if took := (seen.crossed - seen.began).Seconds(); took > 0 {
-		b.rates = append(b.rates, int64((bombMiddle-calmTasks)/took))
+		b.rates = append(b.rates, int64((bombThreshold-bombOverTasks)/took))
 		b.Rate = median(b.rates)
 	}
 	if s.verbose {
@@ -281,20 +285,21 @@ func (s *stage) bomb(ctx context.Context, d defuser, b *bombs) (err error) {
 	return nil
 }
 
-// awaitBomb gives a bomb its cue and returns when it is over; nobody tells that it had to be ended.
-func (s *stage) awaitBomb(ctx context.Context, v *victim, w *taskWitness) (nobody bool, err error) {
+// awaitBomb sends a bomb its start signal and returns when it is over. notEnded reports that the contender did not end it,
+// so that awaitBomb did.
+func (s *testbed) awaitBomb(ctx context.Context, v *victim, w *taskSampler) (notEnded bool, err error) {
 	for !w.rises.Load() {
-		// Before the hog listens, the signal has no effect on process 1 of a pid namespace.
+		// Process 1 of a PID namespace ignores the signal until it has installed a handler.
 		if err := unix.PidfdSendSignal(v.pidfds[0], unix.SIGUSR1, nil, 0); err != nil {
-			return false, fmt.Errorf("wake the bomb: %w", err)
+			return false, fmt.Errorf("start the bomb: %w", err)
 		}
 		if err := sleep(ctx, 5*time.Millisecond); err != nil {
 			return false, err
 		}
 	}
-	for end := time.Now().Add(crossingTime); !w.over.Load(); {
+	for end := time.Now().Add(crossingTimeout); !w.over.Load(); {
 		if time.Now().After(end) || ctx.Err() != nil {
-			v.kill() // with process 1 goes its whole pid namespace
+			v.kill() // the kernel kills the whole PID namespace with its process 1
 			return true, sleep(ctx, time.Second)
 		}
 		time.Sleep(5 * time.Millisecond)
@@ -302,44 +307,44 @@ func (s *stage) awaitBomb(ctx context.Context, v *victim, w *taskWitness) (nobod
 	return false, nil
 }
 
-// taskWitness counts the machine's tasks on a thread of its own, apart from the contenders.
-type taskWitness struct {
-	limit, calm int64 // tasks above which the threshold is crossed, and below which the bomb is over
+// taskSampler counts the machine's tasks on a separate thread.
+type taskSampler struct {
+	limit, bombOver int64 // numbers of tasks above which the threshold is crossed, and at which the bomb is over
 
 	done, rises, over atomic.Bool
-	end               chan taskTestimony
+	end               chan taskSamplerResult
 }
 
-// taskTestimony is what it saw; times are of CLOCK_MONOTONIC, and zero for what was not seen.
-type taskTestimony struct {
+// taskSamplerResult is the result of a taskSampler. Times are of CLOCK_MONOTONIC, and zero for events that did not occur.
+type taskSamplerResult struct {
 	began, crossed, gone time.Duration
 	most                 int64
 	err                  error
 }
 
-func watchTasks(limit, calm int64) *taskWitness {
-	w := &taskWitness{limit: limit, calm: calm, end: make(chan taskTestimony, 1)}
+func watchTasks(limit, bombOver int64) *taskSampler {
+	w := &taskSampler{limit: limit, bombOver: bombOver, end: make(chan taskSamplerResult, 1)}
 	go func() {
-		// Not unlocked again: the thread's priority dies with it.
+		// The thread stays locked, so that it ends with the goroutine and its priority is not inherited.
 		runtime.LockOSThread()
-		if _, err := process.SetFIFO(witnessPriority); err != nil {
-			_ = unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), -20) // without either it sees less
+		if _, err := process.SetFIFO(samplerPriority); err != nil {
+			_ = unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), -20) // best effort
 		}
 		w.end <- w.sample()
 	}()
 	return w
 }
 
-// testify ends the sampling and returns what was seen.
-func (w *taskWitness) testify() taskTestimony {
+// stop ends the sampling and returns its result.
+func (w *taskSampler) stop() taskSamplerResult {
 	w.done.Store(true)
 	return <-w.end
 }
 
-func (w *taskWitness) sample() (t taskTestimony) {
-	pause := unix.NsecToTimespec(int64(samplePause))
+func (w *taskSampler) sample() (t taskSamplerResult) {
+	pause := unix.NsecToTimespec(int64(sampleInterval))
 	for !w.done.Load() {
-		_ = unix.Nanosleep(&pause, nil) // cut short, the sample is only early
+		_ = unix.Nanosleep(&pause, nil) // after EINTR the sample is only early
 		n, err := pids.ReadNode(kernel.FS("/proc"))
 		if err != nil {
 			t.err = err
@@ -347,14 +352,14 @@ func (w *taskWitness) sample() (t taskTestimony) {
 		}
 		tasks, now := int64(n.Tasks), stamp.Now()
 		t.most = max(t.most, tasks)
-		if tasks > w.calm && t.began == 0 {
+		if tasks > w.bombOver && t.began == 0 {
 			t.began = now
 			w.rises.Store(true)
 		}
 		if tasks > w.limit && t.crossed == 0 {
 			t.crossed = now
 		}
-		if tasks <= w.calm && t.crossed != 0 && t.gone == 0 {
+		if tasks <= w.bombOver && t.crossed != 0 && t.gone == 0 {
 			t.gone = now
 			w.over.Store(true)
 		}
@@ -362,25 +367,25 @@ func (w *taskWitness) sample() (t taskTestimony) {
 	return t
 }
 
-// bombsAbout says in the document what was done.
-var bombsAbout = fmt.Sprintf("Processes that do nothing but fork, in a pod that may have %d tasks; the threshold on pid.available is crossed by half "+
-	"of that. The kubelet looks every %v; here whoever looks then kills all at once, and asks no runtime; it has no real-time priority, "+
-	"which the kubelet has not either.", bombRoom, kubeletPeriod)
+// bombsAbout introduces fork bombs in the document.
+var bombsAbout = fmt.Sprintf("Processes that only fork, in a pod with a limit of %d tasks. Half of them cross the threshold on pid.available. "+
+	"The kubelet polls every %v. The process that stands for it here polls as often and, without the runtime, kills all processes of the pod at once; "+
+	"like the kubelet, it has no real-time priority.", bombRoom, kubeletInterval)
 
-// bombTable has a row per contender.
+// bombTable returns a table with a row per contender.
 func bombTable(all []*bombs) *table {
 	t := &table{head: []string{
-		"", "n", "tasks left at the least: median", "fewest", "crossing → SIGKILL: median", "max", "all gone: median", "max", "never ended", "forks a second",
+		"", "n", "fewest tasks left: median", "min", "crossing → SIGKILL: median", "max", "all tasks gone: median", "max", "never ended", "forks per second",
 	}}
 	for _, b := range all {
-		n := fmt.Sprint(len(b.Killed) + b.Nobody)
+		n := fmt.Sprint(len(b.Killed) + b.NotEnded)
 		if len(b.Killed) == 0 {
-			t.add(b.Contender, n, "–", "–", "–", "–", "–", "–", fmt.Sprint(b.Nobody), "–")
+			t.add(b.Contender, n, "–", "–", "–", "–", "–", "–", fmt.Sprint(b.NotEnded), "–")
 			continue
 		}
 		t.add(b.Contender, n, fmt.Sprint(median(b.Left)), fmt.Sprint(quantile(b.Left, 0)),
 			milliseconds(median(b.Killed)), milliseconds(quantile(b.Killed, 1)), milliseconds(median(b.Gone)), milliseconds(quantile(b.Gone, 1)),
-			fmt.Sprint(b.Nobody), fmt.Sprint(b.Rate))
+			fmt.Sprint(b.NotEnded), fmt.Sprint(b.Rate))
 	}
 	return t
 }

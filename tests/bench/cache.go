@@ -13,11 +13,11 @@ import (
 	"github.com/evictd/evictd/kernel/meminfo"
 )
 
-// warm leaves the node with so many bytes of active file cache, and as little more as can be. The file has no content on
-// the disk: its pages are cached all the same.
-func (s *stage) warm(ctx context.Context, bytes int64) error {
+// fillCache drops the node's page cache and then fills it with so many bytes of active file cache. It reads a sparse
+// file, whose pages are cached without blocks on the disk.
+func (s *testbed) fillCache(ctx context.Context, bytes int64) error {
 	s.cache = bytes
-	// Dirty pages are not dropped.
+	// The kernel does not drop dirty pages.
 	if err := disk.Sync(s.dir); err != nil {
 		return err
 	}
@@ -33,15 +33,15 @@ func (s *stage) warm(ctx context.Context, bytes int64) error {
 		return err
 	}
 	if active < bytes-bytes/16 {
-		return fmt.Errorf("%.1f MiB of file cache are active after reading %.1f MiB three times", mebibytes(active), mebibytes(bytes))
+		return fmt.Errorf("the node has %.1f MiB of active file cache after reading %.1f MiB three times", mebibytes(active), mebibytes(bytes))
 	}
 	fmt.Fprintf(s.out, "\nActive file cache: %.1f MiB.\n", mebibytes(active))
 	return nil
 }
 
-// keepWarm reads again what the node has lost of that file cache. A kernel that reclaims memory ahead of pressure (DAMON,
-// mm/damon/reclaim.c) takes gigabytes of it while a series runs.
-func (s *stage) keepWarm(ctx context.Context) error {
+// refillCache reads the file again if the node has lost part of its cache. A kernel that reclaims proactively (DAMON,
+// mm/damon/reclaim.c) takes gigabytes of it during a series.
+func (s *testbed) refillCache(ctx context.Context) error {
 	active, err := activeFile()
 	if err != nil || active >= s.cache-s.cache/32 {
 		return err
@@ -49,15 +49,15 @@ func (s *stage) keepWarm(ctx context.Context) error {
 	return readActive(ctx, s.cacheFile())
 }
 
-func (s *stage) cacheFile() string { return filepath.Join(s.dir, "cache") }
+func (s *testbed) cacheFile() string { return filepath.Join(s.dir, "cache") }
 
 // activeFile returns the node's active file cache in bytes.
 func activeFile() (int64, error) {
 	return available(func(i *meminfo.Info) int64 { return int64(i.ActiveFile) })
 }
 
-// readActive reads a file until its cache is active: a page is once it has been read a second time (mm/swap.c:
-// folio_mark_accessed), if it was on the list by then, which it may not be before the third.
+// readActive reads a file three times, so that its cache becomes active: the kernel activates a page on its second read
+// (mm/swap.c: folio_mark_accessed) if the page is already on the LRU list, which may not be so before the third.
 func readActive(ctx context.Context, name string) error {
 	file, err := os.Open(name)
 	if err != nil {
@@ -78,8 +78,8 @@ func readActive(ctx context.Context, name string) error {
 	return nil
 }
 
-// actReader reads a file on its cue, as readActive does.
-func actReader(args []string, in io.Reader, out io.Writer) error {
+// runReader calls readActive on its start signal.
+func runReader(args []string, in io.Reader, out io.Writer) error {
 	flags := flag.NewFlagSet("read", flag.ContinueOnError)
 	file := flags.String("file", "", "")
 	if err := flags.Parse(args); err != nil {

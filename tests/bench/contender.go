@@ -17,68 +17,70 @@ import (
 	"github.com/evictd/evictd/tests/daemon"
 )
 
-// contender is a program that stops hogs. A contender that was begun is ended, and may then be begun anew.
+// contender is a program that kills victims. It can begin again after it was ended.
 type contender interface {
-	// name is the same in every run.
+	// name returns the contender's name, which is the same in every run.
 	name() string
-	// meter reads the amount that the contender compares with its threshold.
+	// meter returns the meter of the amount that the contender compares with its threshold.
 	meter() meter
-	// begin returns when the contender watches. threshold is in bytes of its meter; pods are those that it finds.
+	// begin starts the contender and returns when it watches memory. threshold is in bytes of its meter, pods is the
+	// number of pods on the node.
 	begin(ctx context.Context, threshold int64, pods int) error
-	// aim is called before a victim gets its cue.
-	aim(ctx context.Context, v *victim) error
-	// done returns when the contender has finished with the n-th victim since it was begun, and its own account of it,
-	// which is empty where it keeps none.
-	done(ctx context.Context, n int) (account, error)
-	// end ends the contender if it was begun.
+	// target is called before a victim gets its start signal.
+	target(ctx context.Context, v *victim) error
+	// done waits until the contender has finished with the n-th victim since begin. It returns the times of the
+	// contender's own record, which are zero if it writes none.
+	done(ctx context.Context, n int) (recordTimes, error)
+	// end stops the contender if it is running.
 	end() error
 }
 
-// The contenders' names. Those of evictd tell its lanes.
+// The contenders' names, as the results store them.
 const (
 	allLanes   = "evictd, all lanes"
 	bpfAlone   = "evictd, BPF alone"
 	memcgAlone = "evictd, memcg alone"
 	pollAlone  = "evictd, polling alone"
-	// countingCache is another configuration, which its name tells.
+	// countingCache has another configuration, which is part of its name.
 	countingCache = "evictd, all lanes, memoryAccounting: available"
 	busyPoll      = "busy polling"
 	earlyoom      = "earlyoom"
-	oomdCalm      = "systemd-oomd"
+	oomdDefault   = "systemd-oomd"
 	oomdEager     = "systemd-oomd, eager"
 )
 
-// withEvictd is evictd, which owns the node's pods.
-type withEvictd struct {
-	stage  *stage
-	title  string
-	meters meter
-	lanes  map[string]string // modes by lane; those that are not there are the default's
-	daemon *daemon.Daemon
+// evictdContender is evictd in enforcing mode.
+type evictdContender struct {
+	testbed   *testbed
+	title     string
+	meterFunc meter
+	lanes     map[string]string // modes by lane; others have their default
+	daemon    *daemon.Daemon
 }
 
-// evictds are evictd with one lane each. Polling is always there, and at its ease where another lane is up.
-func evictds(s *stage) map[string]*withEvictd {
-	alone := func(title, lane string) *withEvictd {
+// evictds returns evictd with all lanes and with one lane each, by name. The poll lane is always on, with a long
+// interval while another lane is up.
+func evictds(s *testbed) map[string]*evictdContender {
+	alone := func(title, lane string) *evictdContender {
 		modes := make(map[string]string)
 		for _, l := range lanes.Names() {
 			modes[l] = "off"
 		}
 		modes[lane] = "require"
 		delete(modes, lanes.Polling) // which can't be switched
-		return &withEvictd{stage: s, title: title, meters: signalAvailable, lanes: modes}
+		return &evictdContender{testbed: s, title: title, meterFunc: signalAvailable, lanes: modes}
 	}
-	return map[string]*withEvictd{
-		allLanes:      {stage: s, title: allLanes, meters: signalAvailable},
+	return map[string]*evictdContender{
+		allLanes:      {testbed: s, title: allLanes, meterFunc: signalAvailable},
 		bpfAlone:      alone(bpfAlone, lanes.BPF),
 		memcgAlone:    alone(memcgAlone, lanes.Memcg),
 		pollAlone:     alone(pollAlone, lanes.Polling),
-		countingCache: {stage: s, title: countingCache, meters: cacheAvailable},
+		countingCache: {testbed: s, title: countingCache, meterFunc: cacheAvailable},
 	}
 }
 
-// pressConfig is the default configuration but for the threshold. The pods' own limit has no part in this.
-const pressConfig = `apiVersion: evictd.io/v1alpha1
+// pressConfig is the default configuration except for the threshold. It has no threshold for the pods as a whole.
+const evictdConfig = `apiVersion: evictd.io/v1alpha1
 kind: AgentConfiguration
 runtimeEndpoint: %s
 cgroupRoot: %s
@@ -87,8 +89,8 @@ evictionHard:
 enforceNodeAllocatable: [none]
 %s`
 
-// notification is the configuration of the lanes.
-func (e *withEvictd) notification() string {
+// notification returns the configuration of the lanes.
+func (e *evictdContender) notification() string {
 	if len(e.lanes) == 0 {
 		return ""
 	}
@@ -102,67 +104,67 @@ func (e *withEvictd) notification() string {
 	return b.String()
 }
 
-func (e *withEvictd) name() string { return e.title }
+func (e *evictdContender) name() string { return e.title }
 
-func (e *withEvictd) meter() meter { return e.meters }
+func (e *evictdContender) meter() meter { return e.meterFunc }
 
-func (e *withEvictd) begin(ctx context.Context, threshold int64, pods int) error {
-	dir, err := os.MkdirTemp(e.stage.dir, "e")
+func (e *evictdContender) begin(ctx context.Context, threshold int64, pods int) error {
+	dir, err := os.MkdirTemp(e.testbed.dir, "e")
 	if err != nil {
 		return err
 	}
-	settings := e.stage.settings + e.notification()
+	settings := e.testbed.settings + e.notification()
 	if e.title == countingCache {
 		settings += "memoryAccounting: available\n"
 	}
-	config := fmt.Sprintf(pressConfig, e.stage.node.Endpoint(), e.stage.node.CgroupRoot(), threshold, settings)
-	if e.daemon, err = daemon.Start(daemon.Options{Executable: e.stage.executable, Dir: dir, Config: config}); err != nil {
+	config := fmt.Sprintf(evictdConfig, e.testbed.node.Endpoint(), e.testbed.node.CgroupRoot(), threshold, settings)
+	if e.daemon, err = daemon.Start(daemon.Options{Executable: e.testbed.executable, Dir: dir, Config: config}); err != nil {
 		return err
 	}
 	var last control.Status
 	_, err = e.daemon.Await(ctx, func(s *control.Status) bool {
 		last = *s
-		return len(s.Records) > 0 || s.Pods.Eligible == pods && !s.Mode.DryRun && e.listens(s)
+		return len(s.Records) > 0 || s.Pods.Eligible == pods && !s.Mode.DryRun && e.lanesUp(s)
 	})
 	if len(last.Records) > 0 {
-		return fmt.Errorf("%w: a victim was killed before its cue", errMoved)
+		return fmt.Errorf("%w: a victim was killed before its start signal", errDrift)
 	}
 	if err != nil {
 		return fmt.Errorf("%w: %d of %d pods, dry run %t, lanes %+v", err, last.Pods.Eligible, pods, last.Mode.DryRun, last.Lanes)
 	}
-	e.stage.version = last.Version
+	e.testbed.version = last.Version
 	return nil
 }
 
-// listens says whether all lanes are up, besides those that are switched off or can't be had here.
-func (e *withEvictd) listens(s *control.Status) bool {
+// lanesUp reports whether all lanes are up, except those that are off or not available here.
+func (e *evictdContender) lanesUp(s *control.Status) bool {
 	waits := func(l control.Lane) bool {
 		return l.State == string(lanes.Starting) || l.State == string(lanes.Degraded)
 	}
 	return len(s.Lanes) > 0 && !slices.ContainsFunc(s.Lanes, waits)
 }
 
-func (*withEvictd) aim(context.Context, *victim) error { return nil }
+func (*evictdContender) target(context.Context, *victim) error { return nil }
 
-func (e *withEvictd) done(ctx context.Context, n int) (account, error) {
+func (e *evictdContender) done(ctx context.Context, n int) (recordTimes, error) {
 	s, err := e.daemon.Await(ctx, func(s *control.Status) bool {
 		return len(s.Records) > n || len(s.Records) == n && !s.Records[n-1].LastGone.IsZero()
 	})
 	switch {
 	case err != nil:
-		return account{}, err
+		return recordTimes{}, err
 	case len(s.Records) > n:
-		return account{}, fmt.Errorf("evictd evicted %d pods; want %d", len(s.Records), n)
+		return recordTimes{}, fmt.Errorf("evictd evicted %d pods; want %d", len(s.Records), n)
 	}
-	if e.stage.crossed != nil {
-		if err := e.stage.crossed(ctx, e.daemon); err != nil {
-			return account{}, err
+	if e.testbed.onCrossing != nil {
+		if err := e.testbed.onCrossing(ctx, e.daemon); err != nil {
+			return recordTimes{}, err
 		}
 	}
-	return accountOf(&s.Records[n-1]), nil
+	return recordTimesOf(&s.Records[n-1]), nil
 }
 
-func (e *withEvictd) end() error {
+func (e *evictdContender) end() error {
 	if e.daemon == nil {
 		return nil
 	}
@@ -170,59 +172,59 @@ func (e *withEvictd) end() error {
 	e.daemon = nil
 	select {
 	case <-d.Done():
-		return fmt.Errorf("evictd had ended by itself (%v): %s", d.Err(), d.LogTail())
+		return fmt.Errorf("evictd exited during the run (%v): %s", d.Err(), d.LogTail())
 	default:
 	}
-	// How long it takes to end is not what is measured here, on a machine that may be busy to the last.
-	if err := d.Terminate(backTime); err != nil {
+	// The timeout is long: the machine may still be busy.
+	if err := d.Terminate(recoveryTimeout); err != nil {
 		return fmt.Errorf("stop evictd: %w: %s", err, d.LogTail())
 	}
 	return nil
 }
 
-// withKiller is the limit of what polling can do: a process that does nothing else on one of the processors, and knows
-// whom to kill.
-type withKiller struct {
+// busyPollContender is the lower bound for polling: a process that polls all the time on one CPU, and is given the
+// process to kill.
+type busyPollContender struct {
 	threshold int64
-	actor     *actor
+	helper    *helper
 }
 
-func (*withKiller) name() string { return busyPoll }
+func (*busyPollContender) name() string { return busyPoll }
 
-func (*withKiller) meter() meter { return signalAvailable }
+func (*busyPollContender) meter() meter { return signalAvailable }
 
-func (k *withKiller) begin(_ context.Context, threshold int64, _ int) error {
+func (k *busyPollContender) begin(_ context.Context, threshold int64, _ int) error {
 	k.threshold = threshold
 	return nil
 }
 
-func (k *withKiller) aim(_ context.Context, v *victim) (err error) {
-	k.actor, err = startActor("killer", "-threshold", strconv.FormatInt(k.threshold, 10), "-pid", strconv.Itoa(v.pids[0]))
+func (k *busyPollContender) target(_ context.Context, v *victim) (err error) {
+	k.helper, err = startHelper("killer", "-threshold", strconv.FormatInt(k.threshold, 10), "-pid", strconv.Itoa(v.pids[0]))
 	return err
 }
 
-func (k *withKiller) done(ctx context.Context, _ int) (account, error) {
+func (k *busyPollContender) done(ctx context.Context, _ int) (recordTimes, error) {
 	select {
-	case <-k.actor.Done():
-		k.actor.cue.Close()
-		return account{}, k.actor.Err()
+	case <-k.helper.Done():
+		k.helper.input.Close()
+		return recordTimes{}, k.helper.Err()
 	case <-ctx.Done():
-		return account{}, fmt.Errorf("wait for the killer: %w", context.Cause(ctx))
+		return recordTimes{}, fmt.Errorf("wait for the killer: %w", context.Cause(ctx))
 	}
 }
 
-func (k *withKiller) end() error {
-	if k.actor == nil {
+func (k *busyPollContender) end() error {
+	if k.helper == nil {
 		return nil
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 	defer cancel()
-	k.actor.stop(ctx)
-	k.actor = nil
+	k.helper.stop(ctx)
+	k.helper = nil
 	return nil
 }
 
-// terminate ends a process that need not catch SIGTERM.
+// terminate stops a process with SIGTERM. It is no error if the signal killed the process.
 func terminate(p *daemon.Process) error {
 	err := p.Terminate(5 * time.Second)
 	if killedBy(err, unix.SIGTERM) {
@@ -231,5 +233,5 @@ func terminate(p *daemon.Process) error {
 	return err
 }
 
-// errAbsent says that a contender can't be had here.
-var errAbsent = errors.New("not here")
+// errNotFound means that a contender is not available on this machine.
+var errNotFound = errors.New("not available on this machine")

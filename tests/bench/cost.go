@@ -14,24 +14,24 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// spent is processor time, and how often it was spent.
-type spent struct {
+// runTime is a total of CPU time and the number of runs that it is from.
+type runTime struct {
 	time time.Duration
 	runs int
 }
 
-// cost measures what BPF costs where no process is charged for it. The kernel counts the runs of programs while
-// somebody holds BPF_ENABLE_STATS; it does not count what a BPF timer calls (kernel/bpf/helpers.c: bpf_timer_cb), of
-// which its tracing of timers tells the begin and the end.
-type cost struct {
-	stats  io.Closer
-	timers *tracing
-	so     spent
+// bpfCost measures the CPU time of BPF programs, which the kernel charges to no process. The kernel counts the runs of
+// programs while a descriptor of BPF_ENABLE_STATS is open. It does not count the callbacks of BPF timers
+// (kernel/bpf/helpers.c: bpf_timer_cb); their begin and end are in the trace of hrtimers.
+type bpfCost struct {
+	stats      io.Closer
+	timers     *traceInstance
+	timerTotal runTime
 }
 
-// openCost begins to count.
-func openCost() (_ *cost, err error) {
-	c := &cost{}
+// startBPFCost starts the measurement.
+func startBPFCost() (_ *bpfCost, err error) {
+	c := &bpfCost{}
 	defer func() {
 		if err != nil {
 			err = errors.Join(err, c.Close())
@@ -43,7 +43,7 @@ func openCost() (_ *cost, err error) {
 	if c.timers, err = openTracing("evictd-bench-timers"); err != nil {
 		return nil, err
 	}
-	// Every timer of the machine is in it: some hundred a second and processor.
+	// The trace has all timers of the machine: some hundred events per second and CPU.
 	if err := c.timers.set("buffer_size_kb", "16384"); err != nil {
 		return nil, err
 	}
@@ -53,8 +53,8 @@ func openCost() (_ *cost, err error) {
 	return c, c.timers.record("timer/hrtimer_expire_exit", "")
 }
 
-// Close ends it.
-func (c *cost) Close() error {
+// Close ends the measurement.
+func (c *bpfCost) Close() error {
 	var errs []error
 	if c.timers != nil {
 		errs = append(errs, c.timers.Close())
@@ -65,23 +65,23 @@ func (c *cost) Close() error {
 	return errors.Join(errs...)
 }
 
-// timer returns what BPF timers took since the count began.
-func (c *cost) timer() (spent, error) {
+// timer returns the total of the callbacks of BPF timers since the start.
+func (c *bpfCost) timer() (runTime, error) {
 	text, err := c.timers.read()
 	if err != nil {
-		return spent{}, err
+		return runTime{}, err
 	}
 	if err := c.timers.clear(); err != nil {
-		return spent{}, err
+		return runTime{}, err
 	}
 	events, err := parseEvents(text)
 	if err != nil {
-		return spent{}, err
+		return runTime{}, err
 	}
 	more := timerTime(events)
-	c.so.time += more.time
-	c.so.runs += more.runs
-	return c.so, nil
+	c.timerTotal.time += more.time
+	c.timerTotal.runs += more.runs
+	return c.timerTotal, nil
 }
 
 // timerTime adds up the callbacks of BPF timers in a trace:
@@ -89,8 +89,8 @@ func (c *cost) timer() (spent, error) {
 //	hrtimer_expire_entry: hrtimer=00000000d0ba2bf5 function=bpf_timer_cb now=4201202408000
 //	hrtimer_expire_exit: hrtimer=00000000d0ba2bf5
 //
-// A timer does not run twice at once, so that its name is enough to find the end.
-func timerTime(events []event) (s spent) {
+// The callback of a timer does not run twice at once, so its name is enough to find the end.
+func timerTime(events []event) (s runTime) {
 	running := make(map[string]time.Duration)
 	for _, e := range events {
 		timer, rest, _ := strings.Cut(e.details, " ")
@@ -110,27 +110,27 @@ func timerTime(events []event) (s spent) {
 	return s
 }
 
-// ofPrograms adds up what the BPF programs took that a process holds, itself or by what they are attached to.
-func ofPrograms(pid int) (sum spent, err error) {
+// programsRunTime returns the total of the BPF programs of which a process has a descriptor, or a descriptor of a link.
+func programsRunTime(pid int) (sum runTime, err error) {
 	dir := filepath.Join("/proc", strconv.Itoa(pid), "fdinfo")
 	entries, err := os.ReadDir(dir)
 	if err != nil {
-		return spent{}, err
+		return runTime{}, err
 	}
 	seen := make(map[int64]bool)
 	for _, entry := range entries {
 		text, err := os.ReadFile(filepath.Join(dir, entry.Name()))
 		if err != nil {
-			continue // closed meanwhile
+			continue // closed in between
 		}
 		id, err := statusField(text, programID)
 		if err != nil || seen[id] {
-			continue // it is no program's
+			continue // not a program, or counted already
 		}
 		seen[id] = true
-		s, err := ofProgram(ebpf.ProgramID(id))
+		s, err := programRunTime(ebpf.ProgramID(id))
 		if err != nil {
-			return spent{}, err
+			return runTime{}, err
 		}
 		sum.time += s.time
 		sum.runs += s.runs
@@ -138,19 +138,19 @@ func ofPrograms(pid int) (sum spent, err error) {
 	return sum, nil
 }
 
-// programID is in the fdinfo of a BPF program, and in that of a link to one (kernel/bpf/syscall.c: bpf_prog_show_fdinfo,
+// programID is a key in the fdinfo of a BPF program and of a link (kernel/bpf/syscall.c: bpf_prog_show_fdinfo,
 // bpf_link_show_fdinfo).
 const programID = "prog_id:"
 
-func ofProgram(id ebpf.ProgramID) (_ spent, err error) {
+func programRunTime(id ebpf.ProgramID) (_ runTime, err error) {
 	p, err := ebpf.NewProgramFromID(id)
 	if err != nil {
-		return spent{}, fmt.Errorf("hold BPF program %d: %w", id, err)
+		return runTime{}, fmt.Errorf("open BPF program %d: %w", id, err)
 	}
 	defer func() { err = errors.Join(err, p.Close()) }()
 	stats, err := p.Stats()
 	if err != nil {
-		return spent{}, fmt.Errorf("ask for BPF program %d: %w", id, err)
+		return runTime{}, fmt.Errorf("read stats of BPF program %d: %w", id, err)
 	}
-	return spent{stats.Runtime, int(stats.RunCount)}, nil
+	return runTime{stats.Runtime, int(stats.RunCount)}, nil
 }

@@ -19,35 +19,35 @@ const (
 )
 
 var (
-	// crossingTime bounds one crossing, and backTime what is waited for after it: for the memory of a victim that is dead,
-	// and for a contender.
-	crossingTime = node.Slow(time.Minute)
-	backTime     = node.Slow(20 * time.Second)
-	// calmTime is watched once memory is back: it may fall again.
-	calmTime = 20 * time.Millisecond
+	// crossingTimeout bounds one crossing: systemd-oomd waits 30 s by default. recoveryTimeout bounds the waits
+	// after it: for the memory of a dead victim, and for a contender to finish.
+	crossingTimeout = node.Slow(time.Minute)
+	recoveryTimeout = node.Slow(20 * time.Second)
+	// recoveryWatch is for how long sampling goes on after the recovery: available memory may fall again.
+	recoveryWatch = 20 * time.Millisecond
 )
 
-// crossing is what became of one. Durations are from the crossing on.
+// crossing is the result of one crossing. Durations are from the crossing on.
 type crossing struct {
-	by         killer
-	crossed    time.Duration // CLOCK_MONOTONIC
-	killed     time.Duration
-	killer     int             // the thread that sent the SIGKILL
-	runs       []time.Duration // when that got a processor, if it is one of evictd's real-time threads; CLOCK_MONOTONIC
-	back       time.Duration
-	doubt      time.Duration
-	overshoot  int64 // bytes
-	rate       int64 // of the victim until it was killed, bytes a second
-	bystanders int
-	calm       int  // pods besides the victims
-	spared     bool // all of them live
-	account    account
+	by               killSource
+	crossed          time.Duration // CLOCK_MONOTONIC
+	killed           time.Duration
+	killer           int             // the thread that sent the SIGKILL
+	runs             []time.Duration // when that thread got a CPU, if it is a real-time thread of evictd; CLOCK_MONOTONIC
+	back             time.Duration
+	uncertainty      time.Duration
+	overshoot        int64 // bytes
+	rate             int64 // of the victim until it was killed, bytes a second
+	bystandersKilled int
+	bystanderPods    int  // pods besides the victims
+	bystandersAlive  bool // all of them live
+	times            recordTimes
 }
 
-// errMoved says that available memory is too far from where it was, for reasons that are not the victim's.
-var errMoved = errors.New("what is available has moved")
+// errDrift means that something other than the victim changed available memory too much.
+var errDrift = errors.New("available memory was changed by other processes")
 
-// available reads what a meter shows.
+// available returns the current value of a meter.
 func available(m meter) (int64, error) {
 	info, err := meminfo.Read(kernel.FS("/proc"))
 	if err != nil {
@@ -56,11 +56,12 @@ func available(m meter) (int64, error) {
 	return m(&info), nil
 }
 
-// cross has a victim cross the threshold under a contender that was begun. others are the victims that should live.
-func (s *stage) cross(ctx context.Context, c contender, v *victim, threshold int64, others []*victim) (crossing, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, crossingTime, fmt.Errorf("not over after %v", crossingTime))
+// cross lets a victim cross the threshold under a running contender. others are the pods that should survive. It fails
+// with errDrift if available memory is not where the case wants it.
+func (s *testbed) cross(ctx context.Context, c contender, v *victim, threshold int64, others []*victim) (crossing, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, crossingTimeout, fmt.Errorf("not over after %v", crossingTimeout))
 	defer cancel()
-	if err := c.aim(ctx, v); err != nil {
+	if err := c.target(ctx, v); err != nil {
 		return crossing{}, err
 	}
 	info, err := meminfo.Read(kernel.FS("/proc"))
@@ -68,11 +69,11 @@ func (s *stage) cross(ctx context.Context, c contender, v *victim, threshold int
 		return crossing{}, err
 	}
 	above := c.meter()(&info) - threshold
-	if to := v.drop - v.held; above < to/4 || above > 3*to {
-		return crossing{}, fmt.Errorf("%w: %.1f MiB above the threshold; want about %.1f", errMoved, mebibytes(above), mebibytes(to))
+	if to := v.drop - v.preallocated; above < to/4 || above > 3*to {
+		return crossing{}, fmt.Errorf("%w: %.1f MiB above the threshold; want about %.1f", errDrift, mebibytes(above), mebibytes(to))
 	}
-	if int64(info.MemAvailable)-v.takes+v.held < s.reserve {
-		return crossing{}, fmt.Errorf("only %.1f MiB are available by now", mebibytes(int64(info.MemAvailable)))
+	if int64(info.MemAvailable)-v.total+v.preallocated < s.reserve {
+		return crossing{}, fmt.Errorf("only %.1f MiB are available; the victim would reach the reserve", mebibytes(int64(info.MemAvailable)))
 	}
 	oom, err := oomKills()
 	if err != nil {
@@ -81,12 +82,12 @@ func (s *stage) cross(ctx context.Context, c contender, v *victim, threshold int
 	if err := s.kills.clear(); err != nil {
 		return crossing{}, err
 	}
-	w := &witness{meter: c.meter(), threshold: threshold, floor: s.reserve, rescue: v.kill}
+	w := &memorySampler{meter: c.meter(), threshold: threshold, floor: s.reserve, killVictim: v.kill}
 	if err := w.watch(); err != nil {
 		return crossing{}, err
 	}
 	gone, err := s.await(ctx, w, v)
-	seen := w.testify()
+	seen := w.stop()
 	if err := errors.Join(err, seen.err); err != nil {
 		return crossing{}, err
 	}
@@ -99,7 +100,7 @@ func (s *stage) cross(ctx context.Context, c contender, v *victim, threshold int
 		return crossing{}, err
 	}
 	s.oomKills += now - oom
-	r, err := judge(v, &seen, threshold, kills, gone, others)
+	r, err := evaluate(v, &seen, threshold, kills, gone, others)
 	for _, run := range runs {
 		if run.pid == r.killer {
 			r.runs = append(r.runs, run.at)
@@ -108,9 +109,10 @@ func (s *stage) cross(ctx context.Context, c contender, v *victim, threshold int
 	return r, err
 }
 
-// await gives the victim its cue, and returns when it is dead and its memory is back, or when there is no time left.
-func (s *stage) await(ctx context.Context, w *witness, v *victim) (gone bool, err error) {
-	if err := v.cue(ctx); err != nil {
+// await sends the victim its start signal, and returns when it is dead and its memory is free, or after a timeout. gone
+// reports whether the victim died before the timeout.
+func (s *testbed) await(ctx context.Context, w *memorySampler, v *victim) (gone bool, err error) {
+	if err := v.start(ctx); err != nil {
 		return false, err
 	}
 	for !v.ended(20 * time.Millisecond) {
@@ -119,33 +121,33 @@ func (s *stage) await(ctx context.Context, w *witness, v *victim) (gone bool, er
 			return false, nil
 		}
 	}
-	for end := time.Now().Add(backTime); !w.back.Load() && time.Now().Before(end); {
+	for end := time.Now().Add(recoveryTimeout); !w.back.Load() && time.Now().Before(end); {
 		time.Sleep(time.Millisecond)
 	}
-	time.Sleep(calmTime)
+	time.Sleep(recoveryWatch)
 	return true, nil
 }
 
-// judge puts together what the witness and the kernel's trace saw.
-func judge(v *victim, seen *testimony, threshold int64, kills []kill, gone bool, others []*victim) (crossing, error) {
-	r := crossing{doubt: seen.below.at - seen.above.at}
+// evaluate computes the result of a crossing from the samples and the kernel's trace.
+func evaluate(v *victim, seen *samplerResult, threshold int64, kills []kill, gone bool, others []*victim) (crossing, error) {
+	r := crossing{uncertainty: seen.below.at - seen.above.at}
 	var first *kill
 	for i := range kills {
 		if first == nil && slices.Contains(v.pids, kills[i].pid) {
 			first = &kills[i]
 		}
 		if slices.ContainsFunc(others, func(o *victim) bool { return slices.Contains(o.pids, kills[i].pid) }) {
-			r.bystanders++
+			r.bystandersKilled++
 		}
 	}
 	switch {
 	case !gone:
-		r.by = byNobody
+		r.by = byNone
 		return r, nil
 	case first == nil:
-		return r, errors.New("the victim has ended, and nobody sent it a SIGKILL")
-	case seen.rescued:
-		r.by = byWitness
+		return r, errors.New("the victim exited without a SIGKILL")
+	case seen.killedVictim:
+		r.by = bySampler
 		return r, nil
 	case first.kernel:
 		r.by = byKernel
@@ -156,16 +158,16 @@ func judge(v *victim, seen *testimony, threshold int64, kills []kill, gone bool,
 		return r, nil
 	}
 	r.by = byContender
-	r.crossed = seen.crossed(threshold)
+	r.crossed = seen.crossedAt(threshold)
 	r.killed, r.killer = first.at-r.crossed, first.by
 	if seen.recovered == 0 {
-		// The victim is dead, so that somebody else has it.
-		return r, fmt.Errorf("%w: the memory of the victim did not come back within %v", errMoved, backTime)
+		// The victim is dead, so another process has taken the memory.
+		return r, fmt.Errorf("%w: available memory was not above the threshold within %v of the kill", errDrift, recoveryTimeout)
 	}
 	r.back = seen.recovered - r.crossed
 	r.overshoot = threshold - seen.lowest
-	if took := (first.at - v.cued).Seconds(); took > 0 {
-		r.rate = int64(float64(v.drop-v.held+r.overshoot) / took)
+	if took := (first.at - v.started).Seconds(); took > 0 {
+		r.rate = int64(float64(v.drop-v.preallocated+r.overshoot) / took)
 	}
 	return r, nil
 }
@@ -173,32 +175,32 @@ func judge(v *victim, seen *testimony, threshold int64, kills []kill, gone bool,
 // add adds a crossing to a series.
 func (c *crossings) add(r crossing) {
 	if c.By == nil {
-		c.By, c.Lanes = make(map[killer]int), make(map[string]int)
+		c.By, c.Lanes = make(map[killSource]int), make(map[string]int)
 	}
 	c.By[r.by]++
-	c.Bystanders += r.bystanders
-	if c.Calm = max(c.Calm, r.calm); r.calm > 0 && r.spared {
-		c.Spared++
+	c.BystandersKilled += r.bystandersKilled
+	if c.BystanderPods = max(c.BystanderPods, r.bystanderPods); r.bystanderPods > 0 && r.bystandersAlive {
+		c.Survived++
 	}
 	if r.by != byContender {
 		return
 	}
-	if lane := r.account.lane; lane != "" {
+	if lane := r.times.lane; lane != "" {
 		c.Lanes[lane]++
-		for len(c.Parts) < len(c.Killed) { // those that evictd gave no account of
+		for len(c.Parts) < len(c.Killed) { // crossings without a record of evictd
 			c.Parts = append(c.Parts, nil)
 		}
-		c.Parts = append(c.Parts, r.account.parts(r.crossed, r.crossed+r.killed, r.runs))
+		c.Parts = append(c.Parts, r.times.parts(r.crossed, r.crossed+r.killed, r.runs))
 	}
 	c.Killed = append(c.Killed, microseconds(r.killed))
 	c.Back = append(c.Back, microseconds(r.back))
-	c.Doubt = append(c.Doubt, microseconds(r.doubt))
+	c.Uncertainty = append(c.Uncertainty, microseconds(r.uncertainty))
 	c.Overshoot = append(c.Overshoot, r.overshoot/kibibyte)
 	c.rates = append(c.rates, r.rate/mebibyte)
 	c.Rate = median(c.rates)
 }
 
-// n is how many crossings there were.
+// n returns the number of crossings.
 func (c *crossings) n() (n int) {
 	for _, k := range c.By {
 		n += k

@@ -12,7 +12,7 @@ import (
 	"time"
 )
 
-// timing is the cost of one call, of the benchmarks of a package.
+// timing is the result of one benchmark of a package.
 type timing struct {
 	origin
 	What        string  `json:"what"`
@@ -22,7 +22,7 @@ type timing struct {
 	Allocations int64   `json:"allocations"` // of each run
 }
 
-// benchmarks are what the timings are called, by the name of the benchmark without its number of pods.
+// benchmarks maps the name of a benchmark, without its number of pods, to that in the results.
 var benchmarks = []struct{ name, what string }{
 	{"BenchmarkStep/idle", "Step, no threshold crossed"},
 	{"BenchmarkStep/evicting", "Step, a victim to be chosen"},
@@ -30,15 +30,15 @@ var benchmarks = []struct{ name, what string }{
 	{"BenchmarkObservation/files", "observation, by files"},
 }
 
-// decisions runs the benchmarks of the packages that decide and observe.
-func decisions(ctx context.Context, o options, b *book, out io.Writer) error {
+// decisions is the step decision: it runs the benchmarks of agent/evict and agent/memory.
+func decisions(ctx context.Context, o options, b *resultSet, out io.Writer) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute)
 	defer cancel()
 	machine, err := thisMachine(&o)
 	if err != nil {
 		return err
 	}
-	from := (&stage{machine: machine}).origin()
+	from := (&testbed{machine: machine}).origin()
 	if err := b.add(result{Machine: &machine}); err != nil {
 		return err
 	}
@@ -62,7 +62,7 @@ func decisions(ctx context.Context, o options, b *book, out io.Writer) error {
 	return err
 }
 
-// parseBenchmarks parses what go test prints of the benchmarks that are known here:
+// parseBenchmarks parses the output of go test. It skips other benchmarks, and fails if one of benchmarks is missing:
 //
 //	BenchmarkStep/idle/110-2    1492    15788 ns/op    13200 B/op    4 allocs/op
 func parseBenchmarks(text []byte) (all []*timing, err error) {
@@ -71,7 +71,7 @@ func parseBenchmarks(text []byte) (all []*timing, err error) {
 		if len(f) != 8 || f[3] != "ns/op" || f[5] != "B/op" || f[7] != "allocs/op" {
 			continue
 		}
-		full, _, _ := strings.Cut(f[0], "-") // the processors
+		full, _, _ := strings.Cut(f[0], "-") // GOMAXPROCS
 		for _, known := range benchmarks {
 			pods, ok := strings.CutPrefix(full, known.name+"/")
 			if !ok {
@@ -91,15 +91,15 @@ func parseBenchmarks(text []byte) (all []*timing, err error) {
 	}
 	for _, known := range benchmarks {
 		if !bytes.Contains(text, []byte(known.name+"/")) {
-			return nil, fmt.Errorf("%s has not run: %s", known.name, text)
+			return nil, fmt.Errorf("no result of %s: %s", known.name, text)
 		}
 	}
 	return all, nil
 }
 
-// timingTable has a row per benchmark.
+// timingTable returns a table with a row per benchmark.
 func timingTable(all []*timing) *table {
-	t := &table{head: []string{"one", "takes", "bytes allocated", "allocations", "runs"}}
+	t := &table{head: []string{"", "time", "bytes allocated", "allocations", "runs"}}
 	for _, m := range all {
 		t.add(m.What, time.Duration(m.Nanoseconds).Round(100*time.Nanosecond).String(), fmt.Sprint(m.Bytes), fmt.Sprint(m.Allocations), fmt.Sprint(m.Runs))
 	}

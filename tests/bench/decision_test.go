@@ -28,11 +28,11 @@ func TestParseBenchmarks(t *testing.T) {
 		t.Errorf("parseBenchmarks() = %v (-want +got):\n%s", err, diff)
 	}
 	for name, text := range map[string]string{
-		"one was skipped": strings.Replace(benchmarkText, "BenchmarkObservation/walk", "--- SKIP: Walk", 1),
-		"no number":       strings.Replace(benchmarkText, "13200", "many", 1),
+		"a skipped benchmark": strings.Replace(benchmarkText, "BenchmarkObservation/walk", "--- SKIP: Walk", 1),
+		"no number":           strings.Replace(benchmarkText, "13200", "many", 1),
 	} {
 		if _, err := parseBenchmarks([]byte(text)); err == nil {
-			t.Errorf("%s: no error", name)
+			t.Errorf("%s: parseBenchmarks() = nil; want an error", name)
 		}
 	}
 }

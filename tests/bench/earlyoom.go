@@ -18,28 +18,28 @@ import (
 	"github.com/evictd/evictd/tests/daemon"
 )
 
-// withEarlyoom is earlyoom, as Debian's unit runs it (unprivileged, nice -20), but for the capability to kill: it and the
-// hog run as one user that nobody else is, so that the kernel lets it kill nothing but the hog.
-type withEarlyoom struct {
-	stage      *stage
+// earlyoomContender is earlyoom as Debian's unit runs it (unprivileged, nice -20), but without CAP_KILL. It runs as the
+// same user as the victims, which no other process has, so that the kernel does not let it kill anything else.
+type earlyoomContender struct {
+	testbed    *testbed
 	executable string
 	version    string
-	scale      float64 // what its percentages are of, over MemTotal
+	scale      float64 // the total that earlyoom's percentages refer to, divided by MemTotal
 	process    *daemon.Process
 }
 
-// hogUser is the user of the hog and of earlyoom, which must be nobody's.
-const hogUser = 61234
+// hogUser is the user of the victims and of earlyoom. No other process may run as it.
+const victimUser = 61234
 
-// newEarlyoom finds earlyoom and how it counts: before 1.8 its percentages, to which it turns a size, are of MemTotal,
-// then of what user space may get.
-func newEarlyoom(ctx context.Context, s *stage) (*withEarlyoom, error) {
-	e := &withEarlyoom{stage: s, scale: 1}
+// newEarlyoom returns errNotFound if earlyoom is not installed. earlyoom converts a size to percentages, which refer to
+// MemTotal before version 1.8, and to the memory of user space since. A dry run shows which.
+func newEarlyoom(ctx context.Context, s *testbed) (*earlyoomContender, error) {
+	e := &earlyoomContender{testbed: s, scale: 1}
 	var err error
 	if e.executable, err = exec.LookPath(s.earlyoom); err != nil {
-		return nil, fmt.Errorf("%w: %w", errAbsent, err)
+		return nil, fmt.Errorf("%w: %w", errNotFound, err)
 	}
-	if err := unusedUser(hogUser); err != nil {
+	if err := unusedUser(victimUser); err != nil {
 		return nil, err
 	}
 	said, err := e.run(ctx, "--dryrun", "-M", "1024")
@@ -58,41 +58,41 @@ var (
 	earlyoomReport  = regexp.MustCompile(`(?m)^mem avail: +\d+ of +(\d+) MiB`)
 )
 
-// calibrate parses what earlyoom says at its start:
+// calibrate sets version and scale from the output of earlyoom at its start:
 //
 //	earlyoom v1.7
 //	mem total: 24105 MiB, swap total:    0 MiB
 //	mem avail: 23483 of 24105 MiB (97.42%), swap free:    0 of    0 MiB ( 0.00%)
-func (e *withEarlyoom) calibrate(said []byte) error {
+func (e *earlyoomContender) calibrate(said []byte) error {
 	version, total, report := earlyoomVersion.FindSubmatch(said), earlyoomTotal.FindSubmatch(said), earlyoomReport.FindSubmatch(said)
 	if version == nil || total == nil || report == nil {
-		return fmt.Errorf("earlyoom said something unexpected: %q", said)
+		return fmt.Errorf("parse output of earlyoom: %q", said)
 	}
 	e.version = string(version[1])
-	of, _ := strconv.ParseFloat(string(report[1]), 64) // digits, by the expression
+	of, _ := strconv.ParseFloat(string(report[1]), 64) // digits, by the regular expression
 	all, _ := strconv.ParseFloat(string(total[1]), 64)
 	if of <= 0 || all <= 0 {
-		return fmt.Errorf("earlyoom knows of no memory: %q", said)
+		return fmt.Errorf("earlyoom reports no memory: %q", said)
 	}
 	e.scale = of / all
 	return nil
 }
 
-func (*withEarlyoom) name() string { return earlyoom }
+func (*earlyoomContender) name() string { return earlyoom }
 
-func (*withEarlyoom) meter() meter { return memAvailable }
+func (*earlyoomContender) meter() meter { return memAvailable }
 
-// begin gives it one limit for SIGTERM and SIGKILL, which makes it SIGKILL. The hog is preferred and all others are
-// avoided by name, besides being out of reach.
-func (e *withEarlyoom) begin(ctx context.Context, threshold int64, _ int) error {
+// begin starts earlyoom with the same limit for SIGTERM and SIGKILL, so that it sends SIGKILL. It prefers the victims'
+// process name and avoids all others.
+func (e *earlyoomContender) begin(ctx context.Context, threshold int64, _ int) error {
 	kib := strconv.FormatInt(int64(float64(threshold)/e.scale)>>10, 10)
 	_, err := e.run(ctx, "-M", kib+","+kib, "--prefer", "^hog$", "--avoid", "^([^h]|h[^o]|ho[^g]|hog.)")
 	return err
 }
 
-// run starts earlyoom and returns what it has said when it watches.
-func (e *withEarlyoom) run(ctx context.Context, args ...string) ([]byte, error) {
-	name := filepath.Join(e.stage.dir, "earlyoom.log")
+// run starts earlyoom and returns its output when it watches memory.
+func (e *earlyoomContender) run(ctx context.Context, args ...string) ([]byte, error) {
+	name := filepath.Join(e.testbed.dir, "earlyoom.log")
 	log, err := os.Create(name)
 	if err != nil {
 		return nil, err
@@ -100,12 +100,12 @@ func (e *withEarlyoom) run(ctx context.Context, args ...string) ([]byte, error) 
 	defer log.Close()
 	cmd := exec.Command(e.executable, append([]string{"-r", "3600"}, args...)...)
 	cmd.Stdout, cmd.Stderr = log, log
-	cmd.SysProcAttr = &unix.SysProcAttr{Credential: &syscall.Credential{Uid: hogUser, Gid: hogUser}}
+	cmd.SysProcAttr = &unix.SysProcAttr{Credential: &syscall.Credential{Uid: victimUser, Gid: victimUser}}
 	if e.process, err = daemon.StartProcess(cmd); err != nil {
 		return nil, fmt.Errorf("start earlyoom: %w", err)
 	}
 	if err := unix.Setpriority(unix.PRIO_PROCESS, e.process.PID(), -20); err != nil {
-		return nil, fmt.Errorf("give earlyoom the priority that its unit gives it: %w", err)
+		return nil, fmt.Errorf("set nice value of earlyoom: %w", err)
 	}
 	for {
 		said, err := os.ReadFile(name)
@@ -122,11 +122,11 @@ func (e *withEarlyoom) run(ctx context.Context, args ...string) ([]byte, error) 
 	}
 }
 
-func (*withEarlyoom) aim(context.Context, *victim) error { return nil }
+func (*earlyoomContender) target(context.Context, *victim) error { return nil }
 
-func (*withEarlyoom) done(context.Context, int) (account, error) { return account{}, nil }
+func (*earlyoomContender) done(context.Context, int) (recordTimes, error) { return recordTimes{}, nil }
 
-func (e *withEarlyoom) end() error {
+func (e *earlyoomContender) end() error {
 	if e.process == nil {
 		return nil
 	}
@@ -144,12 +144,12 @@ func unusedUser(uid uint32) error {
 	for _, dir := range dirs {
 		status, err := os.ReadFile(filepath.Join(dir, "status"))
 		if err != nil {
-			continue // gone meanwhile
+			continue // exited in between
 		}
 		for line := range strings.Lines(string(status)) {
 			ids, ok := strings.CutPrefix(line, "Uid:")
 			if ok && strings.Contains(ids, "\t"+strconv.FormatUint(uint64(uid), 10)) {
-				return fmt.Errorf("process %s runs as user %d, whom earlyoom could kill", filepath.Base(dir), uid)
+				return fmt.Errorf("process %s runs as user %d; earlyoom could kill it", filepath.Base(dir), uid)
 			}
 		}
 	}

@@ -16,15 +16,15 @@ import (
 	"github.com/evictd/evictd/tests/node"
 )
 
-// volumeFiles is how many files the pod of manyFiles has, in directories of filesEach.
+// volumeFiles is the number of files in the volume of manyFiles, filesEach in each directory.
 const (
 	volumeFiles = 1_000_000
 	filesEach   = 10_000
 )
 
-// manyFiles runs a pod whose volume has so many files that evictd, which measures the volume when it starts, is still at
-// it while a batch of crossings goes on.
-func (s *stage) manyFiles() (undo func() error, err error) {
+// manyFiles runs a pod with so many files in its volume that evictd, which measures the volume when it starts, has not
+// finished the walk during a batch of crossings. The returned function removes the pod, and fails if evictd had finished.
+func (s *testbed) manyFiles() (undo func() error, err error) {
 	const uid = "0a1b2c3d-0000-4000-8000-000000000001"
 	root := filepath.Join(s.dir, "kubelet")
 	undo = func() error { return os.RemoveAll(root) }
@@ -34,7 +34,7 @@ func (s *stage) manyFiles() (undo func() error, err error) {
 		}
 	}()
 	volume := filepath.Join(root, "pods", uid, "volumes", "kubernetes.io~empty-dir", "many")
-	fmt.Fprintf(s.out, "  (makes %d files)\n", volumeFiles)
+	fmt.Fprintf(s.out, "  (creating %d files)\n", volumeFiles)
 	err = each(volumeFiles/filesEach, func(i int) error { return fillDir(filepath.Join(volume, strconv.Itoa(i)), filesEach) })
 	if err != nil {
 		return nil, err
@@ -49,7 +49,7 @@ func (s *stage) manyFiles() (undo func() error, err error) {
 	}
 	s.bystanders, s.settings = append(s.bystanders, v), "nodefsPath: "+root+"\n"
 	crossings, late := 0, 0
-	s.crossed = func(ctx context.Context, d *daemon.Daemon) error {
+	s.onCrossing = func(ctx context.Context, d *daemon.Daemon) error {
 		x, err := d.Client().Explain(ctx, signal.NodeFsInodesFree)
 		if err != nil {
 			return err
@@ -66,16 +66,16 @@ func (s *stage) manyFiles() (undo func() error, err error) {
 	return func() error {
 		fmt.Fprintf(s.out, "  (evictd walked during %d of %d crossings)\n", crossings-late, crossings)
 		s.bystanders = slices.DeleteFunc(s.bystanders, func(b *victim) bool { return b == v })
-		s.settings, s.crossed = "", nil
+		s.settings, s.onCrossing = "", nil
 		err := errors.Join(v.remove(s.node), removeFiles())
 		if late > 0 {
-			err = errors.Join(err, fmt.Errorf("%d of %d crossings came when evictd had measured the %d files", late, crossings, volumeFiles))
+			err = errors.Join(err, fmt.Errorf("evictd had finished measuring the %[3]d files at %[1]d of %[2]d crossings", late, crossings, volumeFiles))
 		}
 		return err
 	}, nil
 }
 
-// fillDir makes a directory with empty files.
+// fillDir creates a directory with empty files.
 func fillDir(dir string, files int) error {
 	if err := os.MkdirAll(dir, 0o755); err != nil {
 		return err
@@ -87,7 +87,7 @@ func fillDir(dir string, files int) error {
 	defer unix.Close(fd)
 	for i := range files {
 		if err := unix.Mknodat(fd, strconv.Itoa(i), unix.S_IFREG|0o644, 0); err != nil {
-			return fmt.Errorf("make file %d of %s: %w", i, dir, err)
+			return fmt.Errorf("create file %d in %s: %w", i, dir, err)
 		}
 	}
 	return nil

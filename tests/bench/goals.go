@@ -5,7 +5,7 @@ import (
 	"slices"
 )
 
-// goals are what each figure of evictd's series is to be at most, in the default configuration on the machine itself.
+// goals are the upper bounds for evictd in the default configuration, on the native machine.
 var goals = []struct {
 	what string
 	most float64
@@ -19,31 +19,31 @@ var goals = []struct {
 	{"max", 16, "MiB", func(c *crossings) float64 { return float64(quantile(c.Overshoot, 1)) / 1024 }},
 }
 
-// figure writes a figure, and marks one that is above its goal.
-func figure(got, most float64) string {
+// formatFigure formats a figure for Markdown, in bold if it is above its goal.
+func formatFigure(got, most float64) string {
 	if got > most {
 		return fmt.Sprintf("**%.2f**", got)
 	}
 	return fmt.Sprintf("%.2f", got)
 }
 
-// goalsTable holds evictd's series against the goals. A series that was not measured has a row all the same.
-func (b *book) goalsTable() *table {
+// goalsTable returns a table of evictd's series and the goals. A series without results has a row, too.
+func (b *resultSet) goalsTable() *table {
 	t := &table{head: []string{"", "n"}}
 	for _, g := range goals {
 		t.head = append(t.head, fmt.Sprintf("%s ≤ %g %s", g.what, g.most, g.unit))
 	}
-	t.head = append(t.head, "calm pods lived")
-	wanted := []*crossings{
+	t.head = append(t.head, "all bystanders survived")
+	keys := []*crossings{
 		{Section: "percentiles", Case: smallCase, Contender: allLanes}, {Section: "percentiles", Case: smallCase, Contender: bpfAlone},
-		{Section: "survival", Case: calmCase, Contender: allLanes},
+		{Section: "survival", Case: survivalCase, Contender: allLanes},
 	}
 	for _, speed := range []string{fullSpeed, slowSpeed} {
 		for _, cache := range caches {
-			wanted = append(wanted, &crossings{Section: "bursts", Case: besideCache(speed, cache), Contender: allLanes})
+			keys = append(keys, &crossings{Section: "bursts", Case: caseWithCache(speed, cache), Contender: allLanes})
 		}
 	}
-	for _, w := range wanted {
+	for _, w := range keys {
 		name := w.Case
 		if w.Contender != allLanes {
 			name += ": " + w.Contender
@@ -55,12 +55,12 @@ func (b *book) goalsTable() *table {
 		}
 		cells := []string{name, fmt.Sprint(c.n())}
 		for _, g := range goals {
-			cells = append(cells, figure(g.of(c), g.most))
+			cells = append(cells, formatFigure(g.of(c), g.most))
 		}
 		lived := "–"
-		if c.Calm > 0 {
-			lived = fmt.Sprintf("%d of %d", c.Spared, c.n())
-			if c.Spared < c.n() {
+		if c.BystanderPods > 0 {
+			lived = fmt.Sprintf("%d of %d", c.Survived, c.n())
+			if c.Survived < c.n() {
 				lived = "**" + lived + "**"
 			}
 		}
@@ -69,19 +69,20 @@ func (b *book) goalsTable() *table {
 	return t
 }
 
-// idleGoals are for evictd with all lanes beside idlePods pods: percent of a core, BPF included, and MiB.
+// The goals for an idle evictd with all lanes on a node with idlePods pods: percent of a CPU, BPF included, and MiB.
 const (
 	idlePods     = 100
 	idleCPU      = 0.1
 	idleResident = 28
 )
 
-func (b *book) idleGoals() string {
+// idleGoals returns a sentence that compares the idle evictd with its goals.
+func (b *resultSet) idleGoals() string {
 	for _, r := range b.results {
 		if i := r.Idle; i != nil && i.On == native && i.Lanes == allLanes && i.Pods == idlePods {
-			return fmt.Sprintf("Idle beside %d pods: %s %% of a core (goal %g), %s MiB resident (goal %d).\n", idlePods,
-				figure(i.share(), idleCPU), idleCPU, figure(mebibytes(i.Resident), idleResident), idleResident)
+			return fmt.Sprintf("Idle with %d pods: %s %% of a CPU (goal %g), %s MiB resident (goal %d).\n", idlePods,
+				formatFigure(i.share(), idleCPU), idleCPU, formatFigure(mebibytes(i.Resident), idleResident), idleResident)
 		}
 	}
-	return fmt.Sprintf("Idle beside %d pods: not measured.\n", idlePods)
+	return fmt.Sprintf("Idle with %d pods: not measured.\n", idlePods)
 }

@@ -18,7 +18,7 @@ import (
 	"github.com/evictd/evictd/tests/node"
 )
 
-// idleConfig has the kubelet's default threshold, far from what is available.
+// idleConfig has the kubelet's default threshold, which is far below available memory.
 const idleConfig = `apiVersion: evictd.io/v1alpha1
 kind: AgentConfiguration
 runtimeEndpoint: %s
@@ -27,11 +27,11 @@ evictionHard:
   memory.available: 100Mi
 %s`
 
-// idle measures evictd beside pods that do nothing: with all lanes, and with polling alone.
-func idle(ctx context.Context, s *stage) error {
+// idle is a step: it measures evictd on a node with idle pods, with all lanes and with polling alone.
+func idle(ctx context.Context, s *testbed) error {
 	ctx, cancel := context.WithTimeout(ctx, 10*time.Minute+2*s.idle)
 	defer cancel()
-	fmt.Fprintf(s.out, "\nIdle, beside %d pods of one container:\n", s.pods)
+	fmt.Fprintf(s.out, "\nIdle, %d pods of one container:\n", s.pods)
 	err := each(s.pods, func(i int) error {
 		_, err := s.node.RunPod(ctx, node.PodSpec{Name: fmt.Sprintf("idle-%03d", i), Containers: []node.ContainerSpec{{}}})
 		return err
@@ -40,7 +40,7 @@ func idle(ctx context.Context, s *stage) error {
 		return err
 	}
 	mine := evictds(s)
-	var all []*idleness
+	var all []*idleCost
 	for _, name := range []string{allLanes, pollAlone} {
 		i, err := s.watchIdle(ctx, mine[name], s.pods, 0, s.idle)
 		if err != nil {
@@ -52,12 +52,12 @@ func idle(ctx context.Context, s *stage) error {
 	return err
 }
 
-// crowds measures evictd beside cgroups that nobody is in.
-func crowds(ctx context.Context, s *stage) error {
-	fmt.Fprintf(s.out, "\nIdle, by the number of cgroups below that of all pods:\n")
-	var all []*idleness
+// cgroupCounts is the step cgroups: it measures an idle evictd by the number of empty cgroups below the pods' cgroup.
+func cgroupCounts(ctx context.Context, s *testbed) error {
+	fmt.Fprintf(s.out, "\nIdle, by the number of cgroups below the pods' cgroup:\n")
+	var all []*idleCost
 	for _, n := range s.cgroups {
-		i, err := s.crowd(ctx, n)
+		i, err := s.idleWithCgroups(ctx, n)
 		if err != nil {
 			return fmt.Errorf("%d cgroups: %w", n, err)
 		}
@@ -67,7 +67,7 @@ func crowds(ctx context.Context, s *stage) error {
 	return err
 }
 
-func (s *stage) crowd(ctx context.Context, n int) (_ *idleness, err error) {
+func (s *testbed) idleWithCgroups(ctx context.Context, n int) (_ *idleCost, err error) {
 	undo, err := s.moreCgroups(n)
 	if err != nil {
 		return nil, err
@@ -76,17 +76,17 @@ func (s *stage) crowd(ctx context.Context, n int) (_ *idleness, err error) {
 	return s.watchIdle(ctx, evictds(s)[allLanes], 0, n, s.idle/2)
 }
 
-// settleTime is left to evictd before it is watched: it looks around when it starts.
-const settleTime = 3 * time.Second
+// startupDelay is the time between the start of evictd and the measurement. It covers the work that evictd does once.
+const startupDelay = 3 * time.Second
 
-// watchIdle runs evictd for a while and adds what it cost to the results.
-func (s *stage) watchIdle(ctx context.Context, e *withEvictd, pods, cgroups int, long time.Duration) (_ *idleness, err error) {
+// watchIdle measures an idle evictd and adds its cost to the results.
+func (s *testbed) watchIdle(ctx context.Context, e *evictdContender, pods, cgroups int, long time.Duration) (_ *idleCost, err error) {
 	dir, err := os.MkdirTemp(s.dir, "i")
 	if err != nil {
 		return nil, err
 	}
-	i := &idleness{origin: s.origin(), Lanes: e.title, Pods: pods, Cgroups: cgroups}
-	cost, err := openCost()
+	i := &idleCost{origin: s.origin(), Lanes: e.title, Pods: pods, Cgroups: cgroups}
+	cost, err := startBPFCost()
 	if err != nil {
 		return nil, err
 	}
@@ -102,16 +102,16 @@ func (s *stage) watchIdle(ctx context.Context, e *withEvictd, pods, cgroups int,
 	up, stop := context.WithTimeout(ctx, node.Slow(time.Minute))
 	defer stop()
 	status, err := d.Await(up, func(st *control.Status) bool {
-		return st.Pods.Count == pods && st.Signals[signal.MemoryAvailable].Status == control.Observed && e.listens(st)
+		return st.Pods.Count == pods && st.Signals[signal.MemoryAvailable].Status == control.Observed && e.lanesUp(st)
 	})
 	if err != nil {
 		return nil, err
 	}
 	i.Ready, i.Version = time.Since(began), status.Version
-	if err := sleep(ctx, settleTime); err != nil {
+	if err := sleep(ctx, startupDelay); err != nil {
 		return nil, err
 	}
-	before, err := s.consumed(d.PID(), cost)
+	before, err := s.readConsumption(d.PID(), cost)
 	if err != nil {
 		return nil, err
 	}
@@ -123,58 +123,58 @@ func (s *stage) watchIdle(ctx context.Context, e *withEvictd, pods, cgroups int,
 		return nil, fmt.Errorf("evictd ended (%v): %s", d.Err(), d.LogTail())
 	case <-time.After(long):
 	}
-	after, err := s.consumed(d.PID(), cost)
+	after, err := s.readConsumption(d.PID(), cost)
 	if err != nil {
 		return nil, err
 	}
-	i.Over = time.Since(began)
+	i.Duration = time.Since(began)
 	i.CPU = after.cpu - before.cpu
 	i.Programs, i.Runs = after.programs.time-before.programs.time, after.programs.runs-before.programs.runs
 	i.Timer, i.Ticks = after.timer.time-before.timer.time, after.timer.runs-before.timer.runs
 	i.Resident, i.Anon, i.Threads, i.Files = after.resident, after.anonymous, after.threads, after.files
-	return i, s.book.add(result{Idle: i})
+	return i, s.results.add(result{Idle: i})
 }
 
-// idleTable has a row per evictd.
-func idleTable(all []*idleness) *table {
+// idleTable returns a table with a row per result.
+func idleTable(all []*idleCost) *table {
 	t := &table{head: []string{
-		"", "pods", "more cgroups", "CPU of one core", "of it in BPF", "BPF timer", "other BPF runs", "resident", "anonymous", "threads", "files", "knows all pods after",
+		"", "pods", "empty cgroups", "CPU", "of it in BPF", "BPF timer", "other BPF runs", "resident", "anonymous", "threads", "files", "all pods listed after",
 	}}
 	for _, i := range all {
 		rate := "–"
 		if i.Ticks > 0 {
-			rate = fmt.Sprintf("%.0f a second, %.1f µs each", float64(i.Ticks)/i.Over.Seconds(), float64(i.Timer.Microseconds())/float64(i.Ticks))
+			rate = fmt.Sprintf("%.0f a second, %.1f µs each", float64(i.Ticks)/i.Duration.Seconds(), float64(i.Timer.Microseconds())/float64(i.Ticks))
 		}
 		t.add(i.Lanes, fmt.Sprint(i.Pods), fmt.Sprint(i.Cgroups),
-			fmt.Sprintf("%.2f %%", i.share()), fmt.Sprintf("%.3f %%", 100*(i.Timer+i.Programs).Seconds()/i.Over.Seconds()), rate, fmt.Sprint(i.Runs),
+			fmt.Sprintf("%.2f %%", i.share()), fmt.Sprintf("%.3f %%", 100*(i.Timer+i.Programs).Seconds()/i.Duration.Seconds()), rate, fmt.Sprint(i.Runs),
 			fmt.Sprintf("%.1f MiB", mebibytes(i.Resident)), fmt.Sprintf("%.1f MiB", mebibytes(i.Anon)),
 			fmt.Sprint(i.Threads), fmt.Sprint(i.Files), fmt.Sprintf("%d ms", i.Ready.Milliseconds()))
 	}
 	return t
 }
 
-// consumption is what a process has used so far.
+// consumption is the resource usage of a process and its BPF programs.
 type consumption struct {
 	cpu                 time.Duration
 	resident, anonymous int64 // bytes
 	threads, files      int
-	timer, programs     spent
+	timer, programs     runTime
 }
 
-// consumed reads it.
-func (s *stage) consumed(pid int, cost *cost) (consumption, error) {
-	c, err := ofProcess(pid)
+// readConsumption returns the current totals of evictd.
+func (s *testbed) readConsumption(pid int, cost *bpfCost) (consumption, error) {
+	c, err := readProcess(pid)
 	if err != nil {
 		return consumption{}, err
 	}
-	if c.programs, err = ofPrograms(pid); err != nil {
+	if c.programs, err = programsRunTime(pid); err != nil {
 		return consumption{}, err
 	}
 	c.timer, err = cost.timer()
 	return c, err
 }
 
-func ofProcess(pid int) (consumption, error) {
+func readProcess(pid int) (consumption, error) {
 	dir := filepath.Join("/proc", strconv.Itoa(pid))
 	status, err := os.ReadFile(filepath.Join(dir, "status"))
 	if err != nil {
@@ -200,18 +200,18 @@ func ofProcess(pid int) (consumption, error) {
 	return c, err
 }
 
-// processorTime is what all threads of a process, those that have ended too, have used of processors so far, to the
-// nanosecond: the process's own clock, as clock_getcpuclockid(3) makes its number of the pid.
+// processorTime returns the CPU time of all threads of a process, including those that have exited, in nanoseconds. It
+// reads the process's CPU-time clock, whose id is computed from the PID as by clock_getcpuclockid(3).
 func processorTime(pid int) (time.Duration, error) {
 	const scheduler = 2 // CPUCLOCK_SCHED (include/linux/posix-timers_types.h)
 	var ts unix.Timespec
 	if err := unix.ClockGettime(int32(^pid<<3|scheduler), &ts); err != nil {
-		return 0, fmt.Errorf("read the processor time of process %d: %w", pid, err)
+		return 0, fmt.Errorf("read CPU time of process %d: %w", pid, err)
 	}
 	return time.Duration(ts.Nano()), nil
 }
 
-// statusField returns the number after a key of /proc/PID/status.
+// statusField returns the number after a key in a file such as /proc/PID/status.
 func statusField(status []byte, key string) (int64, error) {
 	for line := range strings.Lines(string(status)) {
 		if f := strings.Fields(line); len(f) >= 2 && f[0] == key {

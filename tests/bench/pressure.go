@@ -11,12 +11,12 @@ import (
 	"time"
 )
 
-// reserve is what every victim leaves a large machine.
+// reserve is the available memory that a victim must leave on a large machine.
 const reserve = 4 * gibibyte
 
-// planFor shares out what is available: the threshold is 3 GiB below it where that leaves room for a hog of three times
-// as much, and as far as room allows where it does not.
-func planFor(available int64) (drop, takes int64, err error) {
+// planFor returns how far below available memory the threshold is (drop), and how much the victim allocates (total). drop
+// is 3 GiB if there is room for a victim of three times as much and the reserve, else less. It fails below 8 GiB.
+func planFor(available int64) (drop, total int64, err error) {
 	drop = min(3*gibibyte, (available-reserve-gibibyte)/3)
 	if drop < gibibyte {
 		return 0, 0, fmt.Errorf("needs 8 GiB of available memory; there are %.1f", float64(available)/gibibyte)
@@ -24,29 +24,30 @@ func planFor(available int64) (drop, takes int64, err error) {
 	return drop, 3 * drop, nil
 }
 
-// slowRate is that of the hog that takes its time, and slowPart what it takes of it until the threshold.
+// slowRate is the rate of the slow victim, in bytes per second. It allocates slowPart at that rate until the threshold,
+// and the rest beforehand.
 const (
 	slowRate = 200 * mebibyte
 	slowPart = 256 * mebibyte
 )
 
-// bursts are crossings by a large victim, at two speeds.
-func bursts(ctx context.Context, s *stage) error {
+// bursts is a step: crossings by a large victim at two speeds, with three amounts of active file cache.
+func bursts(ctx context.Context, s *testbed) error {
 	free, err := available(memAvailable)
 	if err != nil {
 		return err
 	}
-	drop, takes, err := planFor(free)
+	drop, total, err := planFor(free)
 	if err != nil {
 		return err
 	}
-	rounds := []round{
-		{name: fullSpeed, shape: shape{drop: drop, takes: takes}, batch: 4, rest: s.rest},
-		{name: slowSpeed, shape: shape{drop: drop, takes: takes, held: drop - slowPart, rate: slowRate}, batch: 1, rest: s.rest},
+	rounds := []crossingCase{
+		{name: fullSpeed, workload: workload{drop: drop, total: total}, batch: 4, startDelay: s.startDelay},
+		{name: slowSpeed, workload: workload{drop: drop, total: total, preallocated: drop - slowPart, rate: slowRate}, batch: 1, startDelay: s.startDelay},
 	}
 	var errs []error
 	for _, cache := range caches {
-		if err := s.warm(ctx, cache); err != nil {
+		if err := s.fillCache(ctx, cache); err != nil {
 			return errors.Join(append(errs, fmt.Errorf("bursts: %w", err))...)
 		}
 		for _, r := range rounds {
@@ -59,46 +60,46 @@ func bursts(ctx context.Context, s *stage) error {
 	return errors.Join(errs...)
 }
 
-// caches are the amounts of active file cache, in bytes, that bursts are made beside. What a node has after its cache was
-// dropped stands for 0.
-var caches = []int64{0, gibibyte, warmCache}
+// caches are the amounts of active file cache during bursts, in bytes. 0 stands for what remains after the cache was
+// dropped.
+var caches = []int64{0, gibibyte, largeCache}
 
-// warmCache is the active file cache of a node that has been up for a while.
-const warmCache = 4 * gibibyte
+// largeCache is the active file cache of a node that has been up for some time.
+const largeCache = 4 * gibibyte
 
-// besideCache names a case by its cache.
-func besideCache(name string, cache int64) string {
+// caseWithCache returns the name of a case with an amount of active file cache.
+func caseWithCache(name string, cache int64) string {
 	return fmt.Sprintf("%s, %d GiB of active file cache", name, cache/gibibyte)
 }
 
-// burst is one case of the bursts beside some file cache.
-func (s *stage) burst(ctx context.Context, r round, cache int64) error {
-	r.section, r.name = "bursts", besideCache(r.name, cache)
-	entries, err := s.everyone(ctx, func(string) int { return s.bursts })
+// burst runs one case of the bursts.
+func (s *testbed) burst(ctx context.Context, r crossingCase, cache int64) error {
+	r.section, r.name = "bursts", caseWithCache(r.name, cache)
+	entries, err := s.allContenders(ctx, func(string) int { return s.bursts })
 	if err != nil {
 		return fmt.Errorf("%s: %w", r.name, err)
 	}
-	if cache == warmCache {
+	if cache == largeCache {
 		entries = append(entries, &entry{contender: evictds(s)[countingCache], wanted: s.bursts})
 	}
-	return s.press(ctx, r, entries)
+	return s.runSeries(ctx, r, entries)
 }
 
-// The cases of the bursts and of the small victims, as the results name them.
+// The cases of the bursts and of the small victims, as the results store them.
 const (
 	fullSpeed = "full speed"
 	slowSpeed = "200 MiB/s"
 	smallCase = "small victim, 4 GiB of active file cache"
 )
 
-// everyone are the contenders that can be had here, with their number of crossings.
-func (s *stage) everyone(ctx context.Context, wanted func(string) int) ([]*entry, error) {
+// allContenders returns the contenders that are available here, with their numbers of crossings.
+func (s *testbed) allContenders(ctx context.Context, wanted func(string) int) ([]*entry, error) {
 	var entries []*entry
 	add := func(c contender) { entries = append(entries, &entry{contender: c, wanted: wanted(c.name())}) }
 	mine := evictds(s)
 	names := []string{allLanes, bpfAlone, memcgAlone, pollAlone}
 	if s.machine.Cgroup != "v1" {
-		names = []string{allLanes, bpfAlone, pollAlone} // thresholds of usage are cgroup v1's
+		names = []string{allLanes, bpfAlone, pollAlone} // only cgroup v1 has eventfds of usage thresholds
 	}
 	for _, name := range names {
 		add(mine[name])
@@ -106,18 +107,18 @@ func (s *stage) everyone(ctx context.Context, wanted func(string) int) ([]*entry
 	switch e, err := newEarlyoom(ctx, s); {
 	case err == nil:
 		add(e)
-	case errors.Is(err, errAbsent):
-		fmt.Fprintf(s.out, "\nearlyoom is left out: %v\n", err)
+	case errors.Is(err, errNotFound):
+		fmt.Fprintf(s.out, "\nearlyoom is skipped: %v\n", err)
 	default:
 		return nil, err
 	}
-	add(&withKiller{})
+	add(&busyPollContender{})
 	return entries, nil
 }
 
-// percentiles are crossings by a small victim, many of them.
-func percentiles(ctx context.Context, s *stage) error {
-	entries, err := s.everyone(ctx, func(name string) int {
+// percentiles is a step: many crossings by a small victim.
+func percentiles(ctx context.Context, s *testbed) error {
+	entries, err := s.allContenders(ctx, func(name string) int {
 		if name == allLanes || name == bpfAlone {
 			return s.crossings
 		}
@@ -126,50 +127,50 @@ func percentiles(ctx context.Context, s *stage) error {
 	if err != nil {
 		return err
 	}
-	if err := s.warm(ctx, warmCache); err != nil {
+	if err := s.fillCache(ctx, largeCache); err != nil {
 		return err
 	}
 	r := s.small()
 	r.section, r.name = "percentiles", smallCase
-	return s.press(ctx, r, entries)
+	return s.runSeries(ctx, r, entries)
 }
 
-// condition is something that makes it harder. undo ends what do began.
+// condition is something that makes an answer slower. do establishes it and returns a function that ends it.
 type condition struct {
 	name  string
-	shape func(*shape)
-	do    func(s *stage) (undo func() error, err error)
+	shape func(*workload)
+	do    func(s *testbed) (undo func() error, err error)
 }
 
 var conditions = []condition{
 	{name: "nothing else"},
-	{name: "every processor busy", do: spin},
-	{name: "16 allocating processes", shape: func(sh *shape) { sh.processes = 16 }},
-	{name: "huge pages", shape: func(sh *shape) { sh.processes, sh.huge = 1, true }},
-	{name: "victim at 5 % of a processor", shape: func(sh *shape) { sh.quota, sh.drop = 5, 96*mebibyte }},
-	{name: "500 more cgroups", do: func(s *stage) (func() error, error) { return s.moreCgroups(500) }},
-	{name: "a walk of 1,000,000 files", do: (*stage).manyFiles},
+	{name: "every processor busy", do: keepBusy},
+	{name: "16 allocating processes", shape: func(sh *workload) { sh.processes = 16 }},
+	{name: "huge pages", shape: func(sh *workload) { sh.processes, sh.huge = 1, true }},
+	{name: "victim at 5 % of a processor", shape: func(sh *workload) { sh.quota, sh.drop = 5, 96*mebibyte }},
+	{name: "500 more cgroups", do: func(s *testbed) (func() error, error) { return s.moreCgroups(500) }},
+	{name: "a walk of 1,000,000 files", do: (*testbed).manyFiles},
 }
 
-// hardships are crossings under evictd with all lanes while something makes it harder.
-func hardships(ctx context.Context, s *stage) error {
-	if err := s.warm(ctx, warmCache); err != nil {
+// underConditions is the step conditions: crossings under evictd with all lanes, under each of the conditions.
+func underConditions(ctx context.Context, s *testbed) error {
+	if err := s.fillCache(ctx, largeCache); err != nil {
 		return err
 	}
 	var errs []error
 	for _, c := range conditions {
-		if errs = append(errs, s.hardship(ctx, c)); ctx.Err() != nil {
+		if errs = append(errs, s.underCondition(ctx, c)); ctx.Err() != nil {
 			break
 		}
 	}
 	return errors.Join(errs...)
 }
 
-func (s *stage) hardship(ctx context.Context, c condition) (err error) {
+func (s *testbed) underCondition(ctx context.Context, c condition) (err error) {
 	r := s.small()
 	r.section, r.name, r.batch = "conditions", c.name, 10
 	if c.shape != nil {
-		c.shape(&r.shape)
+		c.shape(&r.workload)
 	}
 	if c.do != nil {
 		undo, err := c.do(s)
@@ -178,12 +179,12 @@ func (s *stage) hardship(ctx context.Context, c condition) (err error) {
 		}
 		defer func() { err = errors.Join(err, undo()) }()
 	}
-	return s.press(ctx, r, []*entry{{contender: evictds(s)[allLanes], wanted: s.hard}})
+	return s.runSeries(ctx, r, []*entry{{contender: evictds(s)[allLanes], wanted: s.perCondition}})
 }
 
-// spin keeps every processor busy.
-func spin(*stage) (func() error, error) {
-	var all []*actor
+// keepBusy keeps all CPUs busy.
+func keepBusy(*testbed) (func() error, error) {
+	var all []*helper
 	undo := func() error {
 		ctx, cancel := context.WithTimeout(context.Background(), 5*time.Second)
 		defer cancel()
@@ -193,7 +194,7 @@ func spin(*stage) (func() error, error) {
 		return nil
 	}
 	for range runtime.NumCPU() {
-		a, err := startActor("spinner")
+		a, err := startHelper("spinner")
 		if err != nil {
 			return nil, errors.Join(err, undo())
 		}
@@ -202,8 +203,8 @@ func spin(*stage) (func() error, error) {
 	return undo, nil
 }
 
-// moreCgroups makes n cgroups below the one of all pods, in the tree that has the memory controller. Nobody is in them.
-func (s *stage) moreCgroups(n int) (func() error, error) {
+// moreCgroups creates n empty cgroups below the pods' cgroup, in the tree of the memory controller.
+func (s *testbed) moreCgroups(n int) (func() error, error) {
 	dirs, err := cgroupDirs(os.Getpid())
 	if err != nil {
 		return nil, err
@@ -235,8 +236,7 @@ func (s *stage) moreCgroups(n int) (func() error, error) {
 	return undo, nil
 }
 
-// oomKills is how many processes the kernel has killed for want of memory since the boot: the line oom_kill of
-// /proc/vmstat.
+// oomKills returns the number of processes that the kernel's OOM killer has killed since boot: oom_kill in /proc/vmstat.
 func oomKills() (int, error) {
 	text, err := os.ReadFile("/proc/vmstat")
 	if err != nil {

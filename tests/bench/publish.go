@@ -9,20 +9,20 @@ import (
 	"strings"
 )
 
-// sections are the crossings' in their order, with what the document says of them.
+// sections are the sections of crossings in the document, with their introductions.
 var sections = []struct{ name, title, about string }{
-	{"bursts", "Bursts", "A pod takes gigabytes, the threshold 3 GiB (on a small machine less) below what is available. At 200 MiB/s " +
-		"most of it is there beforehand, and what is left is taken at that speed. evictd runs in its default configuration, unless " +
-		"its name says otherwise."},
-	{"survival", "Bursts beside calm pods", "earlyoom may kill the processes of all pods and prefers them by their name."},
-	{"percentiles", "Many crossings", "A pod takes 192 MiB as fast as it can until it meets the threshold."},
-	{"conditions", "Under harder conditions", "The same, under evictd with all lanes."},
-	{"vm", "Beside others", "A hog, a pod that keeps what it has, and a limit of all pods together not far below the threshold; " +
-		"cgroup v2, cgroups by systemd. systemd-oomd goes by pressure and has no threshold; it is told to kill in the slice of all pods."},
+	{"bursts", "Bursts", "A pod allocates gigabytes. The threshold is 3 GiB (less on a small machine) below available memory. At 200 MiB/s " +
+		"most of it is allocated beforehand, and the rest at that rate. evictd has its default configuration, unless " +
+		"its name has another."},
+	{"survival", "Bursts with bystanders", "Three other pods should survive. earlyoom can kill the processes of all pods, and prefers all of them by name."},
+	{"percentiles", "Many crossings", "A pod allocates 192 MiB as fast as possible until the threshold is crossed."},
+	{"conditions", "Under load", "As in many crossings, under evictd with all lanes."},
+	{"vm", "Comparison in a virtual machine", "One victim, one pod whose memory does not grow, and a limit of all pods not far below the threshold; " +
+		"cgroup v2, systemd driver. systemd-oomd acts on pressure and has no threshold on available memory; it is configured to kill in the slice of all pods."},
 }
 
-// document is everything as Markdown.
-func (b *book) document(causes string) string {
+// document returns all results as Markdown. causes is the content of causes.md.
+func (b *resultSet) document(causes string) string {
 	var d strings.Builder
 	section := func(title, about string, tables ...string) {
 		fmt.Fprintf(&d, "\n## %s\n", title)
@@ -32,40 +32,40 @@ func (b *book) document(causes string) string {
 			}
 		}
 	}
-	d.WriteString("# Measured\n\nWritten by `go run ./tests/bench` from results.jsonl; `go doc ./tests/bench` says how it is measured. " +
-		"Only ratios carry over to\nanother machine.\n\n![crossing to SIGKILL, and to memory back above the threshold](" + pictureFile + ")\n")
-	section("Goals", "On the machine itself, in the default configuration; what is bold is missed.", b.goalsTable().markdown(), b.idleGoals(), causes)
+	d.WriteString("# Results\n\nWritten by `go run ./tests/bench` from results.jsonl; see `go doc ./tests/bench` for how it is measured. " +
+		"Only ratios are\ncomparable between machines.\n\n![crossing to SIGKILL, and to memory back above the threshold](" + chartFile + ")\n")
+	section("Goals", "On the native machine, in the default configuration. Missed goals are bold.", b.goalsTable().markdown(), b.idleGoals(), causes)
 	machines := b.machines()
 	for _, s := range sections {
 		for _, on := range machines {
 			if all := b.crossings(on.Name, s.name); len(all) > 0 {
-				section(titled(s.title, all), s.about, crossingsTable(all).markdown(), ratios(s.name, all), footing(all))
+				section(sectionTitle(s.title, all), s.about, crossingsTable(all).markdown(), ratios(s.name, all), footnote(all))
 			}
 		}
 	}
 	for _, on := range machines {
 		if t := partsTable(b.crossings(on.Name, "")); len(t.rows) > 0 {
-			section("What the time to the SIGKILL is made of ("+on.Name+")", partsAbout, t.markdown())
+			section("Parts of the time to the SIGKILL ("+on.Name+")", partsAbout, t.markdown())
 		}
 	}
 	for _, on := range machines {
-		timings, bombs, idle := b.rest(on.Name)
+		timings, bombs, idle := b.others(on.Name)
 		if len(timings) > 0 {
-			section("One decision, one observation ("+on.Name+")", "The benchmarks of agent/evict and agent/memory. An observation is what a turn of "+
-				"the loop reads: the node, and each pod's cgroup.", timingTable(timings).markdown(), timings[0].footing())
+			section("One decision, one observation ("+on.Name+")", "The benchmarks of agent/evict and agent/memory. An observation has the figures that "+
+				"one iteration of the loop reads: those of the node and of each pod's cgroup.", timingTable(timings).markdown(), timings[0].footnote())
 		}
 		if len(bombs) > 0 {
-			section("Fork bombs ("+on.Name+")", bombsAbout, bombTable(bombs).markdown(), bombs[0].footing())
+			section("Fork bombs ("+on.Name+")", bombsAbout, bombTable(bombs).markdown(), bombs[0].footnote())
 		}
-		if cold := b.cold(on.Name); len(cold) > 0 {
-			section("Evictions that memory.reclaim avoids ("+on.Name+")", coldAbout, coldTable(cold).markdown(), cold[0].footing())
+		if reclaims := b.reclaimCrossings(on.Name); len(reclaims) > 0 {
+			section("Evictions avoided by memory.reclaim ("+on.Name+")", reclaimAbout, reclaimTable(reclaims).markdown(), reclaims[0].footnote())
 		}
 		if len(idle) > 0 {
-			section("While nothing happens ("+on.Name+")", "CPU is the process's, and that of its BPF timer and programs, which no process "+
-				"is charged for.", idleTable(idle).markdown(), idle[0].footing())
+			section("Idle ("+on.Name+")", "CPU is the time of the process, its BPF timer and its BPF programs, in percent of one CPU. The kernel charges BPF "+
+				"to no process.", idleTable(idle).markdown(), idle[0].footnote())
 		}
 	}
-	t := &table{head: []string{"", "Linux", "processors", "memory", "cgroup"}}
+	t := &table{head: []string{"", "Linux", "CPUs", "memory", "cgroup"}}
 	for _, m := range machines {
 		t.add(m.Name, m.Kernel, fmt.Sprintf("%d × %s", m.CPUs, strings.Join(strings.Fields(m.CPU), " ")),
 			fmt.Sprintf("%.1f GiB", float64(m.Memory)/gibibyte), m.Cgroup)
@@ -74,16 +74,16 @@ func (b *book) document(causes string) string {
 	return d.String()
 }
 
-// titled is the title of a section on one machine, with the case where there is only one.
-func titled(title string, all []*crossings) string {
+// sectionTitle returns the title of a section on one machine, with the case if there is only one.
+func sectionTitle(title string, all []*crossings) string {
 	if head, _ := labels(all); len(head) == 1 {
 		title += ": " + all[0].Case
 	}
 	return title + " (" + all[0].On + ")"
 }
 
-// crossings are the series of a section on a machine; "" is all sections.
-func (b *book) crossings(on, section string) (all []*crossings) {
+// crossings returns the series of a section on a machine; "" means all sections.
+func (b *resultSet) crossings(on, section string) (all []*crossings) {
 	for _, r := range b.results {
 		if c := r.Crossings; c != nil && c.On == on && (section == "" || c.Section == section) {
 			all = append(all, c)
@@ -92,8 +92,8 @@ func (b *book) crossings(on, section string) (all []*crossings) {
 	return all
 }
 
-// rest is what there is of a machine besides crossings.
-func (b *book) rest(on string) (timings []*timing, bombs []*bombs, idle []*idleness) {
+// others returns the results of a machine other than crossings.
+func (b *resultSet) others(on string) (timings []*timing, bombs []*bombs, idle []*idleCost) {
 	for _, r := range b.results {
 		switch {
 		case r.on() != on:
@@ -108,8 +108,8 @@ func (b *book) rest(on string) (timings []*timing, bombs []*bombs, idle []*idlen
 	return timings, bombs, idle
 }
 
-// machines are those that there are results of.
-func (b *book) machines() (all []*machine) {
+// machines returns the machines that have results.
+func (b *resultSet) machines() (all []*machine) {
 	measured := make(map[string]bool)
 	for _, r := range b.results {
 		if r.Machine == nil {
@@ -124,8 +124,8 @@ func (b *book) machines() (all []*machine) {
 	return all
 }
 
-// footing says when something was measured, and under which load.
-func (o *origin) footing() string {
+// footnote returns when something was measured, with which version and under which load.
+func (o *origin) footnote() string {
 	by := ""
 	if o.Version != "" {
 		by = ", evictd " + o.Version
@@ -133,20 +133,20 @@ func (o *origin) footing() string {
 	return fmt.Sprintf("%s%s; load average %.1f.", o.Taken.Format("2006-01-02 15:04 MST"), by, o.Load)
 }
 
-// footing says so of series, and how exact they are.
-func footing(all []*crossings) string {
-	low, high, doubt := all[0].Load, all[0].Load, int64(0)
+// footnote returns the same of series, with the largest median uncertainty.
+func footnote(all []*crossings) string {
+	low, high, uncertainty := all[0].Load, all[0].Load, int64(0)
 	for _, c := range all {
 		low, high = min(low, c.Load), max(high, c.Load)
-		if len(c.Doubt) > 0 {
-			doubt = max(doubt, median(c.Doubt))
+		if len(c.Uncertainty) > 0 {
+			uncertainty = max(uncertainty, median(c.Uncertainty))
 		}
 	}
-	return fmt.Sprintf("%s, evictd %s; load average %.1f to %.1f. The median doubt about when the crossing was is at most %s.",
-		all[0].Taken.Format("2006-01-02 15:04 MST"), all[0].Version, low, high, milliseconds(doubt))
+	return fmt.Sprintf("%s, evictd %s; load average %.1f to %.1f. The median uncertainty of the time of the crossing is at most %s.",
+		all[0].Taken.Format("2006-01-02 15:04 MST"), all[0].Version, low, high, milliseconds(uncertainty))
 }
 
-// ratios hold the contenders in a virtual machine against evictd with all lanes.
+// ratios returns a table that compares the contenders in a virtual machine with evictd with all lanes.
 func ratios(section string, all []*crossings) string {
 	base := (*crossings)(nil)
 	for _, c := range all {
@@ -157,7 +157,7 @@ func ratios(section string, all []*crossings) string {
 	if section != "vm" || base == nil {
 		return ""
 	}
-	t := &table{head: []string{"how many times evictd's", "crossing → SIGKILL", "back above", "overshoot"}}
+	t := &table{head: []string{"ratio to evictd", "crossing → SIGKILL", "back above", "overshoot"}}
 	for _, c := range all {
 		cells := []string{c.Contender}
 		for _, of := range []func(*crossings) []int64{
@@ -173,18 +173,18 @@ func ratios(section string, all []*crossings) string {
 			t.add(cells...)
 		}
 	}
-	return "As ratios of the medians, which is all that an emulated machine can tell:\n\n" + t.markdown()
+	return "Ratios of the medians, since absolute times of an emulated machine mean nothing:\n\n" + t.markdown()
 }
 
-// publish writes the results, and the document and the picture that are made of them. causes.md, which is written by
-// hand, says why figures are missed.
-func (b *book) publish(dir string) error {
+// publish writes the results, the document and the chart into a directory. The document includes the directory's
+// causes.md, if there is one.
+func (b *resultSet) publish(dir string) error {
 	causes, err := os.ReadFile(filepath.Join(dir, causesFile))
 	if err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return err
 	}
 	return errors.Join(
-		b.save(filepath.Join(dir, bookFile)),
-		os.WriteFile(filepath.Join(dir, pictureFile), b.picture(), 0o644),
+		b.save(filepath.Join(dir, resultsFile)),
+		os.WriteFile(filepath.Join(dir, chartFile), b.chart(), 0o644),
 		os.WriteFile(filepath.Join(dir, tableFile), []byte(b.document(string(causes))), 0o644))
 }

@@ -14,95 +14,96 @@ import (
 	"time"
 )
 
-// result is one line of the results file: exactly one of its fields is set. A newer line takes the place of the older
-// one with the same key.
+// result is one line of the results file: exactly one of its fields is set. A newer line replaces the older one with the
+// same key.
 type result struct {
-	Machine   *machine       `json:"machine,omitempty"`
-	Crossings *crossings     `json:"crossings,omitempty"`
-	Idle      *idleness      `json:"idle,omitempty"`
-	Bombs     *bombs         `json:"bombs,omitempty"`
-	Timing    *timing        `json:"timing,omitempty"`
-	Cold      *coldCrossings `json:"cold,omitempty"`
+	Machine   *machine          `json:"machine,omitempty"`
+	Crossings *crossings        `json:"crossings,omitempty"`
+	Idle      *idleCost         `json:"idle,omitempty"`
+	Bombs     *bombs            `json:"bombs,omitempty"`
+	Timing    *timing           `json:"timing,omitempty"`
+	Reclaim   *reclaimCrossings `json:"cold,omitempty"`
 }
 
-// origin says where and when something was measured.
+// origin is where and when something was measured.
 type origin struct {
 	// On is the machine's name.
 	On    string    `json:"on"`
 	Taken time.Time `json:"taken"`
 	// Version is evictd's.
 	Version string `json:"version,omitempty"`
-	// Load is the machine's load average over the last minute just before.
+	// Load is the machine's load average over the minute before.
 	Load float64 `json:"load"`
 }
 
-// machine is what it was measured on.
+// machine is a machine that results were measured on.
 type machine struct {
 	Name   string `json:"name"`
 	Kernel string `json:"kernel"`
 	CPU    string `json:"cpu"`
 	CPUs   int    `json:"cpus"`
 	Memory int64  `json:"memoryBytes"`
-	// Cgroup is v1 or v2: of the tree with the memory controller.
+	// Cgroup is v1 or v2: the version of the tree with the memory controller.
 	Cgroup string `json:"cgroup"`
 }
 
-// crossings are those of one contender in one case. The lists have one value for each crossing that the contender
+// crossings are the series of one contender in one case. The lists have one value for each crossing that the contender
 // answered, in order.
 type crossings struct {
 	origin
 	Section   string `json:"section"`
 	Case      string `json:"case"`
 	Contender string `json:"contender"`
-	// Killed is from the crossing to the first SIGKILL to the victim, Back from the crossing until the signal is above
-	// the threshold again, Doubt how far apart the two samples were that the crossing lies between: microseconds.
-	Killed []int64 `json:"killedMicroseconds"`
-	Back   []int64 `json:"backMicroseconds"`
-	Doubt  []int64 `json:"doubtMicroseconds"`
-	// Parts is what Killed is made of, by evictd's own record, in the order of partNames: microseconds. It is null for a
-	// crossing of which the record does not tell all.
+	// Killed is the time from the crossing to the first SIGKILL to the victim, Back that until the signal is above the
+	// threshold again, Uncertainty that between the two samples around the crossing, in microseconds.
+	Killed      []int64 `json:"killedMicroseconds"`
+	Back        []int64 `json:"backMicroseconds"`
+	Uncertainty []int64 `json:"doubtMicroseconds"`
+	// Parts are the parts of Killed by evictd's own record, in the order of partNames and in microseconds. It is null for
+	// a crossing whose record lacks a time.
 	Parts [][]int64 `json:"partsMicroseconds,omitempty"`
-	// Overshoot is how far below the threshold the signal came: KiB.
+	// Overshoot is how far the signal fell below the threshold, in KiB.
 	Overshoot []int64 `json:"overshootKiB"`
-	// Rate is the median of what the victim took: MiB per second.
+	// Rate is the median of the victims' allocation rates, in MiB per second.
 	Rate int64 `json:"rateMiBPerSecond"`
-	// By counts all crossings by who killed.
-	By map[killer]int `json:"by"`
-	// Lanes counts those by evictd by what raised the alarm.
+	// By counts all crossings by what killed the victim.
+	By map[killSource]int `json:"by"`
+	// Lanes counts the crossings that evictd answered by the lane that raised the alarm.
 	Lanes map[string]int `json:"lanes,omitempty"`
-	// Calm is how many pods there were besides the victims, Spared counts the crossings after which all of them lived.
-	Calm   int `json:"calmPods,omitempty"`
-	Spared int `json:"spared,omitempty"`
-	// Bystanders counts other pods that were killed, victims that waited for their cue among them, OOMKills what the kernel killed meanwhile, Lost victims that were
-	// gone before their crossing began, Failed crossings of which nothing is known because something went wrong.
-	Bystanders int `json:"bystanders"`
-	OOMKills   int `json:"kernelOOMKills"`
-	Lost       int `json:"lost"`
-	Failed     int `json:"failed,omitempty"`
+	// BystanderPods is the number of pods besides the victims. Survived counts the crossings after which all of them were
+	// alive.
+	BystanderPods int `json:"calmPods,omitempty"`
+	Survived      int `json:"spared,omitempty"`
+	// BystandersKilled counts other pods that were killed, including victims that waited for their start signal. OOMKills
+	// counts kills by the kernel, Lost victims that died before their crossing, Failed crossings that ended with an error.
+	BystandersKilled int `json:"bystanders"`
+	OOMKills         int `json:"kernelOOMKills"`
+	Lost             int `json:"lost"`
+	Failed           int `json:"failed,omitempty"`
 
 	rates []int64 // MiB per second
 }
 
-// killer is who killed a victim.
-type killer string
+// killSource is what killed a victim.
+type killSource string
 
 const (
-	byContender killer = "contender"
-	byKernel    killer = "kernel"  // its OOM killer
-	byWitness   killer = "witness" // the machine came near to its reserve
-	byNobody    killer = "nobody"  // in the time that there was
-	byEarly     killer = "early"   // the contender, and no sample was below the threshold
+	byContender killSource = "contender"
+	byKernel    killSource = "kernel"  // the OOM killer
+	bySampler   killSource = "witness" // the memory sampler, because the reserve was reached
+	byNone      killSource = "nobody"  // the victim was alive at the timeout
+	byEarly     killSource = "early"   // the contender, before any sample was below the threshold
 )
 
-// idleness is what evictd costs while nothing happens.
-type idleness struct {
+// idleCost is the cost of an idle evictd.
+type idleCost struct {
 	origin
-	Lanes   string        `json:"lanes"`
-	Pods    int           `json:"pods"`
-	Cgroups int           `json:"cgroups"` // besides those of the pods
-	Over    time.Duration `json:"overNanoseconds"`
-	// CPU is the process's time, Timer that of the BPF timer's callbacks, of which there were Ticks, and Programs that of
-	// its other BPF programs, which ran Runs times.
+	Lanes    string        `json:"lanes"`
+	Pods     int           `json:"pods"`
+	Cgroups  int           `json:"cgroups"` // besides those of the pods
+	Duration time.Duration `json:"overNanoseconds"`
+	// CPU is the time of the process, Timer that of its BPF timer's callbacks, of which there were Ticks, and Programs that
+	// of its other BPF programs, which ran Runs times.
 	CPU      time.Duration `json:"cpuNanoseconds"`
 	Timer    time.Duration `json:"timerNanoseconds"`
 	Ticks    int           `json:"ticks"`
@@ -112,15 +113,15 @@ type idleness struct {
 	Anon     int64         `json:"anonymousBytes"`
 	Threads  int           `json:"threads"`
 	Files    int           `json:"files"`
-	Ready    time.Duration `json:"readyNanoseconds"` // from its start to knowing all pods
+	Ready    time.Duration `json:"readyNanoseconds"` // from its start until all pods are listed
 }
 
-// share is the part of one core, in percent.
-func (i *idleness) share() float64 {
-	return 100 * (i.CPU + i.Timer + i.Programs).Seconds() / i.Over.Seconds()
+// share returns the CPU usage in percent of one CPU.
+func (i *idleCost) share() float64 {
+	return 100 * (i.CPU + i.Timer + i.Programs).Seconds() / i.Duration.Seconds()
 }
 
-// key names what a line is about.
+// key identifies what a result is about. It is "" for a result without content.
 func (r *result) key() string {
 	switch {
 	case r.Machine != nil:
@@ -133,13 +134,13 @@ func (r *result) key() string {
 		return "bombs/" + r.Bombs.On + "/" + r.Bombs.Contender
 	case r.Timing != nil:
 		return "timing/" + r.Timing.On + "/" + r.Timing.What
-	case r.Cold != nil:
-		return "cold/" + r.Cold.On + "/" + r.Cold.Reclaim
+	case r.Reclaim != nil:
+		return "cold/" + r.Reclaim.On + "/" + r.Reclaim.Reclaim
 	}
 	return ""
 }
 
-// on is the name of the machine.
+// on returns the name of the machine.
 func (r *result) on() string {
 	switch {
 	case r.Machine != nil:
@@ -152,25 +153,25 @@ func (r *result) on() string {
 		return r.Bombs.On
 	case r.Timing != nil:
 		return r.Timing.On
-	case r.Cold != nil:
-		return r.Cold.On
+	case r.Reclaim != nil:
+		return r.Reclaim.On
 	}
 	return ""
 }
 
-// resultPrefix begins a result in what the benchmark prints, for a machine whose files nobody gets.
+// resultPrefix marks a result in the output of a virtual machine, whose files can't be copied.
 const resultPrefix = "result: "
 
-// book holds results in the order in which they first came.
-type book struct {
+// resultSet has results in the order in which they were first added.
+type resultSet struct {
 	results []result
-	// out receives each result as it comes, too; nil for none.
+	// out, if set, receives each result when it is added.
 	out io.Writer
 }
 
-// add puts a result into the place of the one with its key, or at the end. Those of another machine that had the name
-// before go.
-func (b *book) add(r result) error {
+// add replaces the result with the same key, or appends one. It removes the results of another machine with the same
+// name.
+func (b *resultSet) add(r result) error {
 	if m := r.Machine; m != nil && !slices.ContainsFunc(b.results, func(old result) bool { return old.Machine != nil && *old.Machine == *m }) {
 		b.results = slices.DeleteFunc(b.results, func(old result) bool { return old.on() == m.Name })
 	}
@@ -191,8 +192,8 @@ func (b *book) add(r result) error {
 	return err
 }
 
-// load adds the results of a file, which need not be there.
-func (b *book) load(file string) error {
+// load adds the results of a file, if it exists.
+func (b *resultSet) load(file string) error {
 	text, err := os.ReadFile(file)
 	if errors.Is(err, fs.ErrNotExist) {
 		return nil
@@ -206,8 +207,8 @@ func (b *book) load(file string) error {
 	return nil
 }
 
-// merge adds the results that a benchmark printed between other things.
-func (b *book) merge(file string) error {
+// merge adds the results in the output of a benchmark. It fails if there are none.
+func (b *resultSet) merge(file string) error {
 	text, err := os.ReadFile(file)
 	if err != nil {
 		return err
@@ -217,13 +218,13 @@ func (b *book) merge(file string) error {
 		return fmt.Errorf("parse %s: %w", file, err)
 	}
 	if !bytes.Contains(text, []byte(resultPrefix)) && len(b.results) == before {
-		return fmt.Errorf("parse %s: there is no line that begins with %q", file, resultPrefix)
+		return fmt.Errorf("parse %s: no line begins with %q", file, resultPrefix)
 	}
 	return nil
 }
 
-// parse adds a result per line, of those that begin with prefix.
-func (b *book) parse(text []byte, prefix string) error {
+// parse adds the results of all lines that begin with prefix.
+func (b *resultSet) parse(text []byte, prefix string) error {
 	lines := bufio.NewScanner(bytes.NewReader(text))
 	lines.Buffer(nil, 16*mebibyte)
 	for n := 1; lines.Scan(); n++ {
@@ -236,7 +237,7 @@ func (b *book) parse(text []byte, prefix string) error {
 			return fmt.Errorf("line %d: %w", n, err)
 		}
 		if r.key() == "" {
-			return fmt.Errorf("line %d: it is no result", n)
+			return fmt.Errorf("line %d: not a result", n)
 		}
 		if err := b.add(r); err != nil {
 			return err
@@ -246,7 +247,7 @@ func (b *book) parse(text []byte, prefix string) error {
 }
 
 // save writes all results, one per line.
-func (b *book) save(file string) error {
+func (b *resultSet) save(file string) error {
 	var text bytes.Buffer
 	lines := json.NewEncoder(&text)
 	for _, r := range b.results {
@@ -257,8 +258,8 @@ func (b *book) save(file string) error {
 	return os.WriteFile(file, text.Bytes(), 0o644)
 }
 
-// series finds crossings.
-func (b *book) series(on, section, name, contender string) *crossings {
+// series returns the crossings of one contender in one case, or nil.
+func (b *resultSet) series(on, section, name, contender string) *crossings {
 	key := (&result{Crossings: &crossings{origin: origin{On: on}, Section: section, Case: name, Contender: contender}}).key()
 	for _, r := range b.results {
 		if r.key() == key {

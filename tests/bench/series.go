@@ -11,81 +11,81 @@ import (
 	"github.com/evictd/evictd/tests/node"
 )
 
-// entry is a contender with the crossings that it is to get, and has.
+// entry is a contender in a series, with its crossings so far.
 type entry struct {
 	contender
-	wanted int
+	wanted int // crossings
 	result crossings
-	failed []error // with mostFailures of them it gets no more
+	failed []error // at maxFailures the contender is skipped
 }
 
-// mostFailures is how often something may go wrong under a contender before it is left out.
-const mostFailures = 3
+// maxFailures is the number of failed crossings after which a contender is skipped.
+const maxFailures = 3
 
-// round is how crossings are made: alike for all contenders, in turns.
-type round struct {
+// crossingCase describes crossings that are the same for all contenders.
+type crossingCase struct {
 	section, name string
-	shape         shape
-	batch         int           // victims that are made ready before a contender is begun
-	rest          time.Duration // before a cue: a quarter of it, and up to as much by chance
+	workload      workload
+	batch         int           // victims that are prepared before a contender begins
+	startDelay    time.Duration // before a start signal: a quarter of it plus a random part of it
 }
 
-// mostLost is how often in a row a contender is begun anew because something else took or gave memory.
-const mostLost = 10
+// maxRestarts is how often in a row a batch is repeated because other processes changed available memory.
+const maxRestarts = 10
 
-// press has all contenders stop victims, in turns, until each has as many as it is to get. What goes wrong is an error
-// in the end, and the series goes on; a contender under which that happens too often is left out.
-func (s *stage) press(ctx context.Context, r round, entries []*entry) error {
+// runSeries runs batches of crossings under all contenders in turn, until each has as many as wanted. It continues after
+// a failed crossing and returns all errors at the end. A contender with too many failures is skipped.
+func (s *testbed) runSeries(ctx context.Context, r crossingCase, entries []*entry) error {
 	for _, e := range entries {
 		e.result = crossings{origin: s.origin(), Section: r.section, Case: r.name, Contender: e.name()}
 	}
 	fmt.Fprintf(s.out, "\n%s, %s:\n", r.section, r.name)
-	lost := 0
-	for turn := 0; ; turn++ {
-		going := false
+	restarts := 0
+	for pass := 0; ; pass++ {
+		more := false
 		for i := range entries {
-			e := entries[(turn+i)%len(entries)] // who comes first changes
+			e := entries[(pass+i)%len(entries)] // each pass begins with another contender
 			left := e.wanted - e.result.n()
-			if left <= 0 || len(e.failed) >= mostFailures {
+			if left <= 0 || len(e.failed) >= maxFailures {
 				continue
 			}
-			going = true
+			more = true
 			before := e.result.n()
-			err := s.turn(ctx, r, e, min(left, r.batch))
-			if errors.Is(err, errMoved) && lost < mostLost {
-				lost++
+			err := s.runBatch(ctx, r, e, min(left, r.batch))
+			if errors.Is(err, errDrift) && restarts < maxRestarts {
+				restarts++
 				fmt.Fprintf(s.out, "  (%v)\n", err)
 			} else if err != nil {
 				err = fmt.Errorf("%s, %s, crossing %d under %s: %w", r.section, r.name, e.result.n()+1, e.name(), err)
 				if ctx.Err() != nil {
-					return errors.Join(err, s.keep(entries))
+					return errors.Join(err, s.saveAndPrint(entries))
 				}
 				fmt.Fprintf(s.out, "  (%v)\n", err)
 				e.failed = append(e.failed, err)
 				e.result.Failed++
 			}
 			if e.result.n() > before {
-				lost = 0
+				restarts = 0
 			}
 		}
-		if !going {
+		if !more {
 			break
 		}
-		if s.vm { // a machine that is emulated may not live to the end
+		if s.vm { // an emulated machine may fail before the end
 			if _, err := s.add(entries); err != nil {
 				return err
 			}
 		}
 	}
-	errs := []error{s.keep(entries)}
+	errs := []error{s.saveAndPrint(entries)}
 	for _, e := range entries {
 		errs = append(errs, e.failed...)
 	}
 	return errors.Join(errs...)
 }
 
-// keep adds the series to the results, and prints them.
-func (s *stage) keep(entries []*entry) error {
+// saveAndPrint adds the series to the results and prints them.
+func (s *testbed) saveAndPrint(entries []*entry) error {
 	all, err := s.add(entries)
 	if err != nil {
 		return err
@@ -94,14 +94,14 @@ func (s *stage) keep(entries []*entry) error {
 	return err
 }
 
-// add adds the series, as far as they have come, to the results.
-func (s *stage) add(entries []*entry) (all []*crossings, err error) {
+// add adds the series to the results, with the crossings so far.
+func (s *testbed) add(entries []*entry) (all []*crossings, err error) {
 	for _, e := range entries {
 		if e.result.n() == 0 {
 			continue
 		}
 		e.result.Version = s.version
-		if err := s.book.add(result{Crossings: &e.result}); err != nil {
+		if err := s.results.add(result{Crossings: &e.result}); err != nil {
 			return nil, err
 		}
 		all = append(all, &e.result)
@@ -109,17 +109,17 @@ func (s *stage) add(entries []*entry) (all []*crossings, err error) {
 	return all, nil
 }
 
-// turn is one batch under one contender.
-func (s *stage) turn(ctx context.Context, r round, e *entry, n int) (err error) {
+// runBatch runs up to n crossings under one contender.
+func (s *testbed) runBatch(ctx context.Context, r crossingCase, e *entry, n int) (err error) {
 	if s.revive != nil {
 		if err := s.revive(ctx); err != nil {
 			return err
 		}
 	}
-	if err := s.keepWarm(ctx); err != nil {
+	if err := s.refillCache(ctx); err != nil {
 		return err
 	}
-	victims, err := s.victims(ctx, r.shape, n)
+	victims, err := s.victims(ctx, r.workload, n)
 	defer func() {
 		err = errors.Join(err, e.end(), s.removeAll(victims))
 	}()
@@ -127,27 +127,27 @@ func (s *stage) turn(ctx context.Context, r round, e *entry, n int) (err error) 
 		return err
 	}
 	for _, v := range victims {
-		if err := v.awaitHeld(ctx); err != nil {
+		if err := v.awaitPreallocated(ctx); err != nil {
 			return err
 		}
 	}
-	// What the runtime needs for the pods is not what they take, and what they hold by now is.
+	// The threshold is relative to available memory now, after the pods were created and have preallocated.
 	at, err := available(e.meter())
 	if err != nil {
 		return err
 	}
-	threshold := at - (r.shape.drop - r.shape.held)
+	threshold := at - (r.workload.drop - r.workload.preallocated)
 	if err := s.begin(ctx, e, threshold, n+len(s.bystanders)); err != nil {
 		return err
 	}
 	for i, v := range victims {
-		// Whatever the contender's period is at rest, the crossing comes at any point of it.
-		if err := sleep(ctx, r.rest/4+rand.N(r.rest)); err != nil {
+		// The delay is random, so that the crossing falls at any point of the contender's polling interval.
+		if err := sleep(ctx, r.startDelay/4+rand.N(r.startDelay)); err != nil {
 			return err
 		}
 		if !v.alive() {
 			e.result.Lost++
-			return fmt.Errorf("%w: a victim was killed before its cue", errMoved)
+			return fmt.Errorf("%w: a victim was killed before its start signal", errDrift)
 		}
 		oom := s.oomKills
 		c, err := s.cross(ctx, e, v, threshold, append(victims[i+1:len(victims):len(victims)], s.bystanders...))
@@ -156,47 +156,47 @@ func (s *stage) turn(ctx context.Context, r round, e *entry, n int) (err error) 
 		}
 		e.result.OOMKills += s.oomKills - oom
 		answered := c.by == byContender || c.by == byEarly
-		if answered && c.bystanders == 0 {
-			if c.account, err = s.finish(ctx, e, i+1); err != nil {
+		if answered && c.bystandersKilled == 0 {
+			if c.times, err = s.finish(ctx, e, i+1); err != nil {
 				return err
 			}
 		}
-		c.calm, c.spared = len(s.bystanders), s.spared()
+		c.bystanderPods, c.bystandersAlive = len(s.bystanders), s.bystandersAlive()
 		e.result.add(c)
 		if s.verbose {
 			fmt.Fprintf(s.out, "  %s: by the %s after %s, back after %s, %s below %s\n", e.name(), c.by,
-				milliseconds(microseconds(c.killed)), milliseconds(microseconds(c.back)), size(c.overshoot/kibibyte), c.account.lane)
+				milliseconds(microseconds(c.killed)), milliseconds(microseconds(c.back)), size(c.overshoot/kibibyte), c.times.lane)
 		}
-		if !answered || c.bystanders > 0 || !c.spared {
-			return nil // a contender that did not fire, was outrun, or killed another pod is begun anew
+		if !answered || c.bystandersKilled > 0 || !c.bystandersAlive {
+			return nil // the contender begins again if it did not kill, was not the first, or killed another pod
 		}
 	}
 	return nil
 }
 
-// begin begins a contender.
-func (s *stage) begin(ctx context.Context, c contender, threshold int64, pods int) error {
-	ctx, cancel := context.WithTimeoutCause(ctx, crossingTime, fmt.Errorf("it does not watch after %v", crossingTime))
+// begin starts a contender, with a timeout.
+func (s *testbed) begin(ctx context.Context, c contender, threshold int64, pods int) error {
+	ctx, cancel := context.WithTimeoutCause(ctx, crossingTimeout, fmt.Errorf("not ready after %v", crossingTimeout))
 	defer cancel()
 	return c.begin(ctx, threshold, pods)
 }
 
-// finish waits until a contender is done with its n-th victim.
-func (s *stage) finish(ctx context.Context, c contender, n int) (account, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, backTime, fmt.Errorf("not done after %v", backTime))
+// finish waits until a contender has finished with its n-th victim, with a timeout.
+func (s *testbed) finish(ctx context.Context, c contender, n int) (recordTimes, error) {
+	ctx, cancel := context.WithTimeoutCause(ctx, recoveryTimeout, fmt.Errorf("not done after %v", recoveryTimeout))
 	defer cancel()
 	return c.done(ctx, n)
 }
 
-// atOnce is how many pods are made, or removed, at the same time.
-const atOnce = 4
+// maxParallel is how many pods are created or removed in parallel.
+const maxParallel = 4
 
-// victims makes n of them.
-func (s *stage) victims(ctx context.Context, sh shape, n int) ([]*victim, error) {
+// victims runs n victims in parallel. It returns those that run, even with an error.
+func (s *testbed) victims(ctx context.Context, sh workload, n int) ([]*victim, error) {
 	victims := make([]*victim, n)
 	err := each(n, func(i int) (err error) {
-		s.made.Add(1)
-		victims[i], err = s.victim(ctx, fmt.Sprintf("hog-%04d", s.made.Load()), sh)
+		s.podCount.Add(1)
+		victims[i], err = s.victim(ctx, fmt.Sprintf("hog-%04d", s.podCount.Load()), sh)
 		return err
 	})
 	var made []*victim
@@ -208,14 +208,14 @@ func (s *stage) victims(ctx context.Context, sh shape, n int) ([]*victim, error)
 	return made, err
 }
 
-func (s *stage) removeAll(victims []*victim) error {
+func (s *testbed) removeAll(victims []*victim) error {
 	return each(len(victims), func(i int) error { return victims[i].remove(s.node) })
 }
 
-// each calls do for 0 to n-1, a few at a time, and returns all errors.
+// each calls do for 0 to n-1, at most maxParallel at a time, and returns all errors.
 func each(n int, do func(int) error) error {
 	errs := make([]error, n)
-	slots := make(chan struct{}, atOnce)
+	slots := make(chan struct{}, maxParallel)
 	var all sync.WaitGroup
 	for i := range n {
 		slots <- struct{}{}
@@ -228,11 +228,11 @@ func each(n int, do func(int) error) error {
 	return errors.Join(errs...)
 }
 
-// small is a victim for crossings that are many.
-func (s *stage) small() round {
+// small returns a case with a small victim, for many crossings.
+func (s *testbed) small() crossingCase {
 	drop := int64(192 * mebibyte)
 	if node.Slow(1) > 1 {
 		drop = 96 * mebibyte
 	}
-	return round{shape: shape{drop: drop, takes: drop + gibibyte}, batch: 40, rest: 60 * time.Millisecond}
+	return crossingCase{workload: workload{drop: drop, total: drop + gibibyte}, batch: 40, startDelay: 60 * time.Millisecond}
 }

@@ -9,8 +9,7 @@ import (
 	"time"
 )
 
-// quantile is the value that a share q of the values, which need not be sorted, does not exceed: always one of them,
-// by the nearest rank. It panics without values.
+// quantile returns the q-quantile of values, which need not be sorted, by the nearest rank. It panics without values.
 func quantile(values []int64, q float64) int64 {
 	sorted := slices.Sorted(slices.Values(values))
 	rank := int(q * float64(len(sorted)))
@@ -30,7 +29,7 @@ func mean(values []int64) (sum int64) {
 	return sum / int64(len(values))
 }
 
-// early is how many values are not above zero: kills that came before the crossing, or with it.
+// early returns the number of values that are not above zero: kills before the crossing or at the same time.
 func early(values []int64) (n int) {
 	for _, v := range values {
 		if v <= 0 {
@@ -40,7 +39,7 @@ func early(values []int64) (n int) {
 	return n
 }
 
-// milliseconds writes microseconds.
+// milliseconds formats microseconds.
 func milliseconds(us int64) string {
 	ms := float64(us) / 1000
 	switch {
@@ -52,7 +51,7 @@ func milliseconds(us int64) string {
 	return fmt.Sprintf("%.0f ms", ms)
 }
 
-// size writes KiB.
+// size formats KiB.
 func size(kib int64) string {
 	if mib := float64(kib) / 1024; mib < 100 {
 		return fmt.Sprintf("%.1f MiB", mib)
@@ -64,7 +63,7 @@ func mebibytes(n int64) float64 { return float64(n) / mebibyte }
 
 func microseconds(d time.Duration) int64 { return d.Microseconds() }
 
-// counts writes numbers by name, the largest first.
+// counts formats numbers by name, the largest first.
 func counts[K ~string](n map[K]int) string {
 	names := slices.SortedFunc(maps.Keys(n), func(a, b K) int { return cmp.Or(cmp.Compare(n[b], n[a]), cmp.Compare(a, b)) })
 	var parts []string

@@ -7,7 +7,7 @@ import (
 	"text/tabwriter"
 )
 
-// table is text in rows of one length.
+// table has rows of the same length.
 type table struct {
 	head []string
 	rows [][]string
@@ -15,7 +15,7 @@ type table struct {
 
 func (t *table) add(cells ...string) { t.rows = append(t.rows, cells) }
 
-// text is the table for a terminal, nothing without rows.
+// text returns the table for a terminal; "" without rows.
 func (t *table) text() string {
 	if len(t.rows) == 0 {
 		return ""
@@ -29,7 +29,7 @@ func (t *table) text() string {
 	return b.String()
 }
 
-// markdown is the table for a document.
+// markdown returns the table for the document.
 func (t *table) markdown() string {
 	var b strings.Builder
 	line := func(cells []string) { fmt.Fprintf(&b, "| %s |\n", strings.Join(cells, " | ")) }
@@ -41,8 +41,8 @@ func (t *table) markdown() string {
 	return b.String()
 }
 
-// labels are the first cells of the rows of some series, in their order: the contender, and before it, if they are of
-// more than one case, the case where it is another than in the row before.
+// labels returns the first columns of a table of series: the contender, preceded by the case if there is more than one.
+// of must be called in the order of the rows: it leaves the case empty where it is that of the row before.
 func labels(all []*crossings) (head []string, of func(*crossings) []string) {
 	if !slices.ContainsFunc(all, func(c *crossings) bool { return c.Case != all[0].Case }) {
 		return []string{""}, func(c *crossings) []string { return []string{c.Contender} }
@@ -58,15 +58,15 @@ func labels(all []*crossings) (head []string, of func(*crossings) []string) {
 	}
 }
 
-// crossingsTable has a row per series.
+// crossingsTable returns a table with a row per series.
 func crossingsTable(all []*crossings) *table {
 	head, label := labels(all)
 	t := &table{head: append(head,
-		"n", "crossing → SIGKILL: median", "p99", "max", "≤ 0", "back above: median", "max", "overshoot: median", "max", "raised by", "beside")}
+		"n", "crossing → SIGKILL: median", "p99", "max", "≤ 0", "back above: median", "max", "overshoot: median", "max", "raised by", "other events")}
 	for _, c := range all {
 		cells := append(label(c), fmt.Sprint(c.n()))
 		if len(c.Killed) == 0 {
-			t.add(append(cells, "–", "–", "–", "–", "–", "–", "–", "–", "–", c.beside())...)
+			t.add(append(cells, "–", "–", "–", "–", "–", "–", "–", "–", "–", c.otherEvents())...)
 			continue
 		}
 		raised := "–"
@@ -76,23 +76,23 @@ func crossingsTable(all []*crossings) *table {
 		t.add(append(cells,
 			milliseconds(median(c.Killed)), milliseconds(quantile(c.Killed, 0.99)), milliseconds(quantile(c.Killed, 1)),
 			fmt.Sprint(early(c.Killed)+c.By[byEarly]), milliseconds(median(c.Back)), milliseconds(quantile(c.Back, 1)),
-			size(median(c.Overshoot)), size(quantile(c.Overshoot, 1)), raised, c.beside())...)
+			size(median(c.Overshoot)), size(quantile(c.Overshoot, 1)), raised, c.otherEvents())...)
 	}
 	return t
 }
 
-// beside lists what else happened.
-func (c *crossings) beside() string {
+// otherEvents lists failures, kills by others, and whether the bystanders survived.
+func (c *crossings) otherEvents() string {
 	var parts []string
-	if c.Calm > 0 {
-		parts = append(parts, fmt.Sprintf("all %d calm pods lived: %d of %d", c.Calm, c.Spared, c.n()))
+	if c.BystanderPods > 0 {
+		parts = append(parts, fmt.Sprintf("all %d bystanders survived: %d of %d", c.BystanderPods, c.Survived, c.n()))
 	}
 	for _, count := range []struct {
 		what string
 		n    int
 	}{
-		{"never fired", c.By[byNobody]}, {"the kernel was first", c.By[byKernel]}, {"stopped at the reserve", c.By[byWitness]},
-		{"kernel OOM kills", c.OOMKills}, {"bystanders killed", c.Bystanders}, {"killed before its cue", c.Lost}, {"gone wrong", c.Failed},
+		{"no kill", c.By[byNone]}, {"killed by the kernel", c.By[byKernel]}, {"stopped at the reserve", c.By[bySampler]},
+		{"kernel OOM kills", c.OOMKills}, {"bystanders killed", c.BystandersKilled}, {"killed before the start", c.Lost}, {"failed", c.Failed},
 	} {
 		if count.n > 0 {
 			parts = append(parts, fmt.Sprintf("%s: %d", count.what, count.n))

@@ -14,19 +14,18 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// traceDir is where tracefs usually is.
+// traceDir is the usual mount point of tracefs.
 const traceDir = "/sys/kernel/tracing"
 
-// tracing is a buffer of the kernel's own tracing, apart from those of others, with times of CLOCK_MONOTONIC. What it
-// sees is seen the same whoever does it.
-type tracing struct {
+// traceInstance is an instance of the kernel's tracing, with a buffer of its own and times of CLOCK_MONOTONIC.
+type traceInstance struct {
 	dir     string
-	mounted string // by us; "" if it was mounted already
+	mounted string // the tracefs that openTracing mounted; "" if one was mounted already
 }
 
-// openTracing makes a buffer named name. What a benchmark that was killed left of that name is removed.
-func openTracing(name string) (_ *tracing, err error) {
-	t := &tracing{}
+// openTracing creates an instance. It removes one of the same name, which a killed benchmark may have left.
+func openTracing(name string) (_ *traceInstance, err error) {
+	t := &traceInstance{}
 	root := traceDir
 	if _, err := os.Stat(filepath.Join(root, "trace_clock")); err != nil {
 		if root, err = os.MkdirTemp("", "evictd-tracefs-"); err != nil {
@@ -53,11 +52,11 @@ func openTracing(name string) (_ *tracing, err error) {
 	return t, t.set("trace_clock", "mono")
 }
 
-// Close removes the buffer.
-func (t *tracing) Close() error {
+// Close removes the instance.
+func (t *traceInstance) Close() error {
 	var errs []error
 	if t.dir != "" {
-		errs = append(errs, os.Remove(t.dir)) // an instance goes with one rmdir
+		errs = append(errs, os.Remove(t.dir)) // rmdir removes an instance with its files
 	}
 	if t.mounted != "" {
 		errs = append(errs, unix.Unmount(t.mounted, 0), os.Remove(t.mounted))
@@ -65,12 +64,12 @@ func (t *tracing) Close() error {
 	return errors.Join(errs...)
 }
 
-func (t *tracing) set(file, text string) error {
+func (t *traceInstance) set(file, text string) error {
 	return os.WriteFile(filepath.Join(t.dir, file), []byte(text), 0)
 }
 
-// record has an event recorded, where filter, if there is one, fits.
-func (t *tracing) record(event, filter string) error {
+// record enables an event, with a filter unless it is "".
+func (t *traceInstance) record(event, filter string) error {
 	if filter != "" {
 		if err := t.set(filepath.Join("events", event, "filter"), filter); err != nil {
 			return fmt.Errorf("trace %s: filter %q: %w", event, filter, err)
@@ -82,9 +81,8 @@ func (t *tracing) record(event, filter string) error {
 	return nil
 }
 
-// clear forgets what was recorded. That takes O_TRUNC: to truncate(2) the kernel says yes and does nothing
-// (kernel/trace/trace.c: tracing_open).
-func (t *tracing) clear() error {
+// clear empties the buffer. It needs O_TRUNC: truncate(2) succeeds without effect (kernel/trace/trace.c: tracing_open).
+func (t *traceInstance) clear() error {
 	f, err := os.OpenFile(filepath.Join(t.dir, "trace"), os.O_WRONLY|os.O_TRUNC, 0)
 	if err != nil {
 		return err
@@ -92,12 +90,12 @@ func (t *tracing) clear() error {
 	return f.Close()
 }
 
-func (t *tracing) read() ([]byte, error) { return os.ReadFile(filepath.Join(t.dir, "trace")) }
+func (t *traceInstance) read() ([]byte, error) { return os.ReadFile(filepath.Join(t.dir, "trace")) }
 
 // event is one line of a trace.
 type event struct {
 	at      time.Duration // CLOCK_MONOTONIC
-	pid     int           // of the thread it happened on; 0 is not known
+	pid     int           // of the thread; 0 if not known
 	name    string
 	details string
 }
@@ -108,7 +106,7 @@ type event struct {
 //	#           TASK-PID     CPU#  |||||  TIMESTAMP  FUNCTION
 //	            bash-1426    [001] d..1.  4201.202408: signal_generate: sig=9 errno=0 code=0 comm=hog pid=1447 grp=1 res=0
 //
-// A task's name may hold anything but a line's end, so that the time is looked for after the processor.
+// A task's name may contain any character but a newline, so the time is searched for after the CPU.
 func parseEvents(text []byte) ([]event, error) {
 	var events []event
 	for line := range bytes.Lines(text) {
@@ -150,11 +148,11 @@ func parseTraceTime(s string) (time.Duration, error) {
 	whole, part, ok := strings.Cut(s, ".")
 	seconds, err := strconv.ParseInt(whole, 10, 32)
 	if err != nil || !ok || len(part) != 6 || seconds < 0 {
-		return 0, fmt.Errorf("no time: %q", s)
+		return 0, fmt.Errorf("parse time of event %q", s)
 	}
 	micros, err := strconv.ParseUint(part, 10, 32)
 	if err != nil {
-		return 0, fmt.Errorf("no time: %q", s)
+		return 0, fmt.Errorf("parse time of event %q", s)
 	}
 	return time.Duration(seconds)*time.Second + time.Duration(micros)*time.Microsecond, nil
 }
@@ -163,30 +161,30 @@ func parseTraceTime(s string) (time.Duration, error) {
 type kill struct {
 	at     time.Duration
 	pid    int
-	kernel bool // the kernel sent it for itself, as its OOM killer does
+	kernel bool // the kernel sent it, as its OOM killer does
 	by     int  // the thread that sent it
 }
 
 // signalKernel is SI_KERNEL (include/uapi/asm-generic/siginfo.h).
 const signalKernel = 0x80
 
-// recordKills has every SIGKILL recorded (include/trace/events/signal.h: signal_generate).
-func (t *tracing) recordKills() error { return t.record("signal/signal_generate", "sig==9") }
+// recordKills records every SIGKILL (include/trace/events/signal.h: signal_generate).
+func (t *traceInstance) recordKills() error { return t.record("signal/signal_generate", "sig==9") }
 
-// recordRuns has it recorded when a real-time thread of evictd, whose priority is the lowest of those, gets a processor
-// (include/trace/events/sched.h: sched_switch). 98 is that priority as the kernel counts.
-func (t *tracing) recordRuns() error {
+// recordRuns records when a real-time thread of evictd gets a CPU (include/trace/events/sched.h: sched_switch). evictd's
+// threads have the lowest real-time priority, which is 98 in the kernel.
+func (t *traceInstance) recordRuns() error {
 	return t.record("sched/sched_switch", `next_prio==98 && next_comm=="evictd"`)
 }
 
-// kills returns what was recorded of signals since clear.
-func (t *tracing) kills() ([]kill, error) {
+// kills returns the signals recorded since clear.
+func (t *traceInstance) kills() ([]kill, error) {
 	kills, _, err := t.killsAndRuns()
 	return kills, err
 }
 
-// killsAndRuns returns what was recorded since clear: the signals, and when which thread got a processor.
-func (t *tracing) killsAndRuns() (kills []kill, runs []ran, err error) {
+// killsAndRuns returns the signals recorded since clear, and the times at which threads of evictd got a CPU.
+func (t *traceInstance) killsAndRuns() (kills []kill, runs []threadRun, err error) {
 	text, err := t.read()
 	if err != nil {
 		return nil, nil, err
@@ -213,8 +211,8 @@ func (t *tracing) killsAndRuns() (kills []kill, runs []ran, err error) {
 	return kills, runs, nil
 }
 
-// ran is a thread that gets a processor.
-type ran struct {
+// threadRun is the event of a thread that gets a CPU.
+type threadRun struct {
 	at  time.Duration
 	pid int
 }
@@ -222,17 +220,17 @@ type ran struct {
 // parseRun parses the details of an event:
 //
 //	prev_comm=swapper/0 prev_pid=0 prev_prio=120 prev_state=R ==> next_comm=evictd next_pid=1426 next_prio=98
-func parseRun(e event) (ran, error) {
+func parseRun(e event) (threadRun, error) {
 	at := strings.LastIndex(e.details, " next_pid=")
 	if at < 0 {
-		return ran{}, fmt.Errorf("parse trace: %s: %q", e.name, e.details)
+		return threadRun{}, fmt.Errorf("parse trace: %s: %q", e.name, e.details)
 	}
 	field, _, _ := strings.Cut(e.details[at+len(" next_pid="):], " ")
 	pid, err := strconv.Atoi(field)
 	if err != nil || pid <= 0 {
-		return ran{}, fmt.Errorf("parse trace: %s: %q", e.name, e.details)
+		return threadRun{}, fmt.Errorf("parse trace: %s: %q", e.name, e.details)
 	}
-	return ran{e.at, pid}, nil
+	return threadRun{e.at, pid}, nil
 }
 
 // parseKill parses the details of an event:
@@ -240,7 +238,8 @@ func parseRun(e event) (ran, error) {
 //	sig=9 errno=0 code=128 comm=a pid=1 b pid=1447 grp=1 res=0
 func parseKill(e event) (kill, error) {
 	bad := fmt.Errorf("parse trace: %s: %q", e.name, e.details)
-	// The name may hold anything, so that what is before it is looked for from the front and the rest from the back.
+	// The name may contain any character, so the fields before it are searched for from the front and those after it from
+	// the back.
 	head, _, ok := strings.Cut(e.details, " comm=")
 	at := strings.LastIndex(e.details, " pid=")
 	if !ok || at < len(head) {

@@ -62,7 +62,7 @@ func TestParseKillErrors(t *testing.T) {
 
 func TestParseRun(t *testing.T) {
 	const details = "prev_comm=a next_pid=7 prev_pid=0 prev_prio=120 prev_state=R ==> next_comm=evictd next_pid=1426 next_prio=98"
-	if got, err := parseRun(event{at: 5, details: details}); err != nil || got != (ran{5, 1426}) {
+	if got, err := parseRun(event{at: 5, details: details}); err != nil || got != (threadRun{5, 1426}) {
 		t.Errorf("parseRun() = %+v, %v; want process 1426 at 5 ns", got, err)
 	}
 	for _, bad := range []string{"", "prev_pid=3", "prev_pid=3 next_pid=x next_prio=98"} {
@@ -82,10 +82,10 @@ func FuzzParseEvents(f *testing.F) {
 		}
 		for _, e := range events {
 			if e.at < 0 {
-				t.Errorf("parseEvents(%q) has time %v; want none before 0", text, e.at)
+				t.Errorf("parseEvents(%q) has time %v; want no negative time", text, e.at)
 			}
 			if k, err := parseKill(e); err == nil && k.pid <= 0 {
-				t.Errorf("parseKill(%+v) = %+v; want a pid", e, k)
+				t.Errorf("parseKill(%+v) = %+v; want a positive PID", e, k)
 			}
 		}
 	})
@@ -105,13 +105,13 @@ func TestTimerTime(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, want := timerTime(events), (spent{10 * time.Microsecond, 2}); got != want {
+	if got, want := timerTime(events), (runTime{10 * time.Microsecond, 2}); got != want {
 		t.Errorf("timerTime(trace) = %+v; want %+v", got, want)
 	}
 }
 
-// TestKillsAreSeenOnce: a SIGKILL is in the kernel's trace, and no longer once that was cleared.
-func TestKillsAreSeenOnce(t *testing.T) {
+// TestKillsAreRecordedOnce checks that a SIGKILL is in the kernel's trace until clear.
+func TestKillsAreRecordedOnce(t *testing.T) {
 	if os.Geteuid() != 0 {
 		t.Skip("needs root")
 	}
@@ -148,7 +148,7 @@ func TestKillsAreSeenOnce(t *testing.T) {
 		}
 		return found
 	}
-	// The trace's times are of whole microseconds.
+	// The trace has times in whole microseconds.
 	if found := seen(); len(found) != 1 || found[0].kernel || found[0].at < before.Truncate(time.Microsecond) || found[0].at > stamp.Now() {
 		t.Errorf("kills of process %d = %+v; want one since %v", cmd.Process.Pid, found, before)
 	}

@@ -18,45 +18,46 @@ import (
 	"github.com/evictd/evictd/tests/node"
 )
 
-// shape is what a victim does.
-type shape struct {
-	drop  int64 // from what is available at first to the threshold, bytes
-	takes int64 // in all, if nobody stops it
-	// held is the part of both that a second container of the pod has taken before.
-	held int64
-	rate int64 // bytes a second; 0 is as fast as possible
-	// processes allocate instead of the container's own, in its cgroup; 0 is the container's own.
+// workload describes what a victim does.
+type workload struct {
+	drop  int64 // bytes from available memory at first to the threshold
+	total int64 // bytes that the victim allocates if it is not killed
+	// preallocated is the part of both that a second container of the pod has allocated beforehand.
+	preallocated int64
+	rate         int64 // bytes per second; 0 is as fast as possible
+	// processes is the number of helper processes that allocate in the container's cgroup instead of the container's own
+	// process; 0 means the container's own.
 	processes int
-	huge      bool // pages
-	quota     int  // percent of a processor; 0 is no quota
+	huge      bool // allocate huge pages
+	quota     int  // percent of a CPU; 0 is no quota
 }
 
-// victim is a pod that takes memory on its cue.
+// victim is a pod that allocates memory on its start signal.
 type victim struct {
-	shape
-	pod    node.Pod
-	pids   []int // the one that takes is the first
-	pidfds []int
-	stamps string // the marks of the container's own process
-	actors []*actor
-	cued   time.Duration // CLOCK_MONOTONIC
+	workload
+	pod       node.Pod
+	pids      []int // the first is one that allocates
+	pidfds    []int
+	stampFile string // file with the time stamps of the container's own process
+	helpers   []*helper
+	started   time.Duration // CLOCK_MONOTONIC
 }
 
-// victim runs one, which waits for its cue.
-func (s *stage) victim(ctx context.Context, name string, sh shape) (_ *victim, err error) {
-	v := &victim{shape: sh, stamps: filepath.Join(s.stamps, name)}
-	grow := node.ContainerSpec{RunAsUser: hogUser}
+// victim runs a victim, which waits for its start signal.
+func (s *testbed) victim(ctx context.Context, name string, sh workload) (_ *victim, err error) {
+	v := &victim{workload: sh, stampFile: filepath.Join(s.stampDir, name)}
+	grow := node.ContainerSpec{RunAsUser: victimUser}
 	if sh.processes == 0 {
 		grow.Args = []string{
-			"grow", "-bytes", strconv.FormatInt(sh.takes-sh.held, 10), "-rate", strconv.FormatInt(sh.rate, 10),
+			"grow", "-bytes", strconv.FormatInt(sh.total-sh.preallocated, 10), "-rate", strconv.FormatInt(sh.rate, 10),
 			"-delay", "1h", "-thp=false", "-stamp", "/stamps/" + name,
 		}
-		grow.Mounts = []node.Mount{{Host: s.stamps, Container: "/stamps"}}
+		grow.Mounts = []node.Mount{{Host: s.stampDir, Container: "/stamps"}}
 	}
 	spec := node.PodSpec{Name: name, TerminationGracePeriod: time.Second, Containers: []node.ContainerSpec{grow}}
-	if sh.held > 0 {
+	if sh.preallocated > 0 {
 		spec.Containers = append(spec.Containers, node.ContainerSpec{
-			Name: "held", RunAsUser: hogUser, Args: []string{"hold", "-thp=false", "-bytes", strconv.FormatInt(sh.held, 10)},
+			Name: "preallocated", RunAsUser: victimUser, Args: []string{"hold", "-thp=false", "-bytes", strconv.FormatInt(sh.preallocated, 10)},
 		})
 	}
 	if v.pod, err = s.node.RunPod(ctx, spec); err != nil {
@@ -68,11 +69,11 @@ func (s *stage) victim(ctx context.Context, name string, sh shape) (_ *victim, e
 		}
 	}()
 	for range sh.processes {
-		a, err := allocator(sh.takes/int64(sh.processes), sh.huge)
+		a, err := startAllocator(sh.total/int64(sh.processes), sh.huge)
 		if err != nil {
 			return nil, err
 		}
-		v.actors = append(v.actors, a)
+		v.helpers = append(v.helpers, a)
 		if err := joinCgroups(a.PID(), v.pod.Containers[0].PID); err != nil {
 			return nil, err
 		}
@@ -94,46 +95,46 @@ func (s *stage) victim(ctx context.Context, name string, sh shape) (_ *victim, e
 	return v, nil
 }
 
-// watch has the processes be those that it goes by.
+// watch sets the processes of the victim and opens their pidfds.
 func (v *victim) watch(pids ...int) error {
 	v.pids = pids
 	for _, pid := range pids {
 		fd, err := unix.PidfdOpen(pid, 0)
 		if err != nil {
-			return fmt.Errorf("hold process %d: %w", pid, err)
+			return fmt.Errorf("open pidfd of process %d: %w", pid, err)
 		}
 		v.pidfds = append(v.pidfds, fd)
 	}
 	return nil
 }
 
-// awaitHeld returns when the last container holds what it is to.
-func (v *victim) awaitHeld(ctx context.Context) error {
-	if v.held == 0 {
+// awaitPreallocated returns when the last container has preallocated its part.
+func (v *victim) awaitPreallocated(ctx context.Context) error {
+	if v.preallocated == 0 {
 		return nil
 	}
 	pid := v.pids[len(v.pids)-1]
 	for {
 		status, err := os.ReadFile(filepath.Join("/proc", strconv.Itoa(pid), "status"))
 		if errors.Is(err, fs.ErrNotExist) {
-			return fmt.Errorf("%w: a victim was killed before it held its part", errMoved)
+			return fmt.Errorf("%w: a victim was killed before it had preallocated", errDrift)
 		}
 		if err != nil {
-			return fmt.Errorf("wait for what the pod holds: %w", err)
+			return fmt.Errorf("wait until the pod has preallocated: %w", err)
 		}
-		if kib, err := statusField(status, "RssAnon:"); err == nil && kib<<10 >= v.held {
+		if kib, err := statusField(status, "RssAnon:"); err == nil && kib<<10 >= v.preallocated {
 			return nil
 		}
 		if err := sleep(ctx, 5*time.Millisecond); err != nil {
-			return fmt.Errorf("wait for what the pod holds: %w", err)
+			return fmt.Errorf("wait until the pod has preallocated: %w", err)
 		}
 	}
 }
 
-// alive says whether none of its processes has ended.
+// alive reports whether all of its processes are running.
 func (v *victim) alive() bool { return !v.ended(0) }
 
-// ended waits for the end of one of its processes.
+// ended waits until one of its processes has exited, and reports whether one has before the timeout.
 func (v *victim) ended(patience time.Duration) bool {
 	var fds []unix.PollFd
 	for _, fd := range v.pidfds {
@@ -143,26 +144,26 @@ func (v *victim) ended(patience time.Duration) bool {
 	return err == nil && n > 0
 }
 
-// cue has it begin, and returns once it has.
-func (v *victim) cue(ctx context.Context) error {
-	if len(v.actors) > 0 {
-		v.cued = stamp.Now()
-		for _, a := range v.actors {
-			a.cue.Close()
+// start sends the start signal, and returns when the victim has begun to allocate.
+func (v *victim) start(ctx context.Context) error {
+	if len(v.helpers) > 0 {
+		v.started = stamp.Now()
+		for _, a := range v.helpers {
+			a.input.Close()
 		}
 		return nil
 	}
 	for {
-		// Before the hog listens, the signal has no effect on process 1 of a pid namespace.
+		// Process 1 of a PID namespace ignores the signal until it has installed a handler.
 		if err := unix.PidfdSendSignal(v.pidfds[0], unix.SIGUSR1, nil, 0); err != nil {
-			return fmt.Errorf("wake the hog: %w", err)
+			return fmt.Errorf("start the victim: %w", err)
 		}
 		if err := sleep(ctx, 2*time.Millisecond); err != nil {
 			return err
 		}
-		marks, err := stamp.Read(v.stamps)
+		marks, err := stamp.Read(v.stampFile)
 		if err == nil && len(marks) > 0 {
-			v.cued = marks[0]
+			v.started = marks[0]
 			return nil
 		}
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {
@@ -171,28 +172,28 @@ func (v *victim) cue(ctx context.Context) error {
 	}
 }
 
-// kill ends all of its processes that are left.
+// kill kills all of its processes that are still running.
 func (v *victim) kill() {
 	for _, fd := range v.pidfds {
-		_ = unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0) // dead already, at worst
+		_ = unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0) // ESRCH: it has exited already
 	}
 }
 
-// remove removes it, also after its crossing failed. A runtime that is asked to stop a container in the moment of its
-// death may answer with an error, and do it when asked again.
+// remove removes the victim, in whatever state it is. It repeats a failed removal: a runtime may fail to stop a container
+// whose process exits at the same time.
 func (v *victim) remove(n *node.Node) error {
 	v.kill()
 	ctx, cancel := context.WithTimeout(context.Background(), node.Slow(20*time.Second))
 	defer cancel()
-	for _, a := range v.actors {
+	for _, a := range v.helpers {
 		a.stop(ctx)
 	}
 	var errs []error
 	for _, fd := range v.pidfds {
 		errs = append(errs, unix.Close(fd))
 	}
-	v.pidfds, v.actors = nil, nil
-	if err := os.Remove(v.stamps); err != nil && !errors.Is(err, fs.ErrNotExist) {
+	v.pidfds, v.helpers = nil, nil
+	if err := os.Remove(v.stampFile); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		errs = append(errs, err)
 	}
 	for {
@@ -200,11 +201,11 @@ func (v *victim) remove(n *node.Node) error {
 		if err == nil || ctx.Err() != nil {
 			return errors.Join(append(errs, err)...)
 		}
-		_ = sleep(ctx, 100*time.Millisecond) // too late, the next turn is the last
+		_ = sleep(ctx, 100*time.Millisecond) // after the timeout the next attempt is the last
 	}
 }
 
-// cgroupDirs are the directories of a process's cgroups, by controllers as /proc/PID/cgroup writes them:
+// cgroupDirs returns the directories of a process's cgroups, by controllers as in /proc/PID/cgroup:
 //
 //	4:memory:/kubepods/burstable/pod1/2
 //	0::/kubepods/burstable/pod1/2
@@ -233,13 +234,14 @@ func cgroupDirs(pid int) (map[string]string, error) {
 	return dirs, nil
 }
 
-// cgroupMount finds where a hierarchy is mounted, by lines of /proc/self/mountinfo; "" is the unified one:
+// cgroupMount returns the mount point of a hierarchy by /proc/self/mountinfo, or "". Controllers "" mean the unified
+// hierarchy:
 //
 //	36 32 0:29 / /sys/fs/cgroup/memory rw,relatime shared:9 - cgroup cgroup rw,memory
 func cgroupMount(mountinfo, controllers string) string {
 	for line := range strings.Lines(mountinfo) {
-		place, what, ok := strings.Cut(line, " - ")
-		at, of := strings.Fields(place), strings.Fields(what)
+		left, right, ok := strings.Cut(line, " - ")
+		at, of := strings.Fields(left), strings.Fields(right)
 		if !ok || len(at) < 5 || len(of) < 3 {
 			continue
 		}
@@ -257,7 +259,7 @@ func cgroupMount(mountinfo, controllers string) string {
 	return ""
 }
 
-// joinCgroups puts a process where another is, in every hierarchy.
+// joinCgroups moves a process into the cgroups of another, in every hierarchy.
 func joinCgroups(pid, where int) error {
 	dirs, err := cgroupDirs(where)
 	if err != nil {
@@ -271,7 +273,7 @@ func joinCgroups(pid, where int) error {
 	return nil
 }
 
-// limitCPU gives a process's cgroup a quota, in percent of a processor.
+// limitCPU sets the CPU quota of a process's cgroup, in percent of a CPU.
 func limitCPU(pid, percent int) error {
 	dirs, err := cgroupDirs(pid)
 	if err != nil {

@@ -9,15 +9,16 @@ import (
 	"github.com/evictd/evictd/tests/hog/stamp"
 )
 
-// account is what evictd's record says of a kill; times are of CLOCK_MONOTONIC, and zero where it does not say.
-type account struct {
+// recordTimes are the lane and the times in evictd's record of a kill. Times are of CLOCK_MONOTONIC, and zero where the
+// record has none.
+type recordTimes struct {
 	lane                                    string
 	above, seen, decided, confirmed, chosen time.Duration
 }
 
-// accountOf reads a record. Its times are of the wall clock, which is compared with CLOCK_MONOTONIC now: a record is
-// some milliseconds old by then, in which the two don't part by a microsecond.
-func accountOf(r *evict.Record) account {
+// recordTimesOf converts the times of a record from wall clock to CLOCK_MONOTONIC. It uses the current difference of the
+// two: a record is only milliseconds old, in which they don't diverge by a microsecond.
+func recordTimesOf(r *evict.Record) recordTimes {
 	wall, monotonic := time.Now(), stamp.Now()
 	at := func(t time.Time) time.Duration {
 		if t.IsZero() {
@@ -25,23 +26,23 @@ func accountOf(r *evict.Record) account {
 		}
 		return monotonic + t.Sub(wall)
 	}
-	return account{r.Lane, at(r.LastAbove), at(r.CrossingSeen), at(r.Decided), at(r.Confirmed), at(r.Chosen)}
+	return recordTimes{r.Lane, at(r.LastAbove), at(r.CrossingSeen), at(r.Decided), at(r.Confirmed), at(r.Chosen)}
 }
 
 // partNames are the parts of the time from a crossing to the SIGKILL, which add up to it: until the lane's own reading is
-// below the threshold, until the hot thread has a processor, until it decides, for the reading that confirms the crossing,
-// for choosing the victims, and until the kernel sends the first signal. The third is Go's return from a wait, unless the
-// sampler took the crossing for one that file cache brought: then it lasts until other memory has grown. "(period)" is how
-// far apart the lane's two readings on both sides of the crossing were.
+// below the threshold; until the hot thread gets a CPU; until it decides; for the reading that confirms the crossing; for
+// choosing the victims; and until the kernel sends the first signal. The third is Go's return from a wait, unless the
+// sampler reported the crossing as one that file cache brought: then it lasts until other memory has grown. "(period)" is
+// the time between the lane's two readings around the crossing.
 var partNames = []string{"sample", "wake-up", "decide", "confirm", "rank", "signal", "(period)"}
 
-// parts splits the time from a crossing to the SIGKILL. It returns nil where the record lacks a part, as that of a kill
-// that the decision loop ordered.
-func (a *account) parts(crossed, killed time.Duration, runs []time.Duration) []int64 {
+// parts splits the time from a crossing to the SIGKILL. It returns nil if the record lacks a time, as that of a kill by
+// the decision loop does.
+func (a *recordTimes) parts(crossed, killed time.Duration, runs []time.Duration) []int64 {
 	if a.seen == 0 || a.decided == 0 || a.confirmed == 0 || a.chosen == 0 {
 		return nil
 	}
-	ran := a.seen // the thread may have had a processor all along
+	ran := a.seen // the thread may have been running already
 	for _, at := range runs {
 		if at > a.seen && at <= a.decided {
 			ran = at
@@ -61,18 +62,19 @@ func (a *account) parts(crossed, killed time.Duration, runs []time.Duration) []i
 	return append(parts, microseconds(period))
 }
 
-// partsAbout says so in the document.
-const partsAbout = "Of the crossings of which evictd's record has all times. *sample*: until the lane's own reading is below the " +
-	"threshold; *wake-up*: until the hot thread has a processor; *decide*: until it decides, which takes longer where the sampler " +
-	"takes the crossing for one that file cache brought; *confirm*: the reading that confirms it; *rank*: the victims are chosen; " +
-	"*signal*: until the kernel sends the first SIGKILL. Together they are the whole. *(period)* is how far apart the lane's readings " +
-	"on both sides of the crossing were, *(doubt)* how far apart the two samples from outside were: if that is long, the machine " +
-	"itself stood still. p99 is of each column by itself."
+// partsAbout introduces the parts in the document.
+const partsAbout = "For the crossings whose record has all times. *sample*: until the lane's own reading is below the " +
+	"threshold; *wake-up*: until the hot thread gets a CPU; *decide*: until it decides, which takes longer if the sampler " +
+	"reported the crossing as one that file cache brought; *confirm*: the reading that confirms the crossing; *rank*: choosing the victims; " +
+	"*signal*: until the kernel sends the first SIGKILL. Together they add up to the time. *(period)* is the time between the lane's readings " +
+	"around the crossing, *(uncertainty)* that between the two samples from outside: if it is long, the whole machine " +
+	"was stalled. p99 is computed for each column separately."
 
-// slowShare is the share of a series' crossings, the slowest, whose parts are looked at by themselves.
+// slowShare is the share of slowest crossings whose parts are shown separately.
 const slowShare = 0.02
 
-// partsTable shows what the time to the SIGKILL is made of in each series: in general, and in the slowest crossings.
+// partsTable returns a table of the parts of the time to the SIGKILL in each series: median, p99, and the mean of the
+// slowest crossings.
 func partsTable(all []*crossings) *table {
 	t := new(table)
 	known := func(parts []int64) bool { return len(parts) == len(partNames) }
@@ -81,7 +83,7 @@ func partsTable(all []*crossings) *table {
 		return t
 	}
 	head, label := labels(all)
-	t.head = append(append(append(head, "", "n", "crossing → SIGKILL"), partNames...), "(doubt)")
+	t.head = append(append(append(head, "", "n", "crossing → SIGKILL"), partNames...), "(uncertainty)")
 	for _, c := range all {
 		var rows []int // of the crossings whose parts are known, the slowest last
 		for i, parts := range c.Parts {
@@ -106,13 +108,13 @@ func partsTable(all []*crossings) *table {
 	return t
 }
 
-// addParts adds a row with one figure of each part, after other cells.
+// addParts adds a row with the given cells and one figure of each part.
 func (t *table) addParts(c *crossings, cells []string, figure func(of func(row int) int64) int64) {
 	cells = append(cells, milliseconds(figure(func(row int) int64 { return c.Killed[row] })))
 	for p := range partNames {
 		cells = append(cells, milliseconds(figure(func(row int) int64 { return c.Parts[row][p] })))
 	}
-	t.add(append(cells, milliseconds(figure(func(row int) int64 { return c.Doubt[row] })))...)
+	t.add(append(cells, milliseconds(figure(func(row int) int64 { return c.Uncertainty[row] })))...)
 }
 
 func values(rows []int, of func(row int) int64) (all []int64) {

@@ -21,34 +21,34 @@ import (
 	"github.com/evictd/evictd/tests/node"
 )
 
-// stage is a node to measure on.
-type stage struct {
+// testbed is a node with a private runtime, on which contenders and victims run.
+type testbed struct {
 	options
-	node    *node.Node
-	dir     string
-	out     io.Writer
-	book    *book
-	machine machine
-	reserve int64 // of the machine's memory, in bytes, that is not touched
-	rest    time.Duration
-	stamps  string // a directory on a tmpfs, for the hogs' marks
-	kills   *tracing
-	version string // of the evictd that ran last
-	made    atomic.Int64
-	cache   int64 // bytes of active file cache that the node is to have; see warm
+	node       *node.Node
+	dir        string
+	out        io.Writer
+	results    *resultSet
+	machine    machine
+	reserve    int64         // bytes of available memory that victims must leave
+	startDelay time.Duration // see crossingCase
+	stampDir   string        // a directory on a tmpfs, for the victims' time stamps
+	kills      *traceInstance
+	version    string // of the evictd that ran last
+	podCount   atomic.Int64
+	cache      int64 // bytes of active file cache on the node; see fillCache
 
-	// bystanders are the pods besides the victims; revive, if it is set, makes new ones for those that have died.
+	// bystanders are the pods besides the victims. revive, if set, replaces those that have died.
 	bystanders []*victim
 	revive     func(context.Context) error
 	oomKills   int
-	// settings are added to evictd's configuration, and crossed is called after each crossing under evictd, if it is set.
-	settings string
-	crossed  func(context.Context, *daemon.Daemon) error
+	// settings are added to evictd's configuration. crossed, if set, is called after each crossing under evictd.
+	settings   string
+	onCrossing func(context.Context, *daemon.Daemon) error
 }
 
-// onNode makes a step of one that needs a node.
-func onNode(measure func(context.Context, *stage) error) func(context.Context, options, *book, io.Writer) error {
-	return func(ctx context.Context, o options, b *book, out io.Writer) (err error) {
+// onNode returns the function of a step that needs a testbed. The testbed is removed after the step.
+func onNode(measure func(context.Context, *testbed) error) func(context.Context, options, *resultSet, io.Writer) error {
+	return func(ctx context.Context, o options, b *resultSet, out io.Writer) (err error) {
 		programs, err := node.Prebuilt("evictd")
 		if err != nil {
 			return err
@@ -57,12 +57,12 @@ func onNode(measure func(context.Context, *stage) error) func(context.Context, o
 			o.executable = programs[0]
 		}
 		if _, err := os.Stat(o.executable); err != nil {
-			return fmt.Errorf("find evictd: %w (make build makes it)", err)
+			return fmt.Errorf("find evictd: %w (run make build)", err)
 		}
 		if err := node.Check(""); err != nil {
 			return fmt.Errorf("needs %w", err)
 		}
-		s := &stage{options: o, book: b, out: out, reserve: reserve, rest: time.Second}
+		s := &testbed{options: o, results: b, out: out, reserve: reserve, startDelay: time.Second}
 		if s.machine, err = thisMachine(&o); err != nil {
 			return err
 		}
@@ -91,7 +91,7 @@ func onNode(measure func(context.Context, *stage) error) func(context.Context, o
 				err = errors.Join(err, fmt.Errorf("left behind: %s", strings.Join(left, "; ")))
 			}
 		}()
-		if s.stamps, err = s.node.Volume("stamps", 16*mebibyte); err != nil {
+		if s.stampDir, err = s.node.Volume("stamps", 16*mebibyte); err != nil {
 			return err
 		}
 		if s.kills, err = openTracing("evictd-bench-kills"); err != nil {
@@ -105,9 +105,9 @@ func onNode(measure func(context.Context, *stage) error) func(context.Context, o
 	}
 }
 
-// inMemory mounts a tmpfs on the directory that the runtime keeps everything in: it waits for the disk several times for
-// each pod that it makes or removes, while nothing is measured. A virtual machine has no memory to spare for that.
-func (s *stage) inMemory(dir string) (unmount func() error, err error) {
+// inMemory mounts a tmpfs on the runtime's directory: the runtime waits for the disk several times for each pod that it
+// creates or removes. A virtual machine has too little memory for that.
+func (s *testbed) inMemory(dir string) (unmount func() error, err error) {
 	if s.vm {
 		return func() error { return nil }, nil
 	}
@@ -125,12 +125,12 @@ func (s *stage) inMemory(dir string) (unmount func() error, err error) {
 	}, nil
 }
 
-// origin says that something is measured here and now.
-func (s *stage) origin() origin {
+// origin returns the origin of a measurement that begins now on this machine.
+func (s *testbed) origin() origin {
 	return origin{On: s.machine.Name, Taken: time.Now().UTC().Truncate(time.Second), Version: s.version, Load: loadAverage()}
 }
 
-// thisMachine tells what this is.
+// thisMachine describes this machine.
 func thisMachine(o *options) (machine, error) {
 	var uts unix.Utsname
 	if err := unix.Uname(&uts); err != nil {
@@ -162,7 +162,7 @@ func thisMachine(o *options) (machine, error) {
 	return m, nil
 }
 
-// native is the name of the machine whose figures are held against what was asked for, and drawn.
+// native is the name of the machine whose results are compared with the goals and shown in the chart.
 const native = "native"
 
 // modelName finds the processor's name in /proc/cpuinfo:
@@ -177,7 +177,7 @@ func modelName(cpuinfo string) string {
 	return "unknown processor"
 }
 
-// loadAverage is the first number of /proc/loadavg, 0 where it can't be had: it decides nothing.
+// loadAverage returns the first number of /proc/loadavg, or 0 if it can't be read: it is only informative.
 func loadAverage() float64 {
 	text, err := os.ReadFile("/proc/loadavg")
 	if err != nil {

@@ -20,77 +20,77 @@ import (
 	"github.com/evictd/evictd/tests/daemon"
 )
 
-// actors are what this program does in processes of its own, by its first argument.
-var actors = map[string]func(args []string, in io.Reader, out io.Writer) error{
-	"killer":   actKiller,
-	"spinner":  actSpinner,
-	"allocate": actAllocator,
-	"poller":   actPoller,
-	"read":     actReader,
+// helpers are the functions that this program runs as separate processes, by its first argument.
+var helpers = map[string]func(args []string, in io.Reader, out io.Writer) error{
+	"killer":   runKiller,
+	"spinner":  runSpinner,
+	"allocate": runAllocator,
+	"poller":   runPoller,
+	"read":     runReader,
 }
 
-// actor is such a process.
-type actor struct {
+// helper is a process of this program that runs one of helpers.
+type helper struct {
 	*daemon.Process
-	cue io.Closer // closing it is the cue
+	input io.Closer // closing it is the start signal
 }
 
-// startActor starts one and returns when it waits for its cue, or acts, if it needs none.
-func startActor(name string, args ...string) (_ *actor, err error) {
+// startHelper starts a helper and returns when it waits for its start signal, or runs, if it needs none.
+func startHelper(name string, args ...string) (_ *helper, err error) {
 	self, err := os.Executable()
 	if err != nil {
 		return nil, err
 	}
 	cmd := exec.Command(self, append([]string{name}, args...)...)
 	cmd.SysProcAttr = &unix.SysProcAttr{}
-	in, cue, err := os.Pipe()
+	in, start, err := os.Pipe()
 	if err != nil {
 		return nil, err
 	}
 	defer in.Close()
-	hears, out, err := os.Pipe()
+	readyPipe, out, err := os.Pipe()
 	if err != nil {
 		return nil, err
 	}
-	defer hears.Close()
-	var complaint bytes.Buffer
-	cmd.Stdin, cmd.Stdout, cmd.Stderr = in, out, &complaint
+	defer readyPipe.Close()
+	var stderr bytes.Buffer
+	cmd.Stdin, cmd.Stdout, cmd.Stderr = in, out, &stderr
 	p, err := daemon.StartProcess(cmd)
 	out.Close()
 	if err != nil {
-		cue.Close()
+		start.Close()
 		return nil, fmt.Errorf("start %s: %w", name, err)
 	}
-	if n, err := hears.Read(make([]byte, 1)); n == 0 {
-		cue.Close()
+	if n, err := readyPipe.Read(make([]byte, 1)); n == 0 {
+		start.Close()
 		<-p.Done()
-		return nil, fmt.Errorf("start %s: %w: %w: %s", name, err, p.Err(), bytes.TrimSpace(complaint.Bytes()))
+		return nil, fmt.Errorf("start %s: %w: %w: %s", name, err, p.Err(), bytes.TrimSpace(stderr.Bytes()))
 	}
-	return &actor{p, cue}, nil
+	return &helper{p, start}, nil
 }
 
-// ready tells startActor.
+// ready notifies startHelper.
 func ready(out io.Writer) error {
 	_, err := out.Write([]byte{'\n'})
 	return err
 }
 
-// stop ends an actor, which may have been killed already.
-func (a *actor) stop(ctx context.Context) {
-	_ = unix.Kill(a.PID(), unix.SIGKILL) // it is awaited, so that its number is nobody else's until then
+// stop kills a helper, which may have been killed already.
+func (a *helper) stop(ctx context.Context) {
+	_ = unix.Kill(a.PID(), unix.SIGKILL) // its PID can't be reused before it is waited for
 	select {
 	case <-a.Done():
 	case <-ctx.Done():
 	}
-	a.cue.Close()
+	a.input.Close()
 }
 
-// meters are those that an actor can be told.
+// meters are the values of the killer's flag -meter.
 var meters = map[string]meter{"signal": signalAvailable, "available": memAvailable}
 
-// actKiller looks at available memory as fast as it can, and kills one process when it is below a threshold: nobody who
-// goes by that number can be sooner.
-func actKiller(args []string, _ io.Reader, out io.Writer) error {
+// runKiller polls available memory without a pause, and kills one process when memory is below a threshold. No program
+// that polls can be faster.
+func runKiller(args []string, _ io.Reader, out io.Writer) error {
 	flags := flag.NewFlagSet("killer", flag.ContinueOnError)
 	threshold := flags.Int64("threshold", 0, "")
 	pid := flags.Int("pid", 0, "")
@@ -100,18 +100,18 @@ func actKiller(args []string, _ io.Reader, out io.Writer) error {
 	}
 	meter := meters[*name]
 	if meter == nil {
-		return fmt.Errorf("there is no meter %q", *name)
+		return fmt.Errorf("unknown meter %q", *name)
 	}
 	pidfd, err := unix.PidfdOpen(*pid, 0)
 	if err != nil {
-		return fmt.Errorf("hold process %d: %w", *pid, err)
+		return fmt.Errorf("open pidfd of process %d: %w", *pid, err)
 	}
 	file, err := meminfo.Open(kernel.FS("/proc"))
 	if err != nil {
 		return err
 	}
 	runtime.LockOSThread()
-	_ = unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), -20) // it is as fast as it may be
+	_ = unix.Setpriority(unix.PRIO_PROCESS, unix.Gettid(), -20) // best effort
 	if err := ready(out); err != nil {
 		return err
 	}
@@ -126,8 +126,8 @@ func actKiller(args []string, _ io.Reader, out io.Writer) error {
 	}
 }
 
-// actSpinner keeps a processor busy.
-func actSpinner(_ []string, _ io.Reader, out io.Writer) error {
+// runSpinner keeps a CPU busy.
+func runSpinner(_ []string, _ io.Reader, out io.Writer) error {
 	if err := ready(out); err != nil {
 		return err
 	}
@@ -137,8 +137,8 @@ func actSpinner(_ []string, _ io.Reader, out io.Writer) error {
 	}
 }
 
-// actAllocator touches memory on its cue, and then keeps it.
-func actAllocator(args []string, in io.Reader, out io.Writer) error {
+// runAllocator touches memory on its start signal, and then sleeps.
+func runAllocator(args []string, in io.Reader, out io.Writer) error {
 	flags := flag.NewFlagSet("allocate", flag.ContinueOnError)
 	size := flags.Int("bytes", 0, "")
 	huge := flags.Bool("huge", false, "")
@@ -154,7 +154,7 @@ func actAllocator(args []string, in io.Reader, out io.Writer) error {
 		advice = unix.MADV_HUGEPAGE
 	}
 	if err := unix.Madvise(mem, advice); err != nil {
-		return fmt.Errorf("advise on huge pages: %w", err)
+		return fmt.Errorf("madvise huge pages: %w", err)
 	}
 	if err := ready(out); err != nil {
 		return err
@@ -168,12 +168,12 @@ func actAllocator(args []string, in io.Reader, out io.Writer) error {
 	select {}
 }
 
-// allocator starts an allocator of some bytes.
-func allocator(bytes int64, huge bool) (*actor, error) {
-	return startActor("allocate", "-bytes", strconv.FormatInt(bytes, 10), "-huge="+strconv.FormatBool(huge))
+// startAllocator starts a helper that allocates some bytes.
+func startAllocator(bytes int64, huge bool) (*helper, error) {
+	return startHelper("allocate", "-bytes", strconv.FormatInt(bytes, 10), "-huge="+strconv.FormatBool(huge))
 }
 
-// killedBy says whether a process ended by a signal.
+// killedBy reports whether the error of a process means that the signal killed it.
 func killedBy(err error, signal syscall.Signal) bool {
 	exit, ok := err.(*exec.ExitError)
 	return ok && exit.Sys().(syscall.WaitStatus).Signaled() && exit.Sys().(syscall.WaitStatus).Signal() == signal

@@ -15,11 +15,12 @@ import (
 	"github.com/evictd/evictd/tests/node"
 )
 
-// rivalCase is the case of the virtual machines.
-const rivalCase = "one hog, one calm pod"
+// vmCase is the case of the virtual machines, as the results store it.
+const vmCase = "one hog, one calm pod"
 
-// rivals are evictd, earlyoom and systemd-oomd on the unified hierarchy, each with a hog and a pod that keeps what it has.
-func rivals(ctx context.Context, s *stage) (err error) {
+// vmContenders is the step vm: evictd, earlyoom and systemd-oomd on the unified hierarchy, with one victim and one pod
+// whose memory does not grow.
+func vmContenders(ctx context.Context, s *testbed) (err error) {
 	if s.machine.Cgroup != "v2" {
 		return errors.New("needs the unified hierarchy, for systemd-oomd")
 	}
@@ -28,22 +29,22 @@ func rivals(ctx context.Context, s *stage) (err error) {
 	switch e, err := newEarlyoom(ctx, s); {
 	case err == nil:
 		entries = append(entries, &entry{contender: e, wanted: s.bursts})
-	case errors.Is(err, errAbsent):
-		fmt.Fprintf(s.out, "\nearlyoom is left out: %v\n", err)
+	case errors.Is(err, errNotFound):
+		fmt.Fprintf(s.out, "\nearlyoom is skipped: %v\n", err)
 	default:
 		return err
 	}
 	switch err := checkOomd(s.node); {
 	case err == nil:
-		for _, title := range []string{oomdCalm, oomdEager} {
-			entries = append(entries, &entry{contender: &withOomd{stage: s, title: title}, wanted: max(1, s.bursts/2)})
+		for _, title := range []string{oomdDefault, oomdEager} {
+			entries = append(entries, &entry{contender: &oomdContender{testbed: s, title: title}, wanted: max(1, s.bursts/2)})
 		}
-	case errors.Is(err, errAbsent):
-		fmt.Fprintf(s.out, "\nsystemd-oomd is left out: %v\n", err)
+	case errors.Is(err, errNotFound):
+		fmt.Fprintf(s.out, "\nsystemd-oomd is skipped: %v\n", err)
 	default:
 		return err
 	}
-	undo, err := s.beside([]calmPod{{name: "calm", holds: s.machine.Memory / 32}})
+	undo, err := s.startBystanders([]bystanderSpec{{name: "bystander", anonymous: s.machine.Memory / 32}})
 	if err != nil {
 		return err
 	}
@@ -55,42 +56,42 @@ func rivals(ctx context.Context, s *stage) (err error) {
 	if err != nil {
 		return err
 	}
-	// Beyond the threshold there is as much again, and then the limit of the pods together: systemd-oomd goes by the
-	// pressure that only a limit makes.
-	r := round{section: "vm", name: rivalCase, batch: 1, rest: node.Slow(100 * time.Millisecond)}
-	r.shape = shape{drop: free / 5, takes: free * 3 / 5}
-	return s.press(ctx, r, entries)
+	// Below the threshold the victim can take as much again before it reaches the limit of all pods: systemd-oomd needs the
+	// pressure that only a limit causes.
+	r := crossingCase{section: "vm", name: vmCase, batch: 1, startDelay: node.Slow(100 * time.Millisecond)}
+	r.workload = workload{drop: free / 5, total: free * 3 / 5}
+	return s.runSeries(ctx, r, entries)
 }
 
-// withOomd is systemd-oomd, which watches the slice of all pods.
-type withOomd struct {
-	stage *stage
-	title string
-	begun bool
+// oomdContender is systemd-oomd, configured to watch the slice of all pods.
+type oomdContender struct {
+	testbed    *testbed
+	title      string
+	configured bool
 }
 
-// oomdConfig is where systemd looks for drop-ins that do not outlive the boot.
+// oomdConfig is a drop-in in /run, which does not survive a reboot.
 const oomdConfig = "/run/systemd/oomd.conf.d/evictd-bench.conf"
 
-// checkOomd tells whether systemd-oomd can be had.
+// checkOomd returns errNotFound if systemd-oomd is not installed or can't watch the pods' cgroups.
 func checkOomd(n *node.Node) error {
 	if n.Driver() != node.Systemd {
-		return fmt.Errorf("%w: it watches units, and the pods of the cgroupfs driver are none", errAbsent)
+		return fmt.Errorf("%w: it watches systemd units, and the cgroupfs driver creates none for pods", errNotFound)
 	}
 	if out, err := exec.Command("systemctl", "cat", "systemd-oomd.service").CombinedOutput(); err != nil {
-		return fmt.Errorf("%w: %s", errAbsent, strings.TrimSpace(string(out)))
+		return fmt.Errorf("%w: %s", errNotFound, strings.TrimSpace(string(out)))
 	}
 	return nil
 }
 
-func (o *withOomd) name() string { return o.title }
+func (o *oomdContender) name() string { return o.title }
 
-// meter is evictd's: it has none of its own that a threshold could be set for.
-func (*withOomd) meter() meter { return signalAvailable }
+// meter returns that of evictd: systemd-oomd has no threshold on available memory.
+func (*oomdContender) meter() meter { return signalAvailable }
 
-// begin has it watch. By default the limit is a pressure of 60 % over 30 s; at its most eager it is 1 % over 1 s, the
-// least that oomd.conf(5) allows.
-func (o *withOomd) begin(ctx context.Context, _ int64, _ int) error {
+// begin configures and restarts systemd-oomd, and returns when it watches the slice. The default limit is a pressure of
+// 60 % over 30 s. oomdEager has 1 % over 1 s, the least that oomd.conf(5) allows.
+func (o *oomdContender) begin(ctx context.Context, _ int64, _ int) error {
 	config, limit := "[OOM]\n", "0%" // 0 is the limit of oomd.conf, which is its default
 	if o.title == oomdEager {
 		config, limit = "[OOM]\nDefaultMemoryPressureDurationSec=1s\n", "1%"
@@ -101,8 +102,8 @@ func (o *withOomd) begin(ctx context.Context, _ int64, _ int) error {
 	if err := os.WriteFile(oomdConfig, []byte(config), 0o644); err != nil {
 		return err
 	}
-	o.begun = true
-	slice := filepath.Base(o.stage.node.Kubepods())
+	o.configured = true
+	slice := filepath.Base(o.testbed.node.Kubepods())
 	for _, args := range [][]string{
 		{"set-property", "--runtime", slice, "ManagedOOMMemoryPressure=kill", "ManagedOOMMemoryPressureLimit=" + limit},
 		{"restart", "systemd-oomd.service"},
@@ -111,7 +112,7 @@ func (o *withOomd) begin(ctx context.Context, _ int64, _ int) error {
 			return err
 		}
 	}
-	// It is told of the slices over the bus after its start.
+	// systemd sends it the slices over D-Bus after its start.
 	for {
 		out, err := exec.CommandContext(ctx, "oomctl").CombinedOutput()
 		if err == nil && strings.Contains(string(out), slice) {
@@ -123,18 +124,18 @@ func (o *withOomd) begin(ctx context.Context, _ int64, _ int) error {
 	}
 }
 
-func (*withOomd) aim(context.Context, *victim) error { return nil }
+func (*oomdContender) target(context.Context, *victim) error { return nil }
 
-func (*withOomd) done(context.Context, int) (account, error) { return account{}, nil }
+func (*oomdContender) done(context.Context, int) (recordTimes, error) { return recordTimes{}, nil }
 
-func (o *withOomd) end() error {
-	if !o.begun {
+func (o *oomdContender) end() error {
+	if !o.configured {
 		return nil
 	}
-	o.begun = false
+	o.configured = false
 	ctx, cancel := context.WithTimeout(context.Background(), node.Slow(10*time.Second))
 	defer cancel()
-	slice := filepath.Base(o.stage.node.Kubepods())
+	slice := filepath.Base(o.testbed.node.Kubepods())
 	return errors.Join(
 		systemctl(ctx, "stop", "systemd-oomd.service", "systemd-oomd.socket"),
 		systemctl(ctx, "set-property", "--runtime", slice, "ManagedOOMMemoryPressure=auto"),
