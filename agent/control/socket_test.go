@@ -137,6 +137,11 @@ func TestListenRefuses(t *testing.T) {
 	if err := os.Symlink(target, link); err != nil {
 		t.Fatal(err)
 	}
+	// A lock file lies next to its socket, so the path must be below dir.
+	directory := filepath.Join(dir, "directory")
+	if err := os.Mkdir(directory, 0o700); err != nil {
+		t.Fatal(err)
+	}
 	dangling := filepath.Join(dir, "dangling")
 	if err := os.Symlink(filepath.Join(dir, "nowhere"), dangling); err != nil {
 		t.Fatal(err)
@@ -153,7 +158,7 @@ func TestListenRefuses(t *testing.T) {
 		{"symlink to a socket", link, "is a symbolic link"},
 		{"dangling symlink", dangling, "is a symbolic link"},
 		{"file", write("file"), "exists and is not a socket"},
-		{"directory", dir, "exists and is not a socket"},
+		{"directory", directory, "exists and is not a socket"},
 		{"below a file", filepath.Join(write("parent"), "evictd.sock"), "not a directory"},
 		{"lock file is a symlink", lockedBy("linked", func(at string) error { return os.Symlink(target, at) }), "is a symbolic link"},
 		{"lock file is a pipe", lockedBy("piped", func(at string) error { return syscall.Mkfifo(at, 0o600) }), "is not a regular file"},

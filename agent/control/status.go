@@ -133,8 +133,10 @@ type Reclaim struct {
 	Signal signal.Signal     `json:"signal"`
 	DryRun bool              `json:"dryRun"`
 	// Removed names the removed containers or images, or those that would have been
-	// removed. For kind memory it names the pod.
-	Removed List[string] `json:"removed"`
+	// removed. For kind memory it names the pod. Of more than 50 only the first 50
+	// are named, and RemovedMore is the number of the others.
+	Removed     List[string] `json:"removed"`
+	RemovedMore int          `json:"removedMore,omitempty"`
 	// Deficit is the amount below the threshold at the start, in the signal's unit;
 	// 0 for reason age and for kind memory. Freed is how much more the filesystem
 	// had available afterwards, or how much less memory the pod used.

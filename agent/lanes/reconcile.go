@@ -1,6 +1,7 @@
 package lanes
 
 import (
+	"context"
 	"errors"
 	"fmt"
 	"slices"
@@ -34,8 +35,8 @@ func (s *Set) recentAlarm(now time.Time) bool {
 }
 
 // reconcileAll reconciles all lanes and opens those that are due. It returns when to do so
-// again.
-func (s *Set) reconcileAll(now time.Time) time.Duration {
+// again. It ignores the errors of lanes once ctx has ended.
+func (s *Set) reconcileAll(ctx context.Context, now time.Time) time.Duration {
 	w := s.input(now)
 	wait := idleInterval
 	if nearThreshold(w.thresholds, &w.observed) {
@@ -44,18 +45,18 @@ func (s *Set) reconcileAll(now time.Time) time.Duration {
 	for _, e := range s.entries {
 		switch e.state {
 		case Up:
-			if err := s.reconcileLane(e, now, w); err != nil {
+			if err := s.reconcileLane(ctx, e, now, w); err != nil {
 				if errors.Is(err, errMissedTasks) {
 					e.missed++
 				}
 				s.fail(e, now, err)
 			}
 		case Starting:
-			s.open(e, now, w)
+			s.open(ctx, e, now, w)
 		case Degraded:
 			if !now.Before(e.retryAt) {
 				e.reopened++
-				s.open(e, now, w)
+				s.open(ctx, e, now, w)
 			}
 		}
 		if e.state == Degraded {
@@ -85,7 +86,9 @@ func nearThreshold(thresholds []signal.Threshold, observed *signal.Observations)
 	return false
 }
 
-func (s *Set) open(e *entry, now time.Time, w *laneInput) {
+// open opens a lane. When ctx ends, the Waiter closes its poller, so a lane that is being
+// opened fails. Its state then stays what it was.
+func (s *Set) open(ctx context.Context, e *entry, now time.Time, w *laneInput) {
 	err := e.fault.open()
 	if err == nil {
 		fresh := *w
@@ -95,6 +98,9 @@ func (s *Set) open(e *entry, now time.Time, w *laneInput) {
 	now = time.Now() // opening may have taken long
 	if err != nil {
 		_ = e.close() // the error of open is reported
+		if ctx.Err() != nil {
+			return
+		}
 		if permanent(err) {
 			s.setState(e, now, Unavailable, err.Error())
 			return
@@ -108,8 +114,14 @@ func (s *Set) open(e *entry, now time.Time, w *laneInput) {
 	s.selfCheck(e, now)
 }
 
-func (s *Set) reconcileLane(e *entry, now time.Time, w *laneInput) error {
-	if err := e.reconcile(now, w); err != nil {
+// reconcileLane reconciles a lane that is up. The error degrades it. The lane stays up if
+// ctx has ended, because the Waiter has then closed its poller.
+func (s *Set) reconcileLane(ctx context.Context, e *entry, now time.Time, w *laneInput) error {
+	err := e.reconcile(now, w)
+	if ctx.Err() != nil {
+		return nil // a partial failure has the same cause
+	}
+	if err != nil {
 		return err
 	}
 	s.updateCoverage(e)

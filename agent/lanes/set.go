@@ -138,7 +138,7 @@ func (s *Set) Open() error {
 		if e.mode != Required {
 			continue
 		}
-		s.open(e, now, w)
+		s.open(context.Background(), e, now, w)
 		if e.state != Up {
 			errs = append(errs, fmt.Errorf("notification.%s is %s, but the lane is not available: %s", e.name, Required, e.reason))
 		}
@@ -162,7 +162,7 @@ func (s *Set) Run(ctx context.Context) error {
 		case <-timer.C:
 		}
 		if now := time.Now(); !now.Before(due) {
-			wait := max(s.reconcileAll(now), minInterval)
+			wait := max(s.reconcileAll(ctx, now), minInterval)
 			last = time.Now()
 			if wait == idleInterval && s.noneDegraded() {
 				wait = max(pace.Together(last, idleInterval), minInterval)

@@ -178,11 +178,15 @@ func (r *Reclaimer) Configure(p Policy) {
 	r.policy = p
 }
 
-// RestoreReports sets the reports of an earlier run.
+// RestoreReports sets the reports of an earlier run, which an earlier version may not have
+// bounded.
 func (r *Reclaimer) RestoreReports(reports []evict.ReclaimReport) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.reports = slices.Clone(reports[max(0, len(reports)-maxReports):])
+	for i := range r.reports {
+		r.reports[i] = r.reports[i].Bounded()
+	}
 }
 
 // Restore sets the image history of an earlier run.

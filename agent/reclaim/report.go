@@ -19,12 +19,13 @@ const (
 // failed in the same way or, in dry run, would remove the same, it stores the first
 // and one per repeatLogInterval.
 func (r *Reclaimer) addReport(report evict.ReclaimReport) {
+	stored := report.Bounded()
 	r.mu.Lock()
-	if r.isRepeat(&report) {
+	if r.isRepeat(&stored) {
 		r.mu.Unlock()
 		return
 	}
-	r.reports = append(r.reports, report)
+	r.reports = append(r.reports, stored)
 	if n := len(r.reports) - maxReports; n > 0 {
 		r.reports = slices.Delete(r.reports, 0, n)
 	}
@@ -40,13 +41,15 @@ func (r *Reclaimer) addReport(report evict.ReclaimReport) {
 	}
 }
 
-// isRepeat reports whether the last report of the kind has the same content.
+// isRepeat reports whether the last report of the kind has the same content as report,
+// which is bounded.
 func (r *Reclaimer) isRepeat(report *evict.ReclaimReport) bool {
 	for i := len(r.reports) - 1; i >= 0; i-- {
 		last := &r.reports[i]
 		if last.Kind == report.Kind && last.Signal == report.Signal {
 			// In dry run the same objects would be removed again and again.
-			same := len(last.Removed) == 0 && len(report.Removed) == 0 || last.DryRun && report.DryRun && slices.Equal(last.Removed, report.Removed)
+			same := len(last.Removed) == 0 && len(report.Removed) == 0 ||
+				last.DryRun && report.DryRun && slices.Equal(last.Removed, report.Removed) && last.RemovedMore == report.RemovedMore
 			// A report of an earlier run may be in the future if the clock was set
 			// back.
 			age := report.At.Sub(last.At)

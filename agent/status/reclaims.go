@@ -37,7 +37,8 @@ func (b *Board) AddReclaim(r evict.ReclaimReport) { b.proactive.add(r) }
 // reclaimStatus converts the report of a reclaim for the control socket.
 func reclaimStatus(r *evict.ReclaimReport) control.Reclaim {
 	return control.Reclaim{
-		At: r.At, Kind: r.Kind, Reason: r.Reason, Signal: r.Signal, DryRun: r.DryRun, Removed: r.Removed,
+		At: r.At, Kind: r.Kind, Reason: r.Reason, Signal: r.Signal, DryRun: r.DryRun,
+		Removed: r.Removed, RemovedMore: r.RemovedMore,
 		Deficit: r.Deficit, Freed: r.Freed, TookSeconds: r.Took.Seconds(), Note: r.Note, Error: r.Error,
 	}
 }

@@ -314,11 +314,15 @@ func reclaimRows(reclaims []control.Reclaim) [][]string {
 		if r.Deficit > 0 {
 			freed += " of " + control.Amount(r.Signal, r.Deficit)
 		}
-		outcome := fmt.Sprintf("%s: %d removed, %s freed in %s", r.Reason, len(r.Removed), freed, seconds(r.TookSeconds))
-		if r.DryRun {
-			outcome = fmt.Sprintf("%s, dry run: %d would be removed", r.Reason, len(r.Removed))
+		removed, names := len(r.Removed)+r.RemovedMore, strings.Join(r.Removed, ", ")
+		if r.RemovedMore > 0 {
+			names += fmt.Sprintf(" and %d more", r.RemovedMore)
 		}
-		for _, more := range []string{strings.Join(r.Removed, ", "), r.Note, r.Error} {
+		outcome := fmt.Sprintf("%s: %d removed, %s freed in %s", r.Reason, removed, freed, seconds(r.TookSeconds))
+		if r.DryRun {
+			outcome = fmt.Sprintf("%s, dry run: %d would be removed", r.Reason, removed)
+		}
+		for _, more := range []string{names, r.Note, r.Error} {
 			if more != "" {
 				outcome += "; " + more
 			}

@@ -20,8 +20,8 @@ func childSessionNice() {
 	must(err)
 	dir, err := os.MkdirTemp("", "")
 	must(err)
-	defer os.Remove(dir)
 	err = SetSessionNice(kernel.FS(dir), 5)
+	must(os.Remove(dir)) // not deferred: check exits
 	check(errors.Is(err, kernel.ErrUnavailable), "SetSessionNice() without the file = %v; want ErrUnavailable", err)
 	err = SetSessionNice(proc, 5)
 	if errors.Is(err, kernel.ErrUnavailable) {

@@ -1,0 +1,73 @@
+package lanes
+
+import (
+	"context"
+	"errors"
+	"os"
+	"testing"
+	"testing/synctest"
+	"time"
+)
+
+// stoppedLane is a lane that is opened or reconciled while the daemon stops. The Waiter
+// has closed its poller then, so both fail.
+type stoppedLane struct {
+	*fakeLane
+	stop              context.CancelFunc
+	atOpen, partFails bool
+}
+
+func (l *stoppedLane) open(now time.Time, w *laneInput) error {
+	err := l.fakeLane.open(now, w)
+	if l.atOpen {
+		l.stop()
+		err = errors.Join(err, os.ErrClosed)
+	}
+	return err
+}
+
+func (l *stoppedLane) reconcile(now time.Time, w *laneInput) error {
+	err := l.fakeLane.reconcile(now, w)
+	if err != nil || now.Sub(l.opens[0]) < reportInterval {
+		return err
+	}
+	l.stop()
+	if !l.partFails {
+		return os.ErrClosed
+	}
+	l.setFailure("the pods' memory: " + os.ErrClosed.Error())
+	return nil
+}
+
+// TestStopDegradesNoLane checks that a lane that fails because the daemon stops is not
+// reported, whatever the Set was doing with it, and that it is closed.
+func TestStopDegradesNoLane(t *testing.T) {
+	for _, tt := range []struct {
+		name              string
+		atOpen, partFails bool
+		state             State // at the end
+		changes           int
+	}{
+		{"while it is opened", true, false, Starting, 0},
+		{"while it is reconciled", false, false, Up, 1},
+		{"while a part of it is reconciled", false, true, Up, 1},
+	} {
+		t.Run(tt.name, func(t *testing.T) {
+			synctest.Test(t, func(t *testing.T) {
+				ctx, stop := context.WithCancel(t.Context())
+				w := newTestSet(t, nil, Auto)
+				w.entries[0].lane = &stoppedLane{fakeLane: w.lane, stop: stop, atOpen: tt.atOpen, partFails: tt.partFails}
+				time.AfterFunc(time.Hour, stop)
+				if err := w.Run(ctx); err != nil {
+					t.Errorf("Run() = %v; want nil", err)
+				}
+				if got := w.status(); got.State != tt.state || len(w.changes) != tt.changes {
+					t.Errorf("lane is %s, changes %+v; want %s and %d changes", got.State, w.changes, tt.state, tt.changes)
+				}
+				if err := w.Close(); err != nil || w.lane.closes != 1 {
+					t.Errorf("Close() = %v, closed %d times; want nil, once", err, w.lane.closes)
+				}
+			})
+		})
+	}
+}
