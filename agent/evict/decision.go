@@ -20,7 +20,7 @@ type decision struct {
 	pods          []podEntry          // same indexes as in.Pods
 	thresholds    []thresholdCalc     // all thresholds in a Step, those on memory in a Table
 	fromTable     bool                // by a Table, not by a Step
-	afterReclaim  bool                // a node-level reclaim has just ended
+	afterReclaim  bool                // the node-level reclaim in the state has just ended
 	limitEviction bool                // a pod is evicted for exceeding its own limit
 	out           Orders
 }
