@@ -146,7 +146,7 @@ func (d *decision) firstUncovered(g signal.Signal, soft bool) (first *Threshold,
 func (d *decision) inFlight(s signal.Signal) (sum int64) {
 	for i := range d.Victims {
 		v := &d.Victims[i]
-		if !v.inFlight(d.in.Measured, d.policy.SettleTimeout, d.now) {
+		if !v.inFlight(d.policy.SettleTimeout, d.now) {
 			continue
 		}
 		if e := d.findPod(v.UID); e != nil {

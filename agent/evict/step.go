@@ -243,20 +243,20 @@ func (d *decision) newOrder(pod *Pod, t *Threshold, o signal.Observation) Order 
 const defaultGraceSeconds = 30
 
 // grace returns a victim's grace period, as the kubelet does: 1 s for a hard threshold;
-// else the shorter of MaxPodGraceSeconds and the pod's own, at least 1 s.
+// else the shorter of MaxPodGraceSeconds and the pod's own, at least 1 s. If
+// MaxPodGraceSeconds is negative, it is the pod's own.
 func (d *decision) grace(t *Threshold, pod *Pod) time.Duration {
 	if t.Hard() {
 		return immediateGrace
 	}
-	seconds := d.policy.MaxPodGraceSeconds
-	if seconds < 0 {
-		seconds = defaultGraceSeconds
-		if own := pod.TerminationGraceSeconds; own != nil {
-			seconds = *own
-		}
-	}
-	if own := pod.TerminationGraceSeconds; own != nil && *own < seconds {
+	seconds, own := d.policy.MaxPodGraceSeconds, pod.TerminationGraceSeconds
+	switch {
+	case own != nil && seconds >= 0:
+		seconds = min(seconds, *own)
+	case own != nil:
 		seconds = *own
+	case seconds < 0:
+		seconds = defaultGraceSeconds
 	}
 	return time.Duration(max(1, seconds)) * time.Second
 }
