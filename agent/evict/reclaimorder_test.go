@@ -92,14 +92,14 @@ func TestLimitVictimsDoNotMakeFutile(t *testing.T) {
 		l.in.Pods = append(l.in.Pods, aPod(name, using(200*mi), overLimit))
 	}
 	l.in.Pods = append(l.in.Pods, podWithLogs("d", 6*gi), podWithLogs("e", 5*gi))
-	l.observe(signal.NodeFsAvailable, 30*gi)
+	l.observe(signal.NodeFsAvailable, 10*gi)
 	wantVictims(t, "over their limits", l.step(0), "a", "b", "c")
-	if o := l.step(2 * time.Second); len(o.Stuck) != 3 {
+	o := l.step(2 * time.Second)
+	if len(o.Stuck) != 3 {
 		t.Fatalf("stuck = %v; want a, b and c", o.Stuck)
 	}
-	l.observe(signal.NodeFsAvailable, 10*gi)
-	wantReclaim(t, "disk low", l.step(3*time.Second), ReclaimContainers)
-	o := l.step(4*time.Second, Outcome{})
+	wantReclaim(t, "disk low", o, ReclaimContainers)
+	o = l.step(3*time.Second, Outcome{})
 	wantVictims(t, "after the reclaim", o, "d", "e")
 	if len(o.Futile) != 0 {
 		t.Errorf("futile = %+v; want none", o.Futile)

@@ -112,9 +112,7 @@ func (d *decision) applyOutcomes() {
 	for _, o := range d.in.Outcomes {
 		switch {
 		case o.UID == "": // of the reclaim; nil if it was ordered before a restart
-			if d.Reclaim != nil {
-				d.Reclaim.Waiting, d.afterReclaim = false, true
-			}
+			d.afterReclaim = d.Reclaim != nil
 		case o.Err != nil:
 			d.markFailed(o.UID)
 		}

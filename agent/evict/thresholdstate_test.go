@@ -33,20 +33,27 @@ func TestReadingsOfHardMemoryOnly(t *testing.T) {
 	}
 }
 
-// If the longest grace period of soft evictions is negative, a pod has its own, which is
-// 30 s if it specifies none.
-func TestGraceWithoutMaximum(t *testing.T) {
+// The grace period of a soft eviction is the configured maximum or the pod's own, if
+// that is shorter. If the maximum is negative, it is the pod's own, or 30 s if the pod
+// specifies none.
+func TestSoftGraceLimits(t *testing.T) {
 	for _, tt := range []struct {
-		name string
-		pod  Pod
-		want time.Duration
+		name    string
+		maximum int64
+		pod     Pod
+		want    time.Duration
 	}{
-		{"none of its own", aPod("a", using(gi)), 30 * time.Second},
-		{"its own", aPod("a", using(gi), withGrace(600)), 600 * time.Second},
-		{"at least 1 s", aPod("a", using(gi), withGrace(0)), time.Second},
+		{"no maximum, none of its own", -1, aPod("a", using(gi)), 30 * time.Second},
+		{"no maximum, its own", -1, aPod("a", using(gi), withGrace(600)), 600 * time.Second},
+		{"no maximum, at least 1 s", -1, aPod("a", using(gi), withGrace(0)), time.Second},
+		{"maximum of 0, none of its own", 0, aPod("a", using(gi)), time.Second},
+		{"maximum of 0, its own", 0, aPod("a", using(gi), withGrace(600)), time.Second},
+		{"maximum, none of its own", 60, aPod("a", using(gi)), time.Minute},
+		{"maximum, a longer one of its own", 60, aPod("a", using(gi), withGrace(600)), time.Minute},
+		{"maximum, a shorter one of its own", 60, aPod("a", using(gi), withGrace(20)), 20 * time.Second},
 	} {
 		l := newTimeline(t, soft(signal.MemoryAvailable, "2Gi", time.Second))
-		l.in.Policy.MaxPodGraceSeconds = -1
+		l.in.Policy.MaxPodGraceSeconds = tt.maximum
 		l.in.Pods = []Pod{tt.pod}
 		l.observe(signal.MemoryAvailable, gi)
 		l.step(0)
@@ -68,5 +75,22 @@ func TestUnmeasuredVictimIsNotChosenAgain(t *testing.T) {
 	}
 	if got := l.status("a"); got != Settled {
 		t.Errorf("status = %s; want %s", got, Settled)
+	}
+}
+
+// A measured victim that is unsettled counts until the settle timeout, however long that
+// is, and is then reported as stuck.
+func TestLongSettleTimeout(t *testing.T) {
+	l := shortOfMemory(t, 100*mi, 200*mi, 150*mi)
+	l.in.Measured, l.in.Policy.SettleTimeout = true, 5*time.Minute
+	wantVictims(t, "0s", l.step(0), "a")
+	wantVictims(t, "4m", l.step(4*time.Minute))
+	if got := l.status("a"); got != Unsettled {
+		t.Errorf("after 4m: status = %s; want %s", got, Unsettled)
+	}
+	o := l.step(5 * time.Minute)
+	wantVictims(t, "5m", o, "b")
+	if len(o.Stuck) != 1 || o.Stuck[0] != "a" {
+		t.Errorf("after 5m: stuck = %v; want a", o.Stuck)
 	}
 }
