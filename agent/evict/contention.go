@@ -59,7 +59,7 @@ func (d *decision) contended(c signal.Condition) bool {
 // being evicted, or the pods have not been listed yet.
 func (d *decision) evictionInFlight() bool {
 	return d.in.Unlisted || len(d.out.Evict) > 0 || slices.ContainsFunc(d.Victims, func(v Victim) bool {
-		return v.inFlight(d.in.Measured, d.policy.SettleTimeout, d.now)
+		return v.inFlight(d.policy.SettleTimeout, d.now)
 	})
 }
 

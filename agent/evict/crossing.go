@@ -85,7 +85,7 @@ func (d *decision) updateThreshold(c *thresholdCalc) {
 	if c.met {
 		timer = c.timer
 		if mayWait && timer.Crossing.Time.IsZero() {
-			timer.Crossing.Time = timer.Since // from a version that did not store the reading
+			timer.Crossing.Time = timer.Since // of a hot kill, or from a version that did not store the reading
 		}
 	}
 	c.met, c.actNow = o.Below(at), false

@@ -20,7 +20,7 @@ type decision struct {
 	pods          []podEntry          // same indexes as in.Pods
 	thresholds    []thresholdCalc     // all thresholds in a Step, those on memory in a Table
 	fromTable     bool                // by a Table, not by a Step
-	afterReclaim  bool                // a node-level reclaim has just ended
+	afterReclaim  bool                // the node-level reclaim in the state has just ended
 	limitEviction bool                // a pod is evicted for exceeding its own limit
 	out           Orders
 }
@@ -146,7 +146,7 @@ func (d *decision) firstUncovered(g signal.Signal, soft bool) (first *Threshold,
 func (d *decision) inFlight(s signal.Signal) (sum int64) {
 	for i := range d.Victims {
 		v := &d.Victims[i]
-		if !v.inFlight(d.in.Measured, d.policy.SettleTimeout, d.now) {
+		if !v.inFlight(d.policy.SettleTimeout, d.now) {
 			continue
 		}
 		if e := d.findPod(v.UID); e != nil {

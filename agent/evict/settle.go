@@ -110,13 +110,10 @@ func (d *decision) belowTarget(g signal.Signal) bool {
 // orders.
 func (d *decision) applyOutcomes() {
 	for _, o := range d.in.Outcomes {
-		if o.UID == "" {
-			if d.Reclaim != nil && d.Reclaim.Waiting {
-				d.Reclaim.Waiting, d.afterReclaim = false, true
-			}
-			continue
-		}
-		if o.Err != nil {
+		switch {
+		case o.UID == "": // of the reclaim; nil if it was ordered before a restart
+			d.afterReclaim = d.Reclaim != nil
+		case o.Err != nil:
 			d.markFailed(o.UID)
 		}
 	}

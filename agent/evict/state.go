@@ -244,7 +244,7 @@ func (s *State) isIneligible(uid string, now time.Time) bool {
 // revivalBackoff returns the revival because of which a pod is not evicted now, or nil.
 func (s *State) revivalBackoff(uid string, now time.Time) *Revival {
 	for i := range s.Revivals {
-		if r := &s.Revivals[i]; r.UID == uid && !r.Gone && now.Before(r.Until) {
+		if r := &s.Revivals[i]; r.UID == uid && now.Before(r.Until) {
 			return r
 		}
 	}

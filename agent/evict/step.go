@@ -127,7 +127,7 @@ func (d *decision) relievePressure() {
 			}
 			t, deficit := d.firstUncovered(s, soft)
 			if t == nil {
-				t = d.stillMetAfterReclaim(s, soft)
+				t = d.stillMetAfterReclaim(s)
 			}
 			if t != nil && d.relieveSignal(t, deficit) {
 				d.out.Acted = t
@@ -150,18 +150,18 @@ func (d *decision) postponed(s signal.Signal, soft bool) bool {
 		return !s.IsMemory()
 	case r == nil:
 		return false
-	case r.Waiting:
-		return s.IsDisk()
+	case d.afterReclaim:
+		return r.Threshold.Signal != s || r.Threshold.Soft != soft
 	}
-	return d.afterReclaim && (r.Threshold.Signal != s || r.Threshold.Soft != soft)
+	return s.IsDisk()
 }
 
-// stillMetAfterReclaim returns the threshold whose node-level reclaim has just ended if
-// it is still met, else nil. It returns the threshold even if victims in flight cover
-// the deficit, because the next kind of reclaim may free enough without another
-// eviction.
-func (d *decision) stillMetAfterReclaim(s signal.Signal, soft bool) *Threshold {
-	if !d.afterReclaim || d.Reclaim == nil || d.Reclaim.Threshold.Signal != s || d.Reclaim.Threshold.Soft != soft {
+// stillMetAfterReclaim returns the threshold of a signal whose node-level reclaim has
+// just ended if it is still met, else nil. It returns the threshold even if victims in
+// flight cover the deficit, because the next kind of reclaim may free enough without
+// another eviction.
+func (d *decision) stillMetAfterReclaim(s signal.Signal) *Threshold {
+	if !d.afterReclaim || d.Reclaim.Threshold.Signal != s {
 		return nil
 	}
 	for i := range d.thresholds {
@@ -179,16 +179,14 @@ func (d *decision) relieveSignal(t *Threshold, deficit int64) bool {
 	if d.observed[t.Signal].ReadOnly {
 		return false
 	}
-	if stages := d.policy.Layout.stages(t.Signal); len(stages) > 0 {
-		stage := 0
-		if d.afterReclaim && d.Reclaim != nil && d.Reclaim.Threshold == t.Key() {
-			stage = d.Reclaim.Stage + 1
-		}
-		if stage < len(stages) && !(stage == 0 && d.skipReclaim(t, deficit)) {
-			d.Reclaim = &Reclaiming{Threshold: t.Key(), Stage: stage, Waiting: true}
-			d.out.Reclaim = &Reclaim{Kind: stages[stage], Signal: t.Signal, Deficit: deficit}
-			return true
-		}
+	stages, stage := d.policy.Layout.stages(t.Signal), 0
+	if d.afterReclaim { // of t: all other thresholds that have stages are postponed
+		stage = d.Reclaim.Stage + 1
+	}
+	if stage < len(stages) && !(stage == 0 && d.skipReclaim(t, deficit)) {
+		d.Reclaim = &Reclaiming{Threshold: t.Key(), Stage: stage, Waiting: true}
+		d.out.Reclaim = &Reclaim{Kind: stages[stage], Signal: t.Signal, Deficit: deficit}
+		return true
 	}
 	return deficit > 0 && d.chooseVictims(t, deficit)
 }
@@ -199,7 +197,7 @@ func (d *decision) skipReclaim(t *Threshold, deficit int64) bool {
 	if !slices.Contains(d.in.NothingReclaimed, t.Key()) {
 		return false
 	}
-	if deficit <= 0 || d.blockedBy(t) != Chosen {
+	if d.blockedBy(t) != Chosen {
 		return true
 	}
 	ranked, _ := d.policy.Rank(d.in.Pods, t.Signal, &d.State, d.now)
@@ -245,20 +243,20 @@ func (d *decision) newOrder(pod *Pod, t *Threshold, o signal.Observation) Order 
 const defaultGraceSeconds = 30
 
 // grace returns a victim's grace period, as the kubelet does: 1 s for a hard threshold;
-// else the shorter of MaxPodGraceSeconds and the pod's own, at least 1 s.
+// else the shorter of MaxPodGraceSeconds and the pod's own, at least 1 s. If
+// MaxPodGraceSeconds is negative, it is the pod's own.
 func (d *decision) grace(t *Threshold, pod *Pod) time.Duration {
 	if t.Hard() {
 		return immediateGrace
 	}
-	seconds := d.policy.MaxPodGraceSeconds
-	if seconds < 0 {
-		seconds = defaultGraceSeconds
-		if own := pod.TerminationGraceSeconds; own != nil {
-			seconds = *own
-		}
-	}
-	if own := pod.TerminationGraceSeconds; own != nil && *own < seconds {
+	seconds, own := d.policy.MaxPodGraceSeconds, pod.TerminationGraceSeconds
+	switch {
+	case own != nil && seconds >= 0:
+		seconds = min(seconds, *own)
+	case own != nil:
 		seconds = *own
+	case seconds < 0:
+		seconds = defaultGraceSeconds
 	}
 	return time.Duration(max(1, seconds)) * time.Second
 }

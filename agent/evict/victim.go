@@ -93,7 +93,7 @@ func (v *Victim) update(outstanding int64, known, measured bool, timeout time.Du
 
 // inFlight reports whether the memory that the victim still uses is expected to be
 // freed: while it is unsettled, and once it is settled as long as its usage has fallen
-// within the timeout.
-func (v *Victim) inFlight(measured bool, timeout time.Duration, now time.Time) bool {
-	return v.Status == Unsettled || v.Status == Settled && measured && now.Sub(v.Fell) < timeout
+// within the timeout. If usage is not measured, a victim settles after the timeout.
+func (v *Victim) inFlight(timeout time.Duration, now time.Time) bool {
+	return v.Status == Unsettled || v.Status == Settled && now.Sub(v.Fell) < timeout
 }
