@@ -10,7 +10,6 @@ import (
 	"time"
 
 	"github.com/evictd/evictd/agent/act"
-	"github.com/evictd/evictd/agent/cold"
 	"github.com/evictd/evictd/agent/config"
 	"github.com/evictd/evictd/agent/control"
 	"github.com/evictd/evictd/agent/disks"
@@ -23,6 +22,7 @@ import (
 	"github.com/evictd/evictd/agent/metrics"
 	"github.com/evictd/evictd/agent/oomscore"
 	"github.com/evictd/evictd/agent/pods"
+	"github.com/evictd/evictd/agent/proactive"
 	"github.com/evictd/evictd/agent/reclaim"
 	"github.com/evictd/evictd/agent/self"
 	"github.com/evictd/evictd/agent/shutdown"
@@ -106,38 +106,38 @@ type daemon struct {
 	runtime        *cri.Client // nil if the configuration says that there is none
 	inventory      *pods.Inventory
 	disks          *disks.Watch
-	usages         *disks.Usages
+	usages         *disks.UsageMeter
 	diskUsage      *loop.DiskUsage
 	reclaimer      *reclaim.Reclaimer
 	tasks          *tasks.Watch
 	oomScores      *oomscore.Enforcer
-	proactive      *cold.Reclaimer
+	proactive      *proactive.Reclaimer
 	killer         *act.Killer
 	execute        *execute.Executor
 	poll           *lanes.Poll
 	pollReader     *memory.Memory
-	thresholds     memory.Armed
+	thresholds     memory.SharedThresholds
 	lanes          *lanes.Set
-	samplerReader  *memory.Quick
-	asyncReaders   []*memory.Apart // of the hot path and the watchdog
+	samplerReader  *memory.SamplerReader
+	asyncReaders   []*memory.AsyncReader // of the hot path and the watchdog
 	lockMemory     func(context.Context)
 	hot            *hot.Thread
 	watchdog       *hot.Watchdog
 	reaper         *act.Reaper
-	arbiter        *hot.Desk
+	arbiter        *hot.Arbiter
 	liveness       *loop.Liveness
 	loop           *loop.Loop
 	lastView       *atomic.Pointer[loop.View]
 	records        *execute.Records
-	statusBoard    *status.Board
+	statusBoard    *status.Backend
 	heartbeat      metrics.Heartbeat // of the loop
 	reloadRequests chan chan<- error // of the control socket
 	startWarnings  []string
-	lastBoot       shutdown.Last // how the last boot ended
+	lastBoot       shutdown.LastBoot // how the last boot ended
 	metrics        *metrics.Metrics
 	notifier       *systemd.Notifier
 	stateWriter    *stateWriter
-	delayLock      *logind.Guard
+	delayLock      *logind.DelayLock
 	shutdown       *driver.Driver
 	control        net.Listener
 	web            *webServer // nil if metrics are not served
@@ -213,7 +213,7 @@ func build(o Options, log *asyncLog) (_ *daemon, err error) {
 	if err != nil {
 		return nil, err
 	}
-	if warning := self.ForeignRoot(kernel.FS(o.Procfs), o.Rootfs); warning != "" {
+	if warning := self.RootProblem(kernel.FS(o.Procfs), o.Rootfs); warning != "" {
 		log.Error("the host's root is not mounted", "error", warning)
 		d.startWarnings = append(d.startWarnings, warning)
 	}
@@ -272,10 +272,10 @@ func (d *daemon) buildExecute() {
 		DryRun:  func(report func(act.Progress)) act.Actuator { return act.NewDryRun(d.hierarchy, procfs, report) },
 		Records: d.records, Log: d.log.Logger, Metrics: d.metrics, Save: d.stateWriter.notify,
 	})
-	if urgent, err := act.NewUrgent(); err != nil {
+	if urgent, err := act.NewPriorityThread(); err != nil {
 		d.log.Warn("no real-time thread for pods with many processes; they are signalled at normal priority", "error", err)
 	} else {
-		urgent.Started, d.killer.Urgent = d.self.GiveRealTime, urgent
+		urgent.OnStart, d.killer.PriorityThread = d.self.SetRealTime, urgent
 	}
 }
 
@@ -285,8 +285,8 @@ func (d *daemon) buildStatus() {
 	d.statusBoard = status.New(status.Options{
 		Procfs: o.Procfs, Cgroupfs: o.Cgroupfs, StateDir: o.StateDir, Hierarchy: d.hierarchy, View: d.lastView.Load,
 		Inventory: d.inventory, Disks: d.disks, Usages: d.usages, Reclaimer: d.reclaimer, Records: d.records, Store: d.store,
-		Lanes: d.lanes, Shutdown: d.shutdown, Guard: d.delayLock, WebWarning: d.web.warning, Accounting: d.config.MemoryAccounting,
-		Last: d.lastBoot, Warnings: d.startWarnings, Reload: d.requestReload,
+		Lanes: d.lanes, Shutdown: d.shutdown, DelayLock: d.delayLock, WebWarning: d.web.warning, Accounting: d.config.MemoryAccounting,
+		LastShutdown: d.lastBoot, Warnings: d.startWarnings, Reload: d.requestReload,
 	})
 }
 
@@ -303,14 +303,14 @@ func (d *daemon) buildLoop(decision *evict.State) error {
 	d.loop = loop.New(loop.Options{
 		Log: d.log.Logger, Config: d.config, State: *decision,
 		Memory: read, Inventory: d.inventory, Disks: d.disks, Tasks: d.tasks, DiskUsage: d.diskUsage, Reclaimer: d.reclaimer,
-		Largest: func(s signal.Signal) []evict.DirectoryUsage { return status.Largest(d.disks, d.usages, s) },
-		Lanes:   d.lanes, Facts: d.facts(d.hierarchy), Rearm: d.setDiskThresholds, Procfs: procfs, Hierarchy: d.hierarchy, Drift: options.Drift,
-		Hot: d.hot, Desk: d.arbiter, Watchdog: d.watchdog, Liveness: d.liveness, Strike: kill, Look: look,
-		Prepare: func(j act.Job) (*act.Hold, error) { return act.Prepare(d.hierarchy, procfs, j) },
-		Execute: d.execute,
+		LargestDirectories: func(s signal.Signal) []evict.DirectoryUsage { return status.LargestDirectories(d.disks, d.usages, s) },
+		Lanes:              d.lanes, ModeFacts: d.facts(d.hierarchy), OnLayoutChange: d.setDiskThresholds, Procfs: procfs, Hierarchy: d.hierarchy, Drift: options.Drift,
+		Hot: d.hot, Arbiter: d.arbiter, Watchdog: d.watchdog, Liveness: d.liveness, Killer: kill, DryRunKiller: look,
+		OpenHandle: func(j act.Job) (*act.KillHandle, error) { return act.Prepare(d.hierarchy, procfs, j) },
+		Execute:    d.execute,
 		Observer: status.NewObserver(status.ObserverOptions{
-			Log: d.log.Logger, Metrics: d.metrics, Notifier: d.notifier, Beat: &d.heartbeat, View: d.lastView, Board: d.statusBoard,
-			Changed: d.shutdown.Changed, Listed: d.followContainers, Waiting: d.proactive.Poke, RequestSave: d.stateWriter.notify,
+			Log: d.log.Logger, Metrics: d.metrics, Notifier: d.notifier, Beat: &d.heartbeat, View: d.lastView, Backend: d.statusBoard,
+			Changed: d.shutdown.ViewChanged, Listed: d.followContainers, Waiting: d.proactive.Notify, RequestSave: d.stateWriter.notify,
 		}),
 	})
 	d.closers = append(d.closers, d.loop.Close)
@@ -332,7 +332,7 @@ func (d *daemon) start(ctx context.Context, g *group) {
 		"thresholds", describeThresholds(policy))
 
 	g.run("inventory", func() error { return d.inventory.Run(ctx) })
-	g.run("kubelets", func() error { return d.inventory.WatchKubelets(ctx, self.OrdinaryPriority) })
+	g.run("kubelets", func() error { return d.inventory.WatchKubelets(ctx, self.ResetNice) })
 	g.run("filesystems", func() error { return d.disks.Run(ctx) })
 	g.run("disk usage", func() error { return d.usages.Run(ctx) })
 	g.run("reclaim", func() error { return d.reclaimer.Run(ctx) })
@@ -352,7 +352,7 @@ func (d *daemon) start(ctx context.Context, g *group) {
 	g.run("shutdown", func() error { d.shutdown.Run(ctx); return nil })
 	g.run("loop", func() error {
 		d.loop.Run(ctx)
-		<-d.shutdown.Ended() // it uses the killer, too
+		<-d.shutdown.Done() // it uses the killer, too
 		d.killer.Wait()
 		return nil
 	})

@@ -26,11 +26,11 @@
 //   - loop (agent/loop): the only writer of the decision's state ([evict.State]). It
 //     publishes a View after each iteration, and a table for the hot path after each step;
 //     both are immutable. Its inputs are channels: alarms and kills of the hot path
-//     ([hot.Desk]), reports of the actuators and of node-level reclaim, changes of the pods,
+//     ([hot.Arbiter]), reports of the actuators and of node-level reclaim, changes of the pods,
 //     filesystems and tasks, and reloads.
 //   - hot path (agent/hot): one OS thread, SCHED_FIFO if allowed. It waits for the
 //     descriptors of all lanes, decides by the last table, and queues its kills for the loop
-//     in [hot.Desk]. A generation number there is a lease: the loop and the hot path never
+//     in [hot.Arbiter]. A generation number there is a lease: the loop and the hot path never
 //     act on a state that the other has changed. The watchdog is a second such thread. It
 //     decides when the loop has not iterated for too long.
 //   - lanes (agent/lanes): one goroutine opens, checks and reopens the lanes. The poll lane

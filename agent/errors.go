@@ -29,7 +29,7 @@ func WriteError(w io.Writer, err error) { writeError(w, err, systemd.ToJournal()
 func writeError(w io.Writer, err error, journal bool) {
 	prefix := ""
 	if journal {
-		prefix = systemd.PrefixError
+		prefix = systemd.ErrorPrefix
 	}
 	for line := range strings.Lines(fmt.Sprintln("evictd:", err)) {
 		fmt.Fprint(w, prefix, line)

@@ -24,16 +24,16 @@ func (d *daemon) buildDisks(cfg *config.Config) {
 	}
 	d.disks = disks.New(o)
 	d.metrics.Filesystems(func() []evict.FilesystemStatus { return d.disks.Statuses(time.Now()) })
-	usages := disks.UsageOptions{
-		Procfs: o.Procfs, Rootfs: o.Rootfs, LayersDir: d.disks.LayersDir, Surveyed: d.addSurvey, Log: d.log.Logger,
+	usages := disks.UsageMeterOptions{
+		Procfs: o.Procfs, Rootfs: o.Rootfs, LayersDir: d.disks.LayersDir, OnSurvey: d.addSurvey, Log: d.log.Logger,
 	}
 	if cfg.NodefsPath != "" {
 		usages.PodsDir = filepath.Join(cfg.NodefsPath, "pods")
 	}
 	if d.runtime != nil {
-		usages.Layers = layersOf(d.runtime)
+		usages.RuntimeLayers = layersOf(d.runtime)
 	}
-	d.usages = disks.NewUsages(usages)
+	d.usages = disks.NewUsageMeter(usages)
 	d.diskUsage = loop.NewDiskUsage(d.usages)
 }
 
@@ -43,11 +43,11 @@ func (d *daemon) addSurvey(point string, byBytes, byInodes []evict.DirectoryUsag
 	d.records.EachFutile(func(rec *evict.Record) {
 		s, known := signal.Parse(rec.Cause)
 		switch {
-		case !known || !s.IsDisk() || rec.OutsideDirectories != nil || d.disks.MountOf(s) != point:
+		case !known || !s.IsDisk() || rec.SystemDirectories != nil || d.disks.MountPoint(s) != point:
 		case s.IsInodes():
-			rec.OutsideDirectories = byInodes
+			rec.SystemDirectories = byInodes
 		default:
-			rec.OutsideDirectories = byBytes
+			rec.SystemDirectories = byBytes
 		}
 	})
 	d.stateWriter.notify()
@@ -56,29 +56,29 @@ func (d *daemon) addSurvey(point string, byBytes, byInodes []evict.DirectoryUsag
 // setDiskThresholds sets the thresholds of disks and tasks, which depend on the layout of
 // the filesystems.
 func (d *daemon) setDiskThresholds(p *evict.Policy) {
-	d.disks.Arm(p)
-	d.tasks.Arm(p)
+	d.disks.SetPolicy(p)
+	d.tasks.SetPolicy(p)
 	d.metrics.Policy(p)
 }
 
 // layersOf returns a function that asks the runtime for the usage of writable layers.
-func layersOf(runtime *cri.Client) func(context.Context) (map[string]disks.Measured, error) {
-	return func(ctx context.Context) (map[string]disks.Measured, error) {
-		layers, err := runtime.Layers(ctx)
+func layersOf(runtime *cri.Client) func(context.Context) (map[string]disks.Measurement, error) {
+	return func(ctx context.Context) (map[string]disks.Measurement, error) {
+		layers, err := runtime.WritableLayers(ctx)
 		if len(layers) == 0 && err != nil {
 			return nil, err
 		}
-		all := make(map[string]disks.Measured, len(layers))
+		all := make(map[string]disks.Measurement, len(layers))
 		for id, l := range layers {
 			if l.UsedBytes == nil || l.Measured.IsZero() {
 				continue
 			}
-			m := disks.Measured{At: l.Measured, By: "runtime"}
+			m := disks.Measurement{At: l.Measured, Method: "runtime"}
 			m.Bytes = *l.UsedBytes
 			if l.InodesUsed != nil {
 				m.Inodes = *l.InodesUsed
 			} else {
-				m.Short = "the runtime does not report inodes"
+				m.Incomplete = "the runtime does not report inodes"
 			}
 			all[id] = m
 		}

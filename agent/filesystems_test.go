@@ -19,10 +19,10 @@ func TestOutsideDirectories(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- d.disks.Run(ctx) }()
 	defer func() { cancel(); <-done }()
-	for d.disks.MountOf(signal.NodeFsAvailable) == "" {
+	for d.disks.MountPoint(signal.NodeFsAvailable) == "" {
 		time.Sleep(time.Millisecond)
 	}
-	point := d.disks.MountOf(signal.NodeFsAvailable)
+	point := d.disks.MountPoint(signal.NodeFsAvailable)
 	d.records = &execute.Records{}
 	byBytes, byInodes := []evict.DirectoryUsage{{Path: "/b", Bytes: 5}}, []evict.DirectoryUsage{{Path: "/i", Inodes: 7}}
 	d.records.Restore([]evict.Record{
@@ -30,14 +30,14 @@ func TestOutsideDirectories(t *testing.T) {
 		{UID: "inodes", Cause: "nodefs.inodesFree", Futile: true},
 		{UID: "helped", Cause: "nodefs.available"},
 		{UID: "memory", Cause: "memory.available", Futile: true},
-		{UID: "known", Cause: "nodefs.available", Futile: true, OutsideDirectories: byInodes},
+		{UID: "known", Cause: "nodefs.available", Futile: true, SystemDirectories: byInodes},
 	})
 	d.addSurvey("/elsewhere", byInodes, byBytes)
 	d.addSurvey(point, byBytes, byInodes)
 	want := map[string]string{"bytes": "/b", "inodes": "/i", "helped": "", "memory": "", "known": "/i"}
 	for _, rec := range d.records.List() {
 		got := ""
-		for _, dir := range rec.OutsideDirectories {
+		for _, dir := range rec.SystemDirectories {
 			got += dir.Path
 		}
 		if got != want[rec.UID] {

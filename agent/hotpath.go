@@ -18,32 +18,32 @@ func (d *daemon) buildHot(from memory.Options) error {
 	if d.reaper, err = act.NewReaper(); err != nil {
 		return err
 	}
-	d.reaper.Started = d.self.GiveRealTime
+	d.reaper.OnStart = d.self.SetRealTime
 	d.closers = append(d.closers, d.reaper.Close)
-	d.arbiter = hot.NewDesk()
+	d.arbiter = hot.NewArbiter()
 	options := func() (hot.Options, error) {
-		read, err := memory.OpenApart(from)
+		read, err := memory.OpenAsyncReader(from)
 		if err != nil {
 			return hot.Options{}, err
 		}
 		d.closers = append(d.closers, read.Close)
 		d.asyncReaders = append(d.asyncReaders, read)
 		kill, look := d.fastKillers()
-		return hot.Options{Desk: d.arbiter, Read: read, Strike: kill, Look: look}, nil
+		return hot.Options{Arbiter: d.arbiter, Reader: read, Killer: kill, DryRunKiller: look}, nil
 	}
 	forThread, err := options()
 	if err != nil {
 		return err
 	}
 	d.samplerReader.Files = d.asyncReaders[0]
-	forThread.Read = d.samplerReader
-	forThread.Started = func() {
-		d.self.GiveRealTime()
-		d.self.Rehearse(forThread)
+	forThread.Reader = d.samplerReader
+	forThread.OnStart = func() {
+		d.self.SetRealTime()
+		d.self.WarmUp(forThread)
 	}
 	d.lockMemory = func(ctx context.Context) {
 		d.self.LockMemory(ctx, d.lanesStarting, func() bool { return d.urgency() == self.Idle }, func(ctx context.Context) bool {
-			return d.hot.Do(ctx, func() { d.self.Rehearse(forThread) })
+			return d.hot.Do(ctx, func() { d.self.WarmUp(forThread) })
 		})
 	}
 	if d.hot, err = hot.New(forThread); err != nil {
@@ -63,7 +63,7 @@ func (d *daemon) buildHot(from memory.Options) error {
 
 // fastKillers makes a killer for one thread, and one for dry run.
 func (d *daemon) fastKillers() (kill, look fastKiller) {
-	kill, look = fastKiller{act.NewStriker(d.reaper)}, fastKiller{act.NewBlank()}
+	kill, look = fastKiller{act.NewFastKiller(d.reaper)}, fastKiller{act.NewNoopKiller()}
 	d.closers = append(d.closers, kill.Close, look.Close)
 	return kill, look
 }
@@ -75,12 +75,12 @@ func (d *daemon) startHot(ctx context.Context, g *group) {
 	}
 	g.run("collector", func() error { self.CollectGarbage(ctx, d.lanesStarting, d.urgency); return nil })
 	g.run("reaper", func() error { d.reaper.Run(ctx); return nil })
-	if d.killer.Urgent != nil {
-		go d.killer.Urgent.Run(ctx) // the end of evictd does not wait for it: it may hang in a kill
+	if d.killer.PriorityThread != nil {
+		go d.killer.PriorityThread.Run(ctx) // the end of evictd does not wait for it: it may hang in a kill
 	}
 	g.run("hot path", func() error { return d.hot.Run(ctx) })
 	g.run("watchdog", func() error { return d.watchdog.Run(ctx) })
-	alarms := make(chan lanes.Raise, 1)
+	alarms := make(chan lanes.Alarm, 1)
 	g.run("poll lane", func() error { return d.poll.Run(ctx, alarms) })
 	g.run("alarms", func() error {
 		for {
@@ -108,9 +108,9 @@ func (d *daemon) hotPathCounts() (alarms, readings map[string]uint64) {
 }
 
 // fastKiller is an act.Striker as a hot.Striker.
-type fastKiller struct{ *act.Striker }
+type fastKiller struct{ *act.FastKiller }
 
-// Strike implements hot.Striker.
-func (s fastKiller) Strike(p hot.Pod, g *evict.Guard) act.Strike {
-	return s.Striker.Strike(p.(*act.Hold), g)
+// Kill implements hot.Striker.
+func (s fastKiller) Kill(p hot.Handle, g *evict.Guard) act.KillResult {
+	return s.FastKiller.Kill(p.(*act.KillHandle), g)
 }

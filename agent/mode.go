@@ -11,7 +11,7 @@ import (
 
 // facts returns what the mode depends on, except what the loop knows.
 func (d *daemon) facts(h *cgroup.Hierarchy) func(*config.Config) loop.Facts {
-	misplaced := self.Misplaced(kernel.FS(d.options.Procfs), h)
+	misplaced := self.LocationProblem(kernel.FS(d.options.Procfs), h)
 	return func(cfg *config.Config) loop.Facts {
 		return loop.Facts{Configured: describeConfigured(cfg), Misplaced: misplaced}
 	}

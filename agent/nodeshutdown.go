@@ -12,12 +12,12 @@ import (
 // buildShutdown makes the graceful node shutdown and its connection to logind.
 func (d *daemon) buildShutdown() {
 	bus := "unix:path=" + filepath.Join(d.options.Rootfs, "/run/dbus/system_bus_socket")
-	d.delayLock = logind.NewGuard(logind.Options{
+	d.delayLock = logind.NewDelayLock(logind.Options{
 		Address: bus, Root: d.options.Rootfs, Log: d.log.Logger,
-		Keeper: lockStore{d.notifier}, Kept: storedLock(), IsKubelet: d.inventory.IsKubelet,
+		FDStore: lockStore{d.notifier}, StoredLock: storedLock(), IsKubelet: d.inventory.IsKubelet,
 	})
 	d.shutdown = driver.New(driver.Options{
-		Log: d.log.Logger, Guard: d.delayLock, View: d.lastView.Load, Inventory: d.inventory, Execute: d.execute, Metrics: d.metrics,
+		Log: d.log.Logger, DelayLock: d.delayLock, View: d.lastView.Load, Inventory: d.inventory, Execute: d.execute, Metrics: d.metrics,
 		Save: d.save, RequestSave: d.stateWriter.notify, Bus: bus,
 		Announce: func(p shutdown.Phase) {
 			status := "shutdown: " + string(p)
@@ -35,15 +35,15 @@ const lockFDName = "evictd-inhibitor"
 // lockStore stores the inhibitor lock in the service manager's FD store.
 type lockStore struct{ *systemd.Notifier }
 
-// Keep implements logind.Keeper.
-func (k lockStore) Keep(fd int) error { return k.Notifier.Keep(lockFDName, fd) }
+// Store implements logind.Keeper.
+func (k lockStore) Store(fd int) error { return k.Notifier.StoreFD(lockFDName, fd) }
 
-// Forget implements logind.Keeper.
-func (k lockStore) Forget() error { return k.Notifier.Forget(lockFDName) }
+// Remove implements logind.Keeper.
+func (k lockStore) Remove() error { return k.Notifier.RemoveFD(lockFDName) }
 
 // storedLock returns the stored lock of an earlier run, nil if there is none.
 func storedLock() *int {
-	if fd := systemd.Kept(lockFDName); fd >= 0 {
+	if fd := systemd.StoredFD(lockFDName); fd >= 0 {
 		return &fd
 	}
 	return nil

@@ -24,7 +24,7 @@ import (
 func (d *daemon) memoryOptions(cfg *config.Config, h *cgroup.Hierarchy) memory.Options {
 	return memory.Options{
 		Procfs: kernel.FS(d.options.Procfs), Hierarchy: h, CgroupRoot: cfg.CgroupRoot,
-		CountCache: cfg.MemoryAccounting == config.AccountingAvailable, Armed: &d.thresholds,
+		CountCache: cfg.MemoryAccounting == config.AccountingAvailable, Thresholds: &d.thresholds,
 		Drift: memory.HostDrift(kernel.FS(d.options.Sysfs)),
 	}
 }
@@ -48,8 +48,8 @@ func (d *daemon) buildLanes(cfg *config.Config, h *cgroup.Hierarchy) error {
 		Tasks:    countedTasks{d.tasks},
 		BPFFloor: n.BPFFloor, BPFCeiling: n.BPFCeiling,
 		Stall: cfg.Pressure.Memory.Full.Stall, StallWindow: cfg.Pressure.Memory.Full.Window,
-		Quick:   d.samplerReader,
-		Changed: d.logLane,
+		SamplerReader: d.samplerReader,
+		Changed:       d.logLane,
 	})
 	d.closers = append(d.closers, d.lanes.Close)
 	d.metrics.Notification(d.notification)
@@ -63,7 +63,7 @@ func (d *daemon) buildLanes(cfg *config.Config, h *cgroup.Hierarchy) error {
 type countedTasks struct{ *tasks.Watch }
 
 // Use implements lanes.Tasks.
-func (t countedTasks) Use(c lanes.TaskCounter) error { return t.Watch.Use(c) }
+func (t countedTasks) Use(c lanes.TaskCounter) error { return t.Watch.SetCounter(c) }
 
 // thresholdsOf returns the thresholds of a policy, as the lanes watch them.
 func thresholdsOf(p *evict.Policy) []signal.Threshold {
@@ -78,13 +78,13 @@ func thresholdsOf(p *evict.Policy) []signal.Threshold {
 func (d *daemon) logLane(s lanes.Status) {
 	switch s.State {
 	case lanes.Degraded:
-		d.log.Warn("lane degraded; the other lanes remain", "lane", s.Name, "why", s.Why)
+		d.log.Warn("lane degraded; the other lanes remain", "lane", s.Name, "why", s.Reason)
 	case lanes.Unavailable:
-		d.log.Info("lane not available on this host", "lane", s.Name, "why", s.Why)
+		d.log.Info("lane not available on this host", "lane", s.Name, "why", s.Reason)
 	case lanes.Up:
 		attributes := []any{"lane", s.Name}
-		if s.Why != "" {
-			attributes = append(attributes, "note", s.Why)
+		if s.Reason != "" {
+			attributes = append(attributes, "note", s.Reason)
 		}
 		d.log.Info("lane up", attributes...)
 	}
@@ -106,7 +106,7 @@ func (d *daemon) followContainers(s *pods.Snapshot) {
 			}
 		}
 	}
-	d.lanes.Follow(cgroups)
+	d.lanes.FollowContainers(cgroups)
 }
 
 // notification returns the metrics of the lanes.
@@ -157,17 +157,17 @@ func (d *daemon) urgency() self.Urgency {
 	switch {
 	case v == nil || v.Busy():
 		return self.Busy
-	case v.Near():
+	case v.NearThreshold():
 		return self.Near
 	}
 	return self.Idle
 }
 
 // kernelKills makes the reporter of the kernel's OOM kills.
-func (d *daemon) kernelKills() *status.KernelKills {
-	return &status.KernelKills{
-		Victims: d.lanes.Victims(), Records: d.records, Warn: d.log.Warn,
-		Count: d.metrics.KernelKilled, Save: d.stateWriter.notify, List: d.inventory.Refresh,
+func (d *daemon) kernelKills() *status.KernelOOMKills {
+	return &status.KernelOOMKills{
+		Victims: d.lanes.OOMVictims(), Records: d.records, Warn: d.log.Warn,
+		Count: d.metrics.KernelOOMKilled, Save: d.stateWriter.notify, List: d.inventory.Refresh,
 		Snapshot: func() *pods.Snapshot {
 			if v := d.lastView.Load(); v != nil {
 				return &v.Snapshot

@@ -35,7 +35,7 @@ func (d *daemon) buildObservers(cfg *config.Config, h *cgroup.Hierarchy) error {
 		d.closers = append(d.closers, d.runtime.Close)
 		inventory.Runtime = countedLists{pods.NewCRI(d.runtime, endpoint), d.metrics.RuntimeCallFailed}
 	}
-	d.samplerReader = memory.NewQuick(nil)
+	d.samplerReader = memory.NewSamplerReader(nil)
 	inventory.Tree = d.samplerReader.Tree()
 	d.inventory = pods.New(inventory)
 	d.closers = append(d.closers, d.inventory.Close)
@@ -51,7 +51,7 @@ func (d *daemon) buildObservers(cfg *config.Config, h *cgroup.Hierarchy) error {
 	d.closers = append(d.closers, d.pollReader.Close)
 	d.poll = lanes.NewPoll(func(now time.Time, into *signal.Observations) {
 		d.pollReader.Read(now, into)
-		d.lanes.Seen(now, into)
+		d.lanes.Observe(now, into)
 	}, cpus, options.Drift)
 	return d.buildHot(options)
 }

@@ -12,7 +12,7 @@ import (
 func (d *daemon) buildScores(h *cgroup.Hierarchy) *oomscore.Enforcer {
 	return oomscore.New(oomscore.Options{
 		Hierarchy: h, Procfs: kernel.FS(d.options.Procfs), Containers: d.enforcedScores,
-		Changed: d.metrics.ScoresCorrected, Log: d.log.Logger,
+		Changed: d.metrics.OOMScoresCorrected, Log: d.log.Logger,
 	})
 }
 
@@ -37,7 +37,7 @@ func (d *daemon) enforcedScores() (list []oomscore.Container) {
 
 // wantedScore returns a container with the score that it should have; ok is false if that
 // is not known.
-func wantedScore(pod string, c *evict.ContainerHandle) (oomscore.Container, bool) {
+func wantedScore(pod string, c *evict.RunningContainer) (oomscore.Container, bool) {
 	if c.Cgroup == "" || c.OOMScoreAdj == nil {
 		return oomscore.Container{}, false
 	}

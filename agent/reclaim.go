@@ -12,19 +12,19 @@ import (
 // buildReclaimer makes the node-level reclaim, which comes before evictions.
 func (d *daemon) buildReclaimer(cfg *config.Config) {
 	o := reclaim.Options{
-		Space: d.disks, Unmeasured: d.unmeasured(), Rootfs: d.options.Rootfs, Procfs: kernel.FS(d.options.Procfs), Log: d.log.Logger,
+		Filesystems: d.disks, Unmeasured: d.unmeasured(), Rootfs: d.options.Rootfs, Procfs: kernel.FS(d.options.Procfs), Log: d.log.Logger,
 		// Before the first decision it is dry run.
 		DryRun: func() bool {
 			v := d.lastView.Load()
 			return v == nil || v.Mode.DryRun
 		},
 		Kubelet: d.inventory.Kubelet,
-		Changed: func(r evict.ReclaimReport) {
+		OnReport: func(r evict.ReclaimReport) {
 			d.metrics.Reclaimed(&r)
 			d.stateWriter.notify()
 		},
 	}
-	o.Seen = func() { d.stateWriter.notify() }
+	o.OnImagesListed = func() { d.stateWriter.notify() }
 	if d.runtime != nil {
 		o.Runtime = d.runtime
 	}

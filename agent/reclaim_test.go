@@ -26,13 +26,13 @@ func TestUnmeasuredWithoutAList(t *testing.T) {
 	if got := unmeasured(since); got != "a list of the pods" {
 		t.Errorf("before any list %q is missing; want a list", got)
 	}
-	s := pods.Snapshot{Tried: since.Add(-1)}
-	d.diskUsage.Fill(&s, nil, since, d.reclaimer.ImageBytes)
+	s := pods.Snapshot{LastAttempt: since.Add(-1)}
+	d.diskUsage.Apply(&s, nil, since, d.reclaimer.ExclusiveImageBytes)
 	if got := unmeasured(since); got != "a list of the pods" {
 		t.Errorf("with an older list %q is missing; want a list", got)
 	}
-	s.Tried = since
-	d.diskUsage.Fill(&s, nil, since, d.reclaimer.ImageBytes)
+	s.LastAttempt = since
+	d.diskUsage.Apply(&s, nil, since, d.reclaimer.ExclusiveImageBytes)
 	if got := unmeasured(since); got != "" {
 		t.Errorf("with a newer list %q is missing; want nothing", got)
 	}

@@ -46,9 +46,9 @@ func (d *daemon) reloadConfig(ctx context.Context, before *config.Config) (*conf
 	cfg, err := config.Load(config.Options{Path: o.ConfigPath, PathGiven: o.ConfigGiven, KubeletPath: o.KubeletConfigPath, DryRun: o.DryRun})
 	if err != nil {
 		d.metrics.ConfigRejected()
-		rejected := d.statusBoard.Loading()
+		rejected := d.statusBoard.LoadResult()
 		rejected.Error = err.Error()
-		d.statusBoard.SetLoading(rejected)
+		d.statusBoard.SetLoadResult(rejected)
 		d.log.Error("configuration not reloaded, the old one stays in force", "error", err)
 		return nil, err
 	}
@@ -58,12 +58,12 @@ func (d *daemon) reloadConfig(ctx context.Context, before *config.Config) (*conf
 	d.inventory.Configure(cfg.TrustAnnotations, cfg.Kubelet == config.KubeletAbsent)
 	d.reclaimer.Configure(reclaimPolicy(cfg))
 	d.setThresholds(cfg)
-	now := status.Loading{At: time.Now(), NeedsRestart: needRestart(d.config, cfg)}
+	now := status.LoadResult{At: time.Now(), NeedsRestart: needRestart(d.config, cfg)}
 	d.metrics.ConfigLoaded(now.At)
 	if now.Changed, err = cfg.Changes(before); err != nil {
 		d.log.Error("could not compare the configuration with the old one", "error", err)
 	}
-	d.statusBoard.SetLoading(now)
+	d.statusBoard.SetLoadResult(now)
 	d.log.Info("configuration reloaded", "files", cfg.Files, "changed", changesText(now.Changed))
 	if len(now.NeedsRestart) > 0 {
 		d.log.Warn("changed fields take effect after a restart of evictd", "fields", now.NeedsRestart)

@@ -46,7 +46,7 @@ func (k *stateWriter) run(ctx context.Context, save func() error, log *slog.Logg
 			again = time.After(saveRetryInterval)
 			if text := err.Error(); text != failing {
 				failing = text
-				log.Error(state.NotKept, "error", err)
+				log.Error(state.NotSavedMessage, "error", err)
 			}
 		case failing != "":
 			failing = ""
@@ -58,12 +58,12 @@ func (k *stateWriter) run(ctx context.Context, save func() error, log *slog.Logg
 // openState opens the state directory. If it is not writable evictd starts nevertheless, with
 // its lock file in the control socket's directory, which is on another filesystem.
 func (d *daemon) openState() (err error) {
-	if d.store, err = state.OpenAnyway(d.options.StateDir, filepath.Dir(d.options.ControlSocket)); err != nil {
+	if d.store, err = state.OpenOrDegrade(d.options.StateDir, filepath.Dir(d.options.ControlSocket)); err != nil {
 		return fmt.Errorf("%w (--state-dir sets another directory)", err)
 	}
 	d.closers = append(d.closers, d.store.Close)
 	if err := d.store.Err(); err != nil {
-		d.log.Error(state.NotKept, "error", err)
+		d.log.Error(state.NotSavedMessage, "error", err)
 	}
 	return nil
 }
@@ -79,8 +79,8 @@ func (d *daemon) save() error {
 	d.saveMutex.Lock()
 	defer d.saveMutex.Unlock()
 	saved := state.Saved{
-		Records: d.records.List(), Shutdown: *d.shutdown.State(), Last: &d.lastBoot,
-		Reclaims: d.reclaimer.Reports(), Images: d.reclaimer.Uses(), Kubelets: d.inventory.TrustedKubelets(),
+		Records: d.records.List(), Shutdown: *d.shutdown.State(), LastBoot: &d.lastBoot,
+		Reclaims: d.reclaimer.Reports(), Images: d.reclaimer.ImageUses(), Kubelets: d.inventory.TrustedKubelets(),
 		Stopped: d.stopped.Load(), GoingDown: d.down.Load() || d.shutdown.State().Active(),
 	}
 	if v := d.lastView.Load(); v != nil {
@@ -93,7 +93,7 @@ func (d *daemon) save() error {
 		return err
 	}
 	err = d.store.Save(saved, clock)
-	d.metrics.StateKept(err == nil)
+	d.metrics.StateSaved(err == nil)
 	return err
 }
 
@@ -120,15 +120,15 @@ func (d *daemon) restore(saved *savedState) {
 		d.log.Error("could not load the state of an earlier run; grace periods and victims in flight are lost", "error", saved.err)
 		d.startWarnings = append(d.startWarnings, saved.err.Error())
 	}
-	d.metrics.StateKept(d.store.Err() == nil)
+	d.metrics.StateSaved(d.store.Err() == nil)
 	if saved.note != "" {
 		d.log.Info("state of an earlier run", "note", saved.note)
 	}
 	d.shutdown.Restore(saved.Shutdown)
-	d.lastBoot = driver.Last(saved.Last, saved.Before, d.options.Sysfs, d.options.Rootfs, d.log.Logger)
+	d.lastBoot = driver.LastBoot(saved.LastBoot, saved.PreviousRun, d.options.Sysfs, d.options.Rootfs, d.log.Logger)
 	d.metrics.LastShutdown(d.lastBoot)
 	d.records.Restore(saved.Records)
-	d.reclaimer.Restore(saved.Images)
+	d.reclaimer.RestoreImageUses(saved.Images)
 	d.inventory.RestoreKubelets(saved.Kubelets)
 	d.reclaimer.RestoreReports(saved.Reclaims)
 	if n := len(saved.Decision.Victims); n > 0 {

@@ -37,7 +37,7 @@ func TestRestoreBrokenState(t *testing.T) {
 	if err := os.MkdirAll(filepath.Join(path+".corrupt", "x"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	store, err := state.OpenAnyway(dir, t.TempDir())
+	store, err := state.OpenOrDegrade(dir, t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -53,7 +53,7 @@ func TestRestoreBrokenState(t *testing.T) {
 	}
 	for _, c := range status.New(status.Options{Store: store, StateDir: dir}).Checks() {
 		if c.Name == "state" {
-			if v, detail := c.Run(); v != metrics.Warn || !strings.Contains(detail, state.NotKept) {
+			if v, detail := c.Run(); v != metrics.Warn || !strings.Contains(detail, state.NotSavedMessage) {
 				t.Errorf("check of the state = %v, %q; want a warning", v, detail)
 			}
 			return
@@ -86,7 +86,7 @@ func TestKubeletsAreSaved(t *testing.T) {
 		boot        string
 		found, want []evict.KubeletProcess
 	}{{"b1", found, nil}, {"b1", nil, found}, {"b2", nil, nil}} {
-		store, err := state.OpenAnyway(dir, t.TempDir())
+		store, err := state.OpenOrDegrade(dir, t.TempDir())
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -135,7 +135,7 @@ func TestStateWriterRetries(t *testing.T) {
 		}
 		cancel()
 		<-done
-		if text := out.String(); strings.Count(text, state.NotKept) != 1 || strings.Count(text, "state is saved again") != 1 {
+		if text := out.String(); strings.Count(text, state.NotSavedMessage) != 1 || strings.Count(text, "state is saved again") != 1 {
 			t.Errorf("log:\n%swant one line for the failure and one for its end", text)
 		}
 	})

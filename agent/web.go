@@ -30,10 +30,10 @@ func (d *daemon) newWebServer() *webServer {
 		address: d.options.WebAddress, retry: webRetryInterval, log: d.log.Logger,
 		serve: func(ctx context.Context, l net.Listener) error {
 			return metrics.Serve(ctx, l, metrics.Options{
-				Handler:    metrics.Mux(d.metrics.Handler(d.log.Logger), &d.heartbeat, loopTimeout, d.statusBoard.Checks()...),
-				ConfigFile: d.options.WebConfigFile,
-				Thread:     self.OrdinaryPriority,
-				Log:        d.log.Logger,
+				Handler:       metrics.Mux(d.metrics.Handler(d.log.Logger), &d.heartbeat, loopTimeout, d.statusBoard.Checks()...),
+				ConfigFile:    d.options.WebConfigFile,
+				PrepareThread: self.ResetNice,
+				Log:           d.log.Logger,
 			})
 		},
 	}

@@ -12,14 +12,17 @@ import (
 	"github.com/evictd/evictd/agent/signal"
 )
 
-// part returns a field, also an unexported one, of the struct that v points to.
+// part returns a field, also an unexported one, of the struct that v points to. It panics
+// with the name of a field that does not exist.
 func part(v any, names ...string) reflect.Value {
 	r := reflect.ValueOf(v)
 	for _, name := range names {
 		for r.Kind() == reflect.Pointer || r.Kind() == reflect.Interface {
 			r = r.Elem()
 		}
-		r = r.FieldByName(name)
+		if r = r.FieldByName(name); !r.IsValid() {
+			panic("no field " + name)
+		}
 	}
 	if r.Kind() == reflect.Interface {
 		r = r.Elem()
@@ -48,17 +51,17 @@ func missing(v reflect.Value) (names []string) {
 func TestWiring(t *testing.T) {
 	d := buildHere(t)
 	for name, shared := range map[string][]reflect.Value{
-		"arbiter":   {reflect.ValueOf(d.arbiter), part(d.loop, "arbiter")},
-		"liveness":  {reflect.ValueOf(d.liveness), part(d.loop, "liveness")},
-		"executor":  {reflect.ValueOf(d.execute), part(d.loop, "execute"), part(d.shutdown, "o", "Execute")},
-		"records":   {reflect.ValueOf(d.records), part(d.execute, "records"), part(d.loop, "records"), part(d.statusBoard, "o", "Records")},
-		"view":      {reflect.ValueOf(d.lastView), part(d.loop, "observer", "o", "View")},
-		"board":     {reflect.ValueOf(d.statusBoard), part(d.loop, "observer", "o", "Board")},
-		"hot path":  {reflect.ValueOf(d.hot), part(d.loop, "hot")},
-		"watchdog":  {reflect.ValueOf(d.watchdog), part(d.loop, "watchdog")},
-		"inventory": {reflect.ValueOf(d.inventory), part(d.loop, "inventory"), part(d.shutdown, "o", "Inventory"), part(d.statusBoard, "o", "Inventory")},
-		"guard":     {reflect.ValueOf(d.delayLock), part(d.shutdown, "o", "Guard"), part(d.statusBoard, "o", "Guard")},
-		"killer":    {reflect.ValueOf(d.killer), part(d.execute, "killer")},
+		"arbiter":    {reflect.ValueOf(d.arbiter), part(d.loop, "arbiter")},
+		"liveness":   {reflect.ValueOf(d.liveness), part(d.loop, "liveness")},
+		"executor":   {reflect.ValueOf(d.execute), part(d.loop, "execute"), part(d.shutdown, "o", "Execute")},
+		"records":    {reflect.ValueOf(d.records), part(d.execute, "records"), part(d.loop, "records"), part(d.statusBoard, "o", "Records")},
+		"view":       {reflect.ValueOf(d.lastView), part(d.loop, "observer", "o", "View")},
+		"board":      {reflect.ValueOf(d.statusBoard), part(d.loop, "observer", "o", "Backend")},
+		"hot path":   {reflect.ValueOf(d.hot), part(d.loop, "hot")},
+		"watchdog":   {reflect.ValueOf(d.watchdog), part(d.loop, "watchdog")},
+		"inventory":  {reflect.ValueOf(d.inventory), part(d.loop, "inventory"), part(d.shutdown, "o", "Inventory"), part(d.statusBoard, "o", "Inventory")},
+		"delay lock": {reflect.ValueOf(d.delayLock), part(d.shutdown, "o", "DelayLock"), part(d.statusBoard, "o", "DelayLock")},
+		"killer":     {reflect.ValueOf(d.killer), part(d.execute, "killer")},
 	} {
 		for _, other := range shared[1:] {
 			if shared[0].IsNil() || other.Pointer() != shared[0].Pointer() {
@@ -73,8 +76,8 @@ func TestWiring(t *testing.T) {
 	}{
 		{"actuator", part(d.execute, "killer"), reflect.TypeFor[*act.Killer]()},
 		{"actuator of a dry run", part(d.execute, "dryRun"), reflect.TypeFor[*act.DryRun]()},
-		{"signaller", part(d.loop, "ownKiller", "Striker", "signaller"), part(act.NewStriker(nil), "signaller").Type()},
-		{"signaller of a dry run", part(d.loop, "ownDryRun", "Striker", "signaller"), part(act.NewBlank(), "signaller").Type()},
+		{"signaller", part(d.loop, "ownKiller", "FastKiller", "signaller"), part(act.NewFastKiller(nil), "signaller").Type()},
+		{"signaller of a dry run", part(d.loop, "ownDryRun", "FastKiller", "signaller"), part(act.NewNoopKiller(), "signaller").Type()},
 	} {
 		if got := tt.of.Type(); got != tt.want {
 			t.Errorf("%s = %v; want %v", tt.name, got, tt.want)
@@ -98,7 +101,7 @@ func TestWiring(t *testing.T) {
 	if part(d.loop, "drift").Int() <= 0 || part(d.loop, "reclaimStalls", "tree").IsNil() || part(d.shutdown, "o", "Bus").Len() == 0 {
 		t.Error("the loop lacks the drift of per-CPU counters or the hierarchy, or the shutdown its bus")
 	}
-	if part(d.statusBoard, "o", "Last", "Reason").Len() == 0 {
+	if part(d.statusBoard, "o", "LastShutdown", "Reason").Len() == 0 {
 		t.Error("the status lacks how the last boot ended: it was made before the state was restored")
 	}
 	// Function values can't be compared, but their code can.
@@ -112,7 +115,7 @@ func TestWiring(t *testing.T) {
 // A run continues with the victims and records that the run before has saved.
 func TestVictimsAreSaved(t *testing.T) {
 	d := buildHere(t)
-	victim := evict.Victim{UID: "u", Pod: "default/p", Cause: signal.MemoryAvailable.String(), Decided: time.Now(), Fell: time.Now(), Status: evict.Unsettled}
+	victim := evict.Victim{UID: "u", Pod: "default/p", Cause: signal.MemoryAvailable.String(), Decided: time.Now(), ProgressAt: time.Now(), Status: evict.Unsettled}
 	d.lastView.Store(&loop.View{State: evict.State{Victims: []evict.Victim{victim}}})
 	d.records.Restore([]evict.Record{{UID: "u", Pod: "default/p", Result: evict.ResultKilled}})
 	if err := d.save(); err != nil {

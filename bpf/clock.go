@@ -6,9 +6,9 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Uptime returns CLOCK_MONOTONIC, the clock of all times in this package. ok is false
+// MonotonicTime returns CLOCK_MONOTONIC, the clock of all times in this package. ok is false
 // if it can't be read.
-func Uptime() (now time.Duration, ok bool) {
+func MonotonicTime() (now time.Duration, ok bool) {
 	var ts unix.Timespec
 	if err := unix.ClockGettime(unix.CLOCK_MONOTONIC, &ts); err != nil {
 		return 0, false

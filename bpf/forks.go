@@ -55,8 +55,8 @@ func OpenForks() (_ *Forks, err error) {
 	return f, nil
 }
 
-// Via returns how the programs are attached.
-func (f *Forks) Via() Via { return f.attached.via }
+// Attachment returns how the programs are attached.
+func (f *Forks) Attachment() Attachment { return f.attached.via }
 
 // FD returns the descriptor that becomes readable (EPOLLIN) with an alarm and stays so
 // until [Forks.Disarm]. It returns -1 after Close.
@@ -71,8 +71,8 @@ func (f *Forks) Count() int64 {
 	return int64(atomic.LoadUint64(&f.tasks.first().Count))
 }
 
-// Raised returns the number of alarms since [OpenForks]. It returns 0 after Close.
-func (f *Forks) Raised() uint64 {
+// Alarms returns the number of alarms since [OpenForks]. It returns 0 after Close.
+func (f *Forks) Alarms() uint64 {
 	if f.tasks.entries == nil {
 		return 0
 	}

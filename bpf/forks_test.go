@@ -42,8 +42,8 @@ func (f *Forks) waitAlarm(patience time.Duration) bool {
 // The count rises with new processes, and falls some time after they have exited.
 func TestForksCount(t *testing.T) {
 	f := openForks(t)
-	if f.Via() != ViaRaw {
-		t.Errorf("Via() = %s; want %s", f.Via(), ViaRaw)
+	if f.Attachment() != AttachRaw {
+		t.Errorf("Via() = %s; want %s", f.Attachment(), AttachRaw)
 	}
 	const some = 50
 	before := f.Count()
@@ -78,40 +78,40 @@ func TestForksAlarm(t *testing.T) {
 	free := func() { runHook(t, f.attached, forksProgFreed) }
 	const far = 1 << 20
 	fork()
-	if f.waitAlarm(0) || f.Raised() != 0 {
+	if f.waitAlarm(0) || f.Alarms() != 0 {
 		t.Fatal("alarm without Arm")
 	}
 	f.Arm(f.Count() + far)
 	fork()
-	if f.waitAlarm(0) || f.Raised() != 0 {
+	if f.waitAlarm(0) || f.Alarms() != 0 {
 		t.Fatalf("alarm %d forks before the limit", far)
 	}
 	f.Arm(f.Count() - far)
 	fork()
 	fork()
-	if !f.waitAlarm(0) || f.Raised() != 1 {
-		t.Fatalf("%d alarms above the limit; want 1, and the descriptor readable", f.Raised())
+	if !f.waitAlarm(0) || f.Alarms() != 1 {
+		t.Fatalf("%d alarms above the limit; want 1, and the descriptor readable", f.Alarms())
 	}
 	f.Disarm()
 	fork()
-	if f.waitAlarm(0) || f.Raised() != 1 {
-		t.Fatalf("%d alarms, descriptor readable: %v after Disarm; want 1, false", f.Raised(), f.waitAlarm(0))
+	if f.waitAlarm(0) || f.Alarms() != 1 {
+		t.Fatalf("%d alarms, descriptor readable: %v after Disarm; want 1, false", f.Alarms(), f.waitAlarm(0))
 	}
 	for range 5000 { // more than the ring has room for
 		f.Arm(f.Count() - far)
 		free()
 		fork()
 	}
-	if !f.waitAlarm(0) || f.Raised() != 5001 {
-		t.Errorf("%d alarms; want 5001", f.Raised())
+	if !f.waitAlarm(0) || f.Alarms() != 5001 {
+		t.Errorf("%d alarms; want 5001", f.Alarms())
 	}
 	if err := f.Close(); err != nil {
 		t.Fatal(err)
 	}
 	f.Arm(0)
 	f.Disarm()
-	if f.Count() != 0 || f.Raised() != 0 || f.FD() != -1 {
-		t.Errorf("after Close: count %d, %d alarms, descriptor %d; want 0, 0 and -1", f.Count(), f.Raised(), f.FD())
+	if f.Count() != 0 || f.Alarms() != 0 || f.FD() != -1 {
+		t.Errorf("after Close: count %d, %d alarms, descriptor %d; want 0, 0 and -1", f.Count(), f.Alarms(), f.FD())
 	}
 }
 
@@ -137,7 +137,7 @@ func TestForksClassic(t *testing.T) {
 		t.Fatal(err)
 	}
 	spec.Maps[forksMapAlarms].MaxEntries = uint32(os.Getpagesize())
-	h, err := attach(spec, nil, forkHooks, ViaClassic)
+	h, err := attach(spec, nil, forkHooks, AttachClassic)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -34,8 +34,8 @@ func compareWithRule(t *testing.T, th Threshold, c *Crossing) {
 		}
 		return m
 	}
-	crossing := signal.Crossing{Reference: reading(c.Reference), At: reading(c.At), Recent: reading(c.Recent), Now: reading(c.Now)}
-	want := crossing.Now.Other >= int64(th.Available) && !crossing.Answered(int64(th.GrowthFloor))
+	crossing := signal.Crossing{Reference: reading(c.Reference), First: reading(c.At), Previous: reading(c.Recent), Latest: reading(c.Now)}
+	want := crossing.Latest.Other >= int64(th.Available) && !crossing.ActNow(int64(th.GrowthFloor))
 	if c.Waiting != want {
 		t.Errorf("crossing %+v: waiting = %t; want %t as by signal.Crossing", c, c.Waiting, want)
 	}

@@ -256,5 +256,5 @@ func TestSurveyInSlices(t *testing.T) {
 	if err != nil || stats.Surveys == 0 || stats.SurveySlices < removed/32 || stats.Truncated != 0 {
 		t.Errorf("Stats() = %+v, %v; want a survey in at least %d slices, and nothing truncated", stats, err, removed/32)
 	}
-	t.Logf("the survey took %v in slices, a walk %v, the longest tick %v", stats.SurveyTime, stats.WalkTime, stats.Longest)
+	t.Logf("the survey took %v in slices, a walk %v, the longest tick %v", stats.SurveyTime, stats.WalkTime, stats.LongestTick)
 }

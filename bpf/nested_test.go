@@ -99,7 +99,7 @@ func TestManyNestedCgroups(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	t.Logf("a survey took %v in %d slices, a walk %v, the longest tick %v", stats.SurveyTime, stats.SurveySlices, stats.WalkTime, stats.Longest)
+	t.Logf("a survey took %v in %d slices, a walk %v, the longest tick %v", stats.SurveyTime, stats.SurveySlices, stats.WalkTime, stats.LongestTick)
 }
 
 // File cache of a cgroup that walks do not visit is not mistaken for other memory.

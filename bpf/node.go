@@ -39,10 +39,10 @@ func NodesWithMemory() (int, error) {
 	return bits.OnesCount64(nodes), err
 }
 
-// Outdated reports whether other NUMA nodes have memory than when the sampler was
+// NUMANodesChanged reports whether other NUMA nodes have memory than when the sampler was
 // opened. If so, the sampler's figures of the node are wrong and the caller must open
 // a new one, since [OpenSampler] finds the nodes. It reads a file.
-func (s *Sampler) Outdated() (bool, error) {
+func (s *Sampler) NUMANodesChanged() (bool, error) {
 	nodes, err := readNodes(nodesWithMemory)
 	return err == nil && nodes != s.nodes, err
 }

@@ -5,11 +5,11 @@ import "testing"
 // Memory on a node that had none makes the sampler outdated.
 func TestOutdated(t *testing.T) {
 	_, s := openSampler(t, Options{})
-	if got, err := s.Outdated(); got || err != nil {
+	if got, err := s.NUMANodesChanged(); got || err != nil {
 		t.Errorf("Outdated() = %t, %v; want false", got, err)
 	}
 	s.nodes = 1 << 63 // as if the current nodes had no memory before
-	if got, err := s.Outdated(); !got || err != nil {
+	if got, err := s.NUMANodesChanged(); !got || err != nil {
 		t.Errorf("Outdated() after another node got memory = %t, %v; want true", got, err)
 	}
 }

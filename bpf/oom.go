@@ -37,7 +37,7 @@ func OpenOOM(ring *Ring) (*OOM, error) {
 		}
 		// The classic program needs no BTF: it reads only the tracepoint's own record.
 		var classicErr error
-		if attached, classicErr = attach(spec, ring, oomHooks, ViaClassic); classicErr != nil {
+		if attached, classicErr = attach(spec, ring, oomHooks, AttachClassic); classicErr != nil {
 			return errors.Join(err, classicErr)
 		}
 		return nil
@@ -87,8 +87,8 @@ func victimIsTask(types *btf.Spec) (bool, error) {
 	return isTask, nil
 }
 
-// Via returns how the program is attached.
-func (o *OOM) Via() Via { return o.attached.via }
+// Attachment returns how the program is attached.
+func (o *OOM) Attachment() Attachment { return o.attached.via }
 
 // Counts returns the totals. It takes no system call, and fails after Close.
 func (o *OOM) Counts() (OOMCounts, error) {

@@ -302,7 +302,7 @@ func TestGone(t *testing.T) {
 	if err := os.Remove(first.dir); err != nil {
 		t.Fatal(err)
 	}
-	if got := nextRecord(t, ring); got.Kind != KindGone || got.Gone.Cgroup != id || got.Gone.Time <= 0 {
+	if got := nextRecord(t, ring); got.Kind != KindPodsRemoved || got.PodsRemoved.Cgroup != id || got.PodsRemoved.Time <= 0 {
 		t.Errorf("Next() = %+v; want cgroup %d gone", got, id)
 	}
 	noRecord(t, ring, s, 20)

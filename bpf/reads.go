@@ -7,32 +7,32 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Reads is the method by which programs read the kernel's memory.
-type Reads string
+// ReadMethod is the method by which programs read the kernel's memory.
+type ReadMethod string
 
 // The methods. The helper returns an error on a fault, where a load reads zero. But the
 // kernel refuses the helper under lockdown=confidentiality. Typed loads need Linux 6.2.
 const (
-	ReadsByHelper Reads = "bpf_probe_read_kernel"
-	ReadsTyped    Reads = "bpf_rdonly_cast"
+	ReadByHelper ReadMethod = "bpf_probe_read_kernel"
+	ReadTyped    ReadMethod = "bpf_rdonly_cast"
 )
 
 // readMethods lists the methods in the order in which they are tried.
-var readMethods = []Reads{ReadsByHelper, ReadsTyped}
+var readMethods = []ReadMethod{ReadByHelper, ReadTyped}
 
 // object has the loaders of one source file's object, one for each method to read.
-type object map[Reads]func() (*ebpf.CollectionSpec, error)
+type object map[ReadMethod]func() (*ebpf.CollectionSpec, error)
 
 var (
-	samplerObject = object{ReadsByHelper: loadSampler, ReadsTyped: loadSamplerTyped}
-	anchorObject  = object{ReadsByHelper: loadAnchor, ReadsTyped: loadAnchorTyped}
-	reclaimObject = object{ReadsByHelper: loadReclaim, ReadsTyped: loadReclaimTyped}
-	oomObject     = object{ReadsByHelper: loadOom, ReadsTyped: loadOomTyped}
+	samplerObject = object{ReadByHelper: loadSampler, ReadTyped: loadSamplerTyped}
+	anchorObject  = object{ReadByHelper: loadAnchor, ReadTyped: loadAnchorTyped}
+	reclaimObject = object{ReadByHelper: loadReclaim, ReadTyped: loadReclaimTyped}
+	oomObject     = object{ReadByHelper: loadOom, ReadTyped: loadOomTyped}
 )
 
 // load loads the object with the first method that the verifier does not refuse, and
 // returns that method. It fails with the errors of all methods tried.
-func (o object) load(load func(*ebpf.CollectionSpec) error) (Reads, error) {
+func (o object) load(load func(*ebpf.CollectionSpec) error) (ReadMethod, error) {
 	var refused []error
 	for _, reads := range readMethods {
 		spec, err := o[reads]()

@@ -20,7 +20,7 @@ const readsVariable = "EVICTD_TEST_READS"
 
 func init() {
 	if only := os.Getenv(readsVariable); only != "" {
-		readMethods = []Reads{Reads(only)}
+		readMethods = []ReadMethod{ReadMethod(only)}
 	}
 }
 
@@ -28,17 +28,17 @@ func init() {
 // such as missing privileges.
 func TestReadMethods(t *testing.T) {
 	spec := func() (*ebpf.CollectionSpec, error) { return &ebpf.CollectionSpec{}, nil }
-	both := object{ReadsByHelper: spec, ReadsTyped: spec}
+	both := object{ReadByHelper: spec, ReadTyped: spec}
 	refused := fmt.Errorf("load program: %w", &ebpf.VerifierError{Cause: unix.EINVAL, Log: []string{"unknown func bpf_probe_read_kernel#113"}})
 	forbidden := fmt.Errorf("load program: %w", &ebpf.VerifierError{Cause: unix.EPERM})
 	for _, test := range []struct {
 		name    string
 		answers []error
-		want    Reads
+		want    ReadMethod
 		err     error
 	}{
 		{"taken", []error{nil}, readMethods[0], nil},
-		{"refused at first", []error{refused, nil}, ReadsTyped, nil},
+		{"refused at first", []error{refused, nil}, ReadTyped, nil},
 		{"refused", []error{refused, refused}, "", refused},
 		{"no privileges", []error{forbidden}, "", forbidden},
 		{"no memory", []error{unix.ENOMEM}, "", unix.ENOMEM},
@@ -64,7 +64,7 @@ func TestTypedObjectsCallNoProbeRead(t *testing.T) {
 		asm.FnProbeRead: true, asm.FnProbeReadStr: true, asm.FnProbeReadUser: true,
 		asm.FnProbeReadKernel: true, asm.FnProbeReadUserStr: true, asm.FnProbeReadKernelStr: true,
 	}
-	calls := func(o object, reads Reads) (list []string) {
+	calls := func(o object, reads ReadMethod) (list []string) {
 		spec, err := o[reads]()
 		if err != nil {
 			t.Fatal(err)
@@ -81,10 +81,10 @@ func TestTypedObjectsCallNoProbeRead(t *testing.T) {
 	for name, o := range map[string]object{
 		"sampler": samplerObject, "anchor": anchorObject, "reclaim": reclaimObject, "oom": oomObject,
 	} {
-		if got := calls(o, ReadsTyped); len(got) != 0 {
+		if got := calls(o, ReadTyped); len(got) != 0 {
 			t.Errorf("typed %s calls %v; want none", name, got)
 		}
-		if got := calls(o, ReadsByHelper); len(got) == 0 {
+		if got := calls(o, ReadByHelper); len(got) == 0 {
 			t.Errorf("%s calls none of %v; want the helper called", name, probeReads)
 		}
 	}
@@ -99,21 +99,21 @@ func TestTypedReads(t *testing.T) {
 	}
 	saved := readMethods
 	defer func() { readMethods = saved }()
-	readMethods = []Reads{ReadsTyped}
+	readMethods = []ReadMethod{ReadTyped}
 	ring := openRing(t)
 	s, err := OpenSampler(ring, Options{})
 	if err != nil {
 		t.Skip("needs Linux 6.2 for bpf_rdonly_cast: ", err)
 	}
-	if got := s.Reads(); got != ReadsTyped {
-		t.Errorf("Reads() = %q; want %q", got, ReadsTyped)
+	if got := s.ReadMethod(); got != ReadTyped {
+		t.Errorf("Reads() = %q; want %q", got, ReadTyped)
 	}
 	if err := s.Close(); err != nil {
 		t.Errorf("Close() = %v; want nil", err)
 	}
 	const tests = "TestNodeFigures|TestPodsFigures|TestRows|TestPodsCrossing|TestGone|TestWalk|TestUncertain|TestSurvey|TestReclaim|TestOOM|TestCrossing|TestSetPods"
 	cmd := exec.Command(os.Args[0], "-test.run=^("+tests+")", "-test.v", "-test.timeout="+(4*time.Minute).String())
-	cmd.Env = append(os.Environ(), readsVariable+"="+string(ReadsTyped))
+	cmd.Env = append(os.Environ(), readsVariable+"="+string(ReadTyped))
 	out, err := cmd.CombinedOutput()
 	passed := len(regexp.MustCompile(`(?m)^--- PASS`).FindAll(out, -1))
 	if err != nil || passed < strings.Count(tests, "|") {

@@ -57,8 +57,8 @@ func OpenReclaim(ring *Ring) (*Reclaim, error) {
 	return &Reclaim{attached, ring}, nil
 }
 
-// Via returns how the programs are attached.
-func (r *Reclaim) Via() Via { return r.attached.via }
+// Attachment returns how the programs are attached.
+func (r *Reclaim) Attachment() Attachment { return r.attached.via }
 
 // Counts returns the totals. It takes no system call, and fails after Close.
 func (r *Reclaim) Counts() (ReclaimCounts, error) {

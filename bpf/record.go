@@ -12,17 +12,17 @@ type Kind uint32
 
 // The kinds of records.
 const (
-	KindCrossing Kind = 1 // a threshold was crossed
-	KindGone     Kind = 2 // the pods' cgroup was removed
-	KindVictim   Kind = 3 // the kernel's OOM killer chose a process
+	KindCrossing    Kind = 1 // a threshold was crossed
+	KindPodsRemoved Kind = 2 // the pods' cgroup was removed
+	KindVictim      Kind = 3 // the kernel's OOM killer chose a process
 )
 
 // Record is one event of a [Ring].
 type Record struct {
-	Kind     Kind
-	Crossing Crossing
-	Gone     Gone
-	Victim   Victim
+	Kind        Kind
+	Crossing    Crossing
+	PodsRemoved PodsRemoved
+	Victim      Victim
 }
 
 // Crossing reports that less memory is available than a threshold requires. The sampler
@@ -67,8 +67,8 @@ func (p *MemoryPoint) raw() samplerMemoryPoint {
 	return samplerMemoryPoint{Time: uint64(p.Time), Other: p.Other, FileCache: p.FileCache}
 }
 
-// Gone reports that the cgroup given to [Sampler.SetPods] was removed.
-type Gone struct {
+// PodsRemoved reports that the cgroup given to [Sampler.SetPods] was removed.
+type PodsRemoved struct {
 	Time   time.Duration
 	Cgroup uint64
 }
@@ -203,12 +203,12 @@ func (r *Record) decode(raw []byte) (bool, error) {
 			Reference: memoryPoint(&c.Reference), At: memoryPoint(&c.At), Recent: memoryPoint(&c.Recent), Now: memoryPoint(&c.Now),
 		}
 		r.Crossing.Sample.set(&c.Sample)
-	case KindGone:
+	case KindPodsRemoved:
 		g, err := as[samplerGone](raw)
 		if err != nil {
 			return false, err
 		}
-		r.Gone = Gone{Time: time.Duration(g.Time), Cgroup: g.Cgroup}
+		r.PodsRemoved = PodsRemoved{Time: time.Duration(g.Time), Cgroup: g.Cgroup}
 	case KindVictim:
 		v, err := as[oomVictim](raw)
 		if err != nil {

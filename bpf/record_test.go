@@ -37,7 +37,7 @@ func TestDecode(t *testing.T) {
 		fails bool
 	}{
 		{name: "crossing", raw: bytesOf(rawCrossing), want: Record{Kind: KindCrossing, Crossing: crossing}, known: true},
-		{name: "gone", raw: bytesOf(samplerGone{Kind: 2, Time: 1e9, Cgroup: 42}), want: Record{Kind: KindGone, Gone: Gone{Time: time.Second, Cgroup: 42}}, known: true},
+		{name: "gone", raw: bytesOf(samplerGone{Kind: 2, Time: 1e9, Cgroup: 42}), want: Record{Kind: KindPodsRemoved, PodsRemoved: PodsRemoved{Time: time.Second, Cgroup: 42}}, known: true},
 		{
 			name:  "victim",
 			raw:   bytesOf(oomVictim{Kind: 3, Pid: 12, Tgid: 11, OomScoreAdj: -999, Time: 1e9, Cgroup: 42, Comm: comm("a) Z b")}),
@@ -50,7 +50,7 @@ func TestDecode(t *testing.T) {
 			want:  Record{Kind: KindVictim, Victim: Victim{PID: 12, Comm: "0123456789abcdef"}},
 			known: true,
 		},
-		{name: "longer than known", raw: append(bytesOf(samplerGone{Kind: 2, Cgroup: 1}), make([]byte, 8)...), want: Record{Kind: KindGone, Gone: Gone{Cgroup: 1}}, known: true},
+		{name: "longer than known", raw: append(bytesOf(samplerGone{Kind: 2, Cgroup: 1}), make([]byte, 8)...), want: Record{Kind: KindPodsRemoved, PodsRemoved: PodsRemoved{Cgroup: 1}}, known: true},
 		{name: "unknown kind", raw: bytesOf(samplerGone{Kind: 99})},
 		{name: "short crossing", raw: bytesOf(rawCrossing)[:64], fails: true},
 		{name: "short victim", raw: bytesOf(oomVictim{Kind: 3})[:8], fails: true},

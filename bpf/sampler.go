@@ -16,8 +16,8 @@ import (
 
 // Options are the options of a [Sampler]. Zero means the default.
 type Options struct {
-	// Floor and Ceiling bound the time between two ticks. Defaults: 200 µs and 50 ms.
-	Floor, Ceiling time.Duration
+	// MinPeriod and Ceiling bound the time between two ticks. Defaults: 200 µs and 50 ms.
+	MinPeriod, MaxPeriod time.Duration
 	// CPUs is the number of online CPUs. Until a fill rate has been measured, it
 	// determines the rate that is assumed. It also bounds the drift of the kernel's
 	// counters. Default: the number of CPUs that this process may use.
@@ -50,7 +50,7 @@ type Sampler struct {
 	closed atomic.Bool
 	cpus   int
 	nodes  uint64 // NUMA nodes with memory when the sampler was opened, one bit each
-	reads  Reads
+	reads  ReadMethod
 }
 
 // The defaults of [Options].
@@ -77,11 +77,11 @@ const (
 // sampler writes its records into ring. The error wraps [ErrUnavailable] if this kernel
 // or this process can't run it.
 func OpenSampler(ring *Ring, o Options) (_ *Sampler, err error) {
-	if o.Floor == 0 {
-		o.Floor = defaultFloor
+	if o.MinPeriod == 0 {
+		o.MinPeriod = defaultFloor
 	}
-	if o.Ceiling == 0 {
-		o.Ceiling = defaultCeiling
+	if o.MaxPeriod == 0 {
+		o.MaxPeriod = defaultCeiling
 	}
 	if o.CPUs == 0 {
 		o.CPUs = runtime.NumCPU()
@@ -92,7 +92,7 @@ func OpenSampler(ring *Ring, o Options) (_ *Sampler, err error) {
 	if o.WalkLimit == 0 {
 		o.WalkLimit = defaultWalkLimit
 	}
-	if o.Floor < 0 || o.Ceiling < o.Floor || o.CPUs < 0 || o.Rows < 0 || o.Rows > 1<<16 || o.WalkLimit < 0 {
+	if o.MinPeriod < 0 || o.MaxPeriod < o.MinPeriod || o.CPUs < 0 || o.Rows < 0 || o.Rows > 1<<16 || o.WalkLimit < 0 {
 		return nil, fmt.Errorf("open sampler: options %+v are out of range", o)
 	}
 	s := &Sampler{cpus: o.CPUs}
@@ -105,7 +105,7 @@ func OpenSampler(ring *Ring, o Options) (_ *Sampler, err error) {
 		return nil, err
 	}
 	s.want = samplerControl{
-		Floor: uint64(o.Floor), Ceiling: uint64(o.Ceiling),
+		Floor: uint64(o.MinPeriod), Ceiling: uint64(o.MaxPeriod),
 		RateStart: uint64(o.CPUs) * rateStart, RateFloor: rateFloor, RateCeiling: uint64(o.CPUs) * rateCeiling,
 	}
 	s.publish()
@@ -197,8 +197,8 @@ func startError(code uint32) error {
 	return fmt.Errorf("unknown return value %d", code)
 }
 
-// Reads returns the method by which the sampler reads the kernel's memory.
-func (s *Sampler) Reads() Reads { return s.reads }
+// ReadMethod returns the method by which the sampler reads the kernel's memory.
+func (s *Sampler) ReadMethod() ReadMethod { return s.reads }
 
 // publish writes want into the shared map. The sequence number is odd during the write,
 // so that the timer never uses a part of it.
@@ -214,7 +214,7 @@ func (s *Sampler) publish() {
 
 // SetPods sets the cgroup of all pods, by a descriptor of its directory in the tree of
 // the memory controller; -1 sets none. The caller may close the descriptor afterwards.
-// When the cgroup is removed, the sampler writes a [Gone], and the pods' figures are
+// When the cgroup is removed, the sampler writes a [PodsRemoved], and the pods' figures are
 // not valid until another cgroup is set.
 func (s *Sampler) SetPods(dir int) error {
 	s.mu.Lock()

@@ -195,7 +195,7 @@ func TestArmInvalid(t *testing.T) {
 // fastest rate, within its bounds.
 func TestPeriod(t *testing.T) {
 	const floor, ceiling = 300 * time.Microsecond, 20 * time.Millisecond
-	ring, s := openSampler(t, Options{Floor: floor, Ceiling: ceiling})
+	ring, s := openSampler(t, Options{MinPeriod: floor, MaxPeriod: ceiling})
 	if got := time.Duration(tickNow(t, s).Stats.Period); got != ceiling {
 		t.Errorf("period without thresholds = %s; want %s", got, ceiling)
 	}
@@ -266,7 +266,7 @@ func TestFullRing(t *testing.T) {
 	if last.Key != 7 || last.Sent <= last.Seen {
 		t.Errorf("last record = %+v; want the crossing, sent later than seen", last)
 	}
-	if stats, err := s.Stats(); err != nil || stats.Lost != 1 || stats.Raised != 1 {
+	if stats, err := s.Stats(); err != nil || stats.Lost != 1 || stats.Crossings != 1 {
 		t.Errorf("Stats() = %+v, %v; want 1 lost and 1 raised", stats, err)
 	}
 }
@@ -389,8 +389,8 @@ func TestClosed(t *testing.T) {
 func TestInvalidOptions(t *testing.T) {
 	ring := openRing(t)
 	for _, o := range []Options{
-		{Floor: -1}, {Ceiling: -1}, {CPUs: -1}, {Rows: -1}, {Rows: 1 << 20},
-		{Floor: time.Second, Ceiling: time.Millisecond},
+		{MinPeriod: -1}, {MaxPeriod: -1}, {CPUs: -1}, {Rows: -1}, {Rows: 1 << 20},
+		{MinPeriod: time.Second, MaxPeriod: time.Millisecond},
 	} {
 		if s, err := OpenSampler(ring, o); err == nil {
 			s.Close()

@@ -7,24 +7,24 @@ import (
 
 // Stats are counters and durations of the sampler. Totals are since [OpenSampler].
 type Stats struct {
-	Ticks    uint64
-	LastTick time.Duration
-	Period   time.Duration // until the next tick
-	Rate     uint64        // fill rate that the period is computed from, in bytes per second
-	Raised   uint64        // crossings written
+	Ticks     uint64
+	LastTick  time.Duration
+	Period    time.Duration // until the next tick
+	Rate      uint64        // fill rate that the period is computed from, in bytes per second
+	Crossings uint64        // crossings written
 	// Lost counts crossings for which the ring was full. The sampler tries again in each
 	// tick as long as the threshold is crossed.
 	Lost uint64
 	// RunTime is the time spent in ticks, Longest that of the longest tick.
-	RunTime, Longest time.Duration
-	Walks            uint64
-	WalkTime         time.Duration // of the last walk
-	Surveys          uint64
-	SurveyTime       time.Duration // of the last survey
-	SurveySlices     uint64        // of the last survey
-	Truncated        uint64        // walks that took too long, walks and surveys with more cgroups than rows
-	Faults           uint64        // figures that could not be read
-	Nodes            uint64        // NUMA nodes with memory
+	RunTime, LongestTick time.Duration
+	Walks                uint64
+	WalkTime             time.Duration // of the last walk
+	Surveys              uint64
+	SurveyTime           time.Duration // of the last survey
+	SurveySlices         uint64        // of the last survey
+	Truncated            uint64        // walks that took too long, walks and surveys with more cgroups than rows
+	Faults               uint64        // figures that could not be read
+	Nodes                uint64        // NUMA nodes with memory
 	// Drift bounds the error of the node's working set: changes that the CPUs have not
 	// yet added to the node's counters, in bytes.
 	Drift uint64
@@ -41,8 +41,8 @@ func (s *Sampler) Stats() (Stats, error) {
 	return Stats{
 		Ticks: raw.Sample.Tick, LastTick: time.Duration(raw.Sample.Time),
 		Period: time.Duration(c.Period), Rate: c.Rate,
-		Raised: c.Raised, Lost: c.Lost,
-		RunTime: time.Duration(c.RunTime), Longest: time.Duration(c.Longest),
+		Crossings: c.Raised, Lost: c.Lost,
+		RunTime: time.Duration(c.RunTime), LongestTick: time.Duration(c.Longest),
 		Walks: c.Walks, WalkTime: time.Duration(c.WalkTime),
 		Surveys: c.Surveys, SurveyTime: time.Duration(c.SurveyTime), SurveySlices: c.SurveySlices, Truncated: c.Truncated,
 		Faults: c.Faults, Nodes: c.Nodes,

@@ -44,9 +44,9 @@ type Threshold struct {
 	Margin uint64
 }
 
-// Left returns the available memory by a sample. The caller checks that the sample is
+// AvailableIn returns the available memory by a sample. The caller checks that the sample is
 // valid for the threshold's source.
-func (t *Threshold) Left(s *Sample) uint64 {
+func (t *Threshold) AvailableIn(s *Sample) uint64 {
 	used, active := s.Node.WorkingSet(), s.Node.ActiveFile
 	if t.Source == SourcePods {
 		used, active = s.Pods.WorkingSet(), s.Pods.ActiveFile

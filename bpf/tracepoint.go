@@ -8,14 +8,14 @@ import (
 	"github.com/cilium/ebpf/link"
 )
 
-// Via is how programs are attached to tracepoints.
-type Via string
+// Attachment is how programs are attached to tracepoints.
+type Attachment string
 
 // The kinds of attachment. The classic one needs tracefs, and a [Victim] has only a PID
 // with it.
 const (
-	ViaRaw     Via = "raw_tp"
-	ViaClassic Via = "tracepoint"
+	AttachRaw     Attachment = "raw_tp"
+	AttachClassic Attachment = "tracepoint"
 )
 
 // hook is a tracepoint and the names of its two programs.
@@ -24,8 +24,8 @@ type hook struct {
 	raw, classic string
 }
 
-func (h hook) program(via Via) string {
-	if via == ViaRaw {
+func (h hook) program(via Attachment) string {
+	if via == AttachRaw {
 		return h.raw
 	}
 	return h.classic
@@ -33,7 +33,7 @@ func (h hook) program(via Via) string {
 
 // attachedObject is a loaded object whose programs are attached.
 type attachedObject struct {
-	via        Via
+	via        Attachment
 	collection *ebpf.Collection
 	links      []link.Link
 }
@@ -41,11 +41,11 @@ type attachedObject struct {
 // attachEither attaches the raw programs of an object, or the classic ones if that fails.
 // ring is nil for an object that does not use the ring.
 func attachEither(spec *ebpf.CollectionSpec, ring *Ring, hooks []hook) (*attachedObject, error) {
-	h, err := attach(spec.Copy(), ring, hooks, ViaRaw)
+	h, err := attach(spec.Copy(), ring, hooks, AttachRaw)
 	if err == nil {
 		return h, nil
 	}
-	h, classicErr := attach(spec, ring, hooks, ViaClassic)
+	h, classicErr := attach(spec, ring, hooks, AttachClassic)
 	if classicErr != nil {
 		return nil, errors.Join(err, classicErr)
 	}
@@ -54,7 +54,7 @@ func attachEither(spec *ebpf.CollectionSpec, ring *Ring, hooks []hook) (*attache
 
 // attach loads and attaches the programs of an object for one kind of attachment. It does
 // not load the others, which the kernel may refuse. It attaches all of them or none.
-func attach(spec *ebpf.CollectionSpec, ring *Ring, hooks []hook, via Via) (_ *attachedObject, err error) {
+func attach(spec *ebpf.CollectionSpec, ring *Ring, hooks []hook, via Attachment) (_ *attachedObject, err error) {
 	programs := map[string]*ebpf.ProgramSpec{}
 	for _, hook := range hooks {
 		programs[hook.program(via)] = spec.Programs[hook.program(via)]
@@ -77,7 +77,7 @@ func attach(spec *ebpf.CollectionSpec, ring *Ring, hooks []hook, via Via) (_ *at
 	for _, hook := range hooks {
 		program := collection.Programs[hook.program(via)]
 		var l link.Link
-		if via == ViaRaw {
+		if via == AttachRaw {
 			l, err = link.AttachRawTracepoint(link.RawTracepointOptions{Name: hook.name, Program: program})
 		} else {
 			l, err = link.Tracepoint(hook.group, hook.name, program, nil)

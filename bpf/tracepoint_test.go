@@ -79,8 +79,8 @@ func ownCgroup(t *testing.T) uint64 {
 func TestReclaim(t *testing.T) {
 	ring, s := openSampler(t, Options{})
 	r := openReclaim(t, ring)
-	if r.Via() != ViaRaw {
-		t.Errorf("Via() = %s; want %s", r.Via(), ViaRaw)
+	if r.Attachment() != AttachRaw {
+		t.Errorf("Via() = %s; want %s", r.Attachment(), AttachRaw)
 	}
 	start, err := r.Counts()
 	if err != nil {
@@ -152,7 +152,7 @@ func TestReclaimClassic(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h, err := attach(spec, ring, reclaimHooks, ViaClassic)
+	h, err := attach(spec, ring, reclaimHooks, AttachClassic)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -231,7 +231,7 @@ func TestOOMClassic(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	h, err := attach(spec, ring, oomHooks, ViaClassic)
+	h, err := attach(spec, ring, oomHooks, AttachClassic)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -255,7 +255,7 @@ func TestOOMByPID(t *testing.T) {
 	if err := spec.Variables[oomVarVictimIsTask].Set(uint64(0)); err != nil {
 		t.Fatal(err)
 	}
-	h, err := attach(spec, ring, oomHooks, ViaRaw)
+	h, err := attach(spec, ring, oomHooks, AttachRaw)
 	if err != nil {
 		t.Fatal(err)
 	}

@@ -44,7 +44,7 @@ func TestVersion(t *testing.T) {
 	if err != nil || got != want {
 		t.Errorf("Version = %+v, %v; want %+v", got, err, want)
 	}
-	s.Implement("Version", false)
+	s.SetImplemented("Version", false)
 	if _, err := c.Version(t.Context()); !errors.Is(err, cri.ErrUnimplemented) {
 		t.Errorf("Version = %v; want ErrUnimplemented", err)
 	}
@@ -90,7 +90,7 @@ func TestStopAndRemove(t *testing.T) {
 		t.Error("the sandbox exists after its removal")
 	}
 
-	s.ForgetCalls()
+	s.ResetCalls()
 	if err := c.StopContainer(t.Context(), id(0), -1); err == nil {
 		t.Error("StopContainer with negative grace = nil; want an error")
 	}
@@ -126,7 +126,7 @@ func TestEvents(t *testing.T) {
 		t.Fatalf("Events from containerd 1.6 = %v; want ErrUnimplemented", err)
 	}
 
-	s.Imitate(critest.Containerd17)
+	s.SetFlavor(critest.Containerd17)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	events, done := make(chan cri.Event, 16), make(chan error, 1)
@@ -164,7 +164,7 @@ func TestEvents(t *testing.T) {
 
 func TestClose(t *testing.T) {
 	s, c := start(t)
-	s.Imitate(critest.Containerd17)
+	s.SetFlavor(critest.Containerd17)
 	done := make(chan error, 1)
 	go func() { done <- c.Events(context.Background(), func(cri.Event) {}) }()
 	if err := s.AwaitSubscribers(t.Context(), 1); err != nil {

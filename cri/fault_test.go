@@ -40,7 +40,7 @@ func methods(c *cri.Client, sandbox, container string) map[string]func(context.C
 
 func TestErrorCodes(t *testing.T) {
 	s, c := start(t)
-	s.Imitate(critest.Containerd17)
+	s.SetFlavor(critest.Containerd17)
 	sentinels := map[string]error{"unreachable": cri.ErrUnreachable, "timeout": cri.ErrTimeout, "unimplemented": cri.ErrUnimplemented, "not found": cri.ErrNotFound,
 		"malformed": cri.ErrMalformed, "canceled": context.Canceled, "deadline": context.DeadlineExceeded, "closed": net.ErrClosed}
 	for code, want := range map[codes.Code][]string{
@@ -52,9 +52,9 @@ func TestErrorCodes(t *testing.T) {
 		codes.PermissionDenied: nil,
 	} {
 		for method, call := range methods(c, "s", "c") {
-			s.Break(method, critest.Fault{Code: code})
+			s.SetFault(method, critest.Fault{Code: code})
 			err := call(t.Context())
-			s.Heal(method)
+			s.ClearFault(method)
 			if err == nil {
 				t.Errorf("%s with %v = nil; want an error", method, code)
 				continue
@@ -78,9 +78,9 @@ func TestErrorCodes(t *testing.T) {
 
 func TestHang(t *testing.T) {
 	s, c := start(t)
-	s.Imitate(critest.Containerd17)
+	s.SetFlavor(critest.Containerd17)
 	for method, call := range methods(c, "s", "c") {
-		s.Break(method, critest.Fault{Hang: true})
+		s.SetFault(method, critest.Fault{Hang: true})
 		ctx, cancel := context.WithTimeout(t.Context(), 20*time.Millisecond)
 		if err := call(ctx); !errors.Is(err, cri.ErrTimeout) || !errors.Is(err, context.DeadlineExceeded) {
 			t.Errorf("hanging %s = %v; want ErrTimeout", method, err)
@@ -89,7 +89,7 @@ func TestHang(t *testing.T) {
 
 		ctx, cancel = context.WithCancel(t.Context())
 		done := make(chan error, 1)
-		s.ForgetCalls()
+		s.ResetCalls()
 		go func() { done <- call(ctx) }()
 		if err := s.AwaitCalls(t.Context(), method, 1); err != nil {
 			t.Fatal(err)
@@ -108,7 +108,7 @@ func TestHang(t *testing.T) {
 	if _, err := c.SandboxDetail(t.Context(), "s"); !errors.Is(err, cri.ErrTimeout) {
 		t.Errorf("SandboxDetail = %v; want ErrTimeout", err)
 	}
-	s.Heal("Version")
+	s.ClearFault("Version")
 	c.SetCallTimeout(cri.CallTimeout)
 	if _, err := c.Version(t.Context()); err != nil {
 		t.Errorf("Version during hanging calls = %v; want nil", err)
@@ -117,7 +117,7 @@ func TestHang(t *testing.T) {
 
 func TestCancelledBefore(t *testing.T) {
 	s, c := start(t)
-	s.Imitate(critest.Containerd17)
+	s.SetFlavor(critest.Containerd17)
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
 	for method, call := range methods(c, "s", "c") {
@@ -130,7 +130,7 @@ func TestCancelledBefore(t *testing.T) {
 func TestLateTimeoutStillStops(t *testing.T) {
 	s, c := start(t)
 	p := s.AddPod(critest.Pod{Containers: make([]critest.Container, 1)})
-	s.Break("StopContainer", critest.Fault{Late: true, Hang: true, Times: 1})
+	s.SetFault("StopContainer", critest.Fault{AfterCall: true, Hang: true, Times: 1})
 	// The call must reach the server before its timeout, which may take long on an
 	// emulated CPU.
 	stopped := func(c critest.Call) bool { return c.Method == "StopContainer" }
@@ -156,8 +156,8 @@ func TestGarbage(t *testing.T) {
 	container := p.Containers[0].ID
 
 	for _, text := range []string{"", "{", "\x00", `{"pid":-7}`, `{"pid":1}`, `{"runtimeSpec":{"process":{"oomScoreAdj":5000}}}`} {
-		s.Break("ContainerStatus", critest.Fault{Garble: critest.Info(text)})
-		s.Break("PodSandboxStatus", critest.Fault{Garble: critest.Info(text)})
+		s.SetFault("ContainerStatus", critest.Fault{Mutate: critest.Info(text)})
+		s.SetFault("PodSandboxStatus", critest.Fault{Mutate: critest.Info(text)})
 		if d, err := c.ContainerDetail(t.Context(), container); !errors.Is(err, cri.ErrMalformed) || d.PID != 0 {
 			t.Errorf("ContainerDetail with info %q = %+v, %v; want ErrMalformed", text, d, err)
 		}
@@ -166,7 +166,7 @@ func TestGarbage(t *testing.T) {
 		}
 	}
 	for _, method := range []string{"ContainerStatus", "PodSandboxStatus", "ListContainers", "ListPodSandbox"} {
-		s.Break(method, critest.Fault{Garble: critest.EmptyIDs})
+		s.SetFault(method, critest.Fault{Mutate: critest.EmptyIDs})
 	}
 	if d, err := c.ContainerDetail(t.Context(), container); !errors.Is(err, cri.ErrMalformed) {
 		t.Errorf("ContainerDetail without id = %+v, %v; want ErrMalformed", d, err)
@@ -180,8 +180,8 @@ func TestGarbage(t *testing.T) {
 	if list, err := c.Sandboxes(t.Context()); !errors.Is(err, cri.ErrMalformed) || len(list) != 0 {
 		t.Errorf("Sandboxes without ids = %+v, %v; want ErrMalformed", list, err)
 	}
-	s.Break("ListContainers", critest.Fault{Garble: critest.Duplicates})
-	s.Break("ListPodSandbox", critest.Fault{Garble: critest.Duplicates})
+	s.SetFault("ListContainers", critest.Fault{Mutate: critest.Duplicates})
+	s.SetFault("ListPodSandbox", critest.Fault{Mutate: critest.Duplicates})
 	if list, err := c.Containers(t.Context()); !errors.Is(err, cri.ErrMalformed) || len(list) != 1 || list[0].ID != p.Containers[1].ID {
 		t.Errorf("Containers with a duplicate = %+v, %v; want the other one and ErrMalformed", list, err)
 	}
@@ -192,7 +192,7 @@ func TestGarbage(t *testing.T) {
 
 func TestDelay(t *testing.T) {
 	s, c := start(t)
-	s.Break("Version", critest.Fault{Delay: 30 * time.Millisecond, Times: 1})
+	s.SetFault("Version", critest.Fault{Delay: 30 * time.Millisecond, Times: 1})
 	before := time.Now()
 	if _, err := c.Version(t.Context()); err != nil || time.Since(before) < 30*time.Millisecond {
 		t.Errorf("delayed Version = %v after %v; want no error after at least 30ms", err, time.Since(before))
@@ -255,7 +255,7 @@ func TestRestart(t *testing.T) {
 
 func TestRestartDuringCall(t *testing.T) {
 	s, c := start(t)
-	s.Break("ListContainers", critest.Fault{Hang: true})
+	s.SetFault("ListContainers", critest.Fault{Hang: true})
 	done := make(chan error, 1)
 	go func() { _, err := c.Containers(t.Context()); done <- err }()
 	if err := s.AwaitCalls(t.Context(), "ListContainers", 1); err != nil {

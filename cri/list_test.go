@@ -125,7 +125,7 @@ func TestFlavors(t *testing.T) {
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			s, c := start(t)
-			s.Imitate(tt.flavor)
+			s.SetFlavor(tt.flavor)
 			p := s.AddPod(critest.Pod{CgroupParent: "/kubepods.slice/kubepods-podX.slice", Containers: []critest.Container{{PID: 4711, MemoryLimit: 7}}})
 			if v, err := c.Version(t.Context()); err != nil || v.Runtime != tt.runtime {
 				t.Errorf("Version = %+v, %v; want %s", v, err, tt.runtime)
@@ -214,12 +214,12 @@ func TestListBeyondMessageLimit(t *testing.T) {
 		"Sandboxes":  func() (int, error) { l, err := c.Sandboxes(t.Context()); return len(l), err },
 		"Containers": func() (int, error) { l, err := c.Containers(t.Context()); return len(l), err },
 	} {
-		s.Imitate(critest.Containerd17)
+		s.SetFlavor(critest.Containerd17)
 		if n, err := list(); err == nil || errors.Is(err, cri.ErrUnimplemented) || !strings.Contains(err.Error(), "ResourceExhausted") {
 			t.Errorf("%s without streaming = %d entries, %v; want ResourceExhausted", name, n, err)
 		}
-		s.Implement("StreamPodSandboxes", true)
-		s.Implement("StreamContainers", true)
+		s.SetImplemented("StreamPodSandboxes", true)
+		s.SetImplemented("StreamContainers", true)
 		if n, err := list(); err != nil || n != 70 {
 			t.Errorf("%s with streaming = %d entries, %v; want 70", name, n, err)
 		}

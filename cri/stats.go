@@ -9,18 +9,18 @@ import (
 	runtimev1 "k8s.io/cri-api/pkg/apis/runtime/v1"
 )
 
-// Layer is the disk usage of a container's writable layer, as the runtime measures
+// WritableLayer is the disk usage of a container's writable layer, as the runtime measures
 // it periodically.
-type Layer struct {
+type WritableLayer struct {
 	UsedBytes  *uint64   // nil if not reported
 	InodesUsed *uint64   // nil if not reported
 	Measured   time.Time // zero if not reported
 }
 
-// Layers returns the usage of the writable layers of all containers by container ID,
+// WritableLayers returns the usage of the writable layers of all containers by container ID,
 // without those that are not reported. If some entries are unusable, it returns the
 // others with [ErrMalformed].
-func (c *Client) Layers(ctx context.Context) (map[string]Layer, error) {
+func (c *Client) WritableLayers(ctx context.Context) (map[string]WritableLayer, error) {
 	const op = "list container statistics"
 	var resp *runtimev1.ListContainerStatsResponse
 	err := c.call(ctx, c.callTimeout, op, func(ctx context.Context, opts ...grpc.CallOption) (err error) {
@@ -37,8 +37,8 @@ func (c *Client) Layers(ctx context.Context) (map[string]Layer, error) {
 	return layers, nil
 }
 
-func layersOf(stats []*runtimev1.ContainerStats) (map[string]Layer, error) {
-	layers := make(map[string]Layer, len(stats))
+func layersOf(stats []*runtimev1.ContainerStats) (map[string]WritableLayer, error) {
+	layers := make(map[string]WritableLayer, len(stats))
 	var bad error
 	for _, s := range stats {
 		id := s.GetAttributes().GetId()
@@ -50,7 +50,7 @@ func layersOf(stats []*runtimev1.ContainerStats) (map[string]Layer, error) {
 		if u == nil {
 			continue
 		}
-		layers[id] = Layer{UsedBytes: number(u.GetUsedBytes()), InodesUsed: number(u.GetInodesUsed()), Measured: nanoseconds(u.GetTimestamp())}
+		layers[id] = WritableLayer{UsedBytes: number(u.GetUsedBytes()), InodesUsed: number(u.GetInodesUsed()), Measured: nanoseconds(u.GetTimestamp())}
 	}
 	return layers, bad
 }

@@ -23,7 +23,7 @@ func TestLayersOf(t *testing.T) {
 	if !errors.Is(err, ErrMalformed) {
 		t.Errorf("layersOf with invalid ids: %v; want ErrMalformed", err)
 	}
-	want := map[string]Layer{"a": {UsedBytes: new(uint64(4096)), InodesUsed: new(uint64(3)), Measured: time.Unix(0, 7)}, "b": {}}
+	want := map[string]WritableLayer{"a": {UsedBytes: new(uint64(4096)), InodesUsed: new(uint64(3)), Measured: time.Unix(0, 7)}, "b": {}}
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("layersOf (-want +got):\n%s", diff)
 	}

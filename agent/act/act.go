@@ -14,21 +14,21 @@ type Job struct {
 	// so evictd may stop it.
 	SandboxID  string
 	Owned      bool
-	Containers []evict.ContainerHandle
-	// Turns is the order in which the runtime is asked to stop the containers. If
+	Containers []evict.RunningContainer
+	// StopStages is the order in which the runtime is asked to stop the containers. If
 	// it is empty, all are asked at once. A kill ignores it.
-	Turns []Turn
-	Guard *evict.Guard
+	StopStages []StopStage
+	Guard      *evict.Guard
 }
 
-// Turn is a set of containers that are asked to stop together, after the
+// StopStage is a set of containers that are asked to stop together, after the
 // containers of the previous sets have ended.
-type Turn struct {
+type StopStage struct {
 	// IDs are container IDs. A container without a set belongs to the first one.
 	IDs []string
-	// Latest is when the containers are asked even if earlier ones still run,
+	// StartBy is when the containers are asked even if earlier ones still run,
 	// counted from the start of the eviction.
-	Latest time.Duration
+	StartBy time.Duration
 }
 
 // Stage is a point that an order has reached.
@@ -38,8 +38,8 @@ type Stage uint8
 const (
 	// Signalled: SIGKILL was sent, or the runtime was asked to stop.
 	Signalled Stage = iota
-	// Hardened: the grace period was ended early.
-	Hardened
+	// Escalated: the grace period was ended early.
+	Escalated
 	// FirstGone: the first process of the pod has exited. LastGone: no process of
 	// the containers is left.
 	FirstGone
@@ -75,10 +75,10 @@ type Actuator interface {
 	// Evict starts an order. For a hard order it returns when every process has
 	// been signalled.
 	Evict(ctx context.Context, job Job)
-	// Follow continues after a [Striker] killed the order's pod: it waits for the pod
+	// Follow continues after a [FastKiller] killed the order's pod: it waits for the pod
 	// to end, asks the runtime to stop it, and closes the handle.
-	Follow(ctx context.Context, order evict.Order, handle *Hold, result Strike)
-	// Harden ends the grace period of a soft eviction: it kills the containers that
+	Follow(ctx context.Context, order evict.Order, handle *KillHandle, result KillResult)
+	// Escalate ends the grace period of a soft eviction: it kills the containers that
 	// the job lists. It also does so if the soft eviction has ended already.
-	Harden(ctx context.Context, job Job)
+	Escalate(ctx context.Context, job Job)
 }

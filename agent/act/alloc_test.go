@@ -22,7 +22,7 @@ func TestFastKillAllocatesNothing(t *testing.T) {
 	} {
 		t.Run(tc.name, func(t *testing.T) {
 			const runs = 3 // and one that AllocsPerRun does first
-			var handles []*Hold
+			var handles []*KillHandle
 			for range runs + 1 {
 				p := newTestCgroup(t)
 				cmd := p.run(tc.script)
@@ -31,16 +31,16 @@ func TestFastKillAllocatesNothing(t *testing.T) {
 				p.spread(tc.below)
 				handles = append(handles, p.prepare(c))
 			}
-			guard := &evict.Guard{Never: map[int]string{1: "pid 1"}, Inits: map[int]string{1 << 21: "c9"}}
+			guard := &evict.Guard{Protected: map[int]string{1: "pid 1"}, Inits: map[int]string{1 << 21: "c9"}}
 			r, err := NewReaper()
 			if err != nil {
 				t.Fatal(err)
 			}
-			killer, at := NewStriker(r), 0
+			killer, at := NewFastKiller(r), 0
 			if n := testing.AllocsPerRun(runs, func() {
 				_, _ = handles[at].Usage()
 				_, _, _ = handles[at].Memory()
-				if result := killer.Strike(handles[at], guard); result.Err != nil || result.Processes < 1 {
+				if result := killer.Kill(handles[at], guard); result.Err != nil || result.Processes < 1 {
 					t.Errorf("fast kill = %+v; want processes", result)
 				}
 				at++

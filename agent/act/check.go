@@ -44,7 +44,7 @@ func (v *victim) checkProcs(proc kernel.FS) error {
 	}
 	v.check.reset(v.guard, &v.container, procfs{path: proc})
 	pids := []int{v.container.InitPID}
-	for pid := range v.guard.Never {
+	for pid := range v.guard.Protected {
 		pids = append(pids, pid)
 	}
 	for pid := range v.guard.Inits {
@@ -94,14 +94,14 @@ func (v *victim) verifyPaths(proc kernel.FS) bool {
 // inContainer reports whether /proc/PID/cgroup names the container's cgroup or one below
 // it. It returns false for a process that has exited.
 func (v *victim) inContainer(proc kernel.FS, pid int) (bool, error) {
-	m, err := cgroup.Of(proc, pid)
+	m, err := cgroup.ReadMembership(proc, pid)
 	if errors.Is(err, fs.ErrNotExist) {
 		return false, nil
 	}
 	if err != nil {
 		return false, err
 	}
-	path, err := m.Memory(v.hierarchy)
+	path, err := m.MemoryPath(v.hierarchy)
 	if errors.Is(err, cgroup.ErrGone) {
 		return false, nil
 	}

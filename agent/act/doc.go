@@ -11,9 +11,9 @@
 // the pod's shared memory. A container whose cgroup is not proven is stopped
 // through the runtime only.
 //
-// The hot path kills through descriptors that are already open. A [Hold] has the
+// The hot path kills through descriptors that are already open. A [KillHandle] has the
 // cgroups and the largest processes of a pod open before the pod is chosen. A
-// [Striker] kills through it without allocating and without blocking. A [Reaper]
+// [FastKiller] kills through it without allocating and without blocking. A [Reaper]
 // does the parts that can block, on threads of its own. [Killer.Follow] then
 // waits until the pod is gone.
 //

@@ -44,7 +44,7 @@ func (d *DryRun) Evict(_ context.Context, job Job) {
 	d.report(Progress{UID: job.Order.UID, Stage: stage, Time: time.Now(), Processes: processes, Err: errors.Join(errs...)})
 }
 
-func (d *DryRun) countProcs(c evict.ContainerHandle, g *evict.Guard) (processes int, err error) {
+func (d *DryRun) countProcs(c evict.RunningContainer, g *evict.Guard) (processes int, err error) {
 	v, err := open(d.hierarchy, c, g)
 	if err != nil {
 		return 0, err
@@ -57,7 +57,7 @@ func (d *DryRun) countProcs(c evict.ContainerHandle, g *evict.Guard) (processes 
 }
 
 // Follow implements Actuator.
-func (d *DryRun) Follow(ctx context.Context, order evict.Order, handle *Hold, result Strike) {
+func (d *DryRun) Follow(ctx context.Context, order evict.Order, handle *KillHandle, result KillResult) {
 	defer handle.Close()
 	if handle.killInProgress() {
 		job := handle.job
@@ -72,7 +72,7 @@ func (d *DryRun) Follow(ctx context.Context, order evict.Order, handle *Hold, re
 	}
 	for _, m := range handle.containers {
 		if m.err == nil { // the fast killer does not read all processes of a large container
-			n, err := d.countProcs(m.ContainerHandle, guard)
+			n, err := d.countProcs(m.RunningContainer, guard)
 			if err != nil && !errors.Is(err, cgroup.ErrGone) {
 				errs = append(errs, err)
 			}
@@ -86,5 +86,5 @@ func (d *DryRun) Follow(ctx context.Context, order evict.Order, handle *Hold, re
 	d.report(Progress{UID: order.UID, Stage: stage, Time: time.Now(), Processes: processes, Err: err})
 }
 
-// Harden implements Actuator. It does nothing: a dry run starts no grace period.
-func (d *DryRun) Harden(context.Context, Job) {}
+// Escalate implements Actuator. It does nothing: a dry run starts no grace period.
+func (d *DryRun) Escalate(context.Context, Job) {}

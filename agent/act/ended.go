@@ -13,7 +13,7 @@ import (
 // answers, in the order of the containers. An error is ignored if the container's
 // cgroup is empty: under pressure the runtime may time out and still stop the
 // container.
-func (k *Killer) allEnded(containers []evict.ContainerHandle, errs []error) bool {
+func (k *Killer) allEnded(containers []evict.RunningContainer, errs []error) bool {
 	for i, c := range containers {
 		if errs[i] != nil && !k.cgroupEmpty(c) {
 			return false
@@ -24,7 +24,7 @@ func (k *Killer) allEnded(containers []evict.ContainerHandle, errs []error) bool
 
 // cgroupEmpty reports whether a container's cgroup has no process or is gone. It
 // returns false if that can't be read.
-func (k *Killer) cgroupEmpty(c evict.ContainerHandle) bool {
+func (k *Killer) cgroupEmpty(c evict.RunningContainer) bool {
 	if c.Cgroup == "" {
 		return false
 	}
@@ -42,7 +42,7 @@ func (k *Killer) cgroupEmpty(c evict.ContainerHandle) bool {
 
 // waitEnded waits up to drainTimeout for containers that the runtime was asked to
 // stop without answering, and reports whether they ended.
-func (k *Killer) waitEnded(ctx context.Context, containers []evict.ContainerHandle, errs []error) bool {
+func (k *Killer) waitEnded(ctx context.Context, containers []evict.RunningContainer, errs []error) bool {
 	ctx, cancel := context.WithTimeout(ctx, drainTimeout)
 	defer cancel()
 	for wait := retryMin; ; wait = min(2*wait, retryMax) {

@@ -43,7 +43,7 @@ func TestSoftStopRuntimeTimeout(t *testing.T) {
 			}
 			root := kerneltest.Tree(t, files)
 			h := &cgroup.Hierarchy{Version: cgroup.V2, Memory: kernel.FS(root), Unified: kernel.FS(root)}
-			c := evict.ContainerHandle{ID: "c", Cgroup: "/pod/c", CgroupID: 1}
+			c := evict.RunningContainer{ID: "c", Cgroup: "/pod/c", CgroupID: 1}
 			if tt.events != "" {
 				group, err := h.Open(c.Cgroup)
 				if err != nil {
@@ -57,7 +57,7 @@ func TestSoftStopRuntimeTimeout(t *testing.T) {
 				k := NewKiller(h, "/proc", runtime, reports.record)
 				began := time.Now()
 				k.Evict(t.Context(), Job{
-					Order: evict.Order{UID: "u", Grace: time.Second}, SandboxID: "s", Owned: true, Containers: []evict.ContainerHandle{c},
+					Order: evict.Order{UID: "u", Grace: time.Second}, SandboxID: "s", Owned: true, Containers: []evict.RunningContainer{c},
 				})
 				if tt.ends > 0 {
 					time.Sleep(tt.ends)
@@ -86,7 +86,7 @@ func TestHardKillRuntimeTimeout(t *testing.T) {
 		k := NewKiller(h, "/proc", runtime, reports.record)
 		k.Evict(t.Context(), Job{
 			Order: evict.Order{UID: "u", Hard: true}, SandboxID: "s", Owned: true,
-			Containers: []evict.ContainerHandle{{ID: "c", Cgroup: "/gone", CgroupID: 1}},
+			Containers: []evict.RunningContainer{{ID: "c", Cgroup: "/gone", CgroupID: 1}},
 		})
 		k.Wait()
 		want := []Stage{Signalled, FirstGone, LastGone, Finished}
@@ -113,14 +113,14 @@ func TestCgroupEmpty(t *testing.T) {
 	}
 	for _, tt := range []struct {
 		name string
-		c    evict.ContainerHandle
+		c    evict.RunningContainer
 		want bool
 	}{
-		{"populated", evict.ContainerHandle{Cgroup: "/c", CgroupID: id("/c")}, false},
-		{"not proven", evict.ContainerHandle{Unproven: "for the test"}, false},
-		{"gone", evict.ContainerHandle{Cgroup: "/gone", CgroupID: 1}, true},
-		{"replaced", evict.ContainerHandle{Cgroup: "/c", CgroupID: id("/c") + 1}, true},
-		{"unreadable", evict.ContainerHandle{Cgroup: "/bad", CgroupID: id("/bad")}, false},
+		{"populated", evict.RunningContainer{Cgroup: "/c", CgroupID: id("/c")}, false},
+		{"not proven", evict.RunningContainer{Unproven: "for the test"}, false},
+		{"gone", evict.RunningContainer{Cgroup: "/gone", CgroupID: 1}, true},
+		{"replaced", evict.RunningContainer{Cgroup: "/c", CgroupID: id("/c") + 1}, true},
+		{"unreadable", evict.RunningContainer{Cgroup: "/bad", CgroupID: id("/bad")}, false},
 	} {
 		if got := k.cgroupEmpty(tt.c); got != tt.want {
 			t.Errorf("cgroupEmpty(%s) = %t; want %t", tt.name, got, tt.want)

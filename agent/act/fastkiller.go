@@ -12,13 +12,13 @@ import (
 	"github.com/evictd/evictd/kernel/cgroup"
 )
 
-// Striker kills pods through a [Hold], with SIGKILL and the largest processes first. It
+// FastKiller kills pods through a [KillHandle], with SIGKILL and the largest processes first. It
 // does not allocate and opens only pidfds of processes that the handle does not have. Its
 // work on the calling thread is bounded in number and time for any container. A [Reaper]
 // then writes cgroup.kill, or signals the remaining processes one by one. So the calling
 // thread never takes a lock of the cgroup tree (kernel/cgroup/cgroup.c: cgroup_kill_write
 // takes cgroup_mutex). It is not safe for concurrent use.
-type Striker struct {
+type FastKiller struct {
 	signaller                signaller
 	pids, relisted, unopened []int
 	signalledPIDs            []int
@@ -32,16 +32,16 @@ type Striker struct {
 	signalErr                error // why a process can't be signalled, such as no CAP_KILL
 }
 
-// signaller sends the signals of a [Striker].
+// signaller sends the signals of a [FastKiller].
 type signaller interface {
 	// signal sends SIGKILL to a process.
 	signal(fd int) error
 	// finish has another thread finish the kill of a container. checked means that all
 	// its processes were read and none is protected. It returns false if there is no
 	// such thread.
-	finish(h *Hold, m *containerFDs, checked bool) bool
+	finish(h *KillHandle, m *containerFDs, checked bool) bool
 	// reap has another thread release the memory of a process.
-	reap(h *Hold, fd int)
+	reap(h *KillHandle, fd int)
 }
 
 const (
@@ -53,15 +53,15 @@ const (
 	fastKillTimeout = 2 * time.Millisecond
 )
 
-// NewStriker returns a [Striker] that kills and leaves the rest to r, which may be nil.
-func NewStriker(r *Reaper) *Striker { return newFastKiller(liveSignaller{r}) }
+// NewFastKiller returns a [FastKiller] that kills and leaves the rest to r, which may be nil.
+func NewFastKiller(r *Reaper) *FastKiller { return newFastKiller(liveSignaller{r}) }
 
-// NewBlank returns a [Striker] for dry runs: it opens, reads and checks the same, and sends
+// NewNoopKiller returns a [FastKiller] for dry runs: it opens, reads and checks the same, and sends
 // no signal.
-func NewBlank() *Striker { return newFastKiller(noopSignaller{}) }
+func NewNoopKiller() *FastKiller { return newFastKiller(noopSignaller{}) }
 
-func newFastKiller(t signaller) *Striker {
-	s := &Striker{
+func newFastKiller(t signaller) *FastKiller {
+	s := &FastKiller{
 		signaller: t, pids: make([]int, 0, maxListed), relisted: make([]int, 0, maxListed), unopened: make([]int, 0, maxListed),
 		signalledPIDs: make([]int, 0, maxOpened+maxReleased+1), buf: make([]byte, 16<<10), batch: make([]pidfd, 0, maxOpened),
 		check: guardCheck{protected: make([]int, 0, maxProtected)}, timeout: fastKillTimeout,
@@ -71,12 +71,12 @@ func newFastKiller(t signaller) *Striker {
 }
 
 // Close closes the reserved descriptors.
-func (s *Striker) Close() error { return s.reserve.close() }
+func (s *FastKiller) Close() error { return s.reserve.close() }
 
-// Strike is the result of killing one pod.
-type Strike struct {
-	// First is when the first process was signalled; zero for none.
-	First time.Time
+// KillResult is the result of killing one pod.
+type KillResult struct {
+	// FirstSignal is when the first process was signalled; zero for none.
+	FirstSignal time.Time
 	// Processes is the number of processes signalled.
 	Processes int
 	// Err names what was not killed and why; a *WrongVictimError if it must not be
@@ -86,25 +86,25 @@ type Strike struct {
 
 // Refused reports whether the pod was not killed because of an essential process, so that
 // the pod must not be ended in another way either.
-func (s *Strike) Refused() bool {
+func (s *KillResult) Refused() bool {
 	if s.Processes > 0 || s.Err == nil {
 		return false
 	}
 	wrong := (*WrongVictimError)(nil)
-	return errors.As(s.Err, &wrong) && wrong.Never
+	return errors.As(s.Err, &wrong) && wrong.Essential
 }
 
 var errAlreadyKilled = errors.New("kill handle was used before")
 
-// Strike kills the pod. Containers that are gone are no error. A handle that was closed
+// Kill kills the pod. Containers that are gone are no error. A handle that was closed
 // since can be used as long as the caller has a reference: the pod was chosen with this
 // handle, and one that replaced it is not used.
-func (s *Striker) Strike(h *Hold, g *evict.Guard) (out Strike) {
+func (s *FastKiller) Kill(h *KillHandle, g *evict.Guard) (out KillResult) {
 	if !h.refInUse() {
 		out.Err = cgroup.ErrGone
 		return out
 	}
-	defer h.Drop()
+	defer h.Unref()
 	if h.killed.Swap(true) {
 		out.Err = errAlreadyKilled
 		return out
@@ -124,9 +124,9 @@ func (s *Striker) Strike(h *Hold, g *evict.Guard) (out Strike) {
 	return out
 }
 
-func (s *Striker) killContainer(h *Hold, m *containerFDs, g *evict.Guard, out *Strike) error {
+func (s *FastKiller) killContainer(h *KillHandle, m *containerFDs, g *evict.Guard, out *KillResult) error {
 	s.signalledPIDs, s.signalErr = s.signalledPIDs[:0], nil
-	s.check.reset(g, &m.ContainerHandle, procfs{dir: h.procDir})
+	s.check.reset(g, &m.RunningContainer, procfs{dir: h.procDir})
 	all, err := s.listProcs(m)
 	if err != nil {
 		return err
@@ -167,7 +167,7 @@ func (s *Striker) killContainer(h *Hold, m *containerFDs, g *evict.Guard, out *S
 // listProcs lists the processes of the container's cgroup. If there are cgroups below it,
 // it also lists those with a preopened process. It reports whether it has read all
 // processes of the container.
-func (s *Striker) listProcs(m *containerFDs) (all bool, err error) {
+func (s *FastKiller) listProcs(m *containerFDs) (all bool, err error) {
 	s.pids, s.preopenedListed = s.pids[:0], [maxReleased]bool{}
 	var st unix.Stat_t
 	if err := unix.Fstat(m.dirFD, &st); err != nil {
@@ -208,15 +208,15 @@ func (s *Striker) listProcs(m *containerFDs) (all bool, err error) {
 	return all, nil
 }
 
-func (o *Strike) addSignalled(n int) {
-	if n > 0 && o.First.IsZero() {
-		o.First = time.Now()
+func (o *KillResult) addSignalled(n int) {
+	if n > 0 && o.FirstSignal.IsZero() {
+		o.FirstSignal = time.Now()
 	}
 	o.Processes += n
 }
 
 // signalPreopened signals the preopened processes that their cgroup still lists.
-func (s *Striker) signalPreopened(h *Hold, m *containerFDs, out *Strike) {
+func (s *FastKiller) signalPreopened(h *KillHandle, m *containerFDs, out *KillResult) {
 	for i := range m.preopened {
 		p := &m.preopened[i]
 		if !s.preopenedListed[i] || !s.signal(p.fd) {
@@ -232,7 +232,7 @@ func (s *Striker) signalPreopened(h *Hold, m *containerFDs, out *Strike) {
 
 // signalInit signals the container's init process, with which the kernel kills its pid
 // namespace (kernel/pid_namespace.c: zap_pid_ns_processes).
-func (s *Striker) signalInit(m *containerFDs, out *Strike) {
+func (s *FastKiller) signalInit(m *containerFDs, out *KillResult) {
 	at, signalled := slices.BinarySearch(s.signalledPIDs, m.InitPID)
 	if !signalled && s.signal(m.initFD) {
 		out.addSignalled(1)
@@ -242,7 +242,7 @@ func (s *Striker) signalInit(m *containerFDs, out *Strike) {
 
 // signal sends SIGKILL to a process and returns false on error. It keeps the error unless
 // the process has exited.
-func (s *Striker) signal(fd int) bool {
+func (s *FastKiller) signal(fd int) bool {
 	err := s.signaller.signal(fd)
 	if err != nil && err != unix.ESRCH {
 		s.signalErr = err
@@ -253,7 +253,7 @@ func (s *Striker) signal(fd int) bool {
 // signalOthers opens the processes that are not preopened, lists the cgroup again, and
 // signals those that are still listed. A pid that was reused since the first list is not.
 // Processes beyond the limits of time, number and descriptors are left to the Reaper.
-func (s *Striker) signalOthers(h *Hold, m *containerFDs, out *Strike) {
+func (s *FastKiller) signalOthers(h *KillHandle, m *containerFDs, out *KillResult) {
 	s.unopened, s.batch = s.unopened[:0], s.batch[:0]
 	for _, pid := range s.pids {
 		if _, signalled := slices.BinarySearch(s.signalledPIDs, pid); !signalled && len(s.unopened) < maxOpened {
@@ -295,7 +295,7 @@ func (s *Striker) signalOthers(h *Hold, m *containerFDs, out *Strike) {
 
 // readPIDs appends the pids of a list to dst, in the order of the list, without those that
 // v, if not nil, protects. It stops when dst is full, and reports whether it has read all.
-func (s *Striker) readPIDs(m *containerFDs, list int, v *guardCheck, dst []int) (_ []int, all bool, err error) {
+func (s *FastKiller) readPIDs(m *containerFDs, list int, v *guardCheck, dst []int) (_ []int, all bool, err error) {
 	if list < 0 {
 		return dst, true, nil
 	}
@@ -323,7 +323,7 @@ func (s *Striker) readPIDs(m *containerFDs, list int, v *guardCheck, dst []int) 
 				// the list finds it.
 				pid, digits = 0, 0
 			case c == '\n' && digits > 0:
-				return dst, false, fmt.Errorf("list processes of %s: %w", m.Cgroup, cgroup.ErrForeign)
+				return dst, false, fmt.Errorf("list processes of %s: %w", m.Cgroup, cgroup.ErrOtherPIDNamespace)
 			default:
 				return dst, false, fmt.Errorf("list processes of %s: unexpected byte %q", m.Cgroup, c)
 			}
@@ -332,7 +332,7 @@ func (s *Striker) readPIDs(m *containerFDs, list int, v *guardCheck, dst []int) 
 }
 
 // readChunk reads the next part of a list into s.buf and returns its length, 0 at the end.
-func (s *Striker) readChunk(m *containerFDs, list int, off int64) (int, error) {
+func (s *FastKiller) readChunk(m *containerFDs, list int, off int64) (int, error) {
 	for {
 		n, err := unix.Pread(list, s.buf, off)
 		switch err {
@@ -354,11 +354,11 @@ type liveSignaller struct{ reaper *Reaper }
 
 func (liveSignaller) signal(fd int) error { return unix.PidfdSendSignal(fd, unix.SIGKILL, nil, 0) }
 
-func (l liveSignaller) finish(h *Hold, m *containerFDs, checked bool) bool {
+func (l liveSignaller) finish(h *KillHandle, m *containerFDs, checked bool) bool {
 	return l.reaper != nil && l.reaper.finish(h, m, checked)
 }
 
-func (l liveSignaller) reap(h *Hold, fd int) {
+func (l liveSignaller) reap(h *KillHandle, fd int) {
 	if l.reaper != nil {
 		l.reaper.releaseMemory(h, fd)
 	}
@@ -368,6 +368,6 @@ func (l liveSignaller) reap(h *Hold, fd int) {
 // nothing (kernel/signal.c: group_send_sig_info).
 type noopSignaller struct{}
 
-func (noopSignaller) signal(fd int) error                    { return unix.PidfdSendSignal(fd, 0, nil, 0) }
-func (noopSignaller) finish(*Hold, *containerFDs, bool) bool { return true }
-func (noopSignaller) reap(*Hold, int)                        {}
+func (noopSignaller) signal(fd int) error                          { return unix.PidfdSendSignal(fd, 0, nil, 0) }
+func (noopSignaller) finish(*KillHandle, *containerFDs, bool) bool { return true }
+func (noopSignaller) reap(*KillHandle, int)                        {}

@@ -48,8 +48,8 @@ func TestFastKill(t *testing.T) {
 			runtime := &fakeRuntime{}
 			k := NewKiller(p.hierarchy, "/proc", runtime, reports.record)
 			before := time.Now()
-			result := NewStriker(startReaper(t)).Strike(handle, &evict.Guard{})
-			if result.Err != nil || result.Processes < 1 || result.First.Before(before) {
+			result := NewFastKiller(startReaper(t)).Kill(handle, &evict.Guard{})
+			if result.Err != nil || result.Processes < 1 || result.FirstSignal.Before(before) {
 				t.Errorf("fast kill = %+v; want processes signalled", result)
 			}
 			k.Follow(t.Context(), hardJob().Order, handle, result)
@@ -70,7 +70,7 @@ func TestFastKill(t *testing.T) {
 			if want := []string{"container c1 0s", "sandbox s"}; !slices.Equal(runtime.calls, want) {
 				t.Errorf("runtime was asked %q; want %q", runtime.calls, want)
 			}
-			if handle.Grab() {
+			if handle.Ref() {
 				t.Error("the handle is open after Follow; want it closed")
 			}
 		})
@@ -88,13 +88,13 @@ func TestFastKillRefused(t *testing.T) {
 		guard evict.Guard
 		asked []string // of the runtime
 	}{
-		"contains evictd":             {evict.Guard{Never: map[int]string{first: "evictd"}}, nil},
+		"contains evictd":             {evict.Guard{Protected: map[int]string{first: "evictd"}}, nil},
 		"contains a second container": {evict.Guard{Inits: map[int]string{first: "c2"}}, []string{"container c1 0s", "sandbox s"}},
 	} {
 		t.Run(name, func(t *testing.T) {
-			for kind, killer := range map[string]*Striker{"killer": NewStriker(nil), "dry run": NewBlank()} {
+			for kind, killer := range map[string]*FastKiller{"killer": NewFastKiller(nil), "dry run": NewNoopKiller()} {
 				handle := p.prepare(p.container("c1"))
-				result := killer.Strike(handle, &tc.guard)
+				result := killer.Kill(handle, &tc.guard)
 				var refusal *WrongVictimError
 				if result.Processes != 0 || !errors.As(result.Err, &refusal) || refusal.PID != first {
 					t.Fatalf("%s: fast kill = %+v; want it refused because of process %d", kind, result, first)
@@ -129,17 +129,17 @@ func TestFastKillTwice(t *testing.T) {
 	p := newTestCgroup(t)
 	p.run("exec sleep 1000")
 	handle := p.prepare(p.container("c1"))
-	blank := NewBlank()
-	if result := blank.Strike(handle, &evict.Guard{}); result.Err != nil || result.Processes != 1 {
+	blank := NewNoopKiller()
+	if result := blank.Kill(handle, &evict.Guard{}); result.Err != nil || result.Processes != 1 {
 		t.Fatalf("kill in dry run = %+v; want one process, still alive", result)
 	}
-	if result := blank.Strike(handle, &evict.Guard{}); !errors.Is(result.Err, errAlreadyKilled) {
+	if result := blank.Kill(handle, &evict.Guard{}); !errors.Is(result.Err, errAlreadyKilled) {
 		t.Errorf("second kill = %+v; want it refused", result)
 	}
 	handle = p.prepare(p.container("c1"))
 	handle.Close()
 	handle.Close()
-	if result := NewStriker(nil).Strike(handle, &evict.Guard{}); !errors.Is(result.Err, cgroup.ErrGone) {
+	if result := NewFastKiller(nil).Kill(handle, &evict.Guard{}); !errors.Is(result.Err, cgroup.ErrGone) {
 		t.Errorf("kill with a closed handle = %+v; want ErrGone", result)
 	}
 	if _, ok := handle.Usage(); ok {
@@ -166,7 +166,7 @@ func TestFastKillGone(t *testing.T) {
 		}
 	}
 	p.run("exec sleep 1000")
-	if result := NewStriker(nil).Strike(handle, &evict.Guard{}); result.Err != nil || result.Processes != 0 {
+	if result := NewFastKiller(nil).Kill(handle, &evict.Guard{}); result.Err != nil || result.Processes != 0 {
 		t.Errorf("fast kill = %+v; want nothing done", result)
 	}
 	if _, err := Prepare(p.hierarchy, "/proc", hardJob(c)); !errors.Is(err, cgroup.ErrGone) {
@@ -191,11 +191,11 @@ func TestFastKillNested(t *testing.T) {
 	}
 	// Without a known init process, the fast kill leaves the container to the Reaper.
 	handle := p.prepare(p.container("c1"))
-	if result := NewStriker(nil).Strike(handle, &evict.Guard{}); result.Err != nil || result.Processes != 0 || !handle.containers[0].partlyChecked {
+	if result := NewFastKiller(nil).Kill(handle, &evict.Guard{}); result.Err != nil || result.Processes != 0 || !handle.containers[0].partlyChecked {
 		t.Errorf("fast kill = %+v; want it left to the Reaper", result)
 	}
 	handle = p.prepare(p.containerOf("c1", cmd.Process.Pid))
-	if result := NewStriker(nil).Strike(handle, &evict.Guard{}); result.Err != nil || result.Processes != 1 {
+	if result := NewFastKiller(nil).Kill(handle, &evict.Guard{}); result.Err != nil || result.Processes != 1 {
 		t.Fatalf("fast kill = %+v; want the process below", result)
 	}
 	cmd.Wait()
@@ -226,7 +226,7 @@ func TestKillListWithZeros(t *testing.T) {
 			p := &testCgroup{t: t, hierarchy: h, path: "/c"}
 			var signalled int
 			if kind == "fast kill" {
-				result := NewStriker(nil).Strike(p.prepare(p.container("c1")), &evict.Guard{})
+				result := NewFastKiller(nil).Kill(p.prepare(p.container("c1")), &evict.Guard{})
 				signalled, err = result.Processes, result.Err
 			} else {
 				v, opened := open(h, p.container("c1"), &evict.Guard{})
@@ -237,8 +237,8 @@ func TestKillListWithZeros(t *testing.T) {
 				err = v.kill("/proc")
 				signalled = len(v.signalled)
 			}
-			if !h.NamesAll() { // a 0 can be a process of another pid namespace
-				if !errors.Is(err, cgroup.ErrForeign) || signalled != 0 {
+			if !h.InInitPIDNamespace() { // a 0 can be a process of another pid namespace
+				if !errors.Is(err, cgroup.ErrOtherPIDNamespace) || signalled != 0 {
 					t.Errorf("%d processes signalled, error %v; want none of a cgroup with a process of another pid namespace", signalled, err)
 				}
 				return
@@ -265,14 +265,14 @@ func TestFastKillForbidden(t *testing.T) {
 	p.run("sleep 1000 & wait")
 	p.waitFor("both run", func() bool { return len(p.pids()) == 2 })
 	handle := p.prepare(p.container("c1"))
-	result := newFastKiller(forbiddenSignaller{}).Strike(handle, &evict.Guard{})
+	result := newFastKiller(forbiddenSignaller{}).Kill(handle, &evict.Guard{})
 	if v2 := handle.containers[0].killFD >= 0; !errors.Is(result.Err, unix.EPERM) != v2 || (result.Processes == 2) != v2 {
 		t.Errorf("fast kill = %+v; want EPERM, or both processes killed by cgroup.kill", result)
 	}
 }
 
 // replaceKillFile replaces the container's cgroup.kill by a pipe.
-func (p *testCgroup) replaceKillFile(h *Hold) (read int) {
+func (p *testCgroup) replaceKillFile(h *KillHandle) (read int) {
 	p.t.Helper()
 	var ends [2]int
 	if err := unix.Pipe2(ends[:], unix.O_CLOEXEC); err != nil {
@@ -314,7 +314,7 @@ func TestFastKillWritesCgroupKill(t *testing.T) {
 		}
 		var reports progressLog
 		k := NewKiller(p.hierarchy, "/proc", &fakeRuntime{}, reports.record)
-		result := NewStriker(r).Strike(handle, &evict.Guard{})
+		result := NewFastKiller(r).Kill(handle, &evict.Guard{})
 		if result.Err != nil || result.Processes != 13 {
 			t.Errorf("hangs: %t: fast kill = %+v; want 13 processes", hangs, result)
 		}
@@ -339,17 +339,17 @@ func TestFastKillManyProcesses(t *testing.T) {
 	p := newTestCgroup(t)
 	cmd := p.run(twelveSleeps)
 	p.waitFor("all run", func() bool { return len(p.pids()) == 13 })
-	few := func() *Striker {
-		s := NewStriker(startReaper(t))
+	few := func() *FastKiller {
+		s := NewFastKiller(startReaper(t))
 		s.pids, s.relisted = make([]int, 0, 6), make([]int, 0, 6)
 		return s
 	}
 	last := slices.Max(p.pids())
 	var reports progressLog
 	k := NewKiller(p.hierarchy, "/proc", &fakeRuntime{}, reports.record)
-	guard := &evict.Guard{Never: map[int]string{last: "evictd"}}
+	guard := &evict.Guard{Protected: map[int]string{last: "evictd"}}
 	handle := p.prepare(p.container("c1"))
-	result := few().Strike(handle, guard)
+	result := few().Kill(handle, guard)
 	if result.Err != nil || result.Processes != 0 {
 		t.Errorf("fast kill without a known init process = %+v; want nothing done", result)
 	}
@@ -365,7 +365,7 @@ func TestFastKillManyProcesses(t *testing.T) {
 	listed := p.pids()
 	slices.Sort(listed)
 	seen := slices.Index(listed, cmd.Process.Pid) < 6
-	result = few().Strike(handle, &evict.Guard{})
+	result = few().Kill(handle, &evict.Guard{})
 	if result.Err != nil || seen && result.Processes < 1 {
 		t.Errorf("fast kill = %+v; want some processes if the init process is listed: %t", result, seen)
 	}

@@ -133,14 +133,14 @@ func (p *testCgroup) waitFor(what string, ok func() bool) {
 	}
 }
 
-func (p *testCgroup) container(id string) evict.ContainerHandle {
+func (p *testCgroup) container(id string) evict.RunningContainer {
 	p.t.Helper()
 	g, err := p.hierarchy.Open(p.path)
 	if err != nil {
 		p.t.Fatal(err)
 	}
 	defer g.Close()
-	return evict.ContainerHandle{ID: id, Name: "c", Cgroup: p.path, CgroupID: g.ID()}
+	return evict.RunningContainer{ID: id, Name: "c", Cgroup: p.path, CgroupID: g.ID()}
 }
 
 // fakeRuntime is a Runtime that records its calls.
@@ -200,7 +200,7 @@ func (h *progressLog) last() Progress {
 	return h.reports[len(h.reports)-1]
 }
 
-func hardJob(c ...evict.ContainerHandle) Job {
+func hardJob(c ...evict.RunningContainer) Job {
 	return Job{Order: evict.Order{UID: "u", Pod: "default/p", Hard: true}, SandboxID: "s", Owned: true, Containers: c, Guard: &evict.Guard{}}
 }
 
@@ -212,7 +212,7 @@ const (
 )
 
 // prepare opens a handle of containers.
-func (p *testCgroup) prepare(c ...evict.ContainerHandle) *Hold {
+func (p *testCgroup) prepare(c ...evict.RunningContainer) *KillHandle {
 	p.t.Helper()
 	h, err := Prepare(p.hierarchy, "/proc", hardJob(c...))
 	if err != nil {

@@ -11,28 +11,28 @@ import (
 
 // WrongVictimError reports a cgroup that must not be killed.
 type WrongVictimError struct {
-	Cgroup string
-	PID    int
-	Holds  string
-	// Never means that the process must survive every kill, also one by the
+	Cgroup  string
+	PID     int
+	Process string
+	// Essential means that the process must survive every kill, also one by the
 	// runtime. Otherwise the process belongs to another container.
-	Never bool
+	Essential bool
 }
 
 func (e *WrongVictimError) Error() string {
-	return fmt.Sprintf("cgroup %s not killed: it contains %s (pid %d)", e.Cgroup, e.Holds, e.PID)
+	return fmt.Sprintf("cgroup %s not killed: it contains %s (pid %d)", e.Cgroup, e.Process, e.PID)
 }
 
-// SparedError reports a guarded process that was not signalled when its cgroup was
+// ProtectedError reports a guarded process that was not signalled when its cgroup was
 // killed. The other processes were signalled one by one.
-type SparedError struct {
-	Cgroup string
-	PID    int
-	Holds  string
+type ProtectedError struct {
+	Cgroup  string
+	PID     int
+	Process string
 }
 
-func (e *SparedError) Error() string {
-	return fmt.Sprintf("%s (pid %d) was moved into cgroup %s and was not signalled", e.Holds, e.PID, e.Cgroup)
+func (e *ProtectedError) Error() string {
+	return fmt.Sprintf("%s (pid %d) was moved into cgroup %s and was not signalled", e.Process, e.PID, e.Cgroup)
 }
 
 // procfs reads start times of processes, either by an open directory, without
@@ -69,7 +69,7 @@ func (p procfs) startOf(pid int) uint64 {
 // container's own.
 type guardCheck struct {
 	guard     *evict.Guard
-	container *evict.ContainerHandle
+	container *evict.RunningContainer
 	proc      procfs
 
 	// initSeen means that the container's init process was alive before it was signalled.
@@ -85,7 +85,7 @@ type guardCheck struct {
 const maxProtected = 64
 
 // reset starts a new check and keeps the storage.
-func (v *guardCheck) reset(g *evict.Guard, container *evict.ContainerHandle, proc procfs) {
+func (v *guardCheck) reset(g *evict.Guard, container *evict.RunningContainer, proc procfs) {
 	*v = guardCheck{guard: g, container: container, proc: proc, protected: v.protected[:0]}
 }
 
@@ -95,7 +95,7 @@ func (v *guardCheck) add(pid int) bool {
 	if pid == v.container.InitPID {
 		v.hasInit = true
 	}
-	name, never := v.guard.Never[pid]
+	name, never := v.guard.Protected[pid]
 	other, init := v.guard.Inits[pid]
 	own := init && other == v.container.ID
 	if !never && (!init || own) {
@@ -107,11 +107,11 @@ func (v *guardCheck) add(pid int) bool {
 	if v.guard.Reused(pid, v.proc.startOf) {
 		return true
 	}
-	if v.wrong == nil || never && !v.wrong.Never {
+	if v.wrong == nil || never && !v.wrong.Essential {
 		if !never {
 			name = "container " + other
 		}
-		v.wrong = &WrongVictimError{Cgroup: v.container.Cgroup, PID: pid, Holds: name, Never: never}
+		v.wrong = &WrongVictimError{Cgroup: v.container.Cgroup, PID: pid, Process: name, Essential: never}
 	}
 	if pid == 1 || init || len(v.protected) == maxProtected {
 		v.refused = true
@@ -142,5 +142,5 @@ func (v *guardCheck) protectedError() error {
 	if len(v.protected) == 0 {
 		return nil
 	}
-	return &SparedError{Cgroup: v.wrong.Cgroup, PID: v.wrong.PID, Holds: v.wrong.Holds}
+	return &ProtectedError{Cgroup: v.wrong.Cgroup, PID: v.wrong.PID, Process: v.wrong.Process}
 }

@@ -12,7 +12,7 @@ import (
 )
 
 // containerOf returns the container with its init process.
-func (p *testCgroup) containerOf(id string, pid int) evict.ContainerHandle {
+func (p *testCgroup) containerOf(id string, pid int) evict.RunningContainer {
 	p.t.Helper()
 	c := p.container(id)
 	c.InitPID, c.InitStart = pid, startOf(p.t, pid)
@@ -46,7 +46,7 @@ var killPaths = map[string]func(p *testCgroup, k *Killer, job Job){
 		if err != nil {
 			p.t.Fatal(err)
 		}
-		k.Follow(p.t.Context(), job.Order, handle, NewStriker(startReaper(p.t)).Strike(handle, job.Guard))
+		k.Follow(p.t.Context(), job.Order, handle, NewFastKiller(startReaper(p.t)).Kill(handle, job.Guard))
 	},
 	"kill": func(p *testCgroup, k *Killer, job Job) { k.Evict(p.t.Context(), job) },
 }
@@ -64,8 +64,8 @@ func TestKillProtectsMovedProcess(t *testing.T) {
 			pid := moved.Process.Pid
 			job := hardJob(p.containerOf("c1", cmd.Process.Pid))
 			job.Guard = &evict.Guard{
-				Never: map[int]string{pid: "kubelet /usr/bin/kubelet", 1: "pid 1"}, Inits: map[int]string{cmd.Process.Pid: "c1"},
-				Started: map[int]uint64{pid: startOf(t, pid)},
+				Protected: map[int]string{pid: "kubelet /usr/bin/kubelet", 1: "pid 1"}, Inits: map[int]string{cmd.Process.Pid: "c1"},
+				StartTimes: map[int]uint64{pid: startOf(t, pid)},
 			}
 			var reports progressLog
 			runtime := &fakeRuntime{}
@@ -79,7 +79,7 @@ func TestKillProtectsMovedProcess(t *testing.T) {
 				t.Errorf("the guarded process: %v; want it alive", err)
 			}
 			last := reports.last()
-			var spared *SparedError
+			var spared *ProtectedError
 			if last.Stage != Finished || last.Processes != 9 || !errors.As(last.Err, &spared) || spared.PID != pid {
 				t.Errorf("last report = %+v; want nine processes, and an error with the protected one", last)
 			}
@@ -93,11 +93,11 @@ func TestKillProtectsMovedProcess(t *testing.T) {
 
 // A cgroup that is not the container's alone is refused.
 func TestKillRefusesForeignCgroup(t *testing.T) {
-	for name, change := range map[string]func(g *evict.Guard, c *evict.ContainerHandle, init, moved int){
-		"init process unknown":              func(_ *evict.Guard, c *evict.ContainerHandle, _, _ int) { c.InitPID, c.InitStart = 0, 0 },
-		"init process's pid reused":         func(_ *evict.Guard, c *evict.ContainerHandle, _, _ int) { c.InitStart++ },
-		"init process of another container": func(g *evict.Guard, _ *evict.ContainerHandle, _, moved int) { g.Inits[moved] = "c2" },
-		"init process guarded":              func(g *evict.Guard, _ *evict.ContainerHandle, init, _ int) { g.Never[init] = "evictd" },
+	for name, change := range map[string]func(g *evict.Guard, c *evict.RunningContainer, init, moved int){
+		"init process unknown":              func(_ *evict.Guard, c *evict.RunningContainer, _, _ int) { c.InitPID, c.InitStart = 0, 0 },
+		"init process's pid reused":         func(_ *evict.Guard, c *evict.RunningContainer, _, _ int) { c.InitStart++ },
+		"init process of another container": func(g *evict.Guard, _ *evict.RunningContainer, _, moved int) { g.Inits[moved] = "c2" },
+		"init process guarded":              func(g *evict.Guard, _ *evict.RunningContainer, init, _ int) { g.Protected[init] = "evictd" },
 	} {
 		for kind, kill := range killPaths {
 			t.Run(name+" "+kind, func(t *testing.T) {
@@ -107,14 +107,14 @@ func TestKillRefusesForeignCgroup(t *testing.T) {
 				moved := startSleep(t)
 				enter(t, p.dirs[0], moved.Process.Pid)
 				job := hardJob(p.containerOf("c1", cmd.Process.Pid))
-				job.Guard = &evict.Guard{Never: map[int]string{moved.Process.Pid: "a shim"}, Inits: map[int]string{cmd.Process.Pid: "c1"}}
+				job.Guard = &evict.Guard{Protected: map[int]string{moved.Process.Pid: "a shim"}, Inits: map[int]string{cmd.Process.Pid: "c1"}}
 				change(job.Guard, &job.Containers[0], cmd.Process.Pid, moved.Process.Pid)
 				var reports progressLog
 				k := NewKiller(p.hierarchy, "/proc", &fakeRuntime{}, reports.record)
 				kill(p, k, job)
 				k.Wait()
 				var wrong *WrongVictimError
-				if last := reports.last(); last.Stage != Refused || !errors.As(last.Err, &wrong) || !wrong.Never {
+				if last := reports.last(); last.Stage != Refused || !errors.As(last.Err, &wrong) || !wrong.Essential {
 					t.Errorf("last report = %+v; want it refused", last)
 				}
 				if got := len(p.pids()); got != 3 {
@@ -133,7 +133,7 @@ func TestKillIgnoresReusedGuardPID(t *testing.T) {
 			cmd := p.run("exec sleep 1000")
 			pid := cmd.Process.Pid
 			job := hardJob(p.container("c1"))
-			job.Guard = &evict.Guard{Never: map[int]string{pid: "a shim"}, Started: map[int]uint64{pid: startOf(t, pid) - 1}}
+			job.Guard = &evict.Guard{Protected: map[int]string{pid: "a shim"}, StartTimes: map[int]uint64{pid: startOf(t, pid) - 1}}
 			var reports progressLog
 			k := NewKiller(p.hierarchy, "/proc", &fakeRuntime{}, reports.record)
 			kill(p, k, job)

@@ -41,7 +41,7 @@ var errDrainTimeout = errors.New("they do not exit after SIGKILL")
 
 // victim is the cgroup of a container that is being killed.
 type victim struct {
-	container evict.ContainerHandle
+	container evict.RunningContainer
 	guard     *evict.Guard
 	hierarchy *cgroup.Hierarchy
 	group     *cgroup.Cgroup
@@ -58,7 +58,7 @@ type victim struct {
 	check          guardCheck
 	signalledAt    time.Time // the first signal
 	largest        []*process.Process
-	// Of a victim that a [Striker] killed: the number of processes that it signalled, and
+	// Of a victim that a [FastKiller] killed: the number of processes that it signalled, and
 	// those to wait for. The descriptors belong to the handle.
 	preSignalled      int
 	finisherSignalled *atomic.Int64 // number of processes signalled by the Reaper; nil for none
@@ -68,12 +68,12 @@ type victim struct {
 	// outpaced means that the container forks faster than it is signalled, and
 	// unfreezable that killFrozen could not freeze it.
 	outpaced, unfreezable bool
-	thread                *Urgent
+	thread                *PriorityThread
 }
 
 // open opens a container's cgroup. It returns cgroup.ErrGone if the path names a
 // different cgroup than the container's.
-func open(h *cgroup.Hierarchy, c evict.ContainerHandle, g *evict.Guard) (*victim, error) {
+func open(h *cgroup.Hierarchy, c evict.RunningContainer, g *evict.Guard) (*victim, error) {
 	group, err := h.Open(c.Cgroup)
 	if err != nil {
 		return nil, err
@@ -367,7 +367,7 @@ func processExited(fd int) bool {
 func reap(largest []*process.Process) {
 	for _, p := range largest {
 		for range maxReleaseAttempts {
-			err := p.Release()
+			err := p.ReleaseMemory()
 			if !errors.Is(err, unix.EAGAIN) {
 				break
 			}

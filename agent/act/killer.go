@@ -20,9 +20,9 @@ type Killer struct {
 	proc      kernel.FS
 	runtime   Runtime
 	report    func(Progress)
-	// Urgent is the real-time thread for containers with many processes; it may be
+	// PriorityThread is the real-time thread for containers with many processes; it may be
 	// nil. It is set before the first order.
-	Urgent *Urgent
+	PriorityThread *PriorityThread
 
 	work sync.WaitGroup
 	mu   sync.Mutex
@@ -52,14 +52,14 @@ func (k *Killer) Evict(ctx context.Context, job Job) {
 	k.kill(ctx, job)
 }
 
-// Harden implements Actuator.
-func (k *Killer) Harden(ctx context.Context, job Job) {
+// Escalate implements Actuator.
+func (k *Killer) Escalate(ctx context.Context, job Job) {
 	uid := job.Order.UID
 	k.mu.Lock()
 	request := k.soft[uid]
 	delete(k.soft, uid)
 	k.mu.Unlock()
-	k.reportNow(uid, Hardened, 0, nil)
+	k.reportNow(uid, Escalated, 0, nil)
 	// The soft eviction may have ended because the runtime refused it. The pod then
 	// still runs, so it is killed in any case.
 	k.kill(ctx, job)
@@ -90,8 +90,8 @@ func (k *Killer) kill(ctx context.Context, job Job) {
 		}
 		v, err := open(k.hierarchy, c, job.Guard)
 		if err == nil {
-			v.thread = k.Urgent
-			k.Urgent.do(func() { err = v.kill(k.proc) }) // the number of processes is not known yet
+			v.thread = k.PriorityThread
+			k.PriorityThread.do(func() { err = v.kill(k.proc) }) // the number of processes is not known yet
 			if err != nil {
 				v.close()
 			}
@@ -101,7 +101,7 @@ func (k *Killer) kill(ctx context.Context, job Job) {
 			gone++
 		case err != nil:
 			errs = append(errs, err)
-			if wrong := (*WrongVictimError)(nil); errors.As(err, &wrong) && wrong.Never {
+			if wrong := (*WrongVictimError)(nil); errors.As(err, &wrong) && wrong.Essential {
 				untouchable[c.ID] = true
 			}
 		default:
@@ -146,7 +146,7 @@ func (k *Killer) conclude(ctx context.Context, job Job, victims []*victim, gone 
 }
 
 // Follow implements Actuator.
-func (k *Killer) Follow(ctx context.Context, order evict.Order, handle *Hold, result Strike) {
+func (k *Killer) Follow(ctx context.Context, order evict.Order, handle *KillHandle, result KillResult) {
 	job := handle.job
 	job.Order = order
 	if handle.killInProgress() {
@@ -159,14 +159,14 @@ func (k *Killer) Follow(ctx context.Context, order evict.Order, handle *Hold, re
 		k.kill(ctx, job)
 		return
 	}
-	first := result.First
+	first := result.FirstSignal
 	if first.IsZero() {
 		first = time.Now()
 	}
 	k.reportAt(first, order.UID, Signalled, result.Processes, nil)
 	k.work.Go(func() {
 		defer handle.Close()
-		defer handle.Drop()
+		defer handle.Unref()
 		var victims []*victim
 		var errs []error
 		untouchable := map[string]bool{}
@@ -191,12 +191,12 @@ func (k *Killer) Follow(ctx context.Context, order evict.Order, handle *Hold, re
 					errs = append(errs, note)
 				}
 				// drain signals what the fast killer left.
-				v.thread = k.Urgent
+				v.thread = k.PriorityThread
 				victims = append(victims, v)
 				continue
 			}
 			errs = append(errs, err)
-			if wrong.Never {
+			if wrong.Essential {
 				untouchable[m.ID] = true
 			}
 		}
@@ -309,7 +309,7 @@ const stopRetryDelay = 100 * time.Millisecond
 // stopKilled asks the runtime to stop a container that was killed. If the container exits
 // during the call, the call may fail (containerd: "ttrpc: closed", from a shim that is
 // exiting), so it is repeated once.
-func (k *Killer) stopKilled(ctx context.Context, c evict.ContainerHandle) error {
+func (k *Killer) stopKilled(ctx context.Context, c evict.RunningContainer) error {
 	err := k.stopContainer(ctx, c, 0)
 	if err == nil || k.runtime == nil || errors.Is(err, cri.ErrUnreachable) || errors.Is(err, cri.ErrTimeout) {
 		return err
@@ -322,7 +322,7 @@ func (k *Killer) stopKilled(ctx context.Context, c evict.ContainerHandle) error 
 	return k.stopContainer(ctx, c, 0)
 }
 
-func (k *Killer) stopContainer(ctx context.Context, c evict.ContainerHandle, grace time.Duration) error {
+func (k *Killer) stopContainer(ctx context.Context, c evict.RunningContainer, grace time.Duration) error {
 	if k.runtime == nil {
 		if c.Cgroup == "" {
 			return fmt.Errorf("container %s: %s; no runtime is configured that could stop it", c.Name, c.Unproven)

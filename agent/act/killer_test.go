@@ -156,12 +156,12 @@ func TestKillRefused(t *testing.T) {
 	wrong := right
 	wrong.CgroupID++
 	for name, tc := range map[string]struct {
-		container evict.ContainerHandle
+		container evict.RunningContainer
 		guard     evict.Guard
 		gone      bool
 		asked     []string // of the runtime
 	}{
-		"contains a shim":             {right, evict.Guard{Never: map[int]string{first: "the shim of container c9"}}, false, nil},
+		"contains a shim":             {right, evict.Guard{Protected: map[int]string{first: "the shim of container c9"}}, false, nil},
 		"contains a second container": {right, evict.Guard{Inits: map[int]string{first: "c2"}}, false, []string{"container c1 0s", "sandbox s"}},
 		"another cgroup of the name":  {wrong, evict.Guard{}, true, []string{"container c1 0s", "sandbox s"}},
 	} {
@@ -201,7 +201,7 @@ func TestKillRefused(t *testing.T) {
 // A container whose cgroup is not proven is stopped through the runtime only.
 func TestKillUnproven(t *testing.T) {
 	h := &cgroup.Hierarchy{}
-	unproven := evict.ContainerHandle{ID: "c1", Name: "c", Unproven: "its cgroup contains another container"}
+	unproven := evict.RunningContainer{ID: "c1", Name: "c", Unproven: "its cgroup contains another container"}
 	t.Run("runtime", func(t *testing.T) {
 		var reports progressLog
 		runtime := &fakeRuntime{}
@@ -230,7 +230,7 @@ func TestKillUnproven(t *testing.T) {
 func TestKubeletSandboxNotStopped(t *testing.T) {
 	runtime := &fakeRuntime{}
 	k := NewKiller(&cgroup.Hierarchy{}, "/proc", runtime, func(Progress) {})
-	job := hardJob(evict.ContainerHandle{ID: "c1", Name: "c"})
+	job := hardJob(evict.RunningContainer{ID: "c1", Name: "c"})
 	job.Owned = false
 	k.Evict(t.Context(), job)
 	k.Wait()
@@ -259,14 +259,14 @@ func TestHardenSoftEviction(t *testing.T) {
 		t.Fatal("the soft eviction killed the pod before its grace period ended")
 	}
 	job.Order.Hard = true
-	k.Harden(ctx, job)
+	k.Escalate(ctx, job)
 	p.waitFor("the pod is gone although the runtime hangs", func() bool { return slices.Contains(reports.stages(), LastGone) })
 	if pids := p.pids(); len(pids) > 0 {
 		t.Errorf("processes left in the cgroup: %v", pids)
 	}
 	cancel()
 	k.Wait()
-	if got := reports.stages(); !slices.Contains(got, Hardened) {
+	if got := reports.stages(); !slices.Contains(got, Escalated) {
 		t.Errorf("stages = %v; want the end of the grace period among them", got)
 	}
 }
@@ -279,7 +279,7 @@ func TestSoftEvictionAgain(t *testing.T) {
 	k := NewKiller(&cgroup.Hierarchy{}, "/proc", runtime, reports.record)
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
-	job := hardJob(evict.ContainerHandle{ID: "c1", Unproven: "for the test"})
+	job := hardJob(evict.RunningContainer{ID: "c1", Unproven: "for the test"})
 	job.Order.Hard, job.Order.Grace = false, 30*time.Second
 	k.Evict(ctx, job)
 	k.Evict(ctx, job)
@@ -314,7 +314,7 @@ func TestHardenAfterRefusedStop(t *testing.T) {
 		t.Fatalf("last report = %+v; want it refused", last)
 	}
 	job.Order.Hard = true
-	k.Harden(t.Context(), job)
+	k.Escalate(t.Context(), job)
 	k.Wait()
 	if pids := p.pids(); len(pids) > 0 {
 		t.Errorf("processes left in the cgroup: %v", pids)
@@ -344,7 +344,7 @@ func TestDrainSignalsReusedPIDs(t *testing.T) {
 func TestSoftEvictionRefused(t *testing.T) {
 	var reports progressLog
 	k := NewKiller(&cgroup.Hierarchy{}, "/proc", &fakeRuntime{err: errors.New("no")}, reports.record)
-	job := hardJob(evict.ContainerHandle{ID: "c1", Name: "c"})
+	job := hardJob(evict.RunningContainer{ID: "c1", Name: "c"})
 	job.Order.Hard = false
 	k.Evict(t.Context(), job)
 	k.Wait()
@@ -361,7 +361,7 @@ func TestDryRunKillsNothing(t *testing.T) {
 	var reports progressLog
 	d := NewDryRun(p.hierarchy, "/proc", reports.record)
 	d.Evict(t.Context(), hardJob(p.container("c1")))
-	d.Harden(t.Context(), hardJob(p.container("c1")))
+	d.Escalate(t.Context(), hardJob(p.container("c1")))
 	if last := reports.last(); last.Stage != Finished || last.Processes != 2 || last.Err != nil {
 		t.Errorf("report = %+v; want two processes counted", last)
 	}

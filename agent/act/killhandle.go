@@ -13,14 +13,14 @@ import (
 	"github.com/evictd/evictd/kernel/cgroup"
 )
 
-// Hold is a handle of a pod that is ready to be killed. All descriptors that a kill
-// needs are open, so a [Striker] need not allocate memory.
+// KillHandle is a handle of a pod that is ready to be killed. All descriptors that a kill
+// needs are open, so a [FastKiller] need not allocate memory.
 // A handle serves for one kill; to kill the pod again, prepare another.
 //
 // The caller of [Prepare] closes the handle. Its descriptors stay open until the
 // last reference is dropped, so that a descriptor number is not reused for another
 // cgroup or process during a kill.
-type Hold struct {
+type KillHandle struct {
 	job        Job
 	containers []*containerFDs
 	direct     bool // every container has open descriptors
@@ -34,7 +34,7 @@ type Hold struct {
 
 // containerFDs are the open descriptors of one container.
 type containerFDs struct {
-	evict.ContainerHandle
+	evict.RunningContainer
 	hierarchy *cgroup.Hierarchy
 	group     *cgroup.Cgroup
 	dirFD     int // the cgroup's directory
@@ -65,15 +65,15 @@ type containerFDs struct {
 }
 
 // startVictim returns the container as a victim, with the handle's descriptors.
-func (m *containerFDs) startVictim(h *Hold) *victim {
+func (m *containerFDs) startVictim(h *KillHandle) *victim {
 	return &victim{
-		container: m.ContainerHandle, guard: h.guard, hierarchy: m.hierarchy, group: m.group, sharedGroup: true, signalled: map[int]bool{},
+		container: m.RunningContainer, guard: h.guard, hierarchy: m.hierarchy, group: m.group, sharedGroup: true, signalled: map[int]bool{},
 		hasProtected: m.protectedErr != nil, initSeen: &m.initSeen, preopened: m.preopened, hasLargeList: m.hasLargeList(),
 	}
 }
 
 // killedVictim returns the container as a victim that was killed and has to end.
-func (m *containerFDs) killedVictim(h *Hold) *victim {
+func (m *containerFDs) killedVictim(h *KillHandle) *victim {
 	v := m.startVictim(h)
 	v.preSignalled, v.exiting = m.signalled, slices.Clone(m.openedAtKill)
 	if m.partlyChecked {
@@ -99,8 +99,8 @@ const closedBit = 1 << 62
 // Prepare opens the handle of a job's pod. It ignores the job's order. It opens the
 // largest processes of each container. A container whose cgroup is not proven, or is
 // gone, is left to the runtime. Prepare returns cgroup.ErrGone if no container is left.
-func Prepare(h *cgroup.Hierarchy, proc kernel.FS, job Job) (*Hold, error) {
-	handle := &Hold{job: job, direct: true, procfs: proc}
+func Prepare(h *cgroup.Hierarchy, proc kernel.FS, job Job) (*KillHandle, error) {
+	handle := &KillHandle{job: job, direct: true, procfs: proc}
 	handle.refs.Store(1)
 	var err error
 	if handle.procDir, err = unix.Open(string(proc), unix.O_PATH|unix.O_DIRECTORY|unix.O_CLOEXEC, 0); err != nil {
@@ -128,12 +128,12 @@ func Prepare(h *cgroup.Hierarchy, proc kernel.FS, job Job) (*Hold, error) {
 	return handle, nil
 }
 
-func openContainer(h *cgroup.Hierarchy, proc kernel.FS, c evict.ContainerHandle) (_ *containerFDs, err error) {
+func openContainer(h *cgroup.Hierarchy, proc kernel.FS, c evict.RunningContainer) (_ *containerFDs, err error) {
 	v, err := open(h, c, nil)
 	if err != nil {
 		return nil, err
 	}
-	m := &containerFDs{ContainerHandle: c, hierarchy: h, group: v.group, initFD: -1, namesAll: h.NamesAll(), dirFD: -1, killFD: -1, usageFD: -1, tasksFD: -1, openedAtKill: make([]pidfd, 0, 2*maxReleased)}
+	m := &containerFDs{RunningContainer: c, hierarchy: h, group: v.group, initFD: -1, namesAll: h.InInitPIDNamespace(), dirFD: -1, killFD: -1, usageFD: -1, tasksFD: -1, openedAtKill: make([]pidfd, 0, 2*maxReleased)}
 	defer func() {
 		if err != nil {
 			m.close()
@@ -176,14 +176,14 @@ func openContainer(h *cgroup.Hierarchy, proc kernel.FS, c evict.ContainerHandle)
 
 // Outdated reports whether the largest processes of the pod are no longer the
 // preopened ones.
-func (h *Hold) Outdated(proc kernel.FS) bool {
+func (h *KillHandle) Outdated(proc kernel.FS) bool {
 	if h.killed.Load() {
 		return false // the processes are exiting, and Follow waits for them
 	}
-	if !h.Grab() {
+	if !h.Ref() {
 		return true
 	}
-	defer h.Drop()
+	defer h.Unref()
 	for _, m := range h.containers {
 		pids, err := largest(proc, m.group)
 		if err != nil {
@@ -212,23 +212,23 @@ func (m *containerFDs) sameProcesses(pids []located) bool {
 
 // killInProgress reports whether a kill has begun and not returned. Its thread may
 // hang in the kernel and later write to containers, so others must not read them.
-func (h *Hold) killInProgress() bool { return h.killed.Load() && !h.killDone.Load() }
+func (h *KillHandle) killInProgress() bool { return h.killed.Load() && !h.killDone.Load() }
 
 // Job returns the job that the handle was prepared for.
-func (h *Hold) Job() Job { return h.job }
+func (h *KillHandle) Job() Job { return h.job }
 
 // Direct reports whether every container has a proven cgroup, so that the pod can be
 // killed without the runtime.
-func (h *Hold) Direct() bool { return h.direct }
+func (h *KillHandle) Direct() bool { return h.direct }
 
 // Usage returns the memory charged to the containers, in bytes, page cache included.
 // It makes one short read per container and does not allocate. A container that is
 // gone counts as 0. ok is false if one can't be read.
-func (h *Hold) Usage() (sum int64, ok bool) {
-	if !h.Grab() {
+func (h *KillHandle) Usage() (sum int64, ok bool) {
+	if !h.Ref() {
 		return 0, false
 	}
-	defer h.Drop()
+	defer h.Unref()
 	for _, m := range h.containers {
 		var buf [32]byte
 		n, err := unix.Pread(m.usageFD, buf[:], 0)
@@ -265,11 +265,11 @@ func parseNumber(b []byte) (n int64, ok bool) {
 // bytes. It reads memory.stat, which can block while the kernel flushes statistics,
 // and does not allocate. A container that is gone counts as 0. ok is false if one
 // can't be read.
-func (h *Hold) Memory() (workingSet, anonymous int64, ok bool) {
-	if !h.Grab() {
+func (h *KillHandle) Memory() (workingSet, anonymous int64, ok bool) {
+	if !h.Ref() {
 		return 0, 0, false
 	}
-	defer h.Drop()
+	defer h.Unref()
 	for _, m := range h.containers {
 		var memory cgroup.Memory
 		switch err := m.group.ReadMemory(&memory); {
@@ -284,16 +284,16 @@ func (h *Hold) Memory() (workingSet, anonymous int64, ok bool) {
 	return workingSet, anonymous, true
 }
 
-// Each calls f with the name and the cgroup inode of each open container.
-func (h *Hold) Each(f func(name string, cgroupID uint64)) {
+// EachContainer calls f with the name and the cgroup inode of each open container.
+func (h *KillHandle) EachContainer(f func(name string, cgroupID uint64)) {
 	for _, m := range h.containers {
 		f(m.Name, m.CgroupID)
 	}
 }
 
-// Grab takes a reference: the descriptors stay open until [Hold.Drop], even if Close is
+// Ref takes a reference: the descriptors stay open until [KillHandle.Unref], even if Close is
 // called. It returns false if the handle is closed.
-func (h *Hold) Grab() bool {
+func (h *KillHandle) Ref() bool {
 	for {
 		n := h.refs.Load()
 		if n&closedBit != 0 {
@@ -305,9 +305,9 @@ func (h *Hold) Grab() bool {
 	}
 }
 
-// refInUse takes a reference like [Hold.Grab], but also on a closed handle that still has a
+// refInUse takes a reference like [KillHandle.Ref], but also on a closed handle that still has a
 // reference: a handle can be replaced, and closed, between the kill and Follow.
-func (h *Hold) refInUse() bool {
+func (h *KillHandle) refInUse() bool {
 	for {
 		n := h.refs.Load()
 		if n&^closedBit == 0 {
@@ -319,14 +319,14 @@ func (h *Hold) refInUse() bool {
 	}
 }
 
-func (h *Hold) Drop() {
+func (h *KillHandle) Unref() {
 	if h.refs.Add(-1) == closedBit {
 		h.closeFDs()
 	}
 }
 
 // Close drops the reference of the caller of Prepare. Further calls do nothing.
-func (h *Hold) Close() {
+func (h *KillHandle) Close() {
 	for {
 		n := h.refs.Load()
 		if n&closedBit != 0 {
@@ -342,7 +342,7 @@ func (h *Hold) Close() {
 	}
 }
 
-func (h *Hold) closeFDs() {
+func (h *KillHandle) closeFDs() {
 	for _, m := range h.containers {
 		m.close()
 	}

@@ -20,13 +20,13 @@ func TestFollowReplacedHandle(t *testing.T) {
 	handle := p.prepare(p.container("c1"))
 	var reports progressLog
 	k := NewKiller(p.hierarchy, "/proc", &fakeRuntime{}, reports.record)
-	if !handle.Grab() {
+	if !handle.Ref() {
 		t.Fatal("could not reference the handle")
 	}
-	result := NewStriker(startReaper(t)).Strike(handle, &evict.Guard{})
+	result := NewFastKiller(startReaper(t)).Kill(handle, &evict.Guard{})
 	handle.Close()
 	k.Follow(t.Context(), hardJob().Order, handle, result)
-	handle.Drop()
+	handle.Unref()
 	k.Wait()
 	if got := reports.stages(); !slices.Equal(got, []Stage{Signalled, FirstGone, LastGone, Finished}) || reports.last().Err != nil {
 		t.Errorf("stages = %v, error %v; want all four in order, and none", got, reports.last().Err)
@@ -44,7 +44,7 @@ func TestFollowClosedHandle(t *testing.T) {
 	var reports progressLog
 	k := NewKiller(p.hierarchy, "/proc", &fakeRuntime{}, reports.record)
 	handle.Close()
-	k.Follow(t.Context(), hardJob().Order, handle, Strike{})
+	k.Follow(t.Context(), hardJob().Order, handle, KillResult{})
 	k.Wait()
 	if pids := p.pids(); len(pids) > 0 {
 		t.Fatalf("processes left in the cgroup: %v", pids)
@@ -66,7 +66,7 @@ func TestHandleOutdated(t *testing.T) {
 	if !handle.Outdated("/proc") {
 		t.Error("Outdated() with another process = false; want true")
 	}
-	unproven := p.prepare(p.container("c1"), evict.ContainerHandle{ID: "c2", Unproven: "it is not"})
+	unproven := p.prepare(p.container("c1"), evict.RunningContainer{ID: "c2", Unproven: "it is not"})
 	if unproven.Direct() {
 		t.Error("Direct() with a container that is not proven = true; want false")
 	}
@@ -115,16 +115,16 @@ func TestFastKillReplacedHandle(t *testing.T) {
 	handle := p.prepare(p.container("c1"))
 	var reports progressLog
 	k := NewKiller(p.hierarchy, "/proc", &fakeRuntime{}, reports.record)
-	if !handle.Grab() {
+	if !handle.Ref() {
 		t.Fatal("could not reference the handle")
 	}
 	handle.Close()
-	result := NewStriker(startReaper(t)).Strike(handle, &evict.Guard{})
+	result := NewFastKiller(startReaper(t)).Kill(handle, &evict.Guard{})
 	if result.Err != nil || result.Processes != 2 {
 		t.Errorf("fast kill = %+v; want 2 processes", result)
 	}
 	k.Follow(t.Context(), hardJob().Order, handle, result)
-	handle.Drop()
+	handle.Unref()
 	k.Wait()
 	if got := reports.stages(); !slices.Equal(got, []Stage{Signalled, FirstGone, LastGone, Finished}) || reports.last().Err != nil {
 		t.Errorf("stages = %v, error %v; want all four in order, and none", got, reports.last().Err)
@@ -178,19 +178,19 @@ func TestFollowDuringFastKill(t *testing.T) {
 		began := &atomic.Bool{}
 		late := newFastKiller(blockingSignaller{pipeFD: pipe[0], began: began})
 		t.Cleanup(func() { late.Close() })
-		if !handle.Grab() {
+		if !handle.Ref() {
 			t.Fatal("could not reference the handle")
 		}
 		over := make(chan struct{})
 		go func() {
 			defer close(over)
-			defer handle.Drop()
-			late.Strike(handle, &evict.Guard{})
+			defer handle.Unref()
+			late.Kill(handle, &evict.Guard{})
 		}()
 		p.waitFor("the kill has begun", began.Load)
-		own := NewBlank()
+		own := NewNoopKiller()
 		t.Cleanup(func() { own.Close() })
-		result := own.Strike(handle, &evict.Guard{})
+		result := own.Kill(handle, &evict.Guard{})
 		if !errors.Is(result.Err, errAlreadyKilled) {
 			t.Errorf("dry %t: second kill = %+v; want errAlreadyKilled", dry, result)
 		}

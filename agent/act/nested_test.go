@@ -77,7 +77,7 @@ func TestFastKillIsBounded(t *testing.T) {
 	if n := len(handle.containers[0].lists); n > 2+maxReleased {
 		t.Errorf("a fast kill would read %d lists; want at most %d", n, 2+maxReleased)
 	}
-	result := NewStriker(startReaper(t)).Strike(handle, &evict.Guard{})
+	result := NewFastKiller(startReaper(t)).Kill(handle, &evict.Guard{})
 	// The init process may be one of the largest.
 	if result.Err != nil || result.Processes < maxReleased || result.Processes > maxReleased+1 {
 		t.Errorf("fast kill = %+v; want the %d preopened processes and the init process", result, maxReleased)
@@ -100,10 +100,10 @@ func TestKillNestedGuards(t *testing.T) {
 		guard   func(g *evict.Guard, moved int)
 		refused bool
 	}{
-		"essential process":               {func(g *evict.Guard, moved int) { g.Never[moved] = "a shim" }, false},
+		"essential process":               {func(g *evict.Guard, moved int) { g.Protected[moved] = "a shim" }, false},
 		"init process of a second one":    {func(g *evict.Guard, moved int) { g.Inits[moved] = "c2" }, true},
-		"reused pid of a guarded process": {func(g *evict.Guard, moved int) { g.Inits[moved] = "c2"; g.Started[moved] = 1 }, false},
-		"guarded processes elsewhere":     {func(g *evict.Guard, _ int) { g.Never[1], g.Never[os.Getpid()] = "pid 1", "evictd" }, false},
+		"reused pid of a guarded process": {func(g *evict.Guard, moved int) { g.Inits[moved] = "c2"; g.StartTimes[moved] = 1 }, false},
+		"guarded processes elsewhere":     {func(g *evict.Guard, _ int) { g.Protected[1], g.Protected[os.Getpid()] = "pid 1", "evictd" }, false},
 	} {
 		for kind, kill := range killPaths {
 			t.Run(name+" "+kind, func(t *testing.T) {
@@ -114,7 +114,7 @@ func TestKillNestedGuards(t *testing.T) {
 				p.spread(8)
 				moved := startSleep(t)
 				enter(t, filepath.Join(p.dirs[0], "below7"), moved.Process.Pid)
-				job.Guard = &evict.Guard{Never: map[int]string{}, Inits: map[int]string{}, Started: map[int]uint64{}}
+				job.Guard = &evict.Guard{Protected: map[int]string{}, Inits: map[int]string{}, StartTimes: map[int]uint64{}}
 				tc.guard(job.Guard, moved.Process.Pid)
 				var reports progressLog
 				k := NewKiller(p.hierarchy, "/proc", &fakeRuntime{}, reports.record)
@@ -128,9 +128,9 @@ func TestKillNestedGuards(t *testing.T) {
 				switch {
 				case tc.refused && !slices.Contains(got, moved.Process.Pid):
 					t.Errorf("left: %v; want the init process of the second container among them, %d", got, moved.Process.Pid)
-				case !tc.refused && job.Guard.Never[moved.Process.Pid] != "" && !slices.Equal(got, []int{moved.Process.Pid}):
+				case !tc.refused && job.Guard.Protected[moved.Process.Pid] != "" && !slices.Equal(got, []int{moved.Process.Pid}):
 					t.Errorf("left: %v; want only the guarded process, %d", got, moved.Process.Pid)
-				case !tc.refused && job.Guard.Never[moved.Process.Pid] == "" && len(got) != 0:
+				case !tc.refused && job.Guard.Protected[moved.Process.Pid] == "" && len(got) != 0:
 					t.Errorf("left: %v; want none", got)
 				}
 			})
@@ -144,11 +144,11 @@ func TestFastKillWithoutDescriptors(t *testing.T) {
 	p := newTestCgroup(t)
 	cmd := p.run(twelveSleeps)
 	p.waitFor("all run", func() bool { return len(p.pids()) == 13 })
-	handle, killer := p.prepare(p.containerOf("c1", cmd.Process.Pid)), NewStriker(nil)
+	handle, killer := p.prepare(p.containerOf("c1", cmd.Process.Pid)), NewFastKiller(nil)
 	t.Cleanup(func() { killer.Close() })
 	killer.timeout = time.Hour // a busy machine must not interrupt it
 	restore := useAllDescriptors(t)
-	result := killer.Strike(handle, &evict.Guard{Never: map[int]string{1: "pid 1"}})
+	result := killer.Kill(handle, &evict.Guard{Protected: map[int]string{1: "pid 1"}})
 	restore()
 	if result.Err != nil || result.Processes != 13 {
 		t.Fatalf("fast kill = %+v; want 13 processes", result)

@@ -141,11 +141,11 @@ func (m *containerFDs) openInit(proc kernel.FS) error {
 // relPath returns the cgroup of a process as a path below the container's. It returns false
 // if the process is not below it, or if that can't be read.
 func (m *containerFDs) relPath(proc kernel.FS, pid int) (rel string, ok bool) {
-	of, err := cgroup.Of(proc, pid)
+	of, err := cgroup.ReadMembership(proc, pid)
 	if err != nil {
 		return "", false
 	}
-	at, err := of.Memory(m.hierarchy)
+	at, err := of.MemoryPath(m.hierarchy)
 	if err != nil || !strings.HasPrefix(at, m.Cgroup+"/") {
 		return "", false
 	}

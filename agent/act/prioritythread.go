@@ -11,13 +11,13 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Urgent is a thread, usually of real-time priority, that signals containers with many
+// PriorityThread is a thread, usually of real-time priority, that signals containers with many
 // processes. A thread of normal priority gets too little CPU time next to thousands of
 // forking tasks to signal faster than they fork. The thread and its caller wait in the
 // kernel, because a wake-up by Go's scheduler needs a thread of normal priority.
-type Urgent struct {
-	// Started is called on the thread, to set its priority. It may be nil.
-	Started func()
+type PriorityThread struct {
+	// OnStart is called on the thread, to set its priority. It may be nil.
+	OnStart func()
 
 	wakeFD  int         // an eventfd, incremented for each job
 	busy    atomic.Bool // a caller has a job on the thread
@@ -31,21 +31,21 @@ type threadJob struct {
 	ended atomic.Bool // orders memory: an eventfd does not, to Go
 }
 
-// NewUrgent returns an [Urgent] without a thread; Run provides it. The eventfd is never
+// NewPriorityThread returns an [PriorityThread] without a thread; Run provides it. The eventfd is never
 // closed.
-func NewUrgent() (*Urgent, error) {
+func NewPriorityThread() (*PriorityThread, error) {
 	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
 	if err != nil {
 		return nil, fmt.Errorf("create priority thread: %w", os.NewSyscallError("eventfd2", err))
 	}
-	return &Urgent{wakeFD: fd}, nil
+	return &PriorityThread{wakeFD: fd}, nil
 }
 
 // Run runs the thread until ctx ends.
-func (u *Urgent) Run(ctx context.Context) {
+func (u *PriorityThread) Run(ctx context.Context) {
 	runtime.LockOSThread() // never unlocked: the thread has a priority and must not run other goroutines
-	if u.Started != nil {
-		u.Started()
+	if u.OnStart != nil {
+		u.OnStart()
 	}
 	defer context.AfterFunc(ctx, func() { wakeEventFD(u.wakeFD) })()
 	u.running.Store(true)
@@ -63,7 +63,7 @@ func (u *Urgent) Run(ctx context.Context) {
 
 // do runs a job on the thread and returns when it has ended. It runs the job on the
 // caller's thread if the thread is busy or does not run. u may be nil.
-func (u *Urgent) do(job func()) {
+func (u *PriorityThread) do(job func()) {
 	if u == nil || !u.running.Load() || !u.busy.CompareAndSwap(false, true) {
 		job()
 		return

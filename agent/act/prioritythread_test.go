@@ -10,17 +10,17 @@ import (
 // do runs a job on the thread, or on the caller's thread if that one is busy or does not
 // run, and returns after the job.
 func TestPriorityThread(t *testing.T) {
-	var none *Urgent
+	var none *PriorityThread
 	done := false
 	if none.do(func() { done = true }); !done {
 		t.Error("without a thread: job not done")
 	}
-	u, err := NewUrgent()
+	u, err := NewPriorityThread()
 	if err != nil {
 		t.Fatal(err)
 	}
 	var started atomic.Bool
-	u.Started = func() { started.Store(true) }
+	u.OnStart = func() { started.Store(true) }
 	done = false
 	if u.do(func() { done = true }); !done || started.Load() {
 		t.Errorf("before Run: done %v, started %v; want it done by the caller", done, started.Load())

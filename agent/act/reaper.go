@@ -22,13 +22,13 @@ import (
 // release their memory only by exiting.
 //
 // It also finishes kills. It writes cgroup.kill, which blocks while the cgroup tree is
-// changed, or signals the processes that a [Striker] left, which takes longer the more
+// changed, or signals the processes that a [FastKiller] left, which takes longer the more
 // cgroups and processes there are.
 type Reaper struct {
 	processes, cgroups queue
-	// Started is called on the thread that finishes kills, to set its priority: the
+	// OnStart is called on the thread that finishes kills, to set its priority: the
 	// victims compete with it for CPU time. It may be nil.
-	Started func()
+	OnStart func()
 
 	reserve fdReserve // of the thread that finishes kills
 	stopped atomic.Bool
@@ -38,7 +38,7 @@ type Reaper struct {
 // reapTask is a dying process or a container whose kill is to be finished. It has a
 // reference of the handle.
 type reapTask struct {
-	handle *Hold
+	handle *KillHandle
 	fd     int
 	// For a container: checked means that all its processes were read and none is
 	// protected.
@@ -83,10 +83,10 @@ func (r *Reaper) Run(ctx context.Context) {
 		threads.Go(func() { r.serve(&r.processes, func(d reapTask) { mrelease(d.fd) }) })
 	}
 	threads.Go(func() {
-		if r.Started != nil {
+		if r.OnStart != nil {
 			// Never unlocked: the thread has a priority and must not run other goroutines.
 			runtime.LockOSThread()
-			r.Started()
+			r.OnStart()
 		}
 		r.serve(&r.cgroups, r.finishKill)
 	})
@@ -116,7 +116,7 @@ func (r *Reaper) serve(q *queue, work func(reapTask)) {
 		select {
 		case d := <-q.tasks:
 			work(d)
-			d.handle.Drop()
+			d.handle.Unref()
 		default:
 		}
 	}
@@ -167,16 +167,18 @@ func (q *queue) enqueue(d reapTask) bool {
 		q.wake()
 		return true
 	default:
-		h.Drop()
+		h.Unref()
 		return false
 	}
 }
 
 // releaseMemory queues the release of a signalled process's memory, if there is room.
-func (r *Reaper) releaseMemory(h *Hold, fd int) { r.processes.enqueue(reapTask{handle: h, fd: fd}) }
+func (r *Reaper) releaseMemory(h *KillHandle, fd int) {
+	r.processes.enqueue(reapTask{handle: h, fd: fd})
+}
 
 // finish queues the rest of a container's kill. It returns false if there is no room.
-func (r *Reaper) finish(h *Hold, m *containerFDs, checked bool) bool {
+func (r *Reaper) finish(h *KillHandle, m *containerFDs, checked bool) bool {
 	return r.cgroups.enqueue(reapTask{handle: h, container: m, checked: checked})
 }
 

@@ -56,7 +56,7 @@ func TestStopSandboxLater(t *testing.T) {
 				k := NewKiller(&cgroup.Hierarchy{}, "/proc", tt.runtime, reports.record)
 				k.Evict(t.Context(), Job{
 					Order: evict.Order{UID: "u", Hard: tt.hard}, SandboxID: "s", Owned: true,
-					Containers: []evict.ContainerHandle{{ID: "c", Unproven: "for the test"}},
+					Containers: []evict.RunningContainer{{ID: "c", Unproven: "for the test"}},
 				})
 				synctest.Wait()
 				if stages := reports.stages(); !slices.ContainsFunc(stages, func(s Stage) bool { return s == Finished || s == Refused }) {
@@ -76,7 +76,7 @@ func TestWaitWhileRuntimeUnreachable(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		ctx, cancel := context.WithCancel(t.Context())
 		k := NewKiller(&cgroup.Hierarchy{}, "/proc", &flakyRuntime{sandboxErrs: slices.Repeat([]error{cri.ErrUnreachable}, 1000)}, func(Progress) {})
-		k.Evict(ctx, Job{Order: evict.Order{UID: "u", Hard: true}, SandboxID: "s", Owned: true, Containers: []evict.ContainerHandle{{ID: "c"}}})
+		k.Evict(ctx, Job{Order: evict.Order{UID: "u", Hard: true}, SandboxID: "s", Owned: true, Containers: []evict.RunningContainer{{ID: "c"}}})
 		time.Sleep(time.Hour)
 		began := time.Now()
 		cancel()
@@ -114,7 +114,7 @@ func TestStopKilledRetries(t *testing.T) {
 				reports := &progressLog{}
 				r := &failingRuntime{failures: tt.times}
 				k := NewKiller(&cgroup.Hierarchy{}, "/proc", r, reports.record)
-				k.Evict(t.Context(), Job{Order: evict.Order{UID: "u", Hard: true}, Containers: []evict.ContainerHandle{{ID: "c"}}})
+				k.Evict(t.Context(), Job{Order: evict.Order{UID: "u", Hard: true}, Containers: []evict.RunningContainer{{ID: "c"}}})
 				k.Wait()
 				last := reports.last()
 				if r.calls != tt.asked || (last.Err != nil) != tt.fails {

@@ -43,16 +43,16 @@ func (k *Killer) stopInStages(ctx context.Context, job *Job) []error {
 
 // stageStarts returns when each stage starts at the latest. There is at least one stage.
 func (j *Job) stageStarts() []time.Duration {
-	list := make([]time.Duration, max(1, len(j.Turns)))
-	for i := range j.Turns {
-		list[i] = j.Turns[i].Latest
+	list := make([]time.Duration, max(1, len(j.StopStages)))
+	for i := range j.StopStages {
+		list[i] = j.StopStages[i].StartBy
 	}
 	return list
 }
 
 // stageOf returns the index of a container's stage.
 func (j *Job) stageOf(id string) int {
-	return max(0, slices.IndexFunc(j.Turns, func(t Turn) bool { return slices.Contains(t.IDs, id) }))
+	return max(0, slices.IndexFunc(j.StopStages, func(t StopStage) bool { return slices.Contains(t.IDs, id) }))
 }
 
 // awaitStages returns when all stages have ended, after timeout, or when ctx ends.

@@ -49,24 +49,24 @@ func TestStopStages(t *testing.T) {
 	const long = time.Hour
 	for _, tt := range []struct {
 		name  string
-		turns []Turn
+		turns []StopStage
 		takes map[string]time.Duration
 		want  []string
 	}{
 		{"all at once", nil, map[string]time.Duration{"a": long, "b": 1, "c": 1}, []string{"0s: a 30s", "0s: b 30s", "0s: c 30s"}},
-		{"sidecar after the others have ended", []Turn{{IDs: []string{"a", "b"}}, {IDs: []string{"c"}, Latest: 30 * time.Second}},
+		{"sidecar after the others have ended", []StopStage{{IDs: []string{"a", "b"}}, {IDs: []string{"c"}, StartBy: 30 * time.Second}},
 			map[string]time.Duration{"a": 5 * time.Second, "b": 8500 * time.Millisecond, "c": long},
 			[]string{"0s: a 30s", "0s: b 30s", "8.5s: c 21s"}},
-		{"sidecar after the others were killed", []Turn{{IDs: []string{"a", "b"}}, {IDs: []string{"c"}, Latest: 30 * time.Second}},
+		{"sidecar after the others were killed", []StopStage{{IDs: []string{"a", "b"}}, {IDs: []string{"c"}, StartBy: 30 * time.Second}},
 			map[string]time.Duration{"a": long, "b": 1, "c": long},
 			[]string{"0s: a 30s", "0s: b 30s", "30s: c 1s"}},
-		{"one after the other", []Turn{{IDs: []string{"c"}}, {IDs: []string{"b"}, Latest: 10 * time.Second}, {IDs: []string{"a"}, Latest: 20 * time.Second}},
+		{"one after the other", []StopStage{{IDs: []string{"c"}}, {IDs: []string{"b"}, StartBy: 10 * time.Second}, {IDs: []string{"a"}, StartBy: 20 * time.Second}},
 			map[string]time.Duration{"a": long, "b": 2 * time.Second, "c": long},
 			[]string{"0s: c 30s", "10s: b 20s", "20s: a 10s"}},
-		{"earlier if the stage before has ended", []Turn{{IDs: []string{"c"}}, {IDs: []string{"b"}, Latest: 10 * time.Second}, {IDs: []string{"a"}, Latest: 20 * time.Second}},
+		{"earlier if the stage before has ended", []StopStage{{IDs: []string{"c"}}, {IDs: []string{"b"}, StartBy: 10 * time.Second}, {IDs: []string{"a"}, StartBy: 20 * time.Second}},
 			map[string]time.Duration{"a": long, "b": 2 * time.Second, "c": 3 * time.Second},
 			[]string{"0s: c 30s", "3s: b 27s", "5s: a 25s"}},
-		{"container without a stage", []Turn{{IDs: []string{"c"}}, {IDs: []string{"b"}, Latest: long}},
+		{"container without a stage", []StopStage{{IDs: []string{"c"}}, {IDs: []string{"b"}, StartBy: long}},
 			map[string]time.Duration{"a": 4 * time.Second, "b": 1, "c": 1},
 			[]string{"0s: a 30s", "0s: c 30s", "4s: b 26s"}},
 	} {
@@ -75,7 +75,7 @@ func TestStopStages(t *testing.T) {
 				runtime := &slowRuntime{began: time.Now(), takes: tt.takes}
 				var reports progressLog
 				k := NewKiller(&cgroup.Hierarchy{}, "/proc", runtime, reports.record)
-				job := Job{Containers: []evict.ContainerHandle{{ID: "a"}, {ID: "b"}, {ID: "c"}}, Turns: tt.turns}
+				job := Job{Containers: []evict.RunningContainer{{ID: "a"}, {ID: "b"}, {ID: "c"}}, StopStages: tt.turns}
 				job.Order.UID, job.Order.Grace = "u", 30*time.Second
 				k.Evict(t.Context(), job)
 				k.Wait()
@@ -102,11 +102,11 @@ func TestHardenDuringStopStages(t *testing.T) {
 		runtime := &slowRuntime{began: time.Now(), takes: map[string]time.Duration{"a": time.Hour, "b": time.Hour}}
 		var reports progressLog
 		k := NewKiller(&cgroup.Hierarchy{}, "/proc", runtime, reports.record)
-		job := Job{Containers: []evict.ContainerHandle{{ID: "a"}, {ID: "b"}}, Turns: []Turn{{IDs: []string{"a"}}, {IDs: []string{"b"}, Latest: 20 * time.Second}}}
+		job := Job{Containers: []evict.RunningContainer{{ID: "a"}, {ID: "b"}}, StopStages: []StopStage{{IDs: []string{"a"}}, {IDs: []string{"b"}, StartBy: 20 * time.Second}}}
 		job.Order.UID, job.Order.Grace = "u", 30*time.Second
 		k.Evict(t.Context(), job)
 		time.Sleep(5 * time.Second)
-		k.Harden(t.Context(), job)
+		k.Escalate(t.Context(), job)
 		k.Wait()
 		if took := time.Since(runtime.began); took != 5*time.Second {
 			t.Errorf("ended after %v; want 5s", took)

@@ -179,13 +179,13 @@ type UnknownPriority string
 
 // The values of UnknownPriority.
 const (
-	SparePriority UnknownPriority = "spare"
-	EvictPriority UnknownPriority = "evict"
+	SpareUnknownPriority UnknownPriority = "spare"
+	EvictUnknownPriority UnknownPriority = "evict"
 )
 
 // UnmarshalText accepts spare and evict.
 func (p *UnknownPriority) UnmarshalText(text []byte) error {
-	return choose(p, text, SparePriority, EvictPriority)
+	return choose(p, text, SpareUnknownPriority, EvictUnknownPriority)
 }
 
 // MemoryAccounting selects what counts as available memory.

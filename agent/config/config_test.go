@@ -94,7 +94,7 @@ func policyText(c *Config) string {
 	var b strings.Builder
 	for _, th := range c.Policy(evict.SingleFs).Thresholds {
 		b.WriteString(strings.Join([]string{th.Signal.String(), th.Value.String(), th.Grace.String(), th.MinReclaim.String()}, " "))
-		if th.Copy {
+		if th.Derived {
 			b.WriteString(" copy")
 		}
 		b.WriteByte('\n')
@@ -180,10 +180,10 @@ containerfs.available 10% 0s 0 copy
 func TestPolicyRules(t *testing.T) {
 	p := mustParse(t, "evictionPressureTransitionPeriod: 0s\nevictionMaxPodGracePeriod: -1\nunknownPriority: evict").Policy(evict.SplitFs)
 	if p.TransitionPeriod != 5*time.Minute || p.MaxPodGraceSeconds != -1 || p.MaxVictims != 3 || p.SettleTimeout != time.Second ||
-		p.Layout != evict.SplitFs || p.SpareUnknownPriority || p.Protected != nil {
+		p.Layout != evict.SplitFs || p.ProtectUnknownPriority || p.Protected != nil {
 		t.Errorf("Policy = %+v", p)
 	}
-	if p := mustParse(t, "").Policy(evict.SingleFs); !p.SpareUnknownPriority {
+	if p := mustParse(t, "").Policy(evict.SingleFs); !p.ProtectUnknownPriority {
 		t.Error("SparePriority is not the default for a kubelet's pods of unknown priority")
 	}
 }

@@ -32,7 +32,7 @@ func base() *Config {
 		},
 		CgroupRoot:       "/",
 		Kubelet:          KubeletAuto,
-		UnknownPriority:  SparePriority,
+		UnknownPriority:  SpareUnknownPriority,
 		MemoryAccounting: AccountingKubelet,
 		MaxVictims:       3,
 		SettleTimeout:    time.Second,

@@ -278,7 +278,7 @@ func TestSchedule(t *testing.T) {
 `, shutdown.Schedule{{Priority: 0, Time: time.Minute}, {Priority: 1000, Time: 2 * time.Minute}, {Priority: 10000, Time: 3 * time.Minute}, {Priority: 100000, Time: 10 * time.Second}}},
 		{"shutdownGracePeriodByPodPriority: [{priority: 1, shutdownGracePeriodSeconds: 9223372036854775807}]\n", shutdown.Schedule{{Priority: 1, Time: 9223372036 * time.Second}}},
 	} {
-		if diff := cmp.Diff(tt.want, mustParse(t, tt.text).Schedule()); diff != "" {
+		if diff := cmp.Diff(tt.want, mustParse(t, tt.text).ShutdownSchedule()); diff != "" {
 			t.Errorf("Schedule() of %q differs (-want +got):\n%s", tt.text, diff)
 		}
 	}
@@ -302,7 +302,7 @@ func TestKubeletPriorityTwice(t *testing.T) {
 			t.Fatal(err)
 		}
 		var got []string
-		for _, g := range c.Schedule() {
+		for _, g := range c.ShutdownSchedule() {
 			got = append(got, fmt.Sprintf("%d:%d", g.Priority, g.Time/time.Second))
 		}
 		if strings.Join(got, " ") != tt.want {

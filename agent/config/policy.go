@@ -11,14 +11,14 @@ import (
 // the configuration's other rules.
 func (c *Config) Policy(layout evict.Layout) *evict.Policy {
 	return &evict.Policy{
-		Thresholds:           evict.WithCopies(c.thresholds, layout, slices.Contains(c.EnforceNodeAllocatable, enforcePods)),
-		TransitionPeriod:     c.EvictionPressureTransitionPeriod,
-		MaxPodGraceSeconds:   int64(c.EvictionMaxPodGracePeriod),
-		MaxVictims:           c.MaxVictims,
-		SettleTimeout:        c.SettleTimeout,
-		Contention:           evict.ContentionPolicy{Sustained: c.Pressure.Memory.Sustained, Evict: c.Pressure.Memory.Action == PressureEvict},
-		Layout:               layout,
-		SpareUnknownPriority: c.UnknownPriority == SparePriority,
-		Protected:            c.Protect.protected(),
+		Thresholds:             evict.WithDerived(c.thresholds, layout, slices.Contains(c.EnforceNodeAllocatable, enforcePods)),
+		TransitionPeriod:       c.EvictionPressureTransitionPeriod,
+		MaxPodGraceSeconds:     int64(c.EvictionMaxPodGracePeriod),
+		MaxVictims:             c.MaxVictims,
+		SettleTimeout:          c.SettleTimeout,
+		Contention:             evict.ContentionPolicy{Sustained: c.Pressure.Memory.Sustained, Evict: c.Pressure.Memory.Action == PressureEvict},
+		Layout:                 layout,
+		ProtectUnknownPriority: c.UnknownPriority == SpareUnknownPriority,
+		Protected:              c.Protect.protected(),
 	}
 }

@@ -79,7 +79,7 @@ func (p *Protect) protected() func(*evict.Pod) string {
 				return "label selector " + p.LabelSelectors[i]
 			}
 		}
-		if p.DaemonSets && pod.OfDaemonSet() {
+		if p.DaemonSets && pod.OwnedByDaemonSet() {
 			return "a DaemonSet's pod"
 		}
 		return ""

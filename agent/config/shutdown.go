@@ -41,9 +41,9 @@ func (o *ShutdownOwner) UnmarshalText(text []byte) error {
 	return choose(o, text, ShutdownKubelet, ShutdownOwn)
 }
 
-// Schedule returns the groups in which the pods are stopped when the node shuts
+// ShutdownSchedule returns the groups in which the pods are stopped when the node shuts
 // down. An empty schedule stops no pod.
-func (c *Config) Schedule() shutdown.Schedule {
+func (c *Config) ShutdownSchedule() shutdown.Schedule {
 	if len(c.ShutdownGracePeriodByPodPriority) == 0 {
 		return shutdown.ByPeriods(c.ShutdownGracePeriod, c.ShutdownGracePeriodCriticalPods)
 	}

@@ -32,9 +32,9 @@ const (
 var (
 	// ErrNotRunning means that no process listens on the control socket.
 	ErrNotRunning = errors.New("evictd is not running")
-	// ErrNoAnswer means that the process that listens did not send a complete
+	// ErrNoResponse means that the process that listens did not send a complete
 	// response in time.
-	ErrNoAnswer = errors.New("evictd does not respond")
+	ErrNoResponse = errors.New("evictd does not respond")
 	// ErrNotEvictd means that the socket, or the response, is not evictd's.
 	ErrNotEvictd = errors.New("not evictd's control socket")
 )
@@ -155,9 +155,9 @@ func (c *Client) explain(ctx context.Context, err error) error {
 	case errors.Is(err, fs.ErrPermission):
 		return fmt.Errorf("open control socket %s: %w", c.socket, fs.ErrPermission)
 	case errors.As(err, &timeout) && timeout.Timeout():
-		return fmt.Errorf("%w on %s within %v", ErrNoAnswer, c.socket, responseTimeout)
+		return fmt.Errorf("%w on %s within %v", ErrNoResponse, c.socket, responseTimeout)
 	case errors.Is(err, io.EOF), errors.Is(err, io.ErrUnexpectedEOF), errors.Is(err, syscall.ECONNRESET), errors.Is(err, syscall.EPIPE):
-		return fmt.Errorf("%w on %s: it closed the connection", ErrNoAnswer, c.socket)
+		return fmt.Errorf("%w on %s: it closed the connection", ErrNoResponse, c.socket)
 	case errors.Is(err, ErrNotEvictd):
 		return fmt.Errorf("%s: %w", c.socket, err)
 	}

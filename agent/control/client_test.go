@@ -65,7 +65,7 @@ func TestClientWithOtherServers(t *testing.T) {
 	}{
 		{"not HTTP", "SSH-2.0-OpenSSH_9.2\r\n", ErrNotEvictd, "malformed HTTP response"},
 		{"binary", "\x00\x01\x02\xff\xfe\r\n\r\n", ErrNotEvictd, "malformed HTTP"},
-		{"nothing", "", ErrNoAnswer, "closed the connection"},
+		{"nothing", "", ErrNoResponse, "closed the connection"},
 		{"HTML", httpResponse("200 OK", "text/html", "<html>"), ErrNotEvictd, `"text/html"`},
 		{"another HTTP server", httpResponse("404 Not Found", "text/plain", "404 page not found"), ErrNotEvictd, "404 Not Found"},
 		{"not JSON", httpResponse("200 OK", asJSON, "{"), ErrNotEvictd, "unexpected end of JSON input"},
@@ -74,7 +74,7 @@ func TestClientWithOtherServers(t *testing.T) {
 		{"an unknown signal", httpResponse("200 OK", asJSON, `{"signals":[{"signal":"cpu.available"}]}`), ErrNotEvictd, "unsupported eviction signal"},
 		{"a string for a number", httpResponse("200 OK", asJSON, `{"pid":"x"}`), ErrNotEvictd, "cannot unmarshal string"},
 		{"deep", httpResponse("200 OK", asJSON, strings.Repeat("[", 1<<20)), ErrNotEvictd, "exceeded max depth"},
-		{"short", "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{", ErrNoAnswer, "closed the connection"},
+		{"short", "HTTP/1.1 200 OK\r\nContent-Type: application/json\r\nContent-Length: 100\r\n\r\n{", ErrNoResponse, "closed the connection"},
 		{"huge", httpResponse("200 OK", asJSON, strings.Repeat(" ", maxResponse+1)), ErrNotEvictd, "longer than 16Mi"},
 		{"huge header", "HTTP/1.1 200 OK\r\nX: " + strings.Repeat("x", 1<<20) + "\r\n\r\n", ErrNotEvictd, "header"},
 		{"a redirect", "HTTP/1.1 302 Found\r\nLocation: http://localhost:1/\r\nContent-Length: 0\r\n\r\n", ErrNotEvictd, "302 Found"},
@@ -120,8 +120,8 @@ func TestClientTimesOut(t *testing.T) {
 				<-hang
 			}))
 			client.http.Timeout = 200 * time.Millisecond
-			if _, err := client.Status(context.Background()); !errors.Is(err, ErrNoAnswer) {
-				t.Errorf("Status() = %v; want %v", err, ErrNoAnswer)
+			if _, err := client.Status(context.Background()); !errors.Is(err, ErrNoResponse) {
+				t.Errorf("Status() = %v; want %v", err, ErrNoResponse)
 			}
 			ctx, cancel := context.WithCancel(t.Context())
 			cancel()

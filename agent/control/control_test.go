@@ -90,20 +90,20 @@ func TestStatusAndRecords(t *testing.T) {
 		Signals: []SignalStatus{
 			{Signal: signal.MemoryAvailable, Status: Observed, Thresholds: List[ThresholdStatus]{{Value: "100Mi"}}},
 		},
-		Conditions:     List[signal.Condition]{signal.MemoryPressure},
-		Lanes:          List[Lane]{{Name: "poll", Up: true, PeriodSeconds: &period}},
-		Layout:         "single",
-		Filesystems:    List[Filesystem]{{Name: "nodefs", Path: "/var/lib/kubelet", AvailableBytes: new(int64(7)), ReadOnly: true, Error: "hung"}},
-		Pods:           Pods{Count: 3, Eligible: 2},
-		Reclaims:       List[Reclaim]{{Kind: evict.ReclaimImages, Reason: "pressure", Signal: signal.NodeFsAvailable, Removed: List[string]{"a"}, Deficit: 9, Freed: 7, TookSeconds: 1.5}},
-		WouldBeVictims: List[WouldBeVictim]{{Pod: "default/web", UID: "w"}},
-		Victims:        List[evict.Victim]{{UID: "u", Pod: "default/hog", Signal: evict.Key{Signal: signal.MemoryAvailable}, Status: evict.Stuck}},
-		Futile:         List[evict.Futility]{{Signal: signal.MemoryAvailable, Deficit: 5, Until: now}},
-		Records:        List[evict.Record]{{Pod: "default/hog", Cause: "memory.available", Hard: true, Decided: now}},
-		Shutdown:       Shutdown{Phase: "idle", Why: List[string]{"a kubelet"}, Groups: List[ShutdownGroup]{}},
-		Config:         Config{Files: List[string]{"/etc/evictd/config.yaml"}, LoadedAt: now, Changed: List[ConfigChange]{{Field: "dryRun", After: "true"}}, NeedsRestart: List[string]{"cgroupRoot"}},
-		Warnings:       List[string]{"<odd> & \x1b[2J"},
-		Runtime:        Runtime{Endpoint: "unix:///run/x", Connected: true, LastSync: now},
+		Conditions:    List[signal.Condition]{signal.MemoryPressure},
+		Lanes:         List[Lane]{{Name: "poll", Up: true, PeriodSeconds: &period}},
+		Layout:        "single",
+		Filesystems:   List[Filesystem]{{Name: "nodefs", Path: "/var/lib/kubelet", AvailableBytes: new(int64(7)), ReadOnly: true, Error: "hung"}},
+		Pods:          Pods{Count: 3, Eligible: 2},
+		Reclaims:      List[Reclaim]{{Kind: evict.ReclaimImages, Reason: "pressure", Signal: signal.NodeFsAvailable, Removed: List[string]{"a"}, Deficit: 9, Freed: 7, TookSeconds: 1.5}},
+		DryRunVictims: List[DryRunVictim]{{Pod: "default/web", UID: "w"}},
+		Victims:       List[evict.Victim]{{UID: "u", Pod: "default/hog", Signal: evict.ThresholdKey{Signal: signal.MemoryAvailable}, Status: evict.Stuck}},
+		Futile:        List[evict.Futility]{{Signal: signal.MemoryAvailable, Deficit: 5, Until: now}},
+		Records:       List[evict.Record]{{Pod: "default/hog", Cause: "memory.available", Hard: true, Decided: now}},
+		Shutdown:      Shutdown{Phase: "idle", Why: List[string]{"a kubelet"}, Groups: List[ShutdownGroup]{}},
+		Config:        Config{Files: List[string]{"/etc/evictd/config.yaml"}, LoadedAt: now, Changed: List[ConfigChange]{{Field: "dryRun", After: "true"}}, NeedsRestart: List[string]{"cgroupRoot"}},
+		Warnings:      List[string]{"<odd> & \x1b[2J"},
+		Runtime:       Runtime{Endpoint: "unix:///run/x", Connected: true, LastSync: now},
 	}
 	client := NewClient(serve(t, &daemon{status: want}))
 	got, err := client.Status(t.Context())
@@ -136,7 +136,7 @@ func TestExplain(t *testing.T) {
 			return Explanation{}, errors.New("the first observation is not complete yet")
 		}
 		return Explanation{Signal: s, Ranking: List[Candidate]{{
-			Ranked: evict.Ranked{Pod: "default/hog", Over: true, Usage: 5}, QoS: evict.BestEffort, Why: "because",
+			Ranked: evict.Ranked{Pod: "default/hog", OverRequest: true, Usage: 5}, QoS: evict.BestEffort, Why: "because",
 		}}}, nil
 	}}))
 	e, err := client.Explain(t.Context(), signal.NodeFsAvailable)
@@ -322,8 +322,8 @@ func TestServeEndsWhileASourceHangs(t *testing.T) {
 	if err := <-done; err != nil {
 		t.Errorf("Serve() = %v; want nil", err)
 	}
-	if err := <-answered; !errors.Is(err, ErrNoAnswer) {
-		t.Errorf("Explain() of a daemon that ends = %v; want %v", err, ErrNoAnswer)
+	if err := <-answered; !errors.Is(err, ErrNoResponse) {
+		t.Errorf("Explain() of a daemon that ends = %v; want %v", err, ErrNoResponse)
 	}
 }
 

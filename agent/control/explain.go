@@ -20,11 +20,11 @@ type Explanation struct {
 	Ranking List[Candidate] `json:"ranking"`
 	// Exempt lists the pods that are never evicted, or not now.
 	Exempt List[evict.Exempt] `json:"exempt"`
-	// NotOurs lists containers on this host that don't belong to the runtime.
+	// ForeignContainers lists containers on this host that don't belong to the runtime.
 	// evictd never kills them.
-	NotOurs List[Outsider] `json:"notOurs"`
+	ForeignContainers List[ForeignContainer] `json:"notOurs"`
 	// Memory is memory outside the two memory signals; absent for other signals.
-	Memory *LeftOut `json:"memory,omitempty"`
+	Memory *UncountedMemory `json:"memory,omitempty"`
 	// OOMScores lists the oom_score_adj of each container, including those of exempt
 	// pods, for the memory signals. It is empty if oomScoreAdj is off.
 	OOMScores List[OOMScore] `json:"oomScores"`
@@ -65,8 +65,8 @@ type DiskUsage struct {
 	By List[string] `json:"by"`
 	// AgeSeconds is the age of the oldest measurement; null if there is none.
 	AgeSeconds *float64 `json:"ageSeconds"`
-	// Short is why the measurement may be too low; empty if it is complete.
-	Short string `json:"short,omitempty"`
+	// Incomplete is why the measurement may be too low; empty if it is complete.
+	Incomplete string `json:"short,omitempty"`
 }
 
 // Container is one container of a candidate.
@@ -86,21 +86,21 @@ type OOMScore struct {
 	// and From is its source.
 	Wanted *int   `json:"wanted"`
 	From   string `json:"from,omitempty"`
-	// Least and Most are the lowest and the highest oom_score_adj of the container's
+	// Min and Most are the lowest and the highest oom_score_adj of the container's
 	// Processes, and Wrong counts those that differ from Wanted. They are null if
 	// they could not be read; Error is then the reason.
-	Least     *int   `json:"least"`
-	Most      *int   `json:"most"`
-	Processes int    `json:"processes"`
-	Wrong     *int   `json:"wrong"`
-	Error     string `json:"error,omitempty"`
+	Min        *int   `json:"least"`
+	Max        *int   `json:"most"`
+	Processes  int    `json:"processes"`
+	Mismatched *int   `json:"wrong"`
+	Error      string `json:"error,omitempty"`
 	// Group is the container's memory.oom.group: whether the OOM killer kills all
 	// of its processes together. It is null on cgroup v1.
 	Group *bool `json:"group"`
 }
 
-// Outsider is a container that does not belong to the runtime.
-type Outsider struct {
+// ForeignContainer is a container that does not belong to the runtime.
+type ForeignContainer struct {
 	Cgroup    string `json:"cgroup"`
 	Processes int    `json:"processes"`
 	// MemoryBytes is null if it could not be read.
@@ -109,8 +109,8 @@ type Outsider struct {
 	Command string `json:"command,omitempty"`
 }
 
-// LeftOut is memory that the signals don't count.
-type LeftOut struct {
+// UncountedMemory is memory that the signals don't count.
+type UncountedMemory struct {
 	// UnaccountedBytes is MemTotal − MemFree − anonymous − file − hugetlb, which is
 	// the kernel's own memory. It is null if unknown.
 	UnaccountedBytes *int64 `json:"unaccountedBytes"`
@@ -119,10 +119,10 @@ type LeftOut struct {
 	SwapFreeBytes  *int64 `json:"swapFreeBytes"`
 }
 
-// Why returns in words the rank of the pod at index i: what it uses, and by which
+// RankReason returns in words the rank of the pod at index i: what it uses, and by which
 // criterion it follows the one before it. The criteria are those of
 // evict.Policy.Rank, in the same order.
-func Why(s signal.Signal, ranked []evict.Ranked, i int) string {
+func RankReason(s signal.Signal, ranked []evict.Ranked, i int) string {
 	r := ranked[i]
 	var b strings.Builder
 	switch {
@@ -132,9 +132,9 @@ func Why(s signal.Signal, ranked []evict.Ranked, i int) string {
 		fmt.Fprintf(&b, "runs %d tasks", r.Usage)
 	case s.IsInodes():
 		fmt.Fprintf(&b, "uses %d inodes", r.Usage)
-	case r.Over && r.Request == 0:
+	case r.OverRequest && r.Request == 0:
 		fmt.Fprintf(&b, "uses %s and has no request", Amount(s, r.Usage))
-	case r.Over:
+	case r.OverRequest:
 		fmt.Fprintf(&b, "uses %s, %s above its request of %s", Amount(s, r.Usage), Amount(s, r.Usage-r.Request), Amount(s, r.Request))
 	default:
 		fmt.Fprintf(&b, "uses %s, within its request of %s", Amount(s, r.Usage), Amount(s, r.Request))
@@ -146,9 +146,9 @@ func Why(s signal.Signal, ranked []evict.Ranked, i int) string {
 	previous := ranked[i-1]
 	fmt.Fprintf(&b, "; after %s, which ", previous.Pod)
 	switch {
-	case previous.Over != r.Over && s.IsInodes():
+	case previous.OverRequest != r.OverRequest && s.IsInodes():
 		b.WriteString("uses inodes")
-	case previous.Over != r.Over:
+	case previous.OverRequest != r.OverRequest:
 		b.WriteString("exceeds its request")
 	case previous.Priority != r.Priority:
 		b.WriteString("has a lower priority")

@@ -18,9 +18,9 @@ type Shutdown struct {
 	// Began and Over are the times of the last shutdown of this boot. Began is
 	// absent if there was none, Over also while one is in progress. CalledOff
 	// reports whether it was canceled.
-	Began     time.Time `json:"began,omitzero"`
-	Over      time.Time `json:"over,omitzero"`
-	CalledOff bool      `json:"calledOff"`
+	Began    time.Time `json:"began,omitzero"`
+	Ended    time.Time `json:"over,omitzero"`
+	Canceled bool      `json:"calledOff"`
 
 	// Why lists every reason why evictd stops no pods; it is empty if evictd does.
 	// DryRun reports whether evictd would only report the pods.
@@ -39,7 +39,7 @@ type Shutdown struct {
 	// the inhibitor lock.
 	NeedsSeconds float64  `json:"needsSeconds"`
 	LimitSeconds *float64 `json:"limitSeconds"`
-	Held         bool     `json:"held"`
+	Inhibited    bool     `json:"held"`
 	// LogindError is an error of logind, or a problem with its limit.
 	LogindError string `json:"logindError,omitempty"`
 
@@ -48,7 +48,7 @@ type Shutdown struct {
 	// Current is the index of the group that stops now, null if none does.
 	Current *int `json:"current"`
 
-	Last shutdown.Last `json:"last"`
+	Last shutdown.LastBoot `json:"last"`
 }
 
 // ShutdownGroup is a group and its pods.

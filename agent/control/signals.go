@@ -55,33 +55,33 @@ type ThresholdStatus struct {
 	// Since is when it was first met, and Past whether its grace period is over.
 	Since time.Time `json:"since,omitzero"`
 	Past  bool      `json:"past"`
-	// HeldByCache reports whether file cache caused the crossing. evictd then waits
+	// Waiting reports whether file cache caused the crossing. evictd then waits
 	// before it acts.
-	HeldByCache bool `json:"heldByCache"`
+	Waiting bool `json:"heldByCache"`
 }
 
-// Signals returns the status of every signal, in order, from the inputs and the
+// SignalStatuses returns the status of every signal, in order, from the inputs and the
 // result of the last step. Waiting are the thresholds that file cache crossed.
-func Signals(p *evict.Policy, observed signal.Observations, state *evict.State, waiting []evict.Key, now time.Time) []SignalStatus {
+func SignalStatuses(p *evict.Policy, observed signal.Observations, state *evict.State, waiting []evict.ThresholdKey, now time.Time) []SignalStatus {
 	all := make([]SignalStatus, signal.Count)
 	for i := range all {
 		all[i] = signalStatus(signal.Signal(i), observed[i], now)
 	}
 	for _, t := range p.Thresholds {
 		s := &all[t.Signal]
-		key := evict.Key{Signal: t.Signal, Soft: !t.Hard(), Copy: t.Copy}
+		key := evict.ThresholdKey{Signal: t.Signal, Soft: !t.Hard(), Derived: t.Derived}
 		status := ThresholdStatus{
 			Value:        t.Value.String(),
 			Quantity:     amount(t.Value, s.Capacity),
 			Soft:         key.Soft,
-			Derived:      t.Copy,
+			Derived:      t.Derived,
 			GraceSeconds: t.Grace.Seconds(),
 			MinReclaim:   amount(t.MinReclaim, s.Capacity),
-			HeldByCache:  slices.Contains(waiting, key),
+			Waiting:      slices.Contains(waiting, key),
 		}
 		for _, timer := range state.Timers {
 			if timer.Threshold == key {
-				status.Met, status.Since, status.Past = true, timer.Since, timer.Past
+				status.Met, status.Since, status.Past = true, timer.Since, timer.Active
 			}
 		}
 		s.Thresholds = append(s.Thresholds, status)

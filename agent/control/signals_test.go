@@ -29,19 +29,19 @@ func TestSignals(t *testing.T) {
 		{Threshold: signal.Threshold{Signal: signal.MemoryAvailable, Value: value(t, "1Gi"), MinReclaim: value(t, "50%")}},
 		{Threshold: signal.Threshold{Signal: signal.NodeFsAvailable, Value: value(t, "10%")}},
 		{Threshold: signal.Threshold{Signal: signal.MemoryAvailable, Value: value(t, "25%"), Grace: 90 * time.Second}},
-		{Threshold: signal.Threshold{Signal: signal.AllocatableMemoryAvailable, Value: value(t, "1Gi")}, Copy: true},
+		{Threshold: signal.Threshold{Signal: signal.AllocatableMemoryAvailable, Value: value(t, "1Gi")}, Derived: true},
 	}}
 	observed := signal.Observations{
 		signal.MemoryAvailable: {Status: signal.Observed, Available: -5, Capacity: 10 * gib, Time: now.Add(-250 * time.Millisecond)},
 		signal.NodeFsAvailable: {Status: signal.Unreadable, Available: 7, Capacity: 7, Time: now.Add(-time.Second), Err: errors.New("statfs: i/o error")},
 		signal.PIDAvailable:    {Status: signal.Observed, Available: 3, Capacity: 9},
 	}
-	hard, soft := evict.Key{Signal: signal.MemoryAvailable}, evict.Key{Signal: signal.MemoryAvailable, Soft: true}
+	hard, soft := evict.ThresholdKey{Signal: signal.MemoryAvailable}, evict.ThresholdKey{Signal: signal.MemoryAvailable, Soft: true}
 	state := &evict.State{Timers: []evict.Timer{
 		{Threshold: hard, Since: now.Add(-time.Second)},
-		{Threshold: soft, Since: now.Add(-2 * time.Minute), Past: true},
+		{Threshold: soft, Since: now.Add(-2 * time.Minute), Active: true},
 	}}
-	got := Signals(p, observed, state, []evict.Key{hard}, now)
+	got := SignalStatuses(p, observed, state, []evict.ThresholdKey{hard}, now)
 	if len(got) != int(signal.Count) {
 		t.Fatalf("Signals() has %d signals; want %d", len(got), signal.Count)
 	}
@@ -49,7 +49,7 @@ func TestSignals(t *testing.T) {
 		signal.MemoryAvailable: {
 			Signal: signal.MemoryAvailable, Status: Observed, Available: number[int64](-5), Capacity: number[int64](10 * gib), AgeSeconds: number(0.25),
 			Thresholds: List[ThresholdStatus]{
-				{Value: "1Gi", Quantity: number[int64](gib), MinReclaim: number[int64](5 * gib), Met: true, Since: now.Add(-time.Second), HeldByCache: true},
+				{Value: "1Gi", Quantity: number[int64](gib), MinReclaim: number[int64](5 * gib), Met: true, Since: now.Add(-time.Second), Waiting: true},
 				{Value: "25%", Quantity: number[int64](5 * gib / 2), Soft: true, GraceSeconds: 90, MinReclaim: number[int64](0), Met: true, Since: now.Add(-2 * time.Minute), Past: true},
 			},
 		},
@@ -80,7 +80,7 @@ func TestAddDryRun(t *testing.T) {
 		signal.MemoryAvailable: {Status: signal.Observed, Available: 100, Capacity: 1000},
 		signal.NodeFsAvailable: {Status: signal.Unreadable},
 	}
-	all := Signals(&evict.Policy{}, observed, &evict.State{}, nil, time.Now())
+	all := SignalStatuses(&evict.Policy{}, observed, &evict.State{}, nil, time.Now())
 	AddDryRun(all, [signal.Count]int64{signal.MemoryAvailable: 70, signal.NodeFsAvailable: 70, signal.PIDAvailable: 70})
 	for _, s := range all {
 		want := int64(0)
@@ -99,15 +99,15 @@ func TestAddDryRun(t *testing.T) {
 func TestWhy(t *testing.T) {
 	const mib = 1 << 20
 	memory := []evict.Ranked{
-		{Pod: "a/one", UID: "1", Over: true, Usage: 3072 * mib},
-		{Pod: "a/two", UID: "2", Over: true, Usage: 2048 * mib, Request: 512 * mib},
-		{Pod: "a/three", UID: "3", Over: true, Priority: 5, Usage: 4096 * mib, Request: 512 * mib},
+		{Pod: "a/one", UID: "1", OverRequest: true, Usage: 3072 * mib},
+		{Pod: "a/two", UID: "2", OverRequest: true, Usage: 2048 * mib, Request: 512 * mib},
+		{Pod: "a/three", UID: "3", OverRequest: true, Priority: 5, Usage: 4096 * mib, Request: 512 * mib},
 		{Pod: "a/four", UID: "4", Priority: 5, Usage: 100 * mib, Request: 512 * mib},
 		{Pod: "a/five", UID: "5", Priority: 5, Usage: 100 * mib, Request: 512 * mib},
 		{Pod: "a/six", UID: "6", Priority: 5, NoStats: true, Request: 512 * mib},
 	}
 	pids := []evict.Ranked{{Pod: "a/one", Usage: 400}, {Pod: "a/two", Usage: 30}, {Pod: "a/three", Usage: 500, Priority: 1}}
-	inodes := []evict.Ranked{{Pod: "a/one", Usage: 400, Over: true}, {Pod: "a/two", Usage: 30, Over: true}, {Pod: "a/three"}}
+	inodes := []evict.Ranked{{Pod: "a/one", Usage: 400, OverRequest: true}, {Pod: "a/two", Usage: 30, OverRequest: true}, {Pod: "a/three"}}
 	tests := []struct {
 		signal signal.Signal
 		ranked []evict.Ranked
@@ -134,7 +134,7 @@ func TestWhy(t *testing.T) {
 	}
 	for _, tt := range tests {
 		for i, want := range tt.want {
-			if got := Why(tt.signal, tt.ranked, i); got != want {
+			if got := RankReason(tt.signal, tt.ranked, i); got != want {
 				t.Errorf("Why(%v, %d) = %q; want %q", tt.signal, i, got, want)
 			}
 		}

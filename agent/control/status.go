@@ -32,8 +32,8 @@ type Status struct {
 	Pods        Pods             `json:"pods"`
 	// Victims are the pods whose eviction is in progress.
 	Victims List[evict.Victim] `json:"victims"`
-	// WouldBeVictims are the pods that dry run counts as gone.
-	WouldBeVictims List[WouldBeVictim] `json:"wouldBeVictims"`
+	// DryRunVictims are the pods that dry run counts as gone.
+	DryRunVictims List[DryRunVictim] `json:"wouldBeVictims"`
 	// Futile lists the signals that evictions can't bring above their thresholds.
 	Futile List[evict.Futility] `json:"futile"`
 	// Records are the last evictions, the oldest first.
@@ -169,9 +169,9 @@ type Config struct {
 	NeedsRestart List[string] `json:"needsRestart"`
 }
 
-// WouldBeVictim is a pod that evictd would have evicted outside dry run. It
+// DryRunVictim is a pod that evictd would have evicted outside dry run. It
 // continues to run, and counts as gone until the episode ends.
-type WouldBeVictim struct {
+type DryRunVictim struct {
 	Pod    string        `json:"pod"`
 	UID    string        `json:"uid"`
 	Signal signal.Signal `json:"signal"`

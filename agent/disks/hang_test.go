@@ -25,8 +25,8 @@ func emptyDir(t *testing.T, root, uid, name string, mib int) string {
 	return dir
 }
 
-func used(u *Usages, uid, volume string) (bytes int64) {
-	for _, v := range u.Of(&Subject{UID: uid}).Volumes {
+func used(u *UsageMeter, uid, volume string) (bytes int64) {
+	for _, v := range u.Usage(&Pod{UID: uid}).Volumes {
 		if v.Name == volume {
 			bytes = v.Used
 		}
@@ -39,25 +39,25 @@ func used(u *Usages, uid, volume string) (bytes int64) {
 // later. Results that come late are used.
 func TestHungFUSE(t *testing.T) {
 	root := t.TempDir()
-	hung := Subject{UID: "hung"}
+	hung := Pod{UID: "hung"}
 	emptyDir(t, root, hung.UID, "a", 3)
 	var releases []func()
 	for i := range 2 * maxDetachedPerPod {
-		releases = append(releases, kerneltest.Hang(t, emptyDir(t, root, hung.UID, "h"+strconv.Itoa(i), 1)))
+		releases = append(releases, kerneltest.MountHanging(t, emptyDir(t, root, hung.UID, "h"+strconv.Itoa(i), 1)))
 	}
 	emptyDir(t, root, "known", "v", 1)
-	u := measuring(t, UsageOptions{Procfs: kernel.FS("/proc"), PodsDir: filepath.Join(root, "pods")}, nil)
-	u.Want([]Subject{hung, {UID: "known"}}, true)
+	u := measuring(t, UsageMeterOptions{Procfs: kernel.FS("/proc"), PodsDir: filepath.Join(root, "pods")}, nil)
+	u.SetPods([]Pod{hung, {UID: "known"}}, true)
 	eventually(t, "measurement of the other pod", func() bool { return roughly(uint64(used(u, "known", "v")), 1) })
 	eventually(t, "measurement of the hung pod's other directory", func() bool { return roughly(uint64(used(u, hung.UID, "a")), 3) })
-	eventually(t, "report of the hang", func() bool { return strings.Contains(u.Of(&hung).Short, "hangs") })
-	if h := u.Of(&hung); !h.Known {
+	eventually(t, "report of the hang", func() bool { return strings.Contains(u.Usage(&hung).Incomplete, "hangs") })
+	if h := u.Usage(&hung); !h.Known {
 		t.Errorf("Of = %+v; want Known with the part that was measured", h)
 	}
 
 	emptyDir(t, root, "later", "v", 2)
 	since := time.Now()
-	u.Want([]Subject{hung, {UID: "known"}, {UID: "later"}}, true)
+	u.SetPods([]Pod{hung, {UID: "known"}, {UID: "later"}}, true)
 	eventually(t, "measurement of the pod that started later", func() bool { return roughly(uint64(used(u, "later", "v")), 2) })
 	eventually(t, "end of the wait for the hung directories", func() bool { return u.Unmeasured(since) == "" })
 
@@ -74,9 +74,9 @@ func TestHungFUSE(t *testing.T) {
 func TestUnmeasuredIncludesNewDirectories(t *testing.T) {
 	root := t.TempDir()
 	dir := emptyDir(t, root, "u", "v", 1)
-	u := NewUsages(UsageOptions{Procfs: "/proc", PodsDir: filepath.Join(root, "pods")})
-	s := Subject{UID: "u"}
-	u.Want([]Subject{s}, true)
+	u := NewUsageMeter(UsageMeterOptions{Procfs: "/proc", PodsDir: filepath.Join(root, "pods")})
+	s := Pod{UID: "u"}
+	u.SetPods([]Pod{s}, true)
 	since := time.Now()
 	u.storePodFiles(newJob(s.UID, ""), &s, u.podFilesOf(&s, nil))
 	if got := u.Unmeasured(since); got != dir {

@@ -149,14 +149,14 @@ type worker struct {
 	locked atomic.Pointer[disk.Thread]
 }
 
-func (u *Usages) newWorker() *worker {
+func (u *UsageMeter) newWorker() *worker {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return u.startWorker()
 }
 
 // startWorker is newWorker with mu locked.
-func (u *Usages) startWorker() *worker {
+func (u *UsageMeter) startWorker() *worker {
 	t := &worker{jobs: make(chan func(), 1)} // sending does not wait for the worker to be scheduled
 	u.jobs.threads[t] = struct{}{}
 	go func() {
@@ -174,7 +174,7 @@ func (u *Usages) startWorker() *worker {
 		u.mu.Lock()
 		delete(u.jobs.threads, t)
 		u.mu.Unlock()
-		locked.Ended()
+		locked.MarkEnded()
 	}()
 	return t
 }
@@ -186,7 +186,7 @@ func (t *worker) yield(yield bool) {
 	}
 }
 
-func (u *Usages) stopWorker() {
+func (u *UsageMeter) stopWorker() {
 	if u.worker != nil {
 		close(u.worker.jobs)
 		u.worker = nil
@@ -196,7 +196,7 @@ func (u *Usages) stopWorker() {
 // run executes a job on the worker thread and waits for it. A job without progress,
 // or that takes long, is detached with its thread, so that it does not delay
 // others. Then run waits until the budget allows the next job.
-func (u *Usages) run(ctx context.Context, j *job, progress func() uint64, do func(pause func())) {
+func (u *UsageMeter) run(ctx context.Context, j *job, progress func() uint64, do func(pause func())) {
 	if u.worker == nil {
 		u.worker = u.newWorker()
 	}
@@ -230,7 +230,7 @@ func (u *Usages) run(ctx context.Context, j *job, progress func() uint64, do fun
 // waitFor waits until a job has returned. It returns false once the job has made no
 // progress for stall, or has not returned after limit. A throttled job counts as
 // progressing.
-func (u *Usages) waitFor(j *job, progress func() uint64, stall, limit time.Duration) bool {
+func (u *UsageMeter) waitFor(j *job, progress func() uint64, stall, limit time.Duration) bool {
 	timer := time.NewTimer(stall)
 	defer timer.Stop()
 	began := time.Now()
@@ -256,7 +256,7 @@ func (u *Usages) waitFor(j *job, progress func() uint64, stall, limit time.Durat
 }
 
 // watchDetached waits for a detached job and logs it if it hangs.
-func (u *Usages) watchDetached(j *job, progress func() uint64) {
+func (u *UsageMeter) watchDetached(j *job, progress func() uint64) {
 	if u.waitFor(j, progress, hangTimeout-stallTimeout, math.MaxInt64) {
 		return
 	}
@@ -274,7 +274,7 @@ func (u *Usages) watchDetached(j *job, progress func() uint64) {
 	notify(u.wake)
 }
 
-func (u *Usages) jobEnded(j *job) {
+func (u *UsageMeter) jobEnded(j *job) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if j.logged {
@@ -288,7 +288,7 @@ func (u *Usages) jobEnded(j *job) {
 
 // throttle pauses a job for wait, or until ctx ends. Shorter waits than minThrottle
 // are skipped: the budget adds them up to a later one.
-func (u *Usages) throttle(ctx context.Context, j *job, wait time.Duration) {
+func (u *UsageMeter) throttle(ctx context.Context, j *job, wait time.Duration) {
 	if wait < minThrottle {
 		return
 	}

@@ -30,8 +30,8 @@ func TestHungDirectories(t *testing.T) {
 		var mu sync.Mutex
 		walks := map[string]int{}
 		root := t.TempDir()
-		u := NewUsages(UsageOptions{Procfs: "/nowhere"})
-		u.measure = func(_ context.Context, _ *disk.Walker, path string, _ bool) (Measured, error) {
+		u := NewUsageMeter(UsageMeterOptions{Procfs: "/nowhere"})
+		u.measure = func(_ context.Context, _ *disk.Walker, path string, _ bool) (Measurement, error) {
 			name := filepath.Base(path)
 			mu.Lock()
 			walks[name]++
@@ -39,12 +39,12 @@ func TestHungDirectories(t *testing.T) {
 			if strings.HasPrefix(name, "hung") {
 				<-release
 			}
-			return Measured{Usage: disk.Usage{Bytes: 5, Inodes: 1}, By: "walk"}, nil
+			return Measurement{Usage: disk.Usage{Bytes: 5, Inodes: 1}, Method: "walk"}, nil
 		}
-		subject := func(uid string, names ...string) Subject {
-			s := Subject{UID: uid}
+		subject := func(uid string, names ...string) Pod {
+			s := Pod{UID: uid}
 			for _, name := range names {
-				s.Containers = append(s.Containers, evict.ContainerHandle{ID: name, Name: name, LogPath: filepath.Join(root, name, "0.log")})
+				s.Containers = append(s.Containers, evict.RunningContainer{ID: name, Name: name, LogPath: filepath.Join(root, name, "0.log")})
 			}
 			return s
 		}
@@ -55,22 +55,22 @@ func TestHungDirectories(t *testing.T) {
 		// By name the hung directories come first; that must not put their pods
 		// first.
 		hung, partly, other := subject("a", many...), subject("b", "hung", "log"), subject("c", "main")
-		subjects := []Subject{hung, partly, other}
+		subjects := []Pod{hung, partly, other}
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- u.Run(ctx) }()
-		u.Want(subjects, true)
+		u.SetPods(subjects, true)
 		time.Sleep(3 * stallTimeout)
 		synctest.Wait()
-		if got := u.Of(&other).Logs["main"]; got.Bytes != 5 {
+		if got := u.Usage(&other).Logs["main"]; got.Bytes != 5 {
 			t.Errorf("after %v the other pod is %+v; want it measured", 3*stallTimeout, got)
 		}
 		time.Sleep(5 * time.Second)
 		synctest.Wait()
-		if h := u.Of(&partly); !h.Known || h.Logs["log"].Bytes != 5 || !h.Logs["hung"].At.IsZero() {
+		if h := u.Usage(&partly); !h.Known || h.Logs["log"].Bytes != 5 || !h.Logs["hung"].At.IsZero() {
 			t.Errorf("pod with one hung directory: %+v; want the other directory measured", h)
 		}
-		if h := u.Of(&hung); h.Known {
+		if h := u.Usage(&hung); h.Known {
 			t.Errorf("pod without a measurement: %+v; want Known = false", h)
 		}
 		if lacks := u.Unmeasured(time.Now().Add(-time.Second)); lacks != "" {
@@ -88,16 +88,16 @@ func TestHungDirectories(t *testing.T) {
 			t.Errorf("%d walks hang; want %d", total, want)
 		}
 		later := subject("d", "late")
-		u.Want(append(subjects, later), true)
+		u.SetPods(append(subjects, later), true)
 		time.Sleep(stallTimeout)
 		synctest.Wait()
-		if got := u.Of(&later).Logs["late"]; got.Bytes != 5 {
+		if got := u.Usage(&later).Logs["late"]; got.Bytes != 5 {
 			t.Errorf("pod that started later is %+v; want it measured", got)
 		}
 		close(release)
 		time.Sleep(time.Minute)
 		synctest.Wait()
-		if h := u.Of(&hung); h.Logs["hung0"].Bytes != 5 || h.Logs[many[len(many)-1]].Bytes != 5 {
+		if h := u.Usage(&hung); h.Logs["hung0"].Bytes != 5 || h.Logs[many[len(many)-1]].Bytes != 5 {
 			t.Errorf("after all returned: %+v; want all measured", h)
 		}
 		if u.jobs.hung != 0 || u.jobs.slow != 0 || len(u.jobs.slowByPod) != 0 || len(u.jobs.detachedByPod) != 0 || len(u.jobs.threads) != 1 {
@@ -143,35 +143,35 @@ func (c *threadTimes) total() time.Duration {
 // Large directories of a pod, whose walks take long, do not delay other pods.
 func TestLargeDirectories(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		u := NewUsages(UsageOptions{Procfs: "/nowhere"})
+		u := NewUsageMeter(UsageMeterOptions{Procfs: "/nowhere"})
 		var cpu threadTimes
 		u.cpu = cpu.read
-		u.measure = func(ctx context.Context, w *disk.Walker, path string, _ bool) (Measured, error) {
+		u.measure = func(ctx context.Context, w *disk.Walker, path string, _ bool) (Measurement, error) {
 			for ctx.Err() == nil && strings.HasPrefix(path, "/logs/a") {
 				cpu.work(time.Millisecond)
 				w.Pause()
 			}
-			return Measured{Usage: disk.Usage{Bytes: 5}, By: "walk"}, nil
+			return Measurement{Usage: disk.Usage{Bytes: 5}, Method: "walk"}, nil
 		}
-		large, other := Subject{UID: "a"}, Subject{UID: "b"}
+		large, other := Pod{UID: "a"}, Pod{UID: "b"}
 		for i := range 2 * maxDetachedPerPod {
 			name := "a" + strconv.Itoa(i)
-			large.Containers = append(large.Containers, evict.ContainerHandle{ID: name, Name: name, LogPath: "/logs/" + name + "/0.log"})
+			large.Containers = append(large.Containers, evict.RunningContainer{ID: name, Name: name, LogPath: "/logs/" + name + "/0.log"})
 		}
-		other.Containers = []evict.ContainerHandle{{ID: "b", Name: "b", LogPath: "/logs/b/0.log"}}
+		other.Containers = []evict.RunningContainer{{ID: "b", Name: "b", LogPath: "/logs/b/0.log"}}
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- u.Run(ctx) }()
-		u.Want([]Subject{large, other}, true)
+		u.SetPods([]Pod{large, other}, true)
 		time.Sleep(2 * slowTimeout)
 		synctest.Wait()
-		first := u.Of(&other).Logs["b"]
+		first := u.Usage(&other).Logs["b"]
 		if first.Bytes != 5 {
 			t.Errorf("after %v the other pod is %+v; want it measured", 2*slowTimeout, first)
 		}
 		time.Sleep(10 * time.Second)
 		synctest.Wait()
-		if again := u.Of(&other).Logs["b"]; !again.At.After(first.At) {
+		if again := u.Usage(&other).Logs["b"]; !again.At.After(first.At) {
 			t.Errorf("after 10s more the other pod was measured at %v; want it later than %v", again.At, first.At)
 		}
 		if u.jobs.slow != maxSlowPerPod {
@@ -193,10 +193,10 @@ func TestIntermediateResultCounts(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	u := NewUsages(UsageOptions{Procfs: "/nowhere"})
+	u := NewUsageMeter(UsageMeterOptions{Procfs: "/nowhere"})
 	began, counted, release := make(chan struct{}), make(chan struct{}), make(chan struct{})
 	var once sync.Once // on a slow machine the directory is due again before the test ends
-	u.measure = func(ctx context.Context, w *disk.Walker, path string, _ bool) (Measured, error) {
+	u.measure = func(ctx context.Context, w *disk.Walker, path string, _ bool) (Measurement, error) {
 		once.Do(func() {
 			close(began)
 			if _, err := w.Usage(ctx, path); err != nil {
@@ -205,16 +205,16 @@ func TestIntermediateResultCounts(t *testing.T) {
 			close(counted)
 		})
 		<-release
-		return Measured{}, errors.New("boom")
+		return Measurement{}, errors.New("boom")
 	}
-	s := Subject{UID: "u", Containers: []evict.ContainerHandle{{ID: "c", Name: "c", LogPath: filepath.Join(root, "logs/c/0.log")}}}
+	s := Pod{UID: "u", Containers: []evict.RunningContainer{{ID: "c", Name: "c", LogPath: filepath.Join(root, "logs/c/0.log")}}}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- u.Run(ctx) }()
-	u.Want([]Subject{s}, true)
+	u.SetPods([]Pod{s}, true)
 	<-began
 	<-counted
-	if h := u.Of(&s); h.Logs["c"].Inodes != 41 || !strings.Contains(h.Logs["c"].Short, "has not ended") || h.Oldest.IsZero() {
+	if h := u.Usage(&s); h.Logs["c"].Inodes != 41 || !strings.Contains(h.Logs["c"].Incomplete, "has not ended") || h.Oldest.IsZero() {
 		t.Errorf("Of during the walk = %+v; want 41 inodes so far", h)
 	}
 	close(release)
@@ -236,26 +236,26 @@ func nice(t *testing.T) int {
 // Walks run at the lowest priority while no disk is low. While a disk is low they
 // run at ordinary priority, not at that of evictd; so do walks that began before.
 func TestWalkPriority(t *testing.T) {
-	kerneltest.NeedsRaise(t)
+	kerneltest.RequireRaisePriority(t)
 	ordinary := max(0, nice(t))
-	u := NewUsages(UsageOptions{Procfs: "/nowhere"})
+	u := NewUsageMeter(UsageMeterOptions{Procfs: "/nowhere"})
 	seen, goOn := make(chan int), make(chan struct{})
-	u.measure = func(context.Context, *disk.Walker, string, bool) (Measured, error) {
+	u.measure = func(context.Context, *disk.Walker, string, bool) (Measurement, error) {
 		seen <- nice(t)
 		<-goOn
 		seen <- nice(t)
 		<-goOn
-		return Measured{By: "walk"}, nil
+		return Measurement{Method: "walk"}, nil
 	}
-	s := Subject{UID: "u", Containers: []evict.ContainerHandle{{ID: "c", Name: "c", LogPath: "/logs/c/0.log"}}}
+	s := Pod{UID: "u", Containers: []evict.RunningContainer{{ID: "c", Name: "c", LogPath: "/logs/c/0.log"}}}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- u.Run(ctx) }()
-	u.Want([]Subject{s}, false)
+	u.SetPods([]Pod{s}, false)
 	if got := <-seen; got != 19 {
 		t.Errorf("while no disk is low: nice %d; want 19", got)
 	}
-	u.Want([]Subject{s}, true)
+	u.SetPods([]Pod{s}, true)
 	goOn <- struct{}{}
 	if got := <-seen; got != ordinary {
 		t.Errorf("walk in flight when a disk becomes low: nice %d; want %d", got, ordinary)
@@ -264,7 +264,7 @@ func TestWalkPriority(t *testing.T) {
 	if got := <-seen; got != ordinary {
 		t.Errorf("while a disk is low: nice %d; want %d", got, ordinary)
 	}
-	u.Want([]Subject{s}, false)
+	u.SetPods([]Pod{s}, false)
 	goOn <- struct{}{}
 	if got := <-seen; got != 19 {
 		t.Errorf("after the disk is no longer low: nice %d; want 19", got)
@@ -280,12 +280,12 @@ func TestWalkPriority(t *testing.T) {
 // much there is to walk.
 func TestWalkBudget(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		u := NewUsages(UsageOptions{Procfs: "/nowhere"})
+		u := NewUsageMeter(UsageMeterOptions{Procfs: "/nowhere"})
 		var cpu threadTimes
 		u.cpu = cpu.read
 		var mu sync.Mutex
 		walks := map[string]int{}
-		u.measure = func(_ context.Context, w *disk.Walker, path string, _ bool) (Measured, error) {
+		u.measure = func(_ context.Context, w *disk.Walker, path string, _ bool) (Measurement, error) {
 			for range 100 { // 100 ms of work in all
 				cpu.work(time.Millisecond)
 				w.Pause()
@@ -293,17 +293,17 @@ func TestWalkBudget(t *testing.T) {
 			mu.Lock()
 			walks[path]++
 			mu.Unlock()
-			return Measured{By: "walk"}, nil
+			return Measurement{Method: "walk"}, nil
 		}
-		var subjects []Subject
+		var subjects []Pod
 		for i := range 20 {
 			name := strconv.Itoa(i)
-			subjects = append(subjects, Subject{UID: name, Containers: []evict.ContainerHandle{{ID: name, Name: name, LogPath: "/logs/" + name + "/0.log"}}})
+			subjects = append(subjects, Pod{UID: name, Containers: []evict.RunningContainer{{ID: name, Name: name, LogPath: "/logs/" + name + "/0.log"}}})
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- u.Run(ctx) }()
-		u.Want(subjects, true)
+		u.SetPods(subjects, true)
 		began := time.Now()
 		time.Sleep(100 * time.Second)
 		// Each walk may have used a little more than it was charged for.

@@ -8,7 +8,7 @@ import (
 	"time"
 
 	"github.com/evictd/evictd/agent/evict"
-	"github.com/evictd/evictd/agent/pace"
+	"github.com/evictd/evictd/agent/pollinterval"
 	"github.com/evictd/evictd/cri"
 	"github.com/evictd/evictd/kernel/disk"
 )
@@ -40,7 +40,7 @@ func (w *Watch) locateAll(ctx context.Context, changed <-chan struct{}) {
 		}
 		w.updateLayout()
 		if wait == queryInterval {
-			wait = pace.Together(time.Now(), queryInterval)
+			wait = pollinterval.AlignedWait(time.Now(), queryInterval)
 		}
 		if !waitForChange(ctx, changed, wait) {
 			return

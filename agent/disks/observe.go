@@ -7,7 +7,7 @@ import (
 	"math"
 	"time"
 
-	"github.com/evictd/evictd/agent/pace"
+	"github.com/evictd/evictd/agent/pollinterval"
 	"github.com/evictd/evictd/agent/signal"
 	"github.com/evictd/evictd/kernel/disk"
 )
@@ -31,9 +31,9 @@ const (
 // observe reads one filesystem, at an adaptive interval, until ctx ends.
 func (w *Watch) observe(ctx context.Context, r Role) {
 	var reading singleCalls[disk.Space]
-	paces := [2]pace.Pace{
-		{Least: minFillBytes, Fastest: minReadInterval, Slowest: maxReadInterval, Low: lowReadInterval},
-		{Least: minFillInodes, Fastest: minReadInterval, Slowest: maxReadInterval, Low: lowReadInterval},
+	paces := [2]pollinterval.Interval{
+		{MinRate: minFillBytes, Min: minReadInterval, Max: maxReadInterval, BelowAll: lowReadInterval},
+		{MinRate: minFillInodes, Min: minReadInterval, Max: maxReadInterval, BelowAll: lowReadInterval},
 	}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -50,8 +50,8 @@ func (w *Watch) observe(ctx context.Context, r Role) {
 		f := &w.filesystems[r]
 		if f.path != path || f.mount != on {
 			path, on = f.path, f.mount
-			paces[0].Forget()
-			paces[1].Forget()
+			paces[0].Reset()
+			paces[1].Reset()
 		}
 		w.mu.Unlock()
 		if path == "" {
@@ -62,14 +62,14 @@ func (w *Watch) observe(ctx context.Context, r Role) {
 		space, err := reading.get("statfs of "+target).call(callTimeout, func() (disk.Space, error) { return w.read(target) })
 		wait := w.record(r, path, space, err, &paces)
 		if wait == maxReadInterval {
-			wait = pace.Together(time.Now(), maxReadInterval)
+			wait = pollinterval.AlignedWait(time.Now(), maxReadInterval)
 		}
 		timer.Reset(wait)
 	}
 }
 
 // record stores a reading and returns the time until the next one.
-func (w *Watch) record(r Role, path string, space disk.Space, err error, paces *[2]pace.Pace) time.Duration {
+func (w *Watch) record(r Role, path string, space disk.Space, err error, paces *[2]pollinterval.Interval) time.Duration {
 	now := time.Now()
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -94,12 +94,12 @@ func (w *Watch) record(r Role, path string, space disk.Space, err error, paces *
 
 	available, inodesFree := signed(space.Available), signed(space.InodesFree)
 	marks := levels(w.thresholds[bytes], signed(space.Bytes))
-	paces[0].Saw(now, available)
+	paces[0].Observe(now, available)
 	f.period = paces[0].Next(marks)
 	crossed := countAbove(marks, available) != countAbove(marks, signed(before.Available))
 	if space.CountsInodes {
 		marks := levels(w.thresholds[inodes], signed(space.Inodes))
-		paces[1].Saw(now, inodesFree)
+		paces[1].Observe(now, inodesFree)
 		f.period = min(f.period, paces[1].Next(marks))
 		crossed = crossed || countAbove(marks, inodesFree) != countAbove(marks, signed(before.InodesFree))
 	}

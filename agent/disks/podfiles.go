@@ -52,7 +52,7 @@ type volume struct {
 // locatePods searches for the directories of all subjects, each pod in a job of its
 // own, so that a directory that hangs delays only its own pod. Late results are
 // used.
-func (u *Usages) locatePods(ctx context.Context) {
+func (u *UsageMeter) locatePods(ctx context.Context) {
 	u.mu.Lock()
 	subjects := u.subjects
 	u.mu.Unlock()
@@ -103,7 +103,7 @@ func (u *Usages) locatePods(ctx context.Context) {
 
 // storePodFiles stores the paths of a pod's files, however late. It also adds them
 // to the targets in the same critical section, so that Unmeasured waits for them.
-func (u *Usages) storePodFiles(j *job, s *Subject, h *podFiles) {
+func (u *UsageMeter) storePodFiles(j *job, s *Pod, h *podFiles) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	delete(u.lookups, j.pod)
@@ -115,7 +115,7 @@ func (u *Usages) storePodFiles(j *job, s *Subject, h *podFiles) {
 }
 
 // readMounts reads the mount table. If that fails, the previous table stays.
-func (u *Usages) readMounts(ctx context.Context) {
+func (u *UsageMeter) readMounts(ctx context.Context) {
 	const table = "the mount table"
 	u.mu.Lock()
 	j := newJob(table, table)
@@ -146,7 +146,7 @@ func (u *Usages) readMounts(ctx context.Context) {
 
 // chooseTargets determines which directories are measured, from the files of the
 // subjects. mu must be locked.
-func (u *Usages) chooseTargets() {
+func (u *UsageMeter) chooseTargets() {
 	for _, p := range u.targets {
 		p.want, p.limited = false, false
 	}
@@ -163,7 +163,7 @@ func (u *Usages) chooseTargets() {
 	}
 }
 
-func (u *Usages) wantPodFiles(s *Subject, h *podFiles) {
+func (u *UsageMeter) wantPodFiles(s *Pod, h *podFiles) {
 	for _, dir := range h.layers {
 		u.wantTarget(s, dir, logFiles{dir: dir})
 	}
@@ -176,7 +176,7 @@ func (u *Usages) wantPodFiles(s *Subject, h *podFiles) {
 	}
 }
 
-func (u *Usages) wantTarget(s *Subject, key string, l logFiles) {
+func (u *UsageMeter) wantTarget(s *Pod, key string, l logFiles) {
 	if l.dir == "" {
 		return
 	}
@@ -187,11 +187,11 @@ func (u *Usages) wantTarget(s *Subject, key string, l logFiles) {
 	u.targets[key].limited = u.targets[key].limited || s.Limited
 }
 
-func (u *Usages) onHost(path string) string { return filepath.Join(u.o.Rootfs, path) }
+func (u *UsageMeter) onHost(path string) string { return filepath.Join(u.o.Rootfs, path) }
 
 // podFilesOf searches for a pod's directories. A writable layer that was found
 // before is not searched again: it does not move.
-func (u *Usages) podFilesOf(s *Subject, before *podFiles) *podFiles {
+func (u *UsageMeter) podFilesOf(s *Pod, before *podFiles) *podFiles {
 	h := &podFiles{locatedAt: time.Now(), layers: map[string]string{}, logs: map[string]logFiles{}}
 	for _, c := range s.Containers {
 		if before != nil && before.layers[c.ID] != "" {
@@ -224,7 +224,7 @@ func logsOf(path, container string) logFiles {
 //
 // A privileged container can mount anything over its root, so a directory outside
 // the runtime's directory of layers is ignored.
-func (u *Usages) layerOf(c *evict.ContainerHandle) string {
+func (u *UsageMeter) layerOf(c *evict.RunningContainer) string {
 	if c.InitPID <= 1 || u.o.LayersDir == nil {
 		return ""
 	}
@@ -264,7 +264,7 @@ var volumeKinds = map[string]evict.VolumeType{
 
 // volumesOf lists the volumes that a kubelet made for a pod. A pod of another
 // client has none.
-func (u *Usages) volumesOf(uid string) ([]volume, error) {
+func (u *UsageMeter) volumesOf(uid string) ([]volume, error) {
 	if uid == "" || uid == "." || uid == ".." || strings.ContainsAny(uid, "/\x00") {
 		return nil, nil // no valid directory name, so the pod is not a kubelet's
 	}

@@ -6,13 +6,13 @@ import (
 	"time"
 
 	"github.com/evictd/evictd/agent/evict"
-	"github.com/evictd/evictd/agent/pace"
+	"github.com/evictd/evictd/agent/pollinterval"
 )
 
 // queryLayers queries the runtime for the size of writable layers whose directories
 // were not found.
-func (u *Usages) queryLayers(ctx context.Context) {
-	query := singleCall[map[string]Measured]{what: "the container runtime's container statistics"}
+func (u *UsageMeter) queryLayers(ctx context.Context) {
+	query := singleCall[map[string]Measurement]{what: "the container runtime's container statistics"}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	var last time.Time
@@ -30,10 +30,10 @@ func (u *Usages) queryLayers(ctx context.Context) {
 		last = time.Now()
 		timer.Reset(queryRetry)
 		if !u.missingLayers() {
-			timer.Reset(pace.Together(time.Now(), queryInterval))
+			timer.Reset(pollinterval.AlignedWait(time.Now(), queryInterval))
 			continue
 		}
-		layers, err := query.call(2*callTimeout, func() (map[string]Measured, error) { return u.o.Layers(ctx) })
+		layers, err := query.call(2*callTimeout, func() (map[string]Measurement, error) { return u.o.RuntimeLayers(ctx) })
 		if err != nil {
 			u.o.Log.Debug("could not read sizes of writable layers from the container runtime", "error", err)
 			continue
@@ -49,14 +49,14 @@ func (u *Usages) queryLayers(ctx context.Context) {
 }
 
 // missingLayers reports whether the directory of a writable layer was not found.
-func (u *Usages) missingLayers() bool {
+func (u *UsageMeter) missingLayers() bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return u.missingLayersLocked()
 }
 
 // missingLayersLocked is missingLayers with mu locked.
-func (u *Usages) missingLayersLocked() bool {
+func (u *UsageMeter) missingLayersLocked() bool {
 	for _, h := range u.pods {
 		for _, dir := range h.layers {
 			if dir == "" {
@@ -67,34 +67,34 @@ func (u *Usages) missingLayersLocked() bool {
 	return false
 }
 
-// Holding is the known disk usage of one pod.
-type Holding struct {
+// PodUsage is the known disk usage of one pod.
+type PodUsage struct {
 	// Known reports that at least a part was measured, or that there is nothing to
 	// measure. Short is the reason why the pod may use more than that; empty if all
 	// is known.
-	Known bool
-	Short string
+	Known      bool
+	Incomplete string
 	// Oldest is the time of the oldest measurement; zero without one. By lists the
 	// methods of the measurements.
-	Oldest time.Time
-	By     []string
+	Oldest  time.Time
+	Methods []string
 
-	Layers  map[string]Measured // by container ID
-	Logs    map[string]Measured
+	Layers  map[string]Measurement // by container ID
+	Logs    map[string]Measurement
 	Volumes []evict.Volume
 }
 
-// Of returns the known disk usage of a pod.
-func (u *Usages) Of(s *Subject) Holding {
+// Usage returns the known disk usage of a pod.
+func (u *UsageMeter) Usage(s *Pod) PodUsage {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	h := Holding{Layers: map[string]Measured{}, Logs: map[string]Measured{}}
+	h := PodUsage{Layers: map[string]Measurement{}, Logs: map[string]Measurement{}}
 	pod := u.pods[s.UID]
 	if pod == nil {
 		if u.lookups[s.UID].isHung() {
-			return Holding{Short: "the search for its directories hangs"}
+			return PodUsage{Incomplete: "the search for its directories hangs"}
 		}
-		return Holding{Short: "not measured yet"}
+		return PodUsage{Incomplete: "not measured yet"}
 	}
 	for _, c := range s.Containers {
 		layer := u.layers[c.ID]
@@ -122,15 +122,15 @@ func (u *Usages) Of(s *Subject) Holding {
 			Name: v.name, Type: v.kind, Medium: v.medium, Used: signed(got.Bytes), Inodes: signed(got.Inodes),
 		})
 	}
-	h.Known = !h.Oldest.IsZero() || h.Short == ""
+	h.Known = !h.Oldest.IsZero() || h.Incomplete == ""
 	return h
 }
 
 // addTarget adds the usage of a directory.
-func (h *Holding) addTarget(p *target, what string) Measured {
+func (h *PodUsage) addTarget(p *target, what string) Measurement {
 	if p == nil {
 		h.markIncomplete(what + ": not measured yet")
-		return Measured{}
+		return Measurement{}
 	}
 	got := p.soFar()
 	switch {
@@ -147,22 +147,22 @@ func (h *Holding) addTarget(p *target, what string) Measured {
 	return got
 }
 
-func (h *Holding) addMeasured(m *Measured) {
+func (h *PodUsage) addMeasured(m *Measurement) {
 	if h.Oldest.IsZero() || m.At.Before(h.Oldest) {
 		h.Oldest = m.At
 	}
-	if !slices.Contains(h.By, m.By) {
-		h.By = append(h.By, m.By)
+	if !slices.Contains(h.Methods, m.Method) {
+		h.Methods = append(h.Methods, m.Method)
 	}
-	if m.Short != "" {
-		h.markIncomplete(m.Short)
+	if m.Incomplete != "" {
+		h.markIncomplete(m.Incomplete)
 	}
 }
 
 // markIncomplete sets the reason why the pod may use more than is known. The first
 // reason stays.
-func (h *Holding) markIncomplete(why string) {
-	if h.Short == "" {
-		h.Short = why
+func (h *PodUsage) markIncomplete(why string) {
+	if h.Incomplete == "" {
+		h.Incomplete = why
 	}
 }

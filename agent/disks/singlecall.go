@@ -8,7 +8,7 @@ import (
 
 // HungError reports that a call has not returned in time.
 type HungError struct {
-	What string
+	Call string
 	// Since is when the call began, and Hung how long it had been running when the
 	// error was made.
 	Since time.Time
@@ -16,7 +16,7 @@ type HungError struct {
 }
 
 func (e *HungError) Error() string {
-	return fmt.Sprintf("%s has not returned for %v", e.What, e.Hung.Round(10*time.Millisecond))
+	return fmt.Sprintf("%s has not returned for %v", e.Call, e.Hung.Round(10*time.Millisecond))
 }
 
 // singleCall runs a call that may never return. At most one goroutine exists for

@@ -54,7 +54,7 @@ func TestSingleCall(t *testing.T) {
 			t.Errorf("%d names after all have returned; want 1", len(e.calls))
 		}
 	})
-	if s := (&HungError{What: "statfs of /x", Hung: 1234567 * time.Microsecond}).Error(); !strings.HasSuffix(s, "for 1.23s") {
+	if s := (&HungError{Call: "statfs of /x", Hung: 1234567 * time.Microsecond}).Error(); !strings.HasSuffix(s, "for 1.23s") {
 		t.Errorf("HungError = %q", s)
 	}
 }

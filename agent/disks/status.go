@@ -21,9 +21,9 @@ func (w *Watch) LayersDir() string {
 	return ""
 }
 
-// MountOf returns the mount point of a disk signal's filesystem, as this process
+// MountPoint returns the mount point of a disk signal's filesystem, as this process
 // sees it; "" while it is not known.
-func (w *Watch) MountOf(s signal.Signal) string {
+func (w *Watch) MountPoint(s signal.Signal) string {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	for r := range roles {
@@ -49,7 +49,7 @@ func (w *Watch) Statuses(now time.Time) []evict.FilesystemStatus {
 
 func (f *filesystem) status(r Role, now time.Time) evict.FilesystemStatus {
 	s := evict.FilesystemStatus{
-		Name: r.String(), Path: f.path, Mountpoint: f.mount.Point, Type: f.mount.Type, ReadOnly: f.mount.ReadOnly(), At: f.at, Period: f.period,
+		Name: r.String(), Path: f.path, Mountpoint: f.mount.Point, Type: f.mount.Type, ReadOnly: f.mount.ReadOnly(), At: f.at, Interval: f.period,
 	}
 	if f.mount.ID != 0 {
 		s.Device = f.mount.Filesystem.String()

@@ -48,11 +48,11 @@ type hungDirectory struct {
 	delay time.Duration
 }
 
-// Largest returns the largest directories outside the pods of the filesystem
+// LargestDirectories returns the largest directories outside the pods of the filesystem
 // mounted at point, by bytes or by inodes, as the host sees them. It does not wait:
 // if the result is missing or old, it starts a survey in the background and returns
 // the previous result, if any.
-func (u *Usages) Largest(point string, inodes bool) []evict.DirectoryUsage {
+func (u *UsageMeter) LargestDirectories(point string, inodes bool) []evict.DirectoryUsage {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	s := u.surveys[point]
@@ -100,7 +100,7 @@ func (s *survey) recordHang(path string, j *job, now time.Time) {
 }
 
 // queueSurvey queues a survey. mu must be locked.
-func (u *Usages) queueSurvey(s *survey) {
+func (u *UsageMeter) queueSurvey(s *survey) {
 	if !slices.Contains(u.surveyQueue, s) {
 		u.surveyQueue = append(u.surveyQueue, s)
 		notify(u.wake)
@@ -109,7 +109,7 @@ func (u *Usages) queueSurvey(s *survey) {
 
 // startSurvey starts the next queued survey, one at a time, on a thread of its own,
 // so that pods are measured in parallel. All draw on the same budget.
-func (u *Usages) startSurvey(ctx context.Context) {
+func (u *UsageMeter) startSurvey(ctx context.Context) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	if len(u.surveyQueue) == 0 || u.activeSurvey != nil {
@@ -134,8 +134,8 @@ func (u *Usages) startSurvey(ctx context.Context) {
 
 // watchSurvey waits for a survey. A survey that hangs is detached: the next one
 // starts, and it starts again without the directory in which it hangs.
-func (u *Usages) watchSurvey(s *survey, j *job, w *disk.Walker) {
-	if u.waitFor(j, w.Seen, hangTimeout, math.MaxInt64) {
+func (u *UsageMeter) watchSurvey(s *survey, j *job, w *disk.Walker) {
+	if u.waitFor(j, w.Entries, hangTimeout, math.MaxInt64) {
 		return
 	}
 	u.mu.Lock()
@@ -143,7 +143,7 @@ func (u *Usages) watchSurvey(s *survey, j *job, w *disk.Walker) {
 	if j.ended {
 		return
 	}
-	at := w.At()
+	at := w.CurrentDirectory()
 	u.jobs.detach(j)
 	u.jobs.hang(j)
 	s.recordHang(at, j, time.Now())
@@ -161,7 +161,7 @@ func surveyWalk(ctx context.Context, w *disk.Walker, path string) (disk.Usage, e
 }
 
 // survey walks a filesystem. pods are the directories of pods and their usage.
-func (u *Usages) survey(ctx context.Context, s *survey, j *job, w *disk.Walker, pods map[string]disk.Usage) {
+func (u *UsageMeter) survey(ctx context.Context, s *survey, j *job, w *disk.Walker, pods map[string]disk.Usage) {
 	ctx, cancel := context.WithTimeout(ctx, surveyTimeout)
 	defer cancel()
 	defer close(j.done)
@@ -169,7 +169,7 @@ func (u *Usages) survey(ctx context.Context, s *survey, j *job, w *disk.Walker, 
 	m.used()
 	bytes, inodes := topDirectories{by: bytesOf}, topDirectories{by: inodesOf}
 	w.Pause = func() { u.throttle(ctx, j, u.budget.Spend(m.used(), time.Now())) }
-	w.Each = func(path string, depth int, got disk.Usage) {
+	w.OnDirectory = func(path string, depth int, got disk.Usage) {
 		dir := strings.TrimSuffix(s.point, "/") + "/" + path
 		if path == "" {
 			dir = s.point
@@ -190,15 +190,15 @@ func (u *Usages) survey(ctx context.Context, s *survey, j *job, w *disk.Walker, 
 		attributes = append(attributes, "incomplete", err)
 	}
 	u.o.Log.Warn("largest directories outside the pods", attributes...)
-	if u.o.Surveyed != nil {
-		u.o.Surveyed(s.point, bytes.all, inodes.all)
+	if u.o.OnSurvey != nil {
+		u.o.OnSurvey(s.point, bytes.all, inodes.all)
 	}
 	notify(u.wake)
 }
 
 // finishSurvey stores the result of a survey. It returns false for a survey that
 // hung: its counts are old.
-func (u *Usages) finishSurvey(s *survey, j *job, bytes, inodes []evict.DirectoryUsage) bool {
+func (u *UsageMeter) finishSurvey(s *survey, j *job, bytes, inodes []evict.DirectoryUsage) bool {
 	u.jobEnded(j)
 	u.mu.Lock()
 	defer u.mu.Unlock()
@@ -227,7 +227,7 @@ func outsidePods(dir string, whole bool, u disk.Usage, pods map[string]disk.Usag
 }
 
 // hostPath returns a path of this process as the host sees it.
-func (u *Usages) hostPath(path string) string {
+func (u *UsageMeter) hostPath(path string) string {
 	rest := strings.TrimPrefix(path, strings.TrimSuffix(u.o.Rootfs, "/"))
 	return cmp.Or(rest, "/")
 }

@@ -20,7 +20,7 @@ import (
 // Largest returns the largest directories of a filesystem without the usage of
 // pods. A hung filesystem mounted below does not delay the survey.
 func TestLargestDirectories(t *testing.T) {
-	root := kerneltest.Loop(t, "ext4", 64*mebibyte, "")
+	root := kerneltest.MountLoop(t, "ext4", 64*mebibyte, "")
 	write := func(mib int, elem ...string) {
 		path := filepath.Join(append([]string{root}, elem...)...)
 		if err := os.MkdirAll(filepath.Dir(path), 0o755); err != nil {
@@ -41,11 +41,11 @@ func TestLargestDirectories(t *testing.T) {
 	if err := os.Mkdir(hung, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	kerneltest.Hang(t, hung)
+	kerneltest.MountHanging(t, hung)
 
 	answered := make(chan []evict.DirectoryUsage, 1)
-	o := UsageOptions{Procfs: kernel.FS("/proc"), PodsDir: filepath.Join(root, "pods")}
-	o.Surveyed = func(point string, byBytes, _ []evict.DirectoryUsage) {
+	o := UsageMeterOptions{Procfs: kernel.FS("/proc"), PodsDir: filepath.Join(root, "pods")}
+	o.OnSurvey = func(point string, byBytes, _ []evict.DirectoryUsage) {
 		if point != root {
 			t.Errorf("survey of %s; want %s", point, root)
 		}
@@ -53,9 +53,9 @@ func TestLargestDirectories(t *testing.T) {
 	}
 	u := measuring(t, o, nil)
 	begin := time.Now()
-	u.Want([]Subject{{UID: "u"}}, true)
+	u.SetPods([]Pod{{UID: "u"}}, true)
 	eventually(t, "measurement of the pod", func() bool { return u.Unmeasured(begin) == "" })
-	if got := u.Largest(root, false); got != nil {
+	if got := u.LargestDirectories(root, false); got != nil {
 		t.Errorf("Largest before the survey = %+v; want nil", got)
 	}
 	byBytes := <-answered
@@ -72,11 +72,11 @@ func TestLargestDirectories(t *testing.T) {
 	if got, want := name(byBytes), []string{"var/log/journal 9", "var 3", "pods 2"}; !slices.Equal(got, want) {
 		t.Errorf("largest by bytes %q; want %q", got, want)
 	}
-	byInodes := u.Largest(root, true)
+	byInodes := u.LargestDirectories(root, true)
 	if len(byInodes) != surveyEntries || byInodes[0].Inodes != 51 || filepath.Base(byInodes[0].Path) != "mail" {
 		t.Errorf("largest by inodes %+v; want the 51 of home/a/mail first", byInodes)
 	}
-	if got := u.Largest(root, false); !slices.Equal(got, byBytes) {
+	if got := u.LargestDirectories(root, false); !slices.Equal(got, byBytes) {
 		t.Errorf("Largest = %+v; want %+v", got, byBytes)
 	}
 	select {
@@ -107,7 +107,7 @@ func TestSurveyHangs(t *testing.T) {
 	}
 	write(3, root, "var", "bad", "f")
 	synctest.Test(t, func(t *testing.T) {
-		u := NewUsages(UsageOptions{Procfs: "/proc"})
+		u := NewUsageMeter(UsageMeterOptions{Procfs: "/proc"})
 		var hangs atomic.Bool
 		released := make(chan struct{})
 		u.surveyWalk = func(ctx context.Context, w *disk.Walker, path string) (disk.Usage, error) {
@@ -125,9 +125,9 @@ func TestSurveyHangs(t *testing.T) {
 		go func() { done <- u.Run(ctx) }()
 		// largest starts a survey and returns its result.
 		largest := func(point string) (first string) {
-			u.Largest(point, false)
+			u.LargestDirectories(point, false)
 			time.Sleep(10 * time.Second)
-			if all := u.Largest(point, false); len(all) > 0 {
+			if all := u.LargestDirectories(point, false); len(all) > 0 {
 				first = filepath.Base(all[0].Path)
 			}
 			return first
@@ -162,20 +162,20 @@ func TestSurveyHangs(t *testing.T) {
 // bounded number of threads.
 func TestSurveyRootHangs(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		u := NewUsages(UsageOptions{Procfs: "/proc"})
+		u := NewUsageMeter(UsageMeterOptions{Procfs: "/proc"})
 		var attempts atomic.Int64
 		released := make(chan struct{})
 		u.surveyWalk = func(context.Context, *disk.Walker, string) (disk.Usage, error) {
 			attempts.Add(1)
 			<-released
-			return disk.Usage{}, disk.ErrAtLeast
+			return disk.Usage{}, disk.ErrIncomplete
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- u.Run(ctx) }()
 		within := func(period time.Duration) int64 {
 			for end := time.Now().Add(period); time.Now().Before(end); time.Sleep(time.Minute) {
-				u.Largest("/hung", false)
+				u.LargestDirectories("/hung", false)
 			}
 			return attempts.Load()
 		}
@@ -220,13 +220,13 @@ func TestOutsidePods(t *testing.T) {
 			t.Errorf("outsidePods(%s, %t) = %+v; want %+v", tt.dir, tt.whole, got, tt.want)
 		}
 	}
-	u := NewUsages(UsageOptions{Rootfs: "/host"})
+	u := NewUsageMeter(UsageMeterOptions{Rootfs: "/host"})
 	for path, want := range map[string]string{"/host": "/", "/host/var": "/var"} {
 		if got := u.hostPath(path); got != want {
 			t.Errorf("seenByHost(%s) = %s; want %s", path, got, want)
 		}
 	}
-	if got := NewUsages(UsageOptions{}).hostPath("/var"); got != "/var" {
+	if got := NewUsageMeter(UsageMeterOptions{}).hostPath("/var"); got != "/var" {
 		t.Errorf("seenByHost(/var) = %s", got)
 	}
 }

@@ -8,66 +8,66 @@ import (
 	"time"
 
 	"github.com/evictd/evictd/agent/evict"
-	"github.com/evictd/evictd/agent/pace"
+	"github.com/evictd/evictd/agent/pollinterval"
 	"github.com/evictd/evictd/kernel"
 	"github.com/evictd/evictd/kernel/disk"
 )
 
-// Subject is a pod whose disk usage is measured.
-type Subject struct {
+// Pod is a pod whose disk usage is measured.
+type Pod struct {
 	UID        string
-	Containers []evict.ContainerHandle
+	Containers []evict.RunningContainer
 	// Limited reports that the pod has a limit for its disk usage.
 	Limited bool
 }
 
-// Measured is the usage of a directory, or of a writable layer as reported by the
+// Measurement is the usage of a directory, or of a writable layer as reported by the
 // runtime.
-type Measured struct {
+type Measurement struct {
 	disk.Usage
 	At time.Time // zero: never
-	// By is the method: "project quota", "walk" or "runtime".
-	By string
-	// Short is the reason why the usage may be higher; empty if all was counted.
-	Short string
+	// Method is the method: "project quota", "walk" or "runtime".
+	Method string
+	// Incomplete is the reason why the usage may be higher; empty if all was counted.
+	Incomplete string
 
 	project uint32 // the project ID, if By is a quota; else 0
 }
 
-// UsageOptions are the options of NewUsages.
-type UsageOptions struct {
+// UsageMeterOptions are the options of NewUsages.
+type UsageMeterOptions struct {
 	Procfs kernel.FS
 	// Rootfs is where the host's root is mounted; empty is "/".
 	Rootfs string
 	// PodsDir is the kubelet's directory of pods, as the host sees it; empty is the
 	// one below [KubeletDir].
 	PodsDir string
-	// Layers returns the sizes of writable layers by container ID, as the runtime
+	// RuntimeLayers returns the sizes of writable layers by container ID, as the runtime
 	// reports them. It is used if a layer's directory is not found; nil if not
 	// available.
-	Layers func(ctx context.Context) (map[string]Measured, error)
+	RuntimeLayers func(ctx context.Context) (map[string]Measurement, error)
 	// LayersDir returns the directory of writable layers, as this process sees it;
 	// "" if not known.
 	LayersDir func() string
-	// Surveyed is called with each new result of [Usages.Largest]; may be nil.
-	Surveyed func(point string, byBytes, byInodes []evict.DirectoryUsage)
+	// OnSurvey is called with each new result of [UsageMeter.LargestDirectories]; may be nil.
+	OnSurvey func(point string, byBytes, byInodes []evict.DirectoryUsage)
 	Log      *slog.Logger
 }
 
-// Usages measures the disk usage of pods: it measures one directory after the
+// UsageMeter measures the disk usage of pods: it measures one directory after the
 // other, at low priority, and caches the results. Its methods are safe for
 // concurrent use and, except Run, do not block.
-type Usages struct {
-	o             UsageOptions
+type UsageMeter struct {
+	o             UsageMeterOptions
 	wake          chan struct{}
 	layersMissing chan struct{} // a writable layer was not found
 	// measure and surveyWalk are replaced in tests.
-	measure    func(ctx context.Context, w *disk.Walker, path string, quota bool) (Measured, error)
+	measure    func(ctx context.Context, w *disk.Walker, path string, quota bool) (Measurement, error)
 	surveyWalk func(ctx context.Context, w *disk.Walker, path string) (disk.Usage, error)
 
 	// budget is the processor time that measuring may take. cpu returns the
 	// processor time that the calling thread has used.
-	budget *pace.Budget
+	budget *pollinterval.Budget
 	cpu    func() (time.Duration, error)
 
 	// Used by Run's goroutine only: the worker thread, nil if none runs; and when
@@ -80,12 +80,12 @@ type Usages struct {
 	version         uint64 // incremented when the known usage changes
 	subjectsChanged bool   // their directories were not searched yet
 	changedAt       time.Time
-	subjects        []Subject
-	pods            map[string]*podFiles // by UID
-	lookups         map[string]*job      // searches in flight, by UID
-	mounted         map[string]string    // type of the mounted filesystem, by mount point
-	targets         map[string]*target   // by path
-	layers          map[string]Measured  // by container ID, as the runtime reports them
+	subjects        []Pod
+	pods            map[string]*podFiles   // by UID
+	lookups         map[string]*job        // searches in flight, by UID
+	mounted         map[string]string      // type of the mounted filesystem, by mount point
+	targets         map[string]*target     // by path
+	layers          map[string]Measurement // by container ID, as the runtime reports them
 	diskLow         bool
 	jobs            jobs
 	surveys         map[string]*survey // by mount point
@@ -100,7 +100,7 @@ type target struct {
 	only string // if set, only the file of this name and its rotations (only.*) count
 	// got is the last result, and is not zero once there was one. err is the error
 	// of the last attempt, which began at lastTried; nil if it succeeded.
-	got       Measured
+	got       Measurement
 	err       error
 	lastTried time.Time
 	took      time.Duration
@@ -117,8 +117,8 @@ type target struct {
 	limited bool
 }
 
-// NewUsages returns a Usages without measurements.
-func NewUsages(o UsageOptions) *Usages {
+// NewUsageMeter returns a Usages without measurements.
+func NewUsageMeter(o UsageMeterOptions) *UsageMeter {
 	if o.Rootfs == "" {
 		o.Rootfs = "/"
 	}
@@ -128,20 +128,20 @@ func NewUsages(o UsageOptions) *Usages {
 	if o.Log == nil {
 		o.Log = slog.New(slog.DiscardHandler)
 	}
-	return &Usages{
+	return &UsageMeter{
 		o: o, wake: make(chan struct{}, 1), layersMissing: make(chan struct{}, 1), measure: measure, surveyWalk: surveyWalk,
-		budget: pace.NewBudget(budgetShare, budgetBurst), cpu: disk.ThreadTime,
+		budget: pollinterval.NewBudget(budgetShare, budgetBurst), cpu: disk.ThreadTime,
 		pods: map[string]*podFiles{}, lookups: map[string]*job{}, targets: map[string]*target{}, jobs: newJobs(),
 		surveys: map[string]*survey{},
 	}
 }
 
-// Want sets the pods to measure. low reports that a disk is low: then directories
+// SetPods sets the pods to measure. low reports that a disk is low: then directories
 // are measured more often. A change of either takes effect at once.
-func (u *Usages) Want(subjects []Subject, low bool) {
+func (u *UsageMeter) SetPods(subjects []Pod, low bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	changed := low != u.diskLow || !slices.EqualFunc(subjects, u.subjects, func(a, b Subject) bool {
+	changed := low != u.diskLow || !slices.EqualFunc(subjects, u.subjects, func(a, b Pod) bool {
 		return a.UID == b.UID && a.Limited == b.Limited && slices.EqualFunc(a.Containers, b.Containers, sameFiles)
 	})
 	u.subjects, u.diskLow = subjects, low
@@ -154,13 +154,13 @@ func (u *Usages) Want(subjects []Subject, low bool) {
 }
 
 // sameFiles reports whether two handles refer to the same files of a container.
-func sameFiles(a, b evict.ContainerHandle) bool {
+func sameFiles(a, b evict.RunningContainer) bool {
 	return a.ID == b.ID && a.Name == b.Name && a.InitPID == b.InitPID && a.InitStart == b.InitStart && a.LogPath == b.LogPath
 }
 
 // Version changes when the known usage of a subject changes. A new measurement with
 // the same result does not change it.
-func (u *Usages) Version() uint64 {
+func (u *UsageMeter) Version() uint64 {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return u.version
@@ -169,7 +169,7 @@ func (u *Usages) Version() uint64 {
 // Unmeasured returns the name of a directory or pod that was not measured since t,
 // "" if there is none. Directories that hang are excluded, and those that are not
 // measured because too many of the same pod hang.
-func (u *Usages) Unmeasured(t time.Time) string {
+func (u *UsageMeter) Unmeasured(t time.Time) string {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	for _, s := range u.subjects {
@@ -187,10 +187,10 @@ func (u *Usages) Unmeasured(t time.Time) string {
 }
 
 // Run measures until ctx ends. It returns even if a job hangs.
-func (u *Usages) Run(ctx context.Context) error {
+func (u *UsageMeter) Run(ctx context.Context) error {
 	var running sync.WaitGroup
 	defer running.Wait()
-	if u.o.Layers != nil {
+	if u.o.RuntimeLayers != nil {
 		running.Go(func() { u.queryLayers(ctx) })
 	}
 	defer u.stopWorker()
@@ -228,7 +228,7 @@ func (u *Usages) Run(ctx context.Context) error {
 }
 
 // locateDue reports whether it is time to search for the pods' directories.
-func (u *Usages) locateDue(now time.Time) bool {
+func (u *UsageMeter) locateDue(now time.Time) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	due := u.subjectsChanged || now.Sub(u.locatedAt) >= u.locateInterval(now)
@@ -238,7 +238,7 @@ func (u *Usages) locateDue(now time.Time) bool {
 
 // locateInterval returns the interval at which the pods' directories are searched.
 // mu must be locked.
-func (u *Usages) locateInterval(now time.Time) time.Duration {
+func (u *UsageMeter) locateInterval(now time.Time) time.Duration {
 	switch {
 	case u.diskLow:
 		return max(usageIntervals[urgent], locateShare*u.locateTook)

@@ -28,7 +28,7 @@ func overlay(upper string) string {
 
 // pod makes the files of a pod with one container and returns its subject: 1 MiB in
 // its layer, 2 in its logs, 3 in an emptyDir.
-func pod(t *testing.T, root string) Subject {
+func pod(t *testing.T, root string) Pod {
 	t.Helper()
 	uid := "8f2a"
 	write := func(mib int, elem ...string) {
@@ -47,18 +47,18 @@ func pod(t *testing.T, root string) Subject {
 	write(0, "pods", uid, "volumes/kubernetes.io~configmap/conf/k")
 	write(9, "pods", uid, "volumes/kubernetes.io~secret/s/k")
 	kerneltest.Write(t, root, map[string]string{"proc/self/mountinfo": "", "proc/77/stat": stat, "proc/77/mountinfo": overlay(filepath.Join(root, "layers/3/fs"))})
-	return Subject{UID: uid, Containers: []evict.ContainerHandle{{ID: "c1", Name: "main", InitPID: 77, InitStart: 4711, LogPath: filepath.Join(root, "logs/main/0.log")}}}
+	return Pod{UID: uid, Containers: []evict.RunningContainer{{ID: "c1", Name: "main", InitPID: 77, InitStart: 4711, LogPath: filepath.Join(root, "logs/main/0.log")}}}
 }
 
-func options(root string) UsageOptions {
-	return UsageOptions{
+func options(root string) UsageMeterOptions {
+	return UsageMeterOptions{
 		Procfs: kernel.FS(filepath.Join(root, "proc")), PodsDir: filepath.Join(root, "pods"), LayersDir: func() string { return filepath.Join(root, "layers") },
 	}
 }
 
-func measuring(t *testing.T, o UsageOptions, change func(*Usages)) *Usages {
+func measuring(t *testing.T, o UsageMeterOptions, change func(*UsageMeter)) *UsageMeter {
 	t.Helper()
-	u := NewUsages(o)
+	u := NewUsageMeter(o)
 	if change != nil {
 		change(u)
 	}
@@ -83,14 +83,14 @@ func TestUsages(t *testing.T) {
 	s := pod(t, root)
 	o := options(root)
 	u := measuring(t, o, nil)
-	if h := u.Of(&s); h.Known || h.Short != "not measured yet" {
+	if h := u.Usage(&s); h.Known || h.Incomplete != "not measured yet" {
 		t.Errorf("Of before a measurement = %+v; want not measured yet", h)
 	}
 	before := time.Now()
-	u.Want([]Subject{s}, false)
+	u.SetPods([]Pod{s}, false)
 	eventually(t, "measurement of all", func() bool { return u.Unmeasured(before) == "" })
-	h := u.Of(&s)
-	if !h.Known || h.Short != "" || h.Oldest.Before(before) || cmp.Diff([]string{"walk"}, h.By) != "" {
+	h := u.Usage(&s)
+	if !h.Known || h.Incomplete != "" || h.Oldest.Before(before) || cmp.Diff([]string{"walk"}, h.Methods) != "" {
 		t.Errorf("Of = %+v; want all known, by a walk after Want", h)
 	}
 	if got := h.Layers["c1"]; !roughly(got.Bytes, 1) || got.Inodes != 2 {
@@ -114,11 +114,11 @@ func TestUsages(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(root, "layers/3/fs/more"), make([]byte, 4*mebibyte), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	u.Want([]Subject{s}, true)
-	eventually(t, "measurement of the new file", func() bool { return roughly(u.Of(&s).Layers["c1"].Bytes, 5) })
+	u.SetPods([]Pod{s}, true)
+	eventually(t, "measurement of the new file", func() bool { return roughly(u.Usage(&s).Layers["c1"].Bytes, 5) })
 
 	// The targets of a removed pod are dropped.
-	u.Want(nil, false)
+	u.SetPods(nil, false)
 	eventually(t, "removal of the targets", func() bool { u.mu.Lock(); defer u.mu.Unlock(); return len(u.targets) == 0 })
 }
 
@@ -145,13 +145,13 @@ func TestLayerOf(t *testing.T) {
 		{"two overlays on the root", overlay("/layers/3/fs") + overlay("/layers/4/fs"), 4711, "/layers/4/fs"},
 	} {
 		root := kerneltest.Tree(t, map[string]string{"77/stat": stat, "77/mountinfo": tt.mountinfo})
-		u := NewUsages(UsageOptions{Procfs: kernel.FS(root), LayersDir: func() string { return "/layers" }})
-		if got := u.layerOf(&evict.ContainerHandle{InitPID: 77, InitStart: tt.start}); got != tt.want {
+		u := NewUsageMeter(UsageMeterOptions{Procfs: kernel.FS(root), LayersDir: func() string { return "/layers" }})
+		if got := u.layerOf(&evict.RunningContainer{InitPID: 77, InitStart: tt.start}); got != tt.want {
 			t.Errorf("%s: layerOf = %q; want %q", tt.name, got, tt.want)
 		}
 	}
-	u := NewUsages(UsageOptions{Rootfs: "/host", LayersDir: func() string { return "/host/layers" }, Procfs: kernel.FS(kerneltest.Tree(t, map[string]string{"77/stat": stat, "77/mountinfo": overlay("/layers/3/fs")}))})
-	if got, want := u.layerOf(&evict.ContainerHandle{InitPID: 77, InitStart: 4711}), "/host/layers/3/fs"; got != want {
+	u := NewUsageMeter(UsageMeterOptions{Rootfs: "/host", LayersDir: func() string { return "/host/layers" }, Procfs: kernel.FS(kerneltest.Tree(t, map[string]string{"77/stat": stat, "77/mountinfo": overlay("/layers/3/fs")}))})
+	if got, want := u.layerOf(&evict.RunningContainer{InitPID: 77, InitStart: 4711}), "/host/layers/3/fs"; got != want {
 		t.Errorf("in a container: layerOf = %q; want %q", got, want)
 	}
 }
@@ -181,40 +181,40 @@ func TestSharedLogs(t *testing.T) {
 		}
 	}
 	s.Containers[0].LogPath = filepath.Join(root, "a.log")
-	s.Containers = append(s.Containers, evict.ContainerHandle{ID: "c2", Name: "b", LogPath: filepath.Join(root, "b.log")})
+	s.Containers = append(s.Containers, evict.RunningContainer{ID: "c2", Name: "b", LogPath: filepath.Join(root, "b.log")})
 	o := options(root)
 	u := measuring(t, o, nil)
-	u.Want([]Subject{s}, false)
+	u.SetPods([]Pod{s}, false)
 	eventually(t, "measurement of all", func() bool { return u.Unmeasured(time.Time{}.Add(1)) == "" })
-	h := u.Of(&s)
+	h := u.Usage(&s)
 	if a, b := h.Logs["c1"], h.Logs["c2"]; !roughly(a.Bytes, 2) || !roughly(b.Bytes, 3) {
 		t.Errorf("logs of %d and %d bytes; want 2 and 3 MiB", a.Bytes, b.Bytes)
 	}
-	if !h.Known || !strings.Contains(h.Short, "writable layer of b") {
-		t.Errorf("known %t, short %q; want Known, and the layer of b missing", h.Known, h.Short)
+	if !h.Known || !strings.Contains(h.Incomplete, "writable layer of b") {
+		t.Errorf("known %t, short %q; want Known, and the layer of b missing", h.Known, h.Incomplete)
 	}
 }
 
 // The runtime's size is used for a layer whose directory is not found.
 func TestLayerSizeFromRuntime(t *testing.T) {
 	at := time.Now()
-	u := measuring(t, UsageOptions{Procfs: "/nowhere", Layers: func(context.Context) (map[string]Measured, error) {
-		return map[string]Measured{"c1": {Usage: disk.Usage{Bytes: 7, Inodes: 2}, At: at, By: "runtime"}}, nil
+	u := measuring(t, UsageMeterOptions{Procfs: "/nowhere", RuntimeLayers: func(context.Context) (map[string]Measurement, error) {
+		return map[string]Measurement{"c1": {Usage: disk.Usage{Bytes: 7, Inodes: 2}, At: at, Method: "runtime"}}, nil
 	}}, nil)
-	s := Subject{UID: "u", Containers: []evict.ContainerHandle{{ID: "c1", Name: "main", InitPID: 77}}}
-	u.Want([]Subject{s}, false)
-	eventually(t, "size from the runtime", func() bool { return u.Of(&s).Known })
-	if h := u.Of(&s); h.Layers["c1"].Bytes != 7 || h.Oldest != at || h.By[0] != "runtime" || !strings.Contains(h.Short, "logs") {
+	s := Pod{UID: "u", Containers: []evict.RunningContainer{{ID: "c1", Name: "main", InitPID: 77}}}
+	u.SetPods([]Pod{s}, false)
+	eventually(t, "size from the runtime", func() bool { return u.Usage(&s).Known })
+	if h := u.Usage(&s); h.Layers["c1"].Bytes != 7 || h.Oldest != at || h.Methods[0] != "runtime" || !strings.Contains(h.Incomplete, "logs") {
 		t.Errorf("Of = %+v", h)
 	}
 }
 
 // A project quota of two directories is the usage of neither.
 func TestSharedProject(t *testing.T) {
-	u := NewUsages(UsageOptions{})
+	u := NewUsageMeter(UsageMeterOptions{})
 	u.targets = map[string]*target{"a": {path: "a", want: true}, "b": {path: "b", want: true}, "c": {path: "c", want: true}}
 	for name, project := range map[string]uint32{"a": 7, "b": 7, "c": 8} {
-		u.storeMeasured(u.targets[name], Measured{Usage: disk.Usage{Bytes: 100}, By: "project quota", project: project}, nil, time.Now())
+		u.storeMeasured(u.targets[name], Measurement{Usage: disk.Usage{Bytes: 100}, Method: "project quota", project: project}, nil, time.Now())
 	}
 	for name, want := range map[string]bool{"a": true, "b": true, "c": false} {
 		if p := u.targets[name]; p.mustWalk != want || p.got.At.IsZero() != want {
@@ -225,22 +225,22 @@ func TestSharedProject(t *testing.T) {
 
 // A partial count is a lower bound; an error is not zero.
 func TestIncompleteMeasurements(t *testing.T) {
-	u := NewUsages(UsageOptions{})
-	h := Holding{}
+	u := NewUsageMeter(UsageMeterOptions{})
+	h := PodUsage{}
 	p := &target{path: "x"}
-	u.storeMeasured(p, Measured{}, &fs.PathError{Op: "open", Path: "x", Err: errors.New("boom")}, time.Now())
-	if got := h.addTarget(p, "logs"); !got.At.IsZero() || !strings.Contains(h.Short, "logs: open x: boom") {
-		t.Errorf("addTarget after an error = %+v, %q", got, h.Short)
+	u.storeMeasured(p, Measurement{}, &fs.PathError{Op: "open", Path: "x", Err: errors.New("boom")}, time.Now())
+	if got := h.addTarget(p, "logs"); !got.At.IsZero() || !strings.Contains(h.Incomplete, "logs: open x: boom") {
+		t.Errorf("addTarget after an error = %+v, %q", got, h.Incomplete)
 	}
-	h = Holding{}
-	u.storeMeasured(p, Measured{Usage: disk.Usage{Bytes: 3}, By: "walk"}, disk.ErrAtLeast, time.Now())
-	if got := h.addTarget(p, "logs"); got.Bytes != 3 || !strings.Contains(h.Short, "not everything was counted") {
-		t.Errorf("addTarget of a partial count = %+v, %q", got, h.Short)
+	h = PodUsage{}
+	u.storeMeasured(p, Measurement{Usage: disk.Usage{Bytes: 3}, Method: "walk"}, disk.ErrIncomplete, time.Now())
+	if got := h.addTarget(p, "logs"); got.Bytes != 3 || !strings.Contains(h.Incomplete, "not everything was counted") {
+		t.Errorf("addTarget of a partial count = %+v, %q", got, h.Incomplete)
 	}
-	h = Holding{}
-	u.storeMeasured(p, Measured{}, errors.New("boom"), time.Now())
-	if got := h.addTarget(p, "logs"); got.Bytes != 3 || h.Short == "" {
-		t.Errorf("addTarget after a later error = %+v, %q; want the previous result", got, h.Short)
+	h = PodUsage{}
+	u.storeMeasured(p, Measurement{}, errors.New("boom"), time.Now())
+	if got := h.addTarget(p, "logs"); got.Bytes != 3 || h.Incomplete == "" {
+		t.Errorf("addTarget after a later error = %+v, %q; want the previous result", got, h.Incomplete)
 	}
 }
 
@@ -257,8 +257,8 @@ func TestVolumesOf(t *testing.T) {
 	if err := os.Symlink(filepath.Join(root, "pods"), link); err != nil {
 		t.Fatal(err)
 	}
-	u := NewUsages(UsageOptions{Procfs: "/proc", PodsDir: link})
-	kerneltest.Mounted(t, "tmpfs", filepath.Join(root, "pods/u/volumes/kubernetes.io~empty-dir/shm"), "tmpfs", 0, "")
+	u := NewUsageMeter(UsageMeterOptions{Procfs: "/proc", PodsDir: link})
+	kerneltest.Mount(t, "tmpfs", filepath.Join(root, "pods/u/volumes/kubernetes.io~empty-dir/shm"), "tmpfs", 0, "")
 	u.readMounts(t.Context())
 	u.stopWorker()
 	got, err := u.volumesOf("u")

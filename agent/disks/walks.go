@@ -49,7 +49,7 @@ var usageIntervals = [...]time.Duration{unlimited: time.Minute, limited: 15 * ti
 // nextTarget returns the target to measure next, or how long until one is due.
 // Targets are ordered by the number of detached jobs of their pod, so that a pod
 // whose directories hang comes last, and then by how long they are overdue.
-func (u *Usages) nextTarget(now time.Time) (next *target, wait time.Duration) {
+func (u *UsageMeter) nextTarget(now time.Time) (next *target, wait time.Duration) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	wait = max(0, u.locateInterval(now)-now.Sub(u.locatedAt)) // until the next search for directories
@@ -69,7 +69,7 @@ func (u *Usages) nextTarget(now time.Time) (next *target, wait time.Duration) {
 	return next, wait
 }
 
-func (u *Usages) precedes(p *target, late time.Duration, other *target, otherLate time.Duration) bool {
+func (u *UsageMeter) precedes(p *target, late time.Duration, other *target, otherLate time.Duration) bool {
 	mounted := func(p *target) int {
 		if p.mounted {
 			return 1
@@ -83,7 +83,7 @@ func (u *Usages) precedes(p *target, late time.Duration, other *target, otherLat
 }
 
 // usageIntervalOf returns the interval at which a target is measured.
-func (u *Usages) usageIntervalOf(p *target) time.Duration {
+func (u *UsageMeter) usageIntervalOf(p *target) time.Duration {
 	switch {
 	case u.diskLow: // the disk is more urgent than the cost of the walk
 		return max(usageIntervals[urgent], min(p.took, usageIntervals[limited]))
@@ -94,11 +94,11 @@ func (u *Usages) usageIntervalOf(p *target) time.Duration {
 }
 
 // measureTarget measures a target on the worker thread.
-func (u *Usages) measureTarget(ctx context.Context, p *target) {
+func (u *UsageMeter) measureTarget(ctx context.Context, p *target) {
 	j := newJob(p.pod, p.path)
-	w := &disk.Walker{Most: maxWalkEntries}
+	w := &disk.Walker{MaxEntries: maxWalkEntries}
 	if p.only != "" {
-		w.Only = func(name string) bool {
+		w.Include = func(name string) bool {
 			return name == p.only || len(name) > len(p.only) && name[:len(p.only)+1] == p.only+"."
 		}
 	}
@@ -108,7 +108,7 @@ func (u *Usages) measureTarget(ctx context.Context, p *target) {
 	quota := !p.mustWalk && p.only == ""
 	u.mu.Unlock()
 	began := time.Now()
-	u.run(ctx, j, w.Seen, func(pause func()) {
+	u.run(ctx, j, w.Entries, func(pause func()) {
 		defer cancel()
 		w.Pause = pause
 		got, err := u.measure(ctx, w, p.path, quota)
@@ -117,7 +117,7 @@ func (u *Usages) measureTarget(ctx context.Context, p *target) {
 }
 
 // storeMeasured stores the result of a measurement, however late.
-func (u *Usages) storeMeasured(p *target, got Measured, err error, began time.Time) {
+func (u *UsageMeter) storeMeasured(p *target, got Measurement, err error, began time.Time) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	before, failed := p.got, p.job.isHung() || p.err != nil
@@ -138,8 +138,8 @@ func (u *Usages) storeMeasured(p *target, got Measured, err error, began time.Ti
 	case err == nil:
 		p.got = got
 		u.dropSharedQuota(p)
-	case errors.Is(err, disk.ErrAtLeast):
-		got.Short = err.Error()
+	case errors.Is(err, disk.ErrIncomplete):
+		got.Incomplete = err.Error()
 		p.got, p.err = got, nil
 	}
 	notify(u.wake)
@@ -147,23 +147,23 @@ func (u *Usages) storeMeasured(p *target, got Measured, err error, began time.Ti
 
 // soFar returns the intermediate result of a walk in flight if it is more than the
 // last result, else the last result.
-func (p *target) soFar() Measured {
+func (p *target) soFar() Measurement {
 	if p.walker == nil {
 		return p.got
 	}
-	now := p.walker.SoFar()
+	now := p.walker.Counted()
 	if now.Bytes <= p.got.Bytes && now.Inodes <= p.got.Inodes {
 		return p.got
 	}
-	return Measured{
+	return Measurement{
 		Usage: disk.Usage{Bytes: max(now.Bytes, p.got.Bytes), Inodes: max(now.Inodes, p.got.Inodes)},
-		At:    p.job.began, By: "walk", Short: "the walk of " + p.path + " has not ended",
+		At:    p.job.began, Method: "walk", Incomplete: "the walk of " + p.path + " has not ended",
 	}
 }
 
 // dropSharedQuota lets directories be walked that have the same project: the quota
 // is the usage of both together.
-func (u *Usages) dropSharedQuota(p *target) {
+func (u *UsageMeter) dropSharedQuota(p *target) {
 	project := p.got.project
 	if project == 0 {
 		return
@@ -171,7 +171,7 @@ func (u *Usages) dropSharedQuota(p *target) {
 	for _, other := range u.targets {
 		if other != p && other.want && other.got.project == project {
 			for _, both := range []*target{p, other} {
-				both.mustWalk, both.got, both.lastTried = true, Measured{}, time.Time{}
+				both.mustWalk, both.got, both.lastTried = true, Measurement{}, time.Time{}
 			}
 		}
 	}
@@ -179,12 +179,12 @@ func (u *Usages) dropSharedQuota(p *target) {
 
 // measure returns the usage of a directory: from its project quota, which the
 // filesystem reports at once, or from a walk.
-func measure(ctx context.Context, w *disk.Walker, path string, quota bool) (Measured, error) {
+func measure(ctx context.Context, w *disk.Walker, path string, quota bool) (Measurement, error) {
 	if quota {
 		if p, err := disk.ReadProject(path); err == nil {
-			return Measured{Usage: p.Usage, By: "project quota", project: p.ID}, nil
+			return Measurement{Usage: p.Usage, Method: "project quota", project: p.ID}, nil
 		}
 	}
 	got, err := w.Usage(ctx, path)
-	return Measured{Usage: got, By: "walk"}, err
+	return Measurement{Usage: got, Method: "walk"}, err
 }

@@ -124,8 +124,8 @@ func New(o Options) *Watch {
 // and when the layout changes.
 func (w *Watch) Crossed() <-chan struct{} { return w.crossed }
 
-// Arm sets the thresholds, and reads the filesystems.
-func (w *Watch) Arm(p *evict.Policy) {
+// SetPolicy sets the thresholds, and reads the filesystems.
+func (w *Watch) SetPolicy(p *evict.Policy) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.thresholds = [signal.Count][]signal.Threshold{}
@@ -148,9 +148,9 @@ func (w *Watch) Refresh() {
 // commits a transaction.
 const syncInterval = 500 * time.Millisecond
 
-// Freeing reads the filesystem of a signal at once. A btrfs, which frees removed
+// SyncFreed reads the filesystem of a signal at once. A btrfs, which frees removed
 // files with its next transaction, is synced first.
-func (w *Watch) Freeing(s signal.Signal) {
+func (w *Watch) SyncFreed(s signal.Signal) {
 	for r := range roles {
 		if bytes, inodes := r.signals(); s != bytes && s != inodes {
 			continue
@@ -191,7 +191,7 @@ func (w *Watch) Run(ctx context.Context) error {
 	defer cancel()
 
 	changed := make(chan struct{}, 1)
-	notice, err := disk.OpenNotice(w.o.Procfs)
+	notice, err := disk.WatchMounts(w.o.Procfs)
 	if err != nil {
 		// They are located at intervals in any case.
 		w.o.Log.Warn("could not watch for changed mounts; filesystems are located at intervals only", "error", err)
@@ -212,7 +212,7 @@ func (w *Watch) Run(ctx context.Context) error {
 func (w *Watch) applies(r Role) bool { return r == Node || w.o.Runtime != nil }
 
 // listen forwards changes of mounts; several become one.
-func (w *Watch) listen(notice *disk.Notice, changed chan<- struct{}) {
+func (w *Watch) listen(notice *disk.MountWatcher, changed chan<- struct{}) {
 	for {
 		notified, err := notice.Wait(epoll.Forever)
 		switch {

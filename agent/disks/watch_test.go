@@ -91,16 +91,16 @@ func observed(w *Watch) signal.Observations {
 }
 
 func TestLayouts(t *testing.T) {
-	node := kerneltest.Loop(t, "ext4", 64*mebibyte, "")
-	other := kerneltest.Loop(t, "btrfs", 256*mebibyte, "")
-	third := kerneltest.Loop(t, "ext4", 32*mebibyte, "")
+	node := kerneltest.MountLoop(t, "ext4", 64*mebibyte, "")
+	other := kerneltest.MountLoop(t, "btrfs", 256*mebibyte, "")
+	third := kerneltest.MountLoop(t, "ext4", 32*mebibyte, "")
 	bound := filepath.Join(t.TempDir(), "bound")
 	for _, d := range []string{filepath.Join(node, "a"), filepath.Join(other, "b"), bound} {
 		if err := os.Mkdir(d, 0o755); err != nil {
 			t.Fatal(err)
 		}
 	}
-	kerneltest.Mounted(t, filepath.Join(node, "a"), bound, "", unix.MS_BIND, "")
+	kerneltest.Mount(t, filepath.Join(node, "a"), bound, "", unix.MS_BIND, "")
 	for _, tt := range []struct {
 		name             string
 		image, container string
@@ -117,7 +117,7 @@ func TestLayouts(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			r := &fakeRuntime{fs: at(tt.image, tt.container)}
 			w := New(Options{Procfs: "/proc", NodePath: node, Runtime: r})
-			w.Arm(policy(t, "{nodefs.available: 10%}"))
+			w.SetPolicy(policy(t, "{nodefs.available: 10%}"))
 			start(t, w)
 			eventually(t, "reading of all filesystems", func() bool {
 				o := observed(w)
@@ -158,7 +158,7 @@ func TestLayouts(t *testing.T) {
 // The layout changes when a filesystem is mounted and when it is unmounted, without
 // waiting for queryInterval.
 func TestLayoutChanges(t *testing.T) {
-	node := kerneltest.Loop(t, "ext4", 16*mebibyte, "")
+	node := kerneltest.MountLoop(t, "ext4", 16*mebibyte, "")
 	images := filepath.Join(node, "images")
 	if err := os.Mkdir(images, 0o755); err != nil {
 		t.Fatal(err)
@@ -170,7 +170,7 @@ func TestLayoutChanges(t *testing.T) {
 		t.Fatalf("layout %v; want single", got)
 	}
 	began := time.Now()
-	kerneltest.Mounted(t, "tmpfs", images, "tmpfs", 0, "size=8m")
+	kerneltest.Mount(t, "tmpfs", images, "tmpfs", 0, "size=8m")
 	eventually(t, "layout imagefs", func() bool {
 		return w.Layout() == evict.ImageFs && observed(w)[signal.ImageFsAvailable].Capacity == 8*mebibyte
 	})
@@ -186,9 +186,9 @@ func TestLayoutChanges(t *testing.T) {
 // A threshold crossing of space or inodes is seen long before maxReadInterval has
 // passed.
 func TestCrossing(t *testing.T) {
-	node := kerneltest.Loop(t, "ext4", 64*mebibyte, "", "-q", "-N", "4096")
+	node := kerneltest.MountLoop(t, "ext4", 64*mebibyte, "", "-q", "-N", "4096")
 	w := New(Options{Procfs: "/proc", NodePath: node})
-	w.Arm(policy(t, "{nodefs.available: 20Mi, nodefs.inodesFree: 2k}"))
+	w.SetPolicy(policy(t, "{nodefs.available: 20Mi, nodefs.inodesFree: 2k}"))
 	start(t, w)
 	below := func(s signal.Signal, amount int64) func() bool {
 		return func() bool { return observed(w)[s].Below(amount) }
@@ -229,14 +229,14 @@ func TestCrossing(t *testing.T) {
 // A filesystem that hangs makes only its own signals unreadable, costs one thread,
 // and is read again once it answers.
 func TestHungFilesystem(t *testing.T) {
-	node := kerneltest.Loop(t, "ext4", 16*mebibyte, "")
+	node := kerneltest.MountLoop(t, "ext4", 16*mebibyte, "")
 	hung := filepath.Join(t.TempDir(), "hung")
 	if err := os.Mkdir(hung, 0o755); err != nil {
 		t.Fatal(err)
 	}
-	release := kerneltest.Hang(t, hung)
+	release := kerneltest.MountHanging(t, hung)
 	w := New(Options{Procfs: "/proc", NodePath: node, Runtime: &fakeRuntime{fs: at(hung, node)}})
-	w.Arm(policy(t, "{nodefs.available: 10%}"))
+	w.SetPolicy(policy(t, "{nodefs.available: 10%}"))
 	start(t, w)
 	eventually(t, "report of the hang", func() bool {
 		o := observed(w)[signal.ImageFsAvailable]
@@ -250,7 +250,7 @@ func TestHungFilesystem(t *testing.T) {
 	if err := os.WriteFile(filepath.Join(node, "f"), make([]byte, 4*mebibyte), 0o600); err != nil {
 		t.Fatal(err)
 	}
-	w.Arm(policy(t, "{nodefs.available: 90%}"))
+	w.SetPolicy(policy(t, "{nodefs.available: 90%}"))
 	eventually(t, "next reading of nodefs", func() bool { return observed(w)[signal.NodeFsAvailable].Time.After(first) })
 	status := w.Statuses(time.Now())[Image]
 	if !strings.Contains(status.Error, "has not returned") || status.Path != hung {
@@ -267,7 +267,7 @@ func TestHungFilesystem(t *testing.T) {
 
 // Readings report that the filesystem is read-only.
 func TestReadOnlyFilesystem(t *testing.T) {
-	node := kerneltest.Loop(t, "ext4", 16*mebibyte, "")
+	node := kerneltest.MountLoop(t, "ext4", 16*mebibyte, "")
 	w := New(Options{Procfs: "/proc", NodePath: node})
 	start(t, w)
 	for _, readOnly := range []bool{false, true, false} {
@@ -287,7 +287,7 @@ func TestReadOnlyFilesystem(t *testing.T) {
 }
 
 func TestFilesystemUnmounted(t *testing.T) {
-	node := kerneltest.Loop(t, "ext4", 16*mebibyte, "")
+	node := kerneltest.MountLoop(t, "ext4", 16*mebibyte, "")
 	dir := filepath.Join(node, "dir")
 	if err := os.Mkdir(dir, 0o755); err != nil {
 		t.Fatal(err)

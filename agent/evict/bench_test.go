@@ -20,7 +20,7 @@ func loadedNode(n int) Inputs {
 		soft(signal.MemoryAvailable, "2Gi", time.Minute).Threshold,
 	}
 	in := Inputs{Policy: &Policy{
-		Thresholds:       WithCopies(configured, SingleFs, true),
+		Thresholds:       WithDerived(configured, SingleFs, true),
 		TransitionPeriod: 5 * time.Minute, MaxVictims: 3, SettleTimeout: time.Second,
 	}}
 	for s := range in.Observations {

@@ -1,8 +1,8 @@
 package evict
 
-// ContainerHandle identifies a running container of a pod to the code that reads or
+// RunningContainer identifies a running container of a pod to the code that reads or
 // kills it. The decision does not use it.
-type ContainerHandle struct {
+type RunningContainer struct {
 	ID   string
 	Name string
 	// Cgroup is the container's path in the cgroup hierarchy of the memory controller,
@@ -23,30 +23,30 @@ type ContainerHandle struct {
 	LogPath string
 	// Init is set for an init container.
 	Init bool
-	// Slot is the index among the pod's init containers, or among its other containers.
-	Slot int
+	// Index is the index among the pod's init containers, or among its other containers.
+	Index int
 }
 
 // Guard lists the processes that must never be killed. They are identified by what they
 // are, not by name. A Guard is immutable once it is in use.
 type Guard struct {
-	// Never maps the pid of each protected process to a description: pid 1, evictd, the
+	// Protected maps the pid of each protected process to a description: pid 1, evictd, the
 	// container runtime, shims, container monitors, kubelets.
-	Never map[int]string
+	Protected map[int]string
 	// Inits maps the pid of the first process of each container and sandbox to the ID
 	// of the container or sandbox.
 	Inits map[int]string
-	// Started maps a pid to the process's start time in clock ticks since boot. A
+	// StartTimes maps a pid to the process's start time in clock ticks since boot. A
 	// process with another start time has reused the pid and is not protected. A pid
 	// without an entry is protected whatever its start time.
-	Started map[int]uint64
+	StartTimes map[int]uint64
 }
 
 // Reused reports whether a pid of the guard has been reused by another process. startOf
 // returns the start time of a process, 0 if it can't be read. It is called only if the
 // guard has a start time for the pid.
 func (g *Guard) Reused(pid int, startOf func(pid int) uint64) bool {
-	at := g.Started[pid]
+	at := g.StartTimes[pid]
 	if at == 0 {
 		return false
 	}

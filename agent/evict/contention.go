@@ -25,8 +25,8 @@ type ContentionPolicy struct {
 	Evict bool
 }
 
-// Contended is contention for which a pod was evicted.
-type Contended struct {
+// ContentionEviction is contention for which a pod was evicted.
+type ContentionEviction struct {
 	Condition signal.Condition `json:"condition"`
 	Acted     time.Time        `json:"acted"`
 }
@@ -35,7 +35,7 @@ type Contended struct {
 // victim is in flight, evicts the first pod of the memory ranking. The stalls must last
 // as long again before the next pod is evicted.
 func (d *decision) evictForContention() {
-	d.Contended = slices.DeleteFunc(d.Contended, func(c Contended) bool { return !d.contended(c.Condition) })
+	d.ContentionEvictions = slices.DeleteFunc(d.ContentionEvictions, func(c ContentionEviction) bool { return !d.contended(c.Condition) })
 	if d.policy.Contention.Sustained == 0 {
 		return
 	}
@@ -58,7 +58,7 @@ func (d *decision) contended(c signal.Condition) bool {
 // evictionInFlight reports whether no pod may be evicted for contention now: one is
 // being evicted, or the pods have not been listed yet.
 func (d *decision) evictionInFlight() bool {
-	return d.in.Unlisted || len(d.out.Evict) > 0 || slices.ContainsFunc(d.Victims, func(v Victim) bool {
+	return d.in.PodsUnknown || len(d.out.Evict) > 0 || slices.ContainsFunc(d.Victims, func(v Victim) bool {
 		return v.inFlight(d.policy.SettleTimeout, d.now)
 	})
 }
@@ -66,7 +66,7 @@ func (d *decision) evictionInFlight() bool {
 // lastContentionEviction returns when a pod was last evicted for a condition's
 // contention.
 func (d *decision) lastContentionEviction(c signal.Condition) time.Time {
-	for _, known := range d.Contended {
+	for _, known := range d.ContentionEvictions {
 		if known.Condition == c {
 			return known.Acted
 		}
@@ -78,19 +78,19 @@ func (d *decision) lastContentionEviction(c signal.Condition) time.Time {
 func (d *decision) evictContended(c Contention) {
 	ranked, exempt := d.policy.Rank(d.in.Pods, signal.MemoryAvailable, &d.State, d.now)
 	d.out.Ranking, d.out.Exempt = ranked, exempt
-	d.Contended = slices.DeleteFunc(d.Contended, func(known Contended) bool { return known.Condition == c.Condition })
-	d.Contended = append(d.Contended, Contended{Condition: c.Condition, Acted: d.now})
+	d.ContentionEvictions = slices.DeleteFunc(d.ContentionEvictions, func(known ContentionEviction) bool { return known.Condition == c.Condition })
+	d.ContentionEvictions = append(d.ContentionEvictions, ContentionEviction{Condition: c.Condition, Acted: d.now})
 	if len(ranked) == 0 {
 		return
 	}
 	pod := &d.pods[ranked[0].index]
-	d.evict(pod, Key{Signal: signal.MemoryAvailable}, Order{
+	d.evict(pod, ThresholdKey{Signal: signal.MemoryAvailable}, Order{
 		UID: pod.UID, Pod: pod.Key(), Cause: string(c.Condition), Hard: true, Grace: immediateGrace,
 		Expected: ranked[0].Expected, Reason: ReasonEvicted, Message: contentionMessage(c, d.now),
 		Annotations: map[string]string{starvedResource: string(signal.Memory)},
 	})
 	if d.in.DryRun {
-		d.Pretended[len(d.Pretended)-1].Contention = c.Condition
+		d.DryRunVictims[len(d.DryRunVictims)-1].Contention = c.Condition
 	}
 }
 

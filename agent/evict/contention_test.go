@@ -86,10 +86,10 @@ func TestContentionWaits(t *testing.T) {
 	wantVictims(t, "a is gone", l.step(5600*time.Millisecond), "b")
 
 	l = contendedNode(t, true)
-	l.in.Pods, l.in.Unlisted = nil, true
+	l.in.Pods, l.in.PodsUnknown = nil, true
 	wantVictims(t, "pods not listed", l.step(5*time.Second))
-	if len(l.state.Contended) != 0 {
-		t.Errorf("state.Contended = %v; want none before a pod could be chosen", l.state.Contended)
+	if len(l.state.ContentionEvictions) != 0 {
+		t.Errorf("state.Contended = %v; want none before a pod could be chosen", l.state.ContentionEvictions)
 	}
 }
 
@@ -101,8 +101,8 @@ func TestContentionInDryRun(t *testing.T) {
 	wantVictims(t, "10s: a counts as gone and is reported once", l.step(10*time.Second), "b")
 	l.in.Contention = nil
 	l.step(11 * time.Second)
-	if len(l.state.Pretended) != 0 {
-		t.Errorf("dry-run victims = %v; want none after the episode", l.state.Pretended)
+	if len(l.state.DryRunVictims) != 0 {
+		t.Errorf("dry-run victims = %v; want none after the episode", l.state.DryRunVictims)
 	}
 }
 

@@ -25,8 +25,8 @@ func TestContentionRepeats(t *testing.T) {
 	wantVictims(t, "no pod left", l.step(20*time.Second))
 	l.in.Contention = nil
 	l.step(21 * time.Second)
-	if len(l.state.Contended) != 0 {
-		t.Errorf("state.Contended = %+v; want none after the stalls have ended", l.state.Contended)
+	if len(l.state.ContentionEvictions) != 0 {
+		t.Errorf("state.Contended = %+v; want none after the stalls have ended", l.state.ContentionEvictions)
 	}
 }
 

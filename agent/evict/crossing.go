@@ -11,13 +11,13 @@ import (
 // allocates, and a Table must not.
 type thresholdCalc struct {
 	*Threshold
-	key            Key
+	key            ThresholdKey
 	value, reclaim amount
 
 	// timer is set while the threshold is met. active is set if it must be acted on now;
 	// waiting if file cache caused the crossing of a hard threshold and it is not acted on
 	// yet; actNow if since the last reading a lane found from its own readings that the
-	// crossing must be acted on ([signal.Crossing.Answered]).
+	// crossing must be acted on ([signal.Crossing.ActNow]).
 	timer                        Timer
 	met, active, waiting, actNow bool
 }
@@ -70,7 +70,7 @@ func (d *decision) growthFloor(threshold int64) int64 {
 	if !d.in.Measured {
 		return signal.DefaultGrowthFloor
 	}
-	return signal.GrowthFloor(d.in.Drift, threshold)
+	return signal.GrowthFloor(d.in.CounterDrift, threshold)
 }
 
 // updateThreshold updates a threshold from the current observation of its signal.
@@ -78,7 +78,7 @@ func (d *decision) growthFloor(threshold int64) int64 {
 // victims.
 func (d *decision) updateThreshold(c *thresholdCalc) {
 	o := &d.observed[c.Signal]
-	wasActive, laneActs := c.timer.Past, c.actNow
+	wasActive, laneActs := c.timer.Active, c.actNow
 	at := c.metBelow(o.Capacity)
 	timer := Timer{Threshold: c.key, Since: d.now}
 	mayWait := c.mayWaitForCache()
@@ -91,18 +91,18 @@ func (d *decision) updateThreshold(c *thresholdCalc) {
 	c.met, c.actNow = o.Below(at), false
 	var crossing signal.Crossing
 	if mayWait && o.Status == signal.Observed {
-		crossing = d.readings(c.key).Follow(timer.Crossing, d.in.Observations[c.Signal].Reading(d.now), c.met)
+		crossing = d.readings(c.key).Add(timer.Crossing, d.in.Observations[c.Signal].Reading(d.now), c.met)
 	}
 	switch {
 	case !c.met:
 		timer = Timer{}
 	case !mayWait:
-		timer.Past = d.now.Sub(timer.Since) >= c.Grace
+		timer.Active = d.now.Sub(timer.Since) >= c.Grace
 	default:
-		timer.Crossing = crossing.At
-		timer.Past = wasActive || laneActs || d.mustActNow(c, &crossing, at)
+		timer.Crossing = crossing.First
+		timer.Active = wasActive || laneActs || d.mustActNow(c, &crossing, at)
 	}
-	c.timer, c.active, c.waiting = timer, timer.Past, c.met && mayWait && !timer.Past
+	c.timer, c.active, c.waiting = timer, timer.Active, c.met && mayWait && !timer.Active
 }
 
 // mustActNow reports whether a crossing of a hard memory threshold, which is met below
@@ -112,13 +112,13 @@ func (d *decision) updateThreshold(c *thresholdCalc) {
 func (d *decision) mustActNow(c *thresholdCalc, crossing *signal.Crossing, at int64) bool {
 	o := &d.observed[c.Signal]
 	return reclaimStalled(c.Signal, d.in.ReclaimStalled, d.in.PodsReclaimStalled) ||
-		o.Available < at-o.Cache || crossing.Answered(d.growthFloor(at))
+		o.Available < at-o.Cache || crossing.ActNow(d.growthFloor(at))
 }
 
 // metBelow returns the amount below which the threshold is met now: its target if it
 // was acted on, else its value.
 func (c *thresholdCalc) metBelow(capacity int64) int64 {
-	if c.timer.Past {
+	if c.timer.Active {
 		return c.target(capacity)
 	}
 	return c.crossingAt(capacity)

@@ -88,7 +88,7 @@ func TestFileCacheCrossing(t *testing.T) {
 					t.Errorf("Step at %v: %q; want %q", r.at, got, r.want)
 				}
 				v := table.Decide(&l.in.Observations, start.Add(r.at))
-				if got := resultOf(v.Why != Recovered, v.Why == Waiting); got != r.want {
+				if got := resultOf(v.Reason != Recovered, v.Reason == Waiting); got != r.want {
 					t.Errorf("Table.Decide at %v: %q; want %q", r.at, got, r.want)
 				}
 			}
@@ -119,7 +119,7 @@ func TestPodsReclaimStalled(t *testing.T) {
 			t.Errorf("%s, reclaim stalled: node %t, pods %t: Step %q; want %q", tc.signal, tc.node, tc.pods, got, tc.want)
 		}
 		v := table.Decide(&l.in.Observations, start)
-		if got := resultOf(v.Why != Recovered, v.Why == Waiting); got != tc.want {
+		if got := resultOf(v.Reason != Recovered, v.Reason == Waiting); got != tc.want {
 			t.Errorf("%s, reclaim stalled: node %t, pods %t: Table.Decide %q; want %q", tc.signal, tc.node, tc.pods, got, tc.want)
 		}
 	}
@@ -138,21 +138,21 @@ func resultOf(met, waiting bool) string {
 // The sampler compares its own readings. Its finding that a crossing must be acted on
 // ends the wait in the decision that it is given to, if the threshold is met there.
 func TestLaneMakesStepActNow(t *testing.T) {
-	memory, pods := Key{Signal: signal.MemoryAvailable}, Key{Signal: signal.AllocatableMemoryAvailable, Copy: true}
+	memory, pods := ThresholdKey{Signal: signal.MemoryAvailable}, ThresholdKey{Signal: signal.AllocatableMemoryAvailable, Derived: true}
 	low := func(l *timeline) {
 		l.observe(signal.MemoryAvailable, 999*mi)
 		l.in.Observations[signal.MemoryAvailable].Cache = 4000 * mi
 	}
 	for _, tc := range []struct {
 		name   string
-		actNow []Key
+		actNow []ThresholdKey
 		waits  bool
 	}{
-		{"none", nil, true}, {"another threshold", []Key{pods}, true}, {"this one", []Key{memory}, false},
+		{"none", nil, true}, {"another threshold", []ThresholdKey{pods}, true}, {"this one", []ThresholdKey{memory}, false},
 	} {
 		l := newTimeline(t, hard(signal.MemoryAvailable, "1000Mi"))
 		low(l)
-		l.in.Answered = tc.actNow
+		l.in.ActNow = tc.actNow
 		if o := l.step(0); len(o.Waiting) > 0 != tc.waits {
 			t.Errorf("act now on %s: Step's waiting = %v; want waiting: %t", tc.name, o.Waiting, tc.waits)
 		}
@@ -160,15 +160,15 @@ func TestLaneMakesStepActNow(t *testing.T) {
 	l := newTimeline(t, hard(signal.MemoryAvailable, "1000Mi"))
 	l.observe(signal.MemoryAvailable, 1001*mi)
 	table := NewTable(&l.in, &l.state, start)
-	decide := func(at time.Duration) Why {
+	decide := func(at time.Duration) VerdictReason {
 		v := table.Decide(&l.in.Observations, start.Add(at))
-		return v.Why
+		return v.Reason
 	}
-	table.Answer(signal.MemoryAvailable)
+	table.ActNow(signal.MemoryAvailable)
 	if got := decide(0); got != Recovered {
 		t.Errorf("act now, above the threshold: Decide() = %q; want %q", got, Recovered)
 	}
-	table.Answer(signal.MemoryAvailable)
+	table.ActNow(signal.MemoryAvailable)
 	l.in.Observations[signal.MemoryAvailable] = signal.Observation{Status: signal.Unreadable}
 	if got := decide(0); got != Recovered {
 		t.Errorf("act now, unreadable: Decide() = %q; want %q", got, Recovered)
@@ -177,9 +177,9 @@ func TestLaneMakesStepActNow(t *testing.T) {
 	if got := decide(1); got != Waiting {
 		t.Errorf("next crossing: Decide() = %q; want %q", got, Waiting)
 	}
-	table.Answer(signal.MemoryAvailable)
-	if got := decide(2); got != Nobody {
-		t.Errorf("act now while it waits: Decide() = %q; want %q", got, Nobody)
+	table.ActNow(signal.MemoryAvailable)
+	if got := decide(2); got != NoneEligible {
+		t.Errorf("act now while it waits: Decide() = %q; want %q", got, NoneEligible)
 	}
 }
 
@@ -227,7 +227,7 @@ func TestGrowthFloor(t *testing.T) {
 		{"40Mi", 0, 19, true}, {"40Mi", 0, 20, false}, {"40Mi", 500, 20, false},
 	} {
 		l := newTimeline(t, hard(signal.MemoryAvailable, tc.threshold))
-		l.in.Measured, l.in.Drift = true, tc.drift*mi
+		l.in.Measured, l.in.CounterDrift = true, tc.drift*mi
 		at := l.in.Policy.Thresholds[0].Value.Amount(0)
 		l.observe(signal.MemoryAvailable, at-1+tc.grew*mi)
 		l.in.Observations[signal.MemoryAvailable].Cache = 4000 * mi
@@ -276,17 +276,17 @@ func TestReadingsAreBounded(t *testing.T) {
 	at := start
 	for i := range 100_000 {
 		at = at.Add(time.Duration(1+i%7) * time.Millisecond)
-		r.Follow(signal.MemoryReading{}, signal.MemoryReading{Time: at, Other: int64(i)}, false)
+		r.Add(signal.MemoryReading{}, signal.MemoryReading{Time: at, Other: int64(i)}, false)
 	}
 	at = at.Add(time.Millisecond)
 	now := signal.MemoryReading{Time: at}
-	first := r.Follow(signal.MemoryReading{}, now, true)
-	later := r.Follow(now, now, true)
+	first := r.Add(signal.MemoryReading{}, now, true)
+	later := r.Add(now, now, true)
 	got := at.Sub(first.Reference.Time)
 	if got < time.Second || got > time.Second+100*time.Millisecond {
 		t.Errorf("age of the reference = %v; want 1s to 1.1s", got)
 	}
-	if diff := cmp.Diff(first.Reference, later.Recent); diff != "" {
+	if diff := cmp.Diff(first.Reference, later.Previous); diff != "" {
 		t.Errorf("reference and recent reading differ although the threshold was not met before (-reference +recent):\n%s", diff)
 	}
 }

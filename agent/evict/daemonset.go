@@ -4,9 +4,9 @@ package evict
 // its pods (pkg/apis/apps/types.go: DeprecatedTemplateGeneration).
 const templateGeneration = "pod-template-generation"
 
-// OfDaemonSet reports whether a DaemonSet owns the pod, according to its source or to
+// OwnedByDaemonSet reports whether a DaemonSet owns the pod, according to its source or to
 // the label of the DaemonSet controller, which the container runtime also has.
-func (p *Pod) OfDaemonSet() bool {
+func (p *Pod) OwnedByDaemonSet() bool {
 	_, labelled := p.Labels[templateGeneration]
 	return p.DaemonSet || labelled
 }

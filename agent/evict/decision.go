@@ -47,7 +47,7 @@ func newDecision(before *State, in *Inputs, now time.Time) decision {
 	for i := range in.Policy.Thresholds {
 		c := &d.thresholds[i]
 		*c = newThresholdCalc(&in.Policy.Thresholds[i])
-		c.actNow = slices.Contains(in.Answered, c.key)
+		c.actNow = slices.Contains(in.ActNow, c.key)
 		if timer := d.timer(c.key); timer != nil {
 			c.timer, c.met = *timer, true
 		}
@@ -94,7 +94,7 @@ func (d *decision) evaluateThresholds() {
 
 // endBackoffs removes the back-offs of signals that are no longer low.
 func (d *decision) endBackoffs() {
-	d.Futile = slices.DeleteFunc(d.Futile, func(b Backoff) bool { return !d.groupMet(b.Signal) })
+	d.Backoffs = slices.DeleteFunc(d.Backoffs, func(b Backoff) bool { return !d.groupMet(b.Signal) })
 }
 
 // groupMet reports whether a threshold of the group is met.
@@ -113,7 +113,7 @@ func (d *decision) escalateVictims() {
 		for j := range d.Victims {
 			v := &d.Victims[j]
 			if group(v.Signal.Signal) == group(c.Signal) && v.escalate(d.in.Measured, d.now) && !d.fromTable {
-				d.out.Harden = append(d.out.Harden, v.UID)
+				d.out.Escalate = append(d.out.Escalate, v.UID)
 			}
 		}
 	}
@@ -167,10 +167,10 @@ func (d *decision) outstanding(v *Victim, e *podEntry, s signal.Signal) int64 {
 }
 
 // blockedBy returns why no pod may be chosen for a threshold now, or Chosen if one may.
-func (d *decision) blockedBy(t *Threshold) Why {
+func (d *decision) blockedBy(t *Threshold) VerdictReason {
 	switch {
-	case d.in.Unlisted:
-		return Unlisted
+	case d.in.PodsUnknown:
+		return PodsUnknown
 	case d.backingOff(group(t.Signal), t.Hard(), d.now):
 		return BackingOff
 	}
@@ -180,7 +180,7 @@ func (d *decision) blockedBy(t *Threshold) Why {
 // victimCount returns how many of the ranked pods are evicted for a deficit, and
 // whether the signal is futile: their eviction can't relieve it.
 func (d *decision) victimCount(t *Threshold, deficit int64, ranked []Ranked) (n int, futile bool) {
-	n, enough := Size(ranked, deficit, d.policy.MaxVictims)
+	n, enough := VictimCount(ranked, deficit, d.policy.MaxVictims)
 	if enough && !d.poorReturns(group(t.Signal)) {
 		return n, false
 	}
@@ -192,13 +192,13 @@ func (d *decision) victimCount(t *Threshold, deficit int64, ranked []Ranked) (n 
 
 // addVictim adds a pod to the victims, in dry run to the dry-run victims. It does not
 // allocate in a Table.
-func (d *decision) addVictim(e *podEntry, k Key, o *Order) {
+func (d *decision) addVictim(e *podEntry, k ThresholdKey, o *Order) {
 	_, isSignal := signal.Parse(o.Cause)
 	if d.in.DryRun {
-		d.Pretended = append(d.Pretended, Pretended{UID: e.UID, Signal: k.Signal, Limit: !isSignal})
+		d.DryRunVictims = append(d.DryRunVictims, DryRunVictim{UID: e.UID, Signal: k.Signal, OverLimit: !isSignal})
 		return
 	}
 	v := newVictim(e, k, o, d.now)
-	v.Limit = !isSignal
+	v.OverLimit = !isSignal
 	d.Victims = append(d.Victims, v)
 }

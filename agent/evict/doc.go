@@ -10,7 +10,7 @@
 // Hard memory thresholds can't wait for the next Step. After each Step, NewTable makes a
 // [Table], with which the hot path decides on them between one Step and the next. It
 // uses the same functions and does not allocate. The next Step takes over the hot path's
-// kills ([Fired]) as if it had ordered them.
+// kills ([HotKill]) as if it had ordered them.
 //
 // The behaviour is that of the kubelet's eviction manager (pkg/kubelet/eviction), with
 // these differences:

@@ -31,8 +31,8 @@ func TestDryRunOncePerEpisode(t *testing.T) {
 	}
 	l.observe(signal.MemoryAvailable, 10*gi)
 	l.step(3 * time.Hour)
-	if len(l.state.Pretended) != 0 {
-		t.Errorf("dry-run victims = %v; want none after the episode", l.state.Pretended)
+	if len(l.state.DryRunVictims) != 0 {
+		t.Errorf("dry-run victims = %v; want none after the episode", l.state.DryRunVictims)
 	}
 	l.observe(signal.MemoryAvailable, 10*gi-100*mi)
 	wantVictims(t, "the next episode", l.step(4*time.Hour), "a")
@@ -80,8 +80,8 @@ func TestDryRunEpisodes(t *testing.T) {
 	wantVictims(t, "a has exited by itself", l.step(5*time.Second), "b")
 	l.in.DryRun = false
 	wantVictims(t, "dry run is switched off", l.step(6*time.Second), "b")
-	if len(l.state.Pretended) != 0 || len(l.state.Victims) != 1 {
-		t.Errorf("dry-run victims %v, victims %v; want one victim and no dry-run victim", l.state.Pretended, l.state.Victims)
+	if len(l.state.DryRunVictims) != 0 || len(l.state.Victims) != 1 {
+		t.Errorf("dry-run victims %v, victims %v; want one victim and no dry-run victim", l.state.DryRunVictims, l.state.Victims)
 	}
 }
 

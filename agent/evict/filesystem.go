@@ -17,8 +17,8 @@ type FilesystemStatus struct {
 	// Inodes are nil for a filesystem that does not count inodes.
 	Available, Size, InodesFree, Inodes *int64
 	At                                  time.Time
-	// Period is the time until the next reading.
-	Period time.Duration
+	// Interval is the time until the next reading.
+	Interval time.Duration
 	// Readable is set if the filesystem's signals can be read. Error is why they can't,
 	// or why the path may have changed; "" if there is no error.
 	Readable bool

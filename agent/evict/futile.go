@@ -43,7 +43,7 @@ func coverage(ranked []Ranked) (sum int64) {
 // a pod that grows is chosen in the Step that observes it.
 func (d *decision) noteFutile(t *Threshold, deficit int64, ranked []Ranked, victims int) {
 	b := d.backoff(group(t.Signal))
-	b.None = victims == 0
+	b.NoVictim = victims == 0
 	if victims > 0 {
 		if b.Soft && t.Hard() {
 			b.Delay = 0 // a hard threshold starts its own back-off

@@ -7,9 +7,9 @@ import (
 	"github.com/evictd/evictd/agent/signal"
 )
 
-// Fired is an eviction by the hot path for a hard memory threshold since the last Step.
+// HotKill is an eviction by the hot path for a hard memory threshold since the last Step.
 // It was decided by a Table and has been carried out or attempted.
-type Fired struct {
+type HotKill struct {
 	// Pod is the victim with the usage on which it was chosen.
 	Pod *Pod
 	// Threshold and Observation are what the decision was made on.
@@ -24,8 +24,8 @@ type Fired struct {
 // adoptHotKills takes over the hot path's kills since the last Step: it adds them to
 // the victims and returns the orders that Step would have given.
 func (d *decision) adoptHotKills() {
-	for i := range d.in.Fired {
-		f := &d.in.Fired[i]
+	for i := range d.in.HotKills {
+		f := &d.in.HotKills[i]
 		o := d.newOrder(f.Pod, &f.Threshold, f.Observation)
 		o.Deficit, o.Expected = f.Deficit, f.Expected
 		d.out.Adopted = append(d.out.Adopted, o)
@@ -33,7 +33,7 @@ func (d *decision) adoptHotKills() {
 		d.noteCondition(f.Threshold.Signal.Condition())
 		d.activate(f)
 		if f.DryRun {
-			d.Pretended = append(d.Pretended, Pretended{UID: f.Pod.UID, Signal: f.Threshold.Signal})
+			d.DryRunVictims = append(d.DryRunVictims, DryRunVictim{UID: f.Pod.UID, Signal: f.Threshold.Signal})
 			continue
 		}
 		// The hot path had settled an earlier victim with this UID, or it could not have
@@ -47,7 +47,7 @@ func (d *decision) adoptHotKills() {
 // activate marks the threshold for which a pod was killed as acted on. This Step's
 // readings may be of another source than the hot path's, and would otherwise make it
 // wait for file cache.
-func (d *decision) activate(f *Fired) {
+func (d *decision) activate(f *HotKill) {
 	for i := range d.thresholds {
 		c := &d.thresholds[i]
 		if c.key != f.Threshold.Key() {
@@ -56,6 +56,6 @@ func (d *decision) activate(f *Fired) {
 		if !c.met {
 			c.timer, c.met = Timer{Threshold: c.key, Since: f.Time}, true
 		}
-		c.timer.Past = true
+		c.timer.Active = true
 	}
 }

@@ -2,10 +2,10 @@ package evict
 
 import "fmt"
 
-// ConfigSource is the annotation that a kubelet sets on each pod that it creates (api,
+// ConfigSourceAnnotation is the annotation that a kubelet sets on each pod that it creates (api,
 // file or http). It overwrites any value from the pod's author
 // (pkg/kubelet/types/pod_update.go).
-const ConfigSource = "kubernetes.io/config.source"
+const ConfigSourceAnnotation = "kubernetes.io/config.source"
 
 // Kubelet is what is known about a kubelet on this node. The inventory updates it with
 // each list of pods. All rules about the owner of the node and of its pods use it.
@@ -15,8 +15,8 @@ type Kubelet struct {
 	// Absent is set if the configuration declares that no kubelet runs here. evictd
 	// then owns the sandboxes that one left behind.
 	Absent bool
-	// Pods is set if there is a sandbox, running or not, that a kubelet created.
-	Pods bool
+	// HasSandboxes is set if there is a sandbox, running or not, that a kubelet created.
+	HasSandboxes bool
 	// Process describes a kubelet process that ran when the pods were listed or up to a
 	// minute earlier, or says why this is unknown; "" if there was none.
 	Process string
@@ -24,7 +24,7 @@ type Kubelet struct {
 
 // MadeByKubelet reports whether a kubelet created the sandbox with these annotations.
 func MadeByKubelet(annotations map[string]string) bool {
-	_, made := annotations[ConfigSource]
+	_, made := annotations[ConfigSourceAnnotation]
 	return made
 }
 

@@ -49,9 +49,9 @@ func (p *Pod) overLimit(l Layout) (cause, message string) {
 	return "", ""
 }
 
-// Limited reports whether the pod, a container or a volume of it has a local-storage
+// HasStorageLimit reports whether the pod, a container or a volume of it has a local-storage
 // limit.
-func (p *Pod) Limited() bool {
+func (p *Pod) HasStorageLimit() bool {
 	for i := range p.Volumes {
 		if p.Volumes[i].SizeLimit != nil {
 			return true

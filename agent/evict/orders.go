@@ -12,22 +12,22 @@ type Inputs struct {
 	Observations signal.Observations
 	// Pods are the running pods, in any order. Step does not retain them.
 	Pods []Pod
-	// Unlisted is set until the pods have been listed for the first time. Pods is empty
+	// PodsUnknown is set until the pods have been listed for the first time. Pods is empty
 	// then, which does not mean that earlier pods are gone.
-	Unlisted bool
+	PodsUnknown bool
 	// Outcomes are the outcomes of orders since the last Step.
 	Outcomes []Outcome
-	// Fired are the hot path's kills since the last Step, in their order.
-	Fired []Fired
+	// HotKills are the hot path's kills since the last Step, in their order.
+	HotKills []HotKill
 	// Contention lists the ongoing stalls on memory.
 	Contention []Contention
 	// Measured is set if the usage of pods is measured, so that a victim's progress
 	// shows in it. If it is not set, a victim is assumed to have freed everything after
 	// the settle timeout.
 	Measured bool
-	// Unexplained is the memory of kubepods, in bytes, that no listed pod accounts for
-	// and that earlier lists left unaccounted too (see the type [Unexplained]).
-	Unexplained int64
+	// UnaccountedBaseline is the memory of kubepods, in bytes, that no listed pod accounts for
+	// and that earlier lists left unaccounted too (see the type [UnaccountedBaseline]).
+	UnaccountedBaseline int64
 	// DryRun makes Step count a victim as gone at once and report it once per episode.
 	DryRun bool
 	// ReclaimStalled is set while the kernel's reclaim makes no progress. A crossing
@@ -36,16 +36,16 @@ type Inputs struct {
 	// PodsReclaimStalled is ReclaimStalled for reclaim at the memory limit of all pods.
 	// It affects allocatableMemory.available only.
 	PodsReclaimStalled bool
-	// Answered lists the hard memory thresholds for which a lane has found from its own
+	// ActNow lists the hard memory thresholds for which a lane has found from its own
 	// readings since the last Step that the crossing must be acted on.
-	Answered []Key
-	// Drift is by how many bytes per-CPU counters may lag. It is used if Measured is
+	ActNow []ThresholdKey
+	// CounterDrift is by how many bytes per-CPU counters may lag. It is used if Measured is
 	// set.
-	Drift int64
+	CounterDrift int64
 	// NothingReclaimed lists the thresholds whose last node-level reclaims freed
 	// nothing, until the next attempt is due. Step then orders a reclaim for them only
 	// if it would evict a pod after it.
-	NothingReclaimed []Key
+	NothingReclaimed []ThresholdKey
 }
 
 // Orders is the result of one Step: what to do, and what was found.
@@ -55,8 +55,8 @@ type Orders struct {
 	// Adopted are the orders for the hot path's kills, in their order. They have been
 	// carried out; the caller only follows and records them.
 	Adopted []Order
-	// Harden lists the UIDs of victims whose grace period ends now.
-	Harden []string
+	// Escalate lists the UIDs of victims whose grace period ends now.
+	Escalate []string
 	// Reclaim is the node-level reclaim to do, or nil. Its Outcome must be in the
 	// inputs of a later Step.
 	Reclaim *Reclaim
@@ -67,9 +67,9 @@ type Orders struct {
 	Conditions []signal.Condition
 	// Waiting lists the hard memory thresholds that are met because of file cache and
 	// are not acted on yet.
-	Waiting []Key
-	// Acted is the threshold that was acted on, or nil.
-	Acted *Threshold
+	Waiting []ThresholdKey
+	// ActedOn is the threshold that was acted on, or nil.
+	ActedOn *Threshold
 	// Ranking and Exempt are set if pods were ranked.
 	Ranking []Ranked
 	Exempt  []Exempt
@@ -112,7 +112,7 @@ type ReclaimKind string
 const (
 	ReclaimContainers ReclaimKind = "containers" // dead containers and sandboxes
 	ReclaimImages     ReclaimKind = "images"     // unused images
-	ReclaimMemory     ReclaimKind = "memory"     // pods' memory, through memory.reclaim; never ordered by Step, see [Cold]
+	ReclaimMemory     ReclaimKind = "memory"     // pods' memory, through memory.reclaim; never ordered by Step, see [ProactiveReclaim]
 )
 
 // Reclaim is an order to free a resource of the node without evicting a pod.

@@ -23,9 +23,9 @@ type Pod struct {
 	DaemonSet bool
 	// Kubelet is set if a kubelet created the pod. It may start the pod again.
 	Kubelet bool
-	// Spared is why the source of the pod exempts it from eviction; empty if it does
+	// ProtectedReason is why the source of the pod exempts it from eviction; empty if it does
 	// not.
-	Spared string
+	ProtectedReason string
 
 	// TerminationGraceSeconds is the pod's own grace period; nil means unset.
 	TerminationGraceSeconds *int64

@@ -49,9 +49,9 @@ type Policy struct {
 	// Contention is the policy for stalls on memory.
 	Contention ContentionPolicy
 	Layout     Layout
-	// SpareUnknownPriority exempts a kubelet's pods from eviction while their priority
+	// ProtectUnknownPriority exempts a kubelet's pods from eviction while their priority
 	// is unknown.
-	SpareUnknownPriority bool
+	ProtectUnknownPriority bool
 	// Protected returns why the configuration exempts a pod from eviction, or "". It
 	// must be a pure function of the pod. Nil exempts none.
 	Protected func(*Pod) string
@@ -60,28 +60,28 @@ type Policy struct {
 // Threshold is a signal's threshold and its origin.
 type Threshold struct {
 	signal.Threshold
-	// Copy is set if the threshold was derived from another signal's.
-	Copy bool
+	// Derived is set if the threshold was derived from another signal's.
+	Derived bool
 }
 
 // Key returns the threshold's identity.
-func (t Threshold) Key() Key {
-	return Key{Signal: t.Signal, Soft: !t.Hard(), Copy: t.Copy}
+func (t Threshold) Key() ThresholdKey {
+	return ThresholdKey{Signal: t.Signal, Soft: !t.Hard(), Derived: t.Derived}
 }
 
-// Key identifies a threshold across Steps and restarts. A signal has at most one
+// ThresholdKey identifies a threshold across Steps and restarts. A signal has at most one
 // threshold for each combination.
-type Key struct {
-	Signal signal.Signal `json:"signal"`
-	Soft   bool          `json:"soft,omitempty"`
-	Copy   bool          `json:"copy,omitempty"`
+type ThresholdKey struct {
+	Signal  signal.Signal `json:"signal"`
+	Soft    bool          `json:"soft,omitempty"`
+	Derived bool          `json:"copy,omitempty"`
 }
 
-// WithCopies returns the configured thresholds, hard before soft and each in the order
+// WithDerived returns the configured thresholds, hard before soft and each in the order
 // of signals, followed by the derived ones: allocatableMemory.available from each hard
 // memory.available if enforceAllocatable is set, and containerfs from the filesystem of
 // the writable layers. Like the kubelet, it drops configured containerfs thresholds.
-func WithCopies(configured []signal.Threshold, layout Layout, enforceAllocatable bool) []Threshold {
+func WithDerived(configured []signal.Threshold, layout Layout, enforceAllocatable bool) []Threshold {
 	var all, allocatable, containerFs []Threshold
 	source := map[signal.Signal]signal.Signal{
 		signal.NodeFsAvailable:  signal.ContainerFsAvailable,
@@ -101,12 +101,12 @@ func WithCopies(configured []signal.Threshold, layout Layout, enforceAllocatable
 		if t.Signal == signal.MemoryAvailable && t.Hard() && enforceAllocatable {
 			t := t
 			t.Signal = signal.AllocatableMemoryAvailable
-			allocatable = append(allocatable, Threshold{Threshold: t, Copy: true})
+			allocatable = append(allocatable, Threshold{Threshold: t, Derived: true})
 		}
 		if to, ok := source[t.Signal]; ok {
 			t := t
 			t.Signal = to
-			containerFs = append(containerFs, Threshold{Threshold: t, Copy: true})
+			containerFs = append(containerFs, Threshold{Threshold: t, Derived: true})
 		}
 	}
 	return append(append(all, allocatable...), containerFs...)

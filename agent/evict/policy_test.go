@@ -43,9 +43,9 @@ func TestWithCopies(t *testing.T) {
 		for _, part := range tt.want {
 			want = append(want, part...)
 		}
-		for _, one := range WithCopies(configured, tt.layout, tt.enforce) {
+		for _, one := range WithDerived(configured, tt.layout, tt.enforce) {
 			text := fmt.Sprintf("%s %s %s %s", one.Signal, one.Value, one.Grace, one.MinReclaim)
-			if one.Copy {
+			if one.Derived {
 				text = "copy " + text
 			}
 			got = append(got, text)
@@ -54,7 +54,7 @@ func TestWithCopies(t *testing.T) {
 			t.Errorf("%s: thresholds with the derived ones (-want +got):\n%s", tt.name, diff)
 		}
 	}
-	if got := WithCopies(nil, SingleFs, true); len(got) != 0 {
+	if got := WithDerived(nil, SingleFs, true); len(got) != 0 {
 		t.Errorf("derived thresholds of none = %v; want none", got)
 	}
 }

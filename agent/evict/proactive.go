@@ -6,26 +6,26 @@ import (
 	"github.com/evictd/evictd/agent/signal"
 )
 
-// Cold is a request for proactive reclaim: a soft memory threshold is met and its grace
+// ProactiveReclaim is a request for proactive reclaim: a soft memory threshold is met and its grace
 // period has not ended. Memory that the kernel reclaims until then need not be freed by
 // an eviction.
-type Cold struct {
+type ProactiveReclaim struct {
 	Signal signal.Signal
-	// Short is the missing amount in bytes. If it is 0, nothing is requested and the
+	// Deficit is the missing amount in bytes. If it is 0, nothing is requested and the
 	// other fields are empty.
-	Short int64
+	Deficit int64
 	// Pods are the pods to reclaim memory from, in the order of eviction.
 	Pods []Ranked
 }
 
-// Cold returns the proactive reclaim to do now. It is empty if a hard memory threshold
+// ProactiveReclaim returns the proactive reclaim to do now. It is empty if a hard memory threshold
 // is met or a victim is unsettled, so that proactive reclaim does not interfere with
 // evictions.
-func (p *Policy) Cold(pods []Pod, observed *signal.Observations, state *State, now time.Time) Cold {
-	var cold Cold
+func (p *Policy) ProactiveReclaim(pods []Pod, observed *signal.Observations, state *State, now time.Time) ProactiveReclaim {
+	var cold ProactiveReclaim
 	for i := range state.Victims {
 		if state.Victims[i].Status == Unsettled {
-			return Cold{}
+			return ProactiveReclaim{}
 		}
 	}
 	for i := range p.Thresholds {
@@ -34,15 +34,15 @@ func (p *Policy) Cold(pods []Pod, observed *signal.Observations, state *State, n
 		if timer == nil || !t.Signal.IsMemory() {
 			continue
 		}
-		if t.Hard() || timer.Past {
-			return Cold{}
+		if t.Hard() || timer.Active {
+			return ProactiveReclaim{}
 		}
 		o := observed[t.Signal]
-		if short := t.Target(o.Capacity) - o.Available; o.Status == signal.Observed && short > cold.Short {
-			cold = Cold{Signal: t.Signal, Short: short}
+		if short := t.Target(o.Capacity) - o.Available; o.Status == signal.Observed && short > cold.Deficit {
+			cold = ProactiveReclaim{Signal: t.Signal, Deficit: short}
 		}
 	}
-	if cold.Short > 0 {
+	if cold.Deficit > 0 {
 		cold.Pods, _ = p.Rank(pods, cold.Signal, state, now)
 	}
 	return cold

@@ -9,8 +9,8 @@ import (
 )
 
 // proactiveReclaim returns the proactive reclaim to do after the last Step.
-func (l *timeline) proactiveReclaim(at time.Duration) Cold {
-	return l.in.Policy.Cold(l.in.Pods, &l.in.Observations, &l.state, start.Add(at))
+func (l *timeline) proactiveReclaim(at time.Duration) ProactiveReclaim {
+	return l.in.Policy.ProactiveReclaim(l.in.Pods, &l.in.Observations, &l.state, start.Add(at))
 }
 
 func TestProactiveReclaim(t *testing.T) {
@@ -19,7 +19,7 @@ func TestProactiveReclaim(t *testing.T) {
 	l.in.Measured = true
 	l.observe(signal.MemoryAvailable, 4*gi)
 	l.step(0)
-	if c := l.proactiveReclaim(0); c.Short != 0 || c.Pods != nil {
+	if c := l.proactiveReclaim(0); c.Deficit != 0 || c.Pods != nil {
 		t.Errorf("proactive reclaim with enough available = %+v; want nothing", c)
 	}
 
@@ -30,7 +30,7 @@ func TestProactiveReclaim(t *testing.T) {
 	for _, r := range c.Pods {
 		order = append(order, r.UID)
 	}
-	if c.Short != gi+gi/2 || c.Signal != signal.MemoryAvailable || !slices.Equal(order, []string{"b", "a"}) {
+	if c.Deficit != gi+gi/2 || c.Signal != signal.MemoryAvailable || !slices.Equal(order, []string{"b", "a"}) {
 		t.Errorf("proactive reclaim = %+v; want 1.5 GiB with its minimum reclaim, of b and a", c)
 	}
 
@@ -38,7 +38,7 @@ func TestProactiveReclaim(t *testing.T) {
 	l.observe(signal.MemoryAvailable, gi/2)
 	hardStep := *l
 	hardStep.step(31 * time.Second)
-	if c := hardStep.proactiveReclaim(31 * time.Second); c.Short != 0 {
+	if c := hardStep.proactiveReclaim(31 * time.Second); c.Deficit != 0 {
 		t.Errorf("proactive reclaim with the hard threshold met = %+v; want nothing", c)
 	}
 
@@ -47,7 +47,7 @@ func TestProactiveReclaim(t *testing.T) {
 	if o := l.step(61 * time.Second); len(o.Evict) != 1 {
 		t.Fatalf("victims after the grace = %v; want one", victims(o))
 	}
-	if c := l.proactiveReclaim(61 * time.Second); c.Short != 0 {
+	if c := l.proactiveReclaim(61 * time.Second); c.Deficit != 0 {
 		t.Errorf("proactive reclaim with an unsettled victim = %+v; want nothing", c)
 	}
 }
@@ -60,13 +60,13 @@ func TestProactiveReclaimNotNeeded(t *testing.T) {
 	l.observe(signal.MemoryAvailable, 4*gi)
 	l.observe(signal.NodeFsAvailable, gi)
 	l.step(0)
-	if c := l.proactiveReclaim(0); c.Short != 0 {
+	if c := l.proactiveReclaim(0); c.Deficit != 0 {
 		t.Errorf("proactive reclaim with a disk low = %+v; want nothing", c)
 	}
 	l.observe(signal.MemoryAvailable, gi)
 	l.step(time.Second)
 	l.in.Observations[signal.MemoryAvailable].Status = signal.Unreadable
-	if c := l.proactiveReclaim(time.Second); c.Short != 0 {
+	if c := l.proactiveReclaim(time.Second); c.Deficit != 0 {
 		t.Errorf("proactive reclaim with memory.available unreadable = %+v; want nothing", c)
 	}
 }

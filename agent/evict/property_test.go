@@ -31,7 +31,7 @@ func (c generator) pod(i int) Pod {
 		p.Priority = new([]int32{-1, 0, 1, 2_000_000_000}[c.IntN(4)])
 	}
 	if c.oneIn(15) {
-		p.Spared = "exempt by its source"
+		p.ProtectedReason = "exempt by its source"
 	}
 	if c.oneIn(3) {
 		p.TerminationGraceSeconds = new(c.Int64N(5))
@@ -89,8 +89,8 @@ func (c generator) policy() *Policy {
 	}
 	layout := Layout(c.IntN(3))
 	return &Policy{
-		Thresholds: WithCopies(configured, layout, c.oneIn(2)), Layout: layout, TransitionPeriod: 3 * time.Second,
-		MaxPodGraceSeconds: c.Int64N(4) - 1, MaxVictims: 1 + c.IntN(3), SettleTimeout: time.Second, SpareUnknownPriority: c.oneIn(2),
+		Thresholds: WithDerived(configured, layout, c.oneIn(2)), Layout: layout, TransitionPeriod: 3 * time.Second,
+		MaxPodGraceSeconds: c.Int64N(4) - 1, MaxVictims: 1 + c.IntN(3), SettleTimeout: time.Second, ProtectUnknownPriority: c.oneIn(2),
 	}
 }
 
@@ -130,18 +130,18 @@ func TestProperties(t *testing.T) {
 			c.changeNode(&l.in)
 			at += time.Duration(c.IntN(1500)) * time.Millisecond
 			var outcomes []Outcome
-			if l.state.Reclaim != nil && l.state.Reclaim.Waiting && c.oneIn(2) {
+			if l.state.Reclaim != nil && l.state.Reclaim.Running && c.oneIn(2) {
 				outcomes = append(outcomes, Outcome{})
 			}
 			before, pods := l.state.Clone(), l.in.Pods
-			if l.in.Unlisted = c.oneIn(10); l.in.Unlisted {
+			if l.in.PodsUnknown = c.oneIn(10); l.in.PodsUnknown {
 				l.in.Pods = nil
 			}
 			orders := l.step(at, outcomes...)
 			where := fmt.Sprintf("seed %d, step %d", seed, step)
 			checkOrders(t, where, l, &before, &orders)
 			checkPermuted(t, where, c, l, &before, start.Add(at), &orders)
-			if l.in.Unlisted && (len(l.state.Victims) < len(before.Victims) || l.in.DryRun && len(l.state.Pretended) < len(before.Pretended)) {
+			if l.in.PodsUnknown && (len(l.state.Victims) < len(before.Victims) || l.in.DryRun && len(l.state.DryRunVictims) < len(before.DryRunVictims)) {
 				t.Errorf("%s: a victim was removed while the pods were not listed", where)
 			}
 			l.in.Pods = pods
@@ -179,7 +179,7 @@ func checkOrders(t *testing.T, where string, l *timeline, before *State, o *Orde
 		switch {
 		case seen[e.UID]:
 			t.Errorf("%s: %s is ordered twice", where, e.UID)
-		case pod.Critical() || pod.Spared != "":
+		case pod.Critical() || pod.ProtectedReason != "":
 			t.Errorf("%s: %s is exempt and was chosen", where, e.UID)
 		case stillInFlight(before, pod):
 			t.Errorf("%s: %s is being evicted and was chosen", where, e.UID)
@@ -195,7 +195,7 @@ func checkOrders(t *testing.T, where string, l *timeline, before *State, o *Orde
 		t.Errorf("%s: reclaim and evictions for a signal in one Step", where)
 	}
 	unique := map[string]bool{}
-	for _, p := range l.state.Pretended {
+	for _, p := range l.state.DryRunVictims {
 		if unique[p.UID] {
 			t.Errorf("%s: %s is a dry-run victim twice", where, p.UID)
 		}
@@ -248,7 +248,7 @@ func checkOrders(t *testing.T, where string, l *timeline, before *State, o *Orde
 // eligible and nothing was done about it before.
 func checkHardMemoryActs(t *testing.T, where string, l *timeline, before *State, o *Orders) {
 	t.Helper()
-	if len(before.Victims)+len(before.Futile)+len(before.Pretended)+len(o.Evict) > 0 {
+	if len(before.Victims)+len(before.Backoffs)+len(before.DryRunVictims)+len(o.Evict) > 0 {
 		return
 	}
 	ranked, _ := l.in.Policy.Rank(l.in.Pods, signal.MemoryAvailable, &l.state, start.Add(time.Hour))

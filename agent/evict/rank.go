@@ -12,13 +12,13 @@ import (
 // Ranked is an eligible pod and the values that it is ranked by for one signal. Amounts
 // are in the signal's unit.
 type Ranked struct {
-	Pod      string `json:"pod"` // namespace/name
-	UID      string `json:"uid"`
-	Over     bool   `json:"overRequest"`
-	Priority int32  `json:"priority"`
-	NoStats  bool   `json:"noStats,omitempty"`
-	Usage    int64  `json:"usage"`
-	Request  int64  `json:"request"`
+	Pod         string `json:"pod"` // namespace/name
+	UID         string `json:"uid"`
+	OverRequest bool   `json:"overRequest"`
+	Priority    int32  `json:"priority"`
+	NoStats     bool   `json:"noStats,omitempty"`
+	Usage       int64  `json:"usage"`
+	Request     int64  `json:"request"`
 	// Expected is the amount that evicting the pod is expected to free.
 	Expected int64 `json:"expected"`
 
@@ -57,9 +57,9 @@ func (p *Policy) exempt(pod *Pod) (reason, detail string) {
 		return ReasonStatic, ""
 	case pod.criticalPriority():
 		return ReasonCritical, ""
-	case pod.Spared != "":
-		return ReasonProtected, pod.Spared
-	case pod.Kubelet && pod.Priority == nil && p.SpareUnknownPriority:
+	case pod.ProtectedReason != "":
+		return ReasonProtected, pod.ProtectedReason
+	case pod.Kubelet && pod.Priority == nil && p.ProtectUnknownPriority:
 		return ReasonProtected, "a kubelet's pod of unknown priority"
 	}
 	if p.Protected != nil {
@@ -121,20 +121,20 @@ func (p *Policy) newRanked(pod *Pod, index int, s signal.Signal) Ranked {
 	}
 	r.setUsage(pod.usage(s, p.Layout), pod.expected(s, p.Layout), pod.measured(s))
 	if s == signal.PIDAvailable {
-		r.Over = false // nothing requests PIDs
+		r.OverRequest = false // nothing requests PIDs
 	}
 	return r
 }
 
 // setUsage sets the pod's usage. known is false for a pod without statistics.
 func (r *Ranked) setUsage(usage, expected int64, known bool) {
-	r.Usage, r.Expected, r.NoStats, r.Over = usage, expected, !known, usage > r.Request
+	r.Usage, r.Expected, r.NoStats, r.OverRequest = usage, expected, !known, usage > r.Request
 }
 
 // compareRanked sorts the pod to be evicted first to the front.
 func compareRanked(a, b *Ranked) int {
 	return cmp.Or(
-		trueFirst(a.Over, b.Over),
+		trueFirst(a.OverRequest, b.OverRequest),
 		cmp.Compare(a.Priority, b.Priority),
 		trueFirst(b.NoStats, a.NoStats),
 		cmp.Compare(b.Usage-b.Request, a.Usage-a.Request), // neither is negative
@@ -250,11 +250,11 @@ func saturatingAdd(a, b int64) int64 {
 	return a + b
 }
 
-// Size returns how many of the ranked pods to evict so that the memory or space they
+// VictimCount returns how many of the ranked pods to evict so that the memory or space they
 // are expected to free covers the deficit: at least one, at most limit. If all of them
 // together do not cover it, enough is false and n is 1, or 0 if ranked is empty. It
 // does not allocate.
-func Size(ranked []Ranked, deficit int64, limit int) (n int, enough bool) {
+func VictimCount(ranked []Ranked, deficit int64, limit int) (n int, enough bool) {
 	var sum int64
 	for i := range ranked {
 		sum = saturatingAdd(sum, max(0, ranked[i].Expected))

@@ -174,15 +174,15 @@ func TestExempt(t *testing.T) {
 		{"ordinary", aPod("p"), Policy{}, "", ""},
 		{"mirror before static", aPod("p", func(p *Pod) { p.Mirror, p.Static = true, true }), Policy{}, ReasonMirror, ""},
 		{"static before critical", aPod("p", func(p *Pod) { p.Static = true }, withPriority(2_000_001_000)), Policy{}, ReasonStatic, ""},
-		{"critical before protected", aPod("p", withPriority(2_000_000_000), func(p *Pod) { p.Spared = "by name" }), Policy{}, ReasonCritical, ""},
+		{"critical before protected", aPod("p", withPriority(2_000_000_000), func(p *Pod) { p.ProtectedReason = "by name" }), Policy{}, ReasonCritical, ""},
 		{"just below critical", aPod("p", withPriority(1_999_999_999)), Policy{}, "", ""},
 		{"critical class name without the priority", aPod("p", func(p *Pod) { p.PriorityClassName = "system-node-critical" }), Policy{}, "", ""},
-		{"exempt by its source", aPod("p", func(p *Pod) { p.Spared = "kube-system of a kubelet" }), Policy{}, ReasonProtected, "kube-system of a kubelet"},
+		{"exempt by its source", aPod("p", func(p *Pod) { p.ProtectedReason = "kube-system of a kubelet" }), Policy{}, ReasonProtected, "kube-system of a kubelet"},
 		{"protected by the configuration", aPod("p"), Policy{Protected: func(p *Pod) string { return "named " + p.Key() }}, ReasonProtected, "named default/p"},
-		{"a kubelet's pod of unknown priority", aPod("p", ofKubelet), Policy{SpareUnknownPriority: true}, ReasonProtected, "a kubelet's pod of unknown priority"},
-		{"a kubelet's pod of known priority", aPod("p", ofKubelet, withPriority(0)), Policy{SpareUnknownPriority: true}, "", ""},
+		{"a kubelet's pod of unknown priority", aPod("p", ofKubelet), Policy{ProtectUnknownPriority: true}, ReasonProtected, "a kubelet's pod of unknown priority"},
+		{"a kubelet's pod of known priority", aPod("p", ofKubelet, withPriority(0)), Policy{ProtectUnknownPriority: true}, "", ""},
 		{"a kubelet's pod of unknown priority, allowed", aPod("p", ofKubelet), Policy{}, "", ""},
-		{"unknown priority, not a kubelet's pod", aPod("p"), Policy{SpareUnknownPriority: true}, "", ""},
+		{"unknown priority, not a kubelet's pod", aPod("p"), Policy{ProtectUnknownPriority: true}, "", ""},
 	} {
 		ranked, exempt := tt.policy.Rank([]Pod{tt.pod}, signal.MemoryAvailable, &State{}, start)
 		if tt.reason == "" {
@@ -201,7 +201,7 @@ func TestExempt(t *testing.T) {
 func TestExemptIsSortedAndTerminatingComesFirst(t *testing.T) {
 	critical := func(p *Pod) { p.Mirror = true }
 	pods := []Pod{aPod("c", critical), aPod("a", critical), aPod("b", critical)}
-	state := State{Victims: []Victim{{UID: "b"}}, Pretended: []Pretended{{UID: "c"}}, Revivals: []Revival{{UID: "a", Until: start.Add(time.Second)}}}
+	state := State{Victims: []Victim{{UID: "b"}}, DryRunVictims: []DryRunVictim{{UID: "c"}}, Revivals: []Revival{{UID: "a", Until: start.Add(time.Second)}}}
 	_, exempt := (&Policy{}).Rank(pods, signal.MemoryAvailable, &state, start)
 	want := []Exempt{
 		{Pod: "default/a", UID: "a", Reason: ReasonProtected, Detail: "came back after its eviction and is left alone for 1s"},
@@ -241,13 +241,13 @@ func TestSize(t *testing.T) {
 		{expecting(math.MaxInt64, math.MaxInt64), math.MaxInt64, 3, 1, true},
 		{expecting(1, math.MaxInt64), math.MaxInt64, 3, 2, true},
 	} {
-		n, enough := Size(tt.ranked, tt.deficit, tt.limit)
+		n, enough := VictimCount(tt.ranked, tt.deficit, tt.limit)
 		if n != tt.n || enough != tt.enough {
 			t.Errorf("victims of %v for deficit %d, limit %d = %d, %t; want %d, %t", tt.ranked, tt.deficit, tt.limit, n, enough, tt.n, tt.enough)
 		}
 	}
 	ranked := expecting(1, 2, 3)
-	if n := testing.AllocsPerRun(100, func() { Size(ranked, 6, 3) }); n != 0 {
+	if n := testing.AllocsPerRun(100, func() { VictimCount(ranked, 6, 3) }); n != 0 {
 		t.Errorf("counting victims allocates %v times; want 0", n)
 	}
 }

@@ -62,7 +62,7 @@ func TestReclaimStages(t *testing.T) {
 				if o.Reclaim.Signal != tt.signal || o.Reclaim.Deficit != 7*gi {
 					t.Errorf("stage %d: reclaim = %+v; want %s and a deficit of 7Gi", i, *o.Reclaim, tt.signal)
 				}
-				if !l.state.Reclaim.Waiting {
+				if !l.state.Reclaim.Running {
 					t.Errorf("stage %d: the reclaim is not waited for", i)
 				}
 				o = l.step(time.Duration(i)*time.Second, Outcome{Err: errors.New("an error does not end the stages")})
@@ -147,7 +147,7 @@ func TestOtherSignalsWaitIfNoPodEligible(t *testing.T) {
 	l.observe(signal.PIDAvailable, 0)
 	wantReclaim(t, "0s", l.step(0), ReclaimContainers)
 	l.in.Pods = append(l.in.Pods, aPod("a", withPIDs(200)))
-	l.state.Futile = []Backoff{{Signal: signal.NodeFsAvailable, Until: start.Add(time.Minute)}}
+	l.state.Backoffs = []Backoff{{Signal: signal.NodeFsAvailable, Until: start.Add(time.Minute)}}
 	wantVictims(t, "1s", l.step(time.Second, Outcome{}))
 }
 
@@ -163,7 +163,7 @@ func TestFruitlessReclaimIsNotRepeated(t *testing.T) {
 	wantReclaim(t, "at first", l.step(0), ReclaimContainers)
 	wantVictims(t, "negligible pods", l.step(time.Second, Outcome{}))
 
-	l.in.NothingReclaimed = []Key{disk.Key()}
+	l.in.NothingReclaimed = []ThresholdKey{disk.Key()}
 	o := l.step(2 * time.Second)
 	wantReclaim(t, "again", o, "")
 	wantVictims(t, "again", o)
@@ -181,7 +181,7 @@ func TestFruitlessReclaimIsNotRepeated(t *testing.T) {
 	wantVictims(t, "before an eviction", o)
 	wantVictims(t, "after the reclaim", l.step(5*time.Second, Outcome{}), "a")
 
-	l.state.Victims, l.state.Futile = nil, nil
+	l.state.Victims, l.state.Backoffs = nil, nil
 	l.in.Pods = nil
 	wantReclaim(t, "without pods", l.step(6*time.Second), "")
 	l.in.NothingReclaimed = nil

@@ -46,7 +46,7 @@ func TestSoftThresholdWaitsAfterHardReclaim(t *testing.T) {
 func TestReclaimContinuesWithoutPods(t *testing.T) {
 	disk := hard(signal.NodeFsAvailable, "20Gi")
 	l := newTimeline(t, disk)
-	l.in.NothingReclaimed = []Key{disk.Key()}
+	l.in.NothingReclaimed = []ThresholdKey{disk.Key()}
 	l.in.Pods = []Pod{podWithLogs("a", 50*gi)}
 	l.observe(signal.NodeFsAvailable, 10*gi)
 	wantReclaim(t, "before an eviction", l.step(0), ReclaimContainers)
@@ -67,7 +67,7 @@ func TestFruitlessReclaimWaitsForBackoff(t *testing.T) {
 	}
 	backoffEnd := o.Futile[0].Until.Sub(start)
 	l.remove("a")
-	l.in.NothingReclaimed = []Key{disk}
+	l.in.NothingReclaimed = []ThresholdKey{disk}
 	wantReclaim(t, "during the back-off", l.step(backoffEnd/2), "")
 	wantReclaim(t, "after the back-off", l.step(backoffEnd), ReclaimContainers)
 	wantVictims(t, "after the reclaim", l.step(backoffEnd+time.Millisecond, Outcome{}), "b")

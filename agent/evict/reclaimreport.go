@@ -26,8 +26,8 @@ type ReclaimReport struct {
 	// Freed is the increase of the filesystem's available amount in the signal's unit,
 	// including what other processes wrote or removed during the reclaim. For memory it
 	// is the decrease of the pod's usage.
-	Freed int64         `json:"freed"`
-	Took  time.Duration `json:"tookNanoseconds"`
+	Freed    int64         `json:"freed"`
+	Duration time.Duration `json:"tookNanoseconds"`
 	// Note is why nothing was attempted. Error is the last error.
 	Note  string `json:"note,omitempty"`
 	Error string `json:"error,omitempty"`

@@ -30,7 +30,7 @@ type Record struct {
 	SignalSent   time.Time `json:"signalSent,omitzero"` // the first SIGKILL, or the request to stop
 	FirstGone    time.Time `json:"firstGone,omitzero"`  // exit of the first process
 	LastGone     time.Time `json:"lastGone,omitzero"`   // exit of the last process
-	Hardened     time.Time `json:"hardened,omitzero"`   // a soft eviction's grace period was ended early
+	Escalated    time.Time `json:"hardened,omitzero"`   // a soft eviction's grace period was ended early
 	// RankingAge is the age of the usage that the ranking is based on.
 	RankingAge time.Duration `json:"rankingAgeNanoseconds"`
 
@@ -50,11 +50,11 @@ type Record struct {
 	// Candidates are the first ten pods of the ranking, including the victim.
 	Candidates []Ranked `json:"candidates,omitempty"`
 	Futile     bool     `json:"futile,omitempty"`
-	// Outside are the largest cgroups outside the pods, if the signal was futile.
-	Outside []CgroupUsage `json:"outside,omitempty"`
-	// OutsideDirectories are the largest directories outside the pods, if a disk signal
+	// SystemCgroups are the largest cgroups outside the pods, if the signal was futile.
+	SystemCgroups []CgroupUsage `json:"outside,omitempty"`
+	// SystemDirectories are the largest directories outside the pods, if a disk signal
 	// was futile and they were known.
-	OutsideDirectories []DirectoryUsage `json:"outsideDirectories,omitempty"`
+	SystemDirectories []DirectoryUsage `json:"outsideDirectories,omitempty"`
 
 	// Result is one of the Result constants. Error is why the eviction failed.
 	Result string `json:"result"`

@@ -22,7 +22,7 @@ func restarted(t *testing.T, status VictimStatus) (State, Inputs) {
 	}
 	state := State{Victims: []Victim{{
 		UID: "hog", Pod: "default/hog", Cause: "memory.available", Decided: start, Due: start,
-		Expected: 2 * gi, Lowest: 2 * gi, Fell: start, Status: status,
+		Expected: 2 * gi, Lowest: 2 * gi, ProgressAt: start, Status: status,
 	}}}
 	in := Inputs{Policy: policy, Measured: true}
 	in.Observations[signal.MemoryAvailable] = signal.Observation{Status: signal.Observed, Available: gi / 2, Capacity: 10 * gi, Time: start}
@@ -32,12 +32,12 @@ func restarted(t *testing.T, status VictimStatus) (State, Inputs) {
 // Until the pods are listed after a restart, victims are not considered gone.
 func TestUnlistedKeepsVictims(t *testing.T) {
 	state, in := restarted(t, Unsettled)
-	in.Unlisted = true
+	in.PodsUnknown = true
 	state, orders := Step(state, in, start.Add(100*time.Millisecond))
 	if len(state.Victims) != 1 || len(orders.Evict) != 0 {
 		t.Fatalf("before the first list: victims %v, evictions %v; want the victim kept and none", state.Victims, orders.Evict)
 	}
-	in.Unlisted = false
+	in.PodsUnknown = false
 	in.Pods = []Pod{aPod("hog", using(2*gi)), aPod("next", using(gi))}
 	state, orders = Step(state, in, start.Add(200*time.Millisecond))
 	if len(state.Victims) != 1 || len(orders.Evict) != 0 {
@@ -54,10 +54,10 @@ func TestUnlistedKeepsVictims(t *testing.T) {
 func TestUnlistedKeepsDryRunVictims(t *testing.T) {
 	state, in := restarted(t, Unsettled)
 	state.Victims = nil
-	state.Pretended = []Pretended{{UID: "hog", Signal: signal.MemoryAvailable}}
-	in.DryRun, in.Unlisted = true, true
+	state.DryRunVictims = []DryRunVictim{{UID: "hog", Signal: signal.MemoryAvailable}}
+	in.DryRun, in.PodsUnknown = true, true
 	state, _ = Step(state, in, start)
-	in.Unlisted = false
+	in.PodsUnknown = false
 	in.Pods = []Pod{aPod("hog", using(2*gi)), aPod("next", using(gi))}
 	_, orders := Step(state, in, start.Add(time.Second))
 	if len(orders.Evict) != 0 {

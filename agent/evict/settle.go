@@ -50,16 +50,16 @@ const (
 // without that addition.
 func (d *decision) applyDryRunVictims() {
 	if !d.in.DryRun {
-		d.Pretended = nil
+		d.DryRunVictims = nil
 	}
-	if d.in.Unlisted {
+	if d.in.PodsUnknown {
 		return
 	}
-	d.Pretended = slices.DeleteFunc(d.Pretended, func(p Pretended) bool {
+	d.DryRunVictims = slices.DeleteFunc(d.DryRunVictims, func(p DryRunVictim) bool {
 		pod := d.findPod(p.UID)
 		return pod == nil || d.episodeEnded(&p, pod)
 	})
-	for _, p := range d.Pretended {
+	for _, p := range d.DryRunVictims {
 		pod := d.findPod(p.UID)
 		for s := range d.observed {
 			addBack(&d.observed[s], pod.expected(signal.Signal(s), d.policy.Layout))
@@ -69,13 +69,13 @@ func (d *decision) applyDryRunVictims() {
 
 // episodeEnded reports whether the episode in which a dry-run victim counts as gone is
 // over. A Table can only end episodes of memory; the others last until the next Step.
-func (d *decision) episodeEnded(p *Pretended, pod *podEntry) bool {
+func (d *decision) episodeEnded(p *DryRunVictim, pod *podEntry) bool {
 	switch {
-	case d.fromTable && (p.Limit || !p.Signal.IsMemory()):
+	case d.fromTable && (p.OverLimit || !p.Signal.IsMemory()):
 		return false
 	case p.Contention != "":
 		return !d.contended(p.Contention)
-	case p.Limit:
+	case p.OverLimit:
 		cause, _ := pod.overLimit(d.policy.Layout)
 		return cause == ""
 	}
@@ -122,14 +122,14 @@ func (d *decision) applyOutcomes() {
 // markFailed records that a victim could not be killed.
 func (d *decision) markFailed(uid string) {
 	if v := d.victim(uid); v != nil && v.Status == Unsettled {
-		v.Status, v.Fell = Failed, d.now
+		v.Status, v.ProgressAt = Failed, d.now
 	}
 }
 
 // settleVictims removes the victims that are gone and those whose retry delay has
 // passed, and updates the others.
 func (d *decision) settleVictims() {
-	if d.in.Unlisted {
+	if d.in.PodsUnknown {
 		return
 	}
 	d.Victims = slices.DeleteFunc(d.Victims, func(v Victim) bool {
@@ -149,7 +149,7 @@ func (d *decision) settleVictims() {
 // Revival revivalBackoffMax after its back-off has ended, or after the pod was gone if
 // it was not started again.
 func (d *decision) detectRevivals() {
-	if d.in.Unlisted {
+	if d.in.PodsUnknown {
 		return
 	}
 	for i := range d.Revivals {

@@ -27,8 +27,8 @@ func TestUnsettledVictimsCount(t *testing.T) {
 	wantVictims(t, "0s", l.step(0), "a", "b")
 	o := l.step(999 * time.Millisecond)
 	wantVictims(t, "999ms", o)
-	if len(o.Ranking)+len(o.Exempt) != 0 || o.Acted != nil {
-		t.Errorf("999ms: ranking %v, exempt %v, acted %v; want none because victims cover the deficit", o.Ranking, o.Exempt, o.Acted)
+	if len(o.Ranking)+len(o.Exempt) != 0 || o.ActedOn != nil {
+		t.Errorf("999ms: ranking %v, exempt %v, acted %v; want none because victims cover the deficit", o.Ranking, o.Exempt, o.ActedOn)
 	}
 	wantMet(t, "999ms", o, signal.MemoryAvailable)
 	l.observe(signal.MemoryAvailable, 10*gi-700*mi)
@@ -152,8 +152,8 @@ func TestSettledMayBeChosenAgain(t *testing.T) {
 		l := shortOfMemory(t, 100*mi, 200*mi)
 		l.in.Measured = tc.measured
 		l.state.Victims = []Victim{{
-			UID: "a", Pod: "default/a", Signal: Key{Signal: signal.MemoryAvailable}, Status: Settled,
-			Expected: 200 * mi, Lowest: 200 * mi, Fell: start.Add(-tc.fell), Due: start.Add(-tc.due),
+			UID: "a", Pod: "default/a", Signal: ThresholdKey{Signal: signal.MemoryAvailable}, Status: Settled,
+			Expected: 200 * mi, Lowest: 200 * mi, ProgressAt: start.Add(-tc.fell), Due: start.Add(-tc.due),
 		}}
 		if o := l.step(0); len(o.Evict) == 1 != tc.want {
 			t.Errorf("%+v: evicted = %v; want it chosen: %t", tc, victims(o), tc.want)
@@ -167,9 +167,9 @@ func TestEscalateSettled(t *testing.T) {
 	for _, measured := range []bool{false, true} {
 		l := shortOfMemory(t, 100*mi, 200*mi)
 		l.in.Measured = measured
-		l.state.Victims = []Victim{{UID: "a", Pod: "default/a", Signal: Key{Signal: signal.MemoryAvailable, Soft: true}, Soft: true, Status: Settled, Fell: start, Due: start}}
-		if o := l.step(0); len(o.Harden) == 1 != measured {
-			t.Errorf("measured %t: grace ended for %v; want a: %t", measured, o.Harden, measured)
+		l.state.Victims = []Victim{{UID: "a", Pod: "default/a", Signal: ThresholdKey{Signal: signal.MemoryAvailable, Soft: true}, Soft: true, Status: Settled, ProgressAt: start, Due: start}}
+		if o := l.step(0); len(o.Escalate) == 1 != measured {
+			t.Errorf("measured %t: grace ended for %v; want a: %t", measured, o.Escalate, measured)
 		}
 	}
 }
@@ -194,23 +194,23 @@ func TestHardThresholdEndsGrace(t *testing.T) {
 	l.step(0)
 	wantVictims(t, "1s", l.step(time.Second), "a")
 	l.observe(signal.PIDAvailable, 1)
-	if o := l.step(1500 * time.Millisecond); len(o.Harden) != 0 {
-		t.Errorf("another signal's hard threshold ends the grace of %v; want none", o.Harden)
+	if o := l.step(1500 * time.Millisecond); len(o.Escalate) != 0 {
+		t.Errorf("another signal's hard threshold ends the grace of %v; want none", o.Escalate)
 	}
 	l.state.Victims = l.state.Victims[:1] // without the victim for PIDs
-	l.state.Futile = nil
+	l.state.Backoffs = nil
 	l.observe(signal.PIDAvailable, 100)
 	l.observe(signal.MemoryAvailable, 1000*mi)
 	o := l.step(2 * time.Second)
-	if diff := cmp.Diff([]string{"a"}, o.Harden); diff != "" {
+	if diff := cmp.Diff([]string{"a"}, o.Escalate); diff != "" {
 		t.Errorf("2s: grace ended (-want +got):\n%s", diff)
 	}
 	wantVictims(t, "2s", o) // a's memory covers the deficit and is freed at once now
 	if v := l.state.Victims[0]; v.Soft || !v.Due.Equal(start.Add(2*time.Second)) {
 		t.Errorf("2s: victim = %+v; want it hard and due now", v)
 	}
-	if o := l.step(2100 * time.Millisecond); len(o.Harden) != 0 {
-		t.Errorf("2.1s: grace ended for %v again; want none", o.Harden)
+	if o := l.step(2100 * time.Millisecond); len(o.Escalate) != 0 {
+		t.Errorf("2.1s: grace ended for %v again; want none", o.Escalate)
 	}
 	wantVictims(t, "3s", l.step(3*time.Second), "b")
 }
@@ -311,8 +311,8 @@ func TestEscalateFailedStop(t *testing.T) {
 		state.Victims[0].Soft = true
 		in.Pods = []Pod{aPod("hog", using(2*gi)), aPod("next", using(gi))}
 		_, orders := Step(state, in, start.Add(time.Second))
-		if len(orders.Harden) != 1 || orders.Harden[0] != "hog" || len(orders.Evict) != 0 {
-			t.Errorf("%s: grace ended for %v, evictions %v; want hog and none", status, orders.Harden, orders.Evict)
+		if len(orders.Escalate) != 1 || orders.Escalate[0] != "hog" || len(orders.Evict) != 0 {
+			t.Errorf("%s: grace ended for %v, evictions %v; want hog and none", status, orders.Escalate, orders.Evict)
 		}
 	}
 }

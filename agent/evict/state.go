@@ -11,14 +11,14 @@ import (
 // one. It can be stored as JSON. Its times are of the clock that the caller passed to
 // Step; a caller that stores the state across a restart converts them with EachTime.
 type State struct {
-	Timers     []Timer          `json:"timers,omitempty"`
-	Conditions []ConditionTimer `json:"conditions,omitempty"`
-	Victims    []Victim         `json:"victims,omitempty"`
-	Futile     []Backoff        `json:"futile,omitempty"`
-	Reclaim    *Reclaiming      `json:"reclaim,omitempty"`
-	Pretended  []Pretended      `json:"pretended,omitempty"`
-	Revivals   []Revival        `json:"revivals,omitempty"`
-	Contended  []Contended      `json:"contended,omitempty"`
+	Timers              []Timer              `json:"timers,omitempty"`
+	Conditions          []ConditionTimer     `json:"conditions,omitempty"`
+	Victims             []Victim             `json:"victims,omitempty"`
+	Backoffs            []Backoff            `json:"futile,omitempty"`
+	Reclaim             *PendingReclaim      `json:"reclaim,omitempty"`
+	DryRunVictims       []DryRunVictim       `json:"pretended,omitempty"`
+	Revivals            []Revival            `json:"revivals,omitempty"`
+	ContentionEvictions []ContentionEviction `json:"contended,omitempty"`
 	// Readings are what crossings of hard memory thresholds are compared with. They are
 	// not stored across a restart: a waiting crossing keeps its first reading in its
 	// Timer.
@@ -27,18 +27,18 @@ type State struct {
 
 // ThresholdReadings are the recent readings of one threshold's signal.
 type ThresholdReadings struct {
-	Threshold Key
+	Threshold ThresholdKey
 	signal.Readings
 }
 
 // Timer is the state of a threshold that is met.
 type Timer struct {
-	Threshold Key       `json:"threshold"`
-	Since     time.Time `json:"since"`
-	// Past is set if the threshold was acted on at the last Step: its grace period had
+	Threshold ThresholdKey `json:"threshold"`
+	Since     time.Time    `json:"since"`
+	// Active is set if the threshold was acted on at the last Step: its grace period had
 	// ended, or its crossing did not wait for file cache. The threshold then stays met
 	// until the signal has risen by its minimum reclaim too.
-	Past bool `json:"past,omitempty"`
+	Active bool `json:"past,omitempty"`
 	// Crossing is the first reading below a hard memory threshold.
 	Crossing signal.MemoryReading `json:"crossing,omitzero"`
 }
@@ -67,10 +67,10 @@ const (
 
 // Victim is a pod that was ordered to be evicted and is still listed.
 type Victim struct {
-	UID    string `json:"uid"`
-	Pod    string `json:"pod"`
-	Cause  string `json:"cause"`
-	Signal Key    `json:"signal"`
+	UID    string       `json:"uid"`
+	Pod    string       `json:"pod"`
+	Cause  string       `json:"cause"`
+	Signal ThresholdKey `json:"signal"`
 	// Soft is set if the pod was given a grace period, which ends at Due.
 	Soft    bool      `json:"soft,omitempty"`
 	Decided time.Time `json:"decided"`
@@ -78,19 +78,19 @@ type Victim struct {
 	// Expected is the memory that the eviction was expected to free when the pod was
 	// chosen, in bytes.
 	Expected int64 `json:"expected"`
-	// Beside is the pod's other memory at that time, which a kill may not free.
-	Beside int64 `json:"beside,omitempty"`
+	// NotFreed is the pod's other memory at that time, which a kill may not free.
+	NotFreed int64 `json:"beside,omitempty"`
 	// Lowest is the least of the expected memory that the pod has used since.
 	Lowest int64 `json:"lowest"`
-	// Fell is when the usage fell to Lowest.
-	Fell   time.Time    `json:"fell"`
-	Status VictimStatus `json:"status"`
+	// ProgressAt is when the usage fell to Lowest.
+	ProgressAt time.Time    `json:"fell"`
+	Status     VictimStatus `json:"status"`
 	// Kubelet and LastStart are copied from the pod.
 	Kubelet   bool  `json:"kubelet,omitempty"`
 	LastStart int64 `json:"lastStart,omitempty"`
-	// Limit is set if the pod exceeded a limit of its own. Signal is then only the
+	// OverLimit is set if the pod exceeded a limit of its own. Signal is then only the
 	// signal that its usage counts for.
-	Limit bool `json:"limit,omitempty"`
+	OverLimit bool `json:"limit,omitempty"`
 }
 
 // Backoff is the state of a signal that evicting pods does not relieve: the back-off
@@ -99,32 +99,32 @@ type Backoff struct {
 	Signal signal.Signal `json:"signal"` // the first signal of its group
 	Until  time.Time     `json:"until"`
 	Delay  time.Duration `json:"delay"` // the length of the back-off that ends at Until
-	// None is set if no pod was chosen when the signal was last found futile. There is
+	// NoVictim is set if no pod was chosen when the signal was last found futile. There is
 	// no delay then.
-	None bool `json:"none,omitempty"`
+	NoVictim bool `json:"none,omitempty"`
 	// Soft is set if a soft threshold started the back-off. It does not delay hard
 	// thresholds.
 	Soft bool `json:"soft,omitempty"`
-	// Poor counts the most recent consecutive victims that freed less than half of what
+	// PoorReturns counts the most recent consecutive victims that freed less than half of what
 	// was expected.
-	Poor int `json:"poor,omitempty"`
+	PoorReturns int `json:"poor,omitempty"`
 }
 
-// Reclaiming is a node-level reclaim that was ordered.
-type Reclaiming struct {
-	Threshold Key  `json:"threshold"`
-	Stage     int  `json:"stage"`   // index into the layout's stages for the signal
-	Waiting   bool `json:"waiting"` // for its Outcome
+// PendingReclaim is a node-level reclaim that was ordered.
+type PendingReclaim struct {
+	Threshold ThresholdKey `json:"threshold"`
+	Stage     int          `json:"stage"`   // index into the layout's stages for the signal
+	Running   bool         `json:"waiting"` // for its Outcome
 }
 
-// Pretended is a pod that dry run would have evicted and counts as gone until the
+// DryRunVictim is a pod that dry run would have evicted and counts as gone until the
 // episode ends.
-type Pretended struct {
+type DryRunVictim struct {
 	UID    string        `json:"uid"`
 	Signal signal.Signal `json:"signal"` // whose episode it belongs to
-	// Limit is set if the episode is not the signal's: it is that of Contention if that
+	// OverLimit is set if the episode is not the signal's: it is that of Contention if that
 	// is set, else that of the pod's own limit.
-	Limit      bool             `json:"limit,omitempty"`
+	OverLimit  bool             `json:"limit,omitempty"`
 	Contention signal.Condition `json:"contention,omitempty"`
 }
 
@@ -152,16 +152,16 @@ func (s *State) EachTime(f func(*time.Time)) {
 		v := &s.Victims[i]
 		f(&v.Decided)
 		f(&v.Due)
-		f(&v.Fell)
+		f(&v.ProgressAt)
 	}
-	for i := range s.Futile {
-		f(&s.Futile[i].Until)
+	for i := range s.Backoffs {
+		f(&s.Backoffs[i].Until)
 	}
 	for i := range s.Revivals {
 		f(&s.Revivals[i].Until)
 	}
-	for i := range s.Contended {
-		f(&s.Contended[i].Acted)
+	for i := range s.ContentionEvictions {
+		f(&s.ContentionEvictions[i].Acted)
 	}
 }
 
@@ -170,10 +170,10 @@ func (s State) Clone() State {
 	s.Timers = slices.Clone(s.Timers)
 	s.Conditions = slices.Clone(s.Conditions)
 	s.Victims = slices.Clone(s.Victims)
-	s.Futile = slices.Clone(s.Futile)
-	s.Pretended = slices.Clone(s.Pretended)
+	s.Backoffs = slices.Clone(s.Backoffs)
+	s.DryRunVictims = slices.Clone(s.DryRunVictims)
 	s.Revivals = slices.Clone(s.Revivals)
-	s.Contended = slices.Clone(s.Contended)
+	s.ContentionEvictions = slices.Clone(s.ContentionEvictions)
 	s.Readings = slices.Clone(s.Readings)
 	if s.Reclaim != nil {
 		r := *s.Reclaim
@@ -182,7 +182,7 @@ func (s State) Clone() State {
 	return s
 }
 
-func (s *State) timer(k Key) *Timer {
+func (s *State) timer(k ThresholdKey) *Timer {
 	for i := range s.Timers {
 		if s.Timers[i].Threshold == k {
 			return &s.Timers[i]
@@ -193,7 +193,7 @@ func (s *State) timer(k Key) *Timer {
 
 // readings returns the readings of a threshold. It adds an empty entry if there is
 // none.
-func (s *State) readings(k Key) *signal.Readings {
+func (s *State) readings(k ThresholdKey) *signal.Readings {
 	for i := range s.Readings {
 		if s.Readings[i].Threshold == k {
 			return &s.Readings[i].Readings
@@ -252,14 +252,14 @@ func (s *State) revivalBackoff(uid string, now time.Time) *Revival {
 }
 
 func (s *State) isDryRunVictim(uid string) bool {
-	return slices.ContainsFunc(s.Pretended, func(p Pretended) bool { return p.UID == uid })
+	return slices.ContainsFunc(s.DryRunVictims, func(p DryRunVictim) bool { return p.UID == uid })
 }
 
 // backingOff reports whether the next victim of a futile signal has to wait. A hard
 // threshold does not wait for a back-off that a soft one started.
 func (s *State) backingOff(g signal.Signal, hard bool, now time.Time) bool {
-	for i := range s.Futile {
-		if b := &s.Futile[i]; b.Signal == g && now.Before(b.Until) && !(hard && b.Soft) {
+	for i := range s.Backoffs {
+		if b := &s.Backoffs[i]; b.Signal == g && now.Before(b.Until) && !(hard && b.Soft) {
 			return true
 		}
 	}
@@ -271,13 +271,13 @@ func (s *State) backingOff(g signal.Signal, hard bool, now time.Time) bool {
 func (s *State) poorReturns(g signal.Signal) bool {
 	stuck := 0
 	for i := range s.Victims {
-		if v := &s.Victims[i]; v.Status == Stuck && !v.Limit && group(v.Signal.Signal) == g {
+		if v := &s.Victims[i]; v.Status == Stuck && !v.OverLimit && group(v.Signal.Signal) == g {
 			stuck++
 		}
 	}
 	poor := false
-	for i := range s.Futile {
-		poor = poor || s.Futile[i].Signal == g && s.Futile[i].Poor >= poorReturnsLimit
+	for i := range s.Backoffs {
+		poor = poor || s.Backoffs[i].Signal == g && s.Backoffs[i].PoorReturns >= poorReturnsLimit
 	}
 	return stuck >= stuckLimit || poor
 }
@@ -288,7 +288,7 @@ func (s *State) noteSettleResult(v *Victim, end settleResult) {
 	switch {
 	case end == returnedEnough:
 		s.noteReturn(group(v.Signal.Signal), false)
-	case end == becameStuck && !v.Limit:
+	case end == becameStuck && !v.OverLimit:
 		s.noteReturn(group(v.Signal.Signal), v.Lowest > v.Expected/2)
 	}
 }
@@ -297,23 +297,23 @@ func (s *State) noteSettleResult(v *Victim, end settleResult) {
 // of what was expected.
 func (s *State) noteReturn(g signal.Signal, poor bool) {
 	if poor {
-		s.backoff(g).Poor++
+		s.backoff(g).PoorReturns++
 		return
 	}
-	for i := range s.Futile {
-		if s.Futile[i].Signal == g {
-			s.Futile[i].Poor = 0
+	for i := range s.Backoffs {
+		if s.Backoffs[i].Signal == g {
+			s.Backoffs[i].PoorReturns = 0
 		}
 	}
 }
 
 // backoff returns the group's Backoff. It adds one if there is none.
 func (s *State) backoff(g signal.Signal) *Backoff {
-	for i := range s.Futile {
-		if s.Futile[i].Signal == g {
-			return &s.Futile[i]
+	for i := range s.Backoffs {
+		if s.Backoffs[i].Signal == g {
+			return &s.Backoffs[i]
 		}
 	}
-	s.Futile = append(s.Futile, Backoff{Signal: g})
-	return &s.Futile[len(s.Futile)-1]
+	s.Backoffs = append(s.Backoffs, Backoff{Signal: g})
+	return &s.Backoffs[len(s.Backoffs)-1]
 }

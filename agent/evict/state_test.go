@@ -11,9 +11,9 @@ func TestEachTime(t *testing.T) {
 	at := func(n int) time.Time { return start.Add(time.Duration(n)) }
 	s := State{
 		Timers: []Timer{{Since: at(1)}}, Conditions: []ConditionTimer{{LastSeen: at(2)}},
-		Victims: []Victim{{Decided: at(3), Due: at(4), Fell: at(5)}},
-		Futile:  []Backoff{{Until: at(6)}}, Revivals: []Revival{{Until: at(7)}},
-		Contended: []Contended{{Acted: at(8)}},
+		Victims:  []Victim{{Decided: at(3), Due: at(4), ProgressAt: at(5)}},
+		Backoffs: []Backoff{{Until: at(6)}}, Revivals: []Revival{{Until: at(7)}},
+		ContentionEvictions: []ContentionEviction{{Acted: at(8)}},
 	}
 	kept := s.Clone()
 	seen := map[int]int{}

@@ -108,7 +108,7 @@ func (d *decision) enforceLimits() {
 	slices.SortFunc(found, func(a, b overLimit) int { return cmp.Compare(a.pod.UID, b.pod.UID) })
 	for _, o := range found {
 		d.limitEviction = true
-		d.evict(o.pod, Key{Signal: signal.NodeFsAvailable}, Order{
+		d.evict(o.pod, ThresholdKey{Signal: signal.NodeFsAvailable}, Order{
 			UID: o.pod.UID, Pod: o.pod.Key(), Cause: o.cause, Hard: true, Grace: immediateGrace,
 			Expected: o.pod.disk(partsAll, false), Reason: ReasonEvicted, Message: o.message,
 		})
@@ -130,7 +130,7 @@ func (d *decision) relievePressure() {
 				t = d.stillMetAfterReclaim(s)
 			}
 			if t != nil && d.relieveSignal(t, deficit) {
-				d.out.Acted = t
+				d.out.ActedOn = t
 				return
 			}
 		}
@@ -184,7 +184,7 @@ func (d *decision) relieveSignal(t *Threshold, deficit int64) bool {
 		stage = d.Reclaim.Stage + 1
 	}
 	if stage < len(stages) && !(stage == 0 && d.skipReclaim(t, deficit)) {
-		d.Reclaim = &Reclaiming{Threshold: t.Key(), Stage: stage, Waiting: true}
+		d.Reclaim = &PendingReclaim{Threshold: t.Key(), Stage: stage, Running: true}
 		d.out.Reclaim = &Reclaim{Kind: stages[stage], Signal: t.Signal, Deficit: deficit}
 		return true
 	}
@@ -262,7 +262,7 @@ func (d *decision) grace(t *Threshold, pod *Pod) time.Duration {
 }
 
 // evict orders a pod's eviction and adds the pod to the victims.
-func (d *decision) evict(e *podEntry, k Key, o Order) {
+func (d *decision) evict(e *podEntry, k ThresholdKey, o Order) {
 	d.out.Evict = append(d.out.Evict, o)
 	d.addVictim(e, k, &o)
 }

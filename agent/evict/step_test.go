@@ -89,8 +89,8 @@ func TestHardOrder(t *testing.T) {
 	}
 	wantMet(t, "0s", o, signal.MemoryAvailable)
 	wantConditions(t, "0s", o, signal.MemoryPressure)
-	if o.Acted == nil || o.Acted.Key() != (Key{Signal: signal.MemoryAvailable}) {
-		t.Errorf("acted = %v; want the hard memory.available", o.Acted)
+	if o.ActedOn == nil || o.ActedOn.Key() != (ThresholdKey{Signal: signal.MemoryAvailable}) {
+		t.Errorf("acted = %v; want the hard memory.available", o.ActedOn)
 	}
 }
 
@@ -128,20 +128,20 @@ func TestMemorySignalsAreOne(t *testing.T) {
 func TestFirstThresholdDecides(t *testing.T) {
 	pods := hard(signal.AllocatableMemoryAvailable, "1Gi")
 	copied := hard(signal.AllocatableMemoryAvailable, "2Gi")
-	copied.Copy = true
+	copied.Derived = true
 	for _, tc := range []struct {
 		thresholds []Threshold
-		want       Key
+		want       ThresholdKey
 	}{
-		{[]Threshold{pods, hard(signal.MemoryAvailable, "1Gi")}, Key{Signal: signal.MemoryAvailable}},
+		{[]Threshold{pods, hard(signal.MemoryAvailable, "1Gi")}, ThresholdKey{Signal: signal.MemoryAvailable}},
 		{[]Threshold{pods, copied}, pods.Key()}, {[]Threshold{copied, pods}, copied.Key()},
 	} {
 		l := newTimeline(t, tc.thresholds...)
 		l.in.Pods = []Pod{aPod("a", using(3*gi))}
 		l.observe(signal.MemoryAvailable, 900*mi)
 		l.observe(signal.AllocatableMemoryAvailable, 900*mi)
-		if o := l.step(0); o.Acted == nil || o.Acted.Key() != tc.want {
-			t.Errorf("thresholds %v: acted on %v; want %v", tc.thresholds, o.Acted, tc.want)
+		if o := l.step(0); o.ActedOn == nil || o.ActedOn.Key() != tc.want {
+			t.Errorf("thresholds %v: acted on %v; want %v", tc.thresholds, o.ActedOn, tc.want)
 		}
 	}
 }
@@ -262,7 +262,7 @@ func TestOrderOfSignals(t *testing.T) {
 		l.observe(s, 500)
 	}
 	l.step(-time.Minute) // from here on the soft threshold's grace period has passed
-	l.state.Victims, l.state.Futile, l.state.Reclaim = nil, nil, nil
+	l.state.Victims, l.state.Backoffs, l.state.Reclaim = nil, nil, nil
 
 	o := l.step(0)
 	wantReclaim(t, "hard disk first", o, ReclaimContainers)
@@ -383,8 +383,8 @@ func TestNoPodEligible(t *testing.T) {
 	l.observe(signal.MemoryAvailable, 0)
 	o := l.step(0)
 	wantVictims(t, "0s", o)
-	if len(o.Ranking) != 0 || len(o.Exempt) != 1 || o.Acted != nil {
-		t.Errorf("0s: ranking %v, exempt %v, acted %v; want only one exempt pod", o.Ranking, o.Exempt, o.Acted)
+	if len(o.Ranking) != 0 || len(o.Exempt) != 1 || o.ActedOn != nil {
+		t.Errorf("0s: ranking %v, exempt %v, acted %v; want only one exempt pod", o.Ranking, o.Exempt, o.ActedOn)
 	}
 	if len(o.Futile) != 1 || o.Futile[0].Deficit != gi || o.Futile[0].Coverage != 0 {
 		t.Errorf("0s: futile = %+v; want a deficit of 1Gi and coverage 0", o.Futile)

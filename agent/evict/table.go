@@ -8,21 +8,21 @@ import (
 	"github.com/evictd/evictd/agent/signal"
 )
 
-// Stranger is the least amount of unaccounted memory, in bytes, beyond the known
+// UnaccountedMin is the least amount of unaccounted memory, in bytes, beyond the known
 // baseline, that indicates an unlisted pod.
-const Stranger = 64 << 20
+const UnaccountedMin = 64 << 20
 
 // Table decides between two Steps which pods to kill at once for a hard memory
 // threshold. It is made from the result of the last Step and kept current with
-// [Table.Set] and observations. It uses the functions of Step with three differences:
+// [Table.SetUsage] and observations. It uses the functions of Step with three differences:
 // it does not enforce limits of pods, it leaves futile signals to Step, and a signal
 // that could not be read in time does not end a crossing.
 //
 // A Table must be used by one goroutine at a time. After NewTable its methods do not
 // allocate, so that they can run under memory pressure.
 type Table struct {
-	// Taken is when the usage in the table was read.
-	Taken time.Time
+	// UsageTime is when the usage in the table was read.
+	UsageTime time.Time
 
 	d          decision // with capacity for every pod to become a victim
 	candidates []Ranked // the pods that the policy does not exempt
@@ -33,8 +33,8 @@ type Table struct {
 // returned state. taken is when the usage of the pods was read.
 func NewTable(in *Inputs, state *State, taken time.Time) *Table {
 	fresh := *in
-	fresh.Answered = nil // the Step has used them
-	t := &Table{Taken: taken, d: newDecision(state, &fresh, taken)}
+	fresh.ActNow = nil // the Step has used them
+	t := &Table{UsageTime: taken, d: newDecision(state, &fresh, taken)}
 	d := &t.d
 	d.fromTable = true
 	d.thresholds = slices.DeleteFunc(d.thresholds, func(c thresholdCalc) bool { return !c.Signal.IsMemory() })
@@ -64,13 +64,13 @@ func (t *Table) Clone() *Table {
 func (t *Table) reserve() {
 	d, n := &t.d, len(t.d.pods)
 	t.eligible = make([]Ranked, 0, len(t.candidates))
-	d.Victims, d.Pretended = slices.Grow(d.Victims, n), slices.Grow(d.Pretended, n)
-	d.Futile = slices.Grow(d.Futile, int(signal.Count))
+	d.Victims, d.DryRunVictims = slices.Grow(d.Victims, n), slices.Grow(d.DryRunVictims, n)
+	d.Backoffs = slices.Grow(d.Backoffs, int(signal.Count))
 }
 
-// Answer records that a lane found from its own readings that the crossing of the hard
+// ActNow records that a lane found from its own readings that the crossing of the hard
 // threshold on s must be acted on. The next decision does not wait for file cache.
-func (t *Table) Answer(s signal.Signal) {
+func (t *Table) ActNow(s signal.Signal) {
 	for i := range t.d.thresholds {
 		if c := &t.d.thresholds[i]; c.Signal == s {
 			c.actNow = true // has no effect on a soft threshold
@@ -78,22 +78,22 @@ func (t *Table) Answer(s signal.Signal) {
 	}
 }
 
-// Set updates the usage of pod i of the inputs: its working set and the part of it that
+// SetUsage updates the usage of pod i of the inputs: its working set and the part of it that
 // a kill frees, in bytes.
-func (t *Table) Set(i int, memory, freeable int64) { t.d.pods[i].setUsage(memory, freeable) }
+func (t *Table) SetUsage(i int, memory, freeable int64) { t.d.pods[i].setUsage(memory, freeable) }
 
-// Strange reports whether the pods' memory indicates an unlisted pod: kubepods, the
+// HasUnlistedPod reports whether the pods' memory indicates an unlisted pod: kubepods, the
 // working set of kubepods in bytes, exceeds the listed pods' memory and the unaccounted
-// baseline by at least [Stranger].
-func (t *Table) Strange(kubepods int64) bool {
+// baseline by at least [UnaccountedMin].
+func (t *Table) HasUnlistedPod(kubepods int64) bool {
 	for i := range t.d.pods {
 		kubepods -= t.d.pods[i].memory
 	}
-	return kubepods-t.d.in.Unexplained >= Stranger
+	return kubepods-t.d.in.UnaccountedBaseline >= UnaccountedMin
 }
 
-// Unsettled reports whether the table has an unsettled victim.
-func (t *Table) Unsettled() bool {
+// HasUnsettled reports whether the table has an unsettled victim.
+func (t *Table) HasUnsettled() bool {
 	return slices.ContainsFunc(t.d.Victims, func(v Victim) bool { return v.Status == Unsettled })
 }
 

@@ -28,26 +28,26 @@ func TestTableSetUsage(t *testing.T) {
 	l.step(0)
 	table := NewTable(&l.in, &l.state, start)
 	l.observe(signal.MemoryAvailable, 900*mi)
-	table.Set(1, 1600*mi, 1600*mi)
+	table.SetUsage(1, 1600*mi, 1600*mi)
 	v := table.Decide(&l.in.Observations, start)
 	if v.N != 1 || v.Ranking[0].UID != "p1" || v.Ranking[0].Index() != 1 {
 		t.Fatalf("Decide() = %+v; want only p1, which has grown", v)
 	}
-	if table.Unsettled() {
+	if table.HasUnsettled() {
 		t.Error("unsettled victim before one is added = true; want false")
 	}
-	table.Take(&v)
-	if again := table.Decide(&l.in.Observations, start); again.Why != Covered || !table.Unsettled() {
-		t.Errorf("Decide() after the victim is added = %q, unsettled %t; want covered and unsettled", again.Why, table.Unsettled())
+	table.AddVictims(&v)
+	if again := table.Decide(&l.in.Observations, start); again.Reason != Covered || !table.HasUnsettled() {
+		t.Errorf("Decide() after the victim is added = %q, unsettled %t; want covered and unsettled", again.Reason, table.HasUnsettled())
 	}
 	clone := table.Clone()
-	table.Refuse("p1")
+	table.MarkFailed("p1")
 	v = table.Decide(&l.in.Observations, start)
 	if v.N != 1 || v.Ranking[0].UID != "p0" {
 		t.Errorf("Decide() after a failed kill = %+v; want p0", v)
 	}
-	if v := clone.Decide(&l.in.Observations, start); v.Why != Covered {
-		t.Errorf("Decide() of a clone = %q; want %q: the table's changes do not affect it", v.Why, Covered)
+	if v := clone.Decide(&l.in.Observations, start); v.Reason != Covered {
+		t.Errorf("Decide() of a clone = %q; want %q: the table's changes do not affect it", v.Reason, Covered)
 	}
 }
 
@@ -61,7 +61,7 @@ func TestTableHeadroom(t *testing.T) {
 		return o
 	}
 	notMet := NewTable(&l.in, &State{}, start)
-	met := NewTable(&l.in, &State{Timers: []Timer{{Threshold: Key{Signal: signal.MemoryAvailable}, Since: start, Past: true}}}, start)
+	met := NewTable(&l.in, &State{Timers: []Timer{{Threshold: ThresholdKey{Signal: signal.MemoryAvailable}, Since: start, Active: true}}}, start)
 	for _, tc := range []struct {
 		table      *Table
 		node, pods int64
@@ -81,15 +81,15 @@ func TestTableHeadroom(t *testing.T) {
 func TestTableKeepsWaiting(t *testing.T) {
 	l := nodeWithPods(t, 500)
 	table := NewTable(&l.in, &l.state, start)
-	decide := func(after time.Duration, status signal.Status) Why {
+	decide := func(after time.Duration, status signal.Status) VerdictReason {
 		o := signal.Observations{{Status: status, Available: 900 * mi, Cache: 500 * mi}}
 		v := table.Decide(&o, start.Add(after))
-		return v.Why
+		return v.Reason
 	}
 	for _, tc := range []struct {
 		after  time.Duration
 		status signal.Status
-		want   Why
+		want   VerdictReason
 	}{
 		{0, signal.Observed, Waiting}, {9 * time.Second, signal.Unreadable, Recovered}, {10 * time.Second, signal.Observed, Chosen},
 	} {
@@ -130,14 +130,14 @@ func TestTableKeepsBackingOff(t *testing.T) {
 	for _, tc := range []struct {
 		after  time.Duration
 		status signal.Status
-		want   Why
+		want   VerdictReason
 	}{
 		{100 * time.Millisecond, signal.Observed, BackingOff}, {200 * time.Millisecond, signal.Unreadable, Recovered},
 		{300 * time.Millisecond, signal.Observed, BackingOff}, {time.Second, signal.Observed, Chosen},
 	} {
 		l.in.Observations[signal.MemoryAvailable] = signal.Observation{Status: tc.status, Available: 800 * mi}
-		if v := table.Decide(&l.in.Observations, start.Add(tc.after)); v.Why != tc.want {
-			t.Errorf("after %v: Decide() = %q; want %q", tc.after, v.Why, tc.want)
+		if v := table.Decide(&l.in.Observations, start.Add(tc.after)); v.Reason != tc.want {
+			t.Errorf("after %v: Decide() = %q; want %q", tc.after, v.Reason, tc.want)
 		}
 	}
 }
@@ -148,12 +148,12 @@ func TestTableObserve(t *testing.T) {
 	table := NewTable(&l.in, &l.state, start)
 	low := signal.Observations{{Status: signal.Observed, Available: 900 * mi, Cache: 500 * mi}}
 	above := signal.Observations{{Status: signal.Observed, Available: 1400 * mi}}
-	if v := table.Decide(&low, start); v.Why != Waiting {
-		t.Fatalf("Decide() = %q; want %q", v.Why, Waiting)
+	if v := table.Decide(&low, start); v.Reason != Waiting {
+		t.Fatalf("Decide() = %q; want %q", v.Reason, Waiting)
 	}
-	table.Saw(&above, start.Add(9*time.Second))
-	if v := table.Decide(&low, start.Add(10*time.Second)); v.Why != Waiting {
-		t.Errorf("Decide() at the next crossing = %q; want %q: the wait starts again", v.Why, Waiting)
+	table.Observe(&above, start.Add(9*time.Second))
+	if v := table.Decide(&low, start.Add(10*time.Second)); v.Reason != Waiting {
+		t.Errorf("Decide() at the next crossing = %q; want %q: the wait starts again", v.Reason, Waiting)
 	}
 }
 
@@ -171,10 +171,10 @@ func TestTableSettles(t *testing.T) {
 	} {
 		table := NewTable(&l.in, &l.state, start)
 		v := table.Decide(&l.in.Observations, start)
-		table.Take(&v)
-		table.Set(v.Ranking[0].Index(), tc.left*mi, tc.left*mi)
-		table.Follow(start.Add(tc.after))
-		if got := table.Unsettled(); got != tc.unsettled {
+		table.AddVictims(&v)
+		table.SetUsage(v.Ranking[0].Index(), tc.left*mi, tc.left*mi)
+		table.SettleVictims(start.Add(tc.after))
+		if got := table.HasUnsettled(); got != tc.unsettled {
 			t.Errorf("%s after %v: unsettled = %t; want %t", tc.name, tc.after, got, tc.unsettled)
 		}
 	}
@@ -185,9 +185,9 @@ func TestTableSettles(t *testing.T) {
 func TestTableKeepsOtherEpisodes(t *testing.T) {
 	l := nodeWithPods(t, 300, 200, 100, 50, 25)
 	l.in.DryRun = true
-	l.state.Pretended = []Pretended{
-		{UID: "p0", Signal: signal.AllocatableMemoryAvailable}, {UID: "p1", Signal: signal.NodeFsAvailable}, {UID: "p2", Signal: signal.NodeFsAvailable, Limit: true},
-		{UID: "p3", Signal: signal.MemoryAvailable, Limit: true, Contention: signal.KubepodsMemoryContentionPressure},
+	l.state.DryRunVictims = []DryRunVictim{
+		{UID: "p0", Signal: signal.AllocatableMemoryAvailable}, {UID: "p1", Signal: signal.NodeFsAvailable}, {UID: "p2", Signal: signal.NodeFsAvailable, OverLimit: true},
+		{UID: "p3", Signal: signal.MemoryAvailable, OverLimit: true, Contention: signal.KubepodsMemoryContentionPressure},
 	}
 	table := NewTable(&l.in, &l.state, start)
 	table.Decide(&l.in.Observations, start) // memory's episode is over
@@ -203,14 +203,14 @@ func TestTableCloneSharesNothing(t *testing.T) {
 	l.observe(signal.MemoryAvailable, 900*mi)
 	table := NewTable(&l.in, &l.state, start)
 	v := table.Decide(&l.in.Observations, start)
-	table.Take(&v)
+	table.AddVictims(&v)
 	clone := table.Clone()
 	d, c := &table.d, &clone.d
 	if &table.candidates[0] == &clone.candidates[0] || &table.eligible[:1][0] == &clone.eligible[:1][0] ||
 		&d.pods[0] == &c.pods[0] || &d.thresholds[0] == &c.thresholds[0] || &d.Readings[0] == &c.Readings[0] || &d.Victims[0] == &c.Victims[0] {
 		t.Error("a clone shares mutable memory with its table")
 	}
-	clone.Saw(&signal.Observations{{Status: signal.Observed, Available: 2 * gi}}, start)
+	clone.Observe(&signal.Observations{{Status: signal.Observed, Available: 2 * gi}}, start)
 	if d.thresholds[0].timer == (Timer{}) || c.thresholds[0].timer != (Timer{}) {
 		t.Errorf("after an observation by the clone: timer of the table %+v, of the clone %+v; want only the clone's ended", d.thresholds[0].timer, c.thresholds[0].timer)
 	}
@@ -222,27 +222,27 @@ func TestTableIgnoresDisks(t *testing.T) {
 	l.in.Pods = []Pod{aPod("p0", using(gi))}
 	l.observe(signal.MemoryAvailable, 2*gi)
 	l.observe(signal.NodeFsAvailable, 0)
-	if v := NewTable(&l.in, &l.state, start).Decide(&l.in.Observations, start); v.Why != Recovered {
-		t.Errorf("Decide() = %q; want %q", v.Why, Recovered)
+	if v := NewTable(&l.in, &l.state, start).Decide(&l.in.Observations, start); v.Reason != Recovered {
+		t.Errorf("Decide() = %q; want %q", v.Reason, Recovered)
 	}
 }
 
 func TestTableUnlistedPod(t *testing.T) {
 	l := nodeWithPods(t, 100, 50, 40)
 	l.in.Pods[2].Static = true
-	l.in.Unexplained = 10 * mi
+	l.in.UnaccountedBaseline = 10 * mi
 	table := NewTable(&l.in, &l.state, start)
 	for _, tc := range []struct {
 		kubepods int64
 		want     bool
-	}{{0, false}, {200 * mi, false}, {200*mi + Stranger - 1, false}, {200*mi + Stranger, true}} {
-		if got := table.Strange(tc.kubepods); got != tc.want {
+	}{{0, false}, {200 * mi, false}, {200*mi + UnaccountedMin - 1, false}, {200*mi + UnaccountedMin, true}} {
+		if got := table.HasUnlistedPod(tc.kubepods); got != tc.want {
 			t.Errorf("unlisted pod at %d bytes in kubepods = %t; want %t", tc.kubepods, got, tc.want)
 		}
 	}
 	// The growth of an exempt pod since the Step is accounted for too.
-	table.Set(2, 40*mi+Stranger, 0)
-	if table.Strange(200*mi + Stranger) {
+	table.SetUsage(2, 40*mi+UnaccountedMin, 0)
+	if table.HasUnlistedPod(200*mi + UnaccountedMin) {
 		t.Error("unlisted pod after an exempt pod has grown = true; want false")
 	}
 }
@@ -271,7 +271,7 @@ func TestAdoptHotKills(t *testing.T) {
 			t.Fatalf("Decide() = %+v; want one victim", v)
 		}
 		pod := node.in.Pods[v.Ranking[0].Index()]
-		node.in.Fired = []Fired{{Pod: &pod, Threshold: *v.Threshold, Observation: v.Observation, Deficit: v.Deficit, Expected: v.Ranking[0].Expected, Time: start}}
+		node.in.HotKills = []HotKill{{Pod: &pod, Threshold: *v.Threshold, Observation: v.Observation, Deficit: v.Deficit, Expected: v.Ranking[0].Expected, Time: start}}
 		// A part of its memory has been freed.
 		node.pod("p0").Usage.Freeable = 1000 * mi
 		node.observe(signal.MemoryAvailable, 1900*mi)
@@ -294,9 +294,9 @@ func TestAdoptHotKillsInDryRun(t *testing.T) {
 	l.in.DryRun = true
 	l.observe(signal.MemoryAvailable, 900*mi)
 	pod := l.in.Pods[0]
-	l.in.Fired = []Fired{{Pod: &pod, Threshold: l.in.Policy.Thresholds[0], Observation: l.in.Observations[0], Deficit: 124 * mi, Expected: 2000 * mi, Time: start, DryRun: true}}
+	l.in.HotKills = []HotKill{{Pod: &pod, Threshold: l.in.Policy.Thresholds[0], Observation: l.in.Observations[0], Deficit: 124 * mi, Expected: 2000 * mi, Time: start, DryRun: true}}
 	state, orders := Step(l.state, l.in, start)
-	if len(orders.Evict) > 0 || len(orders.Adopted) != 1 || len(state.Pretended) != 1 || len(state.Victims) > 0 {
+	if len(orders.Evict) > 0 || len(orders.Adopted) != 1 || len(state.DryRunVictims) != 1 || len(state.Victims) > 0 {
 		t.Errorf("Step() in dry run = %+v, %+v; want one adopted dry-run victim and no other", orders, state)
 	}
 }
@@ -326,17 +326,17 @@ func TestTableAllocatesNothing(t *testing.T) {
 			tables = tables[1:]
 			for i := range in.Pods {
 				e := &table.d.pods[i]
-				table.Set(i, e.memory+1, e.freeable+1)
+				table.SetUsage(i, e.memory+1, e.freeable+1)
 			}
-			table.Follow(start.Add(time.Second))
+			table.SettleVictims(start.Add(time.Second))
 			for i := range int64(4) {
 				o := in.Observations
 				o[signal.MemoryAvailable].Available -= i * 8 * gi
 				v := table.Decide(&o, start.Add(time.Second))
-				if v.N == 0 || table.Strange(0) {
-					t.Fatalf("Decide() = %q with %d victims; want some", v.Why, v.N)
+				if v.N == 0 || table.HasUnlistedPod(0) {
+					t.Fatalf("Decide() = %q with %d victims; want some", v.Reason, v.N)
 				}
-				table.Take(&v)
+				table.AddVictims(&v)
 				for i := range table.d.Victims {
 					table.d.Victims[i].Expected, table.d.Victims[i].Lowest = 0, 0 // so that it covers nothing
 				}
@@ -355,7 +355,7 @@ func BenchmarkTable(b *testing.B) {
 			table := NewTable(&in, &State{}, start)
 			for b.Loop() {
 				if v := table.Decide(&in.Observations, start); v.N == 0 {
-					b.Fatalf("Decide() = %q; want victims", v.Why)
+					b.Fatalf("Decide() = %q; want victims", v.Reason)
 				}
 			}
 		})

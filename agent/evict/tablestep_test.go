@@ -28,10 +28,10 @@ func (c generator) memoryNode(l *timeline) {
 		}
 	}
 	l.in.Policy = &Policy{
-		Thresholds: WithCopies(configured, SingleFs, c.oneIn(2)), TransitionPeriod: time.Minute,
-		MaxVictims: 1 + c.IntN(3), SettleTimeout: time.Second, SpareUnknownPriority: c.oneIn(2),
+		Thresholds: WithDerived(configured, SingleFs, c.oneIn(2)), TransitionPeriod: time.Minute,
+		MaxVictims: 1 + c.IntN(3), SettleTimeout: time.Second, ProtectUnknownPriority: c.oneIn(2),
 	}
-	l.in.Measured, l.in.DryRun, l.in.Unlisted = !c.oneIn(4), c.oneIn(3), c.oneIn(30)
+	l.in.Measured, l.in.DryRun, l.in.PodsUnknown = !c.oneIn(4), c.oneIn(3), c.oneIn(30)
 	for i := range 1 + c.IntN(12) {
 		p := c.pod(i)
 		p.Volumes = nil
@@ -54,12 +54,12 @@ func (c generator) observeMemory(in *Inputs) {
 
 // actNow returns the thresholds of a random memory signal, as a lane reports them whose
 // readings show that the crossing must be acted on; or none.
-func (c generator) actNow(in *Inputs) []Key {
+func (c generator) actNow(in *Inputs) []ThresholdKey {
 	s := signal.Signal(c.IntN(4))
 	if !s.IsMemory() || in.Observations[s].Status != signal.Observed {
 		return nil
 	}
-	return []Key{{Signal: s}, {Signal: s, Copy: true}}
+	return []ThresholdKey{{Signal: s}, {Signal: s, Derived: true}}
 }
 
 // changeUsage changes the usage of pods and updates the table.
@@ -78,7 +78,7 @@ func (c generator) changeUsage(in *Inputs, table *Table) {
 		} else {
 			c.setUsage(p)
 		}
-		table.Set(i, p.Usage.Memory, p.Usage.Freeable)
+		table.SetUsage(i, p.Usage.Memory, p.Usage.Freeable)
 	}
 }
 
@@ -90,7 +90,7 @@ func TestTableAgreesWithStep(t *testing.T) {
 	if testing.Short() {
 		seeds = 1000
 	}
-	var verdicts [Whys]int
+	var verdicts [VerdictReasons]int
 	for seed := range seeds {
 		c := generator{rand.New(rand.NewPCG(seed, 2))}
 		l := newTimeline(t)
@@ -100,7 +100,7 @@ func TestTableAgreesWithStep(t *testing.T) {
 			c.observeMemory(&l.in)
 			l.in.Pods = slices.DeleteFunc(slices.Clone(l.in.Pods), func(Pod) bool { return c.oneIn(12) })
 			l.in.ReclaimStalled, l.in.PodsReclaimStalled = c.oneIn(4), (seed+uint64(step))%4 == 0
-			l.in.Answered = c.actNow(&l.in)
+			l.in.ActNow = c.actNow(&l.in)
 			at += time.Duration(c.IntN(700)) * time.Millisecond
 			l.state, _ = Step(l.state, l.in, start.Add(at))
 			table := NewTable(&l.in, &l.state, start.Add(at))
@@ -109,15 +109,15 @@ func TestTableAgreesWithStep(t *testing.T) {
 				where := fmt.Sprintf("seed %d, step %d, decision %d", seed, step, again)
 				c.changeUsage(&in, table)
 				c.observeMemory(&in)
-				in.Answered = c.actNow(&in)
-				for _, k := range in.Answered {
-					table.Answer(k.Signal)
+				in.ActNow = c.actNow(&in)
+				for _, k := range in.ActNow {
+					table.ActNow(k.Signal)
 				}
 				now := start.Add(at + time.Duration(c.IntN(600)*(again+1))*time.Millisecond)
 				at = now.Sub(start)
 				verdict := table.Decide(&in.Observations, now)
 				after, orders := Step(state, in, now)
-				verdicts[verdict.Why]++
+				verdicts[verdict.Reason]++
 				checkVerdict(t, where, &verdict, &after, &orders)
 				if t.Failed() {
 					return
@@ -125,7 +125,7 @@ func TestTableAgreesWithStep(t *testing.T) {
 				if len(orders.Futile) > 0 || len(orders.Evict) > verdict.N {
 					break // Step has started a back-off or a soft eviction, which the Table does not
 				}
-				table.Take(&verdict)
+				table.AddVictims(&verdict)
 				keepUnreadableTimers(&state, &after, table, &in)
 				checkTableState(t, where, table, &after)
 				state = after
@@ -136,7 +136,7 @@ func TestTableAgreesWithStep(t *testing.T) {
 	}
 	for why, n := range verdicts {
 		if n < 5 {
-			t.Errorf("%d verdicts are %q; want at least 5", n, Why(why))
+			t.Errorf("%d verdicts are %q; want at least 5", n, VerdictReason(why))
 		}
 	}
 }
@@ -147,7 +147,7 @@ func keepUnreadableTimers(before, after *State, table *Table, in *Inputs) {
 	for _, timer := range before.Timers {
 		if in.Observations[timer.Threshold.Signal].Status == signal.Unreadable {
 			after.Timers = append(after.Timers, timer)
-			after.Futile = slices.Clone(table.d.Futile)
+			after.Backoffs = slices.Clone(table.d.Backoffs)
 		}
 	}
 }
@@ -155,8 +155,8 @@ func keepUnreadableTimers(before, after *State, table *Table, in *Inputs) {
 // checkTableState expects the table's state about memory to equal Step's.
 func checkTableState(t *testing.T, where string, table *Table, after *State) {
 	t.Helper()
-	got := State{Victims: table.d.Victims, Pretended: table.d.Pretended, Futile: table.d.Futile}
-	want := State{Victims: after.Victims, Pretended: after.Pretended, Futile: after.Futile}
+	got := State{Victims: table.d.Victims, DryRunVictims: table.d.DryRunVictims, Backoffs: table.d.Backoffs}
+	want := State{Victims: after.Victims, DryRunVictims: after.DryRunVictims, Backoffs: after.Backoffs}
 	for i := range table.d.thresholds {
 		m := &table.d.thresholds[i]
 		got.Timers = append(got.Timers, m.timer)
@@ -166,8 +166,8 @@ func checkTableState(t *testing.T, where string, table *Table, after *State) {
 		}
 		want.Timers = append(want.Timers, *timer)
 	}
-	if slices.Equal(got.Victims, want.Victims) && slices.Equal(got.Pretended, want.Pretended) &&
-		slices.Equal(got.Futile, want.Futile) && slices.Equal(got.Timers, want.Timers) {
+	if slices.Equal(got.Victims, want.Victims) && slices.Equal(got.DryRunVictims, want.DryRunVictims) &&
+		slices.Equal(got.Backoffs, want.Backoffs) && slices.Equal(got.Timers, want.Timers) {
 		return
 	}
 	t.Fatalf("%s: the Table's state differs from Step's (-Step +Table):\n%s", where, cmp.Diff(want, got, emptyIsNil))
@@ -177,10 +177,10 @@ func checkVerdict(t *testing.T, where string, v *Verdict, after *State, o *Order
 	t.Helper()
 	active := slices.ContainsFunc(after.Timers, func(timer Timer) bool {
 		k := timer.Threshold
-		return timer.Past && !k.Soft && k.Signal.IsMemory()
+		return timer.Active && !k.Soft && k.Signal.IsMemory()
 	})
-	if waits := !active && len(o.Waiting) > 0; active != (v.Why != Recovered && v.Why != Waiting) || waits != (v.Why == Waiting) {
-		t.Fatalf("%s: the Table's verdict is %q; Step has timers %+v and waiting %v", where, v.Why, after.Timers, o.Waiting)
+	if waits := !active && len(o.Waiting) > 0; active != (v.Reason != Recovered && v.Reason != Waiting) || waits != (v.Reason == Waiting) {
+		t.Fatalf("%s: the Table's verdict is %q; Step has timers %+v and waiting %v", where, v.Reason, after.Timers, o.Waiting)
 	}
 	var want []Order
 	for _, order := range o.Evict {
@@ -189,8 +189,8 @@ func checkVerdict(t *testing.T, where string, v *Verdict, after *State, o *Order
 		}
 	}
 	futile := len(want) > 0 && want[0].Futile
-	if futile != (v.Why == Futile) {
-		t.Fatalf("%s: the Table's verdict is %q; Step orders %+v", where, v.Why, want)
+	if futile != (v.Reason == Futile) {
+		t.Fatalf("%s: the Table's verdict is %q; Step orders %+v", where, v.Reason, want)
 	}
 	if futile {
 		return
@@ -202,15 +202,15 @@ func checkVerdict(t *testing.T, where string, v *Verdict, after *State, o *Order
 			Available: v.Observation.Available, Deficit: v.Deficit, Expected: r.Expected,
 		})
 	}
-	if (v.N > 0) != (v.Why == Chosen) {
-		t.Errorf("%s: %d victims with verdict %q", where, v.N, v.Why)
+	if (v.N > 0) != (v.Reason == Chosen) {
+		t.Errorf("%s: %d victims with verdict %q", where, v.N, v.Reason)
 	}
 	for i := range want {
 		w := &want[i]
 		*w = Order{UID: w.UID, Cause: w.Cause, Threshold: w.Threshold, Available: w.Available, Deficit: w.Deficit, Expected: w.Expected}
 	}
 	if diff := cmp.Diff(want, got); diff != "" {
-		t.Fatalf("%s: the Table's verdict %q differs from Step (-Step +Table):\n%s", where, v.Why, diff)
+		t.Fatalf("%s: the Table's verdict %q differs from Step (-Step +Table):\n%s", where, v.Reason, diff)
 	}
 	if v.N > 0 {
 		if diff := cmp.Diff(ranking(o.Ranking), ranking(v.Ranking)); diff != "" {

@@ -2,7 +2,7 @@ package evict
 
 import "time"
 
-// Unexplained is the baseline of unaccounted memory: memory of kubepods that no listed
+// UnaccountedBaseline is the baseline of unaccounted memory: memory of kubepods that no listed
 // pod accounts for, as far as it is not new. It consists of files that completed pods
 // left in tmpfs, memory still charged to removed cgroups, and memory charged to
 // kubepods itself. Unaccounted memory beyond the baseline may be that of an unlisted
@@ -14,7 +14,7 @@ import "time"
 // last sample only, not the earlier ones. So the baseline does not contain its memory,
 // however much it grows. A pod that ends leaves its remaining memory unaccounted until
 // three more lists have been made.
-type Unexplained struct {
+type UnaccountedBaseline struct {
 	requested time.Time // when the last list was requested
 	samples   [listsRemembered]int64
 	lists     int
@@ -23,16 +23,16 @@ type Unexplained struct {
 // listsRemembered is how many lists must agree.
 const listsRemembered = 3
 
-// Lowers reports whether a sample of this many bytes would lower the baseline. A single
+// WouldLower reports whether a sample of this many bytes would lower the baseline. A single
 // low sample would flag the known remainder as an unlisted pod until three more lists
 // arrive, so callers verify it first.
-func (u *Unexplained) Lowers(bytes int64) bool {
-	return u.lists < listsRemembered || max(0, bytes) < u.Known()
+func (u *UnaccountedBaseline) WouldLower(bytes int64) bool {
+	return u.lists < listsRemembered || max(0, bytes) < u.Bytes()
 }
 
-// See adds a sample of the unaccounted memory, in bytes, computed with the list that
+// Update adds a sample of the unaccounted memory, in bytes, computed with the list that
 // was requested at that time. For each list, the lowest sample counts.
-func (u *Unexplained) See(requested time.Time, bytes int64) {
+func (u *UnaccountedBaseline) Update(requested time.Time, bytes int64) {
 	if requested.IsZero() {
 		return
 	}
@@ -46,8 +46,8 @@ func (u *Unexplained) See(requested time.Time, bytes int64) {
 	u.lists++
 }
 
-// Known returns the baseline in bytes; 0 until there are samples for three lists.
-func (u *Unexplained) Known() int64 {
+// Bytes returns the baseline in bytes; 0 until there are samples for three lists.
+func (u *UnaccountedBaseline) Bytes() int64 {
 	if u.lists < listsRemembered {
 		return 0
 	}

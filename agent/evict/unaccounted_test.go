@@ -25,18 +25,18 @@ func TestUnaccountedBaseline(t *testing.T) {
 		{"the tmpfs is removed", []sample{{1, 1000}, {2, 1000}, {3, 1000}, {3, 20}, {3, 1000}}, 20},
 		{"pods grow between two readings", []sample{{1, -30}, {2, -20}, {3, -10}}, 0},
 	} {
-		var u Unexplained
+		var u UnaccountedBaseline
 		for _, s := range tc.samples {
 			requested := time.Time{}
 			if s.list > 0 {
 				requested = time.Unix(1000+s.list, 0)
 			}
-			u.See(requested, s.mebibytes*mi)
+			u.Update(requested, s.mebibytes*mi)
 		}
-		if u.Lowers(tc.want*mi) != (u.lists < listsRemembered) || tc.want > 0 && !u.Lowers(tc.want*mi-1) {
-			t.Errorf("%s: a sample of %d MiB lowers the baseline: %t, of one byte less: %t; want true only for less", tc.name, tc.want, u.Lowers(tc.want*mi), u.Lowers(tc.want*mi-1))
+		if u.WouldLower(tc.want*mi) != (u.lists < listsRemembered) || tc.want > 0 && !u.WouldLower(tc.want*mi-1) {
+			t.Errorf("%s: a sample of %d MiB lowers the baseline: %t, of one byte less: %t; want true only for less", tc.name, tc.want, u.WouldLower(tc.want*mi), u.WouldLower(tc.want*mi-1))
 		}
-		if got := u.Known(); got != tc.want*mi {
+		if got := u.Bytes(); got != tc.want*mi {
 			t.Errorf("%s: baseline = %d MiB; want %d", tc.name, got/mi, tc.want)
 		}
 	}

@@ -6,43 +6,43 @@ import (
 	"github.com/evictd/evictd/agent/signal"
 )
 
-// Why is why a Verdict has no victims, or Chosen if it has some.
-type Why uint8
+// VerdictReason is why a Verdict has no victims, or Chosen if it has some.
+type VerdictReason uint8
 
 // The reasons of a Verdict.
 const (
 	// Chosen: there are victims.
-	Chosen Why = iota
+	Chosen VerdictReason = iota
 	// Recovered: no hard threshold is met.
 	Recovered
 	// Waiting: file cache caused the crossing, which is not acted on yet.
 	Waiting
 	// Covered: victims in flight are expected to free the deficit.
 	Covered
-	// Unlisted: the pods have not been listed yet.
-	Unlisted
+	// PodsUnknown: the pods have not been listed yet.
+	PodsUnknown
 	// BackingOff: the signal is futile and its back-off has not ended.
 	BackingOff
-	// Nobody: no pod is eligible.
-	Nobody
+	// NoneEligible: no pod is eligible.
+	NoneEligible
 	// Futile: evicting can't relieve the signal. Only Step handles that.
 	Futile
 
-	// Whys is the number of reasons.
-	Whys
+	// VerdictReasons is the number of reasons.
+	VerdictReasons
 )
 
 // String returns the reason in words.
-func (w Why) String() string {
+func (w VerdictReason) String() string {
 	return [...]string{
 		Chosen: "chosen", Recovered: "recovered", Waiting: "waiting for file cache", Covered: "covered by victims",
-		Unlisted: "pods not listed", BackingOff: "backing off", Nobody: "no pod eligible", Futile: "futile", Whys: "unknown",
-	}[min(w, Whys)]
+		PodsUnknown: "pods not listed", BackingOff: "backing off", NoneEligible: "no pod eligible", Futile: "futile", VerdictReasons: "unknown",
+	}[min(w, VerdictReasons)]
 }
 
 // Verdict is a Table's decision.
 type Verdict struct {
-	Why Why
+	Reason VerdictReason
 	// Threshold is the threshold acted on. Deficit is the missing amount in bytes, less
 	// what victims in flight are expected to free. They are nil and 0 for Recovered,
 	// Waiting and Covered.
@@ -68,35 +68,35 @@ func (t *Table) Decide(observed *signal.Observations, now time.Time) Verdict {
 	d.escalateVictims()
 	threshold, deficit := d.firstUncovered(signal.MemoryAvailable, false)
 	if threshold == nil {
-		return Verdict{Why: t.noVictimReason()}
+		return Verdict{Reason: t.noVictimReason()}
 	}
-	v := Verdict{Why: d.blockedBy(threshold), Threshold: threshold, Deficit: deficit, Observation: d.observed[threshold.Signal]}
-	if v.Why != Chosen {
+	v := Verdict{Reason: d.blockedBy(threshold), Threshold: threshold, Deficit: deficit, Observation: d.observed[threshold.Signal]}
+	if v.Reason != Chosen {
 		return v
 	}
 	v.Ranking = t.rank()
 	n, futile := d.victimCount(threshold, deficit, v.Ranking)
 	switch {
 	case n == 0:
-		v.Why = Nobody
+		v.Reason = NoneEligible
 	case futile:
-		v.Why = Futile
+		v.Reason = Futile
 	default:
 		v.N = n
 	}
 	return v
 }
 
-// Saw records observations without deciding on them, so that the end of a crossing is
+// Observe records observations without deciding on them, so that the end of a crossing is
 // noticed.
-func (t *Table) Saw(observed *signal.Observations, now time.Time) {
+func (t *Table) Observe(observed *signal.Observations, now time.Time) {
 	t.observe(observed, now)
 	t.d.evaluateThresholds()
 }
 
-// Follow updates the victims by the usage that was set last: those that have freed what
+// SettleVictims updates the victims by the usage that was set last: those that have freed what
 // was expected, or have been waited for long enough, are settled, as in a Step.
-func (t *Table) Follow(now time.Time) {
+func (t *Table) SettleVictims(now time.Time) {
 	t.d.now = now
 	t.d.settleVictims()
 }
@@ -108,7 +108,7 @@ func (t *Table) observe(observed *signal.Observations, now time.Time) {
 }
 
 // noVictimReason returns why no threshold needs to be acted on.
-func (t *Table) noVictimReason() Why {
+func (t *Table) noVictimReason() VerdictReason {
 	why := Recovered
 	for i := range t.d.thresholds {
 		switch c := &t.d.thresholds[i]; {
@@ -133,15 +133,15 @@ func (t *Table) rank() []Ranked {
 	return t.eligible
 }
 
-// Take adds the verdict's victims to the table's state, so that its next decisions
+// AddVictims adds the verdict's victims to the table's state, so that its next decisions
 // count them. It is needed until a later table is made from a Step that took over the
 // kills. v must be the last verdict that Decide returned.
-func (t *Table) Take(v *Verdict) {
+func (t *Table) AddVictims(v *Verdict) {
 	for i := range v.N {
 		r := &v.Ranking[i]
 		t.d.addVictim(&t.d.pods[r.index], v.Threshold.Key(), &Order{Pod: r.Pod, Cause: v.Threshold.Signal.String(), Hard: true})
 	}
 }
 
-// Refuse records that a victim could not be killed.
-func (t *Table) Refuse(uid string) { t.d.markFailed(uid) }
+// MarkFailed records that a victim could not be killed.
+func (t *Table) MarkFailed(uid string) { t.d.markFailed(uid) }

@@ -3,14 +3,14 @@ package evict
 import "time"
 
 // newVictim returns the victim for an order to evict a pod. It does not allocate.
-func newVictim(pod *podEntry, k Key, o *Order, now time.Time) Victim {
+func newVictim(pod *podEntry, k ThresholdKey, o *Order, now time.Time) Victim {
 	due := now
 	if !o.Hard {
 		due = now.Add(o.Grace)
 	}
 	return Victim{
 		UID: pod.UID, Pod: o.Pod, Cause: o.Cause, Signal: k, Soft: !o.Hard, Decided: now, Due: due,
-		Expected: pod.freeable, Beside: max(0, pod.memory-pod.freeable), Lowest: pod.freeable, Fell: due, Status: Unsettled,
+		Expected: pod.freeable, NotFreed: max(0, pod.memory-pod.freeable), Lowest: pod.freeable, ProgressAt: due, Status: Unsettled,
 		Kubelet: pod.Kubelet, LastStart: pod.LastStart,
 	}
 }
@@ -20,7 +20,7 @@ func newVictim(pod *podEntry, k Key, o *Order, now time.Time) Victim {
 // from the anonymous memory as soon as it is unmapped, but frees the pages of a whole
 // mapping together later (mm/mmu_gather.c). Until then they count as used.
 func (v *Victim) outstanding(memory, freeable int64) int64 {
-	return max(freeable, min(v.Lowest, memory-v.Beside))
+	return max(freeable, min(v.Lowest, memory-v.NotFreed))
 }
 
 // escalate ends a victim's grace period, if it has one, and reports whether it did.
@@ -36,15 +36,15 @@ func (v *Victim) escalate(measured bool, now time.Time) bool {
 			return false // assumed to be gone
 		}
 	}
-	v.Soft, v.Due, v.Fell = false, now, now
+	v.Soft, v.Due, v.ProgressAt = false, now, now
 	return true
 }
 
 // expired reports whether the victim, which is still listed, may be chosen again.
 func (v *Victim) expired(measured bool, now time.Time) bool {
-	return v.Status == Failed && now.Sub(v.Fell) >= failedRetryAfter ||
-		v.Status == Stuck && now.Sub(v.Fell) >= stuckRetryAfter ||
-		v.Status == Settled && measured && now.Sub(v.Fell) >= stuckRetryAfter && now.Sub(v.Due) >= stuckRetryAfter
+	return v.Status == Failed && now.Sub(v.ProgressAt) >= failedRetryAfter ||
+		v.Status == Stuck && now.Sub(v.ProgressAt) >= stuckRetryAfter ||
+		v.Status == Settled && measured && now.Sub(v.ProgressAt) >= stuckRetryAfter && now.Sub(v.Due) >= stuckRetryAfter
 }
 
 // settleResult is the result of updating a victim.
@@ -67,7 +67,7 @@ func (v *Victim) update(outstanding int64, known, measured bool, timeout time.Du
 	end := unchanged
 	if known {
 		if v.Lowest-outstanding >= min(progressBytes, max(1, v.Expected/progressShare)) {
-			v.Lowest, v.Fell = outstanding, now
+			v.Lowest, v.ProgressAt = outstanding, now
 		}
 		if v.Status == Unsettled && v.Expected > 0 && outstanding*10 <= v.Expected*(10-settledTenths) {
 			v.Status, end = Settled, returnedEnough
@@ -77,8 +77,8 @@ func (v *Victim) update(outstanding int64, known, measured bool, timeout time.Du
 		return end
 	}
 	from := v.Due
-	if v.Fell.After(from) {
-		from = v.Fell
+	if v.ProgressAt.After(from) {
+		from = v.ProgressAt
 	}
 	if now.Sub(from) < timeout {
 		return unchanged
@@ -95,5 +95,5 @@ func (v *Victim) update(outstanding int64, known, measured bool, timeout time.Du
 // freed: while it is unsettled, and once it is settled as long as its usage has fallen
 // within the timeout. If usage is not measured, a victim settles after the timeout.
 func (v *Victim) inFlight(timeout time.Duration, now time.Time) bool {
-	return v.Status == Unsettled || v.Status == Settled && now.Sub(v.Fell) < timeout
+	return v.Status == Unsettled || v.Status == Settled && now.Sub(v.ProgressAt) < timeout
 }

@@ -10,11 +10,11 @@ import (
 )
 
 // memoryKey identifies the hard threshold of shortOfMemory.
-var memoryKey = Key{Signal: signal.MemoryAvailable}
+var memoryKey = ThresholdKey{Signal: signal.MemoryAvailable}
 
 // unsettledVictim returns a victim of 200 MiB that was decided on at start.
 func unsettledVictim(uid string) Victim {
-	return Victim{UID: uid, Pod: "default/" + uid, Signal: memoryKey, Decided: start, Due: start, Fell: start, Expected: 200 * mi, Lowest: 200 * mi, Status: Unsettled}
+	return Victim{UID: uid, Pod: "default/" + uid, Signal: memoryKey, Decided: start, Due: start, ProgressAt: start, Expected: 200 * mi, Lowest: 200 * mi, Status: Unsettled}
 }
 
 func TestVictimUpdate(t *testing.T) {
@@ -33,7 +33,7 @@ func TestVictimUpdate(t *testing.T) {
 		{name: "less than a 20th is freed", used: 191, at: 500 * ms, want: Unsettled},
 		{name: "usage is unknown", used: 0, at: 500 * ms, unknown: true, want: Unsettled},
 		{name: "nothing was expected", change: func(v *Victim) { v.Expected, v.Lowest = 0, 0 }, at: 500 * ms, want: Unsettled},
-		{name: "it fell during its grace period", change: func(v *Victim) { v.Due, v.Fell = start.Add(time.Minute), start.Add(time.Second) }, used: 200, at: 60999 * ms, want: Unsettled, fell: time.Second},
+		{name: "it fell during its grace period", change: func(v *Victim) { v.Due, v.ProgressAt = start.Add(time.Minute), start.Add(time.Second) }, used: 200, at: 60999 * ms, want: Unsettled, fell: time.Second},
 		{name: "enough is freed after the settle timeout", used: 40, at: time.Hour, result: returnedEnough, want: Settled, fell: time.Hour},
 		{name: "it was settled before", change: func(v *Victim) { v.Status = Settled }, used: 200, at: time.Hour, want: Settled},
 		{name: "it was settled before and still falls", change: func(v *Victim) { v.Status, v.Lowest = Settled, 40*mi }, used: 20, at: time.Hour, want: Settled, fell: time.Hour},
@@ -44,8 +44,8 @@ func TestVictimUpdate(t *testing.T) {
 			tc.change(&v)
 		}
 		result := v.update(tc.used*mi, !tc.unknown, true, time.Second, start.Add(tc.at))
-		if result != tc.result || v.Status != tc.want || !v.Fell.Equal(start.Add(tc.fell)) {
-			t.Errorf("%s: update() = %d, %s, fell after %v; want %d, %s, after %v", tc.name, result, v.Status, v.Fell.Sub(start), tc.result, tc.want, tc.fell)
+		if result != tc.result || v.Status != tc.want || !v.ProgressAt.Equal(start.Add(tc.fell)) {
+			t.Errorf("%s: update() = %d, %s, fell after %v; want %d, %s, after %v", tc.name, result, v.Status, v.ProgressAt.Sub(start), tc.result, tc.want, tc.fell)
 		}
 	}
 }
@@ -68,13 +68,13 @@ func TestGoneVictimResetsPoorReturns(t *testing.T) {
 		v := unsettledVictim("gone")
 		v.Status = status
 		l.state.Victims = []Victim{v}
-		l.state.Futile = []Backoff{{Signal: signal.MemoryAvailable, Poor: 2}}
+		l.state.Backoffs = []Backoff{{Signal: signal.MemoryAvailable, PoorReturns: 2}}
 		l.step(time.Millisecond)
 		want := 0
 		if status == Stuck {
 			want = 2
 		}
-		if got := l.state.Futile[0].Poor; got != want {
+		if got := l.state.Backoffs[0].PoorReturns; got != want {
 			t.Errorf("%s victim gone: poor returns = %d; want %d", status, got, want)
 		}
 	}
@@ -87,26 +87,26 @@ func TestSettledVictimResetsPoorReturns(t *testing.T) {
 	l.state.Victims = []Victim{unsettledVictim("a")}
 	l.in.Policy.Thresholds = append(l.in.Policy.Thresholds, hard(signal.PIDAvailable, "10"))
 	l.observe(signal.PIDAvailable, 1)
-	l.state.Futile = []Backoff{{Signal: signal.PIDAvailable, Poor: 2}, {Signal: signal.MemoryAvailable, Poor: 2}}
+	l.state.Backoffs = []Backoff{{Signal: signal.PIDAvailable, PoorReturns: 2}, {Signal: signal.MemoryAvailable, PoorReturns: 2}}
 	l.step(time.Millisecond)
-	if got := l.state.Futile; len(got) != 2 || got[0].Poor != 2 || got[1].Poor != 0 {
+	if got := l.state.Backoffs; len(got) != 2 || got[0].PoorReturns != 2 || got[1].PoorReturns != 0 {
 		t.Errorf("back-offs = %+v; want 2 poor returns for PIDs and 0 for memory", got)
 	}
 }
 
 // Poor returns of another signal's victims do not make memory futile.
 func TestPoorReturnsPerSignal(t *testing.T) {
-	pids := Key{Signal: signal.PIDAvailable}
+	pids := ThresholdKey{Signal: signal.PIDAvailable}
 	for _, tc := range []struct {
 		name   string
-		stuck  Key
+		stuck  ThresholdKey
 		futile []Backoff
 		want   bool
 	}{
 		{"stuck for memory", memoryKey, nil, true},
 		{"stuck for PIDs", pids, nil, false},
-		{"poor for memory", pids, []Backoff{{Signal: signal.MemoryAvailable, Poor: 3}, {Signal: signal.PIDAvailable}}, true},
-		{"poor for PIDs", pids, []Backoff{{Signal: signal.PIDAvailable, Poor: 3}}, false},
+		{"poor for memory", pids, []Backoff{{Signal: signal.MemoryAvailable, PoorReturns: 3}, {Signal: signal.PIDAvailable}}, true},
+		{"poor for PIDs", pids, []Backoff{{Signal: signal.PIDAvailable, PoorReturns: 3}}, false},
 	} {
 		l := shortOfMemory(t, 100*mi, 200*mi, 200*mi, 200*mi)
 		l.in.Measured = true
@@ -117,7 +117,7 @@ func TestPoorReturnsPerSignal(t *testing.T) {
 			v.Signal, v.Status = tc.stuck, Stuck
 			l.state.Victims = append(l.state.Victims, v)
 		}
-		l.state.Futile = tc.futile
+		l.state.Backoffs = tc.futile
 		o := l.step(time.Millisecond)
 		if len(o.Evict) != 1 || o.Evict[0].Futile != tc.want {
 			t.Errorf("%s: %+v; want one eviction, futile %t", tc.name, o.Evict, tc.want)
@@ -162,9 +162,9 @@ func TestRevivedAfterUnlistedStep(t *testing.T) {
 		l := shortOfMemory(t, 100*mi, 0)
 		l.state.Revivals = []Revival{{UID: "b", Gone: true, Until: start}, {UID: "a", Gone: true, Until: start}}
 		pods := l.in.Pods
-		l.in.Pods, l.in.Unlisted = nil, unlisted
+		l.in.Pods, l.in.PodsUnknown = nil, unlisted
 		l.step(revivalBackoffMax + 1)
-		l.in.Pods, l.in.Unlisted = pods, false
+		l.in.Pods, l.in.PodsUnknown = pods, false
 		o := l.step(revivalBackoffMax + 2)
 		if got := len(o.Revived) == 1; got != unlisted {
 			t.Errorf("pods listed in the Step before: %t: revived %v; want a: %t", !unlisted, o.Revived, unlisted)
@@ -190,12 +190,12 @@ func TestEpisodePerSignal(t *testing.T) {
 	l := newTimeline(t, hard(signal.MemoryAvailable, "1Gi"), hard(signal.NodeFsAvailable, "1Gi"))
 	l.in.DryRun = true
 	l.in.Pods = []Pod{aPod("a", using(gi))}
-	l.state.Pretended = []Pretended{{UID: "a", Signal: signal.MemoryAvailable}}
+	l.state.DryRunVictims = []DryRunVictim{{UID: "a", Signal: signal.MemoryAvailable}}
 	l.observe(signal.MemoryAvailable, 2*gi)
 	l.observe(signal.NodeFsAvailable, mi)
 	l.step(0)
-	if len(l.state.Pretended) != 0 {
-		t.Errorf("dry-run victims = %+v; want none", l.state.Pretended)
+	if len(l.state.DryRunVictims) != 0 {
+		t.Errorf("dry-run victims = %+v; want none", l.state.DryRunVictims)
 	}
 }
 
@@ -214,9 +214,9 @@ func TestAdoptedHotKillActivatesThreshold(t *testing.T) {
 	l.in.Policy.Thresholds = append(l.in.Policy.Thresholds, pods)
 	l.in.Observations[signal.AllocatableMemoryAvailable] = l.in.Observations[signal.MemoryAvailable]
 	pod := l.in.Pods[0]
-	l.in.Fired = []Fired{{Pod: &pod, Threshold: l.in.Policy.Thresholds[0], Observation: l.in.Observations[0], Deficit: 100 * mi, Expected: 200 * mi, Time: start}}
+	l.in.HotKills = []HotKill{{Pod: &pod, Threshold: l.in.Policy.Thresholds[0], Observation: l.in.Observations[0], Deficit: 100 * mi, Expected: 200 * mi, Time: start}}
 	o := l.step(time.Millisecond)
-	if !slices.Equal(o.Waiting, []Key{pods.Key()}) {
+	if !slices.Equal(o.Waiting, []ThresholdKey{pods.Key()}) {
 		t.Errorf("waiting = %v; want %v", o.Waiting, pods.Key())
 	}
 	if got := l.state.timer(memoryKey); !got.Since.Equal(start) {
@@ -225,7 +225,7 @@ func TestAdoptedHotKillActivatesThreshold(t *testing.T) {
 	if got := l.state.Victims; len(got) != 2 || got[0].UID != "b" || got[1].UID != "a" || got[1].Status != Unsettled {
 		t.Errorf("victims = %+v; want b, and a as a new victim", got)
 	}
-	l.in.Fired[0].Time = start.Add(time.Second)
+	l.in.HotKills[0].Time = start.Add(time.Second)
 	l.step(time.Second)
 	if got := l.state.timer(memoryKey); !got.Since.Equal(start) {
 		t.Errorf("timer after the next kill = %+v; want the same start", got)
@@ -249,7 +249,7 @@ func TestFutileWithoutVictim(t *testing.T) {
 		l.observe(signal.NodeFsAvailable, gi)
 		l.step(0)
 		l.step(time.Second, Outcome{})
-		if got := l.state.Futile; len(got) != 1 || got[0].None != (bytes == mi) {
+		if got := l.state.Backoffs; len(got) != 1 || got[0].NoVictim != (bytes == mi) {
 			t.Errorf("a pod of %d bytes: back-offs = %+v; want one, without a victim: %t", bytes, got, bytes == mi)
 		}
 	}

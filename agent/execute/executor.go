@@ -78,7 +78,7 @@ func (e *Executor) Evict(ctx context.Context, rec evict.Record, job act.Job) {
 
 // Follow adds the record of a pod that was killed through a handle. The actuator
 // waits until the pod is gone and closes the handle.
-func (e *Executor) Follow(ctx context.Context, rec evict.Record, order evict.Order, handle *act.Hold, result act.Strike) {
+func (e *Executor) Follow(ctx context.Context, rec evict.Record, order evict.Order, handle *act.KillHandle, result act.KillResult) {
 	e.addRecord(rec)
 	e.actuator(rec.DryRun).Follow(ctx, order, handle, result)
 }
@@ -95,9 +95,9 @@ func (e *Executor) Resume(ctx context.Context, job act.Job, dryRun bool) {
 	e.actuator(dryRun).Evict(ctx, job)
 }
 
-// Harden ends the grace period of a pod that is being evicted.
-func (e *Executor) Harden(ctx context.Context, job act.Job, dryRun bool) {
-	e.actuator(dryRun).Harden(ctx, job)
+// Escalate ends the grace period of a pod that is being evicted.
+func (e *Executor) Escalate(ctx context.Context, job act.Job, dryRun bool) {
+	e.actuator(dryRun).Escalate(ctx, job)
 }
 
 // onProgress applies the progress of an order. The actuators call it from any

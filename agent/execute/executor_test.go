@@ -34,9 +34,9 @@ func (a *actuator) call(call, uid string) {
 	}
 }
 
-func (a *actuator) Evict(_ context.Context, j act.Job)  { a.call("evict", j.Order.UID) }
-func (a *actuator) Harden(_ context.Context, j act.Job) { a.call("harden", j.Order.UID) }
-func (a *actuator) Follow(_ context.Context, o evict.Order, _ *act.Hold, s act.Strike) {
+func (a *actuator) Evict(_ context.Context, j act.Job)    { a.call("evict", j.Order.UID) }
+func (a *actuator) Escalate(_ context.Context, j act.Job) { a.call("harden", j.Order.UID) }
+func (a *actuator) Follow(_ context.Context, o evict.Order, _ *act.KillHandle, s act.KillResult) {
 	a.call(fmt.Sprint("follow ", s.Processes), o.UID)
 }
 
@@ -84,8 +84,8 @@ func TestActuatorOfMode(t *testing.T) {
 		name := map[bool]string{false: "killer", true: "dry run"}[dryRun]
 		w := newFixture()
 		w.Evict(t.Context(), pending("a", dryRun), job("a"))
-		w.Follow(t.Context(), pending("b", dryRun), evict.Order{UID: "b"}, &act.Hold{}, act.Strike{Processes: 3})
-		w.Harden(t.Context(), job("c"), dryRun)
+		w.Follow(t.Context(), pending("b", dryRun), evict.Order{UID: "b"}, &act.KillHandle{}, act.KillResult{Processes: 3})
+		w.Escalate(t.Context(), job("c"), dryRun)
 		w.Resume(t.Context(), job("d"), dryRun)
 		want := []string{name + " evict a", name + " follow 3 b", name + " harden c", name + " evict d"}
 		if diff := cmp.Diff(want, w.calls); diff != "" {
@@ -148,7 +148,7 @@ func TestResultOfOrder(t *testing.T) {
 func TestProgressWithoutRecord(t *testing.T) {
 	w := newFixture()
 	w.killer.stages = []act.Stage{act.LastGone, act.Finished}
-	w.Harden(t.Context(), job("u"), false)
+	w.Escalate(t.Context(), job("u"), false)
 	if len(w.reports) != 2 || w.reports[1].UID != "u" || w.reports[1].Record.UID != "" {
 		t.Errorf("reports = %+v; want two of u without a record", w.reports)
 	}
@@ -191,12 +191,12 @@ func TestCompleteRecords(t *testing.T) {
 	for _, rec := range []evict.Record{{UID: "a", Futile: true}, {UID: "b"}, {UID: "a"}} {
 		r.add(rec)
 	}
-	r.Outside("a", []evict.CgroupUsage{{Cgroup: "/x"}})
-	r.Outside("other", nil)
-	r.EachFutile(func(rec *evict.Record) { rec.OutsideDirectories = []evict.DirectoryUsage{{Path: "/d"}} })
+	r.SetSystemCgroups("a", []evict.CgroupUsage{{Cgroup: "/x"}})
+	r.SetSystemCgroups("other", nil)
+	r.EachFutile(func(rec *evict.Record) { rec.SystemDirectories = []evict.DirectoryUsage{{Path: "/d"}} })
 	want := []evict.Record{
-		{UID: "a", Futile: true, OutsideDirectories: []evict.DirectoryUsage{{Path: "/d"}}}, {UID: "b"},
-		{UID: "a", Outside: []evict.CgroupUsage{{Cgroup: "/x"}}},
+		{UID: "a", Futile: true, SystemDirectories: []evict.DirectoryUsage{{Path: "/d"}}}, {UID: "b"},
+		{UID: "a", SystemCgroups: []evict.CgroupUsage{{Cgroup: "/x"}}},
 	}
 	if diff := cmp.Diff(want, r.List()); diff != "" {
 		t.Errorf("records differ (-want +got):\n%s", diff)

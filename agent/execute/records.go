@@ -133,13 +133,13 @@ func (r *Records) resume(uid string) {
 	}
 }
 
-// Outside sets the largest cgroups outside the pods in a pod's newest record.
-func (r *Records) Outside(uid string, largest []evict.CgroupUsage) {
+// SetSystemCgroups sets the largest cgroups outside the pods in a pod's newest record.
+func (r *Records) SetSystemCgroups(uid string, largest []evict.CgroupUsage) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for i := len(r.list) - 1; i >= 0; i-- {
 		if r.list[i].UID == uid {
-			r.list[i].Outside = largest
+			r.list[i].SystemCgroups = largest
 			return
 		}
 	}
@@ -156,9 +156,9 @@ func (r *Records) EachFutile(f func(*evict.Record)) {
 	}
 }
 
-// Overshoot raises the overshoot of a cause to available, in the records decided at or
+// UpdateOvershoot raises the overshoot of a cause to available, in the records decided at or
 // after since.
-func (r *Records) Overshoot(cause string, since time.Time, available int64) {
+func (r *Records) UpdateOvershoot(cause string, since time.Time, available int64) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for i := range r.list {
@@ -168,10 +168,10 @@ func (r *Records) Overshoot(cause string, since time.Time, available int64) {
 	}
 }
 
-// KernelKilled adds the record of a process that the kernel's OOM killer killed. Kills in
+// AddKernelKill adds the record of a process that the kernel's OOM killer killed. Kills in
 // one pod with less than KernelKillGap between them share a record, whose LastGone is the
 // time of the last.
-func (r *Records) KernelKilled(record evict.Record) {
+func (r *Records) AddKernelKill(record evict.Record) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	for i := range r.list {
@@ -194,8 +194,8 @@ func applyProgress(p act.Progress, rec *evict.Record) {
 			rec.SignalSent = p.Time
 		}
 		rec.Processes = max(rec.Processes, p.Processes)
-	case act.Hardened:
-		rec.Hardened = p.Time
+	case act.Escalated:
+		rec.Escalated = p.Time
 	case act.FirstGone:
 		rec.FirstGone = p.Time
 	case act.LastGone:
@@ -221,7 +221,7 @@ func result(rec *evict.Record) string {
 		return evict.ResultDryRun
 	case rec.LastGone.IsZero():
 		return evict.ResultStuck
-	case rec.Hard || !rec.Hardened.IsZero():
+	case rec.Hard || !rec.Escalated.IsZero():
 		return evict.ResultKilled
 	}
 	return evict.ResultStopped

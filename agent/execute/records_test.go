@@ -103,9 +103,9 @@ func TestRecords(t *testing.T) {
 			{Stage: act.Signalled, Time: at(1)}, {Stage: act.LastGone, Time: at(900)}, {Stage: act.Finished, Time: at(950)},
 		}, evict.Record{Expected: 100, Freed: 100, SignalSent: at(1), LastGone: at(900), Result: evict.ResultStopped}},
 		{"hardened", evict.Record{}, []act.Progress{
-			{Stage: act.Signalled, Time: at(1)}, {Stage: act.Hardened, Time: at(100)}, {Stage: act.Signalled, Time: at(101), Processes: 2},
+			{Stage: act.Signalled, Time: at(1)}, {Stage: act.Escalated, Time: at(100)}, {Stage: act.Signalled, Time: at(101), Processes: 2},
 			{Stage: act.LastGone, Time: at(110)}, {Stage: act.Finished, Time: at(120), Processes: 2},
-		}, evict.Record{SignalSent: at(1), Hardened: at(100), LastGone: at(110), Processes: 2, Result: evict.ResultKilled}},
+		}, evict.Record{SignalSent: at(1), Escalated: at(100), LastGone: at(110), Processes: 2, Result: evict.ResultKilled}},
 		{"stuck", evict.Record{Hard: true}, []act.Progress{
 			{Stage: act.Signalled, Time: at(1), Processes: 1}, {Stage: act.Finished, Time: at(20), Err: errors.New("1 process left")},
 		}, evict.Record{Hard: true, SignalSent: at(1), Processes: 1, Result: evict.ResultStuck, Error: "1 process left"}},
@@ -158,7 +158,7 @@ func TestOvershoot(t *testing.T) {
 	r.add(evict.Record{UID: "other", Cause: "pid.available", Threshold: 100, Decided: since})
 	r.add(evict.Record{UID: "now", Cause: "memory.available", Threshold: 100, Overshoot: 10, Decided: since})
 	for _, available := range []int64{95, 60, 80} {
-		r.Overshoot("memory.available", since, available)
+		r.UpdateOvershoot("memory.available", since, available)
 	}
 	var got []int64
 	for _, rec := range r.List() {
@@ -179,7 +179,7 @@ func TestKernelKillsOfOnePod(t *testing.T) {
 		at  time.Duration
 	}{{"a", 0}, {"a", time.Second}, {"b", 2 * time.Second}, {"a", KernelKillGap}, {"a", 3 * KernelKillGap}, {"a", 3*KernelKillGap + time.Second}} {
 		at := start.Add(k.at)
-		r.KernelKilled(evict.Record{UID: k.uid, Result: evict.ResultKernel, Decided: at, LastGone: at, Processes: 1})
+		r.AddKernelKill(evict.Record{UID: k.uid, Result: evict.ResultKernel, Decided: at, LastGone: at, Processes: 1})
 	}
 	type shown struct {
 		uid, result string
@@ -206,7 +206,7 @@ func TestKernelKillsKeepEvictions(t *testing.T) {
 	}
 	for i := range 3 * maxRecords {
 		at := start.Add(time.Duration(i) * time.Hour)
-		r.KernelKilled(evict.Record{UID: fmt.Sprint("limited-", i), Result: evict.ResultKernel, Decided: at, LastGone: at, Processes: 1})
+		r.AddKernelKill(evict.Record{UID: fmt.Sprint("limited-", i), Result: evict.ResultKernel, Decided: at, LastGone: at, Processes: 1})
 	}
 	r.add(evict.Record{UID: "new", Result: evict.ResultPending})
 	got := r.List()

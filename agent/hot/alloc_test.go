@@ -24,10 +24,10 @@ func TestKillAllocatesNothing(t *testing.T) {
 	const runs = 20
 	table := s.table(0, staleTime())
 	s.publish(table)
-	raise := lanes.Raise{Lane: "bpf", Seen: time.Now()}
+	raise := lanes.Alarm{Lane: "bpf", Seen: time.Now()}
 	if n := testing.AllocsPerRun(runs, func() {
-		table.Decision.Taken = time.Time{}
-		if got := s.handle(raise); got != Struck {
+		table.Decision.UsageTime = time.Time{}
+		if got := s.handle(raise); got != Killed {
 			t.Fatalf("handle() = %v; want struck", got)
 		}
 		s.reader.available -= 600 * mi
@@ -45,7 +45,7 @@ func TestReadAllocatesNothing(t *testing.T) {
 	if err != nil {
 		t.Skip("needs cgroups: ", err)
 	}
-	read, err := memory.OpenApart(memory.Options{Procfs: "/proc", Hierarchy: h, CgroupRoot: "/"})
+	read, err := memory.OpenAsyncReader(memory.Options{Procfs: "/proc", Hierarchy: h, CgroupRoot: "/"})
 	if err != nil {
 		t.Skip("needs this machine's memory to be readable: ", err)
 	}

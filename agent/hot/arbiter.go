@@ -23,9 +23,9 @@ type Kill struct {
 	Pod *evict.Pod // from the table of the decision
 	// Memory and Freeable are the usage that the pod was chosen by, in bytes.
 	Memory, Freeable int64
-	// Hold has a reference, which the taker of the kill drops.
-	Hold   Pod
-	Strike act.Strike
+	// Handle has a reference, which the taker of the kill drops.
+	Handle Handle
+	Result act.KillResult
 	DryRun bool
 
 	Threshold   evict.Threshold
@@ -33,13 +33,13 @@ type Kill struct {
 	Deficit     int64
 	Expected    int64
 
-	Raise lanes.Raise
+	Alarm lanes.Alarm
 	// Decided is when the decision began, Confirmed when the confirming reading was
 	// taken, and Chosen when all victims were chosen and had a handle.
 	Decided, Confirmed, Chosen time.Time
 	RankingAge                 time.Duration
-	// Cold means that the pod had no kill handle before the decision.
-	Cold       bool
+	// Unprepared means that the pod had no kill handle before the decision.
+	Unprepared bool
 	candidates [maxCandidates]evict.Ranked
 	ranked     int
 }
@@ -47,26 +47,26 @@ type Kill struct {
 // Candidates returns the first pods of the ranking.
 func (k *Kill) Candidates() []evict.Ranked { return k.candidates[:k.ranked] }
 
-// Desk arbitrates between the threads that may kill for a hard memory threshold: the hot
+// Arbiter arbitrates between the threads that may kill for a hard memory threshold: the hot
 // path, the watchdog and the decision loop.
-type Desk struct {
+type Arbiter struct {
 	// state is twice the generation, plus one while a thread has acquired the
 	// generation and is killing.
 	state  atomic.Uint64
 	queues []*killQueue
-	alarms chan lanes.Raise
+	alarms chan lanes.Alarm
 	// answered are the hard thresholds whose crossing a lane has answered, until the
 	// loop takes them. An alarm waiting in the channel hides the next.
 	answered answers
 }
 
 // answers are the hard thresholds whose crossing a lane has answered.
-type answers [signal.Marks]atomic.Bool
+type answers [signal.ThresholdIDCount]atomic.Bool
 
 // record records whether an alarm answers a crossing. It does not allocate.
-func (a *answers) record(r *lanes.Raise) {
-	if r.Answered && r.Mark != 0 && r.Mark.Hard() {
-		a[r.Mark].Store(true)
+func (a *answers) record(r *lanes.Alarm) {
+	if r.Answered && r.Threshold != 0 && r.Threshold.Hard() {
+		a[r.Threshold].Store(true)
 	}
 }
 
@@ -77,34 +77,34 @@ type killQueue struct {
 	written, read atomic.Uint64 // number of kills
 }
 
-// NewDesk returns a [Desk] at generation 0.
-func NewDesk() *Desk { return &Desk{alarms: make(chan lanes.Raise, 1)} }
+// NewArbiter returns a [Arbiter] at generation 0.
+func NewArbiter() *Arbiter { return &Arbiter{alarms: make(chan lanes.Alarm, 1)} }
 
 // newQueue adds the queue of one more thread. It is called before any thread runs.
-func (d *Desk) newQueue() *killQueue {
+func (d *Arbiter) newQueue() *killQueue {
 	q := &killQueue{}
 	d.queues = append(d.queues, q)
 	return q
 }
 
-// News receives an alarm after it was handled. While one alarm waits, later ones are
+// Alarms receives an alarm after it was handled. While one alarm waits, later ones are
 // dropped: the loop observes everything after any alarm.
-func (d *Desk) News() <-chan lanes.Raise { return d.alarms }
+func (d *Arbiter) Alarms() <-chan lanes.Alarm { return d.alarms }
 
 // TakeAnswered reports whether a lane has answered the crossing of a hard memory
 // threshold since the last call. Only the loop calls it.
-func (d *Desk) TakeAnswered(m signal.Mark) bool { return d.answered[m].Swap(false) }
+func (d *Arbiter) TakeAnswered(m signal.ThresholdID) bool { return d.answered[m].Swap(false) }
 
-func (d *Desk) notify(r lanes.Raise) {
+func (d *Arbiter) notify(r lanes.Alarm) {
 	select {
 	case d.alarms <- r:
 	default:
 	}
 }
 
-// Kills appends the kills since the last call to list, and returns it with the generation
+// TakeKills appends the kills since the last call to list, and returns it with the generation
 // to which an observation made from now on belongs. Only the loop calls it.
-func (d *Desk) Kills(list []Kill) (_ []Kill, generation uint64) {
+func (d *Arbiter) TakeKills(list []Kill) (_ []Kill, generation uint64) {
 	generation = d.state.Load() / 2
 	for _, q := range d.queues {
 		list = q.drain(list)
@@ -113,37 +113,37 @@ func (d *Desk) Kills(list []Kill) (_ []Kill, generation uint64) {
 	return list, generation
 }
 
-// Claim acquires a generation for kills that are decided on it, and begins the next one. It
+// Acquire acquires a generation for kills that are decided on it, and begins the next one. It
 // returns false if another thread has acquired the generation. The loop uses it: it knows
 // its own kills, so its next observation may belong to the next generation at once.
-func (d *Desk) Claim(generation uint64) bool {
+func (d *Arbiter) Acquire(generation uint64) bool {
 	return d.state.CompareAndSwap(2*generation, 2*generation+2)
 }
 
-// acquireLease acquires a generation like [Desk.Claim], but keeps it until release: no thread can
+// acquireLease acquires a generation like [Arbiter.Acquire], but keeps it until release: no thread can
 // acquire the next one before the kills are queued.
-func (d *Desk) acquireLease(generation uint64) bool {
+func (d *Arbiter) acquireLease(generation uint64) bool {
 	return d.state.CompareAndSwap(2*generation, 2*generation+1)
 }
 
-// Seize takes a generation from a thread that has acquired it and hangs in the kernel.
+// Steal takes a generation from a thread that has acquired it and hangs in the kernel.
 // Later kills of that thread are not queued, except one that it is just about to queue.
 // Further observations belong to the second generation after this one.
-func (d *Desk) Seize(generation uint64) bool {
+func (d *Arbiter) Steal(generation uint64) bool {
 	return d.state.CompareAndSwap(2*generation+1, 2*generation+4)
 }
 
 // owned reports whether the thread that acquired a generation still has it.
-func (d *Desk) owned(generation uint64) bool { return d.state.Load() == 2*generation+1 }
+func (d *Arbiter) owned(generation uint64) bool { return d.state.Load() == 2*generation+1 }
 
 // release ends a generation after all its kills were queued.
-func (d *Desk) release(generation uint64) { d.state.CompareAndSwap(2*generation+1, 2*generation+2) }
+func (d *Arbiter) release(generation uint64) { d.state.CompareAndSwap(2*generation+1, 2*generation+2) }
 
-// Current reports whether no thread has killed since an observation of the generation.
-func (d *Desk) Current(generation uint64) bool { return d.valid(generation) }
+// Valid reports whether no thread has killed since an observation of the generation.
+func (d *Arbiter) Valid(generation uint64) bool { return d.valid(generation) }
 
 // valid reports whether the generation is current and no thread has acquired it.
-func (d *Desk) valid(generation uint64) bool { return d.state.Load() == 2*generation }
+func (d *Arbiter) valid(generation uint64) bool { return d.state.Load() == 2*generation }
 
 // hasRoom reports whether n kills can be queued.
 func (q *killQueue) hasRoom(n int) bool { return q.written.Load()-q.read.Load()+uint64(n) <= maxKills }

@@ -15,28 +15,28 @@ func TestSuperseded(t *testing.T) {
 	s := newFixture(t, 500, 300)
 	s.publish(s.table(0, time.Now()))
 	s.reader.available = 900 * mi
-	if !s.arbiter.Claim(0) {
+	if !s.arbiter.Acquire(0) {
 		t.Fatal("the loop could not acquire generation 0")
 	}
-	if got := s.alarm("bpf"); got != Outrun || s.killer.n > 0 {
+	if got := s.alarm("bpf"); got != Superseded || s.killer.n > 0 {
 		t.Errorf("handle() after the loop acquired the generation = %v, killed %q; want outrun, and no kill", got, s.killer.names())
 	}
-	if s.arbiter.Claim(0) {
+	if s.arbiter.Acquire(0) {
 		t.Error("generation 0 was acquired twice")
 	}
 	// A table of an older generation is not used; one of the new generation is.
 	s.publish(s.table(0, time.Now()))
-	if got := s.alarm("bpf"); got != Outrun {
+	if got := s.alarm("bpf"); got != Superseded {
 		t.Errorf("handle() with a stale table = %v; want outrun", got)
 	}
 	s.publish(s.table(1, time.Now()))
-	if got := s.alarm("bpf"); got != Struck {
+	if got := s.alarm("bpf"); got != Killed {
 		t.Errorf("handle() with a table of the loop's next step = %v; want struck", got)
 	}
-	if s.arbiter.Claim(1) {
+	if s.arbiter.Acquire(1) {
 		t.Error("acquired a generation from before the kill; want not")
 	}
-	if _, generation := s.takeKills(); !s.arbiter.Claim(generation) {
+	if _, generation := s.takeKills(); !s.arbiter.Acquire(generation) {
 		t.Error("could not acquire the generation after the kill")
 	}
 }
@@ -47,8 +47,8 @@ func TestClaimDuringKill(t *testing.T) {
 	s.publish(s.table(0, time.Now()))
 	s.reader.available = 900 * mi
 	s.killer.during = func() {
-		_, generation := s.arbiter.Kills(nil)
-		if s.arbiter.Claim(generation) || s.arbiter.Claim(generation+1) {
+		_, generation := s.arbiter.TakeKills(nil)
+		if s.arbiter.Acquire(generation) || s.arbiter.Acquire(generation+1) {
 			t.Error("acquired a generation during a kill; want not")
 		}
 	}
@@ -64,29 +64,29 @@ func TestSeize(t *testing.T) {
 	s := newFixture(t, 500, 300)
 	s.publish(s.table(0, time.Now()))
 	s.reader.available = 900 * mi
-	if s.arbiter.Seize(0) {
+	if s.arbiter.Steal(0) {
 		t.Error("seized a generation that no thread has acquired")
 	}
 	s.killer.during = func() {
-		if _, generation := s.arbiter.Kills(nil); !s.arbiter.Seize(generation) || s.arbiter.Seize(generation) {
+		if _, generation := s.arbiter.TakeKills(nil); !s.arbiter.Steal(generation) || s.arbiter.Steal(generation) {
 			t.Error("could not seize the generation during a kill, or twice; want it once")
 		}
-		if !s.arbiter.Claim(2) {
+		if !s.arbiter.Acquire(2) {
 			t.Error("could not acquire the next generation")
 		}
 	}
-	if got := s.alarm("bpf"); got != Outrun || s.killer.n != 1 {
+	if got := s.alarm("bpf"); got != Superseded || s.killer.n != 1 {
 		t.Errorf("handle() during a seizure = %v, killed %q; want outrun, and p0", got, s.killer.names())
 	}
 	if uids, generation := s.takeKills(); len(uids) > 0 || generation != 3 {
 		t.Errorf("queued %q, generation %d; want no kill, 3", uids, generation)
 	}
 	s.killer.during = nil
-	if got := s.alarm("bpf"); got != Outrun {
+	if got := s.alarm("bpf"); got != Superseded {
 		t.Errorf("handle() with the old table = %v; want outrun", got)
 	}
 	s.publish(s.table(3, time.Now()))
-	if got := s.alarm("bpf"); got != Struck {
+	if got := s.alarm("bpf"); got != Killed {
 		t.Errorf("handle() with the loop's next table = %v; want struck", got)
 	}
 }
@@ -98,18 +98,18 @@ func TestSeizeBetweenKills(t *testing.T) {
 	s.publish(s.table(0, time.Now()))
 	s.reader.available = 400 * mi
 	s.killer.during = func() {
-		if s.killer.n == 2 && !s.arbiter.Seize(0) {
+		if s.killer.n == 2 && !s.arbiter.Steal(0) {
 			t.Error("could not seize the generation during the second kill")
 		}
 	}
-	if got := s.alarm("bpf"); got != Outrun || s.killer.n != 2 {
+	if got := s.alarm("bpf"); got != Superseded || s.killer.n != 2 {
 		t.Fatalf("handle() = %v, killed %q; want outrun, both", got, s.killer.names())
 	}
-	kills, generation := s.arbiter.Kills(nil)
+	kills, generation := s.arbiter.TakeKills(nil)
 	if len(kills) != 1 || kills[0].Pod.UID != "p0" || generation != 2 {
 		t.Fatalf("queued %+v, generation %d; want p0, 2", kills, generation)
 	}
-	kills[0].Hold.Drop()
+	kills[0].Handle.Unref()
 	for _, p := range s.pods {
 		if p.refs != 0 {
 			t.Errorf("%s has %d references left; want 0", p.name, p.refs)
@@ -121,14 +121,14 @@ func TestSeizeBetweenKills(t *testing.T) {
 // acquired.
 func TestSeizeAtRelease(t *testing.T) {
 	for range 20_000 {
-		d := NewDesk()
+		d := NewArbiter()
 		d.acquireLease(0)
 		var both sync.WaitGroup
 		both.Go(func() { d.release(0) })
-		seized := d.Seize(0)
+		seized := d.Steal(0)
 		both.Wait()
-		_, generation := d.Kills(nil)
-		if want := map[bool]uint64{true: 2, false: 1}[seized]; generation != want || !d.Claim(generation) {
+		_, generation := d.TakeKills(nil)
+		if want := map[bool]uint64{true: 2, false: 1}[seized]; generation != want || !d.Acquire(generation) {
 			t.Fatalf("seized %t: generation %d, which can't be acquired; want %d", seized, generation, want)
 		}
 	}
@@ -139,13 +139,13 @@ func TestSeizeAtRelease(t *testing.T) {
 func TestSeparateQueues(t *testing.T) {
 	s := newFixture(t, 500, 300)
 	var other decider
-	other.setUp(&Options{Desk: s.arbiter, Read: s.reader, Strike: s.dryRunKiller, Look: s.dryRunKiller})
+	other.setUp(&Options{Arbiter: s.arbiter, Reader: s.reader, Killer: s.dryRunKiller, DryRunKiller: s.dryRunKiller})
 	s.arbiter.acquireLease(0)
 	k := s.queue.next()
-	s.arbiter.Seize(0) // before k is queued
+	s.arbiter.Steal(0) // before k is queued
 	other.publish(s.table(2, time.Now()))
 	s.reader.available = 900 * mi
-	if got := other.handle(lanes.Raise{Lane: WatchdogLane}); got != Struck {
+	if got := other.handle(lanes.Alarm{Lane: WatchdogLane}); got != Killed {
 		t.Fatalf("handle() next to a thread that hangs = %v; want struck", got)
 	}
 	*k = Kill{Pod: &s.in.Pods[1]}

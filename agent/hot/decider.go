@@ -18,20 +18,20 @@ type Result uint8
 
 // The results.
 const (
-	// Struck: pods were killed, or would have been killed in dry run.
-	Struck Result = iota
+	// Killed: pods were killed, or would have been killed in dry run.
+	Killed Result = iota
 	// NotConfirmed: in a fresh reading no hard threshold is crossed.
 	NotConfirmed
 	// Declined: the table needs no victim, or has none.
 	Declined
-	// Strange: kubepods uses memory that no listed pod accounts for.
-	Strange
-	// Unheld: no kill handle of a victim could be opened.
-	Unheld
-	// Outrun: another thread has killed since the table was made, or is killing.
-	Outrun
-	// Unready: there is no table yet.
-	Unready
+	// Unlisted: kubepods uses memory that no listed pod accounts for.
+	Unlisted
+	// NoHandle: no kill handle of a victim could be opened.
+	NoHandle
+	// Superseded: another thread has killed since the table was made, or is killing.
+	Superseded
+	// NotReady: there is no table yet.
+	NotReady
 
 	// Results is the number of results.
 	Results
@@ -40,19 +40,19 @@ const (
 // String returns the name of the result. The metrics have it as a label.
 func (r Result) String() string {
 	return [...]string{
-		Struck: "struck", NotConfirmed: "not confirmed", Declined: "declined", Strange: "pod not listed",
-		Unheld: "victim not held", Outrun: "outrun", Unready: "not ready", Results: "unknown",
+		Killed: "struck", NotConfirmed: "not confirmed", Declined: "declined", Unlisted: "pod not listed",
+		NoHandle: "victim not held", Superseded: "outrun", NotReady: "not ready", Results: "unknown",
 	}[min(r, Results)]
 }
 
 // decider confirms alarms, decides and kills. It belongs to one thread.
 type decider struct {
-	arbiter      *Desk
+	arbiter      *Arbiter
 	queue        *killQueue
 	reader       Reader
-	walk         Walk // the reader, if it implements that
-	killer       Striker
-	dryRunKiller Striker
+	walk         WalkReader // the reader, if it implements that
+	killer       Killer
+	dryRunKiller Killer
 	nextTable    atomic.Pointer[Table]
 	counts       [Results]atomic.Uint64
 
@@ -75,16 +75,16 @@ type decider struct {
 // choice is a pod that is about to be killed.
 type choice struct {
 	ranked     evict.Ranked
-	handle     Pod
+	handle     Handle
 	unprepared bool
 	// refused means that the pod contains an essential process and can't be ended.
 	refused bool
 }
 
 func (d *decider) setUp(o *Options) {
-	d.arbiter, d.reader, d.killer, d.dryRunKiller = o.Desk, o.Read, o.Strike, o.Look
-	d.queue, d.readTimeout, d.readTimeoutAfterWalk = o.Desk.newQueue(), readTimeout, readTimeoutAfterWalk
-	d.walk, _ = o.Read.(Walk)
+	d.arbiter, d.reader, d.killer, d.dryRunKiller = o.Arbiter, o.Reader, o.Killer, o.DryRunKiller
+	d.queue, d.readTimeout, d.readTimeoutAfterWalk = o.Arbiter.newQueue(), readTimeout, readTimeoutAfterWalk
+	d.walk, _ = o.Reader.(WalkReader)
 }
 
 // publish sets the decider's next table.
@@ -92,7 +92,7 @@ func (d *decider) publish(t *Table) { d.nextTable.Store(t) }
 
 // recordAnswer records whether an alarm answers a crossing, for the decider and the loop.
 // It is safe for concurrent use.
-func (d *decider) recordAnswer(r *lanes.Raise) {
+func (d *decider) recordAnswer(r *lanes.Alarm) {
 	d.answered.record(r)
 	d.arbiter.answered.record(r)
 }
@@ -101,7 +101,7 @@ func (d *decider) recordAnswer(r *lanes.Raise) {
 func (d *decider) takeAnswers() {
 	for m := range d.answered {
 		if d.answered[m].Load() && d.answered[m].Swap(false) {
-			d.table.Decision.Answer(signal.Mark(m).Signal())
+			d.table.Decision.ActNow(signal.ThresholdID(m).Signal())
 		}
 	}
 }
@@ -113,7 +113,7 @@ func (d *decider) dropAnswers() {
 }
 
 // handle handles an alarm and passes it to the loop.
-func (d *decider) handle(r lanes.Raise) Result {
+func (d *decider) handle(r lanes.Alarm) Result {
 	d.recordAnswer(&r)
 	result := d.decide(r, r.Seen)
 	d.report(result, r)
@@ -121,7 +121,7 @@ func (d *decider) handle(r lanes.Raise) Result {
 }
 
 // report counts the result of an alarm and passes the alarm to the loop.
-func (d *decider) report(result Result, r lanes.Raise) {
+func (d *decider) report(result Result, r lanes.Alarm) {
 	d.counts[result].Add(1)
 	d.arbiter.notify(r)
 }
@@ -132,7 +132,7 @@ func (d *decider) Count(r Result) uint64 { return d.counts[r].Load() }
 // decided returns the number of alarms that were decided on a valid table, with a handle
 // of each victim.
 func (d *decider) decided() (n uint64) {
-	for _, r := range []Result{Struck, NotConfirmed, Declined, Strange} {
+	for _, r := range []Result{Killed, NotConfirmed, Declined, Unlisted} {
 		n += d.Count(r)
 	}
 	return n
@@ -155,45 +155,45 @@ func (d *decider) takeTable() {
 }
 
 // decide confirms an alarm, chooses and kills. No reading that it uses is older than since.
-func (d *decider) decide(r lanes.Raise, since time.Time) Result {
+func (d *decider) decide(r lanes.Alarm, since time.Time) Result {
 	d.takeTable()
 	t := d.table
 	if t == nil {
-		return Unready
+		return NotReady
 	}
 	now := time.Now()
 	t.updateKilled()
 	node := d.reader.Read(now, since, &d.observed)
 	if d.headroom = t.Decision.Headroom(&d.observed); d.headroom >= 0 {
-		if t.Decision.Saw(&d.observed, now); d.headroom >= recheckMargin {
+		if t.Decision.Observe(&d.observed, now); d.headroom >= recheckMargin {
 			d.dropAnswers() // the crossing is over
 		}
 		return NotConfirmed
 	}
 	if !d.arbiter.valid(t.Generation) {
-		return Outrun
+		return Superseded
 	}
 	d.confirmedAt = time.Now()
-	kubepods := node.Most(&t.Node)
+	kubepods := node.MaxKubepods(&t.Node)
 	t.shmemGrown = max(0, int64(node.Shmem)-int64(t.Node.Shmem))
 	d.takeAnswers()
 	v, fresh := d.choose(kubepods, now)
-	age := now.Sub(t.Decision.Taken)
+	age := now.Sub(t.Decision.UsageTime)
 	switch {
 	case v.N == 0:
 		return Declined
-	case t.Decision.Strange(kubepods):
-		return Strange
+	case t.Decision.HasUnlistedPod(kubepods):
+		return Unlisted
 	case !d.refVictims(&v):
 		d.unrefVictims(0)
-		return Unheld
+		return NoHandle
 	}
 	if fresh {
 		age = 0
 	}
 	d.chosenAt = time.Now()
 	queued, result := d.kill(&v, r, now, age)
-	if result != Struck {
+	if result != Killed {
 		d.unrefVictims(queued)
 	}
 	return result
@@ -209,12 +209,12 @@ func (d *decider) refVictims(v *evict.Verdict) bool {
 		c := &d.chosen[i]
 		c.ranked = v.Ranking[i]
 		at := c.ranked.Index()
-		if h := d.table.Rows[at].Hold; h != nil && h.Grab() {
+		if h := d.table.Rows[at].Handle; h != nil && h.Ref() {
 			c.handle = h
 			continue
 		}
 		h, err := d.table.Prepare(at)
-		if err != nil || !h.Grab() {
+		if err != nil || !h.Ref() {
 			return false // the loop tries again and reports the error
 		}
 		c.handle, c.unprepared = h, true
@@ -230,7 +230,7 @@ func (d *decider) unrefVictims(first int) {
 		if c.handle == nil {
 			return
 		}
-		c.handle.Drop()
+		c.handle.Unref()
 		if c.unprepared {
 			c.handle.Close()
 		}
@@ -239,10 +239,10 @@ func (d *decider) unrefVictims(first int) {
 
 // kill kills the victims if no other thread has killed since the table was made. It returns
 // how many kills it has queued for the loop.
-func (d *decider) kill(v *evict.Verdict, r lanes.Raise, now time.Time, age time.Duration) (queued int, _ Result) {
+func (d *decider) kill(v *evict.Verdict, r lanes.Alarm, now time.Time, age time.Duration) (queued int, _ Result) {
 	t := d.table
 	if !d.queue.hasRoom(v.N) || !d.arbiter.acquireLease(t.Generation) {
-		return 0, Outrun
+		return 0, Superseded
 	}
 	killer := d.killer
 	if t.DryRun {
@@ -250,7 +250,7 @@ func (d *decider) kill(v *evict.Verdict, r lanes.Raise, now time.Time, age time.
 	}
 	for queued < v.N {
 		c := &d.chosen[queued]
-		result := killer.Strike(c.handle, t.Guard)
+		result := killer.Kill(c.handle, t.Guard)
 		c.refused = result.Refused()
 		if !d.arbiter.owned(t.Generation) {
 			// The kill took so long that another thread has seized the generation. It does
@@ -260,26 +260,26 @@ func (d *decider) kill(v *evict.Verdict, r lanes.Raise, now time.Time, age time.
 		k := d.queue.next()
 		*k = Kill{
 			Pod: &t.Pods[c.ranked.Index()], Memory: c.ranked.Usage, Freeable: c.ranked.Expected,
-			Hold: c.handle, Strike: result, DryRun: t.DryRun,
+			Handle: c.handle, Result: result, DryRun: t.DryRun,
 			Threshold: *v.Threshold, Observation: v.Observation, Deficit: v.Deficit, Expected: c.ranked.Expected,
-			Raise: r, Decided: now, Confirmed: d.confirmedAt, Chosen: d.chosenAt, RankingAge: age, Cold: c.unprepared,
+			Alarm: r, Decided: now, Confirmed: d.confirmedAt, Chosen: d.chosenAt, RankingAge: age, Unprepared: c.unprepared,
 		}
 		k.ranked = copy(k.candidates[:], v.Ranking)
 		d.queue.commit()
 		queued++
 	}
 	if queued < v.N {
-		return queued, Outrun // the table is outdated too
+		return queued, Superseded // the table is outdated too
 	}
-	t.Decision.Take(v)
+	t.Decision.AddVictims(v)
 	for i := range v.N {
 		c := &d.chosen[i]
 		t.markKilled(c)
 		if c.refused {
-			t.Decision.Refuse(c.ranked.UID)
+			t.Decision.MarkFailed(c.ranked.UID)
 		}
 	}
 	d.arbiter.release(t.Generation)
 	t.Generation++
-	return queued, Struck
+	return queued, Killed
 }

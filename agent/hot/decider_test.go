@@ -23,18 +23,18 @@ func TestKill(t *testing.T) {
 	s.publish(s.table(0, time.Now()))
 	s.reader.available = 900 * mi
 	seen := time.Now()
-	if got := s.handle(lanes.Raise{Lane: "bpf", LastAbove: seen.Add(-time.Millisecond), Seen: seen}); got != Struck {
+	if got := s.handle(lanes.Alarm{Lane: "bpf", LastAbove: seen.Add(-time.Millisecond), Seen: seen}); got != Killed {
 		t.Fatalf("handle() = %v; want struck", got)
 	}
-	kills, generation := s.arbiter.Kills(nil)
+	kills, generation := s.arbiter.TakeKills(nil)
 	if len(kills) != 1 || generation != 1 || !slices.Equal(s.killer.names(), []string{"p0"}) {
 		t.Fatalf("%d kills of generation %d, killed %q; want p0 alone, of generation 1", len(kills), generation, s.killer.names())
 	}
 	k := kills[0]
-	if k.Pod.UID != "p0" || k.Deficit != 124*mi || k.Expected != 500*mi || k.Observation.Available != 900*mi || k.Strike.Processes != 1 {
+	if k.Pod.UID != "p0" || k.Deficit != 124*mi || k.Expected != 500*mi || k.Observation.Available != 900*mi || k.Result.Processes != 1 {
 		t.Errorf("kill = %+v; want p0 with the values of the reading", k)
 	}
-	if k.Raise.Lane != "bpf" || k.Raise.Seen != seen || k.Decided.Before(seen) || k.Cold || k.DryRun || k.RankingAge < 0 || k.RankingAge > maxRankingAge {
+	if k.Alarm.Lane != "bpf" || k.Alarm.Seen != seen || k.Decided.Before(seen) || k.Unprepared || k.DryRun || k.RankingAge < 0 || k.RankingAge > maxRankingAge {
 		t.Errorf("kill = %+v; want the alarm's lane and times, of a prepared pod", k)
 	}
 	if k.Confirmed.Before(k.Decided) || k.Chosen.Before(k.Confirmed) || time.Now().Before(k.Chosen) {
@@ -44,14 +44,14 @@ func TestKill(t *testing.T) {
 		t.Errorf("candidates = %+v; want both pods in their order", got)
 	}
 	select {
-	case r := <-s.arbiter.News():
+	case r := <-s.arbiter.Alarms():
 		if r.Lane != "bpf" {
 			t.Errorf("alarm of %q; want bpf", r.Lane)
 		}
 	default:
 		t.Error("the loop received no alarm")
 	}
-	if again, _ := s.arbiter.Kills(nil); len(again) > 0 {
+	if again, _ := s.arbiter.TakeKills(nil); len(again) > 0 {
 		t.Errorf("%d kills left in the queue; want none", len(again))
 	}
 }
@@ -59,7 +59,7 @@ func TestKill(t *testing.T) {
 // No pod is killed for a crossing that is over before it is confirmed.
 func TestNotConfirmed(t *testing.T) {
 	s := newFixture(t, 500)
-	if got := s.alarm("bpf"); got != Unready {
+	if got := s.alarm("bpf"); got != NotReady {
 		t.Errorf("handle() without a table = %v; want not ready", got)
 	}
 	s.publish(s.table(0, time.Now()))
@@ -95,15 +95,15 @@ func TestSeveralLanesOneKill(t *testing.T) {
 // also if another alarm is waiting for it.
 func TestAnsweredAlarm(t *testing.T) {
 	memory := signal.Threshold{Signal: signal.MemoryAvailable}
-	mark := signal.MarkOf(&memory)
+	mark := signal.IDOf(&memory)
 	s := newFixture(t, 500, 300)
 	s.reader.available, s.reader.cache = 900*mi, 500*mi
 	s.publish(s.table(0, time.Now()))
-	if got := s.handle(lanes.Raise{Lane: "bpf", Mark: mark, Seen: time.Now()}); got != Declined || s.arbiter.TakeAnswered(mark) {
+	if got := s.handle(lanes.Alarm{Lane: "bpf", Threshold: mark, Seen: time.Now()}); got != Declined || s.arbiter.TakeAnswered(mark) {
 		t.Errorf("crossing by file cache: handle() = %v; want %v, and no answer for the loop", got, Declined)
 	}
-	if got := s.handle(lanes.Raise{Lane: "bpf", Mark: mark, Seen: time.Now(), Answered: true}); got != Struck {
-		t.Errorf("answered: handle() = %v; want %v", got, Struck)
+	if got := s.handle(lanes.Alarm{Lane: "bpf", Threshold: mark, Seen: time.Now(), Answered: true}); got != Killed {
+		t.Errorf("answered: handle() = %v; want %v", got, Killed)
 	}
 	if diff := cmp.Diff([]string{"p0"}, s.killer.names()); diff != "" {
 		t.Errorf("killed (-want +got):\n%s", diff)
@@ -114,11 +114,11 @@ func TestAnsweredAlarm(t *testing.T) {
 
 	above := newFixture(t, 500, 300)
 	above.publish(above.table(0, time.Now()))
-	if got := above.handle(lanes.Raise{Lane: "bpf", Mark: mark, Seen: time.Now(), Answered: true}); got != NotConfirmed {
+	if got := above.handle(lanes.Alarm{Lane: "bpf", Threshold: mark, Seen: time.Now(), Answered: true}); got != NotConfirmed {
 		t.Errorf("answered, but above the threshold: handle() = %v; want %v", got, NotConfirmed)
 	}
 	above.reader.available, above.reader.cache = 900*mi, 1600*mi // file cache has grown by more than was available
-	if got := above.handle(lanes.Raise{Lane: "poll", Seen: time.Now()}); got != Declined {
+	if got := above.handle(lanes.Alarm{Lane: "poll", Seen: time.Now()}); got != Declined {
 		t.Errorf("the next crossing: handle() = %v; want %v", got, Declined)
 	}
 }
@@ -129,15 +129,15 @@ func TestAnswerEndsWithCrossing(t *testing.T) {
 	s := newFixture(t, 500, 300, 200)
 	s.publish(s.table(0, time.Now()))
 	s.reader.available = 900 * mi // without cache: answered
-	if got := s.alarm("bpf"); got != Struck {
-		t.Fatalf("handle() = %v; want %v", got, Struck)
+	if got := s.alarm("bpf"); got != Killed {
+		t.Fatalf("handle() = %v; want %v", got, Killed)
 	}
 	s.reader.available = 2048 * mi
 	if got := s.alarm("psi"); got != NotConfirmed {
 		t.Fatalf("above: handle() = %v; want %v", got, NotConfirmed)
 	}
 	s.reader.available, s.reader.cache = 900*mi, 1600*mi
-	if got := s.alarm("psi"); got == Struck {
+	if got := s.alarm("psi"); got == Killed {
 		t.Errorf("next crossing, by file cache: handle() = %v; want no pod killed for it at once", got)
 	}
 }
@@ -148,10 +148,10 @@ func TestAnswerBehindAnotherAlarm(t *testing.T) {
 	s := newFixture(t, 500, 300)
 	s.reader.available, s.reader.cache = 900*mi, 500*mi
 	s.publish(s.table(0, time.Now()))
-	answered := lanes.Raise{Lane: "poll", Mark: signal.MarkOf(&memory), Seen: time.Now(), Answered: true}
+	answered := lanes.Alarm{Lane: "poll", Threshold: signal.IDOf(&memory), Seen: time.Now(), Answered: true}
 	s.recordAnswer(&answered)
-	if got := s.alarm("psi"); got != Struck {
-		t.Errorf("handle() of another alarm = %v; want %v, because of the answer", got, Struck)
+	if got := s.alarm("psi"); got != Killed {
+		t.Errorf("handle() of another alarm = %v; want %v, because of the answer", got, Killed)
 	}
 }
 
@@ -168,11 +168,11 @@ func TestLeftToLoop(t *testing.T) {
 				s.in.Pods[i].Static = true
 			}
 		}, Declined},
-		{"not listed", func(s *fixture) { s.in.Unlisted = true }, Declined},
-		{"unlisted pod", func(s *fixture) { s.reader.kubepods = 800*mi + evict.Stranger }, Strange},
+		{"not listed", func(s *fixture) { s.in.PodsUnknown = true }, Declined},
+		{"unlisted pod", func(s *fixture) { s.reader.kubepods = 800*mi + evict.UnaccountedMin }, Unlisted},
 		{"unlisted pod and known unaccounted memory", func(s *fixture) {
-			s.in.Unexplained, s.reader.kubepods = 2000*mi, 2800*mi+evict.Stranger
-		}, Strange},
+			s.in.UnaccountedBaseline, s.reader.kubepods = 2000*mi, 2800*mi+evict.UnaccountedMin
+		}, Unlisted},
 	} {
 		s := newFixture(t, 500, 300)
 		s.reader.available = 900 * mi
@@ -181,7 +181,7 @@ func TestLeftToLoop(t *testing.T) {
 		if got := s.alarm("bpf"); got != tc.want || s.killer.n > 0 {
 			t.Errorf("%s: handle() = %v, killed %q; want %v, and no kill", tc.name, got, s.killer.names(), tc.want)
 		}
-		if !s.arbiter.Claim(0) {
+		if !s.arbiter.Acquire(0) {
 			t.Errorf("%s: the loop can't acquire the generation; want it to decide", tc.name)
 		}
 	}
@@ -190,10 +190,10 @@ func TestLeftToLoop(t *testing.T) {
 // Unaccounted memory that is known to the table does not leave a kill to the loop.
 func TestKnownUnaccountedMemory(t *testing.T) {
 	s := newFixture(t, 500, 300)
-	s.in.Unexplained = 2000 * mi
-	s.reader.available, s.reader.kubepods = 900*mi, 2800*mi+evict.Stranger-1
+	s.in.UnaccountedBaseline = 2000 * mi
+	s.reader.available, s.reader.kubepods = 900*mi, 2800*mi+evict.UnaccountedMin-1
 	s.publish(s.table(0, time.Now()))
-	if got := s.alarm("bpf"); got != Struck {
+	if got := s.alarm("bpf"); got != Killed {
 		t.Errorf("handle() = %v; want struck", got)
 	}
 }
@@ -204,15 +204,15 @@ func TestUnpreparedPod(t *testing.T) {
 	table := s.table(0, time.Now())
 	table.Rows[0] = Row{}
 	s.publish(table)
-	if got := s.alarm("bpf"); got != Unheld || s.killer.n > 0 {
+	if got := s.alarm("bpf"); got != NoHandle || s.killer.n > 0 {
 		t.Fatalf("handle() without a handle = %v, killed %q; want it left to the loop", got, s.killer.names())
 	}
-	table.Prepare = func(at int) (Pod, error) { return s.pods[at], nil }
-	if got := s.alarm("bpf"); got != Struck {
+	table.Prepare = func(at int) (Handle, error) { return s.pods[at], nil }
+	if got := s.alarm("bpf"); got != Killed {
 		t.Fatalf("handle() = %v; want struck", got)
 	}
-	kills, _ := s.arbiter.Kills(nil)
-	if len(kills) != 1 || !kills[0].Cold || s.pods[0].closed {
+	kills, _ := s.arbiter.TakeKills(nil)
+	if len(kills) != 1 || !kills[0].Unprepared || s.pods[0].closed {
 		t.Errorf("kills = %+v, closed %t; want an unprepared pod, whose handle the loop closes", kills, s.pods[0].closed)
 	}
 
@@ -220,12 +220,12 @@ func TestUnpreparedPod(t *testing.T) {
 	s.reader.available = 900 * mi
 	table = s.table(0, time.Now())
 	table.Rows[0] = Row{}
-	table.Prepare = func(at int) (Pod, error) {
-		s.arbiter.Claim(0) // the loop acquires the generation first
+	table.Prepare = func(at int) (Handle, error) {
+		s.arbiter.Acquire(0) // the loop acquires the generation first
 		return s.pods[at], nil
 	}
 	s.publish(table)
-	if got := s.alarm("bpf"); got != Outrun || !s.pods[0].closed || s.pods[0].refs != 0 {
+	if got := s.alarm("bpf"); got != Superseded || !s.pods[0].closed || s.pods[0].refs != 0 {
 		t.Errorf("handle() = %v, closed %t, %d references; want outrun, and the handle closed", got, s.pods[0].closed, s.pods[0].refs)
 	}
 }
@@ -237,9 +237,9 @@ func TestClosedHandle(t *testing.T) {
 	s.pods[0].closed = true
 	other := &fakePod{name: "again"}
 	table := s.table(0, time.Now())
-	table.Prepare = func(int) (Pod, error) { return other, nil }
+	table.Prepare = func(int) (Handle, error) { return other, nil }
 	s.publish(table)
-	if got := s.alarm("bpf"); got != Struck || !slices.Equal(s.killer.names(), []string{"again"}) || other.refs != 1 {
+	if got := s.alarm("bpf"); got != Killed || !slices.Equal(s.killer.names(), []string{"again"}) || other.refs != 1 {
 		t.Errorf("handle() = %v, killed %q, %d references; want the new handle, still referenced", got, s.killer.names(), other.refs)
 	}
 }
@@ -265,7 +265,7 @@ func TestDryRun(t *testing.T) {
 	s.reader.available = 900 * mi
 	s.alarm("bpf")
 	s.alarm("poll")
-	kills, _ := s.arbiter.Kills(nil)
+	kills, _ := s.arbiter.TakeKills(nil)
 	if s.killer.n > 0 || !slices.Equal(s.dryRunKiller.names(), []string{"p0"}) || len(kills) != 1 || !kills[0].DryRun {
 		t.Errorf("killed %q, in dry run %q, kills %+v; want none, p0 once", s.killer.names(), s.dryRunKiller.names(), kills)
 	}

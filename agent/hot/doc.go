@@ -8,7 +8,7 @@
 // futile signal, a pod that is not listed, a pod without a kill handle) go to the
 // decision loop at once, and so does every alarm after it was handled.
 //
-// Each hard memory kill is decided on one generation of the [Desk] and acquires
+// Each hard memory kill is decided on one generation of the [Arbiter] and acquires
 // that generation first. A generation can be acquired once. If another thread has
 // killed since the observation, the decision is repeated with a new one. So one
 // crossing kills one pod, even if several lanes raise an alarm, or the loop, the

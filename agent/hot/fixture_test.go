@@ -29,10 +29,10 @@ func (p *fakePod) Memory() (int64, int64, bool) {
 	return p.workingSet, p.anonymous, true
 }
 func (p *fakePod) Direct() bool { return !p.unproven }
-func (p *fakePod) Drop()        { p.refs-- }
+func (p *fakePod) Unref()       { p.refs-- }
 func (p *fakePod) Close()       { p.closed = true }
 
-func (p *fakePod) Grab() bool {
+func (p *fakePod) Ref() bool {
 	if p.closed {
 		return false
 	}
@@ -51,16 +51,16 @@ type fakeKiller struct {
 	refuse string // a pod whose kill is refused
 }
 
-func (s *fakeKiller) Strike(p Pod, _ *evict.Guard) act.Strike {
+func (s *fakeKiller) Kill(p Handle, _ *evict.Guard) act.KillResult {
 	s.killed[s.n%len(s.killed)] = p.(*fakePod).name
 	s.n++
 	if s.during != nil {
 		s.during()
 	}
 	if p.(*fakePod).name == s.refuse {
-		return act.Strike{Err: &act.WrongVictimError{Never: true}}
+		return act.KillResult{Err: &act.WrongVictimError{Essential: true}}
 	}
-	return act.Strike{Processes: 1, First: time.Now()}
+	return act.KillResult{Processes: 1, FirstSignal: time.Now()}
 }
 
 func (s *fakeKiller) names() []string { return s.killed[:s.n] }
@@ -83,7 +83,7 @@ func (r *fakeReader) Read(now, _ time.Time, into *signal.Observations) memory.No
 	return memory.Node{Shmem: r.shmem, Kubepods: r.kubepods, KubepodsUsage: r.usage, KubepodsKnown: true}
 }
 
-func (r *fakeReader) Look(p memory.Pod, limit time.Duration) (workingSet, anonymous int64, ok bool) {
+func (r *fakeReader) ReadPod(p memory.Pod, limit time.Duration) (workingSet, anonymous int64, ok bool) {
 	r.looks++
 	if r.late || limit <= 0 {
 		return 0, 0, false
@@ -94,7 +94,7 @@ func (r *fakeReader) Look(p memory.Pod, limit time.Duration) (workingSet, anonym
 // fixture is a decider with fakes. Its threshold is 1 GiB available.
 type fixture struct {
 	t            *testing.T
-	arbiter      *Desk
+	arbiter      *Arbiter
 	reader       *fakeReader
 	killer       *fakeKiller
 	dryRunKiller *fakeKiller
@@ -111,7 +111,7 @@ func newFixture(t *testing.T, sizes ...int64) *fixture {
 	if err != nil {
 		t.Fatal(err)
 	}
-	s := &fixture{t: t, arbiter: NewDesk(), reader: &fakeReader{available: 2048 * mi}, killer: &fakeKiller{}, dryRunKiller: &fakeKiller{}}
+	s := &fixture{t: t, arbiter: NewArbiter(), reader: &fakeReader{available: 2048 * mi}, killer: &fakeKiller{}, dryRunKiller: &fakeKiller{}}
 	s.in = evict.Inputs{
 		Policy: &evict.Policy{
 			Thresholds: []evict.Threshold{{Threshold: signal.Threshold{Signal: signal.MemoryAvailable, Value: value}}},
@@ -131,7 +131,7 @@ func newFixture(t *testing.T, sizes ...int64) *fixture {
 
 // setReader sets the reader, with enough time for memory.stat on a busy machine.
 func (s *fixture) setReader(r Reader) {
-	s.setUp(&Options{Desk: s.arbiter, Read: r, Strike: s.killer, Look: s.dryRunKiller})
+	s.setUp(&Options{Arbiter: s.arbiter, Reader: r, Killer: s.killer, DryRunKiller: s.dryRunKiller})
 	s.readTimeout, s.readTimeoutAfterWalk = time.Minute, time.Minute
 }
 
@@ -139,7 +139,7 @@ func (s *fixture) setReader(r Reader) {
 func (s *fixture) table(generation uint64, taken time.Time) *Table {
 	t := &Table{
 		Decision: evict.NewTable(&s.in, &s.state, taken), Pods: s.in.Pods, Guard: &evict.Guard{}, DryRun: s.in.DryRun, Generation: generation,
-		Prepare: func(int) (Pod, error) { return nil, errors.New("no handle") },
+		Prepare: func(int) (Handle, error) { return nil, errors.New("no handle") },
 	}
 	for i, p := range s.pods {
 		t.Rows = append(t.Rows, NewRow(p, &s.in.Pods[i], []uint64{uint64(i)}, p.workingSet))
@@ -150,12 +150,12 @@ func (s *fixture) table(generation uint64, taken time.Time) *Table {
 // alarm handles an alarm.
 func (s *fixture) alarm(lane string) Result {
 	s.t.Helper()
-	return s.handle(lanes.Raise{Lane: lane, Seen: time.Now()})
+	return s.handle(lanes.Alarm{Lane: lane, Seen: time.Now()})
 }
 
 // takeKills returns the queued kills, by UID.
 func (s *fixture) takeKills() (uids []string, generation uint64) {
-	kills, generation := s.arbiter.Kills(nil)
+	kills, generation := s.arbiter.TakeKills(nil)
 	for _, k := range kills {
 		uids = append(uids, k.Pod.UID)
 	}

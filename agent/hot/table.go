@@ -9,8 +9,8 @@ import (
 	"github.com/evictd/evictd/agent/memory"
 )
 
-// Pod is a kill handle of a pod. Its methods do not allocate.
-type Pod interface {
+// Handle is a kill handle of a pod. Its methods do not allocate.
+type Handle interface {
 	// Usage returns the memory charged to the pod's containers, in bytes, page cache
 	// included. It does not block. ok is false if it can't be read.
 	Usage() (bytes int64, ok bool)
@@ -19,21 +19,21 @@ type Pod interface {
 	Memory() (workingSet, anonymous int64, ok bool)
 	// Direct reports whether the pod can be killed without the runtime.
 	Direct() bool
-	// Grab takes a reference, which [Pod.Drop] drops. It returns false if the handle is closed.
-	Grab() bool
-	Drop()
+	// Ref takes a reference, which [Handle.Unref] drops. It returns false if the handle is closed.
+	Ref() bool
+	Unref()
 	// Close drops the reference that the handle was opened with.
 	Close()
 }
 
-// Striker kills pods by their handles, without allocating.
-type Striker interface {
-	Strike(p Pod, g *evict.Guard) act.Strike
+// Killer kills pods by their handles, without allocating.
+type Killer interface {
+	Kill(p Handle, g *evict.Guard) act.KillResult
 }
 
-// Walk is implemented by a Reader that reads the usage of all pods' cgroups with each
+// WalkReader is implemented by a Reader that reads the usage of all pods' cgroups with each
 // reading, in one walk.
-type Walk interface {
+type WalkReader interface {
 	// Usage returns a cgroup's working set and the size of its anonymous LRU lists,
 	// which include tmpfs, at the last reading, in bytes. ok is false if the walk did
 	// not reach the cgroup. It does not allocate.
@@ -50,7 +50,7 @@ type Table struct {
 	// Node is the reading of the node that belongs to the usage.
 	Node memory.Node
 	// Prepare opens the handle of a pod that has none. It may allocate and block.
-	Prepare func(index int) (Pod, error)
+	Prepare func(index int) (Handle, error)
 	Guard   *evict.Guard
 	DryRun  bool
 	// Generation is that of the observation that Decision is made from.
@@ -74,15 +74,15 @@ func (t *Table) Clone() *Table {
 // inode, and what they used when the usage of the decision was read. Usage includes page
 // cache; all numbers are bytes.
 type Row struct {
-	Hold       Pod // nil if no handle is open
+	Handle     Handle // nil if no handle is open
 	Cgroups    []uint64
 	Usage      int64
 	WorkingSet int64
 	// Memory and Freeable are the usage of the decision.
 	Memory, Freeable int64
-	// Known means that all fields above are set, Walkable that all but [Row.Hold] and Usage
+	// Complete means that all fields above are set, Walkable that all but [Row.Handle] and Usage
 	// are: a walk is then enough to refresh the row.
-	Known, Walkable bool
+	Complete, Walkable bool
 
 	// fromWalk means that a walk has refreshed the usage, and final that reading
 	// memory.stat adds nothing to it.
@@ -95,11 +95,11 @@ type Row struct {
 
 // NewRow returns the row of a pod, with what it uses now. handle is nil for a pod that is
 // exempt or has no open handle.
-func NewRow(handle Pod, pod *evict.Pod, cgroups []uint64, workingSet int64) Row {
-	r := Row{Hold: handle, Cgroups: cgroups, WorkingSet: workingSet, Memory: pod.Usage.Memory, Freeable: pod.Usage.Freeable}
+func NewRow(handle Handle, pod *evict.Pod, cgroups []uint64, workingSet int64) Row {
+	r := Row{Handle: handle, Cgroups: cgroups, WorkingSet: workingSet, Memory: pod.Usage.Memory, Freeable: pod.Usage.Freeable}
 	r.Walkable = pod.HasStats && len(cgroups) > 0
 	if handle != nil && pod.HasStats {
-		r.Usage, r.Known = handle.Usage()
+		r.Usage, r.Complete = handle.Usage()
 	}
 	return r
 }
@@ -113,11 +113,11 @@ const maxHiddenCache = 32 << 20
 func (t *Table) markKilled(c *choice) {
 	r := &t.Rows[c.ranked.Index()]
 	r.notFreed = 0
-	if r.Known {
+	if r.Complete {
 		r.notFreed = max(0, r.Usage-r.Freeable)
 	}
-	r.Hold, r.Memory, r.Freeable = c.handle, c.ranked.Usage, c.ranked.Expected
-	r.Known, r.Walkable, r.killed = false, false, true
+	r.Handle, r.Memory, r.Freeable = c.handle, c.ranked.Usage, c.ranked.Expected
+	r.Complete, r.Walkable, r.killed = false, false, true
 	t.kills++
 }
 
@@ -133,9 +133,9 @@ func (t *Table) updateKilled() {
 		if !r.killed {
 			continue
 		}
-		if used, ok := r.Hold.Usage(); ok {
+		if used, ok := r.Handle.Usage(); ok {
 			left := min(max(0, used-r.notFreed), r.Freeable)
-			t.Decision.Set(i, r.Memory-(r.Freeable-left), left)
+			t.Decision.SetUsage(i, r.Memory-(r.Freeable-left), left)
 		}
 	}
 }
@@ -155,7 +155,7 @@ const (
 // chosen by an estimate are read exactly, until all victims were.
 func (d *decider) choose(kubepods int64, now time.Time) (v evict.Verdict, fresh bool) {
 	t := d.table
-	fresh = now.Sub(t.Decision.Taken) > maxRankingAge || t.Decision.Strange(kubepods)
+	fresh = now.Sub(t.Decision.UsageTime) > maxRankingAge || t.Decision.HasUnlistedPod(kubepods)
 	if fresh {
 		d.refreshCandidates(now)
 	}
@@ -175,7 +175,7 @@ func (d *decider) choose(kubepods int64, now time.Time) (v evict.Verdict, fresh 
 // toRead returns how many pods of the ranking are read exactly: the victims, or, if by the
 // estimates all pods together do not cover the deficit, as many as can be victims at once.
 func toRead(v *evict.Verdict) int {
-	if v.Why == evict.Futile {
+	if v.Reason == evict.Futile {
 		return min(len(v.Ranking), maxKills)
 	}
 	return v.N
@@ -202,21 +202,21 @@ func (d *decider) refreshCandidates(now time.Time) {
 	}
 	for i := range t.Rows {
 		r := &t.Rows[i]
-		if !r.Known || r.fromWalk {
+		if !r.Complete || r.fromWalk {
 			continue
 		}
 		if r.Usage-r.WorkingSet > maxHiddenCache && d.readMemory(i) {
 			continue
 		}
-		if used, ok := r.Hold.Usage(); ok {
+		if used, ok := r.Handle.Usage(); ok {
 			t.addGrowth(i, r, used-r.Usage)
 		}
 	}
-	t.Decision.Taken = now
+	t.Decision.UsageTime = now
 }
 
 // walkUsage sums the usage of the pod's containers in the last walk.
-func (r *Row) walkUsage(walk Walk) (workingSet, anonymous int64, ok bool) {
+func (r *Row) walkUsage(walk WalkReader) (workingSet, anonymous int64, ok bool) {
 	if walk == nil {
 		return 0, 0, false
 	}
@@ -237,20 +237,20 @@ func (r *Row) walkUsage(walk Walk) (workingSet, anonymous int64, ok bool) {
 func (t *Table) applyWalk(i int, r *Row, workingSet, anonymous int64) {
 	r.fromWalk = true
 	grown := workingSet - r.WorkingSet
-	if r.Hold == nil || !r.Hold.Direct() {
+	if r.Handle == nil || !r.Handle.Direct() {
 		r.final = true // memory.stat can't be read, or does not cover all containers
 		t.addGrowth(i, r, grown)
 		return
 	}
 	freeable := min(r.Freeable+max(0, grown-t.shmemGrown), anonymous)
 	r.final = anonymous-freeable <= maxHiddenCache
-	t.Decision.Set(i, max(0, r.Memory+grown), freeable)
+	t.Decision.SetUsage(i, max(0, r.Memory+grown), freeable)
 }
 
 // addGrowth adds the growth of the i-th pod since the usage of the decision was read. It
 // counts as anonymous memory, less the growth of shared memory.
 func (t *Table) addGrowth(i int, r *Row, grown int64) {
-	t.Decision.Set(i, max(0, r.Memory+grown), t.freeable(r, grown))
+	t.Decision.SetUsage(i, max(0, r.Memory+grown), t.freeable(r, grown))
 }
 
 // freeable returns how much memory a kill frees at once from a pod that has grown.
@@ -266,20 +266,20 @@ func (d *decider) readMemory(i int) bool {
 	t := d.table
 	r := &t.Rows[i]
 	left := time.Until(d.readDeadline)
-	if r.final || !r.Known || left <= 0 {
+	if r.final || !r.Complete || left <= 0 {
 		return false
 	}
 	r.final = true
-	workingSet, anonymous, ok := d.reader.Look(r.Hold, left)
+	workingSet, anonymous, ok := d.reader.ReadPod(r.Handle, left)
 	if !ok {
 		return false
 	}
 	grown := workingSet - r.WorkingSet
 	freeable := anonymous
-	if !r.Hold.Direct() {
+	if !r.Handle.Direct() {
 		// memory.stat does not cover all containers, so add the growth to what was known.
 		freeable = t.freeable(r, grown)
 	}
-	t.Decision.Set(i, max(0, r.Memory+grown), freeable)
+	t.Decision.SetUsage(i, max(0, r.Memory+grown), freeable)
 	return true
 }

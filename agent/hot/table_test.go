@@ -19,10 +19,10 @@ func TestRefreshFindsGrownPod(t *testing.T) {
 	s.publish(s.table(0, staleTime()))
 	s.reader.available = 900 * mi
 	s.pods[1].uses(1600 * mi)
-	if got := s.alarm("bpf"); got != Struck || !slices.Equal(s.killer.names(), []string{"p1"}) {
+	if got := s.alarm("bpf"); got != Killed || !slices.Equal(s.killer.names(), []string{"p1"}) {
 		t.Errorf("handle() = %v, killed %q; want p1", got, s.killer.names())
 	}
-	kills, _ := s.arbiter.Kills(nil)
+	kills, _ := s.arbiter.TakeKills(nil)
 	if len(kills) != 1 || kills[0].RankingAge != 0 || kills[0].Memory != 1600*mi || kills[0].Expected != 1600*mi {
 		t.Errorf("kills = %+v; want p1 with its current usage", kills)
 	}
@@ -45,7 +45,7 @@ func TestRefreshIgnoresCache(t *testing.T) {
 		s.publish(s.table(0, staleTime()))
 		s.reader.available = 900 * mi
 		s.pods[0].usage = (200 + tc.later) * mi
-		if got := s.alarm("bpf"); got != Struck || !slices.Equal(s.killer.names(), []string{tc.want}) {
+		if got := s.alarm("bpf"); got != Killed || !slices.Equal(s.killer.names(), []string{tc.want}) {
 			t.Errorf("%s: handle() = %v, killed %q; want %s", tc.name, got, s.killer.names(), tc.want)
 		}
 	}
@@ -73,13 +73,13 @@ func TestWalk(t *testing.T) {
 	s.publish(table)
 	s.reader.available = 900 * mi
 	before := s.pods[2].usageReads
-	if got := s.alarm("bpf"); got != Struck || !slices.Equal(s.killer.names(), []string{"p1"}) {
+	if got := s.alarm("bpf"); got != Killed || !slices.Equal(s.killer.names(), []string{"p1"}) {
 		t.Errorf("handle() = %v, killed %q; want p1", got, s.killer.names())
 	}
 	if s.reader.looks != 0 || s.pods[2].usageReads == before {
 		t.Errorf("memory.stat read %d times, usage of p2 %d times; want 0, some", s.reader.looks, s.pods[2].usageReads-before)
 	}
-	if kills, _ := s.arbiter.Kills(nil); len(kills) != 1 || kills[0].Memory != 1600*mi || kills[0].Expected != 1590*mi {
+	if kills, _ := s.arbiter.TakeKills(nil); len(kills) != 1 || kills[0].Memory != 1600*mi || kills[0].Expected != 1590*mi {
 		t.Errorf("kills = %+v; want p1 with the usage of the walk, of which 1590 MiB are anonymous", kills)
 	}
 }
@@ -96,10 +96,10 @@ func TestWalkWithTmpfs(t *testing.T) {
 		s.publish(s.table(0, staleTime()))
 		p.usage, p.workingSet, p.anonymous = 900*mi, 900*mi, 500*mi
 		s.reader.available, s.reader.late = 900*mi, late
-		if got := s.alarm("bpf"); got != Struck || s.reader.looks != 1 || s.pods[1].memoryReads > 0 {
+		if got := s.alarm("bpf"); got != Killed || s.reader.looks != 1 || s.pods[1].memoryReads > 0 {
 			t.Fatalf("late %t: handle() = %v, memory.stat read %d times; want struck, once", late, got, s.reader.looks)
 		}
-		if kills, _ := s.arbiter.Kills(nil); len(kills) != 1 || kills[0].Pod.UID != "p0" || kills[0].Expected != 500*mi {
+		if kills, _ := s.arbiter.TakeKills(nil); len(kills) != 1 || kills[0].Pod.UID != "p0" || kills[0].Expected != 500*mi {
 			t.Errorf("late %t: kills = %+v; want p0 for 500 MiB", late, kills)
 		}
 	}
@@ -127,7 +127,7 @@ func TestTmpfsGrowth(t *testing.T) {
 		if diff := cmp.Diff(tc.want, s.killer.names()); diff != "" {
 			t.Errorf("%s: killed (-want +got):\n%s", tc.name, diff)
 		}
-		for _, k := range func() []Kill { k, _ := s.arbiter.Kills(nil); return k }() {
+		for _, k := range func() []Kill { k, _ := s.arbiter.TakeKills(nil); return k }() {
 			if k.Pod.UID == "p0" && k.Expected != 500*mi {
 				t.Errorf("%s: %d MiB expected of p0; want 500", tc.name, k.Expected/mi)
 			}
@@ -143,7 +143,7 @@ func TestTmpfsGrowthOfAnotherPod(t *testing.T) {
 	s.publish(s.table(0, staleTime()))
 	s.pods[0].uses(900 * mi)
 	s.reader.available, s.reader.shmem = 1024*mi-700*mi, 400*mi
-	if got := s.alarm("bpf"); got != Struck {
+	if got := s.alarm("bpf"); got != Killed {
 		t.Errorf("handle() = %v; want struck", got)
 	}
 }
@@ -154,13 +154,13 @@ func TestGrowthOfExemptPod(t *testing.T) {
 	for _, exempt := range []bool{true, false} {
 		s := newFixture(t, 500, 300)
 		s.in.Pods[1].Static = exempt
-		const grown = 2 * evict.Stranger
+		const grown = 2 * evict.UnaccountedMin
 		s.setReader(&walkingReader{s.reader, map[uint64][2]int64{0: {500 * mi, 500 * mi}, 1: {300*mi + grown, 300*mi + grown}}})
 		table := s.table(0, staleTime())
 		table.Rows[1] = NewRow(nil, &s.in.Pods[1], []uint64{1}, 300*mi)
 		s.publish(table)
 		s.reader.available, s.reader.kubepods = 900*mi, 800*mi+grown
-		if got := s.alarm("bpf"); got != Struck || !slices.Equal(s.killer.names(), []string{"p0"}) {
+		if got := s.alarm("bpf"); got != Killed || !slices.Equal(s.killer.names(), []string{"p0"}) {
 			t.Errorf("exempt %t: handle() = %v, killed %q; want p0", exempt, got, s.killer.names())
 		}
 	}
@@ -174,7 +174,7 @@ func TestReadMemoryTooLate(t *testing.T) {
 	s.pods[1].uses(600 * mi)
 	s.pods[0].usage = 1410 * mi
 	s.reader.available, s.reader.late = 900*mi, true
-	if got := s.alarm("poll"); got != Struck || !slices.Equal(s.killer.names(), []string{"p1"}) {
+	if got := s.alarm("poll"); got != Killed || !slices.Equal(s.killer.names(), []string{"p1"}) {
 		t.Errorf("handle() = %v, killed %q; want p1", got, s.killer.names())
 	}
 	if s.pods[0].memoryReads+s.pods[1].memoryReads > 0 {
@@ -191,10 +191,10 @@ func TestUnlistedPodAfterRead(t *testing.T) {
 		before memory.Node
 		want   Result
 	}{
-		{"listed pods alone", 1800 * mi, known, Struck},
-		{"unlisted pod", 1800*mi + evict.Stranger, known, Strange},
-		{"page cache or unlisted pod", 1800 * mi, memory.Node{}, Strange},
-		{"kubepods unknown", math.MaxInt64, known, Strange},
+		{"listed pods alone", 1800 * mi, known, Killed},
+		{"unlisted pod", 1800*mi + evict.UnaccountedMin, known, Unlisted},
+		{"page cache or unlisted pod", 1800 * mi, memory.Node{}, Unlisted},
+		{"kubepods unknown", math.MaxInt64, known, Unlisted},
 	} {
 		s := newFixture(t, 500, 300)
 		s.reader.available, s.reader.noKubepods, s.reader.usage = 900*mi, true, tc.usage
@@ -225,9 +225,9 @@ func TestFreshTableIsNotRefreshed(t *testing.T) {
 func TestGrowthSinceTable(t *testing.T) {
 	s := newFixture(t, 500, 300)
 	s.publish(s.table(0, time.Now()))
-	s.reader.available, s.reader.kubepods = 900*mi, 800*mi+2*evict.Stranger
-	s.pods[1].uses(300*mi + 2*evict.Stranger)
-	if got := s.alarm("bpf"); got != Struck {
+	s.reader.available, s.reader.kubepods = 900*mi, 800*mi+2*evict.UnaccountedMin
+	s.pods[1].uses(300*mi + 2*evict.UnaccountedMin)
+	if got := s.alarm("bpf"); got != Killed {
 		t.Errorf("handle() = %v; want struck", got)
 	}
 }

@@ -17,12 +17,12 @@ import (
 
 // Options configure a Thread or a Watchdog.
 type Options struct {
-	Desk *Desk
-	Read Reader
-	// Strike kills. Look makes the same checks without killing, for dry run.
-	Strike, Look Striker
-	// Started is called on the thread before its first wait, to set its priority.
-	Started func()
+	Arbiter *Arbiter
+	Reader  Reader
+	// Killer kills. Look makes the same checks without killing, for dry run.
+	Killer, DryRunKiller Killer
+	// OnStart is called on the thread before its first wait, to set its priority.
+	OnStart func()
 }
 
 // Thread is the thread of the hot path.
@@ -31,8 +31,8 @@ type Thread struct {
 	sources sources
 	started func()
 	poller  *epoll.Poller
-	pending atomic.Pointer[lanes.Raise]
-	order   atomic.Pointer[Order]
+	pending atomic.Pointer[lanes.Alarm]
+	order   atomic.Pointer[KillRequest]
 	task    atomic.Pointer[task]
 	events  [16]epoll.Event
 	early   earlyAlarm
@@ -42,7 +42,7 @@ type Thread struct {
 // whose number for file cache is some milliseconds old. The thread then rechecks by itself
 // for a while, because the lane raises no second alarm.
 type earlyAlarm struct {
-	alarm        lanes.Raise
+	alarm        lanes.Alarm
 	since        time.Time // when the alarm was received
 	rechecksLeft int
 }
@@ -60,7 +60,7 @@ var _ lanes.Waiter = (*Thread)(nil)
 
 // New returns a Thread that does not run yet.
 func New(o Options) (*Thread, error) {
-	t := &Thread{started: o.Started}
+	t := &Thread{started: o.OnStart}
 	t.setUp(&o)
 	t.sources.byToken.Store(&map[uint64]lanes.Source{})
 	var err error
@@ -84,19 +84,19 @@ func (t *Thread) Publish(table *Table) { t.publish(table) }
 
 // Raise implements lanes.Waiter. While one alarm waits for the thread, later ones are
 // dropped.
-func (t *Thread) Raise(r lanes.Raise) error {
+func (t *Thread) Raise(r lanes.Alarm) error {
 	t.recordAnswer(&r) // also if the alarm is dropped
 	t.pending.CompareAndSwap(nil, &r)
 	return t.poller.Wake()
 }
 
-// Order is a set of victims that the loop has the thread kill.
-type Order struct {
-	Pods   []Pod
-	Guard  *evict.Guard
-	DryRun bool
-	// Strikes are the results, set when Execute has returned nil.
-	Strikes []act.Strike
+// KillRequest is a set of victims that the loop has the thread kill.
+type KillRequest struct {
+	Handles []Handle
+	Guard   *evict.Guard
+	DryRun  bool
+	// Results are the results, set when Execute has returned nil.
+	Results []act.KillResult
 
 	state atomic.Int32
 	done  chan struct{}
@@ -115,9 +115,9 @@ var ErrBusy = errors.New("the hot path does not answer")
 // Execute has the thread kill the pods of an order, and returns when it has. The caller has
 // acquired the generation of the order. It returns ErrBusy if the thread does not begin
 // within timeout; after that it waits for the end.
-func (t *Thread) Execute(ctx context.Context, o *Order, timeout time.Duration) error {
+func (t *Thread) Execute(ctx context.Context, o *KillRequest, timeout time.Duration) error {
 	o.done = make(chan struct{})
-	o.Strikes = make([]act.Strike, len(o.Pods))
+	o.Results = make([]act.KillResult, len(o.Handles))
 	t.order.Store(o)
 	if err := t.poller.Wake(); err != nil {
 		return err
@@ -216,7 +216,7 @@ func (t *Thread) iterate(events int) {
 }
 
 // alarm handles an alarm, and starts rechecks if it came early.
-func (t *Thread) alarm(r lanes.Raise) {
+func (t *Thread) alarm(r lanes.Alarm) {
 	t.early = earlyAlarm{}
 	if t.handle(r) == NotConfirmed && t.headroom < recheckMargin {
 		r.LastAbove = time.Now()
@@ -242,13 +242,13 @@ func (t *Thread) recheck() {
 	}
 }
 
-func (t *Thread) killOrdered(o *Order) {
+func (t *Thread) killOrdered(o *KillRequest) {
 	killer := t.killer
 	if o.DryRun {
 		killer = t.dryRunKiller
 	}
-	for i, p := range o.Pods {
-		o.Strikes[i] = killer.Strike(p, o.Guard)
+	for i, p := range o.Handles {
+		o.Results[i] = killer.Kill(p, o.Guard)
 	}
 	close(o.done)
 }

@@ -17,7 +17,7 @@ import (
 // newThread makes a thread with the fixture's fakes.
 func (s *fixture) newThread() *Thread {
 	s.t.Helper()
-	th, err := New(Options{Desk: s.arbiter, Read: s.reader, Strike: s.killer, Look: s.dryRunKiller})
+	th, err := New(Options{Arbiter: s.arbiter, Reader: s.reader, Killer: s.killer, DryRunKiller: s.dryRunKiller})
 	if err != nil {
 		s.t.Fatal(err)
 	}
@@ -40,14 +40,14 @@ func runThread(t *testing.T, th *Thread) {
 }
 
 // nextAlarm waits for the next alarm for the loop.
-func (s *fixture) nextAlarm() lanes.Raise {
+func (s *fixture) nextAlarm() lanes.Alarm {
 	s.t.Helper()
 	select {
-	case r := <-s.arbiter.News():
+	case r := <-s.arbiter.Alarms():
 		return r
 	case <-time.After(20 * time.Second):
 		s.t.Fatal("no alarm for the loop after 20s")
-		return lanes.Raise{}
+		return lanes.Alarm{}
 	}
 }
 
@@ -69,11 +69,11 @@ func newEventSource(t *testing.T) *eventSource {
 
 func (e *eventSource) FD() int        { return e.fd }
 func (e *eventSource) Events() uint32 { return unix.EPOLLIN }
-func (e *eventSource) Ready(now time.Time) (lanes.Raise, bool) {
+func (e *eventSource) Ready(now time.Time) (lanes.Alarm, bool) {
 	var count [8]byte
 	_, err := unix.Read(e.fd, count[:])
 	e.calls++
-	return lanes.Raise{Lane: "event", Seen: now}, err == nil
+	return lanes.Alarm{Lane: "event", Seen: now}, err == nil
 }
 
 func (e *eventSource) notify(t *testing.T) {
@@ -100,7 +100,7 @@ func TestThread(t *testing.T) {
 	if uids, _ := s.takeKills(); !slices.Equal(uids, []string{"p0"}) {
 		t.Errorf("killed %q; want p0", uids)
 	}
-	if err := th.Raise(lanes.Raise{Lane: "poll"}); err != nil {
+	if err := th.Raise(lanes.Alarm{Lane: "poll"}); err != nil {
 		t.Fatal(err)
 	}
 	if r := s.nextAlarm(); r.Lane != "poll" || th.Count(Declined) != 1 {
@@ -111,7 +111,7 @@ func TestThread(t *testing.T) {
 	}
 	calls := source.calls
 	source.notify(t)
-	if err := th.Raise(lanes.Raise{Lane: "poll"}); err != nil {
+	if err := th.Raise(lanes.Alarm{Lane: "poll"}); err != nil {
 		t.Fatal(err)
 	}
 	s.nextAlarm()
@@ -125,7 +125,7 @@ func TestRaiseDoesNotWait(t *testing.T) {
 	s := newFixture(t, 500)
 	th := s.newThread()
 	for range 100 {
-		if err := th.Raise(lanes.Raise{Lane: "poll"}); err != nil {
+		if err := th.Raise(lanes.Alarm{Lane: "poll"}); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -139,24 +139,24 @@ func TestRaiseDoesNotWait(t *testing.T) {
 func TestExecute(t *testing.T) {
 	s := newFixture(t, 500, 300)
 	th := s.newThread()
-	order := &Order{Pods: []Pod{s.pods[1], s.pods[0]}, Guard: &evict.Guard{}}
+	order := &KillRequest{Handles: []Handle{s.pods[1], s.pods[0]}, Guard: &evict.Guard{}}
 	if err := th.Execute(t.Context(), order, time.Millisecond); !errors.Is(err, ErrBusy) {
 		t.Fatalf("Execute() of a thread that does not run = %v; want ErrBusy", err)
 	}
 	runThread(t, th)
-	dry := &Order{Pods: []Pod{s.pods[0]}, Guard: &evict.Guard{}, DryRun: true}
+	dry := &KillRequest{Handles: []Handle{s.pods[0]}, Guard: &evict.Guard{}, DryRun: true}
 	if err := th.Execute(t.Context(), dry, time.Minute); err != nil || !slices.Equal(s.dryRunKiller.names(), []string{"p0"}) {
 		t.Errorf("Execute() in dry run = %v, checked %q; want p0", err, s.dryRunKiller.names())
 	}
 	if s.killer.n > 0 {
 		t.Fatalf("killed %q; want none, because the first order was withdrawn", s.killer.names())
 	}
-	order = &Order{Pods: order.Pods, Guard: order.Guard}
+	order = &KillRequest{Handles: order.Handles, Guard: order.Guard}
 	if err := th.Execute(t.Context(), order, time.Minute); err != nil || !slices.Equal(s.killer.names(), []string{"p1", "p0"}) {
 		t.Errorf("Execute() = %v, killed %q; want p1, p0", err, s.killer.names())
 	}
-	if len(order.Strikes) != 2 || order.Strikes[1].Processes != 1 {
-		t.Errorf("results = %+v; want one for each pod", order.Strikes)
+	if len(order.Results) != 2 || order.Results[1].Processes != 1 {
+		t.Errorf("results = %+v; want one for each pod", order.Results)
 	}
 }
 
@@ -173,8 +173,8 @@ func TestWarmUp(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			s := newFixture(t, 500)
 			s.reader.noKubepods, s.reader.usage = tt.unread, tt.usage
-			o := Options{Desk: s.arbiter, Read: s.reader, Strike: s.killer, Look: s.dryRunKiller}
-			if got := Rehearse(o, s.pods[0]); got != Struck {
+			o := Options{Arbiter: s.arbiter, Reader: s.reader, Killer: s.killer, DryRunKiller: s.dryRunKiller}
+			if got := WarmUp(o, s.pods[0]); got != Killed {
 				t.Errorf("warm-up = %v; want struck", got)
 			}
 			if uids, generation := s.takeKills(); s.killer.n > 0 || s.dryRunKiller.n != 1 || len(uids) > 0 || generation != 0 {
@@ -189,7 +189,7 @@ func TestEarlyAlarm(t *testing.T) {
 	s := newFixture(t, 500, 300)
 	th := s.newThread()
 	th.Publish(s.table(0, time.Now()))
-	alarm := func() { th.alarm(lanes.Raise{Lane: "bpf", Seen: time.Now()}) }
+	alarm := func() { th.alarm(lanes.Alarm{Lane: "bpf", Seen: time.Now()}) }
 	s.reader.available = 1500 * mi
 	alarm()
 	if th.early.rechecksLeft != 0 {
@@ -206,11 +206,11 @@ func TestEarlyAlarm(t *testing.T) {
 	s.reader.available = 900 * mi
 	below := time.Now()
 	th.iterate(0)
-	kills, _ := s.arbiter.Kills(nil)
-	if len(kills) != 1 || th.early.rechecksLeft != 0 || th.Count(Struck) != 1 {
+	kills, _ := s.arbiter.TakeKills(nil)
+	if len(kills) != 1 || th.early.rechecksLeft != 0 || th.Count(Killed) != 1 {
 		t.Fatalf("%d kills, %d rechecks; want 1, 0", len(kills), th.early.rechecksLeft)
 	}
-	if r := kills[0].Raise; r.Lane != "bpf" || r.LastAbove.Before(above) || r.LastAbove.After(below) || r.Seen.Before(below) {
+	if r := kills[0].Alarm; r.Lane != "bpf" || r.LastAbove.Before(above) || r.LastAbove.After(below) || r.Seen.Before(below) {
 		t.Errorf("alarm of the kill = %+v; want the lane's, with the times of the thread's own readings", r)
 	}
 	s.reader.available = 1030 * mi

@@ -11,10 +11,10 @@ import (
 	"github.com/evictd/evictd/agent/signal"
 )
 
-// Rehearse runs the path from an alarm to a kill once, with a threshold that is always met
+// WarmUp runs the path from an alarm to a kill once, with a threshold that is always met
 // and without sending a signal, so that every page of it is resident before the first real
 // alarm. The handle of pod is used up.
-func Rehearse(o Options, pod Pod) Result {
+func WarmUp(o Options, pod Handle) Result {
 	const unlimited = math.MaxInt64 / 4
 	threshold := signal.Threshold{Signal: signal.MemoryAvailable, Value: signal.Quantity(*resource.NewQuantity(unlimited, resource.BinarySI))}
 	in := evict.Inputs{
@@ -24,17 +24,17 @@ func Rehearse(o Options, pod Pod) Result {
 		// usage of kubepods, also the largest number, which stands for a reading that came
 		// too late: right after the start the reader thread may not have opened kubepods
 		// yet, and the warm-up would end before the kill.
-		Measured: true, DryRun: true, ReclaimStalled: true, Unexplained: math.MaxInt64 - unlimited,
+		Measured: true, DryRun: true, ReclaimStalled: true, UnaccountedBaseline: math.MaxInt64 - unlimited,
 	}
 	table := &Table{
 		Decision: evict.NewTable(&in, &evict.State{}, time.Time{}), Pods: in.Pods, Guard: &evict.Guard{}, DryRun: true,
-		Rows: []Row{{Hold: pod}}, // not [Row.Known], so that a refresh does not lower its usage
+		Rows: []Row{{Handle: pod}}, // not [Row.Complete], so that a refresh does not lower its usage
 	}
 	pod.Usage()
-	o.Read.Look(pod, readTimeout)
-	o.Desk, o.Strike = NewDesk(), o.Look
+	o.Reader.ReadPod(pod, readTimeout)
+	o.Arbiter, o.Killer = NewArbiter(), o.DryRunKiller
 	var d decider
 	d.setUp(&o)
 	d.publish(table)
-	return d.handle(lanes.Raise{Lane: "rehearsal"})
+	return d.handle(lanes.Alarm{Lane: "rehearsal"})
 }

@@ -33,7 +33,7 @@ const (
 const WatchdogLane = "watchdog"
 
 // Watchdog kills a pod if the decision loop should and does not. It is a thread with a
-// reader and a table of its own, and acquires generations of the same [Desk].
+// reader and a table of its own, and acquires generations of the same [Arbiter].
 type Watchdog struct {
 	decider
 	thread        *Thread
@@ -64,9 +64,9 @@ func NewWatchdog(t *Thread, o Options, lastIteration func() time.Time, settleTim
 	return w, nil
 }
 
-// Rewind restarts the timer after an iteration of the decision loop: the watchdog sleeps
+// Reset restarts the timer after an iteration of the decision loop: the watchdog sleeps
 // until the next one is late. It must not be called after Close.
-func (w *Watchdog) Rewind() {
+func (w *Watchdog) Reset() {
 	timer := unix.ItimerSpec{Value: unix.NsecToTimespec(int64(wakeAfter))}
 	// This can't fail: the descriptor is a timerfd and the time is valid.
 	_ = unix.TimerfdSettime(w.timer, 0, &timer, nil)
@@ -150,11 +150,11 @@ func (w *Watchdog) tick(now time.Time) bool {
 	w.table.updateKilled()
 	w.reader.Read(now, now, &w.observed)
 	c.below = w.table.Decision.Headroom(&w.observed) < 0
-	w.table.Decision.Follow(now)
-	c.unsettled = w.table.Decision.Unsettled()
+	w.table.Decision.SettleVictims(now)
+	c.unsettled = w.table.Decision.HasUnsettled()
 	if c.due() {
 		w.lastAct = now
-		w.respond(lanes.Raise{Lane: WatchdogLane, Seen: now})
+		w.respond(lanes.Alarm{Lane: WatchdogLane, Seen: now})
 	}
 	return true
 }
@@ -163,7 +163,7 @@ func (w *Watchdog) tick(now time.Time) bool {
 // does not handle it in time, or has no valid table or handle for it, the watchdog handles
 // it: after a kill of the watchdog's own, only the watchdog's table is valid until the loop
 // publishes new ones.
-func (w *Watchdog) respond(r lanes.Raise) {
+func (w *Watchdog) respond(r lanes.Alarm) {
 	decided, handled := w.thread.decided(), w.thread.handled()
 	if w.thread.Raise(r) == nil {
 		var none [1]epoll.Event

@@ -33,7 +33,7 @@ func TestConditionDue(t *testing.T) {
 // newWatchdog makes a watchdog next to a thread, for a loop with its last iteration at lastIteration.
 func (s *fixture) newWatchdog(th *Thread, lastIteration *time.Time) *Watchdog {
 	s.t.Helper()
-	w, err := NewWatchdog(th, Options{Desk: s.arbiter, Read: s.reader, Strike: s.killer, Look: s.dryRunKiller},
+	w, err := NewWatchdog(th, Options{Arbiter: s.arbiter, Reader: s.reader, Killer: s.killer, DryRunKiller: s.dryRunKiller},
 		func() time.Time { return *lastIteration }, func() time.Duration { return time.Second })
 	if err != nil {
 		s.t.Fatal(err)
@@ -72,7 +72,7 @@ func TestWatchdog(t *testing.T) {
 		if threadWorks {
 			want = 1
 		}
-		if got := th.Count(Struck); got != want {
+		if got := th.Count(Killed); got != want {
 			t.Errorf("thread works: %t: the thread killed %d times; want %d", threadWorks, got, want)
 		}
 	}

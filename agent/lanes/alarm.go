@@ -20,11 +20,11 @@ const (
 // Names returns the names of the lanes, the fastest first.
 func Names() []string { return []string{BPF, Memcg, Events, PSI, Reclaim, Forks, Polling} }
 
-// Raise reports that a signal fell below a threshold, or may have.
-type Raise struct {
+// Alarm reports that a signal fell below a threshold, or may have.
+type Alarm struct {
 	Lane string
-	// Mark is the threshold that was crossed; zero if the lane does not know.
-	Mark signal.Mark
+	// Threshold is the threshold that was crossed; zero if the lane does not know.
+	Threshold signal.ThresholdID
 	// LastAbove is when no threshold was seen crossed, zero if not known, and Seen when the
 	// crossing was seen.
 	LastAbove, Seen time.Time
@@ -42,7 +42,7 @@ type Source interface {
 	Events() uint32
 	// Ready handles an event, and reports whether it is an alarm. The descriptor stays ready
 	// while it has more events.
-	Ready(now time.Time) (r Raise, raised bool)
+	Ready(now time.Time) (r Alarm, raised bool)
 }
 
 // Waiter is the thread that polls the sources. Its methods may be called at any time.
@@ -52,5 +52,5 @@ type Waiter interface {
 	// returned.
 	Remove(Source) error
 	// Raise passes on an alarm that no source has raised.
-	Raise(Raise) error
+	Raise(Alarm) error
 }

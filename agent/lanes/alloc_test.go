@@ -18,7 +18,7 @@ func TestAlarmDoesNotAllocate(t *testing.T) {
 	th.mu.Lock() // the waiting thread must not read the record
 	defer th.mu.Unlock()
 	source := recordedSource{s.ring, s}
-	up, ok := bpf.Uptime()
+	up, ok := bpf.MonotonicTime()
 	if !ok {
 		t.Fatal("no uptime")
 	}
@@ -28,7 +28,7 @@ func TestAlarmDoesNotAllocate(t *testing.T) {
 		t.Fatal(err)
 	}
 	r, raised := source.Ready(now)
-	if ago := now.Sub(r.Seen); !raised || r.Lane != BPF || r.Mark != pods || ago < time.Millisecond-100*time.Microsecond || ago > 20*time.Millisecond ||
+	if ago := now.Sub(r.Seen); !raised || r.Lane != BPF || r.Threshold != pods || ago < time.Millisecond-100*time.Microsecond || ago > 20*time.Millisecond ||
 		r.Seen.Sub(r.LastAbove) != time.Millisecond {
 		t.Fatalf("Ready() = %+v, %t; want the crossing 1 ms ago", r, raised)
 	}

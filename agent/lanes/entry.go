@@ -16,7 +16,7 @@ type entry struct {
 
 	// Written by the waiting thread. Times are in nanoseconds since the Set's start.
 	raised      atomic.Uint64
-	alarmAt     [signal.Marks]atomic.Int64
+	alarmAt     [signal.ThresholdIDCount]atomic.Int64
 	lastAlarmAt atomic.Int64
 
 	state         State
@@ -32,33 +32,33 @@ type entry struct {
 	reportedAt    time.Time
 
 	// Guarded by the Set's mutex.
-	covered   [signal.Marks]bool
-	tolerance [signal.Marks]int64
-	byPoll    [signal.Marks]expectation // crossings seen by polling
-	bySample  [signal.Marks]expectation // crossings in the lane's own samples
-	low       [signal.Marks]bool        // polling saw it crossed, by any amount
+	covered   [signal.ThresholdIDCount]bool
+	tolerance [signal.ThresholdIDCount]int64
+	byPoll    [signal.ThresholdIDCount]expectation // crossings seen by polling
+	bySample  [signal.ThresholdIDCount]expectation // crossings in the lane's own samples
+	low       [signal.ThresholdIDCount]bool        // polling saw it crossed, by any amount
 }
 
 // resetExpectations forgets what the lane covers and which alarms are expected of it. The
 // Set's mutex must be locked.
 func (e *entry) resetExpectations() {
-	e.covered, e.low = [signal.Marks]bool{}, [signal.Marks]bool{}
-	e.byPoll, e.bySample = [signal.Marks]expectation{}, [signal.Marks]expectation{}
+	e.covered, e.low = [signal.ThresholdIDCount]bool{}, [signal.ThresholdIDCount]bool{}
+	e.byPoll, e.bySample = [signal.ThresholdIDCount]expectation{}, [signal.ThresholdIDCount]expectation{}
 }
 
 func (e *entry) status() Status {
 	st := Status{
-		Name: e.name, State: e.state, Why: e.reason, Since: e.since,
-		Raised: e.raised.Load(), Missed: e.missed, Reopened: e.reopened,
+		Name: e.name, State: e.state, Reason: e.reason, Since: e.since,
+		Alarms: e.raised.Load(), Missed: e.missed, Reopened: e.reopened,
 	}
 	if e.state == Up {
-		st.Period, st.Why = e.period(), e.partialFailure()
+		st.Interval, st.Reason = e.period(), e.partialFailure()
 	}
 	return st
 }
 
 // covers calls the lane's covers; ok is false for a lane that is no coverer.
-func (e *entry) covers(m signal.Mark) (tolerance int64, ok bool) {
+func (e *entry) covers(m signal.ThresholdID) (tolerance int64, ok bool) {
 	if l, is := e.lane.(coverer); is {
 		return l.covers(m)
 	}

@@ -63,22 +63,22 @@ func (c *cgroupEvents) Events() uint32 { return unix.EPOLLPRI | unix.EPOLLET }
 // Ready implements Source. The counts of a container are read by the Set's goroutine: the
 // kernel reports the next edge even if nothing has read the file since
 // (fs/kernfs/file.c: kernfs_notify).
-func (c *cgroupEvents) Ready(now time.Time) (Raise, bool) {
+func (c *cgroupEvents) Ready(now time.Time) (Alarm, bool) {
 	if !c.raises {
 		c.changed.Store(true)
-		return Raise{}, false
+		return Alarm{}, false
 	}
 	counts, err := c.file.Read()
 	if err != nil {
-		return Raise{}, false // reconcile handles the error
+		return Alarm{}, false // reconcile handles the error
 	}
 	pressed := counts.High != c.alarmed.High || counts.Max != c.alarmed.Max || counts.OOM != c.alarmed.OOM
 	c.alarmed = counts
 	if !pressed || now.Sub(c.lastAlarm) < cgroupAlarmInterval {
-		return Raise{}, false
+		return Alarm{}, false
 	}
 	c.lastAlarm = now
-	return Raise{Lane: Events, Seen: now}, true
+	return Alarm{Lane: Events, Seen: now}, true
 }
 
 // open implements lane.

@@ -45,7 +45,7 @@ func v2Events(t *testing.T) (l *events, tree string, waiter *fakeWaiter) {
 }
 
 // ready calls Ready of all sources and returns the alarms.
-func (e *fakeWaiter) ready(now time.Time) (alarms []Raise) {
+func (e *fakeWaiter) ready(now time.Time) (alarms []Alarm) {
 	for _, s := range e.sources {
 		if r, raised := s.Ready(now); raised {
 			alarms = append(alarms, r)
@@ -71,7 +71,7 @@ func TestContainerLimitRaisesNoAlarm(t *testing.T) {
 		t.Errorf("reconcile() = %v, %d times at a limit; want 7", err, l.totals.Max)
 	}
 	kerneltest.Write(t, tree, map[string]string{"kubepods/memory.events.local": atLimit})
-	if got := waiter.ready(now); len(got) != 1 || got[0] != (Raise{Lane: Events, Seen: now}) {
+	if got := waiter.ready(now); len(got) != 1 || got[0] != (Alarm{Lane: Events, Seen: now}) {
 		t.Errorf("alarms of kubepods at its limit: %+v; want one", got)
 	}
 }

@@ -14,7 +14,7 @@ import (
 type fakeWaiter struct {
 	mu      sync.Mutex
 	sources []Source
-	raised  []Raise
+	raised  []Alarm
 }
 
 func (e *fakeWaiter) Add(s Source) error {
@@ -36,17 +36,17 @@ func (e *fakeWaiter) Remove(s Source) error {
 	return errors.New("no such source")
 }
 
-func (e *fakeWaiter) Raise(r Raise) error {
+func (e *fakeWaiter) Raise(r Alarm) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
 	e.raised = append(e.raised, r)
 	return nil
 }
 
-func (e *fakeWaiter) alarms() []Raise {
+func (e *fakeWaiter) alarms() []Alarm {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	return append([]Raise(nil), e.raised...)
+	return append([]Alarm(nil), e.raised...)
 }
 
 // fakeLane covers the hard threshold on memory.available. Its alarms come from raise.
@@ -84,11 +84,11 @@ func (l *fakeLane) reconcile(_ time.Time, w *laneInput) error {
 	return l.reconcileErr
 }
 
-func (l *fakeLane) covers(m signal.Mark) (int64, bool) {
+func (l *fakeLane) covers(m signal.ThresholdID) (int64, bool) {
 	return max(l.tolerance, 1<<20), m == 1 && !l.uncovers.Load()
 }
 
-func (l *fakeLane) lastSample(m signal.Mark) (available, below, above int64, ok bool) {
+func (l *fakeLane) lastSample(m signal.ThresholdID) (available, below, above int64, ok bool) {
 	if l.sample == nil || m != 1 {
 		return 0, 0, 0, false
 	}
@@ -132,7 +132,7 @@ func (l *fakeLane) raise() error {
 	if !open {
 		return nil
 	}
-	return l.wait.Raise(Raise{Lane: "fake", Mark: 1, Seen: time.Now()})
+	return l.wait.Raise(Alarm{Lane: "fake", Threshold: 1, Seen: time.Now()})
 }
 
 // testSet is a Set with one fake lane, and the memory that it watches.
@@ -158,7 +158,7 @@ func newTestSet(t *testing.T, fault *Fault, mode Mode) *testSet {
 	}
 	w.poll = NewPoll(func(now time.Time, o *signal.Observations) {
 		read(now, o)
-		w.Seen(now, o)
+		w.Observe(now, o)
 	}, 2, 0)
 	w.Set = &Set{o: SetOptions{
 		Read: func(now time.Time, o *signal.Observations) {

@@ -20,7 +20,7 @@ type Tasks interface {
 type TaskCounter interface {
 	FD() int
 	Count() int64
-	Raised() uint64
+	Alarms() uint64
 	Arm(limit int64)
 	Disarm()
 }
@@ -49,7 +49,7 @@ func (l *forks) open(time.Time, *laneInput) (err error) {
 
 // reconcile implements lane.
 func (l *forks) reconcile(time.Time, *laneInput) error {
-	l.raised.Store(l.before + l.forks.Raised())
+	l.raised.Store(l.before + l.forks.Alarms())
 	if l.tasks.Missed() {
 		return errMissedTasks
 	}

@@ -36,7 +36,7 @@ func TestForksLane(t *testing.T) {
 		}
 		counter := tasks.used[len(tasks.used)-1]
 		counter.Arm(counter.Count() - 1<<20)
-		for deadline := time.Now().Add(20 * time.Second); counter.Raised() == 0 && time.Now().Before(deadline); {
+		for deadline := time.Now().Add(20 * time.Second); counter.Alarms() == 0 && time.Now().Before(deadline); {
 			if err := exec.Command("true").Run(); err != nil {
 				t.Fatal(err)
 			}

@@ -50,7 +50,7 @@ type lane interface {
 type coverer interface {
 	// covers reports whether the lane watches the threshold, and by how many bytes it may be
 	// wrong about its position.
-	covers(m signal.Mark) (tolerance int64, ok bool)
+	covers(m signal.ThresholdID) (tolerance int64, ok bool)
 }
 
 // periodic is a lane that samples periodically. The other lanes are silent until the
@@ -73,7 +73,7 @@ type selfChecker interface {
 	// lastSample returns how much of a threshold's signal was available at the last sample,
 	// in bytes. The lane must raise an alarm when that falls from above or more to less than
 	// below. ok is false if the lane does not cover the threshold.
-	lastSample(m signal.Mark) (available, below, above int64, ok bool)
+	lastSample(m signal.ThresholdID) (available, below, above int64, ok bool)
 }
 
 // The optional interfaces of each lane. Without these assertions a method with a changed
@@ -97,7 +97,7 @@ type laneInput struct {
 
 // memoryThreshold is a threshold on a memory signal, in bytes.
 type memoryThreshold struct {
-	id                  signal.Mark
+	id                  signal.ThresholdID
 	capacity, available int64
 }
 
@@ -110,7 +110,7 @@ func (w *laneInput) memoryThresholds() []memoryThreshold {
 		if !t.Signal.IsMemory() || o.Status != signal.Observed {
 			continue
 		}
-		list = append(list, memoryThreshold{signal.MarkOf(t), o.Capacity, t.Value.Amount(o.Capacity)})
+		list = append(list, memoryThreshold{signal.IDOf(t), o.Capacity, t.Value.Amount(o.Capacity)})
 	}
 	return list
 }
@@ -123,9 +123,9 @@ func permanent(err error) bool {
 // Fault makes a lane fail, for tests. Each function may be nil, and may be called from any
 // goroutine.
 type Fault struct {
-	Open  func() error // an error prevents opening
-	Still func() bool  // true hides new samples
-	Deaf  func() bool  // true discards alarms
+	Open        func() error // an error prevents opening
+	HideSamples func() bool  // true hides new samples
+	DropAlarms  func() bool  // true discards alarms
 }
 
 func (f *Fault) open() error {
@@ -135,5 +135,5 @@ func (f *Fault) open() error {
 	return f.Open()
 }
 
-func (f *Fault) hideSamples() bool { return f != nil && f.Still != nil && f.Still() }
-func (f *Fault) dropAlarms() bool  { return f != nil && f.Deaf != nil && f.Deaf() }
+func (f *Fault) hideSamples() bool { return f != nil && f.HideSamples != nil && f.HideSamples() }
+func (f *Fault) dropAlarms() bool  { return f != nil && f.DropAlarms != nil && f.DropAlarms() }

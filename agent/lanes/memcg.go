@@ -254,7 +254,7 @@ func (l *memcgLane) armAt(g *armedCgroup, th memoryThreshold, used *cgroup.Memor
 	if raised {
 		return nil
 	}
-	return l.wait.Raise(Raise{Lane: Memcg, Mark: th.id, LastAbove: next.lastAbove, Seen: now})
+	return l.wait.Raise(Alarm{Lane: Memcg, Threshold: th.id, LastAbove: next.lastAbove, Seen: now})
 }
 
 // threshold returns the usage at which as much is available as the threshold says.
@@ -311,7 +311,7 @@ func (l *memcgLane) drop(g *armedCgroup) error {
 
 // covers implements coverer. The tolerance is for charges that CPUs batch per cgroup, and
 // for file cache that changes between two reconciles.
-func (l *memcgLane) covers(m signal.Mark) (tolerance int64, ok bool) {
+func (l *memcgLane) covers(m signal.ThresholdID) (tolerance int64, ok bool) {
 	for i := range l.groups {
 		if slices.ContainsFunc(l.groups[i].armed, func(a *armedThreshold) bool { return a.id == m }) {
 			return memcgTolerance, true
@@ -335,7 +335,7 @@ func (l *memcgLane) close() error {
 // armedThreshold is a usage threshold that is polled.
 type armedThreshold struct {
 	*memcg.Threshold
-	id        signal.Mark
+	id        signal.ThresholdID
 	lastAbove time.Time // when it was armed, if it was not crossed then
 	fires     atomic.Uint64
 	broken    atomic.Bool
@@ -360,17 +360,17 @@ func (a *armedThreshold) Events() uint32 { return unix.EPOLLIN }
 
 // Ready implements Source. The kernel notifies of both directions; the reading that
 // confirms the alarm shows which it was.
-func (a *armedThreshold) Ready(now time.Time) (Raise, bool) {
-	n, err := a.Take()
+func (a *armedThreshold) Ready(now time.Time) (Alarm, bool) {
+	n, err := a.Drain()
 	if err != nil {
 		a.broken.Store(true)
-		return Raise{}, false
+		return Alarm{}, false
 	}
 	if n == 0 {
-		return Raise{}, false
+		return Alarm{}, false
 	}
 	a.fires.Add(1)
-	return Raise{Lane: Memcg, Mark: a.id, LastAbove: a.lastAbove, Seen: now}, true
+	return Alarm{Lane: Memcg, Threshold: a.id, LastAbove: a.lastAbove, Seen: now}, true
 }
 
 // pressureNotice is a notification of critical reclaim that is polled: a threshold may
@@ -386,11 +386,11 @@ type pressureNotice struct {
 func (c *pressureNotice) Events() uint32 { return unix.EPOLLIN }
 
 // Ready implements Source.
-func (c *pressureNotice) Ready(now time.Time) (Raise, bool) {
-	n, err := c.Take()
+func (c *pressureNotice) Ready(now time.Time) (Alarm, bool) {
+	n, err := c.Drain()
 	if err != nil || n == 0 || now.Sub(c.last) < cgroupAlarmInterval {
-		return Raise{}, false
+		return Alarm{}, false
 	}
 	c.last = now
-	return Raise{Lane: Memcg, Seen: now}, true
+	return Alarm{Lane: Memcg, Seen: now}, true
 }

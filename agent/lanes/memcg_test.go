@@ -105,7 +105,7 @@ func TestEarlyAlarm(t *testing.T) {
 	}
 	fired()
 	armAt(at(256 * mib)) // the right position
-	if got := waiter.alarms(); len(got) != 1 || got[0].Mark != pods {
+	if got := waiter.alarms(); len(got) != 1 || got[0].Threshold != pods {
 		t.Fatalf("alarms %+v; want one, as the usage is above", got)
 	}
 	// After a move down, the earlier alarm still counts.
@@ -159,7 +159,7 @@ func TestGrowthIsArmed(t *testing.T) {
 	}
 	hog(t, dir, 64*mib)
 	uses(214 * mib)
-	if r, raised := g.growth[0].Ready(time.Now()); !raised || r.Mark != pods || r.Lane != Memcg {
+	if r, raised := g.growth[0].Ready(time.Now()); !raised || r.Threshold != pods || r.Lane != Memcg {
 		t.Errorf("Ready() = %+v, %t after a growth of 64 MiB; want an alarm of the threshold", r, raised)
 	}
 	stop()
@@ -347,7 +347,7 @@ func TestContainerReclaimRaisesNoAlarm(t *testing.T) {
 	stop := shell(t, child, `while :; do dd if=/dev/zero of=/dev/null bs="$2" count=1; done`, fmt.Sprint(100*mib))
 	var notified uint64
 	eventually(t, "three notifications of critical reclaim in the container", func() bool {
-		n, err := own.Take()
+		n, err := own.Drain()
 		if err != nil {
 			t.Fatal(err)
 		}

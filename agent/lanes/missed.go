@@ -8,16 +8,16 @@ import (
 	"github.com/evictd/evictd/agent/signal"
 )
 
-// Seen records a reading of polling or of the decision loop, against which alarms are
+// Observe records a reading of polling or of the decision loop, against which alarms are
 // checked. It wakes the Set up if the reading makes an alarm due.
-func (s *Set) Seen(now time.Time, o *signal.Observations) {
+func (s *Set) Observe(now time.Time, o *signal.Observations) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.lastPoll, s.lastPollAt = *o, now
 	wake := s.idle && nearThreshold(s.thresholds, o)
 	for i := range s.thresholds {
 		t := &s.thresholds[i]
-		m, r := signal.MarkOf(t), &o[t.Signal]
+		m, r := signal.IDOf(t), &o[t.Signal]
 		amount := t.Value.Amount(r.Capacity)
 		low := r.Below(amount)
 		for _, e := range s.entries {
@@ -41,8 +41,8 @@ func (s *Set) Seen(now time.Time, o *signal.Observations) {
 func (s *Set) updateCoverage(e *entry) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for m := 1; m < signal.Marks; m++ {
-		tolerance, ok := e.covers(signal.Mark(m))
+	for m := 1; m < signal.ThresholdIDCount; m++ {
+		tolerance, ok := e.covers(signal.ThresholdID(m))
 		if !ok {
 			e.byPoll[m], e.low[m] = expectation{}, false
 		}
@@ -58,9 +58,9 @@ func (s *Set) selfCheck(e *entry, now time.Time) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for m := 1; m < signal.Marks; m++ {
+	for m := 1; m < signal.ThresholdIDCount; m++ {
 		o := signal.Observation{}
-		available, below, above, ok := l.lastSample(signal.Mark(m))
+		available, below, above, ok := l.lastSample(signal.ThresholdID(m))
 		if ok {
 			o.Status, o.Available = signal.Observed, available
 		}
@@ -89,10 +89,10 @@ func (s *Set) failMissed(now time.Time) time.Duration {
 
 // missedAlarm returns the first threshold whose alarm a lane has missed, and what saw the
 // crossing; or when to check again.
-func (s *Set) missedAlarm(e *entry, now time.Time) (first signal.Mark, seenBy string, next time.Time) {
+func (s *Set) missedAlarm(e *entry, now time.Time) (first signal.ThresholdID, seenBy string, next time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for m := range signal.Marks {
+	for m := range signal.ThresholdIDCount {
 		var alarm time.Time
 		if at := e.alarmAt[m].Load(); at != 0 {
 			alarm = s.start.Add(time.Duration(at))
@@ -103,7 +103,7 @@ func (s *Set) missedAlarm(e *entry, now time.Time) (first signal.Mark, seenBy st
 		}{{"polling", &e.byPoll[m]}, {"its own sample", &e.bySample[m]}} {
 			missed, retry := x.missed(now, alarm)
 			if missed && first == 0 {
-				first, seenBy = signal.Mark(m), x.by
+				first, seenBy = signal.ThresholdID(m), x.by
 			}
 			if !retry.IsZero() && (next.IsZero() || retry.Before(next)) {
 				next = retry

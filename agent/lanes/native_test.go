@@ -209,12 +209,12 @@ func openLane(t *testing.T, lane string, fault *Fault) (*Set, *thread, string) {
 	var s *Set
 	poll := NewPoll(func(now time.Time, o *signal.Observations) {
 		readers[0].Read(now, o)
-		s.Seen(now, o)
+		s.Observe(now, o)
 	}, runtime.NumCPU(), 0)
 	s = NewSet(SetOptions{
 		Options: o, Sysfs: "/sys", Wait: th, Poll: poll, Modes: modes, Faults: map[string]*Fault{lane: fault},
 		Read:  func(now time.Time, o *signal.Observations) { readers[1].Read(now, o) },
-		Stall: time.Millisecond, StallWindow: 2 * time.Second, Quick: memory.NewQuick(nil),
+		Stall: time.Millisecond, StallWindow: 2 * time.Second, SamplerReader: memory.NewSamplerReader(nil),
 	})
 	armed := thresholds(t, map[string]time.Duration{"256Mi": 0})
 	for i := range armed {
@@ -228,7 +228,7 @@ func openLane(t *testing.T, lane string, fault *Fault) (*Set, *thread, string) {
 	ctx, cancel := context.WithCancel(t.Context())
 	var done sync.WaitGroup
 	done.Go(func() { s.Run(ctx) })
-	alarms := make(chan Raise, 1)
+	alarms := make(chan Alarm, 1)
 	done.Go(func() { poll.Run(ctx, alarms) })
 	t.Cleanup(func() {
 		if t.Failed() {
@@ -242,7 +242,7 @@ func openLane(t *testing.T, lane string, fault *Fault) (*Set, *thread, string) {
 	})
 	eventually(t, "start of the lane", func() bool { return statusOf(s, lane).State != Starting })
 	if st := statusOf(s, lane); st.State == Unavailable {
-		t.Skipf("needs the %s lane: %s", lane, st.Why)
+		t.Skipf("needs the %s lane: %s", lane, st.Reason)
 	}
 	return s, th, h.Memory.Path(root, "kubepods")
 }
@@ -308,7 +308,7 @@ func waitAbove(t *testing.T, s *Set, lane string) {
 	})
 }
 
-const pods = signal.Mark(3) // the hard threshold on allocatableMemory.available
+const pods = signal.ThresholdID(3) // the hard threshold on allocatableMemory.available
 
 // Each lane that covers thresholds raises an alarm each time a cgroup grows.
 func TestLanesRaise(t *testing.T) {
@@ -322,13 +322,13 @@ func TestLanesRaise(t *testing.T) {
 				stop := hog(t, dir, 300<<20)
 				eventually(t, "an alarm", func() bool { return len(th.alarms()) > received })
 				r := th.alarms()[received]
-				if r.Lane != lane || r.Mark != pods || r.Seen.Before(before) || r.Seen.After(time.Now()) || r.LastAbove.After(r.Seen) {
+				if r.Lane != lane || r.Threshold != pods || r.Seen.Before(before) || r.Seen.After(time.Now()) || r.LastAbove.After(r.Seen) {
 					t.Errorf("alarm %+v; want one of %s for the %v, seen after %v", r, lane, pods, before)
 				}
 				stop()
 				eventually(t, "the end of the crossing", func() bool { return memoryBack(t, s, dir) })
 			}
-			if st := statusOf(s, lane); st.State != Up || st.Missed != 0 || st.Raised < 3 {
+			if st := statusOf(s, lane); st.State != Up || st.Missed != 0 || st.Alarms < 3 {
 				t.Errorf("status %+v; want it up, with three alarms and none missed", st)
 			}
 		})
@@ -339,7 +339,7 @@ func TestLanesRaise(t *testing.T) {
 func TestLanesLoseAlarms(t *testing.T) {
 	for _, lane := range []string{BPF, Memcg} {
 		t.Run(lane, func(t *testing.T) {
-			s, th, dir := openLane(t, lane, &Fault{Deaf: func() bool { return true }})
+			s, th, dir := openLane(t, lane, &Fault{DropAlarms: func() bool { return true }})
 			waitCovered(t, s)
 			waitAbove(t, s, lane)
 			hog(t, dir, 400<<20)
@@ -370,7 +370,7 @@ func TestStallsRaise(t *testing.T) {
 		t.Errorf("stalls %v; want one of the node", got)
 	}
 	eventually(t, "an alarm", func() bool { return len(th.alarms()) > 0 })
-	if r := th.alarms()[0]; r.Lane != PSI || r.Mark != 0 {
+	if r := th.alarms()[0]; r.Lane != PSI || r.Threshold != 0 {
 		t.Errorf("alarm %+v; want one of psi without a threshold", r)
 	}
 }
@@ -380,7 +380,7 @@ func TestOOMVictims(t *testing.T) {
 	s, _, dir := openLane(t, Reclaim, nil)
 	hog(t, dir, 700<<20) // beyond the limit of 512 MiB
 	select {
-	case v := <-s.Victims():
+	case v := <-s.OOMVictims():
 		if v.PID == 0 || v.Comm != "dd" && v.Comm != "" {
 			t.Errorf("victim %+v; want the hog", v)
 		}
@@ -401,7 +401,7 @@ func TestOOMVictims(t *testing.T) {
 // cgroup v2.
 func TestEventsRaise(t *testing.T) {
 	s, th, dir := openLane(t, Events, nil)
-	s.Follow(map[string]bool{strings.TrimPrefix(dir, string(s.o.Hierarchy.Memory)): true})
+	s.FollowContainers(map[string]bool{strings.TrimPrefix(dir, string(s.o.Hierarchy.Memory)): true})
 	eventually(t, "counts", func() bool {
 		c := s.Counts()
 		return c.Limits != nil

@@ -6,7 +6,7 @@ import (
 	"sync/atomic"
 	"time"
 
-	"github.com/evictd/evictd/agent/pace"
+	"github.com/evictd/evictd/agent/pollinterval"
 	"github.com/evictd/evictd/agent/signal"
 )
 
@@ -56,9 +56,9 @@ func NewPoll(read func(time.Time, *signal.Observations), cores int, drift int64)
 // Name returns the lane's name in records and metrics.
 func (p *Poll) Name() string { return Polling }
 
-// Relax sets whether other lanes cover all thresholds, so that polling may be slower. It
+// SetCovered sets whether other lanes cover all thresholds, so that polling may be slower. It
 // may be called at any time.
-func (p *Poll) Relax(yes bool) { p.covered.Store(yes) }
+func (p *Poll) SetCovered(yes bool) { p.covered.Store(yes) }
 
 // Arm sets the thresholds to watch. It may be called at any time.
 func (p *Poll) Arm(thresholds []signal.Threshold) { p.thresholds.Store(&thresholds) }
@@ -66,8 +66,8 @@ func (p *Poll) Arm(thresholds []signal.Threshold) { p.thresholds.Store(&threshol
 // Period returns the current polling interval.
 func (p *Poll) Period() time.Duration { return time.Duration(p.period.Load()) }
 
-// Beat returns the time of the last reading; zero before the first.
-func (p *Poll) Beat() time.Time {
+// LastReading returns the time of the last reading; zero before the first.
+func (p *Poll) LastReading() time.Time {
 	if ns := p.lastReading.Load(); ns != 0 {
 		return time.Unix(0, ns)
 	}
@@ -77,13 +77,13 @@ func (p *Poll) Beat() time.Time {
 // Status returns the lane's status. Polling is degraded if it has not read for longer than
 // its interval and heartbeatTimeout.
 func (p *Poll) Status(now time.Time) Status {
-	s := Status{Name: Polling, State: Up, Period: p.Period(), Raised: p.raised.Load()}
-	beat := p.Beat()
+	s := Status{Name: Polling, State: Up, Interval: p.Period(), Alarms: p.raised.Load()}
+	beat := p.LastReading()
 	switch silent := now.Sub(beat); {
 	case beat.IsZero():
-		s.State, s.Why = Degraded, "no reading yet"
-	case silent > s.Period+heartbeatTimeout:
-		s.State, s.Why = Degraded, fmt.Sprintf("no reading for %v", silent.Round(time.Millisecond))
+		s.State, s.Reason = Degraded, "no reading yet"
+	case silent > s.Interval+heartbeatTimeout:
+		s.State, s.Reason = Degraded, fmt.Sprintf("no reading for %v", silent.Round(time.Millisecond))
 	}
 	return s
 }
@@ -91,7 +91,7 @@ func (p *Poll) Status(now time.Time) Status {
 // Run reads until ctx ends, and sends an alarm when a threshold is crossed that the reading
 // before did not cross. It does not wait for the receiver: an alarm that is not received
 // yet stands for later ones.
-func (p *Poll) Run(ctx context.Context, alarm chan<- Raise) error {
+func (p *Poll) Run(ctx context.Context, alarm chan<- Alarm) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	w := pollState{rate: float64(max(1, p.cores)) * fillRatePerCore, drift: p.drift}
@@ -112,7 +112,7 @@ func (p *Poll) Run(ctx context.Context, alarm chan<- Raise) error {
 		if raised, answered := w.update(now, &o, thresholds); raised != 0 {
 			p.raised.Add(1)
 			select {
-			case alarm <- Raise{Lane: p.Name(), Mark: raised, LastAbove: w.lastAbove, Seen: now, Answered: answered}:
+			case alarm <- Alarm{Lane: p.Name(), Threshold: raised, LastAbove: w.lastAbove, Seen: now, Answered: answered}:
 			default:
 				if answered {
 					w.repeatAnswer(raised)
@@ -125,7 +125,7 @@ func (p *Poll) Run(ctx context.Context, alarm chan<- Raise) error {
 		}
 		p.period.Store(int64(period))
 		if period == maxPollInterval {
-			period = pace.Together(now, maxPollInterval)
+			period = pollinterval.AlignedWait(now, maxPollInterval)
 		}
 		timer.Reset(period)
 	}
@@ -135,7 +135,7 @@ func (p *Poll) Run(ctx context.Context, alarm chan<- Raise) error {
 type pollState struct {
 	below     uint64 // thresholds that were crossed, as bits by identity
 	lastAbove time.Time
-	crossings [signal.Marks]*crossing
+	crossings [signal.ThresholdIDCount]*crossing
 	rate      float64 // fastest fill rate seen, bytes per second
 	last      signal.Observations
 	drift     int64 // of per-CPU counters, bytes
@@ -153,21 +153,21 @@ type crossing struct {
 // without an answer.
 func (c *crossing) answers(now time.Time, o *signal.Observation, threshold, drift int64) (answered, waited bool) {
 	met := o.Below(threshold)
-	compared := c.Follow(c.at, o.Reading(now), met)
+	compared := c.Add(c.at, o.Reading(now), met)
 	if !met {
 		c.at, c.waiting = signal.MemoryReading{}, false
 		return false, false
 	}
 	if waited = c.waiting; waited || c.at.Time.IsZero() {
-		c.waiting = o.Available >= threshold-o.Cache && !compared.Answered(signal.GrowthFloor(drift, threshold))
+		c.waiting = o.Available >= threshold-o.Cache && !compared.ActNow(signal.GrowthFloor(drift, threshold))
 	}
-	c.at = compared.At
+	c.at = compared.First
 	return !c.waiting, waited
 }
 
 // repeatAnswer makes the next reading raise an answered crossing again: the alarm that is
 // not received yet may be of the same crossing before its answer.
-func (w *pollState) repeatAnswer(m signal.Mark) {
+func (w *pollState) repeatAnswer(m signal.ThresholdID) {
 	if c := w.crossings[m]; c != nil {
 		c.waiting = true
 	}
@@ -176,17 +176,17 @@ func (w *pollState) repeatAnswer(m signal.Mark) {
 // update records a reading. It returns the first threshold that is crossed now and was not
 // before, or whose crossing is answered now and was not before, zero for none, and whether
 // the crossing is answered.
-func (w *pollState) update(now time.Time, o *signal.Observations, thresholds []signal.Threshold) (crossed signal.Mark, answered bool) {
+func (w *pollState) update(now time.Time, o *signal.Observations, thresholds []signal.Threshold) (crossed signal.ThresholdID, answered bool) {
 	var below uint64 // by identity
 	above := true    // all signals were read, and none is below
-	var armed [signal.Marks]bool
+	var armed [signal.ThresholdIDCount]bool
 	for i := range thresholds {
 		t := &thresholds[i]
 		r := &o[t.Signal]
 		if r.Status == signal.Unreadable {
 			above = false
 		}
-		m := signal.MarkOf(t)
+		m := signal.IDOf(t)
 		armed[m] = true
 		answers, waited := true, false
 		if t.Hard() && t.Signal.IsMemory() && r.Status == signal.Observed {

@@ -61,11 +61,11 @@ func TestCrossing(t *testing.T) {
 	armed := thresholds(t, map[string]time.Duration{"1Gi": 0, "2Gi": time.Minute})
 	start := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
 	unreadable := signal.Observations{signal.MemoryAvailable: {Status: signal.Unreadable, Err: errors.New("x")}}
-	const hard, soft = signal.Mark(1), signal.Mark(2)
+	const hard, soft = signal.ThresholdID(1), signal.ThresholdID(2)
 	var w pollState
 	for i, tc := range []struct {
 		o    signal.Observations
-		want signal.Mark
+		want signal.ThresholdID
 	}{
 		{observed(3 * gib), 0},
 		{observed(2 * gib), 0}, // equal to the threshold is not below
@@ -74,9 +74,9 @@ func TestCrossing(t *testing.T) {
 		{observed(gib - 1), hard},
 		{observed(gib - 2), 0},
 		{unreadable, 0},
-		{observed(gib - 2), signal.MarkOf(&armed[0])}, // may have been above while unreadable
+		{observed(gib - 2), signal.IDOf(&armed[0])}, // may have been above while unreadable
 		{observed(3 * gib), 0},
-		{observed(0), signal.MarkOf(&armed[0])}, // both at once: the first is returned
+		{observed(0), signal.IDOf(&armed[0])}, // both at once: the first is returned
 	} {
 		if got, _ := w.update(start.Add(time.Duration(i)*time.Second), &tc.o, armed); got != tc.want {
 			t.Errorf("reading %d: update() = %v; want %v", i, got, tc.want)
@@ -90,7 +90,7 @@ func TestCrossing(t *testing.T) {
 // The alarm of a crossing that file cache brought is not answered. A second one, answered,
 // follows when other memory has grown.
 func TestPollAnswers(t *testing.T) {
-	const hard = signal.Mark(1)
+	const hard = signal.ThresholdID(1)
 	armed := thresholds(t, map[string]time.Duration{"1Gi": 0})
 	cached := func(available, cache int64) signal.Observations {
 		o := observed(available)
@@ -101,7 +101,7 @@ func TestPollAnswers(t *testing.T) {
 	var w pollState
 	for i, tc := range []struct {
 		o        signal.Observations
-		want     signal.Mark
+		want     signal.ThresholdID
 		answered bool
 	}{
 		{cached(3*gib, gib), 0, false},
@@ -124,18 +124,18 @@ func TestPollRepeatsAnswer(t *testing.T) {
 	armed := thresholds(t, map[string]time.Duration{"1Gi": 0})
 	start := time.Date(2030, 1, 1, 0, 0, 0, 0, time.UTC)
 	var w pollState
-	update := func(at int, available int64) (signal.Mark, bool) {
+	update := func(at int, available int64) (signal.ThresholdID, bool) {
 		o := observed(available)
 		o[signal.MemoryAvailable].Cache = 3 * gib
 		return w.update(start.Add(time.Duration(at)*time.Second), &o, armed)
 	}
 	update(0, gib-1)
 	m, answered := update(1, gib-33<<20)
-	if m != signal.Mark(1) || !answered {
+	if m != signal.ThresholdID(1) || !answered {
 		t.Fatalf("update() = %v, %t; want the hard threshold, answered", m, answered)
 	}
 	w.repeatAnswer(m)
-	if m, answered := update(2, gib-66<<20); m != signal.Mark(1) || !answered {
+	if m, answered := update(2, gib-66<<20); m != signal.ThresholdID(1) || !answered {
 		t.Errorf("after an alarm that was not received: update() = %v, %t; want it again", m, answered)
 	}
 	w.update(start.Add(3*time.Second), new(signal.Observations), nil) // not a threshold any more
@@ -179,11 +179,11 @@ func TestPollRaisesAgain(t *testing.T) {
 			o[signal.MemoryAvailable].Time = now
 		}, 2, 0)
 		p.Arm(thresholds(t, map[string]time.Duration{"1Gi": 0}))
-		alarms := make(chan Raise, 1)
+		alarms := make(chan Alarm, 1)
 		ctx, cancel := context.WithCancel(t.Context())
 		go p.Run(ctx, alarms)
 		<-alarms
-		var again Raise
+		var again Alarm
 		select {
 		case again = <-alarms:
 		case <-time.After(10 * time.Second):
@@ -210,7 +210,7 @@ func TestPollRaises(t *testing.T) {
 			o[signal.MemoryAvailable].Time = now
 		}, 2, 0)
 		p.Arm(thresholds(t, map[string]time.Duration{"1Gi": 0}))
-		alarms := make(chan Raise, 1)
+		alarms := make(chan Alarm, 1)
 		ctx, cancel := context.WithCancel(t.Context())
 		go p.Run(ctx, alarms)
 		raise := <-alarms
@@ -222,7 +222,7 @@ func TestPollRaises(t *testing.T) {
 			t.Errorf("lastAbove = %v, seen = %v; the crossing was at %v", raise.LastAbove, raise.Seen, crossing)
 		}
 		time.Sleep(10 * time.Second)
-		if got := time.Since(p.Beat()); got > maxPollInterval {
+		if got := time.Since(p.LastReading()); got > maxPollInterval {
 			t.Errorf("last reading %v ago; want at most %v", got, maxPollInterval)
 		}
 		select {

@@ -67,7 +67,7 @@ func (s *Set) reconcileAll(ctx context.Context, now time.Time) time.Duration {
 		wait = min(wait, activeInterval)
 	}
 	wait = min(wait, s.failMissed(now))
-	s.o.Poll.Relax(s.allSampled(w))
+	s.o.Poll.SetCovered(s.allSampled(w))
 	s.publish()
 	return wait
 }

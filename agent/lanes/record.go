@@ -10,16 +10,16 @@ type recordedSource struct {
 }
 
 // Ready implements Source.
-func (h recordedSource) Ready(now time.Time) (Raise, bool) {
+func (h recordedSource) Ready(now time.Time) (Alarm, bool) {
 	r, raised := h.Source.Ready(now)
 	if !raised || !h.set.record(&r, now) {
-		return Raise{}, false
+		return Alarm{}, false
 	}
 	return r, true
 }
 
 // record records an alarm, and reports whether it is passed on. A [Fault] may discard it.
-func (s *Set) record(r *Raise, now time.Time) bool {
+func (s *Set) record(r *Alarm, now time.Time) bool {
 	for _, e := range s.entries {
 		if e.name != r.Lane {
 			continue
@@ -30,8 +30,8 @@ func (s *Set) record(r *Raise, now time.Time) bool {
 		at := int64(now.Sub(s.start))
 		e.raised.Add(1)
 		e.lastAlarmAt.Store(at)
-		if r.Mark != 0 {
-			e.alarmAt[r.Mark].Store(at)
+		if r.Threshold != 0 {
+			e.alarmAt[r.Threshold].Store(at)
 		}
 		if e.name == Memcg {
 			s.notify() // move the threshold on growth after the crossing
@@ -48,7 +48,7 @@ func (s *Set) Add(source Source) error { return s.o.Wait.Add(recordedSource{sour
 func (s *Set) Remove(source Source) error { return s.o.Wait.Remove(recordedSource{source, s}) }
 
 // Raise implements Waiter.
-func (s *Set) Raise(r Raise) error {
+func (s *Set) Raise(r Alarm) error {
 	if !s.record(&r, time.Now()) {
 		return nil
 	}

@@ -21,16 +21,16 @@ type ring struct {
 	// Used by the waiting thread only.
 	record bpf.Record
 
-	podsGone atomic.Bool               // a record said that the cgroup of the pods was removed
-	victims  chan bpf.Victim           // of the kernel's OOM killer; dropped while the channel is full
-	raised   [signal.Marks]atomic.Bool // raised an alarm and not armed again since, by threshold
-	readErr  atomic.Pointer[error]     // first error of reading
+	podsGone atomic.Bool                          // a record said that the cgroup of the pods was removed
+	victims  chan bpf.Victim                      // of the kernel's OOM killer; dropped while the channel is full
+	raised   [signal.ThresholdIDCount]atomic.Bool // raised an alarm and not armed again since, by threshold
+	readErr  atomic.Pointer[error]                // first error of reading
 }
 
-// Victim is a process that the kernel's OOM killer kills.
-type Victim = bpf.Victim
+// OOMVictim is a process that the kernel's OOM killer kills.
+type OOMVictim = bpf.Victim
 
-// maxQueuedVictims is how many victims of the OOM killer are queued for [Set.Victims].
+// maxQueuedVictims is how many victims of the OOM killer are queued for [Set.OOMVictims].
 const maxQueuedVictims = 64
 
 // acquire opens the ring for its first user.
@@ -67,20 +67,20 @@ func (r *ring) Events() uint32 { return unix.EPOLLIN }
 
 // Ready implements Source. It reads one record; the descriptor stays ready while there are
 // more.
-func (r *ring) Ready(now time.Time) (Raise, bool) {
+func (r *ring) Ready(now time.Time) (Alarm, bool) {
 	ok, err := r.ring.Next(&r.record)
 	if err != nil {
 		first := err // with &err instead, each call would allocate
 		r.readErr.CompareAndSwap(nil, &first)
-		return Raise{}, false
+		return Alarm{}, false
 	}
 	if !ok {
-		return Raise{}, false
+		return Alarm{}, false
 	}
 	switch r.record.Kind {
 	case bpf.KindCrossing:
 		return r.alarm(&r.record.Crossing, now)
-	case bpf.KindGone:
+	case bpf.KindPodsRemoved:
 		r.podsGone.Store(true)
 	case bpf.KindVictim:
 		select {
@@ -88,17 +88,17 @@ func (r *ring) Ready(now time.Time) (Raise, bool) {
 		default:
 		}
 	}
-	return Raise{}, false
+	return Alarm{}, false
 }
 
 // alarm converts a record of a crossing. Its key is the threshold.
-func (r *ring) alarm(c *bpf.Crossing, now time.Time) (Raise, bool) {
-	raise := Raise{Lane: BPF, Seen: now, Answered: !c.Waiting}
+func (r *ring) alarm(c *bpf.Crossing, now time.Time) (Alarm, bool) {
+	raise := Alarm{Lane: BPF, Seen: now, Answered: !c.Waiting}
 	if c.Key < uint64(len(r.raised)) { // any other key is of no armed threshold
-		raise.Mark = signal.Mark(c.Key)
+		raise.Threshold = signal.ThresholdID(c.Key)
 		r.raised[c.Key].Store(true)
 	}
-	if up, ok := bpf.Uptime(); ok {
+	if up, ok := bpf.MonotonicTime(); ok {
 		raise.Seen = now.Add(c.Seen - up)
 		if c.LastAbove != 0 {
 			raise.LastAbove = now.Add(c.LastAbove - up)

@@ -43,7 +43,7 @@ func (l *sampler) open(now time.Time, w *laneInput) error {
 	}
 	l.checkedAt = now
 	l.sampler, err = bpf.OpenSampler(l.ring.ring, bpf.Options{
-		Floor: l.o.BPFFloor, Ceiling: l.o.BPFCeiling, CPUs: l.cpus, WalkLimit: l.o.walkLimit,
+		MinPeriod: l.o.BPFFloor, MaxPeriod: l.o.BPFCeiling, CPUs: l.cpus, WalkLimit: l.o.walkLimit,
 	})
 	if err != nil {
 		return err
@@ -92,7 +92,7 @@ func (l *sampler) checkMachine() error {
 	if cpus > l.cpus {
 		return fmt.Errorf("%d CPUs are online; the sampler was opened with %d", cpus, l.cpus)
 	}
-	outdated, err := l.sampler.Outdated()
+	outdated, err := l.sampler.NUMANodesChanged()
 	if err == nil && outdated {
 		err = errors.New("the NUMA nodes with memory have changed since the sampler was opened")
 	}
@@ -115,11 +115,11 @@ func (l *sampler) update(now time.Time, w *laneInput) (err error) {
 		}
 		l.armed = wanted
 	}
-	l.o.Quick.SetSampler(l.source(w))
+	l.o.SamplerReader.SetSampler(l.source(w))
 	return l.rearm(w)
 }
 
-// source returns what a [memory.Quick] reads; nil if files have to be read. Files are read
+// source returns what a [memory.SamplerReader] reads; nil if files have to be read. Files are read
 // for the node too while kubepods can't be read.
 func (l *sampler) source(w *laneInput) *memory.Sampler {
 	known := l.podsReadable()
@@ -164,11 +164,11 @@ func (l *sampler) wantedThresholds(w *laneInput) []bpf.Threshold {
 func (l *sampler) rearm(w *laneInput) error {
 	for i := range l.armed {
 		t := &l.armed[i]
-		o := &w.observed[signal.Mark(t.Key).Signal()]
+		o := &w.observed[signal.ThresholdID(t.Key).Signal()]
 		if o.Status != signal.Observed || o.Available < int64(t.Available) || !l.ring.raised[t.Key].Swap(false) {
 			continue
 		}
-		if t.Left(&l.last) < t.Available+t.Margin {
+		if t.AvailableIn(&l.last) < t.Available+t.Margin {
 			if err := l.sampler.Rearm(i); err != nil {
 				return err
 			}
@@ -242,21 +242,21 @@ func (l *sampler) podsReadable() bool { return l.last.Pods.Valid || l.last.Pods.
 
 // covers implements coverer. Thresholds of both memory signals are covered if they are
 // armed and the sampler can read their values.
-func (l *sampler) covers(m signal.Mark) (tolerance int64, ok bool) {
+func (l *sampler) covers(m signal.ThresholdID) (tolerance int64, ok bool) {
 	return 2 * int64(l.stats.Drift), l.threshold(m) != nil
 }
 
 // lastSample implements selfChecker.
-func (l *sampler) lastSample(m signal.Mark) (available, below, above int64, ok bool) {
+func (l *sampler) lastSample(m signal.ThresholdID) (available, below, above int64, ok bool) {
 	t := l.threshold(m)
 	if t == nil || t.Source == bpf.SourcePods && !l.last.Pods.Valid {
 		return 0, 0, 0, false
 	}
-	return int64(t.Left(&l.last)), int64(t.Available), int64(t.Available + t.Margin), true
+	return int64(t.AvailableIn(&l.last)), int64(t.Available), int64(t.Available + t.Margin), true
 }
 
 // threshold returns the armed threshold if the last sample has its values, else nil.
-func (l *sampler) threshold(m signal.Mark) *bpf.Threshold {
+func (l *sampler) threshold(m signal.ThresholdID) *bpf.Threshold {
 	for i := range l.armed {
 		t := &l.armed[i]
 		valid := l.last.Node.Valid
@@ -292,7 +292,7 @@ func (l *sampler) partialFailure() string {
 // close implements lane.
 func (l *sampler) close() error {
 	var errs []error
-	l.o.Quick.SetSampler(nil)
+	l.o.SamplerReader.SetSampler(nil)
 	if l.sampler != nil {
 		errs = append(errs, l.sampler.Close())
 	}

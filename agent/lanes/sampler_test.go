@@ -20,7 +20,7 @@ import (
 	"github.com/evictd/evictd/kernel/kerneltest"
 )
 
-const node = signal.Mark(1) // the hard threshold on memory.available
+const node = signal.ThresholdID(1) // the hard threshold on memory.available
 
 // A threshold is covered while the sample has its values: those of the node do not need
 // those of kubepods.
@@ -82,7 +82,7 @@ func TestTooManyCgroups(t *testing.T) {
 	var s *Set
 	var slow atomic.Bool
 	s, _, dir := openLane(t, BPF, &Fault{
-		Still: slow.Load,
+		HideSamples: slow.Load,
 		Open: func() error { // on the Set's goroutine
 			if slow.Swap(false) {
 				s.sampler.o.walkLimit = time.Nanosecond
@@ -97,7 +97,7 @@ func TestTooManyCgroups(t *testing.T) {
 	}
 	slow.Store(true) // so that it is opened again
 	waitCoverage(t, s, false)
-	eventually(t, "a partial failure with the reason", func() bool { return strings.Contains(statusOf(s, BPF).Why, "more cgroups than") })
+	eventually(t, "a partial failure with the reason", func() bool { return strings.Contains(statusOf(s, BPF).Reason, "more cgroups than") })
 	if st := statusOf(s, BPF); st.State != Up {
 		t.Errorf("status %+v; want it up, and kubepods left to other lanes", st)
 	}
@@ -108,8 +108,8 @@ func TestTooManyCgroups(t *testing.T) {
 func TestAmbiguousKubepods(t *testing.T) {
 	var stopped atomic.Bool
 	s, _, dir := openLane(t, BPF, &Fault{
-		Still: stopped.Load,
-		Open:  func() error { stopped.Store(false); return nil },
+		HideSamples: stopped.Load,
+		Open:        func() error { stopped.Store(false); return nil },
 	})
 	addNodeThreshold(t, s)
 	waitCoverage(t, s, true)
@@ -119,7 +119,7 @@ func TestAmbiguousKubepods(t *testing.T) {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { os.Remove(other) })
-	eventually(t, "a partial failure of kubepods", func() bool { return strings.Contains(statusOf(s, BPF).Why, "both exist") })
+	eventually(t, "a partial failure of kubepods", func() bool { return strings.Contains(statusOf(s, BPF).Reason, "both exist") })
 	waitCoverage(t, s, true)
 	if st := statusOf(s, BPF); st.State != Up || st.Reopened != before {
 		t.Errorf("status %+v; want it up and not reopened", st)
@@ -131,7 +131,7 @@ func TestAmbiguousKubepods(t *testing.T) {
 		t.Fatal(err)
 	}
 	waitCoverage(t, s, true)
-	if st := statusOf(s, BPF); st.State != Up || st.Why != "" {
+	if st := statusOf(s, BPF); st.State != Up || st.Reason != "" {
 		t.Errorf("status %+v; want it up without a partial failure", st)
 	}
 }
@@ -142,7 +142,7 @@ func TestSlowLoad(t *testing.T) {
 	h, root := kubepods(t, 512<<20)
 	s := NewSet(SetOptions{
 		Options: memory.Options{Procfs: kernel.FS("/proc"), Hierarchy: h, CgroupRoot: root},
-		Sysfs:   "/sys", Wait: newThread(t), Quick: memory.NewQuick(nil),
+		Sysfs:   "/sys", Wait: newThread(t), SamplerReader: memory.NewSamplerReader(nil),
 	})
 	l := s.sampler
 	for i := range 5 {
@@ -212,13 +212,13 @@ func TestSamplerPodsFollowed(t *testing.T) {
 // The alarm of a record whose key is no threshold has no threshold.
 func TestAlarmOfUnknownKey(t *testing.T) {
 	r := &ring{}
-	for _, key := range []uint64{0, uint64(signal.Marks), 256 + uint64(pods), 1 << 63} {
+	for _, key := range []uint64{0, uint64(signal.ThresholdIDCount), 256 + uint64(pods), 1 << 63} {
 		got, raised := r.alarm(&bpf.Crossing{Key: key}, time.Now())
-		if !raised || got.Lane != BPF || got.Mark != 0 {
+		if !raised || got.Lane != BPF || got.Threshold != 0 {
 			t.Errorf("alarm(key %d) = %+v, %t; want an alarm without a threshold", key, got, raised)
 		}
 	}
-	if got, _ := r.alarm(&bpf.Crossing{Key: uint64(pods)}, time.Now()); got.Mark != pods || !r.raised[pods].Load() {
+	if got, _ := r.alarm(&bpf.Crossing{Key: uint64(pods)}, time.Now()); got.Threshold != pods || !r.raised[pods].Load() {
 		t.Errorf("alarm(key %d) = %+v; want the %v", pods, got, pods)
 	}
 }
@@ -233,7 +233,7 @@ func TestReadersUseSampler(t *testing.T) {
 	})
 	s, _, pods := openLane(t, BPF, nil)
 	waitCovered(t, s)
-	tree = s.o.Quick.Tree()
+	tree = s.o.SamplerReader.Tree()
 	eventually(t, "a walk", tree.Walk)
 	fd, id, err := openDir(pods)
 	if err != nil {

@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/evictd/evictd/agent/memory"
-	"github.com/evictd/evictd/agent/pace"
+	"github.com/evictd/evictd/agent/pollinterval"
 	"github.com/evictd/evictd/agent/signal"
 	"github.com/evictd/evictd/bpf"
 	"github.com/evictd/evictd/kernel"
@@ -34,8 +34,8 @@ type SetOptions struct {
 	Stall, StallWindow time.Duration
 	// Tasks uses the kernel's count of tasks; nil disables the forks lane.
 	Tasks Tasks
-	// Quick is given the sampler while that is up. It may be nil.
-	Quick *memory.Quick
+	// SamplerReader is given the sampler while that is up. It may be nil.
+	SamplerReader *memory.SamplerReader
 	// Changed is called on the Set's goroutine when a lane's state changes, and at most once
 	// per reportInterval when its partial failure changes.
 	Changed func(Status)
@@ -165,7 +165,7 @@ func (s *Set) Run(ctx context.Context) error {
 			wait := max(s.reconcileAll(ctx, now), minInterval)
 			last = time.Now()
 			if wait == idleInterval && s.noneDegraded() {
-				wait = max(pace.Together(last, idleInterval), minInterval)
+				wait = max(pollinterval.AlignedWait(last, idleInterval), minInterval)
 			}
 			due = last.Add(wait)
 		}
@@ -195,7 +195,7 @@ func (s *Set) Statuses(now time.Time) []Status {
 	defer s.mu.Unlock()
 	list := append(slices.Clone(s.statuses), s.o.Poll.Status(now))
 	for i, e := range s.entries {
-		list[i].Raised = e.raised.Load()
+		list[i].Alarms = e.raised.Load()
 	}
 	return list
 }
@@ -207,12 +207,12 @@ func (s *Set) Counts() Counts {
 	return s.counts
 }
 
-// Victims returns the channel of processes that the kernel's OOM killer kills.
-func (s *Set) Victims() <-chan bpf.Victim { return s.ring.victims }
+// OOMVictims returns the channel of processes that the kernel's OOM killer kills.
+func (s *Set) OOMVictims() <-chan bpf.Victim { return s.ring.victims }
 
-// Follow sets the cgroups of the containers whose limits are counted. It may be called at
+// FollowContainers sets the cgroups of the containers whose limits are counted. It may be called at
 // any time. The Set takes over the map.
-func (s *Set) Follow(containers map[string]bool) {
+func (s *Set) FollowContainers(containers map[string]bool) {
 	s.events.wanted.Store(&containers)
 	s.notify()
 }

@@ -10,7 +10,7 @@ import (
 	"testing/synctest"
 	"time"
 
-	"github.com/evictd/evictd/agent/pace"
+	"github.com/evictd/evictd/agent/pollinterval"
 	"github.com/evictd/evictd/kernel"
 )
 
@@ -21,7 +21,7 @@ func (w *testSet) run(t *testing.T) (stop func()) {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
-	alarms := make(chan Raise, 1)
+	alarms := make(chan Alarm, 1)
 	go w.poll.Run(ctx, alarms)
 	go w.Set.Run(ctx)
 	return func() {
@@ -36,8 +36,8 @@ func (w *testSet) run(t *testing.T) (stop func()) {
 func (w *testSet) want(t *testing.T, state State, why string) {
 	t.Helper()
 	synctest.Wait()
-	if got := w.status(); got.State != state || !strings.Contains(got.Why, why) {
-		t.Errorf("lane is %s: %q; want %s: %q", got.State, got.Why, state, why)
+	if got := w.status(); got.State != state || !strings.Contains(got.Reason, why) {
+		t.Errorf("lane is %s: %q; want %s: %q", got.State, got.Reason, state, why)
 	}
 }
 
@@ -46,7 +46,7 @@ func (w *testSet) wantChange(t *testing.T, state State, why string) {
 	t.Helper()
 	synctest.Wait()
 	for _, c := range w.changes {
-		if c.State == state && strings.Contains(c.Why, why) {
+		if c.State == state && strings.Contains(c.Reason, why) {
 			return
 		}
 	}
@@ -66,7 +66,7 @@ func TestLaneStaysUp(t *testing.T) {
 		}
 		time.Sleep(5 * time.Second)
 		w.want(t, Up, "")
-		if got := w.status(); got.Raised != 20 || got.Missed != 0 || got.Reopened != 0 || len(w.waiter.alarms()) != 20 {
+		if got := w.status(); got.Alarms != 20 || got.Missed != 0 || got.Reopened != 0 || len(w.waiter.alarms()) != 20 {
 			t.Errorf("status %+v, %d alarms received; want 20 raised and received, none missed", got, len(w.waiter.alarms()))
 		}
 	})
@@ -145,7 +145,7 @@ func TestNoAlarmExpected(t *testing.T) {
 func TestSamplingStops(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var stopped atomic.Bool
-		w := newTestSet(t, &Fault{Still: stopped.Load}, Auto)
+		w := newTestSet(t, &Fault{HideSamples: stopped.Load}, Auto)
 		stop := w.run(t)
 		defer stop()
 		time.Sleep(10 * time.Second)
@@ -164,7 +164,7 @@ func TestSamplingStops(t *testing.T) {
 // Polling detects that the alarms of a lane are lost.
 func TestLostAlarms(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		w := newTestSet(t, &Fault{Deaf: func() bool { return true }}, Auto)
+		w := newTestSet(t, &Fault{DropAlarms: func() bool { return true }}, Auto)
 		stop := w.run(t)
 		defer stop()
 		time.Sleep(3 * time.Second)
@@ -254,7 +254,7 @@ func TestModes(t *testing.T) {
 func TestPollingWhileCovered(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var stopped atomic.Bool
-		w := newTestSet(t, &Fault{Still: stopped.Load}, Auto)
+		w := newTestSet(t, &Fault{HideSamples: stopped.Load}, Auto)
 		w.memory = gib + 1<<20 // near the threshold
 		stop := w.run(t)
 		defer stop()
@@ -290,7 +290,7 @@ func TestMinInterval(t *testing.T) {
 		}
 		// A notification between two idle reconciles is handled at once.
 		time.Sleep(idleInterval)
-		time.Sleep(pace.Together(time.Now(), idleInterval) + idleInterval/2)
+		time.Sleep(pollinterval.AlignedWait(time.Now(), idleInterval) + idleInterval/2)
 		synctest.Wait()
 		before = w.lane.reconciled()
 		w.notify()
@@ -321,7 +321,7 @@ func TestIdleReconciles(t *testing.T) {
 			return all - allBefore, full - fullBefore
 		}
 		time.Sleep(3 * time.Second)
-		time.Sleep(pace.Together(time.Now(), idleInterval) + idleInterval/2) // between two reconciles
+		time.Sleep(pollinterval.AlignedWait(time.Now(), idleInterval) + idleInterval/2) // between two reconciles
 		reads := w.reads.Load()
 		if all, full := reconciles(time.Minute); all != 60 || full != 6 {
 			t.Errorf("%d reconciles, %d of them full, in an idle minute; want 60 and 6", all, full)

@@ -48,10 +48,10 @@ type stall struct {
 func (s *stall) Events() uint32 { return unix.EPOLLPRI | unix.EPOLLET }
 
 // Ready implements Source. Reconcile reads the total, which confirms the event or not.
-func (s *stall) Ready(time.Time) (Raise, bool) {
+func (s *stall) Ready(time.Time) (Alarm, bool) {
 	s.fired.Store(true)
 	s.notify()
-	return Raise{}, false
+	return Alarm{}, false
 }
 
 // sustained follows since when stalls have continued at a rate.
@@ -145,10 +145,10 @@ func (l *stalls) check(s *stall, now time.Time) error {
 		return err
 	}
 	s.run.update(total, now)
-	if grown := s.growth.Read(total, now); !fired || !grown {
+	if grown := s.growth.Update(total, now); !fired || !grown {
 		return nil
 	}
-	return l.wait.Raise(Raise{Lane: PSI, Seen: now})
+	return l.wait.Raise(Alarm{Lane: PSI, Seen: now})
 }
 
 // followPods arms a trigger on the current kubepods cgroup, on cgroup v2.

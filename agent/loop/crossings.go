@@ -38,7 +38,7 @@ func (l *Loop) trackCrossings(v *View) {
 				}
 				l.episode[t.Signal] = v.Time
 			}
-			l.records.Overshoot(t.Signal.String(), l.episode[t.Signal], o.Available)
+			l.records.UpdateOvershoot(t.Signal.String(), l.episode[t.Signal], o.Available)
 		}
 	}
 }
@@ -80,13 +80,13 @@ func (l *Loop) softSince(s signal.Signal) (since time.Time) {
 
 // answered returns the hard memory thresholds whose crossing was answered by a lane since
 // the last call.
-func (l *Loop) answered() (keys []evict.Key) {
-	for m := range signal.Marks {
-		if !l.arbiter.TakeAnswered(signal.Mark(m)) {
+func (l *Loop) answered() (keys []evict.ThresholdKey) {
+	for m := range signal.ThresholdIDCount {
+		if !l.arbiter.TakeAnswered(signal.ThresholdID(m)) {
 			continue // thresholds that were removed since are taken, too
 		}
 		for _, t := range l.policy.Thresholds {
-			if signal.MarkOf(&t.Threshold) == signal.Mark(m) {
+			if signal.IDOf(&t.Threshold) == signal.ThresholdID(m) {
 				keys = append(keys, t.Key())
 			}
 		}

@@ -19,19 +19,19 @@ const (
 	usageMaxAge                     = 10 * time.Second
 )
 
-// Usages measures the disk usage of pods.
-type Usages interface {
-	Want(subjects []disks.Subject, low bool)
+// UsageMeter measures the disk usage of pods.
+type UsageMeter interface {
+	SetPods(subjects []disks.Pod, low bool)
 	Version() uint64
-	Of(*disks.Subject) disks.Holding
+	Usage(*disks.Pod) disks.PodUsage
 }
 
 // NewDiskUsage returns a DiskUsage without measurements.
-func NewDiskUsage(usages Usages) *DiskUsage { return &DiskUsage{usages: usages} }
+func NewDiskUsage(usages UsageMeter) *DiskUsage { return &DiskUsage{usages: usages} }
 
 // DiskUsage is the loop's copy of the measured disk usage of the pods.
 type DiskUsage struct {
-	usages Usages
+	usages UsageMeter
 
 	// tried is when the list that the subjects are from was requested; nil without one.
 	tried       atomic.Pointer[time.Time]
@@ -39,8 +39,8 @@ type DiskUsage struct {
 	readVersion uint64    // of the measurements at that time
 	copied      time.Time
 	low         bool // a disk threshold is met
-	subjects    []disks.Subject
-	byUID       map[string]disks.Holding
+	subjects    []disks.Pod
+	byUID       map[string]disks.PodUsage
 
 	// podsWithUsage are the pods of the snapshot of that version, with their disk usage.
 	// Views share them, so they are immutable.
@@ -48,15 +48,15 @@ type DiskUsage struct {
 	version       uint64
 }
 
-// Fill adds the measured disk usage to the pods of a snapshot. met are the signals with a
+// Apply adds the measured disk usage to the pods of a snapshot. met are the signals with a
 // threshold met at the last step: for those of disks, measurements are urgent. images
 // returns, by container, the bytes of images that no other container uses.
-func (d *DiskUsage) Fill(s *pods.Snapshot, met []signal.Signal, now time.Time, images func() map[string]int64) {
+func (d *DiskUsage) Apply(s *pods.Snapshot, met []signal.Signal, now time.Time, images func() map[string]int64) {
 	low := slices.ContainsFunc(met, signal.Signal.IsDisk)
-	if before := d.tried.Load(); before == nil || s.Tried != *before || low != d.low {
+	if before := d.tried.Load(); before == nil || s.LastAttempt != *before || low != d.low {
 		d.low, d.subjects = low, subjectsOf(s)
-		d.usages.Want(d.subjects, low)
-		tried := s.Tried
+		d.usages.SetPods(d.subjects, low)
+		tried := s.LastAttempt
 		d.tried.Store(&tried)
 		d.read, d.copied = time.Time{}, time.Time{}
 	}
@@ -90,9 +90,9 @@ func (d *DiskUsage) update(now time.Time) {
 		return
 	}
 	d.readVersion, d.copied, d.podsWithUsage = version, now, nil
-	d.byUID = make(map[string]disks.Holding, len(d.subjects))
+	d.byUID = make(map[string]disks.PodUsage, len(d.subjects))
 	for i := range d.subjects {
-		d.byUID[d.subjects[i].UID] = d.usages.Of(&d.subjects[i])
+		d.byUID[d.subjects[i].UID] = d.usages.Usage(&d.subjects[i])
 	}
 }
 
@@ -104,17 +104,17 @@ func (d *DiskUsage) Covers(since time.Time) bool {
 }
 
 // subjectsOf returns the pods of a snapshot as subjects of measurements.
-func subjectsOf(s *pods.Snapshot) []disks.Subject {
-	subjects := make([]disks.Subject, 0, len(s.Pods))
+func subjectsOf(s *pods.Snapshot) []disks.Pod {
+	subjects := make([]disks.Pod, 0, len(s.Pods))
 	for i := range s.Pods {
 		uid := s.Pods[i].UID
-		subjects = append(subjects, disks.Subject{UID: uid, Containers: s.Handles[uid].Containers, Limited: s.Pods[i].Limited()})
+		subjects = append(subjects, disks.Pod{UID: uid, Containers: s.Handles[uid].Containers, Limited: s.Pods[i].HasStorageLimit()})
 	}
 	return subjects
 }
 
 // setDiskUsage copies the measurements of one pod into it.
-func setDiskUsage(pod *evict.Pod, handle pods.Handle, h *disks.Holding, images map[string]int64) {
+func setDiskUsage(pod *evict.Pod, handle pods.Handle, h *disks.PodUsage, images map[string]int64) {
 	// A pod without statistics counts as using nothing, so its files don't count as
 	// measured either.
 	pod.DiskUnknown = !h.Known || !pod.HasStats
@@ -123,10 +123,10 @@ func setDiskUsage(pod *evict.Pod, handle pods.Handle, h *disks.Holding, images m
 		if c.Init {
 			slots = pod.InitContainers
 		}
-		if c.Slot >= len(slots) {
+		if c.Index >= len(slots) {
 			continue
 		}
-		layer, logs, usage := h.Layers[c.ID], h.Logs[c.ID], &slots[c.Slot].Usage
+		layer, logs, usage := h.Layers[c.ID], h.Logs[c.ID], &slots[c.Index].Usage
 		usage.Rootfs, usage.Inodes = int64(layer.Bytes), int64(layer.Inodes)
 		usage.Logs, usage.LogsInodes = int64(logs.Bytes), int64(logs.Inodes)
 		usage.ImagesBytes = images[c.ID]

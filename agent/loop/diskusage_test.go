@@ -21,14 +21,14 @@ func TestSetDiskUsage(t *testing.T) {
 		Containers: []evict.Container{{Name: "a"}, {Name: "b"}}, InitContainers: []evict.Container{{Name: "side"}},
 		Volumes: []evict.Volume{{Name: "cache", Type: evict.EmptyDir, SizeLimit: &limit}, {Name: "none", Type: evict.EmptyDir, SizeLimit: &limit}},
 	}
-	handle := pods.Handle{Containers: []evict.ContainerHandle{{ID: "1", Slot: 1}, {ID: "2", Slot: 0}, {ID: "3", Init: true}, {ID: "4", Slot: 7}}}
-	measured := func(bytes, inodes uint64) disks.Measured {
-		return disks.Measured{Usage: disk.Usage{Bytes: bytes, Inodes: inodes}}
+	handle := pods.Handle{Containers: []evict.RunningContainer{{ID: "1", Index: 1}, {ID: "2", Index: 0}, {ID: "3", Init: true}, {ID: "4", Index: 7}}}
+	measured := func(bytes, inodes uint64) disks.Measurement {
+		return disks.Measurement{Usage: disk.Usage{Bytes: bytes, Inodes: inodes}}
 	}
-	setDiskUsage(&pod, handle, &disks.Holding{
+	setDiskUsage(&pod, handle, &disks.PodUsage{
 		Known:  true,
-		Layers: map[string]disks.Measured{"1": measured(10, 1), "2": measured(20, 2), "3": measured(30, 3), "4": measured(40, 4)},
-		Logs:   map[string]disks.Measured{"1": measured(100, 5)},
+		Layers: map[string]disks.Measurement{"1": measured(10, 1), "2": measured(20, 2), "3": measured(30, 3), "4": measured(40, 4)},
+		Logs:   map[string]disks.Measurement{"1": measured(100, 5)},
 		Volumes: []evict.Volume{
 			{Name: "cache", Type: evict.EmptyDir, Medium: "Memory", Used: 7, Inodes: 8},
 			{Name: "cache", Type: evict.ConfigMap, Used: 9, Inodes: 1},
@@ -50,12 +50,12 @@ func TestSetDiskUsage(t *testing.T) {
 	if diff := cmp.Diff(want, pod); diff != "" {
 		t.Errorf("pod differs (-want +got):\n%s", diff)
 	}
-	setDiskUsage(&pod, handle, &disks.Holding{}, nil)
+	setDiskUsage(&pod, handle, &disks.PodUsage{}, nil)
 	if !pod.DiskUnknown {
 		t.Error("a pod without measurements: DiskUnknown = false; want true")
 	}
 	pod.HasStats = false
-	if setDiskUsage(&pod, handle, &disks.Holding{Known: true}, nil); !pod.DiskUnknown {
+	if setDiskUsage(&pod, handle, &disks.PodUsage{Known: true}, nil); !pod.DiskUnknown {
 		t.Error("a pod without statistics: DiskUnknown = false; want true")
 	}
 }
@@ -63,46 +63,46 @@ func TestSetDiskUsage(t *testing.T) {
 // The pods of an earlier snapshot are not modified, and the usage of unchanged pods is
 // not copied again.
 func TestApplyDiskUsage(t *testing.T) {
-	d := NewDiskUsage(disks.NewUsages(disks.UsageOptions{}))
+	d := NewDiskUsage(disks.NewUsageMeter(disks.UsageMeterOptions{}))
 	images := func() map[string]int64 { return nil }
 	shared := []evict.Pod{{UID: "u", Containers: []evict.Container{{Name: "a"}}}}
 	now := time.Now()
 	s := pods.Snapshot{Pods: shared, Version: 1}
-	d.Fill(&s, nil, now, images)
+	d.Apply(&s, nil, now, images)
 	first := s.Pods
 	if !first[0].DiskUnknown || shared[0].DiskUnknown {
 		t.Errorf("filled %+v of %+v; want DiskUnknown set in the copy only", first[0], shared[0])
 	}
 	s.Pods = shared
-	d.Fill(&s, nil, now.Add(usageInterval), images)
+	d.Apply(&s, nil, now.Add(usageInterval), images)
 	if &s.Pods[0] != &first[0] {
 		t.Error("the usage of unchanged pods was copied again; want the same slice")
 	}
 	for what, change := range map[string]func() time.Time{
 		"another version": func() time.Time { s.Version++; return now },
 		"new measurements": func() time.Time {
-			d.usages.Want(d.subjects[:0], false)
+			d.usages.SetPods(d.subjects[:0], false)
 			now = now.Add(2 * usageInterval)
 			return now
 		},
 		"the copy is too old": func() time.Time { now = now.Add(usageMaxAge); return now },
 	} {
 		s.Pods = shared
-		d.Fill(&s, nil, change(), images)
+		d.Apply(&s, nil, change(), images)
 		if &s.Pods[0] == &first[0] {
 			t.Errorf("%s: the usage was not copied again; want a new slice", what)
 		}
 		first = s.Pods
 	}
-	d.Fill(&s, []signal.Signal{signal.MemoryAvailable, signal.NodeFsAvailable}, now, images)
+	d.Apply(&s, []signal.Signal{signal.MemoryAvailable, signal.NodeFsAvailable}, now, images)
 	if !d.low {
 		t.Error("low = false with nodefs.available met; want true")
 	}
 	if d.Covers(now) {
 		t.Errorf("Covers(%v) of a list without a time = true; want false", now)
 	}
-	s.Tried = now.Add(1)
-	d.Fill(&s, nil, now, images)
+	s.LastAttempt = now.Add(1)
+	d.Apply(&s, nil, now, images)
 	if !d.Covers(now.Add(1)) || d.Covers(now.Add(2)) {
 		t.Error("Covers() is wrong; want true up to the time at which the list was requested, and false after it")
 	}

@@ -26,8 +26,8 @@ func TestDryRun(t *testing.T) {
 			}
 			n.wantCalls("below the threshold", first, "dry run: follow b")
 			n.wantResult("b", evict.ResultDryRun)
-			if !n.runs("b") || len(n.last().State.Pretended) != 1 || !n.hot.table.DryRun {
-				t.Errorf("b runs %t, would-be victims %+v, dry run of the table %t; want b left alone and counted as gone", n.runs("b"), n.last().State.Pretended, n.hot.table.DryRun)
+			if !n.runs("b") || len(n.last().State.DryRunVictims) != 1 || !n.hot.table.DryRun {
+				t.Errorf("b runs %t, would-be victims %+v, dry run of the table %t; want b left alone and counted as gone", n.runs("b"), n.last().State.DryRunVictims, n.hot.table.DryRun)
 			}
 			if got, want := n.messages(), []string{"would evict pod", "dry run: pod left alone"}; !slices.Equal(got, want) {
 				t.Errorf("messages = %q; want %q", got, want)
@@ -49,7 +49,7 @@ func TestRefusedInDryRun(t *testing.T) {
 		n.wantResult("b", evict.ResultFailed)
 	}, func(n *node, _ *Options) {
 		n.add("b", gi)
-		n.refuses["b"] = &act.WrongVictimError{Never: true}
+		n.refuses["b"] = &act.WrongVictimError{Essential: true}
 	})
 }
 

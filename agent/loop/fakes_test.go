@@ -63,7 +63,7 @@ func (i inventory) Refresh() {
 	})
 }
 
-func (i inventory) Tried() time.Time {
+func (i inventory) LastAttempt() time.Time {
 	i.n.mu.Lock()
 	defer i.n.mu.Unlock()
 	return i.n.asked
@@ -74,7 +74,7 @@ func (i inventory) Measure(now time.Time) pods.Snapshot {
 	defer i.n.mu.Unlock()
 	s := pods.Snapshot{
 		Pods: slices.Clone(i.n.pods), Handles: map[string]pods.Handle{}, Version: i.n.version, Walked: i.n.unchanged,
-		Listed: i.n.listed, Asked: i.n.asked, Tried: i.n.asked, Taken: now, Kubelet: evict.Kubelet{Known: true, Pods: i.n.kubelet},
+		Listed: i.n.listed, ListRequested: i.n.asked, LastAttempt: i.n.asked, Taken: now, Kubelet: evict.Kubelet{Known: true, HasSandboxes: i.n.kubelet},
 	}
 	if s.Listed.IsZero() {
 		s.Pods = nil
@@ -84,35 +84,35 @@ func (i inventory) Measure(now time.Time) pods.Snapshot {
 		if !slices.Contains(i.n.readingsDropped, s.Pods[k].UID) {
 			read = now.Add(-i.n.readingsAge)
 		}
-		s.Read = append(s.Read, read)
+		s.ReadAt = append(s.ReadAt, read)
 		s.Handles[s.Pods[k].UID] = i.n.handles[s.Pods[k].UID]
 	}
 	return s
 }
 
-func (i inventory) Still(now time.Time) (pods.Snapshot, bool) {
+func (i inventory) MeasureUnchanged(now time.Time) (pods.Snapshot, bool) {
 	if !i.n.unchanged {
 		return pods.Snapshot{}, false
 	}
 	return i.Measure(now), true
 }
 
-func (i inventory) Forget(uids ...string) {
+func (i inventory) InvalidateReadings(uids ...string) {
 	i.n.mu.Lock()
 	defer i.n.mu.Unlock()
 	i.n.readingsDropped = append(i.n.readingsDropped, uids...)
 }
 
-func (inventory) Guard() *evict.Guard { return &evict.Guard{Never: map[int]string{1: "pid 1"}} }
+func (inventory) Guard() *evict.Guard { return &evict.Guard{Protected: map[int]string{1: "pid 1"}} }
 
 // wantGuard fails the test if a kill, or its preparation, does not get the inventory's guard.
 func (n *node) wantGuard(by string, g *evict.Guard) {
-	if g == nil || g.Never[1] == "" {
+	if g == nil || g.Protected[1] == "" {
 		n.t.Errorf("%s: guard = %+v; want the inventory's", by, g)
 	}
 }
 
-func (inventory) Outside(n int) []evict.CgroupUsage {
+func (inventory) SystemCgroups(n int) []evict.CgroupUsage {
 	return []evict.CgroupUsage{{Cgroup: "/system.slice/big", Memory: 12 * gi}}
 }
 
@@ -146,7 +146,7 @@ func (w watch) Layout() evict.Layout {
 	return w.n.layout
 }
 
-func (w watch) Pods() (int64, bool) {
+func (w watch) PodTasks() (int64, bool) {
 	w.n.mu.Lock()
 	defer w.n.mu.Unlock()
 	sum := w.n.unlisted.Usage.PIDs
@@ -172,29 +172,33 @@ func (n *node) observe(s signal.Signal, available int64) {
 // usages returns 10 GiB of disk usage for each pod.
 type usages struct{ n *node }
 
-func (usages) Want([]disks.Subject, bool) {}
-func (usages) Version() uint64            { return 1 }
-func (usages) Of(s *disks.Subject) disks.Holding {
-	layer := disks.Measured{}
+func (usages) SetPods([]disks.Pod, bool) {}
+func (usages) Version() uint64           { return 1 }
+func (usages) Usage(s *disks.Pod) disks.PodUsage {
+	layer := disks.Measurement{}
 	layer.Bytes = uint64(10 * gi)
-	return disks.Holding{Known: true, Layers: map[string]disks.Measured{"c-" + s.UID: layer}}
+	return disks.PodUsage{Known: true, Layers: map[string]disks.Measurement{"c-" + s.UID: layer}}
 }
 
 // reclaimer frees nothing; tests send its reports.
 type reclaimer struct{ n *node }
 
-func (r reclaimer) Order(o evict.Reclaim)                         { r.n.note("reclaim %s", o.Signal) }
-func (r reclaimer) Done() <-chan evict.ReclaimReport              { return r.n.result }
-func (reclaimer) ImageBytes() map[string]int64                    { return nil }
-func (r reclaimer) Spared(id string)                              { r.n.note("spared %s", id) }
-func (r reclaimer) EvictedFromKubelet(uid string, h reclaim.Held) { r.n.note("kubelet's %d", h.Amount) }
-func (r reclaimer) Revived(uid string)                            { r.n.note("revived %s", uid) }
-func (r reclaimer) Evicted(id string, h reclaim.Held)             { r.n.note("evicted %s %d", id, h.Amount) }
+func (r reclaimer) Start(o evict.Reclaim)               { r.n.note("reclaim %s", o.Signal) }
+func (r reclaimer) Done() <-chan evict.ReclaimReport    { return r.n.result }
+func (reclaimer) ExclusiveImageBytes() map[string]int64 { return nil }
+func (r reclaimer) NotEvicted(id string)                { r.n.note("spared %s", id) }
+func (r reclaimer) EvictedFromKubelet(uid string, h reclaim.EvictedUsage) {
+	r.n.note("kubelet's %d", h.Amount)
+}
+func (r reclaimer) Revived(uid string) { r.n.note("revived %s", uid) }
+func (r reclaimer) Evicted(id string, h reclaim.EvictedUsage) {
+	r.n.note("evicted %s %d", id, h.Amount)
+}
 
 // fakeLanes reports the stalls of the node.
 type fakeLanes struct{ n *node }
 
-func (f fakeLanes) Seen(_ time.Time, o *signal.Observations) {
+func (f fakeLanes) Observe(_ time.Time, o *signal.Observations) {
 	f.n.mu.Lock()
 	defer f.n.mu.Unlock()
 	if o[signal.MemoryAvailable].Status == signal.Observed {
@@ -213,7 +217,7 @@ type watchdog struct {
 	rewinds int
 }
 
-func (w *watchdog) Rewind()              { w.rewinds++ }
+func (w *watchdog) Reset()               { w.rewinds++ }
 func (w *watchdog) Publish(t *hot.Table) { w.table = t }
 
 // fakeHot is the hot path's thread: it kills the pods of an order, or hangs.
@@ -223,21 +227,21 @@ type fakeHot struct {
 	table *hot.Table
 }
 
-func (f *fakeHot) Execute(_ context.Context, o *hot.Order, patience time.Duration) error {
+func (f *fakeHot) Execute(_ context.Context, o *hot.KillRequest, patience time.Duration) error {
 	if f.hangs {
 		time.Sleep(patience)
-		o.Strikes = make([]act.Strike, len(o.Pods))
+		o.Results = make([]act.KillResult, len(o.Handles))
 		return hot.ErrBusy
 	}
 	f.node.wantGuard("hot path", o.Guard)
-	for _, p := range o.Pods {
-		uid := strings.TrimPrefix(p.(*act.Hold).Job().SandboxID, "s-")
+	for _, p := range o.Handles {
+		uid := strings.TrimPrefix(p.(*act.KillHandle).Job().SandboxID, "s-")
 		f.node.note("hot %s dry run %t", uid, o.DryRun)
-		strike := act.Strike{Processes: 1}
+		strike := act.KillResult{Processes: 1}
 		if err := f.node.refuses[uid]; err != nil {
-			strike = act.Strike{Err: err}
+			strike = act.KillResult{Err: err}
 		}
-		o.Strikes = append(o.Strikes, strike)
+		o.Results = append(o.Results, strike)
 	}
 	return nil
 }
@@ -246,43 +250,43 @@ func (f *fakeHot) Publish(t *hot.Table) {
 	f.table = t
 	f.node.wantGuard("table", t.Guard)
 	for i := range t.Rows {
-		if h := t.Rows[i].Hold; h != nil {
-			if !h.Grab() {
+		if h := t.Rows[i].Handle; h != nil {
+			if !h.Ref() {
 				f.node.t.Errorf("table: the handle of %s is closed", t.Pods[i].UID)
 				continue
 			}
-			h.Drop()
+			h.Unref()
 		}
 	}
 }
 
 // fakeArbiter has the kills of the hot path.
 type fakeArbiter struct {
-	alarms       chan lanes.Raise
+	alarms       chan lanes.Alarm
 	kills        []hot.Kill
 	generation   uint64
-	answered     map[signal.Mark]bool
+	answered     map[signal.ThresholdID]bool
 	dryRun       bool // of the kills
 	failedClaims int  // claims that fail, because of a kill
 	neverClaims  bool // no claim succeeds, only Seize
 	seizes       int
 }
 
-func (d *fakeArbiter) News() <-chan lanes.Raise { return d.alarms }
+func (d *fakeArbiter) Alarms() <-chan lanes.Alarm { return d.alarms }
 
-func (d *fakeArbiter) Kills(list []hot.Kill) ([]hot.Kill, uint64) {
+func (d *fakeArbiter) TakeKills(list []hot.Kill) ([]hot.Kill, uint64) {
 	list = append(list, d.kills...)
 	d.kills = nil
 	return list, d.generation
 }
 
-func (d *fakeArbiter) TakeAnswered(m signal.Mark) bool {
+func (d *fakeArbiter) TakeAnswered(m signal.ThresholdID) bool {
 	a := d.answered[m]
 	delete(d.answered, m)
 	return a
 }
 
-func (d *fakeArbiter) Claim(generation uint64) bool {
+func (d *fakeArbiter) Acquire(generation uint64) bool {
 	if d.neverClaims || generation != d.generation {
 		return false
 	}
@@ -295,7 +299,7 @@ func (d *fakeArbiter) Claim(generation uint64) bool {
 	return true
 }
 
-func (d *fakeArbiter) Seize(generation uint64) bool {
+func (d *fakeArbiter) Steal(generation uint64) bool {
 	if generation != d.generation {
 		return false
 	}
@@ -305,7 +309,7 @@ func (d *fakeArbiter) Seize(generation uint64) bool {
 	return true
 }
 
-func (d *fakeArbiter) Current(generation uint64) bool { return generation == d.generation }
+func (d *fakeArbiter) Valid(generation uint64) bool { return generation == d.generation }
 
 // striker is the loop's own way to kill.
 type striker struct {
@@ -313,10 +317,10 @@ type striker struct {
 	name string
 }
 
-func (s striker) Strike(p hot.Pod, g *evict.Guard) act.Strike {
+func (s striker) Kill(p hot.Handle, g *evict.Guard) act.KillResult {
 	s.n.wantGuard(s.name, g)
-	s.n.note("%s %s", s.name, strings.TrimPrefix(p.(*act.Hold).Job().SandboxID, "s-"))
-	return act.Strike{Processes: 1}
+	s.n.note("%s %s", s.name, strings.TrimPrefix(p.(*act.KillHandle).Job().SandboxID, "s-"))
+	return act.KillResult{Processes: 1}
 }
 
 // actuator is the kernel and the runtime of a node that kill pods.
@@ -342,7 +346,7 @@ func (a actuator) Evict(_ context.Context, j act.Job) {
 	})
 }
 
-func (a actuator) Follow(_ context.Context, o evict.Order, h *act.Hold, s act.Strike) {
+func (a actuator) Follow(_ context.Context, o evict.Order, h *act.KillHandle, s act.KillResult) {
 	defer h.Close()
 	a.n.note("follow %s", o.UID)
 	if s.Err != nil {
@@ -353,10 +357,10 @@ func (a actuator) Follow(_ context.Context, o evict.Order, h *act.Hold, s act.St
 	a.n.work.Go(func() { a.n.die(o.UID) })
 }
 
-func (a actuator) Harden(_ context.Context, j act.Job) {
+func (a actuator) Escalate(_ context.Context, j act.Job) {
 	a.n.note("harden %s", j.Order.UID)
 	a.n.wantGuard("harden", j.Guard)
-	a.n.report(act.Progress{UID: j.Order.UID, Stage: act.Hardened, Time: time.Now()})
+	a.n.report(act.Progress{UID: j.Order.UID, Stage: act.Escalated, Time: time.Now()})
 	a.n.work.Go(func() { a.n.die(j.Order.UID) })
 }
 
@@ -372,7 +376,7 @@ func (d dryRun) Evict(_ context.Context, j act.Job) {
 	d.report(act.Progress{UID: j.Order.UID, Stage: act.Finished, Time: time.Now(), Processes: 1})
 }
 
-func (d dryRun) Follow(_ context.Context, o evict.Order, h *act.Hold, s act.Strike) {
+func (d dryRun) Follow(_ context.Context, o evict.Order, h *act.KillHandle, s act.KillResult) {
 	defer h.Close()
 	d.n.note("dry run: follow %s", o.UID)
 	stage := act.Finished
@@ -382,4 +386,4 @@ func (d dryRun) Follow(_ context.Context, o evict.Order, h *act.Hold, s act.Stri
 	d.report(act.Progress{UID: o.UID, Stage: stage, Time: time.Now(), Processes: s.Processes, Err: s.Err})
 }
 
-func (d dryRun) Harden(_ context.Context, j act.Job) { d.n.note("dry run: harden %s", j.Order.UID) }
+func (d dryRun) Escalate(_ context.Context, j act.Job) { d.n.note("dry run: harden %s", j.Order.UID) }

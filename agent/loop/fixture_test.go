@@ -131,7 +131,7 @@ func newNode(t *testing.T, settings string, change ...func(*node, *Options)) *no
 		survives: map[string]bool{}, refuses: map[string]error{}, observed: map[signal.Signal]signal.Observation{},
 		result: make(chan evict.ReclaimReport, 1), disk: make(chan struct{}, 1), done: make(chan struct{}),
 	}
-	n.arbiter.alarms, n.arbiter.generation = make(chan lanes.Raise, 1), 7
+	n.arbiter.alarms, n.arbiter.generation = make(chan lanes.Alarm, 1), 7
 	n.hot.node = n
 	n.observed[signal.NodeFsAvailable] = signal.Observation{Status: signal.Observed, Available: 100 * gi, Capacity: 200 * gi}
 	n.observed[signal.PIDAvailable] = signal.Observation{Status: signal.Observed, Available: 30_000, Capacity: 32_000}
@@ -139,14 +139,14 @@ func newNode(t *testing.T, settings string, change ...func(*node, *Options)) *no
 	o := Options{
 		Log: slog.New(slog.NewTextHandler(&n.log, nil)), Config: cfg,
 		Memory: fakeMemory{n}, Inventory: inventory{n}, Disks: watch{n: n}, Tasks: watch{n: n, tasks: true}, DiskUsage: NewDiskUsage(usages{n}),
-		Reclaimer: reclaimer{n}, Lanes: fakeLanes{n}, Facts: n.factsOf, Rearm: func(*evict.Policy) { n.note("rearm") },
-		Largest: func(signal.Signal) []evict.DirectoryUsage { return []evict.DirectoryUsage{{Path: "/big", Bytes: 7}} },
-		Procfs:  kernel.FS(n.proc), Hot: &n.hot, Desk: &n.arbiter, Watchdog: &n.watchdog, Liveness: &Liveness{},
-		Prepare: func(j act.Job) (*act.Hold, error) {
+		Reclaimer: reclaimer{n}, Lanes: fakeLanes{n}, ModeFacts: n.factsOf, OnLayoutChange: func(*evict.Policy) { n.note("rearm") },
+		LargestDirectories: func(signal.Signal) []evict.DirectoryUsage { return []evict.DirectoryUsage{{Path: "/big", Bytes: 7}} },
+		Procfs:             kernel.FS(n.proc), Hot: &n.hot, Arbiter: &n.arbiter, Watchdog: &n.watchdog, Liveness: &Liveness{},
+		OpenHandle: func(j act.Job) (*act.KillHandle, error) {
 			n.wantGuard("prepare", j.Guard)
 			return act.Prepare(h, kernel.FS(n.proc), j)
 		},
-		Strike: striker{n, "strike"}, Look: striker{n, "look"}, Observer: n,
+		Killer: striker{n, "strike"}, DryRunKiller: striker{n, "look"}, Observer: n,
 	}
 	o.Execute = execute.New(execute.Options{
 		Killer: func(report func(act.Progress)) act.Actuator {
@@ -236,7 +236,7 @@ func (n *node) pod(uid string, memory int64) evict.Pod {
 	if err != nil {
 		n.t.Fatal(err)
 	}
-	n.handles[uid] = pods.Handle{SandboxID: "s-" + uid, Owned: true, Containers: []evict.ContainerHandle{
+	n.handles[uid] = pods.Handle{SandboxID: "s-" + uid, Owned: true, Containers: []evict.RunningContainer{
 		{ID: "c-" + uid, Name: "main", Cgroup: path, CgroupID: info.Sys().(*syscall.Stat_t).Ino},
 	}}
 	return evict.Pod{
@@ -260,23 +260,23 @@ func (n *node) grow(uid string, memory int64) {
 }
 
 // kill is a kill that the hot path decides. It returns the alarm.
-func (n *node) kill(uid string, memory int64, strike act.Strike) lanes.Raise {
+func (n *node) kill(uid string, memory int64, strike act.KillResult) lanes.Alarm {
 	n.t.Helper()
 	v := n.last()
 	at := slices.IndexFunc(n.hot.table.Pods, func(p evict.Pod) bool { return p.UID == uid })
-	pod, handle := n.hot.table.Pods[at], n.hot.table.Rows[at].Hold
+	pod, handle := n.hot.table.Pods[at], n.hot.table.Rows[at].Handle
 	if n.unprepared {
 		var err error
 		if handle, err = n.hot.table.Prepare(at); err != nil {
 			n.t.Fatal(err)
 		}
 	}
-	handle.Grab()
+	handle.Ref()
 	decided := time.Now()
-	raise := lanes.Raise{Lane: lanes.BPF, LastAbove: decided.Add(-2 * time.Millisecond), Seen: decided.Add(-time.Millisecond)}
+	raise := lanes.Alarm{Lane: lanes.BPF, LastAbove: decided.Add(-2 * time.Millisecond), Seen: decided.Add(-time.Millisecond)}
 	n.arbiter.kills = []hot.Kill{{
-		Pod: &pod, Memory: memory, Freeable: memory, Hold: handle, Strike: strike, DryRun: n.arbiter.dryRun,
-		Threshold: v.Policy.Thresholds[0], Deficit: gi / 2, Expected: memory, Raise: raise, Decided: decided, RankingAge: time.Millisecond, Cold: n.unprepared,
+		Pod: &pod, Memory: memory, Freeable: memory, Handle: handle, Result: strike, DryRun: n.arbiter.dryRun,
+		Threshold: v.Policy.Thresholds[0], Deficit: gi / 2, Expected: memory, Alarm: raise, Decided: decided, RankingAge: time.Millisecond, Unprepared: n.unprepared,
 		Observation: signal.Observation{Status: signal.Observed, Capacity: capacity, Available: gi / 2, Time: decided},
 	}}
 	n.arbiter.generation++
@@ -286,7 +286,7 @@ func (n *node) kill(uid string, memory int64, strike act.Strike) lanes.Raise {
 
 // alarm raises an alarm for the node's memory.
 func (n *node) alarm() {
-	n.arbiter.alarms <- lanes.Raise{Lane: lanes.BPF, Seen: time.Now(), LastAbove: time.Now().Add(-time.Millisecond)}
+	n.arbiter.alarms <- lanes.Alarm{Lane: lanes.BPF, Seen: time.Now(), LastAbove: time.Now().Add(-time.Millisecond)}
 	synctest.Wait()
 }
 
@@ -330,8 +330,8 @@ func (n *node) record(uid string) evict.Record {
 // Stepped implements Observer.
 func (n *node) Stepped(v *View) { n.views = append(n.views, v) }
 
-// Looked implements Observer.
-func (n *node) Looked(v *View) { n.unchangedIterations++ }
+// Unchanged implements Observer.
+func (n *node) Unchanged(v *View) { n.unchangedIterations++ }
 
 // Evicted implements execute.Metrics.
 func (n *node) Evicted(*evict.Record) {}

@@ -26,7 +26,7 @@ const (
 
 // handleCache has the open kill handles of the pods. It belongs to the loop's goroutine.
 type handleCache struct {
-	open      func(act.Job) (*act.Hold, error)
+	open      func(act.Job) (*act.KillHandle, error)
 	proc      kernel.FS
 	maxPods   int
 	byUID     map[string]*cachedHandle
@@ -35,29 +35,29 @@ type handleCache struct {
 	topRanked []string                // the UIDs of the first recheckedPods of the ranking
 }
 
-func newHandleCache(open func(act.Job) (*act.Hold, error), proc kernel.FS) *handleCache {
+func newHandleCache(open func(act.Job) (*act.KillHandle, error), proc kernel.FS) *handleCache {
 	return &handleCache{open: open, proc: proc, maxPods: maxHandles, byUID: map[string]*cachedHandle{}, failed: map[string]*openFailure{}}
 }
 
 // openFailure is when a pod's handle could not be opened, and its containers then.
 type openFailure struct {
 	at         time.Time
-	containers []evict.ContainerHandle
+	containers []evict.RunningContainer
 }
 
 // cachedHandle is a pod's handle and the containers that it was opened for.
 type cachedHandle struct {
-	handle     *act.Hold
-	containers []evict.ContainerHandle
+	handle     *act.KillHandle
+	containers []evict.RunningContainer
 }
 
 // containersChanged reports whether the handle was opened for other containers.
-func (h *cachedHandle) containersChanged(now []evict.ContainerHandle) bool {
+func (h *cachedHandle) containersChanged(now []evict.RunningContainer) bool {
 	return !sameContainers(h.containers, now)
 }
 
-func sameContainers(a, b []evict.ContainerHandle) bool {
-	return slices.EqualFunc(a, b, func(a, b evict.ContainerHandle) bool { return a.ID == b.ID && a.CgroupID == b.CgroupID })
+func sameContainers(a, b []evict.RunningContainer) bool {
+	return slices.EqualFunc(a, b, func(a, b evict.RunningContainer) bool { return a.ID == b.ID && a.CgroupID == b.CgroupID })
 }
 
 // update closes the handles of pods that have gone or changed, and opens handles for
@@ -152,7 +152,7 @@ func (h *handleCache) makeRoom(ranked []evict.Ranked, i int) bool {
 }
 
 // prepare opens a pod's handle and replaces the one in the cache.
-func (h *handleCache) prepare(uid string, s *pods.Snapshot, guard *evict.Guard) (*act.Hold, error) {
+func (h *handleCache) prepare(uid string, s *pods.Snapshot, guard *evict.Guard) (*act.KillHandle, error) {
 	handle, err := h.open(Job(evict.Order{UID: uid}, s, guard))
 	if err != nil {
 		return nil, err
@@ -164,7 +164,7 @@ func (h *handleCache) prepare(uid string, s *pods.Snapshot, guard *evict.Guard) 
 
 // take removes a pod's handle from the cache and returns it, nil if there is none. The
 // caller closes it.
-func (h *handleCache) take(uid string) *act.Hold {
+func (h *handleCache) take(uid string) *act.KillHandle {
 	cached := h.byUID[uid]
 	if cached == nil {
 		return nil
@@ -175,8 +175,8 @@ func (h *handleCache) take(uid string) *act.Hold {
 
 // remove removes a handle from the cache without closing it: the executor closes one that
 // was killed through.
-func (h *handleCache) remove(uid string, handle hot.Pod) {
-	if cached := h.byUID[uid]; cached != nil && hot.Pod(cached.handle) == handle {
+func (h *handleCache) remove(uid string, handle hot.Handle) {
+	if cached := h.byUID[uid]; cached != nil && hot.Handle(cached.handle) == handle {
 		delete(h.byUID, uid)
 	}
 }
@@ -203,14 +203,14 @@ func (h *handleCache) table(in *evict.Inputs, v *View, ranked []evict.Ranked, gu
 	snapshot := &v.Snapshot
 	taken := snapshot.Taken
 	for i := range min(max(1, in.Policy.MaxVictims), len(ranked)) {
-		if read := snapshot.Read[ranked[i].Index()]; read.Before(taken) {
+		if read := snapshot.ReadAt[ranked[i].Index()]; read.Before(taken) {
 			taken = read
 		}
 	}
 	t := &hot.Table{
 		Decision: evict.NewTable(in, &v.State, taken), Pods: snapshot.Pods, Rows: make([]hot.Row, len(snapshot.Pods)),
 		Guard: guard, DryRun: v.Mode.DryRun, Generation: generation,
-		Prepare: func(index int) (hot.Pod, error) {
+		Prepare: func(index int) (hot.Handle, error) {
 			handle, err := h.open(Job(evict.Order{UID: snapshot.Pods[index].UID}, snapshot, guard))
 			if err != nil {
 				return nil, err
@@ -228,7 +228,7 @@ func (h *handleCache) table(in *evict.Inputs, v *View, ranked []evict.Ranked, gu
 // newRow returns the row of a pod, with the cgroups of its containers and the sum of
 // their memory. The containers are those of the handle; without one (pods that are exempt
 // never have one) all whose cgroup is proven.
-func newRow(pod *evict.Pod, cached *cachedHandle, containers []evict.ContainerHandle) hot.Row {
+func newRow(pod *evict.Pod, cached *cachedHandle, containers []evict.RunningContainer) hot.Row {
 	var cgroups []uint64
 	var sum int64
 	add := func(name string, cgroup uint64) {
@@ -242,7 +242,7 @@ func newRow(pod *evict.Pod, cached *cachedHandle, containers []evict.ContainerHa
 		}
 	}
 	if cached != nil {
-		cached.handle.Each(add)
+		cached.handle.EachContainer(add)
 		return hot.NewRow(cached.handle, pod, cgroups, sum)
 	}
 	for i := range containers {

@@ -52,10 +52,10 @@ func inCgroup(t *testing.T) (*cgroup.Hierarchy, pods.Snapshot) {
 			{UID: "gone", HasStats: true, Containers: []evict.Container{{Name: "c"}}},
 			{UID: "u", HasStats: true, Usage: evict.PodUsage{Memory: 7, Freeable: 6}, Containers: []evict.Container{{Name: "c", Usage: evict.ContainerUsage{Memory: 5}}}},
 		},
-		Taken: time.Unix(2000, 0), Read: []time.Time{time.Unix(1900, 0), time.Unix(1950, 0)},
+		Taken: time.Unix(2000, 0), ReadAt: []time.Time{time.Unix(1900, 0), time.Unix(1950, 0)},
 		Handles: map[string]pods.Handle{
-			"gone": {Containers: []evict.ContainerHandle{{ID: "c0", Name: "c", Cgroup: path + "/not-there", CgroupID: 1}}},
-			"u":    {Containers: []evict.ContainerHandle{{ID: "c1", Name: "c", Cgroup: path, CgroupID: g.ID()}}},
+			"gone": {Containers: []evict.RunningContainer{{ID: "c0", Name: "c", Cgroup: path + "/not-there", CgroupID: 1}}},
+			"u":    {Containers: []evict.RunningContainer{{ID: "c1", Name: "c", Cgroup: path, CgroupID: g.ID()}}},
 		},
 	}
 }
@@ -90,7 +90,7 @@ func join(t *testing.T, h *cgroup.Hierarchy, path string) {
 func TestHandleCache(t *testing.T) {
 	hierarchy, s := inCgroup(t)
 	before := descriptors(t)
-	cache := newHandleCache(func(j act.Job) (*act.Hold, error) { return act.Prepare(hierarchy, "/proc", j) }, "/proc")
+	cache := newHandleCache(func(j act.Job) (*act.KillHandle, error) { return act.Prepare(hierarchy, "/proc", j) }, "/proc")
 	defer cache.close()
 	ranked := []evict.Ranked{{UID: "gone"}, {UID: "u"}}
 	now := time.Now()
@@ -106,17 +106,17 @@ func TestHandleCache(t *testing.T) {
 
 	policy := &evict.Policy{}
 	order, _ := policy.Rank(s.Pods, signal.MemoryAvailable, &evict.State{}, now)
-	for victims, want := range map[int]time.Time{1: s.Read[order[0].Index()], 2: s.Read[0]} {
+	for victims, want := range map[int]time.Time{1: s.ReadAt[order[0].Index()], 2: s.ReadAt[0]} {
 		in := &evict.Inputs{Policy: &evict.Policy{MaxVictims: victims}, Pods: s.Pods}
-		if got := cache.table(in, &View{Snapshot: s}, order, &evict.Guard{}, 3).Decision.Taken; !got.Equal(want) {
+		if got := cache.table(in, &View{Snapshot: s}, order, &evict.Guard{}, 3).Decision.UsageTime; !got.Equal(want) {
 			t.Errorf("with %d victims at most, Taken = %v; want %v, the oldest reading of them", victims, got, want)
 		}
 	}
 	table := cache.table(&evict.Inputs{Policy: policy, Pods: s.Pods}, &View{Snapshot: s}, nil, &evict.Guard{}, 3)
-	if r := table.Rows[1]; r.Hold != first || !r.Known || r.WorkingSet != 5 || r.Memory != 7 || r.Freeable != 6 || len(r.Cgroups) != 1 || r.Cgroups[0] != s.Handles["u"].Containers[0].CgroupID {
+	if r := table.Rows[1]; r.Handle != first || !r.Complete || r.WorkingSet != 5 || r.Memory != 7 || r.Freeable != 6 || len(r.Cgroups) != 1 || r.Cgroups[0] != s.Handles["u"].Containers[0].CgroupID {
 		t.Errorf("row of u = %+v; want its handle and its readings", r)
 	}
-	if r := table.Rows[0]; r.Hold != nil || r.Known || table.Generation != 3 {
+	if r := table.Rows[0]; r.Handle != nil || r.Complete || table.Generation != 3 {
 		t.Errorf("row of the pod that has gone = %+v of generation %d; want none, of 3", r, table.Generation)
 	}
 	unprepared, err := table.Prepare(1)
@@ -150,10 +150,10 @@ func TestHandleCache(t *testing.T) {
 
 	handle := s.Handles["u"]
 	handle.Containers[0].ID = "c2" // it was restarted in place
-	restarted := pods.Snapshot{Pods: s.Pods, Handles: map[string]pods.Handle{"u": {Containers: append([]evict.ContainerHandle{}, handle.Containers...)}}}
-	cache.byUID["u"].containers = []evict.ContainerHandle{{ID: "c1"}}
+	restarted := pods.Snapshot{Pods: s.Pods, Handles: map[string]pods.Handle{"u": {Containers: append([]evict.RunningContainer{}, handle.Containers...)}}}
+	cache.byUID["u"].containers = []evict.RunningContainer{{ID: "c1"}}
 	cache.update(&restarted, ranked[1:], &evict.Guard{}, now)
-	if cache.byUID["u"] == nil || cache.byUID["u"].handle == first || first.Grab() {
+	if cache.byUID["u"] == nil || cache.byUID["u"].handle == first || first.Ref() {
 		t.Error("the handle of a pod with another container was kept; want it opened again, and the old one closed")
 	}
 	taken := cache.take("u")
@@ -178,7 +178,7 @@ func TestHandleCacheMakesRoom(t *testing.T) {
 	for i := range 8 {
 		s.Handles[fmt.Sprint("u", i)] = handle
 	}
-	cache := newHandleCache(func(j act.Job) (*act.Hold, error) { return act.Prepare(h, "/proc", j) }, "/proc")
+	cache := newHandleCache(func(j act.Job) (*act.KillHandle, error) { return act.Prepare(h, "/proc", j) }, "/proc")
 	cache.maxPods = 4
 	defer cache.close()
 	ranking := func(uids ...string) (list []evict.Ranked) {
@@ -224,8 +224,8 @@ func TestRowWithoutAHandle(t *testing.T) {
 		Containers:     []evict.Container{{Name: "a", Usage: evict.ContainerUsage{Memory: 40}}, {Name: "b", Usage: evict.ContainerUsage{Memory: 30}}},
 		InitContainers: []evict.Container{{Name: "side", Usage: evict.ContainerUsage{Memory: 20}}},
 	}
-	row := newRow(&pod, nil, []evict.ContainerHandle{{Name: "a", CgroupID: 7}, {Name: "b", Unproven: "shared"}, {Name: "side", CgroupID: 9}})
-	if !slices.Equal(row.Cgroups, []uint64{7, 9}) || row.WorkingSet != 60 || row.Memory != 100 || !row.Walkable || row.Known || row.Hold != nil {
+	row := newRow(&pod, nil, []evict.RunningContainer{{Name: "a", CgroupID: 7}, {Name: "b", Unproven: "shared"}, {Name: "side", CgroupID: 9}})
+	if !slices.Equal(row.Cgroups, []uint64{7, 9}) || row.WorkingSet != 60 || row.Memory != 100 || !row.Walkable || row.Complete || row.Handle != nil {
 		t.Errorf("newRow() = %+v; want one of the cgroups 7 and 9 with 60 bytes, to be refreshed by a walk", row)
 	}
 	if row := newRow(&pod, nil, nil); row.Walkable {

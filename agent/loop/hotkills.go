@@ -12,11 +12,11 @@ import (
 )
 
 // hotKillInputs returns the hot path's kills as inputs of a step.
-func hotKillInputs(kills []hot.Kill) []evict.Fired {
-	var list []evict.Fired
+func hotKillInputs(kills []hot.Kill) []evict.HotKill {
+	var list []evict.HotKill
 	for i := range kills {
 		k := &kills[i]
-		list = append(list, evict.Fired{
+		list = append(list, evict.HotKill{
 			Pod: victimAsKilled(k), Threshold: k.Threshold, Observation: k.Observation,
 			Deficit: k.Deficit, Expected: k.Expected, Time: k.Decided, DryRun: k.DryRun,
 		})
@@ -41,8 +41,8 @@ func victimAsKilled(k *hot.Kill) *evict.Pod {
 // guarded process.
 func refusals(kills []hot.Kill) (list []evict.Outcome) {
 	for i := range kills {
-		if k := &kills[i]; k.Strike.Refused() {
-			list = append(list, evict.Outcome{UID: k.Pod.UID, Err: k.Strike.Err})
+		if k := &kills[i]; k.Result.Refused() {
+			list = append(list, evict.Outcome{UID: k.Pod.UID, Err: k.Result.Err})
 		}
 	}
 	return list
@@ -57,16 +57,16 @@ func (l *Loop) adoptHotKills(ctx context.Context, v *View, kills []hot.Kill) {
 		l.noteCrossing(s, k)
 		rec := l.record(v, &order)
 		rec.DryRun, rec.Decided, rec.Confirmed, rec.Chosen, rec.RankingAge = k.DryRun, k.Decided, k.Confirmed, k.Chosen, k.RankingAge
-		rec.Lane, rec.Confirm = k.Raise.Lane, "fresh reading on the hot path"
-		if k.Cold {
+		rec.Lane, rec.Confirm = k.Alarm.Lane, "fresh reading on the hot path"
+		if k.Unprepared {
 			rec.Confirm += ", pod not prepared"
 		}
 		rec.Candidates = slices.Clone(k.Candidates())
-		handle := k.Hold.(*act.Hold)
-		l.killHandles.remove(order.UID, k.Hold)
+		handle := k.Handle.(*act.KillHandle)
+		l.killHandles.remove(order.UID, k.Handle)
 		l.logOrder(&rec)
-		l.execute.Follow(ctx, rec, order, handle, k.Strike)
-		handle.Drop()
+		l.execute.Follow(ctx, rec, order, handle, k.Result)
+		handle.Unref()
 	}
 }
 
@@ -75,10 +75,10 @@ func (l *Loop) adoptHotKills(ctx context.Context, v *View, kills []hot.Kill) {
 func (l *Loop) noteCrossing(s signal.Signal, k *hot.Kill) {
 	c := &l.crossing[s]
 	if c.seen.IsZero() {
-		if r := &k.Raise; r.LastAbove.After(c.lastAbove) && !r.LastAbove.After(k.Decided) {
+		if r := &k.Alarm; r.LastAbove.After(c.lastAbove) && !r.LastAbove.After(k.Decided) {
 			c.lastAbove = r.LastAbove
 		}
-		c.seen = k.Raise.Seen
+		c.seen = k.Alarm.Seen
 		if c.seen.Before(c.lastAbove) || c.seen.After(k.Decided) {
 			c.seen = k.Decided
 		}
@@ -97,9 +97,9 @@ const hotPathTimeout = 100 * time.Millisecond
 // killUrgent kills the victims of a step's urgent orders on the hot path's thread. It
 // returns the other orders, and those whose pod has no handle that can be opened.
 func (l *Loop) killUrgent(ctx context.Context, v *View, guard *evict.Guard) (rest []evict.Order) {
-	order := hot.Order{Guard: guard, DryRun: v.Mode.DryRun}
+	order := hot.KillRequest{Guard: guard, DryRun: v.Mode.DryRun}
 	var orders []evict.Order
-	var handles []*act.Hold
+	var handles []*act.KillHandle
 	for _, o := range v.Orders.Evict {
 		if !urgent(&o) {
 			rest = append(rest, o)
@@ -114,7 +114,7 @@ func (l *Loop) killUrgent(ctx context.Context, v *View, guard *evict.Guard) (res
 			}
 			l.killHandles.take(o.UID)
 		}
-		orders, handles, order.Pods = append(orders, o), append(handles, handle), append(order.Pods, handle)
+		orders, handles, order.Handles = append(orders, o), append(handles, handle), append(order.Handles, handle)
 	}
 	if len(orders) == 0 {
 		return rest
@@ -125,14 +125,14 @@ func (l *Loop) killUrgent(ctx context.Context, v *View, guard *evict.Guard) (res
 		if v.Mode.DryRun {
 			killer = l.ownDryRun
 		}
-		for i, p := range order.Pods {
-			order.Strikes[i] = killer.Strike(p, guard)
+		for i, p := range order.Handles {
+			order.Results[i] = killer.Kill(p, guard)
 		}
 	}
 	for i, o := range orders {
 		rec := l.record(v, &o)
 		l.logOrder(&rec)
-		l.execute.Follow(ctx, rec, o, handles[i], order.Strikes[i])
+		l.execute.Follow(ctx, rec, o, handles[i], order.Results[i])
 	}
 	return rest
 }

@@ -46,13 +46,13 @@ func TestVictimAsKilled(t *testing.T) {
 }
 
 func TestRefusals(t *testing.T) {
-	never := &act.WrongVictimError{Never: true}
+	never := &act.WrongVictimError{Essential: true}
 	var kills []hot.Kill
-	for uid, strike := range map[string]act.Strike{
+	for uid, strike := range map[string]act.KillResult{
 		"killed": {Processes: 1}, "other": {Err: &act.WrongVictimError{}}, "broken": {Err: errors.New("no")},
 		"partly": {Processes: 1, Err: never}, "protected": {Err: never},
 	} {
-		kills = append(kills, hot.Kill{Pod: &evict.Pod{UID: uid}, Strike: strike})
+		kills = append(kills, hot.Kill{Pod: &evict.Pod{UID: uid}, Result: strike})
 	}
 	got := refusals(kills)
 	if len(got) != 1 || got[0].UID != "protected" || !errors.Is(got[0].Err, never) {
@@ -84,17 +84,17 @@ func TestNoteCrossing(t *testing.T) {
 	for _, tc := range []struct {
 		name   string
 		before crossingTime
-		raise  lanes.Raise
+		raise  lanes.Alarm
 		want   crossingTime
 	}{
-		{"new", crossingTime{lastAbove: at(0)}, lanes.Raise{LastAbove: at(8), Seen: at(9)}, crossingTime{at(8), at(9)}},
-		{"an alarm without the time above", crossingTime{lastAbove: at(0)}, lanes.Raise{Seen: at(9)}, crossingTime{at(0), at(9)}},
-		{"above again after the alarm", crossingTime{lastAbove: at(9)}, lanes.Raise{LastAbove: at(5), Seen: at(8)}, crossingTime{at(9), at(10)}},
-		{"known", crossingTime{at(1), at(2)}, lanes.Raise{LastAbove: at(8), Seen: at(9)}, crossingTime{at(1), at(2)}},
+		{"new", crossingTime{lastAbove: at(0)}, lanes.Alarm{LastAbove: at(8), Seen: at(9)}, crossingTime{at(8), at(9)}},
+		{"an alarm without the time above", crossingTime{lastAbove: at(0)}, lanes.Alarm{Seen: at(9)}, crossingTime{at(0), at(9)}},
+		{"above again after the alarm", crossingTime{lastAbove: at(9)}, lanes.Alarm{LastAbove: at(5), Seen: at(8)}, crossingTime{at(9), at(10)}},
+		{"known", crossingTime{at(1), at(2)}, lanes.Alarm{LastAbove: at(8), Seen: at(9)}, crossingTime{at(1), at(2)}},
 	} {
 		l := &Loop{}
 		l.crossing[signal.MemoryAvailable] = tc.before
-		l.noteCrossing(signal.MemoryAvailable, &hot.Kill{Raise: tc.raise, Decided: at(10)})
+		l.noteCrossing(signal.MemoryAvailable, &hot.Kill{Alarm: tc.raise, Decided: at(10)})
 		if got := l.crossing[signal.MemoryAvailable]; got != tc.want {
 			t.Errorf("%s: noteCrossing() made it %v; want %v", tc.name, got, tc.want)
 		}
@@ -113,7 +113,7 @@ func TestAdoptHotKills(t *testing.T) {
 			}
 			n.arbiter.dryRun = dryRun
 			decided := time.Now()
-			raise := n.kill("b", 15*gi, act.Strike{Processes: 1})
+			raise := n.kill("b", 15*gi, act.KillResult{Processes: 1})
 			n.pass(time.Second)
 			confirm := "fresh reading on the hot path"
 			if tt.cold {
@@ -152,7 +152,7 @@ func TestAdoptARefusedKill(t *testing.T) {
 	run(t, settings, func(n *node) {
 		n.pass(2 * time.Second)
 		n.grow("b", 13*gi)
-		n.kill("b", 13*gi, act.Strike{Err: &act.WrongVictimError{Never: true}})
+		n.kill("b", 13*gi, act.KillResult{Err: &act.WrongVictimError{Essential: true}})
 		n.pass(time.Second)
 		n.wantCalls("after the refusal", "follow b", "hot a dry run false", "follow a", "spared s-b", "evicted s-a 0")
 		n.wantResult("b", evict.ResultFailed)

@@ -33,12 +33,12 @@ const (
 // longer after a slow iteration, but lowInterval at most while a threshold is met. For a
 // second after an alarm that the reading did not confirm it is settlingInterval: memory
 // that swings about a threshold falls below it again before a lane raises another alarm.
-func nextInterval(v *View, last lanes.Raise) time.Duration {
+func nextInterval(v *View, last lanes.Alarm) time.Duration {
 	wait, busy := levelInterval(v), restFactor*v.Took
 	switch {
 	case wait == idleInterval && v.Time.Sub(last.Seen) < idleInterval:
 		wait = settlingInterval
-	case wait == idleInterval && v.Snapshot.Walked && v.Near():
+	case wait == idleInterval && v.Snapshot.Walked && v.NearThreshold():
 		return max(nearInterval, min(idleRestFactor*v.Took, idleInterval))
 	}
 	if wait < idleInterval {

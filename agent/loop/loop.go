@@ -13,8 +13,8 @@ import (
 	"github.com/evictd/evictd/agent/hot"
 	"github.com/evictd/evictd/agent/lanes"
 	"github.com/evictd/evictd/agent/memory"
-	"github.com/evictd/evictd/agent/pace"
 	"github.com/evictd/evictd/agent/pods"
+	"github.com/evictd/evictd/agent/pollinterval"
 	"github.com/evictd/evictd/agent/signal"
 )
 
@@ -33,12 +33,12 @@ type Loop struct {
 	lanes              Lanes
 	reclaimStalls      stallDetector
 	hot                HotPath
-	arbiter            Desk
+	arbiter            Arbiter
 	watchdog           Watchdog
 	liveness           *Liveness
 	killHandles        *handleCache
-	ownKiller          hot.Striker // used when the hot path does not answer
-	ownDryRun          hot.Striker
+	ownKiller          hot.Killer // used when the hot path does not answer
+	ownDryRun          hot.Killer
 	execute            *execute.Executor
 	records            *execute.Records // of execute
 	observer           Observer
@@ -59,14 +59,14 @@ type Loop struct {
 	reclaimBackoff reclaimBackoff
 	hotKills       []hot.Kill // not adopted by a step yet
 
-	unaccounted evict.Unexplained
+	unaccounted evict.UnaccountedBaseline
 	node        memory.Node // the last reading in which kubepods was readable
 	stalled     bool        // whether reclaim stalled at the last step
 
 	view       *View // of the last iteration
 	lastStep   time.Time
 	generation uint64                     // of the last published table
-	alarm      lanes.Raise                // the last one
+	alarm      lanes.Alarm                // the last one
 	toResume   map[string]bool            // victims of an earlier run whose eviction goes on, by UID
 	futile     []evict.Futility           // of the signals that are still met
 	crossing   [signal.Count]crossingTime // of hard thresholds
@@ -110,7 +110,7 @@ func (l *Loop) Run(ctx context.Context) {
 		case <-ctx.Done():
 			return
 		case <-listed:
-		case l.alarm = <-l.arbiter.News():
+		case l.alarm = <-l.arbiter.Alarms():
 		case p := <-l.progress:
 			if p.Stage == act.Refused {
 				l.outcomes = append(l.outcomes, evict.Outcome{UID: p.UID, Err: p.Err})
@@ -136,7 +136,7 @@ func (l *Loop) Run(ctx context.Context) {
 		if onTimer && start.Sub(l.alarm.Seen) >= idleInterval {
 			view = l.iterateUnchanged(start)
 		}
-		report := l.observer.Looked
+		report := l.observer.Unchanged
 		if view == nil {
 			view, report = l.step(ctx, start), l.observer.Stepped
 		}
@@ -149,7 +149,7 @@ func (l *Loop) Run(ctx context.Context) {
 		report(view)
 		wait := nextInterval(view, l.alarm)
 		if wait == idleInterval {
-			wait = pace.Together(time.Now(), idleInterval)
+			wait = pollinterval.AlignedWait(time.Now(), idleInterval)
 		}
 		timer.Reset(wait)
 	}
@@ -158,7 +158,7 @@ func (l *Loop) Run(ctx context.Context) {
 // endIteration resets the watchdog.
 func (l *Loop) endIteration(now time.Time) {
 	l.liveness.note(now, l.policy.SettleTimeout)
-	l.watchdog.Rewind()
+	l.watchdog.Reset()
 }
 
 // step is a whole iteration: it observes, decides, acts and publishes a table for the
@@ -202,20 +202,20 @@ func (l *Loop) updateLayout() {
 // both, for hotKillTimeout at most; then it steals the arbiter.
 func (l *Loop) decide(ctx context.Context, now time.Time) (v *View, in *evict.Inputs, generation uint64) {
 	var until time.Time // the end of the wait for the hot path
-	var answered []evict.Key
+	var answered []evict.ThresholdKey
 	for {
-		l.hotKills, generation = l.arbiter.Kills(l.hotKills)
+		l.hotKills, generation = l.arbiter.TakeKills(l.hotKills)
 		v = &View{Time: now, Config: l.config, Policy: l.policy}
 		answered = append(answered, l.answered()...) // before the reading that it is compared with
 		l.observe(v)
 		v.Mode = l.decideMode(&v.Snapshot)
 		l.state = restartSettling(l.state, l.toResume, v)
 		in = &evict.Inputs{
-			Policy: l.policy, Observations: v.Observations, Pods: v.Snapshot.Pods, Unlisted: v.Snapshot.Listed.IsZero() && len(v.Snapshot.Pods) == 0,
-			Outcomes: append(slices.Clone(l.outcomes), refusals(l.hotKills)...), Fired: hotKillInputs(l.hotKills),
-			Measured: true, Unexplained: l.unaccounted.Known(), DryRun: v.Mode.DryRun, ReclaimStalled: l.reclaimStalls.check(now), Contention: l.contention(),
+			Policy: l.policy, Observations: v.Observations, Pods: v.Snapshot.Pods, PodsUnknown: v.Snapshot.Listed.IsZero() && len(v.Snapshot.Pods) == 0,
+			Outcomes: append(slices.Clone(l.outcomes), refusals(l.hotKills)...), HotKills: hotKillInputs(l.hotKills),
+			Measured: true, UnaccountedBaseline: l.unaccounted.Bytes(), DryRun: v.Mode.DryRun, ReclaimStalled: l.reclaimStalls.check(now), Contention: l.contention(),
 			PodsReclaimStalled: l.reclaimStalls.checkPods(now, l.config.CgroupRoot, slices.Contains(l.met, signal.AllocatableMemoryAvailable)),
-			Answered:           answered, Drift: l.drift, NothingReclaimed: l.reclaimBackoff.deferred(now),
+			ActNow:             answered, CounterDrift: l.drift, NothingReclaimed: l.reclaimBackoff.deferred(now),
 		}
 		v.State, v.Orders = evict.Step(l.state, *in, now)
 		if l.unlistedPod(ctx, v) {
@@ -227,12 +227,12 @@ func (l *Loop) decide(ctx context.Context, now time.Time) (v *View, in *evict.In
 		if !slices.ContainsFunc(v.Orders.Evict, func(o evict.Order) bool { return urgent(&o) }) {
 			return v, in, generation
 		}
-		if l.arbiter.Claim(generation) {
+		if l.arbiter.Acquire(generation) {
 			return v, in, generation + 1
 		}
 		if until.IsZero() {
 			until = time.Now().Add(hotKillTimeout)
-		} else if time.Now().After(until) && l.arbiter.Seize(generation) {
+		} else if time.Now().After(until) && l.arbiter.Steal(generation) {
 			l.log.Error("hot path hangs in a kill; the loop decides without it")
 			return v, in, generation + 2
 		}
@@ -251,7 +251,7 @@ func (l *Loop) repeatDecision(v *View, in *evict.Inputs) {
 	v.Time = time.Now()
 	l.observe(v)
 	v.Mode = l.decideMode(&v.Snapshot) // a new pod may be a kubelet's
-	in.Pods, in.Observations, in.DryRun, in.Unexplained = v.Snapshot.Pods, v.Observations, v.Mode.DryRun, l.unaccounted.Known()
+	in.Pods, in.Observations, in.DryRun, in.UnaccountedBaseline = v.Snapshot.Pods, v.Observations, v.Mode.DryRun, l.unaccounted.Bytes()
 	v.State, v.Orders = evict.Step(l.state, *in, v.Time)
 }
 
@@ -262,14 +262,14 @@ func (l *Loop) readAgain(v *View, began time.Time) bool {
 	var uids []string
 	for i := range v.Snapshot.Pods {
 		uid := v.Snapshot.Pods[i].UID
-		if v.Snapshot.Read[i].Before(began) && slices.ContainsFunc(v.Orders.Evict, func(o evict.Order) bool { return o.UID == uid }) {
+		if v.Snapshot.ReadAt[i].Before(began) && slices.ContainsFunc(v.Orders.Evict, func(o evict.Order) bool { return o.UID == uid }) {
 			uids = append(uids, uid)
 		}
 	}
 	if len(uids) == 0 {
 		return false
 	}
-	l.inventory.Forget(uids...)
+	l.inventory.InvalidateReadings(uids...)
 	return true
 }
 
@@ -291,9 +291,9 @@ func (l *Loop) observe(v *View) {
 // pods without need.
 func (l *Loop) readNode(v *View) {
 	v.Node = l.memory.Read(v.Time, &v.Observations)
-	l.lanes.Seen(v.Time, &v.Observations)
+	l.lanes.Observe(v.Time, &v.Observations)
 	if !v.Node.KubepodsKnown {
-		v.Node.Kubepods = v.Node.Most(&l.node)
+		v.Node.Kubepods = v.Node.MaxKubepods(&l.node)
 		return
 	}
 	l.node = v.Node
@@ -310,21 +310,21 @@ func (l *Loop) readDisks(v *View) {
 func (l *Loop) applyDiskUsage(v *View) {
 	// No pod is evicted for a read-only filesystem, so no usage is needed for it.
 	met := slices.DeleteFunc(slices.Clone(l.met), func(s signal.Signal) bool { return v.Observations[s].ReadOnly })
-	l.usage.Fill(&v.Snapshot, met, v.Time, l.reclaimer.ImageBytes)
-	v.Holdings = l.usage.byUID
+	l.usage.Apply(&v.Snapshot, met, v.Time, l.reclaimer.ExclusiveImageBytes)
+	v.DiskUsage = l.usage.byUID
 }
 
 // decideMode returns the mode and logs it when it changes.
 func (l *Loop) decideMode(s *pods.Snapshot) Mode {
 	f := l.modeFacts(l.config)
 	f.Kubelet = string(l.config.Kubelet)
-	f.Found = s.Kubelet
-	f.Outdated = !s.Listed.IsZero() && s.Kubelet.Absent != (l.config.Kubelet == config.KubeletAbsent)
+	f.KubeletFound = s.Kubelet
+	f.KubeletSettingChanged = !s.Listed.IsZero() && s.Kubelet.Absent != (l.config.Kubelet == config.KubeletAbsent)
 	m := decideMode(f)
 	if !m.equal(l.mode) {
 		l.reclaimBackoff.reset()
 		if m.DryRun {
-			l.log.Warn("dry run: nothing is evicted", "why", m.Why)
+			l.log.Warn("dry run: nothing is evicted", "why", m.Reasons)
 		} else {
 			l.log.Info("enforcing: pods are evicted when a threshold is met")
 		}
@@ -342,7 +342,7 @@ func restartSettling(s evict.State, toResume map[string]bool, v *View) evict.Sta
 	s = s.Clone()
 	for i := range s.Victims {
 		if victim := &s.Victims[i]; toResume[victim.UID] && victim.Status == evict.Unsettled {
-			victim.Fell = v.Time
+			victim.ProgressAt = v.Time
 		}
 	}
 	return s

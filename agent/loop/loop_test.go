@@ -132,7 +132,7 @@ func TestWithoutAHandle(t *testing.T) {
 		n.wantResult("b", evict.ResultKilled)
 	}, func(n *node, o *Options) {
 		n.add("b", gi)
-		o.Prepare = func(act.Job) (*act.Hold, error) { return nil, errors.New("no descriptors left") }
+		o.OpenHandle = func(act.Job) (*act.KillHandle, error) { return nil, errors.New("no descriptors left") }
 	})
 }
 
@@ -154,7 +154,7 @@ func TestHotPathHangs(t *testing.T) {
 // When a victim is refused, another pod is evicted.
 func TestRefused(t *testing.T) {
 	run(t, settings, func(n *node) {
-		n.refuses["b"] = &act.WrongVictimError{Never: true}
+		n.refuses["b"] = &act.WrongVictimError{Essential: true}
 		n.grow("b", 13*gi)
 		n.alarm()
 		n.pass(time.Second)
@@ -229,7 +229,7 @@ func TestSoftThenHard(t *testing.T) {
 		if calls := n.took(); !slices.Contains(calls, "harden b") {
 			t.Errorf("calls = %q; want b's grace period ended", calls)
 		}
-		if r := n.wantResult("b", evict.ResultKilled); r.Hardened.IsZero() {
+		if r := n.wantResult("b", evict.ResultKilled); r.Escalated.IsZero() {
 			t.Errorf("record = %+v; want the time at which the grace period was ended early", r)
 		}
 		if !strings.Contains(n.log.String(), "grace period ended early: a hard threshold is met") {
@@ -261,7 +261,7 @@ func TestReload(t *testing.T) {
 			n.t.Fatalf("Reload() = %v; want nil", err)
 		}
 		observed := signal.Observations{signal.MemoryAvailable: {Status: signal.Observed, Capacity: capacity, Available: 3 * gi / 2, Time: time.Now()}}
-		if v := n.hot.table.Decision.Decide(&observed, time.Now()); v.Why == evict.Recovered || time.Since(began) < n.reading {
+		if v := n.hot.table.Decision.Decide(&observed, time.Now()); v.Reason == evict.Recovered || time.Since(began) < n.reading {
 			t.Errorf("verdict of the hot path = %+v, %v after Reload(); want it by the new threshold, which takes a reading of %v", v, time.Since(began), n.reading)
 		}
 		synctest.Wait()

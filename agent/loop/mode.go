@@ -8,20 +8,20 @@ import (
 
 // Mode is whether evictd is in dry run, and why.
 type Mode struct {
-	DryRun bool
-	Why    []string // every reason for dry run
-	// Apart are the reasons except that a kubelet owns the pods, for which a shutdown has
+	DryRun  bool
+	Reasons []string // every reason for dry run
+	// ReasonsExceptKubelet are the reasons except that a kubelet owns the pods, for which a shutdown has
 	// a rule of its own.
-	Apart []string
+	ReasonsExceptKubelet []string
 }
 
 // Facts are what the mode depends on.
 type Facts struct {
-	Configured string // why the configuration or a flag asks for dry run; empty if neither does
-	Kubelet    string // the configuration's kubelet: auto, absent or override
-	Found      evict.Kubelet
-	Outdated   bool   // Found was determined under another value of Kubelet
-	Misplaced  string // why evictd does not find itself on the host; empty if it does
+	Configured            string // why the configuration or a flag asks for dry run; empty if neither does
+	Kubelet               string // the configuration's kubelet: auto, absent or override
+	KubeletFound          evict.Kubelet
+	KubeletSettingChanged bool   // Found was determined under another value of Kubelet
+	Misplaced             string // why evictd does not find itself on the host; empty if it does
 }
 
 // decideMode returns the mode: dry run if there is any reason for it.
@@ -34,19 +34,19 @@ func decideMode(f Facts) Mode {
 	}
 	add(f.Configured)
 	add(f.Misplaced)
-	if f.Outdated {
+	if f.KubeletSettingChanged {
 		add("the configuration of the kubelet has changed, and the pods have not been listed since")
 	}
-	if f.Kubelet == "absent" && f.Found.Process != "" {
-		add("the configuration says that no kubelet runs here (kubelet: absent), but one does: " + f.Found.Process)
+	if f.Kubelet == "absent" && f.KubeletFound.Process != "" {
+		add("the configuration says that no kubelet runs here (kubelet: absent), but one does: " + f.KubeletFound.Process)
 	}
 	apart := slices.Clip(why)
-	if f.Kubelet == "auto" && f.Found.Pods {
+	if f.Kubelet == "auto" && f.KubeletFound.HasSandboxes {
 		add("a kubelet owns pods of this node, and nothing here can tell it that a pod has failed (kubelet: auto)")
 	}
-	return Mode{DryRun: len(why) > 0, Why: why, Apart: apart}
+	return Mode{DryRun: len(why) > 0, Reasons: why, ReasonsExceptKubelet: apart}
 }
 
 func (m Mode) equal(other Mode) bool {
-	return m.DryRun == other.DryRun && slices.Equal(m.Why, other.Why)
+	return m.DryRun == other.DryRun && slices.Equal(m.Reasons, other.Reasons)
 }

@@ -27,16 +27,16 @@ func TestDecideMode(t *testing.T) {
 	}{
 		{"enforcing", Facts{Kubelet: "auto"}, false, ""},
 		{"configured", Facts{Kubelet: "auto", Configured: "--dry-run was given"}, true, "--dry-run"},
-		{"a kubelet's pods", Facts{Kubelet: "auto", Found: evict.Kubelet{Pods: true}}, true, "kubelet: auto"},
-		{"override", Facts{Kubelet: "override", Found: evict.Kubelet{Pods: true}}, false, ""},
-		{"override does not undo --dry-run", Facts{Kubelet: "override", Found: evict.Kubelet{Pods: true}, Configured: "--dry-run was given"}, true, "--dry-run"},
-		{"absent", Facts{Kubelet: "absent", Found: evict.Kubelet{Pods: true}}, false, ""},
-		{"absent, but seen", Facts{Kubelet: "absent", Found: evict.Kubelet{Process: "/usr/bin/kubelet (pid 7)"}}, true, "pid 7"},
-		{"changed since the last list", Facts{Kubelet: "override", Outdated: true}, true, "not been listed since"},
+		{"a kubelet's pods", Facts{Kubelet: "auto", KubeletFound: evict.Kubelet{HasSandboxes: true}}, true, "kubelet: auto"},
+		{"override", Facts{Kubelet: "override", KubeletFound: evict.Kubelet{HasSandboxes: true}}, false, ""},
+		{"override does not undo --dry-run", Facts{Kubelet: "override", KubeletFound: evict.Kubelet{HasSandboxes: true}, Configured: "--dry-run was given"}, true, "--dry-run"},
+		{"absent", Facts{Kubelet: "absent", KubeletFound: evict.Kubelet{HasSandboxes: true}}, false, ""},
+		{"absent, but seen", Facts{Kubelet: "absent", KubeletFound: evict.Kubelet{Process: "/usr/bin/kubelet (pid 7)"}}, true, "pid 7"},
+		{"changed since the last list", Facts{Kubelet: "override", KubeletSettingChanged: true}, true, "not been listed since"},
 		{"misplaced", Facts{Kubelet: "override", Misplaced: "hostPID is needed"}, true, "hostPID"},
 	} {
 		got := decideMode(tc.facts)
-		if got.DryRun != tc.dryRun || !strings.Contains(strings.Join(got.Why, "\n"), tc.why) || (len(got.Why) > 0) != tc.dryRun {
+		if got.DryRun != tc.dryRun || !strings.Contains(strings.Join(got.Reasons, "\n"), tc.why) || (len(got.Reasons) > 0) != tc.dryRun {
 			t.Errorf("%s: decideMode() = %+v; want dry run %v because of %q", tc.name, got, tc.dryRun, tc.why)
 		}
 	}
@@ -168,7 +168,7 @@ func TestNextInterval(t *testing.T) {
 		{"low, and slow", View{Took: time.Second, Orders: met}, time.Hour, lowInterval},
 	} {
 		tc.v.Time = now
-		if got := nextInterval(&tc.v, lanes.Raise{Seen: now.Add(-tc.seen)}); got != tc.want {
+		if got := nextInterval(&tc.v, lanes.Alarm{Seen: now.Add(-tc.seen)}); got != tc.want {
 			t.Errorf("%s: nextInterval() = %v; want %v", tc.name, got, tc.want)
 		}
 	}
@@ -178,11 +178,11 @@ func TestNextInterval(t *testing.T) {
 func TestRestartSettling(t *testing.T) {
 	long, now := time.Unix(1000, 0), time.Unix(1009, 0)
 	before := evict.State{Victims: []evict.Victim{
-		{UID: "a", Fell: long, Status: evict.Unsettled}, {UID: "b", Fell: long, Status: evict.Stuck}, {UID: "c", Fell: long, Status: evict.Unsettled},
+		{UID: "a", ProgressAt: long, Status: evict.Unsettled}, {UID: "b", ProgressAt: long, Status: evict.Stuck}, {UID: "c", ProgressAt: long, Status: evict.Unsettled},
 	}}
 	got := restartSettling(before, map[string]bool{"a": true, "b": true}, &View{Time: now})
 	want := before.Clone()
-	want.Victims[0].Fell = now
+	want.Victims[0].ProgressAt = now
 	if diff := cmp.Diff(want, got); diff != "" {
 		t.Errorf("restartSettling() differs (-want +got):\n%s", diff)
 	}
@@ -192,10 +192,10 @@ func TestRestartSettling(t *testing.T) {
 }
 
 func TestJob(t *testing.T) {
-	s := pods.Snapshot{Handles: map[string]pods.Handle{"u": {SandboxID: "s", Owned: true, Containers: []evict.ContainerHandle{
+	s := pods.Snapshot{Handles: map[string]pods.Handle{"u": {SandboxID: "s", Owned: true, Containers: []evict.RunningContainer{
 		{ID: "c1", Name: "a", Cgroup: "/x", CgroupID: 7}, {ID: "c2", Name: "b", Unproven: "why"},
 	}}}}
-	want := act.Job{Order: evict.Order{UID: "u"}, SandboxID: "s", Owned: true, Containers: []evict.ContainerHandle{
+	want := act.Job{Order: evict.Order{UID: "u"}, SandboxID: "s", Owned: true, Containers: []evict.RunningContainer{
 		{ID: "c1", Name: "a", Cgroup: "/x", CgroupID: 7}, {ID: "c2", Name: "b", Unproven: "why"},
 	}}
 	if diff := cmp.Diff(want, Job(evict.Order{UID: "u"}, &s, nil)); diff != "" {
@@ -208,12 +208,12 @@ func TestDecideModeReasons(t *testing.T) {
 		facts Facts
 		want  int
 	}{
-		{Facts{Kubelet: "auto", Found: evict.Kubelet{Pods: true}}, 0},
-		{Facts{Kubelet: "auto", Found: evict.Kubelet{Pods: true}, Configured: "--dry-run was given"}, 1},
-		{Facts{Kubelet: "absent", Found: evict.Kubelet{Process: "pid 7"}, Misplaced: "where?"}, 2},
+		{Facts{Kubelet: "auto", KubeletFound: evict.Kubelet{HasSandboxes: true}}, 0},
+		{Facts{Kubelet: "auto", KubeletFound: evict.Kubelet{HasSandboxes: true}, Configured: "--dry-run was given"}, 1},
+		{Facts{Kubelet: "absent", KubeletFound: evict.Kubelet{Process: "pid 7"}, Misplaced: "where?"}, 2},
 	} {
-		if got := decideMode(tt.facts); len(got.Apart) != tt.want {
-			t.Errorf("decideMode(%+v).Apart = %q; want %d reasons", tt.facts, got.Apart, tt.want)
+		if got := decideMode(tt.facts); len(got.ReasonsExceptKubelet) != tt.want {
+			t.Errorf("decideMode(%+v).Apart = %q; want %d reasons", tt.facts, got.ReasonsExceptKubelet, tt.want)
 		}
 	}
 }

@@ -33,15 +33,15 @@ type Options struct {
 	Tasks     Tasks
 	DiskUsage *DiskUsage
 	Reclaimer Reclaimer
-	// Largest returns the largest directories outside the pods on the filesystem of
+	// LargestDirectories returns the largest directories outside the pods on the filesystem of
 	// a disk signal. It must not block.
-	Largest func(signal.Signal) []evict.DirectoryUsage
-	Lanes   Lanes
-	// Facts returns what the mode depends on besides the snapshot of the pods and the
+	LargestDirectories func(signal.Signal) []evict.DirectoryUsage
+	Lanes              Lanes
+	// ModeFacts returns what the mode depends on besides the snapshot of the pods and the
 	// configuration.
-	Facts func(*config.Config) Facts
-	// Rearm is called with the policy when the layout of the filesystems has changed.
-	Rearm func(*evict.Policy)
+	ModeFacts func(*config.Config) Facts
+	// OnLayoutChange is called with the policy when the layout of the filesystems has changed.
+	OnLayoutChange func(*evict.Policy)
 	// Procfs and Hierarchy are where pressure and processes are read.
 	Procfs    kernel.FS
 	Hierarchy *cgroup.Hierarchy
@@ -49,13 +49,13 @@ type Options struct {
 	Drift int64
 
 	Hot      HotPath
-	Desk     Desk
+	Arbiter  Arbiter
 	Watchdog Watchdog
 	Liveness *Liveness
-	// Prepare opens the kill handle of a job's pod.
-	Prepare func(act.Job) (*act.Hold, error)
-	// Strike kills when the hot path does not answer; Look is used in dry run.
-	Strike, Look hot.Striker
+	// OpenHandle opens the kill handle of a job's pod.
+	OpenHandle func(act.Job) (*act.KillHandle, error)
+	// Killer kills when the hot path does not answer; Look is used in dry run.
+	Killer, DryRunKiller hot.Killer
 
 	Execute  *execute.Executor
 	Observer Observer
@@ -70,12 +70,12 @@ type Memory interface {
 type Inventory interface {
 	Changed() <-chan struct{}
 	Refresh()
-	Tried() time.Time
+	LastAttempt() time.Time
 	Measure(now time.Time) pods.Snapshot
-	Still(now time.Time) (s pods.Snapshot, ok bool)
-	Forget(uids ...string)
+	MeasureUnchanged(now time.Time) (s pods.Snapshot, ok bool)
+	InvalidateReadings(uids ...string)
 	Guard() *evict.Guard
-	Outside(n int) []evict.CgroupUsage
+	SystemCgroups(n int) []evict.CgroupUsage
 }
 
 // Disks watches the filesystems.
@@ -89,46 +89,46 @@ type Disks interface {
 type Tasks interface {
 	Read(now time.Time, into *signal.Observations)
 	Crossed() <-chan struct{}
-	Pods() (tasks int64, ok bool)
+	PodTasks() (tasks int64, ok bool)
 }
 
 // Reclaimer frees disk space by removing containers and images.
 type Reclaimer interface {
-	Order(evict.Reclaim)
+	Start(evict.Reclaim)
 	Done() <-chan evict.ReclaimReport
-	Evicted(sandboxID string, usage reclaim.Held)
-	EvictedFromKubelet(uid string, usage reclaim.Held)
+	Evicted(sandboxID string, usage reclaim.EvictedUsage)
+	EvictedFromKubelet(uid string, usage reclaim.EvictedUsage)
 	Revived(uid string)
-	Spared(sandboxID string)
-	ImageBytes() map[string]int64
+	NotEvicted(sandboxID string)
+	ExclusiveImageBytes() map[string]int64
 }
 
 // Lanes receive each reading of memory, and report where tasks stall on memory.
 type Lanes interface {
-	Seen(now time.Time, o *signal.Observations)
+	Observe(now time.Time, o *signal.Observations)
 	Stalls() []lanes.Stall
 }
 
 // HotPath is the real-time thread, which kills the pods of an order, and on an alarm those
 // that it chooses from the published table.
 type HotPath interface {
-	Execute(ctx context.Context, o *hot.Order, patience time.Duration) error
+	Execute(ctx context.Context, o *hot.KillRequest, patience time.Duration) error
 	Publish(*hot.Table)
 }
 
-// Desk is the loop's part of [hot.Desk].
-type Desk interface {
-	News() <-chan lanes.Raise
-	Kills(list []hot.Kill) (_ []hot.Kill, generation uint64)
-	TakeAnswered(signal.Mark) bool
-	Claim(generation uint64) bool
-	Seize(generation uint64) bool
-	Current(generation uint64) bool
+// Arbiter is the loop's part of [hot.Arbiter].
+type Arbiter interface {
+	Alarms() <-chan lanes.Alarm
+	TakeKills(list []hot.Kill) (_ []hot.Kill, generation uint64)
+	TakeAnswered(signal.ThresholdID) bool
+	Acquire(generation uint64) bool
+	Steal(generation uint64) bool
+	Valid(generation uint64) bool
 }
 
 // Watchdog decides by the published table when the loop has not iterated for too long.
 type Watchdog interface {
-	Rewind()
+	Reset()
 	Publish(*hot.Table)
 }
 
@@ -136,7 +136,7 @@ type Watchdog interface {
 type Observer interface {
 	// Stepped is called after a step, Looked after an iteration without one.
 	Stepped(*View)
-	Looked(*View)
+	Unchanged(*View)
 }
 
 // progressBuffer is how many reports of the actuators can wait for the loop. If one is
@@ -148,9 +148,9 @@ func New(o Options) *Loop {
 	l := &Loop{
 		log: o.Log, config: o.Config, policy: o.Config.Policy(o.Disks.Layout()), state: o.State,
 		memory: o.Memory, inventory: o.Inventory, disks: o.Disks, tasks: o.Tasks, usage: o.DiskUsage,
-		reclaimer: o.Reclaimer, largestDirectories: o.Largest, lanes: o.Lanes, modeFacts: o.Facts, armDisks: o.Rearm,
-		reclaimStalls: stallDetector{proc: o.Procfs, tree: o.Hierarchy}, drift: o.Drift, hot: o.Hot, arbiter: o.Desk, watchdog: o.Watchdog, liveness: o.Liveness,
-		killHandles: newHandleCache(o.Prepare, o.Procfs), ownKiller: o.Strike, ownDryRun: o.Look,
+		reclaimer: o.Reclaimer, largestDirectories: o.LargestDirectories, lanes: o.Lanes, modeFacts: o.ModeFacts, armDisks: o.OnLayoutChange,
+		reclaimStalls: stallDetector{proc: o.Procfs, tree: o.Hierarchy}, drift: o.Drift, hot: o.Hot, arbiter: o.Arbiter, watchdog: o.Watchdog, liveness: o.Liveness,
+		killHandles: newHandleCache(o.OpenHandle, o.Procfs), ownKiller: o.Killer, ownDryRun: o.DryRunKiller,
 		execute: o.Execute, records: o.Execute.Records(), observer: o.Observer,
 		reloads: make(chan reload), progress: make(chan act.Progress, progressBuffer),
 		toResume: map[string]bool{},

@@ -12,9 +12,9 @@ import (
 	"github.com/evictd/evictd/agent/signal"
 )
 
-// Outsiders is how many of the largest cgroups outside the pods are named in the log and
+// MaxSystemCgroups is how many of the largest cgroups outside the pods are named in the log and
 // the record when evicting pods is futile.
-const Outsiders = 5
+const MaxSystemCgroups = 5
 
 // act gives the step's orders to the hot path, the executor and the reclaimer: hard memory
 // thresholds first, then other hard ones.
@@ -44,8 +44,8 @@ func (l *Loop) act(ctx context.Context, v *View) {
 		case known && s.IsDisk():
 			outside := l.largestDirectories(s)
 			l.records.EachFutile(func(rec *evict.Record) {
-				if rec.UID == order.UID && rec.OutsideDirectories == nil {
-					rec.OutsideDirectories = outside
+				if rec.UID == order.UID && rec.SystemDirectories == nil {
+					rec.SystemDirectories = outside
 				}
 			})
 			l.log.Error("evicting pods can't relieve the signal", "signal", order.Cause, "deficit", order.Deficit,
@@ -54,8 +54,8 @@ func (l *Loop) act(ctx context.Context, v *View) {
 			l.log.Error("evicting pods can't relieve the signal", "signal", order.Cause, "deficit", order.Deficit)
 		default:
 			// This reads the whole cgroup tree, so it comes after the kills.
-			outside := l.inventory.Outside(Outsiders)
-			l.records.Outside(order.UID, outside)
+			outside := l.inventory.SystemCgroups(MaxSystemCgroups)
+			l.records.SetSystemCgroups(order.UID, outside)
 			l.log.Error("evicting pods can't relieve the signal", "signal", order.Cause,
 				"deficit", order.Deficit, "largest_outside", outside)
 		}
@@ -75,13 +75,13 @@ func (l *Loop) logOrder(rec *evict.Record) {
 // escalate ends grace periods early. A victim of an earlier run is killed when its
 // eviction is resumed.
 func (l *Loop) escalate(ctx context.Context, v *View) {
-	if len(v.Orders.Harden) == 0 {
+	if len(v.Orders.Escalate) == 0 {
 		return
 	}
 	guard := l.inventory.Guard()
-	for _, uid := range v.Orders.Harden {
+	for _, uid := range v.Orders.Escalate {
 		if _, listed := v.Snapshot.Handles[uid]; listed && !l.toResume[uid] {
-			l.execute.Harden(ctx, Job(evict.Order{UID: uid, Hard: true}, &v.Snapshot, guard), v.Mode.DryRun)
+			l.execute.Escalate(ctx, Job(evict.Order{UID: uid, Hard: true}, &v.Snapshot, guard), v.Mode.DryRun)
 		}
 		l.log.Warn("grace period ended early: a hard threshold is met", "uid", uid)
 	}

@@ -40,8 +40,8 @@ func TestHardOrdersFirst(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, settings, func(n *node, o *Options) { n.add("a", gi); n.add("b", gi); o.Drift = 3 })
 		v, in, _ := n.decide(t.Context(), time.Now())
-		if in.Drift != 3 {
-			t.Errorf("drift = %d; want 3", in.Drift)
+		if in.CounterDrift != 3 {
+			t.Errorf("drift = %d; want 3", in.CounterDrift)
 		}
 		v.Orders.Evict = []evict.Order{{UID: "a", Cause: signal.PIDAvailable.String()}, {UID: "b", Cause: signal.PIDAvailable.String(), Hard: true}}
 		n.act(t.Context(), v)
@@ -77,7 +77,7 @@ func TestReclaimOfAnEarlierRun(t *testing.T) {
 	}, func(n *node, o *Options) {
 		n.add("a", gi)
 		n.observe(signal.NodeFsAvailable, gi/2)
-		o.State.Reclaim = &evict.Reclaiming{Threshold: evict.Key{Signal: signal.NodeFsAvailable}, Waiting: true}
+		o.State.Reclaim = &evict.PendingReclaim{Threshold: evict.ThresholdKey{Signal: signal.NodeFsAvailable}, Running: true}
 	})
 }
 
@@ -91,7 +91,7 @@ func TestFutile(t *testing.T) {
 		record func(evict.Record) bool
 	}{
 		{"memory", func(n *node) { n.used = 15*gi + gi/2; n.alarm() }, "largest_outside=\"[{Cgroup:/system.slice/big", func(r evict.Record) bool {
-			return len(r.Outside) == 1 && r.Outside[0].Cgroup == "/system.slice/big"
+			return len(r.SystemCgroups) == 1 && r.SystemCgroups[0].Cgroup == "/system.slice/big"
 		}},
 		{"disk", func(n *node) {
 			n.observe(signal.NodeFsAvailable, -100*gi)
@@ -99,7 +99,7 @@ func TestFutile(t *testing.T) {
 				n.pass(2 * time.Second)
 				n.result <- evict.ReclaimReport{}
 			}
-		}, "largest_outside=\"[{Path:/big", func(r evict.Record) bool { return len(r.OutsideDirectories) == 1 }},
+		}, "largest_outside=\"[{Path:/big", func(r evict.Record) bool { return len(r.SystemDirectories) == 1 }},
 		{"tasks", func(n *node) { n.observe(signal.PIDAvailable, 1) }, "signal=pid.available", func(evict.Record) bool { return true }},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -212,7 +212,7 @@ func TestAnsweredByALane(t *testing.T) {
 			n.cache = 15 * gi
 			n.mu.Unlock()
 			if answered {
-				n.arbiter.answered = map[signal.Mark]bool{signal.MarkOf(&n.last().Policy.Thresholds[0].Threshold): true}
+				n.arbiter.answered = map[signal.ThresholdID]bool{signal.IDOf(&n.last().Policy.Thresholds[0].Threshold): true}
 			}
 			n.alarm()
 			n.pass(time.Second)

@@ -25,8 +25,8 @@ func (l *Loop) reclaim(v *View) {
 	case v.Orders.Reclaim != nil && !l.reclaiming:
 		l.reclaiming = true
 		l.reclaimBackoff.ordered(v.State.Reclaim.Threshold)
-		l.reclaimer.Order(*v.Orders.Reclaim)
-	case v.State.Reclaim != nil && v.State.Reclaim.Waiting && !l.reclaiming:
+		l.reclaimer.Start(*v.Orders.Reclaim)
+	case v.State.Reclaim != nil && v.State.Reclaim.Running && !l.reclaiming:
 		l.outcomes = append(l.outcomes, evict.Outcome{})
 	case !l.reclaiming:
 		l.reclaimBackoff.ended(v.Time)
@@ -38,7 +38,7 @@ func (l *Loop) reclaim(v *View) {
 func (l *Loop) expectDiskSpace(v *View, o *evict.Order) {
 	s, known := signal.Parse(o.Cause)
 	if h := v.Snapshot.Handles[o.UID]; o.Hard && !(known && !s.IsDisk()) && h.Owned && !v.Mode.DryRun {
-		l.reclaimer.Evicted(h.SandboxID, reclaim.Held{Amount: o.Expected, Inodes: known && s.IsInodes()})
+		l.reclaimer.Evicted(h.SandboxID, reclaim.EvictedUsage{Amount: o.Expected, Inodes: known && s.IsInodes()})
 	}
 }
 
@@ -60,14 +60,14 @@ func (l *Loop) evictionEnded(uid string, stage act.Stage) {
 	rec, recorded := l.records.Last(uid)
 	switch {
 	case stage == act.LastGone && h.Owned:
-		l.reclaimer.Evicted(h.SandboxID, reclaim.Held{})
+		l.reclaimer.Evicted(h.SandboxID, reclaim.EvictedUsage{})
 	case stage == act.LastGone && recorded:
 		// A pod that was evicted for a limit of its own has nothing to do with a
 		// filesystem that is low.
 		if s, isSignal := signal.Parse(rec.Cause); isSignal && s.IsDisk() {
-			l.reclaimer.EvictedFromKubelet(uid, reclaim.Held{Amount: rec.Expected, Inodes: s.IsInodes()})
+			l.reclaimer.EvictedFromKubelet(uid, reclaim.EvictedUsage{Amount: rec.Expected, Inodes: s.IsInodes()})
 		}
 	case stage == act.Refused && h.Owned && !rec.DryRun:
-		l.reclaimer.Spared(h.SandboxID)
+		l.reclaimer.NotEvicted(h.SandboxID)
 	}
 }

@@ -16,20 +16,20 @@ const minReclaimBackoff, maxReclaimBackoff = 2 * time.Second, time.Minute
 // reclaimBackoff is the back-off of the thresholds whose node-level reclaims freed nothing.
 // Its zero value has none.
 type reclaimBackoff struct {
-	current *evict.Key // the threshold of the reclaims in flight; nil for none
-	freed   bool       // one of them has freed something
+	current *evict.ThresholdKey // the threshold of the reclaims in flight; nil for none
+	freed   bool                // one of them has freed something
 	waits   []thresholdBackoff
 }
 
 // thresholdBackoff is until when the reclaims for a threshold are not repeated.
 type thresholdBackoff struct {
-	threshold evict.Key
+	threshold evict.ThresholdKey
 	until     time.Time
 	delay     time.Duration
 }
 
 // ordered records the start of a reclaim for a threshold.
-func (r *reclaimBackoff) ordered(threshold evict.Key) {
+func (r *reclaimBackoff) ordered(threshold evict.ThresholdKey) {
 	if r.current == nil || *r.current != threshold {
 		r.current, r.freed = &threshold, false
 	}
@@ -75,7 +75,7 @@ func (r *reclaimBackoff) update(before map[string]pods.Handle, v *View) {
 }
 
 // deferred returns the thresholds whose back-off has not ended.
-func (r *reclaimBackoff) deferred(now time.Time) (thresholds []evict.Key) {
+func (r *reclaimBackoff) deferred(now time.Time) (thresholds []evict.ThresholdKey) {
 	for _, w := range r.waits {
 		if now.Before(w.until) {
 			thresholds = append(thresholds, w.threshold)

@@ -33,7 +33,7 @@ func (r *bareRuntime) SandboxImage(context.Context) (string, error)        { ret
 // lowDisk is a filesystem that stays low.
 type lowDisk struct{}
 
-func (lowDisk) Freeing(signal.Signal) {}
+func (lowDisk) SyncFreed(signal.Signal) {}
 func (lowDisk) Read(now time.Time, into *signal.Observations) {
 	into[signal.NodeFsAvailable] = signal.Observation{Status: signal.Observed, Available: 1, Capacity: 1000, Time: now}
 }
@@ -50,7 +50,7 @@ func TestReclaimBackoff(t *testing.T) {
 				runtime.images = []cri.Image{{ID: "unused", Bytes: 500}}
 			}
 			reclaimer := reclaim.New(reclaim.Options{
-				Runtime: runtime, Space: lowDisk{}, DryRun: func() bool { return dryRun }, Kubelet: func() evict.Kubelet { return evict.Kubelet{Known: true} },
+				Runtime: runtime, Filesystems: lowDisk{}, DryRun: func() bool { return dryRun }, Kubelet: func() evict.Kubelet { return evict.Kubelet{Known: true} },
 			}, reclaim.Policy{Images: reclaim.On, High: 100, Settle: time.Second})
 			done := make(chan error, 1)
 			go func() { done <- reclaimer.Run(ctx) }()
@@ -61,7 +61,7 @@ func TestReclaimBackoff(t *testing.T) {
 			}
 			threshold := evict.Threshold{Threshold: signal.Threshold{Signal: signal.NodeFsAvailable, Value: value}}
 			policy := &evict.Policy{Thresholds: []evict.Threshold{threshold}, MaxVictims: 3}
-			handles := map[string]pods.Handle{"calm": {Containers: []evict.ContainerHandle{{ID: "1"}}}}
+			handles := map[string]pods.Handle{"calm": {Containers: []evict.RunningContainer{{ID: "1"}}}}
 			// iterate does the loop's part of reclaims for a period.
 			iterate := func(period time.Duration) (lists int) {
 				before := int(runtime.lists.Load())

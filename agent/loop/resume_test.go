@@ -15,10 +15,10 @@ func TestResumeEvictions(t *testing.T) {
 	victims := func() []evict.Victim {
 		now := time.Now()
 		return []evict.Victim{
-			{UID: "b", Pod: "default/b", Cause: signal.MemoryAvailable.String(), Soft: true, Due: now.Add(20 * time.Second), Fell: now, Status: evict.Unsettled},
-			{UID: "c", Pod: "default/c", Cause: signal.MemoryAvailable.String(), Fell: now, Status: evict.Unsettled},
-			{UID: "failed", Pod: "default/failed", Cause: signal.MemoryAvailable.String(), Fell: now, Status: evict.Failed},
-			{UID: "gone", Pod: "default/gone", Cause: signal.MemoryAvailable.String(), Fell: now, Status: evict.Unsettled},
+			{UID: "b", Pod: "default/b", Cause: signal.MemoryAvailable.String(), Soft: true, Due: now.Add(20 * time.Second), ProgressAt: now, Status: evict.Unsettled},
+			{UID: "c", Pod: "default/c", Cause: signal.MemoryAvailable.String(), ProgressAt: now, Status: evict.Unsettled},
+			{UID: "failed", Pod: "default/failed", Cause: signal.MemoryAvailable.String(), ProgressAt: now, Status: evict.Failed},
+			{UID: "gone", Pod: "default/gone", Cause: signal.MemoryAvailable.String(), ProgressAt: now, Status: evict.Unsettled},
 		}
 	}
 	run(t, settings, func(n *node) {
@@ -57,7 +57,7 @@ func TestResumeInDryRun(t *testing.T) {
 	}, func(n *node, o *Options) {
 		n.facts.Configured = "--dry-run was given"
 		n.add("b", gi)
-		o.State.Victims = []evict.Victim{{UID: "b", Pod: "default/b", Cause: signal.MemoryAvailable.String(), Fell: time.Now(), Status: evict.Unsettled}}
+		o.State.Victims = []evict.Victim{{UID: "b", Pod: "default/b", Cause: signal.MemoryAvailable.String(), ProgressAt: time.Now(), Status: evict.Unsettled}}
 	})
 }
 
@@ -70,8 +70,8 @@ func TestResumeBelowAHardThreshold(t *testing.T) {
 		n.add("b", 15*gi+gi/2)
 		now := time.Now()
 		o.State.Victims = []evict.Victim{{
-			UID: "b", Pod: "default/b", Cause: signal.MemoryAvailable.String(), Signal: evict.Key{Signal: signal.MemoryAvailable},
-			Soft: true, Due: now.Add(20 * time.Second), Fell: now, Expected: 15 * gi, Lowest: 15 * gi, Status: evict.Unsettled,
+			UID: "b", Pod: "default/b", Cause: signal.MemoryAvailable.String(), Signal: evict.ThresholdKey{Signal: signal.MemoryAvailable},
+			Soft: true, Due: now.Add(20 * time.Second), ProgressAt: now, Expected: 15 * gi, Lowest: 15 * gi, Status: evict.Unsettled,
 		}}
 	})
 }

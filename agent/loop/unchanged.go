@@ -27,17 +27,17 @@ func (l *Loop) iterateUnchanged(now time.Time) *View {
 		return nil
 	}
 	last := l.view
-	still, ok := l.inventory.Still(now)
+	still, ok := l.inventory.MeasureUnchanged(now)
 	if !ok || still.Version != last.Snapshot.Version || l.reclaimStalls.check(now) != l.stalled || l.killHandles.processesChanged(now) {
 		return nil
 	}
 	v := *last
 	v.Time, v.Snapshot = now, still
-	known := l.unaccounted.Known()
+	known := l.unaccounted.Bytes()
 	l.readNode(&v)
 	l.readDisks(&v)
 	l.applyDiskUsage(&v)
-	less := known-l.unaccounted.Known() >= evict.Stranger // the hot path's table has the old amount
+	less := known-l.unaccounted.Bytes() >= evict.UnaccountedMin // the hot path's table has the old amount
 	if less || v.anyThresholdMet() || v.anyStorageLimit() || l.disks.Layout() != l.policy.Layout ||
 		!l.decideMode(&v.Snapshot).equal(last.Mode) {
 		return nil
@@ -55,14 +55,14 @@ func (l *Loop) stepDue(now time.Time) bool {
 	case len(l.outcomes) > 0 || len(l.toResume) > 0 || len(l.contention()) > 0:
 		return true
 	}
-	return !l.arbiter.Current(l.generation) // the hot path has killed a pod
+	return !l.arbiter.Valid(l.generation) // the hot path has killed a pod
 }
 
 // nothingPending reports whether the step left nothing for the next one to continue.
 func (v *View) nothingPending() bool {
 	s, o := &v.State, &v.Orders
-	return len(s.Timers)+len(s.Conditions)+len(s.Victims)+len(s.Futile)+len(s.Pretended)+len(s.Revivals)+len(s.Contended) == 0 &&
-		s.Reclaim == nil && len(o.Met)+len(o.Waiting)+len(o.Unreadable)+len(o.Evict)+len(o.Adopted)+len(o.Harden) == 0
+	return len(s.Timers)+len(s.Conditions)+len(s.Victims)+len(s.Backoffs)+len(s.DryRunVictims)+len(s.Revivals)+len(s.ContentionEvictions) == 0 &&
+		s.Reclaim == nil && len(o.Met)+len(o.Waiting)+len(o.Unreadable)+len(o.Evict)+len(o.Adopted)+len(o.Escalate) == 0
 }
 
 // anyThresholdMet reports whether the view's readings meet a threshold, or one could not
@@ -82,7 +82,7 @@ func (v *View) anyThresholdMet() bool {
 // enforces.
 func (v *View) anyStorageLimit() bool {
 	for i := range v.Snapshot.Pods {
-		if v.Snapshot.Pods[i].Limited() {
+		if v.Snapshot.Pods[i].HasStorageLimit() {
 			return true
 		}
 	}
@@ -92,9 +92,9 @@ func (v *View) anyStorageLimit() bool {
 // nearFraction is the fraction of the capacity, as 1/16, within which a threshold is near.
 const nearFraction = 16
 
-// Near reports whether a memory signal is less than a sixteenth of its capacity above a
+// NearThreshold reports whether a memory signal is less than a sixteenth of its capacity above a
 // threshold, so that it may cross it soon.
-func (v *View) Near() bool {
+func (v *View) NearThreshold() bool {
 	for i := range v.Policy.Thresholds {
 		t := &v.Policy.Thresholds[i]
 		o := &v.Observations[t.Signal]

@@ -24,7 +24,7 @@ type unchangedTree struct{ broken bool }
 
 func (s *unchangedTree) Walk() bool           { return !s.broken }
 func (s *unchangedTree) Find(uint64) *bpf.Row { return nil }
-func (s *unchangedTree) Shape() uint64        { return 1 }
+func (s *unchangedTree) SetHash() uint64      { return 1 }
 
 // emptySource is a runtime that lists no pods.
 type emptySource struct{}
@@ -74,11 +74,11 @@ func TestIterateUnchanged(t *testing.T) {
 		"an outcome":             func() { l.outcomes = []evict.Outcome{{UID: "u", Err: errors.New("it can't")}} },
 		"a victim to resume":     func() { l.toResume = map[string]bool{"u": true} },
 		"a stall":                func() { n.stalls = make([]lanes.Stall, 1) },
-		"a kill of the hot path": func() { l.arbiter.Claim(l.generation) },
+		"a kill of the hot path": func() { l.arbiter.Acquire(l.generation) },
 		"a victim":               func() { l.view.State.Victims = make([]evict.Victim, 1) },
 		"a condition":            func() { l.view.State.Conditions = make([]evict.ConditionTimer, 1) },
 		"unreadable":             func() { l.view.Orders.Unreadable = make([]signal.Signal, 1) },
-		"another mode":           func() { l.view.Mode.Why = []string{"because"} },
+		"another mode":           func() { l.view.Mode.Reasons = []string{"because"} },
 		"long ago":               func() { l.lastStep = later.Add(-maxStepGap) },
 		"reclaim stalls":         func() { waited(100_000) },
 		"no walk":                func() { tree.broken = true },
@@ -89,9 +89,9 @@ func TestIterateUnchanged(t *testing.T) {
 		},
 		"another measurement": func() { l.inventory.Measure(start) },
 		"less is unaccounted": func() {
-			l.unaccounted = evict.Unexplained{}
+			l.unaccounted = evict.UnaccountedBaseline{}
 			for i := range 3 {
-				l.unaccounted.See(start.Add(time.Duration(i)), 1<<40)
+				l.unaccounted.Update(start.Add(time.Duration(i)), 1<<40)
 			}
 			listed = pods.New(pods.Options{Hierarchy: n.hierarchy, Procfs: "/proc", Tree: tree, Runtime: emptySource{}})
 			t.Cleanup(func() { listed.Close() })
@@ -117,8 +117,8 @@ func TestIterateUnchanged(t *testing.T) {
 		tree.broken = false
 		waited(0)
 		l.reclaimStalls = stallDetector{proc: l.reclaimStalls.proc, tree: l.reclaimStalls.tree}
-		l.memory, l.unaccounted = memory, evict.Unexplained{}
-		if _, generation := l.arbiter.Kills(nil); generation != l.generation {
+		l.memory, l.unaccounted = memory, evict.UnaccountedBaseline{}
+		if _, generation := l.arbiter.TakeKills(nil); generation != l.generation {
 			l.generation = generation
 		}
 	}
@@ -147,14 +147,14 @@ func TestUnaccountedWhilePodsShrink(t *testing.T) {
 		l := &Loop{inventory: pods.New(pods.Options{Hierarchy: &cgroup.Hierarchy{Memory: kernel.FS(t.TempDir())}, Procfs: kernel.FS(t.TempDir())})}
 		at := time.Unix(1000, 0)
 		for i := range 3 {
-			l.unaccounted.See(at.Add(time.Duration(i)), 150*mi)
+			l.unaccounted.Update(at.Add(time.Duration(i)), 150*mi)
 		}
 		if tc.change != nil {
 			tc.change(l)
 		}
-		tc.snapshot.Asked = at.Add(2)
+		tc.snapshot.ListRequested = at.Add(2)
 		l.updateUnaccounted(&View{Snapshot: tc.snapshot, Node: memory.Node{Kubepods: tc.kubepods * mi, KubepodsKnown: true}})
-		if got := l.unaccounted.Known(); got != tc.want*mi {
+		if got := l.unaccounted.Bytes(); got != tc.want*mi {
 			t.Errorf("%s: %d MiB unaccounted; want %d", tc.name, got/mi, tc.want)
 		}
 	}
@@ -199,8 +199,8 @@ func TestReadAgain(t *testing.T) {
 	now := time.Unix(1000, 0)
 	l := &Loop{inventory: pods.New(pods.Options{Hierarchy: &cgroup.Hierarchy{Memory: kernel.FS(t.TempDir())}, Procfs: "/proc"})}
 	v := &View{Snapshot: pods.Snapshot{
-		Pods: []evict.Pod{{UID: "a"}, {UID: "b"}, {UID: "c"}},
-		Read: []time.Time{now.Add(-time.Minute), now, now.Add(-time.Second)},
+		Pods:   []evict.Pod{{UID: "a"}, {UID: "b"}, {UID: "c"}},
+		ReadAt: []time.Time{now.Add(-time.Minute), now, now.Add(-time.Second)},
 	}}
 	for uid, want := range map[string]bool{"a": true, "b": false, "c": true, "d": false} {
 		v.Orders.Evict = []evict.Order{{UID: uid}}
@@ -232,13 +232,13 @@ func TestNear(t *testing.T) {
 		v.Observations[signal.MemoryAvailable] = signal.Observation{Status: signal.Observed, Available: tc.available << 20, Capacity: 16 << 30}
 		v.Snapshot.Walked = tc.walked
 		v.Time = time.Now()
-		if got := nextInterval(v, lanes.Raise{}); got != tc.want {
+		if got := nextInterval(v, lanes.Alarm{}); got != tc.want {
 			t.Errorf("with %d MiB available, walked %t: nextInterval() = %v; want %v", tc.available, tc.walked, got, tc.want)
 		}
 	}
 	v.Snapshot.Walked = true
 	v.Took = 20 * time.Millisecond
-	if got, want := nextInterval(v, lanes.Raise{}), idleRestFactor*v.Took; got != want {
+	if got, want := nextInterval(v, lanes.Alarm{}), idleRestFactor*v.Took; got != want {
 		t.Errorf("after an iteration of %v: nextInterval() = %v; want %v", v.Took, got, want)
 	}
 }

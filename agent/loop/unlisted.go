@@ -16,19 +16,19 @@ import (
 // the pods again. A single low sample would make the known remainder look like an unlisted
 // pod until three more lists have come.
 func (l *Loop) updateUnaccounted(v *View) {
-	if v.Snapshot.Asked.IsZero() || len(l.hotKills) > 0 || slices.ContainsFunc(l.state.Victims, inFlight) {
+	if v.Snapshot.ListRequested.IsZero() || len(l.hotKills) > 0 || slices.ContainsFunc(l.state.Victims, inFlight) {
 		return
 	}
 	bytes := v.unaccounted()
-	if l.unaccounted.Lowers(bytes) {
+	if l.unaccounted.WouldLower(bytes) {
 		now := time.Now()
-		again, ok := l.inventory.Still(now)
+		again, ok := l.inventory.MeasureUnchanged(now)
 		if !ok {
 			again = l.inventory.Measure(now)
 		}
 		bytes = max(bytes, (&View{Node: v.Node, Snapshot: again}).unaccounted())
 	}
-	l.unaccounted.See(v.Snapshot.Asked, bytes)
+	l.unaccounted.Update(v.Snapshot.ListRequested, bytes)
 }
 
 // inFlight reports whether a victim was killed and has not freed what is expected of it.
@@ -47,17 +47,17 @@ func (l *Loop) unlistedPod(ctx context.Context, v *View) bool {
 // for the memory of kubepods.
 func (l *Loop) unlistedMemory(ctx context.Context, v *View) bool {
 	about := v.orders(signal.Signal.IsMemory)
-	if len(about) == 0 || l.unaccounted.Known()+evict.Stranger > v.unaccounted() {
+	if len(about) == 0 || l.unaccounted.Bytes()+evict.UnaccountedMin > v.unaccounted() {
 		return false
 	}
 	// The pods were read before the node, so one may have grown since. If the walk shows
 	// no growth, the files decide: they are exact.
 	again := View{Node: v.Node, Snapshot: l.inventory.Measure(time.Now())}
-	if again.Snapshot.Walked && l.unaccounted.Known()+evict.Stranger <= again.unaccounted() {
-		l.inventory.Forget()
+	if again.Snapshot.Walked && l.unaccounted.Bytes()+evict.UnaccountedMin <= again.unaccounted() {
+		l.inventory.InvalidateReadings()
 		again.Snapshot = l.inventory.Measure(time.Now())
 	}
-	if l.unaccounted.Known()+evict.Stranger > again.unaccounted() {
+	if l.unaccounted.Bytes()+evict.UnaccountedMin > again.unaccounted() {
 		return true
 	}
 	return l.awaitList(ctx, about)
@@ -74,8 +74,8 @@ func (l *Loop) unlistedTasks(ctx context.Context, v *View) bool {
 	if len(about) == 0 {
 		return false
 	}
-	all, ok := l.tasks.Pods() // before those of each
-	l.inventory.Forget()
+	all, ok := l.tasks.PodTasks() // before those of each
+	l.inventory.InvalidateReadings()
 	again := l.inventory.Measure(time.Now())
 	unaccounted := all
 	for i := range again.Pods {
@@ -106,7 +106,7 @@ func (l *Loop) awaitList(ctx context.Context, about []evict.Order) bool {
 			return false
 		case <-listed:
 			listed, came = l.inventory.Changed(), true
-			if !l.inventory.Tried().Before(began) {
+			if !l.inventory.LastAttempt().Before(began) {
 				return true
 			}
 		case <-time.After(wait):
@@ -196,7 +196,7 @@ func (v *View) orders(match func(signal.Signal) bool) []evict.Order {
 
 // unaccounted returns how much of kubepods' memory no listed pod accounts for, in bytes.
 func (v *View) unaccounted() int64 {
-	unknown := v.Node.Kubepods - v.Snapshot.Moved
+	unknown := v.Node.Kubepods - v.Snapshot.UsageGrowth
 	for i := range v.Snapshot.Pods {
 		unknown -= v.Snapshot.Pods[i].Usage.Memory
 	}

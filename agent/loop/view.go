@@ -24,8 +24,8 @@ type View struct {
 	Snapshot     pods.Snapshot
 	State        evict.State
 	Orders       evict.Orders
-	// Holdings is the measured disk usage of the pods, by UID.
-	Holdings map[string]disks.Holding
+	// DiskUsage is the measured disk usage of the pods, by UID.
+	DiskUsage map[string]disks.PodUsage
 	// Futile has the signals that evicting pods can't relieve, also during a back-off.
 	Futile []evict.Futility
 }

@@ -86,12 +86,12 @@ func TestAsyncReadingDoesNotAllocate(t *testing.T) {
 		t.Errorf("Read() allocates %v times; want 0", n)
 	}
 	var pod Pod = podFunc(func() (int64, int64, bool) { return 0, 0, true })
-	if n := testing.AllocsPerRun(100, func() { a.Look(pod, time.Second) }); n > 0 {
+	if n := testing.AllocsPerRun(100, func() { a.ReadPod(pod, time.Second) }); n > 0 {
 		t.Errorf("Look() allocates %v times; want 0", n)
 	}
 	release := make(chan struct{})
 	defer close(release)
-	a.Look(podFunc(func() (int64, int64, bool) { <-release; return 0, 0, true }), time.Millisecond)
+	a.ReadPod(podFunc(func() (int64, int64, bool) { <-release; return 0, 0, true }), time.Millisecond)
 	if n := testing.AllocsPerRun(100, func() { a.Read(time.Now(), time.Now(), &into) }); n > 0 {
 		t.Errorf("Read() while a read hangs allocates %v times; want 0", n)
 	}

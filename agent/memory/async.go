@@ -16,11 +16,11 @@ import (
 	"github.com/evictd/evictd/agent/signal"
 )
 
-// Apart reads a [Memory] for a thread that must not block. memory.stat of kubepods can
+// AsyncReader reads a [Memory] for a thread that must not block. memory.stat of kubepods can
 // block until the kernel has flushed it (kernel/cgroup/rstat.c), so a reader thread reads
 // it with a deadline. After the deadline the signal is Unreadable, and the usage with page
 // cache is read directly. Only one goroutine may call its methods, besides Run.
-type Apart struct {
+type AsyncReader struct {
 	memory *Memory
 	// wakeFD and doneFD are eventfds: the kernel wakes the thread that waits, without Go's
 	// scheduler.
@@ -60,13 +60,13 @@ const readDeadline = 10 * time.Millisecond
 
 var errDeadline = fmt.Errorf("read memory of kubepods: no result within %v", readDeadline)
 
-// OpenApart opens the files of the signals. Until Run runs, kubepods can't be read.
-func OpenApart(o Options) (*Apart, error) {
+// OpenAsyncReader opens the files of the signals. Until Run runs, kubepods can't be read.
+func OpenAsyncReader(o Options) (*AsyncReader, error) {
 	memory, err := Open(o)
 	if err != nil {
 		return nil, err
 	}
-	a := &Apart{memory: memory, wakeFD: -1, doneFD: -1, usageFD: -1, deadline: readDeadline}
+	a := &AsyncReader{memory: memory, wakeFD: -1, doneFD: -1, usageFD: -1, deadline: readDeadline}
 	memory.onOpen = a.offerUsageFD
 	for _, fd := range []*int{&a.wakeFD, &a.doneFD} {
 		if *fd, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
@@ -79,7 +79,7 @@ func OpenApart(o Options) (*Apart, error) {
 
 // Close closes all descriptors. Run must have returned, and no other method may run.
 // Further calls do nothing.
-func (a *Apart) Close() error {
+func (a *AsyncReader) Close() error {
 	errs := []error{a.memory.Close()}
 	a.takeUsageFD()
 	for _, fd := range []*int{&a.wakeFD, &a.doneFD, &a.usageFD} {
@@ -92,7 +92,7 @@ func (a *Apart) Close() error {
 }
 
 // Run is the reader thread. It returns when ctx ends.
-func (a *Apart) Run(ctx context.Context) error {
+func (a *AsyncReader) Run(ctx context.Context) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	var notified sync.WaitGroup
@@ -128,7 +128,7 @@ func (a *Apart) Run(ctx context.Context) error {
 }
 
 // Read implements [Reader]. It allocates only when it opens kubepods.
-func (a *Apart) Read(now, _ time.Time, into *signal.Observations) Node {
+func (a *AsyncReader) Read(now, _ time.Time, into *signal.Observations) Node {
 	node := a.memory.readNode(now, into)
 	if a.request(nil, now, a.deadline) {
 		into[signal.AllocatableMemoryAvailable] = a.pods
@@ -142,12 +142,12 @@ func (a *Apart) Read(now, _ time.Time, into *signal.Observations) Node {
 }
 
 // ReadNode implements [Files]. It does not allocate.
-func (a *Apart) ReadNode(now time.Time, into *signal.Observations) Node {
+func (a *AsyncReader) ReadNode(now time.Time, into *signal.Observations) Node {
 	return a.memory.readNode(now, into)
 }
 
-// Look implements [Reader]. It does not allocate.
-func (a *Apart) Look(p Pod, limit time.Duration) (workingSet, anonymous int64, ok bool) {
+// ReadPod implements [Reader]. It does not allocate.
+func (a *AsyncReader) ReadPod(p Pod, limit time.Duration) (workingSet, anonymous int64, ok bool) {
 	if !a.request(p, time.Time{}, limit) {
 		return 0, 0, false
 	}
@@ -156,7 +156,7 @@ func (a *Apart) Look(p Pod, limit time.Duration) (workingSet, anonymous int64, o
 
 // offerUsageFD duplicates the usage file that Memory has opened, for the calling thread:
 // Memory closes its own when the cgroup is gone.
-func (a *Apart) offerUsageFD(usage int) {
+func (a *AsyncReader) offerUsageFD(usage int) {
 	fd, err := unix.FcntlInt(uintptr(usage), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
 		return // the calling thread keeps the old file
@@ -167,7 +167,7 @@ func (a *Apart) offerUsageFD(usage int) {
 }
 
 // takeUsageFD replaces usageFD with the file that was opened last.
-func (a *Apart) takeUsageFD() {
+func (a *AsyncReader) takeUsageFD() {
 	fd := a.offeredFD.Swap(0)
 	if fd == 0 {
 		return
@@ -181,7 +181,7 @@ func (a *Apart) takeUsageFD() {
 // request makes the reader thread read p or, if that is nil, kubepods, and reports whether
 // it finished within limit. While an earlier reading has not finished, it returns false at
 // once.
-func (a *Apart) request(p Pod, now time.Time, limit time.Duration) bool {
+func (a *AsyncReader) request(p Pod, now time.Time, limit time.Duration) bool {
 	if a.completed.Load() != a.requested.Load() {
 		return false
 	}

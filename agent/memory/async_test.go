@@ -17,9 +17,9 @@ import (
 )
 
 // openAsync opens a reader that runs until the test ends.
-func openAsync(t *testing.T, o Options) *Apart {
+func openAsync(t *testing.T, o Options) *AsyncReader {
 	t.Helper()
-	a, err := OpenApart(o)
+	a, err := OpenAsyncReader(o)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -129,25 +129,25 @@ func TestAsyncPodReading(t *testing.T) {
 		t.Helper()
 		var got signal.Observations
 		node := a.Read(time.Now(), time.Now(), &got)
-		node.Total, node.Hugetlb, node.Shmem, node.Unaccounted = 0, 0, 0, 0
+		node.Total, node.Hugetlb, node.Shmem, node.KernelUsage = 0, 0, 0, 0
 		if node != want || got[signal.MemoryAvailable].Status != signal.Observed || got[signal.AllocatableMemoryAvailable].Status != pods {
 			t.Errorf("Read() = %+v, %+v; want %+v, and the signal of kubepods %v", node, got, want, pods)
 		}
 	}
 	read(Node{Kubepods: 3 << 18, KubepodsUsage: 1 << 20, KubepodsKnown: true}, signal.Observed)
 	for _, ok := range []bool{true, false} {
-		workingSet, anonymous, read := a.Look(podFunc(func() (int64, int64, bool) { return 2, 1, ok }), time.Minute)
+		workingSet, anonymous, read := a.ReadPod(podFunc(func() (int64, int64, bool) { return 2, 1, ok }), time.Minute)
 		if workingSet != 2 || anonymous != 1 || read != ok {
 			t.Errorf("Look() = %d, %d, %t; want 2, 1, %t", workingSet, anonymous, read, ok)
 		}
 	}
 	release := make(chan struct{})
-	if _, _, ok := a.Look(podFunc(func() (int64, int64, bool) { <-release; return 0, 0, true }), time.Millisecond); ok {
+	if _, _, ok := a.ReadPod(podFunc(func() (int64, int64, bool) { <-release; return 0, 0, true }), time.Millisecond); ok {
 		t.Error("Look() at a pod that blocks = true; want false")
 	}
 	kerneltest.Write(t, kubepods, map[string]string{"memory.usage_in_bytes": "2097152\n"})
 	read(Node{KubepodsUsage: 2 << 20}, signal.Unreadable)
-	if _, _, ok := a.Look(podFunc(func() (int64, int64, bool) { return 0, 0, true }), time.Minute); ok {
+	if _, _, ok := a.ReadPod(podFunc(func() (int64, int64, bool) { return 0, 0, true }), time.Minute); ok {
 		t.Error("Look() while another call is blocked = true; want false")
 	}
 	close(release)

@@ -58,7 +58,7 @@ func benchFiles(b *testing.B, h *cgroup.Hierarchy, n int) {
 func benchWalk(b *testing.B, h *cgroup.Hierarchy, n int) {
 	root, groups := makePods(b, h, n)
 	node := benchNode(b, h, root)
-	q := NewQuick(nil)
+	q := NewSamplerReader(nil)
 	q.SetSampler(&Sampler{Sampler: openSampler(b, h.Memory.Path(root, "kubepods")), Pods: true})
 	tree := q.Tree()
 	b.ReportAllocs()

@@ -15,19 +15,19 @@ import (
 // Page cache that is not in memory.stat of kubepods yet does not count as working set
 // where it would cross a threshold.
 func TestReadCorrectsFileCache(t *testing.T) {
-	at := func(quantity string) *Armed {
+	at := func(quantity string) *SharedThresholds {
 		value, err := signal.ParseThreshold(quantity)
 		if err != nil {
 			t.Fatal(err)
 		}
-		a := new(Armed)
+		a := new(SharedThresholds)
 		a.Set([]signal.Threshold{{Signal: signal.AllocatableMemoryAvailable, Value: value}})
 		return a
 	}
 	podStat := func(inactive int64) string { return v2Stat(100*mib, inactive, inactive, 0) }
 	for _, tt := range []struct {
 		name           string
-		armed          *Armed
+		armed          *SharedThresholds
 		listed, cached int64 // file cache in memory.stat of kubepods and of its pod, in MiB; 100 are anonymous
 		used           int64
 		available      int64
@@ -53,7 +53,7 @@ func TestReadCorrectsFileCache(t *testing.T) {
 			if err != nil {
 				t.Fatal(err)
 			}
-			m := openMemory(t, Options{Procfs: kernel.FS(kerneltest.Tree(t, map[string]string{"meminfo": meminfoText})), Hierarchy: h, Armed: tt.armed})
+			m := openMemory(t, Options{Procfs: kernel.FS(kerneltest.Tree(t, map[string]string{"meminfo": meminfoText})), Hierarchy: h, Thresholds: tt.armed})
 			var got signal.Observations
 			node := m.Read(time.Unix(1000, 0), &got)
 			o := got[signal.AllocatableMemoryAvailable]

@@ -9,12 +9,12 @@
 //
 //   - [Memory] reads /proc/meminfo and the memory files of kubepods. These reads can block
 //     while the kernel flushes its per-CPU counters.
-//   - [Apart] reads the same files on a thread of its own, with a deadline, for a caller
+//   - [AsyncReader] reads the same files on a thread of its own, with a deadline, for a caller
 //     that must not block.
-//   - [Quick] reads kubepods from the BPF sampler while [Quick.SetSampler] has set one,
-//     and from files otherwise. Like [Apart] it does not allocate.
+//   - [SamplerReader] reads kubepods from the BPF sampler while [SamplerReader.SetSampler] has set one,
+//     and from files otherwise. Like [AsyncReader] it does not allocate.
 //   - [Tree] reads the usage of each cgroup below kubepods in one walk of the sampler.
 //
 // No reader is safe for concurrent use; each thread has its own. The lane that runs the
-// sampler (agent/lanes) sets it on the one [Quick], and may remove it during a reading.
+// sampler (agent/lanes) sets it on the one [SamplerReader], and may remove it during a reading.
 package memory

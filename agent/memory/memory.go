@@ -32,24 +32,24 @@ type Options struct {
 	// CountCache counts active file cache as available, where the kubelet
 	// counts it as used.
 	CountCache bool
-	// Armed are the thresholds in force: a reading of kubepods is corrected only if it crosses
+	// Thresholds are the thresholds in force: a reading of kubepods is corrected only if it crosses
 	// one of them. Nil corrects each reading.
-	Armed *Armed
+	Thresholds *SharedThresholds
 	// Drift is how many bytes the per-CPU counters may lag behind ([HostDrift]).
 	Drift int64
 }
 
-// Armed is a set of thresholds that several readers share.
-type Armed struct {
+// SharedThresholds is a set of thresholds that several readers share.
+type SharedThresholds struct {
 	thresholds atomic.Pointer[[]signal.Threshold]
 }
 
 // Set replaces the thresholds. It is safe for concurrent use.
-func (a *Armed) Set(thresholds []signal.Threshold) { a.thresholds.Store(&thresholds) }
+func (a *SharedThresholds) Set(thresholds []signal.Threshold) { a.thresholds.Store(&thresholds) }
 
 // crosses reports whether an observation is below a threshold. It returns true where the
 // thresholds are not known.
-func (a *Armed) crosses(s signal.Signal, o *signal.Observation) bool {
+func (a *SharedThresholds) crosses(s signal.Signal, o *signal.Observation) bool {
 	if a == nil {
 		return true
 	}
@@ -88,16 +88,16 @@ type Node struct {
 	// could not be read either.
 	Kubepods, KubepodsUsage int64
 	KubepodsKnown           bool
-	// Unaccounted is memory that is neither free nor anonymous, file cache or huge pages:
+	// KernelUsage is memory that is neither free nor anonymous, file cache or huge pages:
 	// slab, page tables, network buffers. No signal shows it.
-	Unaccounted int64
+	KernelUsage int64
 }
 
-// Most returns an upper bound of the working set of all pods together, in bytes. If
+// MaxKubepods returns an upper bound of the working set of all pods together, in bytes. If
 // that was not read, it is the usage less the inactive page cache of an earlier reading:
 // cache that has been reclaimed since is missing from the usage too. If the earlier
 // reading does not have it either, all page cache counts.
-func (n *Node) Most(before *Node) int64 {
+func (n *Node) MaxKubepods(before *Node) int64 {
 	switch {
 	case n.KubepodsKnown:
 		return n.Kubepods
@@ -156,7 +156,7 @@ func (m *Memory) readNode(now time.Time, into *signal.Observations) Node {
 	fileAndAnon := info.FileAndAnon()
 	node := Node{
 		Total: info.MemTotal, Hugetlb: info.Hugetlb, Shmem: info.Shmem,
-		Unaccounted: int64(info.MemTotal) - int64(info.MemFree) - int64(fileAndAnon) - int64(info.Hugetlb),
+		KernelUsage: int64(info.MemTotal) - int64(info.MemFree) - int64(fileAndAnon) - int64(info.Hugetlb),
 	}
 	used := cgroup.Memory{WorkingSet: info.WorkingSet(), ActiveFile: info.ActiveFile}
 	into[signal.MemoryAvailable] = m.observation(now, int64(info.MemTotal)-int64(info.Hugetlb), &used)
@@ -222,7 +222,7 @@ func (m *Memory) readKubepods(now time.Time) (signal.Observation, kubepodsReadin
 		return signal.Observation{}, pods
 	}
 	o := m.observation(now, int64(used.Limit), &used)
-	if m.o.Armed.crosses(signal.AllocatableMemoryAvailable, &o) && m.correctFileCache(&used) {
+	if m.o.Thresholds.crosses(signal.AllocatableMemoryAvailable, &o) && m.correctFileCache(&used) {
 		pods.workingSet = int64(used.WorkingSet)
 		o = m.observation(now, int64(used.Limit), &used)
 		o.Source = signal.CgroupFiles
@@ -245,7 +245,7 @@ func (m *Memory) correctFileCache(used *cgroup.Memory) bool {
 	if unaccounted <= m.kernelUsage+maxUnsummedCharge {
 		return false
 	}
-	cache, err := m.kubepods.FileCacheBelow()
+	cache, err := m.kubepods.SumFileCache()
 	if err != nil {
 		return false // keep the values that were read
 	}

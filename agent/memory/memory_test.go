@@ -139,8 +139,8 @@ func TestReadUsesKubeletFormula(t *testing.T) {
 					t.Errorf("CountCache %v: Read() = %+v; want %+v", countCache, got, want)
 				}
 				// 10240 − 4096 free − (1000 anon + 100 + 2000 file) − 1024 huge.
-				if node.Unaccounted != 2020*mib {
-					t.Errorf("unaccounted = %d MiB; want 2020", node.Unaccounted/mib)
+				if node.KernelUsage != 2020*mib {
+					t.Errorf("unaccounted = %d MiB; want 2020", node.KernelUsage/mib)
 				}
 			}
 		})
@@ -247,7 +247,7 @@ func TestReadMalformedKubepods(t *testing.T) {
 		if node.Shmem != 100<<20 {
 			t.Errorf("reading %d: %d bytes of shared memory; want 100 MiB", i, node.Shmem)
 		}
-		node.Total, node.Hugetlb, node.Shmem, node.Unaccounted = 0, 0, 0, 0
+		node.Total, node.Hugetlb, node.Shmem, node.KernelUsage = 0, 0, 0, 0
 		if node != want || got[signal.AllocatableMemoryAvailable].Status != signal.Unreadable {
 			t.Errorf("reading %d: Read() = %+v, %+v; want %+v, and the signal of kubepods unreadable", i, node, got[signal.AllocatableMemoryAvailable], want)
 		}
@@ -269,7 +269,7 @@ func TestKubepodsUpperBound(t *testing.T) {
 		{"no earlier reading", Node{KubepodsUsage: 1100 * mib}, Node{}, 1100 * mib},
 		{"earlier reading incomplete", Node{KubepodsUsage: 1100 * mib}, Node{KubepodsUsage: 900 * mib}, 1100 * mib},
 	} {
-		if got := tc.now.Most(&tc.before); got != tc.want {
+		if got := tc.now.MaxKubepods(&tc.before); got != tc.want {
 			t.Errorf("%s: Most() = %d; want %d", tc.name, got, tc.want)
 		}
 	}

@@ -84,7 +84,7 @@ func openSampler(tb testing.TB, kubepods string) *bpf.Sampler {
 
 // newSamplerReader returns a reader with a BPF sampler that follows a new kubepods, and the
 // options of a reader of the same cgroup through files.
-func newSamplerReader(t *testing.T) (*Quick, Options) {
+func newSamplerReader(t *testing.T) (*SamplerReader, Options) {
 	t.Helper()
 	if os.Getuid() != 0 {
 		t.Skip("needs root")
@@ -102,12 +102,12 @@ func newSamplerReader(t *testing.T) (*Quick, Options) {
 	}
 	kerneltest.Write(t, kubepods, map[string]string{file: fmt.Sprint(limit)})
 	o := Options{Procfs: kernel.FS("/proc"), Hierarchy: h, CgroupRoot: root}
-	q := NewQuick(openAsync(t, o))
+	q := NewSamplerReader(openAsync(t, o))
 	q.SetSampler(&Sampler{
-		Sampler: openSampler(t, kubepods), Kubepods: limit, Pods: true, Raised: new([signal.Marks]atomic.Bool),
+		Sampler: openSampler(t, kubepods), Kubepods: limit, Pods: true, Raised: new([signal.ThresholdIDCount]atomic.Bool),
 		// A threshold that is always crossed makes each reading walk.
 		Armed: []bpf.Threshold{{
-			Key:    uint64(signal.MarkOf(&signal.Threshold{Signal: signal.AllocatableMemoryAvailable})),
+			Key:    uint64(signal.IDOf(&signal.Threshold{Signal: signal.AllocatableMemoryAvailable})),
 			Source: bpf.SourcePods, Capacity: limit, Available: limit + 1,
 		}},
 	})

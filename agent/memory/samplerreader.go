@@ -11,11 +11,11 @@ import (
 	"github.com/evictd/evictd/bpf"
 )
 
-// Quick reads the memory signals with low latency: kubepods from a tick and a walk of the
+// SamplerReader reads the memory signals with low latency: kubepods from a tick and a walk of the
 // BPF sampler, which take no lock and finish in microseconds, or from files where the
 // sampler can't provide it. It is not safe for concurrent use, except that the sampler may
 // be replaced at any time.
-type Quick struct {
+type SamplerReader struct {
 	// Files is read for the node, and for kubepods without the sampler. Nothing else uses it.
 	Files Files
 
@@ -28,9 +28,9 @@ type Quick struct {
 // Reader reads the memory signals to confirm an alarm: no value is older than raised.
 type Reader interface {
 	Read(now, raised time.Time, into *signal.Observations) Node
-	// Look reads the usage of a pod, as its Memory returns it. ok is false if that fails or
+	// ReadPod reads the usage of a pod, as its Memory returns it. ok is false if that fails or
 	// takes longer than limit.
-	Look(p Pod, limit time.Duration) (workingSet, anonymous int64, ok bool)
+	ReadPod(p Pod, limit time.Duration) (workingSet, anonymous int64, ok bool)
 }
 
 // Files is a Reader that can also read the node alone.
@@ -41,9 +41,9 @@ type Files interface {
 	ReadNode(now time.Time, into *signal.Observations) Node
 }
 
-// NewQuick returns a [Quick] that reads files until SetSampler is called.
-func NewQuick(files Files) *Quick {
-	q := &Quick{Files: files}
+// NewSamplerReader returns a [SamplerReader] that reads files until SetSampler is called.
+func NewSamplerReader(files Files) *SamplerReader {
+	q := &SamplerReader{Files: files}
 	q.rows.reserve(maxRows)
 	return q
 }
@@ -60,7 +60,7 @@ type Sampler struct {
 	Armed      []bpf.Threshold
 	// Raised is set, by threshold, while a threshold has raised an alarm and is not armed
 	// again.
-	Raised *[signal.Marks]atomic.Bool
+	Raised *[signal.ThresholdIDCount]atomic.Bool
 }
 
 const (
@@ -77,7 +77,7 @@ const (
 // sampler if there is one. It then does not allocate. If the sampler can't walk kubepods
 // in time, and no hard threshold can be crossed, allocatableMemory.available is Unreadable
 // and the node is still read.
-func (q *Quick) Read(now, raised time.Time, into *signal.Observations) Node {
+func (q *SamplerReader) Read(now, raised time.Time, into *signal.Observations) Node {
 	// SetSampler(nil) waits until inUse is 0.
 	q.inUse.Add(1)
 	defer q.inUse.Add(-1)
@@ -97,7 +97,7 @@ func (q *Quick) Read(now, raised time.Time, into *signal.Observations) Node {
 // Usage returns the working set of a cgroup at the last reading, and the size of its
 // anonymous LRU lists (tmpfs included), in bytes. ok is false if the last walk did not
 // read the cgroup, or read only a part of it. It does not allocate.
-func (q *Quick) Usage(cgroup uint64) (workingSet, anonymous int64, ok bool) {
+func (q *SamplerReader) Usage(cgroup uint64) (workingSet, anonymous int64, ok bool) {
 	row := q.rows.find(cgroup)
 	if row == nil || row.Partial {
 		return 0, 0, false
@@ -105,17 +105,17 @@ func (q *Quick) Usage(cgroup uint64) (workingSet, anonymous int64, ok bool) {
 	return int64(row.WorkingSet()), int64(row.Anon + row.Unevictable), true
 }
 
-// Look implements [Reader]. It reads files.
-func (q *Quick) Look(p Pod, limit time.Duration) (workingSet, anonymous int64, ok bool) {
-	return q.Files.Look(p, limit)
+// ReadPod implements [Reader]. It reads files.
+func (q *SamplerReader) ReadPod(p Pod, limit time.Duration) (workingSet, anonymous int64, ok bool) {
+	return q.Files.ReadPod(p, limit)
 }
 
 // Counts returns how many readings came from the sampler, and how many from files.
-func (q *Quick) Counts() (sampler, files uint64) { return q.reads[0].Load(), q.reads[1].Load() }
+func (q *SamplerReader) Counts() (sampler, files uint64) { return q.reads[0].Load(), q.reads[1].Load() }
 
 // read reads kubepods. ok is false if files have to be read instead.
 func (s *Sampler) read(now, raised time.Time, into *signal.Observations, walked *rowIndex) (pods kubepodsReading, ok bool) {
-	requested, ok := bpf.Uptime()
+	requested, ok := bpf.MonotonicTime()
 	if !ok {
 		return unknownUsage, false
 	}
@@ -168,7 +168,7 @@ func (s *Sampler) clearlyAbove(sample *bpf.Sample) bool {
 	all.Pods.InactiveFile, all.Pods.ActiveFile = 0, 0
 	for i := range s.Armed {
 		t := &s.Armed[i]
-		if t.Source == bpf.SourcePods && signal.Mark(t.Key).Hard() && t.Left(&all) < t.Available {
+		if t.Source == bpf.SourcePods && signal.ThresholdID(t.Key).Hard() && t.AvailableIn(&all) < t.Available {
 			return false
 		}
 	}
@@ -204,7 +204,7 @@ func (s *Sampler) tick(requested, since time.Duration, sample *bpf.Sample) bool 
 func (s *Sampler) rearm(sample *bpf.Sample) {
 	for i := range s.Armed {
 		t := &s.Armed[i]
-		if s.Raised[t.Key].Load() && t.Left(sample) >= t.Available {
+		if s.Raised[t.Key].Load() && t.AvailableIn(sample) >= t.Available {
 			s.Raised[t.Key].Store(s.Rearm(i) != nil)
 		}
 	}
@@ -225,7 +225,7 @@ func (s *Sampler) observation(now time.Time, capacity int64, workingSet, activeF
 
 // SetSampler makes readings use the sampler. With nil they use files, and SetSampler
 // returns once no reading uses the old sampler. q may be nil.
-func (q *Quick) SetSampler(s *Sampler) {
+func (q *SamplerReader) SetSampler(s *Sampler) {
 	if q == nil {
 		return
 	}

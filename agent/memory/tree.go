@@ -10,7 +10,7 @@ import (
 // Tree reads the usage of all cgroups below kubepods in one walk of the BPF sampler. It is
 // not safe for concurrent use, except that the sampler may be replaced at any time.
 type Tree struct {
-	quick *Quick
+	quick *SamplerReader
 	rows  rowIndex
 }
 
@@ -18,7 +18,7 @@ type Tree struct {
 const walkDeadline = 5 * time.Millisecond
 
 // Tree returns a reader that uses the sampler of q.
-func (q *Quick) Tree() *Tree { return &Tree{quick: q} }
+func (q *SamplerReader) Tree() *Tree { return &Tree{quick: q} }
 
 // Walk reads all cgroups. If it returns false, Find and Shape have no data.
 func (t *Tree) Walk() bool {
@@ -29,16 +29,16 @@ func (t *Tree) Walk() bool {
 	if s == nil || !s.Pods {
 		return false
 	}
-	requested, ok := bpf.Uptime()
+	requested, ok := bpf.MonotonicTime()
 	return ok && s.Walk(walkDeadline) == nil && t.rows.load(s.Sampler, requested)
 }
 
 // Find returns the row of a cgroup in the last walk; nil if there is none.
 func (t *Tree) Find(cgroup uint64) *bpf.Row { return t.rows.find(cgroup) }
 
-// Shape returns a hash of the set of cgroups in the last walk, independent of their order.
+// SetHash returns a hash of the set of cgroups in the last walk, independent of their order.
 // It changes when a cgroup is created or removed.
-func (t *Tree) Shape() uint64 {
+func (t *Tree) SetHash() uint64 {
 	shape := uint64(len(t.rows.rows))
 	for i := range t.rows.rows {
 		mixed := t.rows.rows[i].Cgroup * hashMultiplier

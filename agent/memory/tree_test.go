@@ -53,8 +53,8 @@ func TestTree(t *testing.T) {
 	if row == nil || tree.Find(1) != nil {
 		t.Fatalf("Find(the pods' cgroup) = %v, Find(the root) = %v; want a row, nil", row, tree.Find(1))
 	}
-	before := tree.Shape()
-	if eventually(t, "another walk", tree.Walk); tree.Shape() != before {
+	before := tree.SetHash()
+	if eventually(t, "another walk", tree.Walk); tree.SetHash() != before {
 		t.Error("Shape() changed without a new or removed cgroup")
 	}
 	child := filepath.Join(pods, "child")
@@ -63,8 +63,8 @@ func TestTree(t *testing.T) {
 		t.Fatal(err)
 	}
 	eventually(t, "a walk with the child", tree.Walk)
-	if tree.Shape() == before || tree.Find(st.Ino) == nil {
-		t.Errorf("new cgroup: Shape() changed %t, Find() = %v; want true, a row", tree.Shape() != before, tree.Find(st.Ino))
+	if tree.SetHash() == before || tree.Find(st.Ino) == nil {
+		t.Errorf("new cgroup: Shape() changed %t, Find() = %v; want true, a row", tree.SetHash() != before, tree.Find(st.Ino))
 	}
 	// The reading that confirms an alarm has their usage too.
 	var into signal.Observations
@@ -85,7 +85,7 @@ func TestTree(t *testing.T) {
 
 // Usage does not use a partial row. Other rows of the same walk are used.
 func TestUsageOfPartialRows(t *testing.T) {
-	var q Quick
+	var q SamplerReader
 	q.rows.rows = []bpf.Row{{Cgroup: 1, Usage: 5, Partial: true}, {Cgroup: 2, Usage: 3, Anon: 2, Partial: true}, {Cgroup: 3, Usage: 2, Anon: 1}}
 	q.rows.rebuild()
 	if workingSet, anonymous, ok := q.Usage(2); ok {
@@ -103,11 +103,11 @@ func TestSamplerReadingReusesWalk(t *testing.T) {
 	source := q.sampler.Load()
 	var walked, sample bpf.Sample
 	for range 100 {
-		raised, _ := bpf.Uptime()
+		raised, _ := bpf.MonotonicTime()
 		if source.Walk(walkDeadline) != nil || source.Sample(&walked) != nil || walked.Pods.Walked < raised {
 			continue // another walk came in between
 		}
-		requested, _ := bpf.Uptime()
+		requested, _ := bpf.MonotonicTime()
 		if source.tick(requested, raised, &sample) && sample.Time >= requested && sample.Pods.Walked == walked.Pods.Walked {
 			return
 		}
@@ -120,10 +120,10 @@ func TestSamplerReadingReusesWalk(t *testing.T) {
 func TestClearlyAbove(t *testing.T) {
 	const mib = 1 << 20
 	pods := func(available uint64, soft time.Duration) bpf.Threshold {
-		mark := signal.MarkOf(&signal.Threshold{Signal: signal.AllocatableMemoryAvailable, Grace: soft})
+		mark := signal.IDOf(&signal.Threshold{Signal: signal.AllocatableMemoryAvailable, Grace: soft})
 		return bpf.Threshold{Key: uint64(mark), Source: bpf.SourcePods, Capacity: 1000 * mib, Available: available * mib, CountCache: true}
 	}
-	node := bpf.Threshold{Key: uint64(signal.MarkOf(&signal.Threshold{Signal: signal.MemoryAvailable})), Capacity: 1000 * mib, Available: 900 * mib}
+	node := bpf.Threshold{Key: uint64(signal.IDOf(&signal.Threshold{Signal: signal.MemoryAvailable})), Capacity: 1000 * mib, Available: 900 * mib}
 	sample := bpf.Sample{
 		Node: bpf.Node{Valid: true, Anon: 800 * mib},
 		Pods: bpf.Pods{Valid: true, Usage: 600 * mib, InactiveFile: 300 * mib, ActiveFile: 200 * mib},
@@ -178,7 +178,7 @@ func TestShapeIgnoresOrder(t *testing.T) {
 		for _, c := range cgroups {
 			tree.rows.rows = append(tree.rows.rows, bpf.Row{Cgroup: c})
 		}
-		return tree.Shape()
+		return tree.SetHash()
 	}
 	same := shape(1, 2, 3)
 	if got := shape(3, 1, 2); got != same {

@@ -27,12 +27,12 @@ func (h *Heartbeat) Age() (age time.Duration, ok bool) {
 	return time.Since(*last), true
 }
 
-// Verdict states whether a check passed.
-type Verdict uint8
+// Result states whether a check passed.
+type Result uint8
 
 // The verdicts. Only Fail makes evictd not ready.
 const (
-	Pass Verdict = iota
+	Pass Result = iota
 	Warn
 	Fail
 )
@@ -41,7 +41,7 @@ const (
 // problem, or what was found.
 type Check struct {
 	Name string
-	Run  func() (v Verdict, detail string)
+	Run  func() (v Result, detail string)
 }
 
 // Mux returns a new mux that serves:
@@ -54,7 +54,7 @@ type Check struct {
 func Mux(metrics http.Handler, beat *Heartbeat, maxAge time.Duration, ready ...Check) *http.ServeMux {
 	mux := http.NewServeMux()
 	mux.Handle("GET /metrics", metrics)
-	mux.Handle("GET /healthz", checks{{"loop", func() (Verdict, string) {
+	mux.Handle("GET /healthz", checks{{"loop", func() (Result, string) {
 		age, ok := beat.Age()
 		switch {
 		case !ok:

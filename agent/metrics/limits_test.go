@@ -199,7 +199,7 @@ func TestServeOnOwnThreads(t *testing.T) {
 	served := make(chan int, 1)
 	serveOn(t, inner, Options{
 		Handler: http.HandlerFunc(func(http.ResponseWriter, *http.Request) { served <- unix.Gettid() }),
-		Thread: func() error {
+		PrepareThread: func() error {
 			mu.Lock()
 			defer mu.Unlock()
 			prepared[unix.Gettid()] = true

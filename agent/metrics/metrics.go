@@ -158,8 +158,8 @@ func (m *Metrics) Stepped(state *evict.State, orders *evict.Orders, took time.Du
 	for s := range m.futile {
 		m.futile[s].Set(0)
 	}
-	for _, b := range state.Futile {
-		if b.Delay == 0 && !b.None { // victims freed too little, but the signal is not futile yet
+	for _, b := range state.Backoffs {
+		if b.Delay == 0 && !b.NoVictim { // victims freed too little, but the signal is not futile yet
 			continue
 		}
 		m.futile[b.Signal].Set(1)
@@ -176,8 +176,8 @@ func (m *Metrics) Evicted(r *evict.Record) { m.evicted.count(r) }
 // Records sets the number of records kept.
 func (m *Metrics) Records(n int) { m.records.Set(float64(n)) }
 
-// StateKept sets whether the last write of the state succeeded.
-func (m *Metrics) StateKept(yes bool) { m.stateKept.Set(boolValue(yes)) }
+// StateSaved sets whether the last write of the state succeeded.
+func (m *Metrics) StateSaved(yes bool) { m.stateKept.Set(boolValue(yes)) }
 
 // Pods sets the number of pods, and of those that may be evicted.
 func (m *Metrics) Pods(count, eligible int) {

@@ -80,7 +80,7 @@ func threshold(t *testing.T, s signal.Signal, value string, grace time.Duration,
 	if err != nil {
 		t.Fatal(err)
 	}
-	return evict.Threshold{Threshold: signal.Threshold{Signal: s, Value: v, Grace: grace}, Copy: derived}
+	return evict.Threshold{Threshold: signal.Threshold{Signal: s, Value: v, Grace: grace}, Derived: derived}
 }
 
 // use sets every metric.
@@ -104,7 +104,7 @@ func use(t *testing.T, m *Metrics) {
 	})
 	m.Unaccounted(-4096)
 	m.Stepped(
-		&evict.State{Futile: []evict.Backoff{{Signal: signal.MemoryAvailable, Delay: time.Second}, {Signal: signal.PIDAvailable, Poor: 1}}},
+		&evict.State{Backoffs: []evict.Backoff{{Signal: signal.MemoryAvailable, Delay: time.Second}, {Signal: signal.PIDAvailable, PoorReturns: 1}}},
 		&evict.Orders{Conditions: []signal.Condition{signal.MemoryPressure}}, 300*time.Microsecond)
 	killed := &evict.Record{
 		Cause: "memory.available", Hard: true, CrossingSeen: now, SignalSent: now.Add(900 * time.Microsecond), LastGone: now.Add(50 * time.Millisecond),
@@ -127,7 +127,7 @@ func use(t *testing.T, m *Metrics) {
 	m.ConfigRejected()
 	m.Notification(func() Notification {
 		return Notification{
-			Lanes:   []signal.LaneStatus{{Name: "bpf", State: signal.LaneDegraded, Raised: 3, Missed: 1, Reopened: 2}, {Name: "poll", State: signal.LaneUp}},
+			Lanes:   []signal.LaneStatus{{Name: "bpf", State: signal.LaneDegraded, Alarms: 3, Missed: 1, Reopened: 2}, {Name: "poll", State: signal.LaneUp}},
 			Sampler: &Sampler{Ticks: 1000, Lost: 1, Period: 200 * time.Microsecond, RunTime: time.Millisecond},
 			Reclaim: &Reclaim{KswapdWakes: 4, Direct: 5, DirectTime: 6 * time.Second, ThrottleTime: 7 * time.Second},
 			Limits:  &Limits{Max: 8, OOM: 9, OOMKills: 10},
@@ -138,14 +138,14 @@ func use(t *testing.T, m *Metrics) {
 	m.Filesystems(func() []evict.FilesystemStatus {
 		return []evict.FilesystemStatus{{Name: "nodefs", Readable: true, At: now}, {Name: "imagefs", ReadOnly: true, At: now.Add(-time.Minute)}, {Name: "containerfs"}}
 	})
-	m.Reclaimed(&evict.ReclaimReport{Kind: evict.ReclaimImages, Removed: []string{"a", "b", "c"}, Freed: 7 << 20, Took: 1500 * time.Millisecond})
-	m.Reclaimed(&evict.ReclaimReport{Kind: evict.ReclaimContainers, Signal: signal.NodeFsInodesFree, Removed: []string{"a", "b"}, Freed: 100, Took: time.Second, DryRun: true})
-	m.KernelKilled(true)
-	m.KernelKilled(false)
-	m.KernelKilled(false)
-	m.Shutdown(&shutdown.State{Began: now, Over: now.Add(5 * time.Second)}, true)
+	m.Reclaimed(&evict.ReclaimReport{Kind: evict.ReclaimImages, Removed: []string{"a", "b", "c"}, Freed: 7 << 20, Duration: 1500 * time.Millisecond})
+	m.Reclaimed(&evict.ReclaimReport{Kind: evict.ReclaimContainers, Signal: signal.NodeFsInodesFree, Removed: []string{"a", "b"}, Freed: 100, Duration: time.Second, DryRun: true})
+	m.KernelOOMKilled(true)
+	m.KernelOOMKilled(false)
+	m.KernelOOMKilled(false)
+	m.Shutdown(&shutdown.State{Began: now, Ended: now.Add(5 * time.Second)}, true)
 	clean := false
-	m.LastShutdown(shutdown.Last{Clean: &clean, Reason: shutdown.LastPanic})
+	m.LastShutdown(shutdown.LastBoot{Clean: &clean, Reason: shutdown.LastPanic})
 	m.Probed("cgroup.kill", true)
 	m.Probed("psi triggers", false)
 }
@@ -154,11 +154,11 @@ func use(t *testing.T, m *Metrics) {
 func TestSteppedResets(t *testing.T) {
 	m := newMetrics()
 	before := text(t, m)
-	m.Stepped(&evict.State{Futile: []evict.Backoff{{Signal: signal.PIDAvailable, Delay: 1}}}, &evict.Orders{Conditions: []signal.Condition{signal.PIDPressure}}, 0)
+	m.Stepped(&evict.State{Backoffs: []evict.Backoff{{Signal: signal.PIDAvailable, Delay: 1}}}, &evict.Orders{Conditions: []signal.Condition{signal.PIDPressure}}, 0)
 	if got := text(t, m); !strings.Contains(got, `evictd_futile{signal="pid.available"} 1`) || !strings.Contains(got, `evictd_node_condition{condition="PIDPressure"} 1`) {
 		t.Fatalf("under PID pressure the metrics are:\n%s", got)
 	}
-	m.Stepped(&evict.State{Futile: []evict.Backoff{{Signal: signal.NodeFsAvailable, None: true}}}, &evict.Orders{}, 0)
+	m.Stepped(&evict.State{Backoffs: []evict.Backoff{{Signal: signal.NodeFsAvailable, NoVictim: true}}}, &evict.Orders{}, 0)
 	if got := text(t, m); !strings.Contains(got, `evictd_futile{signal="nodefs.available"} 1`) {
 		t.Errorf("with nodefs futile the metrics are:\n%s", got)
 	}
@@ -223,7 +223,7 @@ func TestScrapeDuringUse(t *testing.T) {
 // because a scrape may still use the last one.
 func TestSteppedAllocatesNothing(t *testing.T) {
 	m := newMetrics()
-	state, orders := &evict.State{Futile: []evict.Backoff{{Delay: 1}}}, &evict.Orders{Conditions: []signal.Condition{signal.DiskPressure}}
+	state, orders := &evict.State{Backoffs: []evict.Backoff{{Delay: 1}}}, &evict.Orders{Conditions: []signal.Condition{signal.DiskPressure}}
 	if n := testing.AllocsPerRun(100, func() { m.Stepped(state, orders, time.Millisecond) }); n != 0 {
 		t.Errorf("Stepped() allocates %v objects; want 0", n)
 	}

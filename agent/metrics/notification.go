@@ -103,7 +103,7 @@ func (n *notification) Collect(ch chan<- prometheus.Metric) {
 	for _, l := range now.Lanes {
 		gauge(laneUp, boolValue(l.State == signal.LaneUp), l.Name)
 		gauge(laneDegraded, boolValue(l.State == signal.LaneDegraded), l.Name)
-		counter(laneRaised, float64(l.Raised), l.Name)
+		counter(laneRaised, float64(l.Alarms), l.Name)
 		counter(laneMissed, float64(l.Missed), l.Name)
 		counter(laneReopened, float64(l.Reopened), l.Name)
 	}
@@ -139,8 +139,8 @@ func (n *notification) Collect(ch chan<- prometheus.Metric) {
 // time; it must not block.
 func (m *Metrics) Notification(source func() Notification) { m.notification.source.Store(&source) }
 
-// KernelKilled counts a process killed by the kernel's OOM killer.
-func (m *Metrics) KernelKilled(ofPod bool) {
+// KernelOOMKilled counts a process killed by the kernel's OOM killer.
+func (m *Metrics) KernelOOMKilled(ofPod bool) {
 	if ofPod {
 		m.kernelKills[0].Inc()
 		return
@@ -148,5 +148,5 @@ func (m *Metrics) KernelKilled(ofPod bool) {
 	m.kernelKills[1].Inc()
 }
 
-// ScoresCorrected counts processes whose oom_score_adj was corrected.
-func (m *Metrics) ScoresCorrected(processes int) { m.scores.Add(float64(processes)) }
+// OOMScoresCorrected counts processes whose oom_score_adj was corrected.
+func (m *Metrics) OOMScoresCorrected(processes int) { m.scores.Add(float64(processes)) }

@@ -49,5 +49,5 @@ func (m *Metrics) Reclaimed(r *evict.ReclaimReport) {
 	if !r.Signal.IsInodes() {
 		m.reclaimed.freed.WithLabelValues(kind).Add(float64(r.Freed))
 	}
-	m.reclaimed.seconds.WithLabelValues(kind).Add(r.Took.Seconds())
+	m.reclaimed.seconds.WithLabelValues(kind).Add(r.Duration.Seconds())
 }

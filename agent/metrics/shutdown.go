@@ -39,14 +39,14 @@ func newNodeShutdown(r prometheus.Registerer) *nodeShutdown {
 // inhibitor lock.
 func (m *Metrics) Shutdown(s *shutdown.State, inhibited bool) {
 	m.shutdown.began.Set(timestamp(s.Began))
-	m.shutdown.over.Set(timestamp(s.Over))
+	m.shutdown.over.Set(timestamp(s.Ended))
 	m.shutdown.condition.Set(boolValue(s.Active()))
 	m.shutdown.inhibited.Set(boolValue(inhibited))
 }
 
 // LastShutdown sets how the previous boot ended. It has no series if that is
 // unknown.
-func (m *Metrics) LastShutdown(l shutdown.Last) {
+func (m *Metrics) LastShutdown(l shutdown.LastBoot) {
 	m.shutdown.last.Reset()
 	if l.Clean != nil {
 		m.shutdown.last.WithLabelValues(string(l.Reason)).Set(boolValue(*l.Clean))

@@ -31,9 +31,9 @@ type Options struct {
 	// ConfigFile is a web configuration file, which is read for each connection.
 	// Empty means none.
 	ConfigFile string
-	// Thread is called on each thread that serves, and sets its priority.
-	Thread func() error
-	Log    *slog.Logger
+	// PrepareThread is called on each thread that serves, and sets its priority.
+	PrepareThread func() error
+	Log           *slog.Logger
 }
 
 // Serve serves on the listener until ctx ends, and then returns nil. It closes the
@@ -44,7 +44,7 @@ func Serve(ctx context.Context, l net.Listener, o Options) error {
 	// once, each on another goroutine.
 	var protocols http.Protocols
 	protocols.SetHTTP1(true)
-	limited := newListener(l, o.Thread, o.Log)
+	limited := newListener(l, o.PrepareThread, o.Log)
 	server := &http.Server{
 		Handler:   withoutBody(o.Handler),
 		Protocols: &protocols,

@@ -62,8 +62,8 @@ func TestHealthz(t *testing.T) {
 }
 
 func TestReadyz(t *testing.T) {
-	check := func(name string, v Verdict, detail string) Check {
-		return Check{Name: name, Run: func() (Verdict, string) { return v, detail }}
+	check := func(name string, v Result, detail string) Check {
+		return Check{Name: name, Run: func() (Result, string) { return v, detail }}
 	}
 	observation := check("observation", Pass, "")
 	pods := check("pods", Warn, "no pod is eligible for eviction")
@@ -104,7 +104,7 @@ func TestMux(t *testing.T) {
 }
 
 func options(handler http.Handler, configFile string) Options {
-	return Options{Handler: handler, ConfigFile: configFile, Thread: func() error { return nil }, Log: discard}
+	return Options{Handler: handler, ConfigFile: configFile, PrepareThread: func() error { return nil }, Log: discard}
 }
 
 // start serves until the test ends and returns the address.

@@ -6,7 +6,7 @@ import (
 	"log/slog"
 	"time"
 
-	"github.com/evictd/evictd/agent/pace"
+	"github.com/evictd/evictd/agent/pollinterval"
 	"github.com/evictd/evictd/kernel"
 	"github.com/evictd/evictd/kernel/cgroup"
 )
@@ -47,7 +47,7 @@ func (e *Enforcer) Run(ctx context.Context) error {
 			return nil
 		case now := <-timer.C:
 			e.enforceAll()
-			timer.Reset(pace.Together(now, checkInterval))
+			timer.Reset(pollinterval.AlignedWait(now, checkInterval))
 		}
 	}
 }

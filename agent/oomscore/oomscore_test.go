@@ -54,7 +54,7 @@ func container(t *testing.T, processes int) (*cgroup.Hierarchy, Container, []int
 // set sets the oom_score_adj of a process.
 func set(t *testing.T, pid, score int) {
 	t.Helper()
-	s, err := process.OpenScore("/proc", pid)
+	s, err := process.OpenOOMScoreAdj("/proc", pid)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -72,7 +72,7 @@ func TestLookAndEnforce(t *testing.T) {
 	}
 	set(t, pids[0], 992)
 	set(t, pids[1], 999)
-	seen, err := Look(h, "/proc", c)
+	seen, err := Inspect(h, "/proc", c)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -86,7 +86,7 @@ func TestLookAndEnforce(t *testing.T) {
 	if changed, err := Enforce(h, "/proc", c); changed != len(pids) || err != nil {
 		t.Errorf("Enforce() = %d, %v; want %d", changed, err, len(pids))
 	}
-	if seen, err = Look(h, "/proc", c); err != nil || seen.Least != 1000 || seen.Wrong != 0 {
+	if seen, err = Inspect(h, "/proc", c); err != nil || seen.Least != 1000 || seen.Wrong != 0 {
 		t.Errorf("Look() after Enforce() = %+v, %v; want 1000 for all", seen, err)
 	}
 	if changed, err := Enforce(h, "/proc", c); changed != 0 || err != nil {
@@ -100,14 +100,14 @@ func TestGone(t *testing.T) {
 	set(t, pids[0], 7)
 	c.Wanted = 8
 	c.ID++
-	if _, err := Look(h, "/proc", c); !errors.Is(err, cgroup.ErrGone) {
+	if _, err := Inspect(h, "/proc", c); !errors.Is(err, cgroup.ErrGone) {
 		t.Errorf("Look() of another cgroup = %v; want ErrGone", err)
 	}
 	if changed, err := Enforce(h, "/proc", c); changed != 0 || !errors.Is(err, cgroup.ErrGone) {
 		t.Errorf("Enforce() of another cgroup = %d, %v; want ErrGone", changed, err)
 	}
 	c.Cgroup += "-gone"
-	if _, err := Look(h, "/proc", c); !errors.Is(err, cgroup.ErrGone) {
+	if _, err := Inspect(h, "/proc", c); !errors.Is(err, cgroup.ErrGone) {
 		t.Errorf("Look() of a missing cgroup = %v; want ErrGone", err)
 	}
 }

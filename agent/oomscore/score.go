@@ -20,8 +20,8 @@ type Container struct {
 	Wanted int
 }
 
-// Seen is what Look finds in a container.
-type Seen struct {
+// Scores is what Look finds in a container.
+type Scores struct {
 	Processes int
 	// Least and Most are the lowest and the highest oom_score_adj.
 	Least, Most int
@@ -32,22 +32,22 @@ type Seen struct {
 	Group *bool
 }
 
-// Look reads the scores of a container's processes. It returns [cgroup.ErrGone] if the
+// Inspect reads the scores of a container's processes. It returns [cgroup.ErrGone] if the
 // container is gone.
-func Look(h *cgroup.Hierarchy, proc kernel.FS, c Container) (Seen, error) {
+func Inspect(h *cgroup.Hierarchy, proc kernel.FS, c Container) (Scores, error) {
 	group, err := open(h, &c)
 	if err != nil {
-		return Seen{}, err
+		return Scores{}, err
 	}
 	defer group.Close()
-	var seen Seen
+	var seen Scores
 	switch together, err := group.OOMGroup(); {
 	case err == nil:
 		seen.Group = &together
 	case !errors.Is(err, kernel.ErrUnavailable):
-		return Seen{}, err
+		return Scores{}, err
 	}
-	err = eachScore(group, proc, func(score *process.Score) error {
+	err = eachScore(group, proc, func(score *process.OOMScoreAdj) error {
 		have, err := score.Get()
 		if err != nil {
 			return err
@@ -75,7 +75,7 @@ func Enforce(h *cgroup.Hierarchy, proc kernel.FS, c Container) (changed int, err
 	defer group.Close()
 	refused := 0
 	var first error
-	err = eachScore(group, proc, func(score *process.Score) error {
+	err = eachScore(group, proc, func(score *process.OOMScoreAdj) error {
 		have, err := score.Get()
 		if err != nil || have == c.Wanted {
 			return err
@@ -116,7 +116,7 @@ const maxOpen = 64
 // eachScore calls do with the score of every process of a cgroup. A pid can be reused before
 // it is opened, so only processes count that the cgroup still lists afterwards. Processes
 // that exit during the call are skipped.
-func eachScore(group *cgroup.Cgroup, proc kernel.FS, do func(*process.Score) error) error {
+func eachScore(group *cgroup.Cgroup, proc kernel.FS, do func(*process.OOMScoreAdj) error) error {
 	pids, err := group.Procs(nil)
 	if err != nil {
 		return err
@@ -129,8 +129,8 @@ func eachScore(group *cgroup.Cgroup, proc kernel.FS, do func(*process.Score) err
 	return nil
 }
 
-func eachScoreOf(group *cgroup.Cgroup, proc kernel.FS, pids []int, do func(*process.Score) error) error {
-	scores := make([]*process.Score, len(pids))
+func eachScoreOf(group *cgroup.Cgroup, proc kernel.FS, pids []int, do func(*process.OOMScoreAdj) error) error {
+	scores := make([]*process.OOMScoreAdj, len(pids))
 	defer func() {
 		for _, s := range scores {
 			if s != nil {
@@ -140,7 +140,7 @@ func eachScoreOf(group *cgroup.Cgroup, proc kernel.FS, pids []int, do func(*proc
 	}()
 	for i, pid := range pids {
 		var err error
-		if scores[i], err = process.OpenScore(proc, pid); err != nil && !errors.Is(err, process.ErrGone) {
+		if scores[i], err = process.OpenOOMScoreAdj(proc, pid); err != nil && !errors.Is(err, process.ErrGone) {
 			return err
 		}
 	}

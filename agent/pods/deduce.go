@@ -37,14 +37,14 @@ func (d *deduction) fill(p *pod) {
 		p.spec.HasStats, p.spec.Usage = false, evict.PodUsage{}
 	} else {
 		p.spec.Labels = sandbox.Labels
-		p.spec.Static = byKubelet && sandbox.Annotations[evict.ConfigSource] != "api"
+		p.spec.Static = byKubelet && sandbox.Annotations[evict.ConfigSourceAnnotation] != "api"
 		if byKubelet && l.Namespace == kubeSystem {
-			p.spec.Spared = "a kubelet's pod in " + kubeSystem
+			p.spec.ProtectedReason = "a kubelet's pod in " + kubeSystem
 		}
 	}
 	p.spec.UID, p.spec.Namespace, p.spec.Name = l.UID, l.Namespace, l.Name
 	p.spec.Kubelet = byKubelet
-	p.about = About{Handler: sandbox.RuntimeHandler, KeptSince: l.kept}
+	p.about = Explanation{Handler: sandbox.RuntimeHandler, KeptSince: l.kept}
 
 	var running []*Container
 	for _, m := range p.members {
@@ -55,7 +55,7 @@ func (d *deduction) fill(p *pod) {
 			p.spec.LastStart = max(p.spec.LastStart, c.Created.UnixNano())
 		}
 		if m.location.guarded != "" {
-			p.spec.Spared = containsPrefix + m.location.guarded
+			p.spec.ProtectedReason = containsPrefix + m.location.guarded
 		}
 	}
 	if p.spec.TerminationGraceSeconds == nil {
@@ -228,7 +228,7 @@ func (d *deduction) handle(p *pod) Handle {
 	l := d.listed
 	h := Handle{SandboxID: l.Sandbox.ID, Owned: !p.spec.Kubelet}
 	for _, m := range p.members {
-		c := evict.ContainerHandle{ID: m.id, Name: m.name, Unproven: m.unproven, InitPID: m.location.pid, InitStart: m.location.start, LogPath: l.container(m.id).LogPath, Init: m.init, Slot: m.slot}
+		c := evict.RunningContainer{ID: m.id, Name: m.name, Unproven: m.unproven, InitPID: m.location.pid, InitStart: m.location.start, LogPath: l.container(m.id).LogPath, Init: m.init, Index: m.slot}
 		if m.unproven == "" {
 			c.Cgroup, c.CgroupID = m.location.path, m.location.cgroup.ID()
 		}

@@ -6,8 +6,8 @@ import (
 	"github.com/evictd/evictd/agent/evict"
 )
 
-// About explains the properties of a pod, for operators.
-type About struct {
+// Explanation explains the properties of a pod, for operators.
+type Explanation struct {
 	// Handler is the runtime handler; empty for the default.
 	Handler string
 	QoS     evict.QoS
@@ -19,11 +19,11 @@ type About struct {
 	// KeptSince is since when the pod is kept although the list lacks a part of it; zero while
 	// it is listed.
 	KeptSince  time.Time
-	Containers []ContainerAbout
+	Containers []ContainerExplanation
 }
 
-// ContainerAbout explains the properties of a container.
-type ContainerAbout struct {
+// ContainerExplanation explains the properties of a container.
+type ContainerExplanation struct {
 	ID, Name string
 	// Cgroup is the container's cgroup, proven or not; empty if not known.
 	Cgroup string
@@ -34,20 +34,20 @@ type ContainerAbout struct {
 }
 
 // Describe explains a pod; the zero value if no pod with that UID runs.
-func (i *Inventory) Describe(uid string) About {
+func (i *Inventory) Describe(uid string) Explanation {
 	for _, p := range i.current.Load().pods {
 		if p.spec.UID == uid {
 			return p.describe()
 		}
 	}
-	return About{}
+	return Explanation{}
 }
 
-func (p *pod) describe() About {
+func (p *pod) describe() Explanation {
 	about := p.about
 	about.QoS = p.spec.QoSClass()
 	for _, m := range p.members {
-		c := ContainerAbout{ID: m.id, Name: m.name, Cgroup: m.location.path, Unproven: m.unproven, Unmeasured: m.unmeasured}
+		c := ContainerExplanation{ID: m.id, Name: m.name, Cgroup: m.location.path, Unproven: m.unproven, Unmeasured: m.unmeasured}
 		if failed := m.failed.Load(); failed != nil {
 			c.Unmeasured = *failed
 		}

@@ -9,6 +9,6 @@ import (
 // containsPrefix begins the reason that protects a pod with a guarded process.
 const containsPrefix = "contains "
 
-// Vital reports whether a pod contains a process that the node needs: evictd's own, the
+// Essential reports whether a pod contains a process that the node needs: evictd's own, the
 // runtime's, a kubelet's. Such a pod is protected even where no other is.
-func Vital(p *evict.Pod) bool { return strings.HasPrefix(p.Spared, containsPrefix) }
+func Essential(p *evict.Pod) bool { return strings.HasPrefix(p.ProtectedReason, containsPrefix) }

@@ -8,7 +8,7 @@ import (
 
 func TestEssential(t *testing.T) {
 	for spared, want := range map[string]bool{"": false, "a kubelet's pod in kube-system": false, "contains containerd (pid 7)": true} {
-		if got := Vital(&evict.Pod{Spared: spared}); got != want {
+		if got := Essential(&evict.Pod{ProtectedReason: spared}); got != want {
 			t.Errorf("Vital(%q) = %t; want %t", spared, got, want)
 		}
 	}

@@ -35,20 +35,20 @@ func TestFaults(t *testing.T) {
 	}{
 		{"stopped", func(n *node) { n.runtime.Stop() }, func(n *node) { n.runtime.Restart() }, false, "not reachable"},
 		{"crashed", func(n *node) { n.runtime.Crash() }, func(n *node) { n.runtime.Restart() }, false, "not reachable"},
-		{"containers fail", func(n *node) { n.runtime.Break("ListContainers", critest.Fault{Code: codes.Internal}) },
-			func(n *node) { n.runtime.Heal("ListContainers") }, false, "injected fault"},
-		{"sandboxes fail", func(n *node) { n.runtime.Break("ListPodSandbox", critest.Fault{Code: codes.Unknown}) },
-			func(n *node) { n.runtime.Heal("ListPodSandbox") }, false, "injected fault"},
-		{"containers without IDs", func(n *node) { n.runtime.Break("ListContainers", critest.Fault{Garble: critest.EmptyIDs}) },
-			func(n *node) { n.runtime.Heal("ListContainers") }, true, "not complete"},
-		{"containers twice", func(n *node) { n.runtime.Break("ListContainers", critest.Fault{Garble: critest.Duplicates}) },
-			func(n *node) { n.runtime.Heal("ListContainers") }, true, "not complete"},
-		{"sandboxes without IDs", func(n *node) { n.runtime.Break("ListPodSandbox", critest.Fault{Garble: critest.EmptyIDs}) },
-			func(n *node) { n.runtime.Heal("ListPodSandbox") }, true, "not complete"},
-		{"sandboxes twice", func(n *node) { n.runtime.Break("ListPodSandbox", critest.Fault{Garble: critest.Duplicates}) },
-			func(n *node) { n.runtime.Heal("ListPodSandbox") }, true, "not complete"},
-		{"no versions", func(n *node) { n.runtime.Break("Version", critest.Fault{Code: codes.Internal}) },
-			func(n *node) { n.runtime.Heal("Version") }, true, ""},
+		{"containers fail", func(n *node) { n.runtime.SetFault("ListContainers", critest.Fault{Code: codes.Internal}) },
+			func(n *node) { n.runtime.ClearFault("ListContainers") }, false, "injected fault"},
+		{"sandboxes fail", func(n *node) { n.runtime.SetFault("ListPodSandbox", critest.Fault{Code: codes.Unknown}) },
+			func(n *node) { n.runtime.ClearFault("ListPodSandbox") }, false, "injected fault"},
+		{"containers without IDs", func(n *node) { n.runtime.SetFault("ListContainers", critest.Fault{Mutate: critest.EmptyIDs}) },
+			func(n *node) { n.runtime.ClearFault("ListContainers") }, true, "not complete"},
+		{"containers twice", func(n *node) { n.runtime.SetFault("ListContainers", critest.Fault{Mutate: critest.Duplicates}) },
+			func(n *node) { n.runtime.ClearFault("ListContainers") }, true, "not complete"},
+		{"sandboxes without IDs", func(n *node) { n.runtime.SetFault("ListPodSandbox", critest.Fault{Mutate: critest.EmptyIDs}) },
+			func(n *node) { n.runtime.ClearFault("ListPodSandbox") }, true, "not complete"},
+		{"sandboxes twice", func(n *node) { n.runtime.SetFault("ListPodSandbox", critest.Fault{Mutate: critest.Duplicates}) },
+			func(n *node) { n.runtime.ClearFault("ListPodSandbox") }, true, "not complete"},
+		{"no versions", func(n *node) { n.runtime.SetFault("Version", critest.Fault{Code: codes.Internal}) },
+			func(n *node) { n.runtime.ClearFault("Version") }, true, ""},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			n := newNode(t, true)
@@ -93,7 +93,7 @@ func TestIncompleteList(t *testing.T) {
 	i := n.synced()
 	two := a.Containers[1].ID
 	n.runtime.SetState(two, cri.StateExited)
-	n.runtime.Break("ListContainers", critest.Fault{Garble: critest.Duplicates}) // of the first container, which is then left out
+	n.runtime.SetFault("ListContainers", critest.Fault{Mutate: critest.Duplicates}) // of the first container, which is then left out
 	i.Sync(context.Background())
 	s := i.Measure(time.Now())
 	var left []string
@@ -151,7 +151,7 @@ func TestListHangs(t *testing.T) {
 	n := newNode(t, true)
 	n.addPod(critest.Pod{Name: "a", Containers: []critest.Container{{PID: 100}}})
 	i := n.synced()
-	n.runtime.Break("ListPodSandbox", critest.Fault{Hang: true})
+	n.runtime.SetFault("ListPodSandbox", critest.Fault{Hang: true})
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error)
 	go func() { done <- i.Sync(ctx) }()
@@ -179,7 +179,7 @@ func TestStatusHangs(t *testing.T) {
 	n := newNode(t, true)
 	n.addPod(critest.Pod{Name: "a", Containers: []critest.Container{{PID: 100}}})
 	i := n.synced()
-	n.runtime.Break("ContainerStatus", critest.Fault{Hang: true, Times: 1})
+	n.runtime.SetFault("ContainerStatus", critest.Fault{Hang: true, Times: 1})
 	n.addPod(critest.Pod{Name: "b", Containers: []critest.Container{{PID: 101}}})
 	n.addPod(critest.Pod{Name: "c", Containers: []critest.Container{{PID: 102}}})
 	if err := i.Sync(context.Background()); err != nil {
@@ -208,7 +208,7 @@ func TestMalformedStatus(t *testing.T) {
 		`{"runtimeSpec":{"linux":{"cgroupsPath":7}}}`, strings.Repeat(`{"a":`, 100_000)} {
 		t.Run(fmt.Sprintf("%.20q", info), func(t *testing.T) {
 			n := newNode(t, true)
-			n.runtime.Break("ContainerStatus", critest.Fault{Garble: critest.Info(info), Times: 1})
+			n.runtime.SetFault("ContainerStatus", critest.Fault{Mutate: critest.Info(info), Times: 1})
 			p := n.addPod(critest.Pod{Containers: []critest.Container{{PID: 100, OOMScoreAdj: 900}}})
 			i := n.synced()
 			s := i.Measure(time.Now())

@@ -10,8 +10,8 @@ import (
 	"unicode"
 )
 
-// Outsider is a container on this host that the runtime does not list. It is never killed.
-type Outsider struct {
+// ForeignContainer is a container on this host that the runtime does not list. It is never killed.
+type ForeignContainer struct {
 	Cgroup string
 	// Processes counts the processes in it and below it.
 	Processes int
@@ -25,10 +25,10 @@ type Outsider struct {
 // names of LXC and systemd-machined.
 var containerName = regexp.MustCompile(`(^|[^0-9a-f])[0-9a-f]{64}([^0-9a-f]|$)|^lxc\.payload\.|^machine-.*\.scope$`)
 
-// NotOurs returns the containers on this host that the runtime does not list, by cgroup
+// ForeignContainers returns the containers on this host that the runtime does not list, by cgroup
 // path: cgroups with the name of a container, or with processes of another pid namespace
 // than the node's. It reads the whole tree. Before the first complete list it returns nil.
-func (i *Inventory) NotOurs() []Outsider {
+func (i *Inventory) ForeignContainers() []ForeignContainer {
 	w := i.current.Load()
 	if i.runtime != nil && w.listed.IsZero() {
 		return nil
@@ -36,7 +36,7 @@ func (i *Inventory) NotOurs() []Outsider {
 	l := foreignScan{Inventory: i, snapshot: w, left: maxScannedCgroups}
 	l.init, _ = os.Readlink(i.procfs.Path("1", "ns", "pid"))
 	l.scan("/")
-	slices.SortFunc(l.found, func(a, b Outsider) int { return strings.Compare(a.Cgroup, b.Cgroup) })
+	slices.SortFunc(l.found, func(a, b ForeignContainer) int { return strings.Compare(a.Cgroup, b.Cgroup) })
 	return l.found
 }
 
@@ -46,7 +46,7 @@ type foreignScan struct {
 	snapshot *listSnapshot
 	init     string // the node's pid namespace; "" if not readable
 	left     int    // cgroups that may still be read
-	found    []Outsider
+	found    []ForeignContainer
 }
 
 // scan returns the processes of a cgroup and of all below it, and records the containers
@@ -74,7 +74,7 @@ func (n *foreignScan) scan(at string) []int {
 	if at == "/" || slices.ContainsFunc(own, n.isListedInit) || !named && !slices.ContainsFunc(own, n.inOtherNamespace) {
 		return pids
 	}
-	o := Outsider{Cgroup: at, Processes: len(own), Command: n.command(own[0])}
+	o := ForeignContainer{Cgroup: at, Processes: len(own), Command: n.command(own[0])}
 	if memoryErr == nil {
 		o.Memory = new(signed(memory.WorkingSet))
 	}

@@ -18,15 +18,15 @@ func (i *Inventory) Guard() *evict.Guard { return i.current.Load().guard }
 // guard collects the processes that must not be killed: those that are known without the
 // pods, and the shims and first processes of the containers.
 func (i *Inventory) guard(listed []*listedPod, locations map[string]*location) *evict.Guard {
-	g := &evict.Guard{Never: map[int]string{}, Inits: map[int]string{}, Started: map[int]uint64{}}
+	g := &evict.Guard{Protected: map[int]string{}, Inits: map[int]string{}, StartTimes: map[int]uint64{}}
 	started := func(pid int, at uint64) {
 		if at != 0 {
-			g.Started[pid] = at
+			g.StartTimes[pid] = at
 		}
 	}
 	for _, p := range locations {
 		if p.parent > 1 {
-			g.Never[p.parent] = "the shim of container " + p.id
+			g.Protected[p.parent] = "the shim of container " + p.id
 			started(p.parent, p.parentStart)
 		}
 		if p.pid != 0 {
@@ -41,15 +41,15 @@ func (i *Inventory) guard(listed []*listedPod, locations map[string]*location) *
 		}
 	}
 	for _, k := range i.guardedKubelets() {
-		g.Never[k.PID] = k.String()
+		g.Protected[k.PID] = k.String()
 		started(k.PID, k.Start)
 	}
 	if r := i.runtime; r != nil && r.list.PID > 1 {
-		g.Never[r.list.PID] = fmt.Sprintf("the container runtime (%s)", r.Name())
+		g.Protected[r.list.PID] = fmt.Sprintf("the container runtime (%s)", r.Name())
 		started(r.list.PID, i.startOf(r.list.PID))
 	}
-	g.Never[selfPID] = "evictd"
-	g.Never[1] = "pid 1"
+	g.Protected[selfPID] = "evictd"
+	g.Protected[1] = "pid 1"
 	return g
 }
 

@@ -23,7 +23,7 @@ func TestGuard(t *testing.T) {
 	n.cgroup(n.path(a, a.Containers[0]), 100<<20, 60<<20, 100, 102)
 
 	i := n.inventory()
-	if diff := cmp.Diff(&evict.Guard{Never: map[int]string{1: "pid 1", os.Getpid(): "evictd"}, Inits: map[int]string{}, Started: map[int]uint64{}}, i.Guard()); diff != "" {
+	if diff := cmp.Diff(&evict.Guard{Protected: map[int]string{1: "pid 1", os.Getpid(): "evictd"}, Inits: map[int]string{}, StartTimes: map[int]uint64{}}, i.Guard()); diff != "" {
 		t.Errorf("Guard() before the first list (-want +got):\n%s", diff)
 	}
 	if err := i.Sync(context.Background()); err != nil {
@@ -32,11 +32,11 @@ func TestGuard(t *testing.T) {
 	got := i.Guard()
 	// The process of the runtime is the test itself.
 	want := map[int]string{1: "pid 1", os.Getpid(): "evictd", 70: "kubelet /usr/bin/kubelet (pid 70)"}
-	if !strings.HasPrefix(got.Never[shim], "the shim of container ") {
-		t.Errorf("Never[%d] = %q; want the shim", shim, got.Never[shim])
+	if !strings.HasPrefix(got.Protected[shim], "the shim of container ") {
+		t.Errorf("Never[%d] = %q; want the shim", shim, got.Protected[shim])
 	}
-	delete(got.Never, shim)
-	if diff := cmp.Diff(want, got.Never); diff != "" {
+	delete(got.Protected, shim)
+	if diff := cmp.Diff(want, got.Protected); diff != "" {
 		t.Errorf("Never (-want +got):\n%s", diff)
 	}
 	inits := map[int]string{60: a.ID, 100: a.Containers[0].ID, 101: a.Containers[1].ID}
@@ -46,8 +46,8 @@ func TestGuard(t *testing.T) {
 
 	// A pid and its start identify a process.
 	started := map[int]uint64{60: 1060, 70: 1070, 100: 1100, 101: 1101, shim: 1000 + shim}
-	delete(got.Started, os.Getpid()) // the process of the runtime is the test itself
-	if diff := cmp.Diff(started, got.Started); diff != "" {
+	delete(got.StartTimes, os.Getpid()) // the process of the runtime is the test itself
+	if diff := cmp.Diff(started, got.StartTimes); diff != "" {
 		t.Errorf("Started (-want +got):\n%s", diff)
 	}
 	if !got.Reused(70, func(int) uint64 { return 4711 }) {
@@ -58,7 +58,7 @@ func TestGuard(t *testing.T) {
 	if err := i.Sync(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	if got := i.Guard(); len(got.Inits) != 0 || got.Never[shim] != "" {
+	if got := i.Guard(); len(got.Inits) != 0 || got.Protected[shim] != "" {
 		t.Errorf("Guard() after the pod was removed = %v; want none of its processes", got)
 	}
 }
@@ -66,12 +66,12 @@ func TestGuard(t *testing.T) {
 func TestGuardHasRuntime(t *testing.T) {
 	i := New(Options{Runtime: &fakeRuntime{}})
 	i.runtime.list.PID = 4711
-	if got := i.guard(nil, nil).Never[4711]; got != "the container runtime (fake)" {
+	if got := i.guard(nil, nil).Protected[4711]; got != "the container runtime (fake)" {
 		t.Errorf("Never[4711] = %q; want the container runtime", got)
 	}
 	// The peer of a socket that systemd has created is pid 1.
 	i.runtime.list.PID = 1
-	if got := i.guard(nil, nil).Never[1]; got != "pid 1" {
+	if got := i.guard(nil, nil).Protected[1]; got != "pid 1" {
 		t.Errorf("Never[1] = %q; want pid 1", got)
 	}
 }
@@ -88,7 +88,7 @@ func TestSystemCgroups(t *testing.T) {
 			n.cgroup("/system.slice/db.service", 1<<30, 1<<30, 80)
 			n.cgroup("/system.slice/big.service", 1500<<20, 1500<<20, 81)
 			n.cgroup("/user.slice", 10<<20, 0)
-			got := n.synced().Outside(3)
+			got := n.synced().SystemCgroups(3)
 			want := []evict.CgroupUsage{
 				// The root's own usage is the rest without its children.
 				{Cgroup: "/", Memory: 7<<30 - 2<<30 - 3<<30 - 80<<20 - 5<<20},
@@ -98,7 +98,7 @@ func TestSystemCgroups(t *testing.T) {
 			if diff := cmp.Diff(want, got); diff != "" {
 				t.Errorf("Outside(3) (-want +got):\n%s", diff)
 			}
-			for _, o := range n.synced().Outside(100) {
+			for _, o := range n.synced().SystemCgroups(100) {
 				if o.Cgroup == n.path(p, p.Containers[0]) || strings.HasPrefix(o.Cgroup, "/kubepods") {
 					t.Errorf("Outside(100) lists %s, which belongs to the pods", o.Cgroup)
 				}
@@ -129,14 +129,14 @@ func TestForeignContainers(t *testing.T) {
 	n.cgroup("/system.slice/ssh.service", 1<<20, 1<<20, 84)
 	n.cgroup("/", 8<<30, 6<<30, 80, 81, 82, 83, 84, 100)
 
-	if got := n.inventory().NotOurs(); got != nil {
+	if got := n.inventory().ForeignContainers(); got != nil {
 		t.Errorf("NotOurs() before the first list = %+v; want nil", got)
 	}
-	want := []Outsider{
+	want := []ForeignContainer{
 		{Cgroup: "/docker/" + id, Processes: 2, Memory: new(int64(1 << 30)), Command: "postgres?[2J"},
 		{Cgroup: "/system.slice/jail.service", Processes: 1, Memory: new(int64(5 << 19)), Command: "jail"},
 	}
-	if diff := cmp.Diff(want, n.synced().NotOurs()); diff != "" {
+	if diff := cmp.Diff(want, n.synced().ForeignContainers()); diff != "" {
 		t.Errorf("NotOurs() (-want +got):\n%s", diff)
 	}
 }

@@ -36,8 +36,8 @@ type Options struct {
 }
 
 // Inventory is the list of pods on the node. Its methods are safe for concurrent use. All
-// return at once except Run, Sync, WatchKubelets, KubeletProcesses, [Inventory.Outside] and
-// [Inventory.NotOurs].
+// return at once except Run, Sync, WatchKubelets, KubeletProcesses, [Inventory.SystemCgroups] and
+// [Inventory.ForeignContainers].
 type Inventory struct {
 	runtime    *trackedRuntime // nil if there is none
 	specs      Specifications
@@ -132,10 +132,10 @@ func (i *Inventory) Changed() <-chan struct{} {
 	return i.next
 }
 
-// Tried returns when the last list was requested that the runtime has answered or failed
+// LastAttempt returns when the last list was requested that the runtime has answered or failed
 // to answer; zero for never. Pods that were started before then are known as far as
 // possible.
-func (i *Inventory) Tried() time.Time { return i.current.Load().attempted }
+func (i *Inventory) LastAttempt() time.Time { return i.current.Load().attempted }
 
 // Close closes all descriptors. Later measurements have no pods.
 func (i *Inventory) Close() error {

@@ -44,7 +44,7 @@ func TestMeasure(t *testing.T) {
 				Labels: map[string]string{
 					labelName: "web", labelNamespace: "shop", labelUID: uid, "app": "web", "pod-template-generation": "3",
 				},
-				Annotations: map[string]string{evict.ConfigSource: "api"},
+				Annotations: map[string]string{evict.ConfigSourceAnnotation: "api"},
 				Created:     time.Unix(1_700_000_000, 0),
 				Containers: []critest.Container{
 					{Name: "main", PID: 100, OOMScoreAdj: 990, MemoryLimit: 1 << 30, Annotations: map[string]string{annotationGrace: "30"}},
@@ -82,8 +82,8 @@ func TestMeasure(t *testing.T) {
 			if diff := cmp.Diff(want, got.Pods, quantities); diff != "" {
 				t.Errorf("Measure().Pods (-want +got):\n%s", diff)
 			}
-			if !got.Taken.Equal(now) || got.Listed.IsZero() || !got.Kubelet.Pods {
-				t.Errorf("Measure() = taken %v, listed %v, kubelet pods %t; want %v, a time, true", got.Taken, got.Listed, got.Kubelet.Pods, now)
+			if !got.Taken.Equal(now) || got.Listed.IsZero() || !got.Kubelet.HasSandboxes {
+				t.Errorf("Measure() = taken %v, listed %v, kubelet pods %t; want %v, a time, true", got.Taken, got.Listed, got.Kubelet.HasSandboxes, now)
 			}
 			h := got.Handles[uid]
 			if h.SandboxID != p.ID || h.Owned || len(h.Containers) != 2 {
@@ -176,7 +176,7 @@ func TestRunningPods(t *testing.T) {
 	add(critest.Pod{Name: "empty"})
 	add(critest.Pod{Name: "exited", Containers: []critest.Container{{State: cri.StateExited}}})
 	add(critest.Pod{Name: "created", Containers: []critest.Container{{State: cri.StateCreated}}})
-	add(critest.Pod{Name: "dead", NotReady: true, Annotations: map[string]string{evict.ConfigSource: "api"}})
+	add(critest.Pod{Name: "dead", NotReady: true, Annotations: map[string]string{evict.ConfigSourceAnnotation: "api"}})
 	s := n.synced().Measure(time.Now())
 	var got []string
 	for _, p := range s.Pods {
@@ -185,7 +185,7 @@ func TestRunningPods(t *testing.T) {
 	if diff := cmp.Diff([]string{"not-ready-runs", "runs"}, got); diff != "" {
 		t.Errorf("running pods (-want +got):\n%s", diff)
 	}
-	if !s.Kubelet.Pods {
+	if !s.Kubelet.HasSandboxes {
 		t.Error("Kubelet.Pods = false with a dead sandbox of a kubelet; want true")
 	}
 }
@@ -216,7 +216,7 @@ func TestOwner(t *testing.T) {
 			n := newNode(t, false)
 			a := map[string]string{}
 			if tt.source != "-" {
-				a[evict.ConfigSource] = tt.source
+				a[evict.ConfigSourceAnnotation] = tt.source
 			}
 			if tt.mirror != "-" {
 				a[configMirror] = tt.mirror
@@ -225,15 +225,15 @@ func TestOwner(t *testing.T) {
 			i := n.synced(func(o *Options) { o.KubeletAbsent = tt.absent })
 			s := i.Measure(time.Now())
 			pod := s.Pods[0]
-			if pod.Kubelet != tt.kubelet || pod.Static != tt.static || pod.Mirror || pod.Spared != tt.spared {
+			if pod.Kubelet != tt.kubelet || pod.Static != tt.static || pod.Mirror || pod.ProtectedReason != tt.spared {
 				t.Errorf("pod: kubelet %t, static %t, mirror %t, spared %q; want %t, %t, false, %q",
-					pod.Kubelet, pod.Static, pod.Mirror, pod.Spared, tt.kubelet, tt.static, tt.spared)
+					pod.Kubelet, pod.Static, pod.Mirror, pod.ProtectedReason, tt.kubelet, tt.static, tt.spared)
 			}
 			if got := s.Handles[p.UID].Owned; got == tt.kubelet {
 				t.Errorf("owned = %t; want %t", got, !tt.kubelet)
 			}
-			if s.Kubelet.Pods != (tt.source != "-") {
-				t.Errorf("Kubelet.Pods = %t; want %t", s.Kubelet.Pods, tt.source != "-")
+			if s.Kubelet.HasSandboxes != (tt.source != "-") {
+				t.Errorf("Kubelet.Pods = %t; want %t", s.Kubelet.HasSandboxes, tt.source != "-")
 			}
 			if got := i.Describe(p.UID).Ignored; len(got) != tt.ignored {
 				t.Errorf("ignored = %q; want %d", got, tt.ignored)

@@ -226,7 +226,7 @@ func (i *Inventory) runsAsHostRoot(pid int) bool {
 	if uids, err := process.ReadUIDs(i.procfs, pid); err != nil || uids != (process.UIDs{}) {
 		return false
 	}
-	if !i.inNamespace(pid, "user", process.FirstUserNamespace) {
+	if !i.inNamespace(pid, "user", process.InitUserNamespace) {
 		return false
 	}
 	// The kernel resolves the link to the inode that runs, whatever file has its name now
@@ -261,14 +261,14 @@ func (i *Inventory) inNamespace(pid int, kind, link string) bool {
 // outsidePods reports whether a process is in the initial pid namespace and in no cgroup of
 // a pod or of these containers. It returns true if the cgroup can't be read.
 func (i *Inventory) outsidePods(pid int, containers []string) bool {
-	if !i.inNamespace(pid, "pid", process.FirstPIDNamespace) {
+	if !i.inNamespace(pid, "pid", process.InitPIDNamespace) {
 		return false
 	}
-	m, err := cgroup.Of(i.procfs, pid)
+	m, err := cgroup.ReadMembership(i.procfs, pid)
 	if err != nil {
 		return true
 	}
-	at, err := m.Memory(i.hierarchy)
+	at, err := m.MemoryPath(i.hierarchy)
 	if err != nil {
 		return true
 	}

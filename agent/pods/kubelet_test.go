@@ -149,14 +149,14 @@ func TestKubeletInContainerListedLater(t *testing.T) {
 	n.setAge(70, time.Second)
 	n.setCgroup(70, "/k8s.io/late")
 	i := n.synced()
-	if what := i.Guard().Never[70]; what == "" {
+	if what := i.Guard().Protected[70]; what == "" {
 		t.Fatal("a kubelet outside the listed containers is not guarded")
 	}
 	n.addPod(critest.Pod{Containers: []critest.Container{{PID: 100, CgroupsPath: "/k8s.io/late"}}})
 	if err := i.Sync(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	if what := i.Guard().Never[70]; what != "" {
+	if what := i.Guard().Protected[70]; what != "" {
 		t.Errorf("Never[70] = %q after its container was listed; want none", what)
 	}
 }
@@ -286,7 +286,7 @@ func TestWatchKubelets(t *testing.T) {
 func TestKubelet(t *testing.T) {
 	n := newNode(t, false)
 	n.process(70, 1, "kubelet")
-	n.addPod(critest.Pod{Annotations: map[string]string{evict.ConfigSource: "api"}, Containers: []critest.Container{{PID: 100}}})
+	n.addPod(critest.Pod{Annotations: map[string]string{evict.ConfigSourceAnnotation: "api"}, Containers: []critest.Container{{PID: 100}}})
 	i := n.inventory(func(o *Options) { o.KubeletAbsent = true })
 	if got := i.Kubelet(); got != (evict.Kubelet{}) {
 		t.Errorf("Kubelet() before a list = %+v; want the zero value", got)
@@ -294,7 +294,7 @@ func TestKubelet(t *testing.T) {
 	if err := i.Sync(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	want := evict.Kubelet{Known: true, Absent: true, Pods: true, Process: "kubelet /usr/bin/kubelet (pid 70)"}
+	want := evict.Kubelet{Known: true, Absent: true, HasSandboxes: true, Process: "kubelet /usr/bin/kubelet (pid 70)"}
 	if got := i.Kubelet(); got != want {
 		t.Errorf("Kubelet() = %+v; want %+v", got, want)
 	}
@@ -305,7 +305,7 @@ func TestKubelet(t *testing.T) {
 	if err := without.Sync(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	if got := without.Kubelet(); !got.Known || got.Pods {
+	if got := without.Kubelet(); !got.Known || got.HasSandboxes {
 		t.Errorf("Kubelet() without a runtime = %+v; want known, without pods", got)
 	}
 }

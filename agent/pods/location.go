@@ -89,11 +89,11 @@ func (i *Inventory) pathOf(c *Container) string {
 	if c.PID == 0 {
 		return ""
 	}
-	m, err := cgroup.Of(i.procfs, c.PID)
+	m, err := cgroup.ReadMembership(i.procfs, c.PID)
 	if err != nil {
 		return ""
 	}
-	at, err := m.Memory(i.hierarchy)
+	at, err := m.MemoryPath(i.hierarchy)
 	if err != nil {
 		return ""
 	}
@@ -119,7 +119,7 @@ func (i *Inventory) prove(p *location, never *evict.Guard) {
 	}
 	why := i.proveInit(p, pids)
 	for _, pid := range pids {
-		if what := never.Never[pid]; what != "" && !never.Reused(pid, i.startOf) && (why != "" || pid == 1 || i.startedBelow(pid, p.pid)) {
+		if what := never.Protected[pid]; what != "" && !never.Reused(pid, i.startOf) && (why != "" || pid == 1 || i.startedBelow(pid, p.pid)) {
 			p.guarded = what
 		}
 	}

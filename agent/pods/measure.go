@@ -17,14 +17,14 @@ type Snapshot struct {
 	Pods []evict.Pod
 	// Taken is when the usage was read, or updated by a walk. Listed is when the list was
 	// complete, zero for never, and Asked when that list was requested. Tried is
-	// [Inventory.Tried] as of that list, or of a later incomplete one.
-	Taken, Listed, Asked, Tried time.Time
-	// Read is, for each of Pods, when its files were read: a walk has neither the anonymous
+	// [Inventory.LastAttempt] as of that list, or of a later incomplete one.
+	Taken, Listed, ListRequested, LastAttempt time.Time
+	// ReadAt is, for each of Pods, when its files were read: a walk has neither the anonymous
 	// part of its memory nor its tasks.
-	Read []time.Time
-	// Moved is how much more the pods use together than Pods says, in bytes, after
-	// [Inventory.Still] has found no noticeable change of any of them.
-	Moved int64
+	ReadAt []time.Time
+	// UsageGrowth is how much more the pods use together than Pods says, in bytes, after
+	// [Inventory.MeasureUnchanged] has found no noticeable change of any of them.
+	UsageGrowth int64
 	// Version differs for each measurement. Walked reports that there was a walk, so that the
 	// next measurement is cheap.
 	Version uint64
@@ -40,7 +40,7 @@ type Handle struct {
 	SandboxID string
 	// Owned reports that no kubelet made the pod, so that evictd may stop its sandbox.
 	Owned      bool
-	Containers []evict.ContainerHandle
+	Containers []evict.RunningContainer
 }
 
 // Measure reads the usage of each pod. It calls no runtime and waits for nothing but the
@@ -53,14 +53,14 @@ func (i *Inventory) Measure(now time.Time) Snapshot {
 	r.begin(now)
 	i.recordWalk(w)
 	s := Snapshot{
-		Taken: now, Listed: w.listed, Asked: w.requested, Tried: w.attempted, Version: i.lastMeasurement.Version + 1, Walked: r.walked,
+		Taken: now, Listed: w.listed, ListRequested: w.requested, LastAttempt: w.attempted, Version: i.lastMeasurement.Version + 1, Walked: r.walked,
 		Handles: w.handles, Kubelet: i.kubeletOfSnapshot(w),
 	}
-	s.Pods, s.Read = make([]evict.Pod, 0, len(w.pods)), make([]time.Time, 0, len(w.pods))
+	s.Pods, s.ReadAt = make([]evict.Pod, 0, len(w.pods)), make([]time.Time, 0, len(w.pods))
 	for _, p := range w.pods {
 		r.oldest = now
 		if pod, ok := p.measure(r); ok {
-			s.Pods, s.Read = append(s.Pods, pod), append(s.Read, r.oldest)
+			s.Pods, s.ReadAt = append(s.Pods, pod), append(s.ReadAt, r.oldest)
 		}
 	}
 	r.dropUnused()
@@ -68,10 +68,10 @@ func (i *Inventory) Measure(now time.Time) Snapshot {
 	return s
 }
 
-// Still is Measure for the case that the list has not changed since the last measurement
+// MeasureUnchanged is Measure for the case that the list has not changed since the last measurement
 // and a walk shows no noticeable change of any cgroup. It returns the Pods of the last
 // measurement and reads no files. ok is false in any other case.
-func (i *Inventory) Still(now time.Time) (s Snapshot, ok bool) {
+func (i *Inventory) MeasureUnchanged(now time.Time) (s Snapshot, ok bool) {
 	w := i.current.Load()
 	r := &i.readings
 	r.begin(now)
@@ -82,17 +82,17 @@ func (i *Inventory) Still(now time.Time) (s Snapshot, ok bool) {
 	s = i.lastMeasurement
 	s.Taken, s.Walked = now, true
 	for _, p := range w.pods {
-		s.Moved += p.workingSet(r)
+		s.UsageGrowth += p.workingSet(r)
 	}
 	for n := range s.Pods {
-		s.Moved -= s.Pods[n].Usage.Memory
+		s.UsageGrowth -= s.Pods[n].Usage.Memory
 	}
 	return s, true
 }
 
-// Forget makes the next measurement read the files of the pods with these UIDs whatever a
+// InvalidateReadings makes the next measurement read the files of the pods with these UIDs whatever a
 // walk shows; of all pods if there are none.
-func (i *Inventory) Forget(uids ...string) {
+func (i *Inventory) InvalidateReadings(uids ...string) {
 	if len(uids) == 0 {
 		clear(i.readings.known)
 		return

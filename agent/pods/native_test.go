@@ -161,7 +161,7 @@ func TestNativeScan(t *testing.T) {
 	if err := i.Sync(context.Background()); err != nil {
 		t.Fatal(err)
 	}
-	got := i.Outside(5)
+	got := i.SystemCgroups(5)
 	if len(got) == 0 {
 		t.Error("Outside(5) lists nothing on a running host")
 	}
@@ -170,7 +170,7 @@ func TestNativeScan(t *testing.T) {
 			t.Errorf("Outside(5) = %v; want the largest first", got)
 		}
 	}
-	i.NotOurs()
+	i.ForeignContainers()
 	if _, err := i.KubeletProcesses(); err != nil {
 		t.Error(err)
 	}

@@ -179,7 +179,7 @@ func (n *node) addPod(p critest.Pod) critest.Pod {
 	p = n.runtime.AddPod(p)
 	n.process(shim, 1, "containerd-shim")
 	for _, c := range p.Containers {
-		if c.State == cri.StateRunning && c.PID != critest.NoProcess {
+		if c.State == cri.StateRunning && c.PID != critest.UnusedPID {
 			n.process(c.PID, shim, c.Name)
 			at := n.path(p, c)
 			n.cgroup(at, 100<<20, 60<<20, c.PID)

@@ -32,9 +32,9 @@ func TestProof(t *testing.T) {
 				n.cgroup(at+"/init.scope", 1<<20, 1<<20, 100)
 			}, measured: true},
 		{name: "own cgroup with a runtime handler", pod: critest.Pod{RuntimeHandler: "crun"}, measured: true},
-		{name: "no such cgroup", pod: critest.Pod{Containers: []critest.Container{{ID: id, PID: critest.NoProcess}}},
+		{name: "no such cgroup", pod: critest.Pod{Containers: []critest.Container{{ID: id, PID: critest.UnusedPID}}},
 			unproven: "cgroup is gone"},
-		{name: "a virtual machine", pod: critest.Pod{RuntimeHandler: "kata", Containers: []critest.Container{{ID: id, PID: critest.NoProcess}}},
+		{name: "a virtual machine", pod: critest.Pod{RuntimeHandler: "kata", Containers: []critest.Container{{ID: id, PID: critest.UnusedPID}}},
 			change:   func(n *node) { n.cgroup("/kubepods/besteffort/podu1/"+id, 1<<20, 0) },
 			unproven: "is not in cgroup"},
 		{name: "process in another cgroup",
@@ -64,11 +64,11 @@ func TestProof(t *testing.T) {
 		{name: "above a sandbox", pod: critest.Pod{ID: "5a4d", CgroupParent: "/own/" + id, Containers: []critest.Container{{ID: id, PID: 100, CgroupsPath: "/own/" + id}}},
 			unproven: "also contains 5a4d"},
 		{name: "same parent, own cgroups", pod: critest.Pod{CgroupParent: critest.NoCgroupParent}, measured: true},
-		{name: "the root", pod: critest.Pod{Containers: []critest.Container{{ID: id, PID: critest.NoProcess, CgroupsPath: "/"}}},
+		{name: "the root", pod: critest.Pod{Containers: []critest.Container{{ID: id, PID: critest.UnusedPID, CgroupsPath: "/"}}},
 			unproven: "is the root cgroup"},
-		{name: "relative", pod: critest.Pod{Containers: []critest.Container{{ID: id, PID: critest.NoProcess, CgroupsPath: "../" + id}}},
+		{name: "relative", pod: critest.Pod{Containers: []critest.Container{{ID: id, PID: critest.UnusedPID, CgroupsPath: "../" + id}}},
 			unproven: "neither absolute nor"},
-		{name: "not clean", pod: critest.Pod{Containers: []critest.Container{{ID: id, PID: critest.NoProcess, CgroupsPath: "/a/../../" + id}}},
+		{name: "not clean", pod: critest.Pod{Containers: []critest.Container{{ID: id, PID: critest.UnusedPID, CgroupsPath: "/a/../../" + id}}},
 			unproven: "not a clean path"},
 		{name: "one process for two containers", pod: critest.Pod{Containers: []critest.Container{
 			{ID: id, PID: 100}, {ID: other, Name: "b", PID: 100},
@@ -123,7 +123,7 @@ func TestProof(t *testing.T) {
 				}
 				i := n.synced()
 				s := i.Measure(time.Now())
-				var got evict.ContainerHandle
+				var got evict.RunningContainer
 				for _, c := range s.Handles["u1"].Containers {
 					if c.ID == id {
 						got = c
@@ -135,7 +135,7 @@ func TestProof(t *testing.T) {
 				if (got.Cgroup == "") != (tt.unproven != "") || (got.CgroupID == 0) != (tt.unproven != "") {
 					t.Errorf("cgroup = %q, id %d; want both only if proven", got.Cgroup, got.CgroupID)
 				}
-				var about ContainerAbout
+				var about ContainerExplanation
 				for _, c := range i.Describe("u1").Containers {
 					if c.ID == id {
 						about = c
@@ -144,7 +144,7 @@ func TestProof(t *testing.T) {
 				if (about.Unmeasured == "") != tt.measured {
 					t.Errorf("unmeasured = %q; want measured %t", about.Unmeasured, tt.measured)
 				}
-				if got := s.Pods[0].Spared; (got == "") != (tt.spared == "") || !strings.Contains(got, tt.spared) {
+				if got := s.Pods[0].ProtectedReason; (got == "") != (tt.spared == "") || !strings.Contains(got, tt.spared) {
 					t.Errorf("spared = %q; want %q", got, tt.spared)
 				}
 			})
@@ -155,7 +155,7 @@ func TestProof(t *testing.T) {
 // The data of cri-dockerd are sufficient to measure, but not to prove a cgroup.
 func TestRuntimeNamesNoCgroup(t *testing.T) {
 	n := newNode(t, false)
-	n.runtime.Imitate(critest.CRIDockerd)
+	n.runtime.SetFlavor(critest.CRIDockerd)
 	p := n.addPod(critest.Pod{CgroupParent: "/kubepods/burstable/podu1", UID: "u1", Containers: []critest.Container{{PID: 100}}})
 	n.setCgroup(100, n.path(p, p.Containers[0])+"/init.scope")
 	s := n.synced().Measure(time.Now())
@@ -187,7 +187,7 @@ func TestProofIsWithdrawn(t *testing.T) {
 // A cgroup with the name of CRI-O that is created after the first list.
 func TestProofLater(t *testing.T) {
 	n := newNode(t, true)
-	n.runtime.Imitate(critest.CRIO)
+	n.runtime.SetFlavor(critest.CRIO)
 	n.runtime.AddPod(critest.Pod{UID: "u1", CgroupParent: "kubepods-besteffort-podu1.slice", Containers: []critest.Container{{ID: "c0ffee", PID: 100}}})
 	i := n.synced()
 	if pod := i.Measure(time.Now()).Pods[0]; pod.HasStats {

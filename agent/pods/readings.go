@@ -16,8 +16,8 @@ type Tree interface {
 	Walk() bool
 	// Find returns the row of a cgroup in the last walk; nil if there is none.
 	Find(cgroup uint64) *bpf.Row
-	// Shape returns a hash of the set of cgroups in the last walk.
-	Shape() uint64
+	// SetHash returns a hash of the set of cgroups in the last walk.
+	SetHash() uint64
 }
 
 const (
@@ -149,7 +149,7 @@ var defaultParents = [...]string{"/", "/k8s.io", "/crio", "/system.slice"}
 
 // setHash returns a hash of the set of all cgroups that may be containers'.
 func (i *Inventory) setHash() uint64 {
-	shape := i.readings.tree.Shape()
+	shape := i.readings.tree.SetHash()
 	for _, at := range defaultParents {
 		var st unix.Stat_t
 		if unix.Stat(i.hierarchy.Memory.Path(at), &st) == nil {

@@ -21,8 +21,8 @@ type fakeTree struct {
 	otherCgroups uint64 // hash of cgroups without rows
 }
 
-func (f *fakeTree) Walk() bool    { return !f.broken }
-func (f *fakeTree) Shape() uint64 { return uint64(len(f.rows)) + f.otherCgroups<<32 }
+func (f *fakeTree) Walk() bool      { return !f.broken }
+func (f *fakeTree) SetHash() uint64 { return uint64(len(f.rows)) + f.otherCgroups<<32 }
 
 func (f *fakeTree) Find(cgroup uint64) *bpf.Row {
 	if row, ok := f.rows[cgroup]; ok && !f.broken {
@@ -62,22 +62,22 @@ func TestMeasureByWalk(t *testing.T) {
 	}
 	n.cgroup(n.path(p, p.Containers[0]), 3<<30, 2<<30, 100)
 	again := i.Measure(now.Add(time.Second))
-	if got := again.Pods[0].Usage.Freeable; got != 120<<20 || !again.Taken.Equal(now.Add(time.Second)) || !again.Read[0].Equal(now) {
-		t.Errorf("unchanged: Measure() = %d MiB freeable, taken %v, read %v; want 120, a second later, at the first measurement", got>>20, again.Taken, again.Read)
+	if got := again.Pods[0].Usage.Freeable; got != 120<<20 || !again.Taken.Equal(now.Add(time.Second)) || !again.ReadAt[0].Equal(now) {
+		t.Errorf("unchanged: Measure() = %d MiB freeable, taken %v, read %v; want 120, a second later, at the first measurement", got>>20, again.Taken, again.ReadAt)
 	}
 	// One container changes a little, then noticeably.
-	id := first.Handles[p.UID].Containers[slices.IndexFunc(first.Handles[p.UID].Containers, func(c evict.ContainerHandle) bool { return c.InitPID == 100 })].CgroupID
+	id := first.Handles[p.UID].Containers[slices.IndexFunc(first.Handles[p.UID].Containers, func(c evict.RunningContainer) bool { return c.InitPID == 100 })].CgroupID
 	tree.grow(id, 100<<10)
-	if got, ok := i.Still(now.Add(2 * time.Second)); !ok || got.Version != again.Version || got.Moved != 100<<10 || !got.Taken.Equal(now.Add(2*time.Second)) {
+	if got, ok := i.MeasureUnchanged(now.Add(2 * time.Second)); !ok || got.Version != again.Version || got.UsageGrowth != 100<<10 || !got.Taken.Equal(now.Add(2*time.Second)) {
 		t.Errorf("changed by 100 KiB of 128 MiB: Still() = %+v, %t; want version %d, moved by 100 KiB, 2 seconds later, true", got, ok, again.Version)
 	}
 	tree.grow(id, 1<<20)
-	if got, ok := i.Still(now.Add(3 * time.Second)); ok {
+	if got, ok := i.MeasureUnchanged(now.Add(3 * time.Second)); ok {
 		t.Errorf("changed: Still() = %+v, true; want false", got)
 	}
 	moved := i.Measure(now.Add(3 * time.Second))
-	if got := moved.Pods[0].Usage.Freeable; got != 2<<30+60<<20 || moved.Version == again.Version || !moved.Read[0].Equal(now) {
-		t.Errorf("changed: Measure() = %d MiB freeable, version %d, read %v; want 2108, another, at the first measurement", got>>20, moved.Version, moved.Read)
+	if got := moved.Pods[0].Usage.Freeable; got != 2<<30+60<<20 || moved.Version == again.Version || !moved.ReadAt[0].Equal(now) {
+		t.Errorf("changed: Measure() = %d MiB freeable, version %d, read %v; want 2108, another, at the first measurement", got>>20, moved.Version, moved.ReadAt)
 	}
 	if got := first.Pods[0].Usage.Freeable; got != 120<<20 {
 		t.Errorf("the first snapshot has changed to %d MiB; want 120", got>>20)
@@ -134,14 +134,14 @@ func TestMeasureIsExact(t *testing.T) {
 				t.Errorf("pod %d: its only container uses %d of %d; want all", n, own, s.Pods[n].Usage.Memory)
 			}
 		}
-		return sum + s.Moved
+		return sum + s.UsageGrowth
 	}
 	now := time.Now()
 	before := sum(i.Measure(now))
 	for id := range tree.rows {
 		tree.grow(id, growth)
 	}
-	if s, ok := i.Still(now.Add(time.Second)); !ok || sum(s)-before != podCount*growth {
+	if s, ok := i.MeasureUnchanged(now.Add(time.Second)); !ok || sum(s)-before != podCount*growth {
 		t.Errorf("%d pods grew by %d each: Still() sums up to %d, %t; want %d", podCount, growth, sum(s)-before, ok, podCount*growth)
 	}
 	if got := sum(i.Measure(now.Add(2*time.Second))) - before; got != podCount*growth {
@@ -156,17 +156,17 @@ func TestMeasureIsExact(t *testing.T) {
 	if got := freeable(i.Measure(later)); got != 60<<20 {
 		t.Fatalf("with a walk %d MiB are freeable; want 60, unchanged", got>>20)
 	}
-	i.Forget(last.UID)
+	i.InvalidateReadings(last.UID)
 	s := i.Measure(later)
 	if got := freeable(s); got != 30<<20 {
 		t.Errorf("after Forget() %d MiB are freeable; want 30", got>>20)
 	}
-	if read := slices.IndexFunc(s.Read, func(at time.Time) bool { return at.Equal(later) }); s.Pods[read].UID != last.UID {
+	if read := slices.IndexFunc(s.ReadAt, func(at time.Time) bool { return at.Equal(later) }); s.Pods[read].UID != last.UID {
 		t.Errorf("read again: %s; want %s alone", s.Pods[read].UID, last.UID)
 	}
-	i.Forget()
-	if s := i.Measure(later); slices.ContainsFunc(s.Read, later.After) {
-		t.Errorf("after Forget(): Read = %v; want %v for all pods", s.Read, later)
+	i.InvalidateReadings()
+	if s := i.Measure(later); slices.ContainsFunc(s.ReadAt, later.After) {
+		t.Errorf("after Forget(): Read = %v; want %v for all pods", s.ReadAt, later)
 	}
 }
 
@@ -174,17 +174,17 @@ func TestMeasureIsExact(t *testing.T) {
 func TestStillNeedsSameList(t *testing.T) {
 	_, i, _, _ := newWalkedNode(t)
 	now := time.Now()
-	if _, ok := i.Still(now); ok {
+	if _, ok := i.MeasureUnchanged(now); ok {
 		t.Error("Still() before Measure() = true; want false")
 	}
 	i.Measure(now)
-	if _, ok := i.Still(now); !ok {
+	if _, ok := i.MeasureUnchanged(now); !ok {
 		t.Error("Still() after Measure() = false; want true")
 	}
 	if err := i.Sync(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if _, ok := i.Still(now); ok {
+	if _, ok := i.MeasureUnchanged(now); ok {
 		t.Error("Still() after another list = true; want false")
 	}
 }

@@ -127,7 +127,7 @@ func TestRefreshDuringList(t *testing.T) {
 			for n, before := range []bool{true, false} {
 				<-listed
 				listed = i.Changed()
-				if tried := i.Tried(); tried.Before(refreshed) != before {
+				if tried := i.LastAttempt(); tried.Before(refreshed) != before {
 					t.Errorf("list %d: Tried() is %v after Refresh(); want before: %t", n, tried.Sub(refreshed), before)
 				}
 			}
@@ -149,7 +149,7 @@ func TestDeclaredAbsent(t *testing.T) {
 		if st := i.Status(); !st.DeclaredAbsent || st.Connected || st.Error != "" {
 			t.Errorf("status = %+v; want it declared absent", st)
 		}
-		if s := i.Measure(time.Now()); len(s.Pods) != 0 || s.Kubelet.Pods {
+		if s := i.Measure(time.Now()); len(s.Pods) != 0 || s.Kubelet.HasSandboxes {
 			t.Errorf("Measure() = %+v; want nothing", s)
 		}
 	})
@@ -158,7 +158,7 @@ func TestDeclaredAbsent(t *testing.T) {
 // A runtime with events is listed at once after a change, also after its restart.
 func TestRunFollowsEvents(t *testing.T) {
 	n := newNode(t, true)
-	n.runtime.Imitate(critest.Containerd17)
+	n.runtime.SetFlavor(critest.Containerd17)
 	i := n.inventory()
 	ctx, cancel := context.WithCancel(context.Background())
 	done := make(chan error)
@@ -206,7 +206,7 @@ func (s specMap) Specification(uid string) *evict.Pod { return s[uid] }
 func TestSpecification(t *testing.T) {
 	n := newNode(t, true)
 	p := n.addPod(critest.Pod{
-		Name: "web", UID: "u1", Annotations: map[string]string{evict.ConfigSource: "api", annotationPriority: "1"},
+		Name: "web", UID: "u1", Annotations: map[string]string{evict.ConfigSourceAnnotation: "api", annotationPriority: "1"},
 		Containers: []critest.Container{{Name: "main", PID: 100, OOMScoreAdj: 900}, {Name: "sidecar", PID: 101}, {Name: "debug", PID: 102}},
 	})
 	spec := &evict.Pod{
@@ -282,7 +282,7 @@ func TestSpecificationArrivesLater(t *testing.T) {
 		t.Errorf("priority after the fetch = %v; want 7", p.Priority)
 	}
 
-	n.runtime.Break("ListContainers", critest.Fault{Code: codes.Internal})
+	n.runtime.SetFault("ListContainers", critest.Fault{Code: codes.Internal})
 	specs.pod.Store(&evict.Pod{Priority: new(int32(9))})
 	if err := i.Sync(t.Context()); err == nil {
 		t.Fatal("Sync() with a runtime that fails = nil")

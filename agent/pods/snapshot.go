@@ -40,7 +40,7 @@ type pod struct {
 	// the sandbox's own, or nil.
 	cgroup  *cgroup.Cgroup
 	sandbox *cgroup.Cgroup
-	about   About
+	about   Explanation
 	// critical reports that an annotation makes the pod critical.
 	critical bool
 	// declared reports that the requests come from the specification or an annotation, and
@@ -167,7 +167,7 @@ func (i *Inventory) listedPods(w *listSnapshot) (listed []*listedPod) {
 	w.listed, w.requested, w.attempted = r.listed, r.requested, r.attempted
 	for n := range r.list.Pods {
 		p := &r.list.Pods[n]
-		w.kubelet.Pods = w.kubelet.Pods || evict.MadeByKubelet(p.Sandbox.Annotations)
+		w.kubelet.HasSandboxes = w.kubelet.HasSandboxes || evict.MadeByKubelet(p.Sandbox.Annotations)
 		if p.Sandbox.Ready || slices.ContainsFunc(p.Containers, func(c Container) bool { return c.live() }) {
 			listed = append(listed, &listedPod{Pod: p, kept: r.partial[p.Sandbox.ID], locations: map[string]*location{}})
 		}

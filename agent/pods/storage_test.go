@@ -29,7 +29,7 @@ func TestStorageAnnotations(t *testing.T) {
 		{name: "empty name", a: map[string]string{annotationEmptyDirLimits: "=1Gi"}, ignored: "not quantities by name"},
 		{name: "negative", a: map[string]string{annotationStorageRequests: "main=-1"}, ignored: "not quantities by name"},
 		{name: "empty", a: map[string]string{annotationEmptyDirLimits: ""}, ignored: "not quantities by name"},
-		{name: "a kubelet's pod", a: map[string]string{evict.ConfigSource: "api", annotationStorageLimits: "main=1Gi"}, ignored: "trustAnnotations"},
+		{name: "a kubelet's pod", a: map[string]string{evict.ConfigSourceAnnotation: "api", annotationStorageLimits: "main=1Gi"}, ignored: "trustAnnotations"},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			n := newNode(t, true)

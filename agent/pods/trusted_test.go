@@ -46,7 +46,7 @@ func TestMovedKubeletStaysGuarded(t *testing.T) {
 			move := func() { n.setCgroup(70, n.path(p, p.Containers[0])) }
 			guarded := func(i *Inventory, want bool) {
 				t.Helper()
-				if what := i.Guard().Never[70]; strings.Contains(what, "kubelet") != want {
+				if what := i.Guard().Protected[70]; strings.Contains(what, "kubelet") != want {
 					t.Errorf("Never[70] = %q; want a kubelet: %t", what, want)
 				}
 			}

@@ -21,8 +21,8 @@ func TestStoredReportsAreBounded(t *testing.T) {
 	var log strings.Builder
 	counted := 0
 	r := New(Options{
-		Log:     slog.New(slog.NewTextHandler(&log, nil)),
-		Changed: func(r evict.ReclaimReport) { counted += len(r.Removed) },
+		Log:      slog.New(slog.NewTextHandler(&log, nil)),
+		OnReport: func(r evict.ReclaimReport) { counted += len(r.Removed) },
 	}, Policy{})
 	expect := func(when string, reports int) {
 		t.Helper()

@@ -85,8 +85,8 @@ func (r *Reclaimer) inspectImages(ctx context.Context, p Policy) (imageList, err
 		return imageList{}, err
 	}
 	used, now := usedBy(containers, sandboxImage), time.Now()
-	if r.o.Seen != nil {
-		defer r.o.Seen()
+	if r.o.OnImagesListed != nil {
+		defer r.o.OnImagesListed()
 	}
 	exclusive := exclusiveBytes(images, containers)
 	r.mu.Lock()
@@ -112,7 +112,7 @@ func (r *Reclaimer) disabled(p Policy) string {
 		return "pods not listed yet; unknown whether a kubelet runs here"
 	case k.Absent:
 		return ""
-	case k.Pods:
+	case k.HasSandboxes:
 		return "the kubelet of these pods collects images (imageGC: on lets evictd collect too)"
 	case k.Process != "":
 		return "a kubelet runs here and collects images (imageGC: on lets evictd collect too)"
@@ -125,7 +125,7 @@ func (r *Reclaimer) disabled(p Policy) string {
 func (r *Reclaimer) overThreshold(now time.Time) (signal.Signal, bool) {
 	p := r.currentPolicy()
 	var o signal.Observations
-	r.o.Space.Read(now, &o)
+	r.o.Filesystems.Read(now, &o)
 	for _, s := range []signal.Signal{signal.ImageFsAvailable, signal.ImageFsInodesFree} {
 		if _, over := gcTarget(&o[s], p.High, p.Low); over {
 			return s, true
@@ -156,7 +156,7 @@ func (r *Reclaimer) collect(ctx context.Context, s signal.Signal, over bool) {
 		return
 	}
 	var now signal.Observations
-	r.o.Space.Read(report.At, &now)
+	r.o.Filesystems.Read(report.At, &now)
 	if images.disabled != "" || now[s].ReadOnly {
 		return
 	}
@@ -180,7 +180,7 @@ func (r *Reclaimer) collect(ctx context.Context, s signal.Signal, over bool) {
 	if over {
 		report.Reason = Threshold
 		var o signal.Observations
-		r.o.Space.Read(time.Now(), &o)
+		r.o.Filesystems.Read(time.Now(), &o)
 		if target, still := gcTarget(&o[s], p.High, p.Low); still {
 			report.Deficit = target - o[s].Available
 			r.removeImageList(ctx, r.newBatchRemover(&report, target), images.removable)
@@ -190,6 +190,6 @@ func (r *Reclaimer) collect(ctx context.Context, s signal.Signal, over bool) {
 		return
 	}
 	after, _ := r.available(s)
-	report.Freed, report.Took = max(0, after-before), time.Since(report.At)
+	report.Freed, report.Duration = max(0, after-before), time.Since(report.At)
 	r.addReport(report)
 }

@@ -34,7 +34,7 @@ type exit struct {
 // deadObjects returns what may be removed, oldest first: sandboxes that are not
 // ready and not a kubelet's, unless a newer sandbox of the same pod exists.
 // Sandboxes that evictd evicted come first, regardless of age.
-func deadObjects(sandboxes []cri.Sandbox, containers []cri.Container, exits map[string]exit, evicted map[string]Held, kubelet evict.Kubelet, minAge time.Duration, now time.Time) []deadObject {
+func deadObjects(sandboxes []cri.Sandbox, containers []cri.Container, exits map[string]exit, evicted map[string]EvictedUsage, kubelet evict.Kubelet, minAge time.Duration, now time.Time) []deadObject {
 	in := map[string][]cri.Container{}
 	for _, c := range containers {
 		in[c.SandboxID] = append(in[c.SandboxID], c)

@@ -20,7 +20,7 @@ func TestDeadObjects(t *testing.T) {
 		return cri.Sandbox{ID: id, Name: pod, Namespace: "ns", UID: "u-" + pod, Created: at(created), Ready: ready}
 	}
 	kubelets := box("k", "kubelets", 0, false)
-	kubelets.Annotations = map[string]string{evict.ConfigSource: "api"}
+	kubelets.Annotations = map[string]string{evict.ConfigSourceAnnotation: "api"}
 	exited := func(id, sandbox string, created int) cri.Container {
 		return cri.Container{ID: id, SandboxID: sandbox, Name: id, State: cri.StateExited, Created: at(created)}
 	}
@@ -39,7 +39,7 @@ func TestDeadObjects(t *testing.T) {
 	exits := map[string]exit{"o1": {at(2), "/var/log/pods/ns_a_u-a/o1/0.log"}, "l1": {finished: at(9)}}
 	names := func(absent bool, now int) string {
 		var list []string
-		for _, r := range deadObjects(sandboxes, containers, exits, map[string]Held{"evicted": {}}, evict.Kubelet{Absent: absent}, time.Minute, at(now)) {
+		for _, r := range deadObjects(sandboxes, containers, exits, map[string]EvictedUsage{"evicted": {}}, evict.Kubelet{Absent: absent}, time.Minute, at(now)) {
 			list = append(list, r.sandbox.ID+"/"+r.container)
 		}
 		return strings.Join(list, " ")
@@ -94,12 +94,12 @@ func TestLogsRemain(t *testing.T) {
 		n.sizes[s.ID], n.logsOf["c"+s.ID] = 200, "/"+dir+"/main/0.log"
 		kerneltest.Write(t, root, map[string]string{dir + "/main/0.log": "x", dir + "/mnt/": ""})
 		point := filepath.Join(root, dir, "mnt")
-		kerneltest.Mounted(t, "tmpfs", point, "tmpfs", 0, "size=64k")
+		kerneltest.Mount(t, "tmpfs", point, "tmpfs", 0, "size=64k")
 		kerneltest.Write(t, root, map[string]string{dir + "/mnt/kept": "x"})
 		mounted = append(mounted, filepath.Join(point, "kept"))
 	}
 	run(t, n, Policy{}, func(o *Options) { o.Rootfs = root }, func(r *Reclaimer) {
-		r.Order(evict.Reclaim{Kind: evict.ReclaimContainers, Signal: signal.NodeFsAvailable, Deficit: 150})
+		r.Start(evict.Reclaim{Kind: evict.ReclaimContainers, Signal: signal.NodeFsAvailable, Deficit: 150})
 		report := <-r.Done()
 		if !slices.Equal(report.Removed, []string{"sandbox ns/p000"}) || report.Freed != 200 || !strings.Contains(report.Error, "logs") {
 			t.Errorf("report %+v; want the first sandbox removed and an error about its logs", report)

@@ -41,10 +41,10 @@ func TestReclaimEndsInTime(t *testing.T) {
 		n := &node{available: 50}
 		deadPods(n, tt.pods, tt.empty)
 		run(t, n, Policy{}, nil, func(r *Reclaimer) {
-			r.Order(containerOrder)
+			r.Start(containerOrder)
 			report := <-r.Done()
-			if report.Took > tt.within+100*time.Millisecond || report.Error != "" {
-				t.Errorf("%d dead pods, empty: %t: took %v, error %q; want at most %v", tt.pods, tt.empty, report.Took, report.Error, tt.within)
+			if report.Duration > tt.within+100*time.Millisecond || report.Error != "" {
+				t.Errorf("%d dead pods, empty: %t: took %v, error %q; want at most %v", tt.pods, tt.empty, report.Duration, report.Error, tt.within)
 			}
 			if tt.empty && len(report.Removed) != tt.pods {
 				t.Errorf("%d empty dead pods: %d removed; want all", tt.pods, len(report.Removed))
@@ -62,14 +62,14 @@ func TestHungRemovalsDoNotDelayOthers(t *testing.T) {
 		n.hungIDs[fmt.Sprintf("s%03d", i)] = true
 	}
 	run(t, n, Policy{}, nil, func(r *Reclaimer) {
-		r.Order(containerOrder)
+		r.Start(containerOrder)
 		report := <-r.Done()
-		if report.Took > orderDeadline+100*time.Millisecond || report.Freed != 500 || !strings.Contains(report.Error, "no answer in time") {
+		if report.Duration > orderDeadline+100*time.Millisecond || report.Freed != 500 || !strings.Contains(report.Error, "no answer in time") {
 			t.Errorf("report %+v; want the 8 that do not hang removed within %v, and the others named", report, orderDeadline)
 		}
-		r.Order(containerOrder)
-		if report := <-r.Done(); report.Took > 2*time.Second {
-			t.Errorf("the second reclaim took %v; want no wait for the hung removals", report.Took)
+		r.Start(containerOrder)
+		if report := <-r.Done(); report.Duration > 2*time.Second {
+			t.Errorf("the second reclaim took %v; want no wait for the hung removals", report.Duration)
 		}
 		n.mu.Lock()
 		n.hungIDs = nil
@@ -92,9 +92,9 @@ func TestHungEvictedPod(t *testing.T) {
 		deadPods(n, 1, false)
 		n.sandboxes = append(n.sandboxes, cri.Sandbox{ID: "evicted", Name: "evicted", UID: "evicted", Created: start})
 		run(t, n, Policy{}, nil, func(r *Reclaimer) {
-			r.Evicted("evicted", Held{Amount: 500})
-			r.Order(containerOrder)
-			if report := <-r.Done(); report.Took < tt.took || report.Took > tt.took+200*time.Millisecond || len(report.Removed) != 1 || report.Error == "" {
+			r.Evicted("evicted", EvictedUsage{Amount: 500})
+			r.Start(containerOrder)
+			if report := <-r.Done(); report.Duration < tt.took || report.Duration > tt.took+200*time.Millisecond || len(report.Removed) != 1 || report.Error == "" {
 				t.Errorf("other pod frees %d: report %+v; want it after %v, with the other pod removed", tt.others, report, tt.took)
 			}
 		})
@@ -110,7 +110,7 @@ func TestOrderInterruptsCollection(t *testing.T) {
 	run(t, n, Policy{Images: On, High: 85, Low: 20}, nil, func(r *Reclaimer) {
 		time.Sleep(usageCheckInterval + time.Second) // the collection hangs now
 		ordered := time.Now()
-		r.Order(containerOrder)
+		r.Start(containerOrder)
 		if report := <-r.Done(); time.Since(ordered) > 2*time.Second || len(report.Removed) != 1 {
 			t.Errorf("report %+v after %v; want the dead sandbox removed at once", report, time.Since(ordered))
 		}
@@ -126,14 +126,14 @@ func TestReclaimWithHungRuntime(t *testing.T) {
 		pod := server.AddPod(critest.Pod{Name: fmt.Sprintf("p%d", i), NotReady: true, Created: time.Now().Add(time.Duration(i-60) * time.Minute)})
 		ids = append(ids, pod.ID)
 	}
-	server.Break("RemovePodSandbox", critest.Fault{Hang: true, Times: 3})
+	server.SetFault("RemovePodSandbox", critest.Fault{Hang: true, Times: 3})
 	client, err := cri.Connect(server.Endpoint())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer client.Close()
 	r := New(Options{
-		Runtime: client, Space: &node{available: 50},
+		Runtime: client, Filesystems: &node{available: 50},
 		DryRun: func() bool { return false }, Kubelet: withKubelet(evict.Kubelet{Known: true}),
 	}, Policy{Settle: 50 * time.Millisecond, High: 100})
 	ctx, cancel := context.WithCancel(t.Context())
@@ -150,7 +150,7 @@ func TestReclaimWithHungRuntime(t *testing.T) {
 	// On a busy machine a call that does not hang can exceed callTimeout as well:
 	// the next order then finds it completed.
 	for order := range 10 {
-		r.Order(containerOrder)
+		r.Start(containerOrder)
 		if report := <-r.Done(); order == 0 && !strings.Contains(report.Error, "no answer in time") {
 			t.Errorf("report %+v; want the missing answer of the runtime in it", report)
 		}
@@ -161,7 +161,7 @@ func TestReclaimWithHungRuntime(t *testing.T) {
 	if n := left(); n != 3 {
 		t.Errorf("%d sandboxes exist; want the three whose removal hangs", n)
 	}
-	r.Order(containerOrder)
+	r.Start(containerOrder)
 	<-r.Done()
 	removals := map[string]int{}
 	for _, c := range server.Calls() {

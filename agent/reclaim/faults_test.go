@@ -22,7 +22,7 @@ func TestFailures(t *testing.T) {
 	images(n, "a")
 	run(t, n, Policy{Images: On}, nil, func(r *Reclaimer) {
 		for range 3 {
-			r.Order(imageOrder)
+			r.Start(imageOrder)
 			if report := <-r.Done(); report.Error != "boom" || n.removals() != "" {
 				t.Errorf("report %+v, removed %q; want boom", report, n.removals())
 			}
@@ -32,13 +32,13 @@ func TestFailures(t *testing.T) {
 		}
 		unknown := imageOrder
 		unknown.Signal = signal.PIDAvailable
-		r.Order(unknown)
+		r.Start(unknown)
 		if report := <-r.Done(); !strings.Contains(report.Note, "can't be read") {
 			t.Errorf("report %+v", report)
 		}
 	})
 	run(t, n, Policy{}, func(o *Options) { o.Runtime = nil }, func(r *Reclaimer) {
-		r.Order(imageOrder)
+		r.Start(imageOrder)
 		if report := <-r.Done(); !strings.Contains(report.Note, "no container runtime") {
 			t.Errorf("report without a runtime %+v", report)
 		}
@@ -54,7 +54,7 @@ func TestLastingErrorLoggedHourly(t *testing.T) {
 		o.Log = slog.New(slog.NewTextHandler(&log, nil))
 	}, func(r *Reclaimer) {
 		for began := time.Now(); time.Since(began) < 90*time.Minute; {
-			r.Order(imageOrder)
+			r.Start(imageOrder)
 			<-r.Done()
 		}
 	})
@@ -72,9 +72,9 @@ func TestEvictedForgotten(t *testing.T) {
 	n.sandboxes = []cri.Sandbox{{ID: "remaining", Ready: true, Created: start}}
 	run(t, n, Policy{}, nil, func(r *Reclaimer) {
 		for i := range 100 {
-			r.Evicted(fmt.Sprintf("gone%d", i), Held{Amount: 1})
+			r.Evicted(fmt.Sprintf("gone%d", i), EvictedUsage{Amount: 1})
 		}
-		r.Evicted("remaining", Held{Amount: 1})
+		r.Evicted("remaining", EvictedUsage{Amount: 1})
 		time.Sleep(2 * imageInterval)
 		synctest.Wait()
 		r.mu.Lock()
@@ -94,9 +94,9 @@ func TestLoopDoesNotWaitForImages(t *testing.T) {
 	done := make(chan struct{})
 	go func() {
 		defer close(done)
-		r.Evicted("s", Held{})
-		r.Spared("s")
-		r.ImageBytes()
+		r.Evicted("s", EvictedUsage{})
+		r.NotEvicted("s")
+		r.ExclusiveImageBytes()
 		r.Reports()
 	}()
 	select {
@@ -112,13 +112,13 @@ func TestDryRunReportedOnce(t *testing.T) {
 	deadPods(n, 3, false)
 	run(t, n, Policy{}, func(o *Options) { o.DryRun = func() bool { return true } }, func(r *Reclaimer) {
 		for range 3 {
-			r.Order(containerOrder)
+			r.Start(containerOrder)
 			<-r.Done()
 		}
 		n.mu.Lock()
 		n.sandboxes = n.sandboxes[1:]
 		n.mu.Unlock()
-		r.Order(containerOrder)
+		r.Start(containerOrder)
 		<-r.Done()
 		if got := r.Reports(); len(got) != 2 || len(got[0].Removed) != 3 || len(got[1].Removed) != 2 {
 			t.Errorf("reports %+v; want one with three pods and one with two", got)
@@ -136,7 +136,7 @@ func TestReportsOverRestart(t *testing.T) {
 	var before []evict.ReclaimReport
 	var first *Reclaimer
 	run(t, n, Policy{}, nil, func(r *Reclaimer) {
-		r.Order(order)
+		r.Start(order)
 		<-r.Done()
 		first, before = r, r.Reports()
 		if len(before) != 1 || before[0].Deficit != 20 || before[0].Freed != 30 || len(before[0].Removed) != 1 {
@@ -145,7 +145,7 @@ func TestReportsOverRestart(t *testing.T) {
 		n.mu.Lock()
 		n.hungIDs = map[string]bool{"s001": true}
 		n.mu.Unlock()
-		r.Order(order)
+		r.Start(order)
 		synctest.Wait()
 		time.Sleep(time.Second) // the call hangs
 	})
@@ -158,7 +158,7 @@ func TestReportsOverRestart(t *testing.T) {
 		if diff := cmp.Diff(before, r.Reports()); diff != "" {
 			t.Errorf("reports after the restart (-before +after):\n%s", diff)
 		}
-		r.Order(evict.Reclaim{Kind: evict.ReclaimContainers, Signal: signal.NodeFsAvailable, Deficit: 900})
+		r.Start(evict.Reclaim{Kind: evict.ReclaimContainers, Signal: signal.NodeFsAvailable, Deficit: 900})
 		<-r.Done()
 		if got := r.Reports(); len(got) != 2 || got[1].Freed != 500 || got[1].Deficit != 900 {
 			t.Errorf("reports %+v; want another with a deficit of 900 and 500 freed", got)

@@ -106,19 +106,19 @@ func TestImageUsedAfterList(t *testing.T) {
 	server := critest.Start(t)
 	server.SetImages(cri.Image{ID: "a", Bytes: 100}, cri.Image{ID: "b", Bytes: 100}, cri.Image{ID: "c", Bytes: 100})
 	pod := server.AddPod(critest.Pod{})
-	server.Break("RemoveImage", critest.Fault{Times: 1, Garble: func(any) { server.AddContainer(pod.ID, critest.Container{Image: "b"}) }})
+	server.SetFault("RemoveImage", critest.Fault{Times: 1, Mutate: func(any) { server.AddContainer(pod.ID, critest.Container{Image: "b"}) }})
 	client, err := cri.Connect(server.Endpoint())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer client.Close()
 	r := New(Options{
-		Runtime: client, Space: &node{available: 50}, DryRun: func() bool { return false }, Kubelet: withKubelet(evict.Kubelet{Known: true}),
+		Runtime: client, Filesystems: &node{available: 50}, DryRun: func() bool { return false }, Kubelet: withKubelet(evict.Kubelet{Known: true}),
 	}, Policy{Images: On, Settle: 50 * time.Millisecond, High: 100})
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- r.Run(ctx) }()
-	r.Order(imageOrder)
+	r.Start(imageOrder)
 	report := <-r.Done()
 	if got := server.Images(); !slices.Equal(got, []string{"b"}) || !slices.Equal(report.Removed, []string{"a", "c"}) || report.Error != "" {
 		t.Errorf("images %q, report %+v; want only b, and a and c removed", got, report)
@@ -136,7 +136,7 @@ func TestCollectUnusedAndOthers(t *testing.T) {
 	images(n, "never", "old")
 	run(t, n, Policy{Images: Auto, High: 85, Low: 76, MaxAge: 5 * time.Hour}, nil, func(r *Reclaimer) {
 		now := time.Now()
-		r.Restore([]evict.ImageUse{{ID: "never", First: now.Add(-time.Hour)}, {ID: "old", First: now.Add(-10 * time.Hour), Last: now.Add(-9 * time.Hour)}})
+		r.RestoreImageUses([]evict.ImageUse{{ID: "never", First: now.Add(-time.Hour)}, {ID: "old", First: now.Add(-10 * time.Hour), Last: now.Add(-9 * time.Hour)}})
 		time.Sleep(usageCheckInterval + 5*time.Second)
 		synctest.Wait()
 		if got := n.removals(); got != "image old, image never" {

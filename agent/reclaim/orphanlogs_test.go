@@ -56,7 +56,7 @@ func TestOrphansUnderPressure(t *testing.T) {
 		}
 		n := &node{available: 50}
 		run(t, n, Policy{}, func(o *Options) { o.Rootfs, o.Kubelet = root, withKubelet(evict.Kubelet{Known: true, Absent: absent}) }, func(r *Reclaimer) {
-			r.Order(evict.Reclaim{Kind: evict.ReclaimContainers, Signal: signal.NodeFsAvailable, Deficit: 10})
+			r.Start(evict.Reclaim{Kind: evict.ReclaimContainers, Signal: signal.NodeFsAvailable, Deficit: 10})
 			report := <-r.Done()
 			if got := strings.Join(report.Removed, " "); (got == "logs ns_gone_u1") != absent {
 				t.Errorf("no kubelet: %t; removed %q", absent, got)
@@ -111,7 +111,7 @@ func TestOrphansOfAnotherRuntime(t *testing.T) {
 	run(t, n, Policy{}, func(o *Options) {
 		o.Rootfs, o.Procfs, o.Kubelet = root, "/proc", withKubelet(evict.Kubelet{Known: true, Absent: true})
 	}, func(r *Reclaimer) {
-		r.Order(evict.Reclaim{Kind: evict.ReclaimContainers, Signal: signal.NodeFsAvailable, Deficit: 10})
+		r.Start(evict.Reclaim{Kind: evict.ReclaimContainers, Signal: signal.NodeFsAvailable, Deficit: 10})
 		report := <-r.Done()
 		slices.Sort(report.Removed)
 		if !slices.Equal(report.Removed, []string{"logs ns_dead-link_u4", "logs ns_gone_u1"}) || report.Error != "" {
@@ -128,7 +128,7 @@ func TestOrphansOfAnotherRuntime(t *testing.T) {
 	run(t, n, Policy{}, func(o *Options) {
 		o.Rootfs, o.Procfs, o.Kubelet = root, kernel.FS(t.TempDir()), withKubelet(evict.Kubelet{Known: true, Absent: true})
 	}, func(r *Reclaimer) {
-		r.Order(evict.Reclaim{Kind: evict.ReclaimContainers, Signal: signal.NodeFsAvailable, Deficit: 10})
+		r.Start(evict.Reclaim{Kind: evict.ReclaimContainers, Signal: signal.NodeFsAvailable, Deficit: 10})
 		if report := <-r.Done(); len(report.Removed) > 0 || report.Error == "" {
 			t.Errorf("report %+v without processes; want nothing removed and an error", report)
 		}

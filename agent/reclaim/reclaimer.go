@@ -9,7 +9,7 @@ import (
 	"time"
 
 	"github.com/evictd/evictd/agent/evict"
-	"github.com/evictd/evictd/agent/pace"
+	"github.com/evictd/evictd/agent/pollinterval"
 	"github.com/evictd/evictd/agent/signal"
 	"github.com/evictd/evictd/cri"
 	"github.com/evictd/evictd/kernel"
@@ -17,14 +17,14 @@ import (
 
 // Runtime lists and removes images and containers.
 type Runtime interface {
-	Pods
+	PodRuntime
 	Images(ctx context.Context) ([]cri.Image, error)
 	RemoveImage(ctx context.Context, id string) error
 	SandboxImage(ctx context.Context) (string, error)
 }
 
-// Pods lists and removes sandboxes and containers.
-type Pods interface {
+// PodRuntime lists and removes sandboxes and containers.
+type PodRuntime interface {
 	Sandboxes(ctx context.Context) ([]cri.Sandbox, error)
 	Containers(ctx context.Context) ([]cri.Container, error)
 	ContainerDetail(ctx context.Context, id string) (cri.ContainerDetail, error)
@@ -33,18 +33,18 @@ type Pods interface {
 	RemoveContainer(ctx context.Context, id string) error
 }
 
-// Space reports the available space of the filesystems.
-type Space interface {
-	// Freeing makes the filesystem free removed files and be read again soon. Read
+// Filesystems reports the available space of the filesystems.
+type Filesystems interface {
+	// SyncFreed makes the filesystem free removed files and be read again soon. Read
 	// returns the last readings.
-	Freeing(signal.Signal)
+	SyncFreed(signal.Signal)
 	Read(now time.Time, into *signal.Observations)
 }
 
 // Options are the options of New.
 type Options struct {
-	Runtime Runtime
-	Space   Space
+	Runtime     Runtime
+	Filesystems Filesystems
 	// Unmeasured returns the name of a directory or pod whose disk usage was not
 	// measured since a time, "" if there is none. An order waits for the
 	// measurements, up to orderDeadline, because the next step may be to choose a
@@ -54,11 +54,11 @@ type Options struct {
 	// of a kubelet on this node.
 	DryRun  func() bool
 	Kubelet func() evict.Kubelet
-	// Changed is called with every stored report. Seen is called after the images
+	// OnReport is called with every stored report. Seen is called after the images
 	// were listed, when the result of Uses should be saved. They must not call
 	// back.
-	Changed func(evict.ReclaimReport)
-	Seen    func()
+	OnReport       func(evict.ReclaimReport)
+	OnImagesListed func()
 	// Rootfs is where the host's root is mounted; empty is "/". Procfs is its /proc,
 	// empty is "/proc".
 	Rootfs string
@@ -131,7 +131,7 @@ type Reclaimer struct {
 	// mu is locked only briefly: the decision loop waits for it.
 	mu              sync.Mutex
 	policy          Policy
-	evicted         map[string]Held // by sandbox
+	evicted         map[string]EvictedUsage // by sandbox
 	pendingCleanups []pendingCleanup
 	reports         []evict.ReclaimReport
 	exclusiveBytes  map[string]int64 // by container; immutable once set
@@ -167,7 +167,7 @@ func New(o Options, p Policy) *Reclaimer {
 	}
 	return &Reclaimer{
 		o: o, policy: p, orders: make(chan evict.Reclaim, 1), done: make(chan evict.ReclaimReport, 1),
-		history: history{}, evicted: map[string]Held{},
+		history: history{}, evicted: map[string]EvictedUsage{},
 	}
 }
 
@@ -189,8 +189,8 @@ func (r *Reclaimer) RestoreReports(reports []evict.ReclaimReport) {
 	}
 }
 
-// Restore sets the image history of an earlier run.
-func (r *Reclaimer) Restore(uses []evict.ImageUse) {
+// RestoreImageUses sets the image history of an earlier run.
+func (r *Reclaimer) RestoreImageUses(uses []evict.ImageUse) {
 	r.imagesMu.Lock()
 	defer r.imagesMu.Unlock()
 	for _, u := range uses {
@@ -198,16 +198,16 @@ func (r *Reclaimer) Restore(uses []evict.ImageUse) {
 	}
 }
 
-// Uses returns the image history, to be saved.
-func (r *Reclaimer) Uses() []evict.ImageUse {
+// ImageUses returns the image history, to be saved.
+func (r *Reclaimer) ImageUses() []evict.ImageUse {
 	r.imagesMu.Lock()
 	defer r.imagesMu.Unlock()
 	return r.history.list()
 }
 
-// ImageBytes returns, by container, the bytes of images that only its pod uses, as
+// ExclusiveImageBytes returns, by container, the bytes of images that only its pod uses, as
 // of the last list of images. The caller must not change the map.
-func (r *Reclaimer) ImageBytes() map[string]int64 {
+func (r *Reclaimer) ExclusiveImageBytes() map[string]int64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	return r.exclusiveBytes
@@ -220,25 +220,25 @@ func (r *Reclaimer) Reports() []evict.ReclaimReport {
 	return slices.Clone(r.reports)
 }
 
-// Held is the known disk usage of an evicted pod, in bytes or inodes. The zero Held
+// EvictedUsage is the known disk usage of an evicted pod, in bytes or inodes. The zero Held
 // is unknown.
-type Held struct {
+type EvictedUsage struct {
 	Amount int64
 	Inodes bool
 }
 
 // Evicted records that a sandbox, not of a kubelet, is being evicted. Its remains
 // are removed first, whatever their age, and the reclaim waits for its space.
-func (r *Reclaimer) Evicted(sandboxID string, usage Held) {
+func (r *Reclaimer) Evicted(sandboxID string, usage EvictedUsage) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	if r.evicted[sandboxID] == (Held{}) {
+	if r.evicted[sandboxID] == (EvictedUsage{}) {
 		r.evicted[sandboxID] = usage
 	}
 }
 
-// Spared undoes Evicted for a sandbox that was not evicted.
-func (r *Reclaimer) Spared(sandboxID string) {
+// NotEvicted undoes Evicted for a sandbox that was not evicted.
+func (r *Reclaimer) NotEvicted(sandboxID string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.evicted, sandboxID)
@@ -247,7 +247,7 @@ func (r *Reclaimer) Spared(sandboxID string) {
 // pendingCleanup is the usage of an evicted pod that the kubelet has yet to free,
 // and until when a reclaim waits for it.
 type pendingCleanup struct {
-	Held
+	EvictedUsage
 	uid   string
 	until time.Time
 }
@@ -256,7 +256,7 @@ type pendingCleanup struct {
 // Only the kubelet removes its volumes, layers and logs, seconds later: a reclaim
 // waits for that before another pod is chosen for the same space, as the kubelet's
 // eviction manager does (waitForPodsCleanup).
-func (r *Reclaimer) EvictedFromKubelet(uid string, usage Held) {
+func (r *Reclaimer) EvictedFromKubelet(uid string, usage EvictedUsage) {
 	now := time.Now()
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -301,9 +301,9 @@ func (r *Reclaimer) clearPending(s signal.Signal) {
 	r.dropPending(func(h *pendingCleanup) bool { return h.Inodes == s.IsInodes() })
 }
 
-// Order starts a reclaim. Its report is sent to Done. The caller must wait for the
+// Start starts a reclaim. Its report is sent to Done. The caller must wait for the
 // report before the next order.
-func (r *Reclaimer) Order(o evict.Reclaim) { r.orders <- o }
+func (r *Reclaimer) Start(o evict.Reclaim) { r.orders <- o }
 
 // Done returns the channel of the reports of orders.
 func (r *Reclaimer) Done() <-chan evict.ReclaimReport { return r.done }
@@ -326,7 +326,7 @@ func (r *Reclaimer) Run(ctx context.Context) error {
 			order = &o
 		case <-check.C:
 			now := time.Now()
-			check.Reset(pace.Together(now, usageCheckInterval))
+			check.Reset(pollinterval.AlignedWait(now, usageCheckInterval))
 			due := now.Sub(imagesInspected) >= imageInterval
 			if due {
 				imagesInspected = now
@@ -384,7 +384,7 @@ func (r *Reclaimer) rejectOrders(ctx context.Context) error {
 		case o := <-r.orders:
 			now := time.Now()
 			r.awaitMeasurements(ctx, now)
-			r.done <- evict.ReclaimReport{At: now, Kind: o.Kind, Reason: Pressure, Signal: o.Signal, Note: errNoRuntime.Error(), Took: time.Since(now)}
+			r.done <- evict.ReclaimReport{At: now, Kind: o.Kind, Reason: Pressure, Signal: o.Signal, Note: errNoRuntime.Error(), Duration: time.Since(now)}
 		}
 	}
 }

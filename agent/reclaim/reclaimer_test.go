@@ -84,7 +84,7 @@ func (n *node) RemoveContainer(ctx context.Context, id string) error {
 func (n *node) RemoveImage(ctx context.Context, id string) error {
 	return n.removeUnlessHung(ctx, "image "+id, id)
 }
-func (n *node) Freeing(signal.Signal) {}
+func (n *node) SyncFreed(signal.Signal) {}
 
 // removeUnlessHung is remove, or for an ID in hungIDs a call that ends after
 // [cri.StopMargin], as calls of a cri.Client do.
@@ -151,7 +151,7 @@ func withKubelet(k evict.Kubelet) func() evict.Kubelet { return func() evict.Kub
 func run(t *testing.T, n *node, p Policy, change func(*Options), f func(r *Reclaimer)) {
 	t.Helper()
 	synctest.Test(t, func(t *testing.T) {
-		o := Options{Runtime: n, Space: n, DryRun: func() bool { return false }, Kubelet: withKubelet(evict.Kubelet{Known: true})}
+		o := Options{Runtime: n, Filesystems: n, DryRun: func() bool { return false }, Kubelet: withKubelet(evict.Kubelet{Known: true})}
 		if change != nil {
 			change(&o)
 		}
@@ -166,7 +166,7 @@ func run(t *testing.T, n *node, p Policy, change func(*Options), f func(r *Recla
 		for i, image := range n.images {
 			uses = append(uses, evict.ImageUse{ID: image.ID, First: time.Now().Add(-time.Hour), Last: time.Now().Add(time.Duration(i-30) * time.Minute)})
 		}
-		r.Restore(uses)
+		r.RestoreImageUses(uses)
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- r.Run(ctx) }()
@@ -194,12 +194,12 @@ func TestImagesUnderPressure(t *testing.T) {
 		n := &node{available: 50, freeDelay: freeDelay}
 		images(n, "a", "b", "c", "d")
 		run(t, n, Policy{Images: Auto}, nil, func(r *Reclaimer) {
-			r.Order(imageOrder)
+			r.Start(imageOrder)
 			report := <-r.Done()
 			if got := n.removals(); got != "image a, image b" {
 				t.Errorf("space freed after %v: removed %q; want a and b", freeDelay, got)
 			}
-			if report.Freed != 200 || report.Error != "" || cmp.Diff([]string{"a", "b"}, report.Removed) != "" || report.Took < freeDelay {
+			if report.Freed != 200 || report.Error != "" || cmp.Diff([]string{"a", "b"}, report.Removed) != "" || report.Duration < freeDelay {
 				t.Errorf("space freed after %v: report %+v", freeDelay, report)
 			}
 		})
@@ -215,12 +215,12 @@ func TestImagesShareLayers(t *testing.T) {
 		n.sizes[id] = 60
 	}
 	run(t, n, Policy{Images: Auto}, nil, func(r *Reclaimer) {
-		r.Order(imageOrder)
+		r.Start(imageOrder)
 		<-r.Done()
 		if got := n.removals(); got != "image a, image b, image c" {
 			t.Errorf("removed %q; want a, b and c", got)
 		}
-		r.Order(evict.Reclaim{Kind: evict.ReclaimImages, Signal: signal.NodeFsAvailable, Deficit: 900})
+		r.Start(evict.Reclaim{Kind: evict.ReclaimImages, Signal: signal.NodeFsAvailable, Deficit: 900})
 		if report := <-r.Done(); len(report.Removed) != 1 {
 			t.Errorf("report %+v; want only the last image removed", report)
 		}
@@ -235,7 +235,7 @@ func TestImagesFreeMoreThanTheirSize(t *testing.T) {
 		n.sizes[id] = 250
 	}
 	run(t, n, Policy{Images: Auto}, nil, func(r *Reclaimer) {
-		r.Order(evict.Reclaim{Kind: evict.ReclaimImages, Signal: signal.NodeFsAvailable, Deficit: 300})
+		r.Start(evict.Reclaim{Kind: evict.ReclaimImages, Signal: signal.NodeFsAvailable, Deficit: 300})
 		<-r.Done()
 		if got := n.removals(); got != "image a, image b" {
 			t.Errorf("removed %q; want a and b", got)
@@ -254,11 +254,11 @@ func TestImagesNotRemoved(t *testing.T) {
 		note   string
 	}{
 		{"off", &node{}, Policy{Images: Off}, nil, "", "imageGC is off"},
-		{"a kubelet's pods", &node{}, Policy{Images: Auto}, kubeletIs(evict.Kubelet{Known: true, Pods: true}), "", "kubelet of these pods collects"},
+		{"a kubelet's pods", &node{}, Policy{Images: Auto}, kubeletIs(evict.Kubelet{Known: true, HasSandboxes: true}), "", "kubelet of these pods collects"},
 		{"a kubelet", &node{}, Policy{Images: Auto}, kubeletIs(evict.Kubelet{Known: true, Process: "pid 7"}), "", "a kubelet runs"},
 		{"kubelet unknown", &node{}, Policy{Images: Auto}, kubeletIs(evict.Kubelet{}), "", "not listed yet"},
-		{"on with a kubelet", &node{}, Policy{Images: On}, kubeletIs(evict.Kubelet{Known: true, Pods: true}), "image a, image b", ""},
-		{"kubelet absent, sandboxes left", &node{}, Policy{Images: Auto}, kubeletIs(evict.Kubelet{Known: true, Pods: true, Absent: true}), "image a, image b", ""},
+		{"on with a kubelet", &node{}, Policy{Images: On}, kubeletIs(evict.Kubelet{Known: true, HasSandboxes: true}), "image a, image b", ""},
+		{"kubelet absent, sandboxes left", &node{}, Policy{Images: Auto}, kubeletIs(evict.Kubelet{Known: true, HasSandboxes: true, Absent: true}), "image a, image b", ""},
 		{"young", &node{}, Policy{Images: On, MinAge: 2 * time.Hour}, nil, "", ""},
 		{"in use by a dead container", &node{containers: []cri.Container{{ID: "c", ImageRef: "a", State: cri.StateExited}}}, Policy{Images: On}, nil, "image b, image c", ""},
 		{"dry run", &node{}, Policy{Images: On}, func(o *Options) { o.DryRun = func() bool { return true } }, "", ""},
@@ -266,7 +266,7 @@ func TestImagesNotRemoved(t *testing.T) {
 		tt.n.available = 50
 		images(tt.n, "a", "b", "c", "d")
 		run(t, tt.n, tt.p, tt.change, func(r *Reclaimer) {
-			r.Order(imageOrder)
+			r.Start(imageOrder)
 			report := <-r.Done()
 			if got := tt.n.removals(); got != tt.want || !strings.Contains(report.Note, tt.note) || report.Note != "" && tt.note == "" {
 				t.Errorf("%s: removed %q, note %q; want %q, %q", tt.name, got, report.Note, tt.want, tt.note)
@@ -370,7 +370,7 @@ func TestDeadUnderPressure(t *testing.T) {
 			return "pod a"
 		}
 	}, func(r *Reclaimer) {
-		r.Order(evict.Reclaim{Kind: evict.ReclaimContainers, Signal: signal.NodeFsAvailable, Deficit: 150})
+		r.Start(evict.Reclaim{Kind: evict.ReclaimContainers, Signal: signal.NodeFsAvailable, Deficit: 150})
 		report := <-r.Done()
 		if got := n.removals(); got != "sandbox s0, sandbox s1" {
 			t.Errorf("removed %q; want s0 and s1", got)
@@ -400,8 +400,8 @@ func TestEvictedRemoved(t *testing.T) {
 		n.sandboxes = append(n.sandboxes, cri.Sandbox{ID: id, Name: id, UID: id, Ready: true, Created: start})
 	}
 	run(t, n, Policy{}, nil, func(r *Reclaimer) {
-		r.Evicted("s0", Held{})
-		r.Order(evict.Reclaim{Kind: evict.ReclaimContainers, Signal: signal.NodeFsAvailable, Deficit: 10})
+		r.Evicted("s0", EvictedUsage{})
+		r.Start(evict.Reclaim{Kind: evict.ReclaimContainers, Signal: signal.NodeFsAvailable, Deficit: 10})
 		<-r.Done()
 		if got := n.removals(); got != "stop s0, sandbox s0" {
 			t.Errorf("calls %q; want s0 stopped and removed", got)
@@ -417,8 +417,8 @@ func TestEvictedRemovedAfterRetry(t *testing.T) {
 	n := &node{available: 50, sizes: map[string]int64{"s0": 500}, stopFailures: 2}
 	n.sandboxes = []cri.Sandbox{{ID: "s0", Name: "s0", UID: "s0", Ready: true, Created: start}}
 	run(t, n, Policy{}, nil, func(r *Reclaimer) {
-		r.Evicted("s0", Held{})
-		r.Order(evict.Reclaim{Kind: evict.ReclaimContainers, Signal: signal.NodeFsAvailable, Deficit: 10})
+		r.Evicted("s0", EvictedUsage{})
+		r.Start(evict.Reclaim{Kind: evict.ReclaimContainers, Signal: signal.NodeFsAvailable, Deficit: 10})
 		if report := <-r.Done(); report.Error != "" || n.removals() != "stop s0, sandbox s0" {
 			t.Errorf("report %+v, calls %q; want s0 stopped and removed", report, n.removals())
 		}
@@ -432,15 +432,15 @@ func TestEvictedExitsLate(t *testing.T) {
 	n.sandboxes = []cri.Sandbox{{ID: "s0", Name: "s0", UID: "s0", Ready: true, Created: start}}
 	n.containers = []cri.Container{{ID: "c0", SandboxID: "s0", Name: "main", State: cri.StateRunning}}
 	run(t, n, Policy{}, nil, func(r *Reclaimer) {
-		r.Evicted("s0", Held{})
+		r.Evicted("s0", EvictedUsage{})
 		time.AfterFunc(3*time.Second, func() {
 			n.mu.Lock()
 			defer n.mu.Unlock()
 			n.containers[0].State = cri.StateExited
 		})
 		order := evict.Reclaim{Kind: evict.ReclaimContainers, Signal: signal.NodeFsAvailable, Deficit: 10}
-		r.Order(order)
-		if report := <-r.Done(); n.removals() != "stop s0, sandbox s0" || report.Freed != 500 || report.Took < 3*time.Second {
+		r.Start(order)
+		if report := <-r.Done(); n.removals() != "stop s0, sandbox s0" || report.Freed != 500 || report.Duration < 3*time.Second {
 			t.Errorf("calls %q, report %+v; want s0 removed after it has exited", n.removals(), report)
 		}
 		// The wait is bounded, and there is none for a sandbox after Spared.
@@ -449,14 +449,14 @@ func TestEvictedExitsLate(t *testing.T) {
 		n.sandboxes = []cri.Sandbox{{ID: "s1", Name: "s0", UID: "s0", Ready: true, Created: start}}
 		n.containers[0].SandboxID, n.containers[0].State = "s1", cri.StateRunning
 		n.mu.Unlock()
-		r.Evicted("s1", Held{})
-		r.Order(order)
-		if report := <-r.Done(); report.Took < containerExitDeadline || report.Took > containerExitDeadline+2*time.Second || len(report.Removed) > 0 {
+		r.Evicted("s1", EvictedUsage{})
+		r.Start(order)
+		if report := <-r.Done(); report.Duration < containerExitDeadline || report.Duration > containerExitDeadline+2*time.Second || len(report.Removed) > 0 {
 			t.Errorf("report %+v; want nothing removed, after %v", report, containerExitDeadline)
 		}
-		r.Spared("s1")
-		r.Order(order)
-		if report := <-r.Done(); report.Took > 2*time.Second {
+		r.NotEvicted("s1")
+		r.Start(order)
+		if report := <-r.Done(); report.Duration > 2*time.Second {
 			t.Errorf("report %+v; want it at once", report)
 		}
 	})
@@ -467,22 +467,22 @@ func TestEvictedExitsLate(t *testing.T) {
 func TestEvictedFreesLate(t *testing.T) {
 	for _, tt := range []struct {
 		freeDelay time.Duration
-		held      Held
+		held      EvictedUsage
 		took      time.Duration // at least, and less than two seconds more
 	}{
-		{6 * time.Second, Held{Amount: 500}, 6 * time.Second},
-		{6 * time.Second, Held{}, time.Second},
-		{6 * time.Second, Held{Amount: 500, Inodes: true}, time.Second},
-		{time.Hour, Held{Amount: 500}, lateFreeDeadline},
-		{0, Held{Amount: 500}, 0},
+		{6 * time.Second, EvictedUsage{Amount: 500}, 6 * time.Second},
+		{6 * time.Second, EvictedUsage{}, time.Second},
+		{6 * time.Second, EvictedUsage{Amount: 500, Inodes: true}, time.Second},
+		{time.Hour, EvictedUsage{Amount: 500}, lateFreeDeadline},
+		{0, EvictedUsage{Amount: 500}, 0},
 	} {
 		n := &node{available: 50, freeDelay: tt.freeDelay, sizes: map[string]int64{"s0": 500}}
 		n.sandboxes = []cri.Sandbox{{ID: "s0", Name: "s0", UID: "s0", Created: start}}
 		run(t, n, Policy{}, nil, func(r *Reclaimer) {
 			r.Evicted("s0", tt.held)
-			r.Order(evict.Reclaim{Kind: evict.ReclaimContainers, Signal: signal.NodeFsAvailable, Deficit: 400})
-			if report := <-r.Done(); report.Took < tt.took || report.Took > tt.took+2*time.Second {
-				t.Errorf("space freed after %v, usage %+v: took %v; want %v", tt.freeDelay, tt.held, report.Took, tt.took)
+			r.Start(evict.Reclaim{Kind: evict.ReclaimContainers, Signal: signal.NodeFsAvailable, Deficit: 400})
+			if report := <-r.Done(); report.Duration < tt.took || report.Duration > tt.took+2*time.Second {
+				t.Errorf("space freed after %v, usage %+v: took %v; want %v", tt.freeDelay, tt.held, report.Duration, tt.took)
 			}
 		})
 	}
@@ -495,15 +495,15 @@ func TestKubeletFreesLate(t *testing.T) {
 		name   string
 		comes  time.Duration // 500 bytes are freed, after the order
 		before time.Duration // the pod ended, before the order
-		held   Held
+		held   EvictedUsage
 		took   time.Duration // at least, and less than two seconds more
 		second time.Duration // same for a second order
 	}{
-		{"late", 12 * time.Second, 0, Held{Amount: 500}, 12 * time.Second, 0},
-		{"never", time.Hour, 0, Held{Amount: 500}, lateFreeDeadline, time.Second},
-		{"never, part of the wait has passed", time.Hour, 20 * time.Second, Held{Amount: 500}, lateFreeDeadline - 20*time.Second, time.Second},
-		{"never, the wait has passed", time.Hour, time.Minute, Held{Amount: 500}, time.Second, time.Second},
-		{"other unit", 12 * time.Second, 0, Held{Amount: 500, Inodes: true}, time.Second, time.Second},
+		{"late", 12 * time.Second, 0, EvictedUsage{Amount: 500}, 12 * time.Second, 0},
+		{"never", time.Hour, 0, EvictedUsage{Amount: 500}, lateFreeDeadline, time.Second},
+		{"never, part of the wait has passed", time.Hour, 20 * time.Second, EvictedUsage{Amount: 500}, lateFreeDeadline - 20*time.Second, time.Second},
+		{"never, the wait has passed", time.Hour, time.Minute, EvictedUsage{Amount: 500}, time.Second, time.Second},
+		{"other unit", 12 * time.Second, 0, EvictedUsage{Amount: 500, Inodes: true}, time.Second, time.Second},
 	} {
 		n := &node{available: 50}
 		run(t, n, Policy{}, nil, func(r *Reclaimer) {
@@ -515,9 +515,9 @@ func TestKubeletFreesLate(t *testing.T) {
 				n.available += 500
 			})
 			for i, took := range []time.Duration{tt.took, tt.second} {
-				r.Order(evict.Reclaim{Kind: evict.ReclaimContainers, Signal: signal.NodeFsAvailable, Deficit: 600})
-				if report := <-r.Done(); report.Took < took || report.Took > took+2*time.Second {
-					t.Errorf("%s: order %d took %v; want %v", tt.name, i+1, report.Took, took)
+				r.Start(evict.Reclaim{Kind: evict.ReclaimContainers, Signal: signal.NodeFsAvailable, Deficit: 600})
+				if report := <-r.Done(); report.Duration < took || report.Duration > took+2*time.Second {
+					t.Errorf("%s: order %d took %v; want %v", tt.name, i+1, report.Duration, took)
 				}
 			}
 		})
@@ -528,12 +528,12 @@ func TestKubeletFreesLate(t *testing.T) {
 // them ends.
 func TestRevivedPodEndsWait(t *testing.T) {
 	run(t, &node{available: 50}, Policy{}, nil, func(r *Reclaimer) {
-		r.EvictedFromKubelet("pod", Held{Amount: 500})
-		r.EvictedFromKubelet("pod", Held{Amount: 500})
+		r.EvictedFromKubelet("pod", EvictedUsage{Amount: 500})
+		r.EvictedFromKubelet("pod", EvictedUsage{Amount: 500})
 		time.AfterFunc(5*time.Second, func() { r.Revived("pod") })
-		r.Order(evict.Reclaim{Kind: evict.ReclaimContainers, Signal: signal.NodeFsAvailable, Deficit: 600})
-		if report := <-r.Done(); report.Took < 5*time.Second || report.Took > 7*time.Second {
-			t.Errorf("the order took %v; want 5 s, until Revived", report.Took)
+		r.Start(evict.Reclaim{Kind: evict.ReclaimContainers, Signal: signal.NodeFsAvailable, Deficit: 600})
+		if report := <-r.Done(); report.Duration < 5*time.Second || report.Duration > 7*time.Second {
+			t.Errorf("the order took %v; want 5 s, until Revived", report.Duration)
 		}
 	})
 }
@@ -542,9 +542,9 @@ func TestRevivedPodEndsWait(t *testing.T) {
 func TestNoWaitWithoutPendingSpace(t *testing.T) {
 	n := &node{available: 500, writtenPerRead: 10}
 	run(t, n, Policy{}, nil, func(r *Reclaimer) {
-		r.Order(evict.Reclaim{Kind: evict.ReclaimContainers, Signal: signal.NodeFsAvailable, Deficit: 100})
-		if report := <-r.Done(); report.Took > 2*time.Second {
-			t.Errorf("took %v; want at most Settle", report.Took)
+		r.Start(evict.Reclaim{Kind: evict.ReclaimContainers, Signal: signal.NodeFsAvailable, Deficit: 100})
+		if report := <-r.Done(); report.Duration > 2*time.Second {
+			t.Errorf("took %v; want at most Settle", report.Duration)
 		}
 	})
 }

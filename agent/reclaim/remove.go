@@ -23,7 +23,7 @@ func (r *Reclaimer) execute(ctx context.Context, o evict.Reclaim) evict.ReclaimR
 		r.free(ctx, &report, before+max(1, o.Deficit), o)
 	}
 	r.awaitMeasurements(ctx, report.At)
-	report.Took = time.Since(report.At)
+	report.Duration = time.Since(report.At)
 	return report
 }
 
@@ -43,7 +43,7 @@ func (r *Reclaimer) resume(ctx context.Context) {
 		report.Deficit = unfinished.target - left
 	}
 	r.free(ctx, &report, unfinished.target, unfinished.order)
-	report.Took = time.Since(report.At)
+	report.Duration = time.Since(report.At)
 	if len(report.Removed) > 0 {
 		r.addReport(report)
 	}
@@ -128,7 +128,7 @@ func (r *Reclaimer) removeDead(ctx context.Context, b *batchRemover) {
 // listAfterExit lists sandboxes and containers once the runtime reports the evicted
 // containers as exited. Before, their layers can't be removed, and another pod
 // would be evicted for that space.
-func (r *Reclaimer) listAfterExit(ctx context.Context, since time.Time) ([]cri.Sandbox, []cri.Container, map[string]Held, error) {
+func (r *Reclaimer) listAfterExit(ctx context.Context, since time.Time) ([]cri.Sandbox, []cri.Container, map[string]EvictedUsage, error) {
 	for {
 		sandboxes, containers, err := list(ctx, r.o.Runtime)
 		if err != nil {
@@ -148,10 +148,10 @@ func (r *Reclaimer) listAfterExit(ctx context.Context, since time.Time) ([]cri.S
 
 // pruneEvicted removes evicted sandboxes that no longer exist and returns the
 // others.
-func (r *Reclaimer) pruneEvicted(sandboxes []cri.Sandbox) map[string]Held {
+func (r *Reclaimer) pruneEvicted(sandboxes []cri.Sandbox) map[string]EvictedUsage {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	remaining := map[string]Held{}
+	remaining := map[string]EvictedUsage{}
 	for i := range sandboxes {
 		if usage, evictedByUs := r.evicted[sandboxes[i].ID]; evictedByUs {
 			remaining[sandboxes[i].ID] = usage
@@ -163,7 +163,7 @@ func (r *Reclaimer) pruneEvicted(sandboxes []cri.Sandbox) map[string]Held {
 
 // list lists sandboxes and containers. It fails if either list fails: an incomplete
 // list could make objects in use look dead.
-func list(ctx context.Context, p Pods) ([]cri.Sandbox, []cri.Container, error) {
+func list(ctx context.Context, p PodRuntime) ([]cri.Sandbox, []cri.Container, error) {
 	// List containers first, so that the later list has the sandbox of each.
 	containers, err := p.Containers(ctx)
 	if err != nil {
@@ -176,7 +176,7 @@ func list(ctx context.Context, p Pods) ([]cri.Sandbox, []cri.Container, error) {
 // exits queries the end and log path of exited containers in sandboxes that are
 // evicted or not ready. It waits for callTimeout and omits what the runtime has not
 // returned by then.
-func exits(ctx context.Context, p Pods, sandboxes []cri.Sandbox, containers []cri.Container, evicted map[string]Held) map[string]exit {
+func exits(ctx context.Context, p PodRuntime, sandboxes []cri.Sandbox, containers []cri.Container, evicted map[string]EvictedUsage) map[string]exit {
 	ctx, cancel := context.WithTimeout(ctx, callTimeout)
 	defer cancel()
 	ready := map[string]bool{}

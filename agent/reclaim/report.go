@@ -35,9 +35,9 @@ func (r *Reclaimer) addReport(report evict.ReclaimReport) {
 		level = slog.LevelWarn
 	}
 	r.o.Log.Log(context.Background(), level, "node-level reclaim ended", "kind", report.Kind, "reason", report.Reason, "signal", report.Signal.String(),
-		"removed", len(report.Removed), "freed", report.Freed, "took", report.Took.String(), "dry_run", report.DryRun, "note", report.Note, "error", report.Error)
-	if r.o.Changed != nil {
-		r.o.Changed(report)
+		"removed", len(report.Removed), "freed", report.Freed, "took", report.Duration.String(), "dry_run", report.DryRun, "note", report.Note, "error", report.Error)
+	if r.o.OnReport != nil {
+		r.o.OnReport(report)
 	}
 }
 

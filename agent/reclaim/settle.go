@@ -36,7 +36,7 @@ func (r *Reclaimer) awaitMeasurements(ctx context.Context, since time.Time) {
 // not known.
 func (r *Reclaimer) available(s signal.Signal) (int64, bool) {
 	var o signal.Observations
-	r.o.Space.Read(time.Now(), &o)
+	r.o.Filesystems.Read(time.Now(), &o)
 	return o[s].Available, o[s].Status == signal.Observed
 }
 
@@ -47,7 +47,7 @@ func (r *Reclaimer) settle(ctx context.Context, s signal.Signal, target int64, r
 	timeout := r.currentPolicy().Settle
 	most, grew := int64(-1), removed
 	for {
-		r.o.Space.Freeing(s)
+		r.o.Filesystems.SyncFreed(s)
 		if !pollDelay(ctx) {
 			return false
 		}
@@ -78,7 +78,7 @@ func (r *Reclaimer) waitForLateFree(ctx context.Context, s signal.Signal, expect
 		if left, ok := r.available(s); !ok || left >= promised {
 			return
 		}
-		r.o.Space.Freeing(s)
+		r.o.Filesystems.SyncFreed(s)
 		if !pollDelay(ctx) {
 			return
 		}

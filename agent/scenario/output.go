@@ -148,7 +148,7 @@ func (s *Step) add(o *evict.Orders, first bool) {
 		s.Conditions = append(s.Conditions, o.Conditions...)
 		s.Met = append(s.Met, o.Met...)
 		for _, met := range o.Met {
-			if slices.ContainsFunc(o.Waiting, func(k evict.Key) bool { return k.Signal == met }) {
+			if slices.ContainsFunc(o.Waiting, func(k evict.ThresholdKey) bool { return k.Signal == met }) {
 				s.Waiting = append(s.Waiting, met)
 			}
 		}

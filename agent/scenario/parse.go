@@ -143,7 +143,7 @@ var capacityFields = [signal.Count]string{
 func checkPercentages(d *strict.Decoder, thresholds []evict.Threshold, capacity *[signal.Count]*int64) {
 	var reported [signal.Count]bool
 	for _, t := range thresholds {
-		if t.Copy || capacity[t.Signal] != nil || reported[t.Signal] || d.Failed(capacityFields[t.Signal]) {
+		if t.Derived || capacity[t.Signal] != nil || reported[t.Signal] || d.Failed(capacityFields[t.Signal]) {
 			continue
 		}
 		switch {

@@ -151,7 +151,7 @@ func (r *replay) scheduleReturns(orders *evict.Orders, now time.Time) {
 	if r.closedLoop == nil {
 		return
 	}
-	for _, uid := range orders.Harden {
+	for _, uid := range orders.Escalate {
 		due(uid, now)
 	}
 	for i := range orders.Evict {

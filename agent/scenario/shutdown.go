@@ -21,10 +21,10 @@ type ShutdownHeader struct {
 
 // ShutdownGroup is a group and the pods in it at the start.
 type ShutdownGroup struct {
-	Priority int32    `json:"priority"` // the lowest of the group
-	Time     string   `json:"time"`     // as far as the allowed delay permits
-	Pods     []string `json:"pods"`
-	Last     []string `json:"last"` // pods of its second wave
+	Priority   int32    `json:"priority"` // the lowest of the group
+	Time       string   `json:"time"`     // as far as the allowed delay permits
+	Pods       []string `json:"pods"`
+	SecondWave []string `json:"last"` // pods of its second wave
 }
 
 // ShutdownStep is what happened at one instant.
@@ -60,27 +60,27 @@ func (s *Shutdown) groups() shutdown.Schedule {
 	if s.allowed == nil {
 		return s.schedule
 	}
-	return s.schedule.Within(*s.allowed)
+	return s.schedule.FitInto(*s.allowed)
 }
 
 // Header returns the description of the start.
 func (s *Shutdown) Header() ShutdownHeader {
-	h := ShutdownHeader{Groups: []ShutdownGroup{}, Needs: s.schedule.Needs().String()}
+	h := ShutdownHeader{Groups: []ShutdownGroup{}, Needs: s.schedule.Delay().String()}
 	if s.allowed != nil {
 		h.Allowed = new(s.allowed.String())
 	}
 	groups := s.groups()
 	for _, g := range groups {
-		h.Groups = append(h.Groups, ShutdownGroup{Priority: g.Priority, Time: g.Time.String(), Pods: []string{}, Last: []string{}})
+		h.Groups = append(h.Groups, ShutdownGroup{Priority: g.Priority, Time: g.Time.String(), Pods: []string{}, SecondWave: []string{}})
 	}
 	for i := range s.pods {
 		p := &s.pods[i].Pod
 		if len(groups) == 0 {
 			break
 		}
-		g := &h.Groups[groups.Group(p.Priority)]
+		g := &h.Groups[groups.GroupOf(p.Priority)]
 		if shutdown.SecondWave(p) {
-			g.Last = append(g.Last, p.Key())
+			g.SecondWave = append(g.SecondWave, p.Key())
 		} else {
 			g.Pods = append(g.Pods, p.Key())
 		}

@@ -81,7 +81,7 @@ func (f *shutdownFile) build(d *strict.Decoder) *Shutdown {
 	checkHeader(d, "kind", f.Kind, ShutdownKind)
 	s := &Shutdown{allowed: (*time.Duration)(f.InhibitDelayMax)}
 	if c := (&file{Config: f.Config}).configuration(d); c != nil {
-		if s.schedule = c.Schedule(); len(s.schedule) == 0 {
+		if s.schedule = c.ShutdownSchedule(); len(s.schedule) == 0 {
 			d.Noticef("config", "configures no graceful shutdown, so no pod is stopped; set shutdownGracePeriod or shutdownGracePeriodByPodPriority")
 		}
 	}

@@ -8,7 +8,7 @@ import (
 	"runtime/metrics"
 	"time"
 
-	"github.com/evictd/evictd/agent/pace"
+	"github.com/evictd/evictd/agent/pollinterval"
 )
 
 const (
@@ -83,7 +83,7 @@ func CollectGarbage(ctx context.Context, starting func() bool, urgency func() Ur
 			return
 		case <-timer.C:
 		}
-		timer.Reset(pace.Together(time.Now(), gcInterval))
+		timer.Reset(pollinterval.AlignedWait(time.Now(), gcInterval))
 		if !disabled && !starting() {
 			disabled = true
 			debug.SetGCPercent(-1)

@@ -12,10 +12,10 @@ import (
 	"github.com/evictd/evictd/kernel/probe"
 )
 
-// Misplaced returns why the processes and cgroups that evictd sees may not be this host's:
+// LocationProblem returns why the processes and cgroups that evictd sees may not be this host's:
 // it is in another pid namespace, or does not find itself in exactly one cgroup. It returns
 // "" if they are the host's.
-func Misplaced(procfs kernel.FS, h *cgroup.Hierarchy) string {
+func LocationProblem(procfs kernel.FS, h *cgroup.Hierarchy) string {
 	if pids := probe.HostPIDs(procfs); pids.Supported != probe.Yes {
 		return fmt.Sprintf("evictd does not see the host's processes: %s; it needs %s", pids.Detail, pids.Missing)
 	}
@@ -30,11 +30,11 @@ func Misplaced(procfs kernel.FS, h *cgroup.Hierarchy) string {
 	return ""
 }
 
-// ForeignRoot returns a warning if rootfs is not the host's root directory, which is that
+// RootProblem returns a warning if rootfs is not the host's root directory, which is that
 // of pid 1. statfs and the files of pods would be those of evictd's own container. It
 // returns "" if rootfs is the host's root or the mounts can't be read. It compares mounts,
 // because following /proc/1/root needs all capabilities of pid 1.
-func ForeignRoot(procfs kernel.FS, rootfs string) string {
+func RootProblem(procfs kernel.FS, rootfs string) string {
 	mounts, err := disk.Mounts(procfs, "1")
 	if err != nil {
 		return ""

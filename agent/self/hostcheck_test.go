@@ -20,21 +20,21 @@ func TestMisplaced(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if why := Misplaced("/proc", h); !strings.Contains(why, "0 cgroups") {
+	if why := LocationProblem("/proc", h); !strings.Contains(why, "0 cgroups") {
 		t.Errorf("Misplaced() in a tree without evictd = %q; want the number of cgroups", why)
 	}
 	elsewhere := t.TempDir()
 	if err := os.Symlink("1", elsewhere+"/self"); err != nil {
 		t.Fatal(err)
 	}
-	if why := Misplaced(kernel.FS(elsewhere), h); pid != 1 && !strings.Contains(why, "hostPID") {
+	if why := LocationProblem(kernel.FS(elsewhere), h); pid != 1 && !strings.Contains(why, "hostPID") {
 		t.Errorf("Misplaced() with a procfs of another pid namespace = %q; want it to name hostPID", why)
 	}
 	here, err := cgroup.Find("/sys/fs/cgroup")
 	if err != nil {
 		t.Skip("needs cgroups: ", err)
 	}
-	if why := Misplaced("/proc", here); why != "" {
+	if why := LocationProblem("/proc", here); why != "" {
 		t.Errorf("Misplaced() on this host = %q; want \"\"", why)
 	}
 }
@@ -63,7 +63,7 @@ func TestForeignRoot(t *testing.T) {
 		{"none", host, "/nowhere", "no such file"},
 		{"pid 1 is not shown", t.TempDir(), "/", ""},
 	} {
-		if got := ForeignRoot(kernel.FS(tt.proc), tt.root); !strings.Contains(got, tt.want) || (got == "") != (tt.want == "") {
+		if got := RootProblem(kernel.FS(tt.proc), tt.root); !strings.Contains(got, tt.want) || (got == "") != (tt.want == "") {
 			t.Errorf("%s: ForeignRoot() = %q; want %q", tt.name, got, tt.want)
 		}
 	}

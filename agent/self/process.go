@@ -42,9 +42,9 @@ const (
 	rtSoftLimit, rtHardLimit = time.Second, 2 * time.Second
 )
 
-// GiveRealTime sets SCHED_FIFO for the calling thread. If that fails it logs why: evictd
+// SetRealTime sets SCHED_FIFO for the calling thread. If that fails it logs why: evictd
 // then kills the same pods, but later under pressure.
-func (p *Process) GiveRealTime() {
+func (p *Process) SetRealTime() {
 	_, err := process.SetRTTimeLimit(process.RTTimeLimit{Soft: rtSoftLimit, Hard: rtHardLimit})
 	if err == nil {
 		_, err = process.SetFIFO(hotPriority)
@@ -77,9 +77,9 @@ func (p *Process) Protect() {
 	}
 }
 
-// OrdinaryPriority sets the nice value of the calling thread back to 0. The goroutine must
+// ResetNice sets the nice value of the calling thread back to 0. The goroutine must
 // be locked to the thread.
-func OrdinaryPriority() error {
+func ResetNice() error {
 	now, err := process.ThreadScheduling()
 	if err != nil || now.Nice >= 0 {
 		return err
@@ -89,7 +89,7 @@ func OrdinaryPriority() error {
 
 // setOwnScore writes evictd's oom_score_adj.
 func setOwnScore(proc kernel.FS) error {
-	score, err := process.OpenScore(proc, os.Getpid())
+	score, err := process.OpenOOMScoreAdj(proc, os.Getpid())
 	if err != nil {
 		return err
 	}
@@ -97,9 +97,9 @@ func setOwnScore(proc kernel.FS) error {
 	return score.Set(ownOOMScoreAdj)
 }
 
-// Rehearse runs the hot path once without sending a signal, with evictd's own cgroup as the
+// WarmUp runs the hot path once without sending a signal, with evictd's own cgroup as the
 // pod's, so that its code and data are resident before the first alarm.
-func (p *Process) Rehearse(o hot.Options) {
+func (p *Process) WarmUp(o hot.Options) {
 	own, err := ownCgroup(p.procfs, p.hierarchy)
 	if err != nil {
 		p.log.Info("hot path warm-up skipped: could not find evictd's own cgroup", "error", err)
@@ -108,33 +108,33 @@ func (p *Process) Rehearse(o hot.Options) {
 	if own.Cgroup == "/" {
 		return // that contains all processes of the node
 	}
-	handle, err := act.Prepare(p.hierarchy, p.procfs, act.Job{Order: evict.Order{UID: "evictd"}, Containers: []evict.ContainerHandle{own}})
+	handle, err := act.Prepare(p.hierarchy, p.procfs, act.Job{Order: evict.Order{UID: "evictd"}, Containers: []evict.RunningContainer{own}})
 	if err != nil {
 		p.log.Info("hot path warm-up skipped: could not open evictd's own cgroup", "error", err)
 		return
 	}
 	defer handle.Close()
-	if result := hot.Rehearse(o, handle); result != hot.Struck {
+	if result := hot.WarmUp(o, handle); result != hot.Killed {
 		p.log.Info("hot path warm-up ended early", "result", result.String())
 	}
 }
 
 // ownCgroup returns evictd's own cgroup as the handle of a container.
-func ownCgroup(procfs kernel.FS, h *cgroup.Hierarchy) (evict.ContainerHandle, error) {
-	membership, err := cgroup.Of(procfs, os.Getpid())
+func ownCgroup(procfs kernel.FS, h *cgroup.Hierarchy) (evict.RunningContainer, error) {
+	membership, err := cgroup.ReadMembership(procfs, os.Getpid())
 	if err != nil {
-		return evict.ContainerHandle{}, err
+		return evict.RunningContainer{}, err
 	}
-	path, err := membership.Memory(h)
+	path, err := membership.MemoryPath(h)
 	if err != nil {
-		return evict.ContainerHandle{}, err
+		return evict.RunningContainer{}, err
 	}
 	group, err := h.Open(path)
 	if err != nil {
-		return evict.ContainerHandle{}, err
+		return evict.RunningContainer{}, err
 	}
 	defer group.Close()
-	return evict.ContainerHandle{ID: "evictd", Name: "evictd", Cgroup: path, CgroupID: group.ID()}, nil
+	return evict.RunningContainer{ID: "evictd", Name: "evictd", Cgroup: path, CgroupID: group.ID()}, nil
 }
 
 // minProcs is the least GOMAXPROCS, whatever the number of CPUs: a thread that returns from

@@ -105,7 +105,7 @@ func (p *simulation) run() []string {
 			event = p.restart()
 		}
 		orders := p.step(event, now)
-		event = Nothing
+		event = NoEvent
 		next := p.nextTime(now, orders.Wake)
 		if next < 0 || p.until > 0 && next > p.until {
 			return p.log
@@ -143,7 +143,7 @@ func (p *simulation) step(event Event, now time.Time) Orders {
 		if reason == ReasonRefused {
 			word = "refuse"
 		}
-		if o.Again {
+		if o.Repeated {
 			word += " again"
 		}
 		words = append(words, fmt.Sprintf("%s %s %v", word, o.UID, o.Grace))

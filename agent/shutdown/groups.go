@@ -25,9 +25,9 @@ func (s *stepper) advance() {
 	for ; s.Current < len(s.Schedule); s.nextGroup() {
 		s.stopWave(false)
 		if !s.anyMember(s.inWave(false)) || !s.now.Before(s.secondWaveTime()) {
-			s.Second = true
+			s.SecondWaveAsked = true
 		}
-		if s.Second {
+		if s.SecondWaveAsked {
 			s.stopWave(true)
 		}
 		if !s.now.Before(s.End(s.Current)) {
@@ -45,23 +45,25 @@ func (s *stepper) advance() {
 // nextGroup makes the next group the current one.
 func (s *stepper) nextGroup() {
 	s.Current++
-	s.Turn, s.Second = s.now, false
+	s.GroupBegan, s.SecondWaveAsked = s.now, false
 }
 
 // secondWaveTime returns the latest time at which the second wave of the current
 // group is asked to stop.
 func (s *stepper) secondWaveTime() time.Time {
-	return s.Turn.Add(s.End(s.Current).Sub(s.Turn) / 2)
+	return s.GroupBegan.Add(s.End(s.Current).Sub(s.GroupBegan) / 2)
 }
 
 // inWave selects the pods of a wave of the current group that the group waits for:
 // not those that started during the shutdown, because a client could start new ones
 // forever.
-func (s *stepper) inWave(secondWave bool) func(*Member) bool {
-	return func(m *Member) bool { return m.Group == s.Current && m.Last == secondWave && !m.Refused && m.remains() }
+func (s *stepper) inWave(secondWave bool) func(*PodState) bool {
+	return func(m *PodState) bool {
+		return m.Group == s.Current && m.SecondWave == secondWave && !m.Refused && m.remains()
+	}
 }
 
-func (s *stepper) anyMember(want func(*Member) bool) bool {
+func (s *stepper) anyMember(want func(*PodState) bool) bool {
 	for i := range s.Pods {
 		if want(&s.Pods[i]) {
 			return true
@@ -81,7 +83,7 @@ func (s *stepper) stopWave(secondWave bool) {
 }
 
 // stopPod asks a pod to stop, by end at the latest.
-func (s *stepper) stopPod(m *Member, end time.Time) {
+func (s *stepper) stopPod(m *PodState, end time.Time) {
 	own := defaultGrace
 	if p := s.running[m.UID]; p != nil {
 		own, m.LastStart = ownGrace(p), p.LastStart
@@ -93,9 +95,9 @@ func (s *stepper) stopPod(m *Member, end time.Time) {
 	if m.Limit.After(end) {
 		m.Limit = latest(m.Due, end)
 	}
-	s.orders.Stop = append(s.orders.Stop, Stop{Member: *m})
+	s.orders.Stop = append(s.orders.Stop, Stop{PodState: *m})
 	if s.in.DryRun {
-		m.Status = Pretended
+		m.Status = StoppedInDryRun
 	}
 }
 
@@ -146,7 +148,7 @@ func (s *stepper) stopNewPods() {
 		case s.Pods[at].Status == Gone, s.Pods[at].restarted(p):
 			returning := s.Pods[at].Refused
 			s.Pods[at] = s.newMember(p)
-			s.Pods[at].Refused, s.Pods[at].Returning = true, returning
+			s.Pods[at].Refused, s.Pods[at].Restarted = true, returning
 		case s.Pods[at].Status != Waiting || s.Current < len(s.Schedule):
 			continue
 		}
@@ -156,7 +158,7 @@ func (s *stepper) stopNewPods() {
 
 // restarted reports whether the pod was asked to stop and has a container that
 // started after that: its client has started it again.
-func (m *Member) restarted(p *evict.Pod) bool {
+func (m *PodState) restarted(p *evict.Pod) bool {
 	return (m.Status == Asked || m.Status == Killed) && p.LastStart > m.LastStart
 }
 
@@ -176,11 +178,11 @@ func (s *stepper) endIfDone() {
 	if s.Phase != Stopping || s.Current < len(s.Schedule) {
 		return
 	}
-	waitedFor := func(m *Member) bool { return m.remains() && !m.Returning }
+	waitedFor := func(m *PodState) bool { return m.remains() && !m.Restarted }
 	if s.now.Before(s.Deadline()) && s.anyMember(waitedFor) {
 		return
 	}
-	s.Phase, s.Over = Ended, s.now
+	s.Phase, s.Ended = Ended, s.now
 }
 
 // setWake sets the time of the next step.
@@ -201,7 +203,7 @@ func (s *stepper) setWake() {
 	soonest(s.Deadline())
 	if s.Current < len(s.Schedule) {
 		soonest(s.End(s.Current))
-		if !s.Second {
+		if !s.SecondWaveAsked {
 			soonest(s.secondWaveTime())
 		}
 	}

@@ -11,20 +11,20 @@ func TestJudge(t *testing.T) {
 	const at = "last state saved at 2030-01-02T03:04:05Z"
 	for _, tt := range []struct {
 		name   string
-		before *Before
+		before *PreviousRun
 		trace  string
-		want   Last
+		want   LastBoot
 	}{
-		{"the first start", nil, "", Last{nil, LastUnknown, ""}},
-		{"a panic of any boot", nil, "/var/crash/2023/vmcore", Last{nil, LastUnknown, "/var/crash/2023/vmcore"}},
-		{"a panic since the last state", &Before{begin, false, false}, "/sys/fs/pstore/dmesg-efi-1", Last{&no, LastPanic, "/sys/fs/pstore/dmesg-efi-1"}},
-		{"orderly shutdown", &Before{begin, true, true}, "", Last{&yes, LastShutdown, at}},
-		{"a panic during the shutdown", &Before{begin, true, true}, "x", Last{&no, LastPanic, "x"}},
-		{"interrupted shutdown", &Before{begin, true, false}, "", Last{&no, LastInterrupted, at}},
-		{"evictd stopped before", &Before{begin, false, true}, "", Last{nil, LastNotRunning, at}},
-		{"no notice", &Before{begin, false, false}, "", Last{&no, LastLost, at}},
+		{"the first start", nil, "", LastBoot{nil, LastUnknown, ""}},
+		{"a panic of any boot", nil, "/var/crash/2023/vmcore", LastBoot{nil, LastUnknown, "/var/crash/2023/vmcore"}},
+		{"a panic since the last state", &PreviousRun{begin, false, false}, "/sys/fs/pstore/dmesg-efi-1", LastBoot{&no, LastPanic, "/sys/fs/pstore/dmesg-efi-1"}},
+		{"orderly shutdown", &PreviousRun{begin, true, true}, "", LastBoot{&yes, LastShutdown, at}},
+		{"a panic during the shutdown", &PreviousRun{begin, true, true}, "x", LastBoot{&no, LastPanic, "x"}},
+		{"interrupted shutdown", &PreviousRun{begin, true, false}, "", LastBoot{&no, LastInterrupted, at}},
+		{"evictd stopped before", &PreviousRun{begin, false, true}, "", LastBoot{nil, LastNotRunning, at}},
+		{"no notice", &PreviousRun{begin, false, false}, "", LastBoot{&no, LastLost, at}},
 	} {
-		got := Judge(tt.before, tt.trace)
+		got := ClassifyLastBoot(tt.before, tt.trace)
 		if diff := cmp.Diff(tt.want, got); diff != "" {
 			t.Errorf("%s: Judge() differs (-want +got):\n%s", tt.name, diff)
 		}

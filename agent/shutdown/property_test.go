@@ -46,7 +46,7 @@ func randomSchedule(c *rand.Rand) Schedule {
 	}
 	s := ByPriority(groups)
 	if c.IntN(3) == 0 {
-		s = s.Within(time.Duration(1+c.IntN(60)) * second)
+		s = s.FitInto(time.Duration(1+c.IntN(60)) * second)
 	}
 	return s
 }
@@ -80,7 +80,7 @@ func clone(pods []*fakePod) []*fakePod {
 // Complexity: one property after the other, each with conditions of its own.
 func checkSimulation(t *testing.T, name string, p simulation) []string {
 	t.Helper()
-	asked := map[string]Member{}
+	asked := map[string]PodState{}
 	lines := p.run()
 	for _, m := range p.state.Pods {
 		asked[m.UID] = m
@@ -89,12 +89,12 @@ func checkSimulation(t *testing.T, name string, p simulation) []string {
 			t.Errorf("%s: %s was never asked to stop: %+v", name, m.UID, m)
 		}
 	}
-	if !p.state.CalledOff {
+	if !p.state.Cancelled {
 		if p.state.Phase != Ended {
 			t.Errorf("%s: the shutdown does not end: %+v\n%q", name, p.state, lines)
 		}
-		if p.state.Over.After(p.state.Deadline()) {
-			t.Errorf("%s: Over = %v, after the deadline %v", name, p.state.Over, p.state.Deadline())
+		if p.state.Ended.After(p.state.Deadline()) {
+			t.Errorf("%s: Over = %v, after the deadline %v", name, p.state.Ended, p.state.Deadline())
 		}
 	}
 	for _, a := range p.pods {
@@ -106,7 +106,7 @@ func checkSimulation(t *testing.T, name string, p simulation) []string {
 		if m.Limit.After(end) && m.Limit.Sub(a.stopTime) > minGrace {
 			t.Errorf("%s: %s is asked at %v with limit %v; its group ends at %v", name, a.UID, a.stopTime, m.Limit, end)
 		}
-		if gone := a.end(); !p.state.CalledOff && (gone.IsZero() || gone.After(m.Limit.Add(killDuration))) {
+		if gone := a.end(); !p.state.Cancelled && (gone.IsZero() || gone.After(m.Limit.Add(killDuration))) {
 			t.Errorf("%s: %s is gone at %v; want %v at the latest", name, a.UID, gone, m.Limit)
 		}
 		if a.grace > max(minGrace, ownGrace(&a.Pod)) || a.grace < minGrace || a.grace%second != 0 {
@@ -120,7 +120,7 @@ func checkSimulation(t *testing.T, name string, p simulation) []string {
 			if m.Group < other.Group && a.stopTime.After(b.stopTime) {
 				t.Errorf("%s: %s of group %d is asked after %s of group %d", name, a.UID, m.Group, b.UID, other.Group)
 			}
-			if m.Group == other.Group && !m.Last && other.Last && a.stopTime.After(b.stopTime) {
+			if m.Group == other.Group && !m.SecondWave && other.SecondWave && a.stopTime.After(b.stopTime) {
 				t.Errorf("%s: %s is asked after %s of the second wave", name, a.UID, b.UID)
 			}
 		}

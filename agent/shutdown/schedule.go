@@ -55,18 +55,18 @@ func (s Schedule) Total() time.Duration {
 	return total
 }
 
-// Needs returns how long the node's shutdown must be delayed: the time of all
+// Delay returns how long the node's shutdown must be delayed: the time of all
 // groups and Reserve. It is 0 for an empty schedule.
-func (s Schedule) Needs() time.Duration {
+func (s Schedule) Delay() time.Duration {
 	if len(s) == 0 {
 		return 0
 	}
 	return add(s.Total(), Reserve)
 }
 
-// Within returns a schedule that fits into allowed with Reserve. If s needs more,
+// FitInto returns a schedule that fits into allowed with Reserve. If s needs more,
 // the time of each group is cut by the same factor.
-func (s Schedule) Within(allowed time.Duration) Schedule {
+func (s Schedule) FitInto(allowed time.Duration) Schedule {
 	total, most := s.Total(), max(0, allowed-Reserve)
 	if total <= most {
 		return s
@@ -84,10 +84,10 @@ func (s Schedule) Within(allowed time.Duration) Schedule {
 	return cut
 }
 
-// Group returns the index of the group of a priority; nil is 0. It is the last
+// GroupOf returns the index of the group of a priority; nil is 0. It is the last
 // group that begins at or below the priority, or the first group if all begin above
 // it. The schedule must not be empty.
-func (s Schedule) Group(priority *int32) int {
+func (s Schedule) GroupOf(priority *int32) int {
 	var p int32
 	if priority != nil {
 		p = *priority

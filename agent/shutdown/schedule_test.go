@@ -48,7 +48,7 @@ func TestGroupOf(t *testing.T) {
 		{Schedule{{10, second}}, nil, 10},
 		{Schedule{{-10, second}, {5, second}}, nil, -10},
 	} {
-		if got := tt.schedule[tt.schedule.Group(tt.priority)].Priority; got != tt.want {
+		if got := tt.schedule[tt.schedule.GroupOf(tt.priority)].Priority; got != tt.want {
 			t.Errorf("%v.Group(%v) has priority %d; want %d", tt.schedule, deref(tt.priority), got, tt.want)
 		}
 	}
@@ -77,7 +77,7 @@ func TestWithin(t *testing.T) {
 		{"durations that overflow", Schedule{{0, math.MaxInt64}, {1, math.MaxInt64}}, math.MaxInt64, []time.Duration{math.MaxInt64 - Reserve, 0}},
 	} {
 		var got []time.Duration
-		for _, g := range tt.schedule.Within(tt.allowed) {
+		for _, g := range tt.schedule.FitInto(tt.allowed) {
 			got = append(got, g.Time)
 		}
 		if diff := cmp.Diff(tt.want, got); diff != "" {
@@ -87,10 +87,10 @@ func TestWithin(t *testing.T) {
 }
 
 func TestNeeds(t *testing.T) {
-	if got := Schedule(nil).Needs(); got != 0 {
+	if got := Schedule(nil).Delay(); got != 0 {
 		t.Errorf("without groups Needs() = %v; want 0s", got)
 	}
-	if got, want := fourGroups.Needs(), 370*second+Reserve; got != want {
+	if got, want := fourGroups.Delay(), 370*second+Reserve; got != want {
 		t.Errorf("Needs() = %v; want %v", got, want)
 	}
 }

@@ -26,27 +26,27 @@ type State struct {
 	// Began and Over are the times of the last shutdown. Over is when its last pod
 	// was gone, its time was up, or it was cancelled; zero while it is in progress.
 	Began time.Time `json:"began,omitzero"`
-	Over  time.Time `json:"over,omitzero"`
+	Ended time.Time `json:"over,omitzero"`
 	// Manual reports that an operator started it, and not the service manager.
 	Manual bool `json:"manual,omitempty"`
-	// CalledOff reports that the last shutdown was cancelled.
-	CalledOff bool `json:"calledOff,omitempty"`
+	// Cancelled reports that the last shutdown was cancelled.
+	Cancelled bool `json:"calledOff,omitempty"`
 
 	// Schedule is the schedule of the shutdown in progress. Current is the index of
 	// the group that is being stopped, since Turn. Beyond the last group only
 	// overdue pods are waited for. Second reports that the second wave of the
 	// current group was asked to stop.
-	Schedule Schedule  `json:"schedule,omitempty"`
-	Current  int       `json:"current,omitempty"`
-	Turn     time.Time `json:"turn,omitzero"`
-	Second   bool      `json:"second,omitempty"`
+	Schedule        Schedule  `json:"schedule,omitempty"`
+	Current         int       `json:"current,omitempty"`
+	GroupBegan      time.Time `json:"turn,omitzero"`
+	SecondWaveAsked bool      `json:"second,omitempty"`
 	// Listed reports that the pods that ran at the beginning are known, so that any
 	// other pod is new.
 	Listed bool `json:"listed,omitempty"`
 	// Resuming reports that pods asked to stop by an earlier run must be asked
 	// again.
-	Resuming bool     `json:"resuming,omitempty"`
-	Pods     []Member `json:"pods,omitempty"`
+	Resuming bool       `json:"resuming,omitempty"`
+	Pods     []PodState `json:"pods,omitempty"`
 }
 
 // Status is the status of a pod in a shutdown.
@@ -58,22 +58,22 @@ const (
 	Asked   Status = "asked"   // to stop
 	Killed  Status = "killed"  // a kill was ordered; the pod still exists
 	Gone    Status = "gone"
-	// Pretended: in dry run, would have been asked to stop.
-	Pretended Status = "pretended"
+	// StoppedInDryRun: in dry run, would have been asked to stop.
+	StoppedInDryRun Status = "pretended"
 )
 
-// Member is a pod of a shutdown.
-type Member struct {
+// PodState is a pod of a shutdown.
+type PodState struct {
 	UID   string `json:"uid"`
 	Pod   string `json:"pod"`
 	Group int    `json:"group"` // index in the schedule
-	// Last reports that the pod is in the group's second wave.
-	Last bool `json:"last,omitempty"`
+	// SecondWave reports that the pod is in the group's second wave.
+	SecondWave bool `json:"last,omitempty"`
 	// Refused reports that the pod started after the shutdown had begun.
 	Refused bool `json:"refused,omitempty"`
-	// Returning reports that the pod had been refused before. The shutdown does not
+	// Restarted reports that the pod had been refused before. The shutdown does not
 	// wait for it.
-	Returning bool   `json:"returning,omitempty"`
+	Restarted bool   `json:"returning,omitempty"`
 	Status    Status `json:"status"`
 	// Grace is the grace period passed to the runtime when the pod was asked to
 	// stop, in whole seconds. Due is the end of the pod's time, and Limit when it
@@ -87,7 +87,7 @@ type Member struct {
 }
 
 // remains reports whether the pod still has to stop.
-func (m *Member) remains() bool { return m.Status != Gone && m.Status != Pretended }
+func (m *PodState) remains() bool { return m.Status != Gone && m.Status != StoppedInDryRun }
 
 // Clone returns a copy of s that shares nothing that Step modifies.
 func (s State) Clone() State {
@@ -97,7 +97,7 @@ func (s State) Clone() State {
 
 // EachTime calls f with each time of the state that is set.
 func (s *State) EachTime(f func(*time.Time)) {
-	times := []*time.Time{&s.Began, &s.Over, &s.Turn}
+	times := []*time.Time{&s.Began, &s.Ended, &s.GroupBegan}
 	for i := range s.Pods {
 		times = append(times, &s.Pods[i].Due, &s.Pods[i].Limit)
 	}

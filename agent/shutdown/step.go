@@ -13,7 +13,7 @@ type Event uint8
 
 // The events.
 const (
-	Nothing Event = iota
+	NoEvent Event = iota
 	// Begin: the node is about to shut down. It has no effect during a shutdown.
 	Begin
 	// Cancel: the shutdown was cancelled.
@@ -49,18 +49,18 @@ type Orders struct {
 	// Stop lists the pods to ask to stop, all at once.
 	Stop []Stop
 	// Kill lists the pods, asked before, to kill directly now.
-	Kill []Member
+	Kill []PodState
 	// Gone lists the pods that no longer exist.
-	Gone []Member
+	Gone []PodState
 	// Wake is when the next step is due without an event; zero for never.
 	Wake time.Time
 }
 
 // Stop asks one pod to stop.
 type Stop struct {
-	Member
-	// Again reports that an earlier run has asked the pod to stop.
-	Again bool
+	PodState
+	// Repeated reports that an earlier run has asked the pod to stop.
+	Repeated bool
 }
 
 // The reasons and messages in a stopped pod's status are the kubelet's
@@ -73,7 +73,7 @@ const (
 )
 
 // Reason returns the reason and message for the pod's status.
-func (m *Member) Reason() (reason, message string) {
+func (m *PodState) Reason() (reason, message string) {
 	if m.Refused {
 		return ReasonRefused, MessageRefused
 	}
@@ -104,7 +104,7 @@ func Step(state State, in Inputs, now time.Time) (State, Orders) {
 	s.endIfDone()
 	s.setWake()
 	slices.SortFunc(s.Pods, byPod)
-	slices.SortFunc(s.orders.Stop, func(a, b Stop) int { return byPod(a.Member, b.Member) })
+	slices.SortFunc(s.orders.Stop, func(a, b Stop) int { return byPod(a.PodState, b.PodState) })
 	return s.State, s.orders
 }
 
@@ -121,7 +121,7 @@ type stepper struct {
 func (s *stepper) applyEvent() {
 	switch {
 	case s.in.Event == Begin && s.Phase == Idle && len(s.in.Schedule) > 0:
-		s.State = State{Phase: Stopping, Began: s.now, Turn: s.now, Manual: s.in.Manual, Schedule: s.cutToUntil(s.in.Schedule)}
+		s.State = State{Phase: Stopping, Began: s.now, GroupBegan: s.now, Manual: s.in.Manual, Schedule: s.cutToUntil(s.in.Schedule)}
 	case s.in.Event == Begin && s.Manual && !s.in.Manual:
 		s.Manual = false
 		s.shortenSchedule()
@@ -129,11 +129,11 @@ func (s *stepper) applyEvent() {
 	case s.in.Event == Cancel && s.Phase != Idle:
 		// Pods that were asked to stop continue to stop: a pod that is stopped in
 		// part is of no use. No other pod is stopped.
-		over := s.Over
+		over := s.Ended
 		if over.IsZero() {
 			over = s.now
 		}
-		s.State = State{Began: s.Began, Over: over, CalledOff: true}
+		s.State = State{Began: s.Began, Ended: over, Cancelled: true}
 	case s.in.Event == Resume:
 		s.Resuming = s.Phase != Idle
 	}
@@ -144,7 +144,7 @@ func (s *stepper) cutToUntil(schedule Schedule) Schedule {
 	if s.in.Until.IsZero() {
 		return slices.Clone(schedule)
 	}
-	return slices.Clone(schedule.Within(s.in.Until.Sub(s.now)))
+	return slices.Clone(schedule.FitInto(s.in.Until.Sub(s.now)))
 }
 
 // shortenSchedule cuts the rest of the schedule to Until, which was not known when
@@ -190,7 +190,7 @@ func (s *stepper) repeatStops() {
 		if m.Status == Asked && s.now.Before(m.Due) {
 			again := *m
 			again.Grace = wholeSeconds(m.Due.Sub(s.now))
-			s.orders.Stop = append(s.orders.Stop, Stop{Member: again, Again: true})
+			s.orders.Stop = append(s.orders.Stop, Stop{PodState: again, Repeated: true})
 		}
 	}
 }
@@ -214,14 +214,14 @@ func (s *stepper) updateMembers() {
 
 // newMember returns the member of a pod. A pod that becomes known after its group
 // joins the current group.
-func (s *stepper) newMember(p *evict.Pod) Member {
-	group := max(s.Schedule.Group(p.Priority), min(s.Current, len(s.Schedule)-1))
-	return Member{UID: p.UID, Pod: p.Key(), Status: Waiting, Group: group, Last: SecondWave(p)}
+func (s *stepper) newMember(p *evict.Pod) PodState {
+	group := max(s.Schedule.GroupOf(p.Priority), min(s.Current, len(s.Schedule)-1))
+	return PodState{UID: p.UID, Pod: p.Key(), Status: Waiting, Group: group, SecondWave: SecondWave(p)}
 }
 
 // SecondWave reports whether a pod is in its group's second wave: a pod of a
 // DaemonSet or a critical one.
-func SecondWave(p *evict.Pod) bool { return p.OfDaemonSet() || p.Critical() }
+func SecondWave(p *evict.Pod) bool { return p.OwnedByDaemonSet() || p.Critical() }
 
 // byPod orders members by pod and UID.
-func byPod(a, b Member) int { return cmp.Or(cmp.Compare(a.Pod, b.Pod), cmp.Compare(a.UID, b.UID)) }
+func byPod(a, b PodState) int { return cmp.Or(cmp.Compare(a.Pod, b.Pod), cmp.Compare(a.UID, b.UID)) }

@@ -211,7 +211,7 @@ func TestStepLate(t *testing.T) {
 		ignoresRuntimeKill(pod("x", 0, 30, never)), pod("d", 0, 30, never).daemonSet(), pod("y", 10, 30, never), pod("z", 20, 30, never),
 	}}
 	p.step(Begin, begin)
-	p.step(Nothing, begin.Add(25*second))
+	p.step(NoEvent, begin.Add(25*second))
 	want := []string{"0s: stop x 10s, begun", "25s: stop d 1s, stop y 1s, stop z 5s, kill x"}
 	if diff := cmp.Diff(want, p.log); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -226,13 +226,13 @@ func TestStepRestartedPod(t *testing.T) {
 	a.LastStart = 7
 	p := simulation{t: t, schedule: schedule, pods: []*fakePod{a}}
 	p.step(Begin, begin)
-	p.step(Nothing, begin.Add(second))
+	p.step(NoEvent, begin.Add(second))
 	a.LastStart = 8
-	p.step(Nothing, begin.Add(2*second))
-	p.step(Nothing, begin.Add(3*second))
-	p.step(Nothing, begin.Add(8*second))
+	p.step(NoEvent, begin.Add(2*second))
+	p.step(NoEvent, begin.Add(3*second))
+	p.step(NoEvent, begin.Add(8*second))
 	a.LastStart = 9
-	p.step(Nothing, begin.Add(8*second+killDuration/2)) // not gone yet
+	p.step(NoEvent, begin.Add(8*second+killDuration/2)) // not gone yet
 	want := []string{"0s: stop x 5s, begun", "2s: refuse x 5s", "8s: kill x", "8.05s: refuse x 5s, ended"}
 	if diff := cmp.Diff(want, p.log); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -245,9 +245,9 @@ func TestStepReappearedPod(t *testing.T) {
 	x := pod("x", 0, 5, 2*second)
 	p := simulation{t: t, schedule: schedule, pods: []*fakePod{x, pod("y", 0, 30, never)}}
 	p.step(Begin, begin)
-	p.step(Nothing, begin.Add(2*second))
+	p.step(NoEvent, begin.Add(2*second))
 	x.gone, x.stopTime = false, time.Time{}
-	p.step(Nothing, begin.Add(3*second))
+	p.step(NoEvent, begin.Add(3*second))
 	want := []string{"0s: stop x 5s, stop y 20s, begun", "2s: x gone", "3s: refuse x 5s"}
 	if diff := cmp.Diff(want, p.log); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
@@ -260,7 +260,7 @@ func TestStepStuck(t *testing.T) {
 	seconds := int64(5)
 	in := Inputs{Event: Begin, Schedule: schedule, Pods: []evict.Pod{{UID: "x", Namespace: "a", Name: "x", TerminationGraceSeconds: &seconds}}}
 	state, orders := Step(State{}, in, begin)
-	in.Event = Nothing
+	in.Event = NoEvent
 	var wakes []time.Duration
 	for state.Phase == Stopping {
 		now := orders.Wake
@@ -282,10 +282,10 @@ func TestStepStuck(t *testing.T) {
 // killed and not asked again.
 func TestStepResumeLate(t *testing.T) {
 	schedule := ByPriority([]Group{{0, 60 * second}})
-	member := func(uid string, status Status, due, limit time.Duration) Member {
-		return Member{UID: uid, Pod: "a/" + uid, Status: status, Grace: 5 * second, Due: begin.Add(due), Limit: begin.Add(limit)}
+	member := func(uid string, status Status, due, limit time.Duration) PodState {
+		return PodState{UID: uid, Pod: "a/" + uid, Status: status, Grace: 5 * second, Due: begin.Add(due), Limit: begin.Add(limit)}
 	}
-	state := State{Phase: Stopping, Began: begin, Turn: begin, Schedule: schedule, Listed: true, Second: true, Pods: []Member{
+	state := State{Phase: Stopping, Began: begin, GroupBegan: begin, Schedule: schedule, Listed: true, SecondWaveAsked: true, Pods: []PodState{
 		member("asked", Asked, 30*second, 31*second), member("killed", Killed, 5*second, 6*second), member("late", Asked, 9*second, 10*second),
 		member("past", Asked, 19500*time.Millisecond, 20500*time.Millisecond),
 	}}
@@ -360,7 +360,7 @@ func TestStepResumeUnlisted(t *testing.T) {
 	if len(orders.Stop) > 0 || orders.Wake.IsZero() {
 		t.Errorf("orders without a list = %+v; want none, and Wake", orders)
 	}
-	in.Event = Nothing
+	in.Event = NoEvent
 	_, orders = Step(resumed, in, late.Add(second))
 	if !slices.ContainsFunc(orders.Stop, func(s Stop) bool { return s.UID == "high" }) {
 		t.Errorf("orders with a list = %+v; want high to be stopped", orders)
@@ -392,11 +392,11 @@ func TestStepWithoutGroups(t *testing.T) {
 
 func TestCancelKeepsTimes(t *testing.T) {
 	state, _ := Step(State{}, Inputs{Event: Begin, Schedule: fourGroups, Pods: nil}, begin)
-	if state.Phase != Ended || !state.Over.Equal(begin) {
+	if state.Phase != Ended || !state.Ended.Equal(begin) {
 		t.Fatalf("a shutdown without pods: %+v; want it ended at %v", state, begin)
 	}
 	state, _ = Step(state, Inputs{Event: Cancel}, begin.Add(second))
-	want := State{Began: begin, Over: begin, CalledOff: true}
+	want := State{Began: begin, Ended: begin, Cancelled: true}
 	if diff := cmp.Diff(want, state); diff != "" {
 		t.Errorf("after Cancel (-want +got):\n%s", diff)
 	}

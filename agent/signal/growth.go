@@ -62,24 +62,24 @@ type Crossing struct {
 	// Reference is the latest suitable reading before the crossing, with which the
 	// first reading below the threshold is compared; zero if there is none.
 	Reference MemoryReading
-	// At is the first reading below the threshold.
-	At MemoryReading
-	// Now is the latest reading.
-	Now MemoryReading
-	// Recent is the latest reading that is at least 1 s older than the current one;
+	// First is the first reading below the threshold.
+	First MemoryReading
+	// Latest is the latest reading.
+	Latest MemoryReading
+	// Previous is the latest reading that is at least 1 s older than the current one;
 	// zero if there is none.
-	Recent MemoryReading
+	Previous MemoryReading
 }
 
-// Answered reports whether the crossing must be acted on now: memory other than file
+// ActNow reports whether the crossing must be acted on now: memory other than file
 // cache caused it or has grown since, or the crossing has lasted for 10 s. floor is the
 // growth floor in bytes. It does not allocate.
 //
 // The caller checks two more reasons to act: [MemoryReading].Other is below the
 // threshold, so that reclaiming all file cache would not be enough; or reclaim stalls.
-func (c *Crossing) Answered(floor int64) bool {
-	return otherGrew(&c.Reference, &c.At, floor) || otherGrew(&c.At, &c.Now, floor) || otherGrew(&c.Recent, &c.Now, floor) ||
-		c.Now.Time.Sub(c.At.Time) >= fileCacheWait
+func (c *Crossing) ActNow(floor int64) bool {
+	return otherGrew(&c.Reference, &c.First, floor) || otherGrew(&c.First, &c.Latest, floor) || otherGrew(&c.Previous, &c.Latest, floor) ||
+		c.Latest.Time.Sub(c.First.Time) >= fileCacheWait
 }
 
 // otherGrew reports whether memory other than file cache grew between two readings of
@@ -158,15 +158,15 @@ func (r *Readings) trim(now time.Time) {
 	r.count = to + copy(r.readings[to:], r.readings[keep:r.count])
 }
 
-// Follow adds the reading now and returns the crossing up to it. met says whether the
+// Add adds the reading now and returns the crossing up to it. met says whether the
 // threshold is met by now. at is the first reading below the threshold; if it is zero,
 // now is the first.
-func (r *Readings) Follow(at, now MemoryReading, met bool) Crossing {
-	c := Crossing{At: at, Now: now}
+func (r *Readings) Add(at, now MemoryReading, met bool) Crossing {
+	c := Crossing{First: at, Latest: now}
 	if at.Time.IsZero() {
-		c.At, c.Reference = now, r.reference(now.Time)
+		c.First, c.Reference = now, r.reference(now.Time)
 	} else {
-		c.Recent = r.secondOlder(now.Time)
+		c.Previous = r.secondOlder(now.Time)
 	}
 	r.record(now, met)
 	return c

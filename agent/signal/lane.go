@@ -19,13 +19,13 @@ const (
 type LaneStatus struct {
 	Name  string // one of a few constants
 	State LaneState
-	// Why says what is missing if the lane is not up, or gives a note if it is. Since
+	// Reason says what is missing if the lane is not up, or gives a note if it is. Since
 	// is when the lane entered its state.
-	Why   string
-	Since time.Time
-	// Raised counts the lane's alarms, Missed the crossings for which it raised none
+	Reason string
+	Since  time.Time
+	// Alarms counts the lane's alarms, Missed the crossings for which it raised none
 	// although it should have, and Reopened how often it was reopened.
-	Raised, Missed, Reopened uint64
-	// Period is the sampling interval; 0 if the kernel notifies the lane.
-	Period time.Duration
+	Alarms, Missed, Reopened uint64
+	// Interval is the sampling interval; 0 if the kernel notifies the lane.
+	Interval time.Duration
 }

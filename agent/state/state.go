@@ -64,8 +64,8 @@ type Clock struct {
 	Now    time.Time
 }
 
-// NotKept is the log message for a state that can't be written.
-const NotKept = "state is not saved; a restart would lose timers, victims in flight and records"
+// NotSavedMessage is the log message for a state that can't be written.
+const NotSavedMessage = "state is not saved; a restart would lose timers, victims in flight and records"
 
 // Saved is the content of a state file.
 type Saved struct {
@@ -79,11 +79,11 @@ type Saved struct {
 	// and Stopped that evictd had been asked to end.
 	GoingDown bool `json:"goingDown,omitempty"`
 	Stopped   bool `json:"stopped,omitempty"`
-	// Last is how the boot before this one ended; nil while that is undecided.
-	Last *shutdown.Last `json:"last,omitempty"`
-	// Before is what the last run of the previous boot saved, if the file is from
+	// LastBoot is how the boot before this one ended; nil while that is undecided.
+	LastBoot *shutdown.LastBoot `json:"last,omitempty"`
+	// PreviousRun is what the last run of the previous boot saved, if the file is from
 	// another boot. It is not saved.
-	Before *shutdown.Before `json:"-"`
+	PreviousRun *shutdown.PreviousRun `json:"-"`
 	// Images is the usage history of the images. The file stores the age of each
 	// time, so that setting the wall clock does not make an image older.
 	Images []evict.ImageUse `json:"images,omitempty"`
@@ -208,15 +208,15 @@ func (s *Store) removeTemporary() {
 // moved to Kept for inspection. If Kept is empty, the file could not be moved and
 // is still at Path.
 type CorruptError struct {
-	Path, Kept string
-	Err        error
+	Path, MovedTo string
+	Err           error
 }
 
 func (e *CorruptError) Error() string {
-	if e.Kept == "" {
+	if e.MovedTo == "" {
 		return fmt.Sprintf("state file %s is unusable and could not be moved aside; state is not saved: %v", e.Path, e.Err)
 	}
-	return fmt.Sprintf("state file %s is unusable and was moved to %s: %v", e.Path, e.Kept, e.Err)
+	return fmt.Sprintf("state file %s is unusable and was moved to %s: %v", e.Path, e.MovedTo, e.Err)
 }
 
 func (e *CorruptError) Unwrap() error { return e.Err }
@@ -256,10 +256,10 @@ func (f *file) restore(clock Clock) (Saved, string, error) {
 	absence := clock.Uptime - f.Uptime
 	switch {
 	case f.BootID != clock.BootID:
-		before := &shutdown.Before{At: f.Now, GoingDown: f.GoingDown, Stopped: f.Stopped}
-		return Saved{Records: f.Records, Reclaims: f.Reclaims, Before: before}, "timers and victims dropped: they are from another boot", nil
+		before := &shutdown.PreviousRun{At: f.Now, GoingDown: f.GoingDown, Stopped: f.Stopped}
+		return Saved{Records: f.Records, Reclaims: f.Reclaims, PreviousRun: before}, "timers and victims dropped: they are from another boot", nil
 	case absence < 0:
-		return Saved{Records: f.Records, Reclaims: f.Reclaims, Last: f.Last}, "timers and victims dropped: they are from a later time of this boot", nil
+		return Saved{Records: f.Records, Reclaims: f.Reclaims, LastBoot: f.LastBoot}, "timers and victims dropped: they are from a later time of this boot", nil
 	}
 	move := func(t *time.Time) { *t = clock.Now.Add(t.Sub(f.Now) - absence) }
 	f.Decision.EachTime(move)
@@ -269,7 +269,7 @@ func (f *file) restore(clock Clock) (Saved, string, error) {
 	if timers := len(f.Decision.Timers); absence >= maxAbsence && timers > 0 {
 		// A hard memory threshold that was answered stays answered while it is met.
 		f.Decision.Timers = slices.DeleteFunc(f.Decision.Timers, func(t evict.Timer) bool {
-			return t.Threshold.Soft || !t.Threshold.Signal.IsMemory() || !t.Past
+			return t.Threshold.Soft || !t.Threshold.Signal.IsMemory() || !t.Active
 		})
 		if len(f.Decision.Timers) == 0 {
 			f.Decision.Timers = nil
@@ -294,5 +294,5 @@ func (s *Store) moveAside(path string, cause error) error {
 		s.report(e)
 		return e
 	}
-	return &CorruptError{Path: path, Kept: kept, Err: cause}
+	return &CorruptError{Path: path, MovedTo: kept, Err: cause}
 }

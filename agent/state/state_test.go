@@ -20,25 +20,25 @@ var saveTime = time.Date(2030, 1, 2, 3, 4, 5, 0, time.UTC)
 func example(now time.Time) Saved {
 	return Saved{
 		Decision: evict.State{
-			Timers:     []evict.Timer{{Threshold: evict.Key{Signal: signal.MemoryAvailable, Soft: true}, Since: now.Add(-30 * time.Second)}},
-			Conditions: []evict.ConditionTimer{{Condition: signal.MemoryPressure, LastSeen: now.Add(-time.Second)}},
-			Victims:    []evict.Victim{{UID: "u", Pod: "default/web", Cause: "memory.available", Decided: now.Add(-2 * time.Second), Due: now.Add(28 * time.Second), Fell: now, Status: evict.Unsettled}},
-			Futile:     []evict.Backoff{{Signal: signal.PIDAvailable, Until: now.Add(time.Minute), Delay: time.Minute}},
-			Pretended:  []evict.Pretended{{UID: "p", Signal: signal.MemoryAvailable}},
-			Revivals:   []evict.Revival{{UID: "r", Until: now.Add(time.Hour), Delay: time.Minute}},
+			Timers:        []evict.Timer{{Threshold: evict.ThresholdKey{Signal: signal.MemoryAvailable, Soft: true}, Since: now.Add(-30 * time.Second)}},
+			Conditions:    []evict.ConditionTimer{{Condition: signal.MemoryPressure, LastSeen: now.Add(-time.Second)}},
+			Victims:       []evict.Victim{{UID: "u", Pod: "default/web", Cause: "memory.available", Decided: now.Add(-2 * time.Second), Due: now.Add(28 * time.Second), ProgressAt: now, Status: evict.Unsettled}},
+			Backoffs:      []evict.Backoff{{Signal: signal.PIDAvailable, Until: now.Add(time.Minute), Delay: time.Minute}},
+			DryRunVictims: []evict.DryRunVictim{{UID: "p", Signal: signal.MemoryAvailable}},
+			Revivals:      []evict.Revival{{UID: "r", Until: now.Add(time.Hour), Delay: time.Minute}},
 		},
 		Records: []evict.Record{{Pod: "default/old", UID: "o", Cause: "memory.available", Decided: now.Add(-time.Hour), Result: evict.ResultKilled}},
 		Reclaims: []evict.ReclaimReport{{
 			At: now.Add(-time.Hour), Kind: evict.ReclaimImages, Reason: "pressure", Signal: signal.NodeFsAvailable, Removed: []string{"a"},
-			Deficit: 9, Freed: 7, Took: time.Second, Note: "n", Error: "e",
+			Deficit: 9, Freed: 7, Duration: time.Second, Note: "n", Error: "e",
 		}},
 		Shutdown: shutdown.State{
-			Phase: shutdown.Stopping, Began: now.Add(-5 * time.Second), Turn: now.Add(-time.Second), Listed: true, Current: 1,
+			Phase: shutdown.Stopping, Began: now.Add(-5 * time.Second), GroupBegan: now.Add(-time.Second), Listed: true, Current: 1,
 			Schedule: shutdown.Schedule{{Priority: 0, Time: time.Minute}, {Priority: 9, Time: time.Minute}},
-			Pods:     []shutdown.Member{{UID: "u", Pod: "default/web", Status: shutdown.Asked, Grace: time.Second, Due: now, Limit: now.Add(time.Second)}},
+			Pods:     []shutdown.PodState{{UID: "u", Pod: "default/web", Status: shutdown.Asked, Grace: time.Second, Due: now, Limit: now.Add(time.Second)}},
 		},
 		GoingDown: true,
-		Last:      &shutdown.Last{Reason: shutdown.LastUnknown},
+		LastBoot:  &shutdown.LastBoot{Reason: shutdown.LastUnknown},
 		Images:    []evict.ImageUse{{ID: "never", First: now.Add(-time.Hour)}, {ID: "used", First: now.Add(-time.Hour), Last: now.Add(-time.Minute)}},
 		Kubelets:  []evict.KubeletProcess{{PID: 70, Executable: "/usr/bin/kubelet", Start: 7000}},
 	}
@@ -46,10 +46,10 @@ func example(now time.Time) Saved {
 
 func TestRestart(t *testing.T) {
 	// An answered threshold stays answered over any absence.
-	answered := evict.Timer{Threshold: evict.Key{Signal: signal.MemoryAvailable}, Past: true}
-	waiting := evict.Timer{Threshold: evict.Key{Signal: signal.AllocatableMemoryAvailable, Copy: true}}
+	answered := evict.Timer{Threshold: evict.ThresholdKey{Signal: signal.MemoryAvailable}, Active: true}
+	waiting := evict.Timer{Threshold: evict.ThresholdKey{Signal: signal.AllocatableMemoryAvailable, Derived: true}}
 	hard := &file{Saved: Saved{Decision: evict.State{Timers: []evict.Timer{waiting, answered}}}}
-	if got, _, err := hard.restore(Clock{Uptime: time.Minute}); err != nil || len(got.Decision.Timers) != 1 || !got.Decision.Timers[0].Past {
+	if got, _, err := hard.restore(Clock{Uptime: time.Minute}); err != nil || len(got.Decision.Timers) != 1 || !got.Decision.Timers[0].Active {
 		t.Errorf("restore() after a minute = timers %+v, %v; want only the answered one", got.Decision.Timers, err)
 	}
 
@@ -76,10 +76,10 @@ func TestRestart(t *testing.T) {
 			return s
 		}, "grace timers dropped: evictd was not running for 10s"},
 		{"another boot", restarted("b2", time.Second), func(time.Time) Saved {
-			return Saved{Records: example(saveTime).Records, Reclaims: example(saveTime).Reclaims, Before: &shutdown.Before{At: saveTime, GoingDown: true}}
+			return Saved{Records: example(saveTime).Records, Reclaims: example(saveTime).Reclaims, PreviousRun: &shutdown.PreviousRun{At: saveTime, GoingDown: true}}
 		}, "another boot"},
 		{"clock of this boot went back", restarted("b1", -time.Second), func(time.Time) Saved {
-			return Saved{Records: example(saveTime).Records, Reclaims: example(saveTime).Reclaims, Last: &shutdown.Last{Reason: shutdown.LastUnknown}}
+			return Saved{Records: example(saveTime).Records, Reclaims: example(saveTime).Reclaims, LastBoot: &shutdown.LastBoot{Reason: shutdown.LastUnknown}}
 		}, "later time of this boot"},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
@@ -140,8 +140,8 @@ func TestLoadCorrupt(t *testing.T) {
 			if !errors.As(err, &corrupt) {
 				t.Fatalf("Load() = %v; want a CorruptError", err)
 			}
-			if kept, err := os.ReadFile(corrupt.Kept); err != nil || string(kept) != content {
-				t.Errorf("%s = %q, %v; want what was there", corrupt.Kept, kept, err)
+			if kept, err := os.ReadFile(corrupt.MovedTo); err != nil || string(kept) != content {
+				t.Errorf("%s = %q, %v; want what was there", corrupt.MovedTo, kept, err)
 			}
 			if _, _, err := store.Load(Clock{}); err != nil {
 				t.Errorf("second Load() = %v; want no saved state", err)

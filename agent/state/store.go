@@ -26,12 +26,12 @@ type Store struct {
 	err        atomic.Pointer[error]
 }
 
-// OpenAnyway is Open for an agent that must start in any case. If dir can't be
+// OpenOrDegrade is Open for an agent that must start in any case. If dir can't be
 // made, locked or written to, the Store saves nothing until it can, and Err returns
-// the reason. OpenAnyway first takes a lock in lockDir, which excludes a second
+// the reason. OpenOrDegrade first takes a lock in lockDir, which excludes a second
 // agent with the same dir. lockDir should be on another filesystem, such as /run.
 // The error is ErrLocked, or says that neither lock could be taken.
-func OpenAnyway(dir, lockDir string) (*Store, error) {
+func OpenOrDegrade(dir, lockDir string) (*Store, error) {
 	runLock, runErr := lockIn(lockDir, runLockName(dir))
 	if errors.Is(runErr, ErrLocked) {
 		return nil, runErr

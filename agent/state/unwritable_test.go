@@ -38,10 +38,10 @@ func TestOpenUnwritable(t *testing.T) {
 		{"full, used", func(t *testing.T, mnt, dir string) { use(t, dir); full(t, mnt, dir) }, freeInodes, unix.ENOSPC},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
-			mnt, run := kerneltest.Loop(t, "ext4", 4<<20, "", "-b", "4096"), t.TempDir()
+			mnt, run := kerneltest.MountLoop(t, "ext4", 4<<20, "", "-b", "4096"), t.TempDir()
 			dir := filepath.Join(mnt, "evictd")
 			tt.breakDir(t, mnt, dir)
-			store, err := OpenAnyway(dir, run)
+			store, err := OpenOrDegrade(dir, run)
 			if err != nil {
 				t.Fatalf("OpenAnyway() = %v; want a Store that saves nothing", err)
 			}
@@ -49,7 +49,7 @@ func TestOpenUnwritable(t *testing.T) {
 			if err := store.Err(); !errors.Is(err, tt.want) {
 				t.Errorf("Err() = %v; want %v", err, tt.want)
 			}
-			if _, err := OpenAnyway(dir, run); !errors.Is(err, ErrLocked) {
+			if _, err := OpenOrDegrade(dir, run); !errors.Is(err, ErrLocked) {
 				t.Errorf("second OpenAnyway() = %v; want ErrLocked", err)
 			}
 			if _, _, err := store.Load(clock); err != nil {
@@ -165,7 +165,7 @@ func TestSaveMovesMissedStateAside(t *testing.T) {
 		}
 	}
 	t.Cleanup(unmount)
-	store, err := OpenAnyway(dir, run)
+	store, err := OpenOrDegrade(dir, run)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -194,14 +194,14 @@ func TestSaveKeepsCorruptFile(t *testing.T) {
 	if err := os.MkdirAll(filepath.Join(path+corruptSuffix, "x"), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	store, err := OpenAnyway(dir, t.TempDir())
+	store, err := OpenOrDegrade(dir, t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer store.Close()
 	clock := Clock{BootID: "b", Now: time.Now()}
 	var broken *CorruptError
-	if _, _, err := store.Load(clock); !errors.As(err, &broken) || broken.Kept != "" || store.Err() == nil {
+	if _, _, err := store.Load(clock); !errors.As(err, &broken) || broken.MovedTo != "" || store.Err() == nil {
 		t.Errorf("Load() = %v, Err() = %v; want a CorruptError with an empty Kept", err, store.Err())
 	}
 	if err := store.Save(Saved{}, clock); err == nil {

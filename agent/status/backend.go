@@ -29,7 +29,7 @@ import (
 	"github.com/evictd/evictd/kernel/meminfo"
 )
 
-// Options are the sources of a [Board].
+// Options are the sources of a [Backend].
 type Options struct {
 	Procfs, Cgroupfs, StateDir string // paths
 	Hierarchy                  *cgroup.Hierarchy
@@ -37,41 +37,41 @@ type Options struct {
 	View      func() *loop.View
 	Inventory *pods.Inventory
 	Disks     *disks.Watch
-	Usages    *disks.Usages
+	Usages    *disks.UsageMeter
 	Reclaimer *reclaim.Reclaimer
 	Records   *execute.Records
 	Store     *state.Store
 	Lanes     *lanes.Set
 	Shutdown  *driver.Driver
-	Guard     *logind.Guard
+	DelayLock *logind.DelayLock
 	// WebWarning returns why metrics are not served; "" if they are.
 	WebWarning func() string
 	// Accounting is the memory accounting in force: that of the start.
-	Accounting config.MemoryAccounting
-	Last       shutdown.Last // how the previous boot ended
-	Warnings   []string      // of the start
+	Accounting   config.MemoryAccounting
+	LastShutdown shutdown.LastBoot // how the previous boot ended
+	Warnings     []string          // of the start
 	// Reload reads the configuration again, and returns when it is in force.
 	Reload func(context.Context) error
 }
 
-// Board serves the loop's last view and the state of the other parts to the control
+// Backend serves the loop's last view and the state of the other parts to the control
 // socket and the readiness checks. It never waits for the loop.
-type Board struct {
+type Backend struct {
 	o          Options
 	started    time.Time
 	proactive  proactiveReports
-	loadResult atomic.Pointer[Loading]
+	loadResult atomic.Pointer[LoadResult]
 }
 
-// New returns a [Board] of a daemon that starts now.
-func New(o Options) *Board {
-	b := &Board{o: o, started: time.Now()}
-	b.loadResult.Store(&Loading{At: b.started})
+// New returns a [Backend] of a daemon that starts now.
+func New(o Options) *Backend {
+	b := &Backend{o: o, started: time.Now()}
+	b.loadResult.Store(&LoadResult{At: b.started})
 	return b
 }
 
 // Status implements control.Source.
-func (b *Board) Status() control.Status {
+func (b *Backend) Status() control.Status {
 	now := time.Now()
 	s := control.Status{
 		Version: version.Of().String(), PID: os.Getpid(), Started: b.started, At: now,
@@ -88,7 +88,7 @@ func (b *Board) Status() control.Status {
 	}
 	s.Warnings = append(s.Warnings, b.o.Warnings...)
 	if err := b.o.Store.Err(); err != nil {
-		s.Warnings = append(s.Warnings, state.NotKept+": "+err.Error())
+		s.Warnings = append(s.Warnings, state.NotSavedMessage+": "+err.Error())
 	}
 	if why := b.o.WebWarning(); why != "" {
 		s.Warnings = append(s.Warnings, why)
@@ -110,7 +110,7 @@ func (b *Board) Status() control.Status {
 		s.Mode = control.Mode{DryRun: true, Why: control.List[string]{"the first observation is not complete yet"}}
 		return s
 	}
-	s.Mode = control.Mode{DryRun: v.Mode.DryRun, Why: v.Mode.Why}
+	s.Mode = control.Mode{DryRun: v.Mode.DryRun, Why: v.Mode.Reasons}
 	s.Signals = signals(v, now)
 	s.Conditions = v.Orders.Conditions
 	if s.Shutdown.Phase != phaseIdle {
@@ -118,7 +118,7 @@ func (b *Board) Status() control.Status {
 		slices.Sort(s.Conditions)
 	}
 	s.Victims = v.State.Victims
-	s.WouldBeVictims = wouldBeVictims(v)
+	s.DryRunVictims = wouldBeVictims(v)
 	s.Futile = v.Futile
 	s.Config.Files = v.Config.Files
 	s.Pods = control.Pods{Count: len(v.Snapshot.Pods), Eligible: v.Eligible()}
@@ -127,7 +127,7 @@ func (b *Board) Status() control.Status {
 }
 
 // missing returns the readiness checks that fail, each with its detail.
-func (b *Board) missing() (list control.List[string]) {
+func (b *Backend) missing() (list control.List[string]) {
 	for _, c := range b.Checks() {
 		if verdict, detail := c.Run(); verdict == metrics.Fail {
 			list = append(list, c.Name+": "+detail)
@@ -138,18 +138,18 @@ func (b *Board) missing() (list control.List[string]) {
 
 // signals returns the status of every signal, with the amount that dry run adds.
 func signals(v *loop.View, now time.Time) []control.SignalStatus {
-	statuses := control.Signals(v.Policy, v.Observations, &v.State, v.Orders.Waiting, now)
+	statuses := control.SignalStatuses(v.Policy, v.Observations, &v.State, v.Orders.Waiting, now)
 	control.AddDryRun(statuses, v.Policy.WouldFree(&v.State, v.Snapshot.Pods))
 	return statuses
 }
 
 // wouldBeVictims returns the pods that dry run counts as gone, in the order in
 // which they were chosen.
-func wouldBeVictims(v *loop.View) (list control.List[control.WouldBeVictim]) {
-	for _, p := range v.State.Pretended {
+func wouldBeVictims(v *loop.View) (list control.List[control.DryRunVictim]) {
+	for _, p := range v.State.DryRunVictims {
 		at := slices.IndexFunc(v.Snapshot.Pods, func(pod evict.Pod) bool { return pod.UID == p.UID })
 		if at >= 0 {
-			list = append(list, control.WouldBeVictim{Pod: v.Snapshot.Pods[at].Key(), UID: p.UID, Signal: p.Signal})
+			list = append(list, control.DryRunVictim{Pod: v.Snapshot.Pods[at].Key(), UID: p.UID, Signal: p.Signal})
 		}
 	}
 	return list
@@ -175,7 +175,7 @@ func notObserved(v *loop.View) string {
 	names := ""
 	var seen [signal.Count]bool
 	for _, t := range v.Policy.Thresholds {
-		if v.Observations[t.Signal].Status == signal.NotObserved && !t.Copy && !seen[t.Signal] {
+		if v.Observations[t.Signal].Status == signal.NotObserved && !t.Derived && !seen[t.Signal] {
 			seen[t.Signal] = true
 			if names != "" {
 				names += ", "
@@ -192,11 +192,11 @@ func notObserved(v *loop.View) string {
 // laneStatus converts a lane's status for the control socket.
 func laneStatus(l *lanes.Status) control.Lane {
 	lane := control.Lane{
-		Name: l.Name, Up: l.State == lanes.Up, State: string(l.State), Why: l.Why, Since: l.Since,
-		Raised: l.Raised, Missed: l.Missed, Reopened: l.Reopened,
+		Name: l.Name, Up: l.State == lanes.Up, State: string(l.State), Why: l.Reason, Since: l.Since,
+		Raised: l.Alarms, Missed: l.Missed, Reopened: l.Reopened,
 	}
-	if l.Period > 0 {
-		period := l.Period.Seconds()
+	if l.Interval > 0 {
+		period := l.Interval.Seconds()
 		lane.PeriodSeconds = &period
 	}
 	return lane
@@ -221,7 +221,7 @@ var errNoView = errors.New("the first observation is not complete yet; try again
 
 // Explain implements control.Source. It ranks the pods of the last view for a
 // signal.
-func (b *Board) Explain(s signal.Signal) (control.Explanation, error) {
+func (b *Backend) Explain(s signal.Signal) (control.Explanation, error) {
 	v := b.o.View()
 	if v == nil {
 		return control.Explanation{}, errNoView
@@ -240,8 +240,8 @@ func (b *Board) Explain(s signal.Signal) (control.Explanation, error) {
 			e.Notes = append(e.Notes, "could not read the reclaim stalls of pods: "+err.Error())
 		}
 	}
-	for _, o := range b.o.Inventory.NotOurs() {
-		e.NotOurs = append(e.NotOurs, control.Outsider{Cgroup: o.Cgroup, Processes: o.Processes, MemoryBytes: o.Memory, Command: o.Command})
+	for _, o := range b.o.Inventory.ForeignContainers() {
+		e.ForeignContainers = append(e.ForeignContainers, control.ForeignContainer{Cgroup: o.Cgroup, Processes: o.Processes, MemoryBytes: o.Memory, Command: o.Command})
 	}
 	if note := b.outsideDirectories(s, v); note != "" {
 		e.Notes = append(e.Notes, note)
@@ -249,7 +249,7 @@ func (b *Board) Explain(s signal.Signal) (control.Explanation, error) {
 	if s.IsMemory() {
 		e.OOMScores = b.oomScores(v)
 		e.Memory = b.leftOut()
-		if outside := b.o.Inventory.Outside(loop.Outsiders); len(outside) > 0 {
+		if outside := b.o.Inventory.SystemCgroups(loop.MaxSystemCgroups); len(outside) > 0 {
 			note := "the largest cgroups outside the pods:"
 			for _, o := range outside {
 				note += " " + o.Cgroup + " " + control.Bytes(o.Memory)
@@ -273,15 +273,15 @@ func (b *Board) Explain(s signal.Signal) (control.Explanation, error) {
 	return e, nil
 }
 
-func (b *Board) candidate(s signal.Signal, v *loop.View, ranked []evict.Ranked, i int, r evict.Ranked) control.Candidate {
+func (b *Backend) candidate(s signal.Signal, v *loop.View, ranked []evict.Ranked, i int, r evict.Ranked) control.Candidate {
 	pod := &v.Snapshot.Pods[r.Index()]
 	description := b.o.Inventory.Describe(r.UID)
 	c := control.Candidate{
 		Ranked: r, QoS: pod.QoSClass(), RequestOrigin: description.RequestOrigin,
-		IgnoredAnnotations: description.Ignored, Why: control.Why(s, ranked, i),
+		IgnoredAnnotations: description.Ignored, Why: control.RankReason(s, ranked, i),
 	}
-	if usage := v.Holdings[r.UID]; s.IsDisk() {
-		c.Disk = &control.DiskUsage{By: usage.By, Short: usage.Short}
+	if usage := v.DiskUsage[r.UID]; s.IsDisk() {
+		c.Disk = &control.DiskUsage{By: usage.Methods, Incomplete: usage.Incomplete}
 		if !usage.Oldest.IsZero() {
 			c.Disk.AgeSeconds = new(time.Since(usage.Oldest).Seconds())
 		}
@@ -317,12 +317,12 @@ func (b *Board) candidate(s signal.Signal, v *loop.View, ranked []evict.Ranked, 
 
 // outsideDirectories returns a note with the largest directories outside the pods
 // if a disk signal is futile, else "".
-func (b *Board) outsideDirectories(s signal.Signal, v *loop.View) string {
+func (b *Backend) outsideDirectories(s signal.Signal, v *loop.View) string {
 	if !s.IsDisk() || !slices.ContainsFunc(v.Futile, func(f evict.Futility) bool { return f.Signal == s }) {
 		return ""
 	}
 	note := ""
-	for _, d := range Largest(b.o.Disks, b.o.Usages, s) {
+	for _, d := range LargestDirectories(b.o.Disks, b.o.Usages, s) {
 		amount := d.Bytes
 		if s.IsInodes() {
 			amount = d.Inodes
@@ -336,7 +336,7 @@ func (b *Board) outsideDirectories(s signal.Signal, v *loop.View) string {
 }
 
 // addReclaim adds the stalls in direct reclaim of each pod.
-func (b *Board) addReclaim(v *loop.View, ranking []control.Candidate) error {
+func (b *Backend) addReclaim(v *loop.View, ranking []control.Candidate) error {
 	stalls, err := b.o.Lanes.ReclaimStalls()
 	if err != nil || stalls == nil {
 		return err
@@ -355,11 +355,11 @@ func (b *Board) addReclaim(v *loop.View, ranking []control.Candidate) error {
 }
 
 // leftOut reads the memory outside the memory signals.
-func (b *Board) leftOut() *control.LeftOut {
+func (b *Backend) leftOut() *control.UncountedMemory {
 	info, err := meminfo.Read(kernel.FS(b.o.Procfs))
 	if err != nil {
-		return &control.LeftOut{}
+		return &control.UncountedMemory{}
 	}
 	unaccounted, total, free := int64(info.Unaccounted()), int64(info.SwapTotal), int64(info.SwapFree)
-	return &control.LeftOut{UnaccountedBytes: &unaccounted, SwapTotalBytes: &total, SwapFreeBytes: &free}
+	return &control.UncountedMemory{UnaccountedBytes: &unaccounted, SwapTotalBytes: &total, SwapFreeBytes: &free}
 }

@@ -58,21 +58,21 @@ func TestStatus(t *testing.T) {
 		o.WebWarning = func() string { return "metrics are not served" }
 	})
 	v := n.step(t, "evictionHard: {memory.available: 1Gi, nodefs.available: 1Gi, nodefs.inodesFree: 5%}\n", pod("web", 2*gib))
-	v.Mode = loop.Mode{DryRun: true, Why: []string{"--dry-run was given"}}
+	v.Mode = loop.Mode{DryRun: true, Reasons: []string{"--dry-run was given"}}
 	v.Orders.Conditions = []signal.Condition{signal.MemoryPressure}
-	v.State.Pretended = []evict.Pretended{{UID: "web", Signal: signal.MemoryAvailable}, {UID: "gone", Signal: signal.MemoryAvailable}}
+	v.State.DryRunVictims = []evict.DryRunVictim{{UID: "web", Signal: signal.MemoryAvailable}, {UID: "gone", Signal: signal.MemoryAvailable}}
 	v.State.Victims = []evict.Victim{{UID: "old"}}
 	at := time.Now().Add(-time.Minute)
 	for i := range maxProactiveReports + 1 {
-		n.AddReclaim(evict.ReclaimReport{At: at.Add(time.Duration(i) * time.Second), Kind: evict.ReclaimMemory, Removed: []string{"default/web"}})
+		n.AddProactiveReclaim(evict.ReclaimReport{At: at.Add(time.Duration(i) * time.Second), Kind: evict.ReclaimMemory, Removed: []string{"default/web"}})
 	}
 	n.o.Reclaimer.RestoreReports([]evict.ReclaimReport{{
 		At: at.Add(2500 * time.Millisecond), Kind: evict.ReclaimImages, Reason: reclaim.Pressure, Removed: []string{"a"}, RemovedMore: 7,
-		Deficit: 9, Freed: 5, Took: 1500 * time.Millisecond,
+		Deficit: 9, Freed: 5, Duration: 1500 * time.Millisecond,
 	}})
 	n.o.Records.Restore([]evict.Record{{Pod: "default/old", Result: evict.ResultKilled}})
 	loaded := time.Now().Add(-time.Hour)
-	n.SetLoading(Loading{At: loaded, Error: "line 3", Changed: []config.Change{{Field: "maxVictims", Before: "1", After: "2"}}, NeedsRestart: []string{"notification"}})
+	n.SetLoadResult(LoadResult{At: loaded, Error: "line 3", Changed: []config.Change{{Field: "maxVictims", Before: "1", After: "2"}}, NeedsRestart: []string{"notification"}})
 
 	s := n.Status()
 	if !s.Ready || len(s.Missing) != 0 {
@@ -81,7 +81,7 @@ func TestStatus(t *testing.T) {
 	if diff := cmp.Diff(control.Mode{DryRun: true, Why: control.List[string]{"--dry-run was given"}}, s.Mode); diff != "" {
 		t.Errorf("mode differs (-want +got):\n%s", diff)
 	}
-	if diff := cmp.Diff(control.List[control.WouldBeVictim]{{Pod: "default/web", UID: "web", Signal: signal.MemoryAvailable}}, s.WouldBeVictims); diff != "" {
+	if diff := cmp.Diff(control.List[control.DryRunVictim]{{Pod: "default/web", UID: "web", Signal: signal.MemoryAvailable}}, s.DryRunVictims); diff != "" {
 		t.Errorf("victims of the dry run differ (-want +got):\n%s", diff)
 	}
 	if m := s.Signals[signal.MemoryAvailable]; m.Status != control.Observed || m.DryRunAdds == 0 || len(m.Thresholds) == 0 {
@@ -118,7 +118,7 @@ func TestStatus(t *testing.T) {
 func TestWarningOfExemptPods(t *testing.T) {
 	n := newNode(t)
 	exempt := pod("web", gib)
-	exempt.Spared = "contains evictd"
+	exempt.ProtectedReason = "contains evictd"
 	n.step(t, "evictionHard: {memory.available: 1Gi}\n", exempt)
 	if s := n.Status(); !contains(s.Warnings, "no pod is eligible for eviction") || s.Pods.Count != 1 || s.Pods.Eligible != 0 {
 		t.Errorf("pods %+v, warnings %q; want a warning that no pod is eligible", s.Pods, s.Warnings)
@@ -129,7 +129,7 @@ func TestWarningOfExemptPods(t *testing.T) {
 func TestStatusOfUnsavedState(t *testing.T) {
 	n := newNode(t)
 	n.o.Store = brokenStore(t)
-	n.Board = New(*n.o)
+	n.Backend = New(*n.o)
 	if s := n.Status(); !contains(s.Warnings, "state is not saved") {
 		t.Errorf("warnings %q; want that the state is not saved", s.Warnings)
 	}
@@ -142,7 +142,7 @@ func TestReload(t *testing.T) {
 	if err := n.Reload(t.Context()); !errors.Is(err, wrong) {
 		t.Errorf("Reload() = %v; want %v", err, wrong)
 	}
-	if l := n.Loading(); l.Error != "" || l.At.IsZero() {
+	if l := n.LoadResult(); l.Error != "" || l.At.IsZero() {
 		t.Errorf("Loading() = %+v; want the load at the start", l)
 	}
 }
@@ -151,12 +151,12 @@ func TestReload(t *testing.T) {
 func TestExplainMemory(t *testing.T) {
 	n := newNode(t, func(o *Options) { o.Accounting = config.AccountingKubelet })
 	exempt := pod("system.slice", gib)
-	exempt.Spared = "contains evictd"
+	exempt.ProtectedReason = "contains evictd"
 	v := n.step(t, "evictionHard: {memory.available: 1Gi}\n", pod("web", 2*gib), exempt)
 	v.Mode.DryRun = true
-	v.State.Pretended = []evict.Pretended{{UID: "web", Signal: signal.MemoryAvailable}}
+	v.State.DryRunVictims = []evict.DryRunVictim{{UID: "web", Signal: signal.MemoryAvailable}}
 	handle := v.Snapshot.Handles["system.slice"]
-	handle.Containers = append(handle.Containers, evict.ContainerHandle{Name: "vm", Unproven: "in a VM"}, evict.ContainerHandle{Name: "old", Cgroup: "/gone", CgroupID: 7})
+	handle.Containers = append(handle.Containers, evict.RunningContainer{Name: "vm", Unproven: "in a VM"}, evict.RunningContainer{Name: "old", Cgroup: "/gone", CgroupID: 7})
 	v.Snapshot.Handles["system.slice"] = handle
 	e, err := n.Explain(signal.MemoryAvailable)
 	if err != nil {
@@ -175,7 +175,7 @@ func TestExplainMemory(t *testing.T) {
 	}
 	adjusted, errs := 0, 0
 	for _, s := range e.OOMScores {
-		if s.Processes == 1 && s.Least != nil && *s.Wrong == 1 {
+		if s.Processes == 1 && s.Min != nil && *s.Mismatched == 1 {
 			adjusted++
 		}
 		if s.Error == "in a VM" {
@@ -192,7 +192,7 @@ func TestExplainMemory(t *testing.T) {
 func TestExplainRanking(t *testing.T) {
 	n := newNode(t)
 	v := n.step(t, "evictionHard: {memory.available: 1Gi}\noomScoreAdj: off\n", pod("web", 2*gib))
-	v.Holdings = holdings("web", time.Now().Add(-time.Minute))
+	v.DiskUsage = holdings("web", time.Now().Add(-time.Minute))
 	for s, want := range map[signal.Signal]control.Container{
 		signal.MemoryAvailable:  {Name: "main", Cgroup: "/web", Usage: new(2 * gib), Request: new(gib)},
 		signal.NodeFsAvailable:  {Name: "main", Cgroup: "/web", Usage: new(2 * gib / 10)},

@@ -10,9 +10,9 @@ import (
 )
 
 // Checks returns the readiness checks.
-func (b *Board) Checks() []metrics.Check {
+func (b *Backend) Checks() []metrics.Check {
 	return []metrics.Check{
-		{Name: "observation", Run: func() (metrics.Verdict, string) {
+		{Name: "observation", Run: func() (metrics.Result, string) {
 			if v := b.o.View(); v == nil {
 				return metrics.Fail, "the first observation is not complete yet"
 			} else if len(v.Orders.Unreadable) > 0 {
@@ -20,7 +20,7 @@ func (b *Board) Checks() []metrics.Check {
 			}
 			return metrics.Pass, "complete"
 		}},
-		{Name: "runtime", Run: func() (metrics.Verdict, string) {
+		{Name: "runtime", Run: func() (metrics.Result, string) {
 			switch s := b.o.Inventory.Status(); {
 			case s.DeclaredAbsent:
 				return metrics.Pass, "declared absent"
@@ -30,27 +30,27 @@ func (b *Board) Checks() []metrics.Check {
 			return metrics.Pass, "connected"
 		}},
 		{Name: "lanes", Run: b.checkLanes},
-		{Name: "node", Run: func() (metrics.Verdict, string) {
+		{Name: "node", Run: func() (metrics.Result, string) {
 			if b.o.Shutdown.State().Active() {
 				return metrics.Fail, "node is shutting down"
 			}
 			return metrics.Pass, "is not shutting down"
 		}},
-		{Name: "eligible pods", Run: func() (metrics.Verdict, string) {
+		{Name: "eligible pods", Run: func() (metrics.Result, string) {
 			if v := b.o.View(); v == nil || v.Eligible() == 0 {
 				return metrics.Warn, "no pod is eligible for eviction"
 			}
 			return metrics.Pass, "at least one"
 		}},
-		{Name: "state", Run: func() (metrics.Verdict, string) {
+		{Name: "state", Run: func() (metrics.Result, string) {
 			if err := b.o.Store.Err(); err != nil {
-				return metrics.Warn, state.NotKept + ": " + err.Error()
+				return metrics.Warn, state.NotSavedMessage + ": " + err.Error()
 			}
 			return metrics.Pass, "kept in " + b.o.StateDir
 		}},
-		{Name: "mode", Run: func() (metrics.Verdict, string) {
+		{Name: "mode", Run: func() (metrics.Result, string) {
 			if v := b.o.View(); v != nil && v.Mode.DryRun {
-				return metrics.Warn, "dry run: " + strings.Join(v.Mode.Why, "; ")
+				return metrics.Warn, "dry run: " + strings.Join(v.Mode.Reasons, "; ")
 			}
 			return metrics.Pass, "enforcing"
 		}},
@@ -58,7 +58,7 @@ func (b *Board) Checks() []metrics.Check {
 }
 
 // checkLanes fails if the poll lane is degraded, and warns if another lane is.
-func (b *Board) checkLanes() (metrics.Verdict, string) {
+func (b *Backend) checkLanes() (metrics.Result, string) {
 	verdict, detail := metrics.Pass, ""
 	for _, l := range b.o.Lanes.Statuses(time.Now()) {
 		if l.State != lanes.Degraded {
@@ -68,7 +68,7 @@ func (b *Board) checkLanes() (metrics.Verdict, string) {
 		if l.Name == lanes.Polling {
 			verdict = metrics.Fail
 		}
-		detail += l.Name + ": " + l.Why + "; "
+		detail += l.Name + ": " + l.Reason + "; "
 	}
 	return verdict, strings.TrimSuffix(detail, "; ")
 }

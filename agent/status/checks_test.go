@@ -29,7 +29,7 @@ func brokenStore(t *testing.T) *state.Store {
 	if err := os.WriteFile(filepath.Join(dir, "file"), nil, 0o600); err != nil {
 		t.Fatal(err)
 	}
-	store, err := state.OpenAnyway(filepath.Join(dir, "file", "state"), t.TempDir())
+	store, err := state.OpenOrDegrade(filepath.Join(dir, "file", "state"), t.TempDir())
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -38,12 +38,12 @@ func brokenStore(t *testing.T) *state.Store {
 }
 
 // holdings returns the disk usage of a pod as measured at a time.
-func holdings(uid string, at time.Time) map[string]disks.Holding {
-	return map[string]disks.Holding{uid: {Known: true, By: []string{"walk"}, Oldest: at}}
+func holdings(uid string, at time.Time) map[string]disks.PodUsage {
+	return map[string]disks.PodUsage{uid: {Known: true, Methods: []string{"walk"}, Oldest: at}}
 }
 
 // verdict returns the result of a readiness check.
-func (n *node) verdict(t *testing.T, name string) (metrics.Verdict, string) {
+func (n *node) verdict(t *testing.T, name string) (metrics.Result, string) {
 	t.Helper()
 	for _, c := range n.Checks() {
 		if c.Name == name {
@@ -60,7 +60,7 @@ func TestChecks(t *testing.T) {
 	for _, tt := range []struct {
 		check  string
 		change func(t *testing.T, n *node)
-		want   metrics.Verdict
+		want   metrics.Result
 		detail string
 	}{
 		{"observation", func(*testing.T, *node) {}, metrics.Pass, "complete"},
@@ -73,7 +73,7 @@ func TestChecks(t *testing.T) {
 		{"lanes", func(*testing.T, *node) {}, metrics.Pass, ""},
 		{"lanes", func(_ *testing.T, n *node) {
 			n.o.Lanes = lanes.NewSet(lanes.SetOptions{Poll: lanes.NewPoll(nil, 1, 0)})
-			n.Board = New(*n.o)
+			n.Backend = New(*n.o)
 		}, metrics.Fail, "poll: no reading yet"},
 		{"node", func(*testing.T, *node) {}, metrics.Pass, "is not shutting down"},
 		{"node", func(_ *testing.T, n *node) {
@@ -84,11 +84,11 @@ func TestChecks(t *testing.T) {
 		{"state", func(*testing.T, *node) {}, metrics.Pass, "kept in /var/lib/evictd"},
 		{"state", func(t *testing.T, n *node) {
 			n.o.Store = brokenStore(t)
-			n.Board = New(*n.o)
+			n.Backend = New(*n.o)
 		}, metrics.Warn, "state is not saved"},
 		{"mode", func(*testing.T, *node) {}, metrics.Pass, "enforcing"},
 		{"mode", func(_ *testing.T, n *node) {
-			n.view.Mode = loop.Mode{DryRun: true, Why: []string{"a kubelet", "the configuration"}}
+			n.view.Mode = loop.Mode{DryRun: true, Reasons: []string{"a kubelet", "the configuration"}}
 		}, metrics.Warn, "dry run: a kubelet; the configuration"},
 	} {
 		n := newNode(t)
@@ -107,7 +107,7 @@ func TestRuntimeCheck(t *testing.T) {
 	inventory := pods.New(pods.Options{Runtime: runtime, Hierarchy: n.o.Hierarchy, Procfs: "/proc"})
 	t.Cleanup(func() { inventory.Close() })
 	n.o.Inventory = inventory
-	n.Board = New(*n.o)
+	n.Backend = New(*n.o)
 	if got, detail := n.verdict(t, "runtime"); got != metrics.Fail || detail != "not listed yet" {
 		t.Errorf("before the first list: %v, %q; want %v", got, detail, metrics.Fail)
 	}
@@ -136,7 +136,7 @@ func TestReady(t *testing.T) {
 	var view atomic.Pointer[loop.View]
 	o := NewObserver(ObserverOptions{
 		Log: slog.New(slog.NewTextHandler(&lines, nil)), Metrics: metrics.New(metrics.Build{}, func() uint64 { return 0 }), Notifier: notifier,
-		Beat: &metrics.Heartbeat{}, View: &view, Board: n.Board,
+		Beat: &metrics.Heartbeat{}, View: &view, Backend: n.Backend,
 		Changed: func() {}, Listed: func(*pods.Snapshot) {}, Waiting: func() {}, RequestSave: func() {},
 	})
 	v := n.step(t, "evictionHard: {memory.available: 1Gi}\n")

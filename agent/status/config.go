@@ -8,8 +8,8 @@ import (
 	"github.com/evictd/evictd/agent/control"
 )
 
-// Loading is the result of loading the configuration.
-type Loading struct {
+// LoadResult is the result of loading the configuration.
+type LoadResult struct {
 	At    time.Time // of the last success
 	Error string    // of the last attempt to reload
 	// Changed lists the fields that the last reload changed. NeedsRestart lists the
@@ -18,17 +18,17 @@ type Loading struct {
 	NeedsRestart []string
 }
 
-// Loading returns the result of the last load.
-func (b *Board) Loading() Loading { return *b.loadResult.Load() }
+// LoadResult returns the result of the last load.
+func (b *Backend) LoadResult() LoadResult { return *b.loadResult.Load() }
 
-// SetLoading sets the result of the last load.
-func (b *Board) SetLoading(l Loading) { b.loadResult.Store(&l) }
+// SetLoadResult sets the result of the last load.
+func (b *Backend) SetLoadResult(l LoadResult) { b.loadResult.Store(&l) }
 
 // Reload implements control.Source.
-func (b *Board) Reload(ctx context.Context) error { return b.o.Reload(ctx) }
+func (b *Backend) Reload(ctx context.Context) error { return b.o.Reload(ctx) }
 
 // configStatus returns the status of the configuration, except its files.
-func (b *Board) configStatus() (c control.Config) {
+func (b *Backend) configStatus() (c control.Config) {
 	l := b.loadResult.Load()
 	c.LoadedAt, c.LastReloadError, c.NeedsRestart = l.At, l.Error, l.NeedsRestart
 	for _, change := range l.Changed {

@@ -9,14 +9,14 @@ import (
 	"github.com/evictd/evictd/agent/signal"
 )
 
-// Largest returns the largest known directories outside the pods on the filesystem
+// LargestDirectories returns the largest known directories outside the pods on the filesystem
 // of a disk signal. It does not block.
-func Largest(w *disks.Watch, u *disks.Usages, s signal.Signal) []evict.DirectoryUsage {
-	mountPoint := w.MountOf(s)
+func LargestDirectories(w *disks.Watch, u *disks.UsageMeter, s signal.Signal) []evict.DirectoryUsage {
+	mountPoint := w.MountPoint(s)
 	if mountPoint == "" {
 		return nil
 	}
-	return u.Largest(mountPoint, s.IsInodes())
+	return u.LargestDirectories(mountPoint, s.IsInodes())
 }
 
 // layoutOf returns the name of the layout of the filesystems. It returns "" while
@@ -40,7 +40,7 @@ func filesystemStatus(s *evict.FilesystemStatus, now time.Time) control.Filesyst
 	f := control.Filesystem{
 		Name: s.Name, Path: s.Path, Mountpoint: s.Mountpoint, Type: s.Type, Device: s.Device, ReadOnly: s.ReadOnly,
 		AvailableBytes: s.Available, SizeBytes: s.Size, InodesFree: s.InodesFree, Inodes: s.Inodes,
-		PeriodSeconds: s.Period.Seconds(), Error: s.Error,
+		PeriodSeconds: s.Interval.Seconds(), Error: s.Error,
 	}
 	if !s.At.IsZero() {
 		f.AgeSeconds = new(now.Sub(s.At).Seconds())

@@ -20,10 +20,10 @@ func TestOutsideDirectories(t *testing.T) {
 	done := make(chan error, 1)
 	go func() { done <- watch.Run(ctx) }()
 	defer func() { cancel(); <-done }()
-	for watch.MountOf(signal.NodeFsAvailable) == "" {
+	for watch.MountPoint(signal.NodeFsAvailable) == "" {
 		time.Sleep(time.Millisecond)
 	}
-	b := New(Options{Disks: watch, Usages: disks.NewUsages(disks.UsageOptions{Procfs: "/proc"})})
+	b := New(Options{Disks: watch, Usages: disks.NewUsageMeter(disks.UsageMeterOptions{Procfs: "/proc"})})
 	v := &loop.View{Futile: []evict.Futility{{Signal: signal.NodeFsAvailable}}}
 	if got := b.outsideDirectories(signal.NodeFsAvailable, v); !strings.Contains(got, "search for the largest directories") {
 		t.Errorf("outsideDirectories() before the search is complete = %q", got)

@@ -34,7 +34,7 @@ const gib = int64(1) << 30
 // node is a node whose Board is tested. Its cgroups are files; the other parts are the
 // real ones, and none of them runs.
 type node struct {
-	*Board
+	*Backend
 	view *loop.View
 	tree string
 	o    *Options
@@ -67,15 +67,15 @@ func newNode(t *testing.T, change ...func(*Options)) *node {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { store.Close() })
-	guard := logind.NewGuard(logind.Options{})
+	guard := logind.NewDelayLock(logind.Options{})
 	n.o = &Options{
 		Procfs: "/proc", Cgroupfs: tree, StateDir: "/var/lib/evictd", Hierarchy: h, View: view, Inventory: inventory,
-		Disks: disks.New(disks.Options{Procfs: "/proc", NodePath: "/"}), Usages: disks.NewUsages(disks.UsageOptions{Procfs: "/proc"}),
+		Disks: disks.New(disks.Options{Procfs: "/proc", NodePath: "/"}), Usages: disks.NewUsageMeter(disks.UsageMeterOptions{Procfs: "/proc"}),
 		Reclaimer: reclaim.New(reclaim.Options{}, reclaim.Policy{}), Records: &execute.Records{}, Store: store,
-		Lanes: lanes.NewSet(lanes.SetOptions{Poll: polled(t), Modes: map[string]lanes.Mode{lanes.BPF: lanes.Disabled}}),
-		Guard: guard,
+		Lanes:     lanes.NewSet(lanes.SetOptions{Poll: polled(t), Modes: map[string]lanes.Mode{lanes.BPF: lanes.Disabled}}),
+		DelayLock: guard,
 		Shutdown: driver.New(driver.Options{
-			Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Guard: guard, View: view, RequestSave: func() {},
+			Log: slog.New(slog.NewTextHandler(t.Output(), nil)), DelayLock: guard, View: view, RequestSave: func() {},
 		}),
 		WebWarning: func() string { return "" },
 		Reload:     func(context.Context) error { return nil },
@@ -83,7 +83,7 @@ func newNode(t *testing.T, change ...func(*Options)) *node {
 	for _, f := range change {
 		f(n.o)
 	}
-	n.Board = New(*n.o)
+	n.Backend = New(*n.o)
 	return n
 }
 
@@ -134,7 +134,7 @@ func (n *node) step(t *testing.T, settings string, running ...evict.Pod) *loop.V
 		Snapshot: pods.Snapshot{Pods: running, Handles: map[string]pods.Handle{}, Listed: now},
 	}
 	for _, p := range running {
-		n.view.Snapshot.Handles[p.UID] = pods.Handle{Containers: []evict.ContainerHandle{{
+		n.view.Snapshot.Handles[p.UID] = pods.Handle{Containers: []evict.RunningContainer{{
 			Name: "main", Cgroup: "/" + p.Name, CgroupID: n.inode(t, p.Name), OOMScoreAdj: new(-998), OOMScoreFrom: "QoS class",
 		}}}
 	}

@@ -21,11 +21,11 @@ const (
 	listInterval = time.Second
 )
 
-// KernelKills reports the processes that the kernel's OOM killer kills. The first in
+// KernelOOMKills reports the processes that the kernel's OOM killer kills. The first in
 // a container is reported at once. Further ones are counted and reported as a
 // number, so that log, lists and records don't grow with the number of kills.
-type KernelKills struct {
-	Victims  <-chan lanes.Victim
+type KernelOOMKills struct {
+	Victims  <-chan lanes.OOMVictim
 	Snapshot func() *pods.Snapshot
 	Records  *execute.Records
 	Warn     func(message string, attributes ...any)
@@ -51,11 +51,11 @@ type killCount struct {
 	pod      string
 	reported time.Time
 	more     int
-	last     lanes.Victim
+	last     lanes.OOMVictim
 }
 
 // Run reports kills until ctx ends.
-func (k *KernelKills) Run(ctx context.Context) {
+func (k *KernelOOMKills) Run(ctx context.Context) {
 	k.recent = map[killedContainer]*killCount{}
 	timer := time.NewTimer(summaryInterval)
 	defer timer.Stop()
@@ -72,14 +72,14 @@ func (k *KernelKills) Run(ctx context.Context) {
 }
 
 // killed counts one process, and reports it if it is the first of its container.
-func (k *KernelKills) killed(v *lanes.Victim, now time.Time) {
+func (k *KernelOOMKills) killed(v *lanes.OOMVictim, now time.Time) {
 	k.stale = true
 	pod, container := podOfCgroup(k.Snapshot(), v.Cgroup)
 	k.Count(pod != nil)
 	key, name := killedContainer{}, ""
 	if pod != nil {
 		key, name = killedContainer{pod.UID, container}, pod.Key()
-		k.Records.KernelKilled(evict.Record{
+		k.Records.AddKernelKill(evict.Record{
 			Pod: name, UID: pod.UID, Cause: evict.CauseKernelOOM, Hard: true, Reason: "OOMKilled",
 			Message: fmt.Sprintf("The kernel's OOM killer killed process %d (%s). ", v.TGID, v.Comm),
 			Lane:    lanes.Reclaim, Decided: now, LastGone: now, Processes: 1, Result: evict.ResultKernel,
@@ -98,7 +98,7 @@ func (k *KernelKills) killed(v *lanes.Victim, now time.Time) {
 
 // due requests a list and reports the summaries that are due. It returns the time
 // until the next one is.
-func (k *KernelKills) due(now time.Time) time.Duration {
+func (k *KernelOOMKills) due(now time.Time) time.Duration {
 	wait := summaryInterval
 	if k.stale {
 		if left := listInterval - now.Sub(k.listed); left > 0 {

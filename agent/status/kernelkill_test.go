@@ -23,13 +23,13 @@ func TestKernelKillsAreSummarized(t *testing.T) {
 		const kills, every = 530, 10 * time.Millisecond
 		var lines bytes.Buffer
 		lists, saves, counted := 0, 0, 0
-		victims := make(chan lanes.Victim)
-		k := &KernelKills{
+		victims := make(chan lanes.OOMVictim)
+		k := &KernelOOMKills{
 			Victims: victims, Records: &execute.Records{}, Warn: slog.New(slog.NewTextHandler(&lines, nil)).Warn,
 			Snapshot: func() *pods.Snapshot {
 				return &pods.Snapshot{
 					Pods:    []evict.Pod{{UID: "a", Namespace: "default", Name: "a"}},
-					Handles: map[string]pods.Handle{"a": {Containers: []evict.ContainerHandle{{Name: "main", CgroupID: 5}}}},
+					Handles: map[string]pods.Handle{"a": {Containers: []evict.RunningContainer{{Name: "main", CgroupID: 5}}}},
 				}
 			},
 			Count: func(bool) { counted++ }, Save: func() { saves++ }, List: func() { lists++ },
@@ -41,8 +41,8 @@ func TestKernelKillsAreSummarized(t *testing.T) {
 			k.Run(ctx)
 		}()
 		for i := range kills {
-			victims <- lanes.Victim{TGID: 1000 + i, Comm: "hog", Cgroup: 5}
-			victims <- lanes.Victim{TGID: 5000 + i, Comm: "other", Cgroup: uint64(100 + i)} // outside the containers
+			victims <- lanes.OOMVictim{TGID: 1000 + i, Comm: "hog", Cgroup: 5}
+			victims <- lanes.OOMVictim{TGID: 5000 + i, Comm: "other", Cgroup: uint64(100 + i)} // outside the containers
 			if i == 0 {
 				synctest.Wait()
 				if n := strings.Count(lines.String(), "killed a process"); n != 2 || lists != 1 {
@@ -78,8 +78,8 @@ func TestPodOfCgroup(t *testing.T) {
 	s := &pods.Snapshot{
 		Pods: []evict.Pod{{UID: "a", Name: "a"}, {UID: "b", Name: "b"}},
 		Handles: map[string]pods.Handle{
-			"a": {Containers: []evict.ContainerHandle{{CgroupID: 5}, {Unproven: "in a VM"}}},
-			"b": {Containers: []evict.ContainerHandle{{CgroupID: 7}}},
+			"a": {Containers: []evict.RunningContainer{{CgroupID: 5}, {Unproven: "in a VM"}}},
+			"b": {Containers: []evict.RunningContainer{{CgroupID: 7}}},
 		},
 	}
 	for id, want := range map[uint64]string{5: "a", 7: "b", 6: "", 0: ""} {

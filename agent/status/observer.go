@@ -24,7 +24,7 @@ type ObserverOptions struct {
 	Notifier *systemd.Notifier
 	Beat     *metrics.Heartbeat // of the loop
 	View     *atomic.Pointer[loop.View]
-	Board    *Board
+	Backend  *Backend
 	// Changed is called for each new view, Listed for each new list of pods, and
 	// Waiting in each step while a grace period runs. None may block.
 	Changed func()
@@ -70,7 +70,7 @@ func (r *Observer) Stepped(v *loop.View) {
 	if listed := v.Snapshot.Listed; !listed.Equal(r.listed) {
 		r.listed = listed
 		r.o.Listed(&v.Snapshot)
-		if trusted := r.o.Board.o.Inventory.TrustedKubelets(); !slices.Equal(trusted, r.kubelets) {
+		if trusted := r.o.Backend.o.Inventory.TrustedKubelets(); !slices.Equal(trusted, r.kubelets) {
 			r.kubelets = trusted
 			r.o.RequestSave()
 		}
@@ -81,7 +81,7 @@ func (r *Observer) Stepped(v *loop.View) {
 		r.o.Waiting()
 	}
 	timing := len(v.State.Timers) > 0 || len(v.State.Victims) > 0 || len(v.State.Conditions) > 0
-	ordered := len(v.Orders.Evict)+len(v.Orders.Adopted)+len(v.Orders.Harden) > 0
+	ordered := len(v.Orders.Evict)+len(v.Orders.Adopted)+len(v.Orders.Escalate) > 0
 	if ordered || len(v.State.Victims) != r.victims || timing && v.Time.Sub(r.saved) >= saveInterval {
 		r.saved, r.victims = v.Time, len(v.State.Victims)
 		r.o.RequestSave()
@@ -97,30 +97,30 @@ func (r *Observer) Stepped(v *loop.View) {
 	}
 }
 
-// Looked implements loop.Observer.
-func (r *Observer) Looked(v *loop.View) {
+// Unchanged implements loop.Observer.
+func (r *Observer) Unchanged(v *loop.View) {
 	r.o.View.Store(v)
 	r.o.Beat.Beat()
 	r.o.Notifier.Beat()
 	r.o.Metrics.Observed(v.Observations)
-	r.o.Metrics.Unaccounted(v.Node.Unaccounted)
+	r.o.Metrics.Unaccounted(v.Node.KernelUsage)
 }
 
 // complete reports whether memory was read and the runtime, if any, is connected.
 func (r *Observer) complete(v *loop.View) bool {
-	s := r.o.Board.o.Inventory.Status()
+	s := r.o.Backend.o.Inventory.Status()
 	return v.Observations[signal.MemoryAvailable].Status == signal.Observed && (s.Connected || s.DeclaredAbsent)
 }
 
 func (r *Observer) setMetrics(v *loop.View) {
 	m := r.o.Metrics
 	m.Observed(v.Observations)
-	m.Unaccounted(v.Node.Unaccounted)
+	m.Unaccounted(v.Node.KernelUsage)
 	m.Stepped(&v.State, &v.Orders, v.Took)
 	m.Pods(len(v.Snapshot.Pods), v.Eligible())
 	m.DryRun(v.Mode.DryRun)
-	m.RuntimeConnected(r.o.Board.o.Inventory.Status().Connected)
-	m.Records(len(r.o.Board.o.Records.List()))
+	m.RuntimeConnected(r.o.Backend.o.Inventory.Status().Connected)
+	m.Records(len(r.o.Backend.o.Records.List()))
 }
 
 // reportChanges logs changes since the last step, and sends them to the service
@@ -131,7 +131,7 @@ func (r *Observer) reportChanges(v *loop.View) {
 	}
 	line := statusLine(v)
 	if !r.ready {
-		line = notReadyLine(r.o.Board.missing())
+		line = notReadyLine(r.o.Backend.missing())
 	}
 	if line != r.status && (r.ready || !r.complete(v)) { // otherwise READY has it
 		r.status = line
@@ -153,11 +153,11 @@ func (r *Observer) reportChanges(v *loop.View) {
 				// Another log line follows if the directories are not known yet.
 				r.o.Log.Error("all eligible pods use too little of the filesystem; no pod is evicted",
 					"signal", f.Signal.String(), "deficit", f.Deficit, "coverage", f.Coverage,
-					"largest_outside", Largest(r.o.Board.o.Disks, r.o.Board.o.Usages, f.Signal))
+					"largest_outside", LargestDirectories(r.o.Backend.o.Disks, r.o.Backend.o.Usages, f.Signal))
 				continue
 			}
 			r.o.Log.Error("no pod is eligible for eviction; the signal can't be relieved", "signal", f.Signal.String(), "deficit", f.Deficit,
-				"largest_outside", r.o.Board.o.Inventory.Outside(loop.Outsiders))
+				"largest_outside", r.o.Backend.o.Inventory.SystemCgroups(loop.MaxSystemCgroups))
 		}
 	}
 	if len(v.Orders.Met) == 0 {
@@ -231,7 +231,7 @@ func statusLine(v *loop.View) string {
 }
 
 // StatusLine returns the text for systemctl status from the last view.
-func (b *Board) StatusLine() string {
+func (b *Backend) StatusLine() string {
 	v, missing := b.o.View(), b.missing()
 	if v == nil || len(missing) > 0 {
 		return notReadyLine(missing)

@@ -13,7 +13,7 @@ import (
 )
 
 // oomScores reads the oom_score_adj of each container.
-func (b *Board) oomScores(v *loop.View) (list control.List[control.OOMScore]) {
+func (b *Backend) oomScores(v *loop.View) (list control.List[control.OOMScore]) {
 	if v.Config.OOMScoreAdj == config.OOMScoreAdjOff {
 		return nil
 	}
@@ -30,7 +30,7 @@ func (b *Board) oomScores(v *loop.View) (list control.List[control.OOMScore]) {
 }
 
 // oomScore reads the oom_score_adj of one container; ok is false if it is gone.
-func (b *Board) oomScore(pod string, c *evict.ContainerHandle) (score control.OOMScore, ok bool) {
+func (b *Backend) oomScore(pod string, c *evict.RunningContainer) (score control.OOMScore, ok bool) {
 	score = control.OOMScore{Pod: pod, Container: c.Name, Wanted: c.OOMScoreAdj, From: c.OOMScoreFrom, Error: c.Unproven}
 	if c.Cgroup == "" {
 		return score, true
@@ -39,7 +39,7 @@ func (b *Board) oomScore(pod string, c *evict.ContainerHandle) (score control.OO
 	if c.OOMScoreAdj != nil {
 		one.Wanted = *c.OOMScoreAdj
 	}
-	seen, err := oomscore.Look(b.o.Hierarchy, kernel.FS(b.o.Procfs), one)
+	seen, err := oomscore.Inspect(b.o.Hierarchy, kernel.FS(b.o.Procfs), one)
 	switch {
 	case errors.Is(err, cgroup.ErrGone):
 		return score, false
@@ -49,10 +49,10 @@ func (b *Board) oomScore(pod string, c *evict.ContainerHandle) (score control.OO
 	}
 	score.Processes, score.Group = seen.Processes, seen.Group
 	if seen.Processes > 0 {
-		score.Least, score.Most = &seen.Least, &seen.Most
+		score.Min, score.Max = &seen.Least, &seen.Most
 	}
 	if c.OOMScoreAdj != nil {
-		score.Wrong = &seen.Wrong
+		score.Mismatched = &seen.Wrong
 	}
 	return score, true
 }

@@ -31,14 +31,14 @@ func (p *proactiveReports) snapshot() []evict.ReclaimReport {
 	return slices.Clone(p.list)
 }
 
-// AddReclaim adds the report of a proactive reclaim.
-func (b *Board) AddReclaim(r evict.ReclaimReport) { b.proactive.add(r) }
+// AddProactiveReclaim adds the report of a proactive reclaim.
+func (b *Backend) AddProactiveReclaim(r evict.ReclaimReport) { b.proactive.add(r) }
 
 // reclaimStatus converts the report of a reclaim for the control socket.
 func reclaimStatus(r *evict.ReclaimReport) control.Reclaim {
 	return control.Reclaim{
 		At: r.At, Kind: r.Kind, Reason: r.Reason, Signal: r.Signal, DryRun: r.DryRun,
 		Removed: r.Removed, RemovedMore: r.RemovedMore,
-		Deficit: r.Deficit, Freed: r.Freed, TookSeconds: r.Took.Seconds(), Note: r.Note, Error: r.Error,
+		Deficit: r.Deficit, Freed: r.Freed, TookSeconds: r.Duration.Seconds(), Note: r.Note, Error: r.Error,
 	}
 }

@@ -14,17 +14,17 @@ import (
 
 // Shutdown implements control.Source. It returns the progress of a shutdown, or the
 // plan for the running pods.
-func (b *Board) Shutdown() control.Shutdown {
+func (b *Backend) Shutdown() control.Shutdown {
 	c := b.shutdownStatus()
-	v, state, guard := b.o.View(), b.o.Shutdown.State(), b.o.Guard.Status()
+	v, state, guard := b.o.View(), b.o.Shutdown.State(), b.o.DelayLock.Status()
 	switch {
 	case v == nil:
 	case c.Phase != phaseIdle:
 		c.Groups = groupsUnderWay(state)
-	case guard.Locked:
-		c.Groups = groupsPlanned(v, v.Config.Schedule().Within(guard.Limit))
+	case guard.Inhibited:
+		c.Groups = groupsPlanned(v, v.Config.ShutdownSchedule().FitInto(guard.Limit))
 	default:
-		c.Groups = groupsPlanned(v, v.Config.Schedule())
+		c.Groups = groupsPlanned(v, v.Config.ShutdownSchedule())
 	}
 	return c
 }
@@ -33,11 +33,11 @@ func (b *Board) Shutdown() control.Shutdown {
 const phaseIdle = "idle"
 
 // shutdownStatus returns the result of Shutdown without the groups.
-func (b *Board) shutdownStatus() control.Shutdown {
-	state, guard := b.o.Shutdown.State(), b.o.Guard.Status()
+func (b *Backend) shutdownStatus() control.Shutdown {
+	state, guard := b.o.Shutdown.State(), b.o.DelayLock.Status()
 	c := control.Shutdown{
-		At: time.Now(), Phase: phaseIdle, Manual: state.Manual, Began: state.Began, Over: state.Over, CalledOff: state.CalledOff,
-		NeedsSeconds: guard.Needs.Seconds(), Held: guard.Locked, LogindError: guard.Error, Last: b.o.Last,
+		At: time.Now(), Phase: phaseIdle, Manual: state.Manual, Began: state.Began, Ended: state.Ended, Canceled: state.Cancelled,
+		NeedsSeconds: guard.Needs.Seconds(), Inhibited: guard.Inhibited, LogindError: guard.Error, Last: b.o.LastShutdown,
 	}
 	if guard.Connected {
 		c.LimitSeconds = new(guard.Limit.Seconds())
@@ -47,13 +47,13 @@ func (b *Board) shutdownStatus() control.Shutdown {
 		c.Why, c.DryRun = control.List[string]{driver.ErrNotYet.Error()}, true
 		return c
 	}
-	c.Why, c.DryRun = b.o.Shutdown.Refrain(v), len(v.Mode.Apart) > 0
-	c.NeedsSeconds = v.Config.Schedule().Needs().Seconds()
+	c.Why, c.DryRun = b.o.Shutdown.SkipReasons(v), len(v.Mode.ReasonsExceptKubelet) > 0
+	c.NeedsSeconds = v.Config.ShutdownSchedule().Delay().Seconds()
 	for i := range state.Pods {
 		switch state.Pods[i].Status {
 		case shutdown.Gone:
 			c.Stopped++
-		case shutdown.Pretended:
+		case shutdown.StoppedInDryRun:
 			c.WouldStop++
 		default:
 			c.Running++
@@ -76,7 +76,7 @@ func groupsUnderWay(state *shutdown.State) (list control.List[control.ShutdownGr
 	for i := range state.Pods {
 		m := &state.Pods[i]
 		list[m.Group].Pods = append(list[m.Group].Pods, control.ShutdownPod{
-			Pod: m.Pod, Last: m.Last, Status: string(m.Status), GraceSeconds: m.Grace.Seconds(), Refused: m.Refused,
+			Pod: m.Pod, Last: m.SecondWave, Status: string(m.Status), GraceSeconds: m.Grace.Seconds(), Refused: m.Refused,
 		})
 	}
 	sortByWave(list)
@@ -93,7 +93,7 @@ func groupsPlanned(v *loop.View, schedule shutdown.Schedule) (list control.List[
 	for i := range state.Pods {
 		m := &state.Pods[i]
 		list[m.Group].Pods = append(list[m.Group].Pods, control.ShutdownPod{
-			Pod: m.Pod, Last: m.Last, Status: "planned", GraceSeconds: graces[m.UID].Seconds(),
+			Pod: m.Pod, Last: m.SecondWave, Status: "planned", GraceSeconds: graces[m.UID].Seconds(),
 		})
 	}
 	sortByWave(list)
@@ -105,7 +105,7 @@ func groupsPlanned(v *loop.View, schedule shutdown.Schedule) (list control.List[
 func plan(v *loop.View, schedule shutdown.Schedule) (shutdown.State, map[string]time.Duration) {
 	in := shutdown.Inputs{Event: shutdown.Begin, Schedule: schedule}
 	for i := range v.Snapshot.Pods {
-		if p := &v.Snapshot.Pods[i]; !pods.Vital(p) {
+		if p := &v.Snapshot.Pods[i]; !pods.Essential(p) {
 			in.Pods = append(in.Pods, *p)
 		}
 	}
@@ -138,11 +138,11 @@ func sortByWave(list []control.ShutdownGroup) {
 }
 
 // BeginShutdown implements control.Source.
-func (b *Board) BeginShutdown(ctx context.Context) error {
+func (b *Backend) BeginShutdown(ctx context.Context) error {
 	return b.o.Shutdown.Command(ctx, shutdown.Begin)
 }
 
 // CancelShutdown implements control.Source.
-func (b *Board) CancelShutdown(ctx context.Context) error {
+func (b *Backend) CancelShutdown(ctx context.Context) error {
 	return b.o.Shutdown.Command(ctx, shutdown.Cancel)
 }

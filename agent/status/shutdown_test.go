@@ -20,12 +20,12 @@ import (
 // TestShutdownCounts checks the counts of a shutdown's pods. A pod that dry run did
 // not stop does not count as stopped.
 func TestShutdownCounts(t *testing.T) {
-	guard := logind.NewGuard(logind.Options{})
-	stops := driver.New(driver.Options{Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Guard: guard})
-	b := New(Options{Guard: guard, Shutdown: stops, View: func() *loop.View { return &loop.View{Config: &config.Config{}} }})
+	guard := logind.NewDelayLock(logind.Options{})
+	stops := driver.New(driver.Options{Log: slog.New(slog.NewTextHandler(t.Output(), nil)), DelayLock: guard})
+	b := New(Options{DelayLock: guard, Shutdown: stops, View: func() *loop.View { return &loop.View{Config: &config.Config{}} }})
 	state := shutdown.State{Phase: shutdown.Ended, Schedule: shutdown.Schedule{{}}}
-	for _, status := range []shutdown.Status{shutdown.Gone, shutdown.Gone, shutdown.Gone, shutdown.Killed, shutdown.Asked, shutdown.Pretended} {
-		state.Pods = append(state.Pods, shutdown.Member{Status: status})
+	for _, status := range []shutdown.Status{shutdown.Gone, shutdown.Gone, shutdown.Gone, shutdown.Killed, shutdown.Asked, shutdown.StoppedInDryRun} {
+		state.Pods = append(state.Pods, shutdown.PodState{Status: status})
 	}
 	stops.Restore(state)
 	if s := b.Shutdown(); s.Stopped != 3 || s.Running != 2 || s.WouldStop != 1 {
@@ -42,7 +42,7 @@ func TestGroupsPlanned(t *testing.T) {
 		evict.Pod{UID: "q", Namespace: "default", Name: "quick", TerminationGraceSeconds: &own},
 		evict.Pod{UID: "l", Namespace: "default", Name: "log", DaemonSet: true},
 		evict.Pod{UID: "d", Namespace: "kube-system", Name: "dns", Priority: &priority},
-		evict.Pod{UID: "e", Namespace: "default", Name: "evictd", Spared: "contains evictd (pid 7)"},
+		evict.Pod{UID: "e", Namespace: "default", Name: "evictd", ProtectedReason: "contains evictd (pid 7)"},
 	}}}
 	schedule := shutdown.Schedule{{Time: 20 * time.Second}, {Priority: 2_000_000_000, Time: 10 * time.Second}}
 	var got []string

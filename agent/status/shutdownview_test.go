@@ -52,9 +52,9 @@ func TestShutdownView(t *testing.T) {
 		t.Errorf("plan: %+v; want two groups, the first with the pod", s)
 	}
 	n.o.Shutdown.Restore(shutdown.State{
-		Phase: shutdown.Stopping, Began: time.Now(), Manual: true, Schedule: v.Config.Schedule(), Current: 1,
-		Pods: []shutdown.Member{
-			{UID: "d", Pod: "default/log", Last: true, Status: shutdown.Asked}, {UID: "w", Pod: "default/web", Status: shutdown.Gone},
+		Phase: shutdown.Stopping, Began: time.Now(), Manual: true, Schedule: v.Config.ShutdownSchedule(), Current: 1,
+		Pods: []shutdown.PodState{
+			{UID: "d", Pod: "default/log", SecondWave: true, Status: shutdown.Asked}, {UID: "w", Pod: "default/web", Status: shutdown.Gone},
 		},
 	})
 	s := n.Shutdown()
@@ -79,7 +79,7 @@ func TestShutdownCommands(t *testing.T) {
 		t.Errorf("BeginShutdown() before the first iteration = %v; want %v", err, driver.ErrNotYet)
 	}
 	cancel()
-	<-n.o.Shutdown.Ended()
+	<-n.o.Shutdown.Done()
 	if err := n.CancelShutdown(t.Context()); err == nil {
 		t.Error("CancelShutdown() after the end = nil; want an error")
 	}

@@ -33,7 +33,7 @@ func TestStepped(t *testing.T) {
 	changed, listed, waiting, saves := 0, 0, 0, 0
 	o := NewObserver(ObserverOptions{
 		Log: slog.New(slog.NewTextHandler(&lines, nil)), Metrics: metrics.New(metrics.Build{}, func() uint64 { return 0 }), Notifier: notifier,
-		Beat: &metrics.Heartbeat{}, View: &view, Board: New(Options{Inventory: inventory, Records: &execute.Records{}, View: view.Load}),
+		Beat: &metrics.Heartbeat{}, View: &view, Backend: New(Options{Inventory: inventory, Records: &execute.Records{}, View: view.Load}),
 		Changed: func() { changed++ }, Listed: func(*pods.Snapshot) { listed++ }, Waiting: func() { waiting++ }, RequestSave: func() { saves++ },
 	})
 	o.ready = true
@@ -59,7 +59,7 @@ func TestStepped(t *testing.T) {
 		v.Orders.Met = []signal.Signal{signal.MemoryAvailable}
 		v.Orders.Conditions = []signal.Condition{signal.MemoryPressure}
 		v.Orders.Futile = []evict.Futility{{Signal: signal.PIDAvailable}}
-		v.Orders.Waiting = make([]evict.Key, 1)
+		v.Orders.Waiting = make([]evict.ThresholdKey, 1)
 	}
 	step(2*time.Second, low)
 	step(3*time.Second, low)
@@ -84,7 +84,7 @@ func TestStepped(t *testing.T) {
 		}
 	}
 	v := &loop.View{}
-	if o.Looked(v); view.Load() != v || changed != 6 {
+	if o.Unchanged(v); view.Load() != v || changed != 6 {
 		t.Errorf("an iteration without a step: published %t, Changed called %d times; want true, 6", view.Load() == v, changed)
 	}
 }

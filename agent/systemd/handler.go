@@ -29,16 +29,16 @@ func (f Format) plain(w io.Writer) slog.Handler {
 	return slog.NewTextHandler(w, options)
 }
 
-// PrefixError is the prefix of a line with the journal's priority "err"
+// ErrorPrefix is the prefix of a line with the journal's priority "err"
 // (sd-daemon(3)).
-const PrefixError = "<3>"
+const ErrorPrefix = "<3>"
 
 // priorities are the journal's for slog's levels, the highest first.
 var priorities = [...]struct {
 	from   slog.Level
 	prefix string
 }{
-	{slog.LevelError, PrefixError},
+	{slog.LevelError, ErrorPrefix},
 	{slog.LevelWarn, "<4>"},
 	{slog.LevelInfo, "<6>"},
 	{slog.LevelDebug, "<7>"},

@@ -55,10 +55,10 @@ func NewNotifier() (*Notifier, error) {
 	return n, nil
 }
 
-// Watchdog returns the interval of watchdog pings, 0 without a watchdog. The loop
+// WatchdogInterval returns the interval of watchdog pings, 0 without a watchdog. The loop
 // should iterate at least that often. The service manager aborts evictd after four
 // intervals without an iteration.
-func (n *Notifier) Watchdog() time.Duration { return n.interval }
+func (n *Notifier) WatchdogInterval() time.Duration { return n.interval }
 
 // Ready reports that the service has started.
 func (n *Notifier) Ready(status string) {

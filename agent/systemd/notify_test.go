@@ -119,7 +119,7 @@ func TestWatchdog(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, want := n.Watchdog(), 100*time.Millisecond; got != want {
+	if got, want := n.WatchdogInterval(), 100*time.Millisecond; got != want {
 		t.Errorf("Watchdog() = %v; want %v", got, want)
 	}
 	end := run(t, n)
@@ -297,7 +297,7 @@ func TestWatchdogSettings(t *testing.T) {
 		t.Setenv("WATCHDOG_USEC", tt.usec)
 		t.Setenv("WATCHDOG_PID", tt.pid)
 		n, err := NewNotifier()
-		if (err == nil) != tt.ok || err == nil && n.Watchdog() != tt.want {
+		if (err == nil) != tt.ok || err == nil && n.WatchdogInterval() != tt.want {
 			t.Errorf("NewNotifier(WATCHDOG_USEC=%s, WATCHDOG_PID=%s) = %+v, %v; want %v, ok %v", tt.usec, tt.pid, n, err, tt.want, tt.ok)
 		}
 	}

@@ -14,17 +14,17 @@ import (
 // (SD_LISTEN_FDS_START of sd_listen_fds(3)).
 const firstPassedFD = 3
 
-// Keep stores a descriptor under a name with the service manager, for the next run
+// StoreFD stores a descriptor under a name with the service manager, for the next run
 // of this service. It survives a crash (FDSTORE of sd_notify(3), systemd 233; the
 // unit needs FileDescriptorStoreMax). It sends at once and does not block. Without a
 // service manager it does nothing.
-func (n *Notifier) Keep(name string, fd int) error {
+func (n *Notifier) StoreFD(name string, fd int) error {
 	// Without FDPOLL=0 the manager closes an inhibitor lock when logind restarts.
 	return n.sendNow("FDSTORE=1\nFDNAME="+name+"\nFDPOLL=0", fd)
 }
 
-// Forget makes the service manager close the descriptors stored under a name.
-func (n *Notifier) Forget(name string) error {
+// RemoveFD makes the service manager close the descriptors stored under a name.
+func (n *Notifier) RemoveFD(name string) error {
 	return n.sendNow("FDSTOREREMOVE=1\nFDNAME=" + name)
 }
 
@@ -57,10 +57,10 @@ func (n *Notifier) sendNow(message string, fds ...int) error {
 	return nil
 }
 
-// Kept returns the descriptor that an earlier run stored under a name, and −1 if
+// StoredFD returns the descriptor that an earlier run stored under a name, and −1 if
 // there is none. The caller owns it. The descriptors are listed in the environment
 // that the service manager has set (sd_listen_fds(3)).
-func Kept(name string) int {
+func StoredFD(name string) int {
 	if pid, err := strconv.Atoi(os.Getenv("LISTEN_PID")); err != nil || pid != os.Getpid() {
 		return -1
 	}

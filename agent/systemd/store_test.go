@@ -21,7 +21,7 @@ func TestKeepAndForget(t *testing.T) {
 		t.Fatal(err)
 	}
 	defer unix.Close(ends[0])
-	if err := n.Keep("lock", ends[1]); err != nil {
+	if err := n.StoreFD("lock", ends[1]); err != nil {
 		t.Fatal(err)
 	}
 	unix.Close(ends[1])
@@ -37,7 +37,7 @@ func TestKeepAndForget(t *testing.T) {
 	if !hungUp(t, ends[0]) {
 		t.Error("the read end has no hang-up after the stored write end was closed")
 	}
-	if err := n.Forget("lock"); err != nil {
+	if err := n.RemoveFD("lock"); err != nil {
 		t.Fatal(err)
 	}
 	if text, fds := receiveFDs(t, conn); text != "FDSTOREREMOVE=1\nFDNAME=lock" || len(fds) != 0 {
@@ -85,10 +85,10 @@ func TestKeepWithoutManager(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := n.Keep("lock", -1); err != nil {
+	if err := n.StoreFD("lock", -1); err != nil {
 		t.Errorf("Keep() without a service manager = %v; want nil", err)
 	}
-	if err := n.Forget("lock"); err != nil {
+	if err := n.RemoveFD("lock"); err != nil {
 		t.Errorf("Forget() without a service manager = %v; want nil", err)
 	}
 }
@@ -102,7 +102,7 @@ func TestStoreNeverBlocks(t *testing.T) {
 		t.Fatal(err)
 	}
 	for range 10_000 {
-		if err = n.Forget("lock"); err != nil {
+		if err = n.RemoveFD("lock"); err != nil {
 			return
 		}
 	}
@@ -127,7 +127,7 @@ func TestKept(t *testing.T) {
 		t.Setenv("LISTEN_PID", tt.pid)
 		t.Setenv("LISTEN_FDS", tt.count)
 		t.Setenv("LISTEN_FDNAMES", tt.names)
-		if got := Kept("lock"); got != tt.want {
+		if got := StoredFD("lock"); got != tt.want {
 			t.Errorf("%s: Kept() = %d; want %d", tt.name, got, tt.want)
 		}
 	}

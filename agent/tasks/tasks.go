@@ -23,7 +23,7 @@ import (
 	"golang.org/x/sys/unix"
 
 	"github.com/evictd/evictd/agent/evict"
-	"github.com/evictd/evictd/agent/pace"
+	"github.com/evictd/evictd/agent/pollinterval"
 	"github.com/evictd/evictd/agent/signal"
 	"github.com/evictd/evictd/kernel"
 	"github.com/evictd/evictd/kernel/epoll"
@@ -64,7 +64,7 @@ type Counter interface {
 	// Count returns the number of tasks plus a constant, and Raised the number of
 	// alarms.
 	Count() int64
-	Raised() uint64
+	Alarms() uint64
 	// Arm requests one alarm when the count reaches limit. Disarm cancels it.
 	Arm(limit int64)
 	Disarm()
@@ -144,8 +144,8 @@ func New(o Options) (*Watch, error) {
 // Close ends Run and closes the descriptors. Further calls do nothing.
 func (w *Watch) Close() error { return w.poller.Close() }
 
-// Arm sets the thresholds of pid.available.
-func (w *Watch) Arm(p *evict.Policy) {
+// SetPolicy sets the thresholds of pid.available.
+func (w *Watch) SetPolicy(p *evict.Policy) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	w.thresholds = nil
@@ -158,8 +158,8 @@ func (w *Watch) Arm(p *evict.Policy) {
 	w.poller.Wake() // fails only after Close
 }
 
-// Use replaces the counter; nil is none. The old counter is not used after Use returns.
-func (w *Watch) Use(c Counter) error {
+// SetCounter replaces the counter; nil is none. The old counter is not used after Use returns.
+func (w *Watch) SetCounter(c Counter) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
 	var err error
@@ -228,7 +228,7 @@ func (w *Watch) Run(ctx context.Context) error {
 	}
 	defer w.poller.Close()
 	defer context.AfterFunc(ctx, func() { w.poller.Wake() })()
-	p := pace.Pace{Least: minForkRate, Fastest: pollMin, Slowest: pollMax, Low: pollBelow}
+	p := pollinterval.Interval{MinRate: minForkRate, Min: pollMin, Max: pollMax, BelowAll: pollBelow}
 	var events [1]epoll.Event
 	var alarmed time.Time
 	for ctx.Err() == nil {
@@ -236,19 +236,19 @@ func (w *Watch) Run(ctx context.Context) error {
 		counted := w.disarm()
 		o, r := w.observe(now)
 		if o.Status == signal.Observed {
-			p.Saw(now, o.Available)
+			p.Observe(now, o.Available)
 		}
 		levels := w.record(o)
 		wait := p.Next(levels)
 		switch {
 		case len(levels) == 0:
-			wait = pace.Together(now, idleInterval)
+			wait = pollinterval.AlignedWait(now, idleInterval)
 		case o.Status != signal.Observed:
 			wait = pollBelow
 		case now.Sub(alarmed) < pollMin: // forks and exits around a threshold must not raise an alarm each
 			wait = pollMin
 		case w.arm(now, r, counted):
-			wait = pace.Together(now, pollMax)
+			wait = pollinterval.AlignedWait(now, pollMax)
 		}
 		// Wait in the kernel: a Go timer may be run by a thread of normal priority.
 		n, err := w.poller.Wait(events[:], wait)
@@ -270,7 +270,7 @@ func (w *Watch) disarm() int64 {
 		return 0
 	}
 	count := w.counter.Count()
-	if w.alarmAt != noAlarm && count-w.alarmAt > maxForksInFlight && w.counter.Raised() == w.alarmsBefore {
+	if w.alarmAt != noAlarm && count-w.alarmAt > maxForksInFlight && w.counter.Alarms() == w.alarmsBefore {
 		w.missedAlarm = true
 	}
 	w.counter.Disarm()
@@ -297,7 +297,7 @@ func (w *Watch) arm(now time.Time, r reading, counted int64) bool {
 		w.ahead, w.aheadSince = [2]int64{noAlarm, w.ahead[0]}, now
 	}
 	w.ahead[0] = min(w.ahead[0], counted-r.tasks)
-	w.alarmAt, w.alarmsBefore = min(w.ahead[0], w.ahead[1])+r.tasks+headroom+1, w.counter.Raised()
+	w.alarmAt, w.alarmsBefore = min(w.ahead[0], w.ahead[1])+r.tasks+headroom+1, w.counter.Alarms()
 	w.counter.Arm(w.alarmAt)
 	// If the count has been reached since the reading, no further fork may raise the alarm.
 	return w.counter.Count() < w.alarmAt && !w.below(&w.last)
@@ -333,8 +333,8 @@ func (w *Watch) record(o signal.Observation) (levels []int64) {
 	return levels
 }
 
-// Pods returns how many tasks all pods have together; ok is false if that can't be read.
-func (w *Watch) Pods() (tasks int64, ok bool) {
+// PodTasks returns how many tasks all pods have together; ok is false if that can't be read.
+func (w *Watch) PodTasks() (tasks int64, ok bool) {
 	tree, path, ok := w.o.Pods()
 	if !ok {
 		return 0, false

@@ -126,7 +126,7 @@ func (c *fakeCounter) Count() int64 {
 	return c.count
 }
 
-func (c *fakeCounter) Raised() uint64 {
+func (c *fakeCounter) Alarms() uint64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
 	return c.raised
@@ -171,8 +171,8 @@ func TestCounter(t *testing.T) {
 	n.pods(100, "20000")  // 19900 available
 	w := n.watch()
 	c := newCounter(t)
-	w.Arm(policy(t, "50%"))
-	if err := w.Use(c); err != nil {
+	w.SetPolicy(policy(t, "50%"))
+	if err := w.SetCounter(c); err != nil {
 		t.Fatal(err)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
@@ -224,14 +224,14 @@ func TestCounter(t *testing.T) {
 			t.Fatal("Missed() = false after 20s; want true")
 		}
 	}
-	if err := w.Use(nil); err != nil || w.Missed() {
+	if err := w.SetCounter(nil); err != nil || w.Missed() {
 		t.Errorf("Use(nil) = %v, Missed() = %v; want neither", err, w.Missed())
 	}
 	cancel()
 	if err := <-done; err != nil {
 		t.Errorf("Run: %v", err)
 	}
-	if err := w.Use(nil); err != nil {
+	if err := w.SetCounter(nil); err != nil {
 		t.Errorf("Use(nil) after the end of Run = %v; want nil", err)
 	}
 }
@@ -240,7 +240,7 @@ func TestCounter(t *testing.T) {
 func TestCrossing(t *testing.T) {
 	n := newNode(t, 100)
 	w := n.watch()
-	w.Arm(policy(t, "5000"))
+	w.SetPolicy(policy(t, "5000"))
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- w.Run(ctx) }()
@@ -272,5 +272,5 @@ func TestCrossing(t *testing.T) {
 	if w.Read(time.Now().Add(2*staleAfter), &o); o[signal.PIDAvailable].Status != signal.Unreadable {
 		t.Errorf("ten seconds without a reading: %+v; want it unreadable", o[signal.PIDAvailable])
 	}
-	w.Arm(policy(t, "5000")) // after the end of Run
+	w.SetPolicy(policy(t, "5000")) // after the end of Run
 }

@@ -22,7 +22,7 @@ func withRemedy(err error) error {
 		return fmt.Errorf("%w; start it, or name its socket with --control-socket", err)
 	case errors.Is(err, fs.ErrPermission):
 		return fmt.Errorf("%w; only its owner may open the socket, run evictctl as root", err)
-	case errors.Is(err, control.ErrNoAnswer):
+	case errors.Is(err, control.ErrNoResponse):
 		return fmt.Errorf("%w; it hangs or is stopping, or the node is short of CPU or memory; see its log", err)
 	case errors.Is(err, control.ErrNotEvictd):
 		return fmt.Errorf("%w; name evictd's socket with --control-socket", err)

@@ -127,7 +127,7 @@ func fullDaemon() *daemon {
 	}
 	return &daemon{
 		status: control.Status{
-			Shutdown: control.Shutdown{Phase: "idle", Held: true},
+			Shutdown: control.Shutdown{Phase: "idle", Inhibited: true},
 			Version:  "v0.1.0", Ready: true, PID: 812, Started: now.Add(-26 * time.Hour), At: now,
 			Mode: control.Mode{DryRun: true, Why: control.List[string]{"no AgentConfiguration was given", "a kubelet owns this node"}},
 			Node: control.Node{Name: "node-1", ProcFS: "/proc", CgroupFS: "/sys/fs/cgroup", CgroupVersion: "hybrid"},
@@ -168,7 +168,7 @@ func fullDaemon() *daemon {
 		explanation: control.Explanation{
 			At: now, Signal: signal.MemoryAvailable, Observation: memory,
 			Ranking: control.List[control.Candidate]{
-				{Ranked: evict.Ranked{Pod: "default/hog", UID: "1", Over: true, Usage: 3 * gib, Expected: 2 * gib}, QoS: evict.BestEffort, Why: "uses 3Gi and has no request, priority 0"},
+				{Ranked: evict.Ranked{Pod: "default/hog", UID: "1", OverRequest: true, Usage: 3 * gib, Expected: 2 * gib}, QoS: evict.BestEffort, Why: "uses 3Gi and has no request, priority 0"},
 				{
 					Ranked: evict.Ranked{Pod: "default/web", UID: "2", Usage: gib, Request: 2 * gib, Expected: gib}, QoS: evict.Burstable, RequestOrigin: "estimated from oom_score_adj",
 					Reclaim:            &control.ReclaimStalls{Count: 34, Seconds: 1.25, LongestSeconds: 0.3},
@@ -176,11 +176,11 @@ func fullDaemon() *daemon {
 				},
 			},
 			Exempt: control.List[evict.Exempt]{{Pod: "kube-system/proxy", Reason: evict.ReasonCritical}, {Pod: "db/main", Reason: evict.ReasonProtected, Detail: "the namespace is protected"}},
-			NotOurs: control.List[control.Outsider]{
+			ForeignContainers: control.List[control.ForeignContainer]{
 				{Cgroup: "/docker/0ca0", Processes: 4, MemoryBytes: number(gib), Command: "postgres\u202e\nroot"},
 				{Cgroup: "/lxc/a", Processes: 1},
 			},
-			Memory: &control.LeftOut{UnaccountedBytes: number(gib / 3), SwapTotalBytes: number(2 * gib), SwapFreeBytes: number(gib)},
+			Memory: &control.UncountedMemory{UnaccountedBytes: number(gib / 3), SwapTotalBytes: number(2 * gib), SwapFreeBytes: number(gib)},
 			Notes:  control.List[string]{"dry run: nothing is evicted"},
 		},
 	}
@@ -233,7 +233,7 @@ func TestDryRunText(t *testing.T) {
 	socket := serve(t, &daemon{
 		status: control.Status{
 			Ready: true, Mode: control.Mode{DryRun: true}, Signals: control.List[control.SignalStatus]{memory},
-			WouldBeVictims: control.List[control.WouldBeVictim]{{Pod: "default/hog", Signal: signal.MemoryAvailable}},
+			DryRunVictims: control.List[control.DryRunVictim]{{Pod: "default/hog", Signal: signal.MemoryAvailable}},
 		},
 		explanation: control.Explanation{Signal: signal.MemoryAvailable, Observation: memory},
 	})
@@ -285,7 +285,7 @@ func TestDaemonJSON(t *testing.T) {
 	if err := json.Unmarshal([]byte(out), &explanation); code != exitOK || errs != "" || err != nil {
 		t.Fatalf("explain -o json exits %d with %q, %v", code, errs, err)
 	}
-	if diff := cmp.Diff(d.explanation.NotOurs, explanation.NotOurs); diff != "" {
+	if diff := cmp.Diff(d.explanation.ForeignContainers, explanation.ForeignContainers); diff != "" {
 		t.Errorf("explain -o json: notOurs differs (-want +got):\n%s", diff)
 	}
 }

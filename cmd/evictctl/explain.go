@@ -96,8 +96,8 @@ func explanationPage(e *control.Explanation) *page {
 			if d.AgeSeconds != nil {
 				age = seconds(*d.AgeSeconds) + " ago"
 			}
-			if d.Short != "" {
-				short = "; it may use more: " + d.Short
+			if d.Incomplete != "" {
+				short = "; it may use more: " + d.Incomplete
 			}
 			p.line("note:       %s: measured %s by %s%s", c.Pod, age, orDash(strings.Join(d.By, ", ")), short)
 		}
@@ -108,7 +108,7 @@ func explanationPage(e *control.Explanation) *page {
 	p.table([]string{"#", "POD", "QOS", "EXPECTED", "WHY"}, rankingRows(e))
 	p.table([]string{"EXEMPT", "REASON", "DETAIL"}, exemptRows(e.Exempt))
 	p.table([]string{"OOM_SCORE_ADJ", "CONTAINER", "IS", "SHOULD BE", "OOM GROUP", "BY"}, scoreRows(e.OOMScores))
-	p.table([]string{"PROCESSES", "MEMORY", "COMMAND", "FOREIGN CONTAINER, NEVER KILLED"}, foreignRows(e.NotOurs))
+	p.table([]string{"PROCESSES", "MEMORY", "COMMAND", "FOREIGN CONTAINER, NEVER KILLED"}, foreignRows(e.ForeignContainers))
 	return p
 }
 
@@ -142,12 +142,12 @@ func scoreRows(scores []control.OOMScore) [][]string {
 		if s.Error != "" {
 			by += "; " + s.Error
 		}
-		if s.Least != nil && s.Most != nil {
-			if is = strconv.Itoa(*s.Least); *s.Most != *s.Least {
-				is += " to " + strconv.Itoa(*s.Most)
+		if s.Min != nil && s.Max != nil {
+			if is = strconv.Itoa(*s.Min); *s.Max != *s.Min {
+				is += " to " + strconv.Itoa(*s.Max)
 			}
-			if s.Wrong != nil && *s.Wrong > 0 {
-				by += fmt.Sprintf("; %d of %d processes differ", *s.Wrong, s.Processes)
+			if s.Mismatched != nil && *s.Mismatched > 0 {
+				by += fmt.Sprintf("; %d of %d processes differ", *s.Mismatched, s.Processes)
 			}
 		}
 		if s.Wanted != nil {
@@ -161,7 +161,7 @@ func scoreRows(scores []control.OOMScore) [][]string {
 	return rows
 }
 
-func foreignRows(containers []control.Outsider) [][]string {
+func foreignRows(containers []control.ForeignContainer) [][]string {
 	var rows [][]string
 	for _, c := range containers {
 		memory := "-"

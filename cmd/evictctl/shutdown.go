@@ -137,7 +137,7 @@ So it does in dry run, after it has shown which pods would be stopped.`,
 		switch {
 		case err != nil:
 			return withRemedy(err)
-		case s.CalledOff && *wait:
+		case s.Canceled && *wait:
 			return errors.New("the shutdown was canceled")
 		}
 		if err := printShutdown(cmd, &s, *format); err != nil {
@@ -244,7 +244,7 @@ func shutdownPage(s *control.Shutdown) *page {
 
 // podStatus returns the text for a status of control.ShutdownPod.
 func podStatus(status string) string {
-	if status == string(shutdown.Pretended) {
+	if status == string(shutdown.StoppedInDryRun) {
 		return "would be stopped"
 	}
 	return status
@@ -264,16 +264,16 @@ func shutdownLine(s *control.Shutdown) string {
 		case s.Phase == phaseStopping:
 			return "stopping the pods, " + text
 		case s.Running > 0:
-			return "over, " + counted(s.Running, "pod") + " still running, " + text + ", it took " + between(s.Began, s.Over)
+			return "over, " + counted(s.Running, "pod") + " still running, " + text + ", it took " + between(s.Began, s.Ended)
 		}
-		return "the pods are stopped, " + text + ", it took " + between(s.Began, s.Over)
+		return "the pods are stopped, " + text + ", it took " + between(s.Began, s.Ended)
 	}
 	switch {
 	case len(s.Why) > 0:
 		return "pods are not stopped; " + strings.Join(s.Why, "; ")
 	case s.DryRun:
 		return "dry run, no pod is stopped and the shutdown is not delayed"
-	case s.Held:
+	case s.Inhibited:
 		return "delayed until the pods are stopped"
 	}
 	return "pods are stopped only by evictctl shutdown begin"

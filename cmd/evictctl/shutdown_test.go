@@ -14,9 +14,9 @@ import (
 func plan() control.Shutdown {
 	clean, limit := false, 5.0
 	return control.Shutdown{
-		At: now, Phase: "idle", NeedsSeconds: 92, LimitSeconds: &limit, Held: true,
+		At: now, Phase: "idle", NeedsSeconds: 92, LimitSeconds: &limit, Inhibited: true,
 		LogindError: "/etc/systemd/logind.conf.d/zzzz.conf sets InhibitDelayMaxSec=5",
-		Last:        shutdown.Last{Clean: &clean, Reason: shutdown.LastPanic, Detail: "/sys/fs/pstore/dmesg-efi-1"},
+		Last:        shutdown.LastBoot{Clean: &clean, Reason: shutdown.LastPanic, Detail: "/sys/fs/pstore/dmesg-efi-1"},
 		Groups: control.List[control.ShutdownGroup]{
 			{Priority: 0, TimeSeconds: 2, Pods: control.List[control.ShutdownPod]{
 				{Pod: "default/web", Status: "planned", GraceSeconds: 2}, {Pod: "default/log", Last: true, Status: "planned", GraceSeconds: 1},
@@ -31,7 +31,7 @@ func plan() control.Shutdown {
 func underWay() control.Shutdown {
 	s := plan()
 	s.Phase, s.Manual, s.Began, s.Current = "stopping", true, now.Add(-3*time.Second), new(2)
-	s.LimitSeconds, s.LogindError, s.Last = nil, "connect to the system bus: no such file or directory", shutdown.Last{Reason: shutdown.LastUnknown}
+	s.LimitSeconds, s.LogindError, s.Last = nil, "connect to the system bus: no such file or directory", shutdown.LastBoot{Reason: shutdown.LastUnknown}
 	s.Groups[0].Pods[0].Status, s.Groups[0].Pods[1].Status = "gone", "killed"
 	s.Groups[2].Pods[0].Status = "asked"
 	s.Groups[2].Pods = append(s.Groups[2].Pods, control.ShutdownPod{Pod: "default/late", Status: "asked", GraceSeconds: 3, Refused: true})
@@ -40,7 +40,7 @@ func underWay() control.Shutdown {
 
 func over() control.Shutdown {
 	s := underWay()
-	s.Phase, s.Current, s.Over = "ended", nil, now
+	s.Phase, s.Current, s.Ended = "ended", nil, now
 	return s
 }
 
@@ -67,13 +67,13 @@ func TestShutdownText(t *testing.T) {
 
 func TestShutdownLine(t *testing.T) {
 	kubelets := plan()
-	kubelets.Held, kubelets.Why = false, control.List[string]{"a kubelet owns pods of this node", "and has a lock"}
+	kubelets.Inhibited, kubelets.Why = false, control.List[string]{"a kubelet owns pods of this node", "and has a lock"}
 	planDryRun := plan()
-	planDryRun.Held, planDryRun.DryRun = false, true
+	planDryRun.Inhibited, planDryRun.DryRun = false, true
 	left := over()
 	left.Stopped, left.Running = 2, 1
 	unlocked := plan()
-	unlocked.Held = false
+	unlocked.Inhibited = false
 	for _, tt := range []struct {
 		s    control.Shutdown
 		want string
@@ -116,7 +116,7 @@ func TestShutdownBegin(t *testing.T) {
 		t.Errorf("shutdown begin --wait=false exits %d with %q; want it in progress", code, out)
 	}
 	canceled := plan()
-	canceled.CalledOff = true
+	canceled.Canceled = true
 	socket = serve(t, &daemon{shutdowns: []control.Shutdown{underWay(), canceled}})
 	code, _, errs := call("shutdown", "begin", "--control-socket", socket)
 	if code != exitFailure || errs != "evictctl: the shutdown was canceled\n" {

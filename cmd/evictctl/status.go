@@ -66,7 +66,7 @@ func statusPage(s *control.Status) *page {
 	p.line("conditions:  %s", conditions(s.Conditions))
 	p.line("shutdown:    %s", shutdownLine(&s.Shutdown))
 	p.line("layout:      %s", layouts[s.Layout])
-	for _, v := range s.WouldBeVictims {
+	for _, v := range s.DryRunVictims {
 		p.line("dry run:     %s would have been evicted for %s and counts as gone", v.Pod, v.Signal)
 	}
 	for _, f := range s.Futile {
@@ -224,7 +224,7 @@ func thresholdState(s *control.SignalStatus, t *control.ThresholdStatus, now tim
 		return "met, but dry-run victims add " + control.Amount(s.Signal, s.DryRunAdds)
 	case !t.Met:
 		return unmet(s)
-	case t.HeldByCache:
+	case t.Waiting:
 		return "met for " + between(t.Since, now) + ", waiting: caused by file cache"
 	case !t.Past:
 		return "met for " + between(t.Since, now) + ", within its grace period"

@@ -95,16 +95,16 @@ func TestPodsDoNotShareASpec(t *testing.T) {
 func TestFaultTimes(t *testing.T) {
 	s := Start(t)
 	c := dial(t, s)
-	s.Break("Version", Fault{Code: codes.Internal, Times: 2})
+	s.SetFault("Version", Fault{Code: codes.Internal, Times: 2})
 	for i, want := range []codes.Code{codes.Internal, codes.Internal, codes.OK} {
 		if _, err := c.Version(t.Context(), &runtimev1.VersionRequest{}); status.Code(err) != want {
 			t.Errorf("call %d = %v; want %v", i, err, want)
 		}
 	}
-	s.Break("Version", Fault{Code: codes.Internal})
-	s.Heal("Version")
+	s.SetFault("Version", Fault{Code: codes.Internal})
+	s.ClearFault("Version")
 	if _, err := c.Version(t.Context(), &runtimev1.VersionRequest{}); err != nil {
-		t.Errorf("Version after Heal = %v; want nil", err)
+		t.Errorf("Version after ClearFault = %v; want nil", err)
 	}
 }
 
@@ -112,16 +112,16 @@ func TestUnknownMethodPanics(t *testing.T) {
 	s := Start(t)
 	defer func() {
 		if recover() == nil {
-			t.Error("Break of an unknown method did not panic")
+			t.Error("SetFault of an unknown method did not panic")
 		}
 	}()
-	s.Break("ListPods", Fault{})
+	s.SetFault("ListPods", Fault{})
 }
 
 func TestStopEndsHangingCalls(t *testing.T) {
 	s := Start(t)
 	c := dial(t, s)
-	s.Break("Version", Fault{Hang: true})
+	s.SetFault("Version", Fault{Hang: true})
 	done := make(chan error, 1)
 	go func() {
 		_, err := c.Version(context.Background(), &runtimev1.VersionRequest{})

@@ -13,17 +13,17 @@ import (
 // Fault is an injected fault of a method. Its parts may be combined and take effect
 // in the order of the fields.
 type Fault struct {
-	// Late executes the call before the other parts of the fault.
-	Late bool
+	// AfterCall executes the call before the other parts of the fault.
+	AfterCall bool
 	// Delay delays the call, at most until it ends.
 	Delay time.Duration
 	// Hang blocks the call until it ends or the server stops.
 	Hang bool
 	// Code, if not OK, is the error code of the response.
 	Code codes.Code
-	// Garble changes the response; see [Info], [EmptyIDs], [Duplicates].
-	Garble func(answer any)
-	// Times is the number of calls with the fault; 0 is all until [Server.Heal].
+	// Mutate changes the response; see [Info], [EmptyIDs], [Duplicates].
+	Mutate func(answer any)
+	// Times is the number of calls with the fault; 0 is all until [Server.ClearFault].
 	Times int
 }
 
@@ -54,7 +54,7 @@ func (f *Fault) inject(ctx context.Context, stopped <-chan struct{}) error {
 	return nil
 }
 
-// Info returns a Garble that replaces the verbose information of a status with text,
+// Info returns a Mutate that replaces the verbose information of a status with text,
 // which need not be JSON.
 func Info(text string) func(any) {
 	return func(answer any) {
@@ -69,7 +69,7 @@ func Info(text string) func(any) {
 	}
 }
 
-// EmptyIDs is a Garble that empties the IDs of a list or status.
+// EmptyIDs is a Mutate that empties the IDs of a list or status.
 func EmptyIDs(answer any) {
 	switch a := answer.(type) {
 	case *runtimev1.ListContainersResponse:
@@ -89,7 +89,7 @@ func EmptyIDs(answer any) {
 	}
 }
 
-// Duplicates is a Garble that repeats the first entry of a list under another name.
+// Duplicates is a Mutate that repeats the first entry of a list under another name.
 func Duplicates(answer any) {
 	switch a := answer.(type) {
 	case *runtimev1.ListContainersResponse:

@@ -14,8 +14,8 @@ import (
 )
 
 const (
-	// NoProcess is PID_MAX_LIMIT of 64-bit kernels: one more than the largest pid.
-	NoProcess = 1 << 22
+	// UnusedPID is PID_MAX_LIMIT of 64-bit kernels: one more than the largest pid.
+	UnusedPID = 1 << 22
 	// NoCgroupParent is the CgroupParent of a pod without one, as crictl creates it
 	// without cgroup_parent. The parent is then containerd's /k8s.io or CRI-O's /crio.
 	NoCgroupParent = "none"
@@ -35,7 +35,7 @@ type Pod struct {
 	Annotations    map[string]string
 	RuntimeHandler string
 	CgroupParent   string // default /kubepods/besteffort/podUID
-	PID            int    // default NoProcess
+	PID            int    // default UnusedPID
 	Containers     []Container
 }
 
@@ -49,7 +49,7 @@ type Container struct {
 	Image       string    // default localhost/pause:1
 	Labels      map[string]string
 	Annotations map[string]string
-	PID         int    // default NoProcess; reported as 0 unless running
+	PID         int    // default UnusedPID; reported as 0 unless running
 	CgroupsPath string // default derived from the pod's parent and the ID, as by the runtime
 	OOMScoreAdj int
 	MemoryLimit int64  // bytes, 0: none
@@ -99,7 +99,7 @@ func (p Pod) withDefaults(n int) Pod {
 		p.CgroupParent = ""
 	}
 	if p.PID == 0 && !p.NotReady {
-		p.PID = NoProcess
+		p.PID = UnusedPID
 	}
 	p.Labels, p.Annotations = maps.Clone(p.Labels), maps.Clone(p.Annotations)
 	return p
@@ -125,7 +125,7 @@ func (c Container) withDefaults(pod *sandbox, n int) Container {
 		c.Image = pauseImage
 	}
 	if c.PID == 0 {
-		c.PID = NoProcess
+		c.PID = UnusedPID
 	}
 	c.Labels, c.Annotations = maps.Clone(c.Labels), maps.Clone(c.Annotations)
 	return c

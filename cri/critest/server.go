@@ -90,7 +90,7 @@ func Start(t testing.TB) *Server {
 			Measured:   time.Now(),
 		}}},
 	}
-	s.Imitate(Containerd16)
+	s.SetFlavor(Containerd16)
 	t.Cleanup(s.Stop)
 	s.Restart()
 	return s
@@ -99,8 +99,8 @@ func Start(t testing.TB) *Server {
 // Endpoint returns the server's endpoint, unix:///….
 func (s *Server) Endpoint() string { return "unix://" + s.socket }
 
-// Imitate sets the flavor of the server and resets [Server.Implement].
-func (s *Server) Imitate(f Flavor) {
+// SetFlavor sets the flavor of the server and resets [Server.SetImplemented].
+func (s *Server) SetFlavor(f Flavor) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.flavor = f
@@ -110,25 +110,25 @@ func (s *Server) Imitate(f Flavor) {
 	}
 }
 
-// Implement sets whether the runtime has a method. A call of a method that it does
+// SetImplemented sets whether the runtime has a method. A call of a method that it does
 // not have fails with Unimplemented.
-func (s *Server) Implement(method string, has bool) {
+func (s *Server) SetImplemented(method string, has bool) {
 	s.checkMethod(method)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.missing[method] = !has
 }
 
-// Break sets the fault of a method, instead of an earlier one.
-func (s *Server) Break(method string, f Fault) {
+// SetFault sets the fault of a method, instead of an earlier one.
+func (s *Server) SetFault(method string, f Fault) {
 	s.checkMethod(method)
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.faults[method] = &f
 }
 
-// Heal removes the fault of a method. Calls that hang continue to hang.
-func (s *Server) Heal(method string) {
+// ClearFault removes the fault of a method. Calls that hang continue to hang.
+func (s *Server) ClearFault(method string) {
 	s.checkMethod(method)
 	s.mu.Lock()
 	defer s.mu.Unlock()
@@ -243,7 +243,7 @@ func (s *Server) unary(ctx context.Context, stopped <-chan struct{}, method stri
 	if err != nil {
 		return nil, err
 	}
-	if !fault.Late {
+	if !fault.AfterCall {
 		if err := fault.inject(ctx, stopped); err != nil {
 			return nil, err
 		}
@@ -252,13 +252,13 @@ func (s *Server) unary(ctx context.Context, stopped <-chan struct{}, method stri
 	if err != nil {
 		return nil, err
 	}
-	if fault.Late {
+	if fault.AfterCall {
 		if err := fault.inject(ctx, stopped); err != nil {
 			return nil, err
 		}
 	}
-	if fault.Garble != nil {
-		fault.Garble(resp)
+	if fault.Mutate != nil {
+		fault.Mutate(resp)
 	}
 	return resp, nil
 }
@@ -268,15 +268,15 @@ func (s *Server) stream(srv any, stream grpc.ServerStream, stopped <-chan struct
 	if err != nil {
 		return err
 	}
-	if !fault.Late {
+	if !fault.AfterCall {
 		if err := fault.inject(stream.Context(), stopped); err != nil {
 			return err
 		}
 	}
-	if err := handle(srv, &mutatedStream{ServerStream: stream, mutate: fault.Garble}); err != nil {
+	if err := handle(srv, &mutatedStream{ServerStream: stream, mutate: fault.Mutate}); err != nil {
 		return err
 	}
-	if fault.Late {
+	if fault.AfterCall {
 		return fault.inject(stream.Context(), stopped)
 	}
 	return nil
@@ -315,8 +315,8 @@ func (s *Server) Calls() []Call {
 	return slices.Clone(s.calls)
 }
 
-// ForgetCalls removes the recorded calls.
-func (s *Server) ForgetCalls() {
+// ResetCalls removes the recorded calls.
+func (s *Server) ResetCalls() {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	s.calls = nil

@@ -15,12 +15,12 @@ import (
 var (
 	// ErrGone means that the cgroup does not exist any more.
 	ErrGone = errors.New("cgroup is gone")
-	// ErrOutside means that a path leads outside the visible tree: its process is
+	// ErrOutsideNamespace means that a path leads outside the visible tree: its process is
 	// outside this cgroup namespace.
-	ErrOutside = errors.New("outside this cgroup namespace")
-	// ErrForeign means that a cgroup contains a process that has no pid in this
+	ErrOutsideNamespace = errors.New("outside this cgroup namespace")
+	// ErrOtherPIDNamespace means that a cgroup contains a process that has no pid in this
 	// pid namespace. Such a process can't be named or killed.
-	ErrForeign = errors.New("process of another pid namespace")
+	ErrOtherPIDNamespace = errors.New("process of another pid namespace")
 )
 
 // Cgroup is an open cgroup in the hierarchy of the memory controller. Its methods

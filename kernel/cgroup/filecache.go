@@ -10,7 +10,7 @@ import (
 // FileCache is the page cache on each LRU list, in bytes.
 type FileCache struct{ Inactive, Active uint64 }
 
-// FileCacheBelow returns the file cache of the subtree, computed from the
+// SumFileCache returns the file cache of the subtree, computed from the
 // memory.stat of every cgroup in it. [Cgroup.ReadMemory] reads only the topmost
 // memory.stat, which can lag by hundreds of MiB for the kernel's flush period of
 // two seconds, however often it is read: an update of a child that is already
@@ -20,7 +20,7 @@ type FileCache struct{ Inactive, Active uint64 }
 // cgroups counts if an ancestor's memory.stat includes it.
 //
 // It opens one file per cgroup of the subtree.
-func (c *Cgroup) FileCacheBelow() (FileCache, error) {
+func (c *Cgroup) SumFileCache() (FileCache, error) {
 	type node struct {
 		rel        string
 		own, below FileCache

@@ -26,7 +26,7 @@ func statWith(t *testing.T, inactive, active int) string {
 	return stat
 }
 
-func TestFileCacheBelow(t *testing.T) {
+func TestSumFileCache(t *testing.T) {
 	const top = "/kubepods.slice"
 	type own map[string][2]int // inactive and active by cgroup, below top
 	for _, tt := range []struct {
@@ -54,12 +54,12 @@ func TestFileCacheBelow(t *testing.T) {
 			}
 			h, root := findTree(t, files)
 			c := open(t, h, top)
-			if got, err := c.FileCacheBelow(); err != nil || got != tt.want {
-				t.Errorf("FileCacheBelow() = %+v, %v; want %+v", got, err, tt.want)
+			if got, err := c.SumFileCache(); err != nil || got != tt.want {
+				t.Errorf("SumFileCache() = %+v, %v; want %+v", got, err, tt.want)
 			}
 			kerneltest.Write(t, filepath.Join(root, top), map[string]string{"memory.stat": "inactive_file many\n"})
-			if got, err := c.FileCacheBelow(); err == nil {
-				t.Errorf("FileCacheBelow() of a broken file = %+v; want an error", got)
+			if got, err := c.SumFileCache(); err == nil {
+				t.Errorf("SumFileCache() of a broken file = %+v; want an error", got)
 			}
 		})
 	}
@@ -92,9 +92,9 @@ func TestCache(t *testing.T) {
 
 const cached = 64 << 20
 
-// FileCacheBelow includes the file cache of a container at once, even if memory.stat
+// SumFileCache includes the file cache of a container at once, even if memory.stat
 // of its ancestors lags.
-func TestNativeFileCacheBelow(t *testing.T) {
+func TestNativeSumFileCache(t *testing.T) {
 	h := native(t)
 	name := kerneltest.Cgroup(t, h.Memory)
 	enable := func(cgroup string) {
@@ -149,9 +149,9 @@ func TestNativeFileCacheBelow(t *testing.T) {
 		if m.InactiveFile+m.ActiveFile+slack < cached {
 			lagging++
 		}
-		got, err := top.FileCacheBelow()
+		got, err := top.SumFileCache()
 		if err != nil || got.Inactive+got.Active+slack < cached || got.Inactive+got.Active > m.Usage+slack {
-			t.Errorf("round %d: FileCacheBelow() = %+v, %v; want at least %d MiB, and at most the usage of %d", round, got, err, cached>>20, m.Usage)
+			t.Errorf("round %d: SumFileCache() = %+v, %v; want at least %d MiB, and at most the usage of %d", round, got, err, cached>>20, m.Usage)
 		}
 		_ = cmd.Process.Kill()
 		_ = cmd.Wait()

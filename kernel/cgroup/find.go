@@ -62,7 +62,7 @@ func (h *Hierarchy) findPID(pid int) ([]string, error) {
 		if slices.Contains(pids, pid) {
 			found = append(found, path.Join("/", rel))
 		}
-		if errors.Is(err, ErrForeign) {
+		if errors.Is(err, ErrOtherPIDNamespace) {
 			return nil
 		}
 		return err

@@ -52,11 +52,11 @@ type Hierarchy struct {
 	initPIDNS bool // this process is in the initial pid namespace
 }
 
-// NamesAll reports whether this process is in the initial pid namespace. Every
+// InInitPIDNamespace reports whether this process is in the initial pid namespace. Every
 // process has a pid there, so a 0 in a list of v2 is a process that starts or
 // exits, and not one of another namespace: the kernel lists it while it has no pid
 // (kernel/fork.c: copy_process, kernel/exit.c: __unhash_process).
-func (h *Hierarchy) NamesAll() bool { return h.initPIDNS }
+func (h *Hierarchy) InInitPIDNamespace() bool { return h.initPIDNS }
 
 // Find returns the hierarchy of the memory controller below a directory where
 // cgroup filesystems are mounted, normally /sys/fs/cgroup. It fails with
@@ -74,7 +74,7 @@ func Find(root kernel.FS) (*Hierarchy, error) {
 	// read from another procfs. If it can't be read, a 0 counts as a process of
 	// another namespace.
 	own, err := os.Readlink("/proc/self/ns/pid")
-	h.initPIDNS = err == nil && own == process.FirstPIDNamespace
+	h.initPIDNS = err == nil && own == process.InitPIDNamespace
 	return h, nil
 }
 
@@ -185,7 +185,7 @@ func clean(name string) (string, error) {
 		return "", fmt.Errorf("cgroup path %q is not absolute", name)
 	}
 	if slices.Contains(strings.Split(name, "/"), "..") {
-		return "", fmt.Errorf("cgroup path %q: %w", name, ErrOutside)
+		return "", fmt.Errorf("cgroup path %q: %w", name, ErrOutsideNamespace)
 	}
 	if strings.ContainsRune(name, 0) {
 		return "", fmt.Errorf("cgroup path %q has a NUL", name)

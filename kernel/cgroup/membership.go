@@ -32,10 +32,10 @@ type Entry struct {
 	Deleted bool
 }
 
-// Of reads /proc/PID/cgroup. It fails with [fs.ErrNotExist] if there is no such
+// ReadMembership reads /proc/PID/cgroup. It fails with [fs.ErrNotExist] if there is no such
 // process. For an exiting process or a zombie, the kernel prints "/" in every v1
 // hierarchy: "/" is the cgroup only of a process that is alive.
-func Of(proc kernel.FS, pid int) (Membership, error) {
+func ReadMembership(proc kernel.FS, pid int) (Membership, error) {
 	b, err := os.ReadFile(proc.Path(strconv.Itoa(pid), "cgroup"))
 	if errors.Is(err, unix.ESRCH) { // it exited between open and read
 		err = fmt.Errorf("%w: %w", fs.ErrNotExist, err)
@@ -80,10 +80,10 @@ func parseMembership(s string) (Membership, error) {
 	return m, nil
 }
 
-// Memory returns the path of the cgroup in the memory controller's hierarchy. It
-// fails with [ErrOutside] if that is outside the cgroup namespace, and with
+// MemoryPath returns the path of the cgroup in the memory controller's hierarchy. It
+// fails with [ErrOutsideNamespace] if that is outside the cgroup namespace, and with
 // [ErrGone] if it was removed.
-func (m Membership) Memory(h *Hierarchy) (string, error) {
+func (m Membership) MemoryPath(h *Hierarchy) (string, error) {
 	i := slices.IndexFunc(m, func(e Entry) bool {
 		if h.v1() {
 			return slices.Contains(e.Controllers, "memory")
@@ -95,7 +95,7 @@ func (m Membership) Memory(h *Hierarchy) (string, error) {
 	}
 	e := m[i]
 	if e.Path == "/.." || strings.HasPrefix(e.Path, "/../") {
-		return "", fmt.Errorf("cgroup path %q: %w", e.Path, ErrOutside)
+		return "", fmt.Errorf("cgroup path %q: %w", e.Path, ErrOutsideNamespace)
 	}
 	if e.Deleted {
 		return "", fmt.Errorf("cgroup path %q: %w", e.Path, ErrGone)

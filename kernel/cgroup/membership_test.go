@@ -64,7 +64,7 @@ func TestParseMembership(t *testing.T) {
 	}
 }
 
-func TestMembershipMemory(t *testing.T) {
+func TestMembershipMemoryPath(t *testing.T) {
 	for _, tt := range []struct {
 		version Version
 		in      string
@@ -76,37 +76,37 @@ func TestMembershipMemory(t *testing.T) {
 		{version: V2, in: hybridCgroup, want: "/init.scope"},
 		{version: V1, in: "4:memory:/\n", want: "/"},
 		{version: V2, in: "0::/..foo\n", want: "/..foo"},
-		{version: V2, in: "0::/../foo\n", err: ErrOutside},
-		{version: V2, in: "0::/..\n", err: ErrOutside},
-		{version: V1, in: "4:memory:/../../pod1\n", err: ErrOutside},
+		{version: V2, in: "0::/../foo\n", err: ErrOutsideNamespace},
+		{version: V2, in: "0::/..\n", err: ErrOutsideNamespace},
+		{version: V1, in: "4:memory:/../../pod1\n", err: ErrOutsideNamespace},
 		{version: V2, in: "0::/pod1 (deleted)\n", err: ErrGone},
-		{version: V2, in: "0::/../pod1 (deleted)\n", err: ErrOutside},
+		{version: V2, in: "0::/../pod1 (deleted)\n", err: ErrOutsideNamespace},
 	} {
 		m, err := parseMembership(tt.in)
 		if err != nil {
 			t.Fatal(err)
 		}
-		got, err := m.Memory(&Hierarchy{Version: tt.version})
+		got, err := m.MemoryPath(&Hierarchy{Version: tt.version})
 		if got != tt.want || !errors.Is(err, tt.err) {
-			t.Errorf("%s: Memory(%q) = %q, %v; want %q, %v", tt.version, tt.in, got, err, tt.want, tt.err)
+			t.Errorf("%s: MemoryPath(%q) = %q, %v; want %q, %v", tt.version, tt.in, got, err, tt.want, tt.err)
 		}
 	}
 	m := Membership{{Hierarchy: 2, Controllers: []string{"cpu"}, Path: "/"}}
 	for _, v := range []Version{V1, V2, Hybrid} {
-		if got, err := m.Memory(&Hierarchy{Version: v}); err == nil {
-			t.Errorf("%s: Memory() without a memory or v2 entry = %q; want an error", v, got)
+		if got, err := m.MemoryPath(&Hierarchy{Version: v}); err == nil {
+			t.Errorf("%s: MemoryPath() without a memory or v2 entry = %q; want an error", v, got)
 		}
 	}
 }
 
-func TestOf(t *testing.T) {
+func TestReadMembership(t *testing.T) {
 	proc := kernel.FS(kerneltest.Tree(t, map[string]string{"7/cgroup": "0::/a\n"}))
-	got, err := Of(proc, 7)
+	got, err := ReadMembership(proc, 7)
 	if diff := cmp.Diff(Membership{{Path: "/a"}}, got); err != nil || diff != "" {
-		t.Errorf("Of(7) = %v (-want +got):\n%s", err, diff)
+		t.Errorf("ReadMembership(7) = %v (-want +got):\n%s", err, diff)
 	}
-	if _, err := Of(proc, 8); !errors.Is(err, fs.ErrNotExist) {
-		t.Errorf("Of(8) = %v; want %v", err, fs.ErrNotExist)
+	if _, err := ReadMembership(proc, 8); !errors.Is(err, fs.ErrNotExist) {
+		t.Errorf("ReadMembership(8) = %v; want %v", err, fs.ErrNotExist)
 	}
 }
 
@@ -120,8 +120,8 @@ func FuzzParseMembership(f *testing.F) {
 			t.Errorf("parseMembership(%q) = %v with error %v; want none", s, m, err)
 		}
 		for _, v := range []Version{V1, V2} {
-			if path, err := m.Memory(&Hierarchy{Version: v}); err == nil && !strings.HasPrefix(path, "/") {
-				t.Errorf("Memory(%q) = %q; want an absolute path", s, path)
+			if path, err := m.MemoryPath(&Hierarchy{Version: v}); err == nil && !strings.HasPrefix(path, "/") {
+				t.Errorf("MemoryPath(%q) = %q; want an absolute path", s, path)
 			}
 		}
 	})

@@ -70,12 +70,12 @@ func TestNativeMemory(t *testing.T) {
 	if got, err := c.Tasks(); err != nil || got < 1 {
 		t.Errorf("Tasks() = %d, %v; want the threads of a Go program", got, err)
 	}
-	membership, err := Of("/proc", pid)
+	membership, err := ReadMembership("/proc", pid)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if got, err := membership.Memory(h); err != nil || got != name {
-		t.Errorf("Of(%d).Memory() = %q, %v; want %q", pid, got, err, name)
+	if got, err := membership.MemoryPath(h); err != nil || got != name {
+		t.Errorf("ReadMembership(%d).MemoryPath() = %q, %v; want %q", pid, got, err, name)
 	}
 	if got, err := h.FindPID(pid); err != nil || !slices.Equal(got, []string{name}) {
 		t.Errorf("FindPID(%d) = %q, %v; want %q", pid, got, err, name)
@@ -352,11 +352,11 @@ func TestNativeSelf(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	self, err := Of("/proc", os.Getpid())
+	self, err := ReadMembership("/proc", os.Getpid())
 	if err != nil {
 		t.Fatal(err)
 	}
-	want, err := self.Memory(h)
+	want, err := self.MemoryPath(h)
 	if err != nil {
 		t.Fatal(err)
 	}

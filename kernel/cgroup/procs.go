@@ -16,7 +16,7 @@ import (
 // Procs returns the pids of the processes in the subtree, sorted and without
 // duplicates, in the storage of dst. It allocates little for a cgroup without
 // descendants if dst is large enough. A process without a pid in this pid namespace
-// is [ErrForeign] on v2, unless [Hierarchy.NamesAll]; v1 does not list it.
+// is [ErrOtherPIDNamespace] on v2, unless [Hierarchy.InInitPIDNamespace]; v1 does not list it.
 //
 // Processes may fork and move while the list is read, so callers repeat their
 // operation until the list is empty.
@@ -129,7 +129,7 @@ func (h *Hierarchy) readList(dir *sys.FD, name string, dst []int) ([]int, error)
 		}
 		got, err := readPIDs(fd, dst)
 		fd.Close()
-		if !h.initPIDNS || !errors.Is(err, ErrForeign) {
+		if !h.initPIDNS || !errors.Is(err, ErrOtherPIDNamespace) {
 			return got, err
 		}
 		if reread == zeroRereads {
@@ -140,7 +140,7 @@ func (h *Hierarchy) readList(dir *sys.FD, name string, dst []int) ([]int, error)
 
 // readPIDs appends the numbers of a file with one number per line. It skips a
 // process without a pid in this namespace, reads to the end, and then returns
-// [ErrForeign].
+// [ErrOtherPIDNamespace].
 func readPIDs(fd *sys.FD, dst []int) ([]int, error) {
 	var buf [4 << 10]byte
 	foreign := false
@@ -154,14 +154,14 @@ func readPIDs(fd *sys.FD, dst []int) ([]int, error) {
 			return dst, fmt.Errorf("list of pids: %w", text.ErrCut)
 		}
 		if n == 0 && foreign {
-			return dst, ErrForeign
+			return dst, ErrOtherPIDNamespace
 		}
 		if n == 0 {
 			return dst, nil
 		}
 		off += int64(n)
 		var rest []byte
-		if dst, rest, err = parsePIDs(buf[:kept+n], dst); errors.Is(err, ErrForeign) {
+		if dst, rest, err = parsePIDs(buf[:kept+n], dst); errors.Is(err, ErrOtherPIDNamespace) {
 			foreign = true
 		} else if err != nil {
 			return dst, err
@@ -173,7 +173,7 @@ func readPIDs(fd *sys.FD, dst []int) ([]int, error) {
 }
 
 // parsePIDs appends the numbers of the complete lines in b, and returns the rest.
-// ErrForeign means that some of them are 0; the others are returned with it.
+// ErrOtherPIDNamespace means that some of them are 0; the others are returned with it.
 func parsePIDs(b []byte, dst []int) (pids []int, rest []byte, err error) {
 	var foreign error
 	for {
@@ -191,7 +191,7 @@ func parsePIDs(b []byte, dst []int) (pids []int, rest []byte, err error) {
 		b = rest
 		// kill(0) would signal evictd's own process group.
 		if pid == 0 {
-			foreign = ErrForeign
+			foreign = ErrOtherPIDNamespace
 			continue
 		}
 		dst = append(dst, int(pid))
@@ -218,7 +218,7 @@ func (c *Cgroup) Populated() (bool, error) {
 	var pids []int
 	err := walk(c.dir, func(rel string) (err error) {
 		pids, err = c.h.readProcs(c.dir, rel, pids[:0])
-		if err == nil && len(pids) > 0 || errors.Is(err, ErrForeign) {
+		if err == nil && len(pids) > 0 || errors.Is(err, ErrOtherPIDNamespace) {
 			populated = true
 			return errStop
 		}

@@ -46,7 +46,7 @@ func TestProcs(t *testing.T) {
 		{name: "many", procs: map[string]string{".": many.String()}, want: all},
 		{name: "largest", procs: map[string]string{".": "4194304\n"}, want: []int{4194304}},
 		{name: "too large", procs: map[string]string{".": "4194305\n"}, err: "number too large"},
-		{name: "other pid namespace", procs: map[string]string{".": "7\n", "a": "7\n0\n"}, err: ErrForeign.Error()},
+		{name: "other pid namespace", procs: map[string]string{".": "7\n", "a": "7\n0\n"}, err: ErrOtherPIDNamespace.Error()},
 		{name: "negative", procs: map[string]string{".": "-7\n"}, err: "not a decimal number"},
 		{name: "cut off", procs: map[string]string{".": "7\n8"}, err: "text ends within a line"},
 		{name: "empty line", procs: map[string]string{".": "7\n\n"}, err: "not a decimal number"},

@@ -138,9 +138,9 @@ func unescape(field []byte) string {
 	return string(plain)
 }
 
-// ErrMoved means that mounts or directories changed during the call. A retry may
+// ErrChanged means that mounts or directories changed during the call. A retry may
 // succeed.
-var ErrMoved = errors.New("changed during the read")
+var ErrChanged = errors.New("changed during the read")
 
 // Locate returns the mount that contains path, by the mount ID of statx(2) and not
 // by comparing names. It fails with [kernel.ErrUnavailable] before Linux 5.8.
@@ -193,5 +193,5 @@ func mountOf(proc kernel.FS, id uint64) (Mount, error) {
 	if err := lines.Err(); err != nil {
 		return Mount{}, fmt.Errorf("read mounts: %w", err)
 	}
-	return Mount{}, fmt.Errorf("mount %d is not listed: %w", id, ErrMoved)
+	return Mount{}, fmt.Errorf("mount %d is not listed: %w", id, ErrChanged)
 }

@@ -62,7 +62,7 @@ func FuzzParseMounts(f *testing.F) {
 
 // A bind mount has the filesystem ID of its source, another disk has not.
 func TestLocate(t *testing.T) {
-	point := kerneltest.Loop(t, "ext4", 16*mebibyte, "")
+	point := kerneltest.MountLoop(t, "ext4", 16*mebibyte, "")
 	dir := t.TempDir()
 	bound := filepath.Join(dir, "bound")
 	for _, d := range []string{bound, filepath.Join(point, "deep", "er")} {
@@ -70,7 +70,7 @@ func TestLocate(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	kerneltest.Mounted(t, filepath.Join(point, "deep"), bound, "", unix.MS_BIND, "")
+	kerneltest.Mount(t, filepath.Join(point, "deep"), bound, "", unix.MS_BIND, "")
 	whole, err1 := Locate("/proc", filepath.Join(point, "deep"))
 	bind, err2 := Locate("/proc", filepath.Join(bound, "er"))
 	other, err3 := Locate("/proc", dir)
@@ -96,7 +96,7 @@ func TestMountReadOnlyAfterError(t *testing.T) {
 	if os.Getenv("EVICTD_TEST_VM") != "" {
 		t.Skip("makes the kernel log an error, which fails a run in a virtual machine")
 	}
-	point := kerneltest.Loop(t, "ext4", 16*mebibyte, "errors=remount-ro")
+	point := kerneltest.MountLoop(t, "ext4", 16*mebibyte, "errors=remount-ro")
 	m, err := Locate("/proc", point)
 	if err != nil {
 		t.Fatal(err)
@@ -129,7 +129,7 @@ func TestMountReadOnlyAfterError(t *testing.T) {
 
 // ReadOnly reports a read-only filesystem, not a read-only mount.
 func TestMountReadOnly(t *testing.T) {
-	point := kerneltest.Loop(t, "ext4", 16*mebibyte, "")
+	point := kerneltest.MountLoop(t, "ext4", 16*mebibyte, "")
 	readOnly := func() bool {
 		m, err := Locate("/proc", point)
 		if err != nil {
@@ -153,7 +153,7 @@ func TestMountReadOnly(t *testing.T) {
 
 // Subvolumes of a btrfs have the same filesystem ID.
 func TestLocateSubvolumes(t *testing.T) {
-	point := kerneltest.Loop(t, "btrfs", 256*mebibyte, "")
+	point := kerneltest.MountLoop(t, "btrfs", 256*mebibyte, "")
 	sub := filepath.Join(point, "sub")
 	command(t, "btrfs", "subvolume", "create", sub)
 	a, err1 := Locate("/proc", point)
@@ -176,8 +176,8 @@ func TestLocateSubvolumes(t *testing.T) {
 	}
 }
 
-func TestNotice(t *testing.T) {
-	n, err := OpenNotice("/proc")
+func TestMountWatcher(t *testing.T) {
+	n, err := WatchMounts("/proc")
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -194,7 +194,7 @@ func TestNotice(t *testing.T) {
 		}
 		done <- err
 	}()
-	kerneltest.Mounted(t, "tmpfs", dir, "tmpfs", 0, "size=4096")
+	kerneltest.Mount(t, "tmpfs", dir, "tmpfs", 0, "size=4096")
 	if err := <-done; err != nil {
 		t.Errorf("Wait during a mount: %v", err)
 	}

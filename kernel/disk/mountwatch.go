@@ -11,15 +11,15 @@ import (
 	"github.com/evictd/evictd/kernel/internal/sys"
 )
 
-// Notice watches the mounts of this process's mount namespace for changes. One
+// MountWatcher watches the mounts of this process's mount namespace for changes. One
 // thread at a time may call Wait; Close may be called concurrently.
-type Notice struct {
+type MountWatcher struct {
 	poller *epoll.Poller
 	fd     *sys.FD
 }
 
-// OpenNotice starts to watch for changes.
-func OpenNotice(proc kernel.FS) (*Notice, error) {
+// WatchMounts starts to watch for changes.
+func WatchMounts(proc kernel.FS) (*MountWatcher, error) {
 	fd, err := sys.Open(proc.Path("self", "mountinfo"), unix.O_RDONLY)
 	if err != nil {
 		return nil, fmt.Errorf("watch mounts: %w", err)
@@ -35,14 +35,14 @@ func OpenNotice(proc kernel.FS) (*Notice, error) {
 		fd.Close()
 		return nil, fmt.Errorf("watch mounts: %w", err)
 	}
-	return &Notice{poller, fd}, nil
+	return &MountWatcher{poller, fd}, nil
 }
 
 // Wait waits until a mount has changed since the last call, at most for timeout,
 // which may be [epoll.Forever], and reports whether one has. It fails with
 // [os.ErrClosed] after Close. The kernel coalesces changes (fs/proc_namespace.c:
 // mounts_poll).
-func (n *Notice) Wait(timeout time.Duration) (changed bool, err error) {
+func (n *MountWatcher) Wait(timeout time.Duration) (changed bool, err error) {
 	var events [1]epoll.Event
 	count, err := n.poller.Wait(events[:], timeout)
 	if err != nil {
@@ -52,7 +52,7 @@ func (n *Notice) Wait(timeout time.Duration) (changed bool, err error) {
 }
 
 // Close ends the watch and makes Wait return. Further calls do nothing.
-func (n *Notice) Close() error {
+func (n *MountWatcher) Close() error {
 	err := n.poller.Close()
 	n.fd.Close()
 	return err

@@ -30,7 +30,7 @@ func setProject(t *testing.T, path string, id, flags uint32) {
 // options ask for it.
 func mountProjects(t *testing.T, fstype string, size int64, options string, mkfs ...string) string {
 	t.Helper()
-	root, err := kerneltest.TryLoop(t, fstype, size, options, append([]string{"-q"}, mkfs...)...)
+	root, err := kerneltest.TryMountLoop(t, fstype, size, options, append([]string{"-q"}, mkfs...)...)
 	if err != nil {
 		t.Skipf("needs project quota (CONFIG_QUOTA, CONFIG_QFMT_V2): %v", err)
 	}
@@ -80,7 +80,7 @@ func TestReadProjectNumberAlone(t *testing.T) {
 }
 
 func TestReadProjectUnsupported(t *testing.T) {
-	root := kerneltest.Loop(t, "ext4", 16*mebibyte, "")
+	root := kerneltest.MountLoop(t, "ext4", 16*mebibyte, "")
 	for _, path := range []string{root, "/proc", "/dev/shm"} {
 		if got, err := ReadProject(path); !errors.Is(err, ErrNoProject) {
 			t.Errorf("ReadProject of %s = %+v, %v; want ErrNoProject", path, got, err)

@@ -10,8 +10,8 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// ErrMounted means that a directory to be removed contains a mount point.
-var ErrMounted = errors.New("a mount point")
+// ErrMountPoint means that a directory to be removed contains a mount point.
+var ErrMountPoint = errors.New("a mount point")
 
 const (
 	// maxRemoveDepth bounds the depth of RemoveTree, which keeps one descriptor open
@@ -23,7 +23,7 @@ const (
 
 // RemoveTree removes a file, or a directory with its content. Unlike os.RemoveAll it
 // does not cross mounts: a mount point in the directory and its parents stay, and the
-// error is [ErrMounted]. RemoveTree removes everything else that it can and returns
+// error is [ErrMountPoint]. RemoveTree removes everything else that it can and returns
 // the first error. It follows no symbolic link below the parent of path. A path that
 // does not exist is not an error.
 func RemoveTree(path string) error {
@@ -54,7 +54,7 @@ func (w *Walker) remove(dir int, name string, depth int) error {
 	case err != nil:
 		return &os.PathError{Op: "statx", Path: name, Err: err}
 	case w.mountID() != w.mount:
-		return fmt.Errorf("%s: %w", name, ErrMounted)
+		return fmt.Errorf("%s: %w", name, ErrMountPoint)
 	}
 	flags := 0
 	if w.st.Mode&unix.S_IFMT == unix.S_IFDIR {
@@ -85,7 +85,7 @@ func (w *Walker) empty(dir int, name string, depth int) error {
 	defer f.Close()
 	// It may have become a mount point since the first check.
 	if err := w.stat(fd, "", unix.AT_EMPTY_PATH); err != nil || w.mountID() != w.mount {
-		return fmt.Errorf("%s: %w", name, errors.Join(ErrMounted, err))
+		return fmt.Errorf("%s: %w", name, errors.Join(ErrMountPoint, err))
 	}
 	var first error
 	for {

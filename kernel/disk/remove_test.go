@@ -37,19 +37,19 @@ func TestRemoveTreeMounts(t *testing.T) {
 		kept := filepath.Join(root, "pod/mnt/kept")
 		switch kind {
 		case "tmpfs":
-			kerneltest.Mounted(t, "tmpfs", filepath.Join(root, "pod/mnt"), "tmpfs", 0, "size=64k")
+			kerneltest.Mount(t, "tmpfs", filepath.Join(root, "pod/mnt"), "tmpfs", 0, "size=64k")
 			kerneltest.Write(t, root, map[string]string{"pod/mnt/kept": "x"})
 		case "directory":
-			kerneltest.Mounted(t, filepath.Join(root, "outside"), filepath.Join(root, "pod/mnt"), "", unix.MS_BIND, "")
+			kerneltest.Mount(t, filepath.Join(root, "outside"), filepath.Join(root, "pod/mnt"), "", unix.MS_BIND, "")
 		case "file":
 			kept = filepath.Join(root, "pod/file")
-			kerneltest.Mounted(t, filepath.Join(root, "outside/kept"), kept, "", unix.MS_BIND, "")
+			kerneltest.Mount(t, filepath.Join(root, "outside/kept"), kept, "", unix.MS_BIND, "")
 		case "top":
 			kept = filepath.Join(root, "pod/kept")
-			kerneltest.Mounted(t, filepath.Join(root, "outside"), filepath.Join(root, "pod"), "", unix.MS_BIND, "")
+			kerneltest.Mount(t, filepath.Join(root, "outside"), filepath.Join(root, "pod"), "", unix.MS_BIND, "")
 		}
-		if err := RemoveTree(filepath.Join(root, "pod")); !errors.Is(err, ErrMounted) {
-			t.Errorf("%s: RemoveTree() = %v; want ErrMounted", kind, err)
+		if err := RemoveTree(filepath.Join(root, "pod")); !errors.Is(err, ErrMountPoint) {
+			t.Errorf("%s: RemoveTree() = %v; want ErrMountPoint", kind, err)
 		}
 		if b, err := os.ReadFile(kept); err != nil || string(b) != "x" {
 			t.Errorf("%s: content of the mount = %q, %v; want it unchanged", kind, b, err)

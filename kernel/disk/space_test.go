@@ -50,7 +50,7 @@ func TestSpaceOf(t *testing.T) {
 func TestReadSpace(t *testing.T) {
 	for _, fstype := range []string{"ext4", "xfs", "btrfs"} {
 		t.Run(fstype, func(t *testing.T) {
-			point := kerneltest.Loop(t, fstype, 512*mebibyte, "")
+			point := kerneltest.MountLoop(t, fstype, 512*mebibyte, "")
 			before, err := ReadSpace(point)
 			if err != nil {
 				t.Fatal(err)
@@ -108,7 +108,7 @@ func fill(t *testing.T, path string, size int) {
 func TestSync(t *testing.T) {
 	for _, fstype := range []string{"ext4", "btrfs"} {
 		t.Run(fstype, func(t *testing.T) {
-			point := kerneltest.Loop(t, fstype, 512*mebibyte, "")
+			point := kerneltest.MountLoop(t, fstype, 512*mebibyte, "")
 			fill(t, filepath.Join(point, "a"), 64*mebibyte)
 			before, err := ReadSpace(point)
 			if err != nil {

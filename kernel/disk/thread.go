@@ -34,7 +34,7 @@ type Thread struct {
 // CPU priority and to the lowest I/O priority of the best-effort class, which BFQ
 // respects. It does not use the idle I/O class, whose requests mq-deadline delays for
 // up to ten seconds while others write (block/mq-deadline.c: prio_aging_expire). The
-// goroutine must call Ended and return without unlocking the thread, which ends the
+// goroutine must call MarkEnded and return without unlocking the thread, which ends the
 // thread. The error names what the kernel refused; the thread is usable nevertheless.
 func LockThread() (*Thread, error) {
 	runtime.LockOSThread()
@@ -74,9 +74,9 @@ func (t *Thread) Yield(yield bool) error {
 	return t.set(t.normal)
 }
 
-// Ended marks the thread as ending, so that Yield does not use its ID, which the
+// MarkEnded marks the thread as ending, so that Yield does not use its ID, which the
 // kernel may reuse.
-func (t *Thread) Ended() {
+func (t *Thread) MarkEnded() {
 	t.mu.Lock()
 	defer t.mu.Unlock()
 	t.tid = 0

@@ -14,7 +14,7 @@ import (
 // A thread started by a process of high priority has normal priority. Other threads
 // can make it yield and return.
 func TestThread(t *testing.T) {
-	kerneltest.NeedsRaise(t)
+	kerneltest.RequireRaisePriority(t)
 	threads, requests, nices := make(chan *Thread), make(chan struct{}), make(chan int)
 	go func() {
 		runtime.LockOSThread() // never unlocked: the thread ends with its priority
@@ -37,7 +37,7 @@ func TestThread(t *testing.T) {
 			}
 			nices <- s.Nice
 		}
-		locked.Ended()
+		locked.MarkEnded()
 		close(nices)
 	}()
 	locked := <-threads

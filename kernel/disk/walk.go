@@ -26,9 +26,9 @@ func (u *Usage) Add(o Usage) {
 	u.Inodes += o.Inodes
 }
 
-// ErrAtLeast means that a walk was incomplete: the usage returned with it is a
+// ErrIncomplete means that a walk was incomplete: the usage returned with it is a
 // lower bound.
-var ErrAtLeast = errors.New("not everything was counted")
+var ErrIncomplete = errors.New("not everything was counted")
 
 const (
 	// maxOpen is how many ancestors of the current directory stay open. For a deeper
@@ -49,23 +49,23 @@ const (
 //
 // Other processes may write to the directory during the walk, and may be hostile: a
 // very deep, very wide or changing tree can't make the walk leave the directory, use
-// much memory or visit more than Most entries.
+// much memory or visit more than MaxEntries.
 type Walker struct {
-	// Most is the maximum number of entries; 0 is no limit.
-	Most uint64
+	// MaxEntries is the maximum number of entries; 0 is no limit.
+	MaxEntries uint64
 	// Pause, if set, is called after every 128 entries and may sleep.
 	Pause func()
-	// Each, if set, is called for every directory down to Depth levels below the root
+	// OnDirectory, if set, is called for every directory down to Depth levels below the root
 	// of the walk, root included, with its path relative to the root. At Depth, u
-	// includes all descendants; above Depth, it excludes the directories that Each is
+	// includes all descendants; above Depth, it excludes the directories that OnDirectory is
 	// called for. u does not include entries that the walk did not reach.
-	Each  func(path string, depth int, u Usage)
-	Depth int
-	// Skip lists directories, by their paths as in Each, that are not entered. Their
+	OnDirectory func(path string, depth int, u Usage)
+	Depth       int
+	// Skip lists directories, by their paths as in OnDirectory, that are not entered. Their
 	// usage is missing.
 	Skip []string
-	// Only, if set, selects the entries of the root.
-	Only func(name string) bool
+	// Include, if set, selects the entries of the root.
+	Include func(name string) bool
 
 	seen, bytes, inodes atomic.Uint64
 	at                  atomic.Pointer[string]
@@ -93,22 +93,22 @@ type level struct {
 	offset  int64    // of the next read
 	done    bool     // all entries are read
 	pending []string // subdirectories to enter
-	// For Each: the path down to Depth, the usage counted before the directory was
-	// entered, and the usage passed to Each since then.
+	// For OnDirectory: the path down to Depth, the usage counted before the directory was
+	// entered, and the usage passed to OnDirectory since then.
 	path             string
 	before, reported Usage
 }
 
-// Seen returns the number of entries visited so far. It may be called during the
+// Entries returns the number of entries visited so far. It may be called during the
 // walk, to distinguish a long walk from one that hangs.
-func (w *Walker) Seen() uint64 { return w.seen.Load() }
+func (w *Walker) Entries() uint64 { return w.seen.Load() }
 
-// SoFar returns the usage counted so far. It may be called during the walk.
-func (w *Walker) SoFar() Usage { return Usage{Bytes: w.bytes.Load(), Inodes: w.inodes.Load()} }
+// Counted returns the usage counted so far. It may be called during the walk.
+func (w *Walker) Counted() Usage { return Usage{Bytes: w.bytes.Load(), Inodes: w.inodes.Load()} }
 
-// At returns the path, as in Each, of the current directory, or of its ancestor at
-// Depth; "" is the root of the walk. It may be called during a walk with Each.
-func (w *Walker) At() string {
+// CurrentDirectory returns the path, as in OnDirectory, of the current directory, or of its ancestor at
+// Depth; "" is the root of the walk. It may be called during a walk with OnDirectory.
+func (w *Walker) CurrentDirectory() string {
 	if at := w.at.Load(); at != nil {
 		return *at
 	}
@@ -121,7 +121,7 @@ const pauseEvery = 128
 
 // Usage walks path and returns its usage: of a directory, itself included, or of a
 // file. If the walk is incomplete, it returns the usage counted until then with
-// [ErrAtLeast]. Entries that are removed during the walk are not an error.
+// [ErrIncomplete]. Entries that are removed during the walk are not an error.
 func (w *Walker) Usage(ctx context.Context, path string) (Usage, error) {
 	w.links, w.fd, w.buf = map[inode]struct{}{}, -1, buffers.Get().(*buffer)
 	defer w.close()
@@ -131,7 +131,7 @@ func (w *Walker) Usage(ctx context.Context, path string) (Usage, error) {
 	w.mount = w.mountID()
 	w.count()
 	if w.st.Mode&unix.S_IFMT != unix.S_IFDIR {
-		return w.SoFar(), nil
+		return w.Counted(), nil
 	}
 	fd, err := openDir(unix.AT_FDCWD, path)
 	if err != nil {
@@ -151,9 +151,9 @@ func (w *Walker) Usage(ctx context.Context, path string) (Usage, error) {
 		w.report(depth)
 	}
 	if err := cmp.Or(w.stopErr, w.skipErr); err != nil {
-		return w.SoFar(), fmt.Errorf("walk %s: %w: %w", path, ErrAtLeast, err)
+		return w.Counted(), fmt.Errorf("walk %s: %w: %w", path, ErrIncomplete, err)
 	}
-	return w.SoFar(), nil
+	return w.Counted(), nil
 }
 
 // step enters a pending subdirectory, reads further entries of the current
@@ -213,15 +213,15 @@ func (w *Walker) read(l *level) {
 // visit counts a file or queues a subdirectory. It allocates nothing for a file:
 // otherwise garbage collection would double the cost of a large walk.
 func (w *Walker) visit(l *level, name []byte) {
-	if w.Only != nil && len(w.stack) == 1 && !w.Only(string(name)) {
+	if w.Include != nil && len(w.stack) == 1 && !w.Include(string(name)) {
 		return
 	}
 	seen := w.seen.Add(1)
 	if w.Pause != nil && seen%pauseEvery == 0 {
 		w.Pause()
 	}
-	if seen > w.Most && w.Most > 0 {
-		w.stopErr = fmt.Errorf("more than %d entries", w.Most)
+	if seen > w.MaxEntries && w.MaxEntries > 0 {
+		w.stopErr = fmt.Errorf("more than %d entries", w.MaxEntries)
 		return
 	}
 	if err := w.statEntry(name); err != nil {
@@ -246,9 +246,9 @@ func (w *Walker) enter(name string) {
 		w.skip("open a directory", fmt.Errorf("more than %d levels deep", maxDepth))
 		return
 	}
-	next := level{fd: -1, before: w.SoFar()}
+	next := level{fd: -1, before: w.Counted()}
 	parent := &w.stack[len(w.stack)-1]
-	if w.Each != nil && len(w.stack) <= w.Depth {
+	if w.OnDirectory != nil && len(w.stack) <= w.Depth {
 		path := filepath.Join(parent.path, name)
 		if slices.Contains(w.Skip, path) {
 			w.skip("enter "+path, errSkipped)
@@ -282,24 +282,24 @@ func (w *Walker) enter(name string) {
 
 var errSkipped = errors.New("skipped")
 
-// resetCurrent makes At return the current directory again.
+// resetCurrent makes CurrentDirectory return the current directory again.
 func (w *Walker) resetCurrent() {
-	if depth := len(w.stack) - 1; w.Each != nil && depth <= w.Depth {
+	if depth := len(w.stack) - 1; w.OnDirectory != nil && depth <= w.Depth {
 		path := w.stack[depth].path
 		w.at.Store(&path)
 	}
 }
 
-// report calls Each for the directory at a depth when the walk leaves it.
+// report calls OnDirectory for the directory at a depth when the walk leaves it.
 func (w *Walker) report(depth int) {
-	if w.Each == nil || depth > w.Depth {
+	if w.OnDirectory == nil || depth > w.Depth {
 		return
 	}
 	l := &w.stack[depth]
-	u := w.SoFar()
+	u := w.Counted()
 	u.Bytes -= l.before.Bytes + l.reported.Bytes
 	u.Inodes -= l.before.Inodes + l.reported.Inodes
-	w.Each(l.path, depth, u)
+	w.OnDirectory(l.path, depth, u)
 	if depth > 0 {
 		parent := &w.stack[depth-1]
 		parent.reported.Add(u)
@@ -324,7 +324,7 @@ func (w *Walker) leave() {
 	fd, err := openDir(w.fd, "..")
 	if err == nil {
 		if err = w.stat(fd, "", unix.AT_EMPTY_PATH); err == nil && (w.inode() != l.self || w.mountID() != w.mount) {
-			err = ErrMoved
+			err = ErrChanged
 		}
 		unix.Close(w.fd)
 		w.fd = fd

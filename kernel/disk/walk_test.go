@@ -57,7 +57,7 @@ func mkdir(t *testing.T, elem ...string) string {
 func TestWalk(t *testing.T) {
 	for _, fstype := range []string{"ext4", "xfs", "btrfs"} {
 		t.Run(fstype, func(t *testing.T) {
-			root := mkdir(t, kerneltest.Loop(t, fstype, 512*mebibyte, ""), "root")
+			root := mkdir(t, kerneltest.MountLoop(t, fstype, 512*mebibyte, ""), "root")
 			fill(t, filepath.Join(root, "a"), 3*mebibyte)
 			fill(t, filepath.Join(mkdir(t, root, "x", "y"), "b"), 12345)
 			must := func(err error) {
@@ -108,7 +108,7 @@ func descriptors(t *testing.T) int {
 
 // A walk does not enter other mounts, even of the same filesystem.
 func TestWalkStaysOnItsMount(t *testing.T) {
-	root := kerneltest.Loop(t, "ext4", 64*mebibyte, "")
+	root := kerneltest.MountLoop(t, "ext4", 64*mebibyte, "")
 	want, err := (&Walker{}).Usage(t.Context(), mkdir(t, root, "here"))
 	if err != nil {
 		t.Fatal(err)
@@ -119,9 +119,9 @@ func TestWalkStaysOnItsMount(t *testing.T) {
 	}
 	file := filepath.Join(root, "here", "file")
 	fill(t, file, 0)
-	kerneltest.Mounted(t, filepath.Join(root, "elsewhere"), filepath.Join(root, "here", "bind"), "", unix.MS_BIND, "")
-	kerneltest.Mounted(t, filepath.Join(root, "elsewhere", "big"), file, "", unix.MS_BIND, "")
-	kerneltest.Mounted(t, "tmpfs", filepath.Join(root, "here", "tmpfs"), "tmpfs", 0, "")
+	kerneltest.Mount(t, filepath.Join(root, "elsewhere"), filepath.Join(root, "here", "bind"), "", unix.MS_BIND, "")
+	kerneltest.Mount(t, filepath.Join(root, "elsewhere", "big"), file, "", unix.MS_BIND, "")
+	kerneltest.Mount(t, "tmpfs", filepath.Join(root, "here", "tmpfs"), "tmpfs", 0, "")
 	got, err := (&Walker{}).Usage(t.Context(), filepath.Join(root, "here"))
 	if err != nil || got != want {
 		t.Errorf("Usage = %+v, %v; want %+v as without mounts", got, err, want)
@@ -133,19 +133,19 @@ func TestWalkIsBounded(t *testing.T) {
 	for i := range 100 {
 		mkdir(t, root, strconv.Itoa(i), "x")
 	}
-	w := &Walker{Most: 50}
-	if got, err := w.Usage(t.Context(), root); !errors.Is(err, ErrAtLeast) || got.Inodes == 0 || got.Inodes > 51 || !strings.Contains(err.Error(), "more than 50 entries") {
+	w := &Walker{MaxEntries: 50}
+	if got, err := w.Usage(t.Context(), root); !errors.Is(err, ErrIncomplete) || got.Inodes == 0 || got.Inodes > 51 || !strings.Contains(err.Error(), "more than 50 entries") {
 		t.Errorf("Usage of at most 50 entries = %+v, %v", got, err)
 	}
-	if got := w.Seen(); got != 51 {
-		t.Errorf("Seen() = %d; want 51", got)
+	if got := w.Entries(); got != 51 {
+		t.Errorf("Entries() = %d; want 51", got)
 	}
 	ctx, cancel := context.WithCancel(t.Context())
 	cancel()
-	if got, err := (&Walker{}).Usage(ctx, root); !errors.Is(err, ErrAtLeast) || !errors.Is(err, context.Canceled) || got.Inodes != 1 {
+	if got, err := (&Walker{}).Usage(ctx, root); !errors.Is(err, ErrIncomplete) || !errors.Is(err, context.Canceled) || got.Inodes != 1 {
 		t.Errorf("Usage after cancel = %+v, %v; want the directory itself", got, err)
 	}
-	got, err := (&Walker{Only: func(name string) bool { return strings.HasPrefix(name, "1") }}).Usage(t.Context(), root)
+	got, err := (&Walker{Include: func(name string) bool { return strings.HasPrefix(name, "1") }}).Usage(t.Context(), root)
 	if err != nil || got.Inodes != 1+2*11 {
 		t.Errorf("Usage of 1, 10 to 19 = %+v, %v; want 23 inodes", got, err)
 	}
@@ -154,7 +154,7 @@ func TestWalkIsBounded(t *testing.T) {
 	if got, err := (&Walker{}).Usage(t.Context(), file); err != nil || got.Inodes != 1 || got.Bytes < 10000 {
 		t.Errorf("Usage of a file = %+v, %v", got, err)
 	}
-	if _, err := (&Walker{}).Usage(t.Context(), filepath.Join(root, "none")); !errors.Is(err, os.ErrNotExist) || errors.Is(err, ErrAtLeast) {
+	if _, err := (&Walker{}).Usage(t.Context(), filepath.Join(root, "none")); !errors.Is(err, os.ErrNotExist) || errors.Is(err, ErrIncomplete) {
 		t.Errorf("Usage of a missing path = %v; want %v", err, os.ErrNotExist)
 	}
 	link := filepath.Join(root, "link")
@@ -221,8 +221,8 @@ func TestWalkMovingTree(t *testing.T) {
 	if err := os.Rename(a, filepath.Join(other, "moved")); err != nil {
 		t.Fatal(err)
 	}
-	if w.leave(); !errors.Is(w.stopErr, ErrMoved) {
-		t.Errorf("leave() of a directory that was moved = %v; want ErrMoved", w.stopErr)
+	if w.leave(); !errors.Is(w.stopErr, ErrChanged) {
+		t.Errorf("leave() of a directory that was moved = %v; want ErrChanged", w.stopErr)
 	}
 }
 
@@ -250,7 +250,7 @@ func TestWalkConcurrentRemoval(t *testing.T) {
 	<-done
 }
 
-// Pause is called every pauseEvery entries, and SoFar returns the usage by then.
+// Pause is called every pauseEvery entries, and Counted returns the usage by then.
 func TestWalkPauses(t *testing.T) {
 	root := t.TempDir()
 	for i := range 10 * pauseEvery {
@@ -260,20 +260,20 @@ func TestWalkPauses(t *testing.T) {
 	pauses, last := 0, uint64(0)
 	w.Pause = func() {
 		pauses++
-		now := w.SoFar().Inodes
+		now := w.Counted().Inodes
 		if now <= last {
 			t.Errorf("pause %d: %d inodes so far; want more than %d", pauses, now, last)
 		}
 		last = now
 	}
 	got, err := w.Usage(t.Context(), root)
-	if err != nil || pauses != 10 || got != w.SoFar() {
-		t.Errorf("Usage = %+v, %v after %d pauses, %+v so far; want 10 pauses and the same", got, err, pauses, w.SoFar())
+	if err != nil || pauses != 10 || got != w.Counted() {
+		t.Errorf("Usage = %+v, %v after %d pauses, %+v so far; want 10 pauses and the same", got, err, pauses, w.Counted())
 	}
 }
 
-// The usages passed to Each add up to the total, even if the walk ends early.
-func TestWalkEach(t *testing.T) {
+// The usages passed to OnDirectory add up to the total, even if the walk ends early.
+func TestWalkOnDirectory(t *testing.T) {
 	root := t.TempDir()
 	fill(t, filepath.Join(root, "top"), 10000)
 	fill(t, filepath.Join(mkdir(t, root, "a"), "f"), 20000)
@@ -282,13 +282,13 @@ func TestWalkEach(t *testing.T) {
 	mkdir(t, root, "e", "f", "g")
 	for _, limit := range []uint64{0, 6} {
 		got, sum := map[string]uint64{}, Usage{}
-		w := &Walker{Depth: 2, Most: limit}
-		w.Each = func(path string, depth int, u Usage) {
+		w := &Walker{Depth: 2, MaxEntries: limit}
+		w.OnDirectory = func(path string, depth int, u Usage) {
 			if want := len(strings.FieldsFunc(path, func(r rune) bool { return r == '/' })); depth != want {
 				t.Errorf("%s: depth %d; want %d", path, depth, want)
 			}
-			if at := w.At(); at != path && limit == 0 {
-				t.Errorf("At() = %q in %q", at, path)
+			if at := w.CurrentDirectory(); at != path && limit == 0 {
+				t.Errorf("CurrentDirectory() = %q in %q", at, path)
 			}
 			got[path] = u.Inodes
 			sum.Add(u)
@@ -310,10 +310,10 @@ func TestWalkSkips(t *testing.T) {
 	mkdir(t, root, "a", "d")
 	mkdir(t, root, "e")
 	var got []string
-	w := &Walker{Depth: 2, Skip: []string{"a/b", "e"}, Each: func(path string, _ int, _ Usage) { got = append(got, path) }}
+	w := &Walker{Depth: 2, Skip: []string{"a/b", "e"}, OnDirectory: func(path string, _ int, _ Usage) { got = append(got, path) }}
 	u, err := w.Usage(t.Context(), root)
 	slices.Sort(got)
-	if want := []string{"", "a", "a/d"}; !errors.Is(err, ErrAtLeast) || u.Inodes != 3 || !slices.Equal(got, want) {
+	if want := []string{"", "a", "a/d"}; !errors.Is(err, ErrIncomplete) || u.Inodes != 3 || !slices.Equal(got, want) {
 		t.Errorf("Usage = %+v, %v; entered %q; want %q", u, err, got, want)
 	}
 }

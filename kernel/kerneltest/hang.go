@@ -9,10 +9,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Hang mounts a FUSE filesystem without a server. System calls on it block until
+// MountHanging mounts a FUSE filesystem without a server. System calls on it block until
 // release is called, and then fail. It is unmounted when the test ends. The test is
 // skipped without root or FUSE.
-func Hang(t testing.TB, point string) (release func()) {
+func MountHanging(t testing.TB, point string) (release func()) {
 	t.Helper()
 	fd, err := unix.Open("/dev/fuse", unix.O_RDWR|unix.O_CLOEXEC, 0)
 	if err != nil {

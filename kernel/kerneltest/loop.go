@@ -13,20 +13,20 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// Loop creates a filesystem of a type (ext4, xfs, btrfs) and a size in bytes in a
+// MountLoop creates a filesystem of a type (ext4, xfs, btrfs) and a size in bytes in a
 // file, mounts it with the options and returns the mount point. It is unmounted when
 // the test ends. The test is skipped without root or without mkfs for the type.
-func Loop(t testing.TB, fstype string, size int64, options string, mkfs ...string) string {
+func MountLoop(t testing.TB, fstype string, size int64, options string, mkfs ...string) string {
 	t.Helper()
-	point, err := TryLoop(t, fstype, size, options, mkfs...)
+	point, err := TryMountLoop(t, fstype, size, options, mkfs...)
 	if err != nil {
 		t.Fatal(err)
 	}
 	return point
 }
 
-// TryLoop is Loop, but returns an error if the mount fails.
-func TryLoop(t testing.TB, fstype string, size int64, options string, mkfs ...string) (string, error) {
+// TryMountLoop is MountLoop, but returns an error if the mount fails.
+func TryMountLoop(t testing.TB, fstype string, size int64, options string, mkfs ...string) (string, error) {
 	t.Helper()
 	if os.Getuid() != 0 {
 		t.Skip("needs root to mount a filesystem")
@@ -62,9 +62,9 @@ func TryLoop(t testing.TB, fstype string, size int64, options string, mkfs ...st
 	return point, nil
 }
 
-// Mounted calls mount(2), and unmounts when the test ends. The test is skipped if
+// Mount calls mount(2), and unmounts when the test ends. The test is skipped if
 // the mount fails.
-func Mounted(t testing.TB, source, target, fstype string, flags uintptr, data string) {
+func Mount(t testing.TB, source, target, fstype string, flags uintptr, data string) {
 	t.Helper()
 	if err := unix.Mount(source, target, fstype, flags, data); err != nil {
 		t.Skipf("can't mount %s: %v", strconv.Quote(fstype), err)

@@ -7,10 +7,10 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-// NeedsRaise skips the test if a thread can't raise its priority, which needs
+// RequireRaisePriority skips the test if a thread can't raise its priority, which needs
 // CAP_SYS_NICE or an RLIMIT_NICE (kernel/sys.c: set_one_prio, can_nice). Root in a
 // container often has neither.
-func NeedsRaise(t testing.TB) {
+func RequireRaisePriority(t testing.TB) {
 	t.Helper()
 	raised := make(chan error)
 	go func() {

@@ -32,11 +32,11 @@ func TestAllocates(t *testing.T) {
 			t.Fatal(err)
 		}
 		for range 2 {
-			if _, err := n.Take(); err != nil {
+			if _, err := n.Drain(); err != nil {
 				t.Fatal(err)
 			}
 		}
 	}); n != 0 {
-		t.Errorf("Take allocates %v times; want 0", n)
+		t.Errorf("Drain allocates %v times; want 0", n)
 	}
 }

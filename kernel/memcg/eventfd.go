@@ -21,12 +21,12 @@ type notifier struct {
 // FD returns the descriptor to poll for EPOLLIN, or -1 after Close.
 func (n *notifier) FD() int { return fdNumber(n.fd) }
 
-// Take returns how often the kernel has signalled since the last call, possibly 0,
+// Drain returns how often the kernel has signalled since the last call, possibly 0,
 // and resets the descriptor to unreadable. It allocates nothing.
 //
 // The kernel also signals when the cgroup is removed, so callers check after a
 // signal whether the cgroup still exists.
-func (n *notifier) Take() (uint64, error) {
+func (n *notifier) Drain() (uint64, error) {
 	var count uint64
 	err := n.fd.Use(func(fd int) (err error) {
 		count, err = readCount(fd)

@@ -24,7 +24,7 @@ func testNotifier(t *testing.T) *notifier {
 	return n
 }
 
-func TestTake(t *testing.T) {
+func TestDrain(t *testing.T) {
 	n := testNotifier(t)
 	for _, signals := range []uint64{0, 1, 3, 0} {
 		for range signals {
@@ -32,12 +32,12 @@ func TestTake(t *testing.T) {
 				t.Fatal(err)
 			}
 		}
-		if got, err := n.Take(); got != signals || err != nil {
-			t.Errorf("Take() after %d signals = %d, %v", signals, got, err)
+		if got, err := n.Drain(); got != signals || err != nil {
+			t.Errorf("Drain() after %d signals = %d, %v", signals, got, err)
 		}
 	}
 	n.Close()
-	if _, err := n.Take(); !errors.Is(err, os.ErrClosed) {
-		t.Errorf("Take() after Close = %v; want %v", err, os.ErrClosed)
+	if _, err := n.Drain(); !errors.Is(err, os.ErrClosed) {
+		t.Errorf("Drain() after Close = %v; want %v", err, os.ErrClosed)
 	}
 }

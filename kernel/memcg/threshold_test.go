@@ -56,11 +56,11 @@ func TestThresholdFires(t *testing.T) {
 		}
 		woken := now()
 		latencies = append(latencies, time.Duration(woken-g.end(t)))
-		if n, err := threshold.Take(); n == 0 || err != nil {
-			t.Errorf("Take() after the threshold was crossed = %d, %v; want 1 or more", n, err)
+		if n, err := threshold.Drain(); n == 0 || err != nil {
+			t.Errorf("Drain() after the threshold was crossed = %d, %v; want 1 or more", n, err)
 		}
 		if events := wait(t, p, 0); events != 0 {
-			t.Errorf("events after Take = %#x; want none", events)
+			t.Errorf("events after Drain = %#x; want none", events)
 		}
 		if got := usage(t, c); got < threshold.Bytes() {
 			t.Errorf("usage = %d; want %d or more", got, threshold.Bytes())
@@ -70,8 +70,8 @@ func TestThresholdFires(t *testing.T) {
 		if events := wait(t, p, 10*time.Second); events != unix.EPOLLIN {
 			t.Fatalf("events on the way down = %#x; want EPOLLIN", events)
 		}
-		if n, err := threshold.Take(); n == 0 || err != nil {
-			t.Errorf("Take() on the way down = %d, %v; want 1 or more", n, err)
+		if n, err := threshold.Drain(); n == 0 || err != nil {
+			t.Errorf("Drain() on the way down = %d, %v; want 1 or more", n, err)
 		}
 	}
 	slices.Sort(latencies)
@@ -97,8 +97,8 @@ func TestRearm(t *testing.T) {
 	if events := wait(t, first, 10*time.Second); events != unix.EPOLLIN {
 		t.Errorf("events of the old threshold = %#x; want EPOLLIN", events)
 	}
-	if n, err := next.Take(); n != 0 || err != nil {
-		t.Errorf("Take() of the new threshold = %d, %v; want 0", n, err)
+	if n, err := next.Drain(); n != 0 || err != nil {
+		t.Errorf("Drain() of the new threshold = %d, %v; want 0", n, err)
 	}
 	start := time.Now()
 	for range 2 {
@@ -110,8 +110,8 @@ func TestRearm(t *testing.T) {
 	if fd := old.FD(); fd != -1 {
 		t.Errorf("FD() after Close = %d; want -1", fd)
 	}
-	if _, err := old.Take(); !errors.Is(err, os.ErrClosed) {
-		t.Errorf("Take() after Close = %v; want %v", err, os.ErrClosed)
+	if _, err := old.Drain(); !errors.Is(err, os.ErrClosed) {
+		t.Errorf("Drain() after Close = %v; want %v", err, os.ErrClosed)
 	}
 	g.do(t, "grow %d 0", 32<<20)
 	if events := wait(t, second, 10*time.Second); events != unix.EPOLLIN {
@@ -202,8 +202,8 @@ func TestPressureFires(t *testing.T) {
 			t.Fatal(err)
 		}
 		defer pressure.Close()
-		if n, err := pressure.Take(); n != 0 || err != nil {
-			t.Errorf("%s: Take() before any pressure = %d, %v; want 0", mode, n, err)
+		if n, err := pressure.Drain(); n != 0 || err != nil {
+			t.Errorf("%s: Drain() before any pressure = %d, %v; want 0", mode, n, err)
 		}
 		p := watch(t, pressure.FD(), unix.EPOLLIN)
 		g.begin(t, "read %s", file)
@@ -211,8 +211,8 @@ func TestPressureFires(t *testing.T) {
 			t.Errorf("%s: events = %#x; want EPOLLIN", mode, events)
 		}
 		g.end(t)
-		if n, err := pressure.Take(); n == 0 || err != nil {
-			t.Errorf("%s: Take() = %d, %v; want 1 or more", mode, n, err)
+		if n, err := pressure.Drain(); n == 0 || err != nil {
+			t.Errorf("%s: Drain() = %d, %v; want 1 or more", mode, n, err)
 		}
 		pressure.Close()
 	}

@@ -87,7 +87,7 @@ func capabilitiesOf(proc kernel.FS) (capabilities, error) {
 	if err != nil {
 		return capabilities{}, err
 	}
-	return capabilities{effective: effective, namespaced: ns != process.FirstUserNamespace}, nil
+	return capabilities{effective: effective, namespaced: ns != process.InitUserNamespace}, nil
 }
 
 // parseEffective returns the effective capabilities in /proc/PID/status

@@ -30,7 +30,7 @@ func HostPIDs(proc kernel.FS) Feature {
 	if err != nil {
 		return unknown(name, fmt.Errorf("read pid namespace: %w", err))
 	}
-	if ns != process.FirstPIDNamespace {
+	if ns != process.InitPIDNamespace {
 		return no(name, fmt.Sprintf("%s is not the host's namespace", ns), missing)
 	}
 	return yes(name, "the initial pid namespace")
@@ -72,7 +72,7 @@ func called(name string, err, want error, missing string) Feature {
 // realTime probes whether a thread may use SCHED_FIFO.
 func realTime() Feature {
 	const name = "real time"
-	err := process.TryFIFO(1)
+	err := process.ProbeFIFO(1)
 	switch {
 	case err == nil:
 		return yes(name, "")

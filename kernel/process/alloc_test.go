@@ -41,9 +41,9 @@ func TestSignalAllocates(t *testing.T) {
 	}
 }
 
-// In a process frozen by the v1 freezer, SIGKILL stays pending, so that Release can be
+// In a process frozen by the v1 freezer, SIGKILL stays pending, so that ReleaseMemory can be
 // called repeatedly.
-func TestReleaseAllocates(t *testing.T) {
+func TestReleaseMemoryAllocates(t *testing.T) {
 	const freezer = "/sys/fs/cgroup/freezer"
 	dir := freezer + kerneltest.Cgroup(t, freezer)
 	cmd := exec.Command("sleep", "1000")
@@ -75,15 +75,15 @@ func TestReleaseAllocates(t *testing.T) {
 	if err := p.Signal(unix.SIGKILL); err != nil {
 		t.Fatal(err)
 	}
-	if err := p.Release(); errors.Is(err, kernel.ErrUnavailable) {
+	if err := p.ReleaseMemory(); errors.Is(err, kernel.ErrUnavailable) {
 		t.Skip("needs process_mrelease: ", err)
 	}
 	if n := testing.AllocsPerRun(100, func() {
-		if err := p.Release(); err != nil {
+		if err := p.ReleaseMemory(); err != nil {
 			t.Fatal(err)
 		}
 	}); n != 0 {
-		t.Errorf("Release allocates %v times; want 0", n)
+		t.Errorf("ReleaseMemory allocates %v times; want 0", n)
 	}
 }
 

@@ -4,6 +4,6 @@ package process
 // inode numbers are fixed (include/linux/proc_ns.h: PROC_PID_INIT_INO,
 // PROC_USER_INIT_INO).
 const (
-	FirstPIDNamespace  = "pid:[4026531836]"
-	FirstUserNamespace = "user:[4026531837]"
+	InitPIDNamespace  = "pid:[4026531836]"
+	InitUserNamespace = "user:[4026531837]"
 )

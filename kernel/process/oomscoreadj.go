@@ -13,29 +13,29 @@ import (
 	"github.com/evictd/evictd/kernel/internal/sys"
 )
 
-// Score is the oom_score_adj of one process, which the kernel's OOM killer adds to
+// OOMScoreAdj is the oom_score_adj of one process, which the kernel's OOM killer adds to
 // its score (fs/proc/base.c: proc_oom_score_adj_read). If the pid is reused, its
 // methods fail with [ErrGone].
-type Score struct {
+type OOMScoreAdj struct {
 	pid int
 	dir *sys.FD
 }
 
-// OpenScore opens the oom_score_adj of a process. It fails with ErrGone if there is
-// no such process. The caller must close the Score.
-func OpenScore(proc kernel.FS, pid int) (*Score, error) {
+// OpenOOMScoreAdj opens the oom_score_adj of a process. It fails with ErrGone if there is
+// no such process. The caller must close the OOMScoreAdj.
+func OpenOOMScoreAdj(proc kernel.FS, pid int) (*OOMScoreAdj, error) {
 	dir, err := sys.Open(proc.Path(strconv.Itoa(pid)), unix.O_PATH|unix.O_DIRECTORY)
 	if err != nil {
 		return nil, scoreError("open", pid, err)
 	}
-	return &Score{pid, dir}, nil
+	return &OOMScoreAdj{pid, dir}, nil
 }
 
 // Close closes the descriptor.
-func (s *Score) Close() error { return s.dir.Close() }
+func (s *OOMScoreAdj) Close() error { return s.dir.Close() }
 
 // Get returns the oom_score_adj, from -1000 to 1000.
-func (s *Score) Get() (int, error) {
+func (s *OOMScoreAdj) Get() (int, error) {
 	fd, err := s.dir.OpenAt("oom_score_adj", unix.O_RDONLY)
 	if err != nil {
 		return 0, scoreError("read", s.pid, err)
@@ -57,7 +57,7 @@ func (s *Score) Get() (int, error) {
 // fails with fs.ErrPermission without CAP_SYS_RESOURCE if the value is lower than
 // the last one set by a privileged process, and without CAP_DAC_OVERRIDE for a
 // process of another user (fs/proc/base.c: __set_oom_adj).
-func (s *Score) Set(score int) error {
+func (s *OOMScoreAdj) Set(score int) error {
 	fd, err := s.dir.OpenAt("oom_score_adj", unix.O_WRONLY)
 	if err == nil {
 		err = fd.Write([]byte(strconv.Itoa(score)))

@@ -9,7 +9,7 @@ import (
 	"github.com/evictd/evictd/kernel/kerneltest"
 )
 
-func TestScoreGet(t *testing.T) {
+func TestOOMScoreAdjGet(t *testing.T) {
 	for text, want := range map[string]int{"-997\n": -997, "1000\n": 1000, "0\n": 0} {
 		if got, err := scoreOf(t, text); got != want || err != nil {
 			t.Errorf("Get() of %q = %d, %v; want %d", text, got, err, want)
@@ -24,7 +24,7 @@ func TestScoreGet(t *testing.T) {
 
 func scoreOf(t *testing.T, text string) (int, error) {
 	t.Helper()
-	s, err := OpenScore(kernel.FS(kerneltest.Tree(t, map[string]string{"7/oom_score_adj": text})), 7)
+	s, err := OpenOOMScoreAdj(kernel.FS(kerneltest.Tree(t, map[string]string{"7/oom_score_adj": text})), 7)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -34,12 +34,12 @@ func scoreOf(t *testing.T, text string) (int, error) {
 
 // Raising the value needs no privilege, and Get returns what Set wrote. Both fail for
 // a process that has ended.
-func TestScoreSet(t *testing.T) {
+func TestOOMScoreAdjSet(t *testing.T) {
 	cmd := exec.Command("sleep", "1000")
 	if err := cmd.Start(); err != nil {
 		t.Fatal(err)
 	}
-	s, err := OpenScore("/proc", cmd.Process.Pid)
+	s, err := OpenOOMScoreAdj("/proc", cmd.Process.Pid)
 	if err != nil {
 		t.Fatal(err)
 	}

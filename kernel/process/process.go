@@ -45,13 +45,13 @@ func (p *Process) Signal(s unix.Signal) error {
 	return wrap("signal", p.pid, err)
 }
 
-// Release frees the private anonymous memory of a process that is being killed,
+// ReleaseMemory frees the private anonymous memory of a process that is being killed,
 // on the CPU time of the calling thread (process_mrelease(2), Linux 5.15;
 // mm/oom_kill.c). It fails with ErrGone if the process has freed its memory itself,
 // which is common; with EAGAIN if the memory map is contended and a retry may
 // succeed; with EINVAL if no SIGKILL is pending; and with kernel.ErrUnavailable
 // before Linux 5.15.
-func (p *Process) Release() error {
+func (p *Process) ReleaseMemory() error {
 	err := p.fd.Use(func(fd int) error {
 		if _, _, errno := unix.Syscall(unix.SYS_PROCESS_MRELEASE, uintptr(fd), 0, 0); errno != 0 {
 			return errno

@@ -96,8 +96,8 @@ func TestKill(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if err := p.Release(); err == nil {
-		t.Error("Release() of a running process = nil; want an error")
+	if err := p.ReleaseMemory(); err == nil {
+		t.Error("ReleaseMemory() of a running process = nil; want an error")
 	}
 	if gone, err := p.Exited(); gone || err != nil {
 		t.Errorf("Exited() before the kill = %v, %v; want false", gone, err)
@@ -112,8 +112,8 @@ func TestKill(t *testing.T) {
 	if err := p.Signal(unix.SIGKILL); !errors.Is(err, ErrGone) {
 		t.Errorf("Signal() after the process was reaped = %v; want ErrGone", err)
 	}
-	if err := p.Release(); !errors.Is(err, ErrGone) && !errors.Is(err, kernel.ErrUnavailable) {
-		t.Errorf("Release() after the process was reaped = %v; want ErrGone", err)
+	if err := p.ReleaseMemory(); !errors.Is(err, ErrGone) && !errors.Is(err, kernel.ErrUnavailable) {
+		t.Errorf("ReleaseMemory() after the process was reaped = %v; want ErrGone", err)
 	}
 	p.Close()
 	if err := p.Close(); err != nil {

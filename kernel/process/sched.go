@@ -61,9 +61,9 @@ func SetFIFO(priority int) (Scheduling, error) {
 	return ThreadScheduling()
 }
 
-// TryFIFO returns the error that [SetFIFO] would return. It sets the priority on a
+// ProbeFIFO returns the error that [SetFIFO] would return. It sets the priority on a
 // thread and restores the old one.
-func TryFIFO(priority int) error {
+func ProbeFIFO(priority int) error {
 	runtime.LockOSThread()
 	defer runtime.UnlockOSThread()
 	before, err := ThreadScheduling()

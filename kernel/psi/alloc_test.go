@@ -16,8 +16,8 @@ func TestTotalAllocates(t *testing.T) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		g.Read(total, time.Now())
+		g.Update(total, time.Now())
 	}); n != 0 {
-		t.Errorf("Total and Read allocate %v times; want 0", n)
+		t.Errorf("Total and Update allocate %v times; want 0", n)
 	}
 }

@@ -29,9 +29,9 @@ func NewGrowth(armed Condition, total time.Duration, now time.Time) Growth {
 	return Growth{condition: armed, from: first, last: first}
 }
 
-// Read adds a reading and reports whether the total has grown by at least the
+// Update adds a reading and reports whether the total has grown by at least the
 // trigger's stall.
-func (g *Growth) Read(total time.Duration, now time.Time) bool {
+func (g *Growth) Update(total time.Duration, now time.Time) bool {
 	if now.Sub(g.last.at) >= 2*g.condition.Window {
 		g.from, g.last = g.last, reading{total, now}
 	}

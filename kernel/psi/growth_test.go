@@ -29,8 +29,8 @@ func TestGrowth(t *testing.T) {
 		const base = time.Hour
 		g := NewGrowth(Condition{Some, 100 * ms, 500 * ms}, base, start)
 		for i, r := range tc.readings {
-			if got := g.Read(base+r.total, start.Add(r.at)); got != r.want {
-				t.Errorf("%s: reading %d, Read(+%v) after %v = %v; want %v", tc.name, i, r.total, r.at, got, r.want)
+			if got := g.Update(base+r.total, start.Add(r.at)); got != r.want {
+				t.Errorf("%s: reading %d, Update(+%v) after %v = %v; want %v", tc.name, i, r.total, r.at, got, r.want)
 			}
 		}
 	}

@@ -38,9 +38,9 @@ func (c Condition) String() string {
 	return fmt.Sprintf("%s of %v within %v", c.Kind, c.Stall, c.Window)
 }
 
-// Coarse returns the condition that a process without CAP_SYS_RESOURCE may arm:
+// Unprivileged returns the condition that a process without CAP_SYS_RESOURCE may arm:
 // the window is rounded up to a multiple of 2 s, and the stall grows in proportion.
-func (c Condition) Coarse() Condition {
+func (c Condition) Unprivileged() Condition {
 	window := (c.Window + averagePeriod - 1) / averagePeriod * averagePeriod
 	if window == c.Window {
 		return c
@@ -82,7 +82,7 @@ type Trigger struct {
 
 // Arm arms a trigger for the whole node, on /proc/pressure. Without
 // CAP_SYS_RESOURCE the kernel refuses most windows; Arm then arms
-// [Condition.Coarse], and [Trigger.Armed] returns it. Before Linux 6.5 the kernel
+// [Condition.Unprivileged], and [Trigger.Armed] returns it. Before Linux 6.5 the kernel
 // refuses all of them, and Arm fails with [fs.ErrPermission]. It fails with
 // kernel.ErrUnavailable on a kernel without PSI.
 func Arm(proc kernel.FS, r Resource, c Condition) (*Trigger, error) {
@@ -135,7 +135,7 @@ func arm(path string, c Condition) (*Trigger, error) {
 	armed := c
 	err = write(fd, armed)
 	if errors.Is(err, unix.EINVAL) || errors.Is(err, fs.ErrPermission) {
-		if armed = c.Coarse(); armed != c {
+		if armed = c.Unprivileged(); armed != c {
 			err = write(fd, armed)
 		}
 	}

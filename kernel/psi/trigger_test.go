@@ -21,7 +21,7 @@ import (
 	"github.com/evictd/evictd/kernel/kerneltest"
 )
 
-func TestCoarse(t *testing.T) {
+func TestUnprivileged(t *testing.T) {
 	for _, tt := range []struct{ c, want Condition }{
 		{Condition{Some, 50 * time.Millisecond, 500 * time.Millisecond}, Condition{Some, 200 * time.Millisecond, 2 * time.Second}},
 		{Condition{Full, time.Microsecond, 500 * time.Millisecond}, Condition{Full, 4 * time.Microsecond, 2 * time.Second}},
@@ -31,8 +31,8 @@ func TestCoarse(t *testing.T) {
 		{Condition{Some, time.Second, 2 * time.Second}, Condition{Some, time.Second, 2 * time.Second}},
 		{Condition{Full, 7 * time.Second, 10 * time.Second}, Condition{Full, 7 * time.Second, 10 * time.Second}},
 	} {
-		if got := tt.c.Coarse(); got != tt.want {
-			t.Errorf("(%v).Coarse() = %v; want %v", tt.c, got, tt.want)
+		if got := tt.c.Unprivileged(); got != tt.want {
+			t.Errorf("(%v).Unprivileged() = %v; want %v", tt.c, got, tt.want)
 		}
 	}
 }
@@ -133,7 +133,7 @@ func TestArmHere(t *testing.T) {
 	} {
 		want := asked
 		if !privileged(t) {
-			want = asked.Coarse()
+			want = asked.Unprivileged()
 		}
 		for _, r := range []Resource{ForMemory, ForIO} {
 			trigger := armHere(t, r, asked)
@@ -260,11 +260,11 @@ func TestTriggerFires(t *testing.T) {
 		if total, err = trigger.Total(); err != nil {
 			t.Fatal(err)
 		}
-		if g.Read(total, now) {
+		if g.Update(total, now) {
 			break
 		}
 		if fired == maxEvents {
-			t.Fatalf("%v fired %d times, but Read(%v) does not confirm it", trigger.Armed(), maxEvents, total)
+			t.Fatalf("%v fired %d times, but Update(%v) does not confirm it", trigger.Armed(), maxEvents, total)
 		}
 	}
 	t.Logf("%v fired %v after four tasks were started on one CPU", trigger.Armed(), now.Sub(start))

@@ -21,8 +21,8 @@ const (
 var (
 	// crossingTimeout bounds one crossing: systemd-oomd waits 30 s by default. recoveryTimeout bounds the waits
 	// after it: for the memory of a dead victim, and for a contender to finish.
-	crossingTimeout = node.Slow(time.Minute)
-	recoveryTimeout = node.Slow(20 * time.Second)
+	crossingTimeout = node.ScaleTimeout(time.Minute)
+	recoveryTimeout = node.ScaleTimeout(20 * time.Second)
 	// recoveryWatch is for how long sampling goes on after the recovery: available memory may fall again.
 	recoveryWatch = 20 * time.Millisecond
 )

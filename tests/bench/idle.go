@@ -99,7 +99,7 @@ func (s *testbed) watchIdle(ctx context.Context, e *evictdContender, pods, cgrou
 		return nil, err
 	}
 	defer func() { err = errors.Join(err, d.Stop()) }()
-	up, stop := context.WithTimeout(ctx, node.Slow(time.Minute))
+	up, stop := context.WithTimeout(ctx, node.ScaleTimeout(time.Minute))
 	defer stop()
 	status, err := d.Await(up, func(st *control.Status) bool {
 		return st.Pods.Count == pods && st.Signals[signal.MemoryAvailable].Status == control.Observed && e.lanesUp(st)

@@ -134,7 +134,7 @@ func run(args []string, stdout, stderr io.Writer) int {
 	o := options{cgroups: []int{0, 100, 500, 2000}}
 	flags := flag.NewFlagSet("bench", flag.ContinueOnError)
 	flags.SetOutput(stderr)
-	flags.StringVar(&o.executable, "evictd", daemon.Executable, "`FILE` to run as evictd; "+node.ProgramsVariable+" takes precedence")
+	flags.StringVar(&o.executable, "evictd", daemon.Executable, "`FILE` to run as evictd; "+node.ProgramsEnv+" takes precedence")
 	flags.StringVar(&o.earlyoom, "earlyoom", "earlyoom", "`FILE` to run as earlyoom, a path or a name in PATH; skipped if not found")
 	flags.IntVar(&o.bursts, "bursts", 20, "number of bursts per contender and speed")
 	flags.IntVar(&o.crossings, "crossings", 500, "number of crossings by a small victim for evictd with all lanes and with BPF alone; the other contenders get a tenth")

@@ -58,7 +58,7 @@ func vmContenders(ctx context.Context, s *testbed) (err error) {
 	}
 	// Below the threshold the victim can take as much again before it reaches the limit of all pods: systemd-oomd needs the
 	// pressure that only a limit causes.
-	r := crossingCase{section: "vm", name: vmCase, batch: 1, startDelay: node.Slow(100 * time.Millisecond)}
+	r := crossingCase{section: "vm", name: vmCase, batch: 1, startDelay: node.ScaleTimeout(100 * time.Millisecond)}
 	r.workload = workload{drop: free / 5, total: free * 3 / 5}
 	return s.runSeries(ctx, r, entries)
 }
@@ -133,7 +133,7 @@ func (o *oomdContender) end() error {
 		return nil
 	}
 	o.configured = false
-	ctx, cancel := context.WithTimeout(context.Background(), node.Slow(10*time.Second))
+	ctx, cancel := context.WithTimeout(context.Background(), node.ScaleTimeout(10*time.Second))
 	defer cancel()
 	slice := filepath.Base(o.testbed.node.Kubepods())
 	return errors.Join(

@@ -217,7 +217,7 @@ func (s *testbed) moreCgroups(n int) (func() error, error) {
 	if _, ok := dirs["memory"]; ok {
 		tree = "memory"
 	}
-	parent := filepath.Join(cgroupMount(string(mounts), tree), s.node.Child(s.node.Kubepods(), "besteffort"))
+	parent := filepath.Join(cgroupMount(string(mounts), tree), s.node.ChildCgroup(s.node.Kubepods(), "besteffort"))
 	var made []string
 	undo := func() error {
 		var errs []error

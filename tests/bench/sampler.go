@@ -15,7 +15,7 @@ import (
 )
 
 // sampleInterval is the pause between two samples. With it the sampler takes a tenth of a CPU.
-var sampleInterval = node.Slow(100 * time.Microsecond)
+var sampleInterval = node.ScaleTimeout(100 * time.Microsecond)
 
 // witnessPriority is above evictd's real-time priority, so that sampling goes on while evictd runs.
 const samplerPriority = 80

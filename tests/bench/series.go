@@ -231,7 +231,7 @@ func each(n int, do func(int) error) error {
 // small returns a case with a small victim, for many crossings.
 func (s *testbed) small() crossingCase {
 	drop := int64(192 * mebibyte)
-	if node.Slow(1) > 1 {
+	if node.ScaleTimeout(1) > 1 {
 		drop = 96 * mebibyte
 	}
 	return crossingCase{workload: workload{drop: drop, total: drop + gibibyte}, batch: 40, startDelay: 60 * time.Millisecond}

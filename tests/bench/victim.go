@@ -183,7 +183,7 @@ func (v *victim) kill() {
 // whose process exits at the same time.
 func (v *victim) remove(n *node.Node) error {
 	v.kill()
-	ctx, cancel := context.WithTimeout(context.Background(), node.Slow(20*time.Second))
+	ctx, cancel := context.WithTimeout(context.Background(), node.ScaleTimeout(20*time.Second))
 	defer cancel()
 	for _, a := range v.helpers {
 		a.stop(ctx)

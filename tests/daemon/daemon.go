@@ -51,7 +51,7 @@ const (
 )
 
 // stopTimeout is the time for evictd to exit after SIGTERM, before SIGKILL.
-var stopTimeout = node.Slow(5 * time.Second)
+var stopTimeout = node.ScaleTimeout(5 * time.Second)
 
 // Start starts evictd. It does not wait until evictd is ready.
 func Start(o Options) (*Daemon, error) {
@@ -107,7 +107,9 @@ func (d *Daemon) Await(ctx context.Context, ok func(*control.Status) bool) (cont
 }
 
 // isTimeout reports whether the client's own timeout expired on a slow machine, for which it is too short.
-func isTimeout(err error) bool { return node.Slow(1) > 1 && errors.Is(err, control.ErrNoAnswer) }
+func isTimeout(err error) bool {
+	return node.ScaleTimeout(1) > 1 && errors.Is(err, control.ErrNoResponse)
+}
 
 // LogTail returns the end of evictd's log, for an error text.
 func (d *Daemon) LogTail() string {

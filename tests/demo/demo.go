@@ -251,7 +251,7 @@ func (d *demo) printAvailable() error {
 func (d *demo) printRanking(at time.Time, ranked []evict.Ranked, format string, args ...any) {
 	d.print(at, format, args...)
 	for i, r := range ranked {
-		fmt.Printf("             %d. %-13s  %s\n", i+1, r.Pod, control.Why(signal.MemoryAvailable, ranked, i))
+		fmt.Printf("             %d. %-13s  %s\n", i+1, r.Pod, control.RankReason(signal.MemoryAvailable, ranked, i))
 	}
 }
 

@@ -96,7 +96,7 @@ func wait(d time.Duration) {
 func touch(mem []byte, rate int64, marks *stamp.Writer) {
 	page := os.Getpagesize()
 	limiter := newRateLimiter(rate)
-	marks.Mark()
+	marks.Add()
 	for done := 0; done < len(mem); {
 		end := min(done+mebibyte, len(mem))
 		for i := done; i < end; i += page {
@@ -104,7 +104,7 @@ func touch(mem []byte, rate int64, marks *stamp.Writer) {
 		}
 		limiter.after(end - done)
 		done = end
-		marks.Mark()
+		marks.Add()
 		if done/mebibyte%progressInterval == 0 {
 			say("touched %d bytes", done)
 		}

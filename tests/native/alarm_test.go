@@ -47,10 +47,10 @@ func TestAlarmWithoutCause(t *testing.T) {
 		mustLive(t, bystander)
 	}
 	s := d.sampler()
-	for _, kind := range []bpf.Kind{0, bpf.KindGone, 99, 1 << 31} {
+	for _, kind := range []bpf.Kind{0, bpf.KindPodsRemoved, 99, 1 << 31} {
 		s.write(kind, podsThresholdID)
 	}
-	for _, mark := range []signal.Mark{0, signal.Mark(signal.Marks) - 1, signal.Mark(signal.Marks), 255} {
+	for _, mark := range []signal.ThresholdID{0, signal.ThresholdID(signal.ThresholdIDCount) - 1, signal.ThresholdID(signal.ThresholdIDCount), 255} {
 		s.write(bpf.KindCrossing, mark)
 	}
 	if s := d.waitReadings(3); len(s.Records) > 0 {
@@ -95,7 +95,7 @@ func TestLanesDisagree(t *testing.T) {
 		written := 0
 		for end := time.Now().Add(waitTimeout); hog.containersLive() && time.Now().Before(end); written++ {
 			s.write(bpf.KindCrossing, podsThresholdID)
-			s.write(bpf.KindCrossing, signal.MarkOf(&signal.Threshold{Signal: signal.MemoryAvailable}))
+			s.write(bpf.KindCrossing, signal.IDOf(&signal.Threshold{Signal: signal.MemoryAvailable}))
 		}
 		hog.mustDie()
 		for range 20 {

@@ -109,7 +109,7 @@ func TestHogWhileCrossingWaits(t *testing.T) {
 	d := startDaemon(t, n, hardThreshold("400Mi"), cache, hog)
 	activate(t, cache)
 	s := d.waitStatus("threshold met by active cache", met)
-	if th := podsThreshold(t, &s); !th.HeldByCache {
+	if th := podsThreshold(t, &s); !th.Waiting {
 		t.Errorf("threshold = %+v; want heldByCache", th)
 	}
 	since := podsThreshold(t, &s).Since

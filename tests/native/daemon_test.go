@@ -95,7 +95,7 @@ func (d *daemon) file() string     { return filepath.Join(d.dir, "evictd.yaml") 
 // the runtime and for the victim's processes.
 func (d *daemon) configure(settings string) {
 	d.t.Helper()
-	settings += fmt.Sprintf("\nsettleTimeout: %v", node.Slow(time.Second))
+	settings += fmt.Sprintf("\nsettleTimeout: %v", node.ScaleTimeout(time.Second))
 	text := fmt.Sprintf("apiVersion: evictd.io/v1alpha1\nkind: AgentConfiguration\nruntimeEndpoint: %s\ncgroupRoot: %s\n%s\n",
 		d.n.Endpoint(), d.n.CgroupRoot(), settings)
 	if err := os.WriteFile(d.file(), []byte(text), 0o600); err != nil {
@@ -177,7 +177,9 @@ func (d *daemon) status() (s control.Status, ok bool) {
 }
 
 // isTimeout reports whether the client's own timeout expired on a slow machine, for which it is too short.
-func isTimeout(err error) bool { return node.Slow(1) > 1 && errors.Is(err, control.ErrNoAnswer) }
+func isTimeout(err error) bool {
+	return node.ScaleTimeout(1) > 1 && errors.Is(err, control.ErrNoResponse)
+}
 
 // waitStatus waits for a status that meets a condition, and returns it.
 func (d *daemon) waitStatus(what string, meets func(*control.Status) bool) control.Status {

@@ -30,7 +30,7 @@ func startDiskNode(t *testing.T, fstype string, size int64, mkfs ...string) (n *
 	if err != nil {
 		t.Fatal(err)
 	}
-	dir = kerneltest.Loop(t, fstype, size, "", mkfs...)
+	dir = kerneltest.MountLoop(t, fstype, size, "", mkfs...)
 	return startNodeIn(t, node.Options{Dir: dir, Log: t.Output(), Hog: e.hog, MemoryLimit: 2 * gibibyte}), dir
 }
 
@@ -97,7 +97,7 @@ func TestDiskHogs(t *testing.T) {
 			idle := runPod(t, n, node.PodSpec{Name: "idle", Containers: []node.ContainerSpec{{}}})
 			nodefs, layout := dir, "single"
 			if tt.separate {
-				nodefs, layout = kerneltest.Loop(t, "ext4", 16*mebibyte, ""), "imagefs"
+				nodefs, layout = kerneltest.MountLoop(t, "ext4", 16*mebibyte, ""), "imagefs"
 			}
 			d := startDaemon(t, n, "nodefsPath: "+nodefs+"\nevictionHard: {"+tt.threshold+"}", bystander, idle)
 			d.waitStatus("layout "+layout, func(s *control.Status) bool { return s.Layout == layout })

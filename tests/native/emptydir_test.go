@@ -33,7 +33,7 @@ func TestEmptyDirHog(t *testing.T) {
 			n, dir := startDiskNode(t, "ext4", 2*gibibyte)
 			nodefs, layout := dir, "single"
 			if tt.separate {
-				nodefs, layout = kerneltest.Loop(t, "ext4", gibibyte, ""), "imagefs"
+				nodefs, layout = kerneltest.MountLoop(t, "ext4", gibibyte, ""), "imagefs"
 			}
 			empty := available(t, dir)
 			bystander := runPod(t, n, withAnnotations(podWriting("bystander", tt.layer), tt.annotations))

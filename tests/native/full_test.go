@@ -25,7 +25,7 @@ func TestFullStateDisk(t *testing.T) {
 	if err := os.MkdirAll(d.stateDir(), 0o700); err != nil {
 		t.Fatal(err)
 	}
-	kerneltest.Mounted(t, "tmpfs", d.stateDir(), "tmpfs", 0, "size=64k")
+	kerneltest.Mount(t, "tmpfs", d.stateDir(), "tmpfs", 0, "size=64k")
 	t.Cleanup(func() { d.kill(unix.SIGKILL) }) // before it is unmounted
 	d.start()
 	d.waitPods(2)
@@ -50,7 +50,7 @@ func TestFullLogDisk(t *testing.T) {
 	bystander := runPod(t, n, node.PodSpec{Name: "bystander", Containers: oneContainer(holdArgs(32 * mebibyte))}).waitUsage(32 * mebibyte)
 	hog := runPod(t, n, node.PodSpec{Name: "hog", Containers: oneContainer(growArgs(600 * mebibyte))})
 	dir := t.TempDir()
-	kerneltest.Mounted(t, "tmpfs", dir, "tmpfs", 0, "size=64k")
+	kerneltest.Mount(t, "tmpfs", dir, "tmpfs", 0, "size=64k")
 	out, err := os.OpenFile(filepath.Join(dir, "log"), os.O_CREATE|os.O_WRONLY|os.O_APPEND, 0o600)
 	if err != nil {
 		t.Fatal(err)
@@ -93,7 +93,7 @@ func TestFullLogDisk(t *testing.T) {
 // is writable again, the pod that uses most of it is evicted.
 func TestReadOnlyFilesystem(t *testing.T) {
 	n := startNode(t, gibibyte)
-	nodefs := kerneltest.Loop(t, "ext4", 64*mebibyte, "")
+	nodefs := kerneltest.MountLoop(t, "ext4", 64*mebibyte, "")
 	const uid = "0a1b2c3d-0000-4000-8000-000000000002"
 	volume := filepath.Join(nodefs, "pods", uid, "volumes", "kubernetes.io~empty-dir", "cache")
 	if err := os.MkdirAll(volume, 0o777); err != nil {
@@ -140,7 +140,7 @@ func TestHungFilesystem(t *testing.T) {
 	bystander := runPod(t, n, node.PodSpec{Name: "bystander", Containers: oneContainer(holdArgs(32 * mebibyte))}).waitUsage(32 * mebibyte)
 	hog := runPod(t, n, node.PodSpec{Name: "hog", Containers: oneContainer(growArgs(600 * mebibyte))})
 	hung := t.TempDir()
-	kerneltest.Hang(t, hung)
+	kerneltest.MountHanging(t, hung)
 	d := startDaemon(t, n, hardThreshold("512Mi")+"\nnodefsPath: "+hung, bystander, hog)
 	d.waitStatus("error of the filesystem that hangs", func(s *control.Status) bool {
 		return strings.Contains(s.Signals[signal.NodeFsAvailable].Error, "has not returned") && s.Signals[signal.ImageFsAvailable].Available != nil

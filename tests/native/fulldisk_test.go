@@ -32,7 +32,7 @@ func TestDiskHogBesideHang(t *testing.T) {
 	n, dir := startDiskNode(t, "ext4", gibibyte)
 	const uid = "0a1b2c3d-0000-4000-8000-000000000002"
 	for i := range 10 {
-		kerneltest.Hang(t, emptyDirOf(t, dir, uid, "v"+strconv.Itoa(i)))
+		kerneltest.MountHanging(t, emptyDirOf(t, dir, uid, "v"+strconv.Itoa(i)))
 	}
 	hangs := runPod(t, n, node.PodSpec{Name: "hangs", UID: uid, Containers: []node.ContainerSpec{{}}})
 	bystander := runPod(t, n, podWriting("bystander", 40*mebibyte))

@@ -23,7 +23,7 @@ func byHotPath(rec *evict.Record) bool { return strings.Contains(rec.Confirm, "h
 // EVICTD_TEST_ROUNDS is the number of repetitions.
 func TestSteadyPodLives(t *testing.T) {
 	rounds := 10
-	if node.Slow(1) > 1 {
+	if node.ScaleTimeout(1) > 1 {
 		rounds = 3
 	}
 	if text := os.Getenv("EVICTD_TEST_ROUNDS"); text != "" {

@@ -45,7 +45,7 @@ func TestCrossingAfterIteration(t *testing.T) {
 			rec.Lane, rec.RankingAge, rec.SignalSent.Sub(rec.CrossingSeen), rec.Overshoot>>10)
 		// The loop itself detects a crossing during this iteration or the next one, about 50 ms later: then the lane of
 		// the record is "step".
-		if between > node.Slow(5*time.Millisecond) && !byHotPath(&rec) && rec.Lane != "step" {
+		if between > node.ScaleTimeout(5*time.Millisecond) && !byHotPath(&rec) && rec.Lane != "step" {
 			t.Logf("hog %d: raised by %s, confirmed by a %s; killed by the loop", i, rec.Lane, rec.Confirm)
 			left++
 		}

@@ -72,9 +72,9 @@ func build(dir string) (executables, error) {
 
 var (
 	// waitTimeout bounds each wait for a condition. It is far longer than any of them takes on an idle machine.
-	waitTimeout = node.Slow(20 * time.Second)
+	waitTimeout = node.ScaleTimeout(20 * time.Second)
 	// promptLimit is the tolerance for an action that evictd must take without delay.
-	promptLimit = node.Slow(5 * time.Second)
+	promptLimit = node.ScaleTimeout(5 * time.Second)
 )
 
 // eventually polls until ok returns true.

@@ -13,7 +13,7 @@ func (d *daemon) score(p *pod) control.OOMScore {
 	d.t.Helper()
 	e := d.explain()
 	for i := range e.OOMScores {
-		if s := e.OOMScores[i]; s.Pod == p.key() && s.Least != nil && s.Most != nil {
+		if s := e.OOMScores[i]; s.Pod == p.key() && s.Min != nil && s.Max != nil {
 			return s
 		}
 	}
@@ -33,10 +33,10 @@ func TestOOMScores(t *testing.T) {
 	if before.Wanted == nil || *before.Wanted <= 0 || *before.Wanted >= 1000 || before.From != "the runtime" {
 		t.Fatalf("score = %+v; want a Burstable container's, from the runtime", before)
 	}
-	if *before.Wrong != 0 || *before.Least != *before.Wanted || *before.Most != *before.Wanted || before.Processes != 1 {
+	if *before.Mismatched != 0 || *before.Min != *before.Wanted || *before.Max != *before.Wanted || before.Processes != 1 {
 		t.Errorf("score = %+v; want one process with the wanted value", before)
 	}
-	score, err := process.OpenScore("/proc", web.Containers[0].PID)
+	score, err := process.OpenOOMScoreAdj("/proc", web.Containers[0].PID)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -44,7 +44,7 @@ func TestOOMScores(t *testing.T) {
 	if err := score.Set(1000); err != nil {
 		t.Fatal(err)
 	}
-	if got := d.score(web); *got.Most != 1000 || *got.Wrong != 1 {
+	if got := d.score(web); *got.Max != 1000 || *got.Mismatched != 1 {
 		t.Errorf("score = %+v; want 1000, wrong", got)
 	}
 	d.configure(hardThreshold("64Mi") + "\noomScoreAdj: enforce")
@@ -53,7 +53,7 @@ func TestOOMScores(t *testing.T) {
 		have, err := score.Get()
 		return err == nil && have == *before.Wanted
 	})
-	if got := d.score(web); *got.Wrong != 0 {
+	if got := d.score(web); *got.Mismatched != 0 {
 		t.Errorf("score = %+v; want none wrong", got)
 	}
 	mustLive(t, web)

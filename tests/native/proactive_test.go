@@ -46,7 +46,7 @@ func TestProactiveReclaim(t *testing.T) {
 
 // testProactiveReclaim fills the pods' memory and checks that a pod is evicted only if the mode is off.
 func testProactiveReclaim(t *testing.T, mode string, takes []string, size int64) {
-	grace := node.Slow(8 * time.Second)
+	grace := node.ScaleTimeout(8 * time.Second)
 	n := startNode(t, gibibyte)
 	pods := []*pod{runPod(t, n, node.PodSpec{Name: "bystander", Containers: oneContainer(holdArgs(32 * mebibyte))}).waitUsage(32 * mebibyte)}
 	for i := range 3 {

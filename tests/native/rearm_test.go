@@ -36,7 +36,7 @@ func TestReloadWhileGrowing(t *testing.T) {
 			t.Errorf("%d reloads while the hog grew; want at least 10", reloads)
 		}
 		// 100 ms without an armed lane would be 20 MiB.
-		if most := int64(node.Slow(1)) * 8 * mebibyte; rec.Overshoot > most {
+		if most := int64(node.ScaleTimeout(1)) * 8 * mebibyte; rec.Overshoot > most {
 			t.Errorf("overshoot = %d MiB; want at most %d", rec.Overshoot/mebibyte, most/mebibyte)
 		}
 		mustLive(t, bystander)

@@ -27,7 +27,7 @@ func checkRecord(t *testing.T, rec *evict.Record, p *pod) {
 	check(strings.HasPrefix(rec.Message, "The node was low on resource: memory. Threshold quantity: "), "message %q", rec.Message)
 	check(slices.Contains(append(lanes.Names(), "step"), rec.Lane), "lane %q", rec.Lane)
 	check(rec.Confirm != "", "confirm is empty")
-	check(rec.RankingAge >= 0 && rec.RankingAge < node.Slow(time.Second), "ranking age %v", rec.RankingAge)
+	check(rec.RankingAge >= 0 && rec.RankingAge < node.ScaleTimeout(time.Second), "ranking age %v", rec.RankingAge)
 	check(rec.Available < rec.Threshold, "available %d, threshold %d; want less", rec.Available, rec.Threshold)
 	check(rec.Deficit > 0, "deficit %d", rec.Deficit)
 	if rec.Hard {
@@ -84,7 +84,7 @@ func checkKilled(t *testing.T, rec *evict.Record, p *pod) {
 // have exited nevertheless, and the sandbox is stopped later.
 func noErrors(rec *evict.Record) bool {
 	for line := range strings.Lines(rec.Error) {
-		if node.Slow(1) == 1 || !strings.Contains(line, cri.ErrTimeout.Error()) {
+		if node.ScaleTimeout(1) == 1 || !strings.Contains(line, cri.ErrTimeout.Error()) {
 			return false
 		}
 	}

@@ -20,7 +20,7 @@ func TestRuntimeRestart(t *testing.T) {
 	second := runPod(t, n, node.PodSpec{Name: "second", Containers: oneContainer(growArgs(600 * mebibyte))})
 	d := startDaemon(t, n, hardThreshold("512Mi"), other, first, second)
 
-	n.Kill()
+	n.KillRuntime()
 	d.waitStatus("lost runtime", func(s *control.Status) bool {
 		return !s.Runtime.Connected && s.Runtime.Error != "" && s.Pods.Count == 3
 	})
@@ -29,7 +29,7 @@ func TestRuntimeRestart(t *testing.T) {
 	d.waitReadings(3)
 	mustLive(t, other, second)
 
-	if err := n.Restart(t.Context()); err != nil {
+	if err := n.RestartRuntime(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	d.waitStatus("reconnected runtime", func(s *control.Status) bool { return s.Runtime.Connected && s.Pods.Count == 2 })
@@ -50,14 +50,14 @@ func TestRuntimeRestart(t *testing.T) {
 func TestRuntimeAbsentAtStart(t *testing.T) {
 	n := startNode(t, gibibyte)
 	hog := runPod(t, n, node.PodSpec{Name: "hog", Containers: oneContainer(growArgs(600 * mebibyte))})
-	n.Kill()
+	n.KillRuntime()
 	d := newDaemon(t, n, hardThreshold("512Mi"))
 	d.start()
 	d.waitReadings(2)
 	if s, _ := d.status(); s.Runtime.Connected || s.Runtime.Error == "" {
 		t.Errorf("runtime = %+v; want it not connected, with an error", s.Runtime)
 	}
-	if err := n.Restart(t.Context()); err != nil {
+	if err := n.RestartRuntime(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	d.waitPods(1)

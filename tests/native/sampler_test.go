@@ -157,11 +157,11 @@ func getMember(t *testing.T, s *btf.Struct, from []byte, name string) uint64 {
 }
 
 // podsThresholdID identifies the hard threshold on allocatableMemory.available.
-var podsThresholdID = signal.MarkOf(&signal.Threshold{Signal: signal.AllocatableMemoryAvailable})
+var podsThresholdID = signal.IDOf(&signal.Threshold{Signal: signal.AllocatableMemoryAvailable})
 
 // write writes a record to the ring buffer as if the timer had just seen a threshold crossed. It returns false if the
 // ring is full.
-func (s *sampler) write(kind bpf.Kind, mark signal.Mark) bool {
+func (s *sampler) write(kind bpf.Kind, mark signal.ThresholdID) bool {
 	s.t.Helper()
 	record := make([]byte, s.crossing.Size)
 	now := uint64(stamp.Now())

@@ -46,7 +46,7 @@ func TestDryRun(t *testing.T) {
 	if low := *memory.Thresholds[0].Quantity; *memory.Available >= low || *memory.Available+memory.DryRunAdds < low {
 		t.Errorf("status: %d available and %d of would-be victims; want the first below %d and the sum not", *memory.Available, memory.DryRunAdds, low)
 	}
-	if w := s.WouldBeVictims; len(w) != 1 || w[0].UID != hog.UID {
+	if w := s.DryRunVictims; len(w) != 1 || w[0].UID != hog.UID {
 		t.Errorf("would-be victims = %+v; want the hog", w)
 	}
 	d.checkVictims(hog)
@@ -145,7 +145,7 @@ func TestSecondDaemonOnStateDir(t *testing.T) {
 func TestReadiness(t *testing.T) {
 	n := startNode(t, gibibyte)
 	pod := runPod(t, n, node.PodSpec{Name: "pod", Containers: oneContainer(holdArgs(32 * mebibyte))})
-	n.Kill()
+	n.KillRuntime()
 	d := newDaemon(t, n, hardThreshold("100Mi"))
 	m := listen(t)
 	d.env = append(d.env, "NOTIFY_SOCKET="+m.path)
@@ -165,7 +165,7 @@ func TestReadiness(t *testing.T) {
 	if got := m.received(); strings.Contains(got, "READY=1") || !strings.Contains(got, "EXTEND_TIMEOUT_USEC=") {
 		t.Errorf("notifications without a runtime = %q; want EXTEND_TIMEOUT_USEC and no READY", got)
 	}
-	if err := n.Restart(t.Context()); err != nil {
+	if err := n.RestartRuntime(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	eventually(t, "READY", func() bool { return strings.Contains(m.received(), "READY=1\nSTATUS=enforcing") })

@@ -49,7 +49,7 @@ func startWithLogind(t *testing.T, n *node.Node, settings string, pods ...*pod) 
 // waitInhibited waits until evictd has its inhibitor lock.
 func (d *daemon) waitInhibited(bus *logindtest.Bus) {
 	d.t.Helper()
-	d.waitStatus("inhibitor lock", func(s *control.Status) bool { return s.Shutdown.Held })
+	d.waitStatus("inhibitor lock", func(s *control.Status) bool { return s.Shutdown.Inhibited })
 	if locks := bus.Locks(); len(locks) != 1 || locks[0].Who != logind.Who {
 		d.t.Fatalf("locks = %+v; want only evictd's", locks)
 	}
@@ -88,7 +88,7 @@ func TestShutdown(t *testing.T) {
 	log := runPod(t, n, daemonSet)
 	high := runPod(t, n, podOfPriority("high", 1000))
 	// On an emulated processor the stops themselves take seconds.
-	factor := min(node.Slow(1), 3)
+	factor := min(node.ScaleTimeout(1), 3)
 	first, second, third := int(4*factor), int(4*factor), int(2*factor)
 	d, bus := startWithLogind(t, n, gracePeriods([2]int{0, first}, [2]int{100, second}, [2]int{1000, third}), low, unresponsive, log, high)
 	d.waitInhibited(bus)
@@ -98,7 +98,7 @@ func TestShutdown(t *testing.T) {
 	killAfter := time.Duration(first+second) * time.Second
 
 	began := time.Now()
-	bus.Prepare(true)
+	bus.SetPreparing(true)
 	s := d.waitReleased(bus)
 	took := time.Since(began)
 	for _, p := range []*pod{low, unresponsive, log, high} {
@@ -125,7 +125,7 @@ func TestShutdown(t *testing.T) {
 			t.Errorf("record of %s: %s, %q, %s, %q; want Terminated, its message, %s, no error", p.Name, rec.Reason, rec.Message, rec.Result, rec.Error, result)
 		}
 	}
-	if s.Over.IsZero() || s.CalledOff || s.Manual {
+	if s.Ended.IsZero() || s.Canceled || s.Manual {
 		t.Errorf("shutdown = %+v; want it over, not cancelled, not manual", s)
 	}
 	status, _ := d.status()
@@ -138,9 +138,9 @@ func TestShutdown(t *testing.T) {
 func TestShutdownNewPod(t *testing.T) {
 	n := startNode(t, gibibyte)
 	unresponsive := runPod(t, n, podOfPriority("unresponsive", 0, "-ignore-term"))
-	d, bus := startWithLogind(t, n, gracePeriods([2]int{0, int(node.Slow(10*time.Second) / time.Second)}), unresponsive)
+	d, bus := startWithLogind(t, n, gracePeriods([2]int{0, int(node.ScaleTimeout(10*time.Second) / time.Second)}), unresponsive)
 	d.waitInhibited(bus)
-	bus.Prepare(true)
+	bus.SetPreparing(true)
 	d.waitStatus("start of a pod's stop", func(s *control.Status) bool { return len(recordsOf(s, unresponsive)) == 1 })
 	late := runPod(t, n, podOfPriority("late", 0))
 	rec := d.waitRecord(late)
@@ -159,10 +159,10 @@ func TestShutdownCancelled(t *testing.T) {
 	high := runPod(t, n, podOfPriority("high", 1000))
 	d, bus := startWithLogind(t, n, gracePeriods([2]int{0, 60}, [2]int{1000, 60}), low, high)
 	d.waitInhibited(bus)
-	bus.Prepare(true)
+	bus.SetPreparing(true)
 	d.waitStatus("start of a pod's stop", func(s *control.Status) bool { return len(recordsOf(s, low)) == 1 })
-	bus.Prepare(false)
-	d.waitStatus("end of the shutdown", func(s *control.Status) bool { return s.Shutdown.Phase == "idle" && s.Shutdown.CalledOff })
+	bus.SetPreparing(false)
+	d.waitStatus("end of the shutdown", func(s *control.Status) bool { return s.Shutdown.Phase == "idle" && s.Shutdown.Canceled })
 	d.waitInhibited(bus)
 	late := runPod(t, n, podOfPriority("late", 0))
 	s := d.waitPods(3)
@@ -181,17 +181,17 @@ func TestShutdownWithoutRuntime(t *testing.T) {
 	high := runPod(t, n, podOfPriority("high", 1000))
 	d, bus := startWithLogind(t, n, gracePeriods([2]int{0, 3}, [2]int{1000, 2}), low, high)
 	d.waitInhibited(bus)
-	n.Kill()
+	n.KillRuntime()
 	d.waitStatus("lost runtime", func(s *control.Status) bool { return !s.Runtime.Connected })
 	began := time.Now()
-	bus.Prepare(true)
+	bus.SetPreparing(true)
 	d.waitReleased(bus)
 	if took := time.Since(began); took < 3*time.Second || took > 5*time.Second+promptLimit {
 		t.Errorf("the shutdown took %v; want 3s to 5s, and at most %v more", took, promptLimit)
 	}
 	low.containersMustDie()
 	high.containersMustDie()
-	if err := n.Restart(t.Context()); err != nil {
+	if err := n.RestartRuntime(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 }
@@ -205,7 +205,7 @@ func TestShutdownRestart(t *testing.T) {
 	d, bus := startWithLogind(t, n, gracePeriods([2]int{0, 6}, [2]int{1000, 4}), unresponsive, high)
 	d.waitInhibited(bus)
 	began := time.Now()
-	bus.Prepare(true)
+	bus.SetPreparing(true)
 	d.waitStatus("start of a pod's stop", func(s *control.Status) bool { return len(recordsOf(s, unresponsive)) == 1 })
 	d.waitState(`"phase":"stopping"`)
 	d.kill(syscall.SIGKILL)
@@ -302,18 +302,18 @@ func TestShutdownBesideKubelet(t *testing.T) {
 	s := d.waitStatus("reason to leave a shutdown to the kubelet", func(s *control.Status) bool {
 		return slices.ContainsFunc(s.Shutdown.Why, func(why string) bool { return strings.Contains(why, "a kubelet owns pods") })
 	})
-	if s.Shutdown.Held || len(bus.Locks()) > 0 {
+	if s.Shutdown.Inhibited || len(bus.Locks()) > 0 {
 		t.Errorf("locks = %+v; want none on a kubelet's node", bus.Locks())
 	}
-	bus.Prepare(true)
+	bus.SetPreparing(true)
 	d.waitLog("evictd stops no pods", "a kubelet owns pods")
 	mustLive(t, pod)
-	bus.Prepare(false)
+	bus.SetPreparing(false)
 
 	d.configure(gracePeriods([2]int{0, 10}) + "shutdown: {besideKubelet: own}")
 	d.reload()
 	d.waitInhibited(bus)
-	bus.Prepare(true)
+	bus.SetPreparing(true)
 	d.waitReleased(bus)
 	pod.containersMustDie()
 	if !pod.sandboxLives() {
@@ -331,7 +331,7 @@ func TestShutdownDryRun(t *testing.T) {
 	if locks := bus.Locks(); len(locks) > 0 {
 		t.Errorf("locks = %+v; want none in dry run", locks)
 	}
-	bus.Prepare(true)
+	bus.SetPreparing(true)
 	rec := d.waitRecord(pod)
 	if !rec.DryRun || rec.Result != evict.ResultDryRun || rec.Reason != shutdown.ReasonTerminated {
 		t.Errorf("record: dry run %t, %s, %s; want true, dry-run, Terminated", rec.DryRun, rec.Result, rec.Reason)

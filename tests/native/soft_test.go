@@ -18,7 +18,9 @@ func softSettings(grace, more string) string {
 }
 
 // graceAtLeast returns a grace period that is long enough for the steps of a test on a slow machine.
-func graceAtLeast(grace time.Duration) time.Duration { return max(grace, node.Slow(2*time.Second)) }
+func graceAtLeast(grace time.Duration) time.Duration {
+	return max(grace, node.ScaleTimeout(2*time.Second))
+}
 
 // softThreshold returns the status of the soft threshold.
 func softThreshold(t *testing.T, s *control.Status) control.ThresholdStatus {
@@ -49,8 +51,8 @@ func TestSoftEviction(t *testing.T) {
 	if waited := rec.Decided.Sub(since); waited < 2*time.Second || waited > 2*time.Second+promptLimit {
 		t.Errorf("the hog was evicted %v after the crossing; want 2s", waited)
 	}
-	if rec.Hard || rec.Result != evict.ResultStopped || !rec.Hardened.IsZero() || !noErrors(&rec) {
-		t.Errorf("record of the hog: hard %t, result %s, hardened %v, error %q; want false, stopped, never, none", rec.Hard, rec.Result, rec.Hardened, rec.Error)
+	if rec.Hard || rec.Result != evict.ResultStopped || !rec.Escalated.IsZero() || !noErrors(&rec) {
+		t.Errorf("record of the hog: hard %t, result %s, hardened %v, error %q; want false, stopped, never, none", rec.Hard, rec.Result, rec.Escalated, rec.Error)
 	}
 	checkRanksFirst(t, &rec, hog)
 	// The hog exits with 143 on SIGTERM.
@@ -103,9 +105,9 @@ func TestSoftTurnsHard(t *testing.T) {
 	mustLive(t, pusher)
 	rec := d.waitRecord(hog)
 	checkRecord(t, &rec, hog)
-	if rec.Hard || rec.Result != evict.ResultKilled || rec.Hardened.Before(rec.SignalSent) || rec.LastGone.Before(rec.Hardened) {
+	if rec.Hard || rec.Result != evict.ResultKilled || rec.Escalated.Before(rec.SignalSent) || rec.LastGone.Before(rec.Escalated) {
 		t.Errorf("record of the hog: hard %t, result %s, signal sent %v, hardened %v, last gone %v; want false, killed, and times in this order",
-			rec.Hard, rec.Result, rec.SignalSent, rec.Hardened, rec.LastGone)
+			rec.Hard, rec.Result, rec.SignalSent, rec.Escalated, rec.LastGone)
 	}
 	if !noErrors(&rec) {
 		t.Errorf("record of the hog: error %q; want none", rec.Error)

@@ -129,7 +129,7 @@ func TestOverride(t *testing.T) {
 // TestSharedParent: of two pods with the same cgroup parent, only the hog is evicted.
 func TestSharedParent(t *testing.T) {
 	n := startNode(t, gibibyte)
-	parent := n.Child(n.Kubepods(), "shared")
+	parent := n.ChildCgroup(n.Kubepods(), "shared")
 	other := runPod(t, n, node.PodSpec{Name: "other", CgroupParent: parent, Containers: oneContainer(holdArgs(32 * mebibyte))}).waitUsage(32 * mebibyte)
 	hog := runPod(t, n, node.PodSpec{Name: "hog", CgroupParent: parent, Containers: oneContainer(growArgs(600 * mebibyte))})
 	d := startDaemon(t, n, hardThreshold("512Mi"), other, hog)

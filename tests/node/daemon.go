@@ -35,9 +35,9 @@ func (n *Node) systemCommand(ctx context.Context, name string, args ...string) *
 	return cmd
 }
 
-// Restart kills containerd if it runs and starts it with the same state. Containers and shims are not affected. It
+// RestartRuntime kills containerd if it runs and starts it with the same state. Containers and shims are not affected. It
 // returns when CRI answers.
-func (n *Node) Restart(ctx context.Context) error {
+func (n *Node) RestartRuntime(ctx context.Context) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.killDaemon()
@@ -69,7 +69,7 @@ func (n *Node) Restart(ctx context.Context) error {
 // waitForCRI waits until CRI answers without an error. containerd listens before the CRI plugin is ready, and answers
 // with errors until then.
 func (n *Node) waitForCRI(ctx context.Context, d *daemon) error {
-	ctx, cancel := context.WithTimeout(ctx, Slow(time.Minute))
+	ctx, cancel := context.WithTimeout(ctx, ScaleTimeout(time.Minute))
 	defer cancel()
 	go func() {
 		select {
@@ -96,8 +96,8 @@ func (n *Node) waitForCRI(ctx context.Context, d *daemon) error {
 	}
 }
 
-// Kill sends SIGKILL to containerd. Shims and containers go on running. Restart starts containerd again.
-func (n *Node) Kill() {
+// KillRuntime sends SIGKILL to containerd. Shims and containers go on running. Restart starts containerd again.
+func (n *Node) KillRuntime() {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	n.killDaemon()
@@ -112,8 +112,8 @@ func (n *Node) killDaemon() {
 	n.daemon = nil
 }
 
-// PID returns the process ID of containerd, or 0 while it does not run.
-func (n *Node) PID() int {
+// RuntimePID returns the process ID of containerd, or 0 while it does not run.
+func (n *Node) RuntimePID() int {
 	n.mu.Lock()
 	defer n.mu.Unlock()
 	if n.daemon == nil {

@@ -19,15 +19,15 @@ const (
 	Systemd  Driver = "systemd"
 )
 
-// DriverVariable is the environment variable with the driver of nodes whose Options name none.
-const DriverVariable = "EVICTD_TEST_CGROUP_DRIVER"
+// DriverEnv is the environment variable with the driver of nodes whose Options name none.
+const DriverEnv = "EVICTD_TEST_CGROUP_DRIVER"
 
 // resolve returns the driver itself or, if it is empty, the one in the environment, else cgroupfs. It fails for an
 // unknown name.
 func (d Driver) resolve() (Driver, error) {
 	from := ""
 	if d == "" {
-		d, from = Driver(os.Getenv(DriverVariable)), DriverVariable+": "
+		d, from = Driver(os.Getenv(DriverEnv)), DriverEnv+": "
 	}
 	switch d {
 	case Cgroupfs, Systemd:

@@ -55,10 +55,10 @@ func TestResolveDriver(t *testing.T) {
 		{want: Cgroupfs},
 		{env: "systemd", want: Systemd},
 		{given: Cgroupfs, env: "systemd", want: Cgroupfs},
-		{env: "cgroupsfs", blames: DriverVariable},
+		{env: "cgroupsfs", blames: DriverEnv},
 		{given: "runc", blames: `"runc"`},
 	} {
-		t.Setenv(DriverVariable, tt.env)
+		t.Setenv(DriverEnv, tt.env)
 		got, err := tt.given.resolve()
 		if got != tt.want || (err != nil) != (tt.blames != "") || err != nil && !strings.Contains(err.Error(), tt.blames) {
 			t.Errorf("with %q: %q.resolve() = %q, %v; want %q and an error with %q", tt.env, tt.given, got, err, tt.want, tt.blames)
@@ -105,11 +105,11 @@ func TestPrebuilt(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-	t.Setenv(ProgramsVariable, "")
+	t.Setenv(ProgramsEnv, "")
 	if got, err := Prebuilt("evictd"); got != nil || err != nil {
 		t.Errorf("Prebuilt without a directory = %q, %v; want none", got, err)
 	}
-	t.Setenv(ProgramsVariable, dir)
+	t.Setenv(ProgramsEnv, dir)
 	if got, err := Prebuilt("evictd"); err != nil || len(got) != 1 || got[0] != filepath.Join(dir, "evictd") {
 		t.Errorf("Prebuilt(evictd) = %q, %v; want it in %s", got, err, dir)
 	}

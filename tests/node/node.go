@@ -181,7 +181,7 @@ func start(ctx context.Context, o Options) (_ *Node, err error) {
 	} else {
 		built <- nil
 	}
-	if err := errors.Join(n.Restart(ctx), <-built); err != nil {
+	if err := errors.Join(n.RestartRuntime(ctx), <-built); err != nil {
 		return nil, err
 	}
 	if err := n.importImages(ctx, hog); err != nil {
@@ -326,7 +326,7 @@ func (n *Node) Close() error { return n.close() }
 
 func (n *Node) teardown() error {
 	began := time.Now()
-	n.Kill()
+	n.KillRuntime()
 	var closed error
 	if n.conn != nil {
 		closed = n.conn.Close()
@@ -360,10 +360,10 @@ func (n *Node) Endpoint() string { return "unix://" + n.Socket() }
 func (n *Node) CgroupRoot() string { return n.record.cgroup() }
 
 // Kubepods returns the cgroup of all pods.
-func (n *Node) Kubepods() string { return n.Child(n.record.podRoot(), "kubepods") }
+func (n *Node) Kubepods() string { return n.ChildCgroup(n.record.podRoot(), "kubepods") }
 
-// Child returns the path of a child cgroup for pods, as this node's driver names it. It need not exist.
-func (n *Node) Child(parent, name string) string { return n.record.Driver.child(parent, name) }
+// ChildCgroup returns the path of a child cgroup for pods, as this node's driver names it. It need not exist.
+func (n *Node) ChildCgroup(parent, name string) string { return n.record.Driver.child(parent, name) }
 
 // Driver returns the cgroup driver of the pods.
 func (n *Node) Driver() Driver { return n.record.Driver }

@@ -65,7 +65,7 @@ func run(t *testing.T, n *node.Node, spec node.PodSpec) node.Pod {
 // eventually polls until ok returns true.
 func eventually(t *testing.T, what string, ok func() bool) {
 	t.Helper()
-	timeout := node.Slow(20 * time.Second)
+	timeout := node.ScaleTimeout(20 * time.Second)
 	for end := time.Now().Add(timeout); !ok(); time.Sleep(5 * time.Millisecond) {
 		if time.Now().After(end) {
 			t.Fatalf("after %v: no %s", timeout, what)
@@ -128,11 +128,11 @@ func TestPodsOfEachClass(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	old := n.PID()
-	if err := n.Restart(t.Context()); err != nil {
+	old := n.RuntimePID()
+	if err := n.RestartRuntime(t.Context()); err != nil {
 		t.Fatal(err)
 	}
-	if n.PID() == old {
+	if n.RuntimePID() == old {
 		t.Errorf("PID() after Restart = %d; want a new process", old)
 	}
 	after, err := n.Pods(t.Context())
@@ -175,7 +175,7 @@ func TestHogInAPodWritesStamps(t *testing.T) {
 		Mounts: []node.Mount{{Host: volume, Container: "/stamps"}},
 	}}})
 	before := stamp.Now()
-	var marks stamp.Marks
+	var marks stamp.Times
 	eventually(t, "64 MiB", func() bool {
 		// A signal without a handler has no effect on process 1 of a PID namespace, so send it until the hog grows.
 		if err := unix.Kill(pod.Containers[0].PID, unix.SIGUSR1); err != nil {
@@ -196,7 +196,7 @@ func TestHogInAPodWritesStamps(t *testing.T) {
 func TestCgroupParents(t *testing.T) {
 	n := start(t)
 	limited := []node.ContainerSpec{{MemoryLimit: 64 * mebibyte}}
-	shared := n.Child(n.Kubepods(), "shared")
+	shared := n.ChildCgroup(n.Kubepods(), "shared")
 	a := run(t, n, node.PodSpec{Name: "a", CgroupParent: shared, Containers: limited})
 	b := run(t, n, node.PodSpec{Name: "b", CgroupParent: shared, Containers: limited})
 	if a.Cgroup != shared || b.Cgroup != shared {
@@ -229,10 +229,10 @@ func TestCgroupParents(t *testing.T) {
 		}
 	}
 	for parent, want := range map[string]string{
-		"/kubepods/pod1":                           "is not below",
-		n.Kubepods() + "/../../x":                  "is not below",
-		n.Child(path.Dir(n.Kubepods()), "outside"): "needs a memory limit",
-		node.NoCgroupParent:                        unlimited,
+		"/kubepods/pod1":                                 "is not below",
+		n.Kubepods() + "/../../x":                        "is not below",
+		n.ChildCgroup(path.Dir(n.Kubepods()), "outside"): "needs a memory limit",
+		node.NoCgroupParent:                              unlimited,
 	} {
 		_, err := n.RunPod(t.Context(), node.PodSpec{Name: "refused", CgroupParent: parent, Containers: hold("1")})
 		if err == nil || !strings.Contains(err.Error(), want) {
@@ -286,7 +286,7 @@ func TestOneNodeAtATime(t *testing.T) {
 	if !strings.Contains(log.String(), "waiting for another node") {
 		t.Errorf("log of the second Start = %q; want \"waiting for another node\" in it", log.String())
 	}
-	if n.PID() == 0 {
+	if n.RuntimePID() == 0 {
 		t.Error("the first node's containerd does not run")
 	}
 }
@@ -294,9 +294,9 @@ func TestOneNodeAtATime(t *testing.T) {
 func TestCloseAfterKill(t *testing.T) {
 	n := start(t)
 	run(t, n, node.PodSpec{Name: "survivor", Containers: hold("1048576")})
-	n.Kill()
-	if n.PID() != 0 {
-		t.Errorf("PID() after Kill = %d; want 0", n.PID())
+	n.KillRuntime()
+	if n.RuntimePID() != 0 {
+		t.Errorf("PID() after Kill = %d; want 0", n.RuntimePID())
 	}
 	if left := strings.Join(n.Leftovers(), "\n"); !strings.Contains(left, "/hog hold") {
 		t.Errorf("after Kill the pod does not run:\n%s", left)

@@ -32,7 +32,7 @@ func (n *Node) RunPod(ctx context.Context, spec PodSpec) (_ Pod, err error) {
 	defer func() {
 		if err != nil {
 			// The error may be that ctx has ended.
-			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), Slow(10*time.Second))
+			ctx, cancel := context.WithTimeout(context.WithoutCancel(ctx), ScaleTimeout(10*time.Second))
 			defer cancel()
 			err = errors.Join(fmt.Errorf("run pod %s: %w", spec.Name, err), n.removePod(ctx, id, parent))
 		}
@@ -73,7 +73,7 @@ func (n *Node) podCgroup(spec PodSpec) (string, error) {
 	var path string
 	switch spec.CgroupParent {
 	case "":
-		return n.Child(n.qosCgroup(spec.QoS), "pod"+spec.UID), nil
+		return n.ChildCgroup(n.qosCgroup(spec.QoS), "pod"+spec.UID), nil
 	case NoCgroupParent:
 		if n.record.Driver == Systemd {
 			return "", errors.New("the systemd driver runs no container without a slice")

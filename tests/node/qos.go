@@ -14,9 +14,9 @@ const (
 func (n *Node) qosCgroup(q QoS) string {
 	switch q {
 	case Burstable:
-		return n.Child(n.Kubepods(), "burstable")
+		return n.ChildCgroup(n.Kubepods(), "burstable")
 	case BestEffort:
-		return n.Child(n.Kubepods(), "besteffort")
+		return n.ChildCgroup(n.Kubepods(), "besteffort")
 	}
 	return n.Kubepods()
 }

@@ -9,22 +9,22 @@ import (
 	"time"
 )
 
-// SlowVariable is the environment variable with the factor by which this machine is slower than usual, a whole number
+// SlowFactorEnv is the environment variable with the factor by which this machine is slower than usual, a whole number
 // of at least 1.
-const SlowVariable = "EVICTD_TEST_SLOW"
+const SlowFactorEnv = "EVICTD_TEST_SLOW"
 
 // emulatedFactor is the factor of an emulated machine. QEMU without KVM was measured to be 10 to 30 times slower; 10
 // is enough, because the timeouts are long on a usual machine.
 const emulatedFactor = 10
 
-// Slow scales a timeout to the speed of this machine. It must not be applied to durations that do not depend on it,
+// ScaleTimeout scales a timeout to the speed of this machine. It must not be applied to durations that do not depend on it,
 // such as a grace period.
 //
 // The factor is the value of EVICTD_TEST_SLOW, else 10 on a processor that QEMU emulates, else 1.
-func Slow(d time.Duration) time.Duration { return d * slowFactor() }
+func ScaleTimeout(d time.Duration) time.Duration { return d * slowFactor() }
 
 var slowFactor = sync.OnceValue(func() time.Duration {
-	factor, err := readSlowFactor(os.Getenv(SlowVariable), "/proc/cpuinfo")
+	factor, err := readSlowFactor(os.Getenv(SlowFactorEnv), "/proc/cpuinfo")
 	if err != nil {
 		panic(err) // an invalid EVICTD_TEST_SLOW must not be ignored
 	}
@@ -39,7 +39,7 @@ func readSlowFactor(variable, cpuinfo string) (time.Duration, error) {
 	if variable != "" {
 		n, err := strconv.ParseUint(variable, 10, 16)
 		if err != nil || n == 0 {
-			return 0, fmt.Errorf("%s is %q; want a whole number of at least 1", SlowVariable, variable)
+			return 0, fmt.Errorf("%s is %q; want a whole number of at least 1", SlowFactorEnv, variable)
 		}
 		return time.Duration(n), nil
 	}

@@ -17,10 +17,10 @@ import (
 
 // How long Close and a sweep wait for each step. The timeouts only end a hang; a step usually takes milliseconds.
 var (
-	killTimeout    = Slow(30 * time.Second)
-	unmountTimeout = Slow(10 * time.Second)
-	removeTimeout  = Slow(30 * time.Second)
-	sliceTimeout   = Slow(10 * time.Second)
+	killTimeout    = ScaleTimeout(30 * time.Second)
+	unmountTimeout = ScaleTimeout(10 * time.Second)
+	removeTimeout  = ScaleTimeout(30 * time.Second)
+	sliceTimeout   = ScaleTimeout(10 * time.Second)
 )
 
 // sweepAbandoned removes every node of this machine whose process has died without Close: processes, mounts, cgroups,

@@ -65,7 +65,7 @@ func abandon(ctx context.Context, dir string) string {
 			return err.Error()
 		}
 	}
-	n.Kill()
+	n.KillRuntime()
 	return "ready"
 }
 

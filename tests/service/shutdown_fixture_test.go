@@ -132,7 +132,7 @@ func (s *shutdownTest) cleanUp(t *testing.T) {
 // waitInhibited waits until evictd has its inhibitor lock, and checks that logind lists one.
 func (s *shutdownTest) waitInhibited() {
 	s.t.Helper()
-	s.waitStatus("inhibitor lock", func(st *control.Status) bool { return st.Shutdown.Held && st.Shutdown.Phase == "idle" })
+	s.waitStatus("inhibitor lock", func(st *control.Status) bool { return st.Shutdown.Inhibited && st.Shutdown.Phase == "idle" })
 	if n := s.locks(); n != 1 {
 		s.t.Errorf("evictd has %d locks; want 1:\n%s", n, s.must("systemd-inhibit", "--list"))
 	}

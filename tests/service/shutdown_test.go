@@ -172,7 +172,7 @@ func (s *shutdownTest) cancelled(t *testing.T) {
 		return slices.ContainsFunc(st.Records, func(r evict.Record) bool { return r.UID == unresponsive.UID })
 	})
 	s.must("systemctl", "restart", "systemd-logind")
-	s.waitStatus("end of the shutdown", func(st *control.Status) bool { return st.Shutdown.Phase == "idle" && st.Shutdown.CalledOff })
+	s.waitStatus("end of the shutdown", func(st *control.Status) bool { return st.Shutdown.Phase == "idle" && st.Shutdown.Canceled })
 	s.waitInhibited()
 	if !s.alive(t, high) {
 		t.Error("a pod of a later group was stopped")
@@ -214,7 +214,7 @@ func (s *shutdownTest) hungRuntime(t *testing.T) {
 	s.waitStatus("start of a pod's stop", func(st *control.Status) bool {
 		return slices.ContainsFunc(st.Records, func(r evict.Record) bool { return r.UID == unresponsive.UID })
 	})
-	hung := s.node.PID()
+	hung := s.node.RuntimePID()
 	if err := unix.Kill(hung, unix.SIGSTOP); err != nil {
 		t.Fatal(err)
 	}
@@ -260,7 +260,7 @@ func (s *shutdownTest) restarts(t *testing.T) {
 		})
 	}
 	low := s.pod(t, "low", 0, false)
-	s.waitStatus("connection to logind", func(st *control.Status) bool { return st.Shutdown.Held && st.Shutdown.LimitSeconds != nil })
+	s.waitStatus("connection to logind", func(st *control.Status) bool { return st.Shutdown.Inhibited && st.Shutdown.LimitSeconds != nil })
 	s.must("systemctl", "poweroff")
 	s.record(low)
 	s.waitPowerOff()
@@ -301,7 +301,7 @@ func (s *shutdownTest) overridden(t *testing.T) {
 	t.Cleanup(func() { os.RemoveAll(filepath.Dir(late)) }) // if the test fails before it removes the file
 	s.must("systemctl", "restart", unitName)
 	s.waitStatus("limit of the later drop-in", func(st *control.Status) bool {
-		return st.Shutdown.Held && st.Shutdown.LimitSeconds != nil && *st.Shutdown.LimitSeconds == 30 && strings.Contains(st.Shutdown.LogindError, late)
+		return st.Shutdown.Inhibited && st.Shutdown.LimitSeconds != nil && *st.Shutdown.LimitSeconds == 30 && strings.Contains(st.Shutdown.LogindError, late)
 	})
 	unresponsive := s.pod(t, "unresponsive", 0, true)
 	began := time.Now()

@@ -102,17 +102,17 @@ func (d *Decoder) Decode(n *yaml.Node, into any) {
 
 // Errorf reports a problem with the value at path.
 func (d *Decoder) Errorf(path, format string, args ...any) {
-	d.problem(d.Position(path), d.join(path), fmt.Sprintf(format, args...))
+	d.problem(d.Line(path), d.join(path), fmt.Sprintf(format, args...))
 }
 
 // Noticef reports a notice about the value at path.
 func (d *Decoder) Noticef(path, format string, args ...any) {
-	d.notice(d.Position(path), d.join(path), fmt.Sprintf(format, args...))
+	d.notice(d.Line(path), d.join(path), fmt.Sprintf(format, args...))
 }
 
-// Position returns the line of the value at path, or of its nearest parent in the
+// Line returns the line of the value at path, or of its nearest parent in the
 // file, and 0 if there is none.
-func (d *Decoder) Position(path string) int {
+func (d *Decoder) Line(path string) int {
 	for at := d.join(path); at != ""; at = parent(at) {
 		if line, ok := d.lines[at]; ok {
 			return line

@@ -115,7 +115,7 @@ deep: null
 		"": 2, "text": 2, "map": 11, "map.a": 11, "map.nothing": 11, "items": 14, "items[0]": 15, "items[1].waits": 16,
 		"items[9].name": 14, "deep": 2, "nothing": 2, "readings.b": 13,
 	} {
-		if got := d.Position(path); got != line {
+		if got := d.Line(path); got != line {
 			t.Errorf("Position(%q) = %d; want %d", path, got, line)
 		}
 	}
@@ -224,7 +224,7 @@ items:
 	if diff := cmp.Diff([]string{"hello", "hello"}, got.List); diff != "" {
 		t.Errorf("list (-want +got):\n%s", diff)
 	}
-	if got := d.Position("items[1].waits"); got != 8 {
+	if got := d.Line("items[1].waits"); got != 8 {
 		t.Errorf("Position of a merged field = %d; want 8, where it is written", got)
 	}
 }

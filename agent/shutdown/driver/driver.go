@@ -22,8 +22,8 @@ import (
 
 // Options are what a Driver needs.
 type Options struct {
-	Log   *slog.Logger
-	Guard Guard
+	Log       *slog.Logger
+	DelayLock DelayLock
 	// View returns the last View of the decision loop; nil before its first
 	// iteration.
 	View      func() *loop.View
@@ -40,12 +40,12 @@ type Options struct {
 	Bus string
 }
 
-// Guard delays the node's shutdown and reports the events of logind.
-type Guard interface {
+// DelayLock delays the node's shutdown and reports the events of logind.
+type DelayLock interface {
 	Events() <-chan logind.Event
 	Status() logind.Status
-	Want(needs time.Duration)
-	Done()
+	SetDelay(needs time.Duration)
+	Release()
 }
 
 // Inventory lists the pods.
@@ -108,8 +108,8 @@ func New(o Options) *Driver {
 // State returns the state of the shutdown. It is immutable.
 func (s *Driver) State() *shutdown.State { return s.published.Load() }
 
-// Ended is closed when Run has returned.
-func (s *Driver) Ended() <-chan struct{} { return s.done }
+// Done is closed when Run has returned.
+func (s *Driver) Done() <-chan struct{} { return s.done }
 
 // Restore sets the state that an earlier run of this boot saved.
 func (s *Driver) Restore(state shutdown.State) {
@@ -120,8 +120,8 @@ func (s *Driver) Restore(state shutdown.State) {
 	}
 }
 
-// Changed signals a new view. It never blocks.
-func (s *Driver) Changed() {
+// ViewChanged signals a new view. It never blocks.
+func (s *Driver) ViewChanged() {
 	select {
 	case s.changed <- struct{}{}:
 	default:
@@ -142,7 +142,7 @@ func (s *Driver) Run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case e := <-s.o.Guard.Events():
+		case e := <-s.o.DelayLock.Events():
 			s.pendingEvent = &e
 		case cmd := <-s.commands:
 			if err := s.validate(cmd.event); err != nil {
@@ -165,8 +165,8 @@ func (s *Driver) Run(ctx context.Context) {
 				continue
 			}
 			in.Event, s.resuming = shutdown.Resume, false
-			s.Changed() // then handle the event of logind
-		case e != nil && in.Event == shutdown.Nothing && (!e.Preparing || s.state.Active() || podsListed(v)):
+			s.ViewChanged() // then handle the event of logind
+		case e != nil && in.Event == shutdown.NoEvent && (!e.Preparing || s.state.Active() || podsListed(v)):
 			s.resuming = false
 			in, s.pendingEvent = s.handleEvent(v, *e), nil
 		}
@@ -193,19 +193,19 @@ func (s *Driver) handleEvent(v *loop.View, e logind.Event) (in shutdown.Inputs) 
 	case s.skipReason != "":
 		// The shutdown was left to a kubelet, which has started: do not take over
 		// in the middle.
-	case len(s.Refrain(v)) > 0 && !s.state.Active():
-		s.skipReason = strings.Join(s.Refrain(v), "; ")
-		s.o.Guard.Done() // releases the lock of a run with another configuration
+	case len(s.SkipReasons(v)) > 0 && !s.state.Active():
+		s.skipReason = strings.Join(s.SkipReasons(v), "; ")
+		s.o.DelayLock.Release() // releases the lock of a run with another configuration
 		s.o.Log.Warn("node shuts down; evictd stops no pods", "why", s.skipReason)
 	default:
-		in.Event, in.Schedule = shutdown.Begin, v.Config.Schedule()
-		if e.Locked {
+		in.Event, in.Schedule = shutdown.Begin, v.Config.ShutdownSchedule()
+		if e.Inhibited {
 			// Without a lock logind does not wait; as much as possible is stopped
 			// in order.
 			in.Until = e.Until
 		}
 		if s.state.Phase == shutdown.Ended && s.state.Manual {
-			s.o.Guard.Done() // already ended; from now on logind's
+			s.o.DelayLock.Release() // already ended; from now on logind's
 		}
 	}
 	return in
@@ -229,7 +229,7 @@ func (s *Driver) validate(event shutdown.Event) error {
 	case event == shutdown.Cancel && !s.state.Manual:
 		return errLogind
 	case event == shutdown.Begin && !s.state.Active():
-		if why := s.Refrain(v); len(why) > 0 {
+		if why := s.SkipReasons(v); len(why) > 0 {
 			return errors.New(strings.Join(why, "; "))
 		}
 	}
@@ -255,20 +255,20 @@ func podsListed(v *loop.View) bool {
 	return !v.Snapshot.Listed.IsZero() || v.Config.RuntimeEndpoint == config.RuntimeNone
 }
 
-// Refrain returns all reasons not to stop pods in a shutdown.
-func (s *Driver) Refrain(v *loop.View) (why []string) {
-	if len(v.Config.Schedule()) == 0 {
+// SkipReasons returns all reasons not to stop pods in a shutdown.
+func (s *Driver) SkipReasons(v *loop.View) (why []string) {
+	if len(v.Config.ShutdownSchedule()) == 0 {
 		why = append(why, "neither shutdownGracePeriod nor shutdownGracePeriodByPodPriority is configured")
 	}
 	if v.Config.Shutdown.BesideKubelet == config.ShutdownOwn {
 		return why
 	}
-	if v.Snapshot.Kubelet.Pods {
+	if v.Snapshot.Kubelet.HasSandboxes {
 		why = append(why, "a kubelet owns pods of this node (shutdown.besideKubelet: own makes evictd stop them)")
 	} else if v.Snapshot.Kubelet.Process != "" {
 		why = append(why, "a kubelet runs on this node (shutdown.besideKubelet: own makes evictd stop the pods)")
 	}
-	if s.o.Guard.Status().Kubelet {
+	if s.o.DelayLock.Status().Kubelet {
 		why = append(why, "a kubelet delays shutdowns itself (shutdown.besideKubelet: own makes evictd delay them too)")
 	}
 	return why
@@ -276,14 +276,14 @@ func (s *Driver) Refrain(v *loop.View) (why []string) {
 
 // step executes one step. It returns when the next one is due.
 func (s *Driver) step(ctx context.Context, v *loop.View, in shutdown.Inputs, now time.Time) time.Time {
-	if in.Event == shutdown.Nothing && !s.state.Active() {
+	if in.Event == shutdown.NoEvent && !s.state.Active() {
 		s.updateDelay(v)
-		s.o.Metrics.Shutdown(&s.state, s.o.Guard.Status().Locked)
+		s.o.Metrics.Shutdown(&s.state, s.o.DelayLock.Status().Inhibited)
 		return time.Time{}
 	}
-	in.DryRun = len(v.Mode.Apart) > 0
+	in.DryRun = len(v.Mode.ReasonsExceptKubelet) > 0
 	if in.Event == shutdown.Begin && in.Manual {
-		in.Schedule = v.Config.Schedule()
+		in.Schedule = v.Config.ShutdownSchedule()
 	}
 	began := s.state.Began
 	if in.Event == shutdown.Begin && !s.state.Active() {
@@ -295,7 +295,7 @@ func (s *Driver) step(ctx context.Context, v *loop.View, in shutdown.Inputs, now
 	}
 	in.Unlisted = v.Snapshot.Listed.IsZero() || !s.state.Listed && v.Snapshot.Listed.Before(began) && now.Before(began.Add(firstListTimeout))
 	for i := range v.Snapshot.Pods {
-		if p := &v.Snapshot.Pods[i]; !pods.Vital(p) {
+		if p := &v.Snapshot.Pods[i]; !pods.Essential(p) {
 			in.Pods = append(in.Pods, *p)
 		}
 	}
@@ -309,7 +309,7 @@ func (s *Driver) step(ctx context.Context, v *loop.View, in shutdown.Inputs, now
 	}
 	s.phaseChanged(ctx, &before, in.DryRun)
 	s.updateDelay(v)
-	s.o.Metrics.Shutdown(&s.state, s.o.Guard.Status().Locked)
+	s.o.Metrics.Shutdown(&s.state, s.o.DelayLock.Status().Inhibited)
 	return s.nextStep(orders.Wake, now)
 }
 
@@ -338,8 +338,8 @@ func (s *Driver) updateDelay(v *loop.View) {
 		return
 	}
 	var needs time.Duration
-	if len(s.Refrain(v)) == 0 && len(v.Mode.Apart) == 0 {
-		needs = v.Config.Schedule().Needs()
+	if len(s.SkipReasons(v)) == 0 && len(v.Mode.ReasonsExceptKubelet) == 0 {
+		needs = v.Config.ShutdownSchedule().Delay()
 	}
-	s.o.Guard.Want(needs)
+	s.o.DelayLock.SetDelay(needs)
 }

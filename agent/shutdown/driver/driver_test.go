@@ -22,8 +22,8 @@ import (
 )
 
 func TestStopStages(t *testing.T) {
-	container := func(name string, start uint64) evict.ContainerHandle {
-		return evict.ContainerHandle{ID: "id-" + name, Name: name, InitStart: start}
+	container := func(name string, start uint64) evict.RunningContainer {
+		return evict.RunningContainer{ID: "id-" + name, Name: name, InitStart: start}
 	}
 	sidecar := func(names ...string) *evict.Pod {
 		p := &evict.Pod{}
@@ -36,21 +36,21 @@ func TestStopStages(t *testing.T) {
 	for _, tt := range []struct {
 		name       string
 		pod        *evict.Pod
-		containers []evict.ContainerHandle
-		want       []act.Turn
+		containers []evict.RunningContainer
+		want       []act.StopStage
 	}{
-		{"one", &evict.Pod{}, []evict.ContainerHandle{container("a", 1)}, nil},
-		{"started at once", &evict.Pod{}, []evict.ContainerHandle{container("a", 7), container("b", 7)}, nil},
-		{"in reverse", &evict.Pod{}, []evict.ContainerHandle{container("a", 100), container("c", 300), container("b", 200)}, []act.Turn{
-			{IDs: []string{"id-c"}}, {IDs: []string{"id-b"}, Latest: 10 * time.Second}, {IDs: []string{"id-a"}, Latest: 20 * time.Second},
+		{"one", &evict.Pod{}, []evict.RunningContainer{container("a", 1)}, nil},
+		{"started at once", &evict.Pod{}, []evict.RunningContainer{container("a", 7), container("b", 7)}, nil},
+		{"in reverse", &evict.Pod{}, []evict.RunningContainer{container("a", 100), container("c", 300), container("b", 200)}, []act.StopStage{
+			{IDs: []string{"id-c"}}, {IDs: []string{"id-b"}, StartBy: 10 * time.Second}, {IDs: []string{"id-a"}, StartBy: 20 * time.Second},
 		}},
-		{"two together", &evict.Pod{}, []evict.ContainerHandle{container("a", 100), container("c", 300), container("b", 300)}, []act.Turn{
-			{IDs: []string{"id-c", "id-b"}}, {IDs: []string{"id-a"}, Latest: 15 * time.Second},
+		{"two together", &evict.Pod{}, []evict.RunningContainer{container("a", 100), container("c", 300), container("b", 300)}, []act.StopStage{
+			{IDs: []string{"id-c", "id-b"}}, {IDs: []string{"id-a"}, StartBy: 15 * time.Second},
 		}},
-		{"start unknown", &evict.Pod{}, []evict.ContainerHandle{container("a", 0), container("b", 0)}, nil},
+		{"start unknown", &evict.Pod{}, []evict.RunningContainer{container("a", 0), container("b", 0)}, nil},
 		{"sidecars last, in reverse order", sidecar("s1", "s2", "ended"),
-			[]evict.ContainerHandle{container("s1", 1), container("s2", 2), container("a", 3), container("b", 4)}, []act.Turn{
-				{IDs: []string{"id-a", "id-b"}}, {IDs: []string{"id-s2"}, Latest: grace}, {IDs: []string{"id-s1"}, Latest: grace},
+			[]evict.RunningContainer{container("s1", 1), container("s2", 2), container("a", 3), container("b", 4)}, []act.StopStage{
+				{IDs: []string{"id-a", "id-b"}}, {IDs: []string{"id-s2"}, StartBy: grace}, {IDs: []string{"id-s1"}, StartBy: grace},
 			}},
 	} {
 		if diff := cmp.Diff(tt.want, stopStages(tt.pod, tt.containers, grace)); diff != "" {
@@ -69,12 +69,12 @@ func newView(t *testing.T, settings string, kubeletPods bool, running ...evict.P
 	if err != nil {
 		t.Fatal(err)
 	}
-	return &loop.View{Time: time.Unix(1000, 0), Config: cfg, Snapshot: pods.Snapshot{Pods: running, Kubelet: evict.Kubelet{Known: true, Pods: kubeletPods}, Listed: time.Unix(999, 0)}}
+	return &loop.View{Time: time.Unix(1000, 0), Config: cfg, Snapshot: pods.Snapshot{Pods: running, Kubelet: evict.Kubelet{Known: true, HasSandboxes: kubeletPods}, Listed: time.Unix(999, 0)}}
 }
 
 // testDriver returns a Driver with a view, and a logind without events.
 func testDriver(t *testing.T, view func() *loop.View) *Driver {
-	return New(Options{Log: slog.New(slog.NewTextHandler(t.Output(), nil)), Guard: logind.NewGuard(logind.Options{}), View: view})
+	return New(Options{Log: slog.New(slog.NewTextHandler(t.Output(), nil)), DelayLock: logind.NewDelayLock(logind.Options{}), View: view})
 }
 
 func TestRefrain(t *testing.T) {
@@ -90,7 +90,7 @@ func TestRefrain(t *testing.T) {
 		{"a kubelet's pods", configured, true, "a kubelet owns pods"},
 		{"a kubelet's pods with besideKubelet: own", configured + "shutdown: {besideKubelet: own}", true, ""},
 	} {
-		got := strings.Join(s.Refrain(newView(t, tt.settings, tt.kubelet)), "; ")
+		got := strings.Join(s.SkipReasons(newView(t, tt.settings, tt.kubelet)), "; ")
 		if !strings.Contains(got, tt.want) || (got == "") != (tt.want == "") {
 			t.Errorf("%s: Refrain() = %q; want %q", tt.name, got, tt.want)
 		}
@@ -144,7 +144,7 @@ func TestHandleEvent(t *testing.T) {
 	manual := stopping
 	manual.Manual = true
 	until := time.Unix(1017, 0)
-	begins, ends := logind.Event{Preparing: true, Locked: true, Until: until}, logind.Event{}
+	begins, ends := logind.Event{Preparing: true, Inhibited: true, Until: until}, logind.Event{}
 	for _, tt := range []struct {
 		name     string
 		state    shutdown.State
@@ -153,13 +153,13 @@ func TestHandleEvent(t *testing.T) {
 		want     shutdown.Event
 		until    time.Time
 	}{
-		{"no shutdown", shutdown.State{}, configured, ends, shutdown.Nothing, time.Time{}},
+		{"no shutdown", shutdown.State{}, configured, ends, shutdown.NoEvent, time.Time{}},
 		{"begins, with a lock", shutdown.State{}, configured, begins, shutdown.Begin, until},
 		{"begins, without a lock", shutdown.State{}, configured, logind.Event{Preparing: true}, shutdown.Begin, time.Time{}},
-		{"begins, without a schedule", shutdown.State{}, "", begins, shutdown.Nothing, time.Time{}},
+		{"begins, without a schedule", shutdown.State{}, "", begins, shutdown.NoEvent, time.Time{}},
 		{"repeated", stopping, configured, begins, shutdown.Begin, until},
 		{"cancelled", stopping, configured, ends, shutdown.Cancel, time.Time{}},
-		{"logind does not cancel an operator's", manual, configured, ends, shutdown.Nothing, time.Time{}},
+		{"logind does not cancel an operator's", manual, configured, ends, shutdown.NoEvent, time.Time{}},
 		{"an operator's becomes logind's", manual, configured, begins, shutdown.Begin, until},
 	} {
 		s := testDriver(t, nil)
@@ -176,10 +176,10 @@ func TestHandleEvent(t *testing.T) {
 func TestHandleEventSkipped(t *testing.T) {
 	s := testDriver(t, nil)
 	begins := logind.Event{Preparing: true}
-	if got := s.handleEvent(newView(t, configured, true), begins); got.Event != shutdown.Nothing {
+	if got := s.handleEvent(newView(t, configured, true), begins); got.Event != shutdown.NoEvent {
 		t.Errorf("handleEvent() = %+v with a kubelet's pods; want no event", got)
 	}
-	if got := s.handleEvent(newView(t, configured, false), begins); got.Event != shutdown.Nothing {
+	if got := s.handleEvent(newView(t, configured, false), begins); got.Event != shutdown.NoEvent {
 		t.Errorf("handleEvent() = %+v after those are gone; want no event", got)
 	}
 	s.handleEvent(newView(t, configured, false), logind.Event{})

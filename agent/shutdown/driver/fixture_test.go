@@ -34,7 +34,7 @@ type node struct {
 	lists        int             // number of calls of Refresh
 	wanted       []time.Duration // delays of the node's shutdown
 	requests     int             // number of calls of RequestSave
-	stages       []act.Turn      // of the last stopped pod
+	stages       []act.StopStage // of the last stopped pod
 	saveTime     time.Duration
 	report       func(act.Progress)
 	work         sync.WaitGroup
@@ -45,7 +45,7 @@ func newNode(t *testing.T, settings string, running ...evict.Pod) *node {
 	n.view.Time, n.view.Snapshot.Listed = time.Now(), time.Now()
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
 	n.Driver = New(Options{
-		Log: log, Guard: guard{n}, Inventory: inventory{n}, Metrics: metrics{}, RequestSave: n.requestSave,
+		Log: log, DelayLock: guard{n}, Inventory: inventory{n}, Metrics: metrics{}, RequestSave: n.requestSave,
 		View: func() *loop.View {
 			n.mu.Lock()
 			defer n.mu.Unlock()
@@ -76,7 +76,7 @@ func (n *node) start() (stop func()) {
 	synctest.Wait()
 	return func() {
 		cancel()
-		<-n.Ended()
+		<-n.Done()
 		n.work.Wait()
 	}
 }
@@ -125,7 +125,7 @@ func (n *node) endPod(uid string) {
 	v.Snapshot.Pods = slices.DeleteFunc(slices.Clone(v.Snapshot.Pods), func(p evict.Pod) bool { return p.UID == uid })
 	n.view = &v
 	n.mu.Unlock()
-	n.Changed()
+	n.ViewChanged()
 }
 
 // results returns the records' results by pod.
@@ -140,13 +140,13 @@ func (n *node) results() map[string]string {
 type guard struct{ n *node }
 
 func (g guard) Events() <-chan logind.Event { return g.n.events }
-func (guard) Status() logind.Status         { return logind.Status{Connected: true, Locked: true} }
-func (g guard) Want(needs time.Duration) {
+func (guard) Status() logind.Status         { return logind.Status{Connected: true, Inhibited: true} }
+func (g guard) SetDelay(needs time.Duration) {
 	g.n.mu.Lock()
 	defer g.n.mu.Unlock()
 	g.n.wanted = append(g.n.wanted, needs)
 }
-func (g guard) Done() { g.n.logCall("done") }
+func (g guard) Release() { g.n.logCall("done") }
 
 type metrics struct{}
 
@@ -168,7 +168,7 @@ func (i inventory) Refresh() {
 		v := *i.n.view
 		v.Snapshot.Listed = time.Now()
 		i.n.view = &v
-		i.n.Changed()
+		i.n.ViewChanged()
 	})
 }
 
@@ -177,7 +177,7 @@ type actuator struct{ n *node }
 
 func (a actuator) Evict(_ context.Context, j act.Job) {
 	a.n.logCall("stop " + j.Order.UID + " " + j.Order.Grace.String())
-	a.n.stages = j.Turns
+	a.n.stages = j.StopStages
 	a.n.report(act.Progress{UID: j.Order.UID, Stage: act.Signalled, Time: time.Now()})
 	if !a.n.ignoresStop[j.Order.UID] {
 		a.n.work.Go(func() {
@@ -186,12 +186,12 @@ func (a actuator) Evict(_ context.Context, j act.Job) {
 		})
 	}
 }
-func (a actuator) Harden(_ context.Context, j act.Job) {
+func (a actuator) Escalate(_ context.Context, j act.Job) {
 	a.n.logCall("kill " + j.Order.UID)
-	a.n.report(act.Progress{UID: j.Order.UID, Stage: act.Hardened, Time: time.Now()})
+	a.n.report(act.Progress{UID: j.Order.UID, Stage: act.Escalated, Time: time.Now()})
 	a.n.work.Go(func() { a.n.endPod(j.Order.UID) })
 }
-func (actuator) Follow(context.Context, evict.Order, *act.Hold, act.Strike) {}
+func (actuator) Follow(context.Context, evict.Order, *act.KillHandle, act.KillResult) {}
 
 type dryRun struct {
 	n      *node
@@ -202,8 +202,8 @@ func (d dryRun) Evict(_ context.Context, j act.Job) {
 	d.n.logCall("dry run: stop " + j.Order.UID)
 	d.report(act.Progress{UID: j.Order.UID, Stage: act.Finished, Time: time.Now()})
 }
-func (d dryRun) Harden(_ context.Context, j act.Job)                      { d.n.logCall("dry run: kill " + j.Order.UID) }
-func (dryRun) Follow(context.Context, evict.Order, *act.Hold, act.Strike) {}
+func (d dryRun) Escalate(_ context.Context, j act.Job)                              { d.n.logCall("dry run: kill " + j.Order.UID) }
+func (dryRun) Follow(context.Context, evict.Order, *act.KillHandle, act.KillResult) {}
 
 func web() evict.Pod { return evict.Pod{UID: "web", Namespace: "default", Name: "web", HasStats: true} }
 

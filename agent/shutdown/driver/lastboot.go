@@ -15,16 +15,16 @@ import (
 	"github.com/evictd/evictd/agent/shutdown/logind"
 )
 
-// Last returns how the previous boot ended, and logs it. known is the result of an
+// LastBoot returns how the previous boot ended, and logs it. known is the result of an
 // earlier run of this boot, nil if there is none; before is what the last run of
 // the previous boot saved.
-func Last(known *shutdown.Last, before *shutdown.Before, sysfs, root string, log *slog.Logger) shutdown.Last {
+func LastBoot(known *shutdown.LastBoot, before *shutdown.PreviousRun, sysfs, root string, log *slog.Logger) shutdown.LastBoot {
 	if known == nil {
 		since := time.Time{}
 		if before != nil {
 			since = before.At
 		}
-		judged := shutdown.Judge(before, panicTrace(sysfs, root, since))
+		judged := shutdown.ClassifyLastBoot(before, panicTrace(sysfs, root, since))
 		known = &judged
 	}
 	attributes := []any{"reason", string(known.Reason), "detail", known.Detail}
@@ -108,7 +108,7 @@ const systemStateTimeout = time.Second
 // shutdown in progress, from logind, or from systemd, which is the only source in a
 // forced shutdown.
 func (s *Driver) GoingDown() bool {
-	if s.State().Active() || s.o.Guard.Status().Preparing {
+	if s.State().Active() || s.o.DelayLock.Status().Preparing {
 		return true
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), systemStateTimeout)

@@ -20,11 +20,11 @@ func (s *Driver) executeOrders(ctx context.Context, v *loop.View, orders *shutdo
 	for i := range orders.Stop {
 		stop := &orders.Stop[i]
 		rec := s.record(v, stop, dryRun)
-		s.o.Log.Warn(execute.InDryRun(dryRun, "stopping pod", "would stop pod"), "pod", stop.Pod, "uid", stop.UID, "grace", stop.Grace.String(), "reason", rec.Reason, "again", stop.Again, "dry_run", dryRun)
+		s.o.Log.Warn(execute.InDryRun(dryRun, "stopping pod", "would stop pod"), "pod", stop.Pod, "uid", stop.UID, "grace", stop.Grace.String(), "reason", rec.Reason, "again", stop.Repeated, "dry_run", dryRun)
 		order := evict.Order{UID: stop.UID, Pod: stop.Pod, Cause: rec.Cause, Grace: stop.Grace, Expected: rec.Expected, Reason: rec.Reason, Message: rec.Message}
 		job := loop.Job(order, &v.Snapshot, guard)
-		job.Turns = stopStages(podOf(v, stop.UID), v.Snapshot.Handles[stop.UID].Containers, stop.Grace)
-		if stop.Again {
+		job.StopStages = stopStages(podOf(v, stop.UID), v.Snapshot.Handles[stop.UID].Containers, stop.Grace)
+		if stop.Repeated {
 			s.o.Execute.Resume(ctx, job, dryRun)
 		} else {
 			s.o.Execute.Evict(ctx, rec, job)
@@ -33,7 +33,7 @@ func (s *Driver) executeOrders(ctx context.Context, v *loop.View, orders *shutdo
 	for i := range orders.Kill {
 		m := &orders.Kill[i]
 		s.o.Log.Warn("killing pod; its grace period has passed", "pod", m.Pod, "uid", m.UID, "grace", m.Grace.String())
-		s.o.Execute.Harden(ctx, loop.Job(evict.Order{UID: m.UID, Pod: m.Pod, Cause: evict.CauseShutdown, Hard: true}, &v.Snapshot, guard), dryRun)
+		s.o.Execute.Escalate(ctx, loop.Job(evict.Order{UID: m.UID, Pod: m.Pod, Cause: evict.CauseShutdown, Hard: true}, &v.Snapshot, guard), dryRun)
 	}
 }
 
@@ -76,12 +76,12 @@ func (s *Driver) phaseChanged(ctx context.Context, before *shutdown.State, dryRu
 			}
 		}
 		s.o.Log.Warn(execute.InDryRun(dryRun, "pods are stopped; releasing the node's shutdown", "dry run: no pod was stopped; releasing the node's shutdown"),
-			"took", s.state.Over.Sub(s.state.Began).String(), "pods", len(s.state.Pods), "left", left)
+			"took", s.state.Ended.Sub(s.state.Began).String(), "pods", len(s.state.Pods), "left", left)
 		s.awaitRecords(ctx)
 		s.saveWithTimeout()
-		s.o.Guard.Done()
+		s.o.DelayLock.Release()
 	default:
-		s.o.Log.Warn("node shutdown cancelled; no further pod is stopped", "took", s.state.Over.Sub(s.state.Began).String())
+		s.o.Log.Warn("node shutdown cancelled; no further pod is stopped", "took", s.state.Ended.Sub(s.state.Began).String())
 		s.o.RequestSave()
 	}
 	s.o.Announce(s.state.Phase)

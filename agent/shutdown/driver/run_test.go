@@ -24,7 +24,7 @@ func TestShutdownByLogind(t *testing.T) {
 		n := newNode(t, configured, web(), critical())
 		n.ignoresStop["dns"] = true
 		defer n.start()()
-		n.events <- logind.Event{Preparing: true, Locked: true, Until: time.Now().Add(time.Minute)}
+		n.events <- logind.Event{Preparing: true, Inhibited: true, Until: time.Now().Add(time.Minute)}
 		time.Sleep(500 * time.Millisecond)
 		n.expectCalls("at the beginning", "stop web 20s", "phase stopping")
 		if s := n.State(); s.Phase != shutdown.Stopping || s.Manual {
@@ -67,7 +67,7 @@ func TestCommands(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, configured, web())
 		defer n.start()()
-		n.events <- logind.Event{Preparing: true, Locked: true, Until: time.Now().Add(time.Minute)}
+		n.events <- logind.Event{Preparing: true, Inhibited: true, Until: time.Now().Add(time.Minute)}
 		synctest.Wait()
 		if err := n.Command(t.Context(), shutdown.Cancel); !errors.Is(err, errLogind) {
 			t.Errorf("Command(Cancel) = %v; want %v", err, errLogind)
@@ -79,9 +79,9 @@ func TestCommands(t *testing.T) {
 func TestShutdownInDryRun(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, configured, web())
-		n.view.Mode = loop.Mode{DryRun: true, Apart: []string{"--dry-run was given"}}
+		n.view.Mode = loop.Mode{DryRun: true, ReasonsExceptKubelet: []string{"--dry-run was given"}}
 		defer n.start()()
-		n.events <- logind.Event{Preparing: true, Locked: true, Until: time.Now().Add(time.Minute)}
+		n.events <- logind.Event{Preparing: true, Inhibited: true, Until: time.Now().Add(time.Minute)}
 		time.Sleep(30 * time.Second)
 		n.expectCalls("in dry run", "dry run: stop web", "save", "done", "phase ended")
 	})
@@ -92,7 +92,7 @@ func TestShutdownInDryRun(t *testing.T) {
 func TestResume(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, configured, web())
-		earlier, orders := shutdown.Step(shutdown.State{}, shutdown.Inputs{Event: shutdown.Begin, Schedule: n.view.Config.Schedule(), Pods: n.view.Snapshot.Pods}, time.Now())
+		earlier, orders := shutdown.Step(shutdown.State{}, shutdown.Inputs{Event: shutdown.Begin, Schedule: n.view.Config.ShutdownSchedule(), Pods: n.view.Snapshot.Pods}, time.Now())
 		if len(orders.Stop) != 1 {
 			t.Fatalf("orders of the earlier run = %+v; want web stopped", orders)
 		}
@@ -118,7 +118,7 @@ func TestWantedDelay(t *testing.T) {
 		want time.Duration
 	}{
 		{loop.Mode{}, shutdown.Reserve + 30*time.Second},
-		{loop.Mode{DryRun: true, Apart: []string{"--dry-run was given"}}, 0},
+		{loop.Mode{DryRun: true, ReasonsExceptKubelet: []string{"--dry-run was given"}}, 0},
 	} {
 		synctest.Test(t, func(t *testing.T) {
 			n := newNode(t, configured, web())
@@ -138,7 +138,7 @@ func TestSavedWithLastRecord(t *testing.T) {
 		n := newNode(t, configured, web())
 		n.reportedLate["web"] = true
 		defer n.start()()
-		n.events <- logind.Event{Preparing: true, Locked: true, Until: time.Now().Add(time.Minute)}
+		n.events <- logind.Event{Preparing: true, Inhibited: true, Until: time.Now().Add(time.Minute)}
 		time.Sleep(10 * time.Second)
 		n.expectCalls("in all", "stop web 20s", "phase stopping", "end of web", "save", "done", "phase ended")
 		if n.lists < 2 || n.requests != 3 {
@@ -150,9 +150,9 @@ func TestSavedWithLastRecord(t *testing.T) {
 // A pod that is essential to the node is not stopped.
 func TestEssentialPod(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		n := newNode(t, configured, evict.Pod{UID: "self", Namespace: "default", Name: "self", HasStats: true, Spared: "contains evictd"})
+		n := newNode(t, configured, evict.Pod{UID: "self", Namespace: "default", Name: "self", HasStats: true, ProtectedReason: "contains evictd"})
 		defer n.start()()
-		n.events <- logind.Event{Preparing: true, Locked: true, Until: time.Now().Add(time.Minute)}
+		n.events <- logind.Event{Preparing: true, Inhibited: true, Until: time.Now().Add(time.Minute)}
 		time.Sleep(time.Minute)
 		n.expectCalls("in all", "save", "done", "phase ended")
 	})
@@ -162,11 +162,11 @@ func TestEssentialPod(t *testing.T) {
 func TestContainersInStages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, configured, web())
-		n.view.Snapshot.Handles = map[string]pods.Handle{"web": {Containers: []evict.ContainerHandle{{ID: "a", InitStart: 1}, {ID: "b", InitStart: 2}}}}
+		n.view.Snapshot.Handles = map[string]pods.Handle{"web": {Containers: []evict.RunningContainer{{ID: "a", InitStart: 1}, {ID: "b", InitStart: 2}}}}
 		defer n.start()()
-		n.events <- logind.Event{Preparing: true, Locked: true, Until: time.Now().Add(time.Minute)}
+		n.events <- logind.Event{Preparing: true, Inhibited: true, Until: time.Now().Add(time.Minute)}
 		n.expectCalls("at the beginning", "stop web 20s", "phase stopping")
-		if want := []act.Turn{{IDs: []string{"b"}}, {IDs: []string{"a"}, Latest: 10 * time.Second}}; !cmp.Equal(n.stages, want) {
+		if want := []act.StopStage{{IDs: []string{"b"}}, {IDs: []string{"a"}, StartBy: 10 * time.Second}}; !cmp.Equal(n.stages, want) {
 			t.Errorf("stages = %+v; want %+v", n.stages, want)
 		}
 	})
@@ -178,12 +178,12 @@ func TestKillAfterReloadToDryRun(t *testing.T) {
 		n := newNode(t, configured, web())
 		n.ignoresStop["web"] = true
 		defer n.start()()
-		n.events <- logind.Event{Preparing: true, Locked: true, Until: time.Now().Add(time.Minute)}
+		n.events <- logind.Event{Preparing: true, Inhibited: true, Until: time.Now().Add(time.Minute)}
 		synctest.Wait()
 		n.expectCalls("at the beginning", "stop web 20s", "phase stopping")
 		n.mu.Lock()
 		v := *n.view
-		v.Mode = loop.Mode{DryRun: true, Apart: []string{"the configuration says dryRun: true"}}
+		v.Mode = loop.Mode{DryRun: true, ReasonsExceptKubelet: []string{"the configuration says dryRun: true"}}
 		n.view = &v
 		n.mu.Unlock()
 		time.Sleep(25 * time.Second)
@@ -196,9 +196,9 @@ func TestKillAfterReloadToDryRun(t *testing.T) {
 func TestResumeTakenOverByLogind(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, configured, web())
-		earlier, _ := shutdown.Step(shutdown.State{}, shutdown.Inputs{Event: shutdown.Begin, Manual: true, Schedule: n.view.Config.Schedule(), Pods: n.view.Snapshot.Pods}, time.Now())
+		earlier, _ := shutdown.Step(shutdown.State{}, shutdown.Inputs{Event: shutdown.Begin, Manual: true, Schedule: n.view.Config.ShutdownSchedule(), Pods: n.view.Snapshot.Pods}, time.Now())
 		n.Restore(earlier)
-		n.events <- logind.Event{Preparing: true, Locked: true, Until: time.Now().Add(time.Minute)}
+		n.events <- logind.Event{Preparing: true, Inhibited: true, Until: time.Now().Add(time.Minute)}
 		defer n.start()()
 		if n.State().Manual {
 			t.Error("Manual = true; want false after logind's event")
@@ -212,7 +212,7 @@ func TestSavingHangs(t *testing.T) {
 		n := newNode(t, configured)
 		n.saveTime = time.Minute
 		defer n.start()()
-		n.events <- logind.Event{Preparing: true, Locked: true, Until: time.Now().Add(time.Minute)}
+		n.events <- logind.Event{Preparing: true, Inhibited: true, Until: time.Now().Add(time.Minute)}
 		time.Sleep(2 * time.Second)
 		n.expectCalls("while the state is saved", "done", "phase ended")
 		time.Sleep(time.Minute)

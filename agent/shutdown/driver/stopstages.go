@@ -14,12 +14,12 @@ import (
 // containers in the reverse order of their start, as in the kubelet. Otherwise all
 // containers stop in the reverse order of their start, each with its share of the
 // grace: sidecars usually start before the containers that use them.
-func stopStages(pod *evict.Pod, containers []evict.ContainerHandle, grace time.Duration) []act.Turn {
+func stopStages(pod *evict.Pod, containers []evict.RunningContainer, grace time.Duration) []act.StopStage {
 	if len(containers) < 2 {
 		return nil
 	}
 	if sidecars := sidecars(pod); len(sidecars) > 0 {
-		list := []act.Turn{{}}
+		list := []act.StopStage{{}}
 		for _, c := range containers {
 			if !slices.Contains(sidecars, c.Name) {
 				list[0].IDs = append(list[0].IDs, c.ID)
@@ -28,18 +28,18 @@ func stopStages(pod *evict.Pod, containers []evict.ContainerHandle, grace time.D
 		for _, name := range slices.Backward(sidecars) {
 			for _, c := range containers {
 				if c.Name == name {
-					list = append(list, act.Turn{IDs: []string{c.ID}, Latest: grace})
+					list = append(list, act.StopStage{IDs: []string{c.ID}, StartBy: grace})
 				}
 			}
 		}
 		return list
 	}
 	ordered := slices.Clone(containers)
-	slices.SortStableFunc(ordered, func(a, b evict.ContainerHandle) int { return -cmp.Compare(a.InitStart, b.InitStart) })
-	var list []act.Turn
+	slices.SortStableFunc(ordered, func(a, b evict.RunningContainer) int { return -cmp.Compare(a.InitStart, b.InitStart) })
+	var list []act.StopStage
 	for i, c := range ordered {
 		if i == 0 || c.InitStart != ordered[i-1].InitStart {
-			list = append(list, act.Turn{})
+			list = append(list, act.StopStage{})
 		}
 		last := &list[len(list)-1]
 		last.IDs = append(last.IDs, c.ID)
@@ -48,7 +48,7 @@ func stopStages(pod *evict.Pod, containers []evict.ContainerHandle, grace time.D
 		return nil
 	}
 	for i := range list {
-		list[i].Latest = time.Duration(i) * grace / time.Duration(len(list))
+		list[i].StartBy = time.Duration(i) * grace / time.Duration(len(list))
 	}
 	return list
 }

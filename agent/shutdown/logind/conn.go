@@ -32,9 +32,9 @@ const (
 	nameOwnerChanged   = "NameOwnerChanged"
 )
 
-// ErrHangs is returned by a call without an answer in time. The connection is then
+// ErrTimeout is returned by a call without an answer in time. The connection is then
 // unusable.
-var ErrHangs = errors.New("no answer in time")
+var ErrTimeout = errors.New("no answer in time")
 
 // Conn is a connection to the system bus. It is safe for concurrent use.
 type Conn struct {
@@ -59,7 +59,7 @@ func Connect(ctx context.Context, address string) (*Conn, error) {
 }
 
 func connect(ctx context.Context, address string, timeout time.Duration) (_ *Conn, err error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, timeout, ErrHangs)
+	ctx, cancel := context.WithTimeoutCause(ctx, timeout, ErrTimeout)
 	defer cancel()
 	c, err := open(ctx, address, timeout, dialStream)
 	if err != nil {
@@ -204,7 +204,7 @@ func (c *Conn) Close() { _ = c.bus.Close() }
 // of an answer that arrives after the timeout: an unknown lock would delay every
 // shutdown.
 func (c *Conn) call(ctx context.Context, name string, path dbus.ObjectPath, method string, args ...any) ([]any, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, c.timeout, ErrHangs)
+	ctx, cancel := context.WithTimeoutCause(ctx, c.timeout, ErrTimeout)
 	defer cancel()
 	done := make(chan *dbus.Call, 1)
 	c.bus.Object(name, path).Go(method, 0, done, args...)

@@ -2,7 +2,7 @@
 // systemd-logind (org.freedesktop.login1(5)).
 //
 // A [Conn] is one connection to the system bus, with the few calls to logind and
-// systemd that evictd needs. A [Guard] has a delay inhibitor lock while one is
+// systemd that evictd needs. A [DelayLock] has a delay inhibitor lock while one is
 // wanted. If the bus or logind is missing or restarts, it reconnects and takes the
 // lock again. If logind allows less time than needed, the Guard writes a drop-in to
 // logind's configuration, verifies the limit, reports the file that overrides it,
@@ -11,7 +11,7 @@
 // change of PreparingForShutdown is sent as an [Event]. So is its value after each
 // new connection, because signals in between are lost.
 //
-// With a [Keeper] the lock survives a crash: the next run takes it over, also
+// With a [FDStore] the lock survives a crash: the next run takes it over, also
 // during a shutdown, when logind grants no new lock.
 //
 // Shutdowns that logind does not announce can't be delayed: systemctl --force, halt

@@ -47,7 +47,7 @@ func TestForgedSignals(t *testing.T) {
 // The first signal of a logind that starts after evictd is accepted.
 func TestSignalsOfLogindStartedLate(t *testing.T) {
 	bus := logindtest.New(t, t.TempDir())
-	bus.Answer("GetNameOwner", []any{":1.0"}) // outdated
+	bus.SetReply("GetNameOwner", []any{":1.0"}) // outdated
 	c, err := Connect(t.Context(), bus.Address())
 	if err != nil {
 		t.Fatal(err)

@@ -30,38 +30,38 @@ type Options struct {
 	// Root is where the host's root is mounted; empty is /.
 	Root string
 	Log  *slog.Logger
-	// Keeper stores the lock across a crash; nil for none. Kept is the descriptor
+	// FDStore stores the lock across a crash; nil for none. Kept is the descriptor
 	// of the lock that it stored for this run, which the Guard then owns; nil for
 	// none.
-	Keeper Keeper
-	Kept   *int
+	FDStore    FDStore
+	StoredLock *int
 	// IsKubelet reports whether a process is a kubelet: every user may take a delay
 	// lock with a kubelet's name. Nil means that no process is.
 	IsKubelet func(pid int) bool
 }
 
-// Keeper stores one descriptor for the next run.
-type Keeper interface {
-	// Keep replaces the stored descriptor. It must not block.
-	Keep(fd int) error
-	// Forget closes the stored descriptor.
-	Forget() error
+// FDStore stores one descriptor for the next run.
+type FDStore interface {
+	// Store replaces the stored descriptor. It must not block.
+	Store(fd int) error
+	// Remove closes the stored descriptor.
+	Remove() error
 }
 
 type noKeeper struct{}
 
-func (noKeeper) Keep(int) error { return nil }
-func (noKeeper) Forget() error  { return nil }
+func (noKeeper) Store(int) error { return nil }
+func (noKeeper) Remove() error   { return nil }
 
 // Event is the state of a shutdown as logind reports it.
 type Event struct {
 	Preparing bool
-	// Locked reports that the Guard has a lock, and Until when its delay ends. If
+	// Inhibited reports that the Guard has a lock, and Until when its delay ends. If
 	// the beginning was not received as a signal, for example because the bus was
 	// down, the delay counts from the last time at which no shutdown was in
 	// progress.
-	Locked bool
-	Until  time.Time
+	Inhibited bool
+	Until     time.Time
 }
 
 // Status is the status of a Guard.
@@ -70,9 +70,9 @@ type Status struct {
 	// none.
 	Connected bool
 	Error     string
-	// Locked reports that the Guard has a lock. Needs is the requested delay.
-	Locked bool
-	Needs  time.Duration
+	// Inhibited reports that the Guard has a lock. Needs is the requested delay.
+	Inhibited bool
+	Needs     time.Duration
 	// Limit is logind's limit for a delay.
 	Limit time.Duration
 	// Preparing is PreparingForShutdown of logind.
@@ -83,12 +83,12 @@ type Status struct {
 	Kubelet, KubeletKnown bool
 }
 
-// Guard has a delay lock while one is wanted. Its methods are safe for concurrent
+// DelayLock has a delay lock while one is wanted. Its methods are safe for concurrent
 // use.
-type Guard struct {
+type DelayLock struct {
 	address string
 	dropIn  dropIn
-	keeper  Keeper
+	keeper  FDStore
 	kubelet func(pid int) bool
 	log     *slog.Logger
 	events  chan Event
@@ -121,24 +121,24 @@ type Guard struct {
 	reloadTimeout    time.Duration // for logind to read its configuration
 }
 
-// NewGuard returns a Guard that wants no lock. It does nothing before Run.
-func NewGuard(o Options) *Guard {
+// NewDelayLock returns a Guard that wants no lock. It does nothing before Run.
+func NewDelayLock(o Options) *DelayLock {
 	if o.Address == "" {
 		o.Address = DefaultAddress
 	}
 	if o.Root == "" {
 		o.Root = "/"
 	}
-	g := &Guard{
+	g := &DelayLock{
 		address: o.Address, dropIn: dropIn{root: o.Root}, kubelet: o.IsKubelet, log: o.Log,
 		events: make(chan Event, 1), changed: make(chan struct{}, 1), needs: needsUnknown, backoff: connectBackoff, pollInterval: maxConnectBackoff, listBackoff: listBackoff, timeout: callTimeout, reloadTimeout: maxReloadWait,
 		lastNotPreparing: time.Now().Add(-restartGap),
 	}
-	if g.keeper = o.Keeper; g.keeper == nil {
+	if g.keeper = o.FDStore; g.keeper == nil {
 		g.keeper = noKeeper{}
 	}
-	if o.Kept != nil {
-		g.lock = newLock(*o.Kept)
+	if o.StoredLock != nil {
+		g.lock = newLock(*o.StoredLock)
 		g.lock.inherited = true
 	}
 	g.status.Store(&Status{Error: "not connected yet"})
@@ -147,10 +147,10 @@ func NewGuard(o Options) *Guard {
 
 // Events returns the channel of events. An event is also sent if nothing has
 // changed. A slow receiver gets only the latest.
-func (g *Guard) Events() <-chan Event { return g.events }
+func (g *DelayLock) Events() <-chan Event { return g.events }
 
 // Status returns the current status.
-func (g *Guard) Status() Status { return *g.status.Load() }
+func (g *DelayLock) Status() Status { return *g.status.Load() }
 
 const needsUnknown = -1
 
@@ -159,9 +159,9 @@ const needsUnknown = -1
 // comes on top, which is unknown here.
 const restartGap = 3 * time.Second
 
-// Want sets the wanted delay of a shutdown. 0 releases the lock and, unless a
+// SetDelay sets the wanted delay of a shutdown. 0 releases the lock and, unless a
 // kubelet has one, removes the drop-in.
-func (g *Guard) Want(needs time.Duration) {
+func (g *DelayLock) SetDelay(needs time.Duration) {
 	g.mu.Lock()
 	changed := g.needs != needs
 	g.needs = needs
@@ -174,9 +174,9 @@ func (g *Guard) Want(needs time.Duration) {
 	}
 }
 
-// Done releases the lock, whether logind answers or not: the node may shut down.
+// Release releases the lock, whether logind answers or not: the node may shut down.
 // Another lock is taken if the shutdown is cancelled.
-func (g *Guard) Done() {
+func (g *DelayLock) Release() {
 	g.mu.Lock()
 	g.done = true
 	g.releaseLock()
@@ -185,13 +185,13 @@ func (g *Guard) Done() {
 }
 
 // releaseLock releases the lock, if there is one. mu must be locked.
-func (g *Guard) releaseLock() {
+func (g *DelayLock) releaseLock() {
 	if g.lock == nil {
 		return
 	}
 	g.lock.Close()
 	g.lock = nil
-	if err := g.keeper.Forget(); err != nil {
+	if err := g.keeper.Remove(); err != nil {
 		g.log.Warn("could not remove the lock from the service manager; it still delays a shutdown; retrying", "error", err)
 		if g.forgetPending = true; !g.forgetTimer {
 			g.forgetTimer = true
@@ -207,10 +207,10 @@ const forgetBackoff = 100 * time.Millisecond
 
 // retryForget makes the Keeper close the lock, with retries, unless it stores
 // another lock by then.
-func (g *Guard) retryForget(wait time.Duration) {
+func (g *DelayLock) retryForget(wait time.Duration) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
-	if g.forgetPending = g.forgetPending && g.keeper.Forget() != nil; !g.forgetPending {
+	if g.forgetPending = g.forgetPending && g.keeper.Remove() != nil; !g.forgetPending {
 		g.forgetTimer = false
 		return
 	}
@@ -219,7 +219,7 @@ func (g *Guard) retryForget(wait time.Duration) {
 }
 
 // setLock replaces the lock, or closes it if none is wanted any more.
-func (g *Guard) setLock(lock *Lock) {
+func (g *DelayLock) setLock(lock *Lock) {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	if g.done || g.needs <= 0 {
@@ -228,18 +228,18 @@ func (g *Guard) setLock(lock *Lock) {
 	}
 	g.releaseLock()
 	g.lock, g.forgetPending = lock, false
-	if err := g.keeper.Keep(lock.fd); err != nil {
+	if err := g.keeper.Store(lock.fd); err != nil {
 		g.log.Warn("could not store the shutdown lock with the service manager; it would not survive a crash", "error", err)
 	}
 }
 
-func (g *Guard) locked() bool {
+func (g *DelayLock) locked() bool {
 	g.mu.Lock()
 	defer g.mu.Unlock()
 	return g.lock != nil
 }
 
-func (g *Guard) notify() {
+func (g *DelayLock) notify() {
 	select {
 	case g.changed <- struct{}{}:
 	default:
@@ -249,7 +249,7 @@ func (g *Guard) notify() {
 // Run maintains the lock until ctx ends. Then it releases the lock and removes the
 // drop-in. During a shutdown it keeps the drop-in, which ends with the boot, and it
 // also keeps it if a kubelet relies on the limit. It returns nil.
-func (g *Guard) Run(ctx context.Context) error {
+func (g *DelayLock) Run(ctx context.Context) error {
 	wait := g.backoff
 	for ctx.Err() == nil {
 		began := time.Now()
@@ -286,9 +286,9 @@ func (g *Guard) Run(ctx context.Context) error {
 }
 
 // connectionFailed records that logind can't be reached, and logs it once.
-func (g *Guard) connectionFailed(err error) {
+func (g *DelayLock) connectionFailed(err error) {
 	s := g.Status()
-	s.Connected, s.Error, s.Locked = false, err.Error(), g.locked()
+	s.Connected, s.Error, s.Inhibited = false, err.Error(), g.locked()
 	g.status.Store(&s)
 	if s.Error != g.loggedError {
 		g.loggedError = s.Error
@@ -298,9 +298,9 @@ func (g *Guard) connectionFailed(err error) {
 
 // sendEvent sends the current state as an event, and replaces one that was not
 // received.
-func (g *Guard) sendEvent() {
-	e := Event{Preparing: g.preparing, Locked: g.locked()}
-	if e.Locked {
+func (g *DelayLock) sendEvent() {
+	e := Event{Preparing: g.preparing, Inhibited: g.locked()}
+	if e.Inhibited {
 		e.Until = g.lastNotPreparing.Add(g.Status().Limit)
 	}
 	for {

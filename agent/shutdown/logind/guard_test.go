@@ -20,7 +20,7 @@ type fixture struct {
 	*testing.T
 	bus          *logindtest.Bus
 	root         string
-	guard        *Guard
+	guard        *DelayLock
 	stop         func()
 	pollInterval time.Duration // pollInterval and listBackoff of the Guard
 }
@@ -33,7 +33,7 @@ func start(t *testing.T, needs time.Duration, prepare ...func(*fixture)) *fixtur
 	for _, f := range prepare {
 		f(b)
 	}
-	b.guard = NewGuard(Options{
+	b.guard = NewDelayLock(Options{
 		Address: b.bus.Address(), Root: b.root, Log: slog.New(slog.DiscardHandler),
 		IsKubelet: func(pid int) bool { return pid == 1 }, // the process of Bus.Take
 	})
@@ -41,7 +41,7 @@ func start(t *testing.T, needs time.Duration, prepare ...func(*fixture)) *fixtur
 	if b.pollInterval > 0 {
 		b.guard.pollInterval, b.guard.listBackoff = b.pollInterval, b.pollInterval
 	}
-	b.guard.Want(needs)
+	b.guard.SetDelay(needs)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
 	go func() { done <- b.guard.Run(ctx) }()
@@ -79,13 +79,13 @@ func (b *fixture) locks() int {
 	return n
 }
 
-func (b *fixture) locked() bool { return b.locks() == 1 && b.guard.Status().Locked }
+func (b *fixture) locked() bool { return b.locks() == 1 && b.guard.Status().Inhibited }
 
 // expectDelay checks how long, from now on, a shutdown can be delayed.
 func (b *fixture) expectDelay(e Event, want time.Duration) {
 	b.Helper()
-	if got := time.Until(e.Until); !e.Locked || got > want || got < want-time.Second {
-		b.Errorf("locked = %t, allowed = %v; want a lock and %v, less at most a second", e.Locked, got, want)
+	if got := time.Until(e.Until); !e.Inhibited || got > want || got < want-time.Second {
+		b.Errorf("locked = %t, allowed = %v; want a lock and %v, less at most a second", e.Inhibited, got, want)
 	}
 }
 
@@ -129,28 +129,28 @@ func (b *fixture) dropIn() string {
 func TestLockAndShutdown(t *testing.T) {
 	b := start(t, 5*time.Second)
 	b.waitFor("a lock", b.locked)
-	if e := b.event(false); !e.Locked {
+	if e := b.event(false); !e.Inhibited {
 		t.Errorf("event = %+v; want Locked", e)
 	}
 	if b.dropIn() != "" {
 		t.Errorf("drop-in of %s s; want none, because logind's limit suffices", b.dropIn())
 	}
 
-	b.bus.Prepare(true)
+	b.bus.SetPreparing(true)
 	b.expectDelay(b.event(true), 5*time.Second)
 	if !b.locked() {
 		t.Error("the lock was released when the shutdown began")
 	}
-	b.guard.Done()
+	b.guard.Release()
 	b.waitFor("the release of the lock", func() bool { return b.locks() == 0 })
 
-	b.bus.Prepare(false)
+	b.bus.SetPreparing(false)
 	b.event(false)
 	b.waitFor("another lock", b.locked)
 
-	b.guard.Want(0)
-	b.waitFor("the release of the lock", func() bool { return b.locks() == 0 && !b.guard.Status().Locked })
-	b.guard.Want(3 * time.Second)
+	b.guard.SetDelay(0)
+	b.waitFor("the release of the lock", func() bool { return b.locks() == 0 && !b.guard.Status().Inhibited })
+	b.guard.SetDelay(3 * time.Second)
 	b.waitFor("a lock", b.locked)
 	b.stop()
 	if n := b.locks(); n != 0 {
@@ -164,7 +164,7 @@ type fakeKeeper struct {
 	fd int
 }
 
-func (k *fakeKeeper) Keep(fd int) error {
+func (k *fakeKeeper) Store(fd int) error {
 	own, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
 		return err
@@ -173,7 +173,7 @@ func (k *fakeKeeper) Keep(fd int) error {
 	return nil
 }
 
-func (k *fakeKeeper) Forget() error {
+func (k *fakeKeeper) Remove() error {
 	if k.fd >= 0 {
 		unix.Close(k.fd)
 		k.fd = -1
@@ -189,10 +189,10 @@ func TestStoredLock(t *testing.T) {
 	keeper := &fakeKeeper{TB: t, fd: -1}
 	run := func(fd *int, needs ...time.Duration) (*fixture, context.CancelFunc) {
 		b := &fixture{T: t, bus: bus, root: root}
-		b.guard = NewGuard(Options{Address: bus.Address(), Root: root, Log: slog.New(slog.DiscardHandler), Keeper: keeper, Kept: fd})
+		b.guard = NewDelayLock(Options{Address: bus.Address(), Root: root, Log: slog.New(slog.DiscardHandler), FDStore: keeper, StoredLock: fd})
 		b.guard.backoff = 10 * time.Millisecond
 		for _, n := range needs {
-			b.guard.Want(n)
+			b.guard.SetDelay(n)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
@@ -201,7 +201,7 @@ func TestStoredLock(t *testing.T) {
 	}
 	first, end := run(nil, 5*time.Second)
 	first.waitFor("a lock", first.locked)
-	bus.Prepare(true)
+	bus.SetPreparing(true)
 	first.event(true)
 	// The descriptor that remains after a crash.
 	crashed, err := unix.FcntlInt(uintptr(keeper.fd), unix.F_DUPFD_CLOEXEC, 0)
@@ -221,10 +221,10 @@ func TestStoredLock(t *testing.T) {
 	if n := second.locks(); n != 1 {
 		t.Errorf("%d locks before Want; want the existing one", n)
 	}
-	second.guard.Done()
+	second.guard.Release()
 	second.waitFor("the release of the lock", func() bool { return second.locks() == 0 })
-	second.guard.Want(5 * time.Second)
-	bus.Prepare(false)
+	second.guard.SetDelay(5 * time.Second)
+	bus.SetPreparing(false)
 	second.event(false)
 	second.waitFor("another lock", second.locked)
 	if keeper.fd < 0 {
@@ -241,16 +241,16 @@ func TestLimit(t *testing.T) {
 	if s := b.guard.Status(); s.Limit != 372*time.Second || s.Error != "" {
 		t.Errorf("status = %+v; want a limit of 372s and no error", s)
 	}
-	b.guard.Want(31 * time.Second)
+	b.guard.SetDelay(31 * time.Second)
 	b.waitFor("the lower delay in the status", func() bool { return b.guard.Status().Needs == 31*time.Second })
 	if got, s := b.dropIn(), b.guard.Status(); got != "372" || s.Limit != 372*time.Second {
 		t.Errorf("drop-in = %q, limit %v with a lower delay; want both unchanged", got, s.Limit)
 	}
-	b.guard.Want(400*time.Second + 1)
+	b.guard.SetDelay(400*time.Second + 1)
 	b.waitFor("the raised limit", func() bool { return b.dropIn() == "401" && b.guard.Status().Limit == 401*time.Second })
-	b.guard.Want(0)
+	b.guard.SetDelay(0)
 	b.waitFor("the removal of the drop-in", func() bool { return b.dropIn() == "" && b.guard.Status().Limit == 5*time.Second })
-	b.guard.Want(10 * time.Second)
+	b.guard.SetDelay(10 * time.Second)
 	b.waitFor("the new drop-in", func() bool { return b.dropIn() == "10" && b.guard.Status().Limit == 10*time.Second })
 	b.stop()
 	if got := b.dropIn(); got != "" {
@@ -263,16 +263,16 @@ func TestLimit(t *testing.T) {
 func TestLimitOfEarlierRun(t *testing.T) {
 	b := start(t, 30*time.Second, func(b *fixture) {
 		b.write(DropInDir+"/"+DropInName, string(content(999999999, 7, "30")))
-		b.bus.Answer("InhibitDelayMaxUSec", []any{dbus.MakeVariant(uint64(30_000_000))})
+		b.bus.SetReply("InhibitDelayMaxUSec", []any{dbus.MakeVariant(uint64(30_000_000))})
 	})
 	b.waitFor("a lock", b.locked)
 	if n := b.bus.Calls("KillUnit"); n != 0 {
 		t.Errorf("logind was reloaded %d times; want 0", n)
 	}
-	b.bus.Prepare(true)
+	b.bus.SetPreparing(true)
 	b.event(true)
-	b.guard.Want(60 * time.Second)
-	b.guard.Done()
+	b.guard.SetDelay(60 * time.Second)
+	b.guard.Release()
 	b.waitFor("the release of the lock", func() bool { return b.locks() == 0 })
 	b.stop()
 	if got := b.dropIn(); got != "30" {
@@ -314,14 +314,14 @@ func TestOverride(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			b := start(t, 30*time.Second, func(b *fixture) {
 				b.write(tt.file, tt.text)
-				b.bus.Stubborn(tt.stubborn)
+				b.bus.IgnoreConfig(tt.stubborn)
 			})
 			b.waitFor("a lock", b.locked)
 			s := b.guard.Status()
 			if !strings.HasPrefix(s.Error, tt.want) || s.Limit != tt.limit {
 				t.Errorf("error = %q, limit %v; want %q, %v", s.Error, s.Limit, tt.want, tt.limit)
 			}
-			b.bus.Prepare(true)
+			b.bus.SetPreparing(true)
 			b.expectDelay(b.event(true), tt.limit)
 		})
 	}
@@ -341,7 +341,7 @@ func TestNoOverride(t *testing.T) {
 }
 
 func TestKubeletLock(t *testing.T) {
-	b := start(t, 0, func(b *fixture) { b.bus.Take(KubeletWho) })
+	b := start(t, 0, func(b *fixture) { b.bus.Inhibit(KubeletWho) })
 	b.waitFor("the kubelet's lock in the status", func() bool { return b.guard.Status().Kubelet })
 	if n := b.locks(); n != 0 {
 		t.Errorf("%d locks; want none", n)
@@ -354,7 +354,7 @@ func TestKubeletLock(t *testing.T) {
 		{"another user", KubeletWho, 1000, 1},
 		{"another process of root", KubeletWho, 0, 2},
 	} {
-		other := start(t, 0, func(b *fixture) { b.bus.TakeAs(tt.who, tt.uid, tt.pid) })
+		other := start(t, 0, func(b *fixture) { b.bus.InhibitAs(tt.who, tt.uid, tt.pid) })
 		other.waitFor("a list of the locks", func() bool { return other.guard.Status().KubeletKnown })
 		if other.guard.Status().Kubelet {
 			t.Errorf("%s: a lock of %q, user %d, process %d counts as a kubelet's", tt.name, tt.who, tt.uid, tt.pid)
@@ -391,14 +391,14 @@ func TestBusRestarts(t *testing.T) {
 	b.bus.Stop()
 	b.waitFor("the error in the status", func() bool { return !b.guard.Status().Connected })
 	away := time.Now()
-	b.bus.Prepare(true) // received by no client
+	b.bus.SetPreparing(true) // received by no client
 	time.Sleep(100 * time.Millisecond)
 	b.bus.Start()
-	if e := b.event(true); e.Until.After(away.Add(5*time.Second)) || !e.Locked {
+	if e := b.event(true); e.Until.After(away.Add(5*time.Second)) || !e.Inhibited {
 		t.Errorf("event = %+v; want Until at most 5s after the bus stopped at %v", e, away)
 	}
 	b.bus.Stop()
-	b.guard.Done()
+	b.guard.Release()
 	if n := b.locks(); n != 0 {
 		t.Errorf("%d locks after Done without a bus; want none", n)
 	}
@@ -411,7 +411,7 @@ func TestLogindRestarts(t *testing.T) {
 		b.bus.RestartLogind()
 		b.waitFor("another lock", func() bool { return b.locked() })
 	}
-	b.bus.Prepare(true)
+	b.bus.SetPreparing(true)
 	b.event(true)
 	b.bus.RestartLogind() // which loses the delayed shutdown
 	b.event(false)
@@ -422,7 +422,7 @@ func TestFaults(t *testing.T) {
 	for _, method := range []string{"auth", "Hello", "AddMatch", "PreparingForShutdown", "InhibitDelayMaxUSec", "Inhibit"} {
 		t.Run(method+" hangs", func(t *testing.T) {
 			b := start(t, 5*time.Second, func(b *fixture) { b.bus.Hang(method, true) })
-			b.waitFor("the error in the status", func() bool { return strings.Contains(b.guard.Status().Error, ErrHangs.Error()) })
+			b.waitFor("the error in the status", func() bool { return strings.Contains(b.guard.Status().Error, ErrTimeout.Error()) })
 			b.bus.Hang(method, false)
 			b.waitFor("a lock", b.locked)
 		})
@@ -434,11 +434,11 @@ func TestFaults(t *testing.T) {
 		"Hello":                {":1.1", ":1.2"},
 	} {
 		t.Run(method+" replies with another type", func(t *testing.T) {
-			b := start(t, 5*time.Second, func(b *fixture) { b.bus.Answer(method, body) })
+			b := start(t, 5*time.Second, func(b *fixture) { b.bus.SetReply(method, body) })
 			if method != "Hello" { // whose reply is not used
 				b.waitFor("the error in the status", func() bool { return b.guard.Status().Error != "" && b.bus.Calls(method) > 1 })
 			}
-			b.bus.Answer(method, nil)
+			b.bus.SetReply(method, nil)
 			b.waitFor("a lock", b.locked)
 		})
 	}
@@ -448,7 +448,7 @@ func TestFaults(t *testing.T) {
 		b.bus.Hang("KillUnit", false)
 		b.waitFor("the raised limit", func() bool { return b.locked() && b.guard.Status().Limit == 30*time.Second })
 		b.bus.Hang("KillUnit", true)
-		b.guard.Want(0)
+		b.guard.SetDelay(0)
 		b.waitFor("the error in the status", func() bool { return strings.Contains(b.guard.Status().Error, "KillUnit") })
 		b.bus.Hang("KillUnit", false)
 		b.waitFor("the original limit", func() bool { return b.guard.Status().Limit == 5*time.Second })
@@ -459,7 +459,7 @@ func TestFaults(t *testing.T) {
 		b.bus.Emit("true")
 		b.bus.Emit()
 		b.bus.Emit(true, true)
-		b.bus.Prepare(true)
+		b.bus.SetPreparing(true)
 		b.event(true)
 	})
 }
@@ -473,6 +473,6 @@ func TestLateLock(t *testing.T) {
 	}
 	b.bus.Hang("Inhibit", false)
 	b.waitFor("one lock", b.locked)
-	b.guard.Want(0)
+	b.guard.SetDelay(0)
 	b.waitFor("the release of the lock", func() bool { return b.locks() == 0 })
 }

@@ -48,7 +48,7 @@ func newLister(ctx context.Context, c *Conn, isKubeletLock func(Inhibitor) bool)
 const listBackoff = 10 * time.Minute
 
 // list starts a list, unless the last one failed within listBackoff.
-func (g *Guard) list(l *lister) {
+func (g *DelayLock) list(l *lister) {
 	if g.kubeletLock.err != nil && time.Since(g.kubeletLock.at) < g.listBackoff {
 		return
 	}
@@ -77,7 +77,7 @@ func (l *lister) close() {
 // updateKubeletLock stores the result of l's call. After a failure the previous
 // answer stays: a user who makes the list unreadable can neither make evictd leave
 // a shutdown to a missing kubelet nor hide an existing one.
-func (g *Guard) updateKubeletLock(k kubeletLock, l *lister) {
+func (g *DelayLock) updateKubeletLock(k kubeletLock, l *lister) {
 	l.inFlight = false
 	if k.err != nil {
 		k.present, k.seen = g.kubeletLock.present, g.kubeletLock.seen
@@ -94,6 +94,6 @@ func (g *Guard) updateKubeletLock(k kubeletLock, l *lister) {
 // isKubeletLock reports whether a lock is a kubelet's, by the user and the process
 // that logind reports for it. The lock's own text proves nothing: polkit lets every
 // user take a delay lock (login1.inhibit-delay-shutdown).
-func (g *Guard) isKubeletLock(i Inhibitor) bool {
+func (g *DelayLock) isKubeletLock(i Inhibitor) bool {
 	return i.Who == KubeletWho && i.Mode == "delay" && i.UID == 0 && g.kubelet != nil && g.kubelet(int(i.PID))
 }

@@ -20,7 +20,7 @@ func TestListFails(t *testing.T) {
 		answer  []any
 		message string
 	}{
-		{"hangs", true, nil, ErrHangs.Error()},
+		{"hangs", true, nil, ErrTimeout.Error()},
 		{"wrong type", false, []any{"none"}, "list inhibitors"},
 		{"too long", false, []any{long}, "bytes is longer than"},
 	} {
@@ -30,28 +30,28 @@ func TestListFails(t *testing.T) {
 				b.pollInterval = 50 * time.Millisecond
 				b.bus.Hang(method, tt.hang)
 				if tt.answer != nil {
-					b.bus.Answer(method, tt.answer)
+					b.bus.SetReply(method, tt.answer)
 				}
 			})
 			b.waitFor("a lock, and the raised limit", func() bool { return b.locked() && b.guard.Status().Limit == 30*time.Second })
 			b.waitFor("the error in the status", func() bool { return strings.Contains(b.guard.Status().Error, tt.message) })
-			if s := b.guard.Status(); !s.Connected || !s.Locked || s.Kubelet || s.KubeletKnown {
+			if s := b.guard.Status(); !s.Connected || !s.Inhibited || s.Kubelet || s.KubeletKnown {
 				t.Errorf("status = %+v; want connected, locked and KubeletKnown = false", s)
 			}
-			b.bus.Prepare(true)
+			b.bus.SetPreparing(true)
 			b.expectDelay(b.event(true), 30*time.Second)
-			b.bus.Prepare(false)
+			b.bus.SetPreparing(false)
 			b.event(false)
 			if n := b.bus.Calls("Inhibit"); n != 1 {
 				t.Errorf("Inhibit was called %d times; want 1", n)
 			}
 
 			b.bus.Hang(method, false)
-			b.bus.Answer(method, nil)
-			b.bus.Take(KubeletWho)
+			b.bus.SetReply(method, nil)
+			b.bus.Inhibit(KubeletWho)
 			b.waitFor("the kubelet's lock in the status", func() bool { s := b.guard.Status(); return s.Kubelet && s.KubeletKnown && s.Error == "" })
 			b.bus.Hang(method, tt.hang)
-			b.bus.Answer(method, tt.answer)
+			b.bus.SetReply(method, tt.answer)
 			b.waitFor("the error in the status", func() bool { return strings.Contains(b.guard.Status().Error, tt.message) })
 			if !b.guard.Status().Kubelet {
 				t.Error("Kubelet = false after a failed list; want the previous value")
@@ -63,7 +63,7 @@ func TestListFails(t *testing.T) {
 // If it could never be determined whether a kubelet has a lock, the limit stays
 // raised: a kubelet may rely on it.
 func TestLimitStaysWithoutList(t *testing.T) {
-	b := start(t, 30*time.Second, func(b *fixture) { b.bus.Answer("ListInhibitors", []any{"none"}) })
+	b := start(t, 30*time.Second, func(b *fixture) { b.bus.SetReply("ListInhibitors", []any{"none"}) })
 	b.waitFor("the raised limit", func() bool { return b.guard.Status().Limit == 30*time.Second })
 	b.waitFor("the error in the status", func() bool { return strings.Contains(b.guard.Status().Error, "list inhibitors") })
 	b.stop()
@@ -75,7 +75,7 @@ func TestLimitStaysWithoutList(t *testing.T) {
 // After a failed list, a restart of logind does not cause another one: the list may
 // have ended logind.
 func TestListAfterRestarts(t *testing.T) {
-	b := start(t, 5*time.Second, func(b *fixture) { b.bus.Answer("ListInhibitors", []any{"none"}) })
+	b := start(t, 5*time.Second, func(b *fixture) { b.bus.SetReply("ListInhibitors", []any{"none"}) })
 	b.waitFor("the error in the status", func() bool { return strings.Contains(b.guard.Status().Error, "list inhibitors") })
 	for range 3 {
 		b.bus.RestartLogind()

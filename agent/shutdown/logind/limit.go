@@ -11,7 +11,7 @@ import (
 // lowers the limit only by removing the drop-in, when no lock is wanted. During a
 // shutdown it changes nothing. Problems with the drop-in are reported in the
 // status; the error is that of the connection.
-func (g *Guard) updateLimit(ctx context.Context, c *Conn, needs time.Duration, s *Status) (err error) {
+func (g *DelayLock) updateLimit(ctx context.Context, c *Conn, needs time.Duration, s *Status) (err error) {
 	if s.Limit, err = c.Limit(ctx); err != nil || s.Preparing || needs == needsUnknown {
 		return err
 	}
@@ -47,7 +47,7 @@ func (g *Guard) updateLimit(ctx context.Context, c *Conn, needs time.Duration, s
 // stays during a shutdown, which ends it, and if a kubelet has a lock, or if that
 // could never be determined: a kubelet reads the limit once, at its start, and
 // relies on it (pkg/kubelet/nodeshutdown, Start).
-func (g *Guard) removeDropIn() (removed bool, err error) {
+func (g *DelayLock) removeDropIn() (removed bool, err error) {
 	current, err := g.dropIn.read()
 	if err != nil || !current.exists || current.ofOtherEvictd() || g.preparing || g.kubeletLock.present || !g.kubeletLock.seen {
 		return false, err
@@ -59,7 +59,7 @@ func (g *Guard) removeDropIn() (removed bool, err error) {
 // reportLimit reports in the status, and once in the log, why logind allows less
 // than needed. A problem with the drop-in that does not reduce the limit is only
 // logged, once.
-func (g *Guard) reportLimit(needs time.Duration, current dropInContent, err error, s *Status) {
+func (g *DelayLock) reportLimit(needs time.Duration, current dropInContent, err error, s *Status) {
 	text := ""
 	switch {
 	case err != nil:
@@ -88,7 +88,7 @@ func (g *Guard) reportLimit(needs time.Duration, current dropInContent, err erro
 // reload makes logind read its configuration if the drop-in has changed. It polls
 // until the limit has changed to needs, for a bounded time: another file may
 // override the drop-in.
-func (g *Guard) reload(ctx context.Context, c *Conn, needs time.Duration, s *Status) error {
+func (g *DelayLock) reload(ctx context.Context, c *Conn, needs time.Duration, s *Status) error {
 	if !g.reloadPending {
 		return nil
 	}

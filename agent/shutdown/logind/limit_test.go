@@ -18,8 +18,8 @@ import (
 func TestLimitWithKubeletLock(t *testing.T) {
 	b := start(t, 30*time.Second)
 	b.waitFor("the raised limit", func() bool { return b.locked() && b.guard.Status().Limit == 30*time.Second })
-	b.bus.Take(KubeletWho)
-	b.guard.Want(0)
+	b.bus.Inhibit(KubeletWho)
+	b.guard.SetDelay(0)
 	b.waitFor("the kubelet's lock in the status", func() bool { return b.guard.Status().Kubelet && b.locks() == 0 })
 	b.guard.notify()
 	b.event(false)
@@ -48,9 +48,9 @@ func TestTooLowLimitOfOtherEvictd(t *testing.T) {
 // failingKeeper is a Keeper whose Forget fails for a number of calls.
 type failingKeeper struct{ failures, keeps atomic.Int32 }
 
-func (d *failingKeeper) Keep(int) error { d.keeps.Add(1); return nil }
+func (d *failingKeeper) Store(int) error { d.keeps.Add(1); return nil }
 
-func (d *failingKeeper) Forget() error {
+func (d *failingKeeper) Remove() error {
 	if d.failures.Add(-1) >= 0 {
 		return errors.New("resource temporarily unavailable")
 	}
@@ -62,8 +62,8 @@ func (d *failingKeeper) Forget() error {
 func TestForgetRetried(t *testing.T) {
 	b := start(t, 0)
 	keeper := &failingKeeper{}
-	g := NewGuard(Options{Address: b.bus.Address(), Root: b.root, Log: slog.New(slog.DiscardHandler), Keeper: keeper})
-	g.Want(5 * time.Second)
+	g := NewDelayLock(Options{Address: b.bus.Address(), Root: b.root, Log: slog.New(slog.DiscardHandler), FDStore: keeper})
+	g.SetDelay(5 * time.Second)
 	null, err := os.Open(os.DevNull)
 	if err != nil {
 		t.Fatal(err)
@@ -71,13 +71,13 @@ func TestForgetRetried(t *testing.T) {
 	defer null.Close()
 	g.setLock(newLock(dup(t, null)))
 	keeper.failures.Store(3)
-	g.Done()
+	g.Release()
 	b.waitFor("the lock closed by the service manager", func() bool { return keeper.keeps.Load() == 0 })
 	// A lock stored after the failure must stay.
 	g.done = false
 	g.setLock(newLock(dup(t, null)))
 	keeper.failures.Store(1)
-	g.Done()
+	g.Release()
 	g.done = false
 	g.setLock(newLock(dup(t, null)))
 	time.Sleep(3 * forgetBackoff)
@@ -116,7 +116,7 @@ func TestLockWithReadOnlyDropIn(t *testing.T) {
 					b.write(path, tt.content)
 				}
 				dir := filepath.Join(b.root, DropInDir)
-				kerneltest.Mounted(t, dir, dir, "", unix.MS_BIND, "")
+				kerneltest.Mount(t, dir, dir, "", unix.MS_BIND, "")
 				if err := unix.Mount("", dir, "", unix.MS_REMOUNT|unix.MS_BIND|unix.MS_RDONLY, ""); err != nil {
 					t.Fatal(err)
 				}
@@ -124,8 +124,8 @@ func TestLockWithReadOnlyDropIn(t *testing.T) {
 			})
 			b.waitFor("a lock", b.locked)
 			b.waitFor("the status", func() bool { s := b.guard.Status(); return s.Connected && (s.Error != "") == tt.warns })
-			b.guard.Want(0)
-			b.waitFor("the release of the lock", func() bool { return b.locks() == 0 && !b.guard.Status().Locked && b.guard.Status().Connected })
+			b.guard.SetDelay(0)
+			b.waitFor("the release of the lock", func() bool { return b.locks() == 0 && !b.guard.Status().Inhibited && b.guard.Status().Connected })
 		})
 	}
 }

@@ -26,7 +26,7 @@ func (c *Conn) Preparing(ctx context.Context) (bool, error) {
 
 // callOnNewConn calls a method of logind on a connection of its own.
 func (c *Conn) callOnNewConn(ctx context.Context, dial dialer, method string, args ...any) ([]any, error) {
-	ctx, cancel := context.WithTimeoutCause(ctx, c.timeout, ErrHangs)
+	ctx, cancel := context.WithTimeoutCause(ctx, c.timeout, ErrTimeout)
 	defer cancel()
 	d, err := open(ctx, c.address, c.timeout, dial)
 	if err != nil {

@@ -13,7 +13,7 @@ var errLost = errors.New("connection to the system bus closed")
 
 // session serves one connection until it is closed. A lock that it takes outlives
 // it: logind identifies a lock by its descriptor, not by the connection.
-func (g *Guard) session(ctx context.Context) error {
+func (g *DelayLock) session(ctx context.Context) error {
 	c, err := connect(ctx, g.address, g.timeout)
 	if err != nil {
 		return err
@@ -66,7 +66,7 @@ func (g *Guard) session(ctx context.Context) error {
 }
 
 // refresh queries logind for PreparingForShutdown, and starts a list of the locks.
-func (g *Guard) refresh(ctx context.Context, c *Conn, l *lister) error {
+func (g *DelayLock) refresh(ctx context.Context, c *Conn, l *lister) error {
 	if err := g.queryPreparing(ctx, c); err != nil {
 		return err
 	}
@@ -75,7 +75,7 @@ func (g *Guard) refresh(ctx context.Context, c *Conn, l *lister) error {
 }
 
 // receive handles a signal, and reports whether lock and limit may have to change.
-func (g *Guard) receive(ctx context.Context, c *Conn, l *lister, s timedSignal) (changed bool, err error) {
+func (g *DelayLock) receive(ctx context.Context, c *Conn, l *lister, s timedSignal) (changed bool, err error) {
 	switch what, ok := parseSignal(s); {
 	case !ok:
 		return false, nil
@@ -94,7 +94,7 @@ func (g *Guard) receive(ctx context.Context, c *Conn, l *lister, s timedSignal) 
 }
 
 // queryPreparing queries PreparingForShutdown.
-func (g *Guard) queryPreparing(ctx context.Context, c *Conn) error {
+func (g *DelayLock) queryPreparing(ctx context.Context, c *Conn) error {
 	began := time.Now()
 	preparing, err := c.Preparing(ctx)
 	if err != nil {
@@ -108,7 +108,7 @@ func (g *Guard) queryPreparing(ctx context.Context, c *Conn) error {
 
 // setPreparing records that a shutdown has begun or was cancelled, at the time of
 // the signal.
-func (g *Guard) setPreparing(begins bool, at time.Time) {
+func (g *DelayLock) setPreparing(begins bool, at time.Time) {
 	if !begins || !g.preparing {
 		g.lastNotPreparing = at // no shutdown until then
 	}
@@ -121,7 +121,7 @@ func (g *Guard) setPreparing(begins bool, at time.Time) {
 // reconcile takes the lock if one is wanted and logind has none, and raises the
 // limit. Signals that arrive during it are handled afterwards, with the time of
 // their arrival.
-func (g *Guard) reconcile(ctx context.Context, c *Conn) error {
+func (g *DelayLock) reconcile(ctx context.Context, c *Conn) error {
 	g.mu.Lock()
 	if !g.preparing {
 		g.done = false
@@ -154,7 +154,7 @@ func (g *Guard) reconcile(ctx context.Context, c *Conn) error {
 	if err := g.kubeletLock.err; err != nil {
 		s.Error = strings.TrimPrefix(s.Error+"; "+fmt.Sprintf(listFailed+": %v", err), "; ")
 	}
-	s.Locked = g.locked()
+	s.Inhibited = g.locked()
 	g.status.Store(&s)
 	g.loggedError = ""
 	return nil
@@ -162,7 +162,7 @@ func (g *Guard) reconcile(ctx context.Context, c *Conn) error {
 
 // restoreLimit removes this process's drop-in and makes logind read its
 // configuration.
-func (g *Guard) restoreLimit(ctx context.Context, c *Conn) error {
+func (g *DelayLock) restoreLimit(ctx context.Context, c *Conn) error {
 	removed, err := g.removeDropIn()
 	if err != nil || !removed {
 		return err

@@ -51,9 +51,9 @@ func Create(path string, mebibytes int) (*Writer, error) {
 	return w, nil
 }
 
-// Mark stores the current time in the next word: the first call is the start, call i+1 means that MiB i is touched.
+// Add stores the current time in the next word: the first call is the start, call i+1 means that MiB i is touched.
 // Calls beyond the room of Create are ignored, and so are calls on a nil Writer.
-func (w *Writer) Mark() {
+func (w *Writer) Add() {
 	if w == nil || w.next == len(w.words) {
 		return
 	}
@@ -69,11 +69,11 @@ func Now() time.Duration {
 	return time.Duration(ts.Nano())
 }
 
-// Marks are the times of a stamp file that are set: Marks[0] is the start, Marks[i] the time of MiB i.
-type Marks []time.Duration
+// Times are the times of a stamp file that are set: Marks[0] is the start, Marks[i] the time of MiB i.
+type Times []time.Duration
 
 // Read returns the marks so far.
-func Read(path string) (Marks, error) {
+func Read(path string) (Times, error) {
 	b, err := os.ReadFile(path)
 	if err != nil {
 		return nil, fmt.Errorf("read stamp file: %w", err)
@@ -81,11 +81,11 @@ func Read(path string) (Marks, error) {
 	return parse(b)
 }
 
-func parse(b []byte) (Marks, error) {
+func parse(b []byte) (Times, error) {
 	if len(b) == 0 || len(b)%word != 0 {
 		return nil, fmt.Errorf("parse stamp file: %d bytes are not an array of %d-byte words", len(b), word)
 	}
-	var m Marks
+	var m Times
 	for ; len(b) > 0; b = b[word:] {
 		ns := int64(binary.LittleEndian.Uint64(b))
 		if ns == 0 {

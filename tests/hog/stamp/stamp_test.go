@@ -25,7 +25,7 @@ func TestWriterThenRead(t *testing.T) {
 	}
 	before := Now()
 	for range 3 {
-		w.Mark()
+		w.Add()
 	}
 	m, err := Read(path) // while still mapped, as a witness does
 	if err != nil {
@@ -38,7 +38,7 @@ func TestWriterThenRead(t *testing.T) {
 		t.Errorf("marks %v; want them between %v and now", m, before)
 	}
 	for range 5 {
-		w.Mark() // one fits, the others are beyond the room
+		w.Add() // one fits, the others are beyond the room
 	}
 	if m, err = Read(path); err != nil || len(m) != 4 {
 		t.Errorf("Read = %d marks, %v; want 4, nil", len(m), err)
@@ -47,19 +47,19 @@ func TestWriterThenRead(t *testing.T) {
 
 func TestNilWriter(t *testing.T) {
 	var w *Writer
-	w.Mark()
+	w.Add()
 }
 
 var parseTests = []struct {
 	name string
 	in   []byte
-	want Marks
+	want Times
 	err  string
 }{
-	{name: "started", in: words(7, 0, 0), want: Marks{7}},
+	{name: "started", in: words(7, 0, 0), want: Times{7}},
 	{name: "not started", in: words(0, 0)},
-	{name: "two", in: words(7, 8, 8), want: Marks{7, 8, 8}},
-	{name: "a hole ends it", in: words(7, 0, 9), want: Marks{7}},
+	{name: "two", in: words(7, 8, 8), want: Times{7, 8, 8}},
+	{name: "a hole ends it", in: words(7, 0, 9), want: Times{7}},
 	{name: "empty", err: "0 bytes"},
 	{name: "short", in: words(7)[:5], err: "5 bytes"},
 	{name: "backwards", in: words(7, 6), err: "word 1 (6) is negative or before"},

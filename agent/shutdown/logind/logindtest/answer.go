@@ -93,11 +93,11 @@ func (b *Bus) inhibit(c *client, msg, reply *dbus.Message) {
 	unix.Close(ends[1])
 }
 
-// Take takes a lock as pid 1, until the end of the test.
-func (b *Bus) Take(who string) { b.TakeAs(who, 0, 1) }
+// Inhibit takes a lock as pid 1, until the end of the test.
+func (b *Bus) Inhibit(who string) { b.InhibitAs(who, 0, 1) }
 
-// TakeAs takes a lock as a process and user, until the end of the test.
-func (b *Bus) TakeAs(who string, uid, pid uint32) {
+// InhibitAs takes a lock as a process and user, until the end of the test.
+func (b *Bus) InhibitAs(who string, uid, pid uint32) {
 	var ends [2]int
 	if err := unix.Pipe2(ends[:], unix.O_CLOEXEC); err != nil {
 		b.t.Fatal(err)

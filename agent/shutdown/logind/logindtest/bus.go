@@ -136,8 +136,8 @@ func (b *Bus) Hang(method string, hang bool) {
 	b.hang[method] = hang
 }
 
-// Answer sets the reply of a method or property; nil restores the default.
-func (b *Bus) Answer(method string, body []any) {
+// SetReply sets the reply of a method or property; nil restores the default.
+func (b *Bus) SetReply(method string, body []any) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	if body == nil {
@@ -147,8 +147,8 @@ func (b *Bus) Answer(method string, body []any) {
 	}
 }
 
-// Stubborn makes logind ignore its configuration and keep its limit.
-func (b *Bus) Stubborn(yes bool) {
+// IgnoreConfig makes logind ignore its configuration and keep its limit.
+func (b *Bus) IgnoreConfig(yes bool) {
 	b.mu.Lock()
 	defer b.mu.Unlock()
 	b.ignoreConfig = yes
@@ -187,8 +187,8 @@ func (b *Bus) openLocks() []*lock {
 	return open
 }
 
-// Prepare starts or cancels a shutdown.
-func (b *Bus) Prepare(begins bool) {
+// SetPreparing starts or cancels a shutdown.
+func (b *Bus) SetPreparing(begins bool) {
 	b.mu.Lock()
 	b.preparing = begins
 	b.mu.Unlock()

@@ -1,4 +1,4 @@
-package pace
+package pollinterval
 
 import (
 	"testing"
@@ -13,7 +13,9 @@ const (
 )
 
 // diskPace returns the Pace of a filesystem's bytes.
-func diskPace() Pace { return Pace{Least: gibibyte, Fastest: fastest, Slowest: slowest, Low: low} }
+func diskPace() Interval {
+	return Interval{MinRate: gibibyte, Min: fastest, Max: slowest, BelowAll: low}
+}
 
 func TestPace(t *testing.T) {
 	at := func(ms int) time.Time { return time.Unix(1000, 0).Add(time.Duration(ms) * time.Millisecond) }
@@ -43,7 +45,7 @@ func TestPace(t *testing.T) {
 	} {
 		p := diskPace()
 		for _, r := range tt.readings {
-			p.Saw(at(r.ms), r.left)
+			p.Observe(at(r.ms), r.left)
 		}
 		if got := p.Next(tt.thresholds).Round(time.Millisecond); got != tt.want {
 			t.Errorf("%s: Next = %v; want %v", tt.name, got, tt.want)
@@ -58,7 +60,7 @@ func TestPaceNoticesCrossing(t *testing.T) {
 	p := diskPace()
 	now, left := time.Unix(0, 0), float64(60*gibibyte)
 	for readings := 0; ; readings++ {
-		p.Saw(now, int64(left))
+		p.Observe(now, int64(left))
 		if left < threshold {
 			if over := threshold - left; over > gibibyte/10 {
 				t.Errorf("seen %.0f MiB below the threshold; want at most 102", over/(1<<20))

@@ -1,4 +1,4 @@
-package cold
+package proactive
 
 import (
 	"context"
@@ -34,9 +34,9 @@ const (
 
 // Plan is the amount of memory to reclaim and the pods to reclaim it from.
 type Plan struct {
-	// Short is the amount, in bytes; 0 if no memory is missing.
-	Short int64
-	Pods  []Pod
+	// Missing is the amount, in bytes; 0 if no memory is missing.
+	Missing int64
+	Pods    []Pod
 }
 
 // Pod is a pod and the cgroups of its containers.
@@ -91,8 +91,8 @@ func New(o Options) *Reclaimer {
 	return &Reclaimer{o: o, wake: make(chan struct{}, 1), attempts: map[string]*attempt{}}
 }
 
-// Poke wakes Run, because memory may be short. It does not block.
-func (r *Reclaimer) Poke() {
+// Notify wakes Run, because memory may be short. It does not block.
+func (r *Reclaimer) Notify() {
 	select {
 	case r.wake <- struct{}{}:
 	default:
@@ -112,7 +112,7 @@ func (r *Reclaimer) Run(ctx context.Context) error {
 			return nil
 		case <-r.wake:
 		}
-		if p := r.o.Plan(); p.Short > 0 {
+		if p := r.o.Plan(); p.Missing > 0 {
 			if err := r.round(ctx, p); errors.Is(err, kernel.ErrUnavailable) {
 				r.o.Log.Info("memory.reclaim is not available; proactive reclaim is off", "error", err)
 				return nil
@@ -123,7 +123,7 @@ func (r *Reclaimer) Run(ctx context.Context) error {
 
 // round passes over the pods until memory is no longer short or no pod has more to give.
 func (r *Reclaimer) round(ctx context.Context, p Plan) error {
-	for more := true; more && p.Short > 0 && ctx.Err() == nil; p = r.o.Plan() {
+	for more := true; more && p.Missing > 0 && ctx.Err() == nil; p = r.o.Plan() {
 		var err error
 		if more, err = r.pass(ctx, p); err != nil {
 			return err
@@ -136,7 +136,7 @@ func (r *Reclaimer) round(ctx context.Context, p Plan) error {
 func (r *Reclaimer) pass(ctx context.Context, p Plan) (more bool, err error) {
 	began := time.Now()
 	maps.DeleteFunc(r.attempts, func(_ string, a *attempt) bool { return began.Sub(a.began) >= podCooldown })
-	missing := p.Short
+	missing := p.Missing
 	for i := range p.Pods {
 		pod := &p.Pods[i]
 		a := r.attempts[pod.UID]
@@ -165,7 +165,7 @@ func (r *Reclaimer) pass(ctx context.Context, p Plan) (more bool, err error) {
 
 // stillShort reports whether memory is still short.
 func (r *Reclaimer) stillShort(ctx context.Context) bool {
-	return ctx.Err() == nil && r.o.Plan().Short > 0
+	return ctx.Err() == nil && r.o.Plan().Missing > 0
 }
 
 // reclaimPod reclaims what is missing from one pod. more reports whether its time ran out

@@ -1,14 +1,14 @@
-package pace
+package pollinterval
 
 import "time"
 
 // epoch is the time at which all aligned periods start.
 var epoch = time.Now()
 
-// Together returns how long to wait, at most period, so that all callers with the same
+// AlignedWait returns how long to wait, at most period, so that all callers with the same
 // period wake up at the same time. Each wakeup of a sleeping process costs more than
 // the caller's own work.
-func Together(now time.Time, period time.Duration) time.Duration {
+func AlignedWait(now time.Time, period time.Duration) time.Duration {
 	since := now.Sub(epoch) % period
 	if since < 0 { // now is before epoch: the clock was set back, or a test set it
 		since += period

@@ -1,4 +1,4 @@
-// Package cold reclaims memory of pods proactively, while a soft threshold is
+// Package proactive reclaims memory of pods proactively, while a soft threshold is
 // crossed and its grace period runs. It writes memory.reclaim of the pods' cgroups:
 // the kernel then drops file cache that counts as used, and swaps out anonymous
 // memory if there is swap. Memory that is reclaimed need not be evicted.
@@ -9,4 +9,4 @@
 // It reclaims in small steps, so that it stops as soon as there is enough memory, or
 // a hard threshold is crossed. It never delays a hard eviction, which is decided and
 // carried out elsewhere.
-package cold
+package proactive

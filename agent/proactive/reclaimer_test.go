@@ -1,4 +1,4 @@
-package cold
+package proactive
 
 import (
 	"errors"
@@ -24,9 +24,9 @@ func reclaimer(plan func() Plan) (*Reclaimer, *recorder) {
 // Memory is reclaimed from each pod once per cooldown, and from none while enough is available.
 func TestRoundCooldown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
-		plan := Plan{Short: 1 << 30, Pods: []Pod{{UID: "a"}, {UID: "b"}}}
-		short := plan.Short
-		r, recorder := reclaimer(func() Plan { return Plan{Short: short} })
+		plan := Plan{Missing: 1 << 30, Pods: []Pod{{UID: "a"}, {UID: "b"}}}
+		short := plan.Missing
+		r, recorder := reclaimer(func() Plan { return Plan{Missing: short} })
 		for _, step := range []struct {
 			wait time.Duration
 			want int
@@ -50,7 +50,7 @@ func TestRoundEnds(t *testing.T) {
 	if err != nil {
 		t.Skip("needs cgroups: ", err)
 	}
-	plan := Plan{Short: 1 << 30, Pods: []Pod{{UID: "a", Groups: []Group{{Path: "/evictd-test-none", ID: 7}}}}}
+	plan := Plan{Missing: 1 << 30, Pods: []Pod{{UID: "a", Groups: []Group{{Path: "/evictd-test-none", ID: 7}}}}}
 	r, recorder := reclaimer(func() Plan { return plan })
 	r.o.Hierarchy = h
 	if err := r.round(t.Context(), plan); err != nil || len(recorder.reports) != 1 || recorder.reports[0].Err != nil {
@@ -59,11 +59,11 @@ func TestRoundEnds(t *testing.T) {
 	if h.Version == cgroup.V2 {
 		return // the tests of kernel/cgroup cover v2
 	}
-	m, err := cgroup.Of("/proc", 1)
+	m, err := cgroup.ReadMembership("/proc", 1)
 	if err != nil {
 		t.Fatal(err)
 	}
-	at, err := m.Memory(h)
+	at, err := m.MemoryPath(h)
 	if err != nil {
 		t.Skip("needs to see the cgroup of pid 1: ", err)
 	}

@@ -1,4 +1,4 @@
-package pace
+package pollinterval
 
 import (
 	"math"
@@ -10,22 +10,22 @@ import (
 // interval.
 const rateHalfLife = time.Minute
 
-// Pace computes the polling interval for one quantity. Its exported fields must not
+// Interval computes the polling interval for one quantity. Its exported fields must not
 // change after first use.
-type Pace struct {
-	// Least is the minimum rate of fall that is assumed, in units per second.
-	Least float64
-	// Fastest and Slowest are the minimum and maximum interval. Low is the interval
+type Interval struct {
+	// MinRate is the minimum rate of fall that is assumed, in units per second.
+	MinRate float64
+	// Min and Slowest are the minimum and maximum interval. Low is the interval
 	// while the quantity is below every threshold, in which its recovery is noticed.
-	Fastest, Slowest, Low time.Duration
+	Min, Max, BelowAll time.Duration
 
 	readAt      time.Time // zero before the first reading
 	available   int64
 	fastestRate float64 // units per second, decaying with rateHalfLife
 }
 
-// Saw records a reading of the quantity.
-func (p *Pace) Saw(now time.Time, available int64) {
+// Observe records a reading of the quantity.
+func (p *Interval) Observe(now time.Time, available int64) {
 	if !p.readAt.IsZero() && now.After(p.readAt) {
 		elapsed := now.Sub(p.readAt)
 		p.fastestRate *= math.Exp2(-elapsed.Seconds() / rateHalfLife.Seconds())
@@ -36,13 +36,13 @@ func (p *Pace) Saw(now time.Time, available int64) {
 	p.readAt, p.available = now, available
 }
 
-// Forget removes all readings, so that p can be used for another quantity.
-func (p *Pace) Forget() { p.readAt, p.available, p.fastestRate = time.Time{}, 0, 0 }
+// Reset removes all readings, so that p can be used for another quantity.
+func (p *Interval) Reset() { p.readAt, p.available, p.fastestRate = time.Time{}, 0, 0 }
 
 // Next returns the interval until the next reading: half the time in which the quantity
 // could fall to the next threshold at the fastest rate seen. thresholds may be in any
 // order.
-func (p *Pace) Next(thresholds []int64) time.Duration {
+func (p *Interval) Next(thresholds []int64) time.Duration {
 	next, found := int64(0), false
 	for _, t := range thresholds {
 		if t <= p.available && (t > next || !found) {
@@ -51,10 +51,10 @@ func (p *Pace) Next(thresholds []int64) time.Duration {
 	}
 	switch {
 	case len(thresholds) == 0:
-		return p.Slowest
+		return p.Max
 	case !found:
-		return p.Low
+		return p.BelowAll
 	}
-	seconds := float64(p.available-next) / (2 * max(p.Least, p.fastestRate))
-	return min(max(time.Duration(seconds*float64(time.Second)), p.Fastest), p.Slowest)
+	seconds := float64(p.available-next) / (2 * max(p.MinRate, p.fastestRate))
+	return min(max(time.Duration(seconds*float64(time.Second)), p.Min), p.Max)
 }

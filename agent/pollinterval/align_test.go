@@ -1,4 +1,4 @@
-package pace
+package pollinterval
 
 import (
 	"testing"
@@ -9,7 +9,7 @@ func TestTogether(t *testing.T) {
 	const period = time.Second
 	for _, after := range []time.Duration{-7*period - 1, -period, 0, 1, 300 * time.Millisecond, 999 * time.Millisecond, period, 7*period + 1} {
 		now := epoch.Add(after)
-		wait := Together(now, period)
+		wait := AlignedWait(now, period)
 		if wait <= 0 || wait > period {
 			t.Errorf("aligned wait after %v = %v; want above 0 and at most %v", after, wait, period)
 		}
