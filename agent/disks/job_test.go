@@ -24,6 +24,8 @@ import (
 // other pods, and are measured again once they have returned.
 //
 // Complexity: the course of one hang, with a check after each step.
+//
+//gocyclo:ignore
 func TestHungDirectories(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		release := make(chan struct{})

@@ -78,6 +78,8 @@ func clone(pods []*fakePod) []*fakePod {
 // checkSimulation runs a shutdown and checks its properties.
 //
 // Complexity: one property after the other, each with conditions of its own.
+//
+//gocyclo:ignore
 func checkSimulation(t *testing.T, name string, p simulation) []string {
 	t.Helper()
 	asked := map[string]PodState{}

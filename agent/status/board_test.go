@@ -52,6 +52,10 @@ func TestStatusBeforeTheFirstIteration(t *testing.T) {
 }
 
 // TestStatus checks the status of a node in dry run under pressure.
+//
+// Complexity: one check for each group of fields.
+//
+//gocyclo:ignore
 func TestStatus(t *testing.T) {
 	n := newNode(t, func(o *Options) {
 		o.Warnings = []string{"of the start"}

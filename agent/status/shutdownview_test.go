@@ -41,6 +41,10 @@ func (r *fakeRuntime) run(t *testing.T, i *pods.Inventory, until func() bool) {
 
 // TestShutdownView checks what operators see of a node shutdown: before the first
 // iteration, as a plan, and while it is in progress.
+//
+// Complexity: one check for each group of fields.
+//
+//gocyclo:ignore
 func TestShutdownView(t *testing.T) {
 	const settings = "shutdownGracePeriod: 30s\nshutdownGracePeriodCriticalPods: 10s\n"
 	n := newNode(t)

@@ -111,12 +111,7 @@ func (s *testbed) add(entries []*entry) (all []*crossings, err error) {
 
 // runBatch runs up to n crossings under one contender.
 func (s *testbed) runBatch(ctx context.Context, r crossingCase, e *entry, n int) (err error) {
-	if s.revive != nil {
-		if err := s.revive(ctx); err != nil {
-			return err
-		}
-	}
-	if err := s.refillCache(ctx); err != nil {
+	if err := s.prepare(ctx); err != nil {
 		return err
 	}
 	victims, err := s.victims(ctx, r.workload, n)
@@ -172,6 +167,16 @@ func (s *testbed) runBatch(ctx context.Context, r crossingCase, e *entry, n int)
 		}
 	}
 	return nil
+}
+
+// prepare restores the bystanders and the file cache that a batch needs.
+func (s *testbed) prepare(ctx context.Context) error {
+	if s.revive != nil {
+		if err := s.revive(ctx); err != nil {
+			return err
+		}
+	}
+	return s.refillCache(ctx)
 }
 
 // begin starts a contender, with a timeout.

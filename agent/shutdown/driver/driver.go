@@ -131,6 +131,8 @@ func (s *Driver) ViewChanged() {
 // Run handles shutdowns until ctx ends.
 //
 // Complexity: one select over all inputs, and one switch over their effects.
+//
+//gocyclo:ignore
 func (s *Driver) Run(ctx context.Context) {
 	defer close(s.done)
 	s.started = time.Now()
