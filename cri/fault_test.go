@@ -127,7 +127,7 @@ func TestCancelledBefore(t *testing.T) {
 	}
 }
 
-func TestLateTimeoutStillStops(t *testing.T) {
+func TestTimeoutAfterCallStillStops(t *testing.T) {
 	s, c := start(t)
 	p := s.AddPod(critest.Pod{Containers: make([]critest.Container, 1)})
 	s.SetFault("StopContainer", critest.Fault{AfterCall: true, Hang: true, Times: 1})
@@ -149,7 +149,7 @@ func TestLateTimeoutStillStops(t *testing.T) {
 	}
 }
 
-func TestGarbage(t *testing.T) {
+func TestMalformedResponses(t *testing.T) {
 	s, c := start(t)
 	p := s.AddPod(critest.Pod{Containers: make([]critest.Container, 2)})
 	s.AddPod(critest.Pod{})

@@ -13,9 +13,9 @@ import (
 
 const module = "github.com/evictd/evictd/"
 
-// rooms lists for each room the rooms that it may import. A room includes its subpackages, except those with their own
-// entry; a name that ends in "/..." includes all of them.
-var rooms = map[string][]string{
+// importRules lists for each directory the directories that its packages may import. A directory includes its
+// subdirectories, except those with their own entry; a name that ends in "/..." includes all of them.
+var importRules = map[string][]string{
 	"bpf":                   {"bpf"},
 	"kernel":                {"kernel"},
 	"cri":                   {"cri"},
@@ -86,12 +86,12 @@ func list(t *testing.T, pattern ...string) []listed {
 	return all
 }
 
-// room returns the longest room that includes a package, "" if none does.
-func room(path string) string {
+// ruleDir returns the longest directory in importRules that includes a package, "" if none does.
+func ruleDir(path string) string {
 	best := ""
-	for r := range rooms {
-		if (path == r || strings.HasPrefix(path, r+"/")) && len(r) > len(best) {
-			best = r
+	for dir := range importRules {
+		if (path == dir || strings.HasPrefix(path, dir+"/")) && len(dir) > len(best) {
+			best = dir
 		}
 	}
 	return best
@@ -100,9 +100,9 @@ func room(path string) string {
 func TestImportRules(t *testing.T) {
 	for _, p := range list(t, "./...") {
 		path := strings.TrimPrefix(p.ImportPath, module)
-		from := room(path)
+		from := ruleDir(path)
 		if from == "" {
-			t.Errorf("package %s belongs to no room", path)
+			t.Errorf("no import rule includes package %s", path)
 			continue
 		}
 		for _, imported := range p.Imports {
@@ -110,12 +110,12 @@ func TestImportRules(t *testing.T) {
 			if !ours {
 				continue
 			}
-			allowed := slices.ContainsFunc(rooms[from], func(r string) bool {
-				tree, all := strings.CutSuffix(r, "/...")
-				return r == room(to) || all && (to == tree || strings.HasPrefix(to, tree+"/"))
+			allowed := slices.ContainsFunc(importRules[from], func(dir string) bool {
+				tree, all := strings.CutSuffix(dir, "/...")
+				return dir == ruleDir(to) || all && (to == tree || strings.HasPrefix(to, tree+"/"))
 			})
 			if !allowed {
-				t.Errorf("%s imports %s; the room %s may import %v", path, to, from, rooms[from])
+				t.Errorf("%s imports %s; %s may import %v", path, to, from, importRules[from])
 			}
 		}
 	}
@@ -147,7 +147,7 @@ func TestDaemonForksNothing(t *testing.T) {
 func TestToolLinksNoDaemon(t *testing.T) {
 	for _, p := range list(t, "./cmd/evictctl") {
 		for _, dep := range p.Deps {
-			switch room(strings.TrimPrefix(dep, module)) {
+			switch ruleDir(strings.TrimPrefix(dep, module)) {
 			case "agent", "agent/act", "agent/memory", "agent/lanes", "agent/pods":
 				if strings.HasPrefix(dep, module) {
 					t.Errorf("evictctl links %s", dep)

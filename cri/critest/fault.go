@@ -22,7 +22,7 @@ type Fault struct {
 	// Code, if not OK, is the error code of the response.
 	Code codes.Code
 	// Mutate changes the response; see [Info], [EmptyIDs], [Duplicates].
-	Mutate func(answer any)
+	Mutate func(response any)
 	// Times is the number of calls with the fault; 0 is all until [Server.ClearFault].
 	Times int
 }
@@ -54,60 +54,60 @@ func (f *Fault) inject(ctx context.Context, stopped <-chan struct{}) error {
 	return nil
 }
 
-// Info returns a Mutate that replaces the verbose information of a status with text,
-// which need not be JSON.
+// Info returns a [Fault.Mutate] that replaces the verbose information of a status with
+// text, which need not be JSON.
 func Info(text string) func(any) {
-	return func(answer any) {
-		switch a := answer.(type) {
+	return func(response any) {
+		switch r := response.(type) {
 		case *runtimev1.ContainerStatusResponse:
-			a.Info = map[string]string{"info": text}
+			r.Info = map[string]string{"info": text}
 		case *runtimev1.PodSandboxStatusResponse:
-			a.Info = map[string]string{"info": text}
+			r.Info = map[string]string{"info": text}
 		default:
-			panic(fmt.Sprintf("critest: Info cannot change a %T", answer))
+			panic(fmt.Sprintf("critest: Info cannot change a %T", response))
 		}
 	}
 }
 
-// EmptyIDs is a Mutate that empties the IDs of a list or status.
-func EmptyIDs(answer any) {
-	switch a := answer.(type) {
+// EmptyIDs is a [Fault.Mutate] that empties the IDs of a list or status.
+func EmptyIDs(response any) {
+	switch r := response.(type) {
 	case *runtimev1.ListContainersResponse:
-		for _, c := range a.Containers {
+		for _, c := range r.Containers {
 			c.Id = ""
 		}
 	case *runtimev1.ListPodSandboxResponse:
-		for _, s := range a.Items {
+		for _, s := range r.Items {
 			s.Id = ""
 		}
 	case *runtimev1.ContainerStatusResponse:
-		a.Status.Id = ""
+		r.Status.Id = ""
 	case *runtimev1.PodSandboxStatusResponse:
-		a.Status.Id = ""
+		r.Status.Id = ""
 	default:
-		panic(fmt.Sprintf("critest: EmptyIDs cannot change a %T", answer))
+		panic(fmt.Sprintf("critest: EmptyIDs cannot change a %T", response))
 	}
 }
 
-// Duplicates is a Mutate that repeats the first entry of a list under another name.
-func Duplicates(answer any) {
-	switch a := answer.(type) {
+// Duplicates is a [Fault.Mutate] that repeats the first entry of a list under another name.
+func Duplicates(response any) {
+	switch r := response.(type) {
 	case *runtimev1.ListContainersResponse:
-		c := a.Containers[0]
-		a.Containers = append(a.Containers, &runtimev1.Container{
+		c := r.Containers[0]
+		r.Containers = append(r.Containers, &runtimev1.Container{
 			Id:           c.Id,
 			PodSandboxId: c.PodSandboxId,
 			Metadata:     &runtimev1.ContainerMetadata{Name: c.Metadata.Name + "-again"},
 			State:        c.State,
 		})
 	case *runtimev1.ListPodSandboxResponse:
-		s := a.Items[0]
-		a.Items = append(a.Items, &runtimev1.PodSandbox{
+		s := r.Items[0]
+		r.Items = append(r.Items, &runtimev1.PodSandbox{
 			Id:       s.Id,
 			Metadata: &runtimev1.PodSandboxMetadata{Name: s.Metadata.Name + "-again", Namespace: s.Metadata.Namespace, Uid: s.Metadata.Uid},
 			State:    s.State,
 		})
 	default:
-		panic(fmt.Sprintf("critest: Duplicates cannot change a %T", answer))
+		panic(fmt.Sprintf("critest: Duplicates cannot change a %T", response))
 	}
 }

@@ -287,11 +287,11 @@ type mutatedStream struct {
 	mutate func(any)
 }
 
-func (g *mutatedStream) SendMsg(m any) error {
-	if g.mutate != nil {
-		g.mutate(m)
+func (m *mutatedStream) SendMsg(msg any) error {
+	if m.mutate != nil {
+		m.mutate(msg)
 	}
-	return g.ServerStream.SendMsg(m)
+	return m.ServerStream.SendMsg(msg)
 }
 
 func callOf(method string, req any) Call {

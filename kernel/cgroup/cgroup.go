@@ -15,8 +15,8 @@ import (
 var (
 	// ErrGone means that the cgroup does not exist any more.
 	ErrGone = errors.New("cgroup is gone")
-	// ErrOutsideNamespace means that a path leads outside the visible tree: its process is
-	// outside this cgroup namespace.
+	// ErrOutsideNamespace means that a path leads outside the visible tree, because
+	// its process is outside this cgroup namespace.
 	ErrOutsideNamespace = errors.New("outside this cgroup namespace")
 	// ErrOtherPIDNamespace means that a cgroup contains a process that has no pid in this
 	// pid namespace. Such a process can't be named or killed.

@@ -143,7 +143,7 @@ func (h *Hierarchy) readList(dir *sys.FD, name string, dst []int) ([]int, error)
 // [ErrOtherPIDNamespace].
 func readPIDs(fd *sys.FD, dst []int) ([]int, error) {
 	var buf [4 << 10]byte
-	foreign := false
+	otherNS := false
 	kept, off := 0, int64(0)
 	for {
 		n, err := fd.ReadAt(buf[kept:], off)
@@ -153,7 +153,7 @@ func readPIDs(fd *sys.FD, dst []int) ([]int, error) {
 		if n == 0 && kept > 0 {
 			return dst, fmt.Errorf("list of pids: %w", text.ErrCut)
 		}
-		if n == 0 && foreign {
+		if n == 0 && otherNS {
 			return dst, ErrOtherPIDNamespace
 		}
 		if n == 0 {
@@ -162,7 +162,7 @@ func readPIDs(fd *sys.FD, dst []int) ([]int, error) {
 		off += int64(n)
 		var rest []byte
 		if dst, rest, err = parsePIDs(buf[:kept+n], dst); errors.Is(err, ErrOtherPIDNamespace) {
-			foreign = true
+			otherNS = true
 		} else if err != nil {
 			return dst, err
 		}
@@ -175,11 +175,11 @@ func readPIDs(fd *sys.FD, dst []int) ([]int, error) {
 // parsePIDs appends the numbers of the complete lines in b, and returns the rest.
 // ErrOtherPIDNamespace means that some of them are 0; the others are returned with it.
 func parsePIDs(b []byte, dst []int) (pids []int, rest []byte, err error) {
-	var foreign error
+	var otherNS error
 	for {
 		line, rest, err := text.Line(b)
 		if err != nil {
-			return dst, b, foreign
+			return dst, b, otherNS
 		}
 		pid, err := text.Uint(line)
 		if err == nil && pid > maxPID {
@@ -191,7 +191,7 @@ func parsePIDs(b []byte, dst []int) (pids []int, rest []byte, err error) {
 		b = rest
 		// kill(0) would signal evictd's own process group.
 		if pid == 0 {
-			foreign = ErrOtherPIDNamespace
+			otherNS = ErrOtherPIDNamespace
 			continue
 		}
 		dst = append(dst, int(pid))

@@ -42,9 +42,9 @@ func WatchMounts(proc kernel.FS) (*MountWatcher, error) {
 // which may be [epoll.Forever], and reports whether one has. It fails with
 // [os.ErrClosed] after Close. The kernel coalesces changes (fs/proc_namespace.c:
 // mounts_poll).
-func (n *MountWatcher) Wait(timeout time.Duration) (changed bool, err error) {
+func (w *MountWatcher) Wait(timeout time.Duration) (changed bool, err error) {
 	var events [1]epoll.Event
-	count, err := n.poller.Wait(events[:], timeout)
+	count, err := w.poller.Wait(events[:], timeout)
 	if err != nil {
 		return false, fmt.Errorf("watch mounts: %w", err)
 	}
@@ -52,8 +52,8 @@ func (n *MountWatcher) Wait(timeout time.Duration) (changed bool, err error) {
 }
 
 // Close ends the watch and makes Wait return. Further calls do nothing.
-func (n *MountWatcher) Close() error {
-	err := n.poller.Close()
-	n.fd.Close()
+func (w *MountWatcher) Close() error {
+	err := w.poller.Close()
+	w.fd.Close()
 	return err
 }

@@ -67,8 +67,8 @@ type Walker struct {
 	// Include, if set, selects the entries of the root.
 	Include func(name string) bool
 
-	seen, bytes, inodes atomic.Uint64
-	at                  atomic.Pointer[string]
+	entries, bytes, inodes atomic.Uint64
+	current                atomic.Pointer[string]
 
 	links map[inode]struct{}
 	buf   *buffer
@@ -101,16 +101,17 @@ type level struct {
 
 // Entries returns the number of entries visited so far. It may be called during the
 // walk, to distinguish a long walk from one that hangs.
-func (w *Walker) Entries() uint64 { return w.seen.Load() }
+func (w *Walker) Entries() uint64 { return w.entries.Load() }
 
 // Counted returns the usage counted so far. It may be called during the walk.
 func (w *Walker) Counted() Usage { return Usage{Bytes: w.bytes.Load(), Inodes: w.inodes.Load()} }
 
-// CurrentDirectory returns the path, as in OnDirectory, of the current directory, or of its ancestor at
-// Depth; "" is the root of the walk. It may be called during a walk with OnDirectory.
+// CurrentDirectory returns the path, as in OnDirectory, of the current directory, or of
+// its ancestor at Depth; "" is the root of the walk. It may be called during a walk with
+// OnDirectory.
 func (w *Walker) CurrentDirectory() string {
-	if at := w.at.Load(); at != nil {
-		return *at
+	if current := w.current.Load(); current != nil {
+		return *current
 	}
 	return ""
 }
@@ -216,11 +217,11 @@ func (w *Walker) visit(l *level, name []byte) {
 	if w.Include != nil && len(w.stack) == 1 && !w.Include(string(name)) {
 		return
 	}
-	seen := w.seen.Add(1)
-	if w.Pause != nil && seen%pauseEvery == 0 {
+	entries := w.entries.Add(1)
+	if w.Pause != nil && entries%pauseEvery == 0 {
 		w.Pause()
 	}
-	if seen > w.MaxEntries && w.MaxEntries > 0 {
+	if entries > w.MaxEntries && w.MaxEntries > 0 {
 		w.stopErr = fmt.Errorf("more than %d entries", w.MaxEntries)
 		return
 	}
@@ -255,7 +256,7 @@ func (w *Walker) enter(name string) {
 			return
 		}
 		next.path = path
-		w.at.Store(&path) // before openDir, which may hang
+		w.current.Store(&path) // before openDir, which may hang
 	}
 	fd, err := openDir(w.fd, name)
 	if err != nil {
@@ -286,7 +287,7 @@ var errSkipped = errors.New("skipped")
 func (w *Walker) resetCurrent() {
 	if depth := len(w.stack) - 1; w.OnDirectory != nil && depth <= w.Depth {
 		path := w.stack[depth].path
-		w.at.Store(&path)
+		w.current.Store(&path)
 	}
 }
 

@@ -51,11 +51,11 @@ func TryMountLoop(t testing.TB, fstype string, size int64, options string, mkfs 
 	if err := run(program, append(mkfs, image)...); err != nil {
 		t.Fatal(err)
 	}
-	mounted := "loop"
+	mountOptions := "loop"
 	if options != "" {
-		mounted += "," + options
+		mountOptions += "," + options
 	}
-	if err := run("mount", "-t", fstype, "-o", mounted, image, point); err != nil {
+	if err := run("mount", "-t", fstype, "-o", mountOptions, image, point); err != nil {
 		return "", err
 	}
 	t.Cleanup(func() { Unmount(t, point) })

@@ -26,29 +26,29 @@ type OOMScoreAdj struct {
 func OpenOOMScoreAdj(proc kernel.FS, pid int) (*OOMScoreAdj, error) {
 	dir, err := sys.Open(proc.Path(strconv.Itoa(pid)), unix.O_PATH|unix.O_DIRECTORY)
 	if err != nil {
-		return nil, scoreError("open", pid, err)
+		return nil, oomScoreAdjError("open", pid, err)
 	}
 	return &OOMScoreAdj{pid, dir}, nil
 }
 
 // Close closes the descriptor.
-func (s *OOMScoreAdj) Close() error { return s.dir.Close() }
+func (o *OOMScoreAdj) Close() error { return o.dir.Close() }
 
 // Get returns the oom_score_adj, from -1000 to 1000.
-func (s *OOMScoreAdj) Get() (int, error) {
-	fd, err := s.dir.OpenAt("oom_score_adj", unix.O_RDONLY)
+func (o *OOMScoreAdj) Get() (int, error) {
+	fd, err := o.dir.OpenAt("oom_score_adj", unix.O_RDONLY)
 	if err != nil {
-		return 0, scoreError("read", s.pid, err)
+		return 0, oomScoreAdjError("read", o.pid, err)
 	}
 	defer fd.Close()
 	var buf [16]byte
 	content, err := fd.Read(buf[:])
 	if err != nil {
-		return 0, scoreError("read", s.pid, err)
+		return 0, oomScoreAdjError("read", o.pid, err)
 	}
 	n, err := strconv.Atoi(strings.TrimSpace(string(content)))
 	if err != nil || n < -1000 || n > 1000 {
-		return 0, fmt.Errorf("read oom_score_adj of process %d: %q is not from -1000 to 1000", s.pid, content)
+		return 0, fmt.Errorf("read oom_score_adj of process %d: %q is not from -1000 to 1000", o.pid, content)
 	}
 	return n, nil
 }
@@ -57,21 +57,21 @@ func (s *OOMScoreAdj) Get() (int, error) {
 // fails with fs.ErrPermission without CAP_SYS_RESOURCE if the value is lower than
 // the last one set by a privileged process, and without CAP_DAC_OVERRIDE for a
 // process of another user (fs/proc/base.c: __set_oom_adj).
-func (s *OOMScoreAdj) Set(score int) error {
-	fd, err := s.dir.OpenAt("oom_score_adj", unix.O_WRONLY)
+func (o *OOMScoreAdj) Set(value int) error {
+	fd, err := o.dir.OpenAt("oom_score_adj", unix.O_WRONLY)
 	if err == nil {
-		err = fd.Write([]byte(strconv.Itoa(score)))
+		err = fd.Write([]byte(strconv.Itoa(value)))
 		fd.Close()
 	}
 	if err != nil {
-		return scoreError("set", s.pid, err)
+		return oomScoreAdjError("set", o.pid, err)
 	}
 	return nil
 }
 
-// scoreError adds the operation to an error, and turns the errors of a process that
+// oomScoreAdjError adds the operation to an error, and turns the errors of a process that
 // has ended into ErrGone.
-func scoreError(op string, pid int, err error) error {
+func oomScoreAdjError(op string, pid int, err error) error {
 	if errors.Is(err, fs.ErrNotExist) || errors.Is(err, unix.ESRCH) {
 		err = ErrGone
 	}

@@ -11,18 +11,18 @@ import (
 
 func TestOOMScoreAdjGet(t *testing.T) {
 	for text, want := range map[string]int{"-997\n": -997, "1000\n": 1000, "0\n": 0} {
-		if got, err := scoreOf(t, text); got != want || err != nil {
+		if got, err := readOOMScoreAdj(t, text); got != want || err != nil {
 			t.Errorf("Get() of %q = %d, %v; want %d", text, got, err, want)
 		}
 	}
 	for _, text := range []string{"", "1001\n", "x\n", "00000000000000000001\n"} {
-		if got, err := scoreOf(t, text); err == nil {
+		if got, err := readOOMScoreAdj(t, text); err == nil {
 			t.Errorf("Get() of %q = %d; want an error", text, got)
 		}
 	}
 }
 
-func scoreOf(t *testing.T, text string) (int, error) {
+func readOOMScoreAdj(t *testing.T, text string) (int, error) {
 	t.Helper()
 	s, err := OpenOOMScoreAdj(kernel.FS(kerneltest.Tree(t, map[string]string{"7/oom_score_adj": text})), 7)
 	if err != nil {

@@ -126,12 +126,12 @@ func childFIFO() {
 	runtime.LockOSThread()
 	before, err := ThreadScheduling()
 	must(err)
-	try := ProbeFIFO(7)
+	probe := ProbeFIFO(7)
 	after, err := ThreadScheduling()
 	must(err)
 	check(before == after, "ProbeFIFO(7) left %+v; want %+v", after, before)
 	got, err := SetFIFO(7)
-	check((err == nil) == (try == nil), "ProbeFIFO(7) = %v, and SetFIFO(7) = %v", try, err)
+	check((err == nil) == (probe == nil), "ProbeFIFO(7) = %v, and SetFIFO(7) = %v", probe, err)
 	if errors.Is(err, ErrNoRealTime) || errors.Is(err, unix.EPERM) {
 		skip("needs CAP_SYS_NICE, and a cpu cgroup with real-time runtime: %v", err)
 	}
@@ -167,8 +167,8 @@ func childUnprivileged() {
 	runtime.LockOSThread()
 	got, err := SetFIFO(7)
 	check(errors.Is(err, unix.EPERM) && !errors.Is(err, ErrNoRealTime), "SetFIFO() = %+v, %v; want EPERM without ErrNoRealTime", got, err)
-	try := ProbeFIFO(7)
-	check(errors.Is(try, unix.EPERM), "ProbeFIFO() = %v; want EPERM", try)
+	probe := ProbeFIFO(7)
+	check(errors.Is(probe, unix.EPERM), "ProbeFIFO() = %v; want EPERM", probe)
 	fmt.Println(err)
 }
 

@@ -161,9 +161,9 @@ func (v *victim) start(ctx context.Context) error {
 		if err := sleep(ctx, 2*time.Millisecond); err != nil {
 			return err
 		}
-		marks, err := stamp.Read(v.stampFile)
-		if err == nil && len(marks) > 0 {
-			v.started = marks[0]
+		times, err := stamp.Read(v.stampFile)
+		if err == nil && len(times) > 0 {
+			v.started = times[0]
 			return nil
 		}
 		if err != nil && !errors.Is(err, fs.ErrNotExist) {

@@ -44,16 +44,16 @@ func grow(args []string, stderr io.Writer) error {
 	if err != nil {
 		return err
 	}
-	var marks *stamp.Writer
+	var stamps *stamp.Writer
 	if *stampFile != "" {
-		if marks, err = stamp.Create(*stampFile, chunks(*size)); err != nil {
+		if stamps, err = stamp.Create(*stampFile, chunks(*size)); err != nil {
 			return err
 		}
 	}
 	wait(*delay)
 	say("growing to %d bytes", *size)
 	if *threads == 1 {
-		touch(mem, *rate, marks)
+		touch(mem, *rate, stamps)
 	} else {
 		touchInParallel(mem, *threads)
 	}
@@ -92,11 +92,11 @@ func wait(d time.Duration) {
 	}
 }
 
-// touch writes one byte of every page, MiB by MiB, and marks each.
-func touch(mem []byte, rate int64, marks *stamp.Writer) {
+// touch writes one byte of every page, MiB by MiB, and adds the time of each to stamps.
+func touch(mem []byte, rate int64, stamps *stamp.Writer) {
 	page := os.Getpagesize()
 	limiter := newRateLimiter(rate)
-	marks.Add()
+	stamps.Add()
 	for done := 0; done < len(mem); {
 		end := min(done+mebibyte, len(mem))
 		for i := done; i < end; i += page {
@@ -104,7 +104,7 @@ func touch(mem []byte, rate int64, marks *stamp.Writer) {
 		}
 		limiter.after(end - done)
 		done = end
-		marks.Add()
+		stamps.Add()
 		if done/mebibyte%progressInterval == 0 {
 			say("touched %d bytes", done)
 		}

@@ -37,7 +37,7 @@ func TestAlarmWithoutCause(t *testing.T) {
 				t.Fatalf("the ring is full after %d records; want room for more than %d", i, alarms)
 			}
 		}
-		d.waitStatus("end of the alarms", func(s *control.Status) bool { return raised(s, lanes.BPF) >= before+alarms })
+		d.waitStatus("end of the alarms", func(s *control.Status) bool { return alarmsOf(s, lanes.BPF) >= before+alarms })
 		if got := d.lane(lanes.BPF).Raised - before; got != alarms {
 			t.Errorf("threshold %s: %d alarms raised; want %d, one per record", threshold, got, alarms)
 		}
@@ -50,8 +50,8 @@ func TestAlarmWithoutCause(t *testing.T) {
 	for _, kind := range []bpf.Kind{0, bpf.KindPodsRemoved, 99, 1 << 31} {
 		s.write(kind, podsThresholdID)
 	}
-	for _, mark := range []signal.ThresholdID{0, signal.ThresholdID(signal.ThresholdIDCount) - 1, signal.ThresholdID(signal.ThresholdIDCount), 255} {
-		s.write(bpf.KindCrossing, mark)
+	for _, id := range []signal.ThresholdID{0, signal.ThresholdID(signal.ThresholdIDCount) - 1, signal.ThresholdID(signal.ThresholdIDCount), 255} {
+		s.write(bpf.KindCrossing, id)
 	}
 	if s := d.waitReadings(3); len(s.Records) > 0 {
 		t.Errorf("records %+v; want none", s.Records)
@@ -70,8 +70,8 @@ func TestAlarmWithoutCause(t *testing.T) {
 	d.checkVictims(hog)
 }
 
-// raised returns the number of alarms that a lane has raised.
-func raised(s *control.Status, lane string) uint64 {
+// alarmsOf returns the number of alarms that a lane has raised.
+func alarmsOf(s *control.Status, lane string) uint64 {
 	for _, l := range s.Lanes {
 		if l.Name == lane {
 			return l.Raised
@@ -154,7 +154,7 @@ func TestRingOverrun(t *testing.T) {
 	if !s.write(bpf.KindCrossing, podsThresholdID) {
 		t.Fatal("the ring is full; want it drained by evictd")
 	}
-	d.waitStatus("alarm after the overrun", func(s *control.Status) bool { return raised(s, lanes.BPF) > before })
+	d.waitStatus("alarm after the overrun", func(s *control.Status) bool { return alarmsOf(s, lanes.BPF) > before })
 	if s := d.waitReadings(3); len(s.Records) != 1 {
 		t.Errorf("records %+v; want only the hog's", s.Records)
 	}

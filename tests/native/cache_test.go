@@ -110,7 +110,7 @@ func TestHogWhileCrossingWaits(t *testing.T) {
 	activate(t, cache)
 	s := d.waitStatus("threshold met by active cache", met)
 	if th := podsThreshold(t, &s); !th.Waiting {
-		t.Errorf("threshold = %+v; want heldByCache", th)
+		t.Errorf("threshold = %+v; want it waiting for cache", th)
 	}
 	since := podsThreshold(t, &s).Since
 	hog.grow()

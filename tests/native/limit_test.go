@@ -18,7 +18,7 @@ func TestLimitRaises(t *testing.T) {
 	d.laneIsUp(lanes.Events)
 	before := d.lane(lanes.Events).Raised
 	cache := runPod(t, n, node.PodSpec{Name: "cache", Containers: oneContainer([]string{"file", "-path", "/cache", "-bytes", fmt.Sprint(384 * mebibyte), "-passes", "0"})})
-	d.waitStatus("alarm of the limit", func(s *control.Status) bool { return raised(s, lanes.Events) > before })
+	d.waitStatus("alarm of the limit", func(s *control.Status) bool { return alarmsOf(s, lanes.Events) > before })
 	if s := d.waitReadings(3); len(s.Records) > 0 {
 		t.Errorf("records %+v; want none", s.Records)
 	}

@@ -45,7 +45,7 @@ func TestOOMScores(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := d.score(web); *got.Max != 1000 || *got.Mismatched != 1 {
-		t.Errorf("score = %+v; want 1000, wrong", got)
+		t.Errorf("score = %+v; want 1000, mismatched", got)
 	}
 	d.configure(hardThreshold("64Mi") + "\noomScoreAdj: enforce")
 	d.reload()
@@ -54,7 +54,7 @@ func TestOOMScores(t *testing.T) {
 		return err == nil && have == *before.Wanted
 	})
 	if got := d.score(web); *got.Mismatched != 0 {
-		t.Errorf("score = %+v; want none wrong", got)
+		t.Errorf("score = %+v; want none mismatched", got)
 	}
 	mustLive(t, web)
 }

@@ -85,7 +85,7 @@ func TestMemoryOutsideThePods(t *testing.T) {
 	// Other cgroups of the machine may use more.
 	named := slices.ContainsFunc(first.SystemCgroups, func(c evict.CgroupUsage) bool { return c.Cgroup == outside })
 	if !first.Futile || len(first.SystemCgroups) > 5 || !named {
-		t.Errorf("record of the first pod: futile %t, outside %+v; want true and %s among at most five", first.Futile, first.SystemCgroups, outside)
+		t.Errorf("record of the first pod: futile %t, system cgroups %+v; want true and %s among at most five", first.Futile, first.SystemCgroups, outside)
 	}
 	d.waitLog("evicting pods can't relieve the signal", outside)
 	second := d.waitRecord(pods[1])

@@ -161,12 +161,12 @@ var podsThresholdID = signal.IDOf(&signal.Threshold{Signal: signal.AllocatableMe
 
 // write writes a record to the ring buffer as if the timer had just seen a threshold crossed. It returns false if the
 // ring is full.
-func (s *sampler) write(kind bpf.Kind, mark signal.ThresholdID) bool {
+func (s *sampler) write(kind bpf.Kind, id signal.ThresholdID) bool {
 	s.t.Helper()
 	record := make([]byte, s.crossing.Size)
 	now := uint64(stamp.Now())
 	putMembers(s.t, s.crossing, record, map[string]uint64{
-		"kind": uint64(kind), "source": uint64(bpf.SourcePods), "key": uint64(mark), "seen": now, "sent": now, "last_above": now - 1e6,
+		"kind": uint64(kind), "source": uint64(bpf.SourcePods), "key": uint64(id), "seen": now, "sent": now, "last_above": now - 1e6,
 		"available": 1, "threshold": 2,
 	})
 	code, err := s.inject.Run(&ebpf.RunOptions{Context: record})

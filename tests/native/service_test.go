@@ -22,7 +22,7 @@ import (
 	"github.com/evictd/evictd/tests/node"
 )
 
-// TestDryRun: no process is killed, and a would-be victim is recorded once per episode.
+// TestDryRun: no process is killed, and a dry-run victim is recorded once per episode.
 func TestDryRun(t *testing.T) {
 	n := startNode(t, gibibyte)
 	other := runPod(t, n, node.PodSpec{Name: "other", Containers: oneContainer(holdArgs(64 * mebibyte))}).waitUsage(64 * mebibyte)
@@ -44,10 +44,10 @@ func TestDryRun(t *testing.T) {
 	}
 	memory := s.Signals[signal.AllocatableMemoryAvailable]
 	if low := *memory.Thresholds[0].Quantity; *memory.Available >= low || *memory.Available+memory.DryRunAdds < low {
-		t.Errorf("status: %d available and %d of would-be victims; want the first below %d and the sum not", *memory.Available, memory.DryRunAdds, low)
+		t.Errorf("status: %d available and %d of dry-run victims; want the first below %d and the sum not", *memory.Available, memory.DryRunAdds, low)
 	}
 	if w := s.DryRunVictims; len(w) != 1 || w[0].UID != hog.UID {
-		t.Errorf("would-be victims = %+v; want the hog", w)
+		t.Errorf("dry-run victims = %+v; want the hog", w)
 	}
 	d.checkVictims(hog)
 	mustLive(t, other, hog)

@@ -126,7 +126,7 @@ func TestShutdown(t *testing.T) {
 		}
 	}
 	if s.Ended.IsZero() || s.Canceled || s.Manual {
-		t.Errorf("shutdown = %+v; want it over, not cancelled, not manual", s)
+		t.Errorf("shutdown = %+v; want it ended, not canceled, not manual", s)
 	}
 	status, _ := d.status()
 	if len(status.Conditions) != 1 || status.Conditions[0] != "NodeShutdown" {

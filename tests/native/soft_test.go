@@ -52,7 +52,7 @@ func TestSoftEviction(t *testing.T) {
 		t.Errorf("the hog was evicted %v after the crossing; want 2s", waited)
 	}
 	if rec.Hard || rec.Result != evict.ResultStopped || !rec.Escalated.IsZero() || !noErrors(&rec) {
-		t.Errorf("record of the hog: hard %t, result %s, hardened %v, error %q; want false, stopped, never, none", rec.Hard, rec.Result, rec.Escalated, rec.Error)
+		t.Errorf("record of the hog: hard %t, result %s, escalated %v, error %q; want false, stopped, never, none", rec.Hard, rec.Result, rec.Escalated, rec.Error)
 	}
 	checkRanksFirst(t, &rec, hog)
 	// The hog exits with 143 on SIGTERM.
@@ -106,7 +106,7 @@ func TestSoftTurnsHard(t *testing.T) {
 	rec := d.waitRecord(hog)
 	checkRecord(t, &rec, hog)
 	if rec.Hard || rec.Result != evict.ResultKilled || rec.Escalated.Before(rec.SignalSent) || rec.LastGone.Before(rec.Escalated) {
-		t.Errorf("record of the hog: hard %t, result %s, signal sent %v, hardened %v, last gone %v; want false, killed, and times in this order",
+		t.Errorf("record of the hog: hard %t, result %s, signal sent %v, escalated %v, last gone %v; want false, killed, and times in this order",
 			rec.Hard, rec.Result, rec.SignalSent, rec.Escalated, rec.LastGone)
 	}
 	if !noErrors(&rec) {

@@ -88,7 +88,7 @@ func checkWaitsForCache(t *testing.T, d *daemon, p *pod) {
 	t.Helper()
 	s := d.waitStatus("threshold met by active cache", func(s *control.Status) bool { return met(s) || len(s.Records) > 0 })
 	if th := podsThreshold(t, &s); !th.Waiting {
-		t.Errorf("threshold = %+v; want heldByCache", th)
+		t.Errorf("threshold = %+v; want it waiting for cache", th)
 	}
 	s = d.waitStatus("an eviction", func(s *control.Status) bool { return len(s.Records) > 0 })
 	for i, r := range s.Records {

@@ -35,8 +35,8 @@ func (n *Node) systemCommand(ctx context.Context, name string, args ...string) *
 	return cmd
 }
 
-// RestartRuntime kills containerd if it runs and starts it with the same state. Containers and shims are not affected. It
-// returns when CRI answers.
+// RestartRuntime kills containerd if it runs and starts it with the same state. Containers and shims are not affected.
+// It returns when CRI answers.
 func (n *Node) RestartRuntime(ctx context.Context) error {
 	n.mu.Lock()
 	defer n.mu.Unlock()
@@ -96,7 +96,7 @@ func (n *Node) waitForCRI(ctx context.Context, d *daemon) error {
 	}
 }
 
-// KillRuntime sends SIGKILL to containerd. Shims and containers go on running. Restart starts containerd again.
+// KillRuntime sends SIGKILL to containerd. Shims and containers go on running. RestartRuntime starts containerd again.
 func (n *Node) KillRuntime() {
 	n.mu.Lock()
 	defer n.mu.Unlock()

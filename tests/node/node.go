@@ -56,7 +56,7 @@ type Node struct {
 	runtime cri.RuntimeServiceClient
 	images  cri.ImageServiceClient
 
-	mu     sync.Mutex // guards daemon, and serializes Kill and Restart
+	mu     sync.Mutex // guards daemon, and serializes KillRuntime and RestartRuntime
 	daemon *daemon
 
 	close func() error

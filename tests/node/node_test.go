@@ -133,7 +133,7 @@ func TestPodsOfEachClass(t *testing.T) {
 		t.Fatal(err)
 	}
 	if n.RuntimePID() == old {
-		t.Errorf("PID() after Restart = %d; want a new process", old)
+		t.Errorf("RuntimePID() after RestartRuntime = %d; want a new process", old)
 	}
 	after, err := n.Pods(t.Context())
 	if err != nil {
@@ -175,17 +175,17 @@ func TestHogInAPodWritesStamps(t *testing.T) {
 		Mounts: []node.Mount{{Host: volume, Container: "/stamps"}},
 	}}})
 	before := stamp.Now()
-	var marks stamp.Times
+	var times stamp.Times
 	eventually(t, "64 MiB", func() bool {
 		// A signal without a handler has no effect on process 1 of a PID namespace, so send it until the hog grows.
 		if err := unix.Kill(pod.Containers[0].PID, unix.SIGUSR1); err != nil {
 			t.Fatal(err)
 		}
-		marks, err = stamp.Read(filepath.Join(volume, "hog"))
-		return err == nil && len(marks) == 65
+		times, err = stamp.Read(filepath.Join(volume, "hog"))
+		return err == nil && len(times) == 65
 	})
-	if after := stamp.Now(); marks[0] < before || marks[64] > after {
-		t.Errorf("the hog grew from %v to %v; want it between %v and %v", marks[0], marks[64], before, after)
+	if after := stamp.Now(); times[0] < before || times[64] > after {
+		t.Errorf("the hog grew from %v to %v; want it between %v and %v", times[0], times[64], before, after)
 	}
 	eventually(t, "line in the log", func() bool {
 		b, err := os.ReadFile(n.ContainerLog(pod, "main"))
@@ -291,15 +291,15 @@ func TestOneNodeAtATime(t *testing.T) {
 	}
 }
 
-func TestCloseAfterKill(t *testing.T) {
+func TestCloseAfterKillRuntime(t *testing.T) {
 	n := start(t)
 	run(t, n, node.PodSpec{Name: "survivor", Containers: hold("1048576")})
 	n.KillRuntime()
 	if n.RuntimePID() != 0 {
-		t.Errorf("PID() after Kill = %d; want 0", n.RuntimePID())
+		t.Errorf("RuntimePID() after KillRuntime = %d; want 0", n.RuntimePID())
 	}
 	if left := strings.Join(n.Leftovers(), "\n"); !strings.Contains(left, "/hog hold") {
-		t.Errorf("after Kill the pod does not run:\n%s", left)
+		t.Errorf("after KillRuntime the pod does not run:\n%s", left)
 	}
 	if err := n.Close(); err != nil {
 		t.Fatal(err)

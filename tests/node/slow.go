@@ -17,8 +17,8 @@ const SlowFactorEnv = "EVICTD_TEST_SLOW"
 // is enough, because the timeouts are long on a usual machine.
 const emulatedFactor = 10
 
-// ScaleTimeout scales a timeout to the speed of this machine. It must not be applied to durations that do not depend on it,
-// such as a grace period.
+// ScaleTimeout scales a timeout to the speed of this machine. It must not be applied to durations that do not depend on
+// the speed, such as a grace period.
 //
 // The factor is the value of EVICTD_TEST_SLOW, else 10 on a processor that QEMU emulates, else 1.
 func ScaleTimeout(d time.Duration) time.Duration { return d * slowFactor() }

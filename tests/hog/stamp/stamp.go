@@ -1,9 +1,10 @@
 // Package stamp records when a hog has touched each MiB of its memory, in a shared mapped file that other processes
 // read.
 //
-// The hog calls Create and then Mark for each MiB. Another process calls Read at any time, also after the hog was
-// killed: a store to a shared mapping outlives the process. Times are CLOCK_MONOTONIC in nanoseconds, which is the same
-// for all processes outside of time namespaces, so that they compare with the times in evictd's records.
+// The hog calls Create, Add for the start, and then Add after each MiB. Another process calls Read at any time, also
+// after the hog was killed: a store to a shared mapping outlives the process. Times are CLOCK_MONOTONIC in nanoseconds,
+// which is the same for all processes outside of time namespaces, so that they compare with the times in evictd's
+// records.
 //
 // The file is an array of little-endian 64-bit words. Word 0 is the time just before the first touch, word i the time
 // just after MiB i was touched. Zero means "not yet".
@@ -22,14 +23,14 @@ import (
 
 const word = 8
 
-// Writer marks progress in a mapped file. It is not for concurrent use.
+// Writer adds times to a mapped file. It is not for concurrent use.
 type Writer struct {
 	words []atomic.Int64
 	next  int
 }
 
-// Create creates path with room for mebibytes marks after the first, and maps it for the lifetime of the process. It
-// writes every page once, so that no later Mark causes a page fault.
+// Create creates path with room for mebibytes times after the first, and maps it for the lifetime of the process. It
+// writes every page once, so that no later Add causes a page fault.
 func Create(path string, mebibytes int) (*Writer, error) {
 	n := mebibytes + 1
 	f, err := os.OpenFile(path, os.O_RDWR|os.O_CREATE|os.O_TRUNC, 0o644)
@@ -69,10 +70,10 @@ func Now() time.Duration {
 	return time.Duration(ts.Nano())
 }
 
-// Times are the times of a stamp file that are set: Marks[0] is the start, Marks[i] the time of MiB i.
+// Times are the times of a stamp file that are set: Times[0] is the start, Times[i] the time of MiB i.
 type Times []time.Duration
 
-// Read returns the marks so far.
+// Read returns the times so far.
 func Read(path string) (Times, error) {
 	b, err := os.ReadFile(path)
 	if err != nil {
@@ -85,16 +86,16 @@ func parse(b []byte) (Times, error) {
 	if len(b) == 0 || len(b)%word != 0 {
 		return nil, fmt.Errorf("parse stamp file: %d bytes are not an array of %d-byte words", len(b), word)
 	}
-	var m Times
+	var times Times
 	for ; len(b) > 0; b = b[word:] {
 		ns := int64(binary.LittleEndian.Uint64(b))
 		if ns == 0 {
 			break
 		}
-		if ns < 0 || len(m) > 0 && time.Duration(ns) < m[len(m)-1] {
-			return nil, fmt.Errorf("parse stamp file: word %d (%d) is negative or before its predecessor", len(m), ns)
+		if ns < 0 || len(times) > 0 && time.Duration(ns) < times[len(times)-1] {
+			return nil, fmt.Errorf("parse stamp file: word %d (%d) is negative or before its predecessor", len(times), ns)
 		}
-		m = append(m, time.Duration(ns))
+		times = append(times, time.Duration(ns))
 	}
-	return m, nil
+	return times, nil
 }

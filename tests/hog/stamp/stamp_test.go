@@ -27,21 +27,21 @@ func TestWriterThenRead(t *testing.T) {
 	for range 3 {
 		w.Add()
 	}
-	m, err := Read(path) // while still mapped, as a witness does
+	times, err := Read(path) // while still mapped, as another process does
 	if err != nil {
 		t.Fatal(err)
 	}
-	if len(m) != 3 {
-		t.Fatalf("after the start and 2 MiB: %d marks; want 3", len(m))
+	if len(times) != 3 {
+		t.Fatalf("after the start and 2 MiB: %d times; want 3", len(times))
 	}
-	if m[0] < before || m[2] > Now() {
-		t.Errorf("marks %v; want them between %v and now", m, before)
+	if times[0] < before || times[2] > Now() {
+		t.Errorf("times %v; want them between %v and now", times, before)
 	}
 	for range 5 {
 		w.Add() // one fits, the others are beyond the room
 	}
-	if m, err = Read(path); err != nil || len(m) != 4 {
-		t.Errorf("Read = %d marks, %v; want 4, nil", len(m), err)
+	if times, err = Read(path); err != nil || len(times) != 4 {
+		t.Errorf("Read = %d times, %v; want 4, nil", len(times), err)
 	}
 }
 
@@ -91,16 +91,16 @@ func FuzzParse(f *testing.F) {
 		f.Add(tt.in)
 	}
 	f.Fuzz(func(t *testing.T, b []byte) {
-		m, err := parse(b)
+		times, err := parse(b)
 		if err != nil {
 			return
 		}
-		if len(m) > len(b)/word {
-			t.Fatalf("parse of %d bytes = %d marks", len(b), len(m))
+		if len(times) > len(b)/word {
+			t.Fatalf("parse of %d bytes = %d times", len(b), len(times))
 		}
-		for i := 1; i < len(m); i++ {
-			if m[i] < m[i-1] {
-				t.Fatalf("parse accepted a mark before its predecessor: %v", m)
+		for i := 1; i < len(times); i++ {
+			if times[i] < times[i-1] {
+				t.Fatalf("parse accepted a time before its predecessor: %v", times)
 			}
 		}
 	})

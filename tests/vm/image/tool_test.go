@@ -58,7 +58,7 @@ func TestCommandKillsDescendants(t *testing.T) {
 		t.Fatal(err)
 	}
 	cancel()
-	// The pipe ends when the last that holds it does.
+	// The pipe reaches its end when the last process that has it open has exited.
 	for err == nil {
 		_, err = out.Read(make([]byte, 64))
 	}
