@@ -132,8 +132,8 @@ func (i *Inventory) Changed() <-chan struct{} {
 	return i.next
 }
 
-// LastAttempt returns when the last list was requested that the runtime has answered or failed
-// to answer; zero for never. Pods that were started before then are known as far as
+// LastAttempt returns when the last list was requested that the runtime has answered or
+// failed to answer; zero for never. Pods that were started before then are known as far as
 // possible.
 func (i *Inventory) LastAttempt() time.Time { return i.current.Load().attempted }
 
