@@ -29,7 +29,7 @@ type Alarm struct {
 	// crossing was seen.
 	LastAbove, Seen time.Time
 	// Answered reports that the lane's own readings have answered the crossing of a hard
-	// memory threshold (signal.Crossing.Answered): it does not wait although file cache
+	// memory threshold (signal.Crossing.ActNow): it does not wait although file cache
 	// brought it. False if the lane does not know.
 	Answered bool
 }

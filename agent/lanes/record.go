@@ -28,7 +28,7 @@ func (s *Set) record(r *Alarm, now time.Time) bool {
 			return false
 		}
 		at := int64(now.Sub(s.start))
-		e.raised.Add(1)
+		e.alarms.Add(1)
 		e.lastAlarmAt.Store(at)
 		if r.Threshold != 0 {
 			e.alarmAt[r.Threshold].Store(at)
