@@ -42,7 +42,7 @@ type Source interface {
 	Events() uint32
 	// Ready handles an event, and reports whether it is an alarm. The descriptor stays ready
 	// while it has more events.
-	Ready(now time.Time) (r Alarm, raised bool)
+	Ready(now time.Time) (a Alarm, raised bool)
 }
 
 // Waiter is the thread that polls the sources. Its methods may be called at any time.

@@ -36,10 +36,10 @@ func (e *fakeWaiter) Remove(s Source) error {
 	return errors.New("no such source")
 }
 
-func (e *fakeWaiter) Raise(r Alarm) error {
+func (e *fakeWaiter) Raise(a Alarm) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.raised = append(e.raised, r)
+	e.raised = append(e.raised, a)
 	return nil
 }
 

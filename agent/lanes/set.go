@@ -210,8 +210,8 @@ func (s *Set) Counts() Counts {
 // OOMVictims returns the channel of processes that the kernel's OOM killer kills.
 func (s *Set) OOMVictims() <-chan bpf.Victim { return s.ring.victims }
 
-// FollowContainers sets the cgroups of the containers whose limits are counted. It may be called at
-// any time. The Set takes over the map.
+// FollowContainers sets the cgroups of the containers whose limits are counted. It may be
+// called at any time. The Set takes over the map.
 func (s *Set) FollowContainers(containers map[string]bool) {
 	s.events.wanted.Store(&containers)
 	s.notify()
