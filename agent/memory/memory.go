@@ -32,8 +32,8 @@ type Options struct {
 	// CountCache counts active file cache as available, where the kubelet
 	// counts it as used.
 	CountCache bool
-	// Thresholds are the thresholds in force: a reading of kubepods is corrected only if it crosses
-	// one of them. Nil corrects each reading.
+	// Thresholds are the thresholds in force: a reading of kubepods is corrected only if it
+	// crosses one of them. Nil corrects each reading.
 	Thresholds *SharedThresholds
 	// Drift is how many bytes the per-CPU counters may lag behind ([HostDrift]).
 	Drift int64
