@@ -36,8 +36,8 @@ type Options struct {
 }
 
 // Inventory is the list of pods on the node. Its methods are safe for concurrent use. All
-// return at once except Run, Sync, WatchKubelets, KubeletProcesses, [Inventory.SystemCgroups] and
-// [Inventory.ForeignContainers].
+// return at once except Run, Sync, WatchKubelets, KubeletProcesses,
+// [Inventory.SystemCgroups] and [Inventory.ForeignContainers].
 type Inventory struct {
 	runtime    *trackedRuntime // nil if there is none
 	specs      Specifications
