@@ -56,7 +56,7 @@ func OpenForks() (_ *Forks, err error) {
 }
 
 // Attachment returns how the programs are attached.
-func (f *Forks) Attachment() Attachment { return f.attached.via }
+func (f *Forks) Attachment() Attachment { return f.attached.attachment }
 
 // FD returns the descriptor that becomes readable (EPOLLIN) with an alarm and stays so
 // until [Forks.Disarm]. It returns -1 after Close.

@@ -43,7 +43,7 @@ func (f *Forks) waitAlarm(patience time.Duration) bool {
 func TestForksCount(t *testing.T) {
 	f := openForks(t)
 	if f.Attachment() != AttachRaw {
-		t.Errorf("Via() = %s; want %s", f.Attachment(), AttachRaw)
+		t.Errorf("Attachment() = %s; want %s", f.Attachment(), AttachRaw)
 	}
 	const some = 50
 	before := f.Count()

@@ -61,7 +61,7 @@ func TestOtherMemoryCrosses(t *testing.T) {
 }
 
 // A crossing that file cache brought waits, and is raised once more when other memory
-// has grown by the floor.
+// has grown by the GrowthFloor.
 func TestFileCacheCrosses(t *testing.T) {
 	ring, s := openSampler(t, Options{})
 	top := makeCgroup(t)

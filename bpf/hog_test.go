@@ -113,8 +113,8 @@ func TestHelperProcess(t *testing.T) {
 func runHog(t *testing.T) {
 	var mappings [][]byte
 	for lines := bufio.NewScanner(os.Stdin); lines.Scan(); {
-		order, arg, _ := strings.Cut(lines.Text(), " ")
-		switch order {
+		command, arg, _ := strings.Cut(lines.Text(), " ")
+		switch command {
 		case "grow":
 			size, err := strconv.Atoi(arg)
 			if err != nil {
@@ -141,7 +141,7 @@ func runHog(t *testing.T) {
 				t.Fatal(err)
 			}
 			size := cachedBytes
-			if order == "write" {
+			if command == "write" {
 				size = writtenBytes
 			}
 			for piece := make([]byte, min(size, mib)); size > 0; size -= len(piece) {
@@ -158,7 +158,7 @@ func runHog(t *testing.T) {
 				t.Fatal(err)
 			}
 		default:
-			t.Fatalf("unknown command %q", order)
+			t.Fatalf("unknown command %q", command)
 		}
 		fmt.Println("done")
 	}

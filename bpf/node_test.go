@@ -2,15 +2,15 @@ package bpf
 
 import "testing"
 
-// Memory on a node that had none makes the sampler outdated.
-func TestOutdated(t *testing.T) {
+// Memory on a node that had none changes the NUMA nodes, and the sampler must be reopened.
+func TestNUMANodesChanged(t *testing.T) {
 	_, s := openSampler(t, Options{})
 	if got, err := s.NUMANodesChanged(); got || err != nil {
-		t.Errorf("Outdated() = %t, %v; want false", got, err)
+		t.Errorf("NUMANodesChanged() = %t, %v; want false", got, err)
 	}
 	s.nodes = 1 << 63 // as if the current nodes had no memory before
 	if got, err := s.NUMANodesChanged(); !got || err != nil {
-		t.Errorf("Outdated() after another node got memory = %t, %v; want true", got, err)
+		t.Errorf("NUMANodesChanged() after another node got memory = %t, %v; want true", got, err)
 	}
 }
 

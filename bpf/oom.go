@@ -88,7 +88,7 @@ func victimIsTask(types *btf.Spec) (bool, error) {
 }
 
 // Attachment returns how the program is attached.
-func (o *OOM) Attachment() Attachment { return o.attached.via }
+func (o *OOM) Attachment() Attachment { return o.attached.attachment }
 
 // Counts returns the totals. It takes no system call, and fails after Close.
 func (o *OOM) Counts() (OOMCounts, error) {

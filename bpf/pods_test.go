@@ -290,7 +290,7 @@ func TestMargin(t *testing.T) {
 
 // The removal of the pods' cgroup is reported once, its figures are no longer valid, and
 // they do not affect those of the next one.
-func TestGone(t *testing.T) {
+func TestPodsRemoved(t *testing.T) {
 	ring, s := openSampler(t, Options{})
 	first, second := makeCgroup(t), makeCgroup(t)
 	setPods(t, s, first)
@@ -303,7 +303,7 @@ func TestGone(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got := nextRecord(t, ring); got.Kind != KindPodsRemoved || got.PodsRemoved.Cgroup != id || got.PodsRemoved.Time <= 0 {
-		t.Errorf("Next() = %+v; want cgroup %d gone", got, id)
+		t.Errorf("Next() = %+v; want the removal of cgroup %d", got, id)
 	}
 	noRecord(t, ring, s, 20)
 	var sample Sample

@@ -106,12 +106,12 @@ func TestTypedReads(t *testing.T) {
 		t.Skip("needs Linux 6.2 for bpf_rdonly_cast: ", err)
 	}
 	if got := s.ReadMethod(); got != ReadTyped {
-		t.Errorf("Reads() = %q; want %q", got, ReadTyped)
+		t.Errorf("ReadMethod() = %q; want %q", got, ReadTyped)
 	}
 	if err := s.Close(); err != nil {
 		t.Errorf("Close() = %v; want nil", err)
 	}
-	const tests = "TestNodeFigures|TestPodsFigures|TestRows|TestPodsCrossing|TestGone|TestWalk|TestUncertain|TestSurvey|TestReclaim|TestOOM|TestCrossing|TestSetPods"
+	const tests = "TestNodeFigures|TestPodsFigures|TestRows|TestPodsCrossing|TestPodsRemoved|TestWalk|TestUncertain|TestSurvey|TestReclaim|TestOOM|TestCrossing|TestSetPods"
 	cmd := exec.Command(os.Args[0], "-test.run=^("+tests+")", "-test.v", "-test.timeout="+(4*time.Minute).String())
 	cmd.Env = append(os.Environ(), readsVariable+"="+string(ReadTyped))
 	out, err := cmd.CombinedOutput()

@@ -58,7 +58,7 @@ func OpenReclaim(ring *Ring) (*Reclaim, error) {
 }
 
 // Attachment returns how the programs are attached.
-func (r *Reclaim) Attachment() Attachment { return r.attached.via }
+func (r *Reclaim) Attachment() Attachment { return r.attached.attachment }
 
 // Counts returns the totals. It takes no system call, and fails after Close.
 func (r *Reclaim) Counts() (ReclaimCounts, error) {

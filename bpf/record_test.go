@@ -37,7 +37,7 @@ func TestDecode(t *testing.T) {
 		fails bool
 	}{
 		{name: "crossing", raw: bytesOf(rawCrossing), want: Record{Kind: KindCrossing, Crossing: crossing}, known: true},
-		{name: "gone", raw: bytesOf(samplerGone{Kind: 2, Time: 1e9, Cgroup: 42}), want: Record{Kind: KindPodsRemoved, PodsRemoved: PodsRemoved{Time: time.Second, Cgroup: 42}}, known: true},
+		{name: "pods removed", raw: bytesOf(samplerGone{Kind: 2, Time: 1e9, Cgroup: 42}), want: Record{Kind: KindPodsRemoved, PodsRemoved: PodsRemoved{Time: time.Second, Cgroup: 42}}, known: true},
 		{
 			name:  "victim",
 			raw:   bytesOf(oomVictim{Kind: 3, Pid: 12, Tgid: 11, OomScoreAdj: -999, Time: 1e9, Cgroup: 42, Comm: comm("a) Z b")}),

@@ -16,7 +16,7 @@ import (
 
 // Options are the options of a [Sampler]. Zero means the default.
 type Options struct {
-	// MinPeriod and Ceiling bound the time between two ticks. Defaults: 200 µs and 50 ms.
+	// MinPeriod and MaxPeriod bound the time between two ticks. Defaults: 200 µs and 50 ms.
 	MinPeriod, MaxPeriod time.Duration
 	// CPUs is the number of online CPUs. Until a fill rate has been measured, it
 	// determines the rate that is assumed. It also bounds the drift of the kernel's
@@ -56,10 +56,10 @@ type Sampler struct {
 // The defaults of [Options].
 const (
 	// A tick that only reads the node takes less than 1 µs: less than 0.5 % of a CPU.
-	defaultFloor = 200 * time.Microsecond
+	defaultMinPeriod = 200 * time.Microsecond
 	// Bounds the age of the latest sample, which readers get without a tick of their own.
-	defaultCeiling = 50 * time.Millisecond
-	defaultRows    = 4096
+	defaultMaxPeriod = 50 * time.Millisecond
+	defaultRows      = 4096
 	// A softirq delays everything else on its CPU.
 	defaultWalkLimit = 5 * time.Millisecond
 )
@@ -78,10 +78,10 @@ const (
 // or this process can't run it.
 func OpenSampler(ring *Ring, o Options) (_ *Sampler, err error) {
 	if o.MinPeriod == 0 {
-		o.MinPeriod = defaultFloor
+		o.MinPeriod = defaultMinPeriod
 	}
 	if o.MaxPeriod == 0 {
-		o.MaxPeriod = defaultCeiling
+		o.MaxPeriod = defaultMaxPeriod
 	}
 	if o.CPUs == 0 {
 		o.CPUs = runtime.NumCPU()
@@ -125,7 +125,7 @@ func (s *Sampler) load(ring *Ring, o Options) error {
 		return fmt.Errorf("open sampler: %w", err)
 	}
 	// Read before the program start finds the nodes: if a node gets memory between the
-	// two, Outdated reports it.
+	// two, NUMANodesChanged reports it.
 	if s.nodes, err = readNodes(nodesWithMemory); err != nil {
 		return fmt.Errorf("open sampler: %w", err)
 	}

@@ -185,7 +185,7 @@ func TestArmInvalid(t *testing.T) {
 	}
 	noRecord(t, ring, s, 3)
 	arm(t, s, slices.Repeat([]Threshold{th}, MaxThresholds)...)
-	eventually(t, "all to be raised", func() bool { return s.latest.first().Stats.Raised >= uint64(MaxThresholds) })
+	eventually(t, "a crossing of each threshold", func() bool { return s.latest.first().Stats.Raised >= uint64(MaxThresholds) })
 	if got := len(takeRecords(t, ring)); got != MaxThresholds {
 		t.Errorf("%d records; want %d", got, MaxThresholds)
 	}
@@ -194,10 +194,10 @@ func TestArmInvalid(t *testing.T) {
 // The period is the time to the next threshold that is not crossed, at twice the
 // fastest rate, within its bounds.
 func TestPeriod(t *testing.T) {
-	const floor, ceiling = 300 * time.Microsecond, 20 * time.Millisecond
-	ring, s := openSampler(t, Options{MinPeriod: floor, MaxPeriod: ceiling})
-	if got := time.Duration(tickNow(t, s).Stats.Period); got != ceiling {
-		t.Errorf("period without thresholds = %s; want %s", got, ceiling)
+	const minPeriod, maxPeriod = 300 * time.Microsecond, 20 * time.Millisecond
+	ring, s := openSampler(t, Options{MinPeriod: minPeriod, MaxPeriod: maxPeriod})
+	if got := time.Duration(tickNow(t, s).Stats.Period); got != maxPeriod {
+		t.Errorf("period without thresholds = %s; want %s", got, maxPeriod)
 	}
 
 	// A threshold that is crossed affects the period for only a second.
@@ -208,13 +208,13 @@ func TestPeriod(t *testing.T) {
 	if got := time.Duration(tickNow(t, s).Stats.Period); got > time.Millisecond {
 		t.Errorf("period after a crossing = %s; want 1ms at most", got)
 	}
-	eventually(t, "the ceiling", func() bool { return time.Duration(tickNow(t, s).Stats.Period) == ceiling })
+	eventually(t, "the maximum period", func() bool { return time.Duration(tickNow(t, s).Stats.Period) == maxPeriod })
 
 	// The working set changes, so it takes several attempts to be near a threshold.
 	for _, test := range []struct {
 		room uint64
 		min  time.Duration
-	}{{2 * gib, ceiling}, {64 * mib, 2 * floor}, {mib, floor}} {
+	}{{2 * gib, maxPeriod}, {64 * mib, 2 * minPeriod}, {mib, minPeriod}} {
 		eventually(t, fmt.Sprintf("a period for %d MiB", test.room/mib), func() bool {
 			th := thresholdBelow(t, s, test.room, 0)
 			arm(t, s, th)
@@ -223,7 +223,7 @@ func TestPeriod(t *testing.T) {
 			sample.set(&raw.Sample)
 			available := th.Capacity - sample.Node.WorkingSet()
 			want := time.Duration((available - min(available, th.Available)) * 1000 / (2*(raw.Stats.Rate/1e6) + 1))
-			want = min(max(want, floor), ceiling)
+			want = min(max(want, minPeriod), maxPeriod)
 			got := time.Duration(raw.Stats.Period)
 			if available >= th.Available && got != want {
 				t.Fatalf("period with %d bytes above the threshold and %d bytes per second = %s; want %s", available-th.Available, raw.Stats.Rate, got, want)
@@ -267,7 +267,7 @@ func TestFullRing(t *testing.T) {
 		t.Errorf("last record = %+v; want the crossing, sent later than seen", last)
 	}
 	if stats, err := s.Stats(); err != nil || stats.Lost != 1 || stats.Crossings != 1 {
-		t.Errorf("Stats() = %+v, %v; want 1 lost and 1 raised", stats, err)
+		t.Errorf("Stats() = %+v, %v; want 1 crossing, and 1 lost", stats, err)
 	}
 }
 

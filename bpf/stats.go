@@ -15,7 +15,7 @@ type Stats struct {
 	// Lost counts crossings for which the ring was full. The sampler tries again in each
 	// tick as long as the threshold is crossed.
 	Lost uint64
-	// RunTime is the time spent in ticks, Longest that of the longest tick.
+	// RunTime is the time spent in ticks, LongestTick that of the longest tick.
 	RunTime, LongestTick time.Duration
 	Walks                uint64
 	WalkTime             time.Duration // of the last walk

@@ -44,8 +44,8 @@ type Threshold struct {
 	Margin uint64
 }
 
-// AvailableIn returns the available memory by a sample. The caller checks that the sample is
-// valid for the threshold's source.
+// AvailableIn returns the memory that is available in a sample, by the threshold's rule. The
+// caller checks that the sample is valid for the threshold's source.
 func (t *Threshold) AvailableIn(s *Sample) uint64 {
 	used, active := s.Node.WorkingSet(), s.Node.ActiveFile
 	if t.Source == SourcePods {

@@ -24,8 +24,8 @@ type hook struct {
 	raw, classic string
 }
 
-func (h hook) program(via Attachment) string {
-	if via == AttachRaw {
+func (h hook) program(attachment Attachment) string {
+	if attachment == AttachRaw {
 		return h.raw
 	}
 	return h.classic
@@ -33,7 +33,7 @@ func (h hook) program(via Attachment) string {
 
 // attachedObject is a loaded object whose programs are attached.
 type attachedObject struct {
-	via        Attachment
+	attachment Attachment
 	collection *ebpf.Collection
 	links      []link.Link
 }
@@ -54,10 +54,10 @@ func attachEither(spec *ebpf.CollectionSpec, ring *Ring, hooks []hook) (*attache
 
 // attach loads and attaches the programs of an object for one kind of attachment. It does
 // not load the others, which the kernel may refuse. It attaches all of them or none.
-func attach(spec *ebpf.CollectionSpec, ring *Ring, hooks []hook, via Attachment) (_ *attachedObject, err error) {
+func attach(spec *ebpf.CollectionSpec, ring *Ring, hooks []hook, attachment Attachment) (_ *attachedObject, err error) {
 	programs := map[string]*ebpf.ProgramSpec{}
 	for _, hook := range hooks {
-		programs[hook.program(via)] = spec.Programs[hook.program(via)]
+		programs[hook.program(attachment)] = spec.Programs[hook.program(attachment)]
 	}
 	spec.Programs = programs
 	var options ebpf.CollectionOptions
@@ -68,22 +68,22 @@ func attach(spec *ebpf.CollectionSpec, ring *Ring, hooks []hook, via Attachment)
 	if err != nil {
 		return nil, err
 	}
-	h := &attachedObject{via: via, collection: collection}
+	h := &attachedObject{attachment: attachment, collection: collection}
 	defer func() {
 		if err != nil {
 			_ = h.Close()
 		}
 	}()
 	for _, hook := range hooks {
-		program := collection.Programs[hook.program(via)]
+		program := collection.Programs[hook.program(attachment)]
 		var l link.Link
-		if via == AttachRaw {
+		if attachment == AttachRaw {
 			l, err = link.AttachRawTracepoint(link.RawTracepointOptions{Name: hook.name, Program: program})
 		} else {
 			l, err = link.Tracepoint(hook.group, hook.name, program, nil)
 		}
 		if err != nil {
-			return nil, fmt.Errorf("attach to %s %s/%s: %w", via, hook.group, hook.name, err)
+			return nil, fmt.Errorf("attach to %s %s/%s: %w", attachment, hook.group, hook.name, err)
 		}
 		h.links = append(h.links, l)
 	}

@@ -80,7 +80,7 @@ func TestReclaim(t *testing.T) {
 	ring, s := openSampler(t, Options{})
 	r := openReclaim(t, ring)
 	if r.Attachment() != AttachRaw {
-		t.Errorf("Via() = %s; want %s", r.Attachment(), AttachRaw)
+		t.Errorf("Attachment() = %s; want %s", r.Attachment(), AttachRaw)
 	}
 	start, err := r.Counts()
 	if err != nil {
@@ -127,19 +127,19 @@ func TestReclaim(t *testing.T) {
 	}
 }
 
-// After reclaim began, the period is the floor for some time only.
+// After reclaim began, the period is the minimum for some time only.
 func TestReclaimShortensPeriod(t *testing.T) {
 	ring, s := openSampler(t, Options{})
 	r := openReclaim(t, ring)
 	period := func() time.Duration { return time.Duration(tickNow(t, s).Stats.Period) }
 	if got := period(); got != 50*time.Millisecond {
-		t.Fatalf("period = %s; want the ceiling", got)
+		t.Fatalf("period = %s; want the maximum", got)
 	}
 	runHook(t, r.attached, reclaimProgKswapdWake, 0, 0, 0)
 	if got := period(); got != 200*time.Microsecond {
-		t.Errorf("period after kswapd woke = %s; want the floor", got)
+		t.Errorf("period after kswapd woke = %s; want the minimum", got)
 	}
-	eventually(t, "period of the ceiling", func() bool {
+	eventually(t, "the maximum period", func() bool {
 		runHook(t, r.attached, reclaimProgDirectBegin, 0, 0) // one after the other
 		return period() == 50*time.Millisecond
 	})

@@ -29,7 +29,7 @@ type Alarm struct {
 	// crossing was seen.
 	LastAbove, Seen time.Time
 	// Answered reports that the lane's own readings have answered the crossing of a hard
-	// memory threshold (signal.Crossing.Answered): it does not wait although file cache
+	// memory threshold (signal.Crossing.ActNow): it does not wait although file cache
 	// brought it. False if the lane does not know.
 	Answered bool
 }
@@ -42,7 +42,7 @@ type Source interface {
 	Events() uint32
 	// Ready handles an event, and reports whether it is an alarm. The descriptor stays ready
 	// while it has more events.
-	Ready(now time.Time) (r Alarm, raised bool)
+	Ready(now time.Time) (a Alarm, raised bool)
 }
 
 // Waiter is the thread that polls the sources. Its methods may be called at any time.

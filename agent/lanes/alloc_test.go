@@ -18,11 +18,11 @@ func TestAlarmDoesNotAllocate(t *testing.T) {
 	th.mu.Lock() // the waiting thread must not read the record
 	defer th.mu.Unlock()
 	source := recordedSource{s.ring, s}
-	up, ok := bpf.MonotonicTime()
+	clock, ok := bpf.MonotonicTime()
 	if !ok {
-		t.Fatal("no uptime")
+		t.Fatal("MonotonicTime() = false; want true")
 	}
-	sent := bpf.Crossing{Key: uint64(pods), Source: bpf.SourcePods, LastAbove: up - 2*time.Millisecond, Seen: up - time.Millisecond, Sent: up}
+	sent := bpf.Crossing{Key: uint64(pods), Source: bpf.SourcePods, LastAbove: clock - 2*time.Millisecond, Seen: clock - time.Millisecond, Sent: clock}
 	now := time.Now()
 	if err := s.sampler.sampler.Inject(sent); err != nil {
 		t.Fatal(err)

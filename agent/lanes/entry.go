@@ -15,7 +15,7 @@ type entry struct {
 	fault *Fault
 
 	// Written by the waiting thread. Times are in nanoseconds since the Set's start.
-	raised      atomic.Uint64
+	alarms      atomic.Uint64
 	alarmAt     [signal.ThresholdIDCount]atomic.Int64
 	lastAlarmAt atomic.Int64
 
@@ -49,7 +49,7 @@ func (e *entry) resetExpectations() {
 func (e *entry) status() Status {
 	st := Status{
 		Name: e.name, State: e.state, Reason: e.reason, Since: e.since,
-		Alarms: e.raised.Load(), Missed: e.missed, Reopened: e.reopened,
+		Alarms: e.alarms.Load(), Missed: e.missed, Reopened: e.reopened,
 	}
 	if e.state == Up {
 		st.Interval, st.Reason = e.period(), e.partialFailure()
@@ -58,9 +58,9 @@ func (e *entry) status() Status {
 }
 
 // covers calls the lane's covers; ok is false for a lane that is no coverer.
-func (e *entry) covers(m signal.ThresholdID) (tolerance int64, ok bool) {
+func (e *entry) covers(id signal.ThresholdID) (tolerance int64, ok bool) {
 	if l, is := e.lane.(coverer); is {
-		return l.covers(m)
+		return l.covers(id)
 	}
 	return 0, false
 }

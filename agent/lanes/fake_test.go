@@ -36,10 +36,10 @@ func (e *fakeWaiter) Remove(s Source) error {
 	return errors.New("no such source")
 }
 
-func (e *fakeWaiter) Raise(r Alarm) error {
+func (e *fakeWaiter) Raise(a Alarm) error {
 	e.mu.Lock()
 	defer e.mu.Unlock()
-	e.raised = append(e.raised, r)
+	e.raised = append(e.raised, a)
 	return nil
 }
 
@@ -84,12 +84,12 @@ func (l *fakeLane) reconcile(_ time.Time, w *laneInput) error {
 	return l.reconcileErr
 }
 
-func (l *fakeLane) covers(m signal.ThresholdID) (int64, bool) {
-	return max(l.tolerance, 1<<20), m == 1 && !l.uncovers.Load()
+func (l *fakeLane) covers(id signal.ThresholdID) (int64, bool) {
+	return max(l.tolerance, 1<<20), id == 1 && !l.uncovers.Load()
 }
 
-func (l *fakeLane) lastSample(m signal.ThresholdID) (available, below, above int64, ok bool) {
-	if l.sample == nil || m != 1 {
+func (l *fakeLane) lastSample(id signal.ThresholdID) (available, below, above int64, ok bool) {
+	if l.sample == nil || id != 1 {
 		return 0, 0, 0, false
 	}
 	return l.sample(), gib, gib + 1<<20, true

@@ -32,7 +32,7 @@ var errMissedTasks = errors.New("missed an alarm: more tasks were created than t
 // concern memory.
 type forks struct {
 	tasks  Tasks
-	raised *atomic.Uint64
+	alarms *atomic.Uint64
 
 	forks  *bpf.Forks
 	before uint64 // alarms before it was opened
@@ -43,13 +43,13 @@ func (l *forks) open(time.Time, *laneInput) (err error) {
 	if l.forks, err = bpf.OpenForks(); err != nil {
 		return err
 	}
-	l.before = l.raised.Load()
+	l.before = l.alarms.Load()
 	return l.tasks.Use(l.forks)
 }
 
 // reconcile implements lane.
 func (l *forks) reconcile(time.Time, *laneInput) error {
-	l.raised.Store(l.before + l.forks.Alarms())
+	l.alarms.Store(l.before + l.forks.Alarms())
 	if l.tasks.Missed() {
 		return errMissedTasks
 	}

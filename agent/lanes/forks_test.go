@@ -24,7 +24,7 @@ func (f *fakeTasks) Missed() bool { return f.missed }
 // Tasks has the counter while the lane is open, and a missed alarm is an error of reconcile.
 func TestForksLane(t *testing.T) {
 	tasks := &fakeTasks{}
-	l := &forks{tasks: tasks, raised: new(atomic.Uint64)}
+	l := &forks{tasks: tasks, alarms: new(atomic.Uint64)}
 	if err := l.close(); err != nil || len(tasks.used) != 0 {
 		t.Fatalf("close() of a lane that was never opened = %v, %d counters; want nothing done", err, len(tasks.used))
 	}
@@ -44,7 +44,7 @@ func TestForksLane(t *testing.T) {
 		if err := l.reconcile(time.Now(), &laneInput{}); err != nil {
 			t.Errorf("reconcile() = %v; want nil", err)
 		}
-		if n := l.raised.Load(); n != uint64(opened+1) {
+		if n := l.alarms.Load(); n != uint64(opened+1) {
 			t.Errorf("%d alarms; want %d, all since the start", n, opened+1)
 		}
 		tasks.missed = true

@@ -50,7 +50,7 @@ type lane interface {
 type coverer interface {
 	// covers reports whether the lane watches the threshold, and by how many bytes it may be
 	// wrong about its position.
-	covers(m signal.ThresholdID) (tolerance int64, ok bool)
+	covers(id signal.ThresholdID) (tolerance int64, ok bool)
 }
 
 // periodic is a lane that samples periodically. The other lanes are silent until the
@@ -73,7 +73,7 @@ type selfChecker interface {
 	// lastSample returns how much of a threshold's signal was available at the last sample,
 	// in bytes. The lane must raise an alarm when that falls from above or more to less than
 	// below. ok is false if the lane does not cover the threshold.
-	lastSample(m signal.ThresholdID) (available, below, above int64, ok bool)
+	lastSample(id signal.ThresholdID) (available, below, above int64, ok bool)
 }
 
 // The optional interfaces of each lane. Without these assertions a method with a changed

@@ -311,9 +311,9 @@ func (l *memcgLane) drop(g *armedCgroup) error {
 
 // covers implements coverer. The tolerance is for charges that CPUs batch per cgroup, and
 // for file cache that changes between two reconciles.
-func (l *memcgLane) covers(m signal.ThresholdID) (tolerance int64, ok bool) {
+func (l *memcgLane) covers(id signal.ThresholdID) (tolerance int64, ok bool) {
 	for i := range l.groups {
-		if slices.ContainsFunc(l.groups[i].armed, func(a *armedThreshold) bool { return a.id == m }) {
+		if slices.ContainsFunc(l.groups[i].armed, func(a *armedThreshold) bool { return a.id == id }) {
 			return memcgTolerance, true
 		}
 	}

@@ -17,17 +17,17 @@ func (s *Set) Observe(now time.Time, o *signal.Observations) {
 	wake := s.idle && nearThreshold(s.thresholds, o)
 	for i := range s.thresholds {
 		t := &s.thresholds[i]
-		m, r := signal.IDOf(t), &o[t.Signal]
+		id, r := signal.IDOf(t), &o[t.Signal]
 		amount := t.Value.Amount(r.Capacity)
 		low := r.Below(amount)
 		for _, e := range s.entries {
-			if !e.covered[m] {
+			if !e.covered[id] {
 				continue
 			}
 			// Within the tolerance, the lane's own samples decide.
-			wake = wake || low && !e.low[m]
-			e.low[m] = low
-			if e.byPoll[m].observe(now, r, amount-e.tolerance[m], amount+e.tolerance[m]) {
+			wake = wake || low && !e.low[id]
+			e.low[id] = low
+			if e.byPoll[id].observe(now, r, amount-e.tolerance[id], amount+e.tolerance[id]) {
 				wake = true
 			}
 		}
@@ -41,12 +41,12 @@ func (s *Set) Observe(now time.Time, o *signal.Observations) {
 func (s *Set) updateCoverage(e *entry) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for m := 1; m < signal.ThresholdIDCount; m++ {
-		tolerance, ok := e.covers(signal.ThresholdID(m))
+	for id := 1; id < signal.ThresholdIDCount; id++ {
+		tolerance, ok := e.covers(signal.ThresholdID(id))
 		if !ok {
-			e.byPoll[m], e.low[m] = expectation{}, false
+			e.byPoll[id], e.low[id] = expectation{}, false
 		}
-		e.covered[m], e.tolerance[m] = ok, tolerance
+		e.covered[id], e.tolerance[id] = ok, tolerance
 	}
 }
 
@@ -58,13 +58,13 @@ func (s *Set) selfCheck(e *entry, now time.Time) {
 	}
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for m := 1; m < signal.ThresholdIDCount; m++ {
+	for id := 1; id < signal.ThresholdIDCount; id++ {
 		o := signal.Observation{}
-		available, below, above, ok := l.lastSample(signal.ThresholdID(m))
+		available, below, above, ok := l.lastSample(signal.ThresholdID(id))
 		if ok {
 			o.Status, o.Available = signal.Observed, available
 		}
-		e.bySample[m].observe(now, &o, below, above)
+		e.bySample[id].observe(now, &o, below, above)
 	}
 }
 
@@ -76,9 +76,9 @@ func (s *Set) failMissed(now time.Time) time.Duration {
 		if e.state != Up {
 			continue
 		}
-		if m, seenBy, next := s.missedAlarm(e, now); m != 0 {
+		if id, seenBy, next := s.missedAlarm(e, now); id != 0 {
 			e.missed++
-			s.fail(e, now, fmt.Errorf("missed an alarm: %s saw the %v crossed", seenBy, m))
+			s.fail(e, now, fmt.Errorf("missed an alarm: %s saw the %v crossed", seenBy, id))
 			wait = min(wait, e.retryAt.Sub(now))
 		} else if !next.IsZero() {
 			wait = min(wait, next.Sub(now))
@@ -92,18 +92,18 @@ func (s *Set) failMissed(now time.Time) time.Duration {
 func (s *Set) missedAlarm(e *entry, now time.Time) (first signal.ThresholdID, seenBy string, next time.Time) {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	for m := range signal.ThresholdIDCount {
+	for id := range signal.ThresholdIDCount {
 		var alarm time.Time
-		if at := e.alarmAt[m].Load(); at != 0 {
+		if at := e.alarmAt[id].Load(); at != 0 {
 			alarm = s.start.Add(time.Duration(at))
 		}
 		for _, x := range []struct {
 			by string
 			*expectation
-		}{{"polling", &e.byPoll[m]}, {"its own sample", &e.bySample[m]}} {
+		}{{"polling", &e.byPoll[id]}, {"its own sample", &e.bySample[id]}} {
 			missed, retry := x.missed(now, alarm)
 			if missed && first == 0 {
-				first, seenBy = signal.ThresholdID(m), x.by
+				first, seenBy = signal.ThresholdID(id), x.by
 			}
 			if !retry.IsZero() && (next.IsZero() || retry.Before(next)) {
 				next = retry

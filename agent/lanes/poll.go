@@ -39,7 +39,7 @@ type Poll struct {
 	drift      int64
 
 	covered     atomic.Bool
-	raised      atomic.Uint64
+	alarms      atomic.Uint64
 	period      atomic.Int64 // current interval, ns
 	lastReading atomic.Int64 // ns since the epoch; 0 for none
 }
@@ -56,8 +56,8 @@ func NewPoll(read func(time.Time, *signal.Observations), cores int, drift int64)
 // Name returns the lane's name in records and metrics.
 func (p *Poll) Name() string { return Polling }
 
-// SetCovered sets whether other lanes cover all thresholds, so that polling may be slower. It
-// may be called at any time.
+// SetCovered sets whether other lanes cover all thresholds, so that polling may be slower.
+// It may be called at any time.
 func (p *Poll) SetCovered(yes bool) { p.covered.Store(yes) }
 
 // Arm sets the thresholds to watch. It may be called at any time.
@@ -77,10 +77,10 @@ func (p *Poll) LastReading() time.Time {
 // Status returns the lane's status. Polling is degraded if it has not read for longer than
 // its interval and heartbeatTimeout.
 func (p *Poll) Status(now time.Time) Status {
-	s := Status{Name: Polling, State: Up, Interval: p.Period(), Alarms: p.raised.Load()}
-	beat := p.LastReading()
-	switch silent := now.Sub(beat); {
-	case beat.IsZero():
+	s := Status{Name: Polling, State: Up, Interval: p.Period(), Alarms: p.alarms.Load()}
+	last := p.LastReading()
+	switch silent := now.Sub(last); {
+	case last.IsZero():
 		s.State, s.Reason = Degraded, "no reading yet"
 	case silent > s.Interval+heartbeatTimeout:
 		s.State, s.Reason = Degraded, fmt.Sprintf("no reading for %v", silent.Round(time.Millisecond))
@@ -103,19 +103,19 @@ func (p *Poll) Run(ctx context.Context, alarm chan<- Alarm) error {
 		}
 		now := time.Now()
 		var thresholds []signal.Threshold
-		if m := p.thresholds.Load(); m != nil {
-			thresholds = *m
+		if armed := p.thresholds.Load(); armed != nil {
+			thresholds = *armed
 		}
 		var o signal.Observations
 		p.read(now, &o)
 		p.lastReading.Store(now.UnixNano())
-		if raised, answered := w.update(now, &o, thresholds); raised != 0 {
-			p.raised.Add(1)
+		if crossed, answered := w.update(now, &o, thresholds); crossed != 0 {
+			p.alarms.Add(1)
 			select {
-			case alarm <- Alarm{Lane: p.Name(), Threshold: raised, LastAbove: w.lastAbove, Seen: now, Answered: answered}:
+			case alarm <- Alarm{Lane: p.Name(), Threshold: crossed, LastAbove: w.lastAbove, Seen: now, Answered: answered}:
 			default:
 				if answered {
-					w.repeatAnswer(raised)
+					w.repeatAnswer(crossed)
 				}
 			}
 		}
@@ -167,8 +167,8 @@ func (c *crossing) answers(now time.Time, o *signal.Observation, threshold, drif
 
 // repeatAnswer makes the next reading raise an answered crossing again: the alarm that is
 // not received yet may be of the same crossing before its answer.
-func (w *pollState) repeatAnswer(m signal.ThresholdID) {
-	if c := w.crossings[m]; c != nil {
+func (w *pollState) repeatAnswer(id signal.ThresholdID) {
+	if c := w.crossings[id]; c != nil {
 		c.waiting = true
 	}
 }
@@ -186,31 +186,31 @@ func (w *pollState) update(now time.Time, o *signal.Observations, thresholds []s
 		if r.Status == signal.Unreadable {
 			above = false
 		}
-		m := signal.IDOf(t)
-		armed[m] = true
+		id := signal.IDOf(t)
+		armed[id] = true
 		answers, waited := true, false
 		if t.Hard() && t.Signal.IsMemory() && r.Status == signal.Observed {
-			if w.crossings[m] == nil {
-				w.crossings[m] = &crossing{}
+			if w.crossings[id] == nil {
+				w.crossings[id] = &crossing{}
 			}
-			answers, waited = w.crossings[m].answers(now, r, t.Value.Amount(r.Capacity), w.drift)
+			answers, waited = w.crossings[id].answers(now, r, t.Value.Amount(r.Capacity), w.drift)
 		}
 		if !r.Below(t.Value.Amount(r.Capacity)) {
 			continue
 		}
 		above = false
-		below |= 1 << m
-		if crossed == 0 && (w.below&(1<<m) == 0 || waited && answers) {
-			crossed, answered = m, answers
+		below |= 1 << id
+		if crossed == 0 && (w.below&(1<<id) == 0 || waited && answers) {
+			crossed, answered = id, answers
 		}
 	}
 	if above {
 		w.lastAbove = now
 	}
 	w.below = below
-	for m := range armed {
-		if !armed[m] {
-			w.crossings[m] = nil // if it is armed again, its crossing is another
+	for id := range armed {
+		if !armed[id] {
+			w.crossings[id] = nil // if it is armed again, its crossing is another
 		}
 	}
 	w.updateRate(o)

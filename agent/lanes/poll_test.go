@@ -130,16 +130,16 @@ func TestPollRepeatsAnswer(t *testing.T) {
 		return w.update(start.Add(time.Duration(at)*time.Second), &o, armed)
 	}
 	update(0, gib-1)
-	m, answered := update(1, gib-33<<20)
-	if m != signal.ThresholdID(1) || !answered {
-		t.Fatalf("update() = %v, %t; want the hard threshold, answered", m, answered)
+	id, answered := update(1, gib-33<<20)
+	if id != signal.ThresholdID(1) || !answered {
+		t.Fatalf("update() = %v, %t; want the hard threshold, answered", id, answered)
 	}
-	w.repeatAnswer(m)
-	if m, answered := update(2, gib-66<<20); m != signal.ThresholdID(1) || !answered {
-		t.Errorf("after an alarm that was not received: update() = %v, %t; want it again", m, answered)
+	w.repeatAnswer(id)
+	if id, answered := update(2, gib-66<<20); id != signal.ThresholdID(1) || !answered {
+		t.Errorf("after an alarm that was not received: update() = %v, %t; want it again", id, answered)
 	}
 	w.update(start.Add(3*time.Second), new(signal.Observations), nil) // not a threshold any more
-	if w.crossings[m] != nil {
+	if w.crossings[id] != nil {
 		t.Error("the crossing of a threshold that is not armed any more is still followed")
 	}
 }
@@ -213,13 +213,13 @@ func TestPollRaises(t *testing.T) {
 		alarms := make(chan Alarm, 1)
 		ctx, cancel := context.WithCancel(t.Context())
 		go p.Run(ctx, alarms)
-		raise := <-alarms
+		first := <-alarms
 		crossing := start.Add(3500 * time.Millisecond)
-		if late := raise.Seen.Sub(crossing); late <= 0 || late > 15*time.Millisecond {
+		if late := first.Seen.Sub(crossing); late <= 0 || late > 15*time.Millisecond {
 			t.Errorf("raised %v after the crossing; want within 15ms", late)
 		}
-		if !raise.LastAbove.Before(raise.Seen) || raise.LastAbove.After(crossing) {
-			t.Errorf("lastAbove = %v, seen = %v; the crossing was at %v", raise.LastAbove, raise.Seen, crossing)
+		if !first.LastAbove.Before(first.Seen) || first.LastAbove.After(crossing) {
+			t.Errorf("lastAbove = %v, seen = %v; the crossing was at %v", first.LastAbove, first.Seen, crossing)
 		}
 		time.Sleep(10 * time.Second)
 		if got := time.Since(p.LastReading()); got > maxPollInterval {

@@ -153,31 +153,31 @@ func (s *Set) reportPartialFailure(e *entry, now time.Time) {
 }
 
 // fail closes a lane that was up, and degrades it.
-func (s *Set) fail(e *entry, now time.Time, why error) {
+func (s *Set) fail(e *entry, now time.Time, reason error) {
 	if now.Sub(e.since) >= maxBackoff {
 		e.backoff = 0
 	}
 	if err := e.close(); err != nil {
-		why = fmt.Errorf("%w; closing it: %w", why, err)
+		reason = fmt.Errorf("%w; closing it: %w", reason, err)
 	}
-	s.backOff(e, now, why)
+	s.backOff(e, now, reason)
 }
 
 // backOff degrades a lane until its next attempt.
-func (s *Set) backOff(e *entry, now time.Time, why error) {
+func (s *Set) backOff(e *entry, now time.Time, reason error) {
 	e.backoff = min(max(2*e.backoff, minBackoff), maxBackoff)
 	e.retryAt = now.Add(e.backoff)
 	s.mu.Lock()
 	e.resetExpectations()
 	s.mu.Unlock()
-	s.setState(e, now, Degraded, why.Error())
+	s.setState(e, now, Degraded, reason.Error())
 }
 
-func (s *Set) setState(e *entry, now time.Time, state State, why string) {
-	if e.state == state && e.reason == why {
+func (s *Set) setState(e *entry, now time.Time, state State, reason string) {
+	if e.state == state && e.reason == reason {
 		return
 	}
-	e.state, e.reason, e.since = state, why, now
+	e.state, e.reason, e.since = state, reason, now
 	s.publish()
 	if s.o.Changed != nil {
 		s.o.Changed(e.status())

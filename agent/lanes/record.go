@@ -11,27 +11,27 @@ type recordedSource struct {
 
 // Ready implements Source.
 func (h recordedSource) Ready(now time.Time) (Alarm, bool) {
-	r, raised := h.Source.Ready(now)
-	if !raised || !h.set.record(&r, now) {
+	a, raised := h.Source.Ready(now)
+	if !raised || !h.set.record(&a, now) {
 		return Alarm{}, false
 	}
-	return r, true
+	return a, true
 }
 
 // record records an alarm, and reports whether it is passed on. A [Fault] may discard it.
-func (s *Set) record(r *Alarm, now time.Time) bool {
+func (s *Set) record(a *Alarm, now time.Time) bool {
 	for _, e := range s.entries {
-		if e.name != r.Lane {
+		if e.name != a.Lane {
 			continue
 		}
 		if e.fault.dropAlarms() {
 			return false
 		}
 		at := int64(now.Sub(s.start))
-		e.raised.Add(1)
+		e.alarms.Add(1)
 		e.lastAlarmAt.Store(at)
-		if r.Threshold != 0 {
-			e.alarmAt[r.Threshold].Store(at)
+		if a.Threshold != 0 {
+			e.alarmAt[a.Threshold].Store(at)
 		}
 		if e.name == Memcg {
 			s.notify() // move the threshold on growth after the crossing
@@ -48,9 +48,9 @@ func (s *Set) Add(source Source) error { return s.o.Wait.Add(recordedSource{sour
 func (s *Set) Remove(source Source) error { return s.o.Wait.Remove(recordedSource{source, s}) }
 
 // Raise implements Waiter.
-func (s *Set) Raise(r Alarm) error {
-	if !s.record(&r, time.Now()) {
+func (s *Set) Raise(a Alarm) error {
+	if !s.record(&a, time.Now()) {
 		return nil
 	}
-	return s.o.Wait.Raise(r)
+	return s.o.Wait.Raise(a)
 }

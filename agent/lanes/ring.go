@@ -21,10 +21,10 @@ type ring struct {
 	// Used by the waiting thread only.
 	record bpf.Record
 
-	podsGone atomic.Bool                          // a record said that the cgroup of the pods was removed
-	victims  chan bpf.Victim                      // of the kernel's OOM killer; dropped while the channel is full
-	raised   [signal.ThresholdIDCount]atomic.Bool // raised an alarm and not armed again since, by threshold
-	readErr  atomic.Pointer[error]                // first error of reading
+	podsRemoved atomic.Bool                          // a record said that the cgroup of the pods was removed
+	victims     chan bpf.Victim                      // of the kernel's OOM killer; dropped while the channel is full
+	raised      [signal.ThresholdIDCount]atomic.Bool // raised an alarm and not armed again since, by threshold
+	readErr     atomic.Pointer[error]                // first error of reading
 }
 
 // OOMVictim is a process that the kernel's OOM killer kills.
@@ -41,7 +41,7 @@ func (r *ring) acquire() error {
 			return err
 		}
 		r.ring = opened
-		r.podsGone.Store(false)
+		r.podsRemoved.Store(false)
 		r.readErr.Store(nil)
 		if err := r.wait.Add(r); err != nil {
 			return errors.Join(err, opened.Close())
@@ -81,7 +81,7 @@ func (r *ring) Ready(now time.Time) (Alarm, bool) {
 	case bpf.KindCrossing:
 		return r.alarm(&r.record.Crossing, now)
 	case bpf.KindPodsRemoved:
-		r.podsGone.Store(true)
+		r.podsRemoved.Store(true)
 	case bpf.KindVictim:
 		select {
 		case r.victims <- r.record.Victim:
@@ -93,16 +93,16 @@ func (r *ring) Ready(now time.Time) (Alarm, bool) {
 
 // alarm converts a record of a crossing. Its key is the threshold.
 func (r *ring) alarm(c *bpf.Crossing, now time.Time) (Alarm, bool) {
-	raise := Alarm{Lane: BPF, Seen: now, Answered: !c.Waiting}
+	alarm := Alarm{Lane: BPF, Seen: now, Answered: !c.Waiting}
 	if c.Key < uint64(len(r.raised)) { // any other key is of no armed threshold
-		raise.Threshold = signal.ThresholdID(c.Key)
+		alarm.Threshold = signal.ThresholdID(c.Key)
 		r.raised[c.Key].Store(true)
 	}
-	if up, ok := bpf.MonotonicTime(); ok {
-		raise.Seen = now.Add(c.Seen - up)
+	if clock, ok := bpf.MonotonicTime(); ok {
+		alarm.Seen = now.Add(c.Seen - clock)
 		if c.LastAbove != 0 {
-			raise.LastAbove = now.Add(c.LastAbove - up)
+			alarm.LastAbove = now.Add(c.LastAbove - clock)
 		}
 	}
-	return raise, true
+	return alarm, true
 }

@@ -92,8 +92,8 @@ func (l *sampler) checkMachine() error {
 	if cpus > l.cpus {
 		return fmt.Errorf("%d CPUs are online; the sampler was opened with %d", cpus, l.cpus)
 	}
-	outdated, err := l.sampler.NUMANodesChanged()
-	if err == nil && outdated {
+	changed, err := l.sampler.NUMANodesChanged()
+	if err == nil && changed {
 		err = errors.New("the NUMA nodes with memory have changed since the sampler was opened")
 	}
 	return err
@@ -119,8 +119,8 @@ func (l *sampler) update(now time.Time, w *laneInput) (err error) {
 	return l.rearm(w)
 }
 
-// source returns what a [memory.SamplerReader] reads; nil if files have to be read. Files are read
-// for the node too while kubepods can't be read.
+// source returns what a [memory.SamplerReader] reads; nil if files have to be read. Files
+// are read for the node too while kubepods can't be read.
 func (l *sampler) source(w *laneInput) *memory.Sampler {
 	known := l.podsReadable()
 	if l.pods == 0 { // there is none, or it is not known which it is
@@ -180,7 +180,7 @@ func (l *sampler) rearm(w *laneInput) error {
 // podsFollowed reports whether the cgroup of the pods is followed and, as far as is known,
 // not removed.
 func (l *sampler) podsFollowed() bool {
-	return l.pods != 0 && l.podsFailure.err == nil && !l.ring.podsGone.Load()
+	return l.pods != 0 && l.podsFailure.err == nil && !l.ring.podsRemoved.Load()
 }
 
 // followPods makes the sampler follow the current kubepods cgroup. If it is not known
@@ -201,7 +201,7 @@ func (l *sampler) followPods() error {
 		return fmt.Errorf("open kubepods: %w", err)
 	}
 	defer unix.Close(dir)
-	if gone := l.ring.podsGone.Swap(false); id == l.pods && !gone {
+	if removed := l.ring.podsRemoved.Swap(false); id == l.pods && !removed {
 		return nil
 	}
 	if err := l.sampler.SetPods(dir); err != nil {
@@ -242,13 +242,13 @@ func (l *sampler) podsReadable() bool { return l.last.Pods.Valid || l.last.Pods.
 
 // covers implements coverer. Thresholds of both memory signals are covered if they are
 // armed and the sampler can read their values.
-func (l *sampler) covers(m signal.ThresholdID) (tolerance int64, ok bool) {
-	return 2 * int64(l.stats.Drift), l.threshold(m) != nil
+func (l *sampler) covers(id signal.ThresholdID) (tolerance int64, ok bool) {
+	return 2 * int64(l.stats.Drift), l.threshold(id) != nil
 }
 
 // lastSample implements selfChecker.
-func (l *sampler) lastSample(m signal.ThresholdID) (available, below, above int64, ok bool) {
-	t := l.threshold(m)
+func (l *sampler) lastSample(id signal.ThresholdID) (available, below, above int64, ok bool) {
+	t := l.threshold(id)
 	if t == nil || t.Source == bpf.SourcePods && !l.last.Pods.Valid {
 		return 0, 0, 0, false
 	}
@@ -256,14 +256,14 @@ func (l *sampler) lastSample(m signal.ThresholdID) (available, below, above int6
 }
 
 // threshold returns the armed threshold if the last sample has its values, else nil.
-func (l *sampler) threshold(m signal.ThresholdID) *bpf.Threshold {
+func (l *sampler) threshold(id signal.ThresholdID) *bpf.Threshold {
 	for i := range l.armed {
 		t := &l.armed[i]
 		valid := l.last.Node.Valid
 		if t.Source == bpf.SourcePods {
 			valid = l.pods != 0 && l.podsReadable()
 		}
-		if t.Key == uint64(m) && valid {
+		if t.Key == uint64(id) && valid {
 			return t
 		}
 	}

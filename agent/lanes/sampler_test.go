@@ -191,8 +191,8 @@ func TestSamplerAfterCPUHotplug(t *testing.T) {
 
 // While idle, kubepods is looked for only if it is not followed.
 func TestSamplerPodsFollowed(t *testing.T) {
-	gone := &ring{}
-	gone.podsGone.Store(true)
+	removed := &ring{}
+	removed.podsRemoved.Store(true)
 	for _, tc := range []struct {
 		name string
 		l    *sampler
@@ -200,7 +200,7 @@ func TestSamplerPodsFollowed(t *testing.T) {
 	}{
 		{"followed", &sampler{ring: &ring{}, pods: 4711}, true},
 		{"none", &sampler{ring: &ring{}}, false},
-		{"gone", &sampler{ring: gone, pods: 4711}, false},
+		{"removed", &sampler{ring: removed, pods: 4711}, false},
 		{"failed", &sampler{ring: &ring{}, pods: 4711, podsFailure: partialFailure{err: errors.New("two of them")}}, false},
 	} {
 		if got := tc.l.podsFollowed(); got != tc.want {

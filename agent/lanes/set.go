@@ -96,7 +96,7 @@ func NewSet(o SetOptions) *Set {
 	s.add(Reclaim, s.reclaim)
 	if o.Tasks != nil {
 		l := &forks{tasks: o.Tasks}
-		l.raised = &s.add(Forks, l).raised
+		l.alarms = &s.add(Forks, l).alarms
 	}
 	s.publish()
 	return s
@@ -195,7 +195,7 @@ func (s *Set) Statuses(now time.Time) []Status {
 	defer s.mu.Unlock()
 	list := append(slices.Clone(s.statuses), s.o.Poll.Status(now))
 	for i, e := range s.entries {
-		list[i].Alarms = e.raised.Load()
+		list[i].Alarms = e.alarms.Load()
 	}
 	return list
 }
@@ -210,8 +210,8 @@ func (s *Set) Counts() Counts {
 // OOMVictims returns the channel of processes that the kernel's OOM killer kills.
 func (s *Set) OOMVictims() <-chan bpf.Victim { return s.ring.victims }
 
-// FollowContainers sets the cgroups of the containers whose limits are counted. It may be called at
-// any time. The Set takes over the map.
+// FollowContainers sets the cgroups of the containers whose limits are counted. It may be
+// called at any time. The Set takes over the map.
 func (s *Set) FollowContainers(containers map[string]bool) {
 	s.events.wanted.Store(&containers)
 	s.notify()

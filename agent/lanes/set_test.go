@@ -33,24 +33,24 @@ func (w *testSet) run(t *testing.T) (stop func()) {
 	}
 }
 
-func (w *testSet) want(t *testing.T, state State, why string) {
+func (w *testSet) want(t *testing.T, state State, reason string) {
 	t.Helper()
 	synctest.Wait()
-	if got := w.status(); got.State != state || !strings.Contains(got.Reason, why) {
-		t.Errorf("lane is %s: %q; want %s: %q", got.State, got.Reason, state, why)
+	if got := w.status(); got.State != state || !strings.Contains(got.Reason, reason) {
+		t.Errorf("lane is %s: %q; want %s: %q", got.State, got.Reason, state, reason)
 	}
 }
 
 // wantChange checks that the lane has changed to a state.
-func (w *testSet) wantChange(t *testing.T, state State, why string) {
+func (w *testSet) wantChange(t *testing.T, state State, reason string) {
 	t.Helper()
 	synctest.Wait()
 	for _, c := range w.changes {
-		if c.State == state && strings.Contains(c.Reason, why) {
+		if c.State == state && strings.Contains(c.Reason, reason) {
 			return
 		}
 	}
-	t.Errorf("changes of the lane: %+v; want one to %s: %q", w.changes, state, why)
+	t.Errorf("changes of the lane: %+v; want one to %s: %q", w.changes, state, reason)
 }
 
 func TestLaneStaysUp(t *testing.T) {

@@ -19,13 +19,13 @@ import (
 // A reading of the sampler equals one of files and does not allocate. After
 // SetSampler(nil) files are read.
 func TestSamplerReading(t *testing.T) {
-	q, o := newSamplerReader(t)
+	reader, o := newSamplerReader(t)
 	files := openMemory(t, o)
 	var sampled, fromFiles signal.Observations
 	eventually(t, "a reading from the sampler", func() bool {
-		before, _ := q.Counts()
-		q.Read(time.Now(), time.Now(), &sampled)
-		after, _ := q.Counts()
+		before, _ := reader.Counts()
+		reader.Read(time.Now(), time.Now(), &sampled)
+		after, _ := reader.Counts()
 		return after > before
 	})
 	files.Read(time.Now(), &fromFiles)
@@ -35,13 +35,13 @@ func TestSamplerReading(t *testing.T) {
 			t.Errorf("%v: sampler %+v, files %+v; want them equal within 64 MiB", m, a, b)
 		}
 	}
-	if n := testing.AllocsPerRun(100, func() { q.Read(time.Now(), time.Now(), &sampled) }); n != 0 {
+	if n := testing.AllocsPerRun(100, func() { reader.Read(time.Now(), time.Now(), &sampled) }); n != 0 {
 		t.Errorf("Read() allocates %v times; want 0", n)
 	}
-	q.SetSampler(nil)
-	_, before := q.Counts()
-	q.Read(time.Now(), time.Now(), &sampled)
-	if _, after := q.Counts(); after != before+1 {
+	reader.SetSampler(nil)
+	_, before := reader.Counts()
+	reader.Read(time.Now(), time.Now(), &sampled)
+	if _, after := reader.Counts(); after != before+1 {
 		t.Errorf("readings from files after SetSampler(nil) = %d; want 1", after-before)
 	}
 }
@@ -49,19 +49,19 @@ func TestSamplerReading(t *testing.T) {
 // Memory and huge pages are added and removed while a node runs: a reading from the
 // sampler has the current capacity, not that of the last reconcile of the lanes.
 func TestSamplerReadingHasCurrentCapacity(t *testing.T) {
-	q, o := newSamplerReader(t)
+	reader, o := newSamplerReader(t)
 	content, err := os.ReadFile("/proc/meminfo")
 	if err != nil {
 		t.Fatal(err)
 	}
 	o.Procfs = kernel.FS(kerneltest.Tree(t, map[string]string{"meminfo": string(content)}))
-	q.Files = openAsync(t, o)
+	reader.Files = openAsync(t, o)
 	read := func() (o signal.Observation) {
 		eventually(t, "a reading from the sampler", func() bool {
 			var into signal.Observations
-			before, _ := q.Counts()
-			q.Read(time.Now(), time.Now(), &into)
-			after, _ := q.Counts()
+			before, _ := reader.Counts()
+			reader.Read(time.Now(), time.Now(), &into)
+			after, _ := reader.Counts()
 			o = into[signal.MemoryAvailable]
 			return after > before
 		})
@@ -87,7 +87,7 @@ func TestAsyncReadingDoesNotAllocate(t *testing.T) {
 	}
 	var pod Pod = podFunc(func() (int64, int64, bool) { return 0, 0, true })
 	if n := testing.AllocsPerRun(100, func() { a.ReadPod(pod, time.Second) }); n > 0 {
-		t.Errorf("Look() allocates %v times; want 0", n)
+		t.Errorf("ReadPod() allocates %v times; want 0", n)
 	}
 	release := make(chan struct{})
 	defer close(release)

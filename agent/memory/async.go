@@ -48,7 +48,7 @@ type Pod interface {
 	Memory() (workingSet, anonymous int64, ok bool)
 }
 
-// podUsage is the result of Pod.Memory.
+// podUsage is the result of [Pod].Memory.
 type podUsage struct {
 	workingSet, anonymous int64
 	ok                    bool

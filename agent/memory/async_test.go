@@ -138,17 +138,17 @@ func TestAsyncPodReading(t *testing.T) {
 	for _, ok := range []bool{true, false} {
 		workingSet, anonymous, read := a.ReadPod(podFunc(func() (int64, int64, bool) { return 2, 1, ok }), time.Minute)
 		if workingSet != 2 || anonymous != 1 || read != ok {
-			t.Errorf("Look() = %d, %d, %t; want 2, 1, %t", workingSet, anonymous, read, ok)
+			t.Errorf("ReadPod() = %d, %d, %t; want 2, 1, %t", workingSet, anonymous, read, ok)
 		}
 	}
 	release := make(chan struct{})
 	if _, _, ok := a.ReadPod(podFunc(func() (int64, int64, bool) { <-release; return 0, 0, true }), time.Millisecond); ok {
-		t.Error("Look() at a pod that blocks = true; want false")
+		t.Error("ReadPod() at a pod that blocks = true; want false")
 	}
 	kerneltest.Write(t, kubepods, map[string]string{"memory.usage_in_bytes": "2097152\n"})
 	read(Node{KubepodsUsage: 2 << 20}, signal.Unreadable)
 	if _, _, ok := a.ReadPod(podFunc(func() (int64, int64, bool) { return 0, 0, true }), time.Minute); ok {
-		t.Error("Look() while another call is blocked = true; want false")
+		t.Error("ReadPod() while another call is blocked = true; want false")
 	}
 	close(release)
 	eventually(t, "the end of the blocked call", func() bool { return a.completed.Load() == a.requested.Load() })

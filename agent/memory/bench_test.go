@@ -58,9 +58,9 @@ func benchFiles(b *testing.B, h *cgroup.Hierarchy, n int) {
 func benchWalk(b *testing.B, h *cgroup.Hierarchy, n int) {
 	root, groups := makePods(b, h, n)
 	node := benchNode(b, h, root)
-	q := NewSamplerReader(nil)
-	q.SetSampler(&Sampler{Sampler: openSampler(b, h.Memory.Path(root, "kubepods")), Pods: true})
-	tree := q.Tree()
+	reader := NewSamplerReader(nil)
+	reader.SetSampler(&Sampler{Sampler: openSampler(b, h.Memory.Path(root, "kubepods")), Pods: true})
+	tree := reader.Tree()
 	b.ReportAllocs()
 	for b.Loop() {
 		readNode(b, node)

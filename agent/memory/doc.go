@@ -11,8 +11,8 @@
 //     while the kernel flushes its per-CPU counters.
 //   - [AsyncReader] reads the same files on a thread of its own, with a deadline, for a caller
 //     that must not block.
-//   - [SamplerReader] reads kubepods from the BPF sampler while [SamplerReader.SetSampler] has set one,
-//     and from files otherwise. Like [AsyncReader] it does not allocate.
+//   - [SamplerReader] reads kubepods from the BPF sampler that [SamplerReader.SetSampler] has
+//     set, and from files without one. Like [AsyncReader] it does not allocate.
 //   - [Tree] reads the usage of each cgroup below kubepods in one walk of the sampler.
 //
 // No reader is safe for concurrent use; each thread has its own. The lane that runs the

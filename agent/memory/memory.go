@@ -32,8 +32,8 @@ type Options struct {
 	// CountCache counts active file cache as available, where the kubelet
 	// counts it as used.
 	CountCache bool
-	// Thresholds are the thresholds in force: a reading of kubepods is corrected only if it crosses
-	// one of them. Nil corrects each reading.
+	// Thresholds are the thresholds in force: a reading of kubepods is corrected only if it
+	// crosses one of them. Nil corrects each reading.
 	Thresholds *SharedThresholds
 	// Drift is how many bytes the per-CPU counters may lag behind ([HostDrift]).
 	Drift int64
@@ -45,17 +45,17 @@ type SharedThresholds struct {
 }
 
 // Set replaces the thresholds. It is safe for concurrent use.
-func (a *SharedThresholds) Set(thresholds []signal.Threshold) { a.thresholds.Store(&thresholds) }
+func (t *SharedThresholds) Set(thresholds []signal.Threshold) { t.thresholds.Store(&thresholds) }
 
 // crosses reports whether an observation is below a threshold. It returns true where the
 // thresholds are not known.
-func (a *SharedThresholds) crosses(s signal.Signal, o *signal.Observation) bool {
-	if a == nil {
+func (t *SharedThresholds) crosses(s signal.Signal, o *signal.Observation) bool {
+	if t == nil {
 		return true
 	}
-	thresholds := a.thresholds.Load()
-	return thresholds == nil || slices.ContainsFunc(*thresholds, func(t signal.Threshold) bool {
-		return t.Signal == s && o.Available < t.Value.Amount(o.Capacity)
+	thresholds := t.thresholds.Load()
+	return thresholds == nil || slices.ContainsFunc(*thresholds, func(th signal.Threshold) bool {
+		return th.Signal == s && o.Available < th.Value.Amount(o.Capacity)
 	})
 }
 

@@ -270,7 +270,7 @@ func TestKubepodsUpperBound(t *testing.T) {
 		{"earlier reading incomplete", Node{KubepodsUsage: 1100 * mib}, Node{KubepodsUsage: 900 * mib}, 1100 * mib},
 	} {
 		if got := tc.now.MaxKubepods(&tc.before); got != tc.want {
-			t.Errorf("%s: Most() = %d; want %d", tc.name, got, tc.want)
+			t.Errorf("%s: MaxKubepods() = %d; want %d", tc.name, got, tc.want)
 		}
 	}
 }

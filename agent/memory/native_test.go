@@ -102,8 +102,8 @@ func newSamplerReader(t *testing.T) (*SamplerReader, Options) {
 	}
 	kerneltest.Write(t, kubepods, map[string]string{file: fmt.Sprint(limit)})
 	o := Options{Procfs: kernel.FS("/proc"), Hierarchy: h, CgroupRoot: root}
-	q := NewSamplerReader(openAsync(t, o))
-	q.SetSampler(&Sampler{
+	reader := NewSamplerReader(openAsync(t, o))
+	reader.SetSampler(&Sampler{
 		Sampler: openSampler(t, kubepods), Kubepods: limit, Pods: true, Raised: new([signal.ThresholdIDCount]atomic.Bool),
 		// A threshold that is always crossed makes each reading walk.
 		Armed: []bpf.Threshold{{
@@ -111,8 +111,8 @@ func newSamplerReader(t *testing.T) (*SamplerReader, Options) {
 			Source: bpf.SourcePods, Capacity: limit, Available: limit + 1,
 		}},
 	})
-	t.Cleanup(func() { q.SetSampler(nil) })
-	return q, o
+	t.Cleanup(func() { reader.SetSampler(nil) })
+	return reader, o
 }
 
 func eventually(t *testing.T, what string, done func() bool) {

@@ -11,8 +11,8 @@ import (
 	"github.com/evictd/evictd/bpf"
 )
 
-// SamplerReader reads the memory signals with low latency: kubepods from a tick and a walk of the
-// BPF sampler, which take no lock and finish in microseconds, or from files where the
+// SamplerReader reads the memory signals with low latency: kubepods from a tick and a walk of
+// the BPF sampler, which take no lock and finish in microseconds, or from files where the
 // sampler can't provide it. It is not safe for concurrent use, except that the sampler may
 // be replaced at any time.
 type SamplerReader struct {
@@ -28,7 +28,7 @@ type SamplerReader struct {
 // Reader reads the memory signals to confirm an alarm: no value is older than raised.
 type Reader interface {
 	Read(now, raised time.Time, into *signal.Observations) Node
-	// ReadPod reads the usage of a pod, as its Memory returns it. ok is false if that fails or
+	// ReadPod reads the usage of a pod, as [Pod].Memory returns it. ok is false if that fails or
 	// takes longer than limit.
 	ReadPod(p Pod, limit time.Duration) (workingSet, anonymous int64, ok bool)
 }
@@ -43,9 +43,9 @@ type Files interface {
 
 // NewSamplerReader returns a [SamplerReader] that reads files until SetSampler is called.
 func NewSamplerReader(files Files) *SamplerReader {
-	q := &SamplerReader{Files: files}
-	q.rows.reserve(maxRows)
-	return q
+	r := &SamplerReader{Files: files}
+	r.rows.reserve(maxRows)
+	return r
 }
 
 // maxRows is how many cgroups a walk returns at most (bpf.Options: Rows).
@@ -77,28 +77,28 @@ const (
 // sampler if there is one. It then does not allocate. If the sampler can't walk kubepods
 // in time, and no hard threshold can be crossed, allocatableMemory.available is Unreadable
 // and the node is still read.
-func (q *SamplerReader) Read(now, raised time.Time, into *signal.Observations) Node {
+func (r *SamplerReader) Read(now, raised time.Time, into *signal.Observations) Node {
 	// SetSampler(nil) waits until inUse is 0.
-	q.inUse.Add(1)
-	defer q.inUse.Add(-1)
-	if s := q.sampler.Load(); s != nil {
-		if used, ok := s.read(now, raised, into, &q.rows); ok {
-			q.reads[0].Add(1)
-			node := q.Files.ReadNode(now, into)
+	r.inUse.Add(1)
+	defer r.inUse.Add(-1)
+	if s := r.sampler.Load(); s != nil {
+		if used, ok := s.read(now, raised, into, &r.rows); ok {
+			r.reads[0].Add(1)
+			node := r.Files.ReadNode(now, into)
 			used.applyTo(&node)
 			return node
 		}
 	}
-	q.rows.reset()
-	q.reads[1].Add(1)
-	return q.Files.Read(now, raised, into)
+	r.rows.reset()
+	r.reads[1].Add(1)
+	return r.Files.Read(now, raised, into)
 }
 
 // Usage returns the working set of a cgroup at the last reading, and the size of its
 // anonymous LRU lists (tmpfs included), in bytes. ok is false if the last walk did not
 // read the cgroup, or read only a part of it. It does not allocate.
-func (q *SamplerReader) Usage(cgroup uint64) (workingSet, anonymous int64, ok bool) {
-	row := q.rows.find(cgroup)
+func (r *SamplerReader) Usage(cgroup uint64) (workingSet, anonymous int64, ok bool) {
+	row := r.rows.find(cgroup)
 	if row == nil || row.Partial {
 		return 0, 0, false
 	}
@@ -106,12 +106,12 @@ func (q *SamplerReader) Usage(cgroup uint64) (workingSet, anonymous int64, ok bo
 }
 
 // ReadPod implements [Reader]. It reads files.
-func (q *SamplerReader) ReadPod(p Pod, limit time.Duration) (workingSet, anonymous int64, ok bool) {
-	return q.Files.ReadPod(p, limit)
+func (r *SamplerReader) ReadPod(p Pod, limit time.Duration) (workingSet, anonymous int64, ok bool) {
+	return r.Files.ReadPod(p, limit)
 }
 
 // Counts returns how many readings came from the sampler, and how many from files.
-func (q *SamplerReader) Counts() (sampler, files uint64) { return q.reads[0].Load(), q.reads[1].Load() }
+func (r *SamplerReader) Counts() (sampler, files uint64) { return r.reads[0].Load(), r.reads[1].Load() }
 
 // read reads kubepods. ok is false if files have to be read instead.
 func (s *Sampler) read(now, raised time.Time, into *signal.Observations, walked *rowIndex) (pods kubepodsReading, ok bool) {
@@ -224,13 +224,13 @@ func (s *Sampler) observation(now time.Time, capacity int64, workingSet, activeF
 }
 
 // SetSampler makes readings use the sampler. With nil they use files, and SetSampler
-// returns once no reading uses the old sampler. q may be nil.
-func (q *SamplerReader) SetSampler(s *Sampler) {
-	if q == nil {
+// returns once no reading uses the old sampler. r may be nil.
+func (r *SamplerReader) SetSampler(s *Sampler) {
+	if r == nil {
 		return
 	}
-	q.sampler.Store(s)
-	for s == nil && q.inUse.Load() > 0 {
+	r.sampler.Store(s)
+	for s == nil && r.inUse.Load() > 0 {
 		time.Sleep(samplerDeadline / 10)
 	}
 }

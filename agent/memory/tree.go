@@ -10,22 +10,22 @@ import (
 // Tree reads the usage of all cgroups below kubepods in one walk of the BPF sampler. It is
 // not safe for concurrent use, except that the sampler may be replaced at any time.
 type Tree struct {
-	quick *SamplerReader
-	rows  rowIndex
+	reader *SamplerReader
+	rows   rowIndex
 }
 
 // walkDeadline bounds a walk that no alarm waits for: ten times samplerDeadline.
 const walkDeadline = 5 * time.Millisecond
 
-// Tree returns a reader that uses the sampler of q.
-func (q *SamplerReader) Tree() *Tree { return &Tree{quick: q} }
+// Tree returns a reader that uses the sampler of r.
+func (r *SamplerReader) Tree() *Tree { return &Tree{reader: r} }
 
-// Walk reads all cgroups. If it returns false, Find and Shape have no data.
+// Walk reads all cgroups. If it returns false, Find and SetHash have no data.
 func (t *Tree) Walk() bool {
 	t.rows.reset()
-	t.quick.inUse.Add(1)
-	defer t.quick.inUse.Add(-1)
-	s := t.quick.sampler.Load()
+	t.reader.inUse.Add(1)
+	defer t.reader.inUse.Add(-1)
+	s := t.reader.sampler.Load()
 	if s == nil || !s.Pods {
 		return false
 	}
@@ -39,13 +39,13 @@ func (t *Tree) Find(cgroup uint64) *bpf.Row { return t.rows.find(cgroup) }
 // SetHash returns a hash of the set of cgroups in the last walk, independent of their order.
 // It changes when a cgroup is created or removed.
 func (t *Tree) SetHash() uint64 {
-	shape := uint64(len(t.rows.rows))
+	hash := uint64(len(t.rows.rows))
 	for i := range t.rows.rows {
 		mixed := t.rows.rows[i].Cgroup * hashMultiplier
 		mixed = (mixed ^ mixed>>32) * hashMultiplier
-		shape += mixed ^ mixed>>32
+		hash += mixed ^ mixed>>32
 	}
-	return shape
+	return hash
 }
 
 // rowIndex are the rows of a walk, indexed by cgroup.

@@ -41,8 +41,8 @@ func TestRowIndex(t *testing.T) {
 // A walk finds the cgroups below kubepods with their usage, and its hash changes with the
 // set of cgroups. Without a sampler there is no walk.
 func TestTree(t *testing.T) {
-	q, o := newSamplerReader(t)
-	tree := q.Tree()
+	reader, o := newSamplerReader(t)
+	tree := reader.Tree()
 	eventually(t, "a walk", tree.Walk)
 	pods := o.Hierarchy.Memory.Path(o.CgroupRoot, "kubepods")
 	var st unix.Stat_t
@@ -55,7 +55,7 @@ func TestTree(t *testing.T) {
 	}
 	before := tree.SetHash()
 	if eventually(t, "another walk", tree.Walk); tree.SetHash() != before {
-		t.Error("Shape() changed without a new or removed cgroup")
+		t.Error("SetHash() changed without a new or removed cgroup")
 	}
 	child := filepath.Join(pods, "child")
 	kerneltest.MakeCgroup(t, child)
@@ -64,34 +64,34 @@ func TestTree(t *testing.T) {
 	}
 	eventually(t, "a walk with the child", tree.Walk)
 	if tree.SetHash() == before || tree.Find(st.Ino) == nil {
-		t.Errorf("new cgroup: Shape() changed %t, Find() = %v; want true, a row", tree.SetHash() != before, tree.Find(st.Ino))
+		t.Errorf("new cgroup: SetHash() changed %t, Find() = %v; want true, a row", tree.SetHash() != before, tree.Find(st.Ino))
 	}
 	// The reading that confirms an alarm has their usage too.
 	var into signal.Observations
 	eventually(t, "a reading with the child", func() bool {
-		q.Read(time.Now(), time.Now(), &into)
-		_, _, ok := q.Usage(st.Ino)
+		reader.Read(time.Now(), time.Now(), &into)
+		_, _, ok := reader.Usage(st.Ino)
 		return ok
 	})
-	q.SetSampler(nil)
+	reader.SetSampler(nil)
 	if tree.Walk() || tree.Find(st.Ino) != nil {
 		t.Error("Walk() without a sampler = true, or Find() = a row; want neither")
 	}
-	q.Read(time.Now(), time.Now(), &into)
-	if _, _, ok := q.Usage(st.Ino); ok {
+	reader.Read(time.Now(), time.Now(), &into)
+	if _, _, ok := reader.Usage(st.Ino); ok {
 		t.Error("Usage() without a sampler is ok; want not ok")
 	}
 }
 
 // Usage does not use a partial row. Other rows of the same walk are used.
 func TestUsageOfPartialRows(t *testing.T) {
-	var q SamplerReader
-	q.rows.rows = []bpf.Row{{Cgroup: 1, Usage: 5, Partial: true}, {Cgroup: 2, Usage: 3, Anon: 2, Partial: true}, {Cgroup: 3, Usage: 2, Anon: 1}}
-	q.rows.rebuild()
-	if workingSet, anonymous, ok := q.Usage(2); ok {
+	var reader SamplerReader
+	reader.rows.rows = []bpf.Row{{Cgroup: 1, Usage: 5, Partial: true}, {Cgroup: 2, Usage: 3, Anon: 2, Partial: true}, {Cgroup: 3, Usage: 2, Anon: 1}}
+	reader.rows.rebuild()
+	if workingSet, anonymous, ok := reader.Usage(2); ok {
 		t.Errorf("Usage() of a partial row = %d, %d; want none", workingSet, anonymous)
 	}
-	if workingSet, anonymous, ok := q.Usage(3); !ok || workingSet != 2 || anonymous != 1 {
+	if workingSet, anonymous, ok := reader.Usage(3); !ok || workingSet != 2 || anonymous != 1 {
 		t.Errorf("Usage() of a whole row = %d, %d, %t; want 2, 1", workingSet, anonymous, ok)
 	}
 }
@@ -99,8 +99,8 @@ func TestUsageOfPartialRows(t *testing.T) {
 // The walk that found a crossing can confirm it: the sampler pauses for several times as
 // long as that walk took before the next.
 func TestSamplerReadingReusesWalk(t *testing.T) {
-	q, _ := newSamplerReader(t)
-	source := q.sampler.Load()
+	reader, _ := newSamplerReader(t)
+	source := reader.sampler.Load()
 	var walked, sample bpf.Sample
 	for range 100 {
 		raised, _ := bpf.MonotonicTime()
@@ -120,8 +120,8 @@ func TestSamplerReadingReusesWalk(t *testing.T) {
 func TestClearlyAbove(t *testing.T) {
 	const mib = 1 << 20
 	pods := func(available uint64, soft time.Duration) bpf.Threshold {
-		mark := signal.IDOf(&signal.Threshold{Signal: signal.AllocatableMemoryAvailable, Grace: soft})
-		return bpf.Threshold{Key: uint64(mark), Source: bpf.SourcePods, Capacity: 1000 * mib, Available: available * mib, CountCache: true}
+		id := signal.IDOf(&signal.Threshold{Signal: signal.AllocatableMemoryAvailable, Grace: soft})
+		return bpf.Threshold{Key: uint64(id), Source: bpf.SourcePods, Capacity: 1000 * mib, Available: available * mib, CountCache: true}
 	}
 	node := bpf.Threshold{Key: uint64(signal.IDOf(&signal.Threshold{Signal: signal.MemoryAvailable})), Capacity: 1000 * mib, Available: 900 * mib}
 	sample := bpf.Sample{
@@ -172,21 +172,21 @@ func TestPodsNotWalked(t *testing.T) {
 }
 
 // A walk lists new cgroups last, until the next survey sorts them.
-func TestShapeIgnoresOrder(t *testing.T) {
-	shape := func(cgroups ...uint64) uint64 {
+func TestSetHashIgnoresOrder(t *testing.T) {
+	setHash := func(cgroups ...uint64) uint64 {
 		var tree Tree
 		for _, c := range cgroups {
 			tree.rows.rows = append(tree.rows.rows, bpf.Row{Cgroup: c})
 		}
 		return tree.SetHash()
 	}
-	same := shape(1, 2, 3)
-	if got := shape(3, 1, 2); got != same {
-		t.Errorf("Shape() in another order = %#x; want %#x", got, same)
+	same := setHash(1, 2, 3)
+	if got := setHash(3, 1, 2); got != same {
+		t.Errorf("SetHash() in another order = %#x; want %#x", got, same)
 	}
 	for _, other := range [][]uint64{{}, {1, 2}, {1, 2, 4}, {1, 2, 3, 0}, {2, 2, 2}, {1, 1, 4}, {0, 3, 3}} {
-		if shape(other...) == same {
-			t.Errorf("Shape() of %v is that of 1, 2, 3", other)
+		if setHash(other...) == same {
+			t.Errorf("SetHash() of %v is that of 1, 2, 3", other)
 		}
 	}
 }

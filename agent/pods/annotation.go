@@ -32,8 +32,8 @@ const criticalPriority = 2_000_000_000
 // ignored.
 func (d *deduction) annotations(p *pod) {
 	all := d.listed.Sandbox.Annotations
-	ignore := func(key, why string) {
-		p.about.Ignored = append(p.about.Ignored, fmt.Sprintf("%s=%s: %s", strings.Trim(quoted(key), `"`), quoted(all[key]), why))
+	ignore := func(key, reason string) {
+		p.explanation.Ignored = append(p.explanation.Ignored, fmt.Sprintf("%s=%s: %s", strings.Trim(quoted(key), `"`), quoted(all[key]), reason))
 	}
 	if _, ok := all[configMirror]; ok {
 		ignore(configMirror, "no kubelet runs a mirror pod; the pod's author wrote it")
@@ -83,9 +83,9 @@ func (p *pod) annotate(key, value string) error {
 		}
 		p.spec.Resources.Requests.Memory = &q
 		if p.spec.QoS == evict.BestEffort && q.Sign() > 0 {
-			p.spec.QoS, p.about.QoSOrigin = evict.Burstable, "annotation"
+			p.spec.QoS, p.explanation.QoSOrigin = evict.Burstable, "annotation"
 		}
-		p.about.RequestOrigin, p.declared = "annotation", true
+		p.explanation.RequestOrigin, p.declared = "annotation", true
 	case annotationStorageRequests, annotationStorageLimits, annotationEmptyDirLimits:
 		return p.annotateStorage(key, value)
 	default:

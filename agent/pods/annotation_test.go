@@ -56,16 +56,16 @@ func TestAnnotations(t *testing.T) {
 			if priority != tt.priority || request != tt.request || pod.Critical() != tt.critical {
 				t.Errorf("priority %d, request %d, critical %t; want %d, %d, %t", priority, request, pod.Critical(), tt.priority, tt.request, tt.critical)
 			}
-			about := i.Describe(p.UID)
-			ignored := strings.Join(about.Ignored, "\n")
+			explanation := i.Describe(p.UID)
+			ignored := strings.Join(explanation.Ignored, "\n")
 			if (ignored == "") != (tt.ignored == "") || !strings.Contains(ignored, tt.ignored) {
 				t.Errorf("ignored = %.300q; want %q", ignored, tt.ignored)
 			}
 			if len(ignored) > 2000 {
 				t.Errorf("%d bytes about ignored annotations", len(ignored))
 			}
-			if tt.wantOrigin != "" && about.RequestOrigin != tt.wantOrigin {
-				t.Errorf("request origin = %q; want %q", about.RequestOrigin, tt.wantOrigin)
+			if tt.wantOrigin != "" && explanation.RequestOrigin != tt.wantOrigin {
+				t.Errorf("request origin = %q; want %q", explanation.RequestOrigin, tt.wantOrigin)
 			}
 		})
 	}

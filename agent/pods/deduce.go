@@ -44,13 +44,13 @@ func (d *deduction) fill(p *pod) {
 	}
 	p.spec.UID, p.spec.Namespace, p.spec.Name = l.UID, l.Namespace, l.Name
 	p.spec.Kubelet = byKubelet
-	p.about = Explanation{Handler: sandbox.RuntimeHandler, KeptSince: l.kept}
+	p.explanation = Explanation{Handler: sandbox.RuntimeHandler, KeptSince: l.kept}
 
 	var running []*Container
 	for _, m := range p.members {
 		c := l.container(m.id)
 		running = append(running, c)
-		p.assignSlot(m)
+		p.assignIndex(m)
 		if !c.Created.IsZero() {
 			p.spec.LastStart = max(p.spec.LastStart, c.Created.UnixNano())
 		}
@@ -64,36 +64,36 @@ func (d *deduction) fill(p *pod) {
 	if d.spec == nil {
 		d.resources(p, running)
 	} else {
-		p.about.QoSOrigin, p.about.RequestOrigin = "the pod's specification", "the pod's specification"
+		p.explanation.QoSOrigin, p.explanation.RequestOrigin = "the pod's specification", "the pod's specification"
 		p.declared = true
 	}
 	d.annotations(p)
 }
 
-// assignSlot finds the index of a member among the spec's containers, and adds a container
+// assignIndex finds the index of a member among the spec's containers, and adds a container
 // if none has its name.
-func (p *pod) assignSlot(m *member) {
+func (p *pod) assignIndex(m *member) {
 	named := func(c evict.Container) bool { return c.Name == m.name }
-	if m.slot = slices.IndexFunc(p.spec.Containers, named); m.slot >= 0 && !p.slotTaken(m) {
+	if m.index = slices.IndexFunc(p.spec.Containers, named); m.index >= 0 && !p.indexTaken(m) {
 		return
 	}
-	if m.slot = slices.IndexFunc(p.spec.InitContainers, named); m.slot >= 0 {
-		if m.init = true; !p.slotTaken(m) {
+	if m.index = slices.IndexFunc(p.spec.InitContainers, named); m.index >= 0 {
+		if m.init = true; !p.indexTaken(m) {
 			return
 		}
 	}
-	m.init, m.slot = false, len(p.spec.Containers)
+	m.init, m.index = false, len(p.spec.Containers)
 	p.spec.Containers = append(p.spec.Containers, evict.Container{Name: m.name})
 }
 
-// slotTaken reports whether an earlier member has the slot of m: names need not be unique
+// indexTaken reports whether an earlier member has the index of m: names need not be unique
 // in pods that no kubelet made.
-func (p *pod) slotTaken(m *member) bool {
+func (p *pod) indexTaken(m *member) bool {
 	for _, other := range p.members {
 		if other == m {
 			return false
 		}
-		if other.slot == m.slot && other.init == m.init {
+		if other.index == m.index && other.init == m.init {
 			return true
 		}
 	}
@@ -102,22 +102,22 @@ func (p *pod) slotTaken(m *member) bool {
 
 // resources sets the QoS class, and the limits and requests of each container.
 func (d *deduction) resources(p *pod, running []*Container) {
-	p.spec.QoS, p.about.QoSOrigin = d.qos(p, running)
+	p.spec.QoS, p.explanation.QoSOrigin = d.qos(p, running)
 	var origins []string
 	for n, c := range running {
-		slot := &p.spec.Containers[p.members[n].slot]
+		container := &p.spec.Containers[p.members[n].index]
 		if c.MemoryLimit != nil {
-			slot.Resources.Limits.Memory = bytes(*c.MemoryLimit)
+			container.Resources.Limits.Memory = bytes(*c.MemoryLimit)
 		}
 		request := d.request(c, p.spec.QoS)
-		slot.Resources.Requests.Memory, slot.MemoryRequestText = request.amount, request.text
+		container.Resources.Requests.Memory, container.MemoryRequestText = request.amount, request.text
 		origin := request.origin
 		if len(running) > 1 {
 			origin = c.Name + ": " + origin
 		}
 		origins = append(origins, origin)
 	}
-	p.about.RequestOrigin = strings.Join(origins, "; ")
+	p.explanation.RequestOrigin = strings.Join(origins, "; ")
 }
 
 // qos returns the pod's class and its origin: the name of the pod's cgroup, which a kubelet
@@ -228,7 +228,7 @@ func (d *deduction) handle(p *pod) Handle {
 	l := d.listed
 	h := Handle{SandboxID: l.Sandbox.ID, Owned: !p.spec.Kubelet}
 	for _, m := range p.members {
-		c := evict.RunningContainer{ID: m.id, Name: m.name, Unproven: m.unproven, InitPID: m.location.pid, InitStart: m.location.start, LogPath: l.container(m.id).LogPath, Init: m.init, Index: m.slot}
+		c := evict.RunningContainer{ID: m.id, Name: m.name, Unproven: m.unproven, InitPID: m.location.pid, InitStart: m.location.start, LogPath: l.container(m.id).LogPath, Init: m.init, Index: m.index}
 		if m.unproven == "" {
 			c.Cgroup, c.CgroupID = m.location.path, m.location.cgroup.ID()
 		}
@@ -247,7 +247,7 @@ func (d *deduction) score(p *pod, m *member) (*int, string) {
 		if m.init {
 			of = p.spec.InitContainers
 		}
-		return new(p.spec.OOMScoreAdj(&of[m.slot], d.capacity)), p.about.RequestOrigin
+		return new(p.spec.OOMScoreAdj(&of[m.index], d.capacity)), p.explanation.RequestOrigin
 	}
 	if given := d.listed.container(m.id).OOMScoreAdj; given != nil {
 		return new(*given), "the runtime"

@@ -44,14 +44,14 @@ func (i *Inventory) Describe(uid string) Explanation {
 }
 
 func (p *pod) describe() Explanation {
-	about := p.about
-	about.QoS = p.spec.QoSClass()
+	explanation := p.explanation
+	explanation.QoS = p.spec.QoSClass()
 	for _, m := range p.members {
 		c := ContainerExplanation{ID: m.id, Name: m.name, Cgroup: m.location.path, Unproven: m.unproven, Unmeasured: m.unmeasured}
 		if failed := m.failed.Load(); failed != nil {
 			c.Unmeasured = *failed
 		}
-		about.Containers = append(about.Containers, c)
+		explanation.Containers = append(explanation.Containers, c)
 	}
-	return about
+	return explanation
 }

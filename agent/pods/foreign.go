@@ -10,7 +10,8 @@ import (
 	"unicode"
 )
 
-// ForeignContainer is a container on this host that the runtime does not list. It is never killed.
+// ForeignContainer is a container on this host that the runtime does not list. It is never
+// killed.
 type ForeignContainer struct {
 	Cgroup string
 	// Processes counts the processes in it and below it.
@@ -25,9 +26,10 @@ type ForeignContainer struct {
 // names of LXC and systemd-machined.
 var containerName = regexp.MustCompile(`(^|[^0-9a-f])[0-9a-f]{64}([^0-9a-f]|$)|^lxc\.payload\.|^machine-.*\.scope$`)
 
-// ForeignContainers returns the containers on this host that the runtime does not list, by cgroup
-// path: cgroups with the name of a container, or with processes of another pid namespace
-// than the node's. It reads the whole tree. Before the first complete list it returns nil.
+// ForeignContainers returns the containers on this host that the runtime does not list, by
+// cgroup path: cgroups with the name of a container, or with processes of another pid
+// namespace than the node's. It reads the whole tree. Before the first complete list it
+// returns nil.
 func (i *Inventory) ForeignContainers() []ForeignContainer {
 	w := i.current.Load()
 	if i.runtime != nil && w.listed.IsZero() {

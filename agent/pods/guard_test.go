@@ -33,11 +33,11 @@ func TestGuard(t *testing.T) {
 	// The process of the runtime is the test itself.
 	want := map[int]string{1: "pid 1", os.Getpid(): "evictd", 70: "kubelet /usr/bin/kubelet (pid 70)"}
 	if !strings.HasPrefix(got.Protected[shim], "the shim of container ") {
-		t.Errorf("Never[%d] = %q; want the shim", shim, got.Protected[shim])
+		t.Errorf("Protected[%d] = %q; want the shim", shim, got.Protected[shim])
 	}
 	delete(got.Protected, shim)
 	if diff := cmp.Diff(want, got.Protected); diff != "" {
-		t.Errorf("Never (-want +got):\n%s", diff)
+		t.Errorf("Protected (-want +got):\n%s", diff)
 	}
 	inits := map[int]string{60: a.ID, 100: a.Containers[0].ID, 101: a.Containers[1].ID}
 	if diff := cmp.Diff(inits, got.Inits); diff != "" {
@@ -48,7 +48,7 @@ func TestGuard(t *testing.T) {
 	started := map[int]uint64{60: 1060, 70: 1070, 100: 1100, 101: 1101, shim: 1000 + shim}
 	delete(got.StartTimes, os.Getpid()) // the process of the runtime is the test itself
 	if diff := cmp.Diff(started, got.StartTimes); diff != "" {
-		t.Errorf("Started (-want +got):\n%s", diff)
+		t.Errorf("StartTimes (-want +got):\n%s", diff)
 	}
 	if !got.Reused(70, func(int) uint64 { return 4711 }) {
 		t.Error("Reused() of a pid with another start = false; want true")
@@ -67,12 +67,12 @@ func TestGuardHasRuntime(t *testing.T) {
 	i := New(Options{Runtime: &fakeRuntime{}})
 	i.runtime.list.PID = 4711
 	if got := i.guard(nil, nil).Protected[4711]; got != "the container runtime (fake)" {
-		t.Errorf("Never[4711] = %q; want the container runtime", got)
+		t.Errorf("Protected[4711] = %q; want the container runtime", got)
 	}
 	// The peer of a socket that systemd has created is pid 1.
 	i.runtime.list.PID = 1
 	if got := i.guard(nil, nil).Protected[1]; got != "pid 1" {
-		t.Errorf("Never[1] = %q; want pid 1", got)
+		t.Errorf("Protected[1] = %q; want pid 1", got)
 	}
 }
 
@@ -96,11 +96,11 @@ func TestSystemCgroups(t *testing.T) {
 				{Cgroup: "/system.slice/db.service", Memory: 1 << 30},
 			}
 			if diff := cmp.Diff(want, got); diff != "" {
-				t.Errorf("Outside(3) (-want +got):\n%s", diff)
+				t.Errorf("SystemCgroups(3) (-want +got):\n%s", diff)
 			}
 			for _, o := range n.synced().SystemCgroups(100) {
 				if o.Cgroup == n.path(p, p.Containers[0]) || strings.HasPrefix(o.Cgroup, "/kubepods") {
-					t.Errorf("Outside(100) lists %s, which belongs to the pods", o.Cgroup)
+					t.Errorf("SystemCgroups(100) lists %s, which belongs to the pods", o.Cgroup)
 				}
 			}
 		})
@@ -130,13 +130,13 @@ func TestForeignContainers(t *testing.T) {
 	n.cgroup("/", 8<<30, 6<<30, 80, 81, 82, 83, 84, 100)
 
 	if got := n.inventory().ForeignContainers(); got != nil {
-		t.Errorf("NotOurs() before the first list = %+v; want nil", got)
+		t.Errorf("ForeignContainers() before the first list = %+v; want nil", got)
 	}
 	want := []ForeignContainer{
 		{Cgroup: "/docker/" + id, Processes: 2, Memory: new(int64(1 << 30)), Command: "postgres?[2J"},
 		{Cgroup: "/system.slice/jail.service", Processes: 1, Memory: new(int64(5 << 19)), Command: "jail"},
 	}
 	if diff := cmp.Diff(want, n.synced().ForeignContainers()); diff != "" {
-		t.Errorf("NotOurs() (-want +got):\n%s", diff)
+		t.Errorf("ForeignContainers() (-want +got):\n%s", diff)
 	}
 }

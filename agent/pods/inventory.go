@@ -36,8 +36,8 @@ type Options struct {
 }
 
 // Inventory is the list of pods on the node. Its methods are safe for concurrent use. All
-// return at once except Run, Sync, WatchKubelets, KubeletProcesses, [Inventory.SystemCgroups] and
-// [Inventory.ForeignContainers].
+// return at once except Run, Sync, WatchKubelets, KubeletProcesses,
+// [Inventory.SystemCgroups] and [Inventory.ForeignContainers].
 type Inventory struct {
 	runtime    *trackedRuntime // nil if there is none
 	specs      Specifications
@@ -132,8 +132,8 @@ func (i *Inventory) Changed() <-chan struct{} {
 	return i.next
 }
 
-// LastAttempt returns when the last list was requested that the runtime has answered or failed
-// to answer; zero for never. Pods that were started before then are known as far as
+// LastAttempt returns when the last list was requested that the runtime has answered or
+// failed to answer; zero for never. Pods that were started before then are known as far as
 // possible.
 func (i *Inventory) LastAttempt() time.Time { return i.current.Load().attempted }
 

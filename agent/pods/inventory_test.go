@@ -97,9 +97,9 @@ func TestMeasure(t *testing.T) {
 					t.Errorf("container handle = %+v; want it proven", c)
 				}
 			}
-			about := i.Describe(uid)
-			if !strings.Contains(about.RequestOrigin, "main: estimated from oom_score_adj 990: 102Mi-112Mi") || !strings.Contains(about.RequestOrigin, "side: limit") {
-				t.Errorf("Describe().RequestOrigin = %q", about.RequestOrigin)
+			explanation := i.Describe(uid)
+			if !strings.Contains(explanation.RequestOrigin, "main: estimated from oom_score_adj 990: 102Mi-112Mi") || !strings.Contains(explanation.RequestOrigin, "side: limit") {
+				t.Errorf("Describe().RequestOrigin = %q", explanation.RequestOrigin)
 			}
 		})
 	}
@@ -186,7 +186,7 @@ func TestRunningPods(t *testing.T) {
 		t.Errorf("running pods (-want +got):\n%s", diff)
 	}
 	if !s.Kubelet.HasSandboxes {
-		t.Error("Kubelet.Pods = false with a dead sandbox of a kubelet; want true")
+		t.Error("Kubelet.HasSandboxes = false with a dead sandbox of a kubelet; want true")
 	}
 }
 
@@ -198,7 +198,7 @@ func TestOwner(t *testing.T) {
 		absent         bool
 		kubelet        bool
 		static         bool
-		spared         string
+		protected      string
 		ignored        int
 	}{
 		{name: "of the operator", source: "-", mirror: "-"},
@@ -209,7 +209,7 @@ func TestOwner(t *testing.T) {
 		{name: "forged mirror", source: "api", mirror: "deadbeef", kubelet: true, ignored: 1},
 		{name: "forged mirror, of the operator", source: "-", mirror: "deadbeef", ignored: 1},
 		{name: "left behind", source: "file", mirror: "-", absent: true},
-		{name: "of the cluster", source: "api", mirror: "-", namespace: kubeSystem, kubelet: true, spared: "a kubelet's pod in kube-system"},
+		{name: "of the cluster", source: "api", mirror: "-", namespace: kubeSystem, kubelet: true, protected: "a kubelet's pod in kube-system"},
 		{name: "of the operator in kube-system", source: "-", mirror: "-", namespace: kubeSystem},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -225,15 +225,15 @@ func TestOwner(t *testing.T) {
 			i := n.synced(func(o *Options) { o.KubeletAbsent = tt.absent })
 			s := i.Measure(time.Now())
 			pod := s.Pods[0]
-			if pod.Kubelet != tt.kubelet || pod.Static != tt.static || pod.Mirror || pod.ProtectedReason != tt.spared {
-				t.Errorf("pod: kubelet %t, static %t, mirror %t, spared %q; want %t, %t, false, %q",
-					pod.Kubelet, pod.Static, pod.Mirror, pod.ProtectedReason, tt.kubelet, tt.static, tt.spared)
+			if pod.Kubelet != tt.kubelet || pod.Static != tt.static || pod.Mirror || pod.ProtectedReason != tt.protected {
+				t.Errorf("pod: kubelet %t, static %t, mirror %t, protected %q; want %t, %t, false, %q",
+					pod.Kubelet, pod.Static, pod.Mirror, pod.ProtectedReason, tt.kubelet, tt.static, tt.protected)
 			}
 			if got := s.Handles[p.UID].Owned; got == tt.kubelet {
 				t.Errorf("owned = %t; want %t", got, !tt.kubelet)
 			}
 			if s.Kubelet.HasSandboxes != (tt.source != "-") {
-				t.Errorf("Kubelet.Pods = %t; want %t", s.Kubelet.HasSandboxes, tt.source != "-")
+				t.Errorf("Kubelet.HasSandboxes = %t; want %t", s.Kubelet.HasSandboxes, tt.source != "-")
 			}
 			if got := i.Describe(p.UID).Ignored; len(got) != tt.ignored {
 				t.Errorf("ignored = %q; want %d", got, tt.ignored)

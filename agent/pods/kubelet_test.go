@@ -157,7 +157,7 @@ func TestKubeletInContainerListedLater(t *testing.T) {
 		t.Fatal(err)
 	}
 	if what := i.Guard().Protected[70]; what != "" {
-		t.Errorf("Never[70] = %q after its container was listed; want none", what)
+		t.Errorf("Protected[70] = %q after its container was listed; want none", what)
 	}
 }
 

@@ -33,15 +33,15 @@ type location struct {
 	parent             int
 	start, parentStart uint64
 	// guarded is the guarded process in the cgroup that belongs to the container. One that
-	// was moved into the cgroup is spared when the container is killed.
+	// was moved into the cgroup is not killed with the container.
 	guarded string
 	// gone reports that the cgroup existed and was removed.
 	gone bool
 }
 
 // locateContainer determines where a container is. before is the previous result, nil for
-// none; never has the processes that are not killed.
-func (i *Inventory) locateContainer(c *Container, before *location, never *evict.Guard) *location {
+// none; guard has the processes that are not killed.
+func (i *Inventory) locateContainer(c *Container, before *location, guard *evict.Guard) *location {
 	p := &location{id: c.ID, pid: c.PID}
 	if c.Err != nil {
 		p.unproven = fmt.Sprintf("its status is not known: %v", c.Err)
@@ -73,7 +73,7 @@ func (i *Inventory) locateContainer(c *Container, before *location, never *evict
 		return before
 	}
 	p.measurable = namedAfter(p.path, c)
-	i.prove(p, never)
+	i.prove(p, guard)
 	return p
 }
 
@@ -109,7 +109,7 @@ func (i *Inventory) pathOf(c *Container) string {
 // prove checks that the cgroup contains the container's first process, and no guarded process
 // of the container. It reads cgroup.procs of the tree that would be killed, which unlike
 // /proc/PID/cgroup does not depend on evictd's cgroup namespace.
-func (i *Inventory) prove(p *location, never *evict.Guard) {
+func (i *Inventory) prove(p *location, guard *evict.Guard) {
 	pids, err := p.cgroup.Procs(nil)
 	if err != nil {
 		if p.unproven == "" {
@@ -117,14 +117,14 @@ func (i *Inventory) prove(p *location, never *evict.Guard) {
 		}
 		return
 	}
-	why := i.proveInit(p, pids)
+	reason := i.proveInit(p, pids)
 	for _, pid := range pids {
-		if what := never.Protected[pid]; what != "" && !never.Reused(pid, i.startOf) && (why != "" || pid == 1 || i.startedBelow(pid, p.pid)) {
+		if what := guard.Protected[pid]; what != "" && !guard.Reused(pid, i.startOf) && (reason != "" || pid == 1 || i.startedBelow(pid, p.pid)) {
 			p.guarded = what
 		}
 	}
 	if p.unproven == "" {
-		p.unproven = why
+		p.unproven = reason
 	}
 	if p.guarded != "" && p.unproven == "" {
 		p.unproven = fmt.Sprintf("cgroup %s contains %s", p.path, p.guarded)

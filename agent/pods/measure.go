@@ -16,13 +16,13 @@ type Snapshot struct {
 	// Pods are the running pods with their usage, sorted by namespace, name and UID.
 	Pods []evict.Pod
 	// Taken is when the usage was read, or updated by a walk. Listed is when the list was
-	// complete, zero for never, and Asked when that list was requested. Tried is
-	// [Inventory.LastAttempt] as of that list, or of a later incomplete one.
+	// complete, zero for never, and ListRequested when that list was requested. LastAttempt
+	// is [Inventory.LastAttempt] as of that list, or of a later incomplete one.
 	Taken, Listed, ListRequested, LastAttempt time.Time
 	// ReadAt is, for each of Pods, when its files were read: a walk has neither the anonymous
 	// part of its memory nor its tasks.
 	ReadAt []time.Time
-	// UsageGrowth is how much more the pods use together than Pods says, in bytes, after
+	// UsageGrowth is how much more the pods use in total than Pods says, in bytes, after
 	// [Inventory.MeasureUnchanged] has found no noticeable change of any of them.
 	UsageGrowth int64
 	// Version differs for each measurement. Walked reports that there was a walk, so that the
@@ -68,9 +68,9 @@ func (i *Inventory) Measure(now time.Time) Snapshot {
 	return s
 }
 
-// MeasureUnchanged is Measure for the case that the list has not changed since the last measurement
-// and a walk shows no noticeable change of any cgroup. It returns the Pods of the last
-// measurement and reads no files. ok is false in any other case.
+// MeasureUnchanged is Measure for the case that the list has not changed since the last
+// measurement and a walk shows no noticeable change of any cgroup. It returns the Pods of
+// the last measurement and reads no files. ok is false in any other case.
 func (i *Inventory) MeasureUnchanged(now time.Time) (s Snapshot, ok bool) {
 	w := i.current.Load()
 	r := &i.readings
@@ -90,8 +90,8 @@ func (i *Inventory) MeasureUnchanged(now time.Time) (s Snapshot, ok bool) {
 	return s, true
 }
 
-// InvalidateReadings makes the next measurement read the files of the pods with these UIDs whatever a
-// walk shows; of all pods if there are none.
+// InvalidateReadings makes the next measurement read the files of the pods with these UIDs
+// whatever a walk shows; of all pods if no UID is given.
 func (i *Inventory) InvalidateReadings(uids ...string) {
 	if len(uids) == 0 {
 		clear(i.readings.known)
@@ -152,11 +152,11 @@ func (p *pod) measure(r *readings) (_ evict.Pod, ok bool) {
 			continue
 		}
 		left++
-		slots := pod.Containers
+		containers := pod.Containers
 		if m.init {
-			slots = pod.InitContainers
+			containers = pod.InitContainers
 		}
-		slots[m.slot].Usage.Memory = signed(memory.WorkingSet)
+		containers[m.index].Usage.Memory = signed(memory.WorkingSet)
 		add(&sum, memory, tasks)
 	}
 	if left+unmeasured+failed == 0 {

@@ -163,11 +163,11 @@ func TestNativeScan(t *testing.T) {
 	}
 	got := i.SystemCgroups(5)
 	if len(got) == 0 {
-		t.Error("Outside(5) lists nothing on a running host")
+		t.Error("SystemCgroups(5) lists nothing on a running host")
 	}
 	for n := 1; n < len(got); n++ {
 		if got[n].Memory > got[n-1].Memory {
-			t.Errorf("Outside(5) = %v; want the largest first", got)
+			t.Errorf("SystemCgroups(5) = %v; want the largest first", got)
 		}
 	}
 	i.ForeignContainers()

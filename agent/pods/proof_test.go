@@ -19,10 +19,10 @@ func TestProof(t *testing.T) {
 		name string
 		pod  critest.Pod
 		// change is applied to the node after the pod was added.
-		change   func(n *node)
-		unproven string // "" if proven
-		measured bool
-		spared   string
+		change    func(n *node)
+		unproven  string // "" if proven
+		measured  bool
+		protected string
 	}{
 		{name: "own cgroup", pod: critest.Pod{}, measured: true},
 		{name: "a process below it",
@@ -76,7 +76,7 @@ func TestProof(t *testing.T) {
 		{name: "evictd's own container", change: func(n *node) {
 			n.process(os.Getpid(), 100, "evictd")
 			n.cgroup("/kubepods/besteffort/podu1/"+id, 100<<20, 60<<20, 100, os.Getpid())
-		}, unproven: "contains", measured: true, spared: "contains"},
+		}, unproven: "contains", measured: true, protected: "contains"},
 		{name: "evictd was moved into it", change: func(n *node) {
 			n.process(os.Getpid(), 1, "evictd")
 			n.cgroup("/kubepods/besteffort/podu1/"+id, 100<<20, 60<<20, 100, os.Getpid())
@@ -84,10 +84,10 @@ func TestProof(t *testing.T) {
 		{name: "evictd was moved into it, and its first process away", change: func(n *node) {
 			n.process(os.Getpid(), 1, "evictd")
 			n.cgroup("/kubepods/besteffort/podu1/"+id, 100<<20, 60<<20, 101, os.Getpid())
-		}, unproven: "is not in cgroup", spared: "contains"},
+		}, unproven: "is not in cgroup", protected: "contains"},
 		{name: "contains pid 1", change: func(n *node) {
 			n.cgroup("/kubepods/besteffort/podu1/"+id, 100<<20, 60<<20, 1, 100)
-		}, unproven: "contains pid 1", measured: true, spared: "contains pid 1"},
+		}, unproven: "contains pid 1", measured: true, protected: "contains pid 1"},
 		{name: "its shim was moved into it", change: func(n *node) {
 			n.cgroup("/kubepods/besteffort/podu1/"+id, 100<<20, 60<<20, shim, 100)
 		}, measured: true},
@@ -103,7 +103,7 @@ func TestProof(t *testing.T) {
 		{name: "started a kubelet", change: func(n *node) {
 			n.process(70, 100, "kubelet")
 			n.cgroup("/kubepods/besteffort/podu1/"+id, 100<<20, 60<<20, 70, 100)
-		}, unproven: "contains kubelet", measured: true, spared: "contains kubelet /usr/bin/kubelet (pid 70)"},
+		}, unproven: "contains kubelet", measured: true, protected: "contains kubelet /usr/bin/kubelet (pid 70)"},
 	} {
 		for _, v2 := range []bool{false, true} {
 			name := tt.name + " v1"
@@ -135,17 +135,17 @@ func TestProof(t *testing.T) {
 				if (got.Cgroup == "") != (tt.unproven != "") || (got.CgroupID == 0) != (tt.unproven != "") {
 					t.Errorf("cgroup = %q, id %d; want both only if proven", got.Cgroup, got.CgroupID)
 				}
-				var about ContainerExplanation
+				var explanation ContainerExplanation
 				for _, c := range i.Describe("u1").Containers {
 					if c.ID == id {
-						about = c
+						explanation = c
 					}
 				}
-				if (about.Unmeasured == "") != tt.measured {
-					t.Errorf("unmeasured = %q; want measured %t", about.Unmeasured, tt.measured)
+				if (explanation.Unmeasured == "") != tt.measured {
+					t.Errorf("unmeasured = %q; want measured %t", explanation.Unmeasured, tt.measured)
 				}
-				if got := s.Pods[0].ProtectedReason; (got == "") != (tt.spared == "") || !strings.Contains(got, tt.spared) {
-					t.Errorf("spared = %q; want %q", got, tt.spared)
+				if got := s.Pods[0].ProtectedReason; (got == "") != (tt.protected == "") || !strings.Contains(got, tt.protected) {
+					t.Errorf("protected = %q; want %q", got, tt.protected)
 				}
 			})
 		}

@@ -149,13 +149,13 @@ var defaultParents = [...]string{"/", "/k8s.io", "/crio", "/system.slice"}
 
 // setHash returns a hash of the set of all cgroups that may be containers'.
 func (i *Inventory) setHash() uint64 {
-	shape := i.readings.tree.SetHash()
+	hash := i.readings.tree.SetHash()
 	for _, at := range defaultParents {
 		var st unix.Stat_t
 		if unix.Stat(i.hierarchy.Memory.Path(at), &st) == nil {
 			// A kernfs directory has a link for each of its subdirectories.
-			shape = shape*31 + uint64(st.Nlink)
+			hash = hash*31 + uint64(st.Nlink)
 		}
 	}
-	return shape
+	return hash
 }

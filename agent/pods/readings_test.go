@@ -69,15 +69,15 @@ func TestMeasureByWalk(t *testing.T) {
 	id := first.Handles[p.UID].Containers[slices.IndexFunc(first.Handles[p.UID].Containers, func(c evict.RunningContainer) bool { return c.InitPID == 100 })].CgroupID
 	tree.grow(id, 100<<10)
 	if got, ok := i.MeasureUnchanged(now.Add(2 * time.Second)); !ok || got.Version != again.Version || got.UsageGrowth != 100<<10 || !got.Taken.Equal(now.Add(2*time.Second)) {
-		t.Errorf("changed by 100 KiB of 128 MiB: Still() = %+v, %t; want version %d, moved by 100 KiB, 2 seconds later, true", got, ok, again.Version)
+		t.Errorf("changed by 100 KiB of 128 MiB: MeasureUnchanged() = %+v, %t; want version %d, a growth of 100 KiB, 2 seconds later, true", got, ok, again.Version)
 	}
 	tree.grow(id, 1<<20)
 	if got, ok := i.MeasureUnchanged(now.Add(3 * time.Second)); ok {
-		t.Errorf("changed: Still() = %+v, true; want false", got)
+		t.Errorf("changed: MeasureUnchanged() = %+v, true; want false", got)
 	}
-	moved := i.Measure(now.Add(3 * time.Second))
-	if got := moved.Pods[0].Usage.Freeable; got != 2<<30+60<<20 || moved.Version == again.Version || !moved.ReadAt[0].Equal(now) {
-		t.Errorf("changed: Measure() = %d MiB freeable, version %d, read %v; want 2108, another, at the first measurement", got>>20, moved.Version, moved.ReadAt)
+	changed := i.Measure(now.Add(3 * time.Second))
+	if got := changed.Pods[0].Usage.Freeable; got != 2<<30+60<<20 || changed.Version == again.Version || !changed.ReadAt[0].Equal(now) {
+		t.Errorf("changed: Measure() = %d MiB freeable, version %d, read %v; want 2108, another, at the first measurement", got>>20, changed.Version, changed.ReadAt)
 	}
 	if got := first.Pods[0].Usage.Freeable; got != 120<<20 {
 		t.Errorf("the first snapshot has changed to %d MiB; want 120", got>>20)
@@ -113,8 +113,8 @@ func TestMeasurePartialRow(t *testing.T) {
 	}
 }
 
-// Small changes of many pods add up, in Measure and in Still. After Forget the files of a
-// pod are read.
+// Small changes of many pods add up, in Measure and in MeasureUnchanged. After
+// InvalidateReadings the files of a pod are read.
 func TestMeasureIsExact(t *testing.T) {
 	n := newNode(t, true)
 	const podCount, growth = 40, 250 << 10
@@ -142,7 +142,7 @@ func TestMeasureIsExact(t *testing.T) {
 		tree.grow(id, growth)
 	}
 	if s, ok := i.MeasureUnchanged(now.Add(time.Second)); !ok || sum(s)-before != podCount*growth {
-		t.Errorf("%d pods grew by %d each: Still() sums up to %d, %t; want %d", podCount, growth, sum(s)-before, ok, podCount*growth)
+		t.Errorf("%d pods grew by %d each: MeasureUnchanged() sums up to %d, %t; want %d", podCount, growth, sum(s)-before, ok, podCount*growth)
 	}
 	if got := sum(i.Measure(now.Add(2*time.Second))) - before; got != podCount*growth {
 		t.Errorf("%d pods grew by %d each: Measure() sums up to %d; want %d", podCount, growth, got, podCount*growth)
@@ -159,33 +159,33 @@ func TestMeasureIsExact(t *testing.T) {
 	i.InvalidateReadings(last.UID)
 	s := i.Measure(later)
 	if got := freeable(s); got != 30<<20 {
-		t.Errorf("after Forget() %d MiB are freeable; want 30", got>>20)
+		t.Errorf("after InvalidateReadings() %d MiB are freeable; want 30", got>>20)
 	}
 	if read := slices.IndexFunc(s.ReadAt, func(at time.Time) bool { return at.Equal(later) }); s.Pods[read].UID != last.UID {
 		t.Errorf("read again: %s; want %s alone", s.Pods[read].UID, last.UID)
 	}
 	i.InvalidateReadings()
 	if s := i.Measure(later); slices.ContainsFunc(s.ReadAt, later.After) {
-		t.Errorf("after Forget(): Read = %v; want %v for all pods", s.ReadAt, later)
+		t.Errorf("after InvalidateReadings(): ReadAt = %v; want %v for all pods", s.ReadAt, later)
 	}
 }
 
-// After a new list Still fails even if no cgroup has changed.
-func TestStillNeedsSameList(t *testing.T) {
+// After a new list MeasureUnchanged fails even if no cgroup has changed.
+func TestMeasureUnchangedNeedsSameList(t *testing.T) {
 	_, i, _, _ := newWalkedNode(t)
 	now := time.Now()
 	if _, ok := i.MeasureUnchanged(now); ok {
-		t.Error("Still() before Measure() = true; want false")
+		t.Error("MeasureUnchanged() before Measure() = true; want false")
 	}
 	i.Measure(now)
 	if _, ok := i.MeasureUnchanged(now); !ok {
-		t.Error("Still() after Measure() = false; want true")
+		t.Error("MeasureUnchanged() after Measure() = false; want true")
 	}
 	if err := i.Sync(t.Context()); err != nil {
 		t.Fatal(err)
 	}
 	if _, ok := i.MeasureUnchanged(now); ok {
-		t.Error("Still() after another list = true; want false")
+		t.Error("MeasureUnchanged() after another list = true; want false")
 	}
 }
 

@@ -46,15 +46,15 @@ func (d *deduction) request(c *Container, qos evict.QoS) memoryRequest {
 	if qos == evict.BestEffort {
 		return memoryRequest{origin: "none, as the pod is BestEffort"}
 	}
-	why := ""
+	reason := ""
 	switch {
 	case c.Err != nil && c.OOMScoreAdj == nil:
-		why = "its status is not known"
+		reason = "its status is not known"
 	case qos == evict.Guaranteed:
 	case c.OOMScoreAdj == nil:
-		why = "the runtime reports no oom_score_adj"
+		reason = "the runtime reports no oom_score_adj"
 	case d.capacityErr != nil:
-		why = "the node's memory is not known"
+		reason = "the node's memory is not known"
 	default:
 		if low, high, ok := requestRange(*c.OOMScoreAdj, d.capacity); ok {
 			return memoryRequest{
@@ -62,7 +62,7 @@ func (d *deduction) request(c *Container, qos evict.QoS) memoryRequest {
 				origin: fmt.Sprintf("estimated from oom_score_adj %d: %s-%s", *c.OOMScoreAdj, mebibytes(low), mebibytes(high)),
 			}
 		}
-		why = fmt.Sprintf("oom_score_adj %d does not identify one", *c.OOMScoreAdj)
+		reason = fmt.Sprintf("oom_score_adj %d does not identify one", *c.OOMScoreAdj)
 	}
 	if c.MemoryLimit != nil {
 		m := memoryRequest{amount: bytes(*c.MemoryLimit), origin: "limit"}
@@ -71,10 +71,10 @@ func (d *deduction) request(c *Container, qos evict.QoS) memoryRequest {
 		}
 		return m
 	}
-	if why == "" {
-		why = "no limit"
+	if reason == "" {
+		reason = "no limit"
 	}
-	return memoryRequest{origin: "unknown, counts as 0: " + why, text: "not known"}
+	return memoryRequest{origin: "unknown, counts as 0: " + reason, text: "not known"}
 }
 
 func bytes(n int64) *resource.Quantity { return resource.NewQuantity(n, resource.BinarySI) }

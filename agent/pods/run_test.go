@@ -116,7 +116,7 @@ func TestRunLists(t *testing.T) {
 }
 
 // A list that is requested during another follows it: the other may lack pods that were
-// started since, and Tried returns when it was requested.
+// started since, and LastAttempt returns when it was requested.
 func TestRefreshDuringList(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		s := &fakeRuntime{watch: silent, slow: 200 * time.Millisecond}
@@ -127,8 +127,8 @@ func TestRefreshDuringList(t *testing.T) {
 			for n, before := range []bool{true, false} {
 				<-listed
 				listed = i.Changed()
-				if tried := i.LastAttempt(); tried.Before(refreshed) != before {
-					t.Errorf("list %d: Tried() is %v after Refresh(); want before: %t", n, tried.Sub(refreshed), before)
+				if attempted := i.LastAttempt(); attempted.Before(refreshed) != before {
+					t.Errorf("list %d: LastAttempt() is %v after Refresh(); want before: %t", n, attempted.Sub(refreshed), before)
 				}
 			}
 		})
@@ -236,8 +236,8 @@ func TestSpecification(t *testing.T) {
 	if diff := cmp.Diff(want, got, quantities); diff != "" {
 		t.Errorf("pod (-want +got):\n%s", diff)
 	}
-	if about := i.Describe("u1"); len(about.Ignored) != 1 || about.RequestOrigin != "the pod's specification" {
-		t.Errorf("Describe() = %+v; want the annotation ignored, and the request from the specification", about)
+	if explanation := i.Describe("u1"); len(explanation.Ignored) != 1 || explanation.RequestOrigin != "the pod's specification" {
+		t.Errorf("Describe() = %+v; want the annotation ignored, and the request from the specification", explanation)
 	}
 	if spec.Containers[0].Usage.Memory != 0 {
 		t.Error("the specification itself was changed")

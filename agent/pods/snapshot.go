@@ -38,9 +38,9 @@ type pod struct {
 	members []*member
 	// cgroup contains the whole pod and no other; nil if there is none. sandbox is then
 	// the sandbox's own, or nil.
-	cgroup  *cgroup.Cgroup
-	sandbox *cgroup.Cgroup
-	about   Explanation
+	cgroup      *cgroup.Cgroup
+	sandbox     *cgroup.Cgroup
+	explanation Explanation
 	// critical reports that an annotation makes the pod critical.
 	critical bool
 	// declared reports that the requests come from the specification or an annotation, and
@@ -57,10 +57,10 @@ type member struct {
 	unproven, unmeasured string
 	// failed is the error of the last reading; nil if it succeeded.
 	failed atomic.Pointer[string]
-	// init reports that the container is among the spec's init containers. slot is its
+	// init reports that the container is among the spec's init containers. index is its
 	// index there or among the others.
-	init bool
-	slot int
+	init  bool
+	index int
 }
 
 // listedPod is a pod of the runtime's list, with the locations of its containers.

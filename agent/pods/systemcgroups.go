@@ -11,10 +11,10 @@ import (
 // maxScannedCgroups bounds how many cgroups one scan of the tree reads.
 const maxScannedCgroups = 10_000
 
-// SystemCgroups returns the cgroups outside the pods that use the most memory, without their
-// children's, the largest first and at most n. Like the signals it counts working sets. It
-// reads the whole tree, so call it after a kill and not before. Unreadable cgroups are left
-// out.
+// SystemCgroups returns the cgroups outside the pods that use the most memory, not counting
+// their children, the largest first and at most n. Like the signals it counts working sets.
+// It reads the whole tree, so call it after a kill and not before. Unreadable cgroups are
+// left out.
 func (i *Inventory) SystemCgroups(n int) []evict.CgroupUsage {
 	l := systemScan{Inventory: i, snapshot: i.current.Load(), left: maxScannedCgroups}
 	if kubepods, ok, err := i.hierarchy.Kubepods(i.cgroupRoot); err == nil && ok {

@@ -47,7 +47,7 @@ func TestMovedKubeletStaysGuarded(t *testing.T) {
 			guarded := func(i *Inventory, want bool) {
 				t.Helper()
 				if what := i.Guard().Protected[70]; strings.Contains(what, "kubelet") != want {
-					t.Errorf("Never[70] = %q; want a kubelet: %t", what, want)
+					t.Errorf("Protected[70] = %q; want a kubelet: %t", what, want)
 				}
 			}
 			if tt.moved {

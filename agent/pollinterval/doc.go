@@ -6,6 +6,6 @@
 // [Interval] computes the interval for one quantity. [Budget] limits the CPU time of polling.
 // [AlignedWait] aligns the polling of different packages, so that an idle CPU wakes up once
 // for all of them. Callers pass the current time; the package does not sleep and starts
-// no goroutine. A [Interval] must be used by one goroutine at a time; a [Budget] may be used
+// no goroutine. An [Interval] must be used by one goroutine at a time; a [Budget] may be used
 // concurrently.
 package pollinterval

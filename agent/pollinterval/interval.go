@@ -15,8 +15,8 @@ const rateHalfLife = time.Minute
 type Interval struct {
 	// MinRate is the minimum rate of fall that is assumed, in units per second.
 	MinRate float64
-	// Min and Slowest are the minimum and maximum interval. Low is the interval
-	// while the quantity is below every threshold, in which its recovery is noticed.
+	// Min and Max are the minimum and maximum interval. BelowAll is the interval while
+	// the quantity is below every threshold, in which its recovery is noticed.
 	Min, Max, BelowAll time.Duration
 
 	readAt      time.Time // zero before the first reading
@@ -25,36 +25,36 @@ type Interval struct {
 }
 
 // Observe records a reading of the quantity.
-func (p *Interval) Observe(now time.Time, available int64) {
-	if !p.readAt.IsZero() && now.After(p.readAt) {
-		elapsed := now.Sub(p.readAt)
-		p.fastestRate *= math.Exp2(-elapsed.Seconds() / rateHalfLife.Seconds())
-		if lost := float64(p.available - available); lost > 0 {
-			p.fastestRate = max(p.fastestRate, lost/elapsed.Seconds())
+func (i *Interval) Observe(now time.Time, available int64) {
+	if !i.readAt.IsZero() && now.After(i.readAt) {
+		elapsed := now.Sub(i.readAt)
+		i.fastestRate *= math.Exp2(-elapsed.Seconds() / rateHalfLife.Seconds())
+		if lost := float64(i.available - available); lost > 0 {
+			i.fastestRate = max(i.fastestRate, lost/elapsed.Seconds())
 		}
 	}
-	p.readAt, p.available = now, available
+	i.readAt, i.available = now, available
 }
 
-// Reset removes all readings, so that p can be used for another quantity.
-func (p *Interval) Reset() { p.readAt, p.available, p.fastestRate = time.Time{}, 0, 0 }
+// Reset removes all readings, so that i can be used for another quantity.
+func (i *Interval) Reset() { i.readAt, i.available, i.fastestRate = time.Time{}, 0, 0 }
 
 // Next returns the interval until the next reading: half the time in which the quantity
 // could fall to the next threshold at the fastest rate seen. thresholds may be in any
 // order.
-func (p *Interval) Next(thresholds []int64) time.Duration {
+func (i *Interval) Next(thresholds []int64) time.Duration {
 	next, found := int64(0), false
 	for _, t := range thresholds {
-		if t <= p.available && (t > next || !found) {
+		if t <= i.available && (t > next || !found) {
 			next, found = t, true
 		}
 	}
 	switch {
 	case len(thresholds) == 0:
-		return p.Max
+		return i.Max
 	case !found:
-		return p.BelowAll
+		return i.BelowAll
 	}
-	seconds := float64(p.available-next) / (2 * max(p.MinRate, p.fastestRate))
-	return min(max(time.Duration(seconds*float64(time.Second)), p.Min), p.Max)
+	seconds := float64(i.available-next) / (2 * max(i.MinRate, i.fastestRate))
+	return min(max(time.Duration(seconds*float64(time.Second)), i.Min), i.Max)
 }

@@ -1,34 +1,35 @@
 package signal
 
-// ThresholdID identifies a threshold by its signal and its kind, hard or soft. A configuration
-// has at most one of each. The zero Mark identifies no threshold.
+// ThresholdID identifies a threshold by its signal and its kind, hard or soft. A
+// configuration has at most one of each. The zero ThresholdID identifies no threshold.
 type ThresholdID uint8
 
-// ThresholdIDCount is the number of identities, the zero one included, for arrays indexed by them.
+// ThresholdIDCount is the number of identities, the zero one included, for arrays indexed
+// by them.
 const ThresholdIDCount = 1 + 2*int(Count)
 
 // IDOf returns the identity of a threshold.
 func IDOf(t *Threshold) ThresholdID {
-	m := 1 + 2*ThresholdID(t.Signal)
+	id := 1 + 2*ThresholdID(t.Signal)
 	if !t.Hard() {
-		m++
+		id++
 	}
-	return m
+	return id
 }
 
-// Signal returns the threshold's signal. m must not be zero.
-func (m ThresholdID) Signal() Signal { return Signal((m - 1) / 2) }
+// Signal returns the threshold's signal. id must not be zero.
+func (id ThresholdID) Signal() Signal { return Signal((id - 1) / 2) }
 
-// Hard reports whether the threshold is a hard one. m must not be zero.
-func (m ThresholdID) Hard() bool { return m%2 == 1 }
+// Hard reports whether the threshold is a hard one. id must not be zero.
+func (id ThresholdID) Hard() bool { return id%2 == 1 }
 
 // String describes the threshold for logs and errors.
-func (m ThresholdID) String() string {
+func (id ThresholdID) String() string {
 	switch {
-	case m == 0 || int(m) >= ThresholdIDCount:
+	case id == 0 || int(id) >= ThresholdIDCount:
 		return "no threshold"
-	case m.Hard():
-		return "hard threshold on " + m.Signal().String()
+	case id.Hard():
+		return "hard threshold on " + id.Signal().String()
 	}
-	return "soft threshold on " + m.Signal().String()
+	return "soft threshold on " + id.Signal().String()
 }
