@@ -253,7 +253,7 @@ func (d *decider) kill(v *evict.Verdict, r lanes.Alarm, now time.Time, age time.
 		result := killer.Kill(c.handle, t.Guard)
 		c.refused = result.Refused()
 		if !d.arbiter.owned(t.Generation) {
-			// The kill took so long that another thread has seized the generation. It does
+			// The kill took so long that another thread has stolen the generation. It does
 			// not expect this kill, so the kill is not queued.
 			break
 		}

@@ -19,7 +19,7 @@ import (
 type Options struct {
 	Arbiter *Arbiter
 	Reader  Reader
-	// Killer kills. Look makes the same checks without killing, for dry run.
+	// Killer kills. DryRunKiller makes the same checks without killing.
 	Killer, DryRunKiller Killer
 	// OnStart is called on the thread before its first wait, to set its priority.
 	OnStart func()
@@ -32,7 +32,7 @@ type Thread struct {
 	started func()
 	poller  *epoll.Poller
 	pending atomic.Pointer[lanes.Alarm]
-	order   atomic.Pointer[KillRequest]
+	request atomic.Pointer[KillRequest]
 	task    atomic.Pointer[task]
 	events  [16]epoll.Event
 	early   earlyAlarm
@@ -102,38 +102,38 @@ type KillRequest struct {
 	done  chan struct{}
 }
 
-// The states of an Order.
+// The states of a KillRequest.
 const (
 	waiting int32 = iota
 	taken
 	withdrawn
 )
 
-// ErrBusy means that the thread did not take an order in time. Nothing was killed for it.
+// ErrBusy means that the thread did not take a request in time. Nothing was killed for it.
 var ErrBusy = errors.New("the hot path does not answer")
 
-// Execute has the thread kill the pods of an order, and returns when it has. The caller has
-// acquired the generation of the order. It returns ErrBusy if the thread does not begin
+// Execute has the thread kill the pods of a request, and returns when it has. The caller has
+// acquired the generation of the request. It returns ErrBusy if the thread does not begin
 // within timeout; after that it waits for the end.
-func (t *Thread) Execute(ctx context.Context, o *KillRequest, timeout time.Duration) error {
-	o.done = make(chan struct{})
-	o.Results = make([]act.KillResult, len(o.Handles))
-	t.order.Store(o)
+func (t *Thread) Execute(ctx context.Context, r *KillRequest, timeout time.Duration) error {
+	r.done = make(chan struct{})
+	r.Results = make([]act.KillResult, len(r.Handles))
+	t.request.Store(r)
 	if err := t.poller.Wake(); err != nil {
 		return err
 	}
 	timer := time.NewTimer(timeout)
 	defer timer.Stop()
 	select {
-	case <-o.done:
+	case <-r.done:
 		return nil
 	case <-timer.C:
 	case <-ctx.Done():
 	}
-	if o.state.CompareAndSwap(waiting, withdrawn) {
+	if r.state.CompareAndSwap(waiting, withdrawn) {
 		return ErrBusy
 	}
-	<-o.done
+	<-r.done
 	return nil
 }
 
@@ -159,7 +159,7 @@ func (t *Thread) Do(ctx context.Context, f func()) bool {
 	}
 }
 
-// Run handles alarms and orders until ctx ends, on a locked thread that ends with it.
+// Run handles alarms and requests until ctx ends, on a locked thread that ends with it.
 func (t *Thread) Run(ctx context.Context) error {
 	// Never unlocked: the thread has a priority and must not run other goroutines.
 	runtime.LockOSThread()
@@ -184,12 +184,12 @@ func (t *Thread) Run(ctx context.Context) error {
 	}
 }
 
-// iterate handles all that has come. Orders are first, because they were decided earlier.
+// iterate handles all that has come. Requests are first, because they were decided earlier.
 func (t *Thread) iterate(events int) {
 	t.sources.iterations.Add(1)
 	defer t.sources.iterations.Add(1)
-	if o := t.order.Swap(nil); o != nil && o.state.CompareAndSwap(waiting, taken) {
-		t.killOrdered(o)
+	if r := t.request.Swap(nil); r != nil && r.state.CompareAndSwap(waiting, taken) {
+		t.killRequested(r)
 	}
 	alarmed := false
 	if do := t.task.Swap(nil); do != nil {
@@ -242,13 +242,13 @@ func (t *Thread) recheck() {
 	}
 }
 
-func (t *Thread) killOrdered(o *KillRequest) {
+func (t *Thread) killRequested(r *KillRequest) {
 	killer := t.killer
-	if o.DryRun {
+	if r.DryRun {
 		killer = t.dryRunKiller
 	}
-	for i, p := range o.Handles {
-		o.Results[i] = killer.Kill(p, o.Guard)
+	for i, p := range r.Handles {
+		r.Results[i] = killer.Kill(p, r.Guard)
 	}
-	close(o.done)
+	close(r.done)
 }
