@@ -64,9 +64,9 @@ type Arbiter struct {
 type answers [signal.ThresholdIDCount]atomic.Bool
 
 // record records whether an alarm answers a crossing. It does not allocate.
-func (a *answers) record(r *lanes.Alarm) {
-	if r.Answered && r.Threshold != 0 && r.Threshold.Hard() {
-		a[r.Threshold].Store(true)
+func (a *answers) record(alarm *lanes.Alarm) {
+	if alarm.Answered && alarm.Threshold != 0 && alarm.Threshold.Hard() {
+		a[alarm.Threshold].Store(true)
 	}
 }
 
@@ -93,11 +93,11 @@ func (a *Arbiter) Alarms() <-chan lanes.Alarm { return a.alarms }
 
 // TakeAnswered reports whether a lane has answered the crossing of a hard memory
 // threshold since the last call. Only the loop calls it.
-func (a *Arbiter) TakeAnswered(m signal.ThresholdID) bool { return a.answered[m].Swap(false) }
+func (a *Arbiter) TakeAnswered(id signal.ThresholdID) bool { return a.answered[id].Swap(false) }
 
-func (a *Arbiter) notify(r lanes.Alarm) {
+func (a *Arbiter) notify(alarm lanes.Alarm) {
 	select {
-	case a.alarms <- r:
+	case a.alarms <- alarm:
 	default:
 	}
 }

@@ -84,9 +84,9 @@ func (t *Thread) Publish(table *Table) { t.publish(table) }
 
 // Raise implements lanes.Waiter. While one alarm waits for the thread, later ones are
 // dropped.
-func (t *Thread) Raise(r lanes.Alarm) error {
-	t.recordAnswer(&r) // also if the alarm is dropped
-	t.pending.CompareAndSwap(nil, &r)
+func (t *Thread) Raise(alarm lanes.Alarm) error {
+	t.recordAnswer(&alarm) // also if the alarm is dropped
+	t.pending.CompareAndSwap(nil, &alarm)
 	return t.poller.Wake()
 }
 
@@ -196,8 +196,8 @@ func (t *Thread) iterate(events int) {
 		do.f()
 		close(do.done)
 	}
-	if r := t.pending.Swap(nil); r != nil {
-		t.alarm(*r)
+	if alarm := t.pending.Swap(nil); alarm != nil {
+		t.alarm(*alarm)
 		alarmed = true
 	}
 	for _, e := range t.events[:events] {
@@ -205,8 +205,8 @@ func (t *Thread) iterate(events int) {
 		if s == nil {
 			continue // removed since the kernel reported the event
 		}
-		if r, raised := s.Ready(time.Now()); raised {
-			t.alarm(r)
+		if alarm, raised := s.Ready(time.Now()); raised {
+			t.alarm(alarm)
 			alarmed = true
 		}
 	}
@@ -216,11 +216,11 @@ func (t *Thread) iterate(events int) {
 }
 
 // alarm handles an alarm, and starts rechecks if it came early.
-func (t *Thread) alarm(r lanes.Alarm) {
+func (t *Thread) alarm(alarm lanes.Alarm) {
 	t.early = earlyAlarm{}
-	if t.handle(r) == NotConfirmed && t.headroom < recheckMargin {
-		r.LastAbove = time.Now()
-		t.early = earlyAlarm{alarm: r, since: r.Seen, rechecksLeft: maxRechecks}
+	if t.handle(alarm) == NotConfirmed && t.headroom < recheckMargin {
+		alarm.LastAbove = time.Now()
+		t.early = earlyAlarm{alarm: alarm, since: alarm.Seen, rechecksLeft: maxRechecks}
 	}
 }
 
@@ -228,14 +228,14 @@ func (t *Thread) alarm(r lanes.Alarm) {
 // it is confirmed.
 func (t *Thread) recheck() {
 	t.early.rechecksLeft--
-	r := t.early.alarm
-	r.Seen = time.Now()
-	if result := t.decide(r, t.early.since); result != NotConfirmed {
-		t.report(result, r)
+	alarm := t.early.alarm
+	alarm.Seen = time.Now()
+	if result := t.decide(alarm, t.early.since); result != NotConfirmed {
+		t.report(result, alarm)
 		t.early = earlyAlarm{}
 		return
 	}
-	t.early.alarm.LastAbove = r.Seen
+	t.early.alarm.LastAbove = alarm.Seen
 	if t.headroom >= recheckMargin || t.early.rechecksLeft == 0 {
 		t.early = earlyAlarm{}
 		t.dropAnswers()
