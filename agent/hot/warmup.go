@@ -20,10 +20,10 @@ func WarmUp(o Options, pod Handle) Result {
 	in := evict.Inputs{
 		Policy: &evict.Policy{Thresholds: []evict.Threshold{{Threshold: threshold}}, MaxVictims: 1, SettleTimeout: time.Second},
 		Pods:   []evict.Pod{{UID: "warm-up", HasStats: true, Usage: evict.PodUsage{Memory: unlimited, Freeable: unlimited}}},
-		// File cache does not delay a crossing while reclaim stalls. UnaccountedBaseline covers any
-		// usage of kubepods, also the largest number, which stands for a reading that came
-		// too late: right after the start the reader thread may not have opened kubepods
-		// yet, and the warm-up would end before the kill.
+		// File cache does not delay a crossing while reclaim stalls. UnaccountedBaseline
+		// covers any usage of kubepods, also the largest number, which stands for a reading
+		// that came too late: right after the start the reader thread may not have opened
+		// kubepods yet, and the warm-up would end before the kill.
 		Measured: true, DryRun: true, ReclaimStalled: true, UnaccountedBaseline: math.MaxInt64 - unlimited,
 	}
 	table := &Table{
