@@ -61,17 +61,17 @@ func NewFastKiller(r *Reaper) *FastKiller { return newFastKiller(liveSignaller{r
 func NewNoopKiller() *FastKiller { return newFastKiller(noopSignaller{}) }
 
 func newFastKiller(t signaller) *FastKiller {
-	s := &FastKiller{
+	k := &FastKiller{
 		signaller: t, pids: make([]int, 0, maxListed), relisted: make([]int, 0, maxListed), unopened: make([]int, 0, maxListed),
 		signalledPIDs: make([]int, 0, maxOpened+maxReleased+1), buf: make([]byte, 16<<10), batch: make([]pidfd, 0, maxOpened),
 		check: guardCheck{protected: make([]int, 0, maxProtected)}, timeout: fastKillTimeout,
 	}
-	s.reserve.fill()
-	return s
+	k.reserve.fill()
+	return k
 }
 
 // Close closes the reserved descriptors.
-func (s *FastKiller) Close() error { return s.reserve.close() }
+func (k *FastKiller) Close() error { return k.reserve.close() }
 
 // KillResult is the result of killing one pod.
 type KillResult struct {
@@ -86,12 +86,12 @@ type KillResult struct {
 
 // Refused reports whether the pod was not killed because of an essential process, so that
 // the pod must not be ended in another way either.
-func (s *KillResult) Refused() bool {
-	if s.Processes > 0 || s.Err == nil {
+func (r *KillResult) Refused() bool {
+	if r.Processes > 0 || r.Err == nil {
 		return false
 	}
 	wrong := (*WrongVictimError)(nil)
-	return errors.As(s.Err, &wrong) && wrong.Essential
+	return errors.As(r.Err, &wrong) && wrong.Essential
 }
 
 var errAlreadyKilled = errors.New("kill handle was used before")
@@ -99,7 +99,7 @@ var errAlreadyKilled = errors.New("kill handle was used before")
 // Kill kills the pod. Containers that are gone are no error. A handle that was closed
 // since can be used as long as the caller has a reference: the pod was chosen with this
 // handle, and one that replaced it is not used.
-func (s *FastKiller) Kill(h *KillHandle, g *evict.Guard) (out KillResult) {
+func (k *FastKiller) Kill(h *KillHandle, g *evict.Guard) (out KillResult) {
 	if !h.refInUse() {
 		out.Err = cgroup.ErrGone
 		return out
@@ -111,10 +111,10 @@ func (s *FastKiller) Kill(h *KillHandle, g *evict.Guard) (out KillResult) {
 	}
 	defer h.killDone.Store(true)
 	h.guard = g
-	s.began = time.Now()
+	k.began = time.Now()
 	for _, m := range h.containers {
 		before := out.Processes
-		if m.err = s.killContainer(h, m, g, &out); m.err != nil && !errors.Is(m.err, cgroup.ErrGone) {
+		if m.err = k.killContainer(h, m, g, &out); m.err != nil && !errors.Is(m.err, cgroup.ErrGone) {
 			out.Err = errors.Join(out.Err, m.err)
 		} else if m.protectedErr != nil {
 			out.Err = errors.Join(out.Err, m.protectedErr)
@@ -124,42 +124,42 @@ func (s *FastKiller) Kill(h *KillHandle, g *evict.Guard) (out KillResult) {
 	return out
 }
 
-func (s *FastKiller) killContainer(h *KillHandle, m *containerFDs, g *evict.Guard, out *KillResult) error {
-	s.signalledPIDs, s.signalErr = s.signalledPIDs[:0], nil
-	s.check.reset(g, &m.RunningContainer, procfs{dir: h.procDir})
-	all, err := s.listProcs(m)
+func (k *FastKiller) killContainer(h *KillHandle, m *containerFDs, g *evict.Guard, out *KillResult) error {
+	k.signalledPIDs, k.signalErr = k.signalledPIDs[:0], nil
+	k.check.reset(g, &m.RunningContainer, procfs{dir: h.procDir})
+	all, err := k.listProcs(m)
 	if err != nil {
 		return err
 	}
-	s.check.initSeen = s.check.hasInit && m.initFD >= 0 && !processExited(m.initFD)
-	m.initSeen.Store(s.check.initSeen)
-	wrong := s.check.err()
+	k.check.initSeen = k.check.hasInit && m.initFD >= 0 && !processExited(m.initFD)
+	m.initSeen.Store(k.check.initSeen)
+	wrong := k.check.err()
 	if all && wrong != nil {
 		return wrong
 	}
 	m.partlyChecked = !all
 	if all {
-		m.protectedErr = s.check.protectedError()
+		m.protectedErr = k.check.protectedError()
 	}
-	found := len(s.pids)
+	found := len(k.pids)
 	switch {
 	case all:
-		s.signalPreopened(h, m, out)
-		s.signalOthers(h, m, out)
-	case s.check.wrong == nil && s.check.initSeen:
+		k.signalPreopened(h, m, out)
+		k.signalOthers(h, m, out)
+	case k.check.wrong == nil && k.check.initSeen:
 		// Not all processes were read, but the cgroup is certainly the container's: signal
 		// the processes that are open already, and the init process.
-		s.signalPreopened(h, m, out)
-		s.signalInit(m, out)
+		k.signalPreopened(h, m, out)
+		k.signalInit(m, out)
 	}
 	checked := all && m.protectedErr == nil
-	finishes := s.signaller.finish(h, m, checked)
+	finishes := k.signaller.finish(h, m, checked)
 	killsCgroup := finishes && checked && m.killFD >= 0 // by cgroup.kill
-	if s.signalErr != nil && !killsCgroup {
-		return fmt.Errorf("kill processes of %s: %w", m.Cgroup, s.signalErr)
+	if k.signalErr != nil && !killsCgroup {
+		return fmt.Errorf("kill processes of %s: %w", m.Cgroup, k.signalErr)
 	}
 	if finishes && all {
-		out.addSignalled(found - len(s.signalledPIDs))
+		out.addSignalled(found - len(k.signalledPIDs))
 	}
 	return nil
 }
@@ -167,8 +167,8 @@ func (s *FastKiller) killContainer(h *KillHandle, m *containerFDs, g *evict.Guar
 // listProcs lists the processes of the container's cgroup. If there are cgroups below it,
 // it also lists those with a preopened process. It reports whether it has read all
 // processes of the container.
-func (s *FastKiller) listProcs(m *containerFDs) (all bool, err error) {
-	s.pids, s.preopenedListed = s.pids[:0], [maxReleased]bool{}
+func (k *FastKiller) listProcs(m *containerFDs) (all bool, err error) {
+	k.pids, k.preopenedListed = k.pids[:0], [maxReleased]bool{}
 	var st unix.Stat_t
 	if err := unix.Fstat(m.dirFD, &st); err != nil {
 		return false, fmt.Errorf("stat cgroup %s: %w", m.Cgroup, err)
@@ -184,9 +184,9 @@ func (s *FastKiller) listProcs(m *containerFDs) (all bool, err error) {
 	gone := true
 	for i := range lists {
 		l := &lists[i]
-		read := len(s.pids)
+		read := len(k.pids)
 		whole := false
-		s.pids, whole, err = s.readPIDs(m, l.first, &s.check, s.pids)
+		k.pids, whole, err = k.readPIDs(m, l.first, &k.check, k.pids)
 		if err == cgroup.ErrGone || l.first < 0 {
 			continue
 		}
@@ -197,55 +197,55 @@ func (s *FastKiller) listProcs(m *containerFDs) (all bool, err error) {
 		all = all && whole
 		for j := range m.preopened {
 			p := &m.preopened[j]
-			s.preopenedListed[j] = s.preopenedListed[j] || p.rel == l.rel && slices.Contains(s.pids[read:], p.pid)
+			k.preopenedListed[j] = k.preopenedListed[j] || p.rel == l.rel && slices.Contains(k.pids[read:], p.pid)
 		}
 	}
 	if gone {
 		return false, cgroup.ErrGone
 	}
-	slices.Sort(s.pids)
-	s.pids = slices.Compact(s.pids)
+	slices.Sort(k.pids)
+	k.pids = slices.Compact(k.pids)
 	return all, nil
 }
 
-func (o *KillResult) addSignalled(n int) {
-	if n > 0 && o.FirstSignal.IsZero() {
-		o.FirstSignal = time.Now()
+func (r *KillResult) addSignalled(n int) {
+	if n > 0 && r.FirstSignal.IsZero() {
+		r.FirstSignal = time.Now()
 	}
-	o.Processes += n
+	r.Processes += n
 }
 
 // signalPreopened signals the preopened processes that their cgroup still lists.
-func (s *FastKiller) signalPreopened(h *KillHandle, m *containerFDs, out *KillResult) {
+func (k *FastKiller) signalPreopened(h *KillHandle, m *containerFDs, out *KillResult) {
 	for i := range m.preopened {
 		p := &m.preopened[i]
-		if !s.preopenedListed[i] || !s.signal(p.fd) {
+		if !k.preopenedListed[i] || !k.signal(p.fd) {
 			continue // exited, or its pid was reused: signalOthers or the Reaper signals that one
 		}
 		out.addSignalled(1)
 		p.signalled = true
-		s.signalledPIDs = append(s.signalledPIDs, p.pid)
-		s.signaller.reap(h, p.fd)
+		k.signalledPIDs = append(k.signalledPIDs, p.pid)
+		k.signaller.reap(h, p.fd)
 	}
-	slices.Sort(s.signalledPIDs)
+	slices.Sort(k.signalledPIDs)
 }
 
 // signalInit signals the container's init process, with which the kernel kills its pid
 // namespace (kernel/pid_namespace.c: zap_pid_ns_processes).
-func (s *FastKiller) signalInit(m *containerFDs, out *KillResult) {
-	at, signalled := slices.BinarySearch(s.signalledPIDs, m.InitPID)
-	if !signalled && s.signal(m.initFD) {
+func (k *FastKiller) signalInit(m *containerFDs, out *KillResult) {
+	at, signalled := slices.BinarySearch(k.signalledPIDs, m.InitPID)
+	if !signalled && k.signal(m.initFD) {
 		out.addSignalled(1)
-		s.signalledPIDs = slices.Insert(s.signalledPIDs, at, m.InitPID)
+		k.signalledPIDs = slices.Insert(k.signalledPIDs, at, m.InitPID)
 	}
 }
 
 // signal sends SIGKILL to a process and returns false on error. It keeps the error unless
 // the process has exited.
-func (s *FastKiller) signal(fd int) bool {
-	err := s.signaller.signal(fd)
+func (k *FastKiller) signal(fd int) bool {
+	err := k.signaller.signal(fd)
 	if err != nil && err != unix.ESRCH {
-		s.signalErr = err
+		k.signalErr = err
 	}
 	return err == nil
 }
@@ -253,60 +253,60 @@ func (s *FastKiller) signal(fd int) bool {
 // signalOthers opens the processes that are not preopened, lists the cgroup again, and
 // signals those that are still listed. A pid that was reused since the first list is not.
 // Processes beyond the limits of time, number and descriptors are left to the Reaper.
-func (s *FastKiller) signalOthers(h *KillHandle, m *containerFDs, out *KillResult) {
-	s.unopened, s.batch = s.unopened[:0], s.batch[:0]
-	for _, pid := range s.pids {
-		if _, signalled := slices.BinarySearch(s.signalledPIDs, pid); !signalled && len(s.unopened) < maxOpened {
-			s.unopened = append(s.unopened, pid)
+func (k *FastKiller) signalOthers(h *KillHandle, m *containerFDs, out *KillResult) {
+	k.unopened, k.batch = k.unopened[:0], k.batch[:0]
+	for _, pid := range k.pids {
+		if _, signalled := slices.BinarySearch(k.signalledPIDs, pid); !signalled && len(k.unopened) < maxOpened {
+			k.unopened = append(k.unopened, pid)
 		}
 	}
-	for _, pid := range s.unopened {
-		if time.Since(s.began) > s.timeout {
+	for _, pid := range k.unopened {
+		if time.Since(k.began) > k.timeout {
 			break
 		}
-		fd, err := s.reserve.pidfdOpen(pid)
+		fd, err := k.reserve.pidfdOpen(pid)
 		if noProcess(err) {
 			continue
 		}
 		if err != nil {
 			break
 		}
-		s.batch = append(s.batch, pidfd{pid: pid, fd: fd})
+		k.batch = append(k.batch, pidfd{pid: pid, fd: fd})
 	}
-	if len(s.batch) > 0 {
-		s.relisted, _, _ = s.readPIDs(m, m.lists[0].second, nil, s.relisted[:0])
-		slices.Sort(s.relisted)
+	if len(k.batch) > 0 {
+		k.relisted, _, _ = k.readPIDs(m, m.lists[0].second, nil, k.relisted[:0])
+		slices.Sort(k.relisted)
 	}
-	for i, p := range s.batch {
-		_, listed := slices.BinarySearch(s.relisted, p.pid)
-		if listed && time.Since(s.began) <= s.timeout && s.signal(p.fd) {
+	for i, p := range k.batch {
+		_, listed := slices.BinarySearch(k.relisted, p.pid)
+		if listed && time.Since(k.began) <= k.timeout && k.signal(p.fd) {
 			out.addSignalled(1)
-			s.signalledPIDs = append(s.signalledPIDs, p.pid)
+			k.signalledPIDs = append(k.signalledPIDs, p.pid)
 			if len(m.openedAtKill)+len(m.preopened) < maxReleased {
 				m.openedAtKill = append(m.openedAtKill, p)
-				s.signaller.reap(h, p.fd)
+				k.signaller.reap(h, p.fd)
 				continue
 			}
 		}
-		unix.Close(s.batch[i].fd)
+		unix.Close(k.batch[i].fd)
 	}
-	s.reserve.fill()
+	k.reserve.fill()
 }
 
 // readPIDs appends the pids of a list to dst, in the order of the list, without those that
 // v, if not nil, protects. It stops when dst is full, and reports whether it has read all.
-func (s *FastKiller) readPIDs(m *containerFDs, list int, v *guardCheck, dst []int) (_ []int, all bool, err error) {
+func (k *FastKiller) readPIDs(m *containerFDs, list int, v *guardCheck, dst []int) (_ []int, all bool, err error) {
 	if list < 0 {
 		return dst, true, nil
 	}
 	pid, digits, off := 0, 0, int64(0)
 	for {
-		n, err := s.readChunk(m, list, off)
+		n, err := k.readChunk(m, list, off)
 		if n <= 0 || err != nil {
 			return dst, err == nil, err
 		}
 		off += int64(n)
-		for _, c := range s.buf[:n] {
+		for _, c := range k.buf[:n] {
 			switch {
 			case c >= '0' && c <= '9' && digits < 9:
 				pid, digits = 10*pid+int(c-'0'), digits+1
@@ -331,10 +331,10 @@ func (s *FastKiller) readPIDs(m *containerFDs, list int, v *guardCheck, dst []in
 	}
 }
 
-// readChunk reads the next part of a list into s.buf and returns its length, 0 at the end.
-func (s *FastKiller) readChunk(m *containerFDs, list int, off int64) (int, error) {
+// readChunk reads the next part of a list into k.buf and returns its length, 0 at the end.
+func (k *FastKiller) readChunk(m *containerFDs, list int, off int64) (int, error) {
 	for {
-		n, err := unix.Pread(list, s.buf, off)
+		n, err := unix.Pread(list, k.buf, off)
 		switch err {
 		case nil:
 			return n, nil

@@ -129,11 +129,11 @@ func TestFastKillTwice(t *testing.T) {
 	p := newTestCgroup(t)
 	p.run("exec sleep 1000")
 	handle := p.prepare(p.container("c1"))
-	blank := NewNoopKiller()
-	if result := blank.Kill(handle, &evict.Guard{}); result.Err != nil || result.Processes != 1 {
+	noop := NewNoopKiller()
+	if result := noop.Kill(handle, &evict.Guard{}); result.Err != nil || result.Processes != 1 {
 		t.Fatalf("kill in dry run = %+v; want one process, still alive", result)
 	}
-	if result := blank.Kill(handle, &evict.Guard{}); !errors.Is(result.Err, errAlreadyKilled) {
+	if result := noop.Kill(handle, &evict.Guard{}); !errors.Is(result.Err, errAlreadyKilled) {
 		t.Errorf("second kill = %+v; want it refused", result)
 	}
 	handle = p.prepare(p.container("c1"))
@@ -340,9 +340,9 @@ func TestFastKillManyProcesses(t *testing.T) {
 	cmd := p.run(twelveSleeps)
 	p.waitFor("all run", func() bool { return len(p.pids()) == 13 })
 	few := func() *FastKiller {
-		s := NewFastKiller(startReaper(t))
-		s.pids, s.relisted = make([]int, 0, 6), make([]int, 0, 6)
-		return s
+		k := NewFastKiller(startReaper(t))
+		k.pids, k.relisted = make([]int, 0, 6), make([]int, 0, 6)
+		return k
 	}
 	last := slices.Max(p.pids())
 	var reports progressLog

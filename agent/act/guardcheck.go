@@ -137,7 +137,7 @@ func (v *guardCheck) initAlive() bool {
 	return v.hasInit && v.container.InitStart != 0 && v.proc.startOf(v.container.InitPID) == v.container.InitStart
 }
 
-// protectedError returns a *SparedError if processes of the cgroup are protected.
+// protectedError returns a *ProtectedError if processes of the cgroup are protected.
 func (v *guardCheck) protectedError() error {
 	if len(v.protected) == 0 {
 		return nil

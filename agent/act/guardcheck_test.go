@@ -79,8 +79,8 @@ func TestKillProtectsMovedProcess(t *testing.T) {
 				t.Errorf("the guarded process: %v; want it alive", err)
 			}
 			last := reports.last()
-			var spared *ProtectedError
-			if last.Stage != Finished || last.Processes != 9 || !errors.As(last.Err, &spared) || spared.PID != pid {
+			var protected *ProtectedError
+			if last.Stage != Finished || last.Processes != 9 || !errors.As(last.Err, &protected) || protected.PID != pid {
 				t.Errorf("last report = %+v; want nine processes, and an error with the protected one", last)
 			}
 			if got := reports.stages(); !slices.Contains(got, LastGone) {

@@ -239,7 +239,7 @@ func TestKubeletSandboxNotStopped(t *testing.T) {
 	}
 }
 
-func TestHardenSoftEviction(t *testing.T) {
+func TestEscalateSoftEviction(t *testing.T) {
 	p := newTestCgroup(t)
 	p.run("trap '' TERM; sleep 1000 & while :; do wait; done")
 	var reports progressLog
@@ -301,7 +301,7 @@ func TestSoftEvictionAgain(t *testing.T) {
 }
 
 // A pod whose stop the runtime refused can still be killed.
-func TestHardenAfterRefusedStop(t *testing.T) {
+func TestEscalateAfterRefusedStop(t *testing.T) {
 	p := newTestCgroup(t)
 	p.run("sleep 1000 & wait")
 	var reports progressLog

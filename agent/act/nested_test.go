@@ -180,7 +180,7 @@ func useAllDescriptors(t *testing.T) (restore func()) {
 	if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &few); err != nil {
 		t.Fatal(err)
 	}
-	var taken []int
+	var fds []int
 	for {
 		fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
 		if err == unix.EMFILE {
@@ -189,10 +189,10 @@ func useAllDescriptors(t *testing.T) (restore func()) {
 		if err != nil {
 			t.Fatal(err)
 		}
-		taken = append(taken, fd)
+		fds = append(fds, fd)
 	}
 	return func() {
-		for _, fd := range taken {
+		for _, fd := range fds {
 			unix.Close(fd)
 		}
 		if err := unix.Setrlimit(unix.RLIMIT_NOFILE, &before); err != nil {

@@ -42,18 +42,18 @@ func NewPriorityThread() (*PriorityThread, error) {
 }
 
 // Run runs the thread until ctx ends.
-func (u *PriorityThread) Run(ctx context.Context) {
+func (t *PriorityThread) Run(ctx context.Context) {
 	runtime.LockOSThread() // never unlocked: the thread has a priority and must not run other goroutines
-	if u.OnStart != nil {
-		u.OnStart()
+	if t.OnStart != nil {
+		t.OnStart()
 	}
-	defer context.AfterFunc(ctx, func() { wakeEventFD(u.wakeFD) })()
-	u.running.Store(true)
-	defer u.running.Store(false)
+	defer context.AfterFunc(ctx, func() { wakeEventFD(t.wakeFD) })()
+	t.running.Store(true)
+	defer t.running.Store(false)
 	var count [8]byte
 	for ctx.Err() == nil {
-		_, _ = unix.Read(u.wakeFD, count[:]) // after EINTR the loop reads again
-		if job := u.job.Swap(nil); job != nil {
+		_, _ = unix.Read(t.wakeFD, count[:]) // after EINTR the loop reads again
+		if job := t.job.Swap(nil); job != nil {
 			job.do()
 			job.ended.Store(true)
 			wakeEventFD(job.done)
@@ -62,13 +62,13 @@ func (u *PriorityThread) Run(ctx context.Context) {
 }
 
 // do runs a job on the thread and returns when it has ended. It runs the job on the
-// caller's thread if the thread is busy or does not run. u may be nil.
-func (u *PriorityThread) do(job func()) {
-	if u == nil || !u.running.Load() || !u.busy.CompareAndSwap(false, true) {
+// caller's thread if the thread is busy or does not run. t may be nil.
+func (t *PriorityThread) do(job func()) {
+	if t == nil || !t.running.Load() || !t.busy.CompareAndSwap(false, true) {
 		job()
 		return
 	}
-	defer u.busy.Store(false)
+	defer t.busy.Store(false)
 	done, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
 	if err != nil {
 		job()
@@ -76,14 +76,14 @@ func (u *PriorityThread) do(job func()) {
 	}
 	defer unix.Close(done)
 	mine := &threadJob{do: job, done: done}
-	u.job.Store(mine)
-	wakeEventFD(u.wakeFD)
+	t.job.Store(mine)
+	wakeEventFD(t.wakeFD)
 	for fds := []unix.PollFd{{Fd: int32(done), Events: unix.POLLIN}}; ; {
 		// The end of the thread wakes no caller, so check for it every 100 ms.
 		if n, _ := unix.Poll(fds, 100); n > 0 && mine.ended.Load() {
 			return
 		}
-		if !u.running.Load() && u.job.CompareAndSwap(mine, nil) {
+		if !t.running.Load() && t.job.CompareAndSwap(mine, nil) {
 			job() // the thread has ended before it took the job
 			return
 		}

@@ -14,10 +14,10 @@ func (k *Killer) stopInStages(ctx context.Context, job *Job) []error {
 	errs := make([]error, len(job.Containers))
 	began := time.Now()
 	var stages []<-chan struct{} // each closed when the containers of the stage have stopped
-	for stage, latest := range job.stageStarts() {
+	for stage, startBy := range job.stageStarts() {
 		grace := job.Order.Grace
 		if stage > 0 {
-			awaitStages(ctx, stages, time.Until(began.Add(latest)))
+			awaitStages(ctx, stages, time.Until(began.Add(startBy)))
 			// In whole seconds, because a runtime would round it up, and not 0, which would
 			// kill the container.
 			grace = max(time.Second, (grace - time.Since(began)).Truncate(time.Second))
@@ -52,7 +52,7 @@ func (j *Job) stageStarts() []time.Duration {
 
 // stageOf returns the index of a container's stage.
 func (j *Job) stageOf(id string) int {
-	return max(0, slices.IndexFunc(j.StopStages, func(t StopStage) bool { return slices.Contains(t.IDs, id) }))
+	return max(0, slices.IndexFunc(j.StopStages, func(s StopStage) bool { return slices.Contains(s.IDs, id) }))
 }
 
 // awaitStages returns when all stages have ended, after timeout, or when ctx ends.

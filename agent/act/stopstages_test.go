@@ -48,10 +48,10 @@ func (s *slowRuntime) StopSandbox(context.Context, string) error { return nil }
 func TestStopStages(t *testing.T) {
 	const long = time.Hour
 	for _, tt := range []struct {
-		name  string
-		turns []StopStage
-		takes map[string]time.Duration
-		want  []string
+		name   string
+		stages []StopStage
+		takes  map[string]time.Duration
+		want   []string
 	}{
 		{"all at once", nil, map[string]time.Duration{"a": long, "b": 1, "c": 1}, []string{"0s: a 30s", "0s: b 30s", "0s: c 30s"}},
 		{"sidecar after the others have ended", []StopStage{{IDs: []string{"a", "b"}}, {IDs: []string{"c"}, StartBy: 30 * time.Second}},
@@ -75,7 +75,7 @@ func TestStopStages(t *testing.T) {
 				runtime := &slowRuntime{began: time.Now(), takes: tt.takes}
 				var reports progressLog
 				k := NewKiller(&cgroup.Hierarchy{}, "/proc", runtime, reports.record)
-				job := Job{Containers: []evict.RunningContainer{{ID: "a"}, {ID: "b"}, {ID: "c"}}, StopStages: tt.turns}
+				job := Job{Containers: []evict.RunningContainer{{ID: "a"}, {ID: "b"}, {ID: "c"}}, StopStages: tt.stages}
 				job.Order.UID, job.Order.Grace = "u", 30*time.Second
 				k.Evict(t.Context(), job)
 				k.Wait()
@@ -97,7 +97,7 @@ func TestStopStages(t *testing.T) {
 }
 
 // A pod whose grace period is ended between two stages is killed as a whole.
-func TestHardenDuringStopStages(t *testing.T) {
+func TestEscalateDuringStopStages(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		runtime := &slowRuntime{began: time.Now(), takes: map[string]time.Duration{"a": time.Hour, "b": time.Hour}}
 		var reports progressLog

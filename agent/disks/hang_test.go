@@ -52,7 +52,7 @@ func TestHungFUSE(t *testing.T) {
 	eventually(t, "measurement of the hung pod's other directory", func() bool { return roughly(uint64(used(u, hung.UID, "a")), 3) })
 	eventually(t, "report of the hang", func() bool { return strings.Contains(u.Usage(&hung).Incomplete, "hangs") })
 	if h := u.Usage(&hung); !h.Known {
-		t.Errorf("Of = %+v; want Known with the part that was measured", h)
+		t.Errorf("Usage() = %+v; want Known with the part that was measured", h)
 	}
 
 	emptyDir(t, root, "later", "v", 2)

@@ -49,7 +49,7 @@ type job struct {
 	throttleCount atomic.Uint64
 	throttledFor  atomic.Int64
 
-	// Guarded by Usages.mu.
+	// Guarded by UsageMeter.mu.
 	ended, detached, hung, logged bool
 }
 
@@ -63,7 +63,7 @@ func (j *job) isHung() bool { return j != nil && j.hung }
 // throttledTime returns how long the job has waited for its budget.
 func (j *job) throttledTime() time.Duration { return time.Duration(j.throttledFor.Load()) }
 
-// jobs counts detached jobs, and has the worker threads. Usages.mu guards it.
+// jobs counts detached jobs, and has the worker threads. UsageMeter.mu guards it.
 type jobs struct {
 	detachedByPod map[string]int // by pod
 	slowByPod     map[string]int // those of detachedByPod that do not hang

@@ -43,7 +43,7 @@ func TestHungDirectories(t *testing.T) {
 			}
 			return Measurement{Usage: disk.Usage{Bytes: 5, Inodes: 1}, Method: "walk"}, nil
 		}
-		subject := func(uid string, names ...string) Pod {
+		newPod := func(uid string, names ...string) Pod {
 			s := Pod{UID: uid}
 			for _, name := range names {
 				s.Containers = append(s.Containers, evict.RunningContainer{ID: name, Name: name, LogPath: filepath.Join(root, name, "0.log")})
@@ -56,12 +56,12 @@ func TestHungDirectories(t *testing.T) {
 		}
 		// By name the hung directories come first; that must not put their pods
 		// first.
-		hung, partly, other := subject("a", many...), subject("b", "hung", "log"), subject("c", "main")
-		subjects := []Pod{hung, partly, other}
+		hung, partly, other := newPod("a", many...), newPod("b", "hung", "log"), newPod("c", "main")
+		pods := []Pod{hung, partly, other}
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- u.Run(ctx) }()
-		u.SetPods(subjects, true)
+		u.SetPods(pods, true)
 		time.Sleep(3 * stallTimeout)
 		synctest.Wait()
 		if got := u.Usage(&other).Logs["main"]; got.Bytes != 5 {
@@ -89,8 +89,8 @@ func TestHungDirectories(t *testing.T) {
 		if want := maxDetachedPerPod + 1; total != want {
 			t.Errorf("%d walks hang; want %d", total, want)
 		}
-		later := subject("d", "late")
-		u.SetPods(append(subjects, later), true)
+		later := newPod("d", "late")
+		u.SetPods(append(pods, later), true)
 		time.Sleep(stallTimeout)
 		synctest.Wait()
 		if got := u.Usage(&later).Logs["late"]; got.Bytes != 5 {
@@ -297,15 +297,15 @@ func TestWalkBudget(t *testing.T) {
 			mu.Unlock()
 			return Measurement{Method: "walk"}, nil
 		}
-		var subjects []Pod
+		var pods []Pod
 		for i := range 20 {
 			name := strconv.Itoa(i)
-			subjects = append(subjects, Pod{UID: name, Containers: []evict.RunningContainer{{ID: name, Name: name, LogPath: "/logs/" + name + "/0.log"}}})
+			pods = append(pods, Pod{UID: name, Containers: []evict.RunningContainer{{ID: name, Name: name, LogPath: "/logs/" + name + "/0.log"}}})
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan error, 1)
 		go func() { done <- u.Run(ctx) }()
-		u.SetPods(subjects, true)
+		u.SetPods(pods, true)
 		began := time.Now()
 		time.Sleep(100 * time.Second)
 		// Each walk may have used a little more than it was charged for.
@@ -314,8 +314,8 @@ func TestWalkBudget(t *testing.T) {
 			t.Errorf("%v of processor time in %v; want at most %v, and no less than the walks need", used, time.Since(began), limit)
 		}
 		mu.Lock()
-		if len(walks) != len(subjects) {
-			t.Errorf("%d of %d directories were walked", len(walks), len(subjects))
+		if len(walks) != len(pods) {
+			t.Errorf("%d of %d directories were walked", len(walks), len(pods))
 		}
 		mu.Unlock()
 		cancel()

@@ -49,25 +49,25 @@ type volume struct {
 	mounted bool
 }
 
-// locatePods searches for the directories of all subjects, each pod in a job of its
+// locatePods searches for the directories of all pods, each pod in a job of its
 // own, so that a directory that hangs delays only its own pod. Late results are
 // used.
 func (u *UsageMeter) locatePods(ctx context.Context) {
 	u.mu.Lock()
-	subjects := u.subjects
+	pods := u.pods
 	u.mu.Unlock()
 	u.readMounts(ctx)
-	wanted := make(map[string]bool, len(subjects))
-	for i := range subjects {
-		s := &subjects[i]
+	wanted := make(map[string]bool, len(pods))
+	for i := range pods {
+		s := &pods[i]
 		wanted[s.UID] = true
 		if ctx.Err() != nil {
 			return
 		}
 		u.mu.Lock()
-		before, busy := u.pods[s.UID], u.lookups[s.UID] != nil || u.jobs.full(s.UID)
+		before, busy := u.podFiles[s.UID], u.lookups[s.UID] != nil || u.jobs.full(s.UID)
 		if u.jobs.slow >= maxSlow {
-			u.subjectsChanged = true // search again when fewer jobs are slow
+			u.podsChanged = true // search again when fewer jobs are slow
 		}
 		var j *job
 		if !busy {
@@ -84,9 +84,9 @@ func (u *UsageMeter) locatePods(ctx context.Context) {
 	}
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	for uid := range u.pods {
+	for uid := range u.podFiles {
 		if !wanted[uid] {
-			delete(u.pods, uid)
+			delete(u.podFiles, uid)
 			u.version++
 		}
 	}
@@ -107,10 +107,10 @@ func (u *UsageMeter) storePodFiles(j *job, s *Pod, h *podFiles) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	delete(u.lookups, j.pod)
-	if before := u.pods[j.pod]; before == nil || !before.same(h) {
+	if before := u.podFiles[j.pod]; before == nil || !before.same(h) {
 		u.version++
 	}
-	u.pods[j.pod] = h
+	u.podFiles[j.pod] = h
 	u.wantPodFiles(s, h)
 }
 
@@ -145,14 +145,14 @@ func (u *UsageMeter) readMounts(ctx context.Context) {
 }
 
 // chooseTargets determines which directories are measured, from the files of the
-// subjects. mu must be locked.
+// pods. mu must be locked.
 func (u *UsageMeter) chooseTargets() {
 	for _, p := range u.targets {
 		p.want, p.limited = false, false
 	}
-	for i := range u.subjects {
-		s := &u.subjects[i]
-		if h := u.pods[s.UID]; h != nil {
+	for i := range u.pods {
+		s := &u.pods[i]
+		if h := u.podFiles[s.UID]; h != nil {
 			u.wantPodFiles(s, h)
 		}
 	}

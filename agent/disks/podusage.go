@@ -57,7 +57,7 @@ func (u *UsageMeter) missingLayers() bool {
 
 // missingLayersLocked is missingLayers with mu locked.
 func (u *UsageMeter) missingLayersLocked() bool {
-	for _, h := range u.pods {
+	for _, h := range u.podFiles {
 		for _, dir := range h.layers {
 			if dir == "" {
 				return true
@@ -70,11 +70,11 @@ func (u *UsageMeter) missingLayersLocked() bool {
 // PodUsage is the known disk usage of one pod.
 type PodUsage struct {
 	// Known reports that at least a part was measured, or that there is nothing to
-	// measure. Short is the reason why the pod may use more than that; empty if all
-	// is known.
+	// measure. Incomplete is the reason why the pod may use more than that;
+	// empty if all is known.
 	Known      bool
 	Incomplete string
-	// Oldest is the time of the oldest measurement; zero without one. By lists the
+	// Oldest is the time of the oldest measurement; zero without one. Methods lists the
 	// methods of the measurements.
 	Oldest  time.Time
 	Methods []string
@@ -89,7 +89,7 @@ func (u *UsageMeter) Usage(s *Pod) PodUsage {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	h := PodUsage{Layers: map[string]Measurement{}, Logs: map[string]Measurement{}}
-	pod := u.pods[s.UID]
+	pod := u.podFiles[s.UID]
 	if pod == nil {
 		if u.lookups[s.UID].isHung() {
 			return PodUsage{Incomplete: "the search for its directories hangs"}

@@ -17,7 +17,7 @@ import (
 	"github.com/evictd/evictd/kernel/kerneltest"
 )
 
-// Largest returns the largest directories of a filesystem without the usage of
+// LargestDirectories returns the largest directories of a filesystem without the usage of
 // pods. A hung filesystem mounted below does not delay the survey.
 func TestLargestDirectories(t *testing.T) {
 	root := kerneltest.MountLoop(t, "ext4", 64*mebibyte, "")

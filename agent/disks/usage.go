@@ -31,10 +31,10 @@ type Measurement struct {
 	// Incomplete is the reason why the usage may be higher; empty if all was counted.
 	Incomplete string
 
-	project uint32 // the project ID, if By is a quota; else 0
+	project uint32 // the project ID, if Method is a quota; else 0
 }
 
-// UsageMeterOptions are the options of NewUsages.
+// UsageMeterOptions are the options of [NewUsageMeter].
 type UsageMeterOptions struct {
 	Procfs kernel.FS
 	// Rootfs is where the host's root is mounted; empty is "/".
@@ -76,20 +76,20 @@ type UsageMeter struct {
 	locatedAt  time.Time
 	locateTook time.Duration
 
-	mu              sync.Mutex
-	version         uint64 // incremented when the known usage changes
-	subjectsChanged bool   // their directories were not searched yet
-	changedAt       time.Time
-	subjects        []Pod
-	pods            map[string]*podFiles   // by UID
-	lookups         map[string]*job        // searches in flight, by UID
-	mounted         map[string]string      // type of the mounted filesystem, by mount point
-	targets         map[string]*target     // by path
-	layers          map[string]Measurement // by container ID, as the runtime reports them
-	diskLow         bool
-	jobs            jobs
-	surveys         map[string]*survey // by mount point
-	surveyQueue     []*survey
+	mu          sync.Mutex
+	version     uint64 // incremented when the known usage changes
+	podsChanged bool   // their directories were not searched yet
+	changedAt   time.Time
+	pods        []Pod
+	podFiles    map[string]*podFiles   // by UID
+	lookups     map[string]*job        // searches in flight, by UID
+	mounted     map[string]string      // type of the mounted filesystem, by mount point
+	targets     map[string]*target     // by path
+	layers      map[string]Measurement // by container ID, as the runtime reports them
+	diskLow     bool
+	jobs        jobs
+	surveys     map[string]*survey // by mount point
+	surveyQueue []*survey
 	// activeSurvey is the survey that runs; nil if none runs, or if it hangs.
 	activeSurvey *job
 }
@@ -108,7 +108,7 @@ type target struct {
 	// job is the measurement in flight, nil for none, and walker its walker.
 	job    *job
 	walker *disk.Walker
-	want   bool   // still part of a subject
+	want   bool   // still part of a pod to measure
 	pod    string // the UID of a pod that it belongs to
 	// mounted reports that another filesystem is mounted there. If a directory of
 	// the pod hangs, it is most likely this one.
@@ -117,7 +117,7 @@ type target struct {
 	limited bool
 }
 
-// NewUsageMeter returns a Usages without measurements.
+// NewUsageMeter returns a UsageMeter without measurements.
 func NewUsageMeter(o UsageMeterOptions) *UsageMeter {
 	if o.Rootfs == "" {
 		o.Rootfs = "/"
@@ -131,23 +131,23 @@ func NewUsageMeter(o UsageMeterOptions) *UsageMeter {
 	return &UsageMeter{
 		o: o, wake: make(chan struct{}, 1), layersMissing: make(chan struct{}, 1), measure: measure, surveyWalk: surveyWalk,
 		budget: pollinterval.NewBudget(budgetShare, budgetBurst), cpu: disk.ThreadTime,
-		pods: map[string]*podFiles{}, lookups: map[string]*job{}, targets: map[string]*target{}, jobs: newJobs(),
+		podFiles: map[string]*podFiles{}, lookups: map[string]*job{}, targets: map[string]*target{}, jobs: newJobs(),
 		surveys: map[string]*survey{},
 	}
 }
 
 // SetPods sets the pods to measure. low reports that a disk is low: then directories
 // are measured more often. A change of either takes effect at once.
-func (u *UsageMeter) SetPods(subjects []Pod, low bool) {
+func (u *UsageMeter) SetPods(pods []Pod, low bool) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	changed := low != u.diskLow || !slices.EqualFunc(subjects, u.subjects, func(a, b Pod) bool {
+	changed := low != u.diskLow || !slices.EqualFunc(pods, u.pods, func(a, b Pod) bool {
 		return a.UID == b.UID && a.Limited == b.Limited && slices.EqualFunc(a.Containers, b.Containers, sameFiles)
 	})
-	u.subjects, u.diskLow = subjects, low
+	u.pods, u.diskLow = pods, low
 	u.jobs.yield(!low)
 	if changed {
-		u.subjectsChanged, u.changedAt = true, time.Now()
+		u.podsChanged, u.changedAt = true, time.Now()
 		u.version++
 		notify(u.wake)
 	}
@@ -158,7 +158,7 @@ func sameFiles(a, b evict.RunningContainer) bool {
 	return a.ID == b.ID && a.Name == b.Name && a.InitPID == b.InitPID && a.InitStart == b.InitStart && a.LogPath == b.LogPath
 }
 
-// Version changes when the known usage of a subject changes. A new measurement with
+// Version changes when the known usage of a pod changes. A new measurement with
 // the same result does not change it.
 func (u *UsageMeter) Version() uint64 {
 	u.mu.Lock()
@@ -172,9 +172,9 @@ func (u *UsageMeter) Version() uint64 {
 func (u *UsageMeter) Unmeasured(t time.Time) string {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	for _, s := range u.subjects {
+	for _, s := range u.pods {
 		lookup := u.lookups[s.UID]
-		if (u.pods[s.UID] == nil || u.pods[s.UID].locatedAt.Before(t)) && !lookup.isHung() && !(lookup == nil && u.jobs.exhausted(s.UID)) {
+		if (u.podFiles[s.UID] == nil || u.podFiles[s.UID].locatedAt.Before(t)) && !lookup.isHung() && !(lookup == nil && u.jobs.exhausted(s.UID)) {
 			return "directories of pod " + s.UID
 		}
 	}
@@ -231,8 +231,8 @@ func (u *UsageMeter) Run(ctx context.Context) error {
 func (u *UsageMeter) locateDue(now time.Time) bool {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	due := u.subjectsChanged || now.Sub(u.locatedAt) >= u.locateInterval(now)
-	u.subjectsChanged = u.subjectsChanged && !due
+	due := u.podsChanged || now.Sub(u.locatedAt) >= u.locateInterval(now)
+	u.podsChanged = u.podsChanged && !due
 	return due
 }
 

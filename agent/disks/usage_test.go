@@ -26,7 +26,7 @@ func overlay(upper string) string {
 	return "98 22 0:61 / / rw,relatime - overlay overlay rw,lowerdir=/l/1:/l/2,upperdir=" + upper + ",workdir=/w\n99 98 0:62 / /proc rw - proc proc rw\n"
 }
 
-// pod makes the files of a pod with one container and returns its subject: 1 MiB in
+// pod makes the files of a pod with one container and returns the Pod: 1 MiB in
 // its layer, 2 in its logs, 3 in an emptyDir.
 func pod(t *testing.T, root string) Pod {
 	t.Helper()
@@ -78,7 +78,7 @@ func roughly(bytes uint64, mib int) bool {
 	return bytes >= uint64(mib)*mebibyte && bytes < uint64(mib)*mebibyte+64<<10
 }
 
-func TestUsages(t *testing.T) {
+func TestUsageMeter(t *testing.T) {
 	root := t.TempDir()
 	s := pod(t, root)
 	o := options(root)
@@ -91,7 +91,7 @@ func TestUsages(t *testing.T) {
 	eventually(t, "measurement of all", func() bool { return u.Unmeasured(before) == "" })
 	h := u.Usage(&s)
 	if !h.Known || h.Incomplete != "" || h.Oldest.Before(before) || cmp.Diff([]string{"walk"}, h.Methods) != "" {
-		t.Errorf("Of = %+v; want all known, by a walk after Want", h)
+		t.Errorf("Usage() = %+v; want all known, by a walk after SetPods", h)
 	}
 	if got := h.Layers["c1"]; !roughly(got.Bytes, 1) || got.Inodes != 2 {
 		t.Errorf("writable layer = %+v; want 1 MiB in 2 inodes", got.Usage)
@@ -191,7 +191,7 @@ func TestSharedLogs(t *testing.T) {
 		t.Errorf("logs of %d and %d bytes; want 2 and 3 MiB", a.Bytes, b.Bytes)
 	}
 	if !h.Known || !strings.Contains(h.Incomplete, "writable layer of b") {
-		t.Errorf("known %t, short %q; want Known, and the layer of b missing", h.Known, h.Incomplete)
+		t.Errorf("known %t, incomplete %q; want Known, and the layer of b missing", h.Known, h.Incomplete)
 	}
 }
 
@@ -205,7 +205,7 @@ func TestLayerSizeFromRuntime(t *testing.T) {
 	u.SetPods([]Pod{s}, false)
 	eventually(t, "size from the runtime", func() bool { return u.Usage(&s).Known })
 	if h := u.Usage(&s); h.Layers["c1"].Bytes != 7 || h.Oldest != at || h.Methods[0] != "runtime" || !strings.Contains(h.Incomplete, "logs") {
-		t.Errorf("Of = %+v", h)
+		t.Errorf("Usage() = %+v", h)
 	}
 }
 

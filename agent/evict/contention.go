@@ -35,7 +35,7 @@ type ContentionEviction struct {
 // victim is in flight, evicts the first pod of the memory ranking. The stalls must last
 // as long again before the next pod is evicted.
 func (d *decision) evictForContention() {
-	d.ContentionEvictions = slices.DeleteFunc(d.ContentionEvictions, func(c ContentionEviction) bool { return !d.contended(c.Condition) })
+	d.ContentionEvictions = slices.DeleteFunc(d.ContentionEvictions, func(c ContentionEviction) bool { return !d.hasContention(c.Condition) })
 	if d.policy.Contention.Sustained == 0 {
 		return
 	}
@@ -45,13 +45,13 @@ func (d *decision) evictForContention() {
 		}
 		d.noteCondition(c.Condition)
 		if d.policy.Contention.Evict && !d.evictionInFlight() && d.now.Sub(d.lastContentionEviction(c.Condition)) >= d.policy.Contention.Sustained {
-			d.evictContended(c)
+			d.evictFirstRanked(c)
 		}
 	}
 }
 
-// contended reports whether the contention for a condition is ongoing.
-func (d *decision) contended(c signal.Condition) bool {
+// hasContention reports whether the contention for a condition is ongoing.
+func (d *decision) hasContention(c signal.Condition) bool {
 	return slices.ContainsFunc(d.in.Contention, func(in Contention) bool { return in.Condition == c })
 }
 
@@ -74,8 +74,8 @@ func (d *decision) lastContentionEviction(c signal.Condition) time.Time {
 	return time.Time{}
 }
 
-// evictContended evicts the first pod of the memory ranking.
-func (d *decision) evictContended(c Contention) {
+// evictFirstRanked evicts the first pod of the memory ranking.
+func (d *decision) evictFirstRanked(c Contention) {
 	ranked, exempt := d.policy.Rank(d.in.Pods, signal.MemoryAvailable, &d.State, d.now)
 	d.out.Ranking, d.out.Exempt = ranked, exempt
 	d.ContentionEvictions = slices.DeleteFunc(d.ContentionEvictions, func(known ContentionEviction) bool { return known.Condition == c.Condition })

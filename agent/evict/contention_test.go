@@ -89,7 +89,7 @@ func TestContentionWaits(t *testing.T) {
 	l.in.Pods, l.in.PodsUnknown = nil, true
 	wantVictims(t, "pods not listed", l.step(5*time.Second))
 	if len(l.state.ContentionEvictions) != 0 {
-		t.Errorf("state.Contended = %v; want none before a pod could be chosen", l.state.ContentionEvictions)
+		t.Errorf("state.ContentionEvictions = %v; want none before a pod could be chosen", l.state.ContentionEvictions)
 	}
 }
 

@@ -26,7 +26,7 @@ func TestContentionRepeats(t *testing.T) {
 	l.in.Contention = nil
 	l.step(21 * time.Second)
 	if len(l.state.ContentionEvictions) != 0 {
-		t.Errorf("state.Contended = %+v; want none after the stalls have ended", l.state.ContentionEvictions)
+		t.Errorf("state.ContentionEvictions = %+v; want none after the stalls have ended", l.state.ContentionEvictions)
 	}
 }
 

@@ -25,36 +25,36 @@ type HotKill struct {
 // the victims and returns the orders that Step would have given.
 func (d *decision) adoptHotKills() {
 	for i := range d.in.HotKills {
-		f := &d.in.HotKills[i]
-		o := d.newOrder(f.Pod, &f.Threshold, f.Observation)
-		o.Deficit, o.Expected = f.Deficit, f.Expected
+		k := &d.in.HotKills[i]
+		o := d.newOrder(k.Pod, &k.Threshold, k.Observation)
+		o.Deficit, o.Expected = k.Deficit, k.Expected
 		d.out.Adopted = append(d.out.Adopted, o)
 		// The crossing may end before a Step observes it.
-		d.noteCondition(f.Threshold.Signal.Condition())
-		d.activate(f)
-		if f.DryRun {
-			d.DryRunVictims = append(d.DryRunVictims, DryRunVictim{UID: f.Pod.UID, Signal: f.Threshold.Signal})
+		d.noteCondition(k.Threshold.Signal.Condition())
+		d.activate(k)
+		if k.DryRun {
+			d.DryRunVictims = append(d.DryRunVictims, DryRunVictim{UID: k.Pod.UID, Signal: k.Threshold.Signal})
 			continue
 		}
 		// The hot path had settled an earlier victim with this UID, or it could not have
 		// chosen the pod again.
-		pod := podEntry{Pod: f.Pod, memory: f.Pod.Usage.Memory, freeable: f.Expected}
-		d.Victims = slices.DeleteFunc(d.Victims, func(v Victim) bool { return v.UID == f.Pod.UID })
-		d.Victims = append(d.Victims, newVictim(&pod, f.Threshold.Key(), &o, f.Time))
+		pod := podEntry{Pod: k.Pod, memory: k.Pod.Usage.Memory, freeable: k.Expected}
+		d.Victims = slices.DeleteFunc(d.Victims, func(v Victim) bool { return v.UID == k.Pod.UID })
+		d.Victims = append(d.Victims, newVictim(&pod, k.Threshold.Key(), &o, k.Time))
 	}
 }
 
 // activate marks the threshold for which a pod was killed as acted on. This Step's
 // readings may be of another source than the hot path's, and would otherwise make it
 // wait for file cache.
-func (d *decision) activate(f *HotKill) {
+func (d *decision) activate(k *HotKill) {
 	for i := range d.thresholds {
 		c := &d.thresholds[i]
-		if c.key != f.Threshold.Key() {
+		if c.key != k.Threshold.Key() {
 			continue
 		}
 		if !c.met {
-			c.timer, c.met = Timer{Threshold: c.key, Since: f.Time}, true
+			c.timer, c.met = Timer{Threshold: c.key, Since: k.Time}, true
 		}
 		c.timer.Active = true
 	}

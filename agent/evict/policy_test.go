@@ -10,7 +10,7 @@ import (
 	"github.com/evictd/evictd/agent/signal"
 )
 
-func TestWithCopies(t *testing.T) {
+func TestWithDerived(t *testing.T) {
 	configured := []signal.Threshold{
 		hard(signal.MemoryAvailable, "1Gi").reclaiming("500Mi").Threshold,
 		hard(signal.NodeFsAvailable, "10%").reclaiming("2Gi").Threshold,
@@ -25,9 +25,9 @@ func TestWithCopies(t *testing.T) {
 		"memory.available 1Gi 0s 500Mi", "nodefs.available 10% 0s 2Gi", "imagefs.inodesFree 5% 0s 0",
 		"memory.available 2Gi 1m0s 0", "nodefs.inodesFree 7% 1h0m0s 0", "imagefs.available 20% 1s 0",
 	}
-	allocatable := []string{"copy allocatableMemory.available 1Gi 0s 500Mi"}
-	fromNode := []string{"copy containerfs.available 10% 0s 2Gi", "copy containerfs.inodesFree 7% 1h0m0s 0"}
-	fromImage := []string{"copy containerfs.inodesFree 5% 0s 0", "copy containerfs.available 20% 1s 0"}
+	allocatable := []string{"derived allocatableMemory.available 1Gi 0s 500Mi"}
+	fromNode := []string{"derived containerfs.available 10% 0s 2Gi", "derived containerfs.inodesFree 7% 1h0m0s 0"}
+	fromImage := []string{"derived containerfs.inodesFree 5% 0s 0", "derived containerfs.available 20% 1s 0"}
 	for _, tt := range []struct {
 		name    string
 		layout  Layout
@@ -46,7 +46,7 @@ func TestWithCopies(t *testing.T) {
 		for _, one := range WithDerived(configured, tt.layout, tt.enforce) {
 			text := fmt.Sprintf("%s %s %s %s", one.Signal, one.Value, one.Grace, one.MinReclaim)
 			if one.Derived {
-				text = "copy " + text
+				text = "derived " + text
 			}
 			got = append(got, text)
 		}

@@ -18,11 +18,11 @@ type ProactiveReclaim struct {
 	Pods []Ranked
 }
 
-// ProactiveReclaim returns the proactive reclaim to do now. It is empty if a hard memory threshold
-// is met or a victim is unsettled, so that proactive reclaim does not interfere with
-// evictions.
+// ProactiveReclaim returns the proactive reclaim to do now. It is empty if a hard memory
+// threshold is met or a victim is unsettled, so that proactive reclaim does not interfere
+// with evictions.
 func (p *Policy) ProactiveReclaim(pods []Pod, observed *signal.Observations, state *State, now time.Time) ProactiveReclaim {
-	var cold ProactiveReclaim
+	var reclaim ProactiveReclaim
 	for i := range state.Victims {
 		if state.Victims[i].Status == Unsettled {
 			return ProactiveReclaim{}
@@ -38,12 +38,12 @@ func (p *Policy) ProactiveReclaim(pods []Pod, observed *signal.Observations, sta
 			return ProactiveReclaim{}
 		}
 		o := observed[t.Signal]
-		if short := t.Target(o.Capacity) - o.Available; o.Status == signal.Observed && short > cold.Deficit {
-			cold = ProactiveReclaim{Signal: t.Signal, Deficit: short}
+		if deficit := t.Target(o.Capacity) - o.Available; o.Status == signal.Observed && deficit > reclaim.Deficit {
+			reclaim = ProactiveReclaim{Signal: t.Signal, Deficit: deficit}
 		}
 	}
-	if cold.Deficit > 0 {
-		cold.Pods, _ = p.Rank(pods, cold.Signal, state, now)
+	if reclaim.Deficit > 0 {
+		reclaim.Pods, _ = p.Rank(pods, reclaim.Signal, state, now)
 	}
-	return cold
+	return reclaim
 }

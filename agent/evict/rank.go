@@ -63,8 +63,8 @@ func (p *Policy) exempt(pod *Pod) (reason, detail string) {
 		return ReasonProtected, "a kubelet's pod of unknown priority"
 	}
 	if p.Protected != nil {
-		if why := p.Protected(pod); why != "" {
-			return ReasonProtected, why
+		if detail := p.Protected(pod); detail != "" {
+			return ReasonProtected, detail
 		}
 	}
 	return "", ""
@@ -88,8 +88,8 @@ func (p *Policy) Rank(pods []Pod, s signal.Signal, state *State, now time.Time) 
 		if reason == "" {
 			candidates = append(candidates, p.newRanked(pod, i, s))
 		}
-		if busy, why := state.ineligible(pod.UID, now); busy != "" {
-			reason, detail = busy, why
+		if r, d := state.ineligible(pod.UID, now); r != "" {
+			reason, detail = r, d
 		}
 		if reason != "" {
 			exempt = append(exempt, Exempt{Pod: pod.Key(), UID: pod.UID, Reason: reason, Detail: detail})

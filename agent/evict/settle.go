@@ -74,7 +74,7 @@ func (d *decision) episodeEnded(p *DryRunVictim, pod *podEntry) bool {
 	case d.fromTable && (p.OverLimit || !p.Signal.IsMemory()):
 		return false
 	case p.Contention != "":
-		return !d.contended(p.Contention)
+		return !d.hasContention(p.Contention)
 	case p.OverLimit:
 		cause, _ := pod.overLimit(d.policy.Layout)
 		return cause == ""

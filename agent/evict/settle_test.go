@@ -142,9 +142,9 @@ func TestStuckOverOwnLimit(t *testing.T) {
 // progress, but not until a minute after its grace period.
 func TestSettledMayBeChosenAgain(t *testing.T) {
 	for _, tc := range []struct {
-		measured  bool
-		fell, due time.Duration // ago
-		want      bool
+		measured      bool
+		progress, due time.Duration // ago
+		want          bool
 	}{
 		{true, time.Minute, time.Minute, true}, {true, time.Minute - 1, time.Minute, false}, {true, time.Minute, time.Minute - 1, false},
 		{false, time.Hour, time.Hour, false},
@@ -153,7 +153,7 @@ func TestSettledMayBeChosenAgain(t *testing.T) {
 		l.in.Measured = tc.measured
 		l.state.Victims = []Victim{{
 			UID: "a", Pod: "default/a", Signal: ThresholdKey{Signal: signal.MemoryAvailable}, Status: Settled,
-			Expected: 200 * mi, Lowest: 200 * mi, ProgressAt: start.Add(-tc.fell), Due: start.Add(-tc.due),
+			Expected: 200 * mi, Lowest: 200 * mi, ProgressAt: start.Add(-tc.progress), Due: start.Add(-tc.due),
 		}}
 		if o := l.step(0); len(o.Evict) == 1 != tc.want {
 			t.Errorf("%+v: evicted = %v; want it chosen: %t", tc, victims(o), tc.want)

@@ -127,14 +127,14 @@ func TestMemorySignalsAreOne(t *testing.T) {
 // signal's thresholds the first in the list.
 func TestFirstThresholdDecides(t *testing.T) {
 	pods := hard(signal.AllocatableMemoryAvailable, "1Gi")
-	copied := hard(signal.AllocatableMemoryAvailable, "2Gi")
-	copied.Derived = true
+	derived := hard(signal.AllocatableMemoryAvailable, "2Gi")
+	derived.Derived = true
 	for _, tc := range []struct {
 		thresholds []Threshold
 		want       ThresholdKey
 	}{
 		{[]Threshold{pods, hard(signal.MemoryAvailable, "1Gi")}, ThresholdKey{Signal: signal.MemoryAvailable}},
-		{[]Threshold{pods, copied}, pods.Key()}, {[]Threshold{copied, pods}, copied.Key()},
+		{[]Threshold{pods, derived}, pods.Key()}, {[]Threshold{derived, pods}, derived.Key()},
 	} {
 		l := newTimeline(t, tc.thresholds...)
 		l.in.Pods = []Pod{aPod("a", using(3*gi))}

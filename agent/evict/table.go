@@ -30,11 +30,11 @@ type Table struct {
 }
 
 // NewTable returns the table that follows from a Step with the inputs in, which
-// returned state. taken is when the usage of the pods was read.
-func NewTable(in *Inputs, state *State, taken time.Time) *Table {
+// returned state. usageTime is when the usage of the pods was read.
+func NewTable(in *Inputs, state *State, usageTime time.Time) *Table {
 	fresh := *in
 	fresh.ActNow = nil // the Step has used them
-	t := &Table{UsageTime: taken, d: newDecision(state, &fresh, taken)}
+	t := &Table{UsageTime: usageTime, d: newDecision(state, &fresh, usageTime)}
 	d := &t.d
 	d.fromTable = true
 	d.thresholds = slices.DeleteFunc(d.thresholds, func(c thresholdCalc) bool { return !c.Signal.IsMemory() })

@@ -134,9 +134,9 @@ func TestTableAgreesWithStep(t *testing.T) {
 			l.in, l.state = in, state
 		}
 	}
-	for why, n := range verdicts {
+	for reason, n := range verdicts {
 		if n < 5 {
-			t.Errorf("%d verdicts are %q; want at least 5", n, VerdictReason(why))
+			t.Errorf("%d verdicts are %q; want at least 5", n, VerdictReason(reason))
 		}
 	}
 }

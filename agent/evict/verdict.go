@@ -33,11 +33,11 @@ const (
 )
 
 // String returns the reason in words.
-func (w VerdictReason) String() string {
+func (r VerdictReason) String() string {
 	return [...]string{
 		Chosen: "chosen", Recovered: "recovered", Waiting: "waiting for file cache", Covered: "covered by victims",
 		PodsUnknown: "pods not listed", BackingOff: "backing off", NoneEligible: "no pod eligible", Futile: "futile", VerdictReasons: "unknown",
-	}[min(w, VerdictReasons)]
+	}[min(r, VerdictReasons)]
 }
 
 // Verdict is a Table's decision.
@@ -109,16 +109,16 @@ func (t *Table) observe(observed *signal.Observations, now time.Time) {
 
 // noVictimReason returns why no threshold needs to be acted on.
 func (t *Table) noVictimReason() VerdictReason {
-	why := Recovered
+	reason := Recovered
 	for i := range t.d.thresholds {
 		switch c := &t.d.thresholds[i]; {
 		case c.active && c.Hard():
 			return Covered
 		case c.waiting:
-			why = Waiting
+			reason = Waiting
 		}
 	}
-	return why
+	return reason
 }
 
 // rank returns the eligible pods in the order of eviction by their current usage. The

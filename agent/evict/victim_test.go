@@ -20,23 +20,23 @@ func unsettledVictim(uid string) Victim {
 func TestVictimUpdate(t *testing.T) {
 	const ms = time.Millisecond
 	for _, tc := range []struct {
-		name    string
-		change  func(v *Victim)
-		used    int64 // MiB
-		at      time.Duration
-		unknown bool
-		result  settleResult
-		want    VictimStatus
-		fell    time.Duration
+		name     string
+		change   func(v *Victim)
+		used     int64 // MiB
+		at       time.Duration
+		unknown  bool
+		result   settleResult
+		want     VictimStatus
+		progress time.Duration
 	}{
-		{name: "a 20th is freed", used: 190, at: 500 * ms, want: Unsettled, fell: 500 * ms},
+		{name: "a 20th is freed", used: 190, at: 500 * ms, want: Unsettled, progress: 500 * ms},
 		{name: "less than a 20th is freed", used: 191, at: 500 * ms, want: Unsettled},
 		{name: "usage is unknown", used: 0, at: 500 * ms, unknown: true, want: Unsettled},
 		{name: "nothing was expected", change: func(v *Victim) { v.Expected, v.Lowest = 0, 0 }, at: 500 * ms, want: Unsettled},
-		{name: "it fell during its grace period", change: func(v *Victim) { v.Due, v.ProgressAt = start.Add(time.Minute), start.Add(time.Second) }, used: 200, at: 60999 * ms, want: Unsettled, fell: time.Second},
-		{name: "enough is freed after the settle timeout", used: 40, at: time.Hour, result: returnedEnough, want: Settled, fell: time.Hour},
+		{name: "it fell during its grace period", change: func(v *Victim) { v.Due, v.ProgressAt = start.Add(time.Minute), start.Add(time.Second) }, used: 200, at: 60999 * ms, want: Unsettled, progress: time.Second},
+		{name: "enough is freed after the settle timeout", used: 40, at: time.Hour, result: returnedEnough, want: Settled, progress: time.Hour},
 		{name: "it was settled before", change: func(v *Victim) { v.Status = Settled }, used: 200, at: time.Hour, want: Settled},
-		{name: "it was settled before and still falls", change: func(v *Victim) { v.Status, v.Lowest = Settled, 40*mi }, used: 20, at: time.Hour, want: Settled, fell: time.Hour},
+		{name: "it was settled before and still falls", change: func(v *Victim) { v.Status, v.Lowest = Settled, 40*mi }, used: 20, at: time.Hour, want: Settled, progress: time.Hour},
 		{name: "it is stuck", change: func(v *Victim) { v.Status = Stuck }, used: 0, at: time.Hour, want: Stuck},
 	} {
 		v := unsettledVictim("a")
@@ -44,8 +44,8 @@ func TestVictimUpdate(t *testing.T) {
 			tc.change(&v)
 		}
 		result := v.update(tc.used*mi, !tc.unknown, true, time.Second, start.Add(tc.at))
-		if result != tc.result || v.Status != tc.want || !v.ProgressAt.Equal(start.Add(tc.fell)) {
-			t.Errorf("%s: update() = %d, %s, fell after %v; want %d, %s, after %v", tc.name, result, v.Status, v.ProgressAt.Sub(start), tc.result, tc.want, tc.fell)
+		if result != tc.result || v.Status != tc.want || !v.ProgressAt.Equal(start.Add(tc.progress)) {
+			t.Errorf("%s: update() = %d, %s, progress after %v; want %d, %s, after %v", tc.name, result, v.Status, v.ProgressAt.Sub(start), tc.result, tc.want, tc.progress)
 		}
 	}
 }

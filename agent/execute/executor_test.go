@@ -35,7 +35,7 @@ func (a *actuator) call(call, uid string) {
 }
 
 func (a *actuator) Evict(_ context.Context, j act.Job)    { a.call("evict", j.Order.UID) }
-func (a *actuator) Escalate(_ context.Context, j act.Job) { a.call("harden", j.Order.UID) }
+func (a *actuator) Escalate(_ context.Context, j act.Job) { a.call("escalate", j.Order.UID) }
 func (a *actuator) Follow(_ context.Context, o evict.Order, _ *act.KillHandle, s act.KillResult) {
 	a.call(fmt.Sprint("follow ", s.Processes), o.UID)
 }
@@ -87,7 +87,7 @@ func TestActuatorOfMode(t *testing.T) {
 		w.Follow(t.Context(), pending("b", dryRun), evict.Order{UID: "b"}, &act.KillHandle{}, act.KillResult{Processes: 3})
 		w.Escalate(t.Context(), job("c"), dryRun)
 		w.Resume(t.Context(), job("d"), dryRun)
-		want := []string{name + " evict a", name + " follow 3 b", name + " harden c", name + " evict d"}
+		want := []string{name + " evict a", name + " follow 3 b", name + " escalate c", name + " evict d"}
 		if diff := cmp.Diff(want, w.calls); diff != "" {
 			t.Errorf("dry run %t: calls differ (-want +got):\n%s", dryRun, diff)
 		}

@@ -102,7 +102,7 @@ func TestRecords(t *testing.T) {
 		{"stopped", evict.Record{Expected: 100}, []act.Progress{
 			{Stage: act.Signalled, Time: at(1)}, {Stage: act.LastGone, Time: at(900)}, {Stage: act.Finished, Time: at(950)},
 		}, evict.Record{Expected: 100, Freed: 100, SignalSent: at(1), LastGone: at(900), Result: evict.ResultStopped}},
-		{"hardened", evict.Record{}, []act.Progress{
+		{"escalated", evict.Record{}, []act.Progress{
 			{Stage: act.Signalled, Time: at(1)}, {Stage: act.Escalated, Time: at(100)}, {Stage: act.Signalled, Time: at(101), Processes: 2},
 			{Stage: act.LastGone, Time: at(110)}, {Stage: act.Finished, Time: at(120), Processes: 2},
 		}, evict.Record{SignalSent: at(1), Escalated: at(100), LastGone: at(110), Processes: 2, Result: evict.ResultKilled}},

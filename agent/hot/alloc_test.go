@@ -24,11 +24,11 @@ func TestKillAllocatesNothing(t *testing.T) {
 	const runs = 20
 	table := s.table(0, staleTime())
 	s.publish(table)
-	raise := lanes.Alarm{Lane: "bpf", Seen: time.Now()}
+	alarm := lanes.Alarm{Lane: "bpf", Seen: time.Now()}
 	if n := testing.AllocsPerRun(runs, func() {
 		table.Decision.UsageTime = time.Time{}
-		if got := s.handle(raise); got != Killed {
-			t.Fatalf("handle() = %v; want struck", got)
+		if got := s.handle(alarm); got != Killed {
+			t.Fatalf("handle() = %v; want %v", got, Killed)
 		}
 		s.reader.available -= 600 * mi
 	}); n != 0 {

@@ -64,9 +64,9 @@ type Arbiter struct {
 type answers [signal.ThresholdIDCount]atomic.Bool
 
 // record records whether an alarm answers a crossing. It does not allocate.
-func (a *answers) record(r *lanes.Alarm) {
-	if r.Answered && r.Threshold != 0 && r.Threshold.Hard() {
-		a[r.Threshold].Store(true)
+func (a *answers) record(alarm *lanes.Alarm) {
+	if alarm.Answered && alarm.Threshold != 0 && alarm.Threshold.Hard() {
+		a[alarm.Threshold].Store(true)
 	}
 }
 
@@ -77,36 +77,36 @@ type killQueue struct {
 	written, read atomic.Uint64 // number of kills
 }
 
-// NewArbiter returns a [Arbiter] at generation 0.
+// NewArbiter returns an [Arbiter] at generation 0.
 func NewArbiter() *Arbiter { return &Arbiter{alarms: make(chan lanes.Alarm, 1)} }
 
 // newQueue adds the queue of one more thread. It is called before any thread runs.
-func (d *Arbiter) newQueue() *killQueue {
+func (a *Arbiter) newQueue() *killQueue {
 	q := &killQueue{}
-	d.queues = append(d.queues, q)
+	a.queues = append(a.queues, q)
 	return q
 }
 
 // Alarms receives an alarm after it was handled. While one alarm waits, later ones are
 // dropped: the loop observes everything after any alarm.
-func (d *Arbiter) Alarms() <-chan lanes.Alarm { return d.alarms }
+func (a *Arbiter) Alarms() <-chan lanes.Alarm { return a.alarms }
 
 // TakeAnswered reports whether a lane has answered the crossing of a hard memory
 // threshold since the last call. Only the loop calls it.
-func (d *Arbiter) TakeAnswered(m signal.ThresholdID) bool { return d.answered[m].Swap(false) }
+func (a *Arbiter) TakeAnswered(id signal.ThresholdID) bool { return a.answered[id].Swap(false) }
 
-func (d *Arbiter) notify(r lanes.Alarm) {
+func (a *Arbiter) notify(alarm lanes.Alarm) {
 	select {
-	case d.alarms <- r:
+	case a.alarms <- alarm:
 	default:
 	}
 }
 
 // TakeKills appends the kills since the last call to list, and returns it with the generation
 // to which an observation made from now on belongs. Only the loop calls it.
-func (d *Arbiter) TakeKills(list []Kill) (_ []Kill, generation uint64) {
-	generation = d.state.Load() / 2
-	for _, q := range d.queues {
+func (a *Arbiter) TakeKills(list []Kill) (_ []Kill, generation uint64) {
+	generation = a.state.Load() / 2
+	for _, q := range a.queues {
 		list = q.drain(list)
 	}
 	slices.SortStableFunc(list, func(a, b Kill) int { return a.Decided.Compare(b.Decided) })
@@ -116,34 +116,34 @@ func (d *Arbiter) TakeKills(list []Kill) (_ []Kill, generation uint64) {
 // Acquire acquires a generation for kills that are decided on it, and begins the next one. It
 // returns false if another thread has acquired the generation. The loop uses it: it knows
 // its own kills, so its next observation may belong to the next generation at once.
-func (d *Arbiter) Acquire(generation uint64) bool {
-	return d.state.CompareAndSwap(2*generation, 2*generation+2)
+func (a *Arbiter) Acquire(generation uint64) bool {
+	return a.state.CompareAndSwap(2*generation, 2*generation+2)
 }
 
-// acquireLease acquires a generation like [Arbiter.Acquire], but keeps it until release: no thread can
-// acquire the next one before the kills are queued.
-func (d *Arbiter) acquireLease(generation uint64) bool {
-	return d.state.CompareAndSwap(2*generation, 2*generation+1)
+// acquireLease acquires a generation like [Arbiter.Acquire], but keeps it until release: no
+// thread can acquire the next one before the kills are queued.
+func (a *Arbiter) acquireLease(generation uint64) bool {
+	return a.state.CompareAndSwap(2*generation, 2*generation+1)
 }
 
 // Steal takes a generation from a thread that has acquired it and hangs in the kernel.
 // Later kills of that thread are not queued, except one that it is just about to queue.
 // Further observations belong to the second generation after this one.
-func (d *Arbiter) Steal(generation uint64) bool {
-	return d.state.CompareAndSwap(2*generation+1, 2*generation+4)
+func (a *Arbiter) Steal(generation uint64) bool {
+	return a.state.CompareAndSwap(2*generation+1, 2*generation+4)
 }
 
 // owned reports whether the thread that acquired a generation still has it.
-func (d *Arbiter) owned(generation uint64) bool { return d.state.Load() == 2*generation+1 }
+func (a *Arbiter) owned(generation uint64) bool { return a.state.Load() == 2*generation+1 }
 
 // release ends a generation after all its kills were queued.
-func (d *Arbiter) release(generation uint64) { d.state.CompareAndSwap(2*generation+1, 2*generation+2) }
+func (a *Arbiter) release(generation uint64) { a.state.CompareAndSwap(2*generation+1, 2*generation+2) }
 
 // Valid reports whether no thread has killed since an observation of the generation.
-func (d *Arbiter) Valid(generation uint64) bool { return d.valid(generation) }
+func (a *Arbiter) Valid(generation uint64) bool { return a.valid(generation) }
 
 // valid reports whether the generation is current and no thread has acquired it.
-func (d *Arbiter) valid(generation uint64) bool { return d.state.Load() == 2*generation }
+func (a *Arbiter) valid(generation uint64) bool { return a.state.Load() == 2*generation }
 
 // hasRoom reports whether n kills can be queued.
 func (q *killQueue) hasRoom(n int) bool { return q.written.Load()-q.read.Load()+uint64(n) <= maxKills }

@@ -19,7 +19,7 @@ func TestSuperseded(t *testing.T) {
 		t.Fatal("the loop could not acquire generation 0")
 	}
 	if got := s.alarm("bpf"); got != Superseded || s.killer.n > 0 {
-		t.Errorf("handle() after the loop acquired the generation = %v, killed %q; want outrun, and no kill", got, s.killer.names())
+		t.Errorf("handle() after the loop acquired the generation = %v, killed %q; want %v, and no kill", got, s.killer.names(), Superseded)
 	}
 	if s.arbiter.Acquire(0) {
 		t.Error("generation 0 was acquired twice")
@@ -27,11 +27,11 @@ func TestSuperseded(t *testing.T) {
 	// A table of an older generation is not used; one of the new generation is.
 	s.publish(s.table(0, time.Now()))
 	if got := s.alarm("bpf"); got != Superseded {
-		t.Errorf("handle() with a stale table = %v; want outrun", got)
+		t.Errorf("handle() with a stale table = %v; want %v", got, Superseded)
 	}
 	s.publish(s.table(1, time.Now()))
 	if got := s.alarm("bpf"); got != Killed {
-		t.Errorf("handle() with a table of the loop's next step = %v; want struck", got)
+		t.Errorf("handle() with a table of the loop's next step = %v; want %v", got, Killed)
 	}
 	if s.arbiter.Acquire(1) {
 		t.Error("acquired a generation from before the kill; want not")
@@ -42,7 +42,7 @@ func TestSuperseded(t *testing.T) {
 }
 
 // While a thread is killing, no other can acquire a generation.
-func TestClaimDuringKill(t *testing.T) {
+func TestAcquireDuringKill(t *testing.T) {
 	s := newFixture(t, 500)
 	s.publish(s.table(0, time.Now()))
 	s.reader.available = 900 * mi
@@ -60,50 +60,50 @@ func TestClaimDuringKill(t *testing.T) {
 
 // The loop takes the generation from a kill that hangs. When that kill returns, it is not
 // queued, and later decisions work.
-func TestSeize(t *testing.T) {
+func TestSteal(t *testing.T) {
 	s := newFixture(t, 500, 300)
 	s.publish(s.table(0, time.Now()))
 	s.reader.available = 900 * mi
 	if s.arbiter.Steal(0) {
-		t.Error("seized a generation that no thread has acquired")
+		t.Error("stole a generation that no thread has acquired")
 	}
 	s.killer.during = func() {
 		if _, generation := s.arbiter.TakeKills(nil); !s.arbiter.Steal(generation) || s.arbiter.Steal(generation) {
-			t.Error("could not seize the generation during a kill, or twice; want it once")
+			t.Error("could not steal the generation during a kill, or twice; want it once")
 		}
 		if !s.arbiter.Acquire(2) {
 			t.Error("could not acquire the next generation")
 		}
 	}
 	if got := s.alarm("bpf"); got != Superseded || s.killer.n != 1 {
-		t.Errorf("handle() during a seizure = %v, killed %q; want outrun, and p0", got, s.killer.names())
+		t.Errorf("handle() during Steal = %v, killed %q; want %v, and p0", got, s.killer.names(), Superseded)
 	}
 	if uids, generation := s.takeKills(); len(uids) > 0 || generation != 3 {
 		t.Errorf("queued %q, generation %d; want no kill, 3", uids, generation)
 	}
 	s.killer.during = nil
 	if got := s.alarm("bpf"); got != Superseded {
-		t.Errorf("handle() with the old table = %v; want outrun", got)
+		t.Errorf("handle() with the old table = %v; want %v", got, Superseded)
 	}
 	s.publish(s.table(3, time.Now()))
 	if got := s.alarm("bpf"); got != Killed {
-		t.Errorf("handle() with the loop's next table = %v; want struck", got)
+		t.Errorf("handle() with the loop's next table = %v; want %v", got, Killed)
 	}
 }
 
-// If a generation is seized between two kills, the loop drops the reference of the first,
+// If a generation is stolen between two kills, the loop drops the reference of the first,
 // which is queued, and the thread that of the second.
-func TestSeizeBetweenKills(t *testing.T) {
+func TestStealBetweenKills(t *testing.T) {
 	s := newFixture(t, 500, 300)
 	s.publish(s.table(0, time.Now()))
 	s.reader.available = 400 * mi
 	s.killer.during = func() {
 		if s.killer.n == 2 && !s.arbiter.Steal(0) {
-			t.Error("could not seize the generation during the second kill")
+			t.Error("could not steal the generation during the second kill")
 		}
 	}
 	if got := s.alarm("bpf"); got != Superseded || s.killer.n != 2 {
-		t.Fatalf("handle() = %v, killed %q; want outrun, both", got, s.killer.names())
+		t.Fatalf("handle() = %v, killed %q; want %v, both", got, s.killer.names(), Superseded)
 	}
 	kills, generation := s.arbiter.TakeKills(nil)
 	if len(kills) != 1 || kills[0].Pod.UID != "p0" || generation != 2 {
@@ -117,19 +117,19 @@ func TestSeizeBetweenKills(t *testing.T) {
 	}
 }
 
-// If a seizure and the end of a kill happen at the same time, the next generation can be
+// If Steal and the end of a kill happen at the same time, the next generation can be
 // acquired.
-func TestSeizeAtRelease(t *testing.T) {
+func TestStealAtRelease(t *testing.T) {
 	for range 20_000 {
-		d := NewArbiter()
-		d.acquireLease(0)
+		a := NewArbiter()
+		a.acquireLease(0)
 		var both sync.WaitGroup
-		both.Go(func() { d.release(0) })
-		seized := d.Steal(0)
+		both.Go(func() { a.release(0) })
+		stolen := a.Steal(0)
 		both.Wait()
-		_, generation := d.TakeKills(nil)
-		if want := map[bool]uint64{true: 2, false: 1}[seized]; generation != want || !d.Acquire(generation) {
-			t.Fatalf("seized %t: generation %d, which can't be acquired; want %d", seized, generation, want)
+		_, generation := a.TakeKills(nil)
+		if want := map[bool]uint64{true: 2, false: 1}[stolen]; generation != want || !a.Acquire(generation) {
+			t.Fatalf("stolen %t: generation %d, which can't be acquired; want %d", stolen, generation, want)
 		}
 	}
 }
@@ -146,7 +146,7 @@ func TestSeparateQueues(t *testing.T) {
 	other.publish(s.table(2, time.Now()))
 	s.reader.available = 900 * mi
 	if got := other.handle(lanes.Alarm{Lane: WatchdogLane}); got != Killed {
-		t.Fatalf("handle() next to a thread that hangs = %v; want struck", got)
+		t.Fatalf("handle() next to a thread that hangs = %v; want %v", got, Killed)
 	}
 	*k = Kill{Pod: &s.in.Pods[1]}
 	s.queue.commit()

@@ -92,38 +92,38 @@ func (d *decider) publish(t *Table) { d.nextTable.Store(t) }
 
 // recordAnswer records whether an alarm answers a crossing, for the decider and the loop.
 // It is safe for concurrent use.
-func (d *decider) recordAnswer(r *lanes.Alarm) {
-	d.answered.record(r)
-	d.arbiter.answered.record(r)
+func (d *decider) recordAnswer(alarm *lanes.Alarm) {
+	d.answered.record(alarm)
+	d.arbiter.answered.record(alarm)
 }
 
 // takeAnswers moves the recorded answers into the table.
 func (d *decider) takeAnswers() {
-	for m := range d.answered {
-		if d.answered[m].Load() && d.answered[m].Swap(false) {
-			d.table.Decision.ActNow(signal.ThresholdID(m).Signal())
+	for id := range d.answered {
+		if d.answered[id].Load() && d.answered[id].Swap(false) {
+			d.table.Decision.ActNow(signal.ThresholdID(id).Signal())
 		}
 	}
 }
 
 func (d *decider) dropAnswers() {
-	for m := range d.answered {
-		d.answered[m].Store(false)
+	for id := range d.answered {
+		d.answered[id].Store(false)
 	}
 }
 
 // handle handles an alarm and passes it to the loop.
-func (d *decider) handle(r lanes.Alarm) Result {
-	d.recordAnswer(&r)
-	result := d.decide(r, r.Seen)
-	d.report(result, r)
+func (d *decider) handle(alarm lanes.Alarm) Result {
+	d.recordAnswer(&alarm)
+	result := d.decide(alarm, alarm.Seen)
+	d.report(result, alarm)
 	return result
 }
 
 // report counts the result of an alarm and passes the alarm to the loop.
-func (d *decider) report(result Result, r lanes.Alarm) {
+func (d *decider) report(result Result, alarm lanes.Alarm) {
 	d.counts[result].Add(1)
-	d.arbiter.notify(r)
+	d.arbiter.notify(alarm)
 }
 
 // Count returns the number of alarms with a result.
@@ -155,7 +155,7 @@ func (d *decider) takeTable() {
 }
 
 // decide confirms an alarm, chooses and kills. No reading that it uses is older than since.
-func (d *decider) decide(r lanes.Alarm, since time.Time) Result {
+func (d *decider) decide(alarm lanes.Alarm, since time.Time) Result {
 	d.takeTable()
 	t := d.table
 	if t == nil {
@@ -192,7 +192,7 @@ func (d *decider) decide(r lanes.Alarm, since time.Time) Result {
 		age = 0
 	}
 	d.chosenAt = time.Now()
-	queued, result := d.kill(&v, r, now, age)
+	queued, result := d.kill(&v, alarm, now, age)
 	if result != Killed {
 		d.unrefVictims(queued)
 	}
@@ -239,7 +239,7 @@ func (d *decider) unrefVictims(first int) {
 
 // kill kills the victims if no other thread has killed since the table was made. It returns
 // how many kills it has queued for the loop.
-func (d *decider) kill(v *evict.Verdict, r lanes.Alarm, now time.Time, age time.Duration) (queued int, _ Result) {
+func (d *decider) kill(v *evict.Verdict, alarm lanes.Alarm, now time.Time, age time.Duration) (queued int, _ Result) {
 	t := d.table
 	if !d.queue.hasRoom(v.N) || !d.arbiter.acquireLease(t.Generation) {
 		return 0, Superseded
@@ -253,7 +253,7 @@ func (d *decider) kill(v *evict.Verdict, r lanes.Alarm, now time.Time, age time.
 		result := killer.Kill(c.handle, t.Guard)
 		c.refused = result.Refused()
 		if !d.arbiter.owned(t.Generation) {
-			// The kill took so long that another thread has seized the generation. It does
+			// The kill took so long that another thread has stolen the generation. It does
 			// not expect this kill, so the kill is not queued.
 			break
 		}
@@ -262,7 +262,7 @@ func (d *decider) kill(v *evict.Verdict, r lanes.Alarm, now time.Time, age time.
 			Pod: &t.Pods[c.ranked.Index()], Memory: c.ranked.Usage, Freeable: c.ranked.Expected,
 			Handle: c.handle, Result: result, DryRun: t.DryRun,
 			Threshold: *v.Threshold, Observation: v.Observation, Deficit: v.Deficit, Expected: c.ranked.Expected,
-			Alarm: r, Decided: now, Confirmed: d.confirmedAt, Chosen: d.chosenAt, RankingAge: age, Unprepared: c.unprepared,
+			Alarm: alarm, Decided: now, Confirmed: d.confirmedAt, Chosen: d.chosenAt, RankingAge: age, Unprepared: c.unprepared,
 		}
 		k.ranked = copy(k.candidates[:], v.Ranking)
 		d.queue.commit()

@@ -24,7 +24,7 @@ func TestKill(t *testing.T) {
 	s.reader.available = 900 * mi
 	seen := time.Now()
 	if got := s.handle(lanes.Alarm{Lane: "bpf", LastAbove: seen.Add(-time.Millisecond), Seen: seen}); got != Killed {
-		t.Fatalf("handle() = %v; want struck", got)
+		t.Fatalf("handle() = %v; want %v", got, Killed)
 	}
 	kills, generation := s.arbiter.TakeKills(nil)
 	if len(kills) != 1 || generation != 1 || !slices.Equal(s.killer.names(), []string{"p0"}) {
@@ -95,26 +95,26 @@ func TestSeveralLanesOneKill(t *testing.T) {
 // also if another alarm is waiting for it.
 func TestAnsweredAlarm(t *testing.T) {
 	memory := signal.Threshold{Signal: signal.MemoryAvailable}
-	mark := signal.IDOf(&memory)
+	threshold := signal.IDOf(&memory)
 	s := newFixture(t, 500, 300)
 	s.reader.available, s.reader.cache = 900*mi, 500*mi
 	s.publish(s.table(0, time.Now()))
-	if got := s.handle(lanes.Alarm{Lane: "bpf", Threshold: mark, Seen: time.Now()}); got != Declined || s.arbiter.TakeAnswered(mark) {
+	if got := s.handle(lanes.Alarm{Lane: "bpf", Threshold: threshold, Seen: time.Now()}); got != Declined || s.arbiter.TakeAnswered(threshold) {
 		t.Errorf("crossing by file cache: handle() = %v; want %v, and no answer for the loop", got, Declined)
 	}
-	if got := s.handle(lanes.Alarm{Lane: "bpf", Threshold: mark, Seen: time.Now(), Answered: true}); got != Killed {
+	if got := s.handle(lanes.Alarm{Lane: "bpf", Threshold: threshold, Seen: time.Now(), Answered: true}); got != Killed {
 		t.Errorf("answered: handle() = %v; want %v", got, Killed)
 	}
 	if diff := cmp.Diff([]string{"p0"}, s.killer.names()); diff != "" {
 		t.Errorf("killed (-want +got):\n%s", diff)
 	}
-	if !s.arbiter.TakeAnswered(mark) || s.arbiter.TakeAnswered(mark) {
+	if !s.arbiter.TakeAnswered(threshold) || s.arbiter.TakeAnswered(threshold) {
 		t.Error("the loop got the answer not once")
 	}
 
 	above := newFixture(t, 500, 300)
 	above.publish(above.table(0, time.Now()))
-	if got := above.handle(lanes.Alarm{Lane: "bpf", Threshold: mark, Seen: time.Now(), Answered: true}); got != NotConfirmed {
+	if got := above.handle(lanes.Alarm{Lane: "bpf", Threshold: threshold, Seen: time.Now(), Answered: true}); got != NotConfirmed {
 		t.Errorf("answered, but above the threshold: handle() = %v; want %v", got, NotConfirmed)
 	}
 	above.reader.available, above.reader.cache = 900*mi, 1600*mi // file cache has grown by more than was available
@@ -194,7 +194,7 @@ func TestKnownUnaccountedMemory(t *testing.T) {
 	s.reader.available, s.reader.kubepods = 900*mi, 2800*mi+evict.UnaccountedMin-1
 	s.publish(s.table(0, time.Now()))
 	if got := s.alarm("bpf"); got != Killed {
-		t.Errorf("handle() = %v; want struck", got)
+		t.Errorf("handle() = %v; want %v", got, Killed)
 	}
 }
 
@@ -209,7 +209,7 @@ func TestUnpreparedPod(t *testing.T) {
 	}
 	table.Prepare = func(at int) (Handle, error) { return s.pods[at], nil }
 	if got := s.alarm("bpf"); got != Killed {
-		t.Fatalf("handle() = %v; want struck", got)
+		t.Fatalf("handle() = %v; want %v", got, Killed)
 	}
 	kills, _ := s.arbiter.TakeKills(nil)
 	if len(kills) != 1 || !kills[0].Unprepared || s.pods[0].closed {
@@ -226,7 +226,7 @@ func TestUnpreparedPod(t *testing.T) {
 	}
 	s.publish(table)
 	if got := s.alarm("bpf"); got != Superseded || !s.pods[0].closed || s.pods[0].refs != 0 {
-		t.Errorf("handle() = %v, closed %t, %d references; want outrun, and the handle closed", got, s.pods[0].closed, s.pods[0].refs)
+		t.Errorf("handle() = %v, closed %t, %d references; want %v, and the handle closed", got, s.pods[0].closed, s.pods[0].refs, Superseded)
 	}
 }
 

@@ -72,7 +72,7 @@ type fakeReader struct {
 	available, cache, kubepods, usage int64
 	shmem                             uint64
 	noKubepods, late                  bool
-	looks                             int // reads of memory.stat
+	podReads                          int // reads of memory.stat
 }
 
 func (r *fakeReader) Read(now, _ time.Time, into *signal.Observations) memory.Node {
@@ -84,7 +84,7 @@ func (r *fakeReader) Read(now, _ time.Time, into *signal.Observations) memory.No
 }
 
 func (r *fakeReader) ReadPod(p memory.Pod, limit time.Duration) (workingSet, anonymous int64, ok bool) {
-	r.looks++
+	r.podReads++
 	if r.late || limit <= 0 {
 		return 0, 0, false
 	}

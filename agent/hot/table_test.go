@@ -76,8 +76,8 @@ func TestWalk(t *testing.T) {
 	if got := s.alarm("bpf"); got != Killed || !slices.Equal(s.killer.names(), []string{"p1"}) {
 		t.Errorf("handle() = %v, killed %q; want p1", got, s.killer.names())
 	}
-	if s.reader.looks != 0 || s.pods[2].usageReads == before {
-		t.Errorf("memory.stat read %d times, usage of p2 %d times; want 0, some", s.reader.looks, s.pods[2].usageReads-before)
+	if s.reader.podReads != 0 || s.pods[2].usageReads == before {
+		t.Errorf("memory.stat read %d times, usage of p2 %d times; want 0, some", s.reader.podReads, s.pods[2].usageReads-before)
 	}
 	if kills, _ := s.arbiter.TakeKills(nil); len(kills) != 1 || kills[0].Memory != 1600*mi || kills[0].Expected != 1590*mi {
 		t.Errorf("kills = %+v; want p1 with the usage of the walk, of which 1590 MiB are anonymous", kills)
@@ -96,8 +96,8 @@ func TestWalkWithTmpfs(t *testing.T) {
 		s.publish(s.table(0, staleTime()))
 		p.usage, p.workingSet, p.anonymous = 900*mi, 900*mi, 500*mi
 		s.reader.available, s.reader.late = 900*mi, late
-		if got := s.alarm("bpf"); got != Killed || s.reader.looks != 1 || s.pods[1].memoryReads > 0 {
-			t.Fatalf("late %t: handle() = %v, memory.stat read %d times; want struck, once", late, got, s.reader.looks)
+		if got := s.alarm("bpf"); got != Killed || s.reader.podReads != 1 || s.pods[1].memoryReads > 0 {
+			t.Fatalf("late %t: handle() = %v, memory.stat read %d times; want %v, once", late, got, s.reader.podReads, Killed)
 		}
 		if kills, _ := s.arbiter.TakeKills(nil); len(kills) != 1 || kills[0].Pod.UID != "p0" || kills[0].Expected != 500*mi {
 			t.Errorf("late %t: kills = %+v; want p0 for 500 MiB", late, kills)
@@ -144,7 +144,7 @@ func TestTmpfsGrowthOfAnotherPod(t *testing.T) {
 	s.pods[0].uses(900 * mi)
 	s.reader.available, s.reader.shmem = 1024*mi-700*mi, 400*mi
 	if got := s.alarm("bpf"); got != Killed {
-		t.Errorf("handle() = %v; want struck", got)
+		t.Errorf("handle() = %v; want %v", got, Killed)
 	}
 }
 
@@ -228,6 +228,6 @@ func TestGrowthSinceTable(t *testing.T) {
 	s.reader.available, s.reader.kubepods = 900*mi, 800*mi+2*evict.UnaccountedMin
 	s.pods[1].uses(300*mi + 2*evict.UnaccountedMin)
 	if got := s.alarm("bpf"); got != Killed {
-		t.Errorf("handle() = %v; want struck", got)
+		t.Errorf("handle() = %v; want %v", got, Killed)
 	}
 }

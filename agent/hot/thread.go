@@ -19,7 +19,7 @@ import (
 type Options struct {
 	Arbiter *Arbiter
 	Reader  Reader
-	// Killer kills. Look makes the same checks without killing, for dry run.
+	// Killer kills. DryRunKiller makes the same checks without killing.
 	Killer, DryRunKiller Killer
 	// OnStart is called on the thread before its first wait, to set its priority.
 	OnStart func()
@@ -32,7 +32,7 @@ type Thread struct {
 	started func()
 	poller  *epoll.Poller
 	pending atomic.Pointer[lanes.Alarm]
-	order   atomic.Pointer[KillRequest]
+	request atomic.Pointer[KillRequest]
 	task    atomic.Pointer[task]
 	events  [16]epoll.Event
 	early   earlyAlarm
@@ -84,9 +84,9 @@ func (t *Thread) Publish(table *Table) { t.publish(table) }
 
 // Raise implements lanes.Waiter. While one alarm waits for the thread, later ones are
 // dropped.
-func (t *Thread) Raise(r lanes.Alarm) error {
-	t.recordAnswer(&r) // also if the alarm is dropped
-	t.pending.CompareAndSwap(nil, &r)
+func (t *Thread) Raise(alarm lanes.Alarm) error {
+	t.recordAnswer(&alarm) // also if the alarm is dropped
+	t.pending.CompareAndSwap(nil, &alarm)
 	return t.poller.Wake()
 }
 
@@ -102,38 +102,38 @@ type KillRequest struct {
 	done  chan struct{}
 }
 
-// The states of an Order.
+// The states of a KillRequest.
 const (
 	waiting int32 = iota
 	taken
 	withdrawn
 )
 
-// ErrBusy means that the thread did not take an order in time. Nothing was killed for it.
+// ErrBusy means that the thread did not take a request in time. Nothing was killed for it.
 var ErrBusy = errors.New("the hot path does not answer")
 
-// Execute has the thread kill the pods of an order, and returns when it has. The caller has
-// acquired the generation of the order. It returns ErrBusy if the thread does not begin
+// Execute has the thread kill the pods of a request, and returns when it has. The caller has
+// acquired the generation of the request. It returns ErrBusy if the thread does not begin
 // within timeout; after that it waits for the end.
-func (t *Thread) Execute(ctx context.Context, o *KillRequest, timeout time.Duration) error {
-	o.done = make(chan struct{})
-	o.Results = make([]act.KillResult, len(o.Handles))
-	t.order.Store(o)
+func (t *Thread) Execute(ctx context.Context, r *KillRequest, timeout time.Duration) error {
+	r.done = make(chan struct{})
+	r.Results = make([]act.KillResult, len(r.Handles))
+	t.request.Store(r)
 	if err := t.poller.Wake(); err != nil {
 		return err
 	}
 	timer := time.NewTimer(timeout)
 	defer timer.Stop()
 	select {
-	case <-o.done:
+	case <-r.done:
 		return nil
 	case <-timer.C:
 	case <-ctx.Done():
 	}
-	if o.state.CompareAndSwap(waiting, withdrawn) {
+	if r.state.CompareAndSwap(waiting, withdrawn) {
 		return ErrBusy
 	}
-	<-o.done
+	<-r.done
 	return nil
 }
 
@@ -159,7 +159,7 @@ func (t *Thread) Do(ctx context.Context, f func()) bool {
 	}
 }
 
-// Run handles alarms and orders until ctx ends, on a locked thread that ends with it.
+// Run handles alarms and requests until ctx ends, on a locked thread that ends with it.
 func (t *Thread) Run(ctx context.Context) error {
 	// Never unlocked: the thread has a priority and must not run other goroutines.
 	runtime.LockOSThread()
@@ -184,20 +184,20 @@ func (t *Thread) Run(ctx context.Context) error {
 	}
 }
 
-// iterate handles all that has come. Orders are first, because they were decided earlier.
+// iterate handles all that has come. Requests are first, because they were decided earlier.
 func (t *Thread) iterate(events int) {
 	t.sources.iterations.Add(1)
 	defer t.sources.iterations.Add(1)
-	if o := t.order.Swap(nil); o != nil && o.state.CompareAndSwap(waiting, taken) {
-		t.killOrdered(o)
+	if r := t.request.Swap(nil); r != nil && r.state.CompareAndSwap(waiting, taken) {
+		t.killRequested(r)
 	}
 	alarmed := false
 	if do := t.task.Swap(nil); do != nil {
 		do.f()
 		close(do.done)
 	}
-	if r := t.pending.Swap(nil); r != nil {
-		t.alarm(*r)
+	if alarm := t.pending.Swap(nil); alarm != nil {
+		t.alarm(*alarm)
 		alarmed = true
 	}
 	for _, e := range t.events[:events] {
@@ -205,8 +205,8 @@ func (t *Thread) iterate(events int) {
 		if s == nil {
 			continue // removed since the kernel reported the event
 		}
-		if r, raised := s.Ready(time.Now()); raised {
-			t.alarm(r)
+		if alarm, raised := s.Ready(time.Now()); raised {
+			t.alarm(alarm)
 			alarmed = true
 		}
 	}
@@ -216,11 +216,11 @@ func (t *Thread) iterate(events int) {
 }
 
 // alarm handles an alarm, and starts rechecks if it came early.
-func (t *Thread) alarm(r lanes.Alarm) {
+func (t *Thread) alarm(alarm lanes.Alarm) {
 	t.early = earlyAlarm{}
-	if t.handle(r) == NotConfirmed && t.headroom < recheckMargin {
-		r.LastAbove = time.Now()
-		t.early = earlyAlarm{alarm: r, since: r.Seen, rechecksLeft: maxRechecks}
+	if t.handle(alarm) == NotConfirmed && t.headroom < recheckMargin {
+		alarm.LastAbove = time.Now()
+		t.early = earlyAlarm{alarm: alarm, since: alarm.Seen, rechecksLeft: maxRechecks}
 	}
 }
 
@@ -228,27 +228,27 @@ func (t *Thread) alarm(r lanes.Alarm) {
 // it is confirmed.
 func (t *Thread) recheck() {
 	t.early.rechecksLeft--
-	r := t.early.alarm
-	r.Seen = time.Now()
-	if result := t.decide(r, t.early.since); result != NotConfirmed {
-		t.report(result, r)
+	alarm := t.early.alarm
+	alarm.Seen = time.Now()
+	if result := t.decide(alarm, t.early.since); result != NotConfirmed {
+		t.report(result, alarm)
 		t.early = earlyAlarm{}
 		return
 	}
-	t.early.alarm.LastAbove = r.Seen
+	t.early.alarm.LastAbove = alarm.Seen
 	if t.headroom >= recheckMargin || t.early.rechecksLeft == 0 {
 		t.early = earlyAlarm{}
 		t.dropAnswers()
 	}
 }
 
-func (t *Thread) killOrdered(o *KillRequest) {
+func (t *Thread) killRequested(r *KillRequest) {
 	killer := t.killer
-	if o.DryRun {
+	if r.DryRun {
 		killer = t.dryRunKiller
 	}
-	for i, p := range o.Handles {
-		o.Results[i] = killer.Kill(p, o.Guard)
+	for i, p := range r.Handles {
+		r.Results[i] = killer.Kill(p, r.Guard)
 	}
-	close(o.done)
+	close(r.done)
 }

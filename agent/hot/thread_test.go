@@ -139,8 +139,8 @@ func TestRaiseDoesNotWait(t *testing.T) {
 func TestExecute(t *testing.T) {
 	s := newFixture(t, 500, 300)
 	th := s.newThread()
-	order := &KillRequest{Handles: []Handle{s.pods[1], s.pods[0]}, Guard: &evict.Guard{}}
-	if err := th.Execute(t.Context(), order, time.Millisecond); !errors.Is(err, ErrBusy) {
+	request := &KillRequest{Handles: []Handle{s.pods[1], s.pods[0]}, Guard: &evict.Guard{}}
+	if err := th.Execute(t.Context(), request, time.Millisecond); !errors.Is(err, ErrBusy) {
 		t.Fatalf("Execute() of a thread that does not run = %v; want ErrBusy", err)
 	}
 	runThread(t, th)
@@ -149,14 +149,14 @@ func TestExecute(t *testing.T) {
 		t.Errorf("Execute() in dry run = %v, checked %q; want p0", err, s.dryRunKiller.names())
 	}
 	if s.killer.n > 0 {
-		t.Fatalf("killed %q; want none, because the first order was withdrawn", s.killer.names())
+		t.Fatalf("killed %q; want none, because the first request was withdrawn", s.killer.names())
 	}
-	order = &KillRequest{Handles: order.Handles, Guard: order.Guard}
-	if err := th.Execute(t.Context(), order, time.Minute); err != nil || !slices.Equal(s.killer.names(), []string{"p1", "p0"}) {
+	request = &KillRequest{Handles: request.Handles, Guard: request.Guard}
+	if err := th.Execute(t.Context(), request, time.Minute); err != nil || !slices.Equal(s.killer.names(), []string{"p1", "p0"}) {
 		t.Errorf("Execute() = %v, killed %q; want p1, p0", err, s.killer.names())
 	}
-	if len(order.Results) != 2 || order.Results[1].Processes != 1 {
-		t.Errorf("results = %+v; want one for each pod", order.Results)
+	if len(request.Results) != 2 || request.Results[1].Processes != 1 {
+		t.Errorf("results = %+v; want one for each pod", request.Results)
 	}
 }
 
@@ -167,7 +167,7 @@ func TestWarmUp(t *testing.T) {
 		usage  int64
 	}{
 		{"pods read", false, 0},
-		// As if the first reading of kubepods takes too long (memory.Apart).
+		// As if the first reading of kubepods takes too long (memory.AsyncReader).
 		{"pods not read", true, math.MaxInt64},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
@@ -175,7 +175,7 @@ func TestWarmUp(t *testing.T) {
 			s.reader.noKubepods, s.reader.usage = tt.unread, tt.usage
 			o := Options{Arbiter: s.arbiter, Reader: s.reader, Killer: s.killer, DryRunKiller: s.dryRunKiller}
 			if got := WarmUp(o, s.pods[0]); got != Killed {
-				t.Errorf("warm-up = %v; want struck", got)
+				t.Errorf("warm-up = %v; want %v", got, Killed)
 			}
 			if uids, generation := s.takeKills(); s.killer.n > 0 || s.dryRunKiller.n != 1 || len(uids) > 0 || generation != 0 {
 				t.Errorf("killed %q, checked %d, queued %q; want one checked, and no kill queued", s.killer.names(), s.dryRunKiller.n, uids)

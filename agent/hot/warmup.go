@@ -19,11 +19,11 @@ func WarmUp(o Options, pod Handle) Result {
 	threshold := signal.Threshold{Signal: signal.MemoryAvailable, Value: signal.Quantity(*resource.NewQuantity(unlimited, resource.BinarySI))}
 	in := evict.Inputs{
 		Policy: &evict.Policy{Thresholds: []evict.Threshold{{Threshold: threshold}}, MaxVictims: 1, SettleTimeout: time.Second},
-		Pods:   []evict.Pod{{UID: "rehearsal", HasStats: true, Usage: evict.PodUsage{Memory: unlimited, Freeable: unlimited}}},
-		// File cache does not delay a crossing while reclaim stalls. Unexplained covers any
-		// usage of kubepods, also the largest number, which stands for a reading that came
-		// too late: right after the start the reader thread may not have opened kubepods
-		// yet, and the warm-up would end before the kill.
+		Pods:   []evict.Pod{{UID: "warm-up", HasStats: true, Usage: evict.PodUsage{Memory: unlimited, Freeable: unlimited}}},
+		// File cache does not delay a crossing while reclaim stalls. UnaccountedBaseline
+		// covers any usage of kubepods, also the largest number, which stands for a reading
+		// that came too late: right after the start the reader thread may not have opened
+		// kubepods yet, and the warm-up would end before the kill.
 		Measured: true, DryRun: true, ReclaimStalled: true, UnaccountedBaseline: math.MaxInt64 - unlimited,
 	}
 	table := &Table{
@@ -36,5 +36,5 @@ func WarmUp(o Options, pod Handle) Result {
 	var d decider
 	d.setUp(&o)
 	d.publish(table)
-	return d.handle(lanes.Alarm{Lane: "rehearsal"})
+	return d.handle(lanes.Alarm{Lane: "warm-up"})
 }

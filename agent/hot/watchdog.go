@@ -163,9 +163,9 @@ func (w *Watchdog) tick(now time.Time) bool {
 // does not handle it in time, or has no valid table or handle for it, the watchdog handles
 // it: after a kill of the watchdog's own, only the watchdog's table is valid until the loop
 // publishes new ones.
-func (w *Watchdog) respond(r lanes.Alarm) {
+func (w *Watchdog) respond(alarm lanes.Alarm) {
 	decided, handled := w.thread.decided(), w.thread.handled()
-	if w.thread.Raise(r) == nil {
+	if w.thread.Raise(alarm) == nil {
 		var none [1]epoll.Event
 		for end := time.Now().Add(threadTimeout); time.Now().Before(end); {
 			if w.thread.decided() != decided {
@@ -179,5 +179,5 @@ func (w *Watchdog) respond(r lanes.Alarm) {
 			}
 		}
 	}
-	w.handle(r)
+	w.handle(alarm)
 }

@@ -64,7 +64,7 @@ func set(t *testing.T, pid, score int) {
 	}
 }
 
-func TestLookAndEnforce(t *testing.T) {
+func TestInspectAndEnforce(t *testing.T) {
 	h, c, pids := container(t, maxOpen+3)
 	c.Wanted = 991
 	for _, pid := range pids {
@@ -72,22 +72,22 @@ func TestLookAndEnforce(t *testing.T) {
 	}
 	set(t, pids[0], 992)
 	set(t, pids[1], 999)
-	seen, err := Inspect(h, "/proc", c)
+	scores, err := Inspect(h, "/proc", c)
 	if err != nil {
 		t.Fatal(err)
 	}
-	if seen.Processes != len(pids) || seen.Least != 991 || seen.Most != 999 || seen.Wrong != 2 {
-		t.Errorf("Look() = %+v; want %d processes from 991 to 999, 2 of them wrong", seen, len(pids))
+	if scores.Processes != len(pids) || scores.Least != 991 || scores.Most != 999 || scores.Wrong != 2 {
+		t.Errorf("Inspect() = %+v; want %d processes from 991 to 999, 2 of them wrong", scores, len(pids))
 	}
-	if v2 := h.Version == cgroup.V2; (seen.Group != nil) != v2 {
-		t.Errorf("Look().Group = %v on cgroup %v; want it on v2 only", seen.Group, h.Version)
+	if v2 := h.Version == cgroup.V2; (scores.Group != nil) != v2 {
+		t.Errorf("Inspect().Group = %v on cgroup %v; want it on v2 only", scores.Group, h.Version)
 	}
 	c.Wanted = 1000
 	if changed, err := Enforce(h, "/proc", c); changed != len(pids) || err != nil {
 		t.Errorf("Enforce() = %d, %v; want %d", changed, err, len(pids))
 	}
-	if seen, err = Inspect(h, "/proc", c); err != nil || seen.Least != 1000 || seen.Wrong != 0 {
-		t.Errorf("Look() after Enforce() = %+v, %v; want 1000 for all", seen, err)
+	if scores, err = Inspect(h, "/proc", c); err != nil || scores.Least != 1000 || scores.Wrong != 0 {
+		t.Errorf("Inspect() after Enforce() = %+v, %v; want 1000 for all", scores, err)
 	}
 	if changed, err := Enforce(h, "/proc", c); changed != 0 || err != nil {
 		t.Errorf("second Enforce() = %d, %v; want 0", changed, err)
@@ -101,14 +101,14 @@ func TestGone(t *testing.T) {
 	c.Wanted = 8
 	c.ID++
 	if _, err := Inspect(h, "/proc", c); !errors.Is(err, cgroup.ErrGone) {
-		t.Errorf("Look() of another cgroup = %v; want ErrGone", err)
+		t.Errorf("Inspect() of another cgroup = %v; want ErrGone", err)
 	}
 	if changed, err := Enforce(h, "/proc", c); changed != 0 || !errors.Is(err, cgroup.ErrGone) {
 		t.Errorf("Enforce() of another cgroup = %d, %v; want ErrGone", changed, err)
 	}
 	c.Cgroup += "-gone"
 	if _, err := Inspect(h, "/proc", c); !errors.Is(err, cgroup.ErrGone) {
-		t.Errorf("Look() of a missing cgroup = %v; want ErrGone", err)
+		t.Errorf("Inspect() of a missing cgroup = %v; want ErrGone", err)
 	}
 }
 

@@ -20,7 +20,7 @@ type Container struct {
 	Wanted int
 }
 
-// Scores is what Look finds in a container.
+// Scores is what [Inspect] finds in a container.
 type Scores struct {
 	Processes int
 	// Least and Most are the lowest and the highest oom_score_adj.
@@ -40,10 +40,10 @@ func Inspect(h *cgroup.Hierarchy, proc kernel.FS, c Container) (Scores, error) {
 		return Scores{}, err
 	}
 	defer group.Close()
-	var seen Scores
+	var scores Scores
 	switch together, err := group.OOMGroup(); {
 	case err == nil:
-		seen.Group = &together
+		scores.Group = &together
 	case !errors.Is(err, kernel.ErrUnavailable):
 		return Scores{}, err
 	}
@@ -52,16 +52,16 @@ func Inspect(h *cgroup.Hierarchy, proc kernel.FS, c Container) (Scores, error) {
 		if err != nil {
 			return err
 		}
-		if seen.Processes++; seen.Processes == 1 {
-			seen.Least, seen.Most = have, have
+		if scores.Processes++; scores.Processes == 1 {
+			scores.Least, scores.Most = have, have
 		}
-		seen.Least, seen.Most = min(seen.Least, have), max(seen.Most, have)
+		scores.Least, scores.Most = min(scores.Least, have), max(scores.Most, have)
 		if have != c.Wanted {
-			seen.Wrong++
+			scores.Wrong++
 		}
 		return nil
 	})
-	return seen, err
+	return scores, err
 }
 
 // Enforce sets the wanted score for every process of a container that has another one, and

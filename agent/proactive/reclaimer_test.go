@@ -25,8 +25,8 @@ func reclaimer(plan func() Plan) (*Reclaimer, *recorder) {
 func TestRoundCooldown(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		plan := Plan{Missing: 1 << 30, Pods: []Pod{{UID: "a"}, {UID: "b"}}}
-		short := plan.Missing
-		r, recorder := reclaimer(func() Plan { return Plan{Missing: short} })
+		missing := plan.Missing
+		r, recorder := reclaimer(func() Plan { return Plan{Missing: missing} })
 		for _, step := range []struct {
 			wait time.Duration
 			want int
@@ -37,7 +37,7 @@ func TestRoundCooldown(t *testing.T) {
 			}
 		}
 		time.Sleep(podCooldown)
-		short = 0
+		missing = 0
 		if err := r.round(t.Context(), plan); err != nil || len(recorder.reports) != 5 {
 			t.Errorf("%d reports, %v; want 5: the second pod is not needed", len(recorder.reports), err)
 		}

@@ -54,9 +54,9 @@ type Options struct {
 	// of a kubelet on this node.
 	DryRun  func() bool
 	Kubelet func() evict.Kubelet
-	// OnReport is called with every stored report. Seen is called after the images
-	// were listed, when the result of Uses should be saved. They must not call
-	// back.
+	// OnReport is called with every stored report. OnImagesListed is called
+	// after the images were listed, when the result of ImageUses should be saved. They
+	// must not call back.
 	OnReport       func(evict.ReclaimReport)
 	OnImagesListed func()
 	// Rootfs is where the host's root is mounted; empty is "/". Procfs is its /proc,
@@ -220,8 +220,8 @@ func (r *Reclaimer) Reports() []evict.ReclaimReport {
 	return slices.Clone(r.reports)
 }
 
-// EvictedUsage is the known disk usage of an evicted pod, in bytes or inodes. The zero Held
-// is unknown.
+// EvictedUsage is the known disk usage of an evicted pod, in bytes or inodes. The zero
+// value means unknown.
 type EvictedUsage struct {
 	Amount int64
 	Inodes bool

@@ -443,7 +443,7 @@ func TestEvictedExitsLate(t *testing.T) {
 		if report := <-r.Done(); n.removals() != "stop s0, sandbox s0" || report.Freed != 500 || report.Duration < 3*time.Second {
 			t.Errorf("calls %q, report %+v; want s0 removed after it has exited", n.removals(), report)
 		}
-		// The wait is bounded, and there is none for a sandbox after Spared.
+		// The wait is bounded, and there is none for a sandbox after NotEvicted.
 		n.mu.Lock()
 		n.available = 50
 		n.sandboxes = []cri.Sandbox{{ID: "s1", Name: "s0", UID: "s0", Ready: true, Created: start}}
@@ -467,7 +467,7 @@ func TestEvictedExitsLate(t *testing.T) {
 func TestEvictedFreesLate(t *testing.T) {
 	for _, tt := range []struct {
 		freeDelay time.Duration
-		held      EvictedUsage
+		usage     EvictedUsage
 		took      time.Duration // at least, and less than two seconds more
 	}{
 		{6 * time.Second, EvictedUsage{Amount: 500}, 6 * time.Second},
@@ -479,10 +479,10 @@ func TestEvictedFreesLate(t *testing.T) {
 		n := &node{available: 50, freeDelay: tt.freeDelay, sizes: map[string]int64{"s0": 500}}
 		n.sandboxes = []cri.Sandbox{{ID: "s0", Name: "s0", UID: "s0", Created: start}}
 		run(t, n, Policy{}, nil, func(r *Reclaimer) {
-			r.Evicted("s0", tt.held)
+			r.Evicted("s0", tt.usage)
 			r.Start(evict.Reclaim{Kind: evict.ReclaimContainers, Signal: signal.NodeFsAvailable, Deficit: 400})
 			if report := <-r.Done(); report.Duration < tt.took || report.Duration > tt.took+2*time.Second {
-				t.Errorf("space freed after %v, usage %+v: took %v; want %v", tt.freeDelay, tt.held, report.Duration, tt.took)
+				t.Errorf("space freed after %v, usage %+v: took %v; want %v", tt.freeDelay, tt.usage, report.Duration, tt.took)
 			}
 		})
 	}
@@ -495,7 +495,7 @@ func TestKubeletFreesLate(t *testing.T) {
 		name   string
 		comes  time.Duration // 500 bytes are freed, after the order
 		before time.Duration // the pod ended, before the order
-		held   EvictedUsage
+		usage  EvictedUsage
 		took   time.Duration // at least, and less than two seconds more
 		second time.Duration // same for a second order
 	}{
@@ -507,7 +507,7 @@ func TestKubeletFreesLate(t *testing.T) {
 	} {
 		n := &node{available: 50}
 		run(t, n, Policy{}, nil, func(r *Reclaimer) {
-			r.EvictedFromKubelet("pod", tt.held)
+			r.EvictedFromKubelet("pod", tt.usage)
 			time.Sleep(tt.before)
 			time.AfterFunc(tt.comes, func() {
 				n.mu.Lock()

@@ -205,7 +205,7 @@ func (s *Store) removeTemporary() {
 }
 
 // CorruptError reports a state file that could not be read or parsed. The file was
-// moved to Kept for inspection. If Kept is empty, the file could not be moved and
+// moved to MovedTo for inspection. If MovedTo is empty, the file could not be moved and
 // is still at Path.
 type CorruptError struct {
 	Path, MovedTo string
@@ -267,7 +267,7 @@ func (f *file) restore(clock Clock) (Saved, string, error) {
 	eachImageTime(f.Images, move)
 	note := ""
 	if timers := len(f.Decision.Timers); absence >= maxAbsence && timers > 0 {
-		// A hard memory threshold that was answered stays answered while it is met.
+		// A hard memory threshold that was acted on stays Active while it is met.
 		f.Decision.Timers = slices.DeleteFunc(f.Decision.Timers, func(t evict.Timer) bool {
 			return t.Threshold.Soft || !t.Threshold.Signal.IsMemory() || !t.Active
 		})

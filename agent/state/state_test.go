@@ -45,12 +45,12 @@ func example(now time.Time) Saved {
 }
 
 func TestRestart(t *testing.T) {
-	// An answered threshold stays answered over any absence.
-	answered := evict.Timer{Threshold: evict.ThresholdKey{Signal: signal.MemoryAvailable}, Active: true}
+	// A threshold that was acted on stays Active over any absence.
+	active := evict.Timer{Threshold: evict.ThresholdKey{Signal: signal.MemoryAvailable}, Active: true}
 	waiting := evict.Timer{Threshold: evict.ThresholdKey{Signal: signal.AllocatableMemoryAvailable, Derived: true}}
-	hard := &file{Saved: Saved{Decision: evict.State{Timers: []evict.Timer{waiting, answered}}}}
+	hard := &file{Saved: Saved{Decision: evict.State{Timers: []evict.Timer{waiting, active}}}}
 	if got, _, err := hard.restore(Clock{Uptime: time.Minute}); err != nil || len(got.Decision.Timers) != 1 || !got.Decision.Timers[0].Active {
-		t.Errorf("restore() after a minute = timers %+v, %v; want only the answered one", got.Decision.Timers, err)
+		t.Errorf("restore() after a minute = timers %+v, %v; want only the active one", got.Decision.Timers, err)
 	}
 
 	// The clocks at the save and after the pause. Between them the wall clock was

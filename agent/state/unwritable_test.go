@@ -14,7 +14,7 @@ import (
 	"github.com/evictd/evictd/kernel/kerneltest"
 )
 
-// OpenAnyway with a state directory that is read-only (before or after the first
+// OpenOrDegrade with a state directory that is read-only (before or after the first
 // run of evictd), or that has no inodes or space left: the Store saves nothing,
 // reports the reason and excludes a second agent. It saves again once the directory
 // is writable.
@@ -43,14 +43,14 @@ func TestOpenUnwritable(t *testing.T) {
 			tt.breakDir(t, mnt, dir)
 			store, err := OpenOrDegrade(dir, run)
 			if err != nil {
-				t.Fatalf("OpenAnyway() = %v; want a Store that saves nothing", err)
+				t.Fatalf("OpenOrDegrade() = %v; want a Store that saves nothing", err)
 			}
 			defer store.Close()
 			if err := store.Err(); !errors.Is(err, tt.want) {
 				t.Errorf("Err() = %v; want %v", err, tt.want)
 			}
 			if _, err := OpenOrDegrade(dir, run); !errors.Is(err, ErrLocked) {
-				t.Errorf("second OpenAnyway() = %v; want ErrLocked", err)
+				t.Errorf("second OpenOrDegrade() = %v; want ErrLocked", err)
 			}
 			if _, _, err := store.Load(clock); err != nil {
 				t.Errorf("Load() = %v; want no error", err)
@@ -202,7 +202,7 @@ func TestSaveKeepsCorruptFile(t *testing.T) {
 	clock := Clock{BootID: "b", Now: time.Now()}
 	var broken *CorruptError
 	if _, _, err := store.Load(clock); !errors.As(err, &broken) || broken.MovedTo != "" || store.Err() == nil {
-		t.Errorf("Load() = %v, Err() = %v; want a CorruptError with an empty Kept", err, store.Err())
+		t.Errorf("Load() = %v, Err() = %v; want a CorruptError with an empty MovedTo", err, store.Err())
 	}
 	if err := store.Save(Saved{}, clock); err == nil {
 		t.Error("Save() = nil; want an error while the file can't be moved")

@@ -61,7 +61,7 @@ type Options struct {
 type Counter interface {
 	// FD is readable after an alarm, until Disarm.
 	FD() int
-	// Count returns the number of tasks plus a constant, and Raised the number of
+	// Count returns the number of tasks plus a constant, and Alarms the number of
 	// alarms.
 	Count() int64
 	Alarms() uint64
@@ -80,7 +80,7 @@ type Watch struct {
 	mu           sync.Mutex
 	last         signal.Observation
 	thresholds   []signal.Threshold
-	armedAt      time.Time
+	policySetAt  time.Time
 	counter      Counter
 	ahead        [2]int64 // lowest lead of the counter over the kernel's count: in this window, in the last one
 	aheadSince   time.Time
@@ -154,11 +154,12 @@ func (w *Watch) SetPolicy(p *evict.Policy) {
 			w.thresholds = append(w.thresholds, t.Threshold)
 		}
 	}
-	w.armedAt = time.Now()
+	w.policySetAt = time.Now()
 	w.poller.Wake() // fails only after Close
 }
 
-// SetCounter replaces the counter; nil is none. The old counter is not used after Use returns.
+// SetCounter replaces the counter; nil is none. The old counter is
+// not used after SetCounter returns.
 func (w *Watch) SetCounter(c Counter) error {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -195,7 +196,7 @@ func (w *Watch) Crossed() <-chan struct{} { return w.crossed }
 func (w *Watch) Read(now time.Time, into *signal.Observations) {
 	w.mu.Lock()
 	last, below, maxAge := w.last, w.below(&w.last), staleAfter
-	if len(w.thresholds) == 0 || last.Time.Before(w.armedAt) {
+	if len(w.thresholds) == 0 || last.Time.Before(w.policySetAt) {
 		maxAge += idleInterval
 	}
 	w.mu.Unlock()

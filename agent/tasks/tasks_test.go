@@ -105,7 +105,7 @@ type fakeCounter struct {
 	limit  int64
 	armed  bool
 	silent bool
-	raised uint64
+	alarms uint64
 }
 
 func newCounter(t *testing.T) *fakeCounter {
@@ -129,7 +129,7 @@ func (c *fakeCounter) Count() int64 {
 func (c *fakeCounter) Alarms() uint64 {
 	c.mu.Lock()
 	defer c.mu.Unlock()
-	return c.raised
+	return c.alarms
 }
 
 func (c *fakeCounter) Arm(limit int64) {
@@ -153,7 +153,7 @@ func (c *fakeCounter) forks(n int64) {
 	c.count += n
 	if c.armed && c.count >= c.limit && !c.silent {
 		c.armed = false
-		c.raised++
+		c.alarms++
 		_, _ = unix.Write(c.fd, binary.NativeEndian.AppendUint64(nil, 1))
 	}
 }
@@ -225,14 +225,14 @@ func TestCounter(t *testing.T) {
 		}
 	}
 	if err := w.SetCounter(nil); err != nil || w.Missed() {
-		t.Errorf("Use(nil) = %v, Missed() = %v; want neither", err, w.Missed())
+		t.Errorf("SetCounter(nil) = %v, Missed() = %v; want neither", err, w.Missed())
 	}
 	cancel()
 	if err := <-done; err != nil {
 		t.Errorf("Run: %v", err)
 	}
 	if err := w.SetCounter(nil); err != nil {
-		t.Errorf("Use(nil) after the end of Run = %v; want nil", err)
+		t.Errorf("SetCounter(nil) after the end of Run = %v; want nil", err)
 	}
 }
 
