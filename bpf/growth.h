@@ -1,27 +1,27 @@
 // SPDX-License-Identifier: (MIT OR GPL-2.0-only)
 //
-// What brought a crossing: file cache, or other memory. A crossing that file cache
+// What caused a crossing: file cache, or other memory. A crossing that file cache
 // brought waits until other memory grows; agent/signal/growth.go has the rule, and
-// a test holds both against each other. Part of sampler.bpf.c.
+// a test compares the two. Part of sampler.bpf.c.
 
 #ifndef EVICTD_GROWTH_H
 #define EVICTD_GROWTH_H
 
-// How long a crossing that file cache brought may wait.
+// How long a crossing that file cache caused may wait.
 #define CACHE_WAIT (10 * SECOND)
 // References are taken at this interval, and compared with once they are this old.
 #define REFERENCE_AGE SECOND
-#define REFERENCES 16 // more than CACHE_WAIT, unless crossings end all the time; a power of two
+#define REFERENCES 16 // one each REFERENCE_AGE covers more than CACHE_WAIT; a power of two
 
 // The state of a threshold. It stays crossed until its margin is available again.
 struct watched {
-	__u64 crossed;
+	__u64 crossed; // 1: below the threshold since seen
 	__u64 pending; // no record has been written yet; 2: there was no room for one
-	__u64 seen;
-	__u64 sent;
-	__u64 last_above;
-	__u64 rearm;
-	__u64 waiting; // file cache brought the crossing
+	__u64 seen; // time of the tick that saw the crossing
+	__u64 sent; // time of the last record; 0: none, or raised again at once
+	__u64 last_above; // time of the last tick above the threshold
+	__u64 rearm; // the last order to raise again that was executed
+	__u64 waiting; // file cache caused the crossing
 	__u64 left; // bytes that other memory can grow before the crossing is answered
 	// What the crossing is compared with: the point before it, its own, the latest
 	// of REFERENCE_AGE or more, and the latest.
@@ -39,7 +39,7 @@ struct references {
 	struct memory_point points[REFERENCES];
 	__u64 next; // the oldest of them, which the next one replaces
 	__u64 time; // when the latest was taken
-	__u64 lowered; // the latest is lowered while other memory falls
+	__u64 may_lower; // a crossing has just ended: the latest follows other memory down
 };
 
 static struct references references[2];
@@ -85,7 +85,7 @@ static __always_inline void take_reference(__u64 source)
 	int recent = its->time && current.time - its->time < REFERENCE_AGE;
 	struct memory_point point;
 
-	if (recent && !its->lowered)
+	if (recent && !its->may_lower)
 		return;
 	take_point(source, &point);
 	if (!point.time)
@@ -97,7 +97,7 @@ static __always_inline void take_reference(__u64 source)
 		return;
 	}
 	its->points[its->next++ & (REFERENCES - 1)] = point;
-	its->lowered = !its->time;
+	its->may_lower = !its->time; // as after take_reference_soon
 	its->time = current.time;
 }
 
@@ -114,9 +114,9 @@ static __always_inline void take_references(void)
 static __always_inline void take_reference_soon(__u64 source)
 {
 	struct references *its = references_of(source);
-	if (current.time - its->time >= SECOND / 10)
+	if (current.time - its->time >= SECOND / 10) // else the latest serves: the ring is small
 		its->time = 0;
-	its->lowered = 1;
+	its->may_lower = 1;
 }
 
 static __always_inline void forget_pods_references(void)
@@ -137,7 +137,8 @@ static __always_inline __s64 cache_growth(struct memory_point *from, struct memo
 	return to->file_cache - from->file_cache;
 }
 
-// other_grew: by the floor or more, and by more than file cache.
+// other_grew returns whether other memory has grown by the floor or more, and by more than
+// file cache. It returns 0 if there is no reference.
 static __always_inline int other_grew(struct memory_point *from, struct memory_point *to, __u64 floor)
 {
 	return from->time && other_growth(from, to) >= (__s64)floor && other_growth(from, to) > cache_growth(from, to);
@@ -146,11 +147,11 @@ static __always_inline int other_grew(struct memory_point *from, struct memory_p
 // growth_left returns how many bytes other memory must still grow to have grown.
 static __always_inline __u64 growth_left(struct memory_point *from, struct memory_point *to, __u64 floor)
 {
-	__s64 most = cache_growth(from, to) + 1;
-	if (most < (__s64)floor)
-		most = floor;
-	most -= other_growth(from, to);
-	return most > 0 ? most : 0;
+	__s64 least = cache_growth(from, to) + 1;
+	if (least < (__s64)floor)
+		least = floor;
+	least -= other_growth(from, to);
+	return least > 0 ? least : 0;
 }
 
 static __always_inline __u64 available_at(struct threshold *threshold, struct memory_point *point)
@@ -212,7 +213,7 @@ static __always_inline int cache_suffices(struct threshold *threshold, struct wa
 }
 
 // note_crossing records the points of a crossing of the threshold at an index, and decides
-// whether file cache brought it.
+// whether file cache caused it.
 GLOBAL_FUNC int note_crossing(__u32 i)
 {
 	if (i >= MAX_THRESHOLDS)
@@ -251,6 +252,7 @@ GLOBAL_FUNC int follow_crossing(__u32 i)
 	    !other_grew(&state->recent, &state->now, floor) && current.time - state->seen < CACHE_WAIT) {
 		__u64 left = growth_left(&state->at, &state->now, floor);
 		__u64 recent = growth_left(&state->recent, &state->now, floor);
+		// Until other memory alone crosses the threshold.
 		__u64 above = distance(threshold->available, distance(state->now.other, threshold->capacity));
 		if (state->recent.time && recent < left)
 			left = recent;

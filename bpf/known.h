@@ -62,7 +62,7 @@ struct known {
 	__u64 usage;
 	__u64 below; // sum of its own lists and of the usage of its living children
 	struct lru removed; // the lists of removed and unlisted cgroups below, as of the survey
-	__u64 rest; // usage beyond below, as of the survey
+	__u64 rest; // usage - below as of the survey: what removed and unlisted cgroups are charged
 	__u64 rest_known;
 };
 

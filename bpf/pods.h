@@ -15,7 +15,7 @@
 // back-off, which doubles.
 #define WALK_BACKOFF_FIRST (SECOND / 8)
 #define WALK_BACKOFF_LONGEST (64 * SECOND)
-// A survey is due when removed cgroups have shrunk by so many bytes.
+// A survey is due when removed cgroups have shrunk by this many bytes.
 #define SURVEY_AFTER_BYTES (16ULL << 20)
 // How many removed ancestors fold_removed passes.
 #define MAX_REMOVED_ANCESTORS 8
@@ -30,11 +30,11 @@ struct walk {
 	__u64 visited;
 	__u64 late;
 	__u64 fault;
-	__u64 truncated; // there are more cgroups than rows
+	__u64 rows_full; // there are more cgroups than rows
 	__u64 any_removed; // or any partial one
 	__u64 usage; // of the pods' cgroup, pages
 	struct lru sum;
-	// Page cache of removed cgroups that is taken for freed since the survey, and active
+	// Page cache of removed cgroups that is assumed freed since the survey, and active
 	// page cache of theirs that may be inactive by now.
 	__u64 lost;
 	__u64 aging;
@@ -47,18 +47,18 @@ struct walk {
 	__u64 parent;
 	__u64 newest;
 	__u64 all_added;
-	__u64 unlisted; // some children were not listed for want of room
+	__u64 unlisted; // there was no room for some children
 };
 
 static struct walk walk;
-static __u64 walk_ended;
-static __u64 walk_order;
-static __u64 gone_id;
+static __u64 walk_ended; // time
+static __u64 walk_order; // the last order to walk that was executed
+static __u64 gone_id; // the pods' cgroup whose removal has been reported
 // The usage seems to cross a threshold, and the file figures are too old to tell.
 static __u64 pods_doubtful;
 // A table is due, but too soon after the last walk.
 static __u64 walk_owed;
-// No walk is tried for so long after the last one; 0: the last one ended in time.
+// How long after a walk that took too long no walk is tried; 0: the last one ended in time.
 static __u64 walk_backoff;
 
 static __always_inline void back_off(void)
@@ -101,7 +101,7 @@ static __always_inline void write_row(struct known *known, __u64 above)
 		known->row = above;
 		mark_partial(above);
 		add_to_row(above, &lru);
-		walk.truncated = 1;
+		walk.rows_full = 1;
 		return;
 	}
 	__builtin_memset(row, 0, sizeof(*row));
@@ -138,7 +138,7 @@ GLOBAL_FUNC int fold_removed(__u32 of)
 			continue;
 		}
 		add_sizes(&ancestor->removed, &lru);
-		if (!i) // else the usage of the cgroup between includes it
+		if (!i) // the direct parent; else the usage of the cgroups between includes it
 			ancestor->rest += known->usage;
 		add_to_row(ancestor->row, &lru);
 		add_sizes(&walk.sum, &lru);
@@ -164,6 +164,7 @@ static long add_child(__u32 i, void *unused)
 	}
 	int failed = add_known(known_half, &known_count, known_room(), child, serial, walk.parent);
 	if (failed) {
+		// Without room (1) the rest has none either; a read that failed (-1) is tried again.
 		walk.all_added = walk.unlisted = failed > 0;
 		return 1;
 	}
@@ -247,7 +248,7 @@ static long read_known(__u32 i, void *unused)
 	    read_serial(&serial, css) || serial != known->serial) {
 		known->gone = known_outdated = 1; // no memory is charged to it any more
 		if (!i) {
-			known_of = 0;
+			known_of = 0; // survey again
 			walk.fault = 1;
 		}
 		return 0;
@@ -375,7 +376,7 @@ GLOBAL_FUNC int do_walk(void)
 		totals.faults++;
 		known_outdated = 1;
 	}
-	if (walk.late || walk.truncated)
+	if (walk.late || walk.rows_full)
 		totals.truncated++;
 	if (!walk.late)
 		walk_backoff = 0;
@@ -384,7 +385,7 @@ GLOBAL_FUNC int do_walk(void)
 	else
 		back_off();
 	if (walk.late || walk.fault) {
-		current.pods_time = 0; // a part of a sum is no sum
+		current.pods_time = 0; // the sums are incomplete
 	} else {
 		current.pods_time = began;
 		current.pods_walk_usage = walk.usage * page_size;

@@ -61,7 +61,7 @@ struct crossing {
 	__u64 available;
 	__u64 threshold;
 	__u64 period; // that led to the tick which saw it
-	__u64 waiting; // file cache brought it; a second record follows when it is answered
+	__u64 waiting; // file cache caused it; a second record follows when it is answered
 	struct memory_point reference;
 	struct memory_point at;
 	struct memory_point recent;
@@ -130,7 +130,7 @@ struct stats {
 	__u64 surveys;
 	__u64 survey_time; // the last survey's, all slices
 	__u64 survey_slices;
-	__u64 truncated;
+	__u64 truncated; // walks and surveys that were incomplete
 	__u64 faults;
 	__u64 nodes;
 };
@@ -149,7 +149,7 @@ struct table {
 	__u64 done;
 	__u64 count[2];
 	__u64 time[2];
-	__u64 truncated[2];
+	__u64 truncated[2]; // the walk took too long
 };
 
 struct row {

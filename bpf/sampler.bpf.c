@@ -59,6 +59,7 @@ static struct control config;
 static struct sample current;
 static struct stats totals;
 
+// distance returns to - from, or 0 if that is negative.
 static __always_inline __u64 distance(__u64 from, __u64 to)
 {
 	return to > from ? to - from : 0;
