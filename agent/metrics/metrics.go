@@ -35,7 +35,7 @@ type Metrics struct {
 	eligible    prometheus.Gauge
 	exempt      prometheus.Gauge
 	records     prometheus.Gauge
-	stateKept   prometheus.Gauge
+	stateSaved  prometheus.Gauge
 	connected   prometheus.Gauge
 	callsFailed prometheus.Counter
 	scores      prometheus.Counter // processes whose oom_score_adj was corrected
@@ -103,7 +103,7 @@ func New(build Build, logDropped func() uint64) *Metrics {
 	m.dryRun = gauge("dry_run", "Whether evictd is in dry run: 1 if evictions are only reported, 0 if they are enforced.")
 	m.dryRun.Set(1) // nothing is evicted before the mode is known
 	m.records = gauge("records", "Number of eviction records kept for evictctl.")
-	m.stateKept = gauge("state_kept", "Whether the last write of the state that survives a restart succeeded (1) or not (0).")
+	m.stateSaved = gauge("state_kept", "Whether the last write of the state that survives a restart succeeded (1) or not (0).")
 	m.connected = gauge("runtime_connected", "Whether the container runtime responds (1) or not (0).")
 	m.configOK = gauge("config_last_reload_successful", "Whether the last load of the configuration succeeded (1) or not (0).")
 	m.configTime = gauge("config_last_reload_success_timestamp_seconds", "Time of the last successful load of the configuration, in seconds since the epoch.")
@@ -177,7 +177,7 @@ func (m *Metrics) Evicted(r *evict.Record) { m.evicted.count(r) }
 func (m *Metrics) Records(n int) { m.records.Set(float64(n)) }
 
 // StateSaved sets whether the last write of the state succeeded.
-func (m *Metrics) StateSaved(yes bool) { m.stateKept.Set(boolValue(yes)) }
+func (m *Metrics) StateSaved(yes bool) { m.stateSaved.Set(boolValue(yes)) }
 
 // Pods sets the number of pods, and of those that may be evicted.
 func (m *Metrics) Pods(count, eligible int) {
