@@ -41,7 +41,7 @@ func (d *daemon) unmeasured() func(since time.Time) string {
 	var asked time.Time
 	return func(since time.Time) string {
 		if d.runtime == nil || d.diskUsage.Covers(since) {
-			return d.usages.Unmeasured(since)
+			return d.usageMeter.Unmeasured(since)
 		}
 		if now := time.Now(); now.Sub(asked) >= relistInterval {
 			asked = now

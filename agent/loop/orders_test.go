@@ -20,7 +20,7 @@ func TestRuntimeRefuses(t *testing.T) {
 	run(t, settings, func(n *node) {
 		n.observe(signal.PIDAvailable, 50)
 		n.pass(3 * time.Second)
-		n.wantCalls("below the threshold", "evict b hard true grace 1s", "spared s-b", "evict a hard true grace 1s", "evicted s-a 0")
+		n.wantCalls("below the threshold", "evict b hard true grace 1s", "not evicted s-b", "evict a hard true grace 1s", "evicted s-a 0")
 		if r := n.wantResult("b", evict.ResultFailed); r.Error != "it holds pid 1" {
 			t.Errorf("error of the record = %q; want the runtime's", r.Error)
 		}
@@ -235,7 +235,7 @@ func TestLayoutChanges(t *testing.T) {
 		n.layout = evict.ImageFs
 		n.mu.Unlock()
 		n.pass(2 * time.Second)
-		n.wantCalls("after", "rearm")
+		n.wantCalls("after", "layout changed")
 		if got := n.last().Policy.Layout; got != evict.ImageFs {
 			t.Errorf("layout of the policy = %v; want %v", got, evict.ImageFs)
 		}

@@ -37,8 +37,8 @@ func brokenStore(t *testing.T) *state.Store {
 	return store
 }
 
-// holdings returns the disk usage of a pod as measured at a time.
-func holdings(uid string, at time.Time) map[string]disks.PodUsage {
+// podUsage returns the disk usage of a pod as measured at a time.
+func podUsage(uid string, at time.Time) map[string]disks.PodUsage {
 	return map[string]disks.PodUsage{uid: {Known: true, Methods: []string{"walk"}, Oldest: at}}
 }
 
