@@ -262,7 +262,7 @@ func TestShutdownOverride(t *testing.T) {
 	}
 }
 
-func TestSchedule(t *testing.T) {
+func TestShutdownSchedule(t *testing.T) {
 	for _, tt := range []struct {
 		text string
 		want shutdown.Schedule

@@ -22,7 +22,7 @@ func value(t *testing.T, text string) signal.Value {
 
 func number[T any](n T) *T { return &n }
 
-func TestSignals(t *testing.T) {
+func TestSignalStatuses(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	const gib = 1 << 30
 	p := &evict.Policy{Thresholds: []evict.Threshold{

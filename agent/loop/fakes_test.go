@@ -43,7 +43,7 @@ func (i inventory) Changed() <-chan struct{} {
 
 // Refresh requests a list, which comes after listDelay.
 func (i inventory) Refresh() {
-	n, asked := i.n, time.Now()
+	n, requested := i.n, time.Now()
 	n.work.Go(func() {
 		time.Sleep(n.listDelay)
 		n.mu.Lock()
@@ -51,7 +51,7 @@ func (i inventory) Refresh() {
 		if n.noList {
 			return
 		}
-		n.listed, n.asked = time.Now(), asked
+		n.listed, n.requested = time.Now(), requested
 		n.version++
 		n.pods = slices.DeleteFunc(slices.Clone(n.pods), func(p evict.Pod) bool { return slices.Contains(n.dead, p.UID) && !n.survives[p.UID] })
 		if n.unlisted.UID != "" {
@@ -66,7 +66,7 @@ func (i inventory) Refresh() {
 func (i inventory) LastAttempt() time.Time {
 	i.n.mu.Lock()
 	defer i.n.mu.Unlock()
-	return i.n.asked
+	return i.n.requested
 }
 
 func (i inventory) Measure(now time.Time) pods.Snapshot {
@@ -74,7 +74,7 @@ func (i inventory) Measure(now time.Time) pods.Snapshot {
 	defer i.n.mu.Unlock()
 	s := pods.Snapshot{
 		Pods: slices.Clone(i.n.pods), Handles: map[string]pods.Handle{}, Version: i.n.version, Walked: i.n.unchanged,
-		Listed: i.n.listed, ListRequested: i.n.asked, LastAttempt: i.n.asked, Taken: now, Kubelet: evict.Kubelet{Known: true, HasSandboxes: i.n.kubelet},
+		Listed: i.n.listed, ListRequested: i.n.requested, LastAttempt: i.n.requested, Taken: now, Kubelet: evict.Kubelet{Known: true, HasSandboxes: i.n.kubelet},
 	}
 	if s.Listed.IsZero() {
 		s.Pods = nil

@@ -44,7 +44,7 @@ type node struct {
 	pods            []evict.Pod
 	handles         map[string]pods.Handle
 	listed          time.Time // of the last list
-	asked           time.Time // when it was requested
+	requested       time.Time // when it was requested
 	version         uint64
 	changed         chan struct{}
 	unlisted        evict.Pod // one that the next list has
@@ -160,7 +160,7 @@ func newNode(t *testing.T, settings string, change ...func(*node, *Options)) *no
 		f(n, &o)
 	}
 	if !n.noList {
-		n.listed, n.asked = time.Now(), time.Now()
+		n.listed, n.requested = time.Now(), time.Now()
 	}
 	n.Loop = New(o)
 	t.Cleanup(func() { n.Loop.Close() })

@@ -104,7 +104,7 @@ func TestNoteCrossing(t *testing.T) {
 // The loop adopts a kill that the hot path decided: the record has the values of that
 // decision, and the executor follows the pod in the hot path's mode.
 func TestAdoptHotKills(t *testing.T) {
-	for _, tt := range []struct{ hot, loop, cold bool }{{hot: false, loop: false}, {hot: true, loop: true}, {hot: true, loop: false}, {cold: true}} {
+	for _, tt := range []struct{ hot, loop, unprepared bool }{{hot: false, loop: false}, {hot: true, loop: true}, {hot: true, loop: false}, {unprepared: true}} {
 		dryRun := tt.hot
 		run(t, settings, func(n *node) {
 			n.pass(2 * time.Second)
@@ -116,7 +116,7 @@ func TestAdoptHotKills(t *testing.T) {
 			alarm := n.kill("b", 15*gi, act.KillResult{Processes: 1})
 			n.pass(time.Second)
 			confirm := "fresh reading on the hot path"
-			if tt.cold {
+			if tt.unprepared {
 				confirm += ", pod not prepared"
 			}
 			want, result := []string{"follow b", "evicted s-b 0"}, evict.ResultKilled
@@ -139,7 +139,7 @@ func TestAdoptHotKills(t *testing.T) {
 		}, func(n *node, _ *Options) {
 			n.add("a", gi/2)
 			n.add("b", gi)
-			n.unprepared = tt.cold
+			n.unprepared = tt.unprepared
 			if tt.loop {
 				n.facts.Configured = "--dry-run was given"
 			}

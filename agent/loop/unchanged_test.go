@@ -213,7 +213,7 @@ func TestReadAgain(t *testing.T) {
 	}
 }
 
-func TestNear(t *testing.T) {
+func TestNearThreshold(t *testing.T) {
 	value, err := signal.ParseThreshold("1Gi")
 	if err != nil {
 		t.Fatal(err)

@@ -369,7 +369,7 @@ func TestStepResumeUnlisted(t *testing.T) {
 
 // Pods that are started again and again delay the shutdown no longer than others:
 // it waits for their first restart only.
-func TestStepRestarted(t *testing.T) {
+func TestStepRestartedTwice(t *testing.T) {
 	x := pod("x", 10, 5, never)
 	state, _ := Step(State{}, Inputs{Event: Begin, Schedule: fourGroups, Pods: []evict.Pod{x.Pod}}, begin)
 	for i, want := range []Phase{Stopping, Ended} {

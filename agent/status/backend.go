@@ -248,7 +248,7 @@ func (b *Backend) Explain(s signal.Signal) (control.Explanation, error) {
 	}
 	if s.IsMemory() {
 		e.OOMScores = b.oomScores(v)
-		e.Memory = b.leftOut()
+		e.Memory = b.uncountedMemory()
 		if cgroups := b.o.Inventory.SystemCgroups(loop.MaxSystemCgroups); len(cgroups) > 0 {
 			note := "the largest cgroups outside the pods:"
 			for _, c := range cgroups {
@@ -354,8 +354,8 @@ func (b *Backend) addReclaim(v *loop.View, ranking []control.Candidate) error {
 	return nil
 }
 
-// leftOut reads the memory outside the memory signals.
-func (b *Backend) leftOut() *control.UncountedMemory {
+// uncountedMemory reads the memory outside the memory signals.
+func (b *Backend) uncountedMemory() *control.UncountedMemory {
 	info, err := meminfo.Read(kernel.FS(b.o.Procfs))
 	if err != nil {
 		return &control.UncountedMemory{}
