@@ -306,7 +306,7 @@ func (d *daemon) buildLoop(decision *evict.State) error {
 		LargestDirectories: func(s signal.Signal) []evict.DirectoryUsage {
 			return status.LargestDirectories(d.disks, d.usageMeter, s)
 		},
-		Lanes: d.lanes, ModeFacts: d.facts(d.hierarchy), OnLayoutChange: d.setDiskThresholds, Procfs: procfs, Hierarchy: d.hierarchy, Drift: options.Drift,
+		Lanes: d.lanes, ModeFacts: d.modeFacts(d.hierarchy), OnLayoutChange: d.setDiskThresholds, Procfs: procfs, Hierarchy: d.hierarchy, Drift: options.Drift,
 		Hot: d.hot, Arbiter: d.arbiter, Watchdog: d.watchdog, Liveness: d.liveness, Killer: killer, DryRunKiller: dryRunKiller,
 		OpenHandle: func(j act.Job) (*act.KillHandle, error) { return act.Prepare(d.hierarchy, procfs, j) },
 		Execute:    d.execute,

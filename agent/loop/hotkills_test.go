@@ -46,16 +46,16 @@ func TestVictimAsKilled(t *testing.T) {
 }
 
 func TestRefusals(t *testing.T) {
-	never := &act.WrongVictimError{Essential: true}
+	essential := &act.WrongVictimError{Essential: true}
 	var kills []hot.Kill
 	for uid, result := range map[string]act.KillResult{
 		"killed": {Processes: 1}, "other": {Err: &act.WrongVictimError{}}, "broken": {Err: errors.New("no")},
-		"partly": {Processes: 1, Err: never}, "protected": {Err: never},
+		"partly": {Processes: 1, Err: essential}, "protected": {Err: essential},
 	} {
 		kills = append(kills, hot.Kill{Pod: &evict.Pod{UID: uid}, Result: result})
 	}
 	got := refusals(kills)
-	if len(got) != 1 || got[0].UID != "protected" || !errors.Is(got[0].Err, never) {
+	if len(got) != 1 || got[0].UID != "protected" || !errors.Is(got[0].Err, essential) {
 		t.Errorf("refusals() = %+v; want only the protected pod", got)
 	}
 }

@@ -27,22 +27,22 @@ type Metrics struct {
 	filesystems  *filesystems
 	reclaimed    *reclaims
 
-	loop        prometheus.Histogram
-	unreadable  [signal.Count]prometheus.Counter
-	futile      [signal.Count]prometheus.Gauge
-	conditions  map[signal.Condition]prometheus.Gauge
-	dryRun      prometheus.Gauge
-	eligible    prometheus.Gauge
-	exempt      prometheus.Gauge
-	records     prometheus.Gauge
-	stateSaved  prometheus.Gauge
-	connected   prometheus.Gauge
-	callsFailed prometheus.Counter
-	scores      prometheus.Counter // processes whose oom_score_adj was corrected
-	configOK    prometheus.Gauge
-	configTime  prometheus.Gauge
-	kernelKills [2]prometheus.Counter // of pods, of other processes
-	probes      *prometheus.GaugeVec
+	loop           prometheus.Histogram
+	unreadable     [signal.Count]prometheus.Counter
+	futile         [signal.Count]prometheus.Gauge
+	conditions     map[signal.Condition]prometheus.Gauge
+	dryRun         prometheus.Gauge
+	eligible       prometheus.Gauge
+	exempt         prometheus.Gauge
+	records        prometheus.Gauge
+	stateSaved     prometheus.Gauge
+	connected      prometheus.Gauge
+	callsFailed    prometheus.Counter
+	scores         prometheus.Counter // processes whose oom_score_adj was corrected
+	configOK       prometheus.Gauge
+	configTime     prometheus.Gauge
+	kernelOOMKills [2]prometheus.Counter // of pods, of other processes
+	probes         *prometheus.GaugeVec
 }
 
 // New returns the metrics of one agent in a new registry. LogDropped returns the
@@ -82,16 +82,16 @@ func New(build Build, logDropped func() uint64) *Metrics {
 		Help: "A constant 1, labeled by evictd's version, revision and Go version.",
 	}, []string{"version", "revision", "goversion"})
 	info.WithLabelValues(build.Version, build.Revision, build.GoVersion).Set(1)
-	kernelKills := prometheus.NewCounterVec(prometheus.CounterOpts{
+	kernelOOMKills := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Namespace: namespace, Name: "kernel_oom_kills_total",
 		Help: "Number of processes killed by the kernel's OOM killer while evictd traced it, by whether they belonged to a pod.",
 	}, []string{"pod"})
-	m.kernelKills = [2]prometheus.Counter{kernelKills.WithLabelValues("true"), kernelKills.WithLabelValues("false")}
+	m.kernelOOMKills = [2]prometheus.Counter{kernelOOMKills.WithLabelValues("true"), kernelOOMKills.WithLabelValues("false")}
 	m.scores = prometheus.NewCounter(prometheus.CounterOpts{
 		Namespace: namespace, Name: "oom_score_adj_corrected_total",
 		Help: "Number of container processes whose oom_score_adj was corrected (oomScoreAdj: enforce).",
 	})
-	r.MustRegister(m.scores, m.loop, m.callsFailed, unreadable, info, kernelKills, m.readings, m.notification, m.filesystems,
+	r.MustRegister(m.scores, m.loop, m.callsFailed, unreadable, info, kernelOOMKills, m.readings, m.notification, m.filesystems,
 		prometheus.NewCounterFunc(prometheus.CounterOpts{
 			Namespace: namespace, Name: "log_dropped_total",
 			Help: "Number of log lines dropped because they could not be written, or not fast enough.",

@@ -129,7 +129,7 @@ func (b *Backend) Status() control.Status {
 // missing returns the readiness checks that fail, each with its detail.
 func (b *Backend) missing() (list control.List[string]) {
 	for _, c := range b.Checks() {
-		if verdict, detail := c.Run(); verdict == metrics.Fail {
+		if result, detail := c.Run(); result == metrics.Fail {
 			list = append(list, c.Name+": "+detail)
 		}
 	}
