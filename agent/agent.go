@@ -106,7 +106,7 @@ type daemon struct {
 	runtime        *cri.Client // nil if the configuration says that there is none
 	inventory      *pods.Inventory
 	disks          *disks.Watch
-	usages         *disks.UsageMeter
+	usageMeter     *disks.UsageMeter
 	diskUsage      *loop.DiskUsage
 	reclaimer      *reclaim.Reclaimer
 	tasks          *tasks.Watch
@@ -129,7 +129,7 @@ type daemon struct {
 	loop           *loop.Loop
 	lastView       *atomic.Pointer[loop.View]
 	records        *execute.Records
-	statusBoard    *status.Backend
+	statusBackend  *status.Backend
 	heartbeat      metrics.Heartbeat // of the loop
 	reloadRequests chan chan<- error // of the control socket
 	startWarnings  []string
@@ -272,19 +272,19 @@ func (d *daemon) buildExecute() {
 		DryRun:  func(report func(act.Progress)) act.Actuator { return act.NewDryRun(d.hierarchy, procfs, report) },
 		Records: d.records, Log: d.log.Logger, Metrics: d.metrics, Save: d.stateWriter.notify,
 	})
-	if urgent, err := act.NewPriorityThread(); err != nil {
+	if thread, err := act.NewPriorityThread(); err != nil {
 		d.log.Warn("no real-time thread for pods with many processes; they are signalled at normal priority", "error", err)
 	} else {
-		urgent.OnStart, d.killer.PriorityThread = d.self.SetRealTime, urgent
+		thread.OnStart, d.killer.PriorityThread = d.self.SetRealTime, thread
 	}
 }
 
 // buildStatus makes the status, as the control socket and /readyz show it.
 func (d *daemon) buildStatus() {
 	o := d.options
-	d.statusBoard = status.New(status.Options{
+	d.statusBackend = status.New(status.Options{
 		Procfs: o.Procfs, Cgroupfs: o.Cgroupfs, StateDir: o.StateDir, Hierarchy: d.hierarchy, View: d.lastView.Load,
-		Inventory: d.inventory, Disks: d.disks, Usages: d.usages, Reclaimer: d.reclaimer, Records: d.records, Store: d.store,
+		Inventory: d.inventory, Disks: d.disks, UsageMeter: d.usageMeter, Reclaimer: d.reclaimer, Records: d.records, Store: d.store,
 		Lanes: d.lanes, Shutdown: d.shutdown, DelayLock: d.delayLock, WebWarning: d.web.warning, Accounting: d.config.MemoryAccounting,
 		LastShutdown: d.lastBoot, Warnings: d.startWarnings, Reload: d.requestReload,
 	})
@@ -299,17 +299,19 @@ func (d *daemon) buildLoop(decision *evict.State) error {
 		return err
 	}
 	d.closers = append(d.closers, read.Close)
-	kill, look := d.fastKillers()
+	killer, dryRunKiller := d.fastKillers()
 	d.loop = loop.New(loop.Options{
 		Log: d.log.Logger, Config: d.config, State: *decision,
 		Memory: read, Inventory: d.inventory, Disks: d.disks, Tasks: d.tasks, DiskUsage: d.diskUsage, Reclaimer: d.reclaimer,
-		LargestDirectories: func(s signal.Signal) []evict.DirectoryUsage { return status.LargestDirectories(d.disks, d.usages, s) },
-		Lanes:              d.lanes, ModeFacts: d.facts(d.hierarchy), OnLayoutChange: d.setDiskThresholds, Procfs: procfs, Hierarchy: d.hierarchy, Drift: options.Drift,
-		Hot: d.hot, Arbiter: d.arbiter, Watchdog: d.watchdog, Liveness: d.liveness, Killer: kill, DryRunKiller: look,
+		LargestDirectories: func(s signal.Signal) []evict.DirectoryUsage {
+			return status.LargestDirectories(d.disks, d.usageMeter, s)
+		},
+		Lanes: d.lanes, ModeFacts: d.modeFacts(d.hierarchy), OnLayoutChange: d.setDiskThresholds, Procfs: procfs, Hierarchy: d.hierarchy, Drift: options.Drift,
+		Hot: d.hot, Arbiter: d.arbiter, Watchdog: d.watchdog, Liveness: d.liveness, Killer: killer, DryRunKiller: dryRunKiller,
 		OpenHandle: func(j act.Job) (*act.KillHandle, error) { return act.Prepare(d.hierarchy, procfs, j) },
 		Execute:    d.execute,
 		Observer: status.NewObserver(status.ObserverOptions{
-			Log: d.log.Logger, Metrics: d.metrics, Notifier: d.notifier, Beat: &d.heartbeat, View: d.lastView, Backend: d.statusBoard,
+			Log: d.log.Logger, Metrics: d.metrics, Notifier: d.notifier, Beat: &d.heartbeat, View: d.lastView, Backend: d.statusBackend,
 			Changed: d.shutdown.ViewChanged, Listed: d.followContainers, Waiting: d.proactive.Notify, RequestSave: d.stateWriter.notify,
 		}),
 	})
@@ -334,7 +336,7 @@ func (d *daemon) start(ctx context.Context, g *group) {
 	g.run("inventory", func() error { return d.inventory.Run(ctx) })
 	g.run("kubelets", func() error { return d.inventory.WatchKubelets(ctx, self.ResetNice) })
 	g.run("filesystems", func() error { return d.disks.Run(ctx) })
-	g.run("disk usage", func() error { return d.usages.Run(ctx) })
+	g.run("disk usage", func() error { return d.usageMeter.Run(ctx) })
 	g.run("reclaim", func() error { return d.reclaimer.Run(ctx) })
 	g.run("cold memory", func() error { return d.proactive.Run(ctx) })
 	g.run("OOM scores", func() error { return d.oomScores.Run(ctx) })
@@ -342,7 +344,7 @@ func (d *daemon) start(ctx context.Context, g *group) {
 	d.startHot(ctx, g)
 	d.startLanes(ctx, g)
 	g.run("memory", func() error { d.lockMemory(ctx); return nil })
-	g.run("control socket", func() error { return control.New(d.statusBoard, d.log.Logger).Serve(ctx, d.control) })
+	g.run("control socket", func() error { return control.New(d.statusBackend, d.log.Logger).Serve(ctx, d.control) })
 	if d.web != nil {
 		g.run("web server", func() error { return d.web.run(ctx) })
 	}
@@ -362,10 +364,10 @@ func (d *daemon) start(ctx context.Context, g *group) {
 // the policy.
 func (d *daemon) setThresholds(cfg *config.Config) *evict.Policy {
 	policy := cfg.Policy(d.disks.Layout())
-	armed := thresholdsOf(policy)
-	d.thresholds.Set(armed)
-	d.poll.Arm(armed)
-	d.lanes.Arm(armed)
+	thresholds := thresholdsOf(policy)
+	d.thresholds.Set(thresholds)
+	d.poll.Arm(thresholds)
+	d.lanes.Arm(thresholds)
 	d.setDiskThresholds(policy)
 	return policy
 }

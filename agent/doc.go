@@ -70,7 +70,7 @@
 //     proven. Ties are broken by a total order. No pod is killed for the memory of one that
 //     is not listed yet, while there is time to list it.
 //  6. Every lane may fail. The next best one takes over, and evictd reports that.
-//  7. Dry run is the same run with another actuator. A would-be victim counts as gone until
+//  7. Dry run is the same run with another actuator. A dry-run victim counts as gone until
 //     the episode ends, and is reported once.
 //  8. A restart loses nothing that matters, and uses nothing that is not true any more.
 //  9. Bad input gets a clear error and changes nothing.

@@ -24,17 +24,17 @@ func (d *daemon) buildDisks(cfg *config.Config) {
 	}
 	d.disks = disks.New(o)
 	d.metrics.Filesystems(func() []evict.FilesystemStatus { return d.disks.Statuses(time.Now()) })
-	usages := disks.UsageMeterOptions{
+	meter := disks.UsageMeterOptions{
 		Procfs: o.Procfs, Rootfs: o.Rootfs, LayersDir: d.disks.LayersDir, OnSurvey: d.addSurvey, Log: d.log.Logger,
 	}
 	if cfg.NodefsPath != "" {
-		usages.PodsDir = filepath.Join(cfg.NodefsPath, "pods")
+		meter.PodsDir = filepath.Join(cfg.NodefsPath, "pods")
 	}
 	if d.runtime != nil {
-		usages.RuntimeLayers = layersOf(d.runtime)
+		meter.RuntimeLayers = layersOf(d.runtime)
 	}
-	d.usages = disks.NewUsageMeter(usages)
-	d.diskUsage = loop.NewDiskUsage(d.usages)
+	d.usageMeter = disks.NewUsageMeter(meter)
+	d.diskUsage = loop.NewDiskUsage(d.usageMeter)
 }
 
 // addSurvey adds the largest directories of a filesystem to the records of futile evictions

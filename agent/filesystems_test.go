@@ -12,7 +12,7 @@ import (
 )
 
 // The records of futile evictions get the largest directories once they are surveyed.
-func TestOutsideDirectories(t *testing.T) {
+func TestAddSurvey(t *testing.T) {
 	node := t.TempDir()
 	d := &daemon{disks: disks.New(disks.Options{Procfs: "/proc", NodePath: node}), stateWriter: &stateWriter{requests: make(chan struct{}, 1)}}
 	ctx, cancel := context.WithCancel(t.Context())

@@ -22,14 +22,14 @@ func (d *daemon) buildHot(from memory.Options) error {
 	d.closers = append(d.closers, d.reaper.Close)
 	d.arbiter = hot.NewArbiter()
 	options := func() (hot.Options, error) {
-		read, err := memory.OpenAsyncReader(from)
+		reader, err := memory.OpenAsyncReader(from)
 		if err != nil {
 			return hot.Options{}, err
 		}
-		d.closers = append(d.closers, read.Close)
-		d.asyncReaders = append(d.asyncReaders, read)
-		kill, look := d.fastKillers()
-		return hot.Options{Arbiter: d.arbiter, Reader: read, Killer: kill, DryRunKiller: look}, nil
+		d.closers = append(d.closers, reader.Close)
+		d.asyncReaders = append(d.asyncReaders, reader)
+		killer, dryRunKiller := d.fastKillers()
+		return hot.Options{Arbiter: d.arbiter, Reader: reader, Killer: killer, DryRunKiller: dryRunKiller}, nil
 	}
 	forThread, err := options()
 	if err != nil {
@@ -62,10 +62,10 @@ func (d *daemon) buildHot(from memory.Options) error {
 }
 
 // fastKillers makes a killer for one thread, and one for dry run.
-func (d *daemon) fastKillers() (kill, look fastKiller) {
-	kill, look = fastKiller{act.NewFastKiller(d.reaper)}, fastKiller{act.NewNoopKiller()}
-	d.closers = append(d.closers, kill.Close, look.Close)
-	return kill, look
+func (d *daemon) fastKillers() (killer, dryRunKiller fastKiller) {
+	killer, dryRunKiller = fastKiller{act.NewFastKiller(d.reaper)}, fastKiller{act.NewNoopKiller()}
+	d.closers = append(d.closers, killer.Close, dryRunKiller.Close)
+	return killer, dryRunKiller
 }
 
 // startHot starts the hot path, the watchdog and the poll lane.
@@ -87,8 +87,8 @@ func (d *daemon) startHot(ctx context.Context, g *group) {
 			select {
 			case <-ctx.Done():
 				return nil
-			case r := <-alarms:
-				if err := d.hot.Raise(r); err != nil && ctx.Err() == nil {
+			case alarm := <-alarms:
+				if err := d.hot.Raise(alarm); err != nil && ctx.Err() == nil {
 					return err
 				}
 			}
@@ -107,10 +107,10 @@ func (d *daemon) hotPathCounts() (alarms, readings map[string]uint64) {
 	return alarms, map[string]uint64{"sampler": sampler, "files": files}
 }
 
-// fastKiller is an act.Striker as a hot.Striker.
+// fastKiller is an act.FastKiller as a hot.Killer.
 type fastKiller struct{ *act.FastKiller }
 
-// Kill implements hot.Striker.
-func (s fastKiller) Kill(p hot.Handle, g *evict.Guard) act.KillResult {
-	return s.FastKiller.Kill(p.(*act.KillHandle), g)
+// Kill implements hot.Killer.
+func (k fastKiller) Kill(h hot.Handle, g *evict.Guard) act.KillResult {
+	return k.FastKiller.Kill(h.(*act.KillHandle), g)
 }

@@ -13,7 +13,7 @@ import (
 	"github.com/evictd/evictd/kernel/cgroup"
 )
 
-// warnLoweredHigh logs a warning where an evictd of this boot that still had
+// warnMemoryHigh logs a warning where an evictd of this boot that still had
 // pressure.memory.brake was killed before it restored memory.high. That evictd kept
 // brake.json in the state directory until it had restored the limit. The limit is
 // left as it is, because another program may have set it since.

@@ -9,8 +9,8 @@ import (
 	"github.com/evictd/evictd/kernel/cgroup"
 )
 
-// facts returns what the mode depends on, except what the loop knows.
-func (d *daemon) facts(h *cgroup.Hierarchy) func(*config.Config) loop.Facts {
+// modeFacts returns what the mode depends on, except what the loop knows.
+func (d *daemon) modeFacts(h *cgroup.Hierarchy) func(*config.Config) loop.Facts {
 	misplaced := self.LocationProblem(kernel.FS(d.options.Procfs), h)
 	return func(cfg *config.Config) loop.Facts {
 		return loop.Facts{Configured: describeConfigured(cfg), Misplaced: misplaced}

@@ -22,7 +22,7 @@ func (d *daemon) buildShutdown() {
 		Announce: func(p shutdown.Phase) {
 			status := "shutdown: " + string(p)
 			if p == shutdown.Idle {
-				status = d.statusBoard.StatusLine()
+				status = d.statusBackend.StatusLine()
 			}
 			d.notifier.Status(status)
 		},
@@ -35,11 +35,11 @@ const lockFDName = "evictd-inhibitor"
 // lockStore stores the inhibitor lock in the service manager's FD store.
 type lockStore struct{ *systemd.Notifier }
 
-// Store implements logind.Keeper.
-func (k lockStore) Store(fd int) error { return k.Notifier.StoreFD(lockFDName, fd) }
+// Store implements logind.FDStore.
+func (s lockStore) Store(fd int) error { return s.Notifier.StoreFD(lockFDName, fd) }
 
-// Remove implements logind.Keeper.
-func (k lockStore) Remove() error { return k.Notifier.RemoveFD(lockFDName) }
+// Remove implements logind.FDStore.
+func (s lockStore) Remove() error { return s.Notifier.RemoveFD(lockFDName) }
 
 // storedLock returns the stored lock of an earlier run, nil if there is none.
 func storedLock() *int {

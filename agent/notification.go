@@ -53,9 +53,9 @@ func (d *daemon) buildLanes(cfg *config.Config, h *cgroup.Hierarchy) error {
 	})
 	d.closers = append(d.closers, d.lanes.Close)
 	d.metrics.Notification(d.notification)
-	armed := thresholdsOf(cfg.Policy(d.disks.Layout()))
-	d.thresholds.Set(armed)
-	d.lanes.Arm(armed)
+	thresholds := thresholdsOf(cfg.Policy(d.disks.Layout()))
+	d.thresholds.Set(thresholds)
+	d.lanes.Arm(thresholds)
 	return d.lanes.Open()
 }
 
@@ -93,7 +93,7 @@ func (d *daemon) logLane(s lanes.Status) {
 // startLanes starts the lanes and the reader of the OOM killer's victims.
 func (d *daemon) startLanes(ctx context.Context, g *group) {
 	g.run("lanes", func() error { return d.lanes.Run(ctx) })
-	g.run("kernel's kills", func() error { d.kernelKills().Run(ctx); return nil })
+	g.run("kernel's kills", func() error { d.kernelOOMKills().Run(ctx); return nil })
 }
 
 // followContainers gives the cgroups of the running containers to the lanes.
@@ -163,8 +163,8 @@ func (d *daemon) urgency() self.Urgency {
 	return self.Idle
 }
 
-// kernelKills makes the reporter of the kernel's OOM kills.
-func (d *daemon) kernelKills() *status.KernelOOMKills {
+// kernelOOMKills makes the reporter of the kernel's OOM kills.
+func (d *daemon) kernelOOMKills() *status.KernelOOMKills {
 	return &status.KernelOOMKills{
 		Victims: d.lanes.OOMVictims(), Records: d.records, Warn: d.log.Warn,
 		Count: d.metrics.KernelOOMKilled, Save: d.stateWriter.notify, List: d.inventory.Refresh,

@@ -44,7 +44,7 @@ func (d *daemon) proactiveReclaimed(r proactive.Report) {
 	if r.Err != nil {
 		report.Error = r.Err.Error()
 	}
-	d.statusBoard.AddProactiveReclaim(report)
+	d.statusBackend.AddProactiveReclaim(report)
 	d.metrics.Reclaimed(&report)
 	d.log.Info("cold memory reclaimed", "pod", r.Pod, "asked", r.Asked, "gained", r.Gained, "took", r.Took.String(), "error", report.Error)
 }

@@ -38,13 +38,13 @@ const relistInterval = time.Second
 // since a time; "" if all was. A pod that started since may not be listed yet, and another
 // would be evicted for its disk usage.
 func (d *daemon) unmeasured() func(since time.Time) string {
-	var asked time.Time
+	var requested time.Time
 	return func(since time.Time) string {
 		if d.runtime == nil || d.diskUsage.Covers(since) {
-			return d.usages.Unmeasured(since)
+			return d.usageMeter.Unmeasured(since)
 		}
-		if now := time.Now(); now.Sub(asked) >= relistInterval {
-			asked = now
+		if now := time.Now(); now.Sub(requested) >= relistInterval {
+			requested = now
 			d.inventory.Refresh()
 		}
 		return "a list of the pods"

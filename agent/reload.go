@@ -30,7 +30,7 @@ func (d *daemon) reload(ctx context.Context) {
 		}
 		line := "configuration not reloaded"
 		if err == nil {
-			line = d.statusBoard.StatusLine()
+			line = d.statusBackend.StatusLine()
 		}
 		d.notifier.Reloaded(line)
 		if answer != nil {
@@ -46,9 +46,9 @@ func (d *daemon) reloadConfig(ctx context.Context, before *config.Config) (*conf
 	cfg, err := config.Load(config.Options{Path: o.ConfigPath, PathGiven: o.ConfigGiven, KubeletPath: o.KubeletConfigPath, DryRun: o.DryRun})
 	if err != nil {
 		d.metrics.ConfigRejected()
-		rejected := d.statusBoard.LoadResult()
+		rejected := d.statusBackend.LoadResult()
 		rejected.Error = err.Error()
-		d.statusBoard.SetLoadResult(rejected)
+		d.statusBackend.SetLoadResult(rejected)
 		d.log.Error("configuration not reloaded, the old one stays in force", "error", err)
 		return nil, err
 	}
@@ -63,7 +63,7 @@ func (d *daemon) reloadConfig(ctx context.Context, before *config.Config) (*conf
 	if now.Changed, err = cfg.Changes(before); err != nil {
 		d.log.Error("could not compare the configuration with the old one", "error", err)
 	}
-	d.statusBoard.SetLoadResult(now)
+	d.statusBackend.SetLoadResult(now)
 	d.log.Info("configuration reloaded", "files", cfg.Files, "changed", changesText(now.Changed))
 	if len(now.NeedsRestart) > 0 {
 		d.log.Warn("changed fields take effect after a restart of evictd", "fields", now.NeedsRestart)

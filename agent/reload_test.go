@@ -55,11 +55,11 @@ func TestReload(t *testing.T) {
 	} {
 		write(kubelet, tt.kubelet)
 		write(d.options.ConfigPath, string(own)+tt.own)
-		err := d.statusBoard.Reload(t.Context())
+		err := d.statusBackend.Reload(t.Context())
 		if (err != nil) != (tt.err != "") || err != nil && !strings.Contains(err.Error(), tt.err) {
 			t.Errorf("%s: Reload() = %v; want %q in it", tt.name, err, tt.err)
 		}
-		c := d.statusBoard.Status().Config
+		c := d.statusBackend.Status().Config
 		if (c.LastReloadError != "") != (tt.err != "") {
 			t.Errorf("%s: last reload error = %q; want one: %t", tt.name, c.LastReloadError, tt.err != "")
 		}

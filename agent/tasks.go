@@ -22,14 +22,14 @@ func (d *daemon) buildTasks(cfg *config.Config, h *cgroup.Hierarchy) error {
 	}
 	var mu sync.Mutex
 	var path string
-	var looked time.Time
+	var lookedUp time.Time
 	watch, err := tasks.New(tasks.Options{
 		Procfs: kernel.FS(d.options.Procfs), Log: d.log.Logger,
 		Pods: func() (kernel.FS, string, bool) {
 			mu.Lock()
 			defer mu.Unlock()
-			if looked.IsZero() || time.Since(looked) > kubepodsLookupInterval {
-				looked, path = time.Now(), ""
+			if lookedUp.IsZero() || time.Since(lookedUp) > kubepodsLookupInterval {
+				lookedUp, path = time.Now(), ""
 				if found, ok, err := h.Kubepods(cfg.CgroupRoot); err == nil && ok {
 					path = found.Path
 				}

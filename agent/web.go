@@ -30,7 +30,7 @@ func (d *daemon) newWebServer() *webServer {
 		address: d.options.WebAddress, retry: webRetryInterval, log: d.log.Logger,
 		serve: func(ctx context.Context, l net.Listener) error {
 			return metrics.Serve(ctx, l, metrics.Options{
-				Handler:       metrics.Mux(d.metrics.Handler(d.log.Logger), &d.heartbeat, loopTimeout, d.statusBoard.Checks()...),
+				Handler:       metrics.Mux(d.metrics.Handler(d.log.Logger), &d.heartbeat, loopTimeout, d.statusBackend.Checks()...),
 				ConfigFile:    d.options.WebConfigFile,
 				PrepareThread: self.ResetNice,
 				Log:           d.log.Logger,

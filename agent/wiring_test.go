@@ -54,13 +54,13 @@ func TestWiring(t *testing.T) {
 		"arbiter":    {reflect.ValueOf(d.arbiter), part(d.loop, "arbiter")},
 		"liveness":   {reflect.ValueOf(d.liveness), part(d.loop, "liveness")},
 		"executor":   {reflect.ValueOf(d.execute), part(d.loop, "execute"), part(d.shutdown, "o", "Execute")},
-		"records":    {reflect.ValueOf(d.records), part(d.execute, "records"), part(d.loop, "records"), part(d.statusBoard, "o", "Records")},
+		"records":    {reflect.ValueOf(d.records), part(d.execute, "records"), part(d.loop, "records"), part(d.statusBackend, "o", "Records")},
 		"view":       {reflect.ValueOf(d.lastView), part(d.loop, "observer", "o", "View")},
-		"board":      {reflect.ValueOf(d.statusBoard), part(d.loop, "observer", "o", "Backend")},
+		"status":     {reflect.ValueOf(d.statusBackend), part(d.loop, "observer", "o", "Backend")},
 		"hot path":   {reflect.ValueOf(d.hot), part(d.loop, "hot")},
 		"watchdog":   {reflect.ValueOf(d.watchdog), part(d.loop, "watchdog")},
-		"inventory":  {reflect.ValueOf(d.inventory), part(d.loop, "inventory"), part(d.shutdown, "o", "Inventory"), part(d.statusBoard, "o", "Inventory")},
-		"delay lock": {reflect.ValueOf(d.delayLock), part(d.shutdown, "o", "DelayLock"), part(d.statusBoard, "o", "DelayLock")},
+		"inventory":  {reflect.ValueOf(d.inventory), part(d.loop, "inventory"), part(d.shutdown, "o", "Inventory"), part(d.statusBackend, "o", "Inventory")},
+		"delay lock": {reflect.ValueOf(d.delayLock), part(d.shutdown, "o", "DelayLock"), part(d.statusBackend, "o", "DelayLock")},
 		"killer":     {reflect.ValueOf(d.killer), part(d.execute, "killer")},
 	} {
 		for _, other := range shared[1:] {
@@ -92,7 +92,7 @@ func TestWiring(t *testing.T) {
 		"observer": {part(d.loop, "observer", "o"), nil},
 		"executor": {reflect.ValueOf(d.execute), nil},
 		"shutdown": {part(d.shutdown, "o"), nil},
-		"status":   {part(d.statusBoard, "o"), nil},
+		"status":   {part(d.statusBackend, "o"), nil},
 	} {
 		if got := missing(of.room); !slices.Equal(got, of.later) {
 			t.Errorf("%s: nil = %q; want %q", name, got, of.later)
@@ -101,7 +101,7 @@ func TestWiring(t *testing.T) {
 	if part(d.loop, "drift").Int() <= 0 || part(d.loop, "reclaimStalls", "tree").IsNil() || part(d.shutdown, "o", "Bus").Len() == 0 {
 		t.Error("the loop lacks the drift of per-CPU counters or the hierarchy, or the shutdown its bus")
 	}
-	if part(d.statusBoard, "o", "LastShutdown", "Reason").Len() == 0 {
+	if part(d.statusBackend, "o", "LastShutdown", "Reason").Len() == 0 {
 		t.Error("the status lacks how the last boot ended: it was made before the state was restored")
 	}
 	// Function values can't be compared, but their code can.
@@ -132,7 +132,7 @@ func TestVictimsAreSaved(t *testing.T) {
 	if v := again.lastView.Load(); len(v.State.Victims) != 1 || v.State.Victims[0].UID != "u" {
 		t.Errorf("victims = %+v; want the one that was saved", v.State.Victims)
 	}
-	if r := again.statusBoard.Status().Records; len(r) != 1 || r[0].UID != "u" {
+	if r := again.statusBackend.Status().Records; len(r) != 1 || r[0].UID != "u" {
 		t.Errorf("records = %+v; want the one that was saved", r)
 	}
 }

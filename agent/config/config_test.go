@@ -184,7 +184,7 @@ func TestPolicyRules(t *testing.T) {
 		t.Errorf("Policy = %+v", p)
 	}
 	if p := mustParse(t, "").Policy(evict.SingleFs); !p.ProtectUnknownPriority {
-		t.Error("SparePriority is not the default for a kubelet's pods of unknown priority")
+		t.Error("SpareUnknownPriority is not the default for a kubelet's pods of unknown priority")
 	}
 }
 

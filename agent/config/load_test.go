@@ -262,7 +262,7 @@ func TestShutdownOverride(t *testing.T) {
 	}
 }
 
-func TestSchedule(t *testing.T) {
+func TestShutdownSchedule(t *testing.T) {
 	for _, tt := range []struct {
 		text string
 		want shutdown.Schedule
@@ -279,7 +279,7 @@ func TestSchedule(t *testing.T) {
 		{"shutdownGracePeriodByPodPriority: [{priority: 1, shutdownGracePeriodSeconds: 9223372036854775807}]\n", shutdown.Schedule{{Priority: 1, Time: 9223372036 * time.Second}}},
 	} {
 		if diff := cmp.Diff(tt.want, mustParse(t, tt.text).ShutdownSchedule()); diff != "" {
-			t.Errorf("Schedule() of %q differs (-want +got):\n%s", tt.text, diff)
+			t.Errorf("ShutdownSchedule() of %q differs (-want +got):\n%s", tt.text, diff)
 		}
 	}
 }

@@ -86,8 +86,8 @@ type OOMScore struct {
 	// and From is its source.
 	Wanted *int   `json:"wanted"`
 	From   string `json:"from,omitempty"`
-	// Min and Most are the lowest and the highest oom_score_adj of the container's
-	// Processes, and Wrong counts those that differ from Wanted. They are null if
+	// Min and Max are the lowest and the highest oom_score_adj of the container's
+	// Processes, and Mismatched counts those that differ from Wanted. They are null if
 	// they could not be read; Error is then the reason.
 	Min        *int   `json:"least"`
 	Max        *int   `json:"most"`

@@ -15,8 +15,8 @@ type Shutdown struct {
 	// the shutdown.
 	Phase  string `json:"phase"`
 	Manual bool   `json:"manual"`
-	// Began and Over are the times of the last shutdown of this boot. Began is
-	// absent if there was none, Over also while one is in progress. CalledOff
+	// Began and Ended are the times of the last shutdown of this boot. Began is
+	// absent if there was none, Ended also while one is in progress. Canceled
 	// reports whether it was canceled.
 	Began    time.Time `json:"began,omitzero"`
 	Ended    time.Time `json:"over,omitzero"`
@@ -35,7 +35,7 @@ type Shutdown struct {
 	WouldStop int `json:"wouldStop"`
 
 	// NeedsSeconds is how long a shutdown must be delayed. LimitSeconds is how long
-	// logind allows to delay it, null if unknown. Held reports whether evictd has
+	// logind allows to delay it, null if unknown. Inhibited reports whether evictd has
 	// the inhibitor lock.
 	NeedsSeconds float64  `json:"needsSeconds"`
 	LimitSeconds *float64 `json:"limitSeconds"`

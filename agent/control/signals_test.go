@@ -22,7 +22,7 @@ func value(t *testing.T, text string) signal.Value {
 
 func number[T any](n T) *T { return &n }
 
-func TestSignals(t *testing.T) {
+func TestSignalStatuses(t *testing.T) {
 	now := time.Date(2026, 1, 2, 3, 4, 5, 0, time.UTC)
 	const gib = 1 << 30
 	p := &evict.Policy{Thresholds: []evict.Threshold{
@@ -43,7 +43,7 @@ func TestSignals(t *testing.T) {
 	}}
 	got := SignalStatuses(p, observed, state, []evict.ThresholdKey{hard}, now)
 	if len(got) != int(signal.Count) {
-		t.Fatalf("Signals() has %d signals; want %d", len(got), signal.Count)
+		t.Fatalf("SignalStatuses() has %d signals; want %d", len(got), signal.Count)
 	}
 	want := map[signal.Signal]SignalStatus{
 		signal.MemoryAvailable: {
@@ -69,7 +69,7 @@ func TestSignals(t *testing.T) {
 			w = SignalStatus{Signal: s, Status: NotObserved}
 		}
 		if diff := cmp.Diff(w, got[s]); diff != "" {
-			t.Errorf("Signals()[%v] differs (-want +got):\n%s", s, diff)
+			t.Errorf("SignalStatuses()[%v] differs (-want +got):\n%s", s, diff)
 		}
 	}
 }
@@ -96,7 +96,7 @@ func TestAddDryRun(t *testing.T) {
 	}
 }
 
-func TestWhy(t *testing.T) {
+func TestRankReason(t *testing.T) {
 	const mib = 1 << 20
 	memory := []evict.Ranked{
 		{Pod: "a/one", UID: "1", OverRequest: true, Usage: 3072 * mib},
@@ -135,7 +135,7 @@ func TestWhy(t *testing.T) {
 	for _, tt := range tests {
 		for i, want := range tt.want {
 			if got := RankReason(tt.signal, tt.ranked, i); got != want {
-				t.Errorf("Why(%v, %d) = %q; want %q", tt.signal, i, got, want)
+				t.Errorf("RankReason(%v, %d) = %q; want %q", tt.signal, i, got, want)
 			}
 		}
 	}

@@ -33,8 +33,8 @@ func (l *Loop) trackCrossings(v *View) {
 				if l.alarm.LastAbove.After(c.lastAbove) {
 					c.lastAbove = l.alarm.LastAbove
 				}
-				if r := l.alarm; r.Seen.After(c.lastAbove) && r.Seen.Before(v.Time) {
-					c.seen = r.Seen
+				if a := l.alarm; a.Seen.After(c.lastAbove) && a.Seen.Before(v.Time) {
+					c.seen = a.Seen
 				}
 				l.episode[t.Signal] = v.Time
 			}

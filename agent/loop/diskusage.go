@@ -21,25 +21,26 @@ const (
 
 // UsageMeter measures the disk usage of pods.
 type UsageMeter interface {
-	SetPods(subjects []disks.Pod, low bool)
+	SetPods(pods []disks.Pod, low bool)
 	Version() uint64
 	Usage(*disks.Pod) disks.PodUsage
 }
 
 // NewDiskUsage returns a DiskUsage without measurements.
-func NewDiskUsage(usages UsageMeter) *DiskUsage { return &DiskUsage{usages: usages} }
+func NewDiskUsage(meter UsageMeter) *DiskUsage { return &DiskUsage{meter: meter} }
 
 // DiskUsage is the loop's copy of the measured disk usage of the pods.
 type DiskUsage struct {
-	usages UsageMeter
+	meter UsageMeter
 
-	// tried is when the list that the subjects are from was requested; nil without one.
-	tried       atomic.Pointer[time.Time]
+	// requested is when the list that the measured pods are from was requested; nil
+	// without one.
+	requested   atomic.Pointer[time.Time]
 	read        time.Time // of the last check for new measurements; zero makes the next one due
 	readVersion uint64    // of the measurements at that time
 	copied      time.Time
 	low         bool // a disk threshold is met
-	subjects    []disks.Pod
+	measured    []disks.Pod
 	byUID       map[string]disks.PodUsage
 
 	// podsWithUsage are the pods of the snapshot of that version, with their disk usage.
@@ -49,15 +50,15 @@ type DiskUsage struct {
 }
 
 // Apply adds the measured disk usage to the pods of a snapshot. met are the signals with a
-// threshold met at the last step: for those of disks, measurements are urgent. images
+// threshold met at the last step: for those of disks, measurements are more frequent. images
 // returns, by container, the bytes of images that no other container uses.
 func (d *DiskUsage) Apply(s *pods.Snapshot, met []signal.Signal, now time.Time, images func() map[string]int64) {
 	low := slices.ContainsFunc(met, signal.Signal.IsDisk)
-	if before := d.tried.Load(); before == nil || s.LastAttempt != *before || low != d.low {
-		d.low, d.subjects = low, subjectsOf(s)
-		d.usages.SetPods(d.subjects, low)
-		tried := s.LastAttempt
-		d.tried.Store(&tried)
+	if before := d.requested.Load(); before == nil || s.LastAttempt != *before || low != d.low {
+		d.low, d.measured = low, diskPods(s)
+		d.meter.SetPods(d.measured, low)
+		requested := s.LastAttempt
+		d.requested.Store(&requested)
 		d.read, d.copied = time.Time{}, time.Time{}
 	}
 	interval := usageInterval
@@ -85,39 +86,39 @@ func (d *DiskUsage) Apply(s *pods.Snapshot, met []signal.Signal, now time.Time, 
 
 // update copies the measurements if they have changed or the copy is too old.
 func (d *DiskUsage) update(now time.Time) {
-	version := d.usages.Version()
+	version := d.meter.Version()
 	if version == d.readVersion && now.Sub(d.copied) < usageMaxAge {
 		return
 	}
 	d.readVersion, d.copied, d.podsWithUsage = version, now, nil
-	d.byUID = make(map[string]disks.PodUsage, len(d.subjects))
-	for i := range d.subjects {
-		d.byUID[d.subjects[i].UID] = d.usages.Usage(&d.subjects[i])
+	d.byUID = make(map[string]disks.PodUsage, len(d.measured))
+	for i := range d.measured {
+		d.byUID[d.measured[i].UID] = d.meter.Usage(&d.measured[i])
 	}
 }
 
 // Covers reports whether the measured pods are from a list that was requested since a
 // time. It is safe for concurrent use.
 func (d *DiskUsage) Covers(since time.Time) bool {
-	tried := d.tried.Load()
-	return tried != nil && !tried.Before(since)
+	requested := d.requested.Load()
+	return requested != nil && !requested.Before(since)
 }
 
-// subjectsOf returns the pods of a snapshot as subjects of measurements.
-func subjectsOf(s *pods.Snapshot) []disks.Pod {
-	subjects := make([]disks.Pod, 0, len(s.Pods))
+// diskPods returns the pods of a snapshot as the meter measures them.
+func diskPods(s *pods.Snapshot) []disks.Pod {
+	measured := make([]disks.Pod, 0, len(s.Pods))
 	for i := range s.Pods {
 		uid := s.Pods[i].UID
-		subjects = append(subjects, disks.Pod{UID: uid, Containers: s.Handles[uid].Containers, Limited: s.Pods[i].HasStorageLimit()})
+		measured = append(measured, disks.Pod{UID: uid, Containers: s.Handles[uid].Containers, Limited: s.Pods[i].HasStorageLimit()})
 	}
-	return subjects
+	return measured
 }
 
 // setDiskUsage copies the measurements of one pod into it.
-func setDiskUsage(pod *evict.Pod, handle pods.Handle, h *disks.PodUsage, images map[string]int64) {
+func setDiskUsage(pod *evict.Pod, handle pods.Handle, u *disks.PodUsage, images map[string]int64) {
 	// A pod without statistics counts as using nothing, so its files don't count as
 	// measured either.
-	pod.DiskUnknown = !h.Known || !pod.HasStats
+	pod.DiskUnknown = !u.Known || !pod.HasStats
 	for _, c := range handle.Containers {
 		slots := pod.Containers
 		if c.Init {
@@ -126,12 +127,12 @@ func setDiskUsage(pod *evict.Pod, handle pods.Handle, h *disks.PodUsage, images 
 		if c.Index >= len(slots) {
 			continue
 		}
-		layer, logs, usage := h.Layers[c.ID], h.Logs[c.ID], &slots[c.Index].Usage
+		layer, logs, usage := u.Layers[c.ID], u.Logs[c.ID], &slots[c.Index].Usage
 		usage.Rootfs, usage.Inodes = int64(layer.Bytes), int64(layer.Inodes)
 		usage.Logs, usage.LogsInodes = int64(logs.Bytes), int64(logs.Inodes)
 		usage.ImagesBytes = images[c.ID]
 	}
-	for _, v := range h.Volumes {
+	for _, v := range u.Volumes {
 		i := slices.IndexFunc(pod.Volumes, func(o evict.Volume) bool { return o.Name == v.Name && o.Type == v.Type })
 		if i < 0 {
 			pod.Volumes = append(pod.Volumes, v)

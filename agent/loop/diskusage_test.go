@@ -81,7 +81,7 @@ func TestApplyDiskUsage(t *testing.T) {
 	for what, change := range map[string]func() time.Time{
 		"another version": func() time.Time { s.Version++; return now },
 		"new measurements": func() time.Time {
-			d.usages.SetPods(d.subjects[:0], false)
+			d.meter.SetPods(d.measured[:0], false)
 			now = now.Add(2 * usageInterval)
 			return now
 		},

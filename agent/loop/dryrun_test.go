@@ -22,12 +22,12 @@ func TestDryRun(t *testing.T) {
 			n.pass(5 * time.Second)
 			first := "hot b dry run true"
 			if hangs {
-				first = "look b"
+				first = "own dry run b"
 			}
 			n.wantCalls("below the threshold", first, "dry run: follow b")
 			n.wantResult("b", evict.ResultDryRun)
 			if !n.runs("b") || len(n.last().State.DryRunVictims) != 1 || !n.hot.table.DryRun {
-				t.Errorf("b runs %t, would-be victims %+v, dry run of the table %t; want b left alone and counted as gone", n.runs("b"), n.last().State.DryRunVictims, n.hot.table.DryRun)
+				t.Errorf("b runs %t, dry-run victims %+v, dry run of the table %t; want b left alone and counted as gone", n.runs("b"), n.last().State.DryRunVictims, n.hot.table.DryRun)
 			}
 			if got, want := n.messages(), []string{"would evict pod", "dry run: pod left alone"}; !slices.Equal(got, want) {
 				t.Errorf("messages = %q; want %q", got, want)
@@ -81,7 +81,7 @@ func TestHardThresholdAfterAReloadToDryRun(t *testing.T) {
 		n.grow("b", 15*gi+gi/2)
 		n.alarm()
 		n.pass(500 * time.Millisecond)
-		n.wantCalls("in dry run", "dry run: harden b")
+		n.wantCalls("in dry run", "dry run: escalate b")
 	}, func(n *node, _ *Options) { n.add("a", gi/4); n.add("b", gi) })
 }
 

@@ -43,7 +43,7 @@ func (i inventory) Changed() <-chan struct{} {
 
 // Refresh requests a list, which comes after listDelay.
 func (i inventory) Refresh() {
-	n, asked := i.n, time.Now()
+	n, requested := i.n, time.Now()
 	n.work.Go(func() {
 		time.Sleep(n.listDelay)
 		n.mu.Lock()
@@ -51,7 +51,7 @@ func (i inventory) Refresh() {
 		if n.noList {
 			return
 		}
-		n.listed, n.asked = time.Now(), asked
+		n.listed, n.requested = time.Now(), requested
 		n.version++
 		n.pods = slices.DeleteFunc(slices.Clone(n.pods), func(p evict.Pod) bool { return slices.Contains(n.dead, p.UID) && !n.survives[p.UID] })
 		if n.unlisted.UID != "" {
@@ -66,7 +66,7 @@ func (i inventory) Refresh() {
 func (i inventory) LastAttempt() time.Time {
 	i.n.mu.Lock()
 	defer i.n.mu.Unlock()
-	return i.n.asked
+	return i.n.requested
 }
 
 func (i inventory) Measure(now time.Time) pods.Snapshot {
@@ -74,7 +74,7 @@ func (i inventory) Measure(now time.Time) pods.Snapshot {
 	defer i.n.mu.Unlock()
 	s := pods.Snapshot{
 		Pods: slices.Clone(i.n.pods), Handles: map[string]pods.Handle{}, Version: i.n.version, Walked: i.n.unchanged,
-		Listed: i.n.listed, ListRequested: i.n.asked, LastAttempt: i.n.asked, Taken: now, Kubelet: evict.Kubelet{Known: true, HasSandboxes: i.n.kubelet},
+		Listed: i.n.listed, ListRequested: i.n.requested, LastAttempt: i.n.requested, Taken: now, Kubelet: evict.Kubelet{Known: true, HasSandboxes: i.n.kubelet},
 	}
 	if s.Listed.IsZero() {
 		s.Pods = nil
@@ -169,12 +169,12 @@ func (n *node) observe(s signal.Signal, available int64) {
 	}
 }
 
-// usages returns 10 GiB of disk usage for each pod.
-type usages struct{ n *node }
+// usageMeter returns 10 GiB of disk usage for each pod.
+type usageMeter struct{ n *node }
 
-func (usages) SetPods([]disks.Pod, bool) {}
-func (usages) Version() uint64           { return 1 }
-func (usages) Usage(s *disks.Pod) disks.PodUsage {
+func (usageMeter) SetPods([]disks.Pod, bool) {}
+func (usageMeter) Version() uint64           { return 1 }
+func (usageMeter) Usage(s *disks.Pod) disks.PodUsage {
 	layer := disks.Measurement{}
 	layer.Bytes = uint64(10 * gi)
 	return disks.PodUsage{Known: true, Layers: map[string]disks.Measurement{"c-" + s.UID: layer}}
@@ -186,7 +186,7 @@ type reclaimer struct{ n *node }
 func (r reclaimer) Start(o evict.Reclaim)               { r.n.note("reclaim %s", o.Signal) }
 func (r reclaimer) Done() <-chan evict.ReclaimReport    { return r.n.result }
 func (reclaimer) ExclusiveImageBytes() map[string]int64 { return nil }
-func (r reclaimer) NotEvicted(id string)                { r.n.note("spared %s", id) }
+func (r reclaimer) NotEvicted(id string)                { r.n.note("not evicted %s", id) }
 func (r reclaimer) EvictedFromKubelet(uid string, h reclaim.EvictedUsage) {
 	r.n.note("kubelet's %d", h.Amount)
 }
@@ -227,21 +227,21 @@ type fakeHot struct {
 	table *hot.Table
 }
 
-func (f *fakeHot) Execute(_ context.Context, o *hot.KillRequest, patience time.Duration) error {
+func (f *fakeHot) Execute(_ context.Context, r *hot.KillRequest, patience time.Duration) error {
 	if f.hangs {
 		time.Sleep(patience)
-		o.Results = make([]act.KillResult, len(o.Handles))
+		r.Results = make([]act.KillResult, len(r.Handles))
 		return hot.ErrBusy
 	}
-	f.node.wantGuard("hot path", o.Guard)
-	for _, p := range o.Handles {
-		uid := strings.TrimPrefix(p.(*act.KillHandle).Job().SandboxID, "s-")
-		f.node.note("hot %s dry run %t", uid, o.DryRun)
-		strike := act.KillResult{Processes: 1}
+	f.node.wantGuard("hot path", r.Guard)
+	for _, h := range r.Handles {
+		uid := strings.TrimPrefix(h.(*act.KillHandle).Job().SandboxID, "s-")
+		f.node.note("hot %s dry run %t", uid, r.DryRun)
+		result := act.KillResult{Processes: 1}
 		if err := f.node.refuses[uid]; err != nil {
-			strike = act.KillResult{Err: err}
+			result = act.KillResult{Err: err}
 		}
-		o.Results = append(o.Results, strike)
+		r.Results = append(r.Results, result)
 	}
 	return nil
 }
@@ -262,64 +262,64 @@ func (f *fakeHot) Publish(t *hot.Table) {
 
 // fakeArbiter has the kills of the hot path.
 type fakeArbiter struct {
-	alarms       chan lanes.Alarm
-	kills        []hot.Kill
-	generation   uint64
-	answered     map[signal.ThresholdID]bool
-	dryRun       bool // of the kills
-	failedClaims int  // claims that fail, because of a kill
-	neverClaims  bool // no claim succeeds, only Seize
-	seizes       int
+	alarms         chan lanes.Alarm
+	kills          []hot.Kill
+	generation     uint64
+	answered       map[signal.ThresholdID]bool
+	dryRun         bool // of the kills
+	failedAcquires int  // calls of Acquire that fail, because of a kill
+	neverAcquires  bool // no Acquire succeeds, only Steal
+	steals         int
 }
 
-func (d *fakeArbiter) Alarms() <-chan lanes.Alarm { return d.alarms }
+func (f *fakeArbiter) Alarms() <-chan lanes.Alarm { return f.alarms }
 
-func (d *fakeArbiter) TakeKills(list []hot.Kill) ([]hot.Kill, uint64) {
-	list = append(list, d.kills...)
-	d.kills = nil
-	return list, d.generation
+func (f *fakeArbiter) TakeKills(list []hot.Kill) ([]hot.Kill, uint64) {
+	list = append(list, f.kills...)
+	f.kills = nil
+	return list, f.generation
 }
 
-func (d *fakeArbiter) TakeAnswered(m signal.ThresholdID) bool {
-	a := d.answered[m]
-	delete(d.answered, m)
+func (f *fakeArbiter) TakeAnswered(m signal.ThresholdID) bool {
+	a := f.answered[m]
+	delete(f.answered, m)
 	return a
 }
 
-func (d *fakeArbiter) Acquire(generation uint64) bool {
-	if d.neverClaims || generation != d.generation {
+func (f *fakeArbiter) Acquire(generation uint64) bool {
+	if f.neverAcquires || generation != f.generation {
 		return false
 	}
-	if d.failedClaims > 0 {
-		d.failedClaims--
-		d.generation++
+	if f.failedAcquires > 0 {
+		f.failedAcquires--
+		f.generation++
 		return false
 	}
-	d.generation++
+	f.generation++
 	return true
 }
 
-func (d *fakeArbiter) Steal(generation uint64) bool {
-	if generation != d.generation {
+func (f *fakeArbiter) Steal(generation uint64) bool {
+	if generation != f.generation {
 		return false
 	}
-	d.generation += 2
-	d.neverClaims = false
-	d.seizes++
+	f.generation += 2
+	f.neverAcquires = false
+	f.steals++
 	return true
 }
 
-func (d *fakeArbiter) Valid(generation uint64) bool { return generation == d.generation }
+func (f *fakeArbiter) Valid(generation uint64) bool { return generation == f.generation }
 
-// striker is the loop's own way to kill.
-type striker struct {
+// fakeKiller is the loop's own way to kill.
+type fakeKiller struct {
 	n    *node
 	name string
 }
 
-func (s striker) Kill(p hot.Handle, g *evict.Guard) act.KillResult {
-	s.n.wantGuard(s.name, g)
-	s.n.note("%s %s", s.name, strings.TrimPrefix(p.(*act.KillHandle).Job().SandboxID, "s-"))
+func (k fakeKiller) Kill(h hot.Handle, g *evict.Guard) act.KillResult {
+	k.n.wantGuard(k.name, g)
+	k.n.note("%s %s", k.name, strings.TrimPrefix(h.(*act.KillHandle).Job().SandboxID, "s-"))
 	return act.KillResult{Processes: 1}
 }
 
@@ -358,8 +358,8 @@ func (a actuator) Follow(_ context.Context, o evict.Order, h *act.KillHandle, s 
 }
 
 func (a actuator) Escalate(_ context.Context, j act.Job) {
-	a.n.note("harden %s", j.Order.UID)
-	a.n.wantGuard("harden", j.Guard)
+	a.n.note("escalate %s", j.Order.UID)
+	a.n.wantGuard("escalate", j.Guard)
 	a.n.report(act.Progress{UID: j.Order.UID, Stage: act.Escalated, Time: time.Now()})
 	a.n.work.Go(func() { a.n.die(j.Order.UID) })
 }
@@ -386,4 +386,4 @@ func (d dryRun) Follow(_ context.Context, o evict.Order, h *act.KillHandle, s ac
 	d.report(act.Progress{UID: o.UID, Stage: stage, Time: time.Now(), Processes: s.Processes, Err: s.Err})
 }
 
-func (d dryRun) Escalate(_ context.Context, j act.Job) { d.n.note("dry run: harden %s", j.Order.UID) }
+func (d dryRun) Escalate(_ context.Context, j act.Job) { d.n.note("dry run: escalate %s", j.Order.UID) }

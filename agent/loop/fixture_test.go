@@ -44,7 +44,7 @@ type node struct {
 	pods            []evict.Pod
 	handles         map[string]pods.Handle
 	listed          time.Time // of the last list
-	asked           time.Time // when it was requested
+	requested       time.Time // when it was requested
 	version         uint64
 	changed         chan struct{}
 	unlisted        evict.Pod // one that the next list has
@@ -138,15 +138,15 @@ func newNode(t *testing.T, settings string, change ...func(*node, *Options)) *no
 	cfg := parse(t, settings)
 	o := Options{
 		Log: slog.New(slog.NewTextHandler(&n.log, nil)), Config: cfg,
-		Memory: fakeMemory{n}, Inventory: inventory{n}, Disks: watch{n: n}, Tasks: watch{n: n, tasks: true}, DiskUsage: NewDiskUsage(usages{n}),
-		Reclaimer: reclaimer{n}, Lanes: fakeLanes{n}, ModeFacts: n.factsOf, OnLayoutChange: func(*evict.Policy) { n.note("rearm") },
+		Memory: fakeMemory{n}, Inventory: inventory{n}, Disks: watch{n: n}, Tasks: watch{n: n, tasks: true}, DiskUsage: NewDiskUsage(usageMeter{n}),
+		Reclaimer: reclaimer{n}, Lanes: fakeLanes{n}, ModeFacts: n.modeFacts, OnLayoutChange: func(*evict.Policy) { n.note("layout changed") },
 		LargestDirectories: func(signal.Signal) []evict.DirectoryUsage { return []evict.DirectoryUsage{{Path: "/big", Bytes: 7}} },
 		Procfs:             kernel.FS(n.proc), Hot: &n.hot, Arbiter: &n.arbiter, Watchdog: &n.watchdog, Liveness: &Liveness{},
 		OpenHandle: func(j act.Job) (*act.KillHandle, error) {
-			n.wantGuard("prepare", j.Guard)
+			n.wantGuard("open handle", j.Guard)
 			return act.Prepare(h, kernel.FS(n.proc), j)
 		},
-		Killer: striker{n, "strike"}, DryRunKiller: striker{n, "look"}, Observer: n,
+		Killer: fakeKiller{n, "own kill"}, DryRunKiller: fakeKiller{n, "own dry run"}, Observer: n,
 	}
 	o.Execute = execute.New(execute.Options{
 		Killer: func(report func(act.Progress)) act.Actuator {
@@ -160,14 +160,14 @@ func newNode(t *testing.T, settings string, change ...func(*node, *Options)) *no
 		f(n, &o)
 	}
 	if !n.noList {
-		n.listed, n.asked = time.Now(), time.Now()
+		n.listed, n.requested = time.Now(), time.Now()
 	}
 	n.Loop = New(o)
 	t.Cleanup(func() { n.Loop.Close() })
 	return n
 }
 
-func (n *node) factsOf(cfg *config.Config) Facts {
+func (n *node) modeFacts(cfg *config.Config) Facts {
 	f := n.facts
 	if cfg.DryRun {
 		f.Configured = "the configuration says dryRun: true"
@@ -260,7 +260,7 @@ func (n *node) grow(uid string, memory int64) {
 }
 
 // kill is a kill that the hot path decides. It returns the alarm.
-func (n *node) kill(uid string, memory int64, strike act.KillResult) lanes.Alarm {
+func (n *node) kill(uid string, memory int64, result act.KillResult) lanes.Alarm {
 	n.t.Helper()
 	v := n.last()
 	at := slices.IndexFunc(n.hot.table.Pods, func(p evict.Pod) bool { return p.UID == uid })
@@ -273,15 +273,15 @@ func (n *node) kill(uid string, memory int64, strike act.KillResult) lanes.Alarm
 	}
 	handle.Ref()
 	decided := time.Now()
-	raise := lanes.Alarm{Lane: lanes.BPF, LastAbove: decided.Add(-2 * time.Millisecond), Seen: decided.Add(-time.Millisecond)}
+	alarm := lanes.Alarm{Lane: lanes.BPF, LastAbove: decided.Add(-2 * time.Millisecond), Seen: decided.Add(-time.Millisecond)}
 	n.arbiter.kills = []hot.Kill{{
-		Pod: &pod, Memory: memory, Freeable: memory, Handle: handle, Result: strike, DryRun: n.arbiter.dryRun,
-		Threshold: v.Policy.Thresholds[0], Deficit: gi / 2, Expected: memory, Alarm: raise, Decided: decided, RankingAge: time.Millisecond, Unprepared: n.unprepared,
+		Pod: &pod, Memory: memory, Freeable: memory, Handle: handle, Result: result, DryRun: n.arbiter.dryRun,
+		Threshold: v.Policy.Thresholds[0], Deficit: gi / 2, Expected: memory, Alarm: alarm, Decided: decided, RankingAge: time.Millisecond, Unprepared: n.unprepared,
 		Observation: signal.Observation{Status: signal.Observed, Capacity: capacity, Available: gi / 2, Time: decided},
 	}}
 	n.arbiter.generation++
-	n.arbiter.alarms <- raise
-	return raise
+	n.arbiter.alarms <- alarm
+	return alarm
 }
 
 // alarm raises an alarm for the node's memory.

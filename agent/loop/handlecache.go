@@ -70,7 +70,7 @@ func sameContainers(a, b []evict.RunningContainer) bool {
 func (h *handleCache) update(s *pods.Snapshot, ranked []evict.Ranked, guard *evict.Guard, now time.Time) {
 	for uid, cached := range h.byUID {
 		if handle, listed := s.Handles[uid]; !listed || cached.containersChanged(handle.Containers) {
-			h.drop(uid)
+			h.closeHandle(uid)
 		}
 	}
 	for uid, f := range h.failed {
@@ -97,7 +97,7 @@ func (h *handleCache) update(s *pods.Snapshot, ranked []evict.Ranked, guard *evi
 		}
 		left--
 		// After a failure the handle is opened again later, at the latest for the kill.
-		if _, err := h.prepare(r.UID, s, guard); err != nil {
+		if _, err := h.openHandle(r.UID, s, guard); err != nil {
 			h.failed[r.UID] = &openFailure{at: now, containers: s.Handles[r.UID].Containers}
 		}
 	}
@@ -141,23 +141,23 @@ func (h *handleCache) makeRoom(ranked []evict.Ranked, i int) bool {
 		}
 	}
 	for uid := range unranked {
-		h.drop(uid)
+		h.closeHandle(uid)
 		return true
 	}
 	if last <= i {
 		return false
 	}
-	h.drop(ranked[last].UID)
+	h.closeHandle(ranked[last].UID)
 	return true
 }
 
-// prepare opens a pod's handle and replaces the one in the cache.
-func (h *handleCache) prepare(uid string, s *pods.Snapshot, guard *evict.Guard) (*act.KillHandle, error) {
+// openHandle opens a pod's handle and replaces the one in the cache.
+func (h *handleCache) openHandle(uid string, s *pods.Snapshot, guard *evict.Guard) (*act.KillHandle, error) {
 	handle, err := h.open(Job(evict.Order{UID: uid}, s, guard))
 	if err != nil {
 		return nil, err
 	}
-	h.drop(uid)
+	h.closeHandle(uid)
 	h.byUID[uid] = &cachedHandle{handle: handle, containers: s.Handles[uid].Containers}
 	return handle, nil
 }
@@ -181,8 +181,8 @@ func (h *handleCache) remove(uid string, handle hot.Handle) {
 	}
 }
 
-// drop closes a pod's handle.
-func (h *handleCache) drop(uid string) {
+// closeHandle closes a pod's handle.
+func (h *handleCache) closeHandle(uid string) {
 	if cached := h.byUID[uid]; cached != nil {
 		cached.handle.Close()
 		delete(h.byUID, uid)
@@ -191,7 +191,7 @@ func (h *handleCache) drop(uid string) {
 
 func (h *handleCache) close() error {
 	for uid := range h.byUID {
-		h.drop(uid)
+		h.closeHandle(uid)
 	}
 	return nil
 }
@@ -201,14 +201,14 @@ func (h *handleCache) close() error {
 // refreshes a table that is too old.
 func (h *handleCache) table(in *evict.Inputs, v *View, ranked []evict.Ranked, guard *evict.Guard, generation uint64) *hot.Table {
 	snapshot := &v.Snapshot
-	taken := snapshot.Taken
+	usageTime := snapshot.Taken
 	for i := range min(max(1, in.Policy.MaxVictims), len(ranked)) {
-		if read := snapshot.ReadAt[ranked[i].Index()]; read.Before(taken) {
-			taken = read
+		if read := snapshot.ReadAt[ranked[i].Index()]; read.Before(usageTime) {
+			usageTime = read
 		}
 	}
 	t := &hot.Table{
-		Decision: evict.NewTable(in, &v.State, taken), Pods: snapshot.Pods, Rows: make([]hot.Row, len(snapshot.Pods)),
+		Decision: evict.NewTable(in, &v.State, usageTime), Pods: snapshot.Pods, Rows: make([]hot.Row, len(snapshot.Pods)),
 		Guard: guard, DryRun: v.Mode.DryRun, Generation: generation,
 		Prepare: func(index int) (hot.Handle, error) {
 			handle, err := h.open(Job(evict.Order{UID: snapshot.Pods[index].UID}, snapshot, guard))

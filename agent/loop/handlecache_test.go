@@ -109,7 +109,7 @@ func TestHandleCache(t *testing.T) {
 	for victims, want := range map[int]time.Time{1: s.ReadAt[order[0].Index()], 2: s.ReadAt[0]} {
 		in := &evict.Inputs{Policy: &evict.Policy{MaxVictims: victims}, Pods: s.Pods}
 		if got := cache.table(in, &View{Snapshot: s}, order, &evict.Guard{}, 3).Decision.UsageTime; !got.Equal(want) {
-			t.Errorf("with %d victims at most, Taken = %v; want %v, the oldest reading of them", victims, got, want)
+			t.Errorf("with %d victims at most, UsageTime = %v; want %v, the oldest reading of them", victims, got, want)
 		}
 	}
 	table := cache.table(&evict.Inputs{Policy: policy, Pods: s.Pods}, &View{Snapshot: s}, nil, &evict.Guard{}, 3)

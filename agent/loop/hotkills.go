@@ -75,8 +75,8 @@ func (l *Loop) adoptHotKills(ctx context.Context, v *View, kills []hot.Kill) {
 func (l *Loop) noteCrossing(s signal.Signal, k *hot.Kill) {
 	c := &l.crossing[s]
 	if c.seen.IsZero() {
-		if r := &k.Alarm; r.LastAbove.After(c.lastAbove) && !r.LastAbove.After(k.Decided) {
-			c.lastAbove = r.LastAbove
+		if a := &k.Alarm; a.LastAbove.After(c.lastAbove) && !a.LastAbove.After(k.Decided) {
+			c.lastAbove = a.LastAbove
 		}
 		c.seen = k.Alarm.Seen
 		if c.seen.Before(c.lastAbove) || c.seen.After(k.Decided) {
@@ -90,14 +90,14 @@ func (l *Loop) noteCrossing(s signal.Signal, k *hot.Kill) {
 	}
 }
 
-// hotPathTimeout is how long the hot path may take to begin with an order before the loop
+// hotPathTimeout is how long the hot path may take to begin with a request before the loop
 // kills without it: about a hundred times as long as a kill takes.
 const hotPathTimeout = 100 * time.Millisecond
 
 // killUrgent kills the victims of a step's urgent orders on the hot path's thread. It
 // returns the other orders, and those whose pod has no handle that can be opened.
 func (l *Loop) killUrgent(ctx context.Context, v *View, guard *evict.Guard) (rest []evict.Order) {
-	order := hot.KillRequest{Guard: guard, DryRun: v.Mode.DryRun}
+	request := hot.KillRequest{Guard: guard, DryRun: v.Mode.DryRun}
 	var orders []evict.Order
 	var handles []*act.KillHandle
 	for _, o := range v.Orders.Evict {
@@ -108,31 +108,31 @@ func (l *Loop) killUrgent(ctx context.Context, v *View, guard *evict.Guard) (res
 		handle := l.killHandles.take(o.UID)
 		if handle == nil {
 			var err error
-			if handle, err = l.killHandles.prepare(o.UID, &v.Snapshot, guard); err != nil {
+			if handle, err = l.killHandles.openHandle(o.UID, &v.Snapshot, guard); err != nil {
 				rest = append(rest, o)
 				continue
 			}
 			l.killHandles.take(o.UID)
 		}
-		orders, handles, order.Handles = append(orders, o), append(handles, handle), append(order.Handles, handle)
+		orders, handles, request.Handles = append(orders, o), append(handles, handle), append(request.Handles, handle)
 	}
 	if len(orders) == 0 {
 		return rest
 	}
-	if err := l.hot.Execute(ctx, &order, hotPathTimeout); err != nil {
+	if err := l.hot.Execute(ctx, &request, hotPathTimeout); err != nil {
 		l.log.Error("hot path does not answer; the loop kills without it", "error", err)
 		killer := l.ownKiller
 		if v.Mode.DryRun {
 			killer = l.ownDryRun
 		}
-		for i, p := range order.Handles {
-			order.Results[i] = killer.Kill(p, guard)
+		for i, h := range request.Handles {
+			request.Results[i] = killer.Kill(h, guard)
 		}
 	}
 	for i, o := range orders {
 		rec := l.record(v, &o)
 		l.logOrder(&rec)
-		l.execute.Follow(ctx, rec, o, handles[i], order.Results[i])
+		l.execute.Follow(ctx, rec, o, handles[i], request.Results[i])
 	}
 	return rest
 }

@@ -46,16 +46,16 @@ func TestVictimAsKilled(t *testing.T) {
 }
 
 func TestRefusals(t *testing.T) {
-	never := &act.WrongVictimError{Essential: true}
+	essential := &act.WrongVictimError{Essential: true}
 	var kills []hot.Kill
-	for uid, strike := range map[string]act.KillResult{
+	for uid, result := range map[string]act.KillResult{
 		"killed": {Processes: 1}, "other": {Err: &act.WrongVictimError{}}, "broken": {Err: errors.New("no")},
-		"partly": {Processes: 1, Err: never}, "protected": {Err: never},
+		"partly": {Processes: 1, Err: essential}, "protected": {Err: essential},
 	} {
-		kills = append(kills, hot.Kill{Pod: &evict.Pod{UID: uid}, Result: strike})
+		kills = append(kills, hot.Kill{Pod: &evict.Pod{UID: uid}, Result: result})
 	}
 	got := refusals(kills)
-	if len(got) != 1 || got[0].UID != "protected" || !errors.Is(got[0].Err, never) {
+	if len(got) != 1 || got[0].UID != "protected" || !errors.Is(got[0].Err, essential) {
 		t.Errorf("refusals() = %+v; want only the protected pod", got)
 	}
 }
@@ -84,7 +84,7 @@ func TestNoteCrossing(t *testing.T) {
 	for _, tc := range []struct {
 		name   string
 		before crossingTime
-		raise  lanes.Alarm
+		alarm  lanes.Alarm
 		want   crossingTime
 	}{
 		{"new", crossingTime{lastAbove: at(0)}, lanes.Alarm{LastAbove: at(8), Seen: at(9)}, crossingTime{at(8), at(9)}},
@@ -94,7 +94,7 @@ func TestNoteCrossing(t *testing.T) {
 	} {
 		l := &Loop{}
 		l.crossing[signal.MemoryAvailable] = tc.before
-		l.noteCrossing(signal.MemoryAvailable, &hot.Kill{Alarm: tc.raise, Decided: at(10)})
+		l.noteCrossing(signal.MemoryAvailable, &hot.Kill{Alarm: tc.alarm, Decided: at(10)})
 		if got := l.crossing[signal.MemoryAvailable]; got != tc.want {
 			t.Errorf("%s: noteCrossing() made it %v; want %v", tc.name, got, tc.want)
 		}
@@ -104,7 +104,7 @@ func TestNoteCrossing(t *testing.T) {
 // The loop adopts a kill that the hot path decided: the record has the values of that
 // decision, and the executor follows the pod in the hot path's mode.
 func TestAdoptHotKills(t *testing.T) {
-	for _, tt := range []struct{ hot, loop, cold bool }{{hot: false, loop: false}, {hot: true, loop: true}, {hot: true, loop: false}, {cold: true}} {
+	for _, tt := range []struct{ hot, loop, unprepared bool }{{hot: false, loop: false}, {hot: true, loop: true}, {hot: true, loop: false}, {unprepared: true}} {
 		dryRun := tt.hot
 		run(t, settings, func(n *node) {
 			n.pass(2 * time.Second)
@@ -113,10 +113,10 @@ func TestAdoptHotKills(t *testing.T) {
 			}
 			n.arbiter.dryRun = dryRun
 			decided := time.Now()
-			raise := n.kill("b", 15*gi, act.KillResult{Processes: 1})
+			alarm := n.kill("b", 15*gi, act.KillResult{Processes: 1})
 			n.pass(time.Second)
 			confirm := "fresh reading on the hot path"
-			if tt.cold {
+			if tt.unprepared {
 				confirm += ", pod not prepared"
 			}
 			want, result := []string{"follow b", "evicted s-b 0"}, evict.ResultKilled
@@ -126,7 +126,7 @@ func TestAdoptHotKills(t *testing.T) {
 			n.wantCalls("after the kill", want...)
 			r := n.wantResult("b", result)
 			if r.Lane != lanes.BPF || r.Confirm != confirm || !r.Decided.Equal(decided) || r.RankingAge != time.Millisecond ||
-				!r.CrossingSeen.Equal(raise.Seen) || !r.LastAbove.Equal(raise.LastAbove) || r.Expected != 15*gi || r.DryRun != dryRun {
+				!r.CrossingSeen.Equal(alarm.Seen) || !r.LastAbove.Equal(alarm.LastAbove) || r.Expected != 15*gi || r.DryRun != dryRun {
 				t.Errorf("record = %+v; want the values that the hot path decided by", r)
 			}
 			messages := []string{"evicting pod", "eviction ended"}
@@ -139,7 +139,7 @@ func TestAdoptHotKills(t *testing.T) {
 		}, func(n *node, _ *Options) {
 			n.add("a", gi/2)
 			n.add("b", gi)
-			n.unprepared = tt.cold
+			n.unprepared = tt.unprepared
 			if tt.loop {
 				n.facts.Configured = "--dry-run was given"
 			}
@@ -154,7 +154,7 @@ func TestAdoptARefusedKill(t *testing.T) {
 		n.grow("b", 13*gi)
 		n.kill("b", 13*gi, act.KillResult{Err: &act.WrongVictimError{Essential: true}})
 		n.pass(time.Second)
-		n.wantCalls("after the refusal", "follow b", "hot a dry run false", "follow a", "spared s-b", "evicted s-a 0")
+		n.wantCalls("after the refusal", "follow b", "hot a dry run false", "follow a", "not evicted s-b", "evicted s-a 0")
 		n.wantResult("b", evict.ResultFailed)
 		if got := n.messages(); len(got) < 2 || got[0] != "evicting pod" || got[1] != "eviction did not succeed" {
 			t.Errorf("messages = %q; want the start of b's eviction before its refusal", got)

@@ -25,7 +25,7 @@ type Loop struct {
 	memory             Memory
 	inventory          Inventory
 	disks              Disks
-	armDisks           func(*evict.Policy) // called when the layout has changed
+	onLayoutChange     func(*evict.Policy) // called when the layout has changed
 	tasks              Tasks
 	usage              *DiskUsage
 	reclaimer          Reclaimer
@@ -192,7 +192,7 @@ func (l *Loop) step(ctx context.Context, now time.Time) *View {
 func (l *Loop) updateLayout() {
 	if layout := l.disks.Layout(); layout != l.policy.Layout {
 		l.policy = l.config.Policy(layout)
-		l.armDisks(l.policy)
+		l.onLayoutChange(l.policy)
 	}
 }
 
@@ -240,7 +240,7 @@ func (l *Loop) decide(ctx context.Context, now time.Time) (v *View, in *evict.In
 		case <-ctx.Done():
 			v.State, v.Orders.Evict = l.state, nil
 			return v, in, generation
-		case <-time.After(claimRetryInterval):
+		case <-time.After(acquireRetryInterval):
 		}
 		now = time.Now()
 	}
@@ -273,9 +273,9 @@ func (l *Loop) readAgain(v *View, began time.Time) bool {
 	return true
 }
 
-// claimRetryInterval is about as long as a kill of the hot path takes. hotKillTimeout
+// acquireRetryInterval is about as long as a kill of the hot path takes. hotKillTimeout
 // bounds the wait for one: a thread that takes longer hangs in the kernel.
-const claimRetryInterval, hotKillTimeout = time.Millisecond, 500 * time.Millisecond
+const acquireRetryInterval, hotKillTimeout = time.Millisecond, 500 * time.Millisecond
 
 // observe reads the pods before the node. Memory freed between the two readings is then
 // counted twice; the other order would miss it and kill a second pod.

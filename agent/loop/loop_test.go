@@ -143,7 +143,7 @@ func TestHotPathHangs(t *testing.T) {
 		n.grow("b", 15*gi+gi/2)
 		n.alarm()
 		n.pass(time.Second)
-		n.wantCalls("below the threshold", "strike b", "follow b", "evicted s-b 0")
+		n.wantCalls("below the threshold", "own kill b", "follow b", "evicted s-b 0")
 		n.wantResult("b", evict.ResultKilled)
 		if !strings.Contains(n.log.String(), "hot path does not answer; the loop kills without it") {
 			t.Errorf("log = %s; want the unanswered order in it", n.log.String())
@@ -158,7 +158,7 @@ func TestRefused(t *testing.T) {
 		n.grow("b", 13*gi)
 		n.alarm()
 		n.pass(time.Second)
-		n.wantCalls("below the threshold", "hot b dry run false", "follow b", "spared s-b", "hot a dry run false", "follow a", "evicted s-a 0")
+		n.wantCalls("below the threshold", "hot b dry run false", "follow b", "not evicted s-b", "hot a dry run false", "follow a", "evicted s-a 0")
 		n.wantResult("b", evict.ResultFailed)
 		n.wantResult("a", evict.ResultKilled)
 	}, func(n *node, _ *Options) { n.add("a", 3*gi); n.add("b", gi) })
@@ -167,13 +167,13 @@ func TestRefused(t *testing.T) {
 // When the hot path has killed since the observation, the loop observes again.
 func TestKillDuringTheDecision(t *testing.T) {
 	run(t, settings, func(n *node) {
-		n.arbiter.failedClaims = 3
+		n.arbiter.failedAcquires = 3
 		n.grow("b", 15*gi+gi/2)
 		n.alarm()
 		n.pass(time.Second)
 		n.wantCalls("below the threshold", "hot b dry run false", "follow b", "evicted s-b 0")
-		if n.arbiter.failedClaims != 0 || n.arbiter.seizes != 0 {
-			t.Errorf("%d failures of Claim left, %d calls of Seize; want none of either", n.arbiter.failedClaims, n.arbiter.seizes)
+		if n.arbiter.failedAcquires != 0 || n.arbiter.steals != 0 {
+			t.Errorf("%d failures of Acquire left, %d calls of Steal; want none of either", n.arbiter.failedAcquires, n.arbiter.steals)
 		}
 	}, func(n *node, _ *Options) { n.add("b", gi) })
 }
@@ -181,15 +181,15 @@ func TestKillDuringTheDecision(t *testing.T) {
 // The wait for a hot path that hangs in a kill is bounded.
 func TestHotPathHangsInAKill(t *testing.T) {
 	run(t, settings, func(n *node) {
-		n.arbiter.neverClaims, n.hot.hangs = true, true
+		n.arbiter.neverAcquires, n.hot.hangs = true, true
 		n.grow("b", 15*gi+gi/2)
 		n.alarm()
 		n.pass(hotKillTimeout / 2)
 		n.wantCalls("while the hot path kills")
 		n.pass(hotKillTimeout + hotPathTimeout)
-		n.wantCalls("when it hangs", "strike b", "follow b", "evicted s-b 0")
-		if n.arbiter.seizes != 1 || !strings.Contains(n.log.String(), "hot path hangs in a kill") {
-			t.Errorf("%d calls of Seize; want 1, and a line of the log: %s", n.arbiter.seizes, n.log.String())
+		n.wantCalls("when it hangs", "own kill b", "follow b", "evicted s-b 0")
+		if n.arbiter.steals != 1 || !strings.Contains(n.log.String(), "hot path hangs in a kill") {
+			t.Errorf("%d calls of Steal; want 1, and a line of the log: %s", n.arbiter.steals, n.log.String())
 		}
 	}, func(n *node, _ *Options) { n.add("b", gi) })
 }
@@ -199,7 +199,7 @@ func TestStopWhileTheHotPathKills(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		n := newNode(t, settings, func(n *node, _ *Options) { n.add("b", gi) })
 		stop := n.start()
-		n.arbiter.neverClaims = true
+		n.arbiter.neverAcquires = true
 		n.grow("b", 15*gi+gi/2)
 		n.alarm()
 		stop()
@@ -226,7 +226,7 @@ func TestSoftThenHard(t *testing.T) {
 		n.grow("b", 15*gi)
 		n.alarm()
 		n.pass(time.Second)
-		if calls := n.took(); !slices.Contains(calls, "harden b") {
+		if calls := n.took(); !slices.Contains(calls, "escalate b") {
 			t.Errorf("calls = %q; want b's grace period ended", calls)
 		}
 		if r := n.wantResult("b", evict.ResultKilled); r.Escalated.IsZero() {

@@ -20,7 +20,7 @@ type Facts struct {
 	Configured            string // why the configuration or a flag asks for dry run; empty if neither does
 	Kubelet               string // the configuration's kubelet: auto, absent or override
 	KubeletFound          evict.Kubelet
-	KubeletSettingChanged bool   // Found was determined under another value of Kubelet
+	KubeletSettingChanged bool   // KubeletFound was determined under another value of Kubelet
 	Misplaced             string // why evictd does not find itself on the host; empty if it does
 }
 
@@ -40,11 +40,11 @@ func decideMode(f Facts) Mode {
 	if f.Kubelet == "absent" && f.KubeletFound.Process != "" {
 		add("the configuration says that no kubelet runs here (kubelet: absent), but one does: " + f.KubeletFound.Process)
 	}
-	apart := slices.Clip(why)
+	exceptKubelet := slices.Clip(why)
 	if f.Kubelet == "auto" && f.KubeletFound.HasSandboxes {
 		add("a kubelet owns pods of this node, and nothing here can tell it that a pod has failed (kubelet: auto)")
 	}
-	return Mode{DryRun: len(why) > 0, Reasons: why, ReasonsExceptKubelet: apart}
+	return Mode{DryRun: len(why) > 0, Reasons: why, ReasonsExceptKubelet: exceptKubelet}
 }
 
 func (m Mode) equal(other Mode) bool {

@@ -213,7 +213,7 @@ func TestDecideModeReasons(t *testing.T) {
 		{Facts{Kubelet: "absent", KubeletFound: evict.Kubelet{Process: "pid 7"}, Misplaced: "where?"}, 2},
 	} {
 		if got := decideMode(tt.facts); len(got.ReasonsExceptKubelet) != tt.want {
-			t.Errorf("decideMode(%+v).Apart = %q; want %d reasons", tt.facts, got.ReasonsExceptKubelet, tt.want)
+			t.Errorf("decideMode(%+v).ReasonsExceptKubelet = %q; want %d reasons", tt.facts, got.ReasonsExceptKubelet, tt.want)
 		}
 	}
 }

@@ -54,7 +54,7 @@ type Options struct {
 	Liveness *Liveness
 	// OpenHandle opens the kill handle of a job's pod.
 	OpenHandle func(act.Job) (*act.KillHandle, error)
-	// Killer kills when the hot path does not answer; Look is used in dry run.
+	// Killer kills when the hot path does not answer; in dry run DryRunKiller does.
 	Killer, DryRunKiller hot.Killer
 
 	Execute  *execute.Executor
@@ -109,10 +109,10 @@ type Lanes interface {
 	Stalls() []lanes.Stall
 }
 
-// HotPath is the real-time thread, which kills the pods of an order, and on an alarm those
+// HotPath is the real-time thread, which kills the pods of a request, and on an alarm those
 // that it chooses from the published table.
 type HotPath interface {
-	Execute(ctx context.Context, o *hot.KillRequest, patience time.Duration) error
+	Execute(ctx context.Context, r *hot.KillRequest, patience time.Duration) error
 	Publish(*hot.Table)
 }
 
@@ -134,7 +134,7 @@ type Watchdog interface {
 
 // Observer is called after each iteration, on the loop's goroutine.
 type Observer interface {
-	// Stepped is called after a step, Looked after an iteration without one.
+	// Stepped is called after a step, Unchanged after an iteration without one.
 	Stepped(*View)
 	Unchanged(*View)
 }
@@ -148,7 +148,7 @@ func New(o Options) *Loop {
 	l := &Loop{
 		log: o.Log, config: o.Config, policy: o.Config.Policy(o.Disks.Layout()), state: o.State,
 		memory: o.Memory, inventory: o.Inventory, disks: o.Disks, tasks: o.Tasks, usage: o.DiskUsage,
-		reclaimer: o.Reclaimer, largestDirectories: o.LargestDirectories, lanes: o.Lanes, modeFacts: o.ModeFacts, armDisks: o.OnLayoutChange,
+		reclaimer: o.Reclaimer, largestDirectories: o.LargestDirectories, lanes: o.Lanes, modeFacts: o.ModeFacts, onLayoutChange: o.OnLayoutChange,
 		reclaimStalls: stallDetector{proc: o.Procfs, tree: o.Hierarchy}, drift: o.Drift, hot: o.Hot, arbiter: o.Arbiter, watchdog: o.Watchdog, liveness: o.Liveness,
 		killHandles: newHandleCache(o.OpenHandle, o.Procfs), ownKiller: o.Killer, ownDryRun: o.DryRunKiller,
 		execute: o.Execute, records: o.Execute.Records(), observer: o.Observer,

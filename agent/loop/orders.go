@@ -42,22 +42,22 @@ func (l *Loop) act(ctx context.Context, v *View) {
 		switch s, known := signal.Parse(order.Cause); {
 		case !order.Futile:
 		case known && s.IsDisk():
-			outside := l.largestDirectories(s)
+			directories := l.largestDirectories(s)
 			l.records.EachFutile(func(rec *evict.Record) {
 				if rec.UID == order.UID && rec.SystemDirectories == nil {
-					rec.SystemDirectories = outside
+					rec.SystemDirectories = directories
 				}
 			})
 			l.log.Error("evicting pods can't relieve the signal", "signal", order.Cause, "deficit", order.Deficit,
-				"largest_outside", outside)
+				"largest_outside", directories)
 		case known && !s.IsMemory():
 			l.log.Error("evicting pods can't relieve the signal", "signal", order.Cause, "deficit", order.Deficit)
 		default:
 			// This reads the whole cgroup tree, so it comes after the kills.
-			outside := l.inventory.SystemCgroups(MaxSystemCgroups)
-			l.records.SetSystemCgroups(order.UID, outside)
+			cgroups := l.inventory.SystemCgroups(MaxSystemCgroups)
+			l.records.SetSystemCgroups(order.UID, cgroups)
 			l.log.Error("evicting pods can't relieve the signal", "signal", order.Cause,
-				"deficit", order.Deficit, "largest_outside", outside)
+				"deficit", order.Deficit, "largest_outside", cgroups)
 		}
 	}
 	l.revived(v)

@@ -20,8 +20,8 @@ func TestRuntimeRefuses(t *testing.T) {
 	run(t, settings, func(n *node) {
 		n.observe(signal.PIDAvailable, 50)
 		n.pass(3 * time.Second)
-		n.wantCalls("below the threshold", "evict b hard true grace 1s", "spared s-b", "evict a hard true grace 1s", "evicted s-a 0")
-		if r := n.wantResult("b", evict.ResultFailed); r.Error != "it holds pid 1" {
+		n.wantCalls("below the threshold", "evict b hard true grace 1s", "not evicted s-b", "evict a hard true grace 1s", "evicted s-a 0")
+		if r := n.wantResult("b", evict.ResultFailed); r.Error != "it contains pid 1" {
 			t.Errorf("error of the record = %q; want the runtime's", r.Error)
 		}
 		if got, want := n.messages(), []string{"evicting pod", "eviction did not succeed", "evicting pod", "eviction ended"}; !slices.Equal(got, want) {
@@ -31,7 +31,7 @@ func TestRuntimeRefuses(t *testing.T) {
 		n.add("a", gi)
 		n.add("b", gi)
 		n.pods[0].Usage.PIDs, n.pods[1].Usage.PIDs = 400, 600
-		n.refuses["b"] = errors.New("it holds pid 1")
+		n.refuses["b"] = errors.New("it contains pid 1")
 	})
 }
 
@@ -235,15 +235,15 @@ func TestLayoutChanges(t *testing.T) {
 		n.layout = evict.ImageFs
 		n.mu.Unlock()
 		n.pass(2 * time.Second)
-		n.wantCalls("after", "rearm")
+		n.wantCalls("after", "layout changed")
 		if got := n.last().Policy.Layout; got != evict.ImageFs {
 			t.Errorf("layout of the policy = %v; want %v", got, evict.ImageFs)
 		}
 	}, func(n *node, _ *Options) { n.add("b", gi) })
 }
 
-// Beside a kubelet evictd is in dry run, and logs that once.
-func TestBesideAKubelet(t *testing.T) {
+// Next to a kubelet evictd is in dry run, and logs that once.
+func TestNextToAKubelet(t *testing.T) {
 	run(t, settings, func(n *node) {
 		n.grow("b", 15*gi+gi/2)
 		n.alarm()

@@ -27,12 +27,12 @@ func (l *Loop) iterateUnchanged(now time.Time) *View {
 		return nil
 	}
 	last := l.view
-	still, ok := l.inventory.MeasureUnchanged(now)
-	if !ok || still.Version != last.Snapshot.Version || l.reclaimStalls.check(now) != l.stalled || l.killHandles.processesChanged(now) {
+	snapshot, ok := l.inventory.MeasureUnchanged(now)
+	if !ok || snapshot.Version != last.Snapshot.Version || l.reclaimStalls.check(now) != l.stalled || l.killHandles.processesChanged(now) {
 		return nil
 	}
 	v := *last
-	v.Time, v.Snapshot = now, still
+	v.Time, v.Snapshot = now, snapshot
 	known := l.unaccounted.Bytes()
 	l.readNode(&v)
 	l.readDisks(&v)

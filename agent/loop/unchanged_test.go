@@ -19,7 +19,7 @@ import (
 	"github.com/evictd/evictd/kernel/kerneltest"
 )
 
-// stillTree is a pods.Tree without cgroups, so that nothing ever changes.
+// unchangedTree is a pods.Tree without cgroups, so that nothing ever changes.
 type unchangedTree struct{ broken bool }
 
 func (s *unchangedTree) Walk() bool           { return !s.broken }
@@ -213,7 +213,7 @@ func TestReadAgain(t *testing.T) {
 	}
 }
 
-func TestNear(t *testing.T) {
+func TestNearThreshold(t *testing.T) {
 	value, err := signal.ParseThreshold("1Gi")
 	if err != nil {
 		t.Fatal(err)

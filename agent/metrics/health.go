@@ -79,11 +79,11 @@ func (cs checks) ServeHTTP(w http.ResponseWriter, r *http.Request) {
 	var b strings.Builder
 	code, conclusion := http.StatusOK, "ok"
 	for _, c := range cs {
-		verdict, detail := c.Run()
+		result, detail := c.Run()
 		if detail != "" {
 			detail = ": " + detail
 		}
-		switch verdict {
+		switch result {
 		case Fail:
 			code, conclusion = http.StatusServiceUnavailable, "failed"
 			fmt.Fprintf(&b, "[-]%s failed%s\n", c.Name, detail)

@@ -217,7 +217,7 @@ func TestServeOnOwnThreads(t *testing.T) {
 		tid := <-served
 		mu.Lock()
 		if !prepared[tid] || len(prepared) != 1 {
-			t.Errorf("request %d was served on thread %d; want the one for which Thread was called: %v", n, tid, prepared)
+			t.Errorf("request %d was served on thread %d; want the one for which PrepareThread was called: %v", n, tid, prepared)
 		}
 		mu.Unlock()
 	}

@@ -27,22 +27,22 @@ type Metrics struct {
 	filesystems  *filesystems
 	reclaimed    *reclaims
 
-	loop        prometheus.Histogram
-	unreadable  [signal.Count]prometheus.Counter
-	futile      [signal.Count]prometheus.Gauge
-	conditions  map[signal.Condition]prometheus.Gauge
-	dryRun      prometheus.Gauge
-	eligible    prometheus.Gauge
-	exempt      prometheus.Gauge
-	records     prometheus.Gauge
-	stateKept   prometheus.Gauge
-	connected   prometheus.Gauge
-	callsFailed prometheus.Counter
-	scores      prometheus.Counter // processes whose oom_score_adj was corrected
-	configOK    prometheus.Gauge
-	configTime  prometheus.Gauge
-	kernelKills [2]prometheus.Counter // of pods, of other processes
-	probes      *prometheus.GaugeVec
+	loop           prometheus.Histogram
+	unreadable     [signal.Count]prometheus.Counter
+	futile         [signal.Count]prometheus.Gauge
+	conditions     map[signal.Condition]prometheus.Gauge
+	dryRun         prometheus.Gauge
+	eligible       prometheus.Gauge
+	exempt         prometheus.Gauge
+	records        prometheus.Gauge
+	stateSaved     prometheus.Gauge
+	connected      prometheus.Gauge
+	callsFailed    prometheus.Counter
+	scores         prometheus.Counter // processes whose oom_score_adj was corrected
+	configOK       prometheus.Gauge
+	configTime     prometheus.Gauge
+	kernelOOMKills [2]prometheus.Counter // of pods, of other processes
+	probes         *prometheus.GaugeVec
 }
 
 // New returns the metrics of one agent in a new registry. LogDropped returns the
@@ -82,16 +82,16 @@ func New(build Build, logDropped func() uint64) *Metrics {
 		Help: "A constant 1, labeled by evictd's version, revision and Go version.",
 	}, []string{"version", "revision", "goversion"})
 	info.WithLabelValues(build.Version, build.Revision, build.GoVersion).Set(1)
-	kernelKills := prometheus.NewCounterVec(prometheus.CounterOpts{
+	kernelOOMKills := prometheus.NewCounterVec(prometheus.CounterOpts{
 		Namespace: namespace, Name: "kernel_oom_kills_total",
 		Help: "Number of processes killed by the kernel's OOM killer while evictd traced it, by whether they belonged to a pod.",
 	}, []string{"pod"})
-	m.kernelKills = [2]prometheus.Counter{kernelKills.WithLabelValues("true"), kernelKills.WithLabelValues("false")}
+	m.kernelOOMKills = [2]prometheus.Counter{kernelOOMKills.WithLabelValues("true"), kernelOOMKills.WithLabelValues("false")}
 	m.scores = prometheus.NewCounter(prometheus.CounterOpts{
 		Namespace: namespace, Name: "oom_score_adj_corrected_total",
 		Help: "Number of container processes whose oom_score_adj was corrected (oomScoreAdj: enforce).",
 	})
-	r.MustRegister(m.scores, m.loop, m.callsFailed, unreadable, info, kernelKills, m.readings, m.notification, m.filesystems,
+	r.MustRegister(m.scores, m.loop, m.callsFailed, unreadable, info, kernelOOMKills, m.readings, m.notification, m.filesystems,
 		prometheus.NewCounterFunc(prometheus.CounterOpts{
 			Namespace: namespace, Name: "log_dropped_total",
 			Help: "Number of log lines dropped because they could not be written, or not fast enough.",
@@ -103,7 +103,7 @@ func New(build Build, logDropped func() uint64) *Metrics {
 	m.dryRun = gauge("dry_run", "Whether evictd is in dry run: 1 if evictions are only reported, 0 if they are enforced.")
 	m.dryRun.Set(1) // nothing is evicted before the mode is known
 	m.records = gauge("records", "Number of eviction records kept for evictctl.")
-	m.stateKept = gauge("state_kept", "Whether the last write of the state that survives a restart succeeded (1) or not (0).")
+	m.stateSaved = gauge("state_kept", "Whether the last write of the state that survives a restart succeeded (1) or not (0).")
 	m.connected = gauge("runtime_connected", "Whether the container runtime responds (1) or not (0).")
 	m.configOK = gauge("config_last_reload_successful", "Whether the last load of the configuration succeeded (1) or not (0).")
 	m.configTime = gauge("config_last_reload_success_timestamp_seconds", "Time of the last successful load of the configuration, in seconds since the epoch.")
@@ -177,7 +177,7 @@ func (m *Metrics) Evicted(r *evict.Record) { m.evicted.count(r) }
 func (m *Metrics) Records(n int) { m.records.Set(float64(n)) }
 
 // StateSaved sets whether the last write of the state succeeded.
-func (m *Metrics) StateSaved(yes bool) { m.stateKept.Set(boolValue(yes)) }
+func (m *Metrics) StateSaved(yes bool) { m.stateSaved.Set(boolValue(yes)) }
 
 // Pods sets the number of pods, and of those that may be evicted.
 func (m *Metrics) Pods(count, eligible int) {

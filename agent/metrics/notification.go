@@ -142,10 +142,10 @@ func (m *Metrics) Notification(source func() Notification) { m.notification.sour
 // KernelOOMKilled counts a process killed by the kernel's OOM killer.
 func (m *Metrics) KernelOOMKilled(ofPod bool) {
 	if ofPod {
-		m.kernelKills[0].Inc()
+		m.kernelOOMKills[0].Inc()
 		return
 	}
-	m.kernelKills[1].Inc()
+	m.kernelOOMKills[1].Inc()
 }
 
 // OOMScoresCorrected counts processes whose oom_score_adj was corrected.

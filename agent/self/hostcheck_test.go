@@ -11,7 +11,7 @@ import (
 	"github.com/evictd/evictd/kernel/kerneltest"
 )
 
-func TestMisplaced(t *testing.T) {
+func TestLocationProblem(t *testing.T) {
 	pid := os.Getpid()
 	foreign := kerneltest.Tree(t, map[string]string{
 		"memory/memory.usage_in_bytes": "1\n", "memory/memory.limit_in_bytes": "1\n", "memory/memory.stat": "\n", "memory/cgroup.procs": "1\n",
@@ -21,26 +21,26 @@ func TestMisplaced(t *testing.T) {
 		t.Fatal(err)
 	}
 	if why := LocationProblem("/proc", h); !strings.Contains(why, "0 cgroups") {
-		t.Errorf("Misplaced() in a tree without evictd = %q; want the number of cgroups", why)
+		t.Errorf("LocationProblem() in a tree without evictd = %q; want the number of cgroups", why)
 	}
 	elsewhere := t.TempDir()
 	if err := os.Symlink("1", elsewhere+"/self"); err != nil {
 		t.Fatal(err)
 	}
 	if why := LocationProblem(kernel.FS(elsewhere), h); pid != 1 && !strings.Contains(why, "hostPID") {
-		t.Errorf("Misplaced() with a procfs of another pid namespace = %q; want it to name hostPID", why)
+		t.Errorf("LocationProblem() with a procfs of another pid namespace = %q; want it to name hostPID", why)
 	}
 	here, err := cgroup.Find("/sys/fs/cgroup")
 	if err != nil {
 		t.Skip("needs cgroups: ", err)
 	}
 	if why := LocationProblem("/proc", here); why != "" {
-		t.Errorf("Misplaced() on this host = %q; want \"\"", why)
+		t.Errorf("LocationProblem() on this host = %q; want \"\"", why)
 	}
 }
 
 // A root directory that is not that of pid 1 is reported.
-func TestForeignRoot(t *testing.T) {
+func TestRootProblem(t *testing.T) {
 	own, err := os.ReadFile("/proc/self/mountinfo")
 	if err != nil {
 		t.Fatal(err)
@@ -64,7 +64,7 @@ func TestForeignRoot(t *testing.T) {
 		{"pid 1 is not shown", t.TempDir(), "/", ""},
 	} {
 		if got := RootProblem(kernel.FS(tt.proc), tt.root); !strings.Contains(got, tt.want) || (got == "") != (tt.want == "") {
-			t.Errorf("%s: ForeignRoot() = %q; want %q", tt.name, got, tt.want)
+			t.Errorf("%s: RootProblem() = %q; want %q", tt.name, got, tt.want)
 		}
 	}
 }

@@ -24,7 +24,7 @@ const (
 func (s *stepper) advance() {
 	for ; s.Current < len(s.Schedule); s.nextGroup() {
 		s.stopWave(false)
-		if !s.anyMember(s.inWave(false)) || !s.now.Before(s.secondWaveTime()) {
+		if !s.anyPod(s.inWave(false)) || !s.now.Before(s.secondWaveTime()) {
 			s.SecondWaveAsked = true
 		}
 		if s.SecondWaveAsked {
@@ -33,7 +33,7 @@ func (s *stepper) advance() {
 		if !s.now.Before(s.End(s.Current)) {
 			continue // the group's time is up
 		}
-		if s.anyMember(s.inWave(false)) || s.anyMember(s.inWave(true)) {
+		if s.anyPod(s.inWave(false)) || s.anyPod(s.inWave(true)) {
 			return
 		}
 		if !s.Listed {
@@ -63,7 +63,7 @@ func (s *stepper) inWave(secondWave bool) func(*PodState) bool {
 	}
 }
 
-func (s *stepper) anyMember(want func(*PodState) bool) bool {
+func (s *stepper) anyPod(want func(*PodState) bool) bool {
 	for i := range s.Pods {
 		if want(&s.Pods[i]) {
 			return true
@@ -143,12 +143,12 @@ func (s *stepper) stopNewPods() {
 		switch {
 		case !known:
 			at = len(s.Pods)
-			s.Pods = append(s.Pods, s.newMember(p))
+			s.Pods = append(s.Pods, s.newPodState(p))
 			s.Pods[at].Refused = true
 		case s.Pods[at].Status == Gone, s.Pods[at].restarted(p):
-			returning := s.Pods[at].Refused
-			s.Pods[at] = s.newMember(p)
-			s.Pods[at].Refused, s.Pods[at].Restarted = true, returning
+			refusedBefore := s.Pods[at].Refused
+			s.Pods[at] = s.newPodState(p)
+			s.Pods[at].Refused, s.Pods[at].Restarted = true, refusedBefore
 		case s.Pods[at].Status != Waiting || s.Current < len(s.Schedule):
 			continue
 		}
@@ -179,7 +179,7 @@ func (s *stepper) endIfDone() {
 		return
 	}
 	waitedFor := func(m *PodState) bool { return m.remains() && !m.Restarted }
-	if s.now.Before(s.Deadline()) && s.anyMember(waitedFor) {
+	if s.now.Before(s.Deadline()) && s.anyPod(waitedFor) {
 		return
 	}
 	s.Phase, s.Ended = Ended, s.now

@@ -40,26 +40,26 @@ type PreviousRun struct {
 	GoingDown, Stopped bool
 }
 
-// ClassifyLastBoot determines how the previous boot ended. before is nil if nothing is known
-// of it. trace is the path of a panic trace that appeared since before.At; empty
-// for none. Without before, a trace may be from any boot.
-func ClassifyLastBoot(before *PreviousRun, trace string) LastBoot {
+// ClassifyLastBoot determines how the previous boot ended. previous is nil if
+// nothing is known of it. trace is the path of a panic trace that appeared since
+// previous.At; empty for none. Without previous, a trace may be from any boot.
+func ClassifyLastBoot(previous *PreviousRun, trace string) LastBoot {
 	clean, unclean := true, false
 	switch {
-	case before == nil:
+	case previous == nil:
 		return LastBoot{Reason: LastUnknown, Detail: trace}
 	case trace != "":
 		return LastBoot{Clean: &unclean, Reason: LastPanic, Detail: trace}
-	case before.GoingDown && before.Stopped:
-		return LastBoot{Clean: &clean, Reason: LastShutdown, Detail: lastSaved(before)}
-	case before.GoingDown:
-		return LastBoot{Clean: &unclean, Reason: LastInterrupted, Detail: lastSaved(before)}
-	case before.Stopped:
-		return LastBoot{Reason: LastNotRunning, Detail: lastSaved(before)}
+	case previous.GoingDown && previous.Stopped:
+		return LastBoot{Clean: &clean, Reason: LastShutdown, Detail: lastSaved(previous)}
+	case previous.GoingDown:
+		return LastBoot{Clean: &unclean, Reason: LastInterrupted, Detail: lastSaved(previous)}
+	case previous.Stopped:
+		return LastBoot{Reason: LastNotRunning, Detail: lastSaved(previous)}
 	}
-	return LastBoot{Clean: &unclean, Reason: LastLost, Detail: lastSaved(before)}
+	return LastBoot{Clean: &unclean, Reason: LastLost, Detail: lastSaved(previous)}
 }
 
-func lastSaved(b *PreviousRun) string {
-	return "last state saved at " + b.At.UTC().Format(time.RFC3339)
+func lastSaved(r *PreviousRun) string {
+	return "last state saved at " + r.At.UTC().Format(time.RFC3339)
 }

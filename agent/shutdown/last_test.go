@@ -6,14 +6,14 @@ import (
 	"github.com/google/go-cmp/cmp"
 )
 
-func TestJudge(t *testing.T) {
+func TestClassifyLastBoot(t *testing.T) {
 	yes, no := true, false
 	const at = "last state saved at 2030-01-02T03:04:05Z"
 	for _, tt := range []struct {
-		name   string
-		before *PreviousRun
-		trace  string
-		want   LastBoot
+		name     string
+		previous *PreviousRun
+		trace    string
+		want     LastBoot
 	}{
 		{"the first start", nil, "", LastBoot{nil, LastUnknown, ""}},
 		{"a panic of any boot", nil, "/var/crash/2023/vmcore", LastBoot{nil, LastUnknown, "/var/crash/2023/vmcore"}},
@@ -24,9 +24,9 @@ func TestJudge(t *testing.T) {
 		{"evictd stopped before", &PreviousRun{begin, false, true}, "", LastBoot{nil, LastNotRunning, at}},
 		{"no notice", &PreviousRun{begin, false, false}, "", LastBoot{&no, LastLost, at}},
 	} {
-		got := ClassifyLastBoot(tt.before, tt.trace)
+		got := ClassifyLastBoot(tt.previous, tt.trace)
 		if diff := cmp.Diff(tt.want, got); diff != "" {
-			t.Errorf("%s: Judge() differs (-want +got):\n%s", tt.name, diff)
+			t.Errorf("%s: ClassifyLastBoot() differs (-want +got):\n%s", tt.name, diff)
 		}
 	}
 }

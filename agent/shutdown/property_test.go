@@ -96,7 +96,7 @@ func checkSimulation(t *testing.T, name string, p simulation) []string {
 			t.Errorf("%s: the shutdown does not end: %+v\n%q", name, p.state, lines)
 		}
 		if p.state.Ended.After(p.state.Deadline()) {
-			t.Errorf("%s: Over = %v, after the deadline %v", name, p.state.Ended, p.state.Deadline())
+			t.Errorf("%s: Ended = %v, after the deadline %v", name, p.state.Ended, p.state.Deadline())
 		}
 	}
 	for _, a := range p.pods {

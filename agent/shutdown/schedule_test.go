@@ -49,7 +49,7 @@ func TestGroupOf(t *testing.T) {
 		{Schedule{{-10, second}, {5, second}}, nil, -10},
 	} {
 		if got := tt.schedule[tt.schedule.GroupOf(tt.priority)].Priority; got != tt.want {
-			t.Errorf("%v.Group(%v) has priority %d; want %d", tt.schedule, deref(tt.priority), got, tt.want)
+			t.Errorf("%v.GroupOf(%v) has priority %d; want %d", tt.schedule, deref(tt.priority), got, tt.want)
 		}
 	}
 }
@@ -61,7 +61,7 @@ func deref(p *int32) any {
 	return *p
 }
 
-func TestWithin(t *testing.T) {
+func TestFitInto(t *testing.T) {
 	for _, tt := range []struct {
 		name     string
 		schedule Schedule
@@ -81,16 +81,16 @@ func TestWithin(t *testing.T) {
 			got = append(got, g.Time)
 		}
 		if diff := cmp.Diff(tt.want, got); diff != "" {
-			t.Errorf("%s: Within(%v) differs (-want +got):\n%s", tt.name, tt.allowed, diff)
+			t.Errorf("%s: FitInto(%v) differs (-want +got):\n%s", tt.name, tt.allowed, diff)
 		}
 	}
 }
 
-func TestNeeds(t *testing.T) {
+func TestDelay(t *testing.T) {
 	if got := Schedule(nil).Delay(); got != 0 {
-		t.Errorf("without groups Needs() = %v; want 0s", got)
+		t.Errorf("without groups Delay() = %v; want 0s", got)
 	}
 	if got, want := fourGroups.Delay(), 370*second+Reserve; got != want {
-		t.Errorf("Needs() = %v; want %v", got, want)
+		t.Errorf("Delay() = %v; want %v", got, want)
 	}
 }

@@ -23,7 +23,7 @@ const (
 // them with EachTime, and then pass [Resume] to Step.
 type State struct {
 	Phase Phase `json:"phase,omitempty"`
-	// Began and Over are the times of the last shutdown. Over is when its last pod
+	// Began and Ended are the times of the last shutdown. Ended is when its last pod
 	// was gone, its time was up, or it was cancelled; zero while it is in progress.
 	Began time.Time `json:"began,omitzero"`
 	Ended time.Time `json:"over,omitzero"`
@@ -33,9 +33,9 @@ type State struct {
 	Cancelled bool `json:"calledOff,omitempty"`
 
 	// Schedule is the schedule of the shutdown in progress. Current is the index of
-	// the group that is being stopped, since Turn. Beyond the last group only
-	// overdue pods are waited for. Second reports that the second wave of the
-	// current group was asked to stop.
+	// the group that is being stopped, since GroupBegan. Beyond the last group only
+	// overdue pods are waited for. SecondWaveAsked reports that the second wave of
+	// the current group was asked to stop.
 	Schedule        Schedule  `json:"schedule,omitempty"`
 	Current         int       `json:"current,omitempty"`
 	GroupBegan      time.Time `json:"turn,omitzero"`

@@ -91,7 +91,7 @@ func Step(state State, in Inputs, now time.Time) (State, Orders) {
 		return s.State, s.orders
 	}
 	if !in.Unlisted {
-		s.updateMembers()
+		s.updatePods()
 		s.repeatStops()
 	}
 	if s.Phase == Stopping && (!in.Unlisted || !s.Listed || !now.Before(s.Deadline())) {
@@ -129,11 +129,11 @@ func (s *stepper) applyEvent() {
 	case s.in.Event == Cancel && s.Phase != Idle:
 		// Pods that were asked to stop continue to stop: a pod that is stopped in
 		// part is of no use. No other pod is stopped.
-		over := s.Ended
-		if over.IsZero() {
-			over = s.now
+		ended := s.Ended
+		if ended.IsZero() {
+			ended = s.now
 		}
-		s.State = State{Began: s.Began, Ended: over, Cancelled: true}
+		s.State = State{Began: s.Began, Ended: ended, Cancelled: true}
 	case s.in.Event == Resume:
 		s.Resuming = s.Phase != Idle
 	}
@@ -195,13 +195,13 @@ func (s *stepper) repeatStops() {
 	}
 }
 
-// updateMembers adds the pods that run at the beginning, once they are known, and
+// updatePods adds the pods that run at the beginning, once they are known, and
 // marks pods that are gone.
-func (s *stepper) updateMembers() {
+func (s *stepper) updatePods() {
 	if !s.Listed {
 		s.Listed = true
 		for i := range s.in.Pods {
-			s.Pods = append(s.Pods, s.newMember(&s.in.Pods[i]))
+			s.Pods = append(s.Pods, s.newPodState(&s.in.Pods[i]))
 		}
 	}
 	for i := range s.Pods {
@@ -212,9 +212,9 @@ func (s *stepper) updateMembers() {
 	}
 }
 
-// newMember returns the member of a pod. A pod that becomes known after its group
+// newPodState returns the state of a pod. A pod that becomes known after its group
 // joins the current group.
-func (s *stepper) newMember(p *evict.Pod) PodState {
+func (s *stepper) newPodState(p *evict.Pod) PodState {
 	group := max(s.Schedule.GroupOf(p.Priority), min(s.Current, len(s.Schedule)-1))
 	return PodState{UID: p.UID, Pod: p.Key(), Status: Waiting, Group: group, SecondWave: SecondWave(p)}
 }
@@ -223,5 +223,5 @@ func (s *stepper) newMember(p *evict.Pod) PodState {
 // DaemonSet or a critical one.
 func SecondWave(p *evict.Pod) bool { return p.OwnedByDaemonSet() || p.Critical() }
 
-// byPod orders members by pod and UID.
+// byPod orders pods by name and UID.
 func byPod(a, b PodState) int { return cmp.Or(cmp.Compare(a.Pod, b.Pod), cmp.Compare(a.UID, b.UID)) }

@@ -282,12 +282,12 @@ func TestStepStuck(t *testing.T) {
 // killed and not asked again.
 func TestStepResumeLate(t *testing.T) {
 	schedule := ByPriority([]Group{{0, 60 * second}})
-	member := func(uid string, status Status, due, limit time.Duration) PodState {
+	pod := func(uid string, status Status, due, limit time.Duration) PodState {
 		return PodState{UID: uid, Pod: "a/" + uid, Status: status, Grace: 5 * second, Due: begin.Add(due), Limit: begin.Add(limit)}
 	}
 	state := State{Phase: Stopping, Began: begin, GroupBegan: begin, Schedule: schedule, Listed: true, SecondWaveAsked: true, Pods: []PodState{
-		member("asked", Asked, 30*second, 31*second), member("killed", Killed, 5*second, 6*second), member("late", Asked, 9*second, 10*second),
-		member("past", Asked, 19500*time.Millisecond, 20500*time.Millisecond),
+		pod("asked", Asked, 30*second, 31*second), pod("killed", Killed, 5*second, 6*second), pod("late", Asked, 9*second, 10*second),
+		pod("past", Asked, 19500*time.Millisecond, 20500*time.Millisecond),
 	}}
 	in := Inputs{Event: Resume}
 	for _, m := range state.Pods {
@@ -369,7 +369,7 @@ func TestStepResumeUnlisted(t *testing.T) {
 
 // Pods that are started again and again delay the shutdown no longer than others:
 // it waits for their first restart only.
-func TestStepReturning(t *testing.T) {
+func TestStepRestartedTwice(t *testing.T) {
 	x := pod("x", 10, 5, never)
 	state, _ := Step(State{}, Inputs{Event: Begin, Schedule: fourGroups, Pods: []evict.Pod{x.Pod}}, begin)
 	for i, want := range []Phase{Stopping, Ended} {

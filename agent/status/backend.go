@@ -34,16 +34,16 @@ type Options struct {
 	Procfs, Cgroupfs, StateDir string // paths
 	Hierarchy                  *cgroup.Hierarchy
 	// View returns the loop's last view, nil before its first iteration.
-	View      func() *loop.View
-	Inventory *pods.Inventory
-	Disks     *disks.Watch
-	Usages    *disks.UsageMeter
-	Reclaimer *reclaim.Reclaimer
-	Records   *execute.Records
-	Store     *state.Store
-	Lanes     *lanes.Set
-	Shutdown  *driver.Driver
-	DelayLock *logind.DelayLock
+	View       func() *loop.View
+	Inventory  *pods.Inventory
+	Disks      *disks.Watch
+	UsageMeter *disks.UsageMeter
+	Reclaimer  *reclaim.Reclaimer
+	Records    *execute.Records
+	Store      *state.Store
+	Lanes      *lanes.Set
+	Shutdown   *driver.Driver
+	DelayLock  *logind.DelayLock
 	// WebWarning returns why metrics are not served; "" if they are.
 	WebWarning func() string
 	// Accounting is the memory accounting in force: that of the start.
@@ -118,7 +118,7 @@ func (b *Backend) Status() control.Status {
 		slices.Sort(s.Conditions)
 	}
 	s.Victims = v.State.Victims
-	s.DryRunVictims = wouldBeVictims(v)
+	s.DryRunVictims = dryRunVictims(v)
 	s.Futile = v.Futile
 	s.Config.Files = v.Config.Files
 	s.Pods = control.Pods{Count: len(v.Snapshot.Pods), Eligible: v.Eligible()}
@@ -129,7 +129,7 @@ func (b *Backend) Status() control.Status {
 // missing returns the readiness checks that fail, each with its detail.
 func (b *Backend) missing() (list control.List[string]) {
 	for _, c := range b.Checks() {
-		if verdict, detail := c.Run(); verdict == metrics.Fail {
+		if result, detail := c.Run(); result == metrics.Fail {
 			list = append(list, c.Name+": "+detail)
 		}
 	}
@@ -143,9 +143,9 @@ func signals(v *loop.View, now time.Time) []control.SignalStatus {
 	return statuses
 }
 
-// wouldBeVictims returns the pods that dry run counts as gone, in the order in
+// dryRunVictims returns the pods that dry run counts as gone, in the order in
 // which they were chosen.
-func wouldBeVictims(v *loop.View) (list control.List[control.DryRunVictim]) {
+func dryRunVictims(v *loop.View) (list control.List[control.DryRunVictim]) {
 	for _, p := range v.State.DryRunVictims {
 		at := slices.IndexFunc(v.Snapshot.Pods, func(pod evict.Pod) bool { return pod.UID == p.UID })
 		if at >= 0 {
@@ -243,16 +243,16 @@ func (b *Backend) Explain(s signal.Signal) (control.Explanation, error) {
 	for _, o := range b.o.Inventory.ForeignContainers() {
 		e.ForeignContainers = append(e.ForeignContainers, control.ForeignContainer{Cgroup: o.Cgroup, Processes: o.Processes, MemoryBytes: o.Memory, Command: o.Command})
 	}
-	if note := b.outsideDirectories(s, v); note != "" {
+	if note := b.systemDirectories(s, v); note != "" {
 		e.Notes = append(e.Notes, note)
 	}
 	if s.IsMemory() {
 		e.OOMScores = b.oomScores(v)
-		e.Memory = b.leftOut()
-		if outside := b.o.Inventory.SystemCgroups(loop.MaxSystemCgroups); len(outside) > 0 {
+		e.Memory = b.uncountedMemory()
+		if cgroups := b.o.Inventory.SystemCgroups(loop.MaxSystemCgroups); len(cgroups) > 0 {
 			note := "the largest cgroups outside the pods:"
-			for _, o := range outside {
-				note += " " + o.Cgroup + " " + control.Bytes(o.Memory)
+			for _, c := range cgroups {
+				note += " " + c.Cgroup + " " + control.Bytes(c.Memory)
 			}
 			e.Notes = append(e.Notes, note)
 		}
@@ -263,7 +263,7 @@ func (b *Backend) Explain(s signal.Signal) (control.Explanation, error) {
 	}
 	if v.Mode.DryRun {
 		e.Notes = append(e.Notes, "dry run: nothing is evicted")
-		for _, w := range wouldBeVictims(v) {
+		for _, w := range dryRunVictims(v) {
 			e.Notes = append(e.Notes, "dry run: "+w.Pod+" would have been evicted for "+w.Signal.String()+" and counts as gone")
 		}
 	}
@@ -315,14 +315,14 @@ func (b *Backend) candidate(s signal.Signal, v *loop.View, ranked []evict.Ranked
 	return c
 }
 
-// outsideDirectories returns a note with the largest directories outside the pods
+// systemDirectories returns a note with the largest directories outside the pods
 // if a disk signal is futile, else "".
-func (b *Backend) outsideDirectories(s signal.Signal, v *loop.View) string {
+func (b *Backend) systemDirectories(s signal.Signal, v *loop.View) string {
 	if !s.IsDisk() || !slices.ContainsFunc(v.Futile, func(f evict.Futility) bool { return f.Signal == s }) {
 		return ""
 	}
 	note := ""
-	for _, d := range LargestDirectories(b.o.Disks, b.o.Usages, s) {
+	for _, d := range LargestDirectories(b.o.Disks, b.o.UsageMeter, s) {
 		amount := d.Bytes
 		if s.IsInodes() {
 			amount = d.Inodes
@@ -354,8 +354,8 @@ func (b *Backend) addReclaim(v *loop.View, ranking []control.Candidate) error {
 	return nil
 }
 
-// leftOut reads the memory outside the memory signals.
-func (b *Backend) leftOut() *control.UncountedMemory {
+// uncountedMemory reads the memory outside the memory signals.
+func (b *Backend) uncountedMemory() *control.UncountedMemory {
 	info, err := meminfo.Read(kernel.FS(b.o.Procfs))
 	if err != nil {
 		return &control.UncountedMemory{}

@@ -59,16 +59,16 @@ func (b *Backend) Checks() []metrics.Check {
 
 // checkLanes fails if the poll lane is degraded, and warns if another lane is.
 func (b *Backend) checkLanes() (metrics.Result, string) {
-	verdict, detail := metrics.Pass, ""
+	result, detail := metrics.Pass, ""
 	for _, l := range b.o.Lanes.Statuses(time.Now()) {
 		if l.State != lanes.Degraded {
 			continue
 		}
-		verdict = max(verdict, metrics.Warn)
+		result = max(result, metrics.Warn)
 		if l.Name == lanes.Polling {
-			verdict = metrics.Fail
+			result = metrics.Fail
 		}
 		detail += l.Name + ": " + l.Reason + "; "
 	}
-	return verdict, strings.TrimSuffix(detail, "; ")
+	return result, strings.TrimSuffix(detail, "; ")
 }

@@ -37,13 +37,13 @@ func brokenStore(t *testing.T) *state.Store {
 	return store
 }
 
-// holdings returns the disk usage of a pod as measured at a time.
-func holdings(uid string, at time.Time) map[string]disks.PodUsage {
+// podUsage returns the disk usage of a pod as measured at a time.
+func podUsage(uid string, at time.Time) map[string]disks.PodUsage {
 	return map[string]disks.PodUsage{uid: {Known: true, Methods: []string{"walk"}, Oldest: at}}
 }
 
-// verdict returns the result of a readiness check.
-func (n *node) verdict(t *testing.T, name string) (metrics.Result, string) {
+// check returns the result of a readiness check.
+func (n *node) check(t *testing.T, name string) (metrics.Result, string) {
 	t.Helper()
 	for _, c := range n.Checks() {
 		if c.Name == name {
@@ -94,7 +94,7 @@ func TestChecks(t *testing.T) {
 		n := newNode(t)
 		n.step(t, settings, pod("web", 2*gib))
 		tt.change(t, n)
-		if got, detail := n.verdict(t, tt.check); got != tt.want || !strings.HasPrefix(detail, tt.detail) {
+		if got, detail := n.check(t, tt.check); got != tt.want || !strings.HasPrefix(detail, tt.detail) {
 			t.Errorf("check %q = %v, %q; want %v, %q", tt.check, got, detail, tt.want, tt.detail)
 		}
 	}
@@ -108,16 +108,16 @@ func TestRuntimeCheck(t *testing.T) {
 	t.Cleanup(func() { inventory.Close() })
 	n.o.Inventory = inventory
 	n.Backend = New(*n.o)
-	if got, detail := n.verdict(t, "runtime"); got != metrics.Fail || detail != "not listed yet" {
+	if got, detail := n.check(t, "runtime"); got != metrics.Fail || detail != "not listed yet" {
 		t.Errorf("before the first list: %v, %q; want %v", got, detail, metrics.Fail)
 	}
 	runtime.run(t, inventory, func() bool { return strings.Contains(inventory.Status().Error, "refused") })
-	if got, detail := n.verdict(t, "runtime"); got != metrics.Fail || !strings.Contains(detail, "connection refused") {
+	if got, detail := n.check(t, "runtime"); got != metrics.Fail || !strings.Contains(detail, "connection refused") {
 		t.Errorf("without an answer: %v, %q; want %v and the error", got, detail, metrics.Fail)
 	}
 	runtime.err = nil
 	runtime.run(t, inventory, func() bool { return inventory.Status().Connected })
-	if got, detail := n.verdict(t, "runtime"); got != metrics.Pass || detail != "connected" {
+	if got, detail := n.check(t, "runtime"); got != metrics.Pass || detail != "connected" {
 		t.Errorf("with a list: %v, %q; want %v", got, detail, metrics.Pass)
 	}
 	if r := n.Status().Runtime; !r.Connected || r.Name != "fake" || r.Version != "1.2" || r.LastSync.IsZero() {

@@ -31,7 +31,7 @@ import (
 
 const gib = int64(1) << 30
 
-// node is a node whose Board is tested. Its cgroups are files; the other parts are the
+// node is a node whose Backend is tested. Its cgroups are files; the other parts are the
 // real ones, and none of them runs.
 type node struct {
 	*Backend
@@ -67,15 +67,15 @@ func newNode(t *testing.T, change ...func(*Options)) *node {
 		t.Fatal(err)
 	}
 	t.Cleanup(func() { store.Close() })
-	guard := logind.NewDelayLock(logind.Options{})
+	delayLock := logind.NewDelayLock(logind.Options{})
 	n.o = &Options{
 		Procfs: "/proc", Cgroupfs: tree, StateDir: "/var/lib/evictd", Hierarchy: h, View: view, Inventory: inventory,
-		Disks: disks.New(disks.Options{Procfs: "/proc", NodePath: "/"}), Usages: disks.NewUsageMeter(disks.UsageMeterOptions{Procfs: "/proc"}),
+		Disks: disks.New(disks.Options{Procfs: "/proc", NodePath: "/"}), UsageMeter: disks.NewUsageMeter(disks.UsageMeterOptions{Procfs: "/proc"}),
 		Reclaimer: reclaim.New(reclaim.Options{}, reclaim.Policy{}), Records: &execute.Records{}, Store: store,
 		Lanes:     lanes.NewSet(lanes.SetOptions{Poll: polled(t), Modes: map[string]lanes.Mode{lanes.BPF: lanes.Disabled}}),
-		DelayLock: guard,
+		DelayLock: delayLock,
 		Shutdown: driver.New(driver.Options{
-			Log: slog.New(slog.NewTextHandler(t.Output(), nil)), DelayLock: guard, View: view, RequestSave: func() {},
+			Log: slog.New(slog.NewTextHandler(t.Output(), nil)), DelayLock: delayLock, View: view, RequestSave: func() {},
 		}),
 		WebWarning: func() string { return "" },
 		Reload:     func(context.Context) error { return nil },

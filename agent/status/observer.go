@@ -153,7 +153,7 @@ func (r *Observer) reportChanges(v *loop.View) {
 				// Another log line follows if the directories are not known yet.
 				r.o.Log.Error("all eligible pods use too little of the filesystem; no pod is evicted",
 					"signal", f.Signal.String(), "deficit", f.Deficit, "coverage", f.Coverage,
-					"largest_outside", LargestDirectories(r.o.Backend.o.Disks, r.o.Backend.o.Usages, f.Signal))
+					"largest_outside", LargestDirectories(r.o.Backend.o.Disks, r.o.Backend.o.UsageMeter, f.Signal))
 				continue
 			}
 			r.o.Log.Error("no pod is eligible for eviction; the signal can't be relieved", "signal", f.Signal.String(), "deficit", f.Deficit,

@@ -16,13 +16,13 @@ import (
 // plan for the running pods.
 func (b *Backend) Shutdown() control.Shutdown {
 	c := b.shutdownStatus()
-	v, state, guard := b.o.View(), b.o.Shutdown.State(), b.o.DelayLock.Status()
+	v, state, lock := b.o.View(), b.o.Shutdown.State(), b.o.DelayLock.Status()
 	switch {
 	case v == nil:
 	case c.Phase != phaseIdle:
 		c.Groups = groupsUnderWay(state)
-	case guard.Inhibited:
-		c.Groups = groupsPlanned(v, v.Config.ShutdownSchedule().FitInto(guard.Limit))
+	case lock.Inhibited:
+		c.Groups = groupsPlanned(v, v.Config.ShutdownSchedule().FitInto(lock.Limit))
 	default:
 		c.Groups = groupsPlanned(v, v.Config.ShutdownSchedule())
 	}
@@ -34,13 +34,13 @@ const phaseIdle = "idle"
 
 // shutdownStatus returns the result of Shutdown without the groups.
 func (b *Backend) shutdownStatus() control.Shutdown {
-	state, guard := b.o.Shutdown.State(), b.o.DelayLock.Status()
+	state, lock := b.o.Shutdown.State(), b.o.DelayLock.Status()
 	c := control.Shutdown{
 		At: time.Now(), Phase: phaseIdle, Manual: state.Manual, Began: state.Began, Ended: state.Ended, Canceled: state.Cancelled,
-		NeedsSeconds: guard.Needs.Seconds(), Inhibited: guard.Inhibited, LogindError: guard.Error, Last: b.o.LastShutdown,
+		NeedsSeconds: lock.Needs.Seconds(), Inhibited: lock.Inhibited, LogindError: lock.Error, Last: b.o.LastShutdown,
 	}
-	if guard.Connected {
-		c.LimitSeconds = new(guard.Limit.Seconds())
+	if lock.Connected {
+		c.LimitSeconds = new(lock.Limit.Seconds())
 	}
 	v := b.o.View()
 	if v == nil {

@@ -20,9 +20,9 @@ import (
 // TestShutdownCounts checks the counts of a shutdown's pods. A pod that dry run did
 // not stop does not count as stopped.
 func TestShutdownCounts(t *testing.T) {
-	guard := logind.NewDelayLock(logind.Options{})
-	stops := driver.New(driver.Options{Log: slog.New(slog.NewTextHandler(t.Output(), nil)), DelayLock: guard})
-	b := New(Options{DelayLock: guard, Shutdown: stops, View: func() *loop.View { return &loop.View{Config: &config.Config{}} }})
+	delayLock := logind.NewDelayLock(logind.Options{})
+	stops := driver.New(driver.Options{Log: slog.New(slog.NewTextHandler(t.Output(), nil)), DelayLock: delayLock})
+	b := New(Options{DelayLock: delayLock, Shutdown: stops, View: func() *loop.View { return &loop.View{Config: &config.Config{}} }})
 	state := shutdown.State{Phase: shutdown.Ended, Schedule: shutdown.Schedule{{}}}
 	for _, status := range []shutdown.Status{shutdown.Gone, shutdown.Gone, shutdown.Gone, shutdown.Killed, shutdown.Asked, shutdown.StoppedInDryRun} {
 		state.Pods = append(state.Pods, shutdown.PodState{Status: status})

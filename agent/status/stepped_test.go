@@ -85,6 +85,6 @@ func TestStepped(t *testing.T) {
 	}
 	v := &loop.View{}
 	if o.Unchanged(v); view.Load() != v || changed != 6 {
-		t.Errorf("an iteration without a step: published %t, Changed called %d times; want true, 6", view.Load() == v, changed)
+		t.Errorf("an iteration without a step: published %t, ViewChanged called %d times; want true, 6", view.Load() == v, changed)
 	}
 }

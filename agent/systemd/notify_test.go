@@ -120,7 +120,7 @@ func TestWatchdog(t *testing.T) {
 		t.Fatal(err)
 	}
 	if got, want := n.WatchdogInterval(), 100*time.Millisecond; got != want {
-		t.Errorf("Watchdog() = %v; want %v", got, want)
+		t.Errorf("WatchdogInterval() = %v; want %v", got, want)
 	}
 	end := run(t, n)
 	n.Ready("")

@@ -10,7 +10,7 @@ import (
 	"golang.org/x/sys/unix"
 )
 
-func TestKeepAndForget(t *testing.T) {
+func TestStoreAndRemoveFD(t *testing.T) {
 	conn := manager(t)
 	n, err := NewNotifier()
 	if err != nil {
@@ -27,7 +27,7 @@ func TestKeepAndForget(t *testing.T) {
 	unix.Close(ends[1])
 	text, fds := receiveFDs(t, conn)
 	if want := "FDSTORE=1\nFDNAME=lock\nFDPOLL=0"; text != want || len(fds) != 1 {
-		t.Fatalf("Keep sends %q with %d descriptors; want %q with 1", text, len(fds), want)
+		t.Fatalf("StoreFD sends %q with %d descriptors; want %q with 1", text, len(fds), want)
 	}
 	// While the manager has the write end of the pipe, the read end has no hang-up.
 	if hungUp(t, ends[0]) {
@@ -41,7 +41,7 @@ func TestKeepAndForget(t *testing.T) {
 		t.Fatal(err)
 	}
 	if text, fds := receiveFDs(t, conn); text != "FDSTOREREMOVE=1\nFDNAME=lock" || len(fds) != 0 {
-		t.Errorf("Forget sends %q with %d descriptors; want the name and no descriptor", text, len(fds))
+		t.Errorf("RemoveFD sends %q with %d descriptors; want the name and no descriptor", text, len(fds))
 	}
 }
 
@@ -79,17 +79,17 @@ func hungUp(t *testing.T, fd int) bool {
 	return fds[0].Revents&unix.POLLHUP != 0
 }
 
-func TestKeepWithoutManager(t *testing.T) {
+func TestStoreFDWithoutManager(t *testing.T) {
 	t.Setenv("NOTIFY_SOCKET", "")
 	n, err := NewNotifier()
 	if err != nil {
 		t.Fatal(err)
 	}
 	if err := n.StoreFD("lock", -1); err != nil {
-		t.Errorf("Keep() without a service manager = %v; want nil", err)
+		t.Errorf("StoreFD() without a service manager = %v; want nil", err)
 	}
 	if err := n.RemoveFD("lock"); err != nil {
-		t.Errorf("Forget() without a service manager = %v; want nil", err)
+		t.Errorf("RemoveFD() without a service manager = %v; want nil", err)
 	}
 }
 
@@ -109,7 +109,7 @@ func TestStoreNeverBlocks(t *testing.T) {
 	t.Error("10000 unread messages were sent; want an error")
 }
 
-func TestKept(t *testing.T) {
+func TestStoredFD(t *testing.T) {
 	own := strconv.Itoa(os.Getpid())
 	for _, tt := range []struct {
 		name, pid, count, names string
@@ -128,7 +128,7 @@ func TestKept(t *testing.T) {
 		t.Setenv("LISTEN_FDS", tt.count)
 		t.Setenv("LISTEN_FDNAMES", tt.names)
 		if got := StoredFD("lock"); got != tt.want {
-			t.Errorf("%s: Kept() = %d; want %d", tt.name, got, tt.want)
+			t.Errorf("%s: StoredFD() = %d; want %d", tt.name, got, tt.want)
 		}
 	}
 }

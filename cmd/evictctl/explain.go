@@ -92,14 +92,14 @@ func explanationPage(e *control.Explanation) *page {
 	}
 	for _, c := range e.Ranking {
 		if d := c.Disk; d != nil {
-			age, short := "never", ""
+			age, incomplete := "never", ""
 			if d.AgeSeconds != nil {
 				age = seconds(*d.AgeSeconds) + " ago"
 			}
 			if d.Incomplete != "" {
-				short = "; it may use more: " + d.Incomplete
+				incomplete = "; it may use more: " + d.Incomplete
 			}
-			p.line("note:       %s: measured %s by %s%s", c.Pod, age, orDash(strings.Join(d.By, ", ")), short)
+			p.line("note:       %s: measured %s by %s%s", c.Pod, age, orDash(strings.Join(d.By, ", ")), incomplete)
 		}
 	}
 	if len(e.Ranking) == 0 {

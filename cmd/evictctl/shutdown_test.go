@@ -38,7 +38,7 @@ func underWay() control.Shutdown {
 	return s
 }
 
-func over() control.Shutdown {
+func ended() control.Shutdown {
 	s := underWay()
 	s.Phase, s.Current, s.Ended = "ended", nil, now
 	return s
@@ -46,7 +46,7 @@ func over() control.Shutdown {
 
 // dryRun returns a shutdown in dry run, right after it has begun.
 func dryRun() control.Shutdown {
-	s := over()
+	s := ended()
 	s.DryRun, s.WouldStop = true, 3
 	s.Groups[0].Pods[0].Status, s.Groups[0].Pods[1].Status = "pretended", "pretended"
 	s.Groups[2].Pods = s.Groups[2].Pods[:1]
@@ -70,7 +70,7 @@ func TestShutdownLine(t *testing.T) {
 	kubelets.Inhibited, kubelets.Why = false, control.List[string]{"a kubelet owns pods of this node", "and has a lock"}
 	planDryRun := plan()
 	planDryRun.Inhibited, planDryRun.DryRun = false, true
-	left := over()
+	left := ended()
 	left.Stopped, left.Running = 2, 1
 	unlocked := plan()
 	unlocked.Inhibited = false
@@ -83,7 +83,7 @@ func TestShutdownLine(t *testing.T) {
 		{planDryRun, "dry run, no pod is stopped and the shutdown is not delayed"},
 		{unlocked, "pods are stopped only by evictctl shutdown begin"},
 		{underWay(), "stopping the pods, an operator's, since 3s"},
-		{over(), "the pods are stopped, an operator's, since 3s, it took 3s"},
+		{ended(), "the pods are stopped, an operator's, since 3s, it took 3s"},
 		{dryRun(), "dry run, no pod is stopped, 3 pods would be; an operator's, since 3s"},
 		{left, "over, 1 pod still running, an operator's, since 3s, it took 3s"},
 	} {
@@ -105,12 +105,12 @@ func TestShutdownJSON(t *testing.T) {
 // TestShutdownBegin checks that begin waits until the pods are gone, unless
 // --wait=false is given.
 func TestShutdownBegin(t *testing.T) {
-	socket := serve(t, &daemon{shutdowns: []control.Shutdown{underWay(), underWay(), over()}})
+	socket := serve(t, &daemon{shutdowns: []control.Shutdown{underWay(), underWay(), ended()}})
 	code, out, _ := call("shutdown", "begin", "--control-socket", socket)
 	if code != exitOK || !strings.HasPrefix(out, "shutdown:  the pods are stopped, ") {
 		t.Errorf("shutdown begin exits %d with %q; want it over", code, out)
 	}
-	socket = serve(t, &daemon{shutdowns: []control.Shutdown{underWay(), over()}})
+	socket = serve(t, &daemon{shutdowns: []control.Shutdown{underWay(), ended()}})
 	code, out, _ = call("shutdown", "begin", "--wait=false", "--control-socket", socket)
 	if code != exitOK || !strings.HasPrefix(out, "shutdown:  stopping the pods, ") {
 		t.Errorf("shutdown begin --wait=false exits %d with %q; want it in progress", code, out)

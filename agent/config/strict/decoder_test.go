@@ -116,7 +116,7 @@ deep: null
 		"items[9].name": 14, "deep": 2, "nothing": 2, "readings.b": 13,
 	} {
 		if got := d.Line(path); got != line {
-			t.Errorf("Position(%q) = %d; want %d", path, got, line)
+			t.Errorf("Line(%q) = %d; want %d", path, got, line)
 		}
 	}
 	for path, has := range map[string]bool{"text": true, "deep": false, "readings.b": true, "items[1].name": true, "items[2]": false} {

@@ -333,7 +333,7 @@ func (s *Driver) nextStep(wake, now time.Time) time.Time {
 
 func (s *Driver) publish() { s.published.Store(new(s.state.Clone())) }
 
-// updateDelay sets how long the Guard delays a shutdown. It changes nothing during
+// updateDelay sets how long the DelayLock delays a shutdown. It changes nothing during
 // a shutdown.
 func (s *Driver) updateDelay(v *loop.View) {
 	if s.state.Active() || s.preparing || !podsListed(v) {

@@ -77,7 +77,7 @@ func testDriver(t *testing.T, view func() *loop.View) *Driver {
 	return New(Options{Log: slog.New(slog.NewTextHandler(t.Output(), nil)), DelayLock: logind.NewDelayLock(logind.Options{}), View: view})
 }
 
-func TestRefrain(t *testing.T) {
+func TestSkipReasons(t *testing.T) {
 	s := testDriver(t, nil)
 	for _, tt := range []struct {
 		name     string
@@ -92,7 +92,7 @@ func TestRefrain(t *testing.T) {
 	} {
 		got := strings.Join(s.SkipReasons(newView(t, tt.settings, tt.kubelet)), "; ")
 		if !strings.Contains(got, tt.want) || (got == "") != (tt.want == "") {
-			t.Errorf("%s: Refrain() = %q; want %q", tt.name, got, tt.want)
+			t.Errorf("%s: SkipReasons() = %q; want %q", tt.name, got, tt.want)
 		}
 	}
 }

@@ -45,7 +45,7 @@ func newNode(t *testing.T, settings string, running ...evict.Pod) *node {
 	n.view.Time, n.view.Snapshot.Listed = time.Now(), time.Now()
 	log := slog.New(slog.NewTextHandler(t.Output(), nil))
 	n.Driver = New(Options{
-		Log: log, DelayLock: guard{n}, Inventory: inventory{n}, Metrics: metrics{}, RequestSave: n.requestSave,
+		Log: log, DelayLock: delayLock{n}, Inventory: inventory{n}, Metrics: metrics{}, RequestSave: n.requestSave,
 		View: func() *loop.View {
 			n.mu.Lock()
 			defer n.mu.Unlock()
@@ -137,16 +137,16 @@ func (n *node) results() map[string]string {
 	return all
 }
 
-type guard struct{ n *node }
+type delayLock struct{ n *node }
 
-func (g guard) Events() <-chan logind.Event { return g.n.events }
-func (guard) Status() logind.Status         { return logind.Status{Connected: true, Inhibited: true} }
-func (g guard) SetDelay(needs time.Duration) {
-	g.n.mu.Lock()
-	defer g.n.mu.Unlock()
-	g.n.wanted = append(g.n.wanted, needs)
+func (l delayLock) Events() <-chan logind.Event { return l.n.events }
+func (delayLock) Status() logind.Status         { return logind.Status{Connected: true, Inhibited: true} }
+func (l delayLock) SetDelay(needs time.Duration) {
+	l.n.mu.Lock()
+	defer l.n.mu.Unlock()
+	l.n.wanted = append(l.n.wanted, needs)
 }
-func (g guard) Release() { g.n.logCall("done") }
+func (l delayLock) Release() { l.n.logCall("done") }
 
 type metrics struct{}
 

@@ -16,16 +16,16 @@ import (
 )
 
 // LastBoot returns how the previous boot ended, and logs it. known is the result of an
-// earlier run of this boot, nil if there is none; before is what the last run of
+// earlier run of this boot, nil if there is none; previous is what the last run of
 // the previous boot saved.
-func LastBoot(known *shutdown.LastBoot, before *shutdown.PreviousRun, sysfs, root string, log *slog.Logger) shutdown.LastBoot {
+func LastBoot(known *shutdown.LastBoot, previous *shutdown.PreviousRun, sysfs, root string, log *slog.Logger) shutdown.LastBoot {
 	if known == nil {
 		since := time.Time{}
-		if before != nil {
-			since = before.At
+		if previous != nil {
+			since = previous.At
 		}
-		judged := shutdown.ClassifyLastBoot(before, panicTrace(sysfs, root, since))
-		known = &judged
+		lastBoot := shutdown.ClassifyLastBoot(previous, panicTrace(sysfs, root, since))
+		known = &lastBoot
 	}
 	attributes := []any{"reason", string(known.Reason), "detail", known.Detail}
 	if known.Clean != nil && !*known.Clean {

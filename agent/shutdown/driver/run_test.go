@@ -110,7 +110,7 @@ func TestResume(t *testing.T) {
 	})
 }
 
-// The Guard is asked for the delay that the schedule needs, and for none in dry
+// The DelayLock is asked for the delay that the schedule needs, and for none in dry
 // run.
 func TestWantedDelay(t *testing.T) {
 	for _, tt := range []struct {

@@ -48,11 +48,11 @@ func newLister(ctx context.Context, c *Conn, isKubeletLock func(Inhibitor) bool)
 const listBackoff = 10 * time.Minute
 
 // list starts a list, unless the last one failed within listBackoff.
-func (g *DelayLock) list(l *lister) {
-	if g.kubeletLock.err != nil && time.Since(g.kubeletLock.at) < g.listBackoff {
+func (d *DelayLock) list(l *lister) {
+	if d.kubeletLock.err != nil && time.Since(d.kubeletLock.at) < d.listBackoff {
 		return
 	}
-	g.kubeletLock.known = false
+	d.kubeletLock.known = false
 	if l.repeat = l.inFlight; !l.inFlight {
 		l.start()
 	}
@@ -77,23 +77,23 @@ func (l *lister) close() {
 // updateKubeletLock stores the result of l's call. After a failure the previous
 // answer stays: a user who makes the list unreadable can neither make evictd leave
 // a shutdown to a missing kubelet nor hide an existing one.
-func (g *DelayLock) updateKubeletLock(k kubeletLock, l *lister) {
+func (d *DelayLock) updateKubeletLock(k kubeletLock, l *lister) {
 	l.inFlight = false
 	if k.err != nil {
-		k.present, k.seen = g.kubeletLock.present, g.kubeletLock.seen
-		if g.kubeletLock.err == nil {
-			g.log.Warn(listFailed, "last_seen", k.present, "error", k.err)
+		k.present, k.seen = d.kubeletLock.present, d.kubeletLock.seen
+		if d.kubeletLock.err == nil {
+			d.log.Warn(listFailed, "last_seen", k.present, "error", k.err)
 		}
 	}
-	g.kubeletLock = k
+	d.kubeletLock = k
 	if l.repeat {
-		g.list(l)
+		d.list(l)
 	}
 }
 
 // isKubeletLock reports whether a lock is a kubelet's, by the user and the process
 // that logind reports for it. The lock's own text proves nothing: polkit lets every
 // user take a delay lock (login1.inhibit-delay-shutdown).
-func (g *DelayLock) isKubeletLock(i Inhibitor) bool {
-	return i.Who == KubeletWho && i.Mode == "delay" && i.UID == 0 && g.kubelet != nil && g.kubelet(int(i.PID))
+func (d *DelayLock) isKubeletLock(i Inhibitor) bool {
+	return i.Who == KubeletWho && i.Mode == "delay" && i.UID == 0 && d.kubelet != nil && d.kubelet(int(i.PID))
 }

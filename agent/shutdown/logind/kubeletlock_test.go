@@ -33,9 +33,9 @@ func TestListFails(t *testing.T) {
 					b.bus.SetReply(method, tt.answer)
 				}
 			})
-			b.waitFor("a lock, and the raised limit", func() bool { return b.locked() && b.guard.Status().Limit == 30*time.Second })
-			b.waitFor("the error in the status", func() bool { return strings.Contains(b.guard.Status().Error, tt.message) })
-			if s := b.guard.Status(); !s.Connected || !s.Inhibited || s.Kubelet || s.KubeletKnown {
+			b.waitFor("a lock, and the raised limit", func() bool { return b.locked() && b.delayLock.Status().Limit == 30*time.Second })
+			b.waitFor("the error in the status", func() bool { return strings.Contains(b.delayLock.Status().Error, tt.message) })
+			if s := b.delayLock.Status(); !s.Connected || !s.Inhibited || s.Kubelet || s.KubeletKnown {
 				t.Errorf("status = %+v; want connected, locked and KubeletKnown = false", s)
 			}
 			b.bus.SetPreparing(true)
@@ -49,11 +49,11 @@ func TestListFails(t *testing.T) {
 			b.bus.Hang(method, false)
 			b.bus.SetReply(method, nil)
 			b.bus.Inhibit(KubeletWho)
-			b.waitFor("the kubelet's lock in the status", func() bool { s := b.guard.Status(); return s.Kubelet && s.KubeletKnown && s.Error == "" })
+			b.waitFor("the kubelet's lock in the status", func() bool { s := b.delayLock.Status(); return s.Kubelet && s.KubeletKnown && s.Error == "" })
 			b.bus.Hang(method, tt.hang)
 			b.bus.SetReply(method, tt.answer)
-			b.waitFor("the error in the status", func() bool { return strings.Contains(b.guard.Status().Error, tt.message) })
-			if !b.guard.Status().Kubelet {
+			b.waitFor("the error in the status", func() bool { return strings.Contains(b.delayLock.Status().Error, tt.message) })
+			if !b.delayLock.Status().Kubelet {
 				t.Error("Kubelet = false after a failed list; want the previous value")
 			}
 		})
@@ -64,8 +64,8 @@ func TestListFails(t *testing.T) {
 // raised: a kubelet may rely on it.
 func TestLimitStaysWithoutList(t *testing.T) {
 	b := start(t, 30*time.Second, func(b *fixture) { b.bus.SetReply("ListInhibitors", []any{"none"}) })
-	b.waitFor("the raised limit", func() bool { return b.guard.Status().Limit == 30*time.Second })
-	b.waitFor("the error in the status", func() bool { return strings.Contains(b.guard.Status().Error, "list inhibitors") })
+	b.waitFor("the raised limit", func() bool { return b.delayLock.Status().Limit == 30*time.Second })
+	b.waitFor("the error in the status", func() bool { return strings.Contains(b.delayLock.Status().Error, "list inhibitors") })
 	b.stop()
 	if got := b.dropIn(); got != "30" {
 		t.Errorf("drop-in after Run = %q; want 30", got)
@@ -76,7 +76,7 @@ func TestLimitStaysWithoutList(t *testing.T) {
 // have ended logind.
 func TestListAfterRestarts(t *testing.T) {
 	b := start(t, 5*time.Second, func(b *fixture) { b.bus.SetReply("ListInhibitors", []any{"none"}) })
-	b.waitFor("the error in the status", func() bool { return strings.Contains(b.guard.Status().Error, "list inhibitors") })
+	b.waitFor("the error in the status", func() bool { return strings.Contains(b.delayLock.Status().Error, "list inhibitors") })
 	for range 3 {
 		b.bus.RestartLogind()
 		b.waitFor("another lock", b.locked)

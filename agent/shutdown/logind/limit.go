@@ -11,35 +11,35 @@ import (
 // lowers the limit only by removing the drop-in, when no lock is wanted. During a
 // shutdown it changes nothing. Problems with the drop-in are reported in the
 // status; the error is that of the connection.
-func (g *DelayLock) updateLimit(ctx context.Context, c *Conn, needs time.Duration, s *Status) (err error) {
+func (d *DelayLock) updateLimit(ctx context.Context, c *Conn, needs time.Duration, s *Status) (err error) {
 	if s.Limit, err = c.Limit(ctx); err != nil || s.Preparing || needs == needsUnknown {
 		return err
 	}
-	if err := g.reload(ctx, c, needs, s); err != nil {
+	if err := d.reload(ctx, c, needs, s); err != nil {
 		return err
 	}
-	current, err := g.dropIn.read()
+	current, err := d.dropIn.read()
 	wanted := wholeSeconds(needs)
 	switch {
 	case err != nil || current.ofOtherEvictd():
-	case needs == 0 && !g.kubeletLock.known: // once it is known
+	case needs == 0 && !d.kubeletLock.known: // once it is known
 	case needs == 0:
-		g.reloadPending, err = g.removeDropIn()
+		d.reloadPending, err = d.removeDropIn()
 	case s.Limit >= needs && current.exists && !current.ofThisProcess():
 		// Written by an earlier run, and sufficient: rewrite it in this process's
 		// name, so that this process removes it.
-		err = g.dropIn.write(cmp.Or(current.seconds, wanted))
+		err = d.dropIn.write(cmp.Or(current.seconds, wanted))
 	case s.Limit >= needs:
 	case current.ofThisProcess() && current.seconds == wanted:
-		g.reloadPending = g.dropIn.override() == "" // the overriding file may be gone
+		d.reloadPending = d.dropIn.override() == "" // the overriding file may be gone
 	default:
-		err = g.dropIn.write(wanted)
-		g.reloadPending = err == nil
+		err = d.dropIn.write(wanted)
+		d.reloadPending = err == nil
 	}
-	if err := g.reload(ctx, c, needs, s); err != nil {
+	if err := d.reload(ctx, c, needs, s); err != nil {
 		return err
 	}
-	g.reportLimit(needs, current, err, s)
+	d.reportLimit(needs, current, err, s)
 	return nil
 }
 
@@ -47,49 +47,49 @@ func (g *DelayLock) updateLimit(ctx context.Context, c *Conn, needs time.Duratio
 // stays during a shutdown, which ends it, and if a kubelet has a lock, or if that
 // could never be determined: a kubelet reads the limit once, at its start, and
 // relies on it (pkg/kubelet/nodeshutdown, Start).
-func (g *DelayLock) removeDropIn() (removed bool, err error) {
-	current, err := g.dropIn.read()
-	if err != nil || !current.exists || current.ofOtherEvictd() || g.preparing || g.kubeletLock.present || !g.kubeletLock.seen {
+func (d *DelayLock) removeDropIn() (removed bool, err error) {
+	current, err := d.dropIn.read()
+	if err != nil || !current.exists || current.ofOtherEvictd() || d.preparing || d.kubeletLock.present || !d.kubeletLock.seen {
 		return false, err
 	}
-	err = g.dropIn.remove()
+	err = d.dropIn.remove()
 	return err == nil, err
 }
 
 // reportLimit reports in the status, and once in the log, why logind allows less
 // than needed. A problem with the drop-in that does not reduce the limit is only
 // logged, once.
-func (g *DelayLock) reportLimit(needs time.Duration, current dropInContent, err error, s *Status) {
+func (d *DelayLock) reportLimit(needs time.Duration, current dropInContent, err error, s *Status) {
 	text := ""
 	switch {
 	case err != nil:
 		text = err.Error()
 	case s.Limit >= needs:
 	case current.ofOtherEvictd():
-		text = fmt.Sprintf("%s belongs to another evictd, process %d", g.dropIn.path(), current.pid)
+		text = fmt.Sprintf("%s belongs to another evictd, process %d", d.dropIn.path(), current.pid)
 	default:
-		text = cmp.Or(g.dropIn.override(), "logind does not apply the limit of "+g.dropIn.path())
+		text = cmp.Or(d.dropIn.override(), "logind does not apply the limit of "+d.dropIn.path())
 	}
 	if s.Limit < needs {
 		s.Error = text
 	}
-	if text == g.limitLogged {
+	if text == d.limitLogged {
 		return
 	}
-	switch g.limitLogged = text; {
+	switch d.limitLogged = text; {
 	case text == "":
 	case s.Limit < needs:
-		g.log.Warn("logind allows less time than the pods need; each group gets its share", "needs", needs.String(), "allowed", s.Limit.String(), "why", text)
+		d.log.Warn("logind allows less time than the pods need; each group gets its share", "needs", needs.String(), "allowed", s.Limit.String(), "why", text)
 	default:
-		g.log.Warn("could not update the drop-in to logind's configuration", "error", text, "allowed", s.Limit.String())
+		d.log.Warn("could not update the drop-in to logind's configuration", "error", text, "allowed", s.Limit.String())
 	}
 }
 
 // reload makes logind read its configuration if the drop-in has changed. It polls
 // until the limit has changed to needs, for a bounded time: another file may
 // override the drop-in.
-func (g *DelayLock) reload(ctx context.Context, c *Conn, needs time.Duration, s *Status) error {
-	if !g.reloadPending {
+func (d *DelayLock) reload(ctx context.Context, c *Conn, needs time.Duration, s *Status) error {
+	if !d.reloadPending {
 		return nil
 	}
 	if err := c.Reload(ctx); err != nil {
@@ -101,8 +101,8 @@ func (g *DelayLock) reload(ctx context.Context, c *Conn, needs time.Duration, s 
 		if err != nil {
 			return err
 		}
-		if now != before && now >= needs || wait > g.reloadTimeout {
-			s.Limit, g.reloadPending = now, false
+		if now != before && now >= needs || wait > d.reloadTimeout {
+			s.Limit, d.reloadPending = now, false
 			return nil
 		}
 		select {

@@ -17,11 +17,11 @@ import (
 // A kubelet reads the limit once and relies on it.
 func TestLimitWithKubeletLock(t *testing.T) {
 	b := start(t, 30*time.Second)
-	b.waitFor("the raised limit", func() bool { return b.locked() && b.guard.Status().Limit == 30*time.Second })
+	b.waitFor("the raised limit", func() bool { return b.locked() && b.delayLock.Status().Limit == 30*time.Second })
 	b.bus.Inhibit(KubeletWho)
-	b.guard.SetDelay(0)
-	b.waitFor("the kubelet's lock in the status", func() bool { return b.guard.Status().Kubelet && b.locks() == 0 })
-	b.guard.notify()
+	b.delayLock.SetDelay(0)
+	b.waitFor("the kubelet's lock in the status", func() bool { return b.delayLock.Status().Kubelet && b.locks() == 0 })
+	b.delayLock.notify()
 	b.event(false)
 	b.event(false)
 	b.stop()
@@ -33,55 +33,55 @@ func TestLimitWithKubeletLock(t *testing.T) {
 // A drop-in of an earlier run whose pid was reused by another process is replaced.
 func TestLimitOfReusedPID(t *testing.T) {
 	b := start(t, 30*time.Second, func(b *fixture) { b.write(DropInDir+"/"+DropInName, string(content(1, startTime(1)+1, "20"))) })
-	b.waitFor("the raised limit", func() bool { return b.locked() && b.guard.Status().Limit == 30*time.Second })
+	b.waitFor("the raised limit", func() bool { return b.locked() && b.delayLock.Status().Limit == 30*time.Second })
 }
 
 // If another evictd's drop-in sets too low a limit, the status reports it.
 func TestTooLowLimitOfOtherEvictd(t *testing.T) {
 	b := start(t, 30*time.Second, func(b *fixture) { b.write(DropInDir+"/"+DropInName, string(content(1, startTime(1), "20"))) })
 	b.waitFor("a lock", b.locked)
-	if s := b.guard.Status(); s.Error == "" {
+	if s := b.delayLock.Status(); s.Error == "" {
 		t.Errorf("status = %+v; want the process that wrote the drop-in", s)
 	}
 }
 
-// failingKeeper is a Keeper whose Forget fails for a number of calls.
-type failingKeeper struct{ failures, keeps atomic.Int32 }
+// failingFDStore is an FDStore whose Remove fails for a number of calls.
+type failingFDStore struct{ failures, stored atomic.Int32 }
 
-func (d *failingKeeper) Store(int) error { d.keeps.Add(1); return nil }
+func (s *failingFDStore) Store(int) error { s.stored.Add(1); return nil }
 
-func (d *failingKeeper) Remove() error {
-	if d.failures.Add(-1) >= 0 {
+func (s *failingFDStore) Remove() error {
+	if s.failures.Add(-1) >= 0 {
 		return errors.New("resource temporarily unavailable")
 	}
-	d.keeps.Store(0)
+	s.stored.Store(0)
 	return nil
 }
 
 // The removal of the lock from the service manager is retried.
-func TestForgetRetried(t *testing.T) {
+func TestRemoveRetried(t *testing.T) {
 	b := start(t, 0)
-	keeper := &failingKeeper{}
-	g := NewDelayLock(Options{Address: b.bus.Address(), Root: b.root, Log: slog.New(slog.DiscardHandler), FDStore: keeper})
-	g.SetDelay(5 * time.Second)
+	store := &failingFDStore{}
+	d := NewDelayLock(Options{Address: b.bus.Address(), Root: b.root, Log: slog.New(slog.DiscardHandler), FDStore: store})
+	d.SetDelay(5 * time.Second)
 	null, err := os.Open(os.DevNull)
 	if err != nil {
 		t.Fatal(err)
 	}
 	defer null.Close()
-	g.setLock(newLock(dup(t, null)))
-	keeper.failures.Store(3)
-	g.Release()
-	b.waitFor("the lock closed by the service manager", func() bool { return keeper.keeps.Load() == 0 })
+	d.setLock(newLock(dup(t, null)))
+	store.failures.Store(3)
+	d.Release()
+	b.waitFor("the lock closed by the service manager", func() bool { return store.stored.Load() == 0 })
 	// A lock stored after the failure must stay.
-	g.done = false
-	g.setLock(newLock(dup(t, null)))
-	keeper.failures.Store(1)
-	g.Release()
-	g.done = false
-	g.setLock(newLock(dup(t, null)))
-	time.Sleep(3 * forgetBackoff)
-	if keeper.keeps.Load() == 0 {
+	d.done = false
+	d.setLock(newLock(dup(t, null)))
+	store.failures.Store(1)
+	d.Release()
+	d.done = false
+	d.setLock(newLock(dup(t, null)))
+	time.Sleep(3 * removalBackoff)
+	if store.stored.Load() == 0 {
 		t.Error("the service manager has closed the lock that was stored last")
 	}
 }
@@ -123,9 +123,11 @@ func TestLockWithReadOnlyDropIn(t *testing.T) {
 				b.bus.Reload()
 			})
 			b.waitFor("a lock", b.locked)
-			b.waitFor("the status", func() bool { s := b.guard.Status(); return s.Connected && (s.Error != "") == tt.warns })
-			b.guard.SetDelay(0)
-			b.waitFor("the release of the lock", func() bool { return b.locks() == 0 && !b.guard.Status().Inhibited && b.guard.Status().Connected })
+			b.waitFor("the status", func() bool { s := b.delayLock.Status(); return s.Connected && (s.Error != "") == tt.warns })
+			b.delayLock.SetDelay(0)
+			b.waitFor("the release of the lock", func() bool {
+				return b.locks() == 0 && !b.delayLock.Status().Inhibited && b.delayLock.Status().Connected
+			})
 		})
 	}
 }

@@ -147,7 +147,7 @@ func TestReload(t *testing.T) {
 		t.Errorf("Reload() = %v; want %v", err, wrong)
 	}
 	if l := n.LoadResult(); l.Error != "" || l.At.IsZero() {
-		t.Errorf("Loading() = %+v; want the load at the start", l)
+		t.Errorf("LoadResult() = %+v; want the load at the start", l)
 	}
 }
 
@@ -196,7 +196,7 @@ func TestExplainMemory(t *testing.T) {
 func TestExplainRanking(t *testing.T) {
 	n := newNode(t)
 	v := n.step(t, "evictionHard: {memory.available: 1Gi}\noomScoreAdj: off\n", pod("web", 2*gib))
-	v.DiskUsage = holdings("web", time.Now().Add(-time.Minute))
+	v.DiskUsage = podUsage("web", time.Now().Add(-time.Minute))
 	for s, want := range map[signal.Signal]control.Container{
 		signal.MemoryAvailable:  {Name: "main", Cgroup: "/web", Usage: new(2 * gib), Request: new(gib)},
 		signal.NodeFsAvailable:  {Name: "main", Cgroup: "/web", Usage: new(2 * gib / 10)},

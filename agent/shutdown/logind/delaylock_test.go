@@ -15,17 +15,17 @@ import (
 	"github.com/evictd/evictd/agent/shutdown/logind/logindtest"
 )
 
-// fixture is a Guard on a fake bus.
+// fixture is a DelayLock on a fake bus.
 type fixture struct {
 	*testing.T
 	bus          *logindtest.Bus
 	root         string
-	guard        *DelayLock
+	delayLock    *DelayLock
 	stop         func()
-	pollInterval time.Duration // pollInterval and listBackoff of the Guard
+	pollInterval time.Duration // pollInterval and listBackoff of the DelayLock
 }
 
-// start runs a Guard with a wanted delay.
+// start runs a DelayLock with a wanted delay.
 func start(t *testing.T, needs time.Duration, prepare ...func(*fixture)) *fixture {
 	t.Helper()
 	b := &fixture{T: t, root: t.TempDir()}
@@ -33,18 +33,18 @@ func start(t *testing.T, needs time.Duration, prepare ...func(*fixture)) *fixtur
 	for _, f := range prepare {
 		f(b)
 	}
-	b.guard = NewDelayLock(Options{
+	b.delayLock = NewDelayLock(Options{
 		Address: b.bus.Address(), Root: b.root, Log: slog.New(slog.DiscardHandler),
 		IsKubelet: func(pid int) bool { return pid == 1 }, // the process of Bus.Take
 	})
-	b.guard.backoff, b.guard.timeout, b.guard.reloadTimeout = 10*time.Millisecond, 300*time.Millisecond, 40*time.Millisecond
+	b.delayLock.backoff, b.delayLock.timeout, b.delayLock.reloadTimeout = 10*time.Millisecond, 300*time.Millisecond, 40*time.Millisecond
 	if b.pollInterval > 0 {
-		b.guard.pollInterval, b.guard.listBackoff = b.pollInterval, b.pollInterval
+		b.delayLock.pollInterval, b.delayLock.listBackoff = b.pollInterval, b.pollInterval
 	}
-	b.guard.SetDelay(needs)
+	b.delayLock.SetDelay(needs)
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error)
-	go func() { done <- b.guard.Run(ctx) }()
+	go func() { done <- b.delayLock.Run(ctx) }()
 	stopped := false
 	b.stop = func() {
 		if cancel(); !stopped {
@@ -63,7 +63,7 @@ func (b *fixture) waitFor(what string, condition func() bool) {
 	b.Helper()
 	for end := time.Now().Add(10 * time.Second); !condition(); time.Sleep(time.Millisecond) {
 		if time.Now().After(end) {
-			b.Fatalf("after 10s: no %s; status %+v, locks %+v", what, b.guard.Status(), b.bus.Locks())
+			b.Fatalf("after 10s: no %s; status %+v, locks %+v", what, b.delayLock.Status(), b.bus.Locks())
 		}
 	}
 }
@@ -79,7 +79,7 @@ func (b *fixture) locks() int {
 	return n
 }
 
-func (b *fixture) locked() bool { return b.locks() == 1 && b.guard.Status().Inhibited }
+func (b *fixture) locked() bool { return b.locks() == 1 && b.delayLock.Status().Inhibited }
 
 // expectDelay checks how long, from now on, a shutdown can be delayed.
 func (b *fixture) expectDelay(e Event, want time.Duration) {
@@ -95,12 +95,12 @@ func (b *fixture) event(preparing bool) Event {
 	deadline := time.After(10 * time.Second)
 	for {
 		select {
-		case e := <-b.guard.Events():
+		case e := <-b.delayLock.Events():
 			if e.Preparing == preparing {
 				return e
 			}
 		case <-deadline:
-			b.Fatalf("no event with Preparing = %t within 10s; status %+v", preparing, b.guard.Status())
+			b.Fatalf("no event with Preparing = %t within 10s; status %+v", preparing, b.delayLock.Status())
 		}
 	}
 }
@@ -130,7 +130,7 @@ func TestLockAndShutdown(t *testing.T) {
 	b := start(t, 5*time.Second)
 	b.waitFor("a lock", b.locked)
 	if e := b.event(false); !e.Inhibited {
-		t.Errorf("event = %+v; want Locked", e)
+		t.Errorf("event = %+v; want Inhibited", e)
 	}
 	if b.dropIn() != "" {
 		t.Errorf("drop-in of %s s; want none, because logind's limit suffices", b.dropIn())
@@ -141,16 +141,16 @@ func TestLockAndShutdown(t *testing.T) {
 	if !b.locked() {
 		t.Error("the lock was released when the shutdown began")
 	}
-	b.guard.Release()
+	b.delayLock.Release()
 	b.waitFor("the release of the lock", func() bool { return b.locks() == 0 })
 
 	b.bus.SetPreparing(false)
 	b.event(false)
 	b.waitFor("another lock", b.locked)
 
-	b.guard.SetDelay(0)
-	b.waitFor("the release of the lock", func() bool { return b.locks() == 0 && !b.guard.Status().Inhibited })
-	b.guard.SetDelay(3 * time.Second)
+	b.delayLock.SetDelay(0)
+	b.waitFor("the release of the lock", func() bool { return b.locks() == 0 && !b.delayLock.Status().Inhibited })
+	b.delayLock.SetDelay(3 * time.Second)
 	b.waitFor("a lock", b.locked)
 	b.stop()
 	if n := b.locks(); n != 0 {
@@ -158,25 +158,25 @@ func TestLockAndShutdown(t *testing.T) {
 	}
 }
 
-// fakeKeeper is a Keeper and its stored descriptor.
-type fakeKeeper struct {
+// fakeFDStore is an FDStore and its stored descriptor.
+type fakeFDStore struct {
 	testing.TB
 	fd int
 }
 
-func (k *fakeKeeper) Store(fd int) error {
+func (s *fakeFDStore) Store(fd int) error {
 	own, err := unix.FcntlInt(uintptr(fd), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
 		return err
 	}
-	k.fd = own
+	s.fd = own
 	return nil
 }
 
-func (k *fakeKeeper) Remove() error {
-	if k.fd >= 0 {
-		unix.Close(k.fd)
-		k.fd = -1
+func (s *fakeFDStore) Remove() error {
+	if s.fd >= 0 {
+		unix.Close(s.fd)
+		s.fd = -1
 	}
 	return nil
 }
@@ -186,17 +186,17 @@ func (k *fakeKeeper) Remove() error {
 func TestStoredLock(t *testing.T) {
 	root := t.TempDir()
 	bus := logindtest.New(t, root)
-	keeper := &fakeKeeper{TB: t, fd: -1}
+	store := &fakeFDStore{TB: t, fd: -1}
 	run := func(fd *int, needs ...time.Duration) (*fixture, context.CancelFunc) {
 		b := &fixture{T: t, bus: bus, root: root}
-		b.guard = NewDelayLock(Options{Address: bus.Address(), Root: root, Log: slog.New(slog.DiscardHandler), FDStore: keeper, StoredLock: fd})
-		b.guard.backoff = 10 * time.Millisecond
+		b.delayLock = NewDelayLock(Options{Address: bus.Address(), Root: root, Log: slog.New(slog.DiscardHandler), FDStore: store, StoredLock: fd})
+		b.delayLock.backoff = 10 * time.Millisecond
 		for _, n := range needs {
-			b.guard.SetDelay(n)
+			b.delayLock.SetDelay(n)
 		}
 		ctx, cancel := context.WithCancel(t.Context())
 		done := make(chan struct{})
-		go func() { defer close(done); b.guard.Run(ctx) }()
+		go func() { defer close(done); b.delayLock.Run(ctx) }()
 		return b, func() { cancel(); <-done }
 	}
 	first, end := run(nil, 5*time.Second)
@@ -204,7 +204,7 @@ func TestStoredLock(t *testing.T) {
 	bus.SetPreparing(true)
 	first.event(true)
 	// The descriptor that remains after a crash.
-	crashed, err := unix.FcntlInt(uintptr(keeper.fd), unix.F_DUPFD_CLOEXEC, 0)
+	crashed, err := unix.FcntlInt(uintptr(store.fd), unix.F_DUPFD_CLOEXEC, 0)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -215,19 +215,19 @@ func TestStoredLock(t *testing.T) {
 	if n := second.locks(); n != 1 {
 		t.Errorf("%d locks in the second run; want the one of the first", n)
 	}
-	// Want was not called yet.
-	second.guard.notify()
+	// SetDelay was not called yet.
+	second.delayLock.notify()
 	second.event(true)
 	if n := second.locks(); n != 1 {
-		t.Errorf("%d locks before Want; want the existing one", n)
+		t.Errorf("%d locks before SetDelay; want the existing one", n)
 	}
-	second.guard.Release()
+	second.delayLock.Release()
 	second.waitFor("the release of the lock", func() bool { return second.locks() == 0 })
-	second.guard.SetDelay(5 * time.Second)
+	second.delayLock.SetDelay(5 * time.Second)
 	bus.SetPreparing(false)
 	second.event(false)
 	second.waitFor("another lock", second.locked)
-	if keeper.fd < 0 {
+	if store.fd < 0 {
 		t.Error("the new lock is not stored")
 	}
 }
@@ -238,20 +238,20 @@ func TestLimit(t *testing.T) {
 	if got := b.dropIn(); got != "372" {
 		t.Errorf("drop-in = %q; want 372", got)
 	}
-	if s := b.guard.Status(); s.Limit != 372*time.Second || s.Error != "" {
+	if s := b.delayLock.Status(); s.Limit != 372*time.Second || s.Error != "" {
 		t.Errorf("status = %+v; want a limit of 372s and no error", s)
 	}
-	b.guard.SetDelay(31 * time.Second)
-	b.waitFor("the lower delay in the status", func() bool { return b.guard.Status().Needs == 31*time.Second })
-	if got, s := b.dropIn(), b.guard.Status(); got != "372" || s.Limit != 372*time.Second {
+	b.delayLock.SetDelay(31 * time.Second)
+	b.waitFor("the lower delay in the status", func() bool { return b.delayLock.Status().Needs == 31*time.Second })
+	if got, s := b.dropIn(), b.delayLock.Status(); got != "372" || s.Limit != 372*time.Second {
 		t.Errorf("drop-in = %q, limit %v with a lower delay; want both unchanged", got, s.Limit)
 	}
-	b.guard.SetDelay(400*time.Second + 1)
-	b.waitFor("the raised limit", func() bool { return b.dropIn() == "401" && b.guard.Status().Limit == 401*time.Second })
-	b.guard.SetDelay(0)
-	b.waitFor("the removal of the drop-in", func() bool { return b.dropIn() == "" && b.guard.Status().Limit == 5*time.Second })
-	b.guard.SetDelay(10 * time.Second)
-	b.waitFor("the new drop-in", func() bool { return b.dropIn() == "10" && b.guard.Status().Limit == 10*time.Second })
+	b.delayLock.SetDelay(400*time.Second + 1)
+	b.waitFor("the raised limit", func() bool { return b.dropIn() == "401" && b.delayLock.Status().Limit == 401*time.Second })
+	b.delayLock.SetDelay(0)
+	b.waitFor("the removal of the drop-in", func() bool { return b.dropIn() == "" && b.delayLock.Status().Limit == 5*time.Second })
+	b.delayLock.SetDelay(10 * time.Second)
+	b.waitFor("the new drop-in", func() bool { return b.dropIn() == "10" && b.delayLock.Status().Limit == 10*time.Second })
 	b.stop()
 	if got := b.dropIn(); got != "" {
 		t.Errorf("drop-in after Run = %q; want none", got)
@@ -271,8 +271,8 @@ func TestLimitOfEarlierRun(t *testing.T) {
 	}
 	b.bus.SetPreparing(true)
 	b.event(true)
-	b.guard.SetDelay(60 * time.Second)
-	b.guard.Release()
+	b.delayLock.SetDelay(60 * time.Second)
+	b.delayLock.Release()
 	b.waitFor("the release of the lock", func() bool { return b.locks() == 0 })
 	b.stop()
 	if got := b.dropIn(); got != "30" {
@@ -286,7 +286,7 @@ func TestLimitOfOtherEvictd(t *testing.T) {
 	text := string(content(1, startTime(1), "30"))
 	for _, needs := range []time.Duration{0, 10 * time.Second} {
 		b := start(t, needs, func(b *fixture) { b.write(DropInDir+"/"+DropInName, text) })
-		b.waitFor("a connection", func() bool { return b.guard.Status().Connected })
+		b.waitFor("a connection", func() bool { return b.delayLock.Status().Connected })
 		b.stop()
 		if got := b.dropIn(); got != "30" {
 			t.Errorf("drop-in of process 1 = %q with a wanted delay of %v; want it unchanged", got, needs)
@@ -297,10 +297,10 @@ func TestLimitOfOtherEvictd(t *testing.T) {
 	}
 }
 
-func TestOverride(t *testing.T) {
+func TestOverriddenDropIn(t *testing.T) {
 	for _, tt := range []struct {
 		name, file, text string
-		stubborn         bool
+		ignoresConfig    bool
 		limit            time.Duration
 		want             string
 	}{
@@ -314,10 +314,10 @@ func TestOverride(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			b := start(t, 30*time.Second, func(b *fixture) {
 				b.write(tt.file, tt.text)
-				b.bus.IgnoreConfig(tt.stubborn)
+				b.bus.IgnoreConfig(tt.ignoresConfig)
 			})
 			b.waitFor("a lock", b.locked)
-			s := b.guard.Status()
+			s := b.delayLock.Status()
 			if !strings.HasPrefix(s.Error, tt.want) || s.Limit != tt.limit {
 				t.Errorf("error = %q, limit %v; want %q, %v", s.Error, s.Limit, tt.want, tt.limit)
 			}
@@ -335,14 +335,14 @@ func TestNoOverride(t *testing.T) {
 		b.write("/usr/lib/systemd/logind.conf.d/zzzzz.conf", "[Login]\nHandlePowerKey=ignore\n[Other]\n")
 	})
 	b.waitFor("a lock", b.locked)
-	if s := b.guard.Status(); s.Error != "" || s.Limit != 30*time.Second {
+	if s := b.delayLock.Status(); s.Error != "" || s.Limit != 30*time.Second {
 		t.Errorf("status = %+v; want 30s and no override", s)
 	}
 }
 
 func TestKubeletLock(t *testing.T) {
 	b := start(t, 0, func(b *fixture) { b.bus.Inhibit(KubeletWho) })
-	b.waitFor("the kubelet's lock in the status", func() bool { return b.guard.Status().Kubelet })
+	b.waitFor("the kubelet's lock in the status", func() bool { return b.delayLock.Status().Kubelet })
 	if n := b.locks(); n != 0 {
 		t.Errorf("%d locks; want none", n)
 	}
@@ -355,8 +355,8 @@ func TestKubeletLock(t *testing.T) {
 		{"another process of root", KubeletWho, 0, 2},
 	} {
 		other := start(t, 0, func(b *fixture) { b.bus.InhibitAs(tt.who, tt.uid, tt.pid) })
-		other.waitFor("a list of the locks", func() bool { return other.guard.Status().KubeletKnown })
-		if other.guard.Status().Kubelet {
+		other.waitFor("a list of the locks", func() bool { return other.delayLock.Status().KubeletKnown })
+		if other.delayLock.Status().Kubelet {
 			t.Errorf("%s: a lock of %q, user %d, process %d counts as a kubelet's", tt.name, tt.who, tt.uid, tt.pid)
 		}
 	}
@@ -364,10 +364,10 @@ func TestKubeletLock(t *testing.T) {
 
 func TestBusStartsLate(t *testing.T) {
 	b := start(t, 5*time.Second, func(b *fixture) { b.bus.Stop() })
-	b.waitFor("a failed attempt", func() bool { return strings.Contains(b.guard.Status().Error, "connect to the system bus") })
+	b.waitFor("a failed attempt", func() bool { return strings.Contains(b.delayLock.Status().Error, "connect to the system bus") })
 	b.bus.Start()
 	b.waitFor("a lock", b.locked)
-	if s := b.guard.Status(); !s.Connected || s.Error != "" {
+	if s := b.delayLock.Status(); !s.Connected || s.Error != "" {
 		t.Errorf("status = %+v; want connected and no error", s)
 	}
 }
@@ -380,16 +380,16 @@ func TestBusRestarts(t *testing.T) {
 	b.event(false)
 	for range 5 {
 		b.bus.Stop()
-		b.waitFor("the error in the status", func() bool { return !b.guard.Status().Connected })
+		b.waitFor("the error in the status", func() bool { return !b.delayLock.Status().Connected })
 		if n := b.locks(); n != 1 {
 			t.Errorf("%d locks without a bus; want the existing one", n)
 		}
 		b.bus.Start()
-		b.waitFor("a new connection", func() bool { return b.guard.Status().Connected })
+		b.waitFor("a new connection", func() bool { return b.delayLock.Status().Connected })
 		b.waitFor("one lock", b.locked)
 	}
 	b.bus.Stop()
-	b.waitFor("the error in the status", func() bool { return !b.guard.Status().Connected })
+	b.waitFor("the error in the status", func() bool { return !b.delayLock.Status().Connected })
 	away := time.Now()
 	b.bus.SetPreparing(true) // received by no client
 	time.Sleep(100 * time.Millisecond)
@@ -398,9 +398,9 @@ func TestBusRestarts(t *testing.T) {
 		t.Errorf("event = %+v; want Until at most 5s after the bus stopped at %v", e, away)
 	}
 	b.bus.Stop()
-	b.guard.Release()
+	b.delayLock.Release()
 	if n := b.locks(); n != 0 {
-		t.Errorf("%d locks after Done without a bus; want none", n)
+		t.Errorf("%d locks after Release without a bus; want none", n)
 	}
 }
 
@@ -422,7 +422,7 @@ func TestFaults(t *testing.T) {
 	for _, method := range []string{"auth", "Hello", "AddMatch", "PreparingForShutdown", "InhibitDelayMaxUSec", "Inhibit"} {
 		t.Run(method+" hangs", func(t *testing.T) {
 			b := start(t, 5*time.Second, func(b *fixture) { b.bus.Hang(method, true) })
-			b.waitFor("the error in the status", func() bool { return strings.Contains(b.guard.Status().Error, ErrTimeout.Error()) })
+			b.waitFor("the error in the status", func() bool { return strings.Contains(b.delayLock.Status().Error, ErrTimeout.Error()) })
 			b.bus.Hang(method, false)
 			b.waitFor("a lock", b.locked)
 		})
@@ -436,7 +436,7 @@ func TestFaults(t *testing.T) {
 		t.Run(method+" replies with another type", func(t *testing.T) {
 			b := start(t, 5*time.Second, func(b *fixture) { b.bus.SetReply(method, body) })
 			if method != "Hello" { // whose reply is not used
-				b.waitFor("the error in the status", func() bool { return b.guard.Status().Error != "" && b.bus.Calls(method) > 1 })
+				b.waitFor("the error in the status", func() bool { return b.delayLock.Status().Error != "" && b.bus.Calls(method) > 1 })
 			}
 			b.bus.SetReply(method, nil)
 			b.waitFor("a lock", b.locked)
@@ -444,14 +444,14 @@ func TestFaults(t *testing.T) {
 	}
 	t.Run("the reload hangs", func(t *testing.T) {
 		b := start(t, 30*time.Second, func(b *fixture) { b.bus.Hang("KillUnit", true) })
-		b.waitFor("the error in the status", func() bool { return strings.Contains(b.guard.Status().Error, "KillUnit") })
+		b.waitFor("the error in the status", func() bool { return strings.Contains(b.delayLock.Status().Error, "KillUnit") })
 		b.bus.Hang("KillUnit", false)
-		b.waitFor("the raised limit", func() bool { return b.locked() && b.guard.Status().Limit == 30*time.Second })
+		b.waitFor("the raised limit", func() bool { return b.locked() && b.delayLock.Status().Limit == 30*time.Second })
 		b.bus.Hang("KillUnit", true)
-		b.guard.SetDelay(0)
-		b.waitFor("the error in the status", func() bool { return strings.Contains(b.guard.Status().Error, "KillUnit") })
+		b.delayLock.SetDelay(0)
+		b.waitFor("the error in the status", func() bool { return strings.Contains(b.delayLock.Status().Error, "KillUnit") })
 		b.bus.Hang("KillUnit", false)
-		b.waitFor("the original limit", func() bool { return b.guard.Status().Limit == 5*time.Second })
+		b.waitFor("the original limit", func() bool { return b.delayLock.Status().Limit == 5*time.Second })
 	})
 	t.Run("a malformed signal", func(t *testing.T) {
 		b := start(t, 5*time.Second)
@@ -473,6 +473,6 @@ func TestLateLock(t *testing.T) {
 	}
 	b.bus.Hang("Inhibit", false)
 	b.waitFor("one lock", b.locked)
-	b.guard.SetDelay(0)
+	b.delayLock.SetDelay(0)
 	b.waitFor("the release of the lock", func() bool { return b.locks() == 0 })
 }

@@ -23,16 +23,16 @@ const (
 	connectBackoff, maxConnectBackoff = time.Second, 30 * time.Second
 )
 
-// Options are the options of NewGuard.
+// Options are the options of NewDelayLock.
 type Options struct {
 	// Address is that of the system bus; empty is DefaultAddress.
 	Address string
 	// Root is where the host's root is mounted; empty is /.
 	Root string
 	Log  *slog.Logger
-	// FDStore stores the lock across a crash; nil for none. Kept is the descriptor
-	// of the lock that it stored for this run, which the Guard then owns; nil for
-	// none.
+	// FDStore stores the lock across a crash; nil for none. StoredLock is the
+	// descriptor of the lock that it stored for this run, which the DelayLock then
+	// owns; nil for none.
 	FDStore    FDStore
 	StoredLock *int
 	// IsKubelet reports whether a process is a kubelet: every user may take a delay
@@ -48,29 +48,29 @@ type FDStore interface {
 	Remove() error
 }
 
-type noKeeper struct{}
+type noFDStore struct{}
 
-func (noKeeper) Store(int) error { return nil }
-func (noKeeper) Remove() error   { return nil }
+func (noFDStore) Store(int) error { return nil }
+func (noFDStore) Remove() error   { return nil }
 
 // Event is the state of a shutdown as logind reports it.
 type Event struct {
 	Preparing bool
-	// Inhibited reports that the Guard has a lock, and Until when its delay ends. If
-	// the beginning was not received as a signal, for example because the bus was
-	// down, the delay counts from the last time at which no shutdown was in
+	// Inhibited reports that the DelayLock has a lock, and Until when its delay ends.
+	// If the beginning was not received as a signal, for example because the bus
+	// was down, the delay counts from the last time at which no shutdown was in
 	// progress.
 	Inhibited bool
 	Until     time.Time
 }
 
-// Status is the status of a Guard.
+// Status is the status of a DelayLock.
 type Status struct {
 	// Connected reports that logind answers. Error is the last error, empty for
 	// none.
 	Connected bool
 	Error     string
-	// Inhibited reports that the Guard has a lock. Needs is the requested delay.
+	// Inhibited reports that the DelayLock has a lock. Needs is the requested delay.
 	Inhibited bool
 	Needs     time.Duration
 	// Limit is logind's limit for a delay.
@@ -88,7 +88,7 @@ type Status struct {
 type DelayLock struct {
 	address string
 	dropIn  dropIn
-	keeper  FDStore
+	fdStore FDStore
 	kubelet func(pid int) bool
 	log     *slog.Logger
 	events  chan Event
@@ -103,9 +103,9 @@ type DelayLock struct {
 	// cancelled.
 	done bool
 	lock *Lock
-	// forgetPending reports that the Keeper has yet to close its descriptor,
-	// forgetTimer that a timer is set to retry that.
-	forgetPending, forgetTimer bool
+	// removalPending reports that the FDStore has yet to close its descriptor,
+	// removalTimer that a timer is set to retry that.
+	removalPending, removalTimer bool
 
 	// Used by Run's goroutine only.
 	preparing        bool
@@ -121,7 +121,7 @@ type DelayLock struct {
 	reloadTimeout    time.Duration // for logind to read its configuration
 }
 
-// NewDelayLock returns a Guard that wants no lock. It does nothing before Run.
+// NewDelayLock returns a DelayLock that wants no lock. It does nothing before Run.
 func NewDelayLock(o Options) *DelayLock {
 	if o.Address == "" {
 		o.Address = DefaultAddress
@@ -129,28 +129,28 @@ func NewDelayLock(o Options) *DelayLock {
 	if o.Root == "" {
 		o.Root = "/"
 	}
-	g := &DelayLock{
+	d := &DelayLock{
 		address: o.Address, dropIn: dropIn{root: o.Root}, kubelet: o.IsKubelet, log: o.Log,
 		events: make(chan Event, 1), changed: make(chan struct{}, 1), needs: needsUnknown, backoff: connectBackoff, pollInterval: maxConnectBackoff, listBackoff: listBackoff, timeout: callTimeout, reloadTimeout: maxReloadWait,
 		lastNotPreparing: time.Now().Add(-restartGap),
 	}
-	if g.keeper = o.FDStore; g.keeper == nil {
-		g.keeper = noKeeper{}
+	if d.fdStore = o.FDStore; d.fdStore == nil {
+		d.fdStore = noFDStore{}
 	}
 	if o.StoredLock != nil {
-		g.lock = newLock(*o.StoredLock)
-		g.lock.inherited = true
+		d.lock = newLock(*o.StoredLock)
+		d.lock.inherited = true
 	}
-	g.status.Store(&Status{Error: "not connected yet"})
-	return g
+	d.status.Store(&Status{Error: "not connected yet"})
+	return d
 }
 
 // Events returns the channel of events. An event is also sent if nothing has
 // changed. A slow receiver gets only the latest.
-func (g *DelayLock) Events() <-chan Event { return g.events }
+func (d *DelayLock) Events() <-chan Event { return d.events }
 
 // Status returns the current status.
-func (g *DelayLock) Status() Status { return *g.status.Load() }
+func (d *DelayLock) Status() Status { return *d.status.Load() }
 
 const needsUnknown = -1
 
@@ -161,87 +161,87 @@ const restartGap = 3 * time.Second
 
 // SetDelay sets the wanted delay of a shutdown. 0 releases the lock and, unless a
 // kubelet has one, removes the drop-in.
-func (g *DelayLock) SetDelay(needs time.Duration) {
-	g.mu.Lock()
-	changed := g.needs != needs
-	g.needs = needs
+func (d *DelayLock) SetDelay(needs time.Duration) {
+	d.mu.Lock()
+	changed := d.needs != needs
+	d.needs = needs
 	if needs == 0 {
-		g.releaseLock() // does not depend on logind
+		d.releaseLock() // does not depend on logind
 	}
-	g.mu.Unlock()
+	d.mu.Unlock()
 	if changed {
-		g.notify()
+		d.notify()
 	}
 }
 
 // Release releases the lock, whether logind answers or not: the node may shut down.
 // Another lock is taken if the shutdown is cancelled.
-func (g *DelayLock) Release() {
-	g.mu.Lock()
-	g.done = true
-	g.releaseLock()
-	g.mu.Unlock()
-	g.notify()
+func (d *DelayLock) Release() {
+	d.mu.Lock()
+	d.done = true
+	d.releaseLock()
+	d.mu.Unlock()
+	d.notify()
 }
 
 // releaseLock releases the lock, if there is one. mu must be locked.
-func (g *DelayLock) releaseLock() {
-	if g.lock == nil {
+func (d *DelayLock) releaseLock() {
+	if d.lock == nil {
 		return
 	}
-	g.lock.Close()
-	g.lock = nil
-	if err := g.keeper.Remove(); err != nil {
-		g.log.Warn("could not remove the lock from the service manager; it still delays a shutdown; retrying", "error", err)
-		if g.forgetPending = true; !g.forgetTimer {
-			g.forgetTimer = true
-			time.AfterFunc(forgetBackoff, func() { g.retryForget(forgetBackoff) })
+	d.lock.Close()
+	d.lock = nil
+	if err := d.fdStore.Remove(); err != nil {
+		d.log.Warn("could not remove the lock from the service manager; it still delays a shutdown; retrying", "error", err)
+		if d.removalPending = true; !d.removalTimer {
+			d.removalTimer = true
+			time.AfterFunc(removalBackoff, func() { d.retryRemoval(removalBackoff) })
 		}
 	}
 }
 
-// forgetBackoff is the first wait before another attempt to make the Keeper close
+// removalBackoff is the first wait before another attempt to make the FDStore close
 // the lock, doubling up to maxConnectBackoff. It is short, because the service
 // manager is only busy for a moment during a shutdown.
-const forgetBackoff = 100 * time.Millisecond
+const removalBackoff = 100 * time.Millisecond
 
-// retryForget makes the Keeper close the lock, with retries, unless it stores
+// retryRemoval makes the FDStore close the lock, with retries, unless it stores
 // another lock by then.
-func (g *DelayLock) retryForget(wait time.Duration) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.forgetPending = g.forgetPending && g.keeper.Remove() != nil; !g.forgetPending {
-		g.forgetTimer = false
+func (d *DelayLock) retryRemoval(wait time.Duration) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.removalPending = d.removalPending && d.fdStore.Remove() != nil; !d.removalPending {
+		d.removalTimer = false
 		return
 	}
 	wait = min(2*wait, maxConnectBackoff)
-	time.AfterFunc(wait, func() { g.retryForget(wait) })
+	time.AfterFunc(wait, func() { d.retryRemoval(wait) })
 }
 
 // setLock replaces the lock, or closes it if none is wanted any more.
-func (g *DelayLock) setLock(lock *Lock) {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	if g.done || g.needs <= 0 {
+func (d *DelayLock) setLock(lock *Lock) {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	if d.done || d.needs <= 0 {
 		lock.Close()
 		return
 	}
-	g.releaseLock()
-	g.lock, g.forgetPending = lock, false
-	if err := g.keeper.Store(lock.fd); err != nil {
-		g.log.Warn("could not store the shutdown lock with the service manager; it would not survive a crash", "error", err)
+	d.releaseLock()
+	d.lock, d.removalPending = lock, false
+	if err := d.fdStore.Store(lock.fd); err != nil {
+		d.log.Warn("could not store the shutdown lock with the service manager; it would not survive a crash", "error", err)
 	}
 }
 
-func (g *DelayLock) locked() bool {
-	g.mu.Lock()
-	defer g.mu.Unlock()
-	return g.lock != nil
+func (d *DelayLock) locked() bool {
+	d.mu.Lock()
+	defer d.mu.Unlock()
+	return d.lock != nil
 }
 
-func (g *DelayLock) notify() {
+func (d *DelayLock) notify() {
 	select {
-	case g.changed <- struct{}{}:
+	case d.changed <- struct{}{}:
 	default:
 	}
 }
@@ -249,68 +249,68 @@ func (g *DelayLock) notify() {
 // Run maintains the lock until ctx ends. Then it releases the lock and removes the
 // drop-in. During a shutdown it keeps the drop-in, which ends with the boot, and it
 // also keeps it if a kubelet relies on the limit. It returns nil.
-func (g *DelayLock) Run(ctx context.Context) error {
-	wait := g.backoff
+func (d *DelayLock) Run(ctx context.Context) error {
+	wait := d.backoff
 	for ctx.Err() == nil {
 		began := time.Now()
-		err := g.session(ctx)
+		err := d.session(ctx)
 		if ctx.Err() != nil {
 			break
 		}
-		g.connectionFailed(err)
+		d.connectionFailed(err)
 		if time.Since(began) >= 2*maxConnectBackoff { // it was a stable connection
-			wait = g.backoff
+			wait = d.backoff
 		}
 		select {
 		case <-ctx.Done():
 		case <-time.After(wait):
 		}
-		if wait = min(2*wait, maxConnectBackoff); g.preparing || g.locked() {
+		if wait = min(2*wait, maxConnectBackoff); d.preparing || d.locked() {
 			// With a lock in use, the events of the shutdown must be received soon.
 			wait = min(wait, connectBackoff)
 		}
 	}
-	g.mu.Lock()
-	if g.preparing && g.lock != nil {
-		// The next run continues with the Keeper's lock. Without a next run, the
+	d.mu.Lock()
+	if d.preparing && d.lock != nil {
+		// The next run continues with the FDStore's lock. Without a next run, the
 		// service manager closes it.
-		g.lock.Close()
-		g.lock = nil
+		d.lock.Close()
+		d.lock = nil
 	}
-	g.releaseLock()
-	g.mu.Unlock()
-	if _, err := g.removeDropIn(); err != nil {
-		g.log.Warn("could not remove the drop-in; logind's limit stays raised until the next boot", "error", err)
+	d.releaseLock()
+	d.mu.Unlock()
+	if _, err := d.removeDropIn(); err != nil {
+		d.log.Warn("could not remove the drop-in; logind's limit stays raised until the next boot", "error", err)
 	}
 	return nil
 }
 
 // connectionFailed records that logind can't be reached, and logs it once.
-func (g *DelayLock) connectionFailed(err error) {
-	s := g.Status()
-	s.Connected, s.Error, s.Inhibited = false, err.Error(), g.locked()
-	g.status.Store(&s)
-	if s.Error != g.loggedError {
-		g.loggedError = s.Error
-		g.log.Warn("could not reach logind; a shutdown of the node would not be noticed; retrying", "error", err)
+func (d *DelayLock) connectionFailed(err error) {
+	s := d.Status()
+	s.Connected, s.Error, s.Inhibited = false, err.Error(), d.locked()
+	d.status.Store(&s)
+	if s.Error != d.loggedError {
+		d.loggedError = s.Error
+		d.log.Warn("could not reach logind; a shutdown of the node would not be noticed; retrying", "error", err)
 	}
 }
 
 // sendEvent sends the current state as an event, and replaces one that was not
 // received.
-func (g *DelayLock) sendEvent() {
-	e := Event{Preparing: g.preparing, Inhibited: g.locked()}
+func (d *DelayLock) sendEvent() {
+	e := Event{Preparing: d.preparing, Inhibited: d.locked()}
 	if e.Inhibited {
-		e.Until = g.lastNotPreparing.Add(g.Status().Limit)
+		e.Until = d.lastNotPreparing.Add(d.Status().Limit)
 	}
 	for {
 		select {
-		case g.events <- e:
+		case d.events <- e:
 			return
 		default:
 		}
 		select {
-		case <-g.events:
+		case <-d.events:
 		default:
 		}
 	}

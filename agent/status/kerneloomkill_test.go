@@ -15,10 +15,10 @@ import (
 	"github.com/evictd/evictd/agent/pods"
 )
 
-// TestKernelKillsAreSummarized kills a hundred processes of a container per second.
+// TestKernelOOMKillsAreSummarized kills a hundred processes of a container per second.
 // That must cause one log line and one record, one list per second, and one more
 // log line for each summaryInterval.
-func TestKernelKillsAreSummarized(t *testing.T) {
+func TestKernelOOMKillsAreSummarized(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		const kills, every = 530, 10 * time.Millisecond
 		var lines bytes.Buffer
