@@ -34,7 +34,7 @@ func compareWithRule(t *testing.T, th Threshold, c *Crossing) {
 		}
 		return m
 	}
-	crossing := signal.Crossing{Reference: reading(c.Reference), First: reading(c.At), Previous: reading(c.Recent), Latest: reading(c.Now)}
+	crossing := signal.Crossing{Reference: reading(c.Reference), First: reading(c.First), Previous: reading(c.Previous), Latest: reading(c.Latest)}
 	want := crossing.Latest.Other >= int64(th.Available) && !crossing.ActNow(int64(th.GrowthFloor))
 	if c.Waiting != want {
 		t.Errorf("crossing %+v: waiting = %t; want %t as by signal.Crossing", c, c.Waiting, want)
@@ -53,7 +53,7 @@ func TestOtherMemoryCrosses(t *testing.T) {
 	th := armPodsThreshold(t, s, top, 24*mib)
 	hog.run("grow %d", 64*mib)
 	c := nextRecord(t, ring).Crossing
-	if c.Waiting || c.Reference.Time == 0 || c.At.Time-c.Reference.Time < time.Second {
+	if c.Waiting || c.Reference.Time == 0 || c.First.Time-c.Reference.Time < time.Second {
 		t.Errorf("crossing = %+v; want it answered, by a reference of a second ago", c)
 	}
 	compareWithRule(t, th, &c)
@@ -86,7 +86,7 @@ func TestFileCacheCrosses(t *testing.T) {
 		t.Errorf("second record = %+v; want the same crossing, answered", answered)
 	}
 	compareWithRule(t, th, &answered)
-	grown := int64(answered.Now.Other - answered.At.Other)
+	grown := int64(answered.Latest.Other - answered.First.Other)
 	if late := grown - int64(th.GrowthFloor); late < 0 || late > 16*mib {
 		t.Errorf("answered when other memory had grown by %d KiB; want %d KiB or little more", grown>>10, th.GrowthFloor>>10)
 	}
@@ -304,7 +304,7 @@ func TestFileCacheCrossesNode(t *testing.T) {
 		arm(t, s, th)
 		c = nextRecord(t, ring).Crossing
 		compareWithRule(t, th, &c)
-		if c.Waiting || c.At.Other-c.Reference.Other < th.GrowthFloor {
+		if c.Waiting || c.First.Other-c.Reference.Other < th.GrowthFloor {
 			break
 		}
 		// The growth of other processes of the machine answered the crossing.

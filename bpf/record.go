@@ -48,8 +48,8 @@ type Crossing struct {
 	// Reference is the point that the crossing is compared with, At that of the
 	// crossing, Now the latest, and Recent the latest that is at least a second older
 	// than Now. A point with Time 0 is absent.
-	Reference, At, Recent, Now MemoryPoint
-	Sample                     Sample // of the tick that wrote the record
+	Reference, First, Previous, Latest MemoryPoint
+	Sample                             Sample // of the tick that wrote the record
 }
 
 // MemoryPoint is the working set at one time, in bytes, split into file cache (active
@@ -200,7 +200,7 @@ func (r *Record) decode(raw []byte) (bool, error) {
 			LastAbove: time.Duration(c.LastAbove), Seen: time.Duration(c.Seen), Sent: time.Duration(c.Sent),
 			Available: c.Available, Threshold: c.Threshold,
 			Period: time.Duration(c.Period), Waiting: c.Waiting != 0,
-			Reference: memoryPoint(&c.Reference), At: memoryPoint(&c.At), Recent: memoryPoint(&c.Recent), Now: memoryPoint(&c.Now),
+			Reference: memoryPoint(&c.Reference), First: memoryPoint(&c.At), Previous: memoryPoint(&c.Recent), Latest: memoryPoint(&c.Now),
 		}
 		r.Crossing.Sample.set(&c.Sample)
 	case KindPodsRemoved:

@@ -297,7 +297,7 @@ func (s *Sampler) Inject(c Crossing) error {
 		Kind: uint32(KindCrossing), Source: uint32(c.Source), Key: c.Key,
 		LastAbove: uint64(c.LastAbove), Seen: uint64(c.Seen), Sent: uint64(c.Sent),
 		Available: c.Available, Threshold: c.Threshold, Period: uint64(c.Period),
-		Reference: c.Reference.raw(), At: c.At.raw(), Recent: c.Recent.raw(), Now: c.Now.raw(),
+		Reference: c.Reference.raw(), At: c.First.raw(), Recent: c.Previous.raw(), Now: c.Latest.raw(),
 		Sample: c.Sample.raw(),
 	}
 	if c.Waiting {

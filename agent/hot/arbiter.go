@@ -65,7 +65,7 @@ type answers [signal.ThresholdIDCount]atomic.Bool
 
 // record records whether an alarm answers a crossing. It does not allocate.
 func (a *answers) record(alarm *lanes.Alarm) {
-	if alarm.Answered && alarm.Threshold != 0 && alarm.Threshold.Hard() {
+	if alarm.ActNow && alarm.Threshold != 0 && alarm.Threshold.Hard() {
 		a[alarm.Threshold].Store(true)
 	}
 }
@@ -91,9 +91,9 @@ func (a *Arbiter) newQueue() *killQueue {
 // dropped: the loop observes everything after any alarm.
 func (a *Arbiter) Alarms() <-chan lanes.Alarm { return a.alarms }
 
-// TakeAnswered reports whether a lane has answered the crossing of a hard memory
+// TakeActNow reports whether a lane has answered the crossing of a hard memory
 // threshold since the last call. Only the loop calls it.
-func (a *Arbiter) TakeAnswered(id signal.ThresholdID) bool { return a.answered[id].Swap(false) }
+func (a *Arbiter) TakeActNow(id signal.ThresholdID) bool { return a.answered[id].Swap(false) }
 
 func (a *Arbiter) notify(alarm lanes.Alarm) {
 	select {

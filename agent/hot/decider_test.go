@@ -99,22 +99,22 @@ func TestAnsweredAlarm(t *testing.T) {
 	s := newFixture(t, 500, 300)
 	s.reader.available, s.reader.cache = 900*mi, 500*mi
 	s.publish(s.table(0, time.Now()))
-	if got := s.handle(lanes.Alarm{Lane: "bpf", Threshold: threshold, Seen: time.Now()}); got != Declined || s.arbiter.TakeAnswered(threshold) {
+	if got := s.handle(lanes.Alarm{Lane: "bpf", Threshold: threshold, Seen: time.Now()}); got != Declined || s.arbiter.TakeActNow(threshold) {
 		t.Errorf("crossing by file cache: handle() = %v; want %v, and no answer for the loop", got, Declined)
 	}
-	if got := s.handle(lanes.Alarm{Lane: "bpf", Threshold: threshold, Seen: time.Now(), Answered: true}); got != Killed {
+	if got := s.handle(lanes.Alarm{Lane: "bpf", Threshold: threshold, Seen: time.Now(), ActNow: true}); got != Killed {
 		t.Errorf("answered: handle() = %v; want %v", got, Killed)
 	}
 	if diff := cmp.Diff([]string{"p0"}, s.killer.names()); diff != "" {
 		t.Errorf("killed (-want +got):\n%s", diff)
 	}
-	if !s.arbiter.TakeAnswered(threshold) || s.arbiter.TakeAnswered(threshold) {
+	if !s.arbiter.TakeActNow(threshold) || s.arbiter.TakeActNow(threshold) {
 		t.Error("the loop got the answer not once")
 	}
 
 	above := newFixture(t, 500, 300)
 	above.publish(above.table(0, time.Now()))
-	if got := above.handle(lanes.Alarm{Lane: "bpf", Threshold: threshold, Seen: time.Now(), Answered: true}); got != NotConfirmed {
+	if got := above.handle(lanes.Alarm{Lane: "bpf", Threshold: threshold, Seen: time.Now(), ActNow: true}); got != NotConfirmed {
 		t.Errorf("answered, but above the threshold: handle() = %v; want %v", got, NotConfirmed)
 	}
 	above.reader.available, above.reader.cache = 900*mi, 1600*mi // file cache has grown by more than was available
@@ -148,7 +148,7 @@ func TestAnswerBehindAnotherAlarm(t *testing.T) {
 	s := newFixture(t, 500, 300)
 	s.reader.available, s.reader.cache = 900*mi, 500*mi
 	s.publish(s.table(0, time.Now()))
-	answered := lanes.Alarm{Lane: "poll", Threshold: signal.IDOf(&memory), Seen: time.Now(), Answered: true}
+	answered := lanes.Alarm{Lane: "poll", Threshold: signal.IDOf(&memory), Seen: time.Now(), ActNow: true}
 	s.recordAnswer(&answered)
 	if got := s.alarm("psi"); got != Killed {
 		t.Errorf("handle() of another alarm = %v; want %v, because of the answer", got, Killed)

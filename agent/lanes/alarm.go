@@ -28,10 +28,10 @@ type Alarm struct {
 	// LastAbove is when no threshold was seen crossed, zero if not known, and Seen when the
 	// crossing was seen.
 	LastAbove, Seen time.Time
-	// Answered reports that the lane's own readings have answered the crossing of a hard
+	// ActNow reports that the lane's own readings have answered the crossing of a hard
 	// memory threshold (signal.Crossing.ActNow): it does not wait although file cache
 	// brought it. False if the lane does not know.
-	Answered bool
+	ActNow bool
 }
 
 // Source is a descriptor through which a lane raises alarms. The waiting thread calls its

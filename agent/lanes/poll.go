@@ -112,7 +112,7 @@ func (p *Poll) Run(ctx context.Context, alarm chan<- Alarm) error {
 		if crossed, answered := w.update(now, &o, thresholds); crossed != 0 {
 			p.alarms.Add(1)
 			select {
-			case alarm <- Alarm{Lane: p.Name(), Threshold: crossed, LastAbove: w.lastAbove, Seen: now, Answered: answered}:
+			case alarm <- Alarm{Lane: p.Name(), Threshold: crossed, LastAbove: w.lastAbove, Seen: now, ActNow: answered}:
 			default:
 				if answered {
 					w.repeatAnswer(crossed)

@@ -93,7 +93,7 @@ func (r *ring) Ready(now time.Time) (Alarm, bool) {
 
 // alarm converts a record of a crossing. Its key is the threshold.
 func (r *ring) alarm(c *bpf.Crossing, now time.Time) (Alarm, bool) {
-	alarm := Alarm{Lane: BPF, Seen: now, Answered: !c.Waiting}
+	alarm := Alarm{Lane: BPF, Seen: now, ActNow: !c.Waiting}
 	if c.Key < uint64(len(r.raised)) { // any other key is of no armed threshold
 		alarm.Threshold = signal.ThresholdID(c.Key)
 		r.raised[c.Key].Store(true)

@@ -43,7 +43,7 @@ func (l *sampler) open(now time.Time, w *laneInput) error {
 	}
 	l.checkedAt = now
 	l.sampler, err = bpf.OpenSampler(l.ring.ring, bpf.Options{
-		MinPeriod: l.o.BPFFloor, MaxPeriod: l.o.BPFCeiling, CPUs: l.cpus, WalkLimit: l.o.walkLimit,
+		MinPeriod: l.o.BPFMinPeriod, MaxPeriod: l.o.BPFMaxPeriod, CPUs: l.cpus, WalkLimit: l.o.walkLimit,
 	})
 	if err != nil {
 		return err

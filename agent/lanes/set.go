@@ -27,8 +27,8 @@ type SetOptions struct {
 	Sysfs kernel.FS
 	// Modes are the modes of the lanes by name; the default is Auto.
 	Modes map[string]Mode
-	// BPFFloor and BPFCeiling bound the sampler's interval; 0 is the sampler's default.
-	BPFFloor, BPFCeiling time.Duration
+	// BPFMinPeriod and BPFMaxPeriod bound the sampler's interval; 0 is the sampler's default.
+	BPFMinPeriod, BPFMaxPeriod time.Duration
 	// Stall within StallWindow is the condition of the PSI triggers: all tasks stall on
 	// memory at once.
 	Stall, StallWindow time.Duration

@@ -82,7 +82,7 @@ func (l *Loop) softSince(s signal.Signal) (since time.Time) {
 // the last call.
 func (l *Loop) answered() (keys []evict.ThresholdKey) {
 	for m := range signal.ThresholdIDCount {
-		if !l.arbiter.TakeAnswered(signal.ThresholdID(m)) {
+		if !l.arbiter.TakeActNow(signal.ThresholdID(m)) {
 			continue // thresholds that were removed since are taken, too
 		}
 		for _, t := range l.policy.Thresholds {

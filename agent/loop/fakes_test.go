@@ -280,7 +280,7 @@ func (f *fakeArbiter) TakeKills(list []hot.Kill) ([]hot.Kill, uint64) {
 	return list, f.generation
 }
 
-func (f *fakeArbiter) TakeAnswered(m signal.ThresholdID) bool {
+func (f *fakeArbiter) TakeActNow(m signal.ThresholdID) bool {
 	a := f.answered[m]
 	delete(f.answered, m)
 	return a

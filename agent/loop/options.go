@@ -120,7 +120,7 @@ type HotPath interface {
 type Arbiter interface {
 	Alarms() <-chan lanes.Alarm
 	TakeKills(list []hot.Kill) (_ []hot.Kill, generation uint64)
-	TakeAnswered(signal.ThresholdID) bool
+	TakeActNow(signal.ThresholdID) bool
 	Acquire(generation uint64) bool
 	Steal(generation uint64) bool
 	Valid(generation uint64) bool

@@ -76,7 +76,7 @@ func TestInspectAndEnforce(t *testing.T) {
 	if err != nil {
 		t.Fatal(err)
 	}
-	if scores.Processes != len(pids) || scores.Least != 991 || scores.Most != 999 || scores.Wrong != 2 {
+	if scores.Processes != len(pids) || scores.Min != 991 || scores.Max != 999 || scores.Mismatched != 2 {
 		t.Errorf("Inspect() = %+v; want %d processes from 991 to 999, 2 of them wrong", scores, len(pids))
 	}
 	if v2 := h.Version == cgroup.V2; (scores.Group != nil) != v2 {
@@ -86,7 +86,7 @@ func TestInspectAndEnforce(t *testing.T) {
 	if changed, err := Enforce(h, "/proc", c); changed != len(pids) || err != nil {
 		t.Errorf("Enforce() = %d, %v; want %d", changed, err, len(pids))
 	}
-	if scores, err = Inspect(h, "/proc", c); err != nil || scores.Least != 1000 || scores.Wrong != 0 {
+	if scores, err = Inspect(h, "/proc", c); err != nil || scores.Min != 1000 || scores.Mismatched != 0 {
 		t.Errorf("Inspect() after Enforce() = %+v, %v; want 1000 for all", scores, err)
 	}
 	if changed, err := Enforce(h, "/proc", c); changed != 0 || err != nil {

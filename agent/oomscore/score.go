@@ -23,10 +23,10 @@ type Container struct {
 // Scores is what [Inspect] finds in a container.
 type Scores struct {
 	Processes int
-	// Least and Most are the lowest and the highest oom_score_adj.
-	Least, Most int
-	// Wrong is the number of processes with another oom_score_adj than wanted.
-	Wrong int
+	// Min and Most are the lowest and the highest oom_score_adj.
+	Min, Max int
+	// Mismatched is the number of processes with another oom_score_adj than wanted.
+	Mismatched int
 	// Group reports whether the OOM killer kills all processes together
 	// (memory.oom.group); nil if the cgroup has no such file.
 	Group *bool
@@ -53,11 +53,11 @@ func Inspect(h *cgroup.Hierarchy, proc kernel.FS, c Container) (Scores, error) {
 			return err
 		}
 		if scores.Processes++; scores.Processes == 1 {
-			scores.Least, scores.Most = have, have
+			scores.Min, scores.Max = have, have
 		}
-		scores.Least, scores.Most = min(scores.Least, have), max(scores.Most, have)
+		scores.Min, scores.Max = min(scores.Min, have), max(scores.Max, have)
 		if have != c.Wanted {
-			scores.Wrong++
+			scores.Mismatched++
 		}
 		return nil
 	})

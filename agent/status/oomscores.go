@@ -49,10 +49,10 @@ func (b *Backend) oomScore(pod string, c *evict.RunningContainer) (score control
 	}
 	score.Processes, score.Group = seen.Processes, seen.Group
 	if seen.Processes > 0 {
-		score.Min, score.Max = &seen.Least, &seen.Most
+		score.Min, score.Max = &seen.Min, &seen.Max
 	}
 	if c.OOMScoreAdj != nil {
-		score.Mismatched = &seen.Wrong
+		score.Mismatched = &seen.Mismatched
 	}
 	return score, true
 }
