@@ -299,25 +299,29 @@ func TestFileCacheCrossesNode(t *testing.T) {
 		hog.run("activate %s", file)
 		th = crossed()
 	}
-	var c Crossing
+	// Other processes of the machine use memory, too: their growth may answer the crossing,
+	// and what they free may end it. Then the next attempt decides.
 	for range 20 {
 		arm(t, s, th)
-		c = nextRecord(t, ring).Crossing
+		c := nextRecord(t, ring).Crossing
 		compareWithRule(t, th, &c)
-		if c.Waiting || c.First.Other-c.Reference.Other < th.GrowthFloor {
-			break
+		if c.Waiting {
+			hog.run("grow %d", 96*mib)
+			answered := nextRecord(t, ring).Crossing
+			compareWithRule(t, th, &answered)
+			if answered.Seen == c.Seen {
+				if answered.Waiting {
+					t.Errorf("second record = %+v; want the crossing answered", answered)
+				}
+				return
+			}
+			hog.run("shrink")
+		} else if c.First.Other-c.Reference.Other < th.GrowthFloor {
+			t.Fatalf("crossing = %+v; want it to wait", c)
 		}
-		// The growth of other processes of the machine answered the crossing.
 		arm(t, s)
+		takeRecords(t, ring)
 		th = crossed()
 	}
-	if !c.Waiting {
-		t.Fatalf("crossing = %+v; want it to wait", c)
-	}
-	hog.run("grow %d", 96*mib)
-	answered := nextRecord(t, ring).Crossing
-	compareWithRule(t, th, &answered)
-	if answered.Waiting || answered.Seen != c.Seen {
-		t.Errorf("second record = %+v; want the same crossing, answered", answered)
-	}
+	t.Error("each of 20 crossings was answered or ended by other processes")
 }
