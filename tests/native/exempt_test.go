@@ -183,7 +183,7 @@ func TestOwnCgroup(t *testing.T) {
 	rec := d.waitRecord(hog)
 	d.checkVictims(hog)
 	mustLive(t, other)
-	if rec.Result != evict.ResultKilled || !strings.Contains(rec.Error, "is not signalled") {
+	if rec.Result != evict.ResultKilled || !strings.Contains(rec.Error, "was not signalled") {
 		t.Errorf("record: result %s, error %q; want killed, and an error that names evictd as not signalled", rec.Result, rec.Error)
 	}
 }
