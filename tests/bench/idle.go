@@ -76,8 +76,9 @@ func (s *testbed) idleWithCgroups(ctx context.Context, n int) (_ *idleCost, err 
 	return s.watchIdle(ctx, evictds(s)[allLanes], 0, n, s.idle/2)
 }
 
-// startupDelay is the time between the start of evictd and the measurement. It covers the work that evictd does once.
-const startupDelay = 3 * time.Second
+// startupDelay is the time between the start of evictd and the measurement. It covers the work that evictd does once; the
+// last of that, 10 s after the start, is to trim its memory and lock it again.
+const startupDelay = 15 * time.Second
 
 // watchIdle measures an idle evictd and adds its cost to the results.
 func (s *testbed) watchIdle(ctx context.Context, e *evictdContender, pods, cgroups int, long time.Duration) (_ *idleCost, err error) {
@@ -120,7 +121,7 @@ func (s *testbed) watchIdle(ctx context.Context, e *evictdContender, pods, cgrou
 	case <-ctx.Done():
 		return nil, context.Cause(ctx)
 	case <-d.Done():
-		return nil, fmt.Errorf("evictd ended (%v): %s", d.Err(), d.LogTail())
+		return nil, fmt.Errorf("evictd exited (%v): %s", d.Err(), d.LogTail())
 	case <-time.After(long):
 	}
 	after, err := s.readConsumption(d.PID(), cost)
