@@ -20,12 +20,12 @@ func Admit(conditions []signal.Condition, pod *Pod) bool {
 	if len(conditions) > 1 || conditions[0] != signal.MemoryPressure {
 		return false
 	}
-	return pod.QoSClass() != BestEffort || slices.ContainsFunc(pod.Tolerations, Toleration.memoryPressure)
+	return pod.QoSClass() != BestEffort || slices.ContainsFunc(pod.Tolerations, Toleration.coversMemoryPressure)
 }
 
-// memoryPressure reports whether the toleration covers the taint
+// coversMemoryPressure reports whether the toleration covers the taint
 // node.kubernetes.io/memory-pressure:NoSchedule, whose value is empty.
-func (t Toleration) memoryPressure() bool {
+func (t Toleration) coversMemoryPressure() bool {
 	if t.Effect != "" && t.Effect != "NoSchedule" {
 		return false
 	}

@@ -46,10 +46,10 @@ type Guard struct {
 // returns the start time of a process, 0 if it can't be read. It is called only if the
 // guard has a start time for the pid.
 func (g *Guard) Reused(pid int, startOf func(pid int) uint64) bool {
-	at := g.StartTimes[pid]
-	if at == 0 {
+	protected := g.StartTimes[pid]
+	if protected == 0 {
 		return false
 	}
-	now := startOf(pid)
-	return now != 0 && now != at
+	current := startOf(pid)
+	return current != 0 && current != protected
 }

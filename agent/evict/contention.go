@@ -9,8 +9,8 @@ import (
 )
 
 // Contention is an ongoing run of stalls on memory (thrashing): tasks wait again and
-// again for memory that was reclaimed from them. The available memory may be high all
-// the same.
+// again for memory that was reclaimed from them. It can occur while much memory is
+// available.
 type Contention struct {
 	// Condition is the node condition for the stalls, which identifies the cgroup.
 	Condition signal.Condition
@@ -25,7 +25,8 @@ type ContentionPolicy struct {
 	Evict bool
 }
 
-// ContentionEviction is contention for which a pod was evicted.
+// ContentionEviction is when contention was last acted on by evicting a pod, or would
+// have been if one had been eligible.
 type ContentionEviction struct {
 	Condition signal.Condition `json:"condition"`
 	Acted     time.Time        `json:"acted"`
@@ -35,7 +36,7 @@ type ContentionEviction struct {
 // victim is in flight, evicts the first pod of the memory ranking. The stalls must last
 // as long again before the next pod is evicted.
 func (d *decision) evictForContention() {
-	d.ContentionEvictions = slices.DeleteFunc(d.ContentionEvictions, func(c ContentionEviction) bool { return !d.hasContention(c.Condition) })
+	d.ContentionEvictions = slices.DeleteFunc(d.ContentionEvictions, func(e ContentionEviction) bool { return !d.hasContention(e.Condition) })
 	if d.policy.Contention.Sustained == 0 {
 		return
 	}
@@ -55,30 +56,30 @@ func (d *decision) hasContention(c signal.Condition) bool {
 	return slices.ContainsFunc(d.in.Contention, func(in Contention) bool { return in.Condition == c })
 }
 
-// evictionInFlight reports whether no pod may be evicted for contention now: one is
-// being evicted, or the pods have not been listed yet.
+// evictionInFlight reports whether no pod may be evicted for contention now: a victim is
+// in flight, or may be, because the pods have not been listed yet.
 func (d *decision) evictionInFlight() bool {
 	return d.in.PodsUnknown || len(d.out.Evict) > 0 || slices.ContainsFunc(d.Victims, func(v Victim) bool {
 		return v.inFlight(d.policy.SettleTimeout, d.now)
 	})
 }
 
-// lastContentionEviction returns when a pod was last evicted for a condition's
-// contention.
+// lastContentionEviction returns when a condition's contention was last acted on, or the
+// zero Time.
 func (d *decision) lastContentionEviction(c signal.Condition) time.Time {
-	for _, known := range d.ContentionEvictions {
-		if known.Condition == c {
-			return known.Acted
+	for _, e := range d.ContentionEvictions {
+		if e.Condition == c {
+			return e.Acted
 		}
 	}
 	return time.Time{}
 }
 
-// evictFirstRanked evicts the first pod of the memory ranking.
+// evictFirstRanked evicts the first pod of the memory ranking, if any, for contention.
 func (d *decision) evictFirstRanked(c Contention) {
 	ranked, exempt := d.policy.Rank(d.in.Pods, signal.MemoryAvailable, &d.State, d.now)
 	d.out.Ranking, d.out.Exempt = ranked, exempt
-	d.ContentionEvictions = slices.DeleteFunc(d.ContentionEvictions, func(known ContentionEviction) bool { return known.Condition == c.Condition })
+	d.ContentionEvictions = slices.DeleteFunc(d.ContentionEvictions, func(e ContentionEviction) bool { return e.Condition == c.Condition })
 	d.ContentionEvictions = append(d.ContentionEvictions, ContentionEviction{Condition: c.Condition, Acted: d.now})
 	if len(ranked) == 0 {
 		return
@@ -89,7 +90,7 @@ func (d *decision) evictFirstRanked(c Contention) {
 		Expected: ranked[0].Expected, Reason: ReasonEvicted, Message: contentionMessage(c, d.now),
 		Annotations: map[string]string{starvedResource: string(signal.Memory)},
 	})
-	if d.in.DryRun {
+	if d.in.DryRun { // evict has just added it
 		d.DryRunVictims[len(d.DryRunVictims)-1].Contention = c.Condition
 	}
 }

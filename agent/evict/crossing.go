@@ -8,18 +8,21 @@ import (
 
 // thresholdCalc is a threshold with its state in a decision. Amounts that do not depend
 // on a capacity are computed once, because converting some quantities to a number
-// allocates, and a Table must not.
+// allocates, which a Table must not do.
 type thresholdCalc struct {
 	*Threshold
 	key            ThresholdKey
 	value, reclaim amount
 
-	// timer is set while the threshold is met. active is set if it must be acted on now;
-	// waiting if file cache caused the crossing of a hard threshold and it is not acted on
-	// yet; actNow if since the last reading a lane found from its own readings that the
+	timer  Timer // set while the threshold is met
+	met    bool
+	active bool // the threshold must be acted on now
+	// waiting is set if file cache caused the crossing of a hard threshold and it is not
+	// acted on yet.
+	waiting bool
+	// actNow is set if since the last reading a lane found from its own readings that the
 	// crossing must be acted on ([signal.Crossing.ActNow]).
-	timer                        Timer
-	met, active, waiting, actNow bool
+	actNow bool
 }
 
 // amount is a Value with its number if that does not depend on a capacity.
@@ -57,8 +60,8 @@ func (c *thresholdCalc) target(capacity int64) int64 {
 	return saturatingAdd(c.crossingAt(capacity), c.reclaim.of(capacity))
 }
 
-// reclaimStalled reports whether reclaim stalls for a memory signal. node says that
-// reclaim of the node stalls, pods that reclaim at the limit of all pods does, which
+// reclaimStalled reports whether reclaim stalls for a memory signal. node is set if
+// reclaim of the node stalls, pods if reclaim at the memory limit of all pods does, which
 // concerns allocatableMemory.available only.
 func reclaimStalled(s signal.Signal, node, pods bool) bool {
 	return node || pods && s == signal.AllocatableMemoryAvailable
@@ -74,21 +77,21 @@ func (d *decision) growthFloor(threshold int64) int64 {
 }
 
 // updateThreshold updates a threshold from the current observation of its signal.
-// Crossings are computed from the readings as they were, without the usage of dry-run
-// victims.
+// Crossings are computed from the readings without the usage of dry-run victims.
 func (d *decision) updateThreshold(c *thresholdCalc) {
 	o := &d.observed[c.Signal]
 	wasActive, laneActs := c.timer.Active, c.actNow
-	at := c.metBelow(o.Capacity)
+	limit := c.metBelow(o.Capacity)
 	timer := Timer{Threshold: c.key, Since: d.now}
 	mayWait := c.mayWaitForCache()
 	if c.met {
 		timer = c.timer
 		if mayWait && timer.Crossing.Time.IsZero() {
-			timer.Crossing.Time = timer.Since // of a hot kill, or from a version that did not store the reading
+			// A hot kill started the timer, or a version that did not store the reading.
+			timer.Crossing.Time = timer.Since
 		}
 	}
-	c.met, c.actNow = o.Below(at), false
+	c.met, c.actNow = o.Below(limit), false
 	var crossing signal.Crossing
 	if mayWait && o.Status == signal.Observed {
 		crossing = d.readings(c.key).Add(timer.Crossing, d.in.Observations[c.Signal].Reading(d.now), c.met)
@@ -100,19 +103,19 @@ func (d *decision) updateThreshold(c *thresholdCalc) {
 		timer.Active = d.now.Sub(timer.Since) >= c.Grace
 	default:
 		timer.Crossing = crossing.First
-		timer.Active = wasActive || laneActs || d.mustActNow(c, &crossing, at)
+		timer.Active = wasActive || laneActs || d.mustActNow(c, &crossing, limit)
 	}
 	c.timer, c.active, c.waiting = timer, timer.Active, c.met && mayWait && !timer.Active
 }
 
 // mustActNow reports whether a crossing of a hard memory threshold, which is met below
-// at, does not wait: reclaim stalls, the signal would be below at even if file cache
-// counted as available, or the readings of the crossing show that other memory grew or
-// that 10 s have passed.
-func (d *decision) mustActNow(c *thresholdCalc, crossing *signal.Crossing, at int64) bool {
+// limit, does not wait: reclaim stalls, the signal would be below limit even if file
+// cache counted as available, or the readings of the crossing show that other memory
+// grew or that 10 s have passed.
+func (d *decision) mustActNow(c *thresholdCalc, crossing *signal.Crossing, limit int64) bool {
 	o := &d.observed[c.Signal]
 	return reclaimStalled(c.Signal, d.in.ReclaimStalled, d.in.PodsReclaimStalled) ||
-		o.Available < at-o.Cache || crossing.ActNow(d.growthFloor(at))
+		o.Available < limit-o.Cache || crossing.ActNow(d.growthFloor(limit))
 }
 
 // metBelow returns the amount below which the threshold is met now: its target if it

@@ -77,19 +77,19 @@ func TestFileCacheCrossing(t *testing.T) {
 		}},
 	} {
 		t.Run(tc.name, func(t *testing.T) {
-			l := newTimeline(t, hard(signal.MemoryAvailable, "1000Mi"))
-			l.in.ReclaimStalled = tc.stalled
-			table := NewTable(&l.in, &l.state, start)
-			for _, r := range tc.steps {
-				l.observe(signal.MemoryAvailable, r.available*mi)
-				l.in.Observations[signal.MemoryAvailable].Cache = r.cache * mi
-				o := l.step(r.at)
-				if got := resultOf(len(o.Met) > 0, len(o.Waiting) > 0); got != r.want {
-					t.Errorf("Step at %v: %q; want %q", r.at, got, r.want)
+			tl := newTimeline(t, hard(signal.MemoryAvailable, "1000Mi"))
+			tl.in.ReclaimStalled = tc.stalled
+			table := NewTable(&tl.in, &tl.state, start)
+			for _, step := range tc.steps {
+				tl.observe(signal.MemoryAvailable, step.available*mi)
+				tl.in.Observations[signal.MemoryAvailable].Cache = step.cache * mi
+				o := tl.step(step.at)
+				if got := resultOf(len(o.Met) > 0, len(o.Waiting) > 0); got != step.want {
+					t.Errorf("Step at %v: %q; want %q", step.at, got, step.want)
 				}
-				v := table.Decide(&l.in.Observations, start.Add(r.at))
-				if got := resultOf(v.Reason != Recovered, v.Reason == Waiting); got != r.want {
-					t.Errorf("Table.Decide at %v: %q; want %q", r.at, got, r.want)
+				v := table.Decide(&tl.in.Observations, start.Add(step.at))
+				if got := resultOf(v.Reason != Recovered, v.Reason == Waiting); got != step.want {
+					t.Errorf("Table.Decide at %v: %q; want %q", step.at, got, step.want)
 				}
 			}
 		})
@@ -109,16 +109,16 @@ func TestPodsReclaimStalled(t *testing.T) {
 		{signal.AllocatableMemoryAvailable, false, true, "evicts"},
 		{signal.AllocatableMemoryAvailable, true, false, "evicts"},
 	} {
-		l := newTimeline(t, hard(tc.signal, "1000Mi"))
-		l.in.ReclaimStalled, l.in.PodsReclaimStalled = tc.node, tc.pods
-		table := NewTable(&l.in, &l.state, start)
-		l.observe(tc.signal, 999*mi)
-		l.in.Observations[tc.signal].Cache = 4000 * mi
-		o := l.step(0)
+		tl := newTimeline(t, hard(tc.signal, "1000Mi"))
+		tl.in.ReclaimStalled, tl.in.PodsReclaimStalled = tc.node, tc.pods
+		table := NewTable(&tl.in, &tl.state, start)
+		tl.observe(tc.signal, 999*mi)
+		tl.in.Observations[tc.signal].Cache = 4000 * mi
+		o := tl.step(0)
 		if got := resultOf(len(o.Met) > 0, len(o.Waiting) > 0); got != tc.want {
 			t.Errorf("%s, reclaim stalled: node %t, pods %t: Step %q; want %q", tc.signal, tc.node, tc.pods, got, tc.want)
 		}
-		v := table.Decide(&l.in.Observations, start)
+		v := table.Decide(&tl.in.Observations, start)
 		if got := resultOf(v.Reason != Recovered, v.Reason == Waiting); got != tc.want {
 			t.Errorf("%s, reclaim stalled: node %t, pods %t: Table.Decide %q; want %q", tc.signal, tc.node, tc.pods, got, tc.want)
 		}
@@ -139,9 +139,9 @@ func resultOf(met, waiting bool) string {
 // ends the wait in the decision that it is given to, if the threshold is met there.
 func TestLaneMakesStepActNow(t *testing.T) {
 	memory, pods := ThresholdKey{Signal: signal.MemoryAvailable}, ThresholdKey{Signal: signal.AllocatableMemoryAvailable, Derived: true}
-	low := func(l *timeline) {
-		l.observe(signal.MemoryAvailable, 999*mi)
-		l.in.Observations[signal.MemoryAvailable].Cache = 4000 * mi
+	low := func(tl *timeline) {
+		tl.observe(signal.MemoryAvailable, 999*mi)
+		tl.in.Observations[signal.MemoryAvailable].Cache = 4000 * mi
 	}
 	for _, tc := range []struct {
 		name   string
@@ -150,18 +150,18 @@ func TestLaneMakesStepActNow(t *testing.T) {
 	}{
 		{"none", nil, true}, {"another threshold", []ThresholdKey{pods}, true}, {"this one", []ThresholdKey{memory}, false},
 	} {
-		l := newTimeline(t, hard(signal.MemoryAvailable, "1000Mi"))
-		low(l)
-		l.in.ActNow = tc.actNow
-		if o := l.step(0); len(o.Waiting) > 0 != tc.waits {
+		tl := newTimeline(t, hard(signal.MemoryAvailable, "1000Mi"))
+		low(tl)
+		tl.in.ActNow = tc.actNow
+		if o := tl.step(0); len(o.Waiting) > 0 != tc.waits {
 			t.Errorf("act now on %s: Step's waiting = %v; want waiting: %t", tc.name, o.Waiting, tc.waits)
 		}
 	}
-	l := newTimeline(t, hard(signal.MemoryAvailable, "1000Mi"))
-	l.observe(signal.MemoryAvailable, 1001*mi)
-	table := NewTable(&l.in, &l.state, start)
+	tl := newTimeline(t, hard(signal.MemoryAvailable, "1000Mi"))
+	tl.observe(signal.MemoryAvailable, 1001*mi)
+	table := NewTable(&tl.in, &tl.state, start)
 	decide := func(at time.Duration) VerdictReason {
-		v := table.Decide(&l.in.Observations, start.Add(at))
+		v := table.Decide(&tl.in.Observations, start.Add(at))
 		return v.Reason
 	}
 	table.ActNow(signal.MemoryAvailable)
@@ -169,11 +169,11 @@ func TestLaneMakesStepActNow(t *testing.T) {
 		t.Errorf("act now, above the threshold: Decide() = %q; want %q", got, Recovered)
 	}
 	table.ActNow(signal.MemoryAvailable)
-	l.in.Observations[signal.MemoryAvailable] = signal.Observation{Status: signal.Unreadable}
+	tl.in.Observations[signal.MemoryAvailable] = signal.Observation{Status: signal.Unreadable}
 	if got := decide(0); got != Recovered {
 		t.Errorf("act now, unreadable: Decide() = %q; want %q", got, Recovered)
 	}
-	low(l)
+	low(tl)
 	if got := decide(1); got != Waiting {
 		t.Errorf("next crossing: Decide() = %q; want %q", got, Waiting)
 	}
@@ -185,32 +185,32 @@ func TestLaneMakesStepActNow(t *testing.T) {
 
 // Each threshold is compared with readings of its own signal.
 func TestReadingsPerThreshold(t *testing.T) {
-	l := newTimeline(t, hard(signal.MemoryAvailable, "1000Mi"), hard(signal.AllocatableMemoryAvailable, "1000Mi"))
-	l.observe(signal.MemoryAvailable, 2000*mi)
-	l.in.Observations[signal.MemoryAvailable].Cache = 1000 * mi
-	l.observe(signal.AllocatableMemoryAvailable, 2000*mi)
-	l.in.Observations[signal.AllocatableMemoryAvailable].Cache = 4000 * mi
-	l.step(0)
-	l.in.Observations[signal.MemoryAvailable].Available, l.in.Observations[signal.MemoryAvailable].Cache = 999*mi, 2001*mi
-	if o := l.step(time.Second); len(o.Waiting) != 1 {
+	tl := newTimeline(t, hard(signal.MemoryAvailable, "1000Mi"), hard(signal.AllocatableMemoryAvailable, "1000Mi"))
+	tl.observe(signal.MemoryAvailable, 2000*mi)
+	tl.in.Observations[signal.MemoryAvailable].Cache = 1000 * mi
+	tl.observe(signal.AllocatableMemoryAvailable, 2000*mi)
+	tl.in.Observations[signal.AllocatableMemoryAvailable].Cache = 4000 * mi
+	tl.step(0)
+	tl.in.Observations[signal.MemoryAvailable].Available, tl.in.Observations[signal.MemoryAvailable].Cache = 999*mi, 2001*mi
+	if o := tl.step(time.Second); len(o.Waiting) != 1 {
 		t.Errorf("waiting = %v; want memory.available to wait", o.Waiting)
 	}
 }
 
 // Readings of different sources are not compared, because they may be seconds apart.
 func TestSourcesAreNotCompared(t *testing.T) {
-	l := newTimeline(t, hard(signal.MemoryAvailable, "1000Mi"))
-	l.observe(signal.MemoryAvailable, 2000*mi)
-	l.in.Observations[signal.MemoryAvailable].Cache = 4000 * mi
-	l.step(0)
-	l.in.Observations[signal.MemoryAvailable].Source = signal.Sampler
-	l.in.Observations[signal.MemoryAvailable].Available = 999 * mi
-	if o := l.step(time.Second); len(o.Waiting) != 1 {
+	tl := newTimeline(t, hard(signal.MemoryAvailable, "1000Mi"))
+	tl.observe(signal.MemoryAvailable, 2000*mi)
+	tl.in.Observations[signal.MemoryAvailable].Cache = 4000 * mi
+	tl.step(0)
+	tl.in.Observations[signal.MemoryAvailable].Source = signal.Sampler
+	tl.in.Observations[signal.MemoryAvailable].Available = 999 * mi
+	if o := tl.step(time.Second); len(o.Waiting) != 1 {
 		t.Errorf("crossing read from another source: waiting = %v; want memory.available", o.Waiting)
 	}
-	l.in.Observations[signal.MemoryAvailable].Source = signal.Files
-	l.in.Observations[signal.MemoryAvailable].Available = 900 * mi
-	if o := l.step(2 * time.Second); len(o.Waiting) != 1 {
+	tl.in.Observations[signal.MemoryAvailable].Source = signal.Files
+	tl.in.Observations[signal.MemoryAvailable].Available = 900 * mi
+	if o := tl.step(2 * time.Second); len(o.Waiting) != 1 {
 		t.Errorf("growth between two sources: waiting = %v; want memory.available", o.Waiting)
 	}
 }
@@ -226,14 +226,14 @@ func TestGrowthFloor(t *testing.T) {
 		{"1000Mi", 0, 31, true}, {"1000Mi", 0, 32, false}, {"1000Mi", 50, 99, true}, {"1000Mi", 50, 100, false},
 		{"40Mi", 0, 19, true}, {"40Mi", 0, 20, false}, {"40Mi", 500, 20, false},
 	} {
-		l := newTimeline(t, hard(signal.MemoryAvailable, tc.threshold))
-		l.in.Measured, l.in.CounterDrift = true, tc.drift*mi
-		at := l.in.Policy.Thresholds[0].Value.Amount(0)
-		l.observe(signal.MemoryAvailable, at-1+tc.grew*mi)
-		l.in.Observations[signal.MemoryAvailable].Cache = 4000 * mi
-		l.step(0)
-		l.in.Observations[signal.MemoryAvailable].Available = at - 1
-		if o := l.step(time.Second); len(o.Waiting) > 0 != tc.waits {
+		tl := newTimeline(t, hard(signal.MemoryAvailable, tc.threshold))
+		tl.in.Measured, tl.in.CounterDrift = true, tc.drift*mi
+		at := tl.in.Policy.Thresholds[0].Value.Amount(0)
+		tl.observe(signal.MemoryAvailable, at-1+tc.grew*mi)
+		tl.in.Observations[signal.MemoryAvailable].Cache = 4000 * mi
+		tl.step(0)
+		tl.in.Observations[signal.MemoryAvailable].Available = at - 1
+		if o := tl.step(time.Second); len(o.Waiting) > 0 != tc.waits {
 			t.Errorf("threshold %s, drift %d MiB, grown %d MiB: waiting = %v; want waiting: %t", tc.threshold, tc.drift, tc.grew, o.Waiting, tc.waits)
 		}
 	}
@@ -241,34 +241,34 @@ func TestGrowthFloor(t *testing.T) {
 
 // Observations of a scenario have no per-CPU counters.
 func TestGrowthFloorUnmeasured(t *testing.T) {
-	l := newTimeline(t, hard(signal.MemoryAvailable, "40Mi"))
-	l.observe(signal.MemoryAvailable, 70*mi)
-	l.in.Observations[signal.MemoryAvailable].Cache = 4000 * mi
-	l.step(0)
-	l.in.Observations[signal.MemoryAvailable].Available = 39 * mi
-	if o := l.step(time.Second); len(o.Waiting) == 0 {
+	tl := newTimeline(t, hard(signal.MemoryAvailable, "40Mi"))
+	tl.observe(signal.MemoryAvailable, 70*mi)
+	tl.in.Observations[signal.MemoryAvailable].Cache = 4000 * mi
+	tl.step(0)
+	tl.in.Observations[signal.MemoryAvailable].Available = 39 * mi
+	if o := tl.step(time.Second); len(o.Waiting) == 0 {
 		t.Error("other memory has grown by 31 MiB: waiting = []; want memory.available")
 	}
 }
 
 // After a restart a crossing continues to wait.
 func TestWaitSurvivesRestart(t *testing.T) {
-	l := newTimeline(t, hard(signal.MemoryAvailable, "1000Mi"))
-	l.observe(signal.MemoryAvailable, 999*mi)
-	l.in.Observations[signal.MemoryAvailable].Cache = 4000 * mi
-	l.step(0)
-	l.state.Readings = nil
-	waiting := l.state
-	wantVictims(t, "still waiting", l.step(5*time.Second))
-	l.state = waiting
-	l.in.Pods = []Pod{aPod("a", using(gi))}
-	wantVictims(t, "10 s since the crossing", l.step(10*time.Second), "a")
-	l.state = waiting.Clone()
-	l.state.Timers[0].Crossing = signal.MemoryReading{} // from a version that did not store it
-	wantVictims(t, "10 s since the timer started", l.step(10*time.Second), "a")
-	l.state = waiting
-	l.in.Observations[signal.MemoryAvailable].Available = 960 * mi
-	wantVictims(t, "other memory has grown since the crossing", l.step(time.Second), "a")
+	tl := newTimeline(t, hard(signal.MemoryAvailable, "1000Mi"))
+	tl.observe(signal.MemoryAvailable, 999*mi)
+	tl.in.Observations[signal.MemoryAvailable].Cache = 4000 * mi
+	tl.step(0)
+	tl.state.Readings = nil
+	waiting := tl.state
+	wantVictims(t, "still waiting", tl.step(5*time.Second))
+	tl.state = waiting
+	tl.in.Pods = []Pod{aPod("a", using(gi))}
+	wantVictims(t, "10 s since the crossing", tl.step(10*time.Second), "a")
+	tl.state = waiting.Clone()
+	tl.state.Timers[0].Crossing = signal.MemoryReading{} // from a version that did not store it
+	wantVictims(t, "10 s since the timer started", tl.step(10*time.Second), "a")
+	tl.state = waiting
+	tl.in.Observations[signal.MemoryAvailable].Available = 960 * mi
+	wantVictims(t, "other memory has grown since the crossing", tl.step(time.Second), "a")
 }
 
 func TestReadingsAreBounded(t *testing.T) {

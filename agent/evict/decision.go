@@ -19,7 +19,7 @@ type decision struct {
 	observed      signal.Observations // with the usage of dry-run victims added
 	pods          []podEntry          // same indexes as in.Pods
 	thresholds    []thresholdCalc     // all thresholds in a Step, those on memory in a Table
-	fromTable     bool                // by a Table, not by a Step
+	fromTable     bool                // the decision is a Table's, not a Step's
 	afterReclaim  bool                // the node-level reclaim in the state has just ended
 	limitEviction bool                // a pod is evicted for exceeding its own limit
 	out           Orders
@@ -83,8 +83,8 @@ func (d *decision) evaluateThresholds() {
 		c := &d.thresholds[i]
 		if d.fromTable && c.met && d.observed[c.Signal].Status == signal.Unreadable {
 			// A Step has waited for its readings, so a missing one resets the timer.
-			// The hot path reads in less time, and the next reading may have the
-			// signal again. A missing one does not end the crossing and causes no kill.
+			// The hot path waits less long, so the next reading may have the signal
+			// again: a missing one neither ends the crossing nor causes a kill.
 			c.active, c.waiting = false, false
 			continue
 		}
@@ -166,15 +166,16 @@ func (d *decision) outstanding(v *Victim, e *podEntry, s signal.Signal) int64 {
 	return v.outstanding(e.memory, expected)
 }
 
-// blockedBy returns why no pod may be chosen for a threshold now, or Chosen if one may.
-func (d *decision) blockedBy(t *Threshold) VerdictReason {
+// blockedBy reports whether no pod may be chosen for a threshold now, and why. reason is
+// valid only if blocked is set.
+func (d *decision) blockedBy(t *Threshold) (reason VerdictReason, blocked bool) {
 	switch {
 	case d.in.PodsUnknown:
-		return PodsUnknown
+		return PodsUnknown, true
 	case d.backingOff(group(t.Signal), t.Hard(), d.now):
-		return BackingOff
+		return BackingOff, true
 	}
-	return Chosen
+	return 0, false
 }
 
 // victimCount returns how many of the ranked pods are evicted for a deficit, and
@@ -193,7 +194,7 @@ func (d *decision) victimCount(t *Threshold, deficit int64, ranked []Ranked) (n 
 // addVictim adds a pod to the victims, in dry run to the dry-run victims. It does not
 // allocate in a Table.
 func (d *decision) addVictim(e *podEntry, k ThresholdKey, o *Order) {
-	_, isSignal := signal.Parse(o.Cause)
+	_, isSignal := signal.Parse(o.Cause) // else it is a limit or a contention condition
 	if d.in.DryRun {
 		d.DryRunVictims = append(d.DryRunVictims, DryRunVictim{UID: e.UID, Signal: k.Signal, OverLimit: !isSignal})
 		return

@@ -118,59 +118,59 @@ func newTimeline(t *testing.T, thresholds ...Threshold) *timeline {
 }
 
 // observe sets the available amount of a signal for the following Steps.
-func (l *timeline) observe(s signal.Signal, available int64) {
-	o := &l.in.Observations[s]
+func (tl *timeline) observe(s signal.Signal, available int64) {
+	o := &tl.in.Observations[s]
 	o.Status, o.Available = signal.Observed, available
 }
 
 // pod returns one of the node's pods for changing it.
-func (l *timeline) pod(uid string) *Pod {
-	l.t.Helper()
-	for i := range l.in.Pods {
-		if l.in.Pods[i].UID == uid {
-			return &l.in.Pods[i]
+func (tl *timeline) pod(uid string) *Pod {
+	tl.t.Helper()
+	for i := range tl.in.Pods {
+		if tl.in.Pods[i].UID == uid {
+			return &tl.in.Pods[i]
 		}
 	}
-	l.t.Fatalf("no pod %s", uid)
+	tl.t.Fatalf("no pod %s", uid)
 	return nil
 }
 
-func (l *timeline) remove(uid string) {
+func (tl *timeline) remove(uid string) {
 	var left []Pod
-	for _, p := range l.in.Pods {
+	for _, p := range tl.in.Pods {
 		if p.UID != uid {
 			left = append(left, p)
 		}
 	}
-	l.in.Pods = left
+	tl.in.Pods = left
 }
 
 // step calls Step at a time after start. outcomes are inputs of this Step only.
-func (l *timeline) step(at time.Duration, outcomes ...Outcome) Orders {
-	l.t.Helper()
+func (tl *timeline) step(at time.Duration, outcomes ...Outcome) Orders {
+	tl.t.Helper()
 	now := start.Add(at)
-	l.in.Outcomes = outcomes
-	before, pods := l.state.Clone(), jsonCopy(l.t, l.in.Pods)
-	state, orders := Step(l.state, l.in, now)
-	if diff := cmp.Diff(before, l.state, readings); diff != "" {
-		l.t.Fatalf("at %v: Step changed its state argument (-before +after):\n%s", at, diff)
+	tl.in.Outcomes = outcomes
+	before, pods := tl.state.Clone(), jsonCopy(tl.t, tl.in.Pods)
+	state, orders := Step(tl.state, tl.in, now)
+	if diff := cmp.Diff(before, tl.state, readings); diff != "" {
+		tl.t.Fatalf("at %v: Step changed its state argument (-before +after):\n%s", at, diff)
 	}
-	if diff := cmp.Diff(pods, l.in.Pods, quantities); diff != "" {
-		l.t.Fatalf("at %v: Step changed the pods in its inputs (-before +after):\n%s", at, diff)
+	if diff := cmp.Diff(pods, tl.in.Pods, quantities); diff != "" {
+		tl.t.Fatalf("at %v: Step changed the pods in its inputs (-before +after):\n%s", at, diff)
 	}
-	again, ordersAgain := Step(l.state, l.in, now)
+	again, ordersAgain := Step(tl.state, tl.in, now)
 	if diff := cmp.Diff(state, again, readings); diff != "" {
-		l.t.Fatalf("at %v: Step returned another state when called again (-first +second):\n%s", at, diff)
+		tl.t.Fatalf("at %v: Step returned another state when called again (-first +second):\n%s", at, diff)
 	}
 	if diff := cmp.Diff(orders, ordersAgain, quantities, unexported); diff != "" {
-		l.t.Fatalf("at %v: Step returned other orders when called again (-first +second):\n%s", at, diff)
+		tl.t.Fatalf("at %v: Step returned other orders when called again (-first +second):\n%s", at, diff)
 	}
-	copied := jsonCopy(l.t, state)
+	copied := jsonCopy(tl.t, state)
 	copied.Readings = state.Readings // not stored
 	if diff := cmp.Diff(state, copied, emptyIsNil, readings); diff != "" {
-		l.t.Fatalf("at %v: the state does not survive JSON (-before +after):\n%s", at, diff)
+		tl.t.Fatalf("at %v: the state does not survive JSON (-before +after):\n%s", at, diff)
 	}
-	l.state = copied
+	tl.state = copied
 	return orders
 }
 

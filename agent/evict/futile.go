@@ -3,14 +3,15 @@ package evict
 import "github.com/evictd/evictd/agent/signal"
 
 // Evicting pods for a disk or inode signal is pointless while all eligible pods
-// together cover less than a 20th (5 %) of the deficit and less than this many bytes or
-// inodes: a log or an image store outside the pods fills the disk, and every pod of the
-// node would be evicted in turn for a few KiB each. Memory has no such rule, because
-// the alternative to an eviction is the kernel's OOM killer.
+// together cover less than 1/negligibleDivisor (5 %) of the deficit and less than
+// negligibleBytes or negligibleInodes: a log or an image store outside the pods fills
+// the disk, and every pod of the node would be evicted in turn for a few KiB each.
+// Memory has no such rule, because the alternative to an eviction is the kernel's OOM
+// killer.
 const (
-	negligibleShare  = 20
-	negligibleBytes  = 256 << 20
-	negligibleInodes = 10_000
+	negligibleDivisor = 20
+	negligibleBytes   = 256 << 20
+	negligibleInodes  = 10_000
 )
 
 // negligible reports whether the ranked pods together cover so little of the deficit of
@@ -27,7 +28,7 @@ func (d *decision) negligible(s signal.Signal, deficit int64, ranked []Ranked) b
 		limit = negligibleInodes
 	}
 	sum := coverage(ranked)
-	return sum < limit && sum*negligibleShare < deficit
+	return sum < limit && sum*negligibleDivisor < deficit
 }
 
 // coverage returns what evicting all ranked pods is expected to free.

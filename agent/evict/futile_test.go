@@ -13,17 +13,17 @@ import (
 
 // nodeWithFullDisk returns a node whose nodefs.available is 10 GiB below the threshold.
 // next makes the Steps up to the one after the node-level reclaim.
-func nodeWithFullDisk(t *testing.T, pods ...Pod) (l *timeline, next func() Orders) {
-	l = newTimeline(t, hard(signal.NodeFsAvailable, "20Gi"))
-	l.in.Policy.Layout = ImageFs // one kind of reclaim before victims are chosen
-	l.in.Pods = pods
-	l.observe(signal.NodeFsAvailable, 10*gi)
+func nodeWithFullDisk(t *testing.T, pods ...Pod) (tl *timeline, next func() Orders) {
+	tl = newTimeline(t, hard(signal.NodeFsAvailable, "20Gi"))
+	tl.in.Policy.Layout = ImageFs // one kind of reclaim before victims are chosen
+	tl.in.Pods = pods
+	tl.observe(signal.NodeFsAvailable, 10*gi)
 	at := time.Duration(0)
-	return l, func() Orders {
+	return tl, func() Orders {
 		t.Helper()
-		wantReclaim(t, "before the choice", l.step(at), ReclaimContainers)
+		wantReclaim(t, "before the choice", tl.step(at), ReclaimContainers)
 		at += time.Millisecond
-		return l.step(at, Outcome{})
+		return tl.step(at, Outcome{})
 	}
 }
 
@@ -46,13 +46,13 @@ func TestUnmeasuredDiskRanksLast(t *testing.T) {
 	if len(o.Exempt) != 0 {
 		t.Errorf("exempt %+v; want none", o.Exempt)
 	}
-	l, next := nodeWithFullDisk(t, podWithLogs("a", 100*gi, diskUnknown))
+	tl, next := nodeWithFullDisk(t, podWithLogs("a", 100*gi, diskUnknown))
 	o = next()
 	wantVictims(t, "alone", o, "a")
 	if o.Evict[0].Annotations != nil {
 		t.Errorf("annotations %v for an unmeasured pod; want none", o.Evict[0].Annotations)
 	}
-	if pod := l.pod("a"); pod.usage(signal.MemoryAvailable, ImageFs) != pod.Usage.Memory {
+	if pod := tl.pod("a"); pod.usage(signal.MemoryAvailable, ImageFs) != pod.Usage.Memory {
 		t.Error("usage(memory.available) ignores the memory of a pod with unmeasured disk usage")
 	}
 }
@@ -60,7 +60,7 @@ func TestUnmeasuredDiskRanksLast(t *testing.T) {
 // If something outside the pods fills the disk, no pod is evicted: the few KiB of each
 // would not relieve it.
 func TestNegligibleCoverage(t *testing.T) {
-	l, next := nodeWithFullDisk(t, podWithLogs("a", 28<<10), podWithLogs("b", 28<<10), podWithLogs("c", 100*gi, func(p *Pod) { p.Static = true }))
+	tl, next := nodeWithFullDisk(t, podWithLogs("a", 28<<10), podWithLogs("b", 28<<10), podWithLogs("c", 100*gi, func(p *Pod) { p.Static = true }))
 	for range 2 {
 		o := next()
 		wantVictims(t, "56 KiB of 10 GiB", o)
@@ -70,7 +70,7 @@ func TestNegligibleCoverage(t *testing.T) {
 		}
 	}
 	// There is no back-off: a pod that starts to fill the disk is evicted at once.
-	l.pod("b").Containers[0].Usage.Logs = gi
+	tl.pod("b").Containers[0].Usage.Logs = gi
 	wantVictims(t, "1 GiB of 10 GiB", next(), "b")
 }
 

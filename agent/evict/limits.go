@@ -93,6 +93,7 @@ func (p *Pod) withinOneLimit(used int64) bool {
 	return false
 }
 
+// overLimit is Pod.overLimit for the container's own limit.
 func (c *Container) overLimit(l Layout) (cause, message string) {
 	limit := c.Resources.Limits.EphemeralStorage
 	if limit == nil || limit.IsZero() {

@@ -73,22 +73,22 @@ func TestOverLimit(t *testing.T) {
 // overLimit agrees with the sum of the limits, although it does not compute the sum for
 // most pods.
 func TestPodLimitMatchesSum(t *testing.T) {
-	c := generator{rand.New(rand.NewPCG(1, 2))}
+	g := generator{rand.New(rand.NewPCG(1, 2))}
 	over := 0
 	for range 20_000 {
 		p := aPod("p")
 		p.Containers = nil
 		for _, cs := range []*[]Container{&p.Containers, &p.InitContainers} {
-			for range c.IntN(3) {
-				one := Container{Sidecar: c.oneIn(2), Usage: ContainerUsage{Rootfs: c.Int64N(5), Logs: c.Int64N(2)}}
-				if c.oneIn(2) {
-					one.Resources.Limits.EphemeralStorage = c.quantity(8)
+			for range g.IntN(3) {
+				one := Container{Sidecar: g.oneIn(2), Usage: ContainerUsage{Rootfs: g.Int64N(5), Logs: g.Int64N(2)}}
+				if g.oneIn(2) {
+					one.Resources.Limits.EphemeralStorage = g.quantity(8)
 				}
 				*cs = append(*cs, one)
 			}
 		}
-		if c.oneIn(4) {
-			p.Overhead.EphemeralStorage = c.quantity(3)
+		if g.oneIn(4) {
+			p.Overhead.EphemeralStorage = g.quantity(3)
 		}
 		limit := p.storageLimit()
 		want := limit != nil && exceeds(p.disk(partsAll, false), limit)

@@ -36,7 +36,7 @@ type Policy struct {
 	// Thresholds lists all thresholds, the derived ones included, in the order in which
 	// they are displayed.
 	Thresholds []Threshold
-	// TransitionPeriod is how long a condition stays published after it was last set.
+	// TransitionPeriod is how long a condition stays published after it was last true.
 	TransitionPeriod time.Duration
 	// MaxPodGraceSeconds limits the grace period of soft evictions. If it is negative,
 	// the pod's own applies.
@@ -83,12 +83,12 @@ type ThresholdKey struct {
 // the writable layers. Like the kubelet, it drops configured containerfs thresholds.
 func WithDerived(configured []signal.Threshold, layout Layout, enforceAllocatable bool) []Threshold {
 	var all, allocatable, containerFs []Threshold
-	source := map[signal.Signal]signal.Signal{
+	containerFsSignal := map[signal.Signal]signal.Signal{ // by the signal that it is derived from
 		signal.NodeFsAvailable:  signal.ContainerFsAvailable,
 		signal.NodeFsInodesFree: signal.ContainerFsInodesFree,
 	}
 	if layout == ImageFs {
-		source = map[signal.Signal]signal.Signal{
+		containerFsSignal = map[signal.Signal]signal.Signal{
 			signal.ImageFsAvailable:  signal.ContainerFsAvailable,
 			signal.ImageFsInodesFree: signal.ContainerFsInodesFree,
 		}
@@ -99,14 +99,14 @@ func WithDerived(configured []signal.Threshold, layout Layout, enforceAllocatabl
 		}
 		all = append(all, Threshold{Threshold: t})
 		if t.Signal == signal.MemoryAvailable && t.Hard() && enforceAllocatable {
-			t := t
-			t.Signal = signal.AllocatableMemoryAvailable
-			allocatable = append(allocatable, Threshold{Threshold: t, Derived: true})
+			derived := Threshold{Threshold: t, Derived: true}
+			derived.Signal = signal.AllocatableMemoryAvailable
+			allocatable = append(allocatable, derived)
 		}
-		if to, ok := source[t.Signal]; ok {
-			t := t
-			t.Signal = to
-			containerFs = append(containerFs, Threshold{Threshold: t, Derived: true})
+		if s, ok := containerFsSignal[t.Signal]; ok {
+			derived := Threshold{Threshold: t, Derived: true}
+			derived.Signal = s
+			containerFs = append(containerFs, derived)
 		}
 	}
 	return append(append(all, allocatable...), containerFs...)

@@ -17,134 +17,134 @@ import (
 // equal, and small amounts, so that thresholds are often met.
 type generator struct{ *rand.Rand }
 
-func (c generator) oneIn(of int) bool { return c.IntN(of) == 0 }
+func (g generator) oneIn(of int) bool { return g.IntN(of) == 0 }
 
-func (c generator) quantity(most int64) *resource.Quantity {
-	return resource.NewQuantity(c.Int64N(most), resource.BinarySI)
+func (g generator) quantity(most int64) *resource.Quantity {
+	return resource.NewQuantity(g.Int64N(most), resource.BinarySI)
 }
 
-func (c generator) pod(i int) Pod {
+func (g generator) pod(i int) Pod {
 	p := aPod(fmt.Sprintf("p%02d", i))
-	p.HasStats = !c.oneIn(6)
-	p.Static, p.Mirror, p.Kubelet = c.oneIn(20), c.oneIn(20), c.oneIn(5)
-	if c.oneIn(2) {
-		p.Priority = new([]int32{-1, 0, 1, 2_000_000_000}[c.IntN(4)])
+	p.HasStats = !g.oneIn(6)
+	p.Static, p.Mirror, p.Kubelet = g.oneIn(20), g.oneIn(20), g.oneIn(5)
+	if g.oneIn(2) {
+		p.Priority = new([]int32{-1, 0, 1, 2_000_000_000}[g.IntN(4)])
 	}
-	if c.oneIn(15) {
+	if g.oneIn(15) {
 		p.ProtectedReason = "exempt by its source"
 	}
-	if c.oneIn(3) {
-		p.TerminationGraceSeconds = new(c.Int64N(5))
+	if g.oneIn(3) {
+		p.TerminationGraceSeconds = new(g.Int64N(5))
 	}
-	p.Containers = make([]Container, c.IntN(3))
+	p.Containers = make([]Container, g.IntN(3))
 	for j := range p.Containers {
 		r := &p.Containers[j].Resources
 		p.Containers[j].Name = fmt.Sprint("c", j)
-		if c.oneIn(2) {
-			r.Requests = Amounts{Memory: c.quantity(4), EphemeralStorage: c.quantity(4)}
+		if g.oneIn(2) {
+			r.Requests = Amounts{Memory: g.quantity(4), EphemeralStorage: g.quantity(4)}
 		}
-		if c.oneIn(8) {
-			r.Limits.EphemeralStorage = c.quantity(6)
+		if g.oneIn(8) {
+			r.Limits.EphemeralStorage = g.quantity(6)
 		}
 	}
-	if c.oneIn(4) {
+	if g.oneIn(4) {
 		v := Volume{Name: "v", Type: EmptyDir}
-		if c.oneIn(3) {
-			v.SizeLimit = c.quantity(4)
+		if g.oneIn(3) {
+			v.SizeLimit = g.quantity(4)
 		}
 		p.Volumes = []Volume{v}
 	}
-	if c.oneIn(8) {
-		p.Resources.Requests.Memory = c.quantity(4)
+	if g.oneIn(8) {
+		p.Resources.Requests.Memory = g.quantity(4)
 	}
-	c.setUsage(&p)
+	g.setUsage(&p)
 	return p
 }
 
 // setUsage sets the pod's usage to random values.
-func (c generator) setUsage(p *Pod) {
-	p.Usage = PodUsage{Memory: c.Int64N(6), PIDs: c.Int64N(6)}
-	p.Usage.Freeable = c.Int64N(p.Usage.Memory + 1)
+func (g generator) setUsage(p *Pod) {
+	p.Usage = PodUsage{Memory: g.Int64N(6), PIDs: g.Int64N(6)}
+	p.Usage.Freeable = g.Int64N(p.Usage.Memory + 1)
 	for i := range p.Containers {
-		p.Containers[i].Usage = ContainerUsage{Memory: c.Int64N(4), Rootfs: c.Int64N(4), Logs: c.Int64N(3), Inodes: c.Int64N(4), ImagesBytes: c.Int64N(3)}
+		p.Containers[i].Usage = ContainerUsage{Memory: g.Int64N(4), Rootfs: g.Int64N(4), Logs: g.Int64N(3), Inodes: g.Int64N(4), ImagesBytes: g.Int64N(3)}
 	}
 	for i := range p.Volumes {
-		p.Volumes[i].Used, p.Volumes[i].Inodes = c.Int64N(6), c.Int64N(6)
+		p.Volumes[i].Used, p.Volumes[i].Inodes = g.Int64N(6), g.Int64N(6)
 	}
 }
 
-func (c generator) policy() *Policy {
+func (g generator) policy() *Policy {
 	var configured []signal.Threshold
 	for _, grace := range []time.Duration{0, 2 * time.Second} {
 		for _, s := range signal.All() {
-			if !c.oneIn(2) {
+			if !g.oneIn(2) {
 				continue
 			}
-			th := soft(s, fmt.Sprint(1+c.IntN(8)), grace)
-			if c.oneIn(2) {
-				th = th.reclaiming(fmt.Sprint(c.IntN(4)))
+			th := soft(s, fmt.Sprint(1+g.IntN(8)), grace)
+			if g.oneIn(2) {
+				th = th.reclaiming(fmt.Sprint(g.IntN(4)))
 			}
 			configured = append(configured, th.Threshold)
 		}
 	}
-	layout := Layout(c.IntN(3))
+	layout := Layout(g.IntN(3))
 	return &Policy{
-		Thresholds: WithDerived(configured, layout, c.oneIn(2)), Layout: layout, TransitionPeriod: 3 * time.Second,
-		MaxPodGraceSeconds: c.Int64N(4) - 1, MaxVictims: 1 + c.IntN(3), SettleTimeout: time.Second, ProtectUnknownPriority: c.oneIn(2),
+		Thresholds: WithDerived(configured, layout, g.oneIn(2)), Layout: layout, TransitionPeriod: 3 * time.Second,
+		MaxPodGraceSeconds: g.Int64N(4) - 1, MaxVictims: 1 + g.IntN(3), SettleTimeout: time.Second, ProtectUnknownPriority: g.oneIn(2),
 	}
 }
 
 // changeNode changes a node before its next Step.
-func (c generator) changeNode(in *Inputs) {
+func (g generator) changeNode(in *Inputs) {
 	for i := range in.Observations {
-		switch o := &in.Observations[i]; c.IntN(6) {
+		switch o := &in.Observations[i]; g.IntN(6) {
 		case 0:
 			*o = signal.Observation{Status: signal.Unreadable}
 		case 1, 2:
-			*o = signal.Observation{Status: signal.Observed, Available: c.Int64N(16) - 1, Capacity: 16, Cache: c.Int64N(3) * int64(c.IntN(2))}
+			*o = signal.Observation{Status: signal.Observed, Available: g.Int64N(16) - 1, Capacity: 16, Cache: g.Int64N(3) * int64(g.IntN(2))}
 		}
 	}
-	in.Pods = slices.DeleteFunc(in.Pods, func(Pod) bool { return c.oneIn(10) })
+	in.Pods = slices.DeleteFunc(in.Pods, func(Pod) bool { return g.oneIn(10) })
 	for i := range in.Pods {
-		if c.oneIn(3) {
-			c.setUsage(&in.Pods[i])
+		if g.oneIn(3) {
+			g.setUsage(&in.Pods[i])
 		}
-		if c.oneIn(10) {
+		if g.oneIn(10) {
 			in.Pods[i].LastStart++
 		}
 	}
-	in.ReclaimStalled, in.PodsReclaimStalled = c.oneIn(3), c.oneIn(3)
+	in.ReclaimStalled, in.PodsReclaimStalled = g.oneIn(3), g.oneIn(3)
 }
 
 func TestProperties(t *testing.T) {
 	for seed := range uint64(300) {
-		c := generator{rand.New(rand.NewPCG(seed, 1))}
-		l := newTimeline(t)
-		l.in.Policy = c.policy()
-		l.in.Measured, l.in.DryRun = c.oneIn(2), c.oneIn(3)
-		for i := range c.IntN(12) {
-			l.in.Pods = append(l.in.Pods, c.pod(i))
+		g := generator{rand.New(rand.NewPCG(seed, 1))}
+		tl := newTimeline(t)
+		tl.in.Policy = g.policy()
+		tl.in.Measured, tl.in.DryRun = g.oneIn(2), g.oneIn(3)
+		for i := range g.IntN(12) {
+			tl.in.Pods = append(tl.in.Pods, g.pod(i))
 		}
 		at := time.Duration(0)
 		for step := range 8 {
-			c.changeNode(&l.in)
-			at += time.Duration(c.IntN(1500)) * time.Millisecond
+			g.changeNode(&tl.in)
+			at += time.Duration(g.IntN(1500)) * time.Millisecond
 			var outcomes []Outcome
-			if l.state.Reclaim != nil && l.state.Reclaim.Running && c.oneIn(2) {
+			if tl.state.Reclaim != nil && tl.state.Reclaim.Running && g.oneIn(2) {
 				outcomes = append(outcomes, Outcome{})
 			}
-			before, pods := l.state.Clone(), l.in.Pods
-			if l.in.PodsUnknown = c.oneIn(10); l.in.PodsUnknown {
-				l.in.Pods = nil
+			before, pods := tl.state.Clone(), tl.in.Pods
+			if tl.in.PodsUnknown = g.oneIn(10); tl.in.PodsUnknown {
+				tl.in.Pods = nil
 			}
-			orders := l.step(at, outcomes...)
+			orders := tl.step(at, outcomes...)
 			where := fmt.Sprintf("seed %d, step %d", seed, step)
-			checkOrders(t, where, l, &before, &orders)
-			checkPermuted(t, where, c, l, &before, start.Add(at), &orders)
-			if l.in.PodsUnknown && (len(l.state.Victims) < len(before.Victims) || l.in.DryRun && len(l.state.DryRunVictims) < len(before.DryRunVictims)) {
+			checkOrders(t, where, tl, &before, &orders)
+			checkPermuted(t, where, g, tl, &before, start.Add(at), &orders)
+			if tl.in.PodsUnknown && (len(tl.state.Victims) < len(before.Victims) || tl.in.DryRun && len(tl.state.DryRunVictims) < len(before.DryRunVictims)) {
 				t.Errorf("%s: a victim was removed while the pods were not listed", where)
 			}
-			l.in.Pods = pods
+			tl.in.Pods = pods
 			if t.Failed() {
 				return
 			}
@@ -169,13 +169,13 @@ func stillInFlight(s *State, pod *Pod) bool {
 // Complexity: one property after the other, each with its own conditions.
 //
 //gocyclo:ignore
-func checkOrders(t *testing.T, where string, l *timeline, before *State, o *Orders) {
+func checkOrders(t *testing.T, where string, tl *timeline, before *State, o *Orders) {
 	t.Helper()
-	policy := l.in.Policy
+	policy := tl.in.Policy
 	seen := map[string]bool{}
 	var bySignal []Order
 	for _, e := range o.Evict {
-		pod := l.pod(e.UID)
+		pod := tl.pod(e.UID)
 		switch {
 		case seen[e.UID]:
 			t.Errorf("%s: %s is ordered twice", where, e.UID)
@@ -195,21 +195,21 @@ func checkOrders(t *testing.T, where string, l *timeline, before *State, o *Orde
 		t.Errorf("%s: reclaim and evictions for a signal in one Step", where)
 	}
 	unique := map[string]bool{}
-	for _, p := range l.state.DryRunVictims {
-		if unique[p.UID] {
-			t.Errorf("%s: %s is a dry-run victim twice", where, p.UID)
+	for _, v := range tl.state.DryRunVictims {
+		if unique[v.UID] {
+			t.Errorf("%s: %s is a dry-run victim twice", where, v.UID)
 		}
-		unique[p.UID] = true
+		unique[v.UID] = true
 	}
 	unique = map[string]bool{}
-	for _, v := range l.state.Victims {
+	for _, v := range tl.state.Victims {
 		if unique[v.UID] {
 			t.Errorf("%s: %s is a victim twice", where, v.UID)
 		}
 		unique[v.UID] = true
 	}
 	if len(bySignal) == 0 {
-		checkHardMemoryActs(t, where, l, before, o)
+		checkHardMemoryActs(t, where, tl, before, o)
 		return
 	}
 
@@ -232,11 +232,11 @@ func checkOrders(t *testing.T, where string, l *timeline, before *State, o *Orde
 	}
 	for i, last := 0, o.Ranking[len(bySignal)-1]; i < len(o.Ranking); i++ {
 		r := o.Ranking[i]
-		pod := &l.in.Pods[r.Index()]
+		pod := &tl.in.Pods[r.Index()]
 		if pod.UID != r.UID {
 			t.Errorf("%s: Index() of %s is the index of %s", where, r.UID, pod.UID)
 		}
-		chosen := &l.in.Pods[last.Index()]
+		chosen := &tl.in.Pods[last.Index()]
 		over := func(p *Pod) bool { return p.usage(s, policy.Layout) > p.Request(s.Resource()) }
 		if i >= len(bySignal) && s != signal.PIDAvailable && !s.IsInodes() && over(pod) && !over(chosen) {
 			t.Errorf("%s: %s is within its request of %s and is evicted before %s, which exceeds its own", where, chosen.UID, s.Resource(), pod.UID)
@@ -246,14 +246,14 @@ func checkOrders(t *testing.T, where string, l *timeline, before *State, o *Orde
 
 // checkHardMemoryActs expects a victim if a hard memory threshold is met, a pod is
 // eligible and nothing was done about it before.
-func checkHardMemoryActs(t *testing.T, where string, l *timeline, before *State, o *Orders) {
+func checkHardMemoryActs(t *testing.T, where string, tl *timeline, before *State, o *Orders) {
 	t.Helper()
 	if len(before.Victims)+len(before.Backoffs)+len(before.DryRunVictims)+len(o.Evict) > 0 {
 		return
 	}
-	ranked, _ := l.in.Policy.Rank(l.in.Pods, signal.MemoryAvailable, &l.state, start.Add(time.Hour))
-	for _, th := range l.in.Policy.Thresholds {
-		seen := l.in.Observations[th.Signal]
+	ranked, _ := tl.in.Policy.Rank(tl.in.Pods, signal.MemoryAvailable, &tl.state, start.Add(time.Hour))
+	for _, th := range tl.in.Policy.Thresholds {
+		seen := tl.in.Observations[th.Signal]
 		if th.Signal.IsMemory() && th.Hard() && seen.Cache == 0 && seen.Below(th.Value.Amount(0)) && len(ranked) > 0 && len(before.Revivals) == 0 {
 			t.Errorf("%s: %s is %d, below %s, and no pod is evicted", where, th.Signal, seen.Available, th.Value)
 		}
@@ -264,13 +264,13 @@ func checkHardMemoryActs(t *testing.T, where string, l *timeline, before *State,
 var withoutIndex = cmp.FilterPath(func(p cmp.Path) bool { return p.Last().String() == ".index" }, cmp.Ignore())
 
 // checkPermuted expects the same result for the same pods in another order.
-func checkPermuted(t *testing.T, where string, c generator, l *timeline, before *State, now time.Time, want *Orders) {
+func checkPermuted(t *testing.T, where string, g generator, tl *timeline, before *State, now time.Time, want *Orders) {
 	t.Helper()
-	in := l.in
+	in := tl.in
 	in.Pods = slices.Clone(in.Pods)
-	c.Shuffle(len(in.Pods), func(i, j int) { in.Pods[i], in.Pods[j] = in.Pods[j], in.Pods[i] })
+	g.Shuffle(len(in.Pods), func(i, j int) { in.Pods[i], in.Pods[j] = in.Pods[j], in.Pods[i] })
 	state, orders := Step(*before, in, now)
-	if diff := cmp.Diff(l.state, state, emptyIsNil, readings); diff != "" {
+	if diff := cmp.Diff(tl.state, state, emptyIsNil, readings); diff != "" {
 		t.Errorf("%s: the state depends on the order of pods (-want +got):\n%s", where, diff)
 	}
 	if diff := cmp.Diff(*want, orders, quantities, unexported, emptyIsNil, withoutIndex); diff != "" {

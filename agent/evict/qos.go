@@ -112,6 +112,7 @@ func (p *Pod) OOMScoreAdj(c *Container, capacity int64) int {
 		}
 		score = min(score, oomScore(saturatingAdd(smallest, rest), capacity))
 	}
+	// From 3 to 999, so that a burstable pod differs from both other classes.
 	switch {
 	case score < bestEffortOOMScoreAdj+guaranteedOOMScoreAdj:
 		return bestEffortOOMScoreAdj + guaranteedOOMScoreAdj

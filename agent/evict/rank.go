@@ -28,27 +28,28 @@ type Ranked struct {
 // Index returns the pod's index in the slice that Rank was given.
 func (r Ranked) Index() int { return r.index }
 
-// Exempt is a pod that can't be evicted, and why.
+// Exempt is a pod that can't be evicted now, and why: the policy exempts it
+// (Policy.exempt), or the state makes it ineligible for some time (State.ineligible).
 type Exempt struct {
 	Pod string `json:"pod"`
 	UID string `json:"uid"`
-	// Reason is the first that applies of terminating, mirror, static, critical and
-	// protected.
+	// Reason is that of the state if it has one, else that of the policy.
 	Reason string `json:"reason"`
-	// Detail explains the reason to people if the reason alone is not enough.
+	// Detail explains the reason to operators if the reason alone is not enough.
 	Detail string `json:"detail,omitempty"`
 }
 
 // The reasons for which a pod is exempt.
 const (
-	ReasonTerminating = "terminating"
+	ReasonTerminating = "terminating" // by the state: it is being evicted
 	ReasonMirror      = "mirror"
 	ReasonStatic      = "static"
 	ReasonCritical    = "critical"
-	ReasonProtected   = "protected"
+	ReasonProtected   = "protected" // by the policy or its source, or by the state after a revival
 )
 
-// exempt returns why the pod is never evicted under the policy; reason "" if it may be.
+// exempt returns why the policy exempts the pod, whatever the state is; reason "" if it
+// does not.
 func (p *Policy) exempt(pod *Pod) (reason, detail string) {
 	switch {
 	case pod.Mirror:
@@ -71,8 +72,8 @@ func (p *Policy) exempt(pod *Pod) (reason, detail string) {
 }
 
 // Rank returns the eligible pods in the order in which they are evicted for a signal,
-// and the exempt pods sorted by name. state contains the pods that are being evicted
-// already.
+// and the exempt pods sorted by name. A pod is eligible if neither the policy nor the
+// state, which contains the pods that are being evicted already, prevents its eviction.
 //
 // The order is the kubelet's: pods above their request first, then lower priority, then
 // larger usage above the request; for PIDs priority, then number of tasks. There are
@@ -101,8 +102,8 @@ func (p *Policy) Rank(pods []Pod, s signal.Signal, state *State, now time.Time) 
 	return state.rank(candidates[:0], candidates, now), exempt
 }
 
-// rank sorts the candidates in the order of eviction and appends those that are not
-// being evicted to to, which may share the memory of candidates.
+// rank sorts the candidates in the order of eviction and appends those that are
+// eligible to to, which may share the memory of candidates.
 func (s *State) rank(to, candidates []Ranked, now time.Time) []Ranked {
 	slices.SortFunc(candidates, func(a, b Ranked) int { return compareRanked(&a, &b) })
 	for i := range candidates {

@@ -213,7 +213,7 @@ func TestExemptIsSortedAndTerminatingComesFirst(t *testing.T) {
 	}
 }
 
-func TestSize(t *testing.T) {
+func TestVictimCount(t *testing.T) {
 	expecting := func(amounts ...int64) (ranked []Ranked) {
 		for _, n := range amounts {
 			ranked = append(ranked, Ranked{Expected: n})

@@ -49,6 +49,7 @@ func (p *Pod) SetDefaults() {
 	p.Resources.Requests.EphemeralStorage = storage // can't be set at pod level
 }
 
+// fillAbsent sets the amounts that are absent from into to those of from.
 func fillAbsent(into *Amounts, from Amounts) {
 	dst, src := into.fields(), from.fields()
 	for i := range dst {
@@ -113,6 +114,8 @@ func (p *Pod) sumContainers(of func(*Container) *resource.Quantity) (total resou
 	return total, given
 }
 
+// plus returns the sum of a and b. If an amount is absent from both, so
+// is their sum.
 func plus(a, b Amounts) Amounts {
 	dst, src := a.fields(), b.fields()
 	for i := range dst {

@@ -31,13 +31,12 @@ const (
 
 // When a victim counts as settled, and a signal as futile.
 const (
-	// settledTenths is the share, in tenths, of the expected memory with whose return a
-	// victim is settled.
+	// A victim is settled when settledTenths/10 of the expected memory is back.
 	settledTenths = 8
-	// A victim makes progress when it has freed a 20th of the expected memory, or
-	// progressBytes if that is less. Smaller amounts do not restart the settle timeout, so
-	// that a slow trickle does not delay the next victim.
-	progressShare, progressBytes = 20, 16 << 20
+	// A victim makes progress when it has freed 1/progressDivisor of the expected memory,
+	// or progressBytes if that is less. Smaller amounts do not restart the settle timeout,
+	// so that a slow trickle does not delay the next victim.
+	progressDivisor, progressBytes = 20, 16 << 20
 	// poorReturnsLimit is how many victims in a row that free less than half of what was
 	// expected make a signal futile.
 	poorReturnsLimit = 3
@@ -45,9 +44,9 @@ const (
 	stuckLimit = 2
 )
 
-// applyDryRunVictims counts dry-run victims as gone: it adds their usage to the
-// observations until the episode ends, which it does when the signal is no longer low
-// without that addition.
+// applyDryRunVictims counts each dry-run victim as gone until its episode ends: it adds
+// the victim's usage to the observations. It removes the victims that are not listed
+// any more and those whose episode has ended.
 func (d *decision) applyDryRunVictims() {
 	if !d.in.DryRun {
 		d.DryRunVictims = nil
@@ -55,12 +54,12 @@ func (d *decision) applyDryRunVictims() {
 	if d.in.PodsUnknown {
 		return
 	}
-	d.DryRunVictims = slices.DeleteFunc(d.DryRunVictims, func(p DryRunVictim) bool {
-		pod := d.findPod(p.UID)
-		return pod == nil || d.episodeEnded(&p, pod)
+	d.DryRunVictims = slices.DeleteFunc(d.DryRunVictims, func(v DryRunVictim) bool {
+		pod := d.findPod(v.UID)
+		return pod == nil || d.episodeEnded(&v, pod)
 	})
-	for _, p := range d.DryRunVictims {
-		pod := d.findPod(p.UID)
+	for _, v := range d.DryRunVictims {
+		pod := d.findPod(v.UID)
 		for s := range d.observed {
 			addBack(&d.observed[s], pod.expected(signal.Signal(s), d.policy.Layout))
 		}
@@ -68,31 +67,36 @@ func (d *decision) applyDryRunVictims() {
 }
 
 // episodeEnded reports whether the episode in which a dry-run victim counts as gone is
-// over. A Table can only end episodes of memory; the others last until the next Step.
-func (d *decision) episodeEnded(p *DryRunVictim, pod *podEntry) bool {
+// over: the signal has reached its targets without the addition of applyDryRunVictims,
+// the contention has ended, or the pod no longer exceeds its own limit. A [Table] has
+// new readings of the memory signals only, so it ends no other episodes; the next Step
+// does.
+func (d *decision) episodeEnded(v *DryRunVictim, pod *podEntry) bool {
 	switch {
-	case d.fromTable && (p.OverLimit || !p.Signal.IsMemory()):
+	case d.fromTable && (v.OverLimit || !v.Signal.IsMemory()):
 		return false
-	case p.Contention != "":
-		return !d.hasContention(p.Contention)
-	case p.OverLimit:
+	case v.Contention != "":
+		return !d.hasContention(v.Contention)
+	case v.OverLimit:
 		cause, _ := pod.overLimit(d.policy.Layout)
 		return cause == ""
 	}
-	return !d.belowTarget(group(p.Signal))
+	return !d.mayBeBelowTarget(group(v.Signal))
 }
 
-// addBack adds the usage of a dry-run victim to the available amount.
+// addBack adds the usage of a dry-run victim to the available amount. That may be
+// negative, which saturatingAdd does not accept: its negative part is added afterwards,
+// which can't overflow.
 func addBack(o *signal.Observation, usage int64) {
 	if o.Status == signal.Observed {
 		o.Available = saturatingAdd(max(o.Available, 0), usage) + min(o.Available, 0)
 	}
 }
 
-// belowTarget reports whether a signal of the group, as read, is below the target of
-// one of its thresholds or could not be read: an unreadable signal does not end an
-// episode.
-func (d *decision) belowTarget(g signal.Signal) bool {
+// mayBeBelowTarget reports whether a signal of the group, without the usage of dry-run
+// victims, is below the target of one of its thresholds. It also returns true if such a
+// signal could not be read, so that an unreadable signal does not end an episode.
+func (d *decision) mayBeBelowTarget(g signal.Signal) bool {
 	for i := range d.thresholds {
 		c := &d.thresholds[i]
 		if group(c.Signal) != g {
@@ -111,7 +115,7 @@ func (d *decision) belowTarget(g signal.Signal) bool {
 func (d *decision) applyOutcomes() {
 	for _, o := range d.in.Outcomes {
 		switch {
-		case o.UID == "": // of the reclaim; nil if it was ordered before a restart
+		case o.UID == "": // the node-level reclaim has ended; ignored if the state has none
 			d.afterReclaim = d.Reclaim != nil
 		case o.Err != nil:
 			d.markFailed(o.UID)
@@ -126,15 +130,16 @@ func (d *decision) markFailed(uid string) {
 	}
 }
 
-// settleVictims removes the victims that are gone and those whose retry delay has
-// passed, and updates the others.
+// settleVictims removes the victims that are gone and those that may be chosen again,
+// and updates the others. A pod that was started again with the same UID counts as gone:
+// the processes of the victim are.
 func (d *decision) settleVictims() {
 	if d.in.PodsUnknown {
 		return
 	}
 	d.Victims = slices.DeleteFunc(d.Victims, func(v Victim) bool {
 		pod := d.findPod(v.UID)
-		if pod == nil || pod.LastStart > v.LastStart {
+		if restarted := pod != nil && pod.LastStart > v.LastStart; pod == nil || restarted {
 			d.victimGone(&v)
 			return true
 		}
@@ -145,9 +150,9 @@ func (d *decision) settleVictims() {
 	}
 }
 
-// detectRevivals finds evicted pods that their kubelet started again. It removes a
-// Revival revivalBackoffMax after its back-off has ended, or after the pod was gone if
-// it was not started again.
+// detectRevivals finds evicted pods that their kubelet started again, and starts or
+// doubles their back-off. It forgets a Revival 10 min (revivalBackoffMax) after the
+// back-off has ended or, if the pod was not started again, after the pod was gone.
 func (d *decision) detectRevivals() {
 	if d.in.PodsUnknown {
 		return
@@ -165,9 +170,9 @@ func (d *decision) detectRevivals() {
 	})
 }
 
-// victimGone handles a victim that is gone. If it was unsettled, it has freed what was
-// expected. For a kubelet's pod it adds a Revival, so that detectRevivals notices that
-// the pod is started again.
+// victimGone handles a victim that is gone. If it was unsettled, it counts as having
+// freed what was expected. For a kubelet's pod it adds or updates a Revival, so that
+// detectRevivals notices when the pod is started again.
 func (d *decision) victimGone(v *Victim) {
 	if v.Status == Unsettled {
 		d.noteReturn(group(v.Signal.Signal), false)
@@ -185,11 +190,15 @@ func (d *decision) victimGone(v *Victim) {
 }
 
 // updateVictim settles a victim that has freed enough or has been waited for long
-// enough.
+// enough. It goes by memory, also for a victim of a disk or PID signal: memory falls
+// when the victim's processes exit, and it is all that a [Table] keeps current.
 func (d *decision) updateVictim(v *Victim) {
 	pod := d.findPod(v.UID)
-	known := d.in.Measured && pod.measured
-	end := v.update(d.outstanding(v, pod, signal.MemoryAvailable), known, d.in.Measured, d.policy.SettleTimeout, d.now)
+	end := v.update(victimMemory{
+		measured:    d.in.Measured,
+		known:       d.in.Measured && pod.measured,
+		outstanding: d.outstanding(v, pod, signal.MemoryAvailable),
+	}, d.policy.SettleTimeout, d.now)
 	if end == becameStuck && !d.fromTable {
 		d.out.Stuck = append(d.out.Stuck, v.UID)
 	}

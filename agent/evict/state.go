@@ -43,7 +43,7 @@ type Timer struct {
 	Crossing signal.MemoryReading `json:"crossing,omitzero"`
 }
 
-// ConditionTimer is a condition and when it was last set.
+// ConditionTimer is a condition and when it was last true.
 type ConditionTimer struct {
 	Condition signal.Condition `json:"condition"`
 	LastSeen  time.Time        `json:"lastSeen"`
@@ -88,8 +88,8 @@ type Victim struct {
 	// Kubelet and LastStart are copied from the pod.
 	Kubelet   bool  `json:"kubelet,omitempty"`
 	LastStart int64 `json:"lastStart,omitempty"`
-	// OverLimit is set if the pod exceeded a limit of its own. Signal is then only the
-	// signal that its usage counts for.
+	// OverLimit is set if no threshold caused the eviction, but a limit of the pod's own
+	// or contention. Signal is then only the signal that the pod's usage counts for.
 	OverLimit bool `json:"limit,omitempty"`
 }
 
@@ -221,8 +221,9 @@ func group(s signal.Signal) signal.Signal {
 	return s
 }
 
-// ineligible returns why a pod can't be chosen now: it is being evicted, or it was
-// started again after an eviction a short time ago. It returns "" if it can.
+// ineligible returns why a pod can't be chosen now, unlike Policy.exempt for a reason
+// that passes: it is being evicted, in dry run it counts as gone, or it was started
+// again after an eviction a short time ago. It returns "" if it can be chosen.
 func (s *State) ineligible(uid string, now time.Time) (reason, detail string) {
 	if s.victim(uid) != nil {
 		return ReasonTerminating, ""
@@ -252,7 +253,7 @@ func (s *State) revivalBackoff(uid string, now time.Time) *Revival {
 }
 
 func (s *State) isDryRunVictim(uid string) bool {
-	return slices.ContainsFunc(s.DryRunVictims, func(p DryRunVictim) bool { return p.UID == uid })
+	return slices.ContainsFunc(s.DryRunVictims, func(v DryRunVictim) bool { return v.UID == uid })
 }
 
 // backingOff reports whether the next victim of a futile signal has to wait. A hard

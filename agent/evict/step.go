@@ -26,7 +26,7 @@ func Step(before State, in Inputs, now time.Time) (State, Orders) {
 	d.detectRevivals()
 	d.evaluateThresholds()
 	d.endBackoffs()
-	d.reportThresholds()
+	d.recordThresholds()
 	d.escalateVictims()
 	d.enforceLimits()
 	d.relievePressure()
@@ -36,10 +36,13 @@ func Step(before State, in Inputs, now time.Time) (State, Orders) {
 	return d.State, d.out
 }
 
-// reportThresholds puts the thresholds that are met into the state and the orders.
-func (d *decision) reportThresholds() {
+// recordThresholds replaces the state's timers with those of the thresholds that are
+// met, and marks the conditions of their signals as true now. In the orders it lists the
+// signals with such a threshold, the thresholds that wait for file cache, and the
+// signals that could not be read.
+func (d *decision) recordThresholds() {
 	d.Timers = nil
-	var signals [signal.Count]bool
+	var met [signal.Count]bool
 	for i := range d.thresholds {
 		c := &d.thresholds[i]
 		if !c.met {
@@ -48,12 +51,12 @@ func (d *decision) reportThresholds() {
 		if c.waiting {
 			d.out.Waiting = append(d.out.Waiting, c.key)
 		}
-		signals[c.Signal] = true
+		met[c.Signal] = true
 		d.Timers = append(d.Timers, c.timer)
 		d.noteCondition(c.Signal.Condition())
 	}
 	for s, o := range d.observed {
-		if signals[s] {
+		if met[s] {
 			d.out.Met = append(d.out.Met, signal.Signal(s))
 		}
 		if o.Status == signal.Unreadable {
@@ -62,7 +65,8 @@ func (d *decision) reportThresholds() {
 	}
 }
 
-// publishConditions lists the conditions that were set less than TransitionPeriod ago.
+// publishConditions lists the conditions that were last true less than TransitionPeriod
+// ago.
 func (d *decision) publishConditions() {
 	for _, c := range d.Conditions {
 		if d.now.Sub(c.LastSeen) < d.policy.TransitionPeriod {
@@ -72,7 +76,7 @@ func (d *decision) publishConditions() {
 	slices.Sort(d.out.Conditions)
 }
 
-// noteCondition records that a condition is set now.
+// noteCondition records that a condition is true now.
 func (d *decision) noteCondition(c signal.Condition) {
 	for i := range d.Conditions {
 		if d.Conditions[i].Condition == c {
@@ -84,7 +88,7 @@ func (d *decision) noteCondition(c signal.Condition) {
 }
 
 // enforceLimits evicts the pods over their own local-storage limits, in the order of
-// their UIDs.
+// their UIDs, except those that are ineligible now and those that the policy exempts.
 func (d *decision) enforceLimits() {
 	type overLimit struct {
 		pod            *podEntry
@@ -94,10 +98,7 @@ func (d *decision) enforceLimits() {
 	for i := range d.pods {
 		pod := &d.pods[i]
 		cause, message := pod.overLimit(d.policy.Layout)
-		if cause == "" {
-			continue
-		}
-		if reason, _ := d.ineligible(pod.UID, d.now); reason != "" {
+		if cause == "" || d.isIneligible(pod.UID, d.now) {
 			continue
 		}
 		if reason, _ := d.policy.exempt(pod.Pod); reason != "" {
@@ -108,6 +109,10 @@ func (d *decision) enforceLimits() {
 	slices.SortFunc(found, func(a, b overLimit) int { return cmp.Compare(a.pod.UID, b.pod.UID) })
 	for _, o := range found {
 		d.limitEviction = true
+		// A limit has no threshold, but a victim needs a threshold's key. nodefs.available
+		// is right for most limits. It is wrong for that of a memory-backed emptyDir, but
+		// the key has little effect here: a victim that frees its memory resets the poor
+		// returns of the signal, and evictctl status shows the signal in dry run.
 		d.evict(o.pod, ThresholdKey{Signal: signal.NodeFsAvailable}, Order{
 			UID: o.pod.UID, Pod: o.pod.Key(), Cause: o.cause, Hard: true, Grace: immediateGrace,
 			Expected: o.pod.disk(partsAll, false), Reason: ReasonEvicted, Message: o.message,
@@ -127,7 +132,7 @@ func (d *decision) relievePressure() {
 			}
 			t, deficit := d.firstUncovered(s, soft)
 			if t == nil {
-				t = d.stillMetAfterReclaim(s)
+				t = d.stillMetAfterReclaim(s, soft)
 			}
 			if t != nil && d.relieveSignal(t, deficit) {
 				d.out.ActedOn = t
@@ -137,31 +142,40 @@ func (d *decision) relievePressure() {
 	}
 }
 
-// postponed reports whether a signal waits for a later Step: because this Step evicts
-// pods over their own limits, because a node-level reclaim that may free disk space is
-// still running, or because this Step only continues after another threshold's reclaim.
-// Hard memory thresholds are never postponed.
+// postponed reports whether a signal's hard or soft thresholds wait for a later Step.
+// Hard memory thresholds never do. For the others the first of these cases decides:
+//
+//   - This Step evicts pods over their own limits: disk and PID signals wait.
+//   - A node-level reclaim is running: disk signals wait, because it may free their
+//     space. PID signals do not, because it frees no PIDs.
+//   - A node-level reclaim has just ended: all wait except the threshold that it was
+//     ordered for, so that this Step continues with that threshold.
 func (d *decision) postponed(s signal.Signal, soft bool) bool {
-	r := d.Reclaim
 	switch {
 	case s.IsMemory() && !soft:
 		return false
 	case d.limitEviction:
 		return !s.IsMemory()
-	case r == nil:
-		return false
 	case d.afterReclaim:
-		return r.Threshold.Signal != s || r.Threshold.Soft != soft
+		return !d.reclaimEnded(s, soft)
+	case d.Reclaim != nil:
+		return s.IsDisk()
 	}
-	return s.IsDisk()
+	return false
 }
 
-// stillMetAfterReclaim returns the threshold of a signal whose node-level reclaim has
-// just ended if it is still met, else nil. It returns the threshold even if victims in
-// flight cover the deficit, because the next kind of reclaim may free enough without
-// another eviction.
-func (d *decision) stillMetAfterReclaim(s signal.Signal) *Threshold {
-	if !d.afterReclaim || d.Reclaim.Threshold.Signal != s {
+// reclaimEnded reports whether a node-level reclaim for the signal's hard or soft
+// threshold has just ended.
+func (d *decision) reclaimEnded(s signal.Signal, soft bool) bool {
+	return d.afterReclaim && d.Reclaim.Threshold.Signal == s && d.Reclaim.Threshold.Soft == soft
+}
+
+// stillMetAfterReclaim returns the signal's hard or soft threshold if its node-level
+// reclaim has just ended and it is still met, else nil. It returns the threshold even if
+// victims in flight cover the deficit, because the next kind of reclaim may free enough
+// without another eviction.
+func (d *decision) stillMetAfterReclaim(s signal.Signal, soft bool) *Threshold {
+	if !d.reclaimEnded(s, soft) {
 		return nil
 	}
 	for i := range d.thresholds {
@@ -173,31 +187,31 @@ func (d *decision) stillMetAfterReclaim(s signal.Signal) *Threshold {
 }
 
 // relieveSignal orders a node-level reclaim or chooses victims for a threshold. It
-// reports whether there was anything to do: on a read-only filesystem neither frees
-// anything.
+// returns false if nothing can help, as on a read-only filesystem.
 func (d *decision) relieveSignal(t *Threshold, deficit int64) bool {
 	if d.observed[t.Signal].ReadOnly {
 		return false
 	}
-	stages, stage := d.policy.Layout.stages(t.Signal), 0
-	if d.afterReclaim { // of t: all other thresholds that have stages are postponed
-		stage = d.Reclaim.Stage + 1
+	kinds := d.policy.Layout.stages(t.Signal)
+	next := 0 // index into kinds
+	if d.reclaimEnded(t.Signal, !t.Hard()) {
+		next = d.Reclaim.Stage + 1
 	}
-	if stage < len(stages) && !(stage == 0 && d.skipReclaim(t, deficit)) {
-		d.Reclaim = &PendingReclaim{Threshold: t.Key(), Stage: stage, Running: true}
-		d.out.Reclaim = &Reclaim{Kind: stages[stage], Signal: t.Signal, Deficit: deficit}
+	if next < len(kinds) && !(next == 0 && d.skipReclaim(t, deficit)) {
+		d.Reclaim = &PendingReclaim{Threshold: t.Key(), Stage: next, Running: true}
+		d.out.Reclaim = &Reclaim{Kind: kinds[next], Signal: t.Signal, Deficit: deficit}
 		return true
 	}
 	return deficit > 0 && d.chooseVictims(t, deficit)
 }
 
-// skipReclaim reports whether the node-level reclaims for a threshold are left out: the
+// skipReclaim reports whether the node-level reclaims for a threshold are skipped: the
 // last ones freed nothing, and no pod would be evicted after them.
 func (d *decision) skipReclaim(t *Threshold, deficit int64) bool {
 	if !slices.Contains(d.in.NothingReclaimed, t.Key()) {
 		return false
 	}
-	if d.blockedBy(t) != Chosen {
+	if _, blocked := d.blockedBy(t); blocked {
 		return true
 	}
 	ranked, _ := d.policy.Rank(d.in.Pods, t.Signal, &d.State, d.now)
@@ -209,7 +223,7 @@ func (d *decision) skipReclaim(t *Threshold, deficit int64) bool {
 // a disk signal it evicts none if that would free a negligible amount. It reports
 // whether it evicted any.
 func (d *decision) chooseVictims(t *Threshold, deficit int64) bool {
-	if d.blockedBy(t) != Chosen {
+	if _, blocked := d.blockedBy(t); blocked {
 		return false
 	}
 	ranked, exempt := d.policy.Rank(d.in.Pods, t.Signal, &d.State, d.now)
@@ -242,21 +256,23 @@ func (d *decision) newOrder(pod *Pod, t *Threshold, o signal.Observation) Order 
 // sets the same default.
 const defaultGraceSeconds = 30
 
-// grace returns a victim's grace period, as the kubelet does: 1 s for a hard threshold;
-// else the shorter of MaxPodGraceSeconds and the pod's own, at least 1 s. If
-// MaxPodGraceSeconds is negative, it is the pod's own.
+// grace returns a victim's grace period, like the kubelet's: 1 s for a hard threshold.
+// For a soft one it is the shorter of MaxPodGraceSeconds and the pod's own, the one that
+// is set if only one is, and 30 s if neither is, but at least 1 s. A negative
+// MaxPodGraceSeconds is not set.
 func (d *decision) grace(t *Threshold, pod *Pod) time.Duration {
 	if t.Hard() {
 		return immediateGrace
 	}
-	seconds, own := d.policy.MaxPodGraceSeconds, pod.TerminationGraceSeconds
+	limit, own := d.policy.MaxPodGraceSeconds, pod.TerminationGraceSeconds
+	seconds := int64(defaultGraceSeconds)
 	switch {
-	case own != nil && seconds >= 0:
-		seconds = min(seconds, *own)
+	case own != nil && limit >= 0:
+		seconds = min(limit, *own)
 	case own != nil:
 		seconds = *own
-	case seconds < 0:
-		seconds = defaultGraceSeconds
+	case limit >= 0:
+		seconds = limit
 	}
 	return time.Duration(max(1, seconds)) * time.Second
 }

@@ -18,6 +18,9 @@ const UnaccountedMin = 64 << 20
 // it does not enforce limits of pods, it leaves futile signals to Step, and a signal
 // that could not be read in time does not end a crossing.
 //
+// The type Table of package hot contains one, together with what the hot path needs to
+// kill the pods.
+//
 // A Table must be used by one goroutine at a time. After NewTable its methods do not
 // allocate, so that they can run under memory pressure.
 type Table struct {
@@ -26,7 +29,7 @@ type Table struct {
 
 	d          decision // with capacity for every pod to become a victim
 	candidates []Ranked // the pods that the policy does not exempt
-	eligible   []Ranked // the candidates that could be chosen in the last Decide
+	eligible   []Ranked // the candidates that the state made eligible in the last Decide
 }
 
 // NewTable returns the table that follows from a Step with the inputs in, which
@@ -73,7 +76,7 @@ func (t *Table) reserve() {
 func (t *Table) ActNow(s signal.Signal) {
 	for i := range t.d.thresholds {
 		if c := &t.d.thresholds[i]; c.Signal == s {
-			c.actNow = true // has no effect on a soft threshold
+			c.actNow = true // has no effect if c is soft
 		}
 	}
 }

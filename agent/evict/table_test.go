@@ -14,22 +14,22 @@ import (
 // nodeWithPods returns a node with pods of the given sizes in MiB and a hard threshold
 // of 1 GiB on memory.available.
 func nodeWithPods(t *testing.T, sizes ...int64) *timeline {
-	l := newTimeline(t, hard(signal.MemoryAvailable, "1Gi"))
-	l.in.Measured = true
+	tl := newTimeline(t, hard(signal.MemoryAvailable, "1Gi"))
+	tl.in.Measured = true
 	for i, size := range sizes {
-		l.in.Pods = append(l.in.Pods, aPod(fmt.Sprint("p", i), using(size*mi)))
+		tl.in.Pods = append(tl.in.Pods, aPod(fmt.Sprint("p", i), using(size*mi)))
 	}
-	l.observe(signal.MemoryAvailable, 2*gi)
-	return l
+	tl.observe(signal.MemoryAvailable, 2*gi)
+	return tl
 }
 
 func TestTableSetUsage(t *testing.T) {
-	l := nodeWithPods(t, 500, 0)
-	l.step(0)
-	table := NewTable(&l.in, &l.state, start)
-	l.observe(signal.MemoryAvailable, 900*mi)
+	tl := nodeWithPods(t, 500, 0)
+	tl.step(0)
+	table := NewTable(&tl.in, &tl.state, start)
+	tl.observe(signal.MemoryAvailable, 900*mi)
 	table.SetUsage(1, 1600*mi, 1600*mi)
-	v := table.Decide(&l.in.Observations, start)
+	v := table.Decide(&tl.in.Observations, start)
 	if v.N != 1 || v.Ranking[0].UID != "p1" || v.Ranking[0].Index() != 1 {
 		t.Fatalf("Decide() = %+v; want only p1, which has grown", v)
 	}
@@ -37,22 +37,22 @@ func TestTableSetUsage(t *testing.T) {
 		t.Error("unsettled victim before one is added = true; want false")
 	}
 	table.AddVictims(&v)
-	if again := table.Decide(&l.in.Observations, start); again.Reason != Covered || !table.HasUnsettled() {
+	if again := table.Decide(&tl.in.Observations, start); again.Reason != Covered || !table.HasUnsettled() {
 		t.Errorf("Decide() after the victim is added = %q, unsettled %t; want covered and unsettled", again.Reason, table.HasUnsettled())
 	}
 	clone := table.Clone()
 	table.MarkFailed("p1")
-	v = table.Decide(&l.in.Observations, start)
+	v = table.Decide(&tl.in.Observations, start)
 	if v.N != 1 || v.Ranking[0].UID != "p0" {
 		t.Errorf("Decide() after a failed kill = %+v; want p0", v)
 	}
-	if v := clone.Decide(&l.in.Observations, start); v.Reason != Covered {
+	if v := clone.Decide(&tl.in.Observations, start); v.Reason != Covered {
 		t.Errorf("Decide() of a clone = %q; want %q: the table's changes do not affect it", v.Reason, Covered)
 	}
 }
 
 func TestTableHeadroom(t *testing.T) {
-	l := newTimeline(t, hard(signal.MemoryAvailable, "1Gi").reclaiming("512Mi"), hard(signal.AllocatableMemoryAvailable, "100Mi"), soft(signal.MemoryAvailable, "4Gi", time.Minute))
+	tl := newTimeline(t, hard(signal.MemoryAvailable, "1Gi").reclaiming("512Mi"), hard(signal.AllocatableMemoryAvailable, "100Mi"), soft(signal.MemoryAvailable, "4Gi", time.Minute))
 	at := func(node, pods int64) signal.Observations {
 		o := signal.Observations{{Status: signal.Observed, Available: node}, {Status: signal.Observed, Available: pods}}
 		if pods < 0 {
@@ -60,8 +60,8 @@ func TestTableHeadroom(t *testing.T) {
 		}
 		return o
 	}
-	notMet := NewTable(&l.in, &State{}, start)
-	met := NewTable(&l.in, &State{Timers: []Timer{{Threshold: ThresholdKey{Signal: signal.MemoryAvailable}, Since: start, Active: true}}}, start)
+	notMet := NewTable(&tl.in, &State{}, start)
+	met := NewTable(&tl.in, &State{Timers: []Timer{{Threshold: ThresholdKey{Signal: signal.MemoryAvailable}, Since: start, Active: true}}}, start)
 	for _, tc := range []struct {
 		table      *Table
 		node, pods int64
@@ -79,8 +79,8 @@ func TestTableHeadroom(t *testing.T) {
 
 // A missing reading does not restart the wait for file cache.
 func TestTableKeepsWaiting(t *testing.T) {
-	l := nodeWithPods(t, 500)
-	table := NewTable(&l.in, &l.state, start)
+	tl := nodeWithPods(t, 500)
+	table := NewTable(&tl.in, &tl.state, start)
 	decide := func(after time.Duration, status signal.Status) VerdictReason {
 		o := signal.Observations{{Status: status, Available: 900 * mi, Cache: 500 * mi}}
 		v := table.Decide(&o, start.Add(after))
@@ -102,17 +102,17 @@ func TestTableKeepsWaiting(t *testing.T) {
 // An unreadable signal that was being acted on adds nothing to the deficit, because its
 // observation has no amount.
 func TestTableIgnoresUnreadable(t *testing.T) {
-	l := newTimeline(t, hard(signal.MemoryAvailable, "1Gi"), hard(signal.AllocatableMemoryAvailable, "1Gi"))
-	l.in.Pods = []Pod{aPod("p0", using(500*mi)), aPod("p1", using(500*mi)), aPod("p2", using(500*mi))}
-	l.observe(signal.MemoryAvailable, 2*gi)
-	l.observe(signal.AllocatableMemoryAvailable, 900*mi)
-	table := NewTable(&l.in, &l.state, start)
-	if v := table.Decide(&l.in.Observations, start); v.N != 1 || v.Deficit != 124*mi {
+	tl := newTimeline(t, hard(signal.MemoryAvailable, "1Gi"), hard(signal.AllocatableMemoryAvailable, "1Gi"))
+	tl.in.Pods = []Pod{aPod("p0", using(500*mi)), aPod("p1", using(500*mi)), aPod("p2", using(500*mi))}
+	tl.observe(signal.MemoryAvailable, 2*gi)
+	tl.observe(signal.AllocatableMemoryAvailable, 900*mi)
+	table := NewTable(&tl.in, &tl.state, start)
+	if v := table.Decide(&tl.in.Observations, start); v.N != 1 || v.Deficit != 124*mi {
 		t.Fatalf("Decide() = %+v; want one victim for 124Mi", v)
 	}
-	l.observe(signal.MemoryAvailable, 900*mi)
-	l.in.Observations[signal.AllocatableMemoryAvailable] = signal.Observation{Status: signal.Unreadable}
-	v := table.Decide(&l.in.Observations, start.Add(time.Millisecond))
+	tl.observe(signal.MemoryAvailable, 900*mi)
+	tl.in.Observations[signal.AllocatableMemoryAvailable] = signal.Observation{Status: signal.Unreadable}
+	v := table.Decide(&tl.in.Observations, start.Add(time.Millisecond))
 	if v.N != 1 || v.Deficit != 124*mi || v.Threshold.Signal != signal.MemoryAvailable {
 		t.Errorf("Decide() with an unreadable signal = %d victims for %d bytes; want one for the 124Mi missing from memory.available", v.N, v.Deficit)
 	}
@@ -120,13 +120,13 @@ func TestTableIgnoresUnreadable(t *testing.T) {
 
 // A missing reading does not end the back-off of a futile signal.
 func TestTableKeepsBackingOff(t *testing.T) {
-	l := nodeWithPods(t, 50)
-	l.observe(signal.MemoryAvailable, 900*mi)
-	if o := l.step(0); len(o.Futile) != 1 {
+	tl := nodeWithPods(t, 50)
+	tl.observe(signal.MemoryAvailable, 900*mi)
+	if o := tl.step(0); len(o.Futile) != 1 {
 		t.Fatalf("Step() = %+v; want the signal futile", o)
 	}
-	l.in.Pods = append(l.in.Pods, aPod("p1", using(500*mi)))
-	table := NewTable(&l.in, &l.state, start)
+	tl.in.Pods = append(tl.in.Pods, aPod("p1", using(500*mi)))
+	table := NewTable(&tl.in, &tl.state, start)
 	for _, tc := range []struct {
 		after  time.Duration
 		status signal.Status
@@ -135,8 +135,8 @@ func TestTableKeepsBackingOff(t *testing.T) {
 		{100 * time.Millisecond, signal.Observed, BackingOff}, {200 * time.Millisecond, signal.Unreadable, Recovered},
 		{300 * time.Millisecond, signal.Observed, BackingOff}, {time.Second, signal.Observed, Chosen},
 	} {
-		l.in.Observations[signal.MemoryAvailable] = signal.Observation{Status: tc.status, Available: 800 * mi}
-		if v := table.Decide(&l.in.Observations, start.Add(tc.after)); v.Reason != tc.want {
+		tl.in.Observations[signal.MemoryAvailable] = signal.Observation{Status: tc.status, Available: 800 * mi}
+		if v := table.Decide(&tl.in.Observations, start.Add(tc.after)); v.Reason != tc.want {
 			t.Errorf("after %v: Decide() = %q; want %q", tc.after, v.Reason, tc.want)
 		}
 	}
@@ -144,8 +144,8 @@ func TestTableKeepsBackingOff(t *testing.T) {
 
 // A reading above the threshold ends the wait for file cache, also without a decision.
 func TestTableObserve(t *testing.T) {
-	l := nodeWithPods(t, 500)
-	table := NewTable(&l.in, &l.state, start)
+	tl := nodeWithPods(t, 500)
+	table := NewTable(&tl.in, &tl.state, start)
 	low := signal.Observations{{Status: signal.Observed, Available: 900 * mi, Cache: 500 * mi}}
 	above := signal.Observations{{Status: signal.Observed, Available: 1400 * mi}}
 	if v := table.Decide(&low, start); v.Reason != Waiting {
@@ -158,8 +158,8 @@ func TestTableObserve(t *testing.T) {
 }
 
 func TestTableSettles(t *testing.T) {
-	l := nodeWithPods(t, 500, 400)
-	l.observe(signal.MemoryAvailable, 900*mi)
+	tl := nodeWithPods(t, 500, 400)
+	tl.observe(signal.MemoryAvailable, 900*mi)
 	for _, tc := range []struct {
 		name      string
 		after     time.Duration
@@ -169,8 +169,8 @@ func TestTableSettles(t *testing.T) {
 		{"nothing is freed", 999 * time.Millisecond, 500, true}, {"80% is freed", time.Millisecond, 100, false},
 		{"less than 80% is freed", time.Millisecond, 101, true}, {"nothing is freed within the settle timeout", time.Second, 500, false},
 	} {
-		table := NewTable(&l.in, &l.state, start)
-		v := table.Decide(&l.in.Observations, start)
+		table := NewTable(&tl.in, &tl.state, start)
+		v := table.Decide(&tl.in.Observations, start)
 		table.AddVictims(&v)
 		table.SetUsage(v.Ranking[0].Index(), tc.left*mi, tc.left*mi)
 		table.SettleVictims(start.Add(tc.after))
@@ -183,26 +183,26 @@ func TestTableSettles(t *testing.T) {
 // Dry-run victims for other causes than memory count as gone until the next Step,
 // whatever memory does.
 func TestTableKeepsOtherEpisodes(t *testing.T) {
-	l := nodeWithPods(t, 300, 200, 100, 50, 25)
-	l.in.DryRun = true
-	l.state.DryRunVictims = []DryRunVictim{
+	tl := nodeWithPods(t, 300, 200, 100, 50, 25)
+	tl.in.DryRun = true
+	tl.state.DryRunVictims = []DryRunVictim{
 		{UID: "p0", Signal: signal.AllocatableMemoryAvailable}, {UID: "p1", Signal: signal.NodeFsAvailable}, {UID: "p2", Signal: signal.NodeFsAvailable, OverLimit: true},
 		{UID: "p3", Signal: signal.MemoryAvailable, OverLimit: true, Contention: signal.KubepodsMemoryContentionPressure},
 	}
-	table := NewTable(&l.in, &l.state, start)
-	table.Decide(&l.in.Observations, start) // memory's episode is over
-	l.observe(signal.MemoryAvailable, 500*mi)
-	v := table.Decide(&l.in.Observations, start.Add(time.Second))
+	table := NewTable(&tl.in, &tl.state, start)
+	table.Decide(&tl.in.Observations, start) // memory's episode is over
+	tl.observe(signal.MemoryAvailable, 500*mi)
+	v := table.Decide(&tl.in.Observations, start.Add(time.Second))
 	if want := int64(1024-500-200-100-50) * mi; v.Deficit != want || v.Observation.Available != 850*mi {
 		t.Errorf("Decide(): deficit %d, available %d; want %d, %d", v.Deficit, v.Observation.Available, want, int64(850*mi))
 	}
 }
 
 func TestTableCloneSharesNothing(t *testing.T) {
-	l := nodeWithPods(t, 500, 400)
-	l.observe(signal.MemoryAvailable, 900*mi)
-	table := NewTable(&l.in, &l.state, start)
-	v := table.Decide(&l.in.Observations, start)
+	tl := nodeWithPods(t, 500, 400)
+	tl.observe(signal.MemoryAvailable, 900*mi)
+	table := NewTable(&tl.in, &tl.state, start)
+	v := table.Decide(&tl.in.Observations, start)
 	table.AddVictims(&v)
 	clone := table.Clone()
 	d, c := &table.d, &clone.d
@@ -218,20 +218,20 @@ func TestTableCloneSharesNothing(t *testing.T) {
 
 // Only Step decides on a low disk, even if the observations include it.
 func TestTableIgnoresDisks(t *testing.T) {
-	l := newTimeline(t, hard(signal.MemoryAvailable, "1Gi"), hard(signal.NodeFsAvailable, "1Gi"))
-	l.in.Pods = []Pod{aPod("p0", using(gi))}
-	l.observe(signal.MemoryAvailable, 2*gi)
-	l.observe(signal.NodeFsAvailable, 0)
-	if v := NewTable(&l.in, &l.state, start).Decide(&l.in.Observations, start); v.Reason != Recovered {
+	tl := newTimeline(t, hard(signal.MemoryAvailable, "1Gi"), hard(signal.NodeFsAvailable, "1Gi"))
+	tl.in.Pods = []Pod{aPod("p0", using(gi))}
+	tl.observe(signal.MemoryAvailable, 2*gi)
+	tl.observe(signal.NodeFsAvailable, 0)
+	if v := NewTable(&tl.in, &tl.state, start).Decide(&tl.in.Observations, start); v.Reason != Recovered {
 		t.Errorf("Decide() = %q; want %q", v.Reason, Recovered)
 	}
 }
 
 func TestTableUnlistedPod(t *testing.T) {
-	l := nodeWithPods(t, 100, 50, 40)
-	l.in.Pods[2].Static = true
-	l.in.UnaccountedBaseline = 10 * mi
-	table := NewTable(&l.in, &l.state, start)
+	tl := nodeWithPods(t, 100, 50, 40)
+	tl.in.Pods[2].Static = true
+	tl.in.UnaccountedBaseline = 10 * mi
+	table := NewTable(&tl.in, &tl.state, start)
 	for _, tc := range []struct {
 		kubepods int64
 		want     bool
@@ -256,12 +256,12 @@ func TestAdoptHotKills(t *testing.T) {
 
 	for _, tc := range []struct {
 		name    string
-		change  func(l *timeline)
+		change  func(tl *timeline)
 		victims int
 	}{
 		{"still listed", func(*timeline) {}, 1},
-		{"gone already", func(l *timeline) { l.remove("p0") }, 0},
-		{"failed", func(l *timeline) { l.in.Outcomes = []Outcome{{UID: "p0", Err: fmt.Errorf("no")}} }, 1},
+		{"gone already", func(tl *timeline) { tl.remove("p0") }, 0},
+		{"failed", func(tl *timeline) { tl.in.Outcomes = []Outcome{{UID: "p0", Err: fmt.Errorf("no")}} }, 1},
 	} {
 		node := nodeWithPods(t, 2000, 100)
 		node.observe(signal.MemoryAvailable, 900*mi)
@@ -290,12 +290,12 @@ func TestAdoptHotKills(t *testing.T) {
 }
 
 func TestAdoptHotKillsInDryRun(t *testing.T) {
-	l := nodeWithPods(t, 2000, 100)
-	l.in.DryRun = true
-	l.observe(signal.MemoryAvailable, 900*mi)
-	pod := l.in.Pods[0]
-	l.in.HotKills = []HotKill{{Pod: &pod, Threshold: l.in.Policy.Thresholds[0], Observation: l.in.Observations[0], Deficit: 124 * mi, Expected: 2000 * mi, Time: start, DryRun: true}}
-	state, orders := Step(l.state, l.in, start)
+	tl := nodeWithPods(t, 2000, 100)
+	tl.in.DryRun = true
+	tl.observe(signal.MemoryAvailable, 900*mi)
+	pod := tl.in.Pods[0]
+	tl.in.HotKills = []HotKill{{Pod: &pod, Threshold: tl.in.Policy.Thresholds[0], Observation: tl.in.Observations[0], Deficit: 124 * mi, Expected: 2000 * mi, Time: start, DryRun: true}}
+	state, orders := Step(tl.state, tl.in, start)
 	if len(orders.Evict) > 0 || len(orders.Adopted) != 1 || len(state.DryRunVictims) != 1 || len(state.Victims) > 0 {
 		t.Errorf("Step() in dry run = %+v, %+v; want one adopted dry-run victim and no other", orders, state)
 	}

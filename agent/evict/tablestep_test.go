@@ -12,41 +12,41 @@ import (
 	"github.com/evictd/evictd/agent/signal"
 )
 
-// memoryNode makes l a node with thresholds on memory only.
-func (c generator) memoryNode(l *timeline) {
+// memoryNode makes tl a node with thresholds on memory only.
+func (g generator) memoryNode(tl *timeline) {
 	var configured []signal.Threshold
 	for _, grace := range []time.Duration{0, time.Second} {
 		for s := range signal.Signal(2) {
-			if c.oneIn(4) {
+			if g.oneIn(4) {
 				continue
 			}
-			th := soft(s, []string{"3", "5", "8", "40%"}[c.IntN(4)], grace)
-			if c.oneIn(2) {
-				th = th.reclaiming([]string{"2", "3", "10%"}[c.IntN(3)])
+			th := soft(s, []string{"3", "5", "8", "40%"}[g.IntN(4)], grace)
+			if g.oneIn(2) {
+				th = th.reclaiming([]string{"2", "3", "10%"}[g.IntN(3)])
 			}
 			configured = append(configured, th.Threshold)
 		}
 	}
-	l.in.Policy = &Policy{
-		Thresholds: WithDerived(configured, SingleFs, c.oneIn(2)), TransitionPeriod: time.Minute,
-		MaxVictims: 1 + c.IntN(3), SettleTimeout: time.Second, ProtectUnknownPriority: c.oneIn(2),
+	tl.in.Policy = &Policy{
+		Thresholds: WithDerived(configured, SingleFs, g.oneIn(2)), TransitionPeriod: time.Minute,
+		MaxVictims: 1 + g.IntN(3), SettleTimeout: time.Second, ProtectUnknownPriority: g.oneIn(2),
 	}
-	l.in.Measured, l.in.DryRun, l.in.PodsUnknown = !c.oneIn(4), c.oneIn(3), c.oneIn(30)
-	for i := range 1 + c.IntN(12) {
-		p := c.pod(i)
+	tl.in.Measured, tl.in.DryRun, tl.in.PodsUnknown = !g.oneIn(4), g.oneIn(3), g.oneIn(30)
+	for i := range 1 + g.IntN(12) {
+		p := g.pod(i)
 		p.Volumes = nil
 		for j := range p.Containers {
 			p.Containers[j].Resources.Limits.EphemeralStorage = nil
 		}
-		l.in.Pods = append(l.in.Pods, p)
+		tl.in.Pods = append(tl.in.Pods, p)
 	}
 }
 
 // observeMemory sets random observations of memory.
-func (c generator) observeMemory(in *Inputs) {
+func (g generator) observeMemory(in *Inputs) {
 	for s := range signal.Signal(2) {
-		in.Observations[s] = signal.Observation{Status: signal.Observed, Available: c.Int64N(16) - 1, Capacity: 16, Cache: c.Int64N(4) * int64(c.IntN(2))}
-		if c.oneIn(20) {
+		in.Observations[s] = signal.Observation{Status: signal.Observed, Available: g.Int64N(16) - 1, Capacity: 16, Cache: g.Int64N(4) * int64(g.IntN(2))}
+		if g.oneIn(20) {
 			in.Observations[s] = signal.Observation{Status: signal.Unreadable}
 		}
 	}
@@ -54,8 +54,8 @@ func (c generator) observeMemory(in *Inputs) {
 
 // actNow returns the thresholds of a random memory signal, as a lane reports them whose
 // readings show that the crossing must be acted on; or none.
-func (c generator) actNow(in *Inputs) []ThresholdKey {
-	s := signal.Signal(c.IntN(4))
+func (g generator) actNow(in *Inputs) []ThresholdKey {
+	s := signal.Signal(g.IntN(4))
 	if !s.IsMemory() || in.Observations[s].Status != signal.Observed {
 		return nil
 	}
@@ -63,20 +63,20 @@ func (c generator) actNow(in *Inputs) []ThresholdKey {
 }
 
 // changeUsage changes the usage of pods and updates the table.
-func (c generator) changeUsage(in *Inputs, table *Table) {
+func (g generator) changeUsage(in *Inputs, table *Table) {
 	in.Pods = slices.Clone(in.Pods)
 	for i := range in.Pods {
 		p := &in.Pods[i]
-		if !p.HasStats || !c.oneIn(2) {
+		if !p.HasStats || !g.oneIn(2) {
 			continue
 		}
-		if c.oneIn(2) {
+		if g.oneIn(2) {
 			p.Usage.Freeable = 0 // a victim whose memory is unmapped
-			if c.oneIn(2) {
+			if g.oneIn(2) {
 				p.Usage.Memory = 0 // and freed
 			}
 		} else {
-			c.setUsage(p)
+			g.setUsage(p)
 		}
 		table.SetUsage(i, p.Usage.Memory, p.Usage.Freeable)
 	}
@@ -92,28 +92,28 @@ func TestTableAgreesWithStep(t *testing.T) {
 	}
 	var verdicts [VerdictReasons]int
 	for seed := range seeds {
-		c := generator{rand.New(rand.NewPCG(seed, 2))}
-		l := newTimeline(t)
-		c.memoryNode(l)
+		g := generator{rand.New(rand.NewPCG(seed, 2))}
+		tl := newTimeline(t)
+		g.memoryNode(tl)
 		at := time.Duration(0)
 		for step := range steps {
-			c.observeMemory(&l.in)
-			l.in.Pods = slices.DeleteFunc(slices.Clone(l.in.Pods), func(Pod) bool { return c.oneIn(12) })
-			l.in.ReclaimStalled, l.in.PodsReclaimStalled = c.oneIn(4), (seed+uint64(step))%4 == 0
-			l.in.ActNow = c.actNow(&l.in)
-			at += time.Duration(c.IntN(700)) * time.Millisecond
-			l.state, _ = Step(l.state, l.in, start.Add(at))
-			table := NewTable(&l.in, &l.state, start.Add(at))
-			in, state := l.in, l.state
+			g.observeMemory(&tl.in)
+			tl.in.Pods = slices.DeleteFunc(slices.Clone(tl.in.Pods), func(Pod) bool { return g.oneIn(12) })
+			tl.in.ReclaimStalled, tl.in.PodsReclaimStalled = g.oneIn(4), (seed+uint64(step))%4 == 0
+			tl.in.ActNow = g.actNow(&tl.in)
+			at += time.Duration(g.IntN(700)) * time.Millisecond
+			tl.state, _ = Step(tl.state, tl.in, start.Add(at))
+			table := NewTable(&tl.in, &tl.state, start.Add(at))
+			in, state := tl.in, tl.state
 			for again := range 3 {
 				where := fmt.Sprintf("seed %d, step %d, decision %d", seed, step, again)
-				c.changeUsage(&in, table)
-				c.observeMemory(&in)
-				in.ActNow = c.actNow(&in)
+				g.changeUsage(&in, table)
+				g.observeMemory(&in)
+				in.ActNow = g.actNow(&in)
 				for _, k := range in.ActNow {
 					table.ActNow(k.Signal)
 				}
-				now := start.Add(at + time.Duration(c.IntN(600)*(again+1))*time.Millisecond)
+				now := start.Add(at + time.Duration(g.IntN(600)*(again+1))*time.Millisecond)
 				at = now.Sub(start)
 				verdict := table.Decide(&in.Observations, now)
 				after, orders := Step(state, in, now)
@@ -131,7 +131,7 @@ func TestTableAgreesWithStep(t *testing.T) {
 				state = after
 			}
 			in.Observations = signal.Observations{}
-			l.in, l.state = in, state
+			tl.in, tl.state = in, state
 		}
 	}
 	for reason, n := range verdicts {
@@ -158,9 +158,9 @@ func checkTableState(t *testing.T, where string, table *Table, after *State) {
 	got := State{Victims: table.d.Victims, DryRunVictims: table.d.DryRunVictims, Backoffs: table.d.Backoffs}
 	want := State{Victims: after.Victims, DryRunVictims: after.DryRunVictims, Backoffs: after.Backoffs}
 	for i := range table.d.thresholds {
-		m := &table.d.thresholds[i]
-		got.Timers = append(got.Timers, m.timer)
-		timer := after.timer(m.key)
+		c := &table.d.thresholds[i]
+		got.Timers = append(got.Timers, c.timer)
+		timer := after.timer(c.key)
 		if timer == nil {
 			timer = &Timer{}
 		}

@@ -57,8 +57,8 @@ type Verdict struct {
 	N       int
 }
 
-// Decide returns which pods to kill for the observations. It uses only those of memory
-// signals.
+// Decide returns which pods to kill for the observations. It decides on the hard
+// thresholds of the memory signals only.
 func (t *Table) Decide(observed *signal.Observations, now time.Time) Verdict {
 	d := &t.d
 	t.observe(observed, now)
@@ -70,8 +70,9 @@ func (t *Table) Decide(observed *signal.Observations, now time.Time) Verdict {
 	if threshold == nil {
 		return Verdict{Reason: t.noVictimReason()}
 	}
-	v := Verdict{Reason: d.blockedBy(threshold), Threshold: threshold, Deficit: deficit, Observation: d.observed[threshold.Signal]}
-	if v.Reason != Chosen {
+	v := Verdict{Reason: Chosen, Threshold: threshold, Deficit: deficit, Observation: d.observed[threshold.Signal]}
+	if reason, blocked := d.blockedBy(threshold); blocked {
+		v.Reason = reason
 		return v
 	}
 	v.Ranking = t.rank()

@@ -57,19 +57,27 @@ const (
 	assumedReturned                     // usage is not measured, so it is assumed to have freed everything
 )
 
+// victimMemory is the memory of a victim when it is updated.
+type victimMemory struct {
+	// measured is Inputs.Measured: whether the usage of pods is measured at all.
+	measured bool
+	// known is set if the usage of this pod was measured too. outstanding is then the
+	// expected memory that it still uses, in bytes.
+	known       bool
+	outstanding int64
+}
+
 // update settles a victim that has freed enough or has been waited for long enough.
-// outstanding is the expected memory that it still uses, in bytes; it is valid if known
-// is set.
-func (v *Victim) update(outstanding int64, known, measured bool, timeout time.Duration, now time.Time) settleResult {
+func (v *Victim) update(m victimMemory, timeout time.Duration, now time.Time) settleResult {
 	if v.Status != Unsettled && v.Status != Settled {
 		return unchanged
 	}
 	end := unchanged
-	if known {
-		if v.Lowest-outstanding >= min(progressBytes, max(1, v.Expected/progressShare)) {
-			v.Lowest, v.ProgressAt = outstanding, now
+	if m.known {
+		if v.Lowest-m.outstanding >= min(progressBytes, max(1, v.Expected/progressDivisor)) {
+			v.Lowest, v.ProgressAt = m.outstanding, now
 		}
-		if v.Status == Unsettled && v.Expected > 0 && outstanding*10 <= v.Expected*(10-settledTenths) {
+		if v.Status == Unsettled && v.Expected > 0 && m.outstanding*10 <= v.Expected*(10-settledTenths) {
 			v.Status, end = Settled, returnedEnough
 		}
 	}
@@ -83,8 +91,8 @@ func (v *Victim) update(outstanding int64, known, measured bool, timeout time.Du
 	if now.Sub(from) < timeout {
 		return unchanged
 	}
-	v.Status = Settled
-	if !measured {
+	if !m.measured {
+		v.Status = Settled
 		return assumedReturned
 	}
 	v.Status = Stuck

@@ -43,7 +43,7 @@ func TestVictimUpdate(t *testing.T) {
 		if tc.change != nil {
 			tc.change(&v)
 		}
-		result := v.update(tc.used*mi, !tc.unknown, true, time.Second, start.Add(tc.at))
+		result := v.update(victimMemory{measured: true, known: !tc.unknown, outstanding: tc.used * mi}, time.Second, start.Add(tc.at))
 		if result != tc.result || v.Status != tc.want || !v.ProgressAt.Equal(start.Add(tc.progress)) {
 			t.Errorf("%s: update() = %d, %s, progress after %v; want %d, %s, after %v", tc.name, result, v.Status, v.ProgressAt.Sub(start), tc.result, tc.want, tc.progress)
 		}
@@ -52,10 +52,10 @@ func TestVictimUpdate(t *testing.T) {
 
 // If usage is not measured, it says nothing about a victim's progress.
 func TestUnmeasuredVictim(t *testing.T) {
-	l := shortOfMemory(t, 100*mi, 0)
-	l.state.Victims = []Victim{unsettledVictim("a")}
-	l.step(500 * time.Millisecond)
-	if got := l.status("a"); got != Unsettled {
+	tl := shortOfMemory(t, 100*mi, 0)
+	tl.state.Victims = []Victim{unsettledVictim("a")}
+	tl.step(500 * time.Millisecond)
+	if got := tl.status("a"); got != Unsettled {
 		t.Errorf("status = %s; want %s until the settle timeout", got, Unsettled)
 	}
 }
@@ -64,17 +64,17 @@ func TestUnmeasuredVictim(t *testing.T) {
 // count of poor returns.
 func TestGoneVictimResetsPoorReturns(t *testing.T) {
 	for _, status := range []VictimStatus{Unsettled, Stuck} {
-		l := shortOfMemory(t, 100*mi, 0)
+		tl := shortOfMemory(t, 100*mi, 0)
 		v := unsettledVictim("gone")
 		v.Status = status
-		l.state.Victims = []Victim{v}
-		l.state.Backoffs = []Backoff{{Signal: signal.MemoryAvailable, PoorReturns: 2}}
-		l.step(time.Millisecond)
+		tl.state.Victims = []Victim{v}
+		tl.state.Backoffs = []Backoff{{Signal: signal.MemoryAvailable, PoorReturns: 2}}
+		tl.step(time.Millisecond)
 		want := 0
 		if status == Stuck {
 			want = 2
 		}
-		if got := l.state.Backoffs[0].PoorReturns; got != want {
+		if got := tl.state.Backoffs[0].PoorReturns; got != want {
 			t.Errorf("%s victim gone: poor returns = %d; want %d", status, got, want)
 		}
 	}
@@ -82,14 +82,14 @@ func TestGoneVictimResetsPoorReturns(t *testing.T) {
 
 // A victim that has freed enough resets the count of poor returns of its own signal.
 func TestSettledVictimResetsPoorReturns(t *testing.T) {
-	l := shortOfMemory(t, 100*mi, 40*mi)
-	l.in.Measured = true
-	l.state.Victims = []Victim{unsettledVictim("a")}
-	l.in.Policy.Thresholds = append(l.in.Policy.Thresholds, hard(signal.PIDAvailable, "10"))
-	l.observe(signal.PIDAvailable, 1)
-	l.state.Backoffs = []Backoff{{Signal: signal.PIDAvailable, PoorReturns: 2}, {Signal: signal.MemoryAvailable, PoorReturns: 2}}
-	l.step(time.Millisecond)
-	if got := l.state.Backoffs; len(got) != 2 || got[0].PoorReturns != 2 || got[1].PoorReturns != 0 {
+	tl := shortOfMemory(t, 100*mi, 40*mi)
+	tl.in.Measured = true
+	tl.state.Victims = []Victim{unsettledVictim("a")}
+	tl.in.Policy.Thresholds = append(tl.in.Policy.Thresholds, hard(signal.PIDAvailable, "10"))
+	tl.observe(signal.PIDAvailable, 1)
+	tl.state.Backoffs = []Backoff{{Signal: signal.PIDAvailable, PoorReturns: 2}, {Signal: signal.MemoryAvailable, PoorReturns: 2}}
+	tl.step(time.Millisecond)
+	if got := tl.state.Backoffs; len(got) != 2 || got[0].PoorReturns != 2 || got[1].PoorReturns != 0 {
 		t.Errorf("back-offs = %+v; want 2 poor returns for PIDs and 0 for memory", got)
 	}
 }
@@ -108,17 +108,17 @@ func TestPoorReturnsPerSignal(t *testing.T) {
 		{"poor for memory", pids, []Backoff{{Signal: signal.MemoryAvailable, PoorReturns: 3}, {Signal: signal.PIDAvailable}}, true},
 		{"poor for PIDs", pids, []Backoff{{Signal: signal.PIDAvailable, PoorReturns: 3}}, false},
 	} {
-		l := shortOfMemory(t, 100*mi, 200*mi, 200*mi, 200*mi)
-		l.in.Measured = true
-		l.in.Policy.Thresholds = append(l.in.Policy.Thresholds, hard(signal.PIDAvailable, "10"))
-		l.observe(signal.PIDAvailable, 1)
+		tl := shortOfMemory(t, 100*mi, 200*mi, 200*mi, 200*mi)
+		tl.in.Measured = true
+		tl.in.Policy.Thresholds = append(tl.in.Policy.Thresholds, hard(signal.PIDAvailable, "10"))
+		tl.observe(signal.PIDAvailable, 1)
 		for _, uid := range []string{"b", "c"} {
 			v := unsettledVictim(uid)
 			v.Signal, v.Status = tc.stuck, Stuck
-			l.state.Victims = append(l.state.Victims, v)
+			tl.state.Victims = append(tl.state.Victims, v)
 		}
-		l.state.Backoffs = tc.futile
-		o := l.step(time.Millisecond)
+		tl.state.Backoffs = tc.futile
+		o := tl.step(time.Millisecond)
 		if len(o.Evict) != 1 || o.Evict[0].Futile != tc.want {
 			t.Errorf("%s: %+v; want one eviction, futile %t", tc.name, o.Evict, tc.want)
 		}
@@ -127,31 +127,31 @@ func TestPoorReturnsPerSignal(t *testing.T) {
 
 // The back-off of a soft threshold doubles like that of a hard one.
 func TestSoftBackoffDoubles(t *testing.T) {
-	l := newTimeline(t, soft(signal.MemoryAvailable, "10Gi", time.Second))
+	tl := newTimeline(t, soft(signal.MemoryAvailable, "10Gi", time.Second))
 	for _, name := range []string{"a", "b", "c"} {
-		l.in.Pods = append(l.in.Pods, aPod(name, using(mi)))
+		tl.in.Pods = append(tl.in.Pods, aPod(name, using(mi)))
 	}
-	l.observe(signal.MemoryAvailable, gi)
-	l.step(0)
+	tl.observe(signal.MemoryAvailable, gi)
+	tl.step(0)
 	for _, tc := range []struct {
 		at   time.Duration
 		want []string
 	}{
 		{time.Second, []string{"a"}}, {2*time.Second - 1, nil}, {2 * time.Second, []string{"b"}}, {4*time.Second - 1, nil}, {4 * time.Second, []string{"c"}},
 	} {
-		wantVictims(t, tc.at.String(), l.step(tc.at), tc.want...)
+		wantVictims(t, tc.at.String(), tl.step(tc.at), tc.want...)
 	}
 }
 
 func TestLateOutcomes(t *testing.T) {
-	l := shortOfMemory(t, 100*mi, 200*mi)
-	l.in.Measured = true
+	tl := shortOfMemory(t, 100*mi, 200*mi)
+	tl.in.Measured = true
 	v := unsettledVictim("a")
 	v.Status = Stuck
-	l.state.Victims = []Victim{v}
+	tl.state.Victims = []Victim{v}
 	// The first outcome is of a reclaim that was not ordered.
-	l.step(time.Millisecond, Outcome{}, Outcome{UID: "a", Err: errors.New("too late")})
-	if got := l.status("a"); got != Stuck {
+	tl.step(time.Millisecond, Outcome{}, Outcome{UID: "a", Err: errors.New("too late")})
+	if got := tl.status("a"); got != Stuck {
 		t.Errorf("status after a late error = %s; want %s", got, Stuck)
 	}
 }
@@ -159,13 +159,13 @@ func TestLateOutcomes(t *testing.T) {
 // An evicted pod that is missing while the pods are not listed can still be revived.
 func TestRevivedAfterUnlistedStep(t *testing.T) {
 	for _, unlisted := range []bool{true, false} {
-		l := shortOfMemory(t, 100*mi, 0)
-		l.state.Revivals = []Revival{{UID: "b", Gone: true, Until: start}, {UID: "a", Gone: true, Until: start}}
-		pods := l.in.Pods
-		l.in.Pods, l.in.PodsUnknown = nil, unlisted
-		l.step(revivalBackoffMax + 1)
-		l.in.Pods, l.in.PodsUnknown = pods, false
-		o := l.step(revivalBackoffMax + 2)
+		tl := shortOfMemory(t, 100*mi, 0)
+		tl.state.Revivals = []Revival{{UID: "b", Gone: true, Until: start}, {UID: "a", Gone: true, Until: start}}
+		pods := tl.in.Pods
+		tl.in.Pods, tl.in.PodsUnknown = nil, unlisted
+		tl.step(revivalBackoffMax + 1)
+		tl.in.Pods, tl.in.PodsUnknown = pods, false
+		o := tl.step(revivalBackoffMax + 2)
 		if got := len(o.Revived) == 1; got != unlisted {
 			t.Errorf("pods listed in the Step before: %t: revived %v; want a: %t", !unlisted, o.Revived, unlisted)
 		}
@@ -174,12 +174,12 @@ func TestRevivedAfterUnlistedStep(t *testing.T) {
 
 // Each evicted pod of a kubelet has its own Revival.
 func TestRevivalPerPod(t *testing.T) {
-	l := shortOfMemory(t, 100*mi, 0)
+	tl := shortOfMemory(t, 100*mi, 0)
 	a, b := unsettledVictim("x"), unsettledVictim("y")
 	a.Kubelet, b.Kubelet = true, true
-	l.state.Victims = []Victim{a, b}
-	l.step(time.Millisecond)
-	if got := l.state.Revivals; len(got) != 2 || got[0].UID != "x" || got[1].UID != "y" {
+	tl.state.Victims = []Victim{a, b}
+	tl.step(time.Millisecond)
+	if got := tl.state.Revivals; len(got) != 2 || got[0].UID != "x" || got[1].UID != "y" {
 		t.Errorf("revivals = %+v; want one for x and one for y", got)
 	}
 }
@@ -187,47 +187,47 @@ func TestRevivalPerPod(t *testing.T) {
 // A dry-run victim for memory stops counting as gone when memory recovers, whatever a
 // disk does.
 func TestEpisodePerSignal(t *testing.T) {
-	l := newTimeline(t, hard(signal.MemoryAvailable, "1Gi"), hard(signal.NodeFsAvailable, "1Gi"))
-	l.in.DryRun = true
-	l.in.Pods = []Pod{aPod("a", using(gi))}
-	l.state.DryRunVictims = []DryRunVictim{{UID: "a", Signal: signal.MemoryAvailable}}
-	l.observe(signal.MemoryAvailable, 2*gi)
-	l.observe(signal.NodeFsAvailable, mi)
-	l.step(0)
-	if len(l.state.DryRunVictims) != 0 {
-		t.Errorf("dry-run victims = %+v; want none", l.state.DryRunVictims)
+	tl := newTimeline(t, hard(signal.MemoryAvailable, "1Gi"), hard(signal.NodeFsAvailable, "1Gi"))
+	tl.in.DryRun = true
+	tl.in.Pods = []Pod{aPod("a", using(gi))}
+	tl.state.DryRunVictims = []DryRunVictim{{UID: "a", Signal: signal.MemoryAvailable}}
+	tl.observe(signal.MemoryAvailable, 2*gi)
+	tl.observe(signal.NodeFsAvailable, mi)
+	tl.step(0)
+	if len(tl.state.DryRunVictims) != 0 {
+		t.Errorf("dry-run victims = %+v; want none", tl.state.DryRunVictims)
 	}
 }
 
 // A hot path's kill makes its threshold active and replaces an earlier victim with the
 // same UID.
 func TestAdoptedHotKillActivatesThreshold(t *testing.T) {
-	l := shortOfMemory(t, 100*mi, 200*mi)
-	l.in.Measured = true
-	l.in.Observations[signal.MemoryAvailable].Cache = 4 * gi // enough that the crossing would wait
+	tl := shortOfMemory(t, 100*mi, 200*mi)
+	tl.in.Measured = true
+	tl.in.Observations[signal.MemoryAvailable].Cache = 4 * gi // enough that the crossing would wait
 	stuck := unsettledVictim("a")
 	stuck.Status = Stuck
-	l.state.Victims = []Victim{stuck, unsettledVictim("b")}
-	l.in.Pods = append(l.in.Pods[:1:1], aPod("b", using(200*mi)))
+	tl.state.Victims = []Victim{stuck, unsettledVictim("b")}
+	tl.in.Pods = append(tl.in.Pods[:1:1], aPod("b", using(200*mi)))
 	// Another threshold continues to wait.
 	pods := hard(signal.AllocatableMemoryAvailable, "10Gi")
-	l.in.Policy.Thresholds = append(l.in.Policy.Thresholds, pods)
-	l.in.Observations[signal.AllocatableMemoryAvailable] = l.in.Observations[signal.MemoryAvailable]
-	pod := l.in.Pods[0]
-	l.in.HotKills = []HotKill{{Pod: &pod, Threshold: l.in.Policy.Thresholds[0], Observation: l.in.Observations[0], Deficit: 100 * mi, Expected: 200 * mi, Time: start}}
-	o := l.step(time.Millisecond)
+	tl.in.Policy.Thresholds = append(tl.in.Policy.Thresholds, pods)
+	tl.in.Observations[signal.AllocatableMemoryAvailable] = tl.in.Observations[signal.MemoryAvailable]
+	pod := tl.in.Pods[0]
+	tl.in.HotKills = []HotKill{{Pod: &pod, Threshold: tl.in.Policy.Thresholds[0], Observation: tl.in.Observations[0], Deficit: 100 * mi, Expected: 200 * mi, Time: start}}
+	o := tl.step(time.Millisecond)
 	if !slices.Equal(o.Waiting, []ThresholdKey{pods.Key()}) {
 		t.Errorf("waiting = %v; want %v", o.Waiting, pods.Key())
 	}
-	if got := l.state.timer(memoryKey); !got.Since.Equal(start) {
+	if got := tl.state.timer(memoryKey); !got.Since.Equal(start) {
 		t.Errorf("timer = %+v; want it started at the kill", got)
 	}
-	if got := l.state.Victims; len(got) != 2 || got[0].UID != "b" || got[1].UID != "a" || got[1].Status != Unsettled {
+	if got := tl.state.Victims; len(got) != 2 || got[0].UID != "b" || got[1].UID != "a" || got[1].Status != Unsettled {
 		t.Errorf("victims = %+v; want b, and a as a new victim", got)
 	}
-	l.in.HotKills[0].Time = start.Add(time.Second)
-	l.step(time.Second)
-	if got := l.state.timer(memoryKey); !got.Since.Equal(start) {
+	tl.in.HotKills[0].Time = start.Add(time.Second)
+	tl.step(time.Second)
+	if got := tl.state.timer(memoryKey); !got.Since.Equal(start) {
 		t.Errorf("timer after the next kill = %+v; want the same start", got)
 	}
 }
@@ -243,13 +243,13 @@ func TestEachTimeMovesCrossings(t *testing.T) {
 
 func TestFutileWithoutVictim(t *testing.T) {
 	for _, bytes := range []int64{mi, gi} {
-		l := newTimeline(t, hard(signal.NodeFsAvailable, "100Gi"))
-		l.in.Policy.Layout = ImageFs
-		l.in.Pods = []Pod{aPod("a", func(p *Pod) { p.Containers[0].Usage.Logs = bytes })}
-		l.observe(signal.NodeFsAvailable, gi)
-		l.step(0)
-		l.step(time.Second, Outcome{})
-		if got := l.state.Backoffs; len(got) != 1 || got[0].NoVictim != (bytes == mi) {
+		tl := newTimeline(t, hard(signal.NodeFsAvailable, "100Gi"))
+		tl.in.Policy.Layout = ImageFs
+		tl.in.Pods = []Pod{aPod("a", func(p *Pod) { p.Containers[0].Usage.Logs = bytes })}
+		tl.observe(signal.NodeFsAvailable, gi)
+		tl.step(0)
+		tl.step(time.Second, Outcome{})
+		if got := tl.state.Backoffs; len(got) != 1 || got[0].NoVictim != (bytes == mi) {
 			t.Errorf("a pod of %d bytes: back-offs = %+v; want one, without a victim: %t", bytes, got, bytes == mi)
 		}
 	}
