@@ -47,7 +47,8 @@ func (o *Observation) Reading(at time.Time) MemoryReading {
 }
 
 // GrowthFloor returns the least growth of memory, in bytes, that is not treated as
-// noise for a threshold (in bytes), if per-CPU counters may lag by drift bytes.
+// noise for a threshold (in bytes), if per-CPU counters may lag by drift bytes. The drift
+// counts twice, because growth is the difference of two readings.
 func GrowthFloor(drift, threshold int64) int64 {
 	return min(max(minGrowth, 2*drift), threshold/2)
 }
@@ -110,11 +111,12 @@ type Readings struct {
 
 type pastReading struct {
 	MemoryReading
-	met bool
+	met bool // the threshold was met by this reading
 }
 
 // record adds a reading; met says whether the threshold is met by it. A reading that is
-// not newer than the last one replaces it.
+// not newer than the last one replaces it. Once there are readingsPerSecond readings,
+// one that comes too soon after the last is dropped, unless met differs.
 func (r *Readings) record(m MemoryReading, met bool) {
 	list := r.readings[:r.count]
 	if r.count > 0 && list[0].Source != m.Source {
@@ -134,8 +136,8 @@ func (r *Readings) record(m MemoryReading, met bool) {
 	r.count++
 }
 
-// trim removes the readings that no later crossing can be compared with: all older than
-// the latest one of at least minReferenceAge, except the latest of those by which the
+// trim removes the readings that no later crossing can be compared with. Of those that
+// are at least minReferenceAge old, it keeps the latest, and the latest by which the
 // threshold was not met.
 func (r *Readings) trim(now time.Time) {
 	old := 0
@@ -158,17 +160,17 @@ func (r *Readings) trim(now time.Time) {
 	r.count = to + copy(r.readings[to:], r.readings[keep:r.count])
 }
 
-// Add adds the reading now and returns the crossing up to it. met says whether the
-// threshold is met by now. at is the first reading below the threshold; if it is zero,
-// now is the first.
-func (r *Readings) Add(at, now MemoryReading, met bool) Crossing {
-	c := Crossing{First: at, Latest: now}
-	if at.Time.IsZero() {
-		c.First, c.Reference = now, r.reference(now.Time)
+// Add adds the reading latest and returns the crossing up to it. met says whether the
+// threshold is met by latest. first is the first reading below the threshold; if it is
+// zero, latest is the first.
+func (r *Readings) Add(first, latest MemoryReading, met bool) Crossing {
+	c := Crossing{First: first, Latest: latest}
+	if first.Time.IsZero() {
+		c.First, c.Reference = latest, r.reference(latest.Time)
 	} else {
-		c.Previous = r.secondOlder(now.Time)
+		c.Previous = r.previous(latest.Time)
 	}
-	r.record(now, met)
+	r.record(latest, met)
 	return c
 }
 
@@ -177,8 +179,8 @@ func (r *Readings) Add(at, now MemoryReading, met bool) Crossing {
 // the latest that is at least 1 s older, else the oldest. If there is none in those
 // 10 s, it is the latest older one; without any, the zero MemoryReading.
 func (r *Readings) reference(crossing time.Time) MemoryReading {
-	var oldest, latest *pastReading // within fileCacheWait
-	var stale *pastReading
+	var latest, oldest *pastReading // within fileCacheWait
+	var stale *pastReading          // older
 	for i := range r.readings[:r.count] {
 		p := &r.readings[i]
 		age := crossing.Sub(p.Time)
@@ -203,9 +205,9 @@ func (r *Readings) reference(crossing time.Time) MemoryReading {
 	return MemoryReading{}
 }
 
-// secondOlder returns the latest reading that is at least 1 s older than now, or the
-// zero MemoryReading if there is none.
-func (r *Readings) secondOlder(now time.Time) MemoryReading {
+// previous returns the latest reading that is at least 1 s older than now, or the zero
+// MemoryReading if there is none.
+func (r *Readings) previous(now time.Time) MemoryReading {
 	for i := r.count - 1; i >= 0; i-- {
 		if now.Sub(r.readings[i].Time) >= minReferenceAge {
 			return r.readings[i].MemoryReading

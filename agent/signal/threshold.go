@@ -16,7 +16,7 @@ import (
 // larger of both. The zero Value is the quantity 0.
 type Value struct {
 	quantity       resource.Quantity
-	percent        float32 // fraction of the capacity, 0 to 1
+	fraction       float32 // the percentage as a fraction of the capacity; above 1 in some minimum reclaims
 	text           string  // the percentage as configured; empty for a quantity
 	hasBoth        bool    // the value has a quantity besides the percentage
 	quantityAmount int64   // if hasBoth: quantity.Value(), computed once because it can allocate
@@ -32,14 +32,14 @@ func Larger(a, b Value) Value {
 	if b.quantity.Cmp(quantity) > 0 {
 		quantity = b.quantity
 	}
-	share := a
-	if b.IsPercentage() && (!a.IsPercentage() || b.percent > a.percent) {
-		share = b
+	percentage := a
+	if b.IsPercentage() && (!a.IsPercentage() || b.fraction > a.fraction) {
+		percentage = b
 	}
-	if !share.IsPercentage() {
+	if !percentage.IsPercentage() {
 		return Value{quantity: quantity}
 	}
-	return Value{quantity: quantity, percent: share.percent, text: share.text, hasBoth: !quantity.IsZero(), quantityAmount: quantity.Value()}
+	return Value{quantity: quantity, fraction: percentage.fraction, text: percentage.text, hasBoth: !quantity.IsZero(), quantityAmount: quantity.Value()}
 }
 
 // Quantity returns a Value of the quantity q.
@@ -63,8 +63,8 @@ func (v Value) String() string {
 // which it prints. A percentage is computed from a 32-bit float, as in the kubelet, so
 // that both round in the same way.
 func (v Value) Of(capacity int64) resource.Quantity {
-	if v.IsPercentage() && (!v.hasBoth || v.share(capacity) >= v.quantityAmount) {
-		return *resource.NewQuantity(v.share(capacity), resource.BinarySI)
+	if v.IsPercentage() && (!v.hasBoth || v.percentageAmount(capacity) >= v.quantityAmount) {
+		return *resource.NewQuantity(v.percentageAmount(capacity), resource.BinarySI)
 	}
 	return v.quantity
 }
@@ -75,20 +75,21 @@ func (v Value) Of(capacity int64) resource.Quantity {
 func (v Value) Amount(capacity int64) int64 {
 	switch {
 	case v.hasBoth:
-		return max(v.share(capacity), v.quantityAmount)
+		return max(v.percentageAmount(capacity), v.quantityAmount)
 	case v.IsPercentage():
-		return v.share(capacity)
+		return v.percentageAmount(capacity)
 	}
 	return v.quantity.Value()
 }
 
-// share returns the amount of the percentage at a capacity.
-func (v Value) share(capacity int64) int64 {
-	share := float64(capacity) * float64(v.percent)
-	if share >= math.MaxInt64 {
+// percentageAmount returns the amount of the percentage at a capacity, rounded down and
+// at most math.MaxInt64.
+func (v Value) percentageAmount(capacity int64) int64 {
+	amount := float64(capacity) * float64(v.fraction)
+	if amount >= math.MaxInt64 {
 		return math.MaxInt64
 	}
-	return int64(share)
+	return int64(amount)
 }
 
 // Threshold is an amount below which a signal must not fall.
@@ -117,7 +118,7 @@ func (t Threshold) Target(capacity int64) int64 {
 }
 
 // ErrOff is the error of ParseThreshold for "0%" and "100%", which switch a default
-// threshold off, as in the kubelet.
+// threshold off, as in the kubelet's configuration.
 var ErrOff = errors.New("threshold switched off")
 
 // ParseThreshold parses a threshold's value: a quantity above 0, a percentage from 0 to
@@ -131,14 +132,14 @@ func ParseThreshold(text string) (Value, error) {
 		return parseBoth(text)
 	}
 	if strings.HasSuffix(text, "%") {
-		share, err := parsePercentage(text)
+		fraction, err := parsePercentage(text)
 		if err != nil {
 			return Value{}, err
 		}
-		if share > 1 {
+		if fraction > 1 {
 			return Value{}, fmt.Errorf("%q is more than 100%%", text)
 		}
-		return Value{percent: share, text: text}, nil
+		return Value{fraction: fraction, text: text}, nil
 	}
 	q, err := ParseQuantity(text)
 	if err != nil {
@@ -154,6 +155,7 @@ func ParseThreshold(text string) (Value, error) {
 // that the kubelet does not support.
 func HasBoth(text string) bool { return strings.Contains(text, orSeparator) }
 
+// parseBoth parses a percentage and a quantity, in this order.
 func parseBoth(text string) (Value, error) {
 	first, second, _ := strings.Cut(text, orSeparator)
 	a, errA := ParseThreshold(first)
@@ -168,14 +170,14 @@ func parseBoth(text string) (Value, error) {
 // above 0.
 func ParseMinReclaim(text string) (Value, error) {
 	if strings.HasSuffix(text, "%") {
-		share, err := parsePercentage(text)
+		fraction, err := parsePercentage(text)
 		if err != nil {
 			return Value{}, err
 		}
-		if share == 0 {
+		if fraction == 0 {
 			return Value{}, fmt.Errorf("%q is not above 0%%", text)
 		}
-		return Value{percent: share, text: text}, nil
+		return Value{fraction: fraction, text: text}, nil
 	}
 	q, err := ParseQuantity(text)
 	if err != nil {

@@ -228,12 +228,12 @@ func FuzzParsePercentage(f *testing.F) {
 		f.Add(seed)
 	}
 	f.Fuzz(func(t *testing.T, text string) {
-		share, err := parsePercentage(text)
+		fraction, err := parsePercentage(text)
 		if err != nil {
 			return
 		}
-		if !(share >= 0) || math.IsInf(float64(share), 0) {
-			t.Errorf("parsePercentage(%q) = %v", text, share)
+		if !(fraction >= 0) || math.IsInf(float64(fraction), 0) {
+			t.Errorf("parsePercentage(%q) = %v", text, fraction)
 		}
 	})
 }
