@@ -16,11 +16,11 @@ import (
 	"github.com/evictd/evictd/kernel/memcg"
 )
 
-// events is the lane of cgroup v2's memory.events.local, of kubepods and of the containers.
+// eventsLane is the lane of cgroup v2's memory.eventsLane.local, of kubepods and of the containers.
 // When all pods together reach their limit, a threshold may have been crossed, and the
 // lane raises an alarm. When a container reaches its own limit, which may happen all the
-// time, the lane only counts it. memory.events of kubepods would include both.
-type events struct {
+// time, the lane only counts it. memory.eventsLane of kubepods would include both.
+type eventsLane struct {
 	o      memory.Options
 	wait   Waiter
 	wanted atomic.Pointer[map[string]bool] // paths of containers
@@ -82,12 +82,12 @@ func (c *cgroupEvents) Ready(now time.Time) (Alarm, bool) {
 }
 
 // open implements lane.
-func (l *events) open(now time.Time, w *laneInput) error {
+func (l *eventsLane) open(now time.Time, in *laneInput) error {
 	l.containers, l.failures = map[string]*cgroupEvents{}, map[string]*partialFailure{}
 	if l.o.Hierarchy.Version != cgroup.V2 {
 		return errNoLocalEvents
 	}
-	return l.reconcile(now, w)
+	return l.reconcile(now, in)
 }
 
 var errNoLocalEvents = unavailableError("memory is in a v1 tree, which has no memory.events")
@@ -100,13 +100,13 @@ func (e unavailableError) Is(target error) bool { return target == kernel.ErrUna
 
 // reconcile implements lane. A failure of one cgroup does not affect the others. Each
 // fullCheckInterval it reads all counters, because a removed cgroup raises no event.
-func (l *events) reconcile(now time.Time, _ *laneInput) error {
+func (l *eventsLane) reconcile(now time.Time, _ *laneInput) error {
 	if !l.podsFailure.backingOff(now) {
 		l.podsFailure.record(now, l.followPods())
 	}
 	var wanted map[string]bool
-	if w := l.wanted.Load(); w != nil {
-		wanted = *w
+	if paths := l.wanted.Load(); paths != nil {
+		wanted = *paths
 	}
 	full := now.Sub(l.lastFullCheck) >= fullCheckInterval
 	if full {
@@ -132,7 +132,7 @@ func (l *events) reconcile(now time.Time, _ *laneInput) error {
 
 // updateCounts reads the counts of a container, and closes it if it was removed or is not
 // wanted.
-func (l *events) updateCounts(now time.Time, c *cgroupEvents, wanted bool) {
+func (l *eventsLane) updateCounts(now time.Time, c *cgroupEvents, wanted bool) {
 	counts, err := c.file.Read()
 	if err == nil {
 		l.totals.Max += counts.Max - c.last.Max
@@ -151,7 +151,7 @@ func (l *events) updateCounts(now time.Time, c *cgroupEvents, wanted bool) {
 }
 
 // follow opens the counters of a container.
-func (l *events) follow(now time.Time, path string) {
+func (l *eventsLane) follow(now time.Time, path string) {
 	if t := l.failures[path]; t != nil && t.backingOff(now) {
 		return
 	}
@@ -165,7 +165,7 @@ func (l *events) follow(now time.Time, path string) {
 }
 
 // setFailure records the failure of a container; nil clears it.
-func (l *events) setFailure(now time.Time, path string, err error) {
+func (l *eventsLane) setFailure(now time.Time, path string, err error) {
 	if err == nil {
 		delete(l.failures, path)
 		return
@@ -176,7 +176,7 @@ func (l *events) setFailure(now time.Time, path string, err error) {
 }
 
 // add opens the counters of a cgroup and polls them.
-func (l *events) add(path string, raises bool) (*cgroupEvents, error) {
+func (l *eventsLane) add(path string, raises bool) (*cgroupEvents, error) {
 	group, err := l.o.Hierarchy.Open(path)
 	if err != nil {
 		return nil, err
@@ -198,10 +198,12 @@ func (l *events) add(path string, raises bool) (*cgroupEvents, error) {
 	return c, nil
 }
 
-func (l *events) drop(c *cgroupEvents) error { return errors.Join(l.wait.Remove(c), c.file.Close()) }
+func (l *eventsLane) drop(c *cgroupEvents) error {
+	return errors.Join(l.wait.Remove(c), c.file.Close())
+}
 
 // followPods opens the counters of the current kubepods cgroup.
-func (l *events) followPods() error {
+func (l *eventsLane) followPods() error {
 	if l.pods != nil {
 		_, err := l.pods.file.Read()
 		if err == nil {
@@ -229,7 +231,7 @@ func (l *events) followPods() error {
 }
 
 // partialFailure implements partialFailer.
-func (l *events) partialFailure() string {
+func (l *eventsLane) partialFailure() string {
 	if failed := l.podsFailure.describe(podsPart); failed != "" || len(l.failures) == 0 {
 		return failed
 	}
@@ -239,7 +241,7 @@ func (l *events) partialFailure() string {
 }
 
 // close implements lane.
-func (l *events) close() error {
+func (l *eventsLane) close() error {
 	var errs []error
 	if l.pods != nil {
 		errs = append(errs, l.drop(l.pods))

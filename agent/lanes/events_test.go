@@ -14,7 +14,7 @@ import (
 const zeroCounts = "low 0\nhigh 0\nmax 0\noom 0\noom_kill 0\noom_group_kill 0\n"
 
 // v2Events opens an events lane on a v2 tree with two containers below kubepods.
-func v2Events(t *testing.T) (l *events, tree string, waiter *fakeWaiter) {
+func v2Events(t *testing.T) (l *eventsLane, tree string, waiter *fakeWaiter) {
 	t.Helper()
 	files := map[string]string{"cgroup.controllers": "cpu memory pids\n"}
 	for _, dir := range []string{"kubepods/", "kubepods/a/", "kubepods/b/"} {
@@ -31,7 +31,7 @@ func v2Events(t *testing.T) (l *events, tree string, waiter *fakeWaiter) {
 		t.Fatal(err)
 	}
 	waiter = &fakeWaiter{}
-	l = &events{o: memory.Options{Hierarchy: h, CgroupRoot: "/"}, wait: waiter}
+	l = &eventsLane{o: memory.Options{Hierarchy: h, CgroupRoot: "/"}, wait: waiter}
 	l.wanted.Store(&map[string]bool{"/kubepods/a": true, "/kubepods/b": true})
 	if err := l.open(time.Now(), &laneInput{}); err != nil {
 		t.Fatal(err)

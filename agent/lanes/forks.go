@@ -28,9 +28,9 @@ type TaskCounter interface {
 // errMissedTasks degrades the lane.
 var errMissedTasks = errors.New("missed an alarm: more tasks were created than the limit that was armed")
 
-// forks is the lane that counts new tasks. Its alarms go to [Tasks], as they do not
+// forksLane is the lane that counts new tasks. Its alarms go to [Tasks], as they do not
 // concern memory.
-type forks struct {
+type forksLane struct {
 	tasks  Tasks
 	alarms *atomic.Uint64
 
@@ -39,7 +39,7 @@ type forks struct {
 }
 
 // open implements lane.
-func (l *forks) open(time.Time, *laneInput) (err error) {
+func (l *forksLane) open(time.Time, *laneInput) (err error) {
 	if l.forks, err = bpf.OpenForks(); err != nil {
 		return err
 	}
@@ -48,7 +48,7 @@ func (l *forks) open(time.Time, *laneInput) (err error) {
 }
 
 // reconcile implements lane.
-func (l *forks) reconcile(time.Time, *laneInput) error {
+func (l *forksLane) reconcile(time.Time, *laneInput) error {
 	l.alarms.Store(l.before + l.forks.Alarms())
 	if l.tasks.Missed() {
 		return errMissedTasks
@@ -57,7 +57,7 @@ func (l *forks) reconcile(time.Time, *laneInput) error {
 }
 
 // close implements lane.
-func (l *forks) close() error {
+func (l *forksLane) close() error {
 	if l.forks == nil {
 		return nil
 	}

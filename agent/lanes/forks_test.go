@@ -24,7 +24,7 @@ func (f *fakeTasks) Missed() bool { return f.missed }
 // Tasks has the counter while the lane is open, and a missed alarm is an error of reconcile.
 func TestForksLane(t *testing.T) {
 	tasks := &fakeTasks{}
-	l := &forks{tasks: tasks, alarms: new(atomic.Uint64)}
+	l := &forksLane{tasks: tasks, alarms: new(atomic.Uint64)}
 	if err := l.close(); err != nil || len(tasks.used) != 0 {
 		t.Fatalf("close() of a lane that was never opened = %v, %d counters; want nothing done", err, len(tasks.used))
 	}

@@ -39,10 +39,10 @@ const (
 // selfChecker, periodic and partialFailer.
 type lane interface {
 	// open opens and arms the lane. After an error, close releases what open has opened.
-	open(now time.Time, w *laneInput) error
+	open(now time.Time, in *laneInput) error
 	// reconcile updates what is armed. After an error the Set closes the lane and opens it
 	// again.
-	reconcile(now time.Time, w *laneInput) error
+	reconcile(now time.Time, in *laneInput) error
 	close() error
 }
 
@@ -79,10 +79,10 @@ type selfChecker interface {
 // The optional interfaces of each lane. Without these assertions a method with a changed
 // signature would be ignored silently.
 var (
-	_ = []coverer{(*sampler)(nil), (*memcgLane)(nil)}
-	_ = []selfChecker{(*sampler)(nil)}
-	_ = []periodic{(*sampler)(nil)}
-	_ = []partialFailer{(*sampler)(nil), (*memcgLane)(nil), (*events)(nil), (*stalls)(nil), (*reclaim)(nil)}
+	_ = []coverer{(*samplerLane)(nil), (*memcgLane)(nil)}
+	_ = []selfChecker{(*samplerLane)(nil)}
+	_ = []periodic{(*samplerLane)(nil)}
+	_ = []partialFailer{(*samplerLane)(nil), (*memcgLane)(nil), (*eventsLane)(nil), (*psiLane)(nil), (*reclaimLane)(nil)}
 )
 
 // laneInput is what lanes are reconciled with: the thresholds in force, and the last
@@ -102,11 +102,11 @@ type memoryThreshold struct {
 }
 
 // memoryThresholds returns the thresholds of the memory signals that are observed.
-func (w *laneInput) memoryThresholds() []memoryThreshold {
+func (in *laneInput) memoryThresholds() []memoryThreshold {
 	var list []memoryThreshold
-	for i := range w.thresholds {
-		t := &w.thresholds[i]
-		o := &w.observed[t.Signal]
+	for i := range in.thresholds {
+		t := &in.thresholds[i]
+		o := &in.observed[t.Signal]
 		if !t.Signal.IsMemory() || o.Status != signal.Observed {
 			continue
 		}

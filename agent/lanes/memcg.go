@@ -53,7 +53,7 @@ func (g *armedCgroup) allArmed(wanted []memoryThreshold) bool {
 }
 
 // open implements lane.
-func (l *memcgLane) open(now time.Time, w *laneInput) error {
+func (l *memcgLane) open(now time.Time, in *laneInput) error {
 	root, err := l.o.Hierarchy.Open("/")
 	if err != nil {
 		return err
@@ -68,20 +68,20 @@ func (l *memcgLane) open(now time.Time, w *laneInput) error {
 	if err := probe.Close(); err != nil {
 		return err
 	}
-	return l.reconcile(now, w)
+	return l.reconcile(now, in)
 }
 
 // reconcile implements lane. A failure of kubepods does not affect the root. While idle,
 // the thresholds are not moved: reading memory.stat for their positions is slow, as it
 // flushes the counters of all CPUs (mm/memcontrol-v1.c: memcg1_stat_format).
-func (l *memcgLane) reconcile(now time.Time, w *laneInput) error {
-	atRoot, atPods := l.wanted(w, signal.MemoryAvailable), l.wanted(w, signal.AllocatableMemoryAvailable)
-	if !w.idle || !l.groups[0].allArmed(atRoot) {
+func (l *memcgLane) reconcile(now time.Time, in *laneInput) error {
+	atRoot, atPods := l.wanted(in, signal.MemoryAvailable), l.wanted(in, signal.AllocatableMemoryAvailable)
+	if !in.idle || !l.groups[0].allArmed(atRoot) {
 		if err := l.arm(&l.groups[0], atRoot, now); err != nil {
 			return err
 		}
 	}
-	if l.podsFailure.backingOff(now) || w.idle && l.groups[1].allArmed(atPods) && l.groups[1].cgroup.Check() == nil {
+	if l.podsFailure.backingOff(now) || in.idle && l.groups[1].allArmed(atPods) && l.groups[1].cgroup.Check() == nil {
 		return nil
 	}
 	err := l.reconcilePods(now, atPods)
@@ -104,8 +104,8 @@ func (l *memcgLane) reconcilePods(now time.Time, wanted []memoryThreshold) error
 }
 
 // wanted returns the thresholds of a signal.
-func (l *memcgLane) wanted(w *laneInput, of signal.Signal) []memoryThreshold {
-	return slices.DeleteFunc(w.memoryThresholds(), func(th memoryThreshold) bool { return th.id.Signal() != of })
+func (l *memcgLane) wanted(in *laneInput, of signal.Signal) []memoryThreshold {
+	return slices.DeleteFunc(in.memoryThresholds(), func(th memoryThreshold) bool { return th.id.Signal() != of })
 }
 
 // followPods opens the current kubepods cgroup.

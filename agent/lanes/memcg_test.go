@@ -63,7 +63,7 @@ func TestMustMove(t *testing.T) {
 
 // The error of a lane that is not available is permanent, and close closes what was opened.
 func TestUnavailableLane(t *testing.T) {
-	s := &events{o: memory.Options{Hierarchy: &cgroup.Hierarchy{Version: cgroup.V1}}}
+	s := &eventsLane{o: memory.Options{Hierarchy: &cgroup.Hierarchy{Version: cgroup.V1}}}
 	err := s.open(time.Now(), &laneInput{})
 	if !permanent(err) || s.close() != nil {
 		t.Errorf("open() on v1 = %v; want a permanent error", err)

@@ -94,7 +94,7 @@ func (p *Poll) Status(now time.Time) Status {
 func (p *Poll) Run(ctx context.Context, alarm chan<- Alarm) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	w := pollState{rate: float64(max(1, p.cores)) * fillRatePerCore, drift: p.drift}
+	st := pollState{rate: float64(max(1, p.cores)) * fillRatePerCore, drift: p.drift}
 	for {
 		select {
 		case <-ctx.Done():
@@ -109,17 +109,17 @@ func (p *Poll) Run(ctx context.Context, alarm chan<- Alarm) error {
 		var o signal.Observations
 		p.read(now, &o)
 		p.lastReading.Store(now.UnixNano())
-		if crossed, answered := w.update(now, &o, thresholds); crossed != 0 {
+		if crossed, answered := st.update(now, &o, thresholds); crossed != 0 {
 			p.alarms.Add(1)
 			select {
-			case alarm <- Alarm{Lane: p.Name(), Threshold: crossed, LastAbove: w.lastAbove, Seen: now, ActNow: answered}:
+			case alarm <- Alarm{Lane: p.Name(), Threshold: crossed, LastAbove: st.lastAbove, Seen: now, ActNow: answered}:
 			default:
 				if answered {
-					w.repeatAnswer(crossed)
+					st.repeatAnswer(crossed)
 				}
 			}
 		}
-		period := w.period(&o, thresholds)
+		period := st.period(&o, thresholds)
 		if p.covered.Load() {
 			period = max(period, coveredPollInterval)
 		}
@@ -167,8 +167,8 @@ func (c *crossing) answers(now time.Time, o *signal.Observation, threshold, drif
 
 // repeatAnswer makes the next reading raise an answered crossing again: the alarm that is
 // not received yet may be of the same crossing before its answer.
-func (w *pollState) repeatAnswer(id signal.ThresholdID) {
-	if c := w.crossings[id]; c != nil {
+func (st *pollState) repeatAnswer(id signal.ThresholdID) {
+	if c := st.crossings[id]; c != nil {
 		c.waiting = true
 	}
 }
@@ -176,7 +176,7 @@ func (w *pollState) repeatAnswer(id signal.ThresholdID) {
 // update records a reading. It returns the first threshold that is crossed now and was not
 // before, or whose crossing is answered now and was not before, zero for none, and whether
 // the crossing is answered.
-func (w *pollState) update(now time.Time, o *signal.Observations, thresholds []signal.Threshold) (crossed signal.ThresholdID, answered bool) {
+func (st *pollState) update(now time.Time, o *signal.Observations, thresholds []signal.Threshold) (crossed signal.ThresholdID, answered bool) {
 	var below uint64 // by identity
 	above := true    // all signals were read, and none is below
 	var armed [signal.ThresholdIDCount]bool
@@ -190,52 +190,52 @@ func (w *pollState) update(now time.Time, o *signal.Observations, thresholds []s
 		armed[id] = true
 		answers, waited := true, false
 		if t.Hard() && t.Signal.IsMemory() && r.Status == signal.Observed {
-			if w.crossings[id] == nil {
-				w.crossings[id] = &crossing{}
+			if st.crossings[id] == nil {
+				st.crossings[id] = &crossing{}
 			}
-			answers, waited = w.crossings[id].answers(now, r, t.Value.Amount(r.Capacity), w.drift)
+			answers, waited = st.crossings[id].answers(now, r, t.Value.Amount(r.Capacity), st.drift)
 		}
 		if !r.Below(t.Value.Amount(r.Capacity)) {
 			continue
 		}
 		above = false
 		below |= 1 << id
-		if crossed == 0 && (w.below&(1<<id) == 0 || waited && answers) {
+		if crossed == 0 && (st.below&(1<<id) == 0 || waited && answers) {
 			crossed, answered = id, answers
 		}
 	}
 	if above {
-		w.lastAbove = now
+		st.lastAbove = now
 	}
-	w.below = below
+	st.below = below
 	for id := range armed {
 		if !armed[id] {
-			w.crossings[id] = nil // if it is armed again, its crossing is another
+			st.crossings[id] = nil // if it is armed again, its crossing is another
 		}
 	}
-	w.updateRate(o)
+	st.updateRate(o)
 	return crossed, answered
 }
 
 // updateRate keeps the fastest fill rate seen. It decays by half over 700 readings, so that
 // one burst does not shorten the interval forever.
-func (w *pollState) updateRate(o *signal.Observations) {
+func (st *pollState) updateRate(o *signal.Observations) {
 	const decay = 0.999
-	w.rate = max(w.rate*decay, minFillRate)
+	st.rate = max(st.rate*decay, minFillRate)
 	for s := range o {
-		now, before := &o[s], &w.last[s]
+		now, before := &o[s], &st.last[s]
 		if now.Status != signal.Observed || before.Status != signal.Observed || !signal.Signal(s).IsMemory() {
 			continue
 		}
 		if dt := now.Time.Sub(before.Time).Seconds(); dt > 0 {
-			w.rate = max(w.rate, float64(before.Available-now.Available)/dt)
+			st.rate = max(st.rate, float64(before.Available-now.Available)/dt)
 		}
 	}
-	w.last = *o
+	st.last = *o
 }
 
 // period returns how long no threshold can be crossed, at twice the fastest fill rate.
-func (w *pollState) period(o *signal.Observations, thresholds []signal.Threshold) time.Duration {
+func (st *pollState) period(o *signal.Observations, thresholds []signal.Threshold) time.Duration {
 	wait := maxPollInterval
 	for _, t := range thresholds {
 		r := &o[t.Signal]
@@ -257,7 +257,7 @@ func (w *pollState) period(o *signal.Observations, thresholds []signal.Threshold
 			// seen, which may follow directly after the kill.
 			return minPollInterval
 		}
-		seconds := float64(headroom) / (2 * w.rate)
+		seconds := float64(headroom) / (2 * st.rate)
 		wait = min(wait, time.Duration(seconds*float64(time.Second)))
 	}
 	return max(wait, minPollInterval)

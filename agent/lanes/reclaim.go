@@ -9,9 +9,9 @@ import (
 	"github.com/evictd/evictd/bpf"
 )
 
-// reclaim is the lane of tracepoints: of the kernel's reclaim, which shortens the
+// reclaimLane is the lane of tracepoints: of the kernel's reclaimLane, which shortens the
 // sampler's interval and is counted, and of its OOM killer. Each works without the other.
-type reclaim struct {
+type reclaimLane struct {
 	ring *ring
 
 	mu           sync.Mutex // guards the fields below: stalls is called from other goroutines
@@ -24,7 +24,7 @@ type reclaim struct {
 }
 
 // open implements lane.
-func (l *reclaim) open(time.Time, *laneInput) error {
+func (l *reclaimLane) open(time.Time, *laneInput) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if err := l.ring.acquire(); err != nil {
@@ -42,7 +42,7 @@ func (l *reclaim) open(time.Time, *laneInput) error {
 }
 
 // reconcile implements lane.
-func (l *reclaim) reconcile(time.Time, *laneInput) error {
+func (l *reclaimLane) reconcile(time.Time, *laneInput) error {
 	if err := l.ring.readErr.Load(); err != nil {
 		return *err
 	}
@@ -58,7 +58,7 @@ type ReclaimCounts struct {
 	OOM     *bpf.OOMCounts
 }
 
-func (l *reclaim) counts() (c ReclaimCounts, err error) {
+func (l *reclaimLane) counts() (c ReclaimCounts, err error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.reclaim != nil {
@@ -79,7 +79,7 @@ func (l *reclaim) counts() (c ReclaimCounts, err error) {
 }
 
 // stalls returns the stalls in reclaim by cgroup id.
-func (l *reclaim) stalls() (map[uint64]bpf.Stall, error) {
+func (l *reclaimLane) stalls() (map[uint64]bpf.Stall, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.reclaim == nil {
@@ -97,7 +97,7 @@ func (l *reclaim) stalls() (map[uint64]bpf.Stall, error) {
 }
 
 // partialFailure implements partialFailer.
-func (l *reclaim) partialFailure() string {
+func (l *reclaimLane) partialFailure() string {
 	if l.missing == nil {
 		return ""
 	}
@@ -105,7 +105,7 @@ func (l *reclaim) partialFailure() string {
 }
 
 // close implements lane.
-func (l *reclaim) close() error {
+func (l *reclaimLane) close() error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	var errs []error

@@ -13,17 +13,17 @@ import (
 // input returns what lanes are reconciled with. While idle, it uses the last reading of
 // polling, which is at most two polling intervals old, instead of another reading.
 func (s *Set) input(now time.Time) *laneInput {
-	w := &laneInput{idle: !s.recentAlarm(now) && now.Sub(s.lastFullCheck) < fullCheckInterval}
+	in := &laneInput{idle: !s.recentAlarm(now) && now.Sub(s.lastFullCheck) < fullCheckInterval}
 	s.mu.Lock()
-	w.thresholds, w.observed = s.thresholds, s.lastPoll
-	w.idle = w.idle && !s.thresholdsChanged && now.Sub(s.lastPollAt) < 2*maxPollInterval && !nearThreshold(w.thresholds, &w.observed)
-	s.idle, s.thresholdsChanged = w.idle, false
+	in.thresholds, in.observed = s.thresholds, s.lastPoll
+	in.idle = in.idle && !s.thresholdsChanged && now.Sub(s.lastPollAt) < 2*maxPollInterval && !nearThreshold(in.thresholds, &in.observed)
+	s.idle, s.thresholdsChanged = in.idle, false
 	s.mu.Unlock()
-	if !w.idle {
+	if !in.idle {
 		s.lastFullCheck = now
-		s.o.Read(now, &w.observed)
+		s.o.Read(now, &in.observed)
 	}
-	return w
+	return in
 }
 
 // recentAlarm reports whether a lane raised an alarm within activeAfterAlarm.
@@ -37,26 +37,26 @@ func (s *Set) recentAlarm(now time.Time) bool {
 // reconcileAll reconciles all lanes and opens those that are due. It returns when to do so
 // again. It ignores the errors of lanes once ctx has ended.
 func (s *Set) reconcileAll(ctx context.Context, now time.Time) time.Duration {
-	w := s.input(now)
+	in := s.input(now)
 	wait := idleInterval
-	if nearThreshold(w.thresholds, &w.observed) {
+	if nearThreshold(in.thresholds, &in.observed) {
 		wait = activeInterval
 	}
 	for _, e := range s.entries {
 		switch e.state {
 		case Up:
-			if err := s.reconcileLane(ctx, e, now, w); err != nil {
+			if err := s.reconcileLane(ctx, e, now, in); err != nil {
 				if errors.Is(err, errMissedTasks) {
 					e.missed++
 				}
 				s.fail(e, now, err)
 			}
 		case Starting:
-			s.open(ctx, e, now, w)
+			s.open(ctx, e, now, in)
 		case Degraded:
 			if !now.Before(e.retryAt) {
 				e.reopened++
-				s.open(ctx, e, now, w)
+				s.open(ctx, e, now, in)
 			}
 		}
 		if e.state == Degraded {
@@ -67,7 +67,7 @@ func (s *Set) reconcileAll(ctx context.Context, now time.Time) time.Duration {
 		wait = min(wait, activeInterval)
 	}
 	wait = min(wait, s.failMissed(now))
-	s.o.Poll.SetCovered(s.allSampled(w))
+	s.o.Poll.SetCovered(s.allSampled(in))
 	s.publish()
 	return wait
 }
@@ -88,10 +88,10 @@ func nearThreshold(thresholds []signal.Threshold, observed *signal.Observations)
 
 // open opens a lane. When ctx ends, the Waiter closes its poller, so a lane that is being
 // opened fails. Its state then stays what it was.
-func (s *Set) open(ctx context.Context, e *entry, now time.Time, w *laneInput) {
+func (s *Set) open(ctx context.Context, e *entry, now time.Time, in *laneInput) {
 	err := e.fault.open()
 	if err == nil {
-		fresh := *w
+		fresh := *in
 		fresh.idle = false
 		err = e.open(now, &fresh)
 	}
@@ -116,8 +116,8 @@ func (s *Set) open(ctx context.Context, e *entry, now time.Time, w *laneInput) {
 
 // reconcileLane reconciles a lane that is up. The error degrades it. The lane stays up if
 // ctx has ended, because the Waiter has then closed its poller.
-func (s *Set) reconcileLane(ctx context.Context, e *entry, now time.Time, w *laneInput) error {
-	err := e.reconcile(now, w)
+func (s *Set) reconcileLane(ctx context.Context, e *entry, now time.Time, in *laneInput) error {
+	err := e.reconcile(now, in)
 	if ctx.Err() != nil {
 		return nil // a partial failure has the same cause
 	}

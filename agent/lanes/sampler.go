@@ -15,8 +15,8 @@ import (
 	"github.com/evictd/evictd/kernel/cpu"
 )
 
-// sampler is the lane of the BPF timer.
-type sampler struct {
+// samplerLane is the lane of the BPF timer.
+type samplerLane struct {
 	o    SetOptions
 	ring *ring
 
@@ -32,7 +32,7 @@ type sampler struct {
 }
 
 // open implements lane.
-func (l *sampler) open(now time.Time, w *laneInput) error {
+func (l *samplerLane) open(now time.Time, in *laneInput) error {
 	if err := l.ring.acquire(); err != nil {
 		return err
 	}
@@ -51,7 +51,7 @@ func (l *sampler) open(now time.Time, w *laneInput) error {
 	// The deadline starts here: loading the programs may have taken longer.
 	for deadline := time.Now().Add(firstTickDeadline); ; time.Sleep(time.Millisecond) {
 		if _, err = l.sampler.Stats(); err == nil {
-			return l.update(now, w)
+			return l.update(now, in)
 		}
 		if time.Now().After(deadline) {
 			return err
@@ -69,7 +69,7 @@ const (
 )
 
 // reconcile implements lane.
-func (l *sampler) reconcile(now time.Time, w *laneInput) error {
+func (l *samplerLane) reconcile(now time.Time, in *laneInput) error {
 	if err := l.ring.readErr.Load(); err != nil {
 		return *err
 	}
@@ -79,12 +79,12 @@ func (l *sampler) reconcile(now time.Time, w *laneInput) error {
 			return err
 		}
 	}
-	return l.update(now, w)
+	return l.update(now, in)
 }
 
 // checkMachine returns an error if the machine has grown: the sampler would miss the
 // memory of another NUMA node, and the drift of more CPUs.
-func (l *sampler) checkMachine() error {
+func (l *samplerLane) checkMachine() error {
 	cpus, err := cpu.Online(l.o.Sysfs)
 	if err != nil {
 		return err
@@ -99,8 +99,8 @@ func (l *sampler) checkMachine() error {
 	return err
 }
 
-func (l *sampler) update(now time.Time, w *laneInput) (err error) {
-	if !l.podsFailure.backingOff(now) && !(w.idle && l.podsFollowed()) {
+func (l *samplerLane) update(now time.Time, in *laneInput) (err error) {
+	if !l.podsFailure.backingOff(now) && !(in.idle && l.podsFollowed()) {
 		l.podsFailure.record(now, l.followPods())
 	}
 	if l.stats, err = l.sampler.Stats(); err != nil {
@@ -109,19 +109,19 @@ func (l *sampler) update(now time.Time, w *laneInput) (err error) {
 	if err := l.sampler.Sample(&l.last); err != nil {
 		return err
 	}
-	if wanted := l.wantedThresholds(w); !slices.Equal(l.armed, wanted) {
+	if wanted := l.wantedThresholds(in); !slices.Equal(l.armed, wanted) {
 		if err := l.sampler.Arm(wanted); err != nil {
 			return err
 		}
 		l.armed = wanted
 	}
-	l.o.SamplerReader.SetSampler(l.source(w))
-	return l.rearm(w)
+	l.o.SamplerReader.SetSampler(l.source(in))
+	return l.rearm(in)
 }
 
 // source returns what a [memory.SamplerReader] reads; nil if files have to be read. Files
 // are read for the node too while kubepods can't be read.
-func (l *sampler) source(w *laneInput) *memory.Sampler {
+func (l *samplerLane) source(in *laneInput) *memory.Sampler {
 	known := l.podsReadable()
 	if l.pods == 0 { // there is none, or it is not known which it is
 		known = l.podsFailure.err == nil
@@ -132,16 +132,16 @@ func (l *sampler) source(w *laneInput) *memory.Sampler {
 	s := &memory.Sampler{
 		Sampler: l.sampler, CountCache: l.o.CountCache, Pods: l.pods != 0, Armed: l.armed, Raised: &l.ring.raised,
 	}
-	if o := &w.observed[signal.AllocatableMemoryAvailable]; o.Status == signal.Observed {
+	if o := &in.observed[signal.AllocatableMemoryAvailable]; o.Status == signal.Observed {
 		s.Kubepods = o.Capacity
 	}
 	return s
 }
 
 // wantedThresholds returns the thresholds to arm.
-func (l *sampler) wantedThresholds(w *laneInput) []bpf.Threshold {
+func (l *samplerLane) wantedThresholds(in *laneInput) []bpf.Threshold {
 	var list []bpf.Threshold
-	for _, th := range w.memoryThresholds() {
+	for _, th := range in.memoryThresholds() {
 		t := bpf.Threshold{
 			Key: uint64(th.id), Capacity: uint64(th.capacity), Available: uint64(th.available),
 			CountCache: l.o.CountCache, Margin: l.stats.Drift,
@@ -161,10 +161,10 @@ func (l *sampler) wantedThresholds(w *laneInput) []bpf.Threshold {
 
 // rearm arms thresholds again that have raised an alarm and are not crossed in the last
 // reading. The sampler itself would wait for a margin above the threshold.
-func (l *sampler) rearm(w *laneInput) error {
+func (l *samplerLane) rearm(in *laneInput) error {
 	for i := range l.armed {
 		t := &l.armed[i]
-		o := &w.observed[signal.ThresholdID(t.Key).Signal()]
+		o := &in.observed[signal.ThresholdID(t.Key).Signal()]
 		if o.Status != signal.Observed || o.Available < int64(t.Available) || !l.ring.raised[t.Key].Swap(false) {
 			continue
 		}
@@ -179,13 +179,13 @@ func (l *sampler) rearm(w *laneInput) error {
 
 // podsFollowed reports whether the cgroup of the pods is followed and, as far as is known,
 // not removed.
-func (l *sampler) podsFollowed() bool {
+func (l *samplerLane) podsFollowed() bool {
 	return l.pods != 0 && l.podsFailure.err == nil && !l.ring.podsRemoved.Load()
 }
 
 // followPods makes the sampler follow the current kubepods cgroup. If it is not known
 // which that is, the sampler keeps its cgroup.
-func (l *sampler) followPods() error {
+func (l *samplerLane) followPods() error {
 	found, ok, err := l.o.Hierarchy.Kubepods(l.o.CgroupRoot)
 	if err != nil {
 		return err
@@ -216,7 +216,7 @@ func (l *sampler) followPods() error {
 }
 
 // unfollowPods makes the sampler follow no cgroup.
-func (l *sampler) unfollowPods() error {
+func (l *samplerLane) unfollowPods() error {
 	if l.pods == 0 {
 		return nil
 	}
@@ -238,16 +238,16 @@ func openDir(path string) (fd int, inode uint64, err error) {
 }
 
 // podsReadable reports whether the sampler can read kubepods, or is verifying that now.
-func (l *sampler) podsReadable() bool { return l.last.Pods.Valid || l.last.Pods.Uncertain }
+func (l *samplerLane) podsReadable() bool { return l.last.Pods.Valid || l.last.Pods.Uncertain }
 
 // covers implements coverer. Thresholds of both memory signals are covered if they are
 // armed and the sampler can read their values.
-func (l *sampler) covers(id signal.ThresholdID) (tolerance int64, ok bool) {
+func (l *samplerLane) covers(id signal.ThresholdID) (tolerance int64, ok bool) {
 	return 2 * int64(l.stats.Drift), l.threshold(id) != nil
 }
 
 // lastSample implements selfChecker.
-func (l *sampler) lastSample(id signal.ThresholdID) (available, below, above int64, ok bool) {
+func (l *samplerLane) lastSample(id signal.ThresholdID) (available, below, above int64, ok bool) {
 	t := l.threshold(id)
 	if t == nil || t.Source == bpf.SourcePods && !l.last.Pods.Valid {
 		return 0, 0, 0, false
@@ -256,7 +256,7 @@ func (l *sampler) lastSample(id signal.ThresholdID) (available, below, above int
 }
 
 // threshold returns the armed threshold if the last sample has its values, else nil.
-func (l *sampler) threshold(id signal.ThresholdID) *bpf.Threshold {
+func (l *samplerLane) threshold(id signal.ThresholdID) *bpf.Threshold {
 	for i := range l.armed {
 		t := &l.armed[i]
 		valid := l.last.Node.Valid
@@ -271,13 +271,13 @@ func (l *sampler) threshold(id signal.ThresholdID) *bpf.Threshold {
 }
 
 // heartbeat implements periodic: the number of ticks.
-func (l *sampler) heartbeat() uint64 { return l.stats.Ticks }
+func (l *samplerLane) heartbeat() uint64 { return l.stats.Ticks }
 
 // period implements periodic.
-func (l *sampler) period() time.Duration { return l.stats.Period }
+func (l *samplerLane) period() time.Duration { return l.stats.Period }
 
 // partialFailure implements partialFailer.
-func (l *sampler) partialFailure() string {
+func (l *samplerLane) partialFailure() string {
 	t := l.podsFailure
 	switch {
 	case t.err != nil || l.pods == 0:
@@ -290,7 +290,7 @@ func (l *sampler) partialFailure() string {
 }
 
 // close implements lane.
-func (l *sampler) close() error {
+func (l *samplerLane) close() error {
 	var errs []error
 	l.o.SamplerReader.SetSampler(nil)
 	if l.sampler != nil {
@@ -299,6 +299,6 @@ func (l *sampler) close() error {
 	if l.ringAcquired {
 		errs = append(errs, l.ring.release())
 	}
-	*l = sampler{o: l.o, ring: l.ring}
+	*l = samplerLane{o: l.o, ring: l.ring}
 	return errors.Join(errs...)
 }

@@ -28,16 +28,16 @@ func TestSamplerCovers(t *testing.T) {
 	armed := []bpf.Threshold{{Key: uint64(node)}, {Key: uint64(pods), Source: bpf.SourcePods}}
 	for _, tc := range []struct {
 		name           string
-		lane           sampler
+		lane           samplerLane
 		node, pods     bool
 		partialFailure string
 	}{
-		{"all", sampler{pods: 1, last: bpf.Sample{Node: bpf.Node{Valid: true}, Pods: bpf.Pods{Valid: true}}}, true, true, ""},
-		{"no pods", sampler{last: bpf.Sample{Node: bpf.Node{Valid: true}}}, true, false, ""},
-		{"too many cgroups", sampler{pods: 1, last: bpf.Sample{Node: bpf.Node{Valid: true}, Pods: bpf.Pods{Truncated: true}}}, true, false, "more cgroups than"},
-		{"kubepods unreadable", sampler{pods: 1, last: bpf.Sample{Node: bpf.Node{Valid: true}}}, true, false, "can't read it"},
-		{"kubepods not found", sampler{podsFailure: partialFailure{err: errors.New("two of them")}, last: bpf.Sample{Node: bpf.Node{Valid: true}}}, true, false, "two of them"},
-		{"no node", sampler{pods: 1, last: bpf.Sample{Pods: bpf.Pods{Valid: true}}}, false, true, ""},
+		{"all", samplerLane{pods: 1, last: bpf.Sample{Node: bpf.Node{Valid: true}, Pods: bpf.Pods{Valid: true}}}, true, true, ""},
+		{"no pods", samplerLane{last: bpf.Sample{Node: bpf.Node{Valid: true}}}, true, false, ""},
+		{"too many cgroups", samplerLane{pods: 1, last: bpf.Sample{Node: bpf.Node{Valid: true}, Pods: bpf.Pods{Truncated: true}}}, true, false, "more cgroups than"},
+		{"kubepods unreadable", samplerLane{pods: 1, last: bpf.Sample{Node: bpf.Node{Valid: true}}}, true, false, "can't read it"},
+		{"kubepods not found", samplerLane{podsFailure: partialFailure{err: errors.New("two of them")}, last: bpf.Sample{Node: bpf.Node{Valid: true}}}, true, false, "two of them"},
+		{"no node", samplerLane{pods: 1, last: bpf.Sample{Pods: bpf.Pods{Valid: true}}}, false, true, ""},
 	} {
 		l := &tc.lane
 		l.armed, l.ring = armed, &ring{}
@@ -179,7 +179,7 @@ func TestSamplerAfterCPUHotplug(t *testing.T) {
 	}
 	defer opened.Close()
 	tree := kerneltest.Tree(t, map[string]string{"devices/system/cpu/online": "0-1023\n"})
-	grown := &sampler{o: SetOptions{Sysfs: kernel.FS(tree)}, sampler: opened, cpus: 1024}
+	grown := &samplerLane{o: SetOptions{Sysfs: kernel.FS(tree)}, sampler: opened, cpus: 1024}
 	if err := grown.checkMachine(); err != nil {
 		t.Errorf("checkMachine() of the same machine = %v; want nil", err)
 	}
@@ -195,13 +195,13 @@ func TestSamplerPodsFollowed(t *testing.T) {
 	removed.podsRemoved.Store(true)
 	for _, tc := range []struct {
 		name string
-		l    *sampler
+		l    *samplerLane
 		want bool
 	}{
-		{"followed", &sampler{ring: &ring{}, pods: 4711}, true},
-		{"none", &sampler{ring: &ring{}}, false},
-		{"removed", &sampler{ring: removed, pods: 4711}, false},
-		{"failed", &sampler{ring: &ring{}, pods: 4711, podsFailure: partialFailure{err: errors.New("two of them")}}, false},
+		{"followed", &samplerLane{ring: &ring{}, pods: 4711}, true},
+		{"none", &samplerLane{ring: &ring{}}, false},
+		{"removed", &samplerLane{ring: removed, pods: 4711}, false},
+		{"failed", &samplerLane{ring: &ring{}, pods: 4711, podsFailure: partialFailure{err: errors.New("two of them")}}, false},
 	} {
 		if got := tc.l.podsFollowed(); got != tc.want {
 			t.Errorf("%s: podsFollowed() = %t; want %t", tc.name, got, tc.want)

@@ -52,10 +52,10 @@ type Set struct {
 	o             SetOptions
 	entries       []*entry
 	ring          *ring
-	sampler       *sampler
-	events        *events
-	stalls        *stalls
-	reclaim       *reclaim
+	sampler       *samplerLane
+	events        *eventsLane
+	stalls        *psiLane
+	reclaim       *reclaimLane
 	wake          chan struct{}
 	start         time.Time
 	lastFullCheck time.Time // last reconcile that was not idle
@@ -83,19 +83,19 @@ type Counts struct {
 func NewSet(o SetOptions) *Set {
 	s := &Set{o: o, wake: make(chan struct{}, 1), start: time.Now()}
 	s.ring = &ring{wait: s, victims: make(chan bpf.Victim, maxQueuedVictims)}
-	s.sampler = &sampler{o: o, ring: s.ring}
-	s.events = &events{o: o.Options, wait: s}
-	s.stalls = &stalls{
+	s.sampler = &samplerLane{o: o, ring: s.ring}
+	s.events = &eventsLane{o: o.Options, wait: s}
+	s.stalls = &psiLane{
 		o: o, wait: s, notify: s.notify, condition: psi.Condition{Kind: psi.Full, Stall: o.Stall, Window: o.StallWindow},
 	}
-	s.reclaim = &reclaim{ring: s.ring}
+	s.reclaim = &reclaimLane{ring: s.ring}
 	s.add(BPF, s.sampler)
 	s.add(Memcg, &memcgLane{o: o.Options, wait: s})
 	s.add(Events, s.events)
 	s.add(PSI, s.stalls)
 	s.add(Reclaim, s.reclaim)
 	if o.Tasks != nil {
-		l := &forks{tasks: o.Tasks}
+		l := &forksLane{tasks: o.Tasks}
 		l.alarms = &s.add(Forks, l).alarms
 	}
 	s.publish()
@@ -132,13 +132,13 @@ func (s *Set) notify() {
 // Open opens the lanes that are required. The error names each that is not up.
 func (s *Set) Open() error {
 	now := time.Now()
-	w := s.input(now)
+	in := s.input(now)
 	var errs []error
 	for _, e := range s.entries {
 		if e.mode != Required {
 			continue
 		}
-		s.open(context.Background(), e, now, w)
+		s.open(context.Background(), e, now, in)
 		if e.state != Up {
 			errs = append(errs, fmt.Errorf("notification.%s is %s, but the lane is not available: %s", e.name, Required, e.reason))
 		}

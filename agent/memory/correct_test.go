@@ -60,8 +60,8 @@ func TestReadCorrectsFileCache(t *testing.T) {
 			if o.Status != signal.Observed || o.Available != tt.available*mib || node.Kubepods != 1200*mib-o.Available {
 				t.Errorf("Read() = %d of %d MiB available (%v), working set %d MiB; want %d MiB available", o.Available/mib, o.Capacity/mib, o.Status, node.Kubepods/mib, tt.available)
 			}
-			if m.kernelUsage != uint64(tt.kernelUsage)*mib {
-				t.Errorf("kernelUsage = %d MiB; want %d", m.kernelUsage/mib, tt.kernelUsage)
+			if m.podsKernelUsage != uint64(tt.kernelUsage)*mib {
+				t.Errorf("podsKernelUsage = %d MiB; want %d", m.podsKernelUsage/mib, tt.kernelUsage)
 			}
 			// Usage that is known as kernel memory is not read again until it grows.
 			kerneltest.Write(t, filepath.Join(root, "kubepods.slice/pod"), map[string]string{"memory.stat": podStat(1100 * mib)})

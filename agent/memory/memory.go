@@ -71,9 +71,9 @@ type Memory struct {
 	kubepods *cgroup.Cgroup  // nil while there is none
 	usageFD  int             // file with the usage of kubepods; -1 for none
 	onOpen   func(usage int) // called with usageFD once that is open; may be nil
-	// kernelUsage is how much of the usage of kubepods is known to be neither anonymous
+	// podsKernelUsage is how much of the usage of kubepods is known to be neither anonymous
 	// memory nor file cache, but the kernel's own.
-	kernelUsage     uint64
+	podsKernelUsage uint64
 	kubepodsChecked time.Time // when kubepods was last looked for
 }
 
@@ -241,8 +241,8 @@ const maxUnsummedCharge = 8 << 20
 // would count as working set.
 func (m *Memory) correctFileCache(used *cgroup.Memory) bool {
 	unaccounted := used.Usage - min(used.Usage, used.Anon+used.File)
-	m.kernelUsage = min(m.kernelUsage, unaccounted)
-	if unaccounted <= m.kernelUsage+maxUnsummedCharge {
+	m.podsKernelUsage = min(m.podsKernelUsage, unaccounted)
+	if unaccounted <= m.podsKernelUsage+maxUnsummedCharge {
 		return false
 	}
 	cache, err := m.kubepods.SumFileCache()
@@ -250,7 +250,7 @@ func (m *Memory) correctFileCache(used *cgroup.Memory) bool {
 		return false // keep the values that were read
 	}
 	listed, found := used.InactiveFile+used.ActiveFile, cache.Inactive+cache.Active
-	m.kernelUsage = unaccounted - min(unaccounted, found-min(found, listed))
+	m.podsKernelUsage = unaccounted - min(unaccounted, found-min(found, listed))
 	if cache.Inactive <= used.InactiveFile {
 		return false
 	}

@@ -47,7 +47,7 @@ func (d *deduction) annotations(p *pod) {
 			ignore(key, "the pod's specification is known")
 			continue
 		}
-		if made && !slices.Contains(d.rules.trusted, d.listed.Namespace) {
+		if made && !slices.Contains(d.rules.trustedNamespaces, d.listed.Namespace) {
 			ignore(key, "a kubelet's pod, and trustAnnotations does not list its namespace")
 			continue
 		}

@@ -34,8 +34,8 @@ type ContainerExplanation struct {
 }
 
 // Describe explains a pod; the zero value if no pod with that UID runs.
-func (i *Inventory) Describe(uid string) Explanation {
-	for _, p := range i.current.Load().pods {
+func (inv *Inventory) Describe(uid string) Explanation {
+	for _, p := range inv.current.Load().pods {
 		if p.spec.UID == uid {
 			return p.describe()
 		}

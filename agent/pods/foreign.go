@@ -30,13 +30,13 @@ var containerName = regexp.MustCompile(`(^|[^0-9a-f])[0-9a-f]{64}([^0-9a-f]|$)|^
 // cgroup path: cgroups with the name of a container, or with processes of another pid
 // namespace than the node's. It reads the whole tree. Before the first complete list it
 // returns nil.
-func (i *Inventory) ForeignContainers() []ForeignContainer {
-	w := i.current.Load()
-	if i.runtime != nil && w.listed.IsZero() {
+func (inv *Inventory) ForeignContainers() []ForeignContainer {
+	w := inv.current.Load()
+	if inv.runtime != nil && w.listed.IsZero() {
 		return nil
 	}
-	l := foreignScan{Inventory: i, snapshot: w, left: maxScannedCgroups}
-	l.init, _ = os.Readlink(i.procfs.Path("1", "ns", "pid"))
+	l := foreignScan{Inventory: inv, snapshot: w, left: maxScannedCgroups}
+	l.init, _ = os.Readlink(inv.procfs.Path("1", "ns", "pid"))
 	l.scan("/")
 	slices.SortFunc(l.found, func(a, b ForeignContainer) int { return strings.Compare(a.Cgroup, b.Cgroup) })
 	return l.found

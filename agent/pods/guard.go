@@ -13,11 +13,11 @@ import (
 var selfPID = os.Getpid()
 
 // Guard returns the processes that must not be killed, as of the last list.
-func (i *Inventory) Guard() *evict.Guard { return i.current.Load().guard }
+func (inv *Inventory) Guard() *evict.Guard { return inv.current.Load().guard }
 
 // guard collects the processes that must not be killed: those that are known without the
 // pods, and the shims and first processes of the containers.
-func (i *Inventory) guard(listed []*listedPod, locations map[string]*location) *evict.Guard {
+func (inv *Inventory) guard(listed []*listedPod, locations map[string]*location) *evict.Guard {
 	g := &evict.Guard{Protected: map[int]string{}, Inits: map[int]string{}, StartTimes: map[int]uint64{}}
 	started := func(pid int, at uint64) {
 		if at != 0 {
@@ -40,13 +40,13 @@ func (i *Inventory) guard(listed []*listedPod, locations map[string]*location) *
 			started(l.sandbox.pid, l.sandbox.start)
 		}
 	}
-	for _, k := range i.guardedKubelets() {
+	for _, k := range inv.guardedKubelets() {
 		g.Protected[k.PID] = k.String()
 		started(k.PID, k.Start)
 	}
-	if r := i.runtime; r != nil && r.list.PID > 1 {
+	if r := inv.runtime; r != nil && r.list.PID > 1 {
 		g.Protected[r.list.PID] = fmt.Sprintf("the container runtime (%s)", r.Name())
-		started(r.list.PID, i.startOf(r.list.PID))
+		started(r.list.PID, inv.startOf(r.list.PID))
 	}
 	g.Protected[selfPID] = "evictd"
 	g.Protected[1] = "pid 1"
@@ -54,8 +54,8 @@ func (i *Inventory) guard(listed []*listedPod, locations map[string]*location) *
 }
 
 // startOf returns the start time of a process, 0 if it can't be read.
-func (i *Inventory) startOf(pid int) uint64 {
-	stat, err := process.ReadStat(i.procfs, pid)
+func (inv *Inventory) startOf(pid int) uint64 {
+	stat, err := process.ReadStat(inv.procfs, pid)
 	if err != nil {
 		return 0
 	}

@@ -46,17 +46,17 @@ type Inventory struct {
 	cgroupRoot string
 	log        *slog.Logger
 
-	rules   atomic.Pointer[rules]
-	current atomic.Pointer[listSnapshot]
-	status  atomic.Pointer[Status]
-	refresh chan struct{} // a list is requested
-	changed chan struct{} // the runtime reported a change
+	rules          atomic.Pointer[rules]
+	current        atomic.Pointer[listSnapshot]
+	status         atomic.Pointer[Status]
+	refresh        chan struct{} // a list is requested
+	runtimeChanged chan struct{} // the runtime reported a change
 
 	mu              sync.Mutex // locked by Sync and Close
 	locations       map[string]*location
 	cgroups         *cgroupCache
 	kubelets        []evict.KubeletProcess
-	trusted         []evict.KubeletProcess // replaced, never changed
+	trustedKubelets []evict.KubeletProcess // replaced, never changed
 	kubeletsErr     error                  // why kubelets could not be looked for
 	kubeletsScanned time.Time              // when kubelets was found
 	kubeletScan     atomic.Pointer[kubeletScan]
@@ -70,8 +70,8 @@ type Inventory struct {
 	lastMeasurement Snapshot
 	lastWalk        atomic.Pointer[walkResult] // nil while there are no walks
 
-	nextMu sync.Mutex
-	next   chan struct{} // closed when current is next replaced
+	listReplacedMu sync.Mutex
+	listReplaced   chan struct{} // closed when current is next replaced
 }
 
 // trackedRuntime is the runtime with its last answers. Only Sync uses it, except watched.
@@ -89,8 +89,8 @@ type trackedRuntime struct {
 
 // rules are the settings of [Inventory.Configure].
 type rules struct {
-	trusted       []string
-	kubeletAbsent bool
+	trustedNamespaces []string
+	kubeletAbsent     bool
 }
 
 // New returns an empty Inventory. It performs no I/O and starts no goroutine.
@@ -101,14 +101,14 @@ func New(o Options) *Inventory {
 	}
 	i := &Inventory{
 		specs: o.Specifications, hierarchy: o.Hierarchy, procfs: o.Procfs, cgroupRoot: o.CgroupRoot, log: log,
-		refresh: make(chan struct{}, 1), changed: make(chan struct{}, 1), next: make(chan struct{}), scanRequests: make(chan struct{}, 1),
+		refresh: make(chan struct{}, 1), runtimeChanged: make(chan struct{}, 1), listReplaced: make(chan struct{}), scanRequests: make(chan struct{}, 1),
 		locations: map[string]*location{}, cgroups: newCgroupCache(o.Hierarchy), stat: statFile,
 		readings: readings{tree: o.Tree, known: map[uint64]*reading{}},
 	}
 	if o.Runtime != nil {
 		i.runtime = &trackedRuntime{Runtime: o.Runtime}
 	}
-	i.rules.Store(&rules{trusted: slices.Clone(o.TrustAnnotations), kubeletAbsent: o.KubeletAbsent})
+	i.rules.Store(&rules{trustedNamespaces: slices.Clone(o.TrustAnnotations), kubeletAbsent: o.KubeletAbsent})
 	i.current.Store(&listSnapshot{guard: i.guard(nil, nil)})
 	i.updateStatus()
 	return i
@@ -117,62 +117,62 @@ func New(o Options) *Inventory {
 // Configure sets in which namespaces annotations are trusted even on a kubelet's pods, and
 // whether it is declared that no kubelet runs here, so that pods that one has left behind
 // belong to evictd. It applies from the next list.
-func (i *Inventory) Configure(trustAnnotations []string, kubeletAbsent bool) {
-	i.rules.Store(&rules{trusted: slices.Clone(trustAnnotations), kubeletAbsent: kubeletAbsent})
-	i.Refresh()
+func (inv *Inventory) Configure(trustAnnotations []string, kubeletAbsent bool) {
+	inv.rules.Store(&rules{trustedNamespaces: slices.Clone(trustAnnotations), kubeletAbsent: kubeletAbsent})
+	inv.Refresh()
 }
 
 // Refresh requests a new list.
-func (i *Inventory) Refresh() { notify(i.refresh) }
+func (inv *Inventory) Refresh() { notify(inv.refresh) }
 
 // Changed returns a channel that is closed when the list is next updated.
-func (i *Inventory) Changed() <-chan struct{} {
-	i.nextMu.Lock()
-	defer i.nextMu.Unlock()
-	return i.next
+func (inv *Inventory) Changed() <-chan struct{} {
+	inv.listReplacedMu.Lock()
+	defer inv.listReplacedMu.Unlock()
+	return inv.listReplaced
 }
 
 // LastAttempt returns when the last list was requested that the runtime has answered or
 // failed to answer; zero for never. Pods that were started before then are known as far as
 // possible.
-func (i *Inventory) LastAttempt() time.Time { return i.current.Load().attempted }
+func (inv *Inventory) LastAttempt() time.Time { return inv.current.Load().attempted }
 
 // Close closes all descriptors. Later measurements have no pods.
-func (i *Inventory) Close() error {
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	i.publish(&listSnapshot{guard: i.current.Load().guard, trusted: i.trusted})
-	return i.cgroups.close()
+func (inv *Inventory) Close() error {
+	inv.mu.Lock()
+	defer inv.mu.Unlock()
+	inv.publish(&listSnapshot{guard: inv.current.Load().guard, trustedKubelets: inv.trustedKubelets})
+	return inv.cgroups.close()
 }
 
-func (i *Inventory) publish(w *listSnapshot) {
-	i.current.Store(w)
-	i.nextMu.Lock()
-	defer i.nextMu.Unlock()
-	close(i.next)
-	i.next = make(chan struct{})
+func (inv *Inventory) publish(w *listSnapshot) {
+	inv.current.Store(w)
+	inv.listReplacedMu.Lock()
+	defer inv.listReplacedMu.Unlock()
+	close(inv.listReplaced)
+	inv.listReplaced = make(chan struct{})
 }
 
 // Sync updates the list once; Run calls it repeatedly. The error is what could not be
 // listed; the last known state of that stays.
-func (i *Inventory) Sync(ctx context.Context) error {
-	i.mu.Lock()
-	defer i.mu.Unlock()
+func (inv *Inventory) Sync(ctx context.Context) error {
+	inv.mu.Lock()
+	defer inv.mu.Unlock()
 	var err error
-	if i.runtime != nil {
-		err = i.listRuntime(ctx, i.runtime)
+	if inv.runtime != nil {
+		err = inv.listRuntime(ctx, inv.runtime)
 	}
 	if ctx.Err() != nil {
 		return context.Cause(ctx)
 	}
-	i.publish(i.buildSnapshot(time.Now()))
-	i.cgroups.closeUnused()
-	i.updateStatus()
+	inv.publish(inv.buildSnapshot(time.Now()))
+	inv.cgroups.closeUnused()
+	inv.updateStatus()
 	return err
 }
 
 // listRuntime lists the runtime, and logs when that begins or stops to fail.
-func (i *Inventory) listRuntime(ctx context.Context, s *trackedRuntime) error {
+func (inv *Inventory) listRuntime(ctx context.Context, s *trackedRuntime) error {
 	requested := time.Now()
 	list, err := s.List(ctx)
 	if ctx.Err() != nil {
@@ -193,12 +193,12 @@ func (i *Inventory) listRuntime(ctx context.Context, s *trackedRuntime) error {
 	switch {
 	case err != nil && (s.err == nil || s.err.Error() != err.Error()):
 		if s.listed.IsZero() {
-			i.log.Warn("could not list pods; none is known yet", "source", s.Name(), "error", err)
+			inv.log.Warn("could not list pods; none is known yet", "source", s.Name(), "error", err)
 		} else {
-			i.log.Warn("could not list pods; using the last known list", "source", s.Name(), "error", err, "known_since", s.listed)
+			inv.log.Warn("could not list pods; using the last known list", "source", s.Name(), "error", err, "known_since", s.listed)
 		}
-	case err == nil && (s.err != nil || s.listed == now && i.current.Load().listed.IsZero()):
-		i.log.Info("listed pods", "source", s.Name(), "runtime", list.Software, "version", list.Version, "pods", len(list.Pods))
+	case err == nil && (s.err != nil || s.listed == now && inv.current.Load().listed.IsZero()):
+		inv.log.Info("listed pods", "source", s.Name(), "runtime", list.Software, "version", list.Version, "pods", len(list.Pods))
 	}
 	s.err = err
 	return err
@@ -261,17 +261,17 @@ type Status struct {
 }
 
 // Status returns the state of the Inventory.
-func (i *Inventory) Status() Status {
-	s := *i.status.Load()
-	s.Watched = i.watched()
+func (inv *Inventory) Status() Status {
+	s := *inv.status.Load()
+	s.Watched = inv.watched()
 	return s
 }
 
 // updateStatus computes the Status from the runtime and the current list.
-func (i *Inventory) updateStatus() {
-	w := i.current.Load()
-	s := Status{DeclaredAbsent: i.runtime == nil, LastSync: w.listed}
-	if r := i.runtime; r != nil {
+func (inv *Inventory) updateStatus() {
+	w := inv.current.Load()
+	s := Status{DeclaredAbsent: inv.runtime == nil, LastSync: w.listed}
+	if r := inv.runtime; r != nil {
 		s.Endpoint, s.Connected, s.RuntimeName, s.RuntimeVersion = r.Name(), r.answered, r.list.Software, r.list.Version
 		switch {
 		case r.err != nil:
@@ -289,5 +289,5 @@ func (i *Inventory) updateStatus() {
 			}
 		}
 	}
-	i.status.Store(&s)
+	inv.status.Store(&s)
 }

@@ -52,75 +52,75 @@ type kubeletScan struct {
 // the containers any more is dropped: it may have been found before its container was
 // listed. containers are the paths of the containers' cgroups in the list that was
 // requested at that time.
-func (i *Inventory) updateKubelets(containers []string, requested, now time.Time) {
-	s := i.recentKubeletScan(guardScanMaxAge)
+func (inv *Inventory) updateKubelets(containers []string, requested, now time.Time) {
+	s := inv.recentKubeletScan(guardScanMaxAge)
 	if s.err != nil {
-		if s.at != i.kubeletsScanned {
-			i.log.Warn("could not look for a kubelet process", "error", s.err)
+		if s.at != inv.kubeletsScanned {
+			inv.log.Warn("could not look for a kubelet process", "error", s.err)
 		}
-		i.kubeletsScanned, i.kubeletsErr = s.at, s.err
+		inv.kubeletsScanned, inv.kubeletsErr = s.at, s.err
 		return
 	}
-	i.kubelets = slices.DeleteFunc(slices.Clone(s.found), func(k evict.KubeletProcess) bool { return i.kubelet(k.PID, containers) == "" })
-	i.kubeletsScanned, i.kubeletsErr = s.at, nil
-	i.trustKubelets(requested, now)
+	inv.kubelets = slices.DeleteFunc(slices.Clone(s.found), func(k evict.KubeletProcess) bool { return inv.kubelet(k.PID, containers) == "" })
+	inv.kubeletsScanned, inv.kubeletsErr = s.at, nil
+	inv.trustKubelets(requested, now)
 }
 
 // kubeletProcess describes a running kubelet: see [evict.Kubelet].
-func (i *Inventory) kubeletProcess() string {
+func (inv *Inventory) kubeletProcess() string {
 	switch {
-	case i.kubeletsErr != nil:
-		return fmt.Sprintf("not known whether a kubelet runs: %v", i.kubeletsErr)
-	case len(i.kubelets) > 0:
-		return i.kubelets[0].String()
+	case inv.kubeletsErr != nil:
+		return fmt.Sprintf("not known whether a kubelet runs: %v", inv.kubeletsErr)
+	case len(inv.kubelets) > 0:
+		return inv.kubelets[0].String()
 	}
 	return ""
 }
 
 // Kubelet returns what is known of a kubelet on this node. If the last scan is older than
 // actionScanMaxAge, it requests another from [Inventory.WatchKubelets].
-func (i *Inventory) Kubelet() evict.Kubelet {
-	i.recentKubeletScan(actionScanMaxAge)
-	return i.current.Load().kubelet
+func (inv *Inventory) Kubelet() evict.Kubelet {
+	inv.recentKubeletScan(actionScanMaxAge)
+	return inv.current.Load().kubelet
 }
 
 // kubeletOfSnapshot is Kubelet for a measurement of w. Where no kubelet is declared to run,
 // each measurement requests a recent scan: evictd does not act while one runs.
-func (i *Inventory) kubeletOfSnapshot(w *listSnapshot) evict.Kubelet {
+func (inv *Inventory) kubeletOfSnapshot(w *listSnapshot) evict.Kubelet {
 	if w.kubelet.Absent {
-		i.recentKubeletScan(actionScanMaxAge)
+		inv.recentKubeletScan(actionScanMaxAge)
 	}
 	return w.kubelet
 }
 
 // recentKubeletScan returns the last scan for kubelets, and requests another from
 // [Inventory.WatchKubelets] if it is older than maxAge. The first call scans itself.
-func (i *Inventory) recentKubeletScan(maxAge time.Duration) *kubeletScan {
-	s := i.kubeletScan.Load()
+func (inv *Inventory) recentKubeletScan(maxAge time.Duration) *kubeletScan {
+	s := inv.kubeletScan.Load()
 	if s == nil {
-		s, _ = i.scanKubelets()
+		s, _ = inv.scanKubelets()
 	} else if time.Since(s.at) >= maxAge {
-		notify(i.scanRequests)
+		notify(inv.scanRequests)
 	}
 	return s
 }
 
 // WatchKubelets scans for kubelets on request until ctx ends, and returns nil. It runs on a
 // thread of its own, whose priority the function thread sets.
-func (i *Inventory) WatchKubelets(ctx context.Context, thread func() error) error {
+func (inv *Inventory) WatchKubelets(ctx context.Context, thread func() error) error {
 	runtime.LockOSThread() // until the goroutine ends, and the thread with it
 	if err := thread(); err != nil {
-		i.log.Debug("could not lower the priority of the kubelet scan; it runs at evictd's priority", "error", err)
+		inv.log.Debug("could not lower the priority of the kubelet scan; it runs at evictd's priority", "error", err)
 	}
 	for {
 		select {
 		case <-ctx.Done():
 			return nil
-		case <-i.scanRequests:
+		case <-inv.scanRequests:
 		}
 		began := time.Now()
-		if _, changed := i.scanKubelets(); changed {
-			i.Refresh()
+		if _, changed := inv.scanKubelets(); changed {
+			inv.Refresh()
 		}
 		select {
 		case <-ctx.Done():
@@ -131,18 +131,18 @@ func (i *Inventory) WatchKubelets(ctx context.Context, thread func() error) erro
 }
 
 // scanKubelets scans for kubelets, and reports whether they differ from the last scan.
-func (i *Inventory) scanKubelets() (s *kubeletScan, changed bool) {
+func (inv *Inventory) scanKubelets() (s *kubeletScan, changed bool) {
 	s = &kubeletScan{at: time.Now()}
-	s.found, s.err = i.KubeletProcesses()
-	before := i.kubeletScan.Swap(s)
+	s.found, s.err = inv.KubeletProcesses()
+	before := inv.kubeletScan.Swap(s)
 	return s, before == nil || !slices.Equal(before.found, s.found)
 }
 
 // KubeletProcesses returns the kubelets that run on this node. It reads all of /proc, which
 // takes a second for some ten thousand processes.
-func (i *Inventory) KubeletProcesses() ([]evict.KubeletProcess, error) {
-	containers := i.current.Load().containers()
-	dir, err := os.Open(string(i.procfs))
+func (inv *Inventory) KubeletProcesses() ([]evict.KubeletProcess, error) {
+	containers := inv.current.Load().containers()
+	dir, err := os.Open(string(inv.procfs))
 	if err != nil {
 		return nil, fmt.Errorf("look for a kubelet: %w", err)
 	}
@@ -161,8 +161,8 @@ func (i *Inventory) KubeletProcesses() ([]evict.KubeletProcess, error) {
 			if err != nil {
 				continue
 			}
-			if exe := i.kubelet(pid, containers); exe != "" {
-				found = append(found, evict.KubeletProcess{PID: pid, Executable: exe, Start: i.startOf(pid)})
+			if exe := inv.kubelet(pid, containers); exe != "" {
+				found = append(found, evict.KubeletProcess{PID: pid, Executable: exe, Start: inv.startOf(pid)})
 			}
 		}
 	}
@@ -174,15 +174,15 @@ func (i *Inventory) KubeletProcesses() ([]evict.KubeletProcess, error) {
 // of any name, so the name proves nothing. A kubelet runs as root of the initial user
 // namespace, in the initial pid namespace, outside the cgroups of pods, and only root can
 // write its executable.
-func (i *Inventory) IsKubelet(pid int) bool {
-	return i.kubelet(pid, i.current.Load().containers()) != ""
+func (inv *Inventory) IsKubelet(pid int) bool {
+	return inv.kubelet(pid, inv.current.Load().containers()) != ""
 }
 
 // kubelet returns the executable of a process if it is a kubelet, else "". It returns ""
 // for a process that has ended.
-func (i *Inventory) kubelet(pid int, containers []string) string {
-	exe := i.kubeletExecutable(pid)
-	if exe == "" || !i.runsAsHostRoot(pid) || !i.outsidePods(pid, containers) {
+func (inv *Inventory) kubelet(pid int, containers []string) string {
+	exe := inv.kubeletExecutable(pid)
+	if exe == "" || !inv.runsAsHostRoot(pid) || !inv.outsidePods(pid, containers) {
 		return ""
 	}
 	return exe
@@ -190,9 +190,9 @@ func (i *Inventory) kubelet(pid int, containers []string) string {
 
 // kubeletExecutable returns the executable of a process if that has the name of a kubelet,
 // else "".
-func (i *Inventory) kubeletExecutable(pid int) string {
+func (inv *Inventory) kubeletExecutable(pid int) string {
 	name := strconv.Itoa(pid)
-	exe, err := os.Readlink(i.procfs.Path(name, "exe"))
+	exe, err := os.Readlink(inv.procfs.Path(name, "exe"))
 	exe = strings.TrimSuffix(exe, " (deleted)")
 	if err == nil && slices.Contains(kubeletExecutables, path.Base(exe)) {
 		return exe
@@ -202,11 +202,11 @@ func (i *Inventory) kubeletExecutable(pid int) string {
 	}
 	// The executable may have another name (hyperkube), or evictd may not be allowed to read
 	// the link. A process can set its comm with prctl(2), so the command line must match too.
-	comm, err := os.ReadFile(i.procfs.Path(name, "comm"))
+	comm, err := os.ReadFile(inv.procfs.Path(name, "comm"))
 	if err != nil || string(comm) != "kubelet\n" {
 		return ""
 	}
-	args, err := os.ReadFile(i.procfs.Path(name, "cmdline"))
+	args, err := os.ReadFile(inv.procfs.Path(name, "cmdline"))
 	if err != nil {
 		return ""
 	}
@@ -222,16 +222,16 @@ func (i *Inventory) kubeletExecutable(pid int) string {
 // namespace, and only root can write its executable. All user IDs count: a set-user-ID
 // program keeps the real one of its user. If evictd may not read the executable's link
 // (without CAP_SYS_PTRACE), the user IDs decide.
-func (i *Inventory) runsAsHostRoot(pid int) bool {
-	if uids, err := process.ReadUIDs(i.procfs, pid); err != nil || uids != (process.UIDs{}) {
+func (inv *Inventory) runsAsHostRoot(pid int) bool {
+	if uids, err := process.ReadUIDs(inv.procfs, pid); err != nil || uids != (process.UIDs{}) {
 		return false
 	}
-	if !i.inNamespace(pid, "user", process.InitUserNamespace) {
+	if !inv.inNamespace(pid, "user", process.InitUserNamespace) {
 		return false
 	}
 	// The kernel resolves the link to the inode that runs, whatever file has its name now
 	// (fs/proc/base.c: proc_exe_link).
-	owner, mode, err := i.stat(i.procfs.Path(strconv.Itoa(pid), "exe"))
+	owner, mode, err := inv.stat(inv.procfs.Path(strconv.Itoa(pid), "exe"))
 	if errors.Is(err, fs.ErrPermission) {
 		return true
 	}
@@ -253,27 +253,27 @@ func statFile(path string) (owner uint32, mode fs.FileMode, err error) {
 
 // inNamespace reports whether a process is in the namespace of this link, or evictd may not
 // read its namespace.
-func (i *Inventory) inNamespace(pid int, kind, link string) bool {
-	own, err := os.Readlink(i.procfs.Path(strconv.Itoa(pid), "ns", kind))
+func (inv *Inventory) inNamespace(pid int, kind, link string) bool {
+	own, err := os.Readlink(inv.procfs.Path(strconv.Itoa(pid), "ns", kind))
 	return err != nil || own == link
 }
 
 // outsidePods reports whether a process is in the initial pid namespace and in no cgroup of
 // a pod or of these containers. It returns true if the cgroup can't be read.
-func (i *Inventory) outsidePods(pid int, containers []string) bool {
-	if !i.inNamespace(pid, "pid", process.InitPIDNamespace) {
+func (inv *Inventory) outsidePods(pid int, containers []string) bool {
+	if !inv.inNamespace(pid, "pid", process.InitPIDNamespace) {
 		return false
 	}
-	m, err := cgroup.ReadMembership(i.procfs, pid)
+	m, err := cgroup.ReadMembership(inv.procfs, pid)
 	if err != nil {
 		return true
 	}
-	at, err := m.MemoryPath(i.hierarchy)
+	at, err := m.MemoryPath(inv.hierarchy)
 	if err != nil {
 		return true
 	}
 	// The list may not have a container that has just started.
-	if kubepods, ok, err := i.hierarchy.Kubepods(i.cgroupRoot); err == nil && ok && below(at, kubepods.Path) {
+	if kubepods, ok, err := inv.hierarchy.Kubepods(inv.cgroupRoot); err == nil && ok && below(at, kubepods.Path) {
 		return false
 	}
 	return !slices.ContainsFunc(containers, func(c string) bool { return below(at, c) })
@@ -293,11 +293,11 @@ func (w *listSnapshot) containers() (paths []string) {
 
 // containers returns the cgroup paths that the runtime names for the containers, or that
 // were found for them before.
-func (i *Inventory) containers(listed []*listedPod) (paths []string) {
+func (inv *Inventory) containers(listed []*listedPod) (paths []string) {
 	for _, l := range listed {
 		for n := range l.Containers {
 			c := &l.Containers[n]
-			if before := i.locations[c.ID]; before != nil && before.path != "" {
+			if before := inv.locations[c.ID]; before != nil && before.path != "" {
 				paths = append(paths, before.path)
 			} else if cgroupPath, _, err := cri.CgroupPath(c.CgroupsPath); err == nil {
 				paths = append(paths, cgroupPath)

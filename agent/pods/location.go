@@ -41,7 +41,7 @@ type location struct {
 
 // locateContainer determines where a container is. before is the previous result, nil for
 // none; guard has the processes that are not killed.
-func (i *Inventory) locateContainer(c *Container, before *location, guard *evict.Guard) *location {
+func (inv *Inventory) locateContainer(c *Container, before *location, guard *evict.Guard) *location {
 	p := &location{id: c.ID, pid: c.PID}
 	if c.Err != nil {
 		p.unproven = fmt.Sprintf("its status is not known: %v", c.Err)
@@ -58,13 +58,13 @@ func (i *Inventory) locateContainer(c *Container, before *location, guard *evict
 		p.unproven = "the runtime names no cgroup"
 	}
 	if p.path == "" {
-		p.path = i.pathOf(c)
+		p.path = inv.pathOf(c)
 	}
 	if p.path == "" {
 		return p
 	}
 	var err error
-	if p.cgroup, err = i.cgroups.get(p.path); err != nil {
+	if p.cgroup, err = inv.cgroups.get(p.path); err != nil {
 		p.gone = before != nil && (before.gone || before.cgroup != nil) && errors.Is(err, cgroup.ErrGone)
 		p.unproven = err.Error()
 		return p
@@ -73,7 +73,7 @@ func (i *Inventory) locateContainer(c *Container, before *location, guard *evict
 		return before
 	}
 	p.measurable = namedAfter(p.path, c)
-	i.prove(p, guard)
+	inv.prove(p, guard)
 	return p
 }
 
@@ -85,15 +85,15 @@ func namedAfter(cgroupPath string, c *Container) bool {
 
 // pathOf returns the cgroup of a container whose runtime names none: the cgroup of its first
 // process or the ancestor of that which is named after the container.
-func (i *Inventory) pathOf(c *Container) string {
+func (inv *Inventory) pathOf(c *Container) string {
 	if c.PID == 0 {
 		return ""
 	}
-	m, err := cgroup.ReadMembership(i.procfs, c.PID)
+	m, err := cgroup.ReadMembership(inv.procfs, c.PID)
 	if err != nil {
 		return ""
 	}
-	at, err := m.MemoryPath(i.hierarchy)
+	at, err := m.MemoryPath(inv.hierarchy)
 	if err != nil {
 		return ""
 	}
@@ -109,7 +109,7 @@ func (i *Inventory) pathOf(c *Container) string {
 // prove checks that the cgroup contains the container's first process, and no guarded process
 // of the container. It reads cgroup.procs of the tree that would be killed, which unlike
 // /proc/PID/cgroup does not depend on evictd's cgroup namespace.
-func (i *Inventory) prove(p *location, guard *evict.Guard) {
+func (inv *Inventory) prove(p *location, guard *evict.Guard) {
 	pids, err := p.cgroup.Procs(nil)
 	if err != nil {
 		if p.unproven == "" {
@@ -117,9 +117,9 @@ func (i *Inventory) prove(p *location, guard *evict.Guard) {
 		}
 		return
 	}
-	reason := i.proveInit(p, pids)
+	reason := inv.proveInit(p, pids)
 	for _, pid := range pids {
-		if what := guard.Protected[pid]; what != "" && !guard.Reused(pid, i.startOf) && (reason != "" || pid == 1 || i.startedBelow(pid, p.pid)) {
+		if what := guard.Protected[pid]; what != "" && !guard.Reused(pid, inv.startOf) && (reason != "" || pid == 1 || inv.startedBelow(pid, p.pid)) {
 			p.guarded = what
 		}
 	}
@@ -138,7 +138,7 @@ const maxAncestors = 64
 // it: it then belongs to the container, like evictd in its own pod. A process that was moved
 // into the cgroup has other ancestors, and can't choose them. It returns true if an
 // ancestor can't be read.
-func (i *Inventory) startedBelow(pid, init int) bool {
+func (inv *Inventory) startedBelow(pid, init int) bool {
 	for range maxAncestors {
 		if pid == init {
 			return true
@@ -146,7 +146,7 @@ func (i *Inventory) startedBelow(pid, init int) bool {
 		if pid <= 1 {
 			return false
 		}
-		stat, err := process.ReadStat(i.procfs, pid)
+		stat, err := process.ReadStat(inv.procfs, pid)
 		if err != nil {
 			return true
 		}
@@ -157,7 +157,7 @@ func (i *Inventory) startedBelow(pid, init int) bool {
 
 // proveInit looks for the container's first process among those of the cgroup, and sets its
 // start and parent. It returns why the cgroup is not proven.
-func (i *Inventory) proveInit(p *location, pids []int) string {
+func (inv *Inventory) proveInit(p *location, pids []int) string {
 	if p.pid == 0 {
 		return "the runtime reports no pid"
 	}
@@ -168,12 +168,12 @@ func (i *Inventory) proveInit(p *location, pids []int) string {
 		return fmt.Sprintf("its first process, %d, is not in cgroup %s", p.pid, p.path)
 	}
 	p.measurable = true
-	stat, err := process.ReadStat(i.procfs, p.pid)
+	stat, err := process.ReadStat(inv.procfs, p.pid)
 	if err != nil {
 		return err.Error()
 	}
-	p.parent, p.start, p.parentStart = stat.PPID, stat.StartTime, i.startOf(stat.PPID)
-	if _, in := slices.BinarySearch(pids, p.parent); in && !i.isShim(p.parent) {
+	p.parent, p.start, p.parentStart = stat.PPID, stat.StartTime, inv.startOf(stat.PPID)
+	if _, in := slices.BinarySearch(pids, p.parent); in && !inv.isShim(p.parent) {
 		return fmt.Sprintf("cgroup %s contains the parent of its first process, %d", p.path, p.parent)
 	}
 	return ""
@@ -182,16 +182,16 @@ func (i *Inventory) proveInit(p *location, pids []int) string {
 // isShim reports whether the parent of a container's first process is a shim by its position:
 // a child of pid 1, to which it was reparented, or of the runtime. If the runtime reports a
 // child of the first process by mistake, the parent is a child of the shim.
-func (i *Inventory) isShim(pid int) bool {
-	stat, err := process.ReadStat(i.procfs, pid)
-	return err == nil && (stat.PPID == 1 || i.runtime != nil && i.runtime.list.PID > 1 && i.runtime.list.PID == stat.PPID)
+func (inv *Inventory) isShim(pid int) bool {
+	stat, err := process.ReadStat(inv.procfs, pid)
+	return err == nil && (stat.PPID == 1 || inv.runtime != nil && inv.runtime.list.PID > 1 && inv.runtime.list.PID == stat.PPID)
 }
 
 // locateSandbox determines where a sandbox's own process is.
-func (i *Inventory) locateSandbox(s *Sandbox) *location {
+func (inv *Inventory) locateSandbox(s *Sandbox) *location {
 	p := &location{id: s.ID, pid: s.PID}
 	if p.pid != 0 {
-		p.start = i.startOf(p.pid)
+		p.start = inv.startOf(p.pid)
 	}
 	if cgroupPath, _, err := cri.CgroupPath(s.CgroupsPath); err == nil {
 		p.path = cgroupPath

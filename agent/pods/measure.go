@@ -47,14 +47,14 @@ type Handle struct {
 // kernel. Only one goroutine may call it. A container whose cgroup is gone is left out, and
 // so is a pod whose containers are all gone. If a walk shows no noticeable change of a
 // cgroup, its files are not read.
-func (i *Inventory) Measure(now time.Time) Snapshot {
-	w := i.current.Load()
-	r := &i.readings
+func (inv *Inventory) Measure(now time.Time) Snapshot {
+	w := inv.current.Load()
+	r := &inv.readings
 	r.begin(now)
-	i.recordWalk(w)
+	inv.recordWalk(w)
 	s := Snapshot{
-		Taken: now, Listed: w.listed, ListRequested: w.requested, LastAttempt: w.attempted, Version: i.lastMeasurement.Version + 1, Walked: r.walked,
-		Handles: w.handles, Kubelet: i.kubeletOfSnapshot(w),
+		Taken: now, Listed: w.listed, ListRequested: w.requested, LastAttempt: w.attempted, Version: inv.lastMeasurement.Version + 1, Walked: r.walked,
+		Handles: w.handles, Kubelet: inv.kubeletOfSnapshot(w),
 	}
 	s.Pods, s.ReadAt = make([]evict.Pod, 0, len(w.pods)), make([]time.Time, 0, len(w.pods))
 	for _, p := range w.pods {
@@ -64,22 +64,22 @@ func (i *Inventory) Measure(now time.Time) Snapshot {
 		}
 	}
 	r.dropUnused()
-	i.measuredOf, i.lastMeasurement = w, s
+	inv.measuredOf, inv.lastMeasurement = w, s
 	return s
 }
 
 // MeasureUnchanged is Measure for the case that the list has not changed since the last
 // measurement and a walk shows no noticeable change of any cgroup. It returns the Pods of
 // the last measurement and reads no files. ok is false in any other case.
-func (i *Inventory) MeasureUnchanged(now time.Time) (s Snapshot, ok bool) {
-	w := i.current.Load()
-	r := &i.readings
+func (inv *Inventory) MeasureUnchanged(now time.Time) (s Snapshot, ok bool) {
+	w := inv.current.Load()
+	r := &inv.readings
 	r.begin(now)
-	i.recordWalk(w)
-	if i.measuredOf != w || !r.walked || !r.allCached(w.measured) {
+	inv.recordWalk(w)
+	if inv.measuredOf != w || !r.walked || !r.allCached(w.measured) {
 		return Snapshot{}, false
 	}
-	s = i.lastMeasurement
+	s = inv.lastMeasurement
 	s.Taken, s.Walked = now, true
 	for _, p := range w.pods {
 		s.UsageGrowth += p.workingSet(r)
@@ -92,15 +92,15 @@ func (i *Inventory) MeasureUnchanged(now time.Time) (s Snapshot, ok bool) {
 
 // InvalidateReadings makes the next measurement read the files of the pods with these UIDs
 // whatever a walk shows; of all pods if no UID is given.
-func (i *Inventory) InvalidateReadings(uids ...string) {
+func (inv *Inventory) InvalidateReadings(uids ...string) {
 	if len(uids) == 0 {
-		clear(i.readings.known)
+		clear(inv.readings.known)
 		return
 	}
-	for _, p := range i.current.Load().pods {
+	for _, p := range inv.current.Load().pods {
 		if slices.Contains(uids, p.spec.UID) {
 			for _, g := range p.cgroups() {
-				delete(i.readings.known, g.ID())
+				delete(inv.readings.known, g.ID())
 			}
 		}
 	}
@@ -108,25 +108,25 @@ func (i *Inventory) InvalidateReadings(uids ...string) {
 
 // recordWalk records what the walk shows about the list, and requests a new list if a
 // cgroup was created or removed.
-func (i *Inventory) recordWalk(w *listSnapshot) {
-	r := &i.readings
+func (inv *Inventory) recordWalk(w *listSnapshot) {
+	r := &inv.readings
 	if !r.walked {
-		if w := i.lastWalk.Load(); w != nil && r.now.Sub(w.at) >= maxWalkAge && i.lastWalk.Swap(nil) != nil {
-			notify(i.changed) // there are no walks any more
+		if w := inv.lastWalk.Load(); w != nil && r.now.Sub(w.at) >= maxWalkAge && inv.lastWalk.Swap(nil) != nil {
+			notify(inv.runtimeChanged) // there are no walks any more
 		}
 		return
 	}
-	before := i.lastWalk.Load()
-	seen := &walkResult{at: r.now, setHash: i.setHash(), complete: true}
+	before := inv.lastWalk.Load()
+	seen := &walkResult{at: r.now, setHash: inv.setHash(), complete: true}
 	for _, g := range w.measured {
 		seen.complete = seen.complete && r.tree.Find(g.ID()) != nil
 	}
 	if seen.changed = r.now; before != nil && before.setHash == seen.setHash {
 		seen.changed = before.changed
 	} else {
-		notify(i.changed)
+		notify(inv.runtimeChanged)
 	}
-	i.lastWalk.Store(seen)
+	inv.lastWalk.Store(seen)
 }
 
 // measure returns the pod with its usage; ok is false if all its containers are gone. The

@@ -148,11 +148,11 @@ func (r *readings) allCached(groups []*cgroup.Cgroup) bool {
 var defaultParents = [...]string{"/", "/k8s.io", "/crio", "/system.slice"}
 
 // setHash returns a hash of the set of all cgroups that may be containers'.
-func (i *Inventory) setHash() uint64 {
-	hash := i.readings.tree.SetHash()
+func (inv *Inventory) setHash() uint64 {
+	hash := inv.readings.tree.SetHash()
 	for _, at := range defaultParents {
 		var st unix.Stat_t
-		if unix.Stat(i.hierarchy.Memory.Path(at), &st) == nil {
+		if unix.Stat(inv.hierarchy.Memory.Path(at), &st) == nil {
 			// A kernfs directory has a link for each of its subdirectories.
 			hash = hash*31 + uint64(st.Nlink)
 		}

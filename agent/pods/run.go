@@ -25,11 +25,11 @@ const (
 )
 
 // Run keeps the list current until ctx ends, and returns nil then.
-func (i *Inventory) Run(ctx context.Context) error {
+func (inv *Inventory) Run(ctx context.Context) error {
 	var watches sync.WaitGroup
 	defer watches.Wait()
-	if i.runtime != nil {
-		watches.Go(func() { i.watchRuntime(ctx, i.runtime) })
+	if inv.runtime != nil {
+		watches.Go(func() { inv.watchRuntime(ctx, inv.runtime) })
 	}
 	timer := time.NewTimer(0)
 	defer timer.Stop()
@@ -39,23 +39,23 @@ func (i *Inventory) Run(ctx context.Context) error {
 		case <-ctx.Done():
 			return nil
 		case <-timer.C:
-		case <-i.refresh:
-		case <-i.changed:
+		case <-inv.refresh:
+		case <-inv.runtimeChanged:
 			if rest := minListGap - time.Since(last); rest > 0 {
 				timer.Reset(rest)
 				continue
 			}
 		}
 		// This list covers all requests so far.
-		drain(i.refresh)
-		drain(i.changed)
+		drain(inv.refresh)
+		drain(inv.runtimeChanged)
 		// The error is logged and in the status; the list is tried again.
-		err := i.Sync(ctx)
+		err := inv.Sync(ctx)
 		last = time.Now()
 		if err != nil {
 			timer.Reset(listInterval)
 		} else {
-			timer.Reset(nextListIn(i.unchangedFor(last), i.watched(), i.current.Load().allBelowKubepods))
+			timer.Reset(nextListIn(inv.unchangedFor(last), inv.watched(), inv.current.Load().allBelowKubepods))
 		}
 	}
 }
@@ -75,11 +75,11 @@ func nextListIn(unchanged time.Duration, watched, allBelowKubepods bool) time.Du
 }
 
 // watched reports whether there is no runtime, or it reports changes.
-func (i *Inventory) watched() bool {
-	if i.runtime == nil {
+func (inv *Inventory) watched() bool {
+	if inv.runtime == nil {
 		return true
 	}
-	since := i.runtime.watched.Load()
+	since := inv.runtime.watched.Load()
 	return since != nil && time.Since(*since) >= minWatchAge
 }
 
@@ -99,27 +99,27 @@ const maxWalkAge = 3 * time.Second
 // recent walk that found all containers. No container starts or ends without a change of
 // its cgroup, so the next list may wait as long: a container whose cgroup was created
 // recently is listed soon, and then less and less often.
-func (i *Inventory) unchangedFor(now time.Time) time.Duration {
-	w := i.lastWalk.Load()
-	if w == nil || !w.complete || i.current.Load().hasUnstarted || now.Sub(w.at) >= maxWalkAge {
+func (inv *Inventory) unchangedFor(now time.Time) time.Duration {
+	w := inv.lastWalk.Load()
+	if w == nil || !w.complete || inv.current.Load().hasUnstarted || now.Sub(w.at) >= maxWalkAge {
 		return 0
 	}
 	return now.Sub(w.changed)
 }
 
 // watchRuntime watches the runtime's changes until ctx ends.
-func (i *Inventory) watchRuntime(ctx context.Context, s *trackedRuntime) {
+func (inv *Inventory) watchRuntime(ctx context.Context, s *trackedRuntime) {
 	for ctx.Err() == nil {
 		s.watched.Store(new(time.Now()))
-		err := s.Watch(ctx, func() { notify(i.changed) })
+		err := s.Watch(ctx, func() { notify(inv.runtimeChanged) })
 		s.watched.Store(nil)
 		again := watchBackoff
 		if errors.Is(err, ErrUnwatchable) {
 			again = unwatchableBackoff
 		} else {
-			notify(i.changed) // list what was not reported
+			notify(inv.runtimeChanged) // list what was not reported
 		}
-		i.log.Debug("runtime does not report changes; listing instead", "source", s.Name(), "error", err)
+		inv.log.Debug("runtime does not report changes; listing instead", "source", s.Name(), "error", err)
 		select {
 		case <-ctx.Done():
 		case <-time.After(again):

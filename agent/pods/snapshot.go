@@ -24,7 +24,7 @@ type listSnapshot struct {
 	pods             []*pod    // running pods, by key and UID
 	handles          map[string]Handle
 	guard            *evict.Guard
-	trusted          []evict.KubeletProcess
+	trustedKubelets  []evict.KubeletProcess
 	kubelet          evict.Kubelet
 	byCgroup         cgroupIndex
 	measured         []*cgroup.Cgroup // cgroups that are read
@@ -72,23 +72,23 @@ type listedPod struct {
 }
 
 // buildSnapshot builds a listSnapshot from the runtime's last list.
-func (i *Inventory) buildSnapshot(now time.Time) *listSnapshot {
+func (inv *Inventory) buildSnapshot(now time.Time) *listSnapshot {
 	w := &listSnapshot{handles: map[string]Handle{}, byCgroup: cgroupIndex{}, attempted: now}
-	rules := i.rules.Load()
-	listed := i.listedPods(w)
-	i.updateKubelets(i.containers(listed), w.requested, now)
-	w.kubelet.Known = !w.listed.IsZero() || i.runtime == nil
-	w.kubelet.Absent, w.kubelet.Process = rules.kubeletAbsent, i.kubeletProcess()
-	never := i.guard(nil, nil)
-	locations := make(map[string]*location, len(i.locations))
+	rules := inv.rules.Load()
+	listed := inv.listedPods(w)
+	inv.updateKubelets(inv.containers(listed), w.requested, now)
+	w.kubelet.Known = !w.listed.IsZero() || inv.runtime == nil
+	w.kubelet.Absent, w.kubelet.Process = rules.kubeletAbsent, inv.kubeletProcess()
+	never := inv.guard(nil, nil)
+	locations := make(map[string]*location, len(inv.locations))
 	claims := map[int]int{}
 	for _, l := range listed {
-		l.sandbox = i.locateSandbox(&l.Sandbox)
+		l.sandbox = inv.locateSandbox(&l.Sandbox)
 		w.byCgroup.add(l.sandbox)
 		claims[l.sandbox.pid]++
 		for n := range l.Containers {
 			if c := &l.Containers[n]; c.live() {
-				p := i.locateContainer(c, i.locations[c.ID], never)
+				p := inv.locateContainer(c, inv.locations[c.ID], never)
 				locations[c.ID], l.locations[c.ID] = p, p
 				w.byCgroup.add(p)
 				claims[p.pid]++
@@ -96,10 +96,10 @@ func (i *Inventory) buildSnapshot(now time.Time) *listSnapshot {
 			}
 		}
 	}
-	i.locations = locations
-	w.allBelowKubepods = i.allBelowKubepods(listed)
+	inv.locations = locations
+	w.allBelowKubepods = inv.allBelowKubepods(listed)
 
-	capacity, capacityErr := i.capacity()
+	capacity, capacityErr := inv.capacity()
 	uids := map[string]bool{}
 	slices.SortFunc(listed, func(a, b *listedPod) int {
 		return cmp.Or(a.Sandbox.Created.Compare(b.Sandbox.Created), cmp.Compare(a.Sandbox.ID, b.Sandbox.ID))
@@ -118,8 +118,8 @@ func (i *Inventory) buildSnapshot(now time.Time) *listSnapshot {
 			continue
 		}
 		d := deduction{rules: rules, kubelet: w.kubelet, capacity: capacity, capacityErr: capacityErr, listed: l}
-		if i.specs != nil {
-			d.spec = i.specs.Specification(l.UID)
+		if inv.specs != nil {
+			d.spec = inv.specs.Specification(l.UID)
 		}
 		d.fill(p)
 		// UIDs must be unique: crictl accepts any text as a UID.
@@ -127,7 +127,7 @@ func (i *Inventory) buildSnapshot(now time.Time) *listSnapshot {
 			p.spec.UID += l.Sandbox.ID
 		}
 		uids[p.spec.UID] = true
-		i.chooseCgroups(p, l, w.byCgroup)
+		inv.chooseCgroups(p, l, w.byCgroup)
 		w.measured = append(w.measured, p.cgroups()...)
 		w.handles[p.spec.UID] = d.handle(p)
 		w.pods = append(w.pods, p)
@@ -135,14 +135,14 @@ func (i *Inventory) buildSnapshot(now time.Time) *listSnapshot {
 	slices.SortFunc(w.pods, func(a, b *pod) int {
 		return cmp.Or(cmp.Compare(a.spec.Namespace, b.spec.Namespace), cmp.Compare(a.spec.Name, b.spec.Name), cmp.Compare(a.spec.UID, b.spec.UID))
 	})
-	w.guard, w.trusted = i.guard(listed, locations), i.trusted
+	w.guard, w.trustedKubelets = inv.guard(listed, locations), inv.trustedKubelets
 	return w
 }
 
 // allBelowKubepods reports whether there are pods, and all their cgroups are known to be
 // below kubepods.
-func (i *Inventory) allBelowKubepods(listed []*listedPod) bool {
-	kubepods, ok, err := i.hierarchy.Kubepods(i.cgroupRoot)
+func (inv *Inventory) allBelowKubepods(listed []*listedPod) bool {
+	kubepods, ok, err := inv.hierarchy.Kubepods(inv.cgroupRoot)
 	if err != nil || !ok {
 		return false
 	}
@@ -159,8 +159,8 @@ func (i *Inventory) allBelowKubepods(listed []*listedPod) bool {
 
 // listedPods returns the pods of the runtime's list with a ready sandbox or a live
 // container.
-func (i *Inventory) listedPods(w *listSnapshot) (listed []*listedPod) {
-	r := i.runtime
+func (inv *Inventory) listedPods(w *listSnapshot) (listed []*listedPod) {
+	r := inv.runtime
 	if r == nil {
 		return nil
 	}
@@ -176,8 +176,8 @@ func (i *Inventory) listedPods(w *listSnapshot) (listed []*listedPod) {
 }
 
 // capacity returns the node's memory, from which the kubelet computes oom_score_adj.
-func (i *Inventory) capacity() (int64, error) {
-	info, err := meminfo.Read(i.procfs)
+func (inv *Inventory) capacity() (int64, error) {
+	info, err := meminfo.Read(inv.procfs)
 	if err != nil {
 		return 0, err
 	}
@@ -205,21 +205,21 @@ func newMember(c *Container, at *location, all cgroupIndex, claims map[int]int) 
 
 // chooseCgroups selects the cgroups that are read for the usage of the whole pod: one that
 // is named after the pod and contains no other, else those of its containers and sandbox.
-func (i *Inventory) chooseCgroups(p *pod, l *listedPod, all cgroupIndex) {
+func (inv *Inventory) chooseCgroups(p *pod, l *listedPod, all cgroupIndex) {
 	if parent := p.parent(); parent != "" && namedAfterPod(parent, l.UID) {
 		own := len(l.locations)
 		if l.sandbox.path != "" {
 			own++
 		}
 		if below := all[parent]; len(below) <= own && !slices.ContainsFunc(below, func(o *location) bool { return o != l.sandbox && l.locations[o.id] != o }) {
-			if group, err := i.cgroups.get(parent); err == nil {
+			if group, err := inv.cgroups.get(parent); err == nil {
 				p.cgroup = group
 				return
 			}
 		}
 	}
 	if l.sandbox.path != "" && all.other(l.sandbox) == nil {
-		if group, err := i.cgroups.get(l.sandbox.path); err == nil {
+		if group, err := inv.cgroups.get(l.sandbox.path); err == nil {
 			p.sandbox = group
 		}
 	}

@@ -15,9 +15,9 @@ const maxScannedCgroups = 10_000
 // their children, the largest first and at most n. Like the signals it counts working sets.
 // It reads the whole tree, so call it after a kill and not before. Unreadable cgroups are
 // left out.
-func (i *Inventory) SystemCgroups(n int) []evict.CgroupUsage {
-	l := systemScan{Inventory: i, snapshot: i.current.Load(), left: maxScannedCgroups}
-	if kubepods, ok, err := i.hierarchy.Kubepods(i.cgroupRoot); err == nil && ok {
+func (inv *Inventory) SystemCgroups(n int) []evict.CgroupUsage {
+	l := systemScan{Inventory: inv, snapshot: inv.current.Load(), left: maxScannedCgroups}
+	if kubepods, ok, err := inv.hierarchy.Kubepods(inv.cgroupRoot); err == nil && ok {
 		l.kubepods = kubepods.Path
 	}
 	l.scan("/")

@@ -14,20 +14,20 @@ import (
 // be killed. A kubelet is trusted if it was guardScanMaxAge old when the list was requested
 // that has it in no container: a younger process may belong to a container that was not
 // listed yet.
-func (i *Inventory) trustKubelets(requested, now time.Time) {
-	trusted := i.stillRunning(i.trusted)
+func (inv *Inventory) trustKubelets(requested, now time.Time) {
+	trusted := inv.stillRunning(inv.trustedKubelets)
 	uptime, err := process.Uptime()
 	if err != nil || requested.IsZero() {
-		i.trusted = trusted
+		inv.trustedKubelets = trusted
 		return
 	}
-	for _, k := range i.kubelets {
+	for _, k := range inv.kubelets {
 		age := uptime - now.Sub(requested) - time.Duration(k.Start)*clockTick
 		if k.Start != 0 && age >= guardScanMaxAge && !slices.Contains(trusted, k) {
 			trusted = append(trusted, k)
 		}
 	}
-	i.trusted = trusted
+	inv.trustedKubelets = trusted
 }
 
 // clockTick is the unit of start times in /proc/PID/stat: USER_HZ, which is 100 on all
@@ -35,9 +35,9 @@ func (i *Inventory) trustKubelets(requested, now time.Time) {
 const clockTick = 10 * time.Millisecond
 
 // stillRunning returns the kubelets of a list that have not ended.
-func (i *Inventory) stillRunning(list []evict.KubeletProcess) []evict.KubeletProcess {
+func (inv *Inventory) stillRunning(list []evict.KubeletProcess) []evict.KubeletProcess {
 	return slices.DeleteFunc(slices.Clone(list), func(k evict.KubeletProcess) bool {
-		stat, err := process.ReadStat(i.procfs, k.PID)
+		stat, err := process.ReadStat(inv.procfs, k.PID)
 		if err != nil {
 			return errors.Is(err, process.ErrGone) // an unreadable process may still run
 		}
@@ -47,26 +47,28 @@ func (i *Inventory) stillRunning(list []evict.KubeletProcess) []evict.KubeletPro
 
 // TrustedKubelets returns the kubelets that are guarded until they end, whatever cgroup they
 // are moved to. The caller must not change the list.
-func (i *Inventory) TrustedKubelets() []evict.KubeletProcess { return i.current.Load().trusted }
+func (inv *Inventory) TrustedKubelets() []evict.KubeletProcess {
+	return inv.current.Load().trustedKubelets
+}
 
 // RestoreKubelets guards the [Inventory.TrustedKubelets] of an earlier run in the same boot:
 // a kubelet that was moved into a container's cgroup would not be found again. It must be
 // called before the first list.
-func (i *Inventory) RestoreKubelets(list []evict.KubeletProcess) {
+func (inv *Inventory) RestoreKubelets(list []evict.KubeletProcess) {
 	if len(list) == 0 {
 		return
 	}
-	i.mu.Lock()
-	defer i.mu.Unlock()
-	i.trusted = i.stillRunning(list)
-	i.current.Store(&listSnapshot{guard: i.guard(nil, nil), trusted: i.trusted})
+	inv.mu.Lock()
+	defer inv.mu.Unlock()
+	inv.trustedKubelets = inv.stillRunning(list)
+	inv.current.Store(&listSnapshot{guard: inv.guard(nil, nil), trustedKubelets: inv.trustedKubelets})
 }
 
 // guardedKubelets returns the kubelets that must not be killed: the trusted ones, and those
 // of the last scan.
-func (i *Inventory) guardedKubelets() []evict.KubeletProcess {
-	list := slices.Clone(i.trusted)
-	for _, k := range i.kubelets {
+func (inv *Inventory) guardedKubelets() []evict.KubeletProcess {
+	list := slices.Clone(inv.trustedKubelets)
+	for _, k := range inv.kubelets {
 		if !slices.Contains(list, k) {
 			list = append(list, k)
 		}

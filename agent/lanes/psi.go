@@ -20,21 +20,21 @@ type Stall struct {
 	Since     time.Time
 }
 
-// stalls is the lane of PSI triggers: one on the node and, on cgroup v2, one on kubepods.
-type stalls struct {
+// psiLane is the lane of PSI triggers: one on the node and, on cgroup v2, one on kubepods.
+type psiLane struct {
 	o         SetOptions
 	condition psi.Condition
 	wait      Waiter
 	notify    func()
 
-	node, pods  *stall
+	node, pods  *stallTrigger
 	kubepods    *cgroup.Cgroup // nil while there is none, or none with PSI
 	noCgroupPSI bool           // cgroups have no PSI on this kernel
 	podsFailure partialFailure
 }
 
-// stall is a trigger and the growth of its total.
-type stall struct {
+// stallTrigger is a trigger and the growth of its total.
+type stallTrigger struct {
 	*psi.Trigger
 	condition signal.Condition
 	growth    psi.Growth
@@ -45,10 +45,10 @@ type stall struct {
 
 // Events implements Source. It is edge-triggered, as a removed cgroup would report
 // EPOLLERR forever.
-func (s *stall) Events() uint32 { return unix.EPOLLPRI | unix.EPOLLET }
+func (s *stallTrigger) Events() uint32 { return unix.EPOLLPRI | unix.EPOLLET }
 
 // Ready implements Source. Reconcile reads the total, which confirms the event or not.
-func (s *stall) Ready(time.Time) (Alarm, bool) {
+func (s *stallTrigger) Ready(time.Time) (Alarm, bool) {
 	s.fired.Store(true)
 	s.notify()
 	return Alarm{}, false
@@ -80,7 +80,7 @@ func (r *sustained) update(total time.Duration, now time.Time) {
 }
 
 // open implements lane.
-func (l *stalls) open(now time.Time, _ *laneInput) error {
+func (l *psiLane) open(now time.Time, _ *laneInput) error {
 	node, err := psi.Arm(l.o.Procfs, psi.ForMemory, l.condition)
 	if err != nil {
 		return err
@@ -93,8 +93,8 @@ func (l *stalls) open(now time.Time, _ *laneInput) error {
 }
 
 // add polls a trigger. It closes the trigger on an error.
-func (l *stalls) add(t *psi.Trigger, c signal.Condition, now time.Time) (*stall, error) {
-	s := &stall{Trigger: t, condition: c, run: sustained{rate: l.condition}, notify: l.notify}
+func (l *psiLane) add(t *psi.Trigger, c signal.Condition, now time.Time) (*stallTrigger, error) {
+	s := &stallTrigger{Trigger: t, condition: c, run: sustained{rate: l.condition}, notify: l.notify}
 	total, err := t.Total()
 	if err == nil {
 		s.growth = psi.NewGrowth(t.Armed(), total, now)
@@ -108,7 +108,7 @@ func (l *stalls) add(t *psi.Trigger, c signal.Condition, now time.Time) (*stall,
 }
 
 // reconcile implements lane.
-func (l *stalls) reconcile(now time.Time, _ *laneInput) error {
+func (l *psiLane) reconcile(now time.Time, _ *laneInput) error {
 	if err := l.check(l.node, now); err != nil {
 		return err
 	}
@@ -118,7 +118,7 @@ func (l *stalls) reconcile(now time.Time, _ *laneInput) error {
 
 // reconcilePods reconciles the trigger of kubepods. Its failure does not affect the trigger
 // of the node.
-func (l *stalls) reconcilePods(now time.Time) {
+func (l *psiLane) reconcilePods(now time.Time) {
 	if l.podsFailure.backingOff(now) {
 		return
 	}
@@ -138,7 +138,7 @@ func (l *stalls) reconcilePods(now time.Time) {
 }
 
 // check reads a total, and raises an alarm if it confirms an event.
-func (l *stalls) check(s *stall, now time.Time) error {
+func (l *psiLane) check(s *stallTrigger, now time.Time) error {
 	fired := s.fired.Swap(false)
 	total, err := s.Total()
 	if err != nil {
@@ -152,7 +152,7 @@ func (l *stalls) check(s *stall, now time.Time) error {
 }
 
 // followPods arms a trigger on the current kubepods cgroup, on cgroup v2.
-func (l *stalls) followPods(now time.Time) error {
+func (l *psiLane) followPods(now time.Time) error {
 	if l.noCgroupPSI || l.o.Hierarchy.Version != cgroup.V2 || l.kubepods != nil && l.kubepods.Check() == nil {
 		return nil
 	}
@@ -185,7 +185,7 @@ func (l *stalls) followPods(now time.Time) error {
 	return err
 }
 
-func (l *stalls) dropPods() error {
+func (l *psiLane) dropPods() error {
 	var errs []error
 	if l.pods != nil {
 		errs = append(errs, l.wait.Remove(l.pods), l.pods.Close())
@@ -198,9 +198,9 @@ func (l *stalls) dropPods() error {
 }
 
 // ongoing returns the stalls that are sustained now.
-func (l *stalls) ongoing() []Stall {
+func (l *psiLane) ongoing() []Stall {
 	var list []Stall
-	for _, s := range []*stall{l.node, l.pods} {
+	for _, s := range []*stallTrigger{l.node, l.pods} {
 		if s != nil && !s.run.since.IsZero() {
 			list = append(list, Stall{s.condition, s.run.since})
 		}
@@ -210,7 +210,7 @@ func (l *stalls) ongoing() []Stall {
 
 // partialFailure implements partialFailer. It is the failure for kubepods, or the condition
 // that the kernel has armed if that is not the configured one.
-func (l *stalls) partialFailure() string {
+func (l *psiLane) partialFailure() string {
 	if failed := l.podsFailure.describe("the stalls of the pods"); failed != "" {
 		return failed
 	}
@@ -221,7 +221,7 @@ func (l *stalls) partialFailure() string {
 }
 
 // close implements lane.
-func (l *stalls) close() error {
+func (l *psiLane) close() error {
 	err := l.dropPods()
 	if l.node != nil {
 		err = errors.Join(err, l.wait.Remove(l.node), l.node.Close())
