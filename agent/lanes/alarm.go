@@ -25,12 +25,12 @@ type Alarm struct {
 	Lane string
 	// Threshold is the threshold that was crossed; zero if the lane does not know.
 	Threshold signal.ThresholdID
-	// LastAbove is when no threshold was seen crossed, zero if not known, and Seen when the
-	// crossing was seen.
+	// LastAbove is when the lane last saw no threshold crossed; zero if not known. Seen is when
+	// it saw the crossing.
 	LastAbove, Seen time.Time
-	// ActNow reports that the lane's own readings have answered the crossing of a hard
-	// memory threshold (signal.Crossing.ActNow): it does not wait although file cache
-	// brought it. False if the lane does not know.
+	// ActNow reports that the lane's own readings show that the crossing of a hard memory
+	// threshold must be acted on now ([signal.Crossing.ActNow]), even if file cache caused it.
+	// It is false if the lane does not know.
 	ActNow bool
 }
 

@@ -16,10 +16,10 @@ import (
 	"github.com/evictd/evictd/kernel/memcg"
 )
 
-// eventsLane is the lane of cgroup v2's memory.eventsLane.local, of kubepods and of the containers.
+// eventsLane is the lane of cgroup v2's memory.events.local, of kubepods and of the containers.
 // When all pods together reach their limit, a threshold may have been crossed, and the
 // lane raises an alarm. When a container reaches its own limit, which may happen all the
-// time, the lane only counts it. memory.eventsLane of kubepods would include both.
+// time, the lane only counts it. memory.events of kubepods would include both.
 type eventsLane struct {
 	o      memory.Options
 	wait   Waiter
@@ -46,8 +46,8 @@ type cgroupEvents struct {
 	path    string
 	file    *memcg.Events
 	last    memcg.Counts // used by the Set's goroutine
-	changed atomic.Bool
-	raises  bool
+	changed atomic.Bool  // since that goroutine read the counts of a container
+	raises  bool         // alarms: it is kubepods, and not a container
 	// Used by the waiting thread.
 	alarmed   memcg.Counts
 	lastAlarm time.Time
@@ -72,9 +72,9 @@ func (c *cgroupEvents) Ready(now time.Time) (Alarm, bool) {
 	if err != nil {
 		return Alarm{}, false // reconcile handles the error
 	}
-	pressed := counts.High != c.alarmed.High || counts.Max != c.alarmed.Max || counts.OOM != c.alarmed.OOM
+	atLimit := counts.High != c.alarmed.High || counts.Max != c.alarmed.Max || counts.OOM != c.alarmed.OOM
 	c.alarmed = counts
-	if !pressed || now.Sub(c.lastAlarm) < cgroupAlarmInterval {
+	if !atLimit || now.Sub(c.lastAlarm) < cgroupAlarmInterval {
 		return Alarm{}, false
 	}
 	c.lastAlarm = now
@@ -152,7 +152,7 @@ func (l *eventsLane) updateCounts(now time.Time, c *cgroupEvents, wanted bool) {
 
 // follow opens the counters of a container.
 func (l *eventsLane) follow(now time.Time, path string) {
-	if t := l.failures[path]; t != nil && t.backingOff(now) {
+	if failure := l.failures[path]; failure != nil && failure.backingOff(now) {
 		return
 	}
 	c, err := l.add(path, false)
@@ -170,9 +170,9 @@ func (l *eventsLane) setFailure(now time.Time, path string, err error) {
 		delete(l.failures, path)
 		return
 	}
-	t := &partialFailure{}
-	t.record(now, err)
-	l.failures[path] = t
+	failure := &partialFailure{}
+	failure.record(now, err)
+	l.failures[path] = failure
 }
 
 // add opens the counters of a cgroup and polls them.

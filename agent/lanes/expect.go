@@ -9,8 +9,8 @@ import (
 // expectation is what polling or the lane's own samples show of a threshold that the lane
 // covers.
 type expectation struct {
-	aboveFrom, above time.Time // first and last of the latest readings that were clearly above
-	below            time.Time // the reading that fell clearly below; zero for none
+	firstAbove, lastAbove time.Time // of the latest readings that were clearly above
+	fell                  time.Time // the reading that fell clearly below; zero for none
 }
 
 // observe records a reading, and reports whether it makes an alarm due: the signal fell
@@ -19,17 +19,17 @@ func (e *expectation) observe(now time.Time, o *signal.Observation, below, above
 	switch {
 	case o.Status != signal.Observed:
 		*e = expectation{}
-	case !e.below.IsZero(): // an alarm is due already
+	case !e.fell.IsZero(): // an alarm is due already
 	case o.Available >= above:
-		if e.aboveFrom.IsZero() {
-			e.aboveFrom = now
+		if e.firstAbove.IsZero() {
+			e.firstAbove = now
 		}
-		e.above = now
+		e.lastAbove = now
 	case o.Available >= below: // within the tolerance
-	case e.aboveFrom.IsZero() || e.above.Sub(e.aboveFrom) < minAbove:
+	case e.firstAbove.IsZero() || e.lastAbove.Sub(e.firstAbove) < minAbove:
 		*e = expectation{}
 	default:
-		e.below = now
+		e.fell = now
 		return true
 	}
 	return false
@@ -38,10 +38,10 @@ func (e *expectation) observe(now time.Time, o *signal.Observation, below, above
 // missed reports whether an alarm that was due is missing, given the time of the lane's
 // last alarm, zero for none. again is when to check again; zero if no alarm is due.
 func (e *expectation) missed(now, alarm time.Time) (missed bool, again time.Time) {
-	switch due := e.below.Add(alarmDeadline); {
-	case e.below.IsZero():
+	switch due := e.fell.Add(alarmDeadline); {
+	case e.fell.IsZero():
 		return false, time.Time{}
-	case !alarm.IsZero() && alarm.After(e.above.Add(-alarmDeadline)):
+	case !alarm.IsZero() && alarm.After(e.lastAbove.Add(-alarmDeadline)):
 	case now.Before(due):
 		return false, due
 	default:

@@ -17,36 +17,36 @@ type fakeWaiter struct {
 	raised  []Alarm
 }
 
-func (e *fakeWaiter) Add(s Source) error {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.sources = append(e.sources, s)
+func (w *fakeWaiter) Add(s Source) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.sources = append(w.sources, s)
 	return nil
 }
 
-func (e *fakeWaiter) Remove(s Source) error {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	for i := range e.sources {
-		if e.sources[i] == s {
-			e.sources = append(e.sources[:i], e.sources[i+1:]...)
+func (w *fakeWaiter) Remove(s Source) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	for i := range w.sources {
+		if w.sources[i] == s {
+			w.sources = append(w.sources[:i], w.sources[i+1:]...)
 			return nil
 		}
 	}
 	return errors.New("no such source")
 }
 
-func (e *fakeWaiter) Raise(a Alarm) error {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	e.raised = append(e.raised, a)
+func (w *fakeWaiter) Raise(a Alarm) error {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	w.raised = append(w.raised, a)
 	return nil
 }
 
-func (e *fakeWaiter) alarms() []Alarm {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return append([]Alarm(nil), e.raised...)
+func (w *fakeWaiter) alarms() []Alarm {
+	w.mu.Lock()
+	defer w.mu.Unlock()
+	return append([]Alarm(nil), w.raised...)
 }
 
 // fakeLane covers the hard threshold on memory.available. Its alarms come from raise.
@@ -74,10 +74,10 @@ func (l *fakeLane) open(now time.Time, _ *laneInput) error {
 	return l.openErr
 }
 
-func (l *fakeLane) reconcile(_ time.Time, w *laneInput) error {
+func (l *fakeLane) reconcile(_ time.Time, in *laneInput) error {
 	l.mu.Lock()
 	defer l.mu.Unlock()
-	if !w.idle {
+	if !in.idle {
 		l.fullChecks++
 	}
 	l.ticks++
@@ -149,43 +149,43 @@ type testSet struct {
 
 func newTestSet(t *testing.T, fault *Fault, mode Mode) *testSet {
 	t.Helper()
-	w := &testSet{waiter: &fakeWaiter{}, memory: 10 * gib}
+	ts := &testSet{waiter: &fakeWaiter{}, memory: 10 * gib}
 	read := func(now time.Time, o *signal.Observations) {
-		w.mu.Lock()
-		defer w.mu.Unlock()
-		*o = observed(w.memory)
+		ts.mu.Lock()
+		defer ts.mu.Unlock()
+		*o = observed(ts.memory)
 		o[signal.MemoryAvailable].Time = now
 	}
-	w.poll = NewPoll(func(now time.Time, o *signal.Observations) {
+	ts.poll = NewPoll(func(now time.Time, o *signal.Observations) {
 		read(now, o)
-		w.Observe(now, o)
+		ts.Observe(now, o)
 	}, 2, 0)
-	w.Set = &Set{o: SetOptions{
+	ts.Set = &Set{o: SetOptions{
 		Read: func(now time.Time, o *signal.Observations) {
-			w.reads.Add(1)
+			ts.reads.Add(1)
 			read(now, o)
 		},
-		Wait: w.waiter, Poll: w.poll, Modes: map[string]Mode{"fake": mode}, Faults: map[string]*Fault{"fake": fault},
-		Changed: func(s Status) { w.changes = append(w.changes, s) },
+		Wait: ts.waiter, Poll: ts.poll, Modes: map[string]Mode{"fake": mode}, Faults: map[string]*Fault{"fake": fault},
+		Changed: func(s Status) { ts.changes = append(ts.changes, s) },
 	}, wake: make(chan struct{}, 1), start: time.Now()}
-	w.lane = &fakeLane{wait: w.Set}
-	w.add("fake", w.lane)
-	w.Arm(thresholds(t, map[string]time.Duration{"1Gi": 0}))
-	w.poll.Arm(thresholds(t, map[string]time.Duration{"1Gi": 0}))
-	return w
+	ts.lane = &fakeLane{wait: ts.Set}
+	ts.add("fake", ts.lane)
+	ts.Arm(thresholds(t, map[string]time.Duration{"1Gi": 0}))
+	ts.poll.Arm(thresholds(t, map[string]time.Duration{"1Gi": 0}))
+	return ts
 }
 
 // setMemory sets how much is available, and raises an alarm of the lane if raises is set.
-func (w *testSet) setMemory(t *testing.T, available int64, raises bool) {
+func (ts *testSet) setMemory(t *testing.T, available int64, raises bool) {
 	t.Helper()
-	w.mu.Lock()
-	w.memory = available
-	w.mu.Unlock()
+	ts.mu.Lock()
+	ts.memory = available
+	ts.mu.Unlock()
 	if raises {
-		if err := w.lane.raise(); err != nil {
+		if err := ts.lane.raise(); err != nil {
 			t.Error(err)
 		}
 	}
 }
 
-func (w *testSet) status() Status { return w.Statuses(time.Now())[0] }
+func (ts *testSet) status() Status { return ts.Statuses(time.Now())[0] }

@@ -8,9 +8,10 @@ import (
 	"github.com/evictd/evictd/bpf"
 )
 
-// Tasks is the observer of pid.available (agent/tasks), which uses the kernel's count.
+// Tasks is the observer of pid.available (agent/tasks), which reads the kernel's count of
+// tasks while the forks lane is up.
 type Tasks interface {
-	// Use replaces the counter; nil removes it.
+	// Use makes the observer read a counter; with nil it reads none.
 	Use(TaskCounter) error
 	// Missed reports whether the counter should have raised an alarm and did not.
 	Missed() bool

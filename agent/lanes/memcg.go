@@ -29,8 +29,8 @@ type memcgLane struct {
 	o    memory.Options
 	wait Waiter
 
-	groups      [2]armedCgroup // the root, kubepods
-	podsFailure partialFailure // of the latter
+	root, pods  armedCgroup    // pods: on kubepods
+	podsFailure partialFailure // of pods
 }
 
 // armedCgroup is a cgroup with what is armed on it.
@@ -58,7 +58,7 @@ func (l *memcgLane) open(now time.Time, in *laneInput) error {
 	if err != nil {
 		return err
 	}
-	l.groups[0].cgroup = root
+	l.root.cgroup = root
 	// Probe with a threshold that is never reached.
 	const unreachable = 1 << 62
 	probe, err := memcg.ArmUsage(l.o.Hierarchy, root, unreachable)
@@ -76,29 +76,29 @@ func (l *memcgLane) open(now time.Time, in *laneInput) error {
 // flushes the counters of all CPUs (mm/memcontrol-v1.c: memcg1_stat_format).
 func (l *memcgLane) reconcile(now time.Time, in *laneInput) error {
 	atRoot, atPods := l.wanted(in, signal.MemoryAvailable), l.wanted(in, signal.AllocatableMemoryAvailable)
-	if !in.idle || !l.groups[0].allArmed(atRoot) {
-		if err := l.arm(&l.groups[0], atRoot, now); err != nil {
+	if !in.idle || !l.root.allArmed(atRoot) {
+		if err := l.arm(&l.root, atRoot, now); err != nil {
 			return err
 		}
 	}
-	if l.podsFailure.backingOff(now) || in.idle && l.groups[1].allArmed(atPods) && l.groups[1].cgroup.Check() == nil {
+	if l.podsFailure.backingOff(now) || in.idle && l.pods.allArmed(atPods) && l.pods.cgroup.Check() == nil {
 		return nil
 	}
 	err := l.reconcilePods(now, atPods)
 	if err != nil {
-		err = errors.Join(err, l.drop(&l.groups[1]))
+		err = errors.Join(err, l.drop(&l.pods))
 	}
 	l.podsFailure.record(now, err)
 	return nil
 }
 
 func (l *memcgLane) reconcilePods(now time.Time, wanted []memoryThreshold) error {
-	if err := l.followPods(); err != nil || l.groups[1].cgroup == nil {
+	if err := l.followPods(); err != nil || l.pods.cgroup == nil {
 		return err
 	}
-	err := l.arm(&l.groups[1], wanted, now)
+	err := l.arm(&l.pods, wanted, now)
 	if errors.Is(err, cgroup.ErrGone) {
-		return l.drop(&l.groups[1])
+		return l.drop(&l.pods)
 	}
 	return err
 }
@@ -110,7 +110,7 @@ func (l *memcgLane) wanted(in *laneInput, of signal.Signal) []memoryThreshold {
 
 // followPods opens the current kubepods cgroup.
 func (l *memcgLane) followPods() error {
-	g := &l.groups[1]
+	g := &l.pods
 	if g.cgroup != nil && g.cgroup.Check() == nil {
 		return nil
 	}
@@ -312,8 +312,8 @@ func (l *memcgLane) drop(g *armedCgroup) error {
 // covers implements coverer. The tolerance is for charges that CPUs batch per cgroup, and
 // for file cache that changes between two reconciles.
 func (l *memcgLane) covers(id signal.ThresholdID) (tolerance int64, ok bool) {
-	for i := range l.groups {
-		if slices.ContainsFunc(l.groups[i].armed, func(a *armedThreshold) bool { return a.id == id }) {
+	for _, g := range []*armedCgroup{&l.root, &l.pods} {
+		if slices.ContainsFunc(g.armed, func(a *armedThreshold) bool { return a.id == id }) {
 			return memcgTolerance, true
 		}
 	}
@@ -329,7 +329,7 @@ func (l *memcgLane) partialFailure() string { return l.podsFailure.describe(pods
 // close implements lane.
 func (l *memcgLane) close() error {
 	l.podsFailure = partialFailure{}
-	return errors.Join(l.drop(&l.groups[0]), l.drop(&l.groups[1]))
+	return errors.Join(l.drop(&l.root), l.drop(&l.pods))
 }
 
 // armedThreshold is a usage threshold that is polled.
@@ -383,14 +383,14 @@ type pressureNotice struct {
 }
 
 // Events implements Source.
-func (c *pressureNotice) Events() uint32 { return unix.EPOLLIN }
+func (p *pressureNotice) Events() uint32 { return unix.EPOLLIN }
 
 // Ready implements Source.
-func (c *pressureNotice) Ready(now time.Time) (Alarm, bool) {
-	n, err := c.Drain()
-	if err != nil || n == 0 || now.Sub(c.last) < cgroupAlarmInterval {
+func (p *pressureNotice) Ready(now time.Time) (Alarm, bool) {
+	n, err := p.Drain()
+	if err != nil || n == 0 || now.Sub(p.last) < cgroupAlarmInterval {
 		return Alarm{}, false
 	}
-	c.last = now
+	p.last = now
 	return Alarm{Lane: Memcg, Seen: now}, true
 }

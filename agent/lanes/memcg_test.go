@@ -86,18 +86,18 @@ func TestEarlyAlarm(t *testing.T) {
 		if err := l.followPods(); err != nil {
 			t.Fatal(err)
 		}
-		if err := l.arm(&l.groups[1], []memoryThreshold{th}, now); err != nil {
+		if err := l.arm(&l.pods, []memoryThreshold{th}, now); err != nil {
 			t.Fatal(err)
 		}
 	}
 	armAt(at(412 * mib)) // at a usage of 100 MiB
 	hog(t, dir, 300*mib)
 	eventually(t, "a usage above both", func() bool {
-		used, err := l.groups[1].cgroup.Memory()
+		used, err := l.pods.cgroup.Memory()
 		return err == nil && used.Usage > 300*mib
 	})
 	fired := func() *armedThreshold {
-		a := l.groups[1].armed[0]
+		a := l.pods.armed[0]
 		if _, raised := a.Ready(now); !raised {
 			t.Fatal("Ready() raised nothing; want an alarm at the lower position")
 		}
@@ -126,7 +126,7 @@ func TestGrowthIsArmed(t *testing.T) {
 		if err := l.followPods(); err != nil {
 			t.Fatal(err)
 		}
-		g := &l.groups[1]
+		g := &l.pods
 		if err := l.arm(g, []memoryThreshold{th}, time.Now()); err != nil {
 			t.Fatal(err)
 		}
@@ -138,7 +138,7 @@ func TestGrowthIsArmed(t *testing.T) {
 	uses := func(bytes uint64) {
 		t.Helper()
 		eventually(t, "usage", func() bool {
-			used, err := l.groups[1].cgroup.Memory()
+			used, err := l.pods.cgroup.Memory()
 			return err == nil && used.Usage > bytes
 		})
 	}
@@ -181,7 +181,7 @@ func TestAlarmOfEarlierCrossing(t *testing.T) {
 	now := time.Now()
 	armAt := func(th memoryThreshold) {
 		t.Helper()
-		if err := l.arm(&l.groups[1], []memoryThreshold{th}, now); err != nil {
+		if err := l.arm(&l.pods, []memoryThreshold{th}, now); err != nil {
 			t.Fatal(err)
 		}
 	}
@@ -189,7 +189,7 @@ func TestAlarmOfEarlierCrossing(t *testing.T) {
 		t.Fatal(err)
 	}
 	used := func() uint64 {
-		used, err := l.groups[1].cgroup.Memory()
+		used, err := l.pods.cgroup.Memory()
 		if err != nil {
 			t.Fatal(err)
 		}
@@ -200,12 +200,12 @@ func TestAlarmOfEarlierCrossing(t *testing.T) {
 	armAt(at(312 * mib)) // at a usage of 200 MiB
 	stop := hog(t, dir, 200*mib)
 	eventually(t, "300 MiB in use", func() bool { return used() > 300*mib })
-	if _, raised := l.groups[1].armed[0].Ready(now); !raised {
+	if _, raised := l.pods.armed[0].Ready(now); !raised {
 		t.Fatal("Ready() raised nothing; want an alarm")
 	}
 	stop()
 	eventually(t, "memory back", func() bool { return used() < 150*mib })
-	l.groups[1].armed[0].Ready(now) // the kernel notifies of the way down too
+	l.pods.armed[0].Ready(now) // the kernel notifies of the way down too
 	armAt(at(312 * mib))
 	armAt(at(462 * mib)) // as if file cache shrank from 200 MiB to 50 MiB
 	if got := waiter.alarms(); len(got) != 1 {
@@ -247,12 +247,12 @@ func (d podsRefuser) Add(s Source) error {
 func TestMemcgPartialFailure(t *testing.T) {
 	l, waiter, _ := openMemcg(t)
 	start := time.Now()
-	w := &laneInput{thresholds: append(thresholds(t, map[string]time.Duration{"1Mi": 0}), thresholds(t, map[string]time.Duration{"256Mi": 0})...)}
-	w.thresholds[1].Signal = signal.AllocatableMemoryAvailable
-	w.observed[signal.MemoryAvailable] = signal.Observation{Status: signal.Observed, Capacity: 1 << 40, Available: 1 << 39}
-	w.observed[signal.AllocatableMemoryAvailable] = signal.Observation{Status: signal.Observed, Capacity: 512 * mib, Available: 500 * mib}
+	in := &laneInput{thresholds: append(thresholds(t, map[string]time.Duration{"1Mi": 0}), thresholds(t, map[string]time.Duration{"256Mi": 0})...)}
+	in.thresholds[1].Signal = signal.AllocatableMemoryAvailable
+	in.observed[signal.MemoryAvailable] = signal.Observation{Status: signal.Observed, Capacity: 1 << 40, Available: 1 << 39}
+	in.observed[signal.AllocatableMemoryAvailable] = signal.Observation{Status: signal.Observed, Capacity: 512 * mib, Available: 500 * mib}
 	l.wait = podsRefuser{waiter}
-	if err := l.reconcile(start, w); err != nil {
+	if err := l.reconcile(start, in); err != nil {
 		t.Fatalf("reconcile() = %v; want nil", err)
 	}
 	_, ofNode := l.covers(node)
@@ -260,7 +260,7 @@ func TestMemcgPartialFailure(t *testing.T) {
 		t.Errorf("covers the node %t, kubepods %t, partial failure %q; want the node alone, and the reason", ofNode, ok, l.partialFailure())
 	}
 	l.wait = waiter
-	if err := l.reconcile(start.Add(partialRetryInterval), w); err != nil {
+	if err := l.reconcile(start.Add(partialRetryInterval), in); err != nil {
 		t.Fatalf("reconcile() = %v; want nil", err)
 	}
 	if _, ok := l.covers(pods); !ok || l.partialFailure() != "" {
@@ -271,21 +271,21 @@ func TestMemcgPartialFailure(t *testing.T) {
 // While idle, armed thresholds are not moved unless one is missing or broken.
 func TestMemcgIdle(t *testing.T) {
 	l, _, dir := openMemcg(t)
-	w := &laneInput{thresholds: thresholds(t, map[string]time.Duration{"256Mi": 0})}
-	w.thresholds[0].Signal = signal.AllocatableMemoryAvailable
+	in := &laneInput{thresholds: thresholds(t, map[string]time.Duration{"256Mi": 0})}
+	in.thresholds[0].Signal = signal.AllocatableMemoryAvailable
 	observe := func(capacity int64) {
-		w.observed[signal.AllocatableMemoryAvailable] = signal.Observation{Status: signal.Observed, Capacity: capacity, Available: capacity}
+		in.observed[signal.AllocatableMemoryAvailable] = signal.Observation{Status: signal.Observed, Capacity: capacity, Available: capacity}
 	}
 	reconcile := func(idle bool) *armedThreshold {
 		t.Helper()
-		w.idle = idle
-		if err := l.reconcile(time.Now(), w); err != nil {
+		in.idle = idle
+		if err := l.reconcile(time.Now(), in); err != nil {
 			t.Fatalf("reconcile() = %v; want nil", err)
 		}
-		if len(l.groups[1].armed) != 1 {
+		if len(l.pods.armed) != 1 {
 			return nil
 		}
-		return l.groups[1].armed[0]
+		return l.pods.armed[0]
 	}
 	observe(512 * mib)
 	first := reconcile(true) // nothing was armed yet
@@ -314,8 +314,8 @@ func TestMemcgIdle(t *testing.T) {
 		t.Fatal("nothing armed on the new cgroup; want the threshold")
 	}
 	again.broken.Store(true)
-	w.idle = true
-	if err := l.reconcile(time.Now(), w); err != nil || !strings.Contains(l.partialFailure(), "can't be read") {
+	in.idle = true
+	if err := l.reconcile(time.Now(), in); err != nil || !strings.Contains(l.partialFailure(), "can't be read") {
 		t.Errorf("reconcile() with a broken eventfd = %v, partial failure %q; want the reason", err, l.partialFailure())
 	}
 }
@@ -323,8 +323,8 @@ func TestMemcgIdle(t *testing.T) {
 // Critical reclaim for the limit of a container raises no alarm of kubepods.
 func TestContainerReclaimRaisesNoAlarm(t *testing.T) {
 	l, waiter, dir := openMemcg(t)
-	w := &laneInput{}
-	if err := l.reconcile(time.Now(), w); err != nil {
+	in := &laneInput{}
+	if err := l.reconcile(time.Now(), in); err != nil {
 		t.Fatal(err)
 	}
 	child := filepath.Join(dir, "container")
@@ -358,7 +358,7 @@ func TestContainerReclaimRaisesNoAlarm(t *testing.T) {
 	// The kernel notifies ancestors directly after the container.
 	for _, s := range waiter.sources {
 		if c, ok := s.(*pressureNotice); ok {
-			if _, raised := c.Ready(time.Now()); raised && c == l.groups[1].pressure {
+			if _, raised := c.Ready(time.Now()); raised && c == l.pods.pressure {
 				t.Error("an alarm of kubepods; want none, as only the container is at its limit")
 			}
 		}

@@ -116,12 +116,12 @@ func (s *Set) missedAlarm(e *entry, now time.Time) (first signal.ThresholdID, se
 // allSampled reports whether each memory threshold is covered by a lane that samples. A
 // lane that is only notified may have armed an outdated file cache.
 func (s *Set) allSampled(in *laneInput) bool {
-	for _, l := range in.memoryThresholds() {
+	for _, th := range in.memoryThresholds() {
 		sampled := slices.ContainsFunc(s.entries, func(e *entry) bool {
 			if e.state != Up || e.period() == 0 {
 				return false
 			}
-			_, ok := e.covers(l.id)
+			_, ok := e.covers(th.id)
 			return ok
 		})
 		if !sampled {

@@ -300,7 +300,7 @@ func waitAbove(t *testing.T, s *Set, lane string) {
 		s.mu.Lock()
 		defer s.mu.Unlock()
 		for _, e := range s.entries {
-			if x := &e.byPoll[pods]; e.name == lane && x.above.Sub(x.aboveFrom) >= minAbove {
+			if x := &e.byPoll[pods]; e.name == lane && x.lastAbove.Sub(x.firstAbove) >= minAbove {
 				return true
 			}
 		}

@@ -12,8 +12,9 @@ import (
 	"github.com/evictd/evictd/kernel/psi"
 )
 
-// Stall is a sustained stall on memory: the node or the pods make little progress, even if
-// no signal of available memory shows it.
+// Stall is a sustained stall on memory, as PSI shows it: the node or the pods make little
+// progress, even if no signal of available memory is low. Stalls in direct reclaim alone are
+// [bpf.Stall].
 type Stall struct {
 	// Condition names where, as planned for Kubernetes (KEP-5394).
 	Condition signal.Condition
@@ -33,13 +34,13 @@ type psiLane struct {
 	podsFailure partialFailure
 }
 
-// stallTrigger is a trigger and the growth of its total.
+// stallTrigger is a PSI trigger that is polled, and the growth of its total.
 type stallTrigger struct {
 	*psi.Trigger
 	condition signal.Condition
 	growth    psi.Growth
-	run       sustained
-	fired     atomic.Bool
+	sustained sustained
+	fired     atomic.Bool // since the last check
 	notify    func()
 }
 
@@ -54,29 +55,29 @@ func (s *stallTrigger) Ready(time.Time) (Alarm, bool) {
 	return Alarm{}, false
 }
 
-// sustained follows since when stalls have continued at a rate.
+// sustained determines since when stalls have continued at a rate.
 type sustained struct {
 	rate  psi.Condition
 	total time.Duration // at from
 	from  time.Time
-	since time.Time // zero while they do not
+	since time.Time // zero while they do not continue
 }
 
 // update records a total, once per window. If the reading is late, the rate applies to the
 // time that has passed.
-func (r *sustained) update(total time.Duration, now time.Time) {
-	passed := now.Sub(r.from)
-	if !r.from.IsZero() && passed < r.rate.Window {
+func (s *sustained) update(total time.Duration, now time.Time) {
+	passed := now.Sub(s.from)
+	if !s.from.IsZero() && passed < s.rate.Window {
 		return
 	}
-	enough := (total - r.total).Seconds() >= passed.Seconds()*r.rate.Stall.Seconds()/r.rate.Window.Seconds()
+	enough := (total - s.total).Seconds() >= passed.Seconds()*s.rate.Stall.Seconds()/s.rate.Window.Seconds()
 	switch {
-	case r.from.IsZero() || !enough:
-		r.since = time.Time{}
-	case r.since.IsZero():
-		r.since = r.from
+	case s.from.IsZero() || !enough:
+		s.since = time.Time{}
+	case s.since.IsZero():
+		s.since = s.from
 	}
-	r.from, r.total = now, total
+	s.from, s.total = now, total
 }
 
 // open implements lane.
@@ -94,11 +95,11 @@ func (l *psiLane) open(now time.Time, _ *laneInput) error {
 
 // add polls a trigger. It closes the trigger on an error.
 func (l *psiLane) add(t *psi.Trigger, c signal.Condition, now time.Time) (*stallTrigger, error) {
-	s := &stallTrigger{Trigger: t, condition: c, run: sustained{rate: l.condition}, notify: l.notify}
+	s := &stallTrigger{Trigger: t, condition: c, sustained: sustained{rate: l.condition}, notify: l.notify}
 	total, err := t.Total()
 	if err == nil {
 		s.growth = psi.NewGrowth(t.Armed(), total, now)
-		s.run.update(total, now)
+		s.sustained.update(total, now)
 		err = l.wait.Add(s)
 	}
 	if err != nil {
@@ -144,7 +145,7 @@ func (l *psiLane) check(s *stallTrigger, now time.Time) error {
 	if err != nil {
 		return err
 	}
-	s.run.update(total, now)
+	s.sustained.update(total, now)
 	if grown := s.growth.Update(total, now); !fired || !grown {
 		return nil
 	}
@@ -197,12 +198,12 @@ func (l *psiLane) dropPods() error {
 	return errors.Join(errs...)
 }
 
-// ongoing returns the stalls that are sustained now.
-func (l *psiLane) ongoing() []Stall {
+// sustainedStalls returns the stalls that are sustained now.
+func (l *psiLane) sustainedStalls() []Stall {
 	var list []Stall
 	for _, s := range []*stallTrigger{l.node, l.pods} {
-		if s != nil && !s.run.since.IsZero() {
-			list = append(list, Stall{s.condition, s.run.since})
+		if s != nil && !s.sustained.since.IsZero() {
+			list = append(list, Stall{s.condition, s.sustained.since})
 		}
 	}
 	return list

@@ -22,12 +22,12 @@ func TestSustainedStalls(t *testing.T) {
 		{"decreasing total", []reading{{0, 500 * ms, -1}, {1000 * ms, 400 * ms, -1}}},
 	} {
 		start := time.Unix(1000, 0)
-		r := sustained{rate: psi.Condition{Kind: psi.Full, Stall: 150 * ms, Window: time.Second}}
+		s := sustained{rate: psi.Condition{Kind: psi.Full, Stall: 150 * ms, Window: time.Second}}
 		for _, in := range tc.readings {
-			r.update(in.total, start.Add(in.at))
+			s.update(in.total, start.Add(in.at))
 			got := time.Duration(-1)
-			if !r.since.IsZero() {
-				got = r.since.Sub(start)
+			if !s.since.IsZero() {
+				got = s.since.Sub(start)
 			}
 			if got != in.since {
 				t.Errorf("%s: a total of %v after %v: since %v; want %v", tc.name, in.total, in.at, got, in.since)

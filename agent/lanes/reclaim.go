@@ -9,16 +9,17 @@ import (
 	"github.com/evictd/evictd/bpf"
 )
 
-// reclaimLane is the lane of tracepoints: of the kernel's reclaimLane, which shortens the
-// sampler's interval and is counted, and of its OOM killer. Each works without the other.
+// reclaimLane is the lane of tracepoints: of the kernel's reclaim (kswapd and direct), which
+// shortens the sampler's interval and is counted, and of its OOM killer. Each works without
+// the other. agent/reclaim is unrelated: it frees disk space.
 type reclaimLane struct {
 	ring *ring
 
-	mu           sync.Mutex // guards the fields below: stalls is called from other goroutines
+	mu           sync.Mutex // guards the fields below: other goroutines call directReclaimStalls
 	ringAcquired bool
 	reclaim      *bpf.Reclaim
 	oom          *bpf.OOM
-	missing      error // why one of the two is not available
+	missing      error // why reclaim or oom is not available
 
 	last ReclaimCounts // used by the Set's goroutine only
 }
@@ -78,8 +79,8 @@ func (l *reclaimLane) counts() (c ReclaimCounts, err error) {
 	return c, nil
 }
 
-// stalls returns the stalls in reclaim by cgroup id.
-func (l *reclaimLane) stalls() (map[uint64]bpf.Stall, error) {
+// directReclaimStalls returns the stalls of tasks in direct reclaim, by cgroup id.
+func (l *reclaimLane) directReclaimStalls() (map[uint64]bpf.Stall, error) {
 	l.mu.Lock()
 	defer l.mu.Unlock()
 	if l.reclaim == nil {

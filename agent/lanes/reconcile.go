@@ -10,8 +10,9 @@ import (
 	"github.com/evictd/evictd/agent/signal"
 )
 
-// input returns what lanes are reconciled with. While idle, it uses the last reading of
-// polling, which is at most two polling intervals old, instead of another reading.
+// input returns what lanes are reconciled with, and sets s.idle and, if that is false,
+// s.lastFullCheck. While idle, it uses the last reading of polling, which is at most two
+// polling intervals old, instead of another reading.
 func (s *Set) input(now time.Time) *laneInput {
 	in := &laneInput{idle: !s.recentAlarm(now) && now.Sub(s.lastFullCheck) < fullCheckInterval}
 	s.mu.Lock()
@@ -184,13 +185,14 @@ func (s *Set) setState(e *entry, now time.Time, state State, reason string) {
 	}
 }
 
+// publish replaces what Statuses, Counts and Stalls return.
 func (s *Set) publish() {
 	var list []Status
 	for _, e := range s.entries {
 		list = append(list, e.status())
 	}
 	var counts Counts
-	var stalling []Stall
+	var stalls []Stall
 	if s.up(BPF) {
 		stats := s.sampler.stats
 		counts.Sampler = &stats
@@ -200,13 +202,13 @@ func (s *Set) publish() {
 		counts.Limits = &limits
 	}
 	if s.up(PSI) {
-		stalling = s.stalls.ongoing()
+		stalls = s.psi.sustainedStalls()
 	}
 	if s.up(Reclaim) {
 		counts.ReclaimCounts = s.reclaim.last
 	}
 	s.mu.Lock()
-	s.statuses, s.counts, s.ongoingStalls = list, counts, stalling
+	s.statuses, s.counts, s.psiStalls = list, counts, stalls
 	s.mu.Unlock()
 }
 

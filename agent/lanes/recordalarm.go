@@ -2,24 +2,25 @@ package lanes
 
 import "time"
 
-// recordedSource is a source whose alarms the Set records. It is a value, so that two of
-// the same source are equal.
+// recordedSource is a source whose alarms the Set records. It is used as a value, so that two
+// recordedSources of the same source are equal.
 type recordedSource struct {
 	Source
 	set *Set
 }
 
 // Ready implements Source.
-func (h recordedSource) Ready(now time.Time) (Alarm, bool) {
-	a, raised := h.Source.Ready(now)
-	if !raised || !h.set.record(&a, now) {
+func (r recordedSource) Ready(now time.Time) (Alarm, bool) {
+	a, raised := r.Source.Ready(now)
+	if !raised || !r.set.recordAlarm(&a, now) {
 		return Alarm{}, false
 	}
 	return a, true
 }
 
-// record records an alarm, and reports whether it is passed on. A [Fault] may discard it.
-func (s *Set) record(a *Alarm, now time.Time) bool {
+// recordAlarm counts an alarm for its lane and records its time, against which missed alarms
+// are determined. It reports whether the alarm is passed on: a [Fault] may discard it.
+func (s *Set) recordAlarm(a *Alarm, now time.Time) bool {
 	for _, e := range s.entries {
 		if e.name != a.Lane {
 			continue
@@ -49,7 +50,7 @@ func (s *Set) Remove(source Source) error { return s.o.Wait.Remove(recordedSourc
 
 // Raise implements Waiter.
 func (s *Set) Raise(a Alarm) error {
-	if !s.record(&a, time.Now()) {
+	if !s.recordAlarm(&a, time.Now()) {
 		return nil
 	}
 	return s.o.Wait.Raise(a)

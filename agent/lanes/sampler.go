@@ -278,15 +278,15 @@ func (l *samplerLane) period() time.Duration { return l.stats.Period }
 
 // partialFailure implements partialFailer.
 func (l *samplerLane) partialFailure() string {
-	t := l.podsFailure
+	failure := l.podsFailure
 	switch {
-	case t.err != nil || l.pods == 0:
+	case failure.err != nil || l.pods == 0:
 	case l.last.Pods.Truncated:
-		t.err = errors.New("left to other lanes: more cgroups than the sampler can walk at once")
+		failure.err = errors.New("left to other lanes: more cgroups than the sampler can walk at once")
 	case !l.podsReadable():
-		t.err = errors.New("left to other lanes: the sampler can't read it")
+		failure.err = errors.New("left to other lanes: the sampler can't read it")
 	}
-	return t.describe(podsPart)
+	return failure.describe(podsPart)
 }
 
 // close implements lane.

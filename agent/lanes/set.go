@@ -22,39 +22,45 @@ type SetOptions struct {
 	// Read reads the memory signals. Only the Set's goroutine calls it.
 	Read func(time.Time, *signal.Observations)
 	Wait Waiter
+	// Poll is the lane of polling. The Set sets whether other lanes cover its thresholds
+	// ([Poll.SetCovered]) and reports its status, but does not run it.
 	Poll *Poll
 	// Sysfs is where the online CPUs are read.
 	Sysfs kernel.FS
 	// Modes are the modes of the lanes by name; the default is Auto.
 	Modes map[string]Mode
-	// BPFMinPeriod and BPFMaxPeriod bound the sampler's interval; 0 is the sampler's default.
+	// BPFMinPeriod and BPFMaxPeriod bound the sampler's interval; 0 is the default of
+	// [bpf.Options].
 	BPFMinPeriod, BPFMaxPeriod time.Duration
-	// Stall within StallWindow is the condition of the PSI triggers: all tasks stall on
-	// memory at once.
+	// Stall and StallWindow are the condition of the PSI triggers: for so long within each
+	// window, all tasks that could run stall on memory ("full").
 	Stall, StallWindow time.Duration
-	// Tasks uses the kernel's count of tasks; nil disables the forks lane.
+	// Tasks is the observer of pid.available, to which the forks lane gives the kernel's count
+	// of tasks while it is up. Nil disables the lane.
 	Tasks Tasks
-	// SamplerReader is given the sampler while that is up. It may be nil.
+	// SamplerReader is the reader to which the bpf lane gives its sampler while it is up. It may
+	// be nil.
 	SamplerReader *memory.SamplerReader
 	// Changed is called on the Set's goroutine when a lane's state changes, and at most once
 	// per reportInterval when its partial failure changes.
 	Changed func(Status)
-	// Faults make lanes fail, by name, in tests.
-	Faults map[string]*Fault
-	// walkLimit bounds a walk of the sampler; 0 is its default.
+
+	// Only tests set the following fields. Faults make lanes fail, by name. walkLimit is
+	// bpf.Options.WalkLimit.
+	Faults    map[string]*Fault
 	walkLimit time.Duration
 }
 
-// Set is all lanes but polling, and their supervision. A lane that missed a crossing that
+// Set has all lanes but polling, and supervises them. A lane that missed a crossing that
 // polling or its own samples saw, or that has stopped sampling, is degraded: closed, and
-// opened again after a back-off.
+// opened again after a back-off. Polling runs on its own; see SetOptions.Poll.
 type Set struct {
 	o             SetOptions
 	entries       []*entry
 	ring          *ring
 	sampler       *samplerLane
 	events        *eventsLane
-	stalls        *psiLane
+	psi           *psiLane
 	reclaim       *reclaimLane
 	wake          chan struct{}
 	start         time.Time
@@ -63,16 +69,16 @@ type Set struct {
 	mu                sync.Mutex // guards the fields below, and those of the entries
 	thresholds        []signal.Threshold
 	thresholdsChanged bool                // no lane has them yet
-	idle              bool                // the last reconcile was
-	lastPoll          signal.Observations // last reading of polling, and when
-	lastPollAt        time.Time
-	statuses          []Status
+	idle              bool                // laneInput.idle of the last reconcile
+	lastPoll          signal.Observations // last reading of polling
+	lastPollAt        time.Time           // when that was
+	statuses          []Status            // of entries, in the same order
 	counts            Counts
-	ongoingStalls     []Stall
+	psiStalls         []Stall // that are sustained
 }
 
-// Counts are what lanes have counted since they were opened. The fields of a lane that is
-// not up are nil.
+// Counts has what lanes have counted since they were opened. The fields of a lane that is not
+// up are nil.
 type Counts struct {
 	Sampler *bpf.Stats
 	Limits  *LimitCounts
@@ -85,14 +91,14 @@ func NewSet(o SetOptions) *Set {
 	s.ring = &ring{wait: s, victims: make(chan bpf.Victim, maxQueuedVictims)}
 	s.sampler = &samplerLane{o: o, ring: s.ring}
 	s.events = &eventsLane{o: o.Options, wait: s}
-	s.stalls = &psiLane{
+	s.psi = &psiLane{
 		o: o, wait: s, notify: s.notify, condition: psi.Condition{Kind: psi.Full, Stall: o.Stall, Window: o.StallWindow},
 	}
 	s.reclaim = &reclaimLane{ring: s.ring}
 	s.add(BPF, s.sampler)
 	s.add(Memcg, &memcgLane{o: o.Options, wait: s})
 	s.add(Events, s.events)
-	s.add(PSI, s.stalls)
+	s.add(PSI, s.psi)
 	s.add(Reclaim, s.reclaim)
 	if o.Tasks != nil {
 		l := &forksLane{tasks: o.Tasks}
@@ -150,7 +156,7 @@ func (s *Set) Open() error {
 func (s *Set) Run(ctx context.Context) error {
 	timer := time.NewTimer(0)
 	defer timer.Stop()
-	var last, due time.Time // of the last reconcile, of the next
+	var last, due time.Time // end of the last reconcile, start of the next
 	for {
 		select {
 		case <-ctx.Done():
@@ -164,7 +170,7 @@ func (s *Set) Run(ctx context.Context) error {
 		if now := time.Now(); !now.Before(due) {
 			wait := max(s.reconcileAll(ctx, now), minInterval)
 			last = time.Now()
-			if wait == idleInterval && s.noneDegraded() {
+			if wait == idleInterval && !s.anyDegraded() {
 				wait = max(pollinterval.AlignedWait(last, idleInterval), minInterval)
 			}
 			due = last.Add(wait)
@@ -173,9 +179,9 @@ func (s *Set) Run(ctx context.Context) error {
 	}
 }
 
-// noneDegraded reports whether no lane waits for its back-off.
-func (s *Set) noneDegraded() bool {
-	return !slices.ContainsFunc(s.entries, func(e *entry) bool { return e.state == Degraded })
+// anyDegraded reports whether a lane waits for the end of its back-off.
+func (s *Set) anyDegraded() bool {
+	return slices.ContainsFunc(s.entries, func(e *entry) bool { return e.state == Degraded })
 }
 
 // Close closes all lanes. Run must have returned.
@@ -189,12 +195,12 @@ func (s *Set) Close() error {
 	return errors.Join(errs...)
 }
 
-// Statuses returns the statuses of all lanes, polling last.
+// Statuses returns the statuses of all lanes, and of polling as the last one.
 func (s *Set) Statuses(now time.Time) []Status {
 	s.mu.Lock()
 	defer s.mu.Unlock()
 	list := append(slices.Clone(s.statuses), s.o.Poll.Status(now))
-	for i, e := range s.entries {
+	for i, e := range s.entries { // s.statuses has the same order
 		list[i].Alarms = e.alarms.Load()
 	}
 	return list
@@ -217,13 +223,14 @@ func (s *Set) FollowContainers(containers map[string]bool) {
 	s.notify()
 }
 
-// ReclaimStalls returns how long the tasks of each cgroup, by its id, have stalled in
-// reclaim. It is empty if the lane is not up.
-func (s *Set) ReclaimStalls() (map[uint64]bpf.Stall, error) { return s.reclaim.stalls() }
+// ReclaimStalls returns for how long the tasks of each cgroup, by its id, have stalled in
+// direct reclaim since the reclaim lane was opened. It is empty if that lane is not up.
+func (s *Set) ReclaimStalls() (map[uint64]bpf.Stall, error) { return s.reclaim.directReclaimStalls() }
 
-// Stalls returns the sustained stalls on memory.
+// Stalls returns the sustained stalls on memory that the psi lane has found. It is empty if
+// that lane is not up.
 func (s *Set) Stalls() []Stall {
 	s.mu.Lock()
 	defer s.mu.Unlock()
-	return s.ongoingStalls
+	return s.psiStalls
 }

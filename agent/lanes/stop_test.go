@@ -17,8 +17,8 @@ type stoppedLane struct {
 	atOpen, partFails bool
 }
 
-func (l *stoppedLane) open(now time.Time, w *laneInput) error {
-	err := l.fakeLane.open(now, w)
+func (l *stoppedLane) open(now time.Time, in *laneInput) error {
+	err := l.fakeLane.open(now, in)
 	if l.atOpen {
 		l.stop()
 		err = errors.Join(err, os.ErrClosed)
@@ -26,8 +26,8 @@ func (l *stoppedLane) open(now time.Time, w *laneInput) error {
 	return err
 }
 
-func (l *stoppedLane) reconcile(now time.Time, w *laneInput) error {
-	err := l.fakeLane.reconcile(now, w)
+func (l *stoppedLane) reconcile(now time.Time, in *laneInput) error {
+	err := l.fakeLane.reconcile(now, in)
 	if err != nil || now.Sub(l.opens[0]) < reportInterval {
 		return err
 	}
@@ -55,17 +55,17 @@ func TestStopDegradesNoLane(t *testing.T) {
 		t.Run(tt.name, func(t *testing.T) {
 			synctest.Test(t, func(t *testing.T) {
 				ctx, stop := context.WithCancel(t.Context())
-				w := newTestSet(t, nil, Auto)
-				w.entries[0].lane = &stoppedLane{fakeLane: w.lane, stop: stop, atOpen: tt.atOpen, partFails: tt.partFails}
+				ts := newTestSet(t, nil, Auto)
+				ts.entries[0].lane = &stoppedLane{fakeLane: ts.lane, stop: stop, atOpen: tt.atOpen, partFails: tt.partFails}
 				time.AfterFunc(time.Hour, stop)
-				if err := w.Run(ctx); err != nil {
+				if err := ts.Run(ctx); err != nil {
 					t.Errorf("Run() = %v; want nil", err)
 				}
-				if got := w.status(); got.State != tt.state || len(w.changes) != tt.changes {
-					t.Errorf("lane is %s, changes %+v; want %s and %d changes", got.State, w.changes, tt.state, tt.changes)
+				if got := ts.status(); got.State != tt.state || len(ts.changes) != tt.changes {
+					t.Errorf("lane is %s, changes %+v; want %s and %d changes", got.State, ts.changes, tt.state, tt.changes)
 				}
-				if err := w.Close(); err != nil || w.lane.closes != 1 {
-					t.Errorf("Close() = %v, closed %d times; want nil, once", err, w.lane.closes)
+				if err := ts.Close(); err != nil || ts.lane.closes != 1 {
+					t.Errorf("Close() = %v, closed %d times; want nil, once", err, ts.lane.closes)
 				}
 			})
 		})

@@ -4,15 +4,15 @@ import "time"
 
 // How often a Set reconciles its lanes.
 const (
-	// idleInterval is the interval while nothing is near: a sampler that has stopped is
-	// then found within heartbeatTimeout and one more interval.
+	// idleInterval is the interval while no signal is near a threshold. It delays by one
+	// interval, after heartbeatTimeout, that a stopped sampler is degraded.
 	idleInterval = time.Second
 	// activeInterval is the interval while a signal is near a threshold, and for
 	// activeAfterAlarm after an alarm: what is armed then follows the file cache closely.
 	activeInterval   = 100 * time.Millisecond
 	activeAfterAlarm = 5 * time.Second
-	// minInterval is the interval at least, whatever wakes the Set up: thresholds on
-	// growth follow a crossing that waits at most this often.
+	// minInterval is the minimum, whatever wakes the Set up. It bounds how often thresholds
+	// on growth follow a crossing that waits.
 	minInterval = 10 * time.Millisecond
 	// fullCheckInterval is how often, while idle, slow changes are looked for too: file
 	// cache, another kubepods cgroup, removed cgroups, new CPUs or NUMA nodes.

@@ -28,18 +28,18 @@ type AsyncReader struct {
 	deadline             time.Duration
 	requested, completed atomic.Uint64 // sequence numbers of readings
 	pollDone             [1]unix.PollFd
-	// usageFD is the file with the usage of kubepods, -1 for none. offeredFD is a new one, plus
-	// 1, that is to replace it; 0 for none.
+	// usageFD is the file with the usage of kubepods; -1 for none. offeredFD is the newer file
+	// by which takeUsageFD replaces it, plus 1; 0 for none.
 	usageFD   int
 	offeredFD atomic.Int64
 
-	// The current reading, of pod or, if that is nil, of kubepods. It belongs to the reader
-	// thread until it is completed.
-	pod      Pod
-	now      time.Time
-	pods     signal.Observation
-	kubepods kubepodsReading
-	podUsage podUsage
+	// The current reading, of pod or, if that is nil, of kubepods. Only the reader thread uses
+	// these fields until the reading is completed.
+	pod         Pod
+	now         time.Time
+	allocatable signal.Observation
+	kubepods    kubepodsReading
+	podUsage    podUsage
 }
 
 // Pod is a pod whose memory.stat is read. Memory returns the working set and the anonymous
@@ -117,7 +117,7 @@ func (a *AsyncReader) Run(ctx context.Context) error {
 			continue
 		}
 		if a.pod == nil {
-			a.pods, a.kubepods = a.memory.readKubepods(a.now)
+			a.allocatable, a.kubepods = a.memory.readKubepods(a.now)
 		} else {
 			a.podUsage.workingSet, a.podUsage.anonymous, a.podUsage.ok = a.pod.Memory()
 			a.pod = nil
@@ -131,7 +131,7 @@ func (a *AsyncReader) Run(ctx context.Context) error {
 func (a *AsyncReader) Read(now, _ time.Time, into *signal.Observations) Node {
 	node := a.memory.readNode(now, into)
 	if a.request(nil, now, a.deadline) {
-		into[signal.AllocatableMemoryAvailable] = a.pods
+		into[signal.AllocatableMemoryAvailable] = a.allocatable
 		a.kubepods.applyTo(&node)
 		return node
 	}

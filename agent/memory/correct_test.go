@@ -26,21 +26,21 @@ func TestReadCorrectsFileCache(t *testing.T) {
 	}
 	podStat := func(inactive int64) string { return v2Stat(100*mib, inactive, inactive, 0) }
 	for _, tt := range []struct {
-		name           string
-		armed          *SharedThresholds
-		listed, cached int64 // file cache in memory.stat of kubepods and of its pod, in MiB; 100 are anonymous
-		used           int64
-		available      int64
-		kernelUsage    int64
-		again          bool // the next reading reads the pod too
+		name            string
+		armed           *SharedThresholds
+		listed, cached  int64 // file cache in memory.stat of kubepods and of its pod, in MiB; 100 are anonymous
+		used            int64
+		available       int64
+		podsKernelUsage int64
+		again           bool // the next reading reads the pod too
 	}{
 		{name: "up to date", armed: at("500Mi"), listed: 800, cached: 800, used: 900, available: 1100},
 		{name: "behind", armed: at("500Mi"), listed: 100, cached: 800, used: 900, available: 1100, again: true},
 		{name: "behind, thresholds not known", listed: 100, cached: 800, used: 900, available: 1100, again: true},
 		{name: "behind, no threshold crossed", armed: at("100Mi"), listed: 100, cached: 800, used: 900, available: 400},
-		{name: "kernel memory", armed: at("500Mi"), listed: 100, cached: 100, used: 900, available: 400, kernelUsage: 700},
-		{name: "kernel memory and behind", armed: at("500Mi"), listed: 100, cached: 300, used: 1000, available: 500, kernelUsage: 600, again: true},
-		{name: "cache of removed pods", armed: at("500Mi"), listed: 800, cached: 0, used: 1700, available: 300, kernelUsage: 800},
+		{name: "kernel memory", armed: at("500Mi"), listed: 100, cached: 100, used: 900, available: 400, podsKernelUsage: 700},
+		{name: "kernel memory and behind", armed: at("500Mi"), listed: 100, cached: 300, used: 1000, available: 500, podsKernelUsage: 600, again: true},
+		{name: "cache of removed pods", armed: at("500Mi"), listed: 800, cached: 0, used: 1700, available: 300, podsKernelUsage: 800},
 	} {
 		t.Run(tt.name, func(t *testing.T) {
 			root := kerneltest.Tree(t, map[string]string{
@@ -60,8 +60,8 @@ func TestReadCorrectsFileCache(t *testing.T) {
 			if o.Status != signal.Observed || o.Available != tt.available*mib || node.Kubepods != 1200*mib-o.Available {
 				t.Errorf("Read() = %d of %d MiB available (%v), working set %d MiB; want %d MiB available", o.Available/mib, o.Capacity/mib, o.Status, node.Kubepods/mib, tt.available)
 			}
-			if m.podsKernelUsage != uint64(tt.kernelUsage)*mib {
-				t.Errorf("podsKernelUsage = %d MiB; want %d", m.podsKernelUsage/mib, tt.kernelUsage)
+			if m.podsKernelUsage != uint64(tt.podsKernelUsage)*mib {
+				t.Errorf("podsKernelUsage = %d MiB; want %d", m.podsKernelUsage/mib, tt.podsKernelUsage)
 			}
 			// Usage that is known as kernel memory is not read again until it grows.
 			kerneltest.Write(t, filepath.Join(root, "kubepods.slice/pod"), map[string]string{"memory.stat": podStat(1100 * mib)})

@@ -71,8 +71,9 @@ type Memory struct {
 	kubepods *cgroup.Cgroup  // nil while there is none
 	usageFD  int             // file with the usage of kubepods; -1 for none
 	onOpen   func(usage int) // called with usageFD once that is open; may be nil
-	// podsKernelUsage is how much of the usage of kubepods is known to be neither anonymous
-	// memory nor file cache, but the kernel's own.
+	// podsKernelUsage is the memory that the kernel uses for the pods, in bytes, as far as
+	// correctFileCache knows it: usage of kubepods that is neither anonymous memory nor file
+	// cache. Node.KernelUsage is of the whole node.
 	podsKernelUsage uint64
 	kubepodsChecked time.Time // when kubepods was last looked for
 }
@@ -88,8 +89,8 @@ type Node struct {
 	// could not be read either.
 	Kubepods, KubepodsUsage int64
 	KubepodsKnown           bool
-	// KernelUsage is memory that is neither free nor anonymous, file cache or huge pages:
-	// slab, page tables, network buffers. No signal shows it.
+	// KernelUsage is memory of the node that is neither free nor anonymous, file cache or huge
+	// pages: slab, page tables, network buffers. No signal shows it.
 	KernelUsage int64
 }
 
@@ -182,16 +183,18 @@ type kubepodsReading struct {
 	known             bool
 }
 
-func (p kubepodsReading) applyTo(n *Node) {
-	n.Kubepods, n.KubepodsUsage, n.KubepodsKnown = p.workingSet, p.usage, p.known
+func (r kubepodsReading) applyTo(n *Node) {
+	n.Kubepods, n.KubepodsUsage, n.KubepodsKnown = r.workingSet, r.usage, r.known
 }
 
-// noPods is the usage where there is no kubepods cgroup, and unknownUsage where it could
-// not be read.
+// noPods is the reading where there is no kubepods cgroup, and unknownUsage where its usage
+// could not be read.
 var noPods, unknownUsage = kubepodsReading{known: true}, kubepodsReading{usage: math.MaxInt64}
 
-// readKubepods returns the limit of kubepods less its working set, and its usage. The
-// signal is NotObserved where the cgroup or its limit is missing.
+// readKubepods reads kubepods. The observation is the limit less the working set; it is
+// NotObserved where the cgroup or its limit is missing. If it crosses a threshold, the file
+// cache is corrected first. readKubepods opens the cgroup if it is not open, and closes it
+// after an error, so that the next reading opens the current one.
 func (m *Memory) readKubepods(now time.Time) (signal.Observation, kubepodsReading) {
 	if m.kubepods == nil {
 		if now.Sub(m.kubepodsChecked) < kubepodsCheckInterval && !m.kubepodsChecked.IsZero() {
@@ -200,7 +203,7 @@ func (m *Memory) readKubepods(now time.Time) (signal.Observation, kubepodsReadin
 		m.kubepodsChecked = now
 		found, err := m.findKubepods()
 		if err != nil {
-			m.kubepodsChecked = time.Time{} // it is not known whether there is one: look again at the next reading
+			m.kubepodsChecked = time.Time{} // there may be one: look again at the next reading
 			return unreadable(now, fmt.Errorf("open kubepods: %w", err)), unknownUsage
 		}
 		if !found {
@@ -230,7 +233,7 @@ func (m *Memory) readKubepods(now time.Time) (signal.Observation, kubepodsReadin
 	return o, pods
 }
 
-// maxUnsummedCharge is how many bytes the usage may exceed the sum of memory.stat while
+// maxUnsummedCharge is by how many bytes the usage may exceed the sum of memory.stat while
 // both are right: CPUs charge in batches ahead of use, and memory.stat lags (mm/memcontrol.c:
 // MEMCG_CHARGE_BATCH, NR_MEMCG_STOCK). It allows for a few CPUs.
 const maxUnsummedCharge = 8 << 20
@@ -239,6 +242,9 @@ const maxUnsummedCharge = 8 << 20
 // kubepods leaves much of the usage unaccounted for, and reports whether it corrected used.
 // memory.stat of kubepods may lag by all that was cached within two seconds, and that cache
 // would count as working set.
+//
+// It sets m.podsKernelUsage to what the sum leaves unaccounted for, so that it sums again
+// only if more is. Without a sum it can only lower m.podsKernelUsage.
 func (m *Memory) correctFileCache(used *cgroup.Memory) bool {
 	unaccounted := used.Usage - min(used.Usage, used.Anon+used.File)
 	m.podsKernelUsage = min(m.podsKernelUsage, unaccounted)

@@ -20,9 +20,10 @@ type SamplerReader struct {
 	Files Files
 
 	sampler atomic.Pointer[Sampler]
-	inUse   atomic.Int32     // readings that use sampler now
-	reads   [2]atomic.Uint64 // from the sampler, from files
-	rows    rowIndex         // of the last reading; empty if that had no complete walk
+	inUse   atomic.Int32 // readings that use sampler now
+	rows    rowIndex     // of the last reading; empty if that had no complete walk
+
+	samplerReadings, fileReadings atomic.Uint64
 }
 
 // Reader reads the memory signals to confirm an alarm: no value is older than raised.
@@ -83,14 +84,14 @@ func (r *SamplerReader) Read(now, raised time.Time, into *signal.Observations) N
 	defer r.inUse.Add(-1)
 	if s := r.sampler.Load(); s != nil {
 		if used, ok := s.read(now, raised, into, &r.rows); ok {
-			r.reads[0].Add(1)
+			r.samplerReadings.Add(1)
 			node := r.Files.ReadNode(now, into)
 			used.applyTo(&node)
 			return node
 		}
 	}
 	r.rows.reset()
-	r.reads[1].Add(1)
+	r.fileReadings.Add(1)
 	return r.Files.Read(now, raised, into)
 }
 
@@ -111,9 +112,12 @@ func (r *SamplerReader) ReadPod(p Pod, limit time.Duration) (workingSet, anonymo
 }
 
 // Counts returns how many readings came from the sampler, and how many from files.
-func (r *SamplerReader) Counts() (sampler, files uint64) { return r.reads[0].Load(), r.reads[1].Load() }
+func (r *SamplerReader) Counts() (sampler, files uint64) {
+	return r.samplerReadings.Load(), r.fileReadings.Load()
+}
 
-// read reads kubepods. ok is false if files have to be read instead.
+// read reads kubepods, and fills walked with the rows of its cgroups. ok is false if files
+// have to be read instead.
 func (s *Sampler) read(now, raised time.Time, into *signal.Observations, walked *rowIndex) (pods kubepodsReading, ok bool) {
 	requested, ok := bpf.MonotonicTime()
 	if !ok {
@@ -139,8 +143,8 @@ func (s *Sampler) fresh(sample *bpf.Sample, since time.Duration) bool {
 	return !s.Pods || sample.Pods.Valid && (sample.Pods.Walked >= since || s.clearlyAbove(sample))
 }
 
-// allocatable is [Memory.readKubepods] from a sample that is fresh. The usage is as new as
-// the sample, and the file cache as new as the walk.
+// allocatable returns what [Memory.readKubepods] returns, from a sample that is fresh. The
+// usage is as new as the sample, and the file cache as new as the walk.
 func (s *Sampler) allocatable(now time.Time, sample *bpf.Sample, since time.Duration) (signal.Observation, kubepodsReading) {
 	if !s.Pods {
 		return signal.Observation{}, noPods

@@ -48,7 +48,7 @@ func (t *Tree) SetHash() uint64 {
 	return hash
 }
 
-// rowIndex are the rows of a walk, indexed by cgroup.
+// rowIndex has the rows of a walk, indexed by cgroup.
 type rowIndex struct {
 	rows []bpf.Row
 	// slots is a hash table with linear probing: the index of a row plus 1; 0 is free.
@@ -58,59 +58,59 @@ type rowIndex struct {
 // hashMultiplier is 2^64 over the golden ratio (Fibonacci hashing).
 const hashMultiplier = 0x9e3779b97f4a7c15
 
-// reserve allocates space for so many rows.
-func (u *rowIndex) reserve(rows int) {
-	u.rows = make([]bpf.Row, 0, rows)
-	u.slots = make([]int32, 0, slotCount(rows))
+// reserve allocates space for a number of rows.
+func (x *rowIndex) reserve(rows int) {
+	x.rows = make([]bpf.Row, 0, rows)
+	x.slots = make([]int32, 0, slotCount(rows))
 }
 
 // slotCount returns a power of two that leaves at least half of the slots free.
 func slotCount(rows int) int { return 2 << bits.Len(uint(rows)) }
 
 // reset removes all rows.
-func (u *rowIndex) reset() { u.rows, u.slots = u.rows[:0], u.slots[:0] }
+func (x *rowIndex) reset() { x.rows, x.slots = x.rows[:0], x.slots[:0] }
 
 // load reads the rows of the latest walk. It returns false and removes all rows if that
 // walk began before since or was truncated.
-func (u *rowIndex) load(s *bpf.Sampler, since time.Duration) bool {
-	rows, table, err := s.Rows(u.rows[:0])
-	u.rows = rows
+func (x *rowIndex) load(s *bpf.Sampler, since time.Duration) bool {
+	rows, table, err := s.Rows(x.rows[:0])
+	x.rows = rows
 	if err != nil || table.Time < since || table.Truncated {
-		u.reset()
+		x.reset()
 		return false
 	}
-	u.rebuild()
+	x.rebuild()
 	return true
 }
 
 // rebuild fills the hash table.
-func (u *rowIndex) rebuild() {
-	n := slotCount(len(u.rows))
-	if cap(u.slots) < n {
-		u.slots = make([]int32, n)
+func (x *rowIndex) rebuild() {
+	n := slotCount(len(x.rows))
+	if cap(x.slots) < n {
+		x.slots = make([]int32, n)
 	}
-	u.slots = u.slots[:n]
-	clear(u.slots)
-	for i := range u.rows {
-		at := u.firstSlot(u.rows[i].Cgroup)
-		for u.slots[at] != 0 {
+	x.slots = x.slots[:n]
+	clear(x.slots)
+	for i := range x.rows {
+		at := x.firstSlot(x.rows[i].Cgroup)
+		for x.slots[at] != 0 {
 			at = (at + 1) % n
 		}
-		u.slots[at] = int32(i) + 1
+		x.slots[at] = int32(i) + 1
 	}
 }
 
-// firstSlot returns where the search for a cgroup begins.
-func (u *rowIndex) firstSlot(cgroup uint64) int {
-	return int(cgroup * hashMultiplier >> (64 - bits.Len(uint(len(u.slots)-1))))
+// firstSlot returns the slot at which the search for a cgroup begins.
+func (x *rowIndex) firstSlot(cgroup uint64) int {
+	return int(cgroup * hashMultiplier >> (64 - bits.Len(uint(len(x.slots)-1))))
 }
 
-func (u *rowIndex) find(cgroup uint64) *bpf.Row {
-	if len(u.slots) == 0 {
+func (x *rowIndex) find(cgroup uint64) *bpf.Row {
+	if len(x.slots) == 0 {
 		return nil
 	}
-	for at := u.firstSlot(cgroup); u.slots[at] != 0; at = (at + 1) % len(u.slots) {
-		if row := &u.rows[u.slots[at]-1]; row.Cgroup == cgroup {
+	for at := x.firstSlot(cgroup); x.slots[at] != 0; at = (at + 1) % len(x.slots) {
+		if row := &x.rows[x.slots[at]-1]; row.Cgroup == cgroup {
 			return row
 		}
 	}

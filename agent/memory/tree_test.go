@@ -14,25 +14,25 @@ import (
 
 func TestRowIndex(t *testing.T) {
 	for _, n := range []int{0, 1, 2, 3, 300, maxRows} {
-		var u rowIndex
-		u.reserve(maxRows)
+		var x rowIndex
+		x.reserve(maxRows)
 		for i := range n {
 			// Inode numbers of a hierarchy are ascending, with gaps.
-			u.rows = append(u.rows, bpf.Row{Cgroup: uint64(1000 + 7*i), Usage: uint64(i)})
+			x.rows = append(x.rows, bpf.Row{Cgroup: uint64(1000 + 7*i), Usage: uint64(i)})
 		}
-		u.rebuild()
+		x.rebuild()
 		for i := range n {
-			if row := u.find(uint64(1000 + 7*i)); row == nil || row.Usage != uint64(i) {
+			if row := x.find(uint64(1000 + 7*i)); row == nil || row.Usage != uint64(i) {
 				t.Fatalf("%d rows: find(row %d) = %+v; want it", n, i, row)
 			}
 		}
 		for _, other := range []uint64{0, 1, 999, 1001, 1 << 40} {
-			if row := u.find(other); row != nil {
+			if row := x.find(other); row != nil {
 				t.Errorf("%d rows: find(%d) = %+v; want nil", n, other, row)
 			}
 		}
-		u.reset()
-		if row := u.find(1000); row != nil {
+		x.reset()
+		if row := x.find(1000); row != nil {
 			t.Errorf("%d rows, after reset(): find() = %+v; want nil", n, row)
 		}
 	}

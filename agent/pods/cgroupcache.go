@@ -6,7 +6,7 @@ import (
 	"github.com/evictd/evictd/kernel/cgroup"
 )
 
-// cgroupCache are open cgroups by path. Each is opened once for all its users, and closed
+// cgroupCache has open cgroups by path. Each is opened once for all its users, and closed
 // when a whole list did not use it.
 type cgroupCache struct {
 	hierarchy *cgroup.Hierarchy
@@ -20,46 +20,46 @@ func newCgroupCache(h *cgroup.Hierarchy) *cgroupCache {
 
 // get returns the cgroup at a path. If a cached one was removed it returns
 // [cgroup.ErrGone] once, even if another cgroup has the path now.
-func (g *cgroupCache) get(path string) (*cgroup.Cgroup, error) {
-	if cached := g.open[path]; cached != nil {
-		if !g.used[path] {
+func (c *cgroupCache) get(path string) (*cgroup.Cgroup, error) {
+	if cached := c.open[path]; cached != nil {
+		if !c.used[path] {
 			if err := cached.Check(); err != nil {
-				g.drop(path)
+				c.drop(path)
 				return nil, err
 			}
-			g.used[path] = true
+			c.used[path] = true
 		}
 		return cached, nil
 	}
-	opened, err := g.hierarchy.Open(path)
+	opened, err := c.hierarchy.Open(path)
 	if err != nil {
 		return nil, err
 	}
-	g.open[path], g.used[path] = opened, true
+	c.open[path], c.used[path] = opened, true
 	return opened, nil
 }
 
-func (g *cgroupCache) drop(path string) error {
-	err := g.open[path].Close()
-	delete(g.open, path)
-	delete(g.used, path)
+func (c *cgroupCache) drop(path string) error {
+	err := c.open[path].Close()
+	delete(c.open, path)
+	delete(c.used, path)
 	return err
 }
 
 // closeUnused closes the cgroups that were not used since the last call.
-func (g *cgroupCache) closeUnused() {
-	for path := range g.open {
-		if !g.used[path] {
-			g.drop(path)
+func (c *cgroupCache) closeUnused() {
+	for path := range c.open {
+		if !c.used[path] {
+			c.drop(path)
 		}
 	}
-	clear(g.used)
+	clear(c.used)
 }
 
-func (g *cgroupCache) close() error {
+func (c *cgroupCache) close() error {
 	var errs []error
-	for path := range g.open {
-		errs = append(errs, g.drop(path))
+	for path := range c.open {
+		errs = append(errs, c.drop(path))
 	}
 	return errors.Join(errs...)
 }

@@ -26,7 +26,7 @@ type deduction struct {
 	spec        *evict.Pod // nil if there is none
 }
 
-// fill completes a pod whose members are set.
+// fill completes a pod whose containers are set.
 func (d *deduction) fill(p *pod) {
 	l := d.listed
 	sandbox := &l.Sandbox
@@ -47,15 +47,15 @@ func (d *deduction) fill(p *pod) {
 	p.explanation = Explanation{Handler: sandbox.RuntimeHandler, KeptSince: l.kept}
 
 	var running []*Container
-	for _, m := range p.members {
-		c := l.container(m.id)
+	for _, pc := range p.containers {
+		c := l.container(pc.id)
 		running = append(running, c)
-		p.assignIndex(m)
+		p.assignIndex(pc)
 		if !c.Created.IsZero() {
 			p.spec.LastStart = max(p.spec.LastStart, c.Created.UnixNano())
 		}
-		if m.location.guarded != "" {
-			p.spec.ProtectedReason = containsPrefix + m.location.guarded
+		if pc.location.guarded != "" {
+			p.spec.ProtectedReason = containsPrefix + pc.location.guarded
 		}
 	}
 	if p.spec.TerminationGraceSeconds == nil {
@@ -70,30 +70,30 @@ func (d *deduction) fill(p *pod) {
 	d.annotations(p)
 }
 
-// assignIndex finds the index of a member among the spec's containers, and adds a container
-// if none has its name.
-func (p *pod) assignIndex(m *member) {
-	named := func(c evict.Container) bool { return c.Name == m.name }
-	if m.index = slices.IndexFunc(p.spec.Containers, named); m.index >= 0 && !p.indexTaken(m) {
+// assignIndex finds the index of a running container among the spec's containers, and adds one
+// to the spec if none has its name.
+func (p *pod) assignIndex(pc *podContainer) {
+	named := func(c evict.Container) bool { return c.Name == pc.name }
+	if pc.index = slices.IndexFunc(p.spec.Containers, named); pc.index >= 0 && !p.indexTaken(pc) {
 		return
 	}
-	if m.index = slices.IndexFunc(p.spec.InitContainers, named); m.index >= 0 {
-		if m.init = true; !p.indexTaken(m) {
+	if pc.index = slices.IndexFunc(p.spec.InitContainers, named); pc.index >= 0 {
+		if pc.init = true; !p.indexTaken(pc) {
 			return
 		}
 	}
-	m.init, m.index = false, len(p.spec.Containers)
-	p.spec.Containers = append(p.spec.Containers, evict.Container{Name: m.name})
+	pc.init, pc.index = false, len(p.spec.Containers)
+	p.spec.Containers = append(p.spec.Containers, evict.Container{Name: pc.name})
 }
 
-// indexTaken reports whether an earlier member has the index of m: names need not be unique
+// indexTaken reports whether an earlier container has the index of pc: names need not be unique
 // in pods that no kubelet made.
-func (p *pod) indexTaken(m *member) bool {
-	for _, other := range p.members {
-		if other == m {
+func (p *pod) indexTaken(pc *podContainer) bool {
+	for _, other := range p.containers {
+		if other == pc {
 			return false
 		}
-		if other.index == m.index && other.init == m.init {
+		if other.index == pc.index && other.init == pc.init {
 			return true
 		}
 	}
@@ -104,8 +104,8 @@ func (p *pod) indexTaken(m *member) bool {
 func (d *deduction) resources(p *pod, running []*Container) {
 	p.spec.QoS, p.explanation.QoSOrigin = d.qos(p, running)
 	var origins []string
-	for n, c := range running {
-		container := &p.spec.Containers[p.members[n].index]
+	for i, c := range running {
+		container := &p.spec.Containers[p.containers[i].index]
 		if c.MemoryLimit != nil {
 			container.Resources.Limits.Memory = bytes(*c.MemoryLimit)
 		}
@@ -182,9 +182,8 @@ func qosByScore(running []*Container) evict.QoS {
 	return ""
 }
 
-// qosOf reads the class off the name of a pod's cgroup, in the spelling of
-// either driver (pkg/kubelet/cm/cgroup_manager_linux.go); "" where it is no
-// kubelet's:
+// qosOf returns the class in the name of a pod's cgroup, as either driver of the kubelet writes
+// it (pkg/kubelet/cm/cgroup_manager_linux.go); "" if the name is not a kubelet's:
 //
 //	/kubepods/burstable/pod8f2a…                  kubepods-burstable-pod8f2a….slice
 //	/kubepods/pod8f2a…                            kubepods-pod8f2a….slice
@@ -227,12 +226,12 @@ func grace(running []*Container) *int64 {
 func (d *deduction) handle(p *pod) Handle {
 	l := d.listed
 	h := Handle{SandboxID: l.Sandbox.ID, Owned: !p.spec.Kubelet}
-	for _, m := range p.members {
-		c := evict.RunningContainer{ID: m.id, Name: m.name, Unproven: m.unproven, InitPID: m.location.pid, InitStart: m.location.start, LogPath: l.container(m.id).LogPath, Init: m.init, Index: m.index}
-		if m.unproven == "" {
-			c.Cgroup, c.CgroupID = m.location.path, m.location.cgroup.ID()
+	for _, pc := range p.containers {
+		c := evict.RunningContainer{ID: pc.id, Name: pc.name, Unproven: pc.unproven, InitPID: pc.location.pid, InitStart: pc.location.start, LogPath: l.container(pc.id).LogPath, Init: pc.init, Index: pc.index}
+		if pc.unproven == "" {
+			c.Cgroup, c.CgroupID = pc.location.path, pc.location.cgroup.ID()
 		}
-		c.OOMScoreAdj, c.OOMScoreFrom = d.score(p, m)
+		c.OOMScoreAdj, c.OOMScoreFrom = d.score(p, pc)
 		h.Containers = append(h.Containers, c)
 	}
 	return h
@@ -241,15 +240,15 @@ func (d *deduction) handle(p *pod) Handle {
 // score returns the oom_score_adj that a container should have, and its origin: by the
 // kubelet's formula if the pod's requests are declared, else the value that the runtime was
 // given.
-func (d *deduction) score(p *pod, m *member) (*int, string) {
+func (d *deduction) score(p *pod, pc *podContainer) (*int, string) {
 	if p.declared && d.capacityErr == nil {
 		of := p.spec.Containers
-		if m.init {
+		if pc.init {
 			of = p.spec.InitContainers
 		}
-		return new(p.spec.OOMScoreAdj(&of[m.index], d.capacity)), p.explanation.RequestOrigin
+		return new(p.spec.OOMScoreAdj(&of[pc.index], d.capacity)), p.explanation.RequestOrigin
 	}
-	if given := d.listed.container(m.id).OOMScoreAdj; given != nil {
+	if given := d.listed.container(pc.id).OOMScoreAdj; given != nil {
 		return new(*given), "the runtime"
 	}
 	return nil, ""

@@ -46,9 +46,9 @@ func (inv *Inventory) Describe(uid string) Explanation {
 func (p *pod) describe() Explanation {
 	explanation := p.explanation
 	explanation.QoS = p.spec.QoSClass()
-	for _, m := range p.members {
-		c := ContainerExplanation{ID: m.id, Name: m.name, Cgroup: m.location.path, Unproven: m.unproven, Unmeasured: m.unmeasured}
-		if failed := m.failed.Load(); failed != nil {
+	for _, pc := range p.containers {
+		c := ContainerExplanation{ID: pc.id, Name: pc.name, Cgroup: pc.location.path, Unproven: pc.unproven, Unmeasured: pc.unmeasured}
+		if failed := pc.failed.Load(); failed != nil {
 			c.Unmeasured = *failed
 		}
 		explanation.Containers = append(explanation.Containers, c)

@@ -16,7 +16,7 @@ const (
 // errNotRequested means that no status call was made yet.
 var errNotRequested = errors.New("its status was not read yet")
 
-// details are the results of status calls for listed objects, by ID, while the objects are
+// details has the results of status calls for listed objects, by ID, while the objects are
 // listed. The zero value is empty.
 type details[T any] struct {
 	known  map[string]*detail[T]
@@ -35,7 +35,8 @@ type detail[T any] struct {
 	backoff time.Duration
 }
 
-// begin starts a list. Results that it does not want are dropped at the next begin.
+// begin starts a list. Results of objects that are not wanted until the next begin are dropped
+// then.
 func (d *details[T]) begin() {
 	d.known, d.wanted = d.wanted, make(map[string]*detail[T], len(d.wanted))
 }

@@ -31,15 +31,15 @@ var containerName = regexp.MustCompile(`(^|[^0-9a-f])[0-9a-f]{64}([^0-9a-f]|$)|^
 // namespace than the node's. It reads the whole tree. Before the first complete list it
 // returns nil.
 func (inv *Inventory) ForeignContainers() []ForeignContainer {
-	w := inv.current.Load()
-	if inv.runtime != nil && w.listed.IsZero() {
+	snap := inv.current.Load()
+	if inv.runtime != nil && snap.listed.IsZero() {
 		return nil
 	}
-	l := foreignScan{Inventory: inv, snapshot: w, left: maxScannedCgroups}
-	l.init, _ = os.Readlink(inv.procfs.Path("1", "ns", "pid"))
-	l.scan("/")
-	slices.SortFunc(l.found, func(a, b ForeignContainer) int { return strings.Compare(a.Cgroup, b.Cgroup) })
-	return l.found
+	s := foreignScan{Inventory: inv, snapshot: snap, left: maxScannedCgroups}
+	s.init, _ = os.Readlink(inv.procfs.Path("1", "ns", "pid"))
+	s.scan("/")
+	slices.SortFunc(s.found, func(a, b ForeignContainer) int { return strings.Compare(a.Cgroup, b.Cgroup) })
+	return s.found
 }
 
 // foreignScan is a search for containers that the runtime does not list.
@@ -53,11 +53,11 @@ type foreignScan struct {
 
 // scan returns the processes of a cgroup and of all below it, and records the containers
 // among those cgroups.
-func (n *foreignScan) scan(at string) []int {
-	if n.left--; n.left < 0 {
+func (s *foreignScan) scan(at string) []int {
+	if s.left--; s.left < 0 {
 		return nil
 	}
-	g, err := n.hierarchy.Open(at)
+	g, err := s.hierarchy.Open(at)
 	if err != nil {
 		return nil
 	}
@@ -65,30 +65,30 @@ func (n *foreignScan) scan(at string) []int {
 	memory, memoryErr := g.Memory()
 	children, childrenErr := g.Children()
 	g.Close() // before the recursion, which may be deep
-	if err != nil || len(pids) == 0 || n.snapshot.belongsToPod(at) {
+	if err != nil || len(pids) == 0 || s.snapshot.belongsToPod(at) {
 		return pids
 	}
 	own := pids
 	named := containerName.MatchString(path.Base(at))
 	if !named && childrenErr == nil {
-		own = n.without(pids, at, children)
+		own = s.without(pids, at, children)
 	}
-	if at == "/" || slices.ContainsFunc(own, n.isListedInit) || !named && !slices.ContainsFunc(own, n.inOtherNamespace) {
+	if at == "/" || slices.ContainsFunc(own, s.isListedInit) || !named && !slices.ContainsFunc(own, s.inOtherNamespace) {
 		return pids
 	}
-	o := ForeignContainer{Cgroup: at, Processes: len(own), Command: n.command(own[0])}
+	o := ForeignContainer{Cgroup: at, Processes: len(own), Command: s.command(own[0])}
 	if memoryErr == nil {
 		o.Memory = new(signed(memory.WorkingSet))
 	}
-	n.found = append(n.found, o)
+	s.found = append(s.found, o)
 	return pids
 }
 
 // without returns the processes of a cgroup that are in none of its children.
-func (n *foreignScan) without(pids []int, at string, children []string) []int {
+func (s *foreignScan) without(pids []int, at string, children []string) []int {
 	var below []int
 	for _, name := range children {
-		below = append(below, n.scan(path.Join(at, name))...)
+		below = append(below, s.scan(path.Join(at, name))...)
 	}
 	slices.Sort(below)
 	return slices.DeleteFunc(slices.Clone(pids), func(pid int) bool {
@@ -98,17 +98,17 @@ func (n *foreignScan) without(pids []int, at string, children []string) []int {
 }
 
 // isListedInit reports whether a process is the first of a container that the runtime lists.
-func (n *foreignScan) isListedInit(pid int) bool { return n.snapshot.guard.Inits[pid] != "" }
+func (s *foreignScan) isListedInit(pid int) bool { return s.snapshot.guard.Inits[pid] != "" }
 
 // inOtherNamespace reports whether a process is in another pid namespace than the node's.
-func (n *foreignScan) inOtherNamespace(pid int) bool {
-	own, err := os.Readlink(n.procfs.Path(strconv.Itoa(pid), "ns", "pid"))
-	return err == nil && n.init != "" && own != n.init
+func (s *foreignScan) inOtherNamespace(pid int) bool {
+	own, err := os.Readlink(s.procfs.Path(strconv.Itoa(pid), "ns", "pid"))
+	return err == nil && s.init != "" && own != s.init
 }
 
 // command returns the name of a process without control characters; empty if it has ended.
-func (n *foreignScan) command(pid int) string {
-	comm, err := os.ReadFile(n.procfs.Path(strconv.Itoa(pid), "comm"))
+func (s *foreignScan) command(pid int) string {
+	comm, err := os.ReadFile(s.procfs.Path(strconv.Itoa(pid), "comm"))
 	if err != nil {
 		return ""
 	}

@@ -24,14 +24,14 @@ func (inv *Inventory) guard(listed []*listedPod, locations map[string]*location)
 			g.StartTimes[pid] = at
 		}
 	}
-	for _, p := range locations {
-		if p.parent > 1 {
-			g.Protected[p.parent] = "the shim of container " + p.id
-			started(p.parent, p.parentStart)
+	for _, loc := range locations {
+		if loc.parent > 1 {
+			g.Protected[loc.parent] = "the shim of container " + loc.id
+			started(loc.parent, loc.parentStart)
 		}
-		if p.pid != 0 {
-			g.Inits[p.pid] = p.id
-			started(p.pid, p.start)
+		if loc.pid != 0 {
+			g.Inits[loc.pid] = loc.id
+			started(loc.pid, loc.start)
 		}
 	}
 	for _, l := range listed {

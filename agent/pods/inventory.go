@@ -50,13 +50,13 @@ type Inventory struct {
 	current        atomic.Pointer[listSnapshot]
 	status         atomic.Pointer[Status]
 	refresh        chan struct{} // a list is requested
-	runtimeChanged chan struct{} // the runtime reported a change
+	runtimeChanged chan struct{} // the runtime or a walk reported a change
 
 	mu              sync.Mutex // locked by Sync and Close
 	locations       map[string]*location
 	cgroups         *cgroupCache
 	kubelets        []evict.KubeletProcess
-	trustedKubelets []evict.KubeletProcess // replaced, never changed
+	trustedKubelets []evict.KubeletProcess // never changed in place: snapshots share it
 	kubeletsErr     error                  // why kubelets could not be looked for
 	kubeletsScanned time.Time              // when kubelets was found
 	kubeletScan     atomic.Pointer[kubeletScan]
@@ -71,20 +71,21 @@ type Inventory struct {
 	lastWalk        atomic.Pointer[walkResult] // nil while there are no walks
 
 	listReplacedMu sync.Mutex
-	listReplaced   chan struct{} // closed when current is next replaced
+	listReplaced   chan struct{} // closed when current is next replaced: see Changed
 }
 
-// trackedRuntime is the runtime with its last answers. Only Sync uses it, except watched.
+// trackedRuntime is the runtime with its last answers. Only Sync uses its fields, except
+// watched.
 type trackedRuntime struct {
 	Runtime
 	list      List
-	partial   map[string]time.Time      // by sandbox: since when it is kept although lists lack a part of it
-	listed    time.Time                 // when a list was last complete, and
-	requested time.Time                 // when that was requested
-	attempted time.Time                 // when the last list was requested, complete or not
+	partial   map[string]time.Time      // by sandbox ID: since when lists lack the pod or a container of it
+	listed    time.Time                 // when a list was last complete
+	requested time.Time                 // when that list was requested
+	attempted time.Time                 // when the last list was requested, whatever the result
 	answered  bool                      // the last list arrived, complete or not
 	err       error                     // of the last list
-	watched   atomic.Pointer[time.Time] // since when changes are reported; nil while they are not
+	watched   atomic.Pointer[time.Time] // since when the runtime reports changes; nil while it does not
 }
 
 // rules are the settings of [Inventory.Configure].
@@ -115,8 +116,8 @@ func New(o Options) *Inventory {
 }
 
 // Configure sets in which namespaces annotations are trusted even on a kubelet's pods, and
-// whether it is declared that no kubelet runs here, so that pods that one has left behind
-// belong to evictd. It applies from the next list.
+// whether no kubelet is declared to run here. Pods that an earlier kubelet made then belong to
+// evictd. It applies from the next list.
 func (inv *Inventory) Configure(trustAnnotations []string, kubeletAbsent bool) {
 	inv.rules.Store(&rules{trustedNamespaces: slices.Clone(trustAnnotations), kubeletAbsent: kubeletAbsent})
 	inv.Refresh()
@@ -132,9 +133,9 @@ func (inv *Inventory) Changed() <-chan struct{} {
 	return inv.listReplaced
 }
 
-// LastAttempt returns when the last list was requested that the runtime has answered or
-// failed to answer; zero for never. Pods that were started before then are known as far as
-// possible.
+// LastAttempt returns when the last finished list was requested, whether or not it succeeded;
+// zero before the first. A pod that was started before then is known, unless that list failed or
+// was incomplete.
 func (inv *Inventory) LastAttempt() time.Time { return inv.current.Load().attempted }
 
 // Close closes all descriptors. Later measurements have no pods.
@@ -145,8 +146,8 @@ func (inv *Inventory) Close() error {
 	return inv.cgroups.close()
 }
 
-func (inv *Inventory) publish(w *listSnapshot) {
-	inv.current.Store(w)
+func (inv *Inventory) publish(snap *listSnapshot) {
+	inv.current.Store(snap)
 	inv.listReplacedMu.Lock()
 	defer inv.listReplacedMu.Unlock()
 	close(inv.listReplaced)
@@ -171,72 +172,75 @@ func (inv *Inventory) Sync(ctx context.Context) error {
 	return err
 }
 
-// listRuntime lists the runtime, and logs when that begins or stops to fail.
-func (inv *Inventory) listRuntime(ctx context.Context, s *trackedRuntime) error {
+// listRuntime lists the runtime, and logs when that starts or stops failing.
+func (inv *Inventory) listRuntime(ctx context.Context, r *trackedRuntime) error {
 	requested := time.Now()
-	list, err := s.List(ctx)
+	list, err := r.List(ctx)
 	if ctx.Err() != nil {
 		return ctx.Err()
 	}
 	now := time.Now()
-	s.attempted = requested
-	s.answered = err == nil || errors.Is(err, ErrPartial)
+	r.attempted = requested
+	r.answered = err == nil || errors.Is(err, ErrPartial)
 	switch {
 	case err == nil:
-		s.list, s.partial, s.listed, s.requested = list, nil, now, requested
+		r.list, r.partial, r.listed, r.requested = list, nil, now, requested
 	case errors.Is(err, ErrPartial):
-		s.mergePartial(list, now)
+		r.mergePartial(list, now)
 	}
 	if err != nil {
-		err = fmt.Errorf("list pods of %s: %w", s.Name(), err)
+		err = fmt.Errorf("list pods of %s: %w", r.Name(), err)
 	}
 	switch {
-	case err != nil && (s.err == nil || s.err.Error() != err.Error()):
-		if s.listed.IsZero() {
-			inv.log.Warn("could not list pods; none is known yet", "source", s.Name(), "error", err)
+	case err != nil && (r.err == nil || r.err.Error() != err.Error()):
+		if r.listed.IsZero() {
+			inv.log.Warn("could not list pods; none is known yet", "endpoint", r.Name(), "error", err)
 		} else {
-			inv.log.Warn("could not list pods; using the last known list", "source", s.Name(), "error", err, "known_since", s.listed)
+			inv.log.Warn("could not list pods; using the last known list", "endpoint", r.Name(), "error", err, "known_since", r.listed)
 		}
-	case err == nil && (s.err != nil || s.listed == now && inv.current.Load().listed.IsZero()):
-		inv.log.Info("listed pods", "source", s.Name(), "runtime", list.Software, "version", list.Version, "pods", len(list.Pods))
+	case err == nil && (r.err != nil || r.listed == now && inv.current.Load().listed.IsZero()):
+		inv.log.Info("listed pods", "endpoint", r.Name(), "runtime", list.Software, "version", list.Version, "pods", len(list.Pods))
 	}
-	s.err = err
+	r.err = err
 	return err
 }
 
-// missingRetention is how long a pod or container that incomplete lists lack is kept. One
-// with a cgroup goes earlier, when that is removed.
+// missingRetention is how long a pod or container is kept that is missing in incomplete
+// lists. If its cgroup is removed, it is not kept so long.
 const missingRetention = time.Minute
 
-// mergePartial takes an incomplete list, and adds from the last list what it lacks.
-func (s *trackedRuntime) mergePartial(list List, now time.Time) {
+// mergePartial replaces the last list by an incomplete one, and adds to that the pods and live
+// containers that only the last list has, for missingRetention. The time is kept by sandbox, on
+// purpose: it is a pod's ([Explanation].KeptSince), so all that a pod lacks is kept equally
+// long.
+func (r *trackedRuntime) mergePartial(list List, now time.Time) {
 	since := make(map[string]time.Time)
 	keep := func(id string) bool {
-		if since[id] = s.partial[id]; since[id].IsZero() {
+		if since[id] = r.partial[id]; since[id].IsZero() {
 			since[id] = now
 		}
 		return now.Sub(since[id]) < missingRetention
 	}
 	index := make(map[string]int, len(list.Pods))
-	for n := range list.Pods {
-		index[list.Pods[n].Sandbox.ID] = n
+	for i := range list.Pods {
+		index[list.Pods[i].Sandbox.ID] = i
 	}
-	for _, before := range s.list.Pods {
-		n, ok := index[before.Sandbox.ID]
+	for _, before := range r.list.Pods {
+		i, ok := index[before.Sandbox.ID]
 		if !ok {
 			if keep(before.Sandbox.ID) {
 				list.Pods = append(list.Pods, before)
 			}
 			continue
 		}
-		p := &list.Pods[n]
+		p := &list.Pods[i]
 		for _, c := range before.Containers {
 			if c.live() && !slices.ContainsFunc(p.Containers, func(o Container) bool { return o.ID == c.ID }) && keep(before.Sandbox.ID) {
 				p.Containers = append(p.Containers, c)
 			}
 		}
 	}
-	s.list, s.partial = list, since
+	r.list, r.partial = list, since
 }
 
 // Status is the state of an Inventory.
@@ -269,8 +273,8 @@ func (inv *Inventory) Status() Status {
 
 // updateStatus computes the Status from the runtime and the current list.
 func (inv *Inventory) updateStatus() {
-	w := inv.current.Load()
-	s := Status{DeclaredAbsent: inv.runtime == nil, LastSync: w.listed}
+	snap := inv.current.Load()
+	s := Status{DeclaredAbsent: inv.runtime == nil, LastSync: snap.listed}
 	if r := inv.runtime; r != nil {
 		s.Endpoint, s.Connected, s.RuntimeName, s.RuntimeVersion = r.Name(), r.answered, r.list.Software, r.list.Version
 		switch {
@@ -280,11 +284,11 @@ func (inv *Inventory) updateStatus() {
 			s.Error = "not listed yet"
 		}
 	}
-	s.Pods = len(w.pods)
-	for _, p := range w.pods {
-		s.Containers += len(p.members)
-		for _, m := range p.members {
-			if m.unproven != "" {
+	s.Pods = len(snap.pods)
+	for _, p := range snap.pods {
+		s.Containers += len(p.containers)
+		for _, c := range p.containers {
+			if c.unproven != "" {
 				s.Unproven++
 			}
 		}

@@ -50,8 +50,8 @@ type kubeletScan struct {
 
 // updateKubelets takes over the kubelets of the last scan. A process that is not outside
 // the containers any more is dropped: it may have been found before its container was
-// listed. containers are the paths of the containers' cgroups in the list that was
-// requested at that time.
+// listed. containers are the cgroup paths of the containers in the last list, and requested is
+// when that list was requested.
 func (inv *Inventory) updateKubelets(containers []string, requested, now time.Time) {
 	s := inv.recentKubeletScan(guardScanMaxAge)
 	if s.err != nil {
@@ -84,13 +84,13 @@ func (inv *Inventory) Kubelet() evict.Kubelet {
 	return inv.current.Load().kubelet
 }
 
-// kubeletOfSnapshot is Kubelet for a measurement of w. Where no kubelet is declared to run,
+// kubeletOfSnapshot is Kubelet for a measurement of snap. Where no kubelet is declared to run,
 // each measurement requests a recent scan: evictd does not act while one runs.
-func (inv *Inventory) kubeletOfSnapshot(w *listSnapshot) evict.Kubelet {
-	if w.kubelet.Absent {
+func (inv *Inventory) kubeletOfSnapshot(snap *listSnapshot) evict.Kubelet {
+	if snap.kubelet.Absent {
 		inv.recentKubeletScan(actionScanMaxAge)
 	}
-	return w.kubelet
+	return snap.kubelet
 }
 
 // recentKubeletScan returns the last scan for kubelets, and requests another from
@@ -280,11 +280,11 @@ func (inv *Inventory) outsidePods(pid int, containers []string) bool {
 }
 
 // containers returns the cgroup paths of all containers.
-func (w *listSnapshot) containers() (paths []string) {
-	for _, p := range w.pods {
-		for _, m := range p.members {
-			if m.location.path != "" {
-				paths = append(paths, m.location.path)
+func (snap *listSnapshot) containers() (paths []string) {
+	for _, p := range snap.pods {
+		for _, c := range p.containers {
+			if c.location.path != "" {
+				paths = append(paths, c.location.path)
 			}
 		}
 	}
@@ -295,8 +295,8 @@ func (w *listSnapshot) containers() (paths []string) {
 // were found for them before.
 func (inv *Inventory) containers(listed []*listedPod) (paths []string) {
 	for _, l := range listed {
-		for n := range l.Containers {
-			c := &l.Containers[n]
+		for i := range l.Containers {
+			c := &l.Containers[i]
 			if before := inv.locations[c.ID]; before != nil && before.path != "" {
 				paths = append(paths, before.path)
 			} else if cgroupPath, _, err := cri.CgroupPath(c.CgroupsPath); err == nil {

@@ -42,39 +42,39 @@ type location struct {
 // locateContainer determines where a container is. before is the previous result, nil for
 // none; guard has the processes that are not killed.
 func (inv *Inventory) locateContainer(c *Container, before *location, guard *evict.Guard) *location {
-	p := &location{id: c.ID, pid: c.PID}
+	loc := &location{id: c.ID, pid: c.PID}
 	if c.Err != nil {
-		p.unproven = fmt.Sprintf("its status is not known: %v", c.Err)
+		loc.unproven = fmt.Sprintf("its status is not known: %v", c.Err)
 	}
 	switch cgroupPath, _, err := cri.CgroupPath(c.CgroupsPath); {
 	case err == nil:
-		p.path = cgroupPath
+		loc.path = cgroupPath
 		if !namedAfter(cgroupPath, c) {
-			p.unproven = fmt.Sprintf("cgroup %s is not named after the container", cgroupPath)
+			loc.unproven = fmt.Sprintf("cgroup %s is not named after the container", cgroupPath)
 		}
-	case c.CgroupsPath != "" && p.unproven == "":
-		p.unproven = err.Error()
-	case p.unproven == "":
-		p.unproven = "the runtime names no cgroup"
+	case c.CgroupsPath != "" && loc.unproven == "":
+		loc.unproven = err.Error()
+	case loc.unproven == "":
+		loc.unproven = "the runtime names no cgroup"
 	}
-	if p.path == "" {
-		p.path = inv.pathOf(c)
+	if loc.path == "" {
+		loc.path = inv.pathOf(c)
 	}
-	if p.path == "" {
-		return p
+	if loc.path == "" {
+		return loc
 	}
 	var err error
-	if p.cgroup, err = inv.cgroups.get(p.path); err != nil {
-		p.gone = before != nil && (before.gone || before.cgroup != nil) && errors.Is(err, cgroup.ErrGone)
-		p.unproven = err.Error()
-		return p
+	if loc.cgroup, err = inv.cgroups.get(loc.path); err != nil {
+		loc.gone = before != nil && (before.gone || before.cgroup != nil) && errors.Is(err, cgroup.ErrGone)
+		loc.unproven = err.Error()
+		return loc
 	}
-	if before != nil && before.unproven == "" && before.cgroup == p.cgroup && before.pid == p.pid && p.unproven == "" {
+	if before != nil && before.unproven == "" && before.cgroup == loc.cgroup && before.pid == loc.pid && loc.unproven == "" {
 		return before
 	}
-	p.measurable = namedAfter(p.path, c)
-	inv.prove(p, guard)
-	return p
+	loc.measurable = namedAfter(loc.path, c)
+	inv.prove(loc, guard)
+	return loc
 }
 
 // namedAfter reports whether a cgroup has the name that runtimes give to a container's: the
@@ -109,25 +109,25 @@ func (inv *Inventory) pathOf(c *Container) string {
 // prove checks that the cgroup contains the container's first process, and no guarded process
 // of the container. It reads cgroup.procs of the tree that would be killed, which unlike
 // /proc/PID/cgroup does not depend on evictd's cgroup namespace.
-func (inv *Inventory) prove(p *location, guard *evict.Guard) {
-	pids, err := p.cgroup.Procs(nil)
+func (inv *Inventory) prove(loc *location, guard *evict.Guard) {
+	pids, err := loc.cgroup.Procs(nil)
 	if err != nil {
-		if p.unproven == "" {
-			p.unproven = err.Error()
+		if loc.unproven == "" {
+			loc.unproven = err.Error()
 		}
 		return
 	}
-	reason := inv.proveInit(p, pids)
+	reason := inv.proveInit(loc, pids)
 	for _, pid := range pids {
-		if what := guard.Protected[pid]; what != "" && !guard.Reused(pid, inv.startOf) && (reason != "" || pid == 1 || inv.startedBelow(pid, p.pid)) {
-			p.guarded = what
+		if what := guard.Protected[pid]; what != "" && !guard.Reused(pid, inv.startOf) && (reason != "" || pid == 1 || inv.startedBelow(pid, loc.pid)) {
+			loc.guarded = what
 		}
 	}
-	if p.unproven == "" {
-		p.unproven = reason
+	if loc.unproven == "" {
+		loc.unproven = reason
 	}
-	if p.guarded != "" && p.unproven == "" {
-		p.unproven = fmt.Sprintf("cgroup %s contains %s", p.path, p.guarded)
+	if loc.guarded != "" && loc.unproven == "" {
+		loc.unproven = fmt.Sprintf("cgroup %s contains %s", loc.path, loc.guarded)
 	}
 }
 
@@ -157,24 +157,24 @@ func (inv *Inventory) startedBelow(pid, init int) bool {
 
 // proveInit looks for the container's first process among those of the cgroup, and sets its
 // start and parent. It returns why the cgroup is not proven.
-func (inv *Inventory) proveInit(p *location, pids []int) string {
-	if p.pid == 0 {
+func (inv *Inventory) proveInit(loc *location, pids []int) string {
+	if loc.pid == 0 {
 		return "the runtime reports no pid"
 	}
-	if _, in := slices.BinarySearch(pids, p.pid); !in {
+	if _, in := slices.BinarySearch(pids, loc.pid); !in {
 		// The process of a virtual machine, or of a sandbox that runs the container,
 		// is in another cgroup, and so is the memory.
-		p.measurable = false
-		return fmt.Sprintf("its first process, %d, is not in cgroup %s", p.pid, p.path)
+		loc.measurable = false
+		return fmt.Sprintf("its first process, %d, is not in cgroup %s", loc.pid, loc.path)
 	}
-	p.measurable = true
-	stat, err := process.ReadStat(inv.procfs, p.pid)
+	loc.measurable = true
+	stat, err := process.ReadStat(inv.procfs, loc.pid)
 	if err != nil {
 		return err.Error()
 	}
-	p.parent, p.start, p.parentStart = stat.PPID, stat.StartTime, inv.startOf(stat.PPID)
-	if _, in := slices.BinarySearch(pids, p.parent); in && !inv.isShim(p.parent) {
-		return fmt.Sprintf("cgroup %s contains the parent of its first process, %d", p.path, p.parent)
+	loc.parent, loc.start, loc.parentStart = stat.PPID, stat.StartTime, inv.startOf(stat.PPID)
+	if _, in := slices.BinarySearch(pids, loc.parent); in && !inv.isShim(loc.parent) {
+		return fmt.Sprintf("cgroup %s contains the parent of its first process, %d", loc.path, loc.parent)
 	}
 	return ""
 }
@@ -189,29 +189,29 @@ func (inv *Inventory) isShim(pid int) bool {
 
 // locateSandbox determines where a sandbox's own process is.
 func (inv *Inventory) locateSandbox(s *Sandbox) *location {
-	p := &location{id: s.ID, pid: s.PID}
-	if p.pid != 0 {
-		p.start = inv.startOf(p.pid)
+	loc := &location{id: s.ID, pid: s.PID}
+	if loc.pid != 0 {
+		loc.start = inv.startOf(loc.pid)
 	}
 	if cgroupPath, _, err := cri.CgroupPath(s.CgroupsPath); err == nil {
-		p.path = cgroupPath
+		loc.path = cgroupPath
 	}
-	return p
+	return loc
 }
 
-// cgroupIndex are the locations at or below each path.
+// cgroupIndex has the locations at or below each path.
 type cgroupIndex map[string][]*location
 
-func (c cgroupIndex) add(p *location) {
-	for at := p.path; at != "" && at != "/"; at = path.Dir(at) {
-		c[at] = append(c[at], p)
+func (c cgroupIndex) add(loc *location) {
+	for at := loc.path; at != "" && at != "/"; at = path.Dir(at) {
+		c[at] = append(c[at], loc)
 	}
 }
 
-// other returns another location at or below p's path; nil if there is none.
-func (c cgroupIndex) other(p *location) *location {
-	for _, other := range c[p.path] {
-		if other != p {
+// other returns another location at or below the path of loc; nil if there is none.
+func (c cgroupIndex) other(loc *location) *location {
+	for _, other := range c[loc.path] {
+		if other != loc {
 			return other
 		}
 	}

@@ -48,23 +48,23 @@ type Handle struct {
 // so is a pod whose containers are all gone. If a walk shows no noticeable change of a
 // cgroup, its files are not read.
 func (inv *Inventory) Measure(now time.Time) Snapshot {
-	w := inv.current.Load()
+	snap := inv.current.Load()
 	r := &inv.readings
 	r.begin(now)
-	inv.recordWalk(w)
+	inv.recordWalk(snap)
 	s := Snapshot{
-		Taken: now, Listed: w.listed, ListRequested: w.requested, LastAttempt: w.attempted, Version: inv.lastMeasurement.Version + 1, Walked: r.walked,
-		Handles: w.handles, Kubelet: inv.kubeletOfSnapshot(w),
+		Taken: now, Listed: snap.listed, ListRequested: snap.requested, LastAttempt: snap.attempted, Version: inv.lastMeasurement.Version + 1, Walked: r.walked,
+		Handles: snap.handles, Kubelet: inv.kubeletOfSnapshot(snap),
 	}
-	s.Pods, s.ReadAt = make([]evict.Pod, 0, len(w.pods)), make([]time.Time, 0, len(w.pods))
-	for _, p := range w.pods {
+	s.Pods, s.ReadAt = make([]evict.Pod, 0, len(snap.pods)), make([]time.Time, 0, len(snap.pods))
+	for _, p := range snap.pods {
 		r.oldest = now
 		if pod, ok := p.measure(r); ok {
 			s.Pods, s.ReadAt = append(s.Pods, pod), append(s.ReadAt, r.oldest)
 		}
 	}
 	r.dropUnused()
-	inv.measuredOf, inv.lastMeasurement = w, s
+	inv.measuredOf, inv.lastMeasurement = snap, s
 	return s
 }
 
@@ -72,20 +72,20 @@ func (inv *Inventory) Measure(now time.Time) Snapshot {
 // measurement and a walk shows no noticeable change of any cgroup. It returns the Pods of
 // the last measurement and reads no files. ok is false in any other case.
 func (inv *Inventory) MeasureUnchanged(now time.Time) (s Snapshot, ok bool) {
-	w := inv.current.Load()
+	snap := inv.current.Load()
 	r := &inv.readings
 	r.begin(now)
-	inv.recordWalk(w)
-	if inv.measuredOf != w || !r.walked || !r.allCached(w.measured) {
+	inv.recordWalk(snap)
+	if inv.measuredOf != snap || !r.walked || !r.allCached(snap.measured) {
 		return Snapshot{}, false
 	}
 	s = inv.lastMeasurement
 	s.Taken, s.Walked = now, true
-	for _, p := range w.pods {
+	for _, p := range snap.pods {
 		s.UsageGrowth += p.workingSet(r)
 	}
-	for n := range s.Pods {
-		s.UsageGrowth -= s.Pods[n].Usage.Memory
+	for i := range s.Pods {
+		s.UsageGrowth -= s.Pods[i].Usage.Memory
 	}
 	return s, true
 }
@@ -108,17 +108,17 @@ func (inv *Inventory) InvalidateReadings(uids ...string) {
 
 // recordWalk records what the walk shows about the list, and requests a new list if a
 // cgroup was created or removed.
-func (inv *Inventory) recordWalk(w *listSnapshot) {
+func (inv *Inventory) recordWalk(snap *listSnapshot) {
 	r := &inv.readings
 	if !r.walked {
-		if w := inv.lastWalk.Load(); w != nil && r.now.Sub(w.at) >= maxWalkAge && inv.lastWalk.Swap(nil) != nil {
+		if walk := inv.lastWalk.Load(); walk != nil && r.now.Sub(walk.at) >= maxWalkAge && inv.lastWalk.Swap(nil) != nil {
 			notify(inv.runtimeChanged) // there are no walks any more
 		}
 		return
 	}
 	before := inv.lastWalk.Load()
 	seen := &walkResult{at: r.now, setHash: inv.setHash(), complete: true}
-	for _, g := range w.measured {
+	for _, g := range snap.measured {
 		seen.complete = seen.complete && r.tree.Find(g.ID()) != nil
 	}
 	if seen.changed = r.now; before != nil && before.setHash == seen.setHash {
@@ -137,13 +137,13 @@ func (p *pod) measure(r *readings) (_ evict.Pod, ok bool) {
 	pod.Containers, pod.InitContainers = slices.Clone(pod.Containers), slices.Clone(pod.InitContainers)
 	var sum evict.PodUsage
 	left, unmeasured, failed := 0, 0, 0
-	for _, m := range p.members {
-		if m.unmeasured != "" {
+	for _, c := range p.containers {
+		if c.unmeasured != "" {
 			unmeasured++
 			continue
 		}
-		memory, tasks, err := r.read(m.location.cgroup)
-		m.note(err)
+		memory, tasks, err := r.read(c.location.cgroup)
+		c.recordError(err)
 		switch {
 		case isGone(err):
 			continue
@@ -153,10 +153,10 @@ func (p *pod) measure(r *readings) (_ evict.Pod, ok bool) {
 		}
 		left++
 		containers := pod.Containers
-		if m.init {
+		if c.init {
 			containers = pod.InitContainers
 		}
-		containers[m.index].Usage.Memory = signed(memory.WorkingSet)
+		containers[c.index].Usage.Memory = signed(memory.WorkingSet)
 		add(&sum, memory, tasks)
 	}
 	if left+unmeasured+failed == 0 {
@@ -189,11 +189,11 @@ func (p *pod) workingSet(r *readings) (sum int64) {
 	if p.cgroup != nil {
 		return r.workingSet(p.cgroup)
 	}
-	for _, m := range p.members {
-		if m.unmeasured != "" {
+	for _, c := range p.containers {
+		if c.unmeasured != "" {
 			return 0
 		}
-		sum += r.workingSet(m.location.cgroup)
+		sum += r.workingSet(c.location.cgroup)
 	}
 	if p.sandbox != nil {
 		sum += r.workingSet(p.sandbox)
@@ -212,13 +212,13 @@ func add(sum *evict.PodUsage, memory cgroup.Memory, tasks uint64) {
 // it.
 func isGone(err error) bool { return errors.Is(err, cgroup.ErrGone) || errors.Is(err, os.ErrClosed) }
 
-// note records the error of the last reading.
-func (m *member) note(err error) {
+// recordError records the error of the last reading.
+func (c *podContainer) recordError(err error) {
 	switch {
 	case err != nil:
-		m.failed.Store(new(err.Error()))
-	case m.failed.Load() != nil:
-		m.failed.Store(nil)
+		c.failed.Store(new(err.Error()))
+	case c.failed.Load() != nil:
+		c.failed.Store(nil)
 	}
 }
 

@@ -100,26 +100,26 @@ const maxWalkAge = 3 * time.Second
 // its cgroup, so the next list may wait as long: a container whose cgroup was created
 // recently is listed soon, and then less and less often.
 func (inv *Inventory) unchangedFor(now time.Time) time.Duration {
-	w := inv.lastWalk.Load()
-	if w == nil || !w.complete || inv.current.Load().hasUnstarted || now.Sub(w.at) >= maxWalkAge {
+	walk := inv.lastWalk.Load()
+	if walk == nil || !walk.complete || inv.current.Load().hasUnstarted || now.Sub(walk.at) >= maxWalkAge {
 		return 0
 	}
-	return now.Sub(w.changed)
+	return now.Sub(walk.changed)
 }
 
 // watchRuntime watches the runtime's changes until ctx ends.
-func (inv *Inventory) watchRuntime(ctx context.Context, s *trackedRuntime) {
+func (inv *Inventory) watchRuntime(ctx context.Context, r *trackedRuntime) {
 	for ctx.Err() == nil {
-		s.watched.Store(new(time.Now()))
-		err := s.Watch(ctx, func() { notify(inv.runtimeChanged) })
-		s.watched.Store(nil)
+		r.watched.Store(new(time.Now()))
+		err := r.Watch(ctx, func() { notify(inv.runtimeChanged) })
+		r.watched.Store(nil)
 		again := watchBackoff
 		if errors.Is(err, ErrUnwatchable) {
 			again = unwatchableBackoff
 		} else {
 			notify(inv.runtimeChanged) // list what was not reported
 		}
-		inv.log.Debug("runtime does not report changes; listing instead", "source", s.Name(), "error", err)
+		inv.log.Debug("runtime does not report changes; listing instead", "endpoint", r.Name(), "error", err)
 		select {
 		case <-ctx.Done():
 		case <-time.After(again):

@@ -21,7 +21,7 @@ type listSnapshot struct {
 	listed           time.Time // when the list was last complete
 	requested        time.Time // when that was requested
 	attempted        time.Time // when the last list was requested, whatever the result
-	pods             []*pod    // running pods, by key and UID
+	pods             []*pod    // running pods, by namespace, name and UID
 	handles          map[string]Handle
 	guard            *evict.Guard
 	trustedKubelets  []evict.KubeletProcess
@@ -34,8 +34,8 @@ type listSnapshot struct {
 
 // pod is a running pod, ready to be measured.
 type pod struct {
-	spec    evict.Pod // all but the usage
-	members []*member
+	spec       evict.Pod // all but the usage
+	containers []*podContainer
 	// cgroup contains the whole pod and no other; nil if there is none. sandbox is then
 	// the sandbox's own, or nil.
 	cgroup      *cgroup.Cgroup
@@ -48,8 +48,8 @@ type pod struct {
 	declared bool
 }
 
-// member is a running container of a pod.
-type member struct {
+// podContainer is a running container of a pod.
+type podContainer struct {
 	id, name string
 	location *location
 	// unproven is why the cgroup is not proven to be the container's alone, and unmeasured
@@ -66,38 +66,38 @@ type member struct {
 // listedPod is a pod of the runtime's list, with the locations of its containers.
 type listedPod struct {
 	*Pod
-	kept      time.Time // since when it is kept although not listed; zero if listed
-	locations map[string]*location
-	sandbox   *location // the sandbox's
+	kept      time.Time            // since when it is kept although not listed; zero if listed
+	locations map[string]*location // of its live containers, by ID
+	sandbox   *location            // of the sandbox itself
 }
 
 // buildSnapshot builds a listSnapshot from the runtime's last list.
 func (inv *Inventory) buildSnapshot(now time.Time) *listSnapshot {
-	w := &listSnapshot{handles: map[string]Handle{}, byCgroup: cgroupIndex{}, attempted: now}
+	snap := &listSnapshot{handles: map[string]Handle{}, byCgroup: cgroupIndex{}, attempted: now}
 	rules := inv.rules.Load()
-	listed := inv.listedPods(w)
-	inv.updateKubelets(inv.containers(listed), w.requested, now)
-	w.kubelet.Known = !w.listed.IsZero() || inv.runtime == nil
-	w.kubelet.Absent, w.kubelet.Process = rules.kubeletAbsent, inv.kubeletProcess()
-	never := inv.guard(nil, nil)
+	listed := inv.listedPods(snap)
+	inv.updateKubelets(inv.containers(listed), snap.requested, now)
+	snap.kubelet.Known = !snap.listed.IsZero() || inv.runtime == nil
+	snap.kubelet.Absent, snap.kubelet.Process = rules.kubeletAbsent, inv.kubeletProcess()
+	guard := inv.guard(nil, nil) // what is known without the containers
 	locations := make(map[string]*location, len(inv.locations))
-	claims := map[int]int{}
+	claims := map[int]int{} // how many containers and sandboxes name each pid
 	for _, l := range listed {
 		l.sandbox = inv.locateSandbox(&l.Sandbox)
-		w.byCgroup.add(l.sandbox)
+		snap.byCgroup.add(l.sandbox)
 		claims[l.sandbox.pid]++
-		for n := range l.Containers {
-			if c := &l.Containers[n]; c.live() {
-				p := inv.locateContainer(c, inv.locations[c.ID], never)
-				locations[c.ID], l.locations[c.ID] = p, p
-				w.byCgroup.add(p)
-				claims[p.pid]++
-				w.hasUnstarted = w.hasUnstarted || c.State == cri.StateCreated
+		for i := range l.Containers {
+			if c := &l.Containers[i]; c.live() {
+				loc := inv.locateContainer(c, inv.locations[c.ID], guard)
+				locations[c.ID], l.locations[c.ID] = loc, loc
+				snap.byCgroup.add(loc)
+				claims[loc.pid]++
+				snap.hasUnstarted = snap.hasUnstarted || c.State == cri.StateCreated
 			}
 		}
 	}
 	inv.locations = locations
-	w.allBelowKubepods = inv.allBelowKubepods(listed)
+	snap.allBelowKubepods = inv.allBelowKubepods(listed)
 
 	capacity, capacityErr := inv.capacity()
 	uids := map[string]bool{}
@@ -106,18 +106,18 @@ func (inv *Inventory) buildSnapshot(now time.Time) *listSnapshot {
 	})
 	for _, l := range listed {
 		p := &pod{}
-		for n := range l.Containers {
-			c := &l.Containers[n]
+		for i := range l.Containers {
+			c := &l.Containers[i]
 			at := l.locations[c.ID]
 			if !c.running() || at == nil || at.gone || c.State == cri.StateUnknown && at.cgroup == nil {
 				continue
 			}
-			p.members = append(p.members, newMember(c, at, w.byCgroup, claims))
+			p.containers = append(p.containers, newPodContainer(c, at, snap.byCgroup, claims))
 		}
-		if len(p.members) == 0 {
+		if len(p.containers) == 0 {
 			continue
 		}
-		d := deduction{rules: rules, kubelet: w.kubelet, capacity: capacity, capacityErr: capacityErr, listed: l}
+		d := deduction{rules: rules, kubelet: snap.kubelet, capacity: capacity, capacityErr: capacityErr, listed: l}
 		if inv.specs != nil {
 			d.spec = inv.specs.Specification(l.UID)
 		}
@@ -127,16 +127,16 @@ func (inv *Inventory) buildSnapshot(now time.Time) *listSnapshot {
 			p.spec.UID += l.Sandbox.ID
 		}
 		uids[p.spec.UID] = true
-		inv.chooseCgroups(p, l, w.byCgroup)
-		w.measured = append(w.measured, p.cgroups()...)
-		w.handles[p.spec.UID] = d.handle(p)
-		w.pods = append(w.pods, p)
+		inv.chooseCgroups(p, l, snap.byCgroup)
+		snap.measured = append(snap.measured, p.cgroups()...)
+		snap.handles[p.spec.UID] = d.handle(p)
+		snap.pods = append(snap.pods, p)
 	}
-	slices.SortFunc(w.pods, func(a, b *pod) int {
+	slices.SortFunc(snap.pods, func(a, b *pod) int {
 		return cmp.Or(cmp.Compare(a.spec.Namespace, b.spec.Namespace), cmp.Compare(a.spec.Name, b.spec.Name), cmp.Compare(a.spec.UID, b.spec.UID))
 	})
-	w.guard, w.trustedKubelets = inv.guard(listed, locations), inv.trustedKubelets
-	return w
+	snap.guard, snap.trustedKubelets = inv.guard(listed, locations), inv.trustedKubelets
+	return snap
 }
 
 // allBelowKubepods reports whether there are pods, and all their cgroups are known to be
@@ -146,10 +146,10 @@ func (inv *Inventory) allBelowKubepods(listed []*listedPod) bool {
 	if err != nil || !ok {
 		return false
 	}
-	below := func(p *location) bool { return p.gone || strings.HasPrefix(p.path, kubepods.Path+"/") }
+	below := func(loc *location) bool { return loc.gone || strings.HasPrefix(loc.path, kubepods.Path+"/") }
 	return len(listed) > 0 && !slices.ContainsFunc(listed, func(l *listedPod) bool {
-		for _, p := range l.locations {
-			if !below(p) {
+		for _, loc := range l.locations {
+			if !below(loc) {
 				return true
 			}
 		}
@@ -159,15 +159,15 @@ func (inv *Inventory) allBelowKubepods(listed []*listedPod) bool {
 
 // listedPods returns the pods of the runtime's list with a ready sandbox or a live
 // container.
-func (inv *Inventory) listedPods(w *listSnapshot) (listed []*listedPod) {
+func (inv *Inventory) listedPods(snap *listSnapshot) (listed []*listedPod) {
 	r := inv.runtime
 	if r == nil {
 		return nil
 	}
-	w.listed, w.requested, w.attempted = r.listed, r.requested, r.attempted
-	for n := range r.list.Pods {
-		p := &r.list.Pods[n]
-		w.kubelet.HasSandboxes = w.kubelet.HasSandboxes || evict.MadeByKubelet(p.Sandbox.Annotations)
+	snap.listed, snap.requested, snap.attempted = r.listed, r.requested, r.attempted
+	for i := range r.list.Pods {
+		p := &r.list.Pods[i]
+		snap.kubelet.HasSandboxes = snap.kubelet.HasSandboxes || evict.MadeByKubelet(p.Sandbox.Annotations)
 		if p.Sandbox.Ready || slices.ContainsFunc(p.Containers, func(c Container) bool { return c.live() }) {
 			listed = append(listed, &listedPod{Pod: p, kept: r.partial[p.Sandbox.ID], locations: map[string]*location{}})
 		}
@@ -184,23 +184,23 @@ func (inv *Inventory) capacity() (int64, error) {
 	return signed(info.MemTotal), nil
 }
 
-// newMember decides whether a container's cgroup is proven and measurable, given the
+// newPodContainer decides whether a container's cgroup is proven and measurable, given the
 // locations of all others and how many containers name each pid.
-func newMember(c *Container, at *location, all cgroupIndex, claims map[int]int) *member {
-	m := &member{id: c.ID, name: c.Name, location: at, unproven: at.unproven}
+func newPodContainer(c *Container, at *location, all cgroupIndex, claims map[int]int) *podContainer {
+	pc := &podContainer{id: c.ID, name: c.Name, location: at, unproven: at.unproven}
 	switch other := all.other(at); {
 	case at.cgroup == nil:
-		m.unmeasured = at.unproven
+		pc.unmeasured = at.unproven
 	case other != nil:
-		m.unproven = fmt.Sprintf("cgroup %s also contains %s", at.path, other.id)
-		m.unmeasured = m.unproven
+		pc.unproven = fmt.Sprintf("cgroup %s also contains %s", at.path, other.id)
+		pc.unmeasured = pc.unproven
 	case !at.measurable:
-		m.unmeasured = at.unproven
+		pc.unmeasured = at.unproven
 	}
-	if at.pid != 0 && claims[at.pid] > 1 && m.unproven == "" {
-		m.unproven = fmt.Sprintf("the runtime names process %d for another container too", at.pid)
+	if at.pid != 0 && claims[at.pid] > 1 && pc.unproven == "" {
+		pc.unproven = fmt.Sprintf("the runtime names process %d for another container too", at.pid)
 	}
-	return m
+	return pc
 }
 
 // chooseCgroups selects the cgroups that are read for the usage of the whole pod: one that
@@ -227,9 +227,9 @@ func (inv *Inventory) chooseCgroups(p *pod, l *listedPod, all cgroupIndex) {
 
 // cgroups returns the cgroups that are read to measure the pod.
 func (p *pod) cgroups() (groups []*cgroup.Cgroup) {
-	for _, m := range p.members {
-		if m.unmeasured == "" {
-			groups = append(groups, m.location.cgroup)
+	for _, c := range p.containers {
+		if c.unmeasured == "" {
+			groups = append(groups, c.location.cgroup)
 		}
 	}
 	for _, g := range []*cgroup.Cgroup{p.cgroup, p.sandbox} {
@@ -243,9 +243,9 @@ func (p *pod) cgroups() (groups []*cgroup.Cgroup) {
 // parent returns the cgroup directly above all containers of the pod; "" if there is none.
 func (p *pod) parent() string {
 	parent := ""
-	for _, m := range p.members {
-		switch above := path.Dir(m.location.path); {
-		case m.location.path == "" || parent != "" && above != parent:
+	for _, c := range p.containers {
+		switch above := path.Dir(c.location.path); {
+		case c.location.path == "" || parent != "" && above != parent:
 			return ""
 		default:
 			parent = above

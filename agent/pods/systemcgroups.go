@@ -16,15 +16,15 @@ const maxScannedCgroups = 10_000
 // It reads the whole tree, so call it after a kill and not before. Unreadable cgroups are
 // left out.
 func (inv *Inventory) SystemCgroups(n int) []evict.CgroupUsage {
-	l := systemScan{Inventory: inv, snapshot: inv.current.Load(), left: maxScannedCgroups}
+	s := systemScan{Inventory: inv, snapshot: inv.current.Load(), left: maxScannedCgroups}
 	if kubepods, ok, err := inv.hierarchy.Kubepods(inv.cgroupRoot); err == nil && ok {
-		l.kubepods = kubepods.Path
+		s.kubepods = kubepods.Path
 	}
-	l.scan("/")
-	slices.SortFunc(l.found, func(a, b evict.CgroupUsage) int {
+	s.scan("/")
+	slices.SortFunc(s.found, func(a, b evict.CgroupUsage) int {
 		return cmp.Or(cmp.Compare(b.Memory, a.Memory), cmp.Compare(a.Cgroup, b.Cgroup))
 	})
-	return l.found[:min(n, len(l.found))]
+	return s.found[:min(n, len(s.found))]
 }
 
 // systemScan is a search for memory outside the pods.
@@ -38,11 +38,11 @@ type systemScan struct {
 
 // scan returns the usage of a cgroup with all below it, 0 if that can't be read, and records
 // the usage outside the pods.
-func (o *systemScan) scan(at string) (used int64) {
-	if o.left--; o.left < 0 {
+func (s *systemScan) scan(at string) (used int64) {
+	if s.left--; s.left < 0 {
 		return 0
 	}
-	g, err := o.hierarchy.Open(at)
+	g, err := s.hierarchy.Open(at)
 	if err != nil {
 		return 0
 	}
@@ -53,23 +53,23 @@ func (o *systemScan) scan(at string) (used int64) {
 		return 0
 	}
 	used = signed(memory.WorkingSet)
-	if at == o.kubepods || o.snapshot.belongsToPod(at) {
+	if at == s.kubepods || s.snapshot.belongsToPod(at) {
 		return used
 	}
 	own := used
 	if childrenErr == nil {
 		for _, name := range children {
-			own -= o.scan(path.Join(at, name))
+			own -= s.scan(path.Join(at, name))
 		}
 	}
 	if own > 0 {
-		o.found = append(o.found, evict.CgroupUsage{Cgroup: at, Memory: own})
+		s.found = append(s.found, evict.CgroupUsage{Cgroup: at, Memory: own})
 	}
 	return used
 }
 
 // belongsToPod reports whether a cgroup is a pod's, a container's or a sandbox's own.
-func (w *listSnapshot) belongsToPod(at string) bool {
-	return slices.ContainsFunc(w.byCgroup[at], func(p *location) bool { return p.path == at }) ||
-		slices.ContainsFunc(w.pods, func(p *pod) bool { return p.cgroup != nil && p.cgroup.Path() == at })
+func (snap *listSnapshot) belongsToPod(at string) bool {
+	return slices.ContainsFunc(snap.byCgroup[at], func(loc *location) bool { return loc.path == at }) ||
+		slices.ContainsFunc(snap.pods, func(p *pod) bool { return p.cgroup != nil && p.cgroup.Path() == at })
 }

@@ -11,8 +11,8 @@ import (
 
 // trustKubelets keeps the kubelets that were found until they end. A pod with the permission
 // can move a kubelet into its own cgroup: it is then not found any more, and must still not
-// be killed. A kubelet is trusted if it was guardScanMaxAge old when the list was requested
-// that has it in no container: a younger process may belong to a container that was not
+// be killed. A kubelet is trusted if it is in no container of a list, and was guardScanMaxAge
+// old when that list was requested: a younger process may belong to a container that was not
 // listed yet.
 func (inv *Inventory) trustKubelets(requested, now time.Time) {
 	trusted := inv.stillRunning(inv.trustedKubelets)

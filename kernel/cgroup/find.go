@@ -162,7 +162,7 @@ func (h *Hierarchy) populated(of []Kubepods) (Kubepods, error) {
 // systemdPath returns the path of kubepods below a root, as the kubelet's systemd
 // driver converts it: /a/b-c becomes /a.slice/a-b_c.slice/a-b_c-kubepods.slice.
 func systemdPath(root string) string {
-	name, slices := "", "/"
+	name, parent := "", "/"
 	for part := range strings.SplitSeq(strings.Trim(root+"/kubepods", "/"), "/") {
 		if part == "" {
 			continue
@@ -171,9 +171,9 @@ func systemdPath(root string) string {
 			name += "-"
 		}
 		name += strings.ReplaceAll(part, "-", "_")
-		slices = path.Join(slices, name+".slice")
+		parent = path.Join(parent, name+".slice")
 	}
-	return slices
+	return parent
 }
 
 func isDir(name string) (bool, error) {

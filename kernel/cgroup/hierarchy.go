@@ -156,11 +156,11 @@ func exists(name string) (bool, error) {
 // inode number is 1 on each cgroup filesystem. A directory on another filesystem
 // is a test's copy and counts as the root.
 func nested(root kernel.FS) (bool, error) {
-	var fs unix.Statfs_t
-	if err := unix.Statfs(string(root), &fs); err != nil {
+	var filesystem unix.Statfs_t
+	if err := unix.Statfs(string(root), &filesystem); err != nil {
 		return false, &os.PathError{Op: "statfs", Path: string(root), Err: err}
 	}
-	if int64(fs.Type) != unix.CGROUP_SUPER_MAGIC && int64(fs.Type) != unix.CGROUP2_SUPER_MAGIC {
+	if int64(filesystem.Type) != unix.CGROUP_SUPER_MAGIC && int64(filesystem.Type) != unix.CGROUP2_SUPER_MAGIC {
 		return false, nil
 	}
 	var st unix.Stat_t

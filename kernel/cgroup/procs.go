@@ -15,8 +15,9 @@ import (
 
 // Procs returns the pids of the processes in the subtree, sorted and without
 // duplicates, in the storage of dst. It allocates little for a cgroup without
-// descendants if dst is large enough. A process without a pid in this pid namespace
-// is [ErrOtherPIDNamespace] on v2, unless [Hierarchy.InInitPIDNamespace]; v1 does not list it.
+// descendants if dst is large enough. v1 does not list a process without a pid in this
+// pid namespace. On v2, Procs fails with [ErrOtherPIDNamespace] if there is one; if
+// [Hierarchy.InInitPIDNamespace], the process is starting or exiting and is skipped.
 //
 // Processes may fork and move while the list is read, so callers repeat their
 // operation until the list is empty.
@@ -112,9 +113,10 @@ func (h *Hierarchy) readProcs(dir *sys.FD, rel string, dst []int) ([]int, error)
 	return got, err
 }
 
-// readList appends the numbers of a list. In the initial pid namespace, an entry of
-// 0 is skipped and the list is read again, because a starting process has a pid by
-// then.
+// readList appends the numbers of a list of pids or tids. In the initial pid
+// namespace, an entry of 0 is a process that is starting or exiting. It is skipped,
+// and the list is read again up to zeroRereads times: a process that was starting may
+// have its pid at the next reading.
 //
 // Each read opens the file again: v1 caches the list of an open file for a second
 // after each read (kernel/cgroup/cgroup-v1.c: cgroup_pidlist_start), so a descriptor
@@ -138,7 +140,7 @@ func (h *Hierarchy) readList(dir *sys.FD, name string, dst []int) ([]int, error)
 	}
 }
 
-// readPIDs appends the numbers of a file with one number per line. It skips a
+// readPIDs appends the numbers of a file with one pid or tid per line. It skips a
 // process without a pid in this namespace, reads to the end, and then returns
 // [ErrOtherPIDNamespace].
 func readPIDs(fd *sys.FD, dst []int) ([]int, error) {
@@ -151,7 +153,7 @@ func readPIDs(fd *sys.FD, dst []int) ([]int, error) {
 			return dst, err
 		}
 		if n == 0 && kept > 0 {
-			return dst, fmt.Errorf("list of pids: %w", text.ErrCut)
+			return dst, fmt.Errorf("list of pids or tids: %w", text.ErrCut)
 		}
 		if n == 0 && otherNS {
 			return dst, ErrOtherPIDNamespace
@@ -167,7 +169,7 @@ func readPIDs(fd *sys.FD, dst []int) ([]int, error) {
 			return dst, err
 		}
 		if kept = copy(buf[:], rest); kept == len(buf) {
-			return dst, fmt.Errorf("list of pids: %w", sys.ErrTooLong)
+			return dst, fmt.Errorf("list of pids or tids: %w", sys.ErrTooLong)
 		}
 	}
 }
@@ -186,7 +188,7 @@ func parsePIDs(b []byte, dst []int) (pids []int, rest []byte, err error) {
 			err = text.ErrRange
 		}
 		if err != nil {
-			return dst, nil, fmt.Errorf("list of pids: %w: %q", err, bytes.Clone(line))
+			return dst, nil, fmt.Errorf("list of pids or tids: %w: %q", err, bytes.Clone(line))
 		}
 		b = rest
 		// kill(0) would signal evictd's own process group.
@@ -271,7 +273,7 @@ func (c *Cgroup) Children() ([]string, error) {
 	if err != nil {
 		return nil, c.wrap("list children", err)
 	}
-	slices.Reverse(names)
+	slices.Reverse(names) // subdirectories returns them in reverse order
 	return names, nil
 }
 

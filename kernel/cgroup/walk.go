@@ -58,7 +58,7 @@ func isLeaf(dir *sys.FD) bool {
 	return err == nil && st.Nlink == 2
 }
 
-// subdirectories returns the paths of the directories in rel, in reverse order,
+// subdirectories returns the paths of the directories in rel, sorted in reverse order
 // because walk pops them from the end.
 func subdirectories(dir *sys.FD, rel string) ([]string, error) {
 	var fd int
