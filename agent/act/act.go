@@ -36,7 +36,7 @@ type Stage uint8
 
 // The stages, in the order in which they are reached. Stages may be skipped.
 const (
-	// Signalled: SIGKILL was sent, or the runtime was asked to stop.
+	// Signalled: SIGKILL was sent, or the runtime is asked to stop.
 	Signalled Stage = iota
 	// Escalated: the grace period was ended early.
 	Escalated

@@ -19,4 +19,16 @@
 //
 // [Killer] kills. [DryRun] makes the same checks and changes nothing. Both report
 // each stage that an order reaches as [Progress].
+//
+// # Files
+//
+//   - act.go: orders ([Job]), [Progress] and the [Actuator] interface. killer.go and
+//     dryrun.go are its implementations. stopstages.go and ended.go are the parts of
+//     [Killer] that stop pods through the runtime.
+//   - victim.go: kills a container by cgroup.kill and by pidfds that it opens, and waits
+//     until the processes have exited. victimcheck.go checks the container before that;
+//     freeze.go freezes one that forks too fast. guardcheck.go has the rules of the check.
+//   - killhandle.go: the [KillHandle] of a pod. preopen.go opens its processes and lists.
+//   - fastkiller.go: kills a pod through its handle. fdreserve.go keeps descriptors for it.
+//   - reaper.go and prioritythread.go: the threads that kill.
 package act

@@ -12,12 +12,14 @@ import (
 	"github.com/evictd/evictd/kernel/cgroup"
 )
 
-// FastKiller kills pods through a [KillHandle], with SIGKILL and the largest processes first. It
-// does not allocate and opens only pidfds of processes that the handle does not have. Its
-// work on the calling thread is bounded in number and time for any container. A [Reaper]
-// then writes cgroup.kill, or signals the remaining processes one by one. So the calling
-// thread never takes a lock of the cgroup tree (kernel/cgroup/cgroup.c: cgroup_kill_write
-// takes cgroup_mutex). It is not safe for concurrent use.
+// FastKiller kills pods through a [KillHandle], with SIGKILL. Of each container it signals
+// the preopened processes first, which are the largest ones, and then the others in the
+// order of their pids. It opens only pidfds of processes that the handle does not have. It
+// does not allocate unless it fails or finds a guarded process. Its work on the calling
+// thread is bounded in number and time for any container. A [Reaper] then writes
+// cgroup.kill, or signals the remaining processes one by one. So the calling thread never
+// takes a lock of the cgroup tree (kernel/cgroup/cgroup.c: cgroup_kill_write takes
+// cgroup_mutex). It is not safe for concurrent use.
 type FastKiller struct {
 	signaller                signaller
 	pids, relisted, unopened []int
@@ -25,22 +27,25 @@ type FastKiller struct {
 	buf                      []byte
 	batch                    []pidfd
 	reserve                  fdReserve
-	preopenedListed          [maxReleased]bool // which preopened processes their cgroup still lists
+	preopenedListed          [maxPreopened]bool // which preopened processes their cgroup still lists
 	check                    guardCheck
 	began                    time.Time // of the kill
 	timeout                  time.Duration
 	signalErr                error // why a process can't be signalled, such as no CAP_KILL
 }
 
-// signaller sends the signals of a [FastKiller].
+// signaller has the parts of a [FastKiller] that differ in dry run.
 type signaller interface {
-	// signal sends SIGKILL to a process.
+	// signal sends SIGKILL to a process. In dry run it only makes the kernel's checks for
+	// that. It returns ESRCH if the process has exited.
 	signal(fd int) error
-	// finish has another thread finish the kill of a container. checked means that all
-	// its processes were read and none is protected. It returns false if there is no
-	// such thread.
+	// finish leaves the rest of a container's kill to another thread. checked means that
+	// all its processes were read and none is protected. It returns false if no thread
+	// will kill the rest: there is none, or its queue is full. In dry run it does nothing
+	// and returns true, so that the rest counts as killed.
 	finish(h *KillHandle, m *containerFDs, checked bool) bool
-	// reap has another thread release the memory of a process.
+	// reap has another thread release the memory of a signalled process, if it has time.
+	// In dry run it does nothing.
 	reap(h *KillHandle, fd int)
 }
 
@@ -48,22 +53,24 @@ const (
 	// maxListed bounds the processes of a container that are read, and maxOpened those
 	// that are opened and signalled in addition to the preopened ones.
 	maxListed, maxOpened = 2 << 10, 64
-	// fastKillTimeout is when no further processes are opened and signalled, because
-	// other pods wait for the thread. The preopened ones are always signalled.
+	// fastKillTimeout is the time since the start of a kill after which no further
+	// processes are opened and signalled, because other pods wait for the thread. The
+	// preopened ones are always signalled.
 	fastKillTimeout = 2 * time.Millisecond
 )
 
-// NewFastKiller returns a [FastKiller] that kills and leaves the rest to r, which may be nil.
+// NewFastKiller returns a [FastKiller] that kills, and leaves to r what it does not do
+// itself. r may be nil.
 func NewFastKiller(r *Reaper) *FastKiller { return newFastKiller(liveSignaller{r}) }
 
-// NewNoopKiller returns a [FastKiller] for dry runs: it opens, reads and checks the same, and sends
-// no signal.
+// NewNoopKiller returns a [FastKiller] for dry runs: it opens, reads and checks the same,
+// and sends no signal.
 func NewNoopKiller() *FastKiller { return newFastKiller(noopSignaller{}) }
 
 func newFastKiller(t signaller) *FastKiller {
 	k := &FastKiller{
 		signaller: t, pids: make([]int, 0, maxListed), relisted: make([]int, 0, maxListed), unopened: make([]int, 0, maxListed),
-		signalledPIDs: make([]int, 0, maxOpened+maxReleased+1), buf: make([]byte, 16<<10), batch: make([]pidfd, 0, maxOpened),
+		signalledPIDs: make([]int, 0, maxOpened+maxPreopened+1), buf: make([]byte, 16<<10), batch: make([]pidfd, 0, maxOpened),
 		check: guardCheck{protected: make([]int, 0, maxProtected)}, timeout: fastKillTimeout,
 	}
 	k.reserve.fill()
@@ -75,9 +82,11 @@ func (k *FastKiller) Close() error { return k.reserve.close() }
 
 // KillResult is the result of killing one pod.
 type KillResult struct {
-	// FirstSignal is when the first process was signalled; zero for none.
+	// FirstSignal is when the first process was signalled, or, if all were left to the
+	// [Reaper], when it was asked to kill them. It is zero if Processes is 0.
 	FirstSignal time.Time
-	// Processes is the number of processes signalled.
+	// Processes is the number of processes that were signalled or, in a container whose
+	// processes were all read, left to the Reaper. In dry run none is really signalled.
 	Processes int
 	// Err names what was not killed and why; a *WrongVictimError if it must not be
 	// killed.
@@ -96,9 +105,11 @@ func (r *KillResult) Refused() bool {
 
 var errAlreadyKilled = errors.New("kill handle was used before")
 
-// Kill kills the pod. Containers that are gone are no error. A handle that was closed
-// since can be used as long as the caller has a reference: the pod was chosen with this
-// handle, and one that replaced it is not used.
+// Kill kills the pod of a handle. A container that is gone is not an error.
+//
+// h may have been closed since the pod was chosen, for example because the loop has
+// replaced it. The caller's reference keeps its descriptors open, and they still name the
+// chosen pod. Without any reference, Kill fails with [cgroup.ErrGone].
 func (k *FastKiller) Kill(h *KillHandle, g *evict.Guard) (out KillResult) {
 	if !h.refInUse() {
 		out.Err = cgroup.ErrGone
@@ -124,6 +135,19 @@ func (k *FastKiller) Kill(h *KillHandle, g *evict.Guard) (out KillResult) {
 	return out
 }
 
+// killContainer kills one container. It returns nil if the processes were signalled, or if
+// the kill was left to finish.
+//
+// If all processes were read, the check of the guarded ones is complete. killContainer
+// returns its error if the cgroup must not be killed. Otherwise it signals the processes
+// that are not protected.
+//
+// If only a part was read, a guarded process may be among the others. Then only processes
+// that are open already are signalled, and only if the cgroup is certainly the container's:
+// its init process is alive, and no listed process is guarded. Otherwise nothing is
+// signalled here, which is no error, even if a process is guarded: the thread of
+// finish(checked=false) and Killer.Follow check all processes before they signal any, and
+// Follow reports the [WrongVictimError].
 func (k *FastKiller) killContainer(h *KillHandle, m *containerFDs, g *evict.Guard, out *KillResult) error {
 	k.signalledPIDs, k.signalErr = k.signalledPIDs[:0], nil
 	k.check.reset(g, &m.RunningContainer, procfs{dir: h.procDir})
@@ -147,8 +171,6 @@ func (k *FastKiller) killContainer(h *KillHandle, m *containerFDs, g *evict.Guar
 		k.signalPreopened(h, m, out)
 		k.signalOthers(h, m, out)
 	case k.check.wrong == nil && k.check.initSeen:
-		// Not all processes were read, but the cgroup is certainly the container's: signal
-		// the processes that are open already, and the init process.
 		k.signalPreopened(h, m, out)
 		k.signalInit(m, out)
 	}
@@ -159,22 +181,23 @@ func (k *FastKiller) killContainer(h *KillHandle, m *containerFDs, g *evict.Guar
 		return fmt.Errorf("kill processes of %s: %w", m.Cgroup, k.signalErr)
 	}
 	if finishes && all {
+		// Counted before they are signalled, because cgroup.kill reports no number.
 		out.addSignalled(found - len(k.signalledPIDs))
 	}
 	return nil
 }
 
-// listProcs lists the processes of the container's cgroup. If there are cgroups below it,
-// it also lists those with a preopened process. It reports whether it has read all
-// processes of the container.
+// listProcs reads the processes of the container's cgroup into k.pids, without the
+// protected ones. If there are cgroups below it, it also reads those with a preopened
+// process. It reports whether it has read all processes of the container.
 func (k *FastKiller) listProcs(m *containerFDs) (all bool, err error) {
-	k.pids, k.preopenedListed = k.pids[:0], [maxReleased]bool{}
+	k.pids, k.preopenedListed = k.pids[:0], [maxPreopened]bool{}
 	var st unix.Stat_t
 	if err := unix.Fstat(m.dirFD, &st); err != nil {
 		return false, fmt.Errorf("stat cgroup %s: %w", m.Cgroup, err)
 	}
-	if m.hasLargeList() {
-		return false, nil
+	if m.slowToList() {
+		return false, nil // left to the Reaper
 	}
 	lists := m.lists
 	all = st.Nlink == 2 // no cgroups below: kernfs counts each as a link
@@ -184,10 +207,10 @@ func (k *FastKiller) listProcs(m *containerFDs) (all bool, err error) {
 	gone := true
 	for i := range lists {
 		l := &lists[i]
-		read := len(k.pids)
+		start := len(k.pids)
 		whole := false
-		k.pids, whole, err = k.readPIDs(m, l.first, &k.check, k.pids)
-		if err == cgroup.ErrGone || l.first < 0 {
+		k.pids, whole, err = k.readPIDs(m, l.firstRead, &k.check, k.pids)
+		if err == cgroup.ErrGone || l.firstRead < 0 {
 			continue
 		}
 		if err != nil {
@@ -197,7 +220,7 @@ func (k *FastKiller) listProcs(m *containerFDs) (all bool, err error) {
 		all = all && whole
 		for j := range m.preopened {
 			p := &m.preopened[j]
-			k.preopenedListed[j] = k.preopenedListed[j] || p.rel == l.rel && slices.Contains(k.pids[read:], p.pid)
+			k.preopenedListed[j] = k.preopenedListed[j] || p.rel == l.rel && slices.Contains(k.pids[start:], p.pid)
 		}
 	}
 	if gone {
@@ -208,6 +231,7 @@ func (k *FastKiller) listProcs(m *containerFDs) (all bool, err error) {
 	return all, nil
 }
 
+// addSignalled counts n processes as signalled now.
 func (r *KillResult) addSignalled(n int) {
 	if n > 0 && r.FirstSignal.IsZero() {
 		r.FirstSignal = time.Now()
@@ -250,8 +274,9 @@ func (k *FastKiller) signal(fd int) bool {
 	return err == nil
 }
 
-// signalOthers opens the processes that are not preopened, lists the cgroup again, and
-// signals those that are still listed. A pid that was reused since the first list is not.
+// signalOthers opens the processes that were not signalled yet, in the order of their pids.
+// It then lists the cgroup again and signals those that are still listed: a pid that was
+// reused since the first list names a process outside.
 // Processes beyond the limits of time, number and descriptors are left to the Reaper.
 func (k *FastKiller) signalOthers(h *KillHandle, m *containerFDs, out *KillResult) {
 	k.unopened, k.batch = k.unopened[:0], k.batch[:0]
@@ -274,7 +299,7 @@ func (k *FastKiller) signalOthers(h *KillHandle, m *containerFDs, out *KillResul
 		k.batch = append(k.batch, pidfd{pid: pid, fd: fd})
 	}
 	if len(k.batch) > 0 {
-		k.relisted, _, _ = k.readPIDs(m, m.lists[0].second, nil, k.relisted[:0])
+		k.relisted, _, _ = k.readPIDs(m, m.lists[0].secondRead, nil, k.relisted[:0])
 		slices.Sort(k.relisted)
 	}
 	for i, p := range k.batch {
@@ -318,8 +343,8 @@ func (k *FastKiller) readPIDs(m *containerFDs, list int, v *guardCheck, dst []in
 					dst = append(dst, pid)
 				}
 				pid, digits = 0, 0
-			case c == '\n' && digits > 0 && m.namesAll:
-				// The process is being forked or reaped. cgroup.kill or the next read of
+			case c == '\n' && digits > 0 && m.zeroIsTransient:
+				// 0: the process is being forked or reaped. cgroup.kill or the next read of
 				// the list finds it.
 				pid, digits = 0, 0
 			case c == '\n' && digits > 0:

@@ -117,6 +117,9 @@ func TestFastKillRefused(t *testing.T) {
 				if last := reports.last(); last.Stage != Refused || !errors.As(last.Err, &refusal) {
 					t.Errorf("%s: last report = %+v; want it refused", kind, last)
 				}
+				if got, want := slices.Contains(reports.stages(), Signalled), kind == "killer" && len(tc.asked) > 0; got != want {
+					t.Errorf("%s: reported as signalled: %t; want %t", kind, got, want)
+				}
 			}
 			if got := len(p.pids()); got != 2 {
 				t.Errorf("%d processes are left; want both", got)

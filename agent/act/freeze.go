@@ -28,9 +28,9 @@ func (v *victim) killFrozen(proc kernel.FS) (all bool, err error) {
 	// Signalled processes exit when they are thawed. If evictd ends before the thaw,
 	// the next evictd thaws the cgroup, or the runtime when it stops the container.
 	defer func() {
-		thawed := v.group.Thaw()
-		if thawed != nil && !errors.Is(thawed, cgroup.ErrGone) && !errors.Is(thawed, kernel.ErrUnavailable) {
-			err = errors.Join(err, fmt.Errorf("thaw %s: %w", v.container.Cgroup, thawed))
+		thawErr := v.group.Thaw()
+		if thawErr != nil && !errors.Is(thawErr, cgroup.ErrGone) && !errors.Is(thawErr, kernel.ErrUnavailable) {
+			err = errors.Join(err, fmt.Errorf("thaw %s: %w", v.container.Cgroup, thawErr))
 		}
 	}()
 	for deadline := time.Now().Add(freezeTimeout); ; time.Sleep(time.Millisecond) {

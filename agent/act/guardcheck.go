@@ -95,10 +95,10 @@ func (v *guardCheck) add(pid int) bool {
 	if pid == v.container.InitPID {
 		v.hasInit = true
 	}
-	name, never := v.guard.Protected[pid]
+	name, essential := v.guard.Protected[pid]
 	other, init := v.guard.Inits[pid]
 	own := init && other == v.container.ID
-	if !never && (!init || own) {
+	if !essential && (!init || own) {
 		return true
 	}
 	if slices.Contains(v.protected, pid) {
@@ -107,11 +107,11 @@ func (v *guardCheck) add(pid int) bool {
 	if v.guard.Reused(pid, v.proc.startOf) {
 		return true
 	}
-	if v.wrong == nil || never && !v.wrong.Essential {
-		if !never {
+	if v.wrong == nil || essential && !v.wrong.Essential {
+		if !essential {
 			name = "container " + other
 		}
-		v.wrong = &WrongVictimError{Cgroup: v.container.Cgroup, PID: pid, Process: name, Essential: never}
+		v.wrong = &WrongVictimError{Cgroup: v.container.Cgroup, PID: pid, Process: name, Essential: essential}
 	}
 	if pid == 1 || init || len(v.protected) == maxProtected {
 		v.refused = true

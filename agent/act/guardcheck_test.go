@@ -41,7 +41,7 @@ func startSleep(t *testing.T) *exec.Cmd {
 
 // killPaths are the ways to kill a container: by a prepared handle, and without.
 var killPaths = map[string]func(p *testCgroup, k *Killer, job Job){
-	"result": func(p *testCgroup, k *Killer, job Job) {
+	"fast kill": func(p *testCgroup, k *Killer, job Job) {
 		handle, err := Prepare(p.hierarchy, "/proc", job)
 		if err != nil {
 			p.t.Fatal(err)

@@ -83,7 +83,7 @@ func (k *Killer) kill(ctx context.Context, job Job) {
 	var victims []*victim
 	var errs []error
 	signalled, gone := 0, 0
-	untouchable := map[string]bool{} // containers, by ID
+	untouchable := map[string]bool{} // containers with an essential process, by ID
 	for _, c := range job.Containers {
 		if c.Cgroup == "" {
 			continue
@@ -112,7 +112,9 @@ func (k *Killer) kill(ctx context.Context, job Job) {
 			}
 		}
 	}
-	k.reportAt(firstSignal(victims), uid, Signalled, signalled, nil)
+	if !allRefused(untouchable, &job) {
+		k.reportAt(firstSignal(victims), uid, Signalled, signalled, nil)
+	}
 	k.work.Go(func() {
 		for _, v := range victims {
 			// Not awaited: process_mrelease(2) takes the victim's mmap lock, which a
@@ -124,9 +126,11 @@ func (k *Killer) kill(ctx context.Context, job Job) {
 }
 
 // conclude waits for the end of the signalled containers and reports the end of the order.
+// Its arguments are those of finish, the number of processes signalled, and the errors up
+// to now.
 func (k *Killer) conclude(ctx context.Context, job Job, victims []*victim, gone int, untouchable map[string]bool, signalled int, errs []error) {
-	ended, sandbox, empty := k.finish(ctx, job, victims, gone, untouchable)
-	errs = append(append(errs, ended...), sandbox)
+	containerErrs, sandboxErr, empty := k.finish(ctx, job, victims, gone, untouchable)
+	errs = append(append(errs, containerErrs...), sandboxErr)
 	for _, v := range victims {
 		if v.finisherSignalled != nil {
 			signalled += max(0, int(v.finisherSignalled.Load())-v.preSignalled)
@@ -135,13 +139,13 @@ func (k *Killer) conclude(ctx context.Context, job Job, victims []*victim, gone 
 	}
 	err := errors.Join(errs...)
 	stage := Finished
-	direct := len(victims)+gone == len(job.Containers)
+	direct := len(victims)+gone == len(job.Containers) // no container was refused or left to the runtime
 	if signalled == 0 && err != nil && !(direct && empty) {
 		stage = Refused
 	}
 	k.reportNow(job.Order.UID, stage, signalled, err)
 	if empty {
-		k.stopSandboxLater(ctx, job, sandbox)
+		k.stopSandboxLater(ctx, job, sandboxErr)
 	}
 }
 
@@ -150,20 +154,19 @@ func (k *Killer) Follow(ctx context.Context, order evict.Order, handle *KillHand
 	job := handle.job
 	job.Order = order
 	if handle.killInProgress() {
-		handle.Close() // the thread that kills has a reference of its own
+		// The thread of that kill may hang, so kill through new descriptors.
+		handle.Close() // that thread has a reference of its own
 		k.kill(ctx, job)
 		return
 	}
 	if !handle.refInUse() {
-		// The descriptors are closed.
+		// The descriptors are closed, so kill through new ones.
 		k.kill(ctx, job)
 		return
 	}
-	first := result.FirstSignal
-	if first.IsZero() {
-		first = time.Now()
+	if result.Processes > 0 {
+		k.reportAt(result.FirstSignal, order.UID, Signalled, result.Processes, nil)
 	}
-	k.reportAt(first, order.UID, Signalled, result.Processes, nil)
 	k.work.Go(func() {
 		defer handle.Close()
 		defer handle.Unref()
@@ -200,8 +203,18 @@ func (k *Killer) Follow(ctx context.Context, order evict.Order, handle *KillHand
 				untouchable[m.ID] = true
 			}
 		}
-		k.conclude(ctx, job, victims, proven-len(handle.containers), untouchable, result.Processes, errs)
+		if result.Processes == 0 && !allRefused(untouchable, &job) {
+			k.reportNow(order.UID, Signalled, 0, nil)
+		}
+		gone := proven - len(handle.containers) // when the handle was opened
+		k.conclude(ctx, job, victims, gone, untouchable, result.Processes, errs)
 	})
+}
+
+// allRefused reports whether every container has an essential process, so that no process
+// is signalled and the runtime is not asked.
+func allRefused(untouchable map[string]bool, job *Job) bool {
+	return len(untouchable) > 0 && len(untouchable) == len(job.Containers)
 }
 
 // firstSignal returns when the first process was signalled, or now if none was.
@@ -223,8 +236,8 @@ func firstSignal(victims []*victim) time.Time {
 // gone is the number of containers whose cgroup is gone. A container in untouchable has
 // an essential process: the runtime is not asked to stop it, nor the sandbox. finish
 // returns the errors of the containers and of the sandbox, and whether all containers
-// have ended.
-func (k *Killer) finish(ctx context.Context, job Job, victims []*victim, gone int, untouchable map[string]bool) (ended []error, sandbox error, empty bool) {
+// have ended (empty).
+func (k *Killer) finish(ctx context.Context, job Job, victims []*victim, gone int, untouchable map[string]bool) (containerErrs []error, sandboxErr error, empty bool) {
 	uid := job.Order.UID
 	var once sync.Once
 	first := func() { once.Do(func() { k.reportNow(uid, FirstGone, 0, nil) }) }
@@ -362,9 +375,9 @@ func (k *Killer) stop(ctx context.Context, job Job) {
 		}
 		if k.allEnded(job.Containers, errs) {
 			k.reportNow(uid, LastGone, 0, nil)
-			sandbox := k.stopSandbox(ctx, job)
-			k.reportNow(uid, Finished, 0, errors.Join(append(errs, sandbox)...))
-			k.stopSandboxLater(ctx, job, sandbox)
+			sandboxErr := k.stopSandbox(ctx, job)
+			k.reportNow(uid, Finished, 0, errors.Join(append(errs, sandboxErr)...))
+			k.stopSandboxLater(ctx, job, sandboxErr)
 			return
 		}
 		stage := Finished

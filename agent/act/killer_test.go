@@ -182,6 +182,9 @@ func TestKillRefused(t *testing.T) {
 			} {
 				var reports progressLog
 				actuate(reports.record)
+				if got, want := slices.Contains(reports.stages(), Signalled), kind == "killer" && len(tc.asked) > 0; got != want {
+					t.Errorf("%s: reported as signalled: %t; want %t", kind, got, want)
+				}
 				last := reports.last()
 				var refusal *WrongVictimError
 				switch {

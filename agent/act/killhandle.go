@@ -23,8 +23,8 @@ import (
 type KillHandle struct {
 	job        Job
 	containers []*containerFDs
-	direct     bool // every container has open descriptors
-	refs       atomic.Int64
+	direct     bool         // every container has a proven cgroup
+	refs       atomic.Int64 // number of references, plus closedBit
 	killed     atomic.Bool
 	killDone   atomic.Bool  // the kill has returned and no longer writes to containers
 	guard      *evict.Guard // of the kill
@@ -47,14 +47,15 @@ type containerFDs struct {
 	// lists are the cgroup.procs files of the container's cgroup and of those below it
 	// that list a preopened process.
 	lists []procList
-	// namesAll means that a 0 in cgroup.procs is not a process of another pid
-	// namespace.
-	namesAll bool
+	// zeroIsTransient means that a 0 in cgroup.procs is a process that is being forked or
+	// reaped, not one of another pid namespace.
+	zeroIsTransient bool
 	// The fields below are written by the kill.
 	openedAtKill []pidfd
 	signalled    int
 	err          error
-	// partlyChecked means that not all processes were read.
+	// partlyChecked means that not all processes were read, so a guarded one may be among
+	// the others.
 	partlyChecked bool
 	// initSeen means that the init process was alive when the kill began.
 	initSeen atomic.Bool
@@ -68,7 +69,7 @@ type containerFDs struct {
 func (m *containerFDs) startVictim(h *KillHandle) *victim {
 	return &victim{
 		container: m.RunningContainer, guard: h.guard, hierarchy: m.hierarchy, group: m.group, sharedGroup: true, signalled: map[int]bool{},
-		hasProtected: m.protectedErr != nil, initSeen: &m.initSeen, preopened: m.preopened, hasLargeList: m.hasLargeList(),
+		hasProtected: m.protectedErr != nil, initSeen: &m.initSeen, preopened: m.preopened, slowToList: m.slowToList(),
 	}
 }
 
@@ -94,6 +95,7 @@ type pidfd struct {
 	rel       string
 }
 
+// closedBit is set in refs after Close.
 const closedBit = 1 << 62
 
 // Prepare opens the handle of a job's pod. It ignores the job's order. It opens the
@@ -133,7 +135,7 @@ func openContainer(h *cgroup.Hierarchy, proc kernel.FS, c evict.RunningContainer
 	if err != nil {
 		return nil, err
 	}
-	m := &containerFDs{RunningContainer: c, hierarchy: h, group: v.group, initFD: -1, namesAll: h.InInitPIDNamespace(), dirFD: -1, killFD: -1, usageFD: -1, tasksFD: -1, openedAtKill: make([]pidfd, 0, 2*maxReleased)}
+	m := &containerFDs{RunningContainer: c, hierarchy: h, group: v.group, initFD: -1, zeroIsTransient: h.InInitPIDNamespace(), dirFD: -1, killFD: -1, usageFD: -1, tasksFD: -1, openedAtKill: make([]pidfd, 0, maxReleased)}
 	defer func() {
 		if err != nil {
 			m.close()
@@ -319,6 +321,7 @@ func (h *KillHandle) refInUse() bool {
 	}
 }
 
+// Unref drops a reference. The last one closes the descriptors if Close was called.
 func (h *KillHandle) Unref() {
 	if h.refs.Add(-1) == closedBit {
 		h.closeFDs()
@@ -353,7 +356,7 @@ func (m *containerFDs) close() {
 	m.group.Close()
 	fds := []int{m.dirFD, m.killFD, m.usageFD, m.tasksFD, m.initFD}
 	for _, l := range m.lists {
-		fds = append(fds, l.first, l.second)
+		fds = append(fds, l.firstRead, l.secondRead)
 	}
 	for _, fd := range fds {
 		if fd >= 0 {

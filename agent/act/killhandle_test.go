@@ -194,18 +194,18 @@ func TestFollowDuringFastKill(t *testing.T) {
 		if !errors.Is(result.Err, errAlreadyKilled) {
 			t.Errorf("dry %t: second kill = %+v; want errAlreadyKilled", dry, result)
 		}
-		var heard progressLog
+		var reports progressLog
 		order := evict.Order{UID: "u", Hard: true}
-		k := NewKiller(p.hierarchy, "/proc", nil, heard.record)
+		k := NewKiller(p.hierarchy, "/proc", nil, reports.record)
 		if dry {
-			NewDryRun(p.hierarchy, "/proc", heard.record).Follow(t.Context(), order, handle, result)
+			NewDryRun(p.hierarchy, "/proc", reports.record).Follow(t.Context(), order, handle, result)
 		} else {
 			k.Follow(t.Context(), order, handle, result)
 		}
 		unix.Close(pipe[1]) // the kill continues
 		k.Wait()
 		<-over
-		if last := heard.last(); last.Stage != Finished || last.Err != nil && !errors.Is(last.Err, errAlreadyKilled) || last.UID != "u" {
+		if last := reports.last(); last.Stage != Finished || last.Err != nil && !errors.Is(last.Err, errAlreadyKilled) || last.UID != "u" {
 			t.Errorf("dry %t: last report = %+v; want it finished", dry, last)
 		}
 		if left := len(p.pids()); left != 0 && !dry || left != 1 && dry {

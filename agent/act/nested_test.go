@@ -74,13 +74,13 @@ func TestFastKillIsBounded(t *testing.T) {
 	c := p.containerOf("c1", cmd.Process.Pid)
 	p.spread(40)
 	handle := p.prepare(c)
-	if n := len(handle.containers[0].lists); n > 2+maxReleased {
-		t.Errorf("a fast kill would read %d lists; want at most %d", n, 2+maxReleased)
+	if n := len(handle.containers[0].lists); n > 2+maxPreopened {
+		t.Errorf("a fast kill would read %d lists; want at most %d", n, 2+maxPreopened)
 	}
 	result := NewFastKiller(startReaper(t)).Kill(handle, &evict.Guard{})
 	// The init process may be one of the largest.
-	if result.Err != nil || result.Processes < maxReleased || result.Processes > maxReleased+1 {
-		t.Errorf("fast kill = %+v; want the %d preopened processes and the init process", result, maxReleased)
+	if result.Err != nil || result.Processes < maxPreopened || result.Processes > maxPreopened+1 {
+		t.Errorf("fast kill = %+v; want the %d preopened processes and the init process", result, maxPreopened)
 	}
 	p.waitFor("the reaper has killed the others", func() bool { return len(p.allPIDs()) == 0 })
 	var reports progressLog

@@ -14,13 +14,19 @@ import (
 	"github.com/evictd/evictd/kernel/process"
 )
 
+// maxPreopened is the number of processes, the largest ones, that a [KillHandle] has open
+// for each container: those whose memory is released.
+const maxPreopened = maxReleased
+
 // procList is the cgroup.procs file of one cgroup, opened but not yet read. cgroup v1
 // makes the list at the first read of an open file, and may keep it for a second after
 // that (kernel/cgroup/cgroup-v1.c: cgroup_pidlist_start). Each descriptor therefore serves
-// for one read, and a kill opens none. A descriptor is -1 if the cgroup is gone.
+// for one read of the list, and a kill opens none.
 type procList struct {
-	rel           string // below the container's cgroup
-	first, second int
+	rel string // below the container's cgroup
+	// firstRead and secondRead are descriptors for one read each; -1 if the cgroup is gone.
+	// Only the container's own cgroup is read a second time, to recheck opened pids.
+	firstRead, secondRead int
 }
 
 // located is a process, its cgroup as a path below the container's, and its size.
@@ -43,13 +49,13 @@ func openTasks(h *cgroup.Hierarchy, at string) int {
 	return fd
 }
 
-// maxListedTasks is the number of tasks from which the list of a v1 cgroup is not made on
+// maxListedTasks is the number of tasks above which the list of a v1 cgroup is not made on
 // the thread of the fast kill: it takes more than half a microsecond per task
 // (kernel/cgroup/cgroup-v1.c: pidlist_array_load).
 const maxListedTasks = 4 << 10
 
-// hasLargeList reports whether making the list of processes takes long.
-func (m *containerFDs) hasLargeList() bool {
+// slowToList reports whether a v1 kernel takes long to make the list of processes.
+func (m *containerFDs) slowToList() bool {
 	if m.tasksFD < 0 {
 		return false
 	}
@@ -108,7 +114,7 @@ func largest(proc kernel.FS, group *cgroup.Cgroup) ([]located, error) {
 		return nil, err
 	}
 	slices.SortFunc(found, func(a, b located) int { return cmp.Or(cmp.Compare(b.size, a.size), cmp.Compare(a.pid, b.pid)) })
-	return found[:min(len(found), maxReleased)], nil
+	return found[:min(len(found), maxPreopened)], nil
 }
 
 // openInit opens the container's init process, if it is still the recorded one.
@@ -162,9 +168,9 @@ func (m *containerFDs) openLists() error {
 	}
 	for i := range m.lists {
 		l := &m.lists[i]
-		fds := []*int{&l.first}
+		fds := []*int{&l.firstRead}
 		if l.rel == "." {
-			fds = append(fds, &l.second)
+			fds = append(fds, &l.secondRead)
 		}
 		for _, fd := range fds {
 			opened, err := unix.Openat(m.dirFD, path.Join(l.rel, "cgroup.procs"), unix.O_RDONLY|unix.O_CLOEXEC, 0)

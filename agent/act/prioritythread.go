@@ -28,11 +28,11 @@ type PriorityThread struct {
 type threadJob struct {
 	do    func()
 	done  int         // an eventfd
-	ended atomic.Bool // orders memory: an eventfd does not, to Go
+	ended atomic.Bool // because Go does not take an eventfd for synchronization
 }
 
-// NewPriorityThread returns an [PriorityThread] without a thread; Run provides it. The eventfd is never
-// closed.
+// NewPriorityThread returns a [PriorityThread] without a thread; Run provides it. The
+// eventfd is never closed.
 func NewPriorityThread() (*PriorityThread, error) {
 	fd, err := unix.Eventfd(0, unix.EFD_CLOEXEC)
 	if err != nil {
@@ -75,15 +75,15 @@ func (t *PriorityThread) do(job func()) {
 		return
 	}
 	defer unix.Close(done)
-	mine := &threadJob{do: job, done: done}
-	t.job.Store(mine)
+	own := &threadJob{do: job, done: done}
+	t.job.Store(own)
 	wakeEventFD(t.wakeFD)
 	for fds := []unix.PollFd{{Fd: int32(done), Events: unix.POLLIN}}; ; {
 		// The end of the thread wakes no caller, so check for it every 100 ms.
-		if n, _ := unix.Poll(fds, 100); n > 0 && mine.ended.Load() {
+		if n, _ := unix.Poll(fds, 100); n > 0 && own.ended.Load() {
 			return
 		}
-		if !t.running.Load() && t.job.CompareAndSwap(mine, nil) {
+		if !t.running.Load() && t.job.CompareAndSwap(own, nil) {
 			job() // the thread has ended before it took the job
 			return
 		}

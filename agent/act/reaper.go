@@ -177,7 +177,7 @@ func (r *Reaper) releaseMemory(h *KillHandle, fd int) {
 	r.processes.enqueue(reapTask{handle: h, fd: fd})
 }
 
-// finish queues the rest of a container's kill. It returns false if there is no room.
+// finish queues the rest of a container's kill. It returns false if the queue is full.
 func (r *Reaper) finish(h *KillHandle, m *containerFDs, checked bool) bool {
 	return r.cgroups.enqueue(reapTask{handle: h, container: m, checked: checked})
 }

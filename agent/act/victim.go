@@ -39,7 +39,8 @@ const (
 
 var errDrainTimeout = errors.New("they do not exit after SIGKILL")
 
-// victim is the cgroup of a container that is being killed.
+// victim is a container that is killed by cgroup.kill and by pidfds that are opened for the
+// kill: by a [Killer], or by a [Reaper] that finishes the kill of a [FastKiller].
 type victim struct {
 	container evict.RunningContainer
 	guard     *evict.Guard
@@ -50,7 +51,7 @@ type victim struct {
 	// hasProtected means that guarded processes are in the cgroup. They are not
 	// signalled and not in procs.
 	hasProtected   bool
-	hasLargeList   bool         // reading its list of processes takes long
+	slowToList     bool         // reading its list of processes takes long
 	pathsMatch     bool         // see verifyPaths
 	killed         bool         // cgroup.kill was written
 	initSeen       *atomic.Bool // the init process was alive when the kill began
@@ -58,13 +59,14 @@ type victim struct {
 	check          guardCheck
 	signalledAt    time.Time // the first signal
 	largest        []*process.Process
-	// Of a victim that a [FastKiller] killed: the number of processes that it signalled, and
-	// those to wait for. The descriptors belong to the handle.
-	preSignalled      int
+
+	// Set for a victim that a FastKiller killed. The descriptors belong to the handle.
+	preSignalled      int           // number of processes that the FastKiller signalled
 	finisherSignalled *atomic.Int64 // number of processes signalled by the Reaper; nil for none
-	exiting           []pidfd
+	exiting           []pidfd       // signalled processes to wait for
 	preopened         []pidfd
 	sharedGroup       bool // group belongs to the handle
+
 	// outpaced means that the container forks faster than it is signalled, and
 	// unfreezable that killFrozen could not freeze it.
 	outpaced, unfreezable bool
@@ -95,9 +97,10 @@ func (v *victim) close() {
 	}
 }
 
-// kill signals every process of the cgroup, the largest first, and repeats while new
-// ones appear. A container that forks faster is killed by cgroup.kill (cgroup v2, Linux
-// 5.14), else by drain.
+// kill signals the processes of the container, the largest of each cgroup first. After the
+// first ones it writes cgroup.kill (cgroup v2, Linux 5.14), which ends the others. Where
+// that is not possible, it signals all, and repeats while new ones appear. One that forks
+// faster is left to drain (outpaced).
 func (v *victim) kill(proc kernel.FS) error {
 	for range maxSignalRounds {
 		fresh, err := v.signalRound(proc, false)
@@ -121,7 +124,8 @@ func (v *victim) signalRound(proc kernel.FS, again bool) (found int, err error) 
 	}
 	v.signalPreopened(proc)
 	v.procs = v.procs[:0]
-	cgroups, asked := 0, v.hasProtected
+	cgroups := 0
+	triedKill := v.hasProtected // cgroup.kill would kill the protected processes too
 	err = v.group.WalkProcs(func(rel string, pids []int) (more bool, err error) {
 		if cgroups++; cgroups%yieldEvery == 0 {
 			yieldCPU()
@@ -144,24 +148,24 @@ func (v *victim) signalRound(proc kernel.FS, again bool) (found int, err error) 
 		found += len(fresh)
 		for len(fresh) > 0 {
 			n := min(len(fresh), maxOpenPidfds)
-			if !asked && len(fresh) > maxSized {
+			if !triedKill && len(fresh) > maxSized {
 				// Opening so many takes a while, and they fork during that time. The oldest is
 				// usually the init process of the container's pid namespace; when it dies, the
 				// kernel kills the namespace (kernel/pid_namespace.c: zap_pid_ns_processes).
 				n = 1
 			}
 			err := v.signal(proc, rel, fresh[:n])
-			if !asked && !v.hasProtected {
+			if !triedKill && !v.hasProtected {
 				// cgroup.kill needs no further descriptor, so it also works when none is left
 				// for pidfds.
-				asked = true
-				killed := v.group.Kill()
-				if killed == nil {
+				triedKill = true
+				killErr := v.group.Kill()
+				if killErr == nil {
 					v.noteKilled()
 					return false, nil
 				}
-				if !errors.Is(killed, kernel.ErrUnavailable) {
-					return false, killed
+				if !errors.Is(killErr, kernel.ErrUnavailable) {
+					return false, killErr
 				}
 			}
 			if err != nil {
@@ -280,7 +284,7 @@ type sizedProcess struct {
 
 // drain waits until all processes of the cgroup have exited. It signals newly forked
 // processes, freezes the cgroup if they are too many, and thaws it if it was frozen. It
-// calls first when the first process has exited.
+// calls first when the first process has exited; it may call it several times.
 func (v *victim) drain(ctx context.Context, proc kernel.FS, first func()) error {
 	ctx, cancel := context.WithTimeoutCause(ctx, drainTimeout, errDrainTimeout)
 	defer cancel()
@@ -328,7 +332,7 @@ func (v *victim) drain(ctx context.Context, proc kernel.FS, first func()) error 
 }
 
 // unpopulated reports whether the kernel counts no process in the cgroup, or can't be
-// asked. It is needed in addition to the list, which leaves out a process without a
+// read. It is needed in addition to the list, which leaves out a process without a
 // pid, one that is just being forked.
 func (v *victim) unpopulated() bool {
 	if v.hasProtected {

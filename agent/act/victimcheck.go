@@ -39,7 +39,7 @@ func (v *victim) finishCheck() error {
 // container with cgroups below its own, or with a large list, it looks up the cgroup of
 // each guarded process: their number does not depend on the container.
 func (v *victim) checkProcs(proc kernel.FS) error {
-	if v.group.Leaf() && !v.hasLargeList || !v.verifyPaths(proc) {
+	if v.group.Leaf() && !v.slowToList || !v.verifyPaths(proc) {
 		return v.listProcs(proc)
 	}
 	v.check.reset(v.guard, &v.container, procfs{path: proc})
