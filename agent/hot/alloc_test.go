@@ -27,8 +27,8 @@ func TestKillAllocatesNothing(t *testing.T) {
 	alarm := lanes.Alarm{Lane: "bpf", Seen: time.Now()}
 	if n := testing.AllocsPerRun(runs, func() {
 		table.Decision.UsageTime = time.Time{}
-		if got := s.handle(alarm); got != Killed {
-			t.Fatalf("handle() = %v; want %v", got, Killed)
+		if got := s.process(alarm); got != Killed {
+			t.Fatalf("process() = %v; want %v", got, Killed)
 		}
 		s.reader.available -= 600 * mi
 	}); n != 0 {

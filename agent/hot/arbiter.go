@@ -12,7 +12,7 @@ import (
 )
 
 // maxKills is the number of kills that a thread may have queued for the loop. If the loop
-// takes none, the thread stops killing, because kills must be recorded.
+// takes none, the thread stops killing, because the loop makes the records.
 const maxKills = 64
 
 // maxCandidates is the number of candidates that a Kill records.
@@ -23,7 +23,7 @@ type Kill struct {
 	Pod *evict.Pod // from the table of the decision
 	// Memory and Freeable are the usage that the pod was chosen by, in bytes.
 	Memory, Freeable int64
-	// Handle has a reference, which the taker of the kill drops.
+	// Handle has a reference, which the loop drops.
 	Handle Handle
 	Result act.KillResult
 	DryRun bool
@@ -48,19 +48,22 @@ type Kill struct {
 func (k *Kill) Candidates() []evict.Ranked { return k.candidates[:k.ranked] }
 
 // Arbiter arbitrates between the threads that may kill for a hard memory threshold: the hot
-// path, the watchdog and the decision loop.
+// path, the watchdog and the decision loop. It hands out generations. An observation belongs
+// to the generation in which it was made. A thread acquires that generation before it kills
+// for the observation, so of two threads that decide on one generation only one kills.
 type Arbiter struct {
-	// state is twice the generation, plus one while a thread has acquired the
+	// state is twice the current generation, plus one while a thread has acquired the
 	// generation and is killing.
 	state  atomic.Uint64
 	queues []*killQueue
 	alarms chan lanes.Alarm
 	// answered are the hard thresholds whose crossing a lane has answered, until the
-	// loop takes them. An alarm waiting in the channel hides the next.
+	// loop takes them. They are kept apart from the alarms, of which notify drops some.
 	answered answers
 }
 
-// answers are the hard thresholds whose crossing a lane has answered.
+// answers are the hard thresholds whose crossing a lane has answered: pods are killed for
+// it even if file cache brought it (see lanes.Alarm.ActNow).
 type answers [signal.ThresholdIDCount]atomic.Bool
 
 // record records whether an alarm answers a crossing. It does not allocate.
@@ -71,7 +74,7 @@ func (a *answers) record(alarm *lanes.Alarm) {
 }
 
 // killQueue has the kills of one thread that wait for the loop. Each thread has a queue of
-// its own, because a thread that was believed to hang may still add a kill.
+// its own, because a thread whose generation was stolen may still add a kill.
 type killQueue struct {
 	kills         [maxKills]Kill
 	written, read atomic.Uint64 // number of kills
@@ -80,21 +83,23 @@ type killQueue struct {
 // NewArbiter returns an [Arbiter] at generation 0.
 func NewArbiter() *Arbiter { return &Arbiter{alarms: make(chan lanes.Alarm, 1)} }
 
-// newQueue adds the queue of one more thread. It is called before any thread runs.
+// newQueue adds the queue of one more thread. It is called before any thread uses
+// the arbiter.
 func (a *Arbiter) newQueue() *killQueue {
 	q := &killQueue{}
 	a.queues = append(a.queues, q)
 	return q
 }
 
-// Alarms receives an alarm after it was handled. While one alarm waits, later ones are
-// dropped: the loop observes everything after any alarm.
+// Alarms returns the channel of the alarms that were decided on. While one alarm waits in
+// it, later ones are dropped: the loop observes everything after any alarm.
 func (a *Arbiter) Alarms() <-chan lanes.Alarm { return a.alarms }
 
 // TakeActNow reports whether a lane has answered the crossing of a hard memory
 // threshold since the last call. Only the loop calls it.
 func (a *Arbiter) TakeActNow(id signal.ThresholdID) bool { return a.answered[id].Swap(false) }
 
+// notify passes an alarm to the loop, unless another one waits.
 func (a *Arbiter) notify(alarm lanes.Alarm) {
 	select {
 	case a.alarms <- alarm:
@@ -116,44 +121,49 @@ func (a *Arbiter) TakeKills(list []Kill) (_ []Kill, generation uint64) {
 // Acquire acquires a generation for kills that are decided on it, and begins the next one. It
 // returns false if another thread has acquired the generation. The loop uses it: it knows
 // its own kills, so its next observation may belong to the next generation at once.
+// The hot path and the watchdog use acquireUntilRelease.
 func (a *Arbiter) Acquire(generation uint64) bool {
 	return a.state.CompareAndSwap(2*generation, 2*generation+2)
 }
 
-// acquireLease acquires a generation like [Arbiter.Acquire], but keeps it until release: no
-// thread can acquire the next one before the kills are queued.
-func (a *Arbiter) acquireLease(generation uint64) bool {
+// acquireUntilRelease acquires a generation like [Arbiter.Acquire], but the next one begins
+// only with release: no thread can acquire that before the kills are queued.
+func (a *Arbiter) acquireUntilRelease(generation uint64) bool {
 	return a.state.CompareAndSwap(2*generation, 2*generation+1)
 }
 
-// Steal takes a generation from a thread that has acquired it and hangs in the kernel.
-// Later kills of that thread are not queued, except one that it is just about to queue.
-// Further observations belong to the second generation after this one.
+// Steal steals a generation from a thread that has acquired it and hangs in the kernel. It
+// returns false if no thread has the generation. Further observations belong to the second
+// generation after this one.
+//
+// The thread does not queue a kill that returns after Steal, unless it is just about to.
+// The loop steals only to carry out its own orders. If one of them is for the pod of such a
+// kill, the record of that order covers the kill; if not, the kill has no record.
 func (a *Arbiter) Steal(generation uint64) bool {
 	return a.state.CompareAndSwap(2*generation+1, 2*generation+4)
 }
 
-// owned reports whether the thread that acquired a generation still has it.
+// owned reports whether the thread that acquired a generation still has it: it was neither
+// released nor stolen.
 func (a *Arbiter) owned(generation uint64) bool { return a.state.Load() == 2*generation+1 }
 
-// release ends a generation after all its kills were queued.
+// release ends a generation after all its kills were queued, and begins the next one. It
+// does nothing if the generation was stolen.
 func (a *Arbiter) release(generation uint64) { a.state.CompareAndSwap(2*generation+1, 2*generation+2) }
 
-// Valid reports whether no thread has killed since an observation of the generation.
-func (a *Arbiter) Valid(generation uint64) bool { return a.valid(generation) }
-
-// valid reports whether the generation is current and no thread has acquired it.
-func (a *Arbiter) valid(generation uint64) bool { return a.state.Load() == 2*generation }
+// Valid reports whether the generation is current and no thread has acquired it: no thread
+// has killed since an observation of the generation.
+func (a *Arbiter) Valid(generation uint64) bool { return a.state.Load() == 2*generation }
 
 // hasRoom reports whether n kills can be queued.
 func (q *killQueue) hasRoom(n int) bool { return q.written.Load()-q.read.Load()+uint64(n) <= maxKills }
 
-// next returns the slot of the next kill, and commit queues it.
+// next returns the slot of the next kill, which commit queues.
 func (q *killQueue) next() *Kill { return &q.kills[q.written.Load()%maxKills] }
 
 func (q *killQueue) commit() { q.written.Add(1) }
 
-// drain appends the queued kills to list.
+// drain moves the queued kills to the end of list.
 func (q *killQueue) drain(list []Kill) []Kill {
 	for at := q.read.Load(); at < q.written.Load(); at++ {
 		k := &q.kills[at%maxKills]

@@ -19,7 +19,7 @@ func TestSuperseded(t *testing.T) {
 		t.Fatal("the loop could not acquire generation 0")
 	}
 	if got := s.alarm("bpf"); got != Superseded || s.killer.n > 0 {
-		t.Errorf("handle() after the loop acquired the generation = %v, killed %q; want %v, and no kill", got, s.killer.names(), Superseded)
+		t.Errorf("process() after the loop acquired the generation = %v, killed %q; want %v, and no kill", got, s.killer.names(), Superseded)
 	}
 	if s.arbiter.Acquire(0) {
 		t.Error("generation 0 was acquired twice")
@@ -27,11 +27,11 @@ func TestSuperseded(t *testing.T) {
 	// A table of an older generation is not used; one of the new generation is.
 	s.publish(s.table(0, time.Now()))
 	if got := s.alarm("bpf"); got != Superseded {
-		t.Errorf("handle() with a stale table = %v; want %v", got, Superseded)
+		t.Errorf("process() with a stale table = %v; want %v", got, Superseded)
 	}
 	s.publish(s.table(1, time.Now()))
 	if got := s.alarm("bpf"); got != Killed {
-		t.Errorf("handle() with a table of the loop's next step = %v; want %v", got, Killed)
+		t.Errorf("process() with a table of the loop's next step = %v; want %v", got, Killed)
 	}
 	if s.arbiter.Acquire(1) {
 		t.Error("acquired a generation from before the kill; want not")
@@ -58,7 +58,7 @@ func TestAcquireDuringKill(t *testing.T) {
 	}
 }
 
-// The loop takes the generation from a kill that hangs. When that kill returns, it is not
+// The loop steals the generation of a kill that hangs. When that kill returns, it is not
 // queued, and later decisions work.
 func TestSteal(t *testing.T) {
 	s := newFixture(t, 500, 300)
@@ -76,18 +76,18 @@ func TestSteal(t *testing.T) {
 		}
 	}
 	if got := s.alarm("bpf"); got != Superseded || s.killer.n != 1 {
-		t.Errorf("handle() during Steal = %v, killed %q; want %v, and p0", got, s.killer.names(), Superseded)
+		t.Errorf("process() during Steal = %v, killed %q; want %v, and p0", got, s.killer.names(), Superseded)
 	}
 	if uids, generation := s.takeKills(); len(uids) > 0 || generation != 3 {
 		t.Errorf("queued %q, generation %d; want no kill, 3", uids, generation)
 	}
 	s.killer.during = nil
 	if got := s.alarm("bpf"); got != Superseded {
-		t.Errorf("handle() with the old table = %v; want %v", got, Superseded)
+		t.Errorf("process() with the old table = %v; want %v", got, Superseded)
 	}
 	s.publish(s.table(3, time.Now()))
 	if got := s.alarm("bpf"); got != Killed {
-		t.Errorf("handle() with the loop's next table = %v; want %v", got, Killed)
+		t.Errorf("process() with the loop's next table = %v; want %v", got, Killed)
 	}
 }
 
@@ -103,7 +103,7 @@ func TestStealBetweenKills(t *testing.T) {
 		}
 	}
 	if got := s.alarm("bpf"); got != Superseded || s.killer.n != 2 {
-		t.Fatalf("handle() = %v, killed %q; want %v, both", got, s.killer.names(), Superseded)
+		t.Fatalf("process() = %v, killed %q; want %v, both", got, s.killer.names(), Superseded)
 	}
 	kills, generation := s.arbiter.TakeKills(nil)
 	if len(kills) != 1 || kills[0].Pod.UID != "p0" || generation != 2 {
@@ -122,7 +122,7 @@ func TestStealBetweenKills(t *testing.T) {
 func TestStealAtRelease(t *testing.T) {
 	for range 20_000 {
 		a := NewArbiter()
-		a.acquireLease(0)
+		a.acquireUntilRelease(0)
 		var both sync.WaitGroup
 		both.Go(func() { a.release(0) })
 		stolen := a.Steal(0)
@@ -134,19 +134,19 @@ func TestStealAtRelease(t *testing.T) {
 	}
 }
 
-// A thread that was believed to hang and the one that took its place have queues of their
+// A thread whose generation was stolen and the one that kills after it have queues of their
 // own.
 func TestSeparateQueues(t *testing.T) {
 	s := newFixture(t, 500, 300)
 	var other decider
 	other.setUp(&Options{Arbiter: s.arbiter, Reader: s.reader, Killer: s.dryRunKiller, DryRunKiller: s.dryRunKiller})
-	s.arbiter.acquireLease(0)
+	s.arbiter.acquireUntilRelease(0)
 	k := s.queue.next()
 	s.arbiter.Steal(0) // before k is queued
 	other.publish(s.table(2, time.Now()))
 	s.reader.available = 900 * mi
-	if got := other.handle(lanes.Alarm{Lane: WatchdogLane}); got != Killed {
-		t.Fatalf("handle() next to a thread that hangs = %v; want %v", got, Killed)
+	if got := other.process(lanes.Alarm{Lane: WatchdogLane}); got != Killed {
+		t.Fatalf("process() next to a thread that hangs = %v; want %v", got, Killed)
 	}
 	*k = Kill{Pod: &s.in.Pods[1]}
 	s.queue.commit()

@@ -13,7 +13,7 @@ import (
 // Reader takes the readings that confirm an alarm. It does not allocate or block.
 type Reader = memory.Reader
 
-// Result is how an alarm was handled.
+// Result is the outcome of an alarm.
 type Result uint8
 
 // The results.
@@ -33,11 +33,11 @@ const (
 	// NotReady: there is no table yet.
 	NotReady
 
-	// Results is the number of results.
+	// Results is the number of the results above, and not a result itself.
 	Results
 )
 
-// String returns the name of the result. The metrics have it as a label.
+// String returns the name of the result, which is a label value of the metrics.
 func (r Result) String() string {
 	return [...]string{
 		Killed: "struck", NotConfirmed: "not confirmed", Declined: "declined", Unlisted: "pod not listed",
@@ -56,9 +56,10 @@ type decider struct {
 	nextTable    atomic.Pointer[Table]
 	counts       [Results]atomic.Uint64
 
-	// answered are the hard thresholds whose crossing a lane has answered, until the next
-	// decision takes them: another alarm can replace the one that said so, and a recheck
-	// decides again.
+	// answered are the hard thresholds whose crossing a lane has answered. They are kept
+	// apart from the alarms: Thread.Raise drops an alarm while another one waits, and
+	// Thread.recheck decides again for an early alarm. takeAnswers moves them into the
+	// table when a crossing is confirmed; dropAnswers drops them when it is over.
 	answered answers
 
 	table    *Table
@@ -74,13 +75,16 @@ type decider struct {
 
 // choice is a pod that is about to be killed.
 type choice struct {
-	ranked     evict.Ranked
-	handle     Handle
+	ranked evict.Ranked
+	handle Handle
+	// unprepared means that refVictims opened the handle, so unrefVictims closes it.
 	unprepared bool
 	// refused means that the pod contains an essential process and can't be ended.
 	refused bool
 }
 
+// setUp sets what the decider works with, and adds its queue to the arbiter. It is called
+// before any thread uses the arbiter.
 func (d *decider) setUp(o *Options) {
 	d.arbiter, d.reader, d.killer, d.dryRunKiller = o.Arbiter, o.Reader, o.Killer, o.DryRunKiller
 	d.queue, d.readTimeout, d.readTimeoutAfterWalk = o.Arbiter.newQueue(), readTimeout, readTimeoutAfterWalk
@@ -106,14 +110,15 @@ func (d *decider) takeAnswers() {
 	}
 }
 
+// dropAnswers drops the recorded answers of a crossing that is over.
 func (d *decider) dropAnswers() {
 	for id := range d.answered {
 		d.answered[id].Store(false)
 	}
 }
 
-// handle handles an alarm and passes it to the loop.
-func (d *decider) handle(alarm lanes.Alarm) Result {
+// process decides on an alarm and passes it to the loop.
+func (d *decider) process(alarm lanes.Alarm) Result {
 	d.recordAnswer(&alarm)
 	result := d.decide(alarm, alarm.Seen)
 	d.report(result, alarm)
@@ -129,8 +134,10 @@ func (d *decider) report(result Result, alarm lanes.Alarm) {
 // Count returns the number of alarms with a result.
 func (d *decider) Count(r Result) uint64 { return d.counts[r].Load() }
 
-// decided returns the number of alarms that were decided on a valid table, with a handle
-// of each victim.
+// decided returns the number of alarms that need no other thread. Victims were killed, a
+// fresh reading crosses no hard threshold, or a valid table has no victim or leaves the
+// decision to the loop. After any other result, a thread with another table may still
+// find a pod that it can kill.
 func (d *decider) decided() (n uint64) {
 	for _, r := range []Result{Killed, NotConfirmed, Declined, Unlisted} {
 		n += d.Count(r)
@@ -138,8 +145,8 @@ func (d *decider) decided() (n uint64) {
 	return n
 }
 
-// handled returns the number of alarms handled.
-func (d *decider) handled() (n uint64) {
+// processed returns the number of alarms with any result.
+func (d *decider) processed() (n uint64) {
 	for i := range d.counts {
 		n += d.counts[i].Load()
 	}
@@ -149,7 +156,7 @@ func (d *decider) handled() (n uint64) {
 // takeTable replaces the table by the last published one, unless another thread has killed
 // since the observation of that one: then a newer table will follow.
 func (d *decider) takeTable() {
-	if t := d.nextTable.Swap(nil); t != nil && (d.table == nil || d.arbiter.valid(t.Generation)) {
+	if t := d.nextTable.Swap(nil); t != nil && (d.table == nil || d.arbiter.Valid(t.Generation)) {
 		d.table = t
 	}
 }
@@ -170,7 +177,7 @@ func (d *decider) decide(alarm lanes.Alarm, since time.Time) Result {
 		}
 		return NotConfirmed
 	}
-	if !d.arbiter.valid(t.Generation) {
+	if !d.arbiter.Valid(t.Generation) {
 		return Superseded
 	}
 	d.confirmedAt = time.Now()
@@ -179,17 +186,18 @@ func (d *decider) decide(alarm lanes.Alarm, since time.Time) Result {
 	d.takeAnswers()
 	v, fresh := d.choose(kubepods, now)
 	age := now.Sub(t.Decision.UsageTime)
-	switch {
-	case v.N == 0:
-		return Declined
-	case t.Decision.HasUnlistedPod(kubepods):
-		return Unlisted
-	case !d.refVictims(&v):
-		d.unrefVictims(0)
-		return NoHandle
-	}
 	if fresh {
 		age = 0
+	}
+	if v.N == 0 {
+		return Declined
+	}
+	if t.Decision.HasUnlistedPod(kubepods) {
+		return Unlisted
+	}
+	if !d.refVictims(&v) {
+		d.unrefVictims(0)
+		return NoHandle
 	}
 	d.chosenAt = time.Now()
 	queued, result := d.kill(&v, alarm, now, age)
@@ -199,7 +207,9 @@ func (d *decider) decide(alarm lanes.Alarm, since time.Time) Result {
 	return result
 }
 
-// refVictims takes a reference of a kill handle for each victim, and prepares missing ones.
+// refVictims takes a reference of a kill handle for each victim. It prepares a handle that
+// is missing or closed. It returns false if a victim has none; the caller then drops the
+// references that were taken.
 func (d *decider) refVictims(v *evict.Verdict) bool {
 	clear(d.chosen[:])
 	if v.N > len(d.chosen) {
@@ -214,16 +224,20 @@ func (d *decider) refVictims(v *evict.Verdict) bool {
 			continue
 		}
 		h, err := d.table.Prepare(at)
-		if err != nil || !h.Ref() {
+		if err != nil {
 			return false // the loop tries again and reports the error
+		}
+		if !h.Ref() {
+			h.Close()
+			return false
 		}
 		c.handle, c.unprepared = h, true
 	}
 	return true
 }
 
-// unrefVictims drops the references of refVictims from the first-th victim on. The loop
-// drops those of the queued kills.
+// unrefVictims drops the references of refVictims from the first-th victim on, and closes
+// the handles that were prepared for them. The loop does so for the queued kills.
 func (d *decider) unrefVictims(first int) {
 	for i := range d.chosen[first:] {
 		c := &d.chosen[first+i]
@@ -237,11 +251,12 @@ func (d *decider) unrefVictims(first int) {
 	}
 }
 
-// kill kills the victims if no other thread has killed since the table was made. It returns
-// how many kills it has queued for the loop.
+// kill acquires the table's generation and kills the victims. It returns how many kills it
+// has queued for the loop. The result is Superseded if the queue has no room, if it could not
+// acquire the generation, or if the loop has stolen it since.
 func (d *decider) kill(v *evict.Verdict, alarm lanes.Alarm, now time.Time, age time.Duration) (queued int, _ Result) {
 	t := d.table
-	if !d.queue.hasRoom(v.N) || !d.arbiter.acquireLease(t.Generation) {
+	if !d.queue.hasRoom(v.N) || !d.arbiter.acquireUntilRelease(t.Generation) {
 		return 0, Superseded
 	}
 	killer := d.killer
@@ -253,8 +268,8 @@ func (d *decider) kill(v *evict.Verdict, alarm lanes.Alarm, now time.Time, age t
 		result := killer.Kill(c.handle, t.Guard)
 		c.refused = result.Refused()
 		if !d.arbiter.owned(t.Generation) {
-			// The kill took so long that another thread has stolen the generation. It does
-			// not expect this kill, so the kill is not queued.
+			// The kill took so long that the loop has stolen the generation. It does not
+			// expect this kill, so the kill is not queued; for its record see Arbiter.Steal.
 			break
 		}
 		k := d.queue.next()
@@ -269,7 +284,7 @@ func (d *decider) kill(v *evict.Verdict, alarm lanes.Alarm, now time.Time, age t
 		queued++
 	}
 	if queued < v.N {
-		return queued, Superseded // the table is outdated too
+		return queued, Superseded // the loop publishes a table of a newer generation
 	}
 	t.Decision.AddVictims(v)
 	for i := range v.N {
@@ -280,6 +295,6 @@ func (d *decider) kill(v *evict.Verdict, alarm lanes.Alarm, now time.Time, age t
 		}
 	}
 	d.arbiter.release(t.Generation)
-	t.Generation++
+	t.Generation++ // the table has the kills, so it is valid in the next generation too
 	return queued, Killed
 }

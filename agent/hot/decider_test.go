@@ -23,8 +23,8 @@ func TestKill(t *testing.T) {
 	s.publish(s.table(0, time.Now()))
 	s.reader.available = 900 * mi
 	seen := time.Now()
-	if got := s.handle(lanes.Alarm{Lane: "bpf", LastAbove: seen.Add(-time.Millisecond), Seen: seen}); got != Killed {
-		t.Fatalf("handle() = %v; want %v", got, Killed)
+	if got := s.process(lanes.Alarm{Lane: "bpf", LastAbove: seen.Add(-time.Millisecond), Seen: seen}); got != Killed {
+		t.Fatalf("process() = %v; want %v", got, Killed)
 	}
 	kills, generation := s.arbiter.TakeKills(nil)
 	if len(kills) != 1 || generation != 1 || !slices.Equal(s.killer.names(), []string{"p0"}) {
@@ -60,15 +60,15 @@ func TestKill(t *testing.T) {
 func TestNotConfirmed(t *testing.T) {
 	s := newFixture(t, 500)
 	if got := s.alarm("bpf"); got != NotReady {
-		t.Errorf("handle() without a table = %v; want not ready", got)
+		t.Errorf("process() without a table = %v; want not ready", got)
 	}
 	s.publish(s.table(0, time.Now()))
 	s.reader.available = 1024 * mi
 	if got := s.alarm("bpf"); got != NotConfirmed || s.killer.n > 0 {
-		t.Errorf("handle() = %v, killed %q; want not confirmed, and no kill", got, s.killer.names())
+		t.Errorf("process() = %v, killed %q; want not confirmed, and no kill", got, s.killer.names())
 	}
-	if s.Count(NotConfirmed) != 1 || s.handled() != 2 {
-		t.Errorf("counts: %d not confirmed of %d; want 1 of 2", s.Count(NotConfirmed), s.handled())
+	if s.Count(NotConfirmed) != 1 || s.processed() != 2 {
+		t.Errorf("counts: %d not confirmed of %d; want 1 of 2", s.Count(NotConfirmed), s.processed())
 	}
 }
 
@@ -99,27 +99,27 @@ func TestAnsweredAlarm(t *testing.T) {
 	s := newFixture(t, 500, 300)
 	s.reader.available, s.reader.cache = 900*mi, 500*mi
 	s.publish(s.table(0, time.Now()))
-	if got := s.handle(lanes.Alarm{Lane: "bpf", Threshold: threshold, Seen: time.Now()}); got != Declined || s.arbiter.TakeActNow(threshold) {
-		t.Errorf("crossing by file cache: handle() = %v; want %v, and no answer for the loop", got, Declined)
+	if got := s.process(lanes.Alarm{Lane: "bpf", Threshold: threshold, Seen: time.Now()}); got != Declined || s.arbiter.TakeActNow(threshold) {
+		t.Errorf("crossing by file cache: process() = %v; want %v, and no answer for the loop", got, Declined)
 	}
-	if got := s.handle(lanes.Alarm{Lane: "bpf", Threshold: threshold, Seen: time.Now(), ActNow: true}); got != Killed {
-		t.Errorf("answered: handle() = %v; want %v", got, Killed)
+	if got := s.process(lanes.Alarm{Lane: "bpf", Threshold: threshold, Seen: time.Now(), ActNow: true}); got != Killed {
+		t.Errorf("answered: process() = %v; want %v", got, Killed)
 	}
 	if diff := cmp.Diff([]string{"p0"}, s.killer.names()); diff != "" {
 		t.Errorf("killed (-want +got):\n%s", diff)
 	}
 	if !s.arbiter.TakeActNow(threshold) || s.arbiter.TakeActNow(threshold) {
-		t.Error("the loop got the answer not once")
+		t.Error("TakeActNow() = true not exactly once; want it true, then false")
 	}
 
 	above := newFixture(t, 500, 300)
 	above.publish(above.table(0, time.Now()))
-	if got := above.handle(lanes.Alarm{Lane: "bpf", Threshold: threshold, Seen: time.Now(), ActNow: true}); got != NotConfirmed {
-		t.Errorf("answered, but above the threshold: handle() = %v; want %v", got, NotConfirmed)
+	if got := above.process(lanes.Alarm{Lane: "bpf", Threshold: threshold, Seen: time.Now(), ActNow: true}); got != NotConfirmed {
+		t.Errorf("answered, but above the threshold: process() = %v; want %v", got, NotConfirmed)
 	}
 	above.reader.available, above.reader.cache = 900*mi, 1600*mi // file cache has grown by more than was available
-	if got := above.handle(lanes.Alarm{Lane: "poll", Seen: time.Now()}); got != Declined {
-		t.Errorf("the next crossing: handle() = %v; want %v", got, Declined)
+	if got := above.process(lanes.Alarm{Lane: "poll", Seen: time.Now()}); got != Declined {
+		t.Errorf("the next crossing: process() = %v; want %v", got, Declined)
 	}
 }
 
@@ -130,15 +130,15 @@ func TestAnswerEndsWithCrossing(t *testing.T) {
 	s.publish(s.table(0, time.Now()))
 	s.reader.available = 900 * mi // without cache: answered
 	if got := s.alarm("bpf"); got != Killed {
-		t.Fatalf("handle() = %v; want %v", got, Killed)
+		t.Fatalf("process() = %v; want %v", got, Killed)
 	}
 	s.reader.available = 2048 * mi
 	if got := s.alarm("psi"); got != NotConfirmed {
-		t.Fatalf("above: handle() = %v; want %v", got, NotConfirmed)
+		t.Fatalf("above: process() = %v; want %v", got, NotConfirmed)
 	}
 	s.reader.available, s.reader.cache = 900*mi, 1600*mi
 	if got := s.alarm("psi"); got == Killed {
-		t.Errorf("next crossing, by file cache: handle() = %v; want no pod killed for it at once", got)
+		t.Errorf("next crossing, by file cache: process() = %v; want no pod killed for it at once", got)
 	}
 }
 
@@ -151,7 +151,7 @@ func TestAnswerBehindAnotherAlarm(t *testing.T) {
 	answered := lanes.Alarm{Lane: "poll", Threshold: signal.IDOf(&memory), Seen: time.Now(), ActNow: true}
 	s.recordAnswer(&answered)
 	if got := s.alarm("psi"); got != Killed {
-		t.Errorf("handle() of another alarm = %v; want %v, because of the answer", got, Killed)
+		t.Errorf("process() of another alarm = %v; want %v, because of the answer", got, Killed)
 	}
 }
 
@@ -179,7 +179,7 @@ func TestLeftToLoop(t *testing.T) {
 		tc.change(s)
 		s.publish(s.table(0, time.Now()))
 		if got := s.alarm("bpf"); got != tc.want || s.killer.n > 0 {
-			t.Errorf("%s: handle() = %v, killed %q; want %v, and no kill", tc.name, got, s.killer.names(), tc.want)
+			t.Errorf("%s: process() = %v, killed %q; want %v, and no kill", tc.name, got, s.killer.names(), tc.want)
 		}
 		if !s.arbiter.Acquire(0) {
 			t.Errorf("%s: the loop can't acquire the generation; want it to decide", tc.name)
@@ -194,7 +194,7 @@ func TestKnownUnaccountedMemory(t *testing.T) {
 	s.reader.available, s.reader.kubepods = 900*mi, 2800*mi+evict.UnaccountedMin-1
 	s.publish(s.table(0, time.Now()))
 	if got := s.alarm("bpf"); got != Killed {
-		t.Errorf("handle() = %v; want %v", got, Killed)
+		t.Errorf("process() = %v; want %v", got, Killed)
 	}
 }
 
@@ -205,11 +205,11 @@ func TestUnpreparedPod(t *testing.T) {
 	table.Rows[0] = Row{}
 	s.publish(table)
 	if got := s.alarm("bpf"); got != NoHandle || s.killer.n > 0 {
-		t.Fatalf("handle() without a handle = %v, killed %q; want it left to the loop", got, s.killer.names())
+		t.Fatalf("process() without a handle = %v, killed %q; want it left to the loop", got, s.killer.names())
 	}
 	table.Prepare = func(at int) (Handle, error) { return s.pods[at], nil }
 	if got := s.alarm("bpf"); got != Killed {
-		t.Fatalf("handle() = %v; want %v", got, Killed)
+		t.Fatalf("process() = %v; want %v", got, Killed)
 	}
 	kills, _ := s.arbiter.TakeKills(nil)
 	if len(kills) != 1 || !kills[0].Unprepared || s.pods[0].closed {
@@ -226,7 +226,7 @@ func TestUnpreparedPod(t *testing.T) {
 	}
 	s.publish(table)
 	if got := s.alarm("bpf"); got != Superseded || !s.pods[0].closed || s.pods[0].refs != 0 {
-		t.Errorf("handle() = %v, closed %t, %d references; want %v, and the handle closed", got, s.pods[0].closed, s.pods[0].refs, Superseded)
+		t.Errorf("process() = %v, closed %t, %d references; want %v, and the handle closed", got, s.pods[0].closed, s.pods[0].refs, Superseded)
 	}
 }
 
@@ -240,7 +240,7 @@ func TestClosedHandle(t *testing.T) {
 	table.Prepare = func(int) (Handle, error) { return other, nil }
 	s.publish(table)
 	if got := s.alarm("bpf"); got != Killed || !slices.Equal(s.killer.names(), []string{"again"}) || other.refs != 1 {
-		t.Errorf("handle() = %v, killed %q, %d references; want the new handle, still referenced", got, s.killer.names(), other.refs)
+		t.Errorf("process() = %v, killed %q, %d references; want the new handle, still referenced", got, s.killer.names(), other.refs)
 	}
 }
 

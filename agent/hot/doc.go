@@ -2,11 +2,13 @@
 // One locked thread waits for all lanes, confirms an alarm by a fresh reading,
 // lets an [evict.Table] choose, and kills through descriptors that are already
 // open. From the alarm to the kill it does not allocate, take a lock that slow
-// work holds, or write a log.
+// work holds, or write a log, except if it has to open the kill handle of a victim
+// that has none.
 //
 // It has no rules of its own about victims. Alarms that the table can't decide (a
-// futile signal, a pod that is not listed, a pod without a kill handle) go to the
-// decision loop at once, and so does every alarm after it was handled.
+// futile signal, a pod that is not listed, a victim whose kill handle can't be
+// opened) go to the decision loop at once. So does every other alarm, after the
+// thread has decided on it.
 //
 // Each hard memory kill is decided on one generation of the [Arbiter] and acquires
 // that generation first. A generation can be acquired once. If another thread has

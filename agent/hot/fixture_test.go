@@ -147,10 +147,10 @@ func (s *fixture) table(generation uint64, taken time.Time) *Table {
 	return t
 }
 
-// alarm handles an alarm.
+// alarm processes an alarm of a lane.
 func (s *fixture) alarm(lane string) Result {
 	s.t.Helper()
-	return s.handle(lanes.Alarm{Lane: lane, Seen: time.Now()})
+	return s.process(lanes.Alarm{Lane: lane, Seen: time.Now()})
 }
 
 // takeKills returns the queued kills, by UID.

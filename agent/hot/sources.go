@@ -60,6 +60,7 @@ func (s *sources) remove(p *epoll.Poller, source lanes.Source) error {
 	return nil
 }
 
+// change publishes a copy of the map that f has changed.
 func (s *sources) change(f func(map[uint64]lanes.Source)) {
 	all := maps.Clone(*s.byToken.Load())
 	f(all)

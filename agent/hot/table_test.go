@@ -20,7 +20,7 @@ func TestRefreshFindsGrownPod(t *testing.T) {
 	s.reader.available = 900 * mi
 	s.pods[1].uses(1600 * mi)
 	if got := s.alarm("bpf"); got != Killed || !slices.Equal(s.killer.names(), []string{"p1"}) {
-		t.Errorf("handle() = %v, killed %q; want p1", got, s.killer.names())
+		t.Errorf("process() = %v, killed %q; want p1", got, s.killer.names())
 	}
 	kills, _ := s.arbiter.TakeKills(nil)
 	if len(kills) != 1 || kills[0].RankingAge != 0 || kills[0].Memory != 1600*mi || kills[0].Expected != 1600*mi {
@@ -46,7 +46,7 @@ func TestRefreshIgnoresCache(t *testing.T) {
 		s.reader.available = 900 * mi
 		s.pods[0].usage = (200 + tc.later) * mi
 		if got := s.alarm("bpf"); got != Killed || !slices.Equal(s.killer.names(), []string{tc.want}) {
-			t.Errorf("%s: handle() = %v, killed %q; want %s", tc.name, got, s.killer.names(), tc.want)
+			t.Errorf("%s: process() = %v, killed %q; want %s", tc.name, got, s.killer.names(), tc.want)
 		}
 	}
 }
@@ -74,7 +74,7 @@ func TestWalk(t *testing.T) {
 	s.reader.available = 900 * mi
 	before := s.pods[2].usageReads
 	if got := s.alarm("bpf"); got != Killed || !slices.Equal(s.killer.names(), []string{"p1"}) {
-		t.Errorf("handle() = %v, killed %q; want p1", got, s.killer.names())
+		t.Errorf("process() = %v, killed %q; want p1", got, s.killer.names())
 	}
 	if s.reader.podReads != 0 || s.pods[2].usageReads == before {
 		t.Errorf("memory.stat read %d times, usage of p2 %d times; want 0, some", s.reader.podReads, s.pods[2].usageReads-before)
@@ -97,7 +97,7 @@ func TestWalkWithTmpfs(t *testing.T) {
 		p.usage, p.workingSet, p.anonymous = 900*mi, 900*mi, 500*mi
 		s.reader.available, s.reader.late = 900*mi, late
 		if got := s.alarm("bpf"); got != Killed || s.reader.podReads != 1 || s.pods[1].memoryReads > 0 {
-			t.Fatalf("late %t: handle() = %v, memory.stat read %d times; want %v, once", late, got, s.reader.podReads, Killed)
+			t.Fatalf("late %t: process() = %v, memory.stat read %d times; want %v, once", late, got, s.reader.podReads, Killed)
 		}
 		if kills, _ := s.arbiter.TakeKills(nil); len(kills) != 1 || kills[0].Pod.UID != "p0" || kills[0].Expected != 500*mi {
 			t.Errorf("late %t: kills = %+v; want p0 for 500 MiB", late, kills)
@@ -144,7 +144,7 @@ func TestTmpfsGrowthOfAnotherPod(t *testing.T) {
 	s.pods[0].uses(900 * mi)
 	s.reader.available, s.reader.shmem = 1024*mi-700*mi, 400*mi
 	if got := s.alarm("bpf"); got != Killed {
-		t.Errorf("handle() = %v; want %v", got, Killed)
+		t.Errorf("process() = %v; want %v", got, Killed)
 	}
 }
 
@@ -161,7 +161,7 @@ func TestGrowthOfExemptPod(t *testing.T) {
 		s.publish(table)
 		s.reader.available, s.reader.kubepods = 900*mi, 800*mi+grown
 		if got := s.alarm("bpf"); got != Killed || !slices.Equal(s.killer.names(), []string{"p0"}) {
-			t.Errorf("exempt %t: handle() = %v, killed %q; want p0", exempt, got, s.killer.names())
+			t.Errorf("exempt %t: process() = %v, killed %q; want p0", exempt, got, s.killer.names())
 		}
 	}
 }
@@ -175,7 +175,7 @@ func TestReadMemoryTooLate(t *testing.T) {
 	s.pods[0].usage = 1410 * mi
 	s.reader.available, s.reader.late = 900*mi, true
 	if got := s.alarm("poll"); got != Killed || !slices.Equal(s.killer.names(), []string{"p1"}) {
-		t.Errorf("handle() = %v, killed %q; want p1", got, s.killer.names())
+		t.Errorf("process() = %v, killed %q; want p1", got, s.killer.names())
 	}
 	if s.pods[0].memoryReads+s.pods[1].memoryReads > 0 {
 		t.Error("the thread read memory.stat itself; want it left to the reader")
@@ -202,7 +202,7 @@ func TestUnlistedPodAfterRead(t *testing.T) {
 		table.Node = tc.before
 		s.publish(table)
 		if got := s.alarm("poll"); got != tc.want {
-			t.Errorf("%s: handle() = %v; want %v", tc.name, got, tc.want)
+			t.Errorf("%s: process() = %v; want %v", tc.name, got, tc.want)
 		}
 	}
 }
@@ -228,6 +228,6 @@ func TestGrowthSinceTable(t *testing.T) {
 	s.reader.available, s.reader.kubepods = 900*mi, 800*mi+2*evict.UnaccountedMin
 	s.pods[1].uses(300*mi + 2*evict.UnaccountedMin)
 	if got := s.alarm("bpf"); got != Killed {
-		t.Errorf("handle() = %v; want %v", got, Killed)
+		t.Errorf("process() = %v; want %v", got, Killed)
 	}
 }

@@ -95,7 +95,7 @@ type KillRequest struct {
 	Handles []Handle
 	Guard   *evict.Guard
 	DryRun  bool
-	// Results are the results, set when Execute has returned nil.
+	// Results has one result per handle. They are set when Execute has returned nil.
 	Results []act.KillResult
 
 	state atomic.Int32
@@ -112,9 +112,9 @@ const (
 // ErrBusy means that the thread did not take a request in time. Nothing was killed for it.
 var ErrBusy = errors.New("the hot path does not answer")
 
-// Execute has the thread kill the pods of a request, and returns when it has. The caller has
-// acquired the generation of the request. It returns ErrBusy if the thread does not begin
-// within timeout; after that it waits for the end.
+// Execute has the thread kill the pods of a request. The caller has acquired the generation
+// that it decided on. Execute returns ErrBusy if the thread does not begin within timeout
+// or before ctx ends. Once the thread has begun, Execute waits until it is done.
 func (t *Thread) Execute(ctx context.Context, r *KillRequest, timeout time.Duration) error {
 	r.done = make(chan struct{})
 	r.Results = make([]act.KillResult, len(r.Handles))
@@ -159,7 +159,8 @@ func (t *Thread) Do(ctx context.Context, f func()) bool {
 	}
 }
 
-// Run handles alarms and requests until ctx ends, on a locked thread that ends with it.
+// Run serves alarms, requests and tasks until ctx ends, on a locked thread that ends with
+// it.
 func (t *Thread) Run(ctx context.Context) error {
 	// Never unlocked: the thread has a priority and must not run other goroutines.
 	runtime.LockOSThread()
@@ -184,7 +185,9 @@ func (t *Thread) Run(ctx context.Context) error {
 	}
 }
 
-// iterate handles all that has come. Requests are first, because they were decided earlier.
+// iterate serves the request, the task, the raised alarm, and the first events of t.events.
+// The request is first, because it was decided earlier. If there is no alarm, iterate
+// rechecks an early one.
 func (t *Thread) iterate(events int) {
 	t.sources.iterations.Add(1)
 	defer t.sources.iterations.Add(1)
@@ -197,7 +200,7 @@ func (t *Thread) iterate(events int) {
 		close(do.done)
 	}
 	if alarm := t.pending.Swap(nil); alarm != nil {
-		t.alarm(*alarm)
+		t.onAlarm(*alarm)
 		alarmed = true
 	}
 	for _, e := range t.events[:events] {
@@ -206,7 +209,7 @@ func (t *Thread) iterate(events int) {
 			continue // removed since the kernel reported the event
 		}
 		if alarm, raised := s.Ready(time.Now()); raised {
-			t.alarm(alarm)
+			t.onAlarm(alarm)
 			alarmed = true
 		}
 	}
@@ -215,10 +218,10 @@ func (t *Thread) iterate(events int) {
 	}
 }
 
-// alarm handles an alarm, and starts rechecks if it came early.
-func (t *Thread) alarm(alarm lanes.Alarm) {
+// onAlarm decides on an alarm, and starts rechecks if it came early.
+func (t *Thread) onAlarm(alarm lanes.Alarm) {
 	t.early = earlyAlarm{}
-	if t.handle(alarm) == NotConfirmed && t.headroom < recheckMargin {
+	if t.process(alarm) == NotConfirmed && t.headroom < recheckMargin {
 		alarm.LastAbove = time.Now()
 		t.early = earlyAlarm{alarm: alarm, since: alarm.Seen, rechecksLeft: maxRechecks}
 	}
@@ -242,6 +245,7 @@ func (t *Thread) recheck() {
 	}
 }
 
+// killRequested kills the pods of a request.
 func (t *Thread) killRequested(r *KillRequest) {
 	killer := t.killer
 	if r.DryRun {

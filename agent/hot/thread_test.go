@@ -131,8 +131,8 @@ func TestRaiseDoesNotWait(t *testing.T) {
 	}
 	runThread(t, th)
 	s.nextAlarm()
-	if got := th.handled(); got != 1 {
-		t.Errorf("%d alarms handled; want 1 for all", got)
+	if got := th.processed(); got != 1 {
+		t.Errorf("%d alarms processed; want 1 for all", got)
 	}
 }
 
@@ -189,7 +189,7 @@ func TestEarlyAlarm(t *testing.T) {
 	s := newFixture(t, 500, 300)
 	th := s.newThread()
 	th.Publish(s.table(0, time.Now()))
-	alarm := func() { th.alarm(lanes.Alarm{Lane: "bpf", Seen: time.Now()}) }
+	alarm := func() { th.onAlarm(lanes.Alarm{Lane: "bpf", Seen: time.Now()}) }
 	s.reader.available = 1500 * mi
 	alarm()
 	if th.early.rechecksLeft != 0 {

@@ -36,5 +36,5 @@ func WarmUp(o Options, pod Handle) Result {
 	var d decider
 	d.setUp(&o)
 	d.publish(table)
-	return d.handle(lanes.Alarm{Lane: "warm-up"})
+	return d.process(lanes.Alarm{Lane: "warm-up"})
 }

@@ -24,8 +24,8 @@ const (
 	// wakeAfter is how long after an iteration the watchdog wakes up: early enough for
 	// the checks that have to precede a kill.
 	wakeAfter = loopTimeout - maxTickGap
-	// threadTimeout is how long the thread may take to handle the watchdog's alarm
-	// before the watchdog kills by itself.
+	// threadTimeout is how long the thread may take to decide on the watchdog's alarm
+	// before the watchdog decides itself.
 	threadTimeout = 100 * time.Millisecond
 )
 
@@ -46,8 +46,8 @@ type Watchdog struct {
 }
 
 // NewWatchdog returns a watchdog next to a thread. lastIteration returns when the decision
-// loop began its last iteration, zero before the first. settleTimeout returns how long a
-// victim's memory is waited for. The reader and the killers of o belong to the watchdog.
+// loop began its last iteration, zero before the first. settleTimeout returns how long the
+// decision waits for a victim's memory. The reader and the killers of o belong to the watchdog.
 func NewWatchdog(t *Thread, o Options, lastIteration func() time.Time, settleTimeout func() time.Duration) (*Watchdog, error) {
 	p, err := epoll.New()
 	if err != nil {
@@ -159,19 +159,19 @@ func (w *Watchdog) tick(now time.Time) bool {
 	return true
 }
 
-// respond raises an alarm with the thread, which knows its own kills best. If the thread
-// does not handle it in time, or has no valid table or handle for it, the watchdog handles
-// it: after a kill of the watchdog's own, only the watchdog's table is valid until the loop
-// publishes new ones.
+// respond raises an alarm at the thread, whose table has the thread's own kills. The
+// watchdog decides itself if the thread does not decide in time, or could not decide because
+// it has no valid table or no handle (see decided). After a kill of the watchdog's own, only
+// the watchdog's table is valid until the loop publishes new ones.
 func (w *Watchdog) respond(alarm lanes.Alarm) {
-	decided, handled := w.thread.decided(), w.thread.handled()
+	decided, processed := w.thread.decided(), w.thread.processed()
 	if w.thread.Raise(alarm) == nil {
 		var none [1]epoll.Event
 		for end := time.Now().Add(threadTimeout); time.Now().Before(end); {
 			if w.thread.decided() != decided {
 				return
 			}
-			if w.thread.handled() != handled {
+			if w.thread.processed() != processed {
 				break
 			}
 			if _, err := w.poller.Wait(none[:], time.Millisecond); err != nil {
@@ -179,5 +179,5 @@ func (w *Watchdog) respond(alarm lanes.Alarm) {
 			}
 		}
 	}
-	w.handle(alarm)
+	w.process(alarm)
 }

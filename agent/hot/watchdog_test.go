@@ -78,8 +78,8 @@ func TestWatchdog(t *testing.T) {
 	}
 }
 
-// A thread that was late once has an outdated table from the watchdog's kill on. What it
-// answers then does not count.
+// A thread that was late once has an outdated table from the watchdog's kill on. The
+// watchdog kills although that thread processes its alarms.
 func TestWatchdogKillsAfterALateThread(t *testing.T) {
 	s := newFixture(t, 500, 400, 300, 200)
 	s.reader.available = 900 * mi
