@@ -1,11 +1,14 @@
-// Package execute turns orders into actions, and results of actions into records
-// and reports.
+// Package execute carries out eviction orders, and keeps and updates their records.
 //
-// The decision loop and the node's shutdown give their orders to an [Executor]. It
-// adds the record and chooses the actuator. It applies what the actuator reports to
-// the record, the metrics, the log and the saved state, and passes it to its
-// subscribers. Only the hot path kills through agent/act directly; the loop passes
-// those kills to [Executor.Follow].
+// The decision loop and the node's shutdown make the record of an order and pass it to an
+// [Executor] with the order. The Executor stores the record in its [Records] and passes the
+// order to an actuator. It applies what the actuator reports to the record, the metrics, the
+// log and the saved state, and passes it to its subscribers.
+//
+// A pod that is killed for a hard memory threshold is killed through an [act.KillHandle], if
+// one can be opened, before its order reaches this package. The loop makes the record and
+// passes it and the handle to [Executor.Follow]. agent/status makes the records of kills by
+// the kernel's OOM killer ([Records.AddKernelKill]).
 package execute
 
 import (
@@ -62,6 +65,7 @@ func (e *Executor) Subscribe(f func(Report)) { e.subscribers = append(e.subscrib
 // Records returns the records of the orders.
 func (e *Executor) Records() *Records { return e.records }
 
+// actuator returns the actuator of a mode.
 func (e *Executor) actuator(dryRun bool) act.Actuator {
 	if dryRun {
 		return e.dryRun
@@ -114,6 +118,7 @@ func (e *Executor) onProgress(p act.Progress) {
 	}
 }
 
+// logEnd logs the end of an eviction.
 func (e *Executor) logEnd(rec *evict.Record) {
 	attributes := []any{"pod", rec.Pod, "signal", rec.Cause, "result", rec.Result, "dry_run", rec.DryRun, "processes", rec.Processes}
 	if !rec.SignalSent.IsZero() && !rec.LastGone.IsZero() {

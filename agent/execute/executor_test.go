@@ -104,13 +104,13 @@ func TestActuatorOfMode(t *testing.T) {
 // An actuator may report the end of an order before it returns.
 func TestResultOfOrder(t *testing.T) {
 	for _, tt := range []struct {
-		name     string
-		dryRun   bool
-		stages   []act.Stage
-		err      error
-		result   string
-		log      string
-		attempts int // reports
+		name    string
+		dryRun  bool
+		stages  []act.Stage
+		err     error
+		result  string
+		log     string
+		reports int // number of reports
 	}{
 		{"killed", false, []act.Stage{act.Signalled, act.LastGone, act.Finished}, nil, evict.ResultKilled, `level=INFO msg="eviction ended"`, 3},
 		{"dry run", true, []act.Stage{act.Finished}, nil, evict.ResultDryRun, `level=INFO msg="dry run: pod left alone"`, 1},
@@ -137,8 +137,8 @@ func TestResultOfOrder(t *testing.T) {
 			if w.saves != 2 {
 				t.Errorf("%d saves; want one at the start and one at the end", w.saves)
 			}
-			if len(w.reports) != tt.attempts || w.reports[tt.attempts-1].Record.Result != tt.result {
-				t.Errorf("reports = %+v; want %d, the last with the result %s", w.reports, tt.attempts, tt.result)
+			if len(w.reports) != tt.reports || w.reports[tt.reports-1].Record.Result != tt.result {
+				t.Errorf("reports = %+v; want %d, the last with the result %s", w.reports, tt.reports, tt.result)
 			}
 		})
 	}

@@ -22,8 +22,8 @@ const KernelKillGap = time.Minute
 // regardless of their number: Resume finds their pods within that time.
 const resumeWindow = time.Minute
 
-// Records are the last evictions and all pending ones. Only ended evictions count against
-// the limit. They are safe for concurrent use.
+// Records are the records of the last evictions and kernel kills. A pending record is kept
+// even beyond the limit. They are safe for concurrent use.
 type Records struct {
 	mu         sync.Mutex
 	list       []evict.Record // oldest first
@@ -46,8 +46,8 @@ func (r *Records) Restore(list []evict.Record) {
 	r.trim()
 }
 
-// trim drops the oldest ended records of each kind beyond the limit. The caller has locked
-// mu.
+// trim drops the oldest records of each kind beyond the limit, except pending ones and those
+// that Resume may still find. The caller has locked mu.
 func (r *Records) trim() {
 	evictions, kernel := -maxRecords, -maxKernelRecords
 	for i := range r.list {
@@ -215,6 +215,7 @@ func applyProgress(p act.Progress, rec *evict.Record) {
 	}
 }
 
+// result returns the result of an eviction that has finished.
 func result(rec *evict.Record) string {
 	switch {
 	case rec.DryRun:
