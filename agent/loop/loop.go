@@ -136,9 +136,9 @@ func (l *Loop) Run(ctx context.Context) {
 		if onTimer && start.Sub(l.alarm.Seen) >= idleInterval {
 			view = l.iterateUnchanged(start)
 		}
-		report := l.observer.Unchanged
+		observe := l.observer.Unchanged
 		if view == nil {
-			view, report = l.step(ctx, start), l.observer.Stepped
+			view, observe = l.iterate(ctx, start), l.observer.Stepped
 		}
 		if reloaded != nil {
 			close(reloaded)
@@ -146,7 +146,7 @@ func (l *Loop) Run(ctx context.Context) {
 		view.Took = time.Since(start)
 		l.view = view
 		l.endIteration(time.Now())
-		report(view)
+		observe(view)
 		wait := nextInterval(view, l.alarm)
 		if wait == idleInterval {
 			wait = pollinterval.AlignedWait(time.Now(), idleInterval)
@@ -155,15 +155,15 @@ func (l *Loop) Run(ctx context.Context) {
 	}
 }
 
-// endIteration resets the watchdog.
+// endIteration records the end of the iteration in the liveness, and resets the watchdog.
 func (l *Loop) endIteration(now time.Time) {
 	l.liveness.note(now, l.policy.SettleTimeout)
 	l.watchdog.Reset()
 }
 
-// step is a whole iteration: it observes, decides, acts and publishes a table for the
-// hot path.
-func (l *Loop) step(ctx context.Context, now time.Time) *View {
+// iterate is an iteration with a step: it observes, decides, acts and publishes a table
+// for the hot path.
+func (l *Loop) iterate(ctx context.Context, now time.Time) *View {
 	l.updateLayout()
 	v, in, generation := l.decide(ctx, now)
 	l.state, l.outcomes, l.met = v.State, nil, v.Orders.Met
@@ -197,9 +197,10 @@ func (l *Loop) updateLayout() {
 }
 
 // decide observes and decides. Before it returns orders for hard memory thresholds it
-// acquires the arbiter, so that no kill of the hot path came between observation and
-// order. While the hot path kills, or has killed since the observation, decide repeats
-// both, for hotKillTimeout at most; then it steals the arbiter.
+// acquires the generation of the observation, so that no kill of the hot path came between
+// observation and order. While the hot path kills, or has killed since the observation,
+// decide repeats both. If a kill takes longer than hotKillTimeout, decide steals its
+// generation. The returned generation is that of the table which the iteration publishes.
 func (l *Loop) decide(ctx context.Context, now time.Time) (v *View, in *evict.Inputs, generation uint64) {
 	var until time.Time // the end of the wait for the hot path
 	var answered []evict.ThresholdKey
@@ -208,8 +209,8 @@ func (l *Loop) decide(ctx context.Context, now time.Time) (v *View, in *evict.In
 		v = &View{Time: now, Config: l.config, Policy: l.policy}
 		answered = append(answered, l.answered()...) // before the reading that it is compared with
 		l.observe(v)
-		v.Mode = l.decideMode(&v.Snapshot)
-		l.state = restartSettling(l.state, l.toResume, v)
+		v.Mode = l.updateMode(&v.Snapshot)
+		l.state = restartSettleTimeouts(l.state, l.toResume, v)
 		in = &evict.Inputs{
 			Policy: l.policy, Observations: v.Observations, Pods: v.Snapshot.Pods, PodsUnknown: v.Snapshot.Listed.IsZero() && len(v.Snapshot.Pods) == 0,
 			Outcomes: append(slices.Clone(l.outcomes), refusals(l.hotKills)...), HotKills: hotKillInputs(l.hotKills),
@@ -218,23 +219,23 @@ func (l *Loop) decide(ctx context.Context, now time.Time) (v *View, in *evict.In
 			ActNow:             answered, CounterDrift: l.drift, NothingReclaimed: l.reclaimBackoff.deferred(now),
 		}
 		v.State, v.Orders = evict.Step(l.state, *in, now)
-		if l.unlistedPod(ctx, v) {
+		if l.mustRepeatForUnlistedPod(ctx, v) {
 			l.repeatDecision(v, in)
 		}
-		for l.readAgain(v, now) {
+		for l.invalidateStale(v, now) {
 			l.repeatDecision(v, in)
 		}
 		if !slices.ContainsFunc(v.Orders.Evict, func(o evict.Order) bool { return urgent(&o) }) {
 			return v, in, generation
 		}
 		if l.arbiter.Acquire(generation) {
-			return v, in, generation + 1
+			return v, in, generation + 1 // Acquire begins the next generation
 		}
 		if until.IsZero() {
 			until = time.Now().Add(hotKillTimeout)
 		} else if time.Now().After(until) && l.arbiter.Steal(generation) {
 			l.log.Error("hot path hangs in a kill; the loop decides without it")
-			return v, in, generation + 2
+			return v, in, generation + 2 // Steal skips the one that the hanging thread would begin
 		}
 		select {
 		case <-ctx.Done():
@@ -250,15 +251,16 @@ func (l *Loop) decide(ctx context.Context, now time.Time) (v *View, in *evict.In
 func (l *Loop) repeatDecision(v *View, in *evict.Inputs) {
 	v.Time = time.Now()
 	l.observe(v)
-	v.Mode = l.decideMode(&v.Snapshot) // a new pod may be a kubelet's
+	v.Mode = l.updateMode(&v.Snapshot) // a new pod may be a kubelet's
 	in.Pods, in.Observations, in.DryRun, in.UnaccountedBaseline = v.Snapshot.Pods, v.Observations, v.Mode.DryRun, l.unaccounted.Bytes()
 	v.State, v.Orders = evict.Step(l.state, *in, v.Time)
 }
 
-// readAgain reports whether the orders name a pod whose cgroup files were last read
-// before the iteration began, and makes the next observation read them. The BPF walk
-// does not distinguish tmpfs, which a kill does not free, from anonymous memory.
-func (l *Loop) readAgain(v *View, began time.Time) bool {
+// invalidateStale makes the next observation read the cgroup files of the pods that the
+// orders evict, if those were last read before the iteration began. It returns false if
+// there is no such pod. The BPF walk does not distinguish tmpfs, which a kill does not
+// free, from anonymous memory.
+func (l *Loop) invalidateStale(v *View, began time.Time) bool {
 	var uids []string
 	for i := range v.Snapshot.Pods {
 		uid := v.Snapshot.Pods[i].UID
@@ -287,8 +289,8 @@ func (l *Loop) observe(v *View) {
 }
 
 // readNode reads the node's memory into the view. While the usage of kubepods can't be
-// read it uses the most that it can be: at worst the runtime is asked for a list of the
-// pods without need.
+// read, readNode uses its upper bound ([memory.Node.MaxKubepods]). If that is too high, the
+// loop may request a list of the pods without need.
 func (l *Loop) readNode(v *View) {
 	v.Node = l.memory.Read(v.Time, &v.Observations)
 	l.lanes.Observe(v.Time, &v.Observations)
@@ -314,8 +316,9 @@ func (l *Loop) applyDiskUsage(v *View) {
 	v.DiskUsage = l.usage.byUID
 }
 
-// decideMode returns the mode and logs it when it changes.
-func (l *Loop) decideMode(s *pods.Snapshot) Mode {
+// updateMode determines the mode and returns it. When the mode changes, updateMode logs it
+// and resets the back-offs of node-level reclaim.
+func (l *Loop) updateMode(s *pods.Snapshot) Mode {
 	f := l.modeFacts(l.config)
 	f.Kubelet = string(l.config.Kubelet)
 	f.KubeletFound = s.Kubelet
@@ -333,9 +336,9 @@ func (l *Loop) decideMode(s *pods.Snapshot) Mode {
 	return m
 }
 
-// restartSettling returns the state with the settle timeout of victims that are to be
-// resumed starting now: until their evictions are resumed they can't make progress.
-func restartSettling(s evict.State, toResume map[string]bool, v *View) evict.State {
+// restartSettleTimeouts returns the state with the settle timeouts of the victims in toResume
+// starting now: they can't make progress before their evictions are resumed.
+func restartSettleTimeouts(s evict.State, toResume map[string]bool, v *View) evict.State {
 	if v.Mode.DryRun || len(toResume) == 0 {
 		return s
 	}

@@ -175,19 +175,19 @@ func TestNextInterval(t *testing.T) {
 }
 
 // The time between two runs does not count for the settle timeout of a victim.
-func TestRestartSettling(t *testing.T) {
+func TestRestartSettleTimeouts(t *testing.T) {
 	long, now := time.Unix(1000, 0), time.Unix(1009, 0)
 	before := evict.State{Victims: []evict.Victim{
 		{UID: "a", ProgressAt: long, Status: evict.Unsettled}, {UID: "b", ProgressAt: long, Status: evict.Stuck}, {UID: "c", ProgressAt: long, Status: evict.Unsettled},
 	}}
-	got := restartSettling(before, map[string]bool{"a": true, "b": true}, &View{Time: now})
+	got := restartSettleTimeouts(before, map[string]bool{"a": true, "b": true}, &View{Time: now})
 	want := before.Clone()
 	want.Victims[0].ProgressAt = now
 	if diff := cmp.Diff(want, got); diff != "" {
-		t.Errorf("restartSettling() differs (-want +got):\n%s", diff)
+		t.Errorf("restartSettleTimeouts() differs (-want +got):\n%s", diff)
 	}
-	if diff := cmp.Diff(before, restartSettling(before, nil, &View{Time: now})); diff != "" {
-		t.Errorf("restartSettling() without victims to resume differs (-want +got):\n%s", diff)
+	if diff := cmp.Diff(before, restartSettleTimeouts(before, nil, &View{Time: now})); diff != "" {
+		t.Errorf("restartSettleTimeouts() without victims to resume differs (-want +got):\n%s", diff)
 	}
 }
 

@@ -39,7 +39,7 @@ func (l *Loop) iterateUnchanged(now time.Time) *View {
 	l.applyDiskUsage(&v)
 	less := known-l.unaccounted.Bytes() >= evict.UnaccountedMin // the hot path's table has the old amount
 	if less || v.anyThresholdMet() || v.anyStorageLimit() || l.disks.Layout() != l.policy.Layout ||
-		!l.decideMode(&v.Snapshot).equal(last.Mode) {
+		!l.updateMode(&v.Snapshot).equal(last.Mode) {
 		return nil
 	}
 	l.trackCrossings(&v)

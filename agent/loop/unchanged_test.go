@@ -55,7 +55,7 @@ func TestIterateUnchanged(t *testing.T) {
 	}
 	start := time.Now()
 	step := func() {
-		l.view = l.step(t.Context(), start)
+		l.view = l.iterate(t.Context(), start)
 		if !l.view.nothingPending() || l.view.anyThresholdMet() {
 			t.Fatalf("orders on a node with enough memory: %+v", l.view.Orders)
 		}
@@ -189,13 +189,13 @@ func TestUnlistedPodWithUnreadableKubepods(t *testing.T) {
 			time.Sleep(time.Millisecond)
 		}
 	}()
-	if !l.unlistedPod(ctx, v) {
-		t.Error("unlistedPod() = false; want it to wait for a list")
+	if !l.mustRepeatForUnlistedPod(ctx, v) {
+		t.Error("mustRepeatForUnlistedPod() = false; want it to wait for a list")
 	}
 }
 
 // A pod that is about to be evicted by files that were read earlier is read again.
-func TestReadAgain(t *testing.T) {
+func TestInvalidateStale(t *testing.T) {
 	now := time.Unix(1000, 0)
 	l := &Loop{inventory: pods.New(pods.Options{Hierarchy: &cgroup.Hierarchy{Memory: kernel.FS(t.TempDir())}, Procfs: "/proc"})}
 	v := &View{Snapshot: pods.Snapshot{
@@ -204,12 +204,12 @@ func TestReadAgain(t *testing.T) {
 	}}
 	for uid, want := range map[string]bool{"a": true, "b": false, "c": true, "d": false} {
 		v.Orders.Evict = []evict.Order{{UID: uid}}
-		if got := l.readAgain(v, now); got != want {
-			t.Errorf("%s is to be evicted: readAgain() = %t; want %t", uid, got, want)
+		if got := l.invalidateStale(v, now); got != want {
+			t.Errorf("%s is to be evicted: invalidateStale() = %t; want %t", uid, got, want)
 		}
 	}
-	if v.Orders.Evict = nil; l.readAgain(v, now) {
-		t.Error("no pod is to be evicted: readAgain() = true; want false")
+	if v.Orders.Evict = nil; l.invalidateStale(v, now) {
+		t.Error("no pod is to be evicted: invalidateStale() = true; want false")
 	}
 }
 

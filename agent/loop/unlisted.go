@@ -34,18 +34,18 @@ func (l *Loop) updateUnaccounted(v *View) {
 // inFlight reports whether a victim was killed and has not freed what is expected of it.
 func inFlight(v evict.Victim) bool { return v.Status == evict.Unsettled && !v.Soft }
 
-// unlistedPod reports whether the decision must be repeated, because a pod that is not
-// listed yet, or one that has grown since it was read, may use what another is about to be
-// evicted for. It waits for a new list of the pods if necessary. Disk signals don't need
-// it: node-level reclaim comes first, and waits until the disk usage of all pods has been
+// mustRepeatForUnlistedPod reports whether the decision must be repeated, because a pod that
+// is not listed yet, or one that has grown since it was read, may use what another is about
+// to be evicted for. It waits for a new list of the pods if necessary. Disk signals don't
+// need it: node-level reclaim comes first, and waits until the disk usage of all pods has been
 // measured ([reclaim.Options.Unmeasured]).
-func (l *Loop) unlistedPod(ctx context.Context, v *View) bool {
-	return l.unlistedMemory(ctx, v) || l.unlistedTasks(ctx, v)
+func (l *Loop) mustRepeatForUnlistedPod(ctx context.Context, v *View) bool {
+	return l.mustRepeatForMemory(ctx, v) || l.mustRepeatForTasks(ctx, v)
 }
 
-// unlistedMemory is unlistedPod for memory. It costs nothing while the listed pods account
-// for the memory of kubepods.
-func (l *Loop) unlistedMemory(ctx context.Context, v *View) bool {
+// mustRepeatForMemory is mustRepeatForUnlistedPod for memory. It reads nothing while the
+// listed pods account for the memory of kubepods.
+func (l *Loop) mustRepeatForMemory(ctx context.Context, v *View) bool {
 	about := v.orders(signal.Signal.IsMemory)
 	if len(about) == 0 || l.unaccounted.Bytes()+evict.UnaccountedMin > v.unaccounted() {
 		return false
@@ -67,9 +67,9 @@ func (l *Loop) unlistedMemory(ctx context.Context, v *View) bool {
 // each sandbox) before a pod is taken to be missing from the list.
 const unaccountedTasksMin = 256
 
-// unlistedTasks is unlistedPod for pid.available. The BPF walk has no tasks, so every such
-// decision is repeated with files that have just been read.
-func (l *Loop) unlistedTasks(ctx context.Context, v *View) bool {
+// mustRepeatForTasks is mustRepeatForUnlistedPod for pid.available. The BPF walk does not
+// count tasks, so every such decision is repeated with files that have just been read.
+func (l *Loop) mustRepeatForTasks(ctx context.Context, v *View) bool {
 	about := v.orders(func(s signal.Signal) bool { return s == signal.PIDAvailable })
 	if len(about) == 0 {
 		return false
