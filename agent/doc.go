@@ -3,16 +3,17 @@
 //
 // # Data flow
 //
-// Data flow from left to right: evictd observes the kernel and the runtime, agent/evict
-// decides, the actuators act, and agent/execute makes a record. A package imports none
-// on its right and calls none of its functions.
+// Data flows from left to right: evictd observes the kernel and the runtime, agent/evict
+// decides, agent/execute stores a record of each eviction, and the actuators carry it out.
+// Node-level reclaims go from agent/loop to agent/reclaim. tests/imports_test.go states which
+// package may import which.
 //
 //	bpf, kernel, cri     agent/lanes           agent/hot            agent/act
 //	                     (alarm)           ──▶ (confirm, choose) ──▶ (SIGKILL)
 //	                                              ▲ table   │ kills
 //	                     agent/memory, pods,      │         ▼
 //	                     disks, tasks          ──▶ agent/loop    ──▶ agent/execute ──▶ agent/act
-//	                     (observations)           (evict.Step)       (records)         (stop, reclaim)
+//	                     (observations)           (evict.Step)       (records)         (stop, kill)
 //	                                              │ view             │ records
 //	                                              ▼                  ▼
 //	                                           agent/status, agent/control, agent/metrics, agent/state
@@ -30,15 +31,16 @@
 //     filesystems and tasks, and reloads.
 //   - hot path (agent/hot): one OS thread, SCHED_FIFO if allowed. It waits for the
 //     descriptors of all lanes, decides by the last table, and queues its kills for the loop
-//     in [hot.Arbiter]. A generation number there is a lease: the loop and the hot path never
-//     act on a state that the other has changed. The watchdog is a second such thread. It
-//     decides when the loop has not iterated for too long.
+//     in [hot.Arbiter]. The arbiter numbers generations. A thread acquires the generation of
+//     its observation before it kills, which fails after a kill by another thread: the loop
+//     and the hot path never act on a state that the other has changed. The watchdog is a
+//     second such thread. It decides when the loop has not iterated for too long.
 //   - lanes (agent/lanes): one goroutine opens, checks and reopens the lanes. The poll lane
 //     and the goroutine that forwards its alarms always run. Each reader of pods'
 //     memory.stat (agent/memory) has a goroutine of its own, because a read can block.
 //   - actuators (agent/act): a goroutine for each eviction, threads that release the memory
 //     of dying processes (reaper), and a real-time thread for pods with many processes.
-//     agent/execute takes their reports. Only it changes records.
+//     agent/execute takes their reports and updates the records by them.
 //   - inventory and kubelets (agent/pods), filesystems and disk usage (agent/disks), tasks,
 //     reclaim, proactive reclaim and OOM scores: each on its own goroutines or threads, which
 //     may hang in a system call or a call of the runtime. Others read their last published
@@ -72,23 +74,25 @@
 //  6. Every lane may fail. The next best one takes over, and evictd reports that.
 //  7. Dry run is the same run with another actuator. A dry-run victim counts as gone until
 //     the episode ends, and is reported once.
-//  8. A restart loses nothing that matters, and uses nothing that is not true any more.
+//  8. After a restart evictd continues with the saved timers, victims, records and node
+//     shutdown, except timers and victims of another boot, and grace timers if it was not
+//     running for ten seconds or more.
 //  9. Bad input gets a clear error and changes nothing.
 //  10. evictd keeps running under the pressure that it handles: between alarm and kill it
 //     does not allocate, fork, log or take a mutex that slow work locks, and its memory is
-//     locked on fault.
+//     mlocked (mlockall with MCL_ONFAULT).
 //  11. A node has one owner. While a kubelet has sandboxes and nothing can mark their pods
 //     Failed, evictd is in dry run unless it is configured otherwise. Even then it never
 //     stops a kubelet's sandbox.
-//  12. What grew decides how fast. A crossing of a hard memory threshold that other memory
-//     than file cache caused is answered at once, however much active file cache there is.
-//     A crossing that file cache caused waits for ten seconds, until reclaim stalls (of the
-//     node; for the pods' signal also at the limit of all pods), or until other memory has
-//     grown. Readings of different sources or times are never compared, and a waiting
+//  12. A crossing of a hard memory threshold is answered at once, however much active file
+//     cache there is, unless file cache caused it; then it waits for ten seconds, until
+//     reclaim stalls (of the node; for the pods' signal also at the limit of all pods), or
+//     until other memory has grown. Only readings of one source are compared, and a waiting
 //     crossing survives a restart.
-//  13. evictd knows where it is. If it does not find itself in exactly one cgroup of the
-//     tree that it reads, it does not act.
-//  14. Nothing is released before it is dead.
+//  13. evictd is in dry run if it does not find itself in exactly one cgroup of the tree that
+//     it reads.
+//  14. A record has the result "killed" or "stopped" only if no process of the pod's
+//     containers is left.
 //  15. No unprivileged user and no tenant can stop, blind or exhaust evictd. What others
 //     cause is bounded, and identity is proven by UID, namespace and inode, never by a name
 //     that any user can choose.
