@@ -338,7 +338,7 @@ func (d *daemon) start(ctx context.Context, g *group) {
 	g.run("filesystems", func() error { return d.disks.Run(ctx) })
 	g.run("disk usage", func() error { return d.usageMeter.Run(ctx) })
 	g.run("reclaim", func() error { return d.reclaimer.Run(ctx) })
-	g.run("cold memory", func() error { return d.proactive.Run(ctx) })
+	g.run("proactive reclaim", func() error { return d.proactive.Run(ctx) })
 	g.run("OOM scores", func() error { return d.oomScores.Run(ctx) })
 	g.run("tasks", func() error { return d.tasks.Run(ctx) })
 	d.startHot(ctx, g)

@@ -46,5 +46,5 @@ func (d *daemon) proactiveReclaimed(r proactive.Report) {
 	}
 	d.statusBackend.AddProactiveReclaim(report)
 	d.metrics.Reclaimed(&report)
-	d.log.Info("cold memory reclaimed", "pod", r.Pod, "asked", r.Asked, "gained", r.Gained, "took", r.Took.String(), "error", report.Error)
+	d.log.Info("memory of a pod reclaimed proactively", "pod", r.Pod, "asked", r.Asked, "gained", r.Gained, "took", r.Took.String(), "error", report.Error)
 }

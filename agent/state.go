@@ -17,9 +17,9 @@ import (
 type stateWriter struct{ requests chan struct{} }
 
 // notify requests that the state be written soon. It never blocks.
-func (k *stateWriter) notify() {
+func (w *stateWriter) notify() {
 	select {
-	case k.requests <- struct{}{}:
+	case w.requests <- struct{}{}:
 	default:
 	}
 }
@@ -30,14 +30,14 @@ const saveRetryInterval = time.Minute
 
 // run writes on request until ctx ends, and tries again after a failure. It logs when
 // failures begin, have another cause, and end.
-func (k *stateWriter) run(ctx context.Context, save func() error, log *slog.Logger) {
+func (w *stateWriter) run(ctx context.Context, save func() error, log *slog.Logger) {
 	var failing string
 	var again <-chan time.Time
 	for {
 		select {
 		case <-ctx.Done():
 			return
-		case <-k.requests:
+		case <-w.requests:
 		case <-again:
 		}
 		again = nil
@@ -105,13 +105,13 @@ type savedState struct {
 }
 
 // load reads the state of an earlier run.
-func (d *daemon) load() (e savedState, err error) {
+func (d *daemon) load() (saved savedState, err error) {
 	clock, err := d.clock(time.Now())
 	if err != nil {
-		return e, err
+		return saved, err
 	}
-	e.Saved, e.note, e.err = d.store.Load(clock)
-	return e, nil
+	saved.Saved, saved.note, saved.err = d.store.Load(clock)
+	return saved, nil
 }
 
 // restore restores the state of an earlier run, except that of the loop.

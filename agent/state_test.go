@@ -110,7 +110,7 @@ func TestKubeletsAreSaved(t *testing.T) {
 func TestStateWriterRetries(t *testing.T) {
 	synctest.Test(t, func(t *testing.T) {
 		var out bytes.Buffer
-		k := &stateWriter{requests: make(chan struct{}, 1)}
+		w := &stateWriter{requests: make(chan struct{}, 1)}
 		var fault atomic.Pointer[error]
 		full := errors.New("no space left on device")
 		fault.Store(&full)
@@ -119,9 +119,9 @@ func TestStateWriterRetries(t *testing.T) {
 		done := make(chan struct{})
 		go func() {
 			defer close(done)
-			k.run(ctx, func() error { saves.Add(1); return *fault.Load() }, slog.New(slog.NewTextHandler(&out, nil)))
+			w.run(ctx, func() error { saves.Add(1); return *fault.Load() }, slog.New(slog.NewTextHandler(&out, nil)))
 		}()
-		k.notify()
+		w.notify()
 		time.Sleep(3*saveRetryInterval + time.Second)
 		synctest.Wait()
 		if n := saves.Load(); n != 4 {

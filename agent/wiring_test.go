@@ -84,7 +84,7 @@ func TestWiring(t *testing.T) {
 		}
 	}
 	for name, of := range map[string]struct {
-		room  reflect.Value
+		value reflect.Value
 		later []string // what is nil until Run
 	}{
 		"loop":     {reflect.ValueOf(d.loop), []string{"view"}},
@@ -94,7 +94,7 @@ func TestWiring(t *testing.T) {
 		"shutdown": {part(d.shutdown, "o"), nil},
 		"status":   {part(d.statusBackend, "o"), nil},
 	} {
-		if got := missing(of.room); !slices.Equal(got, of.later) {
+		if got := missing(of.value); !slices.Equal(got, of.later) {
 			t.Errorf("%s: nil = %q; want %q", name, got, of.later)
 		}
 	}

@@ -13,7 +13,7 @@ import (
 
 // The loop copies the measured disk usage every usageInterval, and every usageIntervalLow
 // while a disk threshold is met: its iterations may be much more frequent, for memory.
-// After usageMaxAge it copies also what has not changed, for the time of measurement.
+// After usageMaxAge it copies unchanged usage, too, because it was measured again since.
 const (
 	usageInterval, usageIntervalLow = time.Second, 100 * time.Millisecond
 	usageMaxAge                     = 10 * time.Second

@@ -7,5 +7,5 @@
 // [Options] have everything that it uses. A [View] is what it observed and decided in
 // one iteration; other goroutines read Views, never the Loop. Pods that a hard memory
 // threshold evicts are killed on the hot path's thread, which decides by the table that
-// each step publishes; the next step adopts the kills that it decided itself.
+// each step publishes; the next step adopts the kills that the hot path decided.
 package loop

@@ -213,11 +213,11 @@ func (f fakeLanes) Stalls() []lanes.Stall {
 
 // watchdog keeps the last table, and counts its resets.
 type watchdog struct {
-	table   *hot.Table
-	rewinds int
+	table  *hot.Table
+	resets int
 }
 
-func (w *watchdog) Reset()               { w.rewinds++ }
+func (w *watchdog) Reset()               { w.resets++ }
 func (w *watchdog) Publish(t *hot.Table) { w.table = t }
 
 // fakeHot is the hot path's thread: it kills the pods of an order, or hangs.
@@ -227,9 +227,9 @@ type fakeHot struct {
 	table *hot.Table
 }
 
-func (f *fakeHot) Execute(_ context.Context, r *hot.KillRequest, patience time.Duration) error {
+func (f *fakeHot) Execute(_ context.Context, r *hot.KillRequest, timeout time.Duration) error {
 	if f.hangs {
-		time.Sleep(patience)
+		time.Sleep(timeout)
 		r.Results = make([]act.KillResult, len(r.Handles))
 		return hot.ErrBusy
 	}

@@ -50,7 +50,7 @@ type node struct {
 	unlisted        evict.Pod // one that the next list has
 	listDelay       time.Duration
 	noList          bool // the runtime gives no list
-	unchanged       bool // Still returns true, as after a walk
+	unchanged       bool // MeasureUnchanged succeeds, as after a walk
 	readingsDropped []string
 	used            int64         // of memory, by others than pods
 	cache           int64         // active file cache

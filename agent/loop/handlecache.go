@@ -62,7 +62,7 @@ func sameContainers(a, b []evict.RunningContainer) bool {
 
 // update closes the handles of pods that have gone or changed, and opens handles for
 // ranked pods that have none, in the order of the ranking. When the cache is full it
-// evicts the handles of pods that are ranked lower.
+// closes the handles of pods that are ranked lower.
 //
 // Complexity: the order of its passes matters: what is closed first makes room for what is opened.
 //
@@ -78,8 +78,8 @@ func (h *handleCache) update(s *pods.Snapshot, ranked []evict.Ranked, guard *evi
 			delete(h.failed, uid)
 		}
 	}
-	again := now.Sub(h.checked) >= recheckInterval
-	if again {
+	recheck := now.Sub(h.checked) >= recheckInterval
+	if recheck {
 		h.checked = now
 	}
 	h.topRanked = h.topRanked[:0]
@@ -90,7 +90,7 @@ func (h *handleCache) update(s *pods.Snapshot, ranked []evict.Ranked, guard *evi
 	for i, r := range ranked {
 		cached, failed := h.byUID[r.UID], h.failed[r.UID]
 		switch {
-		case cached != nil && !(again && i < recheckedPods && cached.handle.Outdated(h.proc)) || cached == nil && failed != nil:
+		case cached != nil && !(recheck && i < recheckedPods && cached.handle.Outdated(h.proc)) || cached == nil && failed != nil:
 			continue
 		case left == 0 || cached == nil && len(h.byUID) >= h.maxPods && !h.makeRoom(ranked, i):
 			return

@@ -70,8 +70,8 @@ func (l *Loop) adoptHotKills(ctx context.Context, v *View, kills []hot.Kill) {
 	}
 }
 
-// noteCrossing notes the crossing that a kill of the hot path answers: it may be over
-// before the loop reads the signal.
+// noteCrossing notes the crossing for which the hot path killed a pod: it may be over before
+// the loop reads the signal.
 func (l *Loop) noteCrossing(s signal.Signal, k *hot.Kill) {
 	c := &l.crossing[s]
 	if c.seen.IsZero() {

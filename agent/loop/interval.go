@@ -34,7 +34,7 @@ const (
 // second after an alarm that the reading did not confirm it is settlingInterval: memory
 // that swings about a threshold falls below it again before a lane raises another alarm.
 func nextInterval(v *View, last lanes.Alarm) time.Duration {
-	wait, busy := levelInterval(v), restFactor*v.Took
+	wait, rest := levelInterval(v), restFactor*v.Took
 	switch {
 	case wait == idleInterval && v.Time.Sub(last.Seen) < idleInterval:
 		wait = settlingInterval
@@ -42,9 +42,9 @@ func nextInterval(v *View, last lanes.Alarm) time.Duration {
 		return max(nearInterval, min(idleRestFactor*v.Took, idleInterval))
 	}
 	if wait < idleInterval {
-		busy = min(busy, lowInterval)
+		rest = min(rest, lowInterval)
 	}
-	return max(wait, busy)
+	return max(wait, rest)
 }
 
 // levelInterval returns the interval of the view's pressure level, without regard to near

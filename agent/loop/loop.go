@@ -136,9 +136,9 @@ func (l *Loop) Run(ctx context.Context) {
 		if onTimer && start.Sub(l.alarm.Seen) >= idleInterval {
 			view = l.iterateUnchanged(start)
 		}
-		observe := l.observer.Unchanged
+		publish := l.observer.Unchanged
 		if view == nil {
-			view, observe = l.iterate(ctx, start), l.observer.Stepped
+			view, publish = l.iterate(ctx, start), l.observer.Stepped
 		}
 		if reloaded != nil {
 			close(reloaded)
@@ -146,7 +146,7 @@ func (l *Loop) Run(ctx context.Context) {
 		view.Took = time.Since(start)
 		l.view = view
 		l.endIteration(time.Now())
-		observe(view)
+		publish(view)
 		wait := nextInterval(view, l.alarm)
 		if wait == idleInterval {
 			wait = pollinterval.AlignedWait(time.Now(), idleInterval)

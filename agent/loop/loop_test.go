@@ -76,8 +76,8 @@ func TestNothingLow(t *testing.T) {
 		if since := time.Since(n.liveness.Last()); since > 2*time.Second || n.liveness.SettleTimeout() != time.Second {
 			t.Errorf("last iteration %v ago, settle timeout %v; want a recent one, and the configuration's timeout", since, n.liveness.SettleTimeout())
 		}
-		if all := len(n.views) + n.unchangedIterations; n.seen != all || n.watchdog.rewinds != all {
-			t.Errorf("%d iterations, %d readings for the lanes, %d rewinds of the watchdog; want as many", all, n.seen, n.watchdog.rewinds)
+		if all := len(n.views) + n.unchangedIterations; n.seen != all || n.watchdog.resets != all {
+			t.Errorf("%d iterations, %d readings for the lanes, %d resets of the watchdog; want as many", all, n.seen, n.watchdog.resets)
 		}
 		if own, spare := n.hot.table, n.watchdog.table; own == spare || spare == nil || own.Generation != n.arbiter.generation || spare.Generation != n.arbiter.generation || own.Node != n.last().Node {
 			t.Errorf("tables %+v and %+v; want one for the hot path and one for the watchdog, of this node, generation %d", own, spare, n.arbiter.generation)

@@ -49,7 +49,7 @@ func TestStalls(t *testing.T) {
 	for i, tc := range []struct {
 		at   time.Duration
 		full time.Duration
-		idle bool // reclaim of the node is: the tasks wait for a container's own limit
+		idle bool // the node's reclaim is idle: the tasks wait for a container's own limit
 		want bool
 	}{
 		{0, 5 * time.Second, false, false}, // what happened before is not known

@@ -112,7 +112,7 @@ type Lanes interface {
 // HotPath is the real-time thread, which kills the pods of a request, and on an alarm those
 // that it chooses from the published table.
 type HotPath interface {
-	Execute(ctx context.Context, r *hot.KillRequest, patience time.Duration) error
+	Execute(ctx context.Context, r *hot.KillRequest, timeout time.Duration) error
 	Publish(*hot.Table)
 }
 

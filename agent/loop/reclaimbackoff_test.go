@@ -61,7 +61,7 @@ func TestReclaimBackoff(t *testing.T) {
 			}
 			threshold := evict.Threshold{Threshold: signal.Threshold{Signal: signal.NodeFsAvailable, Value: value}}
 			policy := &evict.Policy{Thresholds: []evict.Threshold{threshold}, MaxVictims: 3}
-			handles := map[string]pods.Handle{"calm": {Containers: []evict.RunningContainer{{ID: "1"}}}}
+			handles := map[string]pods.Handle{"u": {Containers: []evict.RunningContainer{{ID: "1"}}}}
 			// iterate does the loop's part of reclaims for a period.
 			iterate := func(period time.Duration) (lists int) {
 				before := int(runtime.lists.Load())
@@ -92,7 +92,7 @@ func TestReclaimBackoff(t *testing.T) {
 				t.Errorf("dry run %t: %d lists after a pod has gone; want another attempt at once", dryRun, n)
 			}
 			iterate(10 * time.Minute)
-			l.evictionEnded("calm", act.LastGone)
+			l.evictionEnded("u", act.LastGone)
 			if n := iterate(5 * time.Second); n < 2 {
 				t.Errorf("dry run %t: %d lists after the end of a victim; want another attempt at once", dryRun, n)
 			}

@@ -79,7 +79,7 @@ type stallMeter struct {
 
 // check returns whether reclaim stalls. It calls work only if the result can have changed,
 // and returns false if that fails.
-func (m *stallMeter) check(now time.Time, full time.Duration, least uint64, work func() (uint64, error)) bool {
+func (m *stallMeter) check(now time.Time, full time.Duration, minWork uint64, work func() (uint64, error)) bool {
 	if !m.waited(now, full) && now.Sub(m.from) < stallWindow {
 		return m.stalling
 	}
@@ -87,7 +87,7 @@ func (m *stallMeter) check(now time.Time, full time.Duration, least uint64, work
 	if err != nil {
 		return false
 	}
-	return m.update(now, full, done, least)
+	return m.update(now, full, done, minWork)
 }
 
 // waited reports whether tasks have waited for memory for long enough to be a stall.
@@ -97,8 +97,8 @@ func (m *stallMeter) waited(now time.Time, full time.Duration) bool {
 
 // update takes both counters, starts a new window if the last one is over or reclaim
 // stalls, and returns whether reclaim stalls.
-func (m *stallMeter) update(now time.Time, full time.Duration, work, least uint64) bool {
-	stalls := m.waited(now, full) && work-m.work >= least
+func (m *stallMeter) update(now time.Time, full time.Duration, work, minWork uint64) bool {
+	stalls := m.waited(now, full) && work-m.work >= minWork
 	switch {
 	case m.from.IsZero():
 		m.from, m.full, m.work = now, full, work

@@ -37,8 +37,8 @@ func (l *Loop) iterateUnchanged(now time.Time) *View {
 	l.readNode(&v)
 	l.readDisks(&v)
 	l.applyDiskUsage(&v)
-	less := known-l.unaccounted.Bytes() >= evict.UnaccountedMin // the hot path's table has the old amount
-	if less || v.anyThresholdMet() || v.anyStorageLimit() || l.disks.Layout() != l.policy.Layout ||
+	unaccountedFell := known-l.unaccounted.Bytes() >= evict.UnaccountedMin // the hot path's table has the old amount
+	if unaccountedFell || v.anyThresholdMet() || v.anyStorageLimit() || l.disks.Layout() != l.policy.Layout ||
 		!l.updateMode(&v.Snapshot).equal(last.Mode) {
 		return nil
 	}

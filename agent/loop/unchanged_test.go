@@ -178,9 +178,9 @@ func TestUnlistedPodWithUnreadableKubepods(t *testing.T) {
 	v.Snapshot = l.inventory.Measure(v.Time)
 	l.readNode(v)
 	if v.Node.KubepodsKnown || v.unaccounted() != usage-inactive || l.unaccounted != before {
-		t.Fatalf("the pods can't be read: the node = %+v, %d unexplained; want at most %d, and no new sample", v.Node, v.unaccounted(), usage-inactive)
+		t.Fatalf("the pods can't be read: the node = %+v, %d unaccounted; want at most %d, and no new sample", v.Node, v.unaccounted(), usage-inactive)
 	}
-	v.Orders.Evict = []evict.Order{{UID: "innocent", Cause: signal.MemoryAvailable.String(), Hard: true}}
+	v.Orders.Evict = []evict.Order{{UID: "a", Cause: signal.MemoryAvailable.String(), Hard: true}}
 	ctx, cancel := context.WithCancel(t.Context())
 	defer cancel()
 	go func() {

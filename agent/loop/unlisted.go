@@ -46,8 +46,8 @@ func (l *Loop) mustRepeatForUnlistedPod(ctx context.Context, v *View) bool {
 // mustRepeatForMemory is mustRepeatForUnlistedPod for memory. It reads nothing while the
 // listed pods account for the memory of kubepods.
 func (l *Loop) mustRepeatForMemory(ctx context.Context, v *View) bool {
-	about := v.orders(signal.Signal.IsMemory)
-	if len(about) == 0 || l.unaccounted.Bytes()+evict.UnaccountedMin > v.unaccounted() {
+	orders := v.orders(signal.Signal.IsMemory)
+	if len(orders) == 0 || l.unaccounted.Bytes()+evict.UnaccountedMin > v.unaccounted() {
 		return false
 	}
 	// The pods were read before the node, so one may have grown since. If the walk shows
@@ -60,7 +60,7 @@ func (l *Loop) mustRepeatForMemory(ctx context.Context, v *View) bool {
 	if l.unaccounted.Bytes()+evict.UnaccountedMin > again.unaccounted() {
 		return true
 	}
-	return l.awaitList(ctx, about)
+	return l.awaitList(ctx, orders)
 }
 
 // unaccountedTasksMin is how many tasks no listed pod accounts for (apart from one for
@@ -70,8 +70,8 @@ const unaccountedTasksMin = 256
 // mustRepeatForTasks is mustRepeatForUnlistedPod for pid.available. The BPF walk does not
 // count tasks, so every such decision is repeated with files that have just been read.
 func (l *Loop) mustRepeatForTasks(ctx context.Context, v *View) bool {
-	about := v.orders(func(s signal.Signal) bool { return s == signal.PIDAvailable })
-	if len(about) == 0 {
+	orders := v.orders(func(s signal.Signal) bool { return s == signal.PIDAvailable })
+	if len(orders) == 0 {
 		return false
 	}
 	all, ok := l.tasks.PodTasks() // before those of each
@@ -81,9 +81,9 @@ func (l *Loop) mustRepeatForTasks(ctx context.Context, v *View) bool {
 	for i := range again.Pods {
 		unaccounted -= again.Pods[i].Usage.PIDs + 1 // and the sandbox
 	}
-	least := slices.MinFunc(about, func(a, b evict.Order) int { return cmp.Compare(a.Expected, b.Expected) }).Expected
+	least := slices.MinFunc(orders, func(a, b evict.Order) int { return cmp.Compare(a.Expected, b.Expected) }).Expected
 	if ok && unaccounted > min(least, unaccountedTasksMin) {
-		l.awaitList(ctx, about)
+		l.awaitList(ctx, orders)
 	}
 	return true
 }
@@ -91,12 +91,12 @@ func (l *Loop) mustRepeatForTasks(ctx context.Context, v *View) bool {
 // awaitList requests a list of the pods and waits for it as long as the orders can wait. It
 // reports whether a list has come. One that was requested earlier ends the wait only when
 // the time is over: the missing pod may have started since.
-func (l *Loop) awaitList(ctx context.Context, about []evict.Order) bool {
+func (l *Loop) awaitList(ctx context.Context, orders []evict.Order) bool {
 	began := time.Now()
 	listed, came := l.inventory.Changed(), false
 	l.inventory.Refresh()
 	for w := (listWait{began: began}); ; {
-		left, known := l.fractionLeft(about)
+		left, known := l.fractionLeft(orders)
 		wait, goOn := w.next(left, known, time.Now())
 		if !goOn {
 			return came
@@ -179,8 +179,8 @@ func (w *listWait) next(left float64, known bool, now time.Time) (wait time.Dura
 		return 0, false
 	}
 	if fallen := w.last - left; fallen > 0 && left > 0.5 {
-		half := (left - 0.5) / fallen * float64(now.Sub(w.checked))
-		w.wait = time.Duration(min(max(half/2, float64(minCheckInterval)), float64(settlingInterval)))
+		untilHalf := (left - 0.5) / fallen * float64(now.Sub(w.checked))
+		w.wait = time.Duration(min(max(untilHalf/2, float64(minCheckInterval)), float64(settlingInterval)))
 	}
 	w.checked, w.last = now, left
 	return w.wait, true

@@ -42,7 +42,7 @@ func TestListWait(t *testing.T) {
 		{"nothing can be read", 100 << 20, 0, 0, 100 * time.Millisecond, 120 * time.Millisecond, 0},
 	} {
 		began := time.Now()
-		w, now, looks := listWait{began: began}, began, 0
+		w, now, checks := listWait{began: began}, began, 0
 		left := func() float64 { return max(0, tc.available-tc.rate*now.Sub(began).Seconds()) / tc.threshold }
 		for {
 			wait, goOn := w.next(left(), tc.available > 0, now)
@@ -52,11 +52,11 @@ func TestListWait(t *testing.T) {
 			if wait < minCheckInterval || wait > settlingInterval {
 				t.Fatalf("%s: next() = %v; want %v to %v", tc.name, wait, minCheckInterval, settlingInterval)
 			}
-			looks++
+			checks++
 			now = now.Add(wait)
 		}
-		if waited := now.Sub(began); waited < tc.least || waited > tc.most || left() < tc.share || looks > 150 {
-			t.Errorf("%s: waited %v with %d checks, a fraction of %.2f is left; want %v to %v, %.2f or more", tc.name, waited, looks, left(), tc.least, tc.most, tc.share)
+		if waited := now.Sub(began); waited < tc.least || waited > tc.most || left() < tc.share || checks > 150 {
+			t.Errorf("%s: waited %v with %d checks, a fraction of %.2f is left; want %v to %v, %.2f or more", tc.name, waited, checks, left(), tc.least, tc.most, tc.share)
 		}
 	}
 }
