@@ -10,7 +10,7 @@ import (
 
 const (
 	// callTimeout is after how long a call counts as hung: the reclaim goes on
-	// without it. It is a fifth of orderDeadline.
+	// without it. It is a fifth of orderTimeout.
 	callTimeout = 2 * time.Second
 	// maxOpenCalls limits the calls without a result, including those that hang:
 	// each has a goroutine, and in a system call perhaps a thread.

@@ -29,14 +29,14 @@ func deadPods(n *node, count int, empty bool) {
 var containerOrder = evict.Reclaim{Kind: evict.ReclaimContainers, Signal: signal.NodeFsAvailable, Deficit: 150}
 
 // A reclaim that frees nothing ends after settleTimeout or, if each removal might
-// have freed something, after orderDeadline, however many dead pods there are.
+// have freed something, after orderTimeout, however many dead pods there are.
 func TestReclaimEndsInTime(t *testing.T) {
 	for _, tt := range []struct {
 		pods   int
 		empty  bool
 		within time.Duration
 	}{
-		{40, true, 2 * time.Second}, {500, true, 2 * time.Second}, {40, false, orderDeadline}, {500, false, orderDeadline},
+		{40, true, 2 * time.Second}, {500, true, 2 * time.Second}, {40, false, orderTimeout}, {500, false, orderTimeout},
 	} {
 		n := &node{available: 50}
 		deadPods(n, tt.pods, tt.empty)
@@ -64,8 +64,8 @@ func TestHungRemovalsDoNotDelayOthers(t *testing.T) {
 	run(t, n, Policy{}, nil, func(r *Reclaimer) {
 		r.Start(containerOrder)
 		report := <-r.Done()
-		if report.Duration > orderDeadline+100*time.Millisecond || report.Freed != 500 || !strings.Contains(report.Error, "no answer in time") {
-			t.Errorf("report %+v; want the 8 that do not hang removed within %v, and the others named", report, orderDeadline)
+		if report.Duration > orderTimeout+100*time.Millisecond || report.Freed != 500 || !strings.Contains(report.Error, "no answer in time") {
+			t.Errorf("report %+v; want the 8 that do not hang removed within %v, and the others named", report, orderTimeout)
 		}
 		r.Start(containerOrder)
 		if report := <-r.Done(); report.Duration > 2*time.Second {
@@ -87,7 +87,7 @@ func TestHungEvictedPod(t *testing.T) {
 	for _, tt := range []struct {
 		others int64 // bytes that the other pod frees
 		took   time.Duration
-	}{{200, callTimeout}, {0, orderDeadline}} {
+	}{{200, callTimeout}, {0, orderTimeout}} {
 		n := &node{available: 50, sizes: map[string]int64{"s000": tt.others}, hungIDs: map[string]bool{"evicted": true}}
 		deadPods(n, 1, false)
 		n.sandboxes = append(n.sandboxes, cri.Sandbox{ID: "evicted", Name: "evicted", UID: "evicted", Created: start})

@@ -47,7 +47,7 @@ type Options struct {
 	Filesystems Filesystems
 	// Unmeasured returns the name of a directory or pod whose disk usage was not
 	// measured since a time, "" if there is none. An order waits for the
-	// measurements, up to orderDeadline, because the next step may be to choose a
+	// measurements, up to orderTimeout, because the next step may be to choose a
 	// pod by them.
 	Unmeasured func(since time.Time) string
 	// DryRun reports whether nothing may be removed. Kubelet returns what is known
@@ -98,22 +98,22 @@ const (
 	// usageCheckInterval is how often the usage of imagefs is compared with High:
 	// the kubelet's monitoring period.
 	imageInterval, usageCheckInterval = time.Minute, 10 * time.Second
-	// orderDeadline bounds an order: its lists, its removals and the wait for freed
+	// orderTimeout bounds an order: its lists, its removals and the wait for freed
 	// space, and from the same start the wait for measurements of the pods' usage.
 	// The rest is removed later.
-	orderDeadline = 10 * time.Second
-	// containerExitDeadline is the part of orderDeadline that a reclaim waits until
+	orderTimeout = 10 * time.Second
+	// containerExitTimeout is the part of orderTimeout that a reclaim waits until
 	// the runtime reports evicted containers as exited. It leaves time to remove
 	// them.
-	containerExitDeadline = 7 * time.Second
-	// lateFreeDeadline bounds the wait, after the runtime has removed evicted pods,
+	containerExitTimeout = 7 * time.Second
+	// lateFreeTimeout bounds the wait, after the runtime has removed evicted pods,
 	// until lateFreeTenths tenths of their known usage are available again:
 	// filesystems and runtimes free it later. containerd's garbage collector runs
 	// for at most a fiftieth of the time (pause_threshold), so a slow collection
 	// delays the next one; a layer of which most remained for ten seconds was
 	// observed. The kubelet waits for the same time (podCleanupTimeout in
 	// pkg/kubelet/eviction/eviction_manager.go).
-	lateFreeDeadline = 30 * time.Second
+	lateFreeTimeout = 30 * time.Second
 	lateFreeTenths   = 8
 	// repeatLogInterval is the interval at which a lasting error is logged again.
 	repeatLogInterval = time.Hour
@@ -260,8 +260,8 @@ func (r *Reclaimer) EvictedFromKubelet(uid string, usage EvictedUsage) {
 	now := time.Now()
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.dropPending(func(h *pendingCleanup) bool { return h.uid == uid || !h.until.After(now) })
-	r.pendingCleanups = append(r.pendingCleanups, pendingCleanup{usage, uid, now.Add(lateFreeDeadline)})
+	r.deleteCleanupsIf(func(p *pendingCleanup) bool { return p.uid == uid || !p.until.After(now) })
+	r.pendingCleanups = append(r.pendingCleanups, pendingCleanup{usage, uid, now.Add(lateFreeTimeout)})
 }
 
 // Revived records that the kubelet has restarted containers of an evicted pod, and
@@ -269,12 +269,12 @@ func (r *Reclaimer) EvictedFromKubelet(uid string, usage EvictedUsage) {
 func (r *Reclaimer) Revived(uid string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.dropPending(func(h *pendingCleanup) bool { return h.uid == uid })
+	r.deleteCleanupsIf(func(p *pendingCleanup) bool { return p.uid == uid })
 }
 
-// dropPending removes pending cleanups. mu must be locked.
-func (r *Reclaimer) dropPending(over func(*pendingCleanup) bool) {
-	r.pendingCleanups = slices.DeleteFunc(r.pendingCleanups, func(h pendingCleanup) bool { return over(&h) })
+// deleteCleanupsIf removes pending cleanups. mu must be locked.
+func (r *Reclaimer) deleteCleanupsIf(match func(*pendingCleanup) bool) {
+	r.pendingCleanups = slices.DeleteFunc(r.pendingCleanups, func(p pendingCleanup) bool { return match(&p) })
 }
 
 // pendingFromKubelet returns the amount that a kubelet has yet to free, in the
@@ -283,22 +283,22 @@ func (r *Reclaimer) pendingFromKubelet(s signal.Signal) (amount int64, until tim
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	now := time.Now()
-	r.dropPending(func(h *pendingCleanup) bool { return !h.until.After(now) })
-	for _, h := range r.pendingCleanups {
-		if h.Inodes == s.IsInodes() {
-			amount += h.Amount
-			until = h.until // the list is in order of until
+	r.deleteCleanupsIf(func(p *pendingCleanup) bool { return !p.until.After(now) })
+	for _, p := range r.pendingCleanups {
+		if p.Inodes == s.IsInodes() {
+			amount += p.Amount
+			until = p.until // the list is in order of until
 		}
 	}
 	return amount, until
 }
 
-// clearPending removes the cleanups that pendingFromKubelet has counted: they are
+// deleteCleanups removes the cleanups that pendingFromKubelet has counted: they are
 // complete, or the wait has ended.
-func (r *Reclaimer) clearPending(s signal.Signal) {
+func (r *Reclaimer) deleteCleanups(s signal.Signal) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
-	r.dropPending(func(h *pendingCleanup) bool { return h.Inodes == s.IsInodes() })
+	r.deleteCleanupsIf(func(p *pendingCleanup) bool { return p.Inodes == s.IsInodes() })
 }
 
 // Start starts a reclaim. Its report is sent to Done. The caller must wait for the

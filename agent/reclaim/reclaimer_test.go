@@ -451,8 +451,8 @@ func TestEvictedExitsLate(t *testing.T) {
 		n.mu.Unlock()
 		r.Evicted("s1", EvictedUsage{})
 		r.Start(order)
-		if report := <-r.Done(); report.Duration < containerExitDeadline || report.Duration > containerExitDeadline+2*time.Second || len(report.Removed) > 0 {
-			t.Errorf("report %+v; want nothing removed, after %v", report, containerExitDeadline)
+		if report := <-r.Done(); report.Duration < containerExitTimeout || report.Duration > containerExitTimeout+2*time.Second || len(report.Removed) > 0 {
+			t.Errorf("report %+v; want nothing removed, after %v", report, containerExitTimeout)
 		}
 		r.NotEvicted("s1")
 		r.Start(order)
@@ -473,7 +473,7 @@ func TestEvictedFreesLate(t *testing.T) {
 		{6 * time.Second, EvictedUsage{Amount: 500}, 6 * time.Second},
 		{6 * time.Second, EvictedUsage{}, time.Second},
 		{6 * time.Second, EvictedUsage{Amount: 500, Inodes: true}, time.Second},
-		{time.Hour, EvictedUsage{Amount: 500}, lateFreeDeadline},
+		{time.Hour, EvictedUsage{Amount: 500}, lateFreeTimeout},
 		{0, EvictedUsage{Amount: 500}, 0},
 	} {
 		n := &node{available: 50, freeDelay: tt.freeDelay, sizes: map[string]int64{"s0": 500}}
@@ -489,7 +489,7 @@ func TestEvictedFreesLate(t *testing.T) {
 }
 
 // A reclaim waits once for the kubelet to remove an evicted pod's volumes, until
-// [lateFreeDeadline] after the pod's end, unless the target is reached before.
+// [lateFreeTimeout] after the pod's end, unless the target is reached before.
 func TestKubeletFreesLate(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
@@ -500,8 +500,8 @@ func TestKubeletFreesLate(t *testing.T) {
 		second time.Duration // same for a second order
 	}{
 		{"late", 12 * time.Second, 0, EvictedUsage{Amount: 500}, 12 * time.Second, 0},
-		{"never", time.Hour, 0, EvictedUsage{Amount: 500}, lateFreeDeadline, time.Second},
-		{"never, part of the wait has passed", time.Hour, 20 * time.Second, EvictedUsage{Amount: 500}, lateFreeDeadline - 20*time.Second, time.Second},
+		{"never", time.Hour, 0, EvictedUsage{Amount: 500}, lateFreeTimeout, time.Second},
+		{"never, part of the wait has passed", time.Hour, 20 * time.Second, EvictedUsage{Amount: 500}, lateFreeTimeout - 20*time.Second, time.Second},
 		{"never, the wait has passed", time.Hour, time.Minute, EvictedUsage{Amount: 500}, time.Second, time.Second},
 		{"other unit", 12 * time.Second, 0, EvictedUsage{Amount: 500, Inodes: true}, time.Second, time.Second},
 	} {

@@ -52,7 +52,7 @@ func (r *Reclaimer) resume(ctx context.Context) {
 // free removes objects until the signal has reached the target or the deadline has
 // passed, and stores the rest as unfinished.
 func (r *Reclaimer) free(ctx context.Context, report *evict.ReclaimReport, target int64, o evict.Reclaim) {
-	work, cancel := context.WithDeadline(ctx, report.At.Add(orderDeadline))
+	work, cancel := context.WithDeadline(ctx, report.At.Add(orderTimeout))
 	defer cancel()
 	b := r.newBatchRemover(report, target)
 	if o.Kind == evict.ReclaimContainers {
@@ -68,7 +68,7 @@ func (r *Reclaimer) free(ctx context.Context, report *evict.ReclaimReport, targe
 	r.settle(work, o.Signal, target, b.lastRemoved)
 	ownUntil := time.Now()
 	if b.usage > 0 {
-		ownUntil = ownUntil.Add(lateFreeDeadline)
+		ownUntil = ownUntil.Add(lateFreeTimeout)
 	}
 	r.waitForLateFree(ctx, o.Signal, func() (promised int64, until time.Time) {
 		usage, until := r.pendingFromKubelet(o.Signal)
@@ -78,7 +78,7 @@ func (r *Reclaimer) free(ctx context.Context, report *evict.ReclaimReport, targe
 		return min(target, b.before+(usage+b.usage)/10*lateFreeTenths), until
 	})
 	if ctx.Err() == nil {
-		r.clearPending(o.Signal)
+		r.deleteCleanups(o.Signal)
 	}
 	after, _ := r.available(o.Signal)
 	report.Freed = max(0, after-b.before)
@@ -140,7 +140,7 @@ func (r *Reclaimer) listAfterExit(ctx context.Context, since time.Time) ([]cri.S
 			_, evictedByUs := evicted[containers[i].SandboxID]
 			runs = runs || evictedByUs && containers[i].State != cri.StateExited
 		}
-		if !runs || time.Since(since) >= containerExitDeadline || !pollDelay(ctx) {
+		if !runs || time.Since(since) >= containerExitTimeout || !pollDelay(ctx) {
 			return sandboxes, containers, evicted, nil
 		}
 	}
@@ -208,7 +208,7 @@ func exits(ctx context.Context, p PodRuntime, sandboxes []cri.Sandbox, container
 }
 
 // Attempts to remove an evicted object are repeated after removeBackoff, doubling
-// to maxRemoveBackoff: together 3.1 s, less than orderDeadline.
+// to maxRemoveBackoff: together 3.1 s, less than orderTimeout.
 const removeBackoff, maxRemoveBackoff = 100 * time.Millisecond, 1600 * time.Millisecond
 
 // removeWithRetry is remove with retries for objects of evicted pods: a runtime may

@@ -8,7 +8,7 @@ import (
 )
 
 // awaitMeasurements waits until the pods' usage was measured since a reclaim began,
-// at most for orderDeadline.
+// at most for orderTimeout.
 func (r *Reclaimer) awaitMeasurements(ctx context.Context, since time.Time) {
 	if r.o.Unmeasured == nil {
 		return
@@ -19,7 +19,7 @@ func (r *Reclaimer) awaitMeasurements(ctx context.Context, since time.Time) {
 			r.unmeasuredLogged = time.Time{}
 			return
 		}
-		if now := time.Now(); now.Sub(since) >= orderDeadline {
+		if now := time.Now(); now.Sub(since) >= orderTimeout {
 			if now.Sub(r.unmeasuredLogged) >= repeatLogInterval {
 				r.unmeasuredLogged = now
 				r.o.Log.Warn("disk usage of pods not measured in time; pod selection may use an older measurement", "missing", missing)

@@ -18,7 +18,7 @@
 //     need them (network, logging) while they stop.
 //   - A pod that exists after its time is killed directly, so that a runtime that
 //     hangs does not delay the shutdown.
-//   - A cancelled shutdown stops no further pod; the kubelet continues.
+//   - A canceled shutdown stops no further pod; the kubelet continues.
 //   - A shutdown survives a restart of the agent.
 //   - The shutdown waits for pods that start during it, but not for pods that are
 //     started more than once: a client could do that forever.

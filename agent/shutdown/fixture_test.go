@@ -117,12 +117,12 @@ func (p *simulation) run() []string {
 
 func (p *simulation) step(event Event, now time.Time) Orders {
 	p.t.Helper()
-	in := Inputs{Event: event, Schedule: p.schedule, DryRun: p.dryRun, Unlisted: now.Before(begin.Add(p.unlisted))}
+	in := Inputs{Event: event, Schedule: p.schedule, DryRun: p.dryRun, PodsUnknown: now.Before(begin.Add(p.unlisted))}
 	for _, a := range p.pods {
 		if end := a.end(); !end.IsZero() && !now.Before(end) {
 			a.gone = true
 		}
-		if !a.gone && !in.Unlisted && !now.Before(begin.Add(a.appearsAt)) {
+		if !a.gone && !in.PodsUnknown && !now.Before(begin.Add(a.appearsAt)) {
 			in.Pods = append(in.Pods, a.Pod)
 		}
 	}

@@ -91,7 +91,7 @@ func checkSimulation(t *testing.T, name string, p simulation) []string {
 			t.Errorf("%s: %s was never asked to stop: %+v", name, m.UID, m)
 		}
 	}
-	if !p.state.Cancelled {
+	if !p.state.Canceled {
 		if p.state.Phase != Ended {
 			t.Errorf("%s: the shutdown does not end: %+v\n%q", name, p.state, lines)
 		}
@@ -108,7 +108,7 @@ func checkSimulation(t *testing.T, name string, p simulation) []string {
 		if m.Limit.After(end) && m.Limit.Sub(a.stopTime) > minGrace {
 			t.Errorf("%s: %s is asked at %v with limit %v; its group ends at %v", name, a.UID, a.stopTime, m.Limit, end)
 		}
-		if gone := a.end(); !p.state.Cancelled && (gone.IsZero() || gone.After(m.Limit.Add(killDuration))) {
+		if gone := a.end(); !p.state.Canceled && (gone.IsZero() || gone.After(m.Limit.Add(killDuration))) {
 			t.Errorf("%s: %s is gone at %v; want %v at the latest", name, a.UID, gone, m.Limit)
 		}
 		if a.grace > max(minGrace, ownGrace(&a.Pod)) || a.grace < minGrace || a.grace%second != 0 {

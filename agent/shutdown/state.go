@@ -24,13 +24,13 @@ const (
 type State struct {
 	Phase Phase `json:"phase,omitempty"`
 	// Began and Ended are the times of the last shutdown. Ended is when its last pod
-	// was gone, its time was up, or it was cancelled; zero while it is in progress.
+	// was gone, its time was up, or it was canceled; zero while it is in progress.
 	Began time.Time `json:"began,omitzero"`
 	Ended time.Time `json:"over,omitzero"`
 	// Manual reports that an operator started it, and not the service manager.
 	Manual bool `json:"manual,omitempty"`
-	// Cancelled reports that the last shutdown was cancelled.
-	Cancelled bool `json:"calledOff,omitempty"`
+	// Canceled reports that the last shutdown was canceled.
+	Canceled bool `json:"calledOff,omitempty"`
 
 	// Schedule is the schedule of the shutdown in progress. Current is the index of
 	// the group that is being stopped, since GroupBegan. Beyond the last group only

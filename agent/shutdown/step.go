@@ -16,7 +16,7 @@ const (
 	NoEvent Event = iota
 	// Begin: the node is about to shut down. It has no effect during a shutdown.
 	Begin
-	// Cancel: the shutdown was cancelled.
+	// Cancel: the shutdown was canceled.
 	Cancel
 	// Resume: the state is that of an earlier run, whose orders are no longer
 	// executed.
@@ -36,9 +36,9 @@ type Inputs struct {
 	Manual bool
 	// Pods are the running pods, in any order. Step does not retain them.
 	Pods []evict.Pod
-	// Unlisted reports that the running pods are not known yet. Pods is then empty,
+	// PodsUnknown reports that the running pods are not known yet. Pods is then empty,
 	// and no pod counts as gone.
-	Unlisted bool
+	PodsUnknown bool
 	// DryRun makes a pod count as gone once it is asked to stop.
 	DryRun bool
 }
@@ -90,14 +90,14 @@ func Step(state State, in Inputs, now time.Time) (State, Orders) {
 	if s.Phase == Idle {
 		return s.State, s.orders
 	}
-	if !in.Unlisted {
+	if !in.PodsUnknown {
 		s.updatePods()
 		s.repeatStops()
 	}
-	if s.Phase == Stopping && (!in.Unlisted || !s.Listed || !now.Before(s.Deadline())) {
+	if s.Phase == Stopping && (!in.PodsUnknown || !s.Listed || !now.Before(s.Deadline())) {
 		s.advance() // a group whose pods are unknown is not passed
 	}
-	if !in.Unlisted {
+	if !in.PodsUnknown {
 		s.stopNewPods()
 		s.killOverdue()
 	}
@@ -133,7 +133,7 @@ func (s *stepper) applyEvent() {
 		if ended.IsZero() {
 			ended = s.now
 		}
-		s.State = State{Began: s.Began, Ended: ended, Cancelled: true}
+		s.State = State{Began: s.Began, Ended: ended, Canceled: true}
 	case s.in.Event == Resume:
 		s.Resuming = s.Phase != Idle
 	}

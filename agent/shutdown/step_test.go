@@ -137,13 +137,13 @@ func TestStep(t *testing.T) {
 			"9s: refuse new 1s",
 			"10s: new gone",
 		}},
-		{"cancelled: no further pod is stopped", simulation{schedule: fourGroups, events: map[time.Duration]Event{30 * second: Cancel}, pods: []*fakePod{
+		{"canceled: no further pod is stopped", simulation{schedule: fourGroups, events: map[time.Duration]Event{30 * second: Cancel}, pods: []*fakePod{
 			pod("regular", 0, long, never), pod("c", 1000, long, never),
 		}}, []string{
 			"0s: stop regular 1m0s, begun",
 			"30s: idle",
 		}},
-		{"cancelled and begun again", simulation{schedule: ByPriority([]Group{{0, 20 * second}, {10, 20 * second}}),
+		{"canceled and begun again", simulation{schedule: ByPriority([]Group{{0, 20 * second}, {10, 20 * second}}),
 			events: map[time.Duration]Event{5 * second: Cancel, 100 * second: Begin}, pods: []*fakePod{
 				pod("x", 0, 10, 2*second), pod("y", 10, 10, 9*second), pod("z", 10, 10, 3*second).at(50 * second),
 			}}, []string{
@@ -310,12 +310,12 @@ func TestStepResumeLate(t *testing.T) {
 // An operator's shutdown becomes the service manager's when the service manager
 // begins one.
 func TestStepManual(t *testing.T) {
-	in := Inputs{Event: Begin, Manual: true, Schedule: fourGroups, Unlisted: true}
+	in := Inputs{Event: Begin, Manual: true, Schedule: fourGroups, PodsUnknown: true}
 	state, _ := Step(State{}, in, begin)
 	again, _ := Step(state, in, begin.Add(second))
 	in.Manual = false
 	taken, _ := Step(again, in, begin.Add(2*second))
-	back, _ := Step(taken, Inputs{Event: Begin, Manual: true, Unlisted: true}, begin.Add(3*second))
+	back, _ := Step(taken, Inputs{Event: Begin, Manual: true, PodsUnknown: true}, begin.Add(3*second))
 	if !state.Manual || !again.Manual || taken.Manual || back.Manual {
 		t.Errorf("manual = %t, %t, %t, %t; want true, true, false, false", state.Manual, again.Manual, taken.Manual, back.Manual)
 	}
@@ -351,12 +351,12 @@ func TestStepTakenOver(t *testing.T) {
 
 // A resumed shutdown continues only once the pods are listed: groups would be
 // passed without stopping their pods.
-func TestStepResumeUnlisted(t *testing.T) {
+func TestStepResumePodsUnknown(t *testing.T) {
 	low, high := pod("low", 10, 5, second), pod("high", 100_000, 5, second)
 	in := Inputs{Event: Begin, Schedule: fourGroups, Pods: []evict.Pod{low.Pod, high.Pod}}
 	state, _ := Step(State{}, in, begin)
 	late := state.End(len(fourGroups) - 2).Add(second)
-	resumed, orders := Step(state, Inputs{Event: Resume, Unlisted: true}, late)
+	resumed, orders := Step(state, Inputs{Event: Resume, PodsUnknown: true}, late)
 	if len(orders.Stop) > 0 || orders.Wake.IsZero() {
 		t.Errorf("orders without a list = %+v; want none, and Wake", orders)
 	}
@@ -396,7 +396,7 @@ func TestCancelKeepsTimes(t *testing.T) {
 		t.Fatalf("a shutdown without pods: %+v; want it ended at %v", state, begin)
 	}
 	state, _ = Step(state, Inputs{Event: Cancel}, begin.Add(second))
-	want := State{Began: begin, Ended: begin, Cancelled: true}
+	want := State{Began: begin, Ended: begin, Canceled: true}
 	if diff := cmp.Diff(want, state); diff != "" {
 		t.Errorf("after Cancel (-want +got):\n%s", diff)
 	}
@@ -407,8 +407,8 @@ func TestEachTime(t *testing.T) {
 	p.step(Begin, begin)
 	moved := p.state.Clone()
 	moved.EachTime(func(t *time.Time) { *t = t.Add(time.Hour) })
-	_, before := Step(p.state, Inputs{Pods: nil, Unlisted: true}, begin.Add(second))
-	_, after := Step(moved, Inputs{Pods: nil, Unlisted: true}, begin.Add(time.Hour+second))
+	_, before := Step(p.state, Inputs{Pods: nil, PodsUnknown: true}, begin.Add(second))
+	_, after := Step(moved, Inputs{Pods: nil, PodsUnknown: true}, begin.Add(time.Hour+second))
 	if want := before.Wake.Add(time.Hour); !after.Wake.Equal(want) || before.Wake.IsZero() {
 		t.Errorf("Wake of the state moved by an hour = %v; want %v", after.Wake, want)
 	}

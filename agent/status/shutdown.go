@@ -36,7 +36,7 @@ const phaseIdle = "idle"
 func (b *Backend) shutdownStatus() control.Shutdown {
 	state, lock := b.o.Shutdown.State(), b.o.DelayLock.Status()
 	c := control.Shutdown{
-		At: time.Now(), Phase: phaseIdle, Manual: state.Manual, Began: state.Began, Ended: state.Ended, Canceled: state.Cancelled,
+		At: time.Now(), Phase: phaseIdle, Manual: state.Manual, Began: state.Began, Ended: state.Ended, Canceled: state.Canceled,
 		NeedsSeconds: lock.Needs.Seconds(), Inhibited: lock.Inhibited, LogindError: lock.Error, Last: b.o.LastShutdown,
 	}
 	if lock.Connected {

@@ -95,7 +95,7 @@ const firstListTimeout = 500 * time.Millisecond
 const listInterval = time.Second
 
 // resumeTimeout is how long a shutdown of an earlier run waits for logind before it
-// continues: it may have been cancelled.
+// continues: it may have been canceled.
 const resumeTimeout = 3 * time.Second
 
 // New returns a Driver that is not running yet.
@@ -295,7 +295,7 @@ func (s *Driver) step(ctx context.Context, v *loop.View, in shutdown.Inputs, now
 		s.listed = now
 		s.o.Inventory.Refresh()
 	}
-	in.Unlisted = v.Snapshot.Listed.IsZero() || !s.state.Listed && v.Snapshot.Listed.Before(began) && now.Before(began.Add(firstListTimeout))
+	in.PodsUnknown = v.Snapshot.Listed.IsZero() || !s.state.Listed && v.Snapshot.Listed.Before(began) && now.Before(began.Add(firstListTimeout))
 	for i := range v.Snapshot.Pods {
 		if p := &v.Snapshot.Pods[i]; !pods.Essential(p) {
 			in.Pods = append(in.Pods, *p)

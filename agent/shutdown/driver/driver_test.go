@@ -158,7 +158,7 @@ func TestHandleEvent(t *testing.T) {
 		{"begins, without a lock", shutdown.State{}, configured, logind.Event{Preparing: true}, shutdown.Begin, time.Time{}},
 		{"begins, without a schedule", shutdown.State{}, "", begins, shutdown.NoEvent, time.Time{}},
 		{"repeated", stopping, configured, begins, shutdown.Begin, until},
-		{"cancelled", stopping, configured, ends, shutdown.Cancel, time.Time{}},
+		{"canceled", stopping, configured, ends, shutdown.Cancel, time.Time{}},
 		{"logind does not cancel an operator's", manual, configured, ends, shutdown.NoEvent, time.Time{}},
 		{"an operator's becomes logind's", manual, configured, begins, shutdown.Begin, until},
 	} {

@@ -81,7 +81,7 @@ func (s *Driver) phaseChanged(ctx context.Context, before *shutdown.State, dryRu
 		s.saveWithTimeout()
 		s.o.DelayLock.Release()
 	default:
-		s.o.Log.Warn("node shutdown cancelled; no further pod is stopped", "took", s.state.Ended.Sub(s.state.Began).String())
+		s.o.Log.Warn("node shutdown canceled; no further pod is stopped", "took", s.state.Ended.Sub(s.state.Began).String())
 		s.o.RequestSave()
 	}
 	s.o.Announce(s.state.Phase)

@@ -57,7 +57,7 @@ func TestCommands(t *testing.T) {
 		if err := n.Command(t.Context(), shutdown.Cancel); err != nil {
 			t.Errorf("Command(Cancel) = %v; want nil", err)
 		}
-		n.expectCalls("when it is called off", "phase ")
+		n.expectCalls("when it is canceled", "phase ")
 		n.endPod("web")
 		stop()
 		if err := n.Command(t.Context(), shutdown.Begin); err == nil {

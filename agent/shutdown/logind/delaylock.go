@@ -100,7 +100,7 @@ type DelayLock struct {
 	// lock as it is.
 	needs time.Duration
 	// done reports that the pods are gone: no lock is wanted until the shutdown is
-	// cancelled.
+	// canceled.
 	done bool
 	lock *Lock
 	// removalPending reports that the FDStore has yet to close its descriptor,
@@ -175,7 +175,7 @@ func (d *DelayLock) SetDelay(needs time.Duration) {
 }
 
 // Release releases the lock, whether logind answers or not: the node may shut down.
-// Another lock is taken if the shutdown is cancelled.
+// Another lock is taken if the shutdown is canceled.
 func (d *DelayLock) Release() {
 	d.mu.Lock()
 	d.done = true

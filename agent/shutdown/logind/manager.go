@@ -93,7 +93,7 @@ func (c *Conn) SystemState(ctx context.Context) (string, error) {
 
 // change is a parsed signal.
 type change struct {
-	begins  bool // a shutdown begins; false: it was cancelled
+	begins  bool // a shutdown begins; false: it was canceled
 	owner   bool // instead: logind has started or exited
 	present bool
 }

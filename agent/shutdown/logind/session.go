@@ -106,7 +106,7 @@ func (d *DelayLock) queryPreparing(ctx context.Context, c *Conn) error {
 	return nil
 }
 
-// setPreparing records that a shutdown has begun or was cancelled, at the time of
+// setPreparing records that a shutdown has begun or was canceled, at the time of
 // the signal.
 func (d *DelayLock) setPreparing(begins bool, at time.Time) {
 	if !begins || !d.preparing {
