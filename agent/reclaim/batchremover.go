@@ -128,10 +128,10 @@ func (b *batchRemover) targetReached() bool {
 // is one object, to learn how much one frees. Later batches are as many as the
 // deficit needs by the average so far, at most twice the last batch.
 func (b *batchRemover) nextBatch(list []removal) int {
-	if n := countLeading(list, func(m *removal) bool { return m.evicted || b.target >= unlimited }); n > 0 {
+	if n := countLeading(list, func(r *removal) bool { return r.evicted || b.target >= unlimited }); n > 0 {
 		return n
 	}
-	if n := countLeading(list, func(m *removal) bool { return m.empty && !m.evicted }); n > 0 {
+	if n := countLeading(list, func(r *removal) bool { return r.empty && !r.evicted }); n > 0 {
 		return n
 	}
 	if b.weight == 0 && b.size == 0 {

@@ -40,8 +40,8 @@ type backoff struct {
 	delay time.Duration
 }
 
-// start starts a call on a goroutine of its own; onResult is called with its
-// result. The error is errHung if an earlier call of the same key hangs or its
+// start starts a call on a goroutine of its own, which passes the result to onResult.
+// The error is errHung if an earlier call of the same key hangs or its
 // back-off has not ended, or if maxOpenCalls have no result.
 func (c *calls) start(key string, f func(context.Context) error, onResult func(error)) error {
 	c.mu.Lock()
@@ -84,8 +84,8 @@ func (c *calls) markHung(key string) error {
 }
 
 // extendBackoff starts or doubles a back-off. mu must be locked. Back-offs that
-// ended more than maxHangBackoff ago are removed, so that a runtime that hangs for
-// ever new keys does not fill the map.
+// ended more than maxHangBackoff ago are deleted, so that the map does not grow with
+// each new key whose call hangs.
 func (c *calls) extendBackoff(key string) {
 	now := time.Now()
 	b, known := c.backoffs[key]

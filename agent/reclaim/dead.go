@@ -35,9 +35,9 @@ type exit struct {
 // ready and not a kubelet's, unless a newer sandbox of the same pod exists.
 // Sandboxes that evictd evicted come first, regardless of age.
 func deadObjects(sandboxes []cri.Sandbox, containers []cri.Container, exits map[string]exit, evicted map[string]EvictedUsage, kubelet evict.Kubelet, minAge time.Duration, now time.Time) []deadObject {
-	in := map[string][]cri.Container{}
+	bySandbox := map[string][]cri.Container{}
 	for _, c := range containers {
-		in[c.SandboxID] = append(in[c.SandboxID], c)
+		bySandbox[c.SandboxID] = append(bySandbox[c.SandboxID], c)
 	}
 	newest := map[string]cri.Sandbox{}
 	for _, s := range sandboxes {
@@ -51,7 +51,7 @@ func deadObjects(sandboxes []cri.Sandbox, containers []cri.Container, exits map[
 		if kubelet.Owns(s.Annotations) || s.Ready && !evictedByUs || newest[podKey(&s)].ID != s.ID {
 			continue
 		}
-		for _, p := range parts(s, in[s.ID], exits, evictedByUs) {
+		for _, p := range parts(s, bySandbox[s.ID], exits, evictedByUs) {
 			if p.evicted || !p.since.IsZero() && now.Sub(p.since) >= minAge {
 				list = append(list, p)
 			}
@@ -119,12 +119,12 @@ func newer(a, b *cri.Sandbox) bool {
 // name, or "" if the logs are elsewhere:
 //
 //	/var/log/pods/<namespace>_<name>_<uid>/<container>/0.log
-func (r *deadObject) logDir() string {
-	if r.sandbox.UID == "" {
+func (d *deadObject) logDir() string {
+	if d.sandbox.UID == "" {
 		return ""
 	}
-	name := r.sandbox.Namespace + "_" + r.sandbox.Name + "_" + r.sandbox.UID
-	for _, log := range r.logs {
+	name := d.sandbox.Namespace + "_" + d.sandbox.Name + "_" + d.sandbox.UID
+	for _, log := range d.logs {
 		for dir := filepath.Dir(log); strings.Count(dir, "/") > 1; dir = filepath.Dir(dir) {
 			if filepath.Base(dir) == name {
 				return dir

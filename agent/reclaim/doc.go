@@ -9,8 +9,9 @@
 // longer grows.
 //
 // An order is answered within ten seconds, whatever the runtime and the filesystems
-// do. A call that hangs is left running and retried later. What the order could not
-// remove by then is removed in the background while it is needed.
+// do, or within forty if the space of evicted pods is not free by then. A call that
+// hangs is left running and retried later. Objects that the order could not remove in
+// time are removed in the background until its target is reached.
 //
 // Sandboxes and containers of a kubelet are never removed: the kubelet reads from
 // them what has already run.

@@ -65,9 +65,9 @@ func TestLastingErrorLoggedHourly(t *testing.T) {
 	}
 }
 
-// Evicted sandboxes are forgotten once they no longer exist, also without a further
-// reclaim.
-func TestEvictedForgotten(t *testing.T) {
+// The records of evicted sandboxes that no longer exist are deleted, also without a
+// further reclaim.
+func TestEvictedPruned(t *testing.T) {
 	n := &node{available: 900}
 	n.sandboxes = []cri.Sandbox{{ID: "remaining", Ready: true, Created: start}}
 	run(t, n, Policy{}, nil, func(r *Reclaimer) {
@@ -80,7 +80,7 @@ func TestEvictedForgotten(t *testing.T) {
 		r.mu.Lock()
 		defer r.mu.Unlock()
 		if _, known := r.evicted["remaining"]; len(r.evicted) != 1 || !known {
-			t.Errorf("%d evicted sandboxes are remembered; want the one that exists", len(r.evicted))
+			t.Errorf("%d evicted sandboxes are recorded; want the one that exists", len(r.evicted))
 		}
 	})
 }

@@ -89,15 +89,15 @@ func names(i *cri.Image) iter.Seq[string] {
 	}
 }
 
-// exclusiveBytes returns, by container, the bytes of images that only containers of
+// exclusiveBytes returns, by container ID, the bytes of images that only containers of
 // one sandbox were made from, each image with one of them: evicting that pod would
 // make the image unused.
 func exclusiveBytes(images []cri.Image, containers []cri.Container) map[string]int64 {
 	exclusive := map[string]int64{}
-	by := map[string][]int{} // the containers, by what they call their image
+	byName := map[string][]int{} // indices of containers, by the names of their image
 	for j := range containers {
 		for name := range usedBy(containers[j:j+1], "").names {
-			by[name] = append(by[name], j)
+			byName[name] = append(byName[name], j)
 		}
 	}
 	for i := range images {
@@ -105,7 +105,7 @@ func exclusiveBytes(images []cri.Image, containers []cri.Container) map[string]i
 		var sandbox string
 		shared := false
 		for name := range names(&images[i]) {
-			for _, j := range by[name] {
+			for _, j := range byName[name] {
 				shared = shared || first < len(containers) && containers[j].SandboxID != sandbox
 				sandbox, first = containers[j].SandboxID, min(first, j)
 			}

@@ -35,8 +35,8 @@ type PodRuntime interface {
 
 // Filesystems reports the available space of the filesystems.
 type Filesystems interface {
-	// SyncFreed makes the filesystem free removed files and be read again soon. Read
-	// returns the last readings.
+	// SyncFreed commits pending deletions on the signal's filesystem and requests a
+	// new reading. It does not wait for either. Read returns the last readings.
 	SyncFreed(signal.Signal)
 	Read(now time.Time, into *signal.Observations)
 }
@@ -47,16 +47,16 @@ type Options struct {
 	Filesystems Filesystems
 	// Unmeasured returns the name of a directory or pod whose disk usage was not
 	// measured since a time, "" if there is none. An order waits for the
-	// measurements, up to orderTimeout, because the next step may be to choose a
-	// pod by them.
+	// measurements, up to orderTimeout, because the decision after it may rank the
+	// pods by them.
 	Unmeasured func(since time.Time) string
 	// DryRun reports whether nothing may be removed. Kubelet returns what is known
 	// of a kubelet on this node.
 	DryRun  func() bool
 	Kubelet func() evict.Kubelet
-	// OnReport is called with every stored report. OnImagesListed is called
-	// after the images were listed, when the result of ImageUses should be saved. They
-	// must not call back.
+	// OnReport is called with every stored report. OnImagesListed is called after
+	// each list of the images, so that the caller saves the result of ImageUses.
+	// Neither may call the Reclaimer. Both may be nil.
 	OnReport       func(evict.ReclaimReport)
 	OnImagesListed func()
 	// Rootfs is where the host's root is mounted; empty is "/". Procfs is its /proc,
@@ -80,7 +80,7 @@ const (
 type Policy struct {
 	Images Mode
 	// Images first seen less than MinAge ago are kept. Images unused for longer
-	// than MaxAge are removed; 0 is never.
+	// than MaxAge are removed; with a MaxAge of 0 none is removed for its age.
 	MinAge, MaxAge time.Duration
 	// High and Low are percentages of usage, 0 to 100: images are collected from
 	// High on, down to Low.
@@ -98,23 +98,20 @@ const (
 	// usageCheckInterval is how often the usage of imagefs is compared with High:
 	// the kubelet's monitoring period.
 	imageInterval, usageCheckInterval = time.Minute, 10 * time.Second
-	// orderTimeout bounds an order: its lists, its removals and the wait for freed
-	// space, and from the same start the wait for measurements of the pods' usage.
-	// The rest is removed later.
+	// orderTimeout bounds an order: its removals, and from the same start the wait
+	// for measurements of the pods' usage. Run removes the rest later.
 	orderTimeout = 10 * time.Second
-	// containerExitTimeout is the part of orderTimeout that a reclaim waits until
-	// the runtime reports evicted containers as exited. It leaves time to remove
-	// them.
+	// containerExitTimeout bounds the wait until the runtime reports evicted
+	// containers as exited; the rest of orderTimeout is for their removal.
 	containerExitTimeout = 7 * time.Second
-	// lateFreeTimeout bounds the wait, after the runtime has removed evicted pods,
-	// until lateFreeTenths tenths of their known usage are available again:
-	// filesystems and runtimes free it later. containerd's garbage collector runs
-	// for at most a fiftieth of the time (pause_threshold), so a slow collection
-	// delays the next one; a layer of which most remained for ten seconds was
-	// observed. The kubelet waits for the same time (podCleanupTimeout in
-	// pkg/kubelet/eviction/eviction_manager.go).
+	// lateFreeTimeout bounds the wait until the space of evicted pods is available
+	// again, which containerd's garbage collector can delay by ten seconds
+	// (pause_threshold); it is the kubelet's podCleanupTimeout
+	// (pkg/kubelet/eviction/eviction_manager.go).
 	lateFreeTimeout = 30 * time.Second
-	lateFreeTenths   = 8
+	// lateFreeTenths is the part of their known usage, in tenths, that ends that
+	// wait.
+	lateFreeTenths = 8
 	// repeatLogInterval is the interval at which a lasting error is logged again.
 	repeatLogInterval = time.Hour
 	// maxReports is how many reports are stored.
@@ -131,10 +128,10 @@ type Reclaimer struct {
 	// mu is locked only briefly: the decision loop waits for it.
 	mu              sync.Mutex
 	policy          Policy
-	evicted         map[string]EvictedUsage // by sandbox
+	evicted         map[string]EvictedUsage // by sandbox ID
 	pendingCleanups []pendingCleanup
 	reports         []evict.ReclaimReport
-	exclusiveBytes  map[string]int64 // by container; immutable once set
+	exclusiveBytes  map[string]int64 // by container ID; immutable once set
 
 	// imagesMu may be locked while a long list of images is evaluated.
 	imagesMu sync.Mutex
@@ -148,7 +145,7 @@ type Reclaimer struct {
 	unmeasuredLogged time.Time
 }
 
-// unfinishedOrder is an order that its deadline has ended.
+// unfinishedOrder is an order that did not reach its target within orderTimeout.
 type unfinishedOrder struct {
 	order  evict.Reclaim
 	target int64 // of the signal's available amount
@@ -178,8 +175,8 @@ func (r *Reclaimer) Configure(p Policy) {
 	r.policy = p
 }
 
-// RestoreReports sets the reports of an earlier run, which an earlier version may not have
-// bounded.
+// RestoreReports sets the reports of an earlier run. It bounds them: an earlier
+// version may not have done so.
 func (r *Reclaimer) RestoreReports(reports []evict.ReclaimReport) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -205,8 +202,9 @@ func (r *Reclaimer) ImageUses() []evict.ImageUse {
 	return r.history.list()
 }
 
-// ExclusiveImageBytes returns, by container, the bytes of images that only its pod uses, as
-// of the last list of images. The caller must not change the map.
+// ExclusiveImageBytes returns, by container ID, the bytes of images that only the
+// container's pod uses, as of the last list of images. The caller must not change
+// the map.
 func (r *Reclaimer) ExclusiveImageBytes() map[string]int64 {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -220,15 +218,17 @@ func (r *Reclaimer) Reports() []evict.ReclaimReport {
 	return slices.Clone(r.reports)
 }
 
-// EvictedUsage is the known disk usage of an evicted pod, in bytes or inodes. The zero
-// value means unknown.
+// EvictedUsage is the known disk usage of an evicted pod. The zero value means
+// unknown.
 type EvictedUsage struct {
 	Amount int64
-	Inodes bool
+	Inodes bool // Amount counts inodes, not bytes
 }
 
-// Evicted records that a sandbox, not of a kubelet, is being evicted. Its remains
-// are removed first, whatever their age, and the reclaim waits for its space.
+// Evicted records that evictd kills or has killed a pod that is not a kubelet's, with
+// the given sandbox. The next reclaim of containers removes the sandbox first,
+// whatever its age, and waits until most of its usage is free. A known usage stays if
+// a later call has none.
 func (r *Reclaimer) Evicted(sandboxID string, usage EvictedUsage) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -237,25 +237,26 @@ func (r *Reclaimer) Evicted(sandboxID string, usage EvictedUsage) {
 	}
 }
 
-// NotEvicted undoes Evicted for a sandbox that was not evicted.
+// NotEvicted undoes Evicted for a sandbox whose pod was not killed after all.
 func (r *Reclaimer) NotEvicted(sandboxID string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	delete(r.evicted, sandboxID)
 }
 
-// pendingCleanup is the usage of an evicted pod that the kubelet has yet to free,
-// and until when a reclaim waits for it.
+// pendingCleanup is the usage of an evicted pod that the kubelet has yet to free. A
+// reclaim waits for that, until the time in until.
 type pendingCleanup struct {
 	EvictedUsage
 	uid   string
 	until time.Time
 }
 
-// EvictedFromKubelet records that no process of an evicted kubelet pod is left.
-// Only the kubelet removes its volumes, layers and logs, seconds later: a reclaim
-// waits for that before another pod is chosen for the same space, as the kubelet's
-// eviction manager does (waitForPodsCleanup).
+// EvictedFromKubelet records that no process of an evicted pod of a kubelet is left.
+// The kubelet removes the pod's volumes, layers and logs seconds later. A reclaim
+// waits for that, up to lateFreeTimeout from now, so that no second pod is evicted for
+// the same space; the kubelet's eviction manager does the same
+// (waitForPodsCleanup).
 func (r *Reclaimer) EvictedFromKubelet(uid string, usage EvictedUsage) {
 	now := time.Now()
 	r.mu.Lock()
@@ -264,21 +265,22 @@ func (r *Reclaimer) EvictedFromKubelet(uid string, usage EvictedUsage) {
 	r.pendingCleanups = append(r.pendingCleanups, pendingCleanup{usage, uid, now.Add(lateFreeTimeout)})
 }
 
-// Revived records that the kubelet has restarted containers of an evicted pod, and
-// therefore keeps its volumes.
+// Revived records that the kubelet has restarted containers of an evicted pod and
+// will not remove its volumes. It undoes EvictedFromKubelet.
 func (r *Reclaimer) Revived(uid string) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.deleteCleanupsIf(func(p *pendingCleanup) bool { return p.uid == uid })
 }
 
-// deleteCleanupsIf removes pending cleanups. mu must be locked.
+// deleteCleanupsIf deletes the pending cleanups that match. mu must be locked.
 func (r *Reclaimer) deleteCleanupsIf(match func(*pendingCleanup) bool) {
 	r.pendingCleanups = slices.DeleteFunc(r.pendingCleanups, func(p pendingCleanup) bool { return match(&p) })
 }
 
 // pendingFromKubelet returns the amount that a kubelet has yet to free, in the
-// signal's unit, and until when to wait for it.
+// signal's unit, and until when to wait for it. It deletes the pending cleanups
+// whose time is up.
 func (r *Reclaimer) pendingFromKubelet(s signal.Signal) (amount int64, until time.Time) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -293,16 +295,16 @@ func (r *Reclaimer) pendingFromKubelet(s signal.Signal) (amount int64, until tim
 	return amount, until
 }
 
-// deleteCleanups removes the cleanups that pendingFromKubelet has counted: they are
-// complete, or the wait has ended.
+// deleteCleanups deletes the pending cleanups in the signal's unit, once the wait for
+// them has ended: their space is free, or the time is up.
 func (r *Reclaimer) deleteCleanups(s signal.Signal) {
 	r.mu.Lock()
 	defer r.mu.Unlock()
 	r.deleteCleanupsIf(func(p *pendingCleanup) bool { return p.Inodes == s.IsInodes() })
 }
 
-// Start starts a reclaim. Its report is sent to Done. The caller must wait for the
-// report before the next order.
+// Start passes an order to Run. Its report is sent to Done. The caller must receive
+// the report before it calls Start again.
 func (r *Reclaimer) Start(o evict.Reclaim) { r.orders <- o }
 
 // Done returns the channel of the reports of orders.
@@ -331,7 +333,7 @@ func (r *Reclaimer) Run(ctx context.Context) error {
 			if due {
 				imagesInspected = now
 			}
-			order = r.background(ctx, func(ctx context.Context) {
+			order = r.untilOrder(ctx, func(ctx context.Context) {
 				if r.unfinished != nil {
 					r.resume(ctx)
 				}
@@ -353,9 +355,9 @@ func (r *Reclaimer) Run(ctx context.Context) error {
 	}
 }
 
-// background runs f to its end. If an order arrives, it cancels f's context, so
-// that the order does not wait for f, and returns the order.
-func (r *Reclaimer) background(ctx context.Context, f func(context.Context)) *evict.Reclaim {
+// untilOrder runs f until it returns, and returns nil. If an order arrives before, it
+// cancels f's context, waits for f, and returns the order.
+func (r *Reclaimer) untilOrder(ctx context.Context, f func(context.Context)) *evict.Reclaim {
 	ctx, cancel := context.WithCancel(ctx)
 	defer cancel()
 	done := make(chan struct{})
@@ -375,7 +377,8 @@ func (r *Reclaimer) background(ctx context.Context, f func(context.Context)) *ev
 
 var errNoRuntime = errors.New("no container runtime")
 
-// rejectOrders answers orders without reclaiming anything.
+// rejectOrders reports on each order that there is no runtime. Like execute, it first
+// waits until the pods' usage was measured, because pods are ranked by it next.
 func (r *Reclaimer) rejectOrders(ctx context.Context) error {
 	for {
 		select {

@@ -28,12 +28,12 @@ type node struct {
 	sandboxes      []cri.Sandbox
 	containers     []cri.Container
 	logs           string
-	logsOf         map[string]string // by container; replaces logs if set
+	logsOf         map[string]string // by container ID; replaces logs if set
 	freeDelay      time.Duration
 	listErr        error
-	writtenPerRead int64 // bytes that disappear between two readings
+	writtenPerRead int64 // bytes that are written between two readings
 	readOnly       bool
-	stopFailures   int             // StopSandbox fails so often
+	stopFailures   int             // the number of calls of StopSandbox that fail
 	hungIDs        map[string]bool // removals that hang until their context ends
 
 	available int64
@@ -493,8 +493,8 @@ func TestEvictedFreesLate(t *testing.T) {
 func TestKubeletFreesLate(t *testing.T) {
 	for _, tt := range []struct {
 		name   string
-		comes  time.Duration // 500 bytes are freed, after the order
-		before time.Duration // the pod ended, before the order
+		freed  time.Duration // when 500 bytes are freed, after the order
+		before time.Duration // when the pod ended, before the order
 		usage  EvictedUsage
 		took   time.Duration // at least, and less than two seconds more
 		second time.Duration // same for a second order
@@ -509,7 +509,7 @@ func TestKubeletFreesLate(t *testing.T) {
 		run(t, n, Policy{}, nil, func(r *Reclaimer) {
 			r.EvictedFromKubelet("pod", tt.usage)
 			time.Sleep(tt.before)
-			time.AfterFunc(tt.comes, func() {
+			time.AfterFunc(tt.freed, func() {
 				n.mu.Lock()
 				defer n.mu.Unlock()
 				n.available += 500

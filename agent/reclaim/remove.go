@@ -13,7 +13,8 @@ import (
 	"github.com/evictd/evictd/kernel/disk"
 )
 
-// execute executes an order until its deadline.
+// execute executes an order, within orderTimeout and, for the space of evicted pods,
+// lateFreeTimeout.
 func (r *Reclaimer) execute(ctx context.Context, o evict.Reclaim) evict.ReclaimReport {
 	report := evict.ReclaimReport{At: time.Now(), Kind: o.Kind, Reason: Pressure, Signal: o.Signal, DryRun: r.o.DryRun(), Removed: []string{}, Deficit: o.Deficit}
 	before, ok := r.available(o.Signal)
@@ -49,8 +50,9 @@ func (r *Reclaimer) resume(ctx context.Context) {
 	}
 }
 
-// free removes objects until the signal has reached the target or the deadline has
-// passed, and stores the rest as unfinished.
+// free removes objects until the signal has reached the target or orderTimeout has
+// passed since report.At. If the target is not reached and objects may be left, it sets
+// r.unfinished.
 func (r *Reclaimer) free(ctx context.Context, report *evict.ReclaimReport, target int64, o evict.Reclaim) {
 	work, cancel := context.WithDeadline(ctx, report.At.Add(orderTimeout))
 	defer cancel()
@@ -97,15 +99,15 @@ func (r *Reclaimer) removeDead(ctx context.Context, b *batchRemover) {
 	kubelet := r.o.Kubelet()
 	var list []removal
 	for _, d := range deadObjects(sandboxes, containers, exits(ctx, r.o.Runtime, sandboxes, containers, evicted), evicted, kubelet, minDeadAge, time.Now()) {
-		m := removal{key: "remove sandbox " + d.sandbox.ID, name: "sandbox " + d.name, empty: d.containers == 0 && !d.evicted, evicted: d.evicted}
+		entry := removal{key: "remove sandbox " + d.sandbox.ID, name: "sandbox " + d.name, empty: d.containers == 0 && !d.evicted, evicted: d.evicted}
 		if d.container != "" {
-			m.key, m.name = "remove container "+d.container, "container "+d.name
+			entry.key, entry.name = "remove container "+d.container, "container "+d.name
 		}
 		if usage := evicted[d.sandbox.ID]; d.evicted && usage.Inodes == b.report.Signal.IsInodes() {
-			m.usage = usage.Amount
+			entry.usage = usage.Amount
 		}
-		m.do = func(ctx context.Context) error { return r.removeWithRetry(ctx, &d) }
-		list = append(list, m)
+		entry.do = func(ctx context.Context) error { return r.removeWithRetry(ctx, &d) }
+		list = append(list, entry)
 	}
 	var orphanLogRemovals []removal
 	if kubelet.Absent {
@@ -125,9 +127,10 @@ func (r *Reclaimer) removeDead(ctx context.Context, b *batchRemover) {
 	}
 }
 
-// listAfterExit lists sandboxes and containers once the runtime reports the evicted
-// containers as exited. Before, their layers can't be removed, and another pod
-// would be evicted for that space.
+// listAfterExit lists sandboxes and containers once the runtime reports the
+// containers of evicted sandboxes as exited, or when containerExitTimeout has passed
+// since the given time. The runtime can't remove the layer of a container that has not
+// exited, and another pod would be evicted for that space.
 func (r *Reclaimer) listAfterExit(ctx context.Context, since time.Time) ([]cri.Sandbox, []cri.Container, map[string]EvictedUsage, error) {
 	for {
 		sandboxes, containers, err := list(ctx, r.o.Runtime)
@@ -146,8 +149,8 @@ func (r *Reclaimer) listAfterExit(ctx context.Context, since time.Time) ([]cri.S
 	}
 }
 
-// pruneEvicted removes evicted sandboxes that no longer exist and returns the
-// others.
+// pruneEvicted deletes the records of evicted sandboxes that no longer exist, and
+// returns the others.
 func (r *Reclaimer) pruneEvicted(sandboxes []cri.Sandbox) map[string]EvictedUsage {
 	r.mu.Lock()
 	defer r.mu.Unlock()
@@ -228,7 +231,7 @@ func (r *Reclaimer) removeWithRetry(ctx context.Context, d *deadObject) error {
 	return err
 }
 
-// logsRemainError reports that a pod was removed except for some of its logs.
+// logsRemainError reports that a pod's sandbox was removed, but not all of its logs.
 type logsRemainError struct {
 	pod string
 	err error

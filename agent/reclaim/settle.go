@@ -7,8 +7,8 @@ import (
 	"github.com/evictd/evictd/agent/signal"
 )
 
-// awaitMeasurements waits until the pods' usage was measured since a reclaim began,
-// at most for orderTimeout.
+// awaitMeasurements waits until the usage of all pods was measured after since, the
+// start of the reclaim, at most for orderTimeout from then.
 func (r *Reclaimer) awaitMeasurements(ctx context.Context, since time.Time) {
 	if r.o.Unmeasured == nil {
 		return
@@ -67,8 +67,9 @@ func (r *Reclaimer) settle(ctx context.Context, s signal.Signal, target int64, r
 	}
 }
 
-// waitForLateFree waits until a signal has reached the amount that is expected to
-// be freed late, at most until the deadline. Each poll calls expected for both.
+// waitForLateFree waits until the available amount of a signal has reached promised,
+// at most until the given time. expected returns both. It is called before each
+// poll, because a pod may be evicted during the wait.
 func (r *Reclaimer) waitForLateFree(ctx context.Context, s signal.Signal, expected func() (promised int64, until time.Time)) {
 	for {
 		promised, until := expected()
