@@ -10,8 +10,8 @@ import (
 )
 
 const (
-	// Measuring disk usage may take budgetShare of a processor. With what the Go
-	// runtime needs to wake its threads, less than a tenth is measured. budgetBurst
+	// Measuring disk usage may take one part in budgetShare of a processor; with the
+	// time that the Go runtime needs to wake its threads, less than a tenth. budgetBurst
 	// is the processor time that may be used at once after a time of less use, so
 	// that on most nodes all is measured without a pause when a disk becomes low.
 	budgetShare = 12
@@ -63,7 +63,7 @@ func (j *job) isHung() bool { return j != nil && j.hung }
 // throttledTime returns how long the job has waited for its budget.
 func (j *job) throttledTime() time.Duration { return time.Duration(j.throttledFor.Load()) }
 
-// jobs counts detached jobs, and has the worker threads. UsageMeter.mu guards it.
+// jobs counts detached jobs and lists the worker threads. UsageMeter.mu guards it.
 type jobs struct {
 	detachedByPod map[string]int // by pod
 	slowByPod     map[string]int // those of detachedByPod that do not hang
@@ -78,7 +78,8 @@ func newJobs() jobs {
 	return jobs{detachedByPod: map[string]int{}, slowByPod: map[string]int{}, logged: map[string]time.Time{}, threads: map[*worker]struct{}{}, lowPriority: true}
 }
 
-// exhausted reports whether a pod may start no job before another has returned.
+// exhausted reports whether a pod may start no job before a detached job has
+// returned.
 func (j *jobs) exhausted(pod string) bool {
 	return j.detachedByPod[pod] >= maxDetachedPerPod || j.hung >= maxHung
 }
@@ -99,40 +100,40 @@ func (j *jobs) yield(yield bool) {
 		return
 	}
 	j.lowPriority = yield
-	for t := range j.threads {
-		t.yield(yield)
+	for w := range j.threads {
+		w.yield(yield)
 	}
 }
 
 // detach counts a job as detached.
-func (j *jobs) detach(left *job) {
-	left.detached = true
-	j.detachedByPod[left.pod]++
-	j.slowByPod[left.pod]++
+func (j *jobs) detach(one *job) {
+	one.detached = true
+	j.detachedByPod[one.pod]++
+	j.slowByPod[one.pod]++
 	j.slow++
 }
 
 // hang counts a detached job as hung.
-func (j *jobs) hang(left *job) {
-	left.hung = true
-	decrement(j.slowByPod, left.pod)
+func (j *jobs) hang(one *job) {
+	one.hung = true
+	decrement(j.slowByPod, one.pod)
 	j.slow--
 	j.hung++
 }
 
 // end removes a job that has returned from the counts.
-func (j *jobs) end(ended *job) {
-	ended.ended = true
+func (j *jobs) end(one *job) {
+	one.ended = true
 	switch {
-	case !ended.detached:
+	case !one.detached:
 		return
-	case ended.hung:
+	case one.hung:
 		j.hung--
 	default:
-		decrement(j.slowByPod, ended.pod)
+		decrement(j.slowByPod, one.pod)
 		j.slow--
 	}
-	decrement(j.detachedByPod, ended.pod)
+	decrement(j.detachedByPod, one.pod)
 }
 
 func decrement(counts map[string]int, key string) {
@@ -157,22 +158,22 @@ func (u *UsageMeter) newWorker() *worker {
 
 // startWorker is newWorker with mu locked.
 func (u *UsageMeter) startWorker() *worker {
-	t := &worker{jobs: make(chan func(), 1)} // sending does not wait for the worker to be scheduled
-	u.jobs.threads[t] = struct{}{}
+	w := &worker{jobs: make(chan func(), 1)} // sending does not wait for the worker to be scheduled
+	u.jobs.threads[w] = struct{}{}
 	go func() {
 		locked, err := disk.LockThread()
 		if err != nil {
 			u.o.Log.Debug("could not set the priority of a thread that measures disk usage", "error", err)
 		}
-		t.locked.Store(locked)
+		w.locked.Store(locked)
 		u.mu.Lock()
-		t.yield(u.jobs.lowPriority)
+		w.yield(u.jobs.lowPriority)
 		u.mu.Unlock()
-		for job := range t.jobs {
+		for job := range w.jobs {
 			job()
 		}
 		u.mu.Lock()
-		delete(u.jobs.threads, t)
+		delete(u.jobs.threads, w)
 		u.mu.Unlock()
 		locked.MarkEnded()
 	}()
@@ -180,8 +181,8 @@ func (u *UsageMeter) startWorker() *worker {
 }
 
 // yield changes the priority as far as the kernel allows.
-func (t *worker) yield(yield bool) {
-	if locked := t.locked.Load(); locked != nil {
+func (w *worker) yield(yield bool) {
+	if locked := w.locked.Load(); locked != nil {
 		_ = locked.Yield(yield)
 	}
 }
@@ -200,12 +201,12 @@ func (u *UsageMeter) run(ctx context.Context, j *job, progress func() uint64, do
 	if u.worker == nil {
 		u.worker = u.newWorker()
 	}
-	var rest time.Duration
+	var throttleFor time.Duration // after the job
 	u.worker.jobs <- func() {
 		m := cpuMeter{cpu: u.cpu}
 		m.used()
 		do(func() { u.throttle(ctx, j, u.budget.Spend(m.used(), time.Now())) })
-		rest = u.budget.Spend(m.used(), time.Now())
+		throttleFor = u.budget.Spend(m.used(), time.Now())
 		u.jobEnded(j)
 		close(j.done)
 	}
@@ -215,16 +216,16 @@ func (u *UsageMeter) run(ctx context.Context, j *job, progress func() uint64, do
 			u.jobs.detach(j)
 			u.version++
 		}
-		left := j.detached
+		detached := j.detached
 		u.mu.Unlock()
-		if left {
+		if detached {
 			u.stopWorker()
 			go u.watchDetached(j, progress)
 			return
 		}
 		<-j.done
 	}
-	u.throttle(ctx, j, rest)
+	u.throttle(ctx, j, throttleFor)
 }
 
 // waitFor waits until a job has returned. It returns false once the job has made no
@@ -286,8 +287,8 @@ func (u *UsageMeter) jobEnded(j *job) {
 	}
 }
 
-// throttle pauses a job for wait, or until ctx ends. Shorter waits than minThrottle
-// are skipped: the budget adds them up to a later one.
+// throttle pauses a job for wait, or until ctx ends. A wait shorter than minThrottle is
+// skipped: the budget adds it to a later one.
 func (u *UsageMeter) throttle(ctx context.Context, j *job, wait time.Duration) {
 	if wait < minThrottle {
 		return

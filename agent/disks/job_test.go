@@ -217,7 +217,7 @@ func TestIntermediateResultCounts(t *testing.T) {
 	<-began
 	<-counted
 	if h := u.Usage(&s); h.Logs["c"].Inodes != 41 || !strings.Contains(h.Logs["c"].Incomplete, "has not ended") || h.Oldest.IsZero() {
-		t.Errorf("Of during the walk = %+v; want 41 inodes so far", h)
+		t.Errorf("Usage() during the walk = %+v; want 41 inodes so far", h)
 	}
 	close(release)
 	cancel()

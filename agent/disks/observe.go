@@ -12,9 +12,10 @@ import (
 	"github.com/evictd/evictd/kernel/disk"
 )
 
-// The bounds of the read interval, and the interval below every threshold. At
-// minFillBytes per second, 50 ms is 50 MiB. The longest is the kubelet's monitoring
-// period. Below the thresholds nothing more can be missed, except the recovery.
+// minReadInterval and maxReadInterval bound the interval of readings. At minFillBytes
+// per second, a filesystem loses 50 MiB in 50 ms. The maximum is the kubelet's
+// monitoring period. lowReadInterval is the interval while every threshold is met,
+// when only the recovery can be missed.
 const (
 	minReadInterval, maxReadInterval = 50 * time.Millisecond, 10 * time.Second
 	lowReadInterval                  = 250 * time.Millisecond
@@ -31,7 +32,7 @@ const (
 // observe reads one filesystem, at an adaptive interval, until ctx ends.
 func (w *Watch) observe(ctx context.Context, r Role) {
 	var reading singleCalls[disk.Space]
-	paces := [2]pollinterval.Interval{
+	intervals := [2]pollinterval.Interval{
 		{MinRate: minFillBytes, Min: minReadInterval, Max: maxReadInterval, BelowAll: lowReadInterval},
 		{MinRate: minFillInodes, Min: minReadInterval, Max: maxReadInterval, BelowAll: lowReadInterval},
 	}
@@ -50,8 +51,8 @@ func (w *Watch) observe(ctx context.Context, r Role) {
 		f := &w.filesystems[r]
 		if f.path != path || f.mount != on {
 			path, on = f.path, f.mount
-			paces[0].Reset()
-			paces[1].Reset()
+			intervals[0].Reset()
+			intervals[1].Reset()
 		}
 		w.mu.Unlock()
 		if path == "" {
@@ -60,7 +61,7 @@ func (w *Watch) observe(ctx context.Context, r Role) {
 		}
 		target := path // a call that hangs outlives this iteration
 		space, err := reading.get("statfs of "+target).call(callTimeout, func() (disk.Space, error) { return w.read(target) })
-		wait := w.record(r, path, space, err, &paces)
+		wait := w.record(r, path, space, err, &intervals)
 		if wait == maxReadInterval {
 			wait = pollinterval.AlignedWait(time.Now(), maxReadInterval)
 		}
@@ -69,7 +70,7 @@ func (w *Watch) observe(ctx context.Context, r Role) {
 }
 
 // record stores a reading and returns the time until the next one.
-func (w *Watch) record(r Role, path string, space disk.Space, err error, paces *[2]pollinterval.Interval) time.Duration {
+func (w *Watch) record(r Role, path string, space disk.Space, err error, intervals *[2]pollinterval.Interval) time.Duration {
 	now := time.Now()
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -93,15 +94,15 @@ func (w *Watch) record(r Role, path string, space disk.Space, err error, paces *
 	f.space, f.at, f.err = space, now, nil
 
 	available, inodesFree := signed(space.Available), signed(space.InodesFree)
-	marks := levels(w.thresholds[bytes], signed(space.Bytes))
-	paces[0].Observe(now, available)
-	f.period = paces[0].Next(marks)
-	crossed := countAbove(marks, available) != countAbove(marks, signed(before.Available))
+	amounts := levels(w.thresholds[bytes], signed(space.Bytes))
+	intervals[0].Observe(now, available)
+	f.period = intervals[0].Next(amounts)
+	crossed := countAbove(amounts, available) != countAbove(amounts, signed(before.Available))
 	if space.CountsInodes {
-		marks := levels(w.thresholds[inodes], signed(space.Inodes))
-		paces[1].Observe(now, inodesFree)
-		f.period = min(f.period, paces[1].Next(marks))
-		crossed = crossed || countAbove(marks, inodesFree) != countAbove(marks, signed(before.InodesFree))
+		amounts := levels(w.thresholds[inodes], signed(space.Inodes))
+		intervals[1].Observe(now, inodesFree)
+		f.period = min(f.period, intervals[1].Next(amounts))
+		crossed = crossed || countAbove(amounts, inodesFree) != countAbove(amounts, signed(before.InodesFree))
 	}
 	if crossed || !had {
 		notify(w.crossed)
@@ -112,20 +113,20 @@ func (w *Watch) record(r Role, path string, space disk.Space, err error, paces *
 // levels returns the amounts at which a decision may change: each threshold, and
 // the amount at which its condition ends.
 func levels(thresholds []signal.Threshold, capacity int64) []int64 {
-	var marks []int64
+	var amounts []int64
 	for _, t := range thresholds {
-		marks = append(marks, t.Value.Amount(capacity))
-		if target := t.Target(capacity); target != marks[len(marks)-1] {
-			marks = append(marks, target)
+		amounts = append(amounts, t.Value.Amount(capacity))
+		if target := t.Target(capacity); target != amounts[len(amounts)-1] {
+			amounts = append(amounts, target)
 		}
 	}
-	return marks
+	return amounts
 }
 
-// countAbove counts the levels above an amount.
-func countAbove(marks []int64, amount int64) (n int) {
-	for _, m := range marks {
-		if amount < m {
+// countAbove counts the amounts above available.
+func countAbove(amounts []int64, available int64) (n int) {
+	for _, amount := range amounts {
+		if available < amount {
 			n++
 		}
 	}

@@ -28,9 +28,9 @@ type podFiles struct {
 }
 
 // same reports whether both have the same directories.
-func (h *podFiles) same(other *podFiles) bool {
-	return maps.Equal(h.layers, other.layers) && maps.Equal(h.logs, other.logs) && slices.Equal(h.volumes, other.volumes) &&
-		(h.volumesErr == nil) == (other.volumesErr == nil)
+func (f *podFiles) same(other *podFiles) bool {
+	return maps.Equal(f.layers, other.layers) && maps.Equal(f.logs, other.logs) && slices.Equal(f.volumes, other.volumes) &&
+		(f.volumesErr == nil) == (other.volumesErr == nil)
 }
 
 // logFiles are the logs of a container: a directory or, in a directory that
@@ -50,8 +50,8 @@ type volume struct {
 }
 
 // locatePods searches for the directories of all pods, each pod in a job of its
-// own, so that a directory that hangs delays only its own pod. Late results are
-// used.
+// own, so that a directory that hangs delays only its own pod. Results that arrive
+// late are used.
 func (u *UsageMeter) locatePods(ctx context.Context) {
 	u.mu.Lock()
 	pods := u.pods
@@ -59,27 +59,27 @@ func (u *UsageMeter) locatePods(ctx context.Context) {
 	u.readMounts(ctx)
 	wanted := make(map[string]bool, len(pods))
 	for i := range pods {
-		s := &pods[i]
-		wanted[s.UID] = true
+		p := &pods[i]
+		wanted[p.UID] = true
 		if ctx.Err() != nil {
 			return
 		}
 		u.mu.Lock()
-		before, busy := u.podFiles[s.UID], u.lookups[s.UID] != nil || u.jobs.full(s.UID)
+		before, busy := u.podFiles[p.UID], u.lookups[p.UID] != nil || u.jobs.full(p.UID)
 		if u.jobs.slow >= maxSlow {
 			u.podsChanged = true // search again when fewer jobs are slow
 		}
 		var j *job
 		if !busy {
-			j = newJob(s.UID, "the directories of the pod")
-			u.lookups[s.UID] = j
+			j = newJob(p.UID, "the directories of the pod")
+			u.lookups[p.UID] = j
 		}
 		u.mu.Unlock()
 		if busy {
 			continue
 		}
 		u.run(ctx, j, func() uint64 { return 0 }, func(func()) {
-			u.storePodFiles(j, s, u.podFilesOf(s, before))
+			u.storePodFiles(j, p, u.podFilesOf(p, before))
 		})
 	}
 	u.mu.Lock()
@@ -103,15 +103,15 @@ func (u *UsageMeter) locatePods(ctx context.Context) {
 
 // storePodFiles stores the paths of a pod's files, however late. It also adds them
 // to the targets in the same critical section, so that Unmeasured waits for them.
-func (u *UsageMeter) storePodFiles(j *job, s *Pod, h *podFiles) {
+func (u *UsageMeter) storePodFiles(j *job, p *Pod, f *podFiles) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	delete(u.lookups, j.pod)
-	if before := u.podFiles[j.pod]; before == nil || !before.same(h) {
+	if before := u.podFiles[j.pod]; before == nil || !before.same(f) {
 		u.version++
 	}
-	u.podFiles[j.pod] = h
-	u.wantPodFiles(s, h)
+	u.podFiles[j.pod] = f
+	u.wantPodFiles(p, f)
 }
 
 // readMounts reads the mount table. If that fails, the previous table stays.
@@ -147,64 +147,64 @@ func (u *UsageMeter) readMounts(ctx context.Context) {
 // chooseTargets determines which directories are measured, from the files of the
 // pods. mu must be locked.
 func (u *UsageMeter) chooseTargets() {
-	for _, p := range u.targets {
-		p.want, p.limited = false, false
+	for _, t := range u.targets {
+		t.want, t.limited = false, false
 	}
 	for i := range u.pods {
-		s := &u.pods[i]
-		if h := u.podFiles[s.UID]; h != nil {
-			u.wantPodFiles(s, h)
+		p := &u.pods[i]
+		if f := u.podFiles[p.UID]; f != nil {
+			u.wantPodFiles(p, f)
 		}
 	}
-	for key, p := range u.targets {
-		if !p.want && p.job == nil {
+	for key, t := range u.targets {
+		if !t.want && t.job == nil {
 			delete(u.targets, key)
 		}
 	}
 }
 
-func (u *UsageMeter) wantPodFiles(s *Pod, h *podFiles) {
-	for _, dir := range h.layers {
-		u.wantTarget(s, dir, logFiles{dir: dir})
+func (u *UsageMeter) wantPodFiles(p *Pod, f *podFiles) {
+	for _, dir := range f.layers {
+		u.wantTarget(p, dir, logFiles{dir: dir})
 	}
-	for _, l := range h.logs {
-		u.wantTarget(s, l.key(), l)
+	for _, l := range f.logs {
+		u.wantTarget(p, l.key(), l)
 	}
-	for _, v := range h.volumes {
-		u.wantTarget(s, v.dir, logFiles{dir: v.dir})
+	for _, v := range f.volumes {
+		u.wantTarget(p, v.dir, logFiles{dir: v.dir})
 		u.targets[v.dir].mounted = v.mounted
 	}
 }
 
-func (u *UsageMeter) wantTarget(s *Pod, key string, l logFiles) {
+func (u *UsageMeter) wantTarget(p *Pod, key string, l logFiles) {
 	if l.dir == "" {
 		return
 	}
 	if u.targets[key] == nil {
-		u.targets[key] = &target{path: l.dir, only: l.only, pod: s.UID}
+		u.targets[key] = &target{path: l.dir, only: l.only, pod: p.UID}
 	}
 	u.targets[key].want = true
-	u.targets[key].limited = u.targets[key].limited || s.Limited
+	u.targets[key].limited = u.targets[key].limited || p.Limited
 }
 
 func (u *UsageMeter) onHost(path string) string { return filepath.Join(u.o.Rootfs, path) }
 
 // podFilesOf searches for a pod's directories. A writable layer that was found
 // before is not searched again: it does not move.
-func (u *UsageMeter) podFilesOf(s *Pod, before *podFiles) *podFiles {
-	h := &podFiles{locatedAt: time.Now(), layers: map[string]string{}, logs: map[string]logFiles{}}
-	for _, c := range s.Containers {
+func (u *UsageMeter) podFilesOf(p *Pod, before *podFiles) *podFiles {
+	f := &podFiles{locatedAt: time.Now(), layers: map[string]string{}, logs: map[string]logFiles{}}
+	for _, c := range p.Containers {
 		if before != nil && before.layers[c.ID] != "" {
-			h.layers[c.ID] = before.layers[c.ID]
+			f.layers[c.ID] = before.layers[c.ID]
 		} else {
-			h.layers[c.ID] = u.layerOf(&c)
+			f.layers[c.ID] = u.layerOf(&c)
 		}
 		if c.LogPath != "" {
-			h.logs[c.ID] = logsOf(u.onHost(c.LogPath), c.Name)
+			f.logs[c.ID] = logsOf(u.onHost(c.LogPath), c.Name)
 		}
 	}
-	h.volumes, h.volumesErr = u.volumesOf(s.UID)
-	return h
+	f.volumes, f.volumesErr = u.volumesOf(p.UID)
+	return f
 }
 
 // logsOf returns the location of a container's logs, including rotated ones. A

@@ -57,8 +57,8 @@ func (u *UsageMeter) missingLayers() bool {
 
 // missingLayersLocked is missingLayers with mu locked.
 func (u *UsageMeter) missingLayersLocked() bool {
-	for _, h := range u.podFiles {
-		for _, dir := range h.layers {
+	for _, f := range u.podFiles {
+		for _, dir := range f.layers {
 			if dir == "" {
 				return true
 			}
@@ -85,84 +85,84 @@ type PodUsage struct {
 }
 
 // Usage returns the known disk usage of a pod.
-func (u *UsageMeter) Usage(s *Pod) PodUsage {
+func (u *UsageMeter) Usage(p *Pod) PodUsage {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	h := PodUsage{Layers: map[string]Measurement{}, Logs: map[string]Measurement{}}
-	pod := u.podFiles[s.UID]
-	if pod == nil {
-		if u.lookups[s.UID].isHung() {
+	usage := PodUsage{Layers: map[string]Measurement{}, Logs: map[string]Measurement{}}
+	files := u.podFiles[p.UID]
+	if files == nil {
+		if u.lookups[p.UID].isHung() {
 			return PodUsage{Incomplete: "the search for its directories hangs"}
 		}
 		return PodUsage{Incomplete: "not measured yet"}
 	}
-	for _, c := range s.Containers {
+	for _, c := range p.Containers {
 		layer := u.layers[c.ID]
-		if dir := pod.layers[c.ID]; dir != "" {
-			layer = h.addTarget(u.targets[dir], "the writable layer of "+c.Name)
+		if dir := files.layers[c.ID]; dir != "" {
+			layer = usage.addTarget(u.targets[dir], "the writable layer of "+c.Name)
 		} else if !layer.At.IsZero() {
-			h.addMeasured(&layer)
+			usage.addMeasured(&layer)
 		}
 		if layer.At.IsZero() {
-			h.markIncomplete("the writable layer of " + c.Name + " is not known")
+			usage.markIncomplete("the writable layer of " + c.Name + " is not known")
 		}
-		h.Layers[c.ID] = layer
-		if l, ok := pod.logs[c.ID]; ok {
-			h.Logs[c.ID] = h.addTarget(u.targets[l.key()], "the logs of "+c.Name)
+		usage.Layers[c.ID] = layer
+		if l, ok := files.logs[c.ID]; ok {
+			usage.Logs[c.ID] = usage.addTarget(u.targets[l.key()], "the logs of "+c.Name)
 		} else {
-			h.markIncomplete("the logs of " + c.Name + " are not known")
+			usage.markIncomplete("the logs of " + c.Name + " are not known")
 		}
 	}
-	if pod.volumesErr != nil {
-		h.markIncomplete("its volumes are not known: " + pod.volumesErr.Error())
+	if files.volumesErr != nil {
+		usage.markIncomplete("its volumes are not known: " + files.volumesErr.Error())
 	}
-	for _, v := range pod.volumes {
-		got := h.addTarget(u.targets[v.dir], "volume "+v.name)
-		h.Volumes = append(h.Volumes, evict.Volume{
+	for _, v := range files.volumes {
+		got := usage.addTarget(u.targets[v.dir], "volume "+v.name)
+		usage.Volumes = append(usage.Volumes, evict.Volume{
 			Name: v.name, Type: v.kind, Medium: v.medium, Used: signed(got.Bytes), Inodes: signed(got.Inodes),
 		})
 	}
-	h.Known = !h.Oldest.IsZero() || h.Incomplete == ""
-	return h
+	usage.Known = !usage.Oldest.IsZero() || usage.Incomplete == ""
+	return usage
 }
 
 // addTarget adds the usage of a directory.
-func (h *PodUsage) addTarget(p *target, what string) Measurement {
-	if p == nil {
-		h.markIncomplete(what + ": not measured yet")
+func (p *PodUsage) addTarget(t *target, what string) Measurement {
+	if t == nil {
+		p.markIncomplete(what + ": not measured yet")
 		return Measurement{}
 	}
-	got := p.soFar()
+	got := t.soFar()
 	switch {
-	case p.job.isHung():
-		h.markIncomplete(what + ": " + p.path + " hangs")
-	case p.err != nil:
-		h.markIncomplete(what + ": " + p.err.Error())
+	case t.job.isHung():
+		p.markIncomplete(what + ": " + t.path + " hangs")
+	case t.err != nil:
+		p.markIncomplete(what + ": " + t.err.Error())
 	case got.At.IsZero():
-		h.markIncomplete(what + ": not measured yet")
+		p.markIncomplete(what + ": not measured yet")
 	}
 	if !got.At.IsZero() {
-		h.addMeasured(&got)
+		p.addMeasured(&got)
 	}
 	return got
 }
 
-func (h *PodUsage) addMeasured(m *Measurement) {
-	if h.Oldest.IsZero() || m.At.Before(h.Oldest) {
-		h.Oldest = m.At
+func (p *PodUsage) addMeasured(m *Measurement) {
+	if p.Oldest.IsZero() || m.At.Before(p.Oldest) {
+		p.Oldest = m.At
 	}
-	if !slices.Contains(h.Methods, m.Method) {
-		h.Methods = append(h.Methods, m.Method)
+	if !slices.Contains(p.Methods, m.Method) {
+		p.Methods = append(p.Methods, m.Method)
 	}
 	if m.Incomplete != "" {
-		h.markIncomplete(m.Incomplete)
+		p.markIncomplete(m.Incomplete)
 	}
 }
 
-// markIncomplete sets the reason why the pod may use more than is known. The first
-// reason stays.
-func (h *PodUsage) markIncomplete(why string) {
-	if h.Incomplete == "" {
-		h.Incomplete = why
+// markIncomplete sets the reason why the pod may use more than is known, unless one is
+// set already.
+func (p *PodUsage) markIncomplete(why string) {
+	if p.Incomplete == "" {
+		p.Incomplete = why
 	}
 }

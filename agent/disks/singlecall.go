@@ -31,27 +31,27 @@ type singleCall[T any] struct {
 // call runs f on a goroutine of its own and waits for its result until timeout.
 // While an earlier f has not returned, call does not start another and returns a
 // [HungError] at once.
-func (e *singleCall[T]) call(timeout time.Duration, f func() (T, error)) (T, error) {
+func (c *singleCall[T]) call(timeout time.Duration, f func() (T, error)) (T, error) {
 	type answer struct {
 		value T
 		err   error
 	}
 	var none T
 	now := time.Now()
-	e.mu.Lock()
-	if !e.started.IsZero() {
-		defer e.mu.Unlock()
-		return none, &HungError{e.what, e.started, now.Sub(e.started)}
+	c.mu.Lock()
+	if !c.started.IsZero() {
+		defer c.mu.Unlock()
+		return none, &HungError{c.what, c.started, now.Sub(c.started)}
 	}
-	e.started = now
-	e.mu.Unlock()
+	c.started = now
+	c.mu.Unlock()
 
 	answers := make(chan answer, 1)
 	go func() {
 		value, err := f()
-		e.mu.Lock()
-		e.started = time.Time{}
-		e.mu.Unlock()
+		c.mu.Lock()
+		c.started = time.Time{}
+		c.mu.Unlock()
 		answers <- answer{value, err}
 	}()
 	timer := time.NewTimer(timeout)
@@ -60,7 +60,7 @@ func (e *singleCall[T]) call(timeout time.Duration, f func() (T, error)) (T, err
 	case a := <-answers:
 		return a.value, a.err
 	case <-timer.C:
-		return none, &HungError{e.what, now, time.Since(now)}
+		return none, &HungError{c.what, now, time.Since(now)}
 	}
 }
 
@@ -68,23 +68,23 @@ func (e *singleCall[T]) call(timeout time.Duration, f func() (T, error)) (T, err
 type singleCalls[T any] struct{ calls map[string]*singleCall[T] }
 
 // get returns the call of that name, and removes others that are not in flight.
-func (e *singleCalls[T]) get(what string) *singleCall[T] {
-	if e.calls == nil {
-		e.calls = map[string]*singleCall[T]{}
+func (s *singleCalls[T]) get(what string) *singleCall[T] {
+	if s.calls == nil {
+		s.calls = map[string]*singleCall[T]{}
 	}
-	for name, other := range e.calls {
+	for name, other := range s.calls {
 		if name != what && !other.inFlight() {
-			delete(e.calls, name)
+			delete(s.calls, name)
 		}
 	}
-	if e.calls[what] == nil {
-		e.calls[what] = &singleCall[T]{what: what}
+	if s.calls[what] == nil {
+		s.calls[what] = &singleCall[T]{what: what}
 	}
-	return e.calls[what]
+	return s.calls[what]
 }
 
-func (e *singleCall[T]) inFlight() bool {
-	e.mu.Lock()
-	defer e.mu.Unlock()
-	return !e.started.IsZero()
+func (c *singleCall[T]) inFlight() bool {
+	c.mu.Lock()
+	defer c.mu.Unlock()
+	return !c.started.IsZero()
 }

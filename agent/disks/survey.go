@@ -120,15 +120,15 @@ func (u *UsageMeter) startSurvey(ctx context.Context) {
 	j := newJob(s.point, s.point)
 	u.activeSurvey, s.running = j, j
 	pods := make(map[string]disk.Usage, len(u.targets))
-	for _, p := range u.targets {
-		if p.want && p.only == "" {
-			pods[p.path] = p.got.Usage
+	for _, t := range u.targets {
+		if t.want && t.only == "" {
+			pods[t.path] = t.got.Usage
 		}
 	}
 	w := &disk.Walker{Depth: surveyDepth, Skip: s.skipped(j.began)}
-	t := u.startWorker()
-	t.jobs <- func() { u.survey(ctx, s, j, w, pods) }
-	close(t.jobs)
+	thread := u.startWorker()
+	thread.jobs <- func() { u.survey(ctx, s, j, w, pods) }
+	close(thread.jobs)
 	go u.watchSurvey(s, j, w)
 }
 

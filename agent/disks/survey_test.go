@@ -56,7 +56,7 @@ func TestLargestDirectories(t *testing.T) {
 	u.SetPods([]Pod{{UID: "u"}}, true)
 	eventually(t, "measurement of the pod", func() bool { return u.Unmeasured(begin) == "" })
 	if got := u.LargestDirectories(root, false); got != nil {
-		t.Errorf("Largest before the survey = %+v; want nil", got)
+		t.Errorf("LargestDirectories() before the survey = %+v; want nil", got)
 	}
 	byBytes := <-answered
 	name := func(all []evict.DirectoryUsage) (names []string) {
@@ -77,7 +77,7 @@ func TestLargestDirectories(t *testing.T) {
 		t.Errorf("largest by inodes %+v; want the 51 of home/a/mail first", byInodes)
 	}
 	if got := u.LargestDirectories(root, false); !slices.Equal(got, byBytes) {
-		t.Errorf("Largest = %+v; want %+v", got, byBytes)
+		t.Errorf("LargestDirectories() = %+v; want %+v", got, byBytes)
 	}
 	select {
 	case <-answered:
@@ -223,10 +223,10 @@ func TestOutsidePods(t *testing.T) {
 	u := NewUsageMeter(UsageMeterOptions{Rootfs: "/host"})
 	for path, want := range map[string]string{"/host": "/", "/host/var": "/var"} {
 		if got := u.hostPath(path); got != want {
-			t.Errorf("seenByHost(%s) = %s; want %s", path, got, want)
+			t.Errorf("hostPath(%s) = %s; want %s", path, got, want)
 		}
 	}
 	if got := NewUsageMeter(UsageMeterOptions{}).hostPath("/var"); got != "/var" {
-		t.Errorf("seenByHost(/var) = %s", got)
+		t.Errorf("hostPath(/var) = %s", got)
 	}
 }

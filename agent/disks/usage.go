@@ -25,8 +25,8 @@ type Pod struct {
 // runtime.
 type Measurement struct {
 	disk.Usage
-	At time.Time // zero: never
-	// Method is the method: "project quota", "walk" or "runtime".
+	At time.Time // zero if there was no measurement
+	// Method is "project quota", "walk" or "runtime".
 	Method string
 	// Incomplete is the reason why the usage may be higher; empty if all was counted.
 	Incomplete string
@@ -49,7 +49,8 @@ type UsageMeterOptions struct {
 	// LayersDir returns the directory of writable layers, as this process sees it;
 	// "" if not known.
 	LayersDir func() string
-	// OnSurvey is called with each new result of [UsageMeter.LargestDirectories]; may be nil.
+	// OnSurvey is called with each new result of [UsageMeter.LargestDirectories]; it may
+	// be nil.
 	OnSurvey func(point string, byBytes, byInodes []evict.DirectoryUsage)
 	Log      *slog.Logger
 }
@@ -98,8 +99,8 @@ type UsageMeter struct {
 type target struct {
 	path string
 	only string // if set, only the file of this name and its rotations (only.*) count
-	// got is the last result, and is not zero once there was one. err is the error
-	// of the last attempt, which began at lastTried; nil if it succeeded.
+	// got is the last result; zero if there was none. err is the error of the last
+	// attempt, which began at lastTried; nil if it succeeded.
 	got       Measurement
 	err       error
 	lastTried time.Time
@@ -113,7 +114,8 @@ type target struct {
 	// mounted reports that another filesystem is mounted there. If a directory of
 	// the pod hangs, it is most likely this one.
 	mounted bool
-	// limited reports that a pod with a limit for its disk usage has it.
+	// limited reports that the directory belongs to a pod with a limit for its disk
+	// usage.
 	limited bool
 }
 
@@ -158,29 +160,29 @@ func sameFiles(a, b evict.RunningContainer) bool {
 	return a.ID == b.ID && a.Name == b.Name && a.InitPID == b.InitPID && a.InitStart == b.InitStart && a.LogPath == b.LogPath
 }
 
-// Version changes when the known usage of a pod changes. A new measurement with
-// the same result does not change it.
+// Version returns a number that increases when the known usage of a pod changes. A
+// new measurement with the same result does not increase it.
 func (u *UsageMeter) Version() uint64 {
 	u.mu.Lock()
 	defer u.mu.Unlock()
 	return u.version
 }
 
-// Unmeasured returns the name of a directory or pod that was not measured since t,
-// "" if there is none. Directories that hang are excluded, and those that are not
-// measured because too many of the same pod hang.
-func (u *UsageMeter) Unmeasured(t time.Time) string {
+// Unmeasured returns the name of a directory or pod that was not measured since the
+// given time, "" if there is none. It does not wait for directories that hang, or for
+// those that are not measured because too many directories of the pod hang.
+func (u *UsageMeter) Unmeasured(since time.Time) string {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	for _, s := range u.pods {
-		lookup := u.lookups[s.UID]
-		if (u.podFiles[s.UID] == nil || u.podFiles[s.UID].locatedAt.Before(t)) && !lookup.isHung() && !(lookup == nil && u.jobs.exhausted(s.UID)) {
-			return "directories of pod " + s.UID
+	for _, p := range u.pods {
+		lookup := u.lookups[p.UID]
+		if (u.podFiles[p.UID] == nil || u.podFiles[p.UID].locatedAt.Before(since)) && !lookup.isHung() && !(lookup == nil && u.jobs.exhausted(p.UID)) {
+			return "directories of pod " + p.UID
 		}
 	}
-	for _, p := range u.targets {
-		if p.want && p.lastTried.Before(t) && !p.job.isHung() && !(p.job == nil && u.jobs.exhausted(p.pod)) {
-			return p.path
+	for _, t := range u.targets {
+		if t.want && t.lastTried.Before(since) && !t.job.isHung() && !(t.job == nil && u.jobs.exhausted(t.pod)) {
+			return t.path
 		}
 	}
 	return ""

@@ -54,123 +54,123 @@ func (u *UsageMeter) nextTarget(now time.Time) (next *target, wait time.Duration
 	defer u.mu.Unlock()
 	wait = max(0, u.locateInterval(now)-now.Sub(u.locatedAt)) // until the next search for directories
 	var longest time.Duration
-	for _, p := range u.targets {
-		if !p.want || p.job != nil || u.jobs.full(p.pod) {
+	for _, t := range u.targets {
+		if !t.want || t.job != nil || u.jobs.full(t.pod) {
 			continue
 		}
-		late := now.Sub(p.lastTried) - u.usageIntervalOf(p)
+		late := now.Sub(t.lastTried) - u.usageIntervalOf(t)
 		switch {
 		case late < 0:
 			wait = min(wait, -late)
-		case next == nil || u.precedes(p, late, next, longest):
-			next, longest = p, late
+		case next == nil || u.precedes(t, late, next, longest):
+			next, longest = t, late
 		}
 	}
 	return next, wait
 }
 
-func (u *UsageMeter) precedes(p *target, late time.Duration, other *target, otherLate time.Duration) bool {
-	mounted := func(p *target) int {
-		if p.mounted {
+func (u *UsageMeter) precedes(t *target, late time.Duration, other *target, otherLate time.Duration) bool {
+	mounted := func(t *target) int {
+		if t.mounted {
 			return 1
 		}
 		return 0
 	}
 	return cmp.Or(
-		cmp.Compare(u.jobs.detachedByPod[p.pod], u.jobs.detachedByPod[other.pod]), cmp.Compare(mounted(p), mounted(other)),
-		cmp.Compare(otherLate, late), cmp.Compare(p.path, other.path), cmp.Compare(p.only, other.only),
+		cmp.Compare(u.jobs.detachedByPod[t.pod], u.jobs.detachedByPod[other.pod]), cmp.Compare(mounted(t), mounted(other)),
+		cmp.Compare(otherLate, late), cmp.Compare(t.path, other.path), cmp.Compare(t.only, other.only),
 	) < 0
 }
 
 // usageIntervalOf returns the interval at which a target is measured.
-func (u *UsageMeter) usageIntervalOf(p *target) time.Duration {
+func (u *UsageMeter) usageIntervalOf(t *target) time.Duration {
 	switch {
 	case u.diskLow: // the disk is more urgent than the cost of the walk
-		return max(usageIntervals[urgent], min(p.took, usageIntervals[limited]))
-	case p.limited:
-		return max(usageIntervals[limited], walkShare*p.took)
+		return max(usageIntervals[urgent], min(t.took, usageIntervals[limited]))
+	case t.limited:
+		return max(usageIntervals[limited], walkShare*t.took)
 	}
-	return max(usageIntervals[unlimited], walkShare*p.took)
+	return max(usageIntervals[unlimited], walkShare*t.took)
 }
 
 // measureTarget measures a target on the worker thread.
-func (u *UsageMeter) measureTarget(ctx context.Context, p *target) {
-	j := newJob(p.pod, p.path)
+func (u *UsageMeter) measureTarget(ctx context.Context, t *target) {
+	j := newJob(t.pod, t.path)
 	w := &disk.Walker{MaxEntries: maxWalkEntries}
-	if p.only != "" {
+	if t.only != "" {
 		w.Include = func(name string) bool {
-			return name == p.only || len(name) > len(p.only) && name[:len(p.only)+1] == p.only+"."
+			return name == t.only || len(name) > len(t.only) && name[:len(t.only)+1] == t.only+"."
 		}
 	}
 	ctx, cancel := context.WithTimeout(ctx, walkTimeout)
 	u.mu.Lock()
-	p.job, p.walker = j, w
-	quota := !p.mustWalk && p.only == ""
+	t.job, t.walker = j, w
+	quota := !t.mustWalk && t.only == ""
 	u.mu.Unlock()
 	began := time.Now()
 	u.run(ctx, j, w.Entries, func(pause func()) {
 		defer cancel()
 		w.Pause = pause
-		got, err := u.measure(ctx, w, p.path, quota)
-		u.storeMeasured(p, got, err, began)
+		got, err := u.measure(ctx, w, t.path, quota)
+		u.storeMeasured(t, got, err, began)
 	})
 }
 
 // storeMeasured stores the result of a measurement, however late.
-func (u *UsageMeter) storeMeasured(p *target, got Measurement, err error, began time.Time) {
+func (u *UsageMeter) storeMeasured(t *target, got Measurement, err error, began time.Time) {
 	u.mu.Lock()
 	defer u.mu.Unlock()
-	before, failed := p.got, p.job.isHung() || p.err != nil
+	before, failed := t.got, t.job.isHung() || t.err != nil
 	defer func() {
-		before.At = p.got.At
-		if p.got != before || failed || p.err != nil {
+		before.At = t.got.At
+		if t.got != before || failed || t.err != nil {
 			u.version++
 		}
 	}()
-	p.took = time.Since(began)
-	if p.job != nil {
-		p.took -= p.job.throttledTime()
+	t.took = time.Since(began)
+	if t.job != nil {
+		t.took -= t.job.throttledTime()
 	}
 	// Files that existed at began are counted; later ones may not be.
-	p.lastTried, p.err, got.At = began, err, began
-	p.job, p.walker = nil, nil
+	t.lastTried, t.err, got.At = began, err, began
+	t.job, t.walker = nil, nil
 	switch {
 	case err == nil:
-		p.got = got
-		u.dropSharedQuota(p)
+		t.got = got
+		u.dropSharedQuota(t)
 	case errors.Is(err, disk.ErrIncomplete):
 		got.Incomplete = err.Error()
-		p.got, p.err = got, nil
+		t.got, t.err = got, nil
 	}
 	notify(u.wake)
 }
 
 // soFar returns the intermediate result of a walk in flight if it is more than the
 // last result, else the last result.
-func (p *target) soFar() Measurement {
-	if p.walker == nil {
-		return p.got
+func (t *target) soFar() Measurement {
+	if t.walker == nil {
+		return t.got
 	}
-	now := p.walker.Counted()
-	if now.Bytes <= p.got.Bytes && now.Inodes <= p.got.Inodes {
-		return p.got
+	now := t.walker.Counted()
+	if now.Bytes <= t.got.Bytes && now.Inodes <= t.got.Inodes {
+		return t.got
 	}
 	return Measurement{
-		Usage: disk.Usage{Bytes: max(now.Bytes, p.got.Bytes), Inodes: max(now.Inodes, p.got.Inodes)},
-		At:    p.job.began, Method: "walk", Incomplete: "the walk of " + p.path + " has not ended",
+		Usage: disk.Usage{Bytes: max(now.Bytes, t.got.Bytes), Inodes: max(now.Inodes, t.got.Inodes)},
+		At:    t.job.began, Method: "walk", Incomplete: "the walk of " + t.path + " has not ended",
 	}
 }
 
 // dropSharedQuota lets directories be walked that have the same project: the quota
 // is the usage of both together.
-func (u *UsageMeter) dropSharedQuota(p *target) {
-	project := p.got.project
+func (u *UsageMeter) dropSharedQuota(t *target) {
+	project := t.got.project
 	if project == 0 {
 		return
 	}
 	for _, other := range u.targets {
-		if other != p && other.want && other.got.project == project {
-			for _, both := range []*target{p, other} {
+		if other != t && other.want && other.got.project == project {
+			for _, both := range []*target{t, other} {
 				both.mustWalk, both.got, both.lastTried = true, Measurement{}, time.Time{}
 			}
 		}

@@ -124,7 +124,7 @@ func New(o Options) *Watch {
 // and when the layout changes.
 func (w *Watch) Crossed() <-chan struct{} { return w.crossed }
 
-// SetPolicy sets the thresholds, and reads the filesystems.
+// SetPolicy sets the thresholds, and requests a reading of the filesystems.
 func (w *Watch) SetPolicy(p *evict.Policy) {
 	w.mu.Lock()
 	defer w.mu.Unlock()
@@ -137,7 +137,7 @@ func (w *Watch) SetPolicy(p *evict.Policy) {
 	w.Refresh()
 }
 
-// Refresh reads the filesystems at once.
+// Refresh requests a reading of all filesystems. It does not wait for it.
 func (w *Watch) Refresh() {
 	for r := range w.wakeRole {
 		notify(w.wakeRole[r])
@@ -148,18 +148,20 @@ func (w *Watch) Refresh() {
 // commits a transaction.
 const syncInterval = 500 * time.Millisecond
 
-// SyncFreed reads the filesystem of a signal at once. A btrfs, which frees removed
-// files with its next transaction, is synced first.
+// SyncFreed commits pending deletions on the filesystem of a signal, and requests a new
+// reading of all filesystems. It does not wait for either. Only btrfs needs the
+// commit: it frees removed files with its next transaction. Another reading of it
+// follows when the commit has ended.
 func (w *Watch) SyncFreed(s signal.Signal) {
 	for r := range roles {
 		if bytes, inodes := r.signals(); s != bytes && s != inodes {
 			continue
 		}
 		w.mu.Lock()
-		p := &w.filesystems[r]
-		path, due := p.path, p.located && p.mount.Type == "btrfs" && time.Since(p.synced) >= syncInterval
+		f := &w.filesystems[r]
+		path, due := f.path, f.located && f.mount.Type == "btrfs" && time.Since(f.synced) >= syncInterval
 		if due {
-			p.synced = time.Now()
+			f.synced = time.Now()
 		}
 		w.mu.Unlock()
 		if due {
@@ -193,7 +195,7 @@ func (w *Watch) Run(ctx context.Context) error {
 	changed := make(chan struct{}, 1)
 	notice, err := disk.WatchMounts(w.o.Procfs)
 	if err != nil {
-		// They are located at intervals in any case.
+		// The filesystems are also located at intervals.
 		w.o.Log.Warn("could not watch for changed mounts; filesystems are located at intervals only", "error", err)
 	} else {
 		context.AfterFunc(ctx, func() { notice.Close() })
