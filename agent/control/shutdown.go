@@ -16,14 +16,14 @@ type Shutdown struct {
 	Phase  string `json:"phase"`
 	Manual bool   `json:"manual"`
 	// Began and Ended are the times of the last shutdown of this boot. Began is
-	// absent if there was none, Ended also while one is in progress. Canceled
-	// reports whether it was canceled.
+	// absent if there was none, and Ended is also absent while the phase is stopping.
+	// Canceled reports whether that shutdown was canceled.
 	Began    time.Time `json:"began,omitzero"`
 	Ended    time.Time `json:"over,omitzero"`
 	Canceled bool      `json:"calledOff"`
 
 	// Why lists every reason why evictd stops no pods; it is empty if evictd does.
-	// DryRun reports whether evictd would only report the pods.
+	// DryRun reports whether evictd only reports the pods that it would stop.
 	Why    List[string] `json:"why"`
 	DryRun bool         `json:"dryRun"`
 
@@ -55,13 +55,14 @@ type Shutdown struct {
 type ShutdownGroup struct {
 	Priority    int32             `json:"priority"` // the lowest
 	TimeSeconds float64           `json:"timeSeconds"`
-	Pods        List[ShutdownPod] `json:"pods"` // the first wave before the last
+	Pods        List[ShutdownPod] `json:"pods"` // the first wave, then the second
 }
 
 // ShutdownPod is a pod of a group.
 type ShutdownPod struct {
 	Pod string `json:"pod"`
-	// Last reports whether the pod stops after the others of its group.
+	// Last reports whether the pod is in its group's second wave, which stops after
+	// the other pods of the group.
 	Last bool `json:"last"`
 	// Status is planned, or, once a shutdown has begun, waiting, asked, killed,
 	// gone or pretended.

@@ -48,8 +48,8 @@ type ThresholdStatus struct {
 	// Derived reports whether it was derived from another signal's threshold.
 	Derived      bool    `json:"derived"`
 	GraceSeconds float64 `json:"graceSeconds"`
-	// MinReclaim is how far the signal must rise above the threshold; null for a
-	// percentage of an unknown capacity.
+	// MinReclaim is how far above the threshold the signal must rise before the
+	// threshold is no longer met; null for a percentage of an unknown capacity.
 	MinReclaim *int64 `json:"minReclaim"`
 	Met        bool   `json:"met"`
 	// Since is when it was first met, and Past whether its grace period is over.

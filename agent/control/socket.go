@@ -64,8 +64,8 @@ func listen(path string) (net.Listener, error) {
 	return config.Listen(context.Background(), "unix", path)
 }
 
-// setPrivateMode sets the mode of a socket before it is bound, so that another
-// user can connect at no time: the kernel takes the file's mode from the socket's
+// setPrivateMode sets the mode of a socket before it is bound, so that no other user
+// can ever connect: the kernel takes the file's mode from the socket's
 // (net/unix/af_unix.c, unix_bind_bsd).
 func setPrivateMode(_, _ string, c syscall.RawConn) error {
 	var err error

@@ -44,42 +44,42 @@ func pod(name string, p int32, seconds int64, exitAfter time.Duration) *fakePod 
 	}, exitAfter: exitAfter}
 }
 
-func (a *fakePod) daemonSet() *fakePod { a.DaemonSet = true; return a }
-func (a *fakePod) at(d time.Duration) *fakePod {
-	a.appearsAt = d
-	return a
+func (p *fakePod) daemonSet() *fakePod { p.DaemonSet = true; return p }
+func (p *fakePod) at(d time.Duration) *fakePod {
+	p.appearsAt = d
+	return p
 }
 
 // end returns when the pod is gone; zero for never.
-func (a *fakePod) end() time.Time {
+func (p *fakePod) end() time.Time {
 	var end time.Time
 	consider := func(t time.Time) {
 		if end.IsZero() || t.Before(end) {
 			end = t
 		}
 	}
-	if !a.stopTime.IsZero() {
-		if a.exitAfter >= 0 {
-			consider(a.stopTime.Add(a.exitAfter))
+	if !p.stopTime.IsZero() {
+		if p.exitAfter >= 0 {
+			consider(p.stopTime.Add(p.exitAfter))
 		}
-		if !a.ignoresRuntimeKill {
-			consider(a.stopTime.Add(a.grace))
+		if !p.ignoresRuntimeKill {
+			consider(p.stopTime.Add(p.grace))
 		}
 	}
-	if !a.killed.IsZero() {
-		consider(a.killed.Add(killDuration))
+	if !p.killed.IsZero() {
+		consider(p.killed.Add(killDuration))
 	}
 	return end
 }
 
 // simulation is a shutdown of fake pods.
 type simulation struct {
-	t        *testing.T
-	schedule Schedule
-	pods     []*fakePod
-	events   map[time.Duration]Event // in addition to Begin at 0
-	dryRun   bool
-	unlisted time.Duration // until then the running pods are unknown
+	t                *testing.T
+	schedule         Schedule
+	pods             []*fakePod
+	events           map[time.Duration]Event // in addition to Begin at 0
+	dryRun           bool
+	podsUnknownUntil time.Duration // until then the running pods are unknown
 	// restartAt saves the state as JSON and restores it, and drops the orders of
 	// the earlier run.
 	restartAt time.Duration
@@ -93,50 +93,50 @@ type simulation struct {
 
 // run runs the simulation until nothing is due, and returns the events, one line
 // for each time.
-func (p *simulation) run() []string {
-	p.t.Helper()
+func (s *simulation) run() []string {
+	s.t.Helper()
 	event := Begin
 	for at, steps := time.Duration(0), 0; ; steps++ {
 		if steps > 100_000 {
-			p.t.Fatalf("not ended after %v: %+v", at, p.state)
+			s.t.Fatalf("not ended after %v: %+v", at, s.state)
 		}
 		now := begin.Add(at)
-		if p.restartAt > 0 && at == p.restartAt {
-			event = p.restart()
+		if s.restartAt > 0 && at == s.restartAt {
+			event = s.restart()
 		}
-		orders := p.step(event, now)
+		orders := s.step(event, now)
 		event = NoEvent
-		next := p.nextTime(now, orders.Wake)
-		if next < 0 || p.until > 0 && next > p.until {
-			return p.log
+		next := s.nextTime(now, orders.Wake)
+		if next < 0 || s.until > 0 && next > s.until {
+			return s.log
 		}
 		at = next
-		event = p.events[at]
+		event = s.events[at]
 	}
 }
 
-func (p *simulation) step(event Event, now time.Time) Orders {
-	p.t.Helper()
-	in := Inputs{Event: event, Schedule: p.schedule, DryRun: p.dryRun, PodsUnknown: now.Before(begin.Add(p.unlisted))}
-	for _, a := range p.pods {
-		if end := a.end(); !end.IsZero() && !now.Before(end) {
-			a.gone = true
+func (s *simulation) step(event Event, now time.Time) Orders {
+	s.t.Helper()
+	in := Inputs{Event: event, Schedule: s.schedule, DryRun: s.dryRun, PodsUnknown: now.Before(begin.Add(s.podsUnknownUntil))}
+	for _, p := range s.pods {
+		if end := p.end(); !end.IsZero() && !now.Before(end) {
+			p.gone = true
 		}
-		if !a.gone && !in.PodsUnknown && !now.Before(begin.Add(a.appearsAt)) {
-			in.Pods = append(in.Pods, a.Pod)
+		if !p.gone && !in.PodsUnknown && !now.Before(begin.Add(p.appearsAt)) {
+			in.Pods = append(in.Pods, p.Pod)
 		}
 	}
-	before := p.state.Phase
-	state, orders := Step(p.state, in, now)
-	p.state = state
+	before := s.state.Phase
+	state, orders := Step(s.state, in, now)
+	s.state = state
 	var words []string
-	for _, m := range orders.Gone {
-		words = append(words, m.UID+" gone")
+	for _, p := range orders.Gone {
+		words = append(words, p.UID+" gone")
 	}
 	for _, o := range orders.Stop {
-		a := p.podByUID(o.UID)
-		if !p.dryRun {
-			a.stopTime, a.grace = now, o.Grace
+		p := s.podByUID(o.UID)
+		if !s.dryRun {
+			p.stopTime, p.grace = now, o.Grace
 		}
 		reason, _ := o.Reason()
 		word := "stop"
@@ -148,29 +148,29 @@ func (p *simulation) step(event Event, now time.Time) Orders {
 		}
 		words = append(words, fmt.Sprintf("%s %s %v", word, o.UID, o.Grace))
 	}
-	for _, m := range orders.Kill {
-		p.podByUID(m.UID).killed = now
-		words = append(words, "kill "+m.UID)
+	for _, p := range orders.Kill {
+		s.podByUID(p.UID).killed = now
+		words = append(words, "kill "+p.UID)
 	}
 	if state.Phase != before {
 		words = append(words, map[Phase]string{Stopping: "begun", Ended: "ended", Idle: "idle"}[state.Phase])
 	}
 	if len(words) > 0 {
-		p.log = append(p.log, fmt.Sprintf("%v: %s", now.Sub(begin), strings.Join(words, ", ")))
+		s.log = append(s.log, fmt.Sprintf("%v: %s", now.Sub(begin), strings.Join(words, ", ")))
 	}
 	return orders
 }
 
-func (p *simulation) podByUID(uid string) *fakePod {
-	p.t.Helper()
-	at := slices.IndexFunc(p.pods, func(a *fakePod) bool { return a.UID == uid })
+func (s *simulation) podByUID(uid string) *fakePod {
+	s.t.Helper()
+	at := slices.IndexFunc(s.pods, func(p *fakePod) bool { return p.UID == uid })
 	if at < 0 {
-		p.t.Fatalf("order for the unknown pod %s", uid)
+		s.t.Fatalf("order for the unknown pod %s", uid)
 	}
-	return p.pods[at]
+	return s.pods[at]
 }
 
-func (p *simulation) nextTime(now, wake time.Time) time.Duration {
+func (s *simulation) nextTime(now, wake time.Time) time.Duration {
 	next := time.Duration(-1)
 	consider := func(t time.Time) {
 		if d := t.Sub(begin); t.After(now) && (next < 0 || d < next) {
@@ -179,42 +179,42 @@ func (p *simulation) nextTime(now, wake time.Time) time.Duration {
 	}
 	if !wake.IsZero() {
 		if !wake.After(now) {
-			p.t.Errorf("at %v: Wake = %v, which has passed", now.Sub(begin), wake.Sub(begin))
+			s.t.Errorf("at %v: Wake = %v, which has passed", now.Sub(begin), wake.Sub(begin))
 		}
 		consider(wake)
 	}
-	for _, a := range p.pods {
-		if !a.gone {
-			consider(begin.Add(a.appearsAt))
-			consider(a.end())
+	for _, p := range s.pods {
+		if !p.gone {
+			consider(begin.Add(p.appearsAt))
+			consider(p.end())
 		}
 	}
-	for at := range p.events {
+	for at := range s.events {
 		consider(begin.Add(at))
 	}
-	consider(begin.Add(p.unlisted))
-	consider(begin.Add(p.restartAt))
-	if p.every > 0 && p.state.Phase == Stopping {
-		consider(now.Add(p.every))
+	consider(begin.Add(s.podsUnknownUntil))
+	consider(begin.Add(s.restartAt))
+	if s.every > 0 && s.state.Phase == Stopping {
+		consider(now.Add(s.every))
 	}
 	return next
 }
 
 // restart simulates a new run of the agent: pods that were asked to stop are no
 // longer killed at the end of their grace.
-func (p *simulation) restart() Event {
-	p.t.Helper()
-	data, err := json.Marshal(p.state)
+func (s *simulation) restart() Event {
+	s.t.Helper()
+	data, err := json.Marshal(s.state)
 	if err != nil {
-		p.t.Fatal(err)
+		s.t.Fatal(err)
 	}
-	p.state = State{}
-	if err := json.Unmarshal(data, &p.state); err != nil {
-		p.t.Fatal(err)
+	s.state = State{}
+	if err := json.Unmarshal(data, &s.state); err != nil {
+		s.t.Fatal(err)
 	}
-	for _, a := range p.pods {
-		if !a.stopTime.IsZero() && !a.gone && a.exitAfter < 0 {
-			a.stopTime = time.Time{}
+	for _, p := range s.pods {
+		if !p.stopTime.IsZero() && !p.gone && p.exitAfter < 0 {
+			p.stopTime = time.Time{}
 		}
 	}
 	return Resume

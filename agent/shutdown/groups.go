@@ -18,8 +18,8 @@ const (
 	killDelay = time.Second
 )
 
-// advance stops the current group and moves on from groups that are gone or whose
-// time is up. It asks the pods of each group that it passes to stop, also if the
+// advance stops the current group, and passes groups whose pods are gone or whose time
+// is up. It asks the pods of each group to stop before it passes the group, also if the
 // step is so late that the group's time is already up.
 func (s *stepper) advance() {
 	for ; s.Current < len(s.Schedule); s.nextGroup() {
@@ -37,7 +37,7 @@ func (s *stepper) advance() {
 			return
 		}
 		if !s.Listed {
-			return // the group's pods are not known yet
+			return // the first list is missing, so the group may have pods
 		}
 	}
 }
@@ -54,12 +54,12 @@ func (s *stepper) secondWaveTime() time.Time {
 	return s.GroupBegan.Add(s.End(s.Current).Sub(s.GroupBegan) / 2)
 }
 
-// inWave selects the pods of a wave of the current group that the group waits for:
-// not those that started during the shutdown, because a client could start new ones
-// forever.
+// inWave returns a function that reports whether a pod is in a wave of the current
+// group and still has to stop. A pod that started during the shutdown is in no wave,
+// because a client could start new ones forever.
 func (s *stepper) inWave(secondWave bool) func(*PodState) bool {
-	return func(m *PodState) bool {
-		return m.Group == s.Current && m.SecondWave == secondWave && !m.Refused && m.remains()
+	return func(p *PodState) bool {
+		return p.Group == s.Current && p.SecondWave == secondWave && !p.Refused && p.remains()
 	}
 }
 
@@ -76,28 +76,29 @@ func (s *stepper) anyPod(want func(*PodState) bool) bool {
 func (s *stepper) stopWave(secondWave bool) {
 	wanted := s.inWave(secondWave)
 	for i := range s.Pods {
-		if m := &s.Pods[i]; wanted(m) && m.Status == Waiting {
-			s.stopPod(m, s.End(s.Current))
+		if p := &s.Pods[i]; wanted(p) && p.Status == Waiting {
+			s.stopPod(p, s.End(s.Current))
 		}
 	}
 }
 
-// stopPod asks a pod to stop, by end at the latest.
-func (s *stepper) stopPod(m *PodState, end time.Time) {
+// stopPod asks a pod to stop. Its time ends at end at the latest, but not before
+// minGrace.
+func (s *stepper) stopPod(p *PodState, end time.Time) {
 	own := defaultGrace
-	if p := s.running[m.UID]; p != nil {
-		own, m.LastStart = ownGrace(p), p.LastStart
+	if running := s.running[p.UID]; running != nil {
+		own, p.LastStart = ownGrace(running), running.LastStart
 	}
-	m.Status = Asked
-	m.Due = s.now.Add(max(minGrace, min(own, end.Sub(s.now))))
-	m.Grace = wholeSeconds(m.Due.Sub(s.now))
-	m.Limit = m.Due.Add(killDelay)
-	if m.Limit.After(end) {
-		m.Limit = latest(m.Due, end)
+	p.Status = Asked
+	p.Due = s.now.Add(max(minGrace, min(own, end.Sub(s.now))))
+	p.Grace = wholeSeconds(p.Due.Sub(s.now))
+	p.Limit = p.Due.Add(killDelay)
+	if p.Limit.After(end) {
+		p.Limit = latest(p.Due, end)
 	}
-	s.orders.Stop = append(s.orders.Stop, Stop{PodState: *m})
+	s.orders.Stop = append(s.orders.Stop, Stop{PodState: *p})
 	if s.in.DryRun {
-		m.Status = StoppedInDryRun
+		p.Status = StoppedInDryRun
 	}
 }
 
@@ -110,9 +111,8 @@ func ownGrace(p *evict.Pod) time.Duration {
 	return time.Duration(max(0, min(*p.TerminationGraceSeconds, most))) * time.Second
 }
 
-// wholeSeconds rounds a grace up to whole seconds, the unit of runtimes. The pod
-// then gets all of the time that is left; if that ends earlier, the pod is killed
-// directly.
+// wholeSeconds rounds a grace period up to whole seconds, the unit of runtimes. If the
+// pod's time ends before the rounded period does, the pod is killed directly.
 func wholeSeconds(grace time.Duration) time.Duration {
 	return max(minGrace, (grace + time.Second - 1).Truncate(time.Second))
 }
@@ -156,29 +156,30 @@ func (s *stepper) stopNewPods() {
 	}
 }
 
-// restarted reports whether the pod was asked to stop and has a container that
-// started after that: its client has started it again.
-func (m *PodState) restarted(p *evict.Pod) bool {
-	return (m.Status == Asked || m.Status == Killed) && p.LastStart > m.LastStart
+// restarted reports whether the pod, asked to stop before, has a container that started
+// after that: the pod's client has started it again.
+func (p *PodState) restarted(running *evict.Pod) bool {
+	return (p.Status == Asked || p.Status == Killed) && running.LastStart > p.LastStart
 }
 
 // killOverdue orders the kill of overdue pods.
 func (s *stepper) killOverdue() {
 	for i := range s.Pods {
-		if m := &s.Pods[i]; m.Status == Asked && !s.now.Before(m.Limit) {
-			m.Status = Killed
-			s.orders.Kill = append(s.orders.Kill, *m)
+		if p := &s.Pods[i]; p.Status == Asked && !s.now.Before(p.Limit) {
+			p.Status = Killed
+			s.orders.Kill = append(s.orders.Kill, *p)
 		}
 	}
 }
 
-// endIfDone ends the shutdown when no pod is left, or no time. It does not wait for
-// pods that are started again and again: a client could do so forever.
+// endIfDone ends the shutdown when all groups are passed and no pod or no time is
+// left. It does not wait for pods that are restarted more than once: a client could do
+// so forever.
 func (s *stepper) endIfDone() {
 	if s.Phase != Stopping || s.Current < len(s.Schedule) {
 		return
 	}
-	waitedFor := func(m *PodState) bool { return m.remains() && !m.Restarted }
+	waitedFor := func(p *PodState) bool { return p.remains() && !p.Restarted }
 	if s.now.Before(s.Deadline()) && s.anyPod(waitedFor) {
 		return
 	}
@@ -193,8 +194,8 @@ func (s *stepper) setWake() {
 		}
 	}
 	for i := range s.Pods {
-		if m := &s.Pods[i]; m.Status == Asked {
-			soonest(m.Limit)
+		if p := &s.Pods[i]; p.Status == Asked {
+			soonest(p.Limit)
 		}
 	}
 	if s.Phase != Stopping {

@@ -69,8 +69,8 @@ func randomPods(c *rand.Rand) []*fakePod {
 
 func clone(pods []*fakePod) []*fakePod {
 	var copies []*fakePod
-	for _, a := range pods {
-		copies = append(copies, new(*a))
+	for _, p := range pods {
+		copies = append(copies, new(*p))
 	}
 	return copies
 }
@@ -80,50 +80,50 @@ func clone(pods []*fakePod) []*fakePod {
 // Complexity: one property after the other, each with conditions of its own.
 //
 //gocyclo:ignore
-func checkSimulation(t *testing.T, name string, p simulation) []string {
+func checkSimulation(t *testing.T, name string, s simulation) []string {
 	t.Helper()
 	asked := map[string]PodState{}
-	lines := p.run()
-	for _, m := range p.state.Pods {
-		asked[m.UID] = m
-		a := p.podByUID(m.UID)
-		if a.stopTime.IsZero() && m.Status != Gone {
-			t.Errorf("%s: %s was never asked to stop: %+v", name, m.UID, m)
+	lines := s.run()
+	for _, state := range s.state.Pods {
+		asked[state.UID] = state
+		p := s.podByUID(state.UID)
+		if p.stopTime.IsZero() && state.Status != Gone {
+			t.Errorf("%s: %s was never asked to stop: %+v", name, state.UID, state)
 		}
 	}
-	if !p.state.Canceled {
-		if p.state.Phase != Ended {
-			t.Errorf("%s: the shutdown does not end: %+v\n%q", name, p.state, lines)
+	if !s.state.Canceled {
+		if s.state.Phase != Ended {
+			t.Errorf("%s: the shutdown does not end: %+v\n%q", name, s.state, lines)
 		}
-		if p.state.Ended.After(p.state.Deadline()) {
-			t.Errorf("%s: Ended = %v, after the deadline %v", name, p.state.Ended, p.state.Deadline())
+		if s.state.Ended.After(s.state.Deadline()) {
+			t.Errorf("%s: Ended = %v, after the deadline %v", name, s.state.Ended, s.state.Deadline())
 		}
 	}
-	for _, a := range p.pods {
-		m, entered := asked[a.UID]
-		if a.stopTime.IsZero() || !entered || m.Refused {
+	for _, p := range s.pods {
+		state, entered := asked[p.UID]
+		if p.stopTime.IsZero() || !entered || state.Refused {
 			continue
 		}
-		end := begin.Add(p.schedule[:m.Group+1].Total())
-		if m.Limit.After(end) && m.Limit.Sub(a.stopTime) > minGrace {
-			t.Errorf("%s: %s is asked at %v with limit %v; its group ends at %v", name, a.UID, a.stopTime, m.Limit, end)
+		end := begin.Add(s.schedule[:state.Group+1].Total())
+		if state.Limit.After(end) && state.Limit.Sub(p.stopTime) > minGrace {
+			t.Errorf("%s: %s is asked at %v with limit %v; its group ends at %v", name, p.UID, p.stopTime, state.Limit, end)
 		}
-		if gone := a.end(); !p.state.Canceled && (gone.IsZero() || gone.After(m.Limit.Add(killDuration))) {
-			t.Errorf("%s: %s is gone at %v; want %v at the latest", name, a.UID, gone, m.Limit)
+		if gone := p.end(); !s.state.Canceled && (gone.IsZero() || gone.After(state.Limit.Add(killDuration))) {
+			t.Errorf("%s: %s is gone at %v; want %v at the latest", name, p.UID, gone, state.Limit)
 		}
-		if a.grace > max(minGrace, ownGrace(&a.Pod)) || a.grace < minGrace || a.grace%second != 0 {
-			t.Errorf("%s: %s gets a grace of %v; its own is %v", name, a.UID, a.grace, ownGrace(&a.Pod))
+		if p.grace > max(minGrace, ownGrace(&p.Pod)) || p.grace < minGrace || p.grace%second != 0 {
+			t.Errorf("%s: %s gets a grace of %v; its own is %v", name, p.UID, p.grace, ownGrace(&p.Pod))
 		}
-		for _, b := range p.pods {
+		for _, b := range s.pods {
 			other, entered := asked[b.UID]
 			if !entered || b.stopTime.IsZero() || other.Refused {
 				continue
 			}
-			if m.Group < other.Group && a.stopTime.After(b.stopTime) {
-				t.Errorf("%s: %s of group %d is asked after %s of group %d", name, a.UID, m.Group, b.UID, other.Group)
+			if state.Group < other.Group && p.stopTime.After(b.stopTime) {
+				t.Errorf("%s: %s of group %d is asked after %s of group %d", name, p.UID, state.Group, b.UID, other.Group)
 			}
-			if m.Group == other.Group && !m.SecondWave && other.SecondWave && a.stopTime.After(b.stopTime) {
-				t.Errorf("%s: %s is asked after %s of the second wave", name, a.UID, b.UID)
+			if state.Group == other.Group && !state.SecondWave && other.SecondWave && p.stopTime.After(b.stopTime) {
+				t.Errorf("%s: %s is asked after %s of the second wave", name, p.UID, b.UID)
 			}
 		}
 	}

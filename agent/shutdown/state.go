@@ -17,14 +17,14 @@ const (
 	Ended Phase = "ended"
 )
 
-// State is the state of Step between two steps. The zero State is that of a node
-// that is not shutting down. It can be saved as JSON. Its times are those of the
-// clock passed to Step, so a caller that restores it after a restart must convert
-// them with EachTime, and then pass [Resume] to Step.
+// State is the state that [Step] passes from one step to the next. The zero State is
+// that of a node that is not shutting down. It can be saved as JSON. Its times are those
+// of the clock passed to Step, so a caller that restores it after a restart must convert
+// them with [State.EachTime], and then pass [Resume] to Step.
 type State struct {
 	Phase Phase `json:"phase,omitempty"`
 	// Began and Ended are the times of the last shutdown. Ended is when its last pod
-	// was gone, its time was up, or it was canceled; zero while it is in progress.
+	// was gone, its time was up, or it was canceled; zero while Phase is Stopping.
 	Began time.Time `json:"began,omitzero"`
 	Ended time.Time `json:"over,omitzero"`
 	// Manual reports that an operator started it, and not the service manager.
@@ -33,18 +33,19 @@ type State struct {
 	Canceled bool `json:"calledOff,omitempty"`
 
 	// Schedule is the schedule of the shutdown in progress. Current is the index of
-	// the group that is being stopped, since GroupBegan. Beyond the last group only
-	// overdue pods are waited for. SecondWaveAsked reports that the second wave of
-	// the current group was asked to stop.
+	// the group that is being stopped, and GroupBegan is when that began. After the
+	// last group, Current is the number of groups, and Step waits only for pods that
+	// are not gone yet. SecondWaveAsked reports that the second wave of the current
+	// group was asked to stop.
 	Schedule        Schedule  `json:"schedule,omitempty"`
 	Current         int       `json:"current,omitempty"`
 	GroupBegan      time.Time `json:"turn,omitzero"`
 	SecondWaveAsked bool      `json:"second,omitempty"`
-	// Listed reports that the pods that ran at the beginning are known, so that any
-	// other pod is new.
+	// Listed reports that the pods were listed since the beginning, so that a pod
+	// that is not in Pods is new.
 	Listed bool `json:"listed,omitempty"`
-	// Resuming reports that pods asked to stop by an earlier run must be asked
-	// again.
+	// Resuming reports that the pods that an earlier run asked to stop must be asked
+	// again, once they are listed.
 	Resuming bool       `json:"resuming,omitempty"`
 	Pods     []PodState `json:"pods,omitempty"`
 }
@@ -69,10 +70,11 @@ type PodState struct {
 	Group int    `json:"group"` // index in the schedule
 	// SecondWave reports that the pod is in the group's second wave.
 	SecondWave bool `json:"last,omitempty"`
-	// Refused reports that the pod started after the shutdown had begun.
+	// Refused reports that the pod started, or was restarted, after the shutdown had
+	// begun. Its group does not wait for it, but the end of the shutdown does.
 	Refused bool `json:"refused,omitempty"`
-	// Restarted reports that the pod had been refused before. The shutdown does not
-	// wait for it.
+	// Restarted reports that the pod was restarted after it had been refused. The
+	// shutdown does not wait for it.
 	Restarted bool   `json:"returning,omitempty"`
 	Status    Status `json:"status"`
 	// Grace is the grace period passed to the runtime when the pod was asked to
@@ -87,7 +89,7 @@ type PodState struct {
 }
 
 // remains reports whether the pod still has to stop.
-func (m *PodState) remains() bool { return m.Status != Gone && m.Status != StoppedInDryRun }
+func (p *PodState) remains() bool { return p.Status != Gone && p.Status != StoppedInDryRun }
 
 // Clone returns a copy of s that shares nothing that Step modifies.
 func (s State) Clone() State {
@@ -112,7 +114,7 @@ func (s *State) EachTime(f func(*time.Time)) {
 // cancellation, so that new pods are stopped.
 func (s *State) Active() bool { return s.Phase != Idle }
 
-// End returns the latest end of a group, by index.
+// End returns the latest end of a group, which is given by its index.
 func (s *State) End(group int) time.Time {
 	return s.Began.Add(s.Schedule[:group+1].Total())
 }

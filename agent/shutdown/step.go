@@ -8,7 +8,7 @@ import (
 	"github.com/evictd/evictd/agent/evict"
 )
 
-// Event is what has happened since the previous step.
+// Event is what happened to the node's shutdown since the previous step.
 type Event uint8
 
 // The events.
@@ -18,17 +18,17 @@ const (
 	Begin
 	// Cancel: the shutdown was canceled.
 	Cancel
-	// Resume: the state is that of an earlier run, whose orders are no longer
-	// executed.
+	// Resume: an earlier run of evictd saved the state. Its orders are no longer
+	// executed, so Step repeats those of pods that still exist.
 	Resume
 )
 
 // Inputs are the inputs of one step.
 type Inputs struct {
 	Event Event
-	// Schedule is used if the event is Begin; a Begin without groups is ignored.
-	// Until is the latest time at which the service manager continues, or zero: the
-	// schedule is cut to it.
+	// Schedule is used if the event is Begin; a Begin without groups is ignored. The
+	// schedule is shortened to end by Until, when the service manager continues in any
+	// case; zero for no such limit.
 	Schedule Schedule
 	Until    time.Time
 	// Manual reports that an operator requested the event. If the service manager
@@ -36,21 +36,20 @@ type Inputs struct {
 	Manual bool
 	// Pods are the running pods, in any order. Step does not retain them.
 	Pods []evict.Pod
-	// PodsUnknown reports that the running pods are not known yet. Pods is then empty,
-	// and no pod counts as gone.
+	// PodsUnknown reports that the running pods are not known, because no list is
+	// recent enough. No pod then counts as gone or new.
 	PodsUnknown bool
 	// DryRun makes a pod count as gone once it is asked to stop.
 	DryRun bool
 }
 
-// Orders are the orders and findings of a step. The lists are sorted by pod and
-// UID.
+// Orders are the orders and findings of a step. Each list is sorted by pod and UID.
 type Orders struct {
-	// Stop lists the pods to ask to stop, all at once.
+	// Stop lists the pods to ask to stop now, all at the same time.
 	Stop []Stop
-	// Kill lists the pods, asked before, to kill directly now.
+	// Kill lists the pods to kill directly now. They were asked to stop before.
 	Kill []PodState
-	// Gone lists the pods that no longer exist.
+	// Gone lists the pods that have ceased to exist since the previous step.
 	Gone []PodState
 	// Wake is when the next step is due without an event; zero for never.
 	Wake time.Time
@@ -73,8 +72,8 @@ const (
 )
 
 // Reason returns the reason and message for the pod's status.
-func (m *PodState) Reason() (reason, message string) {
-	if m.Refused {
+func (p *PodState) Reason() (reason, message string) {
+	if p.Refused {
 		return ReasonRefused, MessageRefused
 	}
 	return ReasonTerminated, MessageTerminated
@@ -94,8 +93,10 @@ func Step(state State, in Inputs, now time.Time) (State, Orders) {
 		s.updatePods()
 		s.repeatStops()
 	}
+	// Without a list, a group is passed only when its time is up if the first list is
+	// still missing, and only at the deadline if an earlier run had a list.
 	if s.Phase == Stopping && (!in.PodsUnknown || !s.Listed || !now.Before(s.Deadline())) {
-		s.advance() // a group whose pods are unknown is not passed
+		s.advance()
 	}
 	if !in.PodsUnknown {
 		s.stopNewPods()
@@ -103,6 +104,8 @@ func Step(state State, in Inputs, now time.Time) (State, Orders) {
 	}
 	s.endIfDone()
 	s.setWake()
+	// Kill and Gone are sorted already: they follow the order of Pods, which the
+	// previous step sorted, and have no pod that this step added.
 	slices.SortFunc(s.Pods, byPod)
 	slices.SortFunc(s.orders.Stop, func(a, b Stop) int { return byPod(a.PodState, b.PodState) })
 	return s.State, s.orders
@@ -169,34 +172,34 @@ func (s *stepper) shortenSchedule() {
 	}
 	end := s.End(s.Current)
 	for i := range s.Pods {
-		if m := &s.Pods[i]; m.Status == Asked && m.Limit.After(end) {
-			m.Limit = end
+		if p := &s.Pods[i]; p.Status == Asked && p.Limit.After(end) {
+			p.Limit = end
 		}
 	}
 }
 
-// repeatStops asks pods again to stop that an earlier run had asked, within the
-// rest of their grace. Pods without a rest are killed.
+// repeatStops asks again the pods that an earlier run asked to stop, with the time
+// that is left of their grace period; those without time left are killed at Limit.
 func (s *stepper) repeatStops() {
 	if !s.Resuming {
 		return
 	}
 	s.Resuming = false
 	for i := range s.Pods {
-		m := &s.Pods[i]
-		if m.Status == Killed {
-			m.Status = Asked // overdue
+		p := &s.Pods[i]
+		if p.Status == Killed {
+			p.Status = Asked // so that killOverdue orders the kill again
 		}
-		if m.Status == Asked && s.now.Before(m.Due) {
-			again := *m
-			again.Grace = wholeSeconds(m.Due.Sub(s.now))
+		if p.Status == Asked && s.now.Before(p.Due) {
+			again := *p
+			again.Grace = wholeSeconds(p.Due.Sub(s.now))
 			s.orders.Stop = append(s.orders.Stop, Stop{PodState: again, Repeated: true})
 		}
 	}
 }
 
-// updatePods adds the pods that run at the beginning, once they are known, and
-// marks pods that are gone.
+// updatePods adds the running pods when they are listed for the first time, and marks
+// pods that are gone.
 func (s *stepper) updatePods() {
 	if !s.Listed {
 		s.Listed = true
@@ -205,15 +208,15 @@ func (s *stepper) updatePods() {
 		}
 	}
 	for i := range s.Pods {
-		if m := &s.Pods[i]; m.remains() && s.running[m.UID] == nil {
-			m.Status = Gone
-			s.orders.Gone = append(s.orders.Gone, *m)
+		if p := &s.Pods[i]; p.remains() && s.running[p.UID] == nil {
+			p.Status = Gone
+			s.orders.Gone = append(s.orders.Gone, *p)
 		}
 	}
 }
 
-// newPodState returns the state of a pod. A pod that becomes known after its group
-// joins the current group.
+// newPodState returns the state of a running pod that was not asked to stop yet. A pod
+// that becomes known after its group has passed is added to the current one.
 func (s *stepper) newPodState(p *evict.Pod) PodState {
 	group := max(s.Schedule.GroupOf(p.Priority), min(s.Current, len(s.Schedule)-1))
 	return PodState{UID: p.UID, Pod: p.Key(), Status: Waiting, Group: group, SecondWave: SecondWave(p)}

@@ -156,7 +156,7 @@ func TestStep(t *testing.T) {
 		{"a repeated Begin has no effect", simulation{schedule: ByPriority([]Group{{0, 20 * second}}), events: map[time.Duration]Event{5 * second: Begin, 15 * second: Begin}, pods: []*fakePod{
 			pod("x", 0, 12, never),
 		}}, []string{"0s: stop x 12s, begun", "12s: x gone, ended"}},
-		{"pods listed late", simulation{schedule: ByPriority([]Group{{0, 20 * second}, {10, 10 * second}}), unlisted: 24 * second, pods: []*fakePod{
+		{"pods listed late", simulation{schedule: ByPriority([]Group{{0, 20 * second}, {10, 10 * second}}), podsUnknownUntil: 24 * second, pods: []*fakePod{
 			pod("x", 0, 30, 2*second), pod("y", 10, 30, 1*second),
 		}}, []string{
 			"0s: begun",
@@ -164,7 +164,7 @@ func TestStep(t *testing.T) {
 			"25s: y gone",
 			"26s: x gone, ended",
 		}},
-		{"pods listed after the deadline", simulation{schedule: ByPriority([]Group{{0, 20 * second}}), unlisted: 24 * second, pods: []*fakePod{
+		{"pods listed after the deadline", simulation{schedule: ByPriority([]Group{{0, 20 * second}}), podsUnknownUntil: 24 * second, pods: []*fakePod{
 			pod("x", 0, 30, never),
 		}}, []string{
 			"0s: begun",
@@ -202,18 +202,18 @@ func TestStep(t *testing.T) {
 	}
 }
 
-func ignoresRuntimeKill(a *fakePod) *fakePod { a.ignoresRuntimeKill = true; return a }
+func ignoresRuntimeKill(p *fakePod) *fakePod { p.ignoresRuntimeKill = true; return p }
 
 // A late step, because the agent got no CPU, catches up.
 func TestStepLate(t *testing.T) {
 	schedule := ByPriority([]Group{{0, 10 * second}, {10, 10 * second}, {20, 10 * second}})
-	p := simulation{t: t, schedule: schedule, pods: []*fakePod{
+	s := simulation{t: t, schedule: schedule, pods: []*fakePod{
 		ignoresRuntimeKill(pod("x", 0, 30, never)), pod("d", 0, 30, never).daemonSet(), pod("y", 10, 30, never), pod("z", 20, 30, never),
 	}}
-	p.step(Begin, begin)
-	p.step(NoEvent, begin.Add(25*second))
+	s.step(Begin, begin)
+	s.step(NoEvent, begin.Add(25*second))
 	want := []string{"0s: stop x 10s, begun", "25s: stop d 1s, stop y 1s, stop z 5s, kill x"}
-	if diff := cmp.Diff(want, p.log); diff != "" {
+	if diff := cmp.Diff(want, s.log); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
@@ -222,19 +222,19 @@ func TestStepLate(t *testing.T) {
 // stopped again. The shutdown does not wait for a second restart.
 func TestStepRestartedPod(t *testing.T) {
 	schedule := ByPriority([]Group{{0, 20 * second}})
-	a := ignoresRuntimeKill(pod("x", 0, 5, never))
-	a.LastStart = 7
-	p := simulation{t: t, schedule: schedule, pods: []*fakePod{a}}
-	p.step(Begin, begin)
-	p.step(NoEvent, begin.Add(second))
-	a.LastStart = 8
-	p.step(NoEvent, begin.Add(2*second))
-	p.step(NoEvent, begin.Add(3*second))
-	p.step(NoEvent, begin.Add(8*second))
-	a.LastStart = 9
-	p.step(NoEvent, begin.Add(8*second+killDuration/2)) // not gone yet
+	x := ignoresRuntimeKill(pod("x", 0, 5, never))
+	x.LastStart = 7
+	s := simulation{t: t, schedule: schedule, pods: []*fakePod{x}}
+	s.step(Begin, begin)
+	s.step(NoEvent, begin.Add(second))
+	x.LastStart = 8
+	s.step(NoEvent, begin.Add(2*second))
+	s.step(NoEvent, begin.Add(3*second))
+	s.step(NoEvent, begin.Add(8*second))
+	x.LastStart = 9
+	s.step(NoEvent, begin.Add(8*second+killDuration/2)) // not gone yet
 	want := []string{"0s: stop x 5s, begun", "2s: refuse x 5s", "8s: kill x", "8.05s: refuse x 5s, ended"}
-	if diff := cmp.Diff(want, p.log); diff != "" {
+	if diff := cmp.Diff(want, s.log); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
@@ -243,13 +243,13 @@ func TestStepRestartedPod(t *testing.T) {
 func TestStepReappearedPod(t *testing.T) {
 	schedule := ByPriority([]Group{{0, 20 * second}})
 	x := pod("x", 0, 5, 2*second)
-	p := simulation{t: t, schedule: schedule, pods: []*fakePod{x, pod("y", 0, 30, never)}}
-	p.step(Begin, begin)
-	p.step(NoEvent, begin.Add(2*second))
+	s := simulation{t: t, schedule: schedule, pods: []*fakePod{x, pod("y", 0, 30, never)}}
+	s.step(Begin, begin)
+	s.step(NoEvent, begin.Add(2*second))
 	x.gone, x.stopTime = false, time.Time{}
-	p.step(NoEvent, begin.Add(3*second))
+	s.step(NoEvent, begin.Add(3*second))
 	want := []string{"0s: stop x 5s, stop y 20s, begun", "2s: x gone", "3s: refuse x 5s"}
-	if diff := cmp.Diff(want, p.log); diff != "" {
+	if diff := cmp.Diff(want, s.log); diff != "" {
 		t.Errorf("(-want +got):\n%s", diff)
 	}
 }
@@ -290,16 +290,16 @@ func TestStepResumeLate(t *testing.T) {
 		pod("past", Asked, 19500*time.Millisecond, 20500*time.Millisecond),
 	}}
 	in := Inputs{Event: Resume}
-	for _, m := range state.Pods {
-		in.Pods = append(in.Pods, evict.Pod{UID: m.UID, Namespace: "a", Name: m.UID})
+	for _, p := range state.Pods {
+		in.Pods = append(in.Pods, evict.Pod{UID: p.UID, Namespace: "a", Name: p.UID})
 	}
 	_, orders := Step(state, in, begin.Add(20*second))
 	var got []string
 	for _, o := range orders.Stop {
 		got = append(got, "stop "+o.UID+" "+o.Grace.String())
 	}
-	for _, m := range orders.Kill {
-		got = append(got, "kill "+m.UID)
+	for _, p := range orders.Kill {
+		got = append(got, "kill "+p.UID)
 	}
 	want := []string{"stop asked 10s", "kill killed", "kill late"}
 	if diff := cmp.Diff(want, got); diff != "" {
@@ -324,8 +324,8 @@ func TestStepManual(t *testing.T) {
 // When the service manager takes over an operator's shutdown, the time that it
 // allows is divided among the remaining groups.
 func TestStepTakenOver(t *testing.T) {
-	p := simulation{t: t, schedule: fourGroups, pods: []*fakePod{pod("low", 10, 600, never), pod("high", 100_000, 600, never)}}
-	in := Inputs{Event: Begin, Manual: true, Schedule: fourGroups, Pods: []evict.Pod{p.pods[0].Pod, p.pods[1].Pod}}
+	s := simulation{t: t, schedule: fourGroups, pods: []*fakePod{pod("low", 10, 600, never), pod("high", 100_000, 600, never)}}
+	in := Inputs{Event: Begin, Manual: true, Schedule: fourGroups, Pods: []evict.Pod{s.pods[0].Pod, s.pods[1].Pod}}
 	state, _ := Step(State{}, in, begin)
 	now := begin.Add(4 * second)
 	in.Event, in.Manual, in.Until = Begin, false, now.Add(22*second)
@@ -338,9 +338,9 @@ func TestStepTakenOver(t *testing.T) {
 			t.Errorf("group %d has %v; want a share of 20s: %+v", i, state.Schedule[i].Time, state.Schedule)
 		}
 	}
-	for _, m := range state.Pods {
-		if m.Status == Asked && m.Limit.After(state.End(state.Current)) {
-			t.Errorf("%s has limit %v; want the end of its group, %v", m.UID, m.Limit.Sub(now), state.End(state.Current).Sub(now))
+	for _, p := range state.Pods {
+		if p.Status == Asked && p.Limit.After(state.End(state.Current)) {
+			t.Errorf("%s has limit %v; want the end of its group, %v", p.UID, p.Limit.Sub(now), state.End(state.Current).Sub(now))
 		}
 	}
 	again, _ := Step(state, in, now.Add(second))
@@ -403,11 +403,11 @@ func TestCancelKeepsTimes(t *testing.T) {
 }
 
 func TestEachTime(t *testing.T) {
-	p := simulation{t: t, schedule: fourGroups, pods: []*fakePod{pod("x", 0, 30, never), pod("y", 10, 30, never)}}
-	p.step(Begin, begin)
-	moved := p.state.Clone()
+	s := simulation{t: t, schedule: fourGroups, pods: []*fakePod{pod("x", 0, 30, never), pod("y", 10, 30, never)}}
+	s.step(Begin, begin)
+	moved := s.state.Clone()
 	moved.EachTime(func(t *time.Time) { *t = t.Add(time.Hour) })
-	_, before := Step(p.state, Inputs{Pods: nil, PodsUnknown: true}, begin.Add(second))
+	_, before := Step(s.state, Inputs{Pods: nil, PodsUnknown: true}, begin.Add(second))
 	_, after := Step(moved, Inputs{Pods: nil, PodsUnknown: true}, begin.Add(time.Hour+second))
 	if want := before.Wake.Add(time.Hour); !after.Wake.Equal(want) || before.Wake.IsZero() {
 		t.Errorf("Wake of the state moved by an hour = %v; want %v", after.Wake, want)

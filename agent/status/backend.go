@@ -240,8 +240,8 @@ func (b *Backend) Explain(s signal.Signal) (control.Explanation, error) {
 			e.Notes = append(e.Notes, "could not read the reclaim stalls of pods: "+err.Error())
 		}
 	}
-	for _, o := range b.o.Inventory.ForeignContainers() {
-		e.ForeignContainers = append(e.ForeignContainers, control.ForeignContainer{Cgroup: o.Cgroup, Processes: o.Processes, MemoryBytes: o.Memory, Command: o.Command})
+	for _, c := range b.o.Inventory.ForeignContainers() {
+		e.ForeignContainers = append(e.ForeignContainers, control.ForeignContainer{Cgroup: c.Cgroup, Processes: c.Processes, MemoryBytes: c.Memory, Command: c.Command})
 	}
 	if note := b.systemDirectories(s, v); note != "" {
 		e.Notes = append(e.Notes, note)
@@ -263,8 +263,8 @@ func (b *Backend) Explain(s signal.Signal) (control.Explanation, error) {
 	}
 	if v.Mode.DryRun {
 		e.Notes = append(e.Notes, "dry run: nothing is evicted")
-		for _, w := range dryRunVictims(v) {
-			e.Notes = append(e.Notes, "dry run: "+w.Pod+" would have been evicted for "+w.Signal.String()+" and counts as gone")
+		for _, p := range dryRunVictims(v) {
+			e.Notes = append(e.Notes, "dry run: "+p.Pod+" would have been evicted for "+p.Signal.String()+" and counts as gone")
 		}
 	}
 	if o := v.Observations[s]; o.Status == signal.NotObserved {

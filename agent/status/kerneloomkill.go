@@ -16,8 +16,8 @@ const (
 	// saved, in one line with their number. A container that reaches its limit again
 	// and again loses a hundred processes a second.
 	summaryInterval = execute.KernelKillGap
-	// listInterval is the minimum time between two lists of the pods that kills
-	// request, which limits the load on the runtime.
+	// listInterval is the shortest interval between two requests for a list of the
+	// pods. It limits the load on the runtime.
 	listInterval = time.Second
 )
 
@@ -30,12 +30,12 @@ type KernelOOMKills struct {
 	Records  *execute.Records
 	Warn     func(message string, attributes ...any)
 	Count    func(ofPod bool)
-	Save     func() // requests that the state is saved
+	Save     func() // requests a save of the state
 	List     func() // requests a new list of pods
 
 	// recent are the containers whose last report is younger than summaryInterval.
 	recent map[killedContainer]*killCount
-	// listed is when a list was last requested. Stale is set if a process was killed
+	// listed is when a list was last requested. stale is set if a process was killed
 	// since then.
 	listed time.Time
 	stale  bool

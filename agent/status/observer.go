@@ -30,7 +30,7 @@ type ObserverOptions struct {
 	Changed func()
 	Listed  func(*pods.Snapshot)
 	Waiting func()
-	// RequestSave requests that the state is saved soon.
+	// RequestSave requests a save of the state and does not wait for it.
 	RequestSave func()
 }
 

@@ -74,9 +74,9 @@ func groupsUnderWay(state *shutdown.State) (list control.List[control.ShutdownGr
 		list = append(list, control.ShutdownGroup{Priority: g.Priority, TimeSeconds: g.Time.Seconds()})
 	}
 	for i := range state.Pods {
-		m := &state.Pods[i]
-		list[m.Group].Pods = append(list[m.Group].Pods, control.ShutdownPod{
-			Pod: m.Pod, Last: m.SecondWave, Status: string(m.Status), GraceSeconds: m.Grace.Seconds(), Refused: m.Refused,
+		p := &state.Pods[i]
+		list[p.Group].Pods = append(list[p.Group].Pods, control.ShutdownPod{
+			Pod: p.Pod, Last: p.SecondWave, Status: string(p.Status), GraceSeconds: p.Grace.Seconds(), Refused: p.Refused,
 		})
 	}
 	sortByWave(list)
@@ -91,9 +91,9 @@ func groupsPlanned(v *loop.View, schedule shutdown.Schedule) (list control.List[
 		list = append(list, control.ShutdownGroup{Priority: g.Priority, TimeSeconds: g.Time.Seconds()})
 	}
 	for i := range state.Pods {
-		m := &state.Pods[i]
-		list[m.Group].Pods = append(list[m.Group].Pods, control.ShutdownPod{
-			Pod: m.Pod, Last: m.SecondWave, Status: "planned", GraceSeconds: graces[m.UID].Seconds(),
+		p := &state.Pods[i]
+		list[p.Group].Pods = append(list[p.Group].Pods, control.ShutdownPod{
+			Pod: p.Pod, Last: p.SecondWave, Status: "planned", GraceSeconds: graces[p.UID].Seconds(),
 		})
 	}
 	sortByWave(list)
@@ -122,7 +122,7 @@ func plan(v *loop.View, schedule shutdown.Schedule) (shutdown.State, map[string]
 	}
 }
 
-// sortByWave sorts the pods of each group by wave: those with Last come last.
+// sortByWave moves the pods of the second wave behind the others of their group.
 func sortByWave(list []control.ShutdownGroup) {
 	for i := range list {
 		slices.SortStableFunc(list[i].Pods, func(a, b control.ShutdownPod) int {

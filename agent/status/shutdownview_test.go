@@ -66,7 +66,7 @@ func TestShutdownView(t *testing.T) {
 		t.Errorf("in progress: %+v; want the second group, one pod stopped and one running", s)
 	}
 	if p := s.Groups[0].Pods; len(p) != 2 || p[0].Pod != "default/web" || p[1].Pod != "default/log" || !p[1].Last {
-		t.Errorf("pods of the first group: %+v; want the last wave last", p)
+		t.Errorf("pods of the first group: %+v; want the second wave last", p)
 	}
 	if c := n.Status().Conditions; len(c) != 1 || c[0] != signal.NodeShutdown {
 		t.Errorf("conditions %v; want %v", c, signal.NodeShutdown)

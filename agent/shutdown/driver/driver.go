@@ -31,7 +31,7 @@ type Options struct {
 	Execute   *execute.Executor
 	Metrics   Metrics
 	// Save saves the state and returns when that is done. RequestSave requests a
-	// save and returns at once.
+	// save and does not wait for it.
 	Save        func() error
 	RequestSave func()
 	// Announce reports a new phase to the service manager.
@@ -71,11 +71,11 @@ type Driver struct {
 	// Used by Run only.
 	state        shutdown.State
 	resuming     bool          // the state is an earlier run's and not resumed yet
-	preparing    bool          // of the last event of logind
-	pendingEvent *logind.Event // event that was not handled yet
+	preparing    bool          // the node is about to shut down, by logind's last event
+	pendingEvent *logind.Event // not handled yet; nil if none
 	started      time.Time     // start of Run
-	listed       time.Time     // when the pods were last listed by Refresh
-	skipReason   string        // why the shutdown in progress is not handled; "" if it is
+	listed       time.Time     // when a list was last requested by Refresh
+	skipReason   string        // why the shutdown in progress stops no pod; "" if it does
 	// published is a copy of the state for other goroutines.
 	published atomic.Pointer[shutdown.State]
 }
@@ -86,44 +86,44 @@ type command struct {
 	reply chan error
 }
 
-// firstListTimeout is how long a shutdown waits for its first list of pods, so that
-// pods that started just before do not count as new. A list usually takes less.
+// firstListTimeout bounds how long a shutdown waits for its first list of pods, so
+// that pods that started just before do not count as new. A list usually takes less.
 const firstListTimeout = 500 * time.Millisecond
 
 // listInterval is the interval of lists during a shutdown: it is how soon a stopped
 // or new pod is noticed. Without changes the inventory lists less often.
 const listInterval = time.Second
 
-// resumeTimeout is how long a shutdown of an earlier run waits for logind before it
-// continues: it may have been canceled.
+// resumeTimeout bounds how long a shutdown of an earlier run waits for an event of
+// logind before it continues: it may have been canceled.
 const resumeTimeout = 3 * time.Second
 
 // New returns a Driver that is not running yet.
 func New(o Options) *Driver {
-	s := &Driver{o: o, changed: make(chan struct{}, 1), commands: make(chan command), done: make(chan struct{})}
-	s.published.Store(&shutdown.State{})
-	return s
+	d := &Driver{o: o, changed: make(chan struct{}, 1), commands: make(chan command), done: make(chan struct{})}
+	d.published.Store(&shutdown.State{})
+	return d
 }
 
 // State returns the state of the shutdown. It is immutable.
-func (s *Driver) State() *shutdown.State { return s.published.Load() }
+func (d *Driver) State() *shutdown.State { return d.published.Load() }
 
 // Done is closed when Run has returned.
-func (s *Driver) Done() <-chan struct{} { return s.done }
+func (d *Driver) Done() <-chan struct{} { return d.done }
 
 // Restore sets the state that an earlier run of this boot saved.
-func (s *Driver) Restore(state shutdown.State) {
-	s.state, s.resuming = state, state.Active()
-	s.publish()
-	if s.resuming {
-		s.o.Log.Warn("resuming the node shutdown of an earlier run", "began", state.Began, "pods", len(state.Pods))
+func (d *Driver) Restore(state shutdown.State) {
+	d.state, d.resuming = state, state.Active()
+	d.publish()
+	if d.resuming {
+		d.o.Log.Warn("resuming the node shutdown of an earlier run", "began", state.Began, "pods", len(state.Pods))
 	}
 }
 
 // ViewChanged signals a new view. It never blocks.
-func (s *Driver) ViewChanged() {
+func (d *Driver) ViewChanged() {
 	select {
-	case s.changed <- struct{}{}:
+	case d.changed <- struct{}{}:
 	default:
 	}
 }
@@ -133,9 +133,9 @@ func (s *Driver) ViewChanged() {
 // Complexity: one select over all inputs, and one switch over their effects.
 //
 //gocyclo:ignore
-func (s *Driver) Run(ctx context.Context) {
-	defer close(s.done)
-	s.started = time.Now()
+func (d *Driver) Run(ctx context.Context) {
+	defer close(d.done)
+	d.started = time.Now()
 	timer := time.NewTimer(0)
 	defer timer.Stop()
 	for {
@@ -144,35 +144,35 @@ func (s *Driver) Run(ctx context.Context) {
 		select {
 		case <-ctx.Done():
 			return
-		case e := <-s.o.DelayLock.Events():
-			s.pendingEvent = &e
-		case cmd := <-s.commands:
-			if err := s.validate(cmd.event); err != nil {
+		case e := <-d.o.DelayLock.Events():
+			d.pendingEvent = &e
+		case cmd := <-d.commands:
+			if err := d.validate(cmd.event); err != nil {
 				cmd.reply <- err
 				continue
 			}
 			in.Event, in.Manual, reply = cmd.event, true, cmd.reply
-		case <-s.changed:
+		case <-d.changed:
 		case <-timer.C:
 		}
-		v := s.o.View()
+		v := d.o.View()
 		if v == nil {
 			continue // no pods are known yet
 		}
-		e := s.pendingEvent
+		e := d.pendingEvent
 		switch {
-		case s.resuming && (e == nil || e.Preparing):
-			if wait := time.Until(s.started.Add(resumeTimeout)); e == nil && !s.state.Manual && wait > 0 {
+		case d.resuming && (e == nil || e.Preparing):
+			if wait := time.Until(d.started.Add(resumeTimeout)); e == nil && !d.state.Manual && wait > 0 {
 				timer.Reset(wait)
 				continue
 			}
-			in.Event, s.resuming = shutdown.Resume, false
-			s.ViewChanged() // then handle the event of logind
-		case e != nil && in.Event == shutdown.NoEvent && (!e.Preparing || s.state.Active() || podsListed(v)):
-			s.resuming = false
-			in, s.pendingEvent = s.handleEvent(v, *e), nil
+			in.Event, d.resuming = shutdown.Resume, false
+			d.ViewChanged() // then handle the event of logind
+		case e != nil && in.Event == shutdown.NoEvent && (!e.Preparing || d.state.Active() || podsListed(v)):
+			d.resuming = false
+			in, d.pendingEvent = d.handleEvent(v, *e), nil
 		}
-		wake := s.step(ctx, v, in, time.Now())
+		wake := d.step(ctx, v, in, time.Now())
 		if reply != nil {
 			reply <- nil // State has the effect of the command
 		}
@@ -182,23 +182,23 @@ func (s *Driver) Run(ctx context.Context) {
 	}
 }
 
-// handleEvent converts an event of logind, which may be repeated, into inputs of
-// the next step.
-func (s *Driver) handleEvent(v *loop.View, e logind.Event) (in shutdown.Inputs) {
-	s.preparing = e.Preparing
+// handleEvent converts an event of logind into the inputs of the next step. The event
+// may be a repetition.
+func (d *Driver) handleEvent(v *loop.View, e logind.Event) (in shutdown.Inputs) {
+	d.preparing = e.Preparing
 	switch {
 	case !e.Preparing:
-		s.skipReason = ""
-		if s.state.Active() && !s.state.Manual {
+		d.skipReason = ""
+		if d.state.Active() && !d.state.Manual {
 			in.Event = shutdown.Cancel
 		}
-	case s.skipReason != "":
-		// The shutdown was left to a kubelet, which has started: do not take over
-		// in the middle.
-	case len(s.SkipReasons(v)) > 0 && !s.state.Active():
-		s.skipReason = strings.Join(s.SkipReasons(v), "; ")
-		s.o.DelayLock.Release() // releases the lock of a run with another configuration
-		s.o.Log.Warn("node shuts down; evictd stops no pods", "why", s.skipReason)
+	case d.skipReason != "":
+		// The shutdown was left to a kubelet, which stops the pods: do not take over in
+		// the middle.
+	case len(d.SkipReasons(v)) > 0 && !d.state.Active():
+		d.skipReason = strings.Join(d.SkipReasons(v), "; ")
+		d.o.DelayLock.Release() // releases the lock of a run with another configuration
+		d.o.Log.Warn("node shuts down; evictd stops no pods", "why", d.skipReason)
 	default:
 		in.Event, in.Schedule = shutdown.Begin, v.Config.ShutdownSchedule()
 		if e.Inhibited {
@@ -206,8 +206,8 @@ func (s *Driver) handleEvent(v *loop.View, e logind.Event) (in shutdown.Inputs) 
 			// in order.
 			in.Until = e.Until
 		}
-		if s.state.Phase == shutdown.Ended && s.state.Manual {
-			s.o.DelayLock.Release() // already ended; from now on logind's
+		if d.state.Phase == shutdown.Ended && d.state.Manual {
+			d.o.DelayLock.Release() // the operator's shutdown has stopped the pods
 		}
 	}
 	return in
@@ -221,17 +221,17 @@ var (
 )
 
 // validate returns why a command is rejected; nil if it is accepted.
-func (s *Driver) validate(event shutdown.Event) error {
-	v := s.o.View()
+func (d *Driver) validate(event shutdown.Event) error {
+	v := d.o.View()
 	switch {
-	case v == nil || s.resuming || event == shutdown.Begin && !podsListed(v):
+	case v == nil || d.resuming || event == shutdown.Begin && !podsListed(v):
 		return ErrNotYet
-	case event == shutdown.Cancel && !s.state.Active():
+	case event == shutdown.Cancel && !d.state.Active():
 		return errNothing
-	case event == shutdown.Cancel && !s.state.Manual:
+	case event == shutdown.Cancel && !d.state.Manual:
 		return errLogind
-	case event == shutdown.Begin && !s.state.Active():
-		if why := s.SkipReasons(v); len(why) > 0 {
+	case event == shutdown.Begin && !d.state.Active():
+		if why := d.SkipReasons(v); len(why) > 0 {
 			return errors.New(strings.Join(why, "; "))
 		}
 	}
@@ -239,11 +239,11 @@ func (s *Driver) validate(event shutdown.Event) error {
 }
 
 // Command executes a command on Run's goroutine and waits for its result.
-func (s *Driver) Command(ctx context.Context, event shutdown.Event) error {
+func (d *Driver) Command(ctx context.Context, event shutdown.Event) error {
 	cmd := command{event, make(chan error, 1)}
 	select {
-	case s.commands <- cmd:
-	case <-s.done:
+	case d.commands <- cmd:
+	case <-d.done:
 		return errors.New("evictd is stopping")
 	case <-ctx.Done():
 		return ctx.Err()
@@ -251,14 +251,14 @@ func (s *Driver) Command(ctx context.Context, event shutdown.Event) error {
 	return <-cmd.reply
 }
 
-// podsListed reports whether the pods have been listed. Before, it is unknown
-// whether they are a kubelet's.
+// podsListed reports whether the pods have been listed, or the configuration states
+// that there is no runtime. Before, it is unknown whether they are a kubelet's.
 func podsListed(v *loop.View) bool {
 	return !v.Snapshot.Listed.IsZero() || v.Config.RuntimeEndpoint == config.RuntimeNone
 }
 
 // SkipReasons returns all reasons not to stop pods in a shutdown.
-func (s *Driver) SkipReasons(v *loop.View) (why []string) {
+func (d *Driver) SkipReasons(v *loop.View) (why []string) {
 	if len(v.Config.ShutdownSchedule()) == 0 {
 		why = append(why, "neither shutdownGracePeriod nor shutdownGracePeriodByPodPriority is configured")
 	}
@@ -270,59 +270,61 @@ func (s *Driver) SkipReasons(v *loop.View) (why []string) {
 	} else if v.Snapshot.Kubelet.Process != "" {
 		why = append(why, "a kubelet runs on this node (shutdown.besideKubelet: own makes evictd stop the pods)")
 	}
-	if s.o.DelayLock.Status().Kubelet {
+	if d.o.DelayLock.Status().Kubelet {
 		why = append(why, "a kubelet delays shutdowns itself (shutdown.besideKubelet: own makes evictd delay them too)")
 	}
 	return why
 }
 
-// step executes one step. It returns when the next one is due.
-func (s *Driver) step(ctx context.Context, v *loop.View, in shutdown.Inputs, now time.Time) time.Time {
-	if in.Event == shutdown.NoEvent && !s.state.Active() {
-		s.updateDelay(v)
-		s.o.Metrics.Shutdown(&s.state, s.o.DelayLock.Status().Inhibited)
+// step executes one step of the state machine and its orders. It returns when the next
+// step is due; zero if not before the next event.
+func (d *Driver) step(ctx context.Context, v *loop.View, in shutdown.Inputs, now time.Time) time.Time {
+	if in.Event == shutdown.NoEvent && !d.state.Active() {
+		d.updateDelay(v)
+		d.o.Metrics.Shutdown(&d.state, d.o.DelayLock.Status().Inhibited)
 		return time.Time{}
 	}
 	in.DryRun = len(v.Mode.ReasonsExceptKubelet) > 0
 	if in.Event == shutdown.Begin && in.Manual {
 		in.Schedule = v.Config.ShutdownSchedule()
 	}
-	began := s.state.Began
-	if in.Event == shutdown.Begin && !s.state.Active() {
+	began := d.state.Began
+	if in.Event == shutdown.Begin && !d.state.Active() {
 		began = now
 	}
-	if now.Sub(s.listed) >= listInterval || began.Equal(now) {
-		s.listed = now
-		s.o.Inventory.Refresh()
+	if now.Sub(d.listed) >= listInterval || began.Equal(now) {
+		d.listed = now
+		d.o.Inventory.Refresh()
 	}
-	in.PodsUnknown = v.Snapshot.Listed.IsZero() || !s.state.Listed && v.Snapshot.Listed.Before(began) && now.Before(began.Add(firstListTimeout))
+	awaitsFirstList := !d.state.Listed && v.Snapshot.Listed.Before(began) && now.Before(began.Add(firstListTimeout))
+	in.PodsUnknown = v.Snapshot.Listed.IsZero() || awaitsFirstList
 	for i := range v.Snapshot.Pods {
 		if p := &v.Snapshot.Pods[i]; !pods.Essential(p) {
 			in.Pods = append(in.Pods, *p)
 		}
 	}
-	before := s.state
+	before := d.state
 	state, orders := shutdown.Step(before, in, now)
-	s.state = state
-	s.publish()
-	s.executeOrders(ctx, v, &orders, in.DryRun)
+	d.state = state
+	d.publish()
+	d.executeOrders(ctx, v, &orders, in.DryRun)
 	if len(orders.Stop)+len(orders.Kill)+len(orders.Gone) > 0 {
-		s.o.RequestSave()
+		d.o.RequestSave()
 	}
-	s.phaseChanged(ctx, &before, in.DryRun)
-	s.updateDelay(v)
-	s.o.Metrics.Shutdown(&s.state, s.o.DelayLock.Status().Inhibited)
-	return s.nextStep(orders.Wake, now)
+	d.phaseChanged(ctx, &before, in.DryRun)
+	d.updateDelay(v)
+	d.o.Metrics.Shutdown(&d.state, d.o.DelayLock.Status().Inhibited)
+	return d.nextStep(orders.Wake, now)
 }
 
-// nextStep returns when the next step is due: at wake, but soon while the pods are
-// not known, and for the next list.
-func (s *Driver) nextStep(wake, now time.Time) time.Time {
-	if !s.state.Active() {
+// nextStep returns when the next step is due: at wake, or before that for the next
+// list and when firstListTimeout ends; zero if not before the next event.
+func (d *Driver) nextStep(wake, now time.Time) time.Time {
+	if !d.state.Active() {
 		return wake
 	}
-	soonest := s.listed.Add(listInterval)
-	if first := s.state.Began.Add(firstListTimeout); !s.state.Listed && first.After(now) && first.Before(soonest) {
+	soonest := d.listed.Add(listInterval)
+	if first := d.state.Began.Add(firstListTimeout); !d.state.Listed && first.After(now) && first.Before(soonest) {
 		soonest = first
 	}
 	if !wake.IsZero() && wake.Before(soonest) {
@@ -331,17 +333,17 @@ func (s *Driver) nextStep(wake, now time.Time) time.Time {
 	return soonest
 }
 
-func (s *Driver) publish() { s.published.Store(new(s.state.Clone())) }
+func (d *Driver) publish() { d.published.Store(new(d.state.Clone())) }
 
 // updateDelay sets how long the DelayLock delays a shutdown. It changes nothing during
-// a shutdown.
-func (s *Driver) updateDelay(v *loop.View) {
-	if s.state.Active() || s.preparing || !podsListed(v) {
+// a shutdown or before the pods are listed.
+func (d *Driver) updateDelay(v *loop.View) {
+	if d.state.Active() || d.preparing || !podsListed(v) {
 		return
 	}
 	var needs time.Duration
-	if len(s.SkipReasons(v)) == 0 && len(v.Mode.ReasonsExceptKubelet) == 0 {
+	if len(d.SkipReasons(v)) == 0 && len(v.Mode.ReasonsExceptKubelet) == 0 {
 		needs = v.Config.ShutdownSchedule().Delay()
 	}
-	s.o.DelayLock.SetDelay(needs)
+	d.o.DelayLock.SetDelay(needs)
 }

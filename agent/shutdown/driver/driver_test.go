@@ -78,7 +78,7 @@ func testDriver(t *testing.T, view func() *loop.View) *Driver {
 }
 
 func TestSkipReasons(t *testing.T) {
-	s := testDriver(t, nil)
+	d := testDriver(t, nil)
 	for _, tt := range []struct {
 		name     string
 		settings string
@@ -90,7 +90,7 @@ func TestSkipReasons(t *testing.T) {
 		{"a kubelet's pods", configured, true, "a kubelet owns pods"},
 		{"a kubelet's pods with besideKubelet: own", configured + "shutdown: {besideKubelet: own}", true, ""},
 	} {
-		got := strings.Join(s.SkipReasons(newView(t, tt.settings, tt.kubelet)), "; ")
+		got := strings.Join(d.SkipReasons(newView(t, tt.settings, tt.kubelet)), "; ")
 		if !strings.Contains(got, tt.want) || (got == "") != (tt.want == "") {
 			t.Errorf("%s: SkipReasons() = %q; want %q", tt.name, got, tt.want)
 		}
@@ -162,9 +162,9 @@ func TestHandleEvent(t *testing.T) {
 		{"logind does not cancel an operator's", manual, configured, ends, shutdown.NoEvent, time.Time{}},
 		{"an operator's becomes logind's", manual, configured, begins, shutdown.Begin, until},
 	} {
-		s := testDriver(t, nil)
-		s.state = tt.state
-		got := s.handleEvent(newView(t, tt.settings, false), tt.event)
+		d := testDriver(t, nil)
+		d.state = tt.state
+		got := d.handleEvent(newView(t, tt.settings, false), tt.event)
 		if got.Event != tt.want || !got.Until.Equal(tt.until) || got.Manual || (tt.want == shutdown.Begin) != (len(got.Schedule) > 0) {
 			t.Errorf("%s: handleEvent() = %+v; want event %d, until %v", tt.name, got, tt.want, tt.until)
 		}
@@ -174,16 +174,16 @@ func TestHandleEvent(t *testing.T) {
 // A shutdown that was left to a kubelet stays the kubelet's, also when its pods are
 // gone.
 func TestHandleEventSkipped(t *testing.T) {
-	s := testDriver(t, nil)
+	d := testDriver(t, nil)
 	begins := logind.Event{Preparing: true}
-	if got := s.handleEvent(newView(t, configured, true), begins); got.Event != shutdown.NoEvent {
+	if got := d.handleEvent(newView(t, configured, true), begins); got.Event != shutdown.NoEvent {
 		t.Errorf("handleEvent() = %+v with a kubelet's pods; want no event", got)
 	}
-	if got := s.handleEvent(newView(t, configured, false), begins); got.Event != shutdown.NoEvent {
+	if got := d.handleEvent(newView(t, configured, false), begins); got.Event != shutdown.NoEvent {
 		t.Errorf("handleEvent() = %+v after those are gone; want no event", got)
 	}
-	s.handleEvent(newView(t, configured, false), logind.Event{})
-	if got := s.handleEvent(newView(t, configured, false), begins); got.Event != shutdown.Begin {
+	d.handleEvent(newView(t, configured, false), logind.Event{})
+	if got := d.handleEvent(newView(t, configured, false), begins); got.Event != shutdown.Begin {
 		t.Errorf("handleEvent() = %+v in the next shutdown; want Begin", got)
 	}
 }
@@ -191,13 +191,13 @@ func TestHandleEventSkipped(t *testing.T) {
 // A command is rejected before the pods are listed.
 func TestValidateBeforeList(t *testing.T) {
 	v := newView(t, configured, false)
-	s := testDriver(t, func() *loop.View { return v })
+	d := testDriver(t, func() *loop.View { return v })
 	v.Snapshot.Listed = time.Time{}
-	if err := s.validate(shutdown.Begin); !errors.Is(err, ErrNotYet) {
+	if err := d.validate(shutdown.Begin); !errors.Is(err, ErrNotYet) {
 		t.Errorf("validate() = %v before the pods are listed; want %v", err, ErrNotYet)
 	}
 	v = newView(t, configured, false)
-	if err := s.validate(shutdown.Begin); err != nil {
+	if err := d.validate(shutdown.Begin); err != nil {
 		t.Errorf("validate() = %v; want nil", err)
 	}
 }

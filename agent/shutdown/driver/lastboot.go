@@ -107,13 +107,13 @@ const systemStateTimeout = time.Second
 // GoingDown reports whether the node is shutting down, as far as known: from a
 // shutdown in progress, from logind, or from systemd, which is the only source in a
 // forced shutdown.
-func (s *Driver) GoingDown() bool {
-	if s.State().Active() || s.o.DelayLock.Status().Preparing {
+func (d *Driver) GoingDown() bool {
+	if d.State().Active() || d.o.DelayLock.Status().Preparing {
 		return true
 	}
 	ctx, cancel := context.WithTimeout(context.Background(), systemStateTimeout)
 	defer cancel()
-	c, err := logind.Connect(ctx, s.o.Bus)
+	c, err := logind.Connect(ctx, d.o.Bus)
 	if err != nil {
 		return false
 	}

@@ -11,29 +11,29 @@ import (
 	"github.com/evictd/evictd/agent/shutdown"
 )
 
-// executeOrders passes the orders to the actuator.
-func (s *Driver) executeOrders(ctx context.Context, v *loop.View, orders *shutdown.Orders, dryRun bool) {
+// executeOrders passes the orders to the executor.
+func (d *Driver) executeOrders(ctx context.Context, v *loop.View, orders *shutdown.Orders, dryRun bool) {
 	if len(orders.Stop)+len(orders.Kill) == 0 {
 		return
 	}
-	guard := s.o.Inventory.Guard()
+	guard := d.o.Inventory.Guard()
 	for i := range orders.Stop {
 		stop := &orders.Stop[i]
-		rec := s.record(v, stop, dryRun)
-		s.o.Log.Warn(execute.InDryRun(dryRun, "stopping pod", "would stop pod"), "pod", stop.Pod, "uid", stop.UID, "grace", stop.Grace.String(), "reason", rec.Reason, "again", stop.Repeated, "dry_run", dryRun)
+		rec := d.record(v, stop, dryRun)
+		d.o.Log.Warn(execute.InDryRun(dryRun, "stopping pod", "would stop pod"), "pod", stop.Pod, "uid", stop.UID, "grace", stop.Grace.String(), "reason", rec.Reason, "again", stop.Repeated, "dry_run", dryRun)
 		order := evict.Order{UID: stop.UID, Pod: stop.Pod, Cause: rec.Cause, Grace: stop.Grace, Expected: rec.Expected, Reason: rec.Reason, Message: rec.Message}
 		job := loop.Job(order, &v.Snapshot, guard)
 		job.StopStages = stopStages(podOf(v, stop.UID), v.Snapshot.Handles[stop.UID].Containers, stop.Grace)
 		if stop.Repeated {
-			s.o.Execute.Resume(ctx, job, dryRun)
+			d.o.Execute.Resume(ctx, job, dryRun)
 		} else {
-			s.o.Execute.Evict(ctx, rec, job)
+			d.o.Execute.Evict(ctx, rec, job)
 		}
 	}
 	for i := range orders.Kill {
-		m := &orders.Kill[i]
-		s.o.Log.Warn("killing pod; its grace period has passed", "pod", m.Pod, "uid", m.UID, "grace", m.Grace.String())
-		s.o.Execute.Escalate(ctx, loop.Job(evict.Order{UID: m.UID, Pod: m.Pod, Cause: evict.CauseShutdown, Hard: true}, &v.Snapshot, guard), dryRun)
+		kill := &orders.Kill[i]
+		d.o.Log.Warn("killing pod; its grace period has passed", "pod", kill.Pod, "uid", kill.UID, "grace", kill.Grace.String())
+		d.o.Execute.Escalate(ctx, loop.Job(evict.Order{UID: kill.UID, Pod: kill.Pod, Cause: evict.CauseShutdown, Hard: true}, &v.Snapshot, guard), dryRun)
 	}
 }
 
@@ -45,11 +45,11 @@ func podOf(v *loop.View, uid string) *evict.Pod {
 	return &v.Snapshot.Pods[at]
 }
 
-// record returns a new record of a pod that is stopped.
-func (s *Driver) record(v *loop.View, stop *shutdown.Stop, dryRun bool) evict.Record {
+// record returns the record of a pod that is being stopped.
+func (d *Driver) record(v *loop.View, stop *shutdown.Stop, dryRun bool) evict.Record {
 	reason, message := stop.Reason()
 	lane := "logind"
-	if s.state.Manual {
+	if d.state.Manual {
 		lane = "operator"
 	}
 	return evict.Record{
@@ -60,31 +60,31 @@ func (s *Driver) record(v *loop.View, stop *shutdown.Stop, dryRun bool) evict.Re
 
 // phaseChanged logs and saves a change of the phase, and lets the node shut down
 // when the shutdown has ended.
-func (s *Driver) phaseChanged(ctx context.Context, before *shutdown.State, dryRun bool) {
-	if s.state.Phase == before.Phase {
+func (d *Driver) phaseChanged(ctx context.Context, before *shutdown.State, dryRun bool) {
+	if d.state.Phase == before.Phase {
 		return
 	}
-	switch s.state.Phase {
+	switch d.state.Phase {
 	case shutdown.Stopping:
-		s.o.Log.Warn(execute.InDryRun(dryRun, "node shuts down; stopping its pods", "node shuts down; dry run, no pod is stopped"), "deadline", s.state.Deadline(), "groups", len(s.state.Schedule), "manual", s.state.Manual)
-		s.o.RequestSave()
+		d.o.Log.Warn(execute.InDryRun(dryRun, "node shuts down; stopping its pods", "node shuts down; dry run, no pod is stopped"), "deadline", d.state.Deadline(), "groups", len(d.state.Schedule), "manual", d.state.Manual)
+		d.o.RequestSave()
 	case shutdown.Ended:
 		left := 0
-		for i := range s.state.Pods {
-			if st := s.state.Pods[i].Status; st != shutdown.Gone {
+		for i := range d.state.Pods {
+			if st := d.state.Pods[i].Status; st != shutdown.Gone {
 				left++
 			}
 		}
-		s.o.Log.Warn(execute.InDryRun(dryRun, "pods are stopped; releasing the node's shutdown", "dry run: no pod was stopped; releasing the node's shutdown"),
-			"took", s.state.Ended.Sub(s.state.Began).String(), "pods", len(s.state.Pods), "left", left)
-		s.awaitRecords(ctx)
-		s.saveWithTimeout()
-		s.o.DelayLock.Release()
+		d.o.Log.Warn(execute.InDryRun(dryRun, "pods are stopped; releasing the node's shutdown", "dry run: no pod was stopped; releasing the node's shutdown"),
+			"took", d.state.Ended.Sub(d.state.Began).String(), "pods", len(d.state.Pods), "left", left)
+		d.awaitRecords(ctx)
+		d.saveWithTimeout()
+		d.o.DelayLock.Release()
 	default:
-		s.o.Log.Warn("node shutdown canceled; no further pod is stopped", "took", s.state.Ended.Sub(s.state.Began).String())
-		s.o.RequestSave()
+		d.o.Log.Warn("node shutdown canceled; no further pod is stopped", "took", d.state.Ended.Sub(d.state.Began).String())
+		d.o.RequestSave()
 	}
-	s.o.Announce(s.state.Phase)
+	d.o.Announce(d.state.Phase)
 }
 
 // endTimeout bounds each of the two waits before the node may shut down: until the
@@ -92,22 +92,22 @@ func (s *Driver) phaseChanged(ctx context.Context, before *shutdown.State, dryRu
 // at most four fifths of [shutdown.Reserve]; the rest is for the release of the lock.
 const endTimeout = shutdown.Reserve * 2 / 5
 
-// awaitRecords waits until the actuator has reported the end of every pod that is
-// gone: a list can show that a pod is gone before the call that stops it has
-// returned. A runtime that hangs delays it by endTimeout at most.
-func (s *Driver) awaitRecords(ctx context.Context) {
+// awaitRecords waits until the records of all pods that are gone are complete, at most
+// for endTimeout: a list can show that a pod is gone before the call that stops it has
+// returned, and that call may hang.
+func (d *Driver) awaitRecords(ctx context.Context) {
 	ctx, cancel := context.WithTimeout(ctx, endTimeout)
 	defer cancel()
 	gone := map[string]bool{}
-	for i := range s.state.Pods {
-		if m := &s.state.Pods[i]; m.Status == shutdown.Gone {
-			gone[m.UID] = true
+	for i := range d.state.Pods {
+		if p := &d.state.Pods[i]; p.Status == shutdown.Gone {
+			gone[p.UID] = true
 		}
 	}
 	pending := func(r evict.Record) bool {
 		return r.Cause == evict.CauseShutdown && r.Result == evict.ResultPending && gone[r.UID]
 	}
-	for slices.ContainsFunc(s.o.Execute.Records().List(), pending) {
+	for slices.ContainsFunc(d.o.Execute.Records().List(), pending) {
 		select {
 		case <-ctx.Done():
 			return
@@ -117,15 +117,15 @@ func (s *Driver) awaitRecords(ctx context.Context) {
 }
 
 // saveWithTimeout saves the state and waits for that, at most for endTimeout.
-func (s *Driver) saveWithTimeout() {
+func (d *Driver) saveWithTimeout() {
 	done := make(chan error, 1)
-	go func() { done <- s.o.Save() }()
+	go func() { done <- d.o.Save() }()
 	select {
 	case err := <-done:
 		if err != nil {
-			s.o.Log.Error("state not saved", "error", err)
+			d.o.Log.Error("state not saved", "error", err)
 		}
 	case <-time.After(endTimeout):
-		s.o.Log.Error("state not saved in time; the node may shut down without it")
+		d.o.Log.Error("state not saved in time; the node may shut down without it")
 	}
 }

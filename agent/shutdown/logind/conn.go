@@ -156,8 +156,8 @@ func (c *Conn) fromExpectedSender(s *dbus.Signal) bool {
 	return false
 }
 
-// drainTimeout is how long signals received before a connection was closed remain
-// readable.
+// drainTimeout is how long the signals that were received before the connection was
+// closed can still be read.
 const drainTimeout = time.Second
 
 // receive forwards signals with their time until the connection is closed, and
@@ -165,9 +165,9 @@ const drainTimeout = time.Second
 func (c *Conn) receive(signals <-chan *dbus.Signal) {
 	defer close(c.signals)
 	done := c.bus.Context().Done()
-	var over <-chan time.Time
+	var drained <-chan time.Time // fires when drainTimeout has passed
 	var waiting []timedSignal
-	for over == nil || len(waiting) > 0 {
+	for drained == nil || len(waiting) > 0 {
 		var next timedSignal
 		var to chan<- timedSignal
 		if len(waiting) > 0 {
@@ -190,8 +190,8 @@ func (c *Conn) receive(signals <-chan *dbus.Signal) {
 		case to <- next:
 			waiting = waiting[1:]
 		case <-done:
-			done, over = nil, time.After(drainTimeout)
-		case <-over:
+			done, drained = nil, time.After(drainTimeout)
+		case <-drained:
 			return
 		}
 	}

@@ -56,10 +56,10 @@ func (noFDStore) Remove() error   { return nil }
 // Event is the state of a shutdown as logind reports it.
 type Event struct {
 	Preparing bool
-	// Inhibited reports that the DelayLock has a lock, and Until when its delay ends.
-	// If the beginning was not received as a signal, for example because the bus
-	// was down, the delay counts from the last time at which no shutdown was in
-	// progress.
+	// Inhibited reports that the DelayLock has a lock. Until is then when logind no
+	// longer waits for it. If the beginning was not received as a signal, for example
+	// because the bus was down, logind's limit counts from the last time at which no
+	// shutdown was in progress.
 	Inhibited bool
 	Until     time.Time
 }
@@ -103,7 +103,7 @@ type DelayLock struct {
 	// canceled.
 	done bool
 	lock *Lock
-	// removalPending reports that the FDStore has yet to close its descriptor,
+	// removalPending reports that the FDStore has not closed its descriptor yet, and
 	// removalTimer that a timer is set to retry that.
 	removalPending, removalTimer bool
 
@@ -111,7 +111,7 @@ type DelayLock struct {
 	preparing        bool
 	lastNotPreparing time.Time // when no shutdown was last known to be in progress
 	kubeletLock      kubeletLock
-	reloadPending    bool // logind has yet to read a changed drop-in
+	reloadPending    bool // logind has not read the changed drop-in yet
 	loggedError      string
 	limitLogged      string        // the last logged problem of the limit or the drop-in
 	backoff          time.Duration // after the first failed connection

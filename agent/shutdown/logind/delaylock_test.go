@@ -35,7 +35,7 @@ func start(t *testing.T, needs time.Duration, prepare ...func(*fixture)) *fixtur
 	}
 	b.delayLock = NewDelayLock(Options{
 		Address: b.bus.Address(), Root: b.root, Log: slog.New(slog.DiscardHandler),
-		IsKubelet: func(pid int) bool { return pid == 1 }, // the process of Bus.Take
+		IsKubelet: func(pid int) bool { return pid == 1 }, // the process of Bus.Inhibit
 	})
 	b.delayLock.backoff, b.delayLock.timeout, b.delayLock.reloadTimeout = 10*time.Millisecond, 300*time.Millisecond, 40*time.Millisecond
 	if b.pollInterval > 0 {

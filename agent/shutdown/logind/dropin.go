@@ -84,24 +84,24 @@ func (d dropIn) read() (dropInContent, error) {
 	if err != nil {
 		return dropInContent{}, err
 	}
-	w := dropInContent{exists: true}
-	w.seconds, _ = parseLimit(b)
+	c := dropInContent{exists: true}
+	c.seconds, _ = parseLimit(b)
 	first, _, _ := strings.Cut(string(b), "\n")
-	if _, err := fmt.Sscanf(first, headerFormat, &w.pid, &w.start); err != nil {
-		w.pid, w.start = 0, 0 // unknown
+	if _, err := fmt.Sscanf(first, headerFormat, &c.pid, &c.start); err != nil {
+		c.pid, c.start = 0, 0 // unknown
 	}
-	return w, nil
+	return c, nil
 }
 
-// ofOtherEvictd reports whether another running evictd wrote the drop-in. It must
-// not be changed then.
-func (w dropInContent) ofOtherEvictd() bool {
-	return w.exists && w.pid != os.Getpid() && w.start > 0 && w.start == startTime(w.pid)
+// ofOtherEvictd reports whether another running evictd wrote the drop-in. This process
+// then must not change it.
+func (c dropInContent) ofOtherEvictd() bool {
+	return c.exists && c.pid != os.Getpid() && c.start > 0 && c.start == startTime(c.pid)
 }
 
 // ofThisProcess reports whether this process wrote the drop-in.
-func (w dropInContent) ofThisProcess() bool {
-	return w.exists && w.pid == os.Getpid() && w.start == startTime(w.pid)
+func (c dropInContent) ofThisProcess() bool {
+	return c.exists && c.pid == os.Getpid() && c.start == startTime(c.pid)
 }
 
 // write replaces the drop-in.
@@ -125,7 +125,7 @@ func (d dropIn) write(seconds string) error {
 	return nil
 }
 
-// remove removes the drop-in; a missing one is no error.
+// remove removes the drop-in. It is no error if there is none.
 func (d dropIn) remove() error {
 	if err := os.Remove(d.path()); err != nil && !errors.Is(err, fs.ErrNotExist) {
 		return fmt.Errorf("remove logind drop-in: %w", err)
@@ -160,7 +160,7 @@ func (d dropIn) limitOf(f file) (string, bool) {
 }
 
 // files lists logind's drop-ins, the one with the highest precedence first.
-func (d dropIn) files() (last []file) {
+func (d dropIn) files() (list []file) {
 	seen := map[string]bool{}
 	for _, dir := range configDirs {
 		entries, err := os.ReadDir(path.Join(d.root, dir))
@@ -170,12 +170,12 @@ func (d dropIn) files() (last []file) {
 		for _, e := range entries {
 			if name := e.Name(); strings.HasSuffix(name, ".conf") && !seen[name] {
 				seen[name] = true
-				last = append(last, file{name, path.Join(dir, name)})
+				list = append(list, file{name, path.Join(dir, name)})
 			}
 		}
 	}
-	slices.SortFunc(last, func(a, b file) int { return cmp.Compare(b.name, a.name) })
-	return last
+	slices.SortFunc(list, func(a, b file) int { return cmp.Compare(b.name, a.name) })
+	return list
 }
 
 // parseLimit returns the last InhibitDelayMaxSec in the section Login of a

@@ -10,7 +10,7 @@ import (
 // kubeletLock is whether a kubelet has an inhibitor lock, by logind's last list.
 type kubeletLock struct {
 	present bool
-	known   bool  // no event since the list was requested; else present may be outdated
+	known   bool  // false while a newer list is in flight, and after one that failed
 	err     error // of the last list; present is then that of the previous list
 	at      time.Time
 	seen    bool // this process has read a list
@@ -23,10 +23,10 @@ const listFailed = "could not list logind's inhibitors; unknown whether a kubele
 // its own: every local user can make the list, and so the call, long, and neither
 // evictd's lock nor the events of a shutdown may wait for it.
 //
-// A list of more than 32 MiB closes logind's connection to the bus (dbus-daemon
-// 1.14, max_message_size; observed with 40 inhibitors of 1 MiB), hence listBackoff.
+// A list of more than 32 MiB, such as 40 inhibitors of 1 MiB, closes logind's
+// connection to the bus (dbus-daemon 1.14, max_message_size), hence listBackoff.
 type lister struct {
-	results chan kubeletLock // one call at a time
+	results chan kubeletLock // of one call at a time
 
 	conn          *Conn
 	isKubeletLock func(Inhibitor) bool
@@ -34,7 +34,7 @@ type lister struct {
 	cancel        context.CancelFunc
 	calls         sync.WaitGroup
 	inFlight      bool // a call is in flight, or its result was not received
-	repeat        bool // an event since that call
+	repeat        bool // another list was requested since that call
 }
 
 func newLister(ctx context.Context, c *Conn, isKubeletLock func(Inhibitor) bool) *lister {

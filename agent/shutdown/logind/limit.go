@@ -22,7 +22,7 @@ func (d *DelayLock) updateLimit(ctx context.Context, c *Conn, needs time.Duratio
 	wanted := wholeSeconds(needs)
 	switch {
 	case err != nil || current.ofOtherEvictd():
-	case needs == 0 && !d.kubeletLock.known: // once it is known
+	case needs == 0 && !d.kubeletLock.known: // wait for the list
 	case needs == 0:
 		d.reloadPending, err = d.removeDropIn()
 	case s.Limit >= needs && current.exists && !current.ofThisProcess():
@@ -43,10 +43,10 @@ func (d *DelayLock) updateLimit(ctx context.Context, c *Conn, needs time.Duratio
 	return nil
 }
 
-// removeDropIn removes the drop-in, unless another running evictd wrote it. It
-// stays during a shutdown, which ends it, and if a kubelet has a lock, or if that
-// could never be determined: a kubelet reads the limit once, at its start, and
-// relies on it (pkg/kubelet/nodeshutdown, Start).
+// removeDropIn removes the drop-in, unless another running evictd wrote it. The drop-in
+// stays during a shutdown, because /run ends with the boot. It also stays if a
+// kubelet has a lock, or if no list of the locks was ever read: a kubelet reads the
+// limit once, at its start, and relies on it (pkg/kubelet/nodeshutdown, Start).
 func (d *DelayLock) removeDropIn() (removed bool, err error) {
 	current, err := d.dropIn.read()
 	if err != nil || !current.exists || current.ofOtherEvictd() || d.preparing || d.kubeletLock.present || !d.kubeletLock.seen {

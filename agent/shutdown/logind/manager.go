@@ -91,11 +91,11 @@ func (c *Conn) SystemState(ctx context.Context) (string, error) {
 	return property[string](ctx, c, systemdName, systemdPath, systemdManager, "SystemState")
 }
 
-// change is a parsed signal.
+// change is a parsed signal: PrepareForShutdown or, if owner is set, NameOwnerChanged.
 type change struct {
 	begins  bool // a shutdown begins; false: it was canceled
-	owner   bool // instead: logind has started or exited
-	present bool
+	owner   bool // logind has started or exited
+	present bool // logind has started
 }
 
 // parseSignal returns the content of a signal; ok is false for other signals and
