@@ -177,7 +177,7 @@ func (u *UsageMeter) startWorker() *worker {
 		u.mu.Unlock()
 		locked.MarkEnded()
 	}()
-	return t
+	return w
 }
 
 // yield changes the priority as far as the kernel allows.
