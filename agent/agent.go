@@ -136,7 +136,7 @@ type daemon struct {
 	lastBoot       shutdown.LastBoot // how the last boot ended
 	metrics        *metrics.Metrics
 	notifier       *systemd.Notifier
-	stateWriter    *stateWriter
+	stateWriter    *state.Writer
 	delayLock      *logind.DelayLock
 	shutdown       *driver.Driver
 	control        net.Listener
@@ -161,7 +161,7 @@ func (d *daemon) close() {
 func build(o Options, log *asyncLog) (_ *daemon, err error) {
 	d := &daemon{
 		options: o, log: log, liveness: &loop.Liveness{}, lastView: &atomic.Pointer[loop.View]{}, records: &execute.Records{},
-		stateWriter: &stateWriter{requests: make(chan struct{}, 1)}, reloadRequests: make(chan chan<- error),
+		stateWriter: state.NewWriter(), reloadRequests: make(chan chan<- error),
 	}
 	defer func() {
 		if err != nil {
@@ -270,7 +270,7 @@ func (d *daemon) buildExecute() {
 			return d.killer
 		},
 		DryRun:  func(report func(act.Progress)) act.Actuator { return act.NewDryRun(d.hierarchy, procfs, report) },
-		Records: d.records, Log: d.log.Logger, Metrics: d.metrics, Save: d.stateWriter.notify,
+		Records: d.records, Log: d.log.Logger, Metrics: d.metrics, Save: d.stateWriter.Request,
 	})
 	if thread, err := act.NewPriorityThread(); err != nil {
 		d.log.Warn("no real-time thread for pods with many processes; they are signalled at normal priority", "error", err)
@@ -312,7 +312,7 @@ func (d *daemon) buildLoop(decision *evict.State) error {
 		Execute:    d.execute,
 		Observer: status.NewObserver(status.ObserverOptions{
 			Log: d.log.Logger, Metrics: d.metrics, Notifier: d.notifier, Beat: &d.heartbeat, View: d.lastView, Backend: d.statusBackend,
-			Changed: d.shutdown.ViewChanged, Listed: d.followContainers, Waiting: d.proactive.Notify, RequestSave: d.stateWriter.notify,
+			Changed: d.shutdown.ViewChanged, Listed: d.followContainers, Waiting: d.proactive.Notify, RequestSave: d.stateWriter.Request,
 		}),
 	})
 	d.closers = append(d.closers, d.loop.Close)
@@ -348,7 +348,7 @@ func (d *daemon) start(ctx context.Context, g *group) {
 	if d.web != nil {
 		g.run("web server", func() error { return d.web.run(ctx) })
 	}
-	g.run("state", func() error { d.stateWriter.run(ctx, d.save, d.log.Logger); return nil })
+	g.run("state", func() error { d.stateWriter.Run(ctx, d.save, d.log.Logger); return nil })
 	g.run("reload", func() error { d.reload(ctx); return nil })
 	g.run("logind", func() error { return d.delayLock.Run(ctx) })
 	g.run("shutdown", func() error { d.shutdown.Run(ctx); return nil })

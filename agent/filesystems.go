@@ -50,7 +50,7 @@ func (d *daemon) addSurvey(point string, byBytes, byInodes []evict.DirectoryUsag
 			rec.SystemDirectories = byBytes
 		}
 	})
-	d.stateWriter.notify()
+	d.stateWriter.Request()
 }
 
 // setDiskThresholds sets the thresholds of disks and tasks, which depend on the layout of

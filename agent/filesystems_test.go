@@ -9,12 +9,13 @@ import (
 	"github.com/evictd/evictd/agent/evict"
 	"github.com/evictd/evictd/agent/execute"
 	"github.com/evictd/evictd/agent/signal"
+	"github.com/evictd/evictd/agent/state"
 )
 
 // The records of futile evictions get the largest directories once they are surveyed.
 func TestAddSurvey(t *testing.T) {
 	node := t.TempDir()
-	d := &daemon{disks: disks.New(disks.Options{Procfs: "/proc", NodePath: node}), stateWriter: &stateWriter{requests: make(chan struct{}, 1)}}
+	d := &daemon{disks: disks.New(disks.Options{Procfs: "/proc", NodePath: node}), stateWriter: state.NewWriter()}
 	ctx, cancel := context.WithCancel(t.Context())
 	done := make(chan error, 1)
 	go func() { done <- d.disks.Run(ctx) }()

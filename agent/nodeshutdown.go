@@ -18,7 +18,7 @@ func (d *daemon) buildShutdown() {
 	})
 	d.shutdown = driver.New(driver.Options{
 		Log: d.log.Logger, DelayLock: d.delayLock, View: d.lastView.Load, Inventory: d.inventory, Execute: d.execute, Metrics: d.metrics,
-		Save: d.save, RequestSave: d.stateWriter.notify, Bus: bus,
+		Save: d.save, RequestSave: d.stateWriter.Request, Bus: bus,
 		Announce: func(p shutdown.Phase) {
 			status := "shutdown: " + string(p)
 			if p == shutdown.Idle {

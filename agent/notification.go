@@ -167,7 +167,7 @@ func (d *daemon) urgency() self.Urgency {
 func (d *daemon) kernelOOMKills() *status.KernelOOMKills {
 	return &status.KernelOOMKills{
 		Victims: d.lanes.OOMVictims(), Records: d.records, Warn: d.log.Warn,
-		Count: d.metrics.KernelOOMKilled, Save: d.stateWriter.notify, List: d.inventory.Refresh,
+		Count: d.metrics.KernelOOMKilled, Save: d.stateWriter.Request, List: d.inventory.Refresh,
 		Snapshot: func() *pods.Snapshot {
 			if v := d.lastView.Load(); v != nil {
 				return &v.Snapshot

@@ -21,10 +21,10 @@ func (d *daemon) buildReclaimer(cfg *config.Config) {
 		Kubelet: d.inventory.Kubelet,
 		OnReport: func(r evict.ReclaimReport) {
 			d.metrics.Reclaimed(&r)
-			d.stateWriter.notify()
+			d.stateWriter.Request()
 		},
 	}
-	o.OnImagesListed = func() { d.stateWriter.notify() }
+	o.OnImagesListed = func() { d.stateWriter.Request() }
 	if d.runtime != nil {
 		o.Runtime = d.runtime
 	}

@@ -1,9 +1,7 @@
 package agent
 
 import (
-	"context"
 	"fmt"
-	"log/slog"
 	"path/filepath"
 	"time"
 
@@ -12,48 +10,6 @@ import (
 	"github.com/evictd/evictd/agent/state"
 	"github.com/evictd/evictd/kernel/process"
 )
-
-// stateWriter writes the state on request, on its own goroutine.
-type stateWriter struct{ requests chan struct{} }
-
-// notify requests that the state be written soon. It never blocks.
-func (w *stateWriter) notify() {
-	select {
-	case w.requests <- struct{}{}:
-	default:
-	}
-}
-
-// saveRetryInterval is how long after a failure the state is written again, also without a
-// request: the disk may have space again.
-const saveRetryInterval = time.Minute
-
-// run writes on request until ctx ends, and tries again after a failure. It logs when
-// failures begin, have another cause, and end.
-func (w *stateWriter) run(ctx context.Context, save func() error, log *slog.Logger) {
-	var failing string
-	var again <-chan time.Time
-	for {
-		select {
-		case <-ctx.Done():
-			return
-		case <-w.requests:
-		case <-again:
-		}
-		again = nil
-		switch err := save(); {
-		case err != nil:
-			again = time.After(saveRetryInterval)
-			if text := err.Error(); text != failing {
-				failing = text
-				log.Error(state.NotSavedMessage, "error", err)
-			}
-		case failing != "":
-			failing = ""
-			log.Info("state is saved again")
-		}
-	}
-}
 
 // openState opens the state directory. If it is not writable evictd starts nevertheless, with
 // its lock file in the control socket's directory, which is on another filesystem.

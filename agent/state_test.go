@@ -1,18 +1,13 @@
 package agent
 
 import (
-	"bytes"
-	"context"
 	"errors"
-	"log/slog"
 	"os"
 	"path/filepath"
 	"slices"
 	"strings"
 	"sync/atomic"
 	"testing"
-	"testing/synctest"
-	"time"
 
 	"github.com/evictd/evictd/agent/evict"
 	"github.com/evictd/evictd/agent/execute"
@@ -103,40 +98,4 @@ func TestKubeletsAreSaved(t *testing.T) {
 			t.Fatal(err)
 		}
 	}
-}
-
-// A failure to write the state is logged once for each cause. The state is written again
-// without a request.
-func TestStateWriterRetries(t *testing.T) {
-	synctest.Test(t, func(t *testing.T) {
-		var out bytes.Buffer
-		w := &stateWriter{requests: make(chan struct{}, 1)}
-		var fault atomic.Pointer[error]
-		full := errors.New("no space left on device")
-		fault.Store(&full)
-		var saves atomic.Int32
-		ctx, cancel := context.WithCancel(t.Context())
-		done := make(chan struct{})
-		go func() {
-			defer close(done)
-			w.run(ctx, func() error { saves.Add(1); return *fault.Load() }, slog.New(slog.NewTextHandler(&out, nil)))
-		}()
-		w.notify()
-		time.Sleep(3*saveRetryInterval + time.Second)
-		synctest.Wait()
-		if n := saves.Load(); n != 4 {
-			t.Errorf("%d attempts in 3 minutes; want 4", n)
-		}
-		fault.Store(new(error))
-		time.Sleep(2 * saveRetryInterval)
-		synctest.Wait()
-		if n := saves.Load(); n != 5 {
-			t.Errorf("%d attempts; want none after the one that succeeded", n)
-		}
-		cancel()
-		<-done
-		if text := out.String(); strings.Count(text, state.NotSavedMessage) != 1 || strings.Count(text, "state is saved again") != 1 {
-			t.Errorf("log:\n%swant one line for the failure and one for its end", text)
-		}
-	})
 }
