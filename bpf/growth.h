@@ -9,7 +9,7 @@
 
 // How long a crossing that file cache caused may wait.
 #define CACHE_WAIT (10 * SECOND)
-// References are taken at this interval, and compared with once they are this old.
+// A reference is the least use of this time, and is compared with once it is this old.
 #define REFERENCE_AGE SECOND
 #define REFERENCES 16 // one each REFERENCE_AGE covers more than CACHE_WAIT; a power of two
 
@@ -38,8 +38,7 @@ static struct watched watched[MAX_THRESHOLDS];
 struct references {
 	struct memory_point points[REFERENCES];
 	__u64 next; // the oldest of them, which the next one replaces
-	__u64 time; // when the latest was taken
-	__u64 may_lower; // a crossing has just ended: the latest follows other memory down
+	__u64 time; // when the time of the latest began
 };
 
 static struct references references[2];
@@ -77,27 +76,25 @@ static __always_inline void take_point(__u64 source, struct memory_point *point)
 	point->other = working_set - point->file_cache;
 }
 
-// take_reference stores what is in use, once a second. If it can't be read, as while the
-// pods are not walked, the next tick tries again.
+// take_reference stores the point with the least other memory of each REFERENCE_AGE: growth
+// is measured neither from the memory of a process that exits within that time, nor from
+// that of a victim, of which exit_mmap() has freed only part when the crossing ends. If
+// nothing can be read, as while the pods are not walked, the next tick tries again.
 static __always_inline void take_reference(__u64 source)
 {
 	struct references *its = references_of(source);
-	int recent = its->time && current.time - its->time < REFERENCE_AGE;
 	struct memory_point point;
 
-	if (recent && !its->may_lower)
-		return;
 	take_point(source, &point);
 	if (!point.time)
 		return;
-	if (recent) {
+	if (its->time && current.time - its->time < REFERENCE_AGE) {
 		struct memory_point *latest = &its->points[(its->next - 1) & (REFERENCES - 1)];
 		if (point.other < latest->other)
 			*latest = point;
 		return;
 	}
 	its->points[its->next++ & (REFERENCES - 1)] = point;
-	its->may_lower = !its->time; // as after take_reference_soon
 	its->time = current.time;
 }
 
@@ -108,15 +105,12 @@ static __always_inline void take_references(void)
 }
 
 // take_reference_soon is called at the end of a crossing: a reference from before it says
-// little about the next one. The new reference is lowered for REFERENCE_AGE while other
-// memory falls: exit_mmap() has freed only part of a victim's memory by now, and the next
-// victim's growth would be measured from the rest.
+// little about the next one.
 static __always_inline void take_reference_soon(__u64 source)
 {
 	struct references *its = references_of(source);
 	if (current.time - its->time >= SECOND / 10) // else the latest serves: the ring is small
 		its->time = 0;
-	its->may_lower = 1;
 }
 
 static __always_inline void forget_pods_references(void)

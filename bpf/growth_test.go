@@ -131,6 +131,39 @@ func TestReferenceFallsAfterRelease(t *testing.T) {
 	compareWithRule(t, th, &c)
 }
 
+// A process that exits within a second does not hide growth after it, although a reference
+// was taken while it ran.
+func TestReferenceIsLeastOfASecond(t *testing.T) {
+	ring, s := openSampler(t, Options{})
+	top := makeCgroup(t)
+	transient, hog := startHog(t, top.child(t, "transient")), startHog(t, top.child(t, "hog"))
+	file := cacheFile(t)
+	hog.run("cache %s", file)
+	hog.run("activate %s", file)
+	if err := s.SetWalk(time.Microsecond); err != nil { // references are from walks
+		t.Fatal(err)
+	}
+	setPods(t, s, top)
+	start := tickNow(t, s).Sample.Time // of the first reference
+	used := pods(t, s)
+	th := Threshold{Key: 3, Source: SourcePods, Capacity: used.WorkingSet() + gib, Available: gib - 24*mib, GrowthFloor: 16 * mib}
+	arm(t, s, th)
+	until := func(d time.Duration) {
+		eventually(t, "samples of "+d.String(), func() bool { return tickNow(t, s).Sample.Time > start+uint64(d) })
+	}
+	until(850 * time.Millisecond)
+	transient.run("grow %d", 20*mib)
+	until(1200 * time.Millisecond) // the second reference
+	transient.run("shrink")
+	until(2400 * time.Millisecond)
+	hog.run("grow %d", 48*mib)
+	c := nextRecord(t, ring).Crossing
+	if c.Waiting || c.Reference.Time == 0 {
+		t.Errorf("crossing = %+v; want it answered", c)
+	}
+	compareWithRule(t, th, &c)
+}
+
 // The first reference is taken as soon as the pods' cgroup is set.
 func TestOtherMemoryCrossesAtOnce(t *testing.T) {
 	ring, s := openSampler(t, Options{})

@@ -94,7 +94,9 @@ func (d *decision) updateThreshold(c *thresholdCalc) {
 	c.met, c.actNow = o.Below(limit), false
 	var crossing signal.Crossing
 	if mayWait && o.Status == signal.Observed {
-		crossing = d.readings(c.key).Add(timer.Crossing, d.in.Observations[c.Signal].Reading(d.now), c.met)
+		readings := d.readings(c.key)
+		readings.Measured = d.in.Measured
+		crossing = readings.Add(timer.Crossing, d.in.Observations[c.Signal].Reading(d.now), c.met)
 	}
 	switch {
 	case !c.met:

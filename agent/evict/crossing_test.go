@@ -271,6 +271,37 @@ func TestWaitSurvivesRestart(t *testing.T) {
 	wantVictims(t, "other memory has grown since the crossing", tl.step(time.Second), "a")
 }
 
+// Other memory that was in use for less than a second does not hide growth after it. In a
+// scenario each observation counts as it is.
+func TestReferenceIsLeastOfASecond(t *testing.T) {
+	for _, tc := range []struct {
+		name     string
+		measured bool
+		before   []int64 // available, in MiB, every 300 ms
+		waits    bool
+	}{
+		{"transient process", true, []int64{1100, 1020, 1100, 1100, 1100}, false},
+		{"transient process in a scenario", false, []int64{1100, 1020, 1100, 1100, 1100}, true},
+		{"after a release", true, []int64{900, 1020, 1100, 1100, 1100}, false},
+		{"a process of more than a second", true, []int64{1100, 1020, 1020, 1020, 1020}, true},
+	} {
+		tl := newTimeline(t, hard(signal.MemoryAvailable, "1000Mi"))
+		tl.in.Measured = tc.measured
+		observe := func(at time.Duration, available int64) Orders {
+			tl.observe(signal.MemoryAvailable, available*mi)
+			tl.in.Observations[signal.MemoryAvailable].Cache = 4000 * mi
+			return tl.step(at)
+		}
+		for i, available := range tc.before {
+			observe(time.Duration(i)*300*time.Millisecond, available)
+		}
+		// The reference is the reading at 300 ms.
+		if o := observe(1350*time.Millisecond, 999); len(o.Waiting) > 0 != tc.waits {
+			t.Errorf("%s: waiting = %v; want waiting: %t", tc.name, o.Waiting, tc.waits)
+		}
+	}
+}
+
 func TestReadingsAreBounded(t *testing.T) {
 	var r signal.Readings
 	at := start

@@ -191,7 +191,7 @@ func (st *pollState) update(now time.Time, o *signal.Observations, thresholds []
 		answers, waited := true, false
 		if t.Hard() && t.Signal.IsMemory() && r.Status == signal.Observed {
 			if st.crossings[id] == nil {
-				st.crossings[id] = &crossing{}
+				st.crossings[id] = &crossing{Readings: signal.Readings{Measured: true}}
 			}
 			answers, waited = st.crossings[id].answers(now, r, t.Value.Amount(r.Capacity), st.drift)
 		}

@@ -105,6 +105,9 @@ const (
 // compared. They are all of one source: a reading of another source replaces them. The
 // zero Readings is empty. Its methods do not allocate.
 type Readings struct {
+	// Measured says that the readings are of a kernel and not of a scenario. Memory that
+	// was in use for less than minReferenceAge is then not compared with (see lower).
+	Measured bool
 	readings [maxReadings]pastReading
 	count    int
 }
@@ -125,6 +128,9 @@ func (r *Readings) record(m MemoryReading, met bool) {
 		r.count--
 	}
 	r.trim(m.Time)
+	if r.Measured {
+		r.lower(pastReading{m, met})
+	}
 	if n := r.count; n >= readingsPerSecond && r.readings[n-1].met == met && m.Time.Sub(r.readings[n-1].Time) < time.Second/readingsPerSecond {
 		return
 	}
@@ -134,6 +140,19 @@ func (r *Readings) record(m MemoryReading, met bool) {
 	}
 	r.readings[r.count] = pastReading{m, met}
 	r.count++
+}
+
+// lower replaces the figures of the readings of the last minReferenceAge by those of a newer
+// one in which other memory uses less, as the BPF sampler does (bpf/growth.h:
+// take_reference). Growth is then measured neither from the memory of a process that ran
+// for a moment, nor from that of a victim, of which the kernel has freed only part when the
+// crossing ends (mm/mmap.c: exit_mmap).
+func (r *Readings) lower(newer pastReading) {
+	for i := r.count - 1; i >= 0 && newer.Time.Sub(r.readings[i].Time) < minReferenceAge; i-- {
+		if p := &r.readings[i]; p.Other < newer.Other {
+			p.Other, p.FileCache, p.met = newer.Other, newer.FileCache, newer.met
+		}
+	}
 }
 
 // trim removes the readings that no later crossing can be compared with. Of those that
