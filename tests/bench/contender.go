@@ -79,7 +79,7 @@ func evictds(s *testbed) map[string]*evictdContender {
 	}
 }
 
-// pressConfig is the default configuration except for the threshold. It has no threshold for the pods as a whole.
+// evictdConfig is the default configuration except for the threshold. It has no threshold for the pods as a whole.
 const evictdConfig = `apiVersion: evictd.io/v1alpha1
 kind: AgentConfiguration
 runtimeEndpoint: %s
