@@ -37,7 +37,8 @@
 //     second such thread. It decides when the loop has not iterated for too long.
 //   - lanes (agent/lanes): one goroutine opens, checks and reopens the lanes. The poll lane
 //     and the goroutine that forwards its alarms always run. Each reader of pods'
-//     memory.stat (agent/memory) has a goroutine of its own, because a read can block.
+//     memory.stat (agent/memory) has a real-time thread of its own, because a read can
+//     block, and the thread of the hot path or of the watchdog waits for it.
 //   - actuators (agent/act): a goroutine for each eviction, threads that release the memory
 //     of dying processes (reaper), and a real-time thread for pods with many processes.
 //     agent/execute takes their reports and updates the records by them.

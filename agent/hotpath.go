@@ -22,7 +22,7 @@ func (d *daemon) buildHot(from memory.Options) error {
 	d.closers = append(d.closers, d.reaper.Close)
 	d.arbiter = hot.NewArbiter()
 	options := func() (hot.Options, error) {
-		reader, err := memory.OpenAsyncReader(from)
+		reader, err := memory.OpenAsyncReader(from, d.self.SetRealTime)
 		if err != nil {
 			return hot.Options{}, err
 		}

@@ -45,7 +45,7 @@ func TestReadAllocatesNothing(t *testing.T) {
 	if err != nil {
 		t.Skip("needs cgroups: ", err)
 	}
-	read, err := memory.OpenAsyncReader(memory.Options{Procfs: "/proc", Hierarchy: h, CgroupRoot: "/"})
+	read, err := memory.OpenAsyncReader(memory.Options{Procfs: "/proc", Hierarchy: h, CgroupRoot: "/"}, nil)
 	if err != nil {
 		t.Skip("needs this machine's memory to be readable: ", err)
 	}

@@ -21,7 +21,8 @@ import (
 // it with a deadline. After the deadline the signal is Unreadable, and the usage with page
 // cache is read directly. Only one goroutine may call its methods, besides Run.
 type AsyncReader struct {
-	memory *Memory
+	memory  *Memory
+	onStart func()
 	// wakeFD and doneFD are eventfds: the kernel wakes the thread that waits, without Go's
 	// scheduler.
 	wakeFD, doneFD       int
@@ -61,12 +62,15 @@ const readDeadline = 10 * time.Millisecond
 var errDeadline = fmt.Errorf("read memory of kubepods: no result within %v", readDeadline)
 
 // OpenAsyncReader opens the files of the signals. Until Run runs, kubepods can't be read.
-func OpenAsyncReader(o Options) (*AsyncReader, error) {
+// The reader thread calls onStart first, to set its priority: the calling thread waits for
+// it, so it needs the same one. At normal priority it did not get a busy CPU for up to the
+// deadline. onStart may be nil.
+func OpenAsyncReader(o Options, onStart func()) (*AsyncReader, error) {
 	memory, err := Open(o)
 	if err != nil {
 		return nil, err
 	}
-	a := &AsyncReader{memory: memory, wakeFD: -1, doneFD: -1, usageFD: -1, deadline: readDeadline}
+	a := &AsyncReader{memory: memory, onStart: onStart, wakeFD: -1, doneFD: -1, usageFD: -1, deadline: readDeadline}
 	memory.onOpen = a.offerUsageFD
 	for _, fd := range []*int{&a.wakeFD, &a.doneFD} {
 		if *fd, err = unix.Eventfd(0, unix.EFD_CLOEXEC|unix.EFD_NONBLOCK); err != nil {
@@ -93,8 +97,10 @@ func (a *AsyncReader) Close() error {
 
 // Run is the reader thread. It returns when ctx ends.
 func (a *AsyncReader) Run(ctx context.Context) error {
-	runtime.LockOSThread()
-	defer runtime.UnlockOSThread()
+	runtime.LockOSThread() // never unlocked: the thread has a priority and must not run other goroutines
+	if a.onStart != nil {
+		a.onStart()
+	}
 	var notified sync.WaitGroup
 	notified.Add(1)
 	stop := context.AfterFunc(ctx, func() { defer notified.Done(); notify(a.wakeFD) })

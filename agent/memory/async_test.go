@@ -19,7 +19,13 @@ import (
 // openAsync opens a reader that runs until the test ends.
 func openAsync(t *testing.T, o Options) *AsyncReader {
 	t.Helper()
-	a, err := OpenAsyncReader(o)
+	return runAsync(t, o, nil)
+}
+
+// runAsync is openAsync with a function for the start of the reader thread.
+func runAsync(t *testing.T, o Options, onStart func()) *AsyncReader {
+	t.Helper()
+	a, err := OpenAsyncReader(o, onStart)
 	if err != nil {
 		t.Fatal(err)
 	}
@@ -63,6 +69,25 @@ func TestAsyncReading(t *testing.T) {
 		if got != want || node != wanted {
 			t.Fatalf("reading %d: Read() = %+v of %+v; want %+v of %+v", i, got, node, want, wanted)
 		}
+	}
+}
+
+// threadOf is a Pod that records the thread which reads it.
+type threadOf struct{ tid int }
+
+func (p *threadOf) Memory() (workingSet, anonymous int64, ok bool) {
+	p.tid = unix.Gettid()
+	return 0, 0, true
+}
+
+// The function that sets the priority runs on the thread that reads.
+func TestReaderThreadSetsPriority(t *testing.T) {
+	o, _ := copiedNode(t)
+	var started int
+	a := runAsync(t, o, func() { started = unix.Gettid() })
+	var p threadOf
+	if _, _, ok := a.ReadPod(&p, time.Minute); !ok || p.tid == 0 || p.tid != started || p.tid == unix.Gettid() {
+		t.Errorf("ReadPod() = %t on thread %d, onStart on %d; want both on one that is not the caller's", ok, p.tid, started)
 	}
 }
 
